@@ -1,0 +1,59 @@
+/* data_file.h: what the readers of this folder share: result codes, the file header, mapping.
+ *
+ * Every file here follows llm.c: a header of 256 int32 in little-endian order, whose first two
+ * are a magic number and a version, then the payload. A host of the other byte order sees a
+ * wrong magic number and gets an error.
+ *
+ * Errors: a function that can fail returns a data_result and, where that is not DATA_OK, writes
+ * one sentence without a newline ("FILE: expected X, found Y") to the caller's buffer, cut to its
+ * size. error may be NULL when error_bytes is 0. Nothing here prints or exits.
+ *
+ * Threads: no global state; one object may be read by many threads once it is open.
+ */
+#ifndef ZERO_DATA_FILE_H
+#define ZERO_DATA_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DATA_HEADER_INTS = 256, DATA_HEADER_BYTES = 1024 };
+
+typedef enum data_result {
+    DATA_OK = 0,
+    DATA_SYSTEM = 1, /* the system refused: no such file, no permission, no memory */
+    DATA_FORMAT = 2  /* the file can be read, but is not what it should be */
+} data_result;
+
+typedef struct data_file {
+    const unsigned char *bytes; /* the whole file, read only; owned by this struct */
+    size_t length;              /* bytes */
+} data_file;
+
+/* Maps the file at path and checks that it is a regular file that holds at least a header, and
+ * that the header starts with magic. On failure *file is cleared and nothing is held.
+ * The file must not be shortened while it is mapped: reading behind its end is then a fault. */
+data_result data_file_open(data_file *file, const char *path, uint32_t magic, char *error,
+                           size_t error_bytes);
+
+/* Unmaps the file and clears *file; harmless on a cleared one. */
+void data_file_close(data_file *file);
+
+/* The header's int32 at index, 0 to 255, as an unsigned number: a negative one is huge. */
+uint32_t data_file_header(const data_file *file, size_t index);
+
+/* Writes the sentence to error, if error_bytes is not 0, and returns code. */
+data_result data_fail(data_result code, char *error, size_t error_bytes, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 4, 5)))
+#endif
+    ;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

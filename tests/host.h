@@ -1,0 +1,329 @@
+/* host.h - a made-up host: any list of tensors, walked as a trainer would walk its layers, with
+   gradients that are a function of (step, micro-step, rank, tensor, element); and the same training
+   without any sharding, as the reference. */
+#ifndef TEST_HOST_H
+#define TEST_HOST_H
+
+#include "harness.h"
+#include <math.h>
+
+#define HOST_TENSORS 12
+#define HOST_NAME 16
+
+typedef struct host_spec {
+    uint64_t seed;
+    int nranks, node_size, steps, micro_steps;
+    int ntensors, units;
+    zero_tensor_desc desc[HOST_TENSORS];
+    char name[HOST_TENSORS][HOST_NAME];
+    int integer;       /* gradients are small whole numbers: sums are exact in any order */
+    int slots;         /* pointers by slot instead of by field */
+    int recompute;     /* a forward inside every backward */
+    int silent_unit;   /* no backward reaches this unit; -1: all are reached */
+    int evaluate;      /* an evaluation pass between steps */
+    zero_adamw adamw;
+    zero_config cfg;
+} host_spec;
+
+typedef struct host_pointers { float *field[HOST_TENSORS]; } host_pointers;
+
+/* Whole copies, type-major, and plain AdamW on them. */
+typedef struct host_reference {
+    float *p[HOST_TENSORS], *m[HOST_TENSORS], *v[HOST_TENSORS], *g[HOST_TENSORS];
+    int64_t steps;
+} host_reference;
+
+static size_t host_numel(const host_spec *s, int t) {
+    return s->desc[t].numel * (size_t)(s->desc[t].layers ? s->desc[t].layers : 1);
+}
+
+static float host_value(const host_spec *s, int what, int step, int micro, int rank, int t, size_t i) {
+    const uint64_t h = test_mix(s->seed ^ test_mix((uint64_t)what * 1000003u + (uint64_t)step * 7919u
+                     + (uint64_t)micro * 104729u + (uint64_t)rank * 1299709u + (uint64_t)t * 15485863u)
+                     ^ test_mix((uint64_t)i));
+    if (what == 1 && s->integer) return (float)((int)(h % 17) - 8);
+    return (float)((double)(h >> 40) / (double)(1 << 24) - 0.5);
+}
+
+/* How much one use of a unit adds: the gradient is split over the uses, exactly. */
+static int host_uses(const host_spec *s, int unit) {
+    int uses = 1;
+    for (int t = 0; t < s->ntensors; t++) {
+        const zero_tensor_desc *d = &s->desc[t];
+        const int layers = d->layers ? d->layers : 1;
+        if (!(d->flags & ZERO_KEEP) && unit >= d->unit && unit < d->unit + layers && d->uses > uses)
+            uses = d->uses;
+    }
+    return uses;
+}
+
+static void host_reference_open(host_reference *r, const host_spec *s) {
+    memset(r, 0, sizeof *r);
+    for (int t = 0; t < s->ntensors; t++) {
+        const size_t n = host_numel(s, t);
+        r->p[t] = (float *)calloc(n, sizeof(float));
+        r->m[t] = (float *)calloc(n, sizeof(float));
+        r->v[t] = (float *)calloc(n, sizeof(float));
+        r->g[t] = (float *)calloc(n, sizeof(float));
+        for (size_t i = 0; i < n; i++) r->p[t][i] = host_value(s, 0, 0, 0, 0, t, i);
+    }
+}
+static void host_reference_close(host_reference *r, const host_spec *s) {
+    for (int t = 0; t < s->ntensors; t++) {
+        free(r->p[t]);
+        free(r->m[t]);
+        free(r->v[t]);
+        free(r->g[t]);
+    }
+}
+
+static int host_unit_of(const host_spec *s, int t, size_t i) {
+    return s->desc[t].unit + (int)(i / s->desc[t].numel);
+}
+
+/* One micro-step's gradient of one rank: what a unit's uses add up to. */
+static float host_gradient(const host_spec *s, int step, int micro, int rank, int t, size_t i) {
+    if (host_unit_of(s, t, i) == s->silent_unit) return 0;
+    const float g = host_value(s, 1, step, micro, rank, t, i);
+    const int uses = s->desc[t].flags & ZERO_KEEP ? 1 : host_uses(s, host_unit_of(s, t, i));
+    float sum = 0;
+    for (int k = 0; k < uses; k++) sum += g;
+    return sum;
+}
+
+/* The sum over ranks as the plugin defines it: inside nodes in rank order, then over nodes. */
+static float host_sum(const host_spec *s, const float *by_rank) {
+    const int size = s->node_size ? s->node_size : s->nranks;
+    float total = 0;
+    for (int node = 0; node * size < s->nranks; node++) {
+        float sum = by_rank[node * size];
+        for (int r = 1; r < size; r++) sum += by_rank[node * size + r];
+        total = node ? total + sum : sum;
+    }
+    return total;
+}
+
+static float host_mean_gradient(const host_spec *s, int sharded, int step, int t, size_t i) {
+    float local[64], acc = 0;
+    const float scale = 1.0f / (float)s->nranks;
+    memset(local, 0, sizeof local);
+    for (int micro = 0; micro < s->micro_steps; micro++) {
+        for (int r = 0; r < s->nranks; r++) {
+            const float g = host_gradient(s, step, micro, r, t, i);
+            local[r] = sharded ? g : local[r] + g;
+        }
+        if (sharded) acc = micro ? acc + scale * host_sum(s, local) : scale * host_sum(s, local);
+    }
+    return sharded ? acc : scale * host_sum(s, local);
+}
+
+/* AdamW as the header states it, in f32; corrections in f64. */
+static void host_reference_step(host_reference *r, const host_spec *s, int sharded, int step, float factor) {
+    const zero_adamw *a = &s->adamw;
+    r->steps++;
+    const float size = (float)((double)a->lr / (1.0 - pow((double)a->beta1, (double)r->steps)));
+    const float root = (float)(1.0 / sqrt(1.0 - pow((double)a->beta2, (double)r->steps)));
+    for (int t = 0; t < s->ntensors; t++) {
+        const float decay = s->desc[t].flags & ZERO_NO_DECAY ? 0 : a->lr * a->weight_decay;
+        for (size_t i = 0; i < host_numel(s, t); i++) {
+            r->g[t][i] = host_mean_gradient(s, sharded, step, t, i);
+            const float g = r->g[t][i] * factor;
+            const float m = a->beta1 * r->m[t][i] + (1.0f - a->beta1) * g;
+            const float v = a->beta2 * r->v[t][i] + (1.0f - a->beta2) * (g * g);
+            r->m[t][i] = m;
+            r->v[t][i] = v;
+            r->p[t][i] -= size * (m / (sqrtf(v) * root + a->eps)) + decay * r->p[t][i];
+        }
+    }
+}
+
+static double host_reference_norm(const host_spec *s, int sharded, int step) {
+    double sum = 0;
+    for (int t = 0; t < s->ntensors; t++)
+        for (size_t i = 0; i < host_numel(s, t); i++) {
+            const double g = (double)host_mean_gradient(s, sharded, step, t, i);
+            sum += g * g;
+        }
+    return sqrt(sum);
+}
+
+/* ---- the host on the plugin ---- */
+
+typedef struct host_run {
+    const host_spec *spec;
+    test_rank *rank;
+    zero_ctx *z;
+    host_pointers params, grads;
+    void *slot_p[HOST_TENSORS][64], *slot_g[HOST_TENSORS][64]; /* [tensor][layer] */
+    const host_reference *reference; /* what parameters must be, or NULL */
+    int step, micro;
+} host_run;
+
+#define HOST_TRY(run, call)                                                                        \
+    do {                                                                                           \
+        const zero_result host_r = (call);                                                         \
+        if (host_r) {                                                                              \
+            test_rank_fail((run)->rank, "%s: %s", #call, zero_last_error((run)->z));               \
+            return 0;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+static int host_in_unit(const zero_tensor_desc *d, int unit) {
+    return unit >= d->unit && unit < d->unit + (d->layers ? d->layers : 1);
+}
+
+static float *host_tensor(host_run *h, int t, int layer, int grad) {
+    if (h->spec->slots) return (float *)(grad ? h->slot_g[t][layer] : h->slot_p[t][layer]);
+    return (grad ? h->grads.field[t] : h->params.field[t]) + (size_t)layer * h->spec->desc[t].numel;
+}
+
+/* The unit's parameters, as the host sees them through its pointers, are the reference's. */
+static int host_look(host_run *h, int unit) {
+    const host_spec *s = h->spec;
+    for (int t = 0; t < s->ntensors && h->reference; t++) {
+        const zero_tensor_desc *d = &s->desc[t];
+        if (!host_in_unit(d, unit)) continue;
+        const size_t at = (size_t)(unit - d->unit) * d->numel;
+        const float *seen = host_tensor(h, t, unit - d->unit, 0);
+        for (size_t i = 0; i < d->numel; i++)
+            if (memcmp(&seen[i], &h->reference->p[t][at + i], sizeof *seen)) {
+                test_rank_fail(h->rank, "step %d, unit %d, %s[%zu] is %.9g, expected %.9g", h->step, unit,
+                               d->name, at + i, (double)seen[i], (double)h->reference->p[t][at + i]);
+                return 0;
+            }
+    }
+    return 1;
+}
+
+static int host_forward(host_run *h, int unit) {
+    HOST_TRY(h, zero_forward_begin(h->z, unit, &h->params));
+    if (!host_look(h, unit)) return 0;
+    HOST_TRY(h, zero_forward_end(h->z, unit));
+    return 1;
+}
+
+static int host_backward(host_run *h, int unit, int with_params, int first) {
+    const host_spec *s = h->spec;
+    HOST_TRY(h, zero_backward_begin(h->z, unit, with_params ? &h->params : NULL, &h->grads));
+    if (with_params && !host_look(h, unit)) return 0;
+    if (s->recompute && with_params && !host_forward(h, unit)) return 0;
+    for (int t = 0; t < s->ntensors; t++) {
+        const zero_tensor_desc *d = &s->desc[t];
+        if (!host_in_unit(d, unit) || ((d->flags & ZERO_KEEP) && !first)) continue;
+        float *g = host_tensor(h, t, unit - d->unit, 1);
+        const size_t at = (size_t)(unit - d->unit) * d->numel;
+        const int store = (d->flags & ZERO_OVERWRITTEN) && first;
+        for (size_t i = 0; i < d->numel; i++) {
+            const float x = host_value(s, 1, h->step, h->micro, h->rank->rank, t, at + i);
+            g[i] = store ? x : g[i] + x;
+        }
+    }
+    HOST_TRY(h, zero_backward_end(h->z, unit));
+    return 1;
+}
+
+static int host_train_pass(host_run *h) {
+    const host_spec *s = h->spec;
+    HOST_TRY(h, zero_pass_begin(h->z, ZERO_TRAIN, h->micro, s->micro_steps));
+    for (int u = 0; u < s->units; u++)
+        if (!host_forward(h, u)) return 0;
+    for (int u = 0; u < s->units; u++)
+        if (host_uses(s, u) > 1 && !host_forward(h, u)) return 0;
+    for (int u = s->units - 1; u >= 0; u--)
+        for (int k = 0; k + 1 < host_uses(s, u) && u != s->silent_unit; k++)
+            if (!host_backward(h, u, 1, k == 0)) return 0;
+    for (int u = s->units - 1; u >= 0; u--)
+        if (u != s->silent_unit && !host_backward(h, u, host_uses(s, u) == 1, host_uses(s, u) == 1)) return 0;
+    HOST_TRY(h, zero_pass_end(h->z));
+    return 1;
+}
+
+static int host_evaluate(host_run *h) {
+    HOST_TRY(h, zero_pass_begin(h->z, ZERO_EVAL, 0, 1));
+    for (int u = 0; u < h->spec->units; u++)
+        if (!host_forward(h, u)) return 0;
+    HOST_TRY(h, zero_pass_end(h->z));
+    return 1;
+}
+
+/* Writes in pieces that cut across layers and shards. */
+static int host_fill(host_run *h) {
+    const host_spec *s = h->spec;
+    for (int t = 0; t < s->ntensors; t++) {
+        const size_t n = host_numel(s, t), piece = n / 3 + 1;
+        float *values = (float *)malloc(piece * sizeof *values);
+        for (size_t at = 0; at < n; at += piece) {
+            const size_t count = at + piece < n ? piece : n - at;
+            for (size_t i = 0; i < count; i++) values[i] = host_value(s, 0, 0, 0, 0, t, at + i);
+            const zero_result r = zero_write_tensor(h->z, s->desc[t].name, ZERO_PARAMETER, at, count, values);
+            if (r) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+        }
+        free(values);
+    }
+    return !h->rank->failed;
+}
+
+static int host_open(host_run *h, const host_spec *s, test_rank *rank) {
+    zero_comm comm = test_comm(rank);
+    zero_config cfg = s->cfg;
+    memset(h, 0, sizeof *h);
+    h->spec = s;
+    h->rank = rank;
+    cfg.micro_steps = s->micro_steps;
+    cfg.log = test_quiet;
+    HOST_TRY(h, zero_create(&h->z, &cfg, &comm));
+    for (int t = 0; t < s->ntensors; t++) {
+        zero_tensor_desc d = s->desc[t];
+        d.flags |= s->slots ? ZERO_BY_SLOT : 0;
+        d.field = (size_t)t * sizeof(float *);
+        HOST_TRY(h, zero_tensor(h->z, &d));
+    }
+    HOST_TRY(h, zero_build(h->z));
+    HOST_TRY(h, zero_bind(h->z, &h->params, &h->grads));
+    for (int t = 0; t < s->ntensors && s->slots; t++)
+        for (int l = 0; l < (s->desc[t].layers ? s->desc[t].layers : 1); l++)
+            HOST_TRY(h, zero_slot(h->z, s->desc[t].name, l, &h->slot_p[t][l], &h->slot_g[t][l]));
+    return host_fill(h);
+}
+
+/* Reads a whole tensor in pieces and compares it, bit by bit. */
+static int host_compare(host_run *h, zero_kind kind, float *const *expected, const char *what) {
+    const host_spec *s = h->spec;
+    for (int t = 0; t < s->ntensors; t++) {
+        const size_t n = host_numel(s, t);
+        float *seen = (float *)calloc(n, sizeof *seen);
+        const zero_result a = zero_read_tensor(h->z, s->desc[t].name, kind, 0, n / 2, seen);
+        const zero_result b = a ? a : zero_read_tensor(h->z, s->desc[t].name, kind, n / 2, n - n / 2, seen + n / 2);
+        size_t i = 0;
+        while (!b && i < n && !memcmp(&seen[i], &expected[t][i], sizeof *seen)) i++;
+        if (b) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+        else if (i < n)
+            test_rank_fail(h->rank, "step %d: %s of %s[%zu] is %.9g, expected %.9g", h->step, what,
+                           s->desc[t].name, i, (double)seen[i], (double)expected[t][i]);
+        free(seen);
+        if (h->rank->failed) return 0;
+    }
+    return 1;
+}
+
+/* A 64-bit hash of all weights, m and v. */
+__attribute__((unused)) static uint64_t host_hash(host_run *h) {
+    const host_spec *s = h->spec;
+    uint64_t hash = 0;
+    for (int t = 0; t < s->ntensors; t++)
+        for (int kind = 0; kind < ZERO_KIND_COUNT; kind++) {
+            const size_t n = host_numel(s, t);
+            if (kind == ZERO_GRADIENT) continue;
+            float *seen = (float *)calloc(n, sizeof *seen);
+            if (zero_read_tensor(h->z, s->desc[t].name, (zero_kind)kind, 0, n, seen))
+                test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+            for (size_t i = 0; i < n; i++) {
+                uint32_t bits;
+                memcpy(&bits, &seen[i], sizeof bits);
+                hash = test_mix(hash ^ bits);
+            }
+            free(seen);
+        }
+    return hash;
+}
+#endif

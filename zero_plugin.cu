@@ -1,0 +1,3126 @@
+/* zero_plugin.cu - the plugin's one translation unit; zero_plugin.h is its manual.
+
+   One source for two compilers: nvcc makes the CUDA version of it, a C compiler (cc -x c) the CPU
+   version. Each element-wise kernel has one body; a macro makes the grid-stride kernel or the host
+   loop of it.
+
+   CONTENTS
+     [SECTION] limits          sizes that everything below agrees on
+     [SECTION] device          streams, events, tasks, copies
+     [SECTION] kernels         the element-wise bodies
+     [SECTION] errors          a communicator's first failure
+     [SECTION] board           how ranks of one machine meet
+     [SECTION] regions         memory that other ranks can read
+     [SECTION] communicators   joining, exchanging, reduce-scatter, all-gather
+     [SECTION] partition       where a tensor, a unit and a shard begin
+     [SECTION] policies        the stages as data
+     [SECTION] context         everything one rank owns
+     [SECTION] schedule        which unit sits in which buffer, and what is gathered next
+     [SECTION] plan            memory and traffic before anything is allocated
+     [SECTION] build           agreement and allocation
+     [SECTION] parameters      gathers and pointers of a unit
+     [SECTION] gradients       buckets, reductions, the norm
+     [SECTION] step            skip, clip, update
+     [SECTION] access          tensors by name
+     [SECTION] interface       the functions of the header
+
+   THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step)
+     compute stream   zero_backward_begin: takes a gradient buffer, waits for its last reduction,
+                      clears it; the host adds into it; zero_backward_end: event `written`
+     gradient stream  waits for `written` and for u's last gather, then reduce-scatter: every rank
+                      sums its own slice of u from all ranks, in rank order, into its gradient
+                      shard; squares of the shard by blocks; event `reduced`; after the last unit
+                      one exchange of three doubles makes norm and skip the same everywhere:
+                      event `agreed`
+     compute stream   zero_step waits for `agreed`, updates the shard: event `updated`
+     parameter stream waits for `updated`, all-gathers u (stages 1 and 2, resident units) or leaves
+                      it to the next pass (stage 3): event `gathered`
+     compute stream   the next zero_forward_begin(u) waits for `gathered`
+   A unit's reduction is posted after its last gather has ended here: when a reduction has ended on
+   any rank, no rank reads that unit's old parameters any more, and its owner may update them. */
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "zero_plugin.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef ZERO_WITH_MPI
+#include <mpi.h>
+#endif
+
+/* =============================================================================================
+   [SECTION] limits
+   Alignment is part of the layout: a tensor and a shard begin on a cache line of the CPU or on a
+   128-byte line of the GPU, so an element's neighbours never depend on the number of ranks.
+   ============================================================================================= */
+
+#ifdef __CUDACC__
+#define ZP_ALIGN ((size_t)32) /* elements of f32 */
+#else
+#define ZP_ALIGN ((size_t)16)
+#endif
+#define ZP_LOCAL_MAX 64              /* ranks that share memory */
+#define ZP_MAIL_BYTES 512            /* of one rank in an exchange */
+#define ZP_TEXT_BYTES 384            /* of an error sentence */
+#define ZP_STAGE_NUMEL ((size_t)65536) /* elements that stream through the staging buffer at once */
+#define ZP_NORM_BLOCK ((size_t)1024) /* elements summed into one f64 before blocks are added */
+#define ZP_SUM_BLOCK ((size_t)2048)  /* elements summed over ranks while they stay in cache */
+#define ZP_TASK_BYTES 128
+#define ZP_QUEUE_TASKS 256
+#define ZP_VERDICT 3 /* doubles a rank gives to the agreement: squares, bad unit, bad offset */
+
+typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
+
+static_assert(ZP_VERDICT * sizeof(double) <= ZP_MAIL_BYTES, "the agreement fits one exchange");
+static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
+
+static size_t zp_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static size_t zp_min(size_t a, size_t b) { return a < b ? a : b; }
+static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
+
+static double zp_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* =============================================================================================
+   [SECTION] device
+   All device work goes through streams, events, tasks and copies. On the GPU these are CUDA's. On
+   the CPU the compute stream runs a task at once in the caller; a communication stream is a thread
+   with a queue. Events follow CUDA: a wait binds to the last record before the call, and a wait on
+   an event never recorded is no wait.
+   ============================================================================================= */
+
+#ifdef __CUDACC__
+
+typedef struct zp_device { double exposed_s; } zp_device;
+typedef struct zp_stream { cudaStream_t cuda; int made; } zp_stream;
+typedef struct zp_event { cudaEvent_t cuda; int made, recorded; } zp_event;
+
+static zero_result zp_cuda(cudaError_t e) { return e == cudaSuccess ? ZERO_OK : ZERO_ERR_COMM; }
+
+static zero_result zp_device_open(zp_device *d) { d->exposed_s = 0; return ZERO_OK; }
+static void zp_device_close(zp_device *d) { (void)d; }
+static zero_result zp_stream_open(zp_stream *s, zp_device *d, int queued, int threads) {
+    (void)d; (void)queued; (void)threads;
+    zero_result r = zp_cuda(cudaStreamCreateWithFlags(&s->cuda, cudaStreamNonBlocking));
+    s->made = r == ZERO_OK;
+    return r;
+}
+static void zp_stream_close(zp_stream *s) {
+    if (s->made) (void)cudaStreamDestroy(s->cuda);
+    s->made = 0;
+}
+static zero_result zp_stream_sync(zp_stream *s) { return zp_cuda(cudaStreamSynchronize(s->cuda)); }
+static zero_result zp_event_record(zp_stream *s, zp_event *e) {
+    if (!e->made) {
+        zero_result r = zp_cuda(cudaEventCreateWithFlags(&e->cuda, cudaEventDisableTiming));
+        if (r) return r;
+        e->made = 1;
+    }
+    e->recorded = 1;
+    return zp_cuda(cudaEventRecord(e->cuda, s->cuda));
+}
+static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
+    return e->recorded ? zp_cuda(cudaStreamWaitEvent(s->cuda, e->cuda, 0)) : ZERO_OK;
+}
+static void zp_event_close(zp_event *e) {
+    if (e->made) (void)cudaEventDestroy(e->cuda);
+    e->made = 0;
+}
+static zero_result zp_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
+    return zp_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda));
+}
+static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
+    return zp_cuda(cudaMemsetAsync(p, 0, bytes, s->cuda));
+}
+static void *zp_device_alloc(size_t bytes) {
+    void *p = NULL;
+    if (cudaMalloc(&p, bytes) != cudaSuccess) return NULL;
+    if (cudaMemset(p, 0, bytes) != cudaSuccess) { (void)cudaFree(p); return NULL; }
+    return p;
+}
+static void zp_device_free(void *p) { if (p) (void)cudaFree(p); }
+
+#define ZP_FN static __host__ __device__ __forceinline__
+/* F_at(args, i) is the body, F_begin(args) reads what only the device knows; false: nothing to do */
+#define ZP_KERNEL(F, A, GRAIN, OMP)                                                                \
+    __global__ void __launch_bounds__(256) F##_kernel(A a, size_t n) {                             \
+        const size_t stride = (size_t)gridDim.x * blockDim.x;                                      \
+        if (!F##_begin(&a)) return;                                                                \
+        for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)         \
+            F##_at(&a, i);                                                                         \
+    }                                                                                              \
+    static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
+        const size_t blocks = zp_min((n + 255) / 256, 8192);                                       \
+        if (n) F##_kernel<<<(unsigned)blocks, 256, 0, s->cuda>>>(*a, n);                           \
+        return zp_cuda(cudaGetLastError());                                                        \
+    }
+
+#else /* CPU */
+
+typedef void (*zp_task_fn)(const void *args, size_t n, int threads);
+
+typedef struct zp_task {
+    zp_task_fn fn;
+    size_t n;
+    union { unsigned char bytes[ZP_TASK_BYTES]; double align; void *pointer; } args;
+} zp_task;
+
+typedef struct zp_device { /* of one rank; its lock guards all its events */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    double exposed_s; /* the caller waited, or communicated itself */
+} zp_device;
+
+typedef struct zp_stream {
+    zp_device *device;
+    int queued;  /* runs on a thread of its own */
+    int threads; /* OpenMP threads of a task */
+    int made, stop, communicates;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t more, less;
+    size_t head, tail; /* tasks taken, tasks given */
+    zp_task *ring;     /* [ZP_QUEUE_TASKS] */
+} zp_stream;
+
+typedef struct zp_event {
+    uint64_t recorded; /* by the host */
+    uint64_t complete; /* by the stream, under the device's lock */
+    zp_device *device;
+} zp_event;
+
+static zero_result zp_device_open(zp_device *d) {
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->changed, NULL);
+    d->exposed_s = 0;
+    return ZERO_OK;
+}
+static void zp_device_close(zp_device *d) {
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->lock);
+}
+
+static void *zp_stream_work(void *stream) {
+    zp_stream *s = (zp_stream *)stream;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (s->head == s->tail && !s->stop) pthread_cond_wait(&s->more, &s->lock);
+        if (s->head == s->tail) break;
+        zp_task task = s->ring[s->head % ZP_QUEUE_TASKS];
+        pthread_mutex_unlock(&s->lock);
+        task.fn(&task.args, task.n, s->threads);
+        pthread_mutex_lock(&s->lock);
+        s->head++;
+        pthread_cond_broadcast(&s->less);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static zero_result zp_stream_open(zp_stream *s, zp_device *d, int queued, int threads) {
+    memset(s, 0, sizeof *s);
+    s->device = d;
+    s->threads = queued ? 1 : threads;
+    if (!queued) return ZERO_OK;
+    s->ring = (zp_task *)calloc(ZP_QUEUE_TASKS, sizeof *s->ring);
+    if (!s->ring) return ZERO_ERR_MEMORY;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->more, NULL);
+    pthread_cond_init(&s->less, NULL);
+    s->queued = 1;
+    s->made = pthread_create(&s->thread, NULL, zp_stream_work, s) == 0;
+    return s->made ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+
+/* The queue is worked off first. */
+static void zp_stream_close(zp_stream *s) {
+    if (!s->queued) return;
+    if (s->made) {
+        pthread_mutex_lock(&s->lock);
+        s->stop = 1;
+        pthread_cond_broadcast(&s->more);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+    }
+    pthread_cond_destroy(&s->more);
+    pthread_cond_destroy(&s->less);
+    pthread_mutex_destroy(&s->lock);
+    free(s->ring);
+    memset(s, 0, sizeof *s);
+}
+
+static zero_result zp_stream_push(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
+                                  size_t n) {
+    if (!s->queued) {
+        const double start = s->communicates ? zp_seconds() : 0;
+        fn(args, n, s->threads);
+        if (s->communicates) s->device->exposed_s += zp_seconds() - start;
+        return ZERO_OK;
+    }
+    pthread_mutex_lock(&s->lock);
+    while (s->tail - s->head == ZP_QUEUE_TASKS) pthread_cond_wait(&s->less, &s->lock);
+    zp_task *task = &s->ring[s->tail % ZP_QUEUE_TASKS];
+    task->fn = fn;
+    task->n = n;
+    memcpy(&task->args, args, bytes);
+    s->tail++;
+    pthread_cond_signal(&s->more);
+    pthread_mutex_unlock(&s->lock);
+    return ZERO_OK;
+}
+
+static zero_result zp_stream_sync(zp_stream *s) {
+    if (!s->queued) return ZERO_OK;
+    const double start = zp_seconds();
+    pthread_mutex_lock(&s->lock);
+    while (s->head != s->tail) pthread_cond_wait(&s->less, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    s->device->exposed_s += zp_seconds() - start;
+    return ZERO_OK;
+}
+
+typedef struct zp_event_args { zp_event *event; uint64_t n; } zp_event_args;
+
+static void zp_event_complete_task(const void *args, size_t n, int threads) {
+    zp_event_args a;
+    memcpy(&a, args, sizeof a);
+    (void)n; (void)threads;
+    pthread_mutex_lock(&a.event->device->lock);
+    a.event->complete = a.n;
+    pthread_cond_broadcast(&a.event->device->changed);
+    pthread_mutex_unlock(&a.event->device->lock);
+}
+
+static void zp_event_await_task(const void *args, size_t n, int threads) {
+    zp_event_args a;
+    memcpy(&a, args, sizeof a);
+    (void)n; (void)threads;
+    pthread_mutex_lock(&a.event->device->lock);
+    while (a.event->complete < a.n)
+        pthread_cond_wait(&a.event->device->changed, &a.event->device->lock);
+    pthread_mutex_unlock(&a.event->device->lock);
+}
+
+static zero_result zp_event_record(zp_stream *s, zp_event *e) {
+    e->device = s->device;
+    zp_event_args a = {e, ++e->recorded};
+    const int communicates = s->communicates;
+    s->communicates = 0; /* recording is no communication */
+    zero_result r = zp_stream_push(s, zp_event_complete_task, &a, sizeof a, 0);
+    s->communicates = communicates;
+    return r;
+}
+
+static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
+    zp_event_args a = {e, e->recorded};
+    if (!e->recorded) return ZERO_OK;
+    if (s->queued) return zp_stream_push(s, zp_event_await_task, &a, sizeof a, 0);
+    const double start = zp_seconds();
+    zp_event_await_task(&a, 0, 1);
+    s->device->exposed_s += zp_seconds() - start;
+    return ZERO_OK;
+}
+static void zp_event_close(zp_event *e) { (void)e; }
+
+typedef struct zp_bytes_args { void *to; const void *from; size_t bytes; } zp_bytes_args;
+
+static void zp_bytes_task(const void *args, size_t n, int threads) {
+    zp_bytes_args a;
+    memcpy(&a, args, sizeof a);
+    (void)n; (void)threads;
+    if (a.from) memcpy(a.to, a.from, a.bytes);
+    else memset(a.to, 0, a.bytes);
+}
+static zero_result zp_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
+    zp_bytes_args a = {to, from, bytes};
+    return bytes ? zp_stream_push(s, zp_bytes_task, &a, sizeof a, 0) : ZERO_OK;
+}
+static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
+    return zp_copy(s, p, NULL, bytes);
+}
+
+/* Large pages where the system has them: an update walks four arrays at once. */
+static void *zp_device_alloc(size_t bytes) {
+    void *p = NULL;
+    if (posix_memalign(&p, bytes >= (1u << 22) ? (size_t)1 << 21 : 4096, bytes)) return NULL;
+#ifdef MADV_HUGEPAGE
+    if (bytes >= (1u << 22)) (void)madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    memset(p, 0, bytes);
+    return p;
+}
+static void zp_device_free(void *p) { free(p); }
+
+#define ZP_FN static inline
+#ifdef _OPENMP
+#define ZP_OMP_SIMD(GRAIN)                                                                         \
+    _Pragma("omp parallel for simd firstprivate(a) num_threads(threads) if(n > grain)")
+#define ZP_OMP_FOR(GRAIN) _Pragma("omp parallel for num_threads(threads) if(n > grain)")
+#else
+#define ZP_OMP_SIMD(GRAIN)
+#define ZP_OMP_FOR(GRAIN)
+#endif
+#define ZP_KERNEL(F, A, GRAIN, OMP)                                                                \
+    static_assert(sizeof(A) <= ZP_TASK_BYTES, "a task carries its arguments");                     \
+    static void F##_loop(const void *args, size_t n, int threads) {                                \
+        const size_t grain = GRAIN;                                                                \
+        A a;                                                                                       \
+        memcpy(&a, args, sizeof a);                                                                \
+        (void)threads;                                                                             \
+        (void)grain;                                                                               \
+        if (!F##_begin(&a)) return;                                                                \
+        OMP(GRAIN)                                                                                 \
+        for (size_t i = 0; i < n; i++) F##_at(&a, i);                                              \
+    }                                                                                              \
+    static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
+        return n ? zp_stream_push(s, F##_loop, a, sizeof *a, n) : ZERO_OK;                         \
+    }
+
+#endif
+
+/* =============================================================================================
+   [SECTION] kernels
+   Bodies work on f32 values. What a step needs to know and only the device does (skip, clip
+   factor, step count) is in zp_control, which they read once before their loop.
+   ============================================================================================= */
+
+typedef struct zp_control { /* device memory; written by the agreement and by the step */
+    double sumsq;           /* of the mean gradient, all ranks */
+    double bad_unit, bad_offset, bad_rank; /* first element that is not finite; bad_unit -1: none */
+    float factor;           /* gradient times this: clipping */
+    int skip;
+    int64_t steps, skipped;
+    float step_size;        /* lr / (1 - beta1^t) */
+    float root_correction;  /* 1 / sqrt(1 - beta2^t) */
+} zp_control;
+
+/* AdamW on one element; source: zero_adamw in the header. */
+typedef struct zp_adamw_args {
+    float *p, *m, *v;
+    const float *g;
+    const zp_control *control;
+    float beta1, beta2, eps, decay; /* decay = lr * weight_decay */
+    float factor, step_size, root_correction;
+} zp_adamw_args;
+
+ZP_FN int zp_adamw_begin(zp_adamw_args *a) {
+    a->factor = a->control->factor;
+    a->step_size = a->control->step_size;
+    a->root_correction = a->control->root_correction;
+    return !a->control->skip;
+}
+ZP_FN void zp_adamw_at(const zp_adamw_args *a, size_t i) {
+    const float g = a->g[i] * a->factor;
+    const float m = a->beta1 * a->m[i] + (1.0f - a->beta1) * g;
+    const float v = a->beta2 * a->v[i] + (1.0f - a->beta2) * (g * g);
+    const float p = a->p[i];
+    a->m[i] = m;
+    a->v[i] = v;
+    a->p[i] = p - (a->step_size * (m / (sqrtf(v) * a->root_correction + a->eps)) + a->decay * p);
+}
+ZP_KERNEL(zp_adamw, zp_adamw_args, 32768, ZP_OMP_SIMD)
+
+/* Squares of one block of a gradient shard, in f64, in 16 lanes that are added in order: the same
+   bits wherever the block is computed. */
+typedef struct zp_norm_args { const float *g; size_t numel; double *partial; } zp_norm_args;
+
+ZP_FN int zp_norm_begin(zp_norm_args *a) { (void)a; return 1; }
+ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
+    const float *g = a->g + block * ZP_NORM_BLOCK;
+    const size_t left = a->numel - block * ZP_NORM_BLOCK;
+    const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
+    double lane[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    for (size_t i = 0; i < n; i += 16) /* shards are whole multiples of ZP_ALIGN */
+        for (size_t j = 0; j < 16; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
+    double sum = 0;
+    for (size_t j = 0; j < 16; j++) sum += lane[j];
+    a->partial[block] = sum;
+}
+ZP_KERNEL(zp_norm, zp_norm_args, 64, ZP_OMP_FOR)
+
+/* Adds one unit's blocks, in order, to this rank's verdict; the first block that is not finite
+   is searched for its first bad element. One thread. */
+typedef struct zp_fold_args {
+    const float *g;
+    const double *partial;
+    size_t numel;
+    double *verdict; /* [ZP_VERDICT] */
+    double unit, shard_at; /* the shard's first element within the unit */
+} zp_fold_args;
+
+ZP_FN int zp_fold_begin(zp_fold_args *a) { (void)a; return 1; }
+ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
+    double sum = 0;
+    (void)one;
+    for (size_t b = 0; b * ZP_NORM_BLOCK < a->numel; b++) {
+        const double partial = a->partial[b];
+        sum += partial;
+        if (a->verdict[1] >= 0 || partial - partial == 0) continue;
+        size_t i = b * ZP_NORM_BLOCK;
+        while (i < a->numel && a->g[i] - a->g[i] == 0) i++;
+        a->verdict[1] = a->unit;
+        a->verdict[2] = a->shard_at + (double)i;
+    }
+    a->verdict[0] += sum;
+}
+ZP_KERNEL(zp_fold, zp_fold_args, 1, ZP_OMP_FOR)
+
+typedef struct zp_verdict_args { double *verdict; } zp_verdict_args;
+ZP_FN int zp_verdict_begin(zp_verdict_args *a) { (void)a; return 1; }
+ZP_FN void zp_verdict_at(const zp_verdict_args *a, size_t one) {
+    a->verdict[one] = one == 1 ? -1 : 0;
+}
+ZP_KERNEL(zp_verdict, zp_verdict_args, ZP_VERDICT, ZP_OMP_FOR)
+
+/* All ranks' verdicts, in rank order, become one. One thread. */
+typedef struct zp_judge_args { zp_control *control; const double *verdicts; int nranks; } zp_judge_args;
+
+ZP_FN int zp_judge_begin(zp_judge_args *a) { (void)a; return 1; }
+ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
+    zp_control *c = a->control;
+    (void)one;
+    c->sumsq = 0;
+    c->bad_unit = -1;
+    for (int r = 0; r < a->nranks; r++) {
+        const double *v = a->verdicts + ZP_VERDICT * r;
+        c->sumsq += v[0];
+        if (v[1] < 0 || (c->bad_unit >= 0 && c->bad_unit <= v[1])) continue;
+        c->bad_unit = v[1];
+        c->bad_offset = v[2];
+        c->bad_rank = r;
+    }
+}
+ZP_KERNEL(zp_judge, zp_judge_args, 1, ZP_OMP_FOR)
+
+/* Decides what the update does: skip, clip, bias corrections. One thread. */
+typedef struct zp_decide_args { zp_control *control; zero_adamw adamw; int check; } zp_decide_args;
+
+ZP_FN int zp_decide_begin(zp_decide_args *a) { (void)a; return 1; }
+ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
+    zp_control *c = a->control;
+    const double norm = sqrt(c->sumsq);
+    (void)one;
+    /* a norm that is not finite cannot clip, so clipping implies the check */
+    c->skip = !(norm - norm == 0) && (a->check || a->adamw.max_norm > 0);
+    c->factor = 1.0f;
+    if (c->skip) {
+        c->skipped++;
+        return;
+    }
+    if (a->adamw.max_norm > 0 && norm + 1e-6 > (double)a->adamw.max_norm)
+        c->factor = (float)((double)a->adamw.max_norm / (norm + 1e-6));
+    c->steps++;
+    c->step_size = (float)((double)a->adamw.lr / (1.0 - pow((double)a->adamw.beta1, (double)c->steps)));
+    c->root_correction = (float)(1.0 / sqrt(1.0 - pow((double)a->adamw.beta2, (double)c->steps)));
+}
+ZP_KERNEL(zp_decide, zp_decide_args, 1, ZP_OMP_FOR)
+
+/* =============================================================================================
+   [SECTION] errors
+   A collective fails on a communication thread; the calling thread finds out at its next call. The
+   first failure of a communicator is kept, and later collectives of it do nothing.
+   ============================================================================================= */
+
+typedef struct zp_failure {
+    int result; /* zero_result; written once, after text */
+    int claimed;
+    char text[ZP_TEXT_BYTES];
+} zp_failure;
+
+static zero_result zp_failure_result(const zp_failure *f) {
+    return (zero_result)__atomic_load_n(&f->result, __ATOMIC_ACQUIRE);
+}
+
+__attribute__((format(printf, 3, 4)))
+static zero_result zp_failure_set(zp_failure *f, zero_result result, const char *format, ...) {
+    if (!__atomic_exchange_n(&f->claimed, 1, __ATOMIC_ACQ_REL)) {
+        va_list list;
+        va_start(list, format);
+        (void)vsnprintf(f->text, sizeof f->text, format, list);
+        va_end(list);
+        __atomic_store_n(&f->result, (int)result, __ATOMIC_RELEASE);
+    }
+    return result;
+}
+
+#define ZP_TRY(call)                                                                               \
+    do {                                                                                           \
+        const zero_result zp_r = (call);                                                           \
+        if (zp_r) return zp_r;                                                                     \
+    } while (0)
+
+/* =============================================================================================
+   [SECTION] board
+   Ranks of one machine meet on a board in memory that all of them see: one line per rank and
+   channel. A collective is: write your line, raise `ready`, wait until all are ready, work, raise
+   `done`, wait until all are done. Nobody is a step ahead by more than one, so one line suffices.
+
+     channel GRADIENTS   | rank 0: ready done kind unit shard source target | rank 1: ... |
+     channel PARAMETERS  | ...
+     channel CONTROL     | ...                        mail: 512 bytes per rank and channel
+   ============================================================================================= */
+
+typedef enum zp_op_kind { ZP_EXCHANGE = 1, ZP_REDUCE_SCATTER, ZP_ALL_GATHER, ZP_STAGED } zp_op_kind;
+static const char *const zp_op_names[] = {"nothing", "an exchange", "the reduce-scatter",
+                                          "the all-gather", "a broadcast"};
+
+typedef struct zp_line {
+    uint32_t ready, done; /* collectives that this rank has come to, and ended */
+    int32_t kind, unit;
+    uint64_t shard;          /* elements of the unit's shard, or bytes of an exchange */
+    uint64_t source, target; /* bytes from the rank's region: what it gives, where it gathers */
+    unsigned char pad[24];
+} zp_line;
+static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
+
+typedef struct zp_board {
+    uint32_t aborted;
+    int32_t abort_claimed, abort_rank;
+    uint32_t users; /* threads: ranks that still hold the board */
+    char abort_text[ZP_TEXT_BYTES];
+    zp_line lines[ZP_CHANNELS][ZP_LOCAL_MAX];
+    unsigned char mail[ZP_CHANNELS][ZP_LOCAL_MAX][ZP_MAIL_BYTES];
+} zp_board;
+
+struct zero_local {
+    int nranks, shared;
+    zp_board board; /* where contexts are made; each then has a board of its own */
+    uint32_t seq[ZP_LOCAL_MAX]; /* collectives on `board` so far; each rank touches its own */
+};
+
+static void zp_board_abort(zp_board *b, int rank, const char *why) {
+    if (__atomic_exchange_n(&b->abort_claimed, 1, __ATOMIC_ACQ_REL)) return;
+    b->abort_rank = rank;
+    size_t n = 0; /* no library call: this may run in a signal handler */
+    while (why[n] && n + 1 < sizeof b->abort_text) { b->abort_text[n] = why[n]; n++; }
+    b->abort_text[n] = 0;
+    __atomic_store_n(&b->aborted, 1, __ATOMIC_RELEASE);
+}
+
+/* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then. */
+static void zp_sleep_on(uint32_t *word, uint32_t seen) {
+#ifdef __linux__
+    struct timespec t;
+    t.tv_sec = 0;
+    t.tv_nsec = 20000000;
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
+#else
+    struct timespec t;
+    (void)word; (void)seen;
+    t.tv_sec = 0;
+    t.tv_nsec = 50000;
+    nanosleep(&t, NULL);
+#endif
+}
+
+static void zp_raise(uint32_t *word, uint32_t value) {
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+#ifdef __linux__
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
+#endif
+}
+
+/* Where this rank meets others: its place on a board. */
+typedef struct zp_meeting {
+    zp_board *board, *group; /* group: the launcher's board, looked at for aborts; may be NULL */
+    int me, n;               /* place among the ranks of the board */
+    const int *rank_of;      /* [n] places -> ranks */
+    double timeout_s;
+    zp_failure *failure;
+} zp_meeting;
+
+static zero_result zp_meeting_aborted(const zp_meeting *m) {
+    zp_board *boards[2] = {m->board, m->group};
+    for (int i = 0; i < 2; i++)
+        if (boards[i] && __atomic_load_n(&boards[i]->aborted, __ATOMIC_ACQUIRE))
+            return zp_failure_set(m->failure, ZERO_ERR_PEER, "rank %d failed: %s",
+                                  (int)boards[i]->abort_rank, boards[i]->abort_text);
+    return ZERO_OK;
+}
+
+static zero_result zp_await(const zp_meeting *m, uint32_t *word, uint32_t value, int peer,
+                            const char *what) {
+    double deadline = 0;
+    for (int spin = 0;; spin++) {
+        const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+        if ((int32_t)(seen - value) >= 0) return ZERO_OK;
+        if (spin < 64) continue;
+        ZP_TRY(zp_meeting_aborted(m));
+        const double now = zp_seconds();
+        if (deadline == 0) deadline = now + m->timeout_s;
+        if (now > deadline) {
+            (void)zp_failure_set(m->failure, ZERO_ERR_TIMEOUT,
+                                 "rank %d did not come to %s within %g s", m->rank_of[peer], what,
+                                 m->timeout_s);
+            zp_board_abort(m->board, m->rank_of[m->me], m->failure->text);
+            return ZERO_ERR_TIMEOUT;
+        }
+        zp_sleep_on(word, seen);
+    }
+}
+
+/* Comes to collective number seq with `mine` (kind, unit, shard, source, target filled in) and
+   waits for the others; they must have come to the same one. */
+static zero_result zp_meet(const zp_meeting *m, zp_channel channel, uint32_t seq, const zp_line *mine) {
+    zp_line *lines = m->board->lines[channel], *own = &lines[m->me];
+    own->kind = mine->kind;
+    own->unit = mine->unit;
+    own->shard = mine->shard;
+    own->source = mine->source;
+    own->target = mine->target;
+    zp_raise(&own->ready, seq);
+    for (int p = 0; p < m->n; p++) {
+        if (p == m->me) continue;
+        ZP_TRY(zp_await(m, &lines[p].ready, seq, p, zp_op_names[mine->kind]));
+        const zp_line *other = &lines[p];
+        if (other->kind == own->kind && other->unit == own->unit && other->shard == own->shard)
+            continue;
+        return zp_failure_set(m->failure, ZERO_ERR_MISMATCH,
+                              "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): "
+                              "all ranks must call the same hooks in the same order",
+                              m->rank_of[p], zp_op_names[other->kind], (int)other->unit,
+                              (unsigned long long)other->shard, m->rank_of[m->me],
+                              zp_op_names[own->kind], (int)own->unit, (unsigned long long)own->shard);
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_part(const zp_meeting *m, zp_channel channel, uint32_t seq) {
+    zp_line *lines = m->board->lines[channel];
+    zp_raise(&lines[m->me].done, seq);
+    for (int p = 0; p < m->n; p++)
+        if (p != m->me)
+            ZP_TRY(zp_await(m, &lines[p].done, seq, p, zp_op_names[lines[m->me].kind]));
+    return ZERO_OK;
+}
+
+/* Every rank's `bytes` (<= ZP_MAIL_BYTES) become all[0..n), in order of places. */
+static zero_result zp_board_exchange(const zp_meeting *m, zp_channel channel, uint32_t seq,
+                                     const void *mine, size_t bytes, void *all) {
+    zp_line line;
+    memset(&line, 0, sizeof line);
+    line.kind = ZP_EXCHANGE;
+    line.shard = bytes;
+    memcpy(m->board->mail[channel][m->me], mine, bytes);
+    ZP_TRY(zp_meet(m, channel, seq, &line));
+    for (int p = 0; p < m->n; p++)
+        memcpy((char *)all + (size_t)p * bytes, m->board->mail[channel][p], bytes);
+    return zp_part(m, channel, seq);
+}
+
+/* =============================================================================================
+   [SECTION] regions
+   Memory of one rank that the ranks of its machine can read: of threads it is ordinary memory, of
+   forked processes a memory file that the peers map through /proc, under MPI a shared window. A
+   region may also be one piece that all ranks see in place (`single`), each owning parts of it.
+   ============================================================================================= */
+
+typedef struct zp_region {
+    size_t bytes;                /* of one rank's piece */
+    int single;                  /* one piece for all, made by place 0 */
+    char *base[ZP_LOCAL_MAX];    /* by place; all equal if single */
+    struct zp_hold *hold[ZP_LOCAL_MAX]; /* threads: who frees a piece */
+#ifdef ZERO_WITH_MPI
+    MPI_Win window;
+#endif
+    int kind; /* 0 none, 1 own memory, 2 threads, 3 memory files, 4 MPI window */
+} zp_region;
+
+/* A piece of threads' memory lives until the last rank has let go of it: a rank that failed must
+   not pull memory from under a peer that still reads. */
+typedef struct zp_hold { uint32_t users; void *memory; } zp_hold;
+
+static void zp_hold_drop(zp_hold *h) {
+    if (!h || __atomic_sub_fetch(&h->users, 1, __ATOMIC_ACQ_REL)) return;
+    zp_device_free(h->memory);
+    free(h);
+}
+
+static zp_hold *zp_hold_make(size_t bytes, int users) {
+    zp_hold *h = (zp_hold *)malloc(sizeof *h);
+    if (!h) return NULL;
+    h->users = (uint32_t)users;
+    h->memory = zp_device_alloc(bytes);
+    if (h->memory) return h;
+    free(h);
+    return NULL;
+}
+
+/* What a place tells the others about its piece. */
+typedef struct zp_piece { int64_t pid, fd; zp_hold *hold; int64_t ok; } zp_piece;
+
+#ifdef __linux__
+static char *zp_map_file(int fd, size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) return NULL;
+#ifdef MADV_HUGEPAGE
+    (void)madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return (char *)p;
+}
+
+static int zp_file_make(size_t bytes) {
+    const int fd = (int)syscall(SYS_memfd_create, "zero", 1u /* close on exec */);
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes)) { (void)close(fd); return -1; }
+    return fd;
+}
+
+static char *zp_map_peer(const zp_piece *piece, size_t bytes) {
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)piece->pid,
+                   (long long)piece->fd);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    char *p = fd >= 0 ? zp_map_file(fd, bytes) : NULL;
+    if (fd >= 0) (void)close(fd);
+    return p;
+}
+#endif
+
+static void zp_region_close(zp_region *r, int n, int me) {
+    if (r->kind == 1) zp_device_free(r->base[me]);
+    for (int p = 0; p < n && r->kind == 2; p++) zp_hold_drop(r->hold[p]);
+#ifdef __linux__
+    for (int p = 0; p < n && r->kind == 3; p++)
+        if (r->base[p] && (!r->single || p == 0)) (void)munmap(r->base[p], r->bytes);
+#endif
+#ifdef ZERO_WITH_MPI
+    if (r->kind == 4) (void)MPI_Win_free(&r->window);
+#endif
+    memset(r, 0, sizeof *r);
+}
+
+/* =============================================================================================
+   [SECTION] communicators
+   One contract for all kinds. Collectives of a channel are issued by one stream, in the same order
+   on all ranks. When one has ended here, its output is there and its input may be written again.
+     reduce-scatter  out[i] (+)= scale * sum over ranks of source[rank * shard + i], in f32, inside
+                     a node in rank order, then over nodes in node order
+     all-gather      target[r * shard + i] = rank r's source[i], for all other ranks r; a rank's own
+                     part is in place already
+     exchange        up to 512 bytes of every rank to every rank
+     broadcast, barrier
+   LOCAL reads straight from the peers' memory. MPI does the same inside a node; between nodes each
+   rank talks to the rank of the same place, so a link carries what a ring would.
+   ============================================================================================= */
+
+typedef struct zp_comm {
+    zero_comm_kind kind;
+    int rank, nranks;
+    int nnodes, node;      /* groups of sums */
+    int node_size;
+    int n, me;             /* ranks that share memory with this one, and this one's place */
+    int rank_of[ZP_LOCAL_MAX]; /* places -> ranks */
+    int *node_rank;        /* [nnodes * node_size] ranks by node and place in it */
+    int processes;         /* LOCAL: ranks are processes */
+    zero_local *group;
+    zp_board *board;
+    zp_region board_region, stage; /* stage: [ZP_STAGE_NUMEL] f32 to stream through */
+    uint32_t seq[ZP_CHANNELS];
+    zp_meeting meeting;
+    zp_failure failure;
+    double timeout_s;
+    char *mail;            /* [nranks * ZP_MAIL_BYTES] control channel's received exchange */
+    float *wire;           /* between nodes: [2 * (nnodes - 1) * ZP_STAGE_NUMEL] */
+    uint64_t sent_bytes, mapped_bytes, reductions, gathers; /* counted where issued */
+#ifdef ZERO_WITH_MPI
+    MPI_Comm mpi[ZP_CHANNELS], mpi_node;
+    int mpi_made;
+#endif
+} zp_comm;
+
+#ifdef ZERO_WITH_MPI
+static zero_result zp_mpi(zp_comm *c, int code, const char *call) {
+    char text[MPI_MAX_ERROR_STRING];
+    int n = 0;
+    if (code == MPI_SUCCESS) return ZERO_OK;
+    if (MPI_Error_string(code, text, &n) != MPI_SUCCESS) n = 0;
+    text[n] = 0;
+    return zp_failure_set(&c->failure, ZERO_ERR_COMM, "%s: %s", call, text);
+}
+#define ZP_MPI(c, call) ZP_TRY(zp_mpi(c, call, #call))
+#endif
+
+/* Every rank's `bytes` become all[0..nranks), in rank order. */
+static zero_result zp_comm_exchange(zp_comm *c, zp_channel channel, const void *mine, size_t bytes,
+                                    void *all) {
+    if (c->nranks == 1) {
+        memcpy(all, mine, bytes);
+        return ZERO_OK;
+    }
+#ifdef ZERO_WITH_MPI
+    if (c->kind == ZERO_COMM_MPI) {
+        ZP_MPI(c, MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
+                                c->mpi[channel]));
+        return ZERO_OK;
+    }
+#endif
+    return zp_board_exchange(&c->meeting, channel, ++c->seq[channel], mine, bytes, all);
+}
+
+static zero_result zp_comm_barrier(zp_comm *c) {
+    int32_t one = 1;
+    return zp_comm_exchange(c, ZP_CONTROL, &one, sizeof one, c->mail);
+}
+
+/* Any rank's no becomes everybody's; `who` is the lowest rank that said it. */
+static zero_result zp_comm_agree(zp_comm *c, int ok, int *who) {
+    int32_t mine = ok;
+    ZP_TRY(zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, c->mail));
+    *who = -1;
+    for (int r = c->nranks - 1; r >= 0; r--) {
+        int32_t theirs;
+        memcpy(&theirs, c->mail + (size_t)r * sizeof theirs, sizeof theirs);
+        if (!theirs) *who = r;
+    }
+    return ZERO_OK;
+}
+
+/* Pieces of threads: ordinary memory, exchanged by address. */
+static zero_result zp_region_threads(zp_comm *c, zp_region *r, zp_piece *all) {
+    zp_piece mine;
+    int missing = 0;
+    memset(&mine, 0, sizeof mine);
+    const int makes = !r->single || c->me == 0;
+    if (makes) mine.hold = zp_hold_make(r->bytes, c->n);
+    mine.ok = !makes || mine.hold;
+    zero_result result = zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, all);
+    for (int p = 0; p < c->n && !result; p++) missing |= !all[p].ok;
+    if (result || missing) {
+        if (mine.hold) mine.hold->users = 1;
+        if (!result) result = zp_comm_barrier(c); /* nobody looks at the pieces any more */
+        zp_hold_drop(mine.hold);
+        return result ? result : ZERO_ERR_MEMORY;
+    }
+    r->kind = 2;
+    for (int p = 0; p < c->n; p++) {
+        r->hold[p] = all[p].hold;
+        r->base[p] = (char *)all[r->single ? 0 : p].hold->memory;
+    }
+    return ZERO_OK;
+}
+
+/* Pieces of processes: memory files, opened by the peers while their makers wait. */
+static zero_result zp_region_files(zp_comm *c, zp_region *r, zp_piece *all) {
+#ifdef __linux__
+    zp_piece mine;
+    int fd = -1, who = -1, ok = 1;
+    memset(&mine, 0, sizeof mine);
+    const int makes = !r->single || c->me == 0;
+    if (makes && (fd = zp_file_make(r->bytes)) >= 0) r->base[c->me] = zp_map_file(fd, r->bytes);
+    mine.pid = (int64_t)getpid();
+    mine.fd = fd;
+    mine.ok = !makes || r->base[c->me];
+    r->kind = 3;
+    zero_result result = zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, all);
+    for (int p = 0; p < c->n && !result; p++) {
+        const int from = r->single ? 0 : p;
+        ok &= all[from].ok != 0;
+        if (ok && from != c->me && (!r->single || p == 0)) r->base[p] = zp_map_peer(&all[from], r->bytes);
+        if (r->single) r->base[p] = r->base[0];
+        ok &= r->base[p] != NULL;
+    }
+    if (!result) result = zp_comm_agree(c, ok, &who);
+    if (fd >= 0) (void)close(fd);
+    if (!result && who >= 0) result = ZERO_ERR_MEMORY;
+    if (result) zp_region_close(r, c->n, c->me);
+    return result;
+#else
+    (void)c; (void)r; (void)all;
+    return ZERO_ERR_UNSUPPORTED;
+#endif
+}
+
+#ifdef ZERO_WITH_MPI
+static char *zp_align_page(void *p) {
+    return (char *)(((uintptr_t)p + 4095) & ~(uintptr_t)4095);
+}
+
+static zero_result zp_region_window(zp_comm *c, zp_region *r) {
+    void *base = NULL;
+    MPI_Info info;
+    const MPI_Aint bytes = !r->single || c->me == 0 ? (MPI_Aint)(r->bytes + 4096) : 0;
+    ZP_MPI(c, MPI_Info_create(&info));
+    ZP_MPI(c, MPI_Info_set(info, "alloc_shared_noncontig", "true"));
+    const int code = MPI_Win_allocate_shared(bytes, 1, info, c->mpi_node, &base, &r->window);
+    (void)MPI_Info_free(&info);
+    if (code != MPI_SUCCESS) {
+        (void)zp_mpi(c, code, "MPI_Win_allocate_shared");
+        return ZERO_ERR_MEMORY;
+    }
+    r->kind = 4;
+    for (int p = 0; p < c->n; p++) {
+        MPI_Aint size;
+        int unit;
+        ZP_MPI(c, MPI_Win_shared_query(r->window, r->single ? 0 : p, &size, &unit, &base));
+        r->base[p] = zp_align_page(base);
+    }
+    if (bytes) memset(r->base[c->me], 0, r->bytes);
+    ZP_MPI(c, MPI_Barrier(c->mpi_node));
+    return ZERO_OK;
+}
+#endif
+
+/* COLLECTIVE. All ranks get the region or none does. `bytes` is the same everywhere. */
+static zero_result zp_region_open(zp_comm *c, zp_region *r, size_t bytes, int single) {
+    zp_piece all[ZP_LOCAL_MAX];
+    memset(r, 0, sizeof *r);
+    r->bytes = zp_round_up(zp_max(bytes, 1), 4096);
+    r->single = single;
+    if (c->nranks == 1) {
+        r->kind = 1;
+        r->base[0] = (char *)zp_device_alloc(r->bytes);
+        return r->base[0] ? ZERO_OK : ZERO_ERR_MEMORY;
+    }
+#ifdef ZERO_WITH_MPI
+    if (c->kind == ZERO_COMM_MPI) return zp_region_window(c, r);
+#endif
+    return c->processes ? zp_region_files(c, r, all) : zp_region_threads(c, r, all);
+}
+
+/* The slices that a sum reads, by place; nodes are cut every `group` places. */
+typedef struct zp_sum {
+    const float *source[ZP_LOCAL_MAX];
+    int n, group;
+    float *out;
+    float scale;
+    int accumulate;
+} zp_sum;
+
+static void zp_sum_piece(const zp_sum *s, size_t at, size_t n) {
+    float total[ZP_SUM_BLOCK], node[ZP_SUM_BLOCK];
+    for (int p = 0; p < s->n; p++) {
+        float *sum = p < s->group ? total : node;
+        const float *x = s->source[p] + at;
+        if (p % s->group == 0) memcpy(sum, x, n * sizeof *sum);
+        else for (size_t i = 0; i < n; i++) sum[i] += x[i];
+        if (p >= s->group && (p + 1) % s->group == 0)
+            for (size_t i = 0; i < n; i++) total[i] += node[i];
+    }
+    float *out = s->out + at;
+    if (s->accumulate) for (size_t i = 0; i < n; i++) out[i] += s->scale * total[i];
+    else for (size_t i = 0; i < n; i++) out[i] = s->scale * total[i];
+}
+
+static void zp_sum_slices(const zp_sum *s, size_t numel, int threads) {
+    (void)threads;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads) if (numel > 32768)
+#endif
+    for (size_t at = 0; at < numel; at += ZP_SUM_BLOCK)
+        zp_sum_piece(s, at, zp_min(ZP_SUM_BLOCK, numel - at));
+}
+
+/* One collective on its way: what a task of a communication stream carries. Offsets are bytes in
+   this rank's region. */
+typedef struct zp_op {
+    zp_comm *comm;
+    zp_region *region;
+    size_t shard;          /* elements */
+    size_t source, target; /* reduce-scatter: unit, shard; all-gather: shard, unit */
+    int kind, unit;
+    float scale;
+    int accumulate, in_place; /* in_place: an all-gather that only waits */
+    zp_channel channel;
+} zp_op;
+
+static void zp_op_announce(const zp_op *op, zp_line *line) {
+    memset(line, 0, sizeof *line);
+    line->kind = op->kind;
+    line->unit = op->unit;
+    line->shard = op->shard;
+    line->source = op->source;
+    line->target = op->target;
+}
+
+static const float *zp_op_peer(const zp_op *op, int place, int of_target) {
+    const zp_line *line = &op->comm->board->lines[op->channel][place];
+    return (const float *)(op->region->base[place] + (of_target ? line->target : line->source));
+}
+
+#ifdef ZERO_WITH_MPI
+/* The ranks of this rank's place on the other nodes, node by node. */
+static int zp_comm_counterpart(const zp_comm *c, int node) {
+    return c->node_rank[node * c->node_size + c->me];
+}
+
+/* Sums inside the node the slice of every counterpart, trades them, and adds over the nodes. */
+static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
+    zp_comm *c = op->comm;
+    MPI_Request requests[2 * ZP_LOCAL_MAX];
+    float *out = s->out;
+    const float scale = s->scale;
+    const int accumulate = s->accumulate;
+    for (size_t at = 0; at < op->shard; at += ZP_STAGE_NUMEL) {
+        const size_t n = zp_min(ZP_STAGE_NUMEL, op->shard - at);
+        int count = 0, other = 0;
+        for (int k = 0; k < c->nnodes; k++) {
+            if (k == c->node) continue;
+            float *send = c->wire + (size_t)(2 * other) * ZP_STAGE_NUMEL, *recv = send + ZP_STAGE_NUMEL;
+            const int peer = zp_comm_counterpart(c, k);
+            for (int p = 0; p < c->n; p++)
+                s->source[p] = zp_op_peer(op, p, 0) + (size_t)peer * op->shard + at;
+            s->out = send;
+            s->scale = 1;
+            s->accumulate = 0;
+            zp_sum_slices(s, n, threads);
+            ZP_MPI(c, MPI_Irecv(recv, (int)n, MPI_FLOAT, peer, 1, c->mpi[op->channel], &requests[count++]));
+            ZP_MPI(c, MPI_Isend(send, (int)n, MPI_FLOAT, peer, 1, c->mpi[op->channel], &requests[count++]));
+            other++;
+        }
+        ZP_MPI(c, MPI_Waitall(count, requests, MPI_STATUSES_IGNORE));
+        /* the node's own sum reuses the first send buffer, which has been sent */
+        for (int p = 0; p < c->n; p++)
+            s->source[p] = zp_op_peer(op, p, 0) + (size_t)c->rank * op->shard + at;
+        s->out = c->wire;
+        zp_sum_slices(s, n, threads);
+        zp_sum nodes;
+        memset(&nodes, 0, sizeof nodes);
+        other = 0;
+        for (int k = 0; k < c->nnodes; k++)
+            nodes.source[k] = k == c->node ? c->wire : c->wire + (size_t)(2 * other++ + 1) * ZP_STAGE_NUMEL;
+        nodes.n = nodes.group = c->nnodes;
+        nodes.out = out + at;
+        nodes.scale = scale;
+        nodes.accumulate = accumulate;
+        zp_sum_slices(&nodes, n, threads);
+    }
+    return ZERO_OK;
+}
+
+/* Trades shards with the counterparts, into the target, where the node's other ranks find them. */
+static zero_result zp_gather_nodes(const zp_op *op) {
+    zp_comm *c = op->comm;
+    MPI_Request requests[2 * ZP_LOCAL_MAX];
+    float *target = (float *)(op->region->base[c->me] + op->target);
+    const float *source = (const float *)(op->region->base[c->me] + op->source);
+    const size_t piece = (size_t)1 << 28;
+    for (size_t at = 0; at < op->shard; at += piece) {
+        const int n = (int)zp_min(piece, op->shard - at);
+        int count = 0;
+        for (int k = 0; k < c->nnodes; k++) {
+            if (k == c->node) continue;
+            const int peer = zp_comm_counterpart(c, k);
+            ZP_MPI(c, MPI_Irecv(target + (size_t)peer * op->shard + at, n, MPI_FLOAT, peer, 2,
+                                c->mpi[op->channel], &requests[count++]));
+            ZP_MPI(c, MPI_Isend(source + at, n, MPI_FLOAT, peer, 2, c->mpi[op->channel], &requests[count++]));
+        }
+        ZP_MPI(c, MPI_Waitall(count, requests, MPI_STATUSES_IGNORE));
+    }
+    return ZERO_OK;
+}
+#endif
+
+static zero_result zp_reduce_work(const zp_op *op, int threads) {
+    zp_comm *c = op->comm;
+    zp_sum s;
+    memset(&s, 0, sizeof s);
+    for (int p = 0; p < c->n; p++) s.source[p] = zp_op_peer(op, p, 0) + (size_t)c->rank * op->shard;
+    s.n = c->n;
+    s.group = c->node_size;
+    s.out = (float *)(op->region->base[c->me] + op->target);
+    s.scale = op->scale;
+    s.accumulate = op->accumulate;
+#ifdef ZERO_WITH_MPI
+    if (c->n < c->nranks) return zp_reduce_nodes(op, &s, threads);
+#endif
+    zp_sum_slices(&s, op->shard, threads);
+    return ZERO_OK;
+}
+
+static zero_result zp_gather_work(const zp_op *op) {
+    zp_comm *c = op->comm;
+    float *target = (float *)(op->region->base[c->me] + op->target);
+    const size_t bytes = op->shard * sizeof *target;
+    const float *own = (const float *)(op->region->base[c->me] + op->source);
+    if (op->in_place) return ZERO_OK;
+    if (target + (size_t)c->rank * op->shard != own)
+        memcpy(target + (size_t)c->rank * op->shard, own, bytes);
+#ifdef ZERO_WITH_MPI
+    if (c->n < c->nranks) {
+        zp_line line;
+        ZP_TRY(zp_gather_nodes(op));
+        zp_op_announce(op, &line);
+        ZP_TRY(zp_part(&c->meeting, op->channel, c->seq[op->channel]));
+        ZP_TRY(zp_meet(&c->meeting, op->channel, ++c->seq[op->channel], &line));
+    }
+#endif
+    for (int p = 0; p < c->n; p++) {
+        if (p == c->me) continue;
+        memcpy(target + (size_t)c->rank_of[p] * op->shard, zp_op_peer(op, p, 0), bytes);
+#ifdef ZERO_WITH_MPI
+        for (int k = 0; k < c->nnodes && c->n < c->nranks; k++) {
+            const size_t at = (size_t)c->node_rank[k * c->node_size + p] * op->shard;
+            if (k != c->node) memcpy(target + at, zp_op_peer(op, p, 1) + at, bytes);
+        }
+#endif
+    }
+    return ZERO_OK;
+}
+
+/* One rank alone: a sum of one. */
+static void zp_op_alone(const zp_op *op) {
+    float *base = (float *)op->region->base[0];
+    float *out = base + op->target / sizeof *base;
+    const float *in = base + op->source / sizeof *base;
+    if (op->kind == ZP_REDUCE_SCATTER && op->accumulate)
+        for (size_t i = 0; i < op->shard; i++) out[i] += in[i];
+    else if (out != in && !op->in_place)
+        memcpy(out, in, op->shard * sizeof *out);
+}
+
+static void zp_op_task(const void *args, size_t n, int threads) {
+    zp_op op;
+    zp_line line;
+    memcpy(&op, args, sizeof op);
+    (void)n;
+    zp_comm *c = op.comm;
+    if (c->nranks == 1) { zp_op_alone(&op); return; }
+    if (zp_failure_result(&c->failure)) return;
+    zp_op_announce(&op, &line);
+    if (zp_meet(&c->meeting, op.channel, ++c->seq[op.channel], &line)) return;
+    if (op.kind == ZP_REDUCE_SCATTER ? zp_reduce_work(&op, threads) : zp_gather_work(&op)) return;
+    (void)zp_part(&c->meeting, op.channel, c->seq[op.channel]);
+}
+
+/* The communicator's only way to a stream: everything it sends is counted here. */
+static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
+    zp_comm *c = op->comm;
+    const uint64_t bytes = (uint64_t)(c->nranks - 1) * op->shard * sizeof(float);
+    c->sent_bytes += bytes;
+    if (op->in_place) c->mapped_bytes += bytes;
+    if (op->kind == ZP_REDUCE_SCATTER) c->reductions++;
+    else c->gathers++;
+#ifdef __CUDACC__
+    /* one rank only in this build: a sum of one */
+    const char *base = op->region->base[0];
+    return op->source == op->target || op->in_place ? ZERO_OK
+        : zp_copy(s, (void *)(base + op->target), base + op->source, op->shard * sizeof(float));
+#else
+    static_assert(sizeof(zp_op) <= ZP_TASK_BYTES, "a task carries a collective");
+    return zp_stream_push(s, zp_op_task, op, sizeof *op, 0);
+#endif
+}
+
+typedef struct zp_verdicts_args { zp_comm *comm; const double *mine; double *all; } zp_verdicts_args;
+
+static void zp_verdicts_task(const void *args, size_t n, int threads) {
+    zp_verdicts_args a;
+    memcpy(&a, args, sizeof a);
+    (void)n; (void)threads;
+    if (zp_failure_result(&a.comm->failure)) return;
+    (void)zp_comm_exchange(a.comm, ZP_GRADIENTS, a.mine, ZP_VERDICT * sizeof(double), a.all);
+}
+
+/* The one small collective of a step: every rank's verdict to every rank. */
+static zero_result zp_comm_verdicts(zp_comm *c, zp_stream *s, const double *mine, double *all) {
+#ifdef __CUDACC__
+    (void)c;
+    return zp_copy(s, all, mine, ZP_VERDICT * sizeof(double));
+#else
+    zp_verdicts_args a = {c, mine, all};
+    return zp_stream_push(s, zp_verdicts_task, &a, sizeof a, 0);
+#endif
+}
+
+/* Up to ZP_STAGE_NUMEL * 4 bytes from one rank's memory to all; SYNC. */
+static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes, int root) {
+    zp_line line;
+    int place = 0;
+#ifdef ZERO_WITH_MPI
+    if (c->kind == ZERO_COMM_MPI) {
+        ZP_MPI(c, MPI_Bcast(data, (int)bytes, MPI_BYTE, root, c->mpi[ZP_CONTROL]));
+        return ZERO_OK;
+    }
+#endif
+    memset(&line, 0, sizeof line);
+    line.kind = ZP_STAGED;
+    line.unit = root;
+    line.shard = bytes;
+    while (c->rank_of[place] != root) place++;
+    if (c->rank == root) memcpy(c->stage.base[c->me], data, bytes);
+    ZP_TRY(zp_meet(&c->meeting, ZP_CONTROL, ++c->seq[ZP_CONTROL], &line));
+    if (c->rank != root && data) memcpy(data, c->stage.base[place], bytes);
+    return zp_part(&c->meeting, ZP_CONTROL, c->seq[ZP_CONTROL]);
+}
+
+static zero_result zp_comm_broadcast(zp_comm *c, void *data, size_t bytes, int root) {
+    const size_t piece = ZP_STAGE_NUMEL * sizeof(float);
+    for (size_t at = 0; at < bytes && c->nranks > 1; at += piece)
+        ZP_TRY(zp_comm_broadcast_piece(c, (char *)data + at, zp_min(piece, bytes - at), root));
+    return ZERO_OK;
+}
+
+static zero_result zp_comm_fail(zp_comm *c, zero_result r, const char *text) {
+    return zp_failure_set(&c->failure, r, "%s", text);
+}
+
+/* Groups of ranks whose gradients are summed first: `size` ranks each, by node and place. */
+static zero_result zp_comm_nodes(zp_comm *c, int size) {
+    c->node_size = size;
+    c->nnodes = c->nranks / size;
+    c->node_rank = (int *)malloc((size_t)c->nranks * sizeof *c->node_rank);
+    if (!c->node_rank) return zp_comm_fail(c, ZERO_ERR_MEMORY, "the list of nodes");
+    for (int r = 0; r < c->nranks; r++) c->node_rank[r] = r;
+    c->node = c->rank / size;
+    return ZERO_OK;
+}
+
+/* A group's board serves to make this context's own: two contexts of one group never meet. */
+static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
+    zero_local *group = (zero_local *)given->handle;
+    if (!group) return zp_comm_fail(c, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
+    if (given->rank < 0 || given->rank >= group->nranks)
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.rank is %d, the group has ranks 0..%d",
+                              given->rank, group->nranks - 1);
+    c->group = group;
+    c->rank = c->me = given->rank;
+    c->nranks = c->n = group->nranks;
+    c->processes = group->shared;
+    for (int p = 0; p < c->n; p++) c->rank_of[p] = p;
+    const int size = given->node_size ? given->node_size : c->nranks;
+    if (size < 1 || c->nranks % size)
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks",
+                              size, c->nranks);
+    ZP_TRY(zp_comm_nodes(c, size));
+    c->mail = (char *)malloc((size_t)c->nranks * ZP_MAIL_BYTES);
+    if (!c->mail) return zp_comm_fail(c, ZERO_ERR_MEMORY, "the exchange buffer");
+    c->meeting.board = &group->board;
+    c->meeting.group = &group->board;
+    c->meeting.me = c->me;
+    c->meeting.n = c->n;
+    c->seq[ZP_CONTROL] = group->seq[c->rank];
+    zero_result r = zp_region_open(c, &c->board_region, sizeof(zp_board), 1);
+    group->seq[c->rank] = c->seq[ZP_CONTROL];
+    if (r) return zp_comm_fail(c, r, "memory that all ranks of the machine share");
+    c->board = (zp_board *)c->board_region.base[0];
+    c->meeting.board = c->board;
+    c->seq[ZP_CONTROL] = 0;
+    return ZERO_OK;
+}
+
+#ifdef ZERO_WITH_MPI
+/* Node membership, from MPI or cut by node_size; every node must have as many ranks. */
+static zero_result zp_mpi_nodes(zp_comm *c, int node_size) {
+    int n = 0, first = 0;
+    if (node_size && (node_size < 1 || c->nranks % node_size))
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks",
+                              node_size, c->nranks);
+    MPI_Comm host;
+    ZP_MPI(c, MPI_Comm_split_type(c->mpi[ZP_CONTROL], MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL, &host));
+    if (node_size) {
+        ZP_MPI(c, MPI_Comm_split(host, c->rank / node_size, c->rank, &c->mpi_node));
+        ZP_MPI(c, MPI_Comm_free(&host));
+    } else {
+        c->mpi_node = host;
+    }
+    ZP_MPI(c, MPI_Comm_set_errhandler(c->mpi_node, MPI_ERRORS_RETURN));
+    ZP_MPI(c, MPI_Comm_size(c->mpi_node, &n));
+    ZP_MPI(c, MPI_Comm_rank(c->mpi_node, &c->me));
+    c->n = n;
+    first = c->rank;
+    ZP_MPI(c, MPI_Bcast(&first, 1, MPI_INT, 0, c->mpi_node)); /* a node is named by its lowest rank */
+    int mine[3] = {n, first, c->me};
+    int *all = (int *)malloc((size_t)c->nranks * sizeof mine);
+    if (!all) return zp_comm_fail(c, ZERO_ERR_MEMORY, "the list of nodes");
+    const int code = MPI_Allgather(mine, 3, MPI_INT, all, 3, MPI_INT, c->mpi[ZP_CONTROL]);
+    zero_result r = zp_mpi(c, code, "MPI_Allgather");
+    for (int i = 0; i < c->nranks && !r; i++)
+        if (all[3 * i] != n || n > ZP_LOCAL_MAX)
+            r = zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
+                               "rank %d shares its host with %d ranks, rank %d with %d: every host needs "
+                               "the same number, at most %d; or set comm.node_size", i, all[3 * i],
+                               c->rank, n, ZP_LOCAL_MAX);
+    if (!r) r = zp_comm_nodes(c, n);
+    for (int i = 0, node = -1; i < c->nranks && !r; i++) { /* nodes in order of their lowest rank */
+        if (all[3 * i + 2] != 0) continue;
+        node++;
+        if (all[3 * i + 1] == first) c->node = node;
+        for (int q = 0; q < c->nranks; q++)
+            if (all[3 * q + 1] == all[3 * i + 1]) c->node_rank[node * n + all[3 * q + 2]] = q;
+    }
+    free(all);
+    return r;
+}
+
+static zero_result zp_comm_open_mpi(zp_comm *c, const zero_comm *given) {
+    int level = 0;
+    if (!given->handle) return zp_comm_fail(c, ZERO_ERR_ARGUMENT, "comm.handle is NULL: an MPI_Comm * is needed");
+    ZP_MPI(c, MPI_Query_thread(&level));
+    if (level < MPI_THREAD_MULTIPLE)
+        return zp_failure_set(&c->failure, ZERO_ERR_COMM,
+                              "MPI was started with thread level %d: call MPI_Init_thread with "
+                              "MPI_THREAD_MULTIPLE (%d)", level, MPI_THREAD_MULTIPLE);
+    for (int i = 0; i < ZP_CHANNELS; i++) {
+        ZP_MPI(c, MPI_Comm_dup(*(MPI_Comm *)given->handle, &c->mpi[i]));
+        c->mpi_made++;
+        ZP_MPI(c, MPI_Comm_set_errhandler(c->mpi[i], MPI_ERRORS_RETURN));
+    }
+    ZP_MPI(c, MPI_Comm_rank(c->mpi[0], &c->rank));
+    ZP_MPI(c, MPI_Comm_size(c->mpi[0], &c->nranks));
+    ZP_TRY(zp_mpi_nodes(c, given->node_size));
+    for (int p = 0; p < c->n; p++) c->rank_of[p] = c->node_rank[c->node * c->node_size + p];
+    c->mail = (char *)malloc((size_t)c->nranks * ZP_MAIL_BYTES);
+    if (c->nnodes > 1)
+        c->wire = (float *)malloc(2 * (size_t)(c->nnodes - 1) * ZP_STAGE_NUMEL * sizeof *c->wire);
+    if (!c->mail || (c->nnodes > 1 && !c->wire))
+        return zp_comm_fail(c, ZERO_ERR_MEMORY, "the buffers between nodes");
+    zero_result r = zp_region_open(c, &c->board_region, sizeof(zp_board), 1);
+    if (r) return zp_comm_fail(c, r, "memory that the ranks of this host share");
+    c->board = (zp_board *)c->board_region.base[0];
+    c->meeting.board = c->board;
+    c->meeting.me = c->me;
+    c->meeting.n = c->n;
+    return ZERO_OK;
+}
+#endif
+
+static zero_result zp_comm_open(zp_comm *c, const zero_comm *given, double timeout_s) {
+    c->kind = given->kind;
+    c->nranks = c->n = c->nnodes = c->node_size = 1;
+    c->timeout_s = timeout_s;
+    c->meeting.timeout_s = timeout_s;
+    c->meeting.failure = &c->failure;
+    c->meeting.rank_of = c->rank_of;
+#ifdef __CUDACC__
+    if (given->kind != ZERO_COMM_SELF)
+        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED, "the CUDA build has one rank (ZERO_COMM_SELF) so far");
+#endif
+    if (given->kind == ZERO_COMM_SELF) {
+        ZP_TRY(zp_comm_nodes(c, 1));
+        c->mail = (char *)malloc(ZP_MAIL_BYTES);
+        return c->mail ? ZERO_OK : zp_comm_fail(c, ZERO_ERR_MEMORY, "the exchange buffer");
+    }
+    if (given->kind == ZERO_COMM_LOCAL) ZP_TRY(zp_comm_open_local(c, given));
+    else if (given->kind == ZERO_COMM_MPI) {
+#ifdef ZERO_WITH_MPI
+        ZP_TRY(zp_comm_open_mpi(c, given));
+#else
+        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED, "built without MPI: compile with mpicc and -DZERO_WITH_MPI");
+#endif
+    } else {
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.kind is %d, no such kind", (int)given->kind);
+    }
+    return ZERO_OK;
+}
+
+static void zp_comm_close(zp_comm *c) {
+    zp_region_close(&c->stage, c->n, c->me);
+    zp_region_close(&c->board_region, c->n, c->me);
+#ifdef ZERO_WITH_MPI
+    for (int i = 0; i < c->mpi_made; i++) (void)MPI_Comm_free(&c->mpi[i]);
+    if (c->mpi_made == ZP_CHANNELS && c->mpi_node != MPI_COMM_NULL) (void)MPI_Comm_free(&c->mpi_node);
+#endif
+    free(c->node_rank);
+    free(c->mail);
+    free(c->wire);
+}
+
+/* =============================================================================================
+   [SECTION] partition
+   Where things lie, from the list of tensors and the number of ranks alone: no setting moves an
+   element to another shard or another block of the norm. Pure; used by the plan and by the build.
+
+     unit u:   [ tensor a | tensor b | ... | pad ]     tensors begin on lines
+     shards:   |  rank 0  |  rank 1  |  ...  |         equal, whole lines
+     KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ]
+   ============================================================================================= */
+
+typedef struct zp_member { /* a tensor's part in a unit */
+    int tensor, layer;     /* layer -1: all layers (KEEP) */
+    size_t at, numel;      /* within the unit, elements */
+} zp_member;
+
+typedef struct zp_tensor {
+    zero_tensor_desc desc; /* name owned */
+    int first_member;      /* in zp_layout.by_tensor: one per layer, or one if KEEP */
+} zp_tensor;
+
+typedef struct zp_unit {
+    int first_member, members;     /* in zp_layout.members */
+    int uses;                      /* backward writes per pass */
+    size_t numel, padded, shard;   /* elements: with alignment; shard * nranks; of one rank */
+    size_t content;                /* elements without alignment */
+    size_t largest_tensor;
+    int only_one_d;
+} zp_unit;
+
+typedef struct zp_layout {
+    int units;    /* of the host */
+    int all;      /* with the KEEP unit, which is number `units` if there is one */
+    zp_unit *unit;
+    zp_member *members; /* by unit, in order of announcement */
+    int *by_tensor;     /* tensor's first_member + layer -> member */
+    size_t numel, padded;
+} zp_layout;
+
+static int zp_tensor_parts(const zp_tensor *t) { return t->desc.flags & ZERO_KEEP ? 1 : t->desc.layers; }
+
+static void zp_layout_close(zp_layout *l) {
+    free(l->unit);
+    free(l->members);
+    free(l->by_tensor);
+    memset(l, 0, sizeof *l);
+}
+
+static int zp_tensor_unit(const zp_layout *l, const zp_tensor *t, int layer) {
+    return t->desc.flags & ZERO_KEEP ? l->units : t->desc.unit + layer;
+}
+
+static void zp_unit_add(zp_unit *u, zp_member *m, const zp_tensor *t, int tensor, int layer) {
+    const zero_tensor_desc *d = &t->desc;
+    m->tensor = tensor;
+    m->layer = d->flags & ZERO_KEEP ? -1 : layer;
+    m->numel = d->flags & ZERO_KEEP ? d->numel * (size_t)d->layers : d->numel;
+    m->at = zp_round_up(u->numel, ZP_ALIGN);
+    u->numel = m->at + m->numel;
+    u->content += m->numel;
+    u->largest_tensor = zp_max(u->largest_tensor, d->numel);
+    u->only_one_d &= (d->flags & ZERO_ONE_D) != 0;
+    if (!(d->flags & ZERO_KEEP) && d->uses > u->uses) u->uses = d->uses;
+}
+
+static void zp_unit_cut(zp_unit *u, int nranks) {
+    u->shard = zp_round_up((u->numel + (size_t)nranks - 1) / (size_t)nranks, ZP_ALIGN);
+    u->padded = u->shard * (size_t)nranks;
+}
+
+/* Counts, then fills: members of a unit lie together. */
+static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks) {
+    int parts = 0, kept = 0;
+    memset(l, 0, sizeof *l);
+    for (int t = 0; t < n; t++) {
+        const zero_tensor_desc *d = &tensors[t].desc;
+        if (d->unit + d->layers > l->units) l->units = d->unit + d->layers;
+        tensors[t].first_member = parts;
+        parts += zp_tensor_parts(&tensors[t]);
+        kept |= d->flags & ZERO_KEEP;
+    }
+    l->all = l->units + (kept ? 1 : 0);
+    l->unit = (zp_unit *)calloc((size_t)l->all + 1, sizeof *l->unit);
+    l->members = (zp_member *)calloc((size_t)parts + 1, sizeof *l->members);
+    l->by_tensor = (int *)calloc((size_t)parts + 1, sizeof *l->by_tensor);
+    if (!l->unit || !l->members || !l->by_tensor) {
+        zp_layout_close(l);
+        return ZERO_ERR_MEMORY;
+    }
+    for (int t = 0; t < n; t++)
+        for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++)
+            l->unit[zp_tensor_unit(l, &tensors[t], i)].members++;
+    for (int u = 0, at = 0; u < l->all; at += l->unit[u++].members) {
+        l->unit[u].first_member = at;
+        l->unit[u].only_one_d = l->unit[u].uses = 1;
+    }
+    for (int u = 0; u < l->all; u++) l->unit[u].members = 0; /* counted again while filling */
+    for (int t = 0; t < n; t++)
+        for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++) {
+            zp_unit *u = &l->unit[zp_tensor_unit(l, &tensors[t], i)];
+            const int m = u->first_member + u->members++;
+            zp_unit_add(u, &l->members[m], &tensors[t], t, i);
+            l->by_tensor[tensors[t].first_member + i] = m;
+        }
+    for (int u = 0; u < l->all; u++) {
+        zp_unit_cut(&l->unit[u], nranks);
+        l->numel += l->unit[u].content;
+        l->padded += l->unit[u].padded;
+    }
+    return ZERO_OK;
+}
+
+/* =============================================================================================
+   [SECTION] policies
+   A stage is data: what is sharded. Everything below asks these fields, never the stage.
+   ============================================================================================= */
+
+typedef struct zp_policy {
+    int shard_optimizer, shard_gradients, shard_parameters;
+    zero_accumulation accumulation; /* its default */
+} zp_policy;
+
+static const zp_policy zp_policies[4] = {
+    {0, 0, 0, ZERO_ACCUMULATE_LOCAL},
+    {1, 0, 0, ZERO_ACCUMULATE_LOCAL},
+    {1, 1, 0, ZERO_ACCUMULATE_SHARDED},
+    {1, 1, 1, ZERO_ACCUMULATE_SHARDED},
+};
+
+/* What the stage and the settings mean for one unit. */
+typedef struct zp_place {
+    int resident;      /* parameters whole on this rank, in memory of its own */
+    int mapped;        /* parameters whole in this rank's view, memory shared with the others */
+    int whole_gradient;/* gradient memory for the unit alone, for as long as the context lives */
+    int parameter_buffer, gradient_buffer; /* its own buffer, or -1: takes turns in the shared ones */
+    size_t parameter_at; /* bytes in the parameter region: unit, or shard if neither whole */
+    size_t gradient_at;  /* bytes in the gradient region, if whole_gradient */
+    size_t shard_at;     /* bytes in the gradient region: reduced shard */
+    size_t state_at;     /* elements in m and v */
+} zp_place;
+
+/* =============================================================================================
+   [SECTION] schedule
+   Units that are not resident take turns in buffers. A unit of a pass is used once per direction;
+   one that is used more often (tied embeddings), or is much larger than the others, has a buffer
+   of its own and keeps its value until parameters change. The order of begin hooks in the last
+   pass says what is gathered next. Pure: the plan runs the same functions to count gathers.
+   ============================================================================================= */
+
+typedef struct zp_buffer {
+    size_t at;   /* bytes in its region */
+    int unit;    /* whose values it holds, or -1 */
+    int own;     /* belongs to one unit */
+    int open;    /* begun and not ended */
+    uint64_t used; /* clock of the last begin, end or gather */
+} zp_buffer;
+
+typedef struct zp_pool {
+    zp_buffer *buffer;
+    int n;
+    uint64_t clock;
+} zp_pool;
+
+typedef struct zp_trace { /* units in order of their outermost begin with parameters */
+    int *unit;
+    int n, at, cap;
+} zp_trace;
+
+static int zp_pool_find(const zp_pool *p, int unit) {
+    for (int b = 0; b < p->n; b++)
+        if (p->buffer[b].unit == unit) return b;
+    return -1;
+}
+
+/* The shared buffer that was used longest ago, among those that are not open and whose unit is not
+   wanted soon; if none, among those not open; -1: all open. */
+static int zp_pool_oldest(const zp_pool *p, const int *soon, int nsoon) {
+    int best = -1, any = -1;
+    for (int b = 0; b < p->n; b++) {
+        const zp_buffer *x = &p->buffer[b];
+        int wanted = 0;
+        if (x->own || x->open) continue;
+        if (any < 0 || x->used < p->buffer[any].used) any = b;
+        for (int i = 0; i < nsoon; i++) wanted |= x->unit >= 0 && soon[i] == x->unit;
+        if (!wanted && (best < 0 || x->used < p->buffer[best].used)) best = b;
+    }
+    return best >= 0 ? best : any;
+}
+
+static void zp_pool_forget(zp_pool *p) {
+    for (int b = 0; b < p->n; b++) p->buffer[b].unit = -1;
+}
+
+/* Gives `unit` a buffer. 1: the buffer must be filled; 0: it holds the unit; -1: none is free. */
+static int zp_pool_take(zp_pool *p, int unit, int own, const int *soon, int nsoon, int *buffer) {
+    int b = zp_pool_find(p, unit);
+    const int held = b >= 0;
+    if (!held) b = own >= 0 ? own : zp_pool_oldest(p, soon, nsoon);
+    if (b < 0) return -1;
+    p->buffer[b].unit = unit;
+    p->buffer[b].used = ++p->clock;
+    *buffer = b;
+    return !held;
+}
+
+/* Notes that `unit` comes now. A host in another order than before edits what was expected. */
+static void zp_trace_visit(zp_trace *t, int unit) {
+    int next = t->at;
+    while (next < t->n && t->unit[next] != unit) next++;
+    if (next == t->n) { /* not expected: put it in */
+        if (t->n == t->cap) return;
+        memmove(t->unit + t->at + 1, t->unit + t->at, (size_t)(t->n - t->at) * sizeof *t->unit);
+        t->unit[t->at] = unit;
+        t->n++;
+    } else { /* expected now or later: take out what it skipped */
+        memmove(t->unit + t->at, t->unit + next, (size_t)(t->n - next) * sizeof *t->unit);
+        t->n -= next - t->at;
+    }
+    t->at++;
+}
+
+/* The next distinct units, at most max; past the end of the pass only if `wraps`. */
+static int zp_trace_ahead(const zp_trace *t, int wraps, int max, int *soon) {
+    int found = 0;
+    for (int i = t->at; i < (wraps ? t->at + t->n : t->n) && found < max; i++) {
+        const int unit = t->unit[i % t->n];
+        int known = 0;
+        for (int k = 0; k < found; k++) known |= soon[k] == unit;
+        if (!known) soon[found++] = unit;
+    }
+    return found;
+}
+
+/* =============================================================================================
+   [SECTION] context
+   Everything that one rank owns.
+   ============================================================================================= */
+
+#define ZP_PREFETCH_MAX 64
+
+typedef enum zp_phase { ZP_NEW = 0, ZP_IDLE, ZP_IN_PASS, ZP_BETWEEN, ZP_REDUCED } zp_phase;
+/* NEW -build-> IDLE -pass_begin-> IN_PASS -pass_end-> BETWEEN (more micro-steps, or reduce due)
+   -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE or REDUCED -> IN_PASS -> back. */
+
+typedef struct zp_live { /* a unit while training */
+    int parameter_opens, forward_opens, backward_opens;
+    int backward_with; /* backwards begun with parameters */
+    int parameter_buffer, gradient_buffer; /* -1: none now */
+    int writes;   /* outermost backwards that ended in this micro-step */
+    int touched;  /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
+    int pending;  /* in the bucket that is not yet issued */
+    int reduced;  /* its reduction is issued in this micro-step */
+    zp_event written, gathered, reduction, updated, released;
+} zp_live;
+
+typedef struct zp_slot { int tensor, layer; void **param, **grad; } zp_slot;
+
+struct zero_ctx {
+    zero_config cfg; /* resolved */
+    zp_policy policy;
+    zp_comm comm;
+    zp_device device;
+    zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
+    int streams_made;
+
+    zp_tensor *tensors;
+    int ntensors, tensors_cap;
+    zp_layout layout;
+    int *gathers;    /* [layout.all] planned per step */
+    zp_place *place; /* [layout.all] */
+    zp_live *live;   /* [layout.all] */
+    zp_slot *slots;
+    int nslots, slots_cap;
+
+    zp_pool parameters, gradients; /* buffers */
+    size_t slot_bytes;             /* of a shared buffer */
+    size_t bucket_numel;
+    zp_trace trace[2];             /* ZERO_TRAIN, ZERO_EVAL */
+    int *bucket;                   /* units written and not yet issued */
+    int nbucket;
+    size_t bucket_filled;
+
+    zp_region parameter_region, gradient_region;
+    float *m, *v;
+    double *partial;  /* [largest shard / ZP_NORM_BLOCK] */
+    double *verdict, *verdicts; /* [ZP_VERDICT], [nranks * ZP_VERDICT] */
+    zp_control *control;
+    zp_control report; /* host's copy */
+    zp_event agreed;
+    zero_plan plan;
+
+    zp_phase phase, resume; /* resume: phase to return to after an evaluation */
+    zero_pass pass;
+    int micro, micro_steps, sharded; /* sharded: this step accumulates SHARDED */
+    int opens;                       /* hooks begun and not ended in this pass */
+    int stepped;                     /* a step was made: a report exists */
+    zero_result dead;
+    const char *call; /* the public function that runs */
+    char text[ZP_TEXT_BYTES + 128];
+};
+
+/* An error of this call: `call, rank r of n: sentence`. */
+__attribute__((format(printf, 3, 4)))
+static zero_result zp_fail(zero_ctx *z, zero_result result, const char *format, ...) {
+    va_list list;
+    const int n = snprintf(z->text, sizeof z->text, "%s, rank %d of %d: ", z->call, z->comm.rank,
+                           z->comm.nranks);
+    va_start(list, format);
+    (void)vsnprintf(z->text + n, sizeof z->text - (size_t)n, format, list);
+    va_end(list);
+    if (z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_ERROR, z->text);
+    return result;
+}
+
+/* A collective that failed makes the context dead. */
+static zero_result zp_check(zero_ctx *z, zero_result result) {
+    const zero_result failed = zp_failure_result(&z->comm.failure);
+    if (failed && !z->dead) {
+        z->dead = failed;
+        return zp_fail(z, failed, "%s", z->comm.failure.text);
+    }
+    if (result && !z->dead) {
+        z->dead = result;
+        return zp_fail(z, result, "%s", zero_result_string(result));
+    }
+    return result ? result : z->dead;
+}
+
+#define ZP_DO(z, call)                                                                             \
+    do {                                                                                           \
+        const zero_result zp_r = zp_check(z, call);                                                \
+        if (zp_r) return zp_r;                                                                     \
+    } while (0)
+
+/* Every public function begins here. */
+static zero_result zp_enter(zero_ctx *z, const char *call) {
+    if (!z) return ZERO_ERR_ARGUMENT;
+    z->call = call;
+    return zp_check(z, ZERO_OK);
+}
+#define ZP_ENTER(z, call) ZP_TRY(zp_enter(z, call))
+
+static int zp_whole(const zp_place *p) { return p->resident || p->mapped; }
+
+static int zp_tensor_find(const zero_ctx *z, const char *name) {
+    for (int t = 0; t < z->ntensors; t++)
+        if (!strcmp(z->tensors[t].desc.name, name)) return t;
+    return -1;
+}
+
+/* Where element e of unit u lies in this rank's memory; e must be its own unless whole. */
+static float *zp_parameter(const zero_ctx *z, int u, size_t e) {
+    const zp_place *p = &z->place[u];
+    float *base = (float *)(z->parameter_region.base[z->comm.me] + p->parameter_at);
+    return base + e - (zp_whole(p) ? 0 : (size_t)z->comm.rank * z->layout.unit[u].shard);
+}
+static float *zp_gradient_shard(const zero_ctx *z, int u) {
+    return (float *)(z->gradient_region.base[z->comm.me] + z->place[u].shard_at);
+}
+
+/* =============================================================================================
+   [SECTION] plan
+   Memory and traffic from layout and configuration alone. The build allocates exactly this.
+   ============================================================================================= */
+
+static int zp_compare_size(const void *a, const void *b) {
+    const size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Elements of the largest unit that takes turns: of those used once per pass, at most twice the
+   median. Larger ones, and those used more often, have a buffer of their own. */
+static size_t zp_shared_numel(const zp_layout *l, size_t *sizes) {
+    int n = 0;
+    size_t largest = 0;
+    for (int u = 0; u < l->units; u++)
+        if (l->unit[u].uses == 1 && l->unit[u].numel) sizes[n++] = l->unit[u].padded;
+    if (!n) return 0;
+    qsort(sizes, (size_t)n, sizeof *sizes, zp_compare_size);
+    for (int i = 0; i < n && sizes[i] <= 2 * sizes[n / 2]; i++) largest = sizes[i];
+    return largest;
+}
+
+static int zp_unit_stays(const zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const int64_t limit = z->cfg.persistence_numel;
+    if (!z->policy.shard_parameters || u == z->layout.units || !x->numel) return 1;
+    if (limit == 0) return x->only_one_d;
+    return limit > 0 && x->largest_tensor <= (uint64_t)limit;
+}
+
+static int zp_plan_mapped(const zero_ctx *z) {
+    if (!z->policy.shard_parameters) return 0;
+    return z->comm.nranks == 1 || (!z->cfg.no_mapping && z->comm.n == z->comm.nranks);
+}
+
+static int zp_plan_sharded(const zero_ctx *z, int micro_steps) {
+    return micro_steps > 1 ? z->cfg.accumulation == ZERO_ACCUMULATE_SHARDED : z->policy.shard_gradients;
+}
+
+static int zp_pool_add(zp_pool *p, size_t *region_bytes, size_t numel, int own) {
+    zp_buffer *b = &p->buffer[p->n];
+    b->at = *region_bytes;
+    b->unit = -1;
+    b->own = own;
+    *region_bytes += numel * sizeof(float);
+    return p->n++;
+}
+
+/* Places every unit in the two regions; their sizes come back. */
+static void zp_plan_places(zero_ctx *z, size_t *parameter_bytes, size_t *gradient_bytes) {
+    const zp_layout *l = &z->layout;
+    zero_plan *plan = &z->plan;
+    const int mapped = zp_plan_mapped(z), rank = z->comm.rank;
+    const int whole_gradients = !zp_plan_sharded(z, z->cfg.micro_steps) || !z->policy.shard_gradients;
+    const int shards = zp_plan_sharded(z, z->cfg.micro_steps) && z->comm.nranks > 0;
+    size_t state = 0, p = 0, g = 0;
+    for (int u = 0; u < l->all; u++) {
+        const zp_unit *x = &l->unit[u];
+        zp_place *at = &z->place[u];
+        const size_t whole = x->padded * sizeof(float), shard = x->shard * sizeof(float);
+        at->mapped = mapped;
+        at->resident = !mapped && zp_unit_stays(z, u);
+        at->parameter_at = p;
+        p += zp_whole(at) ? whole : shard;
+        plan->param_bytes += z->policy.shard_parameters ? shard : whole;
+        if (z->policy.shard_parameters && at->resident) plan->buffer_bytes += whole - shard;
+        if (z->policy.shard_parameters && zp_unit_stays(z, u)) plan->kept_bytes += whole;
+        at->whole_gradient = whole_gradients;
+        at->gradient_at = g;
+        if (whole_gradients) g += whole;
+        at->shard_at = at->gradient_at + (size_t)rank * shard;
+        if (shards) { at->shard_at = g; g += shard; }
+        plan->grad_bytes += z->policy.shard_gradients ? shard : whole;
+        plan->buffer_bytes += (whole_gradients ? whole : 0) + (shards ? shard : 0)
+                            - (z->policy.shard_gradients ? shard : whole);
+        at->state_at = state;
+        state += z->policy.shard_optimizer ? x->shard : x->padded;
+    }
+    plan->optimizer_bytes = 2 * state * sizeof(float);
+    *parameter_bytes = p;
+    *gradient_bytes = g;
+}
+
+/* Gives buffers to units that do not lie anywhere whole. */
+static void zp_plan_buffers(zero_ctx *z, size_t shared, size_t *parameter_bytes, size_t *gradient_bytes) {
+    const zp_layout *l = &z->layout;
+    const size_t p = *parameter_bytes, g = *gradient_bytes;
+    int taking_turns = 0, parameters, gradients;
+    for (int u = 0; u < l->all; u++) {
+        const zp_unit *x = &l->unit[u];
+        zp_place *at = &z->place[u];
+        const int own = u == l->units || x->uses > 1 || x->padded > shared;
+        at->parameter_buffer = at->gradient_buffer = -1;
+        if (!x->numel) continue;
+        if (!own) { taking_turns++; continue; }
+        if (!zp_whole(at)) at->parameter_buffer = zp_pool_add(&z->parameters, parameter_bytes, x->padded, 1);
+        if (!at->whole_gradient) at->gradient_buffer = zp_pool_add(&z->gradients, gradient_bytes, x->padded, 1);
+    }
+    parameters = gradients = taking_turns;
+    if (parameters > z->cfg.prefetch + 2) parameters = z->cfg.prefetch + 2;
+    const size_t bucket_units = shared ? z->bucket_numel / shared : 0;
+    if ((size_t)gradients > bucket_units + 2) gradients = (int)bucket_units + 2;
+    const int some = l->units > 0;
+    for (int i = 0; i < parameters && some && z->policy.shard_parameters && !zp_plan_mapped(z); i++)
+        (void)zp_pool_add(&z->parameters, parameter_bytes, shared, 0);
+    for (int i = 0; i < gradients && some && !z->place[0].whole_gradient; i++)
+        (void)zp_pool_add(&z->gradients, gradient_bytes, shared, 0);
+    z->plan.buffer_bytes += *parameter_bytes - p + *gradient_bytes - g;
+}
+
+/* The order that a model of layers has: up, the units used again, down, and those again. */
+static void zp_trace_natural(const zero_ctx *z, zp_trace *t, int backward) {
+    const zp_layout *l = &z->layout;
+    t->n = t->at = 0;
+    for (int down = 0; down <= backward; down++) {
+        for (int u = l->units - 1; u >= 0 && down; u--)
+            if (l->unit[u].uses > 1) zp_trace_visit(t, u);
+        for (int i = 0; i < l->units; i++) {
+            const int u = down ? l->units - 1 - i : i;
+            if (!down || l->unit[u].uses == 1) zp_trace_visit(t, u);
+        }
+        for (int u = 0; u < l->units && !down; u++)
+            if (l->unit[u].uses > 1) zp_trace_visit(t, u);
+    }
+    t->at = 0;
+}
+
+/* Brings `unit` and the next ones into buffers; what must be gathered comes back in `fill`. */
+static int zp_schedule(zero_ctx *z, zp_pool *pool, const zp_trace *t, int unit, int wraps, int *fill) {
+    int soon[ZP_PREFETCH_MAX + 1], n = 0, b;
+    soon[0] = unit;
+    const int ahead = 1 + zp_trace_ahead(t, wraps, z->cfg.prefetch, soon + 1);
+    for (int i = 0; i < ahead; i++) {
+        const zp_place *at = &z->place[soon[i]];
+        if (zp_whole(at) || !z->layout.unit[soon[i]].numel) continue;
+        const int got = zp_pool_take(pool, soon[i], at->parameter_buffer, soon, ahead, &b);
+        if (got < 0 && i == 0) return -1;
+        if (got > 0) fill[n++] = soon[i];
+        if (got >= 0 && i == 0) pool->buffer[b].open++; /* protects it from the ones ahead */
+    }
+    b = zp_pool_find(pool, unit);
+    if (b >= 0) pool->buffer[b].open--;
+    return n;
+}
+
+/* Gathers of every unit in one step of the natural order. */
+static void zp_plan_gathers(zero_ctx *z, zp_pool *pool, zp_trace *t, int *gathers) {
+    int fill[ZP_PREFETCH_MAX + 2];
+    for (int u = 0; u < z->layout.all; u++)
+        gathers[u] = zp_whole(&z->place[u]) && z->layout.unit[u].numel ? 1 : 0;
+    for (int micro = 0; micro < z->cfg.micro_steps; micro++) {
+        zp_trace_natural(z, t, 1);
+        while (t->at < t->n) {
+            const int unit = t->unit[t->at++];
+            const int n = zp_schedule(z, pool, t, unit, micro + 1 < z->cfg.micro_steps, fill);
+            for (int i = 0; i < n; i++) gathers[fill[i]]++;
+        }
+    }
+    t->at = 0;
+    zp_pool_forget(pool);
+}
+
+static size_t zp_formula_bytes(const zero_ctx *z) {
+    const size_t p = z->layout.numel * sizeof(float), n = (size_t)z->comm.nranks;
+    const size_t share = (p + n - 1) / n;
+    return (z->policy.shard_parameters ? share : p) + (z->policy.shard_gradients ? share : p)
+         + 2 * (z->policy.shard_optimizer ? share : p);
+}
+
+static void zp_plan_traffic(zero_ctx *z, const int *gathers) {
+    const size_t others = (size_t)(z->comm.nranks - 1), n = (size_t)z->comm.nranks;
+    const int reductions = zp_plan_sharded(z, z->cfg.micro_steps) ? z->cfg.micro_steps : 1;
+    size_t elements = 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        const zp_unit *x = &z->layout.unit[u];
+        const size_t times = (size_t)(gathers[u] + (x->numel ? reductions : 0));
+        z->plan.sent_bytes += times * others * x->shard * sizeof(float);
+        elements += times * x->content;
+    }
+    z->plan.formula_sent_bytes = (size_t)((double)elements * (double)others / (double)n * sizeof(float));
+}
+
+static void zp_plan_ceiling(zero_ctx *z, size_t shared) {
+    const zp_layout *l = &z->layout;
+    size_t own = 0;
+    for (int u = 0; u < l->all; u++) {
+        const zp_place *at = &z->place[u];
+        own += (at->gradient_buffer >= 0 ? l->unit[u].padded : 0);
+        own += (at->parameter_buffer >= 0 ? l->unit[u].padded : 0);
+        own += z->policy.shard_parameters && at->resident ? l->unit[u].padded : 0;
+    }
+    z->plan.buffer_ceiling_bytes = (own + (size_t)(z->cfg.prefetch + 2) * 2 * shared + z->bucket_numel
+                                    + 2 * ZP_STAGE_NUMEL) * sizeof(float);
+}
+
+static void zp_plan_close(zero_ctx *z) {
+    free(z->place);
+    free(z->parameters.buffer);
+    free(z->gradients.buffer);
+    free(z->trace[0].unit);
+    free(z->trace[1].unit);
+    free(z->gathers);
+    z->place = NULL;
+    z->gathers = NULL;
+    memset(&z->parameters, 0, sizeof z->parameters);
+    memset(&z->gradients, 0, sizeof z->gradients);
+    memset(z->trace, 0, sizeof z->trace);
+    zp_layout_close(&z->layout);
+}
+
+static zero_result zp_plan_memory(zero_ctx *z, size_t **sizes) {
+    const size_t units = (size_t)z->layout.all + 1, turns = (size_t)z->cfg.prefetch + 4;
+    const size_t buffers = 2 * units + turns; /* never more buffers than units of their own + turns */
+    *sizes = (size_t *)calloc(units, sizeof **sizes);
+    z->gathers = (int *)calloc(units, sizeof *z->gathers);
+    z->place = (zp_place *)calloc(units, sizeof *z->place);
+    z->parameters.buffer = (zp_buffer *)calloc(buffers, sizeof *z->parameters.buffer);
+    z->gradients.buffer = (zp_buffer *)calloc(buffers, sizeof *z->gradients.buffer);
+    for (int i = 0; i < 2; i++) {
+        z->trace[i].cap = (int)(4 * units + 16);
+        z->trace[i].unit = (int *)calloc((size_t)z->trace[i].cap, sizeof *z->trace[i].unit);
+    }
+    return *sizes && z->gathers && z->place && z->parameters.buffer && z->gradients.buffer
+        && z->trace[0].unit && z->trace[1].unit ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+
+static zero_result zp_plan_bucket(zero_ctx *z, size_t shared) {
+    z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : shared;
+    if (z->bucket_numel >= shared) return ZERO_OK;
+    return zp_fail(z, ZERO_ERR_ARGUMENT, "bucket_numel is %zu, the largest unit that shares a buffer has "
+                   "%zu elements: give at least that, or 0", z->cfg.bucket_numel, shared);
+}
+
+/* Fills z->layout, place, pools, traces, gathers and plan. */
+static zero_result zp_plan_make(zero_ctx *z, size_t *parameter_bytes, size_t *gradient_bytes) {
+    size_t *sizes = NULL;
+    zp_plan_close(z);
+    memset(&z->plan, 0, sizeof z->plan);
+    zero_result r = zp_layout_open(&z->layout, z->tensors, z->ntensors, z->comm.nranks);
+    if (!r) r = zp_plan_memory(z, &sizes);
+    if (r) r = zp_fail(z, r, "lists of %d tensors", z->ntensors);
+    const size_t shared = r ? 0 : zp_shared_numel(&z->layout, sizes);
+    if (!r) r = zp_plan_bucket(z, shared);
+    if (!r) {
+        z->slot_bytes = shared * sizeof(float);
+        zp_plan_places(z, parameter_bytes, gradient_bytes);
+        zp_plan_buffers(z, shared, parameter_bytes, gradient_bytes);
+        zp_plan_gathers(z, &z->parameters, &z->trace[0], z->gathers);
+        zp_plan_traffic(z, z->gathers);
+        zp_plan_ceiling(z, shared);
+        zp_trace_natural(z, &z->trace[1], 0);
+        z->plan.buffer_bytes += ZP_STAGE_NUMEL * sizeof(float);
+        if (z->comm.nnodes > 1 && z->comm.n < z->comm.nranks)
+            z->plan.buffer_bytes += 2 * (size_t)(z->comm.nnodes - 1) * ZP_STAGE_NUMEL * sizeof(float);
+        z->plan.numel = z->layout.numel;
+        z->plan.padded_numel = z->layout.padded;
+        z->plan.formula_bytes = zp_formula_bytes(z);
+        z->plan.units = z->layout.all;
+        z->plan.nranks = z->comm.nranks;
+    }
+    free(sizes);
+    return r;
+}
+
+/* =============================================================================================
+   [SECTION] build
+   All ranks compare what they were told, then allocate what the plan says.
+   ============================================================================================= */
+
+/* One line per setting and per tensor, as text: the first that differs is reported as it is. */
+static void zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+    const zero_config *c = &z->cfg;
+    memset(text, 0, bytes);
+    if (i == 0)
+        (void)snprintf(text, bytes, "stage %d, micro_steps %d, accumulation %d, prefetch %d, bucket_numel "
+                       "%zu, persistence_numel %lld, no_overflow_check %d, no_mapping %d, tensors %d",
+                       c->stage, c->micro_steps, (int)c->accumulation, c->prefetch, c->bucket_numel,
+                       (long long)c->persistence_numel, c->no_overflow_check, c->no_mapping, z->ntensors);
+    else {
+        const zero_tensor_desc *d = &z->tensors[i - 1].desc;
+        (void)snprintf(text, bytes, "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, name %s",
+                       i - 1, d->numel, d->layers, d->unit, d->uses, d->flags, d->name);
+    }
+}
+
+static zero_result zp_build_agree(zero_ctx *z) {
+    char mine[256];
+    char *all = z->comm.mail;
+    for (int i = 0; i <= z->ntensors; i++) {
+        zp_agree_line(z, i, mine, sizeof mine);
+        ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, mine, sizeof mine, all));
+        for (int r = 1; r < z->comm.nranks; r++)
+            if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine)) {
+                z->dead = ZERO_ERR_MISMATCH;
+                return zp_fail(z, ZERO_ERR_MISMATCH, "rank 0 has {%.180s}, rank %d has {%.180s}", all, r,
+                               all + (size_t)r * sizeof mine);
+            }
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_build_lists(zero_ctx *z) {
+    const size_t all = (size_t)z->layout.all + 1;
+    z->live = (zp_live *)calloc(all, sizeof *z->live);
+    z->bucket = (int *)calloc(all, sizeof *z->bucket);
+    if (!z->live || !z->bucket) return ZERO_ERR_MEMORY;
+    for (int u = 0; u < z->layout.all; u++)
+        z->live[u].parameter_buffer = z->live[u].gradient_buffer = -1;
+    return ZERO_OK;
+}
+
+static zero_result zp_build_private(zero_ctx *z) {
+    size_t largest = 0;
+    for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
+    const size_t blocks = (largest + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK + 1;
+    const size_t state = zp_max(z->plan.optimizer_bytes / 2, 1);
+    z->m = (float *)zp_device_alloc(state);
+    z->v = (float *)zp_device_alloc(state);
+    z->partial = (double *)zp_device_alloc(blocks * sizeof *z->partial);
+    z->verdict = (double *)zp_device_alloc(ZP_VERDICT * sizeof *z->verdict);
+    z->verdicts = (double *)zp_device_alloc((size_t)z->comm.nranks * ZP_VERDICT * sizeof *z->verdicts);
+    z->control = (zp_control *)zp_device_alloc(sizeof *z->control);
+    return z->m && z->v && z->partial && z->verdict && z->verdicts && z->control ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+
+static zero_result zp_build_streams(zero_ctx *z) {
+    const int threads = z->cfg.threads;
+    z->streams_made = 1;
+    ZP_TRY(zp_stream_open(&z->compute, &z->device, 0, threads));
+    for (int i = 0; i < 2; i++) {
+        ZP_TRY(zp_stream_open(&z->stream[i], &z->device, !z->cfg.no_overlap, threads));
+#ifndef __CUDACC__
+        z->stream[i].communicates = 1;
+#endif
+    }
+    return ZERO_OK;
+}
+
+/* Everybody learns who could not allocate; then all return the same error. */
+static zero_result zp_build_together(zero_ctx *z, zero_result mine, const char *what, size_t bytes) {
+    int who = -1;
+    ZP_DO(z, zp_comm_agree(&z->comm, mine == ZERO_OK, &who));
+    if (who < 0) return ZERO_OK;
+    z->dead = ZERO_ERR_MEMORY;
+    return zp_fail(z, ZERO_ERR_MEMORY, "rank %d could not allocate %s (%zu bytes)", who, what, bytes);
+}
+
+static zero_result zp_build_allocate(zero_ctx *z, size_t parameter_bytes, size_t gradient_bytes) {
+    zero_result r = zp_build_lists(z);
+    if (!r) r = zp_build_private(z);
+    if (!r) r = zp_build_streams(z);
+    ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
+    r = zp_region_open(&z->comm, &z->comm.stage, ZP_STAGE_NUMEL * sizeof(float), 0);
+    if (!r) r = zp_region_open(&z->comm, &z->parameter_region, parameter_bytes, zp_plan_mapped(z));
+    if (!r) r = zp_region_open(&z->comm, &z->gradient_region, gradient_bytes, 0);
+    if (r == ZERO_OK) return ZERO_OK;
+    ZP_DO(z, ZERO_OK);
+    z->dead = r;
+    return zp_fail(z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",
+                   parameter_bytes, gradient_bytes);
+}
+
+/* =============================================================================================
+   [SECTION] parameters
+   Gathers, and the pointers of a unit.
+   ============================================================================================= */
+
+/* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
+   the buffer that it goes to. */
+static zero_result zp_gather(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const zp_place *at = &z->place[u];
+    zp_live *live = &z->live[u];
+    zp_stream *s = &z->stream[ZP_PARAMETERS];
+    zp_op op;
+    memset(&op, 0, sizeof op);
+    op.comm = &z->comm;
+    op.region = &z->parameter_region;
+    op.channel = ZP_PARAMETERS;
+    op.kind = ZP_ALL_GATHER;
+    op.unit = u;
+    op.shard = x->shard;
+    op.in_place = at->mapped;
+    const size_t shard_bytes = x->shard * sizeof(float);
+    op.source = at->parameter_at + (zp_whole(at) ? (size_t)z->comm.rank * shard_bytes : 0);
+    op.target = at->parameter_at;
+    if (!zp_whole(at)) {
+        const int b = zp_pool_find(&z->parameters, u);
+        op.target = z->parameters.buffer[b].at;
+        ZP_DO(z, zp_event_record(&z->compute, &live->released)); /* all compute so far has used it */
+        ZP_DO(z, zp_event_wait(s, &live->released));
+    }
+    ZP_DO(z, zp_event_wait(s, &live->updated));
+    ZP_DO(z, zp_comm_issue(s, &op));
+    ZP_DO(z, zp_event_record(s, &live->gathered));
+    return ZERO_OK;
+}
+
+/* The outermost begin that needs u's parameters: they are on their way or there, and so are the
+   next units'. */
+static zero_result zp_parameters_open(zero_ctx *z, int u) {
+    int fill[ZP_PREFETCH_MAX + 2];
+    zp_trace *t = &z->trace[z->pass];
+    const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
+    if (z->live[u].parameter_opens++) return ZERO_OK;
+    zp_trace_visit(t, u);
+    const int n = zp_schedule(z, &z->parameters, t, u, wraps, fill);
+    if (n < 0) {
+        z->live[u].parameter_opens--;
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: all %d gather buffers belong to units that have begun "
+                       "and not ended; raise prefetch", u, z->parameters.n);
+    }
+    for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
+    const int b = zp_whole(&z->place[u]) ? -1 : zp_pool_find(&z->parameters, u);
+    z->live[u].parameter_buffer = b;
+    if (b >= 0) z->parameters.buffer[b].open++;
+    return zp_check(z, zp_event_wait(&z->compute, &z->live[u].gathered));
+}
+
+static void zp_parameters_close(zero_ctx *z, int u) {
+    zp_live *live = &z->live[u];
+    if (--live->parameter_opens || live->parameter_buffer < 0) return;
+    zp_buffer *b = &z->parameters.buffer[live->parameter_buffer];
+    b->open--;
+    b->used = ++z->parameters.clock;
+    live->parameter_buffer = -1;
+}
+
+static char *zp_unit_parameters(const zero_ctx *z, int u) {
+    char *base = z->parameter_region.base[z->comm.me];
+    if (zp_whole(&z->place[u])) return base + z->place[u].parameter_at;
+    const int b = z->live[u].parameter_buffer;
+    return b < 0 ? NULL : base + z->parameters.buffer[b].at;
+}
+
+static char *zp_unit_gradients(const zero_ctx *z, int u) {
+    char *base = z->gradient_region.base[z->comm.me];
+    if (z->place[u].whole_gradient) return base + z->place[u].gradient_at;
+    const int b = z->live[u].gradient_buffer;
+    return b < 0 ? NULL : base + z->gradients.buffer[b].at;
+}
+
+/* Writes the pointers of one unit's tensors: fields of the host's structs, then slots. Memory NULL
+   leaves the pointers of that side as they are. */
+static void zp_point(zero_ctx *z, int u, char *params, char *grads, char *params_host, char *grads_host) {
+    const zp_unit *x = &z->layout.unit[u];
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &z->layout.members[x->first_member + i];
+        const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
+        const uintptr_t back = m->layer > 0 ? (uintptr_t)m->layer * d->numel * sizeof(float) : 0;
+        const uintptr_t at = (uintptr_t)(m->at * sizeof(float)) - back;
+        if (d->flags & ZERO_BY_SLOT) continue;
+        const uintptr_t p = (uintptr_t)params + at, g = (uintptr_t)grads + at;
+        if (params && params_host) memcpy(params_host + d->field, &p, sizeof p);
+        if (grads && grads_host) memcpy(grads_host + d->field, &g, sizeof g);
+    }
+}
+
+static void zp_point_slots(zero_ctx *z, int u, char *params, char *grads) {
+    for (int i = 0; i < z->nslots; i++) {
+        const zp_slot *s = &z->slots[i];
+        const zp_tensor *t = &z->tensors[s->tensor];
+        const int kept = t->desc.flags & ZERO_KEEP;
+        if (zp_tensor_unit(&z->layout, t, s->layer) != u) continue;
+        const zp_member *m = &z->layout.members[z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)]];
+        const size_t at = (m->at + (kept ? (size_t)s->layer * t->desc.numel : 0)) * sizeof(float);
+        if (params && s->param) *s->param = params + at;
+        if (grads && s->grad) *s->grad = grads + at;
+    }
+}
+
+/* =============================================================================================
+   [SECTION] gradients
+   Buckets, reductions, the norm.
+   ============================================================================================= */
+
+/* Enqueues the squares of u's reduced shard into this rank's verdict. */
+static zero_result zp_gradient_norm(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    zp_norm_args norm = {zp_gradient_shard(z, u), x->shard, z->partial};
+    zp_fold_args fold;
+    memset(&fold, 0, sizeof fold);
+    fold.g = norm.g;
+    fold.partial = z->partial;
+    fold.numel = x->shard;
+    fold.verdict = z->verdict;
+    fold.unit = (double)u;
+    fold.shard_at = (double)((size_t)z->comm.rank * x->shard);
+    ZP_TRY(zp_norm(s, &norm, (x->shard + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
+    return zp_fold(s, &fold, 1);
+}
+
+/* Enqueues u's reduction, and after the last micro-step its norm and, where gradients are whole on
+   every rank (stage 0), their gather. */
+static zero_result zp_reduce_unit(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const zp_place *at = &z->place[u];
+    zp_live *live = &z->live[u];
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    const int last = z->micro + 1 == z->micro_steps;
+    char *base = z->gradient_region.base[z->comm.me];
+    zp_op op;
+    memset(&op, 0, sizeof op);
+    op.comm = &z->comm;
+    op.region = &z->gradient_region;
+    op.channel = ZP_GRADIENTS;
+    op.kind = ZP_REDUCE_SCATTER;
+    op.unit = u;
+    op.shard = x->shard;
+    op.source = (size_t)(zp_unit_gradients(z, u) - base);
+    op.target = at->shard_at;
+    op.scale = 1.0f / (float)z->comm.nranks;
+    op.accumulate = z->sharded && z->micro > 0;
+    ZP_DO(z, zp_event_wait(s, &live->written));
+    ZP_DO(z, zp_event_wait(s, &live->gathered));
+    ZP_DO(z, zp_comm_issue(s, &op));
+    if (last) {
+        ZP_DO(z, zp_gradient_norm(z, u));
+        if (!z->policy.shard_optimizer) {
+            op.kind = ZP_ALL_GATHER;
+            op.source = at->shard_at;
+            op.target = at->gradient_at;
+            ZP_DO(z, zp_comm_issue(s, &op));
+        }
+    }
+    ZP_DO(z, zp_event_record(s, &live->reduction));
+    live->reduced = 1;
+    live->pending = 0;
+    live->gradient_buffer = -1;
+    return ZERO_OK;
+}
+
+static zero_result zp_bucket_flush(zero_ctx *z) {
+    for (int i = 0; i < z->nbucket; i++) ZP_TRY(zp_reduce_unit(z, z->bucket[i]));
+    z->nbucket = 0;
+    z->bucket_filled = 0;
+    return ZERO_OK;
+}
+
+static zero_result zp_bucket_add(zero_ctx *z, int u) {
+    const size_t numel = z->layout.unit[u].padded;
+    zp_live *live = &z->live[u];
+    const int b = live->gradient_buffer;
+    if (b >= 0) z->gradients.buffer[b].open = 0; /* its next user waits for `reduction` */
+    if (z->bucket_filled && z->bucket_filled + numel > z->bucket_numel) ZP_TRY(zp_bucket_flush(z));
+    ZP_DO(z, zp_event_record(&z->compute, &live->written));
+    live->pending = 1;
+    z->bucket[z->nbucket++] = u;
+    z->bucket_filled += numel;
+    return z->bucket_filled >= z->bucket_numel ? zp_bucket_flush(z) : ZERO_OK;
+}
+
+/* A buffer for u's gradients: its own, or the shared one whose reduction began longest ago. */
+static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
+    zp_pool *pool = &z->gradients;
+    int b = z->place[u].gradient_buffer;
+    if (z->place[u].whole_gradient || z->live[u].gradient_buffer >= 0) return ZERO_OK;
+    if (b < 0) b = zp_pool_oldest(pool, NULL, 0);
+    if (b < 0)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: all %d gradient buffers belong to units whose backward "
+                       "is not complete; raise bucket_numel", u, pool->n);
+    const int before = pool->buffer[b].unit;
+    if (before >= 0 && z->live[before].pending) ZP_TRY(zp_bucket_flush(z));
+    if (before >= 0) ZP_DO(z, zp_event_wait(&z->compute, &z->live[before].reduction));
+    pool->buffer[b].unit = u;
+    pool->buffer[b].open = 1;
+    pool->buffer[b].used = ++pool->clock;
+    z->live[u].gradient_buffer = b;
+    return ZERO_OK;
+}
+
+static zero_result zp_gradient_clear(zero_ctx *z, int u, int all) {
+    const zp_unit *x = &z->layout.unit[u];
+    float *memory = (float *)(void *)zp_unit_gradients(z, u);
+    size_t from = 0; /* runs of tensors that want zeros, padding included, are cleared at once */
+    for (int i = 0; i <= x->members; i++) {
+        const zp_member *m = i < x->members ? &z->layout.members[x->first_member + i] : NULL;
+        const int keep = m && !all && (z->tensors[m->tensor].desc.flags & ZERO_OVERWRITTEN);
+        if (m && !keep) continue;
+        const size_t to = m ? m->at : x->padded;
+        ZP_DO(z, zp_clear(&z->compute, memory + from, (to - from) * sizeof *memory));
+        if (m) from = m->at + m->numel;
+    }
+    return ZERO_OK;
+}
+
+/* The first touch of u's gradients in a micro-step (in a step, if they accumulate locally). */
+static zero_result zp_gradient_touch(zero_ctx *z, int u, int clear_all) {
+    zp_live *live = &z->live[u];
+    if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
+    ZP_TRY(zp_gradient_buffer(z, u));
+    ZP_DO(z, zp_event_wait(&z->compute, &live->reduction));
+    live->touched = 1;
+    return zp_gradient_clear(z, u, clear_all);
+}
+
+static int zp_reduces_now(const zero_ctx *z) { return z->sharded || z->micro + 1 == z->micro_steps; }
+
+/* Ends a training micro-step: what has not been reduced is, in descending order, then KEEP. */
+static zero_result zp_gradients_finish(zero_ctx *z) {
+    if (!zp_reduces_now(z)) return ZERO_OK;
+    for (int i = z->layout.units - 1; i >= -1; i--) {
+        const int u = i >= 0 ? i : z->layout.units; /* the KEEP unit comes last */
+        if (u >= z->layout.all || z->live[u].reduced || z->live[u].pending) continue;
+        if (!z->layout.unit[u].numel) continue;
+        ZP_TRY(zp_gradient_touch(z, u, 1));
+        ZP_TRY(zp_bucket_add(z, u));
+    }
+    return zp_bucket_flush(z);
+}
+
+static void zp_micro_begin(zero_ctx *z) {
+    for (int u = 0; u < z->layout.all; u++) {
+        zp_live *live = &z->live[u];
+        live->writes = 0;
+        live->reduced = 0;
+        if (z->sharded || z->micro == 0) live->touched = 0;
+    }
+}
+
+/* =============================================================================================
+   [SECTION] step
+   Skip, clip, update. One function for all stages: a range to update, and a gather or none.
+   ============================================================================================= */
+
+/* The part [begin, end) of unit u that this rank updates. */
+static void zp_update_range(const zero_ctx *z, int u, size_t *begin, size_t *end) {
+    const zp_unit *x = &z->layout.unit[u];
+    *begin = z->policy.shard_optimizer ? (size_t)z->comm.rank * x->shard : 0;
+    *end = z->policy.shard_optimizer ? *begin + x->shard : x->padded;
+}
+
+static zero_result zp_update_unit(zero_ctx *z, int u, const zero_adamw *adamw) {
+    const zp_unit *x = &z->layout.unit[u];
+    const zp_place *at = &z->place[u];
+    size_t begin, end;
+    zp_update_range(z, u, &begin, &end);
+    const float *whole = (const float *)(z->gradient_region.base[z->comm.me] + at->gradient_at);
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &z->layout.members[x->first_member + i];
+        const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
+        zp_adamw_args a;
+        if (from >= to) continue;
+        memset(&a, 0, sizeof a);
+        a.p = zp_parameter(z, u, from);
+        a.g = z->policy.shard_optimizer ? zp_gradient_shard(z, u) + (from - begin) : whole + from;
+        a.m = z->m + at->state_at + (from - begin);
+        a.v = z->v + at->state_at + (from - begin);
+        a.control = z->control;
+        a.beta1 = adamw->beta1;
+        a.beta2 = adamw->beta2;
+        a.eps = adamw->eps;
+        if (!(z->tensors[m->tensor].desc.flags & ZERO_NO_DECAY)) a.decay = adamw->lr * adamw->weight_decay;
+        ZP_DO(z, zp_adamw(&z->compute, &a, to - from));
+    }
+    ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
+    return z->policy.shard_optimizer && zp_whole(at) && x->numel ? zp_gather(z, u) : ZERO_OK;
+}
+
+/* KEEP first: a host reads those before anything else; then in the order of the next forward. */
+static zero_result zp_update_all(zero_ctx *z, const zero_adamw *adamw) {
+    for (int i = -1; i < z->layout.units; i++) {
+        const int u = i < 0 ? z->layout.units : i;
+        if (u < z->layout.all) ZP_TRY(zp_update_unit(z, u, adamw));
+    }
+    zp_pool_forget(&z->parameters); /* gathered values are old now */
+    return ZERO_OK;
+}
+
+/* =============================================================================================
+   [SECTION] access
+   Tensors by name, range by range: what is whole here is read here, the rest is broadcast by its
+   owner through the staging buffer.
+   ============================================================================================= */
+
+/* A run of a tensor's elements that one rank owns. */
+typedef struct zp_run {
+    int unit, owner;
+    size_t at;    /* in the unit */
+    size_t numel;
+} zp_run;
+
+static zp_run zp_run_at(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count) {
+    const int kept = t->desc.flags & ZERO_KEEP;
+    const size_t part = kept ? 0 : element / t->desc.numel;
+    const zp_member *m = &z->layout.members[z->layout.by_tensor[t->first_member + (int)part]];
+    const size_t inside = kept ? element : element % t->desc.numel;
+    zp_run run;
+    run.unit = zp_tensor_unit(&z->layout, t, (int)part);
+    run.at = m->at + inside;
+    const size_t shard = z->layout.unit[run.unit].shard;
+    run.owner = (int)(run.at / shard);
+    run.numel = zp_min(zp_min(count, m->numel - inside), (size_t)(run.owner + 1) * shard - run.at);
+    return run;
+}
+
+/* Whether every rank has its own copy of this kind, or sees one. */
+static int zp_kind_whole(const zero_ctx *z, int u, zero_kind kind) {
+    if (kind == ZERO_PARAMETER) return zp_whole(&z->place[u]);
+    return !z->policy.shard_optimizer; /* stage 0: gradients are gathered, m and v are whole */
+}
+
+static float *zp_kind_memory(const zero_ctx *z, zero_kind kind, const zp_run *run) {
+    const zp_place *at = &z->place[run->unit];
+    const size_t begin = z->policy.shard_optimizer ? (size_t)z->comm.rank * z->layout.unit[run->unit].shard : 0;
+    if (kind == ZERO_PARAMETER) return zp_parameter(z, run->unit, run->at);
+    if (kind == ZERO_MOMENT_1) return z->m + at->state_at + (run->at - begin);
+    if (kind == ZERO_MOMENT_2) return z->v + at->state_at + (run->at - begin);
+    if (z->policy.shard_optimizer) return zp_gradient_shard(z, run->unit) + (run->at - begin);
+    return (float *)(z->gradient_region.base[z->comm.me] + at->gradient_at) + run->at;
+}
+
+/* Checks a range and waits until nothing moves any more. */
+static zero_result zp_access_begin(zero_ctx *z, const char *name, zero_kind kind, size_t first, size_t count,
+                                   const zp_tensor **t) {
+    const int i = name ? zp_tensor_find(z, name) : -1;
+    if (z->phase != ZP_IDLE && z->phase != ZP_REDUCED)
+        return zp_fail(z, ZERO_ERR_STATE, "tensors are read and written after zero_build, outside a step's passes");
+    if (i < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
+    if ((int)kind < 0 || kind >= ZERO_KIND_COUNT)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, no such kind", name, (int)kind);
+    if (kind == ZERO_GRADIENT && z->phase != ZP_REDUCED)
+        return zp_fail(z, ZERO_ERR_STATE, "%s: gradients are there between zero_reduce and zero_step", name);
+    *t = &z->tensors[i];
+    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
+    if (first > total || count > total - first)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, asked for [%zu, %zu)", name, total, first,
+                       first + count);
+    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
+    return zp_check(z, zp_stream_sync(&z->compute));
+}
+
+static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
+    const int whole = zp_kind_whole(z, run->unit, kind), mine = run->owner == z->comm.rank;
+    float *memory = whole || mine ? zp_kind_memory(z, kind, run) : NULL;
+    if (whole) {
+        if (out) ZP_DO(z, zp_copy(&z->compute, out, memory, run->numel * sizeof *out));
+        return ZERO_OK;
+    }
+    for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
+        const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
+        if (mine && out) ZP_DO(z, zp_copy(&z->compute, out + at, memory + at, n * sizeof *out));
+        float *data = mine ? memory + at : out ? out + at : NULL;
+        float *sink = data ? data : (float *)(z->comm.stage.base[z->comm.me]); /* not wanted here */
+        if (z->comm.nranks > 1)
+            ZP_DO(z, zp_comm_broadcast_piece(&z->comm, sink, n * sizeof *out, run->owner));
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run, const float *values) {
+    const int whole = zp_kind_whole(z, run->unit, kind), mine = run->owner == z->comm.rank;
+    const int shared = kind == ZERO_PARAMETER && z->place[run->unit].mapped;
+    if (!mine && (!whole || shared)) return ZERO_OK;
+    return zp_check(z, zp_copy(&z->compute, zp_kind_memory(z, kind, run), values, run->numel * sizeof *values));
+}
+
+/* =============================================================================================
+   [SECTION] interface
+   The functions of the header, in its order.
+   ============================================================================================= */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const char *zero_result_string(zero_result result) {
+#define ZP_RESULT_STRING(name, sentence) sentence,
+    static const char *const strings[] = {ZERO_RESULTS(ZP_RESULT_STRING)};
+#undef ZP_RESULT_STRING
+    return (int)result >= 0 && result < ZERO_RESULT_COUNT ? strings[(int)result] : "no such result";
+}
+
+zero_result zero_local_create(zero_local **local, int nranks, int shared) {
+    if (!local || nranks < 1 || nranks > ZP_LOCAL_MAX) return ZERO_ERR_ARGUMENT;
+    *local = NULL;
+    if (shared) {
+#ifndef __linux__
+        return ZERO_ERR_UNSUPPORTED;
+#endif
+        void *p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
+        *local = (zero_local *)p;
+    } else {
+        void *p = NULL;
+        if (posix_memalign(&p, 64, sizeof(zero_local))) return ZERO_ERR_MEMORY;
+        memset(p, 0, sizeof(zero_local));
+        *local = (zero_local *)p;
+    }
+    (*local)->nranks = nranks;
+    (*local)->shared = shared != 0;
+    return ZERO_OK;
+}
+
+void zero_local_destroy(zero_local *local) {
+    if (!local) return;
+    if (local->shared) (void)munmap(local, sizeof *local);
+    else free(local);
+}
+
+void zero_local_abort(zero_local *local, int rank, const char *why) {
+    if (local) zp_board_abort(&local->board, rank, why ? why : "no reason given");
+}
+
+static int zp_threads(int asked) {
+#ifdef _OPENMP
+    return asked > 0 ? asked : omp_get_max_threads();
+#else
+    (void)asked;
+    return 1;
+#endif
+}
+
+static zero_result zp_config_check(zero_ctx *z) {
+    zero_config *c = &z->cfg;
+    if (c->stage < 0 || c->stage > 3)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "stage is %d, expected 0..3", c->stage);
+    if (c->micro_steps < 0)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "micro_steps is %d, expected 0 or more", c->micro_steps);
+    if ((int)c->accumulation < 0 || c->accumulation > ZERO_ACCUMULATE_SHARDED)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "accumulation is %d, no such choice", (int)c->accumulation);
+    if (c->prefetch < ZERO_NONE || c->prefetch > ZP_PREFETCH_MAX)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "prefetch is %d, expected -1..%d", c->prefetch, ZP_PREFETCH_MAX);
+    if (c->persistence_numel < ZERO_NONE)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "persistence_numel is %lld, expected -1 or more",
+                       (long long)c->persistence_numel);
+    if (!(c->timeout_s >= 0))
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "timeout_s is %g, expected 0 or more", c->timeout_s);
+    z->policy = zp_policies[c->stage];
+    if (!c->micro_steps) c->micro_steps = 1;
+    if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = z->policy.accumulation;
+    c->prefetch = c->prefetch == ZERO_NONE ? 0 : c->prefetch ? c->prefetch : 1;
+    if (c->timeout_s == 0) c->timeout_s = 600;
+    c->threads = zp_threads(c->threads);
+    return ZERO_OK;
+}
+
+zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
+    if (!out || !cfg || !comm) return ZERO_ERR_ARGUMENT;
+    *out = NULL;
+    zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
+    if (!z) return ZERO_ERR_MEMORY;
+    *out = z;
+    z->cfg = *cfg;
+    z->call = "zero_create";
+    z->comm.nranks = 1;
+    (void)zp_device_open(&z->device);
+    zero_result r = zp_config_check(z);
+    if (r) z->dead = r; /* peers have checked the same values, or learn it from zero_destroy */
+    else r = zp_check(z, zp_comm_open(&z->comm, comm, z->cfg.timeout_s));
+    return r;
+}
+
+static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
+    if (!d || !d->name || !d->name[0]) return zp_fail(z, ZERO_ERR_ARGUMENT, "a tensor needs a name");
+    if (zp_tensor_find(z, d->name) >= 0)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s was announced before", d->name);
+    if (d->numel < 1 || d->numel > (size_t)1 << 48)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: numel is %zu, expected 1..2^48", d->name, d->numel);
+    if (d->layers < 0 || d->unit < 0 || d->uses < 0 || d->layers > 1 << 20 || d->unit > 1 << 20)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: layers %d, unit %d, uses %d, expected 0 or more",
+                       d->name, d->layers, d->unit, d->uses);
+    if (d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT))
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: flags %d, unknown bits", d->name, d->flags);
+    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place "
+                       "(accumulation LOCAL)", d->name, z->cfg.micro_steps);
+    return ZERO_OK;
+}
+
+/* Room for one more element of a list that grows while building. */
+static zero_result zp_list_grow(void **list, int n, int *cap, size_t bytes) {
+    if (n < *cap) return ZERO_OK;
+    const int more = *cap ? 2 * *cap : 16;
+    void *p = realloc(*list, (size_t)more * bytes);
+    if (!p) return ZERO_ERR_MEMORY;
+    *list = p;
+    *cap = more;
+    return ZERO_OK;
+}
+
+zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc) {
+    ZP_ENTER(z, "zero_tensor");
+    if (z->phase != ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "tensors are announced before zero_build");
+    ZP_TRY(zp_tensor_check(z, desc));
+    void *list = z->tensors;
+    zero_result r = zp_list_grow(&list, z->ntensors, &z->tensors_cap, sizeof *z->tensors);
+    z->tensors = (zp_tensor *)list;
+    char *name = r ? NULL : strdup(desc->name);
+    if (!name) return zp_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", desc->name);
+    zp_tensor *t = &z->tensors[z->ntensors++];
+    memset(t, 0, sizeof *t);
+    t->desc = *desc;
+    t->desc.name = name;
+    if (!t->desc.layers) t->desc.layers = 1;
+    if (!t->desc.uses) t->desc.uses = 1;
+    return ZERO_OK;
+}
+
+zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
+    size_t parameter_bytes, gradient_bytes;
+    ZP_ENTER(z, "zero_query_plan");
+    if (!plan) return zp_fail(z, ZERO_ERR_ARGUMENT, "plan is NULL");
+    if (z->phase == ZP_NEW) ZP_TRY(zp_plan_make(z, &parameter_bytes, &gradient_bytes));
+    *plan = z->plan;
+    return ZERO_OK;
+}
+
+zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
+    ZP_ENTER(z, "zero_query_plan_unit");
+    if (z->phase == ZP_NEW) {
+        size_t parameter_bytes, gradient_bytes;
+        ZP_TRY(zp_plan_make(z, &parameter_bytes, &gradient_bytes));
+    }
+    if (!plan || unit < 0 || unit >= z->layout.all)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->layout.all - 1);
+    const zp_unit *x = &z->layout.unit[unit];
+    plan->numel = x->content;
+    plan->padded = x->padded;
+    plan->reductions = !x->numel ? 0 : zp_plan_sharded(z, z->cfg.micro_steps) ? z->cfg.micro_steps : 1;
+    plan->gathers = z->gathers[unit];
+    plan->resident = zp_whole(&z->place[unit]);
+    plan->sent_bytes = (size_t)(plan->reductions + plan->gathers) * (size_t)(z->comm.nranks - 1) * x->shard * sizeof(float);
+    return ZERO_OK;
+}
+
+zero_result zero_build(zero_ctx *z) {
+    size_t parameter_bytes = 0, gradient_bytes = 0;
+    ZP_ENTER(z, "zero_build");
+    if (z->phase != ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "the context is built already");
+    ZP_TRY(zp_build_agree(z));
+    zero_result r = z->ntensors ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "no tensor was announced");
+    if (!r) r = zp_plan_make(z, &parameter_bytes, &gradient_bytes);
+    if (r) { z->dead = r; return r; } /* the same on all ranks: they have agreed */
+    ZP_TRY(zp_build_allocate(z, parameter_bytes, gradient_bytes));
+    z->sharded = zp_plan_sharded(z, z->cfg.micro_steps);
+    z->phase = ZP_IDLE;
+    return ZERO_OK;
+}
+
+void zero_destroy(zero_ctx *z) {
+    if (!z) return;
+    const int broken = z->dead || zp_failure_result(&z->comm.failure) || (z->phase != ZP_IDLE && z->phase != ZP_REDUCED);
+    if (broken && z->comm.board) /* first: this rank's own queue may wait for peers that wait for it */
+        zp_board_abort(z->comm.board, z->comm.rank, z->text[0] ? z->text : "it gave up its context");
+    for (int i = 0; i < 2 && z->streams_made; i++) zp_stream_close(&z->stream[i]);
+    if (z->streams_made) zp_stream_close(&z->compute);
+    for (int u = 0; u < z->layout.all && z->live; u++) {
+        zp_live *live = &z->live[u];
+        zp_event_close(&live->written);
+        zp_event_close(&live->gathered);
+        zp_event_close(&live->reduction);
+        zp_event_close(&live->updated);
+        zp_event_close(&live->released);
+    }
+    zp_event_close(&z->agreed);
+    zp_region_close(&z->parameter_region, z->comm.n, z->comm.me);
+    zp_region_close(&z->gradient_region, z->comm.n, z->comm.me);
+    zp_device_free(z->m);
+    zp_device_free(z->v);
+    zp_device_free(z->partial);
+    zp_device_free(z->verdict);
+    zp_device_free(z->verdicts);
+    zp_device_free(z->control);
+    zp_comm_close(&z->comm);
+    zp_plan_close(z);
+    for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
+    free(z->tensors);
+    free(z->slots);
+    free(z->live);
+    free(z->bucket);
+    zp_device_close(&z->device);
+    free(z);
+}
+
+const char *zero_last_error(const zero_ctx *z) { return z ? z->text : "no context"; }
+void zero_query_config(const zero_ctx *z, zero_config *cfg) { *cfg = z->cfg; }
+int zero_rank(const zero_ctx *z) { return z->comm.rank; }
+int zero_nranks(const zero_ctx *z) { return z->comm.nranks; }
+
+/* ---- pointers ---- */
+
+/* The KEEP unit's memory never moves. */
+static void zp_kept_memory(const zero_ctx *z, char **params, char **grads) {
+    const zp_place *at = &z->place[z->layout.units];
+    char *g = z->gradient_region.base[z->comm.me];
+    *params = zp_unit_parameters(z, z->layout.units);
+    *grads = at->whole_gradient ? g + at->gradient_at : g + z->gradients.buffer[at->gradient_buffer].at;
+}
+
+zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
+    char *p, *g;
+    ZP_ENTER(z, "zero_bind");
+    if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "pointers are there after zero_build");
+    if (z->layout.all == z->layout.units) return ZERO_OK;
+    zp_kept_memory(z, &p, &g);
+    zp_point(z, z->layout.units, p, g, (char *)params, (char *)grads);
+    return ZERO_OK;
+}
+
+zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad) {
+    ZP_ENTER(z, "zero_slot");
+    const int t = name ? zp_tensor_find(z, name) : -1;
+    if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "pointers are there after zero_build");
+    if (t < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
+    if (layer < 0 || layer >= z->tensors[t].desc.layers)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: layer %d, expected 0..%d", name, layer, z->tensors[t].desc.layers - 1);
+    void *list = z->slots;
+    const zero_result r = zp_list_grow(&list, z->nslots, &z->slots_cap, sizeof *z->slots);
+    z->slots = (zp_slot *)list;
+    if (r) return zp_fail(z, r, "the slot of %s", name);
+    zp_slot *s = &z->slots[z->nslots++];
+    s->tensor = t;
+    s->layer = layer;
+    s->param = param;
+    s->grad = grad;
+    if (z->tensors[t].desc.flags & ZERO_KEEP) {
+        char *p, *g;
+        zp_kept_memory(z, &p, &g);
+        zp_point_slots(z, z->layout.units, p, g);
+    }
+    return ZERO_OK;
+}
+
+/* ---- a pass ---- */
+
+static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) {
+    const int expected = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
+    if (micro_steps < 1 || micro_steps > z->cfg.micro_steps)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "micro_steps is %d, the configuration allows 1..%d", micro_steps,
+                       z->cfg.micro_steps);
+    if (z->phase == ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "zero_step is due after zero_reduce");
+    if (micro != expected || (expected && micro_steps != z->micro_steps) || micro >= micro_steps)
+        return zp_fail(z, ZERO_ERR_STATE, "micro-step %d of %d, expected %d of %d", micro, micro_steps, expected,
+                       expected ? z->micro_steps : micro_steps);
+    z->micro = micro;
+    z->micro_steps = micro_steps;
+    zp_micro_begin(z);
+    if (micro == 0) {
+        zp_verdict_args clear = {z->verdict};
+        ZP_DO(z, zp_verdict(&z->stream[ZP_GRADIENTS], &clear, ZP_VERDICT));
+    }
+    if (z->layout.all == z->layout.units) return ZERO_OK;
+    ZP_TRY(zp_gradient_touch(z, z->layout.units, 1));
+    return zp_check(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered));
+}
+
+zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
+    ZP_ENTER(z, "zero_pass_begin");
+    if (z->phase == ZP_NEW || z->phase == ZP_IN_PASS)
+        return zp_fail(z, ZERO_ERR_STATE, z->phase == ZP_NEW ? "zero_build comes first" : "the last pass has not ended");
+    if (kind != ZERO_TRAIN && kind != ZERO_EVAL) return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
+    if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
+    else if (z->layout.all > z->layout.units)
+        ZP_DO(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered));
+    z->resume = z->phase;
+    z->phase = ZP_IN_PASS;
+    z->pass = kind;
+    z->opens = 0;
+    z->trace[kind].at = 0;
+    return ZERO_OK;
+}
+
+/* Every hook: inside a pass, a unit of the host's. */
+static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
+    ZP_ENTER(z, call);
+    if (z->phase != ZP_IN_PASS) return zp_fail(z, ZERO_ERR_STATE, "unit %d: no pass has begun", unit);
+    if (unit < 0 || unit >= z->layout.units)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->layout.units - 1);
+    return ZERO_OK;
+}
+
+static zero_result zp_host_structs(zero_ctx *z, int unit, const void *params, const void *grads, int backward) {
+    const zp_unit *x = &z->layout.unit[unit];
+    for (int i = 0; i < x->members; i++) {
+        const zero_tensor_desc *d = &z->tensors[z->layout.members[x->first_member + i].tensor].desc;
+        if (d->flags & ZERO_BY_SLOT) continue;
+        if ((!backward && !params) || (backward && !grads))
+            return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d: the host's struct of %s is NULL, but tensor %s has a "
+                           "field in it", unit, backward ? "gradients" : "parameters", d->name);
+    }
+    return ZERO_OK;
+}
+
+zero_result zero_forward_begin(zero_ctx *z, int unit, void *params) {
+    ZP_TRY(zp_hook(z, "zero_forward_begin", unit));
+    ZP_TRY(zp_host_structs(z, unit, params, NULL, 0));
+    ZP_TRY(zp_parameters_open(z, unit));
+    z->live[unit].forward_opens++;
+    z->opens++;
+    char *memory = zp_unit_parameters(z, unit);
+    zp_point(z, unit, memory, NULL, (char *)params, NULL);
+    zp_point_slots(z, unit, memory, NULL);
+    return ZERO_OK;
+}
+
+zero_result zero_forward_end(zero_ctx *z, int unit) {
+    ZP_TRY(zp_hook(z, "zero_forward_end", unit));
+    if (!z->live[unit].forward_opens) return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
+    z->live[unit].forward_opens--;
+    z->opens--;
+    zp_parameters_close(z, unit);
+    return ZERO_OK;
+}
+
+zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
+    ZP_TRY(zp_hook(z, "zero_backward_begin", unit));
+    zp_live *live = &z->live[unit];
+    if (z->pass != ZERO_TRAIN) return zp_fail(z, ZERO_ERR_STATE, "unit %d: an evaluation has no backward", unit);
+    if (live->reduced || live->pending || live->writes >= z->layout.unit[unit].uses)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: its gradient is complete after %d uses, here is one more; see "
+                       "zero_tensor_desc.uses", unit, z->layout.unit[unit].uses);
+    ZP_TRY(zp_host_structs(z, unit, params, grads, 1));
+    ZP_TRY(zp_gradient_touch(z, unit, 0));
+    if (params) {
+        if (live->backward_opens && !live->parameter_opens) /* begun without parameters, now with */
+            return zp_fail(z, ZERO_ERR_STATE, "unit %d: its backward began without parameters", unit);
+        ZP_TRY(zp_parameters_open(z, unit));
+        live->backward_with++;
+    }
+    live->backward_opens++;
+    z->opens++;
+    zp_point(z, unit, params ? zp_unit_parameters(z, unit) : NULL, zp_unit_gradients(z, unit), (char *)params,
+             (char *)grads);
+    zp_point_slots(z, unit, params ? zp_unit_parameters(z, unit) : NULL, zp_unit_gradients(z, unit));
+    return ZERO_OK;
+}
+
+zero_result zero_backward_end(zero_ctx *z, int unit) {
+    ZP_TRY(zp_hook(z, "zero_backward_end", unit));
+    zp_live *live = &z->live[unit];
+    if (!live->backward_opens) return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
+    z->opens--;
+    if (live->backward_with) {
+        live->backward_with--;
+        zp_parameters_close(z, unit);
+    }
+    if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses) return ZERO_OK;
+    return zp_reduces_now(z) && z->layout.unit[unit].numel ? zp_bucket_add(z, unit) : ZERO_OK;
+}
+
+zero_result zero_pass_end(zero_ctx *z) {
+    ZP_ENTER(z, "zero_pass_end");
+    if (z->phase != ZP_IN_PASS) return zp_fail(z, ZERO_ERR_STATE, "no pass has begun");
+    for (int u = 0; u < z->layout.units && z->opens; u++)
+        if (z->live[u].forward_opens || z->live[u].backward_opens)
+            return zp_fail(z, ZERO_ERR_STATE, "unit %d: its %s has begun and not ended", u,
+                           z->live[u].forward_opens ? "forward" : "backward");
+    z->trace[z->pass].n = z->trace[z->pass].at;
+    z->phase = z->resume;
+    if (z->pass == ZERO_EVAL) return ZERO_OK;
+    z->phase = ZP_BETWEEN;
+    return zp_gradients_finish(z);
+}
+
+float zero_loss_scale(const zero_ctx *z) {
+    (void)z;
+    return 1.0f;
+}
+
+/* ---- a step ---- */
+
+zero_result zero_reduce(zero_ctx *z) {
+    ZP_ENTER(z, "zero_reduce");
+    if (z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps)
+        return zp_fail(z, ZERO_ERR_STATE, "the %d micro-steps of the step are not complete", z->micro_steps);
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    zp_judge_args judge = {z->control, z->verdicts, z->comm.nranks};
+    ZP_DO(z, zp_comm_verdicts(&z->comm, s, z->verdict, z->verdicts));
+    ZP_DO(z, zp_judge(s, &judge, 1));
+    ZP_DO(z, zp_event_record(s, &z->agreed));
+    z->phase = ZP_REDUCED;
+    return ZERO_OK;
+}
+
+/* Waits for the agreement and brings it to the host. SYNC. */
+static zero_result zp_report(zero_ctx *z) {
+    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
+    ZP_DO(z, zp_copy(&z->compute, &z->report, z->control, sizeof z->report));
+    return zp_check(z, zp_stream_sync(&z->compute));
+}
+
+zero_result zero_norm(zero_ctx *z, double *norm) {
+    ZP_ENTER(z, "zero_norm");
+    if (z->phase != ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "the norm is there between zero_reduce and zero_step");
+    if (!norm) return zp_fail(z, ZERO_ERR_ARGUMENT, "norm is NULL");
+    ZP_TRY(zp_report(z));
+    *norm = sqrt(z->report.sumsq);
+    return ZERO_OK;
+}
+
+zero_result zero_step(zero_ctx *z, const zero_adamw *adamw) {
+    ZP_ENTER(z, "zero_step");
+    if (z->phase != ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "zero_reduce comes first");
+    if (!adamw || !(adamw->beta1 >= 0 && adamw->beta1 < 1) || !(adamw->beta2 >= 0 && adamw->beta2 < 1)
+        || !(adamw->eps >= 0) || !(adamw->max_norm >= 0) || !(adamw->lr >= 0) || !(adamw->weight_decay >= 0))
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected "
+                       "none below 0, betas below 1", adamw ? (double)adamw->lr : 0, adamw ? (double)adamw->beta1 : 0,
+                       adamw ? (double)adamw->beta2 : 0, adamw ? (double)adamw->eps : 0,
+                       adamw ? (double)adamw->weight_decay : 0, adamw ? (double)adamw->max_norm : 0);
+    zp_decide_args decide = {z->control, *adamw, !z->cfg.no_overflow_check};
+    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
+    ZP_DO(z, zp_decide(&z->compute, &decide, 1));
+    ZP_TRY(zp_update_all(z, adamw));
+    z->stepped = 1;
+    z->phase = ZP_IDLE;
+    return ZERO_OK;
+}
+
+zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
+    ZP_ENTER(z, "zero_step_result");
+    if (!z->stepped) return zp_fail(z, ZERO_ERR_STATE, "no step was made yet");
+    if (!report) return zp_fail(z, ZERO_ERR_ARGUMENT, "report is NULL");
+    if (z->phase == ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "ask before the next zero_reduce or after zero_step");
+    ZP_TRY(zp_report(z));
+    const zp_control *c = &z->report;
+    memset(report, 0, sizeof *report);
+    report->stepped = !c->skip;
+    report->norm = sqrt(c->sumsq);
+    report->loss_scale = 1.0f;
+    report->steps = c->steps;
+    report->skipped = c->skipped;
+    if (!c->skip || c->bad_unit < 0) return ZERO_OK;
+    const zp_unit *x = &z->layout.unit[(int)c->bad_unit];
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &z->layout.members[x->first_member + i];
+        const size_t at = (size_t)c->bad_offset;
+        if (at < m->at || at >= m->at + m->numel) continue;
+        report->bad_tensor = z->tensors[m->tensor].desc.name;
+        report->bad_index = at - m->at + (m->layer > 0 ? (size_t)m->layer * m->numel : 0);
+        report->bad_rank = (int)c->bad_rank;
+    }
+    return ZERO_OK;
+}
+
+/* ---- tensors by name ---- */
+
+zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first, size_t count, float *out) {
+    const zp_tensor *t;
+    ZP_ENTER(z, "zero_read_tensor");
+    ZP_TRY(zp_access_begin(z, name, kind, first, count, &t));
+    for (size_t done = 0; done < count;) {
+        const zp_run run = zp_run_at(z, t, first + done, count - done);
+        ZP_TRY(zp_read_run(z, kind, &run, out ? out + done : NULL));
+        done += run.numel;
+    }
+    return zp_check(z, zp_stream_sync(&z->compute));
+}
+
+zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first, size_t count,
+                              const float *values) {
+    const zp_tensor *t;
+    ZP_ENTER(z, "zero_write_tensor");
+    ZP_TRY(zp_access_begin(z, name, kind, first, count, &t));
+    if (!values && count) return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: values is NULL", name);
+    ZP_DO(z, zp_comm_barrier(&z->comm)); /* no peer reads the old values any more */
+    for (size_t done = 0; done < count;) {
+        const zp_run run = zp_run_at(z, t, first + done, count - done);
+        ZP_TRY(zp_write_run(z, kind, &run, values + done));
+        done += run.numel;
+    }
+    if (kind == ZERO_PARAMETER) zp_pool_forget(&z->parameters);
+    ZP_DO(z, zp_stream_sync(&z->compute));
+    return zp_check(z, zp_comm_barrier(&z->comm));
+}
+
+/* ---- small collectives ---- */
+
+zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
+    ZP_ENTER(z, "zero_all_sum");
+    if (!values || n < 0 || n * sizeof *values > ZP_MAIL_BYTES)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "n is %d, expected 0..%zu", n, ZP_MAIL_BYTES / sizeof *values);
+    ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, values, (size_t)n * sizeof *values, z->comm.mail));
+    for (int i = 0; i < n; i++) {
+        double sum = 0;
+        for (int r = 0; r < z->comm.nranks; r++) {
+            double value;
+            memcpy(&value, z->comm.mail + ((size_t)r * (size_t)n + (size_t)i) * sizeof value, sizeof value);
+            sum += value;
+        }
+        values[i] = sum;
+    }
+    return ZERO_OK;
+}
+
+zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
+    ZP_ENTER(z, "zero_broadcast");
+    if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "zero_build comes first");
+    if (root < 0 || root >= z->comm.nranks || (!data && bytes))
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "root is %d, expected 0..%d", root, z->comm.nranks - 1);
+    return zp_check(z, zp_comm_broadcast(&z->comm, data, bytes, root));
+}
+
+zero_result zero_barrier(zero_ctx *z) {
+    ZP_ENTER(z, "zero_barrier");
+    return zp_check(z, zp_comm_barrier(&z->comm));
+}
+
+/* ---- statistics ---- */
+
+zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
+    ZP_ENTER(z, "zero_query_stats");
+    if (!stats) return zp_fail(z, ZERO_ERR_ARGUMENT, "stats is NULL");
+    if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "zero_build comes first");
+    memset(stats, 0, sizeof *stats);
+    const double exposed = z->device.exposed_s;
+    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
+    ZP_TRY(zp_report(z));
+    z->device.exposed_s = exposed; /* asking is not training */
+    stats->param_bytes = z->plan.param_bytes;
+    stats->grad_bytes = z->plan.grad_bytes;
+    stats->optimizer_bytes = z->plan.optimizer_bytes;
+    stats->buffer_bytes = z->plan.buffer_bytes;
+    stats->sent_bytes = z->comm.sent_bytes;
+    stats->mapped_bytes = z->comm.mapped_bytes;
+    stats->reductions = z->comm.reductions;
+    stats->gathers = z->comm.gathers;
+    stats->steps = (uint64_t)z->report.steps;
+    stats->skipped = (uint64_t)z->report.skipped;
+    stats->exposed_s = exposed;
+    return ZERO_OK;
+}
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,387 @@
+/* zero_plugin.h - ZeRO sharded data-parallel training for C and CUDA training loops, in two files.
+
+   BUILD
+     Copy zero_plugin.h and zero_plugin.cu into your project and compile the latter with either
+       cc -x c -std=c11 -O3 -march=native -ffp-contract=off -fopenmp -pthread -c zero_plugin.cu
+       nvcc -O3 -fmad=false -c zero_plugin.cu
+     The first is the CPU version: no C++ runtime, no library. OpenMP is optional; -DZERO_WITH_MPI
+     (and mpicc) adds the MPI communicator.
+
+   EXAMPLE: every line that a trainer with L blocks gains; `params` and `grads` are its own structs
+   of base pointers, used as before between a unit's begin and end
+       zero_config cfg = {0};
+       cfg.stage = 3;
+       zero_ctx *z;
+       zero_create(&z, &cfg, &comm);
+       zero_tensor_desc wte = {"wte", V * C, 1, 0, 2, 0, offsetof(Params, wte)};  // tied: 2 uses
+       zero_tensor_desc fcw = {"fcw", 4 * C * C, L, 1, 1, 0, offsetof(Params, fcw)}; // units 1..L
+       zero_tensor(z, &wte); zero_tensor(z, &fcw);
+       zero_build(z);
+       zero_write_tensor(z, "wte", ZERO_PARAMETER, 0, V * C, values);             // on every rank
+       for (int step = 0; step < steps; step++) {
+           zero_pass_begin(z, ZERO_TRAIN, 0, 1);
+           for (int l = 0; l < L; l++) {
+               zero_forward_begin(z, 1 + l, &params); ... zero_forward_end(z, 1 + l); }
+           dloss *= zero_loss_scale(z);
+           for (int l = L - 1; l >= 0; l--) {
+               zero_backward_begin(z, 1 + l, &params, &grads); ... zero_backward_end(z, 1 + l); }
+           zero_pass_end(z);
+           zero_reduce(z);
+           zero_adamw adamw = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+           zero_step(z, &adamw);
+       }
+       zero_destroy(z);
+
+   STAGES, and the bytes that a rank keeps in f32 (P parameters, N ranks)
+       0  everything on every rank (DDP)                 16P
+       1  optimizer state sharded                         8P +  8P/N
+       2  and gradients                                   4P + 12P/N
+       3  and parameters                                       16P/N
+     Working buffers come on top; zero_query_plan tells them before anything is allocated.
+
+   WORDS
+     rank, nranks   one of the processes or threads that train together, and their number N
+     unit           what is gathered and released together: a block, the embeddings, a norm
+     shard          the N-th part of a unit that one rank owns; all equal, the last one padded
+     bucket         units whose reductions are issued together
+     pass           one forward, or one forward and its backward, over one micro-batch
+     micro-step     a training pass; a step has 1 or more of them (gradient accumulation)
+     resident       kept whole on every rank for as long as the context lives
+
+   OWNERSHIP
+     A zero_ctx owns all memory it hands out. Descriptions and names are copied. A pointer that a
+     begin hook writes is borrowed until the matching end hook; what it points to is the plugin's.
+
+   THREADS, STREAMS, COLLECTIVE ORDER
+     One context belongs to one host thread. Functions marked COLLECTIVE must be called by all ranks
+     in the same order; so must the hooks. Functions marked SYNC wait for device and peers; all
+     others only enqueue (on the CPU the compute stream is the calling thread itself, and
+     communication runs on threads of its own).
+
+   ERRORS AND LOGGING
+     Every function that can fail returns a zero_result; zero_last_error gives the sentence: the
+     call, the rank, the values. After a failed collective the context is dead and says so at every
+     later call; only zero_destroy is left. The plugin never exits, aborts or prints, except for
+     warnings to stderr where no log callback is set. It never falls back to another setting.
+
+   WHAT IT DOES NOT DO
+     Launching ranks, files, JSON, data loading, the model: those are the host's (see adapters/).
+*/
+#ifndef ZERO_PLUGIN_H
+#define ZERO_PLUGIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- results ------------------------------------------------------------------------------- */
+
+/* X(name, sentence) */
+#define ZERO_RESULTS(X)                                                                            \
+    X(ZERO_OK, "success")                                                                          \
+    X(ZERO_ERR_ARGUMENT, "an argument is out of range")                                            \
+    X(ZERO_ERR_STATE, "the call does not fit the order of calls")                                  \
+    X(ZERO_ERR_MEMORY, "memory could not be allocated")                                            \
+    X(ZERO_ERR_MISMATCH, "the ranks do not agree")                                                 \
+    X(ZERO_ERR_PEER, "another rank failed or is gone")                                             \
+    X(ZERO_ERR_TIMEOUT, "another rank did not arrive in time")                                     \
+    X(ZERO_ERR_COMM, "the communication library reported an error")                                \
+    X(ZERO_ERR_UNSUPPORTED, "not supported by this build")
+
+#define ZERO_RESULT_ENUM(name, sentence) name,
+typedef enum zero_result { ZERO_RESULTS(ZERO_RESULT_ENUM) ZERO_RESULT_COUNT } zero_result;
+#undef ZERO_RESULT_ENUM
+
+/* The sentence of a result; never NULL. */
+const char *zero_result_string(zero_result result);
+
+/* ---- communicators ------------------------------------------------------------------------- */
+
+typedef enum zero_comm_kind {
+    ZERO_COMM_SELF = 0, /* one rank; handle NULL */
+    ZERO_COMM_LOCAL,    /* ranks of one machine; handle: zero_local * */
+    ZERO_COMM_MPI       /* handle: MPI_Comm *; needs MPI_THREAD_MULTIPLE; duplicated, never used */
+} zero_comm_kind;
+
+typedef struct zero_comm {
+    zero_comm_kind kind;
+    int rank;      /* LOCAL: this rank, 0..nranks-1; otherwise ignored */
+    void *handle;  /* borrowed until zero_destroy returns */
+    int node_size; /* ranks per node, in rank order: sums go inside nodes first, then over nodes in
+                      node order. 0: what the machine is (LOCAL: one node; MPI: as MPI reports).
+                      LOCAL with a value reproduces the bits of that many ranks per host; MPI with a
+                      value cuts hosts into nodes of that size. Must divide nranks. */
+} zero_comm;
+
+/* The meeting place of local ranks. Make it before the ranks start: before pthread_create (shared
+   != 0 is not needed) or before fork (shared != 0: it lies in memory that children inherit).
+   Destroy it after the last rank has gone. Process ranks need Linux. */
+typedef struct zero_local zero_local;
+zero_result zero_local_create(zero_local **local, int nranks, int shared);
+void zero_local_destroy(zero_local *local);
+
+/* Makes every collective of every rank of the group return ZERO_ERR_PEER with this sentence, in
+   well under a second. Safe in any thread, process or signal handler that sees the group; for a
+   launcher that saw rank `rank` die. */
+void zero_local_abort(zero_local *local, int rank, const char *why);
+
+/* ---- configuration ------------------------------------------------------------------------- */
+
+typedef enum zero_accumulation {
+    ZERO_ACCUMULATE_AUTO = 0, /* LOCAL at stages 0 and 1, SHARDED at 2 and 3 */
+    ZERO_ACCUMULATE_LOCAL,    /* whole gradient kept on every rank, reduced once a step */
+    ZERO_ACCUMULATE_SHARDED   /* reduced every micro-step into this rank's shard */
+} zero_accumulation;
+
+typedef enum zero_log_level { ZERO_LOG_INFO = 0, ZERO_LOG_WARNING, ZERO_LOG_ERROR } zero_log_level;
+typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *sentence);
+
+#define ZERO_NONE (-1) /* "none" where 0 asks for the default */
+
+/* Every zero is the default: zero_config cfg = {0}; all ranks must give the same values. */
+typedef struct zero_config {
+    int stage;                      /* 0..3 */
+    int micro_steps;                /* most micro-steps of a step; 0: 1 */
+    zero_accumulation accumulation; /* where micro-steps accumulate */
+    int prefetch;                   /* stage 3: units gathered ahead; 0: 1, ZERO_NONE: 0 */
+    size_t bucket_numel;            /* elements reduced together, at least the largest unit that
+                                       shares a buffer; 0: exactly that unit */
+    int64_t persistence_numel;      /* stage 3: a unit whose tensors all have at most this many
+                                       elements stays resident; 0: units of 1-D tensors only;
+                                       ZERO_NONE: none */
+    int no_overlap;                 /* communicate on the calling thread, at once */
+    int no_overflow_check;          /* step even on a gradient that is not finite */
+    int no_mapping;                 /* stage 3, LOCAL: gather by copy, also where peers' shards
+                                       could be seen in place */
+    int threads;                    /* CPU: OpenMP threads of this rank; 0: as OpenMP says */
+    double timeout_s;               /* longest wait for a peer in a collective; 0: 600 */
+    zero_log_fn log;                /* NULL: warnings and errors go to stderr */
+    void *log_user;                 /* passed to log; borrowed until zero_destroy */
+} zero_config;
+
+/* ---- tensors ------------------------------------------------------------------------------- */
+
+enum {
+    ZERO_KEEP = 1,        /* read outside its unit's begin and end: resident, type-major [layers,
+                             numel], its pointer written by zero_bind and never moved */
+    ZERO_NO_DECAY = 2,    /* no weight decay */
+    ZERO_OVERWRITTEN = 4, /* backward stores (=) the first gradient of a pass instead of adding (+=)
+                             to it, so the memory need not be handed out cleared. Not with local
+                             accumulation over several micro-steps. */
+    ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
+    ZERO_BY_SLOT = 16     /* no field in a host struct: pointers are bound with zero_slot */
+};
+
+typedef struct zero_tensor_desc {
+    const char *name; /* unique; copied */
+    size_t numel;     /* elements per layer, 1 or more */
+    int layers;       /* 0: 1. Layer l belongs to unit `unit + l` */
+    int unit;         /* unit of layer 0, 0 or more; the units of all tensors must be 0..n-1 */
+    int uses;         /* how often backward writes its gradient per pass; 0: 1 (tied: 2) */
+    int flags;        /* ZERO_KEEP | ... */
+    size_t field;     /* offsetof its pointer in the host's struct of base pointers, the same in the
+                         struct of parameters and in that of gradients */
+} zero_tensor_desc;
+
+/* What a tensor has on the device, for access by name. */
+typedef enum zero_kind {
+    ZERO_PARAMETER = 0,
+    ZERO_GRADIENT, /* between zero_reduce and zero_step: the mean over ranks, unscaled */
+    ZERO_MOMENT_1, /* AdamW's m */
+    ZERO_MOMENT_2, /* AdamW's v */
+    ZERO_KIND_COUNT
+} zero_kind;
+
+/* ---- what is asked before and after -------------------------------------------------------- */
+
+/* Memory and traffic of one rank. Bytes. */
+typedef struct zero_plan {
+    size_t numel;             /* P: elements of all tensors, without padding */
+    size_t padded_numel;      /* with alignment and padding to equal shards */
+    size_t param_bytes;       /* the stage table's share of parameters, padding included */
+    size_t grad_bytes;        /* of gradients */
+    size_t optimizer_bytes;   /* of m and v */
+    size_t buffer_bytes;      /* gathered units, gradients on their way, staging, accumulators */
+    size_t formula_bytes;     /* the stage table, from numel alone */
+    size_t buffer_ceiling_bytes; /* design limit of buffer_bytes less accumulators */
+    size_t sent_bytes;        /* per step with micro_steps micro-steps, padding included; per rank;
+                                 (N-1)/N of each unit per reduction and per gather */
+    size_t formula_sent_bytes; /* the same from numel alone, without padding */
+    size_t kept_bytes;        /* stage 3: parameters resident by KEEP or persistence, in buffer */
+    int units;
+    int nranks;
+} zero_plan;
+
+/* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
+typedef struct zero_plan_unit {
+    size_t numel;  /* without padding */
+    size_t padded; /* nranks equal shards */
+    int reductions;
+    int gathers;   /* of parameters, or at stage 0 of gradients */
+    int resident;  /* parameters whole on every rank */
+    size_t sent_bytes;
+} zero_plan_unit;
+
+/* Counted while running. Bytes and seconds since zero_build, of this rank. */
+typedef struct zero_stats {
+    size_t param_bytes, grad_bytes, optimizer_bytes, buffer_bytes; /* allocated, as in zero_plan */
+    uint64_t sent_bytes;      /* counted where collectives are issued, as in zero_plan */
+    uint64_t mapped_bytes;    /* the part of sent_bytes that was seen in place and not copied */
+    uint64_t reductions, gathers; /* units reduced and gathered */
+    uint64_t steps, skipped;
+    double exposed_s;         /* the calling thread waited for communication */
+} zero_stats;
+
+/* ---- life of a context --------------------------------------------------------------------- */
+
+typedef struct zero_ctx zero_ctx;
+
+/* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). COLLECTIVE. On error *z
+   is NULL unless memory for the context itself was there: then zero_last_error(*z) says why, and
+   *z must still be destroyed. Errors: ARGUMENT, MEMORY, COMM, UNSUPPORTED. */
+zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *comm);
+
+/* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
+   MEMORY. */
+zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
+
+/* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
+   peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
+   one more unit, the last. Errors: ARGUMENT. */
+zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
+zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
+
+/* Partitions, allocates, and compares configuration and tensors over the ranks: on a difference
+   every rank returns MISMATCH and names the first one. Parameters and optimizer state are zeros.
+   COLLECTIVE, SYNC. Errors: ARGUMENT, STATE, MEMORY, MISMATCH, PEER, TIMEOUT, COMM. */
+zero_result zero_build(zero_ctx *z);
+
+/* Waits for what is under way, frees everything. NULL is allowed. A context that failed tells its
+   peers, so that they do not wait for it. */
+void zero_destroy(zero_ctx *z);
+
+/* The sentence for the last error of this context; "" without one. Owned by ctx, until the next
+   call with it. */
+const char *zero_last_error(const zero_ctx *z);
+
+/* The configuration with every default resolved. */
+void zero_query_config(const zero_ctx *z, zero_config *cfg);
+
+int zero_rank(const zero_ctx *z);
+int zero_nranks(const zero_ctx *z);
+
+/* ---- pointers ------------------------------------------------------------------------------ */
+
+/* Writes the pointers of KEEP tensors into the host's structs of base pointers (either may be
+   NULL). Once after zero_build, and for every further copy of the structs. Errors: STATE. */
+zero_result zero_bind(zero_ctx *z, void *params, void *grads);
+
+/* For hosts with a pointer per layer and tensor: begin hooks of the layer's unit write *param and
+   *grad (either may be NULL); KEEP tensors get theirs here. After zero_build. The two places are
+   borrowed until zero_destroy. Errors: ARGUMENT, STATE. */
+zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
+
+/* ---- a pass: one micro-step, or one evaluation --------------------------------------------- */
+
+typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
+
+/* Opens a pass. ZERO_EVAL: forward hooks only (micro 0 of 1). `micro` counts 0..micro_steps-1
+   within a step. COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
+zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
+
+/* Before and after a unit's forward. `params` is the host's struct of base pointers (may be NULL
+   if all tensors are bound by slot): begin writes `memory - layer * numel` into the fields of the
+   unit's tensors, so that `params->X + layer * numel` is the layer's tensor. Begin waits for the
+   unit's gather (stage 3; at 1 and 2 for the one that follows the step) and starts those of the
+   next units. Begin and end nest by count; a forward may run inside a backward of the same unit
+   (recompute). Released memory of a unit keeps its last value until another unit takes the buffer.
+   Errors: ARGUMENT, STATE, and at stage 3 STATE if more units are open than there are buffers. */
+zero_result zero_forward_begin(zero_ctx *z, int unit, void *params);
+zero_result zero_forward_end(zero_ctx *z, int unit);
+
+/* Before and after a unit's backward. `params` NULL: only gradients are touched (an embedding
+   lookup), nothing is gathered. Gradients are handed out cleared at the first use of a pass (of a
+   step with local accumulation), and backward adds to them. After the last of the unit's uses in
+   the last micro-step (in each, with sharded accumulation) its reduction starts. */
+zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads);
+zero_result zero_backward_end(zero_ctx *z, int unit);
+
+/* Closes the pass. Units that saw no backward, or fewer uses than announced, are reduced here in
+   descending order, missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
+zero_result zero_pass_end(zero_ctx *z);
+
+/* What the loss must be multiplied by before backward; 1 in f32. */
+float zero_loss_scale(const zero_ctx *z);
+
+/* ---- a step -------------------------------------------------------------------------------- */
+
+/* Decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2):
+     m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
+     p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p)
+   with t the number of steps taken, this one included, and g the mean gradient times
+   min(1, max_norm / (norm + 1e-6)). */
+typedef struct zero_adamw {
+    float lr, beta1, beta2, eps, weight_decay;
+    float max_norm; /* global 2-norm to clip to; 0: no clipping */
+} zero_adamw;
+
+typedef struct zero_step_report {
+    int stepped;              /* 0: skipped, since a gradient was not finite */
+    double norm;              /* 2-norm of the mean gradient, before clipping */
+    float loss_scale;         /* that this gradient was divided by */
+    int64_t steps, skipped;   /* so far */
+    const char *bad_tensor;   /* skipped: the first tensor that is not finite, in unit order; owned
+                                 by ctx. NULL otherwise */
+    size_t bad_index;         /* its element, over all layers */
+    int bad_rank;             /* the rank that owns that element */
+} zero_step_report;
+
+/* Ends the reductions after the last micro-step; from here to zero_step gradients can be read by
+   name. COLLECTIVE. Errors: STATE (micro-steps missing) and the sticky ones. */
+zero_result zero_reduce(zero_ctx *z);
+
+/* The 2-norm of the mean gradient, agreed over all ranks; the same bits at every stage: squares
+   are summed in f64 by fixed blocks, blocks in order, units in order, ranks in order. SYNC,
+   optional, between zero_reduce and zero_step. */
+zero_result zero_norm(zero_ctx *z, double *norm);
+
+/* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not
+   finite (unless no_overflow_check). COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
+zero_result zero_step(zero_ctx *z, const zero_adamw *adamw);
+
+/* What the last step did. SYNC. Errors: STATE (no step yet) and the sticky ones. */
+zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
+
+/* ---- tensors by name, between passes ------------------------------------------------------- */
+
+/* Elements [first, first + count) of all layers of a tensor, type-major [layers, numel], at any
+   stage. read: every rank takes part; `out` (count floats, caller's) may be NULL where the values
+   are not wanted. write: every rank gives the same values; each stores what it owns. Nothing is
+   ever gathered whole: both stream through a fixed buffer. COLLECTIVE, SYNC. Errors: ARGUMENT (no
+   such tensor, kind or range), STATE (inside a pass; GRADIENT outside reduce..step). */
+zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                             size_t count, float *out);
+zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                              size_t count, const float *values);
+
+/* ---- small collectives that every host needs ----------------------------------------------- */
+
+/* Sums n doubles over the ranks in rank order, the result on every rank. n <= 64. COLLECTIVE,
+   SYNC. */
+zero_result zero_all_sum(zero_ctx *z, double *values, int n);
+/* Copies bytes from rank root to all. COLLECTIVE, SYNC. */
+zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
+zero_result zero_barrier(zero_ctx *z);
+
+/* ---- statistics ---------------------------------------------------------------------------- */
+
+/* SYNC: waits for what is under way, so that the counts are exact. */
+zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
