@@ -1,0 +1,90 @@
+#!/bin/sh
+# deps.sh install [check] | check CC
+# install: makes what the project needs available, by apt where it is there and allowed; otherwise
+#          names the packages for the usual package managers and stops. `check` adds the linters.
+# check:   names every missing header or program together with its package; installs nothing.
+set -u
+
+# what          how it is found            apt              dnf            pacman   brew
+needs() { cat <<'END'
+C-compiler      program:cc                 gcc              gcc            gcc      gcc
+oneDNN          header:oneapi/dnnl/dnnl.h  libdnnl-dev      onednn-devel   onednn   onednn
+PCRE2           header:pcre2.h             libpcre2-dev     pcre2-devel    pcre2    pcre2
+xxHash          header:xxhash.h            libxxhash-dev    xxhash-devel   xxhash   xxhash
+END
+}
+wants() { cat <<'END'
+Open-MPI        program:mpicc.openmpi,mpicc  libopenmpi-dev   openmpi-devel  openmpi  open-mpi
+mpirun          program:mpirun             openmpi-bin      openmpi        openmpi  open-mpi
+MPICH           program:mpicc.mpich        libmpich-dev     mpich-devel    mpich    mpich
+mpirun.mpich    program:mpirun.mpich       mpich            mpich          mpich    mpich
+END
+}
+linters() { cat <<'END'
+clang-format    program:clang-format       clang-format     clang-tools-extra  clang  clang-format
+clang-tidy      program:clang-tidy         clang-tidy       clang-tools-extra  clang  llvm
+cppcheck        program:cppcheck           cppcheck         cppcheck       cppcheck cppcheck
+END
+}
+
+there() {
+    case $1 in
+    program:*) for p in $(echo "${1#program:}" | tr ',' ' '); do command -v "$p" >/dev/null 2>&1 && return 0; done
+               return 1 ;;
+    header:*)  printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' "${1#header:}" | "${CC:-cc}" -E -x c - >/dev/null 2>&1 ;;
+    esac
+}
+
+# The rows that are missing, of the lists named.
+missing() {
+    for list in "$@"; do $list; done | while read -r what how apt dnf pacman brew; do
+        there "$how" || echo "$what $apt $dnf $pacman $brew"
+    done
+}
+
+column() { printf '%s\n' "$1" | awk -v c="$2" 'NF { if (!seen[$c]++) printf " %s", $c }'; }
+
+name_packages() {
+    echo "missing:$(column "$1" 1)" >&2
+    echo "  Debian, Ubuntu  apt-get install$(column "$1" 2)" >&2
+    echo "  Fedora          dnf install$(column "$1" 3)" >&2
+    echo "  Arch            pacman -S$(column "$1" 4)" >&2
+    echo "  macOS           brew install$(column "$1" 5)" >&2
+}
+
+case ${1:-} in
+check)
+    [ -n "${2:-}" ] && CC=$2
+    rows=$(missing needs)
+    [ -z "$rows" ] && exit 0
+    name_packages "$rows"
+    echo "or: make deps" >&2
+    exit 1 ;;
+install)
+    lists="needs wants"
+    [ "${2:-}" = check ] && lists="$lists linters"
+    rows=$(missing $lists)
+    [ -z "$rows" ] && exit 0
+    sudo=
+    [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null && sudo="sudo -n"; }
+    if ! command -v apt-get >/dev/null 2>&1 || { [ "$(id -u)" != 0 ] && [ -z "$sudo" ]; }; then
+        name_packages "$rows"
+        exit 1
+    fi
+    echo "installing:$(column "$rows" 2)"
+    export DEBIAN_FRONTEND=noninteractive
+    log=$(mktemp)
+    # shellcheck disable=SC2046
+    if ! { $sudo apt-get update && $sudo apt-get install -y --no-install-recommends $(column "$rows" 2); } >"$log" 2>&1; then
+        tail -n 5 "$log" >&2
+        rm -f "$log"
+        name_packages "$rows"
+        exit 1
+    fi
+    rm -f "$log"
+    rows=$(missing needs)
+    [ -z "$rows" ] || { name_packages "$rows"; exit 1; } ;;
+*)
+    echo "deps.sh: expected install or check, found '${1:-}'" >&2
+    exit 2 ;;
+esac

@@ -1,0 +1,73 @@
+#!/bin/sh
+# run.sh quick|long|all BUILD - runs the tests, each within its budget (seconds), and adds up their
+# last lines. quick: `make test`. long: what CI adds. all: without samples, hours.
+set -u
+set=$1 B=$2
+here=$(dirname "$0")
+passed=0 failed=0 skipped=0
+mkdir -p "$B/log"
+
+# run NAME BUDGET COMMAND...
+run() {
+    name=$1 budget=$2
+    shift 2
+    log=$B/log/$name.txt
+    start=$(date +%s)
+    timeout -k 10 "$budget" "$@" >"$log" 2>&1 </dev/null
+    code=$?
+    took=$(($(date +%s) - start))
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
+    p=$(echo "${line:-0 passed}" | sed 's/ passed.*//')
+    f=$(echo "$line" | sed -n 's/.* passed, \([0-9]*\) failed.*/\1/p')
+    s=$(echo "$line" | sed -n 's/.* failed, \([0-9]*\) skipped.*/\1/p')
+    [ -z "$line" ] || [ $code -ne 0 ] && [ "${f:-0}" -eq 0 ] && f=1
+    passed=$((passed + p)) failed=$((failed + ${f:-0})) skipped=$((skipped + ${s:-0}))
+    printf '%-24s %4d s of %4d  %s\n' "$name" "$took" "$budget" "${line:-no result, exit code $code}"
+    if [ "${f:-0}" -gt 0 ]; then tail -n 15 "$log" | sed 's/^/    /'; fi
+}
+
+# The same programs under another compiler setting.
+variant() { # NAME OPT OMP MPICC TARGETS...
+    v=$1 opt=$2 omp=$3 mpicc=$4
+    shift 4
+    run "build-$v" 300 sh -c 'make -s B="$0" OPT="$1" OMP="$2" MPICC="$3" WARN= $4 && echo "1 passed, 0 failed"' \
+        "$B/$v" "$opt" "$omp" "$mpicc" "$*"
+}
+
+quick() {
+    run unit 60 "$B/test_unit"
+    run model 120 "$B/test_model" 1000
+    run bits 120 "$B/test_bits"
+    run memory 60 "$B/test_memory"
+    run faults 90 "$B/test_faults"
+    run gpt2-ops 60 "$B/test_gpt2_ops"
+    run gpt2 60 "$B/test_gpt2"
+    run data 30 sh "$here/test_data.sh" "$B"
+    run losses 60 sh "$here/test_losses.sh" "$B"
+    run mpi 180 sh "$here/test_mpi.sh" "$B"
+    run trainer 240 sh "$here/test_trainer.sh" "$B"
+}
+
+long() {
+    asan="-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+    variant asan "$asan" -fopenmp "" "$B/asan/test_unit $B/asan/test_model $B/asan/test_faults"
+    run asan-unit 240 "$B/asan/test_unit"
+    run asan-model 300 "$B/asan/test_model" 300 5000
+    run asan-faults 300 "$B/asan/test_faults"
+    variant tsan "-O1 -march=native -fsanitize=thread" "" "" "$B/tsan/test_model $B/tsan/test_bits"
+    run tsan-model 300 "$B/tsan/test_model" 150 9000
+    run tsan-bits 400 "$B/tsan/test_bits" brief
+    run hosts 120 sh "$here/test_hosts.sh" "$B"
+    run converge-0 400 sh "$here/test_converge.sh" "$B" 0
+    run converge-3 400 sh "$here/test_converge.sh" "$B" 3
+}
+
+case $set in
+quick) quick ;;
+long) long ;;
+all) quick; long; run model-all 3600 "$B/test_model" 100000 1; run bits-all 7200 "$B/test_bits" all ;;
+*) echo "run.sh: expected quick, long or all, found '$set'" >&2; exit 2 ;;
+esac
+[ "$skipped" -gt 0 ] && more=", $skipped skipped" || more=
+echo "$passed passed, $failed failed$more"
+[ "$failed" -eq 0 ]
