@@ -14,8 +14,8 @@
      [SECTION] communicators   joining, exchanging, reduce-scatter, all-gather
      [SECTION] partition       where a tensor, a unit and a shard begin
      [SECTION] policies        the stages as data
-     [SECTION] context         everything one rank owns
      [SECTION] schedule        which unit sits in which buffer, and what is gathered next
+     [SECTION] context         everything one rank owns
      [SECTION] plan            memory and traffic before anything is allocated
      [SECTION] build           agreement and allocation
      [SECTION] parameters      gathers and pointers of a unit
@@ -999,6 +999,21 @@ static zero_result zp_region_open(zp_comm *c, zp_region *r, size_t bytes, int si
     return c->processes ? zp_region_files(c, r, all) : zp_region_threads(c, r, all);
 }
 
+/* One collective on its way: what a task of a communication stream carries. Offsets are bytes in
+   this rank's region. */
+typedef struct zp_op {
+    zp_comm *comm;
+    zp_region *region;
+    size_t shard;          /* elements */
+    size_t source, target; /* reduce-scatter: unit, shard; all-gather: shard, unit */
+    int kind, unit;
+    float scale;
+    int accumulate, in_place; /* in_place: an all-gather that only waits */
+    zp_channel channel;
+} zp_op;
+
+#ifndef __CUDACC__ /* the CPU's own collectives */
+
 /* The slices that a sum reads, by place; nodes are cut every `group` places. */
 typedef struct zp_sum {
     const float *source[ZP_LOCAL_MAX];
@@ -1009,7 +1024,7 @@ typedef struct zp_sum {
 } zp_sum;
 
 static void zp_sum_piece(const zp_sum *s, size_t at, size_t n) {
-    float total[ZP_SUM_BLOCK], node[ZP_SUM_BLOCK];
+    float total[ZP_SUM_BLOCK], node[ZP_SUM_BLOCK]; /* stored before they are added to */
     for (int p = 0; p < s->n; p++) {
         float *sum = p < s->group ? total : node;
         const float *x = s->source[p] + at;
@@ -1031,19 +1046,6 @@ static void zp_sum_slices(const zp_sum *s, size_t numel, int threads) {
     for (size_t at = 0; at < numel; at += ZP_SUM_BLOCK)
         zp_sum_piece(s, at, zp_min(ZP_SUM_BLOCK, numel - at));
 }
-
-/* One collective on its way: what a task of a communication stream carries. Offsets are bytes in
-   this rank's region. */
-typedef struct zp_op {
-    zp_comm *comm;
-    zp_region *region;
-    size_t shard;          /* elements */
-    size_t source, target; /* reduce-scatter: unit, shard; all-gather: shard, unit */
-    int kind, unit;
-    float scale;
-    int accumulate, in_place; /* in_place: an all-gather that only waits */
-    zp_channel channel;
-} zp_op;
 
 static void zp_op_announce(const zp_op *op, zp_line *line) {
     memset(line, 0, sizeof *line);
@@ -1069,6 +1071,7 @@ static int zp_comm_counterpart(const zp_comm *c, int node) {
 static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
     zp_comm *c = op->comm;
     MPI_Request requests[2 * ZP_LOCAL_MAX];
+    MPI_Status statuses[2 * ZP_LOCAL_MAX];
     float *out = s->out;
     const float scale = s->scale;
     const int accumulate = s->accumulate;
@@ -1089,7 +1092,7 @@ static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
             ZP_MPI(c, MPI_Isend(send, (int)n, MPI_FLOAT, peer, 1, c->mpi[op->channel], &requests[count++]));
             other++;
         }
-        ZP_MPI(c, MPI_Waitall(count, requests, MPI_STATUSES_IGNORE));
+        ZP_MPI(c, MPI_Waitall(count, requests, statuses));
         /* the node's own sum reuses the first send buffer, which has been sent */
         for (int p = 0; p < c->n; p++)
             s->source[p] = zp_op_peer(op, p, 0) + (size_t)c->rank * op->shard + at;
@@ -1113,6 +1116,7 @@ static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
 static zero_result zp_gather_nodes(const zp_op *op) {
     zp_comm *c = op->comm;
     MPI_Request requests[2 * ZP_LOCAL_MAX];
+    MPI_Status statuses[2 * ZP_LOCAL_MAX];
     float *target = (float *)(op->region->base[c->me] + op->target);
     const float *source = (const float *)(op->region->base[c->me] + op->source);
     const size_t piece = (size_t)1 << 28;
@@ -1126,7 +1130,7 @@ static zero_result zp_gather_nodes(const zp_op *op) {
                                 c->mpi[op->channel], &requests[count++]));
             ZP_MPI(c, MPI_Isend(source + at, n, MPI_FLOAT, peer, 2, c->mpi[op->channel], &requests[count++]));
         }
-        ZP_MPI(c, MPI_Waitall(count, requests, MPI_STATUSES_IGNORE));
+        ZP_MPI(c, MPI_Waitall(count, requests, statuses));
     }
     return ZERO_OK;
 }
@@ -1204,6 +1208,18 @@ static void zp_op_task(const void *args, size_t n, int threads) {
     (void)zp_part(&c->meeting, op.channel, c->seq[op.channel]);
 }
 
+typedef struct zp_verdicts_args { zp_comm *comm; const double *mine; double *all; } zp_verdicts_args;
+
+static void zp_verdicts_task(const void *args, size_t n, int threads) {
+    zp_verdicts_args a;
+    memcpy(&a, args, sizeof a);
+    (void)n; (void)threads;
+    if (zp_failure_result(&a.comm->failure)) return;
+    (void)zp_comm_exchange(a.comm, ZP_GRADIENTS, a.mine, ZP_VERDICT * sizeof(double), a.all);
+}
+
+#endif
+
 /* The communicator's only way to a stream: everything it sends is counted here. */
 static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
     zp_comm *c = op->comm;
@@ -1221,16 +1237,6 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
     static_assert(sizeof(zp_op) <= ZP_TASK_BYTES, "a task carries a collective");
     return zp_stream_push(s, zp_op_task, op, sizeof *op, 0);
 #endif
-}
-
-typedef struct zp_verdicts_args { zp_comm *comm; const double *mine; double *all; } zp_verdicts_args;
-
-static void zp_verdicts_task(const void *args, size_t n, int threads) {
-    zp_verdicts_args a;
-    memcpy(&a, args, sizeof a);
-    (void)n; (void)threads;
-    if (zp_failure_result(&a.comm->failure)) return;
-    (void)zp_comm_exchange(a.comm, ZP_GRADIENTS, a.mine, ZP_VERDICT * sizeof(double), a.all);
 }
 
 /* The one small collective of a step: every rank's verdict to every rank. */
@@ -1353,6 +1359,8 @@ static zero_result zp_mpi_nodes(zp_comm *c, int node_size) {
                                "the same number, at most %d; or set comm.node_size", i, all[3 * i],
                                c->rank, n, ZP_LOCAL_MAX);
     if (!r) r = zp_comm_nodes(c, n);
+    if (!r && c->nnodes > ZP_LOCAL_MAX)
+        r = zp_failure_set(&c->failure, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", c->nnodes, ZP_LOCAL_MAX);
     for (int i = 0, node = -1; i < c->nranks && !r; i++) { /* nodes in order of their lowest rank */
         if (all[3 * i + 2] != 0) continue;
         node++;

@@ -1,0 +1,72 @@
+#!/bin/sh
+# check.sh "SOURCES" CC NVCC BUILD - what can be told without running: format, lengths, linters, both
+# compilers without a warning, the header alone, contents equal to banners, exported names.
+# Last line: N passed, N failed[, N skipped].
+set -u
+sources=$1 CC=$2 NVCC=$3 B=$4
+mkdir -p "$B/check"
+passed=0 failed=0 skipped=0
+log=$B/check/log
+
+# check NAME COMMAND...: passes if the command does; shows its output if not
+check() {
+    name=$1
+    shift
+    if "$@" >"$log" 2>&1; then passed=$((passed + 1)); echo "ok      $name"
+    else failed=$((failed + 1)); echo "FAILED  $name"; head -n 40 "$log" | sed 's/^/    /'; fi
+}
+# needs PROGRAM NAME COMMAND...: the same, counted as skipped where the program is not installed
+needs() {
+    if command -v "$1" >/dev/null 2>&1; then shift; check "$@"
+    else skipped=$((skipped + 1)); echo "skipped $2: $1 is not installed"; fi
+}
+
+flags="-std=c11 -D_GNU_SOURCE -O2 -march=native -ffp-contract=off -fno-math-errno -pthread -Wall -Wextra -Wpedantic -Wshadow -Werror"
+
+columns() { awk 'length($0) > 100 { print FILENAME ":" FNR ": " length($0) " columns"; bad = 1 } END { exit bad }' $sources; }
+# The longest function has 80 lines; a longer one says `long:` in the comment above it.
+lengths() {
+    awk 'FNR == 1 { name = ""; last = "" }
+         /^[A-Za-z_].*\)( \{|$)/ && !/;$/ && !/^#/ { name = $0; at = FNR; why = last }
+         { if ($0 ~ /long:/) last = FNR; if (FNR - last > 12) last = "" }
+         /^}/ { if (name != "" && FNR - at > 80 && why == "") { print FILENAME ":" at ": " FNR - at " lines: " name; bad = 1 } name = "" }
+         END { exit bad }' $sources
+}
+contents() {
+    sed -n '/^   CONTENTS/,/^$/s/^ *\[SECTION\] \([a-z]*\).*/\1/p' zero_plugin.cu >"$B/check/contents"
+    sed -n '/^   CONTENTS/,/^$/d; s/^   \[SECTION\] \([a-z]*\)$/\1/p' zero_plugin.cu >"$B/check/banners"
+    [ -s "$B/check/contents" ] && diff "$B/check/contents" "$B/check/banners"
+}
+header() { echo '#include "zero_plugin.h"' | "$1" -x "$2" "$3" -Wall -Wextra -Wpedantic -Werror -I. -fsyntax-only -; }
+plugin() { compiler=$1; shift; "$compiler" $flags "$@" -x c -c -o "$B/check/plugin.o" zero_plugin.cu; }
+exported() {
+    plugin "$CC" -fopenmp && nm -g --defined-only "$B/check/plugin.o" | awk '$3 !~ /^zero_/ { print; bad = 1 } END { exit bad }'
+}
+no_cxx() {
+    "$CC" $flags -fPIC -shared -o "$B/check/plugin.so" -x c zero_plugin.cu -x none -lm || return 1
+    ! nm -D "$B/check/plugin.so" | grep -E ' _Z|__cxa_throw|__gxx'
+}
+tidy() { clang-tidy --quiet "$1" -- -x c -std=c11 -D_GNU_SOURCE -I. -fopenmp; }
+
+needs clang-format "format" clang-format --dry-run -Werror $sources
+check "100 columns" columns
+check "functions of at most 80 lines" lengths
+check "contents equal to banners" contents
+check "header as C11" header "$CC" c -std=c11
+check "header as C++17" header "${CXX:-c++}" c++ -std=c++17
+check "plugin with $CC" plugin "$CC" -fopenmp
+check "plugin with $CC, without OpenMP" plugin "$CC"
+needs clang "plugin with clang" plugin clang
+needs mpicc "plugin with MPI" plugin mpicc -fopenmp -DZERO_WITH_MPI -DOMPI_SKIP_MPICXX
+check "only zero_* is exported" exported
+check "no C++ runtime" no_cxx
+needs "$NVCC" "plugin with nvcc" "$NVCC" -std=c++17 -O2 -fmad=false -arch=sm_90 -Werror all-warnings -Xcompiler -Wall,-Wextra -c -o "$B/check/plugin_cuda.o" zero_plugin.cu
+needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
+    --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \
+    --suppress=legacyUninitvar -I. zero_plugin.cu train_gpt2_zero.cu adapters/gpt2/*.c adapters/launch/*.c data/*.c
+for file in zero_plugin.cu train_gpt2_zero.cu adapters/gpt2/*.c adapters/launch/*.c data/*.c; do
+    needs clang-tidy "clang-tidy $file" tidy "$file"
+done
+[ $skipped -gt 0 ] && more=", $skipped skipped" || more=
+echo "$passed passed, $failed failed$more"
+[ $failed -eq 0 ]
