@@ -49,6 +49,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,6 +85,7 @@
 #define ZP_STAGE_NUMEL ((size_t)65536) /* elements that stream through the staging buffer at once */
 #define ZP_NORM_BLOCK ((size_t)1024) /* elements summed into one f64 before blocks are added */
 #define ZP_SUM_BLOCK ((size_t)2048)  /* elements summed over ranks while they stay in cache */
+#define ZP_TIMEOUT_S 600.0
 #define ZP_TASK_BYTES 128
 #define ZP_QUEUE_TASKS 256
 #define ZP_VERDICT 3 /* doubles a rank gives to the agreement: squares, bad unit, bad offset */
@@ -324,7 +326,7 @@ static void zp_event_await_task(const void *args, size_t n, int threads) {
 }
 
 static zero_result zp_event_record(zp_stream *s, zp_event *e) {
-    e->device = s->device;
+    if (!e->device) e->device = s->device; /* once: streams that wait for an earlier record read it */
     zp_event_args a = {e, ++e->recorded};
     const int communicates = s->communicates;
     s->communicates = 0; /* recording is no communication */
@@ -412,23 +414,24 @@ typedef struct zp_control { /* device memory; written by the agreement and by th
     float factor;           /* gradient times this: clipping */
     int skip;
     int64_t steps, skipped;
-    float step_size;        /* lr / (1 - beta1^t) */
-    float root_correction;  /* 1 / sqrt(1 - beta2^t) */
+    float step_size;        /* lr sqrt(1 - beta2^t) / (1 - beta1^t) */
+    float root_correction;  /* sqrt(1 - beta2^t), for eps */
 } zp_control;
 
-/* AdamW on one element; source: zero_adamw in the header. */
+/* AdamW on one element; source: zero_adamw in the header, with m / (sqrt(v / c) + eps) written as
+   sqrt(c) m / (sqrt(v) + eps sqrt(c)): two roundings less. */
 typedef struct zp_adamw_args {
     float *p, *m, *v;
     const float *g;
     const zp_control *control;
     float beta1, beta2, eps, decay; /* decay = lr * weight_decay */
-    float factor, step_size, root_correction;
+    float factor, step_size;
 } zp_adamw_args;
 
 ZP_FN int zp_adamw_begin(zp_adamw_args *a) {
     a->factor = a->control->factor;
     a->step_size = a->control->step_size;
-    a->root_correction = a->control->root_correction;
+    a->eps *= a->control->root_correction;
     return !a->control->skip;
 }
 ZP_FN void zp_adamw_at(const zp_adamw_args *a, size_t i) {
@@ -438,7 +441,7 @@ ZP_FN void zp_adamw_at(const zp_adamw_args *a, size_t i) {
     const float p = a->p[i];
     a->m[i] = m;
     a->v[i] = v;
-    a->p[i] = p - (a->step_size * (m / (sqrtf(v) * a->root_correction + a->eps)) + a->decay * p);
+    a->p[i] = p - (a->step_size * (m / (sqrtf(v) + a->eps)) + a->decay * p);
 }
 ZP_KERNEL(zp_adamw, zp_adamw_args, 32768, ZP_OMP_SIMD)
 
@@ -460,8 +463,8 @@ ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
 }
 ZP_KERNEL(zp_norm, zp_norm_args, 64, ZP_OMP_FOR)
 
-/* Adds one unit's blocks, in order, to this rank's verdict; the first block that is not finite
-   is searched for its first bad element. One thread. */
+/* Adds one unit's blocks, in order, to this rank's verdict; the first block of the lowest unit that
+   is not finite is searched for its first bad element. One thread. */
 typedef struct zp_fold_args {
     const float *g;
     const double *partial;
@@ -477,7 +480,7 @@ ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
     for (size_t b = 0; b * ZP_NORM_BLOCK < a->numel; b++) {
         const double partial = a->partial[b];
         sum += partial;
-        if (a->verdict[1] >= 0 || partial - partial == 0) continue;
+        if (partial - partial == 0 || (a->verdict[1] >= 0 && a->verdict[1] <= a->unit)) continue;
         size_t i = b * ZP_NORM_BLOCK;
         while (i < a->numel && a->g[i] - a->g[i] == 0) i++;
         a->verdict[1] = a->unit;
@@ -532,8 +535,9 @@ ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
     if (a->adamw.max_norm > 0 && norm + 1e-6 > (double)a->adamw.max_norm)
         c->factor = (float)((double)a->adamw.max_norm / (norm + 1e-6));
     c->steps++;
-    c->step_size = (float)((double)a->adamw.lr / (1.0 - pow((double)a->adamw.beta1, (double)c->steps)));
-    c->root_correction = (float)(1.0 / sqrt(1.0 - pow((double)a->adamw.beta2, (double)c->steps)));
+    const double root = sqrt(1.0 - pow((double)a->adamw.beta2, (double)c->steps));
+    c->step_size = (float)((double)a->adamw.lr * root / (1.0 - pow((double)a->adamw.beta1, (double)c->steps)));
+    c->root_correction = (float)root;
 }
 ZP_KERNEL(zp_decide, zp_decide_args, 1, ZP_OMP_FOR)
 
@@ -598,7 +602,7 @@ static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
 typedef struct zp_board {
     uint32_t aborted;
     int32_t abort_claimed, abort_rank;
-    uint32_t users; /* threads: ranks that still hold the board */
+    uint32_t left[ZP_LOCAL_MAX]; /* by place: this rank has destroyed its context */
     char abort_text[ZP_TEXT_BYTES];
     zp_line lines[ZP_CHANNELS][ZP_LOCAL_MAX];
     unsigned char mail[ZP_CHANNELS][ZP_LOCAL_MAX][ZP_MAIL_BYTES];
@@ -668,14 +672,19 @@ static zero_result zp_await(const zp_meeting *m, uint32_t *word, uint32_t value,
         if ((int32_t)(seen - value) >= 0) return ZERO_OK;
         if (spin < 64) continue;
         ZP_TRY(zp_meeting_aborted(m));
+        if (__atomic_load_n(&m->board->left[peer], __ATOMIC_ACQUIRE)) {
+            if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
+            return zp_failure_set(m->failure, ZERO_ERR_PEER, "rank %d destroyed its context before %s",
+                                  m->rank_of[peer], what);
+        }
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + m->timeout_s;
         if (now > deadline) {
-            (void)zp_failure_set(m->failure, ZERO_ERR_TIMEOUT,
-                                 "rank %d did not come to %s within %g s", m->rank_of[peer], what,
-                                 m->timeout_s);
-            zp_board_abort(m->board, m->rank_of[m->me], m->failure->text);
-            return ZERO_ERR_TIMEOUT;
+            char text[ZP_TEXT_BYTES];
+            (void)snprintf(text, sizeof text, "rank %d did not come to %s within %g s", m->rank_of[peer], what,
+                           m->timeout_s);
+            zp_board_abort(m->board, m->rank_of[m->me], text);
+            return zp_failure_set(m->failure, ZERO_ERR_TIMEOUT, "%s", text);
         }
         zp_sleep_on(word, seen);
     }
@@ -847,6 +856,10 @@ typedef struct zp_comm {
 #ifdef ZERO_WITH_MPI
     MPI_Comm mpi[ZP_CHANNELS], mpi_node;
     int mpi_made;
+    char *landing;         /* [ZP_CHANNELS][1 + nranks][ZP_LANDING]: given and got in an exchange */
+    MPI_Request *abort_sent; /* [nranks] */
+    int told;              /* the other nodes know that this rank failed */
+    int abandoned;         /* a request was given up, or a peer: what MPI may touch is never freed */
 #endif
 } zp_comm;
 
@@ -860,7 +873,150 @@ static zero_result zp_mpi(zp_comm *c, int code, const char *call) {
     return zp_failure_set(&c->failure, ZERO_ERR_COMM, "%s: %s", call, text);
 }
 #define ZP_MPI(c, call) ZP_TRY(zp_mpi(c, call, #call))
+
+#define ZP_LANDING (ZP_MAIL_BYTES + sizeof(uint64_t)) /* a rank's part of an exchange, its size first */
+#define ZP_ABORT_TAG 1 /* on the control channel, where there are no other messages */
+
+/* Another rank has failed: on this node, or on another that sent word of it. */
+static zero_result zp_mpi_aborted(zp_comm *c) {
+    char text[ZP_TEXT_BYTES];
+    MPI_Message message;
+    MPI_Status status;
+    int found = 0;
+    ZP_TRY(zp_meeting_aborted(&c->meeting));
+    ZP_MPI(c, MPI_Improbe(MPI_ANY_SOURCE, ZP_ABORT_TAG, c->mpi[ZP_CONTROL], &found, &message, &status));
+    if (!found) return ZERO_OK;
+    ZP_MPI(c, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
+    text[sizeof text - 1] = 0;
+    if (c->board) zp_board_abort(c->board, status.MPI_SOURCE, text);
+    return zp_failure_set(&c->failure, ZERO_ERR_PEER, "rank %d failed: %s", status.MPI_SOURCE, text);
+}
+
+static void zp_nap(void) {
+    struct timespec t;
+    t.tv_sec = 0;
+    t.tv_nsec = 50000;
+    nanosleep(&t, NULL);
+}
+
+/* Tells the ranks of the other nodes, if it was this rank that failed first on its node. Gives up
+   after a second: who cannot be reached runs into its time limit. */
+static void zp_mpi_tell(zp_comm *c) {
+    char *text = c->landing + (size_t)ZP_PARAMETERS * (size_t)(1 + c->nranks) * ZP_LANDING;
+    const double deadline = zp_seconds() + 1;
+    int n = 0, done = 0;
+    static_assert(ZP_TEXT_BYTES <= ZP_LANDING, "that channel has no exchange, its place serves here");
+    if (c->n == c->nranks || c->board->abort_rank != c->rank) return;
+    if (__atomic_exchange_n(&c->told, 1, __ATOMIC_ACQ_REL)) return;
+    memcpy(text, c->board->abort_text, ZP_TEXT_BYTES);
+    for (int r = 0; r < c->nranks; r++) {
+        int here = 0;
+        for (int p = 0; p < c->n; p++) here |= c->rank_of[p] == r;
+        if (here) continue;
+        if (MPI_Isend(text, ZP_TEXT_BYTES, MPI_BYTE, r, ZP_ABORT_TAG, c->mpi[ZP_CONTROL], &c->abort_sent[n])) break;
+        n++;
+    }
+    while (!done && zp_seconds() < deadline) {
+        done = 1;
+        for (int i = 0, one = 0; i < n; i++, one = 0)
+            done &= MPI_Test(&c->abort_sent[i], &one, MPI_STATUS_IGNORE) == MPI_SUCCESS && one;
+        if (!done) zp_nap();
+    }
+    if (!done) c->abandoned = 1;
+}
+
+/* What a message between nodes is for, in its tag: a peer that is elsewhere is found. */
+#define ZP_TAGS 16384 /* units that tags tell apart; MPI promises tags up to 32767 */
+static int zp_mpi_tag(int kind, int unit) { return 2 * (unit % ZP_TAGS) + (kind == ZP_ALL_GATHER); }
+static const char *zp_mpi_tag_name(int tag) { return zp_op_names[tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER]; }
+
+/* The rank of this rank's place on another node. */
+static int zp_comm_counterpart(const zp_comm *c, int node) {
+    return c->node_rank[node * c->node_size + c->me];
+}
+
+/* What went wrong with requests, in words. tag: pairs of requests, the first of each receives. */
+static zero_result zp_mpi_wrong(zp_comm *c, int code, const MPI_Status *statuses, int n, int tag) {
+    for (int i = 0; i < n && tag >= 0; i += 2) {
+        const int other = statuses[i].MPI_TAG;
+        if (other == tag || (code == MPI_ERR_IN_STATUS && statuses[i].MPI_ERROR == MPI_ERR_PENDING)) continue;
+        return zp_failure_set(&c->failure, ZERO_ERR_MISMATCH,
+                              "rank %d is at %s of unit %d, rank %d at %s of unit %d: all ranks must call the same "
+                              "hooks in the same order", statuses[i].MPI_SOURCE, zp_mpi_tag_name(other), other / 2,
+                              c->rank, zp_mpi_tag_name(tag), tag / 2);
+    }
+    for (int i = 0; i < n && code == MPI_ERR_IN_STATUS; i++)
+        if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
+            return zp_mpi(c, statuses[i].MPI_ERROR, "MPI_Testall");
+    return zp_mpi(c, code, "MPI_Testall");
+}
+
+static zero_result zp_mpi_late(zp_comm *c, MPI_Request *requests, int n, int tag, const char *what) {
+    int arrived = 1, i = 0;
+    for (; i < n && tag >= 0; i += 2) {
+        if (MPI_Request_get_status(requests[i], &arrived, MPI_STATUS_IGNORE) || !arrived) break;
+    }
+    const int node = i / 2 < c->node ? i / 2 : i / 2 + 1;
+    if (arrived)
+        (void)zp_failure_set(&c->failure, ZERO_ERR_TIMEOUT, "not all ranks came to %s within %g s", what, c->timeout_s);
+    else
+        (void)zp_failure_set(&c->failure, ZERO_ERR_TIMEOUT, "rank %d did not come to %s within %g s",
+                             zp_comm_counterpart(c, node), what, c->timeout_s);
+    if (c->board) zp_board_abort(c->board, c->rank, c->failure.text);
+    return ZERO_ERR_TIMEOUT;
+}
+
+/* Waits for requests as zp_await does for a peer: aborts and the time limit end it. What is given
+   up stays with MPI, so its memory is never freed. */
+static zero_result zp_mpi_wait(zp_comm *c, MPI_Request *requests, MPI_Status *statuses, int n, int tag,
+                               const char *what) {
+    double deadline = 0;
+    for (int spin = 0;; spin++) {
+        int done = 0;
+        const int code = MPI_Testall(n, requests, &done, statuses);
+        zero_result r = done || code ? zp_mpi_wrong(c, code, statuses, n, tag) : ZERO_OK;
+        if (!r && done) return ZERO_OK;
+        if (!r && spin < 256) { (void)sched_yield(); continue; }
+        if (!r) r = zp_mpi_aborted(c);
+        const double now = zp_seconds();
+        if (deadline == 0) deadline = now + c->timeout_s;
+        if (!r && now > deadline) r = zp_mpi_late(c, requests, n, tag, what);
+        if (r) { c->abandoned = 1; return r; }
+        zp_nap();
+    }
+}
+
+/* Every rank's `bytes` to every rank, each behind its size: ranks that called different functions
+   are found. */
+static zero_result zp_mpi_exchange(zp_comm *c, zp_channel channel, const void *mine, size_t bytes, void *all) {
+    char *give = c->landing + (size_t)channel * (size_t)(1 + c->nranks) * ZP_LANDING, *got = give + ZP_LANDING;
+    const uint64_t size = bytes;
+    const size_t part = sizeof size + bytes;
+    MPI_Request request;
+    MPI_Status status;
+    memcpy(give, &size, sizeof size);
+    memcpy(give + sizeof size, mine, bytes);
+    ZP_MPI(c, MPI_Iallgather(give, (int)part, MPI_BYTE, got, (int)part, MPI_BYTE, c->mpi[channel], &request));
+    ZP_TRY(zp_mpi_wait(c, &request, &status, 1, -1, zp_op_names[ZP_EXCHANGE]));
+    for (int r = 0; r < c->nranks; r++) {
+        if (memcmp(got + (size_t)r * part, &size, sizeof size))
+            return zp_failure_set(&c->failure, ZERO_ERR_MISMATCH,
+                                  "rank %d is not at the exchange of %zu bytes that rank %d is at: all ranks must "
+                                  "call the same functions in the same order", r, bytes, c->rank);
+        memcpy((char *)all + (size_t)r * bytes, got + (size_t)r * part + sizeof size, bytes);
+    }
+    return ZERO_OK;
+}
 #endif
+
+/* Tells the peers that this rank is gone. */
+static void zp_comm_abort(zp_comm *c, const char *why) {
+    if (!c->board) return;
+    zp_board_abort(c->board, c->rank, why);
+#ifdef ZERO_WITH_MPI
+    if (c->kind == ZERO_COMM_MPI) zp_mpi_tell(c);
+#endif
+}
 
 /* Every rank's `bytes` become all[0..nranks), in rank order. */
 static zero_result zp_comm_exchange(zp_comm *c, zp_channel channel, const void *mine, size_t bytes,
@@ -870,11 +1026,7 @@ static zero_result zp_comm_exchange(zp_comm *c, zp_channel channel, const void *
         return ZERO_OK;
     }
 #ifdef ZERO_WITH_MPI
-    if (c->kind == ZERO_COMM_MPI) {
-        ZP_MPI(c, MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
-                                c->mpi[channel]));
-        return ZERO_OK;
-    }
+    if (c->kind == ZERO_COMM_MPI) return zp_mpi_exchange(c, channel, mine, bytes, all);
 #endif
     return zp_board_exchange(&c->meeting, channel, ++c->seq[channel], mine, bytes, all);
 }
@@ -908,7 +1060,9 @@ static zero_result zp_region_threads(zp_comm *c, zp_region *r, zp_piece *all) {
     zero_result result = zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, all);
     for (int p = 0; p < c->n && !result; p++) missing |= !all[p].ok;
     if (result || missing) {
-        if (mine.hold) mine.hold->users = 1;
+        /* a peer that ended the exchange holds the piece; it may have, once this rank's `done` was up */
+        const int seen = result && c->meeting.board->lines[ZP_CONTROL][c->me].done == c->seq[ZP_CONTROL];
+        if (mine.hold && !seen) mine.hold->users = 1;
         if (!result) result = zp_comm_barrier(c); /* nobody looks at the pieces any more */
         zp_hold_drop(mine.hold);
         return result ? result : ZERO_ERR_MEMORY;
@@ -957,28 +1111,44 @@ static char *zp_align_page(void *p) {
     return (char *)(((uintptr_t)p + 4095) & ~(uintptr_t)4095);
 }
 
+/* Touches every page. 0: the system has no room for them (a small /dev/shm), which would otherwise
+   end the process at the first write. */
+static int zp_populate(char *p, size_t bytes) {
+#ifdef __linux__
+    if (madvise(p, bytes, 23 /* MADV_POPULATE_WRITE, Linux 5.14 */) && errno != EINVAL) return 0;
+#endif
+    memset(p, 0, bytes);
+    return 1;
+}
+
 static zero_result zp_region_window(zp_comm *c, zp_region *r) {
     void *base = NULL;
+    int who = -1;
     MPI_Info info;
     const MPI_Aint bytes = !r->single || c->me == 0 ? (MPI_Aint)(r->bytes + 4096) : 0;
     ZP_MPI(c, MPI_Info_create(&info));
     ZP_MPI(c, MPI_Info_set(info, "alloc_shared_noncontig", "true"));
     const int code = MPI_Win_allocate_shared(bytes, 1, info, c->mpi_node, &base, &r->window);
     (void)MPI_Info_free(&info);
-    if (code != MPI_SUCCESS) {
-        (void)zp_mpi(c, code, "MPI_Win_allocate_shared");
-        return ZERO_ERR_MEMORY;
+    if (code == MPI_SUCCESS) {
+        r->kind = 4;
+        ZP_MPI(c, MPI_Win_set_errhandler(r->window, MPI_ERRORS_RETURN));
     }
-    r->kind = 4;
-    for (int p = 0; p < c->n; p++) {
+    for (int p = 0; p < c->n && r->kind; p++) {
         MPI_Aint size;
         int unit;
         ZP_MPI(c, MPI_Win_shared_query(r->window, r->single ? 0 : p, &size, &unit, &base));
         r->base[p] = zp_align_page(base);
     }
-    if (bytes) memset(r->base[c->me], 0, r->bytes);
-    ZP_MPI(c, MPI_Barrier(c->mpi_node));
-    return ZERO_OK;
+    ZP_TRY(zp_comm_agree(c, r->kind != 0, &who)); /* over all nodes */
+    if (who < 0) {
+        const int cleared = !bytes || zp_populate(r->base[c->me], r->bytes);
+        ZP_TRY(zp_comm_agree(c, cleared, &who)); /* and nobody reads before all are cleared */
+        if (who < 0) return ZERO_OK;
+        zp_region_close(r, c->n, c->me);
+    }
+    return zp_failure_set(&c->failure, ZERO_ERR_MEMORY, "rank %d could not allocate %zu bytes in an MPI shared "
+                          "window: has its host's /dev/shm room for them?", who, r->bytes);
 }
 #endif
 
@@ -1062,16 +1232,24 @@ static const float *zp_op_peer(const zp_op *op, int place, int of_target) {
 }
 
 #ifdef ZERO_WITH_MPI
-/* The ranks of this rank's place on the other nodes, node by node. */
-static int zp_comm_counterpart(const zp_comm *c, int node) {
-    return c->node_rank[node * c->node_size + c->me];
+static zero_result zp_mpi_trade(const zp_op *op, int peer, float *in, const float *out, size_t n,
+                                MPI_Request *requests) {
+    zp_comm *c = op->comm;
+    ZP_MPI(c, MPI_Irecv(in, (int)n, MPI_FLOAT, peer, MPI_ANY_TAG, c->mpi[op->channel], &requests[0]));
+    ZP_MPI(c, MPI_Isend(out, (int)n, MPI_FLOAT, peer, zp_mpi_tag(op->kind, op->unit), c->mpi[op->channel],
+                        &requests[1]));
+    return ZERO_OK;
+}
+
+static zero_result zp_mpi_traded(const zp_op *op, MPI_Request *requests, int n) {
+    MPI_Status statuses[2 * ZP_LOCAL_MAX];
+    return zp_mpi_wait(op->comm, requests, statuses, n, zp_mpi_tag(op->kind, op->unit), zp_op_names[op->kind]);
 }
 
 /* Sums inside the node the slice of every counterpart, trades them, and adds over the nodes. */
 static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
     zp_comm *c = op->comm;
     MPI_Request requests[2 * ZP_LOCAL_MAX];
-    MPI_Status statuses[2 * ZP_LOCAL_MAX];
     float *out = s->out;
     const float scale = s->scale;
     const int accumulate = s->accumulate;
@@ -1088,11 +1266,11 @@ static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
             s->scale = 1;
             s->accumulate = 0;
             zp_sum_slices(s, n, threads);
-            ZP_MPI(c, MPI_Irecv(recv, (int)n, MPI_FLOAT, peer, 1, c->mpi[op->channel], &requests[count++]));
-            ZP_MPI(c, MPI_Isend(send, (int)n, MPI_FLOAT, peer, 1, c->mpi[op->channel], &requests[count++]));
+            ZP_TRY(zp_mpi_trade(op, peer, recv, send, n, requests + count));
+            count += 2;
             other++;
         }
-        ZP_MPI(c, MPI_Waitall(count, requests, statuses));
+        ZP_TRY(zp_mpi_traded(op, requests, count));
         /* the node's own sum reuses the first send buffer, which has been sent */
         for (int p = 0; p < c->n; p++)
             s->source[p] = zp_op_peer(op, p, 0) + (size_t)c->rank * op->shard + at;
@@ -1116,21 +1294,19 @@ static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
 static zero_result zp_gather_nodes(const zp_op *op) {
     zp_comm *c = op->comm;
     MPI_Request requests[2 * ZP_LOCAL_MAX];
-    MPI_Status statuses[2 * ZP_LOCAL_MAX];
     float *target = (float *)(op->region->base[c->me] + op->target);
     const float *source = (const float *)(op->region->base[c->me] + op->source);
     const size_t piece = (size_t)1 << 28;
     for (size_t at = 0; at < op->shard; at += piece) {
-        const int n = (int)zp_min(piece, op->shard - at);
+        const size_t n = zp_min(piece, op->shard - at);
         int count = 0;
         for (int k = 0; k < c->nnodes; k++) {
             if (k == c->node) continue;
             const int peer = zp_comm_counterpart(c, k);
-            ZP_MPI(c, MPI_Irecv(target + (size_t)peer * op->shard + at, n, MPI_FLOAT, peer, 2,
-                                c->mpi[op->channel], &requests[count++]));
-            ZP_MPI(c, MPI_Isend(source + at, n, MPI_FLOAT, peer, 2, c->mpi[op->channel], &requests[count++]));
+            ZP_TRY(zp_mpi_trade(op, peer, target + (size_t)peer * op->shard + at, source + at, n, requests + count));
+            count += 2;
         }
-        ZP_MPI(c, MPI_Waitall(count, requests, statuses));
+        ZP_TRY(zp_mpi_traded(op, requests, count));
     }
     return ZERO_OK;
 }
@@ -1256,7 +1432,13 @@ static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes,
     int place = 0;
 #ifdef ZERO_WITH_MPI
     if (c->kind == ZERO_COMM_MPI) {
-        ZP_MPI(c, MPI_Bcast(data, (int)bytes, MPI_BYTE, root, c->mpi[ZP_CONTROL]));
+        char *landing = c->stage.base[c->me];
+        MPI_Request request;
+        MPI_Status status;
+        if (c->rank == root && data != landing) memcpy(landing, data, bytes);
+        ZP_MPI(c, MPI_Ibcast(landing, (int)bytes, MPI_BYTE, root, c->mpi[ZP_CONTROL], &request));
+        ZP_TRY(zp_mpi_wait(c, &request, &status, 1, -1, zp_op_names[ZP_STAGED]));
+        if (c->rank != root && data != landing) memcpy(data, landing, bytes);
         return ZERO_OK;
     }
 #endif
@@ -1305,11 +1487,6 @@ static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     c->nranks = c->n = group->nranks;
     c->processes = group->shared;
     for (int p = 0; p < c->n; p++) c->rank_of[p] = p;
-    const int size = given->node_size ? given->node_size : c->nranks;
-    if (size < 1 || c->nranks % size)
-        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks",
-                              size, c->nranks);
-    ZP_TRY(zp_comm_nodes(c, size));
     c->mail = (char *)malloc((size_t)c->nranks * ZP_MAIL_BYTES);
     if (!c->mail) return zp_comm_fail(c, ZERO_ERR_MEMORY, "the exchange buffer");
     c->meeting.board = &group->board;
@@ -1323,12 +1500,17 @@ static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     c->board = (zp_board *)c->board_region.base[0];
     c->meeting.board = c->board;
     c->seq[ZP_CONTROL] = 0;
-    return ZERO_OK;
+    const int size = given->node_size ? given->node_size : c->nranks;
+    if (size < 1 || c->nranks % size)
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks",
+                              size, c->nranks);
+    return zp_comm_nodes(c, size);
 }
 
 #ifdef ZERO_WITH_MPI
 /* Node membership, from MPI or cut by node_size; every node must have as many ranks. */
 static zero_result zp_mpi_nodes(zp_comm *c, int node_size) {
+    enum { SIZE = 0, FIRST, PLACE, ASKED, FIELDS };
     int n = 0, first = 0;
     if (node_size && (node_size < 1 || c->nranks % node_size))
         return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks",
@@ -1347,34 +1529,48 @@ static zero_result zp_mpi_nodes(zp_comm *c, int node_size) {
     c->n = n;
     first = c->rank;
     ZP_MPI(c, MPI_Bcast(&first, 1, MPI_INT, 0, c->mpi_node)); /* a node is named by its lowest rank */
-    int mine[3] = {n, first, c->me};
+    int mine[FIELDS] = {n, first, c->me, node_size};
     int *all = (int *)malloc((size_t)c->nranks * sizeof mine);
     if (!all) return zp_comm_fail(c, ZERO_ERR_MEMORY, "the list of nodes");
-    const int code = MPI_Allgather(mine, 3, MPI_INT, all, 3, MPI_INT, c->mpi[ZP_CONTROL]);
+    const int code = MPI_Allgather(mine, FIELDS, MPI_INT, all, FIELDS, MPI_INT, c->mpi[ZP_CONTROL]);
     zero_result r = zp_mpi(c, code, "MPI_Allgather");
-    for (int i = 0; i < c->nranks && !r; i++)
-        if (all[3 * i] != n || n > ZP_LOCAL_MAX)
+    for (int i = 0; i < c->nranks && !r; i++) {
+        const int *his = all + FIELDS * i;
+        if (his[ASKED] != all[ASKED])
+            r = zp_failure_set(&c->failure, ZERO_ERR_MISMATCH, "comm.node_size is %d on rank 0, %d on rank %d",
+                               all[ASKED], his[ASKED], i);
+        else if (his[SIZE] != all[SIZE] || n > ZP_LOCAL_MAX)
             r = zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
-                               "rank %d shares its host with %d ranks, rank %d with %d: every host needs "
-                               "the same number, at most %d; or set comm.node_size", i, all[3 * i],
-                               c->rank, n, ZP_LOCAL_MAX);
+                               "nodes of %d ranks (rank 0) and of %d (rank %d): every node needs the same number, "
+                               "at most %d; start as many ranks on every host, or set comm.node_size", all[SIZE],
+                               his[SIZE], i, ZP_LOCAL_MAX);
+        else if (node_size && his[SIZE] != node_size)
+            r = zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.node_size is %d, but rank %d shares memory with "
+                               "only %d of those ranks: a node lies on one host", node_size, i, his[SIZE]);
+    }
     if (!r) r = zp_comm_nodes(c, n);
     if (!r && c->nnodes > ZP_LOCAL_MAX)
         r = zp_failure_set(&c->failure, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", c->nnodes, ZP_LOCAL_MAX);
     for (int i = 0, node = -1; i < c->nranks && !r; i++) { /* nodes in order of their lowest rank */
-        if (all[3 * i + 2] != 0) continue;
+        const int *his = all + FIELDS * i;
+        if (his[PLACE] != 0) continue;
         node++;
-        if (all[3 * i + 1] == first) c->node = node;
-        for (int q = 0; q < c->nranks; q++)
-            if (all[3 * q + 1] == all[3 * i + 1]) c->node_rank[node * n + all[3 * q + 2]] = q;
+        if (his[FIRST] == first) c->node = node;
+        for (int q = 0; q < c->nranks; q++) {
+            const int *other = all + FIELDS * q;
+            if (other[FIRST] == his[FIRST]) c->node_rank[node * n + other[PLACE]] = q;
+        }
     }
     free(all);
     return r;
 }
 
 static zero_result zp_comm_open_mpi(zp_comm *c, const zero_comm *given) {
-    int level = 0;
+    int level = 0, started = 0, ended = 0;
+    c->mpi_node = MPI_COMM_NULL;
     if (!given->handle) return zp_comm_fail(c, ZERO_ERR_ARGUMENT, "comm.handle is NULL: an MPI_Comm * is needed");
+    if (MPI_Initialized(&started) || MPI_Finalized(&ended) || !started || ended)
+        return zp_comm_fail(c, ZERO_ERR_COMM, "MPI is not running: call MPI_Init_thread with MPI_THREAD_MULTIPLE first");
     ZP_MPI(c, MPI_Query_thread(&level));
     if (level < MPI_THREAD_MULTIPLE)
         return zp_failure_set(&c->failure, ZERO_ERR_COMM,
@@ -1390,9 +1586,11 @@ static zero_result zp_comm_open_mpi(zp_comm *c, const zero_comm *given) {
     ZP_TRY(zp_mpi_nodes(c, given->node_size));
     for (int p = 0; p < c->n; p++) c->rank_of[p] = c->node_rank[c->node * c->node_size + p];
     c->mail = (char *)malloc((size_t)c->nranks * ZP_MAIL_BYTES);
+    c->landing = (char *)calloc(ZP_CHANNELS * (size_t)(1 + c->nranks), ZP_LANDING);
+    c->abort_sent = (MPI_Request *)malloc((size_t)c->nranks * sizeof *c->abort_sent);
     if (c->nnodes > 1)
         c->wire = (float *)malloc(2 * (size_t)(c->nnodes - 1) * ZP_STAGE_NUMEL * sizeof *c->wire);
-    if (!c->mail || (c->nnodes > 1 && !c->wire))
+    if (!c->mail || !c->landing || !c->abort_sent || (c->nnodes > 1 && !c->wire))
         return zp_comm_fail(c, ZERO_ERR_MEMORY, "the buffers between nodes");
     zero_result r = zp_region_open(c, &c->board_region, sizeof(zp_board), 1);
     if (r) return zp_comm_fail(c, r, "memory that the ranks of this host share");
@@ -1433,10 +1631,37 @@ static zero_result zp_comm_open(zp_comm *c, const zero_comm *given, double timeo
     return ZERO_OK;
 }
 
+/* Shared windows are freed by all ranks of a node or by none. A context that failed, or whose peers
+   did, leaves them and all that MPI may still touch to the end of the process; another waits here
+   for the ranks of its node. 1: nothing may be freed. */
+static int zp_comm_abandons(zp_comm *c, int broken) {
+#ifdef ZERO_WITH_MPI
+    MPI_Request request;
+    int ended = 0, done = 0;
+    if (c->kind != ZERO_COMM_MPI || !c->mpi_made || c->abandoned) return c->abandoned;
+    c->abandoned = MPI_Finalized(&ended) || ended || (broken && c->board);
+    if (c->abandoned || !c->board) return c->abandoned;
+    c->abandoned = MPI_Ibarrier(c->mpi_node, &request) != MPI_SUCCESS;
+    while (!c->abandoned && !done) {
+        c->abandoned = MPI_Test(&request, &done, MPI_STATUS_IGNORE) || (!done && zp_meeting_aborted(&c->meeting));
+        if (!done) zp_nap();
+    }
+    return c->abandoned;
+#else
+    (void)c; (void)broken;
+    return 0;
+#endif
+}
+
 static void zp_comm_close(zp_comm *c) {
+#ifdef ZERO_WITH_MPI
+    if (c->abandoned) return;
+#endif
     zp_region_close(&c->stage, c->n, c->me);
     zp_region_close(&c->board_region, c->n, c->me);
 #ifdef ZERO_WITH_MPI
+    free(c->landing);
+    free(c->abort_sent);
     for (int i = 0; i < c->mpi_made; i++) (void)MPI_Comm_free(&c->mpi[i]);
     if (c->mpi_made == ZP_CHANNELS && c->mpi_node != MPI_COMM_NULL) (void)MPI_Comm_free(&c->mpi_node);
 #endif
@@ -1619,18 +1844,17 @@ static int zp_pool_find(const zp_pool *p, int unit) {
 }
 
 /* The shared buffer that was used longest ago, among those that are not open and whose unit is not
-   wanted soon; if none, among those not open; -1: all open. */
+   wanted soon; -1: there is none. */
 static int zp_pool_oldest(const zp_pool *p, const int *soon, int nsoon) {
-    int best = -1, any = -1;
+    int best = -1;
     for (int b = 0; b < p->n; b++) {
         const zp_buffer *x = &p->buffer[b];
         int wanted = 0;
         if (x->own || x->open) continue;
-        if (any < 0 || x->used < p->buffer[any].used) any = b;
         for (int i = 0; i < nsoon; i++) wanted |= x->unit >= 0 && soon[i] == x->unit;
         if (!wanted && (best < 0 || x->used < p->buffer[best].used)) best = b;
     }
-    return best >= 0 ? best : any;
+    return best;
 }
 
 static void zp_pool_forget(zp_pool *p) {
@@ -1740,6 +1964,7 @@ struct zero_ctx {
     int micro, micro_steps, sharded; /* sharded: this step accumulates SHARDED */
     int opens;                       /* hooks begun and not ended in this pass */
     int stepped;                     /* a step was made: a report exists */
+    int looked;                      /* peers may still be reading mapped parameters, after zero_reduce */
     zero_result dead;
     const char *call; /* the public function that runs */
     char text[ZP_TEXT_BYTES + 128];
@@ -1940,7 +2165,8 @@ static int zp_schedule(zero_ctx *z, zp_pool *pool, const zp_trace *t, int unit, 
     for (int i = 0; i < ahead; i++) {
         const zp_place *at = &z->place[soon[i]];
         if (zp_whole(at) || !z->layout.unit[soon[i]].numel) continue;
-        const int got = zp_pool_take(pool, soon[i], at->parameter_buffer, soon, ahead, &b);
+        int got = zp_pool_take(pool, soon[i], at->parameter_buffer, soon, ahead, &b);
+        if (got < 0 && i == 0) got = zp_pool_take(pool, unit, at->parameter_buffer, NULL, 0, &b); /* now before soon */
         if (got < 0 && i == 0) return -1;
         if (got > 0) fill[n++] = soon[i];
         if (got >= 0 && i == 0) pool->buffer[b].open++; /* protects it from the ones ahead */
@@ -2080,9 +2306,10 @@ static void zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     memset(text, 0, bytes);
     if (i == 0)
         (void)snprintf(text, bytes, "stage %d, micro_steps %d, accumulation %d, prefetch %d, bucket_numel "
-                       "%zu, persistence_numel %lld, no_overflow_check %d, no_mapping %d, tensors %d",
+                       "%zu, persistence_numel %lld, no_overflow_check %d, no_mapping %d, node_size %d, tensors %d",
                        c->stage, c->micro_steps, (int)c->accumulation, c->prefetch, c->bucket_numel,
-                       (long long)c->persistence_numel, c->no_overflow_check, c->no_mapping, z->ntensors);
+                       (long long)c->persistence_numel, c->no_overflow_check, c->no_mapping, z->comm.node_size,
+                       z->ntensors);
     else {
         const zero_tensor_desc *d = &z->tensors[i - 1].desc;
         (void)snprintf(text, bytes, "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, name %s",
@@ -2443,6 +2670,7 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_adamw *adamw) {
     const zp_place *at = &z->place[u];
     size_t begin, end;
     zp_update_range(z, u, &begin, &end);
+    ZP_DO(z, zp_event_wait(&z->compute, &z->live[u].gathered)); /* an evaluation may have gathered what it left */
     const float *whole = (const float *)(z->gradient_region.base[z->comm.me] + at->gradient_at);
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &z->layout.members[x->first_member + i];
@@ -2632,30 +2860,40 @@ static zero_result zp_config_check(zero_ctx *z) {
     if (c->persistence_numel < ZERO_NONE)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "persistence_numel is %lld, expected -1 or more",
                        (long long)c->persistence_numel);
+    if (c->threads < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "threads is %d, expected 0 or more", c->threads);
     if (!(c->timeout_s >= 0))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "timeout_s is %g, expected 0 or more", c->timeout_s);
     z->policy = zp_policies[c->stage];
     if (!c->micro_steps) c->micro_steps = 1;
     if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = z->policy.accumulation;
     c->prefetch = c->prefetch == ZERO_NONE ? 0 : c->prefetch ? c->prefetch : 1;
-    if (c->timeout_s == 0) c->timeout_s = 600;
+    if (c->timeout_s == 0) c->timeout_s = ZP_TIMEOUT_S;
     c->threads = zp_threads(c->threads);
     return ZERO_OK;
+}
+
+/* Who cannot join tells the whole group: there is no board of its own yet to tell it on. */
+static void zp_group_abort(const zero_comm *comm, const char *why) {
+    zero_local *group = comm->kind == ZERO_COMM_LOCAL ? (zero_local *)comm->handle : NULL;
+    zero_local_abort(group, comm->rank, why);
 }
 
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
     if (!out || !cfg || !comm) return ZERO_ERR_ARGUMENT;
     *out = NULL;
     zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
-    if (!z) return ZERO_ERR_MEMORY;
+    if (!z) {
+        zp_group_abort(comm, "zero_create: no memory for the context");
+        return ZERO_ERR_MEMORY;
+    }
     *out = z;
     z->cfg = *cfg;
     z->call = "zero_create";
     z->comm.nranks = 1;
     (void)zp_device_open(&z->device);
-    zero_result r = zp_config_check(z);
-    if (r) z->dead = r; /* peers have checked the same values, or learn it from zero_destroy */
-    else r = zp_check(z, zp_comm_open(&z->comm, comm, z->cfg.timeout_s));
+    zero_result r = zp_check(z, zp_comm_open(&z->comm, comm, cfg->timeout_s > 0 ? cfg->timeout_s : ZP_TIMEOUT_S));
+    if (!r) z->dead = r = zp_config_check(z); /* peers see the same values, or learn it from zero_destroy */
+    if (r && !z->comm.board) zp_group_abort(comm, z->text);
     return r;
 }
 
@@ -2663,11 +2901,12 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     if (!d || !d->name || !d->name[0]) return zp_fail(z, ZERO_ERR_ARGUMENT, "a tensor needs a name");
     if (zp_tensor_find(z, d->name) >= 0)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s was announced before", d->name);
-    if (d->numel < 1 || d->numel > (size_t)1 << 48)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: numel is %zu, expected 1..2^48", d->name, d->numel);
     if (d->layers < 0 || d->unit < 0 || d->uses < 0 || d->layers > 1 << 20 || d->unit > 1 << 20)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: layers %d, unit %d, uses %d, expected 0 or more",
                        d->name, d->layers, d->unit, d->uses);
+    const size_t most = ((size_t)1 << 48) / (size_t)(d->layers ? d->layers : 1);
+    if (d->numel < 1 || d->numel > most)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: numel is %zu, expected 1..%zu", d->name, d->numel, most);
     if (d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: flags %d, unknown bits", d->name, d->flags);
     if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL)
@@ -2732,6 +2971,20 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     return ZERO_OK;
 }
 
+/* The units of all tensors are 0..n-1, with no gap. */
+static zero_result zp_build_units(zero_ctx *z) {
+    for (int u = 0; u < z->layout.units; u++) {
+        int known = z->layout.unit[u].members > 0;
+        for (int t = 0; t < z->ntensors && !known; t++) { /* KEEP tensors lie elsewhere */
+            const zero_tensor_desc *d = &z->tensors[t].desc;
+            known = u >= d->unit && u < d->unit + d->layers;
+        }
+        if (!known)
+            return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
+    }
+    return ZERO_OK;
+}
+
 zero_result zero_build(zero_ctx *z) {
     size_t parameter_bytes = 0, gradient_bytes = 0;
     ZP_ENTER(z, "zero_build");
@@ -2739,6 +2992,7 @@ zero_result zero_build(zero_ctx *z) {
     ZP_TRY(zp_build_agree(z));
     zero_result r = z->ntensors ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "no tensor was announced");
     if (!r) r = zp_plan_make(z, &parameter_bytes, &gradient_bytes);
+    if (!r) r = zp_build_units(z);
     if (r) { z->dead = r; return r; } /* the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z, parameter_bytes, gradient_bytes));
     z->sharded = zp_plan_sharded(z, z->cfg.micro_steps);
@@ -2749,10 +3003,11 @@ zero_result zero_build(zero_ctx *z) {
 void zero_destroy(zero_ctx *z) {
     if (!z) return;
     const int broken = z->dead || zp_failure_result(&z->comm.failure) || (z->phase != ZP_IDLE && z->phase != ZP_REDUCED);
-    if (broken && z->comm.board) /* first: this rank's own queue may wait for peers that wait for it */
-        zp_board_abort(z->comm.board, z->comm.rank, z->text[0] ? z->text : "it gave up its context");
+    if (broken) /* first: this rank's own queue may wait for peers that wait for it */
+        zp_comm_abort(&z->comm, z->text[0] ? z->text : "it gave up its context");
     for (int i = 0; i < 2 && z->streams_made; i++) zp_stream_close(&z->stream[i]);
     if (z->streams_made) zp_stream_close(&z->compute);
+    if (z->comm.board) __atomic_store_n(&z->comm.board->left[z->comm.me], 1, __ATOMIC_RELEASE);
     for (int u = 0; u < z->layout.all && z->live; u++) {
         zp_live *live = &z->live[u];
         zp_event_close(&live->written);
@@ -2762,8 +3017,10 @@ void zero_destroy(zero_ctx *z) {
         zp_event_close(&live->released);
     }
     zp_event_close(&z->agreed);
-    zp_region_close(&z->parameter_region, z->comm.n, z->comm.me);
-    zp_region_close(&z->gradient_region, z->comm.n, z->comm.me);
+    if (!zp_comm_abandons(&z->comm, broken)) {
+        zp_region_close(&z->parameter_region, z->comm.n, z->comm.me);
+        zp_region_close(&z->gradient_region, z->comm.n, z->comm.me);
+    }
     zp_device_free(z->m);
     zp_device_free(z->v);
     zp_device_free(z->partial);
@@ -2782,7 +3039,10 @@ void zero_destroy(zero_ctx *z) {
 }
 
 const char *zero_last_error(const zero_ctx *z) { return z ? z->text : "no context"; }
-void zero_query_config(const zero_ctx *z, zero_config *cfg) { *cfg = z->cfg; }
+void zero_query_config(const zero_ctx *z, zero_config *cfg) {
+    *cfg = z->cfg;
+    cfg->bucket_numel = z->bucket_numel;
+}
 int zero_rank(const zero_ctx *z) { return z->comm.rank; }
 int zero_nranks(const zero_ctx *z) { return z->comm.nranks; }
 
@@ -2956,7 +3216,10 @@ zero_result zero_pass_end(zero_ctx *z) {
                            z->live[u].forward_opens ? "forward" : "backward");
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
-    if (z->pass == ZERO_EVAL) return ZERO_OK;
+    if (z->pass == ZERO_EVAL) {
+        z->looked |= z->place[0].mapped && z->phase == ZP_REDUCED;
+        return ZERO_OK;
+    }
     z->phase = ZP_BETWEEN;
     return zp_gradients_finish(z);
 }
@@ -3007,6 +3270,11 @@ zero_result zero_step(zero_ctx *z, const zero_adamw *adamw) {
                        adamw ? (double)adamw->beta2 : 0, adamw ? (double)adamw->eps : 0,
                        adamw ? (double)adamw->weight_decay : 0, adamw ? (double)adamw->max_norm : 0);
     zp_decide_args decide = {z->control, *adamw, !z->cfg.no_overflow_check};
+    if (z->looked) { /* rare: the update waits until nobody reads what it changes */
+        ZP_DO(z, zp_stream_sync(&z->compute));
+        ZP_DO(z, zp_comm_barrier(&z->comm));
+        z->looked = 0;
+    }
     ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
     ZP_DO(z, zp_decide(&z->compute, &decide, 1));
     ZP_TRY(zp_update_all(z, adamw));
@@ -3052,6 +3320,7 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
         ZP_TRY(zp_read_run(z, kind, &run, out ? out + done : NULL));
         done += run.numel;
     }
+    z->looked |= z->place[0].mapped && z->phase == ZP_REDUCED;
     return zp_check(z, zp_stream_sync(&z->compute));
 }
 

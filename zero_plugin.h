@@ -267,7 +267,7 @@ void zero_destroy(zero_ctx *z);
    call with it. */
 const char *zero_last_error(const zero_ctx *z);
 
-/* The configuration with every default resolved. */
+/* The configuration with every default resolved (bucket_numel: from the first plan on). */
 void zero_query_config(const zero_ctx *z, zero_config *cfg);
 
 int zero_rank(const zero_ctx *z);

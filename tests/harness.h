@@ -10,7 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 static int test_passed, test_failed;
 static char test_first[512]; /* the first failure inside a case */
@@ -91,6 +94,13 @@ __attribute__((unused)) static zero_comm test_comm(const test_rank *r) {
     return c;
 }
 
+/* Memory that forked processes share. */
+__attribute__((unused)) static void *test_shared(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) abort();
+    return p;
+}
+
 /* 1: no rank failed. */
 __attribute__((unused))
 static int test_ranks(int nranks, int node_size, void (*body)(test_rank *), void *arg) {
@@ -117,6 +127,45 @@ static int test_ranks(int nranks, int node_size, void (*body)(test_rank *), void
         ok &= !ranks[i].failed;
     }
     zero_local_destroy(local);
+    return ok;
+}
+
+/* The same on processes, forked here: what they tell must lie in memory that is shared. A process
+   that is not done after `limit` seconds is killed and has failed. */
+__attribute__((unused))
+static int test_processes(int nranks, int node_size, void (*body)(test_rank *), void *arg, unsigned limit) {
+    const size_t bytes = (size_t)nranks * sizeof(test_rank);
+    test_rank *ranks = (test_rank *)test_shared(bytes);
+    pid_t pid[64];
+    zero_local *local = NULL;
+    int ok = 1;
+    if (zero_local_create(&local, nranks, 1)) return 0;
+    test_first[0] = 0;
+    fflush(NULL);
+    for (int i = 0; i < nranks; i++) {
+        test_rank *r = &ranks[i];
+        r->rank = i;
+        r->nranks = nranks;
+        r->local = local;
+        r->node_size = node_size;
+        r->arg = arg;
+        pid[i] = fork();
+        if (pid[i] < 0) abort();
+        if (pid[i]) continue;
+        (void)alarm(limit);
+        body(r);
+        fflush(NULL);
+        _exit(r->failed);
+    }
+    for (int i = 0; i < nranks; i++) {
+        int status = 0;
+        (void)waitpid(pid[i], &status, 0);
+        if (WIFSIGNALED(status)) test_rank_fail(&ranks[i], "killed by signal %d", WTERMSIG(status));
+        if ((status || ranks[i].failed) && ok) snprintf(test_first, sizeof test_first, "rank %d: %.480s", i, ranks[i].why);
+        ok &= !status && !ranks[i].failed;
+    }
+    zero_local_destroy(local);
+    (void)munmap(ranks, bytes);
     return ok;
 }
 

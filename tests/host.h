@@ -10,6 +10,8 @@
 #define HOST_TENSORS 12
 #define HOST_NAME 16
 
+struct host_run;
+
 typedef struct host_spec {
     uint64_t seed;
     int nranks, node_size, steps, micro_steps;
@@ -23,6 +25,8 @@ typedef struct host_spec {
     int evaluate;      /* an evaluation pass between steps */
     zero_adamw adamw;
     zero_config cfg;
+    /* spoils gradients of tensor t from element `first` on, after backward wrote them; may be NULL */
+    void (*poison)(struct host_run *h, int t, size_t first, float *g);
 } host_spec;
 
 typedef struct host_pointers { float *field[HOST_TENSORS]; } host_pointers;
@@ -81,12 +85,11 @@ static int host_unit_of(const host_spec *s, int t, size_t i) {
     return s->desc[t].unit + (int)(i / s->desc[t].numel);
 }
 
-/* One micro-step's gradient of one rank: what a unit's uses add up to. */
-static float host_gradient(const host_spec *s, int step, int micro, int rank, int t, size_t i) {
-    if (host_unit_of(s, t, i) == s->silent_unit) return 0;
+/* Adds one micro-step's gradient of one rank, use by use. */
+static float host_gradient(const host_spec *s, float sum, int step, int micro, int rank, int t, size_t i) {
+    if (host_unit_of(s, t, i) == s->silent_unit) return sum;
     const float g = host_value(s, 1, step, micro, rank, t, i);
     const int uses = s->desc[t].flags & ZERO_KEEP ? 1 : host_uses(s, host_unit_of(s, t, i));
-    float sum = 0;
     for (int k = 0; k < uses; k++) sum += g;
     return sum;
 }
@@ -108,10 +111,8 @@ static float host_mean_gradient(const host_spec *s, int sharded, int step, int t
     const float scale = 1.0f / (float)s->nranks;
     memset(local, 0, sizeof local);
     for (int micro = 0; micro < s->micro_steps; micro++) {
-        for (int r = 0; r < s->nranks; r++) {
-            const float g = host_gradient(s, step, micro, r, t, i);
-            local[r] = sharded ? g : local[r] + g;
-        }
+        for (int r = 0; r < s->nranks; r++)
+            local[r] = host_gradient(s, sharded ? 0 : local[r], step, micro, r, t, i);
         if (sharded) acc = micro ? acc + scale * host_sum(s, local) : scale * host_sum(s, local);
     }
     return sharded ? acc : scale * host_sum(s, local);
@@ -121,8 +122,9 @@ static float host_mean_gradient(const host_spec *s, int sharded, int step, int t
 static void host_reference_step(host_reference *r, const host_spec *s, int sharded, int step, float factor) {
     const zero_adamw *a = &s->adamw;
     r->steps++;
-    const float size = (float)((double)a->lr / (1.0 - pow((double)a->beta1, (double)r->steps)));
-    const float root = (float)(1.0 / sqrt(1.0 - pow((double)a->beta2, (double)r->steps)));
+    const double root = sqrt(1.0 - pow((double)a->beta2, (double)r->steps));
+    const float size = (float)((double)a->lr * root / (1.0 - pow((double)a->beta1, (double)r->steps)));
+    const float eps = a->eps * (float)root;
     for (int t = 0; t < s->ntensors; t++) {
         const float decay = s->desc[t].flags & ZERO_NO_DECAY ? 0 : a->lr * a->weight_decay;
         for (size_t i = 0; i < host_numel(s, t); i++) {
@@ -132,12 +134,12 @@ static void host_reference_step(host_reference *r, const host_spec *s, int shard
             const float v = a->beta2 * r->v[t][i] + (1.0f - a->beta2) * (g * g);
             r->m[t][i] = m;
             r->v[t][i] = v;
-            r->p[t][i] -= size * (m / (sqrtf(v) * root + a->eps)) + decay * r->p[t][i];
+            r->p[t][i] -= size * (m / (sqrtf(v) + eps)) + decay * r->p[t][i];
         }
     }
 }
 
-static double host_reference_norm(const host_spec *s, int sharded, int step) {
+__attribute__((unused)) static double host_reference_norm(const host_spec *s, int sharded, int step) {
     double sum = 0;
     for (int t = 0; t < s->ntensors; t++)
         for (size_t i = 0; i < host_numel(s, t); i++) {
@@ -217,6 +219,7 @@ static int host_backward(host_run *h, int unit, int with_params, int first) {
             const float x = host_value(s, 1, h->step, h->micro, h->rank->rank, t, at + i);
             g[i] = store ? x : g[i] + x;
         }
+        if (s->poison) s->poison(h, t, at, g);
     }
     HOST_TRY(h, zero_backward_end(h->z, unit));
     return 1;
@@ -238,7 +241,7 @@ static int host_train_pass(host_run *h) {
     return 1;
 }
 
-static int host_evaluate(host_run *h) {
+__attribute__((unused)) static int host_evaluate(host_run *h) {
     HOST_TRY(h, zero_pass_begin(h->z, ZERO_EVAL, 0, 1));
     for (int u = 0; u < h->spec->units; u++)
         if (!host_forward(h, u)) return 0;
@@ -287,7 +290,7 @@ static int host_open(host_run *h, const host_spec *s, test_rank *rank) {
 }
 
 /* Reads a whole tensor in pieces and compares it, bit by bit. */
-static int host_compare(host_run *h, zero_kind kind, float *const *expected, const char *what) {
+__attribute__((unused)) static int host_compare(host_run *h, zero_kind kind, float *const *expected, const char *what) {
     const host_spec *s = h->spec;
     for (int t = 0; t < s->ntensors; t++) {
         const size_t n = host_numel(s, t);
@@ -306,6 +309,15 @@ static int host_compare(host_run *h, zero_kind kind, float *const *expected, con
     return 1;
 }
 
+__attribute__((unused)) static uint64_t host_hash_floats(uint64_t hash, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        hash = test_mix(hash ^ bits);
+    }
+    return hash;
+}
+
 /* A 64-bit hash of all weights, m and v. */
 __attribute__((unused)) static uint64_t host_hash(host_run *h) {
     const host_spec *s = h->spec;
@@ -317,11 +329,7 @@ __attribute__((unused)) static uint64_t host_hash(host_run *h) {
             float *seen = (float *)calloc(n, sizeof *seen);
             if (zero_read_tensor(h->z, s->desc[t].name, (zero_kind)kind, 0, n, seen))
                 test_rank_fail(h->rank, "%s", zero_last_error(h->z));
-            for (size_t i = 0; i < n; i++) {
-                uint32_t bits;
-                memcpy(&bits, &seen[i], sizeof bits);
-                hash = test_mix(hash ^ bits);
-            }
+            hash = host_hash_floats(hash, seen, n);
             free(seen);
         }
     return hash;

@@ -1,0 +1,931 @@
+/* gpt2.c - GPT-2 on any device: what gpt2.h promises, on top of ops.h and zero_plugin.h. Common
+   subset of C11 and CUDA C++.
+
+   Shapes in comments: R = B T rows, C channels, Vp padded vocabulary. Memory of one micro-step:
+
+       kept     | x ln1 qkv atty res2 ln2 fch (gelu) of block 0 | of block 1 | ... | final norm |
+       shared   | logits of a chunk of rows                                             |
+                | 4C gradients | what is computed again, of the block at hand |
+
+   The classifier runs when no block is under way, so its logits and the blocks' passing values
+   share memory. `recompute` moves values from kept to shared; no other code depends on it, except
+   for the line that computes them again. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include "gpt2.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops.h"
+
+#ifdef _OPENMP
+#define OMP(x) _Pragma(#x)
+#else
+#define OMP(x)
+#endif
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        const zero_result try_result = (call);                                                     \
+        if (try_result != ZERO_OK) return try_result;                                              \
+    } while (0)
+
+/* ---- errors -------------------------------------------------------------------------------- */
+
+static zero_result refuse(gpt2_error *err, zero_result result, const char *format, ...) {
+    va_list list;
+    if (!err) return result;
+    va_start(list, format);
+    (void)vsnprintf(err->sentence, sizeof err->sentence, format, list);
+    va_end(list);
+    return result;
+}
+
+/* Passes a result of the plugin on, with its sentence. */
+static zero_result plugin(gpt2_error *err, const zero_ctx *z, zero_result result) {
+    if (result == ZERO_OK) return ZERO_OK;
+    return refuse(err, result, "%s", zero_last_error(z));
+}
+
+static void no_error(gpt2_error *err) {
+    if (err) err->sentence[0] = '\0';
+}
+
+/* ---- configuration ------------------------------------------------------------------------- */
+
+/* Names of fixed sizes. Channels and heads of GPT-2 by layers, layers and heads of GPT-3 by
+   channels (Brown et al. 2020, table 2.1). */
+typedef struct named_size {
+    int layers, channels, heads;
+} named_size;
+
+static const named_size gpt2_sizes[] = {{6, 384, 6},    {12, 768, 12},  {24, 1024, 16},
+                                        {36, 1280, 20}, {48, 1600, 25}, {60, 1920, 30},
+                                        {72, 2880, 30}, {84, 3456, 36}};
+static const named_size gpt3_sizes[] = {{6, 384, 6},    {12, 768, 12},  {24, 1024, 16},
+                                        {24, 1536, 16}, {24, 2048, 16}, {32, 2560, 32},
+                                        {32, 4096, 32}, {96, 12288, 96}};
+
+enum { SIZES = 8, MAX_LAYERS = 4096, MAX_CHANNELS = 1 << 16, MAX_TOKENS = 1 << 20 };
+
+/* Every configuration passes here; sizes are bounded so that products of them fit size_t. */
+static zero_result check_config(const gpt2_config *c, const char *what, gpt2_error *err) {
+    if (c->layers < 1 || c->layers > MAX_LAYERS || c->channels < 1 || c->channels > MAX_CHANNELS
+        || c->heads < 1 || c->max_seq_len < 1 || c->max_seq_len > MAX_TOKENS || c->vocab_size < 1
+        || c->vocab_size > MAX_TOKENS)
+        return refuse(
+            err, ZERO_ERR_ARGUMENT,
+            "%s: %d layers, %d channels, %d heads, %d positions and %d vocabulary entries "
+            "are out of range",
+            what, c->layers, c->channels, c->heads, c->max_seq_len, c->vocab_size);
+    if (c->channels % c->heads)
+        return refuse(err, ZERO_ERR_ARGUMENT, "%s: %d heads do not divide %d channels", what,
+                      c->heads, c->channels);
+    if (c->padded_vocab_size < c->vocab_size || c->padded_vocab_size % 128
+        || c->padded_vocab_size > MAX_TOKENS + 128)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "%s: a padded vocabulary of %d is no multiple of 128 that holds %d entries",
+                      what, c->padded_vocab_size, c->vocab_size);
+    return ZERO_OK;
+}
+
+/* One of a name's fixed sizes, found by layers or by channels. */
+static int find_size(const named_size *sizes, int layers, int channels, gpt2_config *cfg) {
+    for (int i = 0; i < SIZES; i++) {
+        if (sizes[i].layers != layers && sizes[i].channels != channels) continue;
+        cfg->layers = sizes[i].layers;
+        cfg->channels = sizes[i].channels;
+        cfg->heads = sizes[i].heads;
+        return 1;
+    }
+    return 0;
+}
+
+/* The sizes that a descriptor says; 0 if it is none. */
+static int read_descriptor(const char *text, int max_seq_len, gpt2_config *cfg) {
+    int n = 0, end = 0;
+    if (sscanf(text, "char:%dx%dx%d%n", &cfg->layers, &cfg->channels, &cfg->heads, &end) == 3
+        && !text[end]) {
+        cfg->max_seq_len = max_seq_len ? max_seq_len : 64;
+        cfg->vocab_size = 65;
+        return 1;
+    }
+    cfg->vocab_size = 50257;
+    cfg->max_seq_len = 1024;
+    if (sscanf(text, "d%d%n", &n, &end) == 1 && !text[end]) return find_size(gpt2_sizes, n, 0, cfg);
+    if (sscanf(text, "gpt2:d%d%n", &n, &end) == 1 && !text[end])
+        return find_size(gpt2_sizes, n, 0, cfg);
+    cfg->max_seq_len = 2048;
+    if (sscanf(text, "gpt3:c%d%n", &n, &end) == 1 && !text[end])
+        return find_size(gpt3_sizes, 0, n, cfg);
+    return 0;
+}
+
+zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_seq_len,
+                              gpt2_config *cfg, gpt2_error *err) {
+    gpt2_config made;
+    memset(&made, 0, sizeof made);
+    no_error(err);
+    if (!read_descriptor(descriptor, max_seq_len, &made))
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "'%s' is no model: known are dN and gpt2:dN with N = 6 12 24 36 48 60 72 84, "
+                      "gpt3:cN with N = 384 768 1024 1536 2048 2560 4096 12288, and char:LxCxH "
+                      "(layers, channels, heads)",
+                      descriptor);
+    if (vocab_size) made.vocab_size = vocab_size;
+    if (made.vocab_size <= MAX_TOKENS) made.padded_vocab_size = (made.vocab_size + 127) / 128 * 128;
+    TRY(check_config(&made, descriptor, err));
+    *cfg = made;
+    return ZERO_OK;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------- */
+
+enum tensor_index {
+    WTE,
+    WPE,
+    LN1W,
+    LN1B,
+    QKVW,
+    QKVB,
+    ATTPROJW,
+    ATTPROJB,
+    LN2W,
+    LN2B,
+    FCW,
+    FCB,
+    FCPROJW,
+    FCPROJB,
+    LNFW,
+    LNFB
+};
+
+static zero_tensor_desc describe(const char *name, size_t numel, size_t field, int layers, int unit,
+                                 int flags) {
+    zero_tensor_desc d;
+    d.name = name;
+    d.numel = numel;
+    d.layers = layers;
+    d.unit = unit;
+    d.uses = 1;
+    d.flags = flags;
+    d.field = field;
+    return d;
+}
+
+#define MATRIX(name, numel, layers, unit)                                                          \
+    describe(#name, numel, offsetof(gpt2_tensors, name), layers, unit, 0)
+#define VECTOR(name, numel, layers, unit)                                                          \
+    describe(#name, numel, offsetof(gpt2_tensors, name), layers, unit, ZERO_NO_DECAY | ZERO_ONE_D)
+
+void gpt2_describe(const gpt2_config *cfg, zero_tensor_desc out[GPT2_TENSORS]) {
+    const size_t C = (size_t)cfg->channels;
+    const int L = cfg->layers;
+    out[WTE] = MATRIX(wte, (size_t)cfg->padded_vocab_size * C, 1, 0);
+    out[WTE].uses = 2;
+    out[WPE] = MATRIX(wpe, (size_t)cfg->max_seq_len * C, 1, 0);
+    out[LN1W] = VECTOR(ln1w, C, L, 1);
+    out[LN1B] = VECTOR(ln1b, C, L, 1);
+    out[QKVW] = MATRIX(qkvw, 3 * C * C, L, 1);
+    out[QKVB] = VECTOR(qkvb, 3 * C, L, 1);
+    out[ATTPROJW] = MATRIX(attprojw, C * C, L, 1);
+    out[ATTPROJB] = VECTOR(attprojb, C, L, 1);
+    out[LN2W] = VECTOR(ln2w, C, L, 1);
+    out[LN2B] = VECTOR(ln2b, C, L, 1);
+    out[FCW] = MATRIX(fcw, 4 * C * C, L, 1);
+    out[FCB] = VECTOR(fcb, 4 * C, L, 1);
+    out[FCPROJW] = MATRIX(fcprojw, 4 * C * C, L, 1);
+    out[FCPROJB] = VECTOR(fcprojb, C, L, 1);
+    out[LNFW] = VECTOR(lnfw, C, 1, L + 1);
+    out[LNFB] = VECTOR(lnfb, C, 1, L + 1);
+}
+
+static size_t tensor_numel(const zero_tensor_desc *d) { return d->numel * (size_t)d->layers; }
+
+size_t gpt2_numel(const gpt2_config *cfg) {
+    zero_tensor_desc table[GPT2_TENSORS];
+    size_t sum = 0;
+    gpt2_describe(cfg, table);
+    for (int i = 0; i < GPT2_TENSORS; i++) sum += tensor_numel(&table[i]);
+    return sum;
+}
+
+/* ---- initialisation ------------------------------------------------------------------------ */
+
+#define CHUNK ((size_t)1 << 18) /* floats of a tensor that are held at once */
+
+static inline uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+static const uint64_t golden = 0x9E3779B97F4A7C15u;
+
+uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i) {
+    return mix(mix(seed + golden * (stream + 1)) + golden * (i + 1));
+}
+
+static inline double uniform_of(uint64_t r) { return ((double)(r >> 11) + 0.5) * 0x1p-53; }
+
+static inline uint64_t bits_of(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline double of_bits(uint64_t bits) {
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* ln u, 0 < u < 1, within 1e-15 times the larger of |ln u| and 1: u = m / 2^n with m between
+   sqrt(1/2) and sqrt(2), ln m = 2 artanh((m - 1) / (m + 1)). Written out, as cos_turns, so that any
+   compiler makes the same bits, and vectors. */
+static inline double log_of(double u) {
+    const uint64_t root = 0x3FE6A09E667F3BCDu; /* of 1/2 */
+    const uint64_t n = (root + 0x000FFFFFFFFFFFFFu - bits_of(u)) >> 52;
+    const double m = of_bits(bits_of(u) + (n << 52)), s = (m - 1.0) / (m + 1.0), z = s * s;
+    double p = 1.0 / 21;
+    p = p * z + 1.0 / 19;
+    p = p * z + 1.0 / 17;
+    p = p * z + 1.0 / 15;
+    p = p * z + 1.0 / 13;
+    p = p * z + 1.0 / 11;
+    p = p * z + 1.0 / 9;
+    p = p * z + 1.0 / 7;
+    p = p * z + 1.0 / 5;
+    p = p * z + 1.0 / 3;
+    return (2.0 * s + 2.0 * s * z * p) - (double)n * 0.69314718055994530942;
+}
+
+/* cos(2 pi v), 0 <= v < 1, within 1e-15: v = k / 4 + y with |y| <= 1/8, then the series of cosine
+   or sine. */
+static inline double cos_turns(double v) {
+    const double shifted = 4.0 * v + 6755399441055744.0; /* 1.5 * 2^52: k in the low bits */
+    const double k = shifted - 6755399441055744.0, y = v - 0.25 * k, z = y * y;
+    double c = 0.28200596845579121507, s = 0.10422916220813984117;
+    c = c * z - 1.7143907110886720654;
+    c = c * z + 7.9035363713184688042;
+    c = c * z - 26.426256783374397453;
+    c = c * z + 60.244641371876660363;
+    c = c * z - 85.456817206693727736;
+    c = c * z + 64.939394022668291491;
+    c = c * z - 19.739208802178717238;
+    c = c * z + 1.0;
+    s = s * z - 0.71812230177850051223;
+    s = s * z + 3.8199525848482821277;
+    s = s * z - 15.094642576822990392;
+    s = s * z + 42.058693944897653145;
+    s = s * z - 76.705859753061385842;
+    s = s * z + 81.605249276075054203;
+    s = s * z - 41.341702240399760234;
+    s = (s * z + 6.2831853071795864769) * y;
+    const double x = bits_of(shifted) & 1 ? s : c;
+    return of_bits(bits_of(x) ^ ((bits_of(shifted) + 1) & 2) << 62); /* minus for k = 1, 2 */
+}
+
+/* out (n) = elements first.. of a normal tensor; key = mix(seed + G (stream + 1)). */
+static void normals(float *out, uint64_t key, uint64_t first, size_t n, double deviation) {
+    OMP(omp parallel for simd schedule(static))
+    for (size_t j = 0; j < n; j++) {
+        const uint64_t at = key + golden * (2 * (first + j) + 1);
+        const double u = uniform_of(mix(at)), v = uniform_of(mix(at + golden));
+        out[j] = (float)(sqrt(-2.0 * log_of(u)) * cos_turns(v) * deviation);
+    }
+}
+
+/* Standard deviation of a tensor's elements; 0: they are constant. */
+static double tensor_deviation(int tensor, int layers) {
+    switch (tensor) {
+    case WTE:
+    case WPE:
+    case QKVW:
+    case FCW: return 0.02;
+    case ATTPROJW:
+    case FCPROJW: return 0.02 / sqrt(2.0 * layers);
+    default: return 0.0;
+    }
+}
+
+static int is_norm_weight(int tensor) { return tensor == LN1W || tensor == LN2W || tensor == LNFW; }
+
+static zero_result init_tensor(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, int tensor,
+                               const zero_tensor_desc *d, float *chunk) {
+    const size_t numel = tensor_numel(d);
+    const size_t drawn = tensor == WTE ? (size_t)cfg->vocab_size * (size_t)cfg->channels : numel;
+    const double deviation = tensor_deviation(tensor, cfg->layers);
+    const uint64_t key = mix(seed + golden * ((uint64_t)tensor + 1));
+    for (size_t first = 0; first < numel; first += CHUNK) {
+        const size_t n = numel - first < CHUNK ? numel - first : CHUNK;
+        for (size_t j = 0; j < n; j++) chunk[j] = is_norm_weight(tensor) ? 1.0f : 0.0f;
+        if (deviation > 0 && first < drawn)
+            normals(chunk, key, first, drawn - first < n ? drawn - first : n, deviation);
+        TRY(zero_write_tensor(z, d->name, ZERO_PARAMETER, first, n, chunk));
+    }
+    return ZERO_OK;
+}
+
+zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_error *err) {
+    zero_tensor_desc table[GPT2_TENSORS];
+    zero_result result = ZERO_OK;
+    float *chunk = (float *)malloc(CHUNK * sizeof(float));
+    no_error(err);
+    if (!chunk) return refuse(err, ZERO_ERR_MEMORY, "no memory to initialise the model");
+    gpt2_describe(cfg, table);
+    for (int i = 0; i < GPT2_TENSORS && result == ZERO_OK; i++)
+        result = plugin(err, z, init_tensor(z, cfg, seed, i, &table[i], chunk));
+    free(chunk);
+    return result;
+}
+
+/* ---- model files --------------------------------------------------------------------------- */
+
+enum { HEADER_INTS = 256, FILE_MAGIC = 20240326, FILE_F32 = 3, FILE_BF16 = 5 };
+static const size_t header_bytes = HEADER_INTS * sizeof(int32_t);
+
+static zero_result check_header(const int32_t *h, const char *path, gpt2_config *cfg,
+                                gpt2_error *err) {
+    gpt2_config c;
+    if (h[0] != FILE_MAGIC)
+        return refuse(err, ZERO_ERR_ARGUMENT, "%s: no model file (magic %d, expected %d)", path,
+                      (int)h[0], FILE_MAGIC);
+    if (h[1] != FILE_F32)
+        return refuse(err, ZERO_ERR_ARGUMENT, "%s: version %d%s, expected %d (f32)", path,
+                      (int)h[1], h[1] == FILE_BF16 ? " (bf16)" : "", FILE_F32);
+    c.max_seq_len = (int)h[2];
+    c.vocab_size = (int)h[3];
+    c.layers = (int)h[4];
+    c.heads = (int)h[5];
+    c.channels = (int)h[6];
+    c.padded_vocab_size = (int)h[7];
+    TRY(check_config(&c, path, err));
+    *cfg = c;
+    return ZERO_OK;
+}
+
+static zero_result check_length(FILE *file, const char *path, const gpt2_config *cfg,
+                                gpt2_error *err) {
+    const size_t expected = header_bytes + gpt2_numel(cfg) * sizeof(float);
+    long found;
+    if (fseek(file, 0, SEEK_END) || (found = ftell(file)) < 0)
+        return refuse(err, ZERO_ERR_ARGUMENT, "%s: its length cannot be told", path);
+    if ((size_t)found != expected)
+        return refuse(err, ZERO_ERR_ARGUMENT, "%s: expected %zu bytes, found %ld%s", path, expected,
+                      found, (size_t)found < expected ? ": the file is cut short" : "");
+    if (fseek(file, (long)header_bytes, SEEK_SET))
+        return refuse(err, ZERO_ERR_ARGUMENT, "%s: cannot be read from the start", path);
+    return ZERO_OK;
+}
+
+/* Reads and checks the header; the file stands at the first tensor. */
+static zero_result read_header(FILE *file, const char *path, gpt2_config *cfg, gpt2_error *err) {
+    int32_t header[HEADER_INTS];
+    gpt2_config c;
+    const size_t found = fread(header, 1, header_bytes, file);
+    if (found != header_bytes)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "%s: expected a header of %zu bytes, found %zu: the file is cut short", path,
+                      header_bytes, found);
+    TRY(check_header(header, path, &c, err));
+    TRY(check_length(file, path, &c, err));
+    *cfg = c;
+    return ZERO_OK;
+}
+
+static zero_result open_file(FILE **file, const char *path, gpt2_error *err) {
+    no_error(err);
+    *file = fopen(path, "rb");
+    if (!*file) return refuse(err, ZERO_ERR_ARGUMENT, "%s: the file cannot be opened", path);
+    return ZERO_OK;
+}
+
+zero_result gpt2_config_read_bin(const char *path, gpt2_config *cfg, gpt2_error *err) {
+    FILE *file;
+    zero_result result;
+    TRY(open_file(&file, path, err));
+    result = read_header(file, path, cfg, err);
+    fclose(file);
+    return result;
+}
+
+static zero_result load_tensor(zero_ctx *z, FILE *file, const char *path, const zero_tensor_desc *d,
+                               float *chunk, gpt2_error *err) {
+    const size_t numel = tensor_numel(d);
+    for (size_t first = 0; first < numel; first += CHUNK) {
+        const size_t n = numel - first < CHUNK ? numel - first : CHUNK;
+        if (fread(chunk, sizeof(float), n, file) != n)
+            return refuse(err, ZERO_ERR_ARGUMENT, "%s: %s cannot be read", path, d->name);
+        TRY(plugin(err, z, zero_write_tensor(z, d->name, ZERO_PARAMETER, first, n, chunk)));
+    }
+    return ZERO_OK;
+}
+
+static zero_result load_tensors(zero_ctx *z, const gpt2_config *cfg, FILE *file, const char *path,
+                                gpt2_error *err) {
+    zero_tensor_desc table[GPT2_TENSORS];
+    zero_result result = ZERO_OK;
+    float *chunk = (float *)malloc(CHUNK * sizeof(float));
+    if (!chunk) return refuse(err, ZERO_ERR_MEMORY, "%s: no memory to read it", path);
+    gpt2_describe(cfg, table);
+    for (int i = 0; i < GPT2_TENSORS && result == ZERO_OK; i++)
+        result = load_tensor(z, file, path, &table[i], chunk, err);
+    free(chunk);
+    return result;
+}
+
+zero_result gpt2_load_bin(zero_ctx *z, const gpt2_config *cfg, const char *path, gpt2_error *err) {
+    FILE *file;
+    gpt2_config found;
+    zero_result result;
+    TRY(open_file(&file, path, err));
+    result = read_header(file, path, &found, err);
+    if (result == ZERO_OK && memcmp(&found, cfg, sizeof found) != 0)
+        result = refuse(err, ZERO_ERR_ARGUMENT,
+                        "%s: its model is not the one that was announced: %d layers, %d channels, "
+                        "%d heads, %d positions, %d vocabulary entries against %d, %d, %d, %d, %d",
+                        path, found.layers, found.channels, found.heads, found.max_seq_len,
+                        found.vocab_size, cfg->layers, cfg->channels, cfg->heads, cfg->max_seq_len,
+                        cfg->vocab_size);
+    if (result == ZERO_OK) result = load_tensors(z, cfg, file, path, err);
+    fclose(file);
+    return result;
+}
+
+/* ---- memory of a model --------------------------------------------------------------------- */
+
+/* What the forward of a block leaves for its backward. */
+typedef struct block_values {
+    float *x;     /* (R, C) input */
+    float *ln1;   /* (R, C) */
+    float *mean1; /* (R) */
+    float *rstd1; /* (R) */
+    float *qkv;   /* (R, 3C) without bias */
+    float *lse;   /* (B, NH, T) */
+    float *atty;  /* (R, C) attention before its projection */
+    float *res2;  /* (R, C) x + projected attention */
+    float *ln2;   /* (R, C) */
+    float *mean2; /* (R) */
+    float *rstd2; /* (R) */
+    float *fch;   /* (R, 4C) before GELU, without bias */
+    float *gelu;  /* (R, 4C) */
+} block_values;
+
+struct gpt2_model {
+    gpt2_config cfg;
+    gpt2_run run;
+    zero_ctx *z; /* borrowed */
+    ops_ctx *ops;
+    gpt2_tensors params, grads; /* base pointers, rebased by the hooks */
+    size_t C, V, Vp, T;
+    void *memory;         /* everything below but blocks */
+    block_values *blocks; /* L, and one more whose x is the input of the final norm */
+    float *lnf;           /* (R, C) */
+    float *meanf;         /* (R) */
+    float *rstdf;         /* (R) */
+    float *losses;        /* (R) */
+    int *tokens;          /* (R) */
+    int *targets;         /* (R) */
+    float *dres;          /* (R, C) gradient of the residual stream */
+    float *dc;            /* (R, C) gradient of the output of a norm, or of attention */
+    float *d4c;           /* (R, 4C) gradient of fch; (R, 3C) of qkv */
+    float *logits;        /* (chunk, Vp), overlapping d4c and what blocks compute again */
+    size_t chunk;         /* rows of the classifier at once */
+    gpt2_error error;
+};
+
+/* A region that is measured first (base NULL), then cut. */
+typedef struct region {
+    char *base;
+    size_t at, most; /* bytes in use; the most that ever were */
+} region;
+
+static float *cut(region *r, size_t floats) {
+    char *p = r->base ? r->base + r->at : NULL;
+    r->at += (floats * sizeof(float) + 63) / 64 * 64;
+    if (r->at > r->most) r->most = r->at;
+    return (float *)(void *)p;
+}
+
+/* Rows of logits at once: about 32 MiB of them, in chunks of one size. Fewer rows would pass over
+   wte and its gradient more often than the products are worth. */
+static size_t chunk_rows(size_t R, size_t Vp) {
+    const size_t budget = ((size_t)32 << 20) / (Vp * sizeof(float)), most = budget ? budget : 1;
+    const size_t chunks = (R + most - 1) / most;
+    return (R + chunks - 1) / chunks;
+}
+
+static void place_block(block_values *b, region *kept, region *shared, const gpt2_model *m) {
+    const size_t R = (size_t)m->run.batch * m->T, C = m->C;
+    const int again = m->run.recompute;
+    region *inner = again >= GPT2_RECOMPUTE_BLOCK ? shared : kept;
+    region *norms = again >= GPT2_RECOMPUTE_NORM ? shared : kept;
+    b->x = cut(kept, R * C);
+    b->ln1 = cut(norms, R * C);
+    b->mean1 = cut(inner, R);
+    b->rstd1 = cut(inner, R);
+    b->qkv = cut(inner, R * 3 * C);
+    b->lse = cut(inner, R * (size_t)m->cfg.heads);
+    b->atty = cut(inner, R * C);
+    b->res2 = cut(inner, R * C);
+    b->ln2 = cut(norms, R * C);
+    b->mean2 = cut(inner, R);
+    b->rstd2 = cut(inner, R);
+    b->fch = cut(inner, R * 4 * C);
+    b->gelu = cut(again >= GPT2_RECOMPUTE_GELU ? shared : kept, R * 4 * C);
+}
+
+/* Gives every pointer its place. blocks may be NULL (measuring): then one block stands for all. */
+static void place(gpt2_model *m, region *kept, region *shared) {
+    const size_t R = (size_t)m->run.batch * m->T, C = m->C;
+    block_values spare;
+    m->lnf = cut(kept, R * C);
+    m->meanf = cut(kept, R);
+    m->rstdf = cut(kept, R);
+    m->losses = cut(kept, R);
+    m->tokens = (int *)(void *)cut(kept, R);
+    m->targets = (int *)(void *)cut(kept, R);
+    m->dres = cut(kept, R * C);
+    m->dc = cut(kept, R * C);
+    m->chunk = chunk_rows(R, m->Vp);
+    m->logits = cut(shared, m->chunk * m->Vp);
+    shared->at = 0;
+    m->d4c = cut(shared, R * 4 * C);
+    const size_t passing = shared->at;
+    for (int l = 0; l < m->cfg.layers; l++) {
+        shared->at = passing;
+        place_block(m->blocks ? &m->blocks[l] : &spare, kept, shared, m);
+    }
+    spare.x = cut(kept, R * C);
+    if (m->blocks) m->blocks[m->cfg.layers].x = spare.x;
+}
+
+static ops_limits limits_of(const gpt2_model *m) {
+    ops_limits limits;
+    limits.seq_len = m->T;
+    limits.head_size = m->C / (size_t)m->cfg.heads;
+    limits.width = 4 * m->C;
+    return limits;
+}
+
+/* Bytes of m->memory, with m->cfg and m->run set. */
+static size_t measure(gpt2_model *m, region *kept, region *shared) {
+    memset(kept, 0, sizeof *kept);
+    memset(shared, 0, sizeof *shared);
+    place(m, kept, shared);
+    return kept->most + shared->most;
+}
+
+static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_run *run,
+                             gpt2_error *err) {
+    memset(m, 0, sizeof *m);
+    TRY(check_config(cfg, "model", err));
+    if (run->batch < 1 || run->seq_len < 1 || run->batch > MAX_TOKENS / run->seq_len)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "a batch of %d sequences of %d tokens is out of range", run->batch,
+                      run->seq_len);
+    if (run->seq_len > cfg->max_seq_len)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "sequences of %d tokens, but the model has %d positions", run->seq_len,
+                      cfg->max_seq_len);
+    if (run->recompute < GPT2_RECOMPUTE_NONE || run->recompute > GPT2_RECOMPUTE_BLOCK)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "recompute %d: known are 0 (nothing), 1 (GELU), "
+                      "2 (and norms) and 3 (blocks)",
+                      run->recompute);
+    m->cfg = *cfg;
+    m->run = *run;
+    m->C = (size_t)cfg->channels;
+    m->V = (size_t)cfg->vocab_size;
+    m->Vp = (size_t)cfg->padded_vocab_size;
+    m->T = (size_t)run->seq_len;
+    return ZERO_OK;
+}
+
+size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
+    gpt2_model shape;
+    region kept, shared;
+    if (set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
+    const ops_limits limits = limits_of(&shape);
+    return measure(&shape, &kept, &shared) + ops_scratch_bytes(&limits);
+}
+
+static zero_result allocate(gpt2_model *m) {
+    region kept, shared;
+    const size_t bytes = measure(m, &kept, &shared), shared_at = kept.most;
+    const ops_limits limits = limits_of(m);
+    TRY(ops_create(&m->ops, &limits));
+    m->blocks = (block_values *)calloc((size_t)m->cfg.layers + 1, sizeof *m->blocks);
+    m->memory = ops_alloc(bytes);
+    if (!m->blocks || !m->memory) return ZERO_ERR_MEMORY;
+    memset(&kept, 0, sizeof kept);
+    memset(&shared, 0, sizeof shared);
+    kept.base = (char *)m->memory;
+    shared.base = kept.base + shared_at;
+    place(m, &kept, &shared);
+    return ZERO_OK;
+}
+
+zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, const gpt2_run *run,
+                        gpt2_error *err) {
+    gpt2_model *made = (gpt2_model *)malloc(sizeof *made);
+    zero_result result = ZERO_ERR_MEMORY;
+    *m = NULL;
+    no_error(err);
+    if (!made) return refuse(err, result, "no memory for a model");
+    result = set_shape(made, cfg, run, err);
+    if (result == ZERO_OK) {
+        made->z = z;
+        result = allocate(made);
+        if (result != ZERO_OK)
+            refuse(err, result, "no memory for %zu bytes of activations",
+                   gpt2_activation_bytes(cfg, run));
+    }
+    if (result != ZERO_OK) {
+        gpt2_destroy(made);
+        return result;
+    }
+    *m = made;
+    return ZERO_OK;
+}
+
+void gpt2_destroy(gpt2_model *m) {
+    if (!m) return;
+    ops_destroy(m->ops);
+    ops_free(m->memory);
+    free(m->blocks);
+    free(m);
+}
+
+const char *gpt2_last_error(const gpt2_model *m) { return m->error.sentence; }
+
+/* ---- a block ------------------------------------------------------------------------------- */
+
+/* The shape of a call: B sequences of T tokens, NH heads. */
+static ops_heads shape_of(const gpt2_model *m, size_t B, size_t T) {
+    ops_heads s;
+    s.batch = B;
+    s.seq_len = T;
+    s.heads = (size_t)m->cfg.heads;
+    s.head_size = m->C / s.heads;
+    return s;
+}
+
+/* From b->x up to b->fch. What a block's backward needs. */
+static void block_forward(gpt2_model *m, size_t l, const ops_heads *s) {
+    const gpt2_tensors *p = &m->params;
+    const block_values *b = &m->blocks[l];
+    const size_t R = s->batch * s->seq_len, C = m->C;
+    ops_ctx *o = m->ops;
+    ops_norm(o, b->ln1, b->mean1, b->rstd1, b->x, p->ln1w + l * C, p->ln1b + l * C, R, C);
+    ops_linear(o, b->qkv, b->ln1, p->qkvw + l * 3 * C * C, R, C, 3 * C);
+    ops_attention(o, b->atty, b->lse, b->qkv, p->qkvb + l * 3 * C, s);
+    ops_linear(o, b->res2, b->atty, p->attprojw + l * C * C, R, C, C);
+    ops_add_bias(o, b->res2, b->x, b->res2, p->attprojb + l * C, R, C);
+    ops_norm(o, b->ln2, b->mean2, b->rstd2, b->res2, p->ln2w + l * C, p->ln2b + l * C, R, C);
+    ops_linear(o, b->fch, b->ln2, p->fcw + l * 4 * C * C, R, C, 4 * C);
+}
+
+/* From b->fch to the input of the next block. */
+static void block_forward_out(gpt2_model *m, size_t l, const ops_heads *s) {
+    const gpt2_tensors *p = &m->params;
+    const block_values *b = &m->blocks[l];
+    const size_t R = s->batch * s->seq_len, C = m->C;
+    float *out = m->blocks[l + 1].x; /* (R, C) */
+    ops_ctx *o = m->ops;
+    ops_gelu(o, b->gelu, b->fch, p->fcb + l * 4 * C, R, 4 * C);
+    ops_linear(o, out, b->gelu, p->fcprojw + l * 4 * C * C, R, 4 * C, C);
+    ops_add_bias(o, out, b->res2, out, p->fcprojb + l * C, R, C);
+}
+
+/* The second half, backwards: dres (R, C) in: of the output; out: of res2. */
+static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
+    const gpt2_tensors *p = &m->params, *g = &m->grads;
+    const block_values *b = &m->blocks[l];
+    const size_t C = m->C;
+    float *dfch = m->d4c; /* (R, 4C), first that of gelu */
+    float *dln2 = m->dc;  /* (R, C) */
+    ops_ctx *o = m->ops;
+    ops_bias_backward(o, g->fcprojb + l * C, m->dres, R, C);
+    ops_linear_dx(o, dfch, m->dres, p->fcprojw + l * 4 * C * C, R, 4 * C, C);
+    ops_gelu_backward(o, dfch, g->fcb + l * 4 * C, b->gelu, b->fch, p->fcb + l * 4 * C, R, 4 * C);
+    ops_linear_dw(o, g->fcprojw + l * 4 * C * C, m->dres, b->gelu, R, 4 * C, C);
+    if (m->run.recompute == GPT2_RECOMPUTE_NORM)
+        ops_norm_again(o, b->ln2, b->mean2, b->rstd2, b->res2, p->ln2w + l * C, p->ln2b + l * C, R,
+                       C);
+    ops_linear_dw(o, g->fcw + l * 4 * C * C, dfch, b->ln2, R, C, 4 * C);
+    ops_linear_dx(o, dln2, dfch, p->fcw + l * 4 * C * C, R, C, 4 * C);
+    ops_norm_backward(o, m->dres, g->ln2w + l * C, g->ln2b + l * C, dln2, b->res2, b->mean2,
+                      b->rstd2, p->ln2w + l * C, 0, R, C);
+}
+
+/* The first half, backwards: dres (R, C) in: of res2; out: of x. */
+static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s) {
+    const gpt2_tensors *p = &m->params, *g = &m->grads;
+    const block_values *b = &m->blocks[l];
+    const size_t R = s->batch * s->seq_len, C = m->C;
+    float *dqkv = m->d4c; /* (R, 3C) */
+    float *datty = m->dc; /* (R, C) */
+    float *dln1 = m->dc;  /* (R, C) */
+    ops_ctx *o = m->ops;
+    ops_bias_backward(o, g->attprojb + l * C, m->dres, R, C);
+    ops_linear_dw(o, g->attprojw + l * C * C, m->dres, b->atty, R, C, C);
+    ops_linear_dx(o, datty, m->dres, p->attprojw + l * C * C, R, C, C);
+    ops_attention_backward(o, dqkv, datty, b->atty, b->lse, b->qkv, p->qkvb + l * 3 * C, s);
+    ops_bias_backward(o, g->qkvb + l * 3 * C, dqkv, R, 3 * C);
+    if (m->run.recompute == GPT2_RECOMPUTE_NORM)
+        ops_norm_again(o, b->ln1, b->mean1, b->rstd1, b->x, p->ln1w + l * C, p->ln1b + l * C, R, C);
+    ops_linear_dw(o, g->qkvw + l * 3 * C * C, dqkv, b->ln1, R, C, 3 * C);
+    ops_linear_dx(o, dln1, dqkv, p->qkvw + l * 3 * C * C, R, C, 3 * C);
+    ops_norm_backward(o, m->dres, g->ln1w + l * C, g->ln1b + l * C, dln1, b->x, b->mean1, b->rstd1,
+                      p->ln1w + l * C, 0, R, C);
+}
+
+/* ---- units --------------------------------------------------------------------------------- */
+
+/* A hook's result, with the plugin's sentence. */
+static zero_result hook(gpt2_model *m, zero_result result) {
+    return plugin(&m->error, m->z, result);
+}
+
+static int unit_of_block(size_t l) { return 1 + (int)l; }
+static int unit_of_norm(const gpt2_model *m) { return 1 + m->cfg.layers; }
+
+static zero_result embed(gpt2_model *m, const ops_heads *s) {
+    TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
+    ops_embed(m->ops, m->blocks[0].x, m->tokens, m->params.wte, m->params.wpe,
+              s->batch * s->seq_len, s->seq_len, m->C);
+    return hook(m, zero_forward_end(m->z, 0));
+}
+
+/* The lookup reads no weights. */
+static zero_result embed_backward(gpt2_model *m, const ops_heads *s) {
+    TRY(hook(m, zero_backward_begin(m->z, 0, NULL, &m->grads)));
+    ops_embed_backward(m->ops, m->grads.wte, m->grads.wpe, m->dres, m->tokens,
+                       s->batch * s->seq_len, s->seq_len, m->C);
+    return hook(m, zero_backward_end(m->z, 0));
+}
+
+static zero_result block(gpt2_model *m, size_t l, const ops_heads *s) {
+    TRY(hook(m, zero_forward_begin(m->z, unit_of_block(l), &m->params)));
+    block_forward(m, l, s);
+    block_forward_out(m, l, s);
+    return hook(m, zero_forward_end(m->z, unit_of_block(l)));
+}
+
+static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
+    const int unit = unit_of_block(l);
+    TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
+    if (m->run.recompute == GPT2_RECOMPUTE_BLOCK) {
+        TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
+        block_forward(m, l, s);
+        TRY(hook(m, zero_forward_end(m->z, unit)));
+    }
+    block_backward_mlp(m, l, s->batch * s->seq_len);
+    block_backward_attention(m, l, s);
+    return hook(m, zero_backward_end(m->z, unit));
+}
+
+static zero_result final_norm(gpt2_model *m, const ops_heads *s) {
+    const float *x = m->blocks[m->cfg.layers].x; /* (R, C) */
+    TRY(hook(m, zero_forward_begin(m->z, unit_of_norm(m), &m->params)));
+    ops_norm(m->ops, m->lnf, m->meanf, m->rstdf, x, m->params.lnfw, m->params.lnfb,
+             s->batch * s->seq_len, m->C);
+    return hook(m, zero_forward_end(m->z, unit_of_norm(m)));
+}
+
+/* From dc, that of the norm's output, to dres. */
+static zero_result final_norm_backward(gpt2_model *m, const ops_heads *s) {
+    const float *x = m->blocks[m->cfg.layers].x; /* (R, C) */
+    TRY(hook(m, zero_backward_begin(m->z, unit_of_norm(m), &m->params, &m->grads)));
+    ops_norm_backward(m->ops, m->dres, m->grads.lnfw, m->grads.lnfb, m->dc, x, m->meanf, m->rstdf,
+                      m->params.lnfw, 1, s->batch * s->seq_len, m->C);
+    return hook(m, zero_backward_end(m->z, unit_of_norm(m)));
+}
+
+/* Logits and losses of rows [first, first + n); with `train` also the gradients of scale * losses:
+   of wte, and of lnf into dc. */
+static void classify_rows(gpt2_model *m, size_t first, size_t n, int train, float scale) {
+    float *lnf = m->lnf + first * m->C; /* (n, C) */
+    ops_ctx *o = m->ops;
+    ops_linear(o, m->logits, lnf, m->params.wte, n, m->C, m->Vp);
+    ops_cross_entropy(o, m->losses + first, m->logits, m->targets + first, train, scale, n, m->V,
+                      m->Vp);
+    if (!train) return;
+    ops_linear_dx(o, m->dc + first * m->C, m->logits, m->params.wte, n, m->C, m->Vp);
+    ops_linear_dw(o, m->grads.wte, m->logits, lnf, n, m->C, m->Vp);
+}
+
+static void classify(gpt2_model *m, const ops_heads *s, int train, float scale) {
+    const size_t R = s->batch * s->seq_len;
+    for (size_t first = 0; first < R; first += m->chunk)
+        classify_rows(m, first, R - first < m->chunk ? R - first : m->chunk, train, scale);
+}
+
+/* Forward and backward of the classifier at once: its unit is open for both. */
+static zero_result classify_and_back(gpt2_model *m, const ops_heads *s, float scale) {
+    TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
+    TRY(hook(m, zero_backward_begin(m->z, 0, &m->params, &m->grads)));
+    classify(m, s, 1, scale);
+    TRY(hook(m, zero_backward_end(m->z, 0)));
+    return hook(m, zero_forward_end(m->z, 0));
+}
+
+/* ---- passes -------------------------------------------------------------------------------- */
+
+/* Copies tokens to the device, after a look at each. targets may be NULL. */
+static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targets, size_t n) {
+    m->error.sentence[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        const int *bad = inputs[i] < 0 || inputs[i] >= m->cfg.vocab_size ? inputs : NULL;
+        if (!bad && targets && (targets[i] < 0 || targets[i] >= m->cfg.vocab_size)) bad = targets;
+        if (bad)
+            return refuse(&m->error, ZERO_ERR_ARGUMENT,
+                          "%s token %zu is %d, but the vocabulary has %d entries",
+                          bad == inputs ? "input" : "target", i, bad[i], m->cfg.vocab_size);
+    }
+    ops_upload(m->ops, m->tokens, inputs, n * sizeof(int));
+    if (targets) ops_upload(m->ops, m->targets, targets, n * sizeof(int));
+    return ZERO_OK;
+}
+
+/* From tokens to lnf. */
+static zero_result forward(gpt2_model *m, const ops_heads *s) {
+    TRY(embed(m, s));
+    for (size_t l = 0; l < (size_t)m->cfg.layers; l++) TRY(block(m, l, s));
+    return final_norm(m, s);
+}
+
+static zero_result backward(gpt2_model *m, const ops_heads *s) {
+    TRY(final_norm_backward(m, s));
+    for (size_t l = (size_t)m->cfg.layers; l-- > 0;) TRY(block_backward(m, l, s));
+    return embed_backward(m, s);
+}
+
+/* What went wrong in operations since the model was made. */
+static zero_result outcome(gpt2_model *m) {
+    const char *sentence;
+    const zero_result result = ops_status(m->ops, &sentence);
+    if (result == ZERO_OK) return ZERO_OK;
+    return refuse(&m->error, result, "%s", sentence);
+}
+
+zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets, float loss_factor,
+                            double *loss) {
+    const ops_heads s = shape_of(m, (size_t)m->run.batch, m->T);
+    const size_t R = s.batch * s.seq_len;
+    TRY(take_tokens(m, inputs, targets, R));
+    TRY(forward(m, &s));
+    TRY(classify_and_back(m, &s, loss_factor / (float)R));
+    TRY(backward(m, &s));
+    TRY(outcome(m));
+    *loss = ops_sum(m->ops, m->losses, R) / (double)R;
+    return ZERO_OK;
+}
+
+zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int rows,
+                      double *loss) {
+    const ops_heads s = shape_of(m, rows < 0 ? 0 : (size_t)rows, m->T);
+    if (rows < 0 || rows > m->run.batch)
+        return refuse(&m->error, ZERO_ERR_ARGUMENT, "%d rows, but the model was made for %d", rows,
+                      m->run.batch);
+    TRY(take_tokens(m, inputs, targets, s.batch * s.seq_len));
+    TRY(forward(m, &s));
+    TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
+    classify(m, &s, 0, 0.0f);
+    TRY(hook(m, zero_forward_end(m->z, 0)));
+    TRY(outcome(m));
+    *loss = ops_sum(m->ops, m->losses, s.batch * s.seq_len);
+    return ZERO_OK;
+}
+
+zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
+    const ops_heads s = shape_of(m, 1, t < 1 ? 1 : (size_t)t);
+    if (t < 1 || t > m->run.seq_len)
+        return refuse(&m->error, ZERO_ERR_ARGUMENT, "%d tokens, but the model was made for 1 to %d",
+                      t, m->run.seq_len);
+    TRY(take_tokens(m, inputs, NULL, s.seq_len));
+    TRY(forward(m, &s));
+    TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
+    ops_linear(m->ops, m->logits, m->lnf + (s.seq_len - 1) * m->C, m->params.wte, 1, m->C, m->Vp);
+    TRY(hook(m, zero_forward_end(m->z, 0)));
+    TRY(outcome(m));
+    ops_download(m->ops, logits, m->logits, m->V * sizeof(float));
+    return ZERO_OK;
+}
+
+/* ---- figures ------------------------------------------------------------------------------- */
+
+double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len) {
+    const double L = cfg->layers, C = cfg->channels;
+    const double places = (double)cfg->max_seq_len * C;
+    return 6.0 * ((double)gpt2_numel(cfg) - places) + 12.0 * L * C * seq_len;
+}
+
+double gpt2_matmul_rate(int threads) { return ops_matmul_rate(threads); }

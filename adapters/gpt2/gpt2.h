@@ -1,0 +1,203 @@
+/* gpt2.h - GPT-2 trained through zero_plugin.h: tensor table, initialisation, forward, backward.
+
+   EXAMPLE: all that a trainer does with it
+       gpt2_config cfg;
+       gpt2_run run = {4, 64, 1};                           // B, T, recompute
+       gpt2_error err;
+       zero_tensor_desc table[GPT2_TENSORS];
+       gpt2_model *m;
+       gpt2_config_parse("d12", 0, 0, &cfg, &err);
+       gpt2_describe(&cfg, table);
+       for (int i = 0; i < GPT2_TENSORS; i++) zero_tensor(z, &table[i]);
+       zero_build(z);
+       gpt2_init(z, &cfg, 1337, &err);                      // or gpt2_load_bin
+       gpt2_create(&m, z, &cfg, &run, &err);
+       for (int step = 0; step < steps; step++) {
+           for (int micro = 0; micro < n; micro++) {
+               zero_pass_begin(z, ZERO_TRAIN, micro, n);
+               gpt2_train_step(m, inputs, targets, zero_loss_scale(z) / n, &loss);
+               zero_pass_end(z);
+           }
+           zero_reduce(z);
+           zero_step(z, &adamw);
+       }
+       gpt2_destroy(m);
+
+   WORDS
+     V, Vp    vocabulary entries, and the same padded up to a multiple of 128
+     L, NH    transformer blocks, attention heads per block
+     C        channels, NH * head size
+     maxT, T  longest sequence that the model has positions for; the one it is run with
+     B        sequences per micro-step on this rank
+     unit     see zero_plugin.h: 0 the embeddings, 1..L the blocks, L+1 the final norm
+
+   THREADS. A model belongs to one host thread, the one of its zero_ctx; inside, OpenMP uses as many
+   threads as omp_get_max_threads() told gpt2_create. At a fixed number of threads the same inputs
+   give the same bits, wherever memory lies and whatever `recompute` is.
+
+   ERRORS. Every function that can fail returns a zero_result, and a sentence: in `err` (may be
+   NULL), or through gpt2_last_error once there is a model. Errors of the plugin are passed on, with
+   its sentence. Nothing here prints or exits.
+*/
+#ifndef GPT2_H
+#define GPT2_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../zero_plugin.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct gpt2_error {
+    char sentence[512]; /* "" after success */
+} gpt2_error;
+
+/* ---- configuration ------------------------------------------------------------------------- */
+
+typedef struct gpt2_config {
+    int max_seq_len;       /* maxT */
+    int vocab_size;        /* V */
+    int padded_vocab_size; /* Vp: V rounded up to a multiple of 128; the entries between take no
+                              part in the softmax, and start as zeros */
+    int layers;            /* L */
+    int heads;             /* NH, divides C */
+    int channels;          /* C */
+} gpt2_config;
+
+/* A model from its short name.
+     dN, gpt2:dN  GPT-2 with N layers: 6 12 24 36 48 60 72 84; maxT 1024, V 50257
+     gpt3:cN      GPT-3 with N channels: 384 768 1024 1536 2048 2560 4096 12288; maxT 2048, V 50257
+     char:LxCxH   L layers, C channels, H heads; maxT `max_seq_len`, V 65
+   vocab_size: 0, or V where the name's own is not meant (any name). max_seq_len: maxT of `char:`,
+   0 means 64; other names have their own and ignore it. Errors: ARGUMENT (*cfg untouched). */
+zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_seq_len,
+                              gpt2_config *cfg, gpt2_error *err);
+
+/* The configuration in the header of a model file (llm.c's: 256 int32, then the 16 tensors in f32;
+   magic 20240326, version 3). Also checks the length of the file. Errors: ARGUMENT (no such file,
+   no such format, cut short; *cfg untouched). */
+zero_result gpt2_config_read_bin(const char *path, gpt2_config *cfg, gpt2_error *err);
+
+/* ---- tensors ------------------------------------------------------------------------------- */
+
+enum { GPT2_TENSORS = 16 };
+
+/* Base pointers, as zero_plugin.h rebases them: inside its unit's begin and end, layer l of a
+   tensor is `base + l * numel`. One struct holds parameters, another gradients. */
+typedef struct gpt2_tensors {
+    float *wte;      /* (Vp, C) token embeddings, and the classifier */
+    float *wpe;      /* (maxT, C) position embeddings */
+    float *ln1w;     /* (L, C) */
+    float *ln1b;     /* (L, C) */
+    float *qkvw;     /* (L, 3C, C) */
+    float *qkvb;     /* (L, 3C) */
+    float *attprojw; /* (L, C, C) */
+    float *attprojb; /* (L, C) */
+    float *ln2w;     /* (L, C) */
+    float *ln2b;     /* (L, C) */
+    float *fcw;      /* (L, 4C, C) */
+    float *fcb;      /* (L, 4C) */
+    float *fcprojw;  /* (L, C, 4C) */
+    float *fcprojb;  /* (L, C) */
+    float *lnfw;     /* (C) */
+    float *lnfb;     /* (C) */
+} gpt2_tensors;
+
+/* The 16 tensors for zero_tensor, in the order of the struct (which is that of model files). Names
+   are those of the fields; they are string constants. wte has two uses: the classifier, then the
+   lookup. Biases and norms are ZERO_NO_DECAY | ZERO_ONE_D. */
+void gpt2_describe(const gpt2_config *cfg, zero_tensor_desc out[GPT2_TENSORS]);
+
+/* Elements of all tensors; padded vocabulary entries count. */
+size_t gpt2_numel(const gpt2_config *cfg);
+
+/* Random number i of a stream, from its index alone: mix is the finaliser of SplitMix64 (Steele,
+   Lea, Flood 2014), G = 0x9E3779B97F4A7C15:
+       mix(mix(seed + G (stream + 1)) + G (i + 1))
+   Streams 0..15 are taken by gpt2_init. */
+uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i);
+
+/* GPT-2's initialisation (Radford et al. 2019, section 2.3): normal with standard deviation 0.02,
+   0.02 / sqrt(2L) for attprojw and fcprojw, zero biases, unit norm weights. Element i of a tensor
+   (over all layers) is drawn from stream = tensor index, draws 2i and 2i + 1, by Box and Muller
+   (1958), with uniforms ((r >> 11) + 1/2) / 2^53, in f64: the same for any stage and number of
+   ranks. After zero_build, on every rank. COLLECTIVE, SYNC. Holds one chunk of 1 MiB.
+   Errors: MEMORY and those of zero_write_tensor. */
+zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_error *err);
+
+/* Reads the parameters of a model file, chunk by chunk, with the same checks as
+   gpt2_config_read_bin; the header must equal cfg. Every rank reads the file. COLLECTIVE, SYNC.
+   Errors: ARGUMENT, MEMORY and those of zero_write_tensor. */
+zero_result gpt2_load_bin(zero_ctx *z, const gpt2_config *cfg, const char *path, gpt2_error *err);
+
+/* ---- a model ------------------------------------------------------------------------------- */
+
+/* What is not kept from forward for backward, but computed again. The bits are always the same. */
+enum {
+    GPT2_RECOMPUTE_NONE = 0,
+    GPT2_RECOMPUTE_GELU = 1, /* a trainer's default: next to no time */
+    GPT2_RECOMPUTE_NORM = 2, /* and the outputs of layer norms */
+    GPT2_RECOMPUTE_BLOCK = 3 /* whole blocks, from their input: a third more time */
+};
+
+typedef struct gpt2_run {
+    int batch;     /* B */
+    int seq_len;   /* T, at most maxT */
+    int recompute; /* GPT2_RECOMPUTE_... */
+} gpt2_run;
+
+typedef struct gpt2_model gpt2_model;
+
+/* Allocates activations and makes everything that steps need; nothing is allocated later. z is
+   borrowed until gpt2_destroy, and must be built with gpt2_describe's tensors; destroy the model
+   first. Not collective. On error *m is NULL. Errors: ARGUMENT, MEMORY, UNSUPPORTED. */
+zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, const gpt2_run *run,
+                        gpt2_error *err);
+
+/* NULL is allowed. */
+void gpt2_destroy(gpt2_model *m);
+
+/* The sentence for the last error of a call with this model; "" without one. Owned by the model. */
+const char *gpt2_last_error(const gpt2_model *m);
+
+/* Forward and backward of one micro-step, inside a ZERO_TRAIN pass. inputs, targets: B x T token
+   indices 0..V-1. Adds to the gradients that of (mean loss over B*T) * loss_factor, which is
+   zero_loss_scale(z) / micro_steps. *loss: the mean cross entropy in nats, before the factor; of
+   this rank alone. COLLECTIVE through its hooks. Errors: ARGUMENT (a token out of range, found
+   before any hook runs) and those of the hooks. */
+zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets, float loss_factor,
+                            double *loss);
+
+/* Forward only, inside a ZERO_EVAL pass. inputs, targets: rows x T, rows 0..B; with 0 rows (a rank
+   whose share of the data is used up) the hooks still run. *loss: the SUM of the cross entropies of
+   the rows * T tokens, in nats; divide the sum over calls and ranks by the number of tokens.
+   COLLECTIVE through its hooks. Errors: as gpt2_train_step. */
+zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int rows, double *loss);
+
+/* For sampling, inside a ZERO_EVAL pass: logits (V floats, caller's) of the token that follows
+   `inputs`, one sequence of t tokens, 1..T. COLLECTIVE through its hooks: all ranks call it, and
+   get the same. Errors: as gpt2_train_step. */
+zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits);
+
+/* ---- figures ------------------------------------------------------------------------------- */
+
+/* Bytes that gpt2_create allocates for activations and scratch memory. 0 for a run that it would
+   refuse. */
+size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run);
+
+/* Floating-point operations per token of a training step, forward and backward: 6 per parameter
+   (without wpe) and 12 L C T for attention (Chowdhery et al. 2022, appendix B). */
+double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len);
+
+/* Floating-point operations per second of a large f32 matrix product with this many threads (0: as
+   OpenMP says), the best of about 50 ms; 0 if it cannot be measured. What utilisation is a share
+   of. */
+double gpt2_matmul_rate(int threads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

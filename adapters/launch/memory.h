@@ -1,0 +1,40 @@
+/* memory.h - how much memory the ranks of this machine can still get.
+
+   Linux grants memory that it does not have, and kills a process when it is touched. So a trainer
+   asks first. Three limits are looked at, and the least counts:
+     MemAvailable of /proc/meminfo;
+     of the memory cgroup of this process and each one above it (v1 or v2), the limit less what is
+       used (file cache that can be dropped does not count as used);
+     for MPI's shared windows also the free space of /dev/shm.
+   What cannot be read is no limit. Elsewhere than on Linux there is none.
+*/
+#ifndef LAUNCH_MEMORY_H
+#define LAUNCH_MEMORY_H
+
+#include "launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct launch_memory {
+    uint64_t bytes;  /* UINT64_MAX: no limit is known */
+    char limit[256]; /* whose it is: "MemAvailable of /proc/meminfo", ... */
+} launch_memory;
+
+/* Memory that processes here can still get. root stands before /proc and /sys in all paths: "", or
+   a folder with a copy of such files in a test. */
+void launch_memory_available(const char *root, launch_memory *memory);
+
+/* Memory that shared windows of MPI can still get: the free space of `folder` ("/dev/shm"). */
+void launch_memory_shared(const char *folder, launch_memory *memory);
+
+/* Ends all ranks, with both numbers in the line, if the ranks of some machine together need more
+   than it has. need: bytes per rank, of which `shared` may lie in memory shared between ranks.
+   Before anything of it is allocated. COLLECTIVE. */
+void launch_check_memory(launch *l, uint64_t need, uint64_t shared);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,28 @@
+#!/bin/sh
+# bench.sh BUILD - the figures of README: tokens/s of every stage (stages take turns in one run), peak
+# memory per rank, the optimizer step against this machine's bandwidth, the reduce-scatter against
+# MPI's. 2 ranks of one thread. Timings on a shared machine are noisy: compare within one run.
+set -u
+B=$1
+here=$(dirname "$0")
+trainer=$B/train_gpt2_zero
+rows() { awk -F, 'NR > 1 { printf "  stage %s  %8.0f tokens/s  ratio %s  exposed %s ms\n", $1, $3, $4, $12 }' "$1"; }
+for model in "char4 -e char:4x128x4 -t 64 -b 12 -x 64" "char6 -e char:6x384x6 -t 256 -b 8 -x 16" \
+             "d12 -e d12 -t 64 -b 4 -x 8 -rd 4"; do
+    set -- $model
+    name=$1
+    shift
+    echo "$name (2 ranks, $*):"
+    "$trainer" -pn 2 -nt 1 -z 0,1,2,3 -csv "$B/bench_$name.csv" "$@" >"$B/log/bench_$name.txt" 2>&1 \
+        && rows "$B/bench_$name.csv" || tail -n 3 "$B/log/bench_$name.txt"
+done
+echo "d12, peak memory per rank:"
+for stage in 0 1 2 3; do
+    printf '  stage %s  ' $stage
+    sh "$here/bench_pss.sh" "$trainer" -pn 2 -nt 1 -z $stage -e d12 -t 64 -b 4 -x 4 -v -1 -g 0 2>&1 | tail -n 1
+done
+echo "optimizer step:"
+OMP_NUM_THREADS=2 "$B/bench_step" 10 100
+echo "reduce-scatter, 2 ranks:"
+if command -v mpirun.openmpi >/dev/null 2>&1; then mpirun.openmpi --allow-run-as-root -np 2 "$B/bench_reduce"
+else echo "  not measured: Open MPI is not installed"; fi

@@ -1,0 +1,455 @@
+/* test_mpi.c MODE [NODE_SIZE...] - the MPI communicator, started by mpirun (see test_mpi.sh).
+     same N..   trains at every stage with comm.node_size N (0: as MPI reports) and compares the
+                weights with those of the local communicator, and the bytes with the plan
+     hash N     prints `hash H`, of the local communicator with node_size N, and compares it
+     errors     what must be refused, and ranks that go, stall or disagree
+     thread     MPI started below MPI_THREAD_MULTIPLE
+     small      too little shared memory
+     die        rank 1 kills itself: MPI must end the others
+   Every MPI call of the plugin goes through the functions below that count: the test itself calls
+   PMPI. Rank 0 prints `N passed, N failed` for all ranks. */
+#include "harness.h"
+
+#include <mpi.h>
+#include <signal.h>
+#include <unistd.h>
+
+static MPI_Comm mpi_given;          /* what the plugin is given and must not use */
+static int mpi_rank, mpi_ranks;
+static int mpi_hosts;               /* ranks per pretended host; -1: the last rank alone; -2: in turns */
+static uint64_t mpi_sent, mpi_sends; /* by point-to-point messages */
+static uint64_t mpi_other;          /* bytes of one rank in the largest collective */
+static int mpi_misuse, mpi_handled; /* calls on the given communicator or the world; its error handler's */
+
+static zero_comm mpi_comm_of(const test_rank *r) {
+    zero_comm c = {ZERO_COMM_LOCAL, r->rank, r->local, r->node_size};
+    if (r->local) return c;
+    c.kind = ZERO_COMM_MPI;
+    c.handle = &mpi_given;
+    return c;
+}
+#define test_comm mpi_comm_of
+#include "host.h"
+
+/* ---- what the plugin calls ---- */
+
+static void mpi_note(MPI_Comm comm) {
+    if (comm == mpi_given || comm == MPI_COMM_WORLD) __atomic_add_fetch(&mpi_misuse, 1, __ATOMIC_RELAXED);
+}
+static void mpi_note_sent(MPI_Comm comm, int count, MPI_Datatype type) {
+    int size;
+    mpi_note(comm);
+    PMPI_Type_size(type, &size);
+    __atomic_add_fetch(&mpi_sent, (uint64_t)size * (uint64_t)count, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&mpi_sends, 1, __ATOMIC_RELAXED);
+}
+static void mpi_note_other(MPI_Comm comm, int count, MPI_Datatype type) {
+    int size;
+    mpi_note(comm);
+    PMPI_Type_size(type, &size);
+    const uint64_t bytes = (uint64_t)size * (uint64_t)count;
+    if (bytes > __atomic_load_n(&mpi_other, __ATOMIC_RELAXED))
+        __atomic_store_n(&mpi_other, bytes, __ATOMIC_RELAXED);
+}
+
+int MPI_Isend(const void *p, int n, MPI_Datatype t, int to, int tag, MPI_Comm c, MPI_Request *r) {
+    mpi_note_sent(c, n, t);
+    return PMPI_Isend(p, n, t, to, tag, c, r);
+}
+int MPI_Send(const void *p, int n, MPI_Datatype t, int to, int tag, MPI_Comm c) {
+    mpi_note_sent(c, n, t);
+    return PMPI_Send(p, n, t, to, tag, c);
+}
+int MPI_Irecv(void *p, int n, MPI_Datatype t, int from, int tag, MPI_Comm c, MPI_Request *r) {
+    mpi_note(c);
+    return PMPI_Irecv(p, n, t, from, tag, c, r);
+}
+int MPI_Improbe(int from, int tag, MPI_Comm c, int *flag, MPI_Message *m, MPI_Status *s) {
+    mpi_note(c);
+    return PMPI_Improbe(from, tag, c, flag, m, s);
+}
+int MPI_Iallgather(const void *p, int n, MPI_Datatype t, void *q, int m, MPI_Datatype u, MPI_Comm c,
+                   MPI_Request *r) {
+    mpi_note_other(c, n, t);
+    return PMPI_Iallgather(p, n, t, q, m, u, c, r);
+}
+int MPI_Allgather(const void *p, int n, MPI_Datatype t, void *q, int m, MPI_Datatype u, MPI_Comm c) {
+    mpi_note_other(c, n, t);
+    return PMPI_Allgather(p, n, t, q, m, u, c);
+}
+int MPI_Ibcast(void *p, int n, MPI_Datatype t, int root, MPI_Comm c, MPI_Request *r) {
+    mpi_note_other(c, n, t);
+    return PMPI_Ibcast(p, n, t, root, c, r);
+}
+int MPI_Bcast(void *p, int n, MPI_Datatype t, int root, MPI_Comm c) {
+    mpi_note_other(c, n, t);
+    return PMPI_Bcast(p, n, t, root, c);
+}
+int MPI_Ibarrier(MPI_Comm c, MPI_Request *r) {
+    mpi_note(c);
+    return PMPI_Ibarrier(c, r);
+}
+int MPI_Barrier(MPI_Comm c) {
+    mpi_note(c);
+    return PMPI_Barrier(c);
+}
+int MPI_Comm_split(MPI_Comm c, int color, int key, MPI_Comm *out) {
+    mpi_note(c);
+    return PMPI_Comm_split(c, color, key, out);
+}
+int MPI_Comm_set_errhandler(MPI_Comm c, MPI_Errhandler h) {
+    mpi_note(c);
+    return PMPI_Comm_set_errhandler(c, h);
+}
+int MPI_Win_allocate_shared(MPI_Aint n, int unit, MPI_Info i, MPI_Comm c, void *base, MPI_Win *w) {
+    mpi_note(c);
+    return PMPI_Win_allocate_shared(n, unit, i, c, base, w);
+}
+int MPI_Comm_split_type(MPI_Comm c, int type, int key, MPI_Info info, MPI_Comm *out) {
+    int color = mpi_hosts == -2 ? mpi_rank % 2 : mpi_rank == mpi_ranks - 1;
+    mpi_note(c);
+    if (!mpi_hosts) return PMPI_Comm_split_type(c, type, key, info, out);
+    if (mpi_hosts > 0) color = mpi_rank / mpi_hosts;
+    return PMPI_Comm_split(c, color, key, out);
+}
+
+static void mpi_handler(MPI_Comm *c, int *code, ...) {
+    (void)c; (void)code;
+    mpi_handled++;
+}
+
+static void mpi_nap(void) { usleep(200); }
+
+/* Waits for all ranks without taking their cores. */
+static void mpi_meet(void) {
+    MPI_Request request;
+    int done = 0;
+    PMPI_Ibarrier(MPI_COMM_WORLD, &request);
+    while (PMPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) mpi_nap();
+}
+
+/* ---- the same bits, the planned bytes ---- */
+
+static void mpi_tensor(host_spec *s, const char *name, size_t numel, int layers, int unit, int uses, int flags) {
+    zero_tensor_desc *d = &s->desc[s->ntensors];
+    snprintf(s->name[s->ntensors++], HOST_NAME, "%s", name);
+    d->name = name;
+    d->numel = numel;
+    d->layers = layers;
+    d->unit = unit;
+    d->uses = uses;
+    d->flags = flags;
+}
+
+/* A tied embedding, three blocks, kept norms; `large`: shards longer than one message. */
+static void mpi_spec(host_spec *s, int node_size, int large, zero_accumulation accumulation) {
+    const zero_adamw adamw = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    memset(s, 0, sizeof *s);
+    s->seed = 77;
+    s->nranks = mpi_ranks;
+    s->node_size = node_size;
+    s->steps = 2;
+    s->micro_steps = 2;
+    s->units = 5;
+    s->silent_unit = -1;
+    s->adamw = adamw;
+    s->cfg.accumulation = accumulation;
+    s->cfg.threads = 1;
+    s->cfg.timeout_s = 60;
+    mpi_tensor(s, "wte", large ? (size_t)mpi_ranks * 66000 + 5 : 2003, 1, 0, 2, 0);
+    mpi_tensor(s, "w", 1501, 3, 1, 1, 0);
+    mpi_tensor(s, "b", 37, 3, 1, 1, ZERO_NO_DECAY | ZERO_ONE_D);
+    mpi_tensor(s, "ln", 41, 3, 1, 1, ZERO_KEEP | ZERO_ONE_D);
+    mpi_tensor(s, "lnf", 43, 1, 4, 1, ZERO_ONE_D);
+}
+
+typedef struct mpi_result { uint64_t hash, sent, other; zero_stats stats; zero_plan plan; } mpi_result;
+
+static void mpi_train(test_rank *rank, const host_spec *s, mpi_result *out) {
+    host_run h;
+    int ok = host_open(&h, s, rank);
+    memset(out, 0, sizeof *out);
+    const uint64_t sent = mpi_sent;
+    mpi_other = 0;
+    for (h.step = 0; h.step < s->steps && ok; h.step++) {
+        for (h.micro = 0; h.micro < s->micro_steps && ok; h.micro++) ok = host_train_pass(&h);
+        ok = ok && !zero_reduce(h.z) && !zero_step(h.z, &s->adamw);
+        if (ok && s->evaluate) ok = host_evaluate(&h);
+    }
+    ok = ok && !zero_query_stats(h.z, &out->stats) && !zero_query_plan(h.z, &out->plan);
+    out->sent = mpi_sent - sent;
+    out->other = mpi_other;
+    if (ok) out->hash = host_hash(&h);
+    else test_rank_fail(rank, "%s", zero_last_error(h.z));
+    zero_destroy(h.z);
+}
+
+typedef struct mpi_local { const host_spec *spec; uint64_t hash[64]; } mpi_local;
+
+static void mpi_local_rank(test_rank *rank) {
+    mpi_local *l = (mpi_local *)rank->arg;
+    mpi_result result;
+    mpi_train(rank, l->spec, &result);
+    l->hash[rank->rank] = result.hash;
+}
+
+/* The hash of the local communicator's weights, on every rank; rank 0 trains. */
+static uint64_t mpi_local_hash(const host_spec *s) {
+    mpi_local l = {s, {0}};
+    if (mpi_rank == 0)
+        test_check(test_ranks(mpi_ranks, s->node_size, mpi_local_rank, &l), "local: %s", test_first);
+    mpi_meet();
+    PMPI_Bcast(&l.hash[0], 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    return l.hash[0];
+}
+
+/* One training under MPI. `nodes`: how many the ranks lie on. */
+static void mpi_case(const host_spec *s, uint64_t expected, int nodes, const char *what) {
+    static test_rank rank;
+    mpi_result r;
+    memset(&rank, 0, sizeof rank);
+    rank.rank = mpi_rank;
+    rank.nranks = mpi_ranks;
+    rank.node_size = s->node_size;
+    mpi_train(&rank, s, &r);
+    test_check(!rank.failed && r.hash == expected && r.hash,
+               "%s, stage %d, accumulation %d, overlap %d, mapping %d: weights differ from the local communicator's %s",
+               what, s->cfg.stage, (int)s->cfg.accumulation, !s->cfg.no_overlap, !s->cfg.no_mapping, rank.why);
+    if (rank.failed) return;
+    const uint64_t others = (uint64_t)(mpi_ranks - 1);
+    const uint64_t between = others ? r.stats.sent_bytes / others * (uint64_t)(nodes - 1) : 0;
+    test_check(s->evaluate || r.stats.sent_bytes == r.plan.sent_bytes * (uint64_t)s->steps,
+               "%s, stage %d: sent %llu, planned %llu", what, s->cfg.stage, (unsigned long long)r.stats.sent_bytes,
+               (unsigned long long)(r.plan.sent_bytes * (uint64_t)s->steps));
+    test_check(r.sent == between, "%s, stage %d: %llu bytes in messages, expected %llu", what, s->cfg.stage,
+               (unsigned long long)r.sent, (unsigned long long)between);
+    test_check(r.other <= 520, "%s, stage %d: a collective of %llu bytes while training", what, s->cfg.stage,
+               (unsigned long long)r.other);
+}
+
+/* All stages and settings; `size`: ranks per node, as it comes out. */
+static void mpi_cases(int node_size, int size, const char *what) {
+    for (int a = 1; a <= 2; a++) {
+        host_spec s;
+        mpi_spec(&s, size, 0, (zero_accumulation)a);
+        const uint64_t expected = mpi_local_hash(&s);
+        s.node_size = node_size;
+        for (int i = 0; i < 20; i++) {
+            s.cfg.stage = i / 5;
+            if ((a == ZERO_ACCUMULATE_LOCAL && i % 5) || (s.cfg.stage < 3 && i % 5 > 1)) continue;
+            s.cfg.no_overlap = i % 5 % 2;
+            s.cfg.no_mapping = i % 5 / 2 == 1;
+            s.evaluate = s.recompute = i % 5 == 4;
+            s.cfg.prefetch = i % 5 == 4 ? ZERO_NONE : 0;
+            mpi_case(&s, expected, mpi_ranks / size, what);
+        }
+    }
+    if (mpi_ranks > 4) return;
+    host_spec s;
+    mpi_spec(&s, size, 1, ZERO_ACCUMULATE_SHARDED);
+    s.steps = 1;
+    const uint64_t expected = mpi_local_hash(&s);
+    s.node_size = node_size;
+    for (s.cfg.stage = 1; s.cfg.stage <= 3; s.cfg.stage += 2) mpi_case(&s, expected, mpi_ranks / size, what);
+}
+
+/* Hosts whose ranks do not follow each other: only sums that are exact in any order compare. */
+static void mpi_in_turns(void) {
+    host_spec s;
+    mpi_spec(&s, 0, 0, ZERO_ACCUMULATE_SHARDED);
+    s.integer = 1;
+    const uint64_t expected = mpi_local_hash(&s);
+    mpi_hosts = -2;
+    for (s.cfg.stage = 0; s.cfg.stage <= 3; s.cfg.stage++) mpi_case(&s, expected, 2, "hosts in turns");
+    mpi_hosts = 0;
+}
+
+static void mpi_same(int argc, char **argv) {
+    char what[64];
+    for (int i = 2; i < argc; i++) {
+        const int given = atoi(argv[i]), size = given ? given : mpi_ranks;
+        snprintf(what, sizeof what, "%d ranks, node_size %d", mpi_ranks, given);
+        mpi_cases(given, size, what);
+    }
+    if (mpi_ranks != 4) return;
+    mpi_hosts = 2;
+    mpi_cases(0, 2, "4 ranks, 2 pretended hosts");
+    mpi_hosts = 0;
+    mpi_in_turns();
+}
+
+/* For test_hosts.sh: node_size as MPI finds it must be the given one. */
+static void mpi_hash(int size) {
+    host_spec s;
+    char host[64] = "";
+    mpi_spec(&s, size, 0, ZERO_ACCUMULATE_SHARDED);
+    const uint64_t expected = mpi_local_hash(&s);
+    gethostname(host, sizeof host - 1);
+    s.node_size = 0;
+    for (s.cfg.stage = 0; s.cfg.stage <= 3; s.cfg.stage++) mpi_case(&s, expected, mpi_ranks / size, "hosts");
+    mpi_spec(&s, size, 1, ZERO_ACCUMULATE_LOCAL);
+    const uint64_t large = mpi_local_hash(&s);
+    s.node_size = 0;
+    s.cfg.stage = 3;
+    mpi_case(&s, large, mpi_ranks / size, "hosts, large");
+    printf("rank %d on %s: hash %016llx\n", mpi_rank, host, (unsigned long long)expected);
+}
+
+/* ---- errors ---- */
+
+/* zero_create with this node_size gives `result` on this rank, and a sentence with `word`. */
+static void mpi_refuses(const char *what, MPI_Comm *handle, int node_size, zero_result result, const char *word) {
+    zero_config cfg = {0};
+    zero_comm comm = {ZERO_COMM_MPI, 0, NULL, 0};
+    zero_ctx *z;
+    comm.handle = handle;
+    comm.node_size = node_size;
+    cfg.log = test_quiet;
+    const zero_result got = zero_create(&z, &cfg, &comm);
+    test_check(got == result && (!word || strstr(zero_last_error(z), word)), "%s, rank %d: %s: %s", what, mpi_rank,
+               zero_result_string(got), zero_last_error(z));
+    zero_destroy(z);
+}
+
+typedef enum mpi_trouble {
+    MPI_WELL, MPI_GOES, MPI_LEAVES, MPI_STALLS, MPI_OTHER_STAGE, MPI_OTHER_ORDER, MPI_OTHER_CALL, MPI_DIES
+} mpi_trouble;
+
+static int mpi_order(host_run *h, int swap) {
+    HOST_TRY(h, zero_pass_begin(h->z, ZERO_TRAIN, 0, 2));
+    for (int i = 0; i < 2; i++)
+        if (!host_forward(h, 1 + (i ^ swap))) return 0;
+    return 1;
+}
+
+static int mpi_work(host_run *h, const host_spec *s, mpi_trouble trouble) {
+    const int odd = mpi_rank == 1;
+    double values[2] = {1, 1};
+    for (h->step = 0; h->step < s->steps; h->step++) {
+        if (h->step == 1 && odd && (trouble == MPI_GOES || trouble == MPI_LEAVES)) {
+            if (trouble == MPI_GOES) (void)zero_pass_begin(h->z, ZERO_TRAIN, 0, 2);
+            return 1;
+        }
+        if (h->step == 1 && odd && trouble == MPI_STALLS) usleep(4000000);
+        if (h->step == 1 && odd && trouble == MPI_DIES) (void)kill(getpid(), SIGKILL);
+        if (h->step == 1 && trouble == MPI_OTHER_ORDER) {
+            if (!mpi_order(h, odd)) return 0;
+            continue;
+        }
+        if (h->step == 1 && trouble == MPI_OTHER_CALL && odd) HOST_TRY(h, zero_all_sum(h->z, values, 2));
+        if (h->step == 1 && trouble == MPI_OTHER_CALL && !odd) HOST_TRY(h, zero_barrier(h->z));
+        for (h->micro = 0; h->micro < s->micro_steps; h->micro++)
+            if (!host_train_pass(h)) return 0;
+        HOST_TRY(h, zero_reduce(h->z));
+        HOST_TRY(h, zero_step(h->z, &s->adamw));
+    }
+    HOST_TRY(h, zero_barrier(h->z));
+    return 1;
+}
+
+/* Rank 1 is in trouble; every other rank must have an error within 10 s, and end. */
+static void mpi_troubled(const char *what, int node_size, mpi_trouble trouble, double timeout_s, const char *word) {
+    static test_rank rank;
+    host_spec s;
+    host_run h;
+    mpi_meet();
+    const double start = test_now();
+    memset(&rank, 0, sizeof rank);
+    rank.rank = mpi_rank;
+    rank.nranks = mpi_ranks;
+    rank.node_size = node_size;
+    mpi_spec(&s, node_size, 0, ZERO_ACCUMULATE_SHARDED);
+    s.steps = 3;
+    s.cfg.stage = 3;
+    s.cfg.prefetch = ZERO_NONE;
+    s.cfg.timeout_s = timeout_s;
+    s.cfg.no_overlap = trouble == MPI_OTHER_ORDER;
+    if (trouble == MPI_OTHER_STAGE && mpi_rank == 1) s.cfg.stage = 2;
+    const int ok = host_open(&h, &s, &rank) && mpi_work(&h, &s, trouble);
+    const int gone = mpi_rank == 1 && (trouble == MPI_GOES || trouble == MPI_LEAVES);
+    const double failed = test_now();
+    zero_destroy(h.z);
+    const double end = test_now();
+    test_check((ok == (gone || trouble == MPI_WELL)) && failed - start < 10 && end - start < 12,
+               "%s, node_size %d, rank %d: %s after %.1f s, destroyed after %.1f s: %s", what, node_size, mpi_rank,
+               ok ? "no error" : "error", failed - start, end - start, rank.why);
+    test_check(ok || !word || strstr(rank.why, word), "%s, node_size %d, rank %d: %s", what, node_size, mpi_rank,
+               rank.why);
+    if (getenv("TEST_VERBOSE"))
+        printf("%s, node_size %d, rank %d, %.2f s: %s\n", what, node_size, mpi_rank, end - start, rank.why);
+    mpi_meet();
+}
+
+static void mpi_errors(void) {
+    mpi_refuses("no communicator", NULL, 0, ZERO_ERR_ARGUMENT, "MPI_Comm");
+    mpi_refuses("5 of 4", &mpi_given, 5, ZERO_ERR_ARGUMENT, "does not divide");
+    mpi_refuses("-1", &mpi_given, -1, ZERO_ERR_ARGUMENT, "does not divide");
+    mpi_refuses("different node_size", &mpi_given, mpi_rank < 2 ? 2 : 1, ZERO_ERR_MISMATCH, "node_size");
+    mpi_hosts = -1;
+    mpi_refuses("uneven hosts", &mpi_given, 0, ZERO_ERR_ARGUMENT, "as many ranks on every host");
+    mpi_refuses("uneven hosts, node_size 1", &mpi_given, 1, ZERO_OK, NULL);
+    mpi_hosts = 2;
+    mpi_refuses("a node over two hosts", &mpi_given, 4, ZERO_ERR_ARGUMENT, "one host");
+    mpi_hosts = 0;
+    for (int size = 1; size <= 4; size *= 2) {
+        mpi_troubled("all is well", size, MPI_WELL, 60, NULL);
+        mpi_troubled("rank 1 goes in a pass", size, MPI_GOES, 600, "rank 1");
+        mpi_troubled("rank 1 has another stage", size, MPI_OTHER_STAGE, 600, "rank 1 has");
+        mpi_troubled("rank 1 calls another function", size, MPI_OTHER_CALL, 600, NULL);
+    }
+    mpi_troubled("rank 1 has another order", 1, MPI_OTHER_ORDER, 600, "unit");
+    mpi_troubled("rank 1 destroys early", 1, MPI_LEAVES, 2, NULL);
+    mpi_troubled("rank 1 destroys early", 4, MPI_LEAVES, 600, "rank 1");
+    mpi_troubled("rank 1 stalls", 1, MPI_STALLS, 1, NULL);
+    mpi_troubled("rank 1 stalls", 4, MPI_STALLS, 1, NULL);
+    mpi_troubled("all is well again", 2, MPI_WELL, 60, NULL);
+}
+
+static void mpi_small(void) {
+    static test_rank rank;
+    host_spec s;
+    host_run h;
+    rank.rank = mpi_rank;
+    rank.nranks = mpi_ranks;
+    mpi_spec(&s, 0, 0, ZERO_ACCUMULATE_SHARDED);
+    s.desc[0].numel = (size_t)16 << 20;
+    const int ok = host_open(&h, &s, &rank);
+    if (mpi_rank == 0) printf("%s\n", rank.why);
+    test_check(!ok && strstr(rank.why, "/dev/shm"), "rank %d: %s", mpi_rank, rank.why);
+    zero_destroy(h.z);
+}
+
+int main(int argc, char **argv) {
+    const char *mode = argc > 1 ? argv[1] : "errors";
+    const int needed = strcmp(mode, "thread") ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED;
+    int level, counts[2], sums[2] = {0, 0};
+    MPI_Errhandler handler, now;
+    mpi_given = MPI_COMM_NULL;
+    if (!strcmp(mode, "errors"))
+        mpi_refuses("MPI not started", &mpi_given, 0, ZERO_ERR_COMM, "MPI_Init_thread");
+    PMPI_Init_thread(&argc, &argv, needed, &level);
+    PMPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+    PMPI_Comm_size(MPI_COMM_WORLD, &mpi_ranks);
+    PMPI_Comm_dup(MPI_COMM_WORLD, &mpi_given);
+    PMPI_Comm_create_errhandler(mpi_handler, &handler);
+    PMPI_Comm_set_errhandler(mpi_given, handler);
+    if (!strcmp(mode, "same")) mpi_same(argc, argv);
+    else if (!strcmp(mode, "hash")) mpi_hash(argc > 2 ? atoi(argv[2]) : 1);
+    else if (!strcmp(mode, "small")) mpi_small();
+    else if (!strcmp(mode, "die")) mpi_troubled("rank 1 dies", 1, MPI_DIES, 600, NULL);
+    else if (!strcmp(mode, "errors")) mpi_errors();
+    else if (level < MPI_THREAD_MULTIPLE)
+        mpi_refuses("a low thread level", &mpi_given, 0, ZERO_ERR_COMM, "MPI_THREAD_MULTIPLE");
+    test_check(mpi_misuse == 0, "rank %d: %d calls on the caller's communicator", mpi_rank, mpi_misuse);
+    PMPI_Comm_get_errhandler(mpi_given, &now);
+    test_check(now == handler && !mpi_handled, "rank %d: the caller's error handler was called %d times or is gone",
+               mpi_rank, mpi_handled);
+    counts[0] = test_passed;
+    counts[1] = test_failed;
+    mpi_meet();
+    PMPI_Reduce(counts, sums, 2, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (mpi_rank == 0) printf("%d passed, %d failed\n", sums[0], sums[1]);
+    fflush(stdout);
+    PMPI_Finalize();
+    return counts[1] != 0;
+}

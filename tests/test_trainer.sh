@@ -1,0 +1,383 @@
+#!/bin/sh
+# test_trainer.sh - the trainer as its users meet it: results that do not depend on ranks and
+# stages, wrong input, interruption.
+#
+#     tests/test_trainer.sh [BUILD_DIR]
+#
+# Run it where the trainer's default data is found (build/data). BUILD_DIR, build without it, gets
+# a folder for scratch files. TRAINER names another program than ./train_gpt2_zero, MPIRUN another
+# mpirun. The last line is `N passed, N failed`.
+
+# Lists of arguments and of processes are split at blanks on purpose.
+# shellcheck disable=SC2086
+
+build=${1:-build}
+trainer=${TRAINER:-./train_gpt2_zero}
+mpirun=${MPIRUN:-mpirun}
+mkdir -p "$build" || exit 1
+scratch=$build/test_trainer.$$
+mkdir "$scratch" || exit 1
+trap 'rm -rf "$scratch"' EXIT
+case $trainer in /*) ;; *) trainer=$PWD/$trainer ;; esac
+passed=0
+failed=0
+
+# Small and quick: 2 layers of 32, no validation, no sample.
+small="-e char:2x32x2 -t 16 -v -1 -g 0"
+
+pass() { passed=$((passed + 1)); }
+
+fail() {
+    failed=$((failed + 1))
+    echo "FAILED: $*"
+}
+
+# same NAME EXPECTED FOUND
+same() {
+    if [ -n "$2" ] && [ "$2" = "$3" ]; then pass; else fail "$1: expected '$2', found '$3'"; fi
+}
+
+# ---- files ---------------------------------------------------------------------------------------
+
+# A number as four bytes, lowest first.
+int32() {
+    # The format is the octal escapes themselves.
+    # shellcheck disable=SC2059
+    printf "$(printf '\\%03o\\%03o\\%03o\\%03o' $(($1 & 255)) $(($1 >> 8 & 255)) \
+        $(($1 >> 16 & 255)) $(($1 >> 24 & 255)))"
+}
+
+zeros() { head -c "$1" /dev/zero; }
+
+# header FILE NUMBER... : 256 int32, those that are not given 0
+header() {
+    file=$1
+    shift
+    given=$#
+    for number; do int32 "$number"; done >"$file"
+    zeros $((1024 - 4 * given)) >>"$file"
+}
+
+# token_file FILE MAGIC VERSION COUNT [PRESENT] : COUNT in the header, PRESENT tokens, all 0
+token_file() {
+    header "$1" "$2" "$3" "$4"
+    zeros $((2 * ${5:-$4})) >>"$1"
+}
+
+# ---- wrong input ---------------------------------------------------------------------------------
+
+# refused NAME CODE PATTERN ARGUMENT... : ends within 10 s with CODE and one line that has PATTERN
+refused() {
+    name=$1 code=$2 pattern=$3
+    shift 3
+    timeout -k 1 10 "$trainer" "$@" >"$scratch/out" 2>"$scratch/err"
+    found=$?
+    lines=$(wc -l <"$scratch/err")
+    if [ "$found" -ne "$code" ]; then
+        fail "$name: expected exit code $code, found $found: $(head -n 1 "$scratch/err")"
+    elif [ "$lines" -ne 1 ]; then
+        fail "$name: expected one line, found $lines: $(head -n 2 "$scratch/err")"
+    elif ! grep -q -e "$pattern" "$scratch/err"; then
+        fail "$name: expected '$pattern', found: $(cat "$scratch/err")"
+    else
+        pass
+    fi
+}
+
+test_usage() {
+    refused 'unknown flag' 2 "unknown flag '-Q'" -Q 1
+    refused 'flag without dash' 2 "unknown flag 'z'" z 1
+    refused 'missing value' 2 '-pn: expected a value' -z 1 -pn
+    refused 'stage 4' 2 "-z: expected a stage.*'4'" -z 4
+    refused 'stage list' 2 "-z: expected a stage.*'0,1,'" -z 0,1,
+    refused 'no number' 2 "-t: expected a whole number, found 'x'" -t x
+    refused 'half a number' 2 "-l: expected a number, found '1e-3q'" -l 1e-3q
+    refused 'not whole' 2 "-x: expected a whole number, found '1.5'" -x 1.5
+    refused 'not finite' 2 '-l: expected a number' -l nan
+    refused 'out of range' 2 '-pn: expected 0 to 64, found 65' -pn 65
+    refused 'schedule' 2 "-k: expected one of: cosine linear.*'step'" -k step
+    for fixed in '-w 0' '-ge 2' '-sl 3' '-sg 3' '-h 1' '-n 10' '-nk 1' '-nm 1' '-y 1' '-lg 5' \
+        '-pr 1' '-pg 4' '-pi tcp'; do
+        refused "$fixed" 2 "$fixed is not supported yet" $fixed
+    done
+}
+
+# With one rank and with three.
+test_wrong_sizes() {
+    for ranks in 1 3; do
+        refused 'heads' 1 '5' $small -e char:2x32x5 -pn $ranks
+        refused 'no such model' 1 'd13' $small -e d13 -pn $ranks
+        refused 'window beyond the model' 1 '-t 2048.*1024' -e d12 -t 2048 -d 6144 -pn $ranks
+        refused 'window beyond the file' 1 '100' $small -i "$scratch/short" -j "$scratch/short" \
+            -t 128 -b 1 -pn $ranks
+        refused 'batch beyond the file' 1 'needs 96 windows' $small -i "$scratch/short" \
+            -j "$scratch/short" -d 1536 -pn $ranks
+        refused 'batch and windows' 1 '-d 100' $small -d 100 -pn $ranks
+        refused 'batch and rows' 1 'batch does not divide.*-b 7' $small -d 1600 -b 7 -pn $ranks
+        refused 'memory' 1 'are available' -e d84 -i "$scratch/short" -j "$scratch/short" -t 16 \
+            -b 1 -pn $ranks
+        refused 'activations' 1 'are available' -e char:64x1024x8 -b 10000 -pn $ranks
+        refused 'too many windows' 1 '-b 900000' -b 900000 -t 64 -pn $ranks
+        refused 'bucket' 1 '-zb: .* 10' $small -zb 10 -z 2 -b 1 -pn $ranks
+        refused 'log folder' 1 '-o: /dev/null/x/main.log' $small -o /dev/null/x -pn $ranks
+        refused 'csv' 1 '-csv: /dev/null/x' $small -z 0,1 -csv /dev/null/x -b 1 -pn $ranks
+        refused 'rounds' 1 '-x 7' $small -z 0,1 -x 7 -rd 2 -csv "$scratch/csv" -b 1 -pn $ranks
+    done
+    refused 'node size' 1 '-ns 2: ' $small -b 1 -pn 3 -ns 2
+    refused 'node size of one rank' 1 '-ns 2: ' $small -ns 2
+    refused 'ranks' 1 'batch does not divide.*5 ranks' $small -pn 5
+}
+
+test_wrong_files() {
+    token_file "$scratch/short" 20240520 1 100
+    token_file "$scratch/magic" 20240521 1 5000
+    token_file "$scratch/version" 20240520 7 5000
+    token_file "$scratch/length" 20240520 1 5000 4999
+    token_file "$scratch/token" 20240520 1 5000 4999
+    printf '\101\000' >>"$scratch/token" # 65, the first that is no character
+    zeros 100 >"$scratch/stub"
+    : >"$scratch/empty"
+    header "$scratch/model.bin" 20240326 3 1024 50257 12 12 768 50304
+    zeros 4096 >>"$scratch/model.bin"
+    header "$scratch/version.bin" 20240326 5 1024 50257 12 12 768 50304
+    for ranks in 1 3; do
+        for file in magic version length token stub empty none; do
+            refused "$file" 1 "$scratch/$file" $small -i "$scratch/$file" -pn $ranks
+            refused "$file" 1 "$scratch/$file" $small -j "$scratch/$file" -pn $ranks
+        done
+        refused 'folder' 1 "$scratch" $small -i "$scratch" -pn $ranks
+        refused 'several files' 1 'more are not supported' $small -i "$scratch/*" -pn $ranks
+        refused 'tokenizer' 1 "$scratch/magic" $small -tf "$scratch/magic" -pn $ranks
+        refused 'model cut short' 1 "$scratch/model.bin" $small -e "$scratch/model.bin" -pn $ranks
+        refused 'model version' 1 "$scratch/version.bin" $small -e "$scratch/version.bin" -pn $ranks
+        refused 'no model' 1 "$scratch/none.bin" $small -e "$scratch/none.bin" -pn $ranks
+    done
+}
+
+test_no_data() {
+    here=$PWD
+    cd "$scratch" || exit 1
+    scratch=.
+    refused 'no data' 1 'tiny_char_train.bin.*run: make data' -pn 2
+    scratch=$build/test_trainer.$$
+    cd "$here" || exit 1
+}
+
+# ---- results -------------------------------------------------------------------------------------
+
+# train ARGUMENT... : weights of a run
+train() {
+    timeout -k 1 60 "$trainer" "$@" >"$scratch/out" 2>"$scratch/err" || {
+        echo "exit code $?: $(cat "$scratch/err")"
+        return
+    }
+    sed -n 's/^weights //p' "$scratch/out"
+}
+
+test_same_weights() {
+    for ranks in 1 2 3; do
+        reference=$(train $small -x 4 -nt 1 -pn $ranks)
+        case $reference in
+        ????????????????) pass ;;
+        *) fail "weights on $ranks ranks: $reference" ;;
+        esac
+        for stage in 1 2 3; do
+            same "stage $stage on $ranks ranks" "$reference" \
+                "$(train $small -x 4 -nt 1 -pn $ranks -z $stage)"
+        done
+        same "settings on $ranks ranks" "$reference" \
+            "$(train $small -x 4 -nt 1 -pn $ranks -z 3 -zo 0 -zm 0 -zp 0 -zt 0 -r 3)"
+    done
+    micro="$small -x 3 -nt 1 -d 384 -b 4 -pn 2"
+    reference=$(train $micro -z 0 -za local)
+    same 'micro-steps, local' "$reference" "$(train $micro -z 3 -za local)"
+    reference=$(train $micro -z 0 -za sharded)
+    same 'micro-steps, sharded' "$reference" "$(train $micro -z 3)"
+}
+
+# The global batch of every step, over two epochs of 8 steps, however it is shared out.
+test_same_batches() {
+    header "$scratch/tokens" 20240520 1 1600
+    i=0
+    while [ $i -lt 1600 ]; do
+        printf '%b' "\\0$(printf %o $((i * i % 61)))\\0"
+        i=$((i + 1))
+    done >>"$scratch/tokens"
+    for order in 0 1 2; do
+        data="-i $scratch/tokens -j $scratch/tokens -sh $order -d 192"
+        train $small $data -x 16 -db 1 >/dev/null
+        reference=$(grep '^batch' "$scratch/out")
+        same "16 batches, -sh $order" 16 "$(printf '%s\n' "$reference" | wc -l | tr -d ' ')"
+        for share in '-pn 2' '-pn 3' '-pn 2 -b 3' '-pn 1 -b 4'; do
+            train $small $data -x 16 -db 1 $share >/dev/null
+            same "batches of -sh $order $share" "$reference" "$(grep '^batch' "$scratch/out")"
+        done
+        first=$(printf '%s\n' "$reference" | sed -n '1s/.* //p')
+        again=$(printf '%s\n' "$reference" | sed -n '9s/.* //p')
+        if [ $order -eq 0 ]; then
+            same 'second epoch in order' "$first" "$again"
+        elif [ "$first" = "$again" ]; then
+            fail "-sh $order repeats its first epoch"
+        else
+            pass
+        fi
+    done
+    train $small $data -sh 1 -x -1 -db 1 >/dev/null
+    same 'one epoch' 8 "$(grep -c '^batch' "$scratch/out")"
+}
+
+test_default_run() {
+    train -x 10 -v 5 -g 40 -pn 2 -z 3 -o "$scratch/log" >/dev/null
+    sed -n 's/^step .* loss \([0-9.]*\) .*/\1/p' "$scratch/out" >"$scratch/losses"
+    found=$(grep -v '^#' tests/reference/char4_losses.txt | paste - "$scratch/losses" |
+        awk '{ d = $1 - $3; if (d < 0) d = -d; if (d < 1e-4 && $3 != "") n++ } END { print n + 0 }')
+    same 'first losses against PyTorch' 10 "$found"
+    same 'loss where tools look for it' 10 "$(grep '^step' "$scratch/out" | cut -c 21-28 |
+        grep -c '^[0-9]\.[0-9]\{6\}$')"
+    same 'validations' 3 "$(grep -c '^val loss [0-9]\.[0-9]\{4\}$' "$scratch/out")"
+    one=$(grep '^val loss' "$scratch/out" | tail -n 1)
+    same 'sample' 2 "$(grep -c '^---$' "$scratch/out")"
+    same 'last line' 1 "$(tail -n 1 "$scratch/out" | grep -c '^weights [0-9a-f]\{16\}$')"
+    same 'main.log' 13 "$(grep -c '^s:[0-9]* t[re]l:[0-9.]*' "$scratch/log/main.log")"
+    train -x 10 -v 5 -g 0 -pn 3 >/dev/null
+    same 'validation on other ranks' "$one" "$(grep '^val loss' "$scratch/out" | tail -n 1)"
+}
+
+test_comparison() {
+    train $small -z 0,1,2,3 -x 4 -rd 2 -csv "$scratch/new/c.csv" >/dev/null
+    csv=$scratch/new/c.csv
+    same 'csv header' "stage,ranks,tokens_per_s,ratio,param_bytes,grad_bytes,optimizer_bytes,\
+buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,weights" \
+        "$(head -n 1 "$csv")"
+    same 'csv stages' '0 1 2 3 ' "$(sed 1d "$csv" | cut -d , -f 1 | tr '\n' ' ')"
+    same 'csv weights' 1 "$(sed 1d "$csv" | cut -d , -f 14 | sort -u | wc -l | tr -d ' ')"
+    same 'csv ratio' 1.0000 "$(sed -n 2p "$csv" | cut -d , -f 4)"
+    same 'csv fields' 56 "$(sed 1d "$csv" | tr ',' '\n' | grep -c '[0-9a-f]')"
+    train $small -z 0,3 -x 2 -rd 1 -b 2 -d 128 -pn 2 -csv "$csv" >/dev/null
+    same 'csv weights with micro-steps' 1 "$(sed 1d "$csv" | cut -d , -f 14 | sort -u | wc -l |
+        tr -d ' ')"
+}
+
+# ---- interruption --------------------------------------------------------------------------------
+
+# start ARGUMENT... : a long run in the background that has taken its first steps; $job
+start() {
+    rm -f "$scratch/out"
+    "$trainer" $small -x 1000000 "$@" >"$scratch/out" 2>"$scratch/err" &
+    job=$!
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        grep -q '^step' "$scratch/out" 2>/dev/null && return
+        sleep 0.2
+    done
+}
+
+children() { ps -o pid= --ppid "$1" | tr -d ' '; }
+
+# Those of the processes PID... that still run; a zombie waits for its parent alone.
+living() {
+    for pid; do
+        case $(ps -o stat= -p "$pid") in '' | Z*) ;; *) echo "$pid" ;; esac
+    done
+}
+
+# ended NAME CODE PATTERN PID... : the job and these processes are gone within 10 s
+ended() {
+    name=$1 code=$2 pattern=$3
+    shift 3
+    began=$(date +%s)
+    (sleep 15 && kill -9 "$job" 2>/dev/null) >/dev/null 2>&1 &
+    watch=$!
+    wait "$job"
+    found=$?
+    kill "$watch" 2>/dev/null
+    took=$(($(date +%s) - began))
+    same "$name, exit code" "$code" "$found"
+    same "$name, one line" "1" "$(wc -l <"$scratch/err" | tr -d ' ')"
+    same "$name, what it says" 1 "$(grep -c -e "$pattern" "$scratch/err")"
+    if [ $took -le 10 ]; then pass; else fail "$name: took $took s"; fi
+    left=$(living "$@")
+    same "$name, no process left" none "${left:-none}"
+}
+
+test_interruption() {
+    for stage in 0 3; do
+        start -pn 3 -z $stage
+        ranks=$(children $job)
+        kill -INT $job
+        ended "Ctrl-C, stage $stage" 130 'SIGINT; all 3 ranks end' $ranks
+        start -pn 3 -z $stage
+        ranks=$(children $job)
+        victim=$(printf '%s\n' "$ranks" | sed -n 2p)
+        kill -9 "$victim"
+        ended "killed rank, stage $stage" 1 "rank 1 (process $victim) was killed by signal 9" $ranks
+    done
+    start -pn 2
+    ranks=$(children $job)
+    kill -TERM $job
+    ended 'SIGTERM' 143 'SIGTERM; all 2 ranks end' $ranks
+    start
+    kill -INT $job
+    ended 'Ctrl-C, one rank' 130 'SIGINT'
+    start -pn 2
+    ranks=$(children $job)
+    kill -9 $job
+    wait $job 2>/dev/null
+    sleep 1
+    left=$(living $ranks)
+    same 'killed parent, no process left' none "${left:-none}"
+}
+
+# ---- mpirun --------------------------------------------------------------------------------------
+
+# refused_mpi NAME PATTERN ARGUMENT... : mpirun adds lines of its own to the trainer's one
+refused_mpi() {
+    name=$1 pattern=$2
+    shift 2
+    timeout -k 1 20 "$mpirun" "$@" >"$scratch/out" 2>"$scratch/err"
+    code=$?
+    if [ $code -eq 0 ] || [ $code -ge 124 ]; then
+        fail "$name: exit code $code"
+    else
+        same "$name, one line" 1 "$(grep -c '^train_gpt2_zero: ' "$scratch/err")"
+        same "$name, what it says" 1 "$(grep -c -e "^train_gpt2_zero: .*$pattern" "$scratch/err")"
+    fi
+}
+
+test_mpi() {
+    if ! "$trainer" --help | grep -q 'by mpirun'; then
+        export OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0
+        refused 'mpirun without MPI' 2 'without MPI.*-pn 2'
+        unset OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK
+        return
+    fi
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export OMPI_MCA_rmaps_base_oversubscribe=1
+    reference=$(train $small -x 3 -nt 1 -pn 2)
+    for stage in 0 3; do
+        timeout -k 1 60 "$mpirun" -n 2 "$trainer" $small -x 3 -nt 1 -z $stage >"$scratch/out" \
+            2>"$scratch/err"
+        same "mpirun, stage $stage" "$reference" "$(sed -n 's/^weights //p' "$scratch/out")"
+    done
+    refused_mpi 'mpirun, -pn' 'leave -pn out' -n 2 "$trainer" $small -pn 3
+    refused_mpi 'mpirun, unknown flag' "unknown flag '-Q'" -n 2 "$trainer" -Q 1
+    refused_mpi 'mpirun, settings differ' '-t 32.*-t 16' -n 1 "$trainer" $small : \
+        -n 1 "$trainer" $small -t 32
+    mkdir -p "$scratch/a" "$scratch/b"
+    cp "$scratch/tokens" "$scratch/a/x"
+    cp "$scratch/length" "$scratch/b/x"
+    refused_mpi 'mpirun, one wrong file' 'x: ' -wdir "$scratch/a" -n 1 "$trainer" $small -i x \
+        -j x : -wdir "$scratch/b" -n 1 "$trainer" $small -i x -j x
+}
+
+test_usage
+test_wrong_files
+test_wrong_sizes
+test_no_data
+test_same_weights
+test_same_batches
+test_default_run
+test_comparison
+test_interruption
+test_mpi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,1364 @@
+/* test_unit.c - the plugin's private functions one by one, then every error of the public ones.
+   Includes the translation unit itself, so that zp_ functions can be called. */
+#include "../zero_plugin.cu"
+#include "host.h"
+
+/* ---- results ---- */
+
+static void unit_results(void) {
+    static const char *const sentences[] = {
+        "success", "an argument is out of range", "the call does not fit the order of calls",
+        "memory could not be allocated", "the ranks do not agree", "another rank failed or is gone",
+        "another rank did not arrive in time", "the communication library reported an error",
+        "not supported by this build"};
+    for (int r = 0; r < ZERO_RESULT_COUNT; r++)
+        test_check(!strcmp(zero_result_string((zero_result)r), sentences[r]), "result %d", r);
+    test_check(!strcmp(zero_result_string((zero_result)-1), "no such result"), "result -1");
+    test_check(!strcmp(zero_result_string(ZERO_RESULT_COUNT), "no such result"), "result COUNT");
+}
+
+/* ---- partition ---- */
+
+typedef struct unit_list { zp_tensor tensor[4]; int n; } unit_list;
+
+static void unit_announce(unit_list *l, size_t numel, int layers, int unit, int flags) {
+    zp_tensor *t = &l->tensor[l->n++];
+    memset(t, 0, sizeof *t);
+    t->desc.numel = numel;
+    t->desc.layers = layers;
+    t->desc.unit = unit;
+    t->desc.uses = 1;
+    t->desc.flags = flags;
+}
+
+/* Walks one tensor by zp_run_at and marks what it sees; 0: a run is wrong. */
+static int unit_walk(const zero_ctx *z, const zp_tensor *t, unsigned char **mark) {
+    const size_t total = t->desc.numel * (size_t)t->desc.layers;
+    for (size_t at = 0; at < total;) {
+        const zp_run run = zp_run_at(z, t, at, total - at);
+        const zp_unit *u = &z->layout.unit[run.unit];
+        if (!run.numel || run.numel > total - at) return 0;
+        if (run.owner < 0 || (size_t)run.owner * u->shard > run.at) return 0;
+        if (run.at + run.numel > (size_t)(run.owner + 1) * u->shard) return 0;
+        for (size_t i = 0; i < run.numel; i++) {
+            const zp_run one = zp_run_at(z, t, at + i, 1);
+            if (one.unit != run.unit || one.owner != run.owner || one.at != run.at + i) return 0;
+            if (one.numel != 1 || mark[run.unit][run.at + i]++) return 0;
+        }
+        at += run.numel;
+    }
+    return 1;
+}
+
+/* Members of a unit lie on lines, one after the other, within the unit. */
+static int unit_members(const zp_layout *l, const zp_unit *u) {
+    size_t end = 0, content = 0;
+    for (int i = 0; i < u->members; i++) {
+        const zp_member *m = &l->members[u->first_member + i];
+        if (m->at % ZP_ALIGN || m->at < end || m->at >= end + ZP_ALIGN) return 0;
+        end = m->at + m->numel;
+        content += m->numel;
+    }
+    return end == u->numel && content == u->content;
+}
+
+static int unit_partition(unit_list *list, int nranks) {
+    zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
+    unsigned char *mark[8] = {0};
+    size_t total = 0, content = 0, padded = 0, marked = 0;
+    int ok = z && zp_layout_open(&z->layout, list->tensor, list->n, nranks) == ZERO_OK;
+    for (int u = 0; ok && u < z->layout.all; u++) {
+        const zp_unit *x = &z->layout.unit[u];
+        mark[u] = (unsigned char *)calloc(x->padded + 1, 1);
+        ok = x->shard % ZP_ALIGN == 0 && x->padded == x->shard * (size_t)nranks && unit_members(&z->layout, x)
+          && x->padded >= x->numel && x->padded < x->numel + (size_t)nranks * ZP_ALIGN;
+        content += x->content;
+        padded += x->padded;
+    }
+    for (int t = 0; ok && t < list->n; t++) {
+        ok = unit_walk(z, &list->tensor[t], mark);
+        total += list->tensor[t].desc.numel * (size_t)list->tensor[t].desc.layers;
+    }
+    for (int u = 0; ok && u < z->layout.all; u++)
+        for (size_t i = 0; i < z->layout.unit[u].padded; i++) marked += mark[u][i];
+    ok = ok && content == total && marked == total && z->layout.numel == total && z->layout.padded == padded;
+    for (int u = 0; u < 8; u++) free(mark[u]);
+    if (z) zp_layout_close(&z->layout);
+    free(z);
+    return ok;
+}
+
+static void unit_partitions(void) {
+    static const size_t odd[] = {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1023, 1025};
+    int bad = 0;
+    for (int nranks = 1; nranks <= 64; nranks++) {
+        for (size_t n = 1; n <= 140 && !bad; n++) {
+            unit_list l = {.n = 0};
+            unit_announce(&l, n, 1, 0, 0);
+            if (!unit_partition(&l, nranks)) bad = (int)n;
+        }
+        for (int a = 0; a < 12 && !bad; a++)
+            for (int b = 0; b < 12 && !bad; b++) {
+                unit_list l = {.n = 0};
+                unit_announce(&l, odd[a], 1, 0, 0);
+                unit_announce(&l, odd[b], 2, 1, b % 2 ? ZERO_KEEP : 0);
+                unit_announce(&l, odd[(a + b) % 12], 3, 0, a % 3 ? 0 : ZERO_KEEP);
+                if (!unit_partition(&l, nranks)) bad = 1000 * a + b;
+            }
+        test_check(!bad, "partition over %d ranks, case %d", nranks, bad);
+    }
+}
+
+/* Where a tensor lies in its unit has nothing to do with the number of ranks. */
+static void unit_same_places(void) {
+    zp_layout one, many;
+    unit_list l = {.n = 0};
+    unit_announce(&l, 37, 3, 0, 0);
+    unit_announce(&l, 5, 3, 0, ZERO_KEEP);
+    unit_announce(&l, 100, 2, 1, 0);
+    if (!test_check(!zp_layout_open(&one, l.tensor, l.n, 1), "layout")) return;
+    for (int nranks = 2; nranks <= 64; nranks++) {
+        int same = !zp_layout_open(&many, l.tensor, l.n, nranks) && many.all == one.all;
+        for (int u = 0; same && u < one.all; u++)
+            for (int i = 0; i < one.unit[u].members; i++)
+                same &= !memcmp(&one.members[one.unit[u].first_member + i],
+                                &many.members[many.unit[u].first_member + i], sizeof(zp_member));
+        test_check(same, "places at %d ranks", nranks);
+        zp_layout_close(&many);
+    }
+    zp_layout_close(&one);
+}
+
+/* ---- AdamW ---- */
+
+static zp_stream unit_stream(zp_device *d, int threads) {
+    zp_stream s;
+    (void)zp_stream_open(&s, d, 0, threads);
+    return s;
+}
+
+static double unit_ulp(double at) { /* of f32, at this magnitude */
+    int e;
+    if (at < 1.1754943508222875e-38) return 1.401298464324817e-45;
+    (void)frexp(at, &e);
+    return ldexp(1.0, e - 24);
+}
+
+/* Random sign and magnitude: 2^low .. 2^high, zeros now and then. */
+static float unit_float(test_random *r, int low, int high) {
+    const double x = ldexp(1.0 + (double)(test_next(r) >> 12) * 0x1p-52, low + test_below(r, high - low));
+    if (test_below(r, 40) == 0) return 0;
+    return (float)(test_below(r, 2) ? x : -x);
+}
+
+typedef struct unit_state { float p, m, v, g; } unit_state;
+
+/* The element's error in ULP, measured where the sums are: an addition whose operands cancel is as
+   exact as its operands are. */
+static double unit_adamw_error(const unit_state *was, const unit_state *is, const zero_adamw *a, double factor,
+                               int64_t t) {
+    const double g = (double)was->g * factor, b1 = (double)a->beta1, b2 = (double)a->beta2;
+    const double m1 = b1 * (double)was->m, m2 = (1 - b1) * g, m = m1 + m2;
+    const double v = b2 * (double)was->v + (1 - b2) * g * g;
+    const double size = (double)a->lr / (1 - pow(b1, (double)t));
+    const double below = sqrt(v / (1 - pow(b2, (double)t))) + (double)a->eps;
+    const double p = (double)was->p - (size * (m / below) + (double)a->lr * (double)a->weight_decay * (double)was->p);
+    const double m_scale = fmax(fmax(fabs(m1), fabs(m2)), fabs(m));
+    const double em = fabs((double)is->m - m) / unit_ulp(m_scale);
+    const double ev = fabs((double)is->v - v) / unit_ulp(v);
+    const double ep = fabs((double)is->p - p) / unit_ulp(fmax(fmax(fabs((double)was->p), fabs(p)), size * fmax(m_scale, 0x1p-126) / below));
+    return fmax(em, fmax(ev, ep));
+}
+
+/* States as training makes them, and extreme ones. Kind 0: m and v have seen the same gradients, at
+   most `steps` of them. */
+static unit_state unit_random_state(test_random *r, int kind, int64_t steps) {
+    unit_state s = {0, 0, 0, 0};
+    if (kind == 0) {
+        const int low = -test_below(r, 40), seen = test_below(r, 12);
+        for (int k = 0; k <= seen; k++) {
+            s.g = unit_float(r, low, low + 4);
+            if (k == seen || k >= steps) break;
+            s.m = 0.9f * s.m + 0.1f * s.g;
+            s.v = 0.95f * s.v + 0.05f * (s.g * s.g);
+        }
+        s.p = unit_float(r, -20, 2);
+    } else if (kind == 1) { /* f32's whole range; squares of gradients must be finite */
+        s.p = unit_float(r, -149, 100);
+        s.g = unit_float(r, -149, 60);
+        s.m = unit_float(r, -149, 60);
+        s.v = fabsf(unit_float(r, -149, 120));
+    } else { /* nothing but the update: fresh weights and moments */
+        s.g = unit_float(r, -30, 20);
+    }
+    return s;
+}
+
+/* ULP. Seven roundings lie between a gradient and an update: where the update is all that there is,
+   chance may add them up; in training it never does. */
+static double unit_adamw_limit(int kind) { return kind == 1 ? 6 : 4; }
+
+static void unit_adamw_call(zp_stream *s, unit_state *x, size_t n, zp_control *c, const zero_adamw *a) {
+    float *f = (float *)malloc(4 * n * sizeof *f);
+    zp_adamw_args args = {f, f + n, f + 2 * n, f + 3 * n, c, a->beta1, a->beta2, a->eps, a->lr * a->weight_decay, 0, 0};
+    for (size_t i = 0; i < n; i++) { f[i] = x[i].p; f[n + i] = x[i].m; f[2 * n + i] = x[i].v; f[3 * n + i] = x[i].g; }
+    (void)zp_adamw(s, &args, n);
+    for (size_t i = 0; i < n; i++) { x[i].p = f[i]; x[i].m = f[n + i]; x[i].v = f[2 * n + i]; }
+    free(f);
+}
+
+static void unit_adamw_ulp(void) {
+    static const int64_t step[] = {1, 2, 3, 10, 100, 1000, 100000};
+    enum { N = 40009 };
+    zp_device d;
+    test_random r = {77};
+    unit_state *was = (unit_state *)malloc(N * sizeof *was), *is = (unit_state *)malloc(N * sizeof *is);
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    for (int kind = 0; kind < 3; kind++)
+        for (int k = 0; k < 7; k++) {
+            double worst = 0;
+            zp_control c = {.sumsq = kind == 1 ? 4 : 0.25, .steps = step[k] - 1};
+            zero_adamw a = {kind == 1 ? 1.0f : 6e-4f, 0.9f, k % 2 ? 0.999f : 0.95f, 1e-8f, 0.1f, kind == 1 ? 1.0f : 0.0f};
+            zp_decide_args decide = {&c, a, 1};
+            (void)zp_decide(&s, &decide, 1);
+            for (int i = 0; i < N; i++) is[i] = was[i] = unit_random_state(&r, kind, c.steps - 1);
+            unit_adamw_call(&s, is, N, &c, &a);
+            for (int i = 0; i < N; i++) {
+                const double e = unit_adamw_error(&was[i], &is[i], &a, (double)c.factor, c.steps);
+                if (e > worst || e - e != 0) worst = e;
+            }
+            test_check(worst <= unit_adamw_limit(kind), "AdamW, kind %d, step %d: %.2f ULP", kind, (int)step[k], worst);
+            if (getenv("TEST_VERBOSE")) printf("AdamW kind %d step %d: %.2f ULP\n", kind, (int)step[k], worst);
+        }
+    zp_device_close(&d);
+    free(was);
+    free(is);
+}
+
+/* An element's result is the same alone, anywhere in a vector, in a tail, in any thread's part. */
+static void unit_adamw_places(void) {
+    enum { N = 70001 };
+    zp_device d;
+    test_random r = {78};
+    unit_state *was = (unit_state *)malloc(N * sizeof *was), *is = (unit_state *)malloc(N * sizeof *is);
+    unit_state *one = (unit_state *)malloc(N * sizeof *one);
+    zp_control c = {.factor = 0.37f, .step_size = 1e-3f, .root_correction = 1.7f};
+    const zero_adamw a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    for (int i = 0; i < N; i++) one[i] = was[i] = unit_random_state(&r, i % 3, 9);
+    for (int i = 0; i < N; i++) unit_adamw_call(&s, &one[i], 1, &c, &a);
+    for (size_t from = 0; from < 17; from++) {
+        int same = 1;
+        for (size_t n = 1; n < 68; n++) {
+            memcpy(is, was + from, n * sizeof *is);
+            unit_adamw_call(&s, is, n, &c, &a);
+            same &= !memcmp(is, one + from, n * sizeof *is);
+        }
+        test_check(same, "AdamW from element %zu", from);
+    }
+    for (int threads = 1; threads <= 3; threads++) {
+        s.threads = threads;
+        memcpy(is, was, N * sizeof *is);
+        unit_adamw_call(&s, is, N, &c, &a);
+        test_check(!memcmp(is, one, N * sizeof *is), "AdamW on %d threads", threads);
+    }
+    c.skip = 1;
+    memcpy(is, was, N * sizeof *is);
+    unit_adamw_call(&s, is, N, &c, &a);
+    test_check(!memcmp(is, was, N * sizeof *is), "AdamW when skipped");
+    zp_device_close(&d);
+    free(was);
+    free(is);
+    free(one);
+}
+
+/* ---- skip and clip ---- */
+
+static zp_control unit_decide(double sumsq, float max_norm, int check, int64_t steps) {
+    zp_device d;
+    zp_control c;
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    memset(&c, 0, sizeof c);
+    c.sumsq = sumsq;
+    c.steps = steps;
+    c.factor = -1;
+    const zero_adamw a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, max_norm};
+    zp_decide_args args = {&c, a, check};
+    (void)zp_decide(&s, &args, 1);
+    zp_device_close(&d);
+    return c;
+}
+
+static void unit_clip(void) {
+    static const double norms[] = {0, 1e-30, 1e-6, 0.5, 0.999998, 0.999999, 0.9999991, 1, 1.000001, 2, 1e3, 1e18};
+    for (int i = 0; i < 12; i++)
+        for (int k = 0; k < 3; k++) {
+            const float max_norm = k == 0 ? 0 : k == 1 ? 1.0f : 0.3f;
+            const zp_control c = unit_decide(norms[i] * norms[i], max_norm, 1, 4);
+            const double norm = sqrt(norms[i] * norms[i]);
+            double expected = 1;
+            if (max_norm > 0) expected = fmin(1, (double)max_norm / (norm + 1e-6));
+            test_check(c.factor == (float)expected && !c.skip && c.steps == 5 && c.skipped == 0,
+                       "norm %g clipped to %g: factor %.9g", norm, (double)max_norm, (double)c.factor);
+        }
+    for (int bad = 0; bad < 2; bad++) {
+        const double sumsq = bad ? (double)NAN : (double)INFINITY;
+        const zp_control checked = unit_decide(sumsq, 0, 1, 4), unchecked = unit_decide(sumsq, 0, 0, 4);
+        const zp_control clipped = unit_decide(sumsq, 1, 0, 4);
+        test_check(checked.skip && checked.steps == 4 && checked.skipped == 1, "%g is skipped", sumsq);
+        test_check(!unchecked.skip && unchecked.steps == 5 && unchecked.factor == 1.0f, "%g is not checked", sumsq);
+        test_check(clipped.skip && clipped.steps == 4, "%g cannot clip", sumsq);
+    }
+}
+
+static void unit_corrections(void) {
+    for (int64_t t = 1; t < 200000; t = t * 3 / 2 + 1) {
+        const zp_control c = unit_decide(1, 0, 1, t - 1);
+        const double root = sqrt(1 - pow((double)0.95f, (double)t));
+        const double size = (double)1e-3f * root / (1 - pow((double)0.9f, (double)t));
+        test_check(c.steps == t && c.step_size == (float)size && c.root_correction == (float)root,
+                   "bias corrections of step %lld", (long long)t);
+    }
+}
+
+/* ---- norm ---- */
+
+static void unit_norm(void) {
+    enum { N = 5 * 1024 + 48 };
+    zp_device d;
+    test_random r = {79};
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    float *g = (float *)malloc((N + 64) * sizeof *g), *moved = (float *)malloc((N + 64) * sizeof *g);
+    for (int i = 0; i < N; i++) g[i] = unit_float(&r, -40, 40);
+    for (size_t n = 16; n <= N; n += n < 3000 ? 16 : 528) {
+        double partial[8], again[8], plain = 0, sum = 0;
+        int same = 1;
+        const size_t blocks = (n + 1023) / 1024;
+        zp_norm_args a = {g, n, partial};
+        (void)zp_norm(&s, &a, blocks);
+        for (size_t i = 0; i < n; i++) plain += (double)g[i] * (double)g[i];
+        for (size_t b = 0; b < blocks; b++) sum += partial[b];
+        for (size_t shift = 1; shift < 64; shift += 21) {
+            zp_norm_args b = {moved + shift, n, again};
+            memcpy(moved + shift, g, n * sizeof *g);
+            (void)zp_norm(&s, &b, blocks);
+            same &= !memcmp(partial, again, blocks * sizeof *again);
+        }
+        test_check(fabs(sum - plain) <= 1e-13 * plain && same, "norm of %zu elements", n);
+    }
+    zp_device_close(&d);
+    free(g);
+    free(moved);
+}
+
+/* Blocks that several threads compute have the bits that one thread gives them. */
+static void unit_norm_threads(void) {
+    enum { N = 200 * 1024 };
+    static double one[200], two[200];
+    zp_device d;
+    test_random r = {80};
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    float *g = (float *)malloc(N * sizeof *g);
+    for (int i = 0; i < N; i++) g[i] = unit_float(&r, -20, 20);
+    zp_norm_args a = {g, N, one}, b = {g, N, two};
+    (void)zp_norm(&s, &a, 200);
+    s.threads = 2;
+    (void)zp_norm(&s, &b, 200);
+    test_check(!memcmp(one, two, sizeof one), "norm on two threads");
+    zp_device_close(&d);
+    free(g);
+}
+
+static void unit_fold(zp_stream *s, float *g, size_t n, double unit, double shard_at, double *verdict) {
+    double partial[4];
+    zp_norm_args a = {g, n, partial};
+    zp_fold_args f = {g, partial, n, verdict, unit, shard_at};
+    (void)zp_norm(s, &a, (n + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK);
+    (void)zp_fold(s, &f, 1);
+}
+
+/* The verdict names the lowest unit's first bad element, in whatever order units are folded. */
+static void unit_verdicts(void) {
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    zp_device d;
+    float g[3000] = {0};
+    double v[ZP_VERDICT];
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    for (int k = 0; k < 3; k++)
+        for (size_t at = 0; at < 2992; at += at < 40 ? 1 : 211) {
+            zp_verdict_args clear = {v};
+            (void)zp_verdict(&s, &clear, ZP_VERDICT);
+            unit_fold(&s, g, 2992, 9, 0, v);
+            test_check(v[0] == 0 && v[1] == -1, "zeros are not bad");
+            g[at] = bad[k];
+            g[2991] = NAN;
+            unit_fold(&s, g, 2992, 7, 100, v);
+            unit_fold(&s, g, 2992, 8, 50, v);
+            test_check(v[1] == 7 && v[2] == 100 + (double)at && !(v[0] - v[0] == 0), "bad element %zu", at);
+            unit_fold(&s, g, 2992, 2, 200, v);
+            test_check(v[1] == 2 && v[2] == 200 + (double)at, "bad element %zu of a lower unit", at);
+            g[at] = g[2991] = 0;
+        }
+    zp_device_close(&d);
+}
+
+static void unit_judge(void) {
+    zp_device d;
+    zp_control c;
+    const double verdicts[4 * ZP_VERDICT] = {1, -1, 0, 2, 5, 70, 4, 3, 80, 8, 3, 90};
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    memset(&c, 0, sizeof c);
+    zp_judge_args a = {&c, verdicts, 4};
+    (void)zp_judge(&s, &a, 1);
+    test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2, "four verdicts");
+    a.nranks = 1;
+    (void)zp_judge(&s, &a, 1);
+    test_check(c.sumsq == 1 && c.bad_unit == -1, "one verdict");
+    zp_device_close(&d);
+}
+
+/* ---- sums over ranks ---- */
+
+static float unit_sum_one(const zp_sum *s, size_t i, float before) {
+    volatile float total = 0; /* every sum is rounded */
+    for (int node = 0; node < s->n / s->group; node++) {
+        volatile float sum = s->source[node * s->group][i];
+        for (int p = 1; p < s->group; p++) sum = sum + s->source[node * s->group + p][i];
+        total = node ? total + sum : sum;
+    }
+    volatile float scaled = s->scale * total;
+    return s->accumulate ? before + scaled : scaled;
+}
+
+static void unit_sums(void) {
+    enum { N = 5000 };
+    test_random r = {81};
+    float *x = (float *)malloc(8 * N * sizeof *x), *out = (float *)malloc(N * sizeof *out);
+    float *before = (float *)malloc(N * sizeof *before);
+    for (int i = 0; i < 8 * N; i++) x[i] = unit_float(&r, -20, 20);
+    for (int i = 0; i < N; i++) before[i] = unit_float(&r, -20, 20);
+    for (int n = 1; n <= 8; n++)
+        for (int group = 1; group <= n; group++)
+            for (int accumulate = 0; accumulate < 2 && n % group == 0; accumulate++) {
+                int wrong = 0;
+                zp_sum s = {.n = n, .group = group, .out = out, .scale = 1.0f / (float)n, .accumulate = accumulate};
+                for (int p = 0; p < n; p++) s.source[p] = x + p * N;
+                for (size_t k = 1; k <= N && !wrong; k += k < 70 ? 1 : 821) {
+                    memcpy(out, before, N * sizeof *out);
+                    zp_sum_slices(&s, k, 2);
+                    for (size_t i = 0; i < N; i++) {
+                        const float e = i < k ? unit_sum_one(&s, i, before[i]) : before[i];
+                        wrong |= memcmp(&out[i], &e, sizeof e);
+                    }
+                }
+                test_check(!wrong, "sum of %d in groups of %d, accumulate %d", n, group, accumulate);
+            }
+    free(x);
+    free(out);
+    free(before);
+}
+
+/* ---- schedule ---- */
+
+static int unit_trace_is(const zp_trace *t, int at, const char *units) {
+    const int n = (int)strlen(units);
+    if (t->n != n || t->at != at) return 0;
+    for (int i = 0; i < n; i++)
+        if (t->unit[i] != units[i] - '0') return 0;
+    return 1;
+}
+
+static void unit_trace(void) {
+    int list[8], soon[8];
+    zp_trace t = {list, 0, 0, 8};
+    for (int u = 0; u < 4; u++) zp_trace_visit(&t, u);
+    zp_trace_visit(&t, 3);
+    zp_trace_visit(&t, 0);
+    test_check(unit_trace_is(&t, 6, "012330"), "a first pass is written down");
+    test_check(zp_trace_ahead(&t, 0, 3, soon) == 0, "nothing after the end");
+    test_check(zp_trace_ahead(&t, 1, 3, soon) == 3 && soon[0] == 0 && soon[2] == 2, "around the end");
+    t.at = 0;
+    zp_trace_visit(&t, 0);
+    test_check(unit_trace_is(&t, 1, "012330"), "as expected");
+    test_check(zp_trace_ahead(&t, 0, 5, soon) == 4 && soon[0] == 1 && soon[3] == 0, "distinct units ahead");
+    test_check(zp_trace_ahead(&t, 0, 0, soon) == 0 && zp_trace_ahead(&t, 0, 2, soon) == 2, "at most max");
+    zp_trace_visit(&t, 3);
+    test_check(unit_trace_is(&t, 2, "0330"), "units that are skipped are taken out");
+    zp_trace_visit(&t, 7);
+    test_check(unit_trace_is(&t, 3, "03730"), "an unexpected unit is put in");
+    for (int i = 0; i < 9; i++) zp_trace_visit(&t, 9 - i);
+    test_check(t.n <= t.cap && t.at <= t.n, "a full trace stays within its memory");
+    t.n = t.at = 0;
+    test_check(zp_trace_ahead(&t, 1, 4, soon) == 0, "an empty trace has nothing ahead");
+}
+
+static void unit_pool(void) {
+    zp_buffer buffer[4];
+    zp_pool p = {buffer, 0, 0};
+    size_t bytes = 0;
+    int b = -1;
+    const int soon[] = {4, 1};
+    test_check(zp_pool_add(&p, &bytes, 100, 1) == 0 && zp_pool_add(&p, &bytes, 10, 0) == 1
+               && zp_pool_add(&p, &bytes, 10, 0) == 2 && bytes == 480 && buffer[2].at == 440, "buffers");
+    memset(&buffer[3], 0, sizeof buffer[3]);
+    for (int i = 0; i < 3; i++) buffer[i].open = 0, buffer[i].used = 0;
+    test_check(zp_pool_take(&p, 9, 0, NULL, 0, &b) == 1 && b == 0, "a buffer of its own");
+    test_check(zp_pool_take(&p, 9, 0, NULL, 0, &b) == 0 && b == 0, "holds its unit");
+    test_check(zp_pool_take(&p, 1, -1, NULL, 0, &b) == 1 && b == 1, "a shared buffer");
+    test_check(zp_pool_take(&p, 2, -1, NULL, 0, &b) == 1 && b == 2, "the other one");
+    test_check(zp_pool_take(&p, 1, -1, NULL, 0, &b) == 0 && b == 1, "holds unit 1");
+    test_check(zp_pool_take(&p, 3, -1, NULL, 0, &b) == 1 && b == 2, "the one used longest ago goes");
+    test_check(zp_pool_take(&p, 4, -1, soon, 2, &b) == 1 && b == 2, "a unit that is wanted soon stays");
+    buffer[2].open = buffer[1].open = 1;
+    test_check(zp_pool_take(&p, 5, -1, NULL, 0, &b) == -1, "open buffers stay");
+    test_check(zp_pool_find(&p, 4) == 2 && zp_pool_find(&p, 5) == -1, "who is where");
+    zp_pool_forget(&p);
+    test_check(zp_pool_find(&p, 4) == -1 && zp_pool_find(&p, 9) == -1, "forgotten");
+}
+
+/* ---- streams and events ---- */
+
+typedef struct unit_gate { int open; } unit_gate;
+typedef struct unit_note { int *list, *n, value; } unit_note;
+
+static void unit_gate_task(const void *args, size_t n, int threads) {
+    unit_gate *g;
+    (void)n; (void)threads;
+    memcpy(&g, args, sizeof g);
+    while (!__atomic_load_n(&g->open, __ATOMIC_ACQUIRE)) sched_yield();
+}
+static void unit_note_task(const void *args, size_t n, int threads) {
+    unit_note a;
+    (void)n; (void)threads;
+    memcpy(&a, args, sizeof a);
+    const int i = __atomic_load_n(a.n, __ATOMIC_RELAXED);
+    a.list[i] = a.value;
+    __atomic_store_n(a.n, i + 1, __ATOMIC_RELEASE);
+}
+static void unit_push_gate(zp_stream *s, unit_gate *g) { (void)zp_stream_push(s, unit_gate_task, &g, sizeof g, 0); }
+static void unit_open_gate(unit_gate *g) { __atomic_store_n(&g->open, 1, __ATOMIC_RELEASE); }
+static void unit_push_note(zp_stream *s, int *list, int *n, int value) {
+    unit_note a = {list, n, value};
+    (void)zp_stream_push(s, unit_note_task, &a, sizeof a, 0);
+}
+/* Whether the count arrives within a second; `never`: whether it stays below for 30 ms. */
+static int unit_arrives(int *n, int count) {
+    for (const double end = test_now() + 1; test_now() < end; sched_yield())
+        if (__atomic_load_n(n, __ATOMIC_ACQUIRE) >= count) return 1;
+    return 0;
+}
+static int unit_stays(int *n, int count) {
+    for (const double end = test_now() + 0.03; test_now() < end; sched_yield())
+        if (__atomic_load_n(n, __ATOMIC_ACQUIRE) > count) return 0;
+    return 1;
+}
+
+static void unit_events(void) {
+    zp_device d;
+    zp_stream a, b;
+    zp_event e, never;
+    unit_gate first = {0}, second = {0};
+    int list[8], n = 0;
+    memset(&e, 0, sizeof e);
+    memset(&never, 0, sizeof never);
+    (void)zp_device_open(&d);
+    if (!test_check(!zp_stream_open(&a, &d, 1, 1) && !zp_stream_open(&b, &d, 1, 1), "streams")) return;
+    (void)zp_event_wait(&b, &never);
+    unit_push_note(&b, list, &n, 0);
+    test_check(unit_arrives(&n, 1), "a wait on an event never recorded is no wait");
+    unit_push_gate(&a, &first);
+    (void)zp_event_wait(&b, &e); /* not recorded yet: no wait, though it will be */
+    (void)zp_event_record(&a, &e);
+    unit_push_note(&b, list, &n, 1);
+    test_check(unit_arrives(&n, 2), "a record after the call does not bind");
+    (void)zp_event_wait(&b, &e);
+    unit_push_note(&b, list, &n, 2);
+    unit_push_gate(&a, &second);
+    (void)zp_event_record(&a, &e);
+    test_check(unit_stays(&n, 2), "a wait holds the stream");
+    unit_open_gate(&first);
+    test_check(unit_arrives(&n, 3), "a wait binds to the last record before the call");
+    (void)zp_event_wait(&b, &e);
+    unit_push_note(&b, list, &n, 3);
+    test_check(unit_stays(&n, 3), "and the next wait to the next record");
+    unit_open_gate(&second);
+    test_check(unit_arrives(&n, 4), "which completes");
+    (void)zp_event_wait(&b, &e);
+    unit_push_note(&b, list, &n, 4);
+    test_check(unit_arrives(&n, 5), "a completed event holds nobody");
+    (void)zp_stream_sync(&a);
+    (void)zp_stream_sync(&b);
+    zp_stream_close(&a);
+    zp_stream_close(&b);
+    zp_event_close(&e);
+    zp_device_close(&d);
+}
+
+/* The compute stream is the caller: a wait of it blocks, and what it records is complete. */
+static void unit_event_of_caller(void) {
+    zp_device d;
+    zp_stream s, a;
+    zp_event mine, theirs;
+    unit_gate gate = {0};
+    int list[4], n = 0;
+    memset(&mine, 0, sizeof mine);
+    memset(&theirs, 0, sizeof theirs);
+    (void)zp_device_open(&d);
+    s = unit_stream(&d, 1);
+    if (!test_check(!zp_stream_open(&a, &d, 1, 1), "a stream")) return;
+    (void)zp_event_record(&s, &mine);
+    (void)zp_event_wait(&a, &mine);
+    unit_push_note(&a, list, &n, 0);
+    test_check(unit_arrives(&n, 1), "an event of the caller is complete at once");
+    unit_push_gate(&a, &gate);
+    unit_push_note(&a, list, &n, 1);
+    (void)zp_event_record(&a, &theirs);
+    unit_open_gate(&gate);
+    (void)zp_event_wait(&s, &theirs);
+    test_check(__atomic_load_n(&n, __ATOMIC_ACQUIRE) == 2, "the caller waits for what was queued before");
+    zp_stream_close(&a);
+    zp_device_close(&d);
+}
+
+static void unit_queue(void) {
+    enum { N = 3 * ZP_QUEUE_TASKS + 7 };
+    static int list[N];
+    zp_device d;
+    zp_stream s;
+    int n = 0, ordered = 1;
+    (void)zp_device_open(&d);
+    if (!test_check(!zp_stream_open(&s, &d, 1, 1), "a stream")) return;
+    for (int i = 0; i < N; i++) unit_push_note(&s, list, &n, i);
+    (void)zp_stream_sync(&s);
+    for (int i = 0; i < N; i++) ordered &= list[i] == i;
+    test_check(n == N && ordered, "%d tasks in order, around the ring", N);
+    n = 0;
+    for (int i = 0; i < ZP_QUEUE_TASKS; i++) unit_push_note(&s, list, &n, i);
+    zp_stream_close(&s);
+    test_check(n == ZP_QUEUE_TASKS, "closing works the queue off");
+    zp_device_close(&d);
+}
+
+/* ---- errors ---- */
+
+/* The result, and a sentence that names the call, the rank and what was wrong. */
+static void unit_error(zero_ctx *z, zero_result got, zero_result expected, const char *call, const char *what) {
+    char rank[64];
+    const char *text = zero_last_error(z);
+    snprintf(rank, sizeof rank, "%s, rank %d of %d: ", call, zero_rank(z), zero_nranks(z));
+    test_check(got == expected && !strncmp(text, rank, strlen(rank)) && strstr(text + strlen(rank), what),
+               "%s must fail with %d and name \"%s\": %d, \"%s\"", call, (int)expected, what, (int)got, text);
+}
+
+static zero_ctx *unit_create(const zero_config *given) {
+    zero_ctx *z = NULL;
+    zero_config cfg = {0};
+    const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
+    if (given) cfg = *given;
+    cfg.log = test_quiet;
+    test_check(zero_create(&z, &cfg, &comm) == ZERO_OK && !zero_last_error(z)[0], "a context");
+    return z;
+}
+
+static void unit_bad_config(zero_config cfg, const char *what) {
+    zero_ctx *z = NULL;
+    const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_tensor_desc d = {"a", 1, 1, 0, 0, 0, 0};
+    cfg.log = test_quiet;
+    const zero_result r = zero_create(&z, &cfg, &comm);
+    unit_error(z, r, ZERO_ERR_ARGUMENT, "zero_create", what);
+    test_check(zero_tensor(z, &d) == ZERO_ERR_ARGUMENT && zero_build(z) == ZERO_ERR_ARGUMENT, "%s: sticky", what);
+    zero_destroy(z);
+}
+
+static void unit_config_errors(void) {
+    unit_bad_config((zero_config){.stage = 4}, "stage is 4");
+    unit_bad_config((zero_config){.stage = -1}, "stage is -1");
+    unit_bad_config((zero_config){.micro_steps = -2}, "micro_steps is -2");
+    unit_bad_config((zero_config){.accumulation = (zero_accumulation)3}, "accumulation is 3");
+    unit_bad_config((zero_config){.accumulation = (zero_accumulation)-1}, "accumulation is -1");
+    unit_bad_config((zero_config){.prefetch = -2}, "prefetch is -2");
+    unit_bad_config((zero_config){.prefetch = 65}, "prefetch is 65");
+    unit_bad_config((zero_config){.persistence_numel = -2}, "persistence_numel is -2");
+    unit_bad_config((zero_config){.timeout_s = -1}, "timeout_s is -1");
+    unit_bad_config((zero_config){.timeout_s = NAN}, "timeout_s is nan");
+    unit_bad_config((zero_config){.threads = -1}, "threads is -1");
+}
+
+static void unit_bad_comm(zero_comm comm, zero_result expected, const char *what) {
+    zero_ctx *z = NULL;
+    zero_config cfg = {.log = test_quiet};
+    const zero_result r = zero_create(&z, &cfg, &comm);
+    unit_error(z, r, expected, "zero_create", what);
+    zero_destroy(z);
+}
+
+static void unit_comm_errors(void) {
+    zero_local *local = NULL;
+    zero_ctx *z = NULL;
+    zero_config cfg = {0};
+    zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
+    test_check(zero_local_create(&local, 0, 0) == ZERO_ERR_ARGUMENT, "no ranks");
+    test_check(zero_local_create(&local, 65, 0) == ZERO_ERR_ARGUMENT, "65 ranks");
+    test_check(zero_local_create(NULL, 2, 0) == ZERO_ERR_ARGUMENT, "nowhere to put it");
+    test_check(zero_create(NULL, &cfg, &comm) == ZERO_ERR_ARGUMENT, "zero_create(NULL)");
+    test_check(zero_create(&z, NULL, &comm) == ZERO_ERR_ARGUMENT, "no configuration");
+    test_check(zero_create(&z, &cfg, NULL) == ZERO_ERR_ARGUMENT, "no communicator");
+    unit_bad_comm((zero_comm){ZERO_COMM_LOCAL, 0, NULL, 0}, ZERO_ERR_ARGUMENT, "handle is NULL");
+    unit_bad_comm((zero_comm){(zero_comm_kind)9, 0, NULL, 0}, ZERO_ERR_ARGUMENT, "kind is 9");
+    for (int i = 0; i < 3; i++) { /* a group of its own each: who cannot join ends it for all */
+        static const zero_comm bad[] = {{ZERO_COMM_LOCAL, 1, NULL, 0}, {ZERO_COMM_LOCAL, -1, NULL, 0},
+                                        {ZERO_COMM_LOCAL, 0, NULL, 2}};
+        static const char *const what[] = {"rank is 1", "rank is -1", "node_size 2"};
+        if (!test_check(!zero_local_create(&local, 1, 0), "a group")) return;
+        comm = bad[i];
+        comm.handle = local;
+        unit_bad_comm(comm, ZERO_ERR_ARGUMENT, what[i]);
+        zero_local_destroy(local);
+    }
+#ifndef ZERO_WITH_MPI
+    unit_bad_comm((zero_comm){ZERO_COMM_MPI, 0, NULL, 0}, ZERO_ERR_UNSUPPORTED, "MPI");
+#endif
+    zero_local_destroy(NULL);
+    zero_destroy(NULL);
+    test_check(zero_barrier(NULL) == ZERO_ERR_ARGUMENT && zero_last_error(NULL)[0], "no context");
+}
+
+static void unit_resolved_config(void) {
+    zero_config seen;
+    zero_config given = {.stage = 2};
+    zero_ctx *z = unit_create(&given);
+    zero_query_config(z, &seen);
+    test_check(seen.stage == 2 && seen.micro_steps == 1 && seen.accumulation == ZERO_ACCUMULATE_SHARDED
+               && seen.prefetch == 1 && seen.timeout_s == 600 && seen.threads >= 1, "defaults at stage 2");
+    test_check(zero_rank(z) == 0 && zero_nranks(z) == 1 && zero_loss_scale(z) == 1.0f, "rank 0 of 1");
+    zero_destroy(z);
+    given.stage = 1;
+    given.prefetch = ZERO_NONE;
+    z = unit_create(&given);
+    zero_query_config(z, &seen);
+    test_check(seen.accumulation == ZERO_ACCUMULATE_LOCAL && seen.prefetch == 0, "defaults at stage 1");
+    zero_destroy(z);
+}
+
+static void unit_bad_tensor(zero_ctx *z, zero_tensor_desc d, const char *what) {
+    unit_error(z, zero_tensor(z, &d), ZERO_ERR_ARGUMENT, "zero_tensor", what);
+}
+
+static void unit_tensor_errors(void) {
+    zero_config cfg = {.micro_steps = 3, .accumulation = ZERO_ACCUMULATE_LOCAL};
+    const zero_tensor_desc good = {"good", 5, 0, 0, 0, 0, 0}, gap = {"gap", 5, 1, 2, 0, 0, 0};
+    zero_ctx *z = unit_create(&cfg);
+    test_check(zero_tensor(z, &good) == ZERO_OK, "a tensor");
+    unit_error(z, zero_tensor(z, NULL), ZERO_ERR_ARGUMENT, "zero_tensor", "name");
+    unit_bad_tensor(z, (zero_tensor_desc){NULL, 1, 1, 0, 0, 0, 0}, "name");
+    unit_bad_tensor(z, (zero_tensor_desc){"", 1, 1, 0, 0, 0, 0}, "name");
+    unit_bad_tensor(z, good, "tensor good was announced before");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 0, 1, 0, 0, 0, 0}, "tensor b: numel is 0");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", (size_t)-1, 1, 0, 0, 0, 0}, "tensor b: numel is 18446744073709551615");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", (size_t)1 << 48, 1 << 20, 0, 0, 0, 0}, "tensor b: numel");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, -1, 0, 0, 0, 0}, "tensor b: layers -1");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, -3, 0, 0, 0}, "unit -3");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, -4, 0, 0}, "uses -4");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, 32, 0}, "flags 32");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, ZERO_OVERWRITTEN, 0}, "3 micro-steps");
+    test_check(zero_tensor(z, &gap) == ZERO_OK, "a tensor of unit 2");
+    unit_error(z, zero_build(z), ZERO_ERR_ARGUMENT, "zero_build", "unit 1");
+    zero_destroy(z);
+    z = unit_create(NULL);
+    unit_error(z, zero_build(z), ZERO_ERR_STATE, "zero_build", "no tensor");
+    zero_destroy(z);
+}
+
+/* Three units; "top" is used twice, "bias" is KEEP. */
+static void unit_announce_all(zero_ctx *z) {
+    const zero_tensor_desc top = {"top", 40, 1, 0, 2, 0, 0}, body = {"body", 100, 2, 1, 0, 0, sizeof(float *)};
+    const zero_tensor_desc bias = {"bias", 5, 2, 1, 0, ZERO_KEEP, 2 * sizeof(float *)};
+    test_check(!zero_tensor(z, &top) && !zero_tensor(z, &body) && !zero_tensor(z, &bias), "tensors");
+}
+
+static zero_ctx *unit_built(const zero_config *cfg) {
+    zero_ctx *z = unit_create(cfg);
+    unit_announce_all(z);
+    test_check(zero_build(z) == ZERO_OK, "a context is built: %s", zero_last_error(z));
+    return z;
+}
+
+static int unit_micro(zero_ctx *z, int micro, int micro_steps) {
+    host_pointers p, g;
+    int bad = zero_bind(z, &p, &g) || zero_pass_begin(z, ZERO_TRAIN, micro, micro_steps);
+    for (int u = 0; u < 3; u++) bad |= zero_forward_begin(z, u, &p) || zero_forward_end(z, u);
+    bad |= zero_backward_begin(z, 0, &p, &g) || zero_backward_end(z, 0);
+    for (int u = 2; u >= 0; u--) bad |= zero_backward_begin(z, u, &p, &g) || zero_backward_end(z, u);
+    return !bad && !zero_pass_end(z);
+}
+
+static const zero_adamw unit_adamw = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+
+static void unit_errors_before_build(void) {
+    zero_ctx *z = unit_create(NULL);
+    zero_stats stats;
+    zero_step_report report;
+    float x = 0;
+    double norm;
+    const zero_result S = ZERO_ERR_STATE;
+    unit_announce_all(z);
+    unit_error(z, zero_bind(z, NULL, NULL), S, "zero_bind", "zero_build");
+    unit_error(z, zero_slot(z, "top", 0, NULL, NULL), S, "zero_slot", "zero_build");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 1), S, "zero_pass_begin", "zero_build");
+    unit_error(z, zero_forward_begin(z, 1, NULL), S, "zero_forward_begin", "unit 1");
+    unit_error(z, zero_forward_end(z, 1), S, "zero_forward_end", "unit 1");
+    unit_error(z, zero_backward_begin(z, 2, NULL, NULL), S, "zero_backward_begin", "unit 2");
+    unit_error(z, zero_backward_end(z, 2), S, "zero_backward_end", "unit 2");
+    unit_error(z, zero_pass_end(z), S, "zero_pass_end", "no pass");
+    unit_error(z, zero_reduce(z), S, "zero_reduce", "micro-steps");
+    unit_error(z, zero_norm(z, &norm), S, "zero_norm", "zero_reduce");
+    unit_error(z, zero_step(z, &unit_adamw), S, "zero_step", "zero_reduce");
+    unit_error(z, zero_step_result(z, &report), S, "zero_step_result", "no step");
+    unit_error(z, zero_read_tensor(z, "top", ZERO_PARAMETER, 0, 1, &x), S, "zero_read_tensor", "zero_build");
+    unit_error(z, zero_write_tensor(z, "top", ZERO_PARAMETER, 0, 1, &x), S, "zero_write_tensor", "zero_build");
+    unit_error(z, zero_broadcast(z, &x, 4, 0), S, "zero_broadcast", "zero_build");
+    unit_error(z, zero_query_stats(z, &stats), S, "zero_query_stats", "zero_build");
+    test_check(zero_build(z) == ZERO_OK, "errors of order harm nothing");
+    unit_error(z, zero_build(z), S, "zero_build", "built already");
+    const zero_tensor_desc late = {"late", 1, 1, 0, 0, 0, 0};
+    unit_error(z, zero_tensor(z, &late), S, "zero_tensor", "before zero_build");
+    zero_destroy(z);
+}
+
+static void unit_errors_of_hooks(void) {
+    zero_config cfg = {.stage = 3, .micro_steps = 2};
+    zero_ctx *z = unit_built(&cfg);
+    host_pointers p, g;
+    const zero_result S = ZERO_ERR_STATE, A = ZERO_ERR_ARGUMENT;
+    test_check(!zero_bind(z, &p, &g), "bind");
+    unit_error(z, zero_pass_begin(z, (zero_pass)2, 0, 1), A, "zero_pass_begin", "2");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 3), A, "zero_pass_begin", "micro_steps is 3");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 0), A, "zero_pass_begin", "micro_steps is 0");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 1, 2), S, "zero_pass_begin", "micro-step 1 of 2, expected 0");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, -1, 2), S, "zero_pass_begin", "micro-step -1 of 2");
+    test_check(!zero_pass_begin(z, ZERO_TRAIN, 0, 2), "pass");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 2), S, "zero_pass_begin", "has not ended");
+    unit_error(z, zero_forward_begin(z, 3, &p), A, "zero_forward_begin", "unit 3, expected 0..2");
+    unit_error(z, zero_forward_begin(z, -1, &p), A, "zero_forward_begin", "unit -1");
+    unit_error(z, zero_forward_begin(z, 1, NULL), A, "zero_forward_begin", "tensor body");
+    unit_error(z, zero_forward_end(z, 1), S, "zero_forward_end", "unit 1");
+    unit_error(z, zero_backward_begin(z, 1, &p, NULL), A, "zero_backward_begin", "tensor body");
+    unit_error(z, zero_backward_end(z, 1), S, "zero_backward_end", "unit 1");
+    test_check(!zero_forward_begin(z, 1, &p), "forward");
+    unit_error(z, zero_pass_end(z), S, "zero_pass_end", "unit 1: its forward");
+    test_check(!zero_forward_end(z, 1) && !zero_backward_begin(z, 2, &p, &g), "backward");
+    unit_error(z, zero_pass_end(z), S, "zero_pass_end", "unit 2: its backward");
+    test_check(!zero_backward_end(z, 2), "backward");
+    unit_error(z, zero_backward_begin(z, 2, &p, &g), S, "zero_backward_begin", "unit 2: its gradient is complete after 1");
+    test_check(!zero_backward_begin(z, 0, &p, &g) && !zero_backward_end(z, 0), "first use");
+    test_check(!zero_backward_begin(z, 0, NULL, &g), "second use");
+    unit_error(z, zero_backward_begin(z, 0, &p, &g), S, "zero_backward_begin", "unit 0");
+    test_check(!zero_backward_end(z, 0), "second use");
+    unit_error(z, zero_backward_begin(z, 0, &p, &g), S, "zero_backward_begin", "complete after 2 uses");
+    unit_error(z, zero_reduce(z), S, "zero_reduce", "2 micro-steps");
+    test_check(!zero_pass_end(z), "pass");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 2), S, "zero_pass_begin", "micro-step 0 of 2, expected 1 of 2");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 1, 1), S, "zero_pass_begin", "micro-step 1 of 1");
+    unit_error(z, zero_reduce(z), S, "zero_reduce", "2 micro-steps");
+    test_check(unit_micro(z, 1, 2) && !zero_reduce(z) && !zero_step(z, &unit_adamw), "errors of order harm nothing");
+    zero_destroy(z);
+}
+
+static void unit_errors_of_evaluation(void) {
+    zero_ctx *z = unit_built(NULL);
+    host_pointers p, g;
+    const zero_result S = ZERO_ERR_STATE;
+    float x = 0;
+    test_check(!zero_pass_begin(z, ZERO_EVAL, 0, 1) && !zero_forward_begin(z, 1, &p), "evaluation");
+    unit_error(z, zero_backward_begin(z, 1, &p, &g), S, "zero_backward_begin", "unit 1: an evaluation");
+    unit_error(z, zero_reduce(z), S, "zero_reduce", "micro-steps");
+    unit_error(z, zero_step(z, &unit_adamw), S, "zero_step", "zero_reduce");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 1, &x), S, "zero_read_tensor", "passes");
+    unit_error(z, zero_pass_end(z), S, "zero_pass_end", "unit 1");
+    test_check(!zero_forward_end(z, 1) && !zero_pass_end(z), "evaluation");
+    unit_error(z, zero_forward_begin(z, 1, &p), S, "zero_forward_begin", "unit 1: no pass");
+    zero_destroy(z);
+}
+
+static void unit_errors_of_steps(void) {
+    zero_ctx *z = unit_built(NULL);
+    zero_step_report report;
+    double norm;
+    const zero_result S = ZERO_ERR_STATE, A = ZERO_ERR_ARGUMENT;
+    static const zero_adamw bad[] = {{-1, 0.9f, 0.9f, 0, 0, 0}, {1, 1.0f, 0.9f, 0, 0, 0}, {1, -0.1f, 0.9f, 0, 0, 0},
+                                     {1, 0.9f, 1.5f, 0, 0, 0}, {1, 0.9f, NAN, 0, 0, 0}, {1, 0.9f, 0.9f, -1, 0, 0},
+                                     {1, 0.9f, 0.9f, 0, -2, 0}, {1, 0.9f, 0.9f, 0, 0, -3}, {1, 0.9f, 0.9f, 0, 0, NAN}};
+    static const char *const what[] = {"lr -1", "betas 1 ", "betas -0.1", "and 1.5", "and nan", "eps -1",
+                                       "weight_decay -2", "max_norm -3", "max_norm nan"};
+    test_check(unit_micro(z, 0, 1), "a pass");
+    unit_error(z, zero_step(z, &unit_adamw), S, "zero_step", "zero_reduce comes first");
+    unit_error(z, zero_norm(z, &norm), S, "zero_norm", "zero_reduce");
+    test_check(!zero_reduce(z), "reduce");
+    unit_error(z, zero_reduce(z), S, "zero_reduce", "micro-steps");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 1), S, "zero_pass_begin", "zero_step is due");
+    unit_error(z, zero_norm(z, NULL), A, "zero_norm", "NULL");
+    unit_error(z, zero_step(z, NULL), A, "zero_step", "lr");
+    for (int i = 0; i < 9; i++) unit_error(z, zero_step(z, &bad[i]), A, "zero_step", what[i]);
+    unit_error(z, zero_step_result(z, &report), S, "zero_step_result", "no step");
+    test_check(!zero_step(z, &unit_adamw), "step");
+    unit_error(z, zero_step(z, &unit_adamw), S, "zero_step", "zero_reduce comes first");
+    unit_error(z, zero_step_result(z, NULL), A, "zero_step_result", "NULL");
+    test_check(!zero_step_result(z, &report) && report.stepped && report.steps == 1, "report");
+    test_check(unit_micro(z, 0, 1) && !zero_reduce(z), "a second step");
+    unit_error(z, zero_step_result(z, &report), S, "zero_step_result", "zero_reduce");
+    zero_destroy(z);
+}
+
+static void unit_errors_of_access(void) {
+    zero_ctx *z = unit_built(NULL);
+    float x[256] = {0};
+    double sums[65] = {0};
+    const zero_result S = ZERO_ERR_STATE, A = ZERO_ERR_ARGUMENT;
+    unit_error(z, zero_read_tensor(z, "nobody", ZERO_PARAMETER, 0, 1, x), A, "zero_read_tensor", "nobody");
+    unit_error(z, zero_read_tensor(z, NULL, ZERO_PARAMETER, 0, 1, x), A, "zero_read_tensor", "NULL");
+    unit_error(z, zero_read_tensor(z, "body", (zero_kind)4, 0, 1, x), A, "zero_read_tensor", "body: kind 4");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 201, x), A, "zero_read_tensor", "body has 200 elements");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 201, 0, x), A, "zero_read_tensor", "[201, 201)");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, (size_t)-1, 2, x), A, "zero_read_tensor", "200");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_GRADIENT, 0, 1, x), S, "zero_read_tensor", "body: gradients");
+    unit_error(z, zero_write_tensor(z, "body", ZERO_GRADIENT, 0, 1, x), S, "zero_write_tensor", "body: gradients");
+    unit_error(z, zero_write_tensor(z, "body", ZERO_PARAMETER, 0, 1, NULL), A, "zero_write_tensor", "body: values");
+    test_check(!zero_read_tensor(z, "body", ZERO_PARAMETER, 200, 0, NULL), "nothing read at the end");
+    unit_error(z, zero_slot(z, "nobody", 0, NULL, NULL), A, "zero_slot", "nobody");
+    unit_error(z, zero_slot(z, "body", 2, NULL, NULL), A, "zero_slot", "body: layer 2, expected 0..1");
+    unit_error(z, zero_slot(z, "body", -1, NULL, NULL), A, "zero_slot", "layer -1");
+    unit_error(z, zero_all_sum(z, sums, 65), A, "zero_all_sum", "n is 65");
+    unit_error(z, zero_all_sum(z, sums, -1), A, "zero_all_sum", "n is -1");
+    unit_error(z, zero_all_sum(z, NULL, 1), A, "zero_all_sum", "n is 1");
+    unit_error(z, zero_broadcast(z, x, 4, 1), A, "zero_broadcast", "root is 1");
+    unit_error(z, zero_broadcast(z, x, 4, -1), A, "zero_broadcast", "root is -1");
+    unit_error(z, zero_query_stats(z, NULL), A, "zero_query_stats", "NULL");
+    unit_error(z, zero_query_plan(z, NULL), A, "zero_query_plan", "NULL");
+    unit_error(z, zero_query_plan_unit(z, 4, NULL), A, "zero_query_plan_unit", "unit 4, expected 0..3");
+    test_check(unit_micro(z, 0, 1), "a pass");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 1, x), S, "zero_read_tensor", "passes");
+    zero_destroy(z);
+}
+
+/* More units open than there are buffers is an error that says what to raise. */
+static void unit_too_many_open(test_rank *r) {
+    zero_ctx *z = NULL;
+    host_pointers p;
+    zero_config cfg = {.stage = 3, .no_mapping = 1, .prefetch = 1, .log = test_quiet};
+    zero_comm comm = test_comm(r);
+    const zero_tensor_desc d = {"w", 50, 8, 0, 0, 0, 0};
+    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &d) || zero_build(z) || zero_pass_begin(z, ZERO_EVAL, 0, 1))
+        test_rank_fail(r, "%s", zero_last_error(z));
+    for (int u = 0; u < 3 && !r->failed; u++)
+        if (zero_forward_begin(z, u, &p)) test_rank_fail(r, "unit %d: %s", u, zero_last_error(z));
+    if (!r->failed && (zero_forward_begin(z, 5, &p) != ZERO_ERR_STATE || !strstr(zero_last_error(z), "unit 5: all 3")))
+        test_rank_fail(r, "a fourth unit: %s", zero_last_error(z));
+    for (int u = 0; u < 3 && !r->failed; u++)
+        if (zero_forward_end(z, u)) test_rank_fail(r, "%s", zero_last_error(z));
+    if (!r->failed && (zero_forward_begin(z, 5, &p) || zero_forward_end(z, 5) || zero_pass_end(z)))
+        test_rank_fail(r, "%s", zero_last_error(z));
+    zero_destroy(z);
+}
+
+/* ---- the plan ---- */
+
+static int unit_same_plan(const zero_plan *a, const zero_plan *b) { return !memcmp(a, b, sizeof *a); }
+
+static size_t unit_share(size_t p, int n) { return (p + (size_t)n - 1) / (size_t)n; }
+
+/* The stage table of the header. */
+static size_t unit_formula(int stage, size_t numel, int n) {
+    const size_t p = 4 * numel, share = unit_share(p, n);
+    if (stage == 0) return 4 * p;
+    if (stage == 1) return 2 * p + 2 * share;
+    if (stage == 2) return p + 3 * share;
+    return 4 * share;
+}
+
+static void unit_plan_rank(test_rank *r) {
+    const zero_config *cfg = (const zero_config *)r->arg;
+    zero_ctx *z = NULL;
+    zero_plan before, after;
+    zero_plan_unit unit, first; /* cleared: their padding is compared too */
+    zero_stats stats;
+    zero_comm comm = test_comm(r);
+    size_t numel = 0, padded = 0, sent = 0;
+    memset(&unit, 0, sizeof unit);
+    memset(&first, 0, sizeof first);
+    if (zero_create(&z, cfg, &comm)) test_rank_fail(r, "%s", zero_last_error(z));
+    else {
+        unit_announce_all(z);
+        if (zero_query_plan(z, &before) || zero_query_plan_unit(z, 1, &first) || zero_build(z)
+            || zero_query_plan(z, &after) || zero_query_stats(z, &stats)) test_rank_fail(r, "%s", zero_last_error(z));
+    }
+    for (int u = 0; u < 4 && !r->failed; u++) {
+        if (zero_query_plan_unit(z, u, &unit)) test_rank_fail(r, "%s", zero_last_error(z));
+        if (u == 1 && memcmp(&unit, &first, sizeof unit)) test_rank_fail(r, "unit 1 is planned otherwise after build");
+        numel += unit.numel;
+        padded += unit.padded;
+        sent += unit.sent_bytes;
+    }
+    if (!r->failed && (!unit_same_plan(&before, &after) || numel != before.numel || padded != before.padded_numel
+                       || sent != before.sent_bytes || numel != 250 || before.units != 4))
+        test_rank_fail(r, "the plan before build is not the one after");
+    if (!r->failed && (stats.param_bytes != before.param_bytes || stats.grad_bytes != before.grad_bytes
+                       || stats.optimizer_bytes != before.optimizer_bytes || stats.buffer_bytes != before.buffer_bytes))
+        test_rank_fail(r, "what was allocated is not what was planned");
+    if (!r->failed && before.formula_bytes != unit_formula(cfg->stage, 250, r->nranks))
+        test_rank_fail(r, "formula of stage %d: %zu", cfg->stage, before.formula_bytes);
+    zero_destroy(z);
+}
+
+static void unit_plans(void) {
+    for (int stage = 0; stage < 4; stage++)
+        for (int nranks = 1; nranks <= 5; nranks++)
+            for (int k = 0; k < 6; k++) {
+                zero_config cfg = {.stage = stage, .micro_steps = 1 + k % 3, .no_mapping = k & 1, .log = test_quiet};
+                cfg.accumulation = (zero_accumulation)(k % 3);
+                cfg.persistence_numel = k == 5 ? ZERO_NONE : 0;
+                test_check(test_ranks(nranks, 0, unit_plan_rank, &cfg), "plan of stage %d, %d ranks, %d: %s", stage,
+                           nranks, k, test_first);
+            }
+}
+
+/* A setting too small is an error that says the number. */
+static void unit_bucket_error(void) {
+    zero_config cfg = {.stage = 2, .bucket_numel = 100};
+    zero_plan plan;
+    zero_ctx *z = unit_create(&cfg);
+    unit_announce_all(z);
+    unit_error(z, zero_query_plan(z, &plan), ZERO_ERR_ARGUMENT, "zero_query_plan", "bucket_numel is 100");
+    test_check(strstr(zero_last_error(z), "has 112 elements") != NULL, "the least bucket: %s", zero_last_error(z));
+    unit_error(z, zero_build(z), ZERO_ERR_ARGUMENT, "zero_build", "bucket_numel is 100");
+    zero_destroy(z);
+}
+
+/* ---- one rank ---- */
+
+static void unit_base_spec(host_spec *s, int nranks, int stage) {
+    static const zero_tensor_desc desc[] = {{"emb", 700, 1, 0, 2, 0, 0}, {"mat", 331, 3, 1, 0, 0, 0},
+                                            {"vec", 17, 3, 1, 0, ZERO_NO_DECAY | ZERO_ONE_D, 0},
+                                            {"norm", 9, 3, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0},
+                                            {"out", 5, 1, 4, 0, ZERO_ONE_D, 0}};
+    memset(s, 0, sizeof *s);
+    s->seed = 5;
+    s->nranks = nranks;
+    s->steps = 3;
+    s->micro_steps = 1;
+    s->ntensors = 5;
+    s->units = 5;
+    s->silent_unit = -1;
+    memcpy(s->desc, desc, sizeof desc);
+    s->cfg.stage = stage;
+    s->cfg.threads = 1;
+    s->adamw = (zero_adamw){0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+}
+
+static int unit_step(host_run *h) {
+    for (h->micro = 0; h->micro < h->spec->micro_steps; h->micro++)
+        if (!host_train_pass(h)) return 0;
+    HOST_TRY(h, zero_reduce(h->z));
+    HOST_TRY(h, zero_step(h->z, &h->spec->adamw));
+    return 1;
+}
+
+/* Invariant 9, and at any number of ranks: the weights are those of plain AdamW on the mean. */
+static void unit_plain_rank(test_rank *rank) {
+    const host_spec *s = (const host_spec *)rank->arg;
+    host_run h;
+    host_reference reference;
+    host_reference_open(&reference, s);
+    int ok = host_open(&h, s, rank);
+    h.reference = &reference;
+    for (h.step = 0; h.step < s->steps && ok; h.step++) {
+        ok = unit_step(&h);
+        host_reference_step(&reference, s, 0, h.step, 1.0f);
+    }
+    ok = ok && host_compare(&h, ZERO_PARAMETER, reference.p, "parameter")
+      && host_compare(&h, ZERO_MOMENT_1, reference.m, "m") && host_compare(&h, ZERO_MOMENT_2, reference.v, "v");
+    zero_destroy(h.z);
+    host_reference_close(&reference, s);
+}
+
+static void unit_plain(void) {
+    for (int stage = 0; stage < 4; stage++)
+        for (int nranks = 1; nranks <= 3; nranks++) {
+            host_spec s;
+            unit_base_spec(&s, nranks, stage);
+            test_check(test_ranks(nranks, 0, unit_plain_rank, &s), "plain AdamW, stage %d, %d ranks: %s", stage, nranks,
+                       test_first);
+        }
+}
+
+/* ---- skipped steps (invariant 5) ---- */
+
+typedef struct unit_bad { /* what goes wrong in step 1: elements, each on one rank */
+    host_spec spec;       /* first: host.h finds its way back by this address */
+    int n, tensor[2], rank[2], micro;
+    size_t element[2];
+    float value;
+    int expect;           /* which of them is named */
+    int owner;            /* rank that owns it */
+} unit_bad;
+
+static void unit_poison(host_run *h, int t, size_t first, float *g) {
+    const unit_bad *b = (const unit_bad *)(const void *)h->spec;
+    for (int i = 0; i < b->n; i++)
+        if (h->step == 1 && h->micro == b->micro && h->rank->rank == b->rank[i] && b->tensor[i] == t
+            && b->element[i] >= first && b->element[i] < first + h->spec->desc[t].numel)
+            g[b->element[i] - first] = b->value;
+}
+
+/* Where an element lies, from the header's words alone: tensors of a unit on lines, equal shards. */
+static int unit_owner(zero_ctx *z, const host_spec *s, int tensor, size_t element) {
+    const zero_tensor_desc *d = &s->desc[tensor];
+    const int kept = d->flags & ZERO_KEEP, unit = kept ? s->units : d->unit + (int)(element / d->numel);
+    size_t at = 0;
+    zero_plan_unit plan;
+    for (int t = 0; t < tensor; t++) {
+        const zero_tensor_desc *o = &s->desc[t];
+        const size_t layers = o->layers ? (size_t)o->layers : 1;
+        if (kept ? !(o->flags & ZERO_KEEP) : (o->flags & ZERO_KEEP) || !host_in_unit(o, unit)) continue;
+        at += (o->numel * (kept ? layers : 1) + 15) / 16 * 16;
+    }
+    if (zero_query_plan_unit(z, unit, &plan)) return -1;
+    return (int)((at + (kept ? element : element % d->numel)) / (plan.padded / (size_t)s->nranks));
+}
+
+static int unit_check_report(host_run *h, const unit_bad *b) {
+    zero_step_report r;
+    const host_spec *s = h->spec;
+    HOST_TRY(h, zero_step_result(h->z, &r));
+    const int bad = h->step == 1, t = b->tensor[b->expect];
+    if (r.stepped != !bad || r.skipped != (h->step >= 1) || r.steps != (h->step < 1 ? 1 : h->step))
+        test_rank_fail(h->rank, "step %d: stepped %d, steps %lld, skipped %lld", h->step, r.stepped,
+                       (long long)r.steps, (long long)r.skipped);
+    else if (!bad && (r.bad_tensor || !isfinite(r.norm)))
+        test_rank_fail(h->rank, "step %d: %s is bad in a good step", h->step, r.bad_tensor);
+    else if (bad && (isfinite(r.norm) || !r.bad_tensor || strcmp(r.bad_tensor, s->desc[t].name)
+                     || r.bad_index != b->element[b->expect] || r.bad_rank != unit_owner(h->z, s, t, b->element[b->expect])))
+        test_rank_fail(h->rank, "%s[%zu] of rank %d is bad, reported %s[%zu] of rank %d", s->desc[t].name,
+                       b->element[b->expect], unit_owner(h->z, s, t, b->element[b->expect]),
+                       r.bad_tensor ? r.bad_tensor : "nothing", r.bad_index, r.bad_rank);
+    return !h->rank->failed;
+}
+
+static void unit_bad_rank(test_rank *rank) {
+    const unit_bad *b = (const unit_bad *)rank->arg;
+    const host_spec *s = &b->spec;
+    host_run h;
+    int ok = host_open(&h, s, rank);
+    uint64_t before = 0;
+    for (h.step = 0; h.step < s->steps && ok; h.step++) {
+        ok = unit_step(&h) && unit_check_report(&h, b);
+        const uint64_t hash = ok ? host_hash(&h) : 0;
+        if (ok && h.step >= 1 && (hash == before) != (h.step == 1))
+            test_rank_fail(rank, "step %d: weights, m and v %s", h.step, h.step == 1 ? "moved" : "did not move");
+        before = hash;
+        ok &= !rank->failed;
+    }
+    zero_destroy(h.z);
+}
+
+static void unit_bad_case(int nranks, int stage, int k, const unit_bad *what) {
+    static const float values[] = {NAN, INFINITY, -INFINITY};
+    unit_bad b = *what;
+    unit_base_spec(&b.spec, nranks, stage);
+    b.spec.poison = unit_poison;
+    b.spec.micro_steps = 1 + k % 2;
+    b.micro = b.spec.micro_steps - 1;
+    b.spec.cfg.accumulation = (zero_accumulation)(k % 3);
+    b.spec.cfg.no_mapping = k % 2;
+    b.spec.cfg.no_overlap = k % 3 == 1;
+    b.value = values[k % 3];
+    for (int i = 0; i < b.n; i++) b.rank[i] %= nranks;
+    test_check(test_ranks(nranks, 0, unit_bad_rank, &b), "%s[%zu] is %g, stage %d, %d ranks, %d: %s",
+               b.spec.desc[b.tensor[0]].name, b.element[0], (double)b.value, stage, nranks, k, test_first);
+}
+
+static void unit_skips(void) {
+    static const unit_bad cases[] = { /* n, tensors, ranks, micro, elements, value, the one named */
+        {.n = 1, .tensor = {0, 0}, .rank = {0, 0}, .element = {0, 0}},     /* the very first */
+        {.n = 1, .tensor = {0, 0}, .rank = {1, 0}, .element = {699, 0}},   /* of a tied tensor, last shard */
+        {.n = 1, .tensor = {1, 0}, .rank = {2, 0}, .element = {330, 0}},   /* layer 0's last */
+        {.n = 1, .tensor = {1, 0}, .rank = {3, 0}, .element = {331, 0}},   /* layer 1's first */
+        {.n = 1, .tensor = {2, 0}, .rank = {1, 0}, .element = {50, 0}},    /* last shard, which is padded */
+        {.n = 1, .tensor = {3, 0}, .rank = {0, 0}, .element = {13, 0}},    /* KEEP */
+        {.n = 1, .tensor = {4, 0}, .rank = {1, 0}, .element = {4, 0}},     /* most shards are empty */
+        {.n = 2, .tensor = {1, 1}, .rank = {0, 1}, .element = {5, 700}, .expect = 0},  /* two units, one shard */
+        {.n = 2, .tensor = {1, 0}, .rank = {0, 2}, .element = {900, 2}, .expect = 1},
+        {.n = 2, .tensor = {3, 1}, .rank = {2, 2}, .element = {0, 993 - 1}, .expect = 1}, /* KEEP is the last unit */
+        {.n = 2, .tensor = {0, 0}, .rank = {3, 0}, .element = {650, 20}, .expect = 1}};  /* one unit, two shards */
+    for (int i = 0; i < 11; i++)
+        for (int stage = 0; stage < 4; stage++)
+            for (int nranks = 1; nranks <= 4; nranks += nranks == 1 ? 2 : 1)
+                unit_bad_case(nranks, stage, i + stage + nranks, &cases[i]);
+}
+
+/* no_overflow_check steps all the same; max_norm needs a norm, so that it implies the check. */
+static void unit_unchecked_rank(test_rank *rank) {
+    const unit_bad *b = (const unit_bad *)rank->arg;
+    host_run h;
+    zero_step_report r = {0};
+    float seen[2] = {0, 0};
+    int ok = host_open(&h, &b->spec, rank);
+    for (h.step = 0; h.step < 2 && ok; h.step++) ok = unit_step(&h);
+    if (ok && (zero_step_result(h.z, &r) || zero_read_tensor(h.z, "mat", ZERO_PARAMETER, 4, 2, seen)))
+        test_rank_fail(rank, "%s", zero_last_error(h.z));
+    const int steps = b->spec.adamw.max_norm > 0 ? 1 : 2;
+    if (ok && (r.stepped != (steps == 2) || r.steps != steps || isfinite(r.norm) || isfinite(seen[0]) == (steps == 2)
+               || !isfinite(seen[1])))
+        test_rank_fail(rank, "stepped %d, mat[4] %g, mat[5] %g", r.stepped, (double)seen[0], (double)seen[1]);
+    zero_destroy(h.z);
+}
+
+static void unit_unchecked(void) {
+    for (int stage = 0; stage < 4; stage++)
+        for (int clip = 0; clip < 2; clip++) {
+            unit_bad b = {.n = 1, .tensor = {1, 0}, .rank = {1, 0}, .element = {4, 0}, .value = NAN};
+            unit_base_spec(&b.spec, 2, stage);
+            b.spec.poison = unit_poison;
+            b.spec.cfg.no_overflow_check = 1;
+            b.spec.adamw.max_norm = clip ? 1.0f : 0.0f;
+            test_check(test_ranks(2, 0, unit_unchecked_rank, &b), "not checked, stage %d, clip %d: %s", stage, clip,
+                       test_first);
+        }
+}
+
+/* ---- small collectives ---- */
+
+static void unit_collectives_rank(test_rank *r) {
+    zero_ctx *z = NULL;
+    zero_config cfg = {.log = test_quiet};
+    zero_comm comm = test_comm(r);
+    double v[64];
+    enum { N = 700001 };
+    unsigned char *data = (unsigned char *)malloc(N);
+    int ok = !zero_create(&z, &cfg, &comm);
+    for (int i = 0; i < 64; i++) v[i] = (double)(i + 1) * 0.1 * (r->rank + 1);
+    ok = ok && !zero_all_sum(z, v, 64); /* before build, too */
+    for (int i = 0; i < 64 && ok; i++) {
+        double sum = 0;
+        for (int p = 0; p < r->nranks; p++) sum += (double)(i + 1) * 0.1 * (p + 1);
+        if (v[i] != sum) test_rank_fail(r, "sum %d is %.17g, expected %.17g", i, v[i], sum);
+    }
+    if (ok) unit_announce_all(z);
+    ok = ok && !zero_build(z) && !zero_barrier(z) && !zero_all_sum(z, v, 0) && !zero_broadcast(z, NULL, 0, 0);
+    for (int root = 0; root < r->nranks && ok; root++) {
+        for (int i = 0; i < N; i++) data[i] = (unsigned char)(r->rank == root ? i * 7 + root : 255);
+        ok = !zero_broadcast(z, data, N, root);
+        for (int i = 0; i < N && ok; i++)
+            if (data[i] != (unsigned char)(i * 7 + root)) { test_rank_fail(r, "byte %d from %d", i, root); break; }
+    }
+    if (!ok) test_rank_fail(r, "%s", zero_last_error(z));
+    zero_destroy(z);
+    free(data);
+}
+
+/* ---- regressions ---- */
+
+/* Units of a deep nest leave few buffers: what is gathered ahead must not take the place of what
+   was gathered a moment before. */
+static void unit_deep_nest(test_rank *r) {
+    static const int order[] = {0, 1, 5};
+    zero_ctx *z = NULL;
+    host_pointers p;
+    zero_config cfg = {.stage = 3, .no_mapping = 1, .prefetch = 2, .log = test_quiet, .timeout_s = 5};
+    zero_comm comm = test_comm(r);
+    const zero_tensor_desc d = {"w", 64, 9, 0, 0, 0, 0};
+    float values[64];
+    int ok = !zero_create(&z, &cfg, &comm) && !zero_tensor(z, &d) && !zero_build(z);
+    for (int l = 0; l < 9 && ok; l++) {
+        for (int i = 0; i < 64; i++) values[i] = (float)(100 * l + i);
+        ok = !zero_write_tensor(z, "w", ZERO_PARAMETER, (size_t)l * 64, 64, values);
+    }
+    ok = ok && !zero_pass_begin(z, ZERO_EVAL, 0, 1);
+    for (int i = 0; i < 3 && ok; i++) {
+        ok = !zero_forward_begin(z, order[i], &p);
+        for (int k = 0; k < 64 && ok; k++)
+            if (p.field[0][64 * order[i] + k] != (float)(100 * order[i] + k)) test_rank_fail(r, "unit %d", order[i]);
+    }
+    for (int i = 2; i >= 0 && ok; i--) ok = !zero_forward_end(z, order[i]);
+    for (int u = 6; u < 9 && ok; u++) {
+        ok = !zero_forward_begin(z, u, &p);
+        if (ok && p.field[0][64 * u + 63] != (float)(100 * u + 63)) test_rank_fail(r, "unit %d", u);
+        ok = ok && !zero_forward_end(z, u);
+    }
+    ok = ok && !zero_pass_end(z);
+    if (!ok) test_rank_fail(r, "%s", zero_last_error(z));
+    zero_destroy(z);
+}
+
+/* A peer that is still looking at the parameters, after zero_reduce, sees the old ones: mapped
+   shards are updated in place. */
+static void unit_look_before_step(test_rank *rank) {
+    const host_spec *s = (const host_spec *)rank->arg;
+    const struct timespec wait = {0, 20000000};
+    host_run h;
+    int ok = host_open(&h, s, rank) && host_train_pass(&h);
+    ok = ok && !zero_reduce(h.z) && !zero_pass_begin(h.z, ZERO_EVAL, 0, 1) && !zero_forward_begin(h.z, 1, &h.params);
+    if (ok) {
+        if (rank->rank == 0) nanosleep(&wait, NULL);
+        for (size_t i = 0; i < s->desc[1].numel; i++)
+            if (host_tensor(&h, 1, 0, 0)[i] != host_value(s, 0, 0, 0, 0, 1, i)) test_rank_fail(rank, "mat[%zu] has moved", i);
+    }
+    ok = ok && !zero_forward_end(h.z, 1) && !zero_pass_end(h.z) && !zero_step(h.z, &s->adamw);
+    if (!ok) test_rank_fail(rank, "%s", zero_last_error(h.z));
+    zero_destroy(h.z);
+}
+
+static void unit_regressions(void) {
+    for (int stage = 0; stage < 4; stage++) {
+        host_spec s;
+        unit_base_spec(&s, 3, stage);
+        test_check(test_ranks(3, 0, unit_look_before_step, &s), "evaluation between reduce and step, stage %d: %s", stage,
+                   test_first);
+    }
+    test_check(test_ranks(2, 0, unit_deep_nest, NULL), "gathers ahead in a deep nest: %s", test_first);
+}
+
+int main(void) {
+    unit_results();
+    unit_partitions();
+    unit_same_places();
+    unit_adamw_ulp();
+    unit_adamw_places();
+    unit_clip();
+    unit_corrections();
+    unit_norm();
+    unit_norm_threads();
+    unit_verdicts();
+    unit_judge();
+    unit_sums();
+    unit_trace();
+    unit_pool();
+    unit_events();
+    unit_event_of_caller();
+    unit_queue();
+    unit_config_errors();
+    unit_comm_errors();
+    unit_resolved_config();
+    unit_tensor_errors();
+    unit_errors_before_build();
+    unit_errors_of_hooks();
+    unit_errors_of_evaluation();
+    unit_errors_of_steps();
+    unit_errors_of_access();
+    test_check(test_ranks(2, 0, unit_too_many_open, NULL), "units open: %s", test_first);
+    unit_plans();
+    unit_bucket_error();
+    unit_plain();
+    unit_skips();
+    unit_unchecked();
+    for (int n = 1; n <= 4; n++) test_check(test_ranks(n, 0, unit_collectives_rank, NULL), "small collectives: %s", test_first);
+    unit_regressions();
+    return test_summary();
+}

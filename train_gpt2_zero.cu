@@ -1,0 +1,1383 @@
+/* train_gpt2_zero.cu - trains GPT-2 with zero_plugin.h, on llm.c's command line.
+
+     ./train_gpt2_zero                    nanoGPT's character run on tiny Shakespeare, one rank
+     ./train_gpt2_zero -pn 2 -z 3         the same on two ranks, everything sharded
+     ./train_gpt2_zero -z 0,1,2,3         compares the stages: speed, memory, traffic, weights
+     ./train_gpt2_zero --help             every flag, with its default
+
+   One source, two compilers: C11 (cc -x c) and CUDA C++ (nvcc). The loop is plain llm.c: windows of
+   tokens, forward and backward of gpt2.h, AdamW. What ZeRO adds to it are the zero_ calls of
+   take_step() and the hooks inside gpt2.h.
+
+     1 options      the table of flags, parsing, help
+     2 errors       one line per job, whoever finds it
+     3 batches      which windows a step trains on, the same for any number of ranks
+     4 schedule     learning rate, outliers, main.log, progress
+     5 trainer      one stage: context, model, step, validation, sample, hash of the weights
+     6 training     the loop of one stage
+     7 comparison   several stages that take turns
+     8 main
+*/
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* M_PI, glob, clock_gettime under -std=c11 */
+#endif
+#include <errno.h>
+#include <glob.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include <xxhash.h>
+
+#include "adapters/gpt2/gpt2.h"
+#include "adapters/launch/launch.h"
+#include "adapters/launch/memory.h"
+#include "data/token_file.h"
+#include "data/tokenizer.h"
+#include "zero_plugin.h"
+
+#define PROGRAM "train_gpt2_zero"
+
+enum {
+    STAGES = 4,            /* ZeRO stages there are, and the most that one comparison takes */
+    DEFAULT_WINDOWS = 12,  /* of a step, without -b and -d */
+    COMPARE_RANKS = 2,     /* of a comparison, without -pn */
+    MAX_ROUNDS = 1000,     /* of a comparison */
+    HASH_CHUNK = 1 << 18,  /* elements read at once */
+    STREAM_WINDOWS = 1000, /* streams of gpt2_draw; below 1000 they are the model's */
+    STREAM_SHUFFLE = 1001,
+    STREAM_SAMPLE = 1002
+};
+
+/* ---- 1 options ----------------------------------------------------------------------------- */
+
+enum { ORDER_FILE = 0, ORDER_SHUFFLED, ORDER_RANDOM };                          /* -sh */
+enum { SCHEDULE_COSINE = 0, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD }; /* -k */
+
+typedef struct train_options {
+    const char *train_path, *val_path, *tokenizer_path, *model, *log_dir, *csv_path;
+    int stage[STAGES], stages; /* -z; more than one: compare */
+    int ranks, node_size, threads;
+    int batch, seq_len, steps;
+    int64_t step_tokens; /* -d */
+    int64_t seed;
+    int order, overfit;
+    int schedule, warmup;
+    double lr, final_fraction, weight_decay, beta1, beta2, eps, clip;
+    int val_every, val_batches, sample_every, sample_tokens;
+    int recompute;
+    int accumulation, prefetch, overlap, mapping;
+    int64_t bucket, persistence;
+    double timeout;
+    int rounds;
+    int print_batches;
+    int help;
+    char error[512]; /* what is wrong with the command line; "" nothing */
+} train_options;
+
+typedef enum option_type {
+    OPTION_HEADING = 0, /* a line of --help */
+    OPTION_INT,         /* int */
+    OPTION_LONG,        /* int64_t */
+    OPTION_REAL,        /* double */
+    OPTION_PATH,        /* const char *; may differ between ranks */
+    OPTION_TEXT,        /* const char * */
+    OPTION_WORD,        /* int: index into words */
+    OPTION_STAGES,      /* stage, stages */
+    OPTION_FIXED        /* not supported: accepts words alone, and stores nothing */
+} option_type;
+
+typedef struct option {
+    const char *flag;
+    option_type type;
+    size_t field;
+    const char *normal;  /* default, as it would be typed */
+    const char *compare; /* default of a comparison; NULL: the same */
+    double least, most;
+    const char *words; /* separated by blanks */
+    const char *help;
+} option;
+
+#define AT(field) offsetof(train_options, field)
+#define BIG       9e15 /* whole numbers below are exact in a double */
+
+static const option option_table[] = {
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Data and model"},
+    {"-i", OPTION_PATH, AT(train_path), "", NULL, 0, 0, NULL,
+     "token file to train on; without it tiny Shakespeare, by characters for char: models, else in "
+     "GPT-2's tokens"},
+    {"-j", OPTION_PATH, AT(val_path), "", NULL, 0, 0, NULL, "token file to validate on"},
+    {"-tf", OPTION_PATH, AT(tokenizer_path), "", NULL, 0, 0, NULL,
+     "tokenizer file, to print samples"},
+    {"-e", OPTION_TEXT, AT(model), "char:4x128x4", "char:6x384x6", 0, 0, NULL,
+     "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a llm.c .bin file "
+     "(version 3, f32)"},
+    {"-o", OPTION_PATH, AT(log_dir), "", NULL, 0, 0, NULL,
+     "folder for main.log; without it no log"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Batches"},
+    {"-b", OPTION_INT, AT(batch), "0", "8", 0, 1e6, NULL,
+     "windows per rank and micro-step; 0: what -d asks for, without -d 12 divided by the ranks"},
+    {"-t", OPTION_INT, AT(seq_len), "64", "256", 1, 1e6, NULL, "tokens of a window"},
+    {"-d", OPTION_LONG, AT(step_tokens), "0", NULL, 0, BIG, NULL,
+     "tokens of a step over all ranks and micro-steps; 0: one micro-step"},
+    {"-sh", OPTION_INT, AT(order), "-1", NULL, -1, 2, NULL,
+     "windows: 0 in the file's order, 1 shuffled every epoch, 2 at random offsets; -1: 1 with -i, "
+     "else 2"},
+    {"-a", OPTION_INT, AT(overfit), "0", NULL, 0, 1, NULL,
+     "1: train on one batch of the validation data for ever"},
+    {"-sd", OPTION_LONG, AT(seed), "42", NULL, 0, BIG, NULL,
+     "seed of weights, windows and samples"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Optimizer (AdamW)"},
+    {"-x", OPTION_INT, AT(steps), "2000", "24", -1, 2e9, NULL,
+     "steps; -1: one epoch; in a comparison timed steps per stage"},
+    {"-k", OPTION_WORD, AT(schedule), "cosine", NULL, 0, 0, "cosine linear constant wsd",
+     "schedule of the learning rate"},
+    {"-l", OPTION_REAL, AT(lr), "1e-3", NULL, 0, 1e3, NULL, "learning rate"},
+    {"-u", OPTION_INT, AT(warmup), "100", NULL, 0, 2e9, NULL, "steps of linear warm-up"},
+    {"-q", OPTION_REAL, AT(final_fraction), "0.1", NULL, 0, 1, NULL,
+     "learning rate at the end, as a fraction of -l"},
+    {"-c", OPTION_REAL, AT(weight_decay), "0.1", NULL, 0, 1e3, NULL, "weight decay"},
+    {"-b1", OPTION_REAL, AT(beta1), "0.9", NULL, 0, 0.9999999, NULL, "beta1"},
+    {"-b2", OPTION_REAL, AT(beta2), "0.99", NULL, 0, 0.9999999, NULL, "beta2"},
+    {"-ep", OPTION_REAL, AT(eps), "1e-8", NULL, 0, 1, NULL, "epsilon"},
+    {"-cl", OPTION_REAL, AT(clip), "1", NULL, 0, 1e30, NULL,
+     "norm to clip the gradient to; 0: no clipping"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Validation and samples"},
+    {"-v", OPTION_INT, AT(val_every), "250", NULL, -1, 2e9, NULL,
+     "validate every so many steps, and at the end; 0: at the end only; -1: never"},
+    {"-m", OPTION_INT, AT(val_batches), "0", NULL, -1, 2e9, NULL,
+     "batches to validate on; 0 or -1: all of the file"},
+    {"-s", OPTION_INT, AT(sample_every), "0", NULL, 0, 2e9, NULL,
+     "print a sample every so many steps, and at the end; 0: at the end only"},
+    {"-g", OPTION_INT, AT(sample_tokens), "300", NULL, 0, 1e6, NULL,
+     "tokens of a sample; 0: no samples"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Ranks"},
+    {"-pn", OPTION_INT, AT(ranks), "0", NULL, 0, LAUNCH_MAX_RANKS, NULL,
+     "ranks to start on this machine; 0: as mpirun says, else 1 (2 in a comparison)"},
+    {"-nt", OPTION_INT, AT(threads), "0", NULL, 0, 4096, NULL,
+     "threads of a rank; 0: the processors of this machine divided by its ranks"},
+    {"-ns", OPTION_INT, AT(node_size), "0", NULL, 0, 4096, NULL,
+     "ranks per node, in sums; 0: as the machines are"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "ZeRO"},
+    {"-z", OPTION_STAGES, AT(stage), "0", NULL, 0, 0, NULL,
+     "stage 0, 1, 2 or 3: on top of each other, optimizer state, gradients and parameters are "
+     "sharded. A list (0,1,2,3) compares stages in one run, and writes -csv"},
+    {"-za", OPTION_WORD, AT(accumulation), "auto", NULL, 0, 0, "auto local sharded",
+     "gradients of micro-steps add up in a whole copy (local) or in shards; auto: local at stages "
+     "0 and 1, sharded at 2 and 3 and in a comparison"},
+    {"-zb", OPTION_LONG, AT(bucket), "0", NULL, 0, BIG, NULL,
+     "elements reduced together; 0: the largest unit"},
+    {"-zp", OPTION_INT, AT(prefetch), "1", NULL, 0, 1000, NULL, "stage 3: units gathered ahead"},
+    {"-zt", OPTION_LONG, AT(persistence), "-1", NULL, -1, BIG, NULL,
+     "stage 3: units whose tensors have at most so many elements stay whole on every rank; -1: "
+     "those of vectors only"},
+    {"-zo", OPTION_INT, AT(overlap), "1", NULL, 0, 1, NULL,
+     "1: communicate while computing; 0: in between"},
+    {"-zm", OPTION_INT, AT(mapping), "1", NULL, 0, 1, NULL,
+     "1: gather without a copy where ranks can see each other's memory"},
+    {"-zw", OPTION_REAL, AT(timeout), "600", NULL, 0.001, 1e9, NULL,
+     "seconds to wait for another rank"},
+    {"-r", OPTION_INT, AT(recompute), "1", NULL, 0, 3, NULL,
+     "computed again in backward, to save memory: 0 nothing, 1 GELU, 2 layer norms too, 3 whole "
+     "blocks"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Comparison of stages"},
+    {"-rd", OPTION_INT, AT(rounds), "8", NULL, 1, MAX_ROUNDS, NULL,
+     "rounds in which the stages take turns; divides -x"},
+    {"-csv", OPTION_PATH, AT(csv_path), "build/compare.csv", NULL, 0, 0, NULL,
+     "file for the comparison"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Debugging"},
+    {"-db", OPTION_INT, AT(print_batches), "0", NULL, 0, 1, NULL,
+     "1: print a hash of each step's tokens"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL,
+     "llm.c's flags that have no meaning here yet; only these values are accepted"},
+    {"-w", OPTION_FIXED, 0, NULL, NULL, 0, 0, "1",
+     "a second copy of weights in f32; here they are f32"},
+    {"-f", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 1", "TF32, which the CPU does not have"},
+    {"-ge", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 -1", "GELU fusion"},
+    {"-sl", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 0.0", "skipping of steps with an unusual loss"},
+    {"-sg", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 0.0", "skipping of steps with an unusual norm"},
+    {"-h", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "HellaSwag evaluation"},
+    {"-lg", OPTION_FIXED, 0, NULL, NULL, 0, 0, "-1 0", "log of the GPU's state"},
+    {"-n", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "checkpoints"},
+    {"-nk", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "number of checkpoints kept"},
+    {"-nm", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "major checkpoints"},
+    {"-y", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "resuming from a checkpoint"},
+    {"-pr", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "rank of this process: mpirun tells it"},
+    {"-pg", OPTION_FIXED, 0, NULL, NULL, 0, 0, "8", "GPUs per node"},
+    {"-pi", OPTION_FIXED, 0, NULL, NULL, 0, 0, "mpi", "how ranks find each other"},
+    {"-ps", OPTION_FIXED, 0, NULL, NULL, 0, 0, "-1", "address of a server for that"},
+    {"-pf", OPTION_FIXED, 0, NULL, NULL, 0, 0, "/tmp", "shared folder for that"},
+};
+
+enum { OPTIONS = (int)(sizeof option_table / sizeof option_table[0]) };
+
+/* The index of text among the blank-separated words; -1: it is none of them. */
+static int find_word(const char *words, const char *text) {
+    size_t length = strlen(text);
+    int index = 0;
+    for (const char *at = words; *at; index++) {
+        size_t word = strcspn(at, " ");
+        if (word == length && memcmp(at, text, length) == 0) return index;
+        at += word + (at[word] == ' ');
+    }
+    return -1;
+}
+
+static void option_error(train_options *o, const char *format, ...) LAUNCH_PRINTF(2, 3);
+static void option_error(train_options *o, const char *format, ...) {
+    va_list values;
+    if (o->error[0]) return; /* the first one counts */
+    va_start(values, format);
+    vsnprintf(o->error, sizeof o->error, format, values);
+    va_end(values);
+}
+
+static void parse_number(train_options *o, const option *d, const char *text) {
+    char *field = (char *)o + d->field, *end = NULL;
+    double value = strtod(text, &end);
+    int whole = d->type != OPTION_REAL;
+    if (end == text || *end || !isfinite(value) || (whole && value != floor(value)))
+        option_error(o, "%s: expected a %snumber, found '%s'", d->flag, whole ? "whole " : "",
+                     text);
+    else if (value < d->least || value > d->most)
+        option_error(o, "%s: expected %.10g to %.10g, found %s", d->flag, d->least, d->most, text);
+    else if (d->type == OPTION_INT)
+        *(int *)(void *)field = (int)value;
+    else if (d->type == OPTION_LONG)
+        *(int64_t *)(void *)field = (int64_t)value;
+    else
+        *(double *)(void *)field = value;
+}
+
+static void parse_stages(train_options *o, const char *text) {
+    o->stages = 0;
+    for (const char *at = text;; at += 2) {
+        int ends = at[0] == 0 ? 0 : at[1] == 0;
+        if (at[0] < '0' || at[0] > '3' || (!ends && at[1] != ',') || o->stages == STAGES) {
+            option_error(o,
+                         "-z: expected a stage, 0 to 3, or up to four with commas between, found "
+                         "'%s'",
+                         text);
+            return;
+        }
+        o->stage[o->stages++] = at[0] - '0';
+        if (ends) return;
+    }
+}
+
+static void parse_value(train_options *o, const option *d, const char *text) {
+    char *field = (char *)o + d->field;
+    switch (d->type) {
+    case OPTION_INT:
+    case OPTION_LONG:
+    case OPTION_REAL: parse_number(o, d, text); break;
+    case OPTION_PATH:
+    case OPTION_TEXT: *(const char **)(void *)field = text; break;
+    case OPTION_STAGES: parse_stages(o, text); break;
+    case OPTION_WORD:
+        *(int *)(void *)field = find_word(d->words, text);
+        if (find_word(d->words, text) < 0)
+            option_error(o, "%s: expected one of: %s; found '%s'", d->flag, d->words, text);
+        break;
+    case OPTION_FIXED:
+        if (find_word(d->words, text) < 0)
+            option_error(o, "%s %s is not supported yet (%s); accepted: %s", d->flag, text, d->help,
+                         d->words);
+        break;
+    case OPTION_HEADING: break;
+    }
+}
+
+static const option *find_option(const char *flag) {
+    for (int i = 0; i < OPTIONS; i++)
+        if (option_table[i].flag != NULL && strcmp(option_table[i].flag, flag) == 0)
+            return &option_table[i];
+    return NULL;
+}
+
+/* A comparison has defaults of its own, so it must be known before the defaults are set. */
+static int asks_for_comparison(int argc, char **argv) {
+    int compares = 0;
+    for (int i = 1; i + 1 < argc; i += 2)
+        if (strcmp(argv[i], "-z") == 0) compares = strchr(argv[i + 1], ',') != NULL;
+    return compares;
+}
+
+static void parse_options(train_options *o, int argc, char **argv) {
+    int compares = asks_for_comparison(argc, argv);
+    memset(o, 0, sizeof *o);
+    for (int i = 0; i < OPTIONS; i++) {
+        const option *d = &option_table[i];
+        const char *value = compares && d->compare != NULL ? d->compare : d->normal;
+        if (value != NULL) parse_value(o, d, value);
+    }
+    for (int i = 1; i < argc; i += 2) {
+        const option *d = find_option(argv[i]);
+        if (strcmp(argv[i], "--help") == 0) {
+            o->help = 1;
+            return;
+        }
+        if (d == NULL)
+            option_error(o, "unknown flag '%s'; --help lists all", argv[i]);
+        else if (i + 1 >= argc)
+            option_error(o, "%s: expected a value, found the end of the line", argv[i]);
+        else
+            parse_value(o, d, argv[i + 1]);
+    }
+}
+
+static void print_wrapped(const char *text, int indent) {
+    const int width = 99;
+    int column = indent;
+    while (*text) {
+        int word = (int)strcspn(text, " ");
+        if (column > indent && column + 1 + word > width) {
+            printf("\n%*s", indent, "");
+            column = indent;
+        }
+        column += printf("%s%.*s", column > indent ? " " : "", word, text);
+        text += word + (text[word] == ' ');
+    }
+    printf("\n");
+}
+
+static void print_option(const option *d) {
+    char text[512], values[128] = "";
+    if (d->type == OPTION_HEADING) {
+        printf("\n%s\n", d->help);
+        return;
+    }
+    if (d->normal != NULL && d->compare != NULL)
+        snprintf(values, sizeof values, " (default %s; in a comparison %s)", d->normal, d->compare);
+    else if (d->normal != NULL && d->normal[0])
+        snprintf(values, sizeof values, " (default %s)", d->normal);
+    snprintf(text, sizeof text, "%s%s%s%s", d->help, d->words != NULL ? ": " : "",
+             d->words != NULL ? d->words : "", values);
+    printf("  %-5s ", d->flag);
+    print_wrapped(text, 8);
+}
+
+static int print_help(void) {
+    printf("usage: ./" PROGRAM " [FLAG VALUE]...\n\n");
+    print_wrapped("Trains GPT-2 on one or several ranks with ZeRO. Without a flag: nanoGPT's "
+                  "character run on tiny Shakespeare. Every flag takes a value.",
+                  0);
+    for (int i = 0; i < OPTIONS; i++) print_option(&option_table[i]);
+    printf("\nThis build starts ranks with -pn%s.\n", launch_has_mpi() ? " and by mpirun" : "");
+    return 0;
+}
+
+/* What all ranks must have been started with, for launch_same. */
+static void render_options(const train_options *o, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = 0;
+    for (int i = 0; i < OPTIONS && used < bytes; i++) {
+        const option *d = &option_table[i];
+        const char *field = (const char *)o + d->field;
+        size_t left = bytes - used;
+        int n = 0;
+        if (d->type == OPTION_INT || d->type == OPTION_WORD)
+            n = snprintf(text + used, left, "%s %d\n", d->flag, *(const int *)(const void *)field);
+        if (d->type == OPTION_LONG)
+            n = snprintf(text + used, left, "%s %lld\n", d->flag,
+                         (long long)*(const int64_t *)(const void *)field);
+        if (d->type == OPTION_REAL)
+            n = snprintf(text + used, left, "%s %.17g\n", d->flag,
+                         *(const double *)(const void *)field);
+        if (d->type == OPTION_TEXT)
+            n = snprintf(text + used, left, "%s %s\n", d->flag,
+                         *(const char *const *)(const void *)field);
+        for (int s = 0; d->type == OPTION_STAGES && s < o->stages && used + (size_t)n < bytes; s++)
+            n += snprintf(text + used + n, left - (size_t)n, "%s%d%s", s ? "," : "-z ", o->stage[s],
+                          s + 1 < o->stages ? "" : "\n");
+        used += (size_t)n;
+    }
+}
+
+/* ---- 2 errors ------------------------------------------------------------------------------ */
+
+/* How a step's windows are dealt: global row (micro * ranks + rank) * rows + b. */
+typedef struct batch_shape {
+    int rows;    /* B: windows of a rank and micro-step */
+    int seq_len; /* T: tokens of a window */
+    int micro_steps;
+    int64_t windows; /* of a step, over ranks and micro-steps */
+    int64_t tokens;  /* of a step: windows * T */
+} batch_shape;
+
+/* What all stages of a run share. */
+typedef struct job {
+    const train_options *opt;
+    launch *l;
+    int steps;   /* of the run; in a comparison, of each stage */
+    int threads; /* of this rank */
+    gpt2_config model;
+    batch_shape batch;
+    token_file train, val;
+    tokenizer words;
+    int has_words;                /* the tokenizer fits the model */
+    int order;                    /* ORDER_... */
+    int64_t windows, epoch_steps; /* of the training file, in order or shuffled */
+    uint32_t *shuffled;           /* [windows] of epoch */
+    int64_t epoch;                /* -1: none yet */
+    int *inputs, *targets;        /* [rows * T] */
+    int *sample;                  /* [1 + sample_tokens] */
+    float *logits;                /* [V] */
+    double matmul_rate;           /* operations per second of all ranks together */
+    FILE *log;                    /* rank 0, with -o */
+    int terminal;                 /* rank 0 writes to one */
+} job;
+
+/* For what every rank sees alike, or checks on its own before anything is built. COLLECTIVE. */
+static void require(job *j, int ok, const char *format, ...) LAUNCH_PRINTF(3, 4);
+static void require(job *j, int ok, const char *format, ...) {
+    char sentence[LAUNCH_SENTENCE];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(sentence, sizeof sentence, format, values);
+    va_end(values);
+    launch_agree(j->l, ok, sentence);
+}
+
+/* Rank 0's output. */
+static void say(const job *j, const char *format, ...) LAUNCH_PRINTF(2, 3);
+static void say(const job *j, const char *format, ...) {
+    va_list values;
+    if (j->l->rank != 0) return;
+    va_start(values, format);
+    vprintf(format, values);
+    va_end(values);
+    fflush(stdout);
+}
+
+/* Errors come back as results, and are printed once; warnings are the rank's own. */
+static void on_log(void *user, zero_log_level level, const char *sentence) {
+    const job *j = (const job *)user;
+    if (level == ZERO_LOG_WARNING)
+        fprintf(stderr, PROGRAM ": warning of rank %d: %s\n", j->l->rank, sentence);
+}
+
+static double clock_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void *get_memory(job *j, size_t count, size_t size) {
+    void *memory = calloc(count ? count : 1, size);
+    require(j, memory != NULL, "rank %d: out of memory for %zu elements of %zu bytes", j->l->rank,
+            count, size);
+    return memory;
+}
+
+/* ---- 3 batches ----------------------------------------------------------------------------- */
+
+/* -b, -d and -t, with the number of ranks: any two of rows, micro-steps and windows give the third.
+ */
+static void resolve_batch(job *j) {
+    const train_options *o = j->opt;
+    batch_shape *s = &j->batch;
+    int64_t ranks = j->l->nranks, T = o->seq_len;
+    char rows_text[64] = "";
+    if (o->batch > 0) snprintf(rows_text, sizeof rows_text, " with -b %d", o->batch);
+    s->seq_len = o->seq_len;
+    require(j, o->step_tokens % T == 0,
+            "-d %lld: the tokens of a step do not divide into windows of -t %lld",
+            (long long)o->step_tokens, (long long)T);
+    s->windows = o->step_tokens > 0 ? o->step_tokens / T
+                 : o->batch > 0     ? (int64_t)o->batch * ranks
+                                    : (int64_t)DEFAULT_WINDOWS;
+    int64_t rows = o->batch > 0 ? o->batch : s->windows / ranks;
+    int64_t micro = rows > 0 ? s->windows / (rows * ranks) : 0;
+    require(j, micro * rows * ranks == s->windows && micro > 0 && micro <= INT32_MAX,
+            "the batch does not divide: a step of %lld windows (-t %lld tokens each) over %lld "
+            "rank%s%s; choose -b (windows per rank) or -d (tokens per step) so that it does",
+            (long long)s->windows, (long long)T, (long long)ranks, ranks > 1 ? "s" : "", rows_text);
+    require(j, rows <= INT32_MAX / T, "-b %lld with -t %lld: more tokens than a rank can count",
+            (long long)rows, (long long)T);
+    s->rows = (int)rows;
+    s->micro_steps = (int)micro;
+    s->tokens = s->windows * T;
+}
+
+/* The one file that a pattern names; llm.c's flags take patterns. */
+static void find_file(job *j, const char *flag, const char *pattern, char *path, size_t bytes) {
+    glob_t found;
+    int count = 1, code = glob(pattern, GLOB_NOCHECK, NULL, &found);
+    if (code == 0) count = (int)found.gl_pathc;
+    snprintf(path, bytes, "%s", code == 0 && count == 1 ? found.gl_pathv[0] : pattern);
+    if (code == 0) globfree(&found);
+    require(j, count == 1, "%s %s: expected one file, found %d: more are not supported yet", flag,
+            pattern, count);
+}
+
+/* Opens a token file on every rank; without a path, tiny Shakespeare's. */
+static void open_tokens(job *j, const char *flag, const char *pattern, const char *split,
+                        token_file *file) {
+    char path[1024], error[512];
+    int given = pattern[0] != 0;
+    if (given)
+        find_file(j, flag, pattern, path, sizeof path);
+    else
+        snprintf(path, sizeof path, "build/data/tiny_%s_%s.bin",
+                 strncmp(j->opt->model, "char:", 5) == 0 ? "char" : "gpt2", split);
+    data_result result =
+        token_file_open(file, path, (uint32_t)j->model.vocab_size, error, sizeof error);
+    require(j, result == DATA_OK, "%s%s", error,
+            result == DATA_SYSTEM && !given ? "; run: make data" : "");
+    require(j, file->count > (size_t)j->batch.seq_len,
+            "%s: a window of -t %d needs %d tokens, found %zu", path, j->batch.seq_len,
+            j->batch.seq_len + 1, file->count);
+}
+
+/* A tokenizer that was asked for must be there; the one beside the default data may be missing
+   where other data was given: then samples are printed as numbers, as llm.c does. */
+static void open_tokenizer(job *j) {
+    char path[1024], error[512];
+    const train_options *o = j->opt;
+    int given = o->tokenizer_path[0] != 0;
+    if ((o->sample_tokens == 0 && !given) || o->stages > 1) return;
+    if (given)
+        snprintf(path, sizeof path, "%s", o->tokenizer_path);
+    else
+        snprintf(path, sizeof path, "build/data/tiny_%s_tokenizer.bin",
+                 strncmp(o->model, "char:", 5) == 0 ? "char" : "gpt2");
+    data_result result = tokenizer_open(&j->words, path, error, sizeof error);
+    require(j, result == DATA_OK || (!given && o->train_path[0]), "%s%s", error,
+            given ? "" : "; run: make data");
+    if (result != DATA_OK) return;
+    j->has_words = j->words.count <= (uint32_t)j->model.vocab_size;
+    require(j, j->has_words || !given, "%s: expected at most %d tokens, found %u", path,
+            j->model.vocab_size, (unsigned)j->words.count);
+}
+
+static void open_data(job *j) {
+    const train_options *o = j->opt;
+    const int overfits = o->overfit && o->val_path[0];
+    if (o->overfit && !overfits)
+        open_tokens(j, "-j", o->val_path, "val", &j->train);
+    else
+        open_tokens(j, overfits ? "-j" : "-i", overfits ? o->val_path : o->train_path, "train",
+                    &j->train);
+    open_tokens(j, "-j", o->val_path, "val", &j->val);
+    open_tokenizer(j);
+    j->order = o->order >= 0 ? o->order : o->train_path[0] ? ORDER_SHUFFLED : ORDER_RANDOM;
+    j->windows = (int64_t)((j->train.count - 1) / (size_t)j->batch.seq_len);
+    j->epoch_steps = j->windows / j->batch.windows;
+    j->epoch = -1;
+    require(j, j->epoch_steps > 0 || (j->order == ORDER_RANDOM && o->steps >= 0),
+            "a step needs %lld windows of -t %d tokens, and the training data has %lld",
+            (long long)j->batch.windows, j->batch.seq_len, (long long)j->windows);
+    require(j, j->order != ORDER_SHUFFLED || j->windows <= (int64_t)UINT32_MAX,
+            "the training data has %lld windows, more than can be shuffled", (long long)j->windows);
+    j->shuffled = (uint32_t *)get_memory(j, j->order == ORDER_SHUFFLED ? (size_t)j->windows : 1,
+                                         sizeof *j->shuffled);
+    j->steps = o->steps >= 0 ? o->steps : (int)(j->epoch_steps < INT32_MAX ? j->epoch_steps : 0);
+}
+
+static void close_data(job *j) {
+    token_file_close(&j->train);
+    token_file_close(&j->val);
+    tokenizer_close(&j->words);
+    free(j->shuffled);
+    free(j->inputs);
+    free(j->targets);
+    free(j->sample);
+    free(j->logits);
+}
+
+/* Fisher and Yates's shuffle, from the seed and the number of the epoch alone. */
+static void shuffle_windows(job *j, int64_t epoch) {
+    uint64_t base = (uint64_t)epoch * (uint64_t)j->windows;
+    for (int64_t i = 0; i < j->windows; i++) j->shuffled[i] = (uint32_t)i;
+    for (int64_t i = j->windows - 1; i > 0; i--) {
+        uint64_t draw = gpt2_draw((uint64_t)j->opt->seed, STREAM_SHUFFLE, base + (uint64_t)i);
+        int64_t k = (int64_t)(draw % (uint64_t)(i + 1));
+        uint32_t kept = j->shuffled[i];
+        j->shuffled[i] = j->shuffled[k];
+        j->shuffled[k] = kept;
+    }
+    j->epoch = epoch;
+}
+
+/* Where the window of a global row starts in the training file. Depends on the step's size, and not
+   on how many ranks share it. Windows that do not fill a step at the end of an epoch are left out.
+ */
+static size_t window_start(job *j, int64_t step, int64_t row) {
+    const batch_shape *s = &j->batch;
+    if (j->opt->overfit) step = 0;
+    if (j->order == ORDER_RANDOM) {
+        uint64_t number = (uint64_t)step * (uint64_t)s->windows + (uint64_t)row;
+        return (size_t)(gpt2_draw((uint64_t)j->opt->seed, STREAM_WINDOWS, number)
+                        % (j->train.count - (size_t)s->seq_len));
+    }
+    int64_t epoch = step / j->epoch_steps;
+    int64_t window = step % j->epoch_steps * s->windows + row;
+    if (j->order == ORDER_SHUFFLED) {
+        if (epoch != j->epoch) shuffle_windows(j, epoch);
+        window = (int64_t)j->shuffled[window];
+    }
+    return (size_t)window * (size_t)s->seq_len;
+}
+
+/* Row b of inputs and targets: the window at `start`, and the same one token later. */
+static void copy_window(job *j, const token_file *file, size_t start, int b) {
+    size_t T = (size_t)j->batch.seq_len;
+    int *x = j->inputs + (size_t)b * T, *y = j->targets + (size_t)b * T;
+    for (size_t t = 0; t < T; t++) {
+        x[t] = (int)file->tokens[start + t];
+        y[t] = (int)file->tokens[start + t + 1];
+    }
+}
+
+static void load_batch(job *j, int64_t step, int micro) {
+    const batch_shape *s = &j->batch;
+    int64_t first = ((int64_t)micro * j->l->nranks + j->l->rank) * s->rows;
+    for (int b = 0; b < s->rows; b++)
+        copy_window(j, &j->train, window_start(j, step, first + b), b);
+}
+
+/* -db: a hash of all windows of a step, whoever trains on them. */
+static uint64_t hash_batch(job *j, int64_t step) {
+    XXH64_hash_t hash = 0;
+    for (int64_t row = 0; row < j->batch.windows; row++)
+        hash = XXH64(j->train.tokens + window_start(j, step, row),
+                     ((size_t)j->batch.seq_len + 1) * sizeof *j->train.tokens, hash);
+    return hash;
+}
+
+/* ---- 4 schedule ---------------------------------------------------------------------------- */
+
+/* Of step 0, 1, ...: warm-up, then from 1 to the final fraction. "wsd" stays at 1 for 80% of the
+   steps and falls with 1 - sqrt (Hagele et al. 2024, arXiv 2405.18392). */
+static double learning_rate(const train_options *o, int step, int steps) {
+    if (step < o->warmup) return o->lr * (step + 1) / o->warmup;
+    if (step > steps) step = steps; /* a comparison takes a step or two more */
+    double done = steps > o->warmup ? (double)(step - o->warmup) / (steps - o->warmup) : 0;
+    double share = 1;
+    if (o->schedule == SCHEDULE_COSINE) share = 0.5 * (1 + cos(M_PI * done));
+    if (o->schedule == SCHEDULE_LINEAR) share = 1 - done;
+    if (o->schedule == SCHEDULE_WSD) {
+        int fall = (int)(0.8 * steps);
+        share = step < fall ? 1 : 1 - sqrt((double)(step - fall) / (steps - fall));
+    }
+    return o->lr * (o->final_fraction + share * (1 - o->final_fraction));
+}
+
+/* How unusual a value is among the last 128, in standard deviations. */
+enum { OUTLIER_WINDOW = 128 };
+typedef struct outliers {
+    double values[OUTLIER_WINDOW];
+    int64_t seen;
+} outliers;
+
+static double outlier_score(outliers *w, double value) {
+    double mean = 0, variance = 0;
+    w->values[w->seen++ % OUTLIER_WINDOW] = value;
+    if (w->seen <= OUTLIER_WINDOW) return NAN; /* too few to tell */
+    for (int i = 0; i < OUTLIER_WINDOW; i++) mean += w->values[i] / OUTLIER_WINDOW;
+    for (int i = 0; i < OUTLIER_WINDOW; i++)
+        variance += (w->values[i] - mean) * (w->values[i] - mean) / OUTLIER_WINDOW;
+    return variance > 0 ? (value - mean) / sqrt(variance) : 0;
+}
+
+static void open_log(job *j) {
+    char path[1024];
+    const char *folder = j->opt->log_dir;
+    if (!folder[0]) return;
+    snprintf(path, sizeof path, "%s/main.log", folder);
+    if (j->l->rank == 0) {
+        mkdir(folder, 0777); /* fopen tells if it is not there */
+        j->log = fopen(path, "w");
+    }
+    require(j, j->l->rank != 0 || j->log != NULL, "-o: %s cannot be written: %s", path,
+            strerror(errno));
+}
+
+static void log_line(job *j, const char *format, ...) LAUNCH_PRINTF(2, 3);
+static void log_line(job *j, const char *format, ...) {
+    va_list values;
+    if (j->log == NULL) return;
+    va_start(values, format);
+    vfprintf(j->log, format, values);
+    va_end(values);
+    fflush(j->log);
+}
+
+/* The bottom line of a terminal; `say` writes over it after clear_progress. */
+static void clear_progress(const job *j) {
+    if (j->terminal) say(j, "\r\033[K");
+}
+
+static void show_progress(const job *j, double done, double seconds) {
+    int left = done > 0 ? (int)(seconds / done * (1 - done) + 0.5) : 0;
+    if (!j->terminal) return;
+    say(j, "%3.0f%% done", 100 * done);
+    if (done > 0) say(j, " | %d min %02d s left", left / 60, left % 60);
+}
+
+static void table_line(const job *j) {
+    say(j, "+----------------------+------------------------------------------------------+\n");
+}
+
+static void table_row(const job *j, const char *name, const char *format, ...) LAUNCH_PRINTF(3, 4);
+static void table_row(const job *j, const char *name, const char *format, ...) {
+    char text[256];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    say(j, "| %-20s | %-52s |\n", name, text);
+}
+
+/* ---- 5 trainer ----------------------------------------------------------------------------- */
+
+/* One stage. */
+typedef struct trainer {
+    job *j;
+    int stage;
+    zero_ctx *z;
+    gpt2_model *model;
+    zero_tensor_desc table[GPT2_TENSORS];
+    zero_plan plan;
+    int step; /* steps taken */
+} trainer;
+
+static void check(const trainer *t, zero_result result) {
+    if (result == ZERO_OK) return;
+    launch_fail_result(t->j->l, result, t->z != NULL ? zero_last_error(t->z) : "");
+}
+
+static void check_model(const trainer *t, zero_result result) {
+    if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_last_error(t->model));
+}
+
+static zero_config make_config(const job *j, int stage) {
+    const train_options *o = j->opt;
+    zero_config c;
+    memset(&c, 0, sizeof c);
+    c.stage = stage;
+    c.micro_steps = j->batch.micro_steps;
+    c.accumulation = (zero_accumulation)o->accumulation;
+    /* The two ways to accumulate round differently: stages can be compared at one of them. */
+    if (o->stages > 1 && c.micro_steps > 1 && c.accumulation == ZERO_ACCUMULATE_AUTO)
+        c.accumulation = ZERO_ACCUMULATE_SHARDED;
+    c.prefetch = o->prefetch > 0 ? o->prefetch : ZERO_NONE;
+    c.bucket_numel = (size_t)o->bucket;
+    c.persistence_numel = o->persistence > 0 ? o->persistence : o->persistence < 0 ? 0 : ZERO_NONE;
+    c.no_overlap = !o->overlap;
+    c.no_mapping = !o->mapping;
+    c.threads = j->threads;
+    c.timeout_s = o->timeout;
+    c.log = on_log;
+    c.log_user = (void *)j;
+    return c;
+}
+
+/* Context and plan; nothing large is allocated yet. */
+static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
+    zero_config config = make_config(j, stage);
+    memset(t, 0, sizeof *t);
+    t->j = j;
+    t->stage = stage;
+    comm->node_size = j->opt->node_size;
+    check(t, zero_create(&t->z, &config, comm));
+    gpt2_describe(&j->model, t->table);
+    for (int i = 0; i < GPT2_TENSORS; i++) check(t, zero_tensor(t->z, &t->table[i]));
+    zero_result planned = zero_query_plan(t->z, &t->plan);
+    require(j, planned == ZERO_OK, "%s%s", j->opt->bucket > 0 ? "-zb: " : "",
+            zero_last_error(t->z));
+}
+
+static gpt2_run make_run(const job *j) {
+    gpt2_run run = {j->batch.rows, j->batch.seq_len, j->opt->recompute};
+    return run;
+}
+
+static int is_model_file(const char *model) {
+    size_t length = strlen(model);
+    return length > 4 && strcmp(model + length - 4, ".bin") == 0;
+}
+
+/* Weights and activations. */
+static void build_trainer(trainer *t) {
+    job *j = t->j;
+    gpt2_run run = make_run(j);
+    gpt2_error error;
+    zero_result result;
+    check(t, zero_build(t->z));
+    if (is_model_file(j->opt->model))
+        result = gpt2_load_bin(t->z, &j->model, j->opt->model, &error);
+    else
+        result = gpt2_init(t->z, &j->model, (uint64_t)j->opt->seed, &error);
+    if (result != ZERO_OK) launch_fail_result(j->l, result, error.sentence);
+    result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
+    require(j, result == ZERO_OK, "%s", error.sentence);
+}
+
+static void close_trainer(trainer *t) {
+    gpt2_destroy(t->model);
+    zero_destroy(t->z);
+}
+
+/* Bytes of a rank: what the context will allocate, and what the model will. */
+static uint64_t plan_bytes(const zero_plan *p) {
+    return (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes;
+}
+
+/* Before anything is built: do all ranks of this machine fit into its memory? */
+static void check_memory(job *j, const zero_plan *plans, int count) {
+    gpt2_run run = make_run(j);
+    uint64_t each = gpt2_activation_bytes(&j->model, &run), need = 0, shared = 0;
+    require(j, each > 0, "-b %d: too many windows of -t %d tokens for the model's activations",
+            run.batch, run.seq_len);
+    each += (uint64_t)j->batch.rows * (uint64_t)j->batch.seq_len * 2 * sizeof(int);
+    for (int i = 0; i < count; i++) {
+        need += plan_bytes(&plans[i]) + each;
+        shared += plan_bytes(&plans[i]) - plans[i].optimizer_bytes;
+    }
+    launch_check_memory(j->l, need, shared);
+}
+
+/* Tokens in, gradients out: all micro-steps of a step. The mean loss of this rank. */
+static double run_micro_steps(trainer *t) {
+    job *j = t->j;
+    const int micro_steps = j->batch.micro_steps;
+    double sum = 0;
+    for (int micro = 0; micro < micro_steps; micro++) {
+        double loss = 0;
+        load_batch(j, t->step, micro);
+        check(t, zero_pass_begin(t->z, ZERO_TRAIN, micro, micro_steps));
+        check_model(t, gpt2_train_step(t->model, j->inputs, j->targets,
+                                       zero_loss_scale(t->z) / (float)micro_steps, &loss));
+        check(t, zero_pass_end(t->z));
+        sum += loss;
+    }
+    return sum / micro_steps;
+}
+
+/* One step of AdamW. *loss: the mean over all ranks; NULL: not wanted. */
+static void take_step(trainer *t, double *loss) {
+    const train_options *o = t->j->opt;
+    zero_adamw adamw = {(float)learning_rate(o, t->step, t->j->steps),
+                        (float)o->beta1,
+                        (float)o->beta2,
+                        (float)o->eps,
+                        (float)o->weight_decay,
+                        (float)o->clip};
+    double mine = run_micro_steps(t);
+    if (loss != NULL) {
+        check(t, zero_all_sum(t->z, &mine, 1));
+        *loss = mine / t->j->l->nranks;
+    }
+    check(t, zero_reduce(t->z));
+    check(t, zero_step(t->z, &adamw));
+    t->step++;
+}
+
+/* Mean loss over the validation file. Its windows are dealt to the ranks in turn; a rank whose
+   share is used up takes part with none. */
+static double validate(trainer *t) {
+    job *j = t->j;
+    const int rows = j->batch.rows;
+    int64_t windows = (int64_t)((j->val.count - 1) / (size_t)j->batch.seq_len);
+    int64_t at_once = (int64_t)rows * j->l->nranks;
+    int64_t wanted = j->opt->val_batches > 0 ? j->opt->val_batches * at_once : windows;
+    double total = 0;
+    if (windows > wanted) windows = wanted;
+    for (int64_t first = 0; first < windows; first += at_once) {
+        double sum = 0;
+        int64_t mine = first + (int64_t)j->l->rank * rows, left = windows - mine;
+        int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
+        for (int b = 0; b < count; b++)
+            copy_window(j, &j->val, (size_t)(mine + b) * (size_t)j->batch.seq_len, b);
+        check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
+        check_model(t, gpt2_loss(t->model, j->inputs, j->targets, count, &sum));
+        check(t, zero_pass_end(t->z));
+        total += sum;
+    }
+    check(t, zero_all_sum(t->z, &total, 1));
+    return total / ((double)windows * j->batch.seq_len);
+}
+
+/* The token at which the running sum of probabilities passes `coin`, 0 to 1. */
+static int pick_token(const float *logits, int count, double coin) {
+    double most = logits[0], sum = 0, passed = 0;
+    for (int i = 1; i < count; i++)
+        if (logits[i] > most) most = logits[i];
+    for (int i = 0; i < count; i++) sum += exp(logits[i] - most);
+    for (int i = 0; i < count; i++) {
+        passed += exp(logits[i] - most);
+        if (passed > coin * sum) return i;
+    }
+    return count - 1;
+}
+
+/* Bytes that could move a terminal's cursor are left out. */
+static void print_token(const job *j, int token) {
+    size_t length = 0;
+    const unsigned char *bytes = NULL;
+    if (j->l->rank != 0) return;
+    if (j->has_words) bytes = tokenizer_bytes(&j->words, (uint32_t)token, &length);
+    if (bytes == NULL) printf("%d ", token);
+    for (size_t i = 0; i < length; i++)
+        if (bytes[i] >= 32 || bytes[i] == '\n' || bytes[i] == '\t') putchar(bytes[i]);
+    fflush(stdout);
+}
+
+/* Text that goes on from the end-of-text token, each token seeing the last T. All ranks take part,
+   since at stage 3 none has the weights. */
+static void print_sample(trainer *t) {
+    job *j = t->j;
+    const int T = j->batch.seq_len, V = j->model.vocab_size;
+    const int known = j->has_words ? (int)j->words.count : V;
+    j->sample[0] = j->has_words ? (int)j->words.end_of_text : V - 1;
+    say(j, "generating:\n---\n");
+    for (int n = 1; n <= j->opt->sample_tokens; n++) {
+        int seen = n < T ? n : T;
+        uint64_t draw = gpt2_draw((uint64_t)j->opt->seed, STREAM_SAMPLE, (uint64_t)n);
+        check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
+        check_model(t, gpt2_logits(t->model, j->sample + n - seen, seen, j->logits));
+        check(t, zero_pass_end(t->z));
+        j->sample[n] = pick_token(j->logits, known, (double)(draw >> 11) / 9007199254740992.0);
+        print_token(j, j->sample[n]);
+    }
+    say(j, "\n---\n");
+}
+
+/* XXH64 of all parameters, tensor after tensor, read in chunks: no rank ever holds a whole tensor.
+ */
+static uint64_t hash_weights(trainer *t) {
+    XXH64_state_t *state = XXH64_createState();
+    float *chunk = (float *)get_memory(t->j, HASH_CHUNK, sizeof *chunk);
+    if (state == NULL) launch_fail(t->j->l, "rank %d: out of memory for a hash", t->j->l->rank);
+    XXH64_reset(state, 0);
+    for (int i = 0; i < GPT2_TENSORS; i++) {
+        const zero_tensor_desc *d = &t->table[i];
+        size_t total = d->numel * (size_t)(d->layers > 0 ? d->layers : 1);
+        for (size_t first = 0; first < total; first += HASH_CHUNK) {
+            size_t left = total - first, count = left < HASH_CHUNK ? left : (size_t)HASH_CHUNK;
+            check(t, zero_read_tensor(t->z, d->name, ZERO_PARAMETER, first, count, chunk));
+            XXH64_update(state, chunk, count * sizeof *chunk);
+        }
+    }
+    uint64_t hash = XXH64_digest(state);
+    XXH64_freeState(state);
+    free(chunk);
+    return hash;
+}
+
+/* ---- 6 training ---------------------------------------------------------------------------- */
+
+/* What the step lines carry from one to the next. */
+typedef struct report {
+    outliers loss, norm;
+    double started, step_started; /* clock */
+    double smooth_rate;           /* tokens per second, averaged as AdamW does its moments */
+    double total_s;               /* of all steps but the first */
+} report;
+
+static void measure_matmul(trainer *t) {
+    double best = 0;
+    check(t, zero_barrier(t->z));
+    for (int i = 0; i < 3; i++) { /* the best: other programs may run as well */
+        double rate = gpt2_matmul_rate(t->j->threads);
+        if (rate > best) best = rate;
+    }
+    check(t, zero_all_sum(t->z, &best, 1));
+    t->j->matmul_rate = best;
+}
+
+static void print_settings(const trainer *t) {
+    const job *j = t->j;
+    const train_options *o = j->opt;
+    const gpt2_config *m = &j->model;
+    static const char *const orders[] = {"in order", "shuffled every epoch", "at random offsets"};
+    table_line(j);
+    table_row(j, "model", "%s", o->model);
+    table_row(j, "parameters", "%zu", t->plan.numel);
+    table_row(j, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
+    table_row(j, "vocabulary", "%d, padded %d", m->vocab_size, m->padded_vocab_size);
+    table_row(j, "training tokens", "%zu, windows %s", j->train.count, orders[j->order]);
+    table_row(j, "validation tokens", "%zu", j->val.count);
+    table_row(j, "tokens per step", "%lld = -b %d x -t %d x %d ranks x %d micro-steps",
+              (long long)j->batch.tokens, j->batch.rows, j->batch.seq_len, j->l->nranks,
+              j->batch.micro_steps);
+    table_row(j, "steps", "%d", j->steps);
+    table_row(j, "learning rate", "%g to %g, warm-up %d", o->lr, o->lr * o->final_fraction,
+              o->warmup);
+    table_row(j, "AdamW", "betas %g %g, eps %g, decay %g, clip %g", o->beta1, o->beta2, o->eps,
+              o->weight_decay, o->clip);
+    table_row(j, "ranks", "%d, started %s", j->l->nranks, launch_how(j->l));
+    table_row(j, "threads per rank", "%d", j->threads);
+    table_row(j, "matrix products", "%.1f GFLOP/s, all ranks", j->matmul_rate * 1e-9);
+    table_line(j);
+}
+
+static void print_plan(const trainer *t) {
+    const job *j = t->j;
+    const zero_plan *p = &t->plan;
+    gpt2_run run = make_run(j);
+    zero_config c;
+    char bucket[64] = "the largest unit";
+    zero_query_config(t->z, &c);
+    if (c.bucket_numel > 0) snprintf(bucket, sizeof bucket, "%zu", c.bucket_numel);
+    table_row(j, "ZeRO stage", "%d", t->stage);
+    table_row(j, "micro-steps add up", "%s",
+              c.accumulation == ZERO_ACCUMULATE_LOCAL ? "locally" : "in shards");
+    table_row(j, "communication", "%s, bucket: %s, prefetch %d",
+              c.no_overlap ? "in between" : "overlapped", bucket, c.prefetch > 0 ? c.prefetch : 0);
+    table_row(j, "bytes of a rank", "%llu", (unsigned long long)plan_bytes(p));
+    table_row(j, "  parameters", "%zu", p->param_bytes);
+    table_row(j, "  gradients", "%zu", p->grad_bytes);
+    table_row(j, "  optimizer state", "%zu", p->optimizer_bytes);
+    table_row(j, "  buffers", "%zu", p->buffer_bytes);
+    table_row(j, "  by the formula", "%zu, without buffers and padding", p->formula_bytes);
+    table_row(j, "activations", "%zu bytes", gpt2_activation_bytes(&j->model, &run));
+    table_row(j, "bytes sent per step", "%zu, formula %zu", p->sent_bytes, p->formula_sent_bytes);
+    table_line(j);
+}
+
+static void print_step(trainer *t, report *r, double loss, const zero_step_report *done) {
+    const job *j = t->j;
+    double seconds = clock_s() - r->step_started, tokens = (double)j->batch.tokens;
+    double rate = tokens / seconds, smooth = rate, flops = 0;
+    if (t->step > 1) {
+        r->total_s += seconds;
+        r->smooth_rate = 0.95 * r->smooth_rate + 0.05 * rate;
+        smooth = r->smooth_rate / (1 - pow(0.95, t->step - 1));
+    }
+    if (j->matmul_rate > 0)
+        flops = rate * gpt2_flops_per_token(&j->model, j->batch.seq_len) / j->matmul_rate;
+    say(j,
+        "step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.1f%% of "
+        "matmul | %.0f tok/s\n",
+        t->step, j->steps, loss, outlier_score(&r->loss, loss), done->norm,
+        outlier_score(&r->norm, done->norm), learning_rate(j->opt, t->step - 1, j->steps),
+        1e3 * seconds, 100 * flops, smooth);
+    if (!done->stepped)
+        say(j, "skipped: element %zu of the gradient of %s, on rank %d, is not finite\n",
+            done->bad_index, done->bad_tensor != NULL ? done->bad_tensor : "?", done->bad_rank);
+}
+
+static void train_step(trainer *t, report *r) {
+    job *j = t->j;
+    zero_step_report done;
+    double loss = 0;
+    if (j->opt->print_batches)
+        say(j, "batch %d %016llx\n", t->step, (unsigned long long)hash_batch(j, t->step));
+    r->step_started = clock_s();
+    take_step(t, &loss);
+    check(t, zero_step_result(t->z, &done));
+    clear_progress(j);
+    print_step(t, r, loss, &done);
+    log_line(j, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", t->step - 1, loss,
+             learning_rate(j->opt, t->step - 1, j->steps), done.norm);
+    show_progress(j, (double)t->step / j->steps, clock_s() - r->started);
+}
+
+static void print_validation(trainer *t) {
+    double loss = validate(t);
+    clear_progress(t->j);
+    say(t->j, "val loss %.4f\n", loss);
+    log_line(t->j, "s:%d tel:%.4f\n", t->step, loss);
+}
+
+/* Every so many steps, and at the end; `every` 0: at the end alone, below 0: never. */
+static int is_due(const trainer *t, int every) {
+    if (t->step == t->j->steps) return every >= 0;
+    return every > 0 && t->step % every == 0;
+}
+
+static void train_all(trainer *t) {
+    const train_options *o = t->j->opt;
+    report r;
+    memset(&r, 0, sizeof r);
+    r.started = clock_s();
+    for (;;) {
+        if (is_due(t, o->val_every)) print_validation(t);
+        if (o->sample_tokens > 0 && (t->step > 0 || t->j->steps == 0) && is_due(t, o->sample_every))
+            print_sample(t);
+        if (t->step == t->j->steps) break;
+        train_step(t, &r);
+    }
+    if (t->step > 1)
+        say(t->j, "total average iteration time: %f ms\n", 1e3 * r.total_s / (t->step - 1));
+}
+
+static int run_training(job *j) {
+    trainer t;
+    open_trainer(&t, j, j->opt->stage[0], &j->l->comm[0]);
+    check_memory(j, &t.plan, 1);
+    build_trainer(&t);
+    open_log(j);
+    measure_matmul(&t);
+    print_settings(&t);
+    print_plan(&t);
+    train_all(&t);
+    say(j, "weights %016llx\n", (unsigned long long)hash_weights(&t));
+    close_trainer(&t);
+    if (j->log != NULL) fclose(j->log);
+    return 0;
+}
+
+/* ---- 7 comparison -------------------------------------------------------------------------- */
+
+/* What the timed rounds of one stage gave. */
+typedef struct contestant {
+    trainer t;
+    double rates[MAX_ROUNDS]; /* tokens per second */
+    double median;
+    uint64_t sent_bytes; /* of one step */
+    double exposed_s;    /* of all rounds, mean over ranks */
+    double loss;         /* of the last step */
+    uint64_t weights;
+    zero_stats stats;
+} contestant;
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of(const double *values, int count) {
+    double sorted[MAX_ROUNDS];
+    memcpy(sorted, values, (size_t)count * sizeof *values);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    return 0.5 * (sorted[(count - 1) / 2] + sorted[count / 2]);
+}
+
+/* All ranks start together; the clock stops when the last communication has ended. */
+static void run_round(contestant *c, int round, int steps) {
+    trainer *t = &c->t;
+    zero_stats before, after;
+    check(t, zero_query_stats(t->z, &before));
+    check(t, zero_barrier(t->z));
+    double started = clock_s();
+    for (int i = 0; i < steps; i++) take_step(t, NULL);
+    check(t, zero_query_stats(t->z, &after));
+    check(t, zero_barrier(t->z));
+    c->rates[round] = (double)t->j->batch.tokens * steps / (clock_s() - started);
+    c->sent_bytes = (after.sent_bytes - before.sent_bytes) / (uint64_t)steps;
+    c->exposed_s += after.exposed_s - before.exposed_s;
+}
+
+/* Every round begins with another stage, so that none always follows the same one. */
+static void run_rounds(job *j, contestant *c, int count) {
+    const int rounds = j->opt->rounds, steps = j->steps / rounds;
+    const double started = clock_s();
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < count; i++) {
+            clear_progress(j);
+            show_progress(j, (double)(round * count + i) / (rounds * count), clock_s() - started);
+            run_round(&c[(round + i) % count], round, steps);
+        }
+        clear_progress(j);
+        say(j, "round %d/%d | tok/s at stage", round + 1, rounds);
+        for (int i = 0; i < count; i++)
+            say(j, "%s%d: %.0f", i ? " | " : " ", c[i].t.stage, c[i].rates[round]);
+        say(j, "\n");
+    }
+}
+
+/* One step that is not timed: caches fill, pages are touched. */
+static void warm_up(job *j, contestant *c, int count) {
+    for (int i = 0; i < count; i++) {
+        clear_progress(j);
+        if (j->terminal) say(j, "warming up stage %d", c[i].t.stage);
+        take_step(&c[i].t, NULL);
+        check(&c[i].t, zero_barrier(c[i].t.z));
+    }
+    clear_progress(j);
+}
+
+/* Loss of a last step, which is not timed either; then memory, exposed time, weights. */
+static void finish(job *j, contestant *c) {
+    trainer *t = &c->t;
+    take_step(t, &c->loss);
+    check(t, zero_query_stats(t->z, &c->stats));
+    check(t, zero_all_sum(t->z, &c->exposed_s, 1));
+    c->exposed_s /= j->l->nranks;
+    c->median = median_of(c->rates, j->opt->rounds);
+    c->weights = hash_weights(t);
+}
+
+static void write_csv(const job *j, FILE *csv, const contestant *c, double ratio) {
+    const zero_plan *p = &c->t.plan;
+    fprintf(csv, "%d,%d,%.1f,%.4f,%zu,%zu,%zu,%zu,%zu,%llu,%zu,%.3f,%.6f,%016llx\n", c->t.stage,
+            j->l->nranks, c->median, ratio, c->stats.param_bytes, c->stats.grad_bytes,
+            c->stats.optimizer_bytes, c->stats.buffer_bytes, p->formula_bytes,
+            (unsigned long long)c->sent_bytes, p->formula_sent_bytes, 1e3 * c->exposed_s / j->steps,
+            c->loss, (unsigned long long)c->weights);
+}
+
+static void print_contestant(const job *j, const contestant *c, double ratio) {
+    const double mib = 1024 * 1024;
+    say(j,
+        "| %5d | %8.0f | %5.3f | %7.1f %7.1f %7.1f %7.1f | %7.1f | %6.1f %6.1f | %7.2f | %8.6f | "
+        "%016llx |\n",
+        c->t.stage, c->median, ratio, (double)c->stats.param_bytes / mib,
+        (double)c->stats.grad_bytes / mib, (double)c->stats.optimizer_bytes / mib,
+        (double)c->stats.buffer_bytes / mib, (double)c->t.plan.formula_bytes / mib,
+        (double)c->sent_bytes / mib, (double)c->t.plan.formula_sent_bytes / mib,
+        1e3 * c->exposed_s / j->steps, c->loss, (unsigned long long)c->weights);
+}
+
+static void print_comparison(const job *j, FILE *csv, const contestant *c, int count) {
+    double reference = c[0].median;
+    for (int i = count - 1; i >= 0; i--)
+        if (c[i].t.stage == 0) reference = c[i].median;
+    say(j, "|       |          |       |  MiB of a rank: param, grad, optim, buffer | without |"
+           " MiB sent, by  | exposed |          |                  |\n"
+           "| stage |    tok/s | ratio |  params   grads   optim buffers | formula |"
+           "  step  formula | ms/step |     loss |          weights |\n");
+    for (int i = 0; i < count; i++) {
+        print_contestant(j, &c[i], c[i].median / reference);
+        if (csv != NULL) write_csv(j, csv, &c[i], c[i].median / reference);
+    }
+}
+
+static FILE *open_csv(job *j) {
+    char folder[1024];
+    FILE *csv = NULL;
+    const char *path = j->opt->csv_path, *slash = strrchr(path, '/');
+    if (j->l->rank == 0) {
+        snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - path) : 0, path);
+        if (slash != NULL) mkdir(folder, 0777); /* fopen tells if it is not there */
+        csv = fopen(path, "w");
+    }
+    require(j, j->l->rank != 0 || csv != NULL, "-csv: %s cannot be written: %s", path,
+            strerror(errno));
+    if (csv != NULL)
+        fprintf(csv, "stage,ranks,tokens_per_s,ratio,param_bytes,grad_bytes,optimizer_bytes,"
+                     "buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,"
+                     "weights\n");
+    return csv;
+}
+
+static void require_equal_weights(job *j, const contestant *c, int count) {
+    for (int i = 1; i < count; i++)
+        require(j, c[i].weights == c[0].weights,
+                "after the same %d steps, stage %d has weights %016llx, but stage %d has %016llx",
+                c[i].t.step, c[i].t.stage, (unsigned long long)c[i].weights, c[0].t.stage,
+                (unsigned long long)c[0].weights);
+}
+
+static int run_comparison(job *j) {
+    const int count = j->opt->stages;
+    zero_plan plans[STAGES];
+    contestant *c = (contestant *)get_memory(j, STAGES, sizeof *c);
+    FILE *csv = open_csv(j);
+    memset(plans, 0, sizeof plans);
+    require(j, j->steps > 0 && j->steps % j->opt->rounds == 0,
+            "-x %d: the steps of a stage do not divide into -rd %d rounds", j->steps,
+            j->opt->rounds);
+    for (int i = 0; i < count; i++) {
+        open_trainer(&c[i].t, j, j->opt->stage[i], &j->l->comm[i]);
+        plans[i] = c[i].t.plan;
+    }
+    check_memory(j, plans, count);
+    for (int i = 0; i < count; i++) build_trainer(&c[i].t);
+    measure_matmul(&c[0].t);
+    print_settings(&c[0].t);
+    warm_up(j, c, count);
+    run_rounds(j, c, count);
+    for (int i = 0; i < count; i++) finish(j, &c[i]);
+    print_comparison(j, csv, c, count);
+    if (csv != NULL) fclose(csv);
+    require_equal_weights(j, c, count);
+    for (int i = 0; i < count; i++) close_trainer(&c[i].t);
+    free(c);
+    return 0;
+}
+
+/* ---- 8 main -------------------------------------------------------------------------------- */
+
+static void resolve_model(job *j) {
+    const train_options *o = j->opt;
+    gpt2_error error;
+    zero_result result = is_model_file(o->model)
+                             ? gpt2_config_read_bin(o->model, &j->model, &error)
+                             : gpt2_config_parse(o->model, 0, o->seq_len, &j->model, &error);
+    require(j, result == ZERO_OK, "-e: %s", error.sentence);
+    require(j, o->seq_len <= j->model.max_seq_len, "-t %d: %s has positions for %d tokens",
+            o->seq_len, o->model, j->model.max_seq_len);
+}
+
+static void resolve_ranks(job *j) {
+    const int node_size = j->opt->node_size, nranks = j->l->nranks;
+    require(j, node_size == 0 || nranks % node_size == 0,
+            "-ns %d: the ranks per node do not divide the %d rank%s", node_size, nranks,
+            nranks > 1 ? "s" : "");
+    j->threads = j->opt->threads;
+    if (j->threads == 0) j->threads = launch_processors() / j->l->local_ranks;
+    if (j->threads < 1) j->threads = 1;
+#ifdef _OPENMP
+    omp_set_num_threads(j->threads);
+#endif
+}
+
+/* By mpirun, ranks on several machines read files of their own. */
+static void compare_data(job *j) {
+    char text[256];
+    snprintf(text, sizeof text,
+             "%zu training tokens of hash %016llx\n%zu validation tokens of hash %016llx\n",
+             j->train.count,
+             (unsigned long long)XXH64(j->train.tokens, j->train.count * sizeof(uint16_t), 0),
+             j->val.count,
+             (unsigned long long)XXH64(j->val.tokens, j->val.count * sizeof(uint16_t), 0));
+    launch_same(j->l, text);
+}
+
+static void get_buffers(job *j) {
+    size_t tokens = (size_t)j->batch.rows * (size_t)j->batch.seq_len;
+    j->inputs = (int *)get_memory(j, tokens, sizeof *j->inputs);
+    j->targets = (int *)get_memory(j, tokens, sizeof *j->targets);
+    j->sample = (int *)get_memory(j, (size_t)j->opt->sample_tokens + 1, sizeof *j->sample);
+    j->logits = (float *)get_memory(j, (size_t)j->model.vocab_size, sizeof *j->logits);
+}
+
+static int run_rank(launch *l, void *user) {
+    static char settings[4096];
+    job j;
+    const train_options *o = (const train_options *)user;
+    if (o->help) return l->rank == 0 ? print_help() : 0;
+    memset(&j, 0, sizeof j);
+    j.opt = o;
+    j.l = l;
+    j.terminal = l->rank == 0 && isatty(STDOUT_FILENO);
+    render_options(o, settings, sizeof settings);
+    launch_same(l, settings);
+    resolve_ranks(&j);
+    resolve_batch(&j);
+    resolve_model(&j);
+    open_data(&j);
+    compare_data(&j);
+    get_buffers(&j);
+    int code = o->stages > 1 ? run_comparison(&j) : run_training(&j);
+    close_data(&j);
+    return code;
+}
+
+int main(int argc, char **argv) {
+    train_options o;
+    parse_options(&o, argc, argv);
+    launch_request request = {
+        PROGRAM,  o.ranks, o.stages > 1 ? COMPARE_RANKS : 1, o.stages, o.error[0] ? o.error : NULL,
+        run_rank, &o};
+    if (o.help) {
+        request.ranks = request.default_ranks = 1;
+        request.usage_error = NULL;
+    }
+    if (o.stages < 1) request.groups = 1;
+    return launch_run(&request);
+}
