@@ -69,12 +69,12 @@ compare: train_gpt2_zero data
 $B/test_unit: tests/test_unit.c zero_plugin.cu | libraries
 	@mkdir -p $B
 	$(COMPILE) -o $@ $< -lm
-$B/test_gpt2%: tests/test_gpt2%.c $(PLUGIN) $(GPT2)
-	$(COMPILE) -I. -o $@ $^ $(LIBS)
+$B/test_gpt2 $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
+	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_%: tests/test_%.c $(PLUGIN)
-	$(COMPILE) -o $@ $^ $(WRAP_$*) -lm
-$B/bench_%: tests/bench_%.c $(PLUGIN) $(GPT2)
-	$(COMPILE) -I. -o $@ $^ $(LIBS)
+	$(COMPILE) -o $@ $< $(PLUGIN) $(WRAP_$*) -lm
+$B/bench_%: tests/bench_%.c $(PLUGIN)
+	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 unit: $(UNIT)
 tests: $(TESTS) $B/train_gpt2_zero $B/tokens data
 test: tests
