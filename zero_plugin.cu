@@ -55,6 +55,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef __linux__
@@ -599,18 +600,29 @@ typedef struct zp_line {
 } zp_line;
 static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
 
+/* Memory of threads belongs to the board that its ranks share, and a board to its group: a rank that
+   failed must not pull memory from under a peer that still reads, and who failed within an exchange
+   cannot tell which peers it has reached. */
+typedef struct zp_hold {
+    struct zp_hold *next;
+    void *memory;
+} zp_hold;
+
 typedef struct zp_board {
+    zp_line lines[ZP_CHANNELS][ZP_LOCAL_MAX]; /* first: a board begins on a cache line */
     uint32_t aborted;
     int32_t abort_claimed, abort_rank;
     uint32_t left[ZP_LOCAL_MAX]; /* by place: this rank has destroyed its context */
+    uint32_t users;              /* threads: ranks that have not closed the board; the last one frees it */
+    zp_hold *self, *pieces;      /* threads: the board's own memory, and that of its regions */
     char abort_text[ZP_TEXT_BYTES];
-    zp_line lines[ZP_CHANNELS][ZP_LOCAL_MAX];
     unsigned char mail[ZP_CHANNELS][ZP_LOCAL_MAX][ZP_MAIL_BYTES];
 } zp_board;
 
 struct zero_local {
     int nranks, shared;
     zp_board board; /* where contexts are made; each then has a board of its own */
+    zp_hold *boards; /* threads: those boards; what a failed join left behind goes with the group */
     uint32_t seq[ZP_LOCAL_MAX]; /* collectives on `board` so far; each rank touches its own */
 };
 
@@ -742,7 +754,7 @@ static zero_result zp_board_exchange(const zp_meeting *m, zp_channel channel, ui
 /* =============================================================================================
    [SECTION] regions
    Memory of one rank that the ranks of its machine can read: of threads it is ordinary memory, of
-   forked processes a memory file that the peers map through /proc, under MPI a shared window. A
+   processes a memory file that the peers map through /proc, else an MPI shared window. A
    region may also be one piece that all ranks see in place (`single`), each owning parts of it.
    ============================================================================================= */
 
@@ -750,35 +762,46 @@ typedef struct zp_region {
     size_t bytes;                /* of one rank's piece */
     int single;                  /* one piece for all, made by place 0 */
     char *base[ZP_LOCAL_MAX];    /* by place; all equal if single */
-    struct zp_hold *hold[ZP_LOCAL_MAX]; /* threads: who frees a piece */
 #ifdef ZERO_WITH_MPI
     MPI_Win window;
 #endif
     int kind; /* 0 none, 1 own memory, 2 threads, 3 memory files, 4 MPI window */
 } zp_region;
 
-/* A piece of threads' memory lives until the last rank has let go of it: a rank that failed must
-   not pull memory from under a peer that still reads. */
-typedef struct zp_hold { uint32_t users; void *memory; } zp_hold;
-
-static void zp_hold_drop(zp_hold *h) {
-    if (!h || __atomic_sub_fetch(&h->users, 1, __ATOMIC_ACQ_REL)) return;
-    zp_device_free(h->memory);
-    free(h);
+/* Memory on a list that all ranks of it may add to. */
+static zp_hold *zp_hold_make(zp_hold **list, size_t bytes) {
+    zp_hold *h = (zp_hold *)malloc(sizeof *h);
+    void *memory = h ? zp_device_alloc(bytes) : NULL;
+    if (!memory) {
+        free(h);
+        return NULL;
+    }
+    h->memory = memory;
+    h->next = __atomic_load_n(list, __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(list, &h->next, h, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+    return h;
 }
 
-static zp_hold *zp_hold_make(size_t bytes, int users) {
-    zp_hold *h = (zp_hold *)malloc(sizeof *h);
-    if (!h) return NULL;
-    h->users = (uint32_t)users;
-    h->memory = zp_device_alloc(bytes);
-    if (h->memory) return h;
-    free(h);
-    return NULL;
+static void zp_hold_free(zp_hold *h) {
+    while (h) {
+        zp_hold *next = h->next;
+        zp_device_free(h->memory);
+        free(h);
+        h = next;
+    }
+}
+
+/* A rank is done with a board of threads. The last one frees all memory of its ranks. */
+static void zp_board_close(zp_board *b) {
+    if (__atomic_sub_fetch(&b->users, 1, __ATOMIC_ACQ_REL)) return;
+    zp_hold *self = b->self; /* stays in the group's list, empty */
+    zp_hold_free(b->pieces);
+    zp_device_free(b);
+    self->memory = NULL;
 }
 
 /* What a place tells the others about its piece. */
-typedef struct zp_piece { int64_t pid, fd; zp_hold *hold; int64_t ok; } zp_piece;
+typedef struct zp_piece { int64_t pid, fd, inode; void *memory; int64_t ok; } zp_piece;
 
 #ifdef __linux__
 static char *zp_map_file(int fd, size_t bytes) {
@@ -796,12 +819,18 @@ static int zp_file_make(size_t bytes) {
     return fd;
 }
 
+static int64_t zp_file_inode(int fd) {
+    struct stat s;
+    return fd >= 0 && !fstat(fd, &s) ? (int64_t)s.st_ino : -1;
+}
+
+/* NULL where the peer cannot be seen: its number may mean another process here (containers). */
 static char *zp_map_peer(const zp_piece *piece, size_t bytes) {
     char path[64];
     (void)snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)piece->pid,
                    (long long)piece->fd);
     const int fd = open(path, O_RDWR | O_CLOEXEC);
-    char *p = fd >= 0 ? zp_map_file(fd, bytes) : NULL;
+    char *p = fd >= 0 && zp_file_inode(fd) == piece->inode ? zp_map_file(fd, bytes) : NULL;
     if (fd >= 0) (void)close(fd);
     return p;
 }
@@ -809,7 +838,6 @@ static char *zp_map_peer(const zp_piece *piece, size_t bytes) {
 
 static void zp_region_close(zp_region *r, int n, int me) {
     if (r->kind == 1) zp_device_free(r->base[me]);
-    for (int p = 0; p < n && r->kind == 2; p++) zp_hold_drop(r->hold[p]);
 #ifdef __linux__
     for (int p = 0; p < n && r->kind == 3; p++)
         if (r->base[p] && (!r->single || p == 0)) (void)munmap(r->base[p], r->bytes);
@@ -874,7 +902,7 @@ static zero_result zp_mpi(zp_comm *c, int code, const char *call) {
 }
 #define ZP_MPI(c, call) ZP_TRY(zp_mpi(c, call, #call))
 
-#define ZP_LANDING (ZP_MAIL_BYTES + sizeof(uint64_t)) /* a rank's part of an exchange, its size first */
+#define ZP_LANDING ((size_t)ZP_MAIL_BYTES + 16) /* a rank's part of an exchange, behind a zp_head */
 #define ZP_ABORT_TAG 1 /* on the control channel, where there are no other messages */
 
 /* Another rank has failed: on this node, or on another that sent word of it. */
@@ -883,12 +911,13 @@ static zero_result zp_mpi_aborted(zp_comm *c) {
     MPI_Message message;
     MPI_Status status;
     int found = 0;
+    if (!c->board) return ZERO_OK; /* in zero_create: a rank that sends word has been through it */
     ZP_TRY(zp_meeting_aborted(&c->meeting));
     ZP_MPI(c, MPI_Improbe(MPI_ANY_SOURCE, ZP_ABORT_TAG, c->mpi[ZP_CONTROL], &found, &message, &status));
     if (!found) return ZERO_OK;
     ZP_MPI(c, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
     text[sizeof text - 1] = 0;
-    if (c->board) zp_board_abort(c->board, status.MPI_SOURCE, text);
+    zp_board_abort(c->board, status.MPI_SOURCE, text);
     return zp_failure_set(&c->failure, ZERO_ERR_PEER, "rank %d failed: %s", status.MPI_SOURCE, text);
 }
 
@@ -986,24 +1015,32 @@ static zero_result zp_mpi_wait(zp_comm *c, MPI_Request *requests, MPI_Status *st
     }
 }
 
-/* Every rank's `bytes` to every rank, each behind its size: ranks that called different functions
-   are found. */
-static zero_result zp_mpi_exchange(zp_comm *c, zp_channel channel, const void *mine, size_t bytes, void *all) {
+/* What a rank is at, in front of what it gives: ranks that called different functions are found. */
+typedef struct zp_head { int32_t kind, unit; uint64_t bytes; } zp_head;
+static_assert(sizeof(zp_head) + ZP_MAIL_BYTES == ZP_LANDING, "a rank's part of an exchange");
+
+/* Every rank's `bytes` to every rank. All exchanges of a channel have one size in MPI's eyes, so
+   that ranks that do not agree meet, and are told. */
+static zero_result zp_mpi_exchange(zp_comm *c, zp_channel channel, const zp_head *head, const void *mine,
+                                   size_t bytes, void *all) {
     char *give = c->landing + (size_t)channel * (size_t)(1 + c->nranks) * ZP_LANDING, *got = give + ZP_LANDING;
-    const uint64_t size = bytes;
-    const size_t part = sizeof size + bytes;
+    const size_t part = channel == ZP_CONTROL ? ZP_LANDING : sizeof *head + bytes;
     MPI_Request request;
     MPI_Status status;
-    memcpy(give, &size, sizeof size);
-    memcpy(give + sizeof size, mine, bytes);
+    memcpy(give, head, sizeof *head);
+    if (bytes) memcpy(give + sizeof *head, mine, bytes);
     ZP_MPI(c, MPI_Iallgather(give, (int)part, MPI_BYTE, got, (int)part, MPI_BYTE, c->mpi[channel], &request));
-    ZP_TRY(zp_mpi_wait(c, &request, &status, 1, -1, zp_op_names[ZP_EXCHANGE]));
+    ZP_TRY(zp_mpi_wait(c, &request, &status, 1, -1, zp_op_names[head->kind]));
     for (int r = 0; r < c->nranks; r++) {
-        if (memcmp(got + (size_t)r * part, &size, sizeof size))
+        zp_head other;
+        memcpy(&other, got + (size_t)r * part, sizeof other);
+        if (memcmp(&other, head, sizeof other))
             return zp_failure_set(&c->failure, ZERO_ERR_MISMATCH,
-                                  "rank %d is not at the exchange of %zu bytes that rank %d is at: all ranks must "
-                                  "call the same functions in the same order", r, bytes, c->rank);
-        memcpy((char *)all + (size_t)r * bytes, got + (size_t)r * part + sizeof size, bytes);
+                                  "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): all ranks "
+                                  "must call the same functions in the same order", r, zp_op_names[other.kind],
+                                  (int)other.unit, (unsigned long long)other.bytes, c->rank,
+                                  zp_op_names[head->kind], (int)head->unit, (unsigned long long)head->bytes);
+        if (bytes) memcpy((char *)all + (size_t)r * bytes, got + (size_t)r * part + sizeof other, bytes);
     }
     return ZERO_OK;
 }
@@ -1026,7 +1063,10 @@ static zero_result zp_comm_exchange(zp_comm *c, zp_channel channel, const void *
         return ZERO_OK;
     }
 #ifdef ZERO_WITH_MPI
-    if (c->kind == ZERO_COMM_MPI) return zp_mpi_exchange(c, channel, mine, bytes, all);
+    if (c->kind == ZERO_COMM_MPI) {
+        const zp_head head = {ZP_EXCHANGE, 0, bytes};
+        return zp_mpi_exchange(c, channel, &head, mine, bytes, all);
+    }
 #endif
     return zp_board_exchange(&c->meeting, channel, ++c->seq[channel], mine, bytes, all);
 }
@@ -1052,26 +1092,22 @@ static zero_result zp_comm_agree(zp_comm *c, int ok, int *who) {
 /* Pieces of threads: ordinary memory, exchanged by address. */
 static zero_result zp_region_threads(zp_comm *c, zp_region *r, zp_piece *all) {
     zp_piece mine;
-    int missing = 0;
+    zp_hold *hold = NULL;
     memset(&mine, 0, sizeof mine);
     const int makes = !r->single || c->me == 0;
-    if (makes) mine.hold = zp_hold_make(r->bytes, c->n);
-    mine.ok = !makes || mine.hold;
-    zero_result result = zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, all);
-    for (int p = 0; p < c->n && !result; p++) missing |= !all[p].ok;
-    if (result || missing) {
-        /* a peer that ended the exchange holds the piece; it may have, once this rank's `done` was up */
-        const int seen = result && c->meeting.board->lines[ZP_CONTROL][c->me].done == c->seq[ZP_CONTROL];
-        if (mine.hold && !seen) mine.hold->users = 1;
-        if (!result) result = zp_comm_barrier(c); /* nobody looks at the pieces any more */
-        zp_hold_drop(mine.hold);
-        return result ? result : ZERO_ERR_MEMORY;
+    if (makes) hold = zp_hold_make(c->board ? &c->board->pieces : &c->group->boards, r->bytes);
+    if (hold && !c->board) { /* it is the board that is being made */
+        zp_board *board = (zp_board *)hold->memory;
+        board->self = hold;
+        board->users = (uint32_t)c->n;
     }
+    if (hold) mine.memory = hold->memory;
+    mine.ok = !makes || hold;
+    ZP_TRY(zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, all));
+    for (int p = 0; p < c->n; p++)
+        if (!all[p].ok) return ZERO_ERR_MEMORY; /* on all ranks alike */
     r->kind = 2;
-    for (int p = 0; p < c->n; p++) {
-        r->hold[p] = all[p].hold;
-        r->base[p] = (char *)all[r->single ? 0 : p].hold->memory;
-    }
+    for (int p = 0; p < c->n; p++) r->base[p] = (char *)all[r->single ? 0 : p].memory;
     return ZERO_OK;
 }
 
@@ -1085,13 +1121,15 @@ static zero_result zp_region_files(zp_comm *c, zp_region *r, zp_piece *all) {
     if (makes && (fd = zp_file_make(r->bytes)) >= 0) r->base[c->me] = zp_map_file(fd, r->bytes);
     mine.pid = (int64_t)getpid();
     mine.fd = fd;
+    mine.inode = zp_file_inode(fd);
     mine.ok = !makes || r->base[c->me];
     r->kind = 3;
     zero_result result = zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, all);
     for (int p = 0; p < c->n && !result; p++) {
         const int from = r->single ? 0 : p;
-        ok &= all[from].ok != 0;
-        if (ok && from != c->me && (!r->single || p == 0)) r->base[p] = zp_map_peer(&all[from], r->bytes);
+        const zp_piece *piece = &all[c->rank_of[from]];
+        ok &= piece->ok != 0;
+        if (ok && from != c->me && (!r->single || p == 0)) r->base[p] = zp_map_peer(piece, r->bytes);
         if (r->single) r->base[p] = r->base[0];
         ok &= r->base[p] != NULL;
     }
@@ -1124,6 +1162,7 @@ static int zp_populate(char *p, size_t bytes) {
 static zero_result zp_region_window(zp_comm *c, zp_region *r) {
     void *base = NULL;
     int who = -1;
+    const size_t asked = r->bytes;
     MPI_Info info;
     const MPI_Aint bytes = !r->single || c->me == 0 ? (MPI_Aint)(r->bytes + 4096) : 0;
     ZP_MPI(c, MPI_Info_create(&info));
@@ -1148,15 +1187,16 @@ static zero_result zp_region_window(zp_comm *c, zp_region *r) {
         zp_region_close(r, c->n, c->me);
     }
     return zp_failure_set(&c->failure, ZERO_ERR_MEMORY, "rank %d could not allocate %zu bytes in an MPI shared "
-                          "window: has its host's /dev/shm room for them?", who, r->bytes);
+                          "window: has its host's /dev/shm room for them?", who, asked);
 }
 #endif
 
 /* COLLECTIVE. All ranks get the region or none does. `bytes` is the same everywhere. */
 static zero_result zp_region_open(zp_comm *c, zp_region *r, size_t bytes, int single) {
     zp_piece all[ZP_LOCAL_MAX];
+    const size_t pages = zp_round_up(zp_max(bytes, 1), 4096);
     memset(r, 0, sizeof *r);
-    r->bytes = zp_round_up(zp_max(bytes, 1), 4096);
+    r->bytes = pages;
     r->single = single;
     if (c->nranks == 1) {
         r->kind = 1;
@@ -1164,7 +1204,15 @@ static zero_result zp_region_open(zp_comm *c, zp_region *r, size_t bytes, int si
         return r->base[0] ? ZERO_OK : ZERO_ERR_MEMORY;
     }
 #ifdef ZERO_WITH_MPI
-    if (c->kind == ZERO_COMM_MPI) return zp_region_window(c, r);
+    if (c->kind == ZERO_COMM_MPI) {
+        /* files need no room in /dev/shm, and no peer to be freed; but peers in containers of their
+           own see each other only through MPI */
+        const zero_result made = zp_region_files(c, r, (zp_piece *)(void *)c->mail);
+        if (made != ZERO_ERR_MEMORY && made != ZERO_ERR_UNSUPPORTED) return made;
+        r->bytes = pages;
+        r->single = single;
+        return zp_region_window(c, r);
+    }
 #endif
     return c->processes ? zp_region_files(c, r, all) : zp_region_threads(c, r, all);
 }
@@ -1433,8 +1481,10 @@ static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes,
 #ifdef ZERO_WITH_MPI
     if (c->kind == ZERO_COMM_MPI) {
         char *landing = c->stage.base[c->me];
+        const zp_head head = {ZP_STAGED, root, bytes};
         MPI_Request request;
         MPI_Status status;
+        ZP_TRY(zp_mpi_exchange(c, ZP_CONTROL, &head, NULL, 0, NULL));
         if (c->rank == root && data != landing) memcpy(landing, data, bytes);
         ZP_MPI(c, MPI_Ibcast(landing, (int)bytes, MPI_BYTE, root, c->mpi[ZP_CONTROL], &request));
         ZP_TRY(zp_mpi_wait(c, &request, &status, 1, -1, zp_op_names[ZP_STAGED]));
@@ -1534,12 +1584,13 @@ static zero_result zp_mpi_nodes(zp_comm *c, int node_size) {
     if (!all) return zp_comm_fail(c, ZERO_ERR_MEMORY, "the list of nodes");
     const int code = MPI_Allgather(mine, FIELDS, MPI_INT, all, FIELDS, MPI_INT, c->mpi[ZP_CONTROL]);
     zero_result r = zp_mpi(c, code, "MPI_Allgather");
+    for (int i = 0; i < c->nranks && !r; i++)
+        if (all[FIELDS * i + ASKED] != all[ASKED])
+            r = zp_failure_set(&c->failure, ZERO_ERR_MISMATCH, "comm.node_size is %d on rank 0, %d on rank %d",
+                               all[ASKED], all[FIELDS * i + ASKED], i);
     for (int i = 0; i < c->nranks && !r; i++) {
         const int *his = all + FIELDS * i;
-        if (his[ASKED] != all[ASKED])
-            r = zp_failure_set(&c->failure, ZERO_ERR_MISMATCH, "comm.node_size is %d on rank 0, %d on rank %d",
-                               all[ASKED], his[ASKED], i);
-        else if (his[SIZE] != all[SIZE] || n > ZP_LOCAL_MAX)
+        if (his[SIZE] != all[SIZE] || n > ZP_LOCAL_MAX)
             r = zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
                                "nodes of %d ranks (rank 0) and of %d (rank %d): every node needs the same number, "
                                "at most %d; start as many ranks on every host, or set comm.node_size", all[SIZE],
@@ -1631,9 +1682,9 @@ static zero_result zp_comm_open(zp_comm *c, const zero_comm *given, double timeo
     return ZERO_OK;
 }
 
-/* Shared windows are freed by all ranks of a node or by none. A context that failed, or whose peers
+/* Windows and communicators are freed by all ranks or by none. A context that failed, or whose peers
    did, leaves them and all that MPI may still touch to the end of the process; another waits here
-   for the ranks of its node. 1: nothing may be freed. */
+   for all ranks, or for the failure of one. 1: nothing may be freed. */
 static int zp_comm_abandons(zp_comm *c, int broken) {
 #ifdef ZERO_WITH_MPI
     MPI_Request request;
@@ -1641,9 +1692,10 @@ static int zp_comm_abandons(zp_comm *c, int broken) {
     if (c->kind != ZERO_COMM_MPI || !c->mpi_made || c->abandoned) return c->abandoned;
     c->abandoned = MPI_Finalized(&ended) || ended || (broken && c->board);
     if (c->abandoned || !c->board) return c->abandoned;
-    c->abandoned = MPI_Ibarrier(c->mpi_node, &request) != MPI_SUCCESS;
+    /* on the channel that has no other collectives: it ends only if nobody is broken */
+    c->abandoned = MPI_Ibarrier(c->mpi[ZP_PARAMETERS], &request) != MPI_SUCCESS;
     while (!c->abandoned && !done) {
-        c->abandoned = MPI_Test(&request, &done, MPI_STATUS_IGNORE) || (!done && zp_meeting_aborted(&c->meeting));
+        c->abandoned = MPI_Test(&request, &done, MPI_STATUS_IGNORE) || (!done && zp_mpi_aborted(c));
         if (!done) zp_nap();
     }
     return c->abandoned;
@@ -1658,6 +1710,7 @@ static void zp_comm_close(zp_comm *c) {
     if (c->abandoned) return;
 #endif
     zp_region_close(&c->stage, c->n, c->me);
+    if (c->board_region.kind == 2) zp_board_close(c->board);
     zp_region_close(&c->board_region, c->n, c->me);
 #ifdef ZERO_WITH_MPI
     free(c->landing);
@@ -2300,27 +2353,32 @@ static zero_result zp_plan_make(zero_ctx *z, size_t *parameter_bytes, size_t *gr
    All ranks compare what they were told, then allocate what the plan says.
    ============================================================================================= */
 
+#define ZP_SETTINGS 13
+
 /* One line per setting and per tensor, as text: the first that differs is reported as it is. */
 static void zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     const zero_config *c = &z->cfg;
+    const struct { const char *name; long long value; } settings[ZP_SETTINGS] = {
+        {"stage", c->stage}, {"micro_steps", c->micro_steps}, {"accumulation", (long long)c->accumulation},
+        {"prefetch", c->prefetch}, {"bucket_numel", (long long)c->bucket_numel},
+        {"persistence_numel", (long long)c->persistence_numel}, {"no_overlap", c->no_overlap},
+        {"no_overflow_check", c->no_overflow_check}, {"no_mapping", c->no_mapping}, {"threads", c->threads},
+        {"timeout in ms", (long long)(c->timeout_s < 1e12 ? c->timeout_s * 1e3 : 1e15)},
+        {"node_size", z->comm.node_size}, {"tensors", z->ntensors}};
     memset(text, 0, bytes);
-    if (i == 0)
-        (void)snprintf(text, bytes, "stage %d, micro_steps %d, accumulation %d, prefetch %d, bucket_numel "
-                       "%zu, persistence_numel %lld, no_overflow_check %d, no_mapping %d, node_size %d, tensors %d",
-                       c->stage, c->micro_steps, (int)c->accumulation, c->prefetch, c->bucket_numel,
-                       (long long)c->persistence_numel, c->no_overflow_check, c->no_mapping, z->comm.node_size,
-                       z->ntensors);
-    else {
-        const zero_tensor_desc *d = &z->tensors[i - 1].desc;
+    if (i < ZP_SETTINGS) {
+        (void)snprintf(text, bytes, "%s %lld", settings[i].name, settings[i].value);
+    } else {
+        const zero_tensor_desc *d = &z->tensors[i - ZP_SETTINGS].desc;
         (void)snprintf(text, bytes, "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, name %s",
-                       i - 1, d->numel, d->layers, d->unit, d->uses, d->flags, d->name);
+                       i - ZP_SETTINGS, d->numel, d->layers, d->unit, d->uses, d->flags, d->name);
     }
 }
 
 static zero_result zp_build_agree(zero_ctx *z) {
-    char mine[256];
+    char mine[ZP_MAIL_BYTES];
     char *all = z->comm.mail;
-    for (int i = 0; i <= z->ntensors; i++) {
+    for (int i = 0; i < ZP_SETTINGS + z->ntensors; i++) {
         zp_agree_line(z, i, mine, sizeof mine);
         ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, mine, sizeof mine, all));
         for (int r = 1; r < z->comm.nranks; r++)
@@ -2830,8 +2888,14 @@ zero_result zero_local_create(zero_local **local, int nranks, int shared) {
 
 void zero_local_destroy(zero_local *local) {
     if (!local) return;
-    if (local->shared) (void)munmap(local, sizeof *local);
-    else free(local);
+    if (local->shared) {
+        (void)munmap(local, sizeof *local);
+        return;
+    }
+    for (zp_hold *h = local->boards; h; h = h->next)
+        if (h->memory) zp_hold_free(((zp_board *)h->memory)->pieces);
+    zp_hold_free(local->boards);
+    free(local);
 }
 
 void zero_local_abort(zero_local *local, int rank, const char *why) {

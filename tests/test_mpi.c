@@ -1,21 +1,27 @@
 /* test_mpi.c MODE [NODE_SIZE...] - the MPI communicator, started by mpirun (see test_mpi.sh).
      same N..   trains at every stage with comm.node_size N (0: as MPI reports) and compares the
                 weights with those of the local communicator, and the bytes with the plan
+     few N..    the same with fewer settings
      hash N     prints `hash H`, of the local communicator with node_size N, and compares it
      errors     what must be refused, and ranks that go, stall or disagree
      thread     MPI started below MPI_THREAD_MULTIPLE
-     small      too little shared memory
+     windows N  `same` where ranks do not see each other's files and share MPI windows instead (root)
+     small      with little room in /dev/shm: no difference
+     none       no room in /dev/shm where windows need it: an error (root)
      die        rank 1 kills itself: MPI must end the others
    Every MPI call of the plugin goes through the functions below that count: the test itself calls
    PMPI. Rank 0 prints `N passed, N failed` for all ranks. */
 #include "harness.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 static MPI_Comm mpi_given;          /* what the plugin is given and must not use */
 static int mpi_rank, mpi_ranks;
+static int mpi_few;                 /* one setting per stage */
 static int mpi_hosts;               /* ranks per pretended host; -1: the last rank alone; -2: in turns */
 static uint64_t mpi_sent, mpi_sends; /* by point-to-point messages */
 static uint64_t mpi_other;          /* bytes of one rank in the largest collective */
@@ -29,6 +35,7 @@ static zero_comm mpi_comm_of(const test_rank *r) {
     return c;
 }
 #define test_comm mpi_comm_of
+#pragma GCC diagnostic ignored "-Wunused-function"
 #include "host.h"
 
 /* ---- what the plugin calls ---- */
@@ -223,20 +230,20 @@ static void mpi_case(const host_spec *s, uint64_t expected, int nodes, const cha
                (unsigned long long)(r.plan.sent_bytes * (uint64_t)s->steps));
     test_check(r.sent == between, "%s, stage %d: %llu bytes in messages, expected %llu", what, s->cfg.stage,
                (unsigned long long)r.sent, (unsigned long long)between);
-    test_check(r.other <= 520, "%s, stage %d: a collective of %llu bytes while training", what, s->cfg.stage,
+    test_check(r.other <= 528, "%s, stage %d: a collective of %llu bytes while training", what, s->cfg.stage,
                (unsigned long long)r.other);
 }
 
 /* All stages and settings; `size`: ranks per node, as it comes out. */
 static void mpi_cases(int node_size, int size, const char *what) {
-    for (int a = 1; a <= 2; a++) {
+    for (int a = mpi_few ? 2 : 1; a <= 2; a++) {
         host_spec s;
         mpi_spec(&s, size, 0, (zero_accumulation)a);
         const uint64_t expected = mpi_local_hash(&s);
         s.node_size = node_size;
         for (int i = 0; i < 20; i++) {
             s.cfg.stage = i / 5;
-            if ((a == ZERO_ACCUMULATE_LOCAL && i % 5) || (s.cfg.stage < 3 && i % 5 > 1)) continue;
+            if (((a == ZERO_ACCUMULATE_LOCAL || mpi_few) && i % 5) || (s.cfg.stage < 3 && i % 5 > 1)) continue;
             s.cfg.no_overlap = i % 5 % 2;
             s.cfg.no_mapping = i % 5 / 2 == 1;
             s.evaluate = s.recompute = i % 5 == 4;
@@ -330,7 +337,7 @@ static int mpi_work(host_run *h, const host_spec *s, mpi_trouble trouble) {
             if (trouble == MPI_GOES) (void)zero_pass_begin(h->z, ZERO_TRAIN, 0, 2);
             return 1;
         }
-        if (h->step == 1 && odd && trouble == MPI_STALLS) usleep(4000000);
+        if (h->step == 1 && odd && trouble == MPI_STALLS) usleep(2500000);
         if (h->step == 1 && odd && trouble == MPI_DIES) (void)kill(getpid(), SIGKILL);
         if (h->step == 1 && trouble == MPI_OTHER_ORDER) {
             if (!mpi_order(h, odd)) return 0;
@@ -398,14 +405,21 @@ static void mpi_errors(void) {
         mpi_troubled("rank 1 calls another function", size, MPI_OTHER_CALL, 600, NULL);
     }
     mpi_troubled("rank 1 has another order", 1, MPI_OTHER_ORDER, 600, "unit");
-    mpi_troubled("rank 1 destroys early", 1, MPI_LEAVES, 2, NULL);
+    mpi_troubled("rank 1 destroys early", 1, MPI_LEAVES, 1, NULL);
     mpi_troubled("rank 1 destroys early", 4, MPI_LEAVES, 600, "rank 1");
     mpi_troubled("rank 1 stalls", 1, MPI_STALLS, 1, NULL);
     mpi_troubled("rank 1 stalls", 4, MPI_STALLS, 1, NULL);
     mpi_troubled("all is well again", 2, MPI_WELL, 60, NULL);
 }
 
-static void mpi_small(void) {
+/* Hides /proc from this process, so that it finds no peer's memory file. */
+static void mpi_hide(void) {
+    const int hidden = !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)
+                    && !mount("none", "/proc", "tmpfs", 0, NULL);
+    test_check(hidden, "rank %d: /proc could not be hidden", mpi_rank);
+}
+
+static void mpi_small(int room) {
     static test_rank rank;
     host_spec s;
     host_run h;
@@ -414,8 +428,7 @@ static void mpi_small(void) {
     mpi_spec(&s, 0, 0, ZERO_ACCUMULATE_SHARDED);
     s.desc[0].numel = (size_t)16 << 20;
     const int ok = host_open(&h, &s, &rank);
-    if (mpi_rank == 0) printf("%s\n", rank.why);
-    test_check(!ok && strstr(rank.why, "/dev/shm"), "rank %d: %s", mpi_rank, rank.why);
+    test_check(room ? ok : !ok && strstr(rank.why, "/dev/shm"), "rank %d: %s", mpi_rank, rank.why);
     zero_destroy(h.z);
 }
 
@@ -433,9 +446,12 @@ int main(int argc, char **argv) {
     PMPI_Comm_dup(MPI_COMM_WORLD, &mpi_given);
     PMPI_Comm_create_errhandler(mpi_handler, &handler);
     PMPI_Comm_set_errhandler(mpi_given, handler);
-    if (!strcmp(mode, "same")) mpi_same(argc, argv);
+    if (!strcmp(mode, "windows") || !strcmp(mode, "none")) mpi_hide();
+    mpi_few = !strcmp(mode, "few");
+    if (!strcmp(mode, "none")) mpi_small(0);
+    else if (mpi_few || !strcmp(mode, "same") || !strcmp(mode, "windows")) mpi_same(argc, argv);
     else if (!strcmp(mode, "hash")) mpi_hash(argc > 2 ? atoi(argv[2]) : 1);
-    else if (!strcmp(mode, "small")) mpi_small();
+    else if (!strcmp(mode, "small")) mpi_small(1);
     else if (!strcmp(mode, "die")) mpi_troubled("rank 1 dies", 1, MPI_DIES, 600, NULL);
     else if (!strcmp(mode, "errors")) mpi_errors();
     else if (level < MPI_THREAD_MULTIPLE)

@@ -1293,6 +1293,11 @@ static void unit_deep_nest(test_rank *r) {
         ok = ok && !zero_forward_end(z, u);
     }
     ok = ok && !zero_pass_end(z);
+    for (int l = 0; l < 9 && ok; l++) { /* and nothing was gathered over another unit */
+        ok = !zero_read_tensor(z, "w", ZERO_PARAMETER, (size_t)l * 64, 64, values);
+        for (int i = 0; i < 64 && ok; i++)
+            if (values[i] != (float)(100 * l + i)) test_rank_fail(r, "unit %d was written over", l);
+    }
     if (!ok) test_rank_fail(r, "%s", zero_last_error(z));
     zero_destroy(z);
 }
@@ -1326,6 +1331,7 @@ static void unit_regressions(void) {
 }
 
 int main(void) {
+    (void)alarm(300); /* a wait for ever is a failure */
     unit_results();
     unit_partitions();
     unit_same_places();

@@ -1,0 +1,82 @@
+#!/bin/sh
+# test_mpi.sh BUILD - the MPI communicator (test_mpi.c) under every MPI that is installed, with 1 to 8
+# ranks. Last line: N passed, N failed[, N skipped].
+set -u
+B=$1
+here=$(dirname "$0")
+flags="-std=c11 -O2 -g -march=native -ffp-contract=off -fno-math-errno -fopenmp -pthread -Wall -Wextra
+       -Wpedantic -Wshadow -Werror -D_GNU_SOURCE -DZERO_WITH_MPI -DOMPI_SKIP_MPICXX"
+passed=0 failed=0 skipped=0
+mkdir -p "$B/mpi"
+export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+unset OMPI_MCA_btl
+
+fail() { failed=$((failed + 1)); echo "FAILED  $*"; }
+
+# What a run of the test program said; a run without a last line has failed.
+count() { # NAME LOG CODE
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$2" | tail -n 1)
+    p=${line%% passed*} f=${line##*passed, } f=${f%% failed*}
+    if [ -z "$line" ]; then p=0 f=1; elif [ "$3" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
+    passed=$((passed + p)) failed=$((failed + f))
+    echo "$1: ${line:-no result}, exit code $3"
+    [ "$f" -eq 0 ] || { grep FAILED "$2" || tail -n 20 "$2"; } | head -n 20 | sed 's/^/    /'
+}
+run() { # RANKS MODE...
+    ranks=$1
+    shift
+    log="$B/mpi/$mpi-$ranks-$(echo "$*" | tr ' ' '-').txt"
+    timeout -k 5 60 mpirun.$mpi $over -n "$ranks" "$B/mpi/test_$mpi" "$@" >"$log" 2>&1 </dev/null
+    count "$mpi, $ranks ranks, $*" "$log" $?
+}
+# A rank that is killed: MPI ends the others, within 10 s and with an error.
+dies() {
+    start=$(date +%s)
+    timeout -k 5 20 mpirun.$mpi $over -n 4 "$B/mpi/test_$mpi" die >"$B/mpi/$mpi-die.txt" 2>&1 </dev/null
+    code=$?
+    took=$(($(date +%s) - start))
+    if [ $code -ne 0 ] && [ $code -ne 124 ] && [ $took -le 10 ]; then passed=$((passed + 1))
+    else fail "$mpi: a killed rank: exit code $code after $took s"; fi
+}
+# /dev/shm of 30 MB, as small as containers have it, in a mount namespace of its own.
+small() {
+    for mode in "$@"; do
+        log="$B/mpi/$mpi-$mode.txt"
+        unshare -m sh -c "mount -t tmpfs -o size=30m tmpfs /dev/shm && exec timeout -k 5 20 mpirun.$mpi $over \
+            -n 2 '$B/mpi/test_$mpi' $mode" >"$log" 2>&1 </dev/null
+        count "$mpi, 2 ranks, $mode" "$log" $?
+    done
+}
+
+for mpi in openmpi mpich; do
+    if ! command -v mpicc.$mpi >/dev/null 2>&1 || ! command -v mpirun.$mpi >/dev/null 2>&1; then
+        skipped=$((skipped + 1))
+        echo "skipped: $mpi is not installed (mpicc.$mpi, mpirun.$mpi)"
+        continue
+    fi
+    over= none=none some=few # MPICH never yields: slow with more ranks than cores
+    # Open MPI 4.1 itself hangs in MPI_Win_allocate_shared where /dev/shm has no room
+    [ $mpi = openmpi ] && over=--oversubscribe none= some=same
+    if ! mpicc.$mpi $flags -o "$B/mpi/test_$mpi" -x c "$here/../zero_plugin.cu" "$here/test_mpi.c" -lm; then
+        fail "test_mpi.c does not build with mpicc.$mpi"
+        continue
+    fi
+    run 1 same 0
+    run 2 same 0 1
+    run 3 same 0 1
+    run 4 same 0 1 2
+    run 8 $some 0 1 4
+    run 4 errors
+    run 2 thread
+    dies
+    if [ "$(id -u)" -eq 0 ] && unshare -m true 2>/dev/null; then
+        run 2 windows 0 1
+        small small $none
+    else
+        skipped=$((skipped + 1))
+        echo "skipped: $mpi without /proc and with a small /dev/shm: they need root"
+    fi
+done
+[ $skipped -gt 0 ] && more=", $skipped skipped" || more=
+echo "$passed passed, $failed failed$more"
+[ $failed -eq 0 ]
