@@ -66,13 +66,13 @@ compare: train_gpt2_zero data
 	./train_gpt2_zero -z 0,1,2,3 -pn 2 -csv $B/compare.csv $(ARGS)
 
 # ---- tests: every program ends with `N passed, N failed` ----
-$B/test_unit: tests/test_unit.c zero_plugin.cu | libraries
+$(addprefix $B/,test_unit test_faults test_memory): $B/%: tests/%.c | libraries # they include the plugin
 	@mkdir -p $B
 	$(COMPILE) -o $@ $< -lm
 $B/test_gpt2 $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_%: tests/test_%.c $(PLUGIN)
-	$(COMPILE) -o $@ $< $(PLUGIN) $(WRAP_$*) -lm
+	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 unit: $(UNIT)

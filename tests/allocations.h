@@ -1,6 +1,7 @@
-/* allocations.h - includes the plugin with every call that gets memory, files or threads led through
-   here, where it is counted, and where the k-th of them can be made to fail. A thread of a rank says
-   whose book it writes in; threads that the plugin makes write in none, and are not expected to. */
+/* allocations.h - includes the plugin with every call that gets memory, files or threads led
+   through here, where it is counted, and where the k-th of them can be made to fail. A thread of a
+   rank says whose book it writes in; threads that the plugin makes write in none, and are not
+   expected to. */
 #ifndef TEST_ALLOCATIONS_H
 #define TEST_ALLOCATIONS_H
 
@@ -12,9 +13,9 @@
 typedef struct alloc_book {
     long calls, fail_at; /* fail_at: 1 is the next call; 0: none fails */
     long failed;         /* calls that were made to fail */
-    long bytes;          /* got by this rank less given back by it: a peer may give back what it got */
+    long bytes; /* got by this rank less given back by it: a peer may give back what it got */
     long pieces, maps, files; /* not given back */
-    long file_bytes;     /* of memory files, which count for who makes them */
+    long file_bytes;          /* of memory files, which count for who makes them */
 } alloc_book;
 
 static _Thread_local alloc_book *alloc_mine;
@@ -22,7 +23,10 @@ static long alloc_strangers; /* calls of threads without a book */
 
 /* Sizes of what is out, by address: open addressing, a lock. */
 enum { ALLOC_SLOTS = 1 << 16 };
-static struct { void *p; size_t bytes; } alloc_slot[ALLOC_SLOTS];
+static struct {
+    void *p;
+    size_t bytes;
+} alloc_slot[ALLOC_SLOTS];
 static pthread_mutex_t alloc_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static size_t alloc_find(const void *p) {
@@ -64,7 +68,8 @@ static void alloc_forget(void *p) {
     size_t i = alloc_find(p);
     const size_t bytes = alloc_slot[i].bytes;
     alloc_slot[i].p = NULL;
-    for (size_t k = (i + 1) % ALLOC_SLOTS; alloc_slot[k].p; k = (k + 1) % ALLOC_SLOTS) { /* close the gap */
+    for (size_t k = (i + 1) % ALLOC_SLOTS; alloc_slot[k].p;
+         k = (k + 1) % ALLOC_SLOTS) { /* close the gap */
         void *q = alloc_slot[k].p;
         const size_t size = alloc_slot[k].bytes;
         alloc_slot[k].p = NULL;
@@ -80,8 +85,12 @@ static void alloc_forget(void *p) {
 }
 
 static void *alloc_malloc(size_t n) { return alloc_refused() ? NULL : alloc_note(malloc(n), n); }
-static void *alloc_calloc(size_t n, size_t size) { return alloc_refused() ? NULL : alloc_note(calloc(n, size), n * size); }
-static char *alloc_strdup(const char *s) { return alloc_refused() ? NULL : (char *)alloc_note(strdup(s), strlen(s) + 1); }
+static void *alloc_calloc(size_t n, size_t size) {
+    return alloc_refused() ? NULL : alloc_note(calloc(n, size), n * size);
+}
+static char *alloc_strdup(const char *s) {
+    return alloc_refused() ? NULL : (char *)alloc_note(strdup(s), strlen(s) + 1);
+}
 static void alloc_free(void *p) {
     alloc_forget(p);
     free(p);
@@ -126,27 +135,29 @@ static long alloc_file(long fd) {
     if (fd >= 0 && alloc_mine) alloc_mine->files++;
     return fd;
 }
-static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*work)(void *), void *arg) {
+static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attr,
+                                void *(*work)(void *), void *arg) {
     return alloc_refused() ? EAGAIN : pthread_create(thread, attr, work, arg);
 }
 
-#define malloc(n) alloc_malloc(n)
+#define malloc(n)       alloc_malloc(n)
 #define calloc(n, size) alloc_calloc(n, size)
-#define realloc(p, n) alloc_realloc(p, n)
+#define realloc(p, n)   alloc_realloc(p, n)
 #undef strdup
-#define strdup(s) alloc_strdup(s)
-#define free(p) alloc_free(p)
-#define posix_memalign(p, align, n) alloc_posix_memalign(p, align, n)
-#define aligned_alloc(align, n) the_plugin_has_a_way_to_memory_that_is_not_counted
+#define strdup(s)                                  alloc_strdup(s)
+#define free(p)                                    alloc_free(p)
+#define posix_memalign(p, align, n)                alloc_posix_memalign(p, align, n)
+#define aligned_alloc(align, n)                    this_way_to_memory_is_not_counted
 #define mmap(at, n, protection, flags, fd, offset) alloc_mmap(at, n, protection, flags, fd, offset)
-#define munmap(p, n) alloc_munmap(p, n)
-#define ftruncate(fd, n) alloc_ftruncate(fd, n)
-#define open(path, flags) alloc_open(path, flags)
-#define close(fd) alloc_close(fd)
-#define pthread_create(thread, attr, work, arg) alloc_pthread_create(thread, attr, work, arg)
+#define munmap(p, n)                               alloc_munmap(p, n)
+#define ftruncate(fd, n)                           alloc_ftruncate(fd, n)
+#define open(path, flags)                          alloc_open(path, flags)
+#define close(fd)                                  alloc_close(fd)
+#define pthread_create(thread, attr, work, arg)    alloc_pthread_create(thread, attr, work, arg)
 #define syscall(number, ...)                                                                       \
     ((number) != SYS_memfd_create ? syscall(number, __VA_ARGS__)                                   \
-     : alloc_refused() ? -1L : alloc_file(syscall(number, __VA_ARGS__)))
+     : alloc_refused()            ? -1L                                                            \
+                                  : alloc_file(syscall(number, __VA_ARGS__)))
 
 #include "../zero_plugin.cu"
 

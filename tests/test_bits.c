@@ -8,7 +8,9 @@
 enum { BITS_MODELS = 3, BITS_STEPS = 3 };
 
 /* Settings that must not change a bit, counted through like the digits of a number. */
-typedef struct bits_setting { int stage, no_overlap, bucket, prefetch, persistence, no_mapping, threads, host; } bits_setting;
+typedef struct bits_setting {
+    int stage, no_overlap, bucket, prefetch, persistence, no_mapping, threads, host;
+} bits_setting;
 static const int bits_digits[] = {4, 2, 3, 4, 3, 2, 2, 8};
 
 static int bits_settings(void) {
@@ -23,7 +25,8 @@ static bits_setting bits_setting_at(int index) {
         digit[i] = index % bits_digits[i];
         index /= bits_digits[i];
     }
-    bits_setting s = {digit[0], digit[1], digit[2], digit[3], digit[4], digit[5], digit[6], digit[7]};
+    bits_setting s = {digit[0], digit[1], digit[2], digit[3],
+                      digit[4], digit[5], digit[6], digit[7]};
     return s;
 }
 
@@ -31,7 +34,7 @@ typedef struct bits_group {
     int nranks, node_size, micro_steps, sharded, model, clip;
 } bits_group;
 
-typedef struct bits_run { /* in shared memory */
+typedef struct bits_run {  /* in shared memory */
     host_spec spec, other; /* other: trains at the same time, if it has steps */
     int looks;             /* hooks must hand out the weights of bits_after */
     uint64_t hash[64], hash_of_other[64];
@@ -39,13 +42,19 @@ typedef struct bits_run { /* in shared memory */
 
 static host_reference bits_after[BITS_STEPS + 1]; /* plain AdamW's weights after each step */
 
-static const zero_tensor_desc bits_tied[] = {
-    {"emb", 700, 1, 0, 2, 0, 0}, {"mat", 331, 3, 1, 0, 0, 0}, {"vec", 17, 3, 1, 0, ZERO_NO_DECAY | ZERO_ONE_D, 0},
-    {"norm", 9, 3, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0}, {"out", 5, 1, 4, 0, ZERO_ONE_D, 0}};
-static const zero_tensor_desc bits_plain[] = {
-    {"emb", 5003, 1, 0, 0, 0, 0}, {"w", 1009, 6, 1, 0, 0, 0}, {"b", 33, 6, 1, 0, ZERO_ONE_D | ZERO_NO_DECAY, 0}};
-static const zero_tensor_desc bits_large[] = { /* so large that OpenMP and the norm take blocks apart */
-    {"emb", 70001, 1, 0, 0, 0, 0}, {"w", 90017, 2, 1, 0, 0, 0}, {"k", 513, 2, 1, 0, ZERO_KEEP, 0}};
+static const zero_tensor_desc bits_tied[] = {{"emb", 700, 1, 0, 2, 0, 0},
+                                             {"mat", 331, 3, 1, 0, 0, 0},
+                                             {"vec", 17, 3, 1, 0, ZERO_NO_DECAY | ZERO_ONE_D, 0},
+                                             {"norm", 9, 3, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0},
+                                             {"out", 5, 1, 4, 0, ZERO_ONE_D, 0}};
+static const zero_tensor_desc bits_plain[] = {{"emb", 5003, 1, 0, 0, 0, 0},
+                                              {"w", 1009, 6, 1, 0, 0, 0},
+                                              {"b", 33, 6, 1, 0, ZERO_ONE_D | ZERO_NO_DECAY, 0}};
+static const zero_tensor_desc bits_large[] =
+    {/* so large that OpenMP and the norm take blocks apart */
+     {"emb", 70001, 1, 0, 0, 0, 0},
+     {"w", 90017, 2, 1, 0, 0, 0},
+     {"k", 513, 2, 1, 0, ZERO_KEEP, 0}};
 
 static void bits_model(host_spec *s, int model) {
     const zero_tensor_desc *desc = model == 0 ? bits_tied : model == 1 ? bits_plain : bits_large;
@@ -57,7 +66,8 @@ static void bits_model(host_spec *s, int model) {
 static void bits_spec(host_spec *s, const bits_group *g, const bits_setting *how) {
     static const int prefetch[] = {0, ZERO_NONE, 2, 5};
     static const int64_t persistence[] = {0, ZERO_NONE, 100000};
-    static const size_t bucket[BITS_MODELS][3] = {{0, 3000, 100000}, {0, 2500, 20000}, {0, 100000, 200000}};
+    static const size_t bucket[BITS_MODELS][3] = {
+        {0, 3000, 100000}, {0, 2500, 20000}, {0, 100000, 200000}};
     memset(s, 0, sizeof *s);
     bits_model(s, g->model);
     s->seed = 11;
@@ -114,8 +124,8 @@ static void bits_rank(test_rank *rank) {
     zero_destroy(h.z);
 }
 
-/* The same training without any plugin, into bits_after; its hash at the end. Not for clipping, whose
-   norm is the plugin's to define. */
+/* The same training without any plugin, into bits_after; its hash at the end. Not for clipping,
+   whose norm is the plugin's to define. */
 static uint64_t bits_reference(const bits_group *g) {
     host_spec s;
     host_reference r;
@@ -131,7 +141,8 @@ static uint64_t bits_reference(const bits_group *g) {
             bits_after[step].p[t] = (float *)malloc(host_numel(&s, t) * sizeof(float));
             memcpy(bits_after[step].p[t], r.p[t], host_numel(&s, t) * sizeof(float));
         }
-        if (step < BITS_STEPS) host_reference_step(&r, &s, g->sharded && g->micro_steps > 1, step, 1.0f);
+        if (step < BITS_STEPS)
+            host_reference_step(&r, &s, g->sharded && g->micro_steps > 1, step, 1.0f);
     }
     for (int t = 0; t < s.ntensors; t++) {
         float *const kinds[] = {r.p[t], r.m[t], r.v[t]};
@@ -148,9 +159,9 @@ static uint64_t bits_seed = 1;
 
 static const char *bits_name(const bits_group *g) {
     static char text[128];
-    snprintf(text, sizeof text, "%d ranks, nodes of %d, %d micro-steps, %s, model %d, %s", g->nranks,
-             g->node_size ? g->node_size : g->nranks, g->micro_steps, g->sharded ? "SHARDED" : "LOCAL", g->model,
-             g->clip ? "clipped" : "unclipped");
+    snprintf(text, sizeof text, "%d ranks, nodes of %d, %d micro-steps, %s, model %d, %s",
+             g->nranks, g->node_size ? g->node_size : g->nranks, g->micro_steps,
+             g->sharded ? "SHARDED" : "LOCAL", g->model, g->clip ? "clipped" : "unclipped");
     return text;
 }
 
@@ -166,10 +177,13 @@ static uint64_t bits_train(const bits_group *g, int index, int processes, uint64
     int ok = processes ? test_processes(g->nranks, g->node_size, bits_rank, run, 100)
                        : test_ranks(g->nranks, g->node_size, bits_rank, run);
     for (int r = 0; r < g->nranks; r++) ok &= run->hash[r] == (expected ? expected : run->hash[0]);
-    test_check(ok, "%s: setting %d (stage %d, overlap %d, bucket %zu, prefetch %d, persistence %d, mapping %d, threads "
-               "%d, host %d, processes %d) gives %016llx, expected %016llx: %s", bits_name(g), index, how.stage,
-               !how.no_overlap, run->spec.cfg.bucket_numel, run->spec.cfg.prefetch, (int)run->spec.cfg.persistence_numel,
-               !how.no_mapping, 1 + how.threads, how.host, processes, (unsigned long long)run->hash[0],
+    test_check(ok,
+               "%s: setting %d (stage %d, overlap %d, bucket %zu, prefetch %d, persistence %d, "
+               "mapping %d, threads "
+               "%d, host %d, processes %d) gives %016llx, expected %016llx: %s",
+               bits_name(g), index, how.stage, !how.no_overlap, run->spec.cfg.bucket_numel,
+               run->spec.cfg.prefetch, (int)run->spec.cfg.persistence_numel, !how.no_mapping,
+               1 + how.threads, how.host, processes, (unsigned long long)run->hash[0],
                (unsigned long long)expected, test_first);
     return run->hash[0];
 }
@@ -178,15 +192,17 @@ static uint64_t bits_train(const bits_group *g, int index, int processes, uint64
 static uint64_t bits_run_group(const bits_group *g, int runs, int processes, uint64_t expected) {
     const int n = bits_settings();
     const double start = test_now();
-    test_random r = {test_mix(bits_seed ^ (uint64_t)(g->nranks * 64 + g->node_size * 8 + g->micro_steps * 4 + g->sharded * 2))
+    test_random r = {test_mix(bits_seed
+                              ^ (uint64_t)(g->nranks * 64 + g->node_size * 8 + g->micro_steps * 4
+                                           + g->sharded * 2))
                      + (uint64_t)g->model};
     if (!expected) expected = g->clip ? bits_train(g, 0, processes, 0) : bits_reference(g);
     for (int i = 0; i < (runs ? runs : n); i++) {
         const int index = runs ? test_below(&r, n / 4) * 4 + i % 4 : i;
         (void)bits_train(g, index, processes, expected);
     }
-    printf("%s: %d %s, bits %016llx, %.1f s\n", bits_name(g), runs ? runs : n, processes ? "as processes" : "runs",
-           (unsigned long long)expected, test_now() - start);
+    printf("%s: %d %s, bits %016llx, %.1f s\n", bits_name(g), runs ? runs : n,
+           processes ? "as processes" : "runs", (unsigned long long)expected, test_now() - start);
     return expected;
 }
 
@@ -194,11 +210,14 @@ static void bits_all_ranks(int runs) {
     static const int ranks[] = {1, 2, 3, 4, 7, 8};
     for (int i = 0; i < 6; i++)
         for (int k = 0; k < 6; k++) {
-            bits_group g = {ranks[i], 0, k < 2 ? 1 : 3, k & 1, (i + k / 2) & 1, (k / 2 + i) % 3 == 0};
+            bits_group g = {
+                ranks[i], 0, k < 2 ? 1 : 3, k & 1, (i + k / 2) & 1, (k / 2 + i) % 3 == 0};
             uint64_t bits = bits_run_group(&g, runs, 0, 0);
             if (g.micro_steps == 1 || ranks[i] < 2) continue;
             g.sharded = !g.sharded; /* the test is sharp enough to see another order of sums */
-            if (!g.clip) test_check(bits_reference(&g) != bits, "%s: LOCAL and SHARDED cannot be told apart", bits_name(&g));
+            if (!g.clip)
+                test_check(bits_reference(&g) != bits, "%s: LOCAL and SHARDED cannot be told apart",
+                           bits_name(&g));
         }
 }
 
@@ -224,7 +243,8 @@ static void bits_nodes(int runs) {
 static void bits_processes(int runs) {
     for (int nranks = 2; nranks <= 4; nranks++) {
         const bits_group g = {nranks, nranks == 4 ? 2 : 0, nranks, nranks & 1, 1 - (nranks & 1), 0};
-        (void)bits_run_group(&g, runs, 1, 0); /* against the same reference that threads are held to */
+        (void)bits_run_group(&g, runs, 1,
+                             0); /* against the same reference that threads are held to */
     }
 }
 

@@ -31,37 +31,50 @@ __attribute__((format(printf, 1, 2))) static void fault_begin(const char *format
 /* ---- a host that stops at the first error ---- */
 
 /* Where a rank is when it is made to do something else. */
-typedef enum fault_place { AT_CREATE, AT_BUILD, AT_IDLE, AT_FORWARD, AT_BACKWARD, AT_BETWEEN, AT_REDUCED, AT_STEPPED,
-                           FAULT_PLACES } fault_place;
+typedef enum fault_place {
+    AT_CREATE,
+    AT_BUILD,
+    AT_IDLE,
+    AT_FORWARD,
+    AT_BACKWARD,
+    AT_BETWEEN,
+    AT_REDUCED,
+    AT_STEPPED,
+    FAULT_PLACES
+} fault_place;
 
 typedef struct fault_rank { /* what became of a rank; shared memory */
     zero_result result;
     char text[600];
-    double at;              /* when it returned */
-    long live;              /* pieces, maps and files that it did not give back */
+    double at; /* when it returned */
+    long live; /* pieces, maps and files that it did not give back */
     alloc_book book;
 } fault_rank;
 
 typedef struct fault_test {
     zero_config cfg;
     int node_size, steps, odd; /* odd: the rank that is different */
-    fault_place place;      /* where it is */
-    int step;               /* and in which step */
+    fault_place place;         /* where it is */
+    int step;                  /* and in which step */
     /* what it does there; 1: it goes on */
     int (*deed)(struct fault_test *t, zero_ctx *z, test_rank *r);
-    void (*change)(struct fault_test *t, zero_config *cfg, zero_comm *comm, zero_tensor_desc *desc, int *n);
-    int which;              /* for `change` and `deed` */
-    int sticky;             /* every later call is tried, too */
+    void (*change)(struct fault_test *t, zero_config *cfg, zero_comm *comm, zero_tensor_desc *desc,
+                   int *n);
+    int which;  /* for `change` and `deed` */
+    int sticky; /* every later call is tried, too */
     double deed_at;
     fault_rank rank[FAULT_RANKS];
 } fault_test;
 
-typedef struct fault_host { float *field[5]; } fault_host;
+typedef struct fault_host {
+    float *field[5];
+} fault_host;
 
-static const zero_tensor_desc fault_desc[] = {
-    {"emb", 70, 1, 0, 2, 0, 0}, {"mat", 331, 3, 1, 0, 0, sizeof(float *)},
-    {"vec", 17, 3, 1, 0, ZERO_ONE_D, 2 * sizeof(float *)}, {"norm", 9, 3, 1, 0, ZERO_KEEP, 3 * sizeof(float *)},
-    {"out", 50, 1, 4, 0, 0, 4 * sizeof(float *)}};
+static const zero_tensor_desc fault_desc[] = {{"emb", 70, 1, 0, 2, 0, 0},
+                                              {"mat", 331, 3, 1, 0, 0, sizeof(float *)},
+                                              {"vec", 17, 3, 1, 0, ZERO_ONE_D, 2 * sizeof(float *)},
+                                              {"norm", 9, 3, 1, 0, ZERO_KEEP, 3 * sizeof(float *)},
+                                              {"out", 50, 1, 4, 0, 0, 4 * sizeof(float *)}};
 
 #define FAULT_LEFT ZERO_RESULT_COUNT /* no failure: this rank goes, as its deed wants it */
 #define FAULT_TRY(call)                                                                            \
@@ -74,7 +87,7 @@ static const zero_tensor_desc fault_desc[] = {
     do {                                                                                           \
         if (r->rank == t->odd && t->deed && t->place == (where) && step == t->step) {              \
             t->deed_at = test_now();                                                               \
-            if (!t->deed(t, z, r)) return FAULT_LEFT;                                                 \
+            if (!t->deed(t, z, r)) return FAULT_LEFT;                                              \
         }                                                                                          \
     } while (0)
 
@@ -101,8 +114,8 @@ static zero_result fault_build(fault_test *t, test_rank *r, zero_ctx **out) {
     return zero_write_tensor(z, "emb", ZERO_PARAMETER, 0, 70, values);
 }
 
-static zero_result fault_pass(fault_test *t, test_rank *r, zero_ctx *z, fault_host *p, fault_host *g, int micro,
-                              int micro_steps, int step) {
+static zero_result fault_pass(fault_test *t, test_rank *r, zero_ctx *z, fault_host *p,
+                              fault_host *g, int micro, int micro_steps, int step) {
     FAULT_TRY(zero_pass_begin(z, ZERO_TRAIN, micro, micro_steps));
     for (int u = 0; u < FAULT_UNITS; u++) {
         if (u == 2) FAULT_HERE(AT_FORWARD);
@@ -153,14 +166,28 @@ static int fault_stays(zero_ctx *z, zero_result result) {
     zero_plan plan;
     zero_plan_unit unit;
     snprintf(text, sizeof text, "%s", zero_last_error(z));
-    const zero_result seen[] = {
-        zero_tensor(z, &late), zero_build(z), zero_query_plan(z, &plan), zero_query_plan_unit(z, 0, &unit),
-        zero_bind(z, NULL, NULL), zero_slot(z, "emb", 0, NULL, NULL), zero_pass_begin(z, ZERO_TRAIN, 0, 1),
-        zero_forward_begin(z, 0, NULL), zero_forward_end(z, 0), zero_backward_begin(z, 0, NULL, NULL),
-        zero_backward_end(z, 0), zero_pass_end(z), zero_reduce(z), zero_norm(z, d), zero_step(z, &adamw),
-        zero_step_result(z, &report), zero_read_tensor(z, "emb", ZERO_PARAMETER, 0, 1, x),
-        zero_write_tensor(z, "emb", ZERO_PARAMETER, 0, 1, x), zero_all_sum(z, d, 1), zero_broadcast(z, x, 4, 0),
-        zero_barrier(z), zero_query_stats(z, &stats)};
+    const zero_result seen[] = {zero_tensor(z, &late),
+                                zero_build(z),
+                                zero_query_plan(z, &plan),
+                                zero_query_plan_unit(z, 0, &unit),
+                                zero_bind(z, NULL, NULL),
+                                zero_slot(z, "emb", 0, NULL, NULL),
+                                zero_pass_begin(z, ZERO_TRAIN, 0, 1),
+                                zero_forward_begin(z, 0, NULL),
+                                zero_forward_end(z, 0),
+                                zero_backward_begin(z, 0, NULL, NULL),
+                                zero_backward_end(z, 0),
+                                zero_pass_end(z),
+                                zero_reduce(z),
+                                zero_norm(z, d),
+                                zero_step(z, &adamw),
+                                zero_step_result(z, &report),
+                                zero_read_tensor(z, "emb", ZERO_PARAMETER, 0, 1, x),
+                                zero_write_tensor(z, "emb", ZERO_PARAMETER, 0, 1, x),
+                                zero_all_sum(z, d, 1),
+                                zero_broadcast(z, x, 4, 0),
+                                zero_barrier(z),
+                                zero_query_stats(z, &stats)};
     for (size_t i = 0; i < sizeof seen / sizeof *seen; i++)
         if (seen[i] != result) return 0;
     return !strcmp(text, zero_last_error(z));
@@ -178,8 +205,10 @@ static void fault_body(test_rank *r) {
     mine->at = test_now();
     snprintf(mine->text, sizeof mine->text, "%s", z ? zero_last_error(z) : "no context");
     /* where the call itself was wrong, and no collective failed, the context lives on */
-    if (t->sticky && mine->result && mine->result != ZERO_ERR_STATE && !fault_stays(z, mine->result))
-        test_rank_fail(r, "the error is not the same at every later call: %s, then %s", mine->text, zero_last_error(z));
+    if (t->sticky && mine->result && mine->result != ZERO_ERR_STATE
+        && !fault_stays(z, mine->result))
+        test_rank_fail(r, "the error is not the same at every later call: %s, then %s", mine->text,
+                       zero_last_error(z));
     zero_destroy(z);
     mine->live = mine->book.pieces + mine->book.maps + mine->book.files;
     alloc_mine = NULL;
@@ -195,10 +224,12 @@ static void fault_reset(fault_test *t) {
 }
 
 static int fault_run(fault_test *t, int processes) {
-    return processes ? test_processes(FAULT_RANKS, 0, fault_body, t, 30) : test_ranks(FAULT_RANKS, 0, fault_body, t);
+    return processes ? test_processes(FAULT_RANKS, 0, fault_body, t, 30)
+                     : test_ranks(FAULT_RANKS, 0, fault_body, t);
 }
 
-/* What all have not given back: of threads, the last one to let go of a board frees it, or the group. */
+/* What all have not given back: of threads, the last one to let go of a board frees it, or the
+ * group. */
 static long fault_live(const fault_test *t) {
     long live = fault_launcher.pieces + fault_launcher.maps;
     for (int i = 0; i < FAULT_RANKS; i++) live += t->rank[i].live;
@@ -224,8 +255,11 @@ static fault_test *fault_shared(void) {
 
 static void fault_config(fault_test *t, int which) {
     static const zero_config cfg[] = {
-        {.stage = 3, .no_mapping = 1, .prefetch = 2, .micro_steps = 2}, {.stage = 0, .no_overlap = 1},
-        {.stage = 3, .persistence_numel = ZERO_NONE}, {.stage = 1, .micro_steps = 2}, {.stage = 2}};
+        {.stage = 3, .no_mapping = 1, .prefetch = 2, .micro_steps = 2},
+        {.stage = 0, .no_overlap = 1},
+        {.stage = 3, .persistence_numel = ZERO_NONE},
+        {.stage = 1, .micro_steps = 2},
+        {.stage = 2}};
     t->cfg = cfg[which];
     t->cfg.threads = 1;
     t->cfg.timeout_s = 8;
@@ -242,13 +276,15 @@ static int fault_allocation(fault_test *t, int processes, long k) {
     const int failed = t->rank[t->odd].book.failed > 0;
     for (int i = 0; i < FAULT_RANKS; i++) {
         const fault_rank *x = &t->rank[i];
-        ok &= failed ? x->result == ZERO_ERR_MEMORY || (x->result == ZERO_ERR_PEER && i != t->odd) : !x->result;
+        ok &= failed ? x->result == ZERO_ERR_MEMORY || (x->result == ZERO_ERR_PEER && i != t->odd)
+                     : !x->result;
         ok &= !failed || !strcmp(x->text, "no context") || fault_sentence(x->text, i);
     }
     const long live = fault_live(t);
     ok &= live == 0 && alloc_strangers == 0 && test_now() - start < 5;
-    test_check(ok, "%s: live %ld, results %d %d %d: %s | %s | %s %s", fault_case, live, (int)t->rank[0].result,
-               (int)t->rank[1].result, (int)t->rank[2].result, t->rank[0].text, t->rank[1].text, t->rank[2].text, test_first);
+    test_check(ok, "%s: live %ld, results %d %d %d: %s | %s | %s %s", fault_case, live,
+               (int)t->rank[0].result, (int)t->rank[1].result, (int)t->rank[2].result,
+               t->rank[0].text, t->rank[1].text, t->rank[2].text, test_first);
     return failed;
 }
 
@@ -257,14 +293,16 @@ static void fault_allocations(int which, int processes) {
     fault_config(t, which);
     for (t->odd = 0; t->odd < FAULT_RANKS; t->odd++)
         for (long k = 1;; k++) {
-            fault_begin("allocation %ld of rank %d fails, configuration %d, processes %d", k, t->odd, which, processes);
+            fault_begin("allocation %ld of rank %d fails, configuration %d, processes %d", k,
+                        t->odd, which, processes);
             if (!fault_allocation(t, processes, k)) break;
         }
 }
 
 /* ---- ranks that disagree ---- */
 
-static void fault_change(fault_test *t, zero_config *cfg, zero_comm *comm, zero_tensor_desc *desc, int *n) {
+static void fault_change(fault_test *t, zero_config *cfg, zero_comm *comm, zero_tensor_desc *desc,
+                         int *n) {
     switch (t->which) {
     case 0: cfg->stage = 1; break;
     case 1: cfg->micro_steps = 7; break;
@@ -285,19 +323,35 @@ static void fault_change(fault_test *t, zero_config *cfg, zero_comm *comm, zero_
     case 16: desc[0].uses = 3; break;
     case 17: desc[2].flags = ZERO_NO_DECAY; break;
     case 18: desc[3].name = "nrom"; break;
-    default: desc[1] = fault_desc[2]; desc[2] = fault_desc[1]; break;
+    default:
+        desc[1] = fault_desc[2];
+        desc[2] = fault_desc[1];
+        break;
     }
 }
 
 static void fault_disagreements(void) {
-    static const char *const what[][2] = { /* what the two sides of the sentence say */
-        {"stage 2", "stage 1"}, {"micro_steps 1", "micro_steps 7"}, {"accumulation 2", "accumulation 1"},
-        {"prefetch 1", "prefetch 3"}, {"bucket_numel 0", "bucket_numel 100000"},
-        {"persistence_numel 0", "persistence_numel 77"}, {"no_overlap 0", "no_overlap 1"},
-        {"no_overflow_check 0", "no_overflow_check 1"}, {"no_mapping 0", "no_mapping 1"}, {"threads 1", "threads 5"},
-        {"timeout in ms 8000", "timeout in ms 9000"}, {"node_size 3", "node_size 1"}, {"tensors 5", "tensors 4"},
-        {"tensor 1: numel 331", "tensor 1: numel 332"}, {"layers 3", "layers 2"}, {"unit 4", "unit 3"},
-        {"uses 2", "uses 3"}, {"flags 8", "flags 2"}, {"name norm", "name nrom"}, {"tensor 1: numel 331", "numel 17"}};
+    static const char *const what[][2] = {/* what the two sides of the sentence say */
+                                          {"stage 2", "stage 1"},
+                                          {"micro_steps 1", "micro_steps 7"},
+                                          {"accumulation 2", "accumulation 1"},
+                                          {"prefetch 1", "prefetch 3"},
+                                          {"bucket_numel 0", "bucket_numel 100000"},
+                                          {"persistence_numel 0", "persistence_numel 77"},
+                                          {"no_overlap 0", "no_overlap 1"},
+                                          {"no_overflow_check 0", "no_overflow_check 1"},
+                                          {"no_mapping 0", "no_mapping 1"},
+                                          {"threads 1", "threads 5"},
+                                          {"timeout in ms 8000", "timeout in ms 9000"},
+                                          {"node_size 3", "node_size 1"},
+                                          {"tensors 5", "tensors 4"},
+                                          {"tensor 1: numel 331", "tensor 1: numel 332"},
+                                          {"layers 3", "layers 2"},
+                                          {"unit 4", "unit 3"},
+                                          {"uses 2", "uses 3"},
+                                          {"flags 8", "flags 2"},
+                                          {"name norm", "name nrom"},
+                                          {"tensor 1: numel 331", "numel 17"}};
     fault_test *t = fault_shared();
     fault_config(t, 4);
     t->change = fault_change;
@@ -312,26 +366,30 @@ static void fault_disagreements(void) {
             int ok = fault_run(t, t->odd == 1);
             for (int i = 0; i < FAULT_RANKS; i++) {
                 const char *said = fault_sentence(t->rank[i].text, i);
-                ok &= t->rank[i].result == ZERO_ERR_MISMATCH && said && strstr(said, what[t->which][0])
-                   && strstr(said, what[t->which][1]);
+                ok &= t->rank[i].result == ZERO_ERR_MISMATCH && said
+                      && strstr(said, what[t->which][0]) && strstr(said, what[t->which][1]);
             }
-            test_check(ok && !fault_live(t), "%s: %s | %s | %s %s", fault_case, t->rank[0].text, t->rank[1].text, t->rank[2].text,
-                       test_first);
+            test_check(ok && !fault_live(t), "%s: %s | %s | %s %s", fault_case, t->rank[0].text,
+                       t->rank[1].text, t->rank[2].text, test_first);
         }
 }
 
-/* A value that is wrong by itself, on one rank only: that rank says so, the others that it failed. */
-static void fault_change_badly(fault_test *t, zero_config *cfg, zero_comm *comm, zero_tensor_desc *desc, int *n) {
+/* A value that is wrong by itself, on one rank only: that rank says so, the others that it failed.
+ */
+static void fault_change_badly(fault_test *t, zero_config *cfg, zero_comm *comm,
+                               zero_tensor_desc *desc, int *n) {
     (void)n;
     if (t->which == 0) cfg->stage = 4;
     if (t->which == 1) comm->node_size = 2;
     if (t->which == 2) desc[1].numel = 0;
     if (t->which == 3) comm->rank = 3;
-    if (t->which == 4) comm->handle = NULL; /* who has lost the group cannot tell anyone: they wait */
+    if (t->which == 4)
+        comm->handle = NULL; /* who has lost the group cannot tell anyone: they wait */
 }
 
 static void fault_bad_values(void) {
-    static const char *const what[] = {"stage is 4", "node_size 2", "numel is 0", "rank is 3", "handle is NULL"};
+    static const char *const what[] = {"stage is 4", "node_size 2", "numel is 0", "rank is 3",
+                                       "handle is NULL"};
     fault_test *t = fault_shared();
     fault_config(t, 2);
     t->change = fault_change_badly;
@@ -345,13 +403,17 @@ static void fault_bad_values(void) {
             int ok = fault_run(t, t->odd == 1);
             for (int i = 0; i < FAULT_RANKS; i++) {
                 const zero_result r = t->rank[i].result;
-                if (i == t->odd) ok &= r == ZERO_ERR_ARGUMENT;
-                else ok &= r == others || (t->which == 4 && r == ZERO_ERR_PEER);
-                if (i == t->odd || t->which < 4) ok &= strstr(t->rank[i].text, what[t->which]) != NULL;
+                if (i == t->odd)
+                    ok &= r == ZERO_ERR_ARGUMENT;
+                else
+                    ok &= r == others || (t->which == 4 && r == ZERO_ERR_PEER);
+                if (i == t->odd || t->which < 4)
+                    ok &= strstr(t->rank[i].text, what[t->which]) != NULL;
             }
-            test_check(ok && !fault_live(t) && test_now() - start < 2, "%s: %d %d %d %s | %s | %s %s", fault_case, (int)t->rank[0].result,
-                       (int)t->rank[1].result, (int)t->rank[2].result, t->rank[0].text, t->rank[1].text, t->rank[2].text,
-                       test_first);
+            test_check(ok && !fault_live(t) && test_now() - start < 2,
+                       "%s: %d %d %d %s | %s | %s %s", fault_case, (int)t->rank[0].result,
+                       (int)t->rank[1].result, (int)t->rank[2].result, t->rank[0].text,
+                       t->rank[1].text, t->rank[2].text, test_first);
         }
 }
 
@@ -365,10 +427,14 @@ static int fault_deed_order(fault_test *t, zero_ctx *z, test_rank *r) {
     (void)r;
     if (e) return 1;
     switch (t->which) {
-    case 0: e = zero_backward_begin(z, 1, &p, &g) || zero_backward_end(z, 1); break; /* unit 1 before unit 2 */
-    case 1: e = zero_forward_begin(z, 4, &p) || zero_forward_end(z, 4); break;       /* unit 4 before unit 2 */
-    case 2: e = zero_pass_end(z); break;                                             /* no more hooks */
-    case 3: e = zero_all_sum(z, sum, 2); break;                                      /* one call too many */
+    case 0:
+        e = zero_backward_begin(z, 1, &p, &g) || zero_backward_end(z, 1);
+        break; /* unit 1 before unit 2 */
+    case 1:
+        e = zero_forward_begin(z, 4, &p) || zero_forward_end(z, 4);
+        break;                                  /* unit 4 before unit 2 */
+    case 2: e = zero_pass_end(z); break;        /* no more hooks */
+    case 3: e = zero_all_sum(z, sum, 2); break; /* one call too many */
     case 4: e = zero_read_tensor(z, "out", ZERO_MOMENT_1, 0, 8, seen); break;
     default: e = zero_barrier(z); break;
     }
@@ -381,17 +447,21 @@ static int fault_order_ok(const fault_test *t) {
     int ok = 1;
     for (int i = 0; i < FAULT_RANKS; i++) {
         const zero_result r = t->rank[i].result;
-        ok &= r == ZERO_ERR_MISMATCH || r == ZERO_ERR_TIMEOUT || r == ZERO_ERR_PEER || (i == t->odd && r == ZERO_ERR_STATE);
+        ok &= r == ZERO_ERR_MISMATCH || r == ZERO_ERR_TIMEOUT || r == ZERO_ERR_PEER
+              || (i == t->odd && r == ZERO_ERR_STATE);
         ok &= fault_sentence(t->rank[i].text, i) != NULL;
     }
     return ok && !fault_live(t);
 }
 
 static void fault_orders(void) {
-    static const struct { int which, config; fault_place place; } cases[] = {
-        {0, 4, AT_BACKWARD}, {0, 1, AT_BACKWARD}, {0, 0, AT_BACKWARD}, {0, 3, AT_BACKWARD}, {1, 0, AT_FORWARD},
-        {2, 4, AT_BACKWARD}, {2, 0, AT_FORWARD}, {2, 1, AT_BACKWARD}, {3, 4, AT_STEPPED}, {3, 0, AT_FORWARD},
-        {4, 2, AT_STEPPED}, {4, 3, AT_IDLE}, {5, 4, AT_IDLE}, {5, 1, AT_REDUCED}};
+    static const struct {
+        int which, config;
+        fault_place place;
+    } cases[] = {{0, 4, AT_BACKWARD}, {0, 1, AT_BACKWARD}, {0, 0, AT_BACKWARD}, {0, 3, AT_BACKWARD},
+                 {1, 0, AT_FORWARD},  {2, 4, AT_BACKWARD}, {2, 0, AT_FORWARD},  {2, 1, AT_BACKWARD},
+                 {3, 4, AT_STEPPED},  {3, 0, AT_FORWARD},  {4, 2, AT_STEPPED},  {4, 3, AT_IDLE},
+                 {5, 4, AT_IDLE},     {5, 1, AT_REDUCED}};
     fault_test *t = fault_shared();
     t->deed = fault_deed_order;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -404,16 +474,18 @@ static void fault_orders(void) {
             fault_reset(t);
             const double start = test_now();
             const int ok = fault_run(t, i % 4 == 3) && fault_order_ok(t);
-            test_check(ok && test_now() - start < 4, "%s: %d %d %d %s | %s | %s %s", fault_case, (int)t->rank[0].result,
-                       (int)t->rank[1].result, (int)t->rank[2].result, t->rank[0].text, t->rank[1].text, t->rank[2].text,
-                       test_first);
+            test_check(ok && test_now() - start < 4, "%s: %d %d %d %s | %s | %s %s", fault_case,
+                       (int)t->rank[0].result, (int)t->rank[1].result, (int)t->rank[2].result,
+                       t->rank[0].text, t->rank[1].text, t->rank[2].text, test_first);
         }
 }
 
 /* ---- a rank that leaves ---- */
 
 static int fault_deed_leave(fault_test *t, zero_ctx *z, test_rank *r) {
-    (void)t; (void)z; (void)r;
+    (void)t;
+    (void)z;
+    (void)r;
     return 0; /* fault_body destroys the context */
 }
 
@@ -429,9 +501,9 @@ static void fault_check_left(const fault_test *t, const char *why, int died) {
         ok &= t->rank[i].result == ZERO_ERR_PEER && said && strstr(said, who) && strstr(said, why);
         if (t->rank[i].at - t->deed_at > late) late = t->rank[i].at - t->deed_at;
     }
-    test_check(ok && late < 1, "%s: %d %d %d after %.3f s: %s | %s | %s %s", fault_case, (int)t->rank[0].result,
-               (int)t->rank[1].result, (int)t->rank[2].result, late, t->rank[0].text, t->rank[1].text, t->rank[2].text,
-               test_first);
+    test_check(ok && late < 1, "%s: %d %d %d after %.3f s: %s | %s | %s %s", fault_case,
+               (int)t->rank[0].result, (int)t->rank[1].result, (int)t->rank[2].result, late,
+               t->rank[0].text, t->rank[1].text, t->rank[2].text, test_first);
 }
 
 static void fault_leavers(void) {
@@ -443,20 +515,25 @@ static void fault_leavers(void) {
             fault_config(t, config);
             t->odd = (config + (int)t->place) % FAULT_RANKS;
             t->step = 0;
-            fault_begin("rank %d leaves at place %d, configuration %d", t->odd, (int)t->place, config);
+            fault_begin("rank %d leaves at place %d, configuration %d", t->odd, (int)t->place,
+                        config);
             fault_reset(t);
             const int ok = fault_run(t, (int)t->place % 3 == config % 3);
             test_check(ok, "%s: %s", fault_case, test_first);
             /* in the middle of something, it has failed; otherwise it is only gone */
-            const int calm = t->place == AT_IDLE || t->place == AT_REDUCED || t->place == AT_STEPPED;
-            fault_check_left(t, calm ? "destroyed its context before" : "failed: it gave up its context", 0);
+            const int calm =
+                t->place == AT_IDLE || t->place == AT_REDUCED || t->place == AT_STEPPED;
+            fault_check_left(
+                t, calm ? "destroyed its context before" : "failed: it gave up its context", 0);
         }
 }
 
 /* ---- a process that is killed, and the launcher that sees it ---- */
 
 static int fault_deed_die(fault_test *t, zero_ctx *z, test_rank *r) {
-    (void)t; (void)z; (void)r;
+    (void)t;
+    (void)z;
+    (void)r;
     (void)kill(getpid(), SIGKILL);
     return 0;
 }
@@ -491,7 +568,8 @@ static void fault_killed(void) {
         for (t->place = AT_CREATE; t->place < FAULT_PLACES; t->place += 1 + config % 2) {
             fault_config(t, config);
             t->odd = (config + (int)t->place) % FAULT_RANKS;
-            fault_begin("rank %d is killed at place %d, configuration %d", t->odd, (int)t->place, config);
+            fault_begin("rank %d is killed at place %d, configuration %d", t->odd, (int)t->place,
+                        config);
             fault_reset(t);
             fault_launch(t);
             fault_check_left(t, "killed by a signal", 1);
@@ -500,7 +578,11 @@ static void fault_killed(void) {
 
 /* ---- aborted from outside, at any moment ---- */
 
-typedef struct fault_abort { zero_local *local; double after; double at; } fault_abort;
+typedef struct fault_abort {
+    zero_local *local;
+    double after;
+    double at;
+} fault_abort;
 
 static void *fault_abort_main(void *arg) {
     fault_abort *a = (fault_abort *)arg;
@@ -526,7 +608,8 @@ static void fault_aborts(void) {
         memset(ranks, 0, sizeof ranks);
         if (zero_local_create(&a.local, FAULT_RANKS, 0)) return;
         for (int k = 0; k < FAULT_RANKS; k++) {
-            ranks[k] = (test_rank){.rank = k, .nranks = FAULT_RANKS, .local = a.local, .arg = t, .body = fault_body};
+            ranks[k] = (test_rank){
+                .rank = k, .nranks = FAULT_RANKS, .local = a.local, .arg = t, .body = fault_body};
             if (pthread_create(&ranks[k].thread, NULL, test_rank_main, &ranks[k])) abort();
         }
         if (pthread_create(&aborter, NULL, fault_abort_main, &a)) abort();
@@ -535,12 +618,13 @@ static void fault_aborts(void) {
         for (int k = 0; k < FAULT_RANKS; k++) {
             pthread_join(ranks[k].thread, NULL);
             const fault_rank *x = &t->rank[k];
-            ok &= x->result == ZERO_ERR_PEER && strstr(x->text, "rank 77 failed: the user pressed a key")
-               && !ranks[k].failed && x->at - a.at < 1;
+            ok &= x->result == ZERO_ERR_PEER
+                  && strstr(x->text, "rank 77 failed: the user pressed a key") && !ranks[k].failed
+                  && x->at - a.at < 1;
         }
         zero_local_destroy(a.local);
-        test_check(ok && !fault_live(t), "%s: live %ld: %s | %s | %s", fault_case, fault_live(t), t->rank[0].text, t->rank[1].text,
-                   t->rank[2].text);
+        test_check(ok && !fault_live(t), "%s: live %ld: %s | %s | %s", fault_case, fault_live(t),
+                   t->rank[0].text, t->rank[1].text, t->rank[2].text);
     }
 }
 
@@ -548,7 +632,9 @@ static void fault_aborts(void) {
 
 static int fault_deed_sleep(fault_test *t, zero_ctx *z, test_rank *r) {
     const struct timespec wait = {0, 900000000};
-    (void)t; (void)z; (void)r;
+    (void)t;
+    (void)z;
+    (void)r;
     nanosleep(&wait, NULL);
     return 1;
 }
@@ -571,14 +657,17 @@ static void fault_late(void) {
                 const fault_rank *x = &t->rank[k];
                 const double waited = x->at - t->deed_at;
                 timed_out += x->result == ZERO_ERR_TIMEOUT;
-                if (limit) ok &= x->result == ZERO_OK;
-                else ok &= x->result == ZERO_ERR_TIMEOUT || x->result == ZERO_ERR_PEER;
+                if (limit)
+                    ok &= x->result == ZERO_OK;
+                else
+                    ok &= x->result == ZERO_ERR_TIMEOUT || x->result == ZERO_ERR_PEER;
                 ok &= limit || k == i || (waited > 0.19 && waited < 0.85);
                 ok &= limit || fault_sentence(x->text, k) != NULL;
             }
-            test_check(ok && !fault_live(t) && (limit || timed_out), "%s: %d %d %d: %s | %s | %s %s", fault_case, (int)t->rank[0].result,
-                       (int)t->rank[1].result, (int)t->rank[2].result, t->rank[0].text, t->rank[1].text, t->rank[2].text,
-                       test_first);
+            test_check(ok && !fault_live(t) && (limit || timed_out),
+                       "%s: %d %d %d: %s | %s | %s %s", fault_case, (int)t->rank[0].result,
+                       (int)t->rank[1].result, (int)t->rank[2].result, t->rank[0].text,
+                       t->rank[1].text, t->rank[2].text, test_first);
         }
 }
 
@@ -600,8 +689,8 @@ static void fault_alone(void) {
             fault_body(&r);
             alloc_mine = &fault_launcher;
             zero_local_destroy(local);
-            test_check(t->rank[0].result == ZERO_OK && !fault_live(t), "%s: live %ld: %s", fault_case, fault_live(t),
-                       t->rank[0].text);
+            test_check(t->rank[0].result == ZERO_OK && !fault_live(t), "%s: live %ld: %s",
+                       fault_case, fault_live(t), t->rank[0].text);
         }
 }
 

@@ -14,26 +14,28 @@
 
 enum { MEM_C = 256, MEM_LAYERS = 6, MEM_V = 4096, MEM_T = 256, MEM_STEPS = 2, MEM_TENSORS = 9 };
 
-typedef struct mem_host { float *field[MEM_TENSORS]; } mem_host;
+typedef struct mem_host {
+    float *field[MEM_TENSORS];
+} mem_host;
 
 static const zero_tensor_desc mem_desc[MEM_TENSORS] = {
-    {"wte", MEM_V * MEM_C, 1, 0, 2, 0, 0 * sizeof(float *)},
-    {"wpe", MEM_T * MEM_C, 1, 0, 1, 0, 1 * sizeof(float *)},
+    {"wte", MEM_V *MEM_C, 1, 0, 2, 0, 0 * sizeof(float *)},
+    {"wpe", MEM_T *MEM_C, 1, 0, 1, 0, 1 * sizeof(float *)},
     {"ln", 4 * MEM_C, MEM_LAYERS, 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 2 * sizeof(float *)},
-    {"qkv", 3 * MEM_C * MEM_C, MEM_LAYERS, 1, 1, 0, 3 * sizeof(float *)},
-    {"proj", MEM_C * MEM_C, MEM_LAYERS, 1, 1, 0, 4 * sizeof(float *)},
-    {"fc", 4 * MEM_C * MEM_C, MEM_LAYERS, 1, 1, 0, 5 * sizeof(float *)},
-    {"fcproj", 4 * MEM_C * MEM_C, MEM_LAYERS, 1, 1, 0, 6 * sizeof(float *)},
+    {"qkv", 3 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 3 * sizeof(float *)},
+    {"proj", MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 4 * sizeof(float *)},
+    {"fc", 4 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 5 * sizeof(float *)},
+    {"fcproj", 4 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 6 * sizeof(float *)},
     {"bias", 9 * MEM_C + 3, MEM_LAYERS, 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 7 * sizeof(float *)},
     {"lnf", 2 * MEM_C, 1, MEM_LAYERS + 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 8 * sizeof(float *)}};
 enum { MEM_UNITS = MEM_LAYERS + 2 };
 
 typedef struct mem_test { /* shared memory */
     zero_config cfg;
-    zero_plan plan;                /* rank 0's */
+    zero_plan plan; /* rank 0's */
     zero_plan_unit unit[MEM_UNITS];
     zero_stats stats;
-    long own[64];                  /* bytes of memory and files that a rank has got for itself */
+    long own[64]; /* bytes of memory and files that a rank has got for itself */
 } mem_test;
 
 /* ---- one rank ---- */
@@ -120,8 +122,10 @@ static int mem_train(test_rank *r, zero_ctx *z, mem_test *t, alloc_book *book) {
     const long calls = book->calls;
     for (int step = 0; step < MEM_STEPS; step++)
         if (!mem_step(r, z, t->cfg.micro_steps)) return 0;
-    if (r->rank == 0) MEM_TRY(zero_query_stats(z, &t->stats)); /* before anything else is sent */
-    else MEM_TRY(zero_query_stats(z, &(zero_stats){0}));
+    if (r->rank == 0)
+        MEM_TRY(zero_query_stats(z, &t->stats)); /* before anything else is sent */
+    else
+        MEM_TRY(zero_query_stats(z, &(zero_stats){0}));
     if (!mem_pass(r, z, ZERO_EVAL, 0, 1) || !mem_others(r, z)) return 0;
     if (book->calls != calls || alloc_strangers)
         test_rank_fail(r, "%ld allocations after zero_build, %ld of them on the plugin's threads",
@@ -142,7 +146,8 @@ static int mem_open(test_rank *r, zero_ctx **out, mem_test *t) {
     MEM_TRY(zero_query_plan(z, &after));
     if (memcmp(&before, &after, sizeof before)) test_rank_fail(r, "the plan changed in zero_build");
     if (r->rank == 0) t->plan = after;
-    for (int u = 0; u < MEM_UNITS && r->rank == 0; u++) MEM_TRY(zero_query_plan_unit(z, u, &t->unit[u]));
+    for (int u = 0; u < MEM_UNITS && r->rank == 0; u++)
+        MEM_TRY(zero_query_plan_unit(z, u, &t->unit[u]));
     return !r->failed;
 }
 
@@ -157,26 +162,31 @@ static void mem_rank(test_rank *r) {
     const int ok = mem_open(r, &z, t) && mem_train(r, z, t, &book);
     t->own[r->rank] = book.bytes + book.file_bytes;
 #ifdef MEM_RESIDENT
-    /* nothing large comes from elsewhere; the rest is stacks, and up to 2 MiB a piece for large pages */
+    /* nothing large comes from elsewhere; the rest is stacks, and up to 2 MiB a piece for large
+     * pages */
     if (ok && mem_resident() - resident > book.bytes + (14l << 20))
-        test_rank_fail(r, "%ld bytes are resident, counted were %ld", mem_resident() - resident, book.bytes);
+        test_rank_fail(r, "%ld bytes are resident, counted were %ld", mem_resident() - resident,
+                       book.bytes);
 #else
     (void)resident;
     (void)ok;
 #endif
     zero_destroy(z);
     if (!r->failed && (book.pieces || book.bytes || book.maps || book.files))
-        test_rank_fail(r, "not given back: %ld pieces, %ld bytes, %ld maps, %ld files", book.pieces, book.bytes, book.maps,
-                       book.files);
+        test_rank_fail(r, "not given back: %ld pieces, %ld bytes, %ld maps, %ld files", book.pieces,
+                       book.bytes, book.maps, book.files);
 }
 
 /* ---- what the figures must be ---- */
 
 static const char *mem_name(const mem_test *t, int nranks) {
     static char text[128];
-    snprintf(text, sizeof text, "stage %d, %d ranks, %s, %d micro-steps, %s, prefetch %d, bucket %zu", t->cfg.stage, nranks,
-             t->cfg.no_mapping ? "copied" : "mapped", t->cfg.micro_steps,
-             t->cfg.accumulation == ZERO_ACCUMULATE_AUTO ? "default" : t->cfg.accumulation == ZERO_ACCUMULATE_LOCAL ? "LOCAL" : "SHARDED",
+    snprintf(text, sizeof text,
+             "stage %d, %d ranks, %s, %d micro-steps, %s, prefetch %d, bucket %zu", t->cfg.stage,
+             nranks, t->cfg.no_mapping ? "copied" : "mapped", t->cfg.micro_steps,
+             t->cfg.accumulation == ZERO_ACCUMULATE_AUTO    ? "default"
+             : t->cfg.accumulation == ZERO_ACCUMULATE_LOCAL ? "LOCAL"
+                                                            : "SHARDED",
              t->cfg.prefetch, t->cfg.bucket_numel);
     return text;
 }
@@ -192,37 +202,41 @@ static void mem_table(int stage, double p, int n, double *kind) {
 
 static void mem_check_bytes(const mem_test *t, int nranks) {
     const zero_plan *p = &t->plan;
-    const double planned = (double)(p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes);
+    const double planned =
+        (double)(p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes);
     double own = 0, kind[3];
     for (int r = 0; r < nranks; r++) own += (double)t->own[r];
-    test_check(mem_near(own, planned * nranks), "%s: %.0f bytes a rank are allocated, %.0f planned", mem_name(t, nranks),
-               own / nranks, planned);
-    const int one_for_all = t->cfg.stage == 3 && !t->cfg.no_mapping; /* parameters are one file, rank 0's */
+    test_check(mem_near(own, planned * nranks), "%s: %.0f bytes a rank are allocated, %.0f planned",
+               mem_name(t, nranks), own / nranks, planned);
+    const int one_for_all =
+        t->cfg.stage == 3 && !t->cfg.no_mapping; /* parameters are one file, rank 0's */
     for (int r = 0; r < nranks && !one_for_all; r++)
-        test_check(mem_near((double)t->own[r], planned), "%s: rank %d has %ld bytes, planned %.0f", mem_name(t, nranks), r,
-                   t->own[r], planned);
+        test_check(mem_near((double)t->own[r], planned), "%s: rank %d has %ld bytes, planned %.0f",
+                   mem_name(t, nranks), r, t->own[r], planned);
     mem_table(t->cfg.stage, (double)p->numel, nranks, kind);
     test_check(mem_near((double)p->param_bytes, kind[0]) && mem_near((double)p->grad_bytes, kind[1])
-               && mem_near((double)p->optimizer_bytes, kind[2]), "%s: %zu, %zu, %zu bytes, the table says %.0f, %.0f, %.0f",
-               mem_name(t, nranks), p->param_bytes, p->grad_bytes, p->optimizer_bytes, kind[0], kind[1], kind[2]);
+                   && mem_near((double)p->optimizer_bytes, kind[2]),
+               "%s: %zu, %zu, %zu bytes, the table says %.0f, %.0f, %.0f", mem_name(t, nranks),
+               p->param_bytes, p->grad_bytes, p->optimizer_bytes, kind[0], kind[1], kind[2]);
     test_check(mem_near((double)p->formula_bytes, kind[0] + kind[1] + kind[2])
-               && p->formula_bytes <= p->param_bytes + p->grad_bytes + p->optimizer_bytes, "%s: formula %zu",
-               mem_name(t, nranks), p->formula_bytes);
+                   && p->formula_bytes <= p->param_bytes + p->grad_bytes + p->optimizer_bytes,
+               "%s: formula %zu", mem_name(t, nranks), p->formula_bytes);
 }
 
-/* Whole gradients, or their shards, where micro-steps accumulate and the stage keeps them otherwise. */
+/* Whole gradients, or their shards, where micro-steps accumulate and the stage keeps them
+ * otherwise. */
 static double mem_accumulators(const mem_test *t, int nranks) {
     const double padded = 4.0 * (double)t->plan.padded_numel;
     const int sharded = t->cfg.accumulation == ZERO_ACCUMULATE_SHARDED
-                     || (t->cfg.accumulation == ZERO_ACCUMULATE_AUTO && t->cfg.stage >= 2);
+                        || (t->cfg.accumulation == ZERO_ACCUMULATE_AUTO && t->cfg.stage >= 2);
     if (t->cfg.micro_steps == 1) return 0;
     if (t->cfg.stage >= 2) return sharded ? 0 : padded - padded / nranks;
     return sharded ? padded / nranks : 0;
 }
 
-/* The design's words: the embedding's gradient, (prefetch + 2) of the largest block's parameters and
-   gradients, a bucket; at stage 3 one gathered embedding more. Here also what it does not speak of: the
-   staging buffer, and units that persist. */
+/* The design's words: the embedding's gradient, (prefetch + 2) of the largest block's parameters
+   and gradients, a bucket; at stage 3 one gathered embedding more. Here also what it does not speak
+   of: the staging buffer, and units that persist. */
 static void mem_check_ceiling(const mem_test *t, int nranks) {
     const size_t embedding = t->unit[0].padded, block = t->unit[1].padded;
     const size_t bucket = t->cfg.bucket_numel ? t->cfg.bucket_numel : block;
@@ -231,21 +245,23 @@ static void mem_check_ceiling(const mem_test *t, int nranks) {
     if (t->cfg.stage >= 2) ceiling += embedding + (ahead + 2) * 2 * block + bucket;
     if (t->cfg.stage == 3) ceiling += embedding + t->plan.kept_bytes / 4;
     const double rest = (double)t->plan.buffer_bytes - mem_accumulators(t, nranks);
-    test_check(rest <= 4.0 * (double)ceiling + 4096, "%s: buffers of %.0f bytes, the design's ceiling is %.0f",
-               mem_name(t, nranks), rest, 4.0 * (double)ceiling);
-    test_check(rest <= (double)t->plan.buffer_ceiling_bytes, "%s: buffers of %.0f bytes, the plan's ceiling is %zu",
-               mem_name(t, nranks), rest, t->plan.buffer_ceiling_bytes);
+    test_check(rest <= 4.0 * (double)ceiling + 4096,
+               "%s: buffers of %.0f bytes, the design's ceiling is %.0f", mem_name(t, nranks), rest,
+               4.0 * (double)ceiling);
+    test_check(rest <= (double)t->plan.buffer_ceiling_bytes,
+               "%s: buffers of %.0f bytes, the plan's ceiling is %zu", mem_name(t, nranks), rest,
+               t->plan.buffer_ceiling_bytes);
     if (t->cfg.stage >= 2)
         test_check((double)t->plan.buffer_ceiling_bytes <= 4.0 * (double)(ceiling + 65536) + 4096,
-                   "%s: the plan's ceiling %zu is above the design's %.0f", mem_name(t, nranks), t->plan.buffer_ceiling_bytes,
-                   4.0 * (double)ceiling);
+                   "%s: the plan's ceiling %zu is above the design's %.0f", mem_name(t, nranks),
+                   t->plan.buffer_ceiling_bytes, 4.0 * (double)ceiling);
 }
 
 /* Sent is what is planned, unit by unit; and the formula plus the padding that is stated. */
 static void mem_check_traffic(const mem_test *t, int nranks) {
     const zero_plan *p = &t->plan;
     const int sharded = t->cfg.accumulation == ZERO_ACCUMULATE_SHARDED
-                     || (t->cfg.accumulation == ZERO_ACCUMULATE_AUTO && t->cfg.stage >= 2);
+                        || (t->cfg.accumulation == ZERO_ACCUMULATE_AUTO && t->cfg.stage >= 2);
     const int reductions = sharded ? t->cfg.micro_steps : 1;
     double sum = 0, formula = 0, gathered = 0, mapped = 0;
     int plain = 1;
@@ -255,21 +271,24 @@ static void mem_check_traffic(const mem_test *t, int nranks) {
         sum += (double)x->sent_bytes;
         formula += times * 4 * (double)x->numel * (nranks - 1) / nranks;
         gathered += (double)x->gathers * 4 * (double)(x->padded - x->padded / (size_t)nranks);
-        plain &= x->reductions == reductions && x->gathers <= (t->cfg.stage < 3 ? 1 : 2 * t->cfg.micro_steps);
-        plain &= (double)x->sent_bytes == times * 4 * (double)(x->padded / (size_t)nranks) * (nranks - 1);
+        plain &= x->reductions == reductions
+                 && x->gathers <= (t->cfg.stage < 3 ? 1 : 2 * t->cfg.micro_steps);
+        plain &= (double)x->sent_bytes
+                 == times * 4 * (double)(x->padded / (size_t)nranks) * (nranks - 1);
     }
     if (t->cfg.stage == 3 && !t->cfg.no_mapping) mapped = gathered * MEM_STEPS;
-    test_check(t->stats.sent_bytes == p->sent_bytes * (uint64_t)MEM_STEPS, "%s: sent %llu bytes in %d steps, planned %zu each",
-               mem_name(t, nranks), (unsigned long long)t->stats.sent_bytes, MEM_STEPS, p->sent_bytes);
+    test_check(t->stats.sent_bytes == p->sent_bytes * (uint64_t)MEM_STEPS,
+               "%s: sent %llu bytes in %d steps, planned %zu each", mem_name(t, nranks),
+               (unsigned long long)t->stats.sent_bytes, MEM_STEPS, p->sent_bytes);
     test_check((double)p->sent_bytes == sum && plain, "%s: units of the plan", mem_name(t, nranks));
     test_check(fabs((double)p->formula_sent_bytes - formula) < 8 && (double)p->sent_bytes >= formula
-               && (double)p->sent_bytes <= 1.01 * formula, "%s: %zu bytes, the formula says %.0f", mem_name(t, nranks),
-               p->sent_bytes, formula);
-    test_check((double)t->stats.mapped_bytes == mapped, "%s: %llu bytes mapped, expected %.0f", mem_name(t, nranks),
-               (unsigned long long)t->stats.mapped_bytes, mapped);
+                   && (double)p->sent_bytes <= 1.01 * formula,
+               "%s: %zu bytes, the formula says %.0f", mem_name(t, nranks), p->sent_bytes, formula);
+    test_check((double)t->stats.mapped_bytes == mapped, "%s: %llu bytes mapped, expected %.0f",
+               mem_name(t, nranks), (unsigned long long)t->stats.mapped_bytes, mapped);
     const double limit = t->cfg.stage < 3 ? reductions + 1 : reductions + 2 * t->cfg.micro_steps;
-    test_check(formula <= limit * 4 * (double)p->numel * (nranks - 1) / nranks + 8, "%s: more than %g times the parameters",
-               mem_name(t, nranks), limit);
+    test_check(formula <= limit * 4 * (double)p->numel * (nranks - 1) / nranks + 8,
+               "%s: more than %g times the parameters", mem_name(t, nranks), limit);
 }
 
 static void mem_case(mem_test *t, int nranks) {
@@ -282,9 +301,12 @@ static void mem_case(mem_test *t, int nranks) {
     mem_check_bytes(t, nranks);
     mem_check_ceiling(t, nranks);
     mem_check_traffic(t, nranks);
-    printf("%s: %.1f MB a rank, %.1f of them buffers, %.1f sent a step, %.1f s\n", mem_name(t, nranks),
-           1e-6 * (double)(t->plan.param_bytes + t->plan.grad_bytes + t->plan.optimizer_bytes + t->plan.buffer_bytes),
-           1e-6 * (double)t->plan.buffer_bytes, 1e-6 * (double)t->plan.sent_bytes, test_now() - start);
+    printf(
+        "%s: %.1f MB a rank, %.1f of them buffers, %.1f sent a step, %.1f s\n", mem_name(t, nranks),
+        1e-6
+            * (double)(t->plan.param_bytes + t->plan.grad_bytes + t->plan.optimizer_bytes
+                       + t->plan.buffer_bytes),
+        1e-6 * (double)t->plan.buffer_bytes, 1e-6 * (double)t->plan.sent_bytes, test_now() - start);
 }
 
 int main(void) {
@@ -295,12 +317,18 @@ int main(void) {
                 t->cfg = (zero_config){.stage = stage, .no_mapping = copied, .micro_steps = 1};
                 mem_case(t, nranks);
             }
-    for (int stage = 0; stage < 4; stage++) /* accumulation in the other place, other buckets, prefetch and threshold */
+    for (int stage = 0; stage < 4;
+         stage++) /* accumulation in the other place, other buckets, prefetch and threshold */
         for (int k = 0; k < 2; k++) {
-            t->cfg = (zero_config){.stage = stage, .no_mapping = 1, .micro_steps = 2, .prefetch = k ? 3 : ZERO_NONE,
-                                   .accumulation = k ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL,
-                                   .bucket_numel = k ? 2000000 : 0, .persistence_numel = k ? 2000 : ZERO_NONE,
-                                   .no_overlap = k};
+            t->cfg =
+                (zero_config){.stage = stage,
+                              .no_mapping = 1,
+                              .micro_steps = 2,
+                              .prefetch = k ? 3 : ZERO_NONE,
+                              .accumulation = k ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL,
+                              .bucket_numel = k ? 2000000 : 0,
+                              .persistence_numel = k ? 2000 : ZERO_NONE,
+                              .no_overlap = k};
             mem_case(t, 2);
         }
     return test_summary();

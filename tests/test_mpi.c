@@ -299,6 +299,8 @@ static void mpi_hash(int size) {
     s.node_size = 0;
     s.cfg.stage = 3;
     mpi_case(&s, large, mpi_ranks / size, "hosts, large");
+    if (mpi_rank == 0) /* of one host of `size` ranks; ranks send alike */
+        printf("bytes between nodes: %llu\n", (unsigned long long)mpi_sent * (unsigned long long)size);
     printf("rank %d on %s: hash %016llx\n", mpi_rank, host, (unsigned long long)expected);
 }
 

@@ -6,11 +6,15 @@
 /* ---- results ---- */
 
 static void unit_results(void) {
-    static const char *const sentences[] = {
-        "success", "an argument is out of range", "the call does not fit the order of calls",
-        "memory could not be allocated", "the ranks do not agree", "another rank failed or is gone",
-        "another rank did not arrive in time", "the communication library reported an error",
-        "not supported by this build"};
+    static const char *const sentences[] = {"success",
+                                            "an argument is out of range",
+                                            "the call does not fit the order of calls",
+                                            "memory could not be allocated",
+                                            "the ranks do not agree",
+                                            "another rank failed or is gone",
+                                            "another rank did not arrive in time",
+                                            "the communication library reported an error",
+                                            "not supported by this build"};
     for (int r = 0; r < ZERO_RESULT_COUNT; r++)
         test_check(!strcmp(zero_result_string((zero_result)r), sentences[r]), "result %d", r);
     test_check(!strcmp(zero_result_string((zero_result)-1), "no such result"), "result -1");
@@ -19,7 +23,10 @@ static void unit_results(void) {
 
 /* ---- partition ---- */
 
-typedef struct unit_list { zp_tensor tensor[4]; int n; } unit_list;
+typedef struct unit_list {
+    zp_tensor tensor[4];
+    int n;
+} unit_list;
 
 static void unit_announce(unit_list *l, size_t numel, int layers, int unit, int flags) {
     zp_tensor *t = &l->tensor[l->n++];
@@ -70,8 +77,9 @@ static int unit_partition(unit_list *list, int nranks) {
     for (int u = 0; ok && u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         mark[u] = (unsigned char *)calloc(x->padded + 1, 1);
-        ok = x->shard % ZP_ALIGN == 0 && x->padded == x->shard * (size_t)nranks && unit_members(&z->layout, x)
-          && x->padded >= x->numel && x->padded < x->numel + (size_t)nranks * ZP_ALIGN;
+        ok = x->shard % ZP_ALIGN == 0 && x->padded == x->shard * (size_t)nranks
+             && unit_members(&z->layout, x) && x->padded >= x->numel
+             && x->padded < x->numel + (size_t)nranks * ZP_ALIGN;
         content += x->content;
         padded += x->padded;
     }
@@ -81,7 +89,8 @@ static int unit_partition(unit_list *list, int nranks) {
     }
     for (int u = 0; ok && u < z->layout.all; u++)
         for (size_t i = 0; i < z->layout.unit[u].padded; i++) marked += mark[u][i];
-    ok = ok && content == total && marked == total && z->layout.numel == total && z->layout.padded == padded;
+    ok = ok && content == total && marked == total && z->layout.numel == total
+         && z->layout.padded == padded;
     for (int u = 0; u < 8; u++) free(mark[u]);
     if (z) zp_layout_close(&z->layout);
     free(z);
@@ -146,27 +155,34 @@ static double unit_ulp(double at) { /* of f32, at this magnitude */
 
 /* Random sign and magnitude: 2^low .. 2^high, zeros now and then. */
 static float unit_float(test_random *r, int low, int high) {
-    const double x = ldexp(1.0 + (double)(test_next(r) >> 12) * 0x1p-52, low + test_below(r, high - low));
+    const double x =
+        ldexp(1.0 + (double)(test_next(r) >> 12) * 0x1p-52, low + test_below(r, high - low));
     if (test_below(r, 40) == 0) return 0;
     return (float)(test_below(r, 2) ? x : -x);
 }
 
-typedef struct unit_state { float p, m, v, g; } unit_state;
+typedef struct unit_state {
+    float p, m, v, g;
+} unit_state;
 
 /* The element's error in ULP, measured where the sums are: an addition whose operands cancel is as
    exact as its operands are. */
-static double unit_adamw_error(const unit_state *was, const unit_state *is, const zero_adamw *a, double factor,
-                               int64_t t) {
+static double unit_adamw_error(const unit_state *was, const unit_state *is, const zero_adamw *a,
+                               double factor, int64_t t) {
     const double g = (double)was->g * factor, b1 = (double)a->beta1, b2 = (double)a->beta2;
     const double m1 = b1 * (double)was->m, m2 = (1 - b1) * g, m = m1 + m2;
     const double v = b2 * (double)was->v + (1 - b2) * g * g;
     const double size = (double)a->lr / (1 - pow(b1, (double)t));
     const double below = sqrt(v / (1 - pow(b2, (double)t))) + (double)a->eps;
-    const double p = (double)was->p - (size * (m / below) + (double)a->lr * (double)a->weight_decay * (double)was->p);
+    const double p =
+        (double)was->p
+        - (size * (m / below) + (double)a->lr * (double)a->weight_decay * (double)was->p);
     const double m_scale = fmax(fmax(fabs(m1), fabs(m2)), fabs(m));
     const double em = fabs((double)is->m - m) / unit_ulp(m_scale);
     const double ev = fabs((double)is->v - v) / unit_ulp(v);
-    const double ep = fabs((double)is->p - p) / unit_ulp(fmax(fmax(fabs((double)was->p), fabs(p)), size * fmax(m_scale, 0x1p-126) / below));
+    const double ep = fabs((double)is->p - p)
+                      / unit_ulp(fmax(fmax(fabs((double)was->p), fabs(p)),
+                                      size * fmax(m_scale, 0x1p-126) / below));
     return fmax(em, fmax(ev, ep));
 }
 
@@ -198,12 +214,24 @@ static unit_state unit_random_state(test_random *r, int kind, int64_t steps) {
    chance may add them up; in training it never does. */
 static double unit_adamw_limit(int kind) { return kind == 1 ? 6 : 4; }
 
-static void unit_adamw_call(zp_stream *s, unit_state *x, size_t n, zp_control *c, const zero_adamw *a) {
+static void unit_adamw_call(zp_stream *s, unit_state *x, size_t n, zp_control *c,
+                            const zero_adamw *a) {
     float *f = (float *)malloc(4 * n * sizeof *f);
-    zp_adamw_args args = {f, f + n, f + 2 * n, f + 3 * n, c, a->beta1, a->beta2, a->eps, a->lr * a->weight_decay, 0, 0};
-    for (size_t i = 0; i < n; i++) { f[i] = x[i].p; f[n + i] = x[i].m; f[2 * n + i] = x[i].v; f[3 * n + i] = x[i].g; }
+    zp_adamw_args args = {
+        f, f + n, f + 2 * n, f + 3 * n, c, a->beta1, a->beta2, a->eps, a->lr * a->weight_decay,
+        0, 0};
+    for (size_t i = 0; i < n; i++) {
+        f[i] = x[i].p;
+        f[n + i] = x[i].m;
+        f[2 * n + i] = x[i].v;
+        f[3 * n + i] = x[i].g;
+    }
     (void)zp_adamw(s, &args, n);
-    for (size_t i = 0; i < n; i++) { x[i].p = f[i]; x[i].m = f[n + i]; x[i].v = f[2 * n + i]; }
+    for (size_t i = 0; i < n; i++) {
+        x[i].p = f[i];
+        x[i].m = f[n + i];
+        x[i].v = f[2 * n + i];
+    }
     free(f);
 }
 
@@ -212,14 +240,16 @@ static void unit_adamw_ulp(void) {
     enum { N = 40009 };
     zp_device d;
     test_random r = {77};
-    unit_state *was = (unit_state *)malloc(N * sizeof *was), *is = (unit_state *)malloc(N * sizeof *is);
+    unit_state *was = (unit_state *)malloc(N * sizeof *was),
+               *is = (unit_state *)malloc(N * sizeof *is);
     (void)zp_device_open(&d);
     zp_stream s = unit_stream(&d, 1);
     for (int kind = 0; kind < 3; kind++)
         for (int k = 0; k < 7; k++) {
             double worst = 0;
             zp_control c = {.sumsq = kind == 1 ? 4 : 0.25, .steps = step[k] - 1};
-            zero_adamw a = {kind == 1 ? 1.0f : 6e-4f, 0.9f, k % 2 ? 0.999f : 0.95f, 1e-8f, 0.1f, kind == 1 ? 1.0f : 0.0f};
+            zero_adamw a = {kind == 1 ? 1.0f : 6e-4f, 0.9f, k % 2 ? 0.999f : 0.95f, 1e-8f, 0.1f,
+                            kind == 1 ? 1.0f : 0.0f};
             zp_decide_args decide = {&c, a, 1};
             (void)zp_decide(&s, &decide, 1);
             for (int i = 0; i < N; i++) is[i] = was[i] = unit_random_state(&r, kind, c.steps - 1);
@@ -228,8 +258,10 @@ static void unit_adamw_ulp(void) {
                 const double e = unit_adamw_error(&was[i], &is[i], &a, (double)c.factor, c.steps);
                 if (e > worst || e - e != 0) worst = e;
             }
-            test_check(worst <= unit_adamw_limit(kind), "AdamW, kind %d, step %d: %.2f ULP", kind, (int)step[k], worst);
-            if (getenv("TEST_VERBOSE")) printf("AdamW kind %d step %d: %.2f ULP\n", kind, (int)step[k], worst);
+            test_check(worst <= unit_adamw_limit(kind), "AdamW, kind %d, step %d: %.2f ULP", kind,
+                       (int)step[k], worst);
+            if (getenv("TEST_VERBOSE"))
+                printf("AdamW kind %d step %d: %.2f ULP\n", kind, (int)step[k], worst);
         }
     zp_device_close(&d);
     free(was);
@@ -241,7 +273,8 @@ static void unit_adamw_places(void) {
     enum { N = 70001 };
     zp_device d;
     test_random r = {78};
-    unit_state *was = (unit_state *)malloc(N * sizeof *was), *is = (unit_state *)malloc(N * sizeof *is);
+    unit_state *was = (unit_state *)malloc(N * sizeof *was),
+               *is = (unit_state *)malloc(N * sizeof *is);
     unit_state *one = (unit_state *)malloc(N * sizeof *one);
     zp_control c = {.factor = 0.37f, .step_size = 1e-3f, .root_correction = 1.7f};
     const zero_adamw a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
@@ -293,7 +326,8 @@ static zp_control unit_decide(double sumsq, float max_norm, int check, int64_t s
 }
 
 static void unit_clip(void) {
-    static const double norms[] = {0, 1e-30, 1e-6, 0.5, 0.999998, 0.999999, 0.9999991, 1, 1.000001, 2, 1e3, 1e18};
+    static const double norms[] = {0,         1e-30, 1e-6,     0.5, 0.999998, 0.999999,
+                                   0.9999991, 1,     1.000001, 2,   1e3,      1e18};
     for (int i = 0; i < 12; i++)
         for (int k = 0; k < 3; k++) {
             const float max_norm = k == 0 ? 0 : k == 1 ? 1.0f : 0.3f;
@@ -302,14 +336,18 @@ static void unit_clip(void) {
             double expected = 1;
             if (max_norm > 0) expected = fmin(1, (double)max_norm / (norm + 1e-6));
             test_check(c.factor == (float)expected && !c.skip && c.steps == 5 && c.skipped == 0,
-                       "norm %g clipped to %g: factor %.9g", norm, (double)max_norm, (double)c.factor);
+                       "norm %g clipped to %g: factor %.9g", norm, (double)max_norm,
+                       (double)c.factor);
         }
     for (int bad = 0; bad < 2; bad++) {
         const double sumsq = bad ? (double)NAN : (double)INFINITY;
-        const zp_control checked = unit_decide(sumsq, 0, 1, 4), unchecked = unit_decide(sumsq, 0, 0, 4);
+        const zp_control checked = unit_decide(sumsq, 0, 1, 4),
+                         unchecked = unit_decide(sumsq, 0, 0, 4);
         const zp_control clipped = unit_decide(sumsq, 1, 0, 4);
-        test_check(checked.skip && checked.steps == 4 && checked.skipped == 1, "%g is skipped", sumsq);
-        test_check(!unchecked.skip && unchecked.steps == 5 && unchecked.factor == 1.0f, "%g is not checked", sumsq);
+        test_check(checked.skip && checked.steps == 4 && checked.skipped == 1, "%g is skipped",
+                   sumsq);
+        test_check(!unchecked.skip && unchecked.steps == 5 && unchecked.factor == 1.0f,
+                   "%g is not checked", sumsq);
         test_check(clipped.skip && clipped.steps == 4, "%g cannot clip", sumsq);
     }
 }
@@ -332,7 +370,8 @@ static void unit_norm(void) {
     test_random r = {79};
     (void)zp_device_open(&d);
     zp_stream s = unit_stream(&d, 1);
-    float *g = (float *)malloc((N + 64) * sizeof *g), *moved = (float *)malloc((N + 64) * sizeof *g);
+    float *g = (float *)malloc((N + 64) * sizeof *g),
+          *moved = (float *)malloc((N + 64) * sizeof *g);
     for (int i = 0; i < N; i++) g[i] = unit_float(&r, -40, 40);
     for (size_t n = 16; n <= N; n += n < 3000 ? 16 : 528) {
         double partial[8], again[8], plain = 0, sum = 0;
@@ -374,7 +413,8 @@ static void unit_norm_threads(void) {
     free(g);
 }
 
-static void unit_fold(zp_stream *s, float *g, size_t n, double unit, double shard_at, double *verdict) {
+static void unit_fold(zp_stream *s, float *g, size_t n, double unit, double shard_at,
+                      double *verdict) {
     double partial[4];
     zp_norm_args a = {g, n, partial};
     zp_fold_args f = {g, partial, n, verdict, unit, shard_at};
@@ -400,9 +440,11 @@ static void unit_verdicts(void) {
             g[2991] = NAN;
             unit_fold(&s, g, 2992, 7, 100, v);
             unit_fold(&s, g, 2992, 8, 50, v);
-            test_check(v[1] == 7 && v[2] == 100 + (double)at && !(v[0] - v[0] == 0), "bad element %zu", at);
+            test_check(v[1] == 7 && v[2] == 100 + (double)at && !(v[0] - v[0] == 0),
+                       "bad element %zu", at);
             unit_fold(&s, g, 2992, 2, 200, v);
-            test_check(v[1] == 2 && v[2] == 200 + (double)at, "bad element %zu of a lower unit", at);
+            test_check(v[1] == 2 && v[2] == 200 + (double)at, "bad element %zu of a lower unit",
+                       at);
             g[at] = g[2991] = 0;
         }
     zp_device_close(&d);
@@ -417,7 +459,8 @@ static void unit_judge(void) {
     memset(&c, 0, sizeof c);
     zp_judge_args a = {&c, verdicts, 4};
     (void)zp_judge(&s, &a, 1);
-    test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2, "four verdicts");
+    test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2,
+               "four verdicts");
     a.nranks = 1;
     (void)zp_judge(&s, &a, 1);
     test_check(c.sumsq == 1 && c.bad_unit == -1, "one verdict");
@@ -448,7 +491,11 @@ static void unit_sums(void) {
         for (int group = 1; group <= n; group++)
             for (int accumulate = 0; accumulate < 2 && n % group == 0; accumulate++) {
                 int wrong = 0;
-                zp_sum s = {.n = n, .group = group, .out = out, .scale = 1.0f / (float)n, .accumulate = accumulate};
+                zp_sum s = {.n = n,
+                            .group = group,
+                            .out = out,
+                            .scale = 1.0f / (float)n,
+                            .accumulate = accumulate};
                 for (int p = 0; p < n; p++) s.source[p] = x + p * N;
                 for (size_t k = 1; k <= N && !wrong; k += k < 70 ? 1 : 821) {
                     memcpy(out, before, N * sizeof *out);
@@ -458,7 +505,8 @@ static void unit_sums(void) {
                         wrong |= memcmp(&out[i], &e, sizeof e);
                     }
                 }
-                test_check(!wrong, "sum of %d in groups of %d, accumulate %d", n, group, accumulate);
+                test_check(!wrong, "sum of %d in groups of %d, accumulate %d", n, group,
+                           accumulate);
             }
     free(x);
     free(out);
@@ -483,12 +531,15 @@ static void unit_trace(void) {
     zp_trace_visit(&t, 0);
     test_check(unit_trace_is(&t, 6, "012330"), "a first pass is written down");
     test_check(zp_trace_ahead(&t, 0, 3, soon) == 0, "nothing after the end");
-    test_check(zp_trace_ahead(&t, 1, 3, soon) == 3 && soon[0] == 0 && soon[2] == 2, "around the end");
+    test_check(zp_trace_ahead(&t, 1, 3, soon) == 3 && soon[0] == 0 && soon[2] == 2,
+               "around the end");
     t.at = 0;
     zp_trace_visit(&t, 0);
     test_check(unit_trace_is(&t, 1, "012330"), "as expected");
-    test_check(zp_trace_ahead(&t, 0, 5, soon) == 4 && soon[0] == 1 && soon[3] == 0, "distinct units ahead");
-    test_check(zp_trace_ahead(&t, 0, 0, soon) == 0 && zp_trace_ahead(&t, 0, 2, soon) == 2, "at most max");
+    test_check(zp_trace_ahead(&t, 0, 5, soon) == 4 && soon[0] == 1 && soon[3] == 0,
+               "distinct units ahead");
+    test_check(zp_trace_ahead(&t, 0, 0, soon) == 0 && zp_trace_ahead(&t, 0, 2, soon) == 2,
+               "at most max");
     zp_trace_visit(&t, 3);
     test_check(unit_trace_is(&t, 2, "0330"), "units that are skipped are taken out");
     zp_trace_visit(&t, 7);
@@ -506,7 +557,8 @@ static void unit_pool(void) {
     int b = -1;
     const int soon[] = {4, 1};
     test_check(zp_pool_add(&p, &bytes, 100, 1) == 0 && zp_pool_add(&p, &bytes, 10, 0) == 1
-               && zp_pool_add(&p, &bytes, 10, 0) == 2 && bytes == 480 && buffer[2].at == 440, "buffers");
+                   && zp_pool_add(&p, &bytes, 10, 0) == 2 && bytes == 480 && buffer[2].at == 440,
+               "buffers");
     memset(&buffer[3], 0, sizeof buffer[3]);
     for (int i = 0; i < 3; i++) buffer[i].open = 0, buffer[i].used = 0;
     test_check(zp_pool_take(&p, 9, 0, NULL, 0, &b) == 1 && b == 0, "a buffer of its own");
@@ -514,8 +566,10 @@ static void unit_pool(void) {
     test_check(zp_pool_take(&p, 1, -1, NULL, 0, &b) == 1 && b == 1, "a shared buffer");
     test_check(zp_pool_take(&p, 2, -1, NULL, 0, &b) == 1 && b == 2, "the other one");
     test_check(zp_pool_take(&p, 1, -1, NULL, 0, &b) == 0 && b == 1, "holds unit 1");
-    test_check(zp_pool_take(&p, 3, -1, NULL, 0, &b) == 1 && b == 2, "the one used longest ago goes");
-    test_check(zp_pool_take(&p, 4, -1, soon, 2, &b) == 1 && b == 2, "a unit that is wanted soon stays");
+    test_check(zp_pool_take(&p, 3, -1, NULL, 0, &b) == 1 && b == 2,
+               "the one used longest ago goes");
+    test_check(zp_pool_take(&p, 4, -1, soon, 2, &b) == 1 && b == 2,
+               "a unit that is wanted soon stays");
     buffer[2].open = buffer[1].open = 1;
     test_check(zp_pool_take(&p, 5, -1, NULL, 0, &b) == -1, "open buffers stay");
     test_check(zp_pool_find(&p, 4) == 2 && zp_pool_find(&p, 5) == -1, "who is where");
@@ -525,24 +579,32 @@ static void unit_pool(void) {
 
 /* ---- streams and events ---- */
 
-typedef struct unit_gate { int open; } unit_gate;
-typedef struct unit_note { int *list, *n, value; } unit_note;
+typedef struct unit_gate {
+    int open;
+} unit_gate;
+typedef struct unit_note {
+    int *list, *n, value;
+} unit_note;
 
 static void unit_gate_task(const void *args, size_t n, int threads) {
     unit_gate *g;
-    (void)n; (void)threads;
+    (void)n;
+    (void)threads;
     memcpy(&g, args, sizeof g);
     while (!__atomic_load_n(&g->open, __ATOMIC_ACQUIRE)) sched_yield();
 }
 static void unit_note_task(const void *args, size_t n, int threads) {
     unit_note a;
-    (void)n; (void)threads;
+    (void)n;
+    (void)threads;
     memcpy(&a, args, sizeof a);
     const int i = __atomic_load_n(a.n, __ATOMIC_RELAXED);
     a.list[i] = a.value;
     __atomic_store_n(a.n, i + 1, __ATOMIC_RELEASE);
 }
-static void unit_push_gate(zp_stream *s, unit_gate *g) { (void)zp_stream_push(s, unit_gate_task, &g, sizeof g, 0); }
+static void unit_push_gate(zp_stream *s, unit_gate *g) {
+    (void)zp_stream_push(s, unit_gate_task, &g, sizeof g, 0);
+}
 static void unit_open_gate(unit_gate *g) { __atomic_store_n(&g->open, 1, __ATOMIC_RELEASE); }
 static void unit_push_note(zp_stream *s, int *list, int *n, int value) {
     unit_note a = {list, n, value};
@@ -569,7 +631,8 @@ static void unit_events(void) {
     memset(&e, 0, sizeof e);
     memset(&never, 0, sizeof never);
     (void)zp_device_open(&d);
-    if (!test_check(!zp_stream_open(&a, &d, 1, 1) && !zp_stream_open(&b, &d, 1, 1), "streams")) return;
+    if (!test_check(!zp_stream_open(&a, &d, 1, 1) && !zp_stream_open(&b, &d, 1, 1), "streams"))
+        return;
     (void)zp_event_wait(&b, &never);
     unit_push_note(&b, list, &n, 0);
     test_check(unit_arrives(&n, 1), "a wait on an event never recorded is no wait");
@@ -622,7 +685,8 @@ static void unit_event_of_caller(void) {
     (void)zp_event_record(&a, &theirs);
     unit_open_gate(&gate);
     (void)zp_event_wait(&s, &theirs);
-    test_check(__atomic_load_n(&n, __ATOMIC_ACQUIRE) == 2, "the caller waits for what was queued before");
+    test_check(__atomic_load_n(&n, __ATOMIC_ACQUIRE) == 2,
+               "the caller waits for what was queued before");
     zp_stream_close(&a);
     zp_device_close(&d);
 }
@@ -649,12 +713,15 @@ static void unit_queue(void) {
 /* ---- errors ---- */
 
 /* The result, and a sentence that names the call, the rank and what was wrong. */
-static void unit_error(zero_ctx *z, zero_result got, zero_result expected, const char *call, const char *what) {
+static void unit_error(zero_ctx *z, zero_result got, zero_result expected, const char *call,
+                       const char *what) {
     char rank[64];
     const char *text = zero_last_error(z);
     snprintf(rank, sizeof rank, "%s, rank %d of %d: ", call, zero_rank(z), zero_nranks(z));
-    test_check(got == expected && !strncmp(text, rank, strlen(rank)) && strstr(text + strlen(rank), what),
-               "%s must fail with %d and name \"%s\": %d, \"%s\"", call, (int)expected, what, (int)got, text);
+    test_check(got == expected && !strncmp(text, rank, strlen(rank))
+                   && strstr(text + strlen(rank), what),
+               "%s must fail with %d and name \"%s\": %d, \"%s\"", call, (int)expected, what,
+               (int)got, text);
 }
 
 static zero_ctx *unit_create(const zero_config *given) {
@@ -674,7 +741,8 @@ static void unit_bad_config(zero_config cfg, const char *what) {
     cfg.log = test_quiet;
     const zero_result r = zero_create(&z, &cfg, &comm);
     unit_error(z, r, ZERO_ERR_ARGUMENT, "zero_create", what);
-    test_check(zero_tensor(z, &d) == ZERO_ERR_ARGUMENT && zero_build(z) == ZERO_ERR_ARGUMENT, "%s: sticky", what);
+    test_check(zero_tensor(z, &d) == ZERO_ERR_ARGUMENT && zero_build(z) == ZERO_ERR_ARGUMENT,
+               "%s: sticky", what);
     zero_destroy(z);
 }
 
@@ -714,7 +782,8 @@ static void unit_comm_errors(void) {
     unit_bad_comm((zero_comm){ZERO_COMM_LOCAL, 0, NULL, 0}, ZERO_ERR_ARGUMENT, "handle is NULL");
     unit_bad_comm((zero_comm){(zero_comm_kind)9, 0, NULL, 0}, ZERO_ERR_ARGUMENT, "kind is 9");
     for (int i = 0; i < 3; i++) { /* a group of its own each: who cannot join ends it for all */
-        static const zero_comm bad[] = {{ZERO_COMM_LOCAL, 1, NULL, 0}, {ZERO_COMM_LOCAL, -1, NULL, 0},
+        static const zero_comm bad[] = {{ZERO_COMM_LOCAL, 1, NULL, 0},
+                                        {ZERO_COMM_LOCAL, -1, NULL, 0},
                                         {ZERO_COMM_LOCAL, 0, NULL, 2}};
         static const char *const what[] = {"rank is 1", "rank is -1", "node_size 2"};
         if (!test_check(!zero_local_create(&local, 1, 0), "a group")) return;
@@ -736,15 +805,19 @@ static void unit_resolved_config(void) {
     zero_config given = {.stage = 2};
     zero_ctx *z = unit_create(&given);
     zero_query_config(z, &seen);
-    test_check(seen.stage == 2 && seen.micro_steps == 1 && seen.accumulation == ZERO_ACCUMULATE_SHARDED
-               && seen.prefetch == 1 && seen.timeout_s == 600 && seen.threads >= 1, "defaults at stage 2");
-    test_check(zero_rank(z) == 0 && zero_nranks(z) == 1 && zero_loss_scale(z) == 1.0f, "rank 0 of 1");
+    test_check(seen.stage == 2 && seen.micro_steps == 1
+                   && seen.accumulation == ZERO_ACCUMULATE_SHARDED && seen.prefetch == 1
+                   && seen.timeout_s == 600 && seen.threads >= 1,
+               "defaults at stage 2");
+    test_check(zero_rank(z) == 0 && zero_nranks(z) == 1 && zero_loss_scale(z) == 1.0f,
+               "rank 0 of 1");
     zero_destroy(z);
     given.stage = 1;
     given.prefetch = ZERO_NONE;
     z = unit_create(&given);
     zero_query_config(z, &seen);
-    test_check(seen.accumulation == ZERO_ACCUMULATE_LOCAL && seen.prefetch == 0, "defaults at stage 1");
+    test_check(seen.accumulation == ZERO_ACCUMULATE_LOCAL && seen.prefetch == 0,
+               "defaults at stage 1");
     zero_destroy(z);
 }
 
@@ -762,8 +835,10 @@ static void unit_tensor_errors(void) {
     unit_bad_tensor(z, (zero_tensor_desc){"", 1, 1, 0, 0, 0, 0}, "name");
     unit_bad_tensor(z, good, "tensor good was announced before");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 0, 1, 0, 0, 0, 0}, "tensor b: numel is 0");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", (size_t)-1, 1, 0, 0, 0, 0}, "tensor b: numel is 18446744073709551615");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", (size_t)1 << 48, 1 << 20, 0, 0, 0, 0}, "tensor b: numel");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", (size_t)-1, 1, 0, 0, 0, 0},
+                    "tensor b: numel is 18446744073709551615");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", (size_t)1 << 48, 1 << 20, 0, 0, 0, 0},
+                    "tensor b: numel");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, -1, 0, 0, 0, 0}, "tensor b: layers -1");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, -3, 0, 0, 0}, "unit -3");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, -4, 0, 0}, "uses -4");
@@ -779,9 +854,11 @@ static void unit_tensor_errors(void) {
 
 /* Three units; "top" is used twice, "bias" is KEEP. */
 static void unit_announce_all(zero_ctx *z) {
-    const zero_tensor_desc top = {"top", 40, 1, 0, 2, 0, 0}, body = {"body", 100, 2, 1, 0, 0, sizeof(float *)};
+    const zero_tensor_desc top = {"top", 40, 1, 0, 2, 0, 0},
+                           body = {"body", 100, 2, 1, 0, 0, sizeof(float *)};
     const zero_tensor_desc bias = {"bias", 5, 2, 1, 0, ZERO_KEEP, 2 * sizeof(float *)};
-    test_check(!zero_tensor(z, &top) && !zero_tensor(z, &body) && !zero_tensor(z, &bias), "tensors");
+    test_check(!zero_tensor(z, &top) && !zero_tensor(z, &body) && !zero_tensor(z, &bias),
+               "tensors");
 }
 
 static zero_ctx *unit_built(const zero_config *cfg) {
@@ -796,7 +873,8 @@ static int unit_micro(zero_ctx *z, int micro, int micro_steps) {
     int bad = zero_bind(z, &p, &g) || zero_pass_begin(z, ZERO_TRAIN, micro, micro_steps);
     for (int u = 0; u < 3; u++) bad |= zero_forward_begin(z, u, &p) || zero_forward_end(z, u);
     bad |= zero_backward_begin(z, 0, &p, &g) || zero_backward_end(z, 0);
-    for (int u = 2; u >= 0; u--) bad |= zero_backward_begin(z, u, &p, &g) || zero_backward_end(z, u);
+    for (int u = 2; u >= 0; u--)
+        bad |= zero_backward_begin(z, u, &p, &g) || zero_backward_end(z, u);
     return !bad && !zero_pass_end(z);
 }
 
@@ -822,8 +900,10 @@ static void unit_errors_before_build(void) {
     unit_error(z, zero_norm(z, &norm), S, "zero_norm", "zero_reduce");
     unit_error(z, zero_step(z, &unit_adamw), S, "zero_step", "zero_reduce");
     unit_error(z, zero_step_result(z, &report), S, "zero_step_result", "no step");
-    unit_error(z, zero_read_tensor(z, "top", ZERO_PARAMETER, 0, 1, &x), S, "zero_read_tensor", "zero_build");
-    unit_error(z, zero_write_tensor(z, "top", ZERO_PARAMETER, 0, 1, &x), S, "zero_write_tensor", "zero_build");
+    unit_error(z, zero_read_tensor(z, "top", ZERO_PARAMETER, 0, 1, &x), S, "zero_read_tensor",
+               "zero_build");
+    unit_error(z, zero_write_tensor(z, "top", ZERO_PARAMETER, 0, 1, &x), S, "zero_write_tensor",
+               "zero_build");
     unit_error(z, zero_broadcast(z, &x, 4, 0), S, "zero_broadcast", "zero_build");
     unit_error(z, zero_query_stats(z, &stats), S, "zero_query_stats", "zero_build");
     test_check(zero_build(z) == ZERO_OK, "errors of order harm nothing");
@@ -842,8 +922,10 @@ static void unit_errors_of_hooks(void) {
     unit_error(z, zero_pass_begin(z, (zero_pass)2, 0, 1), A, "zero_pass_begin", "2");
     unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 3), A, "zero_pass_begin", "micro_steps is 3");
     unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 0), A, "zero_pass_begin", "micro_steps is 0");
-    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 1, 2), S, "zero_pass_begin", "micro-step 1 of 2, expected 0");
-    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, -1, 2), S, "zero_pass_begin", "micro-step -1 of 2");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 1, 2), S, "zero_pass_begin",
+               "micro-step 1 of 2, expected 0");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, -1, 2), S, "zero_pass_begin",
+               "micro-step -1 of 2");
     test_check(!zero_pass_begin(z, ZERO_TRAIN, 0, 2), "pass");
     unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 2), S, "zero_pass_begin", "has not ended");
     unit_error(z, zero_forward_begin(z, 3, &p), A, "zero_forward_begin", "unit 3, expected 0..2");
@@ -857,18 +939,22 @@ static void unit_errors_of_hooks(void) {
     test_check(!zero_forward_end(z, 1) && !zero_backward_begin(z, 2, &p, &g), "backward");
     unit_error(z, zero_pass_end(z), S, "zero_pass_end", "unit 2: its backward");
     test_check(!zero_backward_end(z, 2), "backward");
-    unit_error(z, zero_backward_begin(z, 2, &p, &g), S, "zero_backward_begin", "unit 2: its gradient is complete after 1");
+    unit_error(z, zero_backward_begin(z, 2, &p, &g), S, "zero_backward_begin",
+               "unit 2: its gradient is complete after 1");
     test_check(!zero_backward_begin(z, 0, &p, &g) && !zero_backward_end(z, 0), "first use");
     test_check(!zero_backward_begin(z, 0, NULL, &g), "second use");
     unit_error(z, zero_backward_begin(z, 0, &p, &g), S, "zero_backward_begin", "unit 0");
     test_check(!zero_backward_end(z, 0), "second use");
-    unit_error(z, zero_backward_begin(z, 0, &p, &g), S, "zero_backward_begin", "complete after 2 uses");
+    unit_error(z, zero_backward_begin(z, 0, &p, &g), S, "zero_backward_begin",
+               "complete after 2 uses");
     unit_error(z, zero_reduce(z), S, "zero_reduce", "2 micro-steps");
     test_check(!zero_pass_end(z), "pass");
-    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 2), S, "zero_pass_begin", "micro-step 0 of 2, expected 1 of 2");
+    unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 2), S, "zero_pass_begin",
+               "micro-step 0 of 2, expected 1 of 2");
     unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 1, 1), S, "zero_pass_begin", "micro-step 1 of 1");
     unit_error(z, zero_reduce(z), S, "zero_reduce", "2 micro-steps");
-    test_check(unit_micro(z, 1, 2) && !zero_reduce(z) && !zero_step(z, &unit_adamw), "errors of order harm nothing");
+    test_check(unit_micro(z, 1, 2) && !zero_reduce(z) && !zero_step(z, &unit_adamw),
+               "errors of order harm nothing");
     zero_destroy(z);
 }
 
@@ -878,10 +964,12 @@ static void unit_errors_of_evaluation(void) {
     const zero_result S = ZERO_ERR_STATE;
     float x = 0;
     test_check(!zero_pass_begin(z, ZERO_EVAL, 0, 1) && !zero_forward_begin(z, 1, &p), "evaluation");
-    unit_error(z, zero_backward_begin(z, 1, &p, &g), S, "zero_backward_begin", "unit 1: an evaluation");
+    unit_error(z, zero_backward_begin(z, 1, &p, &g), S, "zero_backward_begin",
+               "unit 1: an evaluation");
     unit_error(z, zero_reduce(z), S, "zero_reduce", "micro-steps");
     unit_error(z, zero_step(z, &unit_adamw), S, "zero_step", "zero_reduce");
-    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 1, &x), S, "zero_read_tensor", "passes");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 1, &x), S, "zero_read_tensor",
+               "passes");
     unit_error(z, zero_pass_end(z), S, "zero_pass_end", "unit 1");
     test_check(!zero_forward_end(z, 1) && !zero_pass_end(z), "evaluation");
     unit_error(z, zero_forward_begin(z, 1, &p), S, "zero_forward_begin", "unit 1: no pass");
@@ -893,10 +981,12 @@ static void unit_errors_of_steps(void) {
     zero_step_report report;
     double norm;
     const zero_result S = ZERO_ERR_STATE, A = ZERO_ERR_ARGUMENT;
-    static const zero_adamw bad[] = {{-1, 0.9f, 0.9f, 0, 0, 0}, {1, 1.0f, 0.9f, 0, 0, 0}, {1, -0.1f, 0.9f, 0, 0, 0},
-                                     {1, 0.9f, 1.5f, 0, 0, 0}, {1, 0.9f, NAN, 0, 0, 0}, {1, 0.9f, 0.9f, -1, 0, 0},
-                                     {1, 0.9f, 0.9f, 0, -2, 0}, {1, 0.9f, 0.9f, 0, 0, -3}, {1, 0.9f, 0.9f, 0, 0, NAN}};
-    static const char *const what[] = {"lr -1", "betas 1 ", "betas -0.1", "and 1.5", "and nan", "eps -1",
+    static const zero_adamw bad[] = {
+        {-1, 0.9f, 0.9f, 0, 0, 0}, {1, 1.0f, 0.9f, 0, 0, 0},  {1, -0.1f, 0.9f, 0, 0, 0},
+        {1, 0.9f, 1.5f, 0, 0, 0},  {1, 0.9f, NAN, 0, 0, 0},   {1, 0.9f, 0.9f, -1, 0, 0},
+        {1, 0.9f, 0.9f, 0, -2, 0}, {1, 0.9f, 0.9f, 0, 0, -3}, {1, 0.9f, 0.9f, 0, 0, NAN}};
+    static const char *const what[] = {"lr -1",           "betas 1 ",    "betas -0.1",
+                                       "and 1.5",         "and nan",     "eps -1",
                                        "weight_decay -2", "max_norm -3", "max_norm nan"};
     test_check(unit_micro(z, 0, 1), "a pass");
     unit_error(z, zero_step(z, &unit_adamw), S, "zero_step", "zero_reduce comes first");
@@ -922,18 +1012,29 @@ static void unit_errors_of_access(void) {
     float x[256] = {0};
     double sums[65] = {0};
     const zero_result S = ZERO_ERR_STATE, A = ZERO_ERR_ARGUMENT;
-    unit_error(z, zero_read_tensor(z, "nobody", ZERO_PARAMETER, 0, 1, x), A, "zero_read_tensor", "nobody");
-    unit_error(z, zero_read_tensor(z, NULL, ZERO_PARAMETER, 0, 1, x), A, "zero_read_tensor", "NULL");
-    unit_error(z, zero_read_tensor(z, "body", (zero_kind)4, 0, 1, x), A, "zero_read_tensor", "body: kind 4");
-    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 201, x), A, "zero_read_tensor", "body has 200 elements");
-    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 201, 0, x), A, "zero_read_tensor", "[201, 201)");
-    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, (size_t)-1, 2, x), A, "zero_read_tensor", "200");
-    unit_error(z, zero_read_tensor(z, "body", ZERO_GRADIENT, 0, 1, x), S, "zero_read_tensor", "body: gradients");
-    unit_error(z, zero_write_tensor(z, "body", ZERO_GRADIENT, 0, 1, x), S, "zero_write_tensor", "body: gradients");
-    unit_error(z, zero_write_tensor(z, "body", ZERO_PARAMETER, 0, 1, NULL), A, "zero_write_tensor", "body: values");
-    test_check(!zero_read_tensor(z, "body", ZERO_PARAMETER, 200, 0, NULL), "nothing read at the end");
+    unit_error(z, zero_read_tensor(z, "nobody", ZERO_PARAMETER, 0, 1, x), A, "zero_read_tensor",
+               "nobody");
+    unit_error(z, zero_read_tensor(z, NULL, ZERO_PARAMETER, 0, 1, x), A, "zero_read_tensor",
+               "NULL");
+    unit_error(z, zero_read_tensor(z, "body", (zero_kind)4, 0, 1, x), A, "zero_read_tensor",
+               "body: kind 4");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 201, x), A, "zero_read_tensor",
+               "body has 200 elements");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 201, 0, x), A, "zero_read_tensor",
+               "[201, 201)");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, (size_t)-1, 2, x), A,
+               "zero_read_tensor", "200");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_GRADIENT, 0, 1, x), S, "zero_read_tensor",
+               "body: gradients");
+    unit_error(z, zero_write_tensor(z, "body", ZERO_GRADIENT, 0, 1, x), S, "zero_write_tensor",
+               "body: gradients");
+    unit_error(z, zero_write_tensor(z, "body", ZERO_PARAMETER, 0, 1, NULL), A, "zero_write_tensor",
+               "body: values");
+    test_check(!zero_read_tensor(z, "body", ZERO_PARAMETER, 200, 0, NULL),
+               "nothing read at the end");
     unit_error(z, zero_slot(z, "nobody", 0, NULL, NULL), A, "zero_slot", "nobody");
-    unit_error(z, zero_slot(z, "body", 2, NULL, NULL), A, "zero_slot", "body: layer 2, expected 0..1");
+    unit_error(z, zero_slot(z, "body", 2, NULL, NULL), A, "zero_slot",
+               "body: layer 2, expected 0..1");
     unit_error(z, zero_slot(z, "body", -1, NULL, NULL), A, "zero_slot", "layer -1");
     unit_error(z, zero_all_sum(z, sums, 65), A, "zero_all_sum", "n is 65");
     unit_error(z, zero_all_sum(z, sums, -1), A, "zero_all_sum", "n is -1");
@@ -942,9 +1043,11 @@ static void unit_errors_of_access(void) {
     unit_error(z, zero_broadcast(z, x, 4, -1), A, "zero_broadcast", "root is -1");
     unit_error(z, zero_query_stats(z, NULL), A, "zero_query_stats", "NULL");
     unit_error(z, zero_query_plan(z, NULL), A, "zero_query_plan", "NULL");
-    unit_error(z, zero_query_plan_unit(z, 4, NULL), A, "zero_query_plan_unit", "unit 4, expected 0..3");
+    unit_error(z, zero_query_plan_unit(z, 4, NULL), A, "zero_query_plan_unit",
+               "unit 4, expected 0..3");
     test_check(unit_micro(z, 0, 1), "a pass");
-    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 1, x), S, "zero_read_tensor", "passes");
+    unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 1, x), S, "zero_read_tensor",
+               "passes");
     zero_destroy(z);
 }
 
@@ -955,11 +1058,14 @@ static void unit_too_many_open(test_rank *r) {
     zero_config cfg = {.stage = 3, .no_mapping = 1, .prefetch = 1, .log = test_quiet};
     zero_comm comm = test_comm(r);
     const zero_tensor_desc d = {"w", 50, 8, 0, 0, 0, 0};
-    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &d) || zero_build(z) || zero_pass_begin(z, ZERO_EVAL, 0, 1))
+    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &d) || zero_build(z)
+        || zero_pass_begin(z, ZERO_EVAL, 0, 1))
         test_rank_fail(r, "%s", zero_last_error(z));
     for (int u = 0; u < 3 && !r->failed; u++)
         if (zero_forward_begin(z, u, &p)) test_rank_fail(r, "unit %d: %s", u, zero_last_error(z));
-    if (!r->failed && (zero_forward_begin(z, 5, &p) != ZERO_ERR_STATE || !strstr(zero_last_error(z), "unit 5: all 3")))
+    if (!r->failed
+        && (zero_forward_begin(z, 5, &p) != ZERO_ERR_STATE
+            || !strstr(zero_last_error(z), "unit 5: all 3")))
         test_rank_fail(r, "a fourth unit: %s", zero_last_error(z));
     for (int u = 0; u < 3 && !r->failed; u++)
         if (zero_forward_end(z, u)) test_rank_fail(r, "%s", zero_last_error(z));
@@ -970,7 +1076,9 @@ static void unit_too_many_open(test_rank *r) {
 
 /* ---- the plan ---- */
 
-static int unit_same_plan(const zero_plan *a, const zero_plan *b) { return !memcmp(a, b, sizeof *a); }
+static int unit_same_plan(const zero_plan *a, const zero_plan *b) {
+    return !memcmp(a, b, sizeof *a);
+}
 
 static size_t unit_share(size_t p, int n) { return (p + (size_t)n - 1) / (size_t)n; }
 
@@ -993,24 +1101,31 @@ static void unit_plan_rank(test_rank *r) {
     size_t numel = 0, padded = 0, sent = 0;
     memset(&unit, 0, sizeof unit);
     memset(&first, 0, sizeof first);
-    if (zero_create(&z, cfg, &comm)) test_rank_fail(r, "%s", zero_last_error(z));
+    if (zero_create(&z, cfg, &comm))
+        test_rank_fail(r, "%s", zero_last_error(z));
     else {
         unit_announce_all(z);
         if (zero_query_plan(z, &before) || zero_query_plan_unit(z, 1, &first) || zero_build(z)
-            || zero_query_plan(z, &after) || zero_query_stats(z, &stats)) test_rank_fail(r, "%s", zero_last_error(z));
+            || zero_query_plan(z, &after) || zero_query_stats(z, &stats))
+            test_rank_fail(r, "%s", zero_last_error(z));
     }
     for (int u = 0; u < 4 && !r->failed; u++) {
         if (zero_query_plan_unit(z, u, &unit)) test_rank_fail(r, "%s", zero_last_error(z));
-        if (u == 1 && memcmp(&unit, &first, sizeof unit)) test_rank_fail(r, "unit 1 is planned otherwise after build");
+        if (u == 1 && memcmp(&unit, &first, sizeof unit))
+            test_rank_fail(r, "unit 1 is planned otherwise after build");
         numel += unit.numel;
         padded += unit.padded;
         sent += unit.sent_bytes;
     }
-    if (!r->failed && (!unit_same_plan(&before, &after) || numel != before.numel || padded != before.padded_numel
-                       || sent != before.sent_bytes || numel != 250 || before.units != 4))
+    if (!r->failed
+        && (!unit_same_plan(&before, &after) || numel != before.numel
+            || padded != before.padded_numel || sent != before.sent_bytes || numel != 250
+            || before.units != 4))
         test_rank_fail(r, "the plan before build is not the one after");
-    if (!r->failed && (stats.param_bytes != before.param_bytes || stats.grad_bytes != before.grad_bytes
-                       || stats.optimizer_bytes != before.optimizer_bytes || stats.buffer_bytes != before.buffer_bytes))
+    if (!r->failed
+        && (stats.param_bytes != before.param_bytes || stats.grad_bytes != before.grad_bytes
+            || stats.optimizer_bytes != before.optimizer_bytes
+            || stats.buffer_bytes != before.buffer_bytes))
         test_rank_fail(r, "what was allocated is not what was planned");
     if (!r->failed && before.formula_bytes != unit_formula(cfg->stage, 250, r->nranks))
         test_rank_fail(r, "formula of stage %d: %zu", cfg->stage, before.formula_bytes);
@@ -1021,11 +1136,14 @@ static void unit_plans(void) {
     for (int stage = 0; stage < 4; stage++)
         for (int nranks = 1; nranks <= 5; nranks++)
             for (int k = 0; k < 6; k++) {
-                zero_config cfg = {.stage = stage, .micro_steps = 1 + k % 3, .no_mapping = k & 1, .log = test_quiet};
+                zero_config cfg = {.stage = stage,
+                                   .micro_steps = 1 + k % 3,
+                                   .no_mapping = k & 1,
+                                   .log = test_quiet};
                 cfg.accumulation = (zero_accumulation)(k % 3);
                 cfg.persistence_numel = k == 5 ? ZERO_NONE : 0;
-                test_check(test_ranks(nranks, 0, unit_plan_rank, &cfg), "plan of stage %d, %d ranks, %d: %s", stage,
-                           nranks, k, test_first);
+                test_check(test_ranks(nranks, 0, unit_plan_rank, &cfg),
+                           "plan of stage %d, %d ranks, %d: %s", stage, nranks, k, test_first);
             }
 }
 
@@ -1035,8 +1153,10 @@ static void unit_bucket_error(void) {
     zero_plan plan;
     zero_ctx *z = unit_create(&cfg);
     unit_announce_all(z);
-    unit_error(z, zero_query_plan(z, &plan), ZERO_ERR_ARGUMENT, "zero_query_plan", "bucket_numel is 100");
-    test_check(strstr(zero_last_error(z), "has 112 elements") != NULL, "the least bucket: %s", zero_last_error(z));
+    unit_error(z, zero_query_plan(z, &plan), ZERO_ERR_ARGUMENT, "zero_query_plan",
+               "bucket_numel is 100");
+    test_check(strstr(zero_last_error(z), "has 112 elements") != NULL, "the least bucket: %s",
+               zero_last_error(z));
     unit_error(z, zero_build(z), ZERO_ERR_ARGUMENT, "zero_build", "bucket_numel is 100");
     zero_destroy(z);
 }
@@ -1044,7 +1164,8 @@ static void unit_bucket_error(void) {
 /* ---- one rank ---- */
 
 static void unit_base_spec(host_spec *s, int nranks, int stage) {
-    static const zero_tensor_desc desc[] = {{"emb", 700, 1, 0, 2, 0, 0}, {"mat", 331, 3, 1, 0, 0, 0},
+    static const zero_tensor_desc desc[] = {{"emb", 700, 1, 0, 2, 0, 0},
+                                            {"mat", 331, 3, 1, 0, 0, 0},
                                             {"vec", 17, 3, 1, 0, ZERO_NO_DECAY | ZERO_ONE_D, 0},
                                             {"norm", 9, 3, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0},
                                             {"out", 5, 1, 4, 0, ZERO_ONE_D, 0}};
@@ -1083,7 +1204,8 @@ static void unit_plain_rank(test_rank *rank) {
         host_reference_step(&reference, s, 0, h.step, 1.0f);
     }
     ok = ok && host_compare(&h, ZERO_PARAMETER, reference.p, "parameter")
-      && host_compare(&h, ZERO_MOMENT_1, reference.m, "m") && host_compare(&h, ZERO_MOMENT_2, reference.v, "v");
+         && host_compare(&h, ZERO_MOMENT_1, reference.m, "m")
+         && host_compare(&h, ZERO_MOMENT_2, reference.v, "v");
     zero_destroy(h.z);
     host_reference_close(&reference, s);
 }
@@ -1093,8 +1215,8 @@ static void unit_plain(void) {
         for (int nranks = 1; nranks <= 3; nranks++) {
             host_spec s;
             unit_base_spec(&s, nranks, stage);
-            test_check(test_ranks(nranks, 0, unit_plain_rank, &s), "plain AdamW, stage %d, %d ranks: %s", stage, nranks,
-                       test_first);
+            test_check(test_ranks(nranks, 0, unit_plain_rank, &s),
+                       "plain AdamW, stage %d, %d ranks: %s", stage, nranks, test_first);
         }
 }
 
@@ -1105,8 +1227,8 @@ typedef struct unit_bad { /* what goes wrong in step 1: elements, each on one ra
     int n, tensor[2], rank[2], micro;
     size_t element[2];
     float value;
-    int expect;           /* which of them is named */
-    int owner;            /* rank that owns it */
+    int expect; /* which of them is named */
+    int owner;  /* rank that owns it */
 } unit_bad;
 
 static void unit_poison(host_run *h, int t, size_t first, float *g) {
@@ -1117,16 +1239,19 @@ static void unit_poison(host_run *h, int t, size_t first, float *g) {
             g[b->element[i] - first] = b->value;
 }
 
-/* Where an element lies, from the header's words alone: tensors of a unit on lines, equal shards. */
+/* Where an element lies, from the header's words alone: tensors of a unit on lines, equal shards.
+ */
 static int unit_owner(zero_ctx *z, const host_spec *s, int tensor, size_t element) {
     const zero_tensor_desc *d = &s->desc[tensor];
-    const int kept = d->flags & ZERO_KEEP, unit = kept ? s->units : d->unit + (int)(element / d->numel);
+    const int kept = d->flags & ZERO_KEEP,
+              unit = kept ? s->units : d->unit + (int)(element / d->numel);
     size_t at = 0;
     zero_plan_unit plan;
     for (int t = 0; t < tensor; t++) {
         const zero_tensor_desc *o = &s->desc[t];
         const size_t layers = o->layers ? (size_t)o->layers : 1;
-        if (kept ? !(o->flags & ZERO_KEEP) : (o->flags & ZERO_KEEP) || !host_in_unit(o, unit)) continue;
+        if (kept ? !(o->flags & ZERO_KEEP) : (o->flags & ZERO_KEEP) || !host_in_unit(o, unit))
+            continue;
         at += (o->numel * (kept ? layers : 1) + 15) / 16 * 16;
     }
     if (zero_query_plan_unit(z, unit, &plan)) return -1;
@@ -1143,10 +1268,13 @@ static int unit_check_report(host_run *h, const unit_bad *b) {
                        (long long)r.steps, (long long)r.skipped);
     else if (!bad && (r.bad_tensor || !isfinite(r.norm)))
         test_rank_fail(h->rank, "step %d: %s is bad in a good step", h->step, r.bad_tensor);
-    else if (bad && (isfinite(r.norm) || !r.bad_tensor || strcmp(r.bad_tensor, s->desc[t].name)
-                     || r.bad_index != b->element[b->expect] || r.bad_rank != unit_owner(h->z, s, t, b->element[b->expect])))
-        test_rank_fail(h->rank, "%s[%zu] of rank %d is bad, reported %s[%zu] of rank %d", s->desc[t].name,
-                       b->element[b->expect], unit_owner(h->z, s, t, b->element[b->expect]),
+    else if (bad
+             && (isfinite(r.norm) || !r.bad_tensor || strcmp(r.bad_tensor, s->desc[t].name)
+                 || r.bad_index != b->element[b->expect]
+                 || r.bad_rank != unit_owner(h->z, s, t, b->element[b->expect])))
+        test_rank_fail(h->rank, "%s[%zu] of rank %d is bad, reported %s[%zu] of rank %d",
+                       s->desc[t].name, b->element[b->expect],
+                       unit_owner(h->z, s, t, b->element[b->expect]),
                        r.bad_tensor ? r.bad_tensor : "nothing", r.bad_index, r.bad_rank);
     return !h->rank->failed;
 }
@@ -1161,7 +1289,8 @@ static void unit_bad_rank(test_rank *rank) {
         ok = unit_step(&h) && unit_check_report(&h, b);
         const uint64_t hash = ok ? host_hash(&h) : 0;
         if (ok && h.step >= 1 && (hash == before) != (h.step == 1))
-            test_rank_fail(rank, "step %d: weights, m and v %s", h.step, h.step == 1 ? "moved" : "did not move");
+            test_rank_fail(rank, "step %d: weights, m and v %s", h.step,
+                           h.step == 1 ? "moved" : "did not move");
         before = hash;
         ok &= !rank->failed;
     }
@@ -1180,23 +1309,43 @@ static void unit_bad_case(int nranks, int stage, int k, const unit_bad *what) {
     b.spec.cfg.no_overlap = k % 3 == 1;
     b.value = values[k % 3];
     for (int i = 0; i < b.n; i++) b.rank[i] %= nranks;
-    test_check(test_ranks(nranks, 0, unit_bad_rank, &b), "%s[%zu] is %g, stage %d, %d ranks, %d: %s",
-               b.spec.desc[b.tensor[0]].name, b.element[0], (double)b.value, stage, nranks, k, test_first);
+    test_check(test_ranks(nranks, 0, unit_bad_rank, &b),
+               "%s[%zu] is %g, stage %d, %d ranks, %d: %s", b.spec.desc[b.tensor[0]].name,
+               b.element[0], (double)b.value, stage, nranks, k, test_first);
 }
 
 static void unit_skips(void) {
-    static const unit_bad cases[] = { /* n, tensors, ranks, micro, elements, value, the one named */
-        {.n = 1, .tensor = {0, 0}, .rank = {0, 0}, .element = {0, 0}},     /* the very first */
-        {.n = 1, .tensor = {0, 0}, .rank = {1, 0}, .element = {699, 0}},   /* of a tied tensor, last shard */
-        {.n = 1, .tensor = {1, 0}, .rank = {2, 0}, .element = {330, 0}},   /* layer 0's last */
-        {.n = 1, .tensor = {1, 0}, .rank = {3, 0}, .element = {331, 0}},   /* layer 1's first */
-        {.n = 1, .tensor = {2, 0}, .rank = {1, 0}, .element = {50, 0}},    /* last shard, which is padded */
-        {.n = 1, .tensor = {3, 0}, .rank = {0, 0}, .element = {13, 0}},    /* KEEP */
-        {.n = 1, .tensor = {4, 0}, .rank = {1, 0}, .element = {4, 0}},     /* most shards are empty */
-        {.n = 2, .tensor = {1, 1}, .rank = {0, 1}, .element = {5, 700}, .expect = 0},  /* two units, one shard */
+    static const unit_bad cases[] = {
+        /* n, tensors, ranks, micro, elements, value, the one named */
+        {.n = 1, .tensor = {0, 0}, .rank = {0, 0}, .element = {0, 0}}, /* the very first */
+        {.n = 1,
+         .tensor = {0, 0},
+         .rank = {1, 0},
+         .element = {699, 0}}, /* of a tied tensor, last shard */
+        {.n = 1, .tensor = {1, 0}, .rank = {2, 0}, .element = {330, 0}}, /* layer 0's last */
+        {.n = 1, .tensor = {1, 0}, .rank = {3, 0}, .element = {331, 0}}, /* layer 1's first */
+        {.n = 1,
+         .tensor = {2, 0},
+         .rank = {1, 0},
+         .element = {50, 0}}, /* last shard, which is padded */
+        {.n = 1, .tensor = {3, 0}, .rank = {0, 0}, .element = {13, 0}}, /* KEEP */
+        {.n = 1, .tensor = {4, 0}, .rank = {1, 0}, .element = {4, 0}},  /* most shards are empty */
+        {.n = 2,
+         .tensor = {1, 1},
+         .rank = {0, 1},
+         .element = {5, 700},
+         .expect = 0}, /* two units, one shard */
         {.n = 2, .tensor = {1, 0}, .rank = {0, 2}, .element = {900, 2}, .expect = 1},
-        {.n = 2, .tensor = {3, 1}, .rank = {2, 2}, .element = {0, 993 - 1}, .expect = 1}, /* KEEP is the last unit */
-        {.n = 2, .tensor = {0, 0}, .rank = {3, 0}, .element = {650, 20}, .expect = 1}};  /* one unit, two shards */
+        {.n = 2,
+         .tensor = {3, 1},
+         .rank = {2, 2},
+         .element = {0, 993 - 1},
+         .expect = 1}, /* KEEP is the last unit */
+        {.n = 2,
+         .tensor = {0, 0},
+         .rank = {3, 0},
+         .element = {650, 20},
+         .expect = 1}}; /* one unit, two shards */
     for (int i = 0; i < 11; i++)
         for (int stage = 0; stage < 4; stage++)
             for (int nranks = 1; nranks <= 4; nranks += nranks == 1 ? 2 : 1)
@@ -1211,25 +1360,29 @@ static void unit_unchecked_rank(test_rank *rank) {
     float seen[2] = {0, 0};
     int ok = host_open(&h, &b->spec, rank);
     for (h.step = 0; h.step < 2 && ok; h.step++) ok = unit_step(&h);
-    if (ok && (zero_step_result(h.z, &r) || zero_read_tensor(h.z, "mat", ZERO_PARAMETER, 4, 2, seen)))
+    if (ok
+        && (zero_step_result(h.z, &r) || zero_read_tensor(h.z, "mat", ZERO_PARAMETER, 4, 2, seen)))
         test_rank_fail(rank, "%s", zero_last_error(h.z));
     const int steps = b->spec.adamw.max_norm > 0 ? 1 : 2;
-    if (ok && (r.stepped != (steps == 2) || r.steps != steps || isfinite(r.norm) || isfinite(seen[0]) == (steps == 2)
-               || !isfinite(seen[1])))
-        test_rank_fail(rank, "stepped %d, mat[4] %g, mat[5] %g", r.stepped, (double)seen[0], (double)seen[1]);
+    if (ok
+        && (r.stepped != (steps == 2) || r.steps != steps || isfinite(r.norm)
+            || isfinite(seen[0]) == (steps == 2) || !isfinite(seen[1])))
+        test_rank_fail(rank, "stepped %d, mat[4] %g, mat[5] %g", r.stepped, (double)seen[0],
+                       (double)seen[1]);
     zero_destroy(h.z);
 }
 
 static void unit_unchecked(void) {
     for (int stage = 0; stage < 4; stage++)
         for (int clip = 0; clip < 2; clip++) {
-            unit_bad b = {.n = 1, .tensor = {1, 0}, .rank = {1, 0}, .element = {4, 0}, .value = NAN};
+            unit_bad b = {
+                .n = 1, .tensor = {1, 0}, .rank = {1, 0}, .element = {4, 0}, .value = NAN};
             unit_base_spec(&b.spec, 2, stage);
             b.spec.poison = unit_poison;
             b.spec.cfg.no_overflow_check = 1;
             b.spec.adamw.max_norm = clip ? 1.0f : 0.0f;
-            test_check(test_ranks(2, 0, unit_unchecked_rank, &b), "not checked, stage %d, clip %d: %s", stage, clip,
-                       test_first);
+            test_check(test_ranks(2, 0, unit_unchecked_rank, &b),
+                       "not checked, stage %d, clip %d: %s", stage, clip, test_first);
         }
 }
 
@@ -1251,12 +1404,16 @@ static void unit_collectives_rank(test_rank *r) {
         if (v[i] != sum) test_rank_fail(r, "sum %d is %.17g, expected %.17g", i, v[i], sum);
     }
     if (ok) unit_announce_all(z);
-    ok = ok && !zero_build(z) && !zero_barrier(z) && !zero_all_sum(z, v, 0) && !zero_broadcast(z, NULL, 0, 0);
+    ok = ok && !zero_build(z) && !zero_barrier(z) && !zero_all_sum(z, v, 0)
+         && !zero_broadcast(z, NULL, 0, 0);
     for (int root = 0; root < r->nranks && ok; root++) {
         for (int i = 0; i < N; i++) data[i] = (unsigned char)(r->rank == root ? i * 7 + root : 255);
         ok = !zero_broadcast(z, data, N, root);
         for (int i = 0; i < N && ok; i++)
-            if (data[i] != (unsigned char)(i * 7 + root)) { test_rank_fail(r, "byte %d from %d", i, root); break; }
+            if (data[i] != (unsigned char)(i * 7 + root)) {
+                test_rank_fail(r, "byte %d from %d", i, root);
+                break;
+            }
     }
     if (!ok) test_rank_fail(r, "%s", zero_last_error(z));
     zero_destroy(z);
@@ -1271,7 +1428,8 @@ static void unit_deep_nest(test_rank *r) {
     static const int order[] = {0, 1, 5};
     zero_ctx *z = NULL;
     host_pointers p;
-    zero_config cfg = {.stage = 3, .no_mapping = 1, .prefetch = 2, .log = test_quiet, .timeout_s = 5};
+    zero_config cfg = {
+        .stage = 3, .no_mapping = 1, .prefetch = 2, .log = test_quiet, .timeout_s = 5};
     zero_comm comm = test_comm(r);
     const zero_tensor_desc d = {"w", 64, 9, 0, 0, 0, 0};
     float values[64];
@@ -1284,7 +1442,8 @@ static void unit_deep_nest(test_rank *r) {
     for (int i = 0; i < 3 && ok; i++) {
         ok = !zero_forward_begin(z, order[i], &p);
         for (int k = 0; k < 64 && ok; k++)
-            if (p.field[0][64 * order[i] + k] != (float)(100 * order[i] + k)) test_rank_fail(r, "unit %d", order[i]);
+            if (p.field[0][64 * order[i] + k] != (float)(100 * order[i] + k))
+                test_rank_fail(r, "unit %d", order[i]);
     }
     for (int i = 2; i >= 0 && ok; i--) ok = !zero_forward_end(z, order[i]);
     for (int u = 6; u < 9 && ok; u++) {
@@ -1309,11 +1468,13 @@ static void unit_look_before_step(test_rank *rank) {
     const struct timespec wait = {0, 20000000};
     host_run h;
     int ok = host_open(&h, s, rank) && host_train_pass(&h);
-    ok = ok && !zero_reduce(h.z) && !zero_pass_begin(h.z, ZERO_EVAL, 0, 1) && !zero_forward_begin(h.z, 1, &h.params);
+    ok = ok && !zero_reduce(h.z) && !zero_pass_begin(h.z, ZERO_EVAL, 0, 1)
+         && !zero_forward_begin(h.z, 1, &h.params);
     if (ok) {
         if (rank->rank == 0) nanosleep(&wait, NULL);
         for (size_t i = 0; i < s->desc[1].numel; i++)
-            if (host_tensor(&h, 1, 0, 0)[i] != host_value(s, 0, 0, 0, 0, 1, i)) test_rank_fail(rank, "mat[%zu] has moved", i);
+            if (host_tensor(&h, 1, 0, 0)[i] != host_value(s, 0, 0, 0, 0, 1, i))
+                test_rank_fail(rank, "mat[%zu] has moved", i);
     }
     ok = ok && !zero_forward_end(h.z, 1) && !zero_pass_end(h.z) && !zero_step(h.z, &s->adamw);
     if (!ok) test_rank_fail(rank, "%s", zero_last_error(h.z));
@@ -1324,10 +1485,11 @@ static void unit_regressions(void) {
     for (int stage = 0; stage < 4; stage++) {
         host_spec s;
         unit_base_spec(&s, 3, stage);
-        test_check(test_ranks(3, 0, unit_look_before_step, &s), "evaluation between reduce and step, stage %d: %s", stage,
-                   test_first);
+        test_check(test_ranks(3, 0, unit_look_before_step, &s),
+                   "evaluation between reduce and step, stage %d: %s", stage, test_first);
     }
-    test_check(test_ranks(2, 0, unit_deep_nest, NULL), "gathers ahead in a deep nest: %s", test_first);
+    test_check(test_ranks(2, 0, unit_deep_nest, NULL), "gathers ahead in a deep nest: %s",
+               test_first);
 }
 
 int main(void) {
@@ -1364,7 +1526,9 @@ int main(void) {
     unit_plain();
     unit_skips();
     unit_unchecked();
-    for (int n = 1; n <= 4; n++) test_check(test_ranks(n, 0, unit_collectives_rank, NULL), "small collectives: %s", test_first);
+    for (int n = 1; n <= 4; n++)
+        test_check(test_ranks(n, 0, unit_collectives_rank, NULL), "small collectives: %s",
+                   test_first);
     unit_regressions();
     return test_summary();
 }
