@@ -2092,17 +2092,26 @@ static int zp_compare_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Elements of the largest unit that takes turns: of those used once per pass, at most twice the
-   median. Larger ones, and those used more often, have a buffer of their own. */
-static size_t zp_shared_numel(const zp_layout *l, size_t *sizes) {
+/* Elements of a shared buffer: of all choices the one that needs the least memory. Larger units, and
+   those used more often, have a buffer of their own. gathered: parameter buffers, 0 where parameters
+   need none. */
+static size_t zp_shared_numel(const zp_layout *l, size_t *sizes, size_t gathered) {
     int n = 0;
-    size_t largest = 0;
+    size_t larger = 0, least = 0, best = 0;
     for (int u = 0; u < l->units; u++)
         if (l->unit[u].uses == 1 && l->unit[u].numel) sizes[n++] = l->unit[u].padded;
-    if (!n) return 0;
     qsort(sizes, (size_t)n, sizeof *sizes, zp_compare_size);
-    for (int i = 0; i < n && sizes[i] <= 2 * sizes[n / 2]; i++) largest = sizes[i];
-    return largest;
+    for (int i = 0; i < n; i++) larger += sizes[i];
+    for (int i = 0; i < n; i++) {
+        const size_t turns = (size_t)i + 1, buffers = zp_min(turns, gathered) + zp_min(turns, 3);
+        larger -= sizes[i]; /* these lie alone, with gradients and with parameters */
+        const size_t numel = (gathered ? 2 : 1) * larger + buffers * sizes[i];
+        if (i == 0 || numel <= least) {
+            least = numel;
+            best = sizes[i];
+        }
+    }
+    return best;
 }
 
 static int zp_unit_stays(const zero_ctx *z, int u) {
@@ -2325,7 +2334,9 @@ static zero_result zp_plan_make(zero_ctx *z, size_t *parameter_bytes, size_t *gr
     zero_result r = zp_layout_open(&z->layout, z->tensors, z->ntensors, z->comm.nranks);
     if (!r) r = zp_plan_memory(z, &sizes);
     if (r) r = zp_fail(z, r, "lists of %d tensors", z->ntensors);
-    const size_t shared = r ? 0 : zp_shared_numel(&z->layout, sizes);
+    const int gathers = z->policy.shard_parameters && !zp_plan_mapped(z);
+    const size_t gathered = gathers ? (size_t)z->cfg.prefetch + 2 : 0;
+    const size_t shared = r ? 0 : zp_shared_numel(&z->layout, sizes, gathered);
     if (!r) r = zp_plan_bucket(z, shared);
     if (!r) {
         z->slot_bytes = shared * sizeof(float);

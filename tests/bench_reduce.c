@@ -1,7 +1,8 @@
-/* bench_reduce.c [MEGABYTES...] - one unit's reduce-scatter, two ranks of one thread each: the local
-   communicator with processes, the MPI communicator on one host, and MPI_Reduce_scatter_block, which
-   take turns in one run (mpirun -np 2). GB/s: the unit's bytes over the time until both ranks are
-   done, best of the repetitions. Without MPI, or without mpirun, only the first is measured. */
+/* bench_reduce.c [MEGABYTES...] - one unit's reduce-scatter, two ranks of one thread each: the
+   local communicator with processes, the MPI communicator on one host, and
+   MPI_Reduce_scatter_block, which take turns in one run (mpirun -np 2). GB/s: the unit's bytes over
+   the time until both ranks are done, best of the repetitions. Without MPI, or without mpirun, only
+   the first is measured. */
 #include "../zero_plugin.h"
 
 #include <sched.h>
@@ -17,7 +18,9 @@
 
 #define BENCH_REPEATS 25
 
-typedef struct bench_grads { float *unit; } bench_grads;
+typedef struct bench_grads {
+    float *unit;
+} bench_grads;
 
 static double bench_now(void) {
     struct timespec t;
@@ -25,7 +28,8 @@ static double bench_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Other work on the machine only ever adds time, and to MPI's spinning ranks more than to others. */
+/* Other work on the machine only ever adds time, and to MPI's spinning ranks more than to others.
+ */
 static double bench_best(const double *seconds, int n) {
     double best = seconds[0];
     for (int i = 1; i < n; i++) best = seconds[i] < best ? seconds[i] : best;
@@ -101,7 +105,8 @@ static double bench_local(zero_local *local, int rank, size_t numel) {
 #ifdef ZERO_WITH_MPI
 static double bench_mpi(size_t numel) {
     double seconds[BENCH_REPEATS], slowest;
-    float *in = (float *)malloc(numel * sizeof *in), *out = (float *)malloc(numel / 2 * sizeof *out);
+    float *in = (float *)malloc(numel * sizeof *in),
+          *out = (float *)malloc(numel / 2 * sizeof *out);
     if (!in || !out) exit(1);
     for (int i = 0; i < bench_repeats(numel); i++) {
         bench_fill(in, numel);

@@ -1161,6 +1161,26 @@ static void unit_bucket_error(void) {
     zero_destroy(z);
 }
 
+/* Norms as units of their own, between the blocks, do not make every block lie alone. */
+static void unit_alternating(void) {
+    for (int stage = 2; stage < 4; stage++)
+        for (int prefetch = 1; prefetch < 40; prefetch += 19) {
+            zero_config cfg = {.stage = stage, .prefetch = prefetch};
+            zero_plan plan;
+            zero_ctx *z = unit_create(&cfg);
+            for (int u = 0; u < 25; u++) {
+                char name[16];
+                const zero_tensor_desc d = {name, u % 2 ? 1000000 : 1000, 1, u, 1, 0, 0};
+                snprintf(name, sizeof name, "t%d", u);
+                test_check(zero_tensor(z, &d) == ZERO_OK, "a tensor");
+            }
+            test_check(zero_query_plan(z, &plan) == ZERO_OK && plan.buffer_bytes < 4 * 3300000,
+                       "buffers of %zu bytes for blocks of 4 MB, stage %d, prefetch %d",
+                       plan.buffer_bytes, stage, prefetch);
+            zero_destroy(z);
+        }
+}
+
 /* ---- one rank ---- */
 
 static void unit_base_spec(host_spec *s, int nranks, int stage) {
@@ -1523,6 +1543,7 @@ int main(void) {
     test_check(test_ranks(2, 0, unit_too_many_open, NULL), "units open: %s", test_first);
     unit_plans();
     unit_bucket_error();
+    unit_alternating();
     unit_plain();
     unit_skips();
     unit_unchecked();
