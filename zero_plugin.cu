@@ -80,16 +80,18 @@
 #else
 #define ZP_ALIGN ((size_t)16)
 #endif
-#define ZP_LOCAL_MAX 64              /* ranks that share memory */
-#define ZP_MAIL_BYTES 512            /* of one rank in an exchange */
-#define ZP_TEXT_BYTES 384            /* of an error sentence */
-#define ZP_STAGE_NUMEL ((size_t)65536) /* elements that stream through the staging buffer at once */
-#define ZP_NORM_BLOCK ((size_t)1024) /* elements summed into one f64 before blocks are added */
-#define ZP_SUM_BLOCK ((size_t)2048)  /* elements summed over ranks while they stay in cache */
-#define ZP_TIMEOUT_S 600.0
-#define ZP_TASK_BYTES 128
+#define ZP_LOCAL_MAX  64  /* ranks that share memory */
+#define ZP_MAIL_BYTES 512 /* of one rank in an exchange */
+#define ZP_TEXT_BYTES 384 /* of an error sentence */
+#define ZP_STAGE_NUMEL                                                                             \
+    ((size_t)65536)                   /* elements that stream through the staging buffer at once   \
+                                       */
+#define ZP_NORM_BLOCK  ((size_t)1024) /* elements summed into one f64 before blocks are added */
+#define ZP_SUM_BLOCK   ((size_t)2048) /* elements summed over ranks while they stay in cache */
+#define ZP_TIMEOUT_S   600.0
+#define ZP_TASK_BYTES  128
 #define ZP_QUEUE_TASKS 256
-#define ZP_VERDICT 3 /* doubles a rank gives to the agreement: squares, bad unit, bad offset */
+#define ZP_VERDICT     3 /* doubles a rank gives to the agreement: squares, bad unit, bad offset */
 
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
 
@@ -116,16 +118,29 @@ static double zp_seconds(void) {
 
 #ifdef __CUDACC__
 
-typedef struct zp_device { double exposed_s; } zp_device;
-typedef struct zp_stream { cudaStream_t cuda; int made; } zp_stream;
-typedef struct zp_event { cudaEvent_t cuda; int made, recorded; } zp_event;
+typedef struct zp_device {
+    double exposed_s;
+} zp_device;
+typedef struct zp_stream {
+    cudaStream_t cuda;
+    int made;
+} zp_stream;
+typedef struct zp_event {
+    cudaEvent_t cuda;
+    int made, recorded;
+} zp_event;
 
 static zero_result zp_cuda(cudaError_t e) { return e == cudaSuccess ? ZERO_OK : ZERO_ERR_COMM; }
 
-static zero_result zp_device_open(zp_device *d) { d->exposed_s = 0; return ZERO_OK; }
+static zero_result zp_device_open(zp_device *d) {
+    d->exposed_s = 0;
+    return ZERO_OK;
+}
 static void zp_device_close(zp_device *d) { (void)d; }
 static zero_result zp_stream_open(zp_stream *s, zp_device *d, int queued, int threads) {
-    (void)d; (void)queued; (void)threads;
+    (void)d;
+    (void)queued;
+    (void)threads;
     zero_result r = zp_cuda(cudaStreamCreateWithFlags(&s->cuda, cudaStreamNonBlocking));
     s->made = r == ZERO_OK;
     return r;
@@ -160,13 +175,19 @@ static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
 static void *zp_device_alloc(size_t bytes) {
     void *p = NULL;
     if (cudaMalloc(&p, bytes) != cudaSuccess) return NULL;
-    if (cudaMemset(p, 0, bytes) != cudaSuccess) { (void)cudaFree(p); return NULL; }
+    if (cudaMemset(p, 0, bytes) != cudaSuccess) {
+        (void)cudaFree(p);
+        return NULL;
+    }
     return p;
 }
-static void zp_device_free(void *p) { if (p) (void)cudaFree(p); }
+static void zp_device_free(void *p) {
+    if (p) (void)cudaFree(p);
+}
 
 #define ZP_FN static __host__ __device__ __forceinline__
-/* F_at(args, i) is the body, F_begin(args) reads what only the device knows; false: nothing to do */
+/* F_at(args, i) is the body, F_begin(args) reads what only the device knows; false: nothing to do
+ */
 #define ZP_KERNEL(F, A, GRAIN, OMP)                                                                \
     __global__ void __launch_bounds__(256) F##_kernel(A a, size_t n) {                             \
         const size_t stride = (size_t)gridDim.x * blockDim.x;                                      \
@@ -187,7 +208,11 @@ typedef void (*zp_task_fn)(const void *args, size_t n, int threads);
 typedef struct zp_task {
     zp_task_fn fn;
     size_t n;
-    union { unsigned char bytes[ZP_TASK_BYTES]; double align; void *pointer; } args;
+    union {
+        unsigned char bytes[ZP_TASK_BYTES];
+        double align;
+        void *pointer;
+    } args;
 } zp_task;
 
 typedef struct zp_device { /* of one rank; its lock guards all its events */
@@ -304,12 +329,16 @@ static zero_result zp_stream_sync(zp_stream *s) {
     return ZERO_OK;
 }
 
-typedef struct zp_event_args { zp_event *event; uint64_t n; } zp_event_args;
+typedef struct zp_event_args {
+    zp_event *event;
+    uint64_t n;
+} zp_event_args;
 
 static void zp_event_complete_task(const void *args, size_t n, int threads) {
     zp_event_args a;
     memcpy(&a, args, sizeof a);
-    (void)n; (void)threads;
+    (void)n;
+    (void)threads;
     pthread_mutex_lock(&a.event->device->lock);
     a.event->complete = a.n;
     pthread_cond_broadcast(&a.event->device->changed);
@@ -319,7 +348,8 @@ static void zp_event_complete_task(const void *args, size_t n, int threads) {
 static void zp_event_await_task(const void *args, size_t n, int threads) {
     zp_event_args a;
     memcpy(&a, args, sizeof a);
-    (void)n; (void)threads;
+    (void)n;
+    (void)threads;
     pthread_mutex_lock(&a.event->device->lock);
     while (a.event->complete < a.n)
         pthread_cond_wait(&a.event->device->changed, &a.event->device->lock);
@@ -327,7 +357,8 @@ static void zp_event_await_task(const void *args, size_t n, int threads) {
 }
 
 static zero_result zp_event_record(zp_stream *s, zp_event *e) {
-    if (!e->device) e->device = s->device; /* once: streams that wait for an earlier record read it */
+    if (!e->device)
+        e->device = s->device; /* once: streams that wait for an earlier record read it */
     zp_event_args a = {e, ++e->recorded};
     const int communicates = s->communicates;
     s->communicates = 0; /* recording is no communication */
@@ -347,14 +378,21 @@ static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
 }
 static void zp_event_close(zp_event *e) { (void)e; }
 
-typedef struct zp_bytes_args { void *to; const void *from; size_t bytes; } zp_bytes_args;
+typedef struct zp_bytes_args {
+    void *to;
+    const void *from;
+    size_t bytes;
+} zp_bytes_args;
 
 static void zp_bytes_task(const void *args, size_t n, int threads) {
     zp_bytes_args a;
     memcpy(&a, args, sizeof a);
-    (void)n; (void)threads;
-    if (a.from) memcpy(a.to, a.from, a.bytes);
-    else memset(a.to, 0, a.bytes);
+    (void)n;
+    (void)threads;
+    if (a.from)
+        memcpy(a.to, a.from, a.bytes);
+    else
+        memset(a.to, 0, a.bytes);
 }
 static zero_result zp_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
     zp_bytes_args a = {to, from, bytes};
@@ -412,11 +450,11 @@ static void zp_device_free(void *p) { free(p); }
 typedef struct zp_control { /* device memory; written by the agreement and by the step */
     double sumsq;           /* of the mean gradient, all ranks */
     double bad_unit, bad_offset, bad_rank; /* first element that is not finite; bad_unit -1: none */
-    float factor;           /* gradient times this: clipping */
+    float factor;                          /* gradient times this: clipping */
     int skip;
     int64_t steps, skipped;
-    float step_size;        /* lr sqrt(1 - beta2^t) / (1 - beta1^t) */
-    float root_correction;  /* sqrt(1 - beta2^t), for eps */
+    float step_size;       /* lr sqrt(1 - beta2^t) / (1 - beta1^t) */
+    float root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
 
 /* AdamW on one element; source: zero_adamw in the header, with m / (sqrt(v / c) + eps) written as
@@ -448,9 +486,16 @@ ZP_KERNEL(zp_adamw, zp_adamw_args, 32768, ZP_OMP_SIMD)
 
 /* Squares of one block of a gradient shard, in f64, in 16 lanes that are added in order: the same
    bits wherever the block is computed. */
-typedef struct zp_norm_args { const float *g; size_t numel; double *partial; } zp_norm_args;
+typedef struct zp_norm_args {
+    const float *g;
+    size_t numel;
+    double *partial;
+} zp_norm_args;
 
-ZP_FN int zp_norm_begin(zp_norm_args *a) { (void)a; return 1; }
+ZP_FN int zp_norm_begin(zp_norm_args *a) {
+    (void)a;
+    return 1;
+}
 ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
     const float *g = a->g + block * ZP_NORM_BLOCK;
     const size_t left = a->numel - block * ZP_NORM_BLOCK;
@@ -470,11 +515,14 @@ typedef struct zp_fold_args {
     const float *g;
     const double *partial;
     size_t numel;
-    double *verdict; /* [ZP_VERDICT] */
+    double *verdict;       /* [ZP_VERDICT] */
     double unit, shard_at; /* the shard's first element within the unit */
 } zp_fold_args;
 
-ZP_FN int zp_fold_begin(zp_fold_args *a) { (void)a; return 1; }
+ZP_FN int zp_fold_begin(zp_fold_args *a) {
+    (void)a;
+    return 1;
+}
 ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
     double sum = 0;
     (void)one;
@@ -491,17 +539,29 @@ ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
 }
 ZP_KERNEL(zp_fold, zp_fold_args, 1, ZP_OMP_FOR)
 
-typedef struct zp_verdict_args { double *verdict; } zp_verdict_args;
-ZP_FN int zp_verdict_begin(zp_verdict_args *a) { (void)a; return 1; }
+typedef struct zp_verdict_args {
+    double *verdict;
+} zp_verdict_args;
+ZP_FN int zp_verdict_begin(zp_verdict_args *a) {
+    (void)a;
+    return 1;
+}
 ZP_FN void zp_verdict_at(const zp_verdict_args *a, size_t one) {
     a->verdict[one] = one == 1 ? -1 : 0;
 }
 ZP_KERNEL(zp_verdict, zp_verdict_args, ZP_VERDICT, ZP_OMP_FOR)
 
 /* All ranks' verdicts, in rank order, become one. One thread. */
-typedef struct zp_judge_args { zp_control *control; const double *verdicts; int nranks; } zp_judge_args;
+typedef struct zp_judge_args {
+    zp_control *control;
+    const double *verdicts;
+    int nranks;
+} zp_judge_args;
 
-ZP_FN int zp_judge_begin(zp_judge_args *a) { (void)a; return 1; }
+ZP_FN int zp_judge_begin(zp_judge_args *a) {
+    (void)a;
+    return 1;
+}
 ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
     zp_control *c = a->control;
     (void)one;
@@ -519,9 +579,16 @@ ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
 ZP_KERNEL(zp_judge, zp_judge_args, 1, ZP_OMP_FOR)
 
 /* Decides what the update does: skip, clip, bias corrections. One thread. */
-typedef struct zp_decide_args { zp_control *control; zero_adamw adamw; int check; } zp_decide_args;
+typedef struct zp_decide_args {
+    zp_control *control;
+    zero_adamw adamw;
+    int check;
+} zp_decide_args;
 
-ZP_FN int zp_decide_begin(zp_decide_args *a) { (void)a; return 1; }
+ZP_FN int zp_decide_begin(zp_decide_args *a) {
+    (void)a;
+    return 1;
+}
 ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
     zp_control *c = a->control;
     const double norm = sqrt(c->sumsq);
@@ -537,7 +604,8 @@ ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
         c->factor = (float)((double)a->adamw.max_norm / (norm + 1e-6));
     c->steps++;
     const double root = sqrt(1.0 - pow((double)a->adamw.beta2, (double)c->steps));
-    c->step_size = (float)((double)a->adamw.lr * root / (1.0 - pow((double)a->adamw.beta1, (double)c->steps)));
+    c->step_size =
+        (float)((double)a->adamw.lr * root / (1.0 - pow((double)a->adamw.beta1, (double)c->steps)));
     c->root_correction = (float)root;
 }
 ZP_KERNEL(zp_decide, zp_decide_args, 1, ZP_OMP_FOR)
@@ -558,8 +626,9 @@ static zero_result zp_failure_result(const zp_failure *f) {
     return (zero_result)__atomic_load_n(&f->result, __ATOMIC_ACQUIRE);
 }
 
-__attribute__((format(printf, 3, 4)))
-static zero_result zp_failure_set(zp_failure *f, zero_result result, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static zero_result zp_failure_set(zp_failure *f,
+                                                                        zero_result result,
+                                                                        const char *format, ...) {
     if (!__atomic_exchange_n(&f->claimed, 1, __ATOMIC_ACQ_REL)) {
         va_list list;
         va_start(list, format);
@@ -600,9 +669,9 @@ typedef struct zp_line {
 } zp_line;
 static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
 
-/* Memory of threads belongs to the board that its ranks share, and a board to its group: a rank that
-   failed must not pull memory from under a peer that still reads, and who failed within an exchange
-   cannot tell which peers it has reached. */
+/* Memory of threads belongs to the board that its ranks share, and a board to its group: a rank
+   that failed must not pull memory from under a peer that still reads, and who failed within an
+   exchange cannot tell which peers it has reached. */
 typedef struct zp_hold {
     struct zp_hold *next;
     void *memory;
@@ -613,15 +682,15 @@ typedef struct zp_board {
     uint32_t aborted;
     int32_t abort_claimed, abort_rank;
     uint32_t left[ZP_LOCAL_MAX]; /* by place: this rank has destroyed its context */
-    uint32_t users;              /* threads: ranks that have not closed the board; the last one frees it */
-    zp_hold *self, *pieces;      /* threads: the board's own memory, and that of its regions */
+    uint32_t users; /* threads: ranks that have not closed the board; the last one frees it */
+    zp_hold *self, *pieces; /* threads: the board's own memory, and that of its regions */
     char abort_text[ZP_TEXT_BYTES];
     unsigned char mail[ZP_CHANNELS][ZP_LOCAL_MAX][ZP_MAIL_BYTES];
 } zp_board;
 
 struct zero_local {
     int nranks, shared;
-    zp_board board; /* where contexts are made; each then has a board of its own */
+    zp_board board;  /* where contexts are made; each then has a board of its own */
     zp_hold *boards; /* threads: those boards; what a failed join left behind goes with the group */
     uint32_t seq[ZP_LOCAL_MAX]; /* collectives on `board` so far; each rank touches its own */
 };
@@ -630,7 +699,10 @@ static void zp_board_abort(zp_board *b, int rank, const char *why) {
     if (__atomic_exchange_n(&b->abort_claimed, 1, __ATOMIC_ACQ_REL)) return;
     b->abort_rank = rank;
     size_t n = 0; /* no library call: this may run in a signal handler */
-    while (why[n] && n + 1 < sizeof b->abort_text) { b->abort_text[n] = why[n]; n++; }
+    while (why[n] && n + 1 < sizeof b->abort_text) {
+        b->abort_text[n] = why[n];
+        n++;
+    }
     b->abort_text[n] = 0;
     __atomic_store_n(&b->aborted, 1, __ATOMIC_RELEASE);
 }
@@ -644,7 +716,8 @@ static void zp_sleep_on(uint32_t *word, uint32_t seen) {
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
 #else
     struct timespec t;
-    (void)word; (void)seen;
+    (void)word;
+    (void)seen;
     t.tv_sec = 0;
     t.tv_nsec = 50000;
     nanosleep(&t, NULL);
@@ -686,15 +759,16 @@ static zero_result zp_await(const zp_meeting *m, uint32_t *word, uint32_t value,
         ZP_TRY(zp_meeting_aborted(m));
         if (__atomic_load_n(&m->board->left[peer], __ATOMIC_ACQUIRE)) {
             if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
-            return zp_failure_set(m->failure, ZERO_ERR_PEER, "rank %d destroyed its context before %s",
-                                  m->rank_of[peer], what);
+            return zp_failure_set(m->failure, ZERO_ERR_PEER,
+                                  "rank %d destroyed its context before %s", m->rank_of[peer],
+                                  what);
         }
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + m->timeout_s;
         if (now > deadline) {
             char text[ZP_TEXT_BYTES];
-            (void)snprintf(text, sizeof text, "rank %d did not come to %s within %g s", m->rank_of[peer], what,
-                           m->timeout_s);
+            (void)snprintf(text, sizeof text, "rank %d did not come to %s within %g s",
+                           m->rank_of[peer], what, m->timeout_s);
             zp_board_abort(m->board, m->rank_of[m->me], text);
             return zp_failure_set(m->failure, ZERO_ERR_TIMEOUT, "%s", text);
         }
@@ -704,7 +778,8 @@ static zero_result zp_await(const zp_meeting *m, uint32_t *word, uint32_t value,
 
 /* Comes to collective number seq with `mine` (kind, unit, shard, source, target filled in) and
    waits for the others; they must have come to the same one. */
-static zero_result zp_meet(const zp_meeting *m, zp_channel channel, uint32_t seq, const zp_line *mine) {
+static zero_result zp_meet(const zp_meeting *m, zp_channel channel, uint32_t seq,
+                           const zp_line *mine) {
     zp_line *lines = m->board->lines[channel], *own = &lines[m->me];
     own->kind = mine->kind;
     own->unit = mine->unit;
@@ -718,12 +793,13 @@ static zero_result zp_meet(const zp_meeting *m, zp_channel channel, uint32_t seq
         const zp_line *other = &lines[p];
         if (other->kind == own->kind && other->unit == own->unit && other->shard == own->shard)
             continue;
-        return zp_failure_set(m->failure, ZERO_ERR_MISMATCH,
-                              "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): "
-                              "all ranks must call the same hooks in the same order",
-                              m->rank_of[p], zp_op_names[other->kind], (int)other->unit,
-                              (unsigned long long)other->shard, m->rank_of[m->me],
-                              zp_op_names[own->kind], (int)own->unit, (unsigned long long)own->shard);
+        return zp_failure_set(
+            m->failure, ZERO_ERR_MISMATCH,
+            "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): "
+            "all ranks must call the same hooks in the same order",
+            m->rank_of[p], zp_op_names[other->kind], (int)other->unit,
+            (unsigned long long)other->shard, m->rank_of[m->me], zp_op_names[own->kind],
+            (int)own->unit, (unsigned long long)own->shard);
     }
     return ZERO_OK;
 }
@@ -732,8 +808,7 @@ static zero_result zp_part(const zp_meeting *m, zp_channel channel, uint32_t seq
     zp_line *lines = m->board->lines[channel];
     zp_raise(&lines[m->me].done, seq);
     for (int p = 0; p < m->n; p++)
-        if (p != m->me)
-            ZP_TRY(zp_await(m, &lines[p].done, seq, p, zp_op_names[lines[m->me].kind]));
+        if (p != m->me) ZP_TRY(zp_await(m, &lines[p].done, seq, p, zp_op_names[lines[m->me].kind]));
     return ZERO_OK;
 }
 
@@ -759,9 +834,9 @@ static zero_result zp_board_exchange(const zp_meeting *m, zp_channel channel, ui
    ============================================================================================= */
 
 typedef struct zp_region {
-    size_t bytes;                /* of one rank's piece */
-    int single;                  /* one piece for all, made by place 0 */
-    char *base[ZP_LOCAL_MAX];    /* by place; all equal if single */
+    size_t bytes;             /* of one rank's piece */
+    int single;               /* one piece for all, made by place 0 */
+    char *base[ZP_LOCAL_MAX]; /* by place; all equal if single */
 #ifdef ZERO_WITH_MPI
     MPI_Win window;
 #endif
@@ -778,7 +853,8 @@ static zp_hold *zp_hold_make(zp_hold **list, size_t bytes) {
     }
     h->memory = memory;
     h->next = __atomic_load_n(list, __ATOMIC_ACQUIRE);
-    while (!__atomic_compare_exchange_n(list, &h->next, h, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+    while (!__atomic_compare_exchange_n(list, &h->next, h, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
     return h;
 }
 
@@ -801,7 +877,11 @@ static void zp_board_close(zp_board *b) {
 }
 
 /* What a place tells the others about its piece. */
-typedef struct zp_piece { int64_t pid, fd, inode; void *memory; int64_t ok; } zp_piece;
+typedef struct zp_piece {
+    int64_t pid, fd, inode;
+    void *memory;
+    int64_t ok;
+} zp_piece;
 
 #ifdef __linux__
 static char *zp_map_file(int fd, size_t bytes) {
@@ -815,7 +895,10 @@ static char *zp_map_file(int fd, size_t bytes) {
 
 static int zp_file_make(size_t bytes) {
     const int fd = (int)syscall(SYS_memfd_create, "zero", 1u /* close on exec */);
-    if (fd >= 0 && ftruncate(fd, (off_t)bytes)) { (void)close(fd); return -1; }
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
+        (void)close(fd);
+        return -1;
+    }
     return fd;
 }
 
@@ -865,12 +948,12 @@ static void zp_region_close(zp_region *r, int n, int me) {
 typedef struct zp_comm {
     zero_comm_kind kind;
     int rank, nranks;
-    int nnodes, node;      /* groups of sums */
+    int nnodes, node; /* groups of sums */
     int node_size;
-    int n, me;             /* ranks that share memory with this one, and this one's place */
+    int n, me;                 /* ranks that share memory with this one, and this one's place */
     int rank_of[ZP_LOCAL_MAX]; /* places -> ranks */
-    int *node_rank;        /* [nnodes * node_size] ranks by node and place in it */
-    int processes;         /* LOCAL: ranks are processes */
+    int *node_rank;            /* [nnodes * node_size] ranks by node and place in it */
+    int processes;             /* LOCAL: ranks are processes */
     zero_local *group;
     zp_board *board;
     zp_region board_region, stage; /* stage: [ZP_STAGE_NUMEL] f32 to stream through */
@@ -878,16 +961,16 @@ typedef struct zp_comm {
     zp_meeting meeting;
     zp_failure failure;
     double timeout_s;
-    char *mail;            /* [nranks * ZP_MAIL_BYTES] control channel's received exchange */
-    float *wire;           /* between nodes: [2 * (nnodes - 1) * ZP_STAGE_NUMEL] */
+    char *mail;  /* [nranks * ZP_MAIL_BYTES] control channel's received exchange */
+    float *wire; /* between nodes: [2 * (nnodes - 1) * ZP_STAGE_NUMEL] */
     uint64_t sent_bytes, mapped_bytes, reductions, gathers; /* counted where issued */
 #ifdef ZERO_WITH_MPI
     MPI_Comm mpi[ZP_CHANNELS], mpi_node;
     int mpi_made;
-    char *landing;         /* [ZP_CHANNELS][1 + nranks][ZP_LANDING]: given and got in an exchange */
+    char *landing; /* [ZP_CHANNELS][1 + nranks][ZP_LANDING]: given and got in an exchange */
     MPI_Request *abort_sent; /* [nranks] */
-    int told;              /* the other nodes know that this rank failed */
-    int abandoned;         /* a request was given up, or a peer: what MPI may touch is never freed */
+    int told;                /* the other nodes know that this rank failed */
+    int abandoned; /* a request was given up, or a peer: what MPI may touch is never freed */
 #endif
 } zp_comm;
 
@@ -902,8 +985,10 @@ static zero_result zp_mpi(zp_comm *c, int code, const char *call) {
 }
 #define ZP_MPI(c, call) ZP_TRY(zp_mpi(c, call, #call))
 
-#define ZP_LANDING ((size_t)ZP_MAIL_BYTES + 16) /* a rank's part of an exchange, behind a zp_head */
-#define ZP_ABORT_TAG 1 /* on the control channel, where there are no other messages */
+#define ZP_LANDING                                                                                 \
+    ((size_t)ZP_MAIL_BYTES + 16) /* a rank's part of an exchange, behind a zp_head                 \
+                                  */
+#define ZP_ABORT_TAG 1           /* on the control channel, where there are no other messages */
 
 /* Another rank has failed: on this node, or on another that sent word of it. */
 static zero_result zp_mpi_aborted(zp_comm *c) {
@@ -913,12 +998,14 @@ static zero_result zp_mpi_aborted(zp_comm *c) {
     int found = 0;
     if (!c->board) return ZERO_OK; /* in zero_create: a rank that sends word has been through it */
     ZP_TRY(zp_meeting_aborted(&c->meeting));
-    ZP_MPI(c, MPI_Improbe(MPI_ANY_SOURCE, ZP_ABORT_TAG, c->mpi[ZP_CONTROL], &found, &message, &status));
+    ZP_MPI(c, MPI_Improbe(MPI_ANY_SOURCE, ZP_ABORT_TAG, c->mpi[ZP_CONTROL], &found, &message,
+                          &status));
     if (!found) return ZERO_OK;
     ZP_MPI(c, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
     text[sizeof text - 1] = 0;
     zp_board_abort(c->board, status.MPI_SOURCE, text);
-    return zp_failure_set(&c->failure, ZERO_ERR_PEER, "rank %d failed: %s", status.MPI_SOURCE, text);
+    return zp_failure_set(&c->failure, ZERO_ERR_PEER, "rank %d failed: %s", status.MPI_SOURCE,
+                          text);
 }
 
 static void zp_nap(void) {
@@ -934,7 +1021,8 @@ static void zp_mpi_tell(zp_comm *c) {
     char *text = c->landing + (size_t)ZP_PARAMETERS * (size_t)(1 + c->nranks) * ZP_LANDING;
     const double deadline = zp_seconds() + 1;
     int n = 0, done = 0;
-    static_assert(ZP_TEXT_BYTES <= ZP_LANDING, "that channel has no exchange, its place serves here");
+    static_assert(ZP_TEXT_BYTES <= ZP_LANDING,
+                  "that channel has no exchange, its place serves here");
     if (c->n == c->nranks || c->board->abort_rank != c->rank) return;
     if (__atomic_exchange_n(&c->told, 1, __ATOMIC_ACQ_REL)) return;
     memcpy(text, c->board->abort_text, ZP_TEXT_BYTES);
@@ -942,7 +1030,9 @@ static void zp_mpi_tell(zp_comm *c) {
         int here = 0;
         for (int p = 0; p < c->n; p++) here |= c->rank_of[p] == r;
         if (here) continue;
-        if (MPI_Isend(text, ZP_TEXT_BYTES, MPI_BYTE, r, ZP_ABORT_TAG, c->mpi[ZP_CONTROL], &c->abort_sent[n])) break;
+        if (MPI_Isend(text, ZP_TEXT_BYTES, MPI_BYTE, r, ZP_ABORT_TAG, c->mpi[ZP_CONTROL],
+                      &c->abort_sent[n]))
+            break;
         n++;
     }
     while (!done && zp_seconds() < deadline) {
@@ -957,7 +1047,9 @@ static void zp_mpi_tell(zp_comm *c) {
 /* What a message between nodes is for, in its tag: a peer that is elsewhere is found. */
 #define ZP_TAGS 16384 /* units that tags tell apart; MPI promises tags up to 32767 */
 static int zp_mpi_tag(int kind, int unit) { return 2 * (unit % ZP_TAGS) + (kind == ZP_ALL_GATHER); }
-static const char *zp_mpi_tag_name(int tag) { return zp_op_names[tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER]; }
+static const char *zp_mpi_tag_name(int tag) {
+    return zp_op_names[tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER];
+}
 
 /* The rank of this rank's place on another node. */
 static int zp_comm_counterpart(const zp_comm *c, int node) {
@@ -968,11 +1060,14 @@ static int zp_comm_counterpart(const zp_comm *c, int node) {
 static zero_result zp_mpi_wrong(zp_comm *c, int code, const MPI_Status *statuses, int n, int tag) {
     for (int i = 0; i < n && tag >= 0; i += 2) {
         const int other = statuses[i].MPI_TAG;
-        if (other == tag || (code == MPI_ERR_IN_STATUS && statuses[i].MPI_ERROR == MPI_ERR_PENDING)) continue;
-        return zp_failure_set(&c->failure, ZERO_ERR_MISMATCH,
-                              "rank %d is at %s of unit %d, rank %d at %s of unit %d: all ranks must call the same "
-                              "hooks in the same order", statuses[i].MPI_SOURCE, zp_mpi_tag_name(other), other / 2,
-                              c->rank, zp_mpi_tag_name(tag), tag / 2);
+        if (other == tag || (code == MPI_ERR_IN_STATUS && statuses[i].MPI_ERROR == MPI_ERR_PENDING))
+            continue;
+        return zp_failure_set(
+            &c->failure, ZERO_ERR_MISMATCH,
+            "rank %d is at %s of unit %d, rank %d at %s of unit %d: all ranks must call the same "
+            "hooks in the same order",
+            statuses[i].MPI_SOURCE, zp_mpi_tag_name(other), other / 2, c->rank,
+            zp_mpi_tag_name(tag), tag / 2);
     }
     for (int i = 0; i < n && code == MPI_ERR_IN_STATUS; i++)
         if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
@@ -980,67 +1075,83 @@ static zero_result zp_mpi_wrong(zp_comm *c, int code, const MPI_Status *statuses
     return zp_mpi(c, code, "MPI_Testall");
 }
 
-static zero_result zp_mpi_late(zp_comm *c, MPI_Request *requests, int n, int tag, const char *what) {
+static zero_result zp_mpi_late(zp_comm *c, MPI_Request *requests, int n, int tag,
+                               const char *what) {
     int arrived = 1, i = 0;
     for (; i < n && tag >= 0; i += 2) {
         if (MPI_Request_get_status(requests[i], &arrived, MPI_STATUS_IGNORE) || !arrived) break;
     }
     const int node = i / 2 < c->node ? i / 2 : i / 2 + 1;
     if (arrived)
-        (void)zp_failure_set(&c->failure, ZERO_ERR_TIMEOUT, "not all ranks came to %s within %g s", what, c->timeout_s);
+        (void)zp_failure_set(&c->failure, ZERO_ERR_TIMEOUT, "not all ranks came to %s within %g s",
+                             what, c->timeout_s);
     else
-        (void)zp_failure_set(&c->failure, ZERO_ERR_TIMEOUT, "rank %d did not come to %s within %g s",
-                             zp_comm_counterpart(c, node), what, c->timeout_s);
+        (void)zp_failure_set(&c->failure, ZERO_ERR_TIMEOUT,
+                             "rank %d did not come to %s within %g s", zp_comm_counterpart(c, node),
+                             what, c->timeout_s);
     if (c->board) zp_board_abort(c->board, c->rank, c->failure.text);
     return ZERO_ERR_TIMEOUT;
 }
 
 /* Waits for requests as zp_await does for a peer: aborts and the time limit end it. What is given
    up stays with MPI, so its memory is never freed. */
-static zero_result zp_mpi_wait(zp_comm *c, MPI_Request *requests, MPI_Status *statuses, int n, int tag,
-                               const char *what) {
+static zero_result zp_mpi_wait(zp_comm *c, MPI_Request *requests, MPI_Status *statuses, int n,
+                               int tag, const char *what) {
     double deadline = 0;
     for (int spin = 0;; spin++) {
         int done = 0;
         const int code = MPI_Testall(n, requests, &done, statuses);
         zero_result r = done || code ? zp_mpi_wrong(c, code, statuses, n, tag) : ZERO_OK;
         if (!r && done) return ZERO_OK;
-        if (!r && spin < 256) { (void)sched_yield(); continue; }
+        if (!r && spin < 256) {
+            (void)sched_yield();
+            continue;
+        }
         if (!r) r = zp_mpi_aborted(c);
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + c->timeout_s;
         if (!r && now > deadline) r = zp_mpi_late(c, requests, n, tag, what);
-        if (r) { c->abandoned = 1; return r; }
+        if (r) {
+            c->abandoned = 1;
+            return r;
+        }
         zp_nap();
     }
 }
 
 /* What a rank is at, in front of what it gives: ranks that called different functions are found. */
-typedef struct zp_head { int32_t kind, unit; uint64_t bytes; } zp_head;
+typedef struct zp_head {
+    int32_t kind, unit;
+    uint64_t bytes;
+} zp_head;
 static_assert(sizeof(zp_head) + ZP_MAIL_BYTES == ZP_LANDING, "a rank's part of an exchange");
 
 /* Every rank's `bytes` to every rank. All exchanges of a channel have one size in MPI's eyes, so
    that ranks that do not agree meet, and are told. */
-static zero_result zp_mpi_exchange(zp_comm *c, zp_channel channel, const zp_head *head, const void *mine,
-                                   size_t bytes, void *all) {
-    char *give = c->landing + (size_t)channel * (size_t)(1 + c->nranks) * ZP_LANDING, *got = give + ZP_LANDING;
+static zero_result zp_mpi_exchange(zp_comm *c, zp_channel channel, const zp_head *head,
+                                   const void *mine, size_t bytes, void *all) {
+    char *give = c->landing + (size_t)channel * (size_t)(1 + c->nranks) * ZP_LANDING,
+         *got = give + ZP_LANDING;
     const size_t part = channel == ZP_CONTROL ? ZP_LANDING : sizeof *head + bytes;
     MPI_Request request;
     MPI_Status status;
     memcpy(give, head, sizeof *head);
     if (bytes) memcpy(give + sizeof *head, mine, bytes);
-    ZP_MPI(c, MPI_Iallgather(give, (int)part, MPI_BYTE, got, (int)part, MPI_BYTE, c->mpi[channel], &request));
+    ZP_MPI(c, MPI_Iallgather(give, (int)part, MPI_BYTE, got, (int)part, MPI_BYTE, c->mpi[channel],
+                             &request));
     ZP_TRY(zp_mpi_wait(c, &request, &status, 1, -1, zp_op_names[head->kind]));
     for (int r = 0; r < c->nranks; r++) {
         zp_head other;
         memcpy(&other, got + (size_t)r * part, sizeof other);
         if (memcmp(&other, head, sizeof other))
-            return zp_failure_set(&c->failure, ZERO_ERR_MISMATCH,
-                                  "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): all ranks "
-                                  "must call the same functions in the same order", r, zp_op_names[other.kind],
-                                  (int)other.unit, (unsigned long long)other.bytes, c->rank,
-                                  zp_op_names[head->kind], (int)head->unit, (unsigned long long)head->bytes);
-        if (bytes) memcpy((char *)all + (size_t)r * bytes, got + (size_t)r * part + sizeof other, bytes);
+            return zp_failure_set(
+                &c->failure, ZERO_ERR_MISMATCH,
+                "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): all ranks "
+                "must call the same functions in the same order",
+                r, zp_op_names[other.kind], (int)other.unit, (unsigned long long)other.bytes,
+                c->rank, zp_op_names[head->kind], (int)head->unit, (unsigned long long)head->bytes);
+        if (bytes)
+            memcpy((char *)all + (size_t)r * bytes, got + (size_t)r * part + sizeof other, bytes);
     }
     return ZERO_OK;
 }
@@ -1129,7 +1240,8 @@ static zero_result zp_region_files(zp_comm *c, zp_region *r, zp_piece *all) {
         const int from = r->single ? 0 : p;
         const zp_piece *piece = &all[c->rank_of[from]];
         ok &= piece->ok != 0;
-        if (ok && from != c->me && (!r->single || p == 0)) r->base[p] = zp_map_peer(piece, r->bytes);
+        if (ok && from != c->me && (!r->single || p == 0))
+            r->base[p] = zp_map_peer(piece, r->bytes);
         if (r->single) r->base[p] = r->base[0];
         ok &= r->base[p] != NULL;
     }
@@ -1139,15 +1251,15 @@ static zero_result zp_region_files(zp_comm *c, zp_region *r, zp_piece *all) {
     if (result) zp_region_close(r, c->n, c->me);
     return result;
 #else
-    (void)c; (void)r; (void)all;
+    (void)c;
+    (void)r;
+    (void)all;
     return ZERO_ERR_UNSUPPORTED;
 #endif
 }
 
 #ifdef ZERO_WITH_MPI
-static char *zp_align_page(void *p) {
-    return (char *)(((uintptr_t)p + 4095) & ~(uintptr_t)4095);
-}
+static char *zp_align_page(void *p) { return (char *)(((uintptr_t)p + 4095) & ~(uintptr_t)4095); }
 
 /* Touches every page. 0: the system has no room for them (a small /dev/shm), which would otherwise
    end the process at the first write. */
@@ -1186,8 +1298,10 @@ static zero_result zp_region_window(zp_comm *c, zp_region *r) {
         if (who < 0) return ZERO_OK;
         zp_region_close(r, c->n, c->me);
     }
-    return zp_failure_set(&c->failure, ZERO_ERR_MEMORY, "rank %d could not allocate %zu bytes in an MPI shared "
-                          "window: has its host's /dev/shm room for them?", who, asked);
+    return zp_failure_set(&c->failure, ZERO_ERR_MEMORY,
+                          "rank %d could not allocate %zu bytes in an MPI shared "
+                          "window: has its host's /dev/shm room for them?",
+                          who, asked);
 }
 #endif
 
@@ -1246,14 +1360,18 @@ static void zp_sum_piece(const zp_sum *s, size_t at, size_t n) {
     for (int p = 0; p < s->n; p++) {
         float *sum = p < s->group ? total : node;
         const float *x = s->source[p] + at;
-        if (p % s->group == 0) memcpy(sum, x, n * sizeof *sum);
-        else for (size_t i = 0; i < n; i++) sum[i] += x[i];
+        if (p % s->group == 0)
+            memcpy(sum, x, n * sizeof *sum);
+        else
+            for (size_t i = 0; i < n; i++) sum[i] += x[i];
         if (p >= s->group && (p + 1) % s->group == 0)
             for (size_t i = 0; i < n; i++) total[i] += node[i];
     }
     float *out = s->out + at;
-    if (s->accumulate) for (size_t i = 0; i < n; i++) out[i] += s->scale * total[i];
-    else for (size_t i = 0; i < n; i++) out[i] = s->scale * total[i];
+    if (s->accumulate)
+        for (size_t i = 0; i < n; i++) out[i] += s->scale * total[i];
+    else
+        for (size_t i = 0; i < n; i++) out[i] = s->scale * total[i];
 }
 
 static void zp_sum_slices(const zp_sum *s, size_t numel, int threads) {
@@ -1283,15 +1401,17 @@ static const float *zp_op_peer(const zp_op *op, int place, int of_target) {
 static zero_result zp_mpi_trade(const zp_op *op, int peer, float *in, const float *out, size_t n,
                                 MPI_Request *requests) {
     zp_comm *c = op->comm;
-    ZP_MPI(c, MPI_Irecv(in, (int)n, MPI_FLOAT, peer, MPI_ANY_TAG, c->mpi[op->channel], &requests[0]));
-    ZP_MPI(c, MPI_Isend(out, (int)n, MPI_FLOAT, peer, zp_mpi_tag(op->kind, op->unit), c->mpi[op->channel],
-                        &requests[1]));
+    ZP_MPI(c,
+           MPI_Irecv(in, (int)n, MPI_FLOAT, peer, MPI_ANY_TAG, c->mpi[op->channel], &requests[0]));
+    ZP_MPI(c, MPI_Isend(out, (int)n, MPI_FLOAT, peer, zp_mpi_tag(op->kind, op->unit),
+                        c->mpi[op->channel], &requests[1]));
     return ZERO_OK;
 }
 
 static zero_result zp_mpi_traded(const zp_op *op, MPI_Request *requests, int n) {
     MPI_Status statuses[2 * ZP_LOCAL_MAX];
-    return zp_mpi_wait(op->comm, requests, statuses, n, zp_mpi_tag(op->kind, op->unit), zp_op_names[op->kind]);
+    return zp_mpi_wait(op->comm, requests, statuses, n, zp_mpi_tag(op->kind, op->unit),
+                       zp_op_names[op->kind]);
 }
 
 /* Sums inside the node the slice of every counterpart, trades them, and adds over the nodes. */
@@ -1306,7 +1426,8 @@ static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
         int count = 0, other = 0;
         for (int k = 0; k < c->nnodes; k++) {
             if (k == c->node) continue;
-            float *send = c->wire + (size_t)(2 * other) * ZP_STAGE_NUMEL, *recv = send + ZP_STAGE_NUMEL;
+            float *send = c->wire + (size_t)(2 * other) * ZP_STAGE_NUMEL,
+                  *recv = send + ZP_STAGE_NUMEL;
             const int peer = zp_comm_counterpart(c, k);
             for (int p = 0; p < c->n; p++)
                 s->source[p] = zp_op_peer(op, p, 0) + (size_t)peer * op->shard + at;
@@ -1328,7 +1449,8 @@ static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
         memset(&nodes, 0, sizeof nodes);
         other = 0;
         for (int k = 0; k < c->nnodes; k++)
-            nodes.source[k] = k == c->node ? c->wire : c->wire + (size_t)(2 * other++ + 1) * ZP_STAGE_NUMEL;
+            nodes.source[k] =
+                k == c->node ? c->wire : c->wire + (size_t)(2 * other++ + 1) * ZP_STAGE_NUMEL;
         nodes.n = nodes.group = c->nnodes;
         nodes.out = out + at;
         nodes.scale = scale;
@@ -1351,7 +1473,8 @@ static zero_result zp_gather_nodes(const zp_op *op) {
         for (int k = 0; k < c->nnodes; k++) {
             if (k == c->node) continue;
             const int peer = zp_comm_counterpart(c, k);
-            ZP_TRY(zp_mpi_trade(op, peer, target + (size_t)peer * op->shard + at, source + at, n, requests + count));
+            ZP_TRY(zp_mpi_trade(op, peer, target + (size_t)peer * op->shard + at, source + at, n,
+                                requests + count));
             count += 2;
         }
         ZP_TRY(zp_mpi_traded(op, requests, count));
@@ -1424,7 +1547,10 @@ static void zp_op_task(const void *args, size_t n, int threads) {
     memcpy(&op, args, sizeof op);
     (void)n;
     zp_comm *c = op.comm;
-    if (c->nranks == 1) { zp_op_alone(&op); return; }
+    if (c->nranks == 1) {
+        zp_op_alone(&op);
+        return;
+    }
     if (zp_failure_result(&c->failure)) return;
     zp_op_announce(&op, &line);
     if (zp_meet(&c->meeting, op.channel, ++c->seq[op.channel], &line)) return;
@@ -1432,12 +1558,17 @@ static void zp_op_task(const void *args, size_t n, int threads) {
     (void)zp_part(&c->meeting, op.channel, c->seq[op.channel]);
 }
 
-typedef struct zp_verdicts_args { zp_comm *comm; const double *mine; double *all; } zp_verdicts_args;
+typedef struct zp_verdicts_args {
+    zp_comm *comm;
+    const double *mine;
+    double *all;
+} zp_verdicts_args;
 
 static void zp_verdicts_task(const void *args, size_t n, int threads) {
     zp_verdicts_args a;
     memcpy(&a, args, sizeof a);
-    (void)n; (void)threads;
+    (void)n;
+    (void)threads;
     if (zp_failure_result(&a.comm->failure)) return;
     (void)zp_comm_exchange(a.comm, ZP_GRADIENTS, a.mine, ZP_VERDICT * sizeof(double), a.all);
 }
@@ -1450,13 +1581,17 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
     const uint64_t bytes = (uint64_t)(c->nranks - 1) * op->shard * sizeof(float);
     c->sent_bytes += bytes;
     if (op->in_place) c->mapped_bytes += bytes;
-    if (op->kind == ZP_REDUCE_SCATTER) c->reductions++;
-    else c->gathers++;
+    if (op->kind == ZP_REDUCE_SCATTER)
+        c->reductions++;
+    else
+        c->gathers++;
 #ifdef __CUDACC__
     /* one rank only in this build: a sum of one */
     const char *base = op->region->base[0];
-    return op->source == op->target || op->in_place ? ZERO_OK
-        : zp_copy(s, (void *)(base + op->target), base + op->source, op->shard * sizeof(float));
+    return op->source == op->target || op->in_place
+               ? ZERO_OK
+               : zp_copy(s, (void *)(base + op->target), base + op->source,
+                         op->shard * sizeof(float));
 #else
     static_assert(sizeof(zp_op) <= ZP_TASK_BYTES, "a task carries a collective");
     return zp_stream_push(s, zp_op_task, op, sizeof *op, 0);
@@ -1528,10 +1663,12 @@ static zero_result zp_comm_nodes(zp_comm *c, int size) {
 /* A group's board serves to make this context's own: two contexts of one group never meet. */
 static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     zero_local *group = (zero_local *)given->handle;
-    if (!group) return zp_comm_fail(c, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
+    if (!group)
+        return zp_comm_fail(c, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
     if (given->rank < 0 || given->rank >= group->nranks)
-        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.rank is %d, the group has ranks 0..%d",
-                              given->rank, group->nranks - 1);
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
+                              "comm.rank is %d, the group has ranks 0..%d", given->rank,
+                              group->nranks - 1);
     c->group = group;
     c->rank = c->me = given->rank;
     c->nranks = c->n = group->nranks;
@@ -1552,8 +1689,8 @@ static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     c->seq[ZP_CONTROL] = 0;
     const int size = given->node_size ? given->node_size : c->nranks;
     if (size < 1 || c->nranks % size)
-        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks",
-                              size, c->nranks);
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
+                              "comm.node_size %d does not divide %d ranks", size, c->nranks);
     return zp_comm_nodes(c, size);
 }
 
@@ -1563,10 +1700,11 @@ static zero_result zp_mpi_nodes(zp_comm *c, int node_size) {
     enum { SIZE = 0, FIRST, PLACE, ASKED, FIELDS };
     int n = 0, first = 0;
     if (node_size && (node_size < 1 || c->nranks % node_size))
-        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks",
-                              node_size, c->nranks);
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
+                              "comm.node_size %d does not divide %d ranks", node_size, c->nranks);
     MPI_Comm host;
-    ZP_MPI(c, MPI_Comm_split_type(c->mpi[ZP_CONTROL], MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL, &host));
+    ZP_MPI(c, MPI_Comm_split_type(c->mpi[ZP_CONTROL], MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL,
+                                  &host));
     if (node_size) {
         ZP_MPI(c, MPI_Comm_split(host, c->rank / node_size, c->rank, &c->mpi_node));
         ZP_MPI(c, MPI_Comm_free(&host));
@@ -1578,7 +1716,8 @@ static zero_result zp_mpi_nodes(zp_comm *c, int node_size) {
     ZP_MPI(c, MPI_Comm_rank(c->mpi_node, &c->me));
     c->n = n;
     first = c->rank;
-    ZP_MPI(c, MPI_Bcast(&first, 1, MPI_INT, 0, c->mpi_node)); /* a node is named by its lowest rank */
+    ZP_MPI(c,
+           MPI_Bcast(&first, 1, MPI_INT, 0, c->mpi_node)); /* a node is named by its lowest rank */
     int mine[FIELDS] = {n, first, c->me, node_size};
     int *all = (int *)malloc((size_t)c->nranks * sizeof mine);
     if (!all) return zp_comm_fail(c, ZERO_ERR_MEMORY, "the list of nodes");
@@ -1586,22 +1725,27 @@ static zero_result zp_mpi_nodes(zp_comm *c, int node_size) {
     zero_result r = zp_mpi(c, code, "MPI_Allgather");
     for (int i = 0; i < c->nranks && !r; i++)
         if (all[FIELDS * i + ASKED] != all[ASKED])
-            r = zp_failure_set(&c->failure, ZERO_ERR_MISMATCH, "comm.node_size is %d on rank 0, %d on rank %d",
-                               all[ASKED], all[FIELDS * i + ASKED], i);
+            r = zp_failure_set(&c->failure, ZERO_ERR_MISMATCH,
+                               "comm.node_size is %d on rank 0, %d on rank %d", all[ASKED],
+                               all[FIELDS * i + ASKED], i);
     for (int i = 0; i < c->nranks && !r; i++) {
         const int *his = all + FIELDS * i;
         if (his[SIZE] != all[SIZE] || n > ZP_LOCAL_MAX)
-            r = zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
-                               "nodes of %d ranks (rank 0) and of %d (rank %d): every node needs the same number, "
-                               "at most %d; start as many ranks on every host, or set comm.node_size", all[SIZE],
-                               his[SIZE], i, ZP_LOCAL_MAX);
+            r = zp_failure_set(
+                &c->failure, ZERO_ERR_ARGUMENT,
+                "nodes of %d ranks (rank 0) and of %d (rank %d): every node needs the same number, "
+                "at most %d; start as many ranks on every host, or set comm.node_size",
+                all[SIZE], his[SIZE], i, ZP_LOCAL_MAX);
         else if (node_size && his[SIZE] != node_size)
-            r = zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.node_size is %d, but rank %d shares memory with "
-                               "only %d of those ranks: a node lies on one host", node_size, i, his[SIZE]);
+            r = zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
+                               "comm.node_size is %d, but rank %d shares memory with "
+                               "only %d of those ranks: a node lies on one host",
+                               node_size, i, his[SIZE]);
     }
     if (!r) r = zp_comm_nodes(c, n);
     if (!r && c->nnodes > ZP_LOCAL_MAX)
-        r = zp_failure_set(&c->failure, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", c->nnodes, ZP_LOCAL_MAX);
+        r = zp_failure_set(&c->failure, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", c->nnodes,
+                           ZP_LOCAL_MAX);
     for (int i = 0, node = -1; i < c->nranks && !r; i++) { /* nodes in order of their lowest rank */
         const int *his = all + FIELDS * i;
         if (his[PLACE] != 0) continue;
@@ -1619,14 +1763,18 @@ static zero_result zp_mpi_nodes(zp_comm *c, int node_size) {
 static zero_result zp_comm_open_mpi(zp_comm *c, const zero_comm *given) {
     int level = 0, started = 0, ended = 0;
     c->mpi_node = MPI_COMM_NULL;
-    if (!given->handle) return zp_comm_fail(c, ZERO_ERR_ARGUMENT, "comm.handle is NULL: an MPI_Comm * is needed");
+    if (!given->handle)
+        return zp_comm_fail(c, ZERO_ERR_ARGUMENT, "comm.handle is NULL: an MPI_Comm * is needed");
     if (MPI_Initialized(&started) || MPI_Finalized(&ended) || !started || ended)
-        return zp_comm_fail(c, ZERO_ERR_COMM, "MPI is not running: call MPI_Init_thread with MPI_THREAD_MULTIPLE first");
+        return zp_comm_fail(
+            c, ZERO_ERR_COMM,
+            "MPI is not running: call MPI_Init_thread with MPI_THREAD_MULTIPLE first");
     ZP_MPI(c, MPI_Query_thread(&level));
     if (level < MPI_THREAD_MULTIPLE)
         return zp_failure_set(&c->failure, ZERO_ERR_COMM,
                               "MPI was started with thread level %d: call MPI_Init_thread with "
-                              "MPI_THREAD_MULTIPLE (%d)", level, MPI_THREAD_MULTIPLE);
+                              "MPI_THREAD_MULTIPLE (%d)",
+                              level, MPI_THREAD_MULTIPLE);
     for (int i = 0; i < ZP_CHANNELS; i++) {
         ZP_MPI(c, MPI_Comm_dup(*(MPI_Comm *)given->handle, &c->mpi[i]));
         c->mpi_made++;
@@ -1662,29 +1810,33 @@ static zero_result zp_comm_open(zp_comm *c, const zero_comm *given, double timeo
     c->meeting.rank_of = c->rank_of;
 #ifdef __CUDACC__
     if (given->kind != ZERO_COMM_SELF)
-        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED, "the CUDA build has one rank (ZERO_COMM_SELF) so far");
+        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED,
+                            "the CUDA build has one rank (ZERO_COMM_SELF) so far");
 #endif
     if (given->kind == ZERO_COMM_SELF) {
         ZP_TRY(zp_comm_nodes(c, 1));
         c->mail = (char *)malloc(ZP_MAIL_BYTES);
         return c->mail ? ZERO_OK : zp_comm_fail(c, ZERO_ERR_MEMORY, "the exchange buffer");
     }
-    if (given->kind == ZERO_COMM_LOCAL) ZP_TRY(zp_comm_open_local(c, given));
+    if (given->kind == ZERO_COMM_LOCAL)
+        ZP_TRY(zp_comm_open_local(c, given));
     else if (given->kind == ZERO_COMM_MPI) {
 #ifdef ZERO_WITH_MPI
         ZP_TRY(zp_comm_open_mpi(c, given));
 #else
-        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED, "built without MPI: compile with mpicc and -DZERO_WITH_MPI");
+        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED,
+                            "built without MPI: compile with mpicc and -DZERO_WITH_MPI");
 #endif
     } else {
-        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.kind is %d, no such kind", (int)given->kind);
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.kind is %d, no such kind",
+                              (int)given->kind);
     }
     return ZERO_OK;
 }
 
-/* Windows and communicators are freed by all ranks or by none. A context that failed, or whose peers
-   did, leaves them and all that MPI may still touch to the end of the process; another waits here
-   for all ranks, or for the failure of one. 1: nothing may be freed. */
+/* Windows and communicators are freed by all ranks or by none. A context that failed, or whose
+   peers did, leaves them and all that MPI may still touch to the end of the process; another waits
+   here for all ranks, or for the failure of one. 1: nothing may be freed. */
 static int zp_comm_abandons(zp_comm *c, int broken) {
 #ifdef ZERO_WITH_MPI
     MPI_Request request;
@@ -1700,7 +1852,8 @@ static int zp_comm_abandons(zp_comm *c, int broken) {
     }
     return c->abandoned;
 #else
-    (void)c; (void)broken;
+    (void)c;
+    (void)broken;
     return 0;
 #endif
 }
@@ -1716,7 +1869,8 @@ static void zp_comm_close(zp_comm *c) {
     free(c->landing);
     free(c->abort_sent);
     for (int i = 0; i < c->mpi_made; i++) (void)MPI_Comm_free(&c->mpi[i]);
-    if (c->mpi_made == ZP_CHANNELS && c->mpi_node != MPI_COMM_NULL) (void)MPI_Comm_free(&c->mpi_node);
+    if (c->mpi_made == ZP_CHANNELS && c->mpi_node != MPI_COMM_NULL)
+        (void)MPI_Comm_free(&c->mpi_node);
 #endif
     free(c->node_rank);
     free(c->mail);
@@ -1744,24 +1898,26 @@ typedef struct zp_tensor {
 } zp_tensor;
 
 typedef struct zp_unit {
-    int first_member, members;     /* in zp_layout.members */
-    int uses;                      /* backward writes per pass */
-    size_t numel, padded, shard;   /* elements: with alignment; shard * nranks; of one rank */
-    size_t content;                /* elements without alignment */
+    int first_member, members;   /* in zp_layout.members */
+    int uses;                    /* backward writes per pass */
+    size_t numel, padded, shard; /* elements: with alignment; shard * nranks; of one rank */
+    size_t content;              /* elements without alignment */
     size_t largest_tensor;
     int only_one_d;
 } zp_unit;
 
 typedef struct zp_layout {
-    int units;    /* of the host */
-    int all;      /* with the KEEP unit, which is number `units` if there is one */
+    int units; /* of the host */
+    int all;   /* with the KEEP unit, which is number `units` if there is one */
     zp_unit *unit;
     zp_member *members; /* by unit, in order of announcement */
     int *by_tensor;     /* tensor's first_member + layer -> member */
     size_t numel, padded;
 } zp_layout;
 
-static int zp_tensor_parts(const zp_tensor *t) { return t->desc.flags & ZERO_KEEP ? 1 : t->desc.layers; }
+static int zp_tensor_parts(const zp_tensor *t) {
+    return t->desc.flags & ZERO_KEEP ? 1 : t->desc.layers;
+}
 
 static void zp_layout_close(zp_layout *l) {
     free(l->unit);
@@ -1853,10 +2009,11 @@ static const zp_policy zp_policies[4] = {
 
 /* What the stage and the settings mean for one unit. */
 typedef struct zp_place {
-    int resident;      /* parameters whole on this rank, in memory of its own */
-    int mapped;        /* parameters whole in this rank's view, memory shared with the others */
-    int whole_gradient;/* gradient memory for the unit alone, for as long as the context lives */
-    int parameter_buffer, gradient_buffer; /* its own buffer, or -1: takes turns in the shared ones */
+    int resident;       /* parameters whole on this rank, in memory of its own */
+    int mapped;         /* parameters whole in this rank's view, memory shared with the others */
+    int whole_gradient; /* gradient memory for the unit alone, for as long as the context lives */
+    int parameter_buffer,
+        gradient_buffer; /* its own buffer, or -1: takes turns in the shared ones */
     size_t parameter_at; /* bytes in the parameter region: unit, or shard if neither whole */
     size_t gradient_at;  /* bytes in the gradient region, if whole_gradient */
     size_t shard_at;     /* bytes in the gradient region: reduced shard */
@@ -1872,10 +2029,10 @@ typedef struct zp_place {
    ============================================================================================= */
 
 typedef struct zp_buffer {
-    size_t at;   /* bytes in its region */
-    int unit;    /* whose values it holds, or -1 */
-    int own;     /* belongs to one unit */
-    int open;    /* begun and not ended */
+    size_t at;     /* bytes in its region */
+    int unit;      /* whose values it holds, or -1 */
+    int own;       /* belongs to one unit */
+    int open;      /* begun and not ended */
     uint64_t used; /* clock of the last begin, end or gather */
 } zp_buffer;
 
@@ -1967,16 +2124,19 @@ typedef enum zp_phase { ZP_NEW = 0, ZP_IDLE, ZP_IN_PASS, ZP_BETWEEN, ZP_REDUCED 
 
 typedef struct zp_live { /* a unit while training */
     int parameter_opens, forward_opens, backward_opens;
-    int backward_with; /* backwards begun with parameters */
+    uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
     int parameter_buffer, gradient_buffer; /* -1: none now */
-    int writes;   /* outermost backwards that ended in this micro-step */
-    int touched;  /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
-    int pending;  /* in the bucket that is not yet issued */
-    int reduced;  /* its reduction is issued in this micro-step */
+    int writes;                            /* outermost backwards that ended in this micro-step */
+    int touched; /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
+    int pending; /* in the bucket that is not yet issued */
+    int reduced; /* its reduction is issued in this micro-step */
     zp_event written, gathered, reduction, updated, released;
 } zp_live;
 
-typedef struct zp_slot { int tensor, layer; void **param, **grad; } zp_slot;
+typedef struct zp_slot {
+    int tensor, layer;
+    void **param, **grad;
+} zp_slot;
 
 struct zero_ctx {
     zero_config cfg; /* resolved */
@@ -1998,14 +2158,14 @@ struct zero_ctx {
     zp_pool parameters, gradients; /* buffers */
     size_t slot_bytes;             /* of a shared buffer */
     size_t bucket_numel;
-    zp_trace trace[2];             /* ZERO_TRAIN, ZERO_EVAL */
-    int *bucket;                   /* units written and not yet issued */
+    zp_trace trace[2]; /* ZERO_TRAIN, ZERO_EVAL */
+    int *bucket;       /* units written and not yet issued */
     int nbucket;
     size_t bucket_filled;
 
     zp_region parameter_region, gradient_region;
     float *m, *v;
-    double *partial;  /* [largest shard / ZP_NORM_BLOCK] */
+    double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
     double *verdict, *verdicts; /* [ZP_VERDICT], [nranks * ZP_VERDICT] */
     zp_control *control;
     zp_control report; /* host's copy */
@@ -2017,15 +2177,15 @@ struct zero_ctx {
     int micro, micro_steps, sharded; /* sharded: this step accumulates SHARDED */
     int opens;                       /* hooks begun and not ended in this pass */
     int stepped;                     /* a step was made: a report exists */
-    int looked;                      /* peers may still be reading mapped parameters, after zero_reduce */
+    int looked; /* peers may still be reading mapped parameters, after zero_reduce */
     zero_result dead;
     const char *call; /* the public function that runs */
     char text[ZP_TEXT_BYTES + 128];
 };
 
 /* An error of this call: `call, rank r of n: sentence`. */
-__attribute__((format(printf, 3, 4)))
-static zero_result zp_fail(zero_ctx *z, zero_result result, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, zero_result result,
+                                                                 const char *format, ...) {
     va_list list;
     const int n = snprintf(z->text, sizeof z->text, "%s, rank %d of %d: ", z->call, z->comm.rank,
                            z->comm.nranks);
@@ -2092,9 +2252,9 @@ static int zp_compare_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Elements of a shared buffer: of all choices the one that needs the least memory. Larger units, and
-   those used more often, have a buffer of their own. gathered: parameter buffers, 0 where parameters
-   need none. */
+/* Elements of a shared buffer: of all choices the one that needs the least memory. Larger units,
+   and those used more often, have a buffer of their own. gathered: parameter buffers, 0 where
+   parameters need none. */
 static size_t zp_shared_numel(const zp_layout *l, size_t *sizes, size_t gathered) {
     int n = 0;
     size_t larger = 0, least = 0, best = 0;
@@ -2128,7 +2288,8 @@ static int zp_plan_mapped(const zero_ctx *z) {
 }
 
 static int zp_plan_sharded(const zero_ctx *z, int micro_steps) {
-    return micro_steps > 1 ? z->cfg.accumulation == ZERO_ACCUMULATE_SHARDED : z->policy.shard_gradients;
+    return micro_steps > 1 ? z->cfg.accumulation == ZERO_ACCUMULATE_SHARDED
+                           : z->policy.shard_gradients;
 }
 
 static int zp_pool_add(zp_pool *p, size_t *region_bytes, size_t numel, int own) {
@@ -2145,7 +2306,8 @@ static void zp_plan_places(zero_ctx *z, size_t *parameter_bytes, size_t *gradien
     const zp_layout *l = &z->layout;
     zero_plan *plan = &z->plan;
     const int mapped = zp_plan_mapped(z), rank = z->comm.rank;
-    const int whole_gradients = !zp_plan_sharded(z, z->cfg.micro_steps) || !z->policy.shard_gradients;
+    const int whole_gradients =
+        !zp_plan_sharded(z, z->cfg.micro_steps) || !z->policy.shard_gradients;
     const int shards = zp_plan_sharded(z, z->cfg.micro_steps) && z->comm.nranks > 0;
     size_t state = 0, p = 0, g = 0;
     for (int u = 0; u < l->all; u++) {
@@ -2163,10 +2325,13 @@ static void zp_plan_places(zero_ctx *z, size_t *parameter_bytes, size_t *gradien
         at->gradient_at = g;
         if (whole_gradients) g += whole;
         at->shard_at = at->gradient_at + (size_t)rank * shard;
-        if (shards) { at->shard_at = g; g += shard; }
+        if (shards) {
+            at->shard_at = g;
+            g += shard;
+        }
         plan->grad_bytes += z->policy.shard_gradients ? shard : whole;
         plan->buffer_bytes += (whole_gradients ? whole : 0) + (shards ? shard : 0)
-                            - (z->policy.shard_gradients ? shard : whole);
+                              - (z->policy.shard_gradients ? shard : whole);
         at->state_at = state;
         state += z->policy.shard_optimizer ? x->shard : x->padded;
     }
@@ -2176,7 +2341,8 @@ static void zp_plan_places(zero_ctx *z, size_t *parameter_bytes, size_t *gradien
 }
 
 /* Gives buffers to units that do not lie anywhere whole. */
-static void zp_plan_buffers(zero_ctx *z, size_t shared, size_t *parameter_bytes, size_t *gradient_bytes) {
+static void zp_plan_buffers(zero_ctx *z, size_t shared, size_t *parameter_bytes,
+                            size_t *gradient_bytes) {
     const zp_layout *l = &z->layout;
     const size_t p = *parameter_bytes, g = *gradient_bytes;
     int taking_turns = 0, parameters, gradients;
@@ -2186,9 +2352,14 @@ static void zp_plan_buffers(zero_ctx *z, size_t shared, size_t *parameter_bytes,
         const int own = u == l->units || x->uses > 1 || x->padded > shared;
         at->parameter_buffer = at->gradient_buffer = -1;
         if (!x->numel) continue;
-        if (!own) { taking_turns++; continue; }
-        if (!zp_whole(at)) at->parameter_buffer = zp_pool_add(&z->parameters, parameter_bytes, x->padded, 1);
-        if (!at->whole_gradient) at->gradient_buffer = zp_pool_add(&z->gradients, gradient_bytes, x->padded, 1);
+        if (!own) {
+            taking_turns++;
+            continue;
+        }
+        if (!zp_whole(at))
+            at->parameter_buffer = zp_pool_add(&z->parameters, parameter_bytes, x->padded, 1);
+        if (!at->whole_gradient)
+            at->gradient_buffer = zp_pool_add(&z->gradients, gradient_bytes, x->padded, 1);
     }
     parameters = gradients = taking_turns;
     if (parameters > z->cfg.prefetch + 2) parameters = z->cfg.prefetch + 2;
@@ -2220,7 +2391,8 @@ static void zp_trace_natural(const zero_ctx *z, zp_trace *t, int backward) {
 }
 
 /* Brings `unit` and the next ones into buffers; what must be gathered comes back in `fill`. */
-static int zp_schedule(zero_ctx *z, zp_pool *pool, const zp_trace *t, int unit, int wraps, int *fill) {
+static int zp_schedule(zero_ctx *z, zp_pool *pool, const zp_trace *t, int unit, int wraps,
+                       int *fill) {
     int soon[ZP_PREFETCH_MAX + 1], n = 0, b;
     soon[0] = unit;
     const int ahead = 1 + zp_trace_ahead(t, wraps, z->cfg.prefetch, soon + 1);
@@ -2228,7 +2400,8 @@ static int zp_schedule(zero_ctx *z, zp_pool *pool, const zp_trace *t, int unit, 
         const zp_place *at = &z->place[soon[i]];
         if (zp_whole(at) || !z->layout.unit[soon[i]].numel) continue;
         int got = zp_pool_take(pool, soon[i], at->parameter_buffer, soon, ahead, &b);
-        if (got < 0 && i == 0) got = zp_pool_take(pool, unit, at->parameter_buffer, NULL, 0, &b); /* now before soon */
+        if (got < 0 && i == 0)
+            got = zp_pool_take(pool, unit, at->parameter_buffer, NULL, 0, &b); /* now before soon */
         if (got < 0 && i == 0) return -1;
         if (got > 0) fill[n++] = soon[i];
         if (got >= 0 && i == 0) pool->buffer[b].open++; /* protects it from the ones ahead */
@@ -2259,7 +2432,7 @@ static size_t zp_formula_bytes(const zero_ctx *z) {
     const size_t p = z->layout.numel * sizeof(float), n = (size_t)z->comm.nranks;
     const size_t share = (p + n - 1) / n;
     return (z->policy.shard_parameters ? share : p) + (z->policy.shard_gradients ? share : p)
-         + 2 * (z->policy.shard_optimizer ? share : p);
+           + 2 * (z->policy.shard_optimizer ? share : p);
 }
 
 static void zp_plan_traffic(zero_ctx *z, const int *gathers) {
@@ -2272,7 +2445,8 @@ static void zp_plan_traffic(zero_ctx *z, const int *gathers) {
         z->plan.sent_bytes += times * others * x->shard * sizeof(float);
         elements += times * x->content;
     }
-    z->plan.formula_sent_bytes = (size_t)((double)elements * (double)others / (double)n * sizeof(float));
+    z->plan.formula_sent_bytes =
+        (size_t)((double)elements * (double)others / (double)n * sizeof(float));
 }
 
 static void zp_plan_ceiling(zero_ctx *z, size_t shared) {
@@ -2284,8 +2458,9 @@ static void zp_plan_ceiling(zero_ctx *z, size_t shared) {
         own += (at->parameter_buffer >= 0 ? l->unit[u].padded : 0);
         own += z->policy.shard_parameters && at->resident ? l->unit[u].padded : 0;
     }
-    z->plan.buffer_ceiling_bytes = (own + (size_t)(z->cfg.prefetch + 2) * 2 * shared + z->bucket_numel
-                                    + 2 * ZP_STAGE_NUMEL) * sizeof(float);
+    z->plan.buffer_ceiling_bytes =
+        (own + (size_t)(z->cfg.prefetch + 2) * 2 * shared + z->bucket_numel + 2 * ZP_STAGE_NUMEL)
+        * sizeof(float);
 }
 
 static void zp_plan_close(zero_ctx *z) {
@@ -2305,7 +2480,8 @@ static void zp_plan_close(zero_ctx *z) {
 
 static zero_result zp_plan_memory(zero_ctx *z, size_t **sizes) {
     const size_t units = (size_t)z->layout.all + 1, turns = (size_t)z->cfg.prefetch + 4;
-    const size_t buffers = 2 * units + turns; /* never more buffers than units of their own + turns */
+    const size_t buffers =
+        2 * units + turns; /* never more buffers than units of their own + turns */
     *sizes = (size_t *)calloc(units, sizeof **sizes);
     z->gathers = (int *)calloc(units, sizeof *z->gathers);
     z->place = (zp_place *)calloc(units, sizeof *z->place);
@@ -2316,14 +2492,18 @@ static zero_result zp_plan_memory(zero_ctx *z, size_t **sizes) {
         z->trace[i].unit = (int *)calloc((size_t)z->trace[i].cap, sizeof *z->trace[i].unit);
     }
     return *sizes && z->gathers && z->place && z->parameters.buffer && z->gradients.buffer
-        && z->trace[0].unit && z->trace[1].unit ? ZERO_OK : ZERO_ERR_MEMORY;
+                   && z->trace[0].unit && z->trace[1].unit
+               ? ZERO_OK
+               : ZERO_ERR_MEMORY;
 }
 
 static zero_result zp_plan_bucket(zero_ctx *z, size_t shared) {
     z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : shared;
     if (z->bucket_numel >= shared) return ZERO_OK;
-    return zp_fail(z, ZERO_ERR_ARGUMENT, "bucket_numel is %zu, the largest unit that shares a buffer has "
-                   "%zu elements: give at least that, or 0", z->cfg.bucket_numel, shared);
+    return zp_fail(z, ZERO_ERR_ARGUMENT,
+                   "bucket_numel is %zu, the largest unit that shares a buffer has "
+                   "%zu elements: give at least that, or 0",
+                   z->cfg.bucket_numel, shared);
 }
 
 /* Fills z->layout, place, pools, traces, gathers and plan. */
@@ -2348,7 +2528,8 @@ static zero_result zp_plan_make(zero_ctx *z, size_t *parameter_bytes, size_t *gr
         zp_trace_natural(z, &z->trace[1], 0);
         z->plan.buffer_bytes += ZP_STAGE_NUMEL * sizeof(float);
         if (z->comm.nnodes > 1 && z->comm.n < z->comm.nranks)
-            z->plan.buffer_bytes += 2 * (size_t)(z->comm.nnodes - 1) * ZP_STAGE_NUMEL * sizeof(float);
+            z->plan.buffer_bytes +=
+                2 * (size_t)(z->comm.nnodes - 1) * ZP_STAGE_NUMEL * sizeof(float);
         z->plan.numel = z->layout.numel;
         z->plan.padded_numel = z->layout.padded;
         z->plan.formula_bytes = zp_formula_bytes(z);
@@ -2369,19 +2550,30 @@ static zero_result zp_plan_make(zero_ctx *z, size_t *parameter_bytes, size_t *gr
 /* One line per setting and per tensor, as text: the first that differs is reported as it is. */
 static void zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     const zero_config *c = &z->cfg;
-    const struct { const char *name; long long value; } settings[ZP_SETTINGS] = {
-        {"stage", c->stage}, {"micro_steps", c->micro_steps}, {"accumulation", (long long)c->accumulation},
-        {"prefetch", c->prefetch}, {"bucket_numel", (long long)c->bucket_numel},
-        {"persistence_numel", (long long)c->persistence_numel}, {"no_overlap", c->no_overlap},
-        {"no_overflow_check", c->no_overflow_check}, {"no_mapping", c->no_mapping}, {"threads", c->threads},
+    const struct {
+        const char *name;
+        long long value;
+    } settings[ZP_SETTINGS] = {
+        {"stage", c->stage},
+        {"micro_steps", c->micro_steps},
+        {"accumulation", (long long)c->accumulation},
+        {"prefetch", c->prefetch},
+        {"bucket_numel", (long long)c->bucket_numel},
+        {"persistence_numel", (long long)c->persistence_numel},
+        {"no_overlap", c->no_overlap},
+        {"no_overflow_check", c->no_overflow_check},
+        {"no_mapping", c->no_mapping},
+        {"threads", c->threads},
         {"timeout in ms", (long long)(c->timeout_s < 1e12 ? c->timeout_s * 1e3 : 1e15)},
-        {"node_size", z->comm.node_size}, {"tensors", z->ntensors}};
+        {"node_size", z->comm.node_size},
+        {"tensors", z->ntensors}};
     memset(text, 0, bytes);
     if (i < ZP_SETTINGS) {
         (void)snprintf(text, bytes, "%s %lld", settings[i].name, settings[i].value);
     } else {
         const zero_tensor_desc *d = &z->tensors[i - ZP_SETTINGS].desc;
-        (void)snprintf(text, bytes, "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, name %s",
+        (void)snprintf(text, bytes,
+                       "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, name %s",
                        i - ZP_SETTINGS, d->numel, d->layers, d->unit, d->uses, d->flags, d->name);
     }
 }
@@ -2395,8 +2587,8 @@ static zero_result zp_build_agree(zero_ctx *z) {
         for (int r = 1; r < z->comm.nranks; r++)
             if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine)) {
                 z->dead = ZERO_ERR_MISMATCH;
-                return zp_fail(z, ZERO_ERR_MISMATCH, "rank 0 has {%.180s}, rank %d has {%.180s}", all, r,
-                               all + (size_t)r * sizeof mine);
+                return zp_fail(z, ZERO_ERR_MISMATCH, "rank 0 has {%.180s}, rank %d has {%.180s}",
+                               all, r, all + (size_t)r * sizeof mine);
             }
     }
     return ZERO_OK;
@@ -2421,9 +2613,11 @@ static zero_result zp_build_private(zero_ctx *z) {
     z->v = (float *)zp_device_alloc(state);
     z->partial = (double *)zp_device_alloc(blocks * sizeof *z->partial);
     z->verdict = (double *)zp_device_alloc(ZP_VERDICT * sizeof *z->verdict);
-    z->verdicts = (double *)zp_device_alloc((size_t)z->comm.nranks * ZP_VERDICT * sizeof *z->verdicts);
+    z->verdicts =
+        (double *)zp_device_alloc((size_t)z->comm.nranks * ZP_VERDICT * sizeof *z->verdicts);
     z->control = (zp_control *)zp_device_alloc(sizeof *z->control);
-    return z->m && z->v && z->partial && z->verdict && z->verdicts && z->control ? ZERO_OK : ZERO_ERR_MEMORY;
+    return z->m && z->v && z->partial && z->verdict && z->verdicts && z->control ? ZERO_OK
+                                                                                 : ZERO_ERR_MEMORY;
 }
 
 static zero_result zp_build_streams(zero_ctx *z) {
@@ -2440,12 +2634,14 @@ static zero_result zp_build_streams(zero_ctx *z) {
 }
 
 /* Everybody learns who could not allocate; then all return the same error. */
-static zero_result zp_build_together(zero_ctx *z, zero_result mine, const char *what, size_t bytes) {
+static zero_result zp_build_together(zero_ctx *z, zero_result mine, const char *what,
+                                     size_t bytes) {
     int who = -1;
     ZP_DO(z, zp_comm_agree(&z->comm, mine == ZERO_OK, &who));
     if (who < 0) return ZERO_OK;
     z->dead = ZERO_ERR_MEMORY;
-    return zp_fail(z, ZERO_ERR_MEMORY, "rank %d could not allocate %s (%zu bytes)", who, what, bytes);
+    return zp_fail(z, ZERO_ERR_MEMORY, "rank %d could not allocate %s (%zu bytes)", who, what,
+                   bytes);
 }
 
 static zero_result zp_build_allocate(zero_ctx *z, size_t parameter_bytes, size_t gradient_bytes) {
@@ -2490,7 +2686,8 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     if (!zp_whole(at)) {
         const int b = zp_pool_find(&z->parameters, u);
         op.target = z->parameters.buffer[b].at;
-        ZP_DO(z, zp_event_record(&z->compute, &live->released)); /* all compute so far has used it */
+        ZP_DO(z,
+              zp_event_record(&z->compute, &live->released)); /* all compute so far has used it */
         ZP_DO(z, zp_event_wait(s, &live->released));
     }
     ZP_DO(z, zp_event_wait(s, &live->updated));
@@ -2510,8 +2707,10 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
     const int n = zp_schedule(z, &z->parameters, t, u, wraps, fill);
     if (n < 0) {
         z->live[u].parameter_opens--;
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: all %d gather buffers belong to units that have begun "
-                       "and not ended; raise prefetch", u, z->parameters.n);
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "unit %d: all %d gather buffers belong to units that have begun "
+                       "and not ended; raise prefetch",
+                       u, z->parameters.n);
     }
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
     const int b = zp_whole(&z->place[u]) ? -1 : zp_pool_find(&z->parameters, u);
@@ -2545,7 +2744,8 @@ static char *zp_unit_gradients(const zero_ctx *z, int u) {
 
 /* Writes the pointers of one unit's tensors: fields of the host's structs, then slots. Memory NULL
    leaves the pointers of that side as they are. */
-static void zp_point(zero_ctx *z, int u, char *params, char *grads, char *params_host, char *grads_host) {
+static void zp_point(zero_ctx *z, int u, char *params, char *grads, char *params_host,
+                     char *grads_host) {
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &z->layout.members[x->first_member + i];
@@ -2565,7 +2765,8 @@ static void zp_point_slots(zero_ctx *z, int u, char *params, char *grads) {
         const zp_tensor *t = &z->tensors[s->tensor];
         const int kept = t->desc.flags & ZERO_KEEP;
         if (zp_tensor_unit(&z->layout, t, s->layer) != u) continue;
-        const zp_member *m = &z->layout.members[z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)]];
+        const zp_member *m =
+            &z->layout.members[z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)]];
         const size_t at = (m->at + (kept ? (size_t)s->layer * t->desc.numel : 0)) * sizeof(float);
         if (params && s->param) *s->param = params + at;
         if (grads && s->grad) *s->grad = grads + at;
@@ -2661,8 +2862,10 @@ static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
     if (z->place[u].whole_gradient || z->live[u].gradient_buffer >= 0) return ZERO_OK;
     if (b < 0) b = zp_pool_oldest(pool, NULL, 0);
     if (b < 0)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: all %d gradient buffers belong to units whose backward "
-                       "is not complete; raise bucket_numel", u, pool->n);
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "unit %d: all %d gradient buffers belong to units whose backward "
+                       "is not complete; raise bucket_numel",
+                       u, pool->n);
     const int before = pool->buffer[b].unit;
     if (before >= 0 && z->live[before].pending) ZP_TRY(zp_bucket_flush(z));
     if (before >= 0) ZP_DO(z, zp_event_wait(&z->compute, &z->live[before].reduction));
@@ -2698,7 +2901,9 @@ static zero_result zp_gradient_touch(zero_ctx *z, int u, int clear_all) {
     return zp_gradient_clear(z, u, clear_all);
 }
 
-static int zp_reduces_now(const zero_ctx *z) { return z->sharded || z->micro + 1 == z->micro_steps; }
+static int zp_reduces_now(const zero_ctx *z) {
+    return z->sharded || z->micro + 1 == z->micro_steps;
+}
 
 /* Ends a training micro-step: what has not been reduced is, in descending order, then KEEP. */
 static zero_result zp_gradients_finish(zero_ctx *z) {
@@ -2739,7 +2944,9 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_adamw *adamw) {
     const zp_place *at = &z->place[u];
     size_t begin, end;
     zp_update_range(z, u, &begin, &end);
-    ZP_DO(z, zp_event_wait(&z->compute, &z->live[u].gathered)); /* an evaluation may have gathered what it left */
+    ZP_DO(z,
+          zp_event_wait(&z->compute,
+                        &z->live[u].gathered)); /* an evaluation may have gathered what it left */
     const float *whole = (const float *)(z->gradient_region.base[z->comm.me] + at->gradient_at);
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &z->layout.members[x->first_member + i];
@@ -2755,7 +2962,8 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_adamw *adamw) {
         a.beta1 = adamw->beta1;
         a.beta2 = adamw->beta2;
         a.eps = adamw->eps;
-        if (!(z->tensors[m->tensor].desc.flags & ZERO_NO_DECAY)) a.decay = adamw->lr * adamw->weight_decay;
+        if (!(z->tensors[m->tensor].desc.flags & ZERO_NO_DECAY))
+            a.decay = adamw->lr * adamw->weight_decay;
         ZP_DO(z, zp_adamw(&z->compute, &a, to - from));
     }
     ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
@@ -2781,7 +2989,7 @@ static zero_result zp_update_all(zero_ctx *z, const zero_adamw *adamw) {
 /* A run of a tensor's elements that one rank owns. */
 typedef struct zp_run {
     int unit, owner;
-    size_t at;    /* in the unit */
+    size_t at; /* in the unit */
     size_t numel;
 } zp_run;
 
@@ -2807,7 +3015,8 @@ static int zp_kind_whole(const zero_ctx *z, int u, zero_kind kind) {
 
 static float *zp_kind_memory(const zero_ctx *z, zero_kind kind, const zp_run *run) {
     const zp_place *at = &z->place[run->unit];
-    const size_t begin = z->policy.shard_optimizer ? (size_t)z->comm.rank * z->layout.unit[run->unit].shard : 0;
+    const size_t begin =
+        z->policy.shard_optimizer ? (size_t)z->comm.rank * z->layout.unit[run->unit].shard : 0;
     if (kind == ZERO_PARAMETER) return zp_parameter(z, run->unit, run->at);
     if (kind == ZERO_MOMENT_1) return z->m + at->state_at + (run->at - begin);
     if (kind == ZERO_MOMENT_2) return z->v + at->state_at + (run->at - begin);
@@ -2816,21 +3025,23 @@ static float *zp_kind_memory(const zero_ctx *z, zero_kind kind, const zp_run *ru
 }
 
 /* Checks a range and waits until nothing moves any more. */
-static zero_result zp_access_begin(zero_ctx *z, const char *name, zero_kind kind, size_t first, size_t count,
-                                   const zp_tensor **t) {
+static zero_result zp_access_begin(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                                   size_t count, const zp_tensor **t) {
     const int i = name ? zp_tensor_find(z, name) : -1;
     if (z->phase != ZP_IDLE && z->phase != ZP_REDUCED)
-        return zp_fail(z, ZERO_ERR_STATE, "tensors are read and written after zero_build, outside a step's passes");
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "tensors are read and written after zero_build, outside a step's passes");
     if (i < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
     if ((int)kind < 0 || kind >= ZERO_KIND_COUNT)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, no such kind", name, (int)kind);
     if (kind == ZERO_GRADIENT && z->phase != ZP_REDUCED)
-        return zp_fail(z, ZERO_ERR_STATE, "%s: gradients are there between zero_reduce and zero_step", name);
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "%s: gradients are there between zero_reduce and zero_step", name);
     *t = &z->tensors[i];
     const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
     if (first > total || count > total - first)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, asked for [%zu, %zu)", name, total, first,
-                       first + count);
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, asked for [%zu, %zu)", name,
+                       total, first, first + count);
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     return zp_check(z, zp_stream_sync(&z->compute));
 }
@@ -2853,11 +3064,13 @@ static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, f
     return ZERO_OK;
 }
 
-static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run, const float *values) {
+static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run,
+                                const float *values) {
     const int whole = zp_kind_whole(z, run->unit, kind), mine = run->owner == z->comm.rank;
     const int shared = kind == ZERO_PARAMETER && z->place[run->unit].mapped;
     if (!mine && (!whole || shared)) return ZERO_OK;
-    return zp_check(z, zp_copy(&z->compute, zp_kind_memory(z, kind, run), values, run->numel * sizeof *values));
+    return zp_check(
+        z, zp_copy(&z->compute, zp_kind_memory(z, kind, run), values, run->numel * sizeof *values));
 }
 
 /* =============================================================================================
@@ -2883,7 +3096,8 @@ zero_result zero_local_create(zero_local **local, int nranks, int shared) {
 #ifndef __linux__
         return ZERO_ERR_UNSUPPORTED;
 #endif
-        void *p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        void *p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                       -1, 0);
         if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
         *local = (zero_local *)p;
     } else {
@@ -2927,15 +3141,19 @@ static zero_result zp_config_check(zero_ctx *z) {
     if (c->stage < 0 || c->stage > 3)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "stage is %d, expected 0..3", c->stage);
     if (c->micro_steps < 0)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "micro_steps is %d, expected 0 or more", c->micro_steps);
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "micro_steps is %d, expected 0 or more",
+                       c->micro_steps);
     if ((int)c->accumulation < 0 || c->accumulation > ZERO_ACCUMULATE_SHARDED)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "accumulation is %d, no such choice", (int)c->accumulation);
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "accumulation is %d, no such choice",
+                       (int)c->accumulation);
     if (c->prefetch < ZERO_NONE || c->prefetch > ZP_PREFETCH_MAX)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "prefetch is %d, expected -1..%d", c->prefetch, ZP_PREFETCH_MAX);
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "prefetch is %d, expected -1..%d", c->prefetch,
+                       ZP_PREFETCH_MAX);
     if (c->persistence_numel < ZERO_NONE)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "persistence_numel is %lld, expected -1 or more",
                        (long long)c->persistence_numel);
-    if (c->threads < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "threads is %d, expected 0 or more", c->threads);
+    if (c->threads < 0)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "threads is %d, expected 0 or more", c->threads);
     if (!(c->timeout_s >= 0))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "timeout_s is %g, expected 0 or more", c->timeout_s);
     z->policy = zp_policies[c->stage];
@@ -2966,27 +3184,37 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->call = "zero_create";
     z->comm.nranks = 1;
     (void)zp_device_open(&z->device);
-    zero_result r = zp_check(z, zp_comm_open(&z->comm, comm, cfg->timeout_s > 0 ? cfg->timeout_s : ZP_TIMEOUT_S));
-    if (!r) z->dead = r = zp_config_check(z); /* peers see the same values, or learn it from zero_destroy */
+    zero_result r = zp_check(
+        z, zp_comm_open(&z->comm, comm, cfg->timeout_s > 0 ? cfg->timeout_s : ZP_TIMEOUT_S));
+    if (!r)
+        z->dead = r =
+            zp_config_check(z); /* peers see the same values, or learn it from zero_destroy */
     if (r && !z->comm.board) zp_group_abort(comm, z->text);
     return r;
 }
 
 static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
-    if (!d || !d->name || !d->name[0]) return zp_fail(z, ZERO_ERR_ARGUMENT, "a tensor needs a name");
+    if (!d || !d->name || !d->name[0])
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "a tensor needs a name");
     if (zp_tensor_find(z, d->name) >= 0)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s was announced before", d->name);
     if (d->layers < 0 || d->unit < 0 || d->uses < 0 || d->layers > 1 << 20 || d->unit > 1 << 20)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: layers %d, unit %d, uses %d, expected 0 or more",
-                       d->name, d->layers, d->unit, d->uses);
+        return zp_fail(z, ZERO_ERR_ARGUMENT,
+                       "tensor %s: layers %d, unit %d, uses %d, expected 0 or more", d->name,
+                       d->layers, d->unit, d->uses);
     const size_t most = ((size_t)1 << 48) / (size_t)(d->layers ? d->layers : 1);
     if (d->numel < 1 || d->numel > most)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: numel is %zu, expected 1..%zu", d->name, d->numel, most);
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: numel is %zu, expected 1..%zu", d->name,
+                       d->numel, most);
     if (d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT))
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: flags %d, unknown bits", d->name, d->flags);
-    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place "
-                       "(accumulation LOCAL)", d->name, z->cfg.micro_steps);
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: flags %d, unknown bits", d->name,
+                       d->flags);
+    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
+        && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL)
+        return zp_fail(z, ZERO_ERR_ARGUMENT,
+                       "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place "
+                       "(accumulation LOCAL)",
+                       d->name, z->cfg.micro_steps);
     return ZERO_OK;
 }
 
@@ -3003,7 +3231,8 @@ static zero_result zp_list_grow(void **list, int n, int *cap, size_t bytes) {
 
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc) {
     ZP_ENTER(z, "zero_tensor");
-    if (z->phase != ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "tensors are announced before zero_build");
+    if (z->phase != ZP_NEW)
+        return zp_fail(z, ZERO_ERR_STATE, "tensors are announced before zero_build");
     ZP_TRY(zp_tensor_check(z, desc));
     void *list = z->tensors;
     zero_result r = zp_list_grow(&list, z->ntensors, &z->tensors_cap, sizeof *z->tensors);
@@ -3039,10 +3268,13 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     const zp_unit *x = &z->layout.unit[unit];
     plan->numel = x->content;
     plan->padded = x->padded;
-    plan->reductions = !x->numel ? 0 : zp_plan_sharded(z, z->cfg.micro_steps) ? z->cfg.micro_steps : 1;
+    plan->reductions = !x->numel                                ? 0
+                       : zp_plan_sharded(z, z->cfg.micro_steps) ? z->cfg.micro_steps
+                                                                : 1;
     plan->gathers = z->gathers[unit];
     plan->resident = zp_whole(&z->place[unit]);
-    plan->sent_bytes = (size_t)(plan->reductions + plan->gathers) * (size_t)(z->comm.nranks - 1) * x->shard * sizeof(float);
+    plan->sent_bytes = (size_t)(plan->reductions + plan->gathers) * (size_t)(z->comm.nranks - 1)
+                       * x->shard * sizeof(float);
     return ZERO_OK;
 }
 
@@ -3055,7 +3287,8 @@ static zero_result zp_build_units(zero_ctx *z) {
             known = u >= d->unit && u < d->unit + d->layers;
         }
         if (!known)
-            return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
+            return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d has no tensor, though units go up to %d",
+                           u, z->layout.units - 1);
     }
     return ZERO_OK;
 }
@@ -3068,7 +3301,10 @@ zero_result zero_build(zero_ctx *z) {
     zero_result r = z->ntensors ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "no tensor was announced");
     if (!r) r = zp_plan_make(z, &parameter_bytes, &gradient_bytes);
     if (!r) r = zp_build_units(z);
-    if (r) { z->dead = r; return r; } /* the same on all ranks: they have agreed */
+    if (r) {
+        z->dead = r;
+        return r;
+    } /* the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z, parameter_bytes, gradient_bytes));
     z->sharded = zp_plan_sharded(z, z->cfg.micro_steps);
     z->phase = ZP_IDLE;
@@ -3077,7 +3313,8 @@ zero_result zero_build(zero_ctx *z) {
 
 void zero_destroy(zero_ctx *z) {
     if (!z) return;
-    const int broken = z->dead || zp_failure_result(&z->comm.failure) || (z->phase != ZP_IDLE && z->phase != ZP_REDUCED);
+    const int broken = z->dead || zp_failure_result(&z->comm.failure)
+                       || (z->phase != ZP_IDLE && z->phase != ZP_REDUCED);
     if (broken) /* first: this rank's own queue may wait for peers that wait for it */
         zp_comm_abort(&z->comm, z->text[0] ? z->text : "it gave up its context");
     for (int i = 0; i < 2 && z->streams_made; i++) zp_stream_close(&z->stream[i]);
@@ -3128,13 +3365,15 @@ static void zp_kept_memory(const zero_ctx *z, char **params, char **grads) {
     const zp_place *at = &z->place[z->layout.units];
     char *g = z->gradient_region.base[z->comm.me];
     *params = zp_unit_parameters(z, z->layout.units);
-    *grads = at->whole_gradient ? g + at->gradient_at : g + z->gradients.buffer[at->gradient_buffer].at;
+    *grads =
+        at->whole_gradient ? g + at->gradient_at : g + z->gradients.buffer[at->gradient_buffer].at;
 }
 
 zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
     char *p, *g;
     ZP_ENTER(z, "zero_bind");
-    if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "pointers are there after zero_build");
+    if (z->phase == ZP_NEW)
+        return zp_fail(z, ZERO_ERR_STATE, "pointers are there after zero_build");
     if (z->layout.all == z->layout.units) return ZERO_OK;
     zp_kept_memory(z, &p, &g);
     zp_point(z, z->layout.units, p, g, (char *)params, (char *)grads);
@@ -3144,10 +3383,12 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
 zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad) {
     ZP_ENTER(z, "zero_slot");
     const int t = name ? zp_tensor_find(z, name) : -1;
-    if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "pointers are there after zero_build");
+    if (z->phase == ZP_NEW)
+        return zp_fail(z, ZERO_ERR_STATE, "pointers are there after zero_build");
     if (t < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
     if (layer < 0 || layer >= z->tensors[t].desc.layers)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: layer %d, expected 0..%d", name, layer, z->tensors[t].desc.layers - 1);
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: layer %d, expected 0..%d", name, layer,
+                       z->tensors[t].desc.layers - 1);
     void *list = z->slots;
     const zero_result r = zp_list_grow(&list, z->nslots, &z->slots_cap, sizeof *z->slots);
     z->slots = (zp_slot *)list;
@@ -3170,12 +3411,13 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
 static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) {
     const int expected = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
     if (micro_steps < 1 || micro_steps > z->cfg.micro_steps)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "micro_steps is %d, the configuration allows 1..%d", micro_steps,
-                       z->cfg.micro_steps);
-    if (z->phase == ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "zero_step is due after zero_reduce");
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "micro_steps is %d, the configuration allows 1..%d",
+                       micro_steps, z->cfg.micro_steps);
+    if (z->phase == ZP_REDUCED)
+        return zp_fail(z, ZERO_ERR_STATE, "zero_step is due after zero_reduce");
     if (micro != expected || (expected && micro_steps != z->micro_steps) || micro >= micro_steps)
-        return zp_fail(z, ZERO_ERR_STATE, "micro-step %d of %d, expected %d of %d", micro, micro_steps, expected,
-                       expected ? z->micro_steps : micro_steps);
+        return zp_fail(z, ZERO_ERR_STATE, "micro-step %d of %d, expected %d of %d", micro,
+                       micro_steps, expected, expected ? z->micro_steps : micro_steps);
     z->micro = micro;
     z->micro_steps = micro_steps;
     zp_micro_begin(z);
@@ -3191,9 +3433,13 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
 zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
     ZP_ENTER(z, "zero_pass_begin");
     if (z->phase == ZP_NEW || z->phase == ZP_IN_PASS)
-        return zp_fail(z, ZERO_ERR_STATE, z->phase == ZP_NEW ? "zero_build comes first" : "the last pass has not ended");
-    if (kind != ZERO_TRAIN && kind != ZERO_EVAL) return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
-    if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
+        return zp_fail(z, ZERO_ERR_STATE,
+                       z->phase == ZP_NEW ? "zero_build comes first"
+                                          : "the last pass has not ended");
+    if (kind != ZERO_TRAIN && kind != ZERO_EVAL)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
+    if (kind == ZERO_TRAIN)
+        ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
     else if (z->layout.all > z->layout.units)
         ZP_DO(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered));
     z->resume = z->phase;
@@ -3207,20 +3453,24 @@ zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_st
 /* Every hook: inside a pass, a unit of the host's. */
 static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
     ZP_ENTER(z, call);
-    if (z->phase != ZP_IN_PASS) return zp_fail(z, ZERO_ERR_STATE, "unit %d: no pass has begun", unit);
+    if (z->phase != ZP_IN_PASS)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no pass has begun", unit);
     if (unit < 0 || unit >= z->layout.units)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->layout.units - 1);
     return ZERO_OK;
 }
 
-static zero_result zp_host_structs(zero_ctx *z, int unit, const void *params, const void *grads, int backward) {
+static zero_result zp_host_structs(zero_ctx *z, int unit, const void *params, const void *grads,
+                                   int backward) {
     const zp_unit *x = &z->layout.unit[unit];
     for (int i = 0; i < x->members; i++) {
         const zero_tensor_desc *d = &z->tensors[z->layout.members[x->first_member + i].tensor].desc;
         if (d->flags & ZERO_BY_SLOT) continue;
         if ((!backward && !params) || (backward && !grads))
-            return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d: the host's struct of %s is NULL, but tensor %s has a "
-                           "field in it", unit, backward ? "gradients" : "parameters", d->name);
+            return zp_fail(z, ZERO_ERR_ARGUMENT,
+                           "unit %d: the host's struct of %s is NULL, but tensor %s has a "
+                           "field in it",
+                           unit, backward ? "gradients" : "parameters", d->name);
     }
     return ZERO_OK;
 }
@@ -3239,7 +3489,8 @@ zero_result zero_forward_begin(zero_ctx *z, int unit, void *params) {
 
 zero_result zero_forward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_forward_end", unit));
-    if (!z->live[unit].forward_opens) return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
+    if (!z->live[unit].forward_opens)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
     z->live[unit].forward_opens--;
     z->opens--;
     zp_parameters_close(z, unit);
@@ -3249,35 +3500,36 @@ zero_result zero_forward_end(zero_ctx *z, int unit) {
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
     ZP_TRY(zp_hook(z, "zero_backward_begin", unit));
     zp_live *live = &z->live[unit];
-    if (z->pass != ZERO_TRAIN) return zp_fail(z, ZERO_ERR_STATE, "unit %d: an evaluation has no backward", unit);
+    if (z->pass != ZERO_TRAIN)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: an evaluation has no backward", unit);
     if (live->reduced || live->pending || live->writes >= z->layout.unit[unit].uses)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: its gradient is complete after %d uses, here is one more; see "
-                       "zero_tensor_desc.uses", unit, z->layout.unit[unit].uses);
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "unit %d: its gradient is complete after %d uses, here is one more; see "
+                       "zero_tensor_desc.uses",
+                       unit, z->layout.unit[unit].uses);
+    if (live->backward_opens == 64)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_host_structs(z, unit, params, grads, 1));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
-    if (params) {
-        if (live->backward_opens && !live->parameter_opens) /* begun without parameters, now with */
-            return zp_fail(z, ZERO_ERR_STATE, "unit %d: its backward began without parameters", unit);
-        ZP_TRY(zp_parameters_open(z, unit));
-        live->backward_with++;
-    }
+    if (params) ZP_TRY(zp_parameters_open(z, unit));
+    live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
     z->opens++;
-    zp_point(z, unit, params ? zp_unit_parameters(z, unit) : NULL, zp_unit_gradients(z, unit), (char *)params,
-             (char *)grads);
-    zp_point_slots(z, unit, params ? zp_unit_parameters(z, unit) : NULL, zp_unit_gradients(z, unit));
+    zp_point(z, unit, params ? zp_unit_parameters(z, unit) : NULL, zp_unit_gradients(z, unit),
+             (char *)params, (char *)grads);
+    zp_point_slots(z, unit, params ? zp_unit_parameters(z, unit) : NULL,
+                   zp_unit_gradients(z, unit));
     return ZERO_OK;
 }
 
 zero_result zero_backward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_backward_end", unit));
     zp_live *live = &z->live[unit];
-    if (!live->backward_opens) return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
+    if (!live->backward_opens)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
     z->opens--;
-    if (live->backward_with) {
-        live->backward_with--;
-        zp_parameters_close(z, unit);
-    }
+    if (live->with_parameters & 1) zp_parameters_close(z, unit);
+    live->with_parameters >>= 1;
     if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses) return ZERO_OK;
     return zp_reduces_now(z) && z->layout.unit[unit].numel ? zp_bucket_add(z, unit) : ZERO_OK;
 }
@@ -3309,7 +3561,8 @@ float zero_loss_scale(const zero_ctx *z) {
 zero_result zero_reduce(zero_ctx *z) {
     ZP_ENTER(z, "zero_reduce");
     if (z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps)
-        return zp_fail(z, ZERO_ERR_STATE, "the %d micro-steps of the step are not complete", z->micro_steps);
+        return zp_fail(z, ZERO_ERR_STATE, "the %d micro-steps of the step are not complete",
+                       z->micro_steps);
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zp_judge_args judge = {z->control, z->verdicts, z->comm.nranks};
     ZP_DO(z, zp_comm_verdicts(&z->comm, s, z->verdict, z->verdicts));
@@ -3328,7 +3581,8 @@ static zero_result zp_report(zero_ctx *z) {
 
 zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_ENTER(z, "zero_norm");
-    if (z->phase != ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "the norm is there between zero_reduce and zero_step");
+    if (z->phase != ZP_REDUCED)
+        return zp_fail(z, ZERO_ERR_STATE, "the norm is there between zero_reduce and zero_step");
     if (!norm) return zp_fail(z, ZERO_ERR_ARGUMENT, "norm is NULL");
     ZP_TRY(zp_report(z));
     *norm = sqrt(z->report.sumsq);
@@ -3338,12 +3592,16 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
 zero_result zero_step(zero_ctx *z, const zero_adamw *adamw) {
     ZP_ENTER(z, "zero_step");
     if (z->phase != ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "zero_reduce comes first");
-    if (!adamw || !(adamw->beta1 >= 0 && adamw->beta1 < 1) || !(adamw->beta2 >= 0 && adamw->beta2 < 1)
-        || !(adamw->eps >= 0) || !(adamw->max_norm >= 0) || !(adamw->lr >= 0) || !(adamw->weight_decay >= 0))
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected "
-                       "none below 0, betas below 1", adamw ? (double)adamw->lr : 0, adamw ? (double)adamw->beta1 : 0,
+    if (!adamw || !(adamw->beta1 >= 0 && adamw->beta1 < 1)
+        || !(adamw->beta2 >= 0 && adamw->beta2 < 1) || !(adamw->eps >= 0) || !(adamw->max_norm >= 0)
+        || !(adamw->lr >= 0) || !(adamw->weight_decay >= 0))
+        return zp_fail(z, ZERO_ERR_ARGUMENT,
+                       "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected "
+                       "none below 0, betas below 1",
+                       adamw ? (double)adamw->lr : 0, adamw ? (double)adamw->beta1 : 0,
                        adamw ? (double)adamw->beta2 : 0, adamw ? (double)adamw->eps : 0,
-                       adamw ? (double)adamw->weight_decay : 0, adamw ? (double)adamw->max_norm : 0);
+                       adamw ? (double)adamw->weight_decay : 0,
+                       adamw ? (double)adamw->max_norm : 0);
     zp_decide_args decide = {z->control, *adamw, !z->cfg.no_overflow_check};
     if (z->looked) { /* rare: the update waits until nobody reads what it changes */
         ZP_DO(z, zp_stream_sync(&z->compute));
@@ -3362,7 +3620,8 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     ZP_ENTER(z, "zero_step_result");
     if (!z->stepped) return zp_fail(z, ZERO_ERR_STATE, "no step was made yet");
     if (!report) return zp_fail(z, ZERO_ERR_ARGUMENT, "report is NULL");
-    if (z->phase == ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "ask before the next zero_reduce or after zero_step");
+    if (z->phase == ZP_REDUCED)
+        return zp_fail(z, ZERO_ERR_STATE, "ask before the next zero_reduce or after zero_step");
     ZP_TRY(zp_report(z));
     const zp_control *c = &z->report;
     memset(report, 0, sizeof *report);
@@ -3386,7 +3645,8 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
 
 /* ---- tensors by name ---- */
 
-zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first, size_t count, float *out) {
+zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                             size_t count, float *out) {
     const zp_tensor *t;
     ZP_ENTER(z, "zero_read_tensor");
     ZP_TRY(zp_access_begin(z, name, kind, first, count, &t));
@@ -3399,8 +3659,8 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
     return zp_check(z, zp_stream_sync(&z->compute));
 }
 
-zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first, size_t count,
-                              const float *values) {
+zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                              size_t count, const float *values) {
     const zp_tensor *t;
     ZP_ENTER(z, "zero_write_tensor");
     ZP_TRY(zp_access_begin(z, name, kind, first, count, &t));
@@ -3421,13 +3681,16 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
 zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
     ZP_ENTER(z, "zero_all_sum");
     if (!values || n < 0 || n * sizeof *values > ZP_MAIL_BYTES)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "n is %d, expected 0..%zu", n, ZP_MAIL_BYTES / sizeof *values);
-    ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, values, (size_t)n * sizeof *values, z->comm.mail));
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "n is %d, expected 0..%zu", n,
+                       ZP_MAIL_BYTES / sizeof *values);
+    ZP_DO(z,
+          zp_comm_exchange(&z->comm, ZP_CONTROL, values, (size_t)n * sizeof *values, z->comm.mail));
     for (int i = 0; i < n; i++) {
         double sum = 0;
         for (int r = 0; r < z->comm.nranks; r++) {
             double value;
-            memcpy(&value, z->comm.mail + ((size_t)r * (size_t)n + (size_t)i) * sizeof value, sizeof value);
+            memcpy(&value, z->comm.mail + ((size_t)r * (size_t)n + (size_t)i) * sizeof value,
+                   sizeof value);
             sum += value;
         }
         values[i] = sum;
@@ -3439,7 +3702,8 @@ zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
     ZP_ENTER(z, "zero_broadcast");
     if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "zero_build comes first");
     if (root < 0 || root >= z->comm.nranks || (!data && bytes))
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "root is %d, expected 0..%d", root, z->comm.nranks - 1);
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "root is %d, expected 0..%d", root,
+                       z->comm.nranks - 1);
     return zp_check(z, zp_comm_broadcast(&z->comm, data, bytes, root));
 }
 

@@ -153,7 +153,8 @@ typedef struct zero_config {
                                        elements stays resident; 0: units of 1-D tensors only;
                                        ZERO_NONE: none */
     int no_overlap;                 /* communicate on the calling thread, at once */
-    int no_overflow_check;          /* step even on a gradient that is not finite */
+    int no_overflow_check;          /* step even on a gradient that is not finite; clipping needs a
+                                       finite norm, so max_norm > 0 checks all the same */
     int no_mapping;                 /* stage 3, LOCAL: gather by copy, also where peers' shards
                                        could be seen in place */
     int threads;                    /* CPU: OpenMP threads of this rank; 0: as OpenMP says */
@@ -199,18 +200,18 @@ typedef enum zero_kind {
 
 /* Memory and traffic of one rank. Bytes. */
 typedef struct zero_plan {
-    size_t numel;             /* P: elements of all tensors, without padding */
-    size_t padded_numel;      /* with alignment and padding to equal shards */
-    size_t param_bytes;       /* the stage table's share of parameters, padding included */
-    size_t grad_bytes;        /* of gradients */
-    size_t optimizer_bytes;   /* of m and v */
-    size_t buffer_bytes;      /* gathered units, gradients on their way, staging, accumulators */
-    size_t formula_bytes;     /* the stage table, from numel alone */
+    size_t numel;                /* P: elements of all tensors, without padding */
+    size_t padded_numel;         /* with alignment and padding to equal shards */
+    size_t param_bytes;          /* the stage table's share of parameters, padding included */
+    size_t grad_bytes;           /* of gradients */
+    size_t optimizer_bytes;      /* of m and v */
+    size_t buffer_bytes;         /* gathered units, gradients on their way, staging, accumulators */
+    size_t formula_bytes;        /* the stage table, from numel alone */
     size_t buffer_ceiling_bytes; /* design limit of buffer_bytes less accumulators */
-    size_t sent_bytes;        /* per step with micro_steps micro-steps, padding included; per rank;
-                                 (N-1)/N of each unit per reduction and per gather */
+    size_t sent_bytes;         /* per step with micro_steps micro-steps, padding included; per rank;
+                                  (N-1)/N of each unit per reduction and per gather */
     size_t formula_sent_bytes; /* the same from numel alone, without padding */
-    size_t kept_bytes;        /* stage 3: parameters resident by KEEP or persistence, in buffer */
+    size_t kept_bytes;         /* stage 3: parameters resident by KEEP or persistence, in buffer */
     int units;
     int nranks;
 } zero_plan;
@@ -220,19 +221,19 @@ typedef struct zero_plan_unit {
     size_t numel;  /* without padding */
     size_t padded; /* nranks equal shards */
     int reductions;
-    int gathers;   /* of parameters, or at stage 0 of gradients */
-    int resident;  /* parameters whole on every rank */
+    int gathers;  /* of parameters, or at stage 0 of gradients */
+    int resident; /* parameters whole on every rank */
     size_t sent_bytes;
 } zero_plan_unit;
 
 /* Counted while running. Bytes and seconds since zero_build, of this rank. */
 typedef struct zero_stats {
     size_t param_bytes, grad_bytes, optimizer_bytes, buffer_bytes; /* allocated, as in zero_plan */
-    uint64_t sent_bytes;      /* counted where collectives are issued, as in zero_plan */
-    uint64_t mapped_bytes;    /* the part of sent_bytes that was seen in place and not copied */
+    uint64_t sent_bytes;          /* counted where collectives are issued, as in zero_plan */
+    uint64_t mapped_bytes;        /* the part of sent_bytes that was seen in place and not copied */
     uint64_t reductions, gathers; /* units reduced and gathered */
     uint64_t steps, skipped;
-    double exposed_s;         /* the calling thread waited for communication */
+    double exposed_s; /* the calling thread waited for communication */
 } zero_stats;
 
 /* ---- life of a context --------------------------------------------------------------------- */
@@ -241,7 +242,7 @@ typedef struct zero_ctx zero_ctx;
 
 /* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). COLLECTIVE. On error *z
    is NULL unless memory for the context itself was there: then zero_last_error(*z) says why, and
-   *z must still be destroyed. Errors: ARGUMENT, MEMORY, COMM, UNSUPPORTED. */
+   *z must still be destroyed. Errors: ARGUMENT, MEMORY, PEER, TIMEOUT, COMM, UNSUPPORTED. */
 zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *comm);
 
 /* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
@@ -329,14 +330,14 @@ typedef struct zero_adamw {
 } zero_adamw;
 
 typedef struct zero_step_report {
-    int stepped;              /* 0: skipped, since a gradient was not finite */
-    double norm;              /* 2-norm of the mean gradient, before clipping */
-    float loss_scale;         /* that this gradient was divided by */
-    int64_t steps, skipped;   /* so far */
-    const char *bad_tensor;   /* skipped: the first tensor that is not finite, in unit order; owned
-                                 by ctx. NULL otherwise */
-    size_t bad_index;         /* its element, over all layers */
-    int bad_rank;             /* the rank that owns that element */
+    int stepped;            /* 0: skipped, since a gradient was not finite */
+    double norm;            /* 2-norm of the mean gradient, before clipping */
+    float loss_scale;       /* that this gradient was divided by */
+    int64_t steps, skipped; /* so far */
+    const char *bad_tensor; /* skipped: the first tensor that is not finite, in unit order; owned
+                               by ctx. NULL otherwise */
+    size_t bad_index;       /* its element, over all layers */
+    int bad_rank;           /* the rank that owns that element */
 } zero_step_report;
 
 /* Ends the reductions after the last micro-step; from here to zero_step gradients can be read by
@@ -344,8 +345,8 @@ typedef struct zero_step_report {
 zero_result zero_reduce(zero_ctx *z);
 
 /* The 2-norm of the mean gradient, agreed over all ranks; the same bits at every stage: squares
-   are summed in f64 by fixed blocks, blocks in order, units in order, ranks in order. SYNC,
-   optional, between zero_reduce and zero_step. */
+   are summed in f64 by fixed blocks, blocks in order, units in the order of their reductions, ranks
+   in order. SYNC, optional, between zero_reduce and zero_step. */
 zero_result zero_norm(zero_ctx *z, double *norm);
 
 /* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not

@@ -14,8 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-data_result data_fail(data_result code, char *error, size_t error_bytes, const char *format, ...)
-{
+data_result data_fail(data_result code, char *error, size_t error_bytes, const char *format, ...) {
     if (error_bytes > 0) {
         va_list arguments;
         va_start(arguments, format);
@@ -27,8 +26,7 @@ data_result data_fail(data_result code, char *error, size_t error_bytes, const c
 
 /* The descriptor stays the caller's to close: a mapping outlives it. */
 static data_result map_descriptor(data_file *file, int descriptor, const char *path, char *error,
-                                  size_t error_bytes)
-{
+                                  size_t error_bytes) {
     struct stat status;
     if (fstat(descriptor, &status) != 0) {
         return data_fail(DATA_SYSTEM, error, error_bytes, "%s: expected a readable file, found: %s",
@@ -55,8 +53,7 @@ static data_result map_descriptor(data_file *file, int descriptor, const char *p
 }
 
 data_result data_file_open(data_file *file, const char *path, uint32_t magic, char *error,
-                           size_t error_bytes)
-{
+                           size_t error_bytes) {
     file->bytes = NULL;
     file->length = 0;
     /* Not blocking, so that a named pipe is refused below instead of waited for. */
@@ -68,25 +65,21 @@ data_result data_file_open(data_file *file, const char *path, uint32_t magic, ch
     data_result result = map_descriptor(file, descriptor, path, error, error_bytes);
     close(descriptor);
     if (result == DATA_OK && data_file_header(file, 0) != magic) {
-        result = data_fail(DATA_FORMAT, error, error_bytes,
-                           "%s: expected magic number %lu, found %lu", path, (unsigned long)magic,
-                           (unsigned long)data_file_header(file, 0));
+        result =
+            data_fail(DATA_FORMAT, error, error_bytes, "%s: expected magic number %lu, found %lu",
+                      path, (unsigned long)magic, (unsigned long)data_file_header(file, 0));
         data_file_close(file);
     }
     return result;
 }
 
-void data_file_close(data_file *file)
-{
-    if (file->bytes != NULL) {
-        munmap((void *)(uintptr_t)file->bytes, file->length);
-    }
+void data_file_close(data_file *file) {
+    if (file->bytes != NULL) { munmap((void *)(uintptr_t)file->bytes, file->length); }
     file->bytes = NULL;
     file->length = 0;
 }
 
-uint32_t data_file_header(const data_file *file, size_t index)
-{
+uint32_t data_file_header(const data_file *file, size_t index) {
     uint32_t value;
     memcpy(&value, file->bytes + index * sizeof value, sizeof value);
     return value;

@@ -2,8 +2,7 @@
 #include "token_file.h"
 
 static data_result check_header(const data_file *file, const char *path, char *error,
-                                size_t error_bytes)
-{
+                                size_t error_bytes) {
     uint32_t version = data_file_header(file, 1);
     if (version != TOKEN_FILE_VERSION) {
         return data_fail(DATA_FORMAT, error, error_bytes, "%s: expected version %d, found %lu",
@@ -26,8 +25,7 @@ static data_result check_header(const data_file *file, const char *path, char *e
 }
 
 static data_result check_tokens(const token_file *file, const char *path, uint32_t vocabulary,
-                                char *error, size_t error_bytes)
-{
+                                char *error, size_t error_bytes) {
     for (size_t i = 0; i < file->count; i++) {
         if (file->tokens[i] >= vocabulary) {
             return data_fail(DATA_FORMAT, error, error_bytes,
@@ -40,15 +38,11 @@ static data_result check_tokens(const token_file *file, const char *path, uint32
 }
 
 data_result token_file_open(token_file *file, const char *path, uint32_t vocabulary, char *error,
-                            size_t error_bytes)
-{
+                            size_t error_bytes) {
     file->tokens = NULL;
     file->count = 0;
-    data_result result =
-        data_file_open(&file->file, path, TOKEN_FILE_MAGIC, error, error_bytes);
-    if (result == DATA_OK) {
-        result = check_header(&file->file, path, error, error_bytes);
-    }
+    data_result result = data_file_open(&file->file, path, TOKEN_FILE_MAGIC, error, error_bytes);
+    if (result == DATA_OK) { result = check_header(&file->file, path, error, error_bytes); }
     if (result == DATA_OK) {
         /* A mapping starts on a page, so the tokens behind the header are aligned. */
         const void *tokens = file->file.bytes + DATA_HEADER_BYTES;
@@ -56,14 +50,11 @@ data_result token_file_open(token_file *file, const char *path, uint32_t vocabul
         file->count = data_file_header(&file->file, 2);
         result = check_tokens(file, path, vocabulary, error, error_bytes);
     }
-    if (result != DATA_OK) {
-        token_file_close(file);
-    }
+    if (result != DATA_OK) { token_file_close(file); }
     return result;
 }
 
-void token_file_close(token_file *file)
-{
+void token_file_close(token_file *file) {
     data_file_close(&file->file);
     file->tokens = NULL;
     file->count = 0;

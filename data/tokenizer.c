@@ -7,8 +7,7 @@
 enum { GPT2_COUNT = 50257, GPT2_END_OF_TEXT = 50256 };
 
 static data_result read_header(tokenizer *words, const char *path, char *error,
-                               size_t error_bytes)
-{
+                               size_t error_bytes) {
     uint32_t version = data_file_header(&words->file, 1);
     if (version != 1 && version != 2) {
         return data_fail(DATA_FORMAT, error, error_bytes, "%s: expected version 1 or 2, found %lu",
@@ -39,8 +38,7 @@ static data_result read_header(tokenizer *words, const char *path, char *error,
 }
 
 static data_result read_tokens(tokenizer *words, const char *path, char *error,
-                               size_t error_bytes)
-{
+                               size_t error_bytes) {
     size_t position = DATA_HEADER_BYTES;
     words->offsets = (uint32_t *)malloc(words->count * sizeof *words->offsets);
     if (words->offsets == NULL) {
@@ -51,12 +49,11 @@ static data_result read_tokens(tokenizer *words, const char *path, char *error,
     for (uint32_t i = 0; i < words->count; i++) {
         size_t left = words->file.length - position;
         if (left < 1 || words->file.bytes[position] < 1 || words->file.bytes[position] >= left) {
-            return data_fail(DATA_FORMAT, error, error_bytes,
-                             "%s: expected token %lu of %lu at byte %llu, found %s", path,
-                             (unsigned long)i, (unsigned long)words->count,
-                             (unsigned long long)position,
-                             left >= 1 && words->file.bytes[position] < 1 ? "length 0"
-                                                                          : "the end of the file");
+            return data_fail(
+                DATA_FORMAT, error, error_bytes,
+                "%s: expected token %lu of %lu at byte %llu, found %s", path, (unsigned long)i,
+                (unsigned long)words->count, (unsigned long long)position,
+                left >= 1 && words->file.bytes[position] < 1 ? "length 0" : "the end of the file");
         }
         words->offsets[i] = (uint32_t)position;
         position += 1 + (size_t)words->file.bytes[position];
@@ -69,37 +66,26 @@ static data_result read_tokens(tokenizer *words, const char *path, char *error,
     return DATA_OK;
 }
 
-data_result tokenizer_open(tokenizer *words, const char *path, char *error, size_t error_bytes)
-{
+data_result tokenizer_open(tokenizer *words, const char *path, char *error, size_t error_bytes) {
     words->count = 0;
     words->end_of_text = 0;
     words->offsets = NULL;
     data_result result = data_file_open(&words->file, path, TOKENIZER_MAGIC, error, error_bytes);
-    if (result == DATA_OK) {
-        result = read_header(words, path, error, error_bytes);
-    }
-    if (result == DATA_OK) {
-        result = read_tokens(words, path, error, error_bytes);
-    }
-    if (result != DATA_OK) {
-        tokenizer_close(words);
-    }
+    if (result == DATA_OK) { result = read_header(words, path, error, error_bytes); }
+    if (result == DATA_OK) { result = read_tokens(words, path, error, error_bytes); }
+    if (result != DATA_OK) { tokenizer_close(words); }
     return result;
 }
 
-const unsigned char *tokenizer_bytes(const tokenizer *words, uint32_t token, size_t *length)
-{
+const unsigned char *tokenizer_bytes(const tokenizer *words, uint32_t token, size_t *length) {
     *length = 0;
-    if (token >= words->count) {
-        return NULL;
-    }
+    if (token >= words->count) { return NULL; }
     const unsigned char *entry = words->file.bytes + words->offsets[token];
     *length = entry[0];
     return entry + 1;
 }
 
-void tokenizer_close(tokenizer *words)
-{
+void tokenizer_close(tokenizer *words) {
     free(words->offsets);
     data_file_close(&words->file);
     words->offsets = NULL;

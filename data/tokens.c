@@ -11,7 +11,7 @@
  *
  * Every error ends the program: one line on stderr, status 1, or 2 for a wrong command line.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _POSIX_C_SOURCE       200809L
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "token_file.h"
@@ -42,8 +42,8 @@ enum {
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-_Noreturn static void fail(const char *file, const char *format, ...)
-{
+_Noreturn static void
+fail(const char *file, const char *format, ...) {
     va_list arguments;
     fprintf(stderr, "tokens: %s: ", file);
     va_start(arguments, format);
@@ -53,12 +53,9 @@ _Noreturn static void fail(const char *file, const char *format, ...)
     exit(1);
 }
 
-static void *allocate(const char *file, size_t bytes)
-{
+static void *allocate(const char *file, size_t bytes) {
     void *memory = calloc(bytes, 1);
-    if (memory == NULL) {
-        fail(file, "expected %zu bytes of memory, found none", bytes);
-    }
+    if (memory == NULL) { fail(file, "expected %zu bytes of memory, found none", bytes); }
     return memory;
 }
 
@@ -71,12 +68,9 @@ typedef struct {
 } text;
 
 /* Reads until the end instead of asking for the size, so that a pipe will do. */
-static text text_read(const char *file)
-{
+static text text_read(const char *file) {
     FILE *stream = fopen(file, "rb");
-    if (stream == NULL) {
-        fail(file, "expected a readable file, found: %s", strerror(errno));
-    }
+    if (stream == NULL) { fail(file, "expected a readable file, found: %s", strerror(errno)); }
     size_t capacity = 1 << 20;
     text result = {file, allocate(file, capacity), 0};
     size_t got;
@@ -95,9 +89,7 @@ static text text_read(const char *file)
         fail(file, "expected to read it to the end, found: %s", strerror(errno));
     }
     fclose(stream);
-    if (result.length == 0) {
-        fail(file, "expected at least 1 byte, found an empty file");
-    }
+    if (result.length == 0) { fail(file, "expected at least 1 byte, found an empty file"); }
     return result;
 }
 
@@ -107,15 +99,13 @@ typedef struct {
     FILE *stream;
 } output;
 
-_Noreturn static void output_fail(output *out)
-{
+_Noreturn static void output_fail(output *out) {
     int reason = errno;
     unlink(out->temporary);
     fail(out->path, "expected to write it, found: %s", strerror(reason));
 }
 
-static output output_open(const char *prefix, const char *suffix)
-{
+static output output_open(const char *prefix, const char *suffix) {
     output out;
     size_t bytes = strlen(prefix) + strlen(suffix) + 32;
     out.path = allocate(prefix, bytes);
@@ -124,42 +114,30 @@ static output output_open(const char *prefix, const char *suffix)
     /* With the process id: two runs at once never write into one file. */
     snprintf(out.temporary, bytes, "%s.%ld.tmp", out.path, (long)getpid());
     out.stream = fopen(out.temporary, "wb");
-    if (out.stream == NULL) {
-        output_fail(&out);
-    }
+    if (out.stream == NULL) { output_fail(&out); }
     return out;
 }
 
-static void output_write(output *out, const void *data, size_t bytes)
-{
-    if (fwrite(data, 1, bytes, out->stream) != bytes) {
-        output_fail(out);
-    }
+static void output_write(output *out, const void *data, size_t bytes) {
+    if (fwrite(data, 1, bytes, out->stream) != bytes) { output_fail(out); }
 }
 
 static void output_header(output *out, uint32_t magic, uint32_t version, size_t count,
-                          size_t end_of_text)
-{
+                          size_t end_of_text) {
     uint32_t header[DATA_HEADER_INTS] = {magic, version, (uint32_t)count, (uint32_t)end_of_text};
     output_write(out, header, sizeof header);
 }
 
 /* The rename comes after the data has reached the disk: a crash leaves the old file or the new. */
-static void output_close(output *out)
-{
-    if (fflush(out->stream) != 0 || fsync(fileno(out->stream)) != 0) {
-        output_fail(out);
-    }
-    if (fclose(out->stream) != 0 || rename(out->temporary, out->path) != 0) {
-        output_fail(out);
-    }
+static void output_close(output *out) {
+    if (fflush(out->stream) != 0 || fsync(fileno(out->stream)) != 0) { output_fail(out); }
+    if (fclose(out->stream) != 0 || rename(out->temporary, out->path) != 0) { output_fail(out); }
     free(out->path);
     free(out->temporary);
 }
 
 static void write_tokens(const char *prefix, const char *suffix, const uint16_t *tokens,
-                         size_t count)
-{
+                         size_t count) {
     output out = output_open(prefix, suffix);
     output_header(&out, TOKEN_FILE_MAGIC, TOKEN_FILE_VERSION, count, 0);
     output_write(&out, tokens, count * sizeof *tokens);
@@ -176,14 +154,12 @@ typedef struct {
     unsigned char bytes[(size_t)MAX_KINDS * MAX_TOKEN_BYTES];
 } vocabulary;
 
-static size_t vocabulary_length(const vocabulary *words, uint32_t token)
-{
+static size_t vocabulary_length(const vocabulary *words, uint32_t token) {
     return words->offsets[token + 1] - words->offsets[token];
 }
 
 static uint32_t vocabulary_add(vocabulary *words, const char *file, const void *bytes,
-                               size_t length)
-{
+                               size_t length) {
     if (words->count == MAX_KINDS) {
         fail(file, "expected at most %d token kinds, found more", (int)MAX_KINDS);
     }
@@ -194,35 +170,28 @@ static uint32_t vocabulary_add(vocabulary *words, const char *file, const void *
 }
 
 /* The slot of the token with these bytes, or the free slot where it belongs. FNV-1a hash. */
-static uint32_t vocabulary_slot(const vocabulary *words, const unsigned char *bytes, size_t length)
-{
+static uint32_t vocabulary_slot(const vocabulary *words, const unsigned char *bytes,
+                                size_t length) {
     uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < length; i++) {
-        hash = (hash ^ bytes[i]) * 16777619u;
-    }
+    for (size_t i = 0; i < length; i++) { hash = (hash ^ bytes[i]) * 16777619u; }
     for (uint32_t slot = hash % SLOTS;; slot = (slot + 1) % SLOTS) {
-        if (words->slots[slot] == 0) {
-            return slot;
-        }
+        if (words->slots[slot] == 0) { return slot; }
         uint32_t token = words->slots[slot] - 1;
-        if (vocabulary_length(words, token) == length &&
-            memcmp(words->bytes + words->offsets[token], bytes, length) == 0) {
+        if (vocabulary_length(words, token) == length
+            && memcmp(words->bytes + words->offsets[token], bytes, length) == 0) {
             return slot;
         }
     }
 }
 
-static uint32_t vocabulary_find(const vocabulary *words, const unsigned char *bytes, size_t length)
-{
-    if (length > MAX_TOKEN_BYTES) {
-        return NO_TOKEN;
-    }
+static uint32_t vocabulary_find(const vocabulary *words, const unsigned char *bytes,
+                                size_t length) {
+    if (length > MAX_TOKEN_BYTES) { return NO_TOKEN; }
     uint32_t entry = words->slots[vocabulary_slot(words, bytes, length)];
     return entry == 0 ? NO_TOKEN : entry - 1;
 }
 
-static void write_tokenizer(const char *prefix, const vocabulary *words, uint32_t end_of_text)
-{
+static void write_tokenizer(const char *prefix, const vocabulary *words, uint32_t end_of_text) {
     output out = output_open(prefix, "_tokenizer.bin");
     output_header(&out, TOKENIZER_MAGIC, TOKENIZER_VERSION, words->count, end_of_text);
     for (uint32_t i = 0; i < words->count; i++) {
@@ -235,29 +204,21 @@ static void write_tokenizer(const char *prefix, const vocabulary *words, uint32_
 
 /* ---- reading a .tiktoken file: a line per token, base64 of its bytes, a space, its rank ---- */
 
-static int base64_digit(char c)
-{
+static int base64_digit(char c) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const char *found = c == '\0' ? NULL : strchr(digits, c);
     return found == NULL ? -1 : (int)(found - digits);
 }
 
 /* Returns the number of bytes, or 0 when this is not base64 of 1 to MAX_TOKEN_BYTES bytes. */
-static size_t base64_decode(const char *code, size_t length, unsigned char *bytes)
-{
+static size_t base64_decode(const char *code, size_t length, unsigned char *bytes) {
     size_t count = 0, padding = 0;
-    while (padding < 2 && padding < length && code[length - 1 - padding] == '=') {
-        padding++;
-    }
-    if (length % 4 != 0 || length / 4 * 3 - padding > MAX_TOKEN_BYTES) {
-        return 0;
-    }
+    while (padding < 2 && padding < length && code[length - 1 - padding] == '=') { padding++; }
+    if (length % 4 != 0 || length / 4 * 3 - padding > MAX_TOKEN_BYTES) { return 0; }
     uint32_t bits = 0;
     for (size_t i = 0; i < length - padding; i++) {
         int digit = base64_digit(code[i]);
-        if (digit < 0) {
-            return 0;
-        }
+        if (digit < 0) { return 0; }
         bits = bits << 6 | (uint32_t)digit;
         if (i % 4 != 0) { /* of four digits, each but the first completes a byte */
             bytes[count++] = (unsigned char)(bits >> (6 - i % 4 * 2));
@@ -266,8 +227,7 @@ static size_t base64_decode(const char *code, size_t length, unsigned char *byte
     return count;
 }
 
-static void vocabulary_line(vocabulary *words, const char *file, const char *line, size_t length)
-{
+static void vocabulary_line(vocabulary *words, const char *file, const char *line, size_t length) {
     unsigned char bytes[MAX_TOKEN_BYTES];
     char rank[16];
     uint32_t number = words->count + 1;
@@ -294,8 +254,7 @@ static void vocabulary_line(vocabulary *words, const char *file, const char *lin
     words->slots[slot] = vocabulary_add(words, file, bytes, count) + 1;
 }
 
-static vocabulary *vocabulary_read(const char *file)
-{
+static vocabulary *vocabulary_read(const char *file) {
     text source = text_read(file);
     vocabulary *words = allocate(file, sizeof *words);
     const char *line = (const char *)source.bytes, *end = line + source.length;
@@ -339,40 +298,28 @@ typedef struct {
     uint16_t end_of_text;
 } encoder;
 
-static void encoder_emit(encoder *e, uint32_t token)
-{
-    e->tokens[e->count++] = (uint16_t)token;
-}
+static void encoder_emit(encoder *e, uint32_t token) { e->tokens[e->count++] = (uint16_t)token; }
 
-static uint32_t pair_rank(const encoder *e, const unsigned char *piece, size_t i, size_t count)
-{
-    if (i + 2 > count) {
-        return NO_TOKEN;
-    }
+static uint32_t pair_rank(const encoder *e, const unsigned char *piece, size_t i, size_t count) {
+    if (i + 2 > count) { return NO_TOKEN; }
     size_t start = e->parts[i].start;
     return vocabulary_find(e->words, piece + start, e->parts[i + 2].start - start);
 }
 
 static void split_into_bytes(encoder *e, const char *file, const unsigned char *piece,
-                             size_t length)
-{
+                             size_t length) {
     if (length + 1 > e->capacity) {
         free(e->parts);
         e->capacity = 2 * (length + 1);
         e->parts = allocate(file, e->capacity * sizeof *e->parts);
     }
-    for (size_t i = 0; i <= length; i++) {
-        e->parts[i].start = i;
-    }
-    for (size_t i = 0; i < length; i++) {
-        e->parts[i].rank = pair_rank(e, piece, i, length);
-    }
+    for (size_t i = 0; i <= length; i++) { e->parts[i].start = i; }
+    for (size_t i = 0; i < length; i++) { e->parts[i].rank = pair_rank(e, piece, i, length); }
 }
 
 /* Joins the adjacent pair of the lowest rank, the leftmost of equals, until no pair is a token.
  * Quadratic in the length of the piece, which is a word or so. */
-static void encode_piece(encoder *e, const char *file, const unsigned char *piece, size_t length)
-{
+static void encode_piece(encoder *e, const char *file, const unsigned char *piece, size_t length) {
     uint32_t whole = vocabulary_find(e->words, piece, length);
     if (whole != NO_TOKEN) {
         encoder_emit(e, whole);
@@ -382,9 +329,7 @@ static void encode_piece(encoder *e, const char *file, const unsigned char *piec
     part *parts = e->parts;
     for (size_t count = length;; count--) {
         size_t best = 0;
-        for (size_t i = 1; i < count; i++) {
-            best = parts[i].rank < parts[best].rank ? i : best;
-        }
+        for (size_t i = 1; i < count; i++) { best = parts[i].rank < parts[best].rank ? i : best; }
         if (parts[best].rank == NO_TOKEN) {
             for (size_t i = 0; i < count; i++) {
                 encoder_emit(e, vocabulary_find(e->words, piece + parts[i].start,
@@ -394,17 +339,14 @@ static void encode_piece(encoder *e, const char *file, const unsigned char *piec
         }
         memmove(parts + best + 1, parts + best + 2, (count - best - 1) * sizeof *parts);
         parts[best].rank = pair_rank(e, piece, best, count - 1);
-        if (best > 0) {
-            parts[best - 1].rank = pair_rank(e, piece, best - 1, count - 1);
-        }
+        if (best > 0) { parts[best - 1].rank = pair_rank(e, piece, best - 1, count - 1); }
     }
 }
 
 /* GPT-2's rule for cutting a text into pieces: contractions, then words, numbers and punctuation
  * with one blank before them, then the remaining white space. Letters, numbers and white space
  * are Unicode's (PCRE2 also takes the format character U+180E for white space). */
-static void compile_pattern(encoder *e, const char *file)
-{
+static void compile_pattern(encoder *e, const char *file) {
     static const char pattern[] = "'(?:[smtd]|re|ve|ll)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+"
                                   "|\\s+(?!\\S)|\\s+";
     int code;
@@ -416,15 +358,12 @@ static void compile_pattern(encoder *e, const char *file)
     }
     pcre2_jit_compile(e->pattern, PCRE2_JIT_COMPLETE); /* without it, it is only slower */
     e->match = pcre2_match_data_create_from_pattern(e->pattern, NULL);
-    if (e->match == NULL) {
-        fail(file, "expected memory for a pattern match, found none");
-    }
+    if (e->match == NULL) { fail(file, "expected memory for a pattern match, found none"); }
 }
 
 /* PCRE2 checks a whole subject before it looks for a match: once for the text, so that the many
  * matches that follow need not. */
-static void check_utf8(encoder *e, const text *source)
-{
+static void check_utf8(encoder *e, const text *source) {
     int found = pcre2_match(e->pattern, source->bytes, source->length, 0, 0, e->match, NULL);
     if (found <= PCRE2_ERROR_UTF8_ERR1 && found >= PCRE2_ERROR_UTF8_ERR21) {
         fail(source->file, "expected UTF-8, found an invalid sequence at byte offset %zu",
@@ -433,13 +372,12 @@ static void check_utf8(encoder *e, const text *source)
 }
 
 static void encode_section(encoder *e, const char *file, const unsigned char *section,
-                           size_t length)
-{
+                           size_t length) {
     const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(e->match);
     encoder_emit(e, e->end_of_text);
     for (size_t at = 0; at < length; at = bounds[1]) {
-        int found = pcre2_match(e->pattern, section, length, at, PCRE2_NO_UTF_CHECK, e->match,
-                                NULL);
+        int found =
+            pcre2_match(e->pattern, section, length, at, PCRE2_NO_UTF_CHECK, e->match, NULL);
         if (found < 1) {
             fail(file, "expected the pattern to match everywhere, found PCRE2's error %d", found);
         }
@@ -448,19 +386,15 @@ static void encode_section(encoder *e, const char *file, const unsigned char *se
 }
 
 /* Where the section that begins at start ends: behind the next blank line, or 0 for none. */
-static size_t section_end(const text *source, size_t start)
-{
+static size_t section_end(const text *source, size_t start) {
     for (size_t i = start; i + 1 < source->length; i++) {
-        if (source->bytes[i] == '\n' && source->bytes[i + 1] == '\n') {
-            return i + 2;
-        }
+        if (source->bytes[i] == '\n' && source->bytes[i + 1] == '\n') { return i + 2; }
     }
     return 0;
 }
 
 /* As llm.c cuts it: a text that ends with a blank line has an empty last section. */
-static void encode_text(encoder *e, const text *source)
-{
+static void encode_text(encoder *e, const text *source) {
     size_t start = 0, end;
     while ((end = section_end(source, start)) != 0) {
         encode_section(e, source->file, source->bytes + start, end - start);
@@ -472,23 +406,21 @@ static void encode_text(encoder *e, const text *source)
 /* ---- the two commands ---- */
 
 /* A header counts tokens in an int32. */
-static void check_count(const char *file, size_t count)
-{
+static void check_count(const char *file, size_t count) {
     if (count > INT32_MAX) {
         fail(file, "expected at most %ld tokens, found %zu", (long)INT32_MAX, count);
     }
 }
 
-static void command_gpt2(const char *file, const char *prefix, const char *vocabulary_file)
-{
+static void command_gpt2(const char *file, const char *prefix, const char *vocabulary_file) {
     static const char end_of_text[] = "<|endoftext|>";
     vocabulary *words = vocabulary_read(vocabulary_file);
     text source = text_read(file);
     encoder e = {0};
     e.words = words;
     /* Not in the hash table: these letters in a text are a text like any other. */
-    e.end_of_text = (uint16_t)vocabulary_add(words, vocabulary_file, end_of_text,
-                                             sizeof end_of_text - 1);
+    e.end_of_text =
+        (uint16_t)vocabulary_add(words, vocabulary_file, end_of_text, sizeof end_of_text - 1);
     /* At most a token per byte, and one per section; a section takes 2 bytes, but for the last. */
     e.tokens = allocate(file, (source.length + source.length / 2 + 1) * sizeof *e.tokens);
     compile_pattern(&e, file);
@@ -510,32 +442,24 @@ static void command_gpt2(const char *file, const char *prefix, const char *vocab
 }
 
 /* Numbers the bytes that occur in the text in ascending order; index[byte] is the token. */
-static vocabulary *character_vocabulary(const text *source, uint16_t index[256])
-{
+static vocabulary *character_vocabulary(const text *source, uint16_t index[256]) {
     vocabulary *words = allocate(source->file, sizeof *words);
     int used[256] = {0};
-    for (size_t i = 0; i < source->length; i++) {
-        used[source->bytes[i]] = 1;
-    }
+    for (size_t i = 0; i < source->length; i++) { used[source->bytes[i]] = 1; }
     for (unsigned i = 0; i < 256; i++) {
         unsigned char byte = (unsigned char)i;
-        if (used[i]) {
-            index[i] = (uint16_t)vocabulary_add(words, source->file, &byte, 1);
-        }
+        if (used[i]) { index[i] = (uint16_t)vocabulary_add(words, source->file, &byte, 1); }
     }
     return words;
 }
 
-static void command_char(const char *file, const char *prefix, double validation_share)
-{
+static void command_char(const char *file, const char *prefix, double validation_share) {
     uint16_t index[256] = {0};
     text source = text_read(file);
     vocabulary *words = character_vocabulary(&source, index);
     check_count(file, source.length);
     uint16_t *tokens = allocate(file, source.length * sizeof *tokens);
-    for (size_t i = 0; i < source.length; i++) {
-        tokens[i] = index[source.bytes[i]];
-    }
+    for (size_t i = 0; i < source.length; i++) { tokens[i] = index[source.bytes[i]]; }
     size_t train = (size_t)((double)source.length * (1.0 - validation_share));
     if (train < 1 || train >= source.length) {
         fail(file, "expected at least 1 token in each part, found %zu for training of %zu", train,
@@ -551,8 +475,7 @@ static void command_char(const char *file, const char *prefix, double validation
     free(words);
 }
 
-_Noreturn static void usage(void)
-{
+_Noreturn static void usage(void) {
     fputs("usage: tokens char TEXT OUT_PREFIX [VAL_SHARE]\n"
           "       tokens gpt2 TEXT OUT_PREFIX VOCABULARY.tiktoken\n"
           "writes OUT_PREFIX_train.bin, OUT_PREFIX_val.bin and OUT_PREFIX_tokenizer.bin\n"
@@ -561,18 +484,14 @@ _Noreturn static void usage(void)
     exit(2);
 }
 
-static double parse_share(const char *argument)
-{
+static double parse_share(const char *argument) {
     char *end;
     double share = strtod(argument, &end);
-    if (end == argument || *end != '\0' || !(share > 0.0 && share < 1.0)) {
-        usage();
-    }
+    if (end == argument || *end != '\0' || !(share > 0.0 && share < 1.0)) { usage(); }
     return share;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "char") == 0) {
         command_char(argv[2], argv[3], 0.1);
     } else if (argc == 5 && strcmp(argv[1], "char") == 0) {

@@ -39,7 +39,8 @@ static zero_ctx *bench_open(size_t n, void *fields) {
     zero_ctx *z = NULL;
     memset(&cfg, 0, sizeof cfg);
     zero_tensor_desc d = {"x", n, 1, 0, 1, 0, 0};
-    if (zero_create(&z, &cfg, &self) || zero_tensor(z, &d) || zero_build(z)) bench_die(z, "zero_build");
+    if (zero_create(&z, &cfg, &self) || zero_tensor(z, &d) || zero_build(z))
+        bench_die(z, "zero_build");
     (void)fields;
     return z;
 }
@@ -58,10 +59,12 @@ static void bench_size(size_t n) {
         for (size_t i = 0; i < n; i++) plain[k][i] = 1e-3f;
     }
     for (int k = -1; k < ROUNDS; k++) {
-        if (zero_pass_begin(z, ZERO_TRAIN, 0, 1) || zero_backward_begin(z, 0, &params, &grads)) bench_die(z, "pass");
+        if (zero_pass_begin(z, ZERO_TRAIN, 0, 1) || zero_backward_begin(z, 0, &params, &grads))
+            bench_die(z, "pass");
         for (size_t i = 0; i < n; i++) grads[i] = 1e-4f * (float)(i % 7);
         const double t0 = test_now();
-        if (zero_backward_end(z, 0) || zero_pass_end(z) || zero_reduce(z) || zero_norm(z, &value)) bench_die(z, "reduce");
+        if (zero_backward_end(z, 0) || zero_pass_end(z) || zero_reduce(z) || zero_norm(z, &value))
+            bench_die(z, "reduce");
         const double t1 = test_now();
         if (zero_step(z, &adamw)) bench_die(z, "step");
         const double t2 = test_now();
@@ -72,10 +75,12 @@ static void bench_size(size_t n) {
         step[k] = t2 - t1;
         loop[k] = t3 - t2;
     }
-    const double s = bench_median(step, ROUNDS), l = bench_median(loop, ROUNDS), m = bench_median(norm, ROUNDS);
-    printf("%6.0f M  step %8.2f ms  %5.2f G/s  %6.1f GB/s  plain loop %6.1f GB/s  share %5.1f %%  norm %7.2f ms %6.1f GB/s\n",
-           (double)n / 1e6, s * 1e3, (double)n / s / 1e9, 28.0 * (double)n / s / 1e9, 28.0 * (double)n / l / 1e9,
-           100 * l / s, m * 1e3, 4.0 * (double)n / m / 1e9);
+    const double s = bench_median(step, ROUNDS), l = bench_median(loop, ROUNDS),
+                 m = bench_median(norm, ROUNDS);
+    printf("%6.0f M  step %8.2f ms  %5.2f G/s  %6.1f GB/s  plain loop %6.1f GB/s  share %5.1f %%  "
+           "norm %7.2f ms %6.1f GB/s\n",
+           (double)n / 1e6, s * 1e3, (double)n / s / 1e9, 28.0 * (double)n / s / 1e9,
+           28.0 * (double)n / l / 1e9, 100 * l / s, m * 1e3, 4.0 * (double)n / m / 1e9);
     for (int k = 0; k < 4; k++) free(plain[k]);
     zero_destroy(z);
 }

@@ -25,8 +25,8 @@ __attribute__((unused)) static double test_now(void) {
 }
 
 /* Counts one case. */
-__attribute__((format(printf, 2, 3), unused))
-static int test_check(int ok, const char *format, ...) {
+__attribute__((format(printf, 2, 3), unused)) static int test_check(int ok, const char *format,
+                                                                    ...) {
     if (__atomic_load_n(&ok, __ATOMIC_RELAXED)) {
         __atomic_add_fetch(&test_passed, 1, __ATOMIC_RELAXED);
         return 1;
@@ -53,7 +53,9 @@ static uint64_t test_mix(uint64_t x) {
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
 }
-typedef struct test_random { uint64_t state; } test_random;
+typedef struct test_random {
+    uint64_t state;
+} test_random;
 __attribute__((unused)) static uint64_t test_next(test_random *r) { return test_mix(r->state++); }
 /* 0..n-1 */
 __attribute__((unused)) static int test_below(test_random *r, int n) {
@@ -79,8 +81,8 @@ static void *test_rank_main(void *arg) {
 }
 
 /* Notes the first thing that went wrong on this rank. */
-__attribute__((format(printf, 2, 3), unused))
-static void test_rank_fail(test_rank *r, const char *format, ...) {
+__attribute__((format(printf, 2, 3), unused)) static void test_rank_fail(test_rank *r,
+                                                                         const char *format, ...) {
     va_list list;
     if (r->failed) return;
     r->failed = 1;
@@ -102,8 +104,8 @@ __attribute__((unused)) static void *test_shared(size_t bytes) {
 }
 
 /* 1: no rank failed. */
-__attribute__((unused))
-static int test_ranks(int nranks, int node_size, void (*body)(test_rank *), void *arg) {
+__attribute__((unused)) static int test_ranks(int nranks, int node_size, void (*body)(test_rank *),
+                                              void *arg) {
     static test_rank ranks[64];
     zero_local *local = NULL;
     int ok = 1;
@@ -132,8 +134,9 @@ static int test_ranks(int nranks, int node_size, void (*body)(test_rank *), void
 
 /* The same on processes, forked here: what they tell must lie in memory that is shared. A process
    that is not done after `limit` seconds is killed and has failed. */
-__attribute__((unused))
-static int test_processes(int nranks, int node_size, void (*body)(test_rank *), void *arg, unsigned limit) {
+__attribute__((unused)) static int test_processes(int nranks, int node_size,
+                                                  void (*body)(test_rank *), void *arg,
+                                                  unsigned limit) {
     const size_t bytes = (size_t)nranks * sizeof(test_rank);
     test_rank *ranks = (test_rank *)test_shared(bytes);
     pid_t pid[64];
@@ -161,7 +164,8 @@ static int test_processes(int nranks, int node_size, void (*body)(test_rank *), 
         int status = 0;
         (void)waitpid(pid[i], &status, 0);
         if (WIFSIGNALED(status)) test_rank_fail(&ranks[i], "killed by signal %d", WTERMSIG(status));
-        if ((status || ranks[i].failed) && ok) snprintf(test_first, sizeof test_first, "rank %d: %.480s", i, ranks[i].why);
+        if ((status || ranks[i].failed) && ok)
+            snprintf(test_first, sizeof test_first, "rank %d: %.480s", i, ranks[i].why);
         ok &= !status && !ranks[i].failed;
     }
     zero_local_destroy(local);
@@ -170,6 +174,8 @@ static int test_processes(int nranks, int node_size, void (*body)(test_rank *), 
 }
 
 __attribute__((unused)) static void test_quiet(void *user, zero_log_level level, const char *text) {
-    (void)user; (void)level; (void)text;
+    (void)user;
+    (void)level;
+    (void)text;
 }
 #endif

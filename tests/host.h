@@ -8,7 +8,7 @@
 #include <math.h>
 
 #define HOST_TENSORS 12
-#define HOST_NAME 16
+#define HOST_NAME    16
 
 struct host_run;
 
@@ -18,18 +18,21 @@ typedef struct host_spec {
     int ntensors, units;
     zero_tensor_desc desc[HOST_TENSORS];
     char name[HOST_TENSORS][HOST_NAME];
-    int integer;       /* gradients are small whole numbers: sums are exact in any order */
-    int slots;         /* pointers by slot instead of by field */
-    int recompute;     /* a forward inside every backward */
-    int silent_unit;   /* no backward reaches this unit; -1: all are reached */
-    int evaluate;      /* an evaluation pass between steps */
+    int integer;     /* gradients are small whole numbers: sums are exact in any order */
+    int slots;       /* pointers by slot instead of by field */
+    int recompute;   /* a forward inside every backward */
+    int silent_unit; /* no backward reaches this unit; -1: all are reached */
+    int evaluate;    /* an evaluation pass between steps */
     zero_adamw adamw;
     zero_config cfg;
-    /* spoils gradients of tensor t from element `first` on, after backward wrote them; may be NULL */
+    /* spoils gradients of tensor t from element `first` on, after backward wrote them; may be NULL
+     */
     void (*poison)(struct host_run *h, int t, size_t first, float *g);
 } host_spec;
 
-typedef struct host_pointers { float *field[HOST_TENSORS]; } host_pointers;
+typedef struct host_pointers {
+    float *field[HOST_TENSORS];
+} host_pointers;
 
 /* Whole copies, type-major, and plain AdamW on them. */
 typedef struct host_reference {
@@ -41,10 +44,13 @@ static size_t host_numel(const host_spec *s, int t) {
     return s->desc[t].numel * (size_t)(s->desc[t].layers ? s->desc[t].layers : 1);
 }
 
-static float host_value(const host_spec *s, int what, int step, int micro, int rank, int t, size_t i) {
-    const uint64_t h = test_mix(s->seed ^ test_mix((uint64_t)what * 1000003u + (uint64_t)step * 7919u
-                     + (uint64_t)micro * 104729u + (uint64_t)rank * 1299709u + (uint64_t)t * 15485863u)
-                     ^ test_mix((uint64_t)i));
+static float host_value(const host_spec *s, int what, int step, int micro, int rank, int t,
+                        size_t i) {
+    const uint64_t h = test_mix(s->seed
+                                ^ test_mix((uint64_t)what * 1000003u + (uint64_t)step * 7919u
+                                           + (uint64_t)micro * 104729u + (uint64_t)rank * 1299709u
+                                           + (uint64_t)t * 15485863u)
+                                ^ test_mix((uint64_t)i));
     if (what == 1 && s->integer) return (float)((int)(h % 17) - 8);
     return (float)((double)(h >> 40) / (double)(1 << 24) - 0.5);
 }
@@ -86,7 +92,8 @@ static int host_unit_of(const host_spec *s, int t, size_t i) {
 }
 
 /* Adds one micro-step's gradient of one rank, use by use. */
-static float host_gradient(const host_spec *s, float sum, int step, int micro, int rank, int t, size_t i) {
+static float host_gradient(const host_spec *s, float sum, int step, int micro, int rank, int t,
+                           size_t i) {
     if (host_unit_of(s, t, i) == s->silent_unit) return sum;
     const float g = host_value(s, 1, step, micro, rank, t, i);
     const int uses = s->desc[t].flags & ZERO_KEEP ? 1 : host_uses(s, host_unit_of(s, t, i));
@@ -119,11 +126,13 @@ static float host_mean_gradient(const host_spec *s, int sharded, int step, int t
 }
 
 /* AdamW as the header states it, in f32; corrections in f64. */
-static void host_reference_step(host_reference *r, const host_spec *s, int sharded, int step, float factor) {
+static void host_reference_step(host_reference *r, const host_spec *s, int sharded, int step,
+                                float factor) {
     const zero_adamw *a = &s->adamw;
     r->steps++;
     const double root = sqrt(1.0 - pow((double)a->beta2, (double)r->steps));
-    const float size = (float)((double)a->lr * root / (1.0 - pow((double)a->beta1, (double)r->steps)));
+    const float size =
+        (float)((double)a->lr * root / (1.0 - pow((double)a->beta1, (double)r->steps)));
     const float eps = a->eps * (float)root;
     for (int t = 0; t < s->ntensors; t++) {
         const float decay = s->desc[t].flags & ZERO_NO_DECAY ? 0 : a->lr * a->weight_decay;
@@ -139,7 +148,8 @@ static void host_reference_step(host_reference *r, const host_spec *s, int shard
     }
 }
 
-__attribute__((unused)) static double host_reference_norm(const host_spec *s, int sharded, int step) {
+__attribute__((unused)) static double host_reference_norm(const host_spec *s, int sharded,
+                                                          int step) {
     double sum = 0;
     for (int t = 0; t < s->ntensors; t++)
         for (size_t i = 0; i < host_numel(s, t); i++) {
@@ -189,8 +199,9 @@ static int host_look(host_run *h, int unit) {
         const float *seen = host_tensor(h, t, unit - d->unit, 0);
         for (size_t i = 0; i < d->numel; i++)
             if (memcmp(&seen[i], &h->reference->p[t][at + i], sizeof *seen)) {
-                test_rank_fail(h->rank, "step %d, unit %d, %s[%zu] is %.9g, expected %.9g", h->step, unit,
-                               d->name, at + i, (double)seen[i], (double)h->reference->p[t][at + i]);
+                test_rank_fail(h->rank, "step %d, unit %d, %s[%zu] is %.9g, expected %.9g", h->step,
+                               unit, d->name, at + i, (double)seen[i],
+                               (double)h->reference->p[t][at + i]);
                 return 0;
             }
     }
@@ -236,7 +247,8 @@ static int host_train_pass(host_run *h) {
         for (int k = 0; k + 1 < host_uses(s, u) && u != s->silent_unit; k++)
             if (!host_backward(h, u, 1, k == 0)) return 0;
     for (int u = s->units - 1; u >= 0; u--)
-        if (u != s->silent_unit && !host_backward(h, u, host_uses(s, u) == 1, host_uses(s, u) == 1)) return 0;
+        if (u != s->silent_unit && !host_backward(h, u, host_uses(s, u) == 1, host_uses(s, u) == 1))
+            return 0;
     HOST_TRY(h, zero_pass_end(h->z));
     return 1;
 }
@@ -258,7 +270,8 @@ static int host_fill(host_run *h) {
         for (size_t at = 0; at < n; at += piece) {
             const size_t count = at + piece < n ? piece : n - at;
             for (size_t i = 0; i < count; i++) values[i] = host_value(s, 0, 0, 0, 0, t, at + i);
-            const zero_result r = zero_write_tensor(h->z, s->desc[t].name, ZERO_PARAMETER, at, count, values);
+            const zero_result r =
+                zero_write_tensor(h->z, s->desc[t].name, ZERO_PARAMETER, at, count, values);
             if (r) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
         }
         free(values);
@@ -290,16 +303,19 @@ static int host_open(host_run *h, const host_spec *s, test_rank *rank) {
 }
 
 /* Reads a whole tensor in pieces and compares it, bit by bit. */
-__attribute__((unused)) static int host_compare(host_run *h, zero_kind kind, float *const *expected, const char *what) {
+__attribute__((unused)) static int host_compare(host_run *h, zero_kind kind, float *const *expected,
+                                                const char *what) {
     const host_spec *s = h->spec;
     for (int t = 0; t < s->ntensors; t++) {
         const size_t n = host_numel(s, t);
         float *seen = (float *)calloc(n, sizeof *seen);
         const zero_result a = zero_read_tensor(h->z, s->desc[t].name, kind, 0, n / 2, seen);
-        const zero_result b = a ? a : zero_read_tensor(h->z, s->desc[t].name, kind, n / 2, n - n / 2, seen + n / 2);
+        const zero_result b =
+            a ? a : zero_read_tensor(h->z, s->desc[t].name, kind, n / 2, n - n / 2, seen + n / 2);
         size_t i = 0;
         while (!b && i < n && !memcmp(&seen[i], &expected[t][i], sizeof *seen)) i++;
-        if (b) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+        if (b)
+            test_rank_fail(h->rank, "%s", zero_last_error(h->z));
         else if (i < n)
             test_rank_fail(h->rank, "step %d: %s of %s[%zu] is %.9g, expected %.9g", h->step, what,
                            s->desc[t].name, i, (double)seen[i], (double)expected[t][i]);

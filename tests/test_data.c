@@ -14,47 +14,37 @@
 static int failures;
 static char scratch[512]; /* the path of the file that a bad case is written to */
 
-static void check(int passed, const char *name, const char *detail)
-{
-    printf("%s %s%s%s\n", passed ? "ok  " : "FAIL", name, passed ? "" : ": ",
-           passed ? "" : detail);
+static void check(int passed, const char *name, const char *detail) {
+    printf("%s %s%s%s\n", passed ? "ok  " : "FAIL", name, passed ? "" : ": ", passed ? "" : detail);
     failures += !passed;
 }
 
-static void broken(const char *what)
-{
+static void broken(const char *what) {
     printf("FAIL the test itself: %s\n", what);
     exit(1);
 }
 
-static void write_file(const unsigned char *bytes, size_t length)
-{
+static void write_file(const unsigned char *bytes, size_t length) {
     FILE *stream = fopen(scratch, "wb");
     if (stream == NULL || fwrite(bytes, 1, length, stream) != length || fclose(stream) != 0) {
         broken(scratch);
     }
 }
 
-static unsigned char *read_file(const char *path, size_t *length)
-{
+static unsigned char *read_file(const char *path, size_t *length) {
     FILE *stream = fopen(path, "rb");
-    if (stream == NULL || fseek(stream, 0, SEEK_END) != 0) {
-        broken(path);
-    }
+    if (stream == NULL || fseek(stream, 0, SEEK_END) != 0) { broken(path); }
     *length = (size_t)ftell(stream);
     unsigned char *bytes = malloc(*length + 1);
     rewind(stream);
-    if (bytes == NULL || fread(bytes, 1, *length, stream) != *length) {
-        broken(path);
-    }
+    if (bytes == NULL || fread(bytes, 1, *length, stream) != *length) { broken(path); }
     fclose(stream);
     return bytes;
 }
 
 /* ---- what `tokens` wrote decodes to the text ---- */
 
-static const char *joined(const char *prefix, const char *suffix)
-{
+static const char *joined(const char *prefix, const char *suffix) {
     static char path[1024];
     snprintf(path, sizeof path, "%s%s", prefix, suffix);
     return path;
@@ -62,8 +52,7 @@ static const char *joined(const char *prefix, const char *suffix)
 
 /* Appends the bytes of one token file, without the tokens that are `skip`. */
 static size_t decode(const char *path, const tokenizer *words, uint32_t skip, unsigned char *out,
-                     size_t room)
-{
+                     size_t room) {
     token_file file;
     char error[256];
     size_t used = 0;
@@ -87,15 +76,15 @@ static size_t decode(const char *path, const tokenizer *words, uint32_t skip, un
 
 /* first and second: the parts in the order of the text. Validation comes first in a GPT-2 set. */
 static void round_trip(const char *name, const char *text_path, const char *prefix,
-                       const char *first, const char *second, int markers)
-{
+                       const char *first, const char *second, int markers) {
     size_t length, used;
     char error[256] = "the decoded text differs";
     unsigned char *text = read_file(text_path, &length);
     unsigned char *decoded = malloc(length + 1024);
     tokenizer words;
-    if (decoded == NULL ||
-        tokenizer_open(&words, joined(prefix, "_tokenizer.bin"), error, sizeof error) != DATA_OK) {
+    if (decoded == NULL
+        || tokenizer_open(&words, joined(prefix, "_tokenizer.bin"), error, sizeof error)
+               != DATA_OK) {
         broken(error);
     }
     uint32_t skip = markers ? words.end_of_text : words.count;
@@ -107,8 +96,7 @@ static void round_trip(const char *name, const char *text_path, const char *pref
     free(text);
 }
 
-static void test_tokenizers(const char *char_prefix, const char *gpt2_prefix)
-{
+static void test_tokenizers(const char *char_prefix, const char *gpt2_prefix) {
     tokenizer words;
     char error[256] = "";
     size_t length;
@@ -140,14 +128,12 @@ typedef struct {
 
 enum { TOKENS_LENGTH = 1024 + 5 * 2, WORDS_LENGTH = 1024 + 2 + 3 + 4, VOCABULARY = 10 };
 
-static void put(unsigned char *bytes, size_t at, uint32_t value)
-{
+static void put(unsigned char *bytes, size_t at, uint32_t value) {
     memcpy(bytes + at, &value, sizeof value);
 }
 
 /* Tokens 0 1 2 3 9, and zeros behind them for the cases that grow. */
-static void good_tokens(unsigned char bytes[2048])
-{
+static void good_tokens(unsigned char bytes[2048]) {
     static const uint16_t tokens[5] = {0, 1, 2, 3, VOCABULARY - 1};
     memset(bytes, 0, 2048);
     put(bytes, 0, 20240520);
@@ -157,8 +143,7 @@ static void good_tokens(unsigned char bytes[2048])
 }
 
 /* Tokens "a", "bc", "def", the last one for the end of text. */
-static void good_words(unsigned char bytes[2048])
-{
+static void good_words(unsigned char bytes[2048]) {
     memset(bytes, 0, 2048);
     put(bytes, 0, 20240328);
     put(bytes, 4, 2);
@@ -209,8 +194,7 @@ static const bad_case bad_words[] = {
 };
 
 /* Opens the scratch file with either reader; on success closes it again. */
-static data_result try_open(int words, char *error, size_t error_bytes, int *cleared)
-{
+static data_result try_open(int words, char *error, size_t error_bytes, int *cleared) {
     token_file tokens;
     tokenizer names;
     data_result result;
@@ -226,8 +210,7 @@ static data_result try_open(int words, char *error, size_t error_bytes, int *cle
     return result;
 }
 
-static void test_bad(const bad_case *cases, size_t count, int words)
-{
+static void test_bad(const bad_case *cases, size_t count, int words) {
     for (size_t i = 0; i < count; i++) {
         unsigned char bytes[2048];
         char error[1024] = "no error";
@@ -236,15 +219,14 @@ static void test_bad(const bad_case *cases, size_t count, int words)
         put(bytes, cases[i].at, cases[i].value);
         write_file(bytes, cases[i].length);
         data_result result = try_open(words, error, sizeof error, &cleared);
-        check(result == DATA_FORMAT && cleared && strstr(error, cases[i].sentence) != NULL &&
-                  strncmp(error, scratch, strlen(scratch)) == 0 && strchr(error, '\n') == NULL,
+        check(result == DATA_FORMAT && cleared && strstr(error, cases[i].sentence) != NULL
+                  && strncmp(error, scratch, strlen(scratch)) == 0 && strchr(error, '\n') == NULL,
               cases[i].name, error);
     }
 }
 
 /* A file cut anywhere is an error; the whole one is not. */
-static void test_every_length(int words, size_t length, const char *name)
-{
+static void test_every_length(int words, size_t length, const char *name) {
     unsigned char bytes[2048];
     char error[1024], detail[64] = "";
     int cleared, wrong = 0;
@@ -260,21 +242,16 @@ static void test_every_length(int words, size_t length, const char *name)
     check(wrong == 0, name, detail);
 }
 
-static void test_version_1(void)
-{
+static void test_version_1(void) {
     size_t length = 1024 + 2 * 50257;
     unsigned char *bytes = calloc(length, 1);
     tokenizer words;
     char error[1024] = "";
-    if (bytes == NULL) {
-        broken("no memory");
-    }
+    if (bytes == NULL) { broken("no memory"); }
     put(bytes, 0, 20240328);
     put(bytes, 4, 1);
     put(bytes, 8, 50257);
-    for (size_t i = 1024; i < length; i += 2) {
-        bytes[i] = 1;
-    }
+    for (size_t i = 1024; i < length; i += 2) { bytes[i] = 1; }
     write_file(bytes, length);
     data_result result = tokenizer_open(&words, scratch, error, sizeof error);
     check(result == DATA_OK && words.end_of_text == 50256, "tokenizer: version 1", error);
@@ -282,8 +259,7 @@ static void test_version_1(void)
     free(bytes);
 }
 
-static void test_system_errors(const char *folder)
-{
+static void test_system_errors(const char *folder) {
     token_file tokens;
     tokenizer words;
     char error[1024] = "", small[8] = "1234567";
@@ -303,8 +279,7 @@ static void test_system_errors(const char *folder)
     check(tokenizer_open(&words, folder, NULL, 0) == DATA_FORMAT, "no buffer, still a code", "");
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     if (argc != 5) {
         fputs("usage: test_data TEXT CHAR_PREFIX GPT2_PREFIX SCRATCH_FOLDER\n", stderr);
         return 2;

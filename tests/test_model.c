@@ -39,8 +39,9 @@ static void model_settings(host_spec *s, test_random *r) {
     s->evaluate = test_below(r, 2);
     s->silent_unit = test_below(r, 4) ? -1 : test_below(r, s->units);
     for (int t = 0; t < s->ntensors; t++) {
-        const int local = s->micro_steps > 1 && (c->accumulation == ZERO_ACCUMULATE_LOCAL
-                       || (c->accumulation == ZERO_ACCUMULATE_AUTO && c->stage < 2));
+        const int local = s->micro_steps > 1
+                          && (c->accumulation == ZERO_ACCUMULATE_LOCAL
+                              || (c->accumulation == ZERO_ACCUMULATE_AUTO && c->stage < 2));
         if (!local && test_below(r, 5) == 0) s->desc[t].flags |= ZERO_OVERWRITTEN;
     }
 }
@@ -98,11 +99,14 @@ static int model_counts(host_run *h) {
     const host_spec *s = h->spec;
     HOST_TRY(h, zero_query_plan(h->z, &plan));
     HOST_TRY(h, zero_query_stats(h->z, &stats));
-    if (!s->evaluate && s->silent_unit < 0 && stats.sent_bytes != plan.sent_bytes * (uint64_t)s->steps)
+    if (!s->evaluate && s->silent_unit < 0
+        && stats.sent_bytes != plan.sent_bytes * (uint64_t)s->steps)
         test_rank_fail(h->rank, "sent %llu bytes in %d steps, planned %zu a step",
                        (unsigned long long)stats.sent_bytes, s->steps, plan.sent_bytes);
-    if (plan.buffer_bytes > plan.buffer_ceiling_bytes + plan.param_bytes + plan.grad_bytes * 2 + (1u << 20))
-        test_rank_fail(h->rank, "buffers of %zu bytes, ceiling %zu", plan.buffer_bytes, plan.buffer_ceiling_bytes);
+    if (plan.buffer_bytes
+        > plan.buffer_ceiling_bytes + plan.param_bytes + plan.grad_bytes * 2 + (1u << 20))
+        test_rank_fail(h->rank, "buffers of %zu bytes, ceiling %zu", plan.buffer_bytes,
+                       plan.buffer_ceiling_bytes);
     return !h->rank->failed;
 }
 
@@ -115,8 +119,8 @@ static void model_rank(test_rank *rank) {
     h.reference = &reference;
     for (h.step = 0; h.step < s->steps && ok; h.step++) ok = model_step(&h, &reference);
     ok = ok && host_compare(&h, ZERO_PARAMETER, reference.p, "parameter")
-      && host_compare(&h, ZERO_MOMENT_1, reference.m, "m") && host_compare(&h, ZERO_MOMENT_2, reference.v, "v")
-      && model_counts(&h);
+         && host_compare(&h, ZERO_MOMENT_1, reference.m, "m")
+         && host_compare(&h, ZERO_MOMENT_2, reference.v, "v") && model_counts(&h);
     zero_destroy(h.z);
     host_reference_close(&reference, s);
 }
@@ -128,9 +132,11 @@ int main(int argc, char **argv) {
         host_spec s;
         model_spec(&s, seed + (uint64_t)i);
         const int ok = test_ranks(s.nranks, s.node_size, model_rank, &s);
-        test_check(ok, "case %llu (stage %d, %d ranks, %d micro-steps, accumulation %d, overlap %d, mapping %d): %s",
-                   (unsigned long long)s.seed, s.cfg.stage, s.nranks, s.micro_steps, (int)s.cfg.accumulation,
-                   !s.cfg.no_overlap, !s.cfg.no_mapping, test_first);
+        test_check(ok,
+                   "case %llu (stage %d, %d ranks, %d micro-steps, accumulation %d, overlap %d, "
+                   "mapping %d): %s",
+                   (unsigned long long)s.seed, s.cfg.stage, s.nranks, s.micro_steps,
+                   (int)s.cfg.accumulation, !s.cfg.no_overlap, !s.cfg.no_mapping, test_first);
     }
     return test_summary();
 }

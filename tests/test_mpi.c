@@ -514,6 +514,7 @@ int main(int argc, char **argv) {
     test_check(now == handler && !mpi_handled,
                "rank %d: the caller's error handler was called %d times or is gone", mpi_rank,
                mpi_handled);
+    mpi_pid = 0;
     counts[0] = test_passed;
     counts[1] = test_failed;
     mpi_meet();
