@@ -80,14 +80,12 @@
 #else
 #define ZP_ALIGN ((size_t)16)
 #endif
-#define ZP_LOCAL_MAX  64  /* ranks that share memory */
-#define ZP_MAIL_BYTES 512 /* of one rank in an exchange */
-#define ZP_TEXT_BYTES 384 /* of an error sentence */
-#define ZP_STAGE_NUMEL                                                                             \
-    ((size_t)65536)                   /* elements that stream through the staging buffer at once   \
-                                       */
-#define ZP_NORM_BLOCK  ((size_t)1024) /* elements summed into one f64 before blocks are added */
-#define ZP_SUM_BLOCK   ((size_t)2048) /* elements summed over ranks while they stay in cache */
+#define ZP_LOCAL_MAX   64              /* ranks that share memory */
+#define ZP_MAIL_BYTES  512             /* of one rank in an exchange */
+#define ZP_TEXT_BYTES  384             /* of an error sentence */
+#define ZP_STAGE_NUMEL ((size_t)65536) /* elements that are staged at once */
+#define ZP_NORM_BLOCK  ((size_t)1024)  /* elements summed into one f64 before blocks are added */
+#define ZP_SUM_BLOCK   ((size_t)2048)  /* elements summed over ranks while they stay in cache */
 #define ZP_TIMEOUT_S   600.0
 #define ZP_TASK_BYTES  128
 #define ZP_QUEUE_TASKS 256
