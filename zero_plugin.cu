@@ -959,8 +959,9 @@ typedef struct zp_comm {
     zp_meeting meeting;
     zp_failure failure;
     double timeout_s;
-    char *mail;  /* [nranks * ZP_MAIL_BYTES] control channel's received exchange */
-    float *wire; /* between nodes: [2 * (nnodes - 1) * ZP_STAGE_NUMEL] */
+    char *mail;             /* [nranks * ZP_MAIL_BYTES] control channel's received exchange */
+    float *wire;            /* between nodes: [2 * (nnodes - 1) * ZP_STAGE_NUMEL] */
+    size_t allocated_bytes; /* of regions; of a single one, this rank's share */
     uint64_t sent_bytes, mapped_bytes, reductions, gathers; /* counted where issued */
 #ifdef ZERO_WITH_MPI
     MPI_Comm mpi[ZP_CHANNELS], mpi_node;
@@ -1303,8 +1304,7 @@ static zero_result zp_region_window(zp_comm *c, zp_region *r) {
 }
 #endif
 
-/* COLLECTIVE. All ranks get the region or none does. `bytes` is the same everywhere. */
-static zero_result zp_region_open(zp_comm *c, zp_region *r, size_t bytes, int single) {
+static zero_result zp_region_make(zp_comm *c, zp_region *r, size_t bytes, int single) {
     zp_piece all[ZP_LOCAL_MAX];
     const size_t pages = zp_round_up(zp_max(bytes, 1), 4096);
     memset(r, 0, sizeof *r);
@@ -1327,6 +1327,13 @@ static zero_result zp_region_open(zp_comm *c, zp_region *r, size_t bytes, int si
     }
 #endif
     return c->processes ? zp_region_files(c, r, all) : zp_region_threads(c, r, all);
+}
+
+/* COLLECTIVE. All ranks get the region or none does. `bytes` is the same everywhere. */
+static zero_result zp_region_open(zp_comm *c, zp_region *r, size_t bytes, int single) {
+    ZP_TRY(zp_region_make(c, r, bytes, single));
+    c->allocated_bytes += single ? r->bytes / (size_t)c->n : r->bytes;
+    return ZERO_OK;
 }
 
 /* One collective on its way: what a task of a communication stream carries. Offsets are bytes in
@@ -1839,13 +1846,15 @@ static int zp_comm_abandons(zp_comm *c, int broken) {
 #ifdef ZERO_WITH_MPI
     MPI_Request request;
     int ended = 0, done = 0;
+    const double deadline = zp_seconds() + c->timeout_s;
     if (c->kind != ZERO_COMM_MPI || !c->mpi_made || c->abandoned) return c->abandoned;
     c->abandoned = MPI_Finalized(&ended) || ended || (broken && c->board);
     if (c->abandoned || !c->board) return c->abandoned;
     /* on the channel that has no other collectives: it ends only if nobody is broken */
     c->abandoned = MPI_Ibarrier(c->mpi[ZP_PARAMETERS], &request) != MPI_SUCCESS;
     while (!c->abandoned && !done) {
-        c->abandoned = MPI_Test(&request, &done, MPI_STATUS_IGNORE) || (!done && zp_mpi_aborted(c));
+        c->abandoned = MPI_Test(&request, &done, MPI_STATUS_IGNORE)
+                       || (!done && (zp_mpi_aborted(c) || zp_seconds() > deadline));
         if (!done) zp_nap();
     }
     return c->abandoned;
@@ -2163,6 +2172,7 @@ struct zero_ctx {
 
     zp_region parameter_region, gradient_region;
     float *m, *v;
+    size_t private_bytes;       /* of m, v and what follows */
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
     double *verdict, *verdicts; /* [ZP_VERDICT], [nranks * ZP_VERDICT] */
     zp_control *control;
@@ -2614,6 +2624,8 @@ static zero_result zp_build_private(zero_ctx *z) {
     z->verdicts =
         (double *)zp_device_alloc((size_t)z->comm.nranks * ZP_VERDICT * sizeof *z->verdicts);
     z->control = (zp_control *)zp_device_alloc(sizeof *z->control);
+    z->private_bytes = 2 * state + blocks * sizeof *z->partial + sizeof *z->control
+                       + (size_t)(1 + z->comm.nranks) * ZP_VERDICT * sizeof *z->verdict;
     return z->m && z->v && z->partial && z->verdict && z->verdicts && z->control ? ZERO_OK
                                                                                  : ZERO_ERR_MEMORY;
 }
@@ -3618,7 +3630,7 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     ZP_ENTER(z, "zero_step_result");
     if (!z->stepped) return zp_fail(z, ZERO_ERR_STATE, "no step was made yet");
     if (!report) return zp_fail(z, ZERO_ERR_ARGUMENT, "report is NULL");
-    if (z->phase == ZP_REDUCED)
+    if (z->phase == ZP_REDUCED || (z->phase == ZP_IN_PASS && z->resume == ZP_REDUCED))
         return zp_fail(z, ZERO_ERR_STATE, "ask before the next zero_reduce or after zero_step");
     ZP_TRY(zp_report(z));
     const zp_control *c = &z->report;
@@ -3725,6 +3737,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     stats->grad_bytes = z->plan.grad_bytes;
     stats->optimizer_bytes = z->plan.optimizer_bytes;
     stats->buffer_bytes = z->plan.buffer_bytes;
+    stats->allocated_bytes = z->comm.allocated_bytes + z->private_bytes;
     stats->sent_bytes = z->comm.sent_bytes;
     stats->mapped_bytes = z->comm.mapped_bytes;
     stats->reductions = z->comm.reductions;

@@ -7,24 +7,28 @@
      The first is the CPU version: no C++ runtime, no library. OpenMP is optional; -DZERO_WITH_MPI
      (and mpicc) adds the MPI communicator.
 
-   EXAMPLE: every line that a trainer with L blocks gains; `params` and `grads` are its own structs
-   of base pointers, used as before between a unit's begin and end
+   EXAMPLE: every line that a trainer with L blocks and tied embeddings gains; `params` and `grads`
+   are its own structs of base pointers, used as before between a unit's begin and end
        zero_config cfg = {0};
        cfg.stage = 3;
        zero_ctx *z;
        zero_create(&z, &cfg, &comm);
-       zero_tensor_desc wte = {"wte", V * C, 1, 0, 2, 0, offsetof(Params, wte)};  // tied: 2 uses
-       zero_tensor_desc fcw = {"fcw", 4 * C * C, L, 1, 1, 0, offsetof(Params, fcw)}; // units 1..L
+       zero_tensor_desc wte = {"wte", V * C, 1, 0, 2, 0, offsetof(Params, wte)}; // unit 0, 2 uses
+       zero_tensor_desc fcw = {"fcw", 4 * C * C, L, 1, 0, 0, offsetof(Params, fcw)}; // units 1..L
        zero_tensor(z, &wte); zero_tensor(z, &fcw);
        zero_build(z);
-       zero_write_tensor(z, "wte", ZERO_PARAMETER, 0, V * C, values);             // on every rank
+       zero_write_tensor(z, "wte", ZERO_PARAMETER, 0, V * C, values); ...        // on every rank
        for (int step = 0; step < steps; step++) {
            zero_pass_begin(z, ZERO_TRAIN, 0, 1);
+           zero_forward_begin(z, 0, &params); ... lookup ... zero_forward_end(z, 0);
            for (int l = 0; l < L; l++) {
                zero_forward_begin(z, 1 + l, &params); ... zero_forward_end(z, 1 + l); }
+           zero_forward_begin(z, 0, &params); ... classifier, loss ... zero_forward_end(z, 0);
            dloss *= zero_loss_scale(z);
+           zero_backward_begin(z, 0, &params, &grads); ... classifier ... zero_backward_end(z, 0);
            for (int l = L - 1; l >= 0; l--) {
                zero_backward_begin(z, 1 + l, &params, &grads); ... zero_backward_end(z, 1 + l); }
+           zero_backward_begin(z, 0, NULL, &grads); ... lookup ... zero_backward_end(z, 0);
            zero_pass_end(z);
            zero_reduce(z);
            zero_adamw adamw = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
@@ -61,8 +65,8 @@
    ERRORS AND LOGGING
      Every function that can fail returns a zero_result; zero_last_error gives the sentence: the
      call, the rank, the values. After a failed collective the context is dead and says so at every
-     later call; only zero_destroy is left. The plugin never exits, aborts or prints, except for
-     warnings to stderr where no log callback is set. It never falls back to another setting.
+     later call; only zero_destroy is left. The plugin never exits, aborts or prints, and never
+   falls back to another setting. A log callback, if set, gets every error as it happens.
 
    WHAT IT DOES NOT DO
      Launching ranks, files, JSON, data loading, the model: those are the host's (see adapters/).
@@ -159,15 +163,15 @@ typedef struct zero_config {
                                        could be seen in place */
     int threads;                    /* CPU: OpenMP threads of this rank; 0: as OpenMP says */
     double timeout_s;               /* longest wait for a peer in a collective; 0: 600 */
-    zero_log_fn log;                /* NULL: warnings and errors go to stderr */
+    zero_log_fn log;                /* gets every error's sentence; NULL: none is wanted */
     void *log_user;                 /* passed to log; borrowed until zero_destroy */
 } zero_config;
 
 /* ---- tensors ------------------------------------------------------------------------------- */
 
 enum {
-    ZERO_KEEP = 1,        /* read outside its unit's begin and end: resident, type-major [layers,
-                             numel], its pointer written by zero_bind and never moved */
+    ZERO_KEEP = 1, /* read in a pass outside its unit's begin and end: resident, type-major [layers,
+                      numel], its pointer written by zero_bind and never moved */
     ZERO_NO_DECAY = 2,    /* no weight decay */
     ZERO_OVERWRITTEN = 4, /* backward stores (=) the first gradient of a pass instead of adding (+=)
                              to it, so the memory need not be handed out cleared. Not with local
@@ -229,6 +233,8 @@ typedef struct zero_plan_unit {
 /* Counted while running. Bytes and seconds since zero_build, of this rank. */
 typedef struct zero_stats {
     size_t param_bytes, grad_bytes, optimizer_bytes, buffer_bytes; /* allocated, as in zero_plan */
+    size_t allocated_bytes;       /* really got from the system, in whole pages; a share of what is
+                                     mapped by all ranks */
     uint64_t sent_bytes;          /* counted where collectives are issued, as in zero_plan */
     uint64_t mapped_bytes;        /* the part of sent_bytes that was seen in place and not copied */
     uint64_t reductions, gathers; /* units reduced and gathered */
@@ -261,7 +267,8 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
 zero_result zero_build(zero_ctx *z);
 
 /* Waits for what is under way, frees everything. NULL is allowed. A context that failed tells its
-   peers, so that they do not wait for it. */
+   peers, so that they do not wait for it. Under MPI COLLECTIVE, for at most timeout_s: windows and
+   communicators are freed by all ranks or by none. */
 void zero_destroy(zero_ctx *z);
 
 /* The sentence for the last error of this context; "" without one. Owned by ctx, until the next
@@ -353,7 +360,8 @@ zero_result zero_norm(zero_ctx *z, double *norm);
    finite (unless no_overflow_check). COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
 zero_result zero_step(zero_ctx *z, const zero_adamw *adamw);
 
-/* What the last step did. SYNC. Errors: STATE (no step yet) and the sticky ones. */
+/* What the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced already) and
+   the sticky ones. */
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 
 /* ---- tensors by name, between passes ------------------------------------------------------- */
@@ -361,7 +369,8 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 /* Elements [first, first + count) of all layers of a tensor, type-major [layers, numel], at any
    stage. read: every rank takes part; `out` (count floats, caller's) may be NULL where the values
    are not wanted. write: every rank gives the same values; each stores what it owns. Nothing is
-   ever gathered whole: both stream through a fixed buffer. COLLECTIVE, SYNC. Errors: ARGUMENT (no
+   ever gathered whole: both stream through a fixed buffer. A gradient that is written changes the
+   update, not the norm, which is that of zero_reduce. COLLECTIVE, SYNC. Errors: ARGUMENT (no
    such tensor, kind or range), STATE (inside a pass; GRADIENT outside reduce..step). */
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out);

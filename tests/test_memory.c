@@ -210,6 +210,9 @@ static void mem_check_bytes(const mem_test *t, int nranks) {
                mem_name(t, nranks), own / nranks, planned);
     const int one_for_all =
         t->cfg.stage == 3 && !t->cfg.no_mapping; /* parameters are one file, rank 0's */
+    test_check(mem_near((double)t->stats.allocated_bytes, own / nranks),
+               "%s: zero_stats says %zu bytes, counted were %.0f", mem_name(t, nranks),
+               t->stats.allocated_bytes, own / nranks);
     for (int r = 0; r < nranks && !one_for_all; r++)
         test_check(mem_near((double)t->own[r], planned), "%s: rank %d has %ld bytes, planned %.0f",
                    mem_name(t, nranks), r, t->own[r], planned);

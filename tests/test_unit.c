@@ -1167,6 +1167,7 @@ static void unit_alternating(void) {
         for (int prefetch = 1; prefetch < 40; prefetch += 19) {
             zero_config cfg = {.stage = stage, .prefetch = prefetch};
             zero_plan plan;
+            memset(&plan, 0, sizeof plan);
             zero_ctx *z = unit_create(&cfg);
             for (int u = 0; u < 25; u++) {
                 char name[16];
