@@ -21,7 +21,7 @@ GPT2    = $B/gpt2.o $B/ops_cpu.o
 TRAINER = $B/train_gpt2_zero.o $B/launch.o $B/memory.o $B/data_file.o $B/token_file.o $B/tokenizer.o
 LIBS    = -ldnnl -lxxhash -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory)
-TESTS   = $(UNIT) $(addprefix $B/,test_gpt2_ops test_gpt2)
+TESTS   = $(UNIT) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu train_gpt2_zero.cu $(wildcard adapters/*/*.[ch] data/*.[ch] tests/*.[ch])
 
@@ -71,6 +71,8 @@ $(addprefix $B/,test_unit test_faults test_memory): $B/%: tests/%.c | libraries 
 	$(COMPILE) -o $@ $< -lm
 $B/test_gpt2 $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
+$B/test_launch: tests/test_launch.c $(PLUGIN) $B/launch.o $B/memory.o
+	$(COMPILE) -I. -o $@ $< $(PLUGIN) $B/launch.o $B/memory.o -lm
 $B/test_%: tests/test_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)

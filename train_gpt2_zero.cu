@@ -137,7 +137,7 @@ static const option option_table[] = {
     {"-sd", OPTION_LONG, AT(seed), "42", NULL, 0, BIG, NULL,
      "seed of weights, windows and samples"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Optimizer (AdamW)"},
-    {"-x", OPTION_INT, AT(steps), "2000", "24", -1, 2e9, NULL,
+    {"-x", OPTION_INT, AT(steps), "2000", "16", -1, 2e9, NULL,
      "steps; -1: one epoch; in a comparison timed steps per stage"},
     {"-k", OPTION_WORD, AT(schedule), "cosine", NULL, 0, 0, "cosine linear constant wsd",
      "schedule of the learning rate"},
@@ -1110,6 +1110,7 @@ static void train_all(trainer *t) {
         if (t->step == t->j->steps) break;
         train_step(t, &r);
     }
+    clear_progress(t->j);
     if (t->step > 1)
         say(t->j, "total average iteration time: %f ms\n", 1e3 * r.total_s / (t->step - 1));
 }
@@ -1326,7 +1327,34 @@ static void resolve_ranks(job *j) {
 #endif
 }
 
+/* XXH64 of a whole file, read in chunks. Returns 0 where it cannot be read. */
+static int hash_file(const char *path, void *chunk, size_t bytes, uint64_t *hash) {
+    XXH64_state_t *state = XXH64_createState();
+    FILE *file = fopen(path, "rb");
+    int ok = file != NULL && state != NULL && XXH64_reset(state, 0) == XXH_OK;
+    size_t got = 0;
+    while (ok && (got = fread(chunk, 1, bytes, file)) > 0) XXH64_update(state, chunk, got);
+    ok = ok && !ferror(file);
+    if (ok) *hash = XXH64_digest(state);
+    if (file != NULL) fclose(file);
+    XXH64_freeState(state);
+    return ok;
+}
+
 /* By mpirun, ranks on several machines read files of their own. */
+static void compare_model(job *j) {
+    char text[LAUNCH_SENTENCE / 2];
+    const char *path = j->opt->model;
+    uint64_t hash = 0;
+    if (j->l->kind != LAUNCH_MPI || !is_model_file(path)) return;
+    void *chunk = get_memory(j, HASH_CHUNK, sizeof(float));
+    int ok = hash_file(path, chunk, HASH_CHUNK * sizeof(float), &hash);
+    free(chunk);
+    require(j, ok, "-e: %s: rank %d cannot read it: %s", path, j->l->rank, strerror(errno));
+    snprintf(text, sizeof text, "-e %.400s of hash %016llx\n", path, (unsigned long long)hash);
+    launch_same(j->l, text);
+}
+
 static void compare_data(job *j) {
     char text[256];
     snprintf(text, sizeof text,
@@ -1360,6 +1388,7 @@ static int run_rank(launch *l, void *user) {
     resolve_ranks(&j);
     resolve_batch(&j);
     resolve_model(&j);
+    compare_model(&j);
     open_data(&j);
     compare_data(&j);
     get_buffers(&j);
@@ -1375,7 +1404,8 @@ int main(int argc, char **argv) {
         PROGRAM,  o.ranks, o.stages > 1 ? COMPARE_RANKS : 1, o.stages, o.error[0] ? o.error : NULL,
         run_rank, &o};
     if (o.help) {
-        request.ranks = request.default_ranks = 1;
+        request.ranks = 0; /* or as many as mpirun started: rank 0 prints */
+        request.default_ranks = 1;
         request.usage_error = NULL;
     }
     if (o.stages < 1) request.groups = 1;

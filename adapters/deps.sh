@@ -18,6 +18,7 @@ Open-MPI        program:mpicc.openmpi,mpicc  libopenmpi-dev   openmpi-devel  ope
 mpirun          program:mpirun             openmpi-bin      openmpi        openmpi  open-mpi
 MPICH           program:mpicc.mpich        libmpich-dev     mpich-devel    mpich    mpich
 mpirun.mpich    program:mpirun.mpich       mpich            mpich          mpich    mpich
+ip              program:ip                 iproute2         iproute        iproute2 iproute2mac
 END
 }
 linters() { cat <<'END'

@@ -269,7 +269,7 @@ static void bits_two(int runs) {
 
 int main(int argc, char **argv) {
     const int all = argc > 1 && !strcmp(argv[1], "all");
-    const int runs = all ? 0 : argc > 1 ? atoi(argv[1]) : 24;
+    const int runs = all ? 0 : argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) : 24;
     bits_seed = argc > 2 ? (uint64_t)atoll(argv[2]) : 1;
     bits_shared = (bits_run *)test_shared(sizeof *bits_shared);
     bits_processes(all ? 64 : runs); /* first: OpenMP's threads do not survive a fork */

@@ -367,6 +367,38 @@ test_mpi() {
     cp "$scratch/length" "$scratch/b/x"
     refused_mpi 'mpirun, one wrong file' 'x: ' -wdir "$scratch/a" -n 1 "$trainer" $small -i x \
         -j x : -wdir "$scratch/b" -n 1 "$trainer" $small -i x -j x
+    test_mpi_models
+    timeout -k 1 20 "$mpirun" -n 2 "$trainer" --help >"$scratch/out" 2>"$scratch/err"
+    same 'mpirun, help, exit code' 0 $?
+    same 'mpirun, help once' 1 "$(grep -c '^usage: ' "$scratch/out")"
+    test_mpi_room
+}
+
+# A model of 2 layers of 32, all 0, in both folders; then one with another last byte.
+test_mpi_models() {
+    header "$scratch/a/m.bin" 20240326 3 64 61 2 2 32 128
+    zeros $((4 * 31616)) >>"$scratch/a/m.bin"
+    cp "$scratch/a/m.bin" "$scratch/b/m.bin"
+    cp "$scratch/tokens" "$scratch/b/x"
+    run="-e m.bin -t 16 -v -1 -g 0 -x 2 -i x -j x"
+    timeout -k 1 60 "$mpirun" -wdir "$scratch/a" -n 1 "$trainer" $run : -wdir "$scratch/b" -n 1 \
+        "$trainer" $run >"$scratch/out" 2>"$scratch/err"
+    same 'mpirun, equal models' 1 "$(grep -c '^weights ' "$scratch/out")"
+    head -c $((1024 + 4 * 31616 - 1)) "$scratch/a/m.bin" >"$scratch/b/m.bin"
+    printf '\001' >>"$scratch/b/m.bin"
+    refused_mpi 'mpirun, models differ' 'm.bin of hash .* m.bin of hash' -wdir "$scratch/a" -n 1 \
+        "$trainer" $run : -wdir "$scratch/b" -n 1 "$trainer" $run
+}
+
+# With 64 MB in /dev/shm for 170 MB of parameters and gradients; only where one may mount there.
+test_mpi_room() {
+    unshare -m mount -t tmpfs -o size=64m none /dev/shm 2>/dev/null || return 0
+    # The inner shell splits its own arguments.
+    # shellcheck disable=SC2016
+    timeout -k 1 60 unshare -m sh -c 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"' sh \
+        "$mpirun" -n 2 "$trainer" -e char:6x384x6 -t 16 -v -1 -g 0 -x 1 -z 2 >"$scratch/out" \
+        2>"$scratch/err"
+    same 'mpirun, small /dev/shm' 1 "$(grep -c 'weights [0-9a-f]\{16\}$' "$scratch/out")"
 }
 
 test_usage

@@ -8,6 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#ifdef __linux__
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 enum { MEMORY_PATH = 4096 };
 
@@ -166,6 +171,22 @@ void launch_memory_shared(const char *folder, launch_memory *memory) {
     memory_lower(memory, (uint64_t)space.f_bavail * space.f_frsize, name);
 }
 
+/* Whether a memory file of this process can be opened through /proc, as its peers will do. */
+static int memory_has_files(void) {
+    int ok = 0;
+#ifdef __linux__
+    char path[64];
+    const int made = (int)syscall(SYS_memfd_create, "launch", 1u /* close on exec */);
+    if (made < 0) return 0;
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), made);
+    const int seen = ftruncate(made, 4096) == 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    ok = seen >= 0;
+    if (ok) close(seen);
+    close(made);
+#endif
+    return ok;
+}
+
 static int memory_suffices(const launch *l, uint64_t need, const launch_memory *memory,
                            char *sentence, size_t bytes) {
     const double gib = 1024.0 * 1024.0 * 1024.0;
@@ -185,7 +206,7 @@ void launch_check_memory(launch *l, uint64_t need, uint64_t shared) {
     launch_memory memory;
     launch_memory_available("", &memory);
     int ok = memory_suffices(l, need, &memory, sentence, sizeof sentence);
-    if (ok && l->kind == LAUNCH_MPI) {
+    if (ok && l->kind == LAUNCH_MPI && !memory_has_files()) {
         launch_memory_shared("/dev/shm", &memory);
         ok = memory_suffices(l, shared, &memory, sentence, sizeof sentence);
     }

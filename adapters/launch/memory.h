@@ -5,7 +5,8 @@
      MemAvailable of /proc/meminfo;
      of the memory cgroup of this process and each one above it (v1 or v2), the limit less what is
        used (file cache that can be dropped does not count as used);
-     for MPI's shared windows also the free space of /dev/shm.
+     for MPI's shared windows also the free space of /dev/shm. The plugin asks for them only where
+       ranks cannot open each other's memory files through /proc; those need no room there.
    What cannot be read is no limit. Elsewhere than on Linux there is none.
 */
 #ifndef LAUNCH_MEMORY_H
