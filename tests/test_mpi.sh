@@ -68,6 +68,7 @@ for mpi in openmpi mpich; do
     run 2 same 0 1
     run 3 $some 0 1
     run 4 $some 0 1 2
+    run 7 $some 0 1
     run 8 $some 0 1 4
     run 4 errors
     run 2 thread

@@ -151,9 +151,10 @@ typedef struct gpt2_run {
 
 typedef struct gpt2_model gpt2_model;
 
-/* Allocates activations and makes everything that steps need; nothing is allocated later. z is
-   borrowed until gpt2_destroy, and must be built with gpt2_describe's tensors; destroy the model
-   first. Not collective. On error *m is NULL. Errors: ARGUMENT, MEMORY, UNSUPPORTED. */
+/* Allocates activations and makes everything that steps need; nothing is allocated later, except
+   what oneDNN packs matrices into and frees again inside a product. z is borrowed until
+   gpt2_destroy, and must be built with gpt2_describe's tensors; destroy the model first. Not
+   collective. On error *m is NULL. Errors: ARGUMENT, MEMORY, UNSUPPORTED. */
 zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, const gpt2_run *run,
                         gpt2_error *err);
 
