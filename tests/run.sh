@@ -46,7 +46,7 @@ quick() {
     run data 120 sh "$here/test_data.sh" "$B"
     run losses 200 sh "$here/test_losses.sh" "$B"
     run mpi 500 sh "$here/test_mpi.sh" "$B"
-    run trainer 600 sh "$here/test_trainer.sh" "$B"
+    run trainer 600 env TRAINER="$B/train_gpt2_zero" sh "$here/test_trainer.sh" "$B"
 }
 
 long() {
