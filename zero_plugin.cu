@@ -2163,7 +2163,6 @@ struct zero_ctx {
     int nslots, slots_cap;
 
     zp_pool parameters, gradients; /* buffers */
-    size_t slot_bytes;             /* of a shared buffer */
     size_t bucket_numel;
     zp_trace trace[2]; /* ZERO_TRAIN, ZERO_EVAL */
     int *bucket;       /* units written and not yet issued */
@@ -2527,7 +2526,6 @@ static zero_result zp_plan_make(zero_ctx *z, size_t *parameter_bytes, size_t *gr
     const size_t shared = r ? 0 : zp_shared_numel(&z->layout, sizes, gathered);
     if (!r) r = zp_plan_bucket(z, shared);
     if (!r) {
-        z->slot_bytes = shared * sizeof(float);
         zp_plan_places(z, parameter_bytes, gradient_bytes);
         zp_plan_buffers(z, shared, parameter_bytes, gradient_bytes);
         zp_plan_gathers(z, &z->parameters, &z->trace[0], z->gathers);

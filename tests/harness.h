@@ -103,6 +103,15 @@ __attribute__((unused)) static void *test_shared(size_t bytes) {
     return p;
 }
 
+__attribute__((unused)) static void test_rank_set(test_rank *r, int rank, int nranks,
+                                                  zero_local *local, int node_size, void *arg) {
+    r->rank = rank;
+    r->nranks = nranks;
+    r->local = local;
+    r->node_size = node_size;
+    r->arg = arg;
+}
+
 /* 1: no rank failed. */
 __attribute__((unused)) static int test_ranks(int nranks, int node_size, void (*body)(test_rank *),
                                               void *arg) {
@@ -114,11 +123,7 @@ __attribute__((unused)) static int test_ranks(int nranks, int node_size, void (*
     test_first[0] = 0;
     for (int i = 0; i < nranks; i++) {
         test_rank *r = &ranks[i];
-        r->rank = i;
-        r->nranks = nranks;
-        r->local = local;
-        r->node_size = node_size;
-        r->arg = arg;
+        test_rank_set(r, i, nranks, local, node_size, arg);
         r->body = body;
         if (pthread_create(&r->thread, NULL, test_rank_main, r)) abort();
     }
@@ -147,11 +152,7 @@ __attribute__((unused)) static int test_processes(int nranks, int node_size,
     fflush(NULL);
     for (int i = 0; i < nranks; i++) {
         test_rank *r = &ranks[i];
-        r->rank = i;
-        r->nranks = nranks;
-        r->local = local;
-        r->node_size = node_size;
-        r->arg = arg;
+        test_rank_set(r, i, nranks, local, node_size, arg);
         pid[i] = fork();
         if (pid[i] < 0) abort();
         if (pid[i]) continue;
