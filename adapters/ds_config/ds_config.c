@@ -1,0 +1,859 @@
+/* ds_config.c - see ds_config.h.
+
+   Four passes: comments become spaces while the lines of keys are noted (ds_text.c); cJSON parses;
+   every key finds its row of ds_table.h and is checked against it (walk); what the rows collected
+   becomes a ds_config (resolve).
+*/
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "ds_inside.h"
+#include "ds_table.h"
+
+#include <cjson/cJSON.h>
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { DS_UNKNOWN = -1, DS_INSIDE = -2 };
+
+/* One key of the text, in its order, which is also that of a walk through cJSON's tree. */
+typedef struct ds_entry {
+    const cJSON *item;
+    const cJSON *object; /* that it is a member of */
+    int parent;          /* entry; -1: the file's own object */
+    int row;             /* of ds_rows; DS_UNKNOWN; DS_INSIDE: of something free in form */
+} ds_entry;
+
+typedef enum ds_state { DS_ABSENT = 0, DS_SET, DS_AUTO } ds_state;
+
+typedef struct ds_reader {
+    const char *name;
+    char *sentence;
+    size_t bytes;
+    const ds_auto *autos;
+    const ds_notes *notes;
+    ds_config *out;
+
+    ds_text text; /* a copy */
+    cJSON *root;
+    ds_entry entry[DS_CONFIG_KEYS];
+    int nentries;
+
+    ds_state state[DS_IDS];
+    double value[DS_IDS];
+    int at[DS_IDS]; /* entry */
+
+    int optimizers; /* DS_FOR_...; 0: no optimizer is given */
+    const char *optimizer;
+    schedule_kind scheduler;
+    double lr, beta1, beta2; /* as the file has them, not rounded to float */
+} ds_reader;
+
+/* ---- sentences ----------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 3, 4))) static int ds_fail(ds_reader *r, int line, const char *format,
+                                                         ...) {
+    char what[640];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(what, sizeof what, format, list);
+    va_end(list);
+    if (line > 0)
+        (void)snprintf(r->sentence, r->bytes, "%s, line %d: %s", r->name, line, what);
+    else
+        (void)snprintf(r->sentence, r->bytes, "%s: %s", r->name, what);
+    return 1;
+}
+
+__attribute__((format(printf, 3, 4))) static void ds_note(const ds_reader *r, int line,
+                                                          const char *format, ...) {
+    char what[640], all[768];
+    va_list list;
+    if (r->notes == NULL || r->notes->note == NULL) return;
+    va_start(list, format);
+    (void)vsnprintf(what, sizeof what, format, list);
+    va_end(list);
+    (void)snprintf(all, sizeof all, "%.96s, line %d: %s", r->name, line, what);
+    r->notes->note(r->notes->user, all);
+}
+
+/* A word of the file for a sentence: printable and short. */
+static void ds_shorten(char out[DS_WORD], const char *text) {
+    size_t n = 0;
+    for (; n < DS_WORD - 4 && text[n]; n++)
+        out[n] = text[n] < 32 || text[n] > 126 ? '?' : text[n]; /* beyond ASCII: may be cut apart */
+    if (text[n]) {
+        memset(out + n, '.', 3);
+        n += 3;
+    }
+    out[n] = 0;
+}
+
+/* The key with its objects, dots between them. */
+static void ds_path(const ds_reader *r, int e, char out[DS_PATH]) {
+    const ds_entry *x = &r->entry[e];
+    char word[DS_WORD];
+    if (x->row >= 0) {
+        (void)snprintf(out, DS_PATH, "%s", ds_rows[x->row].path);
+        return;
+    }
+    const int known = x->parent >= 0 && r->entry[x->parent].row >= 0;
+    ds_shorten(word, x->item->string);
+    (void)snprintf(out, DS_PATH, "%.100s%s%s", known ? ds_rows[r->entry[x->parent].row].path : "",
+                   known ? "." : "", word);
+}
+
+static void ds_found(const cJSON *item, char out[DS_WORD + 8]) {
+    char word[DS_WORD];
+    if (cJSON_IsString(item)) {
+        ds_shorten(word, item->valuestring);
+        (void)snprintf(out, DS_WORD + 8, "\"%s\"", word);
+    } else if (cJSON_IsNumber(item)) {
+        ds_digits(out, DS_WORD, item->valuedouble);
+    } else {
+        (void)snprintf(out, DS_WORD, "%s",
+                       cJSON_IsBool(item)    ? cJSON_IsTrue(item) ? "true" : "false"
+                       : cJSON_IsNull(item)  ? "null"
+                       : cJSON_IsArray(item) ? "a list"
+                                             : "an object");
+    }
+}
+
+static void ds_expected(const ds_row *row, char out[DS_PATH]) {
+    static const char *const kinds[] = {"an object {...}",     "true or false",
+                                        "a whole number",      "a number",
+                                        "a text in quotes",    "\"fp32\", \"bf16\" or \"fp16\"",
+                                        "a list of 2 numbers", "a list",
+                                        "another value",       "a number, a text or true or false"};
+    char least[48], most[48];
+    const char *kind = kinds[row->kind];
+    ds_digits(least, sizeof least, row->least);
+    ds_digits(most, sizeof most, row->most);
+    if (row->least == row->most)
+        (void)snprintf(out, DS_PATH, "%s", kind);
+    else if (row->most >= (double)FLT_MAX || row->most >= DS_MANY)
+        (void)snprintf(out, DS_PATH, "%s, %s", kind,
+                       row->least > 0 && row->least < 1 ? "above 0"
+                       : row->least == 0                ? "0 or more"
+                                                        : "1 or more");
+    else if (row->most == DS_BELOW_1)
+        (void)snprintf(out, DS_PATH, "%s, from %s to below 1", kind, least);
+    else
+        (void)snprintf(out, DS_PATH, "%s from %s to %s", kind, least, most);
+}
+
+static int ds_wrong(ds_reader *r, int e) {
+    char path[DS_PATH], found[DS_WORD + 8], expected[DS_PATH];
+    ds_path(r, e, path);
+    ds_found(r->entry[e].item, found);
+    ds_expected(&ds_rows[r->entry[e].row], expected);
+    return ds_fail(r, r->text.line[e], "%s is %s, expected %s", path, found, expected);
+}
+
+/* ---- parse ---------------------------------------------------------------------------------- */
+
+static int ds_parse(ds_reader *r) {
+    const char *end = NULL;
+    r->root = cJSON_ParseWithLengthOpts(r->text.bytes, r->text.length + 1, &end, 1);
+    if (r->root != NULL && cJSON_IsObject(r->root)) return 0;
+    if (r->root != NULL) return ds_fail(r, 1, "expected an object {...} around all keys");
+    int line = 1;
+    const char *start = r->text.bytes;
+    if (end == NULL || end < r->text.bytes || end > r->text.bytes + r->text.length)
+        return ds_fail(r, 0, "no memory to parse it");
+    for (const char *c = r->text.bytes; c < end; c++) {
+        if (*c != '\n') continue;
+        line++;
+        start = c + 1;
+    }
+    return ds_fail(r, line, "column %zu: this is not JSON%s", (size_t)(end - start) + 1,
+                   *end == 0 ? ": it ends too early" : "");
+}
+
+/* ---- index: which row each key has --------------------------------------------------------- */
+
+static int ds_find_row(const char *path) {
+    for (int i = 0; i < DS_ROWS; i++)
+        if (strcmp(ds_rows[i].path, path) == 0) return i;
+    return DS_UNKNOWN;
+}
+
+static int ds_row_of(const ds_reader *r, int parent, const char *key) {
+    char path[DS_PATH];
+    const int up = parent < 0 ? DS_UNKNOWN : r->entry[parent].row;
+    if (parent >= 0 && (up < 0 || ds_rows[up].kind != DS_OBJECT)) return DS_INSIDE;
+    if (strlen(key) > DS_WORD || strchr(key, '.') != NULL) return DS_UNKNOWN;
+    (void)snprintf(path, sizeof path, "%s%s%s", parent < 0 ? "" : ds_rows[up].path,
+                   parent < 0 ? "" : ".", key);
+    return ds_find_row(path);
+}
+
+/* Recursion is as deep as brackets are nested, which the scan has bounded. */
+static void ds_index(ds_reader *r, const cJSON *container, int parent) {
+    const cJSON *item = NULL;
+    cJSON_ArrayForEach(item, container) {
+        int under = parent;
+        if (cJSON_IsObject(container)) {
+            if (r->nentries == r->text.nkeys) return;
+            ds_entry *x = &r->entry[r->nentries];
+            x->item = item;
+            x->object = container;
+            x->parent = parent;
+            x->row = ds_row_of(r, parent, item->string);
+            under = r->nentries++;
+        }
+        if (cJSON_IsObject(item) || cJSON_IsArray(item)) ds_index(r, item, under);
+    }
+}
+
+static int ds_duplicates(ds_reader *r) {
+    char path[DS_PATH];
+    for (int i = 0; i < r->nentries; i++)
+        for (int j = 0; j < i; j++) {
+            const ds_entry *a = &r->entry[j], *b = &r->entry[i];
+            if (a->object != b->object || strcmp(a->item->string, b->item->string) != 0) continue;
+            ds_path(r, i, path);
+            return ds_fail(r, r->text.line[i], "%s is given twice, first in line %d", path,
+                           r->text.line[j]);
+        }
+    return 0;
+}
+
+/* The entry of a row; -1: absent or null. */
+static int ds_entry_of(const ds_reader *r, const char *path) {
+    for (int e = 0; e < r->nentries; e++)
+        if (r->entry[e].row >= 0 && strcmp(ds_rows[r->entry[e].row].path, path) == 0
+            && !cJSON_IsNull(r->entry[e].item))
+            return e;
+    return -1;
+}
+
+/* ---- unknown keys -------------------------------------------------------------------------- */
+
+static int ds_least(int a, int b) { return a < b ? a : b; }
+
+/* Insertions, deletions, replacements and swaps of neighbours that make b of a; case is nothing. */
+static int ds_distance(const char *a, const char *b) {
+    const int n = (int)strlen(a), m = (int)strlen(b);
+    int d[DS_WORD + 1][DS_WORD + 1];
+    if (n > DS_WORD || m > DS_WORD) return DS_WORD;
+    for (int i = 0; i <= n; i++) {
+        for (int j = 0; j <= m; j++) {
+            d[i][j] = i + j;
+            if (i == 0 || j == 0) continue;
+            const int x = tolower((unsigned char)a[i - 1]), y = tolower((unsigned char)b[j - 1]);
+            d[i][j] = ds_least(d[i - 1][j] + 1, d[i][j - 1] + 1);
+            d[i][j] = ds_least(d[i][j], d[i - 1][j - 1] + (x != y));
+            if (i > 1 && j > 1 && x == tolower((unsigned char)b[j - 2])
+                && y == tolower((unsigned char)a[i - 2]))
+                d[i][j] = ds_least(d[i][j], d[i - 2][j - 2] + 1);
+        }
+    }
+    /* what was left off, or added, is near */
+    return n > 4 && m > 4 && strncasecmp(a, b, (size_t)ds_least(n, m)) == 0 ? ds_least(d[n][m], 1)
+                                                                            : d[n][m];
+}
+
+/* The row nearest to a key: in the object `path`, or (NULL) in any. NULL: none is near. */
+static const char *ds_nearest(const char *key, const char *path) {
+    const size_t length = strlen(key), in = path == NULL ? 0 : strlen(path);
+    int best = (length < 5 ? 1 : length < 9 ? 2 : (int)(length / 3)) + 1;
+    const char *found = NULL;
+    for (int i = 0; i < DS_ROWS; i++) {
+        const char *full = ds_rows[i].path, *dot = strrchr(full, '.');
+        const char *leaf = dot == NULL ? full : dot + 1;
+        const size_t above = dot == NULL ? 0 : (size_t)(dot - full);
+        if (path != NULL && (above != in || strncmp(full, path, in) != 0)) continue;
+        const int distance = ds_distance(key, strchr(key, '.') == NULL ? leaf : full);
+        if (distance >= best) continue;
+        best = distance;
+        found = full;
+    }
+    return found;
+}
+
+static int ds_unknown(ds_reader *r, int e) {
+    const ds_entry *x = &r->entry[e];
+    char path[DS_PATH];
+    const char *key = x->item->string;
+    const char *object = x->parent < 0 ? "" : ds_rows[r->entry[x->parent].row].path;
+    const char *near = strchr(key, '.') == NULL ? ds_nearest(key, object) : NULL;
+    if (near == NULL) near = ds_nearest(key, NULL);
+    ds_path(r, e, path);
+    if (near == NULL) return ds_fail(r, r->text.line[e], "%s: DeepSpeed has no such key", path);
+    return ds_fail(r, r->text.line[e], "%s: DeepSpeed has no such key; did you mean %s?", path,
+                   near);
+}
+
+/* ---- walk: every key against its row ------------------------------------------------------- */
+
+/* "fp32", "torch.bfloat16", ...: -1 for no type that is known here */
+static int ds_type_of(const char *word) {
+    static const struct {
+        const char *word;
+        zero_type type;
+    } words[] = {{"fp32", ZERO_F32},  {"float32", ZERO_F32},   {"float", ZERO_F32},
+                 {"bf16", ZERO_BF16}, {"bfloat16", ZERO_BF16}, {"fp16", ZERO_F16},
+                 {"half", ZERO_F16},  {"float16", ZERO_F16}};
+    if (strncmp(word, "torch.", 6) == 0) word += 6;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(words[i].word, word) == 0) return (int)words[i].type;
+    return -1;
+}
+
+static int ds_is_auto(const cJSON *item) {
+    return cJSON_IsString(item) && strcmp(item->valuestring, "auto") == 0;
+}
+
+/* In the row's range; a row without one allows every finite number. */
+static int ds_in_range(const ds_row *row, const cJSON *item) {
+    const double x = item->valuedouble;
+    if (!cJSON_IsNumber(item) || !isfinite(x)) return 0;
+    if (row->kind == DS_WHOLE && (floor(x) != x || fabs(x) > DS_MANY)) return 0;
+    return row->least == row->most || (x >= row->least && x <= row->most);
+}
+
+static int ds_pair_fits(const ds_row *row, const cJSON *item) {
+    if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2) return 0;
+    return ds_in_range(row, item->child) && ds_in_range(row, item->child->next);
+}
+
+static int ds_fits(const ds_row *row, const cJSON *item) {
+    switch (row->kind) {
+    case DS_OBJECT: return cJSON_IsObject(item);
+    case DS_BOOL: return cJSON_IsBool(item);
+    case DS_WHOLE:
+    case DS_REAL: return ds_in_range(row, item);
+    case DS_TEXT: return cJSON_IsString(item);
+    case DS_TYPE: return cJSON_IsString(item) && ds_type_of(item->valuestring) >= 0;
+    case DS_PAIR: return ds_pair_fits(row, item);
+    case DS_LIST: return cJSON_IsArray(item);
+    case DS_ANY:
+    case DS_SCHEDULE:
+    default: return 1;
+    }
+}
+
+/* Whether a value of a key that is not supported asks for nothing. */
+static int ds_is_off(const ds_row *row, const cJSON *item) {
+    if (row->kind == DS_OBJECT) return cJSON_IsFalse(item);
+    if (ds_is_auto(item)) return 1;
+    if (cJSON_IsBool(item))
+        return strcmp(row->off, "true") == 0 ? cJSON_IsTrue(item) : cJSON_IsFalse(item);
+    if (cJSON_IsNumber(item))
+        return row->off[0] != 0 && strcmp(row->off, "{}") != 0
+               && item->valuedouble == strtod(row->off, NULL);
+    if (cJSON_IsString(item))
+        return row->off[0] != 0 && strcasecmp(row->off, item->valuestring) == 0;
+    if (!cJSON_IsObject(item)) return 0;
+    if (item->child == NULL) return strcmp(row->off, "{}") == 0;
+    return cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(item, "enabled"));
+}
+
+static int ds_walk_refused(ds_reader *r, int e) {
+    const ds_row *row = &ds_rows[r->entry[e].row];
+    const cJSON *item = r->entry[e].item;
+    char found[DS_WORD + 8];
+    if (ds_is_off(row, item)) return 0;
+    if (row->kind != DS_OBJECT && !ds_fits(row, item)) return ds_wrong(r, e);
+    ds_found(item, found);
+    return ds_fail(r, r->text.line[e], "%s is %s, which is not supported: %s", row->path, found,
+                   row->text);
+}
+
+/* An id that two names have (bf16 and bfloat16, with and without stage3_) is set by one. */
+static int ds_walk_set(ds_reader *r, int e, ds_id id, ds_state state, double value) {
+    char path[DS_PATH];
+    if (r->state[id] != DS_ABSENT && r->at[id] != e) {
+        ds_path(r, e, path);
+        return ds_fail(r, r->text.line[e], "%s is the same key as %s in line %d: give one of them",
+                       path, ds_rows[r->entry[r->at[id]].row].path, r->text.line[r->at[id]]);
+    }
+    r->state[id] = state;
+    r->value[id] = value;
+    r->at[id] = e;
+    return 0;
+}
+
+static int ds_walk_applied(ds_reader *r, int e) {
+    const ds_row *row = &ds_rows[r->entry[e].row];
+    const cJSON *item = r->entry[e].item;
+    if (row->id == DS_NONE || row->id == DS_OPTIMIZER || row->id == DS_SCHEDULER)
+        return 0; /* looked at before, or with the schedule */
+    if (!(row->optimizers & (r->optimizers ? r->optimizers : DS_FOR_ALL)))
+        return ds_fail(r, r->text.line[e], "%s is no parameter of %s", row->path, r->optimizer);
+    if (ds_is_auto(item))
+        return ds_walk_set(r, e, row->id, DS_AUTO, 0)
+               || (row->kind == DS_PAIR && ds_walk_set(r, e, (ds_id)(row->id + 1), DS_AUTO, 0));
+    if (!ds_fits(row, item)) return ds_wrong(r, e);
+    if (row->kind == DS_PAIR)
+        return ds_walk_set(r, e, row->id, DS_SET, item->child->valuedouble)
+               || ds_walk_set(r, e, (ds_id)(row->id + 1), DS_SET, item->child->next->valuedouble);
+    return ds_walk_set(r, e, row->id, DS_SET,
+                       row->kind == DS_BOOL   ? cJSON_IsTrue(item)
+                       : row->kind == DS_TYPE ? ds_type_of(item->valuestring)
+                                              : item->valuedouble);
+}
+
+/* "zero_optimization": true is stage 1: the oldest form of it. */
+static int ds_walk_section(ds_reader *r, int e) {
+    const ds_row *row = &ds_rows[r->entry[e].row];
+    const cJSON *item = r->entry[e].item;
+    if (cJSON_IsObject(item)) return 0;
+    if (strcmp(row->path, "zero_optimization") != 0 || !cJSON_IsBool(item)) return ds_wrong(r, e);
+    return ds_walk_set(r, e, DS_STAGE, DS_SET, cJSON_IsTrue(item));
+}
+
+static int ds_walk(ds_reader *r, int e) {
+    const ds_entry *x = &r->entry[e];
+    if (x->row == DS_INSIDE) return 0;
+    if (x->row == DS_UNKNOWN) return ds_unknown(r, e);
+    if (cJSON_IsNull(x->item)) return 0;
+    const ds_row *row = &ds_rows[x->row];
+    switch (row->class) {
+    case DS_SECTION: return ds_walk_section(r, e);
+    case DS_APPLIED: return ds_walk_applied(r, e);
+    case DS_REFUSED: return ds_walk_refused(r, e);
+    case DS_IGNORED:
+    case DS_CLASSES:
+    default: break;
+    }
+    if (!ds_is_auto(x->item) && !ds_fits(row, x->item)) return ds_wrong(r, e);
+    ds_note(r, r->text.line[e], "%s has no effect: %s", row->path, row->text);
+    return 0;
+}
+
+/* ---- resolve: what the values mean together ------------------------------------------------ */
+
+static double ds_get(const ds_reader *r, ds_id id, double otherwise) {
+    return r->state[id] == DS_SET ? r->value[id] : otherwise;
+}
+
+static int ds_line_of(const ds_reader *r, ds_id id) { return r->text.line[r->at[id]]; }
+
+/* "(line 3)" for a value of the file, "(solved)" for one that follows from others */
+static const char *ds_source(const ds_reader *r, ds_id id, char out[32]) {
+    if (r->state[id] == DS_SET)
+        (void)snprintf(out, 32, "(line %d)", ds_line_of(r, id));
+    else
+        (void)snprintf(out, 32, r->state[id] == DS_AUTO ? "(auto)" : "(solved)");
+    return out;
+}
+
+/* DeepSpeed's rules for the numbers that are not given; a 0 is not given. */
+static void ds_solve(int64_t *train, int64_t *micro, int64_t *steps, int64_t ranks) {
+    if (*train && *micro) {
+        if (!*steps) *steps = *train / *micro / ranks;
+        return;
+    }
+    if (!*steps) *steps = 1;
+    if (*train)
+        *micro = *train / ranks / *steps;
+    else if ((double)*micro * (double)*steps * (double)ranks <= INT_MAX)
+        *train = *micro * *steps * ranks;
+}
+
+static int ds_resolve_batch(ds_reader *r) {
+    const ds_auto *a = r->autos;
+    const ds_state micro_state = r->state[DS_MICRO_BATCH];
+    int64_t train = (int64_t)ds_get(r, DS_TRAIN_BATCH, 0);
+    int64_t micro = (int64_t)ds_get(r, DS_MICRO_BATCH, micro_state ? a->micro_batch : 0);
+    int64_t steps =
+        (int64_t)ds_get(r, DS_ACCUMULATION, r->state[DS_ACCUMULATION] ? a->accumulation : 0);
+    if (train == 0 && micro == 0)
+        return ds_fail(r, micro_state ? ds_line_of(r, DS_MICRO_BATCH) : 0,
+                       "train_micro_batch_size_per_gpu is %s, expected a number there or in "
+                       "train_batch_size",
+                       micro_state ? "\"auto\", which the trainer has no value for" : "missing");
+    ds_solve(&train, &micro, &steps, a->ranks);
+    const double product = (double)micro * (double)steps * (double)a->ranks;
+    if ((double)train != product || product < 1 || product > INT_MAX) {
+        char s[3][32];
+        return ds_fail(r, r->state[DS_TRAIN_BATCH] ? ds_line_of(r, DS_TRAIN_BATCH) : 0,
+                       "train_batch_size %lld %s is not train_micro_batch_size_per_gpu %lld %s x "
+                       "gradient_accumulation_steps %lld %s x %d ranks = %.0f",
+                       (long long)train, ds_source(r, DS_TRAIN_BATCH, s[0]), (long long)micro,
+                       ds_source(r, DS_MICRO_BATCH, s[1]), (long long)steps,
+                       ds_source(r, DS_ACCUMULATION, s[2]), a->ranks, product);
+    }
+    r->out->train_batch = train;
+    r->out->micro_batch = (int)micro;
+    r->out->accumulation = r->out->zero.micro_steps = (int)steps;
+    return 0;
+}
+
+static int ds_resolve_type(ds_reader *r) {
+    const int fp16 = ds_get(r, DS_FP16, r->state[DS_FP16] && r->autos->type == ZERO_F16) != 0;
+    const int bf16 = ds_get(r, DS_BF16, r->state[DS_BF16] && r->autos->type == ZERO_BF16) != 0;
+    const char *bf16_path =
+        r->state[DS_BF16] ? ds_rows[r->entry[r->at[DS_BF16]].row].path : "bf16.enabled";
+    if (fp16 && bf16)
+        return ds_fail(r, ds_line_of(r, DS_FP16),
+                       "fp16.enabled and %s (line %d) are both true: use one of them", bf16_path,
+                       ds_line_of(r, DS_BF16));
+    r->out->zero.type = fp16 ? ZERO_F16 : bf16 ? ZERO_BF16 : ZERO_F32;
+    if (r->state[DS_FP16] || r->state[DS_BF16]) r->out->given |= DS_GIVEN_TYPE;
+    if (r->state[DS_PARAM_TYPE] == DS_SET && r->value[DS_PARAM_TYPE] != (double)r->out->zero.type)
+        return ds_fail(r, ds_line_of(r, DS_PARAM_TYPE),
+                       "data_types.param_dtype is %s, but fp16.enabled and bf16.enabled make "
+                       "parameters %s: leave it out",
+                       ds_type_name((zero_type)(int)r->value[DS_PARAM_TYPE]),
+                       ds_type_name(r->out->zero.type));
+    if (r->out->zero.type != ZERO_BF16) return 0;
+    r->out->zero.no_overflow_check = ds_get(r, DS_CHECK_OVERFLOW, 1) == 0;
+    r->out->zero.no_master = ds_get(r, DS_NO_MASTER, 0) != 0;
+    if (r->out->zero.no_master)
+        ds_note(r, ds_line_of(r, DS_NO_MASTER),
+                "bf16_master_weights_and_grads: updates are rounded stochastically here, to "
+                "nearest in DeepSpeed");
+    return 0;
+}
+
+/* A value that is not 0 must not become 0 as a float, where 0 would mean "off". */
+static int ds_float(ds_reader *r, ds_id id, double value, float *out) {
+    *out = (float)value;
+    if (value == 0 || *out >= FLT_MIN) return 0;
+    return ds_wrong(r, r->at[id]);
+}
+
+/* What the scaler says counts for fp16 alone. */
+static int ds_resolve_scaler(ds_reader *r) {
+    zero_scaler *s = &r->out->zero.scaler;
+    if (r->out->zero.type != ZERO_F16) return 0;
+    if (ds_float(r, DS_LOSS_SCALE, ds_get(r, DS_LOSS_SCALE, 0), &s->fixed)) return 1;
+    if (s->fixed != 0) return 0;
+    if (r->state[DS_SCALE_POWER] == DS_SET)
+        s->initial = (float)ldexp(1.0, (int)r->value[DS_SCALE_POWER]);
+    s->minimum = (float)ds_get(r, DS_MIN_SCALE, 0);
+    s->window = (int)ds_get(r, DS_SCALE_WINDOW, 0);
+    s->hysteresis = (int)ds_get(r, DS_HYSTERESIS, 0);
+    s->consecutive_hysteresis = ds_get(r, DS_CONSECUTIVE, 0) != 0;
+    const float initial = s->initial == 0 ? 65536 : s->initial;
+    if (s->minimum <= initial) return 0;
+    return ds_fail(r, ds_line_of(r, DS_MIN_SCALE),
+                   "fp16.min_loss_scale is %.0f, expected at most the first scale, 2 to the power "
+                   "of fp16.initial_scale_power: %.0f",
+                   (double)s->minimum, (double)initial);
+}
+
+/* Gradients are sent as they are kept, so both keys mean one thing; f32 wins. */
+static int ds_resolve_grads(ds_reader *r) {
+    static const ds_id ids[] = {DS_ACCUM_TYPE, DS_COMM_TYPE};
+    zero_grad_type *grads = &r->out->zero.grads;
+    int f32 = 0, as_type = 0;
+    for (int i = 0; i < 2; i++) {
+        if (r->state[ids[i]] != DS_SET) continue;
+        const zero_type type = (zero_type)(int)r->value[ids[i]];
+        if (type != ZERO_F32 && type != r->out->zero.type)
+            return ds_fail(r, ds_line_of(r, ids[i]),
+                           "%s is %s with parameters in %s, which is not supported: use \"fp32\" "
+                           "or leave it out",
+                           ds_rows[r->entry[r->at[ids[i]]].row].path, ds_type_name(type),
+                           ds_type_name(r->out->zero.type));
+        if (type == ZERO_F32)
+            f32 = 1;
+        else
+            as_type = 1;
+    }
+    *grads = f32 ? ZERO_GRAD_F32 : as_type ? ZERO_GRAD_AS_TYPE : ZERO_GRAD_AUTO;
+    if (f32 && as_type)
+        ds_note(r, ds_line_of(r, DS_COMM_TYPE),
+                "gradients are sent in the type they accumulate in, so both are fp32");
+    return 0;
+}
+
+/* A size that "auto" makes of the model's width: written if there is a value. */
+static int ds_size(const ds_reader *r, ds_id id, double automatic, int64_t *out) {
+    if (r->state[id] == DS_ABSENT) return 0;
+    if (r->state[id] == DS_AUTO && (r->autos->hidden <= 0 || automatic > DS_MANY)) return 0;
+    *out = (int64_t)ds_get(r, id, automatic);
+    return 1;
+}
+
+static void ds_resolve_zero(ds_reader *r) {
+    ds_config *o = r->out;
+    const double h = (double)r->autos->hidden;
+    int64_t persistence = 0;
+    o->zero.stage = (int)ds_get(r, DS_STAGE, 0);
+    if (r->state[DS_STAGE]) o->given |= DS_GIVEN_STAGE;
+    if (r->state[DS_OVERLAP] == DS_SET) {
+        o->zero.no_overlap = r->value[DS_OVERLAP] == 0;
+        o->given |= DS_GIVEN_OVERLAP;
+    }
+    if (ds_size(r, DS_PREFETCH, 0.9 * h * h, &o->prefetch_numel)) o->given |= DS_GIVEN_PREFETCH;
+    if (ds_size(r, DS_PERSISTENCE, 10 * h, &persistence)) {
+        o->zero.persistence_numel = persistence == 0 ? ZERO_NONE : persistence;
+        o->given |= DS_GIVEN_PERSISTENCE;
+    }
+    o->steps_per_print = (int)ds_get(r, DS_STEPS_PER_PRINT, 0);
+    if (o->steps_per_print) o->given |= DS_GIVEN_STEPS_PER_PRINT;
+}
+
+/* ---- optimizer ----------------------------------------------------------------------------- */
+
+/* Its params are checked against it, so this comes before the walk. */
+static int ds_pick_optimizer(ds_reader *r) {
+    static const struct {
+        const char *name;
+        int optimizers;
+    } known[] = {
+        {"AdamW", DS_FOR_ADAM}, {"Adam", DS_FOR_ADAM}, {"SGD", DS_FOR_SGD}, {"Lion", DS_FOR_LION}};
+    const int e = ds_entry_of(r, "optimizer.type"), params = ds_entry_of(r, "optimizer.params");
+    char word[DS_WORD];
+    if (e < 0)
+        return params < 0 ? 0
+                          : ds_fail(r, r->text.line[params],
+                                    "optimizer.params without optimizer.type: expected AdamW, "
+                                    "Adam, SGD or Lion there");
+    if (!cJSON_IsString(r->entry[e].item) || ds_is_auto(r->entry[e].item)) return ds_wrong(r, e);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcasecmp(known[i].name, r->entry[e].item->valuestring) != 0) continue;
+        r->optimizer = known[i].name;
+        r->optimizers = known[i].optimizers;
+        return 0;
+    }
+    ds_shorten(word, r->entry[e].item->valuestring);
+    return ds_fail(r, r->text.line[e],
+                   "optimizer.type is \"%s\", which is not supported: use AdamW, Adam, SGD or Lion",
+                   word);
+}
+
+/* lr and betas, which schedules want as doubles: what the file says, what the flags say for
+   "auto", or DeepSpeed's default. */
+static double ds_number(const ds_reader *r, ds_id id, const float *flag, double normal) {
+    if (r->state[id] == DS_AUTO && flag != NULL) return ds_widen(*flag);
+    return ds_get(r, id, normal);
+}
+
+static zero_optimizer ds_rule(const ds_reader *r) {
+    if (r->optimizers == DS_FOR_LION) return ZERO_LION;
+    if (r->optimizers == DS_FOR_SGD)
+        return ds_get(r, DS_NESTEROV, 0) != 0 ? ZERO_NESTEROV : ZERO_SGD;
+    if (strcmp(r->optimizer, "Adam") == 0 && ds_get(r, DS_ADAM_W_MODE, 1) == 0) return ZERO_ADAM;
+    return ZERO_ADAMW; /* also "Adam", unless it says otherwise: DeepSpeed's default */
+}
+
+static void ds_resolve_given(ds_reader *r) {
+    static const struct {
+        ds_id id;
+        unsigned given;
+    } bits[] = {{DS_LR, DS_GIVEN_LR},          {DS_BETA1, DS_GIVEN_BETAS},
+                {DS_MOMENTUM, DS_GIVEN_BETAS}, {DS_EPS, DS_GIVEN_EPS},
+                {DS_DECAY, DS_GIVEN_DECAY},    {DS_CLIPPING, DS_GIVEN_CLIPPING}};
+    for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
+        if (r->state[bits[i].id]) r->out->given |= bits[i].given;
+    if (r->optimizers) r->out->given |= DS_GIVEN_OPTIMIZER;
+}
+
+static int ds_resolve_optimizer(ds_reader *r) {
+    static const zero_hyper normal = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.0f, 1.0f};
+    const zero_hyper *flags = r->autos->hyper, *base = flags != NULL ? flags : &normal;
+    zero_hyper *h = &r->out->hyper;
+    r->out->zero.optimizer = r->autos->optimizer;
+    *h = *base;
+    ds_resolve_given(r);
+    if (r->optimizers) {
+        const int sgd = r->optimizers == DS_FOR_SGD;
+        r->out->zero.optimizer = ds_rule(r);
+        int decays = r->out->zero.optimizer == ZERO_ADAMW && ds_get(r, DS_TORCH_ADAM, 0) != 0;
+        if (decays && !r->state[DS_DECAY])
+            r->out->given |= DS_GIVEN_DECAY; /* torch's own default */
+        r->lr = ds_number(r, DS_LR, flags ? &flags->lr : NULL, 1e-3);
+        r->beta1 = sgd ? ds_get(r, DS_MOMENTUM, 0)
+                       : ds_number(r, DS_BETA1, flags ? &flags->beta1 : NULL, 0.9);
+        r->beta2 = sgd ? 0 : ds_number(r, DS_BETA2, flags ? &flags->beta2 : NULL, 0.999);
+        h->lr = (float)r->lr;
+        h->beta1 = (float)r->beta1;
+        h->beta2 = (float)r->beta2;
+        h->eps = sgd ? 0 : (float)ds_number(r, DS_EPS, flags ? &flags->eps : NULL, 1e-8);
+        h->weight_decay =
+            (float)ds_number(r, DS_DECAY, flags ? &flags->weight_decay : NULL, decays ? 0.01 : 0.0);
+        if (r->out->zero.optimizer == ZERO_NESTEROV && h->beta1 == 0)
+            return ds_fail(r, ds_line_of(r, DS_NESTEROV),
+                           "optimizer.params.nesterov is true, expected a momentum above 0");
+    }
+    if (!r->optimizers) {
+        r->lr = ds_widen(h->lr);
+        r->beta1 = ds_widen(h->beta1);
+        r->beta2 = ds_widen(h->beta2);
+    }
+    if (r->state[DS_ADAM_W_MODE] == DS_SET && r->value[DS_ADAM_W_MODE] == 0
+        && r->out->zero.optimizer == ZERO_ADAMW)
+        ds_note(r, ds_line_of(r, DS_ADAM_W_MODE),
+                "optimizer.params.adam_w_mode has no effect: AdamW is AdamW, use type Adam");
+    return ds_float(r, DS_CLIPPING, ds_number(r, DS_CLIPPING, flags ? &flags->max_norm : NULL, 1.0),
+                    &h->max_norm);
+}
+
+/* ---- schedule ------------------------------------------------------------------------------ */
+
+static int ds_pick_scheduler(ds_reader *r) {
+    const int e = ds_entry_of(r, "scheduler.type"), params = ds_entry_of(r, "scheduler.params");
+    char word[DS_WORD];
+    static const char names[] = "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest";
+    if (e < 0)
+        return params < 0
+                   ? 0
+                   : ds_fail(r, r->text.line[params],
+                             "scheduler.params without scheduler.type: expected %s there", names);
+    if (!cJSON_IsString(r->entry[e].item) || ds_is_auto(r->entry[e].item)) return ds_wrong(r, e);
+    if (schedule_from_name(r->entry[e].item->valuestring, &r->scheduler) == 0
+        && r->scheduler >= SCHEDULE_WARMUP) {
+        r->out->has_schedule = 1;
+        return 0;
+    }
+    ds_shorten(word, r->entry[e].item->valuestring);
+    return ds_fail(r, r->text.line[e], "scheduler.type is \"%s\", which is not supported: use %s",
+                   word, names);
+}
+
+/* "auto" as Hugging Face's trainer fills it; otherwise the default that stands there already. */
+static int ds_schedule_auto(ds_reader *r, int e, const schedule_field *field) {
+    const ds_auto *a = r->autos;
+    char why[256];
+    double value = 0;
+    if (strcmp(field->name, "warmup_max_lr") == 0)
+        value = r->lr;
+    else if (strcmp(field->name, "warmup_num_steps") == 0)
+        value = (double)a->warmup_steps;
+    else if (strcmp(field->name, "total_num_steps") == 0)
+        value = (double)a->total_steps;
+    else if (!field->needed)
+        return 0;
+    if (value > 0 && schedule_set(&r->out->lr_schedule, field->name, value, why, sizeof why) == 0)
+        return 0;
+    return ds_fail(r, r->text.line[e],
+                   "scheduler.params.%s is \"auto\", which the trainer has no value for: expected "
+                   "a number",
+                   field->name);
+}
+
+static int ds_schedule_set(ds_reader *r, int e) {
+    const cJSON *item = r->entry[e].item;
+    const char *key = item->string;
+    const schedule_field *field = schedule_find(r->scheduler, key);
+    char why[256] = "", found[DS_WORD + 8];
+    int failed = 1;
+    if (field == NULL)
+        return ds_fail(r, r->text.line[e], "scheduler.params.%s is no parameter of %s", key,
+                       schedule_name(r->scheduler));
+    if (ds_is_auto(item)) return ds_schedule_auto(r, e, field);
+    if (field->type == SCHEDULE_WORD && cJSON_IsString(item))
+        failed = schedule_set_word(&r->out->lr_schedule, key, item->valuestring, why, sizeof why);
+    else if (field->type == SCHEDULE_BOOL ? cJSON_IsBool(item)
+                                          : field->type != SCHEDULE_WORD && cJSON_IsNumber(item))
+        failed = schedule_set(&r->out->lr_schedule, key,
+                              cJSON_IsBool(item) ? cJSON_IsTrue(item) : item->valuedouble, why,
+                              sizeof why);
+    if (!failed) return 0;
+    if (why[0]) return ds_fail(r, r->text.line[e], "scheduler.params.%s: %s", key, why);
+    ds_found(item, found);
+    return ds_fail(r, r->text.line[e], "scheduler.params.%s is %s, expected %s", key, found,
+                   field->type == SCHEDULE_BOOL    ? "true or false"
+                   : field->type == SCHEDULE_WORD  ? "a text in quotes"
+                   : field->type == SCHEDULE_WHOLE ? "a whole number"
+                                                   : "a number");
+}
+
+static int ds_resolve_schedule(ds_reader *r) {
+    schedule *s = &r->out->lr_schedule;
+    const int type = ds_entry_of(r, "scheduler.type"), params = ds_entry_of(r, "scheduler.params");
+    char why[256];
+    if (!r->out->has_schedule) return 0;
+    schedule_defaults(s, r->scheduler);
+    for (int e = 0; e < r->nentries; e++)
+        if (params >= 0 && r->entry[e].parent == params && !cJSON_IsNull(r->entry[e].item)
+            && r->entry[e].row >= 0 && ds_rows[r->entry[e].row].kind == DS_SCHEDULE)
+            if (ds_schedule_set(r, e)) return 1;
+    s->lr = r->lr;
+    s->beta1 = r->beta1;
+    s->beta2 = r->beta2;
+    if (s->kind == SCHEDULE_ONE_CYCLE && s->cycle_momentum
+        && (r->out->zero.optimizer == ZERO_SGD || r->out->zero.optimizer == ZERO_NESTEROV)) {
+        s->cycle_momentum = 0;
+        ds_note(r, r->text.line[type],
+                "OneCycle leaves the momentum of SGD alone, as in DeepSpeed");
+    }
+    if (schedule_check(s, why, sizeof why) == 0) return 0;
+    return ds_fail(r, r->text.line[type], "scheduler.params: %s", why);
+}
+
+/* ---- reading ------------------------------------------------------------------------------- */
+
+static int ds_resolve(ds_reader *r) {
+    if (ds_resolve_batch(r) || ds_resolve_type(r) || ds_resolve_scaler(r) || ds_resolve_grads(r))
+        return 1;
+    ds_resolve_zero(r);
+    return ds_resolve_optimizer(r) || ds_resolve_schedule(r);
+}
+
+static int ds_read(ds_reader *r, const char *text, size_t length) {
+    if (r->autos->ranks < 1)
+        return ds_fail(r, 0, "ranks is %d, expected 1 or more", r->autos->ranks);
+    if (length > DS_CONFIG_BYTES) return ds_fail(r, 0, "more than %d MiB", DS_CONFIG_BYTES >> 20);
+    r->text.bytes = (char *)malloc(length + 1);
+    if (r->text.bytes == NULL) return ds_fail(r, 0, "no memory to read it");
+    if (length > 0) memcpy(r->text.bytes, text, length);
+    r->text.bytes[length] = 0;
+    r->text.length = length;
+    if (ds_scan_text(&r->text)) return ds_fail(r, r->text.why_line, "%s", r->text.why);
+    if (ds_parse(r)) return 1;
+    ds_index(r, r->root, -1);
+    if (ds_duplicates(r) || ds_pick_optimizer(r) || ds_pick_scheduler(r)) return 1;
+    for (int e = 0; e < r->nentries; e++)
+        if (ds_walk(r, e)) return 1;
+    return ds_resolve(r);
+}
+
+int ds_config_parse(const char *text, size_t length, const char *name, const ds_auto *autos,
+                    ds_config *out, const ds_notes *notes, char *sentence, size_t bytes) {
+    ds_reader *r = (ds_reader *)calloc(1, sizeof *r);
+    memset(out, 0, sizeof *out);
+    if (bytes > 0) sentence[0] = 0;
+    if (r == NULL) {
+        (void)snprintf(sentence, bytes, "%s: no memory to read it", name);
+        return 1;
+    }
+    r->name = name;
+    r->sentence = sentence;
+    r->bytes = bytes;
+    r->autos = autos;
+    r->notes = notes;
+    r->out = out;
+    const int failed = ds_read(r, text, length);
+    if (failed) memset(out, 0, sizeof *out);
+    cJSON_Delete(r->root);
+    free(r->text.bytes);
+    free(r);
+    return failed;
+}
+
+int ds_config_load(const char *path, const ds_auto *autos, ds_config *out, const ds_notes *notes,
+                   char *sentence, size_t bytes) {
+    const size_t most = DS_CONFIG_BYTES + 1;
+    int failed = 1;
+    char *text = NULL;
+    FILE *file = fopen(path, "rb");
+    memset(out, 0, sizeof *out);
+    if (file == NULL) {
+        (void)snprintf(sentence, bytes, "%s: cannot be opened: %s", path, strerror(errno));
+        return 1;
+    }
+    text = (char *)malloc(most);
+    errno = 0;
+    const size_t length = text == NULL ? 0 : fread(text, 1, most, file);
+    if (text == NULL || ferror(file))
+        (void)snprintf(sentence, bytes, "%s: cannot be read: %s", path,
+                       strerror(errno ? errno : ENOMEM));
+    else
+        failed = ds_config_parse(text, length, path, autos, out, notes, sentence, bytes);
+    free(text);
+    (void)fclose(file);
+    return failed;
+}

@@ -1,0 +1,114 @@
+/* ds_config.h - reads a DeepSpeed configuration file (ds_config.json) for this trainer.
+
+   EXAMPLE
+       zero_hyper flags = {3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+       ds_auto autos = {0};                       // what "auto" stands for
+       autos.ranks = 4;
+       autos.micro_batch = 4;
+       autos.hyper = &flags;
+       ds_notes notes = {say, stderr};            // gets a sentence per key without effect
+       ds_config ds;
+       char sentence[512];
+       if (ds_config_load("ds_config.json", &autos, &ds, &notes, sentence, sizeof sentence))
+           give_up(sentence);
+       zero_config cfg = ds.zero;                 // and ds.prefetch_numel
+
+   WHICH KEYS. ds_table.h has every key of DeepSpeed 0.19.8, as applied, as accepted without effect
+   (a note tells why), or as not supported (an error tells what to use instead, unless the value
+   says "off"). Any other key is an error that names the nearest one. null means "not given". What
+   is absent has DeepSpeed's default where that decides what is trained: gradients are clipped to 1,
+   AdamW has lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight_decay 0. Where it decides memory and
+   speed alone (buckets, prefetch, persistence, overlap), it is left to the plugin.
+
+   TEXT. JSON by cJSON; like DeepSpeed's reader (Hjson) it may have // and # and slash-star comments
+   and commas before a closing bracket. Hjson without quotes or commas is not read.
+
+   "auto" is filled from ds_auto as Hugging Face's trainer does it; keys that it does not fill get
+   DeepSpeed's default, and where there is none "auto" is an error.
+
+   ERRORS. Every function that can fail returns 0, or 1 and a sentence with file, line, key, what
+   was found and what was expected; *out is then all zeros. Nothing is printed, and no memory is
+   kept.
+*/
+#ifndef DS_CONFIG_H
+#define DS_CONFIG_H
+
+#include "../../zero_plugin.h"
+#include "../schedule/schedule.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    DS_CONFIG_BYTES = 16 << 20, /* largest text */
+    DS_CONFIG_KEYS = 4096,      /* most keys in it */
+    DS_CONFIG_DEPTH = 64        /* deepest nesting of brackets */
+};
+
+/* What the trainer's flags say; a 0 is "not known" (an absent type is F32). */
+typedef struct ds_auto {
+    int ranks;                /* that train together; has to be known */
+    int micro_batch;          /* sequences per rank and micro-step */
+    int accumulation;         /* micro-steps per step */
+    zero_type type;           /* fp16.enabled, bf16.enabled */
+    const zero_hyper *hyper;  /* borrowed during the call; NULL: DeepSpeed's defaults. Also what an
+                                 absent optimizer leaves in ds_config.hyper */
+    zero_optimizer optimizer; /* what an absent optimizer leaves; ADAMW */
+    int64_t warmup_steps;     /* warmup_num_steps */
+    int64_t total_steps;      /* total_num_steps */
+    int64_t hidden;           /* width of the model: stage3_prefetch_bucket_size 0.9 hidden^2,
+                                 stage3_param_persistence_threshold 10 hidden */
+} ds_auto;
+
+/* Keys that were in the file and have a value, be it by "auto". */
+enum {
+    DS_GIVEN_OPTIMIZER = 1 << 0,
+    DS_GIVEN_LR = 1 << 1,
+    DS_GIVEN_BETAS = 1 << 2, /* or momentum */
+    DS_GIVEN_EPS = 1 << 3,
+    DS_GIVEN_DECAY = 1 << 4,
+    DS_GIVEN_CLIPPING = 1 << 5,
+    DS_GIVEN_STAGE = 1 << 6,
+    DS_GIVEN_TYPE = 1 << 7, /* fp16.enabled or bf16.enabled */
+    DS_GIVEN_PREFETCH = 1 << 9,
+    DS_GIVEN_PERSISTENCE = 1 << 10,
+    DS_GIVEN_OVERLAP = 1 << 11,
+    DS_GIVEN_STEPS_PER_PRINT = 1 << 12
+};
+
+typedef struct ds_config {
+    zero_config zero; /* stage, micro_steps, type, grads, no_master, optimizer, scaler,
+                         persistence_numel, no_overlap, no_overflow_check; the rest is 0 */
+    zero_hyper hyper; /* the optimizer's own; schedule_at says what lr becomes */
+    int has_schedule; /* 0: lr is constant, lr_schedule zeros */
+    schedule lr_schedule;
+    int64_t train_batch; /* micro_batch x accumulation x ranks */
+    int micro_batch, accumulation;
+    int64_t prefetch_numel; /* stage3_prefetch_bucket_size, elements; see DS_GIVEN_PREFETCH */
+    int steps_per_print;    /* 0: not given */
+    unsigned given;         /* DS_GIVEN_... */
+} ds_config;
+
+/* Gets a sentence (without newline) for each key that has no effect here, with the reason. */
+typedef struct ds_notes {
+    void (*note)(void *user, const char *sentence);
+    void *user;
+} ds_notes;
+
+/* Reads a file. notes may be NULL. */
+int ds_config_load(const char *path, const ds_auto *autos, ds_config *out, const ds_notes *notes,
+                   char *sentence, size_t bytes);
+
+/* The same from `length` bytes of text; `name` stands for the file in sentences. */
+int ds_config_parse(const char *text, size_t length, const char *name, const ds_auto *autos,
+                    ds_config *out, const ds_notes *notes, char *sentence, size_t bytes);
+
+/* What was resolved, as JSON that loads again to the same ds_config with the same ds_auto. Caller
+   frees; NULL: no memory. */
+char *ds_config_print(const ds_config *ds);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

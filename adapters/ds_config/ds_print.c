@@ -1,0 +1,192 @@
+/* ds_print.c - what was resolved, as a configuration again; see ds_config.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "ds_inside.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void ds_digits(char *out, size_t bytes, double value) {
+    if (floor(value) == value && fabs(value) < 1e15) {
+        (void)snprintf(out, bytes, "%.0f", value); /* DeepSpeed takes 5e+02 for no integer */
+        return;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        (void)snprintf(out, bytes, "%.*g", digits, value);
+        if (strtod(out, NULL) == value) break;
+    }
+    for (char *c = out; *c; c++)
+        if (*c == ',') *c = '.';
+}
+
+double ds_widen(float value) {
+    char text[48];
+    for (int digits = 1; digits <= 9; digits++) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) return strtod(text, NULL);
+    }
+    return (double)value;
+}
+
+const char *ds_type_name(zero_type type) {
+    return type == ZERO_F32 ? "fp32" : type == ZERO_BF16 ? "bf16" : "fp16";
+}
+
+/* ---- printing ------------------------------------------------------------------------------ */
+
+/* Every put gives 0, or 1 without memory; an object that is missing takes nothing. */
+static int ds_put(cJSON *object, const char *key, double value) {
+    char text[48];
+    ds_digits(text, sizeof text, value);
+    return object == NULL || cJSON_AddRawToObject(object, key, text) == NULL;
+}
+static int ds_put_float(cJSON *object, const char *key, float value) {
+    return ds_put(object, key, ds_widen(value));
+}
+static int ds_put_bool(cJSON *object, const char *key, int value) {
+    return object == NULL || cJSON_AddBoolToObject(object, key, value) == NULL;
+}
+static int ds_put_text(cJSON *object, const char *key, const char *value) {
+    return object == NULL || cJSON_AddStringToObject(object, key, value) == NULL;
+}
+
+static int ds_put_types(cJSON *root, const ds_config *ds) {
+    const zero_scaler *s = &ds->zero.scaler;
+    int bad = 0;
+    if (ds->given & DS_GIVEN_TYPE) {
+        cJSON *fp16 = cJSON_AddObjectToObject(root, "fp16");
+        cJSON *bf16 = cJSON_AddObjectToObject(root, "bf16");
+        bad |= ds_put_bool(fp16, "enabled", ds->zero.type == ZERO_F16);
+        if (s->fixed != 0) bad |= ds_put_float(fp16, "loss_scale", s->fixed);
+        if (s->initial != 0) bad |= ds_put(fp16, "initial_scale_power", ilogbf(s->initial));
+        if (s->minimum != 0) bad |= ds_put_float(fp16, "min_loss_scale", s->minimum);
+        if (s->window != 0) bad |= ds_put(fp16, "loss_scale_window", s->window);
+        if (s->hysteresis != 0) bad |= ds_put(fp16, "hysteresis", s->hysteresis);
+        if (s->consecutive_hysteresis) bad |= ds_put_bool(fp16, "consecutive_hysteresis", 1);
+        bad |= ds_put_bool(bf16, "enabled", ds->zero.type == ZERO_BF16);
+        if (ds->zero.no_overflow_check) bad |= ds_put_bool(bf16, "check_grad_overflow", 0);
+        if (ds->zero.no_master) bad |= ds_put_bool(bf16, "bf16_master_weights_and_grads", 1);
+    }
+    if (ds->zero.grads != ZERO_GRAD_AUTO)
+        bad |= ds_put_text(cJSON_AddObjectToObject(root, "data_types"), "grad_accum_dtype",
+                           ds->zero.grads == ZERO_GRAD_F32 ? "fp32" : ds_type_name(ds->zero.type));
+    return bad;
+}
+
+static int ds_put_zero(cJSON *root, const ds_config *ds) {
+    cJSON *zero = cJSON_AddObjectToObject(root, "zero_optimization");
+    const int64_t persistence = ds->zero.persistence_numel;
+    int bad = zero == NULL;
+    if (ds->given & DS_GIVEN_STAGE) bad |= ds_put(zero, "stage", ds->zero.stage);
+    if (ds->given & DS_GIVEN_OVERLAP)
+        bad |= ds_put_bool(zero, "overlap_comm", !ds->zero.no_overlap);
+    if (ds->given & DS_GIVEN_PREFETCH)
+        bad |= ds_put(zero, "stage3_prefetch_bucket_size", (double)ds->prefetch_numel);
+    if (ds->given & DS_GIVEN_PERSISTENCE)
+        bad |= ds_put(zero, "stage3_param_persistence_threshold",
+                      persistence == ZERO_NONE ? 0.0 : (double)persistence);
+    return bad;
+}
+
+static int ds_put_optimizer(cJSON *root, const ds_config *ds) {
+    const zero_optimizer rule = ds->zero.optimizer;
+    const int sgd = rule == ZERO_SGD || rule == ZERO_NESTEROV;
+    if (!(ds->given & DS_GIVEN_OPTIMIZER)) return 0;
+    cJSON *optimizer = cJSON_AddObjectToObject(root, "optimizer");
+    int bad = ds_put_text(optimizer, "type",
+                          sgd                  ? "SGD"
+                          : rule == ZERO_LION  ? "Lion"
+                          : rule == ZERO_ADAMW ? "AdamW"
+                                               : "Adam");
+    cJSON *params = cJSON_AddObjectToObject(optimizer, "params");
+    if (ds->given & DS_GIVEN_LR)
+        bad |= ds->has_schedule ? ds_put(params, "lr", ds->lr_schedule.lr)
+                                : ds_put_float(params, "lr", ds->hyper.lr);
+    if ((ds->given & DS_GIVEN_BETAS) && sgd) {
+        bad |= ds_put(params, "momentum",
+                      ds->has_schedule ? ds->lr_schedule.beta1 : ds_widen(ds->hyper.beta1));
+    } else if (ds->given & DS_GIVEN_BETAS) {
+        cJSON *betas = cJSON_AddArrayToObject(params, "betas");
+        const double beta[] = {ds->has_schedule ? ds->lr_schedule.beta1 : ds_widen(ds->hyper.beta1),
+                               ds->has_schedule ? ds->lr_schedule.beta2
+                                                : ds_widen(ds->hyper.beta2)};
+        for (int i = 0; i < 2; i++) {
+            char text[48];
+            ds_digits(text, sizeof text, beta[i]);
+            cJSON *number = cJSON_CreateRaw(text);
+            if (betas != NULL && number != NULL && cJSON_AddItemToArray(betas, number)) continue;
+            cJSON_Delete(number);
+            bad = 1;
+        }
+    }
+    if (ds->given & DS_GIVEN_EPS) bad |= ds_put_float(params, "eps", ds->hyper.eps);
+    if (ds->given & DS_GIVEN_DECAY)
+        bad |= ds_put_float(params, "weight_decay", ds->hyper.weight_decay);
+    if (rule == ZERO_NESTEROV) bad |= ds_put_bool(params, "nesterov", 1);
+    if (rule == ZERO_ADAM) bad |= ds_put_bool(params, "adam_w_mode", 0);
+    return bad;
+}
+
+/* One word of "log linear". */
+static void ds_nth_word(const char *words, int n, char out[DS_WORD]) {
+    for (; n > 0 && *words; words++) n -= *words == ' ';
+    (void)snprintf(out, DS_WORD, "%.*s", (int)strcspn(words, " "), words);
+}
+
+static int ds_put_schedule(cJSON *root, const ds_config *ds) {
+    const schedule *s = &ds->lr_schedule;
+    size_t count = 0;
+    const schedule_field *field = schedule_fields(&count);
+    char word[DS_WORD];
+    if (!ds->has_schedule) return 0;
+    cJSON *scheduler = cJSON_AddObjectToObject(root, "scheduler");
+    int bad = ds_put_text(scheduler, "type", schedule_name(s->kind));
+    cJSON *params = cJSON_AddObjectToObject(scheduler, "params");
+    for (size_t i = 0; i < count; i++, field++) {
+        const char *at = (const char *)s + field->offset;
+        double real;
+        int64_t whole;
+        int flag;
+        if (!(field->kinds & (1u << (unsigned)s->kind))) continue;
+        memcpy(&real, at, field->type == SCHEDULE_REAL ? sizeof real : 0);
+        memcpy(&whole, at, field->type == SCHEDULE_WHOLE ? sizeof whole : 0);
+        memcpy(&flag, at, field->type < SCHEDULE_BOOL ? 0 : sizeof flag);
+        switch (field->type) {
+        case SCHEDULE_REAL:
+            if (!isnan(real)) bad |= ds_put(params, field->name, real);
+            break;
+        case SCHEDULE_WHOLE:
+            if (whole != SCHEDULE_NOT_GIVEN) bad |= ds_put(params, field->name, (double)whole);
+            break;
+        case SCHEDULE_BOOL: bad |= ds_put_bool(params, field->name, flag); break;
+        case SCHEDULE_WORD:
+        default:
+            ds_nth_word(field->words, flag, word);
+            bad |= ds_put_text(params, field->name, word);
+            break;
+        }
+    }
+    return bad;
+}
+
+char *ds_config_print(const ds_config *ds) {
+    cJSON *root = cJSON_CreateObject();
+    char *text = NULL;
+    if (root == NULL) return NULL;
+    int bad = ds_put(root, "train_batch_size", (double)ds->train_batch);
+    bad |= ds_put(root, "train_micro_batch_size_per_gpu", ds->micro_batch);
+    bad |= ds_put(root, "gradient_accumulation_steps", ds->accumulation);
+    if (ds->given & DS_GIVEN_CLIPPING)
+        bad |= ds_put_float(root, "gradient_clipping", ds->hyper.max_norm);
+    if (ds->given & DS_GIVEN_STEPS_PER_PRINT)
+        bad |= ds_put(root, "steps_per_print", ds->steps_per_print);
+    bad |= ds_put_types(root, ds) | ds_put_zero(root, ds) | ds_put_optimizer(root, ds)
+           | ds_put_schedule(root, ds);
+    if (!bad) text = cJSON_Print(root);
+    cJSON_Delete(root);
+    return text;
+}

@@ -1,0 +1,145 @@
+/* fuzz_ds_config - any text through ds_config_parse; what it accepts must print and load again to
+   the same. Two ways to build it:
+     clang -fsanitize=fuzzer,address,undefined: a libFuzzer target; tests/ds_config is its corpus
+     cc -DFUZZ_MAIN: fuzz_ds_config SECONDS SEED FILE... replays the files, then changes them at
+       random, and prints `N passed, N failed` */
+#include "../adapters/ds_config/ds_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void fuzz_note(void *user, const char *sentence) { *(size_t *)user += strlen(sentence); }
+
+/* What went wrong is left in a core or a sanitizer's report. */
+static void fuzz_demand(int ok, const char *what) {
+    if (ok) return;
+    fprintf(stderr, "fuzz_ds_config: %s\n", what);
+    abort();
+}
+
+static void fuzz_once(const char *text, size_t size, const ds_auto *autos) {
+    ds_config ds, again;
+    char sentence[200];
+    size_t told = 0;
+    const ds_notes notes = {fuzz_note, &told};
+    memset(sentence, 1, sizeof sentence);
+    if (ds_config_parse(text, size, "fuzz", autos, &ds, &notes, sentence, sizeof sentence)) {
+        fuzz_demand(memchr(sentence, 0, sizeof sentence) != NULL && strlen(sentence) > 6,
+                    "an error without a sentence");
+        return;
+    }
+    char *printed = ds_config_print(&ds);
+    fuzz_demand(printed != NULL, "nothing was printed");
+    const int failed = ds_config_parse(printed, strlen(printed), "printed", autos, &again, NULL,
+                                       sentence, sizeof sentence);
+    if (failed) fprintf(stderr, "%s\n%s\n", sentence, printed);
+    fuzz_demand(!failed, "what was printed does not load");
+    fuzz_demand(memcmp(&ds, &again, sizeof ds) == 0, "what was printed loads to something else");
+    free(printed);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const zero_hyper flags = {3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    const ds_auto plain = {.ranks = 2};
+    const ds_auto full = {.ranks = 3,
+                          .micro_batch = 4,
+                          .accumulation = 2,
+                          .type = ZERO_F16,
+                          .hyper = &flags,
+                          .warmup_steps = 10,
+                          .total_steps = 100,
+                          .hidden = 64};
+    fuzz_once((const char *)data, size, &plain);
+    fuzz_once((const char *)data, size, &full);
+    return 0;
+}
+
+#ifdef FUZZ_MAIN
+#include "../adapters/ds_config/ds_table.h"
+
+#include <time.h>
+
+enum { FUZZ_BYTES = 1 << 16 };
+
+static uint64_t fuzz_state;
+/* splitmix64; 0..n-1 */
+static size_t fuzz_below(size_t n) {
+    uint64_t x = fuzz_state += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return (size_t)((x ^ (x >> 31)) % n);
+}
+
+/* A word that means something in such a file, a key's name as often as not. */
+static const char *fuzz_word(void) {
+    static const char *const words[] = {"{",        "}",
+                                        "[",        "]",
+                                        ":",        ",",
+                                        "\"",       "\"auto\"",
+                                        "null",     "true",
+                                        "false",    "0",
+                                        "1",        "-1",
+                                        "5e8",      "1e99",
+                                        "0.5",      "//",
+                                        "/*",       "*/",
+                                        "\\u0000",  "\n",
+                                        "\"fp32\"", "\"bf16\"",
+                                        "#",        "{\"enabled\": false}"};
+    static char key[128];
+    if (fuzz_below(2)) return words[fuzz_below(sizeof words / sizeof *words)];
+    const char *path = ds_rows[fuzz_below(DS_ROWS)].path, *dot = strrchr(path, '.');
+    snprintf(key, sizeof key, "\"%s\":", dot == NULL ? path : dot + 1);
+    return key;
+}
+
+/* Replaces up to 8 bytes somewhere by a word, a byte or nothing. Returns the new length. */
+static size_t fuzz_change(char *text, size_t length) {
+    char byte[2] = {(char)fuzz_below(256), 0};
+    const size_t at = fuzz_below(length + 1);
+    const size_t left = length - at, most = left < 8 ? left : 8, gone = fuzz_below(most + 1);
+    const char *in = fuzz_below(3) ? fuzz_word() : byte;
+    const size_t n = fuzz_below(6) ? strlen(in) : 0;
+    if (length + n >= FUZZ_BYTES) return length;
+    memmove(text + at + n, text + at + gone, left - gone);
+    memcpy(text + at, in, n);
+    return length - gone + n;
+}
+
+static size_t fuzz_read(const char *path, char *text) {
+    FILE *file = fopen(path, "rb");
+    const size_t length = file == NULL ? 0 : fread(text, 1, FUZZ_BYTES, file);
+    if (file != NULL) (void)fclose(file);
+    return length;
+}
+
+/* Bytes of exactly this length on the heap, so that a sanitizer sees the first one beyond. */
+static void fuzz_try(const char *text, size_t length) {
+    uint8_t *copy = (uint8_t *)malloc(length + !length);
+    if (copy == NULL) return;
+    memcpy(copy, text, length);
+    (void)LLVMFuzzerTestOneInput(copy, length);
+    free(copy);
+}
+
+int main(int argc, char **argv) {
+    static char text[FUZZ_BYTES], changed[FUZZ_BYTES];
+    const time_t end = time(NULL) + (argc > 1 ? atol(argv[1]) : 1);
+    long runs = 0;
+    fuzz_state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    for (int i = 3; i < argc; i++, runs++) fuzz_try(text, fuzz_read(argv[i], text));
+    while (argc > 3 && time(NULL) < end) {
+        const size_t length = fuzz_read(argv[3 + fuzz_below((size_t)argc - 3)], text);
+        for (int i = 0; i < 200; i++, runs++) {
+            size_t n = length;
+            memcpy(changed, text, length);
+            for (size_t k = 1 + fuzz_below(6); k > 0; k--) n = fuzz_change(changed, n);
+            fuzz_try(changed, n);
+        }
+    }
+    printf("%ld passed, 0 failed\n", runs);
+    return 0;
+}
+#endif
