@@ -17,11 +17,13 @@ ARCHS  ?= 90
 GENCODE = $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a))
 
 PLUGIN  = $B/zero_plugin.o
+vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config data
 GPT2    = $B/gpt2.o $B/ops_cpu.o
-TRAINER = $B/train_gpt2_zero.o $B/launch.o $B/memory.o $B/data_file.o $B/token_file.o $B/tokenizer.o
-LIBS    = -ldnnl -lxxhash -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory)
-TESTS   = $(UNIT) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch)
+DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
+TRAINER = $B/train_gpt2_zero.o $B/launch.o $B/memory.o $(DSCONF) $B/data_file.o $B/token_file.o $B/tokenizer.o
+LIBS    = -ldnnl -lxxhash -lcjson -lm
+UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers)
+TESTS   = $(UNIT) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu train_gpt2_zero.cu $(wildcard adapters/*/*.[ch] data/*.[ch] tests/*.[ch])
 
@@ -42,15 +44,9 @@ $B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
 $B/%.o: %.cu | libraries
 	@mkdir -p $B
 	$(COMPILE) -x c -c -o $@ $<
-$B/%.o: adapters/gpt2/%.c | libraries
+$B/%.o: %.c | libraries
 	@mkdir -p $B
 	$(COMPILE) -I. -c -o $@ $<
-$B/%.o: adapters/launch/%.c | libraries
-	@mkdir -p $B
-	$(COMPILE) -I. -c -o $@ $<
-$B/%.o: data/%.c | libraries
-	@mkdir -p $B
-	$(COMPILE) -c -o $@ $<
 
 $B/tokens: $B/tokens.o
 	$(COMPILE) -o $@ $^ -lpcre2-8
@@ -66,13 +62,15 @@ compare: train_gpt2_zero data
 	./train_gpt2_zero -z 0,1,2,3 -pn 2 -csv $B/compare.csv $(ARGS)
 
 # ---- tests: every program ends with `N passed, N failed` ----
-$(addprefix $B/,test_unit test_faults test_memory): $B/%: tests/%.c | libraries # they include the plugin
+$(addprefix $B/,test_unit test_faults test_memory test_optimizers): $B/%: tests/%.c | libraries # they include the plugin
 	@mkdir -p $B
 	$(COMPILE) -o $@ $< -lm
 $B/test_gpt2 $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/test_launch.c $(PLUGIN) $B/launch.o $B/memory.o
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $B/launch.o $B/memory.o -lm
+$B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: tests/%.c $(DSCONF)
+	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(DSCONF) -lcjson -lm
 $B/test_%: tests/test_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)

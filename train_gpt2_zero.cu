@@ -11,16 +11,18 @@
 
      1 options      the table of flags, parsing, help
      2 errors       one line per job, whoever finds it
-     3 batches      which windows a step trains on, the same for any number of ranks
-     4 schedule     learning rate, outliers, main.log, progress
-     5 trainer      one stage: context, model, step, validation, sample, hash of the weights
-     6 training     the loop of one stage
-     7 comparison   several stages that take turns
-     8 main
+     3 file         DeepSpeed's JSON in place of flags
+     4 batches      which windows a step trains on, the same for any number of ranks
+     5 reports      learning rate, outliers, main.log, progress
+     6 trainer      one stage: context, model, step, validation, sample, hash of the weights
+     7 training     the loop of one stage
+     8 comparison   several stages that take turns
+     9 main
 */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* M_PI, glob, clock_gettime under -std=c11 */
 #endif
+#include <assert.h>
 #include <errno.h>
 #include <glob.h>
 #include <math.h>
@@ -38,9 +40,11 @@
 #endif
 #include <xxhash.h>
 
+#include "adapters/ds_config/ds_config.h"
 #include "adapters/gpt2/gpt2.h"
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
+#include "adapters/schedule/schedule.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
 #include "zero_plugin.h"
@@ -60,8 +64,7 @@ enum {
 
 /* ---- 1 options ----------------------------------------------------------------------------- */
 
-enum { ORDER_FILE = 0, ORDER_SHUFFLED, ORDER_RANDOM };                          /* -sh */
-enum { SCHEDULE_COSINE = 0, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD }; /* -k */
+enum { ORDER_FILE = 0, ORDER_SHUFFLED, ORDER_RANDOM }; /* -sh */
 
 typedef struct train_options {
     const char *train_path, *val_path, *tokenizer_path, *model, *log_dir, *csv_path;
@@ -71,8 +74,14 @@ typedef struct train_options {
     int64_t step_tokens; /* -d */
     int64_t seed;
     int order, overfit;
-    int schedule, warmup;
+    int type, grads, master; /* -dt, -zg, -w */
+    double scale, first_scale, least_scale;
+    int scale_window, hysteresis;
+    int optimizer, schedule, warmup;
     double lr, final_fraction, weight_decay, beta1, beta2, eps, clip;
+    double skip_loss, skip_norm;                             /* -sl, -sg; 0: never */
+    const char *ds_path, *ds_out;                            /* -ds, -dso */
+    int consecutive_hysteresis, overflow_check, print_every; /* of a file; no flags */
     int val_every, val_batches, sample_every, sample_tokens;
     int recompute;
     int accumulation, prefetch, overlap, mapping;
@@ -81,7 +90,8 @@ typedef struct train_options {
     int rounds;
     int print_batches;
     int help;
-    char error[512]; /* what is wrong with the command line; "" nothing */
+    unsigned char given[128]; /* by index in option_table: on the command line */
+    char error[512];          /* what is wrong with the command line; "" nothing */
 } train_options;
 
 typedef enum option_type {
@@ -107,8 +117,10 @@ typedef struct option {
     const char *help;
 } option;
 
-#define AT(field) offsetof(train_options, field)
-#define BIG       9e15 /* whole numbers below are exact in a double */
+#define TYPE_WORDS      "f32 bf16 fp16"                /* in the order of zero_type */
+#define OPTIMIZER_WORDS "adamw adam sgd nesterov lion" /* in that of zero_optimizer */
+#define AT(field)       offsetof(train_options, field)
+#define BIG             9e15 /* whole numbers below are exact in a double */
 
 static const option option_table[] = {
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Data and model"},
@@ -136,7 +148,32 @@ static const option option_table[] = {
      "1: train on one batch of the validation data for ever"},
     {"-sd", OPTION_LONG, AT(seed), "42", NULL, 0, BIG, NULL,
      "seed of weights, windows and samples"},
-    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Optimizer (AdamW)"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "DeepSpeed"},
+    {"-ds", OPTION_PATH, AT(ds_path), "", NULL, 0, 0, NULL,
+     "ds_config.json: its values in place of the flags'; \"auto\" in it stands for the flag's"},
+    {"-dso", OPTION_PATH, AT(ds_out), "", NULL, 0, 0, NULL,
+     "file to write to what it was resolved to"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Types"},
+    {"-dt", OPTION_WORD, AT(type), "f32", NULL, 0, 0, TYPE_WORDS,
+     "parameters and activations are stored in"},
+    {"-w", OPTION_INT, AT(master), "1", NULL, 0, 1, NULL,
+     "1: 16-bit weights have a copy in f32, which is updated; 0 (bf16 alone): they have none, and "
+     "updates are rounded stochastically"},
+    {"-zg", OPTION_WORD, AT(grads), "auto", NULL, 0, 0, "auto f32 type",
+     "gradients are stored and sent in f32 or in the type of -dt; auto: in f32 where micro-steps "
+     "add up"},
+    {"-ls", OPTION_REAL, AT(scale), "0", NULL, 0, 1e30, NULL,
+     "a loss scale that never changes; 0: dynamic for fp16, 1 for other types"},
+    {"-li", OPTION_REAL, AT(first_scale), "65536", NULL, 1e-30, 1e30, NULL,
+     "first dynamic loss scale"},
+    {"-lm", OPTION_REAL, AT(least_scale), "1", NULL, 1e-30, 1e30, NULL,
+     "least dynamic loss scale; an overflow at it ends the run"},
+    {"-lw", OPTION_INT, AT(scale_window), "1000", NULL, 1, 2e9, NULL,
+     "steps without overflow that double the scale"},
+    {"-lh", OPTION_INT, AT(hysteresis), "2", NULL, 1, 2e9, NULL,
+     "overflows that halve the scale: from this one on"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Optimizer"},
+    {"-op", OPTION_WORD, AT(optimizer), "adamw", NULL, 0, 0, OPTIMIZER_WORDS, "update rule"},
     {"-x", OPTION_INT, AT(steps), "2000", "16", -1, 2e9, NULL,
      "steps; -1: one epoch; in a comparison timed steps per stage"},
     {"-k", OPTION_WORD, AT(schedule), "cosine", NULL, 0, 0, "cosine linear constant wsd",
@@ -146,11 +183,15 @@ static const option option_table[] = {
     {"-q", OPTION_REAL, AT(final_fraction), "0.1", NULL, 0, 1, NULL,
      "learning rate at the end, as a fraction of -l"},
     {"-c", OPTION_REAL, AT(weight_decay), "0.1", NULL, 0, 1e3, NULL, "weight decay"},
-    {"-b1", OPTION_REAL, AT(beta1), "0.9", NULL, 0, 0.9999999, NULL, "beta1"},
+    {"-b1", OPTION_REAL, AT(beta1), "0.9", NULL, 0, 0.9999999, NULL,
+     "beta1; of sgd and nesterov the momentum"},
     {"-b2", OPTION_REAL, AT(beta2), "0.99", NULL, 0, 0.9999999, NULL, "beta2"},
     {"-ep", OPTION_REAL, AT(eps), "1e-8", NULL, 0, 1, NULL, "epsilon"},
     {"-cl", OPTION_REAL, AT(clip), "1", NULL, 0, 1e30, NULL,
      "norm to clip the gradient to; 0: no clipping"},
+    {"-sl", OPTION_REAL, AT(skip_loss), "0", NULL, 0, 1e9, NULL,
+     "skip a step whose loss lies more standard deviations above the last 128; 0: none"},
+    {"-sg", OPTION_REAL, AT(skip_norm), "0", NULL, 0, 1e9, NULL, "the same by the gradient's norm"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Validation and samples"},
     {"-v", OPTION_INT, AT(val_every), "250", NULL, -1, 2e9, NULL,
      "validate every so many steps, and at the end; 0: at the end only; -1: never"},
@@ -199,12 +240,8 @@ static const option option_table[] = {
      "1: print a hash of each step's tokens"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL,
      "llm.c's flags that have no meaning here yet; only these values are accepted"},
-    {"-w", OPTION_FIXED, 0, NULL, NULL, 0, 0, "1",
-     "a second copy of weights in f32; here they are f32"},
     {"-f", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 1", "TF32, which the CPU does not have"},
     {"-ge", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 -1", "GELU fusion"},
-    {"-sl", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 0.0", "skipping of steps with an unusual loss"},
-    {"-sg", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 0.0", "skipping of steps with an unusual norm"},
     {"-h", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "HellaSwag evaluation"},
     {"-lg", OPTION_FIXED, 0, NULL, NULL, 0, 0, "-1 0", "log of the GPU's state"},
     {"-n", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "checkpoints"},
@@ -219,6 +256,7 @@ static const option option_table[] = {
 };
 
 enum { OPTIONS = (int)(sizeof option_table / sizeof option_table[0]) };
+static_assert(OPTIONS <= (int)sizeof((train_options *)0)->given, "a mark for every flag");
 
 /* The index of text among the blank-separated words; -1: it is none of them. */
 static int find_word(const char *words, const char *text) {
@@ -230,6 +268,13 @@ static int find_word(const char *words, const char *text) {
         at += word + (at[word] == ' ');
     }
     return -1;
+}
+
+/* The word of this index; its length comes back. */
+static int word_at(const char *words, int index, const char **word) {
+    *word = words;
+    for (; index > 0; index--) *word += strcspn(*word, " ") + 1;
+    return (int)strcspn(*word, " ");
 }
 
 static void option_error(train_options *o, const char *format, ...) LAUNCH_PRINTF(2, 3);
@@ -315,6 +360,7 @@ static int asks_for_comparison(int argc, char **argv) {
 static void parse_options(train_options *o, int argc, char **argv) {
     int compares = asks_for_comparison(argc, argv);
     memset(o, 0, sizeof *o);
+    o->overflow_check = o->print_every = 1;
     for (int i = 0; i < OPTIONS; i++) {
         const option *d = &option_table[i];
         const char *value = compares && d->compare != NULL ? d->compare : d->normal;
@@ -329,9 +375,12 @@ static void parse_options(train_options *o, int argc, char **argv) {
         if (d == NULL)
             option_error(o, "unknown flag '%s'; --help lists all", argv[i]);
         else if (i + 1 >= argc)
-            option_error(o, "%s: expected a value, found the end of the line", argv[i]);
+            option_error(o,
+                         "%s: expected a value, found the end of the line; --help lists all flags",
+                         argv[i]);
         else
             parse_value(o, d, argv[i + 1]);
+        if (d != NULL) o->given[d - option_table] = 1;
     }
 }
 
@@ -424,6 +473,7 @@ typedef struct job {
     batch_shape batch;
     token_file train, val;
     tokenizer words;
+    ds_config ds;                 /* of -ds; all 0 without */
     int has_words;                /* the tokenizer fits the model */
     int order;                    /* ORDER_... */
     int64_t windows, epoch_steps; /* of the training file, in order or shuffled */
@@ -479,7 +529,135 @@ static void *get_memory(job *j, size_t count, size_t size) {
     return memory;
 }
 
-/* ---- 3 batches ----------------------------------------------------------------------------- */
+/* ---- 3 file -------------------------------------------------------------------------------- */
+
+static void note_key(void *user, const char *sentence) { say((const job *)user, "%s\n", sentence); }
+
+/* A flag that was typed must not say otherwise than the file. */
+static void require_same(job *j, const char *flag, double typed, double found, const char *key) {
+    const option *d = find_option(flag);
+    const int given = d != NULL && j->opt->given[d - option_table];
+    require(j, !given || typed == found,
+            "%s %.10g, but %s gives %s %.10g: leave one out, or write \"auto\" in the file", flag,
+            typed, j->opt->ds_path, key, found);
+}
+
+static int is_given(const train_options *o, const char *flag) {
+    return o->given[find_option(flag) - option_table];
+}
+
+/* What the flags say, for "auto". */
+static ds_auto make_autos(const job *j, const zero_hyper *hyper) {
+    const train_options *o = j->opt;
+    const int64_t windows = o->step_tokens > 0 ? o->step_tokens / o->seq_len
+                            : o->batch > 0     ? (int64_t)o->batch * j->l->nranks
+                                               : (int64_t)DEFAULT_WINDOWS;
+    ds_auto a;
+    memset(&a, 0, sizeof a);
+    a.ranks = j->l->nranks;
+    a.micro_batch = o->batch > 0 ? o->batch : (int)(windows / a.ranks);
+    if (a.micro_batch > 0) a.accumulation = (int)(windows / a.micro_batch / a.ranks);
+    a.type = (zero_type)o->type;
+    a.hyper = hyper;
+    a.optimizer = (zero_optimizer)o->optimizer;
+    a.warmup_steps = o->warmup;
+    a.total_steps = o->steps > 0 ? o->steps : 0;
+    return a;
+}
+
+/* Flags that the file answers differently. */
+static void require_no_conflict(job *j, const ds_config *ds) {
+    const train_options *o = j->opt;
+    const zero_hyper *h = &ds->hyper;
+    if (o->stages == 1 && ds->given & DS_GIVEN_STAGE)
+        require_same(j, "-z", o->stage[0], ds->zero.stage, "zero_optimization.stage");
+    if (ds->given & DS_GIVEN_TYPE)
+        require_same(j, "-dt", o->type, (double)ds->zero.type, "fp16 and bf16: type");
+    if (ds->given & DS_GIVEN_LR) require_same(j, "-l", (float)o->lr, h->lr, "optimizer.params.lr");
+    if (ds->given & DS_GIVEN_BETAS) {
+        require_same(j, "-b1", (float)o->beta1, h->beta1, "optimizer.params: beta1 or momentum");
+        require_same(j, "-b2", (float)o->beta2, h->beta2, "optimizer.params: beta2");
+    }
+    if (ds->given & DS_GIVEN_EPS)
+        require_same(j, "-ep", (float)o->eps, h->eps, "optimizer.params.eps");
+    if (ds->given & DS_GIVEN_DECAY)
+        require_same(j, "-c", (float)o->weight_decay, h->weight_decay,
+                     "optimizer.params.weight_decay");
+    if (ds->given & DS_GIVEN_CLIPPING)
+        require_same(j, "-cl", (float)o->clip, h->max_norm, "gradient_clipping");
+    if (ds->given & DS_GIVEN_OPTIMIZER)
+        require_same(j, "-op", o->optimizer, (double)ds->zero.optimizer, "optimizer.type");
+    require_same(j, "-b", o->batch, ds->micro_batch, "train_micro_batch_size_per_gpu");
+    require_same(j, "-d", (double)o->step_tokens, (double)ds->train_batch * o->seq_len,
+                 "train_batch_size, times -t tokens:");
+}
+
+/* The file's values, where a flag has not said the same. */
+static void take_file(train_options *o, const ds_config *ds) {
+    const zero_scaler *s = &ds->zero.scaler;
+    const zero_hyper *h = &ds->hyper;
+    if (o->stages == 1 && ds->given & DS_GIVEN_STAGE) o->stage[0] = ds->zero.stage;
+    if (ds->given & DS_GIVEN_TYPE) o->type = (int)ds->zero.type;
+    if (ds->zero.grads != ZERO_GRAD_AUTO) o->grads = (int)ds->zero.grads;
+    if (ds->zero.no_master) o->master = 0;
+    if (s->fixed != 0) o->scale = (double)s->fixed;
+    if (s->initial != 0) o->first_scale = (double)s->initial;
+    if (s->minimum != 0) o->least_scale = (double)s->minimum;
+    if (s->window != 0) o->scale_window = s->window;
+    if (s->hysteresis != 0) o->hysteresis = s->hysteresis;
+    o->consecutive_hysteresis = s->consecutive_hysteresis;
+    o->overflow_check = !ds->zero.no_overflow_check;
+    o->optimizer = (int)ds->zero.optimizer;
+    o->lr = (double)h->lr;
+    o->beta1 = (double)h->beta1;
+    o->beta2 = (double)h->beta2;
+    o->eps = (double)h->eps;
+    o->weight_decay = (double)h->weight_decay;
+    if (!is_given(o, "-cl") || ds->given & DS_GIVEN_CLIPPING) o->clip = (double)h->max_norm;
+    o->batch = ds->micro_batch;
+    o->step_tokens = ds->train_batch * o->seq_len;
+    if (ds->given & DS_GIVEN_OVERLAP && !is_given(o, "-zo")) o->overlap = !ds->zero.no_overlap;
+    if (ds->given & DS_GIVEN_PERSISTENCE && !is_given(o, "-zt"))
+        o->persistence = ds->zero.persistence_numel > 0 ? ds->zero.persistence_numel : 0;
+    if (!is_given(o, "-k") && !is_given(o, "-u")) { /* DeepSpeed without a scheduler: no warm-up */
+        o->schedule = SCHEDULE_CONSTANT;
+        o->warmup = 0;
+    }
+    if (ds->steps_per_print > 0) o->print_every = ds->steps_per_print;
+}
+
+static void write_resolved(job *j, const ds_config *ds) {
+    const char *path = j->opt->ds_out;
+    char *text = path[0] ? ds_config_print(ds) : NULL;
+    FILE *file = text != NULL && j->l->rank == 0 ? fopen(path, "w") : NULL;
+    int ok = file != NULL && fprintf(file, "%s\n", text) > 0;
+    ok = file != NULL && fclose(file) == 0 && ok;
+    free(text);
+    require(j, !path[0] || j->l->rank != 0 || ok, "-dso: %s cannot be written: %s", path,
+            strerror(errno));
+}
+
+/* -ds. The schedule, if there is one, goes to j->ds. */
+static void read_file(job *j, train_options *o) {
+    char sentence[512], *same;
+    const zero_hyper hyper = {(float)o->lr,  (float)o->beta1,        (float)o->beta2,
+                              (float)o->eps, (float)o->weight_decay, (float)o->clip};
+    const ds_auto autos = make_autos(j, &hyper);
+    const ds_notes notes = {note_key, j};
+    if (!o->ds_path[0]) return;
+    const int failed =
+        ds_config_load(o->ds_path, &autos, &j->ds, &notes, sentence, sizeof sentence);
+    require(j, !failed, "-ds: %s", sentence);
+    same = ds_config_print(&j->ds);
+    require(j, same != NULL, "rank %d: out of memory for %s", j->l->rank, o->ds_path);
+    launch_same(j->l, same);
+    free(same);
+    require_no_conflict(j, &j->ds);
+    take_file(o, &j->ds);
+    write_resolved(j, &j->ds);
+}
+
+/* ---- 4 batches ----------------------------------------------------------------------------- */
 
 /* -b, -d and -t, with the number of ranks: any two of rows, micro-steps and windows give the third.
  */
@@ -533,7 +711,9 @@ static void open_tokens(job *j, const char *flag, const char *pattern, const cha
     data_result result =
         token_file_open(file, path, (uint32_t)j->model.vocab_size, error, sizeof error);
     require(j, result == DATA_OK, "%s%s", error,
-            result == DATA_SYSTEM && !given ? "; run: make data" : "");
+            result == DATA_SYSTEM && !given
+                ? "; start in the repository's folder, after `make data`, or give -i and -j"
+                : "");
     require(j, file->count > (size_t)j->batch.seq_len,
             "%s: a window of -t %d needs %d tokens, found %zu", path, j->batch.seq_len,
             j->batch.seq_len + 1, file->count);
@@ -655,22 +835,25 @@ static uint64_t hash_batch(job *j, int64_t step) {
     return hash;
 }
 
-/* ---- 4 schedule ---------------------------------------------------------------------------- */
+/* ---- 5 reports ----------------------------------------------------------------------------- */
 
-/* Of step 0, 1, ...: warm-up, then from 1 to the final fraction. "wsd" stays at 1 for 80% of the
-   steps and falls with 1 - sqrt (Hagele et al. 2024, arXiv 2405.18392). */
-static double learning_rate(const train_options *o, int step, int steps) {
-    if (step < o->warmup) return o->lr * (step + 1) / o->warmup;
-    if (step > steps) step = steps; /* a comparison takes a step or two more */
-    double done = steps > o->warmup ? (double)(step - o->warmup) / (steps - o->warmup) : 0;
-    double share = 1;
-    if (o->schedule == SCHEDULE_COSINE) share = 0.5 * (1 + cos(M_PI * done));
-    if (o->schedule == SCHEDULE_LINEAR) share = 1 - done;
-    if (o->schedule == SCHEDULE_WSD) {
-        int fall = (int)(0.8 * steps);
-        share = step < fall ? 1 : 1 - sqrt((double)(step - fall) / (steps - fall));
+/* What -k, -l, -u and -q say. */
+static void make_schedule(job *j, schedule *out) {
+    const train_options *o = j->opt;
+    char sentence[256];
+    if (j->ds.has_schedule) {
+        *out = j->ds.lr_schedule;
+        return;
     }
-    return o->lr * (o->final_fraction + share * (1 - o->final_fraction));
+    schedule_defaults(out, (schedule_kind)o->schedule);
+    out->lr = o->lr;
+    out->beta1 = o->beta1;
+    out->beta2 = o->beta2;
+    out->warmup_steps = o->warmup;
+    out->total_steps = j->steps > 0 ? j->steps : 1;
+    out->final_fraction = o->final_fraction;
+    require(j, schedule_check(out, sentence, sizeof sentence) == 0, "-k %s: %s",
+            schedule_name(out->kind), sentence);
 }
 
 /* How unusual a value is among the last 128, in standard deviations. */
@@ -682,6 +865,7 @@ typedef struct outliers {
 
 static double outlier_score(outliers *w, double value) {
     double mean = 0, variance = 0;
+    if (!isfinite(value)) return NAN;
     w->values[w->seen++ % OUTLIER_WINDOW] = value;
     if (w->seen <= OUTLIER_WINDOW) return NAN; /* too few to tell */
     for (int i = 0; i < OUTLIER_WINDOW; i++) mean += w->values[i] / OUTLIER_WINDOW;
@@ -739,7 +923,7 @@ static void table_row(const job *j, const char *name, const char *format, ...) {
     say(j, "| %-20s | %-52s |\n", name, text);
 }
 
-/* ---- 5 trainer ----------------------------------------------------------------------------- */
+/* ---- 6 trainer ----------------------------------------------------------------------------- */
 
 /* One stage. */
 typedef struct trainer {
@@ -749,7 +933,10 @@ typedef struct trainer {
     gpt2_model *model;
     zero_tensor_desc table[GPT2_TENSORS];
     zero_plan plan;
-    int step; /* steps taken */
+    schedule lr;
+    outliers losses, norms;
+    int step;        /* steps made, skipped ones too */
+    int64_t updates; /* that the optimizer made, as far as is known here: the schedule's clock */
 } trainer;
 
 static void check(const trainer *t, zero_result result) {
@@ -759,6 +946,14 @@ static void check(const trainer *t, zero_result result) {
 
 static void check_model(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_last_error(t->model));
+}
+
+/* Units gathered ahead. A file says it in elements; a block has 12 C^2. */
+static int prefetch_units(const job *j) {
+    const int64_t block = 12 * (int64_t)j->model.channels * j->model.channels;
+    const int64_t units = j->ds.prefetch_numel / block;
+    if (!(j->ds.given & DS_GIVEN_PREFETCH) || is_given(j->opt, "-zp")) return j->opt->prefetch;
+    return units < 64 ? (int)units : 64;
 }
 
 static zero_config make_config(const job *j, int stage) {
@@ -771,11 +966,24 @@ static zero_config make_config(const job *j, int stage) {
     /* The two ways to accumulate round differently: stages can be compared at one of them. */
     if (o->stages > 1 && c.micro_steps > 1 && c.accumulation == ZERO_ACCUMULATE_AUTO)
         c.accumulation = ZERO_ACCUMULATE_SHARDED;
-    c.prefetch = o->prefetch > 0 ? o->prefetch : ZERO_NONE;
+    const int prefetch = prefetch_units(j);
+    c.prefetch = prefetch > 0 ? prefetch : ZERO_NONE;
     c.bucket_numel = (size_t)o->bucket;
     c.persistence_numel = o->persistence > 0 ? o->persistence : o->persistence < 0 ? 0 : ZERO_NONE;
     c.no_overlap = !o->overlap;
     c.no_mapping = !o->mapping;
+    c.type = (zero_type)o->type;
+    c.grads = (zero_grad_type)o->grads;
+    c.no_master = !o->master;
+    c.seed = (uint64_t)o->seed;
+    c.optimizer = (zero_optimizer)o->optimizer;
+    c.scaler.fixed = (float)o->scale;
+    c.scaler.initial = (float)o->first_scale;
+    c.scaler.minimum = (float)o->least_scale;
+    c.scaler.window = o->scale_window;
+    c.scaler.hysteresis = o->hysteresis;
+    c.scaler.consecutive_hysteresis = o->consecutive_hysteresis;
+    c.no_overflow_check = !o->overflow_check;
     c.threads = j->threads;
     c.timeout_s = o->timeout;
     c.log = on_log;
@@ -790,6 +998,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     t->j = j;
     t->stage = stage;
     comm->node_size = j->opt->node_size;
+    make_schedule(j, &t->lr);
     check(t, zero_create(&t->z, &config, comm));
     gpt2_describe(&j->model, t->table);
     for (int i = 0; i < GPT2_TENSORS; i++) check(t, zero_tensor(t->z, &t->table[i]));
@@ -799,7 +1008,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
 }
 
 static gpt2_run make_run(const job *j) {
-    gpt2_run run = {j->batch.rows, j->batch.seq_len, j->opt->recompute};
+    gpt2_run run = {j->batch.rows, j->batch.seq_len, j->opt->recompute, (zero_type)j->opt->type};
     return run;
 }
 
@@ -865,23 +1074,49 @@ static double run_micro_steps(trainer *t) {
     return sum / micro_steps;
 }
 
-/* One step of AdamW. *loss: the mean over all ranks; NULL: not wanted. */
-static void take_step(trainer *t, double *loss) {
+/* What a step told. */
+typedef struct step_values {
+    double loss; /* mean over all ranks */
+    double loss_z, norm_z;
+    double lr;
+    zero_step_report done;
+} step_values;
+
+/* Reduced, and judged by -sl and -sg, as llm.c does it: is it so far from the usual that it is left
+   out? */
+static int is_unusual(trainer *t, step_values *v) {
     const train_options *o = t->j->opt;
-    zero_adamw adamw = {(float)learning_rate(o, t->step, t->j->steps),
-                        (float)o->beta1,
-                        (float)o->beta2,
-                        (float)o->eps,
-                        (float)o->weight_decay,
-                        (float)o->clip};
+    double norm = 0;
+    check(t, zero_norm(t->z, &norm));
+    v->loss_z = outlier_score(&t->losses, v->loss);
+    v->norm_z = outlier_score(&t->norms, norm);
+    return (o->skip_loss > 0 && v->loss_z > o->skip_loss)
+           || (o->skip_norm > 0 && v->norm_z > o->skip_norm);
+}
+
+/* One step. v NULL: nothing of it is wanted, and nothing is waited for. */
+static void take_step(trainer *t, step_values *v) {
+    const train_options *o = t->j->opt;
+    schedule_value now;
+    schedule_at(&t->lr, t->updates, &now);
+    zero_hyper hyper = {(float)now.lr, (float)now.beta1,       (float)now.beta2,
+                        (float)o->eps, (float)o->weight_decay, (float)o->clip};
     double mine = run_micro_steps(t);
-    if (loss != NULL) {
+    if (v != NULL) {
         check(t, zero_all_sum(t->z, &mine, 1));
-        *loss = mine / t->j->l->nranks;
+        v->loss = mine / t->j->l->nranks;
+        v->lr = now.lr;
     }
     check(t, zero_reduce(t->z));
-    check(t, zero_step(t->z, &adamw));
+    if (v != NULL && is_unusual(t, v))
+        check(t, zero_skip_step(t->z));
+    else
+        check(t, zero_step(t->z, &hyper));
     t->step++;
+    t->updates++;
+    if (v == NULL) return;
+    check(t, zero_step_result(t->z, &v->done));
+    t->updates = v->done.steps;
 }
 
 /* Mean loss over the validation file. Its windows are dealt to the ranks in turn; a rank whose
@@ -976,11 +1211,10 @@ static uint64_t hash_weights(trainer *t) {
     return hash;
 }
 
-/* ---- 6 training ---------------------------------------------------------------------------- */
+/* ---- 7 training ---------------------------------------------------------------------------- */
 
 /* What the step lines carry from one to the next. */
 typedef struct report {
-    outliers loss, norm;
     double started, step_started; /* clock */
     double smooth_rate;           /* tokens per second, averaged as AdamW does its moments */
     double total_s;               /* of all steps but the first */
@@ -990,7 +1224,7 @@ static void measure_matmul(trainer *t) {
     double best = 0;
     check(t, zero_barrier(t->z));
     for (int i = 0; i < 3; i++) { /* the best: other programs may run as well */
-        double rate = gpt2_matmul_rate(t->j->threads);
+        double rate = gpt2_matmul_rate((zero_type)t->j->opt->type, t->j->threads);
         if (rate > best) best = rate;
     }
     check(t, zero_all_sum(t->z, &best, 1));
@@ -1002,6 +1236,9 @@ static void print_settings(const trainer *t) {
     const train_options *o = j->opt;
     const gpt2_config *m = &j->model;
     static const char *const orders[] = {"in order", "shuffled every epoch", "at random offsets"};
+    const char *type, *rule;
+    const int type_chars = word_at(TYPE_WORDS, o->type, &type);
+    const int rule_chars = word_at(OPTIMIZER_WORDS, o->optimizer, &rule);
     table_line(j);
     table_row(j, "model", "%s", o->model);
     table_row(j, "parameters", "%zu", t->plan.numel);
@@ -1013,13 +1250,24 @@ static void print_settings(const trainer *t) {
               (long long)j->batch.tokens, j->batch.rows, j->batch.seq_len, j->l->nranks,
               j->batch.micro_steps);
     table_row(j, "steps", "%d", j->steps);
-    table_row(j, "learning rate", "%g to %g, warm-up %d", o->lr, o->lr * o->final_fraction,
-              o->warmup);
-    table_row(j, "AdamW", "betas %g %g, eps %g, decay %g, clip %g", o->beta1, o->beta2, o->eps,
-              o->weight_decay, o->clip);
+    table_row(j, "type", "%.*s, %s", type_chars, type,
+              o->type == ZERO_F32 ? "which are their own master weights"
+              : o->master         ? "f32 master weights"
+                                  : "no master weights, stochastic rounding");
+    if (o->type == ZERO_F16 && o->scale == 0)
+        table_row(j, "loss scale", "dynamic, from %g, window %d", o->first_scale, o->scale_window);
+    table_row(j, "overflow", "%s", o->overflow_check ? "checked in every step" : "not checked");
+    if (j->ds.has_schedule)
+        table_row(j, "learning rate", "%s, by %s", schedule_name(t->lr.kind), o->ds_path);
+    else
+        table_row(j, "learning rate", "%s, %g to %g, warm-up %d", schedule_name(t->lr.kind), o->lr,
+                  t->lr.kind == SCHEDULE_CONSTANT ? o->lr : o->lr * o->final_fraction, o->warmup);
+    table_row(j, "optimizer", "%.*s, betas %g %g, eps %g, decay %g, clip %g", rule_chars, rule,
+              o->beta1, o->beta2, o->eps, o->weight_decay, o->clip);
     table_row(j, "ranks", "%d, started %s", j->l->nranks, launch_how(j->l));
     table_row(j, "threads per rank", "%d", j->threads);
-    table_row(j, "matrix products", "%.1f GFLOP/s, all ranks", j->matmul_rate * 1e-9);
+    table_row(j, "matrix products", "%.1f GFLOP/s, all ranks; %s", j->matmul_rate * 1e-9,
+              gpt2_product_path(t->model));
     table_line(j);
 }
 
@@ -1047,41 +1295,60 @@ static void print_plan(const trainer *t) {
     table_line(j);
 }
 
-static void print_step(trainer *t, report *r, double loss, const zero_step_report *done) {
+/* Tokens per second of the last step, and averaged over steps. */
+static double note_time(trainer *t, report *r, double *smooth) {
+    double seconds = clock_s() - r->step_started, rate = (double)t->j->batch.tokens / seconds;
+    *smooth = rate;
+    if (t->step <= 1) return rate;
+    r->total_s += seconds;
+    r->smooth_rate = 0.95 * r->smooth_rate + 0.05 * rate;
+    *smooth = r->smooth_rate / (1 - pow(0.95, t->step - 1));
+    return rate;
+}
+
+/* llm.c's line; what scaling and skipping add stands at its end. */
+static void print_step(const trainer *t, const step_values *v, double rate, double smooth) {
     const job *j = t->j;
-    double seconds = clock_s() - r->step_started, tokens = (double)j->batch.tokens;
-    double rate = tokens / seconds, smooth = rate, flops = 0;
-    if (t->step > 1) {
-        r->total_s += seconds;
-        r->smooth_rate = 0.95 * r->smooth_rate + 0.05 * rate;
-        smooth = r->smooth_rate / (1 - pow(0.95, t->step - 1));
-    }
+    const zero_step_report *done = &v->done;
+    double flops = 0;
     if (j->matmul_rate > 0)
         flops = rate * gpt2_flops_per_token(&j->model, j->batch.seq_len) / j->matmul_rate;
     say(j,
         "step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.1f%% of "
-        "matmul | %.0f tok/s\n",
-        t->step, j->steps, loss, outlier_score(&r->loss, loss), done->norm,
-        outlier_score(&r->norm, done->norm), learning_rate(j->opt, t->step - 1, j->steps),
-        1e3 * seconds, 100 * flops, smooth);
-    if (!done->stepped)
-        say(j, "skipped: element %zu of the gradient of %s, on rank %d, is not finite\n",
-            done->bad_index, done->bad_tensor != NULL ? done->bad_tensor : "?", done->bad_rank);
+        "matmul | %.0f tok/s",
+        t->step, j->steps, v->loss, v->loss_z, done->norm, v->norm_z, v->lr,
+        1e3 * (double)j->batch.tokens / rate, 100 * flops, smooth);
+    if (done->loss_scale != 1 || done->next_loss_scale != 1)
+        say(j, " | scale %g", (double)done->loss_scale);
+    if (done->skipped > 0) say(j, " | skipped %lld", (long long)done->skipped);
+    say(j, "\n");
+    if (!done->stepped && done->bad_tensor == NULL)
+        say(j, "skipped: loss %+.2fz, norm %+.2fz\n", v->loss_z, v->norm_z);
+    else if (!done->stepped)
+        say(j,
+            "skipped: element %zu of the gradient of %s, on rank %d, is not finite; loss scale "
+            "%g, next %g\n",
+            done->bad_index, done->bad_tensor, done->bad_rank, (double)done->loss_scale,
+            (double)done->next_loss_scale);
+    else if (done->next_loss_scale > done->loss_scale)
+        say(j, "loss scale grows from %g to %g\n", (double)done->loss_scale,
+            (double)done->next_loss_scale);
 }
 
 static void train_step(trainer *t, report *r) {
     job *j = t->j;
-    zero_step_report done;
-    double loss = 0;
+    step_values v;
+    double smooth;
+    memset(&v, 0, sizeof v);
     if (j->opt->print_batches)
         say(j, "batch %d %016llx\n", t->step, (unsigned long long)hash_batch(j, t->step));
     r->step_started = clock_s();
-    take_step(t, &loss);
-    check(t, zero_step_result(t->z, &done));
+    take_step(t, &v);
+    const double rate = note_time(t, r, &smooth);
     clear_progress(j);
-    print_step(t, r, loss, &done);
-    log_line(j, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", t->step - 1, loss,
-             learning_rate(j->opt, t->step - 1, j->steps), done.norm);
+    if (t->step % j->opt->print_every == 0 || t->step == j->steps || !v.done.stepped)
+        print_step(t, &v, rate, smooth);
+    log_line(j, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", t->step - 1, v.loss, v.lr, v.done.norm);
     show_progress(j, (double)t->step / j->steps, clock_s() - r->started);
 }
 
@@ -1131,16 +1398,16 @@ static int run_training(job *j) {
     return 0;
 }
 
-/* ---- 7 comparison -------------------------------------------------------------------------- */
+/* ---- 8 comparison -------------------------------------------------------------------------- */
 
 /* What the timed rounds of one stage gave. */
 typedef struct contestant {
     trainer t;
     double rates[MAX_ROUNDS]; /* tokens per second */
-    double median;
-    uint64_t sent_bytes; /* of one step */
-    double exposed_s;    /* of all rounds, mean over ranks */
-    double loss;         /* of the last step */
+    double median, ratio;     /* ratio: to stage 0, the median over rounds */
+    uint64_t sent_bytes;      /* of one step */
+    double exposed_s;         /* of all rounds, mean over ranks */
+    double loss;              /* of the last step */
     uint64_t weights;
     zero_stats stats;
 } contestant;
@@ -1204,46 +1471,59 @@ static void warm_up(job *j, contestant *c, int count) {
 /* Loss of a last step, which is not timed either; then memory, exposed time, weights. */
 static void finish(job *j, contestant *c) {
     trainer *t = &c->t;
-    take_step(t, &c->loss);
+    step_values v;
+    memset(&v, 0, sizeof v);
+    take_step(t, &v);
+    c->loss = v.loss;
     check(t, zero_query_stats(t->z, &c->stats));
     check(t, zero_all_sum(t->z, &c->exposed_s, 1));
     c->exposed_s /= j->l->nranks;
-    c->median = median_of(c->rates, j->opt->rounds);
     c->weights = hash_weights(t);
 }
 
-static void write_csv(const job *j, FILE *csv, const contestant *c, double ratio) {
+static void write_csv(const job *j, FILE *csv, const contestant *c) {
     const zero_plan *p = &c->t.plan;
     fprintf(csv, "%d,%d,%.1f,%.4f,%zu,%zu,%zu,%zu,%zu,%llu,%zu,%.3f,%.6f,%016llx\n", c->t.stage,
-            j->l->nranks, c->median, ratio, c->stats.param_bytes, c->stats.grad_bytes,
+            j->l->nranks, c->median, c->ratio, c->stats.param_bytes, c->stats.grad_bytes,
             c->stats.optimizer_bytes, c->stats.buffer_bytes, p->formula_bytes,
             (unsigned long long)c->sent_bytes, p->formula_sent_bytes, 1e3 * c->exposed_s / j->steps,
             c->loss, (unsigned long long)c->weights);
 }
 
-static void print_contestant(const job *j, const contestant *c, double ratio) {
+static void print_contestant(const job *j, const contestant *c) {
     const double mib = 1024 * 1024;
     say(j,
         "| %5d | %8.0f | %5.3f | %7.1f %7.1f %7.1f %7.1f | %7.1f | %6.1f %6.1f | %7.2f | %8.6f | "
         "%016llx |\n",
-        c->t.stage, c->median, ratio, (double)c->stats.param_bytes / mib,
+        c->t.stage, c->median, c->ratio, (double)c->stats.param_bytes / mib,
         (double)c->stats.grad_bytes / mib, (double)c->stats.optimizer_bytes / mib,
         (double)c->stats.buffer_bytes / mib, (double)c->t.plan.formula_bytes / mib,
         (double)c->sent_bytes / mib, (double)c->t.plan.formula_sent_bytes / mib,
         1e3 * c->exposed_s / j->steps, c->loss, (unsigned long long)c->weights);
 }
 
-static void print_comparison(const job *j, FILE *csv, const contestant *c, int count) {
-    double reference = c[0].median;
+/* Stages that ran in the same round had the same neighbours on the machine: ratios are taken round
+   by round. The reference is stage 0, or the first. */
+static void compare_rates(const job *j, contestant *c, int count) {
+    double ratios[MAX_ROUNDS];
+    const contestant *reference = &c[0];
     for (int i = count - 1; i >= 0; i--)
-        if (c[i].t.stage == 0) reference = c[i].median;
-    say(j, "|       |          |       |  MiB of a rank: param, grad, optim, buffer | without |"
-           " MiB sent, by  | exposed |          |                  |\n"
-           "| stage |    tok/s | ratio |  params   grads   optim buffers | formula |"
+        if (c[i].t.stage == 0) reference = &c[i];
+    for (int i = 0; i < count; i++) {
+        for (int r = 0; r < j->opt->rounds; r++) ratios[r] = c[i].rates[r] / reference->rates[r];
+        c[i].median = median_of(c[i].rates, j->opt->rounds);
+        c[i].ratio = median_of(ratios, j->opt->rounds);
+    }
+}
+
+static void print_comparison(const job *j, FILE *csv, const contestant *c, int count) {
+    say(j, "|       |          |       |  MiB of a rank: param, grad, optim, buffer | formula |"
+           "  MiB sent, by  | exposed |          |                  |\n"
+           "| stage |    tok/s | ratio |  params   grads   optim buffers | no buf. |"
            "  step  formula | ms/step |     loss |          weights |\n");
     for (int i = 0; i < count; i++) {
-        print_contestant(j, &c[i], c[i].median / reference);
-        if (csv != NULL) write_csv(j, csv, &c[i], c[i].median / reference);
+        print_contestant(j, &c[i]);
+        if (csv != NULL) write_csv(j, csv, &c[i]);
     }
 }
 
@@ -1293,6 +1573,7 @@ static int run_comparison(job *j) {
     warm_up(j, c, count);
     run_rounds(j, c, count);
     for (int i = 0; i < count; i++) finish(j, &c[i]);
+    compare_rates(j, c, count);
     print_comparison(j, csv, c, count);
     if (csv != NULL) fclose(csv);
     require_equal_weights(j, c, count);
@@ -1301,7 +1582,7 @@ static int run_comparison(job *j) {
     return 0;
 }
 
-/* ---- 8 main -------------------------------------------------------------------------------- */
+/* ---- 9 main -------------------------------------------------------------------------------- */
 
 static void resolve_model(job *j) {
     const train_options *o = j->opt;
@@ -1377,7 +1658,8 @@ static void get_buffers(job *j) {
 static int run_rank(launch *l, void *user) {
     static char settings[4096];
     job j;
-    const train_options *o = (const train_options *)user;
+    train_options options = *(const train_options *)user,
+                  *o = &options; /* a file may change them */
     if (o->help) return l->rank == 0 ? print_help() : 0;
     memset(&j, 0, sizeof j);
     j.opt = o;
@@ -1386,6 +1668,7 @@ static int run_rank(launch *l, void *user) {
     render_options(o, settings, sizeof settings);
     launch_same(l, settings);
     resolve_ranks(&j);
+    read_file(&j, o);
     resolve_batch(&j);
     resolve_model(&j);
     compare_model(&j);

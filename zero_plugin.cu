@@ -7,7 +7,9 @@
    CONTENTS
      [SECTION] limits          sizes that everything below agrees on
      [SECTION] device          streams, events, tasks, copies
+     [SECTION] numbers         16-bit storage of f32 values
      [SECTION] kernels         the element-wise bodies
+     [SECTION] optimizers      the update rules, and how to add one
      [SECTION] errors          a communicator's first failure
      [SECTION] board           how ranks of one machine meet
      [SECTION] regions         memory that other ranks can read
@@ -76,9 +78,9 @@
    ============================================================================================= */
 
 #ifdef __CUDACC__
-#define ZP_ALIGN ((size_t)32) /* elements of f32 */
+#define ZP_ALIGN ((size_t)64) /* elements of any type */
 #else
-#define ZP_ALIGN ((size_t)16)
+#define ZP_ALIGN ((size_t)32)
 #endif
 #define ZP_LOCAL_MAX   64              /* ranks that share memory */
 #define ZP_MAIL_BYTES  512             /* of one rank in an exchange */
@@ -87,6 +89,7 @@
 #define ZP_NORM_BLOCK  ((size_t)1024)  /* elements summed into one f64 before blocks are added */
 #define ZP_SUM_BLOCK   ((size_t)2048)  /* elements summed over ranks while they stay in cache */
 #define ZP_TIMEOUT_S   600.0
+#define ZP_CROSSINGS   8
 #define ZP_TASK_BYTES  128
 #define ZP_QUEUE_TASKS 256
 #define ZP_VERDICT     3 /* doubles a rank gives to the agreement: squares, bad unit, bad offset */
@@ -414,11 +417,10 @@ static void zp_device_free(void *p) { free(p); }
 
 #define ZP_FN static inline
 #ifdef _OPENMP
-#define ZP_OMP_SIMD(GRAIN)                                                                         \
-    _Pragma("omp parallel for simd firstprivate(a) num_threads(threads) if(n > grain)")
+#define ZP_SIMD           _Pragma("omp simd")
 #define ZP_OMP_FOR(GRAIN) _Pragma("omp parallel for num_threads(threads) if(n > grain)")
 #else
-#define ZP_OMP_SIMD(GRAIN)
+#define ZP_SIMD
 #define ZP_OMP_FOR(GRAIN)
 #endif
 #define ZP_KERNEL(F, A, GRAIN, OMP)                                                                \
@@ -440,52 +442,136 @@ static void zp_device_free(void *p) { free(p); }
 #endif
 
 /* =============================================================================================
+   [SECTION] numbers
+   Bodies work on f32 values; loads and stores convert, 16 at a time on the CPU. The plain functions
+   say what a conversion is; where the processor has an instruction for it, that gives the same
+   bits (a test compares all of them).
+   ============================================================================================= */
+
+#ifndef __CUDACC__
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+#endif
+
+ZP_FN uint32_t zp_bits(float x) {
+    uint32_t b;
+    memcpy(&b, &x, sizeof b);
+    return b;
+}
+ZP_FN float zp_float(uint32_t b) {
+    float x;
+    memcpy(&x, &b, sizeof x);
+    return x;
+}
+ZP_FN float zp_from_bf16(uint16_t h) { return zp_float((uint32_t)h << 16); }
+ZP_FN uint16_t zp_to_bf16(float x) {
+    const uint32_t b = zp_bits(x);
+    const int nan = (b & 0x7FFFFFFFu) > 0x7F800000u;
+    return (uint16_t)(nan ? (b >> 16 | 0x40u) : (b + 0x7FFFu + (b >> 16 & 1u)) >> 16);
+}
+ZP_FN float zp_from_f16(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7FFFu;
+    if (rest > 0x7C00u) return zp_float(sign | 0x7FC00000u | (rest & 0x3FFu) << 13); /* quiet NaN */
+    if (rest == 0x7C00u) return zp_float(sign | 0x7F800000u);
+    if (rest < 0x400u) return zp_float(sign | zp_bits((float)rest * 0x1p-24f));
+    return zp_float(sign | ((rest << 13) + 0x38000000u));
+}
+ZP_FN uint16_t zp_to_f16(float x) {
+    const uint32_t all = zp_bits(x), b = all & 0x7FFFFFFFu;
+    const uint16_t sign = (uint16_t)(all >> 16 & 0x8000u);
+    if (b > 0x7F800000u) return (uint16_t)(sign | 0x7E00u | (b >> 13 & 0x3FFu));
+    if (b >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* 65520 and more round to infinity */
+    if (b < 0x38800000u) /* below 2^-14: a sum with 0.5 rounds to multiples of 2^-24 */
+        return (uint16_t)(sign | (zp_bits(zp_float(b) + 0.5f) - 0x3F000000u));
+    return (uint16_t)(sign | (b - 0x38000000u + 0xFFFu + (b >> 13 & 1u)) >> 13);
+}
+
+ZP_FN size_t zp_bytes(zero_type type) { return type == ZERO_F32 ? 4 : 2; }
+ZP_FN float zp_load(const void *from, zero_type type, size_t i) {
+    if (type == ZERO_F32) return ((const float *)from)[i];
+    const uint16_t h = ((const uint16_t *)from)[i];
+    return type == ZERO_BF16 ? zp_from_bf16(h) : zp_from_f16(h);
+}
+ZP_FN void zp_store(void *to, zero_type type, size_t i, float x) {
+    if (type == ZERO_F32)
+        ((float *)to)[i] = x;
+    else
+        ((uint16_t *)to)[i] = type == ZERO_BF16 ? zp_to_bf16(x) : zp_to_f16(x);
+}
+
+/* 16 values from element i on. */
+ZP_FN void zp_load16(float *x, const void *from, zero_type type, size_t i) {
+#if defined(__AVX512F__) && !defined(__CUDACC__)
+    const __m256i h =
+        _mm256_loadu_si256((const __m256i *)(const void *)((const char *)from + 2 * i));
+    if (type == ZERO_BF16)
+        _mm512_storeu_si512(x, _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+    else if (type == ZERO_F16)
+        _mm512_storeu_ps(x, _mm512_cvtph_ps(h));
+    else
+        _mm512_storeu_ps(x, _mm512_loadu_ps((const float *)from + i));
+#else
+    for (size_t j = 0; j < 16; j++) x[j] = zp_load(from, type, i + j);
+#endif
+}
+ZP_FN void zp_store16(void *to, zero_type type, size_t i, const float *x) {
+#if defined(__AVX512F__) && !defined(__CUDACC__)
+    if (type == ZERO_F16) {
+        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i),
+                            _mm512_cvtps_ph(_mm512_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT));
+        return;
+    }
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+    /* the instruction takes denormal numbers for zeros; 0x20 finds them */
+    const __m512 v = _mm512_loadu_ps(x);
+    if (type == ZERO_BF16 && !_mm512_fpclass_ps_mask(v, 0x20)) {
+        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i),
+                            (__m256i)_mm512_cvtneps_pbh(v));
+        return;
+    }
+#endif
+#endif
+    for (size_t j = 0; j < 16; j++) zp_store(to, type, i + j, x[j]);
+}
+
+#ifndef __CUDACC__
+static void zp_widen(float *to, const void *from, zero_type type, size_t n) {
+    const size_t whole = n / 16 * 16;
+    for (size_t i = 0; i < whole; i += 16) zp_load16(to + i, from, type, i);
+    for (size_t i = whole; i < n; i++) to[i] = zp_load(from, type, i);
+}
+static void zp_narrow(void *to, zero_type type, const float *from, size_t n) {
+    const size_t whole = n / 16 * 16;
+    for (size_t i = 0; i < whole; i += 16) zp_store16(to, type, i, from + i);
+    for (size_t i = whole; i < n; i++) zp_store(to, type, i, from[i]);
+}
+#endif
+
+/* =============================================================================================
    [SECTION] kernels
    Bodies work on f32 values. What a step needs to know and only the device does (skip, clip
    factor, step count) is in zp_control, which they read once before their loop.
    ============================================================================================= */
 
 typedef struct zp_control { /* device memory; written by the agreement and by the step */
-    double sumsq;           /* of the mean gradient, all ranks */
+    double sumsq;           /* of the mean gradient, scaled, all ranks */
     double bad_unit, bad_offset, bad_rank; /* first element that is not finite; bad_unit -1: none */
-    float factor;                          /* gradient times this: clipping */
-    int skip;
     int64_t steps, skipped;
-    float step_size;       /* lr sqrt(1 - beta2^t) / (1 - beta1^t) */
+    int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
+    float factor;            /* gradient times this: unscaling and clipping */
+    float scale, used_scale; /* of the next backward; of the one that was reduced last */
+    int hysteresis;          /* left of it */
+    int64_t iteration, last_overflow;
+    double bias_ratio;     /* sqrt(1 - beta2^t) / (1 - beta1^t) */
     float root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
-
-/* AdamW on one element; source: zero_adamw in the header, with m / (sqrt(v / c) + eps) written as
-   sqrt(c) m / (sqrt(v) + eps sqrt(c)): two roundings less. */
-typedef struct zp_adamw_args {
-    float *p, *m, *v;
-    const float *g;
-    const zp_control *control;
-    float beta1, beta2, eps, decay; /* decay = lr * weight_decay */
-    float factor, step_size;
-} zp_adamw_args;
-
-ZP_FN int zp_adamw_begin(zp_adamw_args *a) {
-    a->factor = a->control->factor;
-    a->step_size = a->control->step_size;
-    a->eps *= a->control->root_correction;
-    return !a->control->skip;
-}
-ZP_FN void zp_adamw_at(const zp_adamw_args *a, size_t i) {
-    const float g = a->g[i] * a->factor;
-    const float m = a->beta1 * a->m[i] + (1.0f - a->beta1) * g;
-    const float v = a->beta2 * a->v[i] + (1.0f - a->beta2) * (g * g);
-    const float p = a->p[i];
-    a->m[i] = m;
-    a->v[i] = v;
-    a->p[i] = p - (a->step_size * (m / (sqrtf(v) + a->eps)) + a->decay * p);
-}
-ZP_KERNEL(zp_adamw, zp_adamw_args, 32768, ZP_OMP_SIMD)
 
 /* Squares of one block of a gradient shard, in f64, in 16 lanes that are added in order: the same
    bits wherever the block is computed. */
 typedef struct zp_norm_args {
-    const float *g;
+    const void *g;
+    zero_type type;
     size_t numel;
     double *partial;
 } zp_norm_args;
@@ -494,23 +580,38 @@ ZP_FN int zp_norm_begin(zp_norm_args *a) {
     (void)a;
     return 1;
 }
-ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
-    const float *g = a->g + block * ZP_NORM_BLOCK;
-    const size_t left = a->numel - block * ZP_NORM_BLOCK;
-    const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
+/* `type` is a constant where this is called, so that the loop is made for it. */
+ZP_FN double zp_squares(const void *from, zero_type type, size_t first, size_t n) {
     double lane[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    for (size_t i = 0; i < n; i += 16) /* shards are whole multiples of ZP_ALIGN */
-        for (size_t j = 0; j < 16; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
     double sum = 0;
+    for (size_t i = 0; i < n; i += 16) { /* shards are whole multiples of ZP_ALIGN */
+        float wide[16];
+        const float *g = (const float *)from + first + i;
+        if (type != ZERO_F32) {
+            zp_load16(wide, from, type, first + i);
+            g = wide;
+        }
+        for (size_t j = 0; j < 16; j++) lane[j] += (double)g[j] * (double)g[j];
+    }
     for (size_t j = 0; j < 16; j++) sum += lane[j];
-    a->partial[block] = sum;
+    return sum;
+}
+ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
+    const size_t first = block * ZP_NORM_BLOCK, left = a->numel - first;
+    const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
+    a->partial[block] = a->type == ZERO_F32    ? zp_squares(a->g, ZERO_F32, first, n)
+                        : a->type == ZERO_BF16 ? zp_squares(a->g, ZERO_BF16, first, n)
+                                               : zp_squares(a->g, ZERO_F16, first, n);
 }
 ZP_KERNEL(zp_norm, zp_norm_args, 64, ZP_OMP_FOR)
+
+ZP_FN int zp_finite(double x) { return x - x == 0; }
 
 /* Adds one unit's blocks, in order, to this rank's verdict; the first block of the lowest unit that
    is not finite is searched for its first bad element. One thread. */
 typedef struct zp_fold_args {
-    const float *g;
+    const void *g;
+    zero_type type;
     const double *partial;
     size_t numel;
     double *verdict;       /* [ZP_VERDICT] */
@@ -527,9 +628,9 @@ ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
     for (size_t b = 0; b * ZP_NORM_BLOCK < a->numel; b++) {
         const double partial = a->partial[b];
         sum += partial;
-        if (partial - partial == 0 || (a->verdict[1] >= 0 && a->verdict[1] <= a->unit)) continue;
+        if (zp_finite(partial) || (a->verdict[1] >= 0 && a->verdict[1] <= a->unit)) continue;
         size_t i = b * ZP_NORM_BLOCK;
-        while (i < a->numel && a->g[i] - a->g[i] == 0) i++;
+        while (i < a->numel && zp_finite(zp_load(a->g, a->type, i))) i++;
         a->verdict[1] = a->unit;
         a->verdict[2] = a->shard_at + (double)i;
     }
@@ -576,11 +677,32 @@ ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
 }
 ZP_KERNEL(zp_judge, zp_judge_args, 1, ZP_OMP_FOR)
 
-/* Decides what the update does: skip, clip, bias corrections. One thread. */
+/* The loss scale after a step, by DeepSpeed's rules (zero_scaler in the header). */
+ZP_FN void zp_scale_next(zp_control *c, const zero_scaler *s, int overflow) {
+    if (overflow) {
+        if (c->hysteresis == 1) {
+            c->at_floor = c->scale <= s->minimum;
+            c->scale = c->scale / 2 > s->minimum ? c->scale / 2 : s->minimum;
+        } else {
+            c->hysteresis--;
+        }
+        c->last_overflow = c->iteration;
+    } else {
+        const int64_t stable = c->iteration - c->last_overflow - 1;
+        const int grows = stable > 0 && stable % s->window == 0;
+        if (grows) c->scale *= 2;
+        if (grows || s->consecutive_hysteresis) c->hysteresis = s->hysteresis;
+    }
+    c->iteration++;
+}
+
+/* Decides what the update does: skip, unscale, clip, bias corrections. One thread. */
 typedef struct zp_decide_args {
     zp_control *control;
-    zero_adamw adamw;
+    zero_hyper hyper;
+    zero_scaler scaler;
     int check;
+    int drop; /* the host wants no update */
 } zp_decide_args;
 
 ZP_FN int zp_decide_begin(zp_decide_args *a) {
@@ -589,24 +711,263 @@ ZP_FN int zp_decide_begin(zp_decide_args *a) {
 }
 ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
     zp_control *c = a->control;
-    const double norm = sqrt(c->sumsq);
+    const double scale = (double)c->scale, norm = sqrt(c->sumsq) / scale;
+    const double most = (double)a->hyper.max_norm;
     (void)one;
     /* a norm that is not finite cannot clip, so clipping implies the check */
-    c->skip = !(norm - norm == 0) && (a->check || a->adamw.max_norm > 0);
-    c->factor = 1.0f;
+    c->skip = a->drop || (!zp_finite(norm) && (a->check || most > 0));
+    c->used_scale = c->scale;
+    c->at_floor = 0;
+    if (a->scaler.fixed == 0) zp_scale_next(c, &a->scaler, !zp_finite(norm));
     if (c->skip) {
         c->skipped++;
         return;
     }
-    if (a->adamw.max_norm > 0 && norm + 1e-6 > (double)a->adamw.max_norm)
-        c->factor = (float)((double)a->adamw.max_norm / (norm + 1e-6));
+    const double clip = most > 0 && norm + 1e-6 > most ? most / (norm + 1e-6) : 1;
+    c->factor = (float)(clip / scale);
     c->steps++;
-    const double root = sqrt(1.0 - pow((double)a->adamw.beta2, (double)c->steps));
-    c->step_size =
-        (float)((double)a->adamw.lr * root / (1.0 - pow((double)a->adamw.beta1, (double)c->steps)));
+    const double root = sqrt(1.0 - pow((double)a->hyper.beta2, (double)c->steps));
+    c->bias_ratio = root / (1.0 - pow((double)a->hyper.beta1, (double)c->steps));
     c->root_correction = (float)root;
 }
 ZP_KERNEL(zp_decide, zp_decide_args, 1, ZP_OMP_FOR)
+
+/* Adds a micro-step's 16-bit gradient to the f32 accumulator; `last` rounds the sum back into the
+   gradient, where it is reduced from. 16 elements at a time. */
+typedef struct zp_collect_args {
+    float *sum;
+    void *g;
+    zero_type type;
+    int first, last;
+} zp_collect_args;
+
+ZP_FN int zp_collect_begin(zp_collect_args *a) {
+    (void)a;
+    return 1;
+}
+ZP_FN void zp_collect_at(const zp_collect_args *a, size_t at) {
+    float g[16], *sum = a->sum + 16 * at;
+    zp_load16(g, a->g, a->type, 16 * at);
+    for (size_t j = 0; j < 16; j++) sum[j] = a->first ? g[j] : sum[j] + g[j];
+    if (a->last) zp_store16(a->g, a->type, 16 * at, sum);
+}
+ZP_KERNEL(zp_collect, zp_collect_args, 2048, ZP_OMP_FOR)
+
+/* Brings stored values to f32, and back, for access by name; gradients unscaled. */
+typedef struct zp_fetch_args {
+    const void *from;
+    void *to;
+    zero_type from_type, to_type;
+    const zp_control *control; /* gradients: their scale; NULL otherwise */
+    int reads;
+    float factor;
+} zp_fetch_args;
+
+ZP_FN int zp_fetch_begin(zp_fetch_args *a) {
+    a->factor = 1;
+    if (a->control) a->factor = a->reads ? 1.0f / a->control->scale : a->control->scale;
+    return 1;
+}
+ZP_FN void zp_fetch_at(const zp_fetch_args *a, size_t i) {
+    zp_store(a->to, a->to_type, i, a->factor * zp_load(a->from, a->from_type, i));
+}
+ZP_KERNEL(zp_fetch, zp_fetch_args, 32768, ZP_OMP_FOR)
+
+/* =============================================================================================
+   [SECTION] optimizers
+   An update rule is a body on one element and a line in the table. Everything around it is here
+   once: unscaling and clipping, master weights or none, 16-bit rounding, stochastic or to nearest.
+
+   ADDING AN OPTIMIZER. In a file of your own that -DZERO_OWN_OPTIMIZERS='"own.h"' names:
+       ZP_FN void own_at(const zp_update *u, float *p, float g, float *s1, float *s2) {
+           ... g: the mean gradient, unscaled and clipped; p: the weight; s1, s2: its state;
+               u->lr, u->decay: times the tensor's factors ...
+       }
+       #define ZERO_OWN(X) X(own, 1, own_at) // name, state arrays (1 or 2), body; more lines may
+   follow The first is cfg.optimizer ZERO_OPTIMIZER_OWN, the next one more.
+   ============================================================================================= */
+
+#define ZP_STATES       2
+#define ZP_UPDATE_BLOCK ((size_t)2048) /* elements whose 16-bit values are held in f32 */
+
+typedef struct zp_update { /* one tensor's part of a unit */
+    void *p;               /* parameters */
+    float *master;         /* NULL: none */
+    const void *g;
+    float *state[ZP_STATES];
+    const zp_control *control;
+    zero_type type, grad_type;
+    float lr, beta1, beta2, eps, decay;     /* times the tensor's factors */
+    float factor, step_size, corrected_eps; /* the last two: with Adam's bias corrections */
+    int first;                              /* the first step that is taken */
+    int stochastic;
+    uint32_t key[2];  /* of stochastic rounding: seed and tensor, then step */
+    uint64_t element; /* of the tensor, over all layers, where p begins */
+} zp_update;
+
+/* One rounding where the processor has the instruction. */
+#if defined(__FMA__) || defined(__CUDA_ARCH__)
+#define ZP_FMA(a, b, c) fmaf(a, b, c)
+#else
+#define ZP_FMA(a, b, c) ((a) * (b) + (c))
+#endif
+
+ZP_FN uint32_t zp_mix(uint32_t x) { /* a permutation of 32 bits, after MurmurHash3's finaliser */
+    x = (x ^ x >> 16) * 0x85EBCA6Bu;
+    x = (x ^ x >> 13) * 0xC2B2AE35u;
+    return x ^ x >> 16;
+}
+/* bf16 next below or above, with the probability of its nearness; 16 random bits. Values that are
+   not finite, and those that would become so, round to nearest. */
+ZP_FN uint16_t zp_to_bf16_randomly(float x, uint32_t random) {
+    const uint32_t b = zp_bits(x), up = (b + (random & 0xFFFFu)) >> 16;
+    return (up & 0x7F80u) == 0x7F80u ? zp_to_bf16(x) : (uint16_t)up;
+}
+ZP_FN uint32_t zp_random(const zp_update *u, size_t i) {
+    const uint64_t e = u->element + i;
+    return zp_mix(zp_mix((uint32_t)e ^ u->key[0]) + ((uint32_t)(e >> 32) ^ u->key[1]));
+}
+
+ZP_FN int zp_update_begin(zp_update *u) {
+    const zp_control *c = u->control;
+    u->factor = c->factor;
+    u->step_size = (float)((double)u->lr * c->bias_ratio);
+    u->corrected_eps = u->eps * c->root_correction;
+    u->first = c->steps == 1;
+    u->key[1] = zp_mix((uint32_t)c->steps ^ zp_mix((uint32_t)(c->steps >> 32) ^ u->key[1]));
+    return !c->skip;
+}
+
+/* Adam's step, with m / (sqrt(v / c) + eps) written as sqrt(c) m / (sqrt(v) + eps sqrt(c)): two
+   roundings less. */
+ZP_FN float zp_adam_step(const zp_update *u, float g, float *m, float *v) {
+    *m = ZP_FMA(u->beta1, *m, (1.0f - u->beta1) * g);
+    *v = ZP_FMA(u->beta2, *v, (1.0f - u->beta2) * (g * g));
+    return u->step_size * (*m / (sqrtf(*v) + u->corrected_eps));
+}
+ZP_FN void zp_adamw_at(const zp_update *u, float *p, float g, float *m, float *v) {
+    const float step = zp_adam_step(u, g, m, v);
+    *p -= ZP_FMA(u->lr * u->decay, *p, step);
+}
+ZP_FN void zp_adam_at(const zp_update *u, float *p, float g, float *m, float *v) {
+    *p -= zp_adam_step(u, ZP_FMA(u->decay, *p, g), m, v);
+}
+/* g with the decay added, which is remembered in m. */
+ZP_FN float zp_momentum(const zp_update *u, float p, float g, float *m) {
+    const float d = ZP_FMA(u->decay, p, g);
+    *m = u->first ? d : ZP_FMA(u->beta1, *m, d);
+    return d;
+}
+ZP_FN void zp_sgd_at(const zp_update *u, float *p, float g, float *m, float *unused) {
+    (void)unused;
+    (void)zp_momentum(u, *p, g, m);
+    *p -= u->lr * *m;
+}
+ZP_FN void zp_nesterov_at(const zp_update *u, float *p, float g, float *m, float *unused) {
+    const float d = zp_momentum(u, *p, g, m);
+    (void)unused;
+    *p -= u->lr * ZP_FMA(u->beta1, *m, d);
+}
+ZP_FN void zp_lion_at(const zp_update *u, float *p, float g, float *m, float *unused) {
+    const float c = ZP_FMA(u->beta1, *m, (1.0f - u->beta1) * g);
+    const float sign = (float)((c > 0) - (c < 0));
+    (void)unused;
+    *m = ZP_FMA(u->beta2, *m, (1.0f - u->beta2) * g);
+    *p -= u->lr * ZP_FMA(u->decay, *p, sign);
+}
+
+#ifdef ZERO_OWN_OPTIMIZERS
+#include ZERO_OWN_OPTIMIZERS
+#else
+#define ZERO_OWN(X)
+#endif
+/* X(name, state arrays, body), in the order of zero_optimizer */
+#define ZP_OPTIMIZERS(X)                                                                           \
+    X(adamw, 2, zp_adamw_at)                                                                       \
+    X(adam, 2, zp_adam_at)                                                                         \
+    X(sgd, 1, zp_sgd_at)                                                                           \
+    X(nesterov, 1, zp_nesterov_at)                                                                 \
+    X(lion, 1, zp_lion_at)                                                                         \
+    ZERO_OWN(X)
+
+#ifdef __CUDACC__
+#define ZP_OPTIMIZER_KERNEL(name, states, body)                                                    \
+    __global__ void __launch_bounds__(256) zp_update_##name##_kernel(zp_update u, size_t n) {      \
+        const size_t stride = (size_t)gridDim.x * blockDim.x;                                      \
+        if (!zp_update_begin(&u)) return;                                                          \
+        for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {       \
+            float p = u.master ? u.master[i] : zp_load(u.p, u.type, i);                            \
+            body(&u, &p, zp_load(u.g, u.grad_type, i) * u.factor, u.state[0] + i,                  \
+                 u.state[states > 1] + i);                                                         \
+            if (u.master) u.master[i] = p;                                                         \
+            if (u.stochastic)                                                                      \
+                ((uint16_t *)u.p)[i] = zp_to_bf16_randomly(p, zp_random(&u, i));                   \
+            else                                                                                   \
+                zp_store(u.p, u.type, i, p);                                                       \
+        }                                                                                          \
+    }                                                                                              \
+    static zero_result zp_update_##name(zp_stream *s, const zp_update *u, size_t n) {              \
+        const size_t blocks = zp_min((n + 255) / 256, 8192);                                       \
+        if (n) zp_update_##name##_kernel<<<(unsigned)blocks, 256, 0, s->cuda>>>(*u, n);            \
+        return zp_cuda(cudaGetLastError());                                                        \
+    }
+#else
+/* A block's values in f32: where they lie, or copies. */
+static const float *zp_block_open(const void *from, zero_type type, size_t at, size_t n,
+                                  float *copy) {
+    if (type == ZERO_F32) return (const float *)from + at;
+    zp_widen(copy, (const uint16_t *)from + at, type, n);
+    return copy;
+}
+static void zp_update_close(const zp_update *u, size_t at, size_t n, const float *p) {
+    uint16_t *to = (uint16_t *)u->p + at;
+    if (u->type == ZERO_F32) return;
+    if (!u->stochastic)
+        zp_narrow(to, u->type, p, n);
+    else
+        for (size_t i = 0; i < n; i++) to[i] = zp_to_bf16_randomly(p[i], zp_random(u, at + i));
+}
+#define ZP_OPTIMIZER_KERNEL(name, states, body)                                                    \
+    static void zp_update_##name##_block(const zp_update *all, size_t at, size_t n) {              \
+        float weights[ZP_UPDATE_BLOCK], gradients[ZP_UPDATE_BLOCK];                                \
+        const zp_update u = *all; /* a copy that no store can change */                            \
+        const float *g = zp_block_open(u.g, u.grad_type, at, n, gradients);                        \
+        float *p = u.master ? u.master + at                                                        \
+                            : (float *)(uintptr_t)zp_block_open(u.p, u.type, at, n, weights);      \
+        float *s1 = u.state[0] + at, *s2 = u.state[(states) > 1] + at;                             \
+        ZP_SIMD                                                                                    \
+        for (size_t i = 0; i < n; i++) body(&u, &p[i], g[i] * u.factor, &s1[i], &s2[i]);           \
+        zp_update_close(all, at, n, p);                                                            \
+    }                                                                                              \
+    static void zp_update_##name##_loop(const void *args, size_t n, int threads) {                 \
+        const size_t grain = 32768;                                                                \
+        zp_update u;                                                                               \
+        memcpy(&u, args, sizeof u);                                                                \
+        (void)threads;                                                                             \
+        (void)grain;                                                                               \
+        if (!zp_update_begin(&u)) return;                                                          \
+        ZP_OMP_FOR(grain)                                                                          \
+        for (size_t at = 0; at < n; at += ZP_UPDATE_BLOCK)                                         \
+            zp_update_##name##_block(&u, at, zp_min(ZP_UPDATE_BLOCK, n - at));                     \
+    }                                                                                              \
+    static zero_result zp_update_##name(zp_stream *s, const zp_update *u, size_t n) {              \
+        return n ? zp_stream_push(s, zp_update_##name##_loop, u, sizeof *u, n) : ZERO_OK;          \
+    }
+static_assert(sizeof(zp_update) <= ZP_TASK_BYTES, "a task carries an update");
+#endif
+ZP_OPTIMIZERS(ZP_OPTIMIZER_KERNEL)
+
+typedef struct zp_rule {
+    const char *name;
+    int states;
+    zero_result (*update)(zp_stream *s, const zp_update *u, size_t n);
+} zp_rule;
+#define ZP_RULE(name, states, body) {#name, states, zp_update_##name},
+static const zp_rule zp_rules[] = {ZP_OPTIMIZERS(ZP_RULE)};
+enum { ZP_RULES = sizeof zp_rules / sizeof *zp_rules };
+#define ZP_RULE_CHECK(name, states, body)                                                          \
+    static_assert((states) >= 1 && (states) <= ZP_STATES, #name ": 1 or 2 state arrays");
+ZP_OPTIMIZERS(ZP_RULE_CHECK)
 
 /* =============================================================================================
    [SECTION] errors
@@ -688,6 +1049,7 @@ typedef struct zp_board {
 
 struct zero_local {
     int nranks, shared;
+    pid_t maker;
     zp_board board;  /* where contexts are made; each then has a board of its own */
     zp_hold *boards; /* threads: those boards; what a failed join left behind goes with the group */
     uint32_t seq[ZP_LOCAL_MAX]; /* collectives on `board` so far; each rank touches its own */
@@ -960,7 +1322,7 @@ typedef struct zp_comm {
     zp_failure failure;
     double timeout_s;
     char *mail;             /* [nranks * ZP_MAIL_BYTES] control channel's received exchange */
-    float *wire;            /* between nodes: [2 * (nnodes - 1) * ZP_STAGE_NUMEL] */
+    float *wire;            /* between nodes: [crossings][nnodes - 1][2][ZP_STAGE_NUMEL] */
     size_t allocated_bytes; /* of regions; of a single one, this rank's share */
     uint64_t sent_bytes, mapped_bytes, reductions, gathers; /* counted where issued */
 #ifdef ZERO_WITH_MPI
@@ -1102,10 +1464,7 @@ static zero_result zp_mpi_wait(zp_comm *c, MPI_Request *requests, MPI_Status *st
         const int code = MPI_Testall(n, requests, &done, statuses);
         zero_result r = done || code ? zp_mpi_wrong(c, code, statuses, n, tag) : ZERO_OK;
         if (!r && done) return ZERO_OK;
-        if (!r && spin < 256) {
-            (void)sched_yield();
-            continue;
-        }
+        if (!r && spin < 64) continue; /* no yield: it would hand the core over for milliseconds */
         if (!r) r = zp_mpi_aborted(c);
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + c->timeout_s;
@@ -1343,40 +1702,64 @@ typedef struct zp_op {
     zp_region *region;
     size_t shard;          /* elements */
     size_t source, target; /* reduce-scatter: unit, shard; all-gather: shard, unit */
+    float *sum;            /* reduce-scatter of 16 bit: the shard's f32 accumulator; NULL: none */
+    zero_type type;        /* of the elements */
     int kind, unit;
     float scale;
     int accumulate, in_place; /* in_place: an all-gather that only waits */
     zp_channel channel;
 } zp_op;
 
+static size_t zp_op_shard_bytes(const zp_op *op) { return op->shard * zp_bytes(op->type); }
+
+/* Pieces of a reduction that are on their way between nodes at a time; fewer where there are more
+   nodes to trade with at once. */
+static size_t zp_crossings(int nnodes) {
+    return zp_max(2, ZP_CROSSINGS / zp_max(1, (size_t)(nnodes - 1)));
+}
+static size_t zp_wire_numel(int nnodes) {
+    return zp_crossings(nnodes) * 2 * (size_t)(nnodes - 1) * ZP_STAGE_NUMEL;
+}
+
 #ifndef __CUDACC__ /* the CPU's own collectives */
 
-/* The slices that a sum reads, by place; nodes are cut every `group` places. */
+/* The slices that a sum reads, by place; nodes are cut every `group` places. The sum times scale is
+   stored in `sum`, or added to it, and from there rounded to `out`; where out is f32 it is the
+   sum's own place. */
 typedef struct zp_sum {
-    const float *source[ZP_LOCAL_MAX];
+    const void *source[ZP_LOCAL_MAX];
+    zero_type type, out_type;
     int n, group;
-    float *out;
+    void *out;
+    float *sum; /* NULL: none */
     float scale;
     int accumulate;
 } zp_sum;
 
+/* sum = x or sum += x, n values of `type` from element `at` on. */
+static void zp_sum_add(float *sum, const void *x, zero_type type, size_t at, size_t n, int first) {
+    float wide[ZP_SUM_BLOCK];
+    if (first) {
+        zp_widen(sum, (const char *)x + at * zp_bytes(type), type, n);
+        return;
+    }
+    const float *add = zp_block_open(x, type, at, n, wide);
+    for (size_t i = 0; i < n; i++) sum[i] += add[i];
+}
+
 static void zp_sum_piece(const zp_sum *s, size_t at, size_t n) {
     float total[ZP_SUM_BLOCK], node[ZP_SUM_BLOCK]; /* stored before they are added to */
     for (int p = 0; p < s->n; p++) {
-        float *sum = p < s->group ? total : node;
-        const float *x = s->source[p] + at;
-        if (p % s->group == 0)
-            memcpy(sum, x, n * sizeof *sum);
-        else
-            for (size_t i = 0; i < n; i++) sum[i] += x[i];
+        zp_sum_add(p < s->group ? total : node, s->source[p], s->type, at, n, p % s->group == 0);
         if (p >= s->group && (p + 1) % s->group == 0)
             for (size_t i = 0; i < n; i++) total[i] += node[i];
     }
-    float *out = s->out + at;
+    float *sum = s->sum ? s->sum + at : s->out_type == ZERO_F32 ? (float *)s->out + at : total;
     if (s->accumulate)
-        for (size_t i = 0; i < n; i++) out[i] += s->scale * total[i];
+        for (size_t i = 0; i < n; i++) sum[i] += s->scale * total[i];
     else
-        for (size_t i = 0; i < n; i++) out[i] = s->scale * total[i];
+        for (size_t i = 0; i < n; i++) sum[i] = s->scale * total[i];
+    if (s->out_type != ZERO_F32) zp_narrow((uint16_t *)s->out + at, s->out_type, sum, n);
 }
 
 static void zp_sum_slices(const zp_sum *s, size_t numel, int threads) {
@@ -1397,18 +1780,20 @@ static void zp_op_announce(const zp_op *op, zp_line *line) {
     line->target = op->target;
 }
 
-static const float *zp_op_peer(const zp_op *op, int place, int of_target) {
+/* Where a peer's unit (or shard) lies, from element `at` on. */
+static const char *zp_op_peer(const zp_op *op, int place, int of_target, size_t at) {
     const zp_line *line = &op->comm->board->lines[op->channel][place];
-    return (const float *)(op->region->base[place] + (of_target ? line->target : line->source));
+    return op->region->base[place] + (of_target ? line->target : line->source)
+           + at * zp_bytes(op->type);
 }
 
 #ifdef ZERO_WITH_MPI
-static zero_result zp_mpi_trade(const zp_op *op, int peer, float *in, const float *out, size_t n,
+static zero_result zp_mpi_trade(const zp_op *op, int peer, void *in, const void *out, size_t bytes,
                                 MPI_Request *requests) {
     zp_comm *c = op->comm;
-    ZP_MPI(c,
-           MPI_Irecv(in, (int)n, MPI_FLOAT, peer, MPI_ANY_TAG, c->mpi[op->channel], &requests[0]));
-    ZP_MPI(c, MPI_Isend(out, (int)n, MPI_FLOAT, peer, zp_mpi_tag(op->kind, op->unit),
+    ZP_MPI(c, MPI_Irecv(in, (int)bytes, MPI_BYTE, peer, MPI_ANY_TAG, c->mpi[op->channel],
+                        &requests[0]));
+    ZP_MPI(c, MPI_Isend(out, (int)bytes, MPI_BYTE, peer, zp_mpi_tag(op->kind, op->unit),
                         c->mpi[op->channel], &requests[1]));
     return ZERO_OK;
 }
@@ -1419,48 +1804,81 @@ static zero_result zp_mpi_traded(const zp_op *op, MPI_Request *requests, int n) 
                        zp_op_names[op->kind]);
 }
 
-/* Sums inside the node the slice of every counterpart, trades them, and adds over the nodes. */
-static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
+/* A piece of a shard on its way between nodes: for every other node the sum that goes there, and
+   the one that comes. */
+typedef struct zp_crossing {
+    size_t at, n;
+    float *wire; /* [nnodes - 1][2][ZP_STAGE_NUMEL] */
+    int requests;
+    MPI_Request request[2 * ZP_LOCAL_MAX];
+} zp_crossing;
+
+/* Sums inside this node elements [at, at + n) of a rank's shard, in f32. */
+static void zp_sum_node(const zp_op *op, int rank, size_t at, size_t n, float *out, int threads) {
+    const zp_comm *c = op->comm;
+    zp_sum s;
+    memset(&s, 0, sizeof s);
+    for (int p = 0; p < c->n; p++)
+        s.source[p] = zp_op_peer(op, p, 0, (size_t)rank * op->shard + at);
+    s.type = op->type;
+    s.n = c->n;
+    s.group = c->node_size;
+    s.out = out;
+    s.scale = 1;
+    zp_sum_slices(&s, n, threads);
+}
+
+/* Trades the sums of every counterpart's slice for those of this rank's. */
+static zero_result zp_cross_begin(const zp_op *op, zp_crossing *x, int threads) {
+    const zp_comm *c = op->comm;
+    float *send = x->wire;
+    x->requests = 0;
+    for (int k = 0; k < c->nnodes; k++) {
+        if (k == c->node) continue;
+        const int peer = zp_comm_counterpart(c, k);
+        zp_sum_node(op, peer, x->at, x->n, send, threads);
+        ZP_TRY(zp_mpi_trade(op, peer, send + ZP_STAGE_NUMEL, send, x->n * sizeof *send,
+                            x->request + x->requests));
+        x->requests += 2;
+        send += 2 * ZP_STAGE_NUMEL;
+    }
+    return ZERO_OK;
+}
+
+/* Adds over the nodes in node order; this node's own sum takes the place of one that was sent. */
+static zero_result zp_cross_end(const zp_op *op, zp_crossing *x, const zp_sum *whole, int threads) {
+    const zp_comm *c = op->comm;
+    const float *received = x->wire + ZP_STAGE_NUMEL;
+    zp_sum nodes = *whole;
+    ZP_TRY(zp_mpi_traded(op, x->request, x->requests));
+    zp_sum_node(op, c->rank, x->at, x->n, x->wire, threads);
+    nodes.type = ZERO_F32;
+    nodes.n = nodes.group = c->nnodes;
+    nodes.out = (char *)whole->out + x->at * zp_bytes(op->type);
+    nodes.sum = whole->sum ? whole->sum + x->at : NULL;
+    for (int k = 0; k < c->nnodes; k++) {
+        nodes.source[k] = k == c->node ? x->wire : received;
+        if (k != c->node) received += 2 * ZP_STAGE_NUMEL;
+    }
+    zp_sum_slices(&nodes, x->n, threads);
+    return ZERO_OK;
+}
+
+/* Piece by piece, several on their way at a time: MPI asks before it sends, and the answer queues
+   behind what the peer is sending. */
+static zero_result zp_reduce_nodes(const zp_op *op, const zp_sum *whole, int threads) {
+    zp_crossing x[ZP_CROSSINGS];
     zp_comm *c = op->comm;
-    MPI_Request requests[2 * ZP_LOCAL_MAX];
-    float *out = s->out;
-    const float scale = s->scale;
-    const int accumulate = s->accumulate;
-    for (size_t at = 0; at < op->shard; at += ZP_STAGE_NUMEL) {
-        const size_t n = zp_min(ZP_STAGE_NUMEL, op->shard - at);
-        int count = 0, other = 0;
-        for (int k = 0; k < c->nnodes; k++) {
-            if (k == c->node) continue;
-            float *send = c->wire + (size_t)(2 * other) * ZP_STAGE_NUMEL,
-                  *recv = send + ZP_STAGE_NUMEL;
-            const int peer = zp_comm_counterpart(c, k);
-            for (int p = 0; p < c->n; p++)
-                s->source[p] = zp_op_peer(op, p, 0) + (size_t)peer * op->shard + at;
-            s->out = send;
-            s->scale = 1;
-            s->accumulate = 0;
-            zp_sum_slices(s, n, threads);
-            ZP_TRY(zp_mpi_trade(op, peer, recv, send, n, requests + count));
-            count += 2;
-            other++;
-        }
-        ZP_TRY(zp_mpi_traded(op, requests, count));
-        /* the node's own sum reuses the first send buffer, which has been sent */
-        for (int p = 0; p < c->n; p++)
-            s->source[p] = zp_op_peer(op, p, 0) + (size_t)c->rank * op->shard + at;
-        s->out = c->wire;
-        zp_sum_slices(s, n, threads);
-        zp_sum nodes;
-        memset(&nodes, 0, sizeof nodes);
-        other = 0;
-        for (int k = 0; k < c->nnodes; k++)
-            nodes.source[k] =
-                k == c->node ? c->wire : c->wire + (size_t)(2 * other++ + 1) * ZP_STAGE_NUMEL;
-        nodes.n = nodes.group = c->nnodes;
-        nodes.out = out + at;
-        nodes.scale = scale;
-        nodes.accumulate = accumulate;
-        zp_sum_slices(&nodes, n, threads);
+    const size_t pieces = (op->shard + ZP_STAGE_NUMEL - 1) / ZP_STAGE_NUMEL;
+    const size_t depth = zp_crossings(c->nnodes), wire = 2 * (size_t)(c->nnodes - 1);
+    for (size_t i = 0; i < pieces + depth; i++) {
+        zp_crossing *now = &x[i % depth];
+        if (i >= depth && i - depth < pieces) ZP_TRY(zp_cross_end(op, now, whole, threads));
+        if (i >= pieces) continue;
+        now->at = i * ZP_STAGE_NUMEL;
+        now->n = zp_min(ZP_STAGE_NUMEL, op->shard - now->at);
+        now->wire = c->wire + i % depth * wire * ZP_STAGE_NUMEL;
+        ZP_TRY(zp_cross_begin(op, now, threads));
     }
     return ZERO_OK;
 }
@@ -1469,16 +1887,16 @@ static zero_result zp_reduce_nodes(const zp_op *op, zp_sum *s, int threads) {
 static zero_result zp_gather_nodes(const zp_op *op) {
     zp_comm *c = op->comm;
     MPI_Request requests[2 * ZP_LOCAL_MAX];
-    float *target = (float *)(op->region->base[c->me] + op->target);
-    const float *source = (const float *)(op->region->base[c->me] + op->source);
-    const size_t piece = (size_t)1 << 28;
-    for (size_t at = 0; at < op->shard; at += piece) {
-        const size_t n = zp_min(piece, op->shard - at);
+    char *target = op->region->base[c->me] + op->target;
+    const char *source = op->region->base[c->me] + op->source;
+    const size_t bytes = zp_op_shard_bytes(op), piece = (size_t)1 << 30;
+    for (size_t at = 0; at < bytes; at += piece) {
+        const size_t n = zp_min(piece, bytes - at);
         int count = 0;
         for (int k = 0; k < c->nnodes; k++) {
             if (k == c->node) continue;
             const int peer = zp_comm_counterpart(c, k);
-            ZP_TRY(zp_mpi_trade(op, peer, target + (size_t)peer * op->shard + at, source + at, n,
+            ZP_TRY(zp_mpi_trade(op, peer, target + (size_t)peer * bytes + at, source + at, n,
                                 requests + count));
             count += 2;
         }
@@ -1492,10 +1910,14 @@ static zero_result zp_reduce_work(const zp_op *op, int threads) {
     zp_comm *c = op->comm;
     zp_sum s;
     memset(&s, 0, sizeof s);
-    for (int p = 0; p < c->n; p++) s.source[p] = zp_op_peer(op, p, 0) + (size_t)c->rank * op->shard;
+    for (int p = 0; p < c->n; p++)
+        s.source[p] = c->nranks > 1 ? zp_op_peer(op, p, 0, (size_t)c->rank * op->shard)
+                                    : op->region->base[0] + op->source;
+    s.type = s.out_type = op->type;
     s.n = c->n;
     s.group = c->node_size;
-    s.out = (float *)(op->region->base[c->me] + op->target);
+    s.out = op->region->base[c->me] + op->target;
+    s.sum = op->sum;
     s.scale = op->scale;
     s.accumulate = op->accumulate;
 #ifdef ZERO_WITH_MPI
@@ -1507,12 +1929,12 @@ static zero_result zp_reduce_work(const zp_op *op, int threads) {
 
 static zero_result zp_gather_work(const zp_op *op) {
     zp_comm *c = op->comm;
-    float *target = (float *)(op->region->base[c->me] + op->target);
-    const size_t bytes = op->shard * sizeof *target;
-    const float *own = (const float *)(op->region->base[c->me] + op->source);
+    char *target = op->region->base[c->me] + op->target;
+    const size_t bytes = zp_op_shard_bytes(op);
+    const char *own = op->region->base[c->me] + op->source;
     if (op->in_place) return ZERO_OK;
-    if (target + (size_t)c->rank * op->shard != own)
-        memcpy(target + (size_t)c->rank * op->shard, own, bytes);
+    if (target + (size_t)c->rank * bytes != own)
+        memcpy(target + (size_t)c->rank * bytes, own, bytes);
 #ifdef ZERO_WITH_MPI
     if (c->n < c->nranks) {
         zp_line line;
@@ -1524,26 +1946,17 @@ static zero_result zp_gather_work(const zp_op *op) {
 #endif
     for (int p = 0; p < c->n; p++) {
         if (p == c->me) continue;
-        memcpy(target + (size_t)c->rank_of[p] * op->shard, zp_op_peer(op, p, 0), bytes);
+        memcpy(target + (size_t)c->rank_of[p] * bytes, zp_op_peer(op, p, 0, 0), bytes);
 #ifdef ZERO_WITH_MPI
         for (int k = 0; k < c->nnodes && c->n < c->nranks; k++) {
-            const size_t at = (size_t)c->node_rank[k * c->node_size + p] * op->shard;
-            if (k != c->node) memcpy(target + at, zp_op_peer(op, p, 1) + at, bytes);
+            const int rank = c->node_rank[k * c->node_size + p];
+            if (k != c->node)
+                memcpy(target + (size_t)rank * bytes,
+                       zp_op_peer(op, p, 1, (size_t)rank * op->shard), bytes);
         }
 #endif
     }
     return ZERO_OK;
-}
-
-/* One rank alone: a sum of one. */
-static void zp_op_alone(const zp_op *op) {
-    float *base = (float *)op->region->base[0];
-    float *out = base + op->target / sizeof *base;
-    const float *in = base + op->source / sizeof *base;
-    if (op->kind == ZP_REDUCE_SCATTER && op->accumulate)
-        for (size_t i = 0; i < op->shard; i++) out[i] += in[i];
-    else if (out != in && !op->in_place)
-        memcpy(out, in, op->shard * sizeof *out);
 }
 
 static void zp_op_task(const void *args, size_t n, int threads) {
@@ -1552,8 +1965,11 @@ static void zp_op_task(const void *args, size_t n, int threads) {
     memcpy(&op, args, sizeof op);
     (void)n;
     zp_comm *c = op.comm;
-    if (c->nranks == 1) {
-        zp_op_alone(&op);
+    if (c->nranks == 1) { /* nobody to meet */
+        if (op.kind == ZP_ALL_GATHER)
+            (void)zp_gather_work(&op);
+        else if (op.source != op.target || op.sum)
+            (void)zp_reduce_work(&op, threads);
         return;
     }
     if (zp_failure_result(&c->failure)) return;
@@ -1580,23 +1996,35 @@ static void zp_verdicts_task(const void *args, size_t n, int threads) {
 
 #endif
 
+/* Bytes that a rank sends in a reduce-scatter of one shard per rank: inside nodes in the gradients'
+   type, between nodes the nodes' sums in f32. */
+static size_t zp_reduce_bytes(const zp_comm *c, size_t shard, zero_type type) {
+    const size_t inside = (size_t)(c->n - 1) * (size_t)(c->nranks / c->n);
+    return shard * (inside * zp_bytes(type) + (size_t)(c->nranks / c->n - 1) * sizeof(float));
+}
+static size_t zp_gather_bytes(const zp_comm *c, size_t shard, zero_type type) {
+    return (size_t)(c->nranks - 1) * shard * zp_bytes(type);
+}
+
 /* The communicator's only way to a stream: everything it sends is counted here. */
 static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
     zp_comm *c = op->comm;
-    const uint64_t bytes = (uint64_t)(c->nranks - 1) * op->shard * sizeof(float);
+    const int gathers = op->kind == ZP_ALL_GATHER;
+    const size_t bytes =
+        gathers ? zp_gather_bytes(c, op->shard, op->type) : zp_reduce_bytes(c, op->shard, op->type);
     c->sent_bytes += bytes;
     if (op->in_place) c->mapped_bytes += bytes;
-    if (op->kind == ZP_REDUCE_SCATTER)
-        c->reductions++;
-    else
-        c->gathers++;
+    c->reductions += !gathers;
+    c->gathers += gathers;
 #ifdef __CUDACC__
     /* one rank only in this build: a sum of one */
-    const char *base = op->region->base[0];
-    return op->source == op->target || op->in_place
+    char *to = op->region->base[0] + op->target, *from = op->region->base[0] + op->source;
+    float *sum = op->sum ? op->sum : (float *)(void *)to;
+    const zp_collect_args add = {sum, from, op->type, !op->accumulate, op->sum != NULL};
+    if (!gathers && (op->sum || op->accumulate)) ZP_TRY(zp_collect(s, &add, op->shard / 16));
+    return to == from || op->in_place || (op->accumulate && !op->sum)
                ? ZERO_OK
-               : zp_copy(s, (void *)(base + op->target), base + op->source,
-                         op->shard * sizeof(float));
+               : zp_copy(s, to, from, zp_op_shard_bytes(op));
 #else
     static_assert(sizeof(zp_op) <= ZP_TASK_BYTES, "a task carries a collective");
     return zp_stream_push(s, zp_op_task, op, sizeof *op, 0);
@@ -1637,9 +2065,10 @@ static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes,
     line.unit = root;
     line.shard = bytes;
     while (c->rank_of[place] != root) place++;
-    if (c->rank == root) memcpy(c->stage.base[c->me], data, bytes);
+    if (c->rank == root && data != c->stage.base[c->me]) memcpy(c->stage.base[c->me], data, bytes);
     ZP_TRY(zp_meet(&c->meeting, ZP_CONTROL, ++c->seq[ZP_CONTROL], &line));
-    if (c->rank != root && data) memcpy(data, c->stage.base[place], bytes);
+    if (c->rank != root && data && data != c->stage.base[c->me])
+        memcpy(data, c->stage.base[place], bytes);
     return zp_part(&c->meeting, ZP_CONTROL, c->seq[ZP_CONTROL]);
 }
 
@@ -1670,6 +2099,11 @@ static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     zero_local *group = (zero_local *)given->handle;
     if (!group)
         return zp_comm_fail(c, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
+    if (!group->shared && group->maker != getpid())
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
+                              "the zero_local was made with shared 0 in process %d and is used in "
+                              "process %d: ranks that are forked need shared 1",
+                              (int)group->maker, (int)getpid());
     if (given->rank < 0 || given->rank >= group->nranks)
         return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
                               "comm.rank is %d, the group has ranks 0..%d", given->rank,
@@ -1792,8 +2226,7 @@ static zero_result zp_comm_open_mpi(zp_comm *c, const zero_comm *given) {
     c->mail = (char *)malloc((size_t)c->nranks * ZP_MAIL_BYTES);
     c->landing = (char *)calloc(ZP_CHANNELS * (size_t)(1 + c->nranks), ZP_LANDING);
     c->abort_sent = (MPI_Request *)malloc((size_t)c->nranks * sizeof *c->abort_sent);
-    if (c->nnodes > 1)
-        c->wire = (float *)malloc(2 * (size_t)(c->nnodes - 1) * ZP_STAGE_NUMEL * sizeof *c->wire);
+    if (c->nnodes > 1) c->wire = (float *)malloc(zp_wire_numel(c->nnodes) * sizeof *c->wire);
     if (!c->mail || !c->landing || !c->abort_sent || (c->nnodes > 1 && !c->wire))
         return zp_comm_fail(c, ZERO_ERR_MEMORY, "the buffers between nodes");
     zero_result r = zp_region_open(c, &c->board_region, sizeof(zp_board), 1);
@@ -1902,6 +2335,7 @@ typedef struct zp_member { /* a tensor's part in a unit */
 typedef struct zp_tensor {
     zero_tensor_desc desc; /* name owned */
     int first_member;      /* in zp_layout.by_tensor: one per layer, or one if KEEP */
+    float lr_factor, decay_factor;
 } zp_tensor;
 
 typedef struct zp_unit {
@@ -2024,7 +2458,8 @@ typedef struct zp_place {
     size_t parameter_at; /* bytes in the parameter region: unit, or shard if neither whole */
     size_t gradient_at;  /* bytes in the gradient region, if whole_gradient */
     size_t shard_at;     /* bytes in the gradient region: reduced shard */
-    size_t state_at;     /* elements in m and v */
+    size_t state_at;     /* elements in every state array, and in master */
+    size_t sum_at;       /* elements in sums */
 } zp_place;
 
 /* =============================================================================================
@@ -2170,8 +2605,11 @@ struct zero_ctx {
     size_t bucket_filled;
 
     zp_region parameter_region, gradient_region;
-    float *m, *v;
-    size_t private_bytes;       /* of m, v and what follows */
+    const zp_rule *rule;
+    size_t state_numel, sums_numel;
+    float *state[ZP_STATES], *master; /* master: NULL where parameters are their own */
+    float *sums;                /* 16-bit gradients of several micro-steps: their f32 accumulator */
+    size_t private_bytes;       /* of these and what follows */
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
     double *verdict, *verdicts; /* [ZP_VERDICT], [nranks * ZP_VERDICT] */
     zp_control *control;
@@ -2181,10 +2619,14 @@ struct zero_ctx {
 
     zp_phase phase, resume; /* resume: phase to return to after an evaluation */
     zero_pass pass;
-    int micro, micro_steps, sharded; /* sharded: this step accumulates SHARDED */
-    int opens;                       /* hooks begun and not ended in this pass */
-    int stepped;                     /* a step was made: a report exists */
-    int looked; /* peers may still be reading mapped parameters, after zero_reduce */
+    zero_type grad_type;
+    int micro, micro_steps;
+    int sharded;     /* micro-steps accumulate SHARDED: each is reduced */
+    int collects;    /* they accumulate LOCAL, from 16 bit: each is added to `sums` */
+    int scale_asked; /* zero_loss_scale was called for the coming step */
+    int opens;       /* hooks begun and not ended in this pass */
+    int stepped;     /* a step was made: a report exists */
+    int looked;      /* peers may still be reading mapped parameters, after zero_reduce */
     zero_result dead;
     const char *call; /* the public function that runs */
     char text[ZP_TEXT_BYTES + 128];
@@ -2240,13 +2682,20 @@ static int zp_tensor_find(const zero_ctx *z, const char *name) {
 }
 
 /* Where element e of unit u lies in this rank's memory; e must be its own unless whole. */
-static float *zp_parameter(const zero_ctx *z, int u, size_t e) {
+static char *zp_parameter(const zero_ctx *z, int u, size_t e) {
     const zp_place *p = &z->place[u];
-    float *base = (float *)(z->parameter_region.base[z->comm.me] + p->parameter_at);
-    return base + e - (zp_whole(p) ? 0 : (size_t)z->comm.rank * z->layout.unit[u].shard);
+    const size_t first = zp_whole(p) ? 0 : (size_t)z->comm.rank * z->layout.unit[u].shard;
+    return z->parameter_region.base[z->comm.me] + p->parameter_at
+           + (e - first) * zp_bytes(z->cfg.type);
 }
-static float *zp_gradient_shard(const zero_ctx *z, int u) {
-    return (float *)(z->gradient_region.base[z->comm.me] + z->place[u].shard_at);
+/* The reduced gradient from element e of unit u on; e as above, whole only at stage 0. */
+static char *zp_gradient(const zero_ctx *z, int u, size_t e) {
+    const zp_place *p = &z->place[u];
+    const size_t first =
+        z->policy.shard_optimizer ? (size_t)z->comm.rank * z->layout.unit[u].shard : 0;
+    return z->gradient_region.base[z->comm.me]
+           + (z->policy.shard_optimizer ? p->shard_at : p->gradient_at)
+           + (e - first) * zp_bytes(z->grad_type);
 }
 
 /* =============================================================================================
@@ -2262,7 +2711,9 @@ static int zp_compare_size(const void *a, const void *b) {
 /* Elements of a shared buffer: of all choices the one that needs the least memory. Larger units,
    and those used more often, have a buffer of their own. gathered: parameter buffers, 0 where
    parameters need none. */
-static size_t zp_shared_numel(const zp_layout *l, size_t *sizes, size_t gathered) {
+static size_t zp_shared_numel(const zero_ctx *z, size_t *sizes, size_t gathered) {
+    const zp_layout *l = &z->layout;
+    const size_t of_p = gathered ? zp_bytes(z->cfg.type) : 0, of_g = zp_bytes(z->grad_type);
     int n = 0;
     size_t larger = 0, least = 0, best = 0;
     for (int u = 0; u < l->units; u++)
@@ -2270,11 +2721,12 @@ static size_t zp_shared_numel(const zp_layout *l, size_t *sizes, size_t gathered
     qsort(sizes, (size_t)n, sizeof *sizes, zp_compare_size);
     for (int i = 0; i < n; i++) larger += sizes[i];
     for (int i = 0; i < n; i++) {
-        const size_t turns = (size_t)i + 1, buffers = zp_min(turns, gathered) + zp_min(turns, 3);
+        const size_t turns = (size_t)i + 1;
+        const size_t buffers = zp_min(turns, gathered) * of_p + zp_min(turns, 3) * of_g;
         larger -= sizes[i]; /* these lie alone, with gradients and with parameters */
-        const size_t numel = (gathered ? 2 : 1) * larger + buffers * sizes[i];
-        if (i == 0 || numel <= least) {
-            least = numel;
+        const size_t bytes = (of_p + of_g) * larger + buffers * sizes[i];
+        if (i == 0 || bytes <= least) {
+            least = bytes;
             best = sizes[i];
         }
     }
@@ -2299,12 +2751,28 @@ static int zp_plan_sharded(const zero_ctx *z, int micro_steps) {
                            : z->policy.shard_gradients;
 }
 
-static int zp_pool_add(zp_pool *p, size_t *region_bytes, size_t numel, int own) {
+/* Gradients of 16 bit are added up elsewhere, so their own memory belongs to one micro-step. */
+static int zp_plan_collects(const zero_ctx *z) {
+    return z->grad_type != ZERO_F32 && z->cfg.micro_steps > 1
+           && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL;
+}
+
+/* Elements of unit u that this rank adds up outside its gradient memory. */
+static size_t zp_plan_sums(const zero_ctx *z, int u) {
+    if (z->grad_type == ZERO_F32 || z->cfg.micro_steps == 1) return 0;
+    return zp_plan_collects(z) ? z->layout.unit[u].padded : z->layout.unit[u].shard;
+}
+
+static int zp_plan_master(const zero_ctx *z) {
+    return z->cfg.type != ZERO_F32 && !z->cfg.no_master;
+}
+
+static int zp_pool_add(zp_pool *p, size_t *region_bytes, size_t bytes, int own) {
     zp_buffer *b = &p->buffer[p->n];
     b->at = *region_bytes;
     b->unit = -1;
     b->own = own;
-    *region_bytes += numel * sizeof(float);
+    *region_bytes += bytes;
     return p->n++;
 }
 
@@ -2313,21 +2781,24 @@ static void zp_plan_places(zero_ctx *z, size_t *parameter_bytes, size_t *gradien
     const zp_layout *l = &z->layout;
     zero_plan *plan = &z->plan;
     const int mapped = zp_plan_mapped(z), rank = z->comm.rank;
-    const int whole_gradients =
-        !zp_plan_sharded(z, z->cfg.micro_steps) || !z->policy.shard_gradients;
-    const int shards = zp_plan_sharded(z, z->cfg.micro_steps) && z->comm.nranks > 0;
-    size_t state = 0, p = 0, g = 0;
+    const int turns = zp_plan_sharded(z, z->cfg.micro_steps) || zp_plan_collects(z);
+    const int whole_gradients = !turns || !z->policy.shard_gradients;
+    /* the reduced shard lies inside the whole gradient, unless the next micro-step writes there */
+    const int shards = z->grad_type == ZERO_F32 ? turns : !whole_gradients;
+    const size_t of_p = zp_bytes(z->cfg.type), of_g = zp_bytes(z->grad_type);
+    size_t state = 0, p = 0, g = 0, sums = 0;
     for (int u = 0; u < l->all; u++) {
         const zp_unit *x = &l->unit[u];
         zp_place *at = &z->place[u];
-        const size_t whole = x->padded * sizeof(float), shard = x->shard * sizeof(float);
+        const size_t whole = x->padded * of_g, shard = x->shard * of_g;
         at->mapped = mapped;
         at->resident = !mapped && zp_unit_stays(z, u);
         at->parameter_at = p;
-        p += zp_whole(at) ? whole : shard;
-        plan->param_bytes += z->policy.shard_parameters ? shard : whole;
-        if (z->policy.shard_parameters && at->resident) plan->buffer_bytes += whole - shard;
-        if (z->policy.shard_parameters && zp_unit_stays(z, u)) plan->kept_bytes += whole;
+        p += (zp_whole(at) ? x->padded : x->shard) * of_p;
+        plan->param_bytes += (z->policy.shard_parameters ? x->shard : x->padded) * of_p;
+        if (z->policy.shard_parameters && at->resident)
+            plan->buffer_bytes += (x->padded - x->shard) * of_p;
+        if (z->policy.shard_parameters && zp_unit_stays(z, u)) plan->kept_bytes += x->padded * of_p;
         at->whole_gradient = whole_gradients;
         at->gradient_at = g;
         if (whole_gradients) g += whole;
@@ -2337,12 +2808,18 @@ static void zp_plan_places(zero_ctx *z, size_t *parameter_bytes, size_t *gradien
             g += shard;
         }
         plan->grad_bytes += z->policy.shard_gradients ? shard : whole;
-        plan->buffer_bytes += (whole_gradients ? whole : 0) + (shards ? shard : 0)
-                              - (z->policy.shard_gradients ? shard : whole);
+        plan->accumulator_bytes += (whole_gradients ? whole : 0) + (shards ? shard : 0)
+                                   - (z->policy.shard_gradients ? shard : whole);
         at->state_at = state;
         state += z->policy.shard_optimizer ? x->shard : x->padded;
+        at->sum_at = sums;
+        sums += zp_plan_sums(z, u);
     }
-    plan->optimizer_bytes = 2 * state * sizeof(float);
+    plan->optimizer_bytes = (size_t)(z->rule->states + zp_plan_master(z)) * state * sizeof(float);
+    plan->accumulator_bytes += sums * sizeof(float);
+    plan->buffer_bytes += plan->accumulator_bytes;
+    z->state_numel = state;
+    z->sums_numel = sums;
     *parameter_bytes = p;
     *gradient_bytes = g;
 }
@@ -2352,6 +2829,7 @@ static void zp_plan_buffers(zero_ctx *z, size_t shared, size_t *parameter_bytes,
                             size_t *gradient_bytes) {
     const zp_layout *l = &z->layout;
     const size_t p = *parameter_bytes, g = *gradient_bytes;
+    const size_t of_p = zp_bytes(z->cfg.type), of_g = zp_bytes(z->grad_type);
     int taking_turns = 0, parameters, gradients;
     for (int u = 0; u < l->all; u++) {
         const zp_unit *x = &l->unit[u];
@@ -2364,9 +2842,10 @@ static void zp_plan_buffers(zero_ctx *z, size_t shared, size_t *parameter_bytes,
             continue;
         }
         if (!zp_whole(at))
-            at->parameter_buffer = zp_pool_add(&z->parameters, parameter_bytes, x->padded, 1);
+            at->parameter_buffer =
+                zp_pool_add(&z->parameters, parameter_bytes, x->padded * of_p, 1);
         if (!at->whole_gradient)
-            at->gradient_buffer = zp_pool_add(&z->gradients, gradient_bytes, x->padded, 1);
+            at->gradient_buffer = zp_pool_add(&z->gradients, gradient_bytes, x->padded * of_g, 1);
     }
     parameters = gradients = taking_turns;
     if (parameters > z->cfg.prefetch + 2) parameters = z->cfg.prefetch + 2;
@@ -2374,9 +2853,9 @@ static void zp_plan_buffers(zero_ctx *z, size_t shared, size_t *parameter_bytes,
     if ((size_t)gradients > bucket_units + 2) gradients = (int)bucket_units + 2;
     const int some = l->units > 0;
     for (int i = 0; i < parameters && some && z->policy.shard_parameters && !zp_plan_mapped(z); i++)
-        (void)zp_pool_add(&z->parameters, parameter_bytes, shared, 0);
+        (void)zp_pool_add(&z->parameters, parameter_bytes, shared * of_p, 0);
     for (int i = 0; i < gradients && some && !z->place[0].whole_gradient; i++)
-        (void)zp_pool_add(&z->gradients, gradient_bytes, shared, 0);
+        (void)zp_pool_add(&z->gradients, gradient_bytes, shared * of_g, 0);
     z->plan.buffer_bytes += *parameter_bytes - p + *gradient_bytes - g;
 }
 
@@ -2436,38 +2915,52 @@ static void zp_plan_gathers(zero_ctx *z, zp_pool *pool, zp_trace *t, int *gather
 }
 
 static size_t zp_formula_bytes(const zero_ctx *z) {
-    const size_t p = z->layout.numel * sizeof(float), n = (size_t)z->comm.nranks;
-    const size_t share = (p + n - 1) / n;
-    return (z->policy.shard_parameters ? share : p) + (z->policy.shard_gradients ? share : p)
-           + 2 * (z->policy.shard_optimizer ? share : p);
+    const size_t p = z->layout.numel, n = (size_t)z->comm.nranks, share = (p + n - 1) / n;
+    return (z->policy.shard_parameters ? share : p) * zp_bytes(z->cfg.type)
+           + (z->policy.shard_gradients ? share : p) * zp_bytes(z->grad_type)
+           + (z->policy.shard_optimizer ? share : p) * sizeof(float)
+                 * (size_t)(z->rule->states + zp_plan_master(z));
 }
 
-static void zp_plan_traffic(zero_ctx *z, const int *gathers) {
-    const size_t others = (size_t)(z->comm.nranks - 1), n = (size_t)z->comm.nranks;
+/* Bytes that this rank sends for unit u in a step: at stage 0 gradients are gathered. */
+static size_t zp_plan_sent(const zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const zero_type gathered = z->policy.shard_optimizer ? z->cfg.type : z->grad_type;
     const int reductions = zp_plan_sharded(z, z->cfg.micro_steps) ? z->cfg.micro_steps : 1;
-    size_t elements = 0;
+    if (!x->numel) return 0;
+    return (size_t)z->gathers[u] * zp_gather_bytes(&z->comm, x->shard, gathered)
+           + (size_t)reductions * zp_reduce_bytes(&z->comm, x->shard, z->grad_type);
+}
+
+static void zp_plan_traffic(zero_ctx *z) {
+    double formula = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
-        const size_t times = (size_t)(gathers[u] + (x->numel ? reductions : 0));
-        z->plan.sent_bytes += times * others * x->shard * sizeof(float);
-        elements += times * x->content;
+        const size_t sent = zp_plan_sent(z, u);
+        z->plan.sent_bytes += sent;
+        if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
     }
-    z->plan.formula_sent_bytes =
-        (size_t)((double)elements * (double)others / (double)n * sizeof(float));
+    z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
+}
+
+/* What passes through in pieces: broadcasts, and sums between nodes. */
+static size_t zp_plan_staging(const zero_ctx *z) {
+    const size_t wire = z->comm.n < z->comm.nranks ? zp_wire_numel(z->comm.nnodes) : 0;
+    return (ZP_STAGE_NUMEL + wire) * sizeof(float);
 }
 
 static void zp_plan_ceiling(zero_ctx *z, size_t shared) {
     const zp_layout *l = &z->layout;
+    const size_t of_p = zp_bytes(z->cfg.type), of_g = zp_bytes(z->grad_type);
     size_t own = 0;
     for (int u = 0; u < l->all; u++) {
         const zp_place *at = &z->place[u];
-        own += (at->gradient_buffer >= 0 ? l->unit[u].padded : 0);
-        own += (at->parameter_buffer >= 0 ? l->unit[u].padded : 0);
-        own += z->policy.shard_parameters && at->resident ? l->unit[u].padded : 0;
+        own += at->gradient_buffer >= 0 ? l->unit[u].padded * of_g : 0;
+        own += at->parameter_buffer >= 0 ? l->unit[u].padded * of_p : 0;
+        own += z->policy.shard_parameters && at->resident ? l->unit[u].padded * of_p : 0;
     }
-    z->plan.buffer_ceiling_bytes =
-        (own + (size_t)(z->cfg.prefetch + 2) * 2 * shared + z->bucket_numel + 2 * ZP_STAGE_NUMEL)
-        * sizeof(float);
+    z->plan.buffer_ceiling_bytes = own + (size_t)(z->cfg.prefetch + 2) * (of_p + of_g) * shared
+                                   + z->bucket_numel * of_g + zp_plan_staging(z);
 }
 
 static void zp_plan_close(zero_ctx *z) {
@@ -2523,19 +3016,16 @@ static zero_result zp_plan_make(zero_ctx *z, size_t *parameter_bytes, size_t *gr
     if (r) r = zp_fail(z, r, "lists of %d tensors", z->ntensors);
     const int gathers = z->policy.shard_parameters && !zp_plan_mapped(z);
     const size_t gathered = gathers ? (size_t)z->cfg.prefetch + 2 : 0;
-    const size_t shared = r ? 0 : zp_shared_numel(&z->layout, sizes, gathered);
+    const size_t shared = r ? 0 : zp_shared_numel(z, sizes, gathered);
     if (!r) r = zp_plan_bucket(z, shared);
     if (!r) {
         zp_plan_places(z, parameter_bytes, gradient_bytes);
         zp_plan_buffers(z, shared, parameter_bytes, gradient_bytes);
         zp_plan_gathers(z, &z->parameters, &z->trace[0], z->gathers);
-        zp_plan_traffic(z, z->gathers);
+        zp_plan_traffic(z);
         zp_plan_ceiling(z, shared);
         zp_trace_natural(z, &z->trace[1], 0);
-        z->plan.buffer_bytes += ZP_STAGE_NUMEL * sizeof(float);
-        if (z->comm.nnodes > 1 && z->comm.n < z->comm.nranks)
-            z->plan.buffer_bytes +=
-                2 * (size_t)(z->comm.nnodes - 1) * ZP_STAGE_NUMEL * sizeof(float);
+        z->plan.buffer_bytes += zp_plan_staging(z);
         z->plan.numel = z->layout.numel;
         z->plan.padded_numel = z->layout.padded;
         z->plan.formula_bytes = zp_formula_bytes(z);
@@ -2551,44 +3041,57 @@ static zero_result zp_plan_make(zero_ctx *z, size_t *parameter_bytes, size_t *gr
    All ranks compare what they were told, then allocate what the plan says.
    ============================================================================================= */
 
-#define ZP_SETTINGS 13
-
 /* One line per setting and per tensor, as text: the first that differs is reported as it is. */
-static void zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     const zero_config *c = &z->cfg;
     const struct {
         const char *name;
-        long long value;
-    } settings[ZP_SETTINGS] = {
-        {"stage", c->stage},
-        {"micro_steps", c->micro_steps},
-        {"accumulation", (long long)c->accumulation},
-        {"prefetch", c->prefetch},
-        {"bucket_numel", (long long)c->bucket_numel},
-        {"persistence_numel", (long long)c->persistence_numel},
-        {"no_overlap", c->no_overlap},
-        {"no_overflow_check", c->no_overflow_check},
-        {"no_mapping", c->no_mapping},
-        {"threads", c->threads},
-        {"timeout in ms", (long long)(c->timeout_s < 1e12 ? c->timeout_s * 1e3 : 1e15)},
-        {"node_size", z->comm.node_size},
-        {"tensors", z->ntensors}};
+        double value;
+    } settings[] = {{"stage", (double)c->stage},
+                    {"micro_steps", (double)c->micro_steps},
+                    {"accumulation", (double)c->accumulation},
+                    {"type", (double)c->type},
+                    {"grads", (double)c->grads},
+                    {"no_master", (double)c->no_master},
+                    {"seed, upper half", (double)(c->seed >> 32)},
+                    {"seed, lower half", (double)(c->seed & 0xFFFFFFFFu)},
+                    {"optimizer", (double)c->optimizer},
+                    {"scaler.fixed", (double)c->scaler.fixed},
+                    {"scaler.initial", (double)c->scaler.initial},
+                    {"scaler.minimum", (double)c->scaler.minimum},
+                    {"scaler.window", (double)c->scaler.window},
+                    {"scaler.hysteresis", (double)c->scaler.hysteresis},
+                    {"scaler.consecutive_hysteresis", (double)c->scaler.consecutive_hysteresis},
+                    {"prefetch", (double)c->prefetch},
+                    {"bucket_numel", (double)c->bucket_numel},
+                    {"persistence_numel", (double)c->persistence_numel},
+                    {"no_overlap", (double)c->no_overlap},
+                    {"no_overflow_check", (double)c->no_overflow_check},
+                    {"no_mapping", (double)c->no_mapping},
+                    {"threads", (double)c->threads},
+                    {"timeout_s", c->timeout_s},
+                    {"node_size", (double)z->comm.node_size},
+                    {"tensors", (double)z->ntensors}};
+    const int n = sizeof settings / sizeof *settings;
     memset(text, 0, bytes);
-    if (i < ZP_SETTINGS) {
-        (void)snprintf(text, bytes, "%s %lld", settings[i].name, settings[i].value);
-    } else {
-        const zero_tensor_desc *d = &z->tensors[i - ZP_SETTINGS].desc;
+    if (i < n) {
+        (void)snprintf(text, bytes, "%s %.15g", settings[i].name, settings[i].value);
+    } else if (i < n + z->ntensors) {
+        const zp_tensor *t = &z->tensors[i - n];
+        const zero_tensor_desc *d = &t->desc;
         (void)snprintf(text, bytes,
-                       "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, name %s",
-                       i - ZP_SETTINGS, d->numel, d->layers, d->unit, d->uses, d->flags, d->name);
+                       "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, lr_factor "
+                       "%.9g, decay_factor %.9g, name %s",
+                       i - n, d->numel, d->layers, d->unit, d->uses, d->flags, (double)t->lr_factor,
+                       (double)t->decay_factor, d->name);
     }
+    return i < n + z->ntensors;
 }
 
 static zero_result zp_build_agree(zero_ctx *z) {
     char mine[ZP_MAIL_BYTES];
     char *all = z->comm.mail;
-    for (int i = 0; i < ZP_SETTINGS + z->ntensors; i++) {
-        zp_agree_line(z, i, mine, sizeof mine);
+    for (int i = 0; zp_agree_line(z, i, mine, sizeof mine); i++) {
         ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, mine, sizeof mine, all));
         for (int r = 1; r < z->comm.nranks; r++)
             if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine)) {
@@ -2610,22 +3113,35 @@ static zero_result zp_build_lists(zero_ctx *z) {
     return ZERO_OK;
 }
 
+static int zp_build_array(zero_ctx *z, void **array, size_t bytes) {
+    *array = zp_device_alloc(bytes);
+    z->private_bytes += *array ? bytes : 0;
+    return *array != NULL;
+}
+
 static zero_result zp_build_private(zero_ctx *z) {
     size_t largest = 0;
     for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
     const size_t blocks = (largest + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK + 1;
-    const size_t state = zp_max(z->plan.optimizer_bytes / 2, 1);
-    z->m = (float *)zp_device_alloc(state);
-    z->v = (float *)zp_device_alloc(state);
-    z->partial = (double *)zp_device_alloc(blocks * sizeof *z->partial);
-    z->verdict = (double *)zp_device_alloc(ZP_VERDICT * sizeof *z->verdict);
-    z->verdicts =
-        (double *)zp_device_alloc((size_t)z->comm.nranks * ZP_VERDICT * sizeof *z->verdicts);
-    z->control = (zp_control *)zp_device_alloc(sizeof *z->control);
-    z->private_bytes = 2 * state + blocks * sizeof *z->partial + sizeof *z->control
-                       + (size_t)(1 + z->comm.nranks) * ZP_VERDICT * sizeof *z->verdict;
-    return z->m && z->v && z->partial && z->verdict && z->verdicts && z->control ? ZERO_OK
-                                                                                 : ZERO_ERR_MEMORY;
+    const size_t state = zp_max(z->state_numel, 1) * sizeof(float);
+    int made = 1;
+    for (int i = 0; i < z->rule->states; i++)
+        made &= zp_build_array(z, (void **)&z->state[i], state);
+    if (zp_plan_master(z)) made &= zp_build_array(z, (void **)&z->master, state);
+    if (z->sums_numel)
+        made &= zp_build_array(z, (void **)&z->sums, z->sums_numel * sizeof *z->sums);
+    made &= zp_build_array(z, (void **)&z->partial, blocks * sizeof *z->partial);
+    made &= zp_build_array(z, (void **)&z->verdict, ZP_VERDICT * sizeof *z->verdict);
+    made &= zp_build_array(z, (void **)&z->verdicts,
+                           (size_t)z->comm.nranks * ZP_VERDICT * sizeof *z->verdicts);
+    made &= zp_build_array(z, (void **)&z->control, sizeof *z->control);
+    if (!made) return ZERO_ERR_MEMORY;
+    memset(&z->report, 0, sizeof z->report);
+    z->report.scale = z->cfg.scaler.fixed != 0 ? z->cfg.scaler.fixed : z->cfg.scaler.initial;
+    z->report.used_scale = z->report.scale;
+    z->report.hysteresis = z->cfg.scaler.hysteresis;
+    z->report.last_overflow = -1;
+    return ZERO_OK;
 }
 
 static zero_result zp_build_streams(zero_ctx *z) {
@@ -2656,6 +3172,7 @@ static zero_result zp_build_allocate(zero_ctx *z, size_t parameter_bytes, size_t
     zero_result r = zp_build_lists(z);
     if (!r) r = zp_build_private(z);
     if (!r) r = zp_build_streams(z);
+    if (!r) r = zp_copy(&z->compute, z->control, &z->report, sizeof z->report);
     ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
     r = zp_region_open(&z->comm, &z->comm.stage, ZP_STAGE_NUMEL * sizeof(float), 0);
     if (!r) r = zp_region_open(&z->comm, &z->parameter_region, parameter_bytes, zp_plan_mapped(z));
@@ -2687,8 +3204,9 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     op.kind = ZP_ALL_GATHER;
     op.unit = u;
     op.shard = x->shard;
+    op.type = z->cfg.type;
     op.in_place = at->mapped;
-    const size_t shard_bytes = x->shard * sizeof(float);
+    const size_t shard_bytes = zp_op_shard_bytes(&op);
     op.source = at->parameter_at + (zp_whole(at) ? (size_t)z->comm.rank * shard_bytes : 0);
     op.target = at->parameter_at;
     if (!zp_whole(at)) {
@@ -2758,10 +3276,10 @@ static void zp_point(zero_ctx *z, int u, char *params, char *grads, char *params
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &z->layout.members[x->first_member + i];
         const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
-        const uintptr_t back = m->layer > 0 ? (uintptr_t)m->layer * d->numel * sizeof(float) : 0;
-        const uintptr_t at = (uintptr_t)(m->at * sizeof(float)) - back;
+        const uintptr_t back = m->layer > 0 ? (uintptr_t)m->layer * d->numel : 0;
         if (d->flags & ZERO_BY_SLOT) continue;
-        const uintptr_t p = (uintptr_t)params + at, g = (uintptr_t)grads + at;
+        const uintptr_t p = (uintptr_t)params + (m->at - back) * zp_bytes(z->cfg.type);
+        const uintptr_t g = (uintptr_t)grads + (m->at - back) * zp_bytes(z->grad_type);
         if (params && params_host) memcpy(params_host + d->field, &p, sizeof p);
         if (grads && grads_host) memcpy(grads_host + d->field, &g, sizeof g);
     }
@@ -2775,9 +3293,9 @@ static void zp_point_slots(zero_ctx *z, int u, char *params, char *grads) {
         if (zp_tensor_unit(&z->layout, t, s->layer) != u) continue;
         const zp_member *m =
             &z->layout.members[z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)]];
-        const size_t at = (m->at + (kept ? (size_t)s->layer * t->desc.numel : 0)) * sizeof(float);
-        if (params && s->param) *s->param = params + at;
-        if (grads && s->grad) *s->grad = grads + at;
+        const size_t at = m->at + (kept ? (size_t)s->layer * t->desc.numel : 0);
+        if (params && s->param) *s->param = params + at * zp_bytes(z->cfg.type);
+        if (grads && s->grad) *s->grad = grads + at * zp_bytes(z->grad_type);
     }
 }
 
@@ -2790,10 +3308,12 @@ static void zp_point_slots(zero_ctx *z, int u, char *params, char *grads) {
 static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    zp_norm_args norm = {zp_gradient_shard(z, u), x->shard, z->partial};
+    const char *shard = z->gradient_region.base[z->comm.me] + z->place[u].shard_at;
+    zp_norm_args norm = {shard, z->grad_type, x->shard, z->partial};
     zp_fold_args fold;
     memset(&fold, 0, sizeof fold);
-    fold.g = norm.g;
+    fold.g = shard;
+    fold.type = z->grad_type;
     fold.partial = z->partial;
     fold.numel = x->shard;
     fold.verdict = z->verdict;
@@ -2803,15 +3323,20 @@ static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     return zp_fold(s, &fold, 1);
 }
 
-/* Enqueues u's reduction, and after the last micro-step its norm and, where gradients are whole on
-   every rank (stage 0), their gather. */
-static zero_result zp_reduce_unit(zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
+/* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
+   becomes the gradient. */
+static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
+    if (last && z->micro == 0) return ZERO_OK; /* one micro-step: nothing to add up */
+    const zp_collect_args add = {z->sums + z->place[u].sum_at, zp_unit_gradients(z, u),
+                                 z->grad_type, z->micro == 0, last};
+    return zp_collect(&z->stream[ZP_GRADIENTS], &add, z->layout.unit[u].padded / 16);
+}
+
+/* Enqueues u's reduce-scatter, and after the last micro-step its norm and, where gradients are
+   whole on every rank (stage 0), their gather. */
+static zero_result zp_reduce_scatter_unit(zero_ctx *z, int u, int last) {
     const zp_place *at = &z->place[u];
-    zp_live *live = &z->live[u];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const int last = z->micro + 1 == z->micro_steps;
-    char *base = z->gradient_region.base[z->comm.me];
     zp_op op;
     memset(&op, 0, sizeof op);
     op.comm = &z->comm;
@@ -2819,23 +3344,32 @@ static zero_result zp_reduce_unit(zero_ctx *z, int u) {
     op.channel = ZP_GRADIENTS;
     op.kind = ZP_REDUCE_SCATTER;
     op.unit = u;
-    op.shard = x->shard;
-    op.source = (size_t)(zp_unit_gradients(z, u) - base);
+    op.shard = z->layout.unit[u].shard;
+    op.type = z->grad_type;
+    op.source = (size_t)(zp_unit_gradients(z, u) - z->gradient_region.base[z->comm.me]);
     op.target = at->shard_at;
+    op.sum = z->sums && z->sharded ? z->sums + at->sum_at : NULL;
     op.scale = 1.0f / (float)z->comm.nranks;
     op.accumulate = z->sharded && z->micro > 0;
+    ZP_TRY(zp_comm_issue(s, &op));
+    if (!last) return ZERO_OK;
+    ZP_TRY(zp_gradient_norm(z, u));
+    if (z->policy.shard_optimizer) return ZERO_OK;
+    op.kind = ZP_ALL_GATHER;
+    op.source = at->shard_at;
+    op.target = at->gradient_at;
+    return zp_comm_issue(s, &op);
+}
+
+/* Enqueues what follows u's backward in this micro-step. */
+static zero_result zp_reduce_unit(zero_ctx *z, int u) {
+    zp_live *live = &z->live[u];
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    const int last = z->micro + 1 == z->micro_steps;
     ZP_DO(z, zp_event_wait(s, &live->written));
     ZP_DO(z, zp_event_wait(s, &live->gathered));
-    ZP_DO(z, zp_comm_issue(s, &op));
-    if (last) {
-        ZP_DO(z, zp_gradient_norm(z, u));
-        if (!z->policy.shard_optimizer) {
-            op.kind = ZP_ALL_GATHER;
-            op.source = at->shard_at;
-            op.target = at->gradient_at;
-            ZP_DO(z, zp_comm_issue(s, &op));
-        }
-    }
+    if (z->collects) ZP_DO(z, zp_collect_unit(z, u, last));
+    if (last || !z->collects) ZP_DO(z, zp_reduce_scatter_unit(z, u, last));
     ZP_DO(z, zp_event_record(s, &live->reduction));
     live->reduced = 1;
     live->pending = 0;
@@ -2886,14 +3420,15 @@ static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
 
 static zero_result zp_gradient_clear(zero_ctx *z, int u, int all) {
     const zp_unit *x = &z->layout.unit[u];
-    float *memory = (float *)(void *)zp_unit_gradients(z, u);
+    char *memory = zp_unit_gradients(z, u);
+    const size_t of_g = zp_bytes(z->grad_type);
     size_t from = 0; /* runs of tensors that want zeros, padding included, are cleared at once */
     for (int i = 0; i <= x->members; i++) {
         const zp_member *m = i < x->members ? &z->layout.members[x->first_member + i] : NULL;
         const int keep = m && !all && (z->tensors[m->tensor].desc.flags & ZERO_OVERWRITTEN);
         if (m && !keep) continue;
         const size_t to = m ? m->at : x->padded;
-        ZP_DO(z, zp_clear(&z->compute, memory + from, (to - from) * sizeof *memory));
+        ZP_DO(z, zp_clear(&z->compute, memory + from * of_g, (to - from) * of_g));
         if (m) from = m->at + m->numel;
     }
     return ZERO_OK;
@@ -2910,7 +3445,7 @@ static zero_result zp_gradient_touch(zero_ctx *z, int u, int clear_all) {
 }
 
 static int zp_reduces_now(const zero_ctx *z) {
-    return z->sharded || z->micro + 1 == z->micro_steps;
+    return z->sharded || z->collects || z->micro + 1 == z->micro_steps;
 }
 
 /* Ends a training micro-step: what has not been reduced is, in descending order, then KEEP. */
@@ -2931,7 +3466,7 @@ static void zp_micro_begin(zero_ctx *z) {
         zp_live *live = &z->live[u];
         live->writes = 0;
         live->reduced = 0;
-        if (z->sharded || z->micro == 0) live->touched = 0;
+        if (z->sharded || z->collects || z->micro == 0) live->touched = 0;
     }
 }
 
@@ -2947,42 +3482,59 @@ static void zp_update_range(const zero_ctx *z, int u, size_t *begin, size_t *end
     *end = z->policy.shard_optimizer ? *begin + x->shard : x->padded;
 }
 
-static zero_result zp_update_unit(zero_ctx *z, int u, const zero_adamw *adamw) {
+/* What the rule needs to know of the whole step. */
+static void zp_update_hyper(const zero_ctx *z, const zero_hyper *h, zp_update *a) {
+    memset(a, 0, sizeof *a);
+    a->control = z->control;
+    a->type = z->cfg.type;
+    a->grad_type = z->grad_type;
+    a->beta1 = h->beta1;
+    a->beta2 = h->beta2;
+    a->eps = h->eps;
+    a->stochastic = z->cfg.no_master;
+    a->key[1] = zp_mix((uint32_t)z->cfg.seed ^ zp_mix((uint32_t)(z->cfg.seed >> 32)));
+}
+
+/* Elements [from, ...) of member m of unit u; `begin` is where the unit's state begins here. */
+static void zp_update_part(const zero_ctx *z, const zero_hyper *h, int u, const zp_member *m,
+                           size_t from, size_t begin, zp_update *a) {
+    const zp_tensor *t = &z->tensors[m->tensor];
+    const size_t state = z->place[u].state_at + (from - begin);
+    a->p = zp_parameter(z, u, from);
+    a->g = zp_gradient(z, u, from);
+    a->master = z->master ? z->master + state : NULL;
+    for (int i = 0; i < ZP_STATES; i++) a->state[i] = z->state[i] ? z->state[i] + state : NULL;
+    a->lr = h->lr * t->lr_factor;
+    a->decay = t->desc.flags & ZERO_NO_DECAY ? 0 : h->weight_decay * t->decay_factor;
+    a->key[0] = zp_mix((uint32_t)m->tensor);
+    a->element = (uint64_t)(from - m->at) + (m->layer > 0 ? (uint64_t)m->layer * m->numel : 0);
+}
+
+static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *hyper) {
     const zp_unit *x = &z->layout.unit[u];
-    const zp_place *at = &z->place[u];
+    zp_update a;
     size_t begin, end;
     zp_update_range(z, u, &begin, &end);
-    ZP_DO(z,
-          zp_event_wait(&z->compute,
-                        &z->live[u].gathered)); /* an evaluation may have gathered what it left */
-    const float *whole = (const float *)(z->gradient_region.base[z->comm.me] + at->gradient_at);
+    zp_update_hyper(z, hyper, &a);
+    /* an evaluation may have gathered what it left */
+    ZP_DO(z, zp_event_wait(&z->compute, &z->live[u].gathered));
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &z->layout.members[x->first_member + i];
         const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
-        zp_adamw_args a;
         if (from >= to) continue;
-        memset(&a, 0, sizeof a);
-        a.p = zp_parameter(z, u, from);
-        a.g = z->policy.shard_optimizer ? zp_gradient_shard(z, u) + (from - begin) : whole + from;
-        a.m = z->m + at->state_at + (from - begin);
-        a.v = z->v + at->state_at + (from - begin);
-        a.control = z->control;
-        a.beta1 = adamw->beta1;
-        a.beta2 = adamw->beta2;
-        a.eps = adamw->eps;
-        if (!(z->tensors[m->tensor].desc.flags & ZERO_NO_DECAY))
-            a.decay = adamw->lr * adamw->weight_decay;
-        ZP_DO(z, zp_adamw(&z->compute, &a, to - from));
+        zp_update_part(z, hyper, u, m, from, begin, &a);
+        ZP_DO(z, z->rule->update(&z->compute, &a, to - from));
     }
     ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
-    return z->policy.shard_optimizer && zp_whole(at) && x->numel ? zp_gather(z, u) : ZERO_OK;
+    return z->policy.shard_optimizer && zp_whole(&z->place[u]) && x->numel ? zp_gather(z, u)
+                                                                           : ZERO_OK;
 }
 
 /* KEEP first: a host reads those before anything else; then in the order of the next forward. */
-static zero_result zp_update_all(zero_ctx *z, const zero_adamw *adamw) {
+static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
     for (int i = -1; i < z->layout.units; i++) {
         const int u = i < 0 ? z->layout.units : i;
-        if (u < z->layout.all) ZP_TRY(zp_update_unit(z, u, adamw));
+        if (u < z->layout.all) ZP_TRY(zp_update_unit(z, u, hyper));
     }
     zp_pool_forget(&z->parameters); /* gathered values are old now */
     return ZERO_OK;
@@ -3015,21 +3567,32 @@ static zp_run zp_run_at(const zero_ctx *z, const zp_tensor *t, size_t element, s
     return run;
 }
 
-/* Whether every rank has its own copy of this kind, or sees one. */
-static int zp_kind_whole(const zero_ctx *z, int u, zero_kind kind) {
-    if (kind == ZERO_PARAMETER) return zp_whole(&z->place[u]);
-    return !z->policy.shard_optimizer; /* stage 0: gradients are gathered, m and v are whole */
-}
+/* A kind of a tensor in memory: where it lies, how it is stored, and whether every rank has its own
+   copy, or sees one. */
+typedef struct zp_stored {
+    char *memory; /* of the run's first element; NULL: not on this rank */
+    zero_type type;
+    int whole;
+} zp_stored;
 
-static float *zp_kind_memory(const zero_ctx *z, zero_kind kind, const zp_run *run) {
-    const zp_place *at = &z->place[run->unit];
+static zp_stored zp_kind_stored(const zero_ctx *z, zero_kind kind, const zp_run *run) {
     const size_t begin =
         z->policy.shard_optimizer ? (size_t)z->comm.rank * z->layout.unit[run->unit].shard : 0;
-    if (kind == ZERO_PARAMETER) return zp_parameter(z, run->unit, run->at);
-    if (kind == ZERO_MOMENT_1) return z->m + at->state_at + (run->at - begin);
-    if (kind == ZERO_MOMENT_2) return z->v + at->state_at + (run->at - begin);
-    if (z->policy.shard_optimizer) return zp_gradient_shard(z, run->unit) + (run->at - begin);
-    return (float *)(z->gradient_region.base[z->comm.me] + at->gradient_at) + run->at;
+    const size_t state = z->place[run->unit].state_at + (run->at - begin);
+    const int parameter = kind == ZERO_PARAMETER || (kind == ZERO_MASTER && !z->master);
+    zp_stored s = {NULL, ZERO_F32, !z->policy.shard_optimizer};
+    if (parameter) s.whole = zp_whole(&z->place[run->unit]);
+    if (parameter) s.type = z->cfg.type;
+    if (kind == ZERO_GRADIENT) s.type = z->grad_type;
+    if (!s.whole && run->owner != z->comm.rank) return s;
+    if (parameter)
+        s.memory = zp_parameter(z, run->unit, run->at);
+    else if (kind == ZERO_GRADIENT)
+        s.memory = zp_gradient(z, run->unit, run->at);
+    else
+        s.memory =
+            (char *)((kind == ZERO_MASTER ? z->master : z->state[kind - ZERO_MOMENT_1]) + state);
+    return s;
 }
 
 /* Checks a range and waits until nothing moves any more. */
@@ -3042,6 +3605,8 @@ static zero_result zp_access_begin(zero_ctx *z, const char *name, zero_kind kind
     if (i < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
     if ((int)kind < 0 || kind >= ZERO_KIND_COUNT)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, no such kind", name, (int)kind);
+    if (kind == ZERO_MOMENT_2 && z->rule->states < 2)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: %s has one state array", name, z->rule->name);
     if (kind == ZERO_GRADIENT && z->phase != ZP_REDUCED)
         return zp_fail(z, ZERO_ERR_STATE,
                        "%s: gradients are there between zero_reduce and zero_step", name);
@@ -3054,31 +3619,76 @@ static zero_result zp_access_begin(zero_ctx *z, const char *name, zero_kind kind
     return zp_check(z, zp_stream_sync(&z->compute));
 }
 
+static zp_fetch_args zp_fetch_from(const zero_ctx *z, zero_kind kind, int reads) {
+    zp_fetch_args a;
+    memset(&a, 0, sizeof a);
+    a.control = kind == ZERO_GRADIENT ? z->control : NULL;
+    a.reads = reads;
+    return a;
+}
+
+/* Piece by piece through the staging buffer, where values are f32 and unscaled. */
 static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
-    const int whole = zp_kind_whole(z, run->unit, kind), mine = run->owner == z->comm.rank;
-    float *memory = whole || mine ? zp_kind_memory(z, kind, run) : NULL;
-    if (whole) {
-        if (out) ZP_DO(z, zp_copy(&z->compute, out, memory, run->numel * sizeof *out));
-        return ZERO_OK;
-    }
+    const zp_stored s = zp_kind_stored(z, kind, run);
+    zp_fetch_args a = zp_fetch_from(z, kind, 1);
+    float *stage = (float *)(void *)z->comm.stage.base[z->comm.me];
     for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
-        if (mine && out) ZP_DO(z, zp_copy(&z->compute, out + at, memory + at, n * sizeof *out));
-        float *data = mine ? memory + at : out ? out + at : NULL;
-        float *sink = data ? data : (float *)(z->comm.stage.base[z->comm.me]); /* not wanted here */
-        if (z->comm.nranks > 1)
-            ZP_DO(z, zp_comm_broadcast_piece(&z->comm, sink, n * sizeof *out, run->owner));
+        a.from = s.memory ? s.memory + at * zp_bytes(s.type) : NULL;
+        a.from_type = s.type;
+        a.to = stage;
+        if (a.from) ZP_DO(z, zp_fetch(&z->compute, &a, n));
+        if (!s.whole && z->comm.nranks > 1)
+            ZP_DO(z, zp_comm_broadcast_piece(&z->comm, s.memory || !out ? stage : out + at,
+                                             n * sizeof *out, run->owner));
+        if (out && s.memory) ZP_DO(z, zp_copy(&z->compute, out + at, stage, n * sizeof *out));
     }
     return ZERO_OK;
 }
 
+/* Stores values where this rank keeps this kind of them. */
+static zero_result zp_write_kind(zero_ctx *z, zero_kind kind, const zp_run *run,
+                                 const float *values) {
+    const zp_stored s = zp_kind_stored(z, kind, run);
+    const int parameter = kind == ZERO_PARAMETER || (kind == ZERO_MASTER && !z->master);
+    const int shared = parameter && z->place[run->unit].mapped && run->owner != z->comm.rank;
+    zp_fetch_args a = zp_fetch_from(z, kind, 0);
+    float *stage = (float *)(void *)z->comm.stage.base[z->comm.me];
+    for (size_t at = 0; at < run->numel && s.memory && !shared; at += ZP_STAGE_NUMEL) {
+        const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
+        ZP_DO(z, zp_copy(&z->compute, stage, values + at, n * sizeof *values));
+        a.from = stage;
+        a.to = s.memory + at * zp_bytes(s.type);
+        a.to_type = s.type;
+        ZP_DO(z, zp_fetch(&z->compute, &a, n));
+    }
+    return ZERO_OK;
+}
+
+/* All ranks give the same values, or learn here that they do not. */
+static zero_result zp_write_agree(zero_ctx *z, const char *name, size_t first, const float *values,
+                                  size_t count) {
+    uint64_t mine = 14695981039346656037u, his; /* FNV-1a, by words */
+    for (size_t i = 0; i < count; i++) mine = (mine ^ zp_bits(values[i])) * 1099511628211u;
+    ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, &mine, sizeof mine, z->comm.mail));
+    memcpy(&mine, z->comm.mail, sizeof mine);
+    for (int r = 1; r < z->comm.nranks; r++) {
+        memcpy(&his, z->comm.mail + (size_t)r * sizeof his, sizeof his);
+        if (his != mine)
+            return zp_fail(z, ZERO_ERR_MISMATCH,
+                           "%s, [%zu, %zu): rank %d gives other values than rank 0; nothing is "
+                           "written",
+                           name, first, first + count, r);
+    }
+    return ZERO_OK;
+}
+
+/* Weights are written in both their forms. */
 static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run,
                                 const float *values) {
-    const int whole = zp_kind_whole(z, run->unit, kind), mine = run->owner == z->comm.rank;
-    const int shared = kind == ZERO_PARAMETER && z->place[run->unit].mapped;
-    if (!mine && (!whole || shared)) return ZERO_OK;
-    return zp_check(
-        z, zp_copy(&z->compute, zp_kind_memory(z, kind, run), values, run->numel * sizeof *values));
+    const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
+    if (weights && z->master) ZP_TRY(zp_write_kind(z, ZERO_MASTER, run, values));
+    return zp_write_kind(z, weights ? ZERO_PARAMETER : kind, run, values);
 }
 
 /* =============================================================================================
@@ -3116,6 +3726,7 @@ zero_result zero_local_create(zero_local **local, int nranks, int shared) {
     }
     (*local)->nranks = nranks;
     (*local)->shared = shared != 0;
+    (*local)->maker = getpid();
     return ZERO_OK;
 }
 
@@ -3144,6 +3755,47 @@ static int zp_threads(int asked) {
 #endif
 }
 
+static zero_result zp_config_types(zero_ctx *z) {
+    zero_config *c = &z->cfg;
+    if ((int)c->type < 0 || c->type >= ZERO_TYPES)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "type is %d, no such type", (int)c->type);
+    if ((int)c->grads < 0 || c->grads > ZERO_GRAD_AS_TYPE)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "grads is %d, no such choice", (int)c->grads);
+    if ((int)c->optimizer < 0 || (int)c->optimizer >= ZP_RULES)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "optimizer is %d, expected 0..%d", (int)c->optimizer,
+                       ZP_RULES - 1);
+    if (c->no_master && c->type != ZERO_BF16)
+        return zp_fail(z, ZERO_ERR_ARGUMENT,
+                       "no_master is set: weights can do without an f32 copy in BF16 alone");
+    z->rule = &zp_rules[c->optimizer];
+    return ZERO_OK;
+}
+
+static zero_result zp_config_scaler(zero_ctx *z) {
+    zero_scaler *s = &z->cfg.scaler;
+    if (!zp_finite((double)s->fixed) || s->fixed < 0 || !zp_finite((double)s->initial)
+        || s->initial < 0 || !zp_finite((double)s->minimum) || s->minimum < 0 || s->window < 0
+        || s->hysteresis < 0)
+        return zp_fail(
+            z, ZERO_ERR_ARGUMENT,
+            "scaler: fixed %g, initial %g, minimum %g, window %d, hysteresis %d: expected "
+            "finite numbers, none below 0",
+            (double)s->fixed, (double)s->initial, (double)s->minimum, s->window, s->hysteresis);
+    if (s->fixed == 0 && z->cfg.type != ZERO_F16) s->fixed = 1;
+    if (s->initial == 0) s->initial = 65536;
+    if (s->minimum == 0) s->minimum = 1;
+    if (s->window == 0) s->window = 1000;
+    if (s->hysteresis == 0) s->hysteresis = 2;
+    if (s->fixed == 0 && s->initial < s->minimum)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "scaler: initial %g is below minimum %g",
+                       (double)s->initial, (double)s->minimum);
+    if (s->fixed == 0 && z->cfg.no_overflow_check)
+        return zp_fail(z, ZERO_ERR_ARGUMENT,
+                       "no_overflow_check is set, but a dynamic loss scale lives on overflows");
+    z->report.scale = s->fixed != 0 ? s->fixed : s->initial; /* may be asked before zero_build */
+    return ZERO_OK;
+}
+
 static zero_result zp_config_check(zero_ctx *z) {
     zero_config *c = &z->cfg;
     if (c->stage < 0 || c->stage > 3)
@@ -3164,8 +3816,13 @@ static zero_result zp_config_check(zero_ctx *z) {
         return zp_fail(z, ZERO_ERR_ARGUMENT, "threads is %d, expected 0 or more", c->threads);
     if (!(c->timeout_s >= 0))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "timeout_s is %g, expected 0 or more", c->timeout_s);
+    ZP_TRY(zp_config_types(z));
+    ZP_TRY(zp_config_scaler(z));
     z->policy = zp_policies[c->stage];
     if (!c->micro_steps) c->micro_steps = 1;
+    if (c->grads == ZERO_GRAD_AUTO)
+        c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
+    z->grad_type = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
     if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = z->policy.accumulation;
     c->prefetch = c->prefetch == ZERO_NONE ? 0 : c->prefetch ? c->prefetch : 1;
     if (c->timeout_s == 0) c->timeout_s = ZP_TIMEOUT_S;
@@ -3217,7 +3874,7 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     if (d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: flags %d, unknown bits", d->name,
                        d->flags);
-    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
+    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1 && z->grad_type == ZERO_F32
         && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL)
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place "
@@ -3253,6 +3910,23 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc) {
     t->desc.name = name;
     if (!t->desc.layers) t->desc.layers = 1;
     if (!t->desc.uses) t->desc.uses = 1;
+    t->lr_factor = t->decay_factor = 1;
+    return ZERO_OK;
+}
+
+static int zp_not_below(float x) { return x >= 0 && zp_finite((double)x); }
+
+zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, float decay_factor) {
+    ZP_ENTER(z, "zero_tensor_group");
+    const int t = name ? zp_tensor_find(z, name) : -1;
+    if (z->phase != ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "groups are made before zero_build");
+    if (t < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
+    if (!zp_not_below(lr_factor) || !zp_not_below(decay_factor))
+        return zp_fail(z, ZERO_ERR_ARGUMENT,
+                       "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more", name,
+                       (double)lr_factor, (double)decay_factor);
+    z->tensors[t].lr_factor = lr_factor;
+    z->tensors[t].decay_factor = decay_factor;
     return ZERO_OK;
 }
 
@@ -3281,8 +3955,7 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
                                                                 : 1;
     plan->gathers = z->gathers[unit];
     plan->resident = zp_whole(&z->place[unit]);
-    plan->sent_bytes = (size_t)(plan->reductions + plan->gathers) * (size_t)(z->comm.nranks - 1)
-                       * x->shard * sizeof(float);
+    plan->sent_bytes = zp_plan_sent(z, unit);
     return ZERO_OK;
 }
 
@@ -3315,6 +3988,7 @@ zero_result zero_build(zero_ctx *z) {
     } /* the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z, parameter_bytes, gradient_bytes));
     z->sharded = zp_plan_sharded(z, z->cfg.micro_steps);
+    z->collects = zp_plan_collects(z);
     z->phase = ZP_IDLE;
     return ZERO_OK;
 }
@@ -3341,8 +4015,9 @@ void zero_destroy(zero_ctx *z) {
         zp_region_close(&z->parameter_region, z->comm.n, z->comm.me);
         zp_region_close(&z->gradient_region, z->comm.n, z->comm.me);
     }
-    zp_device_free(z->m);
-    zp_device_free(z->v);
+    for (int i = 0; i < ZP_STATES; i++) zp_device_free(z->state[i]);
+    zp_device_free(z->master);
+    zp_device_free(z->sums);
     zp_device_free(z->partial);
     zp_device_free(z->verdict);
     zp_device_free(z->verdicts);
@@ -3559,9 +4234,18 @@ zero_result zero_pass_end(zero_ctx *z) {
     return zp_gradients_finish(z);
 }
 
-float zero_loss_scale(const zero_ctx *z) {
-    (void)z;
-    return 1.0f;
+/* Waits for the agreement and brings it to the host. SYNC. */
+static zero_result zp_report(zero_ctx *z) {
+    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
+    ZP_DO(z, zp_copy(&z->compute, &z->report, z->control, sizeof z->report));
+    return zp_check(z, zp_stream_sync(&z->compute));
+}
+
+/* A dynamic scale is known once the last step's verdict is. */
+float zero_loss_scale(zero_ctx *z) {
+    z->scale_asked = 1;
+    if (z->cfg.scaler.fixed == 0 && z->stepped && z->phase != ZP_NEW) (void)zp_report(z);
+    return z->report.scale;
 }
 
 /* ---- a step ---- */
@@ -3571,6 +4255,11 @@ zero_result zero_reduce(zero_ctx *z) {
     if (z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps)
         return zp_fail(z, ZERO_ERR_STATE, "the %d micro-steps of the step are not complete",
                        z->micro_steps);
+    if (!z->scale_asked && z->cfg.scaler.fixed != 1)
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "the loss scale was not asked for: the loss must be multiplied by "
+                       "zero_loss_scale before backward");
+    z->scale_asked = 0;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zp_judge_args judge = {z->control, z->verdicts, z->comm.nranks};
     ZP_DO(z, zp_comm_verdicts(&z->comm, s, z->verdict, z->verdicts));
@@ -3580,37 +4269,32 @@ zero_result zero_reduce(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Waits for the agreement and brings it to the host. SYNC. */
-static zero_result zp_report(zero_ctx *z) {
-    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
-    ZP_DO(z, zp_copy(&z->compute, &z->report, z->control, sizeof z->report));
-    return zp_check(z, zp_stream_sync(&z->compute));
-}
-
 zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_ENTER(z, "zero_norm");
     if (z->phase != ZP_REDUCED)
         return zp_fail(z, ZERO_ERR_STATE, "the norm is there between zero_reduce and zero_step");
     if (!norm) return zp_fail(z, ZERO_ERR_ARGUMENT, "norm is NULL");
     ZP_TRY(zp_report(z));
-    *norm = sqrt(z->report.sumsq);
+    *norm = sqrt(z->report.sumsq) / (double)z->report.scale;
     return ZERO_OK;
 }
 
-zero_result zero_step(zero_ctx *z, const zero_adamw *adamw) {
+zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step");
     if (z->phase != ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "zero_reduce comes first");
-    if (!adamw || !(adamw->beta1 >= 0 && adamw->beta1 < 1)
-        || !(adamw->beta2 >= 0 && adamw->beta2 < 1) || !(adamw->eps >= 0) || !(adamw->max_norm >= 0)
-        || !(adamw->lr >= 0) || !(adamw->weight_decay >= 0))
+    if (!h) return zp_fail(z, ZERO_ERR_ARGUMENT, "hyper is NULL");
+    if (!zp_not_below(h->lr) || !zp_not_below(h->beta1) || h->beta1 >= 1 || !zp_not_below(h->beta2)
+        || h->beta2 >= 1 || !zp_not_below(h->eps) || !(h->max_norm >= 0)
+        || !zp_not_below(h->weight_decay))
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected "
                        "none below 0, betas below 1",
-                       adamw ? (double)adamw->lr : 0, adamw ? (double)adamw->beta1 : 0,
-                       adamw ? (double)adamw->beta2 : 0, adamw ? (double)adamw->eps : 0,
-                       adamw ? (double)adamw->weight_decay : 0,
-                       adamw ? (double)adamw->max_norm : 0);
-    zp_decide_args decide = {z->control, *adamw, !z->cfg.no_overflow_check};
+                       (double)h->lr, (double)h->beta1, (double)h->beta2, (double)h->eps,
+                       (double)h->weight_decay, (double)h->max_norm);
+    if (h->eps == 0 && (z->cfg.optimizer == ZERO_ADAMW || z->cfg.optimizer == ZERO_ADAM))
+        return zp_fail(z, ZERO_ERR_ARGUMENT,
+                       "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+    zp_decide_args decide = {z->control, *h, z->cfg.scaler, !z->cfg.no_overflow_check, 0};
     if (z->looked) { /* rare: the update waits until nobody reads what it changes */
         ZP_DO(z, zp_stream_sync(&z->compute));
         ZP_DO(z, zp_comm_barrier(&z->comm));
@@ -3618,10 +4302,38 @@ zero_result zero_step(zero_ctx *z, const zero_adamw *adamw) {
     }
     ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
     ZP_DO(z, zp_decide(&z->compute, &decide, 1));
-    ZP_TRY(zp_update_all(z, adamw));
+    ZP_TRY(zp_update_all(z, h));
     z->stepped = 1;
     z->phase = ZP_IDLE;
     return ZERO_OK;
+}
+
+zero_result zero_skip_step(zero_ctx *z) {
+    zp_decide_args decide;
+    ZP_ENTER(z, "zero_skip_step");
+    if (z->phase != ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "zero_reduce comes first");
+    memset(&decide, 0, sizeof decide);
+    decide.control = z->control;
+    decide.scaler = z->cfg.scaler;
+    decide.drop = 1;
+    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
+    ZP_DO(z, zp_decide(&z->compute, &decide, 1));
+    z->stepped = 1;
+    z->phase = ZP_IDLE;
+    return ZERO_OK;
+}
+
+/* Names the first bad element. */
+static void zp_report_bad(const zero_ctx *z, const zp_control *c, zero_step_report *report) {
+    const zp_unit *x = &z->layout.unit[(int)c->bad_unit];
+    const size_t at = (size_t)c->bad_offset;
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &z->layout.members[x->first_member + i];
+        if (at < m->at || at >= m->at + m->numel) continue;
+        report->bad_tensor = z->tensors[m->tensor].desc.name;
+        report->bad_index = at - m->at + (m->layer > 0 ? (size_t)m->layer * m->numel : 0);
+        report->bad_rank = (int)c->bad_rank;
+    }
 }
 
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
@@ -3634,21 +4346,16 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     const zp_control *c = &z->report;
     memset(report, 0, sizeof *report);
     report->stepped = !c->skip;
-    report->norm = sqrt(c->sumsq);
-    report->loss_scale = 1.0f;
+    report->norm = sqrt(c->sumsq) / (double)c->used_scale;
+    report->loss_scale = c->used_scale;
+    report->next_loss_scale = c->scale;
     report->steps = c->steps;
     report->skipped = c->skipped;
-    if (!c->skip || c->bad_unit < 0) return ZERO_OK;
-    const zp_unit *x = &z->layout.unit[(int)c->bad_unit];
-    for (int i = 0; i < x->members; i++) {
-        const zp_member *m = &z->layout.members[x->first_member + i];
-        const size_t at = (size_t)c->bad_offset;
-        if (at < m->at || at >= m->at + m->numel) continue;
-        report->bad_tensor = z->tensors[m->tensor].desc.name;
-        report->bad_index = at - m->at + (m->layer > 0 ? (size_t)m->layer * m->numel : 0);
-        report->bad_rank = (int)c->bad_rank;
-    }
-    return ZERO_OK;
+    if (c->bad_unit >= 0) zp_report_bad(z, c, report);
+    if (!c->at_floor) return ZERO_OK;
+    return zp_fail(z, ZERO_ERR_SCALE,
+                   "tensor %s, element %zu, overflows at the smallest loss scale, %g",
+                   report->bad_tensor, report->bad_index, (double)c->used_scale);
 }
 
 /* ---- tensors by name ---- */
@@ -3673,15 +4380,34 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     ZP_ENTER(z, "zero_write_tensor");
     ZP_TRY(zp_access_begin(z, name, kind, first, count, &t));
     if (!values && count) return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: values is NULL", name);
-    ZP_DO(z, zp_comm_barrier(&z->comm)); /* no peer reads the old values any more */
+    ZP_TRY(zp_write_agree(z, name, first, values, count)); /* nor does a peer read the old ones */
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
         ZP_TRY(zp_write_run(z, kind, &run, values + done));
         done += run.numel;
     }
-    if (kind == ZERO_PARAMETER) zp_pool_forget(&z->parameters);
+    if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) zp_pool_forget(&z->parameters);
     ZP_DO(z, zp_stream_sync(&z->compute));
     return zp_check(z, zp_comm_barrier(&z->comm));
+}
+
+/* ---- numbers ---- */
+
+size_t zero_type_bytes(zero_type type) { return zp_bytes(type); }
+
+void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n) {
+    if (to_type == from_type) {
+        if (n) memmove(to, from, n * zp_bytes(to_type));
+        return;
+    }
+#ifdef __CUDACC__ /* host memory: no vectors here */
+    for (size_t i = 0; i < n; i++) zp_store(to, to_type, i, zp_load(from, from_type, i));
+#else
+    if (from_type == ZERO_F32)
+        zp_narrow(to, to_type, (const float *)from, n);
+    else
+        zp_widen((float *)to, from, from_type, n);
+#endif
 }
 
 /* ---- small collectives ---- */

@@ -31,17 +31,26 @@
            zero_backward_begin(z, 0, NULL, &grads); ... lookup ... zero_backward_end(z, 0);
            zero_pass_end(z);
            zero_reduce(z);
-           zero_adamw adamw = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
-           zero_step(z, &adamw);
+           zero_hyper hyper = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+           zero_step(z, &hyper);
        }
        zero_destroy(z);
 
-   STAGES, and the bytes that a rank keeps in f32 (P parameters, N ranks)
-       0  everything on every rank (DDP)                 16P
-       1  optimizer state sharded                         8P +  8P/N
-       2  and gradients                                   4P + 12P/N
-       3  and parameters                                       16P/N
-     Working buffers come on top; zero_query_plan tells them before anything is allocated.
+   STAGES, and the bytes that a rank keeps (P parameters, N ranks, AdamW)
+                                             16 bit, f32 master   f32            bf16, no master
+       0  everything on every rank (DDP)     16P                  16P            12P
+       1  optimizer state sharded             4P + 12P/N           8P +  8P/N     4P +  8P/N
+       2  and gradients                       2P + 14P/N           4P + 12P/N     2P + 10P/N
+       3  and parameters                           16P/N                16P/N          12P/N
+     Working buffers come on top, and the f32 accumulator where 16-bit gradients accumulate;
+     zero_query_plan tells them before anything is allocated.
+
+   TYPES
+     cfg.type says what parameters are stored in, and cfg.grads what backward adds its gradients to;
+     16-bit values are uint16_t to C. Moments and master weights are f32 and sharded. The mean
+     gradient is summed in f32 in rank order, times 1/N, and rounded once, to the gradients' type.
+     F16 needs loss scaling (LOSS SCALE below); a step whose gradient is not finite is skipped on
+     every rank, in every type.
 
    WORDS
      rank, nranks   one of the processes or threads that train together, and their number N
@@ -49,7 +58,8 @@
      shard          the N-th part of a unit that one rank owns; all equal, the last one padded
      bucket         units whose reductions are issued together
      pass           one forward, or one forward and its backward, over one micro-batch
-     micro-step     a training pass; a step has 1 or more of them (gradient accumulation)
+     micro-step     a training pass; a step has 1 or more of them, whose gradients are added up:
+                    divide the loss by their number
      resident       kept whole on every rank for as long as the context lives
 
    OWNERSHIP
@@ -93,6 +103,7 @@ extern "C" {
     X(ZERO_ERR_PEER, "another rank failed or is gone")                                             \
     X(ZERO_ERR_TIMEOUT, "another rank did not arrive in time")                                     \
     X(ZERO_ERR_COMM, "the communication library reported an error")                                \
+    X(ZERO_ERR_SCALE, "gradients overflow at the smallest loss scale")                             \
     X(ZERO_ERR_UNSUPPORTED, "not supported by this build")
 
 #define ZERO_RESULT_ENUM(name, sentence) name,
@@ -140,6 +151,38 @@ typedef enum zero_accumulation {
     ZERO_ACCUMULATE_SHARDED   /* reduced every micro-step into this rank's shard */
 } zero_accumulation;
 
+/* How a number is stored: IEEE f32 and f16 (binary16), and bf16, the upper half of an f32. */
+typedef enum zero_type { ZERO_F32 = 0, ZERO_BF16, ZERO_F16, ZERO_TYPES } zero_type;
+
+/* What backward adds its gradients to, and what is sent. */
+typedef enum zero_grad_type {
+    ZERO_GRAD_AUTO = 0, /* AS_TYPE, but F32 where micro-steps accumulate */
+    ZERO_GRAD_F32,
+    ZERO_GRAD_AS_TYPE /* zero_config.type; several micro-steps are added up in f32 all the same */
+} zero_grad_type;
+
+/* The update rules; their formulas are at zero_hyper. */
+typedef enum zero_optimizer {
+    ZERO_ADAMW = 0, /* decoupled weight decay */
+    ZERO_ADAM,      /* weight decay added to the gradient (L2) */
+    ZERO_SGD,       /* with momentum */
+    ZERO_NESTEROV,  /* SGD with Nesterov's momentum */
+    ZERO_LION,
+    ZERO_OPTIMIZER_OWN /* the first of your own: see ADDING AN OPTIMIZER in zero_plugin.cu */
+} zero_optimizer;
+
+/* Dynamic loss scaling, by DeepSpeed's rules: an overflow uses up one of `hysteresis` and from then
+   on halves the scale; `window` steps without one (window + 1 after the start or an overflow)
+   double it and restore the hysteresis. Zeros are the defaults. */
+typedef struct zero_scaler {
+    float fixed;    /* a scale that never changes; 0: dynamic for F16, 1 for other types */
+    float initial;  /* first dynamic scale; 0: 65536 */
+    float minimum;  /* an overflow at this scale is ZERO_ERR_SCALE; 0: 1 */
+    int window;     /* 0: 1000 */
+    int hysteresis; /* 0: 2 */
+    int consecutive_hysteresis; /* every good step restores the hysteresis */
+} zero_scaler;
+
 typedef enum zero_log_level { ZERO_LOG_INFO = 0, ZERO_LOG_WARNING, ZERO_LOG_ERROR } zero_log_level;
 typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *sentence);
 
@@ -150,21 +193,28 @@ typedef struct zero_config {
     int stage;                      /* 0..3 */
     int micro_steps;                /* most micro-steps of a step; 0: 1 */
     zero_accumulation accumulation; /* where micro-steps accumulate */
-    int prefetch;                   /* stage 3: units gathered ahead; 0: 1, ZERO_NONE: 0 */
-    size_t bucket_numel;            /* elements reduced together, at least the largest unit that
-                                       shares a buffer; 0: exactly that unit */
-    int64_t persistence_numel;      /* stage 3: a unit whose tensors all have at most this many
-                                       elements stays resident; 0: units of 1-D tensors only;
-                                       ZERO_NONE: none */
-    int no_overlap;                 /* communicate on the calling thread, at once */
-    int no_overflow_check;          /* step even on a gradient that is not finite; clipping needs a
-                                       finite norm, so max_norm > 0 checks all the same */
-    int no_mapping;                 /* stage 3, LOCAL: gather by copy, also where peers' shards
-                                       could be seen in place */
-    int threads;                    /* CPU: OpenMP threads of this rank; 0: as OpenMP says */
-    double timeout_s;               /* longest wait for a peer in a collective; 0: 600 */
-    zero_log_fn log;                /* gets every error's sentence; NULL: none is wanted */
-    void *log_user;                 /* passed to log; borrowed until zero_destroy */
+    zero_type type;                 /* of parameters */
+    zero_grad_type grads;           /* of gradients */
+    int no_master;                  /* BF16: no f32 master weights; the update is rounded to bf16
+                                       stochastically, by (seed, step, tensor, element) alone */
+    uint64_t seed;                  /* of that rounding */
+    zero_optimizer optimizer;
+    zero_scaler scaler;
+    int prefetch;              /* stage 3: units gathered ahead; 0: 1, ZERO_NONE: 0 */
+    size_t bucket_numel;       /* elements reduced together, at least the largest unit that
+                                  shares a buffer; 0: exactly that unit */
+    int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many
+                                  elements stays resident; 0: units of 1-D tensors only;
+                                  ZERO_NONE: none */
+    int no_overlap;            /* communicate on the calling thread, at once */
+    int no_overflow_check;     /* step even on a gradient that is not finite; clipping needs a
+                                  finite norm, so max_norm > 0 checks all the same */
+    int no_mapping;            /* stage 3, LOCAL: gather by copy, also where peers' shards
+                                  could be seen in place */
+    int threads;               /* CPU: OpenMP threads of this rank; 0: as OpenMP says */
+    double timeout_s;          /* longest wait for a peer in a collective; 0: 600 */
+    zero_log_fn log;           /* gets every error's sentence; NULL: none is wanted */
+    void *log_user;            /* passed to log; borrowed until zero_destroy */
 } zero_config;
 
 /* ---- tensors ------------------------------------------------------------------------------- */
@@ -193,10 +243,13 @@ typedef struct zero_tensor_desc {
 
 /* What a tensor has on the device, for access by name. */
 typedef enum zero_kind {
-    ZERO_PARAMETER = 0,
-    ZERO_GRADIENT, /* between zero_reduce and zero_step: the mean over ranks, unscaled */
-    ZERO_MOMENT_1, /* AdamW's m */
-    ZERO_MOMENT_2, /* AdamW's v */
+    ZERO_PARAMETER = 0, /* as stored; writing it writes the master weight as well */
+    ZERO_GRADIENT, /* between zero_reduce and zero_step: unscaled; the mean over ranks of the sum
+                      over micro-steps (so divide the loss by their number) */
+    ZERO_MOMENT_1, /* the optimizer's first state array: Adam's m, the momentum of SGD and Lion */
+    ZERO_MOMENT_2, /* its second: Adam's v */
+    ZERO_MASTER,   /* the f32 master weight; where there is none, the parameter. Writing it writes
+                      the parameter, rounded to nearest */
     ZERO_KIND_COUNT
 } zero_kind;
 
@@ -208,10 +261,11 @@ typedef struct zero_plan {
     size_t padded_numel;         /* with alignment and padding to equal shards */
     size_t param_bytes;          /* the stage table's share of parameters, padding included */
     size_t grad_bytes;           /* of gradients */
-    size_t optimizer_bytes;      /* of m and v */
+    size_t optimizer_bytes;      /* of optimizer state and master weights */
     size_t buffer_bytes;         /* gathered units, gradients on their way, staging, accumulators */
     size_t formula_bytes;        /* the stage table, from numel alone */
     size_t buffer_ceiling_bytes; /* design limit of buffer_bytes less accumulators */
+    size_t accumulator_bytes;    /* the part of buffer_bytes where micro-steps add up */
     size_t sent_bytes;         /* per step with micro_steps micro-steps, padding included; per rank;
                                   (N-1)/N of each unit per reduction and per gather */
     size_t formula_sent_bytes; /* the same from numel alone, without padding */
@@ -254,6 +308,10 @@ zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *c
 /* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
    MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
+
+/* Parameter groups: the tensor's learning rate and weight decay are these times the step's (1 and 1
+   without this call). Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
+zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, float decay_factor);
 
 /* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
    peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
@@ -321,28 +379,40 @@ zero_result zero_backward_end(zero_ctx *z, int unit);
    descending order, missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
 zero_result zero_pass_end(zero_ctx *z);
 
-/* What the loss must be multiplied by before backward; 1 in f32. */
-float zero_loss_scale(const zero_ctx *z);
+/* LOSS SCALE: what the loss must be multiplied by before every backward of the coming step; the
+   update divides by the same. 1 unless the type is F16 or cfg.scaler says otherwise. SYNC where the
+   scale is dynamic: waits for the last step's verdict. */
+float zero_loss_scale(zero_ctx *z);
 
 /* ---- a step -------------------------------------------------------------------------------- */
 
-/* Decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2):
-     m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
-     p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p)
-   with t the number of steps taken, this one included, and g the mean gradient times
-   min(1, max_norm / (norm + 1e-6)). */
-typedef struct zero_adamw {
-    float lr, beta1, beta2, eps, weight_decay;
+/* What the update does, with g the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)),
+   t the number of steps taken, this one included, and lr, weight_decay times the tensor's factors:
+     ADAMW  Loshchilov and Hutter 2019, algorithm 2:
+              m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
+              p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p)
+     ADAM   Kingma and Ba 2015: the same with g + weight_decay p for g, and no decay at the end
+     SGD    Sutskever et al. 2013, as PyTorch writes it: g = g + weight_decay p,
+              m = g at the first step, then beta1 m + g,  p = p - lr m
+     NESTEROV  the same with p = p - lr (g + beta1 m)
+     LION   Chen et al. 2023, algorithm 2: c = beta1 m + (1 - beta1) g,
+              p = p - lr (sign(c) + weight_decay p),  m = beta2 m + (1 - beta2) g */
+typedef struct zero_hyper {
+    float lr;
+    float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are not looked at;
+                                ADAMW, ADAM: eps must not be 0 */
+    float weight_decay;
     float max_norm; /* global 2-norm to clip to; 0: no clipping */
-} zero_adamw;
+} zero_hyper;
 
 typedef struct zero_step_report {
-    int stepped;            /* 0: skipped, since a gradient was not finite */
-    double norm;            /* 2-norm of the mean gradient, before clipping */
+    int stepped;            /* 0: skipped: a gradient was not finite, or by zero_skip_step */
+    double norm;            /* 2-norm of the mean gradient, unscaled, before clipping */
     float loss_scale;       /* that this gradient was divided by */
+    float next_loss_scale;  /* that the next one will be */
     int64_t steps, skipped; /* so far */
-    const char *bad_tensor; /* skipped: the first tensor that is not finite, in unit order; owned
-                               by ctx. NULL otherwise */
+    const char *bad_tensor; /* the first tensor whose gradient is not finite, in unit order; owned
+                               by ctx. NULL: all are */
     size_t bad_index;       /* its element, over all layers */
     int bad_rank;           /* the rank that owns that element */
 } zero_step_report;
@@ -357,25 +427,43 @@ zero_result zero_reduce(zero_ctx *z);
 zero_result zero_norm(zero_ctx *z, double *norm);
 
 /* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not
-   finite (unless no_overflow_check). COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
-zero_result zero_step(zero_ctx *z, const zero_adamw *adamw);
+   finite (unless no_overflow_check): weights, moments and the count of steps stay as they are.
+   COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
+zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
 
-/* What the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced already) and
-   the sticky ones. */
+/* Instead of zero_step: drops the gradient and counts the step as skipped; nothing else changes.
+   For hosts with rules of their own, as on a norm far from the usual. The same on all ranks.
+   Errors: STATE and the sticky ones. */
+zero_result zero_skip_step(zero_ctx *z);
+
+/* What the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced already),
+   SCALE (it was skipped at the smallest loss scale; the report is there, nothing is lost, the next
+   step may be tried) and the sticky ones. */
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 
 /* ---- tensors by name, between passes ------------------------------------------------------- */
 
 /* Elements [first, first + count) of all layers of a tensor, type-major [layers, numel], at any
    stage. read: every rank takes part; `out` (count floats, caller's) may be NULL where the values
-   are not wanted. write: every rank gives the same values; each stores what it owns. Nothing is
-   ever gathered whole: both stream through a fixed buffer. A gradient that is written changes the
-   update, not the norm, which is that of zero_reduce. COLLECTIVE, SYNC. Errors: ARGUMENT (no
-   such tensor, kind or range), STATE (inside a pass; GRADIENT outside reduce..step). */
+   are not wanted. write: every rank gives the same values (else MISMATCH, and nothing is written);
+   each stores what it owns. Nothing is ever gathered whole: both stream through a fixed buffer.
+   Values are f32, whatever the type. A gradient that is written changes the update, not the norm,
+   which is that of zero_reduce. COLLECTIVE, SYNC. Errors: ARGUMENT (no such tensor, kind or range),
+   STATE (inside a pass; GRADIENT outside reduce..step). */
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out);
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values);
+
+/* ---- numbers ------------------------------------------------------------------------------- */
+
+/* Converts n numbers in host memory, rounding to nearest, ties to even; f32 that are too large
+   become infinities, NaN stay NaN. One of the two types is F32, or both are the same. The same bits
+   with the processor's own instructions and without. */
+void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
+
+/* Bytes of one number: 4 or 2. */
+size_t zero_type_bytes(zero_type type);
 
 /* ---- small collectives that every host needs ----------------------------------------------- */
 

@@ -1,6 +1,6 @@
-/* host.h - a made-up host: any list of tensors, walked as a trainer would walk its layers, with
-   gradients that are a function of (step, micro-step, rank, tensor, element); and the same training
-   without any sharding, as the reference. */
+/* host.h - a made-up host: any list of tensors of any type, walked as a trainer would walk its
+   layers, with gradients that are a function of (step, micro-step, rank, tensor, element); and the
+   same training without any sharding, as the reference. */
 #ifndef TEST_HOST_H
 #define TEST_HOST_H
 
@@ -23,22 +23,56 @@ typedef struct host_spec {
     int recompute;   /* a forward inside every backward */
     int silent_unit; /* no backward reaches this unit; -1: all are reached */
     int evaluate;    /* an evaluation pass between steps */
-    zero_adamw adamw;
+    int groups;      /* every tensor has factors of its own (host_factor) */
+    zero_hyper adamw;
     zero_config cfg;
     /* spoils gradients of tensor t from element `first` on, after backward wrote them; may be NULL
      */
-    void (*poison)(struct host_run *h, int t, size_t first, float *g);
+    void (*poison)(struct host_run *h, int t, size_t first, void *g);
 } host_spec;
 
 typedef struct host_pointers {
-    float *field[HOST_TENSORS];
+    char *field[HOST_TENSORS];
 } host_pointers;
 
 /* Whole copies, type-major, and plain AdamW on them. */
 typedef struct host_reference {
-    float *p[HOST_TENSORS], *m[HOST_TENSORS], *v[HOST_TENSORS], *g[HOST_TENSORS];
+    float *master[HOST_TENSORS], *p[HOST_TENSORS]; /* p: as stored */
+    float *m[HOST_TENSORS], *v[HOST_TENSORS];
+    float *g[HOST_TENSORS]; /* mean gradients, unscaled */
     int64_t steps;
 } host_reference;
+
+static float host_get(const void *memory, zero_type type, size_t i) {
+    float x;
+    zero_convert(&x, ZERO_F32, (const char *)memory + i * zero_type_bytes(type), type, 1);
+    return x;
+}
+static void host_put(void *memory, zero_type type, size_t i, float x) {
+    zero_convert((char *)memory + i * zero_type_bytes(type), type, &x, ZERO_F32, 1);
+}
+static float host_round(zero_type type, float x) {
+    char stored[4];
+    host_put(stored, type, 0, x);
+    return host_get(stored, type, 0);
+}
+static zero_type host_grad_type(const host_spec *s) {
+    const int wide =
+        s->cfg.grads == ZERO_GRAD_F32 || (s->cfg.grads == ZERO_GRAD_AUTO && s->micro_steps > 1);
+    return wide ? ZERO_F32 : s->cfg.type;
+}
+/* Of the reference: a scale that stays where it begins. */
+static float host_scale(const host_spec *s) {
+    const zero_scaler *c = &s->cfg.scaler;
+    if (c->fixed != 0 || s->cfg.type != ZERO_F16) return c->fixed != 0 ? c->fixed : 1.0f;
+    return c->initial != 0 ? c->initial : 65536.0f;
+}
+
+/* Of a tensor's learning rate (what 0) and weight decay (what 1). */
+static float host_factor(const host_spec *s, int t, int what) {
+    static const float factor[2][4] = {{1, 0.5f, 2, 0}, {0, 2, 0.5f, 1}};
+    return s->groups ? factor[what][t % 4] : 1.0f;
+}
 
 static size_t host_numel(const host_spec *s, int t) {
     return s->desc[t].numel * (size_t)(s->desc[t].layers ? s->desc[t].layers : 1);
@@ -67,7 +101,7 @@ static int host_uses(const host_spec *s, int unit) {
     return uses;
 }
 
-static void host_reference_open(host_reference *r, const host_spec *s) {
+__attribute__((unused)) static void host_reference_open(host_reference *r, const host_spec *s) {
     memset(r, 0, sizeof *r);
     for (int t = 0; t < s->ntensors; t++) {
         const size_t n = host_numel(s, t);
@@ -75,15 +109,20 @@ static void host_reference_open(host_reference *r, const host_spec *s) {
         r->m[t] = (float *)calloc(n, sizeof(float));
         r->v[t] = (float *)calloc(n, sizeof(float));
         r->g[t] = (float *)calloc(n, sizeof(float));
-        for (size_t i = 0; i < n; i++) r->p[t][i] = host_value(s, 0, 0, 0, 0, t, i);
+        r->master[t] = (float *)calloc(n, sizeof(float));
+        for (size_t i = 0; i < n; i++) {
+            r->master[t][i] = host_value(s, 0, 0, 0, 0, t, i);
+            r->p[t][i] = host_round(s->cfg.type, r->master[t][i]);
+        }
     }
 }
-static void host_reference_close(host_reference *r, const host_spec *s) {
+__attribute__((unused)) static void host_reference_close(host_reference *r, const host_spec *s) {
     for (int t = 0; t < s->ntensors; t++) {
         free(r->p[t]);
         free(r->m[t]);
         free(r->v[t]);
         free(r->g[t]);
+        free(r->master[t]);
     }
 }
 
@@ -91,13 +130,13 @@ static int host_unit_of(const host_spec *s, int t, size_t i) {
     return s->desc[t].unit + (int)(i / s->desc[t].numel);
 }
 
-/* Adds one micro-step's gradient of one rank, use by use. */
+/* Adds one micro-step's gradient of one rank, use by use, where backward would. */
 static float host_gradient(const host_spec *s, float sum, int step, int micro, int rank, int t,
                            size_t i) {
     if (host_unit_of(s, t, i) == s->silent_unit) return sum;
-    const float g = host_value(s, 1, step, micro, rank, t, i);
+    const float g = host_scale(s) * host_value(s, 1, step, micro, rank, t, i);
     const int uses = s->desc[t].flags & ZERO_KEEP ? 1 : host_uses(s, host_unit_of(s, t, i));
-    for (int k = 0; k < uses; k++) sum += g;
+    for (int k = 0; k < uses; k++) sum = host_round(host_grad_type(s), sum + g);
     return sum;
 }
 
@@ -113,37 +152,54 @@ static float host_sum(const host_spec *s, const float *by_rank) {
     return total;
 }
 
+/* Scaled, as it is stored after reduction. */
 static float host_mean_gradient(const host_spec *s, int sharded, int step, int t, size_t i) {
     float local[64], acc = 0;
     const float scale = 1.0f / (float)s->nranks;
+    const zero_type type = host_grad_type(s);
+    const int collects = !sharded && type != ZERO_F32;
     memset(local, 0, sizeof local);
     for (int micro = 0; micro < s->micro_steps; micro++) {
-        for (int r = 0; r < s->nranks; r++)
-            local[r] = host_gradient(s, sharded ? 0 : local[r], step, micro, r, t, i);
+        for (int r = 0; r < s->nranks; r++) {
+            const float g =
+                host_gradient(s, sharded || collects ? 0 : local[r], step, micro, r, t, i);
+            local[r] = collects && micro ? local[r] + g : g;
+        }
         if (sharded) acc = micro ? acc + scale * host_sum(s, local) : scale * host_sum(s, local);
     }
-    return sharded ? acc : scale * host_sum(s, local);
+    if (sharded) return host_round(type, acc);
+    for (int r = 0; r < s->nranks; r++) local[r] = host_round(type, local[r]);
+    return host_round(type, scale * host_sum(s, local));
 }
 
-/* AdamW as the header states it, in f32; corrections in f64. */
-static void host_reference_step(host_reference *r, const host_spec *s, int sharded, int step,
-                                float factor) {
-    const zero_adamw *a = &s->adamw;
+#if defined(__FMA__)
+#define HOST_FMA(a, b, c) fmaf(a, b, c)
+#else
+#define HOST_FMA(a, b, c) ((a) * (b) + (c))
+#endif
+
+/* AdamW as the header states it, in f32; corrections in f64. `clip`: what the gradient is
+   multiplied by besides 1 / scale. */
+__attribute__((unused)) static void host_reference_step(host_reference *r, const host_spec *s,
+                                                        int sharded, int step, double clip) {
+    const zero_hyper *a = &s->adamw;
+    const float factor = (float)(clip / (double)host_scale(s));
     r->steps++;
     const double root = sqrt(1.0 - pow((double)a->beta2, (double)r->steps));
-    const float size =
-        (float)((double)a->lr * root / (1.0 - pow((double)a->beta1, (double)r->steps)));
+    const double ratio = root / (1.0 - pow((double)a->beta1, (double)r->steps));
     const float eps = a->eps * (float)root;
     for (int t = 0; t < s->ntensors; t++) {
-        const float decay = s->desc[t].flags & ZERO_NO_DECAY ? 0 : a->lr * a->weight_decay;
+        const float lr = a->lr * host_factor(s, t, 0), size = (float)((double)lr * ratio);
+        const float weight_decay = a->weight_decay * host_factor(s, t, 1);
+        const float decay = s->desc[t].flags & ZERO_NO_DECAY ? 0 : lr * weight_decay;
         for (size_t i = 0; i < host_numel(s, t); i++) {
-            r->g[t][i] = host_mean_gradient(s, sharded, step, t, i);
-            const float g = r->g[t][i] * factor;
-            const float m = a->beta1 * r->m[t][i] + (1.0f - a->beta1) * g;
-            const float v = a->beta2 * r->v[t][i] + (1.0f - a->beta2) * (g * g);
-            r->m[t][i] = m;
-            r->v[t][i] = v;
-            r->p[t][i] -= size * (m / (sqrtf(v) + eps)) + decay * r->p[t][i];
+            const float scaled = host_mean_gradient(s, sharded, step, t, i), g = scaled * factor;
+            r->g[t][i] = scaled * (1.0f / host_scale(s));
+            r->m[t][i] = HOST_FMA(a->beta1, r->m[t][i], (1.0f - a->beta1) * g);
+            r->v[t][i] = HOST_FMA(a->beta2, r->v[t][i], (1.0f - a->beta2) * (g * g));
+            r->master[t][i] -=
+                HOST_FMA(decay, r->master[t][i], size * (r->m[t][i] / (sqrtf(r->v[t][i]) + eps)));
+            r->p[t][i] = host_round(s->cfg.type, r->master[t][i]);
         }
     }
 }
@@ -156,7 +212,7 @@ __attribute__((unused)) static double host_reference_norm(const host_spec *s, in
             const double g = (double)host_mean_gradient(s, sharded, step, t, i);
             sum += g * g;
         }
-    return sqrt(sum);
+    return sqrt(sum) / (double)host_scale(s);
 }
 
 /* ---- the host on the plugin ---- */
@@ -169,6 +225,7 @@ typedef struct host_run {
     void *slot_p[HOST_TENSORS][64], *slot_g[HOST_TENSORS][64]; /* [tensor][layer] */
     const host_reference *reference; /* what parameters must be, or NULL */
     int step, micro;
+    float scale; /* of the loss */
 } host_run;
 
 #define HOST_TRY(run, call)                                                                        \
@@ -184,9 +241,11 @@ static int host_in_unit(const zero_tensor_desc *d, int unit) {
     return unit >= d->unit && unit < d->unit + (d->layers ? d->layers : 1);
 }
 
-static float *host_tensor(host_run *h, int t, int layer, int grad) {
-    if (h->spec->slots) return (float *)(grad ? h->slot_g[t][layer] : h->slot_p[t][layer]);
-    return (grad ? h->grads.field[t] : h->params.field[t]) + (size_t)layer * h->spec->desc[t].numel;
+static char *host_tensor(host_run *h, int t, int layer, int grad) {
+    const zero_type type = grad ? host_grad_type(h->spec) : h->spec->cfg.type;
+    if (h->spec->slots) return (char *)(grad ? h->slot_g[t][layer] : h->slot_p[t][layer]);
+    return (grad ? h->grads.field[t] : h->params.field[t])
+           + (size_t)layer * h->spec->desc[t].numel * zero_type_bytes(type);
 }
 
 /* The unit's parameters, as the host sees them through its pointers, are the reference's. */
@@ -196,14 +255,16 @@ static int host_look(host_run *h, int unit) {
         const zero_tensor_desc *d = &s->desc[t];
         if (!host_in_unit(d, unit)) continue;
         const size_t at = (size_t)(unit - d->unit) * d->numel;
-        const float *seen = host_tensor(h, t, unit - d->unit, 0);
-        for (size_t i = 0; i < d->numel; i++)
-            if (memcmp(&seen[i], &h->reference->p[t][at + i], sizeof *seen)) {
+        const char *memory = host_tensor(h, t, unit - d->unit, 0);
+        for (size_t i = 0; i < d->numel; i++) {
+            const float seen = host_get(memory, s->cfg.type, i);
+            if (memcmp(&seen, &h->reference->p[t][at + i], sizeof seen)) {
                 test_rank_fail(h->rank, "step %d, unit %d, %s[%zu] is %.9g, expected %.9g", h->step,
-                               unit, d->name, at + i, (double)seen[i],
+                               unit, d->name, at + i, (double)seen,
                                (double)h->reference->p[t][at + i]);
                 return 0;
             }
+        }
     }
     return 1;
 }
@@ -223,12 +284,14 @@ static int host_backward(host_run *h, int unit, int with_params, int first) {
     for (int t = 0; t < s->ntensors; t++) {
         const zero_tensor_desc *d = &s->desc[t];
         if (!host_in_unit(d, unit) || ((d->flags & ZERO_KEEP) && !first)) continue;
-        float *g = host_tensor(h, t, unit - d->unit, 1);
+        char *g = host_tensor(h, t, unit - d->unit, 1);
+        const zero_type type = host_grad_type(s);
         const size_t at = (size_t)(unit - d->unit) * d->numel;
         const int store = (d->flags & ZERO_OVERWRITTEN) && first;
         for (size_t i = 0; i < d->numel; i++) {
-            const float x = host_value(s, 1, h->step, h->micro, h->rank->rank, t, at + i);
-            g[i] = store ? x : g[i] + x;
+            const float x =
+                h->scale * host_value(s, 1, h->step, h->micro, h->rank->rank, t, at + i);
+            host_put(g, type, i, store ? x : host_get(g, type, i) + x);
         }
         if (s->poison) s->poison(h, t, at, g);
     }
@@ -239,6 +302,7 @@ static int host_backward(host_run *h, int unit, int with_params, int first) {
 static int host_train_pass(host_run *h) {
     const host_spec *s = h->spec;
     HOST_TRY(h, zero_pass_begin(h->z, ZERO_TRAIN, h->micro, s->micro_steps));
+    h->scale = zero_loss_scale(h->z);
     for (int u = 0; u < s->units; u++)
         if (!host_forward(h, u)) return 0;
     for (int u = 0; u < s->units; u++)
@@ -291,8 +355,11 @@ static int host_open(host_run *h, const host_spec *s, test_rank *rank) {
     for (int t = 0; t < s->ntensors; t++) {
         zero_tensor_desc d = s->desc[t];
         d.flags |= s->slots ? ZERO_BY_SLOT : 0;
-        d.field = (size_t)t * sizeof(float *);
+        d.field = (size_t)t * sizeof(char *);
         HOST_TRY(h, zero_tensor(h->z, &d));
+        if (s->groups)
+            HOST_TRY(h,
+                     zero_tensor_group(h->z, d.name, host_factor(s, t, 0), host_factor(s, t, 1)));
     }
     HOST_TRY(h, zero_build(h->z));
     HOST_TRY(h, zero_bind(h->z, &h->params, &h->grads));
@@ -341,7 +408,8 @@ __attribute__((unused)) static uint64_t host_hash(host_run *h) {
     for (int t = 0; t < s->ntensors; t++)
         for (int kind = 0; kind < ZERO_KIND_COUNT; kind++) {
             const size_t n = host_numel(s, t);
-            if (kind == ZERO_GRADIENT) continue;
+            if (kind == ZERO_GRADIENT || (kind == ZERO_MASTER && s->cfg.type == ZERO_F32)) continue;
+            if (kind == ZERO_MOMENT_2 && s->cfg.optimizer >= ZERO_SGD) continue;
             float *seen = (float *)calloc(n, sizeof *seen);
             if (zero_read_tensor(h->z, s->desc[t].name, (zero_kind)kind, 0, n, seen))
                 test_rank_fail(h->rank, "%s", zero_last_error(h->z));

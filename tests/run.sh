@@ -43,6 +43,12 @@ quick() {
     run gpt2-ops 120 "$B/test_gpt2_ops"
     run gpt2 120 "$B/test_gpt2"
     run launch 60 "$B/test_launch"
+    run schedule 60 "$B/test_schedule"
+    run ds-config 60 "$B/test_ds_config"
+    run ds-config-fuzz 60 "$B/fuzz_ds_config" 10 1 "$here"/ds_config/*.json
+    run scale 120 "$B/test_scale"
+    run optimizers 120 "$B/test_optimizers"
+    run allocations 120 sh "$here/test_allocations.sh" "$B"
     run data 120 sh "$here/test_data.sh" "$B"
     run losses 200 sh "$here/test_losses.sh" "$B"
     run mpi 500 sh "$here/test_mpi.sh" "$B"
@@ -62,8 +68,9 @@ long() {
     run tsan-model 600 "$B/tsan/test_model" 150 9000
     run tsan-bits 600 "$B/tsan/test_bits" 8
     run hosts 400 sh "$here/test_hosts.sh" "$B"
-    run converge-0 900 sh "$here/test_converge.sh" "$B" 0
-    run converge-3 900 sh "$here/test_converge.sh" "$B" 3
+    for type in f32 bf16 fp16; do
+        for stage in 0 3; do run converge-$type-$stage 900 sh "$here/test_converge.sh" "$B" $stage $type; done
+    done
 }
 
 case $set in

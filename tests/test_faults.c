@@ -61,6 +61,7 @@ typedef struct fault_test {
     void (*change)(struct fault_test *t, zero_config *cfg, zero_comm *comm, zero_tensor_desc *desc,
                    int *n);
     int which;  /* for `change` and `deed` */
+    int group;  /* the odd one's tensor has another learning rate (1), or decay (2) */
     int sticky; /* every later call is tried, too */
     double deed_at;
     fault_rank rank[FAULT_RANKS];
@@ -107,6 +108,9 @@ static zero_result fault_build(fault_test *t, test_rank *r, zero_ctx **out) {
     if (created) return created;
     FAULT_HERE(AT_CREATE);
     for (int i = 0; i < n; i++) FAULT_TRY(zero_tensor(z, &desc[i]));
+    if (t->group && r->rank == t->odd)
+        FAULT_TRY(
+            zero_tensor_group(z, "mat", t->group == 1 ? 0.25f : 1, t->group == 2 ? 0.125f : 1));
     FAULT_HERE(AT_BUILD);
     FAULT_TRY(zero_build(z));
     FAULT_HERE(AT_IDLE);
@@ -134,7 +138,7 @@ static zero_result fault_pass(fault_test *t, test_rank *r, zero_ctx *z, fault_ho
 }
 
 static zero_result fault_train(fault_test *t, test_rank *r, zero_ctx *z) {
-    const zero_adamw adamw = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    const zero_hyper adamw = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
     const int micro_steps = t->cfg.micro_steps ? t->cfg.micro_steps : 1;
     zero_step_report report;
     fault_host p, g;
@@ -156,7 +160,7 @@ static zero_result fault_train(fault_test *t, test_rank *r, zero_ctx *z) {
 
 /* After a failure every call says the same again. */
 static int fault_stays(zero_ctx *z, zero_result result) {
-    const zero_adamw adamw = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+    const zero_hyper adamw = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
     const zero_tensor_desc late = {"late", 1, 1, 0, 0, 0, 0};
     char text[600];
     float x[4] = {0};
@@ -301,6 +305,8 @@ static void fault_allocations(int which, int processes) {
 
 /* ---- ranks that disagree ---- */
 
+enum { FAULT_TYPE = 19, FAULT_NO_MASTER = 21, FAULT_GROUP = 31 }; /* of the changes below */
+
 static void fault_change(fault_test *t, zero_config *cfg, zero_comm *comm, zero_tensor_desc *desc,
                          int *n) {
     switch (t->which) {
@@ -323,6 +329,20 @@ static void fault_change(fault_test *t, zero_config *cfg, zero_comm *comm, zero_
     case 16: desc[0].uses = 3; break;
     case 17: desc[2].flags = ZERO_NO_DECAY; break;
     case 18: desc[3].name = "nrom"; break;
+    case 19: cfg->type = ZERO_BF16; break;
+    case 20: cfg->grads = ZERO_GRAD_F32; break;
+    case 21: cfg->no_master = 1; break;
+    case 22: cfg->seed = 12; break;
+    case 23: cfg->seed = (uint64_t)7 << 32; break;
+    case 24: cfg->optimizer = ZERO_LION; break;
+    case 25: cfg->scaler.fixed = 8; break;
+    case 26: cfg->scaler.initial = 32; break;
+    case 27: cfg->scaler.minimum = 2; break;
+    case 28: cfg->scaler.window = 3; break;
+    case 29: cfg->scaler.hysteresis = 4; break;
+    case 30: cfg->scaler.consecutive_hysteresis = 1; break;
+    case FAULT_GROUP:
+    case FAULT_GROUP + 1: break; /* fault_test.group */
     default:
         desc[1] = fault_desc[2];
         desc[2] = fault_desc[1];
@@ -331,33 +351,53 @@ static void fault_change(fault_test *t, zero_config *cfg, zero_comm *comm, zero_
 }
 
 static void fault_disagreements(void) {
-    static const char *const what[][2] = {/* what the two sides of the sentence say */
-                                          {"stage 2", "stage 1"},
-                                          {"micro_steps 1", "micro_steps 7"},
-                                          {"accumulation 2", "accumulation 1"},
-                                          {"prefetch 1", "prefetch 3"},
-                                          {"bucket_numel 0", "bucket_numel 100000"},
-                                          {"persistence_numel 0", "persistence_numel 77"},
-                                          {"no_overlap 0", "no_overlap 1"},
-                                          {"no_overflow_check 0", "no_overflow_check 1"},
-                                          {"no_mapping 0", "no_mapping 1"},
-                                          {"threads 1", "threads 5"},
-                                          {"timeout in ms 8000", "timeout in ms 9000"},
-                                          {"node_size 3", "node_size 1"},
-                                          {"tensors 5", "tensors 4"},
-                                          {"tensor 1: numel 331", "tensor 1: numel 332"},
-                                          {"layers 3", "layers 2"},
-                                          {"unit 4", "unit 3"},
-                                          {"uses 2", "uses 3"},
-                                          {"flags 8", "flags 2"},
-                                          {"name norm", "name nrom"},
-                                          {"tensor 1: numel 331", "numel 17"}};
+    static const char *const what[][2] = {
+        /* what the two sides of the sentence say */
+        {"stage 2", "stage 1"},
+        {"micro_steps 1", "micro_steps 7"},
+        {"accumulation 2", "accumulation 1"},
+        {"prefetch 1", "prefetch 3"},
+        {"bucket_numel 0", "bucket_numel 100000"},
+        {"persistence_numel 0", "persistence_numel 77"},
+        {"no_overlap 0", "no_overlap 1"},
+        {"no_overflow_check 0", "no_overflow_check 1"},
+        {"no_mapping 0", "no_mapping 1"},
+        {"threads 1", "threads 5"},
+        {"timeout_s 8", "timeout_s 9"},
+        {"node_size 3", "node_size 1"},
+        {"tensors 5", "tensors 4"},
+        {"tensor 1: numel 331", "tensor 1: numel 332"},
+        {"layers 3", "layers 2"},
+        {"unit 4", "unit 3"},
+        {"uses 2", "uses 3"},
+        {"flags 8", "flags 2"},
+        {"name norm", "name nrom"},
+        {"type 2", "type 1"},
+        {"grads 2", "grads 1"},
+        {"no_master 0", "no_master 1"},
+        {"seed, lower half 0", "seed, lower half 12"},
+        {"seed, upper half 0", "seed, upper half 7"},
+        {"optimizer 0", "optimizer 4"},
+        {"scaler.fixed 0", "scaler.fixed 8"},
+        {"scaler.initial 65536", "scaler.initial 32"},
+        {"scaler.minimum 1", "scaler.minimum 2"},
+        {"scaler.window 1000", "scaler.window 3"},
+        {"scaler.hysteresis 2", "scaler.hysteresis 4"},
+        {"scaler.consecutive_hysteresis 0", "scaler.consecutive_hysteresis 1"},
+        {"lr_factor 1,", "lr_factor 0.25,"},
+        {"decay_factor 1,", "decay_factor 0.125,"},
+        {"tensor 1: numel 331", "numel 17"}};
+    enum { CHANGES = sizeof what / sizeof *what };
     fault_test *t = fault_shared();
     fault_config(t, 4);
     t->change = fault_change;
     t->sticky = 1;
-    for (t->which = 0; t->which < 20; t->which++)
+    for (t->which = 0; t->which < CHANGES; t->which++)
         for (t->odd = 0; t->odd < FAULT_RANKS; t->odd++) {
+            t->cfg.type = t->which < FAULT_TYPE         ? ZERO_F32
+                          : t->which == FAULT_NO_MASTER ? ZERO_BF16
+                                                        : ZERO_F16;
+            t->group = t->which == FAULT_GROUP ? 1 : t->which == FAULT_GROUP + 1 ? 2 : 0;
             fault_begin("rank %d has %s", t->odd, what[t->which][1]);
             fault_reset(t);
 #ifndef _OPENMP
@@ -383,17 +423,26 @@ static void fault_change_badly(fault_test *t, zero_config *cfg, zero_comm *comm,
     if (t->which == 1) comm->node_size = 2;
     if (t->which == 2) desc[1].numel = 0;
     if (t->which == 3) comm->rank = 3;
+    if (t->which > 4) cfg->type = ZERO_F16;
+    if (t->which == 5) cfg->type = (zero_type)5;
+    if (t->which == 6) cfg->optimizer = (zero_optimizer)17;
+    if (t->which == 7) cfg->scaler.window = -3;
+    if (t->which == 8) cfg->no_master = 1;
+    if (t->which == 9) cfg->no_overflow_check = 1;
     if (t->which == 4)
         comm->handle = NULL; /* who has lost the group cannot tell anyone: they wait */
 }
 
 static void fault_bad_values(void) {
-    static const char *const what[] = {"stage is 4", "node_size 2", "numel is 0", "rank is 3",
-                                       "handle is NULL"};
+    static const char *const what[] = {"stage is 4",       "node_size 2",
+                                       "numel is 0",       "rank is 3",
+                                       "handle is NULL",   "type is 5",
+                                       "optimizer is 17",  "window -3",
+                                       "no_master is set", "no_overflow_check is set"};
     fault_test *t = fault_shared();
     fault_config(t, 2);
     t->change = fault_change_badly;
-    for (t->which = 0; t->which < 5; t->which++)
+    for (t->which = 0; t->which < 10; t->which++)
         for (t->odd = 0; t->odd < FAULT_RANKS; t->odd++) {
             const zero_result others = t->which == 4 ? ZERO_ERR_TIMEOUT : ZERO_ERR_PEER;
             fault_begin("rank %d: %s", t->odd, what[t->which]);
@@ -407,7 +456,7 @@ static void fault_bad_values(void) {
                     ok &= r == ZERO_ERR_ARGUMENT;
                 else
                     ok &= r == others || (t->which == 4 && r == ZERO_ERR_PEER);
-                if (i == t->odd || t->which < 4)
+                if (i == t->odd || t->which != 4)
                     ok &= strstr(t->rank[i].text, what[t->which]) != NULL;
             }
             test_check(ok && !fault_live(t) && test_now() - start < 2,
@@ -628,6 +677,67 @@ static void fault_aborts(void) {
     }
 }
 
+/* ---- ranks that write different values ---- */
+
+/* Every rank is told, nothing is written, and the context lives. */
+static void fault_write_rank(test_rank *r) {
+    fault_test *t = (fault_test *)r->arg;
+    zero_ctx *z = NULL;
+    float values[70], seen[70];
+    int ok = !fault_build(t, r, &z);
+    for (int kind = 0; kind < ZERO_KIND_COUNT && ok; kind++) {
+        if (kind == ZERO_GRADIENT) continue;
+        for (int i = 0; i < 70; i++) values[i] = (float)(100 * kind + i);
+        ok = !zero_write_tensor(z, "emb", (zero_kind)kind, 0, 70, values);
+        if (r->rank == t->odd) values[31] += 1;
+        if (zero_write_tensor(z, "emb", (zero_kind)kind, 20, 50, values + 20) != ZERO_ERR_MISMATCH
+            || !strstr(zero_last_error(z), "emb, [20, 70): rank "))
+            test_rank_fail(r, "kind %d: %s", kind, zero_last_error(z));
+        ok = ok && !zero_read_tensor(z, "emb", (zero_kind)kind, 0, 70, seen);
+        for (int i = 0; i < 70 && ok; i++)
+            if (seen[i] != (float)(100 * kind + i)) test_rank_fail(r, "kind %d: written", kind);
+    }
+    if (!ok) test_rank_fail(r, "%s", zero_last_error(z));
+    zero_destroy(z);
+}
+
+static void fault_writes(void) {
+    fault_test *t = fault_shared();
+    for (int config = 0; config < 5; config++)
+        for (t->odd = 0; t->odd < FAULT_RANKS; t->odd++) {
+            fault_config(t, config);
+            fault_begin("rank %d writes other values, configuration %d", t->odd, config);
+            test_check(test_ranks(FAULT_RANKS, 0, fault_write_rank, t), "%s: %s", fault_case,
+                       test_first);
+        }
+}
+
+/* ---- a meeting place of threads, used by a process ---- */
+
+static void fault_forked(void) {
+    zero_local *local = NULL;
+    const zero_config cfg = {.log = test_quiet};
+    int status = -1;
+    if (!test_check(!zero_local_create(&local, 2, 0), "a group of threads")) return;
+    fault_begin("a group of threads is used by a process");
+    const double start = test_now();
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        const zero_comm comm = {ZERO_COMM_LOCAL, 1, local, 0};
+        zero_ctx *z = NULL;
+        const zero_result r = zero_create(&z, &cfg, &comm);
+        const int told = r == ZERO_ERR_ARGUMENT && strstr(zero_last_error(z), "shared 0")
+                         && strstr(zero_last_error(z), "need shared 1");
+        zero_destroy(z);
+        _exit(told ? 0 : 1);
+    }
+    (void)waitpid(pid, &status, 0);
+    test_check(status == 0 && test_now() - start < 1, "%s: status %d after %.2f s", fault_case,
+               status, test_now() - start);
+    zero_local_destroy(local);
+}
+
 /* ---- late ranks ---- */
 
 static int fault_deed_sleep(fault_test *t, zero_ctx *z, test_rank *r) {
@@ -699,9 +809,11 @@ int main(void) {
     (void)signal(SIGALRM, fault_bark);
     fault_allocations(2, 1); /* processes first: OpenMP's threads do not survive a fork */
     fault_allocations(0, 1);
+    fault_forked();
     for (int config = 0; config < 5; config++) fault_allocations(config, 0);
     fault_disagreements();
     fault_bad_values();
+    fault_writes();
     fault_orders();
     fault_leavers();
     fault_killed();

@@ -1,6 +1,7 @@
 /* test_gpt2.c - adapters/gpt2/gpt2.h: configurations, files, initialisation, and the whole model
    against one in f64: loss, logits, and gradients by finite differences. Then what must not change
-   a bit (recompute, stages), memory, and errors. */
+   a bit (recompute, stages), in every type, 16-bit gradients against those of f32, memory, and
+   errors. */
 #include "harness.h"
 #include "test_gpt2_reference.h"
 
@@ -75,7 +76,7 @@ static void test_describe(void) {
     gpt2_describe(&c, t);
     test_check(gpt2_numel(&c) == 124475904, "GPT-2 124M has %zu parameters", gpt2_numel(&c));
     for (int i = 0; i < GPT2_TENSORS; i++)
-        test_check(t[i].field == (size_t)i * sizeof(float *)
+        test_check(t[i].field == (size_t)i * sizeof(void *)
                        && t[i].unit
                               == (i < 2    ? 0
                                   : i < 14 ? 1
@@ -86,7 +87,8 @@ static void test_describe(void) {
     /* 6 (124475904 - 1024 * 768) + 12 * 12 * 768 * 64 */
     test_check(gpt2_flops_per_token(&c, 64) == 749214720.0, "operations per token: %.0f",
                gpt2_flops_per_token(&c, 64));
-    test_check(gpt2_matmul_rate(1) > 1e8 && gpt2_matmul_rate(0) > 1e8, "rate of products");
+    test_check(gpt2_matmul_rate(ZERO_F32, 1) > 1e8 && gpt2_matmul_rate(ZERO_BF16, 0) > 1e8,
+               "rate of products");
 }
 
 /* ---- a tiny model in f64 ----------------------------------------------------------------------
@@ -157,6 +159,8 @@ static double reference_loss(const tiny_model *m, size_t rows) {
 
 typedef struct setup {
     int stage, recompute, micro_steps;
+    zero_type type;
+    zero_grad_type grads;
 } setup;
 
 static zero_ctx *make_context(const setup *s, const zero_comm *comm, const gpt2_config *cfg) {
@@ -166,6 +170,8 @@ static zero_ctx *make_context(const setup *s, const zero_comm *comm, const gpt2_
     memset(&zc, 0, sizeof zc);
     zc.stage = s->stage;
     zc.micro_steps = s->micro_steps;
+    zc.type = s->type;
+    zc.grads = s->grads;
     zc.log = test_quiet;
     gpt2_describe(cfg, t);
     if (zero_create(&z, &zc, comm)) return NULL;
@@ -223,18 +229,19 @@ typedef struct outcome {
 } outcome;
 
 static outcome run_step(const setup *s, zero_ctx *z) {
-    const gpt2_run run = {B, T, s->recompute};
+    const gpt2_run run = {B, T, s->recompute, s->type};
     outcome o = {0, 0, (float *)calloc(gpt2_numel(&tiny), sizeof(float))};
     gpt2_model *m;
     int ok = gpt2_create(&m, z, &tiny, &run, &err) == ZERO_OK;
     for (int i = 0; i < s->micro_steps && ok; i++) {
         ok &= zero_pass_begin(z, ZERO_TRAIN, i, s->micro_steps) == ZERO_OK;
-        ok &= gpt2_train_step(m, tiny_inputs, tiny_targets, 1.0f / (float)s->micro_steps, &o.loss)
+        ok &= gpt2_train_step(m, tiny_inputs, tiny_targets,
+                              zero_loss_scale(z) / (float)s->micro_steps, &o.loss)
               == ZERO_OK;
         ok &= zero_pass_end(z) == ZERO_OK;
     }
     ok = ok && !zero_reduce(z) && read_all(z, &tiny, ZERO_GRADIENT, o.grads);
-    const zero_adamw frozen = {0.0f, 0.9f, 0.95f, 1e-8f, 0.0f, 0.0f};
+    const zero_hyper frozen = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
     ok = ok && !zero_step(z, &frozen) && !zero_pass_begin(z, ZERO_EVAL, 0, 1);
     ok = ok && gpt2_loss(m, tiny_inputs, tiny_targets, B, &o.eval) == ZERO_OK && !zero_pass_end(z);
     test_check(ok, "a step at stage %d, recompute %d fails: %s; %s", s->stage, s->recompute,
@@ -266,7 +273,7 @@ static void check_gradients(tiny_model *m, const float *grads) {
 
 static void test_against_reference(void) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const setup s = {0, 1, 1};
+    const setup s = {0, 1, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_init(z, &tiny, 3, &err);
     ruffle(z, &tiny);
@@ -284,8 +291,8 @@ static void test_against_reference(void) {
 /* Evaluation of fewer rows, and logits after every position. */
 static void test_evaluation(void) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {B, T, 0};
-    const setup s = {3, 0, 1};
+    const gpt2_run run = {B, T, 0, ZERO_F32};
+    const setup s = {3, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_model *model;
     double loss, expected[R * V];
@@ -317,27 +324,130 @@ static void test_evaluation(void) {
     zero_destroy(z);
 }
 
-static void test_same_bits(void) {
+/* ---- types -------------------------------------------------------------------------------------
+ */
+
+static const struct number_types {
+    const char *name;
+    zero_type type;
+    zero_grad_type grads;
+    double rounding; /* largest relative error of one */
+} types[] = {{"f32", ZERO_F32, ZERO_GRAD_F32, 0x1p-24},
+             {"bf16", ZERO_BF16, ZERO_GRAD_AS_TYPE, 0x1p-8},
+             {"bf16, f32 gradients", ZERO_BF16, ZERO_GRAD_F32, 0x1p-8},
+             {"f16", ZERO_F16, ZERO_GRAD_AS_TYPE, 0x1p-11},
+             {"f16, f32 gradients", ZERO_F16, ZERO_GRAD_F32, 0x1p-11}};
+enum { TYPES = sizeof types / sizeof *types };
+
+static zero_ctx *make_tiny(const setup *s) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_ctx *z = make_context(s, &comm, &tiny);
+    gpt2_init(z, &tiny, 3, &err);
+    ruffle(z, &tiny);
+    return z;
+}
+
+static void same_bits(const struct number_types *t) {
     outcome first = {0, 0, NULL};
     for (int i = 0; i < 16; i++) {
-        const setup s = {i / 4, i % 4, 2};
-        zero_ctx *z = make_context(&s, &comm, &tiny);
-        gpt2_init(z, &tiny, 3, &err);
-        ruffle(z, &tiny);
+        const setup s = {i / 4, i % 4, 2, t->type, t->grads};
+        zero_ctx *z = make_tiny(&s);
         const outcome o = run_step(&s, z);
         if (!i) first = o;
-        test_check(o.loss == first.loss && o.eval == first.eval, "stage %d, recompute %d: loss",
-                   s.stage, s.recompute);
+        test_check(o.loss == first.loss && o.eval == first.eval, "%s, stage %d, recompute %d: loss",
+                   t->name, s.stage, s.recompute);
         /* Where accumulation happens differs between stages 0-1 and 2-3, not within. */
         if (s.stage == 2 && s.recompute == 0)
             memcpy(first.grads, o.grads, gpt2_numel(&tiny) * sizeof(float));
         test_check(!memcmp(o.grads, first.grads, gpt2_numel(&tiny) * sizeof(float)),
-                   "stage %d, recompute %d: gradients", s.stage, s.recompute);
+                   "%s, stage %d, recompute %d: gradients", t->name, s.stage, s.recompute);
         if (i) free(o.grads);
         zero_destroy(z);
     }
     free(first.grads);
+}
+
+/* An f32 context with the parameters of another. */
+static zero_ctx *copy_as_f32(zero_ctx *from) {
+    static const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};
+    zero_tensor_desc t[GPT2_TENSORS];
+    zero_ctx *z = make_tiny(&s);
+    float *values = (float *)malloc(gpt2_numel(&tiny) * sizeof(float));
+    gpt2_describe(&tiny, t);
+    for (int i = 0; i < GPT2_TENSORS; i++) {
+        const size_t n = t[i].numel * (size_t)t[i].layers;
+        zero_read_tensor(from, t[i].name, ZERO_PARAMETER, 0, n, values);
+        zero_write_tensor(z, t[i].name, ZERO_PARAMETER, 0, n, values);
+    }
+    free(values);
+    return z;
+}
+
+/* Loss and gradients in 16 bits against those in f32 with the same parameters. Roundings at some
+   thirty places add up like random steps: a tensor's gradient, in the 2-norm, is off by a few. */
+static void near_f32(const struct number_types *t) {
+    const setup s = {0, 0, 1, t->type, t->grads}, plain = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};
+    zero_ctx *z = make_tiny(&s), *z32 = copy_as_f32(z);
+    const outcome o = run_step(&s, z), exact = run_step(&plain, z32);
+    zero_tensor_desc d[GPT2_TENSORS];
+    size_t at = 0;
+    gpt2_describe(&tiny, d);
+    test_check(fabs(o.loss - exact.loss) <= t->rounding * exact.loss, "%s: loss %.7f, in f32 %.7f",
+               t->name, o.loss, exact.loss);
+    for (int k = 0; k < GPT2_TENSORS; k++) {
+        double off = 0, all = 0;
+        for (size_t end = at + d[k].numel * (size_t)d[k].layers; at < end; at++) {
+            off += pow((double)o.grads[at] - (double)exact.grads[at], 2);
+            all += pow((double)exact.grads[at], 2);
+        }
+        test_check(all > 0 && sqrt(off / all) <= 4 * t->rounding,
+                   "%s: gradient of %s is off by %.2f roundings", t->name, d[k].name,
+                   sqrt(off / all) / t->rounding);
+    }
+    free(o.grads);
+    free(exact.grads);
+    zero_destroy(z);
+    zero_destroy(z32);
+}
+
+/* Trains for some steps; parameters into out (gpt2_numel floats), the last loss is returned. */
+static double train(const setup *s, float *out) {
+    const gpt2_run run = {B, T, s->recompute, s->type};
+    const zero_hyper hyper = {
+        .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .max_norm = 1.0f};
+    zero_ctx *z = make_tiny(s);
+    gpt2_model *m = NULL;
+    double loss = 0;
+    int ok = gpt2_create(&m, z, &tiny, &run, &err) == ZERO_OK;
+    for (int i = 0; i < 40 && ok; i++)
+        ok = !zero_pass_begin(z, ZERO_TRAIN, 0, 1)
+             && !gpt2_train_step(m, tiny_inputs, tiny_targets, zero_loss_scale(z), &loss)
+             && !zero_pass_end(z) && !zero_reduce(z) && !zero_step(z, &hyper);
+    test_check(ok && read_all(z, &tiny, ZERO_PARAMETER, out), "training fails: %s; %s",
+               zero_last_error(z), err.sentence);
+    gpt2_destroy(m);
+    zero_destroy(z);
+    return loss;
+}
+
+static void test_training(const struct number_types *t) {
+    const setup whole = {0, 0, 1, t->type, t->grads}, sharded = {3, 3, 1, t->type, t->grads};
+    const size_t n = gpt2_numel(&tiny);
+    float *a = (float *)calloc(n, sizeof(float)), *b = (float *)calloc(n, sizeof(float));
+    const double loss = train(&whole, a), other = train(&sharded, b);
+    test_check(loss < 1.5 && loss == other, "%s: 40 steps take the loss from 2.4 to %.7f, %.7f",
+               t->name, loss, other);
+    test_check(!memcmp(a, b, n * sizeof(float)), "%s: other parameters at stage 3", t->name);
+    free(a);
+    free(b);
+}
+
+static void test_types(void) {
+    for (int i = 0; i < TYPES; i++) {
+        same_bits(&types[i]);
+        test_training(&types[i]);
+        if (types[i].type != ZERO_F32) near_f32(&types[i]);
+    }
 }
 
 /* ---- initialisation ---------------------------------------------------------------------------
@@ -394,7 +504,7 @@ static void init_body(test_rank *r) {
 
 static void test_init(void) {
     for (int stage = 0; stage < 4; stage++) {
-        setup s = {stage, 0, 1};
+        setup s = {stage, 0, 1, ZERO_F32, ZERO_GRAD_F32};
         for (int n = 1; n <= 3; n++)
             test_check(test_ranks(n, 0, init_body, &s), "initialisation at stage %d, %d ranks: %s",
                        stage, n, test_first);
@@ -428,7 +538,7 @@ static void refused(const char *what, const char *word) {
 }
 
 static void load_body(test_rank *r) {
-    const setup s = {r->nranks == 1 ? 0 : 3, 0, 1};
+    const setup s = {r->nranks == 1 ? 0 : 3, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     const zero_comm comm = test_comm(r);
     zero_ctx *z = make_context(&s, &comm, &small);
     float *values = (float *)malloc(gpt2_numel(&small) * sizeof(float));
@@ -480,37 +590,45 @@ static void test_files(void) {
 /* ---- memory and errors -------------------------------------------------------------------------
  */
 
-static void test_memory(void) {
+static void check_memory(zero_type type) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const setup s = {0, 0, 1};
+    const setup s = {0, 0, 1, type, ZERO_GRAD_AUTO};
     zero_ctx *z = make_context(&s, &comm, &small);
     size_t last = SIZE_MAX;
     for (int recompute = 0; recompute < 4; recompute++) {
-        const gpt2_run run = {5, 16, recompute};
+        const gpt2_run run = {5, 16, recompute, type};
         gpt2_model *m;
         const size_t before = aligned_bytes;
         const zero_result r = gpt2_create(&m, z, &small, &run, &err);
         const double made = (double)(aligned_bytes - before);
         const double told = (double)gpt2_activation_bytes(&small, &run);
         test_check(r == ZERO_OK && fabs(made - told) <= 0.01 * told && told < (double)last,
-                   "recompute %d: %.0f bytes, announced %.0f", recompute, made, told);
+                   "type %d, recompute %d: %.0f bytes, announced %.0f", (int)type, recompute, made,
+                   told);
         last = (size_t)told;
         gpt2_destroy(m);
     }
     zero_destroy(z);
+}
+
+static void test_memory(void) {
+    for (int t = 0; t < ZERO_TYPES; t++) check_memory((zero_type)t);
     gpt2_config d12;
-    const gpt2_run run = {4, 64, 1};
+    const gpt2_run run = {4, 64, 1, ZERO_F32}, half = {4, 64, 1, ZERO_BF16};
     gpt2_config_parse("d12", 0, 0, &d12, &err);
     test_check(gpt2_activation_bytes(&d12, &run) < 170e6, "GPT-2 124M, T 64, B 4: %zu bytes",
                gpt2_activation_bytes(&d12, &run));
+    test_check(gpt2_activation_bytes(&d12, &half) < 105e6, "the same in bf16: %zu bytes",
+               gpt2_activation_bytes(&d12, &half));
 }
 
 static void test_errors(void) {
-    static const gpt2_run wrong[] = {{0, 4, 0}, {1, 0, 0},  {1, 17, 0},
-                                     {1, 4, 4}, {1, 4, -1}, {1 << 30, 16, 0}};
+    static const gpt2_run wrong[] = {
+        {0, 4, 0, ZERO_F32},  {1, 0, 0, ZERO_F32},        {1, 17, 0, ZERO_F32}, {1, 4, 4, ZERO_F32},
+        {1, 4, -1, ZERO_F32}, {1 << 30, 16, 0, ZERO_F32}, {1, 4, 0, ZERO_TYPES}};
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {B, T, 0};
-    const setup s = {0, 0, 1};
+    const gpt2_run run = {B, T, 0, ZERO_F32};
+    const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_model *m = NULL;
     double loss;
@@ -522,8 +640,15 @@ static void test_errors(void) {
                    "run %zu is accepted", i);
         test_check(gpt2_activation_bytes(&small, &wrong[i]) == 0, "bytes of run %zu", i);
     }
+    gpt2_run other = run;
+    other.type = ZERO_BF16;
+    test_check(gpt2_create(&m, z, &tiny, &other, &err) == ZERO_ERR_ARGUMENT && !m
+                   && strstr(err.sentence, "bf16") && strstr(err.sentence, "f32"),
+               "a run in bf16 on f32 parameters: %s", err.sentence);
     gpt2_create(&m, z, &tiny, &run, &err);
     test_check(!*gpt2_last_error(m), "a sentence before any error");
+    test_check(!strcmp(gpt2_product_path(m), "oneDNN f32 (sgemm)"), "products go by %s",
+               gpt2_product_path(m));
     memcpy(tokens, tiny_inputs, sizeof tokens);
     tokens[3] = V; /* in the padding */
     test_check(gpt2_train_step(m, tokens, tiny_targets, 1, &loss) == ZERO_ERR_ARGUMENT
@@ -556,7 +681,7 @@ int main(void) {
     test_files();
     test_against_reference();
     test_evaluation();
-    test_same_bits();
+    test_types();
     test_memory();
     test_errors();
     return test_summary();

@@ -1,8 +1,9 @@
-/* test_gpt2_ops.c - every operation of adapters/gpt2/ops.h against f64: values against a plain
-   reference, gradients against central finite differences of that reference, whose error is below
-   1e-8. f32 results may differ by TOLERANCE times the largest value compared with. Shapes are no
-   multiples of anything, and cross the bounds of vectors, tiles and blocks. Then accuracy of the
-   elementary functions, determinism, values that are not finite, and errors. */
+/* test_gpt2_ops.c - every operation of adapters/gpt2/ops.h, in every type, against f64: values
+   against a plain reference on the same (rounded) inputs, gradients against central finite
+   differences of that reference, whose error is below 1e-8. What is computed in f32 may differ by
+   TOLERANCE times the largest value compared with; what is stored in 16 bits, by one rounding more.
+   Shapes are no multiples of anything, and cross the bounds of vectors, tiles and blocks. Then
+   accuracy of the elementary functions, determinism, values that are not finite, and errors. */
 #include "harness.h"
 #include "test_gpt2_reference.h"
 
@@ -15,27 +16,64 @@
 #define TOLERANCE 3e-6
 
 static ops_ctx *ops;
+static zero_type type, grad_type; /* those of ops */
 static test_random seed = {1};
 
 static double uniform(void) { return (double)(test_next(&seed) >> 11) * 0x1p-52 - 1.0; }
 
-/* An array in both precisions, with equal values; grad: the f32 gradient of the objective. */
+/* The largest relative error of one rounding; the test of f32 is TOLERANCE. */
+static double rounding(zero_type t) {
+    return t == ZERO_BF16 ? 0x1p-8 : t == ZERO_F16 ? 0x1p-11 : 0;
+}
+
+static void put(void *x, zero_type t, size_t i, double value) {
+    const float f = (float)value;
+    zero_convert((char *)x + i * zero_type_bytes(t), t, &f, ZERO_F32, 1);
+}
+
+static double get(const void *x, zero_type t, size_t i) {
+    float f;
+    zero_convert(&f, ZERO_F32, (const char *)x + i * zero_type_bytes(t), t, 1);
+    return (double)f;
+}
+
+/* An array with equal values in f64 and as the operations have it; grad: the gradient of the
+   objective, which begins with `start` where it is added to. */
 typedef struct array {
     double *d;
-    float *f, *grad;
+    void *f, *grad;
     size_t n;
+    zero_type type, grad_type;
+    double start;
 } array;
 
-static array make(size_t n, double scale) {
-    array a = {(double *)malloc((n + 1) * sizeof(double)), (float *)ops_alloc(n * sizeof(float)),
-               (float *)ops_alloc(n * sizeof(float)), n};
-    for (size_t i = 0; i < n; i++) {
-        a.f[i] = (float)(uniform() * scale);
-        a.d[i] = (double)a.f[i];
-        a.grad[i] = 0;
-    }
+static void set(const array *a, size_t i, double value) {
+    put(a->f, a->type, i, value);
+    a->d[i] = get(a->f, a->type, i);
+}
+
+static void clear_grad(const array *a) {
+    for (size_t i = 0; i < a->n; i++) put(a->grad, a->grad_type, i, a->start);
+}
+
+static array make_as(size_t n, double scale, zero_type t, zero_type grad, double start) {
+    array a = {(double *)malloc((n + 1) * sizeof(double)),
+               ops_alloc(n * zero_type_bytes(t)),
+               ops_alloc(n * zero_type_bytes(grad)),
+               n,
+               t,
+               grad,
+               start};
+    for (size_t i = 0; i < n; i++) set(&a, i, uniform() * scale);
+    clear_grad(&a);
     return a;
 }
+
+static array make(size_t n, double scale) { return make_as(n, scale, type, type, 0); }
+static array make_param(size_t n, double scale) { return make_as(n, scale, type, grad_type, 0.75); }
+static array make_floats(size_t n) { return make_as(n, 0, ZERO_F32, ZERO_F32, 0); }
+
+static size_t bytes_of(size_t n) { return n * zero_type_bytes(type); }
 
 static void drop(array a) {
     free(a.d);
@@ -49,11 +87,19 @@ static double largest(const double *x, size_t n) {
     return most;
 }
 
-/* Values (n) against the reference's. */
-static void same_values(const char *what, const float *found, const double *expected, size_t n) {
-    double most = largest(expected, n), off = 0;
-    for (size_t i = 0; i < n; i++) off = fmax(off, fabs((double)found[i] - expected[i]));
-    test_check(off <= TOLERANCE * fmax(most, 1.0), "%s: off by %g of %g", what, off, most);
+/* How much more than a rounding the difference is. */
+static double beyond(double found, double expected, zero_type t) {
+    const double least = t == ZERO_F16 ? 0x1p-25 : 0; /* half a step where numbers are denormal */
+    return fmax(fabs(found - expected) - fmax(rounding(t) * fabs(expected), least), 0);
+}
+
+/* Values against the reference's. */
+static void same_values(const char *what, const array *a) {
+    double most = largest(a->d, a->n), off = 0;
+    for (size_t i = 0; i < a->n; i++)
+        off = fmax(off, beyond(get(a->f, a->type, i), a->d[i], a->type));
+    test_check(off <= TOLERANCE * fmax(most, 1.0), "%s in type %d: off by %g of %g", what,
+               (int)a->type, off, most);
 }
 
 /* One operation: the sum of out * weight, as a function of the inputs' f64 values. */
@@ -65,6 +111,7 @@ typedef struct op_case {
     array out;   /* d: the reference's output; f: that of the operation */
     array weight;
     void (*reference)(struct op_case *c);
+    double roundings; /* of values that a gradient is computed from, not of itself */
 } op_case;
 
 static double objective(op_case *c) {
@@ -87,16 +134,16 @@ static void same_gradient(op_case *c, int k, const char *input) {
         const double slope = (up - objective(c)) / (2 * h);
         a->d[i] = before;
         most = fmax(most, fabs(slope));
-        off = fmax(off, fabs(slope - (double)a->grad[i]));
+        off = fmax(off, beyond(get(a->grad, a->grad_type, i), a->start + slope, a->grad_type));
     }
-    test_check(off <= TOLERANCE * most,
-               "%s: gradient of %s off by %g of %g (R %zu T %zu I %zu O %zu)", c->name, input, off,
-               most, c->R, c->T, c->I, c->O);
+    test_check(off <= (TOLERANCE + c->roundings * rounding(type)) * most,
+               "%s in types %d, %d: gradient of %s off by %g of %g (R %zu T %zu I %zu O %zu)",
+               c->name, (int)type, (int)a->grad_type, input, off, most, c->R, c->T, c->I, c->O);
 }
 
 static void finish(op_case *c, int inputs, const char *const *names) {
     objective(c);
-    same_values(c->name, c->out.f, c->out.d, c->out.n);
+    same_values(c->name, &c->out);
     for (int k = 0; k < inputs; k++) same_gradient(c, k, names[k]);
     for (int k = 0; k < inputs; k++) drop(c->in[k]);
     drop(c->out);
@@ -104,6 +151,13 @@ static void finish(op_case *c, int inputs, const char *const *names) {
 }
 
 /* ---- the operations ------------------------------------------------------------------------- */
+
+static uint64_t embed_bits; /* of the gradients of all calls */
+
+static uint64_t hash(uint64_t bits, const void *from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) bits = test_mix(bits ^ ((const unsigned char *)from)[i]);
+    return bits;
+}
 
 static void embed_reference(op_case *c) {
     for (size_t r = 0; r < c->R; r++)
@@ -124,12 +178,15 @@ static void test_embed(size_t B, size_t T, size_t C) {
                  0,
                  0,
                  tokens,
-                 {make(V * C, 1), make(T * C, 1)},
+                 {make_param(V * C, 1), make_param(T * C, 1)},
                  make(R * C, 0),
                  make(R * C, 1),
-                 embed_reference};
+                 embed_reference,
+                 0};
     ops_embed(ops, c.out.f, tokens, c.in[0].f, c.in[1].f, R, T, C);
     ops_embed_backward(ops, c.in[0].grad, c.in[1].grad, c.weight.f, tokens, R, T, C);
+    for (int k = 0; k < 2; k++)
+        embed_bits = hash(embed_bits, c.in[k].grad, c.in[k].n * zero_type_bytes(grad_type));
     finish(&c, 2, names);
 }
 
@@ -146,10 +203,11 @@ static void test_linear(size_t R, size_t I, size_t O) {
                  O,
                  0,
                  NULL,
-                 {make(R * I, 1), make(O * I, 1)},
+                 {make(R * I, 1), make_param(O * I, 1)},
                  make(R * O, 0),
                  make(R * O, 1),
-                 linear_reference};
+                 linear_reference,
+                 0};
     ops_linear(ops, c.out.f, c.in[0].f, c.in[1].f, R, I, O);
     ops_linear_dx(ops, c.in[0].grad, c.weight.f, c.in[1].f, R, I, O);
     ops_linear_dw(ops, c.in[1].grad, c.weight.f, c.in[0].f, R, I, O);
@@ -170,13 +228,14 @@ static void test_bias(size_t R, size_t C) {
                  0,
                  0,
                  NULL,
-                 {make(R * C, 1), make(R * C, 1), make(C, 1)},
+                 {make(R * C, 1), make(R * C, 1), make_param(C, 1)},
                  make(R * C, 0),
                  make(R * C, 1),
-                 bias_reference};
-    memcpy(c.in[0].grad, c.weight.f, R * C * sizeof(float));
-    memcpy(c.in[1].grad, c.weight.f, R * C * sizeof(float));
-    memcpy(c.out.f, c.in[1].f, R * C * sizeof(float));
+                 bias_reference,
+                 0};
+    memcpy(c.in[0].grad, c.weight.f, bytes_of(R * C));
+    memcpy(c.in[1].grad, c.weight.f, bytes_of(R * C));
+    memcpy(c.out.f, c.in[1].f, bytes_of(R * C));
     ops_add_bias(ops, c.out.f, c.in[0].f, c.out.f, c.in[2].f, R, C); /* in place */
     ops_bias_backward(ops, c.in[2].grad, c.weight.f, R, C);
     finish(&c, 3, names);
@@ -195,25 +254,31 @@ static void test_norm(size_t R, size_t C) {
                  0,
                  0,
                  NULL,
-                 {make(R * C, 2), make(C, 1), make(C, 1)},
+                 {make(R * C, 2), make_param(C, 1), make_param(C, 1)},
                  make(R * C, 0),
                  make(R * C, 1),
-                 norm_reference};
-    array mean = make(R, 0), rstd = make(R, 0), again = make(R * C, 0);
-    ops_norm(ops, c.out.f, mean.f, rstd.f, c.in[0].f, c.in[1].f, c.in[2].f, R, C);
-    ops_norm_again(ops, again.f, mean.f, rstd.f, c.in[0].f, c.in[1].f, c.in[2].f, R, C);
-    test_check(!memcmp(c.out.f, again.f, R * C * sizeof(float)), "norm again: other bits");
-    ops_norm_backward(ops, again.f, c.in[1].grad, c.in[2].grad, c.weight.f, c.in[0].f, mean.f,
-                      rstd.f, c.in[1].f, 1, R, C);
-    for (size_t i = 0; i < R * C; i++) c.in[0].grad[i] = 1.0f; /* is added to */
-    memset(c.in[1].grad, 0, C * sizeof(float));
-    memset(c.in[2].grad, 0, C * sizeof(float));
-    ops_norm_backward(ops, c.in[0].grad, c.in[1].grad, c.in[2].grad, c.weight.f, c.in[0].f, mean.f,
-                      rstd.f, c.in[1].f, 0, R, C);
+                 norm_reference,
+                 0};
+    array mean = make_floats(R), rstd = make_floats(R), again = make(R * C, 0);
+    ops_norm(ops, c.out.f, (float *)mean.f, (float *)rstd.f, c.in[0].f, c.in[1].f, c.in[2].f, R, C);
+    ops_norm_again(ops, again.f, (float *)mean.f, (float *)rstd.f, c.in[0].f, c.in[1].f, c.in[2].f,
+                   R, C);
+    test_check(!memcmp(c.out.f, again.f, bytes_of(R * C)), "norm again: other bits");
+    ops_norm_backward(ops, again.f, c.in[1].grad, c.in[2].grad, c.weight.f, c.in[0].f,
+                      (float *)mean.f, (float *)rstd.f, c.in[1].f, 1, R, C);
+    for (size_t i = 0; i < R * C; i++) put(c.in[0].grad, type, i, 1.0); /* is added to */
+    clear_grad(&c.in[1]);
+    clear_grad(&c.in[2]);
+    ops_norm_backward(ops, c.in[0].grad, c.in[1].grad, c.in[2].grad, c.weight.f, c.in[0].f,
+                      (float *)mean.f, (float *)rstd.f, c.in[1].f, 0, R, C);
     int sums = 1;
     for (size_t i = 0; i < R * C; i++) {
-        sums &= c.in[0].grad[i] == 1.0f + again.f[i];
-        c.in[0].grad[i] = again.f[i];
+        const double d = get(again.f, type, i), sum = get(c.in[0].grad, type, i);
+        if (type == ZERO_F32)
+            sums &= (float)sum == 1.0f + (float)d;
+        else
+            sums &= beyond(sum, 1 + d, type) <= rounding(type) * fabs(d) * 1.01 + 1e-6;
+        put(c.in[0].grad, type, i, d);
     }
     test_check(sums, "norm backward: adding is not storing plus the sum");
     finish(&c, 3, names);
@@ -236,15 +301,16 @@ static void test_gelu(size_t R, size_t C) {
                  0,
                  0,
                  NULL,
-                 {make(R * C, 4), make(C, 1)},
+                 {make(R * C, 4), make_param(C, 1)},
                  make(R * C, 0),
                  make(R * C, 1),
-                 gelu_reference};
+                 gelu_reference,
+                 0};
     array again = make(R * C, 0);
     ops_gelu(ops, c.out.f, c.in[0].f, c.in[1].f, R, C);
-    memcpy(c.in[0].grad, c.weight.f, R * C * sizeof(float));
+    memcpy(c.in[0].grad, c.weight.f, bytes_of(R * C));
     ops_gelu_backward(ops, c.in[0].grad, c.in[1].grad, again.f, c.in[0].f, c.in[1].f, R, C);
-    test_check(!memcmp(c.out.f, again.f, R * C * sizeof(float)), "gelu again: other bits");
+    test_check(!memcmp(c.out.f, again.f, bytes_of(R * C)), "gelu again: other bits");
     finish(&c, 2, names);
     drop(again);
 }
@@ -257,6 +323,7 @@ static void attention_reference(op_case *c) {
     free(qkv);
 }
 
+/* Backward takes a sum over the rounded output; its error meets keys and values of up to 2.5. */
 static void test_attention(size_t B, size_t T, size_t NH, size_t H) {
     static const char *const names[] = {"qkv", "bias"};
     const size_t R = B * T, C = NH * H;
@@ -268,14 +335,15 @@ static void test_attention(size_t B, size_t T, size_t NH, size_t H) {
                  0,
                  NH,
                  NULL,
-                 {make(R * 3 * C, 1.5), make(3 * C, 1)},
+                 {make(R * 3 * C, 1.5), make_param(3 * C, 1)},
                  make(R * C, 0),
                  make(R * C, 1),
-                 attention_reference};
-    array lse = make(R * NH, 0);
-    ops_attention(ops, c.out.f, lse.f, c.in[0].f, c.in[1].f, &shape);
-    ops_attention_backward(ops, c.in[0].grad, c.weight.f, c.out.f, lse.f, c.in[0].f, c.in[1].f,
-                           &shape);
+                 attention_reference,
+                 T == 1 ? 8 : 4};
+    array lse = make_floats(R * NH);
+    ops_attention(ops, c.out.f, (float *)lse.f, c.in[0].f, c.in[1].f, &shape);
+    ops_attention_backward(ops, c.in[0].grad, c.weight.f, c.out.f, (float *)lse.f, c.in[0].f,
+                           c.in[1].f, &shape);
     ops_bias_backward(ops, c.in[1].grad, c.in[0].grad, R, 3 * C);
     finish(&c, 2, names);
     drop(lse);
@@ -290,18 +358,28 @@ static void test_cross_entropy(size_t R, size_t V, size_t Vp) {
     static const char *const names[] = {"logits"};
     int targets[64];
     for (size_t r = 0; r < R; r++) targets[r] = test_below(&seed, (int)V);
-    op_case c = {
-        "cross entropy",        R, 0, V, Vp, 0, targets, {make(R * Vp, 5)}, make(R, 0), make(R, 0),
-        cross_entropy_reference};
-    array losses = make(R, 0);
+    op_case c = {"cross entropy",
+                 R,
+                 0,
+                 V,
+                 Vp,
+                 0,
+                 targets,
+                 {make(R * Vp, 5)},
+                 make_floats(R),
+                 make_floats(R),
+                 cross_entropy_reference,
+                 0};
+    array losses = make_floats(R);
     for (size_t r = 0; r < R; r++) c.weight.d[r] = 0.25;
-    memcpy(c.in[0].grad, c.in[0].f, R * Vp * sizeof(float));
-    ops_cross_entropy(ops, c.out.f, c.in[0].grad, targets, 0, 0.0f, R, V, Vp);
-    test_check(!memcmp(c.in[0].grad, c.in[0].f, R * Vp * sizeof(float)), "evaluation wrote logits");
-    ops_cross_entropy(ops, losses.f, c.in[0].grad, targets, 1, 0.25f, R, V, Vp);
-    test_check(!memcmp(c.out.f, losses.f, R * sizeof(float)), "evaluation has another loss");
+    memcpy(c.in[0].grad, c.in[0].f, bytes_of(R * Vp));
+    ops_cross_entropy(ops, (float *)c.out.f, c.in[0].grad, targets, 0, 0.0f, R, V, Vp);
+    test_check(!memcmp(c.in[0].grad, c.in[0].f, bytes_of(R * Vp)), "evaluation wrote logits");
+    ops_cross_entropy(ops, (float *)losses.f, c.in[0].grad, targets, 1, 0.25f, R, V, Vp);
+    test_check(!memcmp(c.out.f, (float *)losses.f, R * sizeof(float)),
+               "evaluation has another loss");
     int zeros = 1;
-    for (size_t i = 0; i < R * Vp; i++) zeros &= i % Vp < V || c.in[0].grad[i] == 0.0f;
+    for (size_t i = 0; i < R * Vp; i++) zeros &= i % Vp < V || get(c.in[0].grad, type, i) == 0;
     test_check(zeros, "padded entries have gradients");
     finish(&c, 1, names);
     drop(losses);
@@ -314,6 +392,10 @@ static void test_all_operations(void) {
     test_linear(7, 13, 5);
     test_linear(65, 130, 37);
     test_linear(200, 48, 144);
+    test_linear(400, 5, 11);
+    test_linear(3, 390, 7);
+    test_linear(5, 9, 800);
+    test_linear(5, 9, 384);
     test_bias(1, 1);
     test_bias(37, 19);
     test_norm(1, 5);
@@ -375,63 +457,91 @@ static void test_gelu_accuracy(void) {
 
 /* A value that is not finite is not lost on its way. */
 static void test_not_finite(void) {
-    static float x[64], y[64], bias[64], slope[64], losses[1];
+    array x = make(64, 0), y = make(64, 0), bias = make_param(64, 0), slope = make(64, 0);
+    array losses = make_floats(1);
     const int target = 3;
-    for (int i = 0; i < 64; i++) x[i] = 1.0f, bias[i] = 0.0f, slope[i] = 1.0f;
-    x[21] = NAN;
-    ops_gelu_backward(ops, slope, bias, y, x, y, 1, 64);
-    test_check(isnan(y[21]) && isnan(slope[21]) && isnan(bias[21]), "gelu lost a NaN");
-    x[40] = -INFINITY;
-    ops_cross_entropy(ops, losses, x, &target, 1, 1.0f, 1, 64, 64);
-    test_check(isnan(losses[0]) && isnan(x[0]), "cross entropy lost a NaN");
+    for (size_t i = 0; i < 64; i++) set(&x, i, i == 21 ? NAN : 1), set(&slope, i, 1);
+    ops_gelu_backward(ops, slope.f, bias.grad, y.f, x.f, bias.f, 1, 64);
+    test_check(isnan(get(y.f, type, 21)) && isnan(get(slope.f, type, 21))
+                   && isnan(get(bias.grad, grad_type, 21)) && !isnan(get(y.f, type, 20)),
+               "gelu lost a NaN");
+    set(&x, 40, -INFINITY);
+    ops_cross_entropy(ops, (float *)losses.f, x.f, &target, 1, 1.0f, 1, 64, 64);
+    test_check(isnan(get(losses.f, ZERO_F32, 0)) && isnan(get(x.f, type, 0)),
+               "cross entropy lost a NaN");
+    drop(x);
+    drop(y);
+    drop(bias);
+    drop(slope);
+    drop(losses);
 }
 
 /* ---- determinism and errors ------------------------------------------------------------------ */
 
 enum { DB = 3, DT = 70, DNH = 2, DH = 24, DC = DNH * DH, DR = DB * DT };
 
-/* Runs a chain of operations in memory that begins `shift` floats into a block; returns the bits.
- */
+/* Three blocks of memory, filled alike: numbers of the type, f32, and gradients. */
+typedef struct pool {
+    char *memory;
+    size_t bytes;
+} pool;
+
+static pool fill(size_t n, zero_type t, size_t shift) {
+    const pool p = {(char *)ops_alloc(n * zero_type_bytes(t) + shift), n * zero_type_bytes(t)};
+    for (size_t i = 0; i < n; i++) put(p.memory + shift, t, i, uniform());
+    return p;
+}
+
+/* Runs a chain of operations in memory that begins `shift` bytes into a block; returns the bits. */
 static uint64_t chain(size_t shift) {
-    const size_t floats = 24 * DR * DC + 8 * DC * DC;
-    float *memory = (float *)ops_alloc((floats + shift) * sizeof(float)), *at = memory + shift;
-    float *x = at, *w = x + DR * DC, *qkv = w + 3 * DC * DC, *out = qkv + 3 * DR * DC;
-    float *dqkv = out + DR * DC, *dw = dqkv + 3 * DR * DC, *bias = dw + 3 * DC * DC;
-    float *lse = bias + 4 * DC, *mean = lse + DR * DNH, *end = mean + 2 * DR + 32;
-    const ops_heads shape = {DB, DT, DNH, DH};
     const test_random before = seed;
+    const ops_heads shape = {DB, DT, DNH, DH};
+    const size_t z = zero_type_bytes(type), zg = zero_type_bytes(grad_type);
     uint64_t bits = 0;
     seed.state = 77;
-    for (size_t i = 0; i < floats; i++) at[i] = (float)uniform();
+    const pool numbers = fill(9 * DR * DC + 3 * DC * DC + DC * 4, type, shift);
+    const pool floats = fill(DR * DNH + 2 * DR, ZERO_F32, shift);
+    const pool grads = fill(3 * DC * DC + DC * 6, grad_type, shift);
     seed = before;
-    ops_norm(ops, out, mean, mean + DR + 14, x, w, bias, DR, DC);
+    char *x = numbers.memory + shift, *w = x + DR * DC * z, *qkv = w + 3 * DC * DC * z;
+    char *out = qkv + 3 * DR * DC * z, *dqkv = out + DR * DC * z, *bias = dqkv + 3 * DR * DC * z;
+    char *dw = grads.memory + shift, *db = dw + 3 * DC * DC * zg;
+    float *lse = (float *)(void *)(floats.memory + shift), *mean = lse + DR * DNH;
+    ops_norm(ops, out, mean, mean + DR, x, w, bias, DR, DC);
     ops_linear(ops, qkv, out, w, DR, DC, 3 * DC);
     ops_attention(ops, out, lse, qkv, bias, &shape);
     ops_attention_backward(ops, dqkv, x, out, lse, qkv, bias, &shape);
     ops_linear_dw(ops, dw, dqkv, x, DR, DC, 3 * DC);
     ops_linear_dx(ops, out, dqkv, w, DR, DC, 3 * DC);
-    ops_norm_backward(ops, x, bias, bias + DC, out, qkv, mean, mean + DR + 14, w, 0, DR, DC);
-    ops_gelu_backward(ops, x, bias, qkv, out, w, DR, DC);
-    ops_bias_backward(ops, bias, x, DR, DC);
-    for (const float *p = at; p < end; p++) {
-        uint32_t u;
-        memcpy(&u, p, sizeof u);
-        bits = test_mix(bits ^ u);
-    }
-    ops_free(memory);
+    ops_norm_backward(ops, x, db, db + DC * zg, out, qkv, mean, mean + DR, w, 0, DR, DC);
+    ops_gelu_backward(ops, x, db + 2 * DC * zg, qkv, out, w, DR, DC);
+    ops_bias_backward(ops, db + 3 * DC * zg, x, DR, DC);
+    bits = hash(bits, numbers.memory + shift, numbers.bytes);
+    bits = hash(bits, floats.memory + shift, floats.bytes);
+    bits = hash(bits, grads.memory + shift, grads.bytes);
+    ops_free(numbers.memory);
+    ops_free(floats.memory);
+    ops_free(grads.memory);
     return bits;
 }
 
 static void test_determinism(void) {
     const uint64_t first = chain(0);
-    for (size_t shift = 0; shift < 2048; shift += 208)
-        test_check(chain(shift) == first, "other bits %zu bytes further on", shift * 4);
+    for (size_t shift = 0; shift < 8192; shift += 832)
+        test_check(chain(shift) == first, "type %d: other bits %zu bytes further on", (int)type,
+                   shift);
 }
 
 /* No rows: nothing is read or written. */
 static void test_no_rows(void) {
     const ops_heads shape = {0, 8, 2, 4};
     float one = 1.0f;
+    ops_embed(ops, NULL, NULL, &one, &one, 0, 8, 1);
+    ops_embed_backward(ops, &one, &one, NULL, NULL, 0, 8, 1);
+    ops_add_bias(ops, NULL, NULL, NULL, &one, 0, 1);
+    ops_linear_dx(ops, NULL, NULL, &one, 0, 1, 1);
+    ops_gelu(ops, NULL, NULL, &one, 0, 1);
+    ops_attention_backward(ops, NULL, NULL, NULL, NULL, NULL, &one, &shape);
     ops_norm(ops, NULL, NULL, NULL, NULL, NULL, NULL, 0, 8);
     ops_norm_backward(ops, NULL, &one, &one, NULL, NULL, NULL, NULL, NULL, 0, 0, 1);
     ops_linear(ops, NULL, NULL, &one, 0, 1, 1);
@@ -444,12 +554,12 @@ static void test_no_rows(void) {
 }
 
 static void test_sticky_error(void) {
-    const ops_limits limits = {8, 4, 16};
+    const ops_limits limits = {8, 4, 16, 16, 16};
     const ops_heads shape = {1, 9, 1, 4};
     const char *sentence = "";
     float x[4] = {1, 2, 3, 4}, y[4] = {0};
     ops_ctx *o = NULL;
-    test_check(ops_create(&o, &limits) == ZERO_OK, "ops_create");
+    test_check(ops_create(&o, &limits, ZERO_F32, ZERO_F32) == ZERO_OK, "ops_create");
     test_check(!*(ops_status(o, &sentence), sentence), "a sentence before any error");
     ops_attention(o, NULL, NULL, NULL, NULL, &shape);
     test_check(ops_status(o, &sentence) == ZERO_ERR_ARGUMENT && strstr(sentence, "9 tokens"),
@@ -461,27 +571,48 @@ static void test_sticky_error(void) {
     ops_destroy(NULL);
 }
 
-static void with_threads(int threads) {
-    const ops_limits limits = {256, 64, 1024};
-#ifdef _OPENMP
-    omp_set_num_threads(threads);
-#endif
-    if (!test_check(ops_create(&ops, &limits) == ZERO_OK, "ops_create, %d threads", threads))
+/* All of it in one type; `bits`: those of embeddings, which threads do not change. */
+static void with_type(zero_type t, zero_type grad, int threads, uint64_t *bits) {
+    const ops_limits limits = {256, 64, 1024, 512, 512};
+    type = t;
+    grad_type = grad;
+    seed.state = 1;
+    embed_bits = 0;
+    if (!test_check(ops_create(&ops, &limits, t, grad) == ZERO_OK, "ops_create, %d threads",
+                    threads))
         return;
     test_all_operations();
+    test_check(!*bits || *bits == embed_bits, "embeddings: other bits with %d threads", threads);
+    *bits = embed_bits;
     test_determinism();
-    test_exponential();
-    test_gelu_accuracy();
+    if (t == ZERO_F32) {
+        test_exponential();
+        test_gelu_accuracy();
+    }
     test_not_finite();
     test_no_rows();
     test_check(ops_status(ops, NULL) == ZERO_OK, "an operation failed");
+    test_check(strstr(ops_product_path(ops), t == ZERO_F32    ? "oneDNN f32"
+                                             : t == ZERO_BF16 ? "bf16"
+                                                              : "f16")
+                   != NULL,
+               "products go by '%s'", ops_product_path(ops));
     ops_destroy(ops);
 }
 
 int main(void) {
-    with_threads(1);
-    with_threads(3);
+    static uint64_t bits[ZERO_TYPES][2];
+    for (int threads = 1; threads <= 3; threads += 2) {
+#ifdef _OPENMP
+        omp_set_num_threads(threads);
+#endif
+        for (int t = 0; t < ZERO_TYPES; t++) {
+            with_type((zero_type)t, ZERO_F32, threads, &bits[t][0]);
+            if (t) with_type((zero_type)t, (zero_type)t, threads, &bits[t][1]);
+        }
+    }
     test_sticky_error();
-    test_check(ops_matmul_rate(1) > 1e8, "the rate of matrix products");
+    for (int t = 0; t < ZERO_TYPES; t++)
+        test_check(ops_matmul_rate((zero_type)t, 1) > 1e8, "the rate of products in type %d", t);
     return test_summary();
 }

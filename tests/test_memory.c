@@ -15,20 +15,32 @@
 enum { MEM_C = 256, MEM_LAYERS = 6, MEM_V = 4096, MEM_T = 256, MEM_STEPS = 2, MEM_TENSORS = 9 };
 
 typedef struct mem_host {
-    float *field[MEM_TENSORS];
+    char *field[MEM_TENSORS];
 } mem_host;
 
 static const zero_tensor_desc mem_desc[MEM_TENSORS] = {
-    {"wte", MEM_V *MEM_C, 1, 0, 2, 0, 0 * sizeof(float *)},
-    {"wpe", MEM_T *MEM_C, 1, 0, 1, 0, 1 * sizeof(float *)},
-    {"ln", 4 * MEM_C, MEM_LAYERS, 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 2 * sizeof(float *)},
-    {"qkv", 3 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 3 * sizeof(float *)},
-    {"proj", MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 4 * sizeof(float *)},
-    {"fc", 4 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 5 * sizeof(float *)},
-    {"fcproj", 4 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 6 * sizeof(float *)},
-    {"bias", 9 * MEM_C + 3, MEM_LAYERS, 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 7 * sizeof(float *)},
-    {"lnf", 2 * MEM_C, 1, MEM_LAYERS + 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 8 * sizeof(float *)}};
+    {"wte", MEM_V *MEM_C, 1, 0, 2, 0, 0 * sizeof(char *)},
+    {"wpe", MEM_T *MEM_C, 1, 0, 1, 0, 1 * sizeof(char *)},
+    {"ln", 4 * MEM_C, MEM_LAYERS, 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 2 * sizeof(char *)},
+    {"qkv", 3 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 3 * sizeof(char *)},
+    {"proj", MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 4 * sizeof(char *)},
+    {"fc", 4 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 5 * sizeof(char *)},
+    {"fcproj", 4 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 6 * sizeof(char *)},
+    {"bias", 9 * MEM_C + 3, MEM_LAYERS, 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 7 * sizeof(char *)},
+    {"lnf", 2 * MEM_C, 1, MEM_LAYERS + 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 8 * sizeof(char *)}};
 enum { MEM_UNITS = MEM_LAYERS + 2 };
+
+/* Bytes of a parameter, of a gradient, and of the optimizer's state and master of one element. */
+static size_t mem_of_p(const zero_config *c) { return zero_type_bytes(c->type); }
+static zero_type mem_grad_type(const zero_config *c) {
+    const int wide =
+        c->grads == ZERO_GRAD_F32 || (c->grads == ZERO_GRAD_AUTO && c->micro_steps > 1);
+    return wide ? ZERO_F32 : c->type;
+}
+static size_t mem_of_g(const zero_config *c) { return zero_type_bytes(mem_grad_type(c)); }
+static size_t mem_of_state(const zero_config *c) {
+    return (c->optimizer <= ZERO_ADAM ? 8 : 4) + (c->type == ZERO_F32 || c->no_master ? 0 : 4);
+}
 
 typedef struct mem_test { /* shared memory */
     zero_config cfg;
@@ -48,13 +60,26 @@ typedef struct mem_test { /* shared memory */
         }                                                                                          \
     } while (0)
 
+/* Adds a small gradient, times the scale, in whatever type. */
+static void mem_add(zero_type type, char *g, size_t n, float scale) {
+    float wide[1024];
+    for (size_t at = 0; at < n; at += 1024) {
+        const size_t k = n - at < 1024 ? n - at : 1024;
+        char *to = g + at * zero_type_bytes(type);
+        zero_convert(wide, ZERO_F32, to, type, k);
+        for (size_t i = 0; i < k; i++) wide[i] += scale * (0.01f * (float)((at + i) % 7) - 0.02f);
+        zero_convert(to, type, wide, ZERO_F32, k);
+    }
+}
+
 static int mem_backward(test_rank *r, zero_ctx *z, int unit, mem_host *p, mem_host *g) {
+    const zero_type type = mem_grad_type(&((const mem_test *)r->arg)->cfg);
     MEM_TRY(zero_backward_begin(z, unit, p, g));
     for (int t = 0; t < MEM_TENSORS; t++) {
         const zero_tensor_desc *d = &mem_desc[t];
         if (unit < d->unit || unit >= d->unit + d->layers) continue;
-        float *x = g->field[t] + (size_t)(unit - d->unit) * d->numel;
-        for (size_t i = 0; i < d->numel; i++) x[i] += 0.01f * (float)(i % 7) - 0.02f;
+        const size_t at = (size_t)(unit - d->unit) * d->numel * zero_type_bytes(type);
+        mem_add(type, g->field[t] + at, d->numel, zero_loss_scale(z));
     }
     MEM_TRY(zero_backward_end(z, unit));
     return 1;
@@ -82,7 +107,7 @@ static int mem_pass(test_rank *r, zero_ctx *z, zero_pass kind, int micro, int mi
 }
 
 static int mem_step(test_rank *r, zero_ctx *z, int micro_steps) {
-    const zero_adamw adamw = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    const zero_hyper adamw = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
     zero_step_report report;
     double norm;
     for (int micro = 0; micro < micro_steps; micro++)
@@ -111,7 +136,8 @@ static int mem_others(test_rank *r, zero_ctx *z) {
     double sum = 1;
     MEM_TRY(zero_read_tensor(z, "qkv", ZERO_PARAMETER, 12345, 5000, piece));
     MEM_TRY(zero_write_tensor(z, "qkv", ZERO_PARAMETER, 12345, 5000, piece));
-    MEM_TRY(zero_read_tensor(z, "wte", ZERO_MOMENT_2, 0, 5000, piece));
+    MEM_TRY(zero_read_tensor(z, "wte", ZERO_MOMENT_1, 0, 5000, piece));
+    MEM_TRY(zero_read_tensor(z, "wte", ZERO_MASTER, 0, 5000, piece));
     MEM_TRY(zero_all_sum(z, &sum, 1));
     MEM_TRY(zero_broadcast(z, piece, sizeof piece, 0));
     MEM_TRY(zero_barrier(z));
@@ -180,10 +206,14 @@ static void mem_rank(test_rank *r) {
 /* ---- what the figures must be ---- */
 
 static const char *mem_name(const mem_test *t, int nranks) {
-    static char text[128];
+    static const char *const types[] = {"f32", "bf16", "f16"};
+    static char text[160];
     snprintf(text, sizeof text,
-             "stage %d, %d ranks, %s, %d micro-steps, %s, prefetch %d, bucket %zu", t->cfg.stage,
-             nranks, t->cfg.no_mapping ? "copied" : "mapped", t->cfg.micro_steps,
+             "stage %d, %s, gradients %s%s, optimizer %d, %d ranks, %s, %d micro-steps, %s, "
+             "prefetch %d, bucket %zu",
+             t->cfg.stage, types[t->cfg.type], types[mem_grad_type(&t->cfg)],
+             t->cfg.no_master ? ", no master" : "", (int)t->cfg.optimizer, nranks,
+             t->cfg.no_mapping ? "copied" : "mapped", t->cfg.micro_steps,
              t->cfg.accumulation == ZERO_ACCUMULATE_AUTO    ? "default"
              : t->cfg.accumulation == ZERO_ACCUMULATE_LOCAL ? "LOCAL"
                                                             : "SHARDED",
@@ -194,10 +224,10 @@ static const char *mem_name(const mem_test *t, int nranks) {
 static int mem_near(double a, double b) { return a <= 1.01 * b && a >= 0.99 * b; }
 
 /* The header's table: bytes of parameters, gradients, optimizer state. */
-static void mem_table(int stage, double p, int n, double *kind) {
-    kind[0] = stage >= 3 ? 4 * p / n : 4 * p;
-    kind[1] = stage >= 2 ? 4 * p / n : 4 * p;
-    kind[2] = stage >= 1 ? 8 * p / n : 8 * p;
+static void mem_table(const zero_config *c, double p, int n, double *kind) {
+    kind[0] = (double)mem_of_p(c) * p / (c->stage >= 3 ? n : 1);
+    kind[1] = (double)mem_of_g(c) * p / (c->stage >= 2 ? n : 1);
+    kind[2] = (double)mem_of_state(c) * p / (c->stage >= 1 ? n : 1);
 }
 
 static void mem_check_bytes(const mem_test *t, int nranks) {
@@ -216,7 +246,7 @@ static void mem_check_bytes(const mem_test *t, int nranks) {
     for (int r = 0; r < nranks && !one_for_all; r++)
         test_check(mem_near((double)t->own[r], planned), "%s: rank %d has %ld bytes, planned %.0f",
                    mem_name(t, nranks), r, t->own[r], planned);
-    mem_table(t->cfg.stage, (double)p->numel, nranks, kind);
+    mem_table(&t->cfg, (double)p->numel, nranks, kind);
     test_check(mem_near((double)p->param_bytes, kind[0]) && mem_near((double)p->grad_bytes, kind[1])
                    && mem_near((double)p->optimizer_bytes, kind[2]),
                "%s: %zu, %zu, %zu bytes, the table says %.0f, %.0f, %.0f", mem_name(t, nranks),
@@ -226,13 +256,14 @@ static void mem_check_bytes(const mem_test *t, int nranks) {
                "%s: formula %zu", mem_name(t, nranks), p->formula_bytes);
 }
 
-/* Whole gradients, or their shards, where micro-steps accumulate and the stage keeps them
- * otherwise. */
+/* Whole gradients, or their shards, where micro-steps accumulate and the stage keeps them otherwise
+   or keeps 16-bit ones. */
 static double mem_accumulators(const mem_test *t, int nranks) {
     const double padded = 4.0 * (double)t->plan.padded_numel;
     const int sharded = t->cfg.accumulation == ZERO_ACCUMULATE_SHARDED
                         || (t->cfg.accumulation == ZERO_ACCUMULATE_AUTO && t->cfg.stage >= 2);
     if (t->cfg.micro_steps == 1) return 0;
+    if (mem_of_g(&t->cfg) == 2) return sharded ? padded / nranks : padded; /* f32 beside them */
     if (t->cfg.stage >= 2) return sharded ? 0 : padded - padded / nranks;
     return sharded ? padded / nranks : 0;
 }
@@ -244,20 +275,26 @@ static void mem_check_ceiling(const mem_test *t, int nranks) {
     const size_t embedding = t->unit[0].padded, block = t->unit[1].padded;
     const size_t bucket = t->cfg.bucket_numel ? t->cfg.bucket_numel : block;
     const size_t ahead = (size_t)(t->cfg.prefetch < 0 ? 0 : t->cfg.prefetch ? t->cfg.prefetch : 1);
-    size_t ceiling = 65536;
-    if (t->cfg.stage >= 2) ceiling += embedding + (ahead + 2) * 2 * block + bucket;
-    if (t->cfg.stage == 3) ceiling += embedding + t->plan.kept_bytes / 4;
-    const double rest = (double)t->plan.buffer_bytes - mem_accumulators(t, nranks);
-    test_check(rest <= 4.0 * (double)ceiling + 4096,
-               "%s: buffers of %.0f bytes, the design's ceiling is %.0f", mem_name(t, nranks), rest,
-               4.0 * (double)ceiling);
+    const size_t of_p = mem_of_p(&t->cfg), of_g = mem_of_g(&t->cfg);
+    size_t ceiling = 4 * 65536;
+    if (t->cfg.stage >= 2)
+        ceiling += embedding * of_g + (ahead + 2) * (of_p + of_g) * block + bucket * of_g;
+    if (t->cfg.stage == 3) ceiling += embedding * of_p + t->plan.kept_bytes;
+    const double sums = mem_accumulators(t, nranks);
+    const double rest = (double)t->plan.buffer_bytes - sums;
+    test_check(mem_near((double)t->plan.accumulator_bytes, sums),
+               "%s: accumulators of %zu bytes, expected %.0f", mem_name(t, nranks),
+               t->plan.accumulator_bytes, sums);
+    test_check(rest <= (double)ceiling + 4096,
+               "%s: buffers of %.0f bytes, the design's ceiling is %zu", mem_name(t, nranks), rest,
+               ceiling);
     test_check(rest <= (double)t->plan.buffer_ceiling_bytes,
                "%s: buffers of %.0f bytes, the plan's ceiling is %zu", mem_name(t, nranks), rest,
                t->plan.buffer_ceiling_bytes);
     if (t->cfg.stage >= 2)
-        test_check((double)t->plan.buffer_ceiling_bytes <= 4.0 * (double)(ceiling + 65536) + 4096,
-                   "%s: the plan's ceiling %zu is above the design's %.0f", mem_name(t, nranks),
-                   t->plan.buffer_ceiling_bytes, 4.0 * (double)ceiling);
+        test_check(t->plan.buffer_ceiling_bytes <= ceiling + 4 * 65536 + 4096,
+                   "%s: the plan's ceiling %zu is above the design's %zu", mem_name(t, nranks),
+                   t->plan.buffer_ceiling_bytes, ceiling);
 }
 
 /* Sent is what is planned, unit by unit; and the formula plus the padding that is stated. */
@@ -266,18 +303,20 @@ static void mem_check_traffic(const mem_test *t, int nranks) {
     const int sharded = t->cfg.accumulation == ZERO_ACCUMULATE_SHARDED
                         || (t->cfg.accumulation == ZERO_ACCUMULATE_AUTO && t->cfg.stage >= 2);
     const int reductions = sharded ? t->cfg.micro_steps : 1;
+    const double of_g = (double)mem_of_g(&t->cfg), of_p = (double)mem_of_p(&t->cfg);
     double sum = 0, formula = 0, gathered = 0, mapped = 0;
     int plain = 1;
     for (int u = 0; u < MEM_UNITS; u++) {
         const zero_plan_unit *x = &t->unit[u];
-        const double times = x->reductions + x->gathers;
+        /* at stage 0 what is gathered is gradients */
+        const double times = x->reductions * of_g + x->gathers * (t->cfg.stage ? of_p : of_g);
         sum += (double)x->sent_bytes;
-        formula += times * 4 * (double)x->numel * (nranks - 1) / nranks;
-        gathered += (double)x->gathers * 4 * (double)(x->padded - x->padded / (size_t)nranks);
+        formula += times * (double)x->numel * (nranks - 1) / nranks;
+        gathered += (double)x->gathers * of_p * (double)(x->padded - x->padded / (size_t)nranks);
         plain &= x->reductions == reductions
                  && x->gathers <= (t->cfg.stage < 3 ? 1 : 2 * t->cfg.micro_steps);
-        plain &= (double)x->sent_bytes
-                 == times * 4 * (double)(x->padded / (size_t)nranks) * (nranks - 1);
+        plain &=
+            (double)x->sent_bytes == times * (double)(x->padded / (size_t)nranks) * (nranks - 1);
     }
     if (t->cfg.stage == 3 && !t->cfg.no_mapping) mapped = gathered * MEM_STEPS;
     test_check(t->stats.sent_bytes == p->sent_bytes * (uint64_t)MEM_STEPS,
@@ -289,9 +328,10 @@ static void mem_check_traffic(const mem_test *t, int nranks) {
                "%s: %zu bytes, the formula says %.0f", mem_name(t, nranks), p->sent_bytes, formula);
     test_check((double)t->stats.mapped_bytes == mapped, "%s: %llu bytes mapped, expected %.0f",
                mem_name(t, nranks), (unsigned long long)t->stats.mapped_bytes, mapped);
-    const double limit = t->cfg.stage < 3 ? reductions + 1 : reductions + 2 * t->cfg.micro_steps;
-    test_check(formula <= limit * 4 * (double)p->numel * (nranks - 1) / nranks + 8,
-               "%s: more than %g times the parameters", mem_name(t, nranks), limit);
+    const double gathers = t->cfg.stage < 3 ? 1 : 2 * t->cfg.micro_steps;
+    const double limit = reductions * of_g + gathers * (t->cfg.stage ? of_p : of_g);
+    test_check(formula <= limit * (double)p->numel * (nranks - 1) / nranks + 8,
+               "%s: more than %g bytes per parameter", mem_name(t, nranks), limit);
 }
 
 static void mem_case(mem_test *t, int nranks) {
@@ -310,6 +350,28 @@ static void mem_case(mem_test *t, int nranks) {
             * (double)(t->plan.param_bytes + t->plan.grad_bytes + t->plan.optimizer_bytes
                        + t->plan.buffer_bytes),
         1e-6 * (double)t->plan.buffer_bytes, 1e-6 * (double)t->plan.sent_bytes, test_now() - start);
+}
+
+/* Types, with one micro-step and with two, which accumulate here or there. */
+static void mem_types(mem_test *t) {
+    static const zero_config kinds[] = {
+        {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE},
+        {.type = ZERO_F16, .grads = ZERO_GRAD_AS_TYPE},
+        {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE, .no_master = 1},
+        {.type = ZERO_BF16, .grads = ZERO_GRAD_F32},
+        {.type = ZERO_F16, .optimizer = ZERO_LION, .prefetch = 2},
+        {.type = ZERO_F32, .optimizer = ZERO_SGD}};
+    for (int kind = 0; kind < 6; kind++)
+        for (int stage = 0; stage < 4; stage++)
+            for (int k = 0; k < 3; k++) {
+                t->cfg = kinds[kind];
+                t->cfg.stage = stage;
+                t->cfg.micro_steps = k ? 2 : 1;
+                t->cfg.accumulation = (zero_accumulation)k;
+                t->cfg.no_mapping = (kind + k) % 2;
+                if (kind == 5 && k) continue;
+                mem_case(t, k ? 2 : 3 - stage % 2);
+            }
 }
 
 int main(void) {
@@ -334,5 +396,6 @@ int main(void) {
                               .no_overlap = k};
             mem_case(t, 2);
         }
+    mem_types(t);
     return test_summary();
 }

@@ -23,6 +23,19 @@ static void model_tensors(host_spec *s, test_random *r) {
     for (int t = 0; t < s->ntensors; t++) s->desc[t].name = s->name[t];
 }
 
+static void model_types(host_spec *s, test_random *r) {
+    static const float fixed[] = {1, 8, 1024, 0.25f};
+    static const float initial[] = {1, 16, 256};
+    zero_config *c = &s->cfg;
+    c->type = (zero_type)test_below(r, ZERO_TYPES);
+    c->grads = (zero_grad_type)test_below(r, 3);
+    if (test_below(r, 2)) /* not so large that f16 overflows */
+        c->scaler.fixed = fixed[test_below(r, c->type == ZERO_F16 ? 2 : 4)];
+    else
+        c->scaler.initial = initial[test_below(r, 3)];
+    s->groups = test_below(r, 2);
+}
+
 static void model_settings(host_spec *s, test_random *r) {
     static const int64_t thresholds[] = {0, 0, ZERO_NONE, 50, 100000};
     zero_config *c = &s->cfg;
@@ -38,8 +51,9 @@ static void model_settings(host_spec *s, test_random *r) {
     s->recompute = test_below(r, 3) == 0;
     s->evaluate = test_below(r, 2);
     s->silent_unit = test_below(r, 4) ? -1 : test_below(r, s->units);
+    model_types(s, r);
     for (int t = 0; t < s->ntensors; t++) {
-        const int local = s->micro_steps > 1
+        const int local = s->micro_steps > 1 && host_grad_type(s) == ZERO_F32
                           && (c->accumulation == ZERO_ACCUMULATE_LOCAL
                               || (c->accumulation == ZERO_ACCUMULATE_AUTO && c->stage < 2));
         if (!local && test_below(r, 5) == 0) s->desc[t].flags |= ZERO_OVERWRITTEN;
@@ -60,7 +74,7 @@ static void model_spec(host_spec *s, uint64_t seed) {
     if (s->nranks % 2 == 0 && test_below(&r, 3) == 0) s->node_size = s->nranks / 2;
     model_tensors(s, &r);
     model_settings(s, &r);
-    zero_adamw a = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, test_below(&r, 2) ? 0.0f : 3.0f};
+    zero_hyper a = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, test_below(&r, 2) ? 0.0f : 3.0f};
     s->adamw = a;
 }
 
@@ -80,16 +94,18 @@ static int model_step(host_run *h, host_reference *reference) {
     HOST_TRY(h, zero_reduce(h->z));
     HOST_TRY(h, zero_norm(h->z, &norm));
     const double expected = host_reference_norm(s, sharded, h->step);
+    const float scale = host_scale(s);
     if (fabs(norm - expected) > 1e-12 * (1 + expected))
         test_rank_fail(h->rank, "norm is %.17g, expected %.17g", norm, expected);
-    float factor = 1.0f;
+    double clip = 1;
     if (s->adamw.max_norm > 0 && norm + 1e-6 > (double)s->adamw.max_norm)
-        factor = (float)((double)s->adamw.max_norm / (norm + 1e-6));
-    host_reference_step(reference, s, sharded, h->step, factor);
+        clip = (double)s->adamw.max_norm / (norm + 1e-6);
+    host_reference_step(reference, s, sharded, h->step, clip);
     if (!host_compare(h, ZERO_GRADIENT, reference->g, "gradient")) return 0;
     HOST_TRY(h, zero_step(h->z, &s->adamw));
     HOST_TRY(h, zero_step_result(h->z, &report));
-    if (!report.stepped || report.norm != norm || report.steps != h->step + 1)
+    if (!report.stepped || report.norm != norm || report.steps != h->step + 1
+        || report.loss_scale != scale || report.next_loss_scale != scale)
         test_rank_fail(h->rank, "the report of step %d is wrong", h->step);
     return !s->evaluate || host_evaluate(h);
 }
@@ -105,9 +121,7 @@ static int model_counts(host_run *h) {
         && stats.sent_bytes != plan.sent_bytes * (uint64_t)s->steps)
         test_rank_fail(h->rank, "sent %llu bytes in %d steps, planned %zu a step",
                        (unsigned long long)stats.sent_bytes, s->steps, plan.sent_bytes);
-    /* accumulators of micro-steps come on top of the ceiling */
-    const size_t accumulators = s->micro_steps > 1 ? 4 * plan.padded_numel : 0;
-    if (plan.buffer_bytes > plan.buffer_ceiling_bytes + accumulators)
+    if (plan.buffer_bytes > plan.buffer_ceiling_bytes + plan.accumulator_bytes)
         test_rank_fail(h->rank, "buffers of %zu bytes, ceiling %zu", plan.buffer_bytes,
                        plan.buffer_ceiling_bytes);
     return !h->rank->failed;
@@ -122,6 +136,7 @@ static void model_rank(test_rank *rank) {
     h.reference = &reference;
     for (h.step = 0; h.step < s->steps && ok; h.step++) ok = model_step(&h, &reference);
     ok = ok && host_compare(&h, ZERO_PARAMETER, reference.p, "parameter")
+         && host_compare(&h, ZERO_MASTER, reference.master, "master")
          && host_compare(&h, ZERO_MOMENT_1, reference.m, "m")
          && host_compare(&h, ZERO_MOMENT_2, reference.v, "v") && model_counts(&h);
     zero_destroy(h.z);
@@ -135,11 +150,13 @@ int main(int argc, char **argv) {
         host_spec s;
         model_spec(&s, seed + (uint64_t)i);
         const int ok = test_ranks(s.nranks, s.node_size, model_rank, &s);
-        test_check(ok,
-                   "case %llu (stage %d, %d ranks, %d micro-steps, accumulation %d, overlap %d, "
-                   "mapping %d): %s",
-                   (unsigned long long)s.seed, s.cfg.stage, s.nranks, s.micro_steps,
-                   (int)s.cfg.accumulation, !s.cfg.no_overlap, !s.cfg.no_mapping, test_first);
+        test_check(
+            ok,
+            "case %llu (stage %d, type %d, gradients %d, scale %g, %d ranks, %d micro-steps, "
+            "accumulation %d, overlap %d, mapping %d): %s",
+            (unsigned long long)s.seed, s.cfg.stage, (int)s.cfg.type, (int)s.cfg.grads,
+            (double)host_scale(&s), s.nranks, s.micro_steps, (int)s.cfg.accumulation,
+            !s.cfg.no_overlap, !s.cfg.no_mapping, test_first);
     }
     return test_summary();
 }

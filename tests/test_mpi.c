@@ -156,7 +156,7 @@ static void mpi_tensor(host_spec *s, const char *name, size_t numel, int layers,
 
 /* A tied embedding, three blocks, kept norms; `large`: shards longer than one message. */
 static void mpi_spec(host_spec *s, int node_size, int large, zero_accumulation accumulation) {
-    const zero_adamw adamw = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    const zero_hyper adamw = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
     memset(s, 0, sizeof *s);
     s->seed = 77;
     s->nranks = mpi_ranks;
@@ -178,6 +178,7 @@ static void mpi_spec(host_spec *s, int node_size, int large, zero_accumulation a
 
 typedef struct mpi_result {
     uint64_t hash, sent, other;
+    uint64_t reduced; /* elements of this rank's shards, each as often as it is reduced in a step */
     zero_stats stats;
     zero_plan plan;
 } mpi_result;
@@ -194,6 +195,11 @@ static void mpi_train(test_rank *rank, const host_spec *s, mpi_result *out) {
         if (ok && s->evaluate) ok = host_evaluate(&h);
     }
     ok = ok && !zero_query_stats(h.z, &out->stats) && !zero_query_plan(h.z, &out->plan);
+    for (int u = 0; u < out->plan.units && ok; u++) {
+        zero_plan_unit unit;
+        ok = !zero_query_plan_unit(h.z, u, &unit);
+        out->reduced += (uint64_t)unit.reductions * (unit.padded / (size_t)mpi_ranks);
+    }
     out->sent = mpi_sent - sent;
     out->other = mpi_other;
     if (ok)
@@ -226,6 +232,18 @@ static uint64_t mpi_local_hash(const host_spec *s) {
     return l.hash[0];
 }
 
+/* Bytes in messages between `nodes` nodes, of one rank: the nodes' sums are f32 whatever the type,
+   and what is gathered goes to every other rank. */
+static uint64_t mpi_between(const host_spec *s, const mpi_result *r, int nodes) {
+    const uint64_t others = (uint64_t)(mpi_ranks - 1), far = (uint64_t)(nodes - 1);
+    const uint64_t inside = (uint64_t)(mpi_ranks / nodes - 1) * (uint64_t)nodes;
+    const uint64_t elements = r->reduced * (uint64_t)s->steps;
+    const uint64_t reduced =
+        elements * (inside * zero_type_bytes(host_grad_type(s)) + far * sizeof(float));
+    if (!others) return 0;
+    return elements * far * sizeof(float) + (r->stats.sent_bytes - reduced) / others * far;
+}
+
 /* One training under MPI. `nodes`: how many the ranks lie on. */
 static void mpi_case(const host_spec *s, uint64_t expected, int nodes, const char *what) {
     static test_rank rank;
@@ -235,14 +253,14 @@ static void mpi_case(const host_spec *s, uint64_t expected, int nodes, const cha
     rank.nranks = mpi_ranks;
     rank.node_size = s->node_size;
     mpi_train(&rank, s, &r);
-    test_check(!rank.failed && r.hash == expected && r.hash,
-               "%s, stage %d, accumulation %d, overlap %d, mapping %d: weights differ from the "
-               "local communicator's %s",
-               what, s->cfg.stage, (int)s->cfg.accumulation, !s->cfg.no_overlap, !s->cfg.no_mapping,
-               rank.why);
+    test_check(
+        !rank.failed && r.hash == expected && r.hash,
+        "%s, stage %d, type %d, accumulation %d, overlap %d, mapping %d: weights differ from "
+        "the local communicator's %s",
+        what, s->cfg.stage, (int)s->cfg.type, (int)s->cfg.accumulation, !s->cfg.no_overlap,
+        !s->cfg.no_mapping, rank.why);
     if (rank.failed) return;
-    const uint64_t others = (uint64_t)(mpi_ranks - 1);
-    const uint64_t between = others ? r.stats.sent_bytes / others * (uint64_t)(nodes - 1) : 0;
+    const uint64_t between = mpi_between(s, &r, nodes);
     test_check(s->evaluate || r.stats.sent_bytes == r.plan.sent_bytes * (uint64_t)s->steps,
                "%s, stage %d: sent %llu, planned %llu", what, s->cfg.stage,
                (unsigned long long)r.stats.sent_bytes,
@@ -251,6 +269,25 @@ static void mpi_case(const host_spec *s, uint64_t expected, int nodes, const cha
                s->cfg.stage, (unsigned long long)r.sent, (unsigned long long)between);
     test_check(r.other <= 528, "%s, stage %d: a collective of %llu bytes while training", what,
                s->cfg.stage, (unsigned long long)r.other);
+}
+
+/* 16-bit types: two micro-steps that accumulate here or there. */
+static void mpi_types(int node_size, int size, const char *what) {
+    for (int k = 0; k < 4; k++) {
+        host_spec s;
+        mpi_spec(&s, size, 0, k & 1 ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL);
+        s.cfg.type = k < 2 ? ZERO_BF16 : ZERO_F16;
+        s.cfg.grads = k ? ZERO_GRAD_AS_TYPE : ZERO_GRAD_AUTO;
+        s.cfg.scaler.initial = 64;
+        s.groups = k & 1;
+        if (mpi_few && k % 3 != 1) continue;
+        const uint64_t expected = mpi_local_hash(&s);
+        s.node_size = node_size;
+        for (s.cfg.stage = k & 1; s.cfg.stage <= 3; s.cfg.stage += 2) {
+            s.cfg.no_mapping = k & 1;
+            mpi_case(&s, expected, mpi_ranks / size, what);
+        }
+    }
 }
 
 /* All stages and settings; `size`: ranks per node, as it comes out. */
@@ -272,6 +309,7 @@ static void mpi_cases(int node_size, int size, const char *what) {
             mpi_case(&s, expected, mpi_ranks / size, what);
         }
     }
+    mpi_types(node_size, size, what);
     if (mpi_ranks > 4) return;
     host_spec s;
     mpi_spec(&s, size, 1, ZERO_ACCUMULATE_SHARDED);
@@ -318,6 +356,7 @@ static void mpi_hash(int size) {
     s.node_size = 0;
     for (s.cfg.stage = 0; s.cfg.stage <= 3; s.cfg.stage++)
         mpi_case(&s, expected, mpi_ranks / size, "hosts");
+    mpi_types(0, size, "hosts");
     mpi_spec(&s, size, 1, ZERO_ACCUMULATE_LOCAL);
     const uint64_t large = mpi_local_hash(&s);
     s.node_size = 0;

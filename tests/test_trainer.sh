@@ -96,7 +96,9 @@ test_usage() {
     refused 'not finite' 2 '-l: expected a number' -l nan
     refused 'out of range' 2 '-pn: expected 0 to 64, found 65' -pn 65
     refused 'schedule' 2 "-k: expected one of: cosine linear.*'step'" -k step
-    for fixed in '-w 0' '-ge 2' '-sl 3' '-sg 3' '-h 1' '-n 10' '-nk 1' '-nm 1' '-y 1' '-lg 5' \
+    refused 'type' 2 "-dt: expected one of: f32 bf16 fp16; found 'fp8'" -dt fp8
+    refused 'optimizer' 2 "-op: expected one of: adamw.*'adagrad'" -op adagrad
+    for fixed in '-ge 2' '-h 1' '-n 10' '-nk 1' '-nm 1' '-y 1' '-lg 5' \
         '-pr 1' '-pg 4' '-pi tcp'; do
         refused "$fixed" 2 "$fixed is not supported yet" $fixed
     done
@@ -123,6 +125,9 @@ test_wrong_sizes() {
         refused 'csv' 1 '-csv: /dev/null/x' $small -z 0,1 -csv /dev/null/x -b 1 -pn $ranks
         refused 'rounds' 1 '-x 7' $small -z 0,1 -x 7 -rd 2 -csv "$scratch/csv" -b 1 -pn $ranks
     done
+    refused 'no master weights in f32' 1 'no_master is set.*BF16' $small -w 0
+    refused 'no master weights in fp16' 1 'no_master is set.*BF16' $small -dt fp16 -w 0 -pn 2
+    refused 'scale below its least' 1 'initial 8 is below minimum 16' $small -dt fp16 -li 8 -lm 16
     refused 'node size' 1 '-ns 2: ' $small -b 1 -pn 3 -ns 2
     refused 'node size of one rank' 1 '-ns 2: ' $small -ns 2
     refused 'ranks' 1 'batch does not divide.*5 ranks' $small -pn 5
@@ -158,7 +163,7 @@ test_no_data() {
     here=$PWD
     cd "$scratch" || exit 1
     scratch=.
-    refused 'no data' 1 'tiny_char_train.bin.*run: make data' -pn 2
+    refused 'no data' 1 'tiny_char_train.bin.*after .make data.' -pn 2
     scratch=$build/test_trainer.$$
     cd "$here" || exit 1
 }
@@ -193,6 +198,37 @@ test_same_weights() {
     same 'micro-steps, local' "$reference" "$(train $micro -z 3 -za local)"
     reference=$(train $micro -z 0 -za sharded)
     same 'micro-steps, sharded' "$reference" "$(train $micro -z 3)"
+}
+
+# In every type the stages end with the same weights, also where steps overflow and are skipped.
+test_types() {
+    for type in '-dt bf16' '-dt bf16 -w 0' '-dt bf16 -zg f32' '-dt fp16' '-dt fp16 -li 1e9 -lw 3' \
+        '-op adam' '-op sgd -dt fp16' '-op nesterov' '-op lion -dt bf16' '-ls 64'; do
+        run="$small -x 9 -nt 1 -pn 2 -u 2 $type"
+        reference=$(train $run -z 0)
+        for how in '-z 1' '-z 2 -zo 0' '-z 3' '-z 3 -zm 0 -zt 0'; do
+            same "$type $how" "$reference" "$(train $run $how)"
+        done
+        for how in local sharded; do
+            reference=$(train $run -d 384 -b 4 -z 0 -za $how)
+            same "$type $how" "$reference" "$(train $run -d 384 -b 4 -z 3 -za $how)"
+        done
+    done
+    train $small -x 9 -dt fp16 -li 1e9 -lw 3 -pn 2 >/dev/null
+    skips=$(grep -c '^skipped: element [0-9]* of the gradient of [a-z0-9]*, on rank [01], is not' \
+        "$scratch/out")
+    same 'last skip count' "$skips" "$(sed -n 's/^step .*skipped \([0-9]*\)$/\1/p' "$scratch/out" |
+        tail -n 1)"
+    if [ "$skips" -gt 0 ]; then pass; else fail 'a loss scale of 1e9 does not overflow'; fi
+    refused 'overflow at the floor' 1 'wte.*overflows at the smallest loss scale' $small -x 9 \
+        -dt fp16 -li 1e9 -lm 1e9 -lh 1
+    train $small -x 240 -sg 0.01 -l 1e-2 -u 1 >/dev/null
+    if grep -q '^skipped: loss .*z, norm +' "$scratch/out"; then pass; else
+        fail '-sg 0.01 skips nothing'
+    fi
+    train $small -z 0,3 -x 4 -rd 2 -dt bf16 -pn 2 -csv "$scratch/new/c.csv" >/dev/null
+    same 'comparison in bf16' 1 "$(sed 1d "$scratch/new/c.csv" | cut -d , -f 14 | sort -u | wc -l |
+        tr -d ' ')"
 }
 
 # The global batch of every step, over two epochs of 8 steps, however it is shared out.
@@ -406,6 +442,7 @@ test_wrong_files
 test_wrong_sizes
 test_no_data
 test_same_weights
+test_types
 test_same_batches
 test_default_run
 test_comparison

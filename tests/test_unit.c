@@ -14,6 +14,7 @@ static void unit_results(void) {
                                             "another rank failed or is gone",
                                             "another rank did not arrive in time",
                                             "the communication library reported an error",
+                                            "gradients overflow at the smallest loss scale",
                                             "not supported by this build"};
     for (int r = 0; r < ZERO_RESULT_COUNT; r++)
         test_check(!strcmp(zero_result_string((zero_result)r), sentences[r]), "result %d", r);
@@ -138,6 +139,146 @@ static void unit_same_places(void) {
     zp_layout_close(&one);
 }
 
+/* ---- numbers ---- */
+
+static const char *const unit_type_names[] = {"f32", "bf16", "f16"};
+
+/* A 16-bit number's value, from its fields: sign, exponent, fraction of `bits` bits. */
+static double unit_value(zero_type type, unsigned h) {
+    const int bits = type == ZERO_BF16 ? 7 : 10, bias = type == ZERO_BF16 ? 127 : 15;
+    const int exponent = (int)(h & 0x7FFFu) >> bits, fraction = (int)(h & ((1u << bits) - 1u));
+    const double sign = h & 0x8000u ? -1 : 1;
+    if (exponent == 2 * bias + 1) return fraction ? (double)NAN : sign * (double)INFINITY;
+    if (!exponent) return sign * ldexp(fraction, 1 - bias - bits);
+    return sign * ldexp(fraction + (1 << bits), exponent - bias - bits);
+}
+
+static void unit_widen(void) {
+    static uint16_t all[65536];
+    static float wide[65536];
+    for (unsigned h = 0; h < 65536; h++) all[h] = (uint16_t)h;
+    for (zero_type type = ZERO_BF16; type <= ZERO_F16; type++) {
+        int wrong = 0;
+        zero_convert(wide, ZERO_F32, all, type, 65536);
+        for (unsigned h = 0; h < 65536; h++) {
+            const double expected = unit_value(type, h);
+            const float plain = zp_load(all, type, h);
+            const int same = isnan(expected) ? isnan(wide[h]) : (double)wide[h] == expected;
+            wrong += !same || zp_bits(plain) != zp_bits(wide[h]);
+            wrong += (zp_bits(wide[h]) >> 31) != h >> 15;
+        }
+        test_check(!wrong, "%d of 65536 %s are widened wrongly", wrong, unit_type_names[type]);
+    }
+}
+
+/* To the nearest number of the type, ties to the even one, by scaling it to a whole number. */
+static double unit_nearest(zero_type type, float x) {
+    const int bits = type == ZERO_BF16 ? 7 : 10, least = type == ZERO_BF16 ? -126 : -14;
+    const double largest = type == ZERO_BF16 ? 0x1.FEp127 : 65504;
+    int exponent;
+    if (x == 0 || isinf(x)) return (double)x;
+    (void)frexp((double)x, &exponent);
+    const double quantum = ldexp(1, (exponent - 1 > least ? exponent - 1 : least) - bits);
+    const double rounded = nearbyint((double)x / quantum) * quantum;
+    return fabs(rounded) > largest ? copysign((double)INFINITY, rounded) : rounded;
+}
+
+enum { UNIT_BATCH = 4096 };
+typedef struct unit_batch { /* f32 that wait to be narrowed */
+    float x[UNIT_BATCH];
+    int n;
+    int wrong;
+    size_t seen;
+    float first; /* that was wrong */
+} unit_batch;
+
+static void unit_batch_flush(unit_batch *b, zero_type type) {
+    uint16_t vector[UNIT_BATCH];
+    zero_convert(vector, type, b->x, ZERO_F32, (size_t)b->n);
+    for (int i = 0; i < b->n; i++) {
+        uint16_t plain;
+        const float x = b->x[i];
+        zp_store(&plain, type, 0, x);
+        const double got = unit_value(type, plain), expected = unit_nearest(type, x);
+        const int ok = isnan(x) ? isnan(got) : got == expected;
+        if (ok && plain == vector[i] && (plain >> 15) == (zp_bits(x) >> 31)) continue;
+        if (!b->wrong++) b->first = x;
+    }
+    b->seen += (size_t)b->n;
+    b->n = 0;
+}
+static void unit_batch_add(unit_batch *b, zero_type type, uint32_t bits) {
+    b->x[b->n++] = zp_float(bits);
+    if (b->n == UNIT_BATCH) unit_batch_flush(b, type);
+}
+
+/* Numbers spread over all f32, and those around every 16-bit number and between two of them. */
+static void unit_narrow(void) {
+    static unit_batch b;
+    for (zero_type type = ZERO_BF16; type <= ZERO_F16; type++) {
+        memset(&b, 0, sizeof b);
+        for (uint32_t i = 0; i < 1u << 24; i++) unit_batch_add(&b, type, i * 2654435761u);
+        for (unsigned h = 0; h < 65536; h++) {
+            const float here = zp_float(zp_bits((float)unit_value(type, h)));
+            const float next = (float)unit_value(type, (h + 1) & 0xFFFFu);
+            for (uint32_t k = 0; k < 7; k++) {
+                unit_batch_add(&b, type, zp_bits(here) + k - 3);
+                unit_batch_add(&b, type, zp_bits(here / 2 + next / 2) + k - 3);
+            }
+        }
+        for (uint32_t k = 0; k < 2000; k++) { /* where rounding reaches infinity */
+            unit_batch_add(&b, type, 0x477FF000u + k - 1000);
+            unit_batch_add(&b, type, 0xC77FF000u + k - 1000);
+            unit_batch_add(&b, type, 0x7F7F8000u + k - 1000);
+            unit_batch_add(&b, type, 0xFF7F8000u + k - 1000);
+        }
+        unit_batch_flush(&b, type);
+        test_check(!b.wrong, "%d of %zu numbers are narrowed to %s wrongly, the first is %.9g",
+                   b.wrong, b.seen, unit_type_names[type], (double)b.first);
+    }
+    test_check(isinf(zp_from_f16(zp_to_f16(65520.0f))) && zp_to_f16(65519.996f) == 0x7BFF
+                   && zp_to_f16(0x1p-25f) == 0 && zp_to_f16(0x1.000002p-25f) == 1,
+               "f16 at its ends");
+}
+
+/* Whole vectors and tails give what one element alone gives, and nothing else is touched. */
+static void unit_convert_places(void) {
+    enum { N = 128 };
+    test_random r = {82};
+    float x[N];
+    uint16_t h[N];
+    for (int i = 0; i < N; i++) x[i] = zp_float((uint32_t)test_next(&r));
+    x[70] = 1e-41f; /* a denormal number takes another way */
+    for (zero_type type = ZERO_BF16; type <= ZERO_F16; type++) {
+        int wrong = 0;
+        for (size_t from = 0; from <= 40; from++)
+            for (size_t n = 0; n <= 70; n++) {
+                uint16_t to[N];
+                float back[N];
+                for (size_t i = 0; i < N; i++) zp_store(h, type, i, x[i]);
+                memset(to, 0x55, sizeof to);
+                memset(back, 0x55, sizeof back);
+                zero_convert(to + from, type, x + 40 - from, ZERO_F32, n);
+                zero_convert(back + from, ZERO_F32, h + 40 - from, type, n);
+                for (size_t i = 0; i < N; i++) {
+                    const int in = i >= from && i < from + n;
+                    const size_t of = i - from + 40 - from;
+                    const float wide = in ? zp_load(h, type, of) : zp_float(0x55555555u);
+                    wrong += to[i] != (in ? h[of] : 0x5555) || zp_bits(back[i]) != zp_bits(wide);
+                }
+            }
+        test_check(!wrong, "%s: %d elements depend on their place", unit_type_names[type], wrong);
+    }
+    for (zero_type type = ZERO_F32; type <= ZERO_F16; type++) {
+        float to[N];
+        memset(to, 0, sizeof to);
+        zero_convert(to, type, x, type, N);
+        test_check(!memcmp(to, x, N * zero_type_bytes(type))
+                       && zero_type_bytes(type) == (type ? 2u : 4u),
+                   "%s to itself", unit_type_names[type]);
+    }
+}
+
 /* ---- AdamW ---- */
 
 static zp_stream unit_stream(zp_device *d, int threads) {
@@ -167,7 +308,7 @@ typedef struct unit_state {
 
 /* The element's error in ULP, measured where the sums are: an addition whose operands cancel is as
    exact as its operands are. */
-static double unit_adamw_error(const unit_state *was, const unit_state *is, const zero_adamw *a,
+static double unit_adamw_error(const unit_state *was, const unit_state *is, const zero_hyper *a,
                                double factor, int64_t t) {
     const double g = (double)was->g * factor, b1 = (double)a->beta1, b2 = (double)a->beta2;
     const double m1 = b1 * (double)was->m, m2 = (1 - b1) * g, m = m1 + m2;
@@ -215,18 +356,24 @@ static unit_state unit_random_state(test_random *r, int kind, int64_t steps) {
 static double unit_adamw_limit(int kind) { return kind == 1 ? 6 : 4; }
 
 static void unit_adamw_call(zp_stream *s, unit_state *x, size_t n, zp_control *c,
-                            const zero_adamw *a) {
+                            const zero_hyper *a) {
     float *f = (float *)malloc(4 * n * sizeof *f);
-    zp_adamw_args args = {
-        f, f + n, f + 2 * n, f + 3 * n, c, a->beta1, a->beta2, a->eps, a->lr * a->weight_decay,
-        0, 0};
+    zp_update u = {.p = f,
+                   .g = f + 3 * n,
+                   .state = {f + n, f + 2 * n},
+                   .control = c,
+                   .lr = a->lr,
+                   .beta1 = a->beta1,
+                   .beta2 = a->beta2,
+                   .eps = a->eps,
+                   .decay = a->weight_decay};
     for (size_t i = 0; i < n; i++) {
         f[i] = x[i].p;
         f[n + i] = x[i].m;
         f[2 * n + i] = x[i].v;
         f[3 * n + i] = x[i].g;
     }
-    (void)zp_adamw(s, &args, n);
+    (void)zp_update_adamw(s, &u, n);
     for (size_t i = 0; i < n; i++) {
         x[i].p = f[i];
         x[i].m = f[n + i];
@@ -247,10 +394,10 @@ static void unit_adamw_ulp(void) {
     for (int kind = 0; kind < 3; kind++)
         for (int k = 0; k < 7; k++) {
             double worst = 0;
-            zp_control c = {.sumsq = kind == 1 ? 4 : 0.25, .steps = step[k] - 1};
-            zero_adamw a = {kind == 1 ? 1.0f : 6e-4f, 0.9f, k % 2 ? 0.999f : 0.95f, 1e-8f, 0.1f,
+            zp_control c = {.sumsq = kind == 1 ? 4 : 0.25, .steps = step[k] - 1, .scale = 1};
+            zero_hyper a = {kind == 1 ? 1.0f : 6e-4f, 0.9f, k % 2 ? 0.999f : 0.95f, 1e-8f, 0.1f,
                             kind == 1 ? 1.0f : 0.0f};
-            zp_decide_args decide = {&c, a, 1};
+            zp_decide_args decide = {.control = &c, .hyper = a, .scaler = {.fixed = 1}, .check = 1};
             (void)zp_decide(&s, &decide, 1);
             for (int i = 0; i < N; i++) is[i] = was[i] = unit_random_state(&r, kind, c.steps - 1);
             unit_adamw_call(&s, is, N, &c, &a);
@@ -276,8 +423,8 @@ static void unit_adamw_places(void) {
     unit_state *was = (unit_state *)malloc(N * sizeof *was),
                *is = (unit_state *)malloc(N * sizeof *is);
     unit_state *one = (unit_state *)malloc(N * sizeof *one);
-    zp_control c = {.factor = 0.37f, .step_size = 1e-3f, .root_correction = 1.7f};
-    const zero_adamw a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+    zp_control c = {.factor = 0.37f, .bias_ratio = 1, .root_correction = 1.7f};
+    const zero_hyper a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
     (void)zp_device_open(&d);
     zp_stream s = unit_stream(&d, 1);
     for (int i = 0; i < N; i++) one[i] = was[i] = unit_random_state(&r, i % 3, 9);
@@ -318,8 +465,9 @@ static zp_control unit_decide(double sumsq, float max_norm, int check, int64_t s
     c.sumsq = sumsq;
     c.steps = steps;
     c.factor = -1;
-    const zero_adamw a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, max_norm};
-    zp_decide_args args = {&c, a, check};
+    const zero_hyper a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, max_norm};
+    c.scale = 1;
+    zp_decide_args args = {.control = &c, .hyper = a, .scaler = {.fixed = 1}, .check = check};
     (void)zp_decide(&s, &args, 1);
     zp_device_close(&d);
     return c;
@@ -356,8 +504,8 @@ static void unit_corrections(void) {
     for (int64_t t = 1; t < 200000; t = t * 3 / 2 + 1) {
         const zp_control c = unit_decide(1, 0, 1, t - 1);
         const double root = sqrt(1 - pow((double)0.95f, (double)t));
-        const double size = (double)1e-3f * root / (1 - pow((double)0.9f, (double)t));
-        test_check(c.steps == t && c.step_size == (float)size && c.root_correction == (float)root,
+        const double ratio = root / (1 - pow((double)0.9f, (double)t));
+        test_check(c.steps == t && c.bias_ratio == ratio && c.root_correction == (float)root,
                    "bias corrections of step %lld", (long long)t);
     }
 }
@@ -377,12 +525,12 @@ static void unit_norm(void) {
         double partial[8], again[8], plain = 0, sum = 0;
         int same = 1;
         const size_t blocks = (n + 1023) / 1024;
-        zp_norm_args a = {g, n, partial};
+        zp_norm_args a = {g, ZERO_F32, n, partial};
         (void)zp_norm(&s, &a, blocks);
         for (size_t i = 0; i < n; i++) plain += (double)g[i] * (double)g[i];
         for (size_t b = 0; b < blocks; b++) sum += partial[b];
         for (size_t shift = 1; shift < 64; shift += 21) {
-            zp_norm_args b = {moved + shift, n, again};
+            zp_norm_args b = {moved + shift, ZERO_F32, n, again};
             memcpy(moved + shift, g, n * sizeof *g);
             (void)zp_norm(&s, &b, blocks);
             same &= !memcmp(partial, again, blocks * sizeof *again);
@@ -404,7 +552,7 @@ static void unit_norm_threads(void) {
     zp_stream s = unit_stream(&d, 1);
     float *g = (float *)malloc(N * sizeof *g);
     for (int i = 0; i < N; i++) g[i] = unit_float(&r, -20, 20);
-    zp_norm_args a = {g, N, one}, b = {g, N, two};
+    zp_norm_args a = {g, ZERO_F32, N, one}, b = {g, ZERO_F32, N, two};
     (void)zp_norm(&s, &a, 200);
     s.threads = 2;
     (void)zp_norm(&s, &b, 200);
@@ -416,8 +564,8 @@ static void unit_norm_threads(void) {
 static void unit_fold(zp_stream *s, float *g, size_t n, double unit, double shard_at,
                       double *verdict) {
     double partial[4];
-    zp_norm_args a = {g, n, partial};
-    zp_fold_args f = {g, partial, n, verdict, unit, shard_at};
+    zp_norm_args a = {g, ZERO_F32, n, partial};
+    zp_fold_args f = {g, ZERO_F32, partial, n, verdict, unit, shard_at};
     (void)zp_norm(s, &a, (n + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK);
     (void)zp_fold(s, &f, 1);
 }
@@ -472,45 +620,104 @@ static void unit_judge(void) {
 static float unit_sum_one(const zp_sum *s, size_t i, float before) {
     volatile float total = 0; /* every sum is rounded */
     for (int node = 0; node < s->n / s->group; node++) {
-        volatile float sum = s->source[node * s->group][i];
-        for (int p = 1; p < s->group; p++) sum = sum + s->source[node * s->group + p][i];
+        volatile float sum = zp_load(s->source[node * s->group], s->type, i);
+        for (int p = 1; p < s->group; p++)
+            sum = sum + zp_load(s->source[node * s->group + p], s->type, i);
         total = node ? total + sum : sum;
     }
     volatile float scaled = s->scale * total;
     return s->accumulate ? before + scaled : scaled;
 }
 
+enum { UNIT_SUM = 5000 };
+typedef struct unit_summed {
+    float x[8 * UNIT_SUM], before[UNIT_SUM], sum[UNIT_SUM], out[UNIT_SUM];
+    uint16_t half[8 * UNIT_SUM]; /* x in 16 bit */
+} unit_summed;
+
+/* The first k elements are what they must be, the others are not touched. */
+static int unit_sum_case(unit_summed *u, zp_sum *s, size_t k) {
+    memcpy(u->sum, u->before, sizeof u->sum);
+    memcpy(u->out, u->before, sizeof u->out);
+    zp_sum_slices(s, k, 2);
+    for (size_t i = 0; i < UNIT_SUM; i++) {
+        const float e = i < k ? unit_sum_one(s, i, u->before[i]) : u->before[i];
+        float stored = 0;
+        if (s->sum && memcmp(&u->sum[i], &e, sizeof e)) return 0;
+        zp_store(&stored, s->out_type, 0, e);
+        if (i >= k && s->out_type != ZERO_F32)
+            memcpy(&stored, (char *)u->before + 2 * i, 2); /* what was there */
+        const size_t bytes = zp_bytes(s->out_type);
+        if (memcmp((char *)u->out + bytes * i, &stored, bytes)) return 0;
+    }
+    return 1;
+}
+
+/* f32 and 16 bit, into each other, with an accumulator and without. */
+static void unit_sum_types(unit_summed *u, int n, int group) {
+    static const zero_type types[][2] = {
+        {ZERO_F32, ZERO_F32}, {ZERO_BF16, ZERO_BF16}, {ZERO_F16, ZERO_F16}, {ZERO_BF16, ZERO_F32},
+        {ZERO_F16, ZERO_F32}, {ZERO_F32, ZERO_BF16},  {ZERO_F32, ZERO_F16}};
+    for (int t = 0; t < 7; t++)
+        for (int how = 0; how < 3; how++) { /* store, store with a sum, accumulate */
+            const zero_type in = types[t][0], out = types[t][1];
+            zp_sum s = {.type = in,
+                        .out_type = out,
+                        .n = n,
+                        .group = group,
+                        .out = u->out,
+                        .sum = how && out != ZERO_F32 ? u->sum : NULL,
+                        .scale = 1.0f / (float)n,
+                        .accumulate = how == 2};
+            if (in != ZERO_F32) zero_convert(u->half, in, u->x, ZERO_F32, 8 * UNIT_SUM);
+            for (int p = 0; p < n; p++)
+                s.source[p] = in == ZERO_F32 ? (void *)(u->x + p * UNIT_SUM)
+                                             : (void *)(u->half + p * UNIT_SUM);
+            size_t k = 1;
+            while (k <= UNIT_SUM && unit_sum_case(u, &s, k)) k += k < 70 ? 1 : 821;
+            test_check(k > UNIT_SUM, "sum of %d in groups of %d, %s to %s, %d, %zu elements", n,
+                       group, unit_type_names[in], unit_type_names[out], how, k);
+        }
+}
+
 static void unit_sums(void) {
-    enum { N = 5000 };
+    static unit_summed u;
     test_random r = {81};
-    float *x = (float *)malloc(8 * N * sizeof *x), *out = (float *)malloc(N * sizeof *out);
-    float *before = (float *)malloc(N * sizeof *before);
-    for (int i = 0; i < 8 * N; i++) x[i] = unit_float(&r, -20, 20);
-    for (int i = 0; i < N; i++) before[i] = unit_float(&r, -20, 20);
+    for (int i = 0; i < 8 * UNIT_SUM; i++) u.x[i] = unit_float(&r, -20, 15);
+    for (int i = 0; i < UNIT_SUM; i++) u.before[i] = unit_float(&r, -20, 15);
     for (int n = 1; n <= 8; n++)
         for (int group = 1; group <= n; group++)
-            for (int accumulate = 0; accumulate < 2 && n % group == 0; accumulate++) {
-                int wrong = 0;
-                zp_sum s = {.n = n,
-                            .group = group,
-                            .out = out,
-                            .scale = 1.0f / (float)n,
-                            .accumulate = accumulate};
-                for (int p = 0; p < n; p++) s.source[p] = x + p * N;
-                for (size_t k = 1; k <= N && !wrong; k += k < 70 ? 1 : 821) {
-                    memcpy(out, before, N * sizeof *out);
-                    zp_sum_slices(&s, k, 2);
-                    for (size_t i = 0; i < N; i++) {
-                        const float e = i < k ? unit_sum_one(&s, i, before[i]) : before[i];
-                        wrong |= memcmp(&out[i], &e, sizeof e);
-                    }
-                }
-                test_check(!wrong, "sum of %d in groups of %d, accumulate %d", n, group,
-                           accumulate);
+            if (n % group == 0) unit_sum_types(&u, n, group);
+}
+
+/* A micro-step's gradient is added in f32; the last sum is rounded into the gradient. */
+static void unit_collect(void) {
+    enum { N = 4096 };
+    static float sum[N], expected[N];
+    static uint16_t g[N], was[N];
+    zp_device d;
+    test_random r = {83};
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 2);
+    for (zero_type type = ZERO_BF16; type <= ZERO_F16; type++)
+        for (int micro = 0; micro < 4; micro++) {
+            int wrong = 0;
+            const zp_collect_args a = {sum, g, type, micro == 0, micro == 3};
+            for (size_t i = 0; i < N; i++) {
+                zp_store(g, type, i, unit_float(&r, -12, 8));
+                was[i] = g[i];
+                expected[i] = micro ? expected[i] + zp_load(g, type, i) : zp_load(g, type, i);
             }
-    free(x);
-    free(out);
-    free(before);
+            (void)zp_collect(&s, &a, N / 16);
+            for (size_t i = 0; i < N; i++) {
+                uint16_t e = was[i];
+                if (micro == 3) zp_store(&e, type, 0, expected[i]);
+                wrong += zp_bits(sum[i]) != zp_bits(expected[i]) || g[i] != e;
+            }
+            test_check(!wrong, "%s, micro-step %d: %d gradients are collected wrongly",
+                       unit_type_names[type], micro, wrong);
+        }
+    zp_device_close(&d);
 }
 
 /* ---- schedule ---- */
@@ -557,7 +764,7 @@ static void unit_pool(void) {
     int b = -1;
     const int soon[] = {4, 1};
     test_check(zp_pool_add(&p, &bytes, 100, 1) == 0 && zp_pool_add(&p, &bytes, 10, 0) == 1
-                   && zp_pool_add(&p, &bytes, 10, 0) == 2 && bytes == 480 && buffer[2].at == 440,
+                   && zp_pool_add(&p, &bytes, 10, 0) == 2 && bytes == 120 && buffer[2].at == 110,
                "buffers");
     memset(&buffer[3], 0, sizeof buffer[3]);
     for (int i = 0; i < 3; i++) buffer[i].open = 0, buffer[i].used = 0;
@@ -758,6 +965,33 @@ static void unit_config_errors(void) {
     unit_bad_config((zero_config){.timeout_s = -1}, "timeout_s is -1");
     unit_bad_config((zero_config){.timeout_s = NAN}, "timeout_s is nan");
     unit_bad_config((zero_config){.threads = -1}, "threads is -1");
+    unit_bad_config((zero_config){.type = (zero_type)3}, "type is 3");
+    unit_bad_config((zero_config){.type = (zero_type)-1}, "type is -1");
+    unit_bad_config((zero_config){.grads = (zero_grad_type)3}, "grads is 3");
+    unit_bad_config((zero_config){.grads = (zero_grad_type)-1}, "grads is -1");
+    unit_bad_config((zero_config){.optimizer = ZERO_OPTIMIZER_OWN},
+                    "optimizer is 5, expected 0..4");
+    unit_bad_config((zero_config){.optimizer = (zero_optimizer)-1}, "optimizer is -1");
+    unit_bad_config((zero_config){.no_master = 1}, "no_master is set");
+    unit_bad_config((zero_config){.no_master = 1, .type = ZERO_F16}, "no_master is set");
+}
+
+static void unit_bad_scaler(zero_scaler scaler, const char *what) {
+    unit_bad_config((zero_config){.type = ZERO_F16, .scaler = scaler}, what);
+}
+
+static void unit_scaler_errors(void) {
+    unit_bad_scaler((zero_scaler){.fixed = -1}, "fixed -1");
+    unit_bad_scaler((zero_scaler){.fixed = NAN}, "fixed nan");
+    unit_bad_scaler((zero_scaler){.fixed = INFINITY}, "fixed inf");
+    unit_bad_scaler((zero_scaler){.initial = -2}, "initial -2");
+    unit_bad_scaler((zero_scaler){.initial = INFINITY}, "initial inf");
+    unit_bad_scaler((zero_scaler){.minimum = -3}, "minimum -3");
+    unit_bad_scaler((zero_scaler){.minimum = NAN}, "minimum nan");
+    unit_bad_scaler((zero_scaler){.window = -4}, "window -4");
+    unit_bad_scaler((zero_scaler){.hysteresis = -5}, "hysteresis -5");
+    unit_bad_scaler((zero_scaler){.initial = 2, .minimum = 4}, "initial 2 is below minimum 4");
+    unit_bad_config((zero_config){.type = ZERO_F16, .no_overflow_check = 1}, "no_overflow_check");
 }
 
 static void unit_bad_comm(zero_comm comm, zero_result expected, const char *what) {
@@ -818,11 +1052,30 @@ static void unit_resolved_config(void) {
     zero_query_config(z, &seen);
     test_check(seen.accumulation == ZERO_ACCUMULATE_LOCAL && seen.prefetch == 0,
                "defaults at stage 1");
+    test_check(seen.grads == ZERO_GRAD_F32 && seen.scaler.fixed == 1, "defaults of F32");
+    zero_destroy(z);
+    given = (zero_config){.type = ZERO_F16};
+    z = unit_create(&given);
+    zero_query_config(z, &seen);
+    test_check(seen.grads == ZERO_GRAD_AS_TYPE && seen.scaler.fixed == 0
+                   && seen.scaler.initial == 65536 && seen.scaler.minimum == 1
+                   && seen.scaler.window == 1000 && seen.scaler.hysteresis == 2,
+               "defaults of F16");
+    zero_destroy(z);
+    given = (zero_config){.type = ZERO_BF16, .micro_steps = 2};
+    z = unit_create(&given);
+    zero_query_config(z, &seen);
+    test_check(seen.grads == ZERO_GRAD_F32 && seen.scaler.fixed == 1, "defaults of BF16");
     zero_destroy(z);
 }
 
 static void unit_bad_tensor(zero_ctx *z, zero_tensor_desc d, const char *what) {
     unit_error(z, zero_tensor(z, &d), ZERO_ERR_ARGUMENT, "zero_tensor", what);
+}
+
+static void unit_bad_group(zero_ctx *z, const char *name, float lr, float decay, const char *what) {
+    unit_error(z, zero_tensor_group(z, name, lr, decay), ZERO_ERR_ARGUMENT, "zero_tensor_group",
+               what);
 }
 
 static void unit_tensor_errors(void) {
@@ -844,6 +1097,13 @@ static void unit_tensor_errors(void) {
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, -4, 0, 0}, "uses -4");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, 32, 0}, "flags 32");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, ZERO_OVERWRITTEN, 0}, "3 micro-steps");
+    unit_bad_group(z, "nobody", 1, 1, "no tensor is named nobody");
+    unit_bad_group(z, NULL, 1, 1, "NULL");
+    unit_bad_group(z, "good", -1, 1, "good: lr_factor -1");
+    unit_bad_group(z, "good", 1, -2, "decay_factor -2");
+    unit_bad_group(z, "good", NAN, 1, "lr_factor nan");
+    unit_bad_group(z, "good", 1, INFINITY, "decay_factor inf");
+    test_check(!zero_tensor_group(z, "good", 0, 2), "a group");
     test_check(zero_tensor(z, &gap) == ZERO_OK, "a tensor of unit 2");
     unit_error(z, zero_build(z), ZERO_ERR_ARGUMENT, "zero_build", "unit 1");
     zero_destroy(z);
@@ -878,7 +1138,7 @@ static int unit_micro(zero_ctx *z, int micro, int micro_steps) {
     return !bad && !zero_pass_end(z);
 }
 
-static const zero_adamw unit_adamw = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+static const zero_hyper unit_adamw = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
 
 static void unit_errors_before_build(void) {
     zero_ctx *z = unit_create(NULL);
@@ -910,6 +1170,8 @@ static void unit_errors_before_build(void) {
     unit_error(z, zero_build(z), S, "zero_build", "built already");
     const zero_tensor_desc late = {"late", 1, 1, 0, 0, 0, 0};
     unit_error(z, zero_tensor(z, &late), S, "zero_tensor", "before zero_build");
+    unit_error(z, zero_tensor_group(z, "top", 1, 1), S, "zero_tensor_group", "before zero_build");
+    unit_error(z, zero_skip_step(z), S, "zero_skip_step", "zero_reduce comes first");
     zero_destroy(z);
 }
 
@@ -982,13 +1244,14 @@ static void unit_errors_of_steps(void) {
     zero_step_report report;
     double norm;
     const zero_result S = ZERO_ERR_STATE, A = ZERO_ERR_ARGUMENT;
-    static const zero_adamw bad[] = {
-        {-1, 0.9f, 0.9f, 0, 0, 0}, {1, 1.0f, 0.9f, 0, 0, 0},  {1, -0.1f, 0.9f, 0, 0, 0},
-        {1, 0.9f, 1.5f, 0, 0, 0},  {1, 0.9f, NAN, 0, 0, 0},   {1, 0.9f, 0.9f, -1, 0, 0},
-        {1, 0.9f, 0.9f, 0, -2, 0}, {1, 0.9f, 0.9f, 0, 0, -3}, {1, 0.9f, 0.9f, 0, 0, NAN}};
-    static const char *const what[] = {"lr -1",           "betas 1 ",    "betas -0.1",
-                                       "and 1.5",         "and nan",     "eps -1",
-                                       "weight_decay -2", "max_norm -3", "max_norm nan"};
+    static const zero_hyper bad[] = {{-1, 0.9f, 0.9f, 0, 0, 0},  {1, 1.0f, 0.9f, 0, 0, 0},
+                                     {1, -0.1f, 0.9f, 0, 0, 0},  {1, 0.9f, 1.5f, 0, 0, 0},
+                                     {1, 0.9f, NAN, 0, 0, 0},    {1, 0.9f, 0.9f, -1, 0, 0},
+                                     {1, 0.9f, 0.9f, 0, -2, 0},  {1, 0.9f, 0.9f, 0, 0, -3},
+                                     {1, 0.9f, 0.9f, 0, 0, NAN}, {1, 0.9f, 0.9f, 0, 0, 0}};
+    static const char *const what[] = {"lr -1",        "betas 1 ", "betas -0.1",      "and 1.5",
+                                       "and nan",      "eps -1",   "weight_decay -2", "max_norm -3",
+                                       "max_norm nan", "eps is 0"};
     test_check(unit_micro(z, 0, 1), "a pass");
     unit_error(z, zero_step(z, &unit_adamw), S, "zero_step", "zero_reduce comes first");
     unit_error(z, zero_norm(z, &norm), S, "zero_norm", "zero_reduce");
@@ -996,8 +1259,8 @@ static void unit_errors_of_steps(void) {
     unit_error(z, zero_reduce(z), S, "zero_reduce", "micro-steps");
     unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 1), S, "zero_pass_begin", "zero_step is due");
     unit_error(z, zero_norm(z, NULL), A, "zero_norm", "NULL");
-    unit_error(z, zero_step(z, NULL), A, "zero_step", "lr");
-    for (int i = 0; i < 9; i++) unit_error(z, zero_step(z, &bad[i]), A, "zero_step", what[i]);
+    unit_error(z, zero_step(z, NULL), A, "zero_step", "hyper is NULL");
+    for (int i = 0; i < 10; i++) unit_error(z, zero_step(z, &bad[i]), A, "zero_step", what[i]);
     unit_error(z, zero_step_result(z, &report), S, "zero_step_result", "no step");
     test_check(!zero_step(z, &unit_adamw), "step");
     unit_error(z, zero_step(z, &unit_adamw), S, "zero_step", "zero_reduce comes first");
@@ -1017,8 +1280,8 @@ static void unit_errors_of_access(void) {
                "nobody");
     unit_error(z, zero_read_tensor(z, NULL, ZERO_PARAMETER, 0, 1, x), A, "zero_read_tensor",
                "NULL");
-    unit_error(z, zero_read_tensor(z, "body", (zero_kind)4, 0, 1, x), A, "zero_read_tensor",
-               "body: kind 4");
+    unit_error(z, zero_read_tensor(z, "body", (zero_kind)5, 0, 1, x), A, "zero_read_tensor",
+               "body: kind 5");
     unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 201, x), A, "zero_read_tensor",
                "body has 200 elements");
     unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 201, 0, x), A, "zero_read_tensor",
@@ -1085,7 +1348,7 @@ static size_t unit_share(size_t p, int n) { return (p + (size_t)n - 1) / (size_t
 
 /* The stage table of the header. */
 static size_t unit_formula(int stage, size_t numel, int n) {
-    const size_t p = 4 * numel, share = unit_share(p, n);
+    const size_t p = 4 * numel, share = 4 * unit_share(numel, n);
     if (stage == 0) return 4 * p;
     if (stage == 1) return 2 * p + 2 * share;
     if (stage == 2) return p + 3 * share;
@@ -1156,7 +1419,7 @@ static void unit_bucket_error(void) {
     unit_announce_all(z);
     unit_error(z, zero_query_plan(z, &plan), ZERO_ERR_ARGUMENT, "zero_query_plan",
                "bucket_numel is 100");
-    test_check(strstr(zero_last_error(z), "has 112 elements") != NULL, "the least bucket: %s",
+    test_check(strstr(zero_last_error(z), "has 128 elements") != NULL, "the least bucket: %s",
                zero_last_error(z));
     unit_error(z, zero_build(z), ZERO_ERR_ARGUMENT, "zero_build", "bucket_numel is 100");
     zero_destroy(z);
@@ -1202,7 +1465,7 @@ static void unit_base_spec(host_spec *s, int nranks, int stage) {
     memcpy(s->desc, desc, sizeof desc);
     s->cfg.stage = stage;
     s->cfg.threads = 1;
-    s->adamw = (zero_adamw){0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+    s->adamw = (zero_hyper){0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
 }
 
 static int unit_step(host_run *h) {
@@ -1226,6 +1489,7 @@ static void unit_plain_rank(test_rank *rank) {
         host_reference_step(&reference, s, 0, h.step, 1.0f);
     }
     ok = ok && host_compare(&h, ZERO_PARAMETER, reference.p, "parameter")
+         && host_compare(&h, ZERO_MASTER, reference.master, "master")
          && host_compare(&h, ZERO_MOMENT_1, reference.m, "m")
          && host_compare(&h, ZERO_MOMENT_2, reference.v, "v");
     zero_destroy(h.z);
@@ -1234,12 +1498,17 @@ static void unit_plain_rank(test_rank *rank) {
 
 static void unit_plain(void) {
     for (int stage = 0; stage < 4; stage++)
-        for (int nranks = 1; nranks <= 3; nranks++) {
-            host_spec s;
-            unit_base_spec(&s, nranks, stage);
-            test_check(test_ranks(nranks, 0, unit_plain_rank, &s),
-                       "plain AdamW, stage %d, %d ranks: %s", stage, nranks, test_first);
-        }
+        for (int nranks = 1; nranks <= 3; nranks++)
+            for (int k = 0; k < 6; k++) {
+                host_spec s;
+                unit_base_spec(&s, nranks, stage);
+                s.cfg.type = (zero_type)(k % 3);
+                s.groups = k / 3;
+                s.cfg.scaler.fixed = k % 3 == ZERO_F16 ? 64.0f : 0.0f;
+                test_check(test_ranks(nranks, 0, unit_plain_rank, &s),
+                           "plain AdamW, %s, stage %d, %d ranks: %s", unit_type_names[s.cfg.type],
+                           stage, nranks, test_first);
+            }
 }
 
 /* ---- skipped steps (invariant 5) ---- */
@@ -1253,12 +1522,12 @@ typedef struct unit_bad { /* what goes wrong in step 1: elements, each on one ra
     int owner;  /* rank that owns it */
 } unit_bad;
 
-static void unit_poison(host_run *h, int t, size_t first, float *g) {
+static void unit_poison(host_run *h, int t, size_t first, void *g) {
     const unit_bad *b = (const unit_bad *)(const void *)h->spec;
     for (int i = 0; i < b->n; i++)
         if (h->step == 1 && h->micro == b->micro && h->rank->rank == b->rank[i] && b->tensor[i] == t
             && b->element[i] >= first && b->element[i] < first + h->spec->desc[t].numel)
-            g[b->element[i] - first] = b->value;
+            host_put(g, host_grad_type(h->spec), b->element[i] - first, b->value);
 }
 
 /* Where an element lies, from the header's words alone: tensors of a unit on lines, equal shards.
@@ -1274,7 +1543,7 @@ static int unit_owner(zero_ctx *z, const host_spec *s, int tensor, size_t elemen
         const size_t layers = o->layers ? (size_t)o->layers : 1;
         if (kept ? !(o->flags & ZERO_KEEP) : (o->flags & ZERO_KEEP) || !host_in_unit(o, unit))
             continue;
-        at += (o->numel * (kept ? layers : 1) + 15) / 16 * 16;
+        at += (o->numel * (kept ? layers : 1) + 31) / 32 * 32;
     }
     if (zero_query_plan_unit(z, unit, &plan)) return -1;
     return (int)((at + (kept ? element : element % d->numel)) / (plan.padded / (size_t)s->nranks));
@@ -1285,6 +1554,10 @@ static int unit_check_report(host_run *h, const unit_bad *b) {
     const host_spec *s = h->spec;
     HOST_TRY(h, zero_step_result(h->z, &r));
     const int bad = h->step == 1, t = b->tensor[b->expect];
+    const float scale = s->cfg.type == ZERO_F16 ? 16.0f : 1.0f;
+    if (r.loss_scale != scale || r.next_loss_scale != scale) /* one overflow is hysteresis */
+        test_rank_fail(h->rank, "step %d: scale %g, next %g", h->step, (double)r.loss_scale,
+                       (double)r.next_loss_scale);
     if (r.stepped != !bad || r.skipped != (h->step >= 1) || r.steps != (h->step < 1 ? 1 : h->step))
         test_rank_fail(h->rank, "step %d: stepped %d, steps %lld, skipped %lld", h->step, r.stepped,
                        (long long)r.steps, (long long)r.skipped);
@@ -1319,21 +1592,26 @@ static void unit_bad_rank(test_rank *rank) {
     zero_destroy(h.z);
 }
 
-static void unit_bad_case(int nranks, int stage, int k, const unit_bad *what) {
+/* `type` 3: bf16 without master weights. */
+static void unit_bad_case(int nranks, int stage, int k, int type, const unit_bad *what) {
     static const float values[] = {NAN, INFINITY, -INFINITY};
     unit_bad b = *what;
     unit_base_spec(&b.spec, nranks, stage);
     b.spec.poison = unit_poison;
     b.spec.micro_steps = 1 + k % 2;
-    b.micro = b.spec.micro_steps - 1;
+    b.micro = k / 2 % 2 ? 0 : b.spec.micro_steps - 1;
+    b.spec.cfg.type = type == 3 ? ZERO_BF16 : (zero_type)type;
+    b.spec.cfg.no_master = type == 3;
+    b.spec.cfg.grads = (zero_grad_type)(k / 3 % 3);
+    b.spec.cfg.scaler.initial = 16;
     b.spec.cfg.accumulation = (zero_accumulation)(k % 3);
     b.spec.cfg.no_mapping = k % 2;
     b.spec.cfg.no_overlap = k % 3 == 1;
     b.value = values[k % 3];
     for (int i = 0; i < b.n; i++) b.rank[i] %= nranks;
     test_check(test_ranks(nranks, 0, unit_bad_rank, &b),
-               "%s[%zu] is %g, stage %d, %d ranks, %d: %s", b.spec.desc[b.tensor[0]].name,
-               b.element[0], (double)b.value, stage, nranks, k, test_first);
+               "%s[%zu] is %g, stage %d, %d ranks, type %d, %d: %s", b.spec.desc[b.tensor[0]].name,
+               b.element[0], (double)b.value, stage, nranks, type, k, test_first);
 }
 
 static void unit_skips(void) {
@@ -1371,7 +1649,8 @@ static void unit_skips(void) {
     for (int i = 0; i < 11; i++)
         for (int stage = 0; stage < 4; stage++)
             for (int nranks = 1; nranks <= 4; nranks += nranks == 1 ? 2 : 1)
-                unit_bad_case(nranks, stage, i + stage + nranks, &cases[i]);
+                for (int type = 0; type < 4; type++)
+                    unit_bad_case(nranks, stage, i + stage + nranks + type, type, &cases[i]);
 }
 
 /* no_overflow_check steps all the same; max_norm needs a norm, so that it implies the check. */
@@ -1464,13 +1743,14 @@ static void unit_deep_nest(test_rank *r) {
     for (int i = 0; i < 3 && ok; i++) {
         ok = !zero_forward_begin(z, order[i], &p);
         for (int k = 0; k < 64 && ok; k++)
-            if (p.field[0][64 * order[i] + k] != (float)(100 * order[i] + k))
+            if (((float *)(void *)p.field[0])[64 * order[i] + k] != (float)(100 * order[i] + k))
                 test_rank_fail(r, "unit %d", order[i]);
     }
     for (int i = 2; i >= 0 && ok; i--) ok = !zero_forward_end(z, order[i]);
     for (int u = 6; u < 9 && ok; u++) {
         ok = !zero_forward_begin(z, u, &p);
-        if (ok && p.field[0][64 * u + 63] != (float)(100 * u + 63)) test_rank_fail(r, "unit %d", u);
+        if (ok && ((float *)(void *)p.field[0])[64 * u + 63] != (float)(100 * u + 63))
+            test_rank_fail(r, "unit %d", u);
         ok = ok && !zero_forward_end(z, u);
     }
     ok = ok && !zero_pass_end(z);
@@ -1495,7 +1775,8 @@ static void unit_look_before_step(test_rank *rank) {
     if (ok) {
         if (rank->rank == 0) nanosleep(&wait, NULL);
         for (size_t i = 0; i < s->desc[1].numel; i++)
-            if (host_tensor(&h, 1, 0, 0)[i] != host_value(s, 0, 0, 0, 0, 1, i))
+            if (host_get(host_tensor(&h, 1, 0, 0), s->cfg.type, i)
+                != host_value(s, 0, 0, 0, 0, 1, i))
                 test_rank_fail(rank, "mat[%zu] has moved", i);
     }
     ok = ok && !zero_forward_end(h.z, 1) && !zero_pass_end(h.z) && !zero_step(h.z, &s->adamw);
@@ -1519,6 +1800,9 @@ int main(void) {
     unit_results();
     unit_partitions();
     unit_same_places();
+    unit_widen();
+    unit_narrow();
+    unit_convert_places();
     unit_adamw_ulp();
     unit_adamw_places();
     unit_clip();
@@ -1528,12 +1812,14 @@ int main(void) {
     unit_verdicts();
     unit_judge();
     unit_sums();
+    unit_collect();
     unit_trace();
     unit_pool();
     unit_events();
     unit_event_of_caller();
     unit_queue();
     unit_config_errors();
+    unit_scaler_errors();
     unit_comm_errors();
     unit_resolved_config();
     unit_tensor_errors();

@@ -168,6 +168,7 @@ enum tensor_index {
 static zero_tensor_desc describe(const char *name, size_t numel, size_t field, int layers, int unit,
                                  int flags) {
     zero_tensor_desc d;
+    memset(&d, 0, sizeof d);
     d.name = name;
     d.numel = numel;
     d.layers = layers;
@@ -462,19 +463,19 @@ zero_result gpt2_load_bin(zero_ctx *z, const gpt2_config *cfg, const char *path,
 
 /* What the forward of a block leaves for its backward. */
 typedef struct block_values {
-    float *x;     /* (R, C) input */
-    float *ln1;   /* (R, C) */
+    void *x;      /* (R, C) input */
+    void *ln1;    /* (R, C) */
     float *mean1; /* (R) */
     float *rstd1; /* (R) */
-    float *qkv;   /* (R, 3C) without bias */
+    void *qkv;    /* (R, 3C) without bias */
     float *lse;   /* (B, NH, T) */
-    float *atty;  /* (R, C) attention before its projection */
-    float *res2;  /* (R, C) x + projected attention */
-    float *ln2;   /* (R, C) */
+    void *atty;   /* (R, C) attention before its projection */
+    void *res2;   /* (R, C) x + projected attention */
+    void *ln2;    /* (R, C) */
     float *mean2; /* (R) */
     float *rstd2; /* (R) */
-    float *fch;   /* (R, 4C) before GELU, without bias */
-    float *gelu;  /* (R, 4C) */
+    void *fch;    /* (R, 4C) before GELU, without bias */
+    void *gelu;   /* (R, 4C) */
 } block_values;
 
 struct gpt2_model {
@@ -484,19 +485,20 @@ struct gpt2_model {
     ops_ctx *ops;
     gpt2_tensors params, grads; /* base pointers, rebased by the hooks */
     size_t C, V, Vp, T;
-    void *memory;         /* everything below but blocks */
-    block_values *blocks; /* L, and one more whose x is the input of the final norm */
-    float *lnf;           /* (R, C) */
-    float *meanf;         /* (R) */
-    float *rstdf;         /* (R) */
-    float *losses;        /* (R) */
-    int *tokens;          /* (R) */
-    int *targets;         /* (R) */
-    float *dres;          /* (R, C) gradient of the residual stream */
-    float *dc;            /* (R, C) gradient of the output of a norm, or of attention */
-    float *d4c;           /* (R, 4C) gradient of fch; (R, 3C) of qkv */
-    float *logits;        /* (chunk, Vp), overlapping d4c and what blocks compute again */
-    size_t chunk;         /* rows of the classifier at once */
+    size_t bytes, grad_bytes; /* of a parameter or activation; of a gradient of a parameter */
+    void *memory;             /* everything below but blocks */
+    block_values *blocks;     /* L, and one more whose x is the input of the final norm */
+    void *lnf;                /* (R, C) */
+    float *meanf;             /* (R) */
+    float *rstdf;             /* (R) */
+    float *losses;            /* (R) */
+    int *tokens;              /* (R) */
+    int *targets;             /* (R) */
+    void *dres;               /* (R, C) gradient of the residual stream */
+    void *dc;                 /* (R, C) gradient of the output of a norm, or of attention */
+    void *d4c;                /* (R, 4C) gradient of fch; (R, 3C) of qkv */
+    void *logits;             /* (chunk, Vp), overlapping d4c and what blocks compute again */
+    size_t chunk;             /* rows of the classifier at once */
     gpt2_error error;
 };
 
@@ -506,17 +508,19 @@ typedef struct region {
     size_t at, most; /* bytes in use; the most that ever were */
 } region;
 
-static float *cut(region *r, size_t floats) {
+static void *cut(region *r, size_t n, size_t bytes_each) {
     char *p = r->base ? r->base + r->at : NULL;
-    r->at += (floats * sizeof(float) + 63) / 64 * 64;
+    r->at += (n * bytes_each + 63) / 64 * 64;
     if (r->at > r->most) r->most = r->at;
-    return (float *)(void *)p;
+    return p;
 }
+
+static float *cut_floats(region *r, size_t n) { return (float *)cut(r, n, sizeof(float)); }
 
 /* Rows of logits at once: about 32 MiB of them, in chunks of one size. Fewer rows would pass over
    wte and its gradient more often than the products are worth. */
-static size_t chunk_rows(size_t R, size_t Vp) {
-    const size_t budget = ((size_t)32 << 20) / (Vp * sizeof(float)), most = budget ? budget : 1;
+static size_t chunk_rows(size_t R, size_t row_bytes) {
+    const size_t budget = ((size_t)32 << 20) / row_bytes, most = budget ? budget : 1;
     const size_t chunks = (R + most - 1) / most;
     return (R + chunks - 1) / chunks;
 }
@@ -526,43 +530,43 @@ static void place_block(block_values *b, region *kept, region *shared, const gpt
     const int again = m->run.recompute;
     region *inner = again >= GPT2_RECOMPUTE_BLOCK ? shared : kept;
     region *norms = again >= GPT2_RECOMPUTE_NORM ? shared : kept;
-    b->x = cut(kept, R * C);
-    b->ln1 = cut(norms, R * C);
-    b->mean1 = cut(inner, R);
-    b->rstd1 = cut(inner, R);
-    b->qkv = cut(inner, R * 3 * C);
-    b->lse = cut(inner, R * (size_t)m->cfg.heads);
-    b->atty = cut(inner, R * C);
-    b->res2 = cut(inner, R * C);
-    b->ln2 = cut(norms, R * C);
-    b->mean2 = cut(inner, R);
-    b->rstd2 = cut(inner, R);
-    b->fch = cut(inner, R * 4 * C);
-    b->gelu = cut(again >= GPT2_RECOMPUTE_GELU ? shared : kept, R * 4 * C);
+    b->x = cut(kept, R * C, m->bytes);
+    b->ln1 = cut(norms, R * C, m->bytes);
+    b->mean1 = cut_floats(inner, R);
+    b->rstd1 = cut_floats(inner, R);
+    b->qkv = cut(inner, R * 3 * C, m->bytes);
+    b->lse = cut_floats(inner, R * (size_t)m->cfg.heads);
+    b->atty = cut(inner, R * C, m->bytes);
+    b->res2 = cut(inner, R * C, m->bytes);
+    b->ln2 = cut(norms, R * C, m->bytes);
+    b->mean2 = cut_floats(inner, R);
+    b->rstd2 = cut_floats(inner, R);
+    b->fch = cut(inner, R * 4 * C, m->bytes);
+    b->gelu = cut(again >= GPT2_RECOMPUTE_GELU ? shared : kept, R * 4 * C, m->bytes);
 }
 
 /* Gives every pointer its place. blocks may be NULL (measuring): then one block stands for all. */
 static void place(gpt2_model *m, region *kept, region *shared) {
     const size_t R = (size_t)m->run.batch * m->T, C = m->C;
     block_values spare;
-    m->lnf = cut(kept, R * C);
-    m->meanf = cut(kept, R);
-    m->rstdf = cut(kept, R);
-    m->losses = cut(kept, R);
-    m->tokens = (int *)(void *)cut(kept, R);
-    m->targets = (int *)(void *)cut(kept, R);
-    m->dres = cut(kept, R * C);
-    m->dc = cut(kept, R * C);
-    m->chunk = chunk_rows(R, m->Vp);
-    m->logits = cut(shared, m->chunk * m->Vp);
+    m->lnf = cut(kept, R * C, m->bytes);
+    m->meanf = cut_floats(kept, R);
+    m->rstdf = cut_floats(kept, R);
+    m->losses = cut_floats(kept, R);
+    m->tokens = (int *)cut(kept, R, sizeof(int));
+    m->targets = (int *)cut(kept, R, sizeof(int));
+    m->dres = cut(kept, R * C, m->bytes);
+    m->dc = cut(kept, R * C, m->bytes);
+    m->chunk = chunk_rows(R, m->Vp * m->bytes);
+    m->logits = cut(shared, m->chunk * m->Vp, m->bytes);
     shared->at = 0;
-    m->d4c = cut(shared, R * 4 * C);
+    m->d4c = cut(shared, R * 4 * C, m->bytes);
     const size_t passing = shared->at;
     for (int l = 0; l < m->cfg.layers; l++) {
         shared->at = passing;
         place_block(m->blocks ? &m->blocks[l] : &spare, kept, shared, m);
     }
-    spare.x = cut(kept, R * C);
+    spare.x = cut(kept, R * C, m->bytes);
     if (m->blocks) m->blocks[m->cfg.layers].x = spare.x;
 }
 
@@ -571,6 +575,8 @@ static ops_limits limits_of(const gpt2_model *m) {
     limits.seq_len = m->T;
     limits.head_size = m->C / (size_t)m->cfg.heads;
     limits.width = 4 * m->C;
+    limits.vocab = m->Vp;
+    limits.rows = (size_t)m->run.batch * m->T;
     return limits;
 }
 
@@ -599,12 +605,31 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
                       "recompute %d: known are 0 (nothing), 1 (GELU), "
                       "2 (and norms) and 3 (blocks)",
                       run->recompute);
+    if (run->type != ZERO_F32 && run->type != ZERO_BF16 && run->type != ZERO_F16)
+        return refuse(err, ZERO_ERR_ARGUMENT, "type %d: known are 0 (f32), 1 (bf16) and 2 (f16)",
+                      (int)run->type);
     m->cfg = *cfg;
     m->run = *run;
     m->C = (size_t)cfg->channels;
     m->V = (size_t)cfg->vocab_size;
     m->Vp = (size_t)cfg->padded_vocab_size;
     m->T = (size_t)run->seq_len;
+    m->bytes = zero_type_bytes(run->type);
+    return ZERO_OK;
+}
+
+/* The context's type must be that of the run; its gradients' is looked up. */
+static zero_result take_types(gpt2_model *m, zero_ctx *z, zero_type *grad_type, gpt2_error *err) {
+    static const char *const names[ZERO_TYPES] = {"f32", "bf16", "f16"};
+    zero_config zc;
+    zero_query_config(z, &zc);
+    if (zc.type != m->run.type)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "a run in %s, but the context was made for parameters in %s",
+                      names[m->run.type], names[zc.type]);
+    *grad_type = zc.grads == ZERO_GRAD_F32 ? ZERO_F32 : zc.type;
+    m->grad_bytes = zero_type_bytes(*grad_type);
+    m->z = z;
     return ZERO_OK;
 }
 
@@ -613,14 +638,14 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     region kept, shared;
     if (set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
     const ops_limits limits = limits_of(&shape);
-    return measure(&shape, &kept, &shared) + ops_scratch_bytes(&limits);
+    return measure(&shape, &kept, &shared) + ops_scratch_bytes(&limits, run->type);
 }
 
-static zero_result allocate(gpt2_model *m) {
+static zero_result allocate(gpt2_model *m, zero_type grad_type) {
     region kept, shared;
     const size_t bytes = measure(m, &kept, &shared), shared_at = kept.most;
     const ops_limits limits = limits_of(m);
-    TRY(ops_create(&m->ops, &limits));
+    TRY(ops_create(&m->ops, &limits, m->run.type, grad_type));
     m->blocks = (block_values *)calloc((size_t)m->cfg.layers + 1, sizeof *m->blocks);
     m->memory = ops_alloc(bytes);
     if (!m->blocks || !m->memory) return ZERO_ERR_MEMORY;
@@ -635,14 +660,15 @@ static zero_result allocate(gpt2_model *m) {
 zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, const gpt2_run *run,
                         gpt2_error *err) {
     gpt2_model *made = (gpt2_model *)malloc(sizeof *made);
+    zero_type grad_type = ZERO_F32;
     zero_result result = ZERO_ERR_MEMORY;
     *m = NULL;
     no_error(err);
     if (!made) return refuse(err, result, "no memory for a model");
     result = set_shape(made, cfg, run, err);
+    if (result == ZERO_OK) result = take_types(made, z, &grad_type, err);
     if (result == ZERO_OK) {
-        made->z = z;
-        result = allocate(made);
+        result = allocate(made, grad_type);
         if (result != ZERO_OK)
             refuse(err, result, "no memory for %zu bytes of activations",
                    gpt2_activation_bytes(cfg, run));
@@ -663,6 +689,8 @@ void gpt2_destroy(gpt2_model *m) {
     free(m);
 }
 
+const char *gpt2_product_path(const gpt2_model *m) { return ops_product_path(m->ops); }
+
 const char *gpt2_last_error(const gpt2_model *m) { return m->error.sentence; }
 
 /* ---- a block ------------------------------------------------------------------------------- */
@@ -677,74 +705,77 @@ static ops_heads shape_of(const gpt2_model *m, size_t B, size_t T) {
     return s;
 }
 
+/* Element i of x, each of so many bytes. */
+static void *element(void *x, size_t i, size_t bytes) { return (char *)x + i * bytes; }
+
+/* Of model m and layer l: a tensor of numel elements, and its gradient. */
+#define PARAM(name, numel) element(m->params.name, l *(numel), m->bytes)
+#define GRAD(name, numel)  element(m->grads.name, l *(numel), m->grad_bytes)
+
 /* From b->x up to b->fch. What a block's backward needs. */
 static void block_forward(gpt2_model *m, size_t l, const ops_heads *s) {
-    const gpt2_tensors *p = &m->params;
     const block_values *b = &m->blocks[l];
     const size_t R = s->batch * s->seq_len, C = m->C;
     ops_ctx *o = m->ops;
-    ops_norm(o, b->ln1, b->mean1, b->rstd1, b->x, p->ln1w + l * C, p->ln1b + l * C, R, C);
-    ops_linear(o, b->qkv, b->ln1, p->qkvw + l * 3 * C * C, R, C, 3 * C);
-    ops_attention(o, b->atty, b->lse, b->qkv, p->qkvb + l * 3 * C, s);
-    ops_linear(o, b->res2, b->atty, p->attprojw + l * C * C, R, C, C);
-    ops_add_bias(o, b->res2, b->x, b->res2, p->attprojb + l * C, R, C);
-    ops_norm(o, b->ln2, b->mean2, b->rstd2, b->res2, p->ln2w + l * C, p->ln2b + l * C, R, C);
-    ops_linear(o, b->fch, b->ln2, p->fcw + l * 4 * C * C, R, C, 4 * C);
+    ops_norm(o, b->ln1, b->mean1, b->rstd1, b->x, PARAM(ln1w, C), PARAM(ln1b, C), R, C);
+    ops_linear(o, b->qkv, b->ln1, PARAM(qkvw, 3 * C * C), R, C, 3 * C);
+    ops_attention(o, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * C), s);
+    ops_linear(o, b->res2, b->atty, PARAM(attprojw, C * C), R, C, C);
+    ops_add_bias(o, b->res2, b->x, b->res2, PARAM(attprojb, C), R, C);
+    ops_norm(o, b->ln2, b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), R, C);
+    ops_linear(o, b->fch, b->ln2, PARAM(fcw, 4 * C * C), R, C, 4 * C);
 }
 
 /* From b->fch to the input of the next block. */
 static void block_forward_out(gpt2_model *m, size_t l, const ops_heads *s) {
-    const gpt2_tensors *p = &m->params;
     const block_values *b = &m->blocks[l];
     const size_t R = s->batch * s->seq_len, C = m->C;
-    float *out = m->blocks[l + 1].x; /* (R, C) */
+    void *out = m->blocks[l + 1].x; /* (R, C) */
     ops_ctx *o = m->ops;
-    ops_gelu(o, b->gelu, b->fch, p->fcb + l * 4 * C, R, 4 * C);
-    ops_linear(o, out, b->gelu, p->fcprojw + l * 4 * C * C, R, 4 * C, C);
-    ops_add_bias(o, out, b->res2, out, p->fcprojb + l * C, R, C);
+    ops_gelu(o, b->gelu, b->fch, PARAM(fcb, 4 * C), R, 4 * C);
+    ops_linear(o, out, b->gelu, PARAM(fcprojw, 4 * C * C), R, 4 * C, C);
+    ops_add_bias(o, out, b->res2, out, PARAM(fcprojb, C), R, C);
 }
 
 /* The second half, backwards: dres (R, C) in: of the output; out: of res2. */
 static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
-    const gpt2_tensors *p = &m->params, *g = &m->grads;
     const block_values *b = &m->blocks[l];
     const size_t C = m->C;
-    float *dfch = m->d4c; /* (R, 4C), first that of gelu */
-    float *dln2 = m->dc;  /* (R, C) */
+    void *dfch = m->d4c; /* (R, 4C), first that of gelu */
+    void *dln2 = m->dc;  /* (R, C) */
     ops_ctx *o = m->ops;
-    ops_bias_backward(o, g->fcprojb + l * C, m->dres, R, C);
-    ops_linear_dx(o, dfch, m->dres, p->fcprojw + l * 4 * C * C, R, 4 * C, C);
-    ops_gelu_backward(o, dfch, g->fcb + l * 4 * C, b->gelu, b->fch, p->fcb + l * 4 * C, R, 4 * C);
-    ops_linear_dw(o, g->fcprojw + l * 4 * C * C, m->dres, b->gelu, R, 4 * C, C);
+    ops_bias_backward(o, GRAD(fcprojb, C), m->dres, R, C);
+    ops_linear_dx(o, dfch, m->dres, PARAM(fcprojw, 4 * C * C), R, 4 * C, C);
+    ops_gelu_backward(o, dfch, GRAD(fcb, 4 * C), b->gelu, b->fch, PARAM(fcb, 4 * C), R, 4 * C);
+    ops_linear_dw(o, GRAD(fcprojw, 4 * C * C), m->dres, b->gelu, R, 4 * C, C);
     if (m->run.recompute == GPT2_RECOMPUTE_NORM)
-        ops_norm_again(o, b->ln2, b->mean2, b->rstd2, b->res2, p->ln2w + l * C, p->ln2b + l * C, R,
+        ops_norm_again(o, b->ln2, b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), R,
                        C);
-    ops_linear_dw(o, g->fcw + l * 4 * C * C, dfch, b->ln2, R, C, 4 * C);
-    ops_linear_dx(o, dln2, dfch, p->fcw + l * 4 * C * C, R, C, 4 * C);
-    ops_norm_backward(o, m->dres, g->ln2w + l * C, g->ln2b + l * C, dln2, b->res2, b->mean2,
-                      b->rstd2, p->ln2w + l * C, 0, R, C);
+    ops_linear_dw(o, GRAD(fcw, 4 * C * C), dfch, b->ln2, R, C, 4 * C);
+    ops_linear_dx(o, dln2, dfch, PARAM(fcw, 4 * C * C), R, C, 4 * C);
+    ops_norm_backward(o, m->dres, GRAD(ln2w, C), GRAD(ln2b, C), dln2, b->res2, b->mean2, b->rstd2,
+                      PARAM(ln2w, C), 0, R, C);
 }
 
 /* The first half, backwards: dres (R, C) in: of res2; out: of x. */
 static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s) {
-    const gpt2_tensors *p = &m->params, *g = &m->grads;
     const block_values *b = &m->blocks[l];
     const size_t R = s->batch * s->seq_len, C = m->C;
-    float *dqkv = m->d4c; /* (R, 3C) */
-    float *datty = m->dc; /* (R, C) */
-    float *dln1 = m->dc;  /* (R, C) */
+    void *dqkv = m->d4c; /* (R, 3C) */
+    void *datty = m->dc; /* (R, C) */
+    void *dln1 = m->dc;  /* (R, C) */
     ops_ctx *o = m->ops;
-    ops_bias_backward(o, g->attprojb + l * C, m->dres, R, C);
-    ops_linear_dw(o, g->attprojw + l * C * C, m->dres, b->atty, R, C, C);
-    ops_linear_dx(o, datty, m->dres, p->attprojw + l * C * C, R, C, C);
-    ops_attention_backward(o, dqkv, datty, b->atty, b->lse, b->qkv, p->qkvb + l * 3 * C, s);
-    ops_bias_backward(o, g->qkvb + l * 3 * C, dqkv, R, 3 * C);
+    ops_bias_backward(o, GRAD(attprojb, C), m->dres, R, C);
+    ops_linear_dw(o, GRAD(attprojw, C * C), m->dres, b->atty, R, C, C);
+    ops_linear_dx(o, datty, m->dres, PARAM(attprojw, C * C), R, C, C);
+    ops_attention_backward(o, dqkv, datty, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * C), s);
+    ops_bias_backward(o, GRAD(qkvb, 3 * C), dqkv, R, 3 * C);
     if (m->run.recompute == GPT2_RECOMPUTE_NORM)
-        ops_norm_again(o, b->ln1, b->mean1, b->rstd1, b->x, p->ln1w + l * C, p->ln1b + l * C, R, C);
-    ops_linear_dw(o, g->qkvw + l * 3 * C * C, dqkv, b->ln1, R, C, 3 * C);
-    ops_linear_dx(o, dln1, dqkv, p->qkvw + l * 3 * C * C, R, C, 3 * C);
-    ops_norm_backward(o, m->dres, g->ln1w + l * C, g->ln1b + l * C, dln1, b->x, b->mean1, b->rstd1,
-                      p->ln1w + l * C, 0, R, C);
+        ops_norm_again(o, b->ln1, b->mean1, b->rstd1, b->x, PARAM(ln1w, C), PARAM(ln1b, C), R, C);
+    ops_linear_dw(o, GRAD(qkvw, 3 * C * C), dqkv, b->ln1, R, C, 3 * C);
+    ops_linear_dx(o, dln1, dqkv, PARAM(qkvw, 3 * C * C), R, C, 3 * C);
+    ops_norm_backward(o, m->dres, GRAD(ln1w, C), GRAD(ln1b, C), dln1, b->x, b->mean1, b->rstd1,
+                      PARAM(ln1w, C), 0, R, C);
 }
 
 /* ---- units --------------------------------------------------------------------------------- */
@@ -793,7 +824,7 @@ static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
 }
 
 static zero_result final_norm(gpt2_model *m, const ops_heads *s) {
-    const float *x = m->blocks[m->cfg.layers].x; /* (R, C) */
+    const void *x = m->blocks[m->cfg.layers].x; /* (R, C) */
     TRY(hook(m, zero_forward_begin(m->z, unit_of_norm(m), &m->params)));
     ops_norm(m->ops, m->lnf, m->meanf, m->rstdf, x, m->params.lnfw, m->params.lnfb,
              s->batch * s->seq_len, m->C);
@@ -802,7 +833,7 @@ static zero_result final_norm(gpt2_model *m, const ops_heads *s) {
 
 /* From dc, that of the norm's output, to dres. */
 static zero_result final_norm_backward(gpt2_model *m, const ops_heads *s) {
-    const float *x = m->blocks[m->cfg.layers].x; /* (R, C) */
+    const void *x = m->blocks[m->cfg.layers].x; /* (R, C) */
     TRY(hook(m, zero_backward_begin(m->z, unit_of_norm(m), &m->params, &m->grads)));
     ops_norm_backward(m->ops, m->dres, m->grads.lnfw, m->grads.lnfb, m->dc, x, m->meanf, m->rstdf,
                       m->params.lnfw, 1, s->batch * s->seq_len, m->C);
@@ -812,13 +843,14 @@ static zero_result final_norm_backward(gpt2_model *m, const ops_heads *s) {
 /* Logits and losses of rows [first, first + n); with `train` also the gradients of scale * losses:
    of wte, and of lnf into dc. */
 static void classify_rows(gpt2_model *m, size_t first, size_t n, int train, float scale) {
-    float *lnf = m->lnf + first * m->C; /* (n, C) */
+    const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
     ops_ctx *o = m->ops;
     ops_linear(o, m->logits, lnf, m->params.wte, n, m->C, m->Vp);
     ops_cross_entropy(o, m->losses + first, m->logits, m->targets + first, train, scale, n, m->V,
                       m->Vp);
     if (!train) return;
-    ops_linear_dx(o, m->dc + first * m->C, m->logits, m->params.wte, n, m->C, m->Vp);
+    ops_linear_dx(o, element(m->dc, first * m->C, m->bytes), m->logits, m->params.wte, n, m->C,
+                  m->Vp);
     ops_linear_dw(o, m->grads.wte, m->logits, lnf, n, m->C, m->Vp);
 }
 
@@ -913,10 +945,11 @@ zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) 
     TRY(take_tokens(m, inputs, NULL, s.seq_len));
     TRY(forward(m, &s));
     TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
-    ops_linear(m->ops, m->logits, m->lnf + (s.seq_len - 1) * m->C, m->params.wte, 1, m->C, m->Vp);
+    ops_linear(m->ops, m->logits, element(m->lnf, (s.seq_len - 1) * m->C, m->bytes), m->params.wte,
+               1, m->C, m->Vp);
     TRY(hook(m, zero_forward_end(m->z, 0)));
     TRY(outcome(m));
-    ops_download(m->ops, logits, m->logits, m->V * sizeof(float));
+    ops_download(m->ops, logits, m->logits, m->V);
     return ZERO_OK;
 }
 
@@ -928,4 +961,4 @@ double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len) {
     return 6.0 * ((double)gpt2_numel(cfg) - places) + 12.0 * L * C * seq_len;
 }
 
-double gpt2_matmul_rate(int threads) { return ops_matmul_rate(threads); }
+double gpt2_matmul_rate(zero_type type, int threads) { return ops_matmul_rate(type, threads); }

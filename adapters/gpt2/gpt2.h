@@ -2,7 +2,7 @@
 
    EXAMPLE: all that a trainer does with it
        gpt2_config cfg;
-       gpt2_run run = {4, 64, 1};                           // B, T, recompute
+       gpt2_run run = {4, 64, 1, ZERO_BF16};                // B, T, recompute, type
        gpt2_error err;
        zero_tensor_desc table[GPT2_TENSORS];
        gpt2_model *m;
@@ -19,7 +19,7 @@
                zero_pass_end(z);
            }
            zero_reduce(z);
-           zero_step(z, &adamw);
+           zero_step(z, &hyper);
        }
        gpt2_destroy(m);
 
@@ -30,6 +30,12 @@
      maxT, T  longest sequence that the model has positions for; the one it is run with
      B        sequences per micro-step on this rank
      unit     see zero_plugin.h: 0 the embeddings, 1..L the blocks, L+1 the final norm
+
+   TYPES. Parameters and activations are stored in the type of the context; gradients of parameters
+   in what zero_query_config says of cfg.grads. What is computed is computed in f32 and rounded when
+   it is stored; in bf16 and f16 matrix products multiply rounded numbers and add in f32. Losses,
+   and what norms and softmaxes keep of a row, are f32. F16 needs the loss scale that the example
+   passes on.
 
    THREADS. A model belongs to one host thread, the one of its zero_ctx; inside, OpenMP uses as many
    threads as omp_get_max_threads() told gpt2_create. At a fixed number of threads the same inputs
@@ -86,24 +92,25 @@ zero_result gpt2_config_read_bin(const char *path, gpt2_config *cfg, gpt2_error 
 enum { GPT2_TENSORS = 16 };
 
 /* Base pointers, as zero_plugin.h rebases them: inside its unit's begin and end, layer l of a
-   tensor is `base + l * numel`. One struct holds parameters, another gradients. */
+   tensor begins at element l * numel. One struct holds parameters, of zero_config.type, another
+   gradients: floats, or of that type with ZERO_GRAD_AS_TYPE. */
 typedef struct gpt2_tensors {
-    float *wte;      /* (Vp, C) token embeddings, and the classifier */
-    float *wpe;      /* (maxT, C) position embeddings */
-    float *ln1w;     /* (L, C) */
-    float *ln1b;     /* (L, C) */
-    float *qkvw;     /* (L, 3C, C) */
-    float *qkvb;     /* (L, 3C) */
-    float *attprojw; /* (L, C, C) */
-    float *attprojb; /* (L, C) */
-    float *ln2w;     /* (L, C) */
-    float *ln2b;     /* (L, C) */
-    float *fcw;      /* (L, 4C, C) */
-    float *fcb;      /* (L, 4C) */
-    float *fcprojw;  /* (L, C, 4C) */
-    float *fcprojb;  /* (L, C) */
-    float *lnfw;     /* (C) */
-    float *lnfb;     /* (C) */
+    void *wte;      /* (Vp, C) token embeddings, and the classifier */
+    void *wpe;      /* (maxT, C) position embeddings */
+    void *ln1w;     /* (L, C) */
+    void *ln1b;     /* (L, C) */
+    void *qkvw;     /* (L, 3C, C) */
+    void *qkvb;     /* (L, 3C) */
+    void *attprojw; /* (L, C, C) */
+    void *attprojb; /* (L, C) */
+    void *ln2w;     /* (L, C) */
+    void *ln2b;     /* (L, C) */
+    void *fcw;      /* (L, 4C, C) */
+    void *fcb;      /* (L, 4C) */
+    void *fcprojw;  /* (L, C, 4C) */
+    void *fcprojb;  /* (L, C) */
+    void *lnfw;     /* (C) */
+    void *lnfb;     /* (C) */
 } gpt2_tensors;
 
 /* The 16 tensors for zero_tensor, in the order of the struct (which is that of model files). Names
@@ -144,22 +151,29 @@ enum {
 };
 
 typedef struct gpt2_run {
-    int batch;     /* B */
-    int seq_len;   /* T, at most maxT */
-    int recompute; /* GPT2_RECOMPUTE_... */
+    int batch;      /* B */
+    int seq_len;    /* T, at most maxT */
+    int recompute;  /* GPT2_RECOMPUTE_... */
+    zero_type type; /* of activations; zero_config.type */
 } gpt2_run;
 
 typedef struct gpt2_model gpt2_model;
 
-/* Allocates activations and makes everything that steps need; nothing is allocated later, except
-   what oneDNN packs matrices into and frees again inside a product. z is borrowed until
-   gpt2_destroy, and must be built with gpt2_describe's tensors; destroy the model first. Not
-   collective. On error *m is NULL. Errors: ARGUMENT, MEMORY, UNSUPPORTED. */
+/* Allocates activations and scratch memory; nothing of size is allocated later, except what oneDNN
+   packs f32 matrices into and frees again inside a product. In 16 bits oneDNN's products are made
+   when their shape is first met, and kept. z is borrowed until gpt2_destroy, and must be built with
+   gpt2_describe's tensors and run->type; destroy the model first. Not collective. On error *m is
+   NULL. Errors: ARGUMENT, MEMORY. */
 zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, const gpt2_run *run,
                         gpt2_error *err);
 
 /* NULL is allowed. */
 void gpt2_destroy(gpt2_model *m);
+
+/* What multiplies matrices, for a log: "oneDNN f32 (sgemm)", "oneDNN bf16 (IMPLEMENTATION)", or,
+   where oneDNN has no product of the type for this processor (f16 on most), "oneDNN f32 (sgemm)
+   after conversion from f16", which is slower than f32. Owned by the model. */
+const char *gpt2_product_path(const gpt2_model *m);
 
 /* The sentence for the last error of a call with this model; "" without one. Owned by the model. */
 const char *gpt2_last_error(const gpt2_model *m);
@@ -193,10 +207,10 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run);
    (without wpe) and 12 L C T for attention (Chowdhery et al. 2022, appendix B). */
 double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len);
 
-/* Floating-point operations per second of a large f32 matrix product with this many threads (0: as
-   OpenMP says), the best of about 50 ms; 0 if it cannot be measured. What utilisation is a share
-   of. */
-double gpt2_matmul_rate(int threads);
+/* Floating-point operations per second of a large matrix product of this type, on the way that a
+   model's take, conversions included, with this many threads (0: as OpenMP says), the best of about
+   50 ms; 0 if it cannot be measured. What utilisation is a share of. */
+double gpt2_matmul_rate(zero_type type, int threads);
 
 #ifdef __cplusplus
 }

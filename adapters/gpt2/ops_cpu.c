@@ -2,6 +2,9 @@
 
    Build: cc -std=c11 -O3 -march=native -ffp-contract=off -fno-math-errno -fopenmp -c ops_cpu.c
 
+   Types. Every body is written once, for rows of f32. Where rows are stored in 16 bits, threads
+   work on copies of a row or two, which do not leave the cache: no pass over memory is added.
+
    Determinism. Elements are computed by the same operations whether they fall into a vector or a
    tail, since contraction is off and every fused multiply-add is written out. Sums over columns
    have a fixed order. Sums over rows are made per thread, over a range of rows that depends on the
@@ -116,12 +119,41 @@ typedef struct head_work {
     float *lse, *delta;      /* (T') */
 } head_work;
 
+/* A product that oneDNN has been told of: c (m, n) = a (m, k) b (k, n), see make_product. */
+typedef struct matrix_product {
+    size_t m, n, k, gap; /* what tells it from others; gap: from row to row of a as it lies */
+    char ta, tb;
+    dnnl_primitive_t primitive; /* NULL: this place is free */
+    dnnl_memory_t memory[4];    /* a, b, c, scratch: where they lie is told at every call */
+    size_t scratch_bytes;
+} matrix_product;
+
+enum {
+    PRODUCTS = 64,           /* remembered at once: 15 or 20 a batch size, and sampling's */
+    SLICE = 384,             /* rows of dw at once: see ops_linear_dw */
+    BLOCK = 384,             /* a product that needs conversion works on BLOCK x BLOCK x BLOCK */
+    SCRATCH_BYTES = 1 << 20, /* set aside per thread for oneDNN, which takes 0.05 to 0.9 MiB */
+    ROOMS = 4                /* rows in f32 that a thread holds at once */
+};
+
 struct ops_ctx {
     ops_limits limits;
+    zero_type type, grad_type;
     size_t threads;
-    float *scratch;       /* head_work of each thread, then its partial sums */
+    float *scratch;       /* head_work of each thread, then its partial sums, then its rooms */
     size_t thread_floats; /* of scratch per thread */
     size_t sums_at;       /* where partial sums begin in a thread's part; limits.width floats */
+    size_t rooms_at;      /* where its rows of f32 begin, `room` floats each; 16 bits only */
+    size_t room;          /* limits.width, rounded up */
+    float *vectors;       /* 2 of them, `room` floats each: a bias or norm weights in f32 */
+    int *first_row, *next_row; /* see chain_rows */
+    dnnl_engine_t engine;      /* NULL: products are not oneDNN's primitives */
+    dnnl_stream_t stream;
+    matrix_product products[PRODUCTS];
+    size_t next_product;   /* the place that the next one takes */
+    char *product_scratch; /* oneDNN's, or the blocks of product_converted */
+    size_t product_bytes;
+    char path[96]; /* ops_product_path */
     zero_result status;
     char sentence[256];
 };
@@ -141,6 +173,10 @@ static size_t this_thread(void) {
     return 0;
 #endif
 }
+
+/* A region that all threads run, and a loop that they divide. */
+#define TEAM(o) OMP(omp parallel num_threads((int)(o)->threads))
+#define ROWS(o) OMP(omp parallel for num_threads((int)(o)->threads) schedule(static))
 
 /* Keeps the first error. */
 static void fail(ops_ctx *o, zero_result status, const char *format, ...) {
@@ -177,38 +213,76 @@ static void cut_head_work(head_work *w, float *memory, size_t T, size_t H) {
     w->delta = take(&at, t);
 }
 
-static size_t thread_floats(const ops_limits *limits, size_t *sums_at) {
-    const size_t t = round_up(limits->seq_len, PAD), h = round_up(limits->head_size, PAD);
-    *sums_at = 8 * t * h + 2 * QUERIES * t + (TILE_M + 1) * h + 2 * t; /* as cut_head_work */
-    return *sums_at + round_up(limits->width, PAD);
+/* The parts of a thread's scratch memory; see ops_ctx. The sum is as in cut_head_work. */
+static void lay_out(ops_ctx *o) {
+    const size_t t = round_up(o->limits.seq_len, PAD), h = round_up(o->limits.head_size, PAD);
+    const size_t vocab = round_up(o->limits.vocab, PAD);
+    o->threads = thread_count();
+    o->room = round_up(o->limits.width, PAD);
+    o->sums_at = 8 * t * h + 2 * QUERIES * t + (TILE_M + 1) * h + 2 * t;
+    o->rooms_at = o->sums_at + o->room;
+    o->thread_floats = o->rooms_at;
+    if (o->type == ZERO_F32) return;
+    o->thread_floats += vocab > ROOMS * o->room ? vocab : ROOMS * o->room;
+    o->product_bytes = o->threads * SCRATCH_BYTES;
+    if (o->product_bytes < 3 * BLOCK * BLOCK * sizeof(float))
+        o->product_bytes = 3 * BLOCK * BLOCK * sizeof(float);
 }
 
-size_t ops_scratch_bytes(const ops_limits *limits) {
-    size_t sums_at;
-    return thread_floats(limits, &sums_at) * thread_count() * sizeof(float);
+static size_t vector_bytes(const ops_ctx *o) {
+    return o->type == ZERO_F32 ? 0 : 2 * o->room * sizeof(float);
 }
 
-zero_result ops_create(ops_ctx **o, const ops_limits *limits) {
+static size_t chain_bytes(const ops_ctx *o) {
+    return (o->limits.vocab + o->limits.rows) * sizeof(int);
+}
+
+size_t ops_scratch_bytes(const ops_limits *limits, zero_type type) {
+    ops_ctx o;
+    memset(&o, 0, sizeof o);
+    o.limits = *limits;
+    o.type = type;
+    lay_out(&o);
+    return o.thread_floats * o.threads * sizeof(float) + vector_bytes(&o) + chain_bytes(&o)
+           + o.product_bytes;
+}
+
+static void open_products(ops_ctx *o);
+static void close_products(ops_ctx *o);
+
+zero_result ops_create(ops_ctx **o, const ops_limits *limits, zero_type type, zero_type grad_type) {
     ops_ctx *made = (ops_ctx *)calloc(1, sizeof *made);
     *o = NULL;
     if (!made) return ZERO_ERR_MEMORY;
     made->limits = *limits;
-    made->threads = thread_count();
-    made->thread_floats = thread_floats(limits, &made->sums_at);
+    made->type = type;
+    made->grad_type = grad_type;
+    lay_out(made);
     made->scratch = (float *)ops_alloc(made->thread_floats * made->threads * sizeof(float));
-    if (!made->scratch) {
-        free(made);
+    made->vectors = (float *)ops_alloc(vector_bytes(made));
+    made->first_row = (int *)ops_alloc(chain_bytes(made));
+    made->next_row = made->first_row + limits->vocab;
+    made->product_scratch = (char *)ops_alloc(made->product_bytes);
+    if (!made->scratch || !made->vectors || !made->first_row || !made->product_scratch) {
+        ops_destroy(made);
         return ZERO_ERR_MEMORY;
     }
+    open_products(made);
     *o = made;
     return ZERO_OK;
 }
 
 void ops_destroy(ops_ctx *o) {
     if (!o) return;
+    close_products(o);
     ops_free(o->scratch);
+    ops_free(o->vectors);
+    ops_free(o->first_row);
+    ops_free(o->product_scratch);
     free(o);
 }
+
+const char *ops_product_path(const ops_ctx *o) { return o->path; }
 
 zero_result ops_status(const ops_ctx *o, const char **sentence) {
     if (sentence) *sentence = o->sentence;
@@ -226,9 +300,8 @@ void ops_upload(ops_ctx *o, void *device, const void *host, size_t bytes) {
     if (bytes) memcpy(device, host, bytes);
 }
 
-void ops_download(ops_ctx *o, void *host, const void *device, size_t bytes) {
-    (void)o;
-    if (bytes) memcpy(host, device, bytes);
+void ops_download(ops_ctx *o, float *host, const void *device, size_t n) {
+    zero_convert(host, ZERO_F32, device, o->type, n);
 }
 
 double ops_sum(ops_ctx *o, const float *x, size_t n) {
@@ -238,7 +311,48 @@ double ops_sum(ops_ctx *o, const float *x, size_t n) {
     return sum;
 }
 
-/* ---- linear layers ------------------------------------------------------------------------- */
+/* ---- oneDNN -------------------------------------------------------------------------------- */
+
+/* What 2.x and 3.x say differently. */
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t layout;
+typedef const_dnnl_memory_desc_t const_layout;
+#define LAYOUT(l) (l)
+static void layout_drop(layout l) { (void)dnnl_memory_desc_destroy(l); }
+static dnnl_status_t layout_make(layout *l, const dnnl_dims_t sizes, dnnl_data_type_t type,
+                                 const dnnl_dims_t strides) {
+    return dnnl_memory_desc_create_with_strides(l, 2, sizes, type, strides);
+}
+static dnnl_status_t sum_append(dnnl_post_ops_t ops) {
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
+static dnnl_status_t matmul_describe(dnnl_primitive_desc_t *d, dnnl_engine_t engine,
+                                     const layout l[3], const_dnnl_primitive_attr_t attributes) {
+    return dnnl_matmul_primitive_desc_create(d, engine, l[0], l[1], NULL, l[2], attributes);
+}
+#else
+typedef dnnl_memory_desc_t layout;
+typedef const dnnl_memory_desc_t *const_layout;
+#define LAYOUT(l) (&(l))
+static void layout_drop(layout l) { (void)l; }
+static dnnl_status_t layout_make(layout *l, const dnnl_dims_t sizes, dnnl_data_type_t type,
+                                 const dnnl_dims_t strides) {
+    return dnnl_memory_desc_init_by_strides(l, 2, sizes, type, strides);
+}
+static dnnl_status_t sum_append(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
+static dnnl_status_t matmul_describe(dnnl_primitive_desc_t *d, dnnl_engine_t engine,
+                                     const layout l[3], const_dnnl_primitive_attr_t attributes) {
+    dnnl_matmul_desc_t matmul;
+    const dnnl_status_t status = dnnl_matmul_desc_init(&matmul, &l[0], &l[1], NULL, &l[2]);
+    return status ? status : dnnl_primitive_desc_create(d, &matmul, attributes, engine, NULL);
+}
+#endif
+
+#define DNNL_TRY(call)                                                                             \
+    do {                                                                                           \
+        const dnnl_status_t try_status = (call);                                                   \
+        if (try_status != dnnl_success) return try_status;                                         \
+    } while (0)
 
 static const char *dnnl_sentence(dnnl_status_t status) {
     switch (status) {
@@ -251,33 +365,272 @@ static const char *dnnl_sentence(dnnl_status_t status) {
     }
 }
 
-/* c (m, n) = a (m, k) b (k, n), or += with beta 1. 'T': the operand lies transposed. No gaps. */
-static void product(ops_ctx *o, char ta, char tb, size_t m, size_t n, size_t k, const float *a,
-                    const float *b, float beta, float *c) {
-    dnnl_status_t status;
+static void fail_product(ops_ctx *o, dnnl_status_t status, size_t m, size_t n, size_t k) {
+    fail(o, status == dnnl_out_of_memory ? ZERO_ERR_MEMORY : ZERO_ERR_UNSUPPORTED,
+         "oneDNN's product of (%zu, %zu) and (%zu, %zu) says: %s", m, k, k, n,
+         dnnl_sentence(status));
+}
+
+static dnnl_data_type_t dnnl_type(zero_type type) {
+    return type == ZERO_F32 ? dnnl_f32 : type == ZERO_BF16 ? dnnl_bf16 : dnnl_f16;
+}
+
+/* Scratch memory is the context's; with `add`, what the product adds to is what c holds. */
+static dnnl_status_t make_attributes(dnnl_primitive_attr_t *attributes, int add) {
+    dnnl_post_ops_t sum;
+    DNNL_TRY(dnnl_primitive_attr_create(attributes));
+    DNNL_TRY(dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user));
+    if (!add) return dnnl_success;
+    DNNL_TRY(dnnl_post_ops_create(&sum));
+    dnnl_status_t status = sum_append(sum);
+    if (!status) status = dnnl_primitive_attr_set_post_ops(*attributes, sum);
+    (void)dnnl_post_ops_destroy(sum);
+    return status;
+}
+
+/* a (m, k), b (k, n) of the context's type. 'T': the operand lies transposed. */
+static dnnl_status_t make_layouts(const ops_ctx *o, const matrix_product *p, layout l[3], int add) {
+    const dnnl_dim_t m = (dnnl_dim_t)p->m, n = (dnnl_dim_t)p->n, k = (dnnl_dim_t)p->k;
+    const dnnl_dim_t gap = (dnnl_dim_t)p->gap;
+    const dnnl_dims_t a = {m, k}, b = {k, n}, c = {m, n}, rows = {n, 1};
+    const dnnl_dims_t as = {p->ta == 'T' ? 1 : gap, p->ta == 'T' ? gap : 1};
+    const dnnl_dims_t bs = {p->tb == 'T' ? 1 : n, p->tb == 'T' ? k : 1};
+    DNNL_TRY(layout_make(&l[0], a, dnnl_type(o->type), as));
+    DNNL_TRY(layout_make(&l[1], b, dnnl_type(o->type), bs));
+    return layout_make(&l[2], c, dnnl_type(add ? o->grad_type : o->type), rows);
+}
+
+/* The primitive, its memory objects, and what it needs for scratch. */
+static dnnl_status_t make_primitive(const ops_ctx *o, matrix_product *p, const layout l[3],
+                                    const_dnnl_primitive_desc_t description) {
+    const_layout scratch = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
+    DNNL_TRY(dnnl_primitive_create(&p->primitive, description));
+    for (int i = 0; i < 3; i++)
+        DNNL_TRY(dnnl_memory_create(&p->memory[i], LAYOUT(l[i]), o->engine, DNNL_MEMORY_NONE));
+    DNNL_TRY(dnnl_memory_create(&p->memory[3], scratch, o->engine, DNNL_MEMORY_NONE));
+    p->scratch_bytes = dnnl_memory_desc_get_size(scratch);
+    return dnnl_success;
+}
+
+/* Implementations that are slower than conversion to f32: plain loops, and the emulation of bf16 on
+   processors with AVX-512 but without its bf16 (measured: 81 GFLOP/s, 228 after conversion). */
+static int is_slow(const char *name) {
+    return !strncmp(name, "ref", 3) || !strncmp(name, "gemm:jit", 8);
+}
+
+/* Fills p, of which shape and places of operands are given. way (may be NULL): receives the name of
+   the implementation, and one that is slow counts as none. */
+static dnnl_status_t make_product(const ops_ctx *o, matrix_product *p, char *way, size_t bytes) {
+    const int add = p->ta == 'T';
+    dnnl_primitive_attr_t attributes = NULL;
+    dnnl_primitive_desc_t description = NULL;
+    layout l[3];
+    const char *name = "";
+    memset(l, 0, sizeof l);
+    dnnl_status_t status = make_layouts(o, p, l, add);
+    if (!status) status = make_attributes(&attributes, add);
+    if (!status) status = matmul_describe(&description, o->engine, l, attributes);
+    if (!status)
+        status = dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name);
+    if (!status && way && is_slow(name)) status = dnnl_unimplemented;
+    if (!status && way) (void)snprintf(way, bytes, "%s", name);
+    if (!status) status = make_primitive(o, p, l, description);
+    if (description) (void)dnnl_primitive_desc_destroy(description);
+    if (attributes) (void)dnnl_primitive_attr_destroy(attributes);
+    for (int i = 0; i < 3; i++) layout_drop(l[i]);
+    return status;
+}
+
+static void drop_product(matrix_product *p) {
+    for (int i = 0; i < 4; i++)
+        if (p->memory[i]) (void)dnnl_memory_destroy(p->memory[i]);
+    if (p->primitive) (void)dnnl_primitive_destroy(p->primitive);
+    memset(p, 0, sizeof *p);
+}
+
+static matrix_product product_shape(char ta, char tb, size_t m, size_t n, size_t k, size_t gap) {
+    matrix_product p;
+    memset(&p, 0, sizeof p);
+    p.ta = ta;
+    p.tb = tb;
+    p.m = m;
+    p.n = n;
+    p.k = k;
+    p.gap = gap;
+    return p;
+}
+
+/* Makes products of a 16-bit type oneDNN's, if it has any for this processor: one of the three
+   kinds is tried, and the one that adds. */
+static void try_products(ops_ctx *o, char *way, size_t bytes) {
+    matrix_product plain = product_shape('N', 'T', 64, 64, 64, 64), add = plain;
+    add.ta = 'T';
+    add.tb = 'N';
+    if (dnnl_engine_create(&o->engine, dnnl_cpu, 0)) o->engine = NULL;
+    if (!o->engine) return;
+    const int works = !dnnl_stream_create(&o->stream, o->engine, dnnl_stream_default_flags)
+                      && !make_product(o, &add, way, bytes) && !make_product(o, &plain, way, bytes);
+    drop_product(&plain);
+    drop_product(&add);
+    if (!works) close_products(o);
+}
+
+static void open_products(ops_ctx *o) {
+    static const char *const names[ZERO_TYPES] = {"f32", "bf16", "f16"};
+    char way[64] = "sgemm";
+    if (o->type != ZERO_F32) try_products(o, way, sizeof way);
+    if (o->type == ZERO_F32 || o->engine)
+        (void)snprintf(o->path, sizeof o->path, "oneDNN %s (%s)", names[o->type], way);
+    else
+        (void)snprintf(o->path, sizeof o->path, "oneDNN f32 (sgemm) after conversion from %s",
+                       names[o->type]);
+}
+
+static void close_products(ops_ctx *o) {
+    for (size_t i = 0; i < PRODUCTS; i++) drop_product(&o->products[i]);
+    if (o->stream) (void)dnnl_stream_destroy(o->stream);
+    if (o->engine) (void)dnnl_engine_destroy(o->engine);
+    o->stream = NULL;
+    o->engine = NULL;
+}
+
+/* ---- linear layers ------------------------------------------------------------------------- */
+
+/* c (m, n) = a (m, k) b (k, n), or += with beta 1, rows of c without gaps. 'T': the operand lies
+   transposed. gap_a, gap_b: from row to row as they lie. */
+static void product_f32(ops_ctx *o, char ta, char tb, size_t m, size_t n, size_t k, const float *a,
+                        size_t gap_a, const float *b, size_t gap_b, float beta, float *c,
+                        size_t gap_c) {
+    const dnnl_status_t status =
+        dnnl_sgemm(ta, tb, (dnnl_dim_t)m, (dnnl_dim_t)n, (dnnl_dim_t)k, 1.0f, a, (dnnl_dim_t)gap_a,
+                   b, (dnnl_dim_t)gap_b, beta, c, (dnnl_dim_t)gap_c);
+    if (status != dnnl_success) fail_product(o, status, m, n, k);
+}
+
+/* The place of a product of this shape, made if it is new; the oldest gives way. NULL: an error. */
+static matrix_product *find_product(ops_ctx *o, const matrix_product *shape) {
+    for (size_t i = 0; i < PRODUCTS; i++) {
+        matrix_product *p = &o->products[i];
+        if (p->primitive && p->m == shape->m && p->n == shape->n && p->k == shape->k
+            && p->gap == shape->gap && p->ta == shape->ta && p->tb == shape->tb)
+            return p;
+    }
+    matrix_product *p = &o->products[o->next_product];
+    o->next_product = (o->next_product + 1) % PRODUCTS;
+    drop_product(p);
+    *p = *shape;
+    const dnnl_status_t status = make_product(o, p, NULL, 0);
+    if (!status && p->scratch_bytes <= o->product_bytes) return p;
+    if (!status) {
+        ops_free(o->product_scratch);
+        o->product_scratch = (char *)ops_alloc(p->scratch_bytes);
+        o->product_bytes = o->product_scratch ? p->scratch_bytes : 0;
+        if (o->product_scratch) return p;
+    }
+    fail_product(o, status ? status : dnnl_out_of_memory, shape->m, shape->n, shape->k);
+    drop_product(p);
+    return NULL;
+}
+
+/* The same of 16-bit operands by oneDNN. */
+static void product_native(ops_ctx *o, const matrix_product *shape, const void *a, const void *b,
+                           void *c) {
+    const matrix_product *p = find_product(o, shape);
+    if (!p) return;
+    void *const places[4] = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, c, o->product_scratch};
+    const dnnl_exec_arg_t args[4] = {{DNNL_ARG_SRC, p->memory[0]},
+                                     {DNNL_ARG_WEIGHTS, p->memory[1]},
+                                     {DNNL_ARG_DST, p->memory[2]},
+                                     {DNNL_ARG_SCRATCHPAD, p->memory[3]}};
+    dnnl_status_t status = dnnl_success;
+    for (int i = 0; i < 4 && !status; i++)
+        status = dnnl_memory_set_data_handle(p->memory[i], places[i]);
+    if (!status) status = dnnl_primitive_execute(p->primitive, o->stream, 4, args);
+    if (!status) status = dnnl_stream_wait(o->stream);
+    if (status) fail_product(o, status, shape->m, shape->n, shape->k);
+}
+
+/* A block (rows, columns) of a matrix with rows `gap` apart, to f32 and back. */
+static void load_block(const ops_ctx *o, float *to, const void *from, zero_type type, size_t at,
+                       size_t gap, size_t rows, size_t columns) {
+    const char *first = (const char *)from + at * zero_type_bytes(type);
+    (void)o; /* without OpenMP */
+    ROWS(o)
+    for (size_t r = 0; r < rows; r++)
+        zero_convert(to + r * columns, ZERO_F32, first + r * gap * zero_type_bytes(type), type,
+                     columns);
+}
+
+static void store_block(const ops_ctx *o, void *to, zero_type type, size_t at, size_t gap,
+                        const float *from, size_t rows, size_t columns) {
+    char *first = (char *)to + at * zero_type_bytes(type);
+    (void)o;
+    ROWS(o)
+    for (size_t r = 0; r < rows; r++)
+        zero_convert(first + r * gap * zero_type_bytes(type), type, from + r * columns, ZERO_F32,
+                     columns);
+}
+
+/* The block of c at row i and column j, by products of f32 blocks. */
+static void block_converted(ops_ctx *o, const matrix_product *s, const void *a, const void *b,
+                            void *c, size_t i, size_t j) {
+    float *fa = (float *)(void *)o->product_scratch, *fb = fa + BLOCK * BLOCK;
+    float *fc = fb + BLOCK * BLOCK;
+    const size_t m = least(BLOCK, s->m - i), n = least(BLOCK, s->n - j);
+    const int ta = s->ta == 'T', tb = s->tb == 'T';
+    const zero_type to = ta ? o->grad_type : o->type;
+    if (ta) load_block(o, fc, c, to, i * s->n + j, s->n, m, n);
+    for (size_t at = 0; at < s->k; at += BLOCK) {
+        const size_t k = least(BLOCK, s->k - at), gap_b = tb ? s->k : s->n;
+        load_block(o, fa, a, o->type, ta ? at * s->gap + i : i * s->gap + at, s->gap, ta ? k : m,
+                   ta ? m : k);
+        load_block(o, fb, b, o->type, tb ? j * gap_b + at : at * gap_b + j, gap_b, tb ? n : k,
+                   tb ? k : n);
+        product_f32(o, s->ta, s->tb, m, n, k, fa, ta ? m : k, fb, tb ? k : n,
+                    ta || at ? 1.0f : 0.0f, fc, n);
+    }
+    store_block(o, c, to, i * s->n + j, s->n, fc, m, n);
+}
+
+/* c (m, n) = a (m, k) b (k, n), without gaps. 'T': the operand lies transposed. A product whose a
+   lies transposed is a gradient of weights, and is added to c. */
+static void product(ops_ctx *o, char ta, char tb, size_t m, size_t n, size_t k, const void *a,
+                    const void *b, void *c) {
+    const matrix_product shape = product_shape(ta, tb, m, n, k, ta == 'T' ? m : k);
     if (o->status || !m || !n || !k) return;
-    status = dnnl_sgemm(ta, tb, (dnnl_dim_t)m, (dnnl_dim_t)n, (dnnl_dim_t)k, 1.0f, a,
-                        (dnnl_dim_t)(ta == 'T' ? m : k), b, (dnnl_dim_t)(tb == 'T' ? k : n), beta,
-                        c, (dnnl_dim_t)n);
-    if (status != dnnl_success)
-        fail(o, status == dnnl_out_of_memory ? ZERO_ERR_MEMORY : ZERO_ERR_UNSUPPORTED,
-             "oneDNN's product of (%zu, %zu) and (%zu, %zu) says: %s", m, k, k, n,
-             dnnl_sentence(status));
+    if (o->type == ZERO_F32) {
+        product_f32(o, ta, tb, m, n, k, (const float *)a, shape.gap, (const float *)b,
+                    tb == 'T' ? k : n, ta == 'T' ? 1.0f : 0.0f, (float *)c, n);
+    } else if (o->engine) {
+        product_native(o, &shape, a, b, c);
+    } else {
+        for (size_t i = 0; i < m; i += BLOCK)
+            for (size_t j = 0; j < n; j += BLOCK) block_converted(o, &shape, a, b, c, i, j);
+    }
 }
 
-void ops_linear(ops_ctx *o, float *y, const float *x, const float *w, size_t R, size_t I,
-                size_t O) {
-    product(o, 'N', 'T', R, O, I, x, w, 0.0f, y);
+void ops_linear(ops_ctx *o, void *y, const void *x, const void *w, size_t R, size_t I, size_t O) {
+    product(o, 'N', 'T', R, O, I, x, w, y);
 }
 
-void ops_linear_dx(ops_ctx *o, float *dx, const float *dy, const float *w, size_t R, size_t I,
+void ops_linear_dx(ops_ctx *o, void *dx, const void *dy, const void *w, size_t R, size_t I,
                    size_t O) {
-    product(o, 'N', 'N', R, I, O, dy, w, 0.0f, dx);
+    product(o, 'N', 'N', R, I, O, dy, w, dx);
 }
 
-void ops_linear_dw(ops_ctx *o, float *dw, const float *dy, const float *x, size_t R, size_t I,
+/* In bf16 in slices of dw: measured, products of 768 x 768 x 256 reach 430 GFLOP/s where one of
+   3072 x 768 x 256 reaches 280. */
+void ops_linear_dw(ops_ctx *o, void *dw, const void *dy, const void *x, size_t R, size_t I,
                    size_t O) {
-    product(o, 'T', 'N', O, I, R, dy, x, 1.0f, dw);
+    if (!o->engine) {
+        product(o, 'T', 'N', O, I, R, dy, x, dw);
+        return;
+    }
+    for (size_t i = 0; i < O && R && I && !o->status; i += SLICE) {
+        const matrix_product shape = product_shape('T', 'N', least(SLICE, O - i), I, R, O);
+        product_native(o, &shape, (const char *)dy + i * zero_type_bytes(o->type), x,
+                       (char *)dw + i * I * zero_type_bytes(o->grad_type));
+    }
 }
 
 static double seconds(void) {
@@ -286,37 +639,77 @@ static double seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The best of 8 products of n x n matrices; a, b, c are (n, n). */
-static double product_rate(size_t n, const float *a, const float *b, float *c) {
-    const dnnl_dim_t d = (dnnl_dim_t)n;
+/* The best of 8 products of n x n matrices; c, a, b are (n, n). 0: an error. */
+static double product_rate(ops_ctx *o, size_t n, void *c, const void *a, const void *b) {
     double best = 0;
     for (int i = 0; i < 8; i++) {
         double t = seconds();
-        if (dnnl_sgemm('N', 'N', d, d, d, 1.0f, a, d, b, d, 0.0f, c, d) != dnnl_success) return 0;
+        ops_linear_dx(o, c, a, b, n, n, n);
         t = seconds() - t;
         if (i && t > 0 && 2e0 * (double)(n * n * n) / t > best)
             best = 2e0 * (double)(n * n * n) / t;
     }
-    return best;
+    return o->status ? 0 : best;
 }
 
-double ops_matmul_rate(int threads) {
+double ops_matmul_rate(zero_type type, int threads) {
     enum { N = 768 };
-    float *memory = (float *)ops_alloc(3 * N * N * sizeof(float));
-    double rate;
-    if (!memory) return 0;
-    for (size_t i = 0; i < 3 * N * N; i++) memory[i] = (float)(i % 7) - 3.0f;
+    const ops_limits limits = {1, 1, 1, 1, 1};
+    const size_t n = (size_t)N * N, bytes = n * zero_type_bytes(type);
+    char *memory = (char *)ops_alloc(3 * bytes);
+    ops_ctx *o = NULL;
+    double rate = 0;
 #ifdef _OPENMP
     const int before = omp_get_max_threads();
     if (threads > 0) omp_set_num_threads(threads);
 #endif
-    rate = product_rate(N, memory, memory + N * N, memory + 2 * N * N);
+    if (memory && ops_create(&o, &limits, type, type) == ZERO_OK) {
+        for (size_t i = 0; i < 2 * n; i++) {
+            const float x = (float)(i % 7) - 3.0f;
+            zero_convert(memory + i * zero_type_bytes(type), type, &x, ZERO_F32, 1);
+        }
+        rate = product_rate(o, N, memory + 2 * bytes, memory, memory + bytes);
+    }
+    ops_destroy(o);
 #ifdef _OPENMP
     omp_set_num_threads(before);
 #endif
     (void)threads;
     ops_free(memory);
     return rate;
+}
+
+/* ---- rows ---------------------------------------------------------------------------------- */
+
+/* A thread's i-th place for a row of f32. */
+static float *room(const ops_ctx *o, size_t i) {
+    return o->scratch + this_thread() * o->thread_floats + o->rooms_at + i * o->room;
+}
+
+/* n numbers from element `at` of x on, as f32: in place, or in a room. load_row: to read; open_row:
+   to change; new_row: to write, contents undefined. close_row stores what was changed. */
+static inline const float *load_row(zero_type type, float *in, const void *x, size_t at, size_t n) {
+    if (type == ZERO_F32) return (const float *)x + at;
+    zero_convert(in, ZERO_F32, (const uint16_t *)x + at, type, n);
+    return in;
+}
+
+static inline float *new_row(zero_type type, float *in, void *x, size_t at) {
+    return type == ZERO_F32 ? (float *)x + at : in;
+}
+
+static inline float *open_row(zero_type type, float *in, void *x, size_t at, size_t n) {
+    (void)load_row(type, in, x, at, n);
+    return new_row(type, in, x, at);
+}
+
+static inline void close_row(zero_type type, void *x, size_t at, const float *row, size_t n) {
+    if (type != ZERO_F32) zero_convert((uint16_t *)x + at, type, row, ZERO_F32, n);
+}
+
+/* The i-th of two vectors that all threads read. Not inside a TEAM. */
+static const float *load_vector(const ops_ctx *o, size_t i, const void *x, size_t n) {
+    return load_row(o->type, o->vectors + i * o->room, x, 0, n);
 }
 
 /* ---- sums over rows ------------------------------------------------------------------------ */
@@ -326,26 +719,34 @@ static float *thread_sums(ops_ctx *o) {
 }
 
 /* sums (C) += the rows of dy (rows, C), four at a time. */
-static void add_rows(float *sums, const float *dy, size_t rows, size_t C) {
-    size_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-        const float *a = dy + r * C, *b = a + C, *c = b + C, *d = c + C;
+static void add_rows(const ops_ctx *o, float *sums, const void *dy, size_t first, size_t end,
+                     size_t C) {
+    size_t r = first;
+    for (; r + 4 <= end; r += 4) {
+        const float *a = load_row(o->type, room(o, 0), dy, r * C, C);
+        const float *b = load_row(o->type, room(o, 1), dy, (r + 1) * C, C);
+        const float *c = load_row(o->type, room(o, 2), dy, (r + 2) * C, C);
+        const float *d = load_row(o->type, room(o, 3), dy, (r + 3) * C, C);
         OMP(omp simd)
         for (size_t i = 0; i < C; i++) sums[i] += (a[i] + b[i]) + (c[i] + d[i]);
     }
-    for (; r < rows; r++) {
+    for (; r < end; r++) {
+        const float *a = load_row(o->type, room(o, 0), dy, r * C, C);
         OMP(omp simd)
-        for (size_t i = 0; i < C; i++) sums[i] += dy[r * C + i];
+        for (size_t i = 0; i < C; i++) sums[i] += a[i];
     }
 }
 
-/* out (C) += what threads have summed from column `first` on, in thread order. */
-static void add_sums(const ops_ctx *o, float *out, size_t first, size_t C) {
+/* out (C), of the gradients' type, += what threads have summed from column `first` on, in thread
+   order. */
+static void add_sums(const ops_ctx *o, void *out, size_t first, size_t C) {
+    float *total = open_row(o->grad_type, room(o, 0), out, 0, C);
     for (size_t t = 0; t < o->threads; t++) {
         const float *sums = o->scratch + t * o->thread_floats + o->sums_at + first;
         OMP(omp simd)
-        for (size_t i = 0; i < C; i++) out[i] += sums[i];
+        for (size_t i = 0; i < C; i++) total[i] += sums[i];
     }
+    close_row(o->grad_type, out, 0, total, C);
 }
 
 /* Rows of thread t: [*first, *end). */
@@ -354,61 +755,93 @@ static void thread_rows(const ops_ctx *o, size_t R, size_t *first, size_t *end) 
     *end = R * (this_thread() + 1) / o->threads;
 }
 
-/* Opens a region in which every thread has its range of rows and its cleared sums. */
-#define TEAM(o) OMP(omp parallel num_threads((int)(o)->threads))
-#define ROWS(o) OMP(omp parallel for num_threads((int)(o)->threads) schedule(static))
-
-void ops_bias_backward(ops_ctx *o, float *dbias, const float *dy, size_t R, size_t C) {
+void ops_bias_backward(ops_ctx *o, void *dbias, const void *dy, size_t R, size_t C) {
     if (o->status || !R) return;
     TEAM(o) {
         float *sums = thread_sums(o);
-        size_t r, end;
-        thread_rows(o, R, &r, &end);
+        size_t first, end;
+        thread_rows(o, R, &first, &end);
         memset(sums, 0, C * sizeof(float));
-        add_rows(sums, dy + r * C, end - r, C);
+        add_rows(o, sums, dy, first, end, C);
     }
     add_sums(o, dbias, 0, C);
 }
 
-void ops_add_bias(ops_ctx *o, float *out, const float *x, const float *y, const float *bias,
-                  size_t R, size_t C) {
-    if (o->status) return;
+void ops_add_bias(ops_ctx *o, void *out, const void *x, const void *y, const void *bias, size_t R,
+                  size_t C) {
+    if (o->status || !R) return;
+    const float *b = load_vector(o, 0, bias, C);
     ROWS(o)
     for (size_t r = 0; r < R; r++) {
-        const size_t at = r * C;
+        const float *xs = load_row(o->type, room(o, 0), x, r * C, C);
+        const float *ys = load_row(o->type, room(o, 1), y, r * C, C);
+        float *sum = new_row(o->type, room(o, 0), out, r * C);
         OMP(omp simd)
-        for (size_t i = 0; i < C; i++) out[at + i] = x[at + i] + (y[at + i] + bias[i]);
+        for (size_t i = 0; i < C; i++) sum[i] = xs[i] + (ys[i] + b[i]);
+        close_row(o->type, out, r * C, sum, C);
     }
 }
 
 /* ---- embeddings ---------------------------------------------------------------------------- */
 
-void ops_embed(ops_ctx *o, float *out, const int *tokens, const float *wte, const float *wpe,
-               size_t R, size_t T, size_t C) {
+void ops_embed(ops_ctx *o, void *out, const int *tokens, const void *wte, const void *wpe, size_t R,
+               size_t T, size_t C) {
     if (o->status) return;
     ROWS(o)
     for (size_t r = 0; r < R; r++) {
-        const float *word = wte + (size_t)tokens[r] * C, *place = wpe + r % T * C;
+        const float *word = load_row(o->type, room(o, 0), wte, (size_t)tokens[r] * C, C);
+        const float *place = load_row(o->type, room(o, 1), wpe, r % T * C, C);
+        float *sum = new_row(o->type, room(o, 0), out, r * C);
         OMP(omp simd)
-        for (size_t i = 0; i < C; i++) out[r * C + i] = word[i] + place[i];
+        for (size_t i = 0; i < C; i++) sum[i] = word[i] + place[i];
+        close_row(o->type, out, r * C, sum, C);
     }
 }
 
+/* Links the rows of each token: first_row[token], then next_row[r] after r, -1 after the last. */
+static void chain_rows(const ops_ctx *o, const int *tokens, size_t R) {
+    for (size_t r = 0; r < R; r++) o->first_row[tokens[r]] = -1;
+    for (size_t r = R; r-- > 0;) {
+        o->next_row[r] = o->first_row[tokens[r]];
+        o->first_row[tokens[r]] = (int)r;
+    }
+}
+
+/* Columns [first, first + n) of what the rows of one token, or place, add to its gradient. */
+static void add_row(const ops_ctx *o, float *sum, const void *dout, size_t at, size_t n) {
+    const float *d = load_row(o->type, room(o, 1), dout, at, n);
+    OMP(omp simd)
+    for (size_t i = 0; i < n; i++) sum[i] += d[i];
+}
+
+static void add_word(const ops_ctx *o, void *dwte, const void *dout, size_t token, size_t C,
+                     size_t first, size_t n) {
+    float *sum = open_row(o->grad_type, room(o, 0), dwte, token * C + first, n);
+    for (int r = o->first_row[token]; r >= 0; r = o->next_row[r])
+        add_row(o, sum, dout, (size_t)r * C + first, n);
+    close_row(o->grad_type, dwte, token * C + first, sum, n);
+}
+
+static void add_place(const ops_ctx *o, void *dwpe, const void *dout, size_t place, size_t R,
+                      size_t T, size_t C, size_t first, size_t n) {
+    float *sum = open_row(o->grad_type, room(o, 0), dwpe, place * C + first, n);
+    for (size_t r = place; r < R; r += T) add_row(o, sum, dout, r * C + first, n);
+    close_row(o->grad_type, dwpe, place * C + first, sum, n);
+}
+
 /* Threads divide the columns, not the rows: two rows may hold the same token. */
-void ops_embed_backward(ops_ctx *o, float *dwte, float *dwpe, const float *dout, const int *tokens,
+void ops_embed_backward(ops_ctx *o, void *dwte, void *dwpe, const void *dout, const int *tokens,
                         size_t R, size_t T, size_t C) {
     if (o->status) return;
+    chain_rows(o, tokens, R);
     TEAM(o) {
         size_t first, end;
         thread_rows(o, C, &first, &end);
-        for (size_t r = 0; r < R; r++) {
-            float *word = dwte + (size_t)tokens[r] * C, *place = dwpe + r % T * C;
-            OMP(omp simd)
-            for (size_t i = first; i < end; i++) {
-                word[i] += dout[r * C + i];
-                place[i] += dout[r * C + i];
-            }
-        }
+        for (size_t r = 0; r < R; r++)
+            if (o->first_row[tokens[r]] == (int)r)
+                add_word(o, dwte, dout, (size_t)tokens[r], C, first, end - first);
+        for (size_t t = 0; t < least(T, R); t++)
+            add_place(o, dwpe, dout, t, R, T, C, first, end - first);
     }
 }
 
@@ -466,12 +899,14 @@ static inline void norm_row(float *out, const float *x, float mean, float rstd, 
     for (size_t i = 0; i < C; i++) out[i] = FMA((x[i] - mean) * rstd, w[i], b[i]);
 }
 
-void ops_norm(ops_ctx *o, float *out, float *mean, float *rstd, const float *x, const float *w,
-              const float *b, size_t R, size_t C) {
-    if (o->status) return;
+void ops_norm(ops_ctx *o, void *out, float *mean, float *rstd, const void *x, const void *w,
+              const void *b, size_t R, size_t C) {
+    if (o->status || !R) return;
+    const float *weight = load_vector(o, 0, w, C), *bias = load_vector(o, 1, b, C);
     ROWS(o)
     for (size_t r = 0; r < R; r++) {
-        const float *row = x + r * C;
+        const float *row = load_row(o->type, room(o, 0), x, r * C, C);
+        float *normed = new_row(o->type, room(o, 1), out, r * C);
         float sum = 0, squares = 0;
         OMP(omp simd reduction(+ : sum))
         for (size_t i = 0; i < C; i++) sum += row[i];
@@ -480,15 +915,22 @@ void ops_norm(ops_ctx *o, float *out, float *mean, float *rstd, const float *x, 
         for (size_t i = 0; i < C; i++) squares += (row[i] - m) * (row[i] - m);
         mean[r] = m;
         rstd[r] = 1.0f / sqrtf(squares / (float)C + 1e-5f);
-        norm_row(out + r * C, row, m, rstd[r], w, b, C);
+        norm_row(normed, row, m, rstd[r], weight, bias, C);
+        close_row(o->type, out, r * C, normed, C);
     }
 }
 
-void ops_norm_again(ops_ctx *o, float *out, const float *mean, const float *rstd, const float *x,
-                    const float *w, const float *b, size_t R, size_t C) {
-    if (o->status) return;
+void ops_norm_again(ops_ctx *o, void *out, const float *mean, const float *rstd, const void *x,
+                    const void *w, const void *b, size_t R, size_t C) {
+    if (o->status || !R) return;
+    const float *weight = load_vector(o, 0, w, C), *bias = load_vector(o, 1, b, C);
     ROWS(o)
-    for (size_t r = 0; r < R; r++) norm_row(out + r * C, x + r * C, mean[r], rstd[r], w, b, C);
+    for (size_t r = 0; r < R; r++) {
+        const float *row = load_row(o->type, room(o, 0), x, r * C, C);
+        float *normed = new_row(o->type, room(o, 1), out, r * C);
+        norm_row(normed, row, mean[r], rstd[r], weight, bias, C);
+        close_row(o->type, out, r * C, normed, C);
+    }
 }
 
 /* With n = (x - mean) rstd and g = dout w: dx = rstd (g - mean(g) - n mean(g n)). */
@@ -513,18 +955,24 @@ static void norm_row_backward(float *dx, float *dw, float *db, const float *dout
     }
 }
 
-void ops_norm_backward(ops_ctx *o, float *dx, float *dw, float *db, const float *dout,
-                       const float *x, const float *mean, const float *rstd, const float *w,
-                       int store, size_t R, size_t C) {
+void ops_norm_backward(ops_ctx *o, void *dx, void *dw, void *db, const void *dout, const void *x,
+                       const float *mean, const float *rstd, const void *w, int store, size_t R,
+                       size_t C) {
     if (o->status || !R) return;
+    const float *weight = load_vector(o, 0, w, C);
     TEAM(o) {
         float *sums = thread_sums(o);
         size_t first, end;
         thread_rows(o, R, &first, &end);
         memset(sums, 0, 2 * C * sizeof(float));
-        for (size_t r = first; r < end; r++)
-            norm_row_backward(dx + r * C, sums, sums + C, dout + r * C, x + r * C, mean[r], rstd[r],
-                              w, store, C);
+        for (size_t r = first; r < end; r++) {
+            const float *d = load_row(o->type, room(o, 0), dout, r * C, C);
+            const float *row = load_row(o->type, room(o, 1), x, r * C, C);
+            float *out = store ? new_row(o->type, room(o, 2), dx, r * C)
+                               : open_row(o->type, room(o, 2), dx, r * C, C);
+            norm_row_backward(out, sums, sums + C, d, row, mean[r], rstd[r], weight, store, C);
+            close_row(o->type, dx, r * C, out, C);
+        }
     }
     add_sums(o, dw, 0, C);
     add_sums(o, db, C, C);
@@ -540,16 +988,19 @@ void ops_norm_backward(ops_ctx *o, float *dx, float *dw, float *db, const float 
 /* e^-2u */
 static inline float gelu_exp(float x) { return exp_of(-x * FMA(GELU_B, x * x, GELU_A)); }
 
-void ops_gelu(ops_ctx *o, float *out, const float *x, const float *bias, size_t R, size_t C) {
-    if (o->status) return;
+void ops_gelu(ops_ctx *o, void *out, const void *x, const void *bias, size_t R, size_t C) {
+    if (o->status || !R) return;
+    const float *b = load_vector(o, 0, bias, C);
     ROWS(o)
     for (size_t r = 0; r < R; r++) {
-        const size_t at = r * C;
+        const float *row = load_row(o->type, room(o, 0), x, r * C, C);
+        float *y = new_row(o->type, room(o, 0), out, r * C);
         OMP(omp simd)
         for (size_t i = 0; i < C; i++) {
-            const float v = x[at + i] + bias[i];
-            out[at + i] = v * (1.0f / (1.0f + gelu_exp(v)));
+            const float v = row[i] + b[i];
+            y[i] = v * (1.0f / (1.0f + gelu_exp(v)));
         }
+        close_row(o->type, out, r * C, y, C);
     }
 }
 
@@ -566,16 +1017,23 @@ static void gelu_row_backward(float *d, float *sums, float *out, const float *x,
     }
 }
 
-void ops_gelu_backward(ops_ctx *o, float *d, float *dbias, float *out, const float *x,
-                       const float *bias, size_t R, size_t C) {
+void ops_gelu_backward(ops_ctx *o, void *d, void *dbias, void *out, const void *x, const void *bias,
+                       size_t R, size_t C) {
     if (o->status || !R) return;
+    const float *b = load_vector(o, 0, bias, C);
     TEAM(o) {
         float *sums = thread_sums(o);
         size_t first, end;
         thread_rows(o, R, &first, &end);
         memset(sums, 0, C * sizeof(float));
-        for (size_t r = first; r < end; r++)
-            gelu_row_backward(d + r * C, sums, out + r * C, x + r * C, bias, C);
+        for (size_t r = first; r < end; r++) {
+            const float *row = load_row(o->type, room(o, 0), x, r * C, C);
+            float *slope = open_row(o->type, room(o, 1), d, r * C, C);
+            float *y = new_row(o->type, room(o, 2), out, r * C);
+            gelu_row_backward(slope, sums, y, row, b, C);
+            close_row(o->type, d, r * C, slope, C);
+            close_row(o->type, out, r * C, y, C);
+        }
     }
     add_sums(o, dbias, 0, C);
 }
@@ -614,15 +1072,21 @@ typedef struct head_shape {
     size_t T, H;   /* tokens, head size */
     size_t tp, hp; /* T', H' */
     size_t C;      /* channels of all heads */
+    zero_type type;
 } head_shape;
 
+/* Element i of x. */
+static inline const void *element(const void *x, zero_type type, size_t i) {
+    return (const char *)x + i * (type == ZERO_F32 ? 4 : 2);
+}
+
 /* to (T', H') = (from (T, H) with rows `stride` apart + bias) * scale, zeros around. */
-static void pack(float *to, const float *from, size_t stride, const float *bias, float scale,
+static void pack(float *to, const void *from, size_t stride, const float *bias, float scale,
                  const head_shape *s) {
     const size_t H = s->H;
     for (size_t t = 0; t < s->T; t++) {
         float *row = to + t * s->hp;
-        const float *in = from + t * stride;
+        const float *in = load_row(s->type, row, from, t * stride, H);
         OMP(omp simd)
         for (size_t i = 0; i < H; i++) row[i] = (in[i] + bias[i]) * scale;
         for (size_t i = H; i < s->hp; i++) row[i] = 0.0f;
@@ -711,13 +1175,18 @@ static void softmax_rows(float *p, size_t ld, size_t i, size_t rows, float *lse)
     for (size_t r = 0; r < rows; r++) lse[r] = most[r] + logf(sum[r]);
 }
 
-/* The forward of one head: out (T, H) with rows C apart, lse (T). qkv points at q of token 0. */
-static void head_forward(const head_work *w, const head_shape *s, float *out, float *lse,
-                         const float *qkv, const float *bias) {
+static void pack_qkv(const head_work *w, const head_shape *s, const void *qkv, const float *bias) {
     const size_t C = s->C;
     pack(w->q, qkv, 3 * C, bias, 1.0f / sqrtf((float)s->H), s);
-    pack(w->k, qkv + C, 3 * C, bias + C, 1.0f, s);
-    pack(w->v, qkv + 2 * C, 3 * C, bias + 2 * C, 1.0f, s);
+    pack(w->k, element(qkv, s->type, C), 3 * C, bias + C, 1.0f, s);
+    pack(w->v, element(qkv, s->type, 2 * C), 3 * C, bias + 2 * C, 1.0f, s);
+}
+
+/* The forward of one head: out (T, H) with rows C apart, lse (T). qkv points at q of token 0. */
+static void head_forward(const head_work *w, const head_shape *s, void *out, float *lse,
+                         const void *qkv, const float *bias) {
+    const size_t C = s->C;
+    pack_qkv(w, s, qkv, bias);
     pack_panels(w->kt, w->k, s);
     for (size_t i0 = 0; i0 < s->T; i0 += QUERIES) {
         scores(w->p, w->q, w->kt, i0, s);
@@ -728,7 +1197,8 @@ static void head_forward(const head_work *w, const head_shape *s, float *out, fl
             for (size_t d = 0; d < s->hp; d += TILE_N)
                 tile_product(w->tile + d, s->hp, p, s->tp, 1, w->v + d, s->hp, i + TILE_M, 0);
             for (size_t r = 0; r < rows; r++)
-                memcpy(out + (i + r) * C, w->tile + r * s->hp, s->H * sizeof(float));
+                zero_convert((char *)element(out, s->type, (i + r) * C), s->type,
+                             w->tile + r * s->hp, ZERO_F32, s->H);
         }
     }
 }
@@ -756,15 +1226,19 @@ static void add_key_gradients(const head_work *w, const head_shape *s, size_t i0
     }
 }
 
-/* to (T, H) with rows 3C apart, from (rows, H'). */
-static void unpack(float *to, const float *from, float scale, size_t rows, const head_shape *s) {
-    for (size_t r = 0; r < rows; r++) {
+/* to (T, H) from element `at` on, with rows 3C apart, from (rows, H'), which is spoilt. */
+static void unpack(void *to, size_t at, float *from, float scale, size_t rows,
+                   const head_shape *s) {
+    for (size_t r = 0; r < rows; r++, at += 3 * s->C) {
+        const float *in = from + r * s->hp;
+        float *row = new_row(s->type, from + r * s->hp, to, at);
         OMP(omp simd)
-        for (size_t i = 0; i < s->H; i++) to[r * 3 * s->C + i] = from[r * s->hp + i] * scale;
+        for (size_t i = 0; i < s->H; i++) row[i] = in[i] * scale;
+        close_row(s->type, to, at, row, s->H);
     }
 }
 
-static void query_block_backward(const head_work *w, const head_shape *s, float *dq, size_t i0) {
+static void query_block_backward(const head_work *w, const head_shape *s, void *dq, size_t i0) {
     const size_t end = least(i0 + QUERIES, s->tp);
     scores(w->p, w->q, w->kt, i0, s);
     scores(w->dp, w->dout, w->vt, i0, s);
@@ -776,47 +1250,49 @@ static void query_block_backward(const head_work *w, const head_shape *s, float 
         for (size_t d = 0; d < s->hp; d += TILE_N)
             tile_product(w->tile + d, s->hp, dp, s->tp, 1, w->k + d, s->hp, i + TILE_M, 0);
         if (i < s->T)
-            unpack(dq + i * 3 * s->C, w->tile, 1.0f / sqrtf((float)s->H), least(TILE_M, s->T - i),
+            unpack(dq, i * 3 * s->C, w->tile, 1.0f / sqrtf((float)s->H), least(TILE_M, s->T - i),
                    s);
     }
     add_key_gradients(w, s, i0, end);
 }
 
+/* Never inlined: where a compiler knows more about its rows, it adds in another order. */
+__attribute__((noinline)) static float dot_row(const float *a, const float *b, size_t n) {
+    float dot = 0;
+    OMP(omp simd reduction(+ : dot))
+    for (size_t i = 0; i < n; i++) dot += a[i] * b[i];
+    return dot;
+}
+
 /* lse and delta = sum(dout out) of each query, as rows beyond T need them: 0. */
-static void pack_rows(const head_work *w, const head_shape *s, const float *lse, const float *dout,
-                      const float *out) {
+static void pack_rows(const head_work *w, const head_shape *s, const float *lse, const void *out) {
     for (size_t t = 0; t < s->T; t++) {
-        const float *a = dout + t * s->C, *b = out + t * s->C;
-        float dot = 0;
-        OMP(omp simd reduction(+ : dot))
-        for (size_t i = 0; i < s->H; i++) dot += a[i] * b[i];
-        w->delta[t] = dot;
+        w->delta[t] =
+            dot_row(w->dout + t * s->hp, load_row(s->type, w->tile, out, t * s->C, s->H), s->H);
         w->lse[t] = lse[t];
     }
     for (size_t t = s->T; t < s->tp; t++) w->delta[t] = w->lse[t] = 0.0f;
 }
 
 /* The backward of one head: dqkv like qkv in head_forward. */
-static void head_backward(const head_work *w, const head_shape *s, float *dqkv, const float *dout,
-                          const float *out, const float *lse, const float *qkv, const float *bias) {
-    const size_t C = s->C;
-    pack(w->q, qkv, 3 * C, bias, 1.0f / sqrtf((float)s->H), s);
-    pack(w->k, qkv + C, 3 * C, bias + C, 1.0f, s);
-    pack(w->v, qkv + 2 * C, 3 * C, bias + 2 * C, 1.0f, s);
+static void head_backward(const head_work *w, const head_shape *s, void *dqkv, const void *dout,
+                          const void *out, const float *lse, const void *qkv, const float *bias) {
+    pack_qkv(w, s, qkv, bias);
     memset(w->none, 0, s->hp * sizeof(float));
-    pack(w->dout, dout, C, w->none, 1.0f, s);
+    pack(w->dout, dout, s->C, w->none, 1.0f, s);
     pack_panels(w->kt, w->k, s);
     pack_panels(w->vt, w->v, s);
-    pack_rows(w, s, lse, dout, out);
+    pack_rows(w, s, lse, out);
     memset(w->dk, 0, s->tp * s->hp * sizeof(float));
     memset(w->dv, 0, s->tp * s->hp * sizeof(float));
     for (size_t i0 = 0; i0 < s->T; i0 += QUERIES) query_block_backward(w, s, dqkv, i0);
-    unpack(dqkv + C, w->dk, 1.0f, s->T, s);
-    unpack(dqkv + 2 * C, w->dv, 1.0f, s->T, s);
+    unpack(dqkv, s->C, w->dk, 1.0f, s->T, s);
+    unpack(dqkv, 2 * s->C, w->dv, 1.0f, s->T, s);
 }
 
-static head_shape head_shape_of(const ops_heads *shape) {
+static head_shape head_shape_of(const ops_ctx *o, const ops_heads *shape) {
     head_shape s;
+    s.type = o->type;
     s.T = shape->seq_len;
     s.H = shape->head_size;
     s.tp = round_up(s.T, PAD);
@@ -834,33 +1310,36 @@ static int attention_fits(ops_ctx *o, const ops_heads *shape) {
     return !o->status;
 }
 
-void ops_attention(ops_ctx *o, float *out, float *lse, const float *qkv, const float *bias,
+void ops_attention(ops_ctx *o, void *out, float *lse, const void *qkv, const void *bias,
                    const ops_heads *shape) {
-    const head_shape s = head_shape_of(shape);
+    const head_shape s = head_shape_of(o, shape);
     if (!attention_fits(o, shape)) return;
+    const float *b = load_vector(o, 0, bias, 3 * s.C);
     ROWS(o)
     for (size_t i = 0; i < shape->batch * shape->heads; i++) {
         const size_t row = i / shape->heads * s.T, column = i % shape->heads * s.H;
         head_work w;
         cut_head_work(&w, o->scratch + this_thread() * o->thread_floats, s.T, s.H);
-        head_forward(&w, &s, out + row * s.C + column, lse + i * s.T, qkv + row * 3 * s.C + column,
-                     bias + column);
+        head_forward(&w, &s, (char *)element(out, s.type, row * s.C + column), lse + i * s.T,
+                     element(qkv, s.type, row * 3 * s.C + column), b + column);
     }
 }
 
-void ops_attention_backward(ops_ctx *o, float *dqkv, const float *dout, const float *out,
-                            const float *lse, const float *qkv, const float *bias,
+void ops_attention_backward(ops_ctx *o, void *dqkv, const void *dout, const void *out,
+                            const float *lse, const void *qkv, const void *bias,
                             const ops_heads *shape) {
-    const head_shape s = head_shape_of(shape);
+    const head_shape s = head_shape_of(o, shape);
     if (!attention_fits(o, shape)) return;
+    const float *b = load_vector(o, 0, bias, 3 * s.C);
     ROWS(o)
     for (size_t i = 0; i < shape->batch * shape->heads; i++) {
         const size_t row = i / shape->heads * s.T, column = i % shape->heads * s.H;
+        const size_t at = row * s.C + column, wide = row * 3 * s.C + column;
         head_work w;
         cut_head_work(&w, o->scratch + this_thread() * o->thread_floats, s.T, s.H);
-        head_backward(&w, &s, dqkv + row * 3 * s.C + column, dout + row * s.C + column,
-                      out + row * s.C + column, lse + i * s.T, qkv + row * 3 * s.C + column,
-                      bias + column);
+        head_backward(&w, &s, (char *)element(dqkv, s.type, wide), element(dout, s.type, at),
+                      element(out, s.type, at), lse + i * s.T, element(qkv, s.type, wide),
+                      b + column);
     }
 }
 
@@ -895,10 +1374,13 @@ static float cross_entropy_row(float *x, size_t target, int train, float scale, 
     return logf(sum) + most - at_target;
 }
 
-void ops_cross_entropy(ops_ctx *o, float *losses, float *logits, const int *targets, int train,
+void ops_cross_entropy(ops_ctx *o, float *losses, void *logits, const int *targets, int train,
                        float scale, size_t R, size_t V, size_t Vp) {
     if (o->status) return;
     ROWS(o)
-    for (size_t r = 0; r < R; r++)
-        losses[r] = cross_entropy_row(logits + r * Vp, (size_t)targets[r], train, scale, V, Vp);
+    for (size_t r = 0; r < R; r++) {
+        float *row = open_row(o->type, room(o, 0), logits, r * Vp, Vp);
+        losses[r] = cross_entropy_row(row, (size_t)targets[r], train, scale, V, Vp);
+        if (train) close_row(o->type, logits, r * Vp, row, Vp);
+    }
 }
