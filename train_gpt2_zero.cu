@@ -538,7 +538,7 @@ static void require_same(job *j, const char *flag, double typed, double found, c
     const option *d = find_option(flag);
     const int given = d != NULL && j->opt->given[d - option_table];
     require(j, !given || typed == found,
-            "%s %.10g, but %s gives %s %.10g: leave one out, or write \"auto\" in the file", flag,
+            "%s %.7g, but %s gives %s %.7g: leave one out, or write \"auto\" in the file", flag,
             typed, j->opt->ds_path, key, found);
 }
 

@@ -231,6 +231,50 @@ test_types() {
         tr -d ' ')"
 }
 
+# DeepSpeed's file: the same training as by flags; what was resolved trains the same again.
+test_deepspeed() {
+    cat >"$scratch/ds.json" <<'END'
+{
+    "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2, // over 2 ranks: 12
+    "bf16": {"enabled": true}, "zero_optimization": {"stage": 2, "overlap_comm": false},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": [0.8, 0.95], "eps": 1e-7,
+                                              "weight_decay": 0.05}},
+    "gradient_clipping": 0.5, /* a comment */ "steps_per_print": 2
+}
+END
+    run="$small -x 4 -nt 1 -pn 2"
+    reference=$(train $run -b 3 -d 192 -dt bf16 -z 2 -zo 0 -op adamw -l 3e-3 -b1 0.8 -b2 0.95 \
+        -ep 1e-7 -c 0.05 -cl 0.5 -k constant -u 0)
+    same '-ds as by flags' "$reference" "$(train $run -ds "$scratch/ds.json" -l 3e-3 \
+        -dso "$scratch/resolved.json")"
+    same 'steps_per_print' 2 "$(grep -c '^step' "$scratch/out")"
+    same '-dso loads again' "$reference" "$(train $run -ds "$scratch/resolved.json" \
+        -dso "$scratch/again.json")"
+    if cmp -s "$scratch/resolved.json" "$scratch/again.json"; then pass; else
+        fail 'what -dso wrote is not what it resolves to'
+    fi
+    same '-ds compared' 1 "$(train $run -ds "$scratch/ds.json" -z 0,3 -x 2 -rd 1 \
+        -csv "$scratch/c.csv" >/dev/null; sed 1d "$scratch/c.csv" | cut -d , -f 14 | sort -u |
+        wc -l | tr -d ' ')"
+    train $run -ds tests/ds_config/zero2.json -d 384 -b 3 >/dev/null
+    same 'notes' 6 "$(grep -c '^tests/ds_config/zero2.json, line [0-9]*: .* has no effect' \
+        "$scratch/out")"
+    for ranks in 1 2; do
+        refused '-ds, a flag says otherwise' 1 '-c 0.1, but .* gives optimizer.params.weight_decay' \
+            $small -pn $ranks -d 384 -b 3 -ds "$scratch/ds.json" -c 0.1
+        refused '-ds, offload' 1 'line 32: zero_optimization.offload_optimizer.device is "cpu"' \
+            $small -pn $ranks -ds tests/ds_config/zero2_offload.json
+        refused '-ds, no such file' 1 "-ds: $scratch/none" $small -pn $ranks -ds "$scratch/none"
+        refused '-dso' 1 '-dso: /dev/null/x' $small -pn $ranks -ds "$scratch/ds.json" -dso /dev/null/x
+    done
+    sed 's/gradient_clipping/gradient_cliping/' "$scratch/ds.json" >"$scratch/typo.json"
+    refused '-ds, a typo' 1 'typo.json, line 6: .*gradient_cliping.*gradient_clipping' $small -pn 2 \
+        -ds "$scratch/typo.json"
+    sed 's/"gradient_acc/"train_batch_size": 13, "gradient_acc/' "$scratch/ds.json" \
+        >"$scratch/batch.json"
+    refused '-ds, batch' 1 'train_batch_size.*13' $small -pn 2 -ds "$scratch/batch.json"
+}
+
 # The global batch of every step, over two epochs of 8 steps, however it is shared out.
 test_same_batches() {
     header "$scratch/tokens" 20240520 1 1600
@@ -443,6 +487,7 @@ test_wrong_sizes
 test_no_data
 test_same_weights
 test_types
+test_deepspeed
 test_same_batches
 test_default_run
 test_comparison
