@@ -535,18 +535,22 @@ ZP_FN void zp_store16(void *to, zero_type type, size_t i, const float *x) {
     for (size_t j = 0; j < 16; j++) zp_store(to, type, i + j, x[j]);
 }
 
-#ifndef __CUDACC__
-static void zp_widen(float *to, const void *from, zero_type type, size_t n) {
+ZP_FN void zp_widen(float *to, const void *from, zero_type type, size_t n) {
     const size_t whole = n / 16 * 16;
     for (size_t i = 0; i < whole; i += 16) zp_load16(to + i, from, type, i);
     for (size_t i = whole; i < n; i++) to[i] = zp_load(from, type, i);
 }
-static void zp_narrow(void *to, zero_type type, const float *from, size_t n) {
+ZP_FN void zp_narrow(void *to, zero_type type, const float *from, size_t n) {
     const size_t whole = n / 16 * 16;
     for (size_t i = 0; i < whole; i += 16) zp_store16(to, type, i, from + i);
     for (size_t i = whole; i < n; i++) zp_store(to, type, i, from[i]);
 }
-#endif
+/* n values from element `at` on, in f32: where they lie, or a copy. */
+ZP_FN const float *zp_view(const void *from, zero_type type, size_t at, size_t n, float *copy) {
+    if (type == ZERO_F32) return (const float *)from + at;
+    zp_widen(copy, (const uint16_t *)from + at, type, n);
+    return copy;
+}
 
 /* =============================================================================================
    [SECTION] kernels
@@ -559,12 +563,12 @@ typedef struct zp_control { /* device memory; written by the agreement and by th
     double bad_unit, bad_offset, bad_rank; /* first element that is not finite; bad_unit -1: none */
     int64_t steps, skipped;
     int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
-    float factor;            /* gradient times this: unscaling and clipping */
+    double factor;           /* gradient times this: unscaling and clipping */
     float scale, used_scale; /* of the next backward; of the one that was reduced last */
     int hysteresis;          /* left of it */
     int64_t iteration, last_overflow;
-    double bias_ratio;     /* sqrt(1 - beta2^t) / (1 - beta1^t) */
-    float root_correction; /* sqrt(1 - beta2^t), for eps */
+    double bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
+    double root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
 
 /* Squares of one block of a gradient shard, in f64, in 16 lanes that are added in order: the same
@@ -580,28 +584,17 @@ ZP_FN int zp_norm_begin(zp_norm_args *a) {
     (void)a;
     return 1;
 }
-/* `type` is a constant where this is called, so that the loop is made for it. */
-ZP_FN double zp_squares(const void *from, zero_type type, size_t first, size_t n) {
-    double lane[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    double sum = 0;
-    for (size_t i = 0; i < n; i += 16) { /* shards are whole multiples of ZP_ALIGN */
-        float wide[16];
-        const float *g = (const float *)from + first + i;
-        if (type != ZERO_F32) {
-            zp_load16(wide, from, type, first + i);
-            g = wide;
-        }
-        for (size_t j = 0; j < 16; j++) lane[j] += (double)g[j] * (double)g[j];
-    }
-    for (size_t j = 0; j < 16; j++) sum += lane[j];
-    return sum;
-}
 ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
     const size_t first = block * ZP_NORM_BLOCK, left = a->numel - first;
     const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
-    a->partial[block] = a->type == ZERO_F32    ? zp_squares(a->g, ZERO_F32, first, n)
-                        : a->type == ZERO_BF16 ? zp_squares(a->g, ZERO_BF16, first, n)
-                                               : zp_squares(a->g, ZERO_F16, first, n);
+    float copy[ZP_NORM_BLOCK];
+    const float *g = zp_view(a->g, a->type, first, n, copy);
+    double lane[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    for (size_t i = 0; i < n; i += 16) /* shards are whole multiples of ZP_ALIGN */
+        for (size_t j = 0; j < 16; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
+    double sum = 0;
+    for (size_t j = 0; j < 16; j++) sum += lane[j];
+    a->partial[block] = sum;
 }
 ZP_KERNEL(zp_norm, zp_norm_args, 64, ZP_OMP_FOR)
 
@@ -724,11 +717,11 @@ ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
         return;
     }
     const double clip = most > 0 && norm + 1e-6 > most ? most / (norm + 1e-6) : 1;
-    c->factor = (float)(clip / scale);
+    c->factor = clip / scale;
     c->steps++;
     const double root = sqrt(1.0 - pow((double)a->hyper.beta2, (double)c->steps));
     c->bias_ratio = root / (1.0 - pow((double)a->hyper.beta1, (double)c->steps));
-    c->root_correction = (float)root;
+    c->root_correction = root;
 }
 ZP_KERNEL(zp_decide, zp_decide_args, 1, ZP_OMP_FOR)
 
@@ -797,9 +790,9 @@ typedef struct zp_update { /* one tensor's part of a unit */
     float *state[ZP_STATES];
     const zp_control *control;
     zero_type type, grad_type;
-    float lr, beta1, beta2, eps, decay;     /* times the tensor's factors */
-    float factor, step_size, corrected_eps; /* the last two: with Adam's bias corrections */
-    int first;                              /* the first step that is taken */
+    float lr, beta1, beta2, eps, decay;      /* times the tensor's factors */
+    double factor, step_size, corrected_eps; /* the last two: with Adam's bias corrections */
+    int first;                               /* the first step that is taken */
     int stochastic;
     uint32_t key[2];  /* of stochastic rounding: seed and tensor, then step */
     uint64_t element; /* of the tensor, over all layers, where p begins */
@@ -831,26 +824,29 @@ ZP_FN uint32_t zp_random(const zp_update *u, size_t i) {
 ZP_FN int zp_update_begin(zp_update *u) {
     const zp_control *c = u->control;
     u->factor = c->factor;
-    u->step_size = (float)((double)u->lr * c->bias_ratio);
-    u->corrected_eps = u->eps * c->root_correction;
+    u->step_size = (double)u->lr * c->bias_ratio;
+    u->corrected_eps = (double)u->eps * c->root_correction;
     u->first = c->steps == 1;
     u->key[1] = zp_mix((uint32_t)c->steps ^ zp_mix((uint32_t)(c->steps >> 32) ^ u->key[1]));
     return !c->skip;
 }
 
-/* Adam's step, with m / (sqrt(v / c) + eps) written as sqrt(c) m / (sqrt(v) + eps sqrt(c)): two
-   roundings less. */
-ZP_FN float zp_adam_step(const zp_update *u, float g, float *m, float *v) {
-    *m = ZP_FMA(u->beta1, *m, (1.0f - u->beta1) * g);
-    *v = ZP_FMA(u->beta2, *v, (1.0f - u->beta2) * (g * g));
-    return u->step_size * (*m / (sqrtf(*v) + u->corrected_eps));
+/* Adam's step, with m / (sqrt(v / c) + eps) written as sqrt(c) m / (sqrt(v) + eps sqrt(c)). In f64:
+   the loop waits for memory all the same, and each of the three results is rounded once. */
+ZP_FN double zp_adam_step(const zp_update *u, double g, float *m, float *v) {
+    const double b1 = (double)u->beta1, b2 = (double)u->beta2;
+    const double m1 = b1 * (double)*m + (1 - b1) * g, v1 = b2 * (double)*v + (1 - b2) * (g * g);
+    *m = (float)m1;
+    *v = (float)v1;
+    return u->step_size * (m1 / (sqrt(v1) + u->corrected_eps));
 }
 ZP_FN void zp_adamw_at(const zp_update *u, float *p, float g, float *m, float *v) {
-    const float step = zp_adam_step(u, g, m, v);
-    *p -= ZP_FMA(u->lr * u->decay, *p, step);
+    const double was = (double)*p, decay = (double)u->lr * (double)u->decay;
+    *p = (float)(was - (decay * was + zp_adam_step(u, (double)g, m, v)));
 }
 ZP_FN void zp_adam_at(const zp_update *u, float *p, float g, float *m, float *v) {
-    *p -= zp_adam_step(u, ZP_FMA(u->decay, *p, g), m, v);
+    const double was = (double)*p;
+    *p = (float)(was - zp_adam_step(u, (double)u->decay * was + (double)g, m, v));
 }
 /* g with the decay added, which is remembered in m. */
 ZP_FN float zp_momentum(const zp_update *u, float p, float g, float *m) {
@@ -897,7 +893,7 @@ ZP_FN void zp_lion_at(const zp_update *u, float *p, float g, float *m, float *un
         if (!zp_update_begin(&u)) return;                                                          \
         for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {       \
             float p = u.master ? u.master[i] : zp_load(u.p, u.type, i);                            \
-            body(&u, &p, zp_load(u.g, u.grad_type, i) * u.factor, u.state[0] + i,                  \
+            body(&u, &p, (float)((double)zp_load(u.g, u.grad_type, i) * u.factor), u.state[0] + i, \
                  u.state[states > 1] + i);                                                         \
             if (u.master) u.master[i] = p;                                                         \
             if (u.stochastic)                                                                      \
@@ -912,13 +908,6 @@ ZP_FN void zp_lion_at(const zp_update *u, float *p, float g, float *m, float *un
         return zp_cuda(cudaGetLastError());                                                        \
     }
 #else
-/* A block's values in f32: where they lie, or copies. */
-static const float *zp_block_open(const void *from, zero_type type, size_t at, size_t n,
-                                  float *copy) {
-    if (type == ZERO_F32) return (const float *)from + at;
-    zp_widen(copy, (const uint16_t *)from + at, type, n);
-    return copy;
-}
 static void zp_update_close(const zp_update *u, size_t at, size_t n, const float *p) {
     uint16_t *to = (uint16_t *)u->p + at;
     if (u->type == ZERO_F32) return;
@@ -931,12 +920,13 @@ static void zp_update_close(const zp_update *u, size_t at, size_t n, const float
     static void zp_update_##name##_block(const zp_update *all, size_t at, size_t n) {              \
         float weights[ZP_UPDATE_BLOCK], gradients[ZP_UPDATE_BLOCK];                                \
         const zp_update u = *all; /* a copy that no store can change */                            \
-        const float *g = zp_block_open(u.g, u.grad_type, at, n, gradients);                        \
-        float *p = u.master ? u.master + at                                                        \
-                            : (float *)(uintptr_t)zp_block_open(u.p, u.type, at, n, weights);      \
+        const float *g = zp_view(u.g, u.grad_type, at, n, gradients);                              \
+        float *p =                                                                                 \
+            u.master ? u.master + at : (float *)(uintptr_t)zp_view(u.p, u.type, at, n, weights);   \
         float *s1 = u.state[0] + at, *s2 = u.state[(states) > 1] + at;                             \
         ZP_SIMD                                                                                    \
-        for (size_t i = 0; i < n; i++) body(&u, &p[i], g[i] * u.factor, &s1[i], &s2[i]);           \
+        for (size_t i = 0; i < n; i++)                                                             \
+            body(&u, &p[i], (float)((double)g[i] * u.factor), &s1[i], &s2[i]);                     \
         zp_update_close(all, at, n, p);                                                            \
     }                                                                                              \
     static void zp_update_##name##_loop(const void *args, size_t n, int threads) {                 \
@@ -1743,7 +1733,7 @@ static void zp_sum_add(float *sum, const void *x, zero_type type, size_t at, siz
         zp_widen(sum, (const char *)x + at * zp_bytes(type), type, n);
         return;
     }
-    const float *add = zp_block_open(x, type, at, n, wide);
+    const float *add = zp_view(x, type, at, n, wide);
     for (size_t i = 0; i < n; i++) sum[i] += add[i];
 }
 
@@ -3634,10 +3624,10 @@ static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, f
     float *stage = (float *)(void *)z->comm.stage.base[z->comm.me];
     for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
-        a.from = s.memory ? s.memory + at * zp_bytes(s.type) : NULL;
+        a.from = s.memory + at * zp_bytes(s.type);
         a.from_type = s.type;
         a.to = stage;
-        if (a.from) ZP_DO(z, zp_fetch(&z->compute, &a, n));
+        if (s.memory) ZP_DO(z, zp_fetch(&z->compute, &a, n));
         if (!s.whole && z->comm.nranks > 1)
             ZP_DO(z, zp_comm_broadcast_piece(&z->comm, s.memory || !out ? stage : out + at,
                                              n * sizeof *out, run->owner));
@@ -4283,9 +4273,10 @@ zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step");
     if (z->phase != ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "zero_reduce comes first");
     if (!h) return zp_fail(z, ZERO_ERR_ARGUMENT, "hyper is NULL");
-    if (!zp_not_below(h->lr) || !zp_not_below(h->beta1) || h->beta1 >= 1 || !zp_not_below(h->beta2)
-        || h->beta2 >= 1 || !zp_not_below(h->eps) || !(h->max_norm >= 0)
-        || !zp_not_below(h->weight_decay))
+    const int momentum_alone = z->cfg.optimizer == ZERO_SGD || z->cfg.optimizer == ZERO_NESTEROV;
+    if (!zp_not_below(h->lr) || !zp_not_below(h->beta1) || h->beta1 >= 1
+        || (!momentum_alone && (!zp_not_below(h->beta2) || h->beta2 >= 1 || !zp_not_below(h->eps)))
+        || !(h->max_norm >= 0) || !zp_not_below(h->weight_decay))
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected "
                        "none below 0, betas below 1",
@@ -4400,14 +4391,10 @@ void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_
         if (n) memmove(to, from, n * zp_bytes(to_type));
         return;
     }
-#ifdef __CUDACC__ /* host memory: no vectors here */
-    for (size_t i = 0; i < n; i++) zp_store(to, to_type, i, zp_load(from, from_type, i));
-#else
     if (from_type == ZERO_F32)
         zp_narrow(to, to_type, (const float *)from, n);
     else
         zp_widen((float *)to, from, from_type, n);
-#endif
 }
 
 /* ---- small collectives ---- */

@@ -175,11 +175,11 @@ typedef enum zero_optimizer {
    on halves the scale; `window` steps without one (window + 1 after the start or an overflow)
    double it and restore the hysteresis. Zeros are the defaults. */
 typedef struct zero_scaler {
-    float fixed;    /* a scale that never changes; 0: dynamic for F16, 1 for other types */
-    float initial;  /* first dynamic scale; 0: 65536 */
-    float minimum;  /* an overflow at this scale is ZERO_ERR_SCALE; 0: 1 */
-    int window;     /* 0: 1000 */
-    int hysteresis; /* 0: 2 */
+    float fixed;   /* a scale that never changes; 0: dynamic for F16, 1 for other types */
+    float initial; /* first dynamic scale; 0: 65536 */
+    float minimum; /* an overflow at this scale, with no hysteresis left, is ZERO_ERR_SCALE; 0: 1 */
+    int window;    /* 0: 1000 */
+    int hysteresis;             /* 0: 2 */
     int consecutive_hysteresis; /* every good step restores the hysteresis */
 } zero_scaler;
 

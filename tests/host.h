@@ -172,33 +172,31 @@ static float host_mean_gradient(const host_spec *s, int sharded, int step, int t
     return host_round(type, scale * host_sum(s, local));
 }
 
-#if defined(__FMA__)
-#define HOST_FMA(a, b, c) fmaf(a, b, c)
-#else
-#define HOST_FMA(a, b, c) ((a) * (b) + (c))
-#endif
-
-/* AdamW as the header states it, in f32; corrections in f64. `clip`: what the gradient is
+/* AdamW as the header states it, in f64, rounded where it is stored. `clip`: what the gradient is
    multiplied by besides 1 / scale. */
 __attribute__((unused)) static void host_reference_step(host_reference *r, const host_spec *s,
                                                         int sharded, int step, double clip) {
     const zero_hyper *a = &s->adamw;
-    const float factor = (float)(clip / (double)host_scale(s));
+    const double b1 = (double)a->beta1, b2 = (double)a->beta2;
+    const double factor = clip / (double)host_scale(s);
     r->steps++;
-    const double root = sqrt(1.0 - pow((double)a->beta2, (double)r->steps));
-    const double ratio = root / (1.0 - pow((double)a->beta1, (double)r->steps));
-    const float eps = a->eps * (float)root;
+    const double root = sqrt(1.0 - pow(b2, (double)r->steps));
+    const double ratio = root / (1.0 - pow(b1, (double)r->steps)), eps = (double)a->eps * root;
     for (int t = 0; t < s->ntensors; t++) {
-        const float lr = a->lr * host_factor(s, t, 0), size = (float)((double)lr * ratio);
+        const float lr = a->lr * host_factor(s, t, 0);
         const float weight_decay = a->weight_decay * host_factor(s, t, 1);
-        const float decay = s->desc[t].flags & ZERO_NO_DECAY ? 0 : lr * weight_decay;
+        const double size = (double)lr * ratio;
+        const double decay =
+            s->desc[t].flags & ZERO_NO_DECAY ? 0 : (double)lr * (double)weight_decay;
         for (size_t i = 0; i < host_numel(s, t); i++) {
-            const float scaled = host_mean_gradient(s, sharded, step, t, i), g = scaled * factor;
+            const float scaled = host_mean_gradient(s, sharded, step, t, i);
+            const double g = (double)(float)((double)scaled * factor), p = (double)r->master[t][i];
+            const double m = b1 * (double)r->m[t][i] + (1 - b1) * g;
+            const double v = b2 * (double)r->v[t][i] + (1 - b2) * (g * g);
             r->g[t][i] = scaled * (1.0f / host_scale(s));
-            r->m[t][i] = HOST_FMA(a->beta1, r->m[t][i], (1.0f - a->beta1) * g);
-            r->v[t][i] = HOST_FMA(a->beta2, r->v[t][i], (1.0f - a->beta2) * (g * g));
-            r->master[t][i] -=
-                HOST_FMA(decay, r->master[t][i], size * (r->m[t][i] / (sqrtf(r->v[t][i]) + eps)));
+            r->m[t][i] = (float)m;
+            r->v[t][i] = (float)v;
+            r->master[t][i] = (float)(p - (decay * p + size * (m / (sqrt(v) + eps))));
             r->p[t][i] = host_round(s->cfg.type, r->master[t][i]);
         }
     }
