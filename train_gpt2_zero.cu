@@ -117,7 +117,8 @@ typedef struct option {
     const char *help;
 } option;
 
-#define TYPE_WORDS      "f32 bf16 fp16"                /* in the order of zero_type */
+#define TYPE_WORDS      "f32 bf16 fp16" /* in the order of zero_type */
+#define GRAD_WORDS      "auto f32 type"
 #define OPTIMIZER_WORDS "adamw adam sgd nesterov lion" /* in that of zero_optimizer */
 #define AT(field)       offsetof(train_options, field)
 #define BIG             9e15 /* whole numbers below are exact in a double */
@@ -150,16 +151,17 @@ static const option option_table[] = {
      "seed of weights, windows and samples"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "DeepSpeed"},
     {"-ds", OPTION_PATH, AT(ds_path), "", NULL, 0, 0, NULL,
-     "ds_config.json: its values in place of the flags'; \"auto\" in it stands for the flag's"},
+     "ds_config.json: its values in place of the flags' defaults; \"auto\" in it stands for the "
+     "flag's; a flag that says otherwise is an error"},
     {"-dso", OPTION_PATH, AT(ds_out), "", NULL, 0, 0, NULL,
-     "file to write to what it was resolved to"},
+     "with -ds: file to write what it was resolved to"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Types"},
     {"-dt", OPTION_WORD, AT(type), "f32", NULL, 0, 0, TYPE_WORDS,
      "parameters and activations are stored in"},
     {"-w", OPTION_INT, AT(master), "1", NULL, 0, 1, NULL,
      "1: 16-bit weights have a copy in f32, which is updated; 0 (bf16 alone): they have none, and "
      "updates are rounded stochastically"},
-    {"-zg", OPTION_WORD, AT(grads), "auto", NULL, 0, 0, "auto f32 type",
+    {"-zg", OPTION_WORD, AT(grads), "auto", NULL, 0, 0, GRAD_WORDS,
      "gradients are stored and sent in f32 or in the type of -dt; auto: in f32 where micro-steps "
      "add up"},
     {"-ls", OPTION_REAL, AT(scale), "0", NULL, 0, 1e30, NULL,
@@ -427,8 +429,7 @@ static int print_help(void) {
 
 /* What all ranks must have been started with, for launch_same. */
 static void render_options(const train_options *o, char *text, size_t bytes) {
-    size_t used = 0;
-    text[0] = 0;
+    size_t used = (size_t)snprintf(text, bytes, "-ds %s\n", o->ds_path[0] ? "FILE" : "none");
     for (int i = 0; i < OPTIONS && used < bytes; i++) {
         const option *d = &option_table[i];
         const char *field = (const char *)o + d->field;
@@ -533,35 +534,43 @@ static void *get_memory(job *j, size_t count, size_t size) {
 
 static void note_key(void *user, const char *sentence) { say((const job *)user, "%s\n", sentence); }
 
-/* A flag that was typed must not say otherwise than the file. */
-static void require_same(job *j, const char *flag, double typed, double found, const char *key) {
-    const option *d = find_option(flag);
-    const int given = d != NULL && j->opt->given[d - option_table];
-    require(j, !given || typed == found,
-            "%s %.7g, but %s gives %s %.7g: leave one out, or write \"auto\" in the file", flag,
-            typed, j->opt->ds_path, key, found);
-}
-
 static int is_given(const train_options *o, const char *flag) {
     return o->given[find_option(flag) - option_table];
 }
 
-/* What the flags say, for "auto". */
+/* A flag that was typed must not say otherwise than the file. `words` NULL: numbers. */
+static void require_same(job *j, const char *flag, double typed, double found, const char *words,
+                         const char *key) {
+    char a[32], b[32];
+    const char *word;
+    snprintf(a, sizeof a, "%.7g", typed);
+    snprintf(b, sizeof b, "%.7g", found);
+    for (int i = 0; i < 2 && words != NULL; i++) {
+        const int length = word_at(words, (int)(i ? found : typed), &word);
+        snprintf(i ? b : a, sizeof a, "%.*s", length, word);
+    }
+    require(j, !is_given(j->opt, flag) || typed == found,
+            "%s %s, but %s gives %s %s: leave one of the two out", flag, a, j->opt->ds_path, key,
+            b);
+}
+
+/* What the flags say, for "auto". A batch that no flag gives: the default's windows. */
 static ds_auto make_autos(const job *j, const zero_hyper *hyper) {
     const train_options *o = j->opt;
-    const int64_t windows = o->step_tokens > 0 ? o->step_tokens / o->seq_len
-                            : o->batch > 0     ? (int64_t)o->batch * j->l->nranks
-                                               : (int64_t)DEFAULT_WINDOWS;
     ds_auto a;
     memset(&a, 0, sizeof a);
     a.ranks = j->l->nranks;
-    a.micro_batch = o->batch > 0 ? o->batch : (int)(windows / a.ranks);
-    if (a.micro_batch > 0) a.accumulation = (int)(windows / a.micro_batch / a.ranks);
+    a.micro_batch = o->batch;
+    a.train_batch = o->step_tokens / o->seq_len;
+    if (a.train_batch == 0 && a.micro_batch == 0) a.train_batch = DEFAULT_WINDOWS;
+    if (o->step_tokens > 0 && o->batch > 0)
+        a.accumulation = (int)(a.train_batch / a.micro_batch / a.ranks);
     a.type = (zero_type)o->type;
     a.hyper = hyper;
     a.optimizer = (zero_optimizer)o->optimizer;
     a.warmup_steps = o->warmup;
     a.total_steps = o->steps > 0 ? o->steps : 0;
+    a.hidden = j->model.channels;
     return a;
 }
 
@@ -569,27 +578,53 @@ static ds_auto make_autos(const job *j, const zero_hyper *hyper) {
 static void require_no_conflict(job *j, const ds_config *ds) {
     const train_options *o = j->opt;
     const zero_hyper *h = &ds->hyper;
-    if (o->stages == 1 && ds->given & DS_GIVEN_STAGE)
-        require_same(j, "-z", o->stage[0], ds->zero.stage, "zero_optimization.stage");
-    if (ds->given & DS_GIVEN_TYPE)
-        require_same(j, "-dt", o->type, (double)ds->zero.type, "fp16 and bf16: type");
-    if (ds->given & DS_GIVEN_LR) require_same(j, "-l", (float)o->lr, h->lr, "optimizer.params.lr");
-    if (ds->given & DS_GIVEN_BETAS) {
-        require_same(j, "-b1", (float)o->beta1, h->beta1, "optimizer.params: beta1 or momentum");
-        require_same(j, "-b2", (float)o->beta2, h->beta2, "optimizer.params: beta2");
-    }
-    if (ds->given & DS_GIVEN_EPS)
-        require_same(j, "-ep", (float)o->eps, h->eps, "optimizer.params.eps");
-    if (ds->given & DS_GIVEN_DECAY)
-        require_same(j, "-c", (float)o->weight_decay, h->weight_decay,
-                     "optimizer.params.weight_decay");
-    if (ds->given & DS_GIVEN_CLIPPING)
-        require_same(j, "-cl", (float)o->clip, h->max_norm, "gradient_clipping");
-    if (ds->given & DS_GIVEN_OPTIMIZER)
-        require_same(j, "-op", o->optimizer, (double)ds->zero.optimizer, "optimizer.type");
-    require_same(j, "-b", o->batch, ds->micro_batch, "train_micro_batch_size_per_gpu");
-    require_same(j, "-d", (double)o->step_tokens, (double)ds->train_batch * o->seq_len,
-                 "train_batch_size, times -t tokens:");
+    const zero_scaler *s = &ds->zero.scaler;
+    const unsigned given = ds->given;
+    const struct {
+        int in_file;
+        const char *flag;
+        double typed, found;
+        const char *words, *key;
+    } pairs[] = {
+        {given & DS_GIVEN_STAGE && o->stages == 1, "-z", o->stage[0], ds->zero.stage, NULL,
+         "zero_optimization.stage"},
+        {given & DS_GIVEN_TYPE, "-dt", o->type, (double)ds->zero.type, TYPE_WORDS,
+         "fp16.enabled and bf16.enabled:"},
+        {given & DS_GIVEN_LR, "-l", (float)o->lr, h->lr, NULL, "optimizer.params.lr"},
+        {given & DS_GIVEN_BETAS, "-b1", (float)o->beta1, h->beta1, NULL,
+         "optimizer.params: beta1 or momentum"},
+        {given & DS_GIVEN_BETAS, "-b2", (float)o->beta2, h->beta2, NULL, "optimizer.params: beta2"},
+        {given & DS_GIVEN_EPS, "-ep", (float)o->eps, h->eps, NULL, "optimizer.params.eps"},
+        {given & DS_GIVEN_DECAY, "-c", (float)o->weight_decay, h->weight_decay, NULL,
+         "optimizer.params.weight_decay"},
+        {given & DS_GIVEN_CLIPPING, "-cl", (float)o->clip, h->max_norm, NULL, "gradient_clipping"},
+        {given & DS_GIVEN_OPTIMIZER, "-op", o->optimizer, (double)ds->zero.optimizer,
+         OPTIMIZER_WORDS, "optimizer.type"},
+        {o->batch > 0, "-b", o->batch, ds->micro_batch, NULL, "train_micro_batch_size_per_gpu"},
+        {o->step_tokens > 0, "-d", (double)o->step_tokens, (double)ds->train_batch * o->seq_len,
+         NULL, "train_batch_size, times -t tokens:"},
+        {ds->zero.no_master, "-w", o->master, 0, NULL, "bf16_master_weights_and_grads: -w"},
+        {ds->zero.grads != ZERO_GRAD_AUTO, "-zg", o->grads, (double)ds->zero.grads, GRAD_WORDS,
+         "the gradients' type:"},
+        {s->fixed != 0, "-ls", (float)o->scale, s->fixed, NULL, "fp16.loss_scale"},
+        {s->initial != 0, "-li", (float)o->first_scale, s->initial, NULL,
+         "fp16.initial_scale_power: 2 to it is"},
+        {s->minimum != 0, "-lm", (float)o->least_scale, s->minimum, NULL, "fp16.min_loss_scale"},
+        {s->window != 0, "-lw", o->scale_window, s->window, NULL, "fp16.loss_scale_window"},
+        {s->hysteresis != 0, "-lh", o->hysteresis, s->hysteresis, NULL, "fp16.hysteresis"},
+        {given & DS_GIVEN_OVERLAP, "-zo", o->overlap, !ds->zero.no_overlap, NULL,
+         "zero_optimization.overlap_comm"},
+        {given & DS_GIVEN_PERSISTENCE, "-zt", (double)o->persistence,
+         ds->zero.persistence_numel > 0 ? (double)ds->zero.persistence_numel : 0, NULL,
+         "zero_optimization.stage3_param_persistence_threshold"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i].in_file)
+            require_same(j, pairs[i].flag, pairs[i].typed, pairs[i].found, pairs[i].words,
+                         pairs[i].key);
+    require(j, !ds->has_schedule || (!is_given(o, "-k") && !is_given(o, "-q")),
+            "%s has a scheduler: leave out -k and -q", o->ds_path);
+    if (o->stages > 1 && given & DS_GIVEN_STAGE)
+        say(j, "%s: zero_optimization.stage has no effect: -z compares stages\n", o->ds_path);
 }
 
 /* The file's values, where a flag has not said the same. */
@@ -616,8 +651,8 @@ static void take_file(train_options *o, const ds_config *ds) {
     if (!is_given(o, "-cl") || ds->given & DS_GIVEN_CLIPPING) o->clip = (double)h->max_norm;
     o->batch = ds->micro_batch;
     o->step_tokens = ds->train_batch * o->seq_len;
-    if (ds->given & DS_GIVEN_OVERLAP && !is_given(o, "-zo")) o->overlap = !ds->zero.no_overlap;
-    if (ds->given & DS_GIVEN_PERSISTENCE && !is_given(o, "-zt"))
+    if (ds->given & DS_GIVEN_OVERLAP) o->overlap = !ds->zero.no_overlap;
+    if (ds->given & DS_GIVEN_PERSISTENCE)
         o->persistence = ds->zero.persistence_numel > 0 ? ds->zero.persistence_numel : 0;
     if (!is_given(o, "-k") && !is_given(o, "-u")) { /* DeepSpeed without a scheduler: no warm-up */
         o->schedule = SCHEDULE_CONSTANT;
@@ -644,6 +679,7 @@ static void read_file(job *j, train_options *o) {
                               (float)o->eps, (float)o->weight_decay, (float)o->clip};
     const ds_auto autos = make_autos(j, &hyper);
     const ds_notes notes = {note_key, j};
+    require(j, o->ds_path[0] || !o->ds_out[0], "-dso %s: there is no -ds to resolve", o->ds_out);
     if (!o->ds_path[0]) return;
     const int failed =
         ds_config_load(o->ds_path, &autos, &j->ds, &notes, sentence, sizeof sentence);
@@ -842,7 +878,14 @@ static void make_schedule(job *j, schedule *out) {
     const train_options *o = j->opt;
     char sentence[256];
     if (j->ds.has_schedule) {
+        schedule_value v;
         *out = j->ds.lr_schedule;
+        for (int step = 0; step < j->steps; step++) {
+            schedule_at(out, step, &v);
+            require(j, v.beta1 >= 0 && v.beta1 < 1,
+                    "%s: %s gives beta1 %g in step %d, expected 0 to 1", o->ds_path,
+                    schedule_name(out->kind), v.beta1, step + 1);
+        }
         return;
     }
     schedule_defaults(out, (schedule_kind)o->schedule);
@@ -936,7 +979,7 @@ typedef struct trainer {
     schedule lr;
     outliers losses, norms;
     int step;        /* steps made, skipped ones too */
-    int64_t updates; /* that the optimizer made, as far as is known here: the schedule's clock */
+    int64_t updates; /* that the optimizer made: the schedule's clock */
 } trainer;
 
 static void check(const trainer *t, zero_result result) {
@@ -1094,8 +1137,9 @@ static int is_unusual(trainer *t, step_values *v) {
            || (o->skip_norm > 0 && v->norm_z > o->skip_norm);
 }
 
-/* One step. v NULL: nothing of it is wanted, and nothing is waited for. */
+/* One step. v NULL: its values are not wanted. */
 static void take_step(trainer *t, step_values *v) {
+    zero_step_report done;
     const train_options *o = t->j->opt;
     schedule_value now;
     schedule_at(&t->lr, t->updates, &now);
@@ -1113,10 +1157,9 @@ static void take_step(trainer *t, step_values *v) {
     else
         check(t, zero_step(t->z, &hyper));
     t->step++;
-    t->updates++;
-    if (v == NULL) return;
-    check(t, zero_step_result(t->z, &v->done));
-    t->updates = v->done.steps;
+    check(t, zero_step_result(t->z, &done));
+    t->updates = done.steps; /* a skipped step does not move the schedule */
+    if (v != NULL) v->done = done;
 }
 
 /* Mean loss over the validation file. Its windows are dealt to the ranks in turn; a rank whose
@@ -1189,7 +1232,8 @@ static void print_sample(trainer *t) {
     say(j, "\n---\n");
 }
 
-/* XXH64 of all parameters, tensor after tensor, read in chunks: no rank ever holds a whole tensor.
+/* XXH64 of all weights (f32 masters where there are any), tensor after tensor, read in chunks: no
+ * rank ever holds a whole tensor.
  */
 static uint64_t hash_weights(trainer *t) {
     XXH64_state_t *state = XXH64_createState();
@@ -1201,7 +1245,7 @@ static uint64_t hash_weights(trainer *t) {
         size_t total = d->numel * (size_t)(d->layers > 0 ? d->layers : 1);
         for (size_t first = 0; first < total; first += HASH_CHUNK) {
             size_t left = total - first, count = left < HASH_CHUNK ? left : (size_t)HASH_CHUNK;
-            check(t, zero_read_tensor(t->z, d->name, ZERO_PARAMETER, first, count, chunk));
+            check(t, zero_read_tensor(t->z, d->name, ZERO_MASTER, first, count, chunk));
             XXH64_update(state, chunk, count * sizeof *chunk);
         }
     }
@@ -1320,19 +1364,14 @@ static void print_step(const trainer *t, const step_values *v, double rate, doub
         1e3 * (double)j->batch.tokens / rate, 100 * flops, smooth);
     if (done->loss_scale != 1 || done->next_loss_scale != 1)
         say(j, " | scale %g", (double)done->loss_scale);
+    if (done->next_loss_scale != done->loss_scale)
+        say(j, ", next %g", (double)done->next_loss_scale);
     if (done->skipped > 0) say(j, " | skipped %lld", (long long)done->skipped);
+    if (!done->stepped && done->bad_tensor == NULL) say(j, ": unusual");
+    if (!done->stepped && done->bad_tensor != NULL)
+        say(j, ": %s[%zu], owned by rank %d, is not finite", done->bad_tensor, done->bad_index,
+            done->bad_rank);
     say(j, "\n");
-    if (!done->stepped && done->bad_tensor == NULL)
-        say(j, "skipped: loss %+.2fz, norm %+.2fz\n", v->loss_z, v->norm_z);
-    else if (!done->stepped)
-        say(j,
-            "skipped: element %zu of the gradient of %s, on rank %d, is not finite; loss scale "
-            "%g, next %g\n",
-            done->bad_index, done->bad_tensor, done->bad_rank, (double)done->loss_scale,
-            (double)done->next_loss_scale);
-    else if (done->next_loss_scale > done->loss_scale)
-        say(j, "loss scale grows from %g to %g\n", (double)done->loss_scale,
-            (double)done->next_loss_scale);
 }
 
 static void train_step(trainer *t, report *r) {
@@ -1346,7 +1385,8 @@ static void train_step(trainer *t, report *r) {
     take_step(t, &v);
     const double rate = note_time(t, r, &smooth);
     clear_progress(j);
-    if (t->step % j->opt->print_every == 0 || t->step == j->steps || !v.done.stepped)
+    const int scales = v.done.next_loss_scale != v.done.loss_scale;
+    if (t->step % j->opt->print_every == 0 || t->step == j->steps || !v.done.stepped || scales)
         print_step(t, &v, rate, smooth);
     log_line(j, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", t->step - 1, v.loss, v.lr, v.done.norm);
     show_progress(j, (double)t->step / j->steps, clock_s() - r->started);
@@ -1595,6 +1635,23 @@ static void resolve_model(job *j) {
             o->seq_len, o->model, j->model.max_seq_len);
 }
 
+/* Settings that do not go together, named by their flags. */
+static void check_types(job *j) {
+    const train_options *o = j->opt;
+    const char *type;
+    const int length = word_at(TYPE_WORDS, o->type, &type);
+    require(j, o->master || o->type == ZERO_BF16,
+            "-w 0: weights can do without a copy in f32 in bf16 alone, found -dt %.*s", length,
+            type);
+    require(j, o->type != ZERO_F16 || o->scale > 0 || o->first_scale >= o->least_scale,
+            "-li %g: the first loss scale is below the least, -lm %g", o->first_scale,
+            o->least_scale);
+    require(j, o->eps > 0 || o->optimizer > ZERO_ADAM,
+            "-ep 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+    require(j, o->stages == 1 || (o->skip_loss == 0 && o->skip_norm == 0),
+            "-sl and -sg: a comparison of stages skips no steps");
+}
+
 static void resolve_ranks(job *j) {
     const int node_size = j->opt->node_size, nranks = j->l->nranks;
     require(j, node_size == 0 || nranks % node_size == 0,
@@ -1668,9 +1725,10 @@ static int run_rank(launch *l, void *user) {
     render_options(o, settings, sizeof settings);
     launch_same(l, settings);
     resolve_ranks(&j);
-    read_file(&j, o);
-    resolve_batch(&j);
     resolve_model(&j);
+    read_file(&j, o);
+    check_types(&j);
+    resolve_batch(&j);
     compare_model(&j);
     open_data(&j);
     compare_data(&j);

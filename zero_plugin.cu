@@ -776,8 +776,9 @@ ZP_KERNEL(zp_fetch, zp_fetch_args, 32768, ZP_OMP_FOR)
            ... g: the mean gradient, unscaled and clipped; p: the weight; s1, s2: its state;
                u->lr, u->decay: times the tensor's factors ...
        }
-       #define ZERO_OWN(X) X(own, 1, own_at) // name, state arrays (1 or 2), body; more lines may
-   follow The first is cfg.optimizer ZERO_OPTIMIZER_OWN, the next one more.
+       #define ZERO_OWN(X) X(own, 1, own_at) // name, state arrays (1 or 2), body
+
+   More lines may follow. The first is cfg.optimizer ZERO_OPTIMIZER_OWN, the next one more.
    ============================================================================================= */
 
 #define ZP_STATES       2
@@ -814,7 +815,8 @@ ZP_FN uint32_t zp_mix(uint32_t x) { /* a permutation of 32 bits, after MurmurHas
    not finite, and those that would become so, round to nearest. */
 ZP_FN uint16_t zp_to_bf16_randomly(float x, uint32_t random) {
     const uint32_t b = zp_bits(x), up = (b + (random & 0xFFFFu)) >> 16;
-    return (up & 0x7F80u) == 0x7F80u ? zp_to_bf16(x) : (uint16_t)up;
+    const int nearest = !zp_finite((double)x) || (up & 0x7F80u) == 0x7F80u;
+    return nearest ? zp_to_bf16(x) : (uint16_t)up;
 }
 ZP_FN uint32_t zp_random(const zp_update *u, size_t i) {
     const uint64_t e = u->element + i;
@@ -2012,7 +2014,7 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
     float *sum = op->sum ? op->sum : (float *)(void *)to;
     const zp_collect_args add = {sum, from, op->type, !op->accumulate, op->sum != NULL};
     if (!gathers && (op->sum || op->accumulate)) ZP_TRY(zp_collect(s, &add, op->shard / 16));
-    return to == from || op->in_place || (op->accumulate && !op->sum)
+    return to == from || op->in_place || (!gathers && op->accumulate && !op->sum)
                ? ZERO_OK
                : zp_copy(s, to, from, zp_op_shard_bytes(op));
 #else
@@ -3348,6 +3350,8 @@ static zero_result zp_reduce_scatter_unit(zero_ctx *z, int u, int last) {
     op.kind = ZP_ALL_GATHER;
     op.source = at->shard_at;
     op.target = at->gradient_at;
+    op.accumulate = 0;
+    op.sum = NULL;
     return zp_comm_issue(s, &op);
 }
 
@@ -3655,20 +3659,38 @@ static zero_result zp_write_kind(zero_ctx *z, zero_kind kind, const zp_run *run,
     return ZERO_OK;
 }
 
-/* All ranks give the same values, or learn here that they do not. */
-static zero_result zp_write_agree(zero_ctx *z, const char *name, size_t first, const float *values,
-                                  size_t count) {
+/* All ranks write the same, or learn here that they do not. */
+static zero_result zp_write_agree(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                                  const float *values, size_t count) {
+    const uint64_t what[] = {(uint64_t)zp_tensor_find(z, name), (uint64_t)kind, first, count};
     uint64_t mine = 14695981039346656037u, his; /* FNV-1a, by words */
+    for (int i = 0; i < 4; i++) mine = (mine ^ what[i]) * 1099511628211u;
     for (size_t i = 0; i < count; i++) mine = (mine ^ zp_bits(values[i])) * 1099511628211u;
     ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, &mine, sizeof mine, z->comm.mail));
     memcpy(&mine, z->comm.mail, sizeof mine);
     for (int r = 1; r < z->comm.nranks; r++) {
         memcpy(&his, z->comm.mail + (size_t)r * sizeof his, sizeof his);
         if (his != mine)
-            return zp_fail(z, ZERO_ERR_MISMATCH,
-                           "%s, [%zu, %zu): rank %d gives other values than rank 0; nothing is "
-                           "written",
-                           name, first, first + count, r);
+            return zp_fail(
+                z, ZERO_ERR_MISMATCH,
+                "%s, [%zu, %zu): rank %d gives other values, or another range, than rank "
+                "0; nothing is written",
+                name, first, first + count, r);
+    }
+    return ZERO_OK;
+}
+
+/* A gradient that its type cannot hold would pass the norm that was agreed. */
+static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, const float *values,
+                                 size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        float stored;
+        zp_store(&stored, z->grad_type, 0, values[i] * z->report.scale);
+        if (!zp_finite((double)zp_load(&stored, z->grad_type, 0)))
+            return zp_fail(
+                z, ZERO_ERR_ARGUMENT,
+                "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
+                first + i, (double)values[i], (double)z->report.scale);
     }
     return ZERO_OK;
 }
@@ -4233,7 +4255,7 @@ static zero_result zp_report(zero_ctx *z) {
 
 /* A dynamic scale is known once the last step's verdict is. */
 float zero_loss_scale(zero_ctx *z) {
-    z->scale_asked = 1;
+    z->scale_asked |= z->phase != ZP_REDUCED; /* there it is still the last step's */
     if (z->cfg.scaler.fixed == 0 && z->stepped && z->phase != ZP_NEW) (void)zp_report(z);
     return z->report.scale;
 }
@@ -4371,7 +4393,9 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     ZP_ENTER(z, "zero_write_tensor");
     ZP_TRY(zp_access_begin(z, name, kind, first, count, &t));
     if (!values && count) return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: values is NULL", name);
-    ZP_TRY(zp_write_agree(z, name, first, values, count)); /* nor does a peer read the old ones */
+    /* behind it no peer reads the old values any more */
+    ZP_TRY(zp_write_agree(z, name, kind, first, values, count));
+    if (kind == ZERO_GRADIENT) ZP_TRY(zp_write_fits(z, name, first, values, count));
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
         ZP_TRY(zp_write_run(z, kind, &run, values + done));

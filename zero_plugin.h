@@ -42,8 +42,9 @@
        1  optimizer state sharded             4P + 12P/N           8P +  8P/N     4P +  8P/N
        2  and gradients                       2P + 14P/N           4P + 12P/N     2P + 10P/N
        3  and parameters                           16P/N                16P/N          12P/N
-     Working buffers come on top, and the f32 accumulator where 16-bit gradients accumulate;
-     zero_query_plan tells them before anything is allocated.
+     Gradients kept in f32 (the default where micro-steps add up) take 4 bytes there instead of 2;
+     16-bit ones that add up have an f32 accumulator besides. Working buffers come on top;
+     zero_query_plan tells all of it before anything is allocated.
 
    TYPES
      cfg.type says what parameters are stored in, and cfg.grads what backward adds its gradients to;
@@ -431,9 +432,10 @@ zero_result zero_norm(zero_ctx *z, double *norm);
    COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
 
-/* Instead of zero_step: drops the gradient and counts the step as skipped; nothing else changes.
-   For hosts with rules of their own, as on a norm far from the usual. The same on all ranks.
-   Errors: STATE and the sticky ones. */
+/* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
+   count of steps stay; a dynamic loss scale takes note of the gradient as of any other. For hosts
+   with rules of their own, as on a norm far from the usual. The same on all ranks. Errors: STATE
+   and the sticky ones. */
 zero_result zero_skip_step(zero_ctx *z);
 
 /* What the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced already),

@@ -12,9 +12,11 @@ for model in "char4 -e char:4x128x4 -t 64 -b 12 -x 64" "char6 -e char:6x384x6 -t
     set -- $model
     name=$1
     shift
-    echo "$name (2 ranks, $*):"
-    "$trainer" -pn 2 -nt 1 -z 0,1,2,3 -csv "$B/bench_$name.csv" "$@" >"$B/log/bench_$name.txt" 2>&1 \
-        && rows "$B/bench_$name.csv" || tail -n 3 "$B/log/bench_$name.txt"
+    for type in f32 bf16; do
+        echo "$name in $type (2 ranks, $*):"
+        "$trainer" -pn 2 -nt 1 -z 0,1,2,3 -dt $type -csv "$B/bench_$name.csv" "$@" >"$B/log/bench_$name.txt" 2>&1 \
+            && rows "$B/bench_$name.csv" || tail -n 3 "$B/log/bench_$name.txt"
+    done
 done
 echo "d12, peak memory per rank:"
 for stage in 0 1 2 3; do
@@ -22,7 +24,7 @@ for stage in 0 1 2 3; do
     sh "$here/bench_pss.sh" "$trainer" -pn 2 -nt 1 -z $stage -e d12 -t 64 -b 4 -x 4 -v -1 -g 0 2>&1 | tail -n 1
 done
 echo "optimizer step:"
-OMP_NUM_THREADS=2 "$B/bench_step" 10 100
+for type in f32 bf16 f16 bf16-alone; do OMP_NUM_THREADS=2 "$B/bench_step" $type adamw 10 100 500; done
 echo "reduce-scatter, 2 ranks:"
 if command -v mpirun.openmpi >/dev/null 2>&1; then mpirun.openmpi --allow-run-as-root -np 2 "$B/bench_reduce"
 else echo "  not measured: Open MPI is not installed"; fi

@@ -125,9 +125,12 @@ test_wrong_sizes() {
         refused 'csv' 1 '-csv: /dev/null/x' $small -z 0,1 -csv /dev/null/x -b 1 -pn $ranks
         refused 'rounds' 1 '-x 7' $small -z 0,1 -x 7 -rd 2 -csv "$scratch/csv" -b 1 -pn $ranks
     done
-    refused 'no master weights in f32' 1 'no_master is set.*BF16' $small -w 0
-    refused 'no master weights in fp16' 1 'no_master is set.*BF16' $small -dt fp16 -w 0 -pn 2
-    refused 'scale below its least' 1 'initial 8 is below minimum 16' $small -dt fp16 -li 8 -lm 16
+    refused 'no master weights in f32' 1 '-w 0: .* found -dt f32' $small -w 0
+    refused 'no master weights in fp16' 1 '-w 0: .* found -dt fp16' $small -dt fp16 -w 0 -pn 2
+    refused 'scale below its least' 1 '-li 8: .* -lm 16' $small -dt fp16 -li 8 -lm 16
+    refused 'eps' 1 '-ep 0: ' $small -ep 0 -pn 2
+    refused 'skipping in a comparison' 1 '-sl and -sg: ' $small -z 0,1 -sl 3 -csv "$scratch/csv"
+    refused '-dso alone' 1 '-dso x: there is no -ds' $small -dso x
     refused 'node size' 1 '-ns 2: ' $small -b 1 -pn 3 -ns 2
     refused 'node size of one rank' 1 '-ns 2: ' $small -ns 2
     refused 'ranks' 1 'batch does not divide.*5 ranks' $small -pn 5
@@ -215,17 +218,17 @@ test_types() {
         done
     done
     train $small -x 9 -dt fp16 -li 1e9 -lw 3 -pn 2 >/dev/null
-    skips=$(grep -c '^skipped: element [0-9]* of the gradient of [a-z0-9]*, on rank [01], is not' \
+    skips=$(grep -c '^step .*| scale .*| skipped [0-9]*: [a-z0-9]*\[[0-9]*\], owned by rank [01], is' \
         "$scratch/out")
-    same 'last skip count' "$skips" "$(sed -n 's/^step .*skipped \([0-9]*\)$/\1/p' "$scratch/out" |
+    same 'last skip count' "$skips" "$(sed -n 's/^step .*skipped \([0-9]*\).*/\1/p' "$scratch/out" |
         tail -n 1)"
     if [ "$skips" -gt 0 ]; then pass; else fail 'a loss scale of 1e9 does not overflow'; fi
     refused 'overflow at the floor' 1 'wte.*overflows at the smallest loss scale' $small -x 9 \
         -dt fp16 -li 1e9 -lm 1e9 -lh 1
     train $small -x 240 -sg 0.01 -l 1e-2 -u 1 >/dev/null
-    if grep -q '^skipped: loss .*z, norm +' "$scratch/out"; then pass; else
-        fail '-sg 0.01 skips nothing'
-    fi
+    same 'what -sg skips' "$(awk -F '[(z]' '/^step/ { if ($4 > 0.01) n++ } END { print n + 0 }' \
+        "$scratch/out")" "$(grep -c ': unusual$' "$scratch/out")"
+    if grep -q ': unusual$' "$scratch/out"; then pass; else fail '-sg 0.01 skips nothing'; fi
     train $small -z 0,3 -x 4 -rd 2 -dt bf16 -pn 2 -csv "$scratch/new/c.csv" >/dev/null
     same 'comparison in bf16' 1 "$(sed 1d "$scratch/new/c.csv" | cut -d , -f 14 | sort -u | wc -l |
         tr -d ' ')"
@@ -267,6 +270,14 @@ END
         refused '-ds, no such file' 1 "-ds: $scratch/none" $small -pn $ranks -ds "$scratch/none"
         refused '-dso' 1 '-dso: /dev/null/x' $small -pn $ranks -ds "$scratch/ds.json" -dso /dev/null/x
     done
+    sed 's/"auto"/1e-4/; s/"enabled": true/"enabled": "auto"/' "$scratch/ds.json" >"$scratch/lr.json"
+    refused '-ds, a typed type' 1 '-k and -q' $small -pn 2 -d 384 -b 3 -k linear \
+        -ds tests/ds_config/zero2.json
+    refused '-ds, a window' 1 '-lw 5, but .*fp16.loss_scale_window 1000' $small -pn 2 -d 384 -b 3 \
+        -dt fp16 -lw 5 -ds tests/ds_config/zero2.json
+    refused '-ds, overlap' 1 '-zo 1, but .*overlap_comm 0' $small -zo 1 -ds "$scratch/ds.json"
+    same '-ds, auto type' "$(train $run -ds "$scratch/lr.json" -dt bf16)" \
+        "$(train $run -ds "$scratch/ds.json" -l 1e-4)"
     sed 's/gradient_clipping/gradient_cliping/' "$scratch/ds.json" >"$scratch/typo.json"
     refused '-ds, a typo' 1 'typo.json, line 6: .*gradient_cliping.*gradient_clipping' $small -pn 2 \
         -ds "$scratch/typo.json"
@@ -440,6 +451,12 @@ test_mpi() {
     done
     refused_mpi 'mpirun, -pn' 'leave -pn out' -n 2 "$trainer" $small -pn 3
     refused_mpi 'mpirun, unknown flag' "unknown flag '-Q'" -n 2 "$trainer" -Q 1
+    for ds in '' '-ds tests/ds_config/minimal.json'; do
+        other='-ds tests/ds_config/minimal.json'
+        [ -n "$ds" ] && other=
+        refused_mpi 'mpirun, -ds on one rank' '-ds FILE.*-ds none\|-ds none.*-ds FILE' -n 1 "$trainer" \
+            $small $ds : -n 1 "$trainer" $small $other
+    done
     refused_mpi 'mpirun, settings differ' '-t 32.*-t 16' -n 1 "$trainer" $small : \
         -n 1 "$trainer" $small -t 32
     mkdir -p "$scratch/a" "$scratch/b"

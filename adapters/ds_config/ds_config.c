@@ -462,10 +462,12 @@ static void ds_solve(int64_t *train, int64_t *micro, int64_t *steps, int64_t ran
 static int ds_resolve_batch(ds_reader *r) {
     const ds_auto *a = r->autos;
     const ds_state micro_state = r->state[DS_MICRO_BATCH];
-    int64_t train = (int64_t)ds_get(r, DS_TRAIN_BATCH, 0);
+    int64_t train =
+        (int64_t)ds_get(r, DS_TRAIN_BATCH, r->state[DS_TRAIN_BATCH] ? (double)a->train_batch : 0);
     int64_t micro = (int64_t)ds_get(r, DS_MICRO_BATCH, micro_state ? a->micro_batch : 0);
     int64_t steps =
         (int64_t)ds_get(r, DS_ACCUMULATION, r->state[DS_ACCUMULATION] ? a->accumulation : 0);
+    if (train == 0 && micro == 0 && micro_state) train = a->train_batch;
     if (train == 0 && micro == 0)
         return ds_fail(r, micro_state ? ds_line_of(r, DS_MICRO_BATCH) : 0,
                        "train_micro_batch_size_per_gpu is %s, expected a number there or in "

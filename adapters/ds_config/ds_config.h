@@ -49,6 +49,7 @@ enum {
 /* What the trainer's flags say; a 0 is "not known" (an absent type is F32). */
 typedef struct ds_auto {
     int ranks;                /* that train together; has to be known */
+    int64_t train_batch;      /* sequences per step */
     int micro_batch;          /* sequences per rank and micro-step */
     int accumulation;         /* micro-steps per step */
     zero_type type;           /* fp16.enabled, bf16.enabled */
