@@ -75,6 +75,8 @@ $B/test_%: tests/test_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
+$B/libfuzzer: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*) adapters/schedule/schedule.c
+	clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -o $@ $(filter %.c,$^) -lcjson -lm
 unit: $(UNIT)
 tests: $(TESTS) $B/train_gpt2_zero $B/tokens data
 test: tests

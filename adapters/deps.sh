@@ -23,6 +23,8 @@ ip              program:ip                 iproute2         iproute        iprou
 END
 }
 linters() { cat <<'END'
+clang           program:clang              clang            clang          clang    llvm
+libFuzzer       fuzzer:                    libclang-rt-dev  compiler-rt    compiler-rt  llvm
 clang-format    program:clang-format       clang-format     clang-tools-extra  clang  clang-format
 clang-tidy      program:clang-tidy         clang-tidy       clang-tools-extra  clang  llvm
 cppcheck        program:cppcheck           cppcheck         cppcheck       cppcheck cppcheck
@@ -33,6 +35,8 @@ there() {
     case $1 in
     program:*) for p in $(echo "${1#program:}" | tr ',' ' '); do command -v "$p" >/dev/null 2>&1 && return 0; done
                return 1 ;;
+    fuzzer:*)  echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' |
+                   clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1 ;;
     header:*)  printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' "${1#header:}" | "${CC:-cc}" -E -x c - >/dev/null 2>&1 ;;
     esac
 }

@@ -34,6 +34,15 @@ variant() { # NAME OPT OMP MPICC TARGETS...
         "$B/$v" "$opt" "$omp" "$mpicc" "$*"
 }
 
+# libFuzzer on the parser of DeepSpeed's JSON, with clang where it is installed.
+fuzz() { # SECONDS
+    echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' |
+        clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1 ||
+        { skipped=$((skipped + 1)); echo "skipped fuzz: clang with libFuzzer is not installed"; return; }
+    run fuzz $(($1 + 120)) sh -c 'mkdir -p "$0/corpus" && make -s B="$0" "$0/libfuzzer" &&
+        "$0/libfuzzer" -max_total_time=$1 -max_len=65536 "$0/corpus" tests/ds_config && echo "1 passed, 0 failed"' "$B" "$1"
+}
+
 quick() {
     run unit 120 "$B/test_unit"
     run model 300 "$B/test_model" 1000
@@ -58,7 +67,14 @@ quick() {
 long() {
     asan="-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
     variant asan "$asan" -fopenmp "" \
-        "$B/asan/test_unit $B/asan/test_model $B/asan/test_faults $B/asan/test_gpt2 $B/asan/test_gpt2_ops"
+        "$B/asan/test_unit $B/asan/test_model $B/asan/test_faults $B/asan/test_gpt2 $B/asan/test_gpt2_ops \
+        $B/asan/test_scale $B/asan/test_optimizers $B/asan/test_schedule $B/asan/test_ds_config $B/asan/fuzz_ds_config"
+    run asan-scale 300 "$B/asan/test_scale" 300
+    run asan-optimizers 600 "$B/asan/test_optimizers"
+    run asan-schedule 60 "$B/asan/test_schedule"
+    run asan-ds-config 120 "$B/asan/test_ds_config"
+    run asan-ds-fuzz 120 "$B/asan/fuzz_ds_config" 30 2 "$here"/ds_config/*.json
+    fuzz 60
     run asan-unit 600 "$B/asan/test_unit"
     run asan-model 600 "$B/asan/test_model" 300 5000
     run asan-faults 600 "$B/asan/test_faults"
@@ -76,7 +92,7 @@ long() {
 case $set in
 quick) quick ;;
 long) long ;;
-all) quick; long; run model-all 3600 "$B/test_model" 100000 1; run bits-all 7200 "$B/test_bits" all ;;
+all) quick; long; fuzz 600; run model-all 3600 "$B/test_model" 100000 1; run bits-all 7200 "$B/test_bits" all ;;
 *) echo "run.sh: expected quick, long or all, found '$set'" >&2; exit 2 ;;
 esac
 [ "$skipped" -gt 0 ] && more=", $skipped skipped" || more=

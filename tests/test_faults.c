@@ -693,6 +693,10 @@ static void fault_write_rank(test_rank *r) {
         if (zero_write_tensor(z, "emb", (zero_kind)kind, 20, 50, values + 20) != ZERO_ERR_MISMATCH
             || !strstr(zero_last_error(z), "emb, [20, 70): rank "))
             test_rank_fail(r, "kind %d: %s", kind, zero_last_error(z));
+        memset(values, 0, sizeof values); /* the same values, at another place */
+        if (zero_write_tensor(z, "emb", (zero_kind)kind, r->rank == t->odd, 9, values)
+            != ZERO_ERR_MISMATCH)
+            test_rank_fail(r, "kind %d, another range: %s", kind, zero_last_error(z));
         ok = ok && !zero_read_tensor(z, "emb", (zero_kind)kind, 0, 70, seen);
         for (int i = 0; i < 70 && ok; i++)
             if (seen[i] != (float)(100 * kind + i)) test_rank_fail(r, "kind %d: written", kind);

@@ -315,6 +315,24 @@ static void scale_skipper(test_rank *r) {
     zero_destroy(z);
 }
 
+/* A gradient that is written must fit its type, scaled as it is stored. */
+static void scale_writer(test_rank *r) {
+    scale_case *c = (scale_case *)r->arg;
+    zero_ctx *z = NULL;
+    const float large = 2, small = 0x1p-10f;
+    const int overflows = c->cfg.type == ZERO_F16 && c->cfg.scaler.fixed == 0; /* 2 * 65536 */
+    float seen = 0;
+    int ok = scale_open(r, &c->cfg, &z) && scale_pass(r, z, c, 0, 1) && !zero_reduce(z);
+    const zero_result got = ok ? zero_write_tensor(z, "x", ZERO_GRADIENT, 3, 1, &large) : ZERO_OK;
+    if (got != (overflows ? ZERO_ERR_ARGUMENT : ZERO_OK)
+        || (got && !strstr(zero_last_error(z), "x: gradient 3 is 2, times the loss scale 65536")))
+        test_rank_fail(r, "%d, %s", (int)got, zero_last_error(z));
+    ok = ok && !zero_write_tensor(z, "x", ZERO_GRADIENT, 3, 1, &small)
+         && !zero_read_tensor(z, "x", ZERO_GRADIENT, 3, 1, &seen) && !zero_step(z, &scale_hyper);
+    if (!ok || seen != small) test_rank_fail(r, "%g, %s", (double)seen, zero_last_error(z));
+    zero_destroy(z);
+}
+
 static void scale_hosts(void) {
     static const zero_config configs[] = {{.type = ZERO_F16},
                                           {.type = ZERO_F16, .scaler = {.fixed = 8}},
@@ -330,6 +348,8 @@ static void scale_hosts(void) {
             scale_one.unit = 0x1p-12f;
             test_check(test_ranks(nranks, 0, scale_forgotten, &scale_one),
                        "the scale was not asked for, configuration %d: %s", i, test_first);
+            test_check(test_ranks(nranks, 0, scale_writer, &scale_one),
+                       "a gradient is written, configuration %d: %s", i, test_first);
             test_check(test_ranks(nranks, 0, scale_skipper, &scale_one),
                        "zero_skip_step, configuration %d: %s", i, test_first);
         }
