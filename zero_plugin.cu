@@ -815,12 +815,19 @@ ZP_FN uint32_t zp_mix(uint32_t x) { /* a permutation of 32 bits, after MurmurHas
    not finite, and those that would become so, round to nearest. */
 ZP_FN uint16_t zp_to_bf16_randomly(float x, uint32_t random) {
     const uint32_t b = zp_bits(x), up = (b + (random & 0xFFFFu)) >> 16;
-    const int nearest = !zp_finite((double)x) || (up & 0x7F80u) == 0x7F80u;
+    const int nearest = (b & 0x7F800000u) == 0x7F800000u || (up & 0x7F80u) == 0x7F80u;
     return nearest ? zp_to_bf16(x) : (uint16_t)up;
+}
+/* A random number of an element (lower and upper half of its index), by two keys. */
+ZP_FN uint32_t zp_draw(uint32_t low, uint32_t high, const uint32_t *key) {
+    uint32_t x = (low ^ key[0]) * 0x9E3779B1u;
+    x = (x ^ x >> 16) * 0x85EBCA6Bu + (high ^ key[1]);
+    x = (x ^ x >> 13) * 0xC2B2AE35u;
+    return x ^ x >> 16;
 }
 ZP_FN uint32_t zp_random(const zp_update *u, size_t i) {
     const uint64_t e = u->element + i;
-    return zp_mix(zp_mix((uint32_t)e ^ u->key[0]) + ((uint32_t)(e >> 32) ^ u->key[1]));
+    return zp_draw((uint32_t)e, (uint32_t)(e >> 32), u->key);
 }
 
 ZP_FN int zp_update_begin(zp_update *u) {
@@ -910,13 +917,24 @@ ZP_FN void zp_lion_at(const zp_update *u, float *p, float g, float *m, float *un
         return zp_cuda(cudaGetLastError());                                                        \
     }
 #else
+static void zp_narrow_randomly(const zp_update *u, uint16_t *to, size_t at, uint32_t n,
+                               const float *p) {
+    const uint64_t first = u->element + at;
+    const uint32_t key[2] = {u->key[0], u->key[1]}, low = (uint32_t)first,
+                   high = (uint32_t)(first >> 32);
+    if (low + n < low) /* the index passes a multiple of 2^32 */
+        for (uint32_t i = 0; i < n; i++) to[i] = zp_to_bf16_randomly(p[i], zp_random(u, at + i));
+    else
+        for (uint32_t i = 0; i < n; i++)
+            to[i] = zp_to_bf16_randomly(p[i], zp_draw(low + i, high, key));
+}
 static void zp_update_close(const zp_update *u, size_t at, size_t n, const float *p) {
     uint16_t *to = (uint16_t *)u->p + at;
     if (u->type == ZERO_F32) return;
-    if (!u->stochastic)
-        zp_narrow(to, u->type, p, n);
+    if (u->stochastic)
+        zp_narrow_randomly(u, to, at, (uint32_t)n, p);
     else
-        for (size_t i = 0; i < n; i++) to[i] = zp_to_bf16_randomly(p[i], zp_random(u, at + i));
+        zp_narrow(to, u->type, p, n);
 }
 #define ZP_OPTIMIZER_KERNEL(name, states, body)                                                    \
     static void zp_update_##name##_block(const zp_update *all, size_t at, size_t n) {              \
@@ -3628,10 +3646,10 @@ static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, f
     float *stage = (float *)(void *)z->comm.stage.base[z->comm.me];
     for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
-        a.from = s.memory + at * zp_bytes(s.type);
+        a.from = s.memory ? s.memory + at * zp_bytes(s.type) : NULL;
         a.from_type = s.type;
         a.to = stage;
-        if (s.memory) ZP_DO(z, zp_fetch(&z->compute, &a, n));
+        if (a.from) ZP_DO(z, zp_fetch(&z->compute, &a, n));
         if (!s.whole && z->comm.nranks > 1)
             ZP_DO(z, zp_comm_broadcast_piece(&z->comm, s.memory || !out ? stage : out + at,
                                              n * sizeof *out, run->owner));

@@ -4,11 +4,15 @@
      Copy zero_plugin.h and zero_plugin.cu into your project and compile the latter with either
        cc -x c -std=c11 -O3 -march=native -ffp-contract=off -fopenmp -pthread -c zero_plugin.cu
        nvcc -O3 -fmad=false -c zero_plugin.cu
-     The first is the CPU version: no C++ runtime, no library. OpenMP is optional; -DZERO_WITH_MPI
-     (and mpicc) adds the MPI communicator.
+     The first is the CPU version: no C++ runtime, no library but libm; -x c stands before the file.
+     Link with -fopenmp -pthread -lm. OpenMP is optional; -DZERO_WITH_MPI (and mpicc) adds the MPI
+     communicator.
 
    EXAMPLE: every line that a trainer with L blocks and tied embeddings gains; `params` and `grads`
    are its own structs of base pointers, used as before between a unit's begin and end
+       zero_local *group;
+       zero_local_create(&group, nranks, 1); // before fork
+       zero_comm comm = {ZERO_COMM_LOCAL, rank, group, 0};
        zero_config cfg = {0};
        cfg.stage = 3;
        zero_ctx *z;
