@@ -1727,7 +1727,7 @@ static int run_rank(launch *l, void *user) {
     memset(&j, 0, sizeof j);
     j.opt = o;
     j.l = l;
-    j.terminal = l->rank == 0 && isatty(STDOUT_FILENO);
+    j.terminal = l->rank == 0 && l->kind != LAUNCH_MPI && isatty(STDOUT_FILENO);
     render_options(o, settings, sizeof settings);
     launch_same(l, settings);
     resolve_ranks(&j);

@@ -840,14 +840,15 @@ ZP_FN int zp_update_begin(zp_update *u) {
     return !c->skip;
 }
 
-/* Adam's step, with m / (sqrt(v / c) + eps) written as sqrt(c) m / (sqrt(v) + eps sqrt(c)). In f64:
-   the loop waits for memory all the same, and each of the three results is rounded once. */
+/* Adam's step, with m / (sqrt(v / c) + eps) written as sqrt(c) m / (sqrt(v) + eps sqrt(c)). In f64,
+   since the loop waits for memory all the same, but for the root, which would take too long: v is
+   rounded before it and the root after, and nothing else until the three results are stored. */
 ZP_FN double zp_adam_step(const zp_update *u, double g, float *m, float *v) {
     const double b1 = (double)u->beta1, b2 = (double)u->beta2;
     const double m1 = b1 * (double)*m + (1 - b1) * g, v1 = b2 * (double)*v + (1 - b2) * (g * g);
     *m = (float)m1;
     *v = (float)v1;
-    return u->step_size * (m1 / (sqrt(v1) + u->corrected_eps));
+    return u->step_size * (m1 / ((double)sqrtf(*v) + u->corrected_eps));
 }
 ZP_FN void zp_adamw_at(const zp_update *u, float *p, float g, float *m, float *v) {
     const double was = (double)*p, decay = (double)u->lr * (double)u->decay;

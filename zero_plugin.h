@@ -54,6 +54,7 @@
      cfg.type says what parameters are stored in, and cfg.grads what backward adds its gradients to;
      16-bit values are uint16_t to C. Moments and master weights are f32 and sharded. The mean
      gradient is summed in f32 in rank order, times 1/N, and rounded once, to the gradients' type.
+     (Between nodes the sums of whole nodes travel, in f32.)
      F16 needs loss scaling (LOSS SCALE below); a step whose gradient is not finite is skipped on
      every rank, in every type.
 

@@ -196,7 +196,8 @@ __attribute__((unused)) static void host_reference_step(host_reference *r, const
             r->g[t][i] = scaled * (1.0f / host_scale(s));
             r->m[t][i] = (float)m;
             r->v[t][i] = (float)v;
-            r->master[t][i] = (float)(p - (decay * p + size * (m / (sqrt(v) + eps))));
+            r->master[t][i] =
+                (float)(p - (decay * p + size * (m / ((double)sqrtf((float)v) + eps))));
             r->p[t][i] = host_round(s->cfg.type, r->master[t][i]);
         }
     }
