@@ -15,7 +15,7 @@ check "$(awk "BEGIN { print (${loss:-9} <= $most) ? 1 : 0 }")" \
 check "$(echo "$out" | tail -n 1 | grep -cE '^weights [0-9a-f]{16}$')" "last line is the hash of the weights"
 if [ "$type" = fp16 ]; then
     check "$(echo "$out" | awk '/^step/ && match($0, /scale [0-9.e+]*, next [0-9.e+]*/) { split(substr($0, RSTART), s, "[ ,]+")
-        if (s[4] + 0 > s[2] + 0) n++ } END { print n > 0 }')" "the loss scale grows"
+        if (s[4] + 0 > s[2] + 0) n++ } END { print (n > 0) }')" "the loss scale grows"
     check "$(echo "$out" | grep -q '^step .* is not finite' && echo 1)" "a step is skipped"
 fi
 if [ "$type" = bf16 ]; then # the first 200 losses beside those in f32
