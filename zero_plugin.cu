@@ -782,7 +782,7 @@ ZP_KERNEL(zp_fetch, zp_fetch_args, 32768, ZP_OMP_FOR)
    ============================================================================================= */
 
 #define ZP_STATES       2
-#define ZP_UPDATE_BLOCK ((size_t)2048) /* elements whose 16-bit values are held in f32 */
+#define ZP_UPDATE_BLOCK ((size_t)512) /* elements whose 16-bit values are held in f32 */
 
 typedef struct zp_update { /* one tensor's part of a unit */
     void *p;               /* parameters */
