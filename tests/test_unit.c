@@ -351,7 +351,8 @@ static unit_state unit_random_state(test_random *r, int kind, int64_t steps) {
     return s;
 }
 
-/* ULP: the limit that holds for every state, extreme ones (kind 1) and those that training makes. */
+/* ULP: the limit that holds for every state, extreme ones (kind 1) and those that training makes.
+ */
 static double unit_adamw_limit(int kind) { return kind == 1 ? 4 : 2.5; }
 
 static void unit_adamw_call(zp_stream *s, unit_state *x, size_t n, zp_control *c,
