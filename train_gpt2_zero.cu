@@ -606,8 +606,7 @@ static void require_no_conflict(job *j, const ds_config *ds) {
          "train_micro_batch_size_per_gpu"},
         {o->step_tokens > 0, "-d", (double)o->step_tokens, (double)ds->train_batch * o->seq_len,
          NULL, "train_batch_size, times -t tokens:"},
-        {ds->zero.no_master, "-w", (double)o->master, (double)0, NULL,
-         "bf16_master_weights_and_grads: -w"},
+        {ds->zero.no_master, "-w", (double)o->master, 0, NULL, "bf16_master_weights_and_grads: -w"},
         {ds->zero.grads != ZERO_GRAD_AUTO, "-zg", (double)o->grads, (double)ds->zero.grads,
          GRAD_WORDS, "the gradients' type:"},
         {s->fixed != 0, "-ls", (float)o->scale, s->fixed, NULL, "fp16.loss_scale"},
@@ -667,20 +666,18 @@ static void take_file(train_options *o, const ds_config *ds) {
     if (ds->steps_per_print > 0) o->print_every = ds->steps_per_print;
 }
 
-static void write_resolved(job *j, const ds_config *ds) {
+static void write_resolved(job *j, const char *text) {
     const char *path = j->opt->ds_out;
-    char *text = path[0] ? ds_config_print(ds) : NULL;
-    FILE *file = text != NULL && j->l->rank == 0 ? fopen(path, "w") : NULL;
+    FILE *file = path[0] && j->l->rank == 0 ? fopen(path, "w") : NULL;
     int ok = file != NULL && fprintf(file, "%s\n", text) > 0;
     ok = file != NULL && fclose(file) == 0 && ok;
-    free(text);
     require(j, !path[0] || j->l->rank != 0 || ok, "-dso: %s cannot be written: %s", path,
             strerror(errno));
 }
 
 /* -ds. The schedule, if there is one, goes to j->ds. */
 static void read_file(job *j, train_options *o) {
-    char sentence[512], *same;
+    char sentence[512], *text;
     const zero_hyper hyper = {(float)o->lr,  (float)o->beta1,        (float)o->beta2,
                               (float)o->eps, (float)o->weight_decay, (float)o->clip};
     const ds_auto autos = make_autos(j, &hyper);
@@ -690,13 +687,13 @@ static void read_file(job *j, train_options *o) {
     const int failed =
         ds_config_load(o->ds_path, &autos, &j->ds, &notes, sentence, sizeof sentence);
     require(j, !failed, "-ds: %s", sentence);
-    same = ds_config_print(&j->ds);
-    require(j, same != NULL, "rank %d: out of memory for %s", j->l->rank, o->ds_path);
-    launch_same(j->l, same);
-    free(same);
+    text = ds_config_print(&j->ds);
+    require(j, text != NULL, "rank %d: out of memory for %s", j->l->rank, o->ds_path);
+    launch_same(j->l, text);
     require_no_conflict(j, &j->ds);
     take_file(o, &j->ds);
-    write_resolved(j, &j->ds);
+    write_resolved(j, text);
+    free(text);
 }
 
 /* ---- 4 batches ----------------------------------------------------------------------------- */

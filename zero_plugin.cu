@@ -3679,9 +3679,9 @@ static zero_result zp_write_kind(zero_ctx *z, zero_kind kind, const zp_run *run,
 }
 
 /* All ranks write the same, or learn here that they do not. */
-static zero_result zp_write_agree(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+static zero_result zp_write_agree(zero_ctx *z, const zp_tensor *t, zero_kind kind, size_t first,
                                   const float *values, size_t count) {
-    const uint64_t what[] = {(uint64_t)zp_tensor_find(z, name), (uint64_t)kind, first, count};
+    const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count};
     uint64_t mine = 14695981039346656037u, his; /* FNV-1a, by words */
     for (int i = 0; i < 4; i++) mine = (mine ^ what[i]) * 1099511628211u;
     for (size_t i = 0; i < count; i++) mine = (mine ^ zp_bits(values[i])) * 1099511628211u;
@@ -3694,7 +3694,7 @@ static zero_result zp_write_agree(zero_ctx *z, const char *name, zero_kind kind,
                 z, ZERO_ERR_MISMATCH,
                 "%s, [%zu, %zu): rank %d gives other values, or another range, than rank "
                 "0; nothing is written",
-                name, first, first + count, r);
+                t->desc.name, first, first + count, r);
     }
     return ZERO_OK;
 }
@@ -4413,7 +4413,7 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     ZP_TRY(zp_access_begin(z, name, kind, first, count, &t));
     if (!values && count) return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: values is NULL", name);
     /* behind it no peer reads the old values any more */
-    ZP_TRY(zp_write_agree(z, name, kind, first, values, count));
+    ZP_TRY(zp_write_agree(z, t, kind, first, values, count));
     if (kind == ZERO_GRADIENT) ZP_TRY(zp_write_fits(z, name, first, values, count));
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
