@@ -1060,6 +1060,7 @@ typedef struct zp_board {
 
 struct zero_local {
     int nranks, shared;
+    int placed; /* in memory that is the caller's */
     pid_t maker;
     zp_board board;  /* where contexts are made; each then has a board of its own */
     zp_hold *boards; /* threads: those boards; what a failed join left behind goes with the group */
@@ -3761,8 +3762,21 @@ zero_result zero_local_create(zero_local **local, int nranks, int shared) {
     return ZERO_OK;
 }
 
+size_t zero_local_bytes(void) { return sizeof(zero_local); }
+
+zero_result zero_local_place(zero_local **local, void *memory, int nranks) {
+    if (!local || !memory || (uintptr_t)memory % 64 || nranks < 1 || nranks > ZP_LOCAL_MAX)
+        return ZERO_ERR_ARGUMENT;
+    *local = (zero_local *)memory;
+    memset(*local, 0, sizeof **local);
+    (*local)->nranks = nranks;
+    (*local)->shared = (*local)->placed = 1;
+    (*local)->maker = getpid();
+    return ZERO_OK;
+}
+
 void zero_local_destroy(zero_local *local) {
-    if (!local) return;
+    if (!local || local->placed) return;
     if (local->shared) {
         (void)munmap(local, sizeof *local);
         return;

@@ -123,8 +123,11 @@ const char *zero_result_string(zero_result result);
 
 typedef enum zero_comm_kind {
     ZERO_COMM_SELF = 0, /* one rank; handle NULL */
-    ZERO_COMM_LOCAL,    /* ranks of one machine; handle: zero_local * */
-    ZERO_COMM_MPI       /* handle: MPI_Comm *; needs MPI_THREAD_MULTIPLE; duplicated, never used */
+    ZERO_COMM_LOCAL,    /* ranks of one machine; handle: zero_local *. CUDA: threads of one process,
+                           on one GPU or on several that reach each other's memory */
+    ZERO_COMM_MPI,      /* CPU. handle: MPI_Comm *; needs MPI_THREAD_MULTIPLE; duplicated, never
+                           used */
+    ZERO_COMM_NCCL      /* CUDA. handle: ncclComm_t *; split, and otherwise never used */
 } zero_comm_kind;
 
 typedef struct zero_comm {
@@ -143,6 +146,12 @@ typedef struct zero_comm {
 typedef struct zero_local zero_local;
 zero_result zero_local_create(zero_local **local, int nranks, int shared);
 void zero_local_destroy(zero_local *local);
+
+/* The same in memory that ranks share by other means than fork: zero_local_bytes() bytes, aligned
+   to 64, the caller's for as long as ranks use it. One process calls this before the others take
+   the same memory, wherever they see it, for their zero_local; nobody destroys it. */
+size_t zero_local_bytes(void);
+zero_result zero_local_place(zero_local **local, void *memory, int nranks);
 
 /* Makes every collective of every rank of the group return ZERO_ERR_PEER with this sentence, in
    well under a second. Safe in any thread, process or signal handler that sees the group; for a
@@ -218,6 +227,9 @@ typedef struct zero_config {
     int no_mapping;            /* stage 3, LOCAL: gather by copy, also where peers' shards
                                   could be seen in place */
     int threads;               /* CPU: OpenMP threads of this rank; 0: as OpenMP says */
+    void *stream;              /* CUDA: the cudaStream_t that the host computes on, of the device
+                                  that is current at zero_create; NULL: CUDA's default stream, as
+                                  everywhere. May differ between ranks */
     double timeout_s;          /* longest wait for a peer in a collective; 0: 600 */
     zero_log_fn log;           /* gets every error's sentence; NULL: none is wanted */
     void *log_user;            /* passed to log; borrowed until zero_destroy */
