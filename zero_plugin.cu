@@ -67,8 +67,17 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#ifdef __CUDACC__
+#undef ZERO_WITH_MPI /* between GPUs it is NCCL */
+#else
+#undef ZERO_WITH_NCCL
+#endif
 #ifdef ZERO_WITH_MPI
 #include <mpi.h>
+#endif
+#ifdef ZERO_WITH_NCCL
+#include <dlfcn.h>
+#include <nccl.h>
 #endif
 
 /* =============================================================================================
@@ -77,10 +86,12 @@
    128-byte line of the GPU, so an element's neighbours never depend on the number of ranks.
    ============================================================================================= */
 
+#ifndef ZP_ALIGN /* elements of any type; 32 or a multiple of it */
 #ifdef __CUDACC__
-#define ZP_ALIGN ((size_t)64) /* elements of any type */
+#define ZP_ALIGN ((size_t)64)
 #else
 #define ZP_ALIGN ((size_t)32)
+#endif
 #endif
 #define ZP_LOCAL_MAX   64              /* ranks that share memory */
 #define ZP_MAIL_BYTES  512             /* of one rank in an exchange */
@@ -90,7 +101,7 @@
 #define ZP_SUM_BLOCK   ((size_t)2048)  /* elements summed over ranks while they stay in cache */
 #define ZP_TIMEOUT_S   600.0
 #define ZP_CROSSINGS   8
-#define ZP_TASK_BYTES  128
+#define ZP_TASK_BYTES  160
 #define ZP_QUEUE_TASKS 256
 #define ZP_VERDICT     3 /* doubles a rank gives to the agreement: squares, bad unit, bad offset */
 
@@ -102,6 +113,12 @@ static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
 static size_t zp_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static size_t zp_min(size_t a, size_t b) { return a < b ? a : b; }
 static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
+
+#define ZP_TRY(call)                                                                               \
+    do {                                                                                           \
+        const zero_result zp_r = (call);                                                           \
+        if (zp_r) return zp_r;                                                                     \
+    } while (0)
 
 static double zp_seconds(void) {
     struct timespec t;
@@ -119,11 +136,27 @@ static double zp_seconds(void) {
 
 #ifdef __CUDACC__
 
+/* Tests run the kernels on the CPU, and arenas in memory that the host may look into. */
+#ifdef EMULATED_LAUNCH
+#define ZP_LAUNCH EMULATED_LAUNCH
+#else
+#define ZP_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
+    kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
+#endif
+#ifndef ZP_CUDA_MALLOC
+#define ZP_CUDA_MALLOC cudaMalloc
+#endif
+
 typedef struct zp_device {
-    double exposed_s;
+    double exposed_s; /* not measured: waits are the streams' */
+    int number;       /* CUDA's */
+    cudaStream_t own; /* for what happens outside steps */
+    int made;
+    char text[ZP_TEXT_BYTES]; /* of the first error */
 } zp_device;
 typedef struct zp_stream {
     cudaStream_t cuda;
+    zp_device *device;
     int made;
 } zp_stream;
 typedef struct zp_event {
@@ -131,75 +164,148 @@ typedef struct zp_event {
     int made, recorded;
 } zp_event;
 
-static zero_result zp_cuda(cudaError_t e) { return e == cudaSuccess ? ZERO_OK : ZERO_ERR_COMM; }
+static zero_result zp_cuda(zp_device *d, cudaError_t e, const char *call) {
+    if (e == cudaSuccess) return ZERO_OK;
+    if (!d->text[0]) (void)snprintf(d->text, sizeof d->text, "%s: %s", call, cudaGetErrorString(e));
+    return e == cudaErrorMemoryAllocation ? ZERO_ERR_MEMORY : ZERO_ERR_DEVICE;
+}
+#define ZP_CUDA(d, call) ZP_TRY(zp_cuda(d, call, #call))
 
 static zero_result zp_device_open(zp_device *d) {
-    d->exposed_s = 0;
+    memset(d, 0, sizeof *d);
+    ZP_CUDA(d, cudaGetDevice(&d->number));
+    ZP_CUDA(d, cudaStreamCreateWithFlags(&d->own, cudaStreamNonBlocking));
+    d->made = 1;
     return ZERO_OK;
 }
-static void zp_device_close(zp_device *d) { (void)d; }
-static zero_result zp_stream_open(zp_stream *s, zp_device *d, int queued, int threads) {
-    (void)d;
-    (void)queued;
+static void zp_device_close(zp_device *d) {
+    if (d->made) (void)cudaStreamDestroy(d->own);
+    d->made = 0;
+}
+/* The host may have turned to another device. */
+static zero_result zp_device_check(zp_device *d) {
+    int now = d->number;
+    ZP_CUDA(d, cudaGetDevice(&now));
+    if (now == d->number) return ZERO_OK;
+    (void)snprintf(d->text, sizeof d->text,
+                   "device %d is current, but the context was made on device %d", now, d->number);
+    return ZERO_ERR_STATE;
+}
+
+/* The stream that the host computes on. */
+static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int threads) {
     (void)threads;
-    zero_result r = zp_cuda(cudaStreamCreateWithFlags(&s->cuda, cudaStreamNonBlocking));
-    s->made = r == ZERO_OK;
-    return r;
+    s->cuda = (cudaStream_t)host;
+    s->device = d;
+    s->made = 0;
+    return ZERO_OK;
+}
+/* A stream for communication, the more urgent the higher `rank`; or the host's own. */
+static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int queued, int rank,
+                                  int threads) {
+    int least = 0, greatest = 0;
+    (void)zp_stream_take(s, d, host, threads);
+    if (!queued) return ZERO_OK;
+    ZP_CUDA(d, cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    const int priority = greatest + 1 - rank < least ? greatest + 1 - rank : least;
+    ZP_CUDA(d, cudaStreamCreateWithPriority(&s->cuda, cudaStreamNonBlocking, priority));
+    s->made = 1;
+    return ZERO_OK;
 }
 static void zp_stream_close(zp_stream *s) {
+    if (s->made) (void)cudaStreamSynchronize(s->cuda);
     if (s->made) (void)cudaStreamDestroy(s->cuda);
     s->made = 0;
 }
-static zero_result zp_stream_sync(zp_stream *s) { return zp_cuda(cudaStreamSynchronize(s->cuda)); }
+static zero_result zp_stream_sync(zp_stream *s) {
+    ZP_CUDA(s->device, cudaStreamSynchronize(s->cuda));
+    return ZERO_OK;
+}
+static zero_result zp_event_open(zp_device *d, zp_event *e) {
+    e->recorded = 0;
+    ZP_CUDA(d, cudaEventCreateWithFlags(&e->cuda, cudaEventDisableTiming));
+    e->made = 1;
+    return ZERO_OK;
+}
 static zero_result zp_event_record(zp_stream *s, zp_event *e) {
-    if (!e->made) {
-        zero_result r = zp_cuda(cudaEventCreateWithFlags(&e->cuda, cudaEventDisableTiming));
-        if (r) return r;
-        e->made = 1;
-    }
     e->recorded = 1;
-    return zp_cuda(cudaEventRecord(e->cuda, s->cuda));
+    ZP_CUDA(s->device, cudaEventRecord(e->cuda, s->cuda));
+    return ZERO_OK;
 }
 static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
-    return e->recorded ? zp_cuda(cudaStreamWaitEvent(s->cuda, e->cuda, 0)) : ZERO_OK;
+    if (e->recorded) ZP_CUDA(s->device, cudaStreamWaitEvent(s->cuda, e->cuda, 0));
+    return ZERO_OK;
+}
+/* The host waits. */
+static zero_result zp_event_sync(zp_device *d, zp_event *e) {
+    if (e->recorded) ZP_CUDA(d, cudaEventSynchronize(e->cuda));
+    return ZERO_OK;
 }
 static void zp_event_close(zp_event *e) {
     if (e->made) (void)cudaEventDestroy(e->cuda);
     e->made = 0;
 }
 static zero_result zp_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
-    return zp_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda));
+    if (bytes) ZP_CUDA(s->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda));
+    return ZERO_OK;
 }
 static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
-    return zp_cuda(cudaMemsetAsync(p, 0, bytes, s->cuda));
+    if (bytes) ZP_CUDA(s->device, cudaMemsetAsync(p, 0, bytes, s->cuda));
+    return ZERO_OK;
 }
-static void *zp_device_alloc(size_t bytes) {
+/* Zeros. NULL: there is no memory, which is no error of the device's. */
+static void *zp_device_clear(zp_device *d, void *p, size_t bytes) {
+    const cudaError_t e = cudaMemsetAsync(p, 0, bytes, d->own);
+    return e == cudaSuccess && cudaStreamSynchronize(d->own) == cudaSuccess ? p : NULL;
+}
+static void *zp_device_alloc(zp_device *d, size_t bytes) {
     void *p = NULL;
-    if (cudaMalloc(&p, bytes) != cudaSuccess) return NULL;
-    if (cudaMemset(p, 0, bytes) != cudaSuccess) {
-        (void)cudaFree(p);
+    if (ZP_CUDA_MALLOC(&p, bytes) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the next launch is not to find it */
         return NULL;
     }
-    return p;
+    if (zp_device_clear(d, p, bytes)) return p;
+    (void)cudaFree(p);
+    return NULL;
 }
 static void zp_device_free(void *p) {
     if (p) (void)cudaFree(p);
 }
+/* Memory of the host that devices reach as well, at the same address. */
+static void *zp_host_alloc(size_t bytes) {
+    void *p = NULL;
+    if (cudaHostAlloc(&p, bytes, cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    memset(p, 0, bytes);
+    return p;
+}
+static void zp_host_free(void *p) {
+    if (p) (void)cudaFreeHost(p);
+}
 
-#define ZP_FN static __host__ __device__ __forceinline__
+#define ZP_FN      static __host__ __device__ __forceinline__ __attribute__((unused))
+#define ZP_THREADS 256
+static unsigned zp_grid(size_t threads, size_t most) {
+    return (unsigned)zp_min((threads + ZP_THREADS - 1) / ZP_THREADS, most);
+}
 /* F_at(args, i) is the body, F_begin(args) reads what only the device knows; false: nothing to do
  */
 #define ZP_KERNEL(F, A, GRAIN, OMP)                                                                \
-    __global__ void __launch_bounds__(256) F##_kernel(A a, size_t n) {                             \
+    __global__ void __launch_bounds__(ZP_THREADS) F##_kernel(A a, size_t n) {                      \
         const size_t stride = (size_t)gridDim.x * blockDim.x;                                      \
         if (!F##_begin(&a)) return;                                                                \
         for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)         \
             F##_at(&a, i);                                                                         \
     }                                                                                              \
+    ZP_KERNEL_CALL(F, F##_kernel, A, zp_grid(n, 8192))
+/* The host's side of a kernel: arguments by value, n from 1 on. */
+#define ZP_KERNEL_CALL(F, KERNEL, A, GRID)                                                         \
     static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
-        const size_t blocks = zp_min((n + 255) / 256, 8192);                                       \
-        if (n) F##_kernel<<<(unsigned)blocks, 256, 0, s->cuda>>>(*a, n);                           \
-        return zp_cuda(cudaGetLastError());                                                        \
+        if (!n) return ZERO_OK;                                                                    \
+        ZP_LAUNCH(KERNEL, GRID, ZP_THREADS, 0, s->cuda, *a, n);                                    \
+        return zp_cuda(s->device, cudaGetLastError(), #KERNEL);                                    \
     }
 
 #else /* CPU */
@@ -220,6 +326,7 @@ typedef struct zp_device { /* of one rank; its lock guards all its events */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     double exposed_s; /* the caller waited, or communicated itself */
+    char text[1];     /* "": nothing fails here */
 } zp_device;
 
 typedef struct zp_stream {
@@ -244,11 +351,16 @@ static zero_result zp_device_open(zp_device *d) {
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     d->exposed_s = 0;
+    d->text[0] = 0;
     return ZERO_OK;
 }
 static void zp_device_close(zp_device *d) {
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
+}
+static zero_result zp_device_check(zp_device *d) {
+    (void)d;
+    return ZERO_OK;
 }
 
 static void *zp_stream_work(void *stream) {
@@ -268,10 +380,20 @@ static void *zp_stream_work(void *stream) {
     return NULL;
 }
 
-static zero_result zp_stream_open(zp_stream *s, zp_device *d, int queued, int threads) {
+/* The host's stream is the host itself. */
+static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int threads) {
+    (void)host;
     memset(s, 0, sizeof *s);
     s->device = d;
-    s->threads = queued ? 1 : threads;
+    s->threads = threads;
+    return ZERO_OK;
+}
+
+static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int queued, int rank,
+                                  int threads) {
+    (void)rank;
+    (void)zp_stream_take(s, d, host, queued ? 1 : threads);
+    s->communicates = 1;
     if (!queued) return ZERO_OK;
     s->ring = (zp_task *)calloc(ZP_QUEUE_TASKS, sizeof *s->ring);
     if (!s->ring) return ZERO_ERR_MEMORY;
@@ -357,6 +479,12 @@ static void zp_event_await_task(const void *args, size_t n, int threads) {
     pthread_mutex_unlock(&a.event->device->lock);
 }
 
+static zero_result zp_event_open(zp_device *d, zp_event *e) {
+    (void)d;
+    memset(e, 0, sizeof *e);
+    return ZERO_OK;
+}
+
 static zero_result zp_event_record(zp_stream *s, zp_event *e) {
     if (!e->device)
         e->device = s->device; /* once: streams that wait for an earlier record read it */
@@ -375,6 +503,14 @@ static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
     const double start = zp_seconds();
     zp_event_await_task(&a, 0, 1);
     s->device->exposed_s += zp_seconds() - start;
+    return ZERO_OK;
+}
+static zero_result zp_event_sync(zp_device *d, zp_event *e) {
+    const zp_event_args a = {e, e->recorded};
+    const double start = zp_seconds();
+    if (!e->recorded) return ZERO_OK;
+    zp_event_await_task(&a, 0, 1);
+    d->exposed_s += zp_seconds() - start;
     return ZERO_OK;
 }
 static void zp_event_close(zp_event *e) { (void)e; }
@@ -404,8 +540,9 @@ static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
 }
 
 /* Large pages where the system has them: an update walks four arrays at once. */
-static void *zp_device_alloc(size_t bytes) {
+static void *zp_device_alloc(zp_device *d, size_t bytes) {
     void *p = NULL;
+    (void)d;
     if (posix_memalign(&p, bytes >= (1u << 22) ? (size_t)1 << 21 : 4096, bytes)) return NULL;
 #ifdef MADV_HUGEPAGE
     if (bytes >= (1u << 22)) (void)madvise(p, bytes, MADV_HUGEPAGE);
@@ -414,8 +551,10 @@ static void *zp_device_alloc(size_t bytes) {
     return p;
 }
 static void zp_device_free(void *p) { free(p); }
+static void *zp_host_alloc(size_t bytes) { return zp_device_alloc(NULL, bytes); }
+static void zp_host_free(void *p) { free(p); }
 
-#define ZP_FN static inline
+#define ZP_FN static inline __attribute__((unused))
 #ifdef _OPENMP
 #define ZP_SIMD           _Pragma("omp simd")
 #define ZP_OMP_FOR(GRAIN) _Pragma("omp parallel for num_threads(threads) if(n > grain)")
@@ -443,7 +582,7 @@ static void zp_device_free(void *p) { free(p); }
 
 /* =============================================================================================
    [SECTION] numbers
-   Bodies work on f32 values; loads and stores convert, 16 at a time on the CPU. The plain functions
+   Bodies work on f32 values; loads and stores convert, several at a time. The plain functions
    say what a conversion is; where the processor has an instruction for it, that gives the same
    bits (a test compares all of them).
    ============================================================================================= */
@@ -500,9 +639,25 @@ ZP_FN void zp_store(void *to, zero_type type, size_t i, float x) {
         ((uint16_t *)to)[i] = type == ZERO_BF16 ? zp_to_bf16(x) : zp_to_f16(x);
 }
 
-/* 16 values from element i on. */
-ZP_FN void zp_load16(float *x, const void *from, zero_type type, size_t i) {
-#if defined(__AVX512F__) && !defined(__CUDACC__)
+/* Elements that are loaded and stored at once, from a multiple of them on: 16 on the CPU; on the
+   GPU as many as keep neighbouring threads in one line. */
+#ifdef __CUDACC__
+#define ZP_WIDE ((size_t)4)
+#else
+#define ZP_WIDE ((size_t)16)
+#endif
+ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
+#if defined(__CUDA_ARCH__)
+    if (type == ZERO_F32) {
+        const float4 v = *(const float4 *)((const float *)from + i);
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+        return;
+    }
+    const ushort4 h = *(const ushort4 *)((const uint16_t *)from + i);
+    const uint16_t all[4] = {h.x, h.y, h.z, h.w};
+    for (size_t j = 0; j < 4; j++)
+        x[j] = type == ZERO_BF16 ? zp_from_bf16(all[j]) : zp_from_f16(all[j]);
+#elif defined(__AVX512F__) && !defined(__CUDACC__)
     const __m256i h =
         _mm256_loadu_si256((const __m256i *)(const void *)((const char *)from + 2 * i));
     if (type == ZERO_BF16)
@@ -512,11 +667,20 @@ ZP_FN void zp_load16(float *x, const void *from, zero_type type, size_t i) {
     else
         _mm512_storeu_ps(x, _mm512_loadu_ps((const float *)from + i));
 #else
-    for (size_t j = 0; j < 16; j++) x[j] = zp_load(from, type, i + j);
+    for (size_t j = 0; j < ZP_WIDE; j++) x[j] = zp_load(from, type, i + j);
 #endif
 }
-ZP_FN void zp_store16(void *to, zero_type type, size_t i, const float *x) {
-#if defined(__AVX512F__) && !defined(__CUDACC__)
+ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
+#if defined(__CUDA_ARCH__)
+    if (type == ZERO_F32) {
+        *(float4 *)((float *)to + i) = make_float4(x[0], x[1], x[2], x[3]);
+        return;
+    }
+    uint16_t h[4];
+    for (size_t j = 0; j < 4; j++) h[j] = type == ZERO_BF16 ? zp_to_bf16(x[j]) : zp_to_f16(x[j]);
+    *(ushort4 *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
+    return;
+#elif defined(__AVX512F__) && !defined(__CUDACC__)
     if (type == ZERO_F16) {
         _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i),
                             _mm512_cvtps_ph(_mm512_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT));
@@ -532,17 +696,19 @@ ZP_FN void zp_store16(void *to, zero_type type, size_t i, const float *x) {
     }
 #endif
 #endif
-    for (size_t j = 0; j < 16; j++) zp_store(to, type, i + j, x[j]);
+#ifndef __CUDA_ARCH__
+    for (size_t j = 0; j < ZP_WIDE; j++) zp_store(to, type, i + j, x[j]);
+#endif
 }
 
 ZP_FN void zp_widen(float *to, const void *from, zero_type type, size_t n) {
-    const size_t whole = n / 16 * 16;
-    for (size_t i = 0; i < whole; i += 16) zp_load16(to + i, from, type, i);
+    const size_t whole = n / ZP_WIDE * ZP_WIDE;
+    for (size_t i = 0; i < whole; i += ZP_WIDE) zp_load_wide(to + i, from, type, i);
     for (size_t i = whole; i < n; i++) to[i] = zp_load(from, type, i);
 }
 ZP_FN void zp_narrow(void *to, zero_type type, const float *from, size_t n) {
-    const size_t whole = n / 16 * 16;
-    for (size_t i = 0; i < whole; i += 16) zp_store16(to, type, i, from + i);
+    const size_t whole = n / ZP_WIDE * ZP_WIDE;
+    for (size_t i = 0; i < whole; i += ZP_WIDE) zp_store_wide(to, type, i, from + i);
     for (size_t i = whole; i < n; i++) zp_store(to, type, i, from[i]);
 }
 /* n values from element `at` on, in f32: where they lie, or a copy. */
@@ -565,14 +731,23 @@ typedef struct zp_control { /* device memory; written by the agreement and by th
     int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
     double factor;           /* gradient times this: unscaling and clipping */
     float scale, used_scale; /* of the next backward; of the one that was reduced last */
-    int hysteresis;          /* left of it */
+    float
+        divisor; /* what is reduced is so many times the mean: the ranks where the sum was NCCL's */
+    int hysteresis; /* left of it */
     int64_t iteration, last_overflow;
     double bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
     double root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
 
-/* Squares of one block of a gradient shard, in f64, in 16 lanes that are added in order: the same
-   bits wherever the block is computed. */
+/* Lanes of a sum in f64 are added up by halves: the same bits on a warp, a block and a CPU. */
+ZP_FN double zp_halve(double *lane, size_t n) {
+    for (size_t w = n / 2; w; w /= 2)
+        for (size_t j = 0; j < w; j++) lane[j] += lane[j + w];
+    return lane[0];
+}
+
+/* Squares of one block of a gradient shard, in f64, in 32 lanes: the same bits wherever the block
+   is computed. */
 typedef struct zp_norm_args {
     const void *g;
     zero_type type;
@@ -580,6 +755,7 @@ typedef struct zp_norm_args {
     double *partial;
 } zp_norm_args;
 
+#define ZP_LANES ((size_t)32)
 ZP_FN int zp_norm_begin(zp_norm_args *a) {
     (void)a;
     return 1;
@@ -589,19 +765,39 @@ ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
     const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
     float copy[ZP_NORM_BLOCK];
     const float *g = zp_view(a->g, a->type, first, n, copy);
-    double lane[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    for (size_t i = 0; i < n; i += 16) /* shards are whole multiples of ZP_ALIGN */
-        for (size_t j = 0; j < 16; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
-    double sum = 0;
-    for (size_t j = 0; j < 16; j++) sum += lane[j];
-    a->partial[block] = sum;
+    double lane[ZP_LANES];
+    for (size_t j = 0; j < ZP_LANES; j++) lane[j] = 0;
+    for (size_t i = 0; i < n; i += ZP_LANES) /* shards are whole multiples of ZP_ALIGN */
+        for (size_t j = 0; j < ZP_LANES; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
+    a->partial[block] = zp_halve(lane, ZP_LANES);
 }
+#ifdef __CUDACC__
+/* A warp takes a block, each of its threads a lane. */
+__global__ void __launch_bounds__(ZP_THREADS) zp_norm_warps(zp_norm_args a, size_t blocks) {
+    const size_t lane = threadIdx.x % ZP_LANES, warps = gridDim.x * (ZP_THREADS / ZP_LANES);
+    size_t block = blockIdx.x * (ZP_THREADS / ZP_LANES) + threadIdx.x / ZP_LANES;
+    for (; block < blocks; block += warps) {
+        const size_t first = block * ZP_NORM_BLOCK, left = a.numel - first;
+        const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
+        double sum = 0;
+#pragma unroll 8
+        for (size_t i = lane; i < n; i += ZP_LANES) {
+            const double g = (double)zp_load(a.g, a.type, first + i);
+            sum += g * g;
+        }
+        for (int w = (int)ZP_LANES / 2; w; w /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, w);
+        if (lane == 0) a.partial[block] = sum;
+    }
+}
+ZP_KERNEL_CALL(zp_norm, zp_norm_warps, zp_norm_args, zp_grid(ZP_LANES *n, 4096))
+#else
 ZP_KERNEL(zp_norm, zp_norm_args, 64, ZP_OMP_FOR)
+#endif
 
 ZP_FN int zp_finite(double x) { return x - x == 0; }
 
-/* Adds one unit's blocks, in order, to this rank's verdict; the first block of the lowest unit that
-   is not finite is searched for its first bad element. One thread. */
+/* Adds one unit's blocks to this rank's verdict, in 256 lanes; the first block of the lowest unit
+   that is not finite is searched for its first bad element. */
 typedef struct zp_fold_args {
     const void *g;
     zero_type type;
@@ -611,25 +807,58 @@ typedef struct zp_fold_args {
     double unit, shard_at; /* the shard's first element within the unit */
 } zp_fold_args;
 
+#define ZP_FOLD_LANES ((size_t)256)
 ZP_FN int zp_fold_begin(zp_fold_args *a) {
     (void)a;
     return 1;
 }
-ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
+/* One lane's blocks; *bad: the first that is not finite, if it is before what is there. */
+ZP_FN double zp_fold_lane(const zp_fold_args *a, size_t lane, size_t *bad) {
     double sum = 0;
-    (void)one;
-    for (size_t b = 0; b * ZP_NORM_BLOCK < a->numel; b++) {
+    for (size_t b = lane; b * ZP_NORM_BLOCK < a->numel; b += ZP_FOLD_LANES) {
         const double partial = a->partial[b];
         sum += partial;
-        if (zp_finite(partial) || (a->verdict[1] >= 0 && a->verdict[1] <= a->unit)) continue;
-        size_t i = b * ZP_NORM_BLOCK;
-        while (i < a->numel && zp_finite(zp_load(a->g, a->type, i))) i++;
-        a->verdict[1] = a->unit;
-        a->verdict[2] = a->shard_at + (double)i;
+        if (!zp_finite(partial) && b < *bad) *bad = b;
     }
-    a->verdict[0] += sum;
+    return sum;
 }
+ZP_FN void zp_fold_close(const zp_fold_args *a, double sum, size_t bad) {
+    a->verdict[0] += sum;
+    if (bad == (size_t)-1 || (a->verdict[1] >= 0 && a->verdict[1] <= a->unit)) return;
+    size_t i = bad * ZP_NORM_BLOCK;
+    while (i < a->numel && zp_finite(zp_load(a->g, a->type, i))) i++;
+    a->verdict[1] = a->unit;
+    a->verdict[2] = a->shard_at + (double)i;
+}
+ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
+    double lane[ZP_FOLD_LANES];
+    size_t bad = (size_t)-1;
+    (void)one;
+    for (size_t j = 0; j < ZP_FOLD_LANES; j++) lane[j] = zp_fold_lane(a, j, &bad);
+    zp_fold_close(a, zp_halve(lane, ZP_FOLD_LANES), bad);
+}
+#ifdef __CUDACC__
+/* One block, each of its threads a lane. */
+__global__ void __launch_bounds__(ZP_THREADS) zp_fold_block(zp_fold_args a, size_t one) {
+    __shared__ double lane[ZP_FOLD_LANES];
+    __shared__ size_t bad[ZP_FOLD_LANES];
+    const size_t me = threadIdx.x;
+    (void)one;
+    bad[me] = (size_t)-1;
+    lane[me] = zp_fold_lane(&a, me, &bad[me]);
+    for (size_t w = ZP_FOLD_LANES / 2; w; w /= 2) {
+        __syncthreads();
+        if (me >= w) continue;
+        lane[me] += lane[me + w];
+        if (bad[me + w] < bad[me]) bad[me] = bad[me + w];
+    }
+    if (me == 0) zp_fold_close(&a, lane[0], bad[0]);
+}
+static_assert(ZP_THREADS == ZP_FOLD_LANES, "a thread takes a lane");
+ZP_KERNEL_CALL(zp_fold, zp_fold_block, zp_fold_args, 1)
+#else
 ZP_KERNEL(zp_fold, zp_fold_args, 1, ZP_OMP_FOR)
+#endif
 
 typedef struct zp_verdict_args {
     double *verdict;
@@ -704,7 +933,7 @@ ZP_FN int zp_decide_begin(zp_decide_args *a) {
 }
 ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
     zp_control *c = a->control;
-    const double scale = (double)c->scale, norm = sqrt(c->sumsq) / scale;
+    const double scale = (double)c->scale * (double)c->divisor, norm = sqrt(c->sumsq) / scale;
     const double most = (double)a->hyper.max_norm;
     (void)one;
     /* a norm that is not finite cannot clip, so clipping implies the check */
@@ -726,7 +955,7 @@ ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
 ZP_KERNEL(zp_decide, zp_decide_args, 1, ZP_OMP_FOR)
 
 /* Adds a micro-step's 16-bit gradient to the f32 accumulator; `last` rounds the sum back into the
-   gradient, where it is reduced from. 16 elements at a time. */
+   gradient, where it is reduced from. ZP_WIDE elements at a time. */
 typedef struct zp_collect_args {
     float *sum;
     void *g;
@@ -739,12 +968,53 @@ ZP_FN int zp_collect_begin(zp_collect_args *a) {
     return 1;
 }
 ZP_FN void zp_collect_at(const zp_collect_args *a, size_t at) {
-    float g[16], *sum = a->sum + 16 * at;
-    zp_load16(g, a->g, a->type, 16 * at);
-    for (size_t j = 0; j < 16; j++) sum[j] = a->first ? g[j] : sum[j] + g[j];
-    if (a->last) zp_store16(a->g, a->type, 16 * at, sum);
+    float g[ZP_WIDE], sum[ZP_WIDE];
+    zp_load_wide(g, a->g, a->type, ZP_WIDE * at);
+    if (!a->first) zp_load_wide(sum, a->sum, ZERO_F32, ZP_WIDE * at);
+    for (size_t j = 0; j < ZP_WIDE; j++) sum[j] = a->first ? g[j] : sum[j] + g[j];
+    zp_store_wide(a->sum, ZERO_F32, ZP_WIDE * at, sum);
+    if (a->last) zp_store_wide(a->g, a->type, ZP_WIDE * at, sum);
 }
 ZP_KERNEL(zp_collect, zp_collect_args, 2048, ZP_OMP_FOR)
+
+/* Sums over the ranks: the slices that a sum reads, by place; nodes are cut every `group` places.
+   The sum times scale is stored in `sum`, or added to it, and from there rounded to `out`; where
+   out is f32 it is the sum's own place. ZP_WIDE elements at a time; the CPU's own way of it, which
+   keeps a piece in cache, is with its collectives. */
+typedef struct zp_sum {
+    const void *source[ZP_LOCAL_MAX];
+    zero_type type, out_type;
+    int n, group;
+    void *out;
+    float *sum; /* NULL: none */
+    float scale;
+    int accumulate;
+} zp_sum;
+
+ZP_FN int zp_sum_ranks_begin(zp_sum *s) {
+    (void)s;
+    return 1;
+}
+ZP_FN void zp_sum_ranks_at(const zp_sum *s, size_t at) {
+    float total[ZP_WIDE] = {0}, node[ZP_WIDE] = {0}, x[ZP_WIDE];
+    const size_t i = at * ZP_WIDE;
+    float *sum = s->sum || s->out_type != ZERO_F32 ? s->sum : (float *)s->out;
+    for (int p = 0; p < s->n; p++) {
+        float *to = p < s->group ? total : node;
+        zp_load_wide(x, s->source[p], s->type, i);
+        for (size_t j = 0; j < ZP_WIDE; j++) to[j] = p % s->group == 0 ? x[j] : to[j] + x[j];
+        if (p >= s->group && (p + 1) % s->group == 0)
+            for (size_t j = 0; j < ZP_WIDE; j++) total[j] += node[j];
+    }
+    if (s->accumulate) zp_load_wide(x, sum, ZERO_F32, i);
+    for (size_t j = 0; j < ZP_WIDE; j++)
+        total[j] = s->accumulate ? x[j] + s->scale * total[j] : s->scale * total[j];
+    if (sum) zp_store_wide(sum, ZERO_F32, i, total);
+    if (s->out_type != ZERO_F32) zp_store_wide(s->out, s->out_type, i, total);
+}
+#ifdef __CUDACC__
+ZP_KERNEL(zp_sum_ranks, zp_sum, 2048, ZP_OMP_FOR)
+#endif
 
 /* Brings stored values to f32, and back, for access by name; gradients unscaled. */
 typedef struct zp_fetch_args {
@@ -758,7 +1028,8 @@ typedef struct zp_fetch_args {
 
 ZP_FN int zp_fetch_begin(zp_fetch_args *a) {
     a->factor = 1;
-    if (a->control) a->factor = a->reads ? 1.0f / a->control->scale : a->control->scale;
+    if (a->control) a->factor = a->control->scale * a->control->divisor;
+    if (a->reads) a->factor = 1.0f / a->factor;
     return 1;
 }
 ZP_FN void zp_fetch_at(const zp_fetch_args *a, size_t i) {
@@ -784,19 +1055,30 @@ ZP_KERNEL(zp_fetch, zp_fetch_args, 32768, ZP_OMP_FOR)
 #define ZP_STATES       2
 #define ZP_UPDATE_BLOCK ((size_t)512) /* elements whose 16-bit values are held in f32 */
 
-typedef struct zp_update { /* one tensor's part of a unit */
+/* A tensor's part of what is updated at once: elements from the arrays' begin on. */
+typedef struct zp_span {
+    size_t begin, end;
+    uint64_t element; /* number i of the arrays is element `element + i` of the tensor, over all
+                         layers, modulo 2^64 */
+    float lr_factor, decay_factor;
+    uint32_t key; /* of stochastic rounding: the tensor */
+} zp_span;
+
+typedef struct zp_update { /* a unit, or a rank's shard of it */
     void *p;               /* parameters */
     float *master;         /* NULL: none */
     const void *g;
     float *state[ZP_STATES];
     const zp_control *control;
+    const zp_span *spans; /* ascending; between them is padding */
+    int nspans;
     zero_type type, grad_type;
-    float lr, beta1, beta2, eps, decay;      /* times the tensor's factors */
-    double factor, step_size, corrected_eps; /* the last two: with Adam's bias corrections */
-    int first;                               /* the first step that is taken */
+    float lr, beta1, beta2, eps, decay; /* times the span's factors, once there is one */
+    double factor, bias_ratio, step_size, corrected_eps; /* the last three: Adam's corrections */
+    int first;                                           /* the first step that is taken */
     int stochastic;
-    uint32_t key[2];  /* of stochastic rounding: seed and tensor, then step */
-    uint64_t element; /* of the tensor, over all layers, where p begins */
+    uint32_t key[2]; /* of stochastic rounding: tensor, then seed and step */
+    uint64_t element;
 } zp_update;
 
 /* One rounding where the processor has the instruction. */
@@ -833,11 +1115,19 @@ ZP_FN uint32_t zp_random(const zp_update *u, size_t i) {
 ZP_FN int zp_update_begin(zp_update *u) {
     const zp_control *c = u->control;
     u->factor = c->factor;
-    u->step_size = (double)u->lr * c->bias_ratio;
+    u->bias_ratio = c->bias_ratio;
     u->corrected_eps = (double)u->eps * c->root_correction;
     u->first = c->steps == 1;
     u->key[1] = zp_mix((uint32_t)c->steps ^ zp_mix((uint32_t)(c->steps >> 32) ^ u->key[1]));
     return !c->skip;
+}
+/* u becomes that of one span. */
+ZP_FN void zp_update_turn(zp_update *u, const zp_update *all, const zp_span *s) {
+    u->lr = all->lr * s->lr_factor;
+    u->decay = all->decay * s->decay_factor;
+    u->step_size = (double)u->lr * all->bias_ratio;
+    u->key[0] = s->key;
+    u->element = s->element;
 }
 
 /* Adam's step, with m / (sqrt(v / c) + eps) written as sqrt(c) m / (sqrt(v) + eps sqrt(c)). In f64,
@@ -897,26 +1187,50 @@ ZP_FN void zp_lion_at(const zp_update *u, float *p, float g, float *m, float *un
     ZERO_OWN(X)
 
 #ifdef __CUDACC__
+/* The last span that begins at i or before; padding goes with the span before it. */
+ZP_FN int zp_span_at(const zp_update *u, size_t i) {
+    int low = 0, high = u->nspans;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (u->spans[middle].begin <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+ZP_FN void zp_update_store(const zp_update *u, size_t i, const float *p) {
+    if (u->master) zp_store_wide(u->master, ZERO_F32, i, p);
+    if (!u->stochastic) {
+        zp_store_wide(u->p, u->type, i, p);
+        return;
+    }
+    for (size_t j = 0; j < ZP_WIDE; j++)
+        ((uint16_t *)u->p)[i + j] = zp_to_bf16_randomly(p[j], zp_random(u, i + j));
+}
+/* Spans begin at multiples of ZP_WIDE, and padding stays zeros: a gradient of zeros keeps them. */
 #define ZP_OPTIMIZER_KERNEL(name, states, body)                                                    \
-    __global__ void __launch_bounds__(256) zp_update_##name##_kernel(zp_update u, size_t n) {      \
+    __global__ void __launch_bounds__(ZP_THREADS)                                                  \
+        zp_update_##name##_kernel(zp_update all, size_t n) {                                       \
         const size_t stride = (size_t)gridDim.x * blockDim.x;                                      \
-        if (!zp_update_begin(&u)) return;                                                          \
-        for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {       \
-            float p = u.master ? u.master[i] : zp_load(u.p, u.type, i);                            \
-            body(&u, &p, (float)((double)zp_load(u.g, u.grad_type, i) * u.factor), u.state[0] + i, \
-                 u.state[states > 1] + i);                                                         \
-            if (u.master) u.master[i] = p;                                                         \
-            if (u.stochastic)                                                                      \
-                ((uint16_t *)u.p)[i] = zp_to_bf16_randomly(p, zp_random(&u, i));                   \
-            else                                                                                   \
-                zp_store(u.p, u.type, i, p);                                                       \
+        if (!zp_update_begin(&all)) return;                                                        \
+        zp_update u = all;                                                                         \
+        for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += stride) {    \
+            const size_t i = at * ZP_WIDE;                                                         \
+            float p[ZP_WIDE], g[ZP_WIDE], s1[ZP_WIDE], s2[ZP_WIDE];                                \
+            zp_update_turn(&u, &all, &all.spans[zp_span_at(&all, i)]);                             \
+            zp_load_wide(p, u.master ? u.master : u.p, u.master ? ZERO_F32 : u.type, i);           \
+            zp_load_wide(g, u.g, u.grad_type, i);                                                  \
+            zp_load_wide(s1, u.state[0], ZERO_F32, i);                                             \
+            if (states > 1) zp_load_wide(s2, u.state[1], ZERO_F32, i);                             \
+            for (size_t j = 0; j < ZP_WIDE; j++)                                                   \
+                body(&u, &p[j], (float)((double)g[j] * u.factor), &s1[j], &s2[j]);                 \
+            zp_update_store(&u, i, p);                                                             \
+            zp_store_wide(u.state[0], ZERO_F32, i, s1);                                            \
+            if (states > 1) zp_store_wide(u.state[1], ZERO_F32, i, s2);                            \
         }                                                                                          \
     }                                                                                              \
-    static zero_result zp_update_##name(zp_stream *s, const zp_update *u, size_t n) {              \
-        const size_t blocks = zp_min((n + 255) / 256, 8192);                                       \
-        if (n) zp_update_##name##_kernel<<<(unsigned)blocks, 256, 0, s->cuda>>>(*u, n);            \
-        return zp_cuda(cudaGetLastError());                                                        \
-    }
+    ZP_KERNEL_CALL(zp_update_##name, zp_update_##name##_kernel, zp_update, zp_grid(n, 8192))
 #else
 static void zp_narrow_randomly(const zp_update *u, uint16_t *to, size_t at, uint32_t n,
                                const float *p) {
@@ -950,16 +1264,22 @@ static void zp_update_close(const zp_update *u, size_t at, size_t n, const float
             body(&u, &p[i], (float)((double)g[i] * u.factor), &s1[i], &s2[i]);                     \
         zp_update_close(all, at, n, p);                                                            \
     }                                                                                              \
-    static void zp_update_##name##_loop(const void *args, size_t n, int threads) {                 \
-        const size_t grain = 32768;                                                                \
-        zp_update u;                                                                               \
-        memcpy(&u, args, sizeof u);                                                                \
+    static void zp_update_##name##_span(const zp_update *all, const zp_span *span, int threads) {  \
+        const size_t grain = 32768, n = span->end - span->begin;                                   \
+        zp_update u = *all;                                                                        \
         (void)threads;                                                                             \
         (void)grain;                                                                               \
-        if (!zp_update_begin(&u)) return;                                                          \
+        zp_update_turn(&u, all, span);                                                             \
         ZP_OMP_FOR(grain)                                                                          \
         for (size_t at = 0; at < n; at += ZP_UPDATE_BLOCK)                                         \
-            zp_update_##name##_block(&u, at, zp_min(ZP_UPDATE_BLOCK, n - at));                     \
+            zp_update_##name##_block(&u, span->begin + at, zp_min(ZP_UPDATE_BLOCK, n - at));       \
+    }                                                                                              \
+    static void zp_update_##name##_loop(const void *args, size_t n, int threads) {                 \
+        zp_update u;                                                                               \
+        memcpy(&u, args, sizeof u);                                                                \
+        (void)n;                                                                                   \
+        if (!zp_update_begin(&u)) return;                                                          \
+        for (int i = 0; i < u.nspans; i++) zp_update_##name##_span(&u, &u.spans[i], threads);      \
     }                                                                                              \
     static zero_result zp_update_##name(zp_stream *s, const zp_update *u, size_t n) {              \
         return n ? zp_stream_push(s, zp_update_##name##_loop, u, sizeof *u, n) : ZERO_OK;          \
@@ -971,7 +1291,8 @@ ZP_OPTIMIZERS(ZP_OPTIMIZER_KERNEL)
 typedef struct zp_rule {
     const char *name;
     int states;
-    zero_result (*update)(zp_stream *s, const zp_update *u, size_t n);
+    zero_result (*update)(zp_stream *s, const zp_update *u,
+                          size_t n); /* n times ZP_WIDE elements */
 } zp_rule;
 #define ZP_RULE(name, states, body) {#name, states, zp_update_##name},
 static const zp_rule zp_rules[] = {ZP_OPTIMIZERS(ZP_RULE)};
@@ -1009,12 +1330,6 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_failure_set(zp_failu
     return result;
 }
 
-#define ZP_TRY(call)                                                                               \
-    do {                                                                                           \
-        const zero_result zp_r = (call);                                                           \
-        if (zp_r) return zp_r;                                                                     \
-    } while (0)
-
 /* =============================================================================================
    [SECTION] board
    Ranks of one machine meet on a board in memory that all of them see: one line per rank and
@@ -1034,7 +1349,8 @@ typedef struct zp_line {
     uint32_t ready, done; /* collectives that this rank has come to, and ended */
     int32_t kind, unit;
     uint64_t shard;          /* elements of the unit's shard, or bytes of an exchange */
-    uint64_t source, target; /* bytes from the rank's region: what it gives, where it gathers */
+    uint64_t source, target; /* bytes from the rank's region: what it gives, where it gathers;
+                                CUDA: source is the address itself */
     unsigned char pad[24];
 } zp_line;
 static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
@@ -1045,6 +1361,7 @@ static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
 typedef struct zp_hold {
     struct zp_hold *next;
     void *memory;
+    int on_host;
 } zp_hold;
 
 typedef struct zp_board {
@@ -1056,6 +1373,10 @@ typedef struct zp_board {
     zp_hold *self, *pieces; /* threads: the board's own memory, and that of its regions */
     char abort_text[ZP_TEXT_BYTES];
     unsigned char mail[ZP_CHANNELS][ZP_LOCAL_MAX][ZP_MAIL_BYTES];
+#ifdef __CUDACC__
+    /* by place: its stream has come to the collective, and is done with it */
+    zp_event arrived[ZP_CONTROL][ZP_LOCAL_MAX], departed[ZP_CONTROL][ZP_LOCAL_MAX];
+#endif
 } zp_board;
 
 struct zero_local {
@@ -1212,18 +1533,35 @@ typedef struct zp_region {
 #ifdef ZERO_WITH_MPI
     MPI_Win window;
 #endif
-    int kind; /* 0 none, 1 own memory, 2 threads, 3 memory files, 4 MPI window */
+#ifdef ZERO_WITH_NCCL
+    void *handle; /* of its registration */
+    int window;   /* it is that of a window */
+    int channel;  /* whose communicator knows of it */
+#endif
+    int on_host; /* CUDA: memory of the host, which devices reach */
+    int kind;    /* 0 none, 1 own memory, 2 threads, 3 memory files, 4 MPI window, 5 NCCL's */
 } zp_region;
 
+static void *zp_region_alloc(zp_device *d, size_t bytes, int on_host) {
+    return on_host ? zp_host_alloc(bytes) : zp_device_alloc(d, bytes);
+}
+static void zp_region_free(void *p, int on_host) {
+    if (on_host)
+        zp_host_free(p);
+    else
+        zp_device_free(p);
+}
+
 /* Memory on a list that all ranks of it may add to. */
-static zp_hold *zp_hold_make(zp_hold **list, size_t bytes) {
+static zp_hold *zp_hold_make(zp_hold **list, zp_device *d, size_t bytes, int on_host) {
     zp_hold *h = (zp_hold *)malloc(sizeof *h);
-    void *memory = h ? zp_device_alloc(bytes) : NULL;
+    void *memory = h ? zp_region_alloc(d, bytes, on_host) : NULL;
     if (!memory) {
         free(h);
         return NULL;
     }
     h->memory = memory;
+    h->on_host = on_host;
     h->next = __atomic_load_n(list, __ATOMIC_ACQUIRE);
     while (!__atomic_compare_exchange_n(list, &h->next, h, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     }
@@ -1233,7 +1571,7 @@ static zp_hold *zp_hold_make(zp_hold **list, size_t bytes) {
 static void zp_hold_free(zp_hold *h) {
     while (h) {
         zp_hold *next = h->next;
-        zp_device_free(h->memory);
+        zp_region_free(h->memory, h->on_host);
         free(h);
         h = next;
     }
@@ -1243,8 +1581,14 @@ static void zp_hold_free(zp_hold *h) {
 static void zp_board_close(zp_board *b) {
     if (__atomic_sub_fetch(&b->users, 1, __ATOMIC_ACQ_REL)) return;
     zp_hold *self = b->self; /* stays in the group's list, empty */
+#ifdef __CUDACC__
+    for (int i = 0; i < ZP_CONTROL * ZP_LOCAL_MAX; i++) {
+        zp_event_close(&b->arrived[0][0] + i);
+        zp_event_close(&b->departed[0][0] + i);
+    }
+#endif
     zp_hold_free(b->pieces);
-    zp_device_free(b);
+    zp_host_free(b);
     self->memory = NULL;
 }
 
@@ -1291,18 +1635,6 @@ static char *zp_map_peer(const zp_piece *piece, size_t bytes) {
 }
 #endif
 
-static void zp_region_close(zp_region *r, int n, int me) {
-    if (r->kind == 1) zp_device_free(r->base[me]);
-#ifdef __linux__
-    for (int p = 0; p < n && r->kind == 3; p++)
-        if (r->base[p] && (!r->single || p == 0)) (void)munmap(r->base[p], r->bytes);
-#endif
-#ifdef ZERO_WITH_MPI
-    if (r->kind == 4) (void)MPI_Win_free(&r->window);
-#endif
-    memset(r, 0, sizeof *r);
-}
-
 /* =============================================================================================
    [SECTION] communicators
    One contract for all kinds. Collectives of a channel are issued by one stream, in the same order
@@ -1317,6 +1649,44 @@ static void zp_region_close(zp_region *r, int n, int me) {
    rank talks to the rank of the same place, so a link carries what a ring would.
    ============================================================================================= */
 
+#if defined(ZERO_WITH_MPI) || defined(ZERO_WITH_NCCL)
+static void zp_nap(void) {
+    struct timespec t;
+    t.tv_sec = 0;
+    t.tv_nsec = 50000;
+    nanosleep(&t, NULL);
+}
+#endif
+
+#ifdef ZERO_WITH_NCCL
+/* A group of collectives that was issued, and is watched until its stream has passed it. */
+typedef struct zp_watched {
+    zp_event ended;
+    int kind, unit; /* of its first */
+    double since;
+} zp_watched;
+
+#define ZP_WATCHED ((size_t)256) /* on their way at once; the host waits for the oldest then */
+
+/* NCCL: two communicators split off the caller's, and a thread that looks after them, since who
+   waits for a stream cannot. It aborts both when one reports an error or a rank stays away; then
+   their kernels end, and every later call reports the failure. The lock is held during NCCL's
+   calls; one that does not come back is ended by the abort as well. */
+typedef struct zp_nccl {
+    ncclComm_t comm[ZP_CONTROL]; /* of gradients, of parameters and all else */
+    int version, ordered;        /* ordered: NCCL launches in the host's order by itself */
+    int made, watching, stop, aborted;
+    ncclResult_t status; /* of the group that is open */
+    pthread_mutex_t lock;
+    pthread_t thread;
+    zp_watched ring[ZP_CONTROL][ZP_WATCHED];
+    size_t head[ZP_CONTROL], tail[ZP_CONTROL]; /* groups ended, groups issued */
+    cudaStream_t last[ZP_CONTROL];             /* of the newest group */
+    double moved[ZP_CONTROL];                  /* when a group ended last */
+    char *scratch, *pinned; /* of exchanges and broadcasts, on the device and the host */
+} zp_nccl;
+#endif
+
 typedef struct zp_comm {
     zero_comm_kind kind;
     int rank, nranks;
@@ -1326,6 +1696,9 @@ typedef struct zp_comm {
     int rank_of[ZP_LOCAL_MAX]; /* places -> ranks */
     int *node_rank;            /* [nnodes * node_size] ranks by node and place in it */
     int processes;             /* LOCAL: ranks are processes */
+    int shares;                /* the ranks of a node can see one another's memory */
+    zp_device *device;
+    float divisor; /* what a sum over the ranks is still to be divided by: NCCL's is a sum */
     zero_local *group;
     zp_board *board;
     zp_region board_region, stage; /* stage: [ZP_STAGE_NUMEL] f32 to stream through */
@@ -1344,6 +1717,9 @@ typedef struct zp_comm {
     MPI_Request *abort_sent; /* [nranks] */
     int told;                /* the other nodes know that this rank failed */
     int abandoned; /* a request was given up, or a peer: what MPI may touch is never freed */
+#endif
+#ifdef ZERO_WITH_NCCL
+    zp_nccl nccl;
 #endif
 } zp_comm;
 
@@ -1379,13 +1755,6 @@ static zero_result zp_mpi_aborted(zp_comm *c) {
     zp_board_abort(c->board, status.MPI_SOURCE, text);
     return zp_failure_set(&c->failure, ZERO_ERR_PEER, "rank %d failed: %s", status.MPI_SOURCE,
                           text);
-}
-
-static void zp_nap(void) {
-    struct timespec t;
-    t.tv_sec = 0;
-    t.tv_nsec = 50000;
-    nanosleep(&t, NULL);
 }
 
 /* Tells the ranks of the other nodes, if it was this rank that failed first on its node. Gives up
@@ -1527,6 +1896,185 @@ static zero_result zp_mpi_exchange(zp_comm *c, zp_channel channel, const zp_head
 }
 #endif
 
+#ifdef ZERO_WITH_NCCL
+static zero_result zp_nccl_fail(zp_comm *c, ncclComm_t comm, ncclResult_t r, const char *call) {
+    const char *more = comm ? ncclGetLastError(comm) : NULL;
+    return zp_failure_set(&c->failure, ZERO_ERR_COMM, "%s: %s%s%s", call, ncclGetErrorString(r),
+                          more && *more ? ": " : "", more ? more : "");
+}
+
+/* Passes over the groups that have ended. The lock is held. */
+static cudaError_t zp_nccl_advance(zp_nccl *n, int ch) {
+    while (n->head[ch] < n->tail[ch]) {
+        const cudaError_t e = cudaEventQuery(n->ring[ch][n->head[ch] % ZP_WATCHED].ended.cuda);
+        if (e != cudaSuccess) {
+            (void)cudaGetLastError(); /* not ready is no error */
+            return e == cudaErrorNotReady ? cudaSuccess : e;
+        }
+        n->head[ch]++;
+        n->moved[ch] = zp_seconds();
+    }
+    return cudaSuccess;
+}
+
+/* Is one channel well? The lock is held. */
+static zero_result zp_nccl_look(zp_comm *c, int ch) {
+    zp_nccl *n = &c->nccl;
+    ncclResult_t state = ncclSuccess;
+    const cudaError_t device = zp_nccl_advance(n, ch);
+    const ncclResult_t r = ncclCommGetAsyncError(n->comm[ch], &state);
+    const zp_watched *w = &n->ring[ch][n->head[ch] % ZP_WATCHED];
+    const int waits = n->head[ch] < n->tail[ch];
+    const char *name = waits ? zp_op_names[w->kind] : "nothing";
+    if (device != cudaSuccess)
+        return zp_failure_set(&c->failure, ZERO_ERR_DEVICE, "at %s of unit %d: %s", name,
+                              waits ? w->unit : -1, cudaGetErrorString(device));
+    if (r != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
+        return zp_failure_set(&c->failure, ZERO_ERR_COMM, "NCCL, at %s of unit %d: %s (%s)", name,
+                              waits ? w->unit : -1, ncclGetErrorString(r ? r : state),
+                              ncclGetLastError(n->comm[ch]));
+    const double since = waits && w->since > n->moved[ch] ? w->since : n->moved[ch];
+    if (waits && zp_seconds() - since > c->timeout_s)
+        return zp_failure_set(&c->failure, ZERO_ERR_TIMEOUT,
+                              "%s of unit %d was not over within %g s: another rank did not come "
+                              "to it, or hangs",
+                              name, w->unit, c->timeout_s);
+    return ZERO_OK;
+}
+
+/* Ends both communicators, and the kernels that wait in them. */
+static void zp_nccl_abort(zp_comm *c, int locks) {
+    zp_nccl *n = &c->nccl;
+    if (locks) pthread_mutex_lock(&n->lock);
+    n->aborted = 1;
+    for (int ch = 0; ch < ZP_CONTROL; ch++) {
+        if (n->comm[ch]) (void)ncclCommAbort(n->comm[ch]);
+        n->comm[ch] = NULL;
+    }
+    if (locks) pthread_mutex_unlock(&n->lock);
+}
+
+static void *zp_nccl_watch(void *comm) {
+    zp_comm *c = (zp_comm *)comm;
+    zp_nccl *n = &c->nccl;
+    double held = 0; /* since when the host is inside NCCL */
+    (void)cudaSetDevice(c->device->number);
+    while (!__atomic_load_n(&n->stop, __ATOMIC_ACQUIRE) && !zp_failure_result(&c->failure)) {
+        for (int i = 0; i < 100; i++) zp_nap();
+        if (pthread_mutex_trylock(&n->lock)) {
+            if (held == 0) held = zp_seconds();
+            if (zp_seconds() - held > c->timeout_s)
+                (void)zp_failure_set(&c->failure, ZERO_ERR_TIMEOUT,
+                                     "a call of NCCL did not return within %g s", c->timeout_s);
+            continue;
+        }
+        held = 0;
+        if (!zp_nccl_look(c, ZP_GRADIENTS)) (void)zp_nccl_look(c, ZP_PARAMETERS);
+        pthread_mutex_unlock(&n->lock);
+    }
+    if (zp_failure_result(&c->failure)) zp_nccl_abort(c, held == 0);
+    return NULL;
+}
+
+/* Waits until a call that was begun has ended on the host. */
+static zero_result zp_nccl_settle(zp_comm *c, ncclComm_t comm, ncclResult_t r, const char *call) {
+    zp_nccl *n = &c->nccl;
+    const double deadline = zp_seconds() + c->timeout_s;
+    while (r == ncclInProgress) {
+        zp_nap();
+        ZP_TRY(zp_failure_result(&c->failure));
+        if (zp_seconds() > deadline)
+            return zp_failure_set(&c->failure, ZERO_ERR_TIMEOUT,
+                                  "%s was not over within %g s: another rank did not come to it",
+                                  call, c->timeout_s);
+        pthread_mutex_lock(&n->lock);
+        const ncclResult_t asked = n->aborted ? ncclSystemError : ncclCommGetAsyncError(comm, &r);
+        if (asked != ncclSuccess) r = asked;
+        pthread_mutex_unlock(&n->lock);
+    }
+    ZP_TRY(zp_failure_result(&c->failure));
+    return r == ncclSuccess ? ZERO_OK : zp_nccl_fail(c, n->aborted ? NULL : comm, r, call);
+}
+
+/* Opens a group of collectives. Those of both communicators run in the order of the host, which is
+   the same on all ranks: kernels that wait for one another in two orders would wait for ever. */
+static zero_result zp_nccl_begin(zp_comm *c, zp_stream *s, int ch) {
+    zp_nccl *n = &c->nccl;
+    ZP_TRY(zp_failure_result(&c->failure));
+    for (int other = 0; other < ZP_CONTROL; other++) {
+        const size_t tail = n->tail[other];
+        if (!tail || n->last[other] == s->cuda || (other != ch && n->ordered)) continue;
+        ZP_TRY(zp_event_wait(s, &n->ring[other][(tail - 1) % ZP_WATCHED].ended));
+    }
+    pthread_mutex_lock(&n->lock);
+    n->status = n->aborted ? ncclSystemError : ncclGroupStart();
+    return ZERO_OK;
+}
+static void zp_nccl_note(zp_nccl *n, ncclResult_t r) {
+    if (n->status == ncclSuccess && r != ncclInProgress) n->status = r;
+}
+static zero_result zp_nccl_end(zp_comm *c, zp_stream *s, int ch, int kind, int unit) {
+    zp_nccl *n = &c->nccl;
+    const ncclResult_t ended = n->aborted ? ncclSystemError : ncclGroupEnd();
+    const ncclResult_t r = n->status != ncclSuccess ? n->status : ended;
+    pthread_mutex_unlock(&n->lock);
+    ZP_TRY(zp_nccl_settle(c, n->comm[ch], r, zp_op_names[kind]));
+    zp_watched *w = &n->ring[ch][n->tail[ch] % ZP_WATCHED];
+    ZP_TRY(zp_event_sync(c->device, &w->ended)); /* of a group long ago */
+    pthread_mutex_lock(&n->lock);
+    const cudaError_t e = zp_nccl_advance(n, ch);
+    pthread_mutex_unlock(&n->lock);
+    ZP_TRY(zp_cuda(c->device, e, "cudaEventQuery"));
+    ZP_TRY(zp_event_record(s, &w->ended));
+    pthread_mutex_lock(&n->lock);
+    w->kind = kind;
+    w->unit = unit;
+    w->since = zp_seconds();
+    n->tail[ch]++;
+    n->last[ch] = s->cuda;
+    pthread_mutex_unlock(&n->lock);
+    return ZERO_OK;
+}
+
+/* Every rank's `bytes` to every rank, over the parameters' communicator. */
+static zero_result zp_nccl_exchange(zp_comm *c, const void *mine, size_t bytes, void *all) {
+    zp_nccl *n = &c->nccl;
+    zp_stream s;
+    (void)zp_stream_take(&s, c->device, c->device->own, 1);
+    memcpy(n->pinned, mine, bytes);
+    ZP_TRY(zp_copy(&s, n->scratch, n->pinned, bytes));
+    ZP_TRY(zp_nccl_begin(c, &s, ZP_PARAMETERS));
+    zp_nccl_note(n, ncclAllGather(n->scratch, n->scratch + ZP_MAIL_BYTES, bytes, ncclChar,
+                                  n->comm[ZP_PARAMETERS], s.cuda));
+    ZP_TRY(zp_nccl_end(c, &s, ZP_PARAMETERS, ZP_EXCHANGE, -1));
+    ZP_TRY(zp_copy(&s, n->pinned, n->scratch + ZP_MAIL_BYTES, (size_t)c->nranks * bytes));
+    ZP_TRY(zp_stream_sync(&s));
+    ZP_TRY(zp_failure_result(&c->failure)); /* an aborted collective ends, too */
+    memcpy(all, n->pinned, (size_t)c->nranks * bytes);
+    return ZERO_OK;
+}
+
+/* At most ZP_STAGE_NUMEL floats from one rank's host memory to all. */
+static zero_result zp_nccl_broadcast(zp_comm *c, void *data, size_t bytes, int root) {
+    zp_nccl *n = &c->nccl;
+    zp_stream s;
+    (void)zp_stream_take(&s, c->device, c->device->own, 1);
+    if (c->rank == root) {
+        memcpy(n->pinned, data, bytes);
+        ZP_TRY(zp_copy(&s, n->scratch, n->pinned, bytes));
+    }
+    ZP_TRY(zp_nccl_begin(c, &s, ZP_PARAMETERS));
+    zp_nccl_note(n, ncclBroadcast(n->scratch, n->scratch, bytes, ncclChar, root,
+                                  n->comm[ZP_PARAMETERS], s.cuda));
+    ZP_TRY(zp_nccl_end(c, &s, ZP_PARAMETERS, ZP_STAGED, root));
+    ZP_TRY(zp_copy(&s, n->pinned, n->scratch, bytes));
+    ZP_TRY(zp_stream_sync(&s));
+    ZP_TRY(zp_failure_result(&c->failure));
+    if (c->rank != root && data) memcpy(data, n->pinned, bytes);
+    return ZERO_OK;
+}
+#endif
+
 /* Tells the peers that this rank is gone. */
 static void zp_comm_abort(zp_comm *c, const char *why) {
     if (!c->board) return;
@@ -1549,6 +2097,9 @@ static zero_result zp_comm_exchange(zp_comm *c, zp_channel channel, const void *
         return zp_mpi_exchange(c, channel, &head, mine, bytes, all);
     }
 #endif
+#ifdef ZERO_WITH_NCCL
+    if (c->kind == ZERO_COMM_NCCL) return zp_nccl_exchange(c, mine, bytes, all);
+#endif
     return zp_board_exchange(&c->meeting, channel, ++c->seq[channel], mine, bytes, all);
 }
 
@@ -1570,13 +2121,62 @@ static zero_result zp_comm_agree(zp_comm *c, int ok, int *who) {
     return ZERO_OK;
 }
 
+#ifdef ZERO_WITH_NCCL
+#if NCCL_VERSION_CODE >= 22700
+/* What the address of a newer function is called by. */
+typedef ncclResult_t (*zp_window_register)(ncclComm_t, void *, size_t, ncclWindow_t *, int);
+typedef ncclResult_t (*zp_window_deregister)(ncclComm_t, ncclWindow_t);
+#endif
+
+/* A function of a newer NCCL than the oldest that will do; 0: this one has none. */
+static int zp_nccl_find(const char *name, void *call, size_t bytes) {
+    void *symbol = dlsym(RTLD_DEFAULT, name);
+    memcpy(call, &symbol, bytes);
+    return symbol != NULL;
+}
+
+static void zp_region_leave(zp_comm *c, zp_region *r) {
+    zp_nccl *n = &c->nccl;
+    pthread_mutex_lock(&n->lock);
+    if (r->handle && !n->aborted) {
+#if NCCL_VERSION_CODE >= 22700
+        zp_window_deregister call;
+        ncclWindow_t window;
+        memcpy(&window, &r->handle, sizeof window);
+        if (r->window && zp_nccl_find("ncclCommWindowDeregister", &call, sizeof call))
+            (void)call(n->comm[r->channel], window);
+#endif
+        if (!r->window) (void)ncclCommDeregister(n->comm[r->channel], r->handle);
+    }
+    pthread_mutex_unlock(&n->lock);
+    if (r->base[0]) (void)ncclMemFree(r->base[0]);
+}
+#endif
+
+static void zp_region_close(zp_comm *c, zp_region *r) {
+    if (r->kind == 1) zp_region_free(r->base[c->me], r->on_host);
+#ifdef __linux__
+    for (int p = 0; p < c->n && r->kind == 3; p++)
+        if (r->base[p] && (!r->single || p == 0)) (void)munmap(r->base[p], r->bytes);
+#endif
+#ifdef ZERO_WITH_MPI
+    if (r->kind == 4) (void)MPI_Win_free(&r->window);
+#endif
+#ifdef ZERO_WITH_NCCL
+    if (r->kind == 5) zp_region_leave(c, r);
+#endif
+    memset(r, 0, sizeof *r);
+}
+
 /* Pieces of threads: ordinary memory, exchanged by address. */
 static zero_result zp_region_threads(zp_comm *c, zp_region *r, zp_piece *all) {
     zp_piece mine;
     zp_hold *hold = NULL;
     memset(&mine, 0, sizeof mine);
     const int makes = !r->single || c->me == 0;
-    if (makes) hold = zp_hold_make(c->board ? &c->board->pieces : &c->group->boards, r->bytes);
+    if (makes)
+        hold = zp_hold_make(c->board ? &c->board->pieces : &c->group->boards, c->device, r->bytes,
+                            r->on_host);
     if (hold && !c->board) { /* it is the board that is being made */
         zp_board *board = (zp_board *)hold->memory;
         board->self = hold;
@@ -1618,7 +2218,7 @@ static zero_result zp_region_files(zp_comm *c, zp_region *r, zp_piece *all) {
     if (!result) result = zp_comm_agree(c, ok, &who);
     if (fd >= 0) (void)close(fd);
     if (!result && who >= 0) result = ZERO_ERR_MEMORY;
-    if (result) zp_region_close(r, c->n, c->me);
+    if (result) zp_region_close(c, r);
     return result;
 #else
     (void)c;
@@ -1666,7 +2266,7 @@ static zero_result zp_region_window(zp_comm *c, zp_region *r) {
         const int cleared = !bytes || zp_populate(r->base[c->me], r->bytes);
         ZP_TRY(zp_comm_agree(c, cleared, &who)); /* and nobody reads before all are cleared */
         if (who < 0) return ZERO_OK;
-        zp_region_close(r, c->n, c->me);
+        zp_region_close(c, r);
     }
     return zp_failure_set(&c->failure, ZERO_ERR_MEMORY,
                           "rank %d could not allocate %zu bytes in an MPI shared "
@@ -1675,15 +2275,87 @@ static zero_result zp_region_window(zp_comm *c, zp_region *r) {
 }
 #endif
 
-static zero_result zp_region_make(zp_comm *c, zp_region *r, size_t bytes, int single) {
+#ifdef ZERO_WITH_NCCL
+/* Memory that NCCL may hand to other devices and to network cards. */
+static zero_result zp_region_nccl(zp_comm *c, zp_region *r) {
+    void *p = NULL;
+    int who = -1;
+    const int ok = ncclMemAlloc(&p, r->bytes) == ncclSuccess
+                   && zp_device_clear(c->device, p, r->bytes) != NULL;
+    (void)cudaGetLastError();
+    r->kind = 5;
+    r->base[0] = (char *)p;
+    ZP_TRY(zp_comm_agree(c, ok, &who));
+    if (who < 0) return ZERO_OK;
+    zp_region_close(c, r);
+    return ZERO_ERR_MEMORY;
+}
+
+#if NCCL_VERSION_CODE >= 22700
+/* A symmetric window: the fastest way, and the only one by which copy engines gather. *made 0:
+   this NCCL, or these devices, have none. */
+static zero_result zp_region_window_nccl(zp_comm *c, zp_region *r, zp_channel channel, int *made) {
+    zp_nccl *n = &c->nccl;
+    ncclWindow_t window = NULL;
+    zp_window_register call;
+    *made = 0;
+    if (!zp_nccl_find("ncclCommWindowRegister", &call, sizeof call)) return ZERO_OK;
+    pthread_mutex_lock(&n->lock);
+    const ncclResult_t result =
+        n->aborted ? ncclSystemError
+                   : call(n->comm[channel], r->base[0], r->bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
+    pthread_mutex_unlock(&n->lock);
+    ZP_TRY(zp_nccl_settle(c, n->comm[channel], result, "ncclCommWindowRegister"));
+    *made = window != NULL;
+    memcpy(&r->handle, &window, sizeof r->handle);
+    return ZERO_OK;
+}
+#endif
+#endif
+
+/* Tells NCCL of an arena that one channel uses. COLLECTIVE. `how` is for a log. */
+static zero_result zp_region_register(zp_comm *c, zp_region *r, zp_channel channel,
+                                      const char **how) {
+    *how = "not registered";
+#ifdef ZERO_WITH_NCCL
+    zp_nccl *n = &c->nccl;
+    int made = 0;
+    if (c->kind != ZERO_COMM_NCCL || c->nranks == 1) return ZERO_OK;
+    r->channel = channel;
+#if NCCL_VERSION_CODE >= 22700
+    ZP_TRY(zp_region_window_nccl(c, r, channel, &made));
+#endif
+    r->window = made;
+    *how = "registered as a symmetric window";
+    if (made) return ZERO_OK;
+    pthread_mutex_lock(&n->lock);
+    const ncclResult_t result =
+        n->aborted ? ncclSystemError
+                   : ncclCommRegister(n->comm[channel], r->base[0], r->bytes, &r->handle);
+    pthread_mutex_unlock(&n->lock);
+    *how = "registered as a buffer";
+    return zp_nccl_settle(c, n->comm[channel], result, "ncclCommRegister");
+#else
+    (void)c;
+    (void)r;
+    (void)channel;
+    return ZERO_OK;
+#endif
+}
+
+static zero_result zp_region_make(zp_comm *c, zp_region *r, size_t bytes, int single, int on_host) {
     zp_piece all[ZP_LOCAL_MAX];
     const size_t pages = zp_round_up(zp_max(bytes, 1), 4096);
     memset(r, 0, sizeof *r);
     r->bytes = pages;
     r->single = single;
-    if (c->nranks == 1) {
+    r->on_host = on_host;
+#ifdef ZERO_WITH_NCCL
+    if (c->kind == ZERO_COMM_NCCL && !on_host) return zp_region_nccl(c, r);
+#endif
+    if (c->nranks == 1 || c->kind == ZERO_COMM_NCCL) {
         r->kind = 1;
-        r->base[0] = (char *)zp_device_alloc(r->bytes);
+        r->base[0] = (char *)zp_region_alloc(c->device, r->bytes, on_host);
         return r->base[0] ? ZERO_OK : ZERO_ERR_MEMORY;
     }
 #ifdef ZERO_WITH_MPI
@@ -1701,8 +2373,8 @@ static zero_result zp_region_make(zp_comm *c, zp_region *r, size_t bytes, int si
 }
 
 /* COLLECTIVE. All ranks get the region or none does. `bytes` is the same everywhere. */
-static zero_result zp_region_open(zp_comm *c, zp_region *r, size_t bytes, int single) {
-    ZP_TRY(zp_region_make(c, r, bytes, single));
+static zero_result zp_region_open(zp_comm *c, zp_region *r, size_t bytes, int single, int on_host) {
+    ZP_TRY(zp_region_make(c, r, bytes, single, on_host));
     c->allocated_bytes += single ? r->bytes / (size_t)c->n : r->bytes;
     return ZERO_OK;
 }
@@ -1733,20 +2405,39 @@ static size_t zp_wire_numel(int nnodes) {
     return zp_crossings(nnodes) * 2 * (size_t)(nnodes - 1) * ZP_STAGE_NUMEL;
 }
 
-#ifndef __CUDACC__ /* the CPU's own collectives */
+static void zp_op_announce(const zp_op *op, zp_line *line) {
+    memset(line, 0, sizeof *line);
+    line->kind = op->kind;
+    line->unit = op->unit;
+    line->shard = op->shard;
+    line->source = op->source;
+    line->target = op->target;
+}
 
-/* The slices that a sum reads, by place; nodes are cut every `group` places. The sum times scale is
-   stored in `sum`, or added to it, and from there rounded to `out`; where out is f32 it is the
-   sum's own place. */
-typedef struct zp_sum {
-    const void *source[ZP_LOCAL_MAX];
-    zero_type type, out_type;
-    int n, group;
-    void *out;
-    float *sum; /* NULL: none */
-    float scale;
-    int accumulate;
-} zp_sum;
+/* Where a peer's unit (or shard) lies, from element `at` on. */
+static const char *zp_op_peer(const zp_op *op, int place, int of_target, size_t at) {
+    const zp_line *line = &op->comm->board->lines[op->channel][place];
+    return op->region->base[place] + (of_target ? line->target : line->source)
+           + at * zp_bytes(op->type);
+}
+
+/* The sum of a reduce-scatter, over the ranks that this one sees. */
+static void zp_op_sum(const zp_op *op, zp_sum *s) {
+    const zp_comm *c = op->comm;
+    memset(s, 0, sizeof *s);
+    for (int p = 0; p < c->n; p++)
+        s->source[p] = c->nranks > 1 ? zp_op_peer(op, p, 0, (size_t)c->rank * op->shard)
+                                     : op->region->base[0] + op->source;
+    s->type = s->out_type = op->type;
+    s->n = c->n;
+    s->group = c->node_size;
+    s->out = op->region->base[c->me] + op->target;
+    s->sum = op->sum;
+    s->scale = op->scale;
+    s->accumulate = op->accumulate;
+}
+
+#ifndef __CUDACC__ /* the CPU's own collectives */
 
 /* sum = x or sum += x, n values of `type` from element `at` on. */
 static void zp_sum_add(float *sum, const void *x, zero_type type, size_t at, size_t n, int first) {
@@ -1781,22 +2472,6 @@ static void zp_sum_slices(const zp_sum *s, size_t numel, int threads) {
 #endif
     for (size_t at = 0; at < numel; at += ZP_SUM_BLOCK)
         zp_sum_piece(s, at, zp_min(ZP_SUM_BLOCK, numel - at));
-}
-
-static void zp_op_announce(const zp_op *op, zp_line *line) {
-    memset(line, 0, sizeof *line);
-    line->kind = op->kind;
-    line->unit = op->unit;
-    line->shard = op->shard;
-    line->source = op->source;
-    line->target = op->target;
-}
-
-/* Where a peer's unit (or shard) lies, from element `at` on. */
-static const char *zp_op_peer(const zp_op *op, int place, int of_target, size_t at) {
-    const zp_line *line = &op->comm->board->lines[op->channel][place];
-    return op->region->base[place] + (of_target ? line->target : line->source)
-           + at * zp_bytes(op->type);
 }
 
 #ifdef ZERO_WITH_MPI
@@ -1919,21 +2594,10 @@ static zero_result zp_gather_nodes(const zp_op *op) {
 #endif
 
 static zero_result zp_reduce_work(const zp_op *op, int threads) {
-    zp_comm *c = op->comm;
     zp_sum s;
-    memset(&s, 0, sizeof s);
-    for (int p = 0; p < c->n; p++)
-        s.source[p] = c->nranks > 1 ? zp_op_peer(op, p, 0, (size_t)c->rank * op->shard)
-                                    : op->region->base[0] + op->source;
-    s.type = s.out_type = op->type;
-    s.n = c->n;
-    s.group = c->node_size;
-    s.out = op->region->base[c->me] + op->target;
-    s.sum = op->sum;
-    s.scale = op->scale;
-    s.accumulate = op->accumulate;
+    zp_op_sum(op, &s);
 #ifdef ZERO_WITH_MPI
-    if (c->n < c->nranks) return zp_reduce_nodes(op, &s, threads);
+    if (op->comm->n < op->comm->nranks) return zp_reduce_nodes(op, &s, threads);
 #endif
     zp_sum_slices(&s, op->shard, threads);
     return ZERO_OK;
@@ -2008,10 +2672,155 @@ static void zp_verdicts_task(const void *args, size_t n, int threads) {
 
 #endif
 
+#ifdef __CUDACC__
+
+/* Ranks are threads of one process. Their hosts meet, and each makes its stream wait for the
+   others'. An event is recorded again only after all have made their streams wait for its last
+   record: that is what zp_part tells. */
+static zero_result zp_local_begin(zp_comm *c, zp_stream *s, zp_channel channel,
+                                  const zp_line *line) {
+    zp_event *arrived = c->board->arrived[channel];
+    ZP_TRY(zp_failure_result(&c->failure));
+    ZP_TRY(zp_event_record(s, &arrived[c->me]));
+    ZP_TRY(zp_meet(&c->meeting, channel, ++c->seq[channel], line));
+    for (int p = 0; p < c->n; p++)
+        if (p != c->me) ZP_TRY(zp_event_wait(s, &arrived[p]));
+    return ZERO_OK;
+}
+static zero_result zp_local_end(zp_comm *c, zp_stream *s, zp_channel channel) {
+    zp_event *departed = c->board->departed[channel];
+    ZP_TRY(zp_event_record(s, &departed[c->me]));
+    ZP_TRY(zp_part(&c->meeting, channel, c->seq[channel]));
+    for (int p = 0; p < c->n; p++)
+        if (p != c->me) ZP_TRY(zp_event_wait(s, &departed[p]));
+    return ZERO_OK;
+}
+
+static zero_result zp_local_gather(zp_stream *s, const zp_op *op) {
+    const zp_comm *c = op->comm;
+    char *target = op->region->base[c->me] + op->target;
+    const char *own = op->region->base[c->me] + op->source;
+    const size_t bytes = zp_op_shard_bytes(op);
+    if (target + (size_t)c->rank * bytes != own)
+        ZP_TRY(zp_copy(s, target + (size_t)c->rank * bytes, own, bytes));
+    for (int p = 0; p < c->n; p++)
+        if (p != c->me)
+            ZP_TRY(
+                zp_copy(s, target + (size_t)c->rank_of[p] * bytes, zp_op_peer(op, p, 0, 0), bytes));
+    return ZERO_OK;
+}
+
+static zero_result zp_local_work(zp_stream *s, const zp_op *op) {
+    zp_sum sum;
+    if (op->in_place) return ZERO_OK;
+    if (op->kind == ZP_ALL_GATHER) return zp_local_gather(s, op);
+    zp_op_sum(op, &sum);
+    return zp_sum_ranks(s, &sum, op->shard / ZP_WIDE);
+}
+
+static zero_result zp_local_issue(zp_stream *s, const zp_op *op) {
+    zp_line line;
+    if (op->comm->nranks == 1) { /* nobody to meet */
+        const int there = op->kind == ZP_REDUCE_SCATTER && op->source == op->target && !op->sum;
+        return there ? ZERO_OK : zp_local_work(s, op);
+    }
+    zp_op_announce(op, &line);
+    ZP_TRY(zp_local_begin(op->comm, s, op->channel, &line));
+    ZP_TRY(zp_local_work(s, op));
+    return zp_local_end(op->comm, s, op->channel);
+}
+
+static zero_result zp_local_verdicts(zp_comm *c, zp_stream *s, const double *mine, double *all) {
+    const size_t bytes = ZP_VERDICT * sizeof *mine;
+    zp_line line;
+    memset(&line, 0, sizeof line);
+    line.kind = ZP_EXCHANGE;
+    line.shard = bytes;
+    line.source = (uint64_t)(uintptr_t)mine; /* not in a region */
+    ZP_TRY(zp_local_begin(c, s, ZP_GRADIENTS, &line));
+    for (int p = 0; p < c->n; p++) {
+        const void *his = (const void *)(uintptr_t)c->board->lines[ZP_GRADIENTS][p].source;
+        ZP_TRY(zp_copy(s, all + ZP_VERDICT * p, his, bytes));
+    }
+    return zp_local_end(c, s, ZP_GRADIENTS);
+}
+
+#ifdef ZERO_WITH_NCCL
+static ncclDataType_t zp_nccl_type(zero_type type) {
+    return type == ZERO_F32 ? ncclFloat32 : type == ZERO_BF16 ? ncclBfloat16 : ncclFloat16;
+}
+/* The sum is what is wanted, where it is wanted: nothing is to be added to it, or rounded. */
+static int zp_nccl_direct(const zp_op *op) { return !op->sum && !op->accumulate; }
+/* This rank's slice of the unit that a reduction reads. */
+static char *zp_nccl_slice(const zp_op *op) {
+    return op->region->base[0] + op->source + (size_t)op->comm->rank * zp_op_shard_bytes(op);
+}
+
+/* Inside a group: nothing of it has happened before the group is closed. */
+static void zp_nccl_issue(zp_stream *s, const zp_op *op) {
+    zp_nccl *n = &op->comm->nccl;
+    char *source = op->region->base[0] + op->source, *target = op->region->base[0] + op->target;
+    const ncclDataType_t type = zp_nccl_type(op->type);
+    if (op->in_place || n->status != ncclSuccess) return;
+    if (op->kind == ZP_ALL_GATHER)
+        zp_nccl_note(n,
+                     ncclAllGather(source, target, op->shard, type, n->comm[op->channel], s->cuda));
+    else
+        zp_nccl_note(n, ncclReduceScatter(source, zp_nccl_direct(op) ? target : zp_nccl_slice(op),
+                                          op->shard, type, ncclSum, n->comm[op->channel], s->cuda));
+}
+/* Adds a sum that lies in its slice to where micro-steps add up. */
+static zero_result zp_nccl_add(zp_stream *s, const zp_op *op) {
+    zp_sum one;
+    memset(&one, 0, sizeof one);
+    one.source[0] = zp_nccl_slice(op);
+    one.type = one.out_type = op->type;
+    one.n = one.group = 1;
+    one.out = op->region->base[0] + op->target;
+    one.sum = op->sum;
+    one.scale = op->scale;
+    one.accumulate = op->accumulate;
+    return zp_sum_ranks(s, &one, op->shard / ZP_WIDE);
+}
+#endif
+#endif
+
+/* A group of collectives of one channel: NCCL starts them together. What they give is there after
+   zp_comm_finish of each, which follows the group. */
+static zero_result zp_comm_begin(zp_comm *c, zp_stream *s, zp_channel channel) {
+#ifdef ZERO_WITH_NCCL
+    if (c->kind == ZERO_COMM_NCCL) return zp_nccl_begin(c, s, channel);
+#endif
+    (void)c;
+    (void)s;
+    (void)channel;
+    return ZERO_OK;
+}
+static zero_result zp_comm_end(zp_comm *c, zp_stream *s, const zp_op *first) {
+#ifdef ZERO_WITH_NCCL
+    if (c->kind == ZERO_COMM_NCCL)
+        return zp_nccl_end(c, s, first->channel, first->kind, first->unit);
+#endif
+    (void)c;
+    (void)s;
+    (void)first;
+    return ZERO_OK;
+}
+static zero_result zp_comm_finish(zp_stream *s, const zp_op *op) {
+#ifdef ZERO_WITH_NCCL
+    if (op->comm->kind == ZERO_COMM_NCCL && op->kind == ZP_REDUCE_SCATTER && !zp_nccl_direct(op))
+        return zp_nccl_add(s, op);
+#endif
+    (void)s;
+    (void)op;
+    return ZERO_OK;
+}
+
 /* Bytes that a rank sends in a reduce-scatter of one shard per rank: inside nodes in the gradients'
    type, between nodes the nodes' sums in f32. */
 static size_t zp_reduce_bytes(const zp_comm *c, size_t shard, zero_type type) {
     const size_t inside = (size_t)(c->n - 1) * (size_t)(c->nranks / c->n);
+    if (c->kind == ZERO_COMM_NCCL) return (size_t)(c->nranks - 1) * shard * zp_bytes(type);
     return shard * (inside * zp_bytes(type) + (size_t)(c->nranks / c->n - 1) * sizeof(float));
 }
 static size_t zp_gather_bytes(const zp_comm *c, size_t shard, zero_type type) {
@@ -2028,15 +2837,14 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
     if (op->in_place) c->mapped_bytes += bytes;
     c->reductions += !gathers;
     c->gathers += gathers;
+#ifdef ZERO_WITH_NCCL
+    if (c->kind == ZERO_COMM_NCCL) {
+        zp_nccl_issue(s, op);
+        return ZERO_OK;
+    }
+#endif
 #ifdef __CUDACC__
-    /* one rank only in this build: a sum of one */
-    char *to = op->region->base[0] + op->target, *from = op->region->base[0] + op->source;
-    float *sum = op->sum ? op->sum : (float *)(void *)to;
-    const zp_collect_args add = {sum, from, op->type, !op->accumulate, op->sum != NULL};
-    if (!gathers && (op->sum || op->accumulate)) ZP_TRY(zp_collect(s, &add, op->shard / 16));
-    return to == from || op->in_place || (!gathers && op->accumulate && !op->sum)
-               ? ZERO_OK
-               : zp_copy(s, to, from, zp_op_shard_bytes(op));
+    return zp_local_issue(s, op);
 #else
     static_assert(sizeof(zp_op) <= ZP_TASK_BYTES, "a task carries a collective");
     return zp_stream_push(s, zp_op_task, op, sizeof *op, 0);
@@ -2045,9 +2853,17 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
 
 /* The one small collective of a step: every rank's verdict to every rank. */
 static zero_result zp_comm_verdicts(zp_comm *c, zp_stream *s, const double *mine, double *all) {
+#ifdef ZERO_WITH_NCCL
+    if (c->kind == ZERO_COMM_NCCL) {
+        ZP_TRY(zp_nccl_begin(c, s, ZP_GRADIENTS));
+        zp_nccl_note(&c->nccl, ncclAllGather(mine, all, ZP_VERDICT, ncclFloat64,
+                                             c->nccl.comm[ZP_GRADIENTS], s->cuda));
+        return zp_nccl_end(c, s, ZP_GRADIENTS, ZP_EXCHANGE, -1);
+    }
+#endif
 #ifdef __CUDACC__
-    (void)c;
-    return zp_copy(s, all, mine, ZP_VERDICT * sizeof(double));
+    return c->nranks > 1 ? zp_local_verdicts(c, s, mine, all)
+                         : zp_copy(s, all, mine, ZP_VERDICT * sizeof *mine);
 #else
     zp_verdicts_args a = {c, mine, all};
     return zp_stream_push(s, zp_verdicts_task, &a, sizeof a, 0);
@@ -2071,6 +2887,9 @@ static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes,
         if (c->rank != root && data != landing) memcpy(data, landing, bytes);
         return ZERO_OK;
     }
+#endif
+#ifdef ZERO_WITH_NCCL
+    if (c->kind == ZERO_COMM_NCCL) return zp_nccl_broadcast(c, data, bytes, root);
 #endif
     memset(&line, 0, sizeof line);
     line.kind = ZP_STAGED;
@@ -2106,6 +2925,133 @@ static zero_result zp_comm_nodes(zp_comm *c, int size) {
     return ZERO_OK;
 }
 
+#ifdef ZERO_WITH_NCCL
+static zero_result zp_nccl_split(zp_comm *c, ncclComm_t parent, int ch) {
+    static const char *const names[ZP_CONTROL] = {"zero gradients", "zero parameters"};
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+#if NCCL_VERSION_CODE >= 22700
+    config.commName = names[ch];
+#else
+    (void)names;
+#endif
+#ifdef NCCL_CTA_POLICY_ZERO /* gathers by copy engines, reductions with few multiprocessors */
+    config.CTAPolicy = ch == ZP_PARAMETERS ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
+#endif
+    const ncclResult_t r = ncclCommSplit(parent, 0, c->rank, &c->nccl.comm[ch], &config);
+    return zp_nccl_settle(c, parent, r, "ncclCommSplit"); /* it is the parent that is busy */
+}
+
+/* What does not need a peer. */
+static zero_result zp_nccl_prepare(zp_comm *c) {
+    zp_nccl *n = &c->nccl;
+    const size_t bytes = zp_max((size_t)(1 + c->nranks) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * 4);
+    const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    n->ordered = n->version >= 22600 && order && strcmp(order, "0") != 0;
+    pthread_mutex_init(&n->lock, NULL);
+    n->made = 1;
+    n->scratch = (char *)zp_device_alloc(c->device, bytes);
+    n->pinned = (char *)zp_host_alloc(bytes);
+    c->mail = (char *)malloc((size_t)c->nranks * ZP_MAIL_BYTES);
+    if (!n->scratch || !n->pinned || !c->mail)
+        return zp_comm_fail(c, ZERO_ERR_MEMORY, "the exchange buffers");
+    for (int ch = 0; ch < ZP_CONTROL; ch++)
+        for (size_t i = 0; i < ZP_WATCHED; i++)
+            ZP_TRY(zp_event_open(c->device, &n->ring[ch][i].ended));
+    return ZERO_OK;
+}
+
+static zero_result zp_comm_open_nccl(zp_comm *c, const zero_comm *given) {
+    zp_nccl *n = &c->nccl;
+    int device = -1;
+    ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
+    if (!parent)
+        return zp_comm_fail(c, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
+    if (given->node_size)
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
+                              "comm.node_size is %d: NCCL sums in an order of its own",
+                              given->node_size);
+    ncclResult_t r = ncclGetVersion(&n->version);
+    if (r == ncclSuccess && n->version < 21900)
+        return zp_failure_set(&c->failure, ZERO_ERR_UNSUPPORTED,
+                              "NCCL %d.%d.%d is loaded: 2.19 or newer is needed",
+                              n->version / 10000, n->version / 100 % 100, n->version % 100);
+    if (r == ncclSuccess) r = ncclCommUserRank(parent, &c->rank);
+    if (r == ncclSuccess) r = ncclCommCount(parent, &c->nranks);
+    if (r == ncclSuccess) r = ncclCommCuDevice(parent, &device);
+    if (r != ncclSuccess) return zp_nccl_fail(c, parent, r, "comm.handle");
+    if (device != c->device->number)
+        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
+                              "the communicator belongs to device %d, but device %d is current",
+                              device, c->device->number);
+    c->rank_of[0] = c->rank;
+    c->divisor = (float)c->nranks;
+    ZP_TRY(zp_comm_nodes(c, 1));
+    ZP_TRY(zp_nccl_prepare(c));
+    for (int ch = 0; ch < ZP_CONTROL; ch++) ZP_TRY(zp_nccl_split(c, parent, ch));
+    n->moved[0] = n->moved[1] = zp_seconds();
+    n->watching = pthread_create(&n->thread, NULL, zp_nccl_watch, c) == 0;
+    return n->watching ? ZERO_OK : zp_comm_fail(c, ZERO_ERR_MEMORY, "a thread for NCCL");
+}
+
+/* Destroys a communicator together with the others, or alone if that fails. */
+static void zp_nccl_leave(zp_comm *c, int ch, int broken) {
+    ncclComm_t comm = c->nccl.comm[ch];
+    if (!comm) return;
+    if (!broken && !zp_nccl_settle(c, comm, ncclCommFinalize(comm), "ncclCommFinalize"))
+        (void)ncclCommDestroy(comm);
+    else
+        (void)ncclCommAbort(comm);
+    c->nccl.comm[ch] = NULL;
+}
+
+static void zp_nccl_close(zp_comm *c, int broken) {
+    zp_nccl *n = &c->nccl;
+    if (!n->made) return;
+    __atomic_store_n(&n->stop, 1, __ATOMIC_RELEASE);
+    if (n->watching) (void)pthread_join(n->thread, NULL);
+    for (int ch = 0; ch < ZP_CONTROL; ch++)
+        zp_nccl_leave(c, ch, broken || !n->watching || zp_failure_result(&c->failure) != ZERO_OK);
+    for (int ch = 0; ch < ZP_CONTROL; ch++)
+        for (size_t i = 0; i < ZP_WATCHED; i++) zp_event_close(&n->ring[ch][i].ended);
+    zp_device_free(n->scratch);
+    zp_host_free(n->pinned);
+    pthread_mutex_destroy(&n->lock);
+}
+#endif
+
+/* Each rank reaches the memory of every other rank's device. */
+static zero_result zp_local_devices(zp_comm *c) {
+    c->shares = 1;
+#ifdef __CUDACC__
+    zp_device *d = c->device;
+    int32_t mine = d->number, his;
+    ZP_TRY(zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, c->mail));
+    for (int r = 0; r < c->nranks; r++) {
+        int can = 0;
+        memcpy(&his, c->mail + (size_t)r * sizeof his, sizeof his);
+        if (his == mine) continue;
+        c->shares = 0; /* parameters read in place would come over the bus at every use */
+        ZP_CUDA(d, cudaDeviceCanAccessPeer(&can, mine, his));
+        if (!can)
+            return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
+                                  "device %d of rank %d cannot reach the memory of device %d of "
+                                  "rank %d: use NCCL",
+                                  (int)mine, c->rank, (int)his, r);
+        const cudaError_t e = cudaDeviceEnablePeerAccess(his, 0);
+        if (e == cudaErrorPeerAccessAlreadyEnabled)
+            (void)cudaGetLastError();
+        else
+            ZP_TRY(zp_cuda(d, e, "cudaDeviceEnablePeerAccess"));
+    }
+    for (int ch = 0; ch < ZP_CONTROL; ch++) {
+        ZP_TRY(zp_event_open(d, &c->board->arrived[ch][c->me]));
+        ZP_TRY(zp_event_open(d, &c->board->departed[ch][c->me]));
+    }
+#endif
+    return ZERO_OK;
+}
+
 /* A group's board serves to make this context's own: two contexts of one group never meet. */
 static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     zero_local *group = (zero_local *)given->handle;
@@ -2116,6 +3062,12 @@ static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
                               "the zero_local was made with shared 0 in process %d and is used in "
                               "process %d: ranks that are forked need shared 1",
                               (int)group->maker, (int)getpid());
+#ifdef __CUDACC__
+    if (group->shared)
+        return zp_comm_fail(c, ZERO_ERR_ARGUMENT,
+                            "ranks that share a zero_local are threads of one process in the CUDA "
+                            "build (shared 0); processes need NCCL");
+#endif
     if (given->rank < 0 || given->rank >= group->nranks)
         return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
                               "comm.rank is %d, the group has ranks 0..%d", given->rank,
@@ -2132,7 +3084,7 @@ static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     c->meeting.me = c->me;
     c->meeting.n = c->n;
     c->seq[ZP_CONTROL] = group->seq[c->rank];
-    zero_result r = zp_region_open(c, &c->board_region, sizeof(zp_board), 1);
+    zero_result r = zp_region_open(c, &c->board_region, sizeof(zp_board), 1, 1);
     group->seq[c->rank] = c->seq[ZP_CONTROL];
     if (r) return zp_comm_fail(c, r, "memory that all ranks of the machine share");
     c->board = (zp_board *)c->board_region.base[0];
@@ -2142,6 +3094,7 @@ static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     if (size < 1 || c->nranks % size)
         return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
                               "comm.node_size %d does not divide %d ranks", size, c->nranks);
+    ZP_TRY(zp_local_devices(c));
     return zp_comm_nodes(c, size);
 }
 
@@ -2235,13 +3188,14 @@ static zero_result zp_comm_open_mpi(zp_comm *c, const zero_comm *given) {
     ZP_MPI(c, MPI_Comm_size(c->mpi[0], &c->nranks));
     ZP_TRY(zp_mpi_nodes(c, given->node_size));
     for (int p = 0; p < c->n; p++) c->rank_of[p] = c->node_rank[c->node * c->node_size + p];
+    c->shares = 1;
     c->mail = (char *)malloc((size_t)c->nranks * ZP_MAIL_BYTES);
     c->landing = (char *)calloc(ZP_CHANNELS * (size_t)(1 + c->nranks), ZP_LANDING);
     c->abort_sent = (MPI_Request *)malloc((size_t)c->nranks * sizeof *c->abort_sent);
     if (c->nnodes > 1) c->wire = (float *)malloc(zp_wire_numel(c->nnodes) * sizeof *c->wire);
     if (!c->mail || !c->landing || !c->abort_sent || (c->nnodes > 1 && !c->wire))
         return zp_comm_fail(c, ZERO_ERR_MEMORY, "the buffers between nodes");
-    zero_result r = zp_region_open(c, &c->board_region, sizeof(zp_board), 1);
+    zero_result r = zp_region_open(c, &c->board_region, sizeof(zp_board), 1, 1);
     if (r) return zp_comm_fail(c, r, "memory that the ranks of this host share");
     c->board = (zp_board *)c->board_region.base[0];
     c->meeting.board = c->board;
@@ -2251,18 +3205,16 @@ static zero_result zp_comm_open_mpi(zp_comm *c, const zero_comm *given) {
 }
 #endif
 
-static zero_result zp_comm_open(zp_comm *c, const zero_comm *given, double timeout_s) {
+static zero_result zp_comm_open(zp_comm *c, zp_device *device, const zero_comm *given,
+                                double timeout_s) {
     c->kind = given->kind;
+    c->device = device;
+    c->divisor = 1;
     c->nranks = c->n = c->nnodes = c->node_size = 1;
     c->timeout_s = timeout_s;
     c->meeting.timeout_s = timeout_s;
     c->meeting.failure = &c->failure;
     c->meeting.rank_of = c->rank_of;
-#ifdef __CUDACC__
-    if (given->kind != ZERO_COMM_SELF)
-        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED,
-                            "the CUDA build has one rank (ZERO_COMM_SELF) so far");
-#endif
     if (given->kind == ZERO_COMM_SELF) {
         ZP_TRY(zp_comm_nodes(c, 1));
         c->mail = (char *)malloc(ZP_MAIL_BYTES);
@@ -2273,9 +3225,19 @@ static zero_result zp_comm_open(zp_comm *c, const zero_comm *given, double timeo
     else if (given->kind == ZERO_COMM_MPI) {
 #ifdef ZERO_WITH_MPI
         ZP_TRY(zp_comm_open_mpi(c, given));
+#elif defined(__CUDACC__)
+        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED,
+                            "MPI is for the CPU build: between GPUs it is NCCL");
 #else
         return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED,
                             "built without MPI: compile with mpicc and -DZERO_WITH_MPI");
+#endif
+    } else if (given->kind == ZERO_COMM_NCCL) {
+#ifdef ZERO_WITH_NCCL
+        ZP_TRY(zp_comm_open_nccl(c, given));
+#else
+        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED,
+                            "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL");
 #endif
     } else {
         return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.kind is %d, no such kind",
@@ -2310,13 +3272,17 @@ static int zp_comm_abandons(zp_comm *c, int broken) {
 #endif
 }
 
-static void zp_comm_close(zp_comm *c) {
+static void zp_comm_close(zp_comm *c, int broken) {
+    (void)broken;
 #ifdef ZERO_WITH_MPI
     if (c->abandoned) return;
 #endif
-    zp_region_close(&c->stage, c->n, c->me);
+#ifdef ZERO_WITH_NCCL
+    zp_nccl_close(c, broken);
+#endif
+    zp_region_close(c, &c->stage);
     if (c->board_region.kind == 2) zp_board_close(c->board);
-    zp_region_close(&c->board_region, c->n, c->me);
+    zp_region_close(c, &c->board_region);
 #ifdef ZERO_WITH_MPI
     free(c->landing);
     free(c->abort_sent);
@@ -2466,12 +3432,13 @@ typedef struct zp_place {
     int mapped;         /* parameters whole in this rank's view, memory shared with the others */
     int whole_gradient; /* gradient memory for the unit alone, for as long as the context lives */
     int parameter_buffer,
-        gradient_buffer; /* its own buffer, or -1: takes turns in the shared ones */
-    size_t parameter_at; /* bytes in the parameter region: unit, or shard if neither whole */
-    size_t gradient_at;  /* bytes in the gradient region, if whole_gradient */
-    size_t shard_at;     /* bytes in the gradient region: reduced shard */
-    size_t state_at;     /* elements in every state array, and in master */
-    size_t sum_at;       /* elements in sums */
+        gradient_buffer;   /* its own buffer, or -1: takes turns in the shared ones */
+    size_t parameter_at;   /* bytes in the parameter region: unit, or shard if neither whole */
+    size_t gradient_at;    /* bytes in the gradient region, if whole_gradient */
+    size_t shard_at;       /* bytes in the gradient region: reduced shard */
+    size_t state_at;       /* elements in every state array, and in master */
+    size_t sum_at;         /* elements in sums */
+    int first_span, spans; /* in the list of what this rank updates */
 } zp_place;
 
 /* =============================================================================================
@@ -2483,11 +3450,12 @@ typedef struct zp_place {
    ============================================================================================= */
 
 typedef struct zp_buffer {
-    size_t at;     /* bytes in its region */
-    int unit;      /* whose values it holds, or -1 */
-    int own;       /* belongs to one unit */
-    int open;      /* begun and not ended */
-    uint64_t used; /* clock of the last begin, end or gather */
+    size_t at;         /* bytes in its region */
+    int unit;          /* whose values it holds, or -1 */
+    int own;           /* belongs to one unit */
+    int open;          /* begun and not ended */
+    uint64_t used;     /* clock of the last begin, end or gather */
+    zp_event released; /* parameters: the last unit that had it has been computed with */
 } zp_buffer;
 
 typedef struct zp_pool {
@@ -2584,7 +3552,7 @@ typedef struct zp_live { /* a unit while training */
     int touched; /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
     int pending; /* in the bucket that is not yet issued */
     int reduced; /* its reduction is issued in this micro-step */
-    zp_event written, gathered, reduction, updated, released;
+    zp_event written, gathered, reduction, updated;
 } zp_live;
 
 typedef struct zp_slot {
@@ -2618,15 +3586,18 @@ struct zero_ctx {
 
     zp_region parameter_region, gradient_region;
     const zp_rule *rule;
-    size_t state_numel, sums_numel;
+    size_t state_numel, sums_numel, nspans;
+    char *arena; /* [private_bytes] device memory that no peer sees: what follows */
+    size_t private_bytes;
     float *state[ZP_STATES], *master; /* master: NULL where parameters are their own */
     float *sums;                /* 16-bit gradients of several micro-steps: their f32 accumulator */
-    size_t private_bytes;       /* of these and what follows */
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
     double *verdict, *verdicts; /* [ZP_VERDICT], [nranks * ZP_VERDICT] */
     zp_control *control;
-    zp_control report; /* host's copy */
-    zp_event agreed;
+    zp_span *spans;     /* [nspans] what this rank updates, by unit */
+    zp_control *pinned; /* where the device writes its control to, for the host */
+    zp_control report;  /* the host's copy */
+    zp_event agreed, reported;
     zero_plan plan;
 
     zp_phase phase, resume; /* resume: phase to return to after an evaluation */
@@ -2657,6 +3628,18 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, ze
     return result;
 }
 
+#ifdef ZERO_WITH_NCCL
+__attribute__((format(printf, 2, 3))) static void zp_say(const zero_ctx *z, const char *format,
+                                                         ...) {
+    char text[ZP_TEXT_BYTES];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    if (z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);
+}
+#endif
+
 /* A collective that failed makes the context dead. */
 static zero_result zp_check(zero_ctx *z, zero_result result) {
     const zero_result failed = zp_failure_result(&z->comm.failure);
@@ -2666,7 +3649,8 @@ static zero_result zp_check(zero_ctx *z, zero_result result) {
     }
     if (result && !z->dead) {
         z->dead = result;
-        return zp_fail(z, result, "%s", zero_result_string(result));
+        return zp_fail(z, result, "%s",
+                       z->device.text[0] ? z->device.text : zero_result_string(result));
     }
     return result ? result : z->dead;
 }
@@ -2677,11 +3661,19 @@ static zero_result zp_check(zero_ctx *z, zero_result result) {
         if (zp_r) return zp_r;                                                                     \
     } while (0)
 
+/* Nothing is lost: the host may turn back. */
+static zero_result zp_wrong_device(zero_ctx *z) {
+    (void)zp_fail(z, ZERO_ERR_STATE, "%s", z->device.text);
+    z->device.text[0] = 0;
+    return ZERO_ERR_STATE;
+}
+
 /* Every public function begins here. */
 static zero_result zp_enter(zero_ctx *z, const char *call) {
     if (!z) return ZERO_ERR_ARGUMENT;
     z->call = call;
-    return zp_check(z, ZERO_OK);
+    ZP_TRY(zp_check(z, ZERO_OK));
+    return zp_device_check(&z->device) ? zp_wrong_device(z) : ZERO_OK;
 }
 #define ZP_ENTER(z, call) ZP_TRY(zp_enter(z, call))
 
@@ -2755,7 +3747,8 @@ static int zp_unit_stays(const zero_ctx *z, int u) {
 
 static int zp_plan_mapped(const zero_ctx *z) {
     if (!z->policy.shard_parameters) return 0;
-    return z->comm.nranks == 1 || (!z->cfg.no_mapping && z->comm.n == z->comm.nranks);
+    const zp_comm *c = &z->comm;
+    return c->nranks == 1 || (!z->cfg.no_mapping && c->shares && c->n == c->nranks);
 }
 
 static int zp_plan_sharded(const zero_ctx *z, int micro_steps) {
@@ -2957,7 +3950,9 @@ static void zp_plan_traffic(zero_ctx *z) {
 
 /* What passes through in pieces: broadcasts, and sums between nodes. */
 static size_t zp_plan_staging(const zero_ctx *z) {
-    const size_t wire = z->comm.n < z->comm.nranks ? zp_wire_numel(z->comm.nnodes) : 0;
+    const size_t wire = z->comm.kind == ZERO_COMM_MPI && z->comm.n < z->comm.nranks
+                            ? zp_wire_numel(z->comm.nnodes)
+                            : 0;
     return (ZP_STAGE_NUMEL + wire) * sizeof(float);
 }
 
@@ -3115,6 +4110,39 @@ static zero_result zp_build_agree(zero_ctx *z) {
     return ZERO_OK;
 }
 
+/* The part [begin, end) of unit u that this rank updates. */
+static void zp_update_range(const zero_ctx *z, int u, size_t *begin, size_t *end) {
+    const zp_unit *x = &z->layout.unit[u];
+    *begin = z->policy.shard_optimizer ? (size_t)z->comm.rank * x->shard : 0;
+    *end = z->policy.shard_optimizer ? *begin + x->shard : x->padded;
+}
+
+/* The tensors in a rank's part of unit u; `spans` NULL: only counted. */
+static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
+    const zp_unit *x = &z->layout.unit[u];
+    size_t begin, end;
+    int n = 0;
+    zp_update_range(z, u, &begin, &end);
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &z->layout.members[x->first_member + i];
+        const zp_tensor *t = &z->tensors[m->tensor];
+        const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
+        if (from >= to) continue;
+        if (spans) {
+            zp_span *s = &spans[n];
+            s->begin = from - begin;
+            s->end = to - begin;
+            s->lr_factor = t->lr_factor;
+            s->decay_factor = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
+            s->key = zp_mix((uint32_t)m->tensor);
+            s->element =
+                (uint64_t)begin - m->at + (m->layer > 0 ? (uint64_t)m->layer * m->numel : 0);
+        }
+        n++;
+    }
+    return n;
+}
+
 static zero_result zp_build_lists(zero_ctx *z) {
     const size_t all = (size_t)z->layout.all + 1;
     z->live = (zp_live *)calloc(all, sizeof *z->live);
@@ -3125,47 +4153,86 @@ static zero_result zp_build_lists(zero_ctx *z) {
     return ZERO_OK;
 }
 
-static int zp_build_array(zero_ctx *z, void **array, size_t bytes) {
-    *array = zp_device_alloc(bytes);
-    z->private_bytes += *array ? bytes : 0;
-    return *array != NULL;
+static zero_result zp_build_events(zero_ctx *z) {
+    zp_device *d = &z->device;
+    for (int u = 0; u < z->layout.all; u++) {
+        zp_live *live = &z->live[u];
+        ZP_TRY(zp_event_open(d, &live->written));
+        ZP_TRY(zp_event_open(d, &live->gathered));
+        ZP_TRY(zp_event_open(d, &live->reduction));
+        ZP_TRY(zp_event_open(d, &live->updated));
+    }
+    for (int b = 0; b < z->parameters.n; b++)
+        ZP_TRY(zp_event_open(d, &z->parameters.buffer[b].released));
+    ZP_TRY(zp_event_open(d, &z->agreed));
+    return zp_event_open(d, &z->reported);
+}
+
+/* Cuts the private arena: without memory it is only measured. */
+static void *zp_build_cut(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
+    const size_t from = *at;
+    *at += zp_round_up(zp_max(numel, 1) * bytes, bytes * numel >= 65536 ? 4096 : 256);
+    return z->arena ? z->arena + from : NULL;
+}
+
+static size_t zp_build_arrays(zero_ctx *z) {
+    size_t at = 0, largest = 0, spans = 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        largest = zp_max(largest, z->layout.unit[u].shard);
+        z->place[u].first_span = (int)spans;
+        spans += (size_t)(z->place[u].spans = zp_update_spans(z, u, NULL));
+    }
+    const size_t blocks = (largest + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK + 1;
+    for (int i = 0; i < z->rule->states; i++)
+        z->state[i] = (float *)zp_build_cut(z, &at, z->state_numel, sizeof(float));
+    if (zp_plan_master(z)) z->master = (float *)zp_build_cut(z, &at, z->state_numel, sizeof(float));
+    if (z->sums_numel) z->sums = (float *)zp_build_cut(z, &at, z->sums_numel, sizeof(float));
+    z->partial = (double *)zp_build_cut(z, &at, blocks, sizeof(double));
+    z->verdict = (double *)zp_build_cut(z, &at, ZP_VERDICT, sizeof(double));
+    z->verdicts =
+        (double *)zp_build_cut(z, &at, (size_t)z->comm.nranks * ZP_VERDICT, sizeof(double));
+    z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof(zp_control));
+    z->spans = (zp_span *)zp_build_cut(z, &at, spans, sizeof(zp_span));
+    z->nspans = spans;
+    return at;
 }
 
 static zero_result zp_build_private(zero_ctx *z) {
-    size_t largest = 0;
-    for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
-    const size_t blocks = (largest + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK + 1;
-    const size_t state = zp_max(z->state_numel, 1) * sizeof(float);
-    int made = 1;
-    for (int i = 0; i < z->rule->states; i++)
-        made &= zp_build_array(z, (void **)&z->state[i], state);
-    if (zp_plan_master(z)) made &= zp_build_array(z, (void **)&z->master, state);
-    if (z->sums_numel)
-        made &= zp_build_array(z, (void **)&z->sums, z->sums_numel * sizeof *z->sums);
-    made &= zp_build_array(z, (void **)&z->partial, blocks * sizeof *z->partial);
-    made &= zp_build_array(z, (void **)&z->verdict, ZP_VERDICT * sizeof *z->verdict);
-    made &= zp_build_array(z, (void **)&z->verdicts,
-                           (size_t)z->comm.nranks * ZP_VERDICT * sizeof *z->verdicts);
-    made &= zp_build_array(z, (void **)&z->control, sizeof *z->control);
-    if (!made) return ZERO_ERR_MEMORY;
+    z->private_bytes = zp_build_arrays(z);
+    z->arena = (char *)zp_device_alloc(&z->device, z->private_bytes);
+    z->pinned = (zp_control *)zp_host_alloc(sizeof *z->pinned);
+    if (!z->arena || !z->pinned) return ZERO_ERR_MEMORY;
+    (void)zp_build_arrays(z);
     memset(&z->report, 0, sizeof z->report);
     z->report.scale = z->cfg.scaler.fixed != 0 ? z->cfg.scaler.fixed : z->cfg.scaler.initial;
     z->report.used_scale = z->report.scale;
+    z->report.divisor = z->comm.divisor;
     z->report.hysteresis = z->cfg.scaler.hysteresis;
     z->report.last_overflow = -1;
+    *z->pinned = z->report;
     return ZERO_OK;
+}
+
+/* What the device reads before the first step. */
+static zero_result zp_build_tables(zero_ctx *z) {
+    zp_span *spans = (zp_span *)calloc(z->nspans + 1, sizeof *spans);
+    if (!spans) return ZERO_ERR_MEMORY;
+    for (int u = 0; u < z->layout.all; u++)
+        (void)zp_update_spans(z, u, spans + z->place[u].first_span);
+    zero_result r = zp_copy(&z->compute, z->spans, spans, z->nspans * sizeof *spans);
+    if (!r) r = zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned);
+    if (!r) r = zp_stream_sync(&z->compute);
+    free(spans);
+    return r;
 }
 
 static zero_result zp_build_streams(zero_ctx *z) {
     const int threads = z->cfg.threads;
     z->streams_made = 1;
-    ZP_TRY(zp_stream_open(&z->compute, &z->device, 0, threads));
-    for (int i = 0; i < 2; i++) {
-        ZP_TRY(zp_stream_open(&z->stream[i], &z->device, !z->cfg.no_overlap, threads));
-#ifndef __CUDACC__
-        z->stream[i].communicates = 1;
-#endif
-    }
+    ZP_TRY(zp_stream_take(&z->compute, &z->device, z->cfg.stream, threads));
+    for (int i = 0; i < 2; i++)
+        ZP_TRY(zp_stream_open(&z->stream[i], &z->device, z->cfg.stream, !z->cfg.no_overlap, i,
+                              threads));
     return ZERO_OK;
 }
 
@@ -3180,16 +4247,32 @@ static zero_result zp_build_together(zero_ctx *z, zero_result mine, const char *
                    bytes);
 }
 
+static zero_result zp_build_register(zero_ctx *z) {
+    const char *how[ZP_CONTROL] = {"", ""};
+    ZP_DO(z, zp_region_register(&z->comm, &z->gradient_region, ZP_GRADIENTS, &how[0]));
+    ZP_DO(z, zp_region_register(&z->comm, &z->parameter_region, ZP_PARAMETERS, &how[1]));
+#ifdef ZERO_WITH_NCCL
+    const int version = z->comm.nccl.version;
+    if (z->comm.kind == ZERO_COMM_NCCL)
+        zp_say(z, "NCCL %d.%d.%d: gradients %s, parameters %s, launches ordered by %s",
+               version / 10000, version / 100 % 100, version % 100, how[0], how[1],
+               z->comm.nccl.ordered ? "NCCL" : "events");
+#endif
+    return ZERO_OK;
+}
+
 static zero_result zp_build_allocate(zero_ctx *z, size_t parameter_bytes, size_t gradient_bytes) {
     zero_result r = zp_build_lists(z);
     if (!r) r = zp_build_private(z);
     if (!r) r = zp_build_streams(z);
-    if (!r) r = zp_copy(&z->compute, z->control, &z->report, sizeof z->report);
+    if (!r) r = zp_build_events(z);
+    if (!r) r = zp_build_tables(z);
     ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
-    r = zp_region_open(&z->comm, &z->comm.stage, ZP_STAGE_NUMEL * sizeof(float), 0);
-    if (!r) r = zp_region_open(&z->comm, &z->parameter_region, parameter_bytes, zp_plan_mapped(z));
-    if (!r) r = zp_region_open(&z->comm, &z->gradient_region, gradient_bytes, 0);
-    if (r == ZERO_OK) return ZERO_OK;
+    zp_comm *c = &z->comm;
+    r = zp_region_open(c, &c->stage, ZP_STAGE_NUMEL * sizeof(float), 0, 1);
+    if (!r) r = zp_region_open(c, &z->parameter_region, parameter_bytes, zp_plan_mapped(z), 0);
+    if (!r) r = zp_region_open(c, &z->gradient_region, gradient_bytes, 0, 0);
+    if (!r) return zp_build_register(z);
     ZP_DO(z, ZERO_OK);
     z->dead = r;
     return zp_fail(z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",
@@ -3222,14 +4305,14 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     op.source = at->parameter_at + (zp_whole(at) ? (size_t)z->comm.rank * shard_bytes : 0);
     op.target = at->parameter_at;
     if (!zp_whole(at)) {
-        const int b = zp_pool_find(&z->parameters, u);
-        op.target = z->parameters.buffer[b].at;
-        ZP_DO(z,
-              zp_event_record(&z->compute, &live->released)); /* all compute so far has used it */
-        ZP_DO(z, zp_event_wait(s, &live->released));
+        zp_buffer *b = &z->parameters.buffer[zp_pool_find(&z->parameters, u)];
+        op.target = b->at;
+        ZP_DO(z, zp_event_wait(s, &b->released));
     }
     ZP_DO(z, zp_event_wait(s, &live->updated));
+    ZP_DO(z, zp_comm_begin(&z->comm, s, op.channel));
     ZP_DO(z, zp_comm_issue(s, &op));
+    ZP_DO(z, zp_comm_end(&z->comm, s, &op));
     ZP_DO(z, zp_event_record(s, &live->gathered));
     return ZERO_OK;
 }
@@ -3257,13 +4340,14 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
     return zp_check(z, zp_event_wait(&z->compute, &z->live[u].gathered));
 }
 
-static void zp_parameters_close(zero_ctx *z, int u) {
+static zero_result zp_parameters_close(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
-    if (--live->parameter_opens || live->parameter_buffer < 0) return;
+    if (--live->parameter_opens || live->parameter_buffer < 0) return ZERO_OK;
     zp_buffer *b = &z->parameters.buffer[live->parameter_buffer];
     b->open--;
     b->used = ++z->parameters.clock;
     live->parameter_buffer = -1;
+    return zp_check(z, zp_event_record(&z->compute, &b->released));
 }
 
 static char *zp_unit_parameters(const zero_ctx *z, int u) {
@@ -3341,14 +4425,11 @@ static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
     if (last && z->micro == 0) return ZERO_OK; /* one micro-step: nothing to add up */
     const zp_collect_args add = {z->sums + z->place[u].sum_at, zp_unit_gradients(z, u),
                                  z->grad_type, z->micro == 0, last};
-    return zp_collect(&z->stream[ZP_GRADIENTS], &add, z->layout.unit[u].padded / 16);
+    return zp_collect(&z->stream[ZP_GRADIENTS], &add, z->layout.unit[u].padded / ZP_WIDE);
 }
 
-/* Enqueues u's reduce-scatter, and after the last micro-step its norm and, where gradients are
-   whole on every rank (stage 0), their gather. */
-static zero_result zp_reduce_scatter_unit(zero_ctx *z, int u, int last) {
+static zp_op zp_reduce_op(zero_ctx *z, int u) {
     const zp_place *at = &z->place[u];
-    zp_stream *s = &z->stream[ZP_GRADIENTS];
     zp_op op;
     memset(&op, 0, sizeof op);
     op.comm = &z->comm;
@@ -3361,38 +4442,60 @@ static zero_result zp_reduce_scatter_unit(zero_ctx *z, int u, int last) {
     op.source = (size_t)(zp_unit_gradients(z, u) - z->gradient_region.base[z->comm.me]);
     op.target = at->shard_at;
     op.sum = z->sums && z->sharded ? z->sums + at->sum_at : NULL;
-    op.scale = 1.0f / (float)z->comm.nranks;
+    op.scale = z->comm.divisor / (float)z->comm.nranks;
     op.accumulate = z->sharded && z->micro > 0;
-    ZP_TRY(zp_comm_issue(s, &op));
-    if (!last) return ZERO_OK;
-    ZP_TRY(zp_gradient_norm(z, u));
-    if (z->policy.shard_optimizer) return ZERO_OK;
-    op.kind = ZP_ALL_GATHER;
-    op.source = at->shard_at;
-    op.target = at->gradient_at;
-    op.accumulate = 0;
-    op.sum = NULL;
-    return zp_comm_issue(s, &op);
+    return op;
 }
 
-/* Enqueues what follows u's backward in this micro-step. */
-static zero_result zp_reduce_unit(zero_ctx *z, int u) {
-    zp_live *live = &z->live[u];
+/* Where gradients are whole on every rank (stage 0), they are gathered. */
+static zp_op zp_whole_op(zero_ctx *z, int u) {
+    zp_op op = zp_reduce_op(z, u);
+    op.kind = ZP_ALL_GATHER;
+    op.source = op.target;
+    op.target = z->place[u].gradient_at;
+    op.accumulate = 0;
+    op.sum = NULL;
+    return op;
+}
+
+/* Issues one collective of every unit of the bucket, together. */
+static zero_result zp_bucket_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const int last = z->micro + 1 == z->micro_steps;
-    ZP_DO(z, zp_event_wait(s, &live->written));
-    ZP_DO(z, zp_event_wait(s, &live->gathered));
-    if (z->collects) ZP_DO(z, zp_collect_unit(z, u, last));
-    if (last || !z->collects) ZP_DO(z, zp_reduce_scatter_unit(z, u, last));
-    ZP_DO(z, zp_event_record(s, &live->reduction));
-    live->reduced = 1;
-    live->pending = 0;
-    live->gradient_buffer = -1;
+    zp_op first = make(z, z->bucket[0]);
+    ZP_DO(z, zp_comm_begin(&z->comm, s, ZP_GRADIENTS));
+    for (int i = 0; i < z->nbucket; i++) {
+        const zp_op op = make(z, z->bucket[i]);
+        ZP_DO(z, zp_comm_issue(s, &op));
+    }
+    ZP_DO(z, zp_comm_end(&z->comm, s, &first));
+    for (int i = 0; i < z->nbucket; i++) {
+        const zp_op op = make(z, z->bucket[i]);
+        ZP_DO(z, zp_comm_finish(s, &op));
+    }
     return ZERO_OK;
 }
 
+/* Enqueues what follows the backward of the bucket's units in this micro-step. */
 static zero_result zp_bucket_flush(zero_ctx *z) {
-    for (int i = 0; i < z->nbucket; i++) ZP_TRY(zp_reduce_unit(z, z->bucket[i]));
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    const int last = z->micro + 1 == z->micro_steps;
+    if (!z->nbucket) return ZERO_OK;
+    for (int i = 0; i < z->nbucket; i++) {
+        zp_live *live = &z->live[z->bucket[i]];
+        ZP_DO(z, zp_event_wait(s, &live->written));
+        ZP_DO(z, zp_event_wait(s, &live->gathered));
+        if (z->collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
+    }
+    if (last || !z->collects) ZP_TRY(zp_bucket_issue(z, zp_reduce_op));
+    for (int i = 0; i < z->nbucket && last; i++) ZP_DO(z, zp_gradient_norm(z, z->bucket[i]));
+    if (last && !z->policy.shard_optimizer) ZP_TRY(zp_bucket_issue(z, zp_whole_op));
+    for (int i = 0; i < z->nbucket; i++) {
+        zp_live *live = &z->live[z->bucket[i]];
+        ZP_DO(z, zp_event_record(s, &live->reduction));
+        live->reduced = 1;
+        live->pending = 0;
+        live->gradient_buffer = -1;
+    }
     z->nbucket = 0;
     z->bucket_filled = 0;
     return ZERO_OK;
@@ -3489,59 +4592,49 @@ static void zp_micro_begin(zero_ctx *z) {
    Skip, clip, update. One function for all stages: a range to update, and a gather or none.
    ============================================================================================= */
 
-/* The part [begin, end) of unit u that this rank updates. */
-static void zp_update_range(const zero_ctx *z, int u, size_t *begin, size_t *end) {
+static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     const zp_unit *x = &z->layout.unit[u];
-    *begin = z->policy.shard_optimizer ? (size_t)z->comm.rank * x->shard : 0;
-    *end = z->policy.shard_optimizer ? *begin + x->shard : x->padded;
-}
-
-/* What the rule needs to know of the whole step. */
-static void zp_update_hyper(const zero_ctx *z, const zero_hyper *h, zp_update *a) {
-    memset(a, 0, sizeof *a);
-    a->control = z->control;
-    a->type = z->cfg.type;
-    a->grad_type = z->grad_type;
-    a->beta1 = h->beta1;
-    a->beta2 = h->beta2;
-    a->eps = h->eps;
-    a->stochastic = z->cfg.no_master;
-    a->key[1] = zp_mix((uint32_t)z->cfg.seed ^ zp_mix((uint32_t)(z->cfg.seed >> 32)));
-}
-
-/* Elements [from, ...) of member m of unit u; `begin` is where the unit's state begins here. */
-static void zp_update_part(const zero_ctx *z, const zero_hyper *h, int u, const zp_member *m,
-                           size_t from, size_t begin, zp_update *a) {
-    const zp_tensor *t = &z->tensors[m->tensor];
-    const size_t state = z->place[u].state_at + (from - begin);
-    a->p = zp_parameter(z, u, from);
-    a->g = zp_gradient(z, u, from);
-    a->master = z->master ? z->master + state : NULL;
-    for (int i = 0; i < ZP_STATES; i++) a->state[i] = z->state[i] ? z->state[i] + state : NULL;
-    a->lr = h->lr * t->lr_factor;
-    a->decay = t->desc.flags & ZERO_NO_DECAY ? 0 : h->weight_decay * t->decay_factor;
-    a->key[0] = zp_mix((uint32_t)m->tensor);
-    a->element = (uint64_t)(from - m->at) + (m->layer > 0 ? (uint64_t)m->layer * m->numel : 0);
-}
-
-static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *hyper) {
-    const zp_unit *x = &z->layout.unit[u];
+    const zp_place *at = &z->place[u];
     zp_update a;
     size_t begin, end;
     zp_update_range(z, u, &begin, &end);
-    zp_update_hyper(z, hyper, &a);
+    memset(&a, 0, sizeof a);
+    a.p = zp_parameter(z, u, begin);
+    a.g = zp_gradient(z, u, begin);
+    a.master = z->master ? z->master + at->state_at : NULL;
+    for (int i = 0; i < ZP_STATES; i++)
+        a.state[i] = z->state[i] ? z->state[i] + at->state_at : NULL;
+    a.control = z->control;
+    a.spans = z->spans + at->first_span;
+    a.nspans = at->spans;
+    a.type = z->cfg.type;
+    a.grad_type = z->grad_type;
+    a.lr = h->lr;
+    a.beta1 = h->beta1;
+    a.beta2 = h->beta2;
+    a.eps = h->eps;
+    a.decay = h->weight_decay;
+    a.stochastic = z->cfg.no_master;
+    a.key[1] = zp_mix((uint32_t)z->cfg.seed ^ zp_mix((uint32_t)(z->cfg.seed >> 32)));
     /* an evaluation may have gathered what it left */
     ZP_DO(z, zp_event_wait(&z->compute, &z->live[u].gathered));
-    for (int i = 0; i < x->members; i++) {
-        const zp_member *m = &z->layout.members[x->first_member + i];
-        const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
-        if (from >= to) continue;
-        zp_update_part(z, hyper, u, m, from, begin, &a);
-        ZP_DO(z, z->rule->update(&z->compute, &a, to - from));
-    }
+    if (a.nspans) ZP_DO(z, z->rule->update(&z->compute, &a, (end - begin) / ZP_WIDE));
     ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
-    return z->policy.shard_optimizer && zp_whole(&z->place[u]) && x->numel ? zp_gather(z, u)
-                                                                           : ZERO_OK;
+    return z->policy.shard_optimizer && zp_whole(at) && x->numel ? zp_gather(z, u) : ZERO_OK;
+}
+
+/* Enqueues the way of what was agreed, and decided, to the host. */
+static zero_result zp_report_send(zero_ctx *z) {
+    ZP_DO(z, zp_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned));
+    return zp_check(z, zp_event_record(&z->compute, &z->reported));
+}
+
+/* Waits for it. SYNC. */
+static zero_result zp_report(zero_ctx *z) {
+    ZP_DO(z, zp_event_sync(&z->device, &z->reported));
+    ZP_TRY(zp_check(z, ZERO_OK)); /* a collective that was aborted ends as well */
+    z->report = *z->pinned;
+    return ZERO_OK;
 }
 
 /* KEEP first: a host reads those before anything else; then in the order of the next forward. */
@@ -3652,10 +4745,11 @@ static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, f
         a.from_type = s.type;
         a.to = stage;
         if (a.from) ZP_DO(z, zp_fetch(&z->compute, &a, n));
+        ZP_DO(z, zp_stream_sync(&z->compute)); /* the staging buffer is the host's as well */
         if (!s.whole && z->comm.nranks > 1)
             ZP_DO(z, zp_comm_broadcast_piece(&z->comm, s.memory || !out ? stage : out + at,
                                              n * sizeof *out, run->owner));
-        if (out && s.memory) ZP_DO(z, zp_copy(&z->compute, out + at, stage, n * sizeof *out));
+        if (out && s.memory) memcpy(out + at, stage, n * sizeof *out);
     }
     return ZERO_OK;
 }
@@ -3670,7 +4764,8 @@ static zero_result zp_write_kind(zero_ctx *z, zero_kind kind, const zp_run *run,
     float *stage = (float *)(void *)z->comm.stage.base[z->comm.me];
     for (size_t at = 0; at < run->numel && s.memory && !shared; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
-        ZP_DO(z, zp_copy(&z->compute, stage, values + at, n * sizeof *values));
+        ZP_DO(z, zp_stream_sync(&z->compute));
+        memcpy(stage, values + at, n * sizeof *values);
         a.from = stage;
         a.to = s.memory + at * zp_bytes(s.type);
         a.to_type = s.type;
@@ -3705,7 +4800,7 @@ static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, co
                                  size_t count) {
     for (size_t i = 0; i < count; i++) {
         float stored;
-        zp_store(&stored, z->grad_type, 0, values[i] * z->report.scale);
+        zp_store(&stored, z->grad_type, 0, values[i] * (z->report.scale * z->report.divisor));
         if (!zp_finite((double)zp_load(&stored, z->grad_type, 0)))
             return zp_fail(
                 z, ZERO_ERR_ARGUMENT,
@@ -3893,9 +4988,10 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->cfg = *cfg;
     z->call = "zero_create";
     z->comm.nranks = 1;
-    (void)zp_device_open(&z->device);
-    zero_result r = zp_check(
-        z, zp_comm_open(&z->comm, comm, cfg->timeout_s > 0 ? cfg->timeout_s : ZP_TIMEOUT_S));
+    zero_result r = zp_check(z, zp_device_open(&z->device));
+    if (!r)
+        r = zp_check(z, zp_comm_open(&z->comm, &z->device, comm,
+                                     cfg->timeout_s > 0 ? cfg->timeout_s : ZP_TIMEOUT_S));
     if (!r)
         z->dead = r =
             zp_config_check(z); /* peers see the same values, or learn it from zero_destroy */
@@ -4053,21 +5149,17 @@ void zero_destroy(zero_ctx *z) {
         zp_event_close(&live->gathered);
         zp_event_close(&live->reduction);
         zp_event_close(&live->updated);
-        zp_event_close(&live->released);
     }
+    for (int b = 0; b < z->parameters.n; b++) zp_event_close(&z->parameters.buffer[b].released);
     zp_event_close(&z->agreed);
+    zp_event_close(&z->reported);
     if (!zp_comm_abandons(&z->comm, broken)) {
-        zp_region_close(&z->parameter_region, z->comm.n, z->comm.me);
-        zp_region_close(&z->gradient_region, z->comm.n, z->comm.me);
+        zp_region_close(&z->comm, &z->parameter_region);
+        zp_region_close(&z->comm, &z->gradient_region);
     }
-    for (int i = 0; i < ZP_STATES; i++) zp_device_free(z->state[i]);
-    zp_device_free(z->master);
-    zp_device_free(z->sums);
-    zp_device_free(z->partial);
-    zp_device_free(z->verdict);
-    zp_device_free(z->verdicts);
-    zp_device_free(z->control);
-    zp_comm_close(&z->comm);
+    zp_device_free(z->arena);
+    zp_host_free(z->pinned);
+    zp_comm_close(&z->comm, broken);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
     free(z->tensors);
@@ -4221,8 +5313,7 @@ zero_result zero_forward_end(zero_ctx *z, int unit) {
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
     z->live[unit].forward_opens--;
     z->opens--;
-    zp_parameters_close(z, unit);
-    return ZERO_OK;
+    return zp_parameters_close(z, unit);
 }
 
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
@@ -4256,7 +5347,7 @@ zero_result zero_backward_end(zero_ctx *z, int unit) {
     if (!live->backward_opens)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
     z->opens--;
-    if (live->with_parameters & 1) zp_parameters_close(z, unit);
+    if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
     live->with_parameters >>= 1;
     if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses) return ZERO_OK;
     return zp_reduces_now(z) && z->layout.unit[unit].numel ? zp_bucket_add(z, unit) : ZERO_OK;
@@ -4277,13 +5368,6 @@ zero_result zero_pass_end(zero_ctx *z) {
     }
     z->phase = ZP_BETWEEN;
     return zp_gradients_finish(z);
-}
-
-/* Waits for the agreement and brings it to the host. SYNC. */
-static zero_result zp_report(zero_ctx *z) {
-    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
-    ZP_DO(z, zp_copy(&z->compute, &z->report, z->control, sizeof z->report));
-    return zp_check(z, zp_stream_sync(&z->compute));
 }
 
 /* A dynamic scale is known once the last step's verdict is. */
@@ -4319,8 +5403,10 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
     if (z->phase != ZP_REDUCED)
         return zp_fail(z, ZERO_ERR_STATE, "the norm is there between zero_reduce and zero_step");
     if (!norm) return zp_fail(z, ZERO_ERR_ARGUMENT, "norm is NULL");
+    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
+    ZP_TRY(zp_report_send(z));
     ZP_TRY(zp_report(z));
-    *norm = sqrt(z->report.sumsq) / (double)z->report.scale;
+    *norm = sqrt(z->report.sumsq) / ((double)z->report.scale * (double)z->report.divisor);
     return ZERO_OK;
 }
 
@@ -4348,6 +5434,7 @@ zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     }
     ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
     ZP_DO(z, zp_decide(&z->compute, &decide, 1));
+    ZP_TRY(zp_report_send(z));
     ZP_TRY(zp_update_all(z, h));
     z->stepped = 1;
     z->phase = ZP_IDLE;
@@ -4364,6 +5451,7 @@ zero_result zero_skip_step(zero_ctx *z) {
     decide.drop = 1;
     ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
     ZP_DO(z, zp_decide(&z->compute, &decide, 1));
+    ZP_TRY(zp_report_send(z));
     z->stepped = 1;
     z->phase = ZP_IDLE;
     return ZERO_OK;
@@ -4392,7 +5480,7 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     const zp_control *c = &z->report;
     memset(report, 0, sizeof *report);
     report->stepped = !c->skip;
-    report->norm = sqrt(c->sumsq) / (double)c->used_scale;
+    report->norm = sqrt(c->sumsq) / ((double)c->used_scale * (double)c->divisor);
     report->loss_scale = c->used_scale;
     report->next_loss_scale = c->scale;
     report->steps = c->steps;
@@ -4499,7 +5587,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     memset(stats, 0, sizeof *stats);
     const double exposed = z->device.exposed_s;
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
-    ZP_TRY(zp_report(z));
+    ZP_TRY(zp_report(z));          /* as of the last step, or norm */
     z->device.exposed_s = exposed; /* asking is not training */
     stats->param_bytes = z->plan.param_bytes;
     stats->grad_bytes = z->plan.grad_bytes;

@@ -109,6 +109,7 @@ extern "C" {
     X(ZERO_ERR_PEER, "another rank failed or is gone")                                             \
     X(ZERO_ERR_TIMEOUT, "another rank did not arrive in time")                                     \
     X(ZERO_ERR_COMM, "the communication library reported an error")                                \
+    X(ZERO_ERR_DEVICE, "the device reported an error")                                             \
     X(ZERO_ERR_SCALE, "gradients overflow at the smallest loss scale")                             \
     X(ZERO_ERR_UNSUPPORTED, "not supported by this build")
 
