@@ -3610,6 +3610,7 @@ struct zero_ctx {
     int opens;       /* hooks begun and not ended in this pass */
     int stepped;     /* a step was made: a report exists */
     int looked;      /* peers may still be reading mapped parameters, after zero_reduce */
+    double hooks_s;
     zero_result dead;
     const char *call; /* the public function that runs */
     char text[ZP_TEXT_BYTES + 128];
@@ -5228,6 +5229,15 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
 
 /* ---- a pass ---- */
 
+/* A function that the host calls in every pass: its time is counted. */
+#define ZP_TIMED(z, call)                                                                          \
+    do {                                                                                           \
+        const double start = zp_seconds();                                                         \
+        const zero_result result = call;                                                           \
+        if (z) (z)->hooks_s += zp_seconds() - start;                                               \
+        return result;                                                                             \
+    } while (0)
+
 static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) {
     const int expected = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
     if (micro_steps < 1 || micro_steps > z->cfg.micro_steps)
@@ -5250,7 +5260,7 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
     return zp_check(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered));
 }
 
-zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
+static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
     ZP_ENTER(z, "zero_pass_begin");
     if (z->phase == ZP_NEW || z->phase == ZP_IN_PASS)
         return zp_fail(z, ZERO_ERR_STATE,
@@ -5268,6 +5278,9 @@ zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_st
     z->opens = 0;
     z->trace[kind].at = 0;
     return ZERO_OK;
+}
+zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
+    ZP_TIMED(z, zp_hook_pass_begin(z, kind, micro, micro_steps));
 }
 
 /* Every hook: inside a pass, a unit of the host's. */
@@ -5295,7 +5308,7 @@ static zero_result zp_host_structs(zero_ctx *z, int unit, const void *params, co
     return ZERO_OK;
 }
 
-zero_result zero_forward_begin(zero_ctx *z, int unit, void *params) {
+static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook(z, "zero_forward_begin", unit));
     ZP_TRY(zp_host_structs(z, unit, params, NULL, 0));
     ZP_TRY(zp_parameters_open(z, unit));
@@ -5306,8 +5319,11 @@ zero_result zero_forward_begin(zero_ctx *z, int unit, void *params) {
     zp_point_slots(z, unit, memory, NULL);
     return ZERO_OK;
 }
+zero_result zero_forward_begin(zero_ctx *z, int unit, void *params) {
+    ZP_TIMED(z, zp_hook_forward_begin(z, unit, params));
+}
 
-zero_result zero_forward_end(zero_ctx *z, int unit) {
+static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_forward_end", unit));
     if (!z->live[unit].forward_opens)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
@@ -5315,8 +5331,9 @@ zero_result zero_forward_end(zero_ctx *z, int unit) {
     z->opens--;
     return zp_parameters_close(z, unit);
 }
+zero_result zero_forward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_forward_end(z, unit)); }
 
-zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
+static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
     ZP_TRY(zp_hook(z, "zero_backward_begin", unit));
     zp_live *live = &z->live[unit];
     if (z->pass != ZERO_TRAIN)
@@ -5340,8 +5357,11 @@ zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads
                    zp_unit_gradients(z, unit));
     return ZERO_OK;
 }
+zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
+    ZP_TIMED(z, zp_hook_backward_begin(z, unit, params, grads));
+}
 
-zero_result zero_backward_end(zero_ctx *z, int unit) {
+static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_backward_end", unit));
     zp_live *live = &z->live[unit];
     if (!live->backward_opens)
@@ -5352,8 +5372,9 @@ zero_result zero_backward_end(zero_ctx *z, int unit) {
     if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses) return ZERO_OK;
     return zp_reduces_now(z) && z->layout.unit[unit].numel ? zp_bucket_add(z, unit) : ZERO_OK;
 }
+zero_result zero_backward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_backward_end(z, unit)); }
 
-zero_result zero_pass_end(zero_ctx *z) {
+static zero_result zp_hook_pass_end(zero_ctx *z) {
     ZP_ENTER(z, "zero_pass_end");
     if (z->phase != ZP_IN_PASS) return zp_fail(z, ZERO_ERR_STATE, "no pass has begun");
     for (int u = 0; u < z->layout.units && z->opens; u++)
@@ -5369,6 +5390,7 @@ zero_result zero_pass_end(zero_ctx *z) {
     z->phase = ZP_BETWEEN;
     return zp_gradients_finish(z);
 }
+zero_result zero_pass_end(zero_ctx *z) { ZP_TIMED(z, zp_hook_pass_end(z)); }
 
 /* A dynamic scale is known once the last step's verdict is. */
 float zero_loss_scale(zero_ctx *z) {
@@ -5601,6 +5623,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     stats->steps = (uint64_t)z->report.steps;
     stats->skipped = (uint64_t)z->report.skipped;
     stats->exposed_s = exposed;
+    stats->hooks_s = z->hooks_s;
     return ZERO_OK;
 }
 

@@ -3,10 +3,11 @@
    BUILD
      Copy zero_plugin.h and zero_plugin.cu into your project and compile the latter with either
        cc -x c -std=c11 -O3 -march=native -ffp-contract=off -fopenmp -pthread -c zero_plugin.cu
-       nvcc -O3 -fmad=false -c zero_plugin.cu
+       nvcc -std=c++17 -O3 -fmad=false -DZERO_WITH_NCCL -c zero_plugin.cu
      The first is the CPU version: no C++ runtime, no library but libm; -x c stands before the file.
      Link with -fopenmp -pthread -lm. OpenMP is optional; -DZERO_WITH_MPI (and mpicc) adds the MPI
-     communicator.
+     communicator. The second is the CUDA version (sm_80 and newer): link with -lcudart -lnccl -ldl;
+     NCCL 2.19 or newer, optional: without it ranks are threads of one process.
 
    EXAMPLE: every line that a trainer with L blocks and tied embeddings gains; `params` and `grads`
    are its own structs of base pointers, used as before between a unit's begin and end
@@ -54,7 +55,9 @@
      cfg.type says what parameters are stored in, and cfg.grads what backward adds its gradients to;
      16-bit values are uint16_t to C. Moments and master weights are f32 and sharded. The mean
      gradient is summed in f32 in rank order, times 1/N, and rounded once, to the gradients' type.
-     (Between nodes the sums of whole nodes travel, in f32.)
+     (Between nodes the sums of whole nodes travel, in f32. Over NCCL, order and rounding of the sum
+     are NCCL's, and dividing it by N is part of unscaling: in F16 a sum over many ranks overflows
+     earlier than its mean would, which the loss scale takes care of.)
      F16 needs loss scaling (LOSS SCALE below); a step whose gradient is not finite is skipped on
      every rank, in every type.
 
@@ -77,12 +80,23 @@
      in the same order; so must the hooks. Functions marked SYNC wait for device and peers; all
      others only enqueue (on the CPU the compute stream is the calling thread itself, and
      communication runs on threads of its own).
+     CUDA: the host computes on cfg.stream, of the device that is current at zero_create and at
+   every later call. Memory that a begin hook hands out may be used on that stream from then on, and
+   on it until the end hook; the plugin orders its own two streams, which communicate, around that
+   by events. In a step it neither waits for the device nor allocates, and no device is ever
+     synchronised as a whole. With NCCL a thread of the plugin's looks after errors and time-outs:
+     it aborts the plugin's two communicators, so that whatever waits for them goes on, and the next
+     call says what happened; the caller's communicator stays as it was. With LOCAL, the ranks'
+     threads wait for one another on the host at every collective. Set NCCL_LAUNCH_ORDER_IMPLICIT=1
+     before NCCL starts (2.26 and newer): the two communicators then run at the same time; otherwise
+     one after the other.
 
    ERRORS AND LOGGING
      Every function that can fail returns a zero_result; zero_last_error gives the sentence: the
      call, the rank, the values. After a failed collective the context is dead and says so at every
      later call; only zero_destroy is left. The plugin never exits, aborts or prints, and never
-   falls back to another setting. A log callback, if set, gets every error as it happens.
+     falls back to another setting. A log callback, if set, gets every error as it happens, and what
+     NCCL offers (ZERO_LOG_INFO).
 
    WHAT IT DOES NOT DO
      Launching ranks, files, JSON, data loading, the model: those are the host's (see adapters/).
@@ -312,7 +326,10 @@ typedef struct zero_stats {
     uint64_t mapped_bytes;        /* the part of sent_bytes that was seen in place and not copied */
     uint64_t reductions, gathers; /* units reduced and gathered */
     uint64_t steps, skipped;
-    double exposed_s; /* the calling thread waited for communication */
+    double exposed_s; /* the calling thread waited for communication. CPU; 0 in the CUDA build,
+                         where streams wait: look at a profile */
+    double hooks_s;   /* the calling thread was inside zero_pass_... and the begin and end hooks,
+                         waiting and clearing gradients included */
 } zero_stats;
 
 /* ---- life of a context --------------------------------------------------------------------- */
