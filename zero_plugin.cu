@@ -19,6 +19,7 @@
      [SECTION] schedule        which unit sits in which buffer, and what is gathered next
      [SECTION] context         everything one rank owns
      [SECTION] plan            memory and traffic before anything is allocated
+     [SECTION] checks          misuse, in builds that ask for it
      [SECTION] build           agreement and allocation
      [SECTION] parameters      gathers and pointers of a unit
      [SECTION] gradients       buckets, reductions, the norm
@@ -3560,6 +3561,23 @@ typedef struct zp_slot {
     void **param, **grad;
 } zp_slot;
 
+#if ZERO_CHECK
+/* A tensor's copy for the host. The space around it is as large as all its layers. */
+typedef struct zp_shadow {
+    char *map, *data;
+    size_t mapped, guard, body, bytes;
+} zp_shadow;
+
+typedef struct zp_checks {
+    zp_shadow *shadow[2]; /* by member: parameters, gradients */
+    uint64_t *seal;       /* by member */
+    int sealed;
+    int *forwards;  /* by unit: of this pass, recompute left out */
+    uint32_t *hook; /* of this pass: which one, and its unit */
+    int nhooks, hooks_cap;
+} zp_checks;
+#endif
+
 struct zero_ctx {
     zero_config cfg; /* resolved */
     zp_policy policy;
@@ -3609,7 +3627,10 @@ struct zero_ctx {
     int scale_asked; /* zero_loss_scale was called for the coming step */
     int opens;       /* hooks begun and not ended in this pass */
     int stepped;     /* a step was made: a report exists */
-    int looked;      /* peers may still be reading mapped parameters, after zero_reduce */
+#if ZERO_CHECK
+    zp_checks checks;
+#endif
+    int looked; /* peers may still be reading mapped parameters, after zero_reduce */
     double hooks_s;
     zero_result dead;
     const char *call; /* the public function that runs */
@@ -3677,6 +3698,17 @@ static zero_result zp_enter(zero_ctx *z, const char *call) {
     return zp_device_check(&z->device) ? zp_wrong_device(z) : ZERO_OK;
 }
 #define ZP_ENTER(z, call) ZP_TRY(zp_enter(z, call))
+
+/* Room for one more element of a list that grows while building. */
+static zero_result zp_list_grow(void **list, int n, int *cap, size_t bytes) {
+    if (n < *cap) return ZERO_OK;
+    const int more = *cap ? 2 * *cap : 16;
+    void *p = realloc(*list, (size_t)more * bytes);
+    if (!p) return ZERO_ERR_MEMORY;
+    *list = p;
+    *cap = more;
+    return ZERO_OK;
+}
 
 static int zp_whole(const zp_place *p) { return p->resident || p->mapped; }
 
@@ -4045,6 +4077,256 @@ static zero_result zp_plan_make(zero_ctx *z, size_t *parameter_bytes, size_t *gr
 }
 
 /* =============================================================================================
+   [SECTION] checks
+   A build with -DZERO_CHECK=1 tells misuse at the call, or faults at the place, and costs what it
+   costs. In others these functions do nothing.
+     shadows   What a begin hook hands out are copies of the unit's tensors, each between pages that
+               nobody may touch, and out of reach itself from the end hook on: a pointer that was
+               kept, and a tensor of another layer that is not KEEP, fault where they are used.
+               Parameters can be read only. On the GPU both are NaN instead.
+     seals     Parameters are hashed where the plugin has written them last, and again when a pass
+               begins.
+     hooks     The ranks compare the hooks that they have called, at the end of a pass.
+   ============================================================================================= */
+
+#if ZERO_CHECK
+
+enum { ZP_HOOK_FORWARD = 0, ZP_HOOK_FORWARD_END, ZP_HOOK_BACKWARD, ZP_HOOK_BACKWARD_END };
+static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
+                                            "backward_end"};
+
+#ifdef __CUDACC__
+static zero_result zp_shadow_make(zp_device *d, zp_shadow *s) {
+    s->mapped = 2 * s->guard + s->body;
+    s->map = (char *)zp_device_alloc(d, s->mapped);
+    s->data = s->map + s->guard;
+    return s->map ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+static void zp_shadow_free(zp_shadow *s) { zp_device_free(s->map); }
+static zero_result zp_shadow_lock(zp_stream *s, zp_shadow *x) {
+    ZP_CUDA(s->device, cudaMemsetAsync(x->map, 0xFF, x->mapped, s->cuda)); /* NaN in every type */
+    return ZERO_OK;
+}
+static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
+    (void)x;
+    (void)writes;
+    return ZERO_OK;
+}
+#else
+static zero_result zp_shadow_make(zp_device *d, zp_shadow *s) {
+    (void)d;
+    s->mapped = 2 * s->guard + s->body;
+    void *p = mmap(NULL, s->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
+    s->map = (char *)p;
+    s->data = s->map + s->guard + s->body - zp_round_up(s->bytes, 64); /* its end at the guard */
+    return ZERO_OK;
+}
+static void zp_shadow_free(zp_shadow *s) {
+    if (s->map) (void)munmap(s->map, s->mapped);
+}
+static zero_result zp_shadow_lock(zp_stream *s, zp_shadow *x) {
+    (void)s;
+    (void)madvise(x->map + x->guard, x->body, MADV_DONTNEED);
+    return mprotect(x->map + x->guard, x->body, PROT_NONE) ? ZERO_ERR_MEMORY : ZERO_OK;
+}
+static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
+    const int how = writes ? PROT_READ | PROT_WRITE : PROT_READ;
+    return mprotect(x->map + x->guard, x->body, how) ? ZERO_ERR_MEMORY : ZERO_OK;
+}
+#endif
+
+static zero_result zp_checks_shadow(zero_ctx *z, int m) {
+    const zp_member *x = &z->layout.members[m];
+    const size_t layers = (size_t)z->tensors[x->tensor].desc.layers;
+    for (int side = 0; side < 2 && x->layer >= 0; side++) {
+        zp_shadow *s = &z->checks.shadow[side][m];
+        s->bytes = x->numel * zp_bytes(side ? z->grad_type : z->cfg.type);
+        s->body = zp_round_up(s->bytes, 4096);
+        s->guard = zp_round_up(layers * s->bytes, 4096);
+        ZP_TRY(zp_shadow_make(&z->device, s));
+        ZP_TRY(zp_shadow_lock(&z->compute, s));
+    }
+    return ZERO_OK;
+}
+
+static int zp_checks_members(const zero_ctx *z) {
+    const zp_unit *last = &z->layout.unit[z->layout.all - 1];
+    return last->first_member + last->members;
+}
+
+static zero_result zp_checks_open(zero_ctx *z) {
+    zp_checks *c = &z->checks;
+    const size_t n = (size_t)zp_checks_members(z);
+    c->shadow[0] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
+    c->shadow[1] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
+    c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
+    c->forwards = (int *)calloc((size_t)z->layout.all, sizeof *c->forwards);
+    if (!c->shadow[0] || !c->shadow[1] || !c->seal || !c->forwards) return ZERO_ERR_MEMORY;
+    for (size_t m = 0; m < n; m++) ZP_TRY(zp_checks_shadow(z, (int)m));
+    return ZERO_OK;
+}
+
+static void zp_checks_close(zero_ctx *z) {
+    zp_checks *c = &z->checks;
+    for (int side = 0; side < 2; side++) {
+        for (int m = 0; c->shadow[side] && m < zp_checks_members(z); m++)
+            zp_shadow_free(&c->shadow[side][m]);
+        free(c->shadow[side]);
+    }
+    free(c->seal);
+    free(c->forwards);
+    free(c->hook);
+}
+
+/* Where the host finds a member whose unit lies in `memory`. */
+static char *zp_checks_memory(const zero_ctx *z, const zp_member *m, int side, char *memory) {
+    const size_t of = zp_bytes(side ? z->grad_type : z->cfg.type);
+    const zp_shadow *s = &z->checks.shadow[side][m - z->layout.members];
+    return m->layer < 0 ? memory + m->at * of : s->data;
+}
+
+/* Copies a unit to its shadows, or gradients back from there. */
+static zero_result zp_checks_turn(zero_ctx *z, int u, int side, int opens, char *memory) {
+    const zp_unit *x = &z->layout.unit[u];
+    for (int i = 0; i < x->members; i++) {
+        const int m = x->first_member + i;
+        zp_shadow *s = &z->checks.shadow[side][m];
+        char *at = memory + z->layout.members[m].at * zp_bytes(side ? z->grad_type : z->cfg.type);
+        if (opens) {
+            ZP_TRY(zp_shadow_unlock(s, 1));
+            ZP_TRY(zp_copy(&z->compute, s->data, at, s->bytes));
+            if (side == 0) ZP_TRY(zp_shadow_unlock(s, 0));
+        } else {
+            if (side == 1) ZP_TRY(zp_copy(&z->compute, at, s->data, s->bytes));
+            ZP_TRY(zp_shadow_lock(&z->compute, s));
+        }
+    }
+    return ZERO_OK;
+}
+
+static uint64_t zp_checks_fold(uint64_t hash, const char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i += 2) {
+        uint16_t two;
+        memcpy(&two, bytes + i, sizeof two);
+        hash = (hash ^ two) * 1099511628211u; /* FNV-1a, by pairs of bytes */
+    }
+    return hash;
+}
+
+/* The part of a member that this rank keeps, hashed. */
+static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64_t *hash) {
+    const zp_unit *x = &z->layout.unit[u];
+    const int whole = z->place[u].resident;
+    const size_t first = whole ? 0 : (size_t)z->comm.rank * x->shard;
+    const size_t begin = zp_max(first, m->at);
+    const size_t end = zp_min(whole ? x->padded : first + x->shard, m->at + m->numel);
+    char *stage = z->comm.stage.base[z->comm.me];
+    *hash = 14695981039346656037u;
+    for (size_t at = begin; at < end; at += ZP_STAGE_NUMEL) {
+        const size_t bytes = zp_min(ZP_STAGE_NUMEL, end - at) * zp_bytes(z->cfg.type);
+        ZP_TRY(zp_copy(&z->compute, stage, zp_parameter(z, u, at), bytes));
+        ZP_TRY(zp_stream_sync(&z->compute));
+        *hash = zp_checks_fold(*hash, stage, bytes);
+    }
+    return ZERO_OK;
+}
+
+/* Notes what parameters are now, or with `compares` finds one that is not what it was. */
+static zero_result zp_checks_seal(zero_ctx *z, int compares) {
+    if (compares && !z->checks.sealed) return ZERO_OK;
+    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
+    ZP_DO(z, zp_stream_sync(&z->compute));
+    for (int u = 0; u < z->layout.all; u++)
+        for (int i = 0; i < z->layout.unit[u].members; i++) {
+            const int m = z->layout.unit[u].first_member + i;
+            const zp_member *x = &z->layout.members[m];
+            uint64_t hash;
+            ZP_DO(z, zp_checks_hash(z, u, x, &hash));
+            if (compares && hash != z->checks.seal[m])
+                return zp_fail(z, ZERO_ERR_STATE,
+                               "tensor %s, layer %d, was written since the plugin wrote it last: "
+                               "use zero_write_tensor",
+                               z->tensors[x->tensor].desc.name, x->layer < 0 ? 0 : x->layer);
+            z->checks.seal[m] = hash;
+        }
+    z->checks.sealed = 1;
+    return ZERO_OK;
+}
+
+static zero_result zp_checks_pass(zero_ctx *z) {
+    memset(z->checks.forwards, 0, (size_t)z->layout.all * sizeof *z->checks.forwards);
+    z->checks.nhooks = 0;
+    return zp_checks_seal(z, 1);
+}
+
+/* Every hook, once it is known to be allowed. */
+static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
+    zp_checks *c = &z->checks;
+    const zp_live *live = &z->live[unit];
+    const int outermost = !live->forward_opens && !live->backward_opens;
+    const int uses = z->layout.unit[unit].uses;
+    void *list = c->hook;
+    if (which == ZP_HOOK_FORWARD && outermost && ++c->forwards[unit] > uses)
+        return zp_fail(
+            z, ZERO_ERR_STATE,
+            "unit %d: its forward begins for the %dth time in this pass, but its tensors "
+            "announce %d uses",
+            unit, c->forwards[unit], uses);
+    if (which == ZP_HOOK_BACKWARD && !c->forwards[unit])
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: backward before forward", unit);
+    const zero_result r = zp_list_grow(&list, c->nhooks, &c->hooks_cap, sizeof *c->hook);
+    c->hook = (uint32_t *)list;
+    if (r) return zp_fail(z, r, "the list of hooks");
+    c->hook[c->nhooks++] = which << 24 | (uint32_t)unit;
+    return ZERO_OK;
+}
+
+static const char *zp_checks_hook_name(uint32_t hook, char *text, size_t bytes) {
+    if (hook == UINT32_MAX)
+        (void)snprintf(text, bytes, "ended the pass");
+    else
+        (void)snprintf(text, bytes, "called %s of unit %u", zp_hook_names[hook >> 24],
+                       hook & 0xFFFFFFu);
+    return text;
+}
+
+/* All ranks have called the same hooks, or every rank names the first that differs. */
+static zero_result zp_checks_compare(zero_ctx *z) {
+    enum { PIECE = ZP_MAIL_BYTES / sizeof(uint32_t) };
+    uint32_t mine[PIECE], his[PIECE], zeroth[PIECE];
+    char a[64], b[64];
+    int ends = 0;
+    for (int at = 0; !ends; at += PIECE) {
+        for (int i = 0; i < PIECE; i++)
+            mine[i] = at + i < z->checks.nhooks ? z->checks.hook[at + i] : UINT32_MAX;
+        ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, mine, sizeof mine, z->comm.mail));
+        memcpy(zeroth, z->comm.mail, sizeof zeroth);
+        for (int r = 1; r < z->comm.nranks; r++) {
+            memcpy(his, z->comm.mail + (size_t)r * sizeof his, sizeof his);
+            for (int i = 0; i < PIECE; i++) {
+                if (his[i] == zeroth[i]) continue;
+                z->dead = ZERO_ERR_MISMATCH;
+                return zp_fail(z, ZERO_ERR_MISMATCH,
+                               "hook %d of the pass: rank 0 %s, rank %d %s: all ranks must call "
+                               "the same hooks in the same order",
+                               at + i, zp_checks_hook_name(zeroth[i], a, sizeof a), r,
+                               zp_checks_hook_name(his[i], b, sizeof b));
+            }
+        }
+        ends = zeroth[PIECE - 1] == UINT32_MAX;
+    }
+    return ZERO_OK;
+}
+
+#define ZP_CHECK(call) ZP_TRY(call)
+#else
+#define ZP_CHECK(call)                                                                             \
+    do {                                                                                           \
+    } while (0)
+#endif
+
+/* =============================================================================================
    [SECTION] build
    All ranks compare what they were told, then allocate what the plan says.
    ============================================================================================= */
@@ -4268,6 +4550,9 @@ static zero_result zp_build_allocate(zero_ctx *z, size_t parameter_bytes, size_t
     if (!r) r = zp_build_streams(z);
     if (!r) r = zp_build_events(z);
     if (!r) r = zp_build_tables(z);
+#if ZERO_CHECK
+    if (!r) r = zp_checks_open(z);
+#endif
     ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
     zp_comm *c = &z->comm;
     r = zp_region_open(c, &c->stage, ZP_STAGE_NUMEL * sizeof(float), 0, 1);
@@ -4318,6 +4603,20 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
+static char *zp_unit_parameters(const zero_ctx *z, int u) {
+    char *base = z->parameter_region.base[z->comm.me];
+    if (zp_whole(&z->place[u])) return base + z->place[u].parameter_at;
+    const int b = z->live[u].parameter_buffer;
+    return b < 0 ? NULL : base + z->parameters.buffer[b].at;
+}
+
+static char *zp_unit_gradients(const zero_ctx *z, int u) {
+    char *base = z->gradient_region.base[z->comm.me];
+    if (z->place[u].whole_gradient) return base + z->place[u].gradient_at;
+    const int b = z->live[u].gradient_buffer;
+    return b < 0 ? NULL : base + z->gradients.buffer[b].at;
+}
+
 /* The outermost begin that needs u's parameters: they are on their way or there, and so are the
    next units'. */
 static zero_result zp_parameters_open(zero_ctx *z, int u) {
@@ -4338,12 +4637,16 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
     const int b = zp_whole(&z->place[u]) ? -1 : zp_pool_find(&z->parameters, u);
     z->live[u].parameter_buffer = b;
     if (b >= 0) z->parameters.buffer[b].open++;
-    return zp_check(z, zp_event_wait(&z->compute, &z->live[u].gathered));
+    ZP_DO(z, zp_event_wait(&z->compute, &z->live[u].gathered));
+    ZP_CHECK(zp_check(z, zp_checks_turn(z, u, 0, 1, zp_unit_parameters(z, u))));
+    return ZERO_OK;
 }
 
 static zero_result zp_parameters_close(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
-    if (--live->parameter_opens || live->parameter_buffer < 0) return ZERO_OK;
+    if (--live->parameter_opens) return ZERO_OK;
+    ZP_CHECK(zp_check(z, zp_checks_turn(z, u, 0, 0, zp_unit_parameters(z, u))));
+    if (live->parameter_buffer < 0) return ZERO_OK;
     zp_buffer *b = &z->parameters.buffer[live->parameter_buffer];
     b->open--;
     b->used = ++z->parameters.clock;
@@ -4351,18 +4654,13 @@ static zero_result zp_parameters_close(zero_ctx *z, int u) {
     return zp_check(z, zp_event_record(&z->compute, &b->released));
 }
 
-static char *zp_unit_parameters(const zero_ctx *z, int u) {
-    char *base = z->parameter_region.base[z->comm.me];
-    if (zp_whole(&z->place[u])) return base + z->place[u].parameter_at;
-    const int b = z->live[u].parameter_buffer;
-    return b < 0 ? NULL : base + z->parameters.buffer[b].at;
-}
-
-static char *zp_unit_gradients(const zero_ctx *z, int u) {
-    char *base = z->gradient_region.base[z->comm.me];
-    if (z->place[u].whole_gradient) return base + z->place[u].gradient_at;
-    const int b = z->live[u].gradient_buffer;
-    return b < 0 ? NULL : base + z->gradients.buffer[b].at;
+/* Where the host finds a member; side 0: of parameters, 1: of gradients, in `memory`. */
+static char *zp_member_memory(const zero_ctx *z, const zp_member *m, int side, char *memory) {
+#if ZERO_CHECK
+    return zp_checks_memory(z, m, side, memory);
+#else
+    return memory ? memory + m->at * zp_bytes(side ? z->grad_type : z->cfg.type) : NULL;
+#endif
 }
 
 /* Writes the pointers of one unit's tensors: fields of the host's structs, then slots. Memory NULL
@@ -4375,8 +4673,10 @@ static void zp_point(zero_ctx *z, int u, char *params, char *grads, char *params
         const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
         const uintptr_t back = m->layer > 0 ? (uintptr_t)m->layer * d->numel : 0;
         if (d->flags & ZERO_BY_SLOT) continue;
-        const uintptr_t p = (uintptr_t)params + (m->at - back) * zp_bytes(z->cfg.type);
-        const uintptr_t g = (uintptr_t)grads + (m->at - back) * zp_bytes(z->grad_type);
+        const uintptr_t p =
+            (uintptr_t)zp_member_memory(z, m, 0, params) - back * zp_bytes(z->cfg.type);
+        const uintptr_t g =
+            (uintptr_t)zp_member_memory(z, m, 1, grads) - back * zp_bytes(z->grad_type);
         if (params && params_host) memcpy(params_host + d->field, &p, sizeof p);
         if (grads && grads_host) memcpy(grads_host + d->field, &g, sizeof g);
     }
@@ -4390,9 +4690,11 @@ static void zp_point_slots(zero_ctx *z, int u, char *params, char *grads) {
         if (zp_tensor_unit(&z->layout, t, s->layer) != u) continue;
         const zp_member *m =
             &z->layout.members[z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)]];
-        const size_t at = m->at + (kept ? (size_t)s->layer * t->desc.numel : 0);
-        if (params && s->param) *s->param = params + at * zp_bytes(z->cfg.type);
-        if (grads && s->grad) *s->grad = grads + at * zp_bytes(z->grad_type);
+        const size_t at = kept ? (size_t)s->layer * t->desc.numel : 0;
+        if (params && s->param)
+            *s->param = zp_member_memory(z, m, 0, params) + at * zp_bytes(z->cfg.type);
+        if (grads && s->grad)
+            *s->grad = zp_member_memory(z, m, 1, grads) + at * zp_bytes(z->grad_type);
     }
 }
 
@@ -5025,17 +5327,6 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     return ZERO_OK;
 }
 
-/* Room for one more element of a list that grows while building. */
-static zero_result zp_list_grow(void **list, int n, int *cap, size_t bytes) {
-    if (n < *cap) return ZERO_OK;
-    const int more = *cap ? 2 * *cap : 16;
-    void *p = realloc(*list, (size_t)more * bytes);
-    if (!p) return ZERO_ERR_MEMORY;
-    *list = p;
-    *cap = more;
-    return ZERO_OK;
-}
-
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc) {
     ZP_ENTER(z, "zero_tensor");
     if (z->phase != ZP_NEW)
@@ -5160,6 +5451,9 @@ void zero_destroy(zero_ctx *z) {
     }
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
+#if ZERO_CHECK
+    zp_checks_close(z);
+#endif
     zp_comm_close(&z->comm, broken);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
@@ -5268,6 +5562,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
                                           : "the last pass has not ended");
     if (kind != ZERO_TRAIN && kind != ZERO_EVAL)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
+    ZP_CHECK(zp_checks_pass(z));
     if (kind == ZERO_TRAIN)
         ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
     else if (z->layout.all > z->layout.units)
@@ -5311,6 +5606,7 @@ static zero_result zp_host_structs(zero_ctx *z, int unit, const void *params, co
 static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook(z, "zero_forward_begin", unit));
     ZP_TRY(zp_host_structs(z, unit, params, NULL, 0));
+    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
     ZP_TRY(zp_parameters_open(z, unit));
     z->live[unit].forward_opens++;
     z->opens++;
@@ -5327,6 +5623,7 @@ static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_forward_end", unit));
     if (!z->live[unit].forward_opens)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
+    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_FORWARD_END, unit));
     z->live[unit].forward_opens--;
     z->opens--;
     return zp_parameters_close(z, unit);
@@ -5346,8 +5643,11 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     if (live->backward_opens == 64)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_host_structs(z, unit, params, grads, 1));
+    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
     if (params) ZP_TRY(zp_parameters_open(z, unit));
+    if (!live->backward_opens)
+        ZP_CHECK(zp_check(z, zp_checks_turn(z, unit, 1, 1, zp_unit_gradients(z, unit))));
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
     z->opens++;
@@ -5366,6 +5666,9 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     zp_live *live = &z->live[unit];
     if (!live->backward_opens)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
+    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_BACKWARD_END, unit));
+    if (live->backward_opens == 1)
+        ZP_CHECK(zp_check(z, zp_checks_turn(z, unit, 1, 0, zp_unit_gradients(z, unit))));
     z->opens--;
     if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
     live->with_parameters >>= 1;
@@ -5381,6 +5684,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
         if (z->live[u].forward_opens || z->live[u].backward_opens)
             return zp_fail(z, ZERO_ERR_STATE, "unit %d: its %s has begun and not ended", u,
                            z->live[u].forward_opens ? "forward" : "backward");
+    ZP_CHECK(zp_checks_compare(z));
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {
@@ -5458,6 +5762,7 @@ zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_DO(z, zp_decide(&z->compute, &decide, 1));
     ZP_TRY(zp_report_send(z));
     ZP_TRY(zp_update_all(z, h));
+    ZP_CHECK(zp_checks_seal(z, 0));
     z->stepped = 1;
     z->phase = ZP_IDLE;
     return ZERO_OK;
@@ -5546,6 +5851,7 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     }
     if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) zp_pool_forget(&z->parameters);
     ZP_DO(z, zp_stream_sync(&z->compute));
+    ZP_CHECK(zp_checks_seal(z, 0));
     return zp_check(z, zp_comm_barrier(&z->comm));
 }
 
