@@ -4132,7 +4132,9 @@ static zero_result zp_shadow_lock(zp_stream *s, zp_shadow *x) {
 }
 static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
     const int how = writes ? PROT_READ | PROT_WRITE : PROT_READ;
-    return mprotect(x->map + x->guard, x->body, how) ? ZERO_ERR_MEMORY : ZERO_OK;
+    if (mprotect(x->map + x->guard, x->body, how)) return ZERO_ERR_MEMORY;
+    if (writes) memset(x->data + x->bytes, 0xFF, zp_round_up(x->bytes, 64) - x->bytes); /* NaN */
+    return ZERO_OK;
 }
 #endif
 
