@@ -5132,6 +5132,9 @@ static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run,
 extern "C" {
 #endif
 
+const char *zero_version(void) { return ZERO_VERSION; }
+int zero_abi(void) { return ZERO_ABI; }
+
 const char *zero_result_string(zero_result result) {
 #define ZP_RESULT_STRING(name, sentence) sentence,
     static const char *const strings[] = {ZERO_RESULTS(ZP_RESULT_STRING)};
