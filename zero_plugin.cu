@@ -25,6 +25,7 @@
      [SECTION] gradients       buckets, reductions, the norm
      [SECTION] step            skip, clip, update
      [SECTION] access          tensors by name
+     [SECTION] state           ranges, for checkpoints
      [SECTION] interface       the functions of the header
 
    THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step)
@@ -3541,9 +3542,10 @@ static int zp_trace_ahead(const zp_trace *t, int wraps, int max, int *soon) {
 
 #define ZP_PREFETCH_MAX 64
 
-typedef enum zp_phase { ZP_NEW = 0, ZP_IDLE, ZP_IN_PASS, ZP_BETWEEN, ZP_REDUCED } zp_phase;
+typedef enum zp_phase { ZP_NEW = 0, ZP_IDLE, ZP_IN_PASS, ZP_BETWEEN, ZP_REDUCED, ZP_OPEN } zp_phase;
 /* NEW -build-> IDLE -pass_begin-> IN_PASS -pass_end-> BETWEEN (more micro-steps, or reduce due)
-   -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE or REDUCED -> IN_PASS -> back. */
+   -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE or REDUCED -> IN_PASS -> back. Checkpoints:
+   IDLE -state_begin-> OPEN -state_end-> IDLE. */
 
 typedef struct zp_live { /* a unit while training */
     int parameter_opens, forward_opens, backward_opens;
@@ -3612,7 +3614,9 @@ struct zero_ctx {
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
     double *verdict, *verdicts; /* [ZP_VERDICT], [nranks * ZP_VERDICT] */
     zp_control *control;
-    zp_span *spans;     /* [nspans] what this rank updates, by unit */
+    zp_span *spans;        /* [nspans] what this rank updates, by unit */
+    zero_range *ranges[2]; /* [nranges] of the state: to save, to go on from */
+    int nranges[2];
     zp_control *pinned; /* where the device writes its control to, for the host */
     zp_control report;  /* the host's copy */
     zp_event agreed, reported;
@@ -4897,6 +4901,13 @@ static void zp_micro_begin(zero_ctx *z) {
    Skip, clip, update. One function for all stages: a range to update, and a gather or none.
    ============================================================================================= */
 
+/* What this rank keeps of u's parameters is new: the others get it now, or when they ask. */
+static zero_result zp_update_publish(zero_ctx *z, int u, int gathers) {
+    ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
+    return gathers && z->policy.shard_optimizer && zp_whole(&z->place[u]) ? zp_gather(z, u)
+                                                                          : ZERO_OK;
+}
+
 static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     const zp_unit *x = &z->layout.unit[u];
     const zp_place *at = &z->place[u];
@@ -4924,8 +4935,7 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     /* an evaluation may have gathered what it left */
     ZP_DO(z, zp_event_wait(&z->compute, &z->live[u].gathered));
     if (a.nspans) ZP_DO(z, z->rule->update(&z->compute, &a, (end - begin) / ZP_WIDE));
-    ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
-    return z->policy.shard_optimizer && zp_whole(at) && x->numel ? zp_gather(z, u) : ZERO_OK;
+    return zp_update_publish(z, u, x->numel != 0);
 }
 
 /* Enqueues the way of what was agreed, and decided, to the host. */
@@ -5121,6 +5131,126 @@ static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run,
     const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
     if (weights && z->master) ZP_TRY(zp_write_kind(z, ZERO_MASTER, run, values));
     return zp_write_kind(z, weights ? ZERO_PARAMETER : kind, run, values);
+}
+
+/* =============================================================================================
+   [SECTION] state
+   What training goes on from, as ranges of elements: handed out and taken back as it is stored.
+   ============================================================================================= */
+
+/* The ranges of one tensor's kind on this rank; `out` NULL: only counted. */
+static int zp_state_list(const zero_ctx *z, int t, zero_kind kind, int whole, zero_range *out) {
+    const zp_tensor *x = &z->tensors[t];
+    const size_t total = x->desc.numel * (size_t)x->desc.layers;
+    const int all = whole && !z->policy.shard_optimizer;
+    int n = 0;
+    for (size_t at = 0; at < total;) {
+        const zp_run run = zp_run_at(z, x, at, total - at);
+        const size_t count = all ? total : run.numel;
+        if ((all || run.owner == z->comm.rank) && out) {
+            out[n].name = x->desc.name;
+            out[n].kind = kind;
+            out[n].type = kind == ZERO_MASTER && !z->master ? z->cfg.type : ZERO_F32;
+            out[n].first = at;
+            out[n].count = count;
+        }
+        n += all || run.owner == z->comm.rank;
+        at += count;
+    }
+    return n;
+}
+
+static int zp_state_lists(const zero_ctx *z, int whole, zero_range *out) {
+    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    int n = 0;
+    for (int t = 0; t < z->ntensors; t++)
+        for (int k = 0; k < 1 + z->rule->states; k++)
+            n += zp_state_list(z, t, kinds[k], whole, out ? out + n : NULL);
+    return n;
+}
+
+static zero_result zp_state_open(zero_ctx *z) {
+    for (int whole = 0; whole < 2; whole++) {
+        z->nranges[whole] = zp_state_lists(z, whole, NULL);
+        z->ranges[whole] = (zero_range *)calloc((size_t)z->nranges[whole] + 1, sizeof(zero_range));
+        if (!z->ranges[whole]) return ZERO_ERR_MEMORY;
+        (void)zp_state_lists(z, whole, z->ranges[whole]);
+    }
+    return ZERO_OK;
+}
+
+/* A range of a tensor and kind that there are. */
+static zero_result zp_state_check(zero_ctx *z, const zero_range *r, const void *memory, int *t) {
+    *t = r && r->name ? zp_tensor_find(z, r->name) : -1;
+    if (z->phase != ZP_OPEN)
+        return zp_fail(z, ZERO_ERR_STATE, "the state is not open: zero_state_begin comes first");
+    if (*t < 0)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s",
+                       r && r->name ? r->name : "NULL");
+    const size_t total = z->tensors[*t].desc.numel * (size_t)z->tensors[*t].desc.layers;
+    const int kinds = r->kind == ZERO_MASTER || r->kind == ZERO_MOMENT_1
+                      || (r->kind == ZERO_MOMENT_2 && z->rule->states > 1);
+    if (!kinds || (int)r->type < 0 || r->type >= ZERO_TYPES)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, type %d: no such state", r->name,
+                       (int)r->kind, (int)r->type);
+    if (r->first > total || r->count > total - r->first || (!memory && r->count))
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, here are [%zu, %zu)%s", r->name,
+                       total, r->first, r->first + r->count, memory ? "" : " of NULL");
+    return ZERO_OK;
+}
+
+/* One run of a range into or out of this rank's memory. */
+static zero_result zp_state_copy(zero_ctx *z, const zp_stored *s, zero_type type, size_t numel,
+                                 const char *values, char *out) {
+    zp_fetch_args a = zp_fetch_from(z, ZERO_PARAMETER, 0);
+    float *stage = (float *)(void *)z->comm.stage.base[z->comm.me];
+    if (out) return zp_copy(&z->compute, out, s->memory, numel * zp_bytes(type));
+    if (s->type == type) return zp_copy(&z->compute, s->memory, values, numel * zp_bytes(type));
+    for (size_t at = 0; at < numel; at += ZP_STAGE_NUMEL) {
+        const size_t n = zp_min(ZP_STAGE_NUMEL, numel - at);
+        ZP_TRY(zp_stream_sync(&z->compute));
+        zp_widen(stage, values + at * zp_bytes(type), type, n);
+        a.from = stage;
+        a.to = s->memory + at * zp_bytes(s->type);
+        a.to_type = s->type;
+        ZP_TRY(zp_fetch(&z->compute, &a, n));
+    }
+    return ZERO_OK;
+}
+
+/* Values in or out; elements that are not this rank's are an error on the way out. */
+static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
+    int t;
+    ZP_TRY(zp_state_check(z, r, values ? values : out, &t));
+    for (size_t done = 0; done < r->count;) {
+        const zp_run run = zp_run_at(z, &z->tensors[t], r->first + done, r->count - done);
+        const zp_stored s = zp_kind_stored(z, r->kind, &run);
+        const int mine = !z->policy.shard_optimizer || run.owner == z->comm.rank;
+        const size_t at = done * zp_bytes(r->type);
+        done += run.numel;
+        if (out && (!mine || s.type != r->type))
+            return zp_fail(z, ZERO_ERR_ARGUMENT,
+                           "%s: element %zu is kept by rank %d, in type %d, asked for in type %d",
+                           r->name, r->first + done - run.numel, run.owner, (int)s.type,
+                           (int)r->type);
+        if (mine)
+            ZP_DO(z, zp_state_copy(z, &s, r->type, run.numel, values ? values + at : NULL,
+                                   out ? out + at : NULL));
+    }
+    return zp_check(z, zp_stream_sync(&z->compute));
+}
+
+/* Parameters from the weights that were put, on their way to all ranks. */
+static zero_result zp_state_publish(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    zp_fetch_args a = zp_fetch_from(z, ZERO_PARAMETER, 0);
+    size_t begin, end;
+    zp_update_range(z, u, &begin, &end);
+    a.from = z->master ? z->master + z->place[u].state_at : NULL;
+    a.to = zp_parameter(z, u, begin);
+    a.to_type = z->cfg.type;
+    if (a.from) ZP_DO(z, zp_fetch(&z->compute, &a, end - begin));
+    return zp_update_publish(z, u, x->numel != 0);
 }
 
 /* =============================================================================================
@@ -5425,6 +5555,7 @@ zero_result zero_build(zero_ctx *z) {
         return r;
     } /* the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z, parameter_bytes, gradient_bytes));
+    if (zp_state_open(z)) return zp_fail(z, z->dead = ZERO_ERR_MEMORY, "the ranges of the state");
     z->sharded = zp_plan_sharded(z, z->cfg.micro_steps);
     z->collects = zp_plan_collects(z);
     z->phase = ZP_IDLE;
@@ -5462,6 +5593,8 @@ void zero_destroy(zero_ctx *z) {
     zp_comm_close(&z->comm, broken);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
+    free(z->ranges[0]);
+    free(z->ranges[1]);
     free(z->tensors);
     free(z->slots);
     free(z->live);
@@ -5561,10 +5694,11 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
 
 static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
     ZP_ENTER(z, "zero_pass_begin");
-    if (z->phase == ZP_NEW || z->phase == ZP_IN_PASS)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       z->phase == ZP_NEW ? "zero_build comes first"
-                                          : "the last pass has not ended");
+    if (z->phase == ZP_NEW || z->phase == ZP_IN_PASS || z->phase == ZP_OPEN)
+        return zp_fail(z, ZERO_ERR_STATE, "%s",
+                       z->phase == ZP_NEW    ? "zero_build comes first"
+                       : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
+                                             : "the last pass has not ended");
     if (kind != ZERO_TRAIN && kind != ZERO_EVAL)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
     ZP_CHECK(zp_checks_pass(z));
@@ -5859,6 +5993,93 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     ZP_CHECK(zp_checks_seal(z, 0));
     return zp_check(z, zp_comm_barrier(&z->comm));
 }
+
+/* ---- state ---- */
+
+zero_result zero_state_begin(zero_ctx *z) {
+    ZP_ENTER(z, "zero_state_begin");
+    if (z->phase != ZP_IDLE)
+        return zp_fail(z, ZERO_ERR_STATE,
+                       z->phase == ZP_BETWEEN || z->phase == ZP_IN_PASS || z->phase == ZP_REDUCED
+                           ? "in the middle of a step: what micro-steps have added up is no state; "
+                             "ask after zero_step"
+                           : "the context is not built, or its state is open already");
+    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
+    ZP_DO(z, zp_stream_sync(&z->compute));
+    ZP_TRY(zp_report(z));
+    z->phase = ZP_OPEN;
+    return ZERO_OK;
+}
+
+int zero_state_ranges(const zero_ctx *z, int whole) { return z->nranges[whole != 0]; }
+
+zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range) {
+    ZP_ENTER(z, "zero_state_range");
+    if (!range || i < 0 || i >= z->nranges[whole != 0])
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "range %d, expected 0..%d", i,
+                       z->nranges[whole != 0] - 1);
+    *range = z->ranges[whole != 0][i];
+    return ZERO_OK;
+}
+
+zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out) {
+    ZP_ENTER(z, "zero_state_get");
+    return zp_state_move(z, range, NULL, (char *)out);
+}
+
+zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values) {
+    ZP_ENTER(z, "zero_state_put");
+    return zp_state_move(z, range, (const char *)values, NULL);
+}
+
+void zero_state_counters(const zero_ctx *z, zero_counters *c) {
+    c->steps = z->report.steps;
+    c->skipped = z->report.skipped;
+    c->iteration = z->report.iteration;
+    c->last_overflow = z->report.last_overflow;
+    c->scale = z->report.scale;
+    c->hysteresis = z->report.hysteresis;
+}
+
+zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
+    ZP_ENTER(z, "zero_state_set_counters");
+    if (z->phase != ZP_OPEN)
+        return zp_fail(z, ZERO_ERR_STATE, "the state is not open: zero_state_begin comes first");
+    if (!c || c->steps < 0 || c->skipped < 0 || c->iteration < 0 || c->last_overflow < -1
+        || !(c->scale > 0) || !zp_finite((double)c->scale) || c->hysteresis < 0)
+        return zp_fail(z, ZERO_ERR_ARGUMENT,
+                       "counters: none may be below 0, and the scale must be above it");
+    zp_control *r = &z->report;
+    r->steps = c->steps;
+    r->skipped = c->skipped;
+    r->iteration = c->iteration;
+    r->last_overflow = c->last_overflow;
+    r->hysteresis = c->hysteresis;
+    r->scale = z->cfg.scaler.fixed != 0 ? z->cfg.scaler.fixed : c->scale; /* fixed: by cfg alone */
+    *z->pinned = *r;
+    ZP_DO(z, zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned));
+    return zp_check(z, zp_stream_sync(&z->compute));
+}
+
+zero_result zero_state_end(zero_ctx *z, int changed) {
+    ZP_ENTER(z, "zero_state_end");
+    if (z->phase != ZP_OPEN)
+        return zp_fail(z, ZERO_ERR_STATE, "the state is not open: zero_state_begin comes first");
+    z->phase = ZP_IDLE;
+    if (!changed) return ZERO_OK;
+    ZP_DO(z, zp_comm_barrier(&z->comm)); /* behind it no peer reads the old values any more */
+    for (int i = -1; i < z->layout.units; i++) {
+        const int u = i < 0 ? z->layout.units : i;
+        if (u < z->layout.all) ZP_TRY(zp_state_publish(z, u));
+    }
+    zp_pool_forget(&z->parameters);
+    z->stepped = 0; /* of the last step of another run nothing is known */
+    ZP_CHECK(zp_checks_seal(z, 0));
+    return ZERO_OK;
+}
+
+void *zero_host_alloc(size_t bytes) { return zp_host_alloc(bytes); }
+void zero_host_free(void *memory) { zp_host_free(memory); }
 
 /* ---- numbers ---- */
 

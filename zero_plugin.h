@@ -504,6 +504,55 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values);
 
+/* ---- state, for checkpoints ---------------------------------------------------------------- */
+
+/* Elements [first, first + count) of a tensor, over all layers, type-major as above. */
+typedef struct zero_range {
+    const char *name; /* of the tensor; owned by ctx */
+    zero_kind kind;   /* ZERO_MASTER (where there is none: the parameter), ZERO_MOMENT_1, _2 */
+    zero_type type;   /* as it is stored: F32, but for weights without an f32 copy */
+    size_t first, count;
+} zero_range;
+
+/* All that training goes on from: the weights, the optimizer's arrays, and these. */
+typedef struct zero_counters {
+    int64_t steps, skipped;           /* taken, and left out */
+    int64_t iteration, last_overflow; /* of the loss scale: steps so far, the last that overflowed;
+                                         -1: none */
+    float scale;                      /* of the next backward */
+    int hysteresis;                   /* left of it */
+} zero_counters;
+
+/* Opens the state: between steps (ZERO_ERR_STATE otherwise: the micro-steps of a step and what they
+   have added up are no state), and waits for what is under way. From here to zero_state_end only
+   these functions. SYNC. */
+zero_result zero_state_begin(zero_ctx *z);
+
+/* The ranges of this rank, a tensor's kinds after one another. `whole` 0: what it is to save: over
+   all ranks every element is there exactly once, at any stage. 1: what it needs to go on, which at
+   stage 0 is all. Valid after zero_build. */
+int zero_state_ranges(const zero_ctx *z, int whole);
+zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
+
+/* Copies part of a range of this rank (of `whole` 1) to `out`, in range->type: count elements from
+   range->first on. Not collective. Errors: ARGUMENT, STATE, DEVICE. */
+zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
+
+/* The way back: `values` are of range->type, which may differ from how they are stored here
+   (rounded to nearest then). Not collective. */
+zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
+
+void zero_state_counters(const zero_ctx *z, zero_counters *counters);
+zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
+
+/* Closes the state. `changed` (the same on all ranks): the parameters are made from the weights
+   that were put, and gathered. COLLECTIVE. */
+zero_result zero_state_end(zero_ctx *z, int changed);
+
+/* Memory of the host that a device copies to and from at full speed; zeros. NULL: there is none. */
+void *zero_host_alloc(size_t bytes);
+void zero_host_free(void *memory);
+
 /* ---- numbers ------------------------------------------------------------------------------- */
 
 /* Converts n numbers in host memory, rounding to nearest, ties to even; f32 that are too large
