@@ -158,8 +158,8 @@ typedef struct zp_device {
 } zp_device;
 typedef struct zp_stream {
     cudaStream_t cuda;
-    zp_device *device;
-    int made;
+    zp_device *device; /* NULL: not open */
+    int made;          /* by the plugin */
 } zp_stream;
 typedef struct zp_event {
     cudaEvent_t cuda;
@@ -215,9 +215,9 @@ static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int qu
     return ZERO_OK;
 }
 static void zp_stream_close(zp_stream *s) {
-    if (s->made) (void)cudaStreamSynchronize(s->cuda);
+    if (s->device) (void)cudaStreamSynchronize(s->cuda);
     if (s->made) (void)cudaStreamDestroy(s->cuda);
-    s->made = 0;
+    memset(s, 0, sizeof *s);
 }
 static zero_result zp_stream_sync(zp_stream *s) {
     ZP_CUDA(s->device, cudaStreamSynchronize(s->cuda));
@@ -2079,6 +2079,9 @@ static zero_result zp_nccl_broadcast(zp_comm *c, void *data, size_t bytes, int r
 
 /* Tells the peers that this rank is gone. */
 static void zp_comm_abort(zp_comm *c, const char *why) {
+#ifdef ZERO_WITH_NCCL /* the watching thread ends the communicators; peers find them ended */
+    if (c->kind == ZERO_COMM_NCCL) (void)zp_failure_set(&c->failure, ZERO_ERR_PEER, "%s", why);
+#endif
     if (!c->board) return;
     zp_board_abort(c->board, c->rank, why);
 #ifdef ZERO_WITH_MPI
