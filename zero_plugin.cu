@@ -1439,8 +1439,10 @@ static zero_result zp_meeting_aborted(const zp_meeting *m) {
     zp_board *boards[2] = {m->board, m->group};
     for (int i = 0; i < 2; i++)
         if (boards[i] && __atomic_load_n(&boards[i]->aborted, __ATOMIC_ACQUIRE))
-            return zp_failure_set(m->failure, ZERO_ERR_PEER, "rank %d failed: %s",
-                                  (int)boards[i]->abort_rank, boards[i]->abort_text);
+            return boards[i]->abort_rank < 0
+                       ? zp_failure_set(m->failure, ZERO_ERR_PEER, "%s", boards[i]->abort_text)
+                       : zp_failure_set(m->failure, ZERO_ERR_PEER, "rank %d failed: %s",
+                                        (int)boards[i]->abort_rank, boards[i]->abort_text);
     return ZERO_OK;
 }
 
@@ -3638,6 +3640,7 @@ struct zero_ctx {
     zp_checks checks;
 #endif
     int looked; /* peers may still be reading mapped parameters, after zero_reduce */
+    int bound;  /* zero_bind was called */
     double hooks_s;
     zero_result dead;
     const char *call; /* the public function that runs */
@@ -4263,7 +4266,26 @@ static zero_result zp_checks_seal(zero_ctx *z, int compares) {
     return ZERO_OK;
 }
 
+/* Every tensor's pointer goes somewhere. */
+static zero_result zp_checks_bound(zero_ctx *z) {
+    if (z->layout.all > z->layout.units && !z->bound && !z->nslots)
+        return zp_fail(z, ZERO_ERR_STATE, "KEEP tensors have no pointers: zero_bind comes first");
+    for (int t = 0; t < z->ntensors; t++) {
+        const zero_tensor_desc *d = &z->tensors[t].desc;
+        for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
+            int known = 0;
+            for (int i = 0; i < z->nslots; i++)
+                known |= z->slots[i].tensor == t && z->slots[i].layer == l;
+            if (!known)
+                return zp_fail(z, ZERO_ERR_STATE, "tensor %s, layer %d, has no slot: see zero_slot",
+                               d->name, l);
+        }
+    }
+    return ZERO_OK;
+}
+
 static zero_result zp_checks_pass(zero_ctx *z) {
+    ZP_TRY(zp_checks_bound(z));
     memset(z->checks.forwards, 0, (size_t)z->layout.all * sizeof *z->checks.forwards);
     z->checks.nhooks = 0;
     return zp_checks_seal(z, 1);
@@ -4691,6 +4713,11 @@ static void zp_point(zero_ctx *z, int u, char *params, char *grads, char *params
     }
 }
 
+/* A slot may be any pointer to data, so it is written as bytes. */
+static void zp_slot_write(void **slot, char *memory) {
+    if (slot) memcpy(slot, &memory, sizeof memory);
+}
+
 static void zp_point_slots(zero_ctx *z, int u, char *params, char *grads) {
     for (int i = 0; i < z->nslots; i++) {
         const zp_slot *s = &z->slots[i];
@@ -4700,10 +4727,19 @@ static void zp_point_slots(zero_ctx *z, int u, char *params, char *grads) {
         const zp_member *m =
             &z->layout.members[z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)]];
         const size_t at = kept ? (size_t)s->layer * t->desc.numel : 0;
-        if (params && s->param)
-            *s->param = zp_member_memory(z, m, 0, params) + at * zp_bytes(z->cfg.type);
-        if (grads && s->grad)
-            *s->grad = zp_member_memory(z, m, 1, grads) + at * zp_bytes(z->grad_type);
+        if (params)
+            zp_slot_write(s->param, zp_member_memory(z, m, 0, params) + at * zp_bytes(z->cfg.type));
+        if (grads)
+            zp_slot_write(s->grad, zp_member_memory(z, m, 1, grads) + at * zp_bytes(z->grad_type));
+    }
+}
+
+/* A backward that gathers nothing must not read what was there before. */
+static void zp_forget_slots(zero_ctx *z, int u) {
+    for (int i = 0; i < z->nslots; i++) {
+        const zp_slot *s = &z->slots[i];
+        if (zp_tensor_unit(&z->layout, &z->tensors[s->tensor], s->layer) == u)
+            zp_slot_write(s->param, NULL);
     }
 }
 
@@ -5530,6 +5566,22 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     return ZERO_OK;
 }
 
+/* The pointers of a unit's tensors go to different fields. */
+static zero_result zp_build_fields(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const zp_member *members = z->layout.members + x->first_member;
+    for (int i = 0; i < x->members; i++)
+        for (int k = 0; k < i; k++) {
+            const zero_tensor_desc *a = &z->tensors[members[k].tensor].desc,
+                                   *b = &z->tensors[members[i].tensor].desc;
+            if (a == b || a->field != b->field || ((a->flags | b->flags) & ZERO_BY_SLOT)) continue;
+            return zp_fail(z, ZERO_ERR_ARGUMENT,
+                           "tensors %s and %s of unit %d have the same field (offset %zu)", a->name,
+                           b->name, u, a->field);
+        }
+    return ZERO_OK;
+}
+
 /* The units of all tensors are 0..n-1, with no gap. */
 static zero_result zp_build_units(zero_ctx *z) {
     for (int u = 0; u < z->layout.units; u++) {
@@ -5542,6 +5594,7 @@ static zero_result zp_build_units(zero_ctx *z) {
             return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d has no tensor, though units go up to %d",
                            u, z->layout.units - 1);
     }
+    for (int u = 0; u < z->layout.all; u++) ZP_TRY(zp_build_fields(z, u));
     return ZERO_OK;
 }
 
@@ -5633,6 +5686,7 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
     if (z->layout.all == z->layout.units) return ZERO_OK;
     zp_kept_memory(z, &p, &g);
     zp_point(z, z->layout.units, p, g, (char *)params, (char *)grads);
+    z->bound = 1;
     return ZERO_OK;
 }
 
@@ -5797,6 +5851,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
              (char *)params, (char *)grads);
     zp_point_slots(z, unit, params ? zp_unit_parameters(z, unit) : NULL,
                    zp_unit_gradients(z, unit));
+    if (!live->parameter_opens) zp_forget_slots(z, unit);
     return ZERO_OK;
 }
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {

@@ -10,7 +10,8 @@
      NCCL 2.19 or newer, optional: without it ranks are threads of one process.
 
    EXAMPLE: every line that a trainer with L blocks and tied embeddings gains; `params` and `grads`
-   are its own structs of base pointers, used as before between a unit's begin and end
+   are its own structs of base pointers, used as before between a unit's begin and end; sizes are
+   size_t
        zero_local *group;
        zero_local_create(&group, nranks, 1); // before fork
        zero_comm comm = {ZERO_COMM_LOCAL, rank, group, 0};
@@ -182,7 +183,7 @@ zero_result zero_local_place(zero_local **local, void *memory, int nranks);
 
 /* Makes every collective of every rank of the group return ZERO_ERR_PEER with this sentence, in
    well under a second. Safe in any thread, process or signal handler that sees the group; for a
-   launcher that saw rank `rank` die. */
+   launcher that saw rank `rank` die; below 0: the sentence stands alone. */
 void zero_local_abort(zero_local *local, int rank, const char *why);
 
 /* ---- configuration ------------------------------------------------------------------------- */
@@ -230,7 +231,8 @@ typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *senten
 
 #define ZERO_NONE (-1) /* "none" where 0 asks for the default */
 
-/* Every zero is the default: zero_config cfg = {0}; all ranks must give the same values. */
+/* Every zero is the default: zero_config cfg = {0} (C++: {}); all ranks must give the same values.
+ */
 typedef struct zero_config {
     int stage;                      /* 0..3 */
     int micro_steps;                /* most micro-steps of a step; 0: 1 */
@@ -393,9 +395,9 @@ int zero_nranks(const zero_ctx *z);
    NULL). Once after zero_build, and for every further copy of the structs. Errors: STATE. */
 zero_result zero_bind(zero_ctx *z, void *params, void *grads);
 
-/* For hosts with a pointer per layer and tensor: begin hooks of the layer's unit write *param and
-   *grad (either may be NULL); KEEP tensors get theirs here. After zero_build. The two places are
-   borrowed until zero_destroy. Errors: ARGUMENT, STATE. */
+/* For hosts with a pointer per layer and tensor, of any type of data: begin hooks of the layer's
+   unit write *param and *grad (either may be NULL); KEEP tensors get theirs here. After zero_build.
+   The two places are borrowed until zero_destroy. Errors: ARGUMENT, STATE. */
 zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
 
 /* ---- a pass: one micro-step, or one evaluation --------------------------------------------- */
@@ -417,9 +419,11 @@ zero_result zero_forward_begin(zero_ctx *z, int unit, void *params);
 zero_result zero_forward_end(zero_ctx *z, int unit);
 
 /* Before and after a unit's backward. `params` NULL: only gradients are touched (an embedding
-   lookup), nothing is gathered. Gradients are handed out cleared at the first use of a pass (of a
-   step with local accumulation), and backward adds to them. After the last of the unit's uses in
-   the last micro-step (in each, with sharded accumulation) its reduction starts. */
+   lookup), nothing is gathered, and the unit's slots of parameters become NULL; a host with slots
+   alone passes any other pointer where its backward reads weights. Gradients are handed out cleared
+   at the first use of a pass (of a step with local accumulation), and backward adds to them. After
+   the last of the unit's uses in the last micro-step (in each, with sharded accumulation) its
+   reduction starts. */
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads);
 zero_result zero_backward_end(zero_ctx *z, int unit);
 

@@ -138,6 +138,31 @@ static void check_written(int stage) {
     zero_destroy(c.z);
 }
 
+/* Pointers that go nowhere, and two that go to one place. */
+static void check_bindings(void) {
+    const zero_tensor_desc slot = {"slot", 8, 2, 0, 0, ZERO_BY_SLOT, 0},
+                           kept = {"kept", 8, 1, 0, 0, ZERO_KEEP, 0}, a = {"a", 8, 1, 0, 0, 0, 16},
+                           b = {"b", 8, 1, 0, 0, 0, 16};
+    const zero_config cfg = {0};
+    float *p[2], *g[2];
+    zero_ctx *z;
+    for (int keeps = 0; keeps < 2; keeps++) {
+        if (zero_create(&z, &cfg, &alone) || zero_tensor(z, &slot)
+            || (keeps && zero_tensor(z, &kept)) || zero_build(z))
+            test_check(0, "%s", zero_last_error(z));
+        if (!keeps) (void)zero_slot(z, "slot", 0, (void **)(void *)&p[0], (void **)(void *)&g[0]);
+        test_check(zero_pass_begin(z, ZERO_TRAIN, 0, 1) == ZERO_ERR_STATE
+                       && strstr(zero_last_error(z), keeps ? "zero_bind" : "slot, layer 1"),
+                   "%s", zero_last_error(z));
+        zero_destroy(z);
+    }
+    test_check(!zero_create(&z, &cfg, &alone) && !zero_tensor(z, &a) && !zero_tensor(z, &b)
+                   && zero_build(z) == ZERO_ERR_ARGUMENT
+                   && strstr(zero_last_error(z), "tensors a and b of unit 0"),
+               "%s", zero_last_error(z));
+    zero_destroy(z);
+}
+
 /* ---- what faults at the place ---- */
 
 typedef enum check_fault {
@@ -237,6 +262,7 @@ static void check_rank_eval(test_rank *r) {
 }
 
 int main(void) {
+    check_bindings();
     for (int stage = 0; stage < 4; stage++) {
         check_told(stage);
         check_written(stage);
