@@ -31,17 +31,17 @@
    THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step)
      compute stream   zero_backward_begin: takes a gradient buffer, waits for its last reduction,
                       clears it; the host adds into it; zero_backward_end: event `written`
-     gradient stream  waits for `written` and for u's last gather, then reduce-scatter: every rank
-                      sums its own slice of u from all ranks, in rank order, into its gradient
-                      shard; squares of the shard by blocks; event `reduced`; after the last unit
-                      one exchange of three doubles makes norm and skip the same everywhere:
-                      event `agreed`
-     compute stream   zero_step waits for `agreed`, updates the shard: event `updated`
+     gradient stream  waits for `written`, then reduce-scatter: every rank sums its own slice of u
+                      from all ranks, in rank order, into its gradient shard; squares of the shard
+                      by blocks; event `reduction`; after the last unit one exchange of three
+                      doubles makes norm and skip the same everywhere: event `agreed`
+     compute stream   zero_step waits for `agreed` and for u's last gather, updates the shard:
+                      event `updated`
      parameter stream waits for `updated`, all-gathers u (stages 1 and 2, resident units) or leaves
                       it to the next pass (stage 3): event `gathered`
      compute stream   the next zero_forward_begin(u) waits for `gathered`
-   A unit's reduction is posted after its last gather has ended here: when a reduction has ended on
-   any rank, no rank reads that unit's old parameters any more, and its owner may update them. */
+   When a reduction has ended on any rank, all ranks have computed with that unit's old parameters;
+   when a gather has ended here, no rank reads from here any more: so the owner may update them. */
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -1351,8 +1351,7 @@ typedef struct zp_line {
     uint32_t ready, done; /* collectives that this rank has come to, and ended */
     int32_t kind, unit;
     uint64_t shard;          /* elements of the unit's shard, or bytes of an exchange */
-    uint64_t source, target; /* bytes from the rank's region: what it gives, where it gathers;
-                                CUDA: source is the address itself */
+    uint64_t source, target; /* bytes from the rank's region: what it gives, where it gathers */
     unsigned char pad[24];
 } zp_line;
 static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
@@ -1976,7 +1975,8 @@ static void *zp_nccl_watch(void *comm) {
         if (!zp_nccl_look(c, ZP_GRADIENTS)) (void)zp_nccl_look(c, ZP_PARAMETERS);
         pthread_mutex_unlock(&n->lock);
     }
-    if (zp_failure_result(&c->failure)) zp_nccl_abort(c, held == 0);
+    if (zp_failure_result(&c->failure))
+        zp_nccl_abort(c, held == 0 || zp_seconds() - held <= c->timeout_s);
     return NULL;
 }
 
@@ -2021,8 +2021,10 @@ static zero_result zp_nccl_end(zp_comm *c, zp_stream *s, int ch, int kind, int u
     zp_nccl *n = &c->nccl;
     const ncclResult_t ended = n->aborted ? ncclSystemError : ncclGroupEnd();
     const ncclResult_t r = n->status != ncclSuccess ? n->status : ended;
+    char text[64];
     pthread_mutex_unlock(&n->lock);
-    ZP_TRY(zp_nccl_settle(c, n->comm[ch], r, zp_op_names[kind]));
+    (void)snprintf(text, sizeof text, "%s of unit %d", zp_op_names[kind], unit);
+    ZP_TRY(zp_nccl_settle(c, n->comm[ch], r, text));
     zp_watched *w = &n->ring[ch][n->tail[ch] % ZP_WATCHED];
     ZP_TRY(zp_event_sync(c->device, &w->ended)); /* of a group long ago */
     pthread_mutex_lock(&n->lock);
@@ -2737,18 +2739,15 @@ static zero_result zp_local_issue(zp_stream *s, const zp_op *op) {
     return zp_local_end(op->comm, s, op->channel);
 }
 
-static zero_result zp_local_verdicts(zp_comm *c, zp_stream *s, const double *mine, double *all) {
-    const size_t bytes = ZP_VERDICT * sizeof *mine;
+static zero_result zp_local_verdicts(zp_comm *c, zp_stream *s, const zp_region *r, size_t at,
+                                     double *all) {
+    const size_t bytes = ZP_VERDICT * sizeof *all;
     zp_line line;
     memset(&line, 0, sizeof line);
     line.kind = ZP_EXCHANGE;
     line.shard = bytes;
-    line.source = (uint64_t)(uintptr_t)mine; /* not in a region */
     ZP_TRY(zp_local_begin(c, s, ZP_GRADIENTS, &line));
-    for (int p = 0; p < c->n; p++) {
-        const void *his = (const void *)(uintptr_t)c->board->lines[ZP_GRADIENTS][p].source;
-        ZP_TRY(zp_copy(s, all + ZP_VERDICT * p, his, bytes));
-    }
+    for (int p = 0; p < c->n; p++) ZP_TRY(zp_copy(s, all + ZP_VERDICT * p, r->base[p] + at, bytes));
     return zp_local_end(c, s, ZP_GRADIENTS);
 }
 
@@ -2858,8 +2857,11 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
 #endif
 }
 
-/* The one small collective of a step: every rank's verdict to every rank. */
-static zero_result zp_comm_verdicts(zp_comm *c, zp_stream *s, const double *mine, double *all) {
+/* The one small collective of a step: every rank's verdict to every rank. It lies in a region, at
+   the same place on all of them. */
+static zero_result zp_comm_verdicts(zp_comm *c, zp_stream *s, const zp_region *r, size_t at,
+                                    double *all) {
+    const double *mine = (const double *)(const void *)(r->base[c->me] + at);
 #ifdef ZERO_WITH_NCCL
     if (c->kind == ZERO_COMM_NCCL) {
         ZP_TRY(zp_nccl_begin(c, s, ZP_GRADIENTS));
@@ -2869,7 +2871,7 @@ static zero_result zp_comm_verdicts(zp_comm *c, zp_stream *s, const double *mine
     }
 #endif
 #ifdef __CUDACC__
-    return c->nranks > 1 ? zp_local_verdicts(c, s, mine, all)
+    return c->nranks > 1 ? zp_local_verdicts(c, s, r, at, all)
                          : zp_copy(s, all, mine, ZP_VERDICT * sizeof *mine);
 #else
     zp_verdicts_args a = {c, mine, all};
@@ -2949,14 +2951,12 @@ static zero_result zp_nccl_split(zp_comm *c, ncclComm_t parent, int ch) {
     return zp_nccl_settle(c, parent, r, "ncclCommSplit"); /* it is the parent that is busy */
 }
 
-/* What does not need a peer. */
+/* The memory of exchanges, and the events that are watched. */
 static zero_result zp_nccl_prepare(zp_comm *c) {
     zp_nccl *n = &c->nccl;
     const size_t bytes = zp_max((size_t)(1 + c->nranks) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * 4);
     const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     n->ordered = n->version >= 22600 && order && strcmp(order, "0") != 0;
-    pthread_mutex_init(&n->lock, NULL);
-    n->made = 1;
     n->scratch = (char *)zp_device_alloc(c->device, bytes);
     n->pinned = (char *)zp_host_alloc(bytes);
     c->mail = (char *)malloc((size_t)c->nranks * ZP_MAIL_BYTES);
@@ -2993,12 +2993,15 @@ static zero_result zp_comm_open_nccl(zp_comm *c, const zero_comm *given) {
                               device, c->device->number);
     c->rank_of[0] = c->rank;
     c->divisor = (float)c->nranks;
-    ZP_TRY(zp_comm_nodes(c, 1));
-    ZP_TRY(zp_nccl_prepare(c));
+    /* first: peers wait in it on the caller's communicator, which nobody here may end */
+    pthread_mutex_init(&n->lock, NULL);
+    n->made = 1;
     for (int ch = 0; ch < ZP_CONTROL; ch++) ZP_TRY(zp_nccl_split(c, parent, ch));
     n->moved[0] = n->moved[1] = zp_seconds();
     n->watching = pthread_create(&n->thread, NULL, zp_nccl_watch, c) == 0;
-    return n->watching ? ZERO_OK : zp_comm_fail(c, ZERO_ERR_MEMORY, "a thread for NCCL");
+    if (!n->watching) return zp_comm_fail(c, ZERO_ERR_MEMORY, "a thread for NCCL");
+    ZP_TRY(zp_comm_nodes(c, 1));
+    return zp_nccl_prepare(c);
 }
 
 /* Destroys a communicator together with the others, or alone if that fails. */
@@ -3618,6 +3621,7 @@ struct zero_ctx {
     float *sums;                /* 16-bit gradients of several micro-steps: their f32 accumulator */
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
     double *verdict, *verdicts; /* [ZP_VERDICT], [nranks * ZP_VERDICT] */
+    size_t verdict_at;          /* of the verdict, in the gradient region */
     zp_control *control;
     zp_span *spans;        /* [nspans] what this rank updates, by unit */
     zero_range *ranges[2]; /* [nranges] of the state: to save, to go on from */
@@ -4502,7 +4506,6 @@ static size_t zp_build_arrays(zero_ctx *z) {
     if (zp_plan_master(z)) z->master = (float *)zp_build_cut(z, &at, z->state_numel, sizeof(float));
     if (z->sums_numel) z->sums = (float *)zp_build_cut(z, &at, z->sums_numel, sizeof(float));
     z->partial = (double *)zp_build_cut(z, &at, blocks, sizeof(double));
-    z->verdict = (double *)zp_build_cut(z, &at, ZP_VERDICT, sizeof(double));
     z->verdicts =
         (double *)zp_build_cut(z, &at, (size_t)z->comm.nranks * ZP_VERDICT, sizeof(double));
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof(zp_control));
@@ -4588,7 +4591,12 @@ static zero_result zp_build_allocate(zero_ctx *z, size_t parameter_bytes, size_t
     zp_comm *c = &z->comm;
     r = zp_region_open(c, &c->stage, ZP_STAGE_NUMEL * sizeof(float), 0, 1);
     if (!r) r = zp_region_open(c, &z->parameter_region, parameter_bytes, zp_plan_mapped(z), 0);
-    if (!r) r = zp_region_open(c, &z->gradient_region, gradient_bytes, 0, 0);
+    /* peers read the verdict: it lies behind the gradients, whose memory outlives the context */
+    z->verdict_at = zp_round_up(gradient_bytes, 64);
+    if (!r)
+        r = zp_region_open(c, &z->gradient_region, z->verdict_at + ZP_VERDICT * sizeof(double), 0,
+                           0);
+    if (!r) z->verdict = (double *)(void *)(z->gradient_region.base[c->me] + z->verdict_at);
     if (!r) return zp_build_register(z);
     ZP_DO(z, ZERO_OK);
     z->dead = r;
@@ -4831,7 +4839,6 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     for (int i = 0; i < z->nbucket; i++) {
         zp_live *live = &z->live[z->bucket[i]];
         ZP_DO(z, zp_event_wait(s, &live->written));
-        ZP_DO(z, zp_event_wait(s, &live->gathered));
         if (z->collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
     }
     if (last || !z->collects) ZP_TRY(zp_bucket_issue(z, zp_reduce_op));
@@ -5914,7 +5921,7 @@ zero_result zero_reduce(zero_ctx *z) {
     z->scale_asked = 0;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zp_judge_args judge = {z->control, z->verdicts, z->comm.nranks};
-    ZP_DO(z, zp_comm_verdicts(&z->comm, s, z->verdict, z->verdicts));
+    ZP_DO(z, zp_comm_verdicts(&z->comm, s, &z->gradient_region, z->verdict_at, z->verdicts));
     ZP_DO(z, zp_judge(s, &judge, 1));
     ZP_DO(z, zp_event_record(s, &z->agreed));
     z->phase = ZP_REDUCED;
