@@ -2,33 +2,44 @@
 # make train_gpt2_zero build the trainer                make check     format, linters, both compilers
 # make compare         DDP against ZeRO-1, 2, 3         make bench     measure against MPI and memory
 # make data            token files of tiny Shakespeare  make test-long what CI adds; test-all: everything
-# Settings: ARGS="-e d12 -t 64 -b 4 -pn 2" (compare), CC, NVCC, MPICC (empty: without MPI), OPT, B.
+# make cuda            build for CUDA, into B/cuda     make golden    write tests/golden.txt
+# Settings: DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are), ARGS="-e d12 -t 64 -b 4
+# -pn 2" (compare), CC, NVCC, MPICC (empty: without MPI), OPT, B; of CUDA: see adapters/cuda.mk.
 
 B      ?= build
 OPT    ?= -O3 -march=native
 OMP    ?= -fopenmp
 NVCC   ?= nvcc
 MPICC   = $(shell command -v mpicc)
+ifndef DEVICE
+DEVICE := $(shell sh adapters/cuda.sh device $(NVCC))
+endif
 WARN    = -Wall -Wextra -Wpedantic -Wshadow -Werror
 CFLAGS  = -std=c11 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN)
 COMPILE = $(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) -MMD -MP
-NVFLAGS = -std=c++17 -O3 -fmad=false -Werror all-warnings -Xcompiler -Wall,-Wextra
-ARCHS  ?= 90
-GENCODE = $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a))
 
 PLUGIN  = $B/zero_plugin.o
 vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config data
 GPT2    = $B/gpt2.o $B/ops_cpu.o
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
-TRAINER = $B/train_gpt2_zero.o $B/launch.o $B/memory.o $(DSCONF) $B/data_file.o $B/token_file.o $B/tokenizer.o
+LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
+TRAINER = $B/train_gpt2_zero.o $(LAUNCH) $(DSCONF) $B/data_file.o $B/token_file.o $B/tokenizer.o
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers)
-TESTS   = $(UNIT) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config)
+UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi)
+HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
-SOURCES = zero_plugin.h zero_plugin.cu train_gpt2_zero.cu $(wildcard adapters/*/*.[ch] data/*.[ch] tests/*.[ch])
+SOURCES = zero_plugin.h zero_plugin.cu train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
+	tests/*.cu tests/*.cc tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
+
+# ---- the plugin as a library: CPU, without MPI; LIBFLAGS adds to it ----
+PREFIX ?= /usr/local
+ABI     = $(shell sed -n 's/^.define ZERO_ABI *//p' zero_plugin.h)
+VERSION = $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h)
+SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all deps libraries data compare test test-long test-all check bench cuda unit tests clean
+.PHONY: all deps libraries data compare test test-long test-all test-llmc check bench golden lib install unit tests clean
 all: train_gpt2_zero data
 
 deps:
@@ -36,7 +47,7 @@ deps:
 libraries:
 	@sh adapters/deps.sh check $(CC)
 
-train_gpt2_zero: $B/train_gpt2_zero
+train_gpt2_zero: $B/$(if $(filter cuda,$(DEVICE)),cuda/)train_gpt2_zero
 	@cp $< $@
 $B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
@@ -62,15 +73,20 @@ compare: train_gpt2_zero data
 	./train_gpt2_zero -z 0,1,2,3 -pn 2 -csv $B/compare.csv $(ARGS)
 
 # ---- tests: every program ends with `N passed, N failed` ----
-$(addprefix $B/,test_unit test_faults test_memory test_optimizers): $B/%: tests/%.c | libraries # they include the plugin
+$(addprefix $B/,test_unit test_faults test_memory test_optimizers test_check): $B/%: tests/%.c | libraries # they include the plugin
 	@mkdir -p $B
 	$(COMPILE) -o $@ $< -lm
 $B/test_gpt2 $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
-$B/test_launch: tests/test_launch.c $(PLUGIN) $B/launch.o $B/memory.o
-	$(COMPILE) -I. -o $@ $< $(PLUGIN) $B/launch.o $B/memory.o -lm
+$B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
+	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
 $B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: tests/%.c $(DSCONF)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(DSCONF) -lcjson -lm
+$B/test_host_layers.o: tests/test_host_layers.cc
+	@mkdir -p $B
+	$(CXX) -std=c++17 -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN) -I. -MMD -MP -c -o $@ $<
+$B/test_host_layers: $B/test_host_layers.o $(PLUGIN)
+	$(COMPILE) -o $@ $^ -lstdc++ -lm
 $B/test_%: tests/test_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)
@@ -78,24 +94,41 @@ $B/bench_%: tests/bench_%.c $(PLUGIN)
 $B/libfuzzer: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*) adapters/schedule/schedule.c
 	clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -o $@ $(filter %.c,$^) -lcjson -lm
 unit: $(UNIT)
-tests: $(TESTS) $B/train_gpt2_zero $B/tokens data
+tests: $(TESTS) $B/train_gpt2_zero $B/tokens data $(if $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h),emulated)
 test: tests
 	@sh tests/run.sh quick $B
 test-long: tests
 	@sh tests/run.sh long $B
 test-all: tests
 	@sh tests/run.sh all $B
+test-llmc: # LLMC=path of a checkout
+	@LLMC='$(LLMC)' sh tests/test_llmc.sh $B
 bench: tests $B/bench_step $B/bench_reduce
 	@sh tests/bench.sh $B
 
-# ---- checks that compile but do not run ----
-cuda: zero_plugin.cu train_gpt2_zero.cu
-	@mkdir -p $B/cuda
-	$(NVCC) $(NVFLAGS) $(GENCODE) -c -o $B/cuda/zero_plugin.o zero_plugin.cu
-	$(NVCC) $(NVFLAGS) $(GENCODE) -c -o $B/cuda/train_gpt2_zero.o train_gpt2_zero.cu
+lib: $B/lib/libzero_plugin.a $B/lib/$(SONAME)
+$B/lib/zero_plugin.o: zero_plugin.cu zero_plugin.h
+	@mkdir -p $B/lib
+	$(CC) $(CFLAGS) $(LIBFLAGS) -fPIC -x c -c -o $@ $<
+$B/lib/libzero_plugin.a: $B/lib/zero_plugin.o
+	$(AR) rcs $@ $<
+$B/lib/$(SONAME): $B/lib/zero_plugin.o
+	$(CC) $(CFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $< -lm
+install: lib
+	mkdir -p $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	cp zero_plugin.h $(DESTDIR)$(PREFIX)/include/
+	cp $B/lib/libzero_plugin.a $B/lib/$(SONAME) $(DESTDIR)$(PREFIX)/lib/
+	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libzero_plugin.so
+	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: zero_plugin' 'Description: ZeRO sharded data-parallel training for C' \
+	    'Version: $(VERSION)' 'Libs: -L$${prefix}/lib -lzero_plugin' 'Libs.private: $(OMP) -pthread -lm' \
+	    'Cflags: -I$${prefix}/include' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/zero_plugin.pc
+
+golden: $B/train_gpt2_zero data
+	@sh tests/golden.sh $B > tests/golden.txt
+include adapters/cuda.mk
 check:
 	@sh tests/check.sh "$(SOURCES)" "$(CC)" "$(NVCC)" $B
 
 clean:
 	rm -rf $B train_gpt2_zero
--include $(wildcard $B/*.d)
+-include $(wildcard $B/*.d $B/cuda/*.d $B/emulated/*.d)

@@ -14,10 +14,11 @@
      3 file         DeepSpeed's JSON in place of flags
      4 batches      which windows a step trains on, the same for any number of ranks
      5 reports      learning rate, outliers, main.log, progress
-     6 trainer      one stage: context, model, step, validation, sample, hash of the weights
-     7 training     the loop of one stage
-     8 comparison   several stages that take turns
-     9 main
+     6 device       CUDA's stream and memory; of the CPU there is nothing to say
+     7 trainer      one stage: context, model, step, validation, sample, hash of the weights
+     8 training     the loop of one stage
+     9 comparison   several stages that take turns
+    10 main
 */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* M_PI, glob, clock_gettime under -std=c11 */
@@ -50,6 +51,9 @@
 #include "zero_plugin.h"
 
 #define PROGRAM "train_gpt2_zero"
+#ifndef MATMUL_ROUNDS
+#define MATMUL_ROUNDS 3 /* of which the best counts: other programs may run as well. 0: a test */
+#endif
 
 enum {
     STAGES = 4,            /* ZeRO stages there are, and the most that one comparison takes */
@@ -68,7 +72,9 @@ enum { ORDER_FILE = 0, ORDER_SHUFFLED, ORDER_RANDOM }; /* -sh */
 
 typedef struct train_options {
     const char *train_path, *val_path, *tokenizer_path, *model, *log_dir, *csv_path;
-    int stage[STAGES], stages; /* -z; more than one: compare */
+    int stage[STAGES], stages;              /* -z; more than one: compare */
+    const char *server, *folder;            /* -ps, -pf */
+    int method, rank, per_node, as_threads; /* -pi, -pr, -pg, -pt */
     int ranks, node_size, threads;
     int batch, seq_len, steps;
     int64_t step_tokens; /* -d */
@@ -83,7 +89,7 @@ typedef struct train_options {
     const char *ds_path, *ds_out;                            /* -ds, -dso */
     int consecutive_hysteresis, overflow_check, print_every; /* of a file; no flags */
     int val_every, val_batches, sample_every, sample_tokens;
-    int recompute;
+    int recompute, tf32;
     int accumulation, prefetch, overlap, mapping;
     int64_t bucket, persistence;
     double timeout;
@@ -97,6 +103,7 @@ typedef struct train_options {
 typedef enum option_type {
     OPTION_HEADING = 0, /* a line of --help */
     OPTION_INT,         /* int */
+    OPTION_RANK,        /* int; differs between ranks */
     OPTION_LONG,        /* int64_t */
     OPTION_REAL,        /* double */
     OPTION_PATH,        /* const char *; may differ between ranks */
@@ -120,6 +127,7 @@ typedef struct option {
 #define TYPE_WORDS      "f32 bf16 fp16" /* in the order of zero_type */
 #define GRAD_WORDS      "auto f32 type"
 #define OPTIMIZER_WORDS "adamw adam sgd nesterov lion" /* in that of zero_optimizer */
+#define METHOD_WORDS    "mpi tcp fs"
 #define AT(field)       offsetof(train_options, field)
 #define BIG             9e15 /* whole numbers below are exact in a double */
 
@@ -174,6 +182,8 @@ static const option option_table[] = {
      "steps without overflow that double the scale"},
     {"-lh", OPTION_INT, AT(hysteresis), "2", NULL, 1, 2e9, NULL,
      "overflows that halve the scale: from this one on"},
+    {"-f", OPTION_INT, AT(tf32), "1", NULL, 0, 1, NULL,
+     "1: CUDA's f32 products round what they multiply to TF32; the CPU has none"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Optimizer"},
     {"-op", OPTION_WORD, AT(optimizer), "adamw", NULL, 0, 0, OPTIMIZER_WORDS, "update rule"},
     {"-x", OPTION_INT, AT(steps), "2000", "16", -1, 2e9, NULL,
@@ -204,8 +214,19 @@ static const option option_table[] = {
     {"-g", OPTION_INT, AT(sample_tokens), "300", NULL, 0, 1e6, NULL,
      "tokens of a sample; 0: no samples"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Ranks"},
-    {"-pn", OPTION_INT, AT(ranks), "0", NULL, 0, LAUNCH_MAX_RANKS, NULL,
-     "ranks to start on this machine; 0: as mpirun says, else 1 (2 in a comparison)"},
+    {"-pn", OPTION_INT, AT(ranks), "0", NULL, 0, 65536, NULL,
+     "ranks to start on this machine; 0: as mpirun, torchrun or srun say, else 1 (2 in a "
+     "comparison)"},
+    {"-pt", OPTION_INT, AT(as_threads), "0", NULL, 0, 1, NULL,
+     "1: ranks of -pn are threads of one process; with CUDA so they are where GPUs are fewer"},
+    {"-pi", OPTION_WORD, AT(method), "mpi", NULL, 0, 0, METHOD_WORDS,
+     "how ranks find each other: mpi as mpirun, torchrun or srun say; tcp at -ps; fs through -pf; "
+     "with those two -pn is the number of all ranks, and -pr this one's"},
+    {"-ps", OPTION_PATH, AT(server), "", NULL, 0, 0, NULL, "tcp: name or address of rank 0's host"},
+    {"-pf", OPTION_PATH, AT(folder), "/tmp", NULL, 0, 0, NULL, "fs: folder that all ranks see"},
+    {"-pr", OPTION_RANK, AT(rank), "0", NULL, 0, 1e6, NULL, "tcp, fs: rank of this process"},
+    {"-pg", OPTION_INT, AT(per_node), "0", NULL, 0, 4096, NULL,
+     "tcp, fs: ranks per machine; 0: as host names tell"},
     {"-nt", OPTION_INT, AT(threads), "0", NULL, 0, 4096, NULL,
      "threads of a rank; 0: the processors of this machine divided by its ranks"},
     {"-ns", OPTION_INT, AT(node_size), "0", NULL, 0, 4096, NULL,
@@ -242,7 +263,6 @@ static const option option_table[] = {
      "1: print a hash of each step's tokens"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL,
      "llm.c's flags that have no meaning here yet; only these values are accepted"},
-    {"-f", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 1", "TF32, which the CPU does not have"},
     {"-ge", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 -1", "GELU fusion"},
     {"-h", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "HellaSwag evaluation"},
     {"-lg", OPTION_FIXED, 0, NULL, NULL, 0, 0, "-1 0", "log of the GPU's state"},
@@ -250,11 +270,6 @@ static const option option_table[] = {
     {"-nk", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "number of checkpoints kept"},
     {"-nm", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "major checkpoints"},
     {"-y", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "resuming from a checkpoint"},
-    {"-pr", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "rank of this process: mpirun tells it"},
-    {"-pg", OPTION_FIXED, 0, NULL, NULL, 0, 0, "8", "GPUs per node"},
-    {"-pi", OPTION_FIXED, 0, NULL, NULL, 0, 0, "mpi", "how ranks find each other"},
-    {"-ps", OPTION_FIXED, 0, NULL, NULL, 0, 0, "-1", "address of a server for that"},
-    {"-pf", OPTION_FIXED, 0, NULL, NULL, 0, 0, "/tmp", "shared folder for that"},
 };
 
 enum { OPTIONS = (int)(sizeof option_table / sizeof option_table[0]) };
@@ -297,7 +312,7 @@ static void parse_number(train_options *o, const option *d, const char *text) {
                      text);
     else if (value < d->least || value > d->most)
         option_error(o, "%s: expected %.10g to %.10g, found %s", d->flag, d->least, d->most, text);
-    else if (d->type == OPTION_INT)
+    else if (d->type == OPTION_INT || d->type == OPTION_RANK)
         *(int *)(void *)field = (int)value;
     else if (d->type == OPTION_LONG)
         *(int64_t *)(void *)field = (int64_t)value;
@@ -325,6 +340,7 @@ static void parse_value(train_options *o, const option *d, const char *text) {
     char *field = (char *)o + d->field;
     switch (d->type) {
     case OPTION_INT:
+    case OPTION_RANK:
     case OPTION_LONG:
     case OPTION_REAL: parse_number(o, d, text); break;
     case OPTION_PATH:
@@ -354,7 +370,7 @@ static const option *find_option(const char *flag) {
 /* A comparison has defaults of its own, so it must be known before the defaults are set. */
 static int asks_for_comparison(int argc, char **argv) {
     int compares = 0;
-    for (int i = 1; i + 1 < argc; i += 2)
+    for (int i = 1; i + 1 < argc; i++)
         if (strcmp(argv[i], "-z") == 0) compares = strchr(argv[i + 1], ',') != NULL;
     return compares;
 }
@@ -370,6 +386,10 @@ static void parse_options(train_options *o, int argc, char **argv) {
     }
     for (int i = 1; i < argc; i += 2) {
         const option *d = find_option(argv[i]);
+        if (launch_adds_argument(argv[i])) {
+            i--;
+            continue;
+        }
         if (strcmp(argv[i], "--help") == 0) {
             o->help = 1;
             return;
@@ -423,7 +443,8 @@ static int print_help(void) {
                   "character run on tiny Shakespeare. Every flag takes a value.",
                   0);
     for (int i = 0; i < OPTIONS; i++) print_option(&option_table[i]);
-    printf("\nThis build starts ranks with -pn%s.\n", launch_has_mpi() ? " and by mpirun" : "");
+    printf("\nThis build starts ranks with -pn, by torchrun and srun%s.\n",
+           launch_has_mpi() ? ", and by mpirun" : "");
     return 0;
 }
 
@@ -483,7 +504,12 @@ typedef struct job {
     int *inputs, *targets;        /* [rows * T] */
     int *sample;                  /* [1 + sample_tokens] */
     float *logits;                /* [V] */
-    double matmul_rate;           /* operations per second of all ranks together */
+    double matmul_rate;           /* operations per second of all ranks together, measured */
+    double peak_rate;             /* the same as the GPUs' maker states it; 0: not known */
+    void *stream;                 /* CUDA: what this rank computes on */
+    char device[256];             /* its name, for the log */
+    int sharers;                  /* ranks on the same device, this one included */
+    size_t free_bytes;            /* CUDA: of the device, before anything was built */
     FILE *log;                    /* rank 0, with -o */
     int terminal;                 /* rank 0 writes to one */
 } job;
@@ -510,9 +536,11 @@ static void say(const job *j, const char *format, ...) {
     fflush(stdout);
 }
 
-/* Errors come back as results, and are printed once; warnings are the rank's own. */
+/* Errors come back as results, and are printed once; warnings are the rank's own; what the plugin
+   chose by itself, rank 0 tells. */
 static void on_log(void *user, zero_log_level level, const char *sentence) {
     const job *j = (const job *)user;
+    if (level == ZERO_LOG_INFO) say(j, "%s\n", sentence);
     if (level == ZERO_LOG_WARNING)
         fprintf(stderr, PROGRAM ": warning of rank %d: %s\n", j->l->rank, sentence);
 }
@@ -969,7 +997,85 @@ static void table_row(const job *j, const char *name, const char *format, ...) {
     say(j, "| %-20s | %-52s |\n", name, text);
 }
 
-/* ---- 6 trainer ----------------------------------------------------------------------------- */
+/* ---- 6 device ------------------------------------------------------------------------------ */
+
+#ifdef __CUDACC__
+
+static size_t free_device_bytes(void) {
+    size_t available = 0, total = 0;
+    return cudaMemGetInfo(&available, &total) == cudaSuccess ? available : 0;
+}
+
+/* The stream that model and plugin share; not the default one, which others synchronise with. The
+   launcher has chosen the device. */
+static void open_device(job *j) {
+    struct cudaDeviceProp card;
+    cudaStream_t stream = NULL;
+    int device = 0, devices = 0, version = 0;
+    memset(&card, 0, sizeof card);
+    cudaError_t code = cudaGetDevice(&device);
+    if (code == cudaSuccess) code = cudaGetDeviceCount(&devices);
+    if (code == cudaSuccess) code = cudaDriverGetVersion(&version);
+    if (code == cudaSuccess) code = cudaGetDeviceProperties(&card, device);
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    require(j, code == cudaSuccess, "rank %d: no CUDA device can be used: %s", j->l->rank,
+            cudaGetErrorString(code));
+    j->stream = stream;
+    j->sharers = (j->l->local_ranks + devices - 1) / devices;
+    j->free_bytes = free_device_bytes();
+    snprintf(j->device, sizeof j->device, "%.100s, %.0f GiB, CUDA %d.%d of the driver", card.name,
+             (double)card.totalGlobalMem / (1024.0 * 1024 * 1024), version / 1000,
+             version / 10 % 100);
+}
+
+static void close_device(job *j) { cudaStreamDestroy((cudaStream_t)j->stream); }
+
+/* Until all that was enqueued is done: a clock is about to be read. */
+static void wait_for_device(job *j) {
+    const cudaError_t code = cudaStreamSynchronize((cudaStream_t)j->stream);
+    if (code != cudaSuccess)
+        launch_fail(j->l, "rank %d: CUDA: %s", j->l->rank, cudaGetErrorString(code));
+}
+
+/* What was taken of the device since it was opened, by all ranks on it. */
+static void print_device_memory(const job *j, uint64_t planned) {
+    const double gib = 1024.0 * 1024 * 1024;
+    const size_t left = free_device_bytes();
+    const double taken = left < j->free_bytes ? (double)(j->free_bytes - left) : 0;
+    say(j, "device memory: %.3f GiB taken, %.3f GiB planned\n", taken / gib,
+        (double)planned * j->sharers / gib);
+}
+
+/* Ends all ranks if those of a device together need more than it has. */
+static void check_device_memory(job *j, uint64_t need) {
+    size_t available = 0, total = 0;
+    const cudaError_t code = cudaMemGetInfo(&available, &total);
+    const uint64_t wanted = need * (uint64_t)j->sharers;
+    require(j, code == cudaSuccess, "rank %d: the device's memory cannot be asked for: %s",
+            j->l->rank, cudaGetErrorString(code));
+    require(j, wanted <= available,
+            "rank %d: the device has %llu bytes of memory free of %llu, and the %d rank%s on it "
+            "need %llu: choose a higher -z, a smaller -b, or -r 3",
+            j->l->rank, (unsigned long long)available, (unsigned long long)total, j->sharers,
+            j->sharers > 1 ? "s" : "", (unsigned long long)wanted);
+}
+
+#else
+
+static void open_device(job *j) {
+    j->sharers = j->l->local_ranks;
+    snprintf(j->device, sizeof j->device, "CPU");
+}
+static void close_device(job *j) { (void)j; }
+static void wait_for_device(job *j) { (void)j; }
+static void print_device_memory(const job *j, uint64_t planned) {
+    (void)j;
+    (void)planned;
+}
+
+#endif
+
+/* ---- 7 trainer ----------------------------------------------------------------------------- */
 
 /* One stage. */
 typedef struct trainer {
@@ -983,6 +1089,7 @@ typedef struct trainer {
     outliers losses, norms;
     int step;        /* steps made, skipped ones too */
     int64_t updates; /* that the optimizer made: the schedule's clock */
+    int unsettled;   /* the last step's report was not asked for yet */
 } trainer;
 
 static void check(const trainer *t, zero_result result) {
@@ -1031,6 +1138,7 @@ static zero_config make_config(const job *j, int stage) {
     c.scaler.consecutive_hysteresis = o->consecutive_hysteresis;
     c.no_overflow_check = !o->overflow_check;
     c.threads = j->threads;
+    c.stream = j->stream;
     c.timeout_s = o->timeout;
     c.log = on_log;
     c.log_user = (void *)j;
@@ -1054,7 +1162,8 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
 }
 
 static gpt2_run make_run(const job *j) {
-    gpt2_run run = {j->batch.rows, j->batch.seq_len, j->opt->recompute, (zero_type)j->opt->type};
+    gpt2_run run = {j->batch.rows, j->batch.seq_len, j->opt->recompute, (zero_type)j->opt->type,
+                    j->opt->tf32};
     return run;
 }
 
@@ -1089,7 +1198,7 @@ static uint64_t plan_bytes(const zero_plan *p) {
     return (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes;
 }
 
-/* Before anything is built: do all ranks of this machine fit into its memory? */
+/* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? */
 static void check_memory(job *j, const zero_plan *plans, int count) {
     gpt2_run run = make_run(j);
     uint64_t each = gpt2_activation_bytes(&j->model, &run), need = 0, shared = 0;
@@ -1100,24 +1209,25 @@ static void check_memory(job *j, const zero_plan *plans, int count) {
         need += plan_bytes(&plans[i]) + each;
         shared += plan_bytes(&plans[i]) - plans[i].optimizer_bytes;
     }
+#ifdef __CUDACC__
+    (void)shared;
+    check_device_memory(j, need);
+#else
     launch_check_memory(j->l, need, shared);
+#endif
 }
 
-/* Tokens in, gradients out: all micro-steps of a step. The mean loss of this rank. */
-static double run_micro_steps(trainer *t) {
+/* Tokens in, gradients out: all micro-steps of a step. On a GPU they are only enqueued. */
+static void run_micro_steps(trainer *t) {
     job *j = t->j;
     const int micro_steps = j->batch.micro_steps;
-    double sum = 0;
     for (int micro = 0; micro < micro_steps; micro++) {
-        double loss = 0;
         load_batch(j, t->step, micro);
         check(t, zero_pass_begin(t->z, ZERO_TRAIN, micro, micro_steps));
         check_model(t, gpt2_train_step(t->model, j->inputs, j->targets,
-                                       zero_loss_scale(t->z) / (float)micro_steps, &loss));
+                                       zero_loss_scale(t->z) / (float)micro_steps, NULL));
         check(t, zero_pass_end(t->z));
-        sum += loss;
     }
-    return sum / micro_steps;
 }
 
 /* What a step told. */
@@ -1128,11 +1238,20 @@ typedef struct step_values {
     zero_step_report done;
 } step_values;
 
-/* Reduced, and judged by -sl and -sg, as llm.c does it: is it so far from the usual that it is left
-   out? */
+/* The mean loss over the ranks, of the steps since it was last asked for. */
+static double take_loss(trainer *t) {
+    double mine = 0;
+    check_model(t, gpt2_take_losses(t->model, &mine));
+    check(t, zero_all_sum(t->z, &mine, 1));
+    return mine / t->j->l->nranks;
+}
+
+/* -sl and -sg, as llm.c does it, between reduction and step: is it so far from the usual that it is
+   left out? */
 static int is_unusual(trainer *t, step_values *v) {
     const train_options *o = t->j->opt;
     double norm = 0;
+    v->loss = take_loss(t);
     check(t, zero_norm(t->z, &norm));
     v->loss_z = outlier_score(&t->losses, v->loss);
     v->norm_z = outlier_score(&t->norms, norm);
@@ -1140,29 +1259,42 @@ static int is_unusual(trainer *t, step_values *v) {
            || (o->skip_norm > 0 && v->norm_z > o->skip_norm);
 }
 
-/* One step. v NULL: its values are not wanted. */
+/* Asks what the last step did, if that is not known yet. A skipped step does not move the schedule.
+ */
+static void settle(trainer *t, zero_step_report *done) {
+    if (!t->unsettled) return;
+    check(t, zero_step_result(t->z, done));
+    t->updates = done->steps;
+    t->unsettled = 0;
+}
+
+/* One step. v NULL: its values are not wanted; then the host waits for a GPU only to know whether
+   the step before was skipped, and this one's work is enqueued by then. Otherwise it waits once,
+   when all of the step is enqueued; or before the update, for -sl and -sg. */
 static void take_step(trainer *t, step_values *v) {
-    zero_step_report done;
     const train_options *o = t->j->opt;
+    const int judged = v != NULL && (o->skip_loss > 0 || o->skip_norm > 0);
+    zero_step_report done;
     schedule_value now;
+    run_micro_steps(t);
+    settle(t, &done);
     schedule_at(&t->lr, t->updates, &now);
     zero_hyper hyper = {(float)now.lr, (float)now.beta1,       (float)now.beta2,
                         (float)o->eps, (float)o->weight_decay, (float)o->clip};
-    double mine = run_micro_steps(t);
-    if (v != NULL) {
-        check(t, zero_all_sum(t->z, &mine, 1));
-        v->loss = mine / t->j->l->nranks;
-        v->lr = now.lr;
-    }
     check(t, zero_reduce(t->z));
-    if (v != NULL && is_unusual(t, v))
+    if (judged && is_unusual(t, v))
         check(t, zero_skip_step(t->z));
     else
         check(t, zero_step(t->z, &hyper));
     t->step++;
-    check(t, zero_step_result(t->z, &done));
-    t->updates = done.steps; /* a skipped step does not move the schedule */
-    if (v != NULL) v->done = done;
+    t->unsettled = 1;
+    if (v == NULL) return;
+    v->lr = now.lr;
+    if (!judged) v->loss = take_loss(t);
+    settle(t, &v->done);
+    if (judged) return;
+    v->loss_z = outlier_score(&t->losses, v->loss);
+    v->norm_z = outlier_score(&t->norms, v->done.norm);
 }
 
 /* Mean loss over the validation file. Its windows are dealt to the ranks in turn; a rank whose
@@ -1258,7 +1390,7 @@ static uint64_t hash_weights(trainer *t) {
     return hash;
 }
 
-/* ---- 7 training ---------------------------------------------------------------------------- */
+/* ---- 8 training ---------------------------------------------------------------------------- */
 
 /* What the step lines carry from one to the next. */
 typedef struct report {
@@ -1270,12 +1402,15 @@ typedef struct report {
 static void measure_matmul(trainer *t) {
     double best = 0;
     check(t, zero_barrier(t->z));
-    for (int i = 0; i < 3; i++) { /* the best: other programs may run as well */
+    for (int i = 0; i < MATMUL_ROUNDS; i++) {
         double rate = gpt2_matmul_rate((zero_type)t->j->opt->type, t->j->threads);
         if (rate > best) best = rate;
     }
-    check(t, zero_all_sum(t->z, &best, 1));
-    t->j->matmul_rate = best;
+    double rates[2] = {best, gpt2_peak_rate((zero_type)t->j->opt->type, t->j->opt->tf32)};
+    rates[1] /= t->j->sharers;
+    check(t, zero_all_sum(t->z, rates, 2));
+    t->j->matmul_rate = rates[0];
+    t->j->peak_rate = rates[1];
 }
 
 static void print_settings(const trainer *t) {
@@ -1312,9 +1447,13 @@ static void print_settings(const trainer *t) {
     table_row(j, "optimizer", "%.*s, betas %g %g, eps %g, decay %g, clip %g", rule_chars, rule,
               o->beta1, o->beta2, o->eps, o->weight_decay, o->clip);
     table_row(j, "ranks", "%d, started %s", j->l->nranks, launch_how(j->l));
+    table_row(j, "device", "%s", j->device);
     table_row(j, "threads per rank", "%d", j->threads);
+    if (j->l->note[0] && o->threads == 0) table_row(j, "", "%s", j->l->note);
     table_row(j, "matrix products", "%.1f GFLOP/s, all ranks; %s", j->matmul_rate * 1e-9,
               gpt2_product_path(t->model));
+    if (j->peak_rate > 0) table_row(j, "  by their maker", "%.1f GFLOP/s", j->peak_rate * 1e-9);
+    table_row(j, "attention", "%s", gpt2_attention_path(t->model));
     table_line(j);
 }
 
@@ -1357,14 +1496,15 @@ static double note_time(trainer *t, report *r, double *smooth) {
 static void print_step(const trainer *t, const step_values *v, double rate, double smooth) {
     const job *j = t->j;
     const zero_step_report *done = &v->done;
+    const double peak = j->peak_rate > 0 ? j->peak_rate : j->matmul_rate;
     double flops = 0;
-    if (j->matmul_rate > 0)
-        flops = rate * gpt2_flops_per_token(&j->model, j->batch.seq_len) / j->matmul_rate;
+    if (peak > 0) flops = rate * gpt2_flops_per_token(&j->model, j->batch.seq_len) / peak;
     say(j,
-        "step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.1f%% of "
-        "matmul | %.0f tok/s",
+        "step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.1f%% %s | "
+        "%.0f tok/s",
         t->step, j->steps, v->loss, v->loss_z, done->norm, v->norm_z, v->lr,
-        1e3 * (double)j->batch.tokens / rate, 100 * flops, smooth);
+        1e3 * (double)j->batch.tokens / rate, 100 * flops, j->peak_rate > 0 ? "MFU" : "of matmul",
+        smooth);
     if (done->loss_scale != 1 || done->next_loss_scale != 1)
         say(j, " | scale %g", (double)done->loss_scale);
     if (done->next_loss_scale != done->loss_scale)
@@ -1408,9 +1548,20 @@ static int is_due(const trainer *t, int every) {
     return every > 0 && t->step % every == 0;
 }
 
+/* What products fuse is found out when their shapes are first met, and so is what they need. */
+static void print_first_step(const trainer *t, const char *before) {
+    const char *now = gpt2_product_path(t->model);
+    const gpt2_run run = make_run(t->j);
+    if (t->step != 1) return;
+    if (strcmp(before, now) != 0) say(t->j, "matrix products: %s\n", now);
+    print_device_memory(t->j, plan_bytes(&t->plan) + gpt2_activation_bytes(&t->j->model, &run));
+}
+
 static void train_all(trainer *t) {
     const train_options *o = t->j->opt;
     report r;
+    char products[256];
+    snprintf(products, sizeof products, "%s", gpt2_product_path(t->model));
     memset(&r, 0, sizeof r);
     r.started = clock_s();
     for (;;) {
@@ -1419,6 +1570,7 @@ static void train_all(trainer *t) {
             print_sample(t);
         if (t->step == t->j->steps) break;
         train_step(t, &r);
+        print_first_step(t, products);
     }
     clear_progress(t->j);
     if (t->step > 1)
@@ -1441,7 +1593,7 @@ static int run_training(job *j) {
     return 0;
 }
 
-/* ---- 8 comparison -------------------------------------------------------------------------- */
+/* ---- 9 comparison -------------------------------------------------------------------------- */
 
 /* What the timed rounds of one stage gave. */
 typedef struct contestant {
@@ -1476,6 +1628,7 @@ static void run_round(contestant *c, int round, int steps) {
     double started = clock_s();
     for (int i = 0; i < steps; i++) take_step(t, NULL);
     check(t, zero_query_stats(t->z, &after));
+    wait_for_device(t->j);
     check(t, zero_barrier(t->z));
     c->rates[round] = (double)t->j->batch.tokens * steps / (clock_s() - started);
     c->sent_bytes = (after.sent_bytes - before.sent_bytes) / (uint64_t)steps;
@@ -1516,6 +1669,7 @@ static void finish(job *j, contestant *c) {
     trainer *t = &c->t;
     step_values v;
     memset(&v, 0, sizeof v);
+    (void)take_loss(t); /* of the steps before */
     take_step(t, &v);
     c->loss = v.loss;
     check(t, zero_query_stats(t->z, &c->stats));
@@ -1625,7 +1779,7 @@ static int run_comparison(job *j) {
     return 0;
 }
 
-/* ---- 9 main -------------------------------------------------------------------------------- */
+/* ---- 10 main ------------------------------------------------------------------------------- */
 
 static void resolve_model(job *j) {
     const train_options *o = j->opt;
@@ -1660,9 +1814,7 @@ static void resolve_ranks(job *j) {
     require(j, node_size == 0 || nranks % node_size == 0,
             "-ns %d: the ranks per node do not divide the %d rank%s", node_size, nranks,
             nranks > 1 ? "s" : "");
-    j->threads = j->opt->threads;
-    if (j->threads == 0) j->threads = launch_processors() / j->l->local_ranks;
-    if (j->threads < 1) j->threads = 1;
+    j->threads = j->opt->threads > 0 ? j->opt->threads : launch_threads(j->l);
 #ifdef _OPENMP
     omp_set_num_threads(j->threads);
 #endif
@@ -1687,7 +1839,7 @@ static void compare_model(job *j) {
     char text[LAUNCH_SENTENCE / 2];
     const char *path = j->opt->model;
     uint64_t hash = 0;
-    if (j->l->kind != LAUNCH_MPI || !is_model_file(path)) return;
+    if (!j->l->elsewhere || !is_model_file(path)) return;
     void *chunk = get_memory(j, HASH_CHUNK, sizeof(float));
     int ok = hash_file(path, chunk, HASH_CHUNK * sizeof(float), &hash);
     free(chunk);
@@ -1716,7 +1868,7 @@ static void get_buffers(job *j) {
 }
 
 static int run_rank(launch *l, void *user) {
-    static char settings[4096];
+    char settings[4096]; /* nothing is static: ranks can be threads of one process */
     job j;
     train_options options = *(const train_options *)user,
                   *o = &options; /* a file may change them */
@@ -1724,10 +1876,11 @@ static int run_rank(launch *l, void *user) {
     memset(&j, 0, sizeof j);
     j.opt = o;
     j.l = l;
-    j.terminal = l->rank == 0 && l->kind != LAUNCH_MPI && isatty(STDOUT_FILENO);
+    j.terminal = l->rank == 0 && !l->elsewhere && isatty(STDOUT_FILENO);
     render_options(o, settings, sizeof settings);
     launch_same(l, settings);
     resolve_ranks(&j);
+    open_device(&j);
     resolve_model(&j);
     read_file(&j, o);
     check_types(&j);
@@ -1737,6 +1890,7 @@ static int run_rank(launch *l, void *user) {
     compare_data(&j);
     get_buffers(&j);
     int code = o->stages > 1 ? run_comparison(&j) : run_training(&j);
+    close_device(&j);
     close_data(&j);
     return code;
 }
@@ -1744,9 +1898,22 @@ static int run_rank(launch *l, void *user) {
 int main(int argc, char **argv) {
     train_options o;
     parse_options(&o, argc, argv);
-    launch_request request = {
-        PROGRAM,  o.ranks, o.stages > 1 ? COMPARE_RANKS : 1, o.stages, o.error[0] ? o.error : NULL,
-        run_rank, &o};
+    static const char *const methods[] = {"mpi", "tcp", "fs"}; /* METHOD_WORDS */
+    launch_request request;
+    memset(&request, 0, sizeof request);
+    request.program = PROGRAM;
+    request.ranks = o.ranks;
+    request.default_ranks = o.stages > 1 ? COMPARE_RANKS : 1;
+    request.groups = o.stages;
+    request.usage_error = o.error[0] ? o.error : NULL;
+    request.rank_main = run_rank;
+    request.user = &o;
+    request.method = methods[o.method];
+    request.rank = o.rank;
+    request.per_node = o.per_node;
+    request.server = o.server[0] ? o.server : NULL;
+    request.folder = o.folder;
+    request.as_threads = o.as_threads;
     if (o.help) {
         request.ranks = 0; /* or as many as mpirun started: rank 0 prints */
         request.default_ranks = 1;

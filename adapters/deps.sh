@@ -1,8 +1,9 @@
 #!/bin/sh
-# deps.sh install [check] | check CC
+# deps.sh install [check] | check CC [cuda NVCC]
 # install: makes what the project needs available, by apt where it is there and allowed; otherwise
 #          names the packages for the usual package managers and stops. `check` adds the linters.
-# check:   names every missing header or program together with its package; installs nothing.
+# check:   names every missing header or program together with its package; installs nothing. `cuda`:
+#          those of the CUDA build, which needs neither oneDNN nor PCRE2; NCCL and cuDNN are optional.
 set -u
 
 # what          how it is found            apt              dnf            pacman   brew
@@ -14,7 +15,21 @@ xxHash          header:xxhash.h            libxxhash-dev    xxhash-devel   xxhas
 cJSON           header:cjson/cJSON.h       libcjson-dev     cjson-devel    cjson    cjson
 END
 }
+cuda_needs() { cat <<'END'
+C-compiler      program:cc                 gcc              gcc            gcc      gcc
+xxHash          header:xxhash.h            libxxhash-dev    xxhash-devel   xxhash   xxhash
+cJSON           header:cjson/cJSON.h       libcjson-dev     cjson-devel    cjson    cjson
+nvcc            nvcc:                      cuda-toolkit     cuda-toolkit   cuda     -
+cuBLASLt        cuda:cuBLASLt              cuda-toolkit     cuda-toolkit   cuda     -
+END
+}
+cuda_wants() { cat <<'END'
+NCCL            cuda:NCCL                  libnccl-dev      libnccl-devel  nccl     -
+cuDNN           cuda:cuDNN                 libcudnn9-dev-cuda-13  libcudnn9-devel-cuda-13  cudnn  -
+END
+}
 wants() { cat <<'END'
+C++-compiler    program:c++                g++              gcc-c++        gcc      gcc
 Open-MPI        program:mpicc.openmpi,mpicc  libopenmpi-dev   openmpi-devel  openmpi  open-mpi
 mpirun          program:mpirun             openmpi-bin      openmpi        openmpi  open-mpi
 MPICH           program:mpicc.mpich        libmpich-dev     mpich-devel    mpich    mpich
@@ -28,6 +43,7 @@ libFuzzer       fuzzer:                    libclang-rt-dev  compiler-rt    compi
 clang-format    program:clang-format       clang-format     clang-tools-extra  clang  clang-format
 clang-tidy      program:clang-tidy         clang-tidy       clang-tools-extra  clang  llvm
 cppcheck        program:cppcheck           cppcheck         cppcheck       cppcheck cppcheck
+shellcheck      program:shellcheck         shellcheck       ShellCheck     shellcheck  shellcheck
 END
 }
 
@@ -37,7 +53,10 @@ there() {
                return 1 ;;
     fuzzer:*)  echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' |
                    clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1 ;;
-    header:*)  printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' "${1#header:}" | "${CC:-cc}" -E -x c - >/dev/null 2>&1 ;;
+    nvcc:)     command -v "$NVCC" >/dev/null 2>&1 ;;
+    cuda:*)    ! sh "$(dirname "$0")/cuda.sh" say "$NVCC" | grep -q "without ${1#cuda:}" ;;
+    header:*)  [ -n "${CARRY:-}" ] && [ -f "$CARRY/include/${1#header:}" ] && return 0
+               printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' "${1#header:}" | "${CC:-cc}" -E -x c - >/dev/null 2>&1 ;;
     esac
 }
 
@@ -48,19 +67,30 @@ missing() {
     done
 }
 
-column() { printf '%s\n' "$1" | awk -v c="$2" 'NF { if (!seen[$c]++) printf " %s", $c }'; }
+column() { printf '%s\n' "$1" | awk -v c="$2" 'NF && $c != "-" { if (!seen[$c]++) printf " %s", $c }'; }
 
 name_packages() {
     echo "missing:$(column "$1" 1)" >&2
     echo "  Debian, Ubuntu  apt-get install$(column "$1" 2)" >&2
     echo "  Fedora          dnf install$(column "$1" 3)" >&2
     echo "  Arch            pacman -S$(column "$1" 4)" >&2
-    echo "  macOS           brew install$(column "$1" 5)" >&2
+    brew=$(column "$1" 5)
+    [ -z "$brew" ] || echo "  macOS           brew install$brew" >&2
 }
 
 case ${1:-} in
 check)
     [ -n "${2:-}" ] && CC=$2
+    NVCC=${4:-nvcc}
+    if [ "${3:-}" = cuda ]; then
+        rows=$(missing cuda_wants)
+        [ -n "$rows" ] && { echo "optional (they are found in Python's nvidia packages as well):" >&2; name_packages "$rows"; }
+        rows=$(missing cuda_needs)
+        [ -z "$rows" ] && exit 0
+        name_packages "$rows"
+        echo "CUDA's packages are NVIDIA's: https://developer.nvidia.com/cuda-downloads" >&2
+        exit 1
+    fi
     rows=$(missing needs)
     [ -z "$rows" ] && exit 0
     name_packages "$rows"

@@ -43,6 +43,19 @@ fuzz() { # SECONDS
         "$0/libfuzzer" -max_total_time=$1 -max_len=65536 "$0/corpus" tests/ds_config && echo "1 passed, 0 failed"' "$B" "$1"
 }
 
+# The CUDA version, run on the CPU; and whether nvcc takes it, for one architecture.
+emulated() {
+    [ -x "$B/emulated/train_gpt2_zero" ] ||
+        { skipped=$((skipped + 1)); echo "skipped emulated: the CUDA toolkit's headers are not installed"; return; }
+    run emulated-cuda 300 "$B/emulated/test_cuda" seeds 20
+    run emulated-gpt2-ops 300 "$B/emulated/test_gpt2_ops"
+    run emulated-attention 120 "$B/emulated/test_attention"
+    run emulated-trainer 400 sh "$here/test_emulated.sh" "$B"
+    run cudnn-graphs 120 sh "$here/test_cudnn.sh" "$B"
+    command -v nvcc >/dev/null 2>&1 || { skipped=$((skipped + 1)); echo "skipped cuda-build: nvcc is not installed"; return; }
+    run cuda-build 400 sh -c 'make -s B="$0/nvcc" ARCHS=90 cuda && echo "1 passed, 0 failed"' "$B"
+}
+
 quick() {
     run unit 120 "$B/test_unit"
     run model 300 "$B/test_model" 1000
@@ -57,10 +70,20 @@ quick() {
     run ds-config-fuzz 60 "$B/fuzz_ds_config" 10 1 "$here"/ds_config/*.json
     run scale 120 "$B/test_scale"
     run optimizers 120 "$B/test_optimizers"
+    run check 120 "$B/test_check"
+    run abi 20 "$B/test_abi"
+    run host-own 120 "$B/test_host_own"
+    run host-llama 120 "$B/test_host_llama"
+    run host-layers 120 "$B/test_host_layers"
+    run host-guide 200 sh "$here/test_host_guide.sh" "$B"
+    run python 200 sh "$here/test_python.sh" "$B"
+    run install 200 sh "$here/test_install.sh" "$B"
+    run llmc 400 env LLMC= sh "$here/test_llmc.sh" "$B"
     run allocations 120 sh "$here/test_allocations.sh" "$B"
     run data 120 sh "$here/test_data.sh" "$B"
     run losses 200 sh "$here/test_losses.sh" "$B"
     run mpi 500 sh "$here/test_mpi.sh" "$B"
+    emulated
     run trainer 600 env TRAINER="$B/train_gpt2_zero" sh "$here/test_trainer.sh" "$B"
 }
 
@@ -68,9 +91,11 @@ long() {
     asan="-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
     variant asan "$asan" -fopenmp "" \
         "$B/asan/test_unit $B/asan/test_model $B/asan/test_faults $B/asan/test_gpt2 $B/asan/test_gpt2_ops \
-        $B/asan/test_scale $B/asan/test_optimizers $B/asan/test_schedule $B/asan/test_ds_config $B/asan/fuzz_ds_config"
+        $B/asan/test_host_own $B/asan/test_host_llama $B/asan/test_scale $B/asan/test_optimizers $B/asan/test_schedule $B/asan/test_ds_config $B/asan/fuzz_ds_config"
     run asan-scale 300 "$B/asan/test_scale" 300
     run asan-optimizers 600 "$B/asan/test_optimizers"
+    run asan-host-own 300 "$B/asan/test_host_own"
+    run asan-host-llama 300 "$B/asan/test_host_llama"
     run asan-schedule 60 "$B/asan/test_schedule"
     run asan-ds-config 120 "$B/asan/test_ds_config"
     run asan-ds-fuzz 120 "$B/asan/fuzz_ds_config" 30 2 "$here"/ds_config/*.json
@@ -83,6 +108,12 @@ long() {
     variant tsan "-O1 -march=native -fsanitize=thread" "" "" "$B/tsan/test_model $B/tsan/test_bits"
     run tsan-model 600 "$B/tsan/test_model" 150 9000
     run tsan-bits 600 "$B/tsan/test_bits" 8
+    if [ -x "$B/emulated/test_cuda" ]; then
+        run emulated-cuda-all 900 "$B/emulated/test_cuda"
+        run emulated-gpt2 600 "$B/emulated/test_gpt2"
+    fi
+    [ -f "$here/test_launchers.sh" ] && run launchers 300 sh "$here/test_launchers.sh" "$B"
+    [ -z "${LLMC:-}" ] || run llmc-real 1800 sh "$here/test_llmc.sh" "$B"
     run hosts 400 sh "$here/test_hosts.sh" "$B"
     for type in f32 bf16 fp16; do
         for stage in 0 3; do run converge-$type-$stage 900 sh "$here/test_converge.sh" "$B" $stage $type; done

@@ -1,7 +1,9 @@
 /* test_gpt2.c - adapters/gpt2/gpt2.h: configurations, files, initialisation, and the whole model
    against one in f64: loss, logits, and gradients by finite differences. Then what must not change
    a bit (recompute, stages), in every type, 16-bit gradients against those of f32, memory, and
-   errors. */
+   errors.
+
+   With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "harness.h"
 #include "test_gpt2_reference.h"
 
@@ -12,13 +14,29 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#ifdef EMULATED_LAUNCH
+#include "emulation/cublaslt_emulation.h"
+#include "emulation/emulation.h"
+#endif
+
+#ifdef __CUDACC__
+#define PRODUCTS "cuBLASLt f32"
+enum { ON_GPU = 1 };
+#else
+#define PRODUCTS "oneDNN f32 (sgemm)"
+enum { ON_GPU = 0 };
+#endif
 
 static gpt2_error err;
 
 /* ---- memory: what gpt2_create allocates is counted here ---------------------------------------
  */
 
+#ifdef EMULATED_LAUNCH
+static size_t allocated_bytes(void) { return emulation_live_bytes(); }
+#elif !defined(__CUDACC__)
 static size_t aligned_bytes;
+static size_t allocated_bytes(void) { return aligned_bytes; }
 
 /* The C library's, with a count. */
 void *aligned_alloc(size_t alignment, size_t bytes) {
@@ -26,6 +44,7 @@ void *aligned_alloc(size_t alignment, size_t bytes) {
     aligned_bytes += bytes;
     return posix_memalign(&p, alignment, bytes) ? NULL : p;
 }
+#endif
 
 /* ---- configurations ---------------------------------------------------------------------------
  */
@@ -87,8 +106,13 @@ static void test_describe(void) {
     /* 6 (124475904 - 1024 * 768) + 12 * 12 * 768 * 64 */
     test_check(gpt2_flops_per_token(&c, 64) == 749214720.0, "operations per token: %.0f",
                gpt2_flops_per_token(&c, 64));
-    test_check(gpt2_matmul_rate(ZERO_F32, 1) > 1e8 && gpt2_matmul_rate(ZERO_BF16, 0) > 1e8,
+    test_check(gpt2_matmul_rate(ZERO_F32, 1) > (ON_GPU ? 1 : 1e8)
+                   && gpt2_matmul_rate(ZERO_BF16, 0) > (ON_GPU ? 1 : 1e8),
                "rate of products");
+    test_check(gpt2_peak_rate(ZERO_BF16, 0) >= gpt2_peak_rate(ZERO_F32, 1)
+                   && gpt2_peak_rate(ZERO_F32, 1) >= gpt2_peak_rate(ZERO_F32, 0)
+                   && (ON_GPU || gpt2_peak_rate(ZERO_BF16, 0) == 0),
+               "the maker's rates");
 }
 
 /* ---- a tiny model in f64 ----------------------------------------------------------------------
@@ -229,7 +253,7 @@ typedef struct outcome {
 } outcome;
 
 static outcome run_step(const setup *s, zero_ctx *z) {
-    const gpt2_run run = {B, T, s->recompute, s->type};
+    const gpt2_run run = {B, T, s->recompute, s->type, 0};
     outcome o = {0, 0, (float *)calloc(gpt2_numel(&tiny), sizeof(float))};
     gpt2_model *m;
     int ok = gpt2_create(&m, z, &tiny, &run, &err) == ZERO_OK;
@@ -241,7 +265,7 @@ static outcome run_step(const setup *s, zero_ctx *z) {
         ok &= zero_pass_end(z) == ZERO_OK;
     }
     ok = ok && !zero_reduce(z) && read_all(z, &tiny, ZERO_GRADIENT, o.grads);
-    const zero_hyper frozen = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
+    const zero_hyper frozen = {0, 0.9f, 0.95f, 1e-8f, 0, 0};
     ok = ok && !zero_step(z, &frozen) && !zero_pass_begin(z, ZERO_EVAL, 0, 1);
     ok = ok && gpt2_loss(m, tiny_inputs, tiny_targets, B, &o.eval) == ZERO_OK && !zero_pass_end(z);
     test_check(ok, "a step at stage %d, recompute %d fails: %s; %s", s->stage, s->recompute,
@@ -291,7 +315,7 @@ static void test_against_reference(void) {
 /* Evaluation of fewer rows, and logits after every position. */
 static void test_evaluation(void) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {B, T, 0, ZERO_F32};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0};
     const setup s = {3, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_model *model;
@@ -347,24 +371,58 @@ static zero_ctx *make_tiny(const setup *s) {
     return z;
 }
 
+/* In CUDA, in 16 bits, GELU may be cuBLASLt's, and when it is computed again the own kernel's: then
+   gradients have other bits. */
+static int gelu_again(const setup *s) {
+    return ON_GPU && s->type != ZERO_F32
+           && (s->recompute == GPT2_RECOMPUTE_GELU || s->recompute == GPT2_RECOMPUTE_NORM);
+}
+
 static void same_bits(const struct number_types *t) {
-    outcome first = {0, 0, NULL};
+    outcome first[2] = {{0, 0, NULL}, {0, 0, NULL}}; /* by gelu_again */
     for (int i = 0; i < 16; i++) {
         const setup s = {i / 4, i % 4, 2, t->type, t->grads};
         zero_ctx *z = make_tiny(&s);
         const outcome o = run_step(&s, z);
-        if (!i) first = o;
-        test_check(o.loss == first.loss && o.eval == first.eval, "%s, stage %d, recompute %d: loss",
-                   t->name, s.stage, s.recompute);
+        outcome *f = &first[gelu_again(&s)];
+        const int kept = !f->grads;
+        if (kept) *f = o;
+        test_check(o.loss == first->loss && o.eval == first->eval,
+                   "%s, stage %d, recompute %d: loss", t->name, s.stage, s.recompute);
         /* Where accumulation happens differs between stages 0-1 and 2-3, not within. */
-        if (s.stage == 2 && s.recompute == 0)
-            memcpy(first.grads, o.grads, gpt2_numel(&tiny) * sizeof(float));
-        test_check(!memcmp(o.grads, first.grads, gpt2_numel(&tiny) * sizeof(float)),
+        if (s.stage == 2 && s.recompute < 2 && (s.recompute == 0 || gelu_again(&s)))
+            memcpy(f->grads, o.grads, gpt2_numel(&tiny) * sizeof(float));
+        test_check(!memcmp(o.grads, f->grads, gpt2_numel(&tiny) * sizeof(float)),
                    "%s, stage %d, recompute %d: gradients", t->name, s.stage, s.recompute);
-        if (i) free(o.grads);
+        if (!kept) free(o.grads);
         zero_destroy(z);
     }
-    free(first.grads);
+    free(first[0].grads);
+    free(first[1].grads);
+}
+
+/* Losses that are asked for later are the mean of those that were not. */
+static void test_losses(void) {
+    const setup s = {0, 1, 3, ZERO_F32, ZERO_GRAD_F32};
+    const gpt2_run run = {B, T, 1, ZERO_F32, 0};
+    const int *const inputs[] = {tiny_inputs, tiny_targets, tiny_inputs};
+    zero_ctx *z = make_tiny(&s);
+    gpt2_model *m = NULL;
+    double each[3] = {0, 0, 0}, mean = -1, none = -1;
+    int ok = gpt2_create(&m, z, &tiny, &run, &err) == ZERO_OK;
+    for (int i = 0; i < 3 && ok; i++)
+        ok = !zero_pass_begin(z, ZERO_TRAIN, i, 3)
+             && !gpt2_train_step(m, inputs[i], tiny_targets, 1, i == 1 ? NULL : &each[i])
+             && !zero_pass_end(z);
+    ok = ok && !gpt2_take_losses(m, &mean) && !gpt2_take_losses(m, &none) && !zero_reduce(z)
+         && !zero_skip_step(z) && !zero_pass_begin(z, ZERO_EVAL, 0, 1)
+         && !gpt2_loss(m, tiny_targets, tiny_targets, B, &each[1]) && !zero_pass_end(z);
+    test_check(ok && none == 0 && each[0] == each[2] && each[0] * R != each[1]
+                   && fabs(mean - (each[0] + each[1] / R + each[2]) / 3) < 1e-12,
+               "losses %.15g %.15g %.15g have the mean %.15g, then %g: %s", each[0], each[1] / R,
+               each[2], mean, none, gpt2_last_error(m));
+    gpt2_destroy(m);
+    zero_destroy(z);
 }
 
 /* An f32 context with the parameters of another. */
@@ -412,9 +470,8 @@ static void near_f32(const struct number_types *t) {
 
 /* Trains for some steps; parameters into out (gpt2_numel floats), the last loss is returned. */
 static double train(const setup *s, float *out) {
-    const gpt2_run run = {B, T, s->recompute, s->type};
-    const zero_hyper hyper = {
-        .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .max_norm = 1.0f};
+    const gpt2_run run = {B, T, s->recompute, s->type, 0};
+    const zero_hyper hyper = {1e-2f, 0.9f, 0.95f, 1e-8f, 0, 1.0f};
     zero_ctx *z = make_tiny(s);
     gpt2_model *m = NULL;
     double loss = 0;
@@ -590,17 +647,18 @@ static void test_files(void) {
 /* ---- memory and errors -------------------------------------------------------------------------
  */
 
+#if !defined(__CUDACC__) || defined(EMULATED_LAUNCH)
 static void check_memory(zero_type type) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
     const setup s = {0, 0, 1, type, ZERO_GRAD_AUTO};
     zero_ctx *z = make_context(&s, &comm, &small);
     size_t last = SIZE_MAX;
     for (int recompute = 0; recompute < 4; recompute++) {
-        const gpt2_run run = {5, 16, recompute, type};
+        const gpt2_run run = {5, 16, recompute, type, 0};
         gpt2_model *m;
-        const size_t before = aligned_bytes;
+        const size_t before = allocated_bytes();
         const zero_result r = gpt2_create(&m, z, &small, &run, &err);
-        const double made = (double)(aligned_bytes - before);
+        const double made = (double)(allocated_bytes() - before);
         const double told = (double)gpt2_activation_bytes(&small, &run);
         test_check(r == ZERO_OK && fabs(made - told) <= 0.01 * told && told < (double)last,
                    "type %d, recompute %d: %.0f bytes, announced %.0f", (int)type, recompute, made,
@@ -610,24 +668,29 @@ static void check_memory(zero_type type) {
     }
     zero_destroy(z);
 }
+#endif
 
+/* On a GPU logits are not cut as small, and there are 32 MiB for cuBLASLt. */
 static void test_memory(void) {
+#if !defined(__CUDACC__) || defined(EMULATED_LAUNCH)
     for (int t = 0; t < ZERO_TYPES; t++) check_memory((zero_type)t);
+#endif
     gpt2_config d12;
-    const gpt2_run run = {4, 64, 1, ZERO_F32}, half = {4, 64, 1, ZERO_BF16};
+    const gpt2_run run = {4, 64, 1, ZERO_F32, 0}, half = {4, 64, 1, ZERO_BF16, 0};
     gpt2_config_parse("d12", 0, 0, &d12, &err);
-    test_check(gpt2_activation_bytes(&d12, &run) < 170e6, "GPT-2 124M, T 64, B 4: %zu bytes",
-               gpt2_activation_bytes(&d12, &run));
-    test_check(gpt2_activation_bytes(&d12, &half) < 105e6, "the same in bf16: %zu bytes",
-               gpt2_activation_bytes(&d12, &half));
+    test_check(gpt2_activation_bytes(&d12, &run) < 170e6 + 70e6 * ON_GPU,
+               "GPT-2 124M, T 64, B 4: %zu bytes", gpt2_activation_bytes(&d12, &run));
+    test_check(gpt2_activation_bytes(&d12, &half) < 105e6 + 60e6 * ON_GPU,
+               "the same in bf16: %zu bytes", gpt2_activation_bytes(&d12, &half));
 }
 
 static void test_errors(void) {
-    static const gpt2_run wrong[] = {
-        {0, 4, 0, ZERO_F32},  {1, 0, 0, ZERO_F32},        {1, 17, 0, ZERO_F32}, {1, 4, 4, ZERO_F32},
-        {1, 4, -1, ZERO_F32}, {1 << 30, 16, 0, ZERO_F32}, {1, 4, 0, ZERO_TYPES}};
+    static const gpt2_run wrong[] = {{0, 4, 0, ZERO_F32, 0},  {1, 0, 0, ZERO_F32, 0},
+                                     {1, 17, 0, ZERO_F32, 0}, {1, 4, 4, ZERO_F32, 0},
+                                     {1, 4, -1, ZERO_F32, 0}, {1 << 30, 16, 0, ZERO_F32, 0},
+                                     {1, 4, 0, ZERO_TYPES, 0}};
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {B, T, 0, ZERO_F32};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0};
     const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_model *m = NULL;
@@ -647,8 +710,8 @@ static void test_errors(void) {
                "a run in bf16 on f32 parameters: %s", err.sentence);
     gpt2_create(&m, z, &tiny, &run, &err);
     test_check(!*gpt2_last_error(m), "a sentence before any error");
-    test_check(!strcmp(gpt2_product_path(m), "oneDNN f32 (sgemm)"), "products go by %s",
-               gpt2_product_path(m));
+    test_check(!strcmp(gpt2_product_path(m), PRODUCTS) && *gpt2_attention_path(m),
+               "products go by %s, attention by %s", gpt2_product_path(m), gpt2_attention_path(m));
     memcpy(tokens, tiny_inputs, sizeof tokens);
     tokens[3] = V; /* in the padding */
     test_check(gpt2_train_step(m, tokens, tiny_targets, 1, &loss) == ZERO_ERR_ARGUMENT
@@ -669,6 +732,89 @@ static void test_errors(void) {
     zero_destroy(z);
 }
 
+#ifdef __CUDACC__
+/* Channels that no kernel takes are refused when the model is made; TF32 is near f32. */
+static void test_cuda(void) {
+    const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
+    const gpt2_config odd = {8, 11, 128, 1, 1, 5003};
+    const gpt2_run run = {1, 8, 0, ZERO_F32, 0}, tf32 = {B, T, 0, ZERO_F32, 1};
+    const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};
+    zero_ctx *z = make_context(&s, &comm, &tiny);
+    gpt2_model *m = NULL;
+    double loss = 0;
+    test_check(gpt2_create(&m, z, &odd, &run, &err) == ZERO_ERR_UNSUPPORTED && !m
+                   && strstr(err.sentence, "5003 channels"),
+               "odd channels: %s", err.sentence);
+    gpt2_init(z, &tiny, 3, &err);
+    ruffle(z, &tiny);
+    tiny_model reference = as_reference(z);
+    test_check(gpt2_create(&m, z, &tiny, &tf32, &err) == ZERO_OK
+                   && strstr(gpt2_product_path(m), "TF32"),
+               "TF32: %s", err.sentence);
+    zero_pass_begin(z, ZERO_EVAL, 0, 1);
+    const zero_result r = gpt2_loss(m, tiny_inputs, tiny_targets, B, &loss);
+    zero_pass_end(z);
+    const double off = fabs(loss - reference_loss(&reference, B)) / R;
+    test_check(r == ZERO_OK && off < 1e-3, "loss in TF32 is off by %g", off);
+    free(reference.p);
+    gpt2_destroy(m);
+    zero_destroy(z);
+#ifdef EMULATED_LAUNCH
+    test_check(!emulation_found() && emulated_cublaslt_live() == 0, "left behind: %s, %d objects",
+               emulation_found(), emulated_cublaslt_live());
+#endif
+}
+#endif
+
+#ifdef EMULATED_LAUNCH
+/* Steps whose host never waits within one, with tokens that are overwritten as soon as a call
+   returns; parameters into out, the mean loss is returned. */
+static double run_unwaited(const setup *s, float *out) {
+    const gpt2_run run = {B, T, s->recompute, s->type, 0};
+    const zero_hyper hyper = {1e-2f, 0.9f, 0.95f, 1e-8f, 0, 1.0f};
+    zero_ctx *z = make_tiny(s);
+    gpt2_model *m = NULL;
+    double loss = 0;
+    int ok = gpt2_create(&m, z, &tiny, &run, &err) == ZERO_OK;
+    for (int i = 0; i < 2 * s->micro_steps && ok; i++) {
+        const int micro = i % s->micro_steps, last = micro + 1 == s->micro_steps;
+        int tokens[2][R];
+        for (int k = 0; k < 2 * R; k++)
+            tokens[k / R][k % R] = (int)(gpt2_draw(8, 1000 + (uint64_t)i, (uint64_t)k) % V);
+        ok = !zero_pass_begin(z, ZERO_TRAIN, micro, s->micro_steps)
+             && !gpt2_train_step(m, tokens[0], tokens[1], 1.0f / (float)s->micro_steps, NULL);
+        memset(tokens, 0x7F, sizeof tokens);
+        ok = ok && !zero_pass_end(z) && (!last || (!zero_reduce(z) && !zero_step(z, &hyper)));
+    }
+    ok = ok && !gpt2_take_losses(m, &loss) && read_all(z, &tiny, ZERO_PARAMETER, out);
+    test_check(ok, "steps that nobody waits for fail: %s; %s", zero_last_error(z), err.sentence);
+    gpt2_destroy(m);
+    zero_destroy(z);
+    return loss;
+}
+
+/* In any order that the streams allow, the same bits. */
+static void test_order(void) {
+    const size_t n = gpt2_numel(&tiny);
+    float *first = (float *)calloc(n, sizeof(float)), *other = (float *)calloc(n, sizeof(float));
+    for (int stage = 0; stage < 4; stage += 3) {
+        const setup s = {stage, 1, 5, ZERO_BF16, ZERO_GRAD_F32};
+        const double loss = run_unwaited(&s, first);
+        for (uint64_t seed = 1; seed <= 10; seed++) {
+            emulation_seed(seed);
+            const double found = run_unwaited(&s, other);
+            emulation_seed(0);
+            test_check(found == loss && !memcmp(first, other, n * sizeof(float)),
+                       "stage %d, order %d: loss %.9f, not %.9f, or other parameters", stage,
+                       (int)seed, found, loss);
+        }
+    }
+    test_check(!emulation_found(), "the emulation found: %s", emulation_found());
+    free(first);
+    free(other);
+}
+#endif
+
 int main(void) {
 #ifdef _OPENMP
     omp_set_num_threads(2);
@@ -682,7 +828,14 @@ int main(void) {
     test_against_reference();
     test_evaluation();
     test_types();
+    test_losses();
     test_memory();
     test_errors();
+#ifdef __CUDACC__
+    test_cuda();
+#endif
+#ifdef EMULATED_LAUNCH
+    test_order();
+#endif
     return test_summary();
 }

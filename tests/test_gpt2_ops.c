@@ -3,17 +3,32 @@
    differences of that reference, whose error is below 1e-8. What is computed in f32 may differ by
    TOLERANCE times the largest value compared with; what is stored in 16 bits, by one rounding more.
    Shapes are no multiples of anything, and cross the bounds of vectors, tiles and blocks. Then
-   accuracy of the elementary functions, determinism, values that are not finite, and errors. */
+   accuracy of the elementary functions, determinism, values that are not finite, and errors.
+
+   With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation, where what
+   cuBLASLt fuses is also refused, kind by kind. Device memory goes through ops.h alone. */
 #include "harness.h"
 #include "test_gpt2_reference.h"
 
 #include "../adapters/gpt2/ops.h"
 
+#ifdef EMULATED_LAUNCH
+#include "emulation/cublaslt_emulation.h"
+#include "emulation/emulation.h"
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 #define TOLERANCE 3e-6
+
+#ifdef __CUDACC__
+#define LIBRARY "cuBLASLt"
+enum { ON_GPU = 1, SHIFT = 896 }; /* memory moves by lines: products know 128 bytes */
+#else
+#define LIBRARY "oneDNN"
+enum { ON_GPU = 0, SHIFT = 832 };
+#endif
 
 static ops_ctx *ops;
 static zero_type type, grad_type; /* those of ops */
@@ -26,38 +41,67 @@ static double rounding(zero_type t) {
     return t == ZERO_BF16 ? 0x1p-8 : t == ZERO_F16 ? 0x1p-11 : 0;
 }
 
-static void put(void *x, zero_type t, size_t i, double value) {
-    const float f = (float)value;
-    zero_convert((char *)x + i * zero_type_bytes(t), t, &f, ZERO_F32, 1);
-}
-
-static double get(const void *x, zero_type t, size_t i) {
-    float f;
-    zero_convert(&f, ZERO_F32, (const char *)x + i * zero_type_bytes(t), t, 1);
+/* The value that is stored for x. */
+static double stored(zero_type t, double x) {
+    float f = (float)x;
+    char bytes[4];
+    zero_convert(bytes, t, &f, ZERO_F32, 1);
+    zero_convert(&f, ZERO_F32, bytes, t, 1);
     return (double)f;
 }
 
-/* An array with equal values in f64 and as the operations have it; grad: the gradient of the
-   objective, which begins with `start` where it is added to. */
+/* n numbers to the device, as a type. */
+static void put_all(void *device, zero_type t, const float *x, size_t n) {
+    void *bytes = malloc((n + 1) * zero_type_bytes(t));
+    zero_convert(bytes, t, x, ZERO_F32, n);
+    ops_upload(ops, device, bytes, n * zero_type_bytes(t));
+    free(bytes);
+}
+
+/* An array with equal values in f64, in f32, and as the operations have it; grad: the gradient of
+   the objective, which begins with `start` where it is added to. */
 typedef struct array {
     double *d;
-    void *f, *grad;
+    float *v;       /* what f held when it was last written or read here; so with g */
+    float *g;       /* of grad */
+    void *f, *grad; /* on the device */
     size_t n;
     zero_type type, grad_type;
     double start;
 } array;
 
 static void set(const array *a, size_t i, double value) {
-    put(a->f, a->type, i, value);
-    a->d[i] = get(a->f, a->type, i);
+    a->d[i] = stored(a->type, value);
+    a->v[i] = (float)a->d[i];
 }
 
-static void clear_grad(const array *a) {
-    for (size_t i = 0; i < a->n; i++) put(a->grad, a->grad_type, i, a->start);
+/* d and v go to the device; so does every value of grad. */
+static void send(const array *a) { put_all(a->f, a->type, a->v, a->n); }
+static void fill_grad(const array *a, double value) {
+    for (size_t i = 0; i < a->n; i++) a->g[i] = (float)value;
+    put_all(a->grad, a->grad_type, a->g, a->n);
+}
+static void clear_grad(const array *a) { fill_grad(a, a->start); }
+/* The gradient, or the values, of one are the values of another. */
+static void copy_to_grad(const array *to, const array *from) {
+    memcpy(to->g, from->v, to->n * sizeof(float));
+    put_all(to->grad, to->grad_type, to->g, to->n);
+}
+static void copy_values(const array *to, const array *from) {
+    memcpy(to->v, from->v, to->n * sizeof(float));
+    send(to);
+}
+
+/* Reads back. */
+static void fetch(const array *a) {
+    ops_download(ops, a->v, a->f, a->type, a->n);
+    ops_download(ops, a->g, a->grad, a->grad_type, a->n);
 }
 
 static array make_as(size_t n, double scale, zero_type t, zero_type grad, double start) {
     array a = {(double *)malloc((n + 1) * sizeof(double)),
+               (float *)malloc((n + 1) * sizeof(float)),
+               (float *)malloc((n + 1) * sizeof(float)),
                ops_alloc(n * zero_type_bytes(t)),
                ops_alloc(n * zero_type_bytes(grad)),
                n,
@@ -65,6 +109,7 @@ static array make_as(size_t n, double scale, zero_type t, zero_type grad, double
                grad,
                start};
     for (size_t i = 0; i < n; i++) set(&a, i, uniform() * scale);
+    send(&a);
     clear_grad(&a);
     return a;
 }
@@ -72,13 +117,25 @@ static array make_as(size_t n, double scale, zero_type t, zero_type grad, double
 static array make(size_t n, double scale) { return make_as(n, scale, type, type, 0); }
 static array make_param(size_t n, double scale) { return make_as(n, scale, type, grad_type, 0.75); }
 static array make_floats(size_t n) { return make_as(n, 0, ZERO_F32, ZERO_F32, 0); }
+static float *floats(const array *a) { return (float *)a->f; }
 
-static size_t bytes_of(size_t n) { return n * zero_type_bytes(type); }
+/* A bias of what a linear layer has written: in CUDA it is there already. */
+static array make_left_bias(size_t n) { return make_param(n, ON_GPU ? 0 : 1); }
 
 static void drop(array a) {
     free(a.d);
+    free(a.v);
+    free(a.g);
     ops_free(a.f);
     ops_free(a.grad);
+}
+
+/* R integers on the device: the last batch's tokens. */
+static int *make_tokens(int *host, size_t R, size_t V) {
+    int *tokens = (int *)ops_alloc(R * sizeof(int));
+    for (size_t r = 0; r < R; r++) host[r] = test_below(&seed, (int)V);
+    ops_take_batch(ops, tokens, NULL, host, NULL, R);
+    return tokens;
 }
 
 static double largest(const double *x, size_t n) {
@@ -93,13 +150,12 @@ static double beyond(double found, double expected, zero_type t) {
     return fmax(fabs(found - expected) - fmax(rounding(t) * fabs(expected), least), 0);
 }
 
-/* Values against the reference's. */
-static void same_values(const char *what, const array *a) {
+/* Values against the reference's; `roundings` of values that they are computed from. */
+static void near_values(const char *what, const array *a, double roundings) {
     double most = largest(a->d, a->n), off = 0;
-    for (size_t i = 0; i < a->n; i++)
-        off = fmax(off, beyond(get(a->f, a->type, i), a->d[i], a->type));
-    test_check(off <= TOLERANCE * fmax(most, 1.0), "%s in type %d: off by %g of %g", what,
-               (int)a->type, off, most);
+    for (size_t i = 0; i < a->n; i++) off = fmax(off, beyond((double)a->v[i], a->d[i], a->type));
+    test_check(off <= (TOLERANCE + roundings * rounding(a->type)) * fmax(most, 1.0),
+               "%s in type %d: off by %g of %g", what, (int)a->type, off, most);
 }
 
 /* One operation: the sum of out * weight, as a function of the inputs' f64 values. */
@@ -111,7 +167,8 @@ typedef struct op_case {
     array out;   /* d: the reference's output; f: that of the operation */
     array weight;
     void (*reference)(struct op_case *c);
-    double roundings; /* of values that a gradient is computed from, not of itself */
+    double roundings;       /* of values that a gradient is computed from, not of itself */
+    double value_roundings; /* the same of `out` */
 } op_case;
 
 static double objective(op_case *c) {
@@ -134,7 +191,7 @@ static void same_gradient(op_case *c, int k, const char *input) {
         const double slope = (up - objective(c)) / (2 * h);
         a->d[i] = before;
         most = fmax(most, fabs(slope));
-        off = fmax(off, beyond(get(a->grad, a->grad_type, i), a->start + slope, a->grad_type));
+        off = fmax(off, beyond((double)a->g[i], a->start + slope, a->grad_type));
     }
     test_check(off <= (TOLERANCE + c->roundings * rounding(type)) * most,
                "%s in types %d, %d: gradient of %s off by %g of %g (R %zu T %zu I %zu O %zu)",
@@ -142,8 +199,10 @@ static void same_gradient(op_case *c, int k, const char *input) {
 }
 
 static void finish(op_case *c, int inputs, const char *const *names) {
+    fetch(&c->out);
+    for (int k = 0; k < inputs; k++) fetch(&c->in[k]);
     objective(c);
-    same_values(c->name, &c->out);
+    near_values(c->name, &c->out, c->value_roundings);
     for (int k = 0; k < inputs; k++) same_gradient(c, k, names[k]);
     for (int k = 0; k < inputs; k++) drop(c->in[k]);
     drop(c->out);
@@ -154,8 +213,12 @@ static void finish(op_case *c, int inputs, const char *const *names) {
 
 static uint64_t embed_bits; /* of the gradients of all calls */
 
-static uint64_t hash(uint64_t bits, const void *from, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) bits = test_mix(bits ^ ((const unsigned char *)from)[i]);
+static uint64_t hash(uint64_t bits, const float *from, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, from + i, sizeof word);
+        bits = test_mix(bits ^ word);
+    }
     return bits;
 }
 
@@ -166,28 +229,31 @@ static void embed_reference(op_case *c) {
                 c->in[0].d[(size_t)c->tokens[r] * c->I + i] + c->in[1].d[r % c->T * c->I + i];
 }
 
-static void test_embed(size_t B, size_t T, size_t C) {
+static void test_embed(size_t B, size_t T, size_t C, size_t V) {
     static const char *const names[] = {"wte", "wpe"};
-    const size_t R = B * T, V = 5;
-    int tokens[256];
-    for (size_t r = 0; r < R; r++) tokens[r] = test_below(&seed, (int)V);
+    const size_t R = B * T;
+    int host[256], *tokens = make_tokens(host, R, V);
     op_case c = {"embed",
                  R,
                  T,
                  C,
                  0,
                  0,
-                 tokens,
+                 host,
                  {make_param(V * C, 1), make_param(T * C, 1)},
                  make(R * C, 0),
                  make(R * C, 1),
                  embed_reference,
+                 0,
                  0};
     ops_embed(ops, c.out.f, tokens, c.in[0].f, c.in[1].f, R, T, C);
     ops_embed_backward(ops, c.in[0].grad, c.in[1].grad, c.weight.f, tokens, R, T, C);
-    for (int k = 0; k < 2; k++)
-        embed_bits = hash(embed_bits, c.in[k].grad, c.in[k].n * zero_type_bytes(grad_type));
+    for (int k = 0; k < 2; k++) {
+        fetch(&c.in[k]);
+        embed_bits = hash(embed_bits, c.in[k].g, c.in[k].n);
+    }
     finish(&c, 2, names);
+    ops_free(tokens);
 }
 
 static void linear_reference(op_case *c) {
@@ -207,11 +273,19 @@ static void test_linear(size_t R, size_t I, size_t O) {
                  make(R * O, 0),
                  make(R * O, 1),
                  linear_reference,
+                 0,
                  0};
-    ops_linear(ops, c.out.f, c.in[0].f, c.in[1].f, R, I, O);
+    ops_linear(ops, c.out.f, c.in[0].f, c.in[1].f, NULL, R, I, O);
     ops_linear_dx(ops, c.in[0].grad, c.weight.f, c.in[1].f, R, I, O);
-    ops_linear_dw(ops, c.in[1].grad, c.weight.f, c.in[0].f, R, I, O);
+    ops_linear_dw(ops, c.in[1].grad, NULL, c.weight.f, c.in[0].f, R, I, O);
     finish(&c, 2, names);
+}
+
+/* The same values, bit by bit. */
+static int same_bits(const array *a, const array *b) {
+    fetch(a);
+    fetch(b);
+    return !memcmp(a->v, b->v, a->n * sizeof(float));
 }
 
 static void bias_reference(op_case *c) {
@@ -232,10 +306,11 @@ static void test_bias(size_t R, size_t C) {
                  make(R * C, 0),
                  make(R * C, 1),
                  bias_reference,
+                 0,
                  0};
-    memcpy(c.in[0].grad, c.weight.f, bytes_of(R * C));
-    memcpy(c.in[1].grad, c.weight.f, bytes_of(R * C));
-    memcpy(c.out.f, c.in[1].f, bytes_of(R * C));
+    copy_to_grad(&c.in[0], &c.weight);
+    copy_to_grad(&c.in[1], &c.weight);
+    copy_values(&c.out, &c.in[1]);
     ops_add_bias(ops, c.out.f, c.in[0].f, c.out.f, c.in[2].f, R, C); /* in place */
     ops_bias_backward(ops, c.in[2].grad, c.weight.f, R, C);
     finish(&c, 3, names);
@@ -258,28 +333,31 @@ static void test_norm(size_t R, size_t C) {
                  make(R * C, 0),
                  make(R * C, 1),
                  norm_reference,
+                 0,
                  0};
     array mean = make_floats(R), rstd = make_floats(R), again = make(R * C, 0);
-    ops_norm(ops, c.out.f, (float *)mean.f, (float *)rstd.f, c.in[0].f, c.in[1].f, c.in[2].f, R, C);
-    ops_norm_again(ops, again.f, (float *)mean.f, (float *)rstd.f, c.in[0].f, c.in[1].f, c.in[2].f,
-                   R, C);
-    test_check(!memcmp(c.out.f, again.f, bytes_of(R * C)), "norm again: other bits");
+    ops_norm(ops, c.out.f, floats(&mean), floats(&rstd), c.in[0].f, c.in[1].f, c.in[2].f, R, C);
+    ops_norm_again(ops, again.f, floats(&mean), floats(&rstd), c.in[0].f, c.in[1].f, c.in[2].f, R,
+                   C);
+    test_check(same_bits(&c.out, &again), "norm again: other bits");
     ops_norm_backward(ops, again.f, c.in[1].grad, c.in[2].grad, c.weight.f, c.in[0].f,
-                      (float *)mean.f, (float *)rstd.f, c.in[1].f, 1, R, C);
-    for (size_t i = 0; i < R * C; i++) put(c.in[0].grad, type, i, 1.0); /* is added to */
+                      floats(&mean), floats(&rstd), c.in[1].f, 1, R, C);
+    fill_grad(&c.in[0], 1.0); /* is added to */
     clear_grad(&c.in[1]);
     clear_grad(&c.in[2]);
     ops_norm_backward(ops, c.in[0].grad, c.in[1].grad, c.in[2].grad, c.weight.f, c.in[0].f,
-                      (float *)mean.f, (float *)rstd.f, c.in[1].f, 0, R, C);
+                      floats(&mean), floats(&rstd), c.in[1].f, 0, R, C);
+    fetch(&again);
+    fetch(&c.in[0]);
     int sums = 1;
     for (size_t i = 0; i < R * C; i++) {
-        const double d = get(again.f, type, i), sum = get(c.in[0].grad, type, i);
+        const double d = (double)again.v[i], sum = (double)c.in[0].g[i];
         if (type == ZERO_F32)
             sums &= (float)sum == 1.0f + (float)d;
         else
             sums &= beyond(sum, 1 + d, type) <= rounding(type) * fabs(d) * 1.01 + 1e-6;
-        put(c.in[0].grad, type, i, d);
     }
+    copy_to_grad(&c.in[0], &again);
     test_check(sums, "norm backward: adding is not storing plus the sum");
     finish(&c, 3, names);
     drop(mean);
@@ -305,14 +383,27 @@ static void test_gelu(size_t R, size_t C) {
                  make(R * C, 0),
                  make(R * C, 1),
                  gelu_reference,
+                 0,
                  0};
     array again = make(R * C, 0);
     ops_gelu(ops, c.out.f, c.in[0].f, c.in[1].f, R, C);
-    memcpy(c.in[0].grad, c.weight.f, bytes_of(R * C));
+    copy_to_grad(&c.in[0], &c.weight);
     ops_gelu_backward(ops, c.in[0].grad, c.in[1].grad, again.f, c.in[0].f, c.in[1].f, R, C);
-    test_check(!memcmp(c.out.f, again.f, bytes_of(R * C)), "gelu again: other bits");
+    test_check(same_bits(&c.out, &again), "gelu again: other bits");
     finish(&c, 2, names);
     drop(again);
+}
+
+/* Operations of the types at hand; attention of one shape, or none. */
+static ops_ctx *make_ops(size_t B, size_t T, size_t NH, size_t H) {
+    const ops_limits limits = {B, NH, T, H, 8192, 512, 512};
+    const ops_settings settings = {type, grad_type, NULL, 0};
+    char why[OPS_SENTENCE];
+    ops_ctx *o = NULL;
+    const zero_result result = ops_create(&o, &limits, &settings, why);
+    test_check(result == ZERO_OK && o && !*why, "ops_create: %s", why);
+    if (!o) exit(1);
+    return o;
 }
 
 static void attention_reference(op_case *c) {
@@ -323,11 +414,14 @@ static void attention_reference(op_case *c) {
     free(qkv);
 }
 
-/* Backward takes a sum over the rounded output; its error meets keys and values of up to 2.5. */
+/* Backward takes a sum over the rounded output; its error meets keys and values of up to 2.5. cuDNN
+   also rounds probabilities before it multiplies by them. */
 static void test_attention(size_t B, size_t T, size_t NH, size_t H) {
     static const char *const names[] = {"qkv", "bias"};
     const size_t R = B * T, C = NH * H;
     const ops_heads shape = {B, T, NH, H};
+    ops_ctx *all = ops;
+    ops = make_ops(B, T, NH, H); /* the heads of a context are fixed */
     op_case c = {"attention",
                  R,
                  T,
@@ -335,18 +429,23 @@ static void test_attention(size_t B, size_t T, size_t NH, size_t H) {
                  0,
                  NH,
                  NULL,
-                 {make(R * 3 * C, 1.5), make_param(3 * C, 1)},
+                 {make(R * 3 * C, 1.5), make_left_bias(3 * C)},
                  make(R * C, 0),
                  make(R * C, 1),
                  attention_reference,
-                 T == 1 ? 8 : 4};
+                 T == 1 ? 8.0 : 4.0,
+                 strstr(ops_attention_path(ops), "cuDNN") ? 1.0 : 0.0};
     array lse = make_floats(R * NH);
-    ops_attention(ops, c.out.f, (float *)lse.f, c.in[0].f, c.in[1].f, &shape);
-    ops_attention_backward(ops, c.in[0].grad, c.weight.f, c.out.f, (float *)lse.f, c.in[0].f,
+    ops_attention(ops, c.out.f, floats(&lse), c.in[0].f, c.in[1].f, &shape);
+    ops_attention_backward(ops, c.in[0].grad, c.weight.f, c.out.f, floats(&lse), c.in[0].f,
                            c.in[1].f, &shape);
     ops_bias_backward(ops, c.in[1].grad, c.in[0].grad, R, 3 * C);
     finish(&c, 2, names);
     drop(lse);
+    test_check(ops_status(ops, NULL) == ZERO_OK && (!ON_GPU || *ops_attention_path(ops)),
+               "attention fails, or has no name: %s", ops_attention_path(ops));
+    ops_destroy(ops);
+    ops = all;
 }
 
 static void cross_entropy_reference(op_case *c) {
@@ -356,38 +455,195 @@ static void cross_entropy_reference(op_case *c) {
 
 static void test_cross_entropy(size_t R, size_t V, size_t Vp) {
     static const char *const names[] = {"logits"};
-    int targets[64];
-    for (size_t r = 0; r < R; r++) targets[r] = test_below(&seed, (int)V);
+    int host[64], *targets = make_tokens(host, R, V);
     op_case c = {"cross entropy",
                  R,
                  0,
                  V,
                  Vp,
                  0,
-                 targets,
+                 host,
                  {make(R * Vp, 5)},
                  make_floats(R),
                  make_floats(R),
                  cross_entropy_reference,
+                 0,
                  0};
     array losses = make_floats(R);
     for (size_t r = 0; r < R; r++) c.weight.d[r] = 0.25;
-    memcpy(c.in[0].grad, c.in[0].f, bytes_of(R * Vp));
-    ops_cross_entropy(ops, (float *)c.out.f, c.in[0].grad, targets, 0, 0.0f, R, V, Vp);
-    test_check(!memcmp(c.in[0].grad, c.in[0].f, bytes_of(R * Vp)), "evaluation wrote logits");
-    ops_cross_entropy(ops, (float *)losses.f, c.in[0].grad, targets, 1, 0.25f, R, V, Vp);
-    test_check(!memcmp(c.out.f, (float *)losses.f, R * sizeof(float)),
-               "evaluation has another loss");
+    copy_to_grad(&c.in[0], &c.in[0]);
+    ops_cross_entropy(ops, floats(&c.out), c.in[0].grad, targets, 0, 0.0f, R, V, Vp);
+    fetch(&c.in[0]);
+    test_check(!memcmp(c.in[0].g, c.in[0].v, R * Vp * sizeof(float)), "evaluation wrote logits");
+    ops_cross_entropy(ops, floats(&losses), c.in[0].grad, targets, 1, 0.25f, R, V, Vp);
+    test_check(same_bits(&c.out, &losses), "evaluation has another loss");
+    fetch(&c.in[0]);
     int zeros = 1;
-    for (size_t i = 0; i < R * Vp; i++) zeros &= i % Vp < V || get(c.in[0].grad, type, i) == 0;
+    for (size_t i = 0; i < R * Vp; i++) zeros &= i % Vp < V || c.in[0].g[i] == 0.0f;
     test_check(zeros, "padded entries have gradients");
     finish(&c, 1, names);
     drop(losses);
+    ops_free(targets);
+}
+
+/* ---- what a device may fuse ------------------------------------------------------------------ */
+
+/* The type's rounding happens to fch too, and GELU's slope is up to 1.13. */
+static void linear_gelu_reference(op_case *c) {
+    ref_linear(c->out.d, c->in[0].d, c->in[1].d, c->in[2].d, c->R, c->I, c->O);
+    for (size_t i = 0; i < c->R * c->O; i++) c->out.d[i] = ref_gelu(c->out.d[i]);
+}
+
+static void test_linear_gelu(size_t R, size_t I, size_t O) {
+    op_case c = {"linear gelu",
+                 R,
+                 0,
+                 I,
+                 O,
+                 0,
+                 NULL,
+                 {make(R * I, 1), make_param(O * I, 1), make_param(O, 1)},
+                 make(R * O, 0),
+                 make(R * O, 1),
+                 linear_gelu_reference,
+                 0,
+                 2};
+    array fch = make(R * O, 0), again = make(R * O, 0), other = make(R * O, 0);
+    ops_linear_gelu(ops, fch.f, c.out.f, 0, c.in[0].f, c.in[1].f, c.in[2].f, R, I, O);
+    ops_linear_gelu(ops, again.f, other.f, 1, c.in[0].f, c.in[1].f, c.in[2].f, R, I, O);
+    test_check(same_bits(&fch, &again), "linear gelu again: other bits");
+    finish(&c, 0, NULL);
+    for (int k = 0; k < 3; k++) drop(c.in[k]);
+    drop(fch);
+    drop(again);
+    drop(other);
+}
+
+/* y = GELU(x + bias) w^T */
+static void gelu_linear_reference(op_case *c) {
+    const size_t n = c->R * c->I;
+    double *gelu = (double *)malloc((n + 1) * sizeof(double));
+    for (size_t i = 0; i < n; i++) gelu[i] = ref_gelu(c->in[0].d[i] + c->in[1].d[i % c->I]);
+    ref_linear(c->out.d, gelu, c->in[2].d, NULL, c->R, c->I, c->O);
+    free(gelu);
+}
+
+static void test_gelu_linear(size_t R, size_t I, size_t O) {
+    static const char *const names[] = {"fch", "bias"};
+    op_case c = {"gelu linear",
+                 R,
+                 0,
+                 I,
+                 O,
+                 0,
+                 NULL,
+                 {make(R * I, 2), make_left_bias(I), make_param(O * I, 1)},
+                 make(R * O, 0),
+                 make(R * O, 1),
+                 gelu_linear_reference,
+                 2,
+                 sqrt((double)I)};
+    array gelu = make(R * I, 0), again = make(R * I, 0);
+    ops_gelu(ops, gelu.f, c.in[0].f, c.in[1].f, R, I);
+    ops_linear(ops, c.out.f, gelu.f, c.in[2].f, NULL, R, I, O);
+    for (int kept = 0; kept < 2; kept++) {
+        clear_grad(&c.in[1]);
+        ops_linear_dx_gelu(ops, c.in[0].grad, c.in[1].grad, again.f, kept, c.weight.f, c.in[2].f,
+                           c.in[0].f, c.in[1].f, R, I, O);
+        test_check(same_bits(&gelu, &again), "gelu linear, kept %d: other bits", kept);
+    }
+    finish(&c, 2, names);
+    drop(c.in[2]);
+    drop(gelu);
+    drop(again);
+}
+
+static void residual_reference(op_case *c) {
+    ref_linear(c->out.d, c->in[1].d, c->in[2].d, c->in[3].d, c->R, c->I, c->O);
+    for (size_t i = 0; i < c->R * c->O; i++) c->out.d[i] += c->in[0].d[i];
+}
+
+/* And the gradient of the bias beside that of the weights. */
+static void test_residual(size_t R, size_t I, size_t O) {
+    static const char *const names[] = {"x", "in", "w", "bias"};
+    op_case c = {"residual",
+                 R,
+                 0,
+                 I,
+                 O,
+                 0,
+                 NULL,
+                 {make(R * O, 1), make(R * I, 1), make_param(O * I, 1), make_param(O, 1)},
+                 make(R * O, 0),
+                 make(R * O, 1),
+                 residual_reference,
+                 0,
+                 1};
+    ops_linear_residual(ops, c.out.f, c.in[0].f, c.in[1].f, c.in[2].f, c.in[3].f, R, I, O);
+    copy_to_grad(&c.in[0], &c.weight);
+    ops_linear_dx(ops, c.in[1].grad, c.weight.f, c.in[2].f, R, I, O);
+    ops_linear_dw(ops, c.in[2].grad, c.in[3].grad, c.weight.f, c.in[1].f, R, I, O);
+    finish(&c, 4, names);
+}
+
+/* f64 sums of f32 numbers, taken away. */
+static void test_sums(void) {
+    array x = make_as(1000, 1, ZERO_F32, ZERO_F32, 0);
+    double *total = (double *)ops_alloc(sizeof(double)), sum = 0;
+    for (size_t i = 0; i < x.n; i++) sum += x.d[i];
+    ops_clear(ops, total, sizeof(double));
+    ops_sum(ops, total, floats(&x), 1000);
+    ops_sum(ops, total, floats(&x), 1);
+    const double found = ops_take_sum(ops, total), none = ops_take_sum(ops, total);
+    test_check(fabs(found - sum - x.d[0]) < 1e-12 && none == 0, "a sum of %g is %g, then %g", sum,
+               found, none);
+    ops_free(total);
+    drop(x);
+}
+
+/* Sums that are put off are those that are not: as often as any queue is full, and into the same
+   gradient twice. */
+static void test_held_sums(void) {
+    enum { N = 11, C = 40, ROWS = 70 };
+    array dy = make(ROWS * C, 1), bias[2], w[2];
+    array mean = make_floats(ROWS), rstd = make_floats(ROWS), out = make(ROWS * C, 0);
+    for (int k = 0; k < 2; k++) {
+        bias[k] = make_param(N * C, 0);
+        w[k] = make_param(2 * C, 1);
+    }
+    copy_values(&w[1], &w[0]);
+    for (int held = 0; held < 2; held++) {
+        const size_t zg = zero_type_bytes(grad_type);
+        char *db = (char *)bias[held].grad, *dw = (char *)w[held].grad;
+        ops_norm(ops, out.f, floats(&mean), floats(&rstd), dy.f, w[0].f, w[0].f, ROWS, C);
+        if (held) ops_sums_begin(ops);
+        for (size_t i = 0; i < N; i++) ops_bias_backward(ops, db + i * C * zg, dy.f, ROWS - i, C);
+        ops_bias_backward(ops, db, out.f, ROWS, C);
+        ops_bias_backward(ops, db, dy.f, ROWS, C);
+        ops_norm_backward(ops, out.f, dw, dw + C * zg, dy.f, dy.f, floats(&mean), floats(&rstd),
+                          w[0].f, 1, ROWS, C);
+        if (held) ops_sums_end(ops);
+        fetch(&bias[held]);
+        fetch(&w[held]);
+    }
+    test_check(!memcmp(bias[0].g, bias[1].g, N * C * sizeof(float))
+                   && !memcmp(w[0].g, w[1].g, 2 * C * sizeof(float)),
+               "types %d, %d: sums that are put off have other bits", (int)type, (int)grad_type);
+    test_check(bias[0].g[0] != 0.75f && w[0].g[0] != 0.75f, "nothing was added");
+    for (int k = 0; k < 2; k++) {
+        drop(bias[k]);
+        drop(w[k]);
+    }
+    drop(dy);
+    drop(mean);
+    drop(rstd);
+    drop(out);
 }
 
 static void test_all_operations(void) {
-    test_embed(3, 7, 5);
-    test_embed(4, 33, 129);
+    test_embed(3, 7, 5, 5);
+    test_embed(4, 33, 129, 5);
+    test_embed(4, 64, 24, 2);
     test_linear(1, 1, 1);
     test_linear(7, 13, 5);
     test_linear(65, 130, 37);
@@ -398,11 +654,24 @@ static void test_all_operations(void) {
     test_linear(5, 9, 384);
     test_bias(1, 1);
     test_bias(37, 19);
+    test_bias(19, 264);
+    test_bias(8300, 3);
     test_norm(1, 5);
     test_norm(13, 67);
     test_norm(70, 128);
+    test_norm(3, 1000);
+    test_norm(2, 1101);
+    test_norm(2, 2504);
+    test_norm(3, 2505);
+    test_norm(3300, 8); /* more rows than a launch has places for at once */
     test_gelu(3, 7);
     test_gelu(29, 100);
+    test_linear_gelu(1, 3, 7);
+    test_linear_gelu(33, 24, 96);
+    test_gelu_linear(5, 7, 3);
+    test_gelu_linear(37, 96, 24);
+    test_residual(3, 5, 7);
+    test_residual(40, 48, 16);
     test_attention(1, 1, 1, 1);
     test_attention(2, 37, 3, 5);
     test_attention(1, 64, 2, 32);
@@ -412,63 +681,100 @@ static void test_all_operations(void) {
     test_cross_entropy(1, 1, 128);
     test_cross_entropy(9, 65, 128);
     test_cross_entropy(5, 301, 384);
+    test_sums();
+    test_held_sums();
 }
 
 /* ---- accuracy ------------------------------------------------------------------------------- */
 
-/* e^x, seen through a softmax of two: within 3e-7 of its value from e^-86 up. */
+/* e^x, seen through a softmax of two: within 3e-7 of its value from e^-86 up; on a GPU, whose expf
+   may be one step off, 4e-7. */
 static void test_exponential(void) {
-    enum { N = 86000 };
-    static float logits[N][2], losses[N];
-    static int targets[N];
+    enum { N = 86000, STEP = ON_GPU ? 40 : 1, ROWS = N / STEP };
+    static float logits[ROWS][2];
+    static int targets[ROWS];
+    array x = make_floats(2 * (size_t)ROWS), losses = make_floats(ROWS);
+    int *on_device = (int *)ops_alloc(sizeof targets);
     double off = 0;
-    for (int i = 0; i < N; i++) logits[i][1] = -86.0f * (float)(i + 1) / N, logits[i][0] = 0.0f;
-    ops_cross_entropy(ops, losses, logits[0], targets, 1, 1.0f, N, 2, 2);
-    for (int i = 0; i < N; i++) {
-        const double e = exp((double)(-86.0f * (float)(i + 1) / N));
-        off = fmax(off, fabs((double)logits[i][1] / (e / (1 + e)) - 1));
+    for (int i = 0; i < ROWS; i++)
+        logits[i][1] = -86.0f * (float)(i * STEP + 1) / N, logits[i][0] = 0.0f;
+    ops_upload(ops, on_device, targets, sizeof targets);
+    memcpy(x.v, logits, sizeof logits);
+    send(&x);
+    ops_cross_entropy(ops, floats(&losses), x.f, on_device, 1, 1.0f, ROWS, 2, 2);
+    fetch(&x);
+    for (int i = 0; i < ROWS; i++) {
+        const double e = exp((double)logits[i][1]);
+        off = fmax(off, fabs((double)x.v[2 * i + 1] / (e / (1 + e)) - 1));
     }
-    test_check(off < 3e-7, "exponential: relative error %g", off);
+    test_check(off < (ON_GPU ? 4e-7 : 3e-7), "exponential: relative error %g", off);
+    ops_free(on_device);
+    drop(x);
+    drop(losses);
 }
 
 /* GELU, whose tanh is a logistic function of t: within 3e-7 (1 + |t|) of its value; the rounding of
    t is what weighs. Its slope within 1e-6 absolutely. */
 static void test_gelu_accuracy(void) {
     enum { N = 100000 };
-    static float x[N], y[N], slope[N];
-    const float bias[1] = {0.0f};
-    float sum[1] = {0.0f};
+    array x = make_floats(N), y = make_floats(N), slope = make_floats(N);
+    array bias = make_floats(1), sum = make_floats(1);
     double off = 0, slope_off = 0;
     for (int i = 0; i < N; i++) {
-        x[i] = 16.0f * (float)i / N - 8.0f;
-        slope[i] = 1.0f;
+        x.v[i] = 16.0f * (float)i / N - 8.0f;
+        slope.v[i] = 1.0f;
     }
-    ops_gelu_backward(ops, slope, sum, y, x, bias, N, 1);
+    send(&x);
+    send(&slope);
+    ops_gelu_backward(ops, slope.f, sum.f, y.f, x.f, bias.f, N, 1);
+    fetch(&y);
+    fetch(&slope);
     for (int i = 0; i < N; i++) {
-        const double v = (double)x[i], t = 2 * sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);
+        const double v = (double)x.v[i], t = 2 * sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);
         const double s = 1 / (1 + exp(-t));
         const double d = s + v * s * (1 - s) * 2 * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * v * v);
-        if (v != 0) off = fmax(off, fabs((double)y[i] / (v * s) - 1) / (1 + fabs(t)));
-        slope_off = fmax(slope_off, fabs((double)slope[i] - d));
+        if (v != 0) off = fmax(off, fabs((double)y.v[i] / (v * s) - 1) / (1 + fabs(t)));
+        slope_off = fmax(slope_off, fabs((double)slope.v[i] - d));
     }
     test_check(off < 3e-7, "gelu: relative error %g (1 + |t|)", off);
     test_check(slope_off < 1e-6, "gelu's slope: error %g", slope_off);
+    drop(x);
+    drop(y);
+    drop(slope);
+    drop(bias);
+    drop(sum);
 }
 
-/* A value that is not finite is not lost on its way. */
+/* A value that is not finite is not lost on its way; and far from 0 GELU is still one. */
 static void test_not_finite(void) {
     array x = make(64, 0), y = make(64, 0), bias = make_param(64, 0), slope = make(64, 0);
     array losses = make_floats(1);
     const int target = 3;
-    for (size_t i = 0; i < 64; i++) set(&x, i, i == 21 ? NAN : 1), set(&slope, i, 1);
+    int *on_device = (int *)ops_alloc(sizeof target);
+    ops_upload(ops, on_device, &target, sizeof target);
+    for (size_t i = 0; i < 64; i++) {
+        set(&x, i, i == 21 ? NAN : i == 5 ? -40 : i == 6 ? 40 : 1);
+        set(&slope, i, 1);
+    }
+    send(&x);
+    send(&slope);
     ops_gelu_backward(ops, slope.f, bias.grad, y.f, x.f, bias.f, 1, 64);
-    test_check(isnan(get(y.f, type, 21)) && isnan(get(slope.f, type, 21))
-                   && isnan(get(bias.grad, grad_type, 21)) && !isnan(get(y.f, type, 20)),
+    fetch(&y);
+    fetch(&slope);
+    fetch(&bias);
+    test_check(isnan(y.v[21]) && isnan(slope.v[21]) && isnan(bias.g[21]) && !isnan(y.v[20]),
                "gelu lost a NaN");
+    test_check(fabsf(y.v[5]) < 1e-9f && fabsf(slope.v[5]) < 1e-9f && y.v[6] == 40.0f
+                   && slope.v[6] == 1.0f,
+               "gelu of -40 and 40: %g, %g; slopes %g, %g", (double)y.v[5], (double)y.v[6],
+               (double)slope.v[5], (double)slope.v[6]);
     set(&x, 40, -INFINITY);
-    ops_cross_entropy(ops, (float *)losses.f, x.f, &target, 1, 1.0f, 1, 64, 64);
-    test_check(isnan(get(losses.f, ZERO_F32, 0)) && isnan(get(x.f, type, 0)),
-               "cross entropy lost a NaN");
+    send(&x);
+    ops_cross_entropy(ops, floats(&losses), x.f, on_device, 1, 1.0f, 1, 64, 64);
+    fetch(&losses);
+    fetch(&x);
+    test_check(isnan(losses.v[0]) && isnan(x.v[0]), "cross entropy lost a NaN");
+    ops_free(on_device);
     drop(x);
     drop(y);
     drop(bias);
@@ -483,13 +789,25 @@ enum { DB = 3, DT = 70, DNH = 2, DH = 24, DC = DNH * DH, DR = DB * DT };
 /* Three blocks of memory, filled alike: numbers of the type, f32, and gradients. */
 typedef struct pool {
     char *memory;
-    size_t bytes;
+    size_t n;
+    zero_type type;
 } pool;
 
 static pool fill(size_t n, zero_type t, size_t shift) {
-    const pool p = {(char *)ops_alloc(n * zero_type_bytes(t) + shift), n * zero_type_bytes(t)};
-    for (size_t i = 0; i < n; i++) put(p.memory + shift, t, i, uniform());
+    const pool p = {(char *)ops_alloc(n * zero_type_bytes(t) + shift), n, t};
+    float *values = (float *)malloc(n * sizeof(float));
+    for (size_t i = 0; i < n; i++) values[i] = (float)uniform();
+    put_all(p.memory + shift, t, values, n);
+    free(values);
     return p;
+}
+
+static uint64_t hash_pool(uint64_t bits, const pool *p, size_t shift) {
+    float *values = (float *)malloc(p->n * sizeof(float));
+    ops_download(ops, values, p->memory + shift, p->type, p->n);
+    bits = hash(bits, values, p->n);
+    free(values);
+    return bits;
 }
 
 /* Runs a chain of operations in memory that begins `shift` bytes into a block; returns the bits. */
@@ -500,36 +818,41 @@ static uint64_t chain(size_t shift) {
     uint64_t bits = 0;
     seed.state = 77;
     const pool numbers = fill(9 * DR * DC + 3 * DC * DC + DC * 4, type, shift);
-    const pool floats = fill(DR * DNH + 2 * DR, ZERO_F32, shift);
+    const pool others = fill(DR * DNH + 2 * DR, ZERO_F32, shift);
     const pool grads = fill(3 * DC * DC + DC * 6, grad_type, shift);
     seed = before;
     char *x = numbers.memory + shift, *w = x + DR * DC * z, *qkv = w + 3 * DC * DC * z;
     char *out = qkv + 3 * DR * DC * z, *dqkv = out + DR * DC * z, *bias = dqkv + 3 * DR * DC * z;
     char *dw = grads.memory + shift, *db = dw + 3 * DC * DC * zg;
-    float *lse = (float *)(void *)(floats.memory + shift), *mean = lse + DR * DNH;
+    float *lse = (float *)(void *)(others.memory + shift), *mean = lse + DR * DNH;
     ops_norm(ops, out, mean, mean + DR, x, w, bias, DR, DC);
-    ops_linear(ops, qkv, out, w, DR, DC, 3 * DC);
+    ops_linear(ops, qkv, out, w, bias, DR, DC, 3 * DC);
     ops_attention(ops, out, lse, qkv, bias, &shape);
     ops_attention_backward(ops, dqkv, x, out, lse, qkv, bias, &shape);
-    ops_linear_dw(ops, dw, dqkv, x, DR, DC, 3 * DC);
+    ops_linear_dw(ops, dw, NULL, dqkv, x, DR, DC, 3 * DC);
     ops_linear_dx(ops, out, dqkv, w, DR, DC, 3 * DC);
     ops_norm_backward(ops, x, db, db + DC * zg, out, qkv, mean, mean + DR, w, 0, DR, DC);
     ops_gelu_backward(ops, x, db + 2 * DC * zg, qkv, out, w, DR, DC);
     ops_bias_backward(ops, db + 3 * DC * zg, x, DR, DC);
-    bits = hash(bits, numbers.memory + shift, numbers.bytes);
-    bits = hash(bits, floats.memory + shift, floats.bytes);
-    bits = hash(bits, grads.memory + shift, grads.bytes);
+    bits = hash_pool(bits, &numbers, shift);
+    bits = hash_pool(bits, &others, shift);
+    bits = hash_pool(bits, &grads, shift);
     ops_free(numbers.memory);
-    ops_free(floats.memory);
+    ops_free(others.memory);
     ops_free(grads.memory);
     return bits;
 }
 
 static void test_determinism(void) {
+    ops_ctx *all = ops;
+    ops = make_ops(DB, DT, DNH, DH);
     const uint64_t first = chain(0);
-    for (size_t shift = 0; shift < 8192; shift += 832)
+    for (size_t shift = 0; shift < 8192; shift += (ON_GPU ? 3 : 1) * SHIFT)
         test_check(chain(shift) == first, "type %d: other bits %zu bytes further on", (int)type,
                    shift);
+    test_check(ops_status(ops, NULL) == ZERO_OK, "an operation of the chain failed");
+    ops_destroy(ops);
+    ops = all;
 }
 
 /* No rows: nothing is read or written. */
@@ -544,8 +867,12 @@ static void test_no_rows(void) {
     ops_attention_backward(ops, NULL, NULL, NULL, NULL, NULL, &one, &shape);
     ops_norm(ops, NULL, NULL, NULL, NULL, NULL, NULL, 0, 8);
     ops_norm_backward(ops, NULL, &one, &one, NULL, NULL, NULL, NULL, NULL, 0, 0, 1);
-    ops_linear(ops, NULL, NULL, &one, 0, 1, 1);
-    ops_linear_dw(ops, &one, NULL, NULL, 0, 1, 1);
+    ops_linear(ops, NULL, NULL, &one, &one, 0, 1, 1);
+    ops_linear_dw(ops, &one, &one, NULL, NULL, 0, 1, 1);
+    ops_linear_gelu(ops, NULL, NULL, 0, NULL, &one, &one, 0, 1, 1);
+    ops_linear_dx_gelu(ops, NULL, &one, NULL, 0, NULL, &one, NULL, &one, 0, 1, 1);
+    ops_linear_residual(ops, NULL, NULL, NULL, &one, &one, 0, 1, 1);
+    ops_take_batch(ops, NULL, NULL, NULL, NULL, 0);
     ops_gelu_backward(ops, NULL, &one, NULL, NULL, &one, 0, 1);
     ops_bias_backward(ops, &one, NULL, 0, 1);
     ops_attention(ops, NULL, NULL, NULL, NULL, &shape);
@@ -554,33 +881,38 @@ static void test_no_rows(void) {
 }
 
 static void test_sticky_error(void) {
-    const ops_limits limits = {8, 4, 16, 16, 16};
+    const ops_limits limits = {1, 1, 8, 4, 16, 16, 16};
+    const ops_settings settings = {ZERO_F32, ZERO_F32, NULL, 0};
     const ops_heads shape = {1, 9, 1, 4};
     const char *sentence = "";
-    float x[4] = {1, 2, 3, 4}, y[4] = {0};
+    char why[OPS_SENTENCE];
     ops_ctx *o = NULL;
-    test_check(ops_create(&o, &limits, ZERO_F32, ZERO_F32) == ZERO_OK, "ops_create");
+    type = grad_type = ZERO_F32;
+    ops = make_ops(0, 1, 0, 1);
+    array x = make(4, 1), y = make(4, 0);
+    test_check(ops_create(&o, &limits, &settings, why) == ZERO_OK, "ops_create: %s", why);
     test_check(!*(ops_status(o, &sentence), sentence), "a sentence before any error");
     ops_attention(o, NULL, NULL, NULL, NULL, &shape);
     test_check(ops_status(o, &sentence) == ZERO_ERR_ARGUMENT && strstr(sentence, "9 tokens"),
                "attention beyond its limits says '%s'", sentence);
-    ops_linear(o, y, x, x, 1, 2, 2);
-    ops_bias_backward(o, y, x, 1, 4);
-    test_check(y[0] == 0.0f, "an operation ran after an error");
+    ops_linear(o, y.f, x.f, x.f, NULL, 1, 2, 2);
+    ops_bias_backward(o, y.f, x.f, 1, 4);
+    fetch(&y);
+    test_check(y.v[0] == 0.0f, "an operation ran after an error");
+    drop(x);
+    drop(y);
+    ops_destroy(ops);
     ops_destroy(o);
     ops_destroy(NULL);
 }
 
 /* All of it in one type; `bits`: those of embeddings, which threads do not change. */
 static void with_type(zero_type t, zero_type grad, int threads, uint64_t *bits) {
-    const ops_limits limits = {256, 64, 1024, 512, 512};
     type = t;
     grad_type = grad;
     seed.state = 1;
     embed_bits = 0;
-    if (!test_check(ops_create(&ops, &limits, t, grad) == ZERO_OK, "ops_create, %d threads",
-                    threads))
-        return;
+    ops = make_ops(0, 1, 0, 1);
     test_all_operations();
     test_check(!*bits || *bits == embed_bits, "embeddings: other bits with %d threads", threads);
     *bits = embed_bits;
@@ -591,8 +923,9 @@ static void with_type(zero_type t, zero_type grad, int threads, uint64_t *bits) 
     }
     test_not_finite();
     test_no_rows();
-    test_check(ops_status(ops, NULL) == ZERO_OK, "an operation failed");
-    test_check(strstr(ops_product_path(ops), t == ZERO_F32    ? "oneDNN f32"
+    const char *sentence;
+    test_check(ops_status(ops, &sentence) == ZERO_OK, "an operation failed: %s", sentence);
+    test_check(strstr(ops_product_path(ops), t == ZERO_F32    ? LIBRARY " f32"
                                              : t == ZERO_BF16 ? "bf16"
                                                               : "f16")
                    != NULL,
@@ -600,9 +933,61 @@ static void with_type(zero_type t, zero_type grad, int threads, uint64_t *bits) 
     ops_destroy(ops);
 }
 
+#ifdef __CUDACC__
+/* What the log says about shapes that can be fused; on a GPU it is only printed. */
+static void test_path(zero_type t, const char *expected) {
+    type = grad_type = t;
+    ops = make_ops(0, 1, 0, 1);
+    test_linear_gelu(33, 24, 96);
+    test_gelu_linear(37, 96, 24);
+    test_residual(40, 48, 16);
+    printf("products: %s\n", ops_product_path(ops));
+#ifdef EMULATED_LAUNCH
+    test_check(!strcmp(ops_product_path(ops), expected), "products go by '%s', not '%s'",
+               ops_product_path(ops), expected);
+#else
+    (void)expected;
+#endif
+    ops_destroy(ops);
+}
+#endif
+
+#ifdef EMULATED_LAUNCH
+/* Every kernel that stands in for an epilogue, found out early or late; nothing left behind. */
+static void test_emulated(uint64_t bits[ZERO_TYPES][2]) {
+    for (unsigned late = 0; late < 2; late++) {
+        const unsigned how = late ? EMULATED_REFUSE_LATE : 0;
+        emulated_cublaslt_refuse(how | EMULATED_REFUSE_GELU | EMULATED_REFUSE_DGELU);
+        test_path(ZERO_BF16, "cuBLASLt bf16; fused: bias, residual; "
+                             "own kernels: GELU, GELU's gradient");
+        emulated_cublaslt_refuse(how | EMULATED_REFUSE_BIAS | EMULATED_REFUSE_DGELU);
+        test_path(ZERO_F16, "cuBLASLt f16; fused: GELU; "
+                            "own kernels: residual, GELU's gradient");
+        emulated_cublaslt_refuse(how | EMULATED_REFUSE_BIAS | EMULATED_REFUSE_GELU
+                                 | EMULATED_REFUSE_DGELU);
+        test_path(ZERO_F32, "cuBLASLt f32; own kernels: bias, residual, GELU, GELU's gradient");
+    }
+    with_type(ZERO_BF16, ZERO_F32, 1, &bits[ZERO_BF16][0]);
+    emulated_cublaslt_refuse(EMULATED_REFUSE_PLAIN | EMULATED_REFUSE_GELU);
+    with_type(ZERO_F16, ZERO_F16, 1, &bits[ZERO_F16][1]);
+    emulated_cublaslt_refuse(0);
+    emulation_thread_order(7);
+    with_type(ZERO_F32, ZERO_F32, 1, &bits[ZERO_F32][0]);
+    with_type(ZERO_BF16, ZERO_BF16, 1, &bits[ZERO_BF16][1]);
+    emulation_thread_order(0);
+}
+
+static void test_nothing_left(void) {
+    test_check(!emulation_found(), "the emulation found: %s", emulation_found());
+    test_check(emulated_cublaslt_live() == 0 && emulation_live() == 0,
+               "%d objects of cuBLASLt and %zu of CUDA are left", emulated_cublaslt_live(),
+               emulation_live());
+}
+#endif
+
 int main(void) {
     static uint64_t bits[ZERO_TYPES][2];
-    for (int threads = 1; threads <= 3; threads += 2) {
+    for (int threads = 1; threads <= (ON_GPU ? 1 : 3); threads += 2) {
 #ifdef _OPENMP
         omp_set_num_threads(threads);
 #endif
@@ -611,8 +996,19 @@ int main(void) {
             if (t) with_type((zero_type)t, (zero_type)t, threads, &bits[t][1]);
         }
     }
+#ifdef __CUDACC__
+    test_path(ZERO_BF16, "cuBLASLt bf16; fused: residual, GELU, GELU's gradient");
+    test_path(ZERO_F32, "cuBLASLt f32; fused: bias, residual; own kernels: GELU, GELU's gradient");
+#endif
+#ifdef EMULATED_LAUNCH
+    test_emulated(bits);
+#endif
     test_sticky_error();
     for (int t = 0; t < ZERO_TYPES; t++)
-        test_check(ops_matmul_rate((zero_type)t, 1) > 1e8, "the rate of products in type %d", t);
+        test_check(ops_matmul_rate((zero_type)t, 0, 1) > (ON_GPU ? 1 : 1e8),
+                   "the rate of products in type %d", t);
+#ifdef EMULATED_LAUNCH
+    test_nothing_left();
+#endif
     return test_summary();
 }

@@ -1,8 +1,11 @@
-/* test_launch.c - how much memory the launcher finds, read from folders with copies of Linux's
-   files, and what it says where that is too little. */
+/* test_launch.c - the launcher. Alone: what it reads from launchers' variables, how much memory it
+   finds, in folders with copies of Linux's files, and what it says. `test_launch rank ACTION [PN]`
+   is one rank of a job that test_launchers.sh starts. */
+#include "../adapters/launch/environment.h"
 #include "../adapters/launch/memory.h"
 #include "harness.h"
 
+#include <signal.h>
 #include <sys/stat.h>
 
 enum { LAUNCH_TEST_PATH = 512 };
@@ -157,14 +160,21 @@ static int ask(launch *l, void *user) {
 }
 
 /* The exit code of a launch that needs so much on each rank; what it says goes to `said`. */
-static int run_launch(int ranks, uint64_t need, char *said, size_t bytes) {
+static int run_launch(int ranks, int threads, uint64_t need, char *said, size_t bytes) {
     int ends[2], status = 0;
     size_t used = 0;
     if (pipe(ends) != 0) abort();
     pid_t pid = fork();
     if (pid < 0) abort();
     if (pid == 0) {
-        launch_request request = {"test", ranks, 0, 1, NULL, ask, &need};
+        launch_request request;
+        memset(&request, 0, sizeof request);
+        request.program = "test";
+        request.ranks = ranks;
+        request.groups = 1;
+        request.as_threads = threads;
+        request.rank_main = ask;
+        request.user = &need;
         (void)alarm(30);
         (void)dup2(ends[1], STDERR_FILENO);
         (void)close(ends[0]);
@@ -180,15 +190,15 @@ static int run_launch(int ranks, uint64_t need, char *said, size_t bytes) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void test_sentence(int ranks) {
+static void test_sentence(int ranks, int threads) {
     char said[2 * LAUNCH_SENTENCE], start[128];
     double gib = 0, bytes = -1;
     launch_memory memory;
     launch_memory_available("", &memory);
-    int code = run_launch(ranks, 4096, said, sizeof said);
+    int code = run_launch(ranks, threads, 4096, said, sizeof said);
     test_check(code == 0 && said[0] == 0, "%d ranks of a page: code %d, '%s'", ranks, code, said);
     if (memory.bytes == UINT64_MAX) return; /* nothing is known here, so nothing is refused */
-    code = run_launch(ranks, (uint64_t)1 << 60, said, sizeof said);
+    code = run_launch(ranks, threads, (uint64_t)1 << 60, said, sizeof said);
     snprintf(start, sizeof start,
              "test: %d rank%s of 1152921504606846976 bytes each need %.2f GiB, but ", ranks,
              ranks > 1 ? "s" : "", 1073741824.0 * ranks);
@@ -211,7 +221,253 @@ static void remove_folder(void) {
     if (system(command) != 0) fprintf(stderr, "%s was left behind\n", launch_test_folder);
 }
 
-int main(void) {
+/* ---- launchers' variables ------------------------------------------------------------------ */
+
+static const char *const variables[] = {"RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "LOCAL_WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "ZERO_PORT",
+                                        "TORCHELASTIC_RUN_ID",
+                                        "TORCHELASTIC_RESTART_COUNT",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "PMI_SIZE",
+                                        "PMI_RANK",
+                                        "PMIX_RANK",
+                                        "SLURM_PROCID",
+                                        "SLURM_NTASKS",
+                                        "SLURM_STEP_NUM_TASKS",
+                                        "SLURM_LOCALID",
+                                        "SLURM_STEP_ID",
+                                        "SLURM_JOB_ID",
+                                        "SLURM_JOB_NODELIST",
+                                        "SLURM_NODELIST",
+                                        "SLURM_STEP_NODELIST"};
+
+/* Reads `text` ("NAME=VALUE NAME=VALUE ...") as the environment. The result, as one line:
+   kind, how, rank/ranks/local rank, host:port or folder; or "wrong: " and the sentence. */
+static const char *read_variables(const char *text, const launch_request *given) {
+    static char line[1024];
+    char copy[512], sentence[LAUNCH_SENTENCE] = "";
+    launch_request request;
+    environment e;
+    memset(&request, 0, sizeof request);
+    if (given != NULL) request = *given;
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) unsetenv(variables[i]);
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *save = NULL, *one = strtok_r(copy, " ", &save); one != NULL;
+         one = strtok_r(NULL, " ", &save)) {
+        char *value = strchr(one, '=');
+        if (value == NULL) abort();
+        *value++ = 0;
+        if (setenv(one, value, 1) != 0) abort();
+    }
+    if (environment_read(&request, &e, sentence, sizeof sentence))
+        snprintf(line, sizeof line, "wrong: %d: %.900s", e.rank, sentence);
+    else if (e.kind == ENVIRONMENT_NONE)
+        snprintf(line, sizeof line, "none");
+    else if (e.kind == ENVIRONMENT_MPI)
+        snprintf(line, sizeof line, "mpi %s %d/%d", e.by, e.rank, e.nranks);
+    else
+        snprintf(line, sizeof line, "join %s %d/%d/%d %s%s:%d", e.by, e.rank, e.nranks,
+                 e.local_rank, e.host, e.folder, e.port);
+    return line;
+}
+
+static void expect_variables(const char *text, const launch_request *request, const char *pattern) {
+    const char *found = read_variables(text, request);
+    test_check(strncmp(found, pattern, strlen(pattern)) == 0, "'%s': expected '%s', found '%s'",
+               text, pattern, found);
+}
+
+static void test_torch_variables(void) {
+    const char *all = "TORCHELASTIC_RUN_ID=x RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=h "
+                      "MASTER_PORT=29500";
+    expect_variables("", NULL, "none");
+    expect_variables("WORLD_SIZE=1", NULL, "none");
+    expect_variables("RANK=7", NULL, "none"); /* somebody's variable, of another meaning */
+    expect_variables(all, NULL, "join by torchrun 3/4/1 h:29501");
+    expect_variables("RANK=0 WORLD_SIZE=2 MASTER_ADDR=::1 MASTER_PORT=1 ZERO_PORT=77", NULL,
+                     "join by RANK and WORLD_SIZE 0/2/-1 ::1:77");
+    expect_variables("TORCHELASTIC_RUN_ID=x RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", NULL, "none");
+    expect_variables("WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=h MASTER_PORT=2", NULL,
+                     "wrong: 1: RANK is not set");
+    expect_variables("RANK=1 LOCAL_RANK=1 MASTER_ADDR=h MASTER_PORT=2", NULL,
+                     "wrong: 1: WORLD_SIZE is not set");
+    expect_variables("RANK=2 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=2", NULL,
+                     "wrong: 0: RANK is '2', but must be a number from 0 to 1");
+    expect_variables("RANK=1 WORLD_SIZE=2x MASTER_ADDR=h MASTER_PORT=2", NULL,
+                     "wrong: 0: WORLD_SIZE is '2x', but must be a number");
+    expect_variables("RANK=0 WORLD_SIZE=2 MASTER_PORT=2", NULL, "wrong: 0: MASTER_ADDR is not set");
+    expect_variables("RANK=0 WORLD_SIZE=2 MASTER_ADDR=h", NULL, "wrong: 0: MASTER_PORT is not set");
+    expect_variables("RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=65535", NULL,
+                     "wrong: 0: MASTER_PORT is 65535");
+    /* mpirun, in a container that sets PyTorch's variables: MPI knows better */
+    expect_variables("RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_RANK=2", NULL,
+                     "mpi by mpirun 2/3");
+}
+
+static void test_slurm_variables(void) {
+    const char *step = "SLURM_STEP_ID=2 SLURM_JOB_ID=10 SLURM_PROCID=5 SLURM_NTASKS=8 "
+                       "SLURM_LOCALID=1 SLURM_STEP_NODELIST=n[03-04]";
+    expect_variables(step, NULL, "join by srun 5/8/1 n03:20162");
+    expect_variables("SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=1", NULL,
+                     "none");
+    expect_variables("SLURM_PROCID=0 SLURM_NTASKS=8", NULL, "none"); /* a batch script */
+    expect_variables("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 MASTER_ADDR=m MASTER_PORT=9",
+                     NULL, "join by srun 1/2/-1 m:10");
+    expect_variables("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2", NULL,
+                     "wrong: 1: neither MASTER_ADDR nor SLURM_STEP_NODELIST");
+    expect_variables("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_NODELIST=[", NULL,
+                     "wrong: 1: SLURM_NODELIST is '['");
+    expect_variables("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 PMIX_RANK=1 MASTER_ADDR=m",
+                     NULL,
+                     launch_has_mpi() ? "mpi by srun, through MPI 1/2" : "join by srun 1/2/-1 m:");
+    expect_variables("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 PMI_RANK=1 PMI_SIZE=2 "
+                     "MASTER_ADDR=m",
+                     NULL,
+                     launch_has_mpi() ? "mpi by srun, through MPI 1/2" : "join by srun 1/2/-1 m:");
+    /* an mpirun in a job: its daemons, one a node, are the step's tasks */
+    expect_variables("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 OMPI_COMM_WORLD_SIZE=8 "
+                     "OMPI_COMM_WORLD_RANK=5 SLURM_NODELIST=n[1-2]",
+                     NULL, "mpi by mpirun 5/8");
+}
+
+static void test_methods(void) {
+    launch_request r;
+    memset(&r, 0, sizeof r);
+    r.method = "tcp";
+    r.ranks = 16;
+    r.rank = 9;
+    r.per_node = 8;
+    r.server = "10.0.0.1";
+    expect_variables("RANK=1 WORLD_SIZE=2", &r, "join by -pi tcp 9/16/1 10.0.0.1:12345");
+    expect_variables("ZERO_PORT=5", &r, "join by -pi tcp 9/16/1 10.0.0.1:5");
+    r.server = "-1";
+    expect_variables("", &r, "wrong: 9: -pi tcp: -ps must give");
+    r.rank = 16;
+    expect_variables("", &r, "wrong: 0: -pr 16: the rank must be below the 16 ranks");
+    r.rank = 15;
+    r.method = "fs";
+    r.folder = "/x y";
+    expect_variables("", &r, "join by -pi fs 15/16/7 /x y:0");
+    r.folder = NULL;
+    expect_variables("", &r, "join by -pi fs 15/16/7 /tmp:0");
+    r.method = "mpi";
+    expect_variables("", &r, "none");
+}
+
+static void test_first_host(void) {
+    static const char *const cases[][2] = {{"one", "one"},
+                                           {"a1,b2", "a1"},
+                                           {"n[01-04,07],other", "n01"},
+                                           {"n[7,9]", "n7"},
+                                           {"r[2-3]n[04-5]x", "r2n04x"},
+                                           {"[10-11]", "10"},
+                                           {"", NULL},
+                                           {",b", NULL},
+                                           {"n[1-2", NULL},
+                                           {"n-1.a.b,c", "n-1.a.b"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char host[16] = "";
+        int ok = environment_first_host(cases[i][0], host, sizeof host);
+        test_check(ok == (cases[i][1] != NULL) && (!ok || strcmp(host, cases[i][1]) == 0),
+                   "first host of '%s': %d, '%s'", cases[i][0], ok, host);
+    }
+    char small[4];
+    test_check(!environment_first_host("abcd", small, sizeof small)
+                   && !environment_first_host("[abcd]", small, sizeof small),
+               "a host that does not fit");
+}
+
+/* ---- a rank of test_launchers.sh ----------------------------------------------------------- */
+
+typedef struct rank_plan {
+    const char *action;
+    int who; /* the rank that it is for */
+} rank_plan;
+
+/* The plugin works on what the launcher gives, several communicators apart. */
+static void rank_sum(launch *l) {
+    for (int i = 0; i < l->groups; i++) {
+        zero_ctx *z = NULL;
+        zero_config cfg;
+        memset(&cfg, 0, sizeof cfg);
+        zero_tensor_desc one;
+        memset(&one, 0, sizeof one);
+        cfg.threads = launch_threads(l);
+        one.name = "one";
+        one.numel = 100;
+        one.flags = ZERO_BY_SLOT;
+        zero_result result = zero_create(&z, &cfg, &l->comm[i]);
+        if (result == ZERO_OK) result = zero_tensor(z, &one);
+        if (result == ZERO_OK) result = zero_build(z);
+        double sums[2] = {l->rank + 1, 1};
+        if (result == ZERO_OK) result = zero_all_sum(z, sums, 2);
+        if (result != ZERO_OK) launch_fail_result(l, result, z ? zero_last_error(z) : "");
+        if (sums[0] != l->nranks * (l->nranks + 1) / 2.0 || sums[1] != l->nranks)
+            launch_fail(l, "rank %d: the ranks' sum is %g of %g", l->rank, sums[0], sums[1]);
+        zero_destroy(z);
+    }
+}
+
+static int rank_act(launch *l, void *user) {
+    const rank_plan *plan = (const rank_plan *)user;
+    const int mine = plan->who == l->rank;
+    char text[64] = "nothing", copied[LAUNCH_BROADCAST];
+    snprintf(text, sizeof text, "setting %d\n", strcmp(plan->action, "differ") == 0 && mine);
+    launch_same(l, text);
+    memset(copied, l->rank == 0 ? 'x' : 'y', sizeof copied);
+    launch_broadcast(l, copied, sizeof copied);
+    if (copied[0] != 'x' || copied[sizeof copied - 1] != 'x') launch_fail(l, "not rank 0's bytes");
+    rank_sum(l);
+    launch_agree(l, strcmp(plan->action, "agree") != 0 || !mine, "one rank does not agree");
+    if (strcmp(plan->action, "fail") == 0 && mine) launch_fail(l, "rank %d fails", l->rank);
+    if (strcmp(plan->action, "failall") == 0) launch_fail(l, "rank %d fails", l->rank);
+    if (strcmp(plan->action, "die") == 0 && mine) raise(SIGKILL);
+    if (strcmp(plan->action, "code") == 0 && mine) return 5;
+    if (strcmp(plan->action, "early") == 0 && mine) return 0;
+    if (strcmp(plan->action, "early") == 0)
+        sleep(1);
+    else if (strcmp(plan->action, "ok") != 0) {
+        /* the others are in the middle of something: a collective, or work of their own */
+        if (l->rank % 2) launch_agree(l, 1, "");
+        sleep(30);
+    }
+    printf("rank %d of %d, %d of %d here, %s, %d threads%s%s\n", l->rank, l->nranks, l->local_rank,
+           l->local_ranks, launch_how(l), launch_threads(l), l->note[0] ? ", " : "", l->note);
+    return 0;
+}
+
+/* test_launch rank ACTION WHO [PN [threads | METHOD RANK PER_NODE PLACE]] */
+static int rank_main(int argc, char **argv) {
+    rank_plan plan = {argv[2], argc > 3 ? atoi(argv[3]) : -1};
+    const char *limit = getenv("LAUNCH_TEST_LIMIT");
+    launch_request request;
+    memset(&request, 0, sizeof request);
+    request.program = "test";
+    request.groups = 2;
+    request.rank_main = rank_act;
+    request.user = &plan;
+    request.limit_s = limit != NULL ? atof(limit) : 20;
+    if (strcmp(plan.action, "usage") == 0) request.usage_error = "a wrong flag";
+    if (argc > 4) request.ranks = atoi(argv[4]);
+    if (argc > 5) request.as_threads = strcmp(argv[5], "threads") == 0;
+    if (argc > 8) {
+        request.method = argv[5];
+        request.rank = atoi(argv[6]);
+        request.per_node = atoi(argv[7]);
+        request.server = request.folder = argv[8];
+    }
+    (void)alarm(60);
+    return launch_run(&request);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 2 && strcmp(argv[1], "rank") == 0) return rank_main(argc, argv);
     if (mkdtemp(launch_test_folder) == NULL) return 1;
     test_meminfo();
     test_nothing();
@@ -219,8 +475,14 @@ int main(void) {
     test_v2();
     test_namespaces();
     test_shared_folder();
-    test_sentence(1);
-    test_sentence(3);
+    test_torch_variables();
+    test_slurm_variables();
+    test_methods();
+    test_first_host();
+    (void)read_variables("", NULL); /* whatever started this test is no launcher of the next ones */
+    test_sentence(1, 0);
+    test_sentence(3, 0);
+    test_sentence(3, 1);
     remove_folder();
     return test_summary();
 }

@@ -66,7 +66,7 @@ token_file() {
 
 # ---- wrong input ---------------------------------------------------------------------------------
 
-# refused NAME CODE PATTERN ARGUMENT... : ends within 10 s with CODE and one line that has PATTERN
+# refused NAME 2 PATTERN ARGUMENT... : ends within 10 s with CODE and one line that has PATTERN
 refused() {
     name=$1 code=$2 pattern=$3
     shift 3
@@ -98,8 +98,10 @@ test_usage() {
     refused 'schedule' 2 "-k: expected one of: cosine linear.*'step'" -k step
     refused 'type' 2 "-dt: expected one of: f32 bf16 fp16; found 'fp8'" -dt fp8
     refused 'optimizer' 2 "-op: expected one of: adamw.*'adagrad'" -op adagrad
-    for fixed in '-ge 2' '-h 1' '-n 10' '-nk 1' '-nm 1' '-y 1' '-lg 5' \
-        '-pr 1' '-pg 4' '-pi tcp'; do
+    refused 'method' 2 "-pi: expected one of: mpi tcp fs; found 'pigeon'" -pi pigeon
+    refused 'tcp without a server' 2 '-pi tcp: -ps must give' -pi tcp -pn 2
+    refused 'rank above all' 2 '-pr 2: the rank must be below' -pi fs -pn 2 -pr 2
+    for fixed in '-ge 2' '-h 1' '-n 10' '-nk 1' '-nm 1' '-y 1' '-lg 5'; do
         refused "$fixed" 2 "$fixed is not supported yet" $fixed
     done
 }
@@ -371,7 +373,7 @@ living() {
     done
 }
 
-# ended NAME CODE PATTERN PID... : the job and these processes are gone within 10 s
+# ended NAME 2 PATTERN PID... : the job and these processes are gone within 10 s
 ended() {
     name=$1 code=$2 pattern=$3
     shift 3

@@ -467,14 +467,14 @@ typedef struct block_values {
     void *ln1;    /* (R, C) */
     float *mean1; /* (R) */
     float *rstd1; /* (R) */
-    void *qkv;    /* (R, 3C) without bias */
+    void *qkv;    /* (R, 3C); with bias or without, see ops.h */
     float *lse;   /* (B, NH, T) */
     void *atty;   /* (R, C) attention before its projection */
     void *res2;   /* (R, C) x + projected attention */
     void *ln2;    /* (R, C) */
     float *mean2; /* (R) */
     float *rstd2; /* (R) */
-    void *fch;    /* (R, 4C) before GELU, without bias */
+    void *fch;    /* (R, 4C) before GELU; likewise */
     void *gelu;   /* (R, 4C) */
 } block_values;
 
@@ -492,6 +492,8 @@ struct gpt2_model {
     float *meanf;             /* (R) */
     float *rstdf;             /* (R) */
     float *losses;            /* (R) */
+    double *totals;           /* (2): of all losses since they were last taken; of one call's */
+    size_t summed;            /* losses in the first */
     int *tokens;              /* (R) */
     int *targets;             /* (R) */
     void *dres;               /* (R, C) gradient of the residual stream */
@@ -510,17 +512,16 @@ typedef struct region {
 
 static void *cut(region *r, size_t n, size_t bytes_each) {
     char *p = r->base ? r->base + r->at : NULL;
-    r->at += (n * bytes_each + 63) / 64 * 64;
+    r->at += (n * bytes_each + 127) / 128 * 128; /* a line of a GPU's memory */
     if (r->at > r->most) r->most = r->at;
     return p;
 }
 
 static float *cut_floats(region *r, size_t n) { return (float *)cut(r, n, sizeof(float)); }
 
-/* Rows of logits at once: about 32 MiB of them, in chunks of one size. Fewer rows would pass over
-   wte and its gradient more often than the products are worth. */
+/* Rows of logits at once: as many as the device's budget holds, in chunks of one size. */
 static size_t chunk_rows(size_t R, size_t row_bytes) {
-    const size_t budget = ((size_t)32 << 20) / row_bytes, most = budget ? budget : 1;
+    const size_t budget = ops_logits_budget() / row_bytes, most = budget ? budget : 1;
     const size_t chunks = (R + most - 1) / most;
     return (R + chunks - 1) / chunks;
 }
@@ -553,6 +554,7 @@ static void place(gpt2_model *m, region *kept, region *shared) {
     m->meanf = cut_floats(kept, R);
     m->rstdf = cut_floats(kept, R);
     m->losses = cut_floats(kept, R);
+    m->totals = (double *)cut(kept, 2, sizeof(double));
     m->tokens = (int *)cut(kept, R, sizeof(int));
     m->targets = (int *)cut(kept, R, sizeof(int));
     m->dres = cut(kept, R * C, m->bytes);
@@ -572,6 +574,8 @@ static void place(gpt2_model *m, region *kept, region *shared) {
 
 static ops_limits limits_of(const gpt2_model *m) {
     ops_limits limits;
+    limits.batch = (size_t)m->run.batch;
+    limits.heads = (size_t)m->cfg.heads;
     limits.seq_len = m->T;
     limits.head_size = m->C / (size_t)m->cfg.heads;
     limits.width = 4 * m->C;
@@ -618,8 +622,9 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
     return ZERO_OK;
 }
 
-/* The context's type must be that of the run; its gradients' is looked up. */
-static zero_result take_types(gpt2_model *m, zero_ctx *z, zero_type *grad_type, gpt2_error *err) {
+/* The context's type must be that of the run; its gradients' and the stream are looked up. */
+static zero_result take_settings(gpt2_model *m, zero_ctx *z, ops_settings *settings,
+                                 gpt2_error *err) {
     static const char *const names[ZERO_TYPES] = {"f32", "bf16", "f16"};
     zero_config zc;
     zero_query_config(z, &zc);
@@ -627,8 +632,11 @@ static zero_result take_types(gpt2_model *m, zero_ctx *z, zero_type *grad_type, 
         return refuse(err, ZERO_ERR_ARGUMENT,
                       "a run in %s, but the context was made for parameters in %s",
                       names[m->run.type], names[zc.type]);
-    *grad_type = zc.grads == ZERO_GRAD_F32 ? ZERO_F32 : zc.type;
-    m->grad_bytes = zero_type_bytes(*grad_type);
+    settings->type = zc.type;
+    settings->grad_type = zc.grads == ZERO_GRAD_F32 ? ZERO_F32 : zc.type;
+    settings->stream = zc.stream;
+    settings->tf32 = m->run.tf32;
+    m->grad_bytes = zero_type_bytes(settings->grad_type);
     m->z = z;
     return ZERO_OK;
 }
@@ -641,38 +649,36 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     return measure(&shape, &kept, &shared) + ops_scratch_bytes(&limits, run->type);
 }
 
-static zero_result allocate(gpt2_model *m, zero_type grad_type) {
+static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_error *err) {
     region kept, shared;
+    char why[OPS_SENTENCE];
     const size_t bytes = measure(m, &kept, &shared), shared_at = kept.most;
     const ops_limits limits = limits_of(m);
-    TRY(ops_create(&m->ops, &limits, m->run.type, grad_type));
+    const zero_result result = ops_create(&m->ops, &limits, settings, why);
+    if (result != ZERO_OK) return refuse(err, result, "%s", why);
     m->blocks = (block_values *)calloc((size_t)m->cfg.layers + 1, sizeof *m->blocks);
     m->memory = ops_alloc(bytes);
-    if (!m->blocks || !m->memory) return ZERO_ERR_MEMORY;
+    if (!m->blocks || !m->memory)
+        return refuse(err, ZERO_ERR_MEMORY, "no memory for %zu bytes of activations", bytes);
     memset(&kept, 0, sizeof kept);
     memset(&shared, 0, sizeof shared);
     kept.base = (char *)m->memory;
     shared.base = kept.base + shared_at;
     place(m, &kept, &shared);
+    ops_clear(m->ops, m->totals, 2 * sizeof(double));
     return ZERO_OK;
 }
 
 zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, const gpt2_run *run,
                         gpt2_error *err) {
     gpt2_model *made = (gpt2_model *)malloc(sizeof *made);
-    zero_type grad_type = ZERO_F32;
-    zero_result result = ZERO_ERR_MEMORY;
+    ops_settings settings;
     *m = NULL;
     no_error(err);
-    if (!made) return refuse(err, result, "no memory for a model");
-    result = set_shape(made, cfg, run, err);
-    if (result == ZERO_OK) result = take_types(made, z, &grad_type, err);
-    if (result == ZERO_OK) {
-        result = allocate(made, grad_type);
-        if (result != ZERO_OK)
-            refuse(err, result, "no memory for %zu bytes of activations",
-                   gpt2_activation_bytes(cfg, run));
-    }
+    if (!made) return refuse(err, ZERO_ERR_MEMORY, "no memory for a model");
+    zero_result result = set_shape(made, cfg, run, err);
+    if (result == ZERO_OK) result = take_settings(made, z, &settings, err);
+    if (result == ZERO_OK) result = allocate(made, &settings, err);
     if (result != ZERO_OK) {
         gpt2_destroy(made);
         return result;
@@ -690,6 +696,8 @@ void gpt2_destroy(gpt2_model *m) {
 }
 
 const char *gpt2_product_path(const gpt2_model *m) { return ops_product_path(m->ops); }
+
+const char *gpt2_attention_path(const gpt2_model *m) { return ops_attention_path(m->ops); }
 
 const char *gpt2_last_error(const gpt2_model *m) { return m->error.sentence; }
 
@@ -712,46 +720,40 @@ static void *element(void *x, size_t i, size_t bytes) { return (char *)x + i * b
 #define PARAM(name, numel) element(m->params.name, l *(numel), m->bytes)
 #define GRAD(name, numel)  element(m->grads.name, l *(numel), m->grad_bytes)
 
-/* From b->x up to b->fch. What a block's backward needs. */
-static void block_forward(gpt2_model *m, size_t l, const ops_heads *s) {
+/* From b->x to the input of the next block; with `again`, in backward, only what that needs. */
+static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
     const block_values *b = &m->blocks[l];
     const size_t R = s->batch * s->seq_len, C = m->C;
     ops_ctx *o = m->ops;
     ops_norm(o, b->ln1, b->mean1, b->rstd1, b->x, PARAM(ln1w, C), PARAM(ln1b, C), R, C);
-    ops_linear(o, b->qkv, b->ln1, PARAM(qkvw, 3 * C * C), R, C, 3 * C);
+    ops_linear(o, b->qkv, b->ln1, PARAM(qkvw, 3 * C * C), PARAM(qkvb, 3 * C), R, C, 3 * C);
     ops_attention(o, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * C), s);
-    ops_linear(o, b->res2, b->atty, PARAM(attprojw, C * C), R, C, C);
-    ops_add_bias(o, b->res2, b->x, b->res2, PARAM(attprojb, C), R, C);
+    ops_linear_residual(o, b->res2, b->x, b->atty, PARAM(attprojw, C * C), PARAM(attprojb, C), R, C,
+                        C);
     ops_norm(o, b->ln2, b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), R, C);
-    ops_linear(o, b->fch, b->ln2, PARAM(fcw, 4 * C * C), R, C, 4 * C);
-}
-
-/* From b->fch to the input of the next block. */
-static void block_forward_out(gpt2_model *m, size_t l, const ops_heads *s) {
-    const block_values *b = &m->blocks[l];
-    const size_t R = s->batch * s->seq_len, C = m->C;
-    void *out = m->blocks[l + 1].x; /* (R, C) */
-    ops_ctx *o = m->ops;
-    ops_gelu(o, b->gelu, b->fch, PARAM(fcb, 4 * C), R, 4 * C);
-    ops_linear(o, out, b->gelu, PARAM(fcprojw, 4 * C * C), R, 4 * C, C);
-    ops_add_bias(o, out, b->res2, out, PARAM(fcprojb, C), R, C);
+    ops_linear_gelu(o, b->fch, b->gelu, again, b->ln2, PARAM(fcw, 4 * C * C), PARAM(fcb, 4 * C), R,
+                    C, 4 * C);
+    if (!again)
+        ops_linear_residual(o, m->blocks[l + 1].x, b->res2, b->gelu, PARAM(fcprojw, 4 * C * C),
+                            PARAM(fcprojb, C), R, 4 * C, C);
 }
 
 /* The second half, backwards: dres (R, C) in: of the output; out: of res2. */
 static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
     const block_values *b = &m->blocks[l];
     const size_t C = m->C;
-    void *dfch = m->d4c; /* (R, 4C), first that of gelu */
+    void *dfch = m->d4c; /* (R, 4C) */
     void *dln2 = m->dc;  /* (R, C) */
+    const int kept =
+        m->run.recompute == GPT2_RECOMPUTE_NONE || m->run.recompute == GPT2_RECOMPUTE_BLOCK;
     ops_ctx *o = m->ops;
-    ops_bias_backward(o, GRAD(fcprojb, C), m->dres, R, C);
-    ops_linear_dx(o, dfch, m->dres, PARAM(fcprojw, 4 * C * C), R, 4 * C, C);
-    ops_gelu_backward(o, dfch, GRAD(fcb, 4 * C), b->gelu, b->fch, PARAM(fcb, 4 * C), R, 4 * C);
-    ops_linear_dw(o, GRAD(fcprojw, 4 * C * C), m->dres, b->gelu, R, 4 * C, C);
+    ops_linear_dx_gelu(o, dfch, GRAD(fcb, 4 * C), b->gelu, kept, m->dres, PARAM(fcprojw, 4 * C * C),
+                       b->fch, PARAM(fcb, 4 * C), R, 4 * C, C);
+    ops_linear_dw(o, GRAD(fcprojw, 4 * C * C), GRAD(fcprojb, C), m->dres, b->gelu, R, 4 * C, C);
     if (m->run.recompute == GPT2_RECOMPUTE_NORM)
         ops_norm_again(o, b->ln2, b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), R,
                        C);
-    ops_linear_dw(o, GRAD(fcw, 4 * C * C), dfch, b->ln2, R, C, 4 * C);
+    ops_linear_dw(o, GRAD(fcw, 4 * C * C), NULL, dfch, b->ln2, R, C, 4 * C);
     ops_linear_dx(o, dln2, dfch, PARAM(fcw, 4 * C * C), R, C, 4 * C);
     ops_norm_backward(o, m->dres, GRAD(ln2w, C), GRAD(ln2b, C), dln2, b->res2, b->mean2, b->rstd2,
                       PARAM(ln2w, C), 0, R, C);
@@ -765,14 +767,12 @@ static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s
     void *datty = m->dc; /* (R, C) */
     void *dln1 = m->dc;  /* (R, C) */
     ops_ctx *o = m->ops;
-    ops_bias_backward(o, GRAD(attprojb, C), m->dres, R, C);
-    ops_linear_dw(o, GRAD(attprojw, C * C), m->dres, b->atty, R, C, C);
+    ops_linear_dw(o, GRAD(attprojw, C * C), GRAD(attprojb, C), m->dres, b->atty, R, C, C);
     ops_linear_dx(o, datty, m->dres, PARAM(attprojw, C * C), R, C, C);
     ops_attention_backward(o, dqkv, datty, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * C), s);
-    ops_bias_backward(o, GRAD(qkvb, 3 * C), dqkv, R, 3 * C);
     if (m->run.recompute == GPT2_RECOMPUTE_NORM)
         ops_norm_again(o, b->ln1, b->mean1, b->rstd1, b->x, PARAM(ln1w, C), PARAM(ln1b, C), R, C);
-    ops_linear_dw(o, GRAD(qkvw, 3 * C * C), dqkv, b->ln1, R, C, 3 * C);
+    ops_linear_dw(o, GRAD(qkvw, 3 * C * C), GRAD(qkvb, 3 * C), dqkv, b->ln1, R, C, 3 * C);
     ops_linear_dx(o, dln1, dqkv, PARAM(qkvw, 3 * C * C), R, C, 3 * C);
     ops_norm_backward(o, m->dres, GRAD(ln1w, C), GRAD(ln1b, C), dln1, b->x, b->mean1, b->rstd1,
                       PARAM(ln1w, C), 0, R, C);
@@ -805,8 +805,7 @@ static zero_result embed_backward(gpt2_model *m, const ops_heads *s) {
 
 static zero_result block(gpt2_model *m, size_t l, const ops_heads *s) {
     TRY(hook(m, zero_forward_begin(m->z, unit_of_block(l), &m->params)));
-    block_forward(m, l, s);
-    block_forward_out(m, l, s);
+    block_forward(m, l, s, 0);
     return hook(m, zero_forward_end(m->z, unit_of_block(l)));
 }
 
@@ -815,11 +814,13 @@ static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
     TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
     if (m->run.recompute == GPT2_RECOMPUTE_BLOCK) {
         TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
-        block_forward(m, l, s);
+        block_forward(m, l, s, 1);
         TRY(hook(m, zero_forward_end(m->z, unit)));
     }
+    ops_sums_begin(m->ops);
     block_backward_mlp(m, l, s->batch * s->seq_len);
     block_backward_attention(m, l, s);
+    ops_sums_end(m->ops);
     return hook(m, zero_backward_end(m->z, unit));
 }
 
@@ -845,13 +846,13 @@ static zero_result final_norm_backward(gpt2_model *m, const ops_heads *s) {
 static void classify_rows(gpt2_model *m, size_t first, size_t n, int train, float scale) {
     const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
     ops_ctx *o = m->ops;
-    ops_linear(o, m->logits, lnf, m->params.wte, n, m->C, m->Vp);
+    ops_linear(o, m->logits, lnf, m->params.wte, NULL, n, m->C, m->Vp);
     ops_cross_entropy(o, m->losses + first, m->logits, m->targets + first, train, scale, n, m->V,
                       m->Vp);
     if (!train) return;
     ops_linear_dx(o, element(m->dc, first * m->C, m->bytes), m->logits, m->params.wte, n, m->C,
                   m->Vp);
-    ops_linear_dw(o, m->grads.wte, m->logits, lnf, n, m->C, m->Vp);
+    ops_linear_dw(o, m->grads.wte, NULL, m->logits, lnf, n, m->C, m->Vp);
 }
 
 static void classify(gpt2_model *m, const ops_heads *s, int train, float scale) {
@@ -882,8 +883,7 @@ static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targ
                           "%s token %zu is %d, but the vocabulary has %d entries",
                           bad == inputs ? "input" : "target", i, bad[i], m->cfg.vocab_size);
     }
-    ops_upload(m->ops, m->tokens, inputs, n * sizeof(int));
-    if (targets) ops_upload(m->ops, m->targets, targets, n * sizeof(int));
+    ops_take_batch(m->ops, m->tokens, targets ? m->targets : NULL, inputs, targets, n);
     return ZERO_OK;
 }
 
@@ -900,12 +900,19 @@ static zero_result backward(gpt2_model *m, const ops_heads *s) {
     return embed_backward(m, s);
 }
 
-/* What went wrong in operations since the model was made. */
+/* What went wrong in operations since the model was made, as far as it is known. */
 static zero_result outcome(gpt2_model *m) {
     const char *sentence;
     const zero_result result = ops_status(m->ops, &sentence);
     if (result == ZERO_OK) return ZERO_OK;
     return refuse(&m->error, result, "%s", sentence);
+}
+
+/* The sum of n losses at once: waits. */
+static zero_result sum_now(gpt2_model *m, size_t n, double *sum) {
+    ops_sum(m->ops, m->totals + 1, m->losses, n);
+    *sum = ops_take_sum(m->ops, m->totals + 1);
+    return outcome(m);
 }
 
 zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets, float loss_factor,
@@ -916,9 +923,20 @@ zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets
     TRY(forward(m, &s));
     TRY(classify_and_back(m, &s, loss_factor / (float)R));
     TRY(backward(m, &s));
+    ops_sum(m->ops, m->totals, m->losses, R);
+    m->summed += R;
     TRY(outcome(m));
-    *loss = ops_sum(m->ops, m->losses, R) / (double)R;
+    if (!loss) return ZERO_OK;
+    TRY(sum_now(m, R, loss));
+    *loss /= (double)R;
     return ZERO_OK;
+}
+
+zero_result gpt2_take_losses(gpt2_model *m, double *mean) {
+    const double sum = ops_take_sum(m->ops, m->totals);
+    *mean = m->summed ? sum / (double)m->summed : 0;
+    m->summed = 0;
+    return outcome(m);
 }
 
 zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int rows,
@@ -933,8 +951,7 @@ zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int 
     classify(m, &s, 0, 0.0f);
     TRY(hook(m, zero_forward_end(m->z, 0)));
     TRY(outcome(m));
-    *loss = ops_sum(m->ops, m->losses, s.batch * s.seq_len);
-    return ZERO_OK;
+    return sum_now(m, s.batch * s.seq_len, loss);
 }
 
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
@@ -946,11 +963,11 @@ zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) 
     TRY(forward(m, &s));
     TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
     ops_linear(m->ops, m->logits, element(m->lnf, (s.seq_len - 1) * m->C, m->bytes), m->params.wte,
-               1, m->C, m->Vp);
+               NULL, 1, m->C, m->Vp);
     TRY(hook(m, zero_forward_end(m->z, 0)));
     TRY(outcome(m));
-    ops_download(m->ops, logits, m->logits, m->V);
-    return ZERO_OK;
+    ops_download(m->ops, logits, m->logits, m->run.type, m->V);
+    return outcome(m);
 }
 
 /* ---- figures ------------------------------------------------------------------------------- */
@@ -961,4 +978,6 @@ double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len) {
     return 6.0 * ((double)gpt2_numel(cfg) - places) + 12.0 * L * C * seq_len;
 }
 
-double gpt2_matmul_rate(zero_type type, int threads) { return ops_matmul_rate(type, threads); }
+double gpt2_matmul_rate(zero_type type, int threads) { return ops_matmul_rate(type, 0, threads); }
+
+double gpt2_peak_rate(zero_type type, int tf32) { return ops_peak_rate(type, tf32); }

@@ -2,7 +2,7 @@
 
    EXAMPLE: all that a trainer does with it
        gpt2_config cfg;
-       gpt2_run run = {4, 64, 1, ZERO_BF16};                // B, T, recompute, type
+       gpt2_run run = {4, 64, 1, ZERO_BF16, 0};             // B, T, recompute, type, tf32
        gpt2_error err;
        zero_tensor_desc table[GPT2_TENSORS];
        gpt2_model *m;
@@ -15,11 +15,12 @@
        for (int step = 0; step < steps; step++) {
            for (int micro = 0; micro < n; micro++) {
                zero_pass_begin(z, ZERO_TRAIN, micro, n);
-               gpt2_train_step(m, inputs, targets, zero_loss_scale(z) / n, &loss);
+               gpt2_train_step(m, inputs, targets, zero_loss_scale(z) / n, NULL);
                zero_pass_end(z);
            }
            zero_reduce(z);
            zero_step(z, &hyper);
+           gpt2_take_losses(m, &loss);
        }
        gpt2_destroy(m);
 
@@ -40,6 +41,9 @@
    THREADS. A model belongs to one host thread, the one of its zero_ctx; inside, OpenMP uses as many
    threads as omp_get_max_threads() told gpt2_create. At a fixed number of threads the same inputs
    give the same bits, wherever memory lies and whatever `recompute` is.
+
+   CUDA. Everything runs on zero_config.stream, and only what says SYNC waits for it. Token indices
+   are copied before a call returns. Errors that a GPU reports late come with the next call.
 
    ERRORS. Every function that can fail returns a zero_result, and a sentence: in `err` (may be
    NULL), or through gpt2_last_error once there is a model. Errors of the plugin are passed on, with
@@ -142,7 +146,9 @@ zero_result gpt2_load_bin(zero_ctx *z, const gpt2_config *cfg, const char *path,
 
 /* ---- a model ------------------------------------------------------------------------------- */
 
-/* What is not kept from forward for backward, but computed again. The bits are always the same. */
+/* What is not kept from forward for backward, but computed again. The bits are always the same,
+   except that in CUDA, where cuBLASLt computes GELU, GELU and NORM have other bits than NONE and
+   BLOCK have: what is computed again there is the own kernel's, a rounding apart. */
 enum {
     GPT2_RECOMPUTE_NONE = 0,
     GPT2_RECOMPUTE_GELU = 1, /* a trainer's default: next to no time */
@@ -155,6 +161,7 @@ typedef struct gpt2_run {
     int seq_len;    /* T, at most maxT */
     int recompute;  /* GPT2_RECOMPUTE_... */
     zero_type type; /* of activations; zero_config.type */
+    int tf32;       /* CUDA, f32: products round what they multiply to TF32: faster, 11 bits */
 } gpt2_run;
 
 typedef struct gpt2_model gpt2_model;
@@ -163,7 +170,8 @@ typedef struct gpt2_model gpt2_model;
    packs f32 matrices into and frees again inside a product. In 16 bits oneDNN's products are made
    when their shape is first met, and kept. z is borrowed until gpt2_destroy, and must be built with
    gpt2_describe's tensors and run->type; destroy the model first. Not collective. On error *m is
-   NULL. Errors: ARGUMENT, MEMORY. */
+   NULL. Errors: ARGUMENT, MEMORY; CUDA: UNSUPPORTED (channels or a head size that no kernel takes),
+   DEVICE. */
 zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, const gpt2_run *run,
                         gpt2_error *err);
 
@@ -172,8 +180,10 @@ void gpt2_destroy(gpt2_model *m);
 
 /* What multiplies matrices, for a log: "oneDNN f32 (sgemm)", "oneDNN bf16 (IMPLEMENTATION)", or,
    where oneDNN has no product of the type for this processor (f16 on most), "oneDNN f32 (sgemm)
-   after conversion from f16", which is slower than f32. Owned by the model. */
+   after conversion from f16", which is slower than f32. In CUDA "cuBLASLt bf16", and what it fuses
+   of what was asked for so far: ask after a step. Owned by the model. And what attends. */
 const char *gpt2_product_path(const gpt2_model *m);
+const char *gpt2_attention_path(const gpt2_model *m);
 
 /* The sentence for the last error of a call with this model; "" without one. Owned by the model. */
 const char *gpt2_last_error(const gpt2_model *m);
@@ -181,20 +191,24 @@ const char *gpt2_last_error(const gpt2_model *m);
 /* Forward and backward of one micro-step, inside a ZERO_TRAIN pass. inputs, targets: B x T token
    indices 0..V-1. Adds to the gradients that of (mean loss over B*T) * loss_factor, which is
    zero_loss_scale(z) / micro_steps. *loss: the mean cross entropy in nats, before the factor; of
-   this rank alone. COLLECTIVE through its hooks. Errors: ARGUMENT (a token out of range, found
-   before any hook runs) and those of the hooks. */
+   this rank alone; SYNC. NULL: not now, see gpt2_take_losses. COLLECTIVE through its hooks. Errors:
+   ARGUMENT (a token out of range, found before any hook runs) and those of the hooks. */
 zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets, float loss_factor,
                             double *loss);
+
+/* The mean loss of all gpt2_train_step since this was last asked, of this rank alone; 0 without
+   one. SYNC: once a step, after zero_step, it costs next to nothing. Errors: DEVICE. */
+zero_result gpt2_take_losses(gpt2_model *m, double *mean);
 
 /* Forward only, inside a ZERO_EVAL pass. inputs, targets: rows x T, rows 0..B; with 0 rows (a rank
    whose share of the data is used up) the hooks still run. *loss: the SUM of the cross entropies of
    the rows * T tokens, in nats; divide the sum over calls and ranks by the number of tokens.
-   COLLECTIVE through its hooks. Errors: as gpt2_train_step. */
+   COLLECTIVE through its hooks, SYNC. Errors: as gpt2_train_step. */
 zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int rows, double *loss);
 
 /* For sampling, inside a ZERO_EVAL pass: logits (V floats, caller's) of the token that follows
    `inputs`, one sequence of t tokens, 1..T. COLLECTIVE through its hooks: all ranks call it, and
-   get the same. Errors: as gpt2_train_step. */
+   get the same. SYNC. Errors: as gpt2_train_step. */
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits);
 
 /* ---- figures ------------------------------------------------------------------------------- */
@@ -209,8 +223,12 @@ double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len);
 
 /* Floating-point operations per second of a large matrix product of this type, on the way that a
    model's take, conversions included, with this many threads (0: as OpenMP says), the best of about
-   50 ms; 0 if it cannot be measured. What utilisation is a share of. */
+   50 ms; 0 if it cannot be measured. What utilisation is a share of where gpt2_peak_rate is 0. */
 double gpt2_matmul_rate(zero_type type, int threads);
+
+/* The same as the maker of this GPU states it: dense products that add in f32; 0: a CPU, or a GPU
+   that the table does not have. */
+double gpt2_peak_rate(zero_type type, int tf32);
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,14 @@
 #endif
 #include "launch.h"
 
+#include "environment.h"
+#include "gpu.h"
+#include "meeting.h"
+
+#include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -17,6 +24,7 @@
 #include <unistd.h>
 #ifdef __linux__
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #endif
 #ifdef ZERO_WITH_MPI
 #include <mpi.h>
@@ -27,7 +35,16 @@ struct launch_board {
     int claimed;      /* somebody has spoken: the job has failed, everybody leaves */
     unsigned arrived; /* ranks that came to a launch_agree, counted over all rounds */
     int failed[2][LAUNCH_MAX_RANKS]; /* by round modulo 2: nobody is two rounds ahead */
+    char copy[LAUNCH_BROADCAST];     /* of launch_broadcast */
 };
+
+static_assert((int)LAUNCH_BROADCAST <= (int)MEETING_BYTES, "a broadcast is one message");
+
+#ifdef LAUNCH_WITH_NCCL
+enum { LAUNCH_GPUS = 1 };
+#else
+enum { LAUNCH_GPUS = 0 };
+#endif
 
 #ifdef ZERO_WITH_MPI
 typedef struct launch_mpi {
@@ -40,7 +57,9 @@ typedef struct launch_mpi {
 enum {
     LAUNCH_GRACE_MS = 3000,   /* for ranks to leave on their own once the job has failed */
     LAUNCH_WITNESS_MS = 2000, /* for the rank that failed first to say its sentence */
-    LAUNCH_POLL_MS = 50
+    LAUNCH_POLL_MS = 50,
+    LAUNCH_LINGER_MS = 2000, /* of a rank that failed before there was shared memory */
+    LAUNCH_JOIN_S = 120      /* for ranks to come, unless told otherwise */
 };
 
 /* ---- one line ------------------------------------------------------------------------------ */
@@ -91,18 +110,42 @@ static void launch_leave(int code) {
     _exit(code); /* not exit: threads of the plugin may still run */
 }
 
-static void launch_end(launch *l, const char *sentence) LAUNCH_NORETURN;
-static void launch_end(launch *l, const char *sentence) {
-    if (launch_claim(l->board)) launch_print(l->program, sentence);
-    if (l->kind == LAUNCH_FORK)
-        for (int i = 0; i < l->groups; i++) zero_local_abort(l->local[i], l->rank, sentence);
+/* Whether this rank is the one to speak: on its machine, and of a join among all machines. */
+static int launch_may_speak(launch *l) {
+    if (!launch_claim(l->board)) return 0;
+    return l->meeting == NULL || meeting_claim((meeting *)l->meeting);
+}
+
+/* Another rank speaks. A thread must give it the time to, for it ends with this process. */
+static void launch_leave_silently(launch *l, int code) LAUNCH_NORETURN;
+static void launch_leave_silently(launch *l, int code) {
+    if (l->kind == LAUNCH_THREADS) launch_nap(LAUNCH_WITNESS_MS);
+    launch_leave(code);
+}
+
+static void launch_abort_locals(const launch *l, int rank, const char *sentence) {
+    for (int i = 0; i < l->groups; i++) zero_local_abort(l->local[i], rank, sentence);
+}
+
+static void launch_end_with(launch *l, const char *sentence, int code) LAUNCH_NORETURN;
+static void launch_end_with(launch *l, const char *sentence, int code) {
+    int speaks = launch_may_speak(l);
+    if (speaks) launch_print(l->program, sentence);
+    launch_abort_locals(l, l->rank, sentence);
 #ifdef ZERO_WITH_MPI
     if (l->kind == LAUNCH_MPI) {
         fflush(stdout);
-        MPI_Abort(MPI_COMM_WORLD, LAUNCH_EXIT_FAILURE);
+        MPI_Abort(MPI_COMM_WORLD, code);
     }
 #endif
-    launch_leave(LAUNCH_EXIT_FAILURE);
+    if (!speaks) launch_leave_silently(l, code);
+    if (l->kind == LAUNCH_JOIN) launch_nap(LAUNCH_POLL_MS); /* the others hear that it is over */
+    launch_leave(code);
+}
+
+static void launch_end(launch *l, const char *sentence) LAUNCH_NORETURN;
+static void launch_end(launch *l, const char *sentence) {
+    launch_end_with(l, sentence, LAUNCH_EXIT_FAILURE);
 }
 
 void launch_fail(launch *l, const char *format, ...) {
@@ -131,12 +174,18 @@ static int launch_lowest_failed(launch *l, int ok) {
     }
 #endif
     if (l->kind == LAUNCH_ALONE) return ok ? 1 : 0;
+    if (l->kind == LAUNCH_JOIN) {
+        int lowest = meeting_agree((meeting *)l->meeting, ok);
+        if (lowest >= 0) return lowest;
+        launch_await_claim(l->board, LAUNCH_WITNESS_MS);
+        launch_leave(LAUNCH_EXIT_FAILURE);
+    }
     int *failed = l->board->failed[l->round & 1];
     failed[l->rank] = !ok;
     l->round++;
     __atomic_fetch_add(&l->board->arrived, 1u, __ATOMIC_ACQ_REL);
     while (__atomic_load_n(&l->board->arrived, __ATOMIC_ACQUIRE) < l->round * (unsigned)l->nranks) {
-        if (launch_is_claimed(l->board)) launch_leave(LAUNCH_EXIT_FAILURE);
+        if (launch_is_claimed(l->board)) launch_leave_silently(l, LAUNCH_EXIT_FAILURE);
         launch_nap(1);
     }
     for (int r = 0; r < l->nranks; r++)
@@ -147,12 +196,14 @@ static int launch_lowest_failed(launch *l, int ok) {
 static void launch_meet(launch *l, int ok, const char *sentence, int exit_code) {
     int lowest = launch_lowest_failed(l, ok);
     if (lowest == l->nranks) return;
-    if (lowest == l->rank && launch_claim(l->board)) launch_print(l->program, sentence);
+    int speaks = lowest == l->rank && launch_claim(l->board);
+    if (speaks) launch_print(l->program, sentence);
     /* By fork, the watching process must not see an exit before it sees the claim. */
     if (l->kind == LAUNCH_FORK) launch_await_claim(l->board, LAUNCH_WITNESS_MS);
 #ifdef ZERO_WITH_MPI
     if (l->kind == LAUNCH_MPI) MPI_Finalize();
 #endif
+    if (!speaks) launch_leave_silently(l, exit_code);
     launch_leave(exit_code);
 }
 
@@ -160,7 +211,34 @@ void launch_agree(launch *l, int ok, const char *sentence) {
     launch_meet(l, ok, sentence, LAUNCH_EXIT_FAILURE);
 }
 
+static void launch_check_ranks(launch *l, const launch_request *request) {
+    char sentence[LAUNCH_SENTENCE];
+    snprintf(sentence, sizeof sentence,
+             "%d ranks were started %s, but -pn asks for %d: leave -pn out", l->nranks, l->how,
+             request->ranks);
+    launch_meet(l, request->ranks == 0 || request->ranks == l->nranks, sentence, LAUNCH_EXIT_USAGE);
+}
+
+void launch_broadcast(launch *l, void *data, size_t bytes) {
+    if (l->kind == LAUNCH_ALONE) return;
+    if (bytes > LAUNCH_BROADCAST) launch_fail(l, "a broadcast of %zu bytes is too long", bytes);
 #ifdef ZERO_WITH_MPI
+    if (l->kind == LAUNCH_MPI) {
+        MPI_Bcast(data, (int)bytes, MPI_CHAR, 0, MPI_COMM_WORLD);
+        return;
+    }
+#endif
+    if (l->kind == LAUNCH_JOIN) {
+        if (meeting_broadcast((meeting *)l->meeting, data, bytes)) return;
+        launch_await_claim(l->board, LAUNCH_WITNESS_MS);
+        launch_leave(LAUNCH_EXIT_FAILURE);
+    }
+    if (l->rank == 0) memcpy(l->board->copy, data, bytes);
+    launch_agree(l, 1, "");
+    if (l->rank > 0) memcpy(data, l->board->copy, bytes);
+    launch_agree(l, 1, ""); /* all have it: the board can take the next */
+}
+
 /* The first line in which the texts differ, as a sentence; "" if they are equal. */
 static void launch_first_difference(const launch *l, const char *mine, const char *first,
                                     char *sentence, size_t bytes) {
@@ -176,33 +254,20 @@ static void launch_first_difference(const launch *l, const char *mine, const cha
         first += f + (first[f] == '\n');
     }
 }
-#endif
 
 void launch_same(launch *l, const char *text) {
-#ifdef ZERO_WITH_MPI
-    if (l->kind != LAUNCH_MPI) return;
-    char sentence[LAUNCH_SENTENCE];
-    int length = (int)strlen(text);
-    MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    char *first = (char *)calloc((size_t)length + 1, 1);
-    if (first == NULL) launch_fail(l, "out of memory for %d bytes", length + 1);
-    if (l->rank == 0) memcpy(first, text, (size_t)length);
-    MPI_Bcast(first, length, MPI_CHAR, 0, MPI_COMM_WORLD);
+    char sentence[LAUNCH_SENTENCE], first[LAUNCH_BROADCAST];
+    if (!l->elsewhere) return; /* children of one process have the settings of one command line */
+    memset(first, 0, sizeof first);
+    if (l->rank == 0) snprintf(first, sizeof first, "%s", text);
+    launch_broadcast(l, first, sizeof first);
     launch_first_difference(l, text, first, sentence, sizeof sentence);
-    free(first);
     launch_agree(l, sentence[0] == 0, sentence);
-#else
-    (void)l;
-    (void)text; /* children of one process have the settings of one command line */
-#endif
 }
 
 /* ---- questions ----------------------------------------------------------------------------- */
 
-const char *launch_how(const launch *l) {
-    static const char *const words[] = {"alone", "here (fork)", "by mpirun"};
-    return words[l->kind];
-}
+const char *launch_how(const launch *l) { return l->how; }
 
 int launch_has_mpi(void) {
 #ifdef ZERO_WITH_MPI
@@ -210,6 +275,12 @@ int launch_has_mpi(void) {
 #else
     return 0;
 #endif
+}
+
+int launch_adds_argument(const char *argument) {
+    return getenv("LOCAL_RANK") != NULL
+           && (strncmp(argument, "--local_rank=", 13) == 0
+               || strncmp(argument, "--local-rank=", 13) == 0);
 }
 
 int launch_processors(void) {
@@ -221,31 +292,125 @@ int launch_processors(void) {
     return online > 0 ? (int)online : 1;
 }
 
-/* ---- alone --------------------------------------------------------------------------------- */
+int launch_threads(const launch *l) { return l->threads; }
 
-/* A signal handler has no other way to its words. */
+/* Of ranks that share this process's processors. */
+static int launch_share(int ranks) {
+    int threads = launch_processors() / ranks;
+    return threads > 0 ? threads : 1;
+}
+
+/* ---- a rank -------------------------------------------------------------------------------- */
+
+/* A signal handler has no other way to its words, and to whom has spoken. */
 static char launch_last_words[2][160];
+static launch_board *launch_last_board;
 
 static void launch_interrupted(int number) {
     const char *words = launch_last_words[number == SIGTERM];
-    if (write(STDERR_FILENO, words, strlen(words)) < 0) _exit(LAUNCH_EXIT_FAILURE);
+    if (launch_claim(launch_last_board) && write(STDERR_FILENO, words, strlen(words)) < 0)
+        _exit(LAUNCH_EXIT_FAILURE);
     _exit(128 + number);
 }
 
-static int launch_run_alone(const launch_request *request, launch *l) {
-    launch_board board;
-    memset(&board, 0, sizeof board);
-    l->kind = LAUNCH_ALONE;
-    l->nranks = l->local_ranks = 1;
-    l->board = &board;
-    for (int i = 0; i < l->groups; i++) l->comm[i].kind = ZERO_COMM_SELF;
+/* For processes that nobody here watches. */
+static void launch_catch_signals(const launch *l) {
+    char who[64] = "the only rank has ended";
+    if (l->nranks > 1) snprintf(who, sizeof who, "all %d ranks end", l->nranks);
     snprintf(launch_last_words[0], sizeof launch_last_words[0],
-             "%s: interrupted by SIGINT; the only rank has ended\n", l->program);
-    snprintf(launch_last_words[1], sizeof launch_last_words[1],
-             "%s: ended by SIGTERM; the only rank has ended\n", l->program);
+             "%.60s: interrupted by SIGINT; %s\n", l->program, who);
+    snprintf(launch_last_words[1], sizeof launch_last_words[1], "%.60s: ended by SIGTERM; %s\n",
+             l->program, who);
+    launch_last_board = l->board;
     signal(SIGINT, launch_interrupted);
     signal(SIGTERM, launch_interrupted);
-    return request->rank_main(l, request->user);
+}
+
+static double launch_limit(const launch_request *request) {
+    return request->limit_s > 0 ? request->limit_s : LAUNCH_JOIN_S;
+}
+
+/* The GPU and its communicators, if there are any; then the rank's own function. */
+static int launch_run_rank(const launch_request *request, launch *l) {
+    if (LAUNCH_GPUS) {
+        char sentence[LAUNCH_SENTENCE] = "";
+        int failed = gpu_choose(l, sentence, sizeof sentence);
+        launch_agree(l, !failed, sentence);
+        if (l->nranks > 1 && l->kind != LAUNCH_THREADS) gpu_join(l, launch_limit(request));
+    }
+    int code = request->rank_main(l, request->user);
+    if (code == 0) gpu_leave(l);
+    return code;
+}
+
+/* A rank that nobody watches has returned with a code that is not 0. */
+static void launch_end_by_code(launch *l, int code) LAUNCH_NORETURN;
+static void launch_end_by_code(launch *l, int code) {
+    char sentence[LAUNCH_SENTENCE];
+    snprintf(sentence, sizeof sentence, "rank %d ended with exit code %d; all ranks end", l->rank,
+             code);
+    launch_end_with(l, sentence, code);
+}
+
+/* ---- alone --------------------------------------------------------------------------------- */
+
+static int launch_run_alone(const launch_request *request, launch *l) {
+    static launch_board board;
+    l->kind = LAUNCH_ALONE;
+    l->how = "alone";
+    l->nranks = l->local_ranks = 1;
+    l->threads = launch_share(1);
+    l->board = &board;
+    for (int i = 0; i < l->groups; i++) l->comm[i].kind = ZERO_COMM_SELF;
+    launch_catch_signals(l);
+    return launch_run_rank(request, l);
+}
+
+/* ---- threads ------------------------------------------------------------------------------- */
+
+typedef struct launch_thread {
+    launch l;
+    const launch_request *request;
+    pthread_t thread;
+} launch_thread;
+
+static void *launch_thread_main(void *arg) {
+    launch_thread *t = (launch_thread *)arg;
+    int code = launch_run_rank(t->request, &t->l);
+    if (code != 0) launch_end_by_code(&t->l, code);
+    return NULL;
+}
+
+/* A failure of any rank ends the process, so all that is made here is freed in a good end alone. */
+static int launch_run_threads(const launch_request *request, launch *l, int ranks) {
+    static launch_board board;
+    launch_thread *threads = (launch_thread *)calloc((size_t)ranks, sizeof *threads);
+    l->kind = LAUNCH_THREADS;
+    l->how = "here (threads)";
+    l->nranks = l->local_ranks = ranks;
+    l->threads = launch_share(ranks);
+    l->board = &board;
+    launch_catch_signals(l);
+    if (threads == NULL) launch_fail(l, "out of memory for %d ranks", ranks);
+    for (int i = 0; i < l->groups; i++) {
+        zero_result result = zero_local_create(&l->local[i], ranks, 0);
+        if (result != ZERO_OK)
+            launch_fail(l, "%d ranks as threads: %s", ranks, zero_result_string(result));
+        l->comm[i].kind = ZERO_COMM_LOCAL;
+        l->comm[i].handle = l->local[i];
+    }
+    for (int r = 0; r < ranks; r++) {
+        threads[r].l = *l;
+        threads[r].request = request;
+        threads[r].l.rank = threads[r].l.local_rank = r;
+        for (int i = 0; i < l->groups; i++) threads[r].l.comm[i].rank = r;
+        int error = pthread_create(&threads[r].thread, NULL, launch_thread_main, &threads[r]);
+        if (error != 0) launch_fail(l, "rank %d could not be started: %s", r, strerror(error));
+    }
+    for (int r = 0; r < ranks; r++) pthread_join(threads[r].thread, NULL);
+    for (int i = 0; i < l->groups; i++) zero_local_destroy(l->local[i]);
+    free(threads);
+    return 0;
 }
 
 /* ---- fork ---------------------------------------------------------------------------------- */
@@ -276,7 +441,7 @@ static void launch_kill_all(launch_watch *w, int number) {
 /* Says the sentence, unless a rank did, and lets the others' collectives return. */
 static void launch_end_all(launch_watch *w, int rank, const char *sentence) {
     if (launch_claim(w->l->board)) launch_print(w->l->program, sentence);
-    for (int i = 0; i < w->l->groups; i++) zero_local_abort(w->l->local[i], rank, sentence);
+    launch_abort_locals(w->l, rank, sentence);
     if (w->ending) return;
     w->ending = 1;
     w->ending_ms = launch_clock_ms();
@@ -343,7 +508,7 @@ static void launch_child(const launch_request *request, launch *l, int rank, pid
     sigprocmask(SIG_SETMASK, old_mask, NULL);
     l->rank = l->local_rank = rank;
     for (int i = 0; i < l->groups; i++) l->comm[i].rank = rank;
-    int code = request->rank_main(l, request->user);
+    int code = launch_run_rank(request, l);
     fflush(NULL);
     exit(code);
 }
@@ -380,7 +545,9 @@ static int launch_start(const launch_request *request, launch *l) {
 
 static int launch_run_fork(const launch_request *request, launch *l, int ranks) {
     l->kind = LAUNCH_FORK;
+    l->how = "here (fork)";
     l->nranks = l->local_ranks = ranks;
+    l->threads = launch_share(ranks);
     void *shared =
         mmap(NULL, sizeof(launch_board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {
@@ -388,8 +555,8 @@ static int launch_run_fork(const launch_request *request, launch *l, int ranks) 
         return LAUNCH_EXIT_FAILURE;
     }
     l->board = (launch_board *)shared; /* mmap gives zeros */
-    int code = LAUNCH_EXIT_FAILURE, made = 0;
-    for (; made < l->groups; made++) {
+    int code = LAUNCH_EXIT_FAILURE, groups = LAUNCH_GPUS ? 0 : l->groups, made = 0;
+    for (; made < groups; made++) {
         zero_result result = zero_local_create(&l->local[made], ranks, 1);
         if (result != ZERO_OK) {
             launch_print(l->program, zero_result_string(result));
@@ -398,7 +565,7 @@ static int launch_run_fork(const launch_request *request, launch *l, int ranks) 
         l->comm[made].kind = ZERO_COMM_LOCAL;
         l->comm[made].handle = l->local[made];
     }
-    if (made == l->groups) code = launch_start(request, l);
+    if (made == groups) code = launch_start(request, l);
     while (made-- > 0) zero_local_destroy(l->local[made]);
     munmap(shared, sizeof(launch_board));
     return code;
@@ -421,20 +588,6 @@ static int launch_run_fork(const launch_request *request, launch *l, int ranks) 
 
 /* ---- mpirun -------------------------------------------------------------------------------- */
 
-/* Ranks of the mpirun (or srun) that started this process, and which of them it is. 0: none did. */
-static int launch_mpi_ranks(int *rank) {
-    static const char *const names[][2] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-                                           {"PMI_SIZE", "PMI_RANK"}};
-    *rank = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *size = getenv(names[i][0]), *mine = getenv(names[i][1]);
-        if (size == NULL || atoi(size) < 1) continue;
-        *rank = mine != NULL ? atoi(mine) : 0;
-        return atoi(size);
-    }
-    return 0;
-}
-
 #ifdef ZERO_WITH_MPI
 
 static void launch_mpi_board(launch *l, launch_mpi *mpi) {
@@ -453,7 +606,7 @@ static void launch_mpi_board(launch *l, launch_mpi *mpi) {
     l->board = (launch_board *)board;
 }
 
-static int launch_run_mpi(const launch_request *request, launch *l) {
+static int launch_run_mpi(const launch_request *request, launch *l, const environment *e) {
     launch_mpi mpi;
     char sentence[LAUNCH_SENTENCE];
     int provided = MPI_THREAD_SINGLE;
@@ -467,22 +620,29 @@ static int launch_run_mpi(const launch_request *request, launch *l) {
     MPI_Comm_size(MPI_COMM_WORLD, &l->nranks);
     mpi.world = MPI_COMM_WORLD;
     launch_mpi_board(l, &mpi);
+    l->how = e->by;
+    l->threads = launch_share(l->local_ranks);
+    MPI_Allreduce(MPI_IN_PLACE, &l->threads, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    l->elsewhere = 1;
+    snprintf(sentence, sizeof sentence,
+             "%d ranks were started %s, but MPI knows of %d: this build's MPI library is not that "
+             "of the launcher",
+             e->nranks, e->by, l->nranks);
+    if (l->nranks != e->nranks && e->rank == 0) launch_print(l->program, sentence);
+    if (l->nranks != e->nranks) launch_leave(LAUNCH_EXIT_FAILURE);
     for (int i = 0; i < l->groups; i++) {
         l->comm[i].kind = ZERO_COMM_MPI;
         l->comm[i].handle = &mpi.world;
     }
     launch_meet(l, request->usage_error == NULL, request->usage_error, LAUNCH_EXIT_USAGE);
-    snprintf(sentence, sizeof sentence,
-             "mpirun started %d ranks, but -pn asks for %d: leave -pn out", l->nranks,
-             request->ranks);
-    launch_meet(l, request->ranks == 0 || request->ranks == l->nranks, sentence, LAUNCH_EXIT_USAGE);
+    launch_check_ranks(l, request);
     snprintf(
         sentence, sizeof sentence,
         "MPI gives thread level %d, but MPI_THREAD_MULTIPLE (%d) is needed: use an MPI library "
         "built with it, or start the ranks with -pn",
         provided, MPI_THREAD_MULTIPLE);
     launch_agree(l, provided >= MPI_THREAD_MULTIPLE, sentence);
-    int code = request->rank_main(l, request->user);
+    int code = launch_run_rank(request, l);
     fflush(stdout);
     MPI_Win_free(&mpi.board);
     MPI_Comm_free(&mpi.machine);
@@ -493,33 +653,211 @@ static int launch_run_mpi(const launch_request *request, launch *l) {
 #else
 
 /* Never N trainers that know nothing of each other. */
-static int launch_run_mpi(const launch_request *request, launch *l) {
+static int launch_run_mpi(const launch_request *request, launch *l, const environment *e) {
     char sentence[LAUNCH_SENTENCE];
-    int ranks = launch_mpi_ranks(&l->rank);
     (void)request;
     snprintf(sentence, sizeof sentence,
-             "mpirun started %d ranks, but this build is without MPI: build where mpicc is found, "
-             "or use -pn %d instead of mpirun",
-             ranks, ranks);
-    if (l->rank == 0) launch_print(l->program, sentence);
+             "%d ranks were started %s, but this build is without MPI: build where mpicc is found, "
+             "or use -pn %d on one machine",
+             e->nranks, e->by, e->nranks);
+    if (e->rank == 0) launch_print(l->program, sentence);
     return LAUNCH_EXIT_USAGE;
+}
+
+#endif
+
+/* ---- join ---------------------------------------------------------------------------------- */
+
+#ifdef __linux__
+
+/* What the ranks of a machine share: the board, then a meeting place for each group. */
+static size_t launch_file_bytes(int groups) {
+    const size_t board = (sizeof(launch_board) + 63) / 64 * 64;
+    return board + (size_t)groups * ((zero_local_bytes() + 63) / 64 * 64);
+}
+
+static int launch_make_file(const launch *l) {
+    int file = (int)syscall(SYS_memfd_create, "launch", 1u /* close on exec */);
+    if (file < 0 || ftruncate(file, (off_t)launch_file_bytes(l->groups)) == 0) return file;
+    close(file);
+    return -1;
+}
+
+/* Maps the file of this machine's lowest rank, and makes the meeting places if it is this one's.
+   Returns 0 with a sentence where that fails. */
+static int launch_map_file(launch *l, const meeting_seat *seat, int own, char *sentence,
+                           size_t bytes) {
+    char path[64];
+    const int leads = seat->leader_rank == l->rank;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)seat->leader_process,
+             (int)seat->leader_file);
+    int file = leads ? own : open(path, O_RDWR | O_CLOEXEC);
+    void *memory = MAP_FAILED;
+    if (file >= 0)
+        memory =
+            mmap(NULL, launch_file_bytes(l->groups), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    int error = errno;
+    if (!leads && file >= 0) close(file);
+    if (memory == MAP_FAILED) {
+        snprintf(sentence, bytes, "rank %d cannot share the memory of rank %d (%s): %s", l->rank,
+                 (int)seat->leader_rank, path, strerror(error));
+        return 0;
+    }
+    l->board = (launch_board *)memory; /* a new file is zeros */
+    if (LAUNCH_GPUS || seat->hosts > 1) return 1;
+    for (int i = 0; i < l->groups; i++) {
+        void *place = (char *)memory + launch_file_bytes(i);
+        zero_result result = ZERO_OK;
+        l->local[i] = (zero_local *)place;
+        if (leads) result = zero_local_place(&l->local[i], place, l->nranks);
+        if (result != ZERO_OK) {
+            l->local[i] = NULL;
+            snprintf(sentence, bytes, "%d ranks on one machine: %s (at most %d)", l->nranks,
+                     zero_result_string(result), (int)LAUNCH_MAX_RANKS);
+            return 0;
+        }
+        l->comm[i].kind = ZERO_COMM_LOCAL;
+        l->comm[i].handle = l->local[i];
+        l->comm[i].rank = l->rank;
+    }
+    return 1;
+}
+
+/* In a thread of the meeting: another rank has ended the job, or is gone. */
+static void launch_on_end(void *user, const char *sentence) {
+    const launch *l = (const launch *)user;
+    int speaks = sentence != NULL && launch_claim(l->board);
+    if (speaks) launch_print(l->program, sentence);
+    launch_abort_locals(l, 0, sentence != NULL ? sentence : "another rank failed");
+    launch_nap(speaks ? LAUNCH_POLL_MS : 10 * LAUNCH_POLL_MS); /* who speaks here may be at it */
+    launch_leave(LAUNCH_EXIT_FAILURE);
+}
+
+/* torchrun sets OMP_NUM_THREADS=1 for whoever does not set it. */
+static void launch_note_threads(launch *l) {
+    const char *threads = getenv("OMP_NUM_THREADS");
+    if (LAUNCH_GPUS || getenv("TORCHELASTIC_RUN_ID") == NULL || threads == NULL
+        || strcmp(threads, "1") != 0)
+        return;
+    snprintf(l->note, sizeof l->note,
+             "OMP_NUM_THREADS=1 is torchrun's and not followed: %d thread%s a rank",
+             launch_threads(l), launch_threads(l) > 1 ? "s" : "");
+}
+
+static void launch_take_seat(launch *l, const environment *e, const meeting_seat *seat) {
+    l->rank = e->rank;
+    l->nranks = e->nranks;
+    l->local_rank = seat->local_rank;
+    l->local_ranks = seat->local_ranks;
+    l->threads = seat->threads;
+    launch_note_threads(l);
+}
+
+/* All ranks have met; from here on a failure of any ends all. */
+static void launch_check_join(launch *l, const launch_request *request, const meeting_seat *seat,
+                              int mapped, const char *why) {
+    char sentence[LAUNCH_SENTENCE];
+    launch_agree(l, mapped, why);
+    launch_meet(l, request->usage_error == NULL, request->usage_error, LAUNCH_EXIT_USAGE);
+    launch_check_ranks(l, request);
+    snprintf(sentence, sizeof sentence,
+             "rank 0 is on host %s, but rank %d on host %s: the CPU version joins hosts by MPI "
+             "alone: build where mpicc is found, and start with mpirun",
+             seat->first_host, (int)seat->foreign_rank, seat->foreign_host);
+    launch_agree(l, LAUNCH_GPUS || seat->hosts == 1, sentence);
+}
+
+static int launch_run_join(const launch_request *request, launch *l, const environment *e) {
+    static launch_board board; /* until there is one of all, or where it cannot be had */
+    char host[MEETING_NAME], sentence[LAUNCH_SENTENCE] = "";
+    meeting_seat seat;
+    meeting *m = NULL;
+    environment_host_name(host, sizeof host);
+    l->kind = LAUNCH_JOIN;
+    l->how = e->by;
+    l->elsewhere = 1;
+    l->board = &board;
+    int file = launch_make_file(l);
+    meeting_call call = {e->rank,
+                         e->nranks,
+                         e->local_rank,
+                         e->by,
+                         e->host,
+                         e->port,
+                         e->folder[0] ? e->folder : NULL,
+                         e->job,
+                         host,
+                         file,
+                         launch_limit(request)};
+    meeting_result result = meeting_join(&m, &call, &seat, sentence, sizeof sentence);
+    if (result != MEETING_OK) {
+        if (result == MEETING_SAY) {
+            launch_print(l->program, sentence);
+            launch_nap(LAUNCH_LINGER_MS); /* the machine's other ranks look who has failed */
+        }
+        return LAUNCH_EXIT_FAILURE;
+    }
+    launch_take_seat(l, e, &seat);
+    int mapped = launch_map_file(l, &seat, file, sentence, sizeof sentence);
+    launch_catch_signals(l);
+    if (!meeting_watch(m, launch_on_end, l)) launch_fail(l, "rank %d: no more threads", l->rank);
+    l->meeting = m;
+    launch_check_join(l, request, &seat, mapped, sentence);
+    close(file); /* all have it open, or have ended */
+    int code = launch_run_rank(request, l);
+    if (code != 0) launch_end_by_code(l, code);
+    fflush(stdout);
+    meeting_leave(m);
+    return 0;
+}
+
+#else
+
+static int launch_run_join(const launch_request *request, launch *l, const environment *e) {
+    (void)request;
+    if (e->rank == 0) launch_print(l->program, "ranks are joined over sockets on Linux alone");
+    return LAUNCH_EXIT_FAILURE;
 }
 
 #endif
 
 /* ---- run ----------------------------------------------------------------------------------- */
 
+/* Ranks that nobody else started: processes, or threads where they share GPUs. */
+static int launch_run_here(const launch_request *request, launch *l, int ranks) {
+    int threads = request->as_threads;
+    if (ranks < 2) return launch_run_alone(request, l);
+    if (LAUNCH_GPUS && !threads) {
+        char sentence[LAUNCH_SENTENCE] = "";
+        int gpus = gpu_count(sentence, sizeof sentence);
+        if (gpus < 0) {
+            launch_print(l->program, sentence);
+            return LAUNCH_EXIT_FAILURE;
+        }
+        threads = ranks > gpus && !gpu_may_be_shared();
+    }
+    return threads ? launch_run_threads(request, l, ranks) : launch_run_fork(request, l, ranks);
+}
+
 int launch_run(const launch_request *request) {
     launch l;
-    int rank = 0;
+    environment e;
+    char sentence[LAUNCH_SENTENCE] = "";
     memset(&l, 0, sizeof l);
     l.program = request->program;
     l.groups = request->groups;
-    if (launch_mpi_ranks(&rank) > 1) return launch_run_mpi(request, &l);
+    l.device = -1;
+    int wrong = environment_read(request, &e, sentence, sizeof sentence);
+    if (wrong && request->usage_error == NULL) {
+        if (e.rank == 0) launch_print(l.program, sentence);
+        return LAUNCH_EXIT_USAGE;
+    }
+    if (!wrong && e.kind == ENVIRONMENT_MPI) return launch_run_mpi(request, &l, &e);
+    if (!wrong && e.kind == ENVIRONMENT_JOIN) return launch_run_join(request, &l, &e);
     if (request->usage_error != NULL) {
         launch_print(l.program, request->usage_error);
         return LAUNCH_EXIT_USAGE;
     }
-    int ranks = request->ranks > 0 ? request->ranks : request->default_ranks;
-    return ranks > 1 ? launch_run_fork(request, &l, ranks) : launch_run_alone(request, &l);
+    return launch_run_here(request, &l,
+                           request->ranks > 0 ? request->ranks : request->default_ranks);
 }

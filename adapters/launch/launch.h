@@ -1,4 +1,4 @@
-/* launch.h - ranks for zero_plugin.h: started here by fork, by mpirun, or one alone.
+/* launch.h - ranks for zero_plugin.h: started here, or by mpirun, torchrun or srun, or one alone.
 
    EXAMPLE
        static int train(launch *l, void *settings)      // runs once on every rank
@@ -10,20 +10,33 @@
        }
        int main(int argc, char **argv)
        {
-           launch_request request = {"train", 2, 0, 1, NULL, train, &settings};
+           launch_request request;
+           memset(&request, 0, sizeof request); // every zero is the default
+           request.program = "train";
+           request.groups = 1;
+           request.rank_main = train;
+           request.user = &settings;
            return launch_run(&request);
        }
 
    HOW RANKS COME ABOUT
-     mpirun  its variables are in the environment, and the build has -DZERO_WITH_MPI
-     fork    `ranks` is 1 or more (above 1: children of this process, which only watches them)
-     alone   otherwise
+     mpirun   its variables are in the environment, and the build has -DZERO_WITH_MPI
+     join     torchrun, deepspeed, accelerate, srun or llm.c's -pi tcp and -pi fs started processes,
+              which find each other over a socket (environment.h, meeting.h)
+     fork     `ranks` is above 1: children of this process, which only watches them
+     threads  the same as threads of this process: with CUDA, where ranks share a GPU
+     alone    otherwise
+
+   WHAT JOINS THEM. The CPU version: shared memory, so the ranks of a join must be on one machine;
+   MPI by mpirun. The CUDA version (-DLAUNCH_WITH_NCCL): NCCL, on any number of machines, a GPU for
+   each rank; threads have the local communicator. The GPU is chosen here, before rank_main.
 
    ONE LINE PER FAILURE. Whatever goes wrong, and on however many ranks: one of them claims the
    right to speak through memory that all ranks of a machine share, and writes one line to stderr.
    All ranks end within seconds. Exit code 1; 2 for a wrong command line; 128 + n after signal n.
-   The watching process adds its line where a rank died without a word (a signal, a crash), and on
-   SIGINT or SIGTERM. Children die with it.
+   The watching process (join: rank 0, or the others if it is rank 0) adds its line where a rank
+   died without a word (a signal, a crash), and on SIGINT or SIGTERM. Children die with it. On
+   several machines it is one line for all as long as rank 0 can be asked, otherwise one for each.
 
    THREADS. One host thread per rank calls these functions. With MPI, MPI_THREAD_MULTIPLE is asked
    for, since the plugin communicates on threads of its own.
@@ -49,14 +62,21 @@ extern "C" {
 #endif
 
 enum {
-    LAUNCH_MAX_RANKS = 64,  /* of one machine, by fork */
-    LAUNCH_MAX_GROUPS = 8,  /* communicators */
-    LAUNCH_SENTENCE = 1024, /* bytes of a sentence, its end included; longer ones are cut */
+    LAUNCH_MAX_RANKS = 64,   /* of one machine, by fork */
+    LAUNCH_MAX_GROUPS = 8,   /* communicators */
+    LAUNCH_BROADCAST = 8192, /* bytes, most of a launch_broadcast */
+    LAUNCH_SENTENCE = 1024,  /* bytes of a sentence, its end included; longer ones are cut */
     LAUNCH_EXIT_FAILURE = 1,
     LAUNCH_EXIT_USAGE = 2
 };
 
-typedef enum launch_kind { LAUNCH_ALONE = 0, LAUNCH_FORK, LAUNCH_MPI } launch_kind;
+typedef enum launch_kind {
+    LAUNCH_ALONE = 0,
+    LAUNCH_FORK,
+    LAUNCH_MPI,
+    LAUNCH_THREADS,
+    LAUNCH_JOIN
+} launch_kind;
 
 typedef struct launch_board launch_board; /* what ranks of a machine share */
 
@@ -64,14 +84,22 @@ typedef struct launch_board launch_board; /* what ranks of a machine share */
 typedef struct launch {
     const char *program; /* what stands before the colon of every line */
     launch_kind kind;
+    const char *how; /* see launch_how */
     int rank, nranks;
-    int local_rank, local_ranks;       /* the same among the ranks of this machine */
+    int local_rank, local_ranks; /* the same among the ranks of this machine */
+    int threads;                 /* see launch_threads */
+    int elsewhere;  /* 1: started by somebody else, so settings and files may differ by rank, and
+                       the output is not a terminal of this rank alone */
+    int device;     /* CUDA: this rank's GPU, already chosen; -1: CPU */
+    char note[160]; /* "", or what the log should tell of how threads were chosen */
     zero_comm comm[LAUNCH_MAX_GROUPS]; /* one for each context; equal ranks, separate meeting
                                           places */
     int groups;
     launch_board *board;
-    zero_local *local[LAUNCH_MAX_GROUPS]; /* LAUNCH_FORK: what comm[i].handle points to */
+    zero_local *local[LAUNCH_MAX_GROUPS]; /* what comm[i].handle points to, or NULL */
     void *mpi;                            /* LAUNCH_MPI: private */
+    void *meeting;                        /* LAUNCH_JOIN: private */
+    void *gpu;                            /* CUDA: private */
     unsigned round;                       /* of launch_agree */
 } launch;
 
@@ -86,6 +114,18 @@ typedef struct launch_request {
                                 nothing is started, and the exit code is 2 */
     launch_rank_fn rank_main;
     void *user; /* passed to rank_main */
+
+    /* How ranks that are started one by one find each other (llm.c's -pi): NULL or "mpi": as the
+       environment says. "tcp": rank 0 listens at `server`; "fs": rank 0 leaves its address in
+       `folder`. With those two, `ranks` is the number of all, and this process is one of them. */
+    const char *method;
+    int rank;           /* tcp, fs: of this process (-pr) */
+    int per_node;       /* tcp, fs: ranks per machine (-pg); 0: as host names tell */
+    const char *server; /* tcp: name or address of rank 0's host (-ps) */
+    const char *folder; /* fs: that all ranks see (-pf); NULL: /tmp */
+    int as_threads;     /* `ranks` as threads of this process. CUDA: also done unasked where there
+                           are fewer GPUs */
+    double limit_s;     /* longest wait for other ranks to come; 0: 120 */
 } launch_request;
 
 /* Starts the ranks, runs rank_main on each, and waits. Returns the exit code of the program: the
@@ -110,14 +150,25 @@ void launch_agree(launch *l, int ok, const char *sentence);
    one setting a line, "NAME VALUE", the same names in the same order on all ranks. COLLECTIVE. */
 void launch_same(launch *l, const char *text);
 
-/* "here (fork)", "by mpirun" or "alone"; never NULL. */
+/* Copies bytes, at most LAUNCH_BROADCAST, from rank 0 to all. COLLECTIVE. */
+void launch_broadcast(launch *l, void *data, size_t bytes);
+
+/* "here (fork)", "here (threads)", "by mpirun", "by torchrun", "by srun", "by -pi tcp", ... or
+   "alone"; never NULL. */
 const char *launch_how(const launch *l);
 
 /* Whether this build can be started by mpirun. */
 int launch_has_mpi(void);
 
+/* Whether an argument is not the user's but a launcher's: deepspeed adds --local_rank=N. */
+int launch_adds_argument(const char *argument);
+
 /* Processors that this process may run on, at least 1. */
 int launch_processors(void);
+
+/* Threads of a rank, unless the user says otherwise: its share of them, at least 1; the least share
+   of any rank, for all have the same number. */
+int launch_threads(const launch *l);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,81 @@
+# cuda.mk - the CUDA build, and CUDA run on the CPU by tests/emulation; part of Makefile.
+# NCCL_HOME, CUDNN_HOME, CUDA_HOME: where they are, or `none`; ARCHS="80 90": GPUs to compile for.
+# CARRY: a folder with include/ and lib/ of xxHash and cJSON, where the machine has none.
+
+C       = $B/cuda
+FIND    = CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' CUDNN_HOME='$(CUDNN_HOME)' sh adapters/cuda.sh
+once    = $(eval $1 := $(shell $2))$($1)
+ARCHS  ?= $(call once,ARCHS,$(FIND) archs $(NVCC))
+GENCODE = $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS))
+TOOLKIT = $(call once,TOOLKIT,$(FIND) toolkit $(NVCC))
+CUFLAGS = $(call once,CUFLAGS,$(FIND) compile $(NVCC))
+CULIBS  = $(call once,CULIBS,$(FIND) link $(NVCC))
+CARRIED = $(if $(CARRY),-I$(CARRY)/include)
+CARRIED_LIBS = $(if $(CARRY),-L$(CARRY)/lib -Xlinker -rpath -Xlinker $(abspath $(CARRY))/lib)
+NVFLAGS = -std=c++17 -g -O3 -fmad=false -Werror all-warnings -Xcompiler -Wall,-Wextra,-pthread -t 0 $(CUFLAGS) $(CARRIED) -MMD -MP
+CUBASE  = zero_plugin gpt2 ops_cuda attention_cuda attention_cudnn
+CUOBJS  = $(addprefix $C/,$(addsuffix .o,$(CUBASE))) $(TRAINER:$B/%=$C/%)
+vpath %.cu adapters/gpt2 tests
+
+.PHONY: cuda cuda-libraries emulated
+cuda: $C/train_gpt2_zero
+cuda-libraries:
+	@CARRY='$(CARRY)' sh adapters/deps.sh check $(CC) cuda $(NVCC)
+	@$(FIND) say $(NVCC)
+
+$C/%.o: %.cu | cuda-libraries
+	@mkdir -p $C
+	$(NVCC) $(NVFLAGS) $(GENCODE) -I. -c -o $@ $<
+$C/%.o: %.c | cuda-libraries
+	@mkdir -p $C
+	$(COMPILE) $(CUFLAGS) $(CARRIED) -I. -c -o $@ $<
+CULINK  = $(COMPILE) -o $@ $(filter %.o,$^) $(CARRIED_LIBS) $(CULIBS) -lxxhash -lcjson -lm
+$C/train_gpt2_zero: $(CUOBJS)
+	$(CULINK)
+$C/gpu_kernels: $C/gpu_kernels.o $C/zero_plugin.o $C/ops_cuda.o $C/attention_cuda.o $C/attention_cudnn.o
+	$(CULINK)
+# Tests for a GPU; arenas of memory that their hosts may look into.
+$C/test_cuda: tests/test_cuda.cu | cuda-libraries
+	@mkdir -p $C
+	$(NVCC) $(NVFLAGS) $(GENCODE) -DZP_CUDA_MALLOC=cudaMallocManaged -I. -c -o $@.o $<
+	$(COMPILE) -o $@ $@.o $(CULIBS) -lm
+$C/test_gpt2_ops.o $C/test_gpt2.o: $C/%.o: tests/%.c | cuda-libraries
+	@mkdir -p $C
+	$(NVCC) $(NVFLAGS) $(GENCODE) -I. -x cu -c -o $@ $<
+$C/test_attention $C/test_gpt2_ops $C/test_gpt2: $C/%: $C/%.o $(addprefix $C/,$(addsuffix .o,$(CUBASE)))
+	$(CULINK)
+
+# ---- CUDA on the CPU: the .cu files as they are, compiled by c++ against tests/emulation, which needs
+# the headers of the toolkit, NCCL and cuDNN, and none of their libraries ----
+E       = $B/emulated
+EFLAGS  = -g -O2 -march=native -ffp-contract=off -pthread $(CUFLAGS) -I. -MMD -MP
+$E/train_gpt2_zero.o: EFLAGS += -DMATMUL_ROUNDS=0
+ECXX    = $(CXX) -std=c++17 -D__CUDACC__ -Itests/emulation $(EFLAGS)
+EDEVICE = $(addprefix $E/,ops_cuda.o attention_cuda.o attention_cudnn.o emulation.o emulation_nccl.o cublaslt.o cudnn.o)
+vpath %.cc tests/emulation
+$E/%.o: %.cu
+	@mkdir -p $E
+	$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
+$E/%.o: %.cc
+	@mkdir -p $E
+	$(ECXX) -c -o $@ $<
+$E/%.o: %.c
+	@mkdir -p $E
+	$(CC) -std=c11 -D_GNU_SOURCE $(EFLAGS) -c -o $@ $<
+$E/train_gpt2_zero: $(addprefix $E/,zero_plugin.o train_gpt2_zero.o gpt2.o) $(EDEVICE) $(LAUNCH:$B/%=$E/%) $(filter-out $(LAUNCH) %/train_gpt2_zero.o,$(TRAINER))
+	$(CXX) -pthread -fopenmp -rdynamic -o $@ $^ -lxxhash -lcjson -lm -ldl
+$E/test_gpt2_ops.o $E/test_gpt2.o: $E/%.o: tests/%.c
+	@mkdir -p $E
+	$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
+$E/test_gpt2: $E/test_gpt2.o $E/gpt2.o $E/zero_plugin.o $(EDEVICE)
+$E/test_gpt2_ops: $E/test_gpt2_ops.o $E/zero_plugin.o $(EDEVICE)
+$E/test_attention: $E/test_attention.o $E/zero_plugin.o $(EDEVICE)
+$E/test_cuda.o: ECXX += -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -fno-inline \
+	-fno-omit-frame-pointer -fno-optimize-sibling-calls
+$E/test_cuda: $E/test_cuda.o $E/emulation.o $E/emulation_nccl.o
+ETESTS  = $(addprefix $E/,test_gpt2 test_gpt2_ops test_attention test_cuda)
+$(ETESTS):
+	$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
+$E/gpu_kernels: $E/gpu_kernels.o $E/zero_plugin.o $(EDEVICE)
+	$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
+emulated: $(ETESTS) $E/gpu_kernels $E/train_gpt2_zero

@@ -1,0 +1,761 @@
+/* attention_cuda.cu - attention_cuda.h: the own kernels, and the choice between them and cuDNN.
+
+   Build: nvcc -O3 -fmad=false -c attention_cuda.cu; with -DGPT2_WITH_CUDNN and attention_cudnn.c
+   for cuDNN.
+
+   Flash attention (Dao et al. 2022 and 2023) in f32: scores exist tile by tile, in shared memory.
+   A tile has ROWS tokens; a block has 4 * ROWS threads, each of which holds 4 rows of every product
+   and each 16th column of them:
+
+       thread (ty, tx):  rows 4 ty .. 4 ty + 3,
+                         columns tx + 16 j of scores, 64 j + 4 tx .. + 3 of head-sized results
+
+   so 16 neighbouring threads (half a warp) hold whole rows: a row's maximum and sum are shuffles,
+   and the tile of probabilities is written and read by the same half warp. Rows in shared memory
+   are 4 floats longer than they need to be: 8 threads that read 16 bytes each of 8 neighbouring
+   rows then meet 32 different banks.
+
+   Backward is two kernels: tiles of keys sum dK and dV over queries, tiles of queries sum dQ over
+   keys. Scores are computed twice for it, but each sum has one owner and one order: no atomics, the
+   same bits each time.
+
+   `#pragma unroll` stands where an array lies in registers only if its indices are constants. */
+#include "attention_cuda.h"
+#include "cuda_numbers.h"
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef GPT2_WITH_CUDNN
+#include "attention_cudnn.h"
+#endif
+
+#ifdef EMULATED_LAUNCH /* tests run kernels on the CPU */
+#define OPS_LAUNCH                     EMULATED_LAUNCH
+#define OPS_DYNAMIC_SHARED(type, name) EMULATED_DYNAMIC_SHARED(type, name)
+#else
+#define OPS_LAUNCH(kernel, grid, block, shared, stream, ...)                                       \
+    kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
+#define OPS_DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
+#endif
+
+enum { HEAD_MAX = 256, TEXT_BYTES = 512, PATH_BYTES = 320 };
+
+/* Four neighbours, in one access. */
+template <typename NUM>
+static __device__ __forceinline__ void load4(float *x, const typename NUM::word *from) {
+    if constexpr (sizeof *from == 4) {
+        const float4 v = *(const float4 *)(const void *)from;
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+    } else {
+        const uint2 v = *(const uint2 *)(const void *)from;
+        x[0] = NUM::low(v.x), x[1] = NUM::high(v.x), x[2] = NUM::low(v.y), x[3] = NUM::high(v.y);
+    }
+}
+template <typename NUM>
+static __device__ __forceinline__ void store4(typename NUM::word *to, const float *x) {
+    if constexpr (sizeof *to == 4)
+        *(float4 *)(void *)to = make_float4(x[0], x[1], x[2], x[3]);
+    else
+        *(uint2 *)(void *)to = make_uint2(NUM::pack(x[0], x[1]), NUM::pack(x[2], x[3]));
+}
+
+/* ---- tiles in shared memory ------------------------------------------------------------------ */
+
+enum { PAD = 4, LANES = 16, MINE = 4 }; /* MINE: rows of a thread */
+#define THREADS(rows) ((rows)*LANES / MINE)
+
+static __device__ __forceinline__ int lane(void) { return (int)threadIdx.x % LANES; }
+static __device__ __forceinline__ int first_row(void) { return (int)threadIdx.x / LANES * MINE; }
+
+/* One head's rows of a packed tensor: row t at at + t * stride. */
+template <typename N> struct rows {
+    N *at;
+    size_t stride;
+    int head_size;
+};
+
+/* tile (ROWS, D + PAD) from rows [first, first + ROWS) of n; zeros beyond n and beyond the head. */
+template <typename NUM, int ROWS, int D>
+static __device__ void tile_load(float *tile, rows<const typename NUM::word> from, int first,
+                                 int n) {
+    constexpr int groups = D / 4, threads = THREADS(ROWS);
+    for (int i = (int)threadIdx.x; i < ROWS * groups; i += threads) {
+        const int row = i / groups, column = i % groups * 4, left = from.head_size - column;
+        float *to = tile + row * (D + PAD) + column;
+        const typename NUM::word *at = from.at + (size_t)(first + row) * from.stride + column;
+        float x[4] = {0, 0, 0, 0};
+        if (first + row < n && left > 0) {
+            if (from.head_size % 4 == 0) {
+                load4<NUM>(x, at);
+            } else {
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    if (j < left) x[j] = ops_load_one(at + j, NUM());
+            }
+        }
+        *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
+    }
+}
+
+/* This thread's part of rows [first, first + ROWS) of n, times its row's factor. */
+template <typename NUM, int D>
+static __device__ void tile_store(rows<typename NUM::word> to, const float (*x)[D / LANES],
+                                  const float *factor, int first, int n) {
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int row = first + first_row() + i;
+#pragma unroll
+        for (int c = 0; c < D / 64; c++) {
+            const int column = c * 64 + lane() * 4, left = to.head_size - column;
+            float y[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) y[j] = x[i][c * 4 + j] * factor[i];
+            if (row >= n || left <= 0) continue;
+            typename NUM::word *at = to.at + (size_t)row * to.stride + column;
+            if (to.head_size % 4 == 0) {
+                store4<NUM>(at, y);
+            } else {
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    if (j < left) ops_store_one(at + j, y[j], NUM());
+            }
+        }
+    }
+}
+
+/* s = a b^T: products of rows of a and of b, both (ROWS, D + PAD). */
+template <int ROWS, int D>
+static __device__ __forceinline__ void tile_dot(float (*s)[ROWS / LANES], const float *a,
+                                                const float *b) {
+    const float *mine = a + first_row() * (D + PAD), *other = b + lane() * (D + PAD);
+#pragma unroll
+    for (int i = 0; i < MINE; i++)
+#pragma unroll
+        for (int j = 0; j < ROWS / LANES; j++) s[i][j] = 0;
+    for (int d = 0; d < D; d += 4) {
+        float4 x[MINE];
+#pragma unroll
+        for (int i = 0; i < MINE; i++) x[i] = *(const float4 *)(mine + i * (D + PAD) + d);
+#pragma unroll
+        for (int j = 0; j < ROWS / LANES; j++) {
+            const float4 y = *(const float4 *)(other + j * LANES * (D + PAD) + d);
+#pragma unroll
+            for (int i = 0; i < MINE; i++) {
+                s[i][j] = fmaf(x[i].x, y.x, s[i][j]);
+                s[i][j] = fmaf(x[i].y, y.y, s[i][j]);
+                s[i][j] = fmaf(x[i].z, y.z, s[i][j]);
+                s[i][j] = fmaf(x[i].w, y.w, s[i][j]);
+            }
+        }
+    }
+}
+
+/* sum += p v: p (ROWS, ROWS + PAD), v (ROWS, D + PAD). */
+template <int ROWS, int D>
+static __device__ __forceinline__ void tile_add(float (*sum)[D / LANES], const float *p,
+                                                const float *v) {
+    const float *mine = p + first_row() * (ROWS + PAD), *column = v + lane() * 4;
+    for (int k = 0; k < ROWS; k += 4) {
+        float x[MINE][4];
+#pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            const float4 q = *(const float4 *)(mine + i * (ROWS + PAD) + k);
+            x[i][0] = q.x, x[i][1] = q.y, x[i][2] = q.z, x[i][3] = q.w;
+        }
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+#pragma unroll
+            for (int c = 0; c < D / 64; c++) {
+                const float4 y = *(const float4 *)(column + (k + r) * (D + PAD) + c * 64);
+#pragma unroll
+                for (int i = 0; i < MINE; i++) {
+                    float *const to = &sum[i][c * 4];
+                    to[0] = fmaf(x[i][r], y.x, to[0]);
+                    to[1] = fmaf(x[i][r], y.y, to[1]);
+                    to[2] = fmaf(x[i][r], y.z, to[2]);
+                    to[3] = fmaf(x[i][r], y.w, to[3]);
+                }
+            }
+    }
+}
+
+/* Hands this thread's scores to its half warp, which read the last ones before. */
+template <int ROWS>
+static __device__ __forceinline__ void tile_put(float *p, const float (*s)[ROWS / LANES]) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < MINE; i++)
+#pragma unroll
+        for (int j = 0; j < ROWS / LANES; j++)
+            p[(first_row() + i) * (ROWS + PAD) + j * LANES + lane()] = s[i][j];
+    __syncwarp();
+}
+
+/* Over the 16 threads that hold a row. */
+static __device__ __forceinline__ float row_max(float x) {
+#pragma unroll
+    for (int m = LANES / 2; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, m));
+    return x;
+}
+static __device__ __forceinline__ float row_sum(float x) {
+#pragma unroll
+    for (int m = LANES / 2; m > 0; m /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, m);
+    return x;
+}
+
+/* ---- kernels: block (head of a sequence, tile) ----------------------------------------------- */
+
+typedef struct args {
+    void *out, *dqkv;       /* (B, T, NH, HS), (B, T, 3, NH, HS) */
+    const void *qkv, *dout; /* as dqkv, as out */
+    float *lse, *delta;     /* (B, NH, T) */
+    int tokens, heads, head_size;
+    float scale; /* of scores: 1 / sqrt(HS) */
+    size_t rows; /* B T NH */
+} args;
+
+/* Part 0, 1, 2 (q, k, v) of this block's head in a packed tensor. */
+template <typename N> static __device__ rows<N> packed(const args &a, N *qkv, int part) {
+    const size_t b = blockIdx.x / (unsigned)a.heads, h = blockIdx.x % (unsigned)a.heads;
+    const size_t heads = (size_t)a.heads, size = (size_t)a.head_size;
+    const rows<N> r = {qkv + (b * (size_t)a.tokens * 3 * heads + (size_t)part * heads + h) * size,
+                       3 * heads * size, a.head_size};
+    return r;
+}
+/* This block's head of (B, T, NH, HS). */
+template <typename N> static __device__ rows<N> plain(const args &a, N *out) {
+    const size_t b = blockIdx.x / (unsigned)a.heads, h = blockIdx.x % (unsigned)a.heads;
+    const size_t heads = (size_t)a.heads, size = (size_t)a.head_size;
+    const rows<N> r = {out + (b * (size_t)a.tokens * heads + h) * size, heads * size, a.head_size};
+    return r;
+}
+
+/* Takes a tile's scores s of one row into account: of all that it has seen, the largest score and
+   the sum of exponentials relative to it. s becomes these exponentials; returns the factor that
+   makes what was summed before relative to the new largest. */
+template <int ROWS>
+static __device__ __forceinline__ float softmax_row(float *s, float *most, float *sum) {
+    float m = *most, total = 0;
+#pragma unroll
+    for (int j = 0; j < ROWS / LANES; j++) m = fmaxf(m, s[j]);
+    m = row_max(m);
+#pragma unroll
+    for (int j = 0; j < ROWS / LANES; j++) {
+        s[j] = expf(s[j] - m);
+        total += s[j];
+    }
+    const float shrink = expf(*most - m);
+    *most = m;
+    *sum = *sum * shrink + row_sum(total);
+    return shrink;
+}
+
+/* Scores times scale; -inf where the key comes after the query, as in tiles on the diagonal. */
+template <int ROWS>
+static __device__ __forceinline__ void mask_scores(float (*s)[ROWS / LANES], float scale, int query,
+                                                   int key) {
+#pragma unroll
+    for (int i = 0; i < MINE; i++)
+#pragma unroll
+        for (int j = 0; j < ROWS / LANES; j++)
+            s[i][j] =
+                key + j * LANES + lane() > query + first_row() + i ? -INFINITY : s[i][j] * scale;
+}
+
+/* Tile y of queries, the longest first. Shared: q, then k or v, then probabilities. */
+template <typename NUM, int D, int ROWS>
+static __global__ void __launch_bounds__(THREADS(ROWS)) forward_kernel(args a) {
+    OPS_DYNAMIC_SHARED(float, memory);
+    float *q = memory, *kv = q + ROWS * (D + PAD), *p = kv + ROWS * (D + PAD);
+    const int tile = (int)(gridDim.y - 1 - blockIdx.y), first = tile * ROWS;
+    typedef typename NUM::word word;
+    const word *qkv = (const word *)a.qkv;
+    float s[MINE][ROWS / LANES], sum[MINE][D / LANES] = {}, total[MINE] = {}, most[MINE];
+#pragma unroll
+    for (int i = 0; i < MINE; i++) most[i] = -INFINITY;
+    tile_load<NUM, ROWS, D>(q, packed(a, qkv, 0), first, a.tokens);
+    for (int key = 0; key <= first; key += ROWS) {
+        __syncthreads(); /* v is no longer read */
+        tile_load<NUM, ROWS, D>(kv, packed(a, qkv, 1), key, a.tokens);
+        __syncthreads();
+        tile_dot<ROWS, D>(s, q, kv);
+        __syncthreads(); /* k is no longer read */
+        tile_load<NUM, ROWS, D>(kv, packed(a, qkv, 2), key, a.tokens);
+        mask_scores<ROWS>(s, a.scale, first, key);
+#pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            const float shrink = softmax_row<ROWS>(s[i], &most[i], &total[i]);
+#pragma unroll
+            for (int c = 0; c < D / LANES; c++) sum[i][c] *= shrink;
+        }
+        tile_put<ROWS>(p, s);
+        __syncthreads();
+        tile_add<ROWS, D>(sum, p, kv);
+    }
+    float *lse = a.lse + (size_t)blockIdx.x * (size_t)a.tokens;
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int row = first + first_row() + i;
+        if (lane() == 0 && row < a.tokens) lse[row] = most[i] + logf(total[i]);
+        total[i] = 1.0f / total[i];
+    }
+    tile_store<NUM, D>(plain(a, (word *)a.out), sum, total, first, a.tokens);
+}
+
+/* delta = the sum of dout * out over a head, which is that of dp * p over keys (Dao et al. 2022,
+   equation 4): a half warp per row. */
+enum { DELTA_THREADS = 256 };
+template <typename NUM>
+static __global__ void __launch_bounds__(DELTA_THREADS) delta_kernel(args a) {
+    const size_t row = ((size_t)blockIdx.x * DELTA_THREADS + threadIdx.x) / LANES;
+    const size_t at = row < a.rows ? row : 0, size = (size_t)a.head_size;
+    typedef typename NUM::word word;
+    const word *out = (const word *)a.out + at * size, *dout = (const word *)a.dout + at * size;
+    float sum = 0;
+    for (int i = lane(); i < a.head_size; i += LANES)
+        sum = fmaf(ops_load_one(dout + i, NUM()), ops_load_one(out + i, NUM()), sum);
+    sum = row_sum(sum);
+    const size_t heads = (size_t)a.heads, tokens = (size_t)a.tokens;
+    const size_t t = row / heads % tokens, b = row / heads / tokens;
+    if (lane() == 0 && row < a.rows) a.delta[(b * heads + row % heads) * tokens + t] = sum;
+}
+
+/* Tile y of keys. Rows of what a thread holds are keys, columns queries. Shared: k, v, q, dout,
+   then probabilities or their gradients, then lse and delta of the queries. */
+template <typename NUM, int D, int ROWS>
+static __global__ void __launch_bounds__(THREADS(ROWS)) keys_kernel(args a) {
+    OPS_DYNAMIC_SHARED(float, memory);
+    constexpr int size = ROWS * (D + PAD);
+    float *k = memory, *v = k + size, *q = v + size, *dout = q + size, *p = dout + size;
+    float *lse = p + ROWS * (ROWS + PAD), *delta = lse + ROWS;
+    const int first = (int)blockIdx.y * ROWS;
+    const size_t head = (size_t)blockIdx.x * (size_t)a.tokens;
+    typedef typename NUM::word word;
+    const word *qkv = (const word *)a.qkv;
+    float s[MINE][ROWS / LANES], ds[MINE][ROWS / LANES], factor[MINE];
+    float dk[MINE][D / LANES] = {}, dv[MINE][D / LANES] = {};
+    tile_load<NUM, ROWS, D>(k, packed(a, qkv, 1), first, a.tokens);
+    tile_load<NUM, ROWS, D>(v, packed(a, qkv, 2), first, a.tokens);
+    for (int query = first; query < a.tokens; query += ROWS) {
+        __syncthreads(); /* q and dout are no longer read */
+        tile_load<NUM, ROWS, D>(q, packed(a, qkv, 0), query, a.tokens);
+        tile_load<NUM, ROWS, D>(dout, plain(a, (const word *)a.dout), query, a.tokens);
+        if ((int)threadIdx.x < ROWS) { /* queries beyond the end have no probabilities */
+            const int t = query + (int)threadIdx.x;
+            lse[threadIdx.x] = t < a.tokens ? a.lse[head + (size_t)t] : INFINITY;
+            delta[threadIdx.x] = t < a.tokens ? a.delta[head + (size_t)t] : 0.0f;
+        }
+        __syncthreads();
+        tile_dot<ROWS, D>(s, k, q);
+        tile_dot<ROWS, D>(ds, v, dout);
+#pragma unroll
+        for (int i = 0; i < MINE; i++)
+#pragma unroll
+            for (int j = 0; j < ROWS / LANES; j++) {
+                const int column = j * LANES + lane();
+                const bool seen = first + first_row() + i <= query + column;
+                s[i][j] = seen ? expf(s[i][j] * a.scale - lse[column]) : 0.0f;
+                ds[i][j] = s[i][j] * (ds[i][j] - delta[column]);
+            }
+        tile_put<ROWS>(p, s);
+        tile_add<ROWS, D>(dv, p, dout);
+        tile_put<ROWS>(p, ds);
+        tile_add<ROWS, D>(dk, p, q);
+    }
+#pragma unroll
+    for (int i = 0; i < MINE; i++) factor[i] = a.scale;
+    tile_store<NUM, D>(packed(a, (word *)a.dqkv, 1), dk, factor, first, a.tokens);
+#pragma unroll
+    for (int i = 0; i < MINE; i++) factor[i] = 1;
+    tile_store<NUM, D>(packed(a, (word *)a.dqkv, 2), dv, factor, first, a.tokens);
+}
+
+/* Tile y of queries, the longest first. Shared: q, dout, k, v, then gradients of scores. */
+template <typename NUM, int D, int ROWS>
+static __global__ void __launch_bounds__(THREADS(ROWS)) queries_kernel(args a) {
+    OPS_DYNAMIC_SHARED(float, memory);
+    constexpr int size = ROWS * (D + PAD);
+    float *q = memory, *dout = q + size, *k = dout + size, *v = k + size, *p = v + size;
+    const int tile = (int)(gridDim.y - 1 - blockIdx.y), first = tile * ROWS;
+    const size_t head = (size_t)blockIdx.x * (size_t)a.tokens;
+    typedef typename NUM::word word;
+    const word *qkv = (const word *)a.qkv;
+    float s[MINE][ROWS / LANES], ds[MINE][ROWS / LANES], dq[MINE][D / LANES] = {};
+    float lse[MINE], delta[MINE], factor[MINE];
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int t = first + first_row() + i;
+        lse[i] = t < a.tokens ? a.lse[head + (size_t)t] : INFINITY;
+        delta[i] = t < a.tokens ? a.delta[head + (size_t)t] : 0.0f;
+        factor[i] = a.scale;
+    }
+    tile_load<NUM, ROWS, D>(q, packed(a, qkv, 0), first, a.tokens);
+    tile_load<NUM, ROWS, D>(dout, plain(a, (const word *)a.dout), first, a.tokens);
+    for (int key = 0; key <= first; key += ROWS) {
+        __syncthreads(); /* k and v are no longer read */
+        tile_load<NUM, ROWS, D>(k, packed(a, qkv, 1), key, a.tokens);
+        tile_load<NUM, ROWS, D>(v, packed(a, qkv, 2), key, a.tokens);
+        __syncthreads();
+        tile_dot<ROWS, D>(s, q, k);
+        tile_dot<ROWS, D>(ds, dout, v);
+        mask_scores<ROWS>(s, a.scale, first, key);
+#pragma unroll
+        for (int i = 0; i < MINE; i++)
+#pragma unroll
+            for (int j = 0; j < ROWS / LANES; j++)
+                ds[i][j] = expf(s[i][j] - lse[i]) * (ds[i][j] - delta[i]);
+        tile_put<ROWS>(p, ds);
+        tile_add<ROWS, D>(dq, p, k);
+    }
+    tile_store<NUM, D>(packed(a, (word *)a.dqkv, 0), dq, factor, first, a.tokens);
+}
+
+/* ---- which kernels a head size takes --------------------------------------------------------- */
+
+typedef struct own_kernel {
+    void (*run)(args);
+    int rows; /* of its tiles */
+    size_t shared_bytes;
+} own_kernel;
+typedef struct own_kernels {
+    own_kernel forward, keys, queries;
+    void (*delta)(args);
+} own_kernels;
+
+/* FORWARD and BACKWARD: rows of tiles, as many as 100 KB of shared memory hold (GPUs have that from
+   2020 on), so that two blocks or more share a multiprocessor of an A100 or later. */
+template <typename NUM, int D, int FORWARD, int BACKWARD> static own_kernels kernels_of(void) {
+    constexpr size_t f = FORWARD, b = BACKWARD, wide = D + PAD, number = sizeof(float);
+    own_kernels k;
+    k.forward.run = forward_kernel<NUM, D, FORWARD>;
+    k.forward.rows = FORWARD;
+    k.forward.shared_bytes = (2 * f * wide + f * (f + PAD)) * number;
+    k.keys.run = keys_kernel<NUM, D, BACKWARD>;
+    k.keys.rows = BACKWARD;
+    k.keys.shared_bytes = (4 * b * wide + b * (b + PAD) + 2 * b) * number;
+    k.queries.run = queries_kernel<NUM, D, BACKWARD>;
+    k.queries.rows = BACKWARD;
+    k.queries.shared_bytes = (4 * b * wide + b * (b + PAD)) * number;
+    k.delta = delta_kernel<NUM>;
+    return k;
+}
+template <typename NUM> static own_kernels kernels_for(size_t head_size) {
+    if (head_size <= 64) return kernels_of<NUM, 64, 64, 64>();
+    if (head_size <= 128) return kernels_of<NUM, 128, 64, 32>();
+    return kernels_of<NUM, HEAD_MAX, 32, 16>();
+}
+
+/* ---- the context ----------------------------------------------------------------------------- */
+
+struct attention {
+    attention_shape largest;
+    zero_type type;
+    cudaStream_t stream;
+    own_kernels own;
+    float *delta;  /* (B, NH, T) */
+    float *dq_sum; /* cuDNN: (B, T, NH, HS) */
+    void *workspace;
+    size_t bytes, workspace_bytes;
+#ifdef GPT2_WITH_CUDNN
+    attention_cudnn *cudnn;        /* NULL: not used */
+    attention_cudnn_plans **plans; /* [batch], for the largest seq_len */
+    char *tried;                   /* [batch] */
+#endif
+    char path[PATH_BYTES], text[TEXT_BYTES];
+};
+
+__attribute__((format(printf, 3, 4))) static zero_result fail(attention *a, zero_result r,
+                                                              const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    if (!a->text[0]) (void)vsnprintf(a->text, sizeof a->text, format, list);
+    va_end(list);
+    return r;
+}
+static zero_result check_cuda(attention *a, cudaError_t e, const char *call) {
+    if (e == cudaSuccess) return ZERO_OK;
+    (void)cudaGetLastError(); /* the next launch is not to find it */
+    return fail(a, e == cudaErrorMemoryAllocation ? ZERO_ERR_MEMORY : ZERO_ERR_DEVICE, "%s: %s",
+                call, cudaGetErrorString(e));
+}
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        const zero_result result_ = (call);                                                        \
+        if (result_) return result_;                                                               \
+    } while (0)
+#define CUDA(a, call) TRY(check_cuda(a, call, #call))
+
+static zero_result allocate(attention *a, void **memory, size_t bytes) {
+    const cudaError_t e = cudaMalloc(memory, bytes);
+    if (e != cudaSuccess) {
+        *memory = NULL;
+        (void)cudaGetLastError(); /* the next launch is not to find it */
+        return fail(a, ZERO_ERR_MEMORY, "no %zu bytes of device memory: %s", bytes,
+                    cudaGetErrorString(e));
+    }
+    a->bytes += bytes;
+    return ZERO_OK;
+}
+
+static size_t delta_bytes(const attention_shape *s) {
+    return s->batch * s->heads * s->seq_len * sizeof(float);
+}
+/* Of the sum that cuDNN makes of dQ in f32. */
+static size_t dq_bytes(const attention_shape *s, zero_type type) {
+#ifdef GPT2_WITH_CUDNN
+    if (type != ZERO_F32) return delta_bytes(s) * s->head_size;
+#endif
+    (void)s;
+    (void)type;
+    return 0;
+}
+
+/* Shared memory beyond 48 KB has to be asked for, kernel by kernel. */
+static zero_result allow_shared(attention *a, const own_kernel *k) {
+    CUDA(a, cudaFuncSetAttribute((const void *)k->run, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)k->shared_bytes));
+    return ZERO_OK;
+}
+static zero_result open_own(attention *a) {
+    const size_t head_size = a->largest.head_size;
+    a->own = a->type == ZERO_F32    ? kernels_for<ops_f32>(head_size)
+             : a->type == ZERO_BF16 ? kernels_for<ops_bf16>(head_size)
+                                    : kernels_for<ops_f16>(head_size);
+    TRY(allow_shared(a, &a->own.forward));
+    TRY(allow_shared(a, &a->own.keys));
+    TRY(allow_shared(a, &a->own.queries));
+    return allocate(a, (void **)&a->delta, delta_bytes(&a->largest));
+}
+
+static void run(const attention *a, const own_kernel *k, const args *args_) {
+    const unsigned heads = (unsigned)(args_->rows / (size_t)args_->tokens);
+    const unsigned tiles = (unsigned)((args_->tokens + k->rows - 1) / k->rows);
+    OPS_LAUNCH(k->run, dim3(heads, tiles), dim3((unsigned)THREADS(k->rows)), k->shared_bytes,
+               a->stream, *args_);
+}
+static args args_for(const attention *a, const attention_shape *s) {
+    args g = {};
+    g.delta = a->delta;
+    g.tokens = (int)s->seq_len;
+    g.heads = (int)s->heads;
+    g.head_size = (int)s->head_size;
+    g.scale = 1.0f / sqrtf((float)s->head_size);
+    g.rows = s->batch * s->seq_len * s->heads;
+    return g;
+}
+
+/* ---- cuDNN ----------------------------------------------------------------------------------- */
+
+#ifdef GPT2_WITH_CUDNN
+/* Plans for the largest seq_len and this batch, NULL where cuDNN has none. Which of the two runs
+   thus depends on the shape alone, never on what was called before. */
+static zero_result plans_for(attention *a, const attention_shape *s, attention_cudnn_plans **p) {
+    *p = NULL;
+    if (!a->cudnn || s->seq_len != a->largest.seq_len) return ZERO_OK;
+    if (!a->tried[s->batch]) {
+        const zero_result r = attention_cudnn_plan(a->cudnn, s, &a->plans[s->batch]);
+        if (r && r != ZERO_ERR_UNSUPPORTED)
+            return fail(a, r, "%s", attention_cudnn_error(a->cudnn));
+        a->tried[s->batch] = 1;
+    }
+    *p = a->plans[s->batch];
+    const size_t bytes = *p ? attention_cudnn_workspace_bytes(*p) : 0;
+    if (bytes <= a->workspace_bytes) return ZERO_OK;
+    CUDA(a, cudaStreamSynchronize(a->stream));
+    if (a->workspace) CUDA(a, cudaFree(a->workspace));
+    a->bytes -= a->workspace_bytes;
+    a->workspace_bytes = 0;
+    TRY(allocate(a, &a->workspace, bytes));
+    a->workspace_bytes = bytes;
+    return ZERO_OK;
+}
+
+static void close_cudnn(attention *a) {
+    for (size_t b = 0; a->plans && b <= a->largest.batch; b++)
+        attention_cudnn_plans_destroy(a->plans[b]);
+    attention_cudnn_destroy(a->cudnn);
+    free(a->plans);
+    free(a->tried);
+    a->cudnn = NULL;
+    a->plans = NULL;
+    a->tried = NULL;
+}
+
+/* Why cuDNN does not take the case; "": it does. */
+static zero_result open_cudnn(attention *a, int deterministic, const char **why) {
+    attention_cudnn_plans *plans = NULL;
+    *why = "";
+    if (a->type == ZERO_F32)
+        *why = "cuDNN has none for f32";
+    else if (a->largest.head_size % 8)
+        *why = "cuDNN wants heads of a multiple of 8";
+    if (**why) return ZERO_OK;
+    a->plans = (attention_cudnn_plans **)calloc(a->largest.batch + 1, sizeof(void *));
+    a->tried = (char *)calloc(a->largest.batch + 1, 1);
+    zero_result r = a->plans && a->tried
+                        ? attention_cudnn_create(&a->cudnn, a->type, a->stream, deterministic)
+                        : ZERO_ERR_MEMORY;
+    if (r) return fail(a, r, "%s", attention_cudnn_error(a->cudnn));
+    TRY(plans_for(a, &a->largest, &plans));
+    if (plans) return allocate(a, (void **)&a->dq_sum, dq_bytes(&a->largest, a->type));
+    (void)snprintf(a->text, sizeof a->text, "%s", attention_cudnn_error(a->cudnn));
+    *why = a->text;
+    return ZERO_OK;
+}
+
+static zero_result choose(attention *a, int deterministic) {
+    const char *why;
+    TRY(open_cudnn(a, deterministic, &why));
+    if (*why) {
+        (void)snprintf(a->path, sizeof a->path, "own kernel (f32 tiles): %.250s", why);
+        close_cudnn(a);
+        a->text[0] = 0;
+        return ZERO_OK;
+    }
+    const size_t version = attention_cudnn_version();
+    (void)snprintf(a->path, sizeof a->path, "cuDNN %zu.%zu flash attention%s", version / 10000,
+                   version / 100 % 100, deterministic ? ", deterministic" : "");
+    return ZERO_OK;
+}
+
+/* Enqueues forward or backward and tells whether it did. */
+static zero_result run_cudnn(attention *a, const attention_tensors *t, const attention_shape *s,
+                             int backward, int *done) {
+    attention_cudnn_plans *plans;
+    attention_tensors all = *t;
+    TRY(plans_for(a, s, &plans));
+    *done = plans != NULL;
+    if (!plans) return ZERO_OK;
+    all.row_sum = a->delta;
+    all.dq_sum = a->dq_sum;
+    all.workspace = a->workspace;
+    if (backward && attention_cudnn_version() < 90600) /* later ones clear it themselves */
+        CUDA(a, cudaMemsetAsync(a->dq_sum, 0, dq_bytes(s, a->type), a->stream));
+    const zero_result r = attention_cudnn_run(a->cudnn, plans, &all, backward);
+    return r ? fail(a, r, "%s", attention_cudnn_error(a->cudnn)) : ZERO_OK;
+}
+#else
+static void close_cudnn(attention *a) { (void)a; }
+static zero_result choose(attention *a, int deterministic) {
+    (void)deterministic;
+    (void)snprintf(a->path, sizeof a->path, "own kernel (f32 tiles): built without cuDNN");
+    return ZERO_OK;
+}
+#endif
+
+/* ---- what the header promises ---------------------------------------------------------------- */
+
+size_t attention_scratch_bytes(const attention_shape *largest, zero_type type) {
+    return delta_bytes(largest) + dq_bytes(largest, type);
+}
+size_t attention_bytes(const attention *a) { return a->bytes; }
+const char *attention_path(const attention *a) { return a->path; }
+void attention_use_own(attention *a) {
+    (void)cudaStreamSynchronize(a->stream); /* cuDNN's plans may be running */
+    close_cudnn(a);
+    (void)snprintf(a->path, sizeof a->path, "own kernel (f32 tiles): asked for");
+}
+const char *attention_error(const attention *a) {
+    return a ? a->text : "no memory for the context";
+}
+
+static zero_result check_largest(attention *a) {
+    const attention_shape *s = &a->largest;
+    if (s->batch && s->seq_len && s->heads && s->head_size && s->head_size <= HEAD_MAX
+        && s->seq_len < 1u << 20 && s->batch * s->heads <= INT32_MAX / s->head_size)
+        return ZERO_OK;
+    return fail(a, ZERO_ERR_ARGUMENT,
+                "%zu sequences of %zu tokens, %zu heads of %zu channels: none may be 0, "
+                "heads have at most %d channels, sequences fewer than 2^20 tokens",
+                s->batch, s->seq_len, s->heads, s->head_size, (int)HEAD_MAX);
+}
+
+zero_result attention_create(attention **out, const attention_shape *largest, zero_type type,
+                             void *stream, int deterministic) {
+    attention *a = (attention *)calloc(1, sizeof *a);
+    *out = a;
+    if (!a) return ZERO_ERR_MEMORY;
+    a->largest = *largest;
+    a->type = type;
+    a->stream = (cudaStream_t)stream;
+    TRY(check_largest(a));
+    TRY(open_own(a));
+    return choose(a, deterministic);
+}
+
+void attention_destroy(attention *a) {
+    if (!a) return;
+    (void)cudaStreamSynchronize(a->stream);
+    close_cudnn(a);
+    (void)cudaFree(a->delta);
+    (void)cudaFree(a->dq_sum);
+    (void)cudaFree(a->workspace);
+    free(a);
+}
+
+static zero_result check_shape(attention *a, const attention_shape *s) {
+    const attention_shape *m = &a->largest;
+    if (s->batch <= m->batch && s->seq_len <= m->seq_len && s->seq_len && s->heads == m->heads
+        && s->head_size == m->head_size)
+        return ZERO_OK;
+    return fail(a, ZERO_ERR_ARGUMENT,
+                "a call with %zu sequences of %zu tokens, %zu heads of %zu channels, but "
+                "the context was made for %zu, %zu, %zu, %zu",
+                s->batch, s->seq_len, s->heads, s->head_size, m->batch, m->seq_len, m->heads,
+                m->head_size);
+}
+
+zero_result attention_forward(attention *a, void *out, float *lse, const void *qkv,
+                              const attention_shape *shape) {
+    TRY(check_shape(a, shape));
+    if (!shape->batch) return ZERO_OK;
+#ifdef GPT2_WITH_CUDNN
+    attention_tensors t = {};
+    int done;
+    t.qkv = (void *)qkv;
+    t.out = out;
+    t.lse = lse;
+    TRY(run_cudnn(a, &t, shape, 0, &done));
+    if (done) return ZERO_OK;
+#endif
+    args g = args_for(a, shape);
+    g.out = out;
+    g.lse = lse;
+    g.qkv = qkv;
+    run(a, &a->own.forward, &g);
+    return check_cuda(a, cudaGetLastError(), "forward kernel");
+}
+
+zero_result attention_backward(attention *a, void *dqkv, const void *dout, const void *out,
+                               const float *lse, const void *qkv, const attention_shape *shape) {
+    TRY(check_shape(a, shape));
+    if (!shape->batch) return ZERO_OK;
+#ifdef GPT2_WITH_CUDNN
+    attention_tensors t = {};
+    int done;
+    t.qkv = (void *)qkv;
+    t.out = (void *)out;
+    t.lse = (float *)lse;
+    t.dout = (void *)dout;
+    t.dqkv = dqkv;
+    TRY(run_cudnn(a, &t, shape, 1, &done));
+    if (done) return ZERO_OK;
+#endif
+    args g = args_for(a, shape);
+    g.out = (void *)out;
+    g.lse = (float *)lse;
+    g.qkv = qkv;
+    g.dout = dout;
+    g.dqkv = dqkv;
+    const size_t blocks = (g.rows * LANES + DELTA_THREADS - 1) / DELTA_THREADS;
+    OPS_LAUNCH(a->own.delta, dim3((unsigned)blocks), dim3(DELTA_THREADS), 0, a->stream, g);
+    run(a, &a->own.keys, &g);
+    run(a, &a->own.queries, &g);
+    return check_cuda(a, cudaGetLastError(), "backward kernels");
+}

@@ -1,0 +1,541 @@
+/* cuda_kernels.h - the kernels of ops_cuda.cu: what is not a matrix product or attention. All are
+   bound by memory, so a thread moves 16 bytes at a time and nothing is read twice from far away.
+
+   Sums have a fixed order. Sums over rows are made in two stages: a fixed number of blocks,
+   whatever the GPU, leave f32 partial sums (part, column), and finish_kernel adds these in order,
+   once, to the gradient.
+
+   Where rows are walked, blockIdx.x starts with a row and threadIdx.x with W columns; see
+   cuda_numbers.h for NUM and W. */
+#ifndef GPT2_CUDA_KERNELS_H
+#define GPT2_CUDA_KERNELS_H
+
+#include "cuda_numbers.h"
+
+#define OPS_ROWS(r)   for (size_t r = blockIdx.x; r < R; r += gridDim.x)
+#define OPS_CHUNKS(i) for (size_t i = (size_t)threadIdx.x * W; i < C; i += (size_t)blockDim.x * W)
+#define OPS_EACH(j)   _Pragma("unroll") for (int j = 0; j < W; j++)
+
+/* ---- embeddings ---------------------------------------------------------------------------- */
+
+template <class NUM, int W>
+__global__ void embed_kernel(typename NUM::word *out, const int *tokens,
+                             const typename NUM::word *wte, const typename NUM::word *wpe, size_t R,
+                             size_t T, size_t C) {
+    OPS_ROWS(r) {
+        const size_t word = (size_t)tokens[r] * C, place = r % T * C;
+        OPS_CHUNKS(i) {
+            float a[W], b[W];
+            ops_load<NUM, W>(a, wte + word + i);
+            ops_load<NUM, W>(b, wpe + place + i);
+            OPS_EACH(j) a[j] += b[j];
+            ops_store<NUM, W>(out + r * C + i, a);
+        }
+    }
+}
+
+/* Rows of one token that one block adds up. Long lists are cut: else the rows of "the" would keep
+   one block busy when all others are done. */
+enum { SEGMENT_ROWS = 64 };
+
+/* Made by the host from a batch's tokens: rows sorted by token, cut into segments. */
+struct embed_lists {
+    const int *order; /* (R) rows */
+    const int *start; /* (segments + 1) of order */
+    const int *slot;  /* (segments) -1: the token's only segment; else where its sum goes */
+    const int *longs; /* (count, 3) token of several segments, and its slots [first, end) */
+    int segments, count;
+};
+
+/* The sum of a segment's rows of dout, to the gradient or to its slot (slot, C) of `sums`. */
+template <class NUM, int W>
+__global__ void embed_segment_kernel(void *dwte, zero_type grad_type, float *sums,
+                                     const typename NUM::word *dout, const int *tokens,
+                                     embed_lists lists, size_t C) {
+    for (int s = (int)blockIdx.x; s < lists.segments; s += (int)gridDim.x) {
+        const int first = lists.start[s], end = lists.start[s + 1], slot = lists.slot[s];
+        const size_t token = (size_t)tokens[lists.order[first]];
+        OPS_CHUNKS(i) {
+            float sum[W] = {};
+#pragma unroll 4
+            for (int k = first; k < end; k++) {
+                float d[W];
+                ops_load<NUM, W>(d, dout + (size_t)lists.order[k] * C + i);
+                OPS_EACH(j) sum[j] += d[j];
+            }
+            if (slot < 0)
+                ops_grad_add<W>(dwte, grad_type, token * C + i, sum);
+            else
+                OPS_EACH(j) sums[(size_t)slot * C + i + j] = sum[j];
+        }
+    }
+}
+
+/* The sums of the segments of a long list, in order. */
+static __global__ void embed_long_kernel(void *dwte, zero_type grad_type, const float *sums,
+                                         embed_lists lists, size_t C) {
+    for (int g = (int)blockIdx.x; g < lists.count; g += (int)gridDim.x) {
+        const size_t token = (size_t)lists.longs[3 * g];
+        for (size_t i = threadIdx.x; i < C; i += blockDim.x) {
+            float sum = 0;
+#pragma unroll 8
+            for (int s = lists.longs[3 * g + 1]; s < lists.longs[3 * g + 2]; s++)
+                sum += sums[(size_t)s * C + i];
+            ops_grad_add_one(dwte, grad_type, token * C + i, sum);
+        }
+    }
+}
+
+/* Place t of all sequences. */
+template <class NUM, int W>
+__global__ void embed_place_kernel(void *dwpe, zero_type grad_type, const typename NUM::word *dout,
+                                   size_t R, size_t T, size_t C) {
+    const size_t t = blockIdx.x;
+    OPS_CHUNKS(i) {
+        float sum[W] = {};
+#pragma unroll 4
+        for (size_t r = t; r < R; r += T) {
+            float d[W];
+            ops_load<NUM, W>(d, dout + r * C + i);
+            OPS_EACH(j) sum[j] += d[j];
+        }
+        ops_grad_add<W>(dwpe, grad_type, t * C + i, sum);
+    }
+}
+
+/* ---- biases and GELU ----------------------------------------------------------------------- */
+
+/* out = x + (y + bias); x may be NULL. out may be x or y. */
+template <class NUM, int W>
+__global__ void add_bias_kernel(typename NUM::word *out, const typename NUM::word *x,
+                                const typename NUM::word *y, const typename NUM::word *bias,
+                                size_t R, size_t C) {
+    OPS_ROWS(r) {
+        OPS_CHUNKS(i) {
+            float a[W] = {}, b[W], c[W];
+            if (x) ops_load<NUM, W>(a, x + r * C + i);
+            ops_load<NUM, W>(b, y + r * C + i);
+            ops_load<NUM, W>(c, bias + i);
+            OPS_EACH(j) a[j] = x ? a[j] + (b[j] + c[j]) : b[j] + c[j];
+            ops_store<NUM, W>(out + r * C + i, a);
+        }
+    }
+}
+
+/* GELU is x s(x), s the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3); and its slope, with
+   1 - s = e s. */
+OPS_DEVICE float gelu_of(float x, float *slope) {
+    const float A = 1.5957691f, B = 0.071354816f; /* 2 sqrt(2 / pi), times 0.044715 */
+    const float e = expf(-x * fmaf(B, x * x, A));
+    const float s = 1.0f / (1.0f + e), y = x * s;
+    /* beyond e = infinity, where s is 0, so is e s */
+    const float rest = e > 1e30f ? 0.0f : y * (e * s);
+    *slope = fmaf(rest, fmaf(3.0f * B, x * x, A), s);
+    return y;
+}
+
+/* out = GELU(x + bias); bias may be NULL. */
+template <class NUM, int W>
+__global__ void gelu_kernel(typename NUM::word *out, const typename NUM::word *x,
+                            const typename NUM::word *bias, size_t R, size_t C) {
+    OPS_ROWS(r) {
+        OPS_CHUNKS(i) {
+            float v[W], b[W] = {}, slope;
+            ops_load<NUM, W>(v, x + r * C + i);
+            if (bias) ops_load<NUM, W>(b, bias + i);
+            OPS_EACH(j) v[j] = gelu_of(v[j] + b[j], &slope);
+            ops_store<NUM, W>(out + r * C + i, v);
+        }
+    }
+}
+
+/* What a pass over the columns of d (R, C) does on its way. */
+enum column_pass {
+    COLUMN_SUM,          /* nothing else */
+    COLUMN_GELU_AGAIN,   /* out = GELU(x + bias) */
+    COLUMN_GELU_BACKWARD /* the same, and d is multiplied by GELU's slope before it is added */
+};
+enum { COLUMN_LANES = 32, COLUMN_ROWS = 8, COLUMN_BLOCKS = 1024 };
+
+template <class NUM, int W, int PASS>
+OPS_DEVICE void column_row(float (&sum)[W], typename NUM::word *d, typename NUM::word *out,
+                           const typename NUM::word *x, const float (&b)[W], size_t at) {
+    float v[W];
+    ops_load<NUM, W>(v, d + at);
+    if constexpr (PASS != COLUMN_SUM) {
+        float y[W];
+        ops_load<NUM, W>(y, x + at);
+        OPS_EACH(j) {
+            float slope;
+            y[j] = gelu_of(y[j] + b[j], &slope);
+            if constexpr (PASS == COLUMN_GELU_BACKWARD) v[j] *= slope;
+        }
+        ops_store<NUM, W>(out + at, y);
+        if constexpr (PASS == COLUMN_GELU_BACKWARD) ops_store<NUM, W>(d + at, v);
+    }
+    OPS_EACH(j) sum[j] += v[j];
+}
+
+/* partial (gridDim.y, C): sums of d over gridDim.y runs of rows. Blocks of COLUMN_LANES x
+   COLUMN_ROWS threads; blockIdx.x is a strip of COLUMN_LANES * W columns. */
+template <class NUM, int W, int PASS>
+__global__ void __launch_bounds__(256)
+    column_kernel(float *partial, typename NUM::word *d, typename NUM::word *out,
+                  const typename NUM::word *x, const typename NUM::word *bias, size_t R, size_t C) {
+    __shared__ float rows[COLUMN_ROWS][COLUMN_LANES * W];
+    const size_t i = ((size_t)blockIdx.x * COLUMN_LANES + threadIdx.x) * W;
+    const size_t end = R * (blockIdx.y + 1) / gridDim.y;
+    float sum[W] = {}, b[W] = {};
+    if (i < C) {
+        if (bias) ops_load<NUM, W>(b, bias + i);
+#pragma unroll 4
+        for (size_t r = R * blockIdx.y / gridDim.y + threadIdx.y; r < end; r += COLUMN_ROWS)
+            column_row<NUM, W, PASS>(sum, d, out, x, b, r * C + i);
+    }
+    OPS_EACH(j) rows[threadIdx.y][threadIdx.x * W + j] = sum[j];
+    __syncthreads();
+    const size_t first = (size_t)blockIdx.x * COLUMN_LANES * W;
+    for (size_t c = threadIdx.y * COLUMN_LANES + threadIdx.x; c < COLUMN_LANES * W;
+         c += COLUMN_ROWS * COLUMN_LANES) {
+        float all = 0;
+#pragma unroll
+        for (int y = 0; y < COLUMN_ROWS; y++) all += rows[y][c];
+        if (first + c < C) partial[blockIdx.y * C + first + c] = all;
+    }
+}
+
+/* Partial sums (parts, n) that are to be added to gradients: columns below `split` to a, the others
+   to b. */
+struct finish_job {
+    void *a, *b;
+    const float *partial;
+    size_t split, parts, n;
+    unsigned end; /* blocks of this job and those before it */
+};
+enum { FINISH_JOBS = 8 };
+struct finish_jobs {
+    finish_job job[FINISH_JOBS];
+    int count;
+};
+
+/* Blocks of COLUMN_LANES x COLUMN_ROWS threads, each for COLUMN_LANES columns of one job. */
+static __global__ void __launch_bounds__(256) finish_kernel(finish_jobs jobs, zero_type grad_type) {
+    __shared__ float rows[COLUMN_ROWS][COLUMN_LANES];
+    int g = 0;
+    while (blockIdx.x >= jobs.job[g].end) g++;
+    const finish_job &job = jobs.job[g];
+    const size_t first = g ? jobs.job[g - 1].end : 0, n = job.n;
+    const size_t c = (blockIdx.x - first) * COLUMN_LANES + threadIdx.x;
+    float sum = 0;
+    if (c < n)
+#pragma unroll 4
+        for (size_t p = threadIdx.y; p < job.parts; p += COLUMN_ROWS) sum += job.partial[p * n + c];
+    rows[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y || c >= n) return;
+    for (int y = 1; y < COLUMN_ROWS; y++) sum += rows[y][threadIdx.x];
+    if (c < job.split)
+        ops_grad_add_one(job.a, grad_type, c, sum);
+    else
+        ops_grad_add_one(job.b, grad_type, c - job.split, sum);
+}
+
+/* ---- layer norm ---------------------------------------------------------------------------- */
+
+enum { NORM_WARPS = 8 };
+
+template <class NUM, int W>
+OPS_DEVICE void normalize_row(typename NUM::word *out, const typename NUM::word *x, float mean,
+                              float rstd, const typename NUM::word *w, const typename NUM::word *b,
+                              size_t C) {
+    for (size_t i = (size_t)threadIdx.x * W; i < C; i += 32 * W) {
+        float v[W], scale[W], shift[W];
+        ops_load<NUM, W>(v, x + i);
+        ops_load<NUM, W>(scale, w + i);
+        ops_load<NUM, W>(shift, b + i);
+        OPS_EACH(j) v[j] = fmaf((v[j] - mean) * rstd, scale[j], shift[j]);
+        ops_store<NUM, W>(out + i, v);
+    }
+}
+
+/* A warp a row, threadIdx.y the warp. The row stays in the first cache between its three passes.
+   With AGAIN mean and rstd are read, not computed. */
+template <class NUM, int W, bool AGAIN>
+__global__ void __launch_bounds__(32 * NORM_WARPS)
+    norm_kernel(typename NUM::word *out, float *mean, float *rstd, const typename NUM::word *x,
+                const typename NUM::word *w, const typename NUM::word *b, size_t R, size_t C) {
+    for (size_t r = (size_t)blockIdx.x * NORM_WARPS + threadIdx.y; r < R;
+         r += (size_t)gridDim.x * NORM_WARPS) {
+        const typename NUM::word *row = x + r * C;
+        float m, s;
+        if constexpr (AGAIN) {
+            m = mean[r];
+            s = rstd[r];
+        } else {
+            float sum = 0, squares = 0, v[W];
+            for (size_t i = (size_t)threadIdx.x * W; i < C; i += 32 * W) {
+                ops_load<NUM, W>(v, row + i);
+                OPS_EACH(j) sum += v[j];
+            }
+            m = ops_warp_sum(sum) / (float)C;
+            for (size_t i = (size_t)threadIdx.x * W; i < C; i += 32 * W) {
+                ops_load<NUM, W>(v, row + i);
+                OPS_EACH(j) squares += (v[j] - m) * (v[j] - m);
+            }
+            s = 1.0f / sqrtf(ops_warp_sum(squares) / (float)C + 1e-5f);
+        }
+        normalize_row<NUM, W>(out + r * C, row, m, s, w, b, C);
+        if (!AGAIN && threadIdx.x == 0) {
+            mean[r] = m;
+            rstd[r] = s;
+        }
+    }
+}
+
+/* Backward: blockDim.y rows at once, blockDim.x threads a row, of which each owns K x W columns and
+   keeps their sums of dw and db. */
+enum { NORM_PARTS = 384, NORM_THREADS = 1024, NORM_MOST = 4 /* largest K */ };
+
+/* What a thread holds of a row, and what it adds up. */
+template <int W, int K> struct norm_part {
+    float d[K][W], n[K][W]; /* dout, and normalised x */
+    float dw[K][W], db[K][W];
+};
+
+/* Loads a row, adds to dw and db, and to the row's sums of g = dout w and of g n. */
+template <class NUM, int W, int K>
+OPS_DEVICE void norm_take_row(norm_part<W, K> &p, float &sum, float &dot,
+                              const typename NUM::word *dout, const typename NUM::word *x,
+                              const typename NUM::word *w, float mean, float rstd, size_t C) {
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        const size_t i = ((size_t)threadIdx.x + (size_t)k * blockDim.x) * W;
+        if (i >= C) continue;
+        float scale[W];
+        ops_load<NUM, W>(p.d[k], dout + i);
+        ops_load<NUM, W>(p.n[k], x + i);
+        ops_load<NUM, W>(scale, w + i);
+        OPS_EACH(j) {
+            const float d = p.d[k][j], n = (p.n[k][j] - mean) * rstd, g = d * scale[j];
+            sum += g;
+            dot = fmaf(g, n, dot);
+            p.dw[k][j] = fmaf(d, n, p.dw[k][j]);
+            p.db[k][j] += d;
+            p.n[k][j] = n;
+            p.d[k][j] = g;
+        }
+    }
+}
+
+/* dx = rstd (g - mean(g) - n mean(g n)), added or stored. */
+template <class NUM, int W, int K>
+OPS_DEVICE void norm_give_row(typename NUM::word *dx, const norm_part<W, K> &p, float sum,
+                              float dot, float rstd, int store, size_t C) {
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        const size_t i = ((size_t)threadIdx.x + (size_t)k * blockDim.x) * W;
+        if (i >= C) continue;
+        float v[W] = {};
+        if (!store) ops_load<NUM, W>(v, dx + i);
+        OPS_EACH(j) {
+            const float d = rstd * (p.d[k][j] - sum - p.n[k][j] * dot);
+            v[j] = store ? d : v[j] + d;
+        }
+        ops_store<NUM, W>(dx + i, v);
+    }
+}
+
+/* Sums a and b over the threads of a row; `warps` is this round's half of the shared memory, so
+   that one barrier a round is enough. */
+OPS_DEVICE void norm_sum_row(float (*warps)[2], float &a, float &b) {
+    const unsigned each = blockDim.x / 32, first = threadIdx.y * each;
+    a = ops_warp_sum(a);
+    b = ops_warp_sum(b);
+    if (threadIdx.x % 32 == 0) {
+        warps[first + threadIdx.x / 32][0] = a;
+        warps[first + threadIdx.x / 32][1] = b;
+    }
+    __syncthreads();
+    a = b = 0;
+    for (unsigned i = first; i < first + each; i++) {
+        a += warps[i][0];
+        b += warps[i][1];
+    }
+}
+
+/* A column's sum over the rows of the block, to partial. */
+OPS_DEVICE void norm_give_sum(float *lanes, float *to, float sum, bool owned) {
+    __syncthreads();
+    lanes[threadIdx.y * blockDim.x + threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y || !owned) return;
+    for (unsigned y = 1; y < blockDim.y; y++) sum += lanes[y * blockDim.x + threadIdx.x];
+    *to = sum;
+}
+
+/* partial (gridDim.x, 2C): dw, then db. */
+template <class NUM, int W, int K>
+__global__ void __launch_bounds__(NORM_THREADS)
+    norm_backward_kernel(typename NUM::word *dx, float *partial, const typename NUM::word *dout,
+                         const typename NUM::word *x, const float *mean, const float *rstd,
+                         const typename NUM::word *w, int store, size_t R, size_t C) {
+    __shared__ float warps[2][NORM_THREADS / 32][2];
+    __shared__ float lanes[NORM_THREADS];
+    norm_part<W, K> p = {};
+    int half = 0;
+    for (size_t first = (size_t)blockIdx.x * blockDim.y; first < R;
+         first += (size_t)gridDim.x * blockDim.y, half ^= 1) {
+        const size_t r = first + threadIdx.y;
+        const float s = r < R ? rstd[r] : 0.0f;
+        float sum = 0, dot = 0;
+        if (r < R) norm_take_row<NUM, W, K>(p, sum, dot, dout + r * C, x + r * C, w, mean[r], s, C);
+        norm_sum_row(warps[half], sum, dot);
+        if (r < R)
+            norm_give_row<NUM, W, K>(dx + r * C, p, sum / (float)C, dot / (float)C, s, store, C);
+    }
+    float *to = partial + (size_t)blockIdx.x * 2 * C;
+#pragma unroll
+    for (int k = 0; k < K; k++) OPS_EACH(j) {
+            const size_t c = ((size_t)threadIdx.x + (size_t)k * blockDim.x) * W + (size_t)j;
+            norm_give_sum(lanes, to + c, p.dw[k][j], c < C);
+            norm_give_sum(lanes, to + C + c, p.db[k][j], c < C);
+        }
+}
+
+/* ---- cross entropy ------------------------------------------------------------------------- */
+
+enum { CLASSIFIER_THREADS = 1024 };
+
+/* The largest of some numbers, and the sum of e^(x - largest) over them. */
+struct softmax_part {
+    float most, sum;
+};
+
+/* Of two parts; -infinity everywhere is a sum of nothing. */
+OPS_DEVICE softmax_part softmax_join(softmax_part a, softmax_part b) {
+    softmax_part all;
+    all.most = fmaxf(a.most, b.most);
+    const float base = all.most == -INFINITY ? 0.0f : all.most;
+    all.sum = a.sum * expf(a.most - base) + b.sum * expf(b.most - base);
+    return all;
+}
+
+OPS_DEVICE softmax_part softmax_warp(softmax_part p) {
+#pragma unroll
+    for (int with = 16; with > 0; with /= 2) {
+        softmax_part other;
+        other.most = __shfl_xor_sync(0xFFFFFFFFu, p.most, with);
+        other.sum = __shfl_xor_sync(0xFFFFFFFFu, p.sum, with);
+        p = softmax_join(p, other);
+    }
+    return p;
+}
+
+/* Of the V entries of a row, over all threads of the block; in every thread. */
+template <class NUM, int W>
+OPS_DEVICE softmax_part softmax_row(const typename NUM::word *x, size_t V) {
+    __shared__ softmax_part warps[CLASSIFIER_THREADS / 32];
+    softmax_part p = {-INFINITY, 0.0f};
+    for (size_t i = (size_t)threadIdx.x * W; i < V; i += (size_t)blockDim.x * W) {
+        float v[W];
+        ops_load<NUM, W>(v, x + i);
+        softmax_part chunk = {-INFINITY, 0.0f};
+        OPS_EACH(j) if (i + j < V) chunk.most = fmaxf(chunk.most, v[j]);
+        chunk.most = fmaxf(chunk.most, p.most);
+        const float base = chunk.most == -INFINITY ? 0.0f : chunk.most;
+        if (p.most != chunk.most) p.sum *= expf(p.most - base);
+        OPS_EACH(j) if (i + j < V) chunk.sum += expf(v[j] - base);
+        p.most = chunk.most;
+        p.sum += chunk.sum;
+    }
+    p = softmax_warp(p);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = p;
+    __syncthreads();
+    const softmax_part none = {-INFINITY, 0.0f};
+    return softmax_warp(threadIdx.x % 32 < blockDim.x / 32 ? warps[threadIdx.x % 32] : none);
+}
+
+/* A block a row; see ops_cross_entropy. The gradient's pass finds the row in the second cache, and
+   begins at its end, which was read last. Two blocks share an SM, so that one has work to do while
+   the other is at its barrier. */
+template <class NUM, int W>
+__global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
+    cross_entropy_kernel(float *losses, typename NUM::word *logits, const int *targets, int train,
+                         float scale, size_t V, size_t Vp) {
+    const size_t r = blockIdx.x, target = (size_t)targets[r];
+    typename NUM::word *x = logits + r * Vp;
+    const float at_target = ops_load_one(x + target, NUM()); /* before it is overwritten */
+    const softmax_part p = softmax_row<NUM, W>(x, V);
+    if (threadIdx.x == 0) losses[r] = logf(p.sum) + p.most - at_target;
+    if (!train) return;
+    const float share = scale / p.sum;
+    for (size_t c = threadIdx.x; c < Vp / W; c += blockDim.x) {
+        const size_t i = (Vp / W - 1 - c) * W;
+        float v[W];
+        ops_load<NUM, W>(v, x + i);
+        OPS_EACH(j) {
+            v[j] = i + j < V ? expf(v[j] - p.most) * share : 0.0f;
+            if (i + j == target) v[j] -= scale;
+        }
+        ops_store<NUM, W>(x + i, v);
+    }
+}
+
+/* ---- products that cuBLASLt does not have --------------------------------------------------- */
+
+/* See cuda_products.h. */
+struct plain_product {
+    size_t m, n, k;
+    int ta, tb;
+};
+
+/* One element a thread: for odd rows on odd cards, not for speed. With `add` d is a gradient of
+   parameters. */
+template <class NUM>
+__global__ void product_kernel(void *d, int add, zero_type grad_type, const typename NUM::word *a,
+                               const typename NUM::word *b, plain_product p) {
+    for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x; at < p.m * p.n;
+         at += (size_t)gridDim.x * blockDim.x) {
+        const size_t i = at % p.m, j = at / p.m;
+        const typename NUM::word *row = p.ta ? a + i * p.k : a + i;
+        const typename NUM::word *column = p.tb ? b + j : b + j * p.k;
+        const size_t next_a = p.ta ? 1 : p.m, next_b = p.tb ? p.n : 1;
+        float sum = 0;
+        for (size_t x = 0; x < p.k; x++)
+            sum = fmaf(ops_load_one(row + x * next_a, NUM()),
+                       ops_load_one(column + x * next_b, NUM()), sum);
+        if (add)
+            ops_grad_add_one(d, grad_type, at, sum);
+        else
+            ops_store_one((typename NUM::word *)d + at, sum, NUM());
+    }
+}
+
+/* ---- sums, and numbers to measure with ----------------------------------------------------- */
+
+enum { SUM_THREADS = 512 };
+
+/* One block: a thread's numbers in order, then threads by halves. */
+static __global__ void __launch_bounds__(SUM_THREADS)
+    sum_kernel(double *total, const float *x, size_t n) {
+    __shared__ double sums[SUM_THREADS];
+    double sum = 0;
+#pragma unroll 8
+    for (size_t i = threadIdx.x; i < n; i += SUM_THREADS) sum += (double)x[i];
+    sums[threadIdx.x] = sum;
+    for (unsigned width = SUM_THREADS / 2; width > 0; width /= 2) {
+        __syncthreads();
+        if (threadIdx.x < width) sums[threadIdx.x] += sums[threadIdx.x + width];
+    }
+    if (threadIdx.x == 0) *total += sums[0];
+}
+
+/* Numbers in [-1/2, 1/2) that look random: products of zeros would be faster than they are. */
+template <class NUM> __global__ void fill_kernel(typename NUM::word *x, size_t n) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const uint32_t bits = ((uint32_t)i * 2654435761u) >> 16;
+        ops_store_one(x + i, (float)bits / 65536.0f - 0.5f, NUM());
+    }
+}
+#endif

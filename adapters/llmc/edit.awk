@@ -1,0 +1,120 @@
+# edit.awk - applies an edit file to a source file, or says which of its places are not there.
+#   awk -v name=NAME -v out=OUT -f edit.awk EDIT SOURCE
+# An edit file, line by line; RE is an extended regular expression, # begins a comment:
+#   in FUNCTION      what follows is looked for in this function alone; `in file`: everywhere
+#   find RE          the place: the one line that matches; none, or two, are errors
+#   then RE          moves on to the first line after it that matches
+#   next             moves on by a line
+#   close            moves on to the line that closes the block which the place opens
+#   through RE       the place becomes all lines up to the first that matches
+#   through close    the same, up to the end of the block that its last line opens
+#   before, after    the lines that follow, each after a |, are written there
+#   replace, drop    the lines that follow take the place's place; or nothing does
+#   change RE => T   in the line, T stands for what matches; & in T is what matched
+# OUT is written only if all places were found and no edit reaches into what another one drops.
+# -v list=1: instead writes to standard output, for each place that must be there exactly once, the
+# number of its line and the word and text that ask for it.
+
+function complain(what) {
+    printf "%s: %s: %s (%s:%d)\n", name, scope, what, edit_name, FNR > "/dev/stderr"
+    bad = 1
+    at = 0
+}
+
+# Functions begin in the first column, and end with a brace in it.
+function enter(f,    i, n) {
+    scope = f; from = 1; to = lines
+    if (f == "file") return
+    n = 0
+    for (i = 1; i <= lines; i++)
+        if (source[i] ~ ("^[A-Za-z_].*[ *]" f "\\(") && source[i] !~ /;[ \t]*$/) { n++; from = i }
+    if (n != 1) { complain("function found " n " times, expected 1"); from = 1; to = 0; return }
+    if (list) print from, "in", f
+    for (to = from; to < lines && source[to] !~ /^}/; to++) ;
+}
+
+function find(re,    i, n) {
+    n = 0
+    if (to == 0) return # its function was complained of
+    for (i = from; i <= to; i++) if (source[i] ~ re) { n++; at = i }
+    last = at
+    if (n != 1) complain("/" re "/ found " n " times, expected 1")
+    else if (list) print at, "find", re
+}
+
+function following(re, i) {
+    for (i = i + 1; i <= to; i++) if (source[i] ~ re) return i
+    complain("/" re "/ not found after line " last)
+    return 0
+}
+
+# The line with the brace that closes what line i opens: the first one no deeper.
+function closing(i,    depth) {
+    match(source[i], /^ */)
+    depth = RLENGTH
+    for (i = i + 1; i <= to; i++) {
+        match(source[i], /^ */)
+        if (substr(source[i], RLENGTH + 1, 1) == "}" && RLENGTH <= depth) return i
+    }
+    complain("no brace closes line " last)
+    return 0
+}
+
+function change(rest,    cut, re) {
+    cut = index(rest, " => ")
+    re = substr(rest, 1, cut - 1)
+    if (!sub(re, substr(rest, cut + 4), result[at])) complain("/" re "/ not found in line " at)
+}
+
+# A line is dropped by one edit alone, and touched by no other.
+function claim(first, final, dropping,    i) {
+    for (i = first; i <= final; i++) {
+        if (gone[i] || (dropping && touched[i])) { complain("line " i " is wanted by two edits"); return }
+        if (dropping) gone[i] = 1
+        else touched[i] = 1
+    }
+}
+
+function obey(word, rest) {
+    if (word == "in") { enter(rest); at = 0; return }
+    if (word == "find") { at = 0; find(rest); return }
+    if (!at) return # the place was complained of
+    if (word == "then") at = last = following(rest, last)
+    else if (word == "next") at = ++last
+    else if (word == "close") at = last = closing(last)
+    else if (word == "through") last = rest == "close" ? closing(last) : following(rest, last)
+    else if (word == "change") { claim(at, at, 0); change(rest) }
+    else if (word == "replace" || word == "drop") claim(at, last, 1)
+    else if (word == "before") claim(at, at, 0)
+    else if (word == "after") claim(last, last, 0)
+    else complain("unknown word " word)
+    into = word
+}
+
+function write_line(text) {
+    if (!at) return
+    if (into == "after") behind[last] = behind[last] text "\n"
+    else ahead[at] = ahead[at] text "\n"
+}
+
+# The source comes second on the command line but is needed first.
+BEGIN {
+    edit_name = ARGV[1]
+    sub(/.*\//, "", edit_name)
+    while ((getline line < ARGV[2]) > 0) { source[++lines] = line; result[lines] = line }
+    ARGC = 2
+    enter("file")
+}
+/^#/ || /^[ \t]*$/ { next }
+/^\|/ { write_line(substr($0, 2)); next }
+{
+    rest = $0
+    sub(/^[a-z]+ */, "", rest)
+    obey($1, rest)
+}
+END {
+    if (bad || list) exit bad
+    printf "" > out
+    for (i = 1; i <= lines; i++)
+        printf "%s%s%s", ahead[i], gone[i] ? "" : result[i] "\n", behind[i] > out
+}

@@ -1,0 +1,50 @@
+# make -f zero.mk [TARGET]; all of llm.c's settings hold. ZERO: the folder of zero_plugin.h.
+# NCCL_HOME: a folder with include/nccl.h and lib/, where the toolkit and the system have none.
+# zero_plugin.cu is compiled by itself: it wants its sums in order, llm.c is built with fast-math.
+
+include Makefile
+
+ZERO_CC_FLAGS = -std=c11 -D_GNU_SOURCE -O3 -march=native -ffp-contract=off -fopenmp -pthread
+ZERO_INCLUDES = -I'$(ZERO)' -I'$(ZERO)/adapters/llmc'
+
+# NCCL: as llm.c found it, or beside the toolkit. One line says what was found.
+ZERO_CUDA    := $(if $(NVCC),$(shell dirname "$$(dirname "$$(readlink -f '$(NVCC)')")"))
+ZERO_NCCL    := $(shell for home in '$(NCCL_HOME)' '$(ZERO_CUDA)' /usr/local /usr; do \
+	[ -f "$$home/include/nccl.h" ] && ls "$$home"/lib64/libnccl.so* "$$home"/lib/libnccl.so* \
+	"$$home"/lib/*/libnccl.so* 2>/dev/null | head -n 1 | grep . && break; done)
+ifeq ($(NO_MULTI_GPU),1)
+ZERO_NCCL    :=
+endif
+ifneq ($(ZERO_NCCL),)
+ZERO_NCCL_HOME := $(shell dirname "$$(echo '$(ZERO_NCCL)' | sed 's|/lib.*||')/.")
+ZERO_NV_FLAGS = $(if $(filter -DMULTI_GPU,$(NVCC_FLAGS)),,-DMULTI_GPU) -DZERO_WITH_NCCL $(if $(filter /usr /usr/local,$(ZERO_NCCL_HOME)),,-I$(ZERO_NCCL_HOME)/include)
+ZERO_NV_LIBS  = $(ZERO_NCCL) -Xlinker -rpath -Xlinker $(dir $(ZERO_NCCL))
+endif
+$(if $(NVCC),$(info zero: NCCL: $(or $(ZERO_NCCL),not found: one GPU)))
+
+# The driver's library, for llm.c's readings of the GPU, is called only where its header is there.
+ifeq ($(shell printf '\043include <nvml.h>\n' | $(or $(NVCC),false) -x cu -E - >/dev/null 2>&1 && echo yes),)
+NVCC_LDFLAGS := $(filter-out -lnvidia-ml,$(NVCC_LDFLAGS))
+endif
+
+.DEFAULT_GOAL := zero
+.PHONY: zero
+zero: train_gpt2_zero $(if $(NVCC),train_gpt2_fp32_zerocu train_gpt2_zerocu)
+
+# A prerequisite's name has its blanks escaped.
+ZERO_FOLDER  := $(shell printf '%s' '$(ZERO)' | sed 's/ /\\ /g')
+ZERO_SOURCES  = $(ZERO_FOLDER)/zero_plugin.cu $(ZERO_FOLDER)/zero_plugin.h
+ZERO_HEADERS  = $(foreach h,llmc fork nccl,$(ZERO_FOLDER)/adapters/llmc/zero_$h.h)
+TARGETS      += train_gpt2_zero train_gpt2_fp32_zerocu train_gpt2_zerocu
+
+$(BUILD_DIR)/zero_plugin.o: $(ZERO_SOURCES)
+	$(CC) $(ZERO_CC_FLAGS) -x c -c -o $@ '$(ZERO)/zero_plugin.cu'
+$(BUILD_DIR)/zero_plugin_cuda.o: $(ZERO_SOURCES)
+	$(NVCC) -std=c++17 -O3 -fmad=false $(filter arch=% code=% --generate-code,$(NVCC_FLAGS)) $(ZERO_NV_FLAGS) -c -o $@ '$(ZERO)/zero_plugin.cu'
+
+train_gpt2_zero: train_gpt2_zero.c $(BUILD_DIR)/zero_plugin.o $(ZERO_HEADERS)
+	$(CC) $(CFLAGS) -fopenmp -pthread $(INCLUDES) $(ZERO_INCLUDES) $(LDFLAGS) $(filter train_%.c %.o,$^) $(LDLIBS) -o $@
+train_gpt2_fp32_zerocu: train_gpt2_fp32_zero.cu $(BUILD_DIR)/zero_plugin_cuda.o $(ZERO_HEADERS)
+	$(NVCC) $(NVCC_FLAGS) $(ZERO_NV_FLAGS) $(filter %.cu %.o,$^) $(NVCC_LDFLAGS) $(NVCC_INCLUDES) $(ZERO_INCLUDES) $(NVCC_LDLIBS) $(ZERO_NV_LIBS) -o $@
+train_gpt2_zerocu: train_gpt2_zero.cu $(BUILD_DIR)/zero_plugin_cuda.o $(NVCC_CUDNN) $(ZERO_HEADERS)
+	$(NVCC) $(NVCC_FLAGS) $(PFLAGS) $(ZERO_NV_FLAGS) $(filter %.cu %.o,$^) $(NVCC_LDFLAGS) $(NVCC_INCLUDES) $(ZERO_INCLUDES) $(NVCC_LDLIBS) $(ZERO_NV_LIBS) -o $@

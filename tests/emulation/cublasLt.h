@@ -1,0 +1,4 @@
+/* cublasLt.h - the toolkit's own, as any host compiler reads it. */
+#undef __CUDACC__
+#include_next <cublasLt.h>
+#define __CUDACC__ 1

@@ -1,0 +1,4 @@
+/* cuda_fp8.h - the toolkit's own, as any host compiler reads it. */
+#undef __CUDACC__
+#include_next <cuda_fp8.h>
+#define __CUDACC__ 1

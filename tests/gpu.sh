@@ -1,0 +1,316 @@
+#!/bin/sh
+# gpu.sh build | ops | ranks | bench | table | carry DIR - the project on one GPU, in parts of at most 8
+# minutes each, and one table of what was seen. Needs the CUDA toolkit and no network.
+#
+#   build   the CUDA trainer and the tests, for the card that is here
+#   ops     operations, attention and plugin on the device, losses against the CPU's (tests/golden.txt),
+#           compute-sanitizer on a small model
+#   ranks   stages 0-3 on 2 and 4 threads that share the card, NCCL with 1 rank and, where the library
+#           can, with 2 processes on the card
+#   bench   bandwidth of kernels; GPT-2 124M and 1558M in bf16: tokens/s, MFU, memory; stages 0-3
+#   table   what was measured so far; every part ends with it. What was not says so
+#   carry   copies to DIR what another machine may lack: xxHash, cJSON, token files. There: CARRY=DIR
+#
+# Settings: B (build), CARRY, LLMC (llm.c's train_gpt2cu, to run beside), LIMIT (480 seconds a part),
+# DRY=1 (print what would run), TRAINER and KERNELS (other programs), SMALL=1 (models of a test).
+set -u
+cd "$(dirname "$0")/.." || exit 1
+part=${1:-} B=${B:-build} CARRY=${CARRY:-} LLMC=${LLMC:-} LIMIT=${LIMIT:-480} DRY=${DRY:-} SMALL=${SMALL:-}
+C=$B/cuda G=$B/gpu
+TRAINER=${TRAINER:-$C/train_gpt2_zero} KERNELS=${KERNELS:-$C/gpu_kernels}
+results=$G/results.txt
+started=$(date +%s)
+mkdir -p "$G" || exit 1
+
+# ---- running and noting --------------------------------------------------------------------------
+
+# note NAME VALUE: a row of the table, instead of an older one of that name
+note() {
+    [ -n "$DRY" ] && return
+    touch "$results"
+    grep -v "^$1|" "$results" >"$results.new"
+    echo "$1|$2" >>"$results.new"
+    mv "$results.new" "$results"
+    echo "-- $1: $2"
+}
+
+# run NAME SECONDS COMMAND...: its output goes to $G/NAME.log; 124 when no time was left
+run() {
+    name=$1 most=$2
+    shift 2
+    if [ -n "$DRY" ]; then echo "$name: $*"; : >"$G/$name.log"; return 0; fi
+    left=$((LIMIT - ($(date +%s) - started)))
+    [ "$left" -lt "$most" ] && most=$left
+    [ "$most" -lt 5 ] && { echo "no time left in this part" >"$G/$name.log"; return 124; }
+    timeout -k 5 "$most" "$@" >"$G/$name.log" 2>&1 </dev/null
+}
+
+# Why a command gave nothing: its last line.
+why() { echo "not measured: $(tail -n 1 "$G/$1.log" | cut -c 1-100 | tr '|' ' ')"; }
+
+# suite NAME SECONDS COMMAND...: a program whose last line is `N passed, N failed`
+suite() {
+    run "$@"
+    code=$?
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$G/$1.log" | tail -n 1)
+    if [ -n "$line" ]; then note "$1" "$line"; else note "$1" "FAILED, exit code $code: $(tail -n 1 "$G/$1.log" | cut -c 1-100)"; fi
+}
+
+# ---- data ----------------------------------------------------------------------------------------
+
+find_data() { # NAME: its path, here or carried
+    for folder in "$B/data" "${CARRY:-.}/data"; do
+        [ -f "$folder/$1" ] && { echo "$folder/$1"; return; }
+    done
+}
+
+# Without GPT-2's tokens at hand: 2 million random ones, all below 32640.
+random_tokens() {
+    file=$G/random.bin
+    [ -f "$file" ] || {
+        printf '\350\117\064\001\001\000\000\000\200\204\036\000'
+        head -c 1012 /dev/zero
+        LC_ALL=C tr -dc '\000-\177' </dev/urandom | head -c 4000000
+    } >"$file"
+    echo "$file"
+}
+tokens() {
+    found=$(find_data tiny_gpt2_train.bin)
+    echo "${found:-$(random_tokens)}"
+}
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+part_build() {
+    tests="$C/test_cuda $C/test_attention $C/test_gpt2_ops $C/test_gpt2"
+    jobs=$(nproc 2>/dev/null || echo 2)
+    # shellcheck disable=SC2086
+    run build 470 make -j "$jobs" -k B="$B" CARRY="$CARRY" DEVICE=cuda cuda "$C/gpu_kernels" $tests
+    code=$?
+    took=$(($(date +%s) - started))
+    if [ $code -eq 0 ]; then note build "$took s with $jobs jobs"
+    else note build "FAILED after $took s: $(grep -E 'error|Error' "$G/build.log" | head -n 1 | cut -c 1-100)"; fi
+    note found "$(sh adapters/cuda.sh say | tr '|' ' ')"
+}
+
+# golden TYPE: losses against the CPU's
+golden() {
+    data=$(find_data tiny_char_train.bin)
+    head=$(grep "^run $1 " tests/golden.txt)
+    tolerance=$(echo "$head" | cut -d' ' -f3)
+    flags=$(echo "$head" | cut -d' ' -f4-)
+    if [ -z "$data" ] || [ "data $(cksum <"$data")" != "$(grep '^data' tests/golden.txt)" ]; then
+        note "losses-$1$3" "not measured: no tiny Shakespeare tokens (make data, or gpu.sh carry)"
+        return
+    fi
+    # shellcheck disable=SC2086
+    run "losses-$1$3" 120 "$TRAINER" $flags $2 -i "$data" -j "$data" -zw 60
+    [ -n "$DRY" ] && return
+    line=$(awk -v type="$1" -v tolerance="$tolerance" '
+        FNR == NR { if ($1 == "run") on = ($2 == type); else if (on && $1 > 0) want[$1] = $2; next }
+        /^step/ { split($0, part, "loss "); n++; d = part[2] - want[n]; if (d < 0) d = -d; if (d > worst) worst = d }
+        END { if (n < 1) print "none"
+              else printf "%s: %d losses, largest difference %.6f, allowed %s\n", (n == 50 && worst <= tolerance) ? "as the CPU" : "FAILED", n, worst, tolerance }
+    ' tests/golden.txt "$G/losses-$1$3.log")
+    [ "$line" = none ] && line="FAILED: $(tail -n 1 "$G/losses-$1$3.log" | cut -c 1-100)"
+    note "losses-$1$3" "$line"
+}
+
+# sanitizer TOOL FLAGS
+sanitizer() {
+    command -v compute-sanitizer >/dev/null 2>&1 || [ -n "$DRY" ] ||
+        { note "$1" "not measured: compute-sanitizer is not installed"; return; }
+    # shellcheck disable=SC2086
+    run "$1" 110 compute-sanitizer --tool "$1" --error-exitcode 9 "$TRAINER" -e char:2x64x2 -t 32 -b 2 -x 2 \
+        -v -1 -g 0 -dt bf16 -i "$(find_data tiny_char_train.bin)" -j "$(find_data tiny_char_train.bin)" $2
+    code=$?
+    summary=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$G/$1.log" | tail -n 1 | tr -d '=')
+    if [ -n "$summary" ]; then note "$1" "${summary# }"
+    elif [ $code -eq 124 ]; then note "$1" "not measured: no time"
+    else note "$1" "$(why "$1")"; fi
+}
+
+part_ops() {
+    suite test_gpt2_ops 150 "$C/test_gpt2_ops"
+    suite test_attention 120 "$C/test_attention"
+    suite test_gpt2 100 "$C/test_gpt2"
+    suite test_cuda 120 "$C/test_cuda"
+    for type in f32 bf16 fp16; do golden $type "" ""; done
+    sanitizer memcheck "-z 3 -pn 2"
+    sanitizer racecheck "-z 0"
+}
+
+weights_of() { sed -n 's/^weights //p' "$G/$1.log" | tail -n 1; }
+
+# Several ranks on one card: the losses of each stage, and the same weights at all.
+ranks_of() { # N
+    all=
+    for stage in 0 1 2 3; do
+        golden f32 "-pn $1 -b $((12 / $1)) -z $stage" "-n$1-z$stage"
+        all="$all $(weights_of "losses-f32-n$1-z$stage")"
+    done
+    [ -n "$DRY" ] && return
+    different=$(echo "$all" | tr ' ' '\n' | sed '/^$/d' | sort -u | wc -l)
+    if [ "$(echo "$all" | wc -w)" -lt 4 ]; then note "weights-n$1" "not measured: a stage did not end"
+    elif [ "$different" -eq 1 ]; then note "weights-n$1" "the same bits at stages 0-3:$(echo "$all" | cut -d' ' -f1-2)"
+    else note "weights-n$1" "FAILED: different weights at stages 0-3:$all"; fi
+}
+
+# NCCL from torchrun's environment: N processes, all on this card. Asks for its own port.
+nccl_ranks() { # N STAGE
+    port=$((20000 + $$ % 20000))
+    echo "for r in \$(seq 0 $(($1 - 1))); do RANK=\$r LOCAL_RANK=\$r WORLD_SIZE=$1 LOCAL_WORLD_SIZE=$1 \
+MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 \
+'$TRAINER' \$FLAGS & pids=\"\$pids \$!\"; done; code=0; for p in \$pids; do wait \$p || code=\$?; done; exit \$code"
+}
+
+nccl_golden() { # N STAGE
+    data=$(find_data tiny_char_train.bin)
+    script=$(nccl_ranks "$1" "$2")
+    FLAGS="$(grep '^run f32 ' tests/golden.txt | cut -d' ' -f4-) -b $((12 / $1)) -z $2 -zw 60 -i $data -j $data"
+    export FLAGS
+    kept=$TRAINER
+    TRAINER=$G/nccl.sh
+    printf '#!/bin/sh\npids=\n%s\n' "$script" >"$TRAINER"
+    chmod +x "$TRAINER"
+    golden f32 "" "-nccl$1-z$2"
+    TRAINER=$kept
+    unset FLAGS
+    grep -q 'started alone' "$G/losses-f32-nccl$1-z$2.log" &&
+        note "losses-f32-nccl$1-z$2" "not measured: one rank was started without a communicator"
+    grep -q "^losses-f32-nccl$1-z$2|as the CPU" "$results" 2>/dev/null
+}
+
+part_ranks() {
+    ranks_of 2
+    ranks_of 4
+    for stage in 0 3; do nccl_golden 1 $stage; done
+    version=$(sh adapters/cuda.sh say | sed -n 's/.*NCCL 2\.\([0-9]*\).*/\1/p')
+    for stage in 0 3; do
+        if [ "${version:-0}" -ge 30 ] || [ -n "$DRY" ]; then
+            nccl_golden 2 $stage || note "losses-f32-nccl2-z$stage" "not measured (experimental in NCCL): $(tail -n 1 "$G/losses-f32-nccl2-z$stage.log" | cut -c 1-80)"
+        else
+            note "losses-f32-nccl2-z$stage" "not measured: NCCL 2.${version:-?} takes one rank per GPU, 2.30 takes two"
+        fi
+    done
+}
+
+# The mean of the last step lines' rates and utilisation.
+speed_of() {
+    awk '/^step/ { n = split($0, f, "|"); rate = ""; mfu = ""
+             for (i = 1; i <= n; i++) { if (f[i] ~ /tok\/s/) rate = f[i] + 0; if (f[i] ~ /MFU|of matmul/) mfu = f[i] }
+             if (rate > 0) { last = rate; what = mfu } }
+         /^total average/ { ms = $5 }
+         END { if (last > 0) printf "%.0f tokens/s,%s, %.2f ms a step", last, what, ms }' "$G/$1.log"
+}
+
+# model NAME SECONDS FLAGS...
+model() {
+    name=$1 most=$2
+    shift 2
+    run "$name" "$most" "$TRAINER" "$@"
+    speed=$(speed_of "$name")
+    [ -n "$DRY" ] && return 0
+    if [ -z "$speed" ]; then note "$name" "$(why "$name")"; return 1; fi
+    note "$name" "$speed"
+    note "$name-memory" "$(sed -n 's/^device memory: //p' "$G/$name.log" | tail -n 1)"
+}
+
+# llm.c beside it, on the same tokens and batch.
+llmc() { # NAME MODEL B T
+    [ -n "$LLMC" ] || { note "$1-llmc" "not measured: LLMC= was not given"; return; }
+    run "$1-llmc" 120 "$LLMC" -i "$(tokens)" -j "$(tokens)" -e "$2" -b "$3" -t "$4" -d $(($3 * $4)) -x 20 -v 0 -s 0 -z 0 -r 1
+    rate=$(grep -oE '[0-9.]+ tok/s' "$G/$1-llmc.log" | tail -n 1)
+    [ -n "$DRY" ] || note "$1-llmc" "${rate:-$(why "$1-llmc")}"
+}
+
+part_bench() {
+    data=$(tokens)
+    [ -n "$SMALL" ] && data=$(find_data tiny_char_train.bin)
+    common="-i $data -j $data -v -1 -g 0 -dt bf16 -u 2"
+    run kernels 60 "$KERNELS" ${SMALL:+0.01}
+    if [ -z "$DRY" ] && grep -q '^copy ' "$G/kernels.log"; then
+        while read -r name value unit; do note "kernel-$name" "$value $unit"; done <"$G/kernels.log"
+    else note kernel-copy "$(why kernels)"; fi
+    small=d12 large=d48 B124=32 T=1024 steps=20 batches="16 8 4"
+    [ -n "$SMALL" ] && small=char:2x32x2 large=char:3x32x2 B124=1 T=8 steps=4 batches="1"
+    # shellcheck disable=SC2086
+    model gpt2-124M 100 $common -e $small -b $B124 -t $T -x $steps
+    llmc gpt2-124M d12 $B124 $T
+    for rows in $batches; do
+        # shellcheck disable=SC2086
+        model gpt2-1558M 130 $common -e $large -b $rows -t $T -x $((steps / 2)) -r 1 && break
+    done
+    [ -n "$DRY" ] || note gpt2-1558M-batch "$rows windows"
+    llmc gpt2-1558M d48 "$rows" $T
+    # shellcheck disable=SC2086
+    run stages 110 "$TRAINER" $common -e $small -b $((B124 / 4 + 1)) -t $T -z 0,1,2,3 -pn 1 -x 16 -rd 8 -csv "$G/stages.csv"
+    [ -n "$DRY" ] && return
+    ratios=$(tail -n +2 "$G/stages.csv" 2>/dev/null | cut -d, -f1,4 | tr '\n,' ' :')
+    note stages "${ratios:-$(why stages)}"
+}
+
+# ---- table ---------------------------------------------------------------------------------------
+
+row() { # NAME TEXT
+    value=$(grep "^$1|" "$results" 2>/dev/null | tail -n 1 | cut -d'|' -f2-)
+    echo "| $2 | ${value:-not measured} |"
+}
+
+table() {
+    card=$(nvidia-smi --query-gpu=name,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+    echo "| $(date -u +%Y-%m-%d), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown) | ${card:-no card}, driver ${driver:-none} |"
+    echo "|---|---|"
+    row build "build"
+    row found "libraries"
+    for test in test_gpt2_ops test_attention test_gpt2 test_cuda; do row $test "tests/$test on the device"; done
+    for type in f32 bf16 fp16; do row losses-$type "50 losses in $type, against the CPU's"; done
+    row memcheck "compute-sanitizer memcheck, 2 ranks, stage 3"
+    row racecheck "compute-sanitizer racecheck"
+    for n in 2 4; do
+        for stage in 0 1 2 3; do row losses-f32-n$n-z$stage "$n ranks that share the card, stage $stage"; done
+        row weights-n$n "weights of $n ranks"
+    done
+    for n in 1 2; do
+        for stage in 0 3; do row losses-f32-nccl$n-z$stage "NCCL, $n rank(s) on the card, stage $stage"; done
+    done
+    row kernel-copy "copy, bytes read and written"
+    for kernel in adamw-f32 adamw-bf16 norm-f32 norm-bf16 layer-norm-768 layer-norm-backward-768 layer-norm-1600 layer-norm-backward-1600; do
+        row kernel-$kernel "$kernel"
+        row kernel-$kernel-share "$kernel, share of copy"
+    done
+    row gpt2-124M "GPT-2 124M, bf16, B 32, T 1024"
+    row gpt2-124M-memory "its device memory"
+    row gpt2-124M-llmc "llm.c, the same"
+    row gpt2-1558M "GPT-2 1558M, bf16, T 1024"
+    row gpt2-1558M-batch "its batch"
+    row gpt2-1558M-memory "its device memory"
+    row gpt2-1558M-llmc "llm.c, the same"
+    row stages "tokens/s at stages 0-3 on one rank, of stage 0"
+}
+
+carry() { # DIR
+    mkdir -p "$1/include/cjson" "$1/lib" "$1/data" || exit 1
+    for header in xxhash.h cjson/cJSON.h; do
+        for folder in /usr/include /usr/local/include; do
+            [ -f "$folder/$header" ] && cp "$folder/$header" "$1/include/$header" && break
+        done
+    done
+    for library in xxhash cjson; do
+        file=$(echo "int main(void) { return 0; }" | ${CC:-cc} -x c - -Wl,--trace -Wl,--no-as-needed -l$library -o /dev/null | grep "lib$library\." | head -n 1)
+        [ -n "$file" ] || { echo "gpu.sh: lib$library is not installed" >&2; exit 1; }
+        cp "$(readlink -f "$file")" "$1/lib/lib$library.so"
+        name=$(readelf -d "$file" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
+        cp "$(readlink -f "$file")" "$1/lib/${name:-lib$library.so}"
+    done
+    cp "$B"/data/tiny_char_train.bin "$B"/data/tiny_char_val.bin "$B"/data/tiny_gpt2_train.bin "$B"/data/tiny_gpt2_val.bin "$1/data/" || exit 1
+    du -sh "$1"
+}
+
+case $part in
+build | ops | ranks | bench) "part_$part"; [ -n "$DRY" ] || table | tee "$G/table.md" ;;
+table) table ;;
+carry) carry "${2:?gpu.sh carry: a folder is expected}" ;;
+*) echo "gpu.sh: expected build, ops, ranks, bench, table or carry, found '$part'" >&2; exit 2 ;;
+esac

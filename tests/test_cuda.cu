@@ -1,0 +1,942 @@
+/* test_cuda.cu - the plugin's CUDA version in any order that streams and events allow.
+
+   BUILD, against the emulation (no GPU): see tests/emulation/cuda_runtime.h for FLAGS
+     g++ FLAGS -DZERO_WITH_NCCL -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep
+         -Ddlsym=emulated_dlsym -fno-inline -fno-omit-frame-pointer -fno-optimize-sibling-calls
+         -ffp-contract=off -x c++ -include cuda_runtime.h tests/test_cuda.cu
+         -x none emulation.o emulation_nccl.o -rdynamic
+   On a GPU (ranks are threads on the card; seeds and faults are left out):
+     nvcc -DZP_CUDA_MALLOC=cudaMallocManaged -std=c++17 -fmad=false tests/test_cuda.cu
+   RUN
+     test_cuda [seeds PERCENT | mutants SEEDS | faults RUNS | case NAME FIRST_SEED SEEDS]
+
+   The host of tests/host.h computes in functions on its stream: they look at parameters twice,
+   between a unit's begin and end, and add half of a gradient each. A case is run at once, where
+   weights, moments and all that was looked at must be the unsharded reference's; then in an order
+   that a seed chooses, where all must have the same bits. */
+#include "harness.h"
+
+static zero_comm cuda_comm(const test_rank *r);
+#define test_comm cuda_comm
+#include "host.h"
+#undef test_comm
+
+#include "../zero_plugin.cu"
+
+#ifdef EMULATED_LAUNCH
+#include "emulation/emulation.h"
+#include <elf.h>
+#define EMULATES 1
+#else /* a GPU decides by itself */
+#define EMULATES 0
+typedef enum emulation_call { EMULATION_ANY = 0 } emulation_call;
+static void emulation_enter(int rank, int nthreads) { (void)rank, (void)nthreads; }
+static void emulation_leave(void) {}
+static void emulation_reset(void) {}
+static void emulation_seed(uint64_t seed) { (void)seed; }
+static void emulation_thread_order(uint64_t seed) { (void)seed; }
+static void emulation_devices(int count, int peers) { (void)count, (void)peers; }
+static void emulation_fail(emulation_call sort, uint64_t k) { (void)sort, (void)k; }
+static uint64_t emulation_calls(emulation_call sort) { return (uint64_t)sort; }
+static const char *emulation_found(void) { return NULL; }
+static size_t emulation_live(void) { return 0; }
+#endif
+
+#define CUDA_STEPS 3
+#define CUDA_RANKS 3
+
+/* ---- cases --------------------------------------------------------------------------------- */
+
+typedef struct cuda_case {
+    const char *name;
+    zero_comm_kind kind;
+    int nranks, stage, micro_steps;
+    zero_accumulation accumulation;
+    zero_type type;
+    int prefetch, buckets; /* buckets: units that one bucket takes; 0: the default */
+    int overflow;          /* the second step overflows */
+    int evaluate;          /* CUDA_EVAL_*: where there is an evaluation */
+    int more;              /* CUDA_* flags */
+    int seeds;             /* of a thousand */
+} cuda_case;
+
+enum {
+    CUDA_EVAL_STEPPED = 1, /* after zero_step */
+    CUDA_EVAL_PASSED = 2,  /* after the last pass, before zero_reduce */
+    CUDA_EVAL_REDUCED = 4, /* before zero_step */
+    CUDA_EVAL_ALL = 7
+};
+enum {
+    CUDA_NO_MAPPING = 1,
+    CUDA_NORM = 2,      /* asks for the norm, and clips */
+    CUDA_DEVICES = 4,   /* a device per rank */
+    CUDA_DEFAULT = 8,   /* the host computes on the default stream */
+    CUDA_BLOCKING = 16, /* the host's stream is a blocking one */
+    CUDA_NO_OVERLAP = 32,
+    CUDA_NO_WAIT = 64,       /* the caller's communicator does not block */
+    CUDA_OLD_NCCL = 128,     /* without windows */
+    CUDA_ALL_GATHERED = 256, /* no unit is resident */
+    CUDA_RECOMPUTE = 512,
+    CUDA_READS = 1024, /* reads gradients between zero_reduce and zero_step */
+    CUDA_NO_MASTER = 2048,
+    CUDA_SKIPS = 4096,   /* drops the second step */
+    CUDA_SILENT = 8192,  /* nothing comes by unit 3 in training */
+    CUDA_ORDERED = 16384 /* NCCL launches in the order of the host by itself */
+};
+
+static const cuda_case cuda_cases[] = {
+    /* name, kind, ranks, stage, micro, accumulation, type, prefetch, buckets, overflow, eval */
+    {"self-3", ZERO_COMM_SELF, 1, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, CUDA_EVAL_ALL,
+     CUDA_ALL_GATHERED, 20},
+    {"local-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, CUDA_SKIPS,
+     60},
+    {"local-0-f16", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0, CUDA_NORM,
+     60},
+    {"local-1", ZERO_COMM_LOCAL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0,
+     CUDA_EVAL_STEPPED, CUDA_DEVICES, 60},
+    {"local-1-f16", ZERO_COMM_LOCAL, 2, 1, 3, ZERO_ACCUMULATE_SHARDED, ZERO_F16, 0, 2, 1, 0, 0, 60},
+    {"local-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, CUDA_EVAL_ALL,
+     CUDA_READS | CUDA_SILENT, 60},
+    {"local-2-bf16", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_LOCAL, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_NO_MASTER, 60},
+    {"local-3-mapped", ZERO_COMM_LOCAL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_ALL, CUDA_ALL_GATHERED | CUDA_SILENT, 80},
+    {"local-3", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, CUDA_EVAL_ALL,
+     CUDA_NO_MAPPING | CUDA_ALL_GATHERED | CUDA_SILENT, 80},
+    {"local-3-f16", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, ZERO_NONE, 2, 1,
+     CUDA_EVAL_STEPPED, CUDA_NO_MAPPING | CUDA_DEVICES | CUDA_RECOMPUTE, 60},
+    {"local-3-default", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0, 0,
+     CUDA_NO_MAPPING | CUDA_DEFAULT, 40},
+    {"local-2-alone", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_NO_OVERLAP | CUDA_BLOCKING | CUDA_SKIPS, 20},
+    {"nccl-one", ZERO_COMM_NCCL, 1, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, 0, 20},
+    {"nccl-0", ZERO_COMM_NCCL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0, 0, 60},
+    {"nccl-1", ZERO_COMM_NCCL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0, CUDA_EVAL_STEPPED,
+     CUDA_NO_WAIT, 60},
+    {"nccl-2", ZERO_COMM_NCCL, 3, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_OLD_NCCL | CUDA_NORM, 80},
+    {"nccl-3", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0, CUDA_EVAL_ALL,
+     CUDA_ALL_GATHERED | CUDA_READS | CUDA_SILENT, 80},
+    {"nccl-3-f16", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, ZERO_NONE, 0, 1,
+     CUDA_EVAL_STEPPED, CUDA_RECOMPUTE, 60},
+    {"nccl-2-alone", ZERO_COMM_NCCL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_NO_OVERLAP | CUDA_DEFAULT | CUDA_SKIPS, 20},
+    {"nccl-3-ordered", ZERO_COMM_NCCL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0,
+     CUDA_EVAL_ALL, CUDA_ORDERED | CUDA_ALL_GATHERED, 40},
+};
+enum { CUDA_CASES = sizeof cuda_cases / sizeof *cuda_cases };
+
+/* What one rank saw. */
+typedef struct cuda_seen {
+    uint64_t weights, looks;
+    uint64_t reports[CUDA_STEPS];
+} cuda_seen;
+
+typedef struct cuda_run {
+    const cuda_case *k;
+    host_spec spec;
+    host_reference references[CUDA_STEPS + 1]; /* before step 0, 1, ... */
+    int compares;                              /* with the references */
+    int faults;          /* this run is to fail: peers wait for a moment only */
+    emulation_call sort; /* the k-th call of that sort fails, from rank 0's training on */
+    uint64_t fail_at;
+    uint64_t miss, break_at; /* rank 1's collective that is lost, or meets an error */
+    int absent;              /* a rank that stays away from step 1 on; -1: none */
+    int gone;                /* ranks that are done */
+    int in_split;            /* runs that left peers in ncclCommSplit */
+    uint64_t calls;          /* of that sort in rank 0's training and beside it */
+    char why[CUDA_RANKS][768];
+#ifdef EMULATED_LAUNCH
+    ncclUniqueId id;
+#endif
+    cuda_seen seen[CUDA_RANKS];
+} cuda_run;
+
+/* What a rank has besides host_run. */
+typedef struct cuda_rank {
+    cuda_run *run;
+    host_spec spec; /* with its own stream */
+    cudaStream_t stream;
+#ifdef EMULATED_LAUNCH
+    ncclComm_t comm;
+#endif
+    cuda_seen *seen;
+} cuda_rank;
+
+static void cuda_tensor(host_spec *s, const char *name, size_t numel, int layers, int unit,
+                        int uses, int flags) {
+    zero_tensor_desc *d = &s->desc[s->ntensors];
+    (void)snprintf(s->name[s->ntensors], HOST_NAME, "%s", name);
+    memset(d, 0, sizeof *d);
+    d->name = s->name[s->ntensors++];
+    d->numel = numel;
+    d->layers = layers;
+    d->unit = unit;
+    d->uses = uses;
+    d->flags = flags;
+    if (!(flags & ZERO_KEEP) && unit + layers > s->units) s->units = unit + layers;
+}
+
+/* A gradient that is not finite, in the second step, on the last rank. */
+static void cuda_overflow(host_run *h, int t, size_t first, void *g) {
+    if (h->step != 1 || t != 1 || h->rank->rank != h->spec->nranks - 1) return;
+    host_put(g, host_grad_type(h->spec), 1, INFINITY);
+    (void)first;
+}
+
+static int cuda_sharded(const cuda_case *k) {
+    return k->accumulation == ZERO_ACCUMULATE_AUTO ? k->stage >= 2
+                                                   : k->accumulation == ZERO_ACCUMULATE_SHARDED;
+}
+
+static void cuda_spec(host_spec *s, const cuda_case *k) {
+    const int in_place = k->micro_steps > 1 && !cuda_sharded(k); /* micro-steps add up there */
+    memset(s, 0, sizeof *s);
+    s->seed = 77;
+    s->nranks = k->nranks;
+    s->steps = CUDA_STEPS;
+    s->micro_steps = k->micro_steps;
+    s->silent_unit = k->more & CUDA_SILENT ? 3 : -1;
+    s->recompute = k->more & CUDA_RECOMPUTE;
+    s->integer = k->kind == ZERO_COMM_NCCL; /* sums are exact: whatever the order and rounding */
+    s->poison = k->overflow ? cuda_overflow : NULL;
+    cuda_tensor(s, "wte", 150, 1, 0, 2, 0);
+    cuda_tensor(s, "fc", 131, 4, 1, 0, 0);
+    cuda_tensor(s, "ln", 5, 4, 1, 0, in_place ? 0 : ZERO_OVERWRITTEN);
+    cuda_tensor(s, "lnf", 9, 1, 5, 0, 0);
+    cuda_tensor(s, "keep", 7, 2, 0, 0, ZERO_KEEP);
+    const zero_hyper adamw = {0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.0f};
+    s->adamw = adamw;
+    if (k->more & CUDA_NORM) s->adamw.max_norm = 0.5f;
+    s->cfg.stage = k->stage;
+    s->cfg.accumulation = k->accumulation;
+    s->cfg.type = k->type;
+    s->cfg.prefetch = k->prefetch;
+    s->cfg.no_mapping = (k->more & CUDA_NO_MAPPING) != 0;
+    s->cfg.no_overlap = (k->more & CUDA_NO_OVERLAP) != 0;
+    s->cfg.no_master = (k->more & CUDA_NO_MASTER) != 0;
+    s->cfg.persistence_numel = k->more & CUDA_ALL_GATHERED ? ZERO_NONE : 0;
+    s->cfg.bucket_numel = (size_t)k->buckets * 600;
+    s->cfg.timeout_s = 20;
+    s->cfg.scaler.initial = 1024;
+    s->cfg.scaler.hysteresis = 1;
+    s->cfg.no_overflow_check = 0;
+}
+
+/* ---- the host computes on its stream ------------------------------------------------------- */
+
+static __thread cuda_rank *cuda_me;
+
+static zero_comm cuda_comm(const test_rank *r) {
+    zero_comm c = {cuda_me->run->k->kind, r->rank, r->local, 0};
+    if (c.kind == ZERO_COMM_SELF) c.handle = NULL;
+#ifdef EMULATED_LAUNCH
+    if (c.kind == ZERO_COMM_NCCL) c.handle = &cuda_me->comm;
+#endif
+    return c;
+}
+
+typedef struct cuda_task {
+    host_run h; /* pointers as they were when the task was enqueued */
+    cuda_seen *seen;
+    int unit, first, part;
+} cuda_task;
+
+static void cuda_look_at(cuda_task *t, int i, int layer) {
+    const host_spec *s = t->h.spec;
+    const size_t bytes = s->desc[i].numel * zero_type_bytes(s->cfg.type);
+    const char *p = host_tensor(&t->h, i, layer, 0);
+    for (size_t at = 0; at < bytes; at += 2) {
+        uint16_t bits;
+        memcpy(&bits, p + at, sizeof bits);
+        t->seen->looks = test_mix(t->seen->looks ^ bits);
+    }
+}
+
+static void cuda_look_work(void *task) {
+    cuda_task *t = (cuda_task *)task;
+    const host_spec *s = t->h.spec;
+    (void)host_look(&t->h, t->unit);
+    for (int i = 0; i < s->ntensors; i++)
+        if (host_in_unit(&s->desc[i], t->unit)) cuda_look_at(t, i, t->unit - s->desc[i].unit);
+    free(task);
+}
+
+/* KEEP tensors are there from a pass' beginning on. */
+static void cuda_keep_work(void *task) {
+    cuda_task *t = (cuda_task *)task;
+    const host_spec *s = t->h.spec;
+    for (int i = 0; i < s->ntensors; i++)
+        for (int l = 0; (s->desc[i].flags & ZERO_KEEP) && l < s->desc[i].layers; l++)
+            cuda_look_at(t, i, l);
+    free(task);
+}
+
+/* Every second element of the unit's gradients. */
+static void cuda_grad_work(void *task) {
+    cuda_task *t = (cuda_task *)task;
+    host_run *h = &t->h;
+    const host_spec *s = h->spec;
+    for (int i = 0; i < s->ntensors; i++) {
+        const zero_tensor_desc *d = &s->desc[i];
+        if (!host_in_unit(d, t->unit) || ((d->flags & ZERO_KEEP) && !t->first)) continue;
+        char *g = host_tensor(h, i, t->unit - d->unit, 1);
+        const zero_type type = host_grad_type(s);
+        const size_t at = (size_t)(t->unit - d->unit) * d->numel;
+        const int store = (d->flags & ZERO_OVERWRITTEN) && t->first;
+        for (size_t j = (size_t)t->part; j < d->numel; j += 2) {
+            const float x =
+                h->scale * host_value(s, 1, h->step, h->micro, h->rank->rank, i, at + j);
+            host_put(g, type, j, store ? x : host_get(g, type, j) + x);
+        }
+        if (s->poison && t->part) s->poison(h, i, at, g);
+    }
+    free(task);
+}
+
+static int cuda_enqueue(host_run *h, cudaHostFn_t work, int unit, int first, int part) {
+    cuda_task *t = (cuda_task *)malloc(sizeof *t);
+    t->h = *h;
+    t->seen = cuda_me->seen;
+    t->unit = unit;
+    t->first = first;
+    t->part = part;
+    const cudaError_t e = cudaLaunchHostFunc(cuda_me->stream, work, t);
+    if (e == cudaSuccess) return 1;
+    test_rank_fail(h->rank, "cudaLaunchHostFunc: %s", cudaGetErrorString(e));
+    free(t);
+    return 0;
+}
+
+static int cuda_forward(host_run *h, int unit) {
+    HOST_TRY(h, zero_forward_begin(h->z, unit, &h->params));
+    if (!cuda_enqueue(h, cuda_look_work, unit, 0, 0)) return 0;
+    if (!cuda_enqueue(h, cuda_look_work, unit, 0, 1)) return 0;
+    HOST_TRY(h, zero_forward_end(h->z, unit));
+    return 1;
+}
+
+static int cuda_backward(host_run *h, int unit, int with_params, int first) {
+    HOST_TRY(h, zero_backward_begin(h->z, unit, with_params ? &h->params : NULL, &h->grads));
+    if (h->spec->recompute && with_params && !cuda_forward(h, unit)) return 0;
+    if (!cuda_enqueue(h, cuda_grad_work, unit, first, 0)) return 0;
+    if (with_params && !cuda_enqueue(h, cuda_look_work, unit, 0, 0)) return 0;
+    if (!cuda_enqueue(h, cuda_grad_work, unit, first, 1)) return 0;
+    HOST_TRY(h, zero_backward_end(h->z, unit));
+    return 1;
+}
+
+static int cuda_train_pass(host_run *h) {
+    const host_spec *s = h->spec;
+    HOST_TRY(h, zero_pass_begin(h->z, ZERO_TRAIN, h->micro, s->micro_steps));
+    h->scale = zero_loss_scale(h->z);
+    if (!cuda_enqueue(h, cuda_keep_work, 0, 0, 0)) return 0;
+    for (int u = 0; u < s->units; u++)
+        if (u != s->silent_unit && !cuda_forward(h, u)) return 0;
+    if (!cuda_forward(h, 0)) return 0; /* the classifier's use of the embeddings */
+    if (!cuda_backward(h, 0, 1, 1)) return 0;
+    for (int u = s->units - 1; u > 0; u--)
+        if (u != s->silent_unit && !cuda_backward(h, u, 1, 1)) return 0;
+    if (!cuda_backward(h, 0, 0, 0)) return 0;
+    HOST_TRY(h, zero_pass_end(h->z));
+    return 1;
+}
+
+/* From the second step on the one between reduction and step ends early: what was gathered ahead is
+   left. */
+static int cuda_evaluate(host_run *h, int units) {
+    HOST_TRY(h, zero_pass_begin(h->z, ZERO_EVAL, 0, 1));
+    if (!cuda_enqueue(h, cuda_keep_work, 0, 0, 0)) return 0;
+    for (int u = 0; u < units; u++)
+        if (!cuda_forward(h, u)) return 0;
+    HOST_TRY(h, zero_pass_end(h->z));
+    return 1;
+}
+
+/* What the step before did, asked for when the next one's first pass has begun. */
+static int cuda_report(host_run *h, int step) {
+    zero_step_report r;
+    uint64_t bits[4] = {0, 0, 0, 0};
+    if (step < 0) return 1;
+    HOST_TRY(h, zero_step_result(h->z, &r));
+    bits[0] = (uint64_t)r.stepped;
+    memcpy(&bits[1], &r.norm, sizeof r.norm);
+    memcpy(&bits[2], &r.next_loss_scale, sizeof r.next_loss_scale);
+    bits[3] = (uint64_t)r.steps * 1000 + (uint64_t)r.skipped + (r.bad_tensor ? r.bad_index : 0);
+    for (int i = 0; i < 4; i++)
+        cuda_me->seen->reports[step] = test_mix(cuda_me->seen->reports[step] ^ bits[i]);
+    const int skipped = cuda_me->run->k->overflow && step == 1;
+    const int dropped = (cuda_me->run->k->more & CUDA_SKIPS) && step == 1;
+    if (r.stepped == (skipped || dropped))
+        test_rank_fail(h->rank, "step %d: stepped %d", step, r.stepped);
+    return !h->rank->failed;
+}
+
+/* Comes back when the others have given up. */
+static void cuda_stay_away(cuda_run *run, int nranks) {
+    struct timespec t = {0, 1000000};
+    while (__atomic_load_n(&run->gone, __ATOMIC_ACQUIRE) + 1 < nranks) (void)nanosleep(&t, NULL);
+}
+
+static int cuda_step(host_run *h) {
+    const cuda_case *k = cuda_me->run->k;
+    const int all = h->spec->units;
+    if (h->step == 1 && h->rank->rank == cuda_me->run->absent) {
+        cuda_stay_away(cuda_me->run, h->rank->nranks);
+        test_rank_fail(h->rank, "stayed away");
+        return 0;
+    }
+    for (h->micro = 0; h->micro < h->spec->micro_steps; h->micro++) {
+        if (!cuda_train_pass(h)) return 0;
+        if (h->micro == 0 && !cuda_report(h, h->step - 1)) return 0;
+    }
+    if ((k->evaluate & CUDA_EVAL_PASSED) && !cuda_evaluate(h, all)) return 0;
+    HOST_TRY(h, zero_reduce(h->z));
+    if (k->more & CUDA_READS) {
+        float g[40];
+        HOST_TRY(h, zero_read_tensor(h->z, "fc", ZERO_GRADIENT, 100, 40, g));
+        cuda_me->seen->looks = host_hash_floats(cuda_me->seen->looks, g, 40);
+    }
+    if (k->more & CUDA_NORM) {
+        double norm = 0;
+        HOST_TRY(h, zero_norm(h->z, &norm));
+        uint64_t bits;
+        memcpy(&bits, &norm, sizeof bits);
+        cuda_me->seen->looks = test_mix(cuda_me->seen->looks ^ bits);
+    }
+    if ((k->evaluate & CUDA_EVAL_REDUCED) && !cuda_evaluate(h, h->step ? 3 : all)) return 0;
+    if ((k->more & CUDA_SKIPS) && h->step == 1)
+        HOST_TRY(h, zero_skip_step(h->z));
+    else
+        HOST_TRY(h, zero_step(h->z, &h->spec->adamw));
+    if (cuda_me->run->compares) h->reference = &cuda_me->run->references[h->step + 1];
+    return !(k->evaluate & CUDA_EVAL_STEPPED) || cuda_evaluate(h, all);
+}
+
+#ifdef EMULATED_LAUNCH
+static void cuda_arm(const cuda_run *run) {
+    if (run->miss) emulation_nccl_miss(1, run->miss);
+    if (run->break_at) emulation_nccl_break(1, run->break_at, ncclRemoteError);
+}
+#else
+static void cuda_arm(const cuda_run *run) { (void)run; }
+#endif
+
+static void cuda_train(test_rank *rank) {
+    static __thread host_run h;
+    (void)host_train_pass; /* that of a host without streams */
+    cuda_rank *me = cuda_me;
+    if (rank->rank == 0) emulation_fail(me->run->sort, me->run->fail_at);
+    if (host_open(&h, &me->spec, rank)) {
+        if (me->run->compares) h.reference = &me->run->references[0];
+        if (rank->rank == 1) cuda_arm(me->run);
+        for (h.step = 0; h.step < h.spec->steps && cuda_step(&h);) h.step++;
+        if (!rank->failed) (void)cuda_report(&h, CUDA_STEPS - 1);
+        if (!rank->failed && h.reference) {
+            (void)host_compare(&h, ZERO_MASTER, h.reference->master, "the master weight");
+            (void)host_compare(&h, ZERO_MOMENT_2, h.reference->v, "v");
+        }
+        if (!rank->failed) me->seen->weights = host_hash(&h);
+    }
+    (void)__atomic_add_fetch(&me->run->gone, 1, __ATOMIC_ACQ_REL);
+    zero_destroy(h.z);
+    if (rank->rank == 0) me->run->calls = emulation_calls(me->run->sort);
+    if (rank->rank == 0) emulation_fail(me->run->sort, 0);
+}
+
+/* ---- a rank ---- */
+
+static void cuda_need(test_rank *rank, int ok, const char *what) {
+    if (!ok) test_rank_fail(rank, "%s", what);
+}
+
+#ifdef EMULATED_LAUNCH
+/* The plugin's failure is not the caller's communicator's. */
+static void cuda_caller_lives(test_rank *rank, ncclComm_t comm, cudaStream_t stream) {
+    float *sum = NULL, mine = 1;
+    if (emulation_found() || cudaMalloc((void **)&sum, 256) != cudaSuccess)
+        return; /* the device is lost */
+    (void)cudaMemcpyAsync(sum, &mine, sizeof mine, cudaMemcpyDefault, stream);
+    ncclResult_t r = ncclAllReduce(sum, sum, 1, ncclFloat32, ncclSum, comm, stream);
+    while (r == ncclInProgress && ncclCommGetAsyncError(comm, &r) == ncclSuccess) {}
+    (void)cudaMemcpyAsync(&mine, sum, sizeof mine, cudaMemcpyDefault, stream);
+    (void)cudaStreamSynchronize(stream);
+    if (r != ncclSuccess || mine != (float)rank->nranks)
+        (void)snprintf(cuda_me->run->why[rank->rank], sizeof rank->why,
+                       "the caller's communicator is broken: %s, %g", ncclGetErrorString(r),
+                       (double)mine);
+    (void)cudaFree(sum);
+}
+
+static void cuda_comm_open(test_rank *rank, cuda_rank *me) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (me->run->k->kind != ZERO_COMM_NCCL) return;
+    config.blocking = !(me->run->k->more & CUDA_NO_WAIT);
+    ncclResult_t r =
+        ncclCommInitRankConfig(&me->comm, rank->nranks, me->run->id, rank->rank, &config);
+    while (r == ncclInProgress && ncclCommGetAsyncError(me->comm, &r) == ncclSuccess) {}
+    cuda_need(rank, r == ncclSuccess, "ncclCommInitRankConfig");
+}
+static void cuda_comm_close(test_rank *rank, cuda_rank *me) {
+    if (!me->comm) return;
+    if (me->run->faults) emulation_fail(me->run->sort, 0); /* this rank's training is over */
+    if (me->run->faults) cuda_caller_lives(rank, me->comm, me->stream);
+    cuda_need(rank, ncclCommDestroy(me->comm) == ncclSuccess, "ncclCommDestroy");
+}
+/* What is set before the ranks start. */
+static void cuda_prepare(cuda_run *run) {
+    emulation_nccl_lacks(run->k->more & CUDA_OLD_NCCL ? "ncclCommWindowRegister" : NULL);
+    if (run->k->kind == ZERO_COMM_NCCL) (void)ncclGetUniqueId(&run->id);
+    if (run->k->more & CUDA_ORDERED)
+        (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    else
+        (void)unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+}
+#else
+static void cuda_comm_open(test_rank *rank, cuda_rank *me) { (void)rank, (void)me; }
+static void cuda_comm_close(test_rank *rank, cuda_rank *me) { (void)rank, (void)me; }
+static void cuda_prepare(cuda_run *run) { (void)run; }
+#endif
+
+static void cuda_body(test_rank *rank) {
+    cuda_run *run = (cuda_run *)rank->arg;
+    const cuda_case *k = run->k;
+    static __thread cuda_rank me;
+    memset(&me, 0, sizeof me);
+    me.run = run;
+    me.spec = run->spec;
+    me.seen = &run->seen[rank->rank];
+    cuda_me = &me;
+    emulation_enter(rank->rank, rank->nranks);
+    const int devices = k->kind == ZERO_COMM_NCCL || (k->more & CUDA_DEVICES);
+    cuda_need(rank, cudaSetDevice(devices ? rank->rank : 0) == cudaSuccess, "cudaSetDevice");
+    const unsigned flags = k->more & CUDA_BLOCKING ? 0 : cudaStreamNonBlocking;
+    if (!(k->more & CUDA_DEFAULT))
+        cuda_need(rank, cudaStreamCreateWithFlags(&me.stream, flags) == cudaSuccess, "a stream");
+    me.spec.cfg.stream = me.stream;
+    cuda_comm_open(rank, &me);
+    if (!rank->failed) cuda_train(rank);
+    memcpy(run->why[rank->rank], rank->why, sizeof rank->why);
+    cuda_comm_close(rank, &me);
+    if (me.stream) (void)cudaStreamSynchronize(me.stream);
+    if (me.stream) (void)cudaStreamDestroy(me.stream);
+    emulation_leave();
+}
+
+/* Memory, streams, events and communicators that nobody has freed. */
+static size_t cuda_left(void) {
+#ifdef EMULATED_LAUNCH
+    return emulation_live() + emulation_nccl_live();
+#else
+    return emulation_live();
+#endif
+}
+
+/* Everything is right so far: nothing failed, nothing was found, all was freed. */
+static int cuda_once(cuda_run *run, uint64_t seed) {
+    const cuda_case *k = run->k;
+    const int several = k->kind == ZERO_COMM_NCCL || (k->more & CUDA_DEVICES);
+    memset(run->seen, 0, sizeof run->seen);
+    memset(run->why, 0, sizeof run->why);
+    run->gone = 0;
+    run->spec.cfg.timeout_s = run->faults ? 0.25 : 20;
+    emulation_reset();
+    emulation_devices(several ? k->nranks : 1, 1);
+    emulation_seed(seed);
+    emulation_thread_order(seed);
+    cuda_prepare(run);
+    int ok = test_ranks(k->nranks, 0, cuda_body, run);
+    const char *found = emulation_found();
+    if (found) {
+        const size_t n = strlen(test_first);
+        (void)snprintf(test_first + n, sizeof test_first - n, "%s%s", n ? "; " : "", found);
+        ok = 0;
+    }
+    if ((ok || run->faults) && !found && cuda_left()) {
+        (void)snprintf(test_first, sizeof test_first, "%zu objects or communicators are left",
+                       cuda_left());
+        ok = 0;
+    }
+    return ok;
+}
+
+static int cuda_open(cuda_run *run, const cuda_case *k) {
+    memset(run, 0, sizeof *run);
+    run->k = k;
+    run->absent = -1;
+    cuda_spec(&run->spec, k);
+    const int sharded = cuda_sharded(k) && k->micro_steps > 1;
+    run->compares = !k->overflow && !(k->more & (CUDA_NORM | CUDA_NO_MASTER | CUDA_SKIPS))
+                    && (k->kind != ZERO_COMM_NCCL || k->nranks < 3); /* a third is not exact */
+    for (int i = 0; i <= CUDA_STEPS && run->compares; i++) {
+        host_reference *r = &run->references[i];
+        host_reference_open(r, &run->spec);
+        for (int step = 0; step < i; step++) host_reference_step(r, &run->spec, sharded, step, 1.0);
+    }
+    return 1;
+}
+static void cuda_close(cuda_run *run) {
+    for (int i = 0; i <= CUDA_STEPS && run->compares; i++)
+        host_reference_close(&run->references[i], &run->spec);
+}
+
+/* The case at once, then with n seeds; all must see the same. */
+static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
+    static cuda_run run;
+    cuda_seen expected[CUDA_RANKS];
+    int good = 0;
+    (void)cuda_open(&run, k);
+    if (!test_check(cuda_once(&run, 0), "%s at once: %s", k->name, test_first)) return;
+    memcpy(expected, run.seen, sizeof expected);
+    for (int i = 0; i < n; i++) {
+        const uint64_t seed = first + (uint64_t)i;
+        const int ok = cuda_once(&run, seed);
+        const int same = !memcmp(expected, run.seen, sizeof expected);
+        if (ok && same)
+            good++;
+        else if (good == i)
+            fprintf(stderr, "%s, seed %llu: %s\n", k->name, (unsigned long long)seed,
+                    ok ? "other bits than at once" : test_first);
+    }
+    (void)test_check(good == n, "%s: %d of %d seeds give the same as at once", k->name, good, n);
+    cuda_close(&run);
+}
+
+/* ---- faults -------------------------------------------------------------------------------- */
+
+#ifdef EMULATED_LAUNCH
+
+static const cuda_case *cuda_named(const char *name) {
+    for (int i = 0; i < CUDA_CASES; i++)
+        if (!strcmp(cuda_cases[i].name, name)) return &cuda_cases[i];
+    abort();
+}
+
+/* A rank that fails before ncclCommSplit leaves its peers there: the caller's communicator blocks,
+   and is not the plugin's to abort. */
+static int cuda_in_split(const cuda_run *run) {
+    int n = 0;
+    for (int r = 0; r < run->k->nranks; r++) n += strstr(run->why[r], "ncclCommSplit") != NULL;
+    return n > 0;
+}
+
+/* What may not be, whatever has failed: nothing found, nothing left, nobody waits for long, other
+   bits only with an error; and a caller's communicator that works. */
+static int cuda_clean(cuda_run *run, const cuda_seen *expected, const char **wrong) {
+    const double start = test_now();
+    const int ok = cuda_once(run, 0);
+    const int same = !memcmp(expected, run->seen, sizeof run->seen);
+    int failed = 0;
+    *wrong = NULL;
+    for (int r = 0; r < run->k->nranks; r++) {
+        failed |= run->why[r][0] != 0;
+        if (strstr(run->why[r], "caller's communicator is broken")) *wrong = run->why[r];
+    }
+    if (emulation_found()) *wrong = emulation_found();
+    if (emulation_found() && strstr(emulation_found(), "deadlock") && cuda_in_split(run)) {
+        *wrong = NULL;
+        run->in_split++;
+        return failed;
+    }
+    if (cuda_left()) *wrong = test_first;
+    if (test_now() - start > 5) *wrong = "it took more than 5 s";
+    if (ok && !same) *wrong = "other bits, and no error";
+    return failed;
+}
+
+/* The k-th call of one sort fails, for k from 1 on in at most n runs. */
+static void cuda_fail_each(const char *name, emulation_call sort, const char *what, int n) {
+    static cuda_run run;
+    cuda_seen expected[CUDA_RANKS];
+    const char *wrong = NULL;
+    int failed = 0, runs = 0, silent = 0;
+    (void)cuda_open(&run, cuda_named(name));
+    run.sort = sort;
+    (void)test_check(cuda_once(&run, 0), "%s: %s", name, test_first);
+    memcpy(expected, run.seen, sizeof expected);
+    const uint64_t calls = run.calls, by = calls > (uint64_t)n ? calls / (uint64_t)n : 1;
+    run.faults = 1;
+    for (uint64_t k = 1; k <= calls; k += by, runs++) {
+        run.fail_at = k;
+        const int error = cuda_clean(&run, expected, &wrong);
+        failed += error;
+        silent += !error;
+        if (wrong)
+            (void)test_check(0, "%s, %s %llu of %llu fails: %s; rank 0: %s; rank 1: %s", name, what,
+                             (unsigned long long)k, (unsigned long long)calls, wrong, run.why[0],
+                             run.why[1]);
+    }
+    printf("%-14s %-11s %d of %llu made to fail: %d errors, %d without effect", name, what, runs,
+           (unsigned long long)calls, failed, silent);
+    printf(run.in_split ? ", %d leave peers in ncclCommSplit\n" : "\n", run.in_split);
+    if (sort == EMULATION_ALLOCATION)
+        (void)test_check(!run.in_split, "%s: %d allocations that fail leave peers in ncclCommSplit",
+                         name, run.in_split);
+    (void)test_check(failed > 0, "%s: no %s that fails is an error", name, what);
+    if (sort == EMULATION_ALLOCATION)
+        (void)test_check(silent == 0, "%s: %d allocations that fail are no error", name, silent);
+    cuda_close(&run);
+}
+
+/* Each rank has an error, and it says all of these. */
+static void cuda_told(const cuda_run *run, const char *what, int but, const char *a,
+                      const char *b) {
+    for (int r = 0; r < run->k->nranks; r++)
+        if (r != but)
+            (void)test_check(strstr(run->why[r], a) && strstr(run->why[r], b),
+                             "%s, %s: rank %d says `%s`, expected %s and %s", run->k->name, what, r,
+                             run->why[r], a, b);
+}
+
+static void cuda_rank_stays_away(const char *name, const char *sentence) {
+    static cuda_run run;
+    cuda_seen none[CUDA_RANKS];
+    const char *wrong = NULL;
+    memset(none, 0, sizeof none);
+    (void)cuda_open(&run, cuda_named(name));
+    run.faults = 1;
+    run.absent = 1;
+    (void)test_check(cuda_clean(&run, none, &wrong), "%s: a rank stays away: an error", name);
+    (void)test_check(!wrong, "%s: a rank stays away: %s", name, wrong);
+    cuda_told(&run, "a rank stays away", 1, "rank", sentence);
+    printf("%-14s a rank stays away: %s\n", name, run.why[0]);
+    cuda_close(&run);
+}
+
+/* Rank 1's k-th collective is lost, or meets an error that NCCL tells of later. */
+static void cuda_collective_fails(const char *name, uint64_t k, int lost) {
+    static cuda_run run;
+    cuda_seen none[CUDA_RANKS];
+    const char *wrong = NULL, *what = lost ? "a collective is lost" : "an asynchronous error";
+    memset(none, 0, sizeof none);
+    (void)cuda_open(&run, cuda_named(name));
+    run.faults = 1;
+    run.miss = lost ? k : 0;
+    run.break_at = lost ? 0 : k;
+    (void)test_check(cuda_clean(&run, none, &wrong), "%s: %s %llu: an error", name, what,
+                     (unsigned long long)k);
+    (void)test_check(!wrong, "%s: %s %llu: %s", name, what, (unsigned long long)k, wrong);
+    cuda_told(&run, what, -1, "rank", " of unit ");
+    printf("%-14s %s: rank 0: %s\n%-14s rank 1: %s\n", name, what, run.why[0], "", run.why[1]);
+    cuda_close(&run);
+}
+
+static void cuda_faults(int n) {
+    emulation_patience(1.5);
+    static const char *const cases[] = {"local-3", "local-1", "local-3-mapped", "nccl-3", "nccl-0"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cuda_fail_each(cases[i], EMULATION_ALLOCATION, "allocation", 1000);
+        cuda_fail_each(cases[i], EMULATION_ANY, "call", n);
+        cuda_fail_each(cases[i], EMULATION_DEATH, "device", n / 2);
+        if (!strncmp(cases[i], "nccl", 4)) cuda_fail_each(cases[i], EMULATION_NCCL, "NCCL call", n);
+    }
+    cuda_rank_stays_away("local-3", "did not come to");
+    cuda_rank_stays_away("local-2", "did not come to");
+    cuda_rank_stays_away("nccl-3", "another rank did not come");
+    cuda_rank_stays_away("nccl-0", "another rank did not come");
+    for (uint64_t k = 3; k < 50; k += 13)
+        for (int lost = 0; lost < 2; lost++) cuda_collective_fails("nccl-3", k, lost);
+    emulation_patience(20);
+}
+
+/* ---- mutations ----------------------------------------------------------------------------- */
+
+#define CUDA_SITES 64
+#define CUDA_LINES 8192 /* of zero_plugin.cu */
+
+/* Places are found in the compiled file's text; built in its folder. */
+
+/* A place in zero_plugin.cu that records or waits. */
+typedef struct cuda_site {
+    void *address;
+    emulation_site_kind kind;
+    int line;
+    char in_case[CUDA_CASES]; /* the case comes by here */
+    int caught;               /* 1: by a case and seed */
+    const char *by, *why;
+    uint64_t seed;
+} cuda_site;
+
+/* Records and waits that are right although their removal shows nothing, by their text. */
+static const struct { const char *text, *reason; } cuda_redundant[] = {{NULL, NULL}};
+
+static char cuda_lines[CUDA_LINES][104];
+static int cuda_nlines;
+
+/* The text of the file that was compiled. */
+__asm__(".pushsection .rodata\ncuda_source:\n.incbin \"zero_plugin.cu\"\n.byte 0\n.popsection\n");
+extern "C" const char cuda_source[];
+
+static int cuda_read_source(void) {
+    const char *at = cuda_source;
+    while (*at && cuda_nlines < CUDA_LINES) {
+        const size_t n = strcspn(at, "\n"), blanks = strspn(at, " ");
+        (void)snprintf(cuda_lines[cuda_nlines++], sizeof cuda_lines[0], "%.*s",
+                       (int)(n > blanks ? n - blanks : 0), at + blanks);
+        at += n + (at[n] == '\n');
+    }
+    return !*at;
+}
+
+extern "C" const char __executable_start;
+
+/* The line of the source that an address belongs to. */
+static int cuda_line_of(void *address) {
+    char command[128], answer[512] = "";
+    const Elf64_Ehdr *program = (const Elf64_Ehdr *)(const void *)&__executable_start;
+    const uintptr_t base = program->e_type == ET_DYN ? (uintptr_t)program : 0;
+    (void)snprintf(command, sizeof command, "addr2line -e /proc/%d/exe %#llx", (int)getpid(),
+                   (unsigned long long)((uintptr_t)address - base - 1));
+    FILE *f = popen(command, "r");
+    if (!f) return 0;
+    if (!fgets(answer, sizeof answer, f)) answer[0] = 0;
+    (void)pclose(f);
+    const char *colon = strstr(answer, "zero_plugin.cu:");
+    return colon ? atoi(colon + strlen("zero_plugin.cu:")) : 0;
+}
+
+/* Adds the places that a case comes by, at once and with a few seeds. */
+static int cuda_find_sites(cuda_site *sites, int n, int k) {
+    static cuda_run run;
+    void *list[CUDA_SITES];
+    emulation_site_kind kinds[CUDA_SITES];
+    (void)cuda_open(&run, &cuda_cases[k]);
+    emulation_watch_sites(1);
+    for (uint64_t seed = 0; seed < 3; seed++) (void)cuda_once(&run, seed);
+    const int found = emulation_sites(list, kinds, CUDA_SITES);
+    for (int i = 0; i < found; i++) {
+        int at = 0;
+        while (at < n && sites[at].address != list[i]) at++;
+        if (at == n && n < CUDA_SITES) {
+            memset(&sites[at], 0, sizeof sites[at]);
+            sites[at].address = list[i];
+            sites[at].kind = kinds[i];
+            sites[at].line = cuda_line_of(list[i]);
+            n += sites[at].line > 0; /* else it is the test's own */
+        }
+        if (at < n) sites[at].in_case[k] = 1;
+    }
+    cuda_close(&run);
+    return n;
+}
+
+/* Runs a case without the place; 1: that shows. */
+static int cuda_shows(cuda_run *run, const cuda_seen *expected, cuda_site *s, uint64_t seed) {
+    static char why[160];
+    emulation_leave_out(s->address);
+    const int ok = cuda_once(run, seed);
+    emulation_leave_out(NULL);
+    const int same = !memcmp(expected, run->seen, sizeof run->seen);
+    if (ok && same) return 0;
+    (void)snprintf(why, sizeof why, "%.150s", ok ? "other bits" : test_first);
+    s->caught = 1;
+    s->by = run->k->name;
+    s->why = why;
+    s->seed = seed;
+    return 1;
+}
+
+static void cuda_catch(cuda_site *s, cuda_run *runs, cuda_seen (*expected)[CUDA_RANKS], int seeds) {
+    for (uint64_t seed = 1; seed <= (uint64_t)seeds; seed++)
+        for (int k = 0; k < CUDA_CASES; k++)
+            if (s->in_case[k] && cuda_shows(&runs[k], expected[k], s, seed)) return;
+}
+
+static void cuda_report_site(const cuda_site *s) {
+    static const char *const kinds[] = {"record", "wait", "host's wait"};
+    const char *text = cuda_lines[s->line - 1], *reason = NULL;
+    for (int i = 0; cuda_redundant[i].text; i++)
+        if (strstr(text, cuda_redundant[i].text)) reason = cuda_redundant[i].reason;
+    const int host = s->kind == EMULATION_HOST_WAIT;
+    if (s->caught)
+        printf("%5d %-11s caught by %s, seed %llu: %s\n", s->line, kinds[s->kind], s->by,
+               (unsigned long long)s->seed, s->why);
+    else
+        printf("%5d %-11s %s\n", s->line, kinds[s->kind],
+               reason ? reason
+               : host ? "not shown: what follows may wait as well"
+                      : "FAILED: not caught");
+    printf("      %s\n", text);
+    if (!host)
+        (void)test_check(s->caught || reason, "line %d without its %s: nothing shows it: %s",
+                         s->line, kinds[s->kind], text);
+}
+
+/* Every place is come by. */
+static void cuda_all_sites(const cuda_site *sites, int n) {
+    for (int line = 1; line <= cuda_nlines; line++) {
+        const char *text = cuda_lines[line - 1];
+        int seen = 0;
+        if (!strstr(text, "zp_event_wait(") && !strstr(text, "zp_event_record(")) continue;
+        if (!strncmp(text, "static", 6)) continue;
+        for (int i = 0; i < n; i++) seen |= sites[i].line == line;
+        (void)test_check(seen, "no case comes by line %d: %s", line, text);
+    }
+}
+
+static void cuda_mutants(int seeds) {
+    static cuda_site sites[CUDA_SITES];
+    static cuda_run runs[CUDA_CASES];
+    static cuda_seen expected[CUDA_CASES][CUDA_RANKS];
+    int n = 0;
+    if (!test_check(cuda_read_source(), "zero_plugin.cu has more than %d lines", CUDA_LINES))
+        return;
+    for (int k = 0; k < CUDA_CASES; k++) n = cuda_find_sites(sites, n, k);
+    emulation_patience(0.2);
+    for (int k = 0; k < CUDA_CASES; k++) {
+        (void)cuda_open(&runs[k], &cuda_cases[k]);
+        (void)test_check(cuda_once(&runs[k], 0), "%s: %s", cuda_cases[k].name, test_first);
+        memcpy(expected[k], runs[k].seen, sizeof expected[k]);
+    }
+    for (int line = 0; line < cuda_nlines; line++)
+        for (int i = 0; i < n; i++)
+            if (sites[i].line == line) {
+                cuda_catch(&sites[i], runs, expected, seeds);
+                cuda_report_site(&sites[i]);
+            }
+    cuda_all_sites(sites, n);
+    emulation_watch_sites(0);
+    emulation_patience(20);
+    for (int k = 0; k < CUDA_CASES; k++) cuda_close(&runs[k]);
+}
+
+#endif
+
+/* ---- what is run --------------------------------------------------------------------------- */
+
+#ifndef EMULATED_LAUNCH
+/* On a GPU ranks are threads on the current device, in memory that the host reaches as well. */
+static int cuda_can(const cuda_case *k) {
+    return k->kind != ZERO_COMM_NCCL && !(k->more & CUDA_DEVICES);
+}
+#else
+static int cuda_can(const cuda_case *k) { return k != NULL; }
+#endif
+
+static void cuda_all_seeds(int percent) {
+    int runs = 0;
+    const double start = test_now();
+    for (int i = 0; i < CUDA_CASES; i++) {
+        const cuda_case *k = &cuda_cases[i];
+        const int n = EMULATES ? (k->seeds * percent + 99) / 100 : 0;
+        if (!cuda_can(k)) continue;
+        cuda_case_seeds(k, 1, n);
+        runs += n;
+    }
+    printf("%d seeds in %.0f s\n", runs, test_now() - start);
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "all";
+    const int n = argc > 2 ? atoi(argv[2]) : 0, all = !strcmp(what, "all");
+    for (int i = 0; i < CUDA_CASES && !strcmp(what, "case"); i++)
+        if (argc > 2 && !strcmp(argv[2], cuda_cases[i].name))
+            cuda_case_seeds(&cuda_cases[i], argc > 3 ? strtoull(argv[3], NULL, 10) : 1,
+                            argc > 4 ? atoi(argv[4]) : 1);
+    if (all || !strcmp(what, "seeds")) cuda_all_seeds(n ? n : 100);
+#ifdef EMULATED_LAUNCH
+    if (all || !strcmp(what, "mutants")) cuda_mutants(n ? n : 4);
+    if (all || !strcmp(what, "faults")) cuda_faults(n ? n : 10);
+#endif
+    return test_summary();
+}

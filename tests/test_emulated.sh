@@ -1,0 +1,73 @@
+#!/bin/sh
+# test_emulated.sh BUILD - the trainer's CUDA version, run on the CPU by tests/emulation, against the CPU
+# version: the same losses at every stage, number of ranks, recompute and type, and the same bits where
+# they are promised; comparison, outlier rules, memory that is too small; then gpu.sh itself, whose parts
+# run with the emulated trainer. Last line: N passed, N failed.
+# Lists of arguments are split at blanks on purpose.
+# shellcheck disable=SC2086
+set -u
+B=$1
+cd "$(dirname "$0")/.." || exit 1
+cuda=$B/emulated/train_gpt2_zero
+cpu=$B/train_gpt2_zero
+scratch=$B/test_emulated.$$
+mkdir -p "$scratch" || exit 1
+trap 'rm -rf "$scratch"' EXIT
+passed=0 failed=0
+check() { if [ "$1" = 1 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $2"; fi; }
+small="-e char:2x32x2 -t 16 -v 3 -m 1 -g 4 -x 4 -u 0 -d 256 -f 0"
+losses() { sed -n 's/^step .* loss \([0-9.]*\) .* norm \([0-9.]*\) .*/\1 \2/p; s/^val loss //p' "$1"; }
+
+# near NAME TOLERANCE: losses and norms of $scratch/NAME against those of $scratch/cpu
+near() {
+    losses "$scratch/$1" >"$scratch/a"
+    losses "$scratch/cpu" >"$scratch/b"
+    far=$(paste "$scratch/a" "$scratch/b" | awk '
+        { for (i = 1; i <= NF / 2; i++) { d = $i - $(i + NF / 2); if (d < 0) d = -d; if (d > m) m = d }; n += (NF == 2 || NF == 4) }
+        END { print (n == NR && n >= 6) ? m + 0 : 99 }')
+    check "$(awk "BEGIN { print ($far <= $2) ? 1 : 0 }")" "$1: losses or norms differ by $far, expected at most $2: $(tail -n 1 "$scratch/$1")"
+}
+weights() { sed -n 's/^weights //p' "$scratch/$1"; }
+
+for type in f32 bf16 fp16; do
+    flags="$small -dt $type -ls 64"
+    [ $type = f32 ] && flags=$small
+    tolerance=0.02
+    [ $type = f32 ] && tolerance=0.00002
+    "$cpu" $flags -b 4 -pn 2 >"$scratch/cpu" 2>&1
+    for stage in 0 1 2 3; do
+        timeout 100 "$cuda" $flags -b 4 -pn 2 -z $stage >"$scratch/z$stage" 2>&1
+        near z$stage $tolerance
+    done
+    check "$([ -n "$(weights z0)" ] && [ "$(weights z0)" = "$(weights z1)" ] && echo 1)" "$type: stage 1 has the weights of stage 0"
+    check "$([ -n "$(weights z2)" ] && [ "$(weights z2)" = "$(weights z3)" ] && echo 1)" "$type: stage 3 has the weights of stage 2"
+done
+"$cpu" $small -b 8 -r 0 >"$scratch/cpu" 2>&1
+for r in 0 1 2 3; do
+    timeout 60 "$cuda" $small -b 8 -r $r >"$scratch/r$r" 2>&1
+    near r$r 0.00002
+    check "$(weights r$r | grep -c "^$(weights r0)$")" "-r $r has the weights of -r 0"
+done
+timeout 60 "$cuda" $small -b 4 -sl 100 -sg 100 >"$scratch/judged" 2>&1
+timeout 60 "$cuda" $small -b 4 >"$scratch/plain" 2>&1
+check "$([ "$(losses "$scratch/judged")" = "$(losses "$scratch/plain")" ] && [ "$(weights judged)" = "$(weights plain)" ] && echo 1)" \
+    "-sl and -sg that skip nothing change nothing"
+timeout 100 "$cuda" -z 0,1,2,3 -e char:2x32x2 -t 16 -b 2 -x 2 -rd 2 -csv "$scratch/csv" >"$scratch/compare" 2>&1
+check "$(tail -n +2 "$scratch/csv" | cut -d, -f14 | sort | uniq -c | awk '$1 == 4 { print 1 }')" "a comparison ends with equal weights: $(tail -n 1 "$scratch/compare")"
+timeout 60 "$cuda" -e d48 -t 1024 -b 64 -i "$B/data/tiny_gpt2_train.bin" -j "$B/data/tiny_gpt2_val.bin" -g 0 >"$scratch/large" 2>&1
+check "$(grep -c '^train_gpt2_zero: .*memory free of' "$scratch/large")" "a model larger than the device is refused: $(tail -n 1 "$scratch/large")"
+
+for part in build ops ranks bench; do
+    B=$B DRY=1 sh tests/gpu.sh $part >"$scratch/dry" 2>&1
+    check "$([ "$(wc -l <"$scratch/dry")" -ge 1 ] && ! grep -q 'not found' "$scratch/dry" && echo 1)" "gpu.sh $part, dry"
+done
+mkdir -p "$scratch/gpu"
+ln -s "$(cd "$B" && pwd)/data" "$scratch/gpu/data"
+export KERNELS="$B/emulated/gpu_kernels"
+B=$scratch/gpu TRAINER=$cuda SMALL=1 LIMIT=60 sh tests/gpu.sh bench >"$scratch/bench" 2>&1
+check "$(grep -c '^| GPT-2 124M, bf16, B 32, T 1024 | [0-9]* tokens/s' "$scratch/bench")" "gpu.sh bench: $(grep 'GPT-2 124M' "$scratch/bench")"
+check "$(grep -c '^| tokens/s at stages 0-3 on one rank, of stage 0 | 0:1.0000 1:' "$scratch/bench")" "gpu.sh bench, stages: $(grep 'stages 0-3' "$scratch/bench")"
+check "$(grep -c '^| adamw-bf16, share of copy | [0-9.]* of-copy' "$scratch/bench")" "gpu.sh bench, kernels"
+check "$(grep -c '| not measured |' "$scratch/bench" | awk '{ print ($1 > 10) }')" "gpu.sh says what was not measured"
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
