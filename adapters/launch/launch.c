@@ -858,6 +858,14 @@ int launch_run(const launch_request *request) {
         launch_print(l.program, request->usage_error);
         return LAUNCH_EXIT_USAGE;
     }
-    return launch_run_here(request, &l,
-                           request->ranks > 0 ? request->ranks : request->default_ranks);
+    const int ranks = request->ranks > 0 ? request->ranks : request->default_ranks;
+    if (ranks > LAUNCH_MAX_RANKS) {
+        snprintf(sentence, sizeof sentence,
+                 "%d ranks on this machine, at most %d: on several, start them by mpirun, torchrun "
+                 "or srun",
+                 ranks, (int)LAUNCH_MAX_RANKS);
+        launch_print(l.program, sentence);
+        return LAUNCH_EXIT_USAGE;
+    }
+    return launch_run_here(request, &l, ranks);
 }
