@@ -336,7 +336,11 @@ static int launch_run_rank(const launch_request *request, launch *l) {
         char sentence[LAUNCH_SENTENCE] = "";
         int failed = gpu_choose(l, sentence, sizeof sentence);
         launch_agree(l, !failed, sentence);
-        if (l->nranks > 1 && l->kind != LAUNCH_THREADS) gpu_join(l, launch_limit(request));
+        /* one rank that a launcher counts as such goes over NCCL as well */
+        const int counted = l->kind == LAUNCH_ALONE && getenv("WORLD_SIZE") != NULL;
+        if (counted) l->how = "as the only rank, over NCCL";
+        if ((l->nranks > 1 && l->kind != LAUNCH_THREADS) || counted)
+            gpu_join(l, launch_limit(request));
     }
     int code = request->rank_main(l, request->user);
     if (code == 0) gpu_leave(l);
