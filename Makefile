@@ -19,15 +19,16 @@ CFLAGS  = -std=c11 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(O
 COMPILE = $(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) -MMD -MP
 
 PLUGIN  = $B/zero_plugin.o
-vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config data
+vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint data
 GPT2    = $B/gpt2.o $B/ops_cpu.o
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 TRAINER = $B/train_gpt2_zero.o $(LAUNCH) $(DSCONF) $B/data_file.o $B/token_file.o $B/tokenizer.o
+MODELS  = $B/llmc_bin.o $B/safetensors.o
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -41,6 +42,7 @@ SONAME  = libzero_plugin.so.$(ABI)
 .DELETE_ON_ERROR:
 .PHONY: all deps libraries data compare test test-long test-all test-llmc check bench golden lib install unit tests clean
 all: train_gpt2_zero data
+include adapters/cuda.mk
 
 deps:
 	@sh adapters/deps.sh install $(DEPS)
@@ -80,6 +82,8 @@ $B/test_gpt2 $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
+$B/test_model_files $B/fuzz_model_files: $B/%: tests/%.c $(PLUGIN) $(GPT2) $(MODELS)
+	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(PLUGIN) $(GPT2) $(MODELS) $(LIBS)
 $B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: tests/%.c $(DSCONF)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(DSCONF) -lcjson -lm
 $B/test_host_layers.o: tests/test_host_layers.cc
@@ -125,7 +129,6 @@ install: lib
 
 golden: $B/train_gpt2_zero data
 	@sh tests/golden.sh $B > tests/golden.txt
-include adapters/cuda.mk
 check:
 	@sh tests/check.sh "$(SOURCES)" "$(CC)" "$(NVCC)" $B
 

@@ -79,6 +79,8 @@ quick() {
     run python 200 sh "$here/test_python.sh" "$B"
     run install 200 sh "$here/test_install.sh" "$B"
     run llmc 400 env LLMC= sh "$here/test_llmc.sh" "$B"
+    run model-files 120 env OMP_NUM_THREADS=1 "$B/test_model_files"
+    run model-files-python 200 sh "$here/test_model_files.sh" "$B"
     run allocations 120 sh "$here/test_allocations.sh" "$B"
     run data 120 sh "$here/test_data.sh" "$B"
     run losses 200 sh "$here/test_losses.sh" "$B"
@@ -91,9 +93,11 @@ long() {
     asan="-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
     variant asan "$asan" -fopenmp "" \
         "$B/asan/test_unit $B/asan/test_model $B/asan/test_faults $B/asan/test_gpt2 $B/asan/test_gpt2_ops \
-        $B/asan/test_host_own $B/asan/test_host_llama $B/asan/test_scale $B/asan/test_optimizers $B/asan/test_schedule $B/asan/test_ds_config $B/asan/fuzz_ds_config"
+        $B/asan/test_model_files $B/asan/fuzz_model_files $B/asan/test_host_own $B/asan/test_host_llama $B/asan/test_scale $B/asan/test_optimizers $B/asan/test_schedule $B/asan/test_ds_config $B/asan/fuzz_ds_config"
     run asan-scale 300 "$B/asan/test_scale" 300
     run asan-optimizers 600 "$B/asan/test_optimizers"
+    run asan-model-files 300 env OMP_NUM_THREADS=1 "$B/asan/test_model_files"
+    run asan-model-fuzz 120 "$B/asan/fuzz_model_files" 30 7
     run asan-host-own 300 "$B/asan/test_host_own"
     run asan-host-llama 300 "$B/asan/test_host_llama"
     run asan-schedule 60 "$B/asan/test_schedule"
