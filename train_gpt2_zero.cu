@@ -1282,7 +1282,7 @@ static void take_step(trainer *t, step_values *v) {
     zero_hyper hyper = {(float)now.lr, (float)now.beta1,       (float)now.beta2,
                         (float)o->eps, (float)o->weight_decay, (float)o->clip};
     check(t, zero_reduce(t->z));
-    if (judged && is_unusual(t, v))
+    if (judged && v != NULL && is_unusual(t, v))
         check(t, zero_skip_step(t->z));
     else
         check(t, zero_step(t->z, &hyper));

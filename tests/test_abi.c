@@ -10,6 +10,7 @@
     test_check(offsetof(type, name) == (at), #type "." #name " lies at %zu", offsetof(type, name));
 #define NUMBER(name, value) test_check((int)(name) == (value), #name " is %d", (int)(name));
 
+/* long: a table */
 static void abi_structs(void) {
     SIZE(zero_comm, 24)
     FIELD(zero_comm, kind, 0)

@@ -94,7 +94,7 @@ test_usage() {
     refused 'half a number' 2 "-l: expected a number, found '1e-3q'" -l 1e-3q
     refused 'not whole' 2 "-x: expected a whole number, found '1.5'" -x 1.5
     refused 'not finite' 2 '-l: expected a number' -l nan
-    refused 'out of range' 2 '-pn: expected 0 to 64, found 65' -pn 65
+    refused 'out of range' 2 '65 ranks on this machine, at most 64' -pn 65
     refused 'schedule' 2 "-k: expected one of: cosine linear.*'step'" -k step
     refused 'type' 2 "-dt: expected one of: f32 bf16 fp16; found 'fp8'" -dt fp8
     refused 'optimizer' 2 "-op: expected one of: adamw.*'adagrad'" -op adagrad
