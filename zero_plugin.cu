@@ -267,6 +267,7 @@ static void *zp_device_alloc(zp_device *d, size_t bytes) {
         return NULL;
     }
     if (zp_device_clear(d, p, bytes)) return p;
+    (void)cudaGetLastError();
     (void)cudaFree(p);
     return NULL;
 }
@@ -3582,7 +3583,8 @@ typedef struct zp_checks {
     zp_shadow *shadow[2]; /* by member: parameters, gradients */
     uint64_t *seal;       /* by member */
     int sealed;
-    int *forwards;  /* by unit: of this pass, recompute left out */
+    int *forwards;  /* by unit: of this pass, before its first backward */
+    int backwards;  /* of this pass, so far */
     uint32_t *hook; /* of this pass: which one, and its unit */
     int nhooks, hooks_cap;
 } zp_checks;
@@ -4272,10 +4274,11 @@ static zero_result zp_checks_seal(zero_ctx *z, int compares) {
 
 /* Every tensor's pointer goes somewhere. */
 static zero_result zp_checks_bound(zero_ctx *z) {
-    if (z->layout.all > z->layout.units && !z->bound && !z->nslots)
-        return zp_fail(z, ZERO_ERR_STATE, "KEEP tensors have no pointers: zero_bind comes first");
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
+        if ((d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound)
+            return zp_fail(z, ZERO_ERR_STATE,
+                           "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
             int known = 0;
             for (int i = 0; i < z->nslots; i++)
@@ -4291,7 +4294,7 @@ static zero_result zp_checks_bound(zero_ctx *z) {
 static zero_result zp_checks_pass(zero_ctx *z) {
     ZP_TRY(zp_checks_bound(z));
     memset(z->checks.forwards, 0, (size_t)z->layout.all * sizeof *z->checks.forwards);
-    z->checks.nhooks = 0;
+    z->checks.nhooks = z->checks.backwards = 0;
     return zp_checks_seal(z, 1);
 }
 
@@ -4302,14 +4305,14 @@ static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
     const int outermost = !live->forward_opens && !live->backward_opens;
     const int uses = z->layout.unit[unit].uses;
     void *list = c->hook;
-    if (which == ZP_HOOK_FORWARD && outermost && ++c->forwards[unit] > uses)
-        return zp_fail(
-            z, ZERO_ERR_STATE,
-            "unit %d: its forward begins for the %dth time in this pass, but its tensors "
-            "announce %d uses",
-            unit, c->forwards[unit], uses);
+    c->forwards[unit] += which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* no recompute */
+    if (which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > uses)
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "unit %d: forward number %d of this pass, but its tensors announce %d uses",
+                       unit, c->forwards[unit], uses);
     if (which == ZP_HOOK_BACKWARD && !c->forwards[unit])
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: backward before forward", unit);
+    c->backwards += which == ZP_HOOK_BACKWARD;
     const zero_result r = zp_list_grow(&list, c->nhooks, &c->hooks_cap, sizeof *c->hook);
     c->hook = (uint32_t *)list;
     if (r) return zp_fail(z, r, "the list of hooks");
@@ -6072,6 +6075,7 @@ zero_result zero_state_begin(zero_ctx *z) {
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_TRY(zp_report(z));
+    ZP_DO(z, zp_comm_barrier(&z->comm)); /* behind it no peer reads what may be put */
     z->phase = ZP_OPEN;
     return ZERO_OK;
 }
@@ -6132,7 +6136,6 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
         return zp_fail(z, ZERO_ERR_STATE, "the state is not open: zero_state_begin comes first");
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
-    ZP_DO(z, zp_comm_barrier(&z->comm)); /* behind it no peer reads the old values any more */
     for (int i = -1; i < z->layout.units; i++) {
         const int u = i < 0 ? z->layout.units : i;
         if (u < z->layout.all) ZP_TRY(zp_state_publish(z, u));

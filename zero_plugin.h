@@ -98,6 +98,11 @@
      later call; only zero_destroy is left. The plugin never exits, aborts or prints, and never
      falls back to another setting. A log callback, if set, gets every error as it happens, and what
      NCCL offers (ZERO_LOG_INFO).
+     CHECKED BUILDS. Compiled with -DZERO_CHECK=1, zero_plugin.cu tells misuse at the call: hooks
+   that do not match, a unit once too often, a parameter written between steps, pointers that were
+   never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages
+   that nobody may touch: a pointer kept past its end hook, a weight written, another layer's tensor
+     without KEEP is a SIGSEGV at the place (CUDA: NaN). Slow, and twice the memory; same bits.
 
    WHAT IT DOES NOT DO
      Launching ranks, files, JSON, data loading, the model: those are the host's (see adapters/).
@@ -259,7 +264,8 @@ typedef struct zero_config {
     void *stream;              /* CUDA: the cudaStream_t that the host computes on, of the device
                                   that is current at zero_create; NULL: CUDA's default stream, as
                                   everywhere. May differ between ranks */
-    double timeout_s;          /* longest wait for a peer in a collective; 0: 600 */
+    double timeout_s;          /* longest wait for a peer in a collective; 0: 600. NCCL: longer than
+                                  what the host enqueues before it looks at a result */
     zero_log_fn log;           /* gets every error's sentence; NULL: none is wanted */
     void *log_user;            /* passed to log; borrowed until zero_destroy */
 } zero_config;
@@ -282,7 +288,8 @@ typedef struct zero_tensor_desc {
     size_t numel;     /* elements per layer, 1 or more */
     int layers;       /* 0: 1. Layer l belongs to unit `unit + l` */
     int unit;         /* unit of layer 0, 0 or more; the units of all tensors must be 0..n-1 */
-    int uses;         /* how often backward writes its gradient per pass; 0: 1 (tied: 2) */
+    int uses;         /* how often backward writes its gradient per pass; 0: 1 (tied: 2). Checked
+                         builds take it for the most forwards of a training pass as well */
     int flags;        /* ZERO_KEEP | ... */
     size_t field;     /* offsetof its pointer in the host's struct of base pointers, the same in the
                          struct of parameters and in that of gradients */
@@ -528,8 +535,8 @@ typedef struct zero_counters {
 } zero_counters;
 
 /* Opens the state: between steps (ZERO_ERR_STATE otherwise: the micro-steps of a step and what they
-   have added up are no state), and waits for what is under way. From here to zero_state_end only
-   these functions. SYNC. */
+   have added up are no state), and waits for what is under way, and for all ranks. From here to
+   zero_state_end only these functions. COLLECTIVE, SYNC. */
 zero_result zero_state_begin(zero_ctx *z);
 
 /* The ranges of this rank, a tensor's kinds after one another. `whole` 0: what it is to save: over
@@ -546,6 +553,7 @@ zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
    (rounded to nearest then). Not collective. */
 zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
 
+/* Inside an open state: what is known of the last step outside may be old. */
 void zero_state_counters(const zero_ctx *z, zero_counters *counters);
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
 

@@ -121,8 +121,8 @@ sanitizer() {
     command -v compute-sanitizer >/dev/null 2>&1 || [ -n "$DRY" ] ||
         { note "$1" "not measured: compute-sanitizer is not installed"; return; }
     # shellcheck disable=SC2086
-    run "$1" 110 compute-sanitizer --tool "$1" --error-exitcode 9 "$TRAINER" -e char:2x64x2 -t 32 -b 2 -x 2 \
-        -v -1 -g 0 -dt bf16 -i "$(find_data tiny_char_train.bin)" -j "$(find_data tiny_char_train.bin)" $2
+    run "$1" 110 compute-sanitizer --tool "${1%-*}" --error-exitcode 9 "$TRAINER" -e char:2x64x2 -t 32 -b 2 -x 2 \
+        -v -1 -g 0 -i "$(find_data tiny_char_train.bin)" -j "$(find_data tiny_char_train.bin)" $2
     code=$?
     summary=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$G/$1.log" | tail -n 1 | tr -d '=')
     if [ -n "$summary" ]; then note "$1" "${summary# }"
@@ -136,8 +136,9 @@ part_ops() {
     suite test_gpt2 100 "$C/test_gpt2"
     suite test_cuda 120 "$C/test_cuda"
     for type in f32 bf16 fp16; do golden $type "" ""; done
-    sanitizer memcheck "-z 3 -pn 2"
-    sanitizer racecheck "-z 0"
+    sanitizer memcheck "-dt bf16 -z 3 -pn 2"
+    sanitizer racecheck "-dt bf16 -z 0"
+    sanitizer racecheck-f32 "-dt f32 -z 0" # the own attention kernels
 }
 
 weights_of() { sed -n 's/^weights //p' "$G/$1.log" | tail -n 1; }
@@ -267,7 +268,8 @@ table() {
     for test in test_gpt2_ops test_attention test_gpt2 test_cuda; do row $test "tests/$test on the device"; done
     for type in f32 bf16 fp16; do row losses-$type "50 losses in $type, against the CPU's"; done
     row memcheck "compute-sanitizer memcheck, 2 ranks, stage 3"
-    row racecheck "compute-sanitizer racecheck"
+    row racecheck "compute-sanitizer racecheck, bf16"
+    row racecheck-f32 "compute-sanitizer racecheck, f32"
     for n in 2 4; do
         for stage in 0 1 2 3; do row losses-f32-n$n-z$stage "$n ranks that share the card, stage $stage"; done
         row weights-n$n "weights of $n ranks"

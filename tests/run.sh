@@ -79,6 +79,11 @@ quick() {
     run python 200 sh "$here/test_python.sh" "$B"
     run install 200 sh "$here/test_install.sh" "$B"
     run llmc 400 env LLMC= sh "$here/test_llmc.sh" "$B"
+    run checkpoint 120 "$B/test_checkpoint"
+    run checkpoint-kill 200 "$B/test_checkpoint_kill" 100 1
+    run checkpoint-faults 200 sh "$here/test_checkpoint_faults.sh" "$B"
+    run checkpoint-device 60 "$B/test_checkpoint_device"
+    run checkpoint-tool 60 sh "$here/test_checkpoint_tool.sh" "$B"
     run model-files 120 env OMP_NUM_THREADS=1 "$B/test_model_files"
     run model-files-python 200 sh "$here/test_model_files.sh" "$B"
     run allocations 120 sh "$here/test_allocations.sh" "$B"
@@ -93,9 +98,11 @@ long() {
     asan="-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
     variant asan "$asan" -fopenmp "" \
         "$B/asan/test_unit $B/asan/test_model $B/asan/test_faults $B/asan/test_gpt2 $B/asan/test_gpt2_ops \
-        $B/asan/test_model_files $B/asan/fuzz_model_files $B/asan/test_host_own $B/asan/test_host_llama $B/asan/test_scale $B/asan/test_optimizers $B/asan/test_schedule $B/asan/test_ds_config $B/asan/fuzz_ds_config"
+        $B/asan/test_checkpoint $B/asan/fuzz_checkpoint $B/asan/test_model_files $B/asan/fuzz_model_files $B/asan/test_host_own $B/asan/test_host_llama $B/asan/test_scale $B/asan/test_optimizers $B/asan/test_schedule $B/asan/test_ds_config $B/asan/fuzz_ds_config"
     run asan-scale 300 "$B/asan/test_scale" 300
     run asan-optimizers 600 "$B/asan/test_optimizers"
+    run asan-checkpoint 300 "$B/asan/test_checkpoint"
+    run asan-checkpoint-fuzz 120 "$B/asan/fuzz_checkpoint" 30 7
     run asan-model-files 300 env OMP_NUM_THREADS=1 "$B/asan/test_model_files"
     run asan-model-fuzz 120 "$B/asan/fuzz_model_files" 30 7
     run asan-host-own 300 "$B/asan/test_host_own"

@@ -106,6 +106,19 @@ static void abi_structs(void) {
     FIELD(zero_step_report, bad_tensor, 40)
     FIELD(zero_step_report, bad_index, 48)
     FIELD(zero_step_report, bad_rank, 56)
+    SIZE(zero_range, 32)
+    FIELD(zero_range, name, 0)
+    FIELD(zero_range, kind, 8)
+    FIELD(zero_range, type, 12)
+    FIELD(zero_range, first, 16)
+    FIELD(zero_range, count, 24)
+    SIZE(zero_counters, 40)
+    FIELD(zero_counters, steps, 0)
+    FIELD(zero_counters, skipped, 8)
+    FIELD(zero_counters, iteration, 16)
+    FIELD(zero_counters, last_overflow, 24)
+    FIELD(zero_counters, scale, 32)
+    FIELD(zero_counters, hysteresis, 36)
 }
 
 static void abi_numbers(void) {

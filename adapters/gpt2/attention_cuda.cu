@@ -668,7 +668,7 @@ const char *attention_error(const attention *a) {
 static zero_result check_largest(attention *a) {
     const attention_shape *s = &a->largest;
     if (s->batch && s->seq_len && s->heads && s->head_size && s->head_size <= HEAD_MAX
-        && s->seq_len < 1u << 20 && s->batch * s->heads <= INT32_MAX / s->head_size)
+        && s->seq_len <= 16u * 65535 && s->batch * s->heads <= INT32_MAX / s->head_size)
         return ZERO_OK;
     return fail(a, ZERO_ERR_ARGUMENT,
                 "%zu sequences of %zu tokens, %zu heads of %zu channels: none may be 0, "

@@ -405,6 +405,14 @@ __global__ void __launch_bounds__(NORM_THREADS)
 /* ---- cross entropy ------------------------------------------------------------------------- */
 
 enum { CLASSIFIER_THREADS = 1024 };
+/* Blocks of them that a multiprocessor is to hold: some have room for 1536 threads. */
+#if defined(__CUDA_ARCH__)                                                                         \
+    && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890                       \
+        || __CUDA_ARCH__ >= 1200)
+#define CLASSIFIER_BLOCKS 1
+#else
+#define CLASSIFIER_BLOCKS 2
+#endif
 
 /* The largest of some numbers, and the sum of e^(x - largest) over them. */
 struct softmax_part {
@@ -459,7 +467,7 @@ OPS_DEVICE softmax_part softmax_row(const typename NUM::word *x, size_t V) {
    begins at its end, which was read last. Two blocks share an SM, so that one has work to do while
    the other is at its barrier. */
 template <class NUM, int W>
-__global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
+__global__ void __launch_bounds__(CLASSIFIER_THREADS, CLASSIFIER_BLOCKS)
     cross_entropy_kernel(float *losses, typename NUM::word *logits, const int *targets, int train,
                          float scale, size_t V, size_t Vp) {
     const size_t r = blockIdx.x, target = (size_t)targets[r];

@@ -106,17 +106,19 @@ static inline void llmc_load_state(FILE *file, const char *filename, int masters
    llm.c's own has zeros there, and says the number of steps alone. */
 static inline void llmc_save_counters(int *header) {
     zero_counters counters;
+    zeroCheck(zero_state_begin(zero)); /* after a skipped step they are on their way */
     zero_state_counters(zero, &counters);
+    zeroCheck(zero_state_end(zero, 0));
     memcpy(header, &counters, sizeof(counters));
 }
 static inline void llmc_load_counters(const int *header, int step) {
     zero_counters counters;
     memcpy(&counters, header, sizeof(counters));
+    zeroCheck(zero_state_begin(zero));
     if (counters.steps == 0 && counters.skipped == 0) {
         zero_state_counters(zero, &counters);
         counters.steps = step;
     }
-    zeroCheck(zero_state_begin(zero));
     zeroCheck(zero_state_set_counters(zero, &counters));
     zeroCheck(zero_state_end(zero, 0));
 }

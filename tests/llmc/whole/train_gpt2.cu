@@ -149,6 +149,7 @@ int main(int argc, char *argv[]) {
     gpt2_backward_and_reduce(&model);
     float zloss = z;
     float grad_norm = gpt2_calculate_grad_norm(&model);
+    float zgrad = (float)(grad_norm);
     if (zloss) {
         printf0("skipping update due to loss");
     } else if (zgrad) {

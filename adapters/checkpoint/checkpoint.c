@@ -1,0 +1,807 @@
+/* checkpoint.c - saving and loading together: what every rank does, and how all agree on it. A rank
+   that fails never leaves the others waiting: each brings its outcome to the next meeting
+   (ck_agree), and all go on, or all give up with the same sentence. */
+#include "checkpoint_inside.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+/* One range of this rank and where it begins in the image. */
+typedef struct ck_item {
+    zero_range range;
+    uint64_t offset;
+} ck_item;
+
+struct checkpoint {
+    zero_ctx *z;
+    checkpoint_options o; /* its pointers are own copies, or NULL */
+    int rank, nranks;
+    char folder[CK_PATH];
+    ck_error error;
+    zero_result plugin;
+
+    ck_manifest plan; /* what is saved: all but steps, counters, values and checksums is known */
+    ck_item *item;    /* of this rank, by offset */
+    int nitems, cursor;
+    uint64_t image_bytes, total_bytes, id, saves;
+    char *window, *table, *host, *image; /* image: in host, aligned; asynchronous only */
+
+    /* the save under way; the thread owns plan, outcome and notes until it is joined */
+    pthread_t thread;
+    int flying, cancel; /* cancel: atomic */
+    int published;      /* rank 0: what is called `temporary` now is what was replaced */
+    char temporary[CK_PATH];
+    ck_error outcome;
+    double write_s;
+    char notes[4 * CHECKPOINT_SENTENCE];
+
+    ck_manifest loaded;
+    int has_loaded;
+    checkpoint_report report;
+};
+
+static const ck_error ck_none = {CHECKPOINT_OK, 0, ""};
+
+/* ---- agreement ---- */
+
+static checkpoint_result ck_plugin(zero_ctx *z, zero_result result, ck_error *e) {
+    (void)ck_fail(e, CHECKPOINT_PLUGIN, "%s: %s", zero_result_string(result), zero_last_error(z));
+    e->number = (int)result;
+    return e->code;
+}
+
+/* Every rank brings its own outcome and gets that of the first rank that failed. */
+static checkpoint_result ck_agree(zero_ctx *z, ck_error *e) {
+    double failed = e->code != CHECKPOINT_OK;
+    zero_result zr = zero_all_sum(z, &failed, 1);
+    if (zr == ZERO_OK && failed == 0) return CHECKPOINT_OK;
+    for (int r = 0; zr == ZERO_OK && r < zero_nranks(z); r++) {
+        ck_error his = *e;
+        zr = zero_broadcast(z, &his, sizeof his, r);
+        if (zr || his.code == CHECKPOINT_OK) continue;
+        *e = his;
+        if (zero_nranks(z) > 1)
+            (void)snprintf(e->text, sizeof e->text, "rank %d: %.*s", r, (int)sizeof his.text - 32,
+                           his.text);
+        return his.code;
+    }
+    return ck_plugin(z, zr, e);
+}
+
+/* Keeps the sentence where checkpoint_error finds it. */
+static checkpoint_result ck_told(checkpoint *c, const ck_error *e) {
+    c->error = *e;
+    c->plugin = e->code == CHECKPOINT_PLUGIN ? (zero_result)e->number : ZERO_OK;
+    return e->code;
+}
+
+static void ck_note(void *user, const char *sentence) {
+    checkpoint *c = (checkpoint *)user;
+    const size_t n = strlen(c->notes);
+    (void)snprintf(c->notes + n, sizeof c->notes - n, "%s\n", sentence);
+}
+
+/* The thread's notes, one by one, from the thread of the caller. */
+static void ck_notes_tell(checkpoint *c) {
+    char *next;
+    for (char *at = c->notes; c->o.log && (next = strchr(at, '\n')) != NULL; at = next + 1) {
+        *next = 0;
+        c->o.log(c->o.log_user, at);
+    }
+    c->notes[0] = 0;
+}
+
+/* ---- what is saved: ranges of all ranks ---- */
+
+static int ck_array_of(zero_kind kind) {
+    return kind == ZERO_MOMENT_1 ? 1 : kind == ZERO_MOMENT_2 ? 2 : 0;
+}
+
+static uint64_t ck_image_bytes(const zero_ctx *z, ck_item *items) {
+    const int n = zero_state_ranges(z, 0);
+    uint64_t at = CK_HEADER;
+    for (int i = 0; i < n; i++) {
+        zero_range r;
+        /* The plugin's functions take a context to write errors to; this one only looks. */
+        if (zero_state_range((zero_ctx *)(uintptr_t)z, 0, i, &r)) continue;
+        if (items) items[i].range = r;
+        if (items) items[i].offset = at;
+        at = ck_round_up(at + r.count * zero_type_bytes(r.type), CK_ALIGN);
+    }
+    return ck_round_up(at, CK_PAGE);
+}
+
+size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_options *options) {
+    const uint64_t image = ck_image_bytes(z, NULL);
+    const uint64_t copy = options->asynchronous ? image + CK_PAGE : 0;
+    return (size_t)(CK_WINDOWS + ck_table_bytes(image) + copy);
+}
+
+/* A range on its way to the other ranks; the name follows, with its zero. */
+typedef struct ck_wire {
+    uint64_t first, count, offset;
+    uint32_t array, type, name_bytes;
+} ck_wire;
+
+static size_t ck_wire_pack(const checkpoint *c, char *out) {
+    size_t n = sizeof c->image_bytes;
+    if (out) memcpy(out, &c->image_bytes, n);
+    for (int i = 0; i < c->nitems; i++) {
+        const ck_item *x = &c->item[i];
+        const uint32_t name = (uint32_t)strlen(x->range.name) + 1;
+        const ck_wire w = {x->range.first,
+                           x->range.count,
+                           x->offset,
+                           (uint32_t)ck_array_of(x->range.kind),
+                           (uint32_t)x->range.type,
+                           name};
+        if (out) memcpy(out + n, &w, sizeof w);
+        if (out) memcpy(out + n + sizeof w, x->range.name, name);
+        n += sizeof w + name;
+    }
+    return n;
+}
+
+static checkpoint_result ck_wire_unpack(checkpoint *c, int rank, const char *in, size_t bytes,
+                                        ck_error *e) {
+    ck_file *f = &c->plan.file[rank];
+    ck_shard_name(f->name, rank);
+    memcpy(&f->image_bytes, in, sizeof f->image_bytes);
+    c->total_bytes += ck_file_bytes(f->image_bytes);
+    for (size_t at = sizeof f->image_bytes; at < bytes;) {
+        ck_wire w;
+        memcpy(&w, in + at, sizeof w);
+        const ck_piece piece = {rank, w.first, w.count, w.offset};
+        ck_tensor *t = ck_manifest_tensor(&c->plan, in + at + sizeof w);
+        if (t == NULL || ck_array_add(&t->array[w.array], &piece) == NULL)
+            return ck_fail(e, CHECKPOINT_MEMORY, "no memory for the list of tensors");
+        t->array[w.array].type = (zero_type)w.type;
+        if (t->narrays <= (int)w.array) t->narrays = (int)w.array + 1;
+        if (w.array == 0) t->numel += w.count;
+        at += sizeof w + w.name_bytes;
+    }
+    return CHECKPOINT_OK;
+}
+
+/* Shapes as the caller gives them, where they fit. */
+static checkpoint_result ck_plan_close(checkpoint *c, const checkpoint_options *o, ck_error *e) {
+    ck_manifest *m = &c->plan;
+    for (int i = 0; i < m->ntensors; i++) {
+        ck_tensor *t = &m->tensor[i];
+        for (int k = 0; k < o->ntensors && o->tensors; k++) {
+            const zero_tensor_desc *d = &o->tensors[k];
+            const uint64_t layers = d->layers > 1 ? (uint64_t)d->layers : 1;
+            if (strcmp(d->name, t->name) != 0 || layers * d->numel != t->numel) continue;
+            t->layers = layers;
+            t->numel = d->numel;
+            break;
+        }
+        if (t->narrays > m->narrays) m->narrays = t->narrays;
+        for (int k = 0; k < t->narrays; k++) CK_TRY(ck_array_close(t, &t->array[k], e));
+    }
+    return CHECKPOINT_OK;
+}
+
+/* The bytes of every rank's ranges, and memory for the most of them; all ranks, or none. */
+static checkpoint_result ck_plan_sizes(checkpoint *c, uint64_t *bytes, char **wire, ck_error *e) {
+    uint64_t most = 1;
+    if (bytes == NULL) (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for %d sizes", c->nranks);
+    CK_TRY(ck_agree(c->z, e));
+    bytes[c->rank] = ck_wire_pack(c, NULL);
+    for (int r = 0; r < c->nranks; r++) {
+        const zero_result zr = zero_broadcast(c->z, &bytes[r], sizeof bytes[r], r);
+        if (zr) return ck_plugin(c->z, zr, e);
+        if (bytes[r] > most) most = bytes[r];
+    }
+    *wire = (char *)malloc((size_t)most);
+    if (*wire == NULL) (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for ranges");
+    return ck_agree(c->z, e);
+}
+
+/* Everyone learns everyone's ranges. A rank that runs out of memory listens to the rest. */
+static checkpoint_result ck_plan_exchange(checkpoint *c, const checkpoint_options *o, ck_error *e) {
+    uint64_t *bytes = (uint64_t *)calloc((size_t)c->nranks, sizeof *bytes);
+    char *wire = NULL;
+    ck_error mine = ck_none;
+    (void)ck_plan_sizes(c, bytes, &wire, e);
+    for (int r = 0; r < c->nranks && !e->code; r++) {
+        if (r == c->rank) (void)ck_wire_pack(c, wire);
+        const zero_result zr = zero_broadcast(c->z, wire, (size_t)bytes[r], r);
+        if (zr) (void)ck_plugin(c->z, zr, e);
+        if (!zr && !mine.code) (void)ck_wire_unpack(c, r, wire, (size_t)bytes[r], &mine);
+    }
+    free(wire);
+    free(bytes);
+    if (e->code) return e->code;
+    *e = mine;
+    if (!e->code) (void)ck_plan_close(c, o, e);
+    return ck_agree(c->z, e);
+}
+
+/* ---- create, destroy ---- */
+
+static char *ck_align(char *p) {
+    return p + (ck_round_up((uint64_t)(uintptr_t)p, CK_PAGE) - (uint64_t)(uintptr_t)p);
+}
+
+static checkpoint_result ck_reserve(checkpoint *c, ck_error *e) {
+    const int n = zero_state_ranges(c->z, 0);
+    c->item = (ck_item *)calloc((size_t)n + 1, sizeof *c->item);
+    c->plan.file = (ck_file *)calloc((size_t)c->nranks, sizeof *c->plan.file);
+    c->window = (char *)ck_pages_alloc(CK_WINDOWS);
+    if (c->item == NULL || c->plan.file == NULL || c->window == NULL)
+        return ck_fail(e, CHECKPOINT_MEMORY, "no memory to read and write in");
+    c->nitems = n;
+    c->image_bytes = ck_image_bytes(c->z, c->item);
+    const uint64_t table = ck_table_bytes(c->image_bytes);
+    c->table = (char *)ck_pages_alloc((size_t)table);
+    if (c->o.asynchronous) c->host = (char *)zero_host_alloc((size_t)c->image_bytes + CK_PAGE);
+    if (c->table == NULL || (c->o.asynchronous && c->host == NULL))
+        return ck_fail(e, CHECKPOINT_MEMORY, "no memory for a copy of %" PRIu64 " bytes",
+                       c->image_bytes);
+    if (c->host) c->image = ck_align(c->host);
+    c->report.bytes = c->image_bytes + table;
+    return CHECKPOINT_OK;
+}
+
+static checkpoint_result ck_options(checkpoint *c, const checkpoint_options *o, ck_error *e) {
+    const char *config = o->config ? o->config : "";
+    if (o->folder == NULL || o->folder[0] == 0 || strlen(o->folder) > CK_PATH - 4 * CK_NAME)
+        return ck_fail(e, CHECKPOINT_ARGUMENT, "options.folder is missing or too long");
+    if (o->keep_last < 0 || o->keep_every < 0 || o->ntensors < 0)
+        return ck_fail(e, CHECKPOINT_ARGUMENT,
+                       "keep_last %d, keep_every %" PRId64 ": 0 or more is expected", o->keep_last,
+                       o->keep_every);
+    memcpy(c->folder, o->folder, strlen(o->folder) + 1);
+    c->plan.config = strdup(config);
+    if (c->plan.config == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for options");
+    c->plan.nranks = c->plan.nfiles = c->nranks;
+    zero_query_config(c->z, &c->plan.run);
+    (void)ck_optimizer_name(c->plan.run.optimizer, c->plan.optimizer);
+    return ck_reserve(c, e);
+}
+
+static checkpoint_result ck_open_folder(checkpoint *c, ck_error *e) {
+    CK_TRY(ck_folder_make(c->folder, e));
+    ck_generation_clean(c->folder);
+    if (getrandom(&c->id, sizeof c->id, 0) != (ssize_t)sizeof c->id)
+        c->id = (uint64_t)time(NULL) << 20 ^ (uint64_t)(uintptr_t)c;
+    return CHECKPOINT_OK;
+}
+
+checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpoint_options *o) {
+    ck_error e = ck_none;
+    checkpoint *c = (checkpoint *)calloc(1, sizeof *c);
+    *out = c;
+    if (c == NULL) {
+        (void)ck_fail(&e, CHECKPOINT_MEMORY, "no memory for a checkpoint");
+        return ck_agree(z, &e);
+    }
+    c->z = z;
+    c->o = *o;
+    c->o.folder = c->o.config = NULL;
+    c->o.tensors = NULL;
+    c->rank = zero_rank(z);
+    c->nranks = zero_nranks(z);
+    c->report.saved_step = -1;
+    (void)ck_options(c, o, &e);
+    if (!e.code && c->rank == 0) (void)ck_open_folder(c, &e);
+    if (ck_agree(z, &e)) return ck_told(c, &e);
+    if (ck_plan_exchange(c, o, &e)) return ck_told(c, &e);
+    const zero_result zr = zero_broadcast(z, &c->id, sizeof c->id, 0);
+    if (zr) (void)ck_plugin(z, zr, &e);
+    c->report.total_bytes = c->total_bytes;
+    return ck_told(c, &e);
+}
+
+static checkpoint_result ck_finish(checkpoint *c, ck_error *e);
+
+void checkpoint_destroy(checkpoint *c) {
+    ck_error e = ck_none;
+    if (c == NULL) return;
+    (void)ck_finish(c, &e);
+    ck_manifest_free(&c->plan);
+    ck_manifest_free(&c->loaded);
+    free(c->item);
+    free(c->window);
+    free(c->table);
+    zero_host_free(c->host);
+    free(c);
+}
+
+/* ---- a shard's image ---- */
+
+/* The part of a range that lies in [at, at + bytes) of the image. Boundaries of windows are
+   multiples of every element's size. */
+static checkpoint_result ck_fill_item(checkpoint *c, const ck_item *x, uint64_t at, uint64_t end,
+                                      char *out, ck_error *e) {
+    const uint64_t size = zero_type_bytes(x->range.type);
+    const uint64_t last = x->offset + x->range.count * size;
+    const uint64_t from = x->offset > at ? x->offset : at, to = last < end ? last : end;
+    zero_range part = x->range;
+    part.first += (size_t)((from - x->offset) / size);
+    part.count = (size_t)((to - from) / size);
+    const zero_result zr = zero_state_get(c->z, &part, out + (from - at));
+    if (zr) return ck_plugin(c->z, zr, e);
+    ck_little_endian(out + (from - at), part.type, part.count);
+    return CHECKPOINT_OK;
+}
+
+/* Bytes [at, at + bytes) of the image, which is asked for from its begin to its end. */
+static checkpoint_result ck_fill(void *user, uint64_t at, size_t bytes, char *out, ck_error *e) {
+    checkpoint *c = (checkpoint *)user;
+    const uint64_t end = at + bytes;
+    uint64_t done = at;
+    if (at == 0) {
+        const ck_header h = {c->plan.save, c->image_bytes, c->plan.step, (uint32_t)c->rank,
+                             (uint32_t)c->nranks};
+        ck_header_write(out, &h);
+        done = CK_HEADER;
+        c->cursor = 0;
+    }
+    for (; c->cursor < c->nitems && c->item[c->cursor].offset < end; c->cursor++) {
+        const ck_item *x = &c->item[c->cursor];
+        const uint64_t last = x->offset + x->range.count * zero_type_bytes(x->range.type);
+        if (x->offset > done) memset(out + (done - at), 0, (size_t)(x->offset - done));
+        CK_TRY(ck_fill_item(c, x, at, end, out, e));
+        done = last < end ? last : end;
+        if (last > end) break; /* goes on in the next window */
+    }
+    memset(out + (done - at), 0, (size_t)(end - done));
+    return CHECKPOINT_OK;
+}
+
+static checkpoint_result ck_write(checkpoint *c, ck_error *e) {
+    const ck_shard s = {c->temporary, c->rank, !c->o.not_direct, c->image_bytes, c->image,
+                        ck_fill,      c,       c->window,        c->table,       &c->cancel};
+    const double start = ck_now();
+    if (ck_shard_write(&s, e) == CHECKPOINT_FILES) ck_folder_explain(c->folder, c->total_bytes, e);
+    c->write_s = ck_now() - start;
+    return e->code;
+}
+
+/* ---- rank 0 makes shards a generation ---- */
+
+/* Hosts that share a folder may see a file late; while a save is written aside, ranks may still be
+   writing. Waits for each file for `limit` seconds, or until it is told to give up. */
+static checkpoint_result ck_tables(checkpoint *c, double limit, ck_error *e) {
+    const double end = ck_now() + limit;
+    for (int i = 0; i < c->plan.nfiles; i++) {
+        struct timespec pause = {0, 1000000};
+        checkpoint_result r;
+        while ((r = ck_shard_table(c->temporary, &c->plan.file[i], e)) == CHECKPOINT_NONE) {
+            if (__atomic_load_n(&c->cancel, __ATOMIC_ACQUIRE))
+                return ck_fail(e, CHECKPOINT_FILES, "given up: another rank failed");
+            if (ck_now() > end)
+                return ck_fail(e, CHECKPOINT_FILES, "%s/%s does not appear on this host",
+                               c->temporary, c->plan.file[i].name);
+            (void)nanosleep(&pause, NULL);
+            if (pause.tv_nsec < 64000000) pause.tv_nsec *= 2;
+        }
+        if (r) return r;
+    }
+    return CHECKPOINT_OK;
+}
+
+static checkpoint_result ck_commit(checkpoint *c, double limit, ck_error *e) {
+    char path[CK_PATH];
+    size_t bytes = 0;
+    CK_TRY(ck_tables(c, limit, e));
+    CK_TRY(ck_path(path, c->temporary, "manifest.json", e));
+    char *text = ck_manifest_print(&c->plan, &bytes);
+    if (text == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for manifest.json");
+    checkpoint_result r = ck_file_write(path, text, bytes, e);
+    free(text);
+    if (!r)
+        r = ck_generation_publish(c->folder, strrchr(c->temporary, '/') + 1, c->plan.step,
+                                  c->plan.save, &c->published, e);
+    if (r) {
+        ck_folder_explain(c->folder, c->total_bytes, e);
+        return r;
+    }
+    const ck_keep keep = {
+        c->folder, c->plan.step, c->o.keep_last, c->o.keep_every, c->plan.save, ck_note, c};
+    ck_error ignored = ck_none;
+    ck_generation_prune(&keep);
+    (void)ck_folder_remove(c->temporary, &ignored); /* what it replaced */
+    return CHECKPOINT_OK;
+}
+
+/* ---- save ---- */
+
+/* Rank 0 prepares the folder that all write to. */
+static checkpoint_result ck_save_folder(checkpoint *c, const checkpoint_value *values, int n,
+                                        ck_error *e) {
+    CK_TRY(ck_manifest_set_values(&c->plan, values, n, e));
+    uint64_t pieces = 0;
+    for (int t = 0; t < c->plan.ntensors; t++)
+        for (int k = 0; k < c->plan.narrays; k++)
+            pieces += (uint64_t)c->plan.tensor[t].array[k].npieces;
+    CK_TRY(ck_folder_room(c->folder, c->total_bytes + pieces * CK_NAME + CK_PAGE, e));
+    return ck_folder_make(c->temporary, e);
+}
+
+/* Ranks agree on what is saved and where; nothing is open after it. */
+static checkpoint_result ck_save_open(checkpoint *c, int64_t step, const checkpoint_value *values,
+                                      int n, ck_error *e) {
+    char name[CK_NAME];
+    int64_t his = step;
+    zero_result zr = zero_broadcast(c->z, &his, sizeof his, 0);
+    if (zr) return ck_plugin(c->z, zr, e);
+    const uint64_t number[] = {c->id, ++c->saves};
+    c->published = 0;
+    c->plan.step = step;
+    c->plan.save = ck_hash(number, sizeof number);
+    ck_generation_name(name, step);
+    const int length = snprintf(c->temporary, sizeof c->temporary, "%s/%s.tmp-%016" PRIx64,
+                                c->folder, name, c->plan.save);
+    if (step < 0 || his != step || length >= (int)sizeof c->temporary)
+        (void)ck_fail(e, CHECKPOINT_ARGUMENT,
+                      "step %" PRId64 ": expected 0 or more, and the same on all ranks", step);
+    if (ck_agree(c->z, e)) return e->code; /* the state is opened by all ranks or by none */
+    if ((zr = zero_state_begin(c->z)) != ZERO_OK)
+        (void)ck_plugin(c->z, zr, e);
+    else {
+        zero_state_counters(c->z, &c->plan.counters);
+        (void)zero_state_end(c->z, 0);
+    }
+    if (!e->code && c->rank == 0) (void)ck_save_folder(c, values, n, e);
+    return ck_agree(c->z, e);
+}
+
+static void ck_save_undo(checkpoint *c) {
+    ck_error ignored = ck_none;
+    if (c->rank == 0 && !c->published) (void)ck_folder_remove(c->temporary, &ignored);
+}
+
+/* Writes this rank's shard, or copies it, with the state open. */
+static checkpoint_result ck_save_state(checkpoint *c, ck_error *e) {
+    const double start = ck_now();
+    const zero_result zr = zero_state_begin(c->z);
+    if (zr) return ck_plugin(c->z, zr, e);
+    if (c->image)
+        (void)ck_fill(c, 0, (size_t)c->image_bytes, c->image, e);
+    else
+        (void)ck_write(c, e);
+    c->report.copy_s = c->image ? ck_now() - start : 0;
+    (void)zero_state_end(c->z, 0);
+    return e->code;
+}
+
+static checkpoint_result ck_save_now(checkpoint *c, ck_error *e) {
+    if (ck_agree(c->z, e) == CHECKPOINT_OK) {
+        if (c->rank == 0) (void)ck_commit(c, 60, e);
+        (void)ck_agree(c->z, e);
+    }
+    c->report.write_s = c->write_s;
+    if (e->code == CHECKPOINT_OK) c->report.saved_step = c->plan.step;
+    ck_notes_tell(c);
+    return e->code;
+}
+
+static void *ck_thread(void *arg) {
+    checkpoint *c = (checkpoint *)arg;
+    c->outcome = ck_none;
+    if (ck_write(c, &c->outcome) == CHECKPOINT_OK && c->rank == 0)
+        (void)ck_commit(c, 1e18, &c->outcome);
+    return NULL;
+}
+
+static void ck_thread_cancel(checkpoint *c) { __atomic_store_n(&c->cancel, 1, __ATOMIC_RELEASE); }
+
+static checkpoint_result ck_save_aside(checkpoint *c, ck_error *e) {
+    if (ck_agree(c->z, e)) return e->code;
+    __atomic_store_n(&c->cancel, 0, __ATOMIC_RELEASE);
+    const int failed = ck_thread_start(&c->thread, ck_thread, c);
+    if (failed) (void)ck_fail(e, CHECKPOINT_MEMORY, "cannot start a thread: %s", strerror(failed));
+    if (ck_agree(c->z, e)) {
+        ck_thread_cancel(c);
+        if (!failed) (void)pthread_join(c->thread, NULL);
+        if (e->code != CHECKPOINT_PLUGIN) (void)zero_barrier(c->z); /* nobody writes there now */
+        return e->code;
+    }
+    c->flying = 1;
+    return CHECKPOINT_OK;
+}
+
+/* The end of a save that was written aside. Ranks but 0 end by themselves and tell whether they
+   failed, so that rank 0, which waits for their files, can give up. */
+static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
+    if (!c->flying) return CHECKPOINT_OK;
+    c->flying = 0;
+    if (c->rank != 0) {
+        (void)pthread_join(c->thread, NULL);
+        *e = c->outcome;
+    }
+    const checkpoint_result r = ck_agree(c->z, e);
+    if (r) ck_thread_cancel(c);
+    if (c->rank == 0) {
+        (void)pthread_join(c->thread, NULL);
+        if (!r) *e = c->outcome;
+    }
+    if (!r) (void)ck_agree(c->z, e);
+    c->report.write_s = c->write_s;
+    if (e->code)
+        ck_save_undo(c);
+    else
+        c->report.saved_step = c->plan.step;
+    ck_notes_tell(c);
+    return e->code;
+}
+
+static void ck_say_waited(checkpoint *c, int64_t step) {
+    char sentence[CHECKPOINT_SENTENCE];
+    if (c->report.waited_s < 0.01 || !c->o.log || c->rank != 0) return;
+    (void)snprintf(sentence, sizeof sentence,
+                   "the save of step %" PRId64 " waited %.2f s for the one before to be written",
+                   step, c->report.waited_s);
+    c->o.log(c->o.log_user, sentence);
+}
+
+/* What the save before came to, with its step; the sentence tells what became of this one. */
+static checkpoint_result ck_save_result(checkpoint *c, const ck_error *before, int64_t earlier,
+                                        ck_error *e) {
+    char text[CHECKPOINT_SENTENCE];
+    if (before->code && before->code != CHECKPOINT_PLUGIN) {
+        memcpy(text, before->text, sizeof text);
+        (void)ck_fail(e, before->code,
+                      "the save of step %" PRId64 " failed (%s step %" PRId64 "): %.480s", earlier,
+                      e->code ? "and so did that of" : "now comes that of", c->plan.step, text);
+    }
+    return ck_told(c, e);
+}
+
+checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_value *values,
+                                  int nvalues) {
+    const double start = ck_now();
+    const int64_t earlier = c->plan.step;
+    ck_error e = ck_none, before = ck_none;
+    (void)ck_finish(c, &before);
+    c->report.waited_s = ck_now() - start;
+    if (before.code == CHECKPOINT_PLUGIN) return ck_told(c, &before);
+    ck_say_waited(c, step);
+    if (ck_save_open(c, step, values, nvalues, &e) == CHECKPOINT_OK) {
+        (void)ck_save_state(c, &e);
+        if (c->image)
+            (void)ck_save_aside(c, &e);
+        else
+            (void)ck_save_now(c, &e);
+    }
+    if (e.code) ck_save_undo(c);
+    c->report.stall_s = ck_now() - start;
+    return ck_save_result(c, &before, earlier, &e);
+}
+
+checkpoint_result checkpoint_wait(checkpoint *c) {
+    ck_error e = ck_none;
+    (void)ck_finish(c, &e);
+    return ck_told(c, &e);
+}
+
+/* ---- load ---- */
+
+/* Rank 0's manifest on all ranks, so that all read the same. */
+static checkpoint_result ck_load_manifest(checkpoint *c, const char *folder, ck_manifest *m,
+                                          ck_error *e) {
+    char path[CK_PATH], *text = NULL;
+    size_t bytes = 0;
+    if (c->rank == 0 && !ck_path(path, folder, "manifest.json", e))
+        (void)ck_file_read(path, &text, &bytes, e);
+    if (ck_agree(c->z, e)) {
+        free(text);
+        return e->code;
+    }
+    zero_result zr = zero_broadcast(c->z, &bytes, sizeof bytes, 0);
+    if (c->rank != 0 && !zr) text = (char *)malloc(bytes + 1);
+    if (text == NULL && !zr) (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for manifest.json");
+    if (!zr && ck_agree(c->z, e) == CHECKPOINT_OK) {
+        zr = zero_broadcast(c->z, text, bytes, 0);
+        if (!zr) (void)ck_manifest_parse(m, text, bytes, e);
+        if (!zr) (void)ck_agree(c->z, e);
+    }
+    free(text);
+    return zr ? ck_plugin(c->z, zr, e) : e->code;
+}
+
+static checkpoint_result ck_same_tensor(const ck_tensor *mine, const ck_tensor *his, ck_error *e) {
+    const int shapes = mine->layers > 1 && his->layers > 1 && mine->layers != his->layers;
+    if (mine->layers * mine->numel == his->layers * his->numel && !shapes) return CHECKPOINT_OK;
+    return ck_fail(e, CHECKPOINT_MODEL,
+                   "another model: tensor %s has %" PRIu64 " x %" PRIu64
+                   " elements in the checkpoint, %" PRIu64 " x %" PRIu64 " here",
+                   mine->name, his->layers, his->numel, mine->layers, mine->numel);
+}
+
+static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m, ck_error *e) {
+    for (int t = 0; t < c->plan.ntensors; t++) {
+        const ck_tensor *mine = &c->plan.tensor[t];
+        const int i = ck_manifest_find(m, mine->name);
+        if (i < 0)
+            return ck_fail(e, CHECKPOINT_MODEL, "another model: the checkpoint has no tensor %s",
+                           mine->name);
+        CK_TRY(ck_same_tensor(mine, &m->tensor[i], e));
+    }
+    for (int t = 0; t < m->ntensors; t++)
+        if (ck_manifest_find(&c->plan, m->tensor[t].name) < 0)
+            return ck_fail(e, CHECKPOINT_MODEL,
+                           "another model: tensor %s of the checkpoint is not in this one",
+                           m->tensor[t].name);
+    if (c->o.weights_only) return CHECKPOINT_OK;
+    if (strcmp(c->plan.optimizer, m->optimizer) != 0 || c->plan.narrays != m->narrays)
+        return ck_fail(e, CHECKPOINT_MODEL,
+                       "another optimizer: %s with %d arrays in the checkpoint, %s with %d here",
+                       m->optimizer, m->narrays - 1, c->plan.optimizer, c->plan.narrays - 1);
+    return CHECKPOINT_OK;
+}
+
+/* What this rank needs, in the order of the files. */
+static checkpoint_result ck_load_list(checkpoint *c, const ck_manifest *m, ck_copies *list,
+                                      ck_error *e) {
+    const int n = zero_state_ranges(c->z, 1);
+    for (int i = 0; i < n; i++) {
+        zero_range r;
+        const zero_result zr = zero_state_range(c->z, 1, i, &r);
+        if (zr) return ck_plugin(c->z, zr, e);
+        const int array = ck_array_of(r.kind);
+        if (array && c->o.weights_only) continue;
+        CK_TRY(ck_copies_add(list, m, ck_manifest_find(m, r.name), array, r.first, r.count, e));
+    }
+    return CHECKPOINT_OK;
+}
+
+typedef struct ck_loading {
+    checkpoint *c;
+    const ck_manifest *m;
+    int touched; /* the state is no more what it was */
+} ck_loading;
+
+static checkpoint_result ck_load_put(void *user, const ck_copy *part, void *elements, ck_error *e) {
+    static const zero_kind kinds[CK_ARRAYS] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    ck_loading *l = (ck_loading *)user;
+    const zero_range r = {l->m->tensor[part->tensor].name, kinds[part->array], part->type,
+                          (size_t)part->first, (size_t)part->count};
+    const zero_result zr = zero_state_put(l->c->z, &r, elements);
+    l->touched = 1;
+    return zr ? ck_plugin(l->c->z, zr, e) : CHECKPOINT_OK;
+}
+
+static checkpoint_result ck_load_state(ck_loading *l, const char *folder, ck_error *e) {
+    checkpoint *c = l->c;
+    ck_copies list = {0, 0, NULL};
+    zero_result zr;
+    (void)ck_load_list(c, l->m, &list, e);
+    if (ck_agree(c->z, e)) {
+        free(list.copy);
+        return e->code;
+    }
+    zr = zero_state_begin(c->z);
+    if (!zr)
+        (void)ck_copies_run(&list, folder, l->m, !c->o.not_direct, c->window, ck_load_put, l,
+                            &c->report.read_bytes, e);
+    if (!zr && !c->o.weights_only) zr = zero_state_set_counters(c->z, &l->m->counters);
+    if (!zr) zr = zero_state_end(c->z, 1); /* also when a rank failed: all ranks come here */
+    free(list.copy);
+    if (zr && !e->code) (void)ck_plugin(c->z, zr, e);
+    return ck_agree(c->z, e);
+}
+
+static checkpoint_result ck_load_one(ck_loading *l, const checkpoint_generation *g, ck_error *e) {
+    checkpoint *c = l->c;
+    char folder[CK_PATH];
+    ck_manifest m;
+    memset(&m, 0, sizeof m);
+    l->m = &m;
+    if (ck_path(folder, c->folder, g->name, e)) return e->code; /* the same on all ranks */
+    if (ck_load_manifest(c, folder, &m, e) == CHECKPOINT_OK) {
+        if (m.step != g->step)
+            (void)ck_fail(e, CHECKPOINT_DAMAGED, "%s holds step %" PRId64, folder, m.step);
+        else if (ck_same_model(c, &m, e) == CHECKPOINT_OK)
+            (void)ck_load_state(l, folder, e);
+    }
+    if (e->code) {
+        ck_manifest_free(&m);
+        return e->code;
+    }
+    ck_manifest_free(&c->loaded);
+    c->loaded = m;
+    c->has_loaded = 1;
+    return CHECKPOINT_OK;
+}
+
+static void ck_say_skipped(checkpoint *c, const char *name, const ck_error *e) {
+    char sentence[CHECKPOINT_SENTENCE + 2 * CK_NAME];
+    c->report.skipped++;
+    if (!c->o.log || c->rank != 0) return;
+    (void)snprintf(sentence, sizeof sentence, "%s is skipped: %s", name, e->text);
+    c->o.log(c->o.log_user, sentence);
+}
+
+/* Goes through what rank 0 offers, newest first. */
+static checkpoint_result ck_load_any(ck_loading *l, const checkpoint_generation *list, int n,
+                                     int64_t step, ck_error *e) {
+    checkpoint *c = l->c;
+    ck_error first = ck_none;
+    for (int i = 0;; i++) {
+        checkpoint_generation g = {-1, ""};
+        while (i < n && step >= 0 && list[i].step != step) i++;
+        if (i < n) g = list[i];
+        const zero_result zr = zero_broadcast(c->z, &g, sizeof g, 0);
+        if (zr) return ck_plugin(c->z, zr, e);
+        if (g.step < 0) break;
+        *e = ck_none;
+        if (ck_load_one(l, &g, e) != CHECKPOINT_DAMAGED) return e->code;
+        if (!first.code) first = *e;
+        if (c->o.refuse_damaged) break;
+        ck_say_skipped(c, g.name, e);
+    }
+    if (first.code)
+        return ck_fail(e, CHECKPOINT_DAMAGED, "no generation is good%s: %.400s%s",
+                       c->o.refuse_damaged ? " enough" : "", first.text,
+                       l->touched ? "; the weights are a mixture now" : "");
+    return ck_fail(e, CHECKPOINT_NONE, "there is no generation%s in %.400s",
+                   step >= 0 ? " of this step" : "", c->folder);
+}
+
+checkpoint_result checkpoint_load(checkpoint *c, int64_t step) {
+    const double start = ck_now();
+    ck_loading l = {c, NULL, 0};
+    checkpoint_generation *list = NULL;
+    int n = 0;
+    ck_error e = ck_none;
+    if (ck_finish(c, &e)) return ck_told(c, &e);
+    c->report.skipped = 0;
+    c->report.read_bytes = 0;
+    if (c->rank == 0) e.code = checkpoint_list(c->folder, &list, &n, e.text);
+    if (ck_agree(c->z, &e) == CHECKPOINT_OK) (void)ck_load_any(&l, list, n, step, &e);
+    free(list);
+    if (e.code == CHECKPOINT_OK) c->report.saved_step = c->loaded.step;
+    c->report.load_s = ck_now() - start;
+    return ck_told(c, &e);
+}
+
+/* ---- what is asked ---- */
+
+int64_t checkpoint_step(const checkpoint *c) { return c->has_loaded ? c->loaded.step : -1; }
+
+static const checkpoint_value *ck_value(const checkpoint *c, const char *name,
+                                        checkpoint_value_kind kind) {
+    for (int i = 0; i < c->loaded.nvalues; i++)
+        if (c->loaded.value[i].kind == kind && strcmp(c->loaded.value[i].name, name) == 0)
+            return &c->loaded.value[i];
+    return NULL;
+}
+
+int checkpoint_get_int(const checkpoint *c, const char *name, int64_t *number) {
+    const checkpoint_value *v = ck_value(c, name, CHECKPOINT_INT);
+    if (v) *number = v->number;
+    return v != NULL;
+}
+
+int checkpoint_get_real(const checkpoint *c, const char *name, double *real) {
+    const checkpoint_value *v = ck_value(c, name, CHECKPOINT_REAL);
+    if (v) *real = v->real;
+    return v != NULL;
+}
+
+int checkpoint_get_text(const checkpoint *c, const char *name, const char **text) {
+    const checkpoint_value *v = ck_value(c, name, CHECKPOINT_TEXT);
+    if (v) *text = v->text;
+    return v != NULL;
+}
+
+const char *checkpoint_config(const checkpoint *c) {
+    return c->has_loaded && c->loaded.config ? c->loaded.config : "";
+}
+
+const char *checkpoint_error(const checkpoint *c) {
+    return c ? c->error.text : "no memory for a checkpoint";
+}
+
+zero_result checkpoint_plugin_result(const checkpoint *c) { return c->plugin; }
+
+void checkpoint_query(const checkpoint *c, checkpoint_report *report) { *report = c->report; }

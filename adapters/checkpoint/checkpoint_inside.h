@@ -1,0 +1,228 @@
+/* checkpoint_inside.h - what the files of this folder share.
+
+     checkpoint.c           the collective part: save, load, agreement of ranks
+     checkpoint_manifest.c  manifest.json to and from a struct
+     checkpoint_shard.c     shard files: written once, read in verified blocks
+     checkpoint_folder.c    generations as folders: list, publish, remove
+     checkpoint_reader.c    a generation without a context
+
+   Functions that can fail return a checkpoint_result and write its sentence to an error. */
+#ifndef CHECKPOINT_INSIDE_H
+#define CHECKPOINT_INSIDE_H
+
+#include "checkpoint.h"
+
+#include <pthread.h>
+
+#define CK_PRINTF(a, b) __attribute__((format(printf, a, b)))
+
+enum {
+    CK_VERSION = 1,
+    CK_PAGE = 4096, /* every part of a shard file is a multiple: direct I/O needs no tail */
+    CK_HEADER = CK_PAGE,
+    CK_ALIGN = 64,              /* of a range's first byte */
+    CK_BLOCK = 1 << 20,         /* what one checksum covers */
+    CK_WINDOW = 8 * CK_BLOCK,   /* what is read or written at once */
+    CK_WINDOWS = 2 * CK_WINDOW, /* one is read while one is handed out */
+    CK_ARRAYS = 3,
+    CK_PATH = 4096,
+    CK_NAME = 64 /* of a file, its zero included */
+};
+
+typedef struct ck_error {
+    checkpoint_result code;
+    int number; /* errno, or a zero_result; or 0 */
+    char text[CHECKPOINT_SENTENCE];
+} ck_error;
+
+/* Writes the sentence and returns the code. */
+checkpoint_result ck_fail(ck_error *e, checkpoint_result code, const char *format, ...)
+    CK_PRINTF(3, 4);
+/* The same for a system call that failed: errno's words are added. */
+checkpoint_result ck_fail_errno(ck_error *e, const char *format, ...) CK_PRINTF(2, 3);
+
+/* A read that failed: a bad disk is damage, for which an older generation is looked at; other
+   reasons (no descriptors left) are not the file's. */
+checkpoint_result ck_fail_read(ck_error *e, const char *path);
+
+#define CK_TRY(call)                                                                               \
+    do {                                                                                           \
+        const checkpoint_result ck_r = (call);                                                     \
+        if (ck_r) return ck_r;                                                                     \
+    } while (0)
+
+uint64_t ck_hash(const void *bytes, size_t n);
+double ck_now(void);
+/* folder/name. */
+checkpoint_result ck_path(char out[CK_PATH], const char *folder, const char *name, ck_error *e);
+
+/* ---- the manifest -------------------------------------------------------------------------- */
+
+/* Elements [first, first + count) of an array lie in a file from byte `offset` on. */
+typedef struct ck_piece {
+    int file;
+    uint64_t first, count, offset;
+} ck_piece;
+
+typedef struct ck_array {
+    zero_type type;
+    int npieces, room;
+    ck_piece *piece; /* sorted by first; together they are the whole tensor, each element once */
+} ck_array;
+
+typedef struct ck_tensor {
+    char *name;
+    uint64_t layers, numel;
+    int narrays;
+    ck_array array[CK_ARRAYS]; /* weights, first and second moments */
+} ck_tensor;
+
+typedef struct ck_file {
+    char name[CK_NAME];
+    uint64_t image_bytes; /* header and elements, what the blocks are of */
+    uint64_t table;       /* checksum of the table of the blocks' checksums */
+} ck_file;
+
+typedef struct ck_manifest {
+    int64_t step;
+    uint64_t save; /* a number of its own for every save */
+    char optimizer[CK_NAME];
+    int narrays; /* of every tensor: 1 and the optimizer's */
+    zero_counters counters;
+    zero_config run; /* informative: how it was trained */
+    int nranks;
+    char *config;
+    int nvalues, nfiles, ntensors, room;
+    checkpoint_value *value; /* names and texts are owned */
+    ck_file *file;
+    ck_tensor *tensor;
+} ck_manifest;
+
+void ck_manifest_free(ck_manifest *m); /* of what it holds */
+/* A new tensor, or the one of this name; NULL: no memory. */
+ck_tensor *ck_manifest_tensor(ck_manifest *m, const char *name);
+int ck_manifest_find(const ck_manifest *m, const char *name); /* -1: none */
+/* NULL: no memory. */
+ck_piece *ck_array_add(ck_array *a, const ck_piece *piece);
+/* Sorts the pieces and sees that they are the whole tensor. */
+checkpoint_result ck_array_close(const ck_tensor *t, ck_array *a, ck_error *e);
+/* The values are copied. */
+checkpoint_result ck_manifest_set_values(ck_manifest *m, const checkpoint_value *values, int n,
+                                         ck_error *e);
+/* Text that the caller frees, its checksum at its end; NULL: no memory. */
+char *ck_manifest_print(const ck_manifest *m, size_t *bytes);
+/* *m is to be freed in any case. DAMAGED: its checksum or what it says is wrong. */
+checkpoint_result ck_manifest_parse(ck_manifest *m, const char *text, size_t bytes, ck_error *e);
+const char *ck_optimizer_name(zero_optimizer optimizer, char out[CK_NAME]);
+
+/* ---- shard files --------------------------------------------------------------------------- */
+
+/*   0          4096                image_bytes            file_bytes
+     | header | elements, padded ... | table, padded to 4096 |
+     |  block 0  |  block 1  | ... | : 8 bytes a block in the table */
+uint64_t ck_round_up(uint64_t bytes, uint64_t to);
+uint64_t ck_table_bytes(uint64_t image_bytes); /* padded */
+uint64_t ck_file_bytes(uint64_t image_bytes);
+void ck_shard_name(char out[CK_NAME], int rank);
+
+typedef struct ck_header {
+    uint64_t save, image_bytes;
+    int64_t step;
+    uint32_t rank, nranks;
+} ck_header;
+void ck_header_write(void *page, const ck_header *h); /* CK_HEADER bytes */
+/* 0: it is none, or of another version; 1 */
+int ck_header_read(const void *page, ck_header *h);
+
+typedef struct ck_shard {
+    const char *folder;
+    int rank, direct;
+    uint64_t image_bytes;
+    char *image; /* all of it; or NULL, and `fill` makes a window of it */
+    checkpoint_result (*fill)(void *user, uint64_t at, size_t bytes, char *out, ck_error *e);
+    void *user;
+    char *window;      /* CK_WINDOW bytes, aligned to pages; unless there is an image */
+    char *table;       /* ck_table_bytes, aligned to pages */
+    const int *cancel; /* atomic; not 0: give up. NULL: never */
+} ck_shard;
+/* Written as shard_00000.part, fsynced, and renamed. */
+checkpoint_result ck_shard_write(const ck_shard *s, ck_error *e);
+
+typedef struct ck_source {
+    int fd, direct;
+    uint64_t image_bytes, read_bytes;
+    char *table; /* owned; aligned to pages */
+    char path[CK_PATH];
+} ck_source;
+/* Opens a file of the manifest and verifies its size and table. *s is to be closed in any case. */
+checkpoint_result ck_source_open(ck_source *s, const char *folder, const ck_manifest *m, int file,
+                                 int direct, ck_error *e);
+void ck_source_close(ck_source *s);
+/* Reads whole blocks [at, at + bytes) of the image, verified; at most a window. */
+checkpoint_result ck_source_read(ck_source *s, uint64_t at, size_t bytes, char *window,
+                                 ck_error *e);
+
+/* Elements to fetch: part of a piece and where it goes. */
+typedef struct ck_copy {
+    int file, tensor, array;
+    zero_type type;
+    uint64_t first, count, offset;
+} ck_copy;
+typedef struct ck_copies {
+    int n, room;
+    ck_copy *copy;
+} ck_copies;
+/* Adds what [first, first + count) of an array lies in. */
+checkpoint_result ck_copies_add(ck_copies *list, const ck_manifest *m, int tensor, int array,
+                                uint64_t first, uint64_t count, ck_error *e);
+/* Reads them in the order of the files, every block once, and hands them to `take` in parts, from
+   the thread of the caller. `window`: CK_WINDOWS bytes, aligned to pages. */
+typedef checkpoint_result (*ck_take)(void *user, const ck_copy *part, void *elements, ck_error *e);
+checkpoint_result ck_copies_run(ck_copies *list, const char *folder, const ck_manifest *m,
+                                int direct, char *window, ck_take take, void *user,
+                                uint64_t *read_bytes, ck_error *e);
+
+/* The checksum of a file's table, from the file itself, for the manifest. NONE: it is not there
+ * yet.
+ */
+checkpoint_result ck_shard_table(const char *folder, ck_file *file, ck_error *e);
+
+/* Elements are stored with their lowest byte first. */
+void ck_little_endian(void *elements, zero_type type, size_t n);
+
+/* As pthread_create; the thread sees no signals. */
+int ck_thread_start(pthread_t *thread, void *(*body)(void *), void *arg);
+void *ck_pages_alloc(size_t bytes); /* NULL: no memory; free() */
+
+/* ---- folders ------------------------------------------------------------------------------- */
+
+checkpoint_result ck_folder_make(const char *path, ck_error *e); /* may be there */
+checkpoint_result ck_folder_sync(const char *path, ck_error *e);
+/* A folder and the files in it. */
+checkpoint_result ck_folder_remove(const char *path, ck_error *e);
+void ck_generation_name(char out[CK_NAME], int64_t step);
+/* Room for `bytes`; if not, says how much there is. */
+checkpoint_result ck_folder_room(const char *path, uint64_t bytes, ck_error *e);
+/* Adds how much is needed and there to a sentence on a full disk. */
+void ck_folder_explain(const char *path, uint64_t bytes, ck_error *e);
+/* Makes folder/temporary the generation `step`, durably. One of that number that was there is
+   called `temporary`, or ...old-ID, from then on. *done: the name is there, if not yet durably. */
+checkpoint_result ck_generation_publish(const char *folder, const char *temporary, int64_t step,
+                                        uint64_t id, int *done, ck_error *e);
+typedef struct ck_keep {
+    const char *folder;
+    int64_t step; /* that was saved */
+    int last;
+    int64_t every;
+    uint64_t id;
+    void (*log)(void *user, const char *sentence);
+    void *user;
+} ck_keep;
+/* Removes what is not to be kept and sets aside what comes after `step`. What fails is logged. */
+void ck_generation_prune(const ck_keep *k);
+/* Removes *.tmp-* and *.gone-*. */
+void ck_generation_clean(const char *folder);
+/* The whole file, a zero after it; the caller frees. */
+checkpoint_result ck_file_read(const char *path, char **text, size_t *bytes, ck_error *e);
+checkpoint_result ck_file_write(const char *path, const char *text, size_t bytes, ck_error *e);
+#endif

@@ -1,0 +1,101 @@
+/* test_checkpoint_bench.c FOLDER [STAGE [ASIDE]] - one save and one load of GPT-2 124M with AdamW
+   in f32, on 2 ranks as processes: prints bytes and seconds, for tests/test_checkpoint_bench.sh. */
+#include "harness.h"
+#include "../adapters/checkpoint/checkpoint.h"
+
+enum { BENCH_RANKS = 2, BENCH_L = 12, BENCH_C = 768, BENCH_V = 50257, BENCH_T = 1024 };
+
+typedef struct bench_job {
+    const char *folder;
+    int stage, aside;
+} bench_job;
+
+static const zero_tensor_desc bench_list[] = {
+    {"wte", (size_t)BENCH_V *BENCH_C, 1, 0, 2, ZERO_BY_SLOT, 0},
+    {"wpe", (size_t)BENCH_T *BENCH_C, 1, 0, 2, ZERO_BY_SLOT, 0},
+    {"ln1w", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"ln1b", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"qkvw", (size_t)3 * BENCH_C *BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"qkvb", (size_t)3 * BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"attprojw", (size_t)BENCH_C *BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"attprojb", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"ln2w", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"ln2b", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"fcw", (size_t)4 * BENCH_C *BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"fcb", (size_t)4 * BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"fcprojw", (size_t)4 * BENCH_C *BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"fcprojb", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
+    {"lnfw", BENCH_C, 1, 13, 0, ZERO_BY_SLOT, 0},
+    {"lnfb", BENCH_C, 1, 13, 0, ZERO_BY_SLOT, 0}};
+
+static void bench_must(test_rank *r, int failed, const char *why) {
+    if (failed) test_rank_fail(r, "%s", why);
+}
+
+/* Numbers that no disk and no host shortens. */
+static void bench_fill(test_rank *r, zero_ctx *z) {
+    enum { N = 1 << 20 };
+    uint64_t *noise = (uint64_t *)malloc(N * 4);
+    zero_range x;
+    if (noise == NULL) abort();
+    for (size_t i = 0; i < N / 2; i++)
+        noise[i] = test_mix(i * 2 + (uint64_t)r->rank) & 0xBF7FFFFFBF7FFFFFu;
+    bench_must(r, zero_state_begin(z) != ZERO_OK, zero_last_error(z));
+    for (int i = 0; i < zero_state_ranges(z, 1); i++) {
+        bench_must(r, zero_state_range(z, 1, i, &x) != ZERO_OK, zero_last_error(z));
+        const size_t end = x.first + x.count;
+        for (; x.first < end; x.first += N) {
+            x.count = end - x.first < N ? end - x.first : N;
+            bench_must(r, zero_state_put(z, &x, noise) != ZERO_OK, zero_last_error(z));
+        }
+    }
+    bench_must(r, zero_state_end(z, 1) != ZERO_OK, zero_last_error(z));
+    free(noise);
+}
+
+static void bench_save(test_rank *r, zero_ctx *z, checkpoint *c) {
+    checkpoint_report report;
+    double start = test_now();
+    bench_must(r, checkpoint_save(c, 1, NULL, 0) != CHECKPOINT_OK, checkpoint_error(c));
+    bench_must(r, checkpoint_wait(c) != CHECKPOINT_OK, checkpoint_error(c));
+    const double save = test_now() - start;
+    bench_must(r, zero_barrier(z) != ZERO_OK, zero_last_error(z));
+    start = test_now();
+    bench_must(r, checkpoint_load(c, CHECKPOINT_NEWEST) != CHECKPOINT_OK, checkpoint_error(c));
+    const double load = test_now() - start;
+    checkpoint_query(c, &report);
+    if (r->rank == 0)
+        printf("bytes %llu save_s %.4f stall_s %.4f copy_s %.4f load_s %.4f read %llu\n",
+               (unsigned long long)report.total_bytes, save, report.stall_s, report.copy_s, load,
+               (unsigned long long)report.read_bytes);
+}
+
+static void bench_body(test_rank *r) {
+    const bench_job *j = (const bench_job *)r->arg;
+    zero_config cfg = {0};
+    const zero_comm comm = test_comm(r);
+    const checkpoint_options o = {.folder = j->folder, .keep_last = 1, .asynchronous = j->aside};
+    zero_ctx *z;
+    checkpoint *c;
+    cfg.stage = j->stage;
+    cfg.threads = 1;
+    bench_must(r, zero_create(&z, &cfg, &comm) != ZERO_OK, "create");
+    for (size_t t = 0; t < sizeof bench_list / sizeof *bench_list; t++)
+        bench_must(r, zero_tensor(z, &bench_list[t]) != ZERO_OK, zero_last_error(z));
+    bench_must(r, zero_build(z) != ZERO_OK, zero_last_error(z));
+    if (!r->failed) bench_fill(r, z);
+    if (!r->failed && checkpoint_create(&c, z, &o)) test_rank_fail(r, "%s", checkpoint_error(c));
+    if (!r->failed) {
+        bench_save(r, z, c);
+        checkpoint_destroy(c);
+    }
+    zero_destroy(z);
+}
+
+int main(int argc, char **argv) {
+    bench_job j = {argc > 1 ? argv[1] : "", argc > 2 ? atoi(argv[2]) : 3,
+                   argc > 3 ? atoi(argv[3]) : 0};
+    if (test_processes(BENCH_RANKS, 0, bench_body, &j, 300)) return 0;
+    fprintf(stderr, "%s\n", test_first);
+    return 1;
+}

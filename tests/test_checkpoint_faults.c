@@ -1,0 +1,294 @@
+/* test_checkpoint_faults.c [KIND] - with tests/faulty_io.c preloaded: the k-th call of every kind
+   that saving, loading or creating makes fails, for every k. What must hold each time: all ranks
+   return the same, the context goes on, the older generation is intact, nothing leaks, nobody
+   hangs. */
+#include "host.h"
+#include "../adapters/checkpoint/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <sys/stat.h>
+
+enum { FAULT_RANKS = 3, FAULT_MOST = 5000 };
+
+typedef enum fault_at {
+    FAULT_CREATE = 0,
+    FAULT_SAVE,
+    FAULT_AGAIN, /* a generation of this number is there */
+    FAULT_ASIDE,
+    FAULT_NEXT, /* aside, and at once the next save, which tells what became of it */
+    FAULT_LOAD
+} fault_at;
+static const char *const fault_names[] = {"create",     "save",       "save again",
+                                          "save aside", "save twice", "load"};
+
+/* Of tests/faulty_io.c; null where it is not preloaded. */
+__attribute__((weak)) void faulty_arm(const char *kind, long k, int number);
+__attribute__((weak)) long faulty_fired(void);
+__attribute__((weak)) long faulty_live(void);
+
+/* What becomes of a save when a call of this kind fails. */
+typedef enum fault_expect { FAULT_ANY = 0, FAULT_ALWAYS /* an error */, FAULT_NEVER } fault_expect;
+typedef struct fault_type {
+    const char *kind; /* of tests/faulty_io.c */
+    int number;       /* errno */
+    fault_expect expect;
+} fault_type;
+
+typedef struct fault_job {
+    host_spec spec;
+    checkpoint_options o;
+    fault_at at;
+    const char *kind;
+    long k;
+    int number;
+    uint64_t hash[2]; /* of the state at step 1, which is saved before, and at step 2 */
+    checkpoint_result result[FAULT_RANKS];
+    long fired;
+    int64_t least; /* a new run must find this step or a later one */
+    char error[CHECKPOINT_SENTENCE];
+} fault_job;
+
+static void fault_spec(host_spec *s) {
+    memset(s, 0, sizeof *s);
+    s->seed = 3;
+    s->nranks = FAULT_RANKS;
+    s->micro_steps = 1;
+    s->ntensors = 2;
+    s->units = 3;
+    s->silent_unit = -1;
+    const zero_tensor_desc e = {"embedding", 500, 1, 0, 0, 0, 0}, w = {"w", 177, 2, 1, 0, 0, 0};
+    s->desc[0] = e;
+    s->desc[1] = w;
+    s->cfg.stage = 3;
+    s->cfg.threads = 1;
+    s->cfg.timeout_s = 10;
+    const zero_hyper a = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    s->adamw = a;
+}
+
+static void fault_step(host_run *h) {
+    if (h->rank->failed || !host_train_pass(h)) return;
+    if (zero_reduce(h->z) || zero_step(h->z, &h->spec->adamw))
+        test_rank_fail(h->rank, "after the fault: %s", zero_last_error(h->z));
+    h->step++;
+}
+
+/* All ranks stand still while rank 0 sets the trap or takes it away. */
+static void fault_set(fault_job *j, host_run *h, long k) {
+    if (zero_barrier(h->z)) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+    if (h->rank->rank == 0) {
+        if (k == 0) j->fired = faulty_fired();
+        faulty_arm(j->kind, k, j->number);
+    }
+    if (zero_barrier(h->z)) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+}
+
+/* Another save at once: it tells what became of the one before, and is made all the same. */
+static checkpoint_result fault_next(fault_job *j, host_run *h, checkpoint *c,
+                                    checkpoint_result first) {
+    const checkpoint_result next = checkpoint_save(c, 3, NULL, 0);
+    const int begun = next == CHECKPOINT_OK || strstr(checkpoint_error(c), "now comes");
+    if (next && !first && h->rank->rank == 0)
+        snprintf(j->error, sizeof j->error, "%s", checkpoint_error(c));
+    const checkpoint_result last = checkpoint_wait(c);
+    if (h->rank->rank == 0) j->least = begun && !last ? 3 : next || first ? 1 : 2;
+    return first ? first : next ? next : last;
+}
+
+static checkpoint_result fault_call(fault_job *j, host_run *h, checkpoint **c) {
+    if (j->at == FAULT_CREATE) return checkpoint_create(c, h->z, &j->o);
+    if (j->at == FAULT_LOAD) return checkpoint_load(*c, CHECKPOINT_NEWEST);
+    const checkpoint_result r = checkpoint_save(*c, j->at == FAULT_AGAIN ? 1 : 2, NULL, 0);
+    if (r && h->rank->rank == 0) snprintf(j->error, sizeof j->error, "%s", checkpoint_error(*c));
+    if (j->at == FAULT_NEXT) return fault_next(j, h, *c, r);
+    return r || j->at != FAULT_ASIDE ? r : checkpoint_wait(*c);
+}
+
+/* Step 1 is saved; then the call with the fault, at step 2 or at step 1; then the context is asked
+   for another step. */
+static void fault_body(test_rank *r) {
+    fault_job *j = (fault_job *)r->arg;
+    host_run h;
+    checkpoint *c = NULL;
+    if (!host_open(&h, &j->spec, r)) return;
+    fault_step(&h);
+    if (j->at != FAULT_CREATE && checkpoint_create(&c, h.z, &j->o))
+        test_rank_fail(r, "create: %s", checkpoint_error(c));
+    if (c && j->at != FAULT_LOAD && checkpoint_save(c, 1, NULL, 0))
+        test_rank_fail(r, "save: %s", checkpoint_error(c));
+    if (c && checkpoint_wait(c)) test_rank_fail(r, "wait: %s", checkpoint_error(c));
+    if (j->at != FAULT_AGAIN) fault_step(&h);
+    if (r->rank == 0) j->error[0] = 0, j->least = 1;
+    fault_set(j, &h, j->k);
+    const checkpoint_result result = fault_call(j, &h, &c);
+    j->result[r->rank] = result;
+    if (r->rank == 0 && result == CHECKPOINT_OK && (j->at == FAULT_SAVE || j->at == FAULT_ASIDE))
+        j->least = 2; /* reported done */
+    if (r->rank == 0 && !j->error[0])
+        snprintf(j->error, sizeof j->error, "%s", checkpoint_error(c));
+    fault_set(j, &h, 0);
+    fault_step(&h);
+    checkpoint_destroy(c);
+    zero_destroy(h.z);
+}
+
+/* What a new run finds. */
+static void fault_look(test_rank *r) {
+    fault_job *j = (fault_job *)r->arg;
+    host_run h;
+    checkpoint *c = NULL;
+    if (!host_open(&h, &j->spec, r)) return;
+    if (checkpoint_create(&c, h.z, &j->o) || checkpoint_load(c, CHECKPOINT_NEWEST)
+        || checkpoint_load(c, CHECKPOINT_NEWEST)) /* the second frees what the first left */
+        test_rank_fail(r, "a new run: %s", checkpoint_error(c));
+    else if (checkpoint_step(c) < j->least || host_hash(&h) != j->hash[checkpoint_step(c) > 1])
+        test_rank_fail(r, "a new run finds step %d, wrong", (int)checkpoint_step(c));
+    checkpoint_destroy(c);
+    zero_destroy(h.z);
+}
+
+static void fault_record(test_rank *r) {
+    fault_job *j = (fault_job *)r->arg;
+    host_run h;
+    if (!host_open(&h, &j->spec, r)) return;
+    for (int i = 0; i < 2; i++) {
+        fault_step(&h);
+        const uint64_t hash = host_hash(&h);
+        if (r->rank == 0) j->hash[i] = hash;
+    }
+    zero_destroy(h.z);
+}
+
+static int fault_descriptors(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    int n = 0;
+    while (dir && readdir(dir) != NULL) n++;
+    if (dir) (void)closedir(dir);
+    return n;
+}
+
+static void fault_empty(const char *folder) {
+    char command[600];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command)) abort();
+}
+
+/* How many folders are half written. */
+static int fault_left(const char *folder) {
+    DIR *dir = opendir(folder);
+    const struct dirent *entry;
+    int n = 0;
+    while (dir && (entry = readdir(dir)) != NULL) n += strstr(entry->d_name, ".tmp-") != NULL;
+    if (dir) (void)closedir(dir);
+    return n;
+}
+
+/* What is needed and what is there. */
+static void fault_sentence(const fault_job *j) {
+    const int full = strcmp(j->kind, "full") == 0 || strcmp(j->kind, "write") == 0;
+    if (!full || !j->fired || j->at == FAULT_LOAD || j->at == FAULT_CREATE) return;
+    test_check(strstr(j->error, " bytes are needed in ") && strstr(j->error, " are there"),
+               "a full disk is told with numbers: %s", j->error);
+}
+
+/* One fault. 0: there is no k-th call any more. */
+static int fault_once(fault_job *j) {
+    const int files = fault_descriptors();
+    if (j->at != FAULT_LOAD && j->at != FAULT_CREATE) fault_empty(j->o.folder);
+    const long memory = faulty_live();
+    int ok = test_ranks(FAULT_RANKS, 0, fault_body, j);
+    for (int r = 1; r < FAULT_RANKS; r++) ok &= j->result[r] == j->result[0];
+    const int spoke = j->result[0] == CHECKPOINT_OK || strlen(j->error) > 10;
+    test_check(ok && spoke, "%s, %s %ld: %d, %d, %d: %s; %s", fault_names[j->at], j->kind, j->k,
+               (int)j->result[0], (int)j->result[1], (int)j->result[2], j->error, test_first);
+    fault_sentence(j);
+    const int undone = strcmp(j->kind, "unlink") == 0 || strstr(j->kind, "dir") != NULL;
+    test_check(undone || j->result[0] == CHECKPOINT_OK || fault_left(j->o.folder) == 0
+                   || (j->at == FAULT_AGAIN && strcmp(j->kind, "memory") != 0),
+               "%s, %s %ld (%s): a half written folder is left", fault_names[j->at], j->kind, j->k,
+               j->error);
+    const int found = test_ranks(FAULT_RANKS, 0, fault_look, j);
+    test_check(found, "%s, %s %ld (%s): %s", fault_names[j->at], j->kind, j->k, j->error,
+               test_first);
+    const long leaked = faulty_live() - memory;
+    test_check(leaked == 0 && fault_descriptors() == files,
+               "%s, %s %ld: %ld blocks of memory and %d descriptors leaked", fault_names[j->at],
+               j->kind, j->k, leaked, fault_descriptors() - files);
+    return j->fired > 0;
+}
+
+static void fault_kind(fault_job *j, const fault_type *k) {
+    const char *kind = k->kind;
+    long refused = 0;
+    j->kind = kind;
+    j->number = k->number;
+    for (j->k = 1; j->k < FAULT_MOST; j->k++) {
+        if (!fault_once(j)) break;
+        refused += j->result[0] != CHECKPOINT_OK;
+    }
+    const long calls = j->k - 1;
+    const int saves =
+        j->at == FAULT_SAVE || j->at == FAULT_AGAIN || j->at == FAULT_ASIDE || j->at == FAULT_NEXT;
+    printf("%-11s %-8s %4ld calls, %4ld of them end in an error\n", fault_names[j->at], kind, calls,
+           refused);
+    if (saves && k->expect == FAULT_ALWAYS)
+        test_check(calls > 0 && refused == calls, "%s, %s: %ld of %ld are told", fault_names[j->at],
+                   kind, refused, calls);
+    if (saves && k->expect == FAULT_NEVER)
+        test_check(refused == 0, "%s, %s: %ld of %ld end in an error", fault_names[j->at], kind,
+                   refused, calls);
+    /* 3 files and thrice their folder, the manifest, the folder with it, and the parent */
+    if (j->at == FAULT_SAVE && strcmp(kind, "fsync") == 0)
+        test_check(calls == 9, "%ld calls of fsync, expected 9", calls);
+}
+
+/* One of the words of a list. */
+static int fault_word(const char *list, const char *word) {
+    const size_t n = strlen(word);
+    for (const char *at = strstr(list, word); at; at = strstr(at + 1, word))
+        if ((at == list || at[-1] == ' ') && (at[n] == 0 || at[n] == ' ')) return 1;
+    return 0;
+}
+
+static const fault_type fault_types[] = {
+    {"open", EACCES, FAULT_ALWAYS},    {"write", ENOSPC, FAULT_ALWAYS},
+    {"short", 0, FAULT_NEVER},         {"fsync", EIO, FAULT_ALWAYS},
+    {"rename", EIO, FAULT_ALWAYS},     {"mkdir", EROFS, FAULT_ALWAYS},
+    {"full", 0, FAULT_ALWAYS},         {"close", EIO, FAULT_ANY},
+    {"read", EIO, FAULT_ALWAYS},       {"unlink", EIO, FAULT_NEVER},
+    {"stat", EIO, FAULT_ANY},          {"opendir", EMFILE, FAULT_NEVER},
+    {"readdir", EIO, FAULT_NEVER},     {"direct", EINVAL, FAULT_NEVER},
+    {"exchange", EINVAL, FAULT_NEVER}, {"memory", ENOMEM, FAULT_ANY}};
+
+int main(int argc, char **argv) {
+    static fault_job j;
+    char folder[300];
+    const char *where = getenv("TMPDIR");
+    if (!faulty_arm || !faulty_fired || !faulty_live) {
+        fprintf(stderr, "faulty_io.so is not preloaded: see tests/test_checkpoint_faults.sh\n");
+        return 2;
+    }
+    (void)alarm(argc > 2 ? (unsigned)atoi(argv[2]) : 300); /* a hang fails */
+    snprintf(folder, sizeof folder, "%.200s/test_faults.%d", where ? where : "/tmp", (int)getpid());
+    fault_spec(&j.spec);
+    j.o.folder = folder;
+    test_check(test_ranks(FAULT_RANKS, 0, fault_record, &j), "%s", test_first);
+    for (int at = FAULT_CREATE; at <= FAULT_LOAD; at++) {
+        j.at = (fault_at)at;
+        j.o.asynchronous = at == FAULT_ASIDE || at == FAULT_NEXT;
+        if (at == FAULT_CREATE || at == FAULT_LOAD) { /* a good generation lies there */
+            fault_empty(folder);
+            j.at = FAULT_SAVE;
+            j.k = FAULT_MOST;
+            j.kind = "none";
+            (void)fault_once(&j);
+            j.at = (fault_at)at;
+        }
+        for (size_t i = 0; i < sizeof fault_types / sizeof *fault_types; i++)
+            if (argc < 2 || fault_word(argv[1], fault_types[i].kind) || fault_word(argv[1], "all"))
+                fault_kind(&j, &fault_types[i]);
+    }
+    fault_empty(folder);
+    return test_summary();
+}

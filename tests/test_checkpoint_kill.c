@@ -1,0 +1,190 @@
+/* test_checkpoint_kill.c KILLS [SEED] - ranks that train and save at every step are killed with
+   SIGKILL at random instants, again and again, all at once or one shortly before the others. Every
+   start must resume from a step not older than the last save that was reported done, with the very
+   bits of a training that was never stopped. */
+#include "host.h"
+#include "../adapters/checkpoint/checkpoint.h"
+
+#include <signal.h>
+
+enum { KILL_STEPS = 60, KILL_RANKS = 3 };
+
+/* What processes that are killed leave behind. */
+typedef struct kill_shared {
+    uint64_t hash[KILL_STEPS + 1]; /* of the state after a step, without a stop */
+    int64_t done;                  /* the last save that was reported as durable; -1: none */
+    int64_t resumed, starts, saves, finished;
+    int record; /* training without a stop, which fills in the hashes */
+    int failed;
+    char why[512];
+    pid_t pid[KILL_RANKS];
+} kill_shared;
+
+typedef struct kill_job {
+    host_spec spec;
+    checkpoint_options o;
+    kill_shared *s;
+} kill_job;
+
+static void kill_spec(host_spec *s, int nranks, int stage, int type) {
+    memset(s, 0, sizeof *s);
+    s->seed = 9;
+    s->nranks = nranks;
+    s->micro_steps = 1;
+    s->ntensors = 2;
+    s->units = 3;
+    s->silent_unit = -1;
+    const zero_tensor_desc e = {"embedding", 3000, 1, 0, 0, 0, 0}, w = {"w", 1777, 2, 1, 0, 0, 0};
+    s->desc[0] = e;
+    s->desc[1] = w;
+    s->cfg.stage = stage;
+    s->cfg.type = (zero_type)type;
+    s->cfg.threads = 1;
+    s->cfg.timeout_s = 20;
+    const zero_hyper a = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    s->adamw = a;
+}
+
+static void kill_step(host_run *h) {
+    h->micro = 0;
+    if (!host_train_pass(h)) return;
+    if (zero_reduce(h->z) || zero_step(h->z, &h->spec->adamw))
+        test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+    h->step++;
+}
+
+/* After each step, or after a load. */
+static void kill_look(host_run *h, kill_shared *s) {
+    const uint64_t hash = host_hash(h);
+    if (s->record && h->rank->rank == 0) s->hash[h->step] = hash;
+    if (!s->record && hash != s->hash[h->step])
+        test_rank_fail(h->rank, "step %d is not the step of the training without a stop", h->step);
+}
+
+static void kill_resume(host_run *h, checkpoint *c, kill_shared *s) {
+    const int64_t done = __atomic_load_n(&s->done, __ATOMIC_SEQ_CST);
+    const checkpoint_result r = checkpoint_load(c, CHECKPOINT_NEWEST);
+    if (r != CHECKPOINT_OK && r != CHECKPOINT_NONE)
+        test_rank_fail(h->rank, "load: %s", checkpoint_error(c));
+    if (checkpoint_step(c) < done)
+        test_rank_fail(h->rank, "resumes from step %d, but %d was saved", (int)checkpoint_step(c),
+                       (int)done);
+    h->step = r == CHECKPOINT_OK ? (int)checkpoint_step(c) : 0;
+    kill_look(h, s);
+    /* what `done` is compared with must not change before all have looked at it */
+    if (zero_barrier(h->z)) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+    if (h->rank->rank == 0) s->resumed = h->step, s->starts++;
+}
+
+static void kill_save(host_run *h, checkpoint *c, kill_shared *s) {
+    checkpoint_report report;
+    if (checkpoint_save(c, h->step, NULL, 0))
+        test_rank_fail(h->rank, "save: %s", checkpoint_error(c));
+    checkpoint_query(c, &report);
+    if (h->rank->rank != 0) return;
+    s->saves++;
+    __atomic_store_n(&s->done, report.saved_step, __ATOMIC_SEQ_CST);
+}
+
+static void kill_body(test_rank *r) {
+    kill_job *j = (kill_job *)r->arg;
+    host_run h;
+    checkpoint *c = NULL;
+    j->s->pid[r->rank] = getpid();
+    if (!host_open(&h, &j->spec, r)) return;
+    if (!j->s->record && checkpoint_create(&c, h.z, &j->o))
+        test_rank_fail(r, "create: %s", checkpoint_error(c));
+    if (c && !r->failed) kill_resume(&h, c, j->s);
+    if (!c && !r->failed) kill_look(&h, j->s);
+    while (!r->failed && h.step < KILL_STEPS) {
+        kill_step(&h);
+        kill_look(&h, j->s);
+        if (c && !r->failed) kill_save(&h, c, j->s);
+    }
+    if (c && !r->failed && checkpoint_wait(c)) test_rank_fail(r, "wait: %s", checkpoint_error(c));
+    if (c && !r->failed && r->rank == 0) j->s->finished++;
+    checkpoint_destroy(c);
+    zero_destroy(h.z);
+    if (r->failed) {
+        snprintf(j->s->why, sizeof j->s->why, "rank %d: %.490s", r->rank, r->why);
+        j->s->failed = 1;
+    }
+}
+
+static void kill_empty(const char *folder) {
+    char command[600];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command)) abort();
+}
+
+static void kill_pause(long microseconds) {
+    const struct timespec t = {microseconds / 1000000, microseconds % 1000000 * 1000};
+    (void)nanosleep(&t, NULL);
+}
+
+/* Starts a job in a group of processes, and ends it after a while. */
+static void kill_once(kill_job *j, test_random *r, long longest) {
+    kill_shared *s = j->s;
+    int status;
+    memset(s->pid, 0, sizeof s->pid);
+    const pid_t leader = fork();
+    if (leader == 0) {
+        (void)setpgid(0, 0);
+        (void)test_processes(j->spec.nranks, 0, kill_body, j, 60);
+        _exit(0);
+    }
+    if (leader < 0) abort();
+    (void)setpgid(leader, leader);
+    kill_pause(test_below(r, (int)longest));
+    const pid_t one = s->pid[test_below(r, j->spec.nranks)];
+    if (test_below(r, 2) && one > 0) { /* the others go on for a moment */
+        (void)kill(one, SIGKILL);
+        kill_pause(test_below(r, 10000));
+    }
+    (void)kill(-leader, SIGKILL);
+    (void)waitpid(leader, &status, 0);
+    kill_pause(1000); /* orphans are gone with the group; the system reaps them */
+}
+
+static void kill_report(kill_job *j, int i) {
+    test_check(!j->s->failed, "kill %d, %d ranks, stage %d: %s", i, j->spec.nranks,
+               j->spec.cfg.stage, j->s->why);
+    j->s->failed = 0;
+}
+
+int main(int argc, char **argv) {
+    static kill_job j;
+    char folder[300];
+    const char *where = getenv("TMPDIR");
+    const int kills = argc > 1 ? atoi(argv[1]) : 100;
+    test_random r = {argc > 2 ? strtoull(argv[2], NULL, 10) : 1};
+    int64_t starts = 0, resumes = 0;
+    snprintf(folder, sizeof folder, "%.200s/test_kill.%d", where ? where : "/tmp", (int)getpid());
+    j.s = (kill_shared *)test_shared(sizeof *j.s);
+    j.o.folder = folder;
+    j.o.keep_last = 2;
+    for (int i = 0; i < kills; i++) {
+        if (i % 25 == 0 || j.s->finished) { /* another training */
+            kill_spec(&j.spec, 1 + test_below(&r, KILL_RANKS), test_below(&r, 4),
+                      test_below(&r, 3));
+            memset(j.s, 0, sizeof *j.s);
+            j.s->record = 1;
+            if (!test_ranks(j.spec.nranks, 0, kill_body, &j)) j.s->failed = 1;
+            j.s->record = 0;
+            j.s->done = -1;
+            kill_empty(folder);
+        }
+        j.o.asynchronous = test_below(&r, 2);
+        j.o.not_direct = test_below(&r, 2);
+        j.s->starts = 0;
+        kill_once(&j, &r, 150000);
+        starts += j.s->starts;
+        resumes += j.s->starts && j.s->resumed > 0;
+        kill_report(&j, i);
+    }
+    kill_empty(folder);
+    printf("%d kills, %d of %d starts that came so far resumed from a checkpoint\n", kills,
+           (int)resumes, (int)starts);
+    test_check(kills < 50 || resumes > kills / 4, "too few resumed: %d", (int)resumes);
+    return test_summary();
+}
