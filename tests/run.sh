@@ -81,7 +81,6 @@ quick() {
     run llmc 400 env LLMC= sh "$here/test_llmc.sh" "$B"
     run checkpoint 120 "$B/test_checkpoint"
     run checkpoint-kill 200 "$B/test_checkpoint_kill" 100 1
-    run checkpoint-faults 200 sh "$here/test_checkpoint_faults.sh" "$B"
     run checkpoint-device 60 "$B/test_checkpoint_device"
     run checkpoint-tool 60 sh "$here/test_checkpoint_tool.sh" "$B"
     run model-files 120 env OMP_NUM_THREADS=1 "$B/test_model_files"
@@ -134,7 +133,7 @@ long() {
 case $set in
 quick) quick ;;
 long) long ;;
-all) quick; long; fuzz 600; run model-all 3600 "$B/test_model" 100000 1; run bits-all 7200 "$B/test_bits" all ;;
+all) quick; long; run checkpoint-faults 300 sh "$here/test_checkpoint_faults.sh" "$B"; fuzz 600; run model-all 3600 "$B/test_model" 100000 1; run bits-all 7200 "$B/test_bits" all ;;
 *) echo "run.sh: expected quick, long or all, found '$set'" >&2; exit 2 ;;
 esac
 [ "$skipped" -gt 0 ] && more=", $skipped skipped" || more=
