@@ -443,10 +443,10 @@ static void test_paths(void) {
 #endif
         test_check(!strncmp(attention_path(b), "own kernel (f32 tiles): ", 24), "%s",
                    attention_path(b));
-        test_check(attention_bytes(a) >= attention_scratch_bytes(&shape, (zero_type)type)
+        test_check(attention_bytes(a) >= attention_scratch_bytes(&shape, (zero_type)type, 0)
                        || !with_cudnn(a),
                    "memory with cuDNN");
-        test_check(attention_bytes(b) <= attention_scratch_bytes(&odd, (zero_type)type),
+        test_check(attention_bytes(b) <= attention_scratch_bytes(&odd, (zero_type)type, 0),
                    "memory without");
         attention_destroy(a);
         attention_destroy(b);

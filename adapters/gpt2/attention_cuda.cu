@@ -506,13 +506,14 @@ static zero_result allocate(attention *a, void **memory, size_t bytes) {
 static size_t delta_bytes(const attention_shape *s) {
     return s->batch * s->heads * s->seq_len * sizeof(float);
 }
-/* Of the sum that cuDNN makes of dQ in f32. */
-static size_t dq_bytes(const attention_shape *s, zero_type type) {
+/* Of the sum that cuDNN makes of dQ in f32, where it may add in any order. */
+static size_t dq_bytes(const attention_shape *s, zero_type type, int deterministic) {
 #ifdef GPT2_WITH_CUDNN
-    if (type != ZERO_F32) return delta_bytes(s) * s->head_size;
+    if (type != ZERO_F32 && !deterministic) return delta_bytes(s) * s->head_size;
 #endif
     (void)s;
     (void)type;
+    (void)deterministic;
     return 0;
 }
 
@@ -603,7 +604,8 @@ static zero_result open_cudnn(attention *a, int deterministic, const char **why)
                         : ZERO_ERR_MEMORY;
     if (r) return fail(a, r, "%s", attention_cudnn_error(a->cudnn));
     TRY(plans_for(a, &a->largest, &plans));
-    if (plans) return allocate(a, (void **)&a->dq_sum, dq_bytes(&a->largest, a->type));
+    const size_t dq = dq_bytes(&a->largest, a->type, deterministic);
+    if (plans) return dq ? allocate(a, (void **)&a->dq_sum, dq) : ZERO_OK;
     (void)snprintf(a->text, sizeof a->text, "%s", attention_cudnn_error(a->cudnn));
     *why = a->text;
     return ZERO_OK;
@@ -635,8 +637,8 @@ static zero_result run_cudnn(attention *a, const attention_tensors *t, const att
     all.row_sum = a->delta;
     all.dq_sum = a->dq_sum;
     all.workspace = a->workspace;
-    if (backward && attention_cudnn_version() < 90600) /* later ones clear it themselves */
-        CUDA(a, cudaMemsetAsync(a->dq_sum, 0, dq_bytes(s, a->type), a->stream));
+    if (backward && a->dq_sum && attention_cudnn_version() < 90600) /* later ones clear it */
+        CUDA(a, cudaMemsetAsync(a->dq_sum, 0, dq_bytes(s, a->type, 0), a->stream));
     const zero_result r = attention_cudnn_run(a->cudnn, plans, &all, backward);
     return r ? fail(a, r, "%s", attention_cudnn_error(a->cudnn)) : ZERO_OK;
 }
@@ -651,8 +653,8 @@ static zero_result choose(attention *a, int deterministic) {
 
 /* ---- what the header promises ---------------------------------------------------------------- */
 
-size_t attention_scratch_bytes(const attention_shape *largest, zero_type type) {
-    return delta_bytes(largest) + dq_bytes(largest, type);
+size_t attention_scratch_bytes(const attention_shape *largest, zero_type type, int deterministic) {
+    return delta_bytes(largest) + dq_bytes(largest, type, deterministic);
 }
 size_t attention_bytes(const attention *a) { return a->bytes; }
 const char *attention_path(const attention *a) { return a->path; }

@@ -42,7 +42,7 @@ void attention_destroy(attention *a); /* NULL is allowed; waits for the stream *
 
 /* Bytes of device memory that attention_create will take, at most; a workspace that cuDNN asks for
    comes on top, and attention_bytes tells all of it afterwards. */
-size_t attention_scratch_bytes(const attention_shape *largest, zero_type type);
+size_t attention_scratch_bytes(const attention_shape *largest, zero_type type, int deterministic);
 size_t attention_bytes(const attention *a);
 
 /* What runs for `largest`, and why, as "cuDNN 9.19 flash attention" or "own kernel (f32 tiles):

@@ -171,7 +171,7 @@ size_t ops_scratch_bytes(const ops_limits *limits, zero_type type) {
     const attention_shape shape = attention_limits(limits);
     memset(&o, 0, sizeof o);
     o.limits = *limits;
-    return lay_out(&o) + (limits->heads ? attention_scratch_bytes(&shape, type) : 0);
+    return lay_out(&o) + (limits->heads ? attention_scratch_bytes(&shape, type, 1) : 0);
 }
 
 /* All logits of a batch, as long as they are no more than this. */
