@@ -95,17 +95,18 @@
 #define ZP_ALIGN ((size_t)32)
 #endif
 #endif
-#define ZP_LOCAL_MAX   64              /* ranks that share memory */
-#define ZP_MAIL_BYTES  512             /* of one rank in an exchange */
-#define ZP_TEXT_BYTES  384             /* of an error sentence */
-#define ZP_STAGE_NUMEL ((size_t)65536) /* elements that are staged at once */
-#define ZP_NORM_BLOCK  ((size_t)1024)  /* elements summed into one f64 before blocks are added */
-#define ZP_SUM_BLOCK   ((size_t)2048)  /* elements summed over ranks while they stay in cache */
-#define ZP_TIMEOUT_S   600.0
-#define ZP_CROSSINGS   8
-#define ZP_TASK_BYTES  160
-#define ZP_QUEUE_TASKS 256
-#define ZP_VERDICT     3 /* doubles a rank gives to the agreement: squares, bad unit, bad offset */
+#define ZP_LOCAL_MAX     64              /* ranks that share memory */
+#define ZP_MAIL_BYTES    512             /* of one rank in an exchange */
+#define ZP_TEXT_BYTES    384             /* of an error sentence */
+#define ZP_STAGE_NUMEL   ((size_t)65536) /* elements that are staged at once */
+#define ZP_NORM_BLOCK    ((size_t)1024)  /* elements summed into one f64 before blocks are added */
+#define ZP_CONVERT_BLOCK ((size_t)512)   /* elements that are converted by way of other memory */
+#define ZP_SUM_BLOCK     ((size_t)2048)  /* elements summed over ranks while they stay in cache */
+#define ZP_TIMEOUT_S     600.0
+#define ZP_CROSSINGS     8
+#define ZP_TASK_BYTES    160
+#define ZP_QUEUE_TASKS   256
+#define ZP_VERDICT       3 /* doubles a rank gives to the agreement: squares, bad unit, bad offset */
 
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
 
@@ -6158,6 +6159,17 @@ void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_
         if (n) memmove(to, from, n * zp_bytes(to_type));
         return;
     }
+    /* a file's numbers lie anywhere: they go through memory that suits their type */
+    const int straight =
+        (uintptr_t)to % zp_bytes(to_type) == 0 && (uintptr_t)from % zp_bytes(from_type) == 0;
+    float in[ZP_CONVERT_BLOCK], out[ZP_CONVERT_BLOCK];
+    for (size_t at = 0; at < n && !straight; at += ZP_CONVERT_BLOCK) {
+        const size_t k = zp_min(ZP_CONVERT_BLOCK, n - at);
+        memcpy(in, (const char *)from + at * zp_bytes(from_type), k * zp_bytes(from_type));
+        zero_convert(out, to_type, in, from_type, k);
+        memcpy((char *)to + at * zp_bytes(to_type), out, k * zp_bytes(to_type));
+    }
+    if (!straight) return;
     if (from_type == ZERO_F32)
         zp_narrow(to, to_type, (const float *)from, n);
     else

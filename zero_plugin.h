@@ -569,7 +569,7 @@ void zero_host_free(void *memory);
 
 /* Converts n numbers in host memory, rounding to nearest, ties to even; f32 that are too large
    become infinities, NaN stay NaN. One of the two types is F32, or both are the same. The same bits
-   with the processor's own instructions and without. */
+   with the processor's own instructions and without. The memory needs no alignment. */
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
 
 /* Bytes of one number: 4 or 2. */

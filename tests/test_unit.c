@@ -243,6 +243,30 @@ static void unit_narrow(void) {
 }
 
 /* Whole vectors and tails give what one element alone gives, and nothing else is touched. */
+static float unit_float(test_random *r, int low, int high);
+
+/* Numbers at odd addresses, as in a file that was read. */
+static void unit_convert_odd(void) {
+    enum { N = 1300 };
+    static float wide[N], back[N];
+    static unsigned char memory[4 * N + 8], narrow[2 * N + 8];
+    static uint16_t straight[N];
+    test_random r = {83};
+    for (int i = 0; i < N; i++) wide[i] = unit_float(&r, -20, 20);
+    for (int type = ZERO_BF16; type <= ZERO_F16; type++)
+        for (size_t odd = 1; odd < 4; odd++) {
+            zero_convert(straight, (zero_type)type, wide, ZERO_F32, N);
+            memcpy(memory + odd, wide, sizeof wide);
+            zero_convert(narrow + odd, (zero_type)type, memory + odd, ZERO_F32, N);
+            test_check(!memcmp(narrow + odd, straight, sizeof straight), "%s, %zu bytes off",
+                       unit_type_names[type], odd);
+            zero_convert(back, ZERO_F32, straight, (zero_type)type, N);
+            zero_convert(memory + odd, ZERO_F32, narrow + odd, (zero_type)type, N);
+            test_check(!memcmp(memory + odd, back, sizeof back), "%s back, %zu bytes off",
+                       unit_type_names[type], odd);
+        }
+}
+
 static void unit_convert_places(void) {
     enum { N = 128 };
     test_random r = {82};
@@ -1823,6 +1847,7 @@ int main(void) {
     unit_widen();
     unit_narrow();
     unit_convert_places();
+    unit_convert_odd();
     unit_adamw_ulp();
     unit_adamw_places();
     unit_clip();
