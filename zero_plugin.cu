@@ -106,7 +106,7 @@
 #define ZP_CROSSINGS     8
 #define ZP_TASK_BYTES    160
 #define ZP_QUEUE_TASKS   256
-#define ZP_VERDICT       3 /* doubles a rank gives to the agreement: squares, bad unit, bad offset */
+#define ZP_VERDICT       3 /* doubles a rank gives to the agreement: squares, bad unit and offset */
 
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
 
