@@ -123,6 +123,10 @@ static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
         if (zp_r) return zp_r;                                                                     \
     } while (0)
 
+/* FNV-1a, by words. */
+#define ZP_HASH_EMPTY ((uint64_t)14695981039346656037u)
+static uint64_t zp_hash(uint64_t hash, uint64_t word) { return (hash ^ word) * 1099511628211u; }
+
 static double zp_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -922,6 +926,11 @@ ZP_FN void zp_scale_next(zp_control *c, const zero_scaler *s, int overflow) {
     c->iteration++;
 }
 
+/* The 2-norm of the mean gradient, from that of what was reduced at a scale. */
+ZP_FN double zp_mean_norm(const zp_control *c, float scale) {
+    return sqrt(c->sumsq) / ((double)scale * (double)c->divisor);
+}
+
 /* Decides what the update does: skip, unscale, clip, bias corrections. One thread. */
 typedef struct zp_decide_args {
     zp_control *control;
@@ -937,7 +946,7 @@ ZP_FN int zp_decide_begin(zp_decide_args *a) {
 }
 ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
     zp_control *c = a->control;
-    const double scale = (double)c->scale * (double)c->divisor, norm = sqrt(c->sumsq) / scale;
+    const double scale = (double)c->scale * (double)c->divisor, norm = zp_mean_norm(c, c->scale);
     const double most = (double)a->hyper.max_norm;
     (void)one;
     /* a norm that is not finite cannot clip, so clipping implies the check */
@@ -4228,7 +4237,7 @@ static uint64_t zp_checks_fold(uint64_t hash, const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i += 2) {
         uint16_t two;
         memcpy(&two, bytes + i, sizeof two);
-        hash = (hash ^ two) * 1099511628211u; /* FNV-1a, by pairs of bytes */
+        hash = zp_hash(hash, two);
     }
     return hash;
 }
@@ -4241,7 +4250,7 @@ static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64
     const size_t begin = zp_max(first, m->at);
     const size_t end = zp_min(whole ? x->padded : first + x->shard, m->at + m->numel);
     char *stage = z->comm.stage.base[z->comm.me];
-    *hash = 14695981039346656037u;
+    *hash = ZP_HASH_EMPTY;
     for (size_t at = begin; at < end; at += ZP_STAGE_NUMEL) {
         const size_t bytes = zp_min(ZP_STAGE_NUMEL, end - at) * zp_bytes(z->cfg.type);
         ZP_TRY(zp_copy(&z->compute, stage, zp_parameter(z, u, at), bytes));
@@ -5143,9 +5152,9 @@ static zero_result zp_write_kind(zero_ctx *z, zero_kind kind, const zp_run *run,
 static zero_result zp_write_agree(zero_ctx *z, const zp_tensor *t, zero_kind kind, size_t first,
                                   const float *values, size_t count) {
     const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count};
-    uint64_t mine = 14695981039346656037u, his; /* FNV-1a, by words */
-    for (int i = 0; i < 4; i++) mine = (mine ^ what[i]) * 1099511628211u;
-    for (size_t i = 0; i < count; i++) mine = (mine ^ zp_bits(values[i])) * 1099511628211u;
+    uint64_t mine = ZP_HASH_EMPTY, his;
+    for (int i = 0; i < 4; i++) mine = zp_hash(mine, what[i]);
+    for (size_t i = 0; i < count; i++) mine = zp_hash(mine, zp_bits(values[i]));
     ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, &mine, sizeof mine, z->comm.mail));
     memcpy(&mine, z->comm.mail, sizeof mine);
     for (int r = 1; r < z->comm.nranks; r++) {
@@ -5940,7 +5949,7 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
     ZP_TRY(zp_report_send(z));
     ZP_TRY(zp_report(z));
-    *norm = sqrt(z->report.sumsq) / ((double)z->report.scale * (double)z->report.divisor);
+    *norm = zp_mean_norm(&z->report, z->report.scale);
     return ZERO_OK;
 }
 
@@ -6015,7 +6024,7 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     const zp_control *c = &z->report;
     memset(report, 0, sizeof *report);
     report->stepped = !c->skip;
-    report->norm = sqrt(c->sumsq) / ((double)c->used_scale * (double)c->divisor);
+    report->norm = zp_mean_norm(c, c->used_scale);
     report->loss_scale = c->used_scale;
     report->next_loss_scale = c->scale;
     report->steps = c->steps;

@@ -111,18 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 }
 
 #ifdef FUZZ_MAIN
-#include <time.h>
-
-enum { FUZZ_BYTES = 1 << 16 };
-
-static uint64_t fuzz_state;
-/* splitmix64; 0..n-1 */
-static size_t fuzz_below(size_t n) {
-    uint64_t x = fuzz_state += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return (size_t)((x ^ (x >> 31)) % n);
-}
+#include "fuzz.h"
 
 static void fuzz_piece(ck_manifest *m, const char *name, int array, uint64_t count,
                        uint64_t offset) {
@@ -164,15 +153,15 @@ static size_t fuzz_own(char *out) {
         fuzz_piece(&m, "b", k, 6, 8192);
     }
     char *text = ck_manifest_print(&m, &bytes);
-    if (text == NULL || bytes > FUZZ_BYTES) abort();
+    if (text == NULL || bytes > FUZZ_INPUT) abort();
     memcpy(out, text, bytes);
     free(text);
     ck_manifest_free(&m);
     return bytes;
 }
 
-/* Replaces up to 8 bytes somewhere by a word, a byte or nothing. Returns the new length. */
-static size_t fuzz_change(char *text, size_t length) {
+/* A word that means something in a manifest. */
+static const char *fuzz_word(void) {
     static const char *const words[] = {"{",
                                         "}",
                                         "[",
@@ -201,49 +190,25 @@ static size_t fuzz_change(char *text, size_t length) {
                                         "\"f32\"",
                                         "\"bf16\"",
                                         "\"fp16\""};
-    char byte[2] = {(char)fuzz_below(256), 0};
-    const size_t at = fuzz_below(length + 1);
-    const size_t left = length - at, most = left < 8 ? left : 8, gone = fuzz_below(most + 1);
-    const char *in = fuzz_below(3) ? words[fuzz_below(sizeof words / sizeof *words)] : byte;
-    const size_t n = fuzz_below(6) ? strlen(in) : 0;
-    if (length + n >= FUZZ_BYTES) return length;
-    memmove(text + at + n, text + at + gone, left - gone);
-    memcpy(text + at, in, n);
-    return length - gone + n;
+    return words[fuzz_below(sizeof words / sizeof *words)];
 }
 
-static size_t fuzz_read(const char *path, char *text) {
-    FILE *file = fopen(path, "rb");
-    const size_t length = file == NULL ? 0 : fread(text, 1, FUZZ_BYTES, file);
-    if (file != NULL) (void)fclose(file);
-    return length;
-}
-
-/* Bytes of exactly this length on the heap, so that a sanitizer sees the first one beyond. */
-static void fuzz_try(const char *text, size_t length) {
-    uint8_t *copy = (uint8_t *)malloc(length + !length);
-    if (copy == NULL) return;
-    memcpy(copy, text, length);
-    (void)LLVMFuzzerTestOneInput(copy, length);
-    free(copy);
+static size_t fuzz_change(void *text, size_t length) {
+    return fuzz_change_text((char *)text, length, fuzz_word);
 }
 
 int main(int argc, char **argv) {
-    static char text[FUZZ_BYTES], changed[FUZZ_BYTES];
+    static char text[FUZZ_INPUT];
     const time_t end = time(NULL) + (argc > 1 ? atol(argv[1]) : 1);
     long runs = 0;
     fuzz_state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     while (time(NULL) < end) {
         const size_t length = argc > 3 && fuzz_below(2)
-                                  ? fuzz_read(argv[3 + fuzz_below((size_t)argc - 3)], text)
+                                  ? fuzz_file(argv[3 + fuzz_below((size_t)argc - 3)], text)
                                   : fuzz_own(text);
         fuzz_try(text, length);
-        for (int i = 0; i < 200; i++, runs++) {
-            size_t n = length;
-            memcpy(changed, text, length);
-            for (size_t k = 1 + fuzz_below(4); k > 0; k--) n = fuzz_change(changed, n);
-            fuzz_try(changed, n);
-        }
+        fuzz_round(text, length, 200, 4, fuzz_change);
+        runs += 200;
     }
     printf("%ld passed, 0 failed\n", runs);
     return 0;

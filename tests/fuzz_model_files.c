@@ -109,18 +109,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 }
 
 #ifdef FUZZ_MAIN
-#include <time.h>
+#include "fuzz.h"
 
 enum { FUZZ_SEEDS = 6 };
-
-static uint64_t fuzz_random;
-/* splitmix64; 0..n-1 */
-static size_t fuzz_below(size_t n) {
-    uint64_t x = fuzz_random += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return (size_t)((x ^ (x >> 31)) % n);
-}
 
 /* llm.c's state of one rank, permuted data and all. Returns its length. */
 static size_t fuzz_make_state(uint8_t *data, int shuffled) {
@@ -148,7 +139,7 @@ static size_t fuzz_seed(int i, uint8_t *data) {
     fuzz_demand(model_save(fuzz_ctx, &fuzz_cfg, fuzz_out, saved[i].format, saved[i].type, NULL)
                     == ZERO_OK,
                 "no seed");
-    return fuzz_read(fuzz_out, data, FUZZ_BYTES);
+    return fuzz_read(fuzz_out, data, FUZZ_INPUT);
 }
 
 /* What means something in a safetensors header. */
@@ -189,7 +180,8 @@ static const char *fuzz_word(void) {
 
 /* Changes the front, where lengths and headers are, by a word, some bits or a number. Returns the
    new length. */
-static size_t fuzz_change(uint8_t *data, size_t length) {
+static size_t fuzz_change(void *bytes, size_t length) {
+    uint8_t *data = (uint8_t *)bytes;
     const size_t front = length < 2600 ? length : 2600, at = fuzz_below(front + 1);
     const size_t left = length - at, most = left < 8 ? left : 8;
     if (fuzz_below(3) == 0) {
@@ -201,30 +193,21 @@ static size_t fuzz_change(uint8_t *data, size_t length) {
     const char *in = fuzz_word();
     const size_t n = strlen(in),
                  gone = fuzz_below(2) ? (n < left ? n : left) : fuzz_below(most + 1);
-    if (length + n >= FUZZ_BYTES) return length;
+    if (length + n >= FUZZ_INPUT) return length;
     memmove(data + at + n, data + at + gone, left - gone);
     memcpy(data + at, in, n);
     const size_t now = length - gone + n;
     uint64_t header = 0;
     memcpy(&header, data, now < 8 ? now : 8);
-    if (header < FUZZ_BYTES && at >= 8 && fuzz_below(4)) { /* the header's length follows */
+    if (header < FUZZ_INPUT && at >= 8 && fuzz_below(4)) { /* the header's length follows */
         header += n - gone;
         memcpy(data, &header, now < 8 ? now : 8);
     }
     return now;
 }
 
-/* Bytes of exactly this length on the heap, so that a sanitizer sees the first one beyond. */
-static void fuzz_try(const uint8_t *data, size_t length) {
-    uint8_t *copy = (uint8_t *)malloc(length + !length);
-    if (copy == NULL) return;
-    memcpy(copy, data, length);
-    (void)LLVMFuzzerTestOneInput(copy, length);
-    free(copy);
-}
-
 int main(int argc, char **argv) {
-    static uint8_t seed[FUZZ_SEEDS][FUZZ_BYTES], changed[FUZZ_BYTES + 16];
+    static uint8_t seed[FUZZ_SEEDS][FUZZ_INPUT];
     size_t length[FUZZ_SEEDS];
     long runs = 0;
     fuzz_start();
@@ -238,16 +221,12 @@ int main(int argc, char **argv) {
         return 0;
     }
     const time_t end = time(NULL) + (argc > 1 ? atol(argv[1]) : 1);
-    fuzz_random = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    fuzz_state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     for (int i = 0; i < FUZZ_SEEDS; i++, runs++) fuzz_try(seed[i], length[i]);
     while (time(NULL) < end) {
         const size_t which = fuzz_below(FUZZ_SEEDS);
-        for (int i = 0; i < 50; i++, runs++) {
-            size_t n = length[which];
-            memcpy(changed, seed[which], n);
-            for (size_t k = 1 + fuzz_below(4); k > 0; k--) n = fuzz_change(changed, n);
-            fuzz_try(changed, n);
-        }
+        fuzz_round(seed[which], length[which], 50, 4, fuzz_change);
+        runs += 50;
     }
     printf("%ld passed, 0 failed\n", runs);
     return 0;

@@ -316,6 +316,16 @@ static int host_train_pass(host_run *h) {
     return 1;
 }
 
+/* All passes of a step, its reduction and its update. */
+__attribute__((unused)) static int host_train_step(host_run *h) {
+    for (h->micro = 0; h->micro < h->spec->micro_steps; h->micro++)
+        if (!host_train_pass(h)) return 0;
+    HOST_TRY(h, zero_reduce(h->z));
+    HOST_TRY(h, zero_step(h->z, &h->spec->adamw));
+    h->step++;
+    return 1;
+}
+
 __attribute__((unused)) static int host_evaluate(host_run *h) {
     HOST_TRY(h, zero_pass_begin(h->z, ZERO_EVAL, 0, 1));
     for (int u = 0; u < h->spec->units; u++)

@@ -132,15 +132,6 @@ static void ckt_rounded(host_run *h) {
     }
 }
 
-static int ckt_step(host_run *h) {
-    for (h->micro = 0; h->micro < h->spec->micro_steps; h->micro++)
-        if (!host_train_pass(h)) return 0;
-    HOST_TRY(h, zero_reduce(h->z));
-    HOST_TRY(h, zero_step(h->z, &h->spec->adamw));
-    h->step++;
-    return 1;
-}
-
 static int ckt_save(host_run *h, checkpoint *c) {
     const checkpoint_value v[] = {{"position", CHECKPOINT_INT, INT64_MIN + h->step, 0, NULL},
                                   {"rate", CHECKPOINT_REAL, 0, 1.0 / (3 + h->step), NULL},
@@ -181,7 +172,7 @@ static void ckt_body(test_rank *r) {
     if (!host_open(&h, &j->spec, r)) return;
     if (checkpoint_create(&c, h.z, &j->o)) test_rank_fail(r, "create: %s", checkpoint_error(c));
     if (!r->failed && j->load) ckt_load(j, &h, c);
-    while (!r->failed && h.step < j->until && ckt_step(&h))
+    while (!r->failed && h.step < j->until && host_train_step(&h))
         if (j->save && h.step % j->save == 0) (void)ckt_save(&h, c);
     if (!r->failed && j->also) j->also(j, &h, c);
     if (!r->failed && checkpoint_wait(c)) test_rank_fail(r, "wait: %s", checkpoint_error(c));

@@ -45,14 +45,6 @@ static void kill_spec(host_spec *s, int nranks, int stage, int type) {
     s->adamw = a;
 }
 
-static void kill_step(host_run *h) {
-    h->micro = 0;
-    if (!host_train_pass(h)) return;
-    if (zero_reduce(h->z) || zero_step(h->z, &h->spec->adamw))
-        test_rank_fail(h->rank, "%s", zero_last_error(h->z));
-    h->step++;
-}
-
 /* After each step, or after a load. */
 static void kill_look(host_run *h, kill_shared *s) {
     const uint64_t hash = host_hash(h);
@@ -97,7 +89,7 @@ static void kill_body(test_rank *r) {
     if (c && !r->failed) kill_resume(&h, c, j->s);
     if (!c && !r->failed) kill_look(&h, j->s);
     while (!r->failed && h.step < KILL_STEPS) {
-        kill_step(&h);
+        (void)host_train_step(&h);
         kill_look(&h, j->s);
         if (c && !r->failed) kill_save(&h, c, j->s);
     }
