@@ -24,9 +24,9 @@ vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config ada
 GPT2    = $B/gpt2.o $B/ops_cpu.o
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
-TRAINER = $B/train_gpt2_zero.o $(LAUNCH) $(DSCONF) $B/data_file.o $B/token_file.o $B/tokenizer.o
 MODELS  = $B/llmc_bin.o $B/safetensors.o
 CKPT    = $(patsubst adapters/checkpoint/%.c,$B/%.o,$(wildcard adapters/checkpoint/checkpoint*.c))
+TRAINER = $B/train_gpt2_zero.o $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $B/data_file.o $B/token_file.o $B/tokenizer.o
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi)
@@ -89,8 +89,8 @@ $(filter-out %/zero_ckpt,$(CKTESTS)) $B/test_checkpoint_bench: $B/%: tests/%.c $
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(PLUGIN) $(CKPT) -lcjson -lm
 $B/zero_ckpt: $B/zero_ckpt.o $(PLUGIN) $(CKPT)
 	$(COMPILE) -o $@ $^ -lcjson -lm
-$B/test_model_files $B/fuzz_model_files: $B/%: tests/%.c $(PLUGIN) $(GPT2) $(MODELS)
-	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(PLUGIN) $(GPT2) $(MODELS) $(LIBS)
+$B/test_model_files $B/fuzz_model_files: $B/%: tests/%.c $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
+	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(filter %.o,$^) $(LIBS)
 $B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: tests/%.c $(DSCONF)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(DSCONF) -lcjson -lm
 $B/test_host_layers.o: tests/test_host_layers.cc

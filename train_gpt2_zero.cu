@@ -16,9 +16,10 @@
      5 reports      learning rate, outliers, main.log, progress
      6 device       CUDA's stream and memory; of the CPU there is nothing to say
      7 trainer      one stage: context, model, step, validation, sample, hash of the weights
-     8 training     the loop of one stage
-     9 comparison   several stages that take turns
-    10 main
+     8 checkpoints  what is saved beside the plugin's state; going on from it
+     9 training     the loop of one stage
+    10 comparison   several stages that take turns
+    11 main
 */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* M_PI, glob, clock_gettime under -std=c11 */
@@ -27,6 +28,7 @@
 #include <errno.h>
 #include <glob.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -41,6 +43,9 @@
 #endif
 #include <xxhash.h>
 
+#include "adapters/checkpoint/checkpoint.h"
+#include "adapters/checkpoint/gpt2_values.h"
+#include "adapters/checkpoint/model_files.h"
 #include "adapters/ds_config/ds_config.h"
 #include "adapters/gpt2/gpt2.h"
 #include "adapters/launch/launch.h"
@@ -61,6 +66,7 @@ enum {
     COMPARE_RANKS = 2,     /* of a comparison, without -pn */
     MAX_ROUNDS = 1000,     /* of a comparison */
     HASH_CHUNK = 1 << 18,  /* elements read at once */
+    SETTINGS = 6144,       /* bytes of all flags and their values as text */
     STREAM_WINDOWS = 1000, /* streams of gpt2_draw; below 1000 they are the model's */
     STREAM_SHUFFLE = 1001,
     STREAM_SAMPLE = 1002
@@ -89,6 +95,7 @@ typedef struct train_options {
     const char *ds_path, *ds_out;                            /* -ds, -dso */
     int consecutive_hysteresis, overflow_check, print_every; /* of a file; no flags */
     int val_every, val_batches, sample_every, sample_tokens;
+    int save_every, keep_last, keep_every, save_aside, save_or_go_on, resume; /* -n..., -y */
     int recompute, tf32;
     int accumulation, prefetch, overlap, mapping;
     int64_t bucket, persistence;
@@ -140,10 +147,10 @@ static const option option_table[] = {
     {"-tf", OPTION_PATH, AT(tokenizer_path), "", NULL, 0, 0, NULL,
      "tokenizer file, to print samples"},
     {"-e", OPTION_TEXT, AT(model), "char:4x128x4", "char:6x384x6", 0, 0, NULL,
-     "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a llm.c .bin file "
-     "(version 3, f32)"},
+     "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a file with its "
+     "weights: llm.c's .bin, or Hugging Face's .safetensors"},
     {"-o", OPTION_PATH, AT(log_dir), "", NULL, 0, 0, NULL,
-     "folder for main.log; without it no log"},
+     "folder for main.log and checkpoints; without it neither"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Batches"},
     {"-b", OPTION_INT, AT(batch), "0", "8", 0, 1e6, NULL,
      "windows per rank and micro-step; 0: what -d asks for, without -d 12 divided by the ranks"},
@@ -213,6 +220,22 @@ static const option option_table[] = {
      "print a sample every so many steps, and at the end; 0: at the end only"},
     {"-g", OPTION_INT, AT(sample_tokens), "300", NULL, 0, 1e6, NULL,
      "tokens of a sample; 0: no samples"},
+    {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Checkpoints"},
+    {"-n", OPTION_INT, AT(save_every), "0", NULL, 0, 2e9, NULL,
+     "save in the folder of -o every so many steps, at the end, and when SIGTERM or SIGUSR1 asks "
+     "to "
+     "stop; 0: never"},
+    {"-nk", OPTION_INT, AT(keep_last), "0", NULL, 0, 2e9, NULL,
+     "newest checkpoints that are kept; 0: all"},
+    {"-nm", OPTION_INT, AT(keep_every), "0", NULL, 0, 2e9, NULL,
+     "those of a multiple of so many steps are kept too; 0: none"},
+    {"-na", OPTION_INT, AT(save_aside), "0", NULL, 0, 1, NULL,
+     "1: save aside: training waits for a copy of the state alone, which takes as much memory"},
+    {"-nf", OPTION_INT, AT(save_or_go_on), "0", NULL, 0, 1, NULL,
+     "a save that fails: 0 ends the run, 1 is told, and training goes on"},
+    {"-y", OPTION_INT, AT(resume), "0", NULL, 0, 2, NULL,
+     "1: go on from the newest checkpoint in -o that is whole, on any number of ranks and at any "
+     "stage; from the start if there is none. 2: end if the newest is damaged"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Ranks"},
     {"-pn", OPTION_INT, AT(ranks), "0", NULL, 0, 65536, NULL,
      "ranks to start on this machine; 0: as mpirun, torchrun or srun say, else 1 (2 in a "
@@ -266,10 +289,6 @@ static const option option_table[] = {
     {"-ge", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0 -1", "GELU fusion"},
     {"-h", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "HellaSwag evaluation"},
     {"-lg", OPTION_FIXED, 0, NULL, NULL, 0, 0, "-1 0", "log of the GPU's state"},
-    {"-n", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "checkpoints"},
-    {"-nk", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "number of checkpoints kept"},
-    {"-nm", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "major checkpoints"},
-    {"-y", OPTION_FIXED, 0, NULL, NULL, 0, 0, "0", "resuming from a checkpoint"},
 };
 
 enum { OPTIONS = (int)(sizeof option_table / sizeof option_table[0]) };
@@ -504,6 +523,8 @@ typedef struct job {
     int *inputs, *targets;        /* [rows * T] */
     int *sample;                  /* [1 + sample_tokens] */
     float *logits;                /* [V] */
+    char data[256];               /* the files' tokens and hashes, "NAME VALUE" a line */
+    char settings[SETTINGS];      /* the same, with all flags: saved along in checkpoints */
     double matmul_rate;           /* operations per second of all ranks together, measured */
     double peak_rate;             /* the same as the GPUs' maker states it; 0: not known */
     void *stream;                 /* CUDA: what this rank computes on */
@@ -557,6 +578,9 @@ static void *get_memory(job *j, size_t count, size_t size) {
             count, size);
     return memory;
 }
+
+/* A signal has asked this process to stop; of the whole process, ranks that are threads too. */
+static volatile sig_atomic_t stop_signal;
 
 /* ---- 3 file -------------------------------------------------------------------------------- */
 
@@ -948,14 +972,37 @@ static double outlier_score(outliers *w, double value) {
     return variance > 0 ? (value - mean) / sqrt(variance) : 0;
 }
 
-static void open_log(job *j) {
+/* Where the first line of a later step starts, or the first one that is not whole: a run that was
+   killed went on after its last checkpoint. */
+static long log_end(FILE *log, int64_t step) {
+    char line[256];
+    long end = 0;
+    long long found;
+    while (fgets(line, sizeof line, log) != NULL && strchr(line, '\n') != NULL) {
+        if (sscanf(line, "s:%lld ", &found) == 1 && found >= step) break;
+        end = ftell(log);
+    }
+    return end;
+}
+
+/* A new log; or the lines of the steps before `step`, which others follow. */
+static FILE *open_log_at(const char *path, int64_t step) {
+    FILE *log = step > 0 ? fopen(path, "r+") : NULL;
+    if (log == NULL) return fopen(path, "w");
+    const long end = log_end(log, step);
+    if (fseek(log, end, SEEK_SET) == 0 && ftruncate(fileno(log), end) == 0) return log;
+    fclose(log);
+    return NULL;
+}
+
+static void open_log(job *j, int64_t step) {
     char path[1024];
     const char *folder = j->opt->log_dir;
     if (!folder[0]) return;
     snprintf(path, sizeof path, "%s/main.log", folder);
     if (j->l->rank == 0) {
         mkdir(folder, 0777); /* fopen tells if it is not there */
-        j->log = fopen(path, "w");
+        j->log = open_log_at(path, step);
     }
     require(j, j->l->rank != 0 || j->log != NULL, "-o: %s cannot be written: %s", path,
             strerror(errno));
@@ -1087,9 +1134,14 @@ typedef struct trainer {
     zero_plan plan;
     schedule lr;
     outliers losses, norms;
-    int step;        /* steps made, skipped ones too */
-    int64_t updates; /* that the optimizer made: the schedule's clock */
-    int unsettled;   /* the last step's report was not asked for yet */
+    int step;           /* steps made, skipped ones too */
+    int64_t data_step;  /* the next one's data; of a run that goes on with other batches not step */
+    int64_t updates;    /* that the optimizer made: the schedule's clock */
+    int unsettled;      /* the last step's report was not asked for yet */
+    checkpoint *saves;  /* -n, -y; else NULL */
+    size_t saves_bytes; /* of host memory for them */
+    int64_t saved;      /* step of the last save or load; -1: none */
+    int stop;           /* a signal has asked for it, on any rank */
 } trainer;
 
 static void check(const trainer *t, zero_result result) {
@@ -1151,6 +1203,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     memset(t, 0, sizeof *t);
     t->j = j;
     t->stage = stage;
+    t->saved = -1;
     comm->node_size = j->opt->node_size;
     make_schedule(j, &t->lr);
     check(t, zero_create(&t->z, &config, comm));
@@ -1168,27 +1221,37 @@ static gpt2_run make_run(const job *j) {
 }
 
 static int is_model_file(const char *model) {
-    size_t length = strlen(model);
-    return length > 4 && strcmp(model + length - 4, ".bin") == 0;
+    static const char *const ends[] = {".bin", ".safetensors", ".json"};
+    const size_t length = strlen(model);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const size_t end = strlen(ends[i]);
+        if (length > end && strcmp(model + length - end, ends[i]) == 0) return 1;
+    }
+    return 0;
 }
 
-/* Weights and activations. */
-static void build_trainer(trainer *t) {
-    job *j = t->j;
-    gpt2_run run = make_run(j);
+/* Weights, as a training starts with them. */
+static void start_weights(trainer *t) {
+    const job *j = t->j;
     gpt2_error error;
     zero_result result;
-    check(t, zero_build(t->z));
     if (is_model_file(j->opt->model))
-        result = gpt2_load_bin(t->z, &j->model, j->opt->model, &error);
+        result = model_load(t->z, &j->model, j->opt->model, &error);
     else
         result = gpt2_init(t->z, &j->model, (uint64_t)j->opt->seed, &error);
     if (result != ZERO_OK) launch_fail_result(j->l, result, error.sentence);
-    result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
+}
+
+static void create_model(trainer *t) {
+    job *j = t->j;
+    gpt2_run run = make_run(j);
+    gpt2_error error;
+    const zero_result result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
 }
 
 static void close_trainer(trainer *t) {
+    checkpoint_destroy(t->saves);
     gpt2_destroy(t->model);
     zero_destroy(t->z);
 }
@@ -1198,8 +1261,9 @@ static uint64_t plan_bytes(const zero_plan *p) {
     return (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes;
 }
 
-/* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? */
-static void check_memory(job *j, const zero_plan *plans, int count) {
+/* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? `host`:
+   bytes of a rank that are the host's everywhere. */
+static void check_memory(job *j, const zero_plan *plans, int count, size_t host) {
     gpt2_run run = make_run(j);
     uint64_t each = gpt2_activation_bytes(&j->model, &run), need = 0, shared = 0;
     require(j, each > 0, "-b %d: too many windows of -t %d tokens for the model's activations",
@@ -1211,9 +1275,10 @@ static void check_memory(job *j, const zero_plan *plans, int count) {
     }
 #ifdef __CUDACC__
     (void)shared;
+    (void)host;
     check_device_memory(j, need);
 #else
-    launch_check_memory(j->l, need, shared);
+    launch_check_memory(j->l, need + host, shared);
 #endif
 }
 
@@ -1222,7 +1287,7 @@ static void run_micro_steps(trainer *t) {
     job *j = t->j;
     const int micro_steps = j->batch.micro_steps;
     for (int micro = 0; micro < micro_steps; micro++) {
-        load_batch(j, t->step, micro);
+        load_batch(j, t->data_step, micro);
         check(t, zero_pass_begin(t->z, ZERO_TRAIN, micro, micro_steps));
         check_model(t, gpt2_train_step(t->model, j->inputs, j->targets,
                                        zero_loss_scale(t->z) / (float)micro_steps, NULL));
@@ -1238,12 +1303,22 @@ typedef struct step_values {
     zero_step_report done;
 } step_values;
 
-/* The mean loss over the ranks, of the steps since it was last asked for. */
+/* The mean loss over the ranks, of the steps since it was last asked for. Ranks that a signal has
+   reached tell the others by the way. */
 static double take_loss(trainer *t) {
-    double mine = 0;
-    check_model(t, gpt2_take_losses(t->model, &mine));
-    check(t, zero_all_sum(t->z, &mine, 1));
-    return mine / t->j->l->nranks;
+    double sums[2] = {0, stop_signal ? 1.0 : 0.0};
+    check_model(t, gpt2_take_losses(t->model, &sums[0]));
+    check(t, zero_all_sum(t->z, sums, 2));
+    t->stop = t->stop || sums[1] > 0;
+    return sums[0] / t->j->l->nranks;
+}
+
+/* Between steps: has a signal asked any rank to stop? */
+static int must_stop(trainer *t) {
+    double asked = stop_signal ? 1 : 0;
+    if (t->j->opt->save_every > 0) check(t, zero_all_sum(t->z, &asked, 1));
+    t->stop = t->stop || asked > 0;
+    return t->stop;
 }
 
 /* -sl and -sg, as llm.c does it, between reduction and step: is it so far from the usual that it is
@@ -1287,6 +1362,7 @@ static void take_step(trainer *t, step_values *v) {
     else
         check(t, zero_step(t->z, &hyper));
     t->step++;
+    t->data_step++;
     t->unsettled = 1;
     if (v == NULL) return;
     v->lr = now.lr;
@@ -1297,8 +1373,8 @@ static void take_step(trainer *t, step_values *v) {
     v->norm_z = outlier_score(&t->norms, v->done.norm);
 }
 
-/* Mean loss over the validation file. Its windows are dealt to the ranks in turn; a rank whose
-   share is used up takes part with none. */
+/* Mean loss over the validation file; NaN if it had to stop. Its windows are dealt to the ranks in
+   turn; a rank whose share is used up takes part with none. */
 static double validate(trainer *t) {
     job *j = t->j;
     const int rows = j->batch.rows;
@@ -1309,6 +1385,7 @@ static double validate(trainer *t) {
     if (windows > wanted) windows = wanted;
     for (int64_t first = 0; first < windows; first += at_once) {
         double sum = 0;
+        if (must_stop(t)) return NAN;
         int64_t mine = first + (int64_t)j->l->rank * rows, left = windows - mine;
         int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
         for (int b = 0; b < count; b++)
@@ -1355,7 +1432,7 @@ static void print_sample(trainer *t) {
     const int known = j->has_words ? (int)j->words.count : V;
     j->sample[0] = j->has_words ? (int)j->words.end_of_text : V - 1;
     say(j, "generating:\n---\n");
-    for (int n = 1; n <= j->opt->sample_tokens; n++) {
+    for (int n = 1; n <= j->opt->sample_tokens && !must_stop(t); n++) {
         int seen = n < T ? n : T;
         uint64_t draw = gpt2_draw((uint64_t)j->opt->seed, STREAM_SAMPLE, (uint64_t)n);
         check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
@@ -1390,10 +1467,201 @@ static uint64_t hash_weights(trainer *t) {
     return hash;
 }
 
-/* ---- 8 training ---------------------------------------------------------------------------- */
+/* ---- 8 checkpoints ------------------------------------------------------------------------- */
+
+/* Flags, and lines of job.data and settings, that the course of a training depends on. */
+#define COURSE_WORDS                                                                               \
+    "-e -t -sh -a -sd -dt -w -zg -ls -li -lm -lw -lh -op -x -k -l -u -q -c -b1 -b2 -ep -cl -sl "   \
+    "-sg "                                                                                         \
+    "-za tokens-per-step training-data validation-data"
+enum { OUTLIERS_TEXT = 24 * (OUTLIER_WINDOW + 1) };
+
+/* "SEEN VALUE VALUE ...", exact. */
+static void print_outliers(const outliers *w, char text[OUTLIERS_TEXT]) {
+    int used = snprintf(text, OUTLIERS_TEXT, "%lld", (long long)w->seen);
+    for (int i = 0; i < OUTLIER_WINDOW && i < w->seen; i++)
+        used += snprintf(text + used, OUTLIERS_TEXT - (size_t)used, " %a", w->values[i]);
+}
+
+static void parse_outliers(outliers *w, const char *text) {
+    char *at = NULL;
+    memset(w, 0, sizeof *w);
+    w->seen = strtoll(text, &at, 10);
+    for (int i = 0; i < OUTLIER_WINDOW && i < w->seen; i++) w->values[i] = strtod(at, &at);
+}
+
+static void note_save(void *user, const char *sentence) {
+    const job *j = (const job *)user;
+    clear_progress(j);
+    say(j, "%s\n", sentence);
+}
+
+static int saves_anything(const train_options *o) { return o->save_every > 0 || o->resume; }
+
+static checkpoint_options make_checkpoint_options(trainer *t) {
+    job *j = t->j;
+    const train_options *o = j->opt;
+    checkpoint_options c;
+    memset(&c, 0, sizeof c);
+    c.folder = o->log_dir;
+    c.keep_last = o->keep_last;
+    c.keep_every = o->keep_every;
+    c.asynchronous = o->save_aside;
+    c.refuse_damaged = o->resume == 2;
+    c.config = j->settings;
+    c.tensors = t->table;
+    c.ntensors = GPT2_TENSORS;
+    c.log = note_save;
+    c.log_user = j;
+    return c;
+}
+
+/* After open_trainer: what checkpoints take of the host's memory. */
+static void plan_saves(trainer *t) {
+    const train_options *o = t->j->opt;
+    require(t->j, !saves_anything(o) || o->log_dir[0], "%s: checkpoints need a folder, -o",
+            o->resume ? "-y 1" : "-n");
+    require(t->j, !saves_anything(o) || o->stages == 1,
+            "-n and -y: a comparison of stages has no checkpoints");
+    if (!saves_anything(o)) return;
+    const checkpoint_options options = make_checkpoint_options(t);
+    t->saves_bytes = checkpoint_bytes(t->z, &options);
+}
+
+/* `last`: no other save will make good for it. */
+static void check_saves(trainer *t, checkpoint_result result, int last) {
+    job *j = t->j;
+    const char *why = checkpoint_error(t->saves);
+    if (result == CHECKPOINT_OK) return;
+    if (result == CHECKPOINT_PLUGIN)
+        launch_fail_result(j->l, checkpoint_plugin_result(t->saves), why);
+    require(j, j->opt->save_or_go_on && !last, "checkpoint: %s", why);
+    clear_progress(j);
+    if (j->l->rank == 0) fprintf(stderr, PROGRAM ": warning: checkpoint: %s\n", why);
+}
+
+/* Where lines of "NAME VALUE" have the value of a name; NULL: nowhere. Its length comes back. */
+static const char *find_setting(const char *lines, const char *name, int name_chars, int *length) {
+    for (const char *at = lines; *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        if (strncmp(at, name, (size_t)name_chars) != 0 || at[name_chars] != ' ') continue;
+        at += name_chars + 1;
+        *length = (int)strcspn(at, "\n");
+        return at;
+    }
+    return NULL;
+}
+
+/* What this run does otherwise than the one that it continues. */
+static void print_differences(const trainer *t) {
+    const char *before = checkpoint_config(t->saves), *now = t->j->settings;
+    for (const char *word = COURSE_WORDS; *word; word += *word == ' ') {
+        const int chars = (int)strcspn(word, " ");
+        int a = 0, b = 0;
+        const char *was = find_setting(before, word, chars, &a);
+        const char *is = find_setting(now, word, chars, &b);
+        if (was != NULL && is != NULL && (a != b || memcmp(was, is, (size_t)a) != 0))
+            say(t->j, "it was saved with %.*s %.*s; now it is %.*s\n", chars, word, a, was, b, is);
+        word += chars;
+    }
+}
+
+/* The run's own values, which checkpoints of other programs lack. A step of other batches begins
+   where the data was, rounded up to its own size. */
+static void take_values(trainer *t) {
+    const int64_t step_tokens = t->j->batch.tokens;
+    int64_t tokens;
+    const char *text;
+    t->data_step = t->step;
+    if (checkpoint_get_int(t->saves, "data.tokens", &tokens) && tokens >= 0)
+        t->data_step = tokens / step_tokens + (tokens % step_tokens != 0);
+    if (checkpoint_get_text(t->saves, "losses", &text)) parse_outliers(&t->losses, text);
+    if (checkpoint_get_text(t->saves, "norms", &text)) parse_outliers(&t->norms, text);
+}
+
+static void take_counters(trainer *t) {
+    zero_counters counters;
+    check(t, zero_state_begin(t->z));
+    zero_state_counters(t->z, &counters);
+    check(t, zero_state_end(t->z, 0));
+    t->updates = counters.steps;
+}
+
+/* -y. Returns whether there was something to go on from. */
+static int resume_training(trainer *t) {
+    job *j = t->j;
+    const char *folder = j->opt->log_dir;
+    const checkpoint_result result = checkpoint_load(t->saves, CHECKPOINT_NEWEST);
+    if (result == CHECKPOINT_NONE) {
+        say(j, "no checkpoint in %s: the training starts\n", folder);
+        return 0;
+    }
+    check_saves(t, result, 1);
+    const int64_t step = checkpoint_step(t->saves);
+    require(j, step <= j->steps, "-x %d: the checkpoint in %s is of step %lld", j->steps, folder,
+            (long long)step);
+    t->step = (int)step;
+    t->saved = step;
+    take_values(t);
+    take_counters(t);
+    say(j, "going on from step %d in %s\n", t->step, folder);
+    print_differences(t);
+    return 1;
+}
+
+/* After the context is built. Returns whether the weights are there. */
+static int open_saves(trainer *t) {
+    job *j = t->j;
+    if (!saves_anything(j->opt)) return 0;
+    const checkpoint_options options = make_checkpoint_options(t);
+    const checkpoint_result result = checkpoint_create(&t->saves, t->z, &options);
+    require(j, t->saves != NULL, "rank %d: out of memory for checkpoints", j->l->rank);
+    check_saves(t, result, 1);
+    return j->opt->resume && resume_training(t);
+}
+
+/* What a save took, and what of a step that is. */
+static void print_save(const trainer *t, double step_s) {
+    checkpoint_report r;
+    const job *j = t->j;
+    checkpoint_query(t->saves, &r);
+    clear_progress(j);
+    say(j, "checkpoint of step %d, %.1f MiB: ", t->step, (double)r.total_bytes / (1024 * 1024));
+    say(j, j->opt->save_aside ? "copied in %.1f ms, being written" : "saved in %.1f ms",
+        1e3 * (r.stall_s - r.waited_s));
+    if (r.waited_s > 1e-3) say(j, ", after %.1f ms for the one before", 1e3 * r.waited_s);
+    if (step_s > 0) say(j, ", %.1f%% of a step", 100 * r.stall_s / step_s);
+    say(j, "\n");
+}
+
+/* step_s: mean seconds of a step so far; 0: not known. */
+static void save_checkpoint(trainer *t, double step_s, int last) {
+    char losses[OUTLIERS_TEXT], norms[OUTLIERS_TEXT];
+    checkpoint_value v[GPT2_VALUES + 3];
+    memset(v, 0, sizeof v);
+    print_outliers(&t->losses, losses);
+    print_outliers(&t->norms, norms);
+    gpt2_values(&t->j->model, v);
+    v[GPT2_VALUES].name = "data.tokens";
+    v[GPT2_VALUES].number = t->data_step * t->j->batch.tokens;
+    v[GPT2_VALUES + 1].name = "losses";
+    v[GPT2_VALUES + 1].text = losses;
+    v[GPT2_VALUES + 2].name = "norms";
+    v[GPT2_VALUES + 2].text = norms;
+    v[GPT2_VALUES + 1].kind = v[GPT2_VALUES + 2].kind = CHECKPOINT_TEXT;
+    checkpoint_result result = checkpoint_save(t->saves, t->step, v, GPT2_VALUES + 3);
+    check_saves(t, result, last && !t->j->opt->save_aside); /* aside: the save before */
+    if (result == CHECKPOINT_OK || t->j->opt->save_aside) {
+        t->saved = t->step;
+        print_save(t, step_s);
+    }
+    if (last) check_saves(t, checkpoint_wait(t->saves), 1);
+}
+
+/* ---- 9 training ---------------------------------------------------------------------------- */
 
 /* What the step lines carry from one to the next. */
 typedef struct report {
+    int first;                    /* steps that were made before this run */
     double started, step_started; /* clock */
     double smooth_rate;           /* tokens per second, averaged as AdamW does its moments */
     double total_s;               /* of all steps but the first */
@@ -1477,6 +1745,7 @@ static void print_plan(const trainer *t) {
     table_row(j, "  buffers", "%zu", p->buffer_bytes);
     table_row(j, "  by the formula", "%zu, without buffers and padding", p->formula_bytes);
     table_row(j, "activations", "%zu bytes", gpt2_activation_bytes(&j->model, &run));
+    if (t->saves_bytes > 0) table_row(j, "checkpoints", "%zu bytes of host memory", t->saves_bytes);
     table_row(j, "bytes sent per step", "%zu, formula %zu", p->sent_bytes, p->formula_sent_bytes);
     table_line(j);
 }
@@ -1484,12 +1753,19 @@ static void print_plan(const trainer *t) {
 /* Tokens per second of the last step, and averaged over steps. */
 static double note_time(trainer *t, report *r, double *smooth) {
     double seconds = clock_s() - r->step_started, rate = (double)t->j->batch.tokens / seconds;
+    const int made = t->step - r->first;
     *smooth = rate;
-    if (t->step <= 1) return rate;
+    if (made <= 1) return rate;
     r->total_s += seconds;
     r->smooth_rate = 0.95 * r->smooth_rate + 0.05 * rate;
-    *smooth = r->smooth_rate / (1 - pow(0.95, t->step - 1));
+    *smooth = r->smooth_rate / (1 - pow(0.95, made - 1));
     return rate;
+}
+
+/* Mean seconds of a step, without the first; 0: there are too few. */
+static double mean_step(const trainer *t, const report *r) {
+    const int made = t->step - r->first;
+    return made > 1 ? r->total_s / (made - 1) : 0;
 }
 
 /* llm.c's line; what scaling and skipping add stands at its end. */
@@ -1523,7 +1799,7 @@ static void train_step(trainer *t, report *r) {
     double smooth;
     memset(&v, 0, sizeof v);
     if (j->opt->print_batches)
-        say(j, "batch %d %016llx\n", t->step, (unsigned long long)hash_batch(j, t->step));
+        say(j, "batch %d %016llx\n", t->step, (unsigned long long)hash_batch(j, t->data_step));
     r->step_started = clock_s();
     take_step(t, &v);
     const double rate = note_time(t, r, &smooth);
@@ -1532,12 +1808,13 @@ static void train_step(trainer *t, report *r) {
     if (t->step % j->opt->print_every == 0 || t->step == j->steps || !v.done.stepped || scales)
         print_step(t, &v, rate, smooth);
     log_line(j, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", t->step - 1, v.loss, v.lr, v.done.norm);
-    show_progress(j, (double)t->step / j->steps, clock_s() - r->started);
+    show_progress(j, (double)(t->step - r->first) / (j->steps - r->first), clock_s() - r->started);
 }
 
 static void print_validation(trainer *t) {
     double loss = validate(t);
     clear_progress(t->j);
+    if (t->stop) return;
     say(t->j, "val loss %.4f\n", loss);
     log_line(t->j, "s:%d tel:%.4f\n", t->step, loss);
 }
@@ -1549,51 +1826,74 @@ static int is_due(const trainer *t, int every) {
 }
 
 /* What products fuse is found out when their shapes are first met, and so is what they need. */
-static void print_first_step(const trainer *t, const char *before) {
+static void print_first_step(const trainer *t, const report *r, const char *before) {
     const char *now = gpt2_product_path(t->model);
     const gpt2_run run = make_run(t->j);
-    if (t->step != 1) return;
+    if (t->step != r->first + 1) return;
     if (strcmp(before, now) != 0) say(t->j, "matrix products: %s\n", now);
     print_device_memory(t->j, plan_bytes(&t->plan) + gpt2_activation_bytes(&t->j->model, &run));
 }
 
-static void train_all(trainer *t) {
+/* Validation and sample, before the step that is due. */
+static void look_at_model(trainer *t) {
     const train_options *o = t->j->opt;
+    if (!t->stop && is_due(t, o->val_every)) print_validation(t);
+    if (!t->stop && o->sample_tokens > 0 && (t->step > 0 || t->j->steps == 0)
+        && is_due(t, o->sample_every))
+        print_sample(t);
+}
+
+/* A run that stops, or has come to its end, has saved its last step before it says so. */
+static void save_if_due(trainer *t, const report *r) {
+    const int every = t->j->opt->save_every, last = t->stop || t->step == t->j->steps;
+    if (every == 0 || t->saved == t->step || (!last && t->step % every != 0)) return;
+    save_checkpoint(t, mean_step(t, r), last);
+}
+
+static void train_all(trainer *t) {
+    const job *j = t->j;
     report r;
     char products[256];
     snprintf(products, sizeof products, "%s", gpt2_product_path(t->model));
     memset(&r, 0, sizeof r);
     r.started = clock_s();
+    r.first = t->step;
     for (;;) {
-        if (is_due(t, o->val_every)) print_validation(t);
-        if (o->sample_tokens > 0 && (t->step > 0 || t->j->steps == 0) && is_due(t, o->sample_every))
-            print_sample(t);
-        if (t->step == t->j->steps) break;
+        look_at_model(t);
+        if (t->step == j->steps || t->stop) break;
         train_step(t, &r);
-        print_first_step(t, products);
+        print_first_step(t, &r, products);
+        save_if_due(t, &r);
     }
-    clear_progress(t->j);
-    if (t->step > 1)
-        say(t->j, "total average iteration time: %f ms\n", 1e3 * r.total_s / (t->step - 1));
+    save_if_due(t, &r); /* a signal came while the model was looked at */
+    clear_progress(j);
+    if (mean_step(t, &r) > 0)
+        say(j, "total average iteration time: %f ms\n", 1e3 * mean_step(t, &r));
 }
 
 static int run_training(job *j) {
     trainer t;
     open_trainer(&t, j, j->opt->stage[0], &j->l->comm[0]);
-    check_memory(j, &t.plan, 1);
-    build_trainer(&t);
-    open_log(j);
+    plan_saves(&t);
+    check_memory(j, &t.plan, 1, t.saves_bytes);
+    check(&t, zero_build(t.z));
+    if (!open_saves(&t)) start_weights(&t);
+    create_model(&t);
+    open_log(j, t.step);
     measure_matmul(&t);
     print_settings(&t);
     print_plan(&t);
     train_all(&t);
-    say(j, "weights %016llx\n", (unsigned long long)hash_weights(&t));
+    if (t.stop)
+        say(j, "stopped by a signal after step %d: -y 1 goes on\n", t.step);
+    else
+        say(j, "weights %016llx\n", (unsigned long long)hash_weights(&t));
     close_trainer(&t);
     if (j->log != NULL) fclose(j->log);
     return 0;
 }
 
-/* ---- 9 comparison -------------------------------------------------------------------------- */
+/* ---- 10 comparison ------------------------------------------------------------------------- */
 
 /* What the timed rounds of one stage gave. */
 typedef struct contestant {
@@ -1761,10 +2061,15 @@ static int run_comparison(job *j) {
             j->opt->rounds);
     for (int i = 0; i < count; i++) {
         open_trainer(&c[i].t, j, j->opt->stage[i], &j->l->comm[i]);
+        plan_saves(&c[i].t);
         plans[i] = c[i].t.plan;
     }
-    check_memory(j, plans, count);
-    for (int i = 0; i < count; i++) build_trainer(&c[i].t);
+    check_memory(j, plans, count, 0);
+    for (int i = 0; i < count; i++) {
+        check(&c[i].t, zero_build(c[i].t.z));
+        start_weights(&c[i].t);
+        create_model(&c[i].t);
+    }
     measure_matmul(&c[0].t);
     print_settings(&c[0].t);
     warm_up(j, c, count);
@@ -1779,15 +2084,20 @@ static int run_comparison(job *j) {
     return 0;
 }
 
-/* ---- 10 main ------------------------------------------------------------------------------- */
+/* ---- 11 main ------------------------------------------------------------------------------- */
 
 static void resolve_model(job *j) {
     const train_options *o = j->opt;
     gpt2_error error;
+    model_info info;
+    memset(&info, 0, sizeof info);
     zero_result result = is_model_file(o->model)
-                             ? gpt2_config_read_bin(o->model, &j->model, &error)
-                             : gpt2_config_parse(o->model, 0, o->seq_len, &j->model, &error);
+                             ? model_info_read(o->model, &info, &error)
+                             : gpt2_config_parse(o->model, 0, o->seq_len, &info.cfg, &error);
     require(j, result == ZERO_OK, "-e: %s", error.sentence);
+    require(j, info.cfg.heads > 0,
+            "-e: %s does not tell its number of heads: put its config.json beside it", o->model);
+    j->model = info.cfg;
     require(j, o->seq_len <= j->model.max_seq_len, "-t %d: %s has positions for %d tokens",
             o->seq_len, o->model, j->model.max_seq_len);
 }
@@ -1849,14 +2159,14 @@ static void compare_model(job *j) {
 }
 
 static void compare_data(job *j) {
-    char text[256];
-    snprintf(text, sizeof text,
-             "%zu training tokens of hash %016llx\n%zu validation tokens of hash %016llx\n",
+    snprintf(j->data, sizeof j->data,
+             "training-data %zu tokens of hash %016llx\n"
+             "validation-data %zu tokens of hash %016llx\n",
              j->train.count,
              (unsigned long long)XXH64(j->train.tokens, j->train.count * sizeof(uint16_t), 0),
              j->val.count,
              (unsigned long long)XXH64(j->val.tokens, j->val.count * sizeof(uint16_t), 0));
-    launch_same(j->l, text);
+    launch_same(j->l, j->data);
 }
 
 static void get_buffers(job *j) {
@@ -1867,9 +2177,16 @@ static void get_buffers(job *j) {
     j->logits = (float *)get_memory(j, (size_t)j->model.vocab_size, sizeof *j->logits);
 }
 
+/* What a checkpoint's run can be told by: flags, with a file's values in their place. */
+static void render_settings(job *j) {
+    render_options(j->opt, j->settings, sizeof j->settings);
+    const size_t used = strlen(j->settings);
+    snprintf(j->settings + used, sizeof j->settings - used, "tokens-per-step %lld\nranks %d\n%s",
+             (long long)j->batch.tokens, j->l->nranks, j->data);
+}
+
 static int run_rank(launch *l, void *user) {
-    char settings[4096]; /* nothing is static: ranks can be threads of one process */
-    job j;
+    job j; /* nothing is static: ranks can be threads of one process */
     train_options options = *(const train_options *)user,
                   *o = &options; /* a file may change them */
     if (o->help) return l->rank == 0 ? print_help() : 0;
@@ -1877,8 +2194,8 @@ static int run_rank(launch *l, void *user) {
     j.opt = o;
     j.l = l;
     j.terminal = l->rank == 0 && !l->elsewhere && isatty(STDOUT_FILENO);
-    render_options(o, settings, sizeof settings);
-    launch_same(l, settings);
+    render_options(o, j.settings, sizeof j.settings);
+    launch_same(l, j.settings);
     resolve_ranks(&j);
     open_device(&j);
     resolve_model(&j);
@@ -1889,6 +2206,7 @@ static int run_rank(launch *l, void *user) {
     open_data(&j);
     compare_data(&j);
     get_buffers(&j);
+    render_settings(&j);
     int code = o->stages > 1 ? run_comparison(&j) : run_training(&j);
     close_device(&j);
     close_data(&j);
@@ -1920,5 +2238,6 @@ int main(int argc, char **argv) {
         request.usage_error = NULL;
     }
     if (o.stages < 1) request.groups = 1;
+    if (o.save_every > 0) request.stop = &stop_signal;
     return launch_run(&request);
 }

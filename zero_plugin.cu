@@ -5209,7 +5209,7 @@ static int zp_state_list(const zero_ctx *z, int t, zero_kind kind, int whole, ze
         if ((all || run.owner == z->comm.rank) && out) {
             out[n].name = x->desc.name;
             out[n].kind = kind;
-            out[n].type = kind == ZERO_MASTER && !z->master ? z->cfg.type : ZERO_F32;
+            out[n].type = kind == ZERO_MASTER && !zp_plan_master(z) ? z->cfg.type : ZERO_F32;
             out[n].first = at;
             out[n].count = count;
         }
@@ -5228,12 +5228,16 @@ static int zp_state_lists(const zero_ctx *z, int whole, zero_range *out) {
     return n;
 }
 
-static zero_result zp_state_open(zero_ctx *z) {
+/* Fills z->ranges, from the plan. */
+static zero_result zp_state_plan(zero_ctx *z) {
     for (int whole = 0; whole < 2; whole++) {
-        z->nranges[whole] = zp_state_lists(z, whole, NULL);
-        z->ranges[whole] = (zero_range *)calloc((size_t)z->nranges[whole] + 1, sizeof(zero_range));
-        if (!z->ranges[whole]) return ZERO_ERR_MEMORY;
-        (void)zp_state_lists(z, whole, z->ranges[whole]);
+        const int n = zp_state_lists(z, whole, NULL);
+        zero_range *ranges = (zero_range *)calloc((size_t)n + 1, sizeof(zero_range));
+        if (!ranges) return zp_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", n);
+        (void)zp_state_lists(z, whole, ranges);
+        free(z->ranges[whole]);
+        z->ranges[whole] = ranges;
+        z->nranges[whole] = n;
     }
     return ZERO_OK;
 }
@@ -5561,7 +5565,10 @@ zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
     size_t parameter_bytes, gradient_bytes;
     ZP_ENTER(z, "zero_query_plan");
     if (!plan) return zp_fail(z, ZERO_ERR_ARGUMENT, "plan is NULL");
-    if (z->phase == ZP_NEW) ZP_TRY(zp_plan_make(z, &parameter_bytes, &gradient_bytes));
+    if (z->phase == ZP_NEW) {
+        ZP_TRY(zp_plan_make(z, &parameter_bytes, &gradient_bytes));
+        ZP_TRY(zp_state_plan(z));
+    }
     *plan = z->plan;
     return ZERO_OK;
 }
@@ -5625,13 +5632,13 @@ zero_result zero_build(zero_ctx *z) {
     ZP_TRY(zp_build_agree(z));
     zero_result r = z->ntensors ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "no tensor was announced");
     if (!r) r = zp_plan_make(z, &parameter_bytes, &gradient_bytes);
+    if (!r) r = zp_state_plan(z);
     if (!r) r = zp_build_units(z);
     if (r) {
         z->dead = r;
         return r;
     } /* the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z, parameter_bytes, gradient_bytes));
-    if (zp_state_open(z)) return zp_fail(z, z->dead = ZERO_ERR_MEMORY, "the ranges of the state");
     z->sharded = zp_plan_sharded(z, z->cfg.micro_steps);
     z->collects = zp_plan_collects(z);
     z->phase = ZP_IDLE;

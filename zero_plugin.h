@@ -541,7 +541,7 @@ zero_result zero_state_begin(zero_ctx *z);
 
 /* The ranges of this rank, a tensor's kinds after one another. `whole` 0: what it is to save: over
    all ranks every element is there exactly once, at any stage. 1: what it needs to go on, which at
-   stage 0 is all. Valid after zero_build. */
+   stage 0 is all. Valid after zero_query_plan. */
 int zero_state_ranges(const zero_ctx *z, int whole);
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
 

@@ -83,6 +83,7 @@ quick() {
     run checkpoint-kill 200 "$B/test_checkpoint_kill" 100 1
     run checkpoint-device 60 "$B/test_checkpoint_device"
     run checkpoint-tool 60 sh "$here/test_checkpoint_tool.sh" "$B"
+    run resume 400 sh "$here/test_resume.sh" "$B"
     run model-files 120 env OMP_NUM_THREADS=1 "$B/test_model_files"
     run model-files-python 200 sh "$here/test_model_files.sh" "$B"
     run allocations 120 sh "$here/test_allocations.sh" "$B"

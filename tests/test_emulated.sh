@@ -52,6 +52,14 @@ timeout 60 "$cuda" $small -b 4 -sl 100 -sg 100 >"$scratch/judged" 2>&1
 timeout 60 "$cuda" $small -b 4 >"$scratch/plain" 2>&1
 check "$([ "$(losses "$scratch/judged")" = "$(losses "$scratch/plain")" ] && [ "$(weights judged)" = "$(weights plain)" ] && echo 1)" \
     "-sl and -sg that skip nothing change nothing"
+for run in "-z 0" "-z 1 -dt bf16 -pn 2" "-z 2 -dt fp16 -ls 64 -pn 2" "-z 3 -dt bf16 -pn 2 -na 1"; do
+    rm -rf "$scratch/saves"
+    timeout 60 "$cuda" $small -b 4 $run -o "$scratch/saves" -n 2 >"$scratch/whole" 2>&1
+    rm -rf "$scratch/saves/step_00000004"
+    timeout 60 "$cuda" $small -b 4 $run -o "$scratch/saves" -y 1 >"$scratch/parts" 2>&1
+    check "$(grep -c 'going on from step 2' "$scratch/parts")" "$run goes on from a checkpoint: $(tail -n 1 "$scratch/parts")"
+    check "$([ -n "$(weights whole)" ] && [ "$(weights whole)" = "$(weights parts)" ] && echo 1)" "$run: the weights of a run without a stop"
+done
 timeout 100 "$cuda" -z 0,1,2,3 -e char:2x32x2 -t 16 -b 2 -x 2 -rd 2 -csv "$scratch/csv" >"$scratch/compare" 2>&1
 check "$(tail -n +2 "$scratch/csv" | cut -d, -f14 | sort | uniq -c | awk '$1 == 4 { print 1 }')" "a comparison ends with equal weights: $(tail -n 1 "$scratch/compare")"
 timeout 60 "$cuda" -e d48 -t 1024 -b 64 -i "$B/data/tiny_gpt2_train.bin" -j "$B/data/tiny_gpt2_val.bin" -g 0 >"$scratch/large" 2>&1

@@ -101,7 +101,7 @@ test_usage() {
     refused 'method' 2 "-pi: expected one of: mpi tcp fs; found 'pigeon'" -pi pigeon
     refused 'tcp without a server' 2 '-pi tcp: -ps must give' -pi tcp -pn 2
     refused 'rank above all' 2 '-pr 2: the rank must be below' -pi fs -pn 2 -pr 2
-    for fixed in '-ge 2' '-h 1' '-n 10' '-nk 1' '-nm 1' '-y 1' '-lg 5'; do
+    for fixed in '-ge 2' '-h 1' '-lg 5'; do
         refused "$fixed" 2 "$fixed is not supported yet" $fixed
     done
 }

@@ -129,7 +129,7 @@ typedef struct checkpoint_options {
 
 typedef struct checkpoint checkpoint;
 
-/* Memory of this rank with these options, all reserved at create. Valid after zero_build. */
+/* Host memory of this rank with these options, all reserved at create. After zero_query_plan. */
 size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_options *options);
 
 /* After zero_build; `z` is borrowed until checkpoint_destroy. Removes what killed runs left half

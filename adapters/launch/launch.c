@@ -302,9 +302,26 @@ static int launch_share(int ranks) {
 
 /* ---- a rank -------------------------------------------------------------------------------- */
 
-/* A signal handler has no other way to its words, and to whom has spoken. */
+/* A signal handler has no other way to its words, to whom has spoken, and to the request's flag. */
 static char launch_last_words[2][160];
 static launch_board *launch_last_board;
+static volatile sig_atomic_t *launch_stop;
+
+static void launch_asked_to_stop(int number) { *launch_stop = number; }
+
+/* For all processes that the job will have: ranks inherit it. A save that is asked for twice goes
+ * on.
+ */
+static void launch_catch_stop(const launch_request *request) {
+    struct sigaction action;
+    launch_stop = request->stop;
+    if (launch_stop == NULL) return;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = launch_asked_to_stop;
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+}
 
 static void launch_interrupted(int number) {
     const char *words = launch_last_words[number == SIGTERM];
@@ -323,7 +340,7 @@ static void launch_catch_signals(const launch *l) {
              l->program, who);
     launch_last_board = l->board;
     signal(SIGINT, launch_interrupted);
-    signal(SIGTERM, launch_interrupted);
+    if (launch_stop == NULL) signal(SIGTERM, launch_interrupted);
 }
 
 static double launch_limit(const launch_request *request) {
@@ -475,7 +492,7 @@ static void launch_on_signal(launch_watch *w, int number) {
              number == SIGINT ? "interrupted by SIGINT" : "ended by SIGTERM", w->l->nranks);
     w->code = 128 + number;
     launch_end_all(w, 0, sentence);
-    launch_kill_all(w, SIGTERM); /* ranks have SIGTERM's default: they end at once */
+    launch_kill_all(w, SIGKILL);
 }
 
 static void launch_reap(launch_watch *w) {
@@ -492,7 +509,10 @@ static int launch_supervise(launch_watch *w, const sigset_t *signals) {
     while (w->living > 0) {
         int number = sigtimedwait(signals, NULL, &poll);
         launch_reap(w);
-        if ((number == SIGINT || number == SIGTERM) && w->living > 0) launch_on_signal(w, number);
+        if (launch_stop && (number == SIGTERM || number == SIGUSR1))
+            launch_kill_all(w, number);
+        else if ((number == SIGINT || number == SIGTERM) && w->living > 0)
+            launch_on_signal(w, number);
         if (w->ending && !w->killed && launch_clock_ms() - w->ending_ms > LAUNCH_GRACE_MS) {
             w->killed = 1;
             launch_kill_all(w, SIGKILL);
@@ -508,7 +528,7 @@ static void launch_child(const launch_request *request, launch *l, int rank, pid
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(LAUNCH_EXIT_FAILURE); /* it died before the line above */
     signal(SIGINT, SIG_IGN); /* the terminal sends it to all; the parent acts on it */
-    signal(SIGTERM, SIG_DFL);
+    if (launch_stop == NULL) signal(SIGTERM, SIG_DFL);
     sigprocmask(SIG_SETMASK, old_mask, NULL);
     l->rank = l->local_rank = rank;
     for (int i = 0; i < l->groups; i++) l->comm[i].rank = rank;
@@ -526,6 +546,7 @@ static int launch_start(const launch_request *request, launch *l) {
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGCHLD);
+    if (launch_stop) sigaddset(&signals, SIGUSR1);
     sigprocmask(SIG_BLOCK, &signals, &old_mask);
     pid_t parent = getpid();
     fflush(NULL); /* or the children would print it again */
@@ -538,7 +559,7 @@ static int launch_start(const launch_request *request, launch *l) {
                      strerror(errno));
             w.code = LAUNCH_EXIT_FAILURE;
             launch_end_all(&w, r, sentence);
-            launch_kill_all(&w, SIGTERM);
+            launch_kill_all(&w, SIGKILL);
             break;
         }
         w.child[r] = pid;
@@ -851,6 +872,7 @@ int launch_run(const launch_request *request) {
     l.program = request->program;
     l.groups = request->groups;
     l.device = -1;
+    launch_catch_stop(request);
     int wrong = environment_read(request, &e, sentence, sizeof sentence);
     if (wrong && request->usage_error == NULL) {
         if (e.rank == 0) launch_print(l.program, sentence);

@@ -38,12 +38,19 @@
    died without a word (a signal, a crash), and on SIGINT or SIGTERM. Children die with it. On
    several machines it is one line for all as long as rank 0 can be asked, otherwise one for each.
 
+   SIGNALS. SIGINT and SIGTERM end the job. With request.stop, SIGTERM and SIGUSR1 ask it to stop
+   instead: whichever process they reach writes the signal's number there, the process that watches
+   a fork passes them on, and the ranks, which may not all have been reached, agree on it and
+   return. mpirun passes on SIGUSR1 alone, torchrun SIGTERM alone; Slurm sends either to all
+   processes.
+
    THREADS. One host thread per rank calls these functions. With MPI, MPI_THREAD_MULTIPLE is asked
    for, since the plugin communicates on threads of its own.
 */
 #ifndef LAUNCH_H
 #define LAUNCH_H
 
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -126,6 +133,8 @@ typedef struct launch_request {
     int as_threads;     /* `ranks` as threads of this process. CUDA: also done unasked where there
                            are fewer GPUs */
     double limit_s;     /* longest wait for other ranks to come; 0: 120 */
+    volatile sig_atomic_t *stop; /* NULL, or what SIGTERM and SIGUSR1 set in place of ending the
+                                    job; of static storage */
 } launch_request;
 
 /* Starts the ranks, runs rank_main on each, and waits. Returns the exit code of the program: the

@@ -1,0 +1,227 @@
+#!/bin/sh
+# test_resume.sh BUILD - the trainer's checkpoints: runs that are stopped by a signal or killed, and
+# go on with the same ranks, types, rules and orders of data to the same weights and the same log, or
+# with others from the same weights; saves that fail, damaged checkpoints, wrong flags. TRAINER names
+# another program than BUILD/train_gpt2_zero. Last line: N passed, N failed.
+# Lists of arguments are split at blanks on purpose.
+# shellcheck disable=SC2086
+set -u
+B=$1
+trainer=${TRAINER:-$B/train_gpt2_zero}
+mpirun=${MPIRUN:-mpirun}
+work=$(mktemp -d "${TMPDIR:-/tmp}/test_resume.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+small="-e char:2x32x2 -t 16 -v 6 -m 2 -s 9 -g 3 -u 3 -d 192 -b 2 -nt 1"
+
+# same NAME EXPECTED FOUND
+same() {
+    if [ -n "$2" ] && [ "$2" = "$3" ]; then passed=$((passed + 1))
+    else failed=$((failed + 1)); echo "FAILED: $1: expected '$2', found '$3'"; fi
+}
+# says NAME PATTERN: what the last run wrote
+says() { same "$1" yes "$(grep -qe "$2" "$work/out" && echo yes || tail -n 2 "$work/out")"; }
+# train FOLDER ARGUMENT... : the weights at its end
+train() {
+    folder=$work/$1
+    shift
+    timeout -k 1 60 "$trainer" $small -o "$folder" "$@" >"$work/out" 2>&1
+    sed -n 's/^weights //p' "$work/out"
+}
+steps() { (cd "$work/$1" && echo step_*); }
+
+# With two stops on the way, the weights and the log of a run without one.
+test_bits() {
+    n=0
+    for run in "-z 0" "-z 1 -dt bf16 -pn 2" "-z 2 -dt fp16 -lw 4 -pn 3" "-z 3 -dt bf16 -w 0 -pn 2" \
+        "-z 3 -sh 1 -b 1 -pn 2" "-z 1 -sh 0 -op lion -na 1 -pn 2" "-z 2 -dt fp16 -li 1e9 -lh 1 -na 1" \
+        "-z 3 -pt 1 -pn 3 -k wsd" "-ds tests/ds_config/minimal.json -pn 2 -b 0 -d 0"; do
+        n=$((n + 1))
+        whole=$(train whole$n $run -x 20)
+        train parts$n $run -x 20 -n 7 >/dev/null
+        rm -rf "$work/parts$n/step_00000020" "$work/parts$n/step_00000014"
+        same "$run: two stops, weights" "$whole" "$(train parts$n $run -x 20 -n 7 -y 1)"
+        says "$run goes on" 'going on from step 7 in '
+        rm -rf "$work/parts$n/step_00000020"
+        same "$run: another stop, weights" "$whole" "$(train parts$n $run -x 20 -n 7 -y 1)"
+        same "$run: no settings differ" no "$(grep -q 'it was saved with' "$work/out" && echo yes || echo no)"
+        same "$run: log" same "$(cmp "$work/whole$n/main.log" "$work/parts$n/main.log" && echo same)"
+    done
+}
+
+# Rules that judge a step by the last 128: the windows go on.
+test_windows() {
+    rules="-sl 1 -sg 1 -v -1 -g 0 -pn 2"
+    whole=$(train rules_whole $rules -x 150)
+    train rules $rules -x 150 -n 140 >/dev/null
+    rm -rf "$work/rules/step_00000150"
+    same 'outliers: weights' "$whole" "$(train rules $rules -x 150 -n 140 -y 1)"
+    same 'outliers: some are skipped after it' yes "$(grep -q '^step  *1[45].*unusual' "$work/out" && echo yes)"
+    same 'outliers: log' same "$(cmp "$work/rules_whole/main.log" "$work/rules/main.log" && echo same)"
+}
+
+# Other ranks, stages and types: the weights that were saved, and the same windows of data.
+test_anywhere() {
+    saved=$(train any -z 3 -pn 3 -x 12 -n 6 -db 1)
+    for run in "-z 0" "-z 1 -pn 2" "-z 2 -pn 6 -b 1" "-z 3 -pn 4 -b 1"; do
+        same "loaded with $run" "$saved" "$(train any $run -x 12 -y 1)"
+    done
+    train any -z 1 -pn 2 -x 12 -db 1 >/dev/null
+    grep '^batch' "$work/out" | tail -n 6 >"$work/batches"
+    rm -rf "$work/any/step_00000012"
+    train any -z 1 -pn 6 -b 1 -x 12 -y 1 -db 1 >/dev/null
+    same 'the same windows on other ranks' same "$(grep '^batch' "$work/out" | cmp - "$work/batches" && echo same)"
+    train any -z 1 -pn 1 -dt bf16 -l 0.002 -x 12 -y 1 >/dev/null
+    says 'a rate that differs' 'it was saved with -l 0.001.*; now it is 0.002'
+    says 'a type that differs' 'it was saved with -dt 0; now it is 1'
+    train any -z 1 -d 96 -x 20 -y 1 -sh 0 -db 1 >/dev/null
+    batch=$(sed -n 's/^batch 6 //p' "$work/out")
+    train fresh -z 1 -d 96 -x 20 -sh 0 -db 1 >/dev/null
+    same 'half the batch: data goes on where it was' "$(sed -n 's/^batch 12 //p' "$work/out")" "$batch"
+}
+
+test_keep() {
+    train keep -x 20 -n 2 -nk 2 -nm 6 >/dev/null
+    same 'kept' 'step_00000006 step_00000012 step_00000018 step_00000020' "$(steps keep)"
+    printf X | dd of="$work/keep/step_00000020/shard_00000.bin" bs=1 seek=5000 conv=notrunc 2>/dev/null
+    train keep -x 20 -y 2 >/dev/null
+    says 'damaged, refused' '^train_gpt2_zero: checkpoint: .*step_00000020.*corrupt'
+    train keep -x 20 -y 1 >/dev/null
+    says 'damaged, named' 'step_00000020 is skipped'
+    says 'damaged, the one before' 'going on from step 18 in '
+}
+
+# begin FOLDER ARGUMENT... : a long run in the background that has taken its first steps; $job
+begin() {
+    folder=$work/$1
+    shift
+    rm -f "$work/out"
+    "$@" -o "$folder" >"$work/out" 2>"$work/err" &
+    job=$!
+    for _ in $(seq 100); do
+        grep -q '^step' "$work/out" 2>/dev/null && return
+        sleep 0.1
+    done
+}
+
+# stopped NAME FOLDER: the job has ended with 0, what it says last it has saved, and it goes on there
+stopped() {
+    wait "$job"
+    same "$1: exit code" 0 $?
+    cat "$work/err" >>"$work/out"
+    step=$(sed -n 's/^stopped by a signal after step \([0-9]*\): -y 1 goes on$/\1/p' "$work/out")
+    same "$1: saved" "$(printf 'step_%08d' "${step:-0}")" "$(cd "$work/$2" && ls -d step_* 2>/dev/null | tail -n 1)"
+    same "$1: its last step" "${step:-none}" "$(sed -n 's/^step  *\([0-9]*\).*/\1/p' "$work/out" | tail -n 1)"
+    train "$2" -x $((${step:-0} + 3)) -y 1 -b 0 >/dev/null
+    says "$1: goes on" "going on from step ${step:-none} in "
+}
+
+test_signals() {
+    long="$small -x 100000000 -n 1000000"
+    for kind in "" "-pn 3 -z 3" "-pn 2 -z 2 -pt 1" "-pn 2 -na 1"; do
+        for signal in TERM USR1; do
+            name=sig$(echo "$kind$signal" | tr -d ' -')
+            begin $name "$trainer" $long $kind
+            kill -$signal $job
+            stopped "$signal $kind" $name
+        done
+    done
+    # a rank alone, and twice
+    begin one "$trainer" $long -pn 3
+    for rank in $(ps -o pid= --ppid $job | tail -n 1) $(ps -o pid= --ppid $job); do kill -USR1 "$rank" 2>/dev/null; done
+    stopped 'USR1 to ranks' one
+    # while it validates and samples, without end
+    begin validates "$trainer" $long -v 3 -m 0 -b 1
+    kill -TERM $job
+    stopped 'TERM in validation' validates
+    begin samples "$trainer" $long -v -1 -s 3 -g 1000000
+    kill -TERM $job
+    stopped 'TERM in a sample' samples
+    # processes that find each other by themselves
+    mkdir "$work/meet"
+    "$trainer" $long -pi fs -pf "$work/meet" -pn 2 -pr 1 -o "$work/join" >/dev/null 2>&1 &
+    begin join "$trainer" $long -pi fs -pf "$work/meet" -pn 2 -pr 0
+    kill -TERM $job
+    stopped 'TERM to one of two' join
+    # no checkpoints: it ends, as ever
+    begin none "$trainer" $small -x 100000000
+    kill -TERM $job
+    wait $job
+    same 'TERM without -n' 143 $?
+    "$trainer" --help | grep -q 'by mpirun' || return
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    begin mpi "$mpirun" -n 2 "$trainer" $long -z 2
+    kill -USR1 $job
+    stopped 'USR1 to mpirun' mpi
+}
+
+# kill -9 again and again, all at once or a rank alone: the end has the weights of a run without.
+test_kills() {
+    run="-z 3 -pn 2 -v -1 -g 0 -x 400 -n 3 -nk 2"
+    whole=$(train kills_whole $run)
+    round=0 found=
+    while [ $round -lt 40 ] && [ -z "$found" ]; do
+        round=$((round + 1))
+        timeout -k 1 60 "$trainer" $small -o "$work/kills" $run -na $((round % 2)) -y 1 >"$work/out" 2>&1 &
+        job=$!
+        sleep 0.$((15 + round * 7 % 23))
+        if [ $((round % 3)) = 0 ]; then kill -9 "$(ps -o pid= --ppid "$(ps -o pid= --ppid $job | tr -d ' ')" | tail -n 1 | tr -d ' ')" 2>/dev/null
+        else pkill -9 -P $job 2>/dev/null; fi
+        wait $job 2>/dev/null
+        found=$(sed -n 's/^weights //p' "$work/out")
+    done
+    [ -n "$found" ] || found=$(train kills $run -y 1)
+    same "after $round kills, weights" "$whole" "$found"
+    same "after $round kills, log" same "$(cmp "$work/kills_whole/main.log" "$work/kills/main.log" && echo same)"
+    same 'kills came before the end' yes "$([ $round -gt 3 ] && echo yes)"
+}
+
+# A disk that takes no more: files may have 200 KB.
+test_full() {
+    full="-e char:4x64x4 -t 16 -v -1 -g 0 -b 2 -nt 1 -x 6 -n 3"
+    for go_on in 0 1; do
+        (trap '' XFSZ; ulimit -f 400; exec "$trainer" $full -nf $go_on -o "$work/full$go_on") >"$work/out" 2>&1
+        same "full disk, -nf $go_on: exit code" 1 $?
+        says "full disk, -nf $go_on" '^train_gpt2_zero: checkpoint: .*File too large'
+        same "full disk, -nf $go_on: steps" $((3 + 3 * go_on)) "$(grep -c '^step ' "$work/out")"
+        same "full disk, -nf $go_on: told on the way" $go_on "$(grep -c 'warning: checkpoint: ' "$work/out")"
+        same "full disk, -nf $go_on: nothing is left" 0 "$(ls -d "$work/full$go_on"/step_* 2>/dev/null | wc -l | tr -d ' ')"
+    done
+}
+
+refused() { # NAME PATTERN ARGUMENT...
+    name=$1 pattern=$2
+    shift 2
+    timeout -k 1 20 "$trainer" $small "$@" >"$work/out" 2>&1
+    same "$name: exit code" 1 $?
+    says "$name" "^train_gpt2_zero: $pattern"
+}
+
+test_errors() {
+    refused 'no folder' '-n: checkpoints need a folder, -o' -n 5
+    refused 'nowhere to go on' '-y 1: checkpoints need a folder, -o' -y 1
+    refused 'comparison' '-n and -y: a comparison of stages has no checkpoints' -z 0,1 -n 5 -o "$work/x"
+    train errors -x 6 -n 3 >/dev/null
+    refused 'fewer steps' '-x 5: the checkpoint in .* is of step 6' -x 5 -y 1 -o "$work/errors"
+    refused 'another model' 'checkpoint: .*wpe' -x 9 -y 1 -o "$work/errors" -t 32 -d 192 -b 2
+    refused 'another optimizer' 'checkpoint: .*lion' -x 9 -y 1 -o "$work/errors" -op lion
+    train errors_none -x 2 -y 1 >/dev/null
+    says 'none yet' 'no checkpoint in .*: the training starts'
+    sed -i '$s/.$/X/' "$work/errors_none/main.log"
+    printf 's:7 trl:1.0 lr' >>"$work/errors/main.log"
+    lines=$(grep -c '^s:[0-9]* trl' "$work/errors/main.log")
+    train errors -x 8 -y 1 >/dev/null
+    same 'a log cut in a line' $((lines - 1 + 2)) "$(grep -c '^s:[0-9]* trl:[0-9.]* lr:[0-9.]* norm:[0-9.]*$' "$work/errors/main.log")"
+}
+
+cd "$(dirname "$0")/.." || exit 1
+test_bits
+test_windows
+test_anywhere
+test_keep
+test_signals
+test_kills
+test_full
+test_errors
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
