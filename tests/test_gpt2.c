@@ -9,7 +9,6 @@
 
 #include "../adapters/gpt2/gpt2.h"
 
-#include <unistd.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -568,82 +567,6 @@ static void test_init(void) {
     }
 }
 
-/* ---- files ------------------------------------------------------------------------------------
- */
-
-static char file_name[128];
-
-/* A model file whose element i is i, with one header entry changed, and `missing` bytes too few. */
-static void write_file(int entry, int32_t value, long missing) {
-    int32_t header[256] = {20240326, 3, 16, 300, 2, 2, 48, 384};
-    const size_t n = gpt2_numel(&small);
-    FILE *f = fopen(file_name, "wb");
-    float *values = (float *)malloc(n * sizeof(float));
-    if (entry >= 0) header[entry] = value;
-    for (size_t i = 0; i < n; i++) values[i] = (float)i;
-    fwrite(header, sizeof header, 1, f);
-    fwrite(values, 1, n * sizeof(float) - (size_t)missing, f);
-    fclose(f);
-    free(values);
-}
-
-static void refused(const char *what, const char *word) {
-    gpt2_config c = {0, 0, 0, 77, 0, 0};
-    const zero_result r = gpt2_config_read_bin(file_name, &c, &err);
-    test_check(r == ZERO_ERR_ARGUMENT && strstr(err.sentence, word) && c.layers == 77, "%s: %s",
-               what, err.sentence);
-}
-
-static void load_body(test_rank *r) {
-    const setup s = {r->nranks == 1 ? 0 : 3, 0, 1, ZERO_F32, ZERO_GRAD_F32};
-    const zero_comm comm = test_comm(r);
-    zero_ctx *z = make_context(&s, &comm, &small);
-    float *values = (float *)malloc(gpt2_numel(&small) * sizeof(float));
-    if (gpt2_load_bin(z, &small, file_name, NULL)) test_rank_fail(r, "%s", zero_last_error(z));
-    if (!read_all(z, &small, ZERO_PARAMETER, values)) test_rank_fail(r, "read");
-    for (size_t i = 0; i < gpt2_numel(&small); i++)
-        if (values[i] != (float)i) test_rank_fail(r, "element %zu is %g", i, (double)values[i]);
-    free(values);
-    zero_destroy(z);
-}
-
-static void test_files(void) {
-    const char *folder = getenv("TMPDIR");
-    gpt2_config c, other = small;
-    snprintf(file_name, sizeof file_name, "%.64s/test_gpt2_%ld.bin", folder ? folder : "/tmp",
-             (long)getpid());
-    refused("no file", "cannot be opened");
-    write_file(-1, 0, 0);
-    test_check(gpt2_config_read_bin(file_name, &c, &err) == ZERO_OK
-                   && !memcmp(&c, &small, sizeof c),
-               "a model file is refused: %s", err.sentence);
-    test_check(test_ranks(1, 0, load_body, NULL), "loading: %s", test_first);
-    test_check(test_ranks(3, 0, load_body, NULL), "loading by 3 ranks: %s", test_first);
-    other.heads = 3;
-    test_check(gpt2_load_bin(NULL, &other, file_name, &err) == ZERO_ERR_ARGUMENT
-                   && strstr(err.sentence, "announced"),
-               "another model: %s", err.sentence);
-    write_file(0, 1, 0);
-    refused("magic", "magic");
-    write_file(1, 5, 0);
-    refused("version", "bf16");
-    write_file(5, 5, 0);
-    refused("heads", "do not divide");
-    write_file(4, 1 << 30, 0);
-    refused("layers", "out of range");
-    write_file(7, 300, 0);
-    refused("padding", "multiple of 128");
-    write_file(-1, 0, 4);
-    refused("cut short", "cut short");
-    write_file(-1, 0, (long)(gpt2_numel(&small) * sizeof(float)));
-    refused("no tensors", "found 1024");
-    FILE *f = fopen(file_name, "wb");
-    fwrite("abc", 1, 3, f);
-    fclose(f);
-    refused("no header", "found 3");
-    remove(file_name);
-}
-
 /* ---- memory and errors -------------------------------------------------------------------------
  */
 
@@ -824,7 +747,6 @@ int main(void) {
     test_describe();
     test_draws();
     test_init();
-    test_files();
     test_against_reference();
     test_evaluation();
     test_types();

@@ -10,7 +10,7 @@
        gpt2_describe(&cfg, table);
        for (int i = 0; i < GPT2_TENSORS; i++) zero_tensor(z, &table[i]);
        zero_build(z);
-       gpt2_init(z, &cfg, 1337, &err);                      // or gpt2_load_bin
+       gpt2_init(z, &cfg, 1337, &err); // or model_load of ../checkpoint/model_files.h
        gpt2_create(&m, z, &cfg, &run, &err);
        for (int step = 0; step < steps; step++) {
            for (int micro = 0; micro < n; micro++) {
@@ -86,11 +86,6 @@ typedef struct gpt2_config {
 zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_seq_len,
                               gpt2_config *cfg, gpt2_error *err);
 
-/* The configuration in the header of a model file (llm.c's: 256 int32, then the 16 tensors in f32;
-   magic 20240326, version 3). Also checks the length of the file. Errors: ARGUMENT (no such file,
-   no such format, cut short; *cfg untouched). */
-zero_result gpt2_config_read_bin(const char *path, gpt2_config *cfg, gpt2_error *err);
-
 /* ---- tensors ------------------------------------------------------------------------------- */
 
 enum { GPT2_TENSORS = 16 };
@@ -138,11 +133,6 @@ uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i);
    ranks. After zero_build, on every rank. COLLECTIVE, SYNC. Holds one chunk of 1 MiB.
    Errors: MEMORY and those of zero_write_tensor. */
 zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_error *err);
-
-/* Reads the parameters of a model file, chunk by chunk, with the same checks as
-   gpt2_config_read_bin; the header must equal cfg. Every rank reads the file. COLLECTIVE, SYNC.
-   Errors: ARGUMENT, MEMORY and those of zero_write_tensor. */
-zero_result gpt2_load_bin(zero_ctx *z, const gpt2_config *cfg, const char *path, gpt2_error *err);
 
 /* ---- a model ------------------------------------------------------------------------------- */
 
