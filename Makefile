@@ -3,6 +3,7 @@
 # make compare         DDP against ZeRO-1, 2, 3         make bench     measure against MPI and memory
 # make data            token files of tiny Shakespeare  make test-long what CI adds; test-all: everything
 # make cuda            build for CUDA, into B/cuda     make golden    write tests/golden.txt
+# make zero_ckpt       the tool for checkpoints
 # make lib, install    the plugin as a library         make test-llmc LLMC=path of a checkout of llm.c
 # Settings: DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are), ARGS="-e d12 -t 64 -b 4
 # -pn 2" (compare), CC, NVCC, MPICC (empty: without MPI), OPT, B; of CUDA: see adapters/cuda.mk.
@@ -43,7 +44,7 @@ VERSION = $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h)
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all deps libraries data compare test test-long test-all test-llmc check bench golden lib install unit tests clean
+.PHONY: all deps libraries data compare test test-long test-all test-llmc check bench golden lib install unit tests zero_ckpt clean
 all: train_gpt2_zero data
 include adapters/cuda.mk
 
@@ -53,6 +54,8 @@ libraries:
 	@sh adapters/deps.sh check $(CC)
 
 train_gpt2_zero: $B/$(if $(filter cuda,$(DEVICE)),cuda/)train_gpt2_zero
+	@cp $< $@
+zero_ckpt: $B/zero_ckpt
 	@cp $< $@
 $B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
@@ -140,5 +143,5 @@ check:
 	@sh tests/check.sh "$(SOURCES)" "$(CC)" "$(NVCC)" $B
 
 clean:
-	rm -rf $B train_gpt2_zero
+	rm -rf $B train_gpt2_zero zero_ckpt
 -include $(wildcard $B/*.d $B/cuda/*.d $B/emulated/*.d)

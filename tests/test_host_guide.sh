@@ -40,7 +40,7 @@ lines=$(wc -l <"$root/adapters/example.c")
 
 # ---- the guide: each block of code becomes a function behind what it takes for granted ----
 cat >"$dir/guide.c" <<'END'
-#include "zero_plugin.h"
+#include "adapters/checkpoint/checkpoint.h"
 #include <stdio.h>
 #include <stdlib.h>
 typedef struct { float *wte, *fcw, *fcb, *ln; } Tensors;
