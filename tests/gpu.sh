@@ -1,5 +1,5 @@
 #!/bin/sh
-# gpu.sh build | ops | ranks | bench | table | carry DIR - the project on one GPU, in parts of at most 8
+# gpu.sh build | ops | ranks | resume | bench | table | carry DIR - the project on one GPU, in parts of at most 8
 # minutes each, and one table of what was seen. Needs the CUDA toolkit and no network.
 #
 #   build   the CUDA trainer and the tests, for the card that is here
@@ -7,6 +7,7 @@
 #           compute-sanitizer on a small model
 #   ranks   stages 0-3 on 2 and 4 threads that share the card, NCCL with 1 rank and, where the library
 #           can, with 2 processes on the card
+#   resume  stages 0-3 in three types: a run that goes on from a checkpoint, against one without a stop
 #   bench   bandwidth of kernels; GPT-2 124M and 1558M in bf16: tokens/s, MFU, memory; stages 0-3
 #   table   what was measured so far; every part ends with it. What was not says so
 #   carry   copies to DIR what another machine may lack: xxHash, cJSON, token files. There: CARRY=DIR
@@ -196,6 +197,30 @@ part_ranks() {
     done
 }
 
+# resumed NAME FLAGS...: the weights of four steps, and of two with two more from a checkpoint
+resumed() {
+    which=resume-$1 data=$(find_data tiny_char_train.bin)
+    shift
+    rm -rf "$G/saves"
+    flags="-e char:2x32x2 -t 16 -b 4 -d 256 -u 0 -v -1 -g 0 -x 4 -i $data -j $data -o $G/saves"
+    # shellcheck disable=SC2086
+    run "$which-whole" 60 "$TRAINER" $flags -n 2 "$@"
+    rm -rf "$G/saves/step_00000004"
+    # shellcheck disable=SC2086
+    run "$which" 60 "$TRAINER" $flags -y 1 "$@"
+    [ -n "$DRY" ] && return
+    if ! grep -q 'going on from step 2' "$G/$which.log"; then note "$which" "FAILED: $(tail -n 1 "$G/$which.log" | cut -c 1-100)"
+    elif [ -n "$(weights_of "$which")" ] && [ "$(weights_of "$which")" = "$(weights_of "$which-whole")" ]; then note "$which" "the same bits"
+    else note "$which" "FAILED: other weights than without a stop"; fi
+}
+
+part_resume() {
+    resumed f32-0 -z 0
+    resumed bf16-1 -z 1 -dt bf16 -pn 2
+    resumed fp16-2 -z 2 -dt fp16 -ls 64 -pn 2
+    resumed bf16-3 -z 3 -dt bf16 -pn 2 -na 1
+}
+
 # The mean of the last step lines' rates and utilisation.
 speed_of() {
     awk '/^step/ { n = split($0, f, "|"); rate = ""; mfu = ""
@@ -238,6 +263,9 @@ part_bench() {
     # shellcheck disable=SC2086
     model gpt2-124M 100 $common -e $small -b $B124 -t $T -x $steps
     llmc gpt2-124M d12 $B124 $T
+    # shellcheck disable=SC2086
+    run gpt2-124M-save 60 "$TRAINER" $common -e $small -b $B124 -t $T -x 9 -n 3 -nk 1 -na 1 -o "$G/saves"
+    [ -n "$DRY" ] || note gpt2-124M-save "$(grep '^checkpoint of step 6' "$G/gpt2-124M-save.log" | cut -d: -f2- || why gpt2-124M-save)"
     for rows in $batches; do
         # shellcheck disable=SC2086
         model gpt2-1558M 130 $common -e $large -b $rows -t $T -x $((steps / 2)) -r 1 && break
@@ -277,6 +305,7 @@ table() {
     for n in 1 2; do
         for stage in 0 3; do row losses-f32-nccl$n-z$stage "NCCL, $n rank(s) on the card, stage $stage"; done
     done
+    for run in f32-0 bf16-1 fp16-2 bf16-3; do row resume-$run "goes on from a checkpoint: type and stage $run"; done
     row kernel-copy "copy, bytes read and written"
     for kernel in adamw-f32 adamw-bf16 norm-f32 norm-bf16 layer-norm-768 layer-norm-backward-768 layer-norm-1600 layer-norm-backward-1600; do
         row kernel-$kernel "$kernel"
@@ -284,6 +313,7 @@ table() {
     done
     row gpt2-124M "GPT-2 124M, bf16, B 32, T 1024"
     row gpt2-124M-memory "its device memory"
+    row gpt2-124M-save "its checkpoint, written aside"
     row gpt2-124M-llmc "llm.c, the same"
     row gpt2-1558M "GPT-2 1558M, bf16, T 1024"
     row gpt2-1558M-batch "its batch"
@@ -311,8 +341,8 @@ carry() { # DIR
 }
 
 case $part in
-build | ops | ranks | bench) "part_$part"; [ -n "$DRY" ] || table | tee "$G/table.md" ;;
+build | ops | ranks | resume | bench) "part_$part"; [ -n "$DRY" ] || table | tee "$G/table.md" ;;
 table) table ;;
 carry) carry "${2:?gpu.sh carry: a folder is expected}" ;;
-*) echo "gpu.sh: expected build, ops, ranks, bench, table or carry, found '$part'" >&2; exit 2 ;;
+*) echo "gpu.sh: expected build, ops, ranks, resume, bench, table or carry, found '$part'" >&2; exit 2 ;;
 esac

@@ -52,20 +52,12 @@ timeout 60 "$cuda" $small -b 4 -sl 100 -sg 100 >"$scratch/judged" 2>&1
 timeout 60 "$cuda" $small -b 4 >"$scratch/plain" 2>&1
 check "$([ "$(losses "$scratch/judged")" = "$(losses "$scratch/plain")" ] && [ "$(weights judged)" = "$(weights plain)" ] && echo 1)" \
     "-sl and -sg that skip nothing change nothing"
-for run in "-z 0" "-z 1 -dt bf16 -pn 2" "-z 2 -dt fp16 -ls 64 -pn 2" "-z 3 -dt bf16 -pn 2 -na 1"; do
-    rm -rf "$scratch/saves"
-    timeout 60 "$cuda" $small -b 4 $run -o "$scratch/saves" -n 2 >"$scratch/whole" 2>&1
-    rm -rf "$scratch/saves/step_00000004"
-    timeout 60 "$cuda" $small -b 4 $run -o "$scratch/saves" -y 1 >"$scratch/parts" 2>&1
-    check "$(grep -c 'going on from step 2' "$scratch/parts")" "$run goes on from a checkpoint: $(tail -n 1 "$scratch/parts")"
-    check "$([ -n "$(weights whole)" ] && [ "$(weights whole)" = "$(weights parts)" ] && echo 1)" "$run: the weights of a run without a stop"
-done
 timeout 100 "$cuda" -z 0,1,2,3 -e char:2x32x2 -t 16 -b 2 -x 2 -rd 2 -csv "$scratch/csv" >"$scratch/compare" 2>&1
 check "$(tail -n +2 "$scratch/csv" | cut -d, -f14 | sort | uniq -c | awk '$1 == 4 { print 1 }')" "a comparison ends with equal weights: $(tail -n 1 "$scratch/compare")"
 timeout 60 "$cuda" -e d48 -t 1024 -b 64 -i "$B/data/tiny_gpt2_train.bin" -j "$B/data/tiny_gpt2_val.bin" -g 0 >"$scratch/large" 2>&1
 check "$(grep -c '^train_gpt2_zero: .*memory free of' "$scratch/large")" "a model larger than the device is refused: $(tail -n 1 "$scratch/large")"
 
-for part in build ops ranks bench; do
+for part in build ops ranks resume bench; do
     B=$B DRY=1 sh tests/gpu.sh $part >"$scratch/dry" 2>&1
     check "$([ "$(wc -l <"$scratch/dry")" -ge 1 ] && ! grep -q 'not found' "$scratch/dry" && echo 1)" "gpu.sh $part, dry"
 done
@@ -76,6 +68,9 @@ B=$scratch/gpu TRAINER=$cuda SMALL=1 LIMIT=60 sh tests/gpu.sh bench >"$scratch/b
 check "$(grep -c '^| GPT-2 124M, bf16, B 32, T 1024 | [0-9]* tokens/s' "$scratch/bench")" "gpu.sh bench: $(grep 'GPT-2 124M' "$scratch/bench")"
 check "$(grep -c '^| tokens/s at stages 0-3 on one rank, of stage 0 | 0:1.0000 1:' "$scratch/bench")" "gpu.sh bench, stages: $(grep 'stages 0-3' "$scratch/bench")"
 check "$(grep -c '^| adamw-bf16, share of copy | [0-9.]* of-copy' "$scratch/bench")" "gpu.sh bench, kernels"
+B=$scratch/gpu TRAINER=$cuda sh tests/gpu.sh resume >"$scratch/resume" 2>&1
+check "$(grep -c '^| goes on from a checkpoint.*| the same bits |$' "$scratch/resume" | awk '{ print ($1 == 4) }')" "gpu.sh resume: $(grep -e '-- resume' "$scratch/resume")"
+check "$(grep -c '^| its checkpoint, written aside |.*being written' "$scratch/bench")" "gpu.sh bench, checkpoint: $(grep 'written aside' "$scratch/bench")"
 check "$(grep -c '| not measured |' "$scratch/bench" | awk '{ print ($1 > 10) }')" "gpu.sh says what was not measured"
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]
