@@ -475,8 +475,13 @@ static void render_options(const train_options *o, char *text, size_t bytes) {
         const char *field = (const char *)o + d->field;
         size_t left = bytes - used;
         int n = 0;
-        if (d->type == OPTION_INT || d->type == OPTION_WORD)
+        const char *word = "";
+        if (d->type == OPTION_INT)
             n = snprintf(text + used, left, "%s %d\n", d->flag, *(const int *)(const void *)field);
+        if (d->type == OPTION_WORD) {
+            const int chars = word_at(d->words, *(const int *)(const void *)field, &word);
+            n = snprintf(text + used, left, "%s %.*s\n", d->flag, chars, word);
+        }
         if (d->type == OPTION_LONG)
             n = snprintf(text + used, left, "%s %lld\n", d->flag,
                          (long long)*(const int64_t *)(const void *)field);
@@ -1472,9 +1477,8 @@ static uint64_t hash_weights(trainer *t) {
 /* Flags, and lines of job.data and settings, that the course of a training depends on. */
 #define COURSE_WORDS                                                                               \
     "-e -t -sh -a -sd -dt -w -zg -ls -li -lm -lw -lh -op -x -k -l -u -q -c -b1 -b2 -ep -cl -sl "   \
-    "-sg "                                                                                         \
-    "-za tokens-per-step training-data validation-data"
-enum { OUTLIERS_TEXT = 24 * (OUTLIER_WINDOW + 1) };
+    "-sg -za tokens-per-step training-data validation-data"
+enum { OUTLIERS_TEXT = 26 * (OUTLIER_WINDOW + 1) }; /* " -0x1.fffffffffffffp-1022" */
 
 /* "SEEN VALUE VALUE ...", exact. */
 static void print_outliers(const outliers *w, char text[OUTLIERS_TEXT]) {
@@ -1648,9 +1652,10 @@ static void save_checkpoint(trainer *t, double step_s, int last) {
     v[GPT2_VALUES + 2].name = "norms";
     v[GPT2_VALUES + 2].text = norms;
     v[GPT2_VALUES + 1].kind = v[GPT2_VALUES + 2].kind = CHECKPOINT_TEXT;
-    checkpoint_result result = checkpoint_save(t->saves, t->step, v, GPT2_VALUES + 3);
-    check_saves(t, result, last && !t->j->opt->save_aside); /* aside: the save before */
-    if (result == CHECKPOINT_OK || t->j->opt->save_aside) {
+    if (last) check_saves(t, checkpoint_wait(t->saves), 0); /* the one before, that was aside */
+    const checkpoint_result result = checkpoint_save(t->saves, t->step, v, GPT2_VALUES + 3);
+    check_saves(t, result, last);
+    if (result == CHECKPOINT_OK) {
         t->saved = t->step;
         print_save(t, step_s);
     }

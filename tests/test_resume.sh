@@ -20,7 +20,7 @@ same() {
     else failed=$((failed + 1)); echo "FAILED: $1: expected '$2', found '$3'"; fi
 }
 # says NAME PATTERN: what the last run wrote
-says() { same "$1" yes "$(grep -qe "$2" "$work/out" && echo yes || tail -n 2 "$work/out")"; }
+says() { if grep -qe "$2" "$work/out"; then passed=$((passed + 1)); else same "$1" "$2" "$(tail -n 2 "$work/out")"; fi; }
 # train FOLDER ARGUMENT... : the weights at its end
 train() {
     folder=$work/$1
@@ -73,7 +73,7 @@ test_anywhere() {
     same 'the same windows on other ranks' same "$(grep '^batch' "$work/out" | cmp - "$work/batches" && echo same)"
     train any -z 1 -pn 1 -dt bf16 -l 0.002 -x 12 -y 1 >/dev/null
     says 'a rate that differs' 'it was saved with -l 0.001.*; now it is 0.002'
-    says 'a type that differs' 'it was saved with -dt 0; now it is 1'
+    says 'a type that differs' 'it was saved with -dt f32; now it is bf16'
     train any -z 1 -d 96 -x 20 -y 1 -sh 0 -db 1 >/dev/null
     batch=$(sed -n 's/^batch 6 //p' "$work/out")
     train fresh -z 1 -d 96 -x 20 -sh 0 -db 1 >/dev/null
@@ -110,7 +110,7 @@ stopped() {
     same "$1: exit code" 0 $?
     cat "$work/err" >>"$work/out"
     step=$(sed -n 's/^stopped by a signal after step \([0-9]*\): -y 1 goes on$/\1/p' "$work/out")
-    same "$1: saved" "$(printf 'step_%08d' "${step:-0}")" "$(cd "$work/$2" && ls -d step_* 2>/dev/null | tail -n 1)"
+    same "$1: saved" "$(printf 'step_%08d' "${step:-0}")" "$(steps "$2" | sed 's/.* //')"
     same "$1: its last step" "${step:-none}" "$(sed -n 's/^step  *\([0-9]*\).*/\1/p' "$work/out" | tail -n 1)"
     train "$2" -x $((${step:-0} + 3)) -y 1 -b 0 >/dev/null
     says "$1: goes on" "going on from step ${step:-none} in "
@@ -178,14 +178,17 @@ test_kills() {
 
 # A disk that takes no more: files may have 200 KB.
 test_full() {
-    full="-e char:4x64x4 -t 16 -v -1 -g 0 -b 2 -nt 1 -x 6 -n 3"
-    for go_on in 0 1; do
-        (trap '' XFSZ; ulimit -f 400; exec "$trainer" $full -nf $go_on -o "$work/full$go_on") >"$work/out" 2>&1
-        same "full disk, -nf $go_on: exit code" 1 $?
-        says "full disk, -nf $go_on" '^train_gpt2_zero: checkpoint: .*File too large'
-        same "full disk, -nf $go_on: steps" $((3 + 3 * go_on)) "$(grep -c '^step ' "$work/out")"
-        same "full disk, -nf $go_on: told on the way" $go_on "$(grep -c 'warning: checkpoint: ' "$work/out")"
-        same "full disk, -nf $go_on: nothing is left" 0 "$(ls -d "$work/full$go_on"/step_* 2>/dev/null | wc -l | tr -d ' ')"
+    full="-e char:4x64x4 -t 16 -v -1 -g 0 -b 2 -nt 1 -x 6 -n 2"
+    for aside in 0 1; do
+        for go_on in 0 1; do
+            name="full disk, -na $aside -nf $go_on" saves=$work/full$aside$go_on
+            (trap '' XFSZ; ulimit -f 400; exec "$trainer" $full -na $aside -nf $go_on -o "$saves") >"$work/out" 2>&1
+            same "$name: exit code" 1 $?
+            says "$name" '^train_gpt2_zero: checkpoint: .*File too large'
+            same "$name: steps" $((go_on ? 6 : 2 + 2 * aside)) "$(grep -c '^step ' "$work/out")"
+            same "$name: told on the way" $((2 * go_on)) "$(grep -c 'warning: checkpoint: ' "$work/out")"
+            same "$name: no checkpoint" 'step_????????' "$(cd "$saves" && echo step_????????)"
+        done
     done
 }
 
