@@ -90,8 +90,8 @@ $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
 $(filter-out %/zero_ckpt,$(CKTESTS)) $B/test_checkpoint_bench: $B/%: tests/%.c $(PLUGIN) $(CKPT)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(PLUGIN) $(CKPT) -lcjson -lm
-$B/zero_ckpt: $B/zero_ckpt.o $(PLUGIN) $(CKPT)
-	$(COMPILE) -o $@ $^ -lcjson -lm
+$B/zero_ckpt: $B/zero_ckpt.o $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
+	$(COMPILE) -o $@ $^ $(LIBS)
 $B/test_model_files $B/fuzz_model_files: $B/%: tests/%.c $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(filter %.o,$^) $(LIBS)
 $B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: tests/%.c $(DSCONF)
@@ -105,8 +105,13 @@ $B/test_%: tests/test_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
-$B/libfuzzer: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*) adapters/schedule/schedule.c
-	clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -o $@ $(filter %.c,$^) -lcjson -lm
+FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -o $@ $(filter %.c,$^)
+$B/libfuzzer/ds_config: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*.c) adapters/schedule/schedule.c
+$B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/checkpoint*.c)
+$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/ops_cpu.c
+$B/libfuzzer/%:
+	@mkdir -p $B/libfuzzer
+	$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
 unit: $(UNIT)
 tests: $(TESTS) $B/train_gpt2_zero $B/tokens data $(if $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h),emulated)
 test: tests

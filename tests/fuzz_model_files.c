@@ -1,5 +1,6 @@
-/* fuzz_model_files - any bytes as a model file and as llm.c's state file; what is accepted must be
-   saved and read again to the same. Two ways to build it:
+/* fuzz_model_files - any bytes as a model file and as llm.c's state file, or, where they begin with
+   a brace, as the index of a model in two files; what is accepted must be saved and read again to
+   the same. Two ways to build it:
      clang -fsanitize=fuzzer,address,undefined: a libFuzzer target; the second one's `seeds FOLDER`
        writes its corpus
      cc -DFUZZ_MAIN: fuzz_model_files SECONDS SEED changes files of its own at random, and prints
@@ -16,7 +17,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const gpt2_config fuzz_cfg = {4, 5, 128, 1, 1, 2};
 static zero_ctx *fuzz_ctx;
-static char fuzz_path[64], fuzz_state_path[64], fuzz_out[64];
+static char fuzz_folder[64];
+/* in it: the input by three names, what is saved, and the two files that an index may name */
+enum { FUZZ_MODEL = 0, FUZZ_INDEX, FUZZ_STATE, FUZZ_OUT, FUZZ_A, FUZZ_B, FUZZ_FILES };
+static char fuzz_path[FUZZ_FILES][96];
 
 /* What went wrong is left in a core or a sanitizer's report. */
 static void fuzz_demand(int ok, const char *what) {
@@ -27,29 +31,11 @@ static void fuzz_demand(int ok, const char *what) {
 
 static void fuzz_clean(void) {
     zero_destroy(fuzz_ctx);
-    (void)unlink(fuzz_path);
-    (void)unlink(fuzz_state_path);
-    (void)unlink(fuzz_out);
+    for (int i = 0; i < FUZZ_FILES; i++) (void)unlink(fuzz_path[i]);
+    (void)rmdir(fuzz_folder);
 }
 
-static void fuzz_start(void) {
-    const char *folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    zero_tensor_desc table[GPT2_TENSORS];
-    const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    zero_config c = {0};
-    if (fuzz_ctx != NULL) return;
-    const long id = (long)getpid();
-    (void)snprintf(fuzz_path, sizeof fuzz_path, "%s/fuzz_model_%ld", folder, id);
-    (void)snprintf(fuzz_state_path, sizeof fuzz_path, "%s/fuzz_state_%ld_00000.bin", folder, id);
-    (void)snprintf(fuzz_out, sizeof fuzz_out, "%s/fuzz_out_%ld", folder, id);
-    c.threads = 1;
-    fuzz_demand(zero_create(&fuzz_ctx, &c, &comm) == ZERO_OK, "no context");
-    gpt2_describe(&fuzz_cfg, table);
-    for (int i = 0; i < GPT2_TENSORS; i++)
-        fuzz_demand(zero_tensor(fuzz_ctx, &table[i]) == ZERO_OK, "no tensor");
-    fuzz_demand(zero_build(fuzz_ctx) == ZERO_OK, "not built");
-    (void)atexit(fuzz_clean);
-}
+enum { FUZZ_BYTES = 1 << 16 };
 
 static void fuzz_write(const char *path, const uint8_t *data, size_t size) {
     FILE *file = fopen(path, "wb");
@@ -64,27 +50,91 @@ static size_t fuzz_read(const char *path, uint8_t *data, size_t most) {
     return n;
 }
 
+/* A safetensors file with these entries of a header (after a brace or comma), whose places in the
+   data are `base` behind what they will be. */
+static void fuzz_write_part(const char *path, const char *entries, const char *data, size_t base,
+                            size_t bytes) {
+    static const char key[] = "\"data_offsets\":[";
+    static char header[FUZZ_BYTES];
+    char *to = header;
+    uint64_t n;
+    size_t begin, end;
+    *to++ = '{';
+    for (const char *at; (at = strstr(entries, key)) != NULL; entries = strchr(at, ']')) {
+        fuzz_demand(sscanf(at + sizeof key - 1, "%zu,%zu]", &begin, &end) == 2, "no offsets");
+        memcpy(to, entries, (size_t)(at - entries));
+        to += at - entries;
+        to += sprintf(to, "%s%zu,%zu", key, begin - base, end - base);
+    }
+    to += sprintf(to, "]}}");
+    FILE *file = fopen(path, "wb");
+    n = (uint64_t)(to - header);
+    fuzz_demand(file != NULL && fwrite(&n, 8, 1, file) == 1 && fwrite(header, n, 1, file) == 1
+                    && fwrite(data + base, 1, bytes, file) == bytes && fclose(file) == 0,
+                "a part cannot be written");
+}
+
+/* The model of the context in two files. */
+static void fuzz_split(void) {
+    static char whole[FUZZ_BYTES];
+    static const char second[] = "\"transformer.h.0.attn.c_attn.weight\"";
+    uint64_t n;
+    size_t base;
+    fuzz_demand(
+        model_save(fuzz_ctx, &fuzz_cfg, fuzz_path[FUZZ_OUT], MODEL_SAFETENSORS, ZERO_F32, NULL)
+            == ZERO_OK,
+        "no model to split");
+    const size_t size = fuzz_read(fuzz_path[FUZZ_OUT], (uint8_t *)whole, sizeof whole);
+    memcpy(&n, whole, sizeof n);
+    char *header = whole + 8, *data = header + n, *cut = strstr(header, second);
+    data[-1] = 0; /* a blank or the last brace: enough to end the text */
+    fuzz_demand(cut != NULL && sscanf(strchr(strstr(cut, "offsets"), '['), "[%zu", &base) == 1,
+                "no place to split at");
+    fuzz_write_part(fuzz_path[FUZZ_B], cut, data, base, size - 8 - (size_t)n - base);
+    cut[-1] = 0;
+    fuzz_write_part(fuzz_path[FUZZ_A], header + 1, data, 0, base);
+}
+
+static void fuzz_start(void) {
+    static const char *const names[FUZZ_FILES] = {"model", "index.json",    "_00000.bin",
+                                                  "out",   "a.safetensors", "b.safetensors"};
+    zero_tensor_desc table[GPT2_TENSORS];
+    const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_config c = {0};
+    if (fuzz_ctx != NULL) return;
+    (void)snprintf(fuzz_folder, sizeof fuzz_folder, "%s/fuzz_model_XXXXXX",
+                   access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    fuzz_demand(mkdtemp(fuzz_folder) != NULL, "no folder");
+    for (int i = 0; i < FUZZ_FILES; i++)
+        (void)snprintf(fuzz_path[i], sizeof fuzz_path[i], "%s/%s", fuzz_folder, names[i]);
+    c.threads = 1;
+    fuzz_demand(zero_create(&fuzz_ctx, &c, &comm) == ZERO_OK, "no context");
+    gpt2_describe(&fuzz_cfg, table);
+    for (int i = 0; i < GPT2_TENSORS; i++)
+        fuzz_demand(zero_tensor(fuzz_ctx, &table[i]) == ZERO_OK, "no tensor");
+    fuzz_demand(zero_build(fuzz_ctx) == ZERO_OK, "not built");
+    (void)atexit(fuzz_clean);
+    fuzz_split();
+}
+
 static void fuzz_sentence(const gpt2_error *e) {
     fuzz_demand(memchr(e->sentence, 0, sizeof e->sentence) != NULL && strlen(e->sentence) > 6,
                 "an error without a sentence");
 }
 
-enum { FUZZ_BYTES = 1 << 16 };
-
 /* Saved, read and saved again: the same bytes. */
 static void fuzz_again(void) {
     static uint8_t one[FUZZ_BYTES], two[FUZZ_BYTES];
+    const char *out = fuzz_path[FUZZ_OUT];
     gpt2_error e;
-    fuzz_demand(model_save(fuzz_ctx, &fuzz_cfg, fuzz_out, MODEL_SAFETENSORS, ZERO_F32, &e)
-                    == ZERO_OK,
+    fuzz_demand(model_save(fuzz_ctx, &fuzz_cfg, out, MODEL_SAFETENSORS, ZERO_F32, &e) == ZERO_OK,
                 "what was read cannot be saved");
-    const size_t n = fuzz_read(fuzz_out, one, sizeof one);
-    fuzz_demand(model_load(fuzz_ctx, &fuzz_cfg, fuzz_out, &e) == ZERO_OK,
+    const size_t n = fuzz_read(out, one, sizeof one);
+    fuzz_demand(model_load(fuzz_ctx, &fuzz_cfg, out, &e) == ZERO_OK,
                 "what was saved cannot be read");
-    fuzz_demand(model_save(fuzz_ctx, &fuzz_cfg, fuzz_out, MODEL_SAFETENSORS, ZERO_F32, &e)
-                    == ZERO_OK,
+    fuzz_demand(model_save(fuzz_ctx, &fuzz_cfg, out, MODEL_SAFETENSORS, ZERO_F32, &e) == ZERO_OK,
                 "not saved again");
-    fuzz_demand(n > 0 && fuzz_read(fuzz_out, two, sizeof two) == n && memcmp(one, two, n) == 0,
+    fuzz_demand(n > 0 && fuzz_read(out, two, sizeof two) == n && memcmp(one, two, n) == 0,
                 "saved again to other bytes");
 }
 
@@ -93,25 +143,28 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     model_info info = untouched;
     gpt2_error e;
     fuzz_start();
-    fuzz_write(fuzz_path, data, size);
-    const zero_result known = model_info_read(fuzz_path, &info, &e);
+    const int index = size > 0 && data[0] == '{';
+    const char *path = fuzz_path[index ? FUZZ_INDEX : FUZZ_MODEL];
+    fuzz_write(path, data, size);
+    const zero_result known = model_info_read(path, &info, &e);
     if (known != ZERO_OK) {
         fuzz_sentence(&e);
         fuzz_demand(memcmp(&info, &untouched, sizeof info) == 0, "a refused file left something");
     }
-    const zero_result loaded = model_load(fuzz_ctx, &fuzz_cfg, fuzz_path, &e);
+    const zero_result loaded = model_load(fuzz_ctx, &fuzz_cfg, path, &e);
     if (loaded != ZERO_OK) fuzz_sentence(&e);
     fuzz_demand(known == ZERO_OK || loaded != ZERO_OK, "read what was refused");
     if (loaded == ZERO_OK && size % 8 == 0) fuzz_again(); /* not each: it fsyncs */
-    fuzz_write(fuzz_state_path, data, size);
-    if (llmc_state_load(fuzz_ctx, &fuzz_cfg, fuzz_state_path, NULL, &e)) fuzz_sentence(&e);
+    if (index) return 0;
+    fuzz_write(fuzz_path[FUZZ_STATE], data, size);
+    if (llmc_state_load(fuzz_ctx, &fuzz_cfg, fuzz_path[FUZZ_STATE], NULL, &e)) fuzz_sentence(&e);
     return 0;
 }
 
 #ifdef FUZZ_MAIN
 #include "fuzz.h"
 
-enum { FUZZ_SEEDS = 6 };
+enum { FUZZ_SEEDS = 8 };
 
 /* llm.c's state of one rank, permuted data and all. Returns its length. */
 static size_t fuzz_make_state(uint8_t *data, int shuffled) {
@@ -126,7 +179,26 @@ static size_t fuzz_make_state(uint8_t *data, int shuffled) {
     return 1024 + arrays + 32 + 2520;
 }
 
-/* Seed `i`: what the writers make, and states. */
+/* The index of the two files; two of another length. */
+static size_t fuzz_make_index(uint8_t *data, int odd) {
+    static char whole[FUZZ_BYTES];
+    char *out = (char *)data;
+    int n = sprintf(out, "{\"metadata\":{\"total_size\":%d},\"weight_map\":{", odd);
+    for (int part = FUZZ_A; part <= FUZZ_B; part++) {
+        const char *at = whole + 8;
+        const size_t size = fuzz_read(fuzz_path[part], (uint8_t *)whole, sizeof whole - 1);
+        whole[size] = 0;
+        while ((at = strstr(at, "\"transformer.")) != NULL) {
+            const int length = (int)(strchr(at + 1, '"') - at) + 1;
+            n += sprintf(out + n, "%s%.*s:\"%c.safetensors\"", out[n - 1] == '{' ? "" : ",", length,
+                         at, part == FUZZ_A ? 'a' : 'b');
+            at += length;
+        }
+    }
+    return (size_t)(n + sprintf(out + n, "}%*s}", odd, ""));
+}
+
+/* Seed `i`: what the writers make, states, indices. */
 static size_t fuzz_seed(int i, uint8_t *data) {
     static const struct {
         model_format format;
@@ -135,14 +207,16 @@ static size_t fuzz_seed(int i, uint8_t *data) {
                   {MODEL_LLMC, ZERO_BF16},
                   {MODEL_SAFETENSORS, ZERO_F32},
                   {MODEL_SAFETENSORS, ZERO_F16}};
+    if (i >= 6) return fuzz_make_index(data, i - 6);
     if (i >= 4) return fuzz_make_state(data, i - 4);
-    fuzz_demand(model_save(fuzz_ctx, &fuzz_cfg, fuzz_out, saved[i].format, saved[i].type, NULL)
+    const char *out = fuzz_path[FUZZ_OUT];
+    fuzz_demand(model_save(fuzz_ctx, &fuzz_cfg, out, saved[i].format, saved[i].type, NULL)
                     == ZERO_OK,
                 "no seed");
-    return fuzz_read(fuzz_out, data, FUZZ_INPUT);
+    return fuzz_read(out, data, FUZZ_INPUT);
 }
 
-/* What means something in a safetensors header. */
+/* What means something in a safetensors header or an index. */
 static const char *fuzz_word(void) {
     static const char *const words[] = {"{",
                                         "}",
@@ -174,7 +248,12 @@ static const char *fuzz_word(void) {
                                         "__metadata__",
                                         "\"data_offsets\":[",
                                         "\\u0000",
-                                        "\"h.0.attn.bias\":{\"dtype\":\"U8\","};
+                                        "\"h.0.attn.bias\":{\"dtype\":\"U8\",",
+                                        "\"weight_map\":{",
+                                        "a.safetensors",
+                                        "b.safetensors",
+                                        "index.json",
+                                        "../"};
     return words[fuzz_below(sizeof words / sizeof *words)];
 }
 
@@ -223,6 +302,8 @@ int main(int argc, char **argv) {
     const time_t end = time(NULL) + (argc > 1 ? atol(argv[1]) : 1);
     fuzz_state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     for (int i = 0; i < FUZZ_SEEDS; i++, runs++) fuzz_try(seed[i], length[i]);
+    fuzz_demand(model_load(fuzz_ctx, &fuzz_cfg, fuzz_path[FUZZ_INDEX], NULL) == ZERO_OK,
+                "the two files are not read by their index");
     while (time(NULL) < end) {
         const size_t which = fuzz_below(FUZZ_SEEDS);
         fuzz_round(seed[which], length[which], 50, 4, fuzz_change);

@@ -34,13 +34,18 @@ variant() { # NAME OPT OMP MPICC TARGETS...
         "$B/$v" "$opt" "$omp" "$mpicc" "$*"
 }
 
-# libFuzzer on the parser of DeepSpeed's JSON, with clang where it is installed.
-fuzz() { # SECONDS
+# libFuzzer on everything that reads files of others, with clang where it is installed.
+fuzz() { # SECONDS of each
     echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' |
         clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1 ||
-        { skipped=$((skipped + 1)); echo "skipped fuzz: clang with libFuzzer is not installed"; return; }
-    run fuzz $(($1 + 120)) sh -c 'mkdir -p "$0/corpus" && make -s B="$0" "$0/libfuzzer" &&
-        "$0/libfuzzer" -max_total_time=$1 -max_len=65536 "$0/corpus" tests/ds_config && echo "1 passed, 0 failed"' "$B" "$1"
+        { skipped=$((skipped + 3)); echo "skipped fuzz: clang with libFuzzer is not installed"; return; }
+    for target in ds_config checkpoint model_files; do
+        seeds=
+        [ $target = ds_config ] && seeds=tests/ds_config
+        run fuzz-$target $(($1 + 200)) sh -c 'mkdir -p "$0/corpus/$2" && make -s B="$0" "$0/libfuzzer/$2" &&
+            "$0/libfuzzer/$2" -max_total_time=$1 -max_len=65536 "$0/corpus/$2" $3 && echo "1 passed, 0 failed"' \
+            "$B" "$1" $target "$seeds"
+    done
 }
 
 # The CUDA version, run on the CPU; and whether nvcc takes it, for one architecture.
@@ -82,7 +87,7 @@ quick() {
     run checkpoint 120 "$B/test_checkpoint"
     run checkpoint-kill 200 "$B/test_checkpoint_kill" 100 1
     run checkpoint-device 60 "$B/test_checkpoint_device"
-    run checkpoint-tool 60 sh "$here/test_checkpoint_tool.sh" "$B"
+    run checkpoint-tool 300 sh "$here/test_checkpoint_tool.sh" "$B"
     run resume 400 sh "$here/test_resume.sh" "$B"
     run model-files 120 env OMP_NUM_THREADS=1 "$B/test_model_files"
     run model-files-python 200 sh "$here/test_model_files.sh" "$B"
@@ -110,7 +115,7 @@ long() {
     run asan-schedule 60 "$B/asan/test_schedule"
     run asan-ds-config 120 "$B/asan/test_ds_config"
     run asan-ds-fuzz 120 "$B/asan/fuzz_ds_config" 30 2 "$here"/ds_config/*.json
-    fuzz 60
+    fuzz 40
     run asan-unit 600 "$B/asan/test_unit"
     run asan-model 600 "$B/asan/test_model" 300 5000
     run asan-faults 600 "$B/asan/test_faults"

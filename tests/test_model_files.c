@@ -3,7 +3,11 @@
 
        test_model_files                  all of it
        test_model_files write FOLDER     files and logits for Python to look at
-       test_model_files read FOLDER      what Python wrote from them, compared */
+       test_model_files read FOLDER      what Python wrote from them, compared
+       test_model_files tool FOLDER      what tests/test_checkpoint_tool.sh gives to zero_ckpt
+       test_model_files large FOLDER     a model file of 206 MB, most of it a hole
+       test_model_files rss COMMAND...   runs it; its peak of memory, its exit code */
+#include "../adapters/checkpoint/gpt2_values.h"
 #include "../adapters/checkpoint/model_files.h"
 #include "harness.h"
 
@@ -12,13 +16,15 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <sys/stat.h>
 
-enum { STATE_BYTES_MOST = 1 << 20, PATH = 512 };
+enum { PATH = 512 };
 
 static char folder[256];
 static const gpt2_config tiny = {16, 65, 128, 2, 2, 8};
 static const gpt2_config wide = {8, 1100, 1152, 1, 8, 512}; /* rows and tensors of several pieces */
+static const gpt2_config middle = {8, 300, 384, 1, 6, 384}; /* generations of several windows */
 
 /* ---- a model as plain memory ---- */
 
@@ -198,7 +204,8 @@ static void hf_add_buffers(hf_writer *w, int layer) {
     hf_add(w, name, "F32", 1, 1, 0, 4);
 }
 
-static bytes hf_bytes(const model *m, const hf_style *s) {
+/* Every `parts`-th tensor of a model, from number `part` on. */
+static bytes hf_part(const model *m, const hf_style *s, int part, int parts) {
     hf_writer w = {make_bytes(m->numel * 8 + (1 << 16)), make_bytes(1 << 18), 0};
     w.data.n = w.header.n = 0;
     if (s->metadata != NULL)
@@ -207,6 +214,7 @@ static bytes hf_bytes(const model *m, const hf_style *s) {
     for (int k = 0; k < GPT2_TENSORS; k++) {
         const int i = s->backwards ? GPT2_TENSORS - 1 - k : k;
         for (int l = 0; l < hf_layers(m, i); l++) {
+            if ((i + l) % parts != part) continue;
             const hf_tensor t = hf_describe(m, i, l, s->prefix);
             hf_add_tensor(&w, m, &t, s->mixed ? (zero_type)((i + l) % 3) : s->type);
             if (s->buffers && i == 2) hf_add_buffers(&w, l);
@@ -230,11 +238,36 @@ static bytes hf_bytes(const model *m, const hf_style *s) {
     return b;
 }
 
-static bytes hf_plain(const model *m, zero_type type) {
+static bytes hf_bytes(const model *m, const hf_style *s) { return hf_part(m, s, 0, 1); }
+
+static bytes hf_plain_part(const model *m, zero_type type, int part, int parts) {
     char metadata[64];
     (void)snprintf(metadata, sizeof metadata, "\"format\":\"pt\",\"n_head\":\"%d\"", m->cfg.heads);
     const hf_style s = {"transformer.", metadata, 0, 0, 0, 0, type};
-    return hf_bytes(m, &s);
+    return hf_part(m, &s, part, parts);
+}
+
+static bytes hf_plain(const model *m, zero_type type) { return hf_plain_part(m, type, 0, 1); }
+
+/* The model in several files, and their index; the path of that. */
+static void write_parts(const model *m, zero_type type, int parts, char index[PATH]) {
+    char path[PATH];
+    (void)snprintf(index, PATH, "%s/model.safetensors.index.json", folder);
+    FILE *out = fopen(index, "w");
+    if (out == NULL) abort();
+    fprintf(out, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {");
+    for (int i = 0; i < GPT2_TENSORS; i++)
+        for (int l = 0; l < hf_layers(m, i); l++)
+            fprintf(out, "%s\"%s\":\"model-%d.safetensors\"", i + l ? "," : "",
+                    hf_describe(m, i, l, "transformer.").name, (i + l) % parts);
+    fprintf(out, "}}\n");
+    if (fclose(out)) abort();
+    for (int part = 0; part < parts; part++) {
+        bytes b = hf_plain_part(m, type, part, parts);
+        (void)snprintf(path, PATH, "%s/model-%d.safetensors", folder, part);
+        write_file(path, b.at, b.n);
+        free(b.at);
+    }
 }
 
 /* Where the data of a tensor begins in a file, by its text; 0: it is not there as it should be. */
@@ -587,6 +620,101 @@ static void test_headers(void) {
     free(m.value);
 }
 
+/* ---- a model in several files ---- */
+
+static void test_parts(void) {
+    char index[PATH], path[PATH];
+    for (int parts = 1; parts <= 4; parts++) {
+        const zero_type type = (zero_type)(parts % 3);
+        model m = make_model(parts == 4 ? &wide : &tiny, 3, type, 0);
+        zero_ctx *z = make_alone(&m.cfg, ZERO_F32);
+        model_info info;
+        gpt2_error err = {""};
+        write_parts(&m, type, parts, index);
+        test_check(model_info_read(index, &info, &err) == ZERO_OK && info.type == type
+                       && memcmp(&info.cfg, &m.cfg, sizeof m.cfg) == 0,
+                   "%d files: %s", parts, err.sentence);
+        test_check(model_load(z, &m.cfg, index, &err) == ZERO_OK && holds(z, &m, ZERO_PARAMETER),
+                   "%d files: %s", parts, err.sentence);
+        for (int part = 0; part < parts; part++) {
+            (void)snprintf(path, PATH, "%s/model-%d.safetensors", folder, part);
+            (void)unlink(path);
+            test_check(model_load(z, &m.cfg, index, &err) == ZERO_ERR_ARGUMENT
+                           && strstr(err.sentence, "safetensors: the file cannot be opened"),
+                       "file %d of %d is missing: %s", part, parts, err.sentence);
+            write_parts(&m, type, parts, index);
+        }
+        zero_destroy(z);
+        free(m.value);
+    }
+}
+
+/* The index with its first `from` made `to` is refused with a sentence that has `part`. */
+static void index_refused(const char *index, const char *from, const char *to, const char *part) {
+    gpt2_error one = {""}, two = {""};
+    model_info info;
+    bytes b = read_file(index);
+    const unsigned char *at = (const unsigned char *)memmem(b.at, b.n, from, strlen(from));
+    if (at == NULL) abort();
+    FILE *out = fopen(index, "w");
+    const size_t before = (size_t)(at - b.at), behind = before + strlen(from);
+    if (out == NULL || fprintf(out, "%.*s%s", (int)before, (const char *)b.at, to) < 0
+        || fwrite(b.at + behind, 1, b.n - behind, out) != b.n - behind || fclose(out))
+        abort();
+    zero_ctx *z = make_alone(&tiny, ZERO_F32);
+    const zero_result r = model_info_read(index, &info, &one);
+    const zero_result s = model_load(z, &tiny, index, &two);
+    test_check(r == ZERO_ERR_ARGUMENT && s == ZERO_ERR_ARGUMENT && strstr(one.sentence, part)
+                   && strcmp(one.sentence, two.sentence) == 0,
+               "index with %s: %d \"%s\", %d \"%s\", expected ...%s...", to, (int)r, one.sentence,
+               (int)s, two.sentence, part);
+    zero_destroy(z);
+    write_file(index, b.at, b.n);
+    free(b.at);
+}
+
+static void test_index(void) {
+    static const struct {
+        const char *from, *to, *part;
+    } cases[] = {
+        {"{\"meta", "[\"meta", "no JSON object with a weight_map"},
+        {"weight_map", "weight_mop", "no JSON object with a weight_map"},
+        {"\"weight_map\": {", "\"weight_map\": {}, \"w\": {", "no JSON object with a weight_map"},
+        {"\"weight_map\": {", "\"weight_map\": 7, \"w\": {", "no JSON object with a weight_map"},
+        {":\"model-1", ":\"../model-1", "wpe.weight: its file is not named, or not by a name"},
+        {":\"model-1", ":\"/model-1", "wpe.weight: its file is not named, or not by a name"},
+        {":\"model-1", ":\".model-1", "wpe.weight: its file is not named, or not by a name"},
+        {":\"model-1.safetensors\"", ":\"\"", "wpe.weight: its file is not named"},
+        {":\"model-1.safetensors\"", ":1", "wpe.weight: its file is not named"},
+        {":\"model-1", ":\"model-9", "model-9.safetensors: the file cannot be opened"},
+        {":\"model-1", ":\"model-0",
+         "wpe.weight: is in model-1.safetensors, the weight_map says model-0"},
+        {"transformer.wpe", "transformer.wqe",
+         "wpe.weight: is in model-1.safetensors, but not in the weight_map"},
+        {"\"transformer.wpe", "\"x\":\"model-0.safetensors\",\"transformer.wpe",
+         "x: is missing in model-0.safetensors"},
+        {"\"transformer.wpe", "\"x\":\"model.safetensors.index.json\",\"transformer.wpe",
+         "its length would be"},
+    };
+    char index[PATH], path[PATH];
+    model m = make_model(&tiny, 5, ZERO_F32, 0);
+    write_parts(&m, ZERO_F32, 2, index);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        index_refused(index, cases[i].from, cases[i].to, cases[i].part);
+    bytes b = hf_plain(&m, ZERO_F32); /* all tensors in the second file too */
+    (void)snprintf(path, PATH, "%s/model-1.safetensors", folder);
+    write_file(path, b.at, b.n);
+    index_refused(index, " ", " ", "wte.weight: is in model-1.safetensors, the weight_map says");
+    free(b.at);
+    b = hf_plain_part(&m, ZERO_F32, 1, 4); /* and not all that it should have */
+    write_file(path, b.at, b.n);
+    index_refused(index, " ", " ", "is missing in model-1.safetensors, where the weight_map");
+    write_file(path, b.at, b.n - 1);
+    index_refused(index, " ", " ", "model-1.safetensors: transformer.");
+    free(b.at);
+    free(m.value);
+}
+
 /* The first eight bytes. */
 static void test_lengths(void) {
     static const uint64_t lengths[] = {0,
@@ -842,7 +970,7 @@ static void state_path(char out[PATH], int rank) {
 /* Rank `rank`'s file, as llm.c lays it out. */
 static bytes state_bytes(const state_case *s, int rank) {
     const model *m = &s->array[0];
-    bytes b = make_bytes(STATE_BYTES_MOST);
+    bytes b = make_bytes(m->numel * 12 + 8192);
     int32_t h[256] = {20240527, 1, s->ranks, rank, s->masters, s->shuffled};
     const uint64_t numbers[4] = {0x1234567890ABCDEF, 42, 3, 77};
     h[10] = 400;
@@ -909,10 +1037,15 @@ static void state_body(test_rank *r) {
     zero_destroy(z);
 }
 
-static state_case make_state(int ranks, int sharded, int masters, int shuffled) {
+static state_case make_state_of(const gpt2_config *cfg, int ranks, int sharded, int masters,
+                                int shuffled) {
     state_case s = {ranks, sharded, masters, shuffled, 0, ZERO_F32, {{{0}, 0, {0}, NULL}}};
-    for (int a = 0; a < 3; a++) s.array[a] = make_model(&tiny, 50 + (uint64_t)a, ZERO_F32, 1);
+    for (int a = 0; a < 3; a++) s.array[a] = make_model(cfg, 50 + (uint64_t)a, ZERO_F32, 1);
     return s;
+}
+
+static state_case make_state(int ranks, int sharded, int masters, int shuffled) {
+    return make_state_of(&tiny, ranks, sharded, masters, shuffled);
 }
 
 static void free_state(state_case *s) {
@@ -990,6 +1123,54 @@ static void test_state_damage(void) {
     zero_destroy(z);
 }
 
+/* ---- the shape among a checkpoint's values ---- */
+
+static void test_values(void) {
+    static const struct {
+        const char *name;
+        int64_t number;
+        const char *part;
+    } cases[] = {{"gpt2.layers", 0, "gpt2.layers is 0, expected 1 to 4096"},
+                 {"gpt2.layers", 4097, "gpt2.layers is 4097"},
+                 {"gpt2.max_seq_len", -1, "gpt2.max_seq_len is -1"},
+                 {"gpt2.channels", INT64_C(8) + (INT64_C(1) << 32), "gpt2.channels is 4294967304"},
+                 {"gpt2.heads", 3, "8 channels in 3 heads"},
+                 {"gpt2.padded_vocab_size", 64, "65 of 64 vocabulary entries"},
+                 {"gpt2.vocab_size", INT64_MAX, "gpt2.vocab_size is 9223372036854775807"},
+                 {"gpt2.channels", 0, "gpt2.channels is no whole number"},
+                 {"gpt2.heads", 0, "gpt2.heads is missing"},
+                 {"", 0, ""}};
+    char path[PATH], generation[PATH + 32], why[CHECKPOINT_SENTENCE];
+    const gpt2_config untouched = {1, 2, 3, 4, 5, 6};
+    checkpoint_options o = {0};
+    checkpoint *c;
+    checkpoint_reader *r;
+    zero_ctx *z = make_alone(&tiny, ZERO_F32);
+    (void)snprintf(path, PATH, "%s/values", folder);
+    (void)snprintf(generation, sizeof generation, "%s/step_00000001", path);
+    o.folder = path;
+    if (checkpoint_create(&c, z, &o)) abort();
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+        checkpoint_value v[GPT2_VALUES];
+        gpt2_config found = untouched;
+        gpt2_values(&tiny, v);
+        for (int k = 0; k < GPT2_VALUES; k++) {
+            if (strcmp(v[k].name, cases[i].name) != 0) continue;
+            v[k].number = cases[i].number;
+            if (strstr(cases[i].part, "is no whole")) v[k].kind = CHECKPOINT_REAL;
+            if (strstr(cases[i].part, "is missing")) v[k].name = "gpt2.other";
+        }
+        if (checkpoint_save(c, 1, v, GPT2_VALUES) || checkpoint_open(&r, generation, why)) abort();
+        const int ok = gpt2_values_read(r, &found, why), good = cases[i].name[0] == 0;
+        test_check(ok == good && memcmp(&found, good ? &tiny : &untouched, sizeof found) == 0
+                       && (good || strstr(why, cases[i].part)),
+                   "values: %d \"%s\", expected %s", ok, why, cases[i].part);
+        checkpoint_close(r);
+    }
+    checkpoint_destroy(c);
+    zero_destroy(z);
+}
+
 /* ---- for Python ---- */
 
 static const int py_tokens[12] = {1, 64, 3, 0, 17, 33, 9, 2, 60, 41, 5, 8};
@@ -1037,12 +1218,13 @@ static void py_write(void) {
 }
 
 static void py_read(void) {
-    static const char *const names[4] = {"numpy_f32.safetensors", "numpy_f16.safetensors",
-                                         "hf/model.safetensors", "torch_bf16.safetensors"};
-    static const zero_type types[4] = {ZERO_F32, ZERO_F16, ZERO_F32, ZERO_BF16};
+    static const char *const names[5] = {"numpy_f32.safetensors", "numpy_f16.safetensors",
+                                         "hf/model.safetensors", "torch_bf16.safetensors",
+                                         "parts/model.safetensors.index.json"};
+    static const zero_type types[5] = {ZERO_F32, ZERO_F16, ZERO_F32, ZERO_BF16, ZERO_F32};
     model m = py_model();
     zero_ctx *z = make_alone(&tiny, ZERO_F32);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         char path[PATH];
         gpt2_error err = {""};
         model_info info = {MODEL_LLMC, ZERO_F32, {0, 0, 0, 0, 0, 0}};
@@ -1061,6 +1243,158 @@ static void py_read(void) {
     free(m.value);
 }
 
+/* ---- for zero_ckpt ---- */
+
+static void tool_path(char out[PATH], const char *name) {
+    (void)snprintf(out, PATH, "%s/%s", folder, name);
+}
+
+/* The context's state as generation `step` of folder/name. */
+static void tool_save(test_rank *r, zero_ctx *z, const char *name, int64_t step, int values) {
+    zero_tensor_desc table[GPT2_TENSORS];
+    checkpoint_value v[GPT2_VALUES];
+    checkpoint_options o = {0};
+    checkpoint *c;
+    char path[PATH];
+    tool_path(path, name);
+    gpt2_describe(&middle, table);
+    gpt2_values(&middle, v);
+    o.folder = path;
+    o.tensors = values ? table : NULL;
+    o.ntensors = values ? GPT2_TENSORS : 0;
+    if (checkpoint_create(&c, z, &o) || checkpoint_save(c, step, v, values ? GPT2_VALUES : 0))
+        test_rank_fail(r, "%s: %s", name, checkpoint_error(c));
+    checkpoint_destroy(c);
+}
+
+/* What has been trained in bf16 at stage 3, as generations and as model_save has it. */
+static void tool_run(test_rank *r) {
+    static const zero_kind kinds[3] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    static const struct {
+        const char *name;
+        model_format format;
+        zero_type type;
+    } saved[] = {{"run_f32.bin", MODEL_LLMC, ZERO_F32},
+                 {"run_bf16.bin", MODEL_LLMC, ZERO_BF16},
+                 {"run_f32.safetensors", MODEL_SAFETENSORS, ZERO_F32},
+                 {"run_fp16.safetensors", MODEL_SAFETENSORS, ZERO_F16}};
+    zero_config c = {0};
+    gpt2_error err;
+    c.type = ZERO_BF16;
+    c.stage = 3;
+    c.log = test_quiet;
+    const zero_comm comm = test_comm(r);
+    zero_ctx *z = make_context(&middle, &c, &comm);
+    zero_tensor_desc table[GPT2_TENSORS];
+    gpt2_describe(&middle, table);
+    for (int k = 0; k < 3; k++) {
+        model m = make_model(&middle, 70 + (uint64_t)k, ZERO_F32, 1);
+        for (int i = 0; i < GPT2_TENSORS; i++)
+            if (zero_write_tensor(z, table[i].name, kinds[k], 0, total(&table[i]),
+                                  m.value + m.at[i]))
+                test_rank_fail(r, "%s", zero_last_error(z));
+        free(m.value);
+    }
+    tool_save(r, z, "run", 7, 1);
+    tool_save(r, z, "run", 9, 1);
+    tool_save(r, z, "bare", 9, 0);
+    for (size_t i = 0; i < sizeof saved / sizeof *saved; i++) {
+        char path[PATH];
+        tool_path(path, saved[i].name);
+        if (model_save(z, &middle, path, saved[i].format, saved[i].type, &err))
+            test_rank_fail(r, "%s", err.sentence);
+    }
+    zero_destroy(z);
+}
+
+/* What a context has after it read model.bin and the state; its first loss scale is that of f16. */
+static void tool_state(test_rank *r) {
+    zero_config c = {0};
+    gpt2_error err;
+    char path[PATH];
+    c.type = ZERO_F16;
+    c.stage = 1;
+    c.log = test_quiet;
+    const zero_comm comm = test_comm(r);
+    zero_ctx *z = make_context(&middle, &c, &comm);
+    tool_path(path, "model_f32.bin");
+    if (model_load(z, &middle, path, &err)) test_rank_fail(r, "%s", err.sentence);
+    tool_save(r, z, "weights", 0, 1);
+    state_path(path, 0);
+    if (llmc_state_load(z, &middle, path, NULL, &err)) test_rank_fail(r, "%s", err.sentence);
+    tool_save(r, z, "state", 400, 1);
+    zero_destroy(z);
+}
+
+static void tool_states(int ranks, int sharded, int masters, const char *into) {
+    char path[PATH], top[sizeof folder];
+    state_case s = make_state_of(&middle, ranks, sharded, masters, sharded);
+    model m = make_model(&middle, 91, ZERO_F32, 1);
+    bytes b = llmc_bytes(&m, ZERO_F32);
+    memcpy(top, folder, sizeof top);
+    tool_path(path, into);
+    if (mkdir(path, 0777)) abort();
+    memcpy(folder, path, sizeof folder - 1);
+    tool_path(path, "model_f32.bin");
+    write_file(path, b.at, b.n);
+    write_state(&s);
+    test_check(test_ranks(2, 0, tool_state, NULL), "state: %s", test_first);
+    memcpy(folder, top, sizeof folder);
+    free(b.at);
+    free(m.value);
+    free_state(&s);
+}
+
+static void tool_write(void) {
+    static const char *const types[3] = {"f32", "bf16", "fp16"};
+    char name[32], path[PATH];
+    test_check(test_ranks(3, 0, tool_run, NULL), "a run: %s", test_first);
+    for (int type = 0; type < 3; type++) {
+        model m = make_model(&middle, 80, (zero_type)type, 1);
+        bytes b = llmc_bytes(&m, (zero_type)type);
+        (void)snprintf(name, sizeof name, "model_%s.bin", types[type]);
+        tool_path(path, name);
+        if (type < 2) write_file(path, b.at, b.n);
+        free(b.at);
+        zero_ctx *z = make_alone(&middle, ZERO_F32); /* as our writer lays it out */
+        if (type < 2 && model_load(z, &middle, path, NULL)) abort();
+        (void)snprintf(name, sizeof name, "model_%s.safetensors", types[type]);
+        tool_path(path, name);
+        if (model_save(z, &middle, path, MODEL_SAFETENSORS, (zero_type)type, NULL)) abort();
+        zero_destroy(z);
+        if (type == 1) write_parts(&m, ZERO_BF16, 3, path);
+        free(m.value);
+    }
+    tool_states(2, 1, 1, "sharded");
+    tool_states(1, 0, 0, "whole");
+}
+
+static void tool_large(void) {
+    const gpt2_config c = {1024, 50257, 50304, 8, 8, 512};
+    const int32_t h[8] = {20240326, 3, 1024, 50257, 8, 8, 512, 50304};
+    char path[PATH];
+    tool_path(path, "large.bin");
+    FILE *file = fopen(path, "wb");
+    const off_t end = 1024 + (off_t)gpt2_numel(&c) * 4;
+    if (file == NULL || fwrite(h, sizeof h, 1, file) != 1 || fflush(file)
+        || ftruncate(fileno(file), end) || fseeko(file, end / 8 * 4, SEEK_SET)
+        || fwrite(h, 4, 3, file) != 3 || fclose(file))
+        abort();
+}
+
+static int tool_rss(char **argv) {
+    struct rusage used;
+    int status = 0;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        (void)execvp(argv[0], argv);
+        _exit(127);
+    }
+    if (pid < 0 || wait4(pid, &status, 0, &used) != pid) abort();
+    printf("peak %ld kB\n", used.ru_maxrss);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
 static void test_all(void) {
     zero_config c = {0};
     c.log = test_quiet;
@@ -1071,6 +1405,8 @@ static void test_all(void) {
     test_styles();
     test_heads();
     test_headers();
+    test_parts();
+    test_index();
     test_lengths();
     test_untied();
     test_damage();
@@ -1080,13 +1416,17 @@ static void test_all(void) {
     test_too_large();
     test_states();
     test_state_damage();
+    test_values();
 }
 
 int main(int argc, char **argv) {
+    if (argc > 2 && strcmp(argv[1], "rss") == 0) return tool_rss(argv + 2);
     if (argc == 3) {
         (void)snprintf(folder, sizeof folder, "%s", argv[2]);
         if (strcmp(argv[1], "write") == 0) py_write();
         if (strcmp(argv[1], "read") == 0) py_read();
+        if (strcmp(argv[1], "tool") == 0) tool_write();
+        if (strcmp(argv[1], "large") == 0) tool_large();
         return test_summary();
     }
     char command[300];

@@ -21,6 +21,11 @@ count() {
 
 OMP_NUM_THREADS=1 "$program" write "$folder" >"$folder/log" 2>&1
 count "$folder/log"
+# the same model through a checkpoint, with the config.json that zero_ckpt writes
+mkdir "$folder/exported"
+if "$B/zero_ckpt" convert "$folder/model.bin" "$folder/generations" >"$folder/log" 2>&1 &&
+    "$B/zero_ckpt" export "$folder/generations" "$folder/exported/model.safetensors" >>"$folder/log" 2>&1
+then passed=$((passed + 1)); else failed=$((failed + 1)); cat "$folder/log"; fi
 "$python" -B - "$folder" >"$folder/log" 2>&1 <<'PYTHON'
 import os, sys
 
@@ -106,16 +111,19 @@ except ImportError as e:
 os.mkdir(at("hf"))
 os.rename(at("f32.safetensors"), at("hf/model.safetensors"))
 os.rename(at("config.json"), at("hf/config.json"))
-model, info = GPT2LMHeadModel.from_pretrained(at("hf"), output_loading_info=True)
-check(not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"],
-      f"transformers: {info}")
-model.eval()
-with torch.no_grad():
-    logits = model(torch.tensor([TOKENS])).logits[0, -1].double().numpy()
 ours = np.fromfile(at("logits.bin"), dtype="<f4").astype(np.float64)
-distance = np.abs(ours - logits).max() / np.abs(logits).max()
-check(distance < 1e-5, f"transformers: logits differ by {distance}")
+for name in ("exported", "hf"):
+    model, info = GPT2LMHeadModel.from_pretrained(at(name), output_loading_info=True)
+    check(not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"],
+          f"transformers, {name}: {info}")
+    model.eval()
+    with torch.no_grad():
+        logits = model(torch.tensor([TOKENS])).logits[0, -1].double().numpy()
+    distance = np.abs(ours - logits).max() / np.abs(logits).max()
+    check(distance < 1e-5, f"transformers, {name}: logits differ by {distance}")
 model.save_pretrained(at("hf"), safe_serialization=True)  # read again by the program
+model.save_pretrained(at("parts"), safe_serialization=True, max_shard_size="4KB")
+check(os.path.exists(at("parts/model.safetensors.index.json")), "transformers: several files")
 finish()
 PYTHON
 count "$folder/log"

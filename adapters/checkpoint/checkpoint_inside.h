@@ -5,6 +5,7 @@
      checkpoint_shard.c     shard files: written once, read in verified blocks
      checkpoint_folder.c    generations as folders: list, publish, remove
      checkpoint_reader.c    a generation without a context
+     checkpoint_writer.c    the same the other way round, for converters
 
    Functions that can fail return a checkpoint_result and write its sentence to an error. */
 #ifndef CHECKPOINT_INSIDE_H
@@ -225,4 +226,16 @@ void ck_generation_clean(const char *folder);
 /* The whole file, a zero after it; the caller frees. */
 checkpoint_result ck_file_read(const char *path, char **text, size_t *bytes, ck_error *e);
 checkpoint_result ck_file_write(const char *path, const char *text, size_t bytes, ck_error *e);
+
+/* ---- a generation without a context -------------------------------------------------------- */
+
+/* Gives elements [first, first + count) of an array of m->tensor[tensor], as f32. */
+typedef checkpoint_result (*ck_read)(void *user, int tensor, int array, uint64_t first,
+                                     size_t count, float *out, ck_error *e);
+/* Makes generation m->step of `folder` in one file, whose elements are asked for in the order in
+   which they are written. m tells all but `save`, the files and the pieces, which are set here.
+   Refused where the folder has a generation of this step or a later one: a run would go on from
+   that. Memory: 16 MiB, whatever the model. */
+checkpoint_result ck_generation_write(const char *folder, ck_manifest *m, ck_read read, void *user,
+                                      ck_error *e);
 #endif

@@ -1,6 +1,6 @@
 /* llmc_bin.c - llm.c's model and state files, and what both formats of model_files.h share: pieces
-   of a file that go to a context and back, results that all ranks agree on, files that replace
-   another at once. */
+   of a file on their way to a context and back, results that all ranks agree on, files that replace
+   another at once, and a reader for those who have no context. */
 #define MODEL_FILES_INSIDE
 #include "model_files.h"
 
@@ -28,7 +28,7 @@ zero_result model_refuse(gpt2_error *e, zero_result result, const char *format, 
     return result;
 }
 
-zero_result model_plugin(const model_file *f, zero_result result) {
+static zero_result from_plugin(const model_file *f, zero_result result) {
     if (result == ZERO_OK) return result;
     return model_refuse(f->e, result, "%.200s: %.300s", f->path, zero_last_error(f->z));
 }
@@ -39,6 +39,7 @@ zero_result model_agree(zero_ctx *z, zero_result result, gpt2_error *e) {
         gpt2_error e;
     } told;
     double failed = result != ZERO_OK;
+    if (z == NULL) return result;
     zero_result r = zero_all_sum(z, &failed, 1);
     for (int rank = 0; r == ZERO_OK && failed > 0 && rank < zero_nranks(z); rank++) {
         memset(&told, 0, sizeof told);
@@ -84,8 +85,9 @@ static size_t total(const zero_tensor_desc *d) {
     return d->numel * (size_t)(d->layers ? d->layers : 1);
 }
 
-zero_result model_same(const gpt2_config *found, const gpt2_config *cfg, const char *path,
-                       gpt2_error *e) {
+/* ARGUMENT with the first tensor of the file's model that has another size than cfg's. */
+static zero_result same_model(const gpt2_config *found, const gpt2_config *cfg, const char *path,
+                              gpt2_error *e) {
     zero_tensor_desc theirs[GPT2_TENSORS], ours[GPT2_TENSORS];
     gpt2_describe(found, theirs);
     gpt2_describe(cfg, ours);
@@ -209,6 +211,7 @@ zero_result model_commit(model_file *f) {
 void model_close(model_file *f) {
     if (f->fd >= 0) (void)close(f->fd);
     if (f->temporary[0]) (void)unlink(f->temporary);
+    model_safetensors_close(f);
     free(f->raw);
     free(f->values);
     free(f->turned);
@@ -218,7 +221,8 @@ void model_close(model_file *f) {
 
 static zero_result make_buffers(model_file *f) {
     const size_t row = 4 * (size_t)f->cfg->channels;
-    f->piece = row > PIECE ? row : PIECE;
+    gpt2_describe(f->cfg, f->table);
+    f->piece = row > PIECE ? row : PIECE / row * row;
     f->raw = (unsigned char *)malloc(f->piece * 4);
     f->values = (float *)malloc(f->piece * sizeof(float));
     f->turned = (float *)malloc(f->piece * sizeof(float));
@@ -245,30 +249,15 @@ zero_result model_narrow(const model_file *f, zero_type type, size_t n, const fl
     return ZERO_OK;
 }
 
-zero_result model_copy_in(const model_file *f, const char *name, zero_kind kind, size_t first,
-                          size_t n, zero_type type, uint64_t at) {
-    while (n > 0) {
-        const size_t m = n < f->piece ? n : f->piece;
-        const size_t bytes = m * zero_type_bytes(type);
-        MODEL_TRY(model_agree(f->z, model_get(f, at, bytes, f->raw), f->e));
-        zero_convert(f->values, ZERO_F32, f->raw, type, m);
-        MODEL_TRY(model_plugin(f, zero_write_tensor(f->z, name, kind, first, m, f->values)));
-        first += m;
-        n -= m;
-        at += bytes;
-    }
-    return ZERO_OK;
-}
-
-zero_result model_copy_out(const model_file *f, const char *name, size_t first, size_t n,
-                           zero_type type, uint64_t at) {
+zero_result model_copy_out(const model_file *f, int tensor, size_t first, size_t n, zero_type type,
+                           uint64_t at) {
     while (n > 0) {
         const size_t m = n < f->piece ? n : f->piece;
         const size_t bytes = m * zero_type_bytes(type);
         zero_result r = ZERO_OK;
-        MODEL_TRY(model_plugin(
-            f, zero_read_tensor(f->z, name, f->kind, first, m, f->fd < 0 ? NULL : f->values)));
-        if (f->fd >= 0) r = model_narrow(f, type, m, f->values, name);
+        MODEL_TRY(
+            f->read(f->user, tensor, ZERO_MASTER, first, m, f->fd < 0 ? NULL : f->values, f->e));
+        if (f->fd >= 0) r = model_narrow(f, type, m, f->values, f->table[tensor].name);
         if (f->fd >= 0 && r == ZERO_OK) r = model_put(f, at, bytes, f->raw);
         MODEL_TRY(model_agree(f->z, r, f->e));
         first += m;
@@ -306,7 +295,7 @@ static zero_result read_header(const model_file *f, int32_t h[HEADER_INTS]) {
     return model_get(f, 0, header_bytes, h);
 }
 
-static zero_result llmc_info(const model_file *f, model_info *info) {
+static zero_result llmc_info(model_file *f) {
     int32_t h[HEADER_INTS];
     MODEL_TRY(read_header(f, h));
     if (h[1] != MODEL_F32 && h[1] != MODEL_BF16)
@@ -314,45 +303,29 @@ static zero_result llmc_info(const model_file *f, model_info *info) {
                             "%.300s: version %d, expected %d (f32) or %d (bf16)", f->path,
                             (int)h[1], MODEL_F32, MODEL_BF16);
     const gpt2_config c = {h[2], h[3], h[7], h[4], h[5], h[6]};
-    info->format = MODEL_LLMC;
-    info->type = h[1] == MODEL_F32 ? ZERO_F32 : ZERO_BF16;
-    info->cfg = c;
+    const model_info info = {MODEL_LLMC, h[1] == MODEL_F32 ? ZERO_F32 : ZERO_BF16, c};
+    f->info = info;
     MODEL_TRY(model_check_config(&c, f->path, f->e));
-    return check_length(f, header_bytes + gpt2_numel(&c) * zero_type_bytes(info->type));
+    return check_length(f, header_bytes + gpt2_numel(&c) * zero_type_bytes(info.type));
 }
 
-static zero_result read_info(const model_file *f, model_info *info) {
-    int32_t magic = 0;
-    if (f->bytes >= sizeof magic) MODEL_TRY(model_get(f, 0, sizeof magic, &magic));
-    if (magic == MODEL_MAGIC) return llmc_info(f, info);
-    return model_safetensors_info(f, info);
+/* Elements of the tensors before this one, in the order of llm.c's files. */
+static size_t elements_before(const model_file *f, int tensor) {
+    size_t sum = 0;
+    for (int i = 0; i < tensor; i++) sum += total(&f->table[i]);
+    return sum;
 }
 
-zero_result model_info_read(const char *path, model_info *info, gpt2_error *err) {
-    gpt2_error e = {""};
-    model_file f = {.fd = -1};
-    model_info found;
-    zero_result r = model_open(&f, path, &e);
-    if (r == ZERO_OK) r = read_info(&f, &found);
-    if (r == ZERO_OK) *info = found;
-    model_close(&f);
-    return hand_out(err, &e, r);
-}
-
-static zero_result llmc_load(const model_file *f, zero_type type) {
-    zero_tensor_desc table[GPT2_TENSORS];
-    uint64_t at = header_bytes;
-    gpt2_describe(f->cfg, table);
-    for (int i = 0; i < GPT2_TENSORS; i++) {
-        const size_t n = total(&table[i]);
-        MODEL_TRY(model_copy_in(f, table[i].name, ZERO_MASTER, 0, n, type, at));
-        at += n * zero_type_bytes(type);
-    }
+/* n elements, at most a piece. */
+static zero_result llmc_get(const model_file *f, int tensor, size_t first, size_t n, float *out) {
+    const size_t size = zero_type_bytes(f->info.type);
+    const uint64_t at = elements_before(f, tensor) + first;
+    MODEL_TRY(model_get(f, header_bytes + at * size, n * size, f->raw));
+    zero_convert(out, ZERO_F32, f->raw, f->info.type, n);
     return ZERO_OK;
 }
 
 static zero_result llmc_save(model_file *f, zero_type type) {
-    zero_tensor_desc table[GPT2_TENSORS];
     const gpt2_config *c = f->cfg;
     const int32_t known[8] = {MODEL_MAGIC,    type == ZERO_F32 ? MODEL_F32 : MODEL_BF16,
                               c->max_seq_len, c->vocab_size,
@@ -365,10 +338,9 @@ static zero_result llmc_save(model_file *f, zero_type type) {
     f->bytes = header_bytes + gpt2_numel(c) * zero_type_bytes(type);
     if (f->fd >= 0) r = model_put(f, 0, header_bytes, h);
     MODEL_TRY(model_agree(f->z, r, f->e));
-    gpt2_describe(c, table);
     for (int i = 0; i < GPT2_TENSORS; i++) {
-        const size_t n = total(&table[i]);
-        MODEL_TRY(model_copy_out(f, table[i].name, 0, n, type, at));
+        const size_t n = total(&f->table[i]);
+        MODEL_TRY(model_copy_out(f, i, 0, n, type, at));
         at += n * zero_type_bytes(type);
     }
     return ZERO_OK;
@@ -376,21 +348,66 @@ static zero_result llmc_save(model_file *f, zero_type type) {
 
 /* ---- either format ------------------------------------------------------------------------- */
 
-static zero_result open_for_load(model_file *f, const char *path, model_info *info) {
-    MODEL_TRY(model_check_config(f->cfg, "the announced model", f->e));
+/* Opens the file and lets it say what it is: f->info. */
+static zero_result open_info(model_file *f, const char *path) {
+    int32_t magic = 0;
     MODEL_TRY(model_open(f, path, f->e));
-    MODEL_TRY(read_info(f, info));
-    MODEL_TRY(model_same(&info->cfg, f->cfg, path, f->e));
-    return make_buffers(f);
+    if (f->bytes >= sizeof magic) MODEL_TRY(model_get(f, 0, sizeof magic, &magic));
+    if (magic == STATE_MAGIC)
+        return model_refuse(f->e, ZERO_ERR_ARGUMENT,
+                            "%.300s: llm.c's optimizer state, which does not tell the model: its "
+                            "model file is wanted here",
+                            path);
+    return magic == MODEL_MAGIC ? llmc_info(f) : model_safetensors_info(f);
+}
+
+static zero_result make_ready(model_file *f) {
+    MODEL_TRY(make_buffers(f));
+    return f->header == NULL ? ZERO_OK : model_safetensors_ready(f);
+}
+
+/* n elements, at most a piece; not collective. */
+static zero_result get_elements(const model_file *f, int tensor, size_t first, size_t n,
+                                float *out) {
+    return f->header == NULL ? llmc_get(f, tensor, first, n, out)
+                             : model_safetensors_get(f, tensor, first, n, out);
+}
+
+zero_result model_info_read(const char *path, model_info *info, gpt2_error *err) {
+    gpt2_error e = {""};
+    model_file f = {.e = &e, .path = path, .fd = -1};
+    const zero_result r = open_info(&f, path);
+    if (r == ZERO_OK) *info = f.info;
+    model_close(&f);
+    return hand_out(err, &e, r);
+}
+
+static zero_result open_for_load(model_file *f, const char *path) {
+    MODEL_TRY(model_check_config(f->cfg, "the announced model", f->e));
+    MODEL_TRY(open_info(f, path));
+    MODEL_TRY(same_model(&f->info.cfg, f->cfg, path, f->e));
+    return make_ready(f);
+}
+
+static zero_result load(const model_file *f) {
+    for (int i = 0; i < GPT2_TENSORS; i++) {
+        const zero_tensor_desc *d = &f->table[i];
+        const size_t all = total(d);
+        for (size_t first = 0; first < all; first += f->piece) {
+            const size_t n = all - first < f->piece ? all - first : f->piece;
+            MODEL_TRY(model_agree(f->z, get_elements(f, i, first, n, f->turned), f->e));
+            MODEL_TRY(
+                from_plugin(f, zero_write_tensor(f->z, d->name, ZERO_MASTER, first, n, f->turned)));
+        }
+    }
+    return ZERO_OK;
 }
 
 zero_result model_load(zero_ctx *z, const gpt2_config *cfg, const char *path, gpt2_error *err) {
     gpt2_error e = {""};
     model_file f = {.z = z, .cfg = cfg, .e = &e, .path = path, .fd = -1};
-    model_info info;
-    zero_result r = model_agree(z, open_for_load(&f, path, &info), &e);
-    if (r == ZERO_OK)
-        r = info.format == MODEL_LLMC ? llmc_load(&f, info.type) : model_safetensors_load(&f);
+    zero_result r = model_agree(z, open_for_load(&f, path), &e);
+    if (r == ZERO_OK) r = load(&f);
     model_close(&f);
     return hand_out(err, &e, r);
 }
@@ -403,22 +420,46 @@ static zero_result open_for_save(model_file *f, model_format format, zero_type t
                             (int)format, (int)type);
     MODEL_TRY(model_check_config(f->cfg, f->path, f->e));
     MODEL_TRY(make_buffers(f));
-    return zero_rank(f->z) == 0 ? model_create(f, f->path) : ZERO_OK;
+    return f->z == NULL || zero_rank(f->z) == 0 ? model_create(f, f->path) : ZERO_OK;
+}
+
+/* f is closed. */
+static zero_result save(model_file *f, model_format format, zero_type type, gpt2_error *err) {
+    gpt2_error e = {""};
+    f->e = &e;
+    zero_result r = model_agree(f->z, open_for_save(f, format, type), &e);
+    if (r == ZERO_OK)
+        r = format == MODEL_LLMC ? llmc_save(f, type) : model_safetensors_save(f, type);
+    if (r == ZERO_OK) r = model_agree(f->z, f->fd < 0 ? ZERO_OK : model_commit(f), &e);
+    model_close(f);
+    return hand_out(err, &e, r);
+}
+
+/* A context's weights, as a model_read. */
+static zero_result read_context(void *user, int tensor, zero_kind kind, size_t first, size_t count,
+                                float *out, gpt2_error *e) {
+    const model_file *f = (const model_file *)user;
+    (void)kind;
+    (void)e; /* is f->e */
+    return from_plugin(f,
+                       zero_read_tensor(f->z, f->table[tensor].name, f->kind, first, count, out));
 }
 
 zero_result model_save(zero_ctx *z, const gpt2_config *cfg, const char *path, model_format format,
                        zero_type type, gpt2_error *err) {
-    gpt2_error e = {""};
-    model_file f = {.z = z, .cfg = cfg, .e = &e, .path = path, .fd = -1};
+    model_file f = {.z = z, .cfg = cfg, .path = path, .fd = -1};
     zero_config is;
     zero_query_config(z, &is);
     f.kind = is.type == type ? ZERO_PARAMETER : ZERO_MASTER;
-    zero_result r = model_agree(z, open_for_save(&f, format, type), &e);
-    if (r == ZERO_OK)
-        r = format == MODEL_LLMC ? llmc_save(&f, type) : model_safetensors_save(&f, type);
-    if (r == ZERO_OK) r = model_agree(z, f.fd < 0 ? ZERO_OK : model_commit(&f), &e);
-    model_close(&f);
-    return hand_out(err, &e, r);
+    f.read = read_context;
+    f.user = &f;
+    return save(&f, format, type, err);
+}
+
+zero_result model_save_from(model_read read, void *user, const gpt2_config *cfg, const char *path,
+                            model_format format, zero_type type, gpt2_error *err) {
+    model_file f = {.cfg = cfg, .path = path, .fd = -1, .read = read, .user = user};
+    return save(&f, format, type, err);
 }
 
 /* ---- llm.c's state files --------------------------------------------------------------------
@@ -540,13 +581,7 @@ static zero_result state_check(const model_file *f, int rank, state_files *s) {
 
 /* Opens and checks the files; the first says how many there are. */
 static zero_result state_open(model_file *f, state_files *s) {
-    zero_config is;
     char path[MODEL_PATH];
-    zero_query_config(f->z, &is);
-    if (is.optimizer != ZERO_ADAMW && is.optimizer != ZERO_ADAM)
-        return model_refuse(f->e, ZERO_ERR_ARGUMENT,
-                            "%.300s: holds AdamW's moments; the optimizer here is another",
-                            f->path);
     MODEL_TRY(model_check_config(f->cfg, "the announced model", f->e));
     MODEL_TRY(make_buffers(f));
     s->fd = (int *)malloc(MOST_RANKS * sizeof *s->fd);
@@ -564,18 +599,24 @@ static zero_result state_open(model_file *f, state_files *s) {
     return ZERO_OK;
 }
 
-/* Elements [first, first + n) of a tensor, from the parts of the files that have them. `before`:
-   elements of the tensors before it. */
-static zero_result state_get(const model_file *f, const state_files *s, int array, size_t before,
-                             const zero_tensor_desc *d, size_t first, size_t n) {
-    const size_t parts = (size_t)s->parts, part = d->numel / parts;
+static void state_close(state_files *s) {
+    for (int rank = 0; s->fd != NULL && rank < s->parts && rank < MOST_RANKS; rank++)
+        if (s->fd[rank] >= 0) (void)close(s->fd[rank]);
+    free(s->fd);
+}
+
+/* Elements [first, first + n) of a tensor, from the parts of the files that have them. */
+static zero_result state_get(const model_file *f, const state_files *s, int array, int tensor,
+                             size_t first, size_t n, float *out) {
+    const size_t numel = f->table[tensor].numel, before = elements_before(f, tensor);
+    const size_t parts = (size_t)s->parts, part = numel / parts;
     for (size_t done = 0; done < n;) {
-        const size_t layer = (first + done) / d->numel, in_layer = (first + done) % d->numel;
+        const size_t layer = (first + done) / numel, in_layer = (first + done) % numel;
         const size_t rank = in_layer / part, in_part = in_layer % part;
         const size_t run = part - in_part < n - done ? part - in_part : n - done;
         const uint64_t at = (uint64_t)array * s->shard + before / parts + layer * part + in_part;
         MODEL_TRY(get_from(f, s->fd[rank], header_bytes + at * sizeof(float), run * sizeof(float),
-                           f->values + done));
+                           out + done));
         done += run;
     }
     return ZERO_OK;
@@ -583,37 +624,45 @@ static zero_result state_get(const model_file *f, const state_files *s, int arra
 
 static zero_result state_load_array(const model_file *f, const state_files *s, int array,
                                     zero_kind kind) {
-    zero_tensor_desc table[GPT2_TENSORS];
-    size_t before = 0;
-    gpt2_describe(f->cfg, table);
     for (int i = 0; i < GPT2_TENSORS; i++) {
-        const zero_tensor_desc *d = &table[i];
+        const zero_tensor_desc *d = &f->table[i];
         const size_t all = total(d);
         for (size_t first = 0; first < all; first += f->piece) {
             const size_t n = all - first < f->piece ? all - first : f->piece;
-            MODEL_TRY(model_agree(f->z, state_get(f, s, array, before, d, first, n), f->e));
-            MODEL_TRY(model_plugin(f, zero_write_tensor(f->z, d->name, kind, first, n, f->values)));
+            MODEL_TRY(model_agree(f->z, state_get(f, s, array, i, first, n, f->values), f->e));
+            MODEL_TRY(from_plugin(f, zero_write_tensor(f->z, d->name, kind, first, n, f->values)));
         }
-        before += all;
     }
     return ZERO_OK;
 }
 
 static zero_result state_set_step(const model_file *f, int64_t step) {
     zero_counters counters;
-    MODEL_TRY(model_plugin(f, zero_state_begin(f->z)));
+    MODEL_TRY(from_plugin(f, zero_state_begin(f->z)));
     zero_state_counters(f->z, &counters);
     counters.steps = step;
-    zero_result r = model_plugin(f, zero_state_set_counters(f->z, &counters));
-    const zero_result ended = model_plugin(f, zero_state_end(f->z, 0));
+    zero_result r = from_plugin(f, zero_state_set_counters(f->z, &counters));
+    const zero_result ended = from_plugin(f, zero_state_end(f->z, 0));
     return r == ZERO_OK ? ended : r;
 }
 
+/* Where a state file has what, by the arrays' order in it. */
+static const zero_kind state_kinds[3] = {ZERO_MOMENT_1, ZERO_MOMENT_2, ZERO_MASTER};
+
 static zero_result state_load(const model_file *f, const state_files *s) {
-    static const zero_kind kinds[3] = {ZERO_MOMENT_1, ZERO_MOMENT_2, ZERO_MASTER};
     for (int array = 0; array < 2 + s->said.masters; array++)
-        MODEL_TRY(state_load_array(f, s, array, kinds[array]));
+        MODEL_TRY(state_load_array(f, s, array, state_kinds[array]));
     return state_set_step(f, s->said.step);
+}
+
+static zero_result open_for_state(model_file *f, state_files *s) {
+    zero_config is;
+    zero_query_config(f->z, &is);
+    if (is.optimizer != ZERO_ADAMW && is.optimizer != ZERO_ADAM)
+        return model_refuse(f->e, ZERO_ERR_ARGUMENT,
+                            "%.300s: holds AdamW's moments; the optimizer here is another",
+                            f->path);
+    return state_open(f, s);
 }
 
 zero_result llmc_state_load(zero_ctx *z, const gpt2_config *cfg, const char *path,
@@ -621,12 +670,88 @@ zero_result llmc_state_load(zero_ctx *z, const gpt2_config *cfg, const char *pat
     gpt2_error e = {""};
     model_file f = {.z = z, .cfg = cfg, .e = &e, .path = path, .fd = -1};
     state_files s = {.fd = NULL};
-    zero_result r = model_agree(z, state_open(&f, &s), &e);
+    zero_result r = model_agree(z, open_for_state(&f, &s), &e);
     if (r == ZERO_OK) r = state_load(&f, &s);
     if (r == ZERO_OK && state != NULL) *state = s.said;
-    for (int rank = 0; s.fd != NULL && rank < s.parts && rank < MOST_RANKS; rank++)
-        if (s.fd[rank] >= 0) (void)close(s.fd[rank]);
-    free(s.fd);
+    state_close(&s);
     model_close(&f);
     return hand_out(err, &e, r);
+}
+
+/* ---- without a context ---------------------------------------------------------------------- */
+
+struct model_reader {
+    gpt2_error e;
+    gpt2_config shape;       /* of the model; unknown heads are 1: values do not depend on them */
+    model_file model, state; /* state.path NULL: there is none */
+    state_files s;
+};
+
+static zero_result reader_open(model_reader *r, const char *model, const char *state) {
+    MODEL_TRY(open_info(&r->model, model));
+    r->shape = r->model.info.cfg;
+    if (r->shape.heads == 0) r->shape.heads = 1;
+    r->model.cfg = r->state.cfg = &r->shape;
+    MODEL_TRY(make_ready(&r->model));
+    r->state.path = state;
+    return state == NULL ? ZERO_OK : state_open(&r->state, &r->s);
+}
+
+zero_result model_reader_open(model_reader **out, const char *model, const char *state,
+                              gpt2_error *err) {
+    gpt2_error none = {""};
+    model_reader *r = (model_reader *)calloc(1, sizeof *r);
+    *out = NULL;
+    if (r == NULL)
+        return hand_out(err, &none,
+                        model_refuse(&none, ZERO_ERR_MEMORY, "%.300s: no memory", model));
+    r->model.e = r->state.e = &r->e;
+    r->model.fd = r->state.fd = -1;
+    const zero_result result = reader_open(r, model, state);
+    (void)hand_out(err, &r->e, result);
+    if (result == ZERO_OK)
+        *out = r;
+    else
+        model_reader_close(r);
+    return result;
+}
+
+void model_reader_close(model_reader *r) {
+    if (r == NULL) return;
+    state_close(&r->s);
+    model_close(&r->state);
+    model_close(&r->model);
+    free(r);
+}
+
+const model_info *model_reader_info(const model_reader *r) { return &r->model.info; }
+
+const llmc_state *model_reader_state(const model_reader *r) {
+    return r->state.path == NULL ? NULL : &r->s.said;
+}
+
+static zero_result reader_weights(const model_reader *r, int tensor, size_t first, size_t count,
+                                  float *out) {
+    const size_t piece = r->model.piece;
+    for (size_t done = 0; done < count; done += piece) {
+        const size_t n = count - done < piece ? count - done : piece;
+        MODEL_TRY(get_elements(&r->model, tensor, first + done, n, out + done));
+    }
+    return ZERO_OK;
+}
+
+zero_result model_reader_get(void *reader, int tensor, zero_kind kind, size_t first, size_t count,
+                             float *out, gpt2_error *e) {
+    model_reader *r = (model_reader *)reader;
+    const int arrays = r->state.path == NULL ? 0 : 2 + r->s.said.masters;
+    zero_result result = ZERO_OK;
+    int array = 0;
+    while (array < arrays && state_kinds[array] != kind) array++;
+    if (array < arrays)
+        result = state_get(&r->state, &r->s, array, tensor, first, count, out);
+    else if (kind == ZERO_MASTER)
+        result = reader_weights(r, tensor, first, count, out);
+    else
+        memset(out, 0, count * sizeof *out);
+    return hand_out(e, &r->e, result);
 }

@@ -18,24 +18,31 @@
      -lcjson. For hosts of little-endian bytes, as the files are.
 
    FORMATS
-     MODEL_LLMC         256 int32 (magic 20240326; version 3: f32, 5: bf16; maxT, V, L, NH, C, Vp),
-                        then the 16 tensors of gpt2.h in their order, padded vocabulary rows too:
-   the bytes that llm.c itself writes. MODEL_SAFETENSORS  8 bytes with the length of a JSON header,
-   the header (name, dtype, shape and place of each tensor), the tensors without gaps. F32, BF16 or
-   F16. Saved are GPT2LMHeadModel's names, `transformer.h.0.attn.c_attn.weight`; read are the same
-   without `transformer.` as well. Weights of c_attn, c_proj and c_fc are stored the other way round
-   there (in, out), and turned on the way. wte has V rows: padded ones are left out, and read as
-   zeros. lm_head.weight is tied to wte: not saved, and on reading either absent or equal. The
-   buffers h.N.attn.bias and h.N.attn.masked_bias are skipped; any other name is an error. One file;
-   a model in several (model-00001-of-00002) is not read. The number of heads is in no shape: saved
-   as `n_head` in __metadata__; where that is absent, looked up in config.json beside the file.
+   MODEL_LLMC: 256 int32 (magic 20240326; version 3: f32, 5: bf16; maxT, V, L, NH, C, Vp), then the
+   16 tensors of gpt2.h in their order, padded vocabulary rows too: the bytes that llm.c itself
+   writes.
+
+   MODEL_SAFETENSORS: 8 bytes with the length of a JSON header, the header (name, dtype, shape and
+   place of each tensor), the tensors without gaps; F32, BF16 or F16. Saved are GPT2LMHeadModel's
+   names, `transformer.h.0.attn.c_attn.weight`; read are the same without `transformer.` as well.
+   Weights of c_attn, c_proj and c_fc are stored the other way round there (in, out), and turned on
+   the way. wte has V rows: padded ones are left out, and read as zeros. lm_head.weight is tied to
+   wte: not saved, and on reading either absent or equal. The buffers h.N.attn.bias and
+   h.N.attn.masked_bias are skipped; any other name is an error. The number of heads is in no shape:
+   saved as `n_head` in __metadata__; where that is absent, looked up in config.json beside the
+   file.
+
+   A model in several safetensors files (model-00001-of-00002.safetensors) is read by the path of
+   its index, a name that ends in `.json`: {"metadata": {...}, "weight_map": {tensor: file}}. The
+   files lie beside it, 512 at most; every tensor must be in the file that the map says, and in no
+   other. Saved is always one file.
 
    VALUES. A file of the context's own type holds the parameters bit by bit; one of another type is
    made from the f32 master weights, rounded to nearest. A finite number that the file's type cannot
    hold is an error. Reading sets masters and parameters; moments and counters stay as they are.
 
-   MEMORY. 6 MiB per rank and a header of at most 1 MiB (96 layers have 0.2 MiB): a model is never
-   whole anywhere.
+   MEMORY. 6 MiB per rank (a reader with a state: 12) and headers of at most 1 MiB in all (96 layers
+   have 0.2 MiB): a model is never whole anywhere.
 
    COLLECTIVE. Functions with this mark are called by all ranks in the same order, between steps, at
    any stage; all see the same files, and all return the same result with the same sentence. Rank 0
@@ -98,6 +105,33 @@ typedef struct llmc_state {
 zero_result llmc_state_load(zero_ctx *z, const gpt2_config *cfg, const char *path,
                             llmc_state *state, gpt2_error *err);
 
+/* ---- without a context: converters; nothing here is collective ----------------------------- */
+
+/* Gives elements [first, first + count) of tensor number `tensor` of gpt2_describe, over all
+   layers, as f32. `kind`: ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2. What it returns other than OK
+   ends the caller's work, with the sentence that it left in *e. */
+typedef zero_result (*model_read)(void *user, int tensor, zero_kind kind, size_t first,
+                                  size_t count, float *out, gpt2_error *e);
+
+/* Saves the weights that `read` gives; otherwise as model_save. */
+zero_result model_save_from(model_read read, void *user, const gpt2_config *cfg, const char *path,
+                            model_format format, zero_type type, gpt2_error *err);
+
+/* A model file as something to read from, and beside it, if `state` is not NULL, llm.c's optimizer
+   state: then weights come from its masters, if it has some. */
+typedef struct model_reader model_reader;
+
+/* Every check of model_load and llmc_state_load. On error *r is NULL. Errors: ARGUMENT, MEMORY. */
+zero_result model_reader_open(model_reader **r, const char *model, const char *state,
+                              gpt2_error *err);
+void model_reader_close(model_reader *r); /* NULL is allowed */
+const model_info *model_reader_info(const model_reader *r);
+const llmc_state *model_reader_state(const model_reader *r); /* NULL: there is none */
+
+/* A model_read; `reader` is a model_reader. Moments without a state are zeros. */
+zero_result model_reader_get(void *reader, int tensor, zero_kind kind, size_t first, size_t count,
+                             float *out, gpt2_error *e);
+
 #ifdef MODEL_FILES_INSIDE
 /* ---- shared by the two sources, not for hosts ----------------------------------------------- */
 
@@ -109,16 +143,25 @@ zero_result llmc_state_load(zero_ctx *z, const gpt2_config *cfg, const char *pat
 
 enum { MODEL_PATH = 4096 };
 
+struct model_header;
+
 /* A file on its way in or out, piece by piece. */
 typedef struct model_file {
-    zero_ctx *z;
-    const gpt2_config *cfg;
-    gpt2_error *e;      /* never NULL */
-    const char *path;   /* the caller's */
-    int fd;             /* -1: saving, and this is not rank 0 */
-    uint64_t bytes;     /* of the whole file */
-    zero_kind kind;     /* saving: what is read from the context */
-    size_t piece;       /* elements that each buffer holds; at least a row of 4C */
+    zero_ctx *z;            /* NULL: there is none, and no other rank */
+    const gpt2_config *cfg; /* of the model */
+    gpt2_error *e;          /* never NULL */
+    const char *path;       /* the caller's */
+    int fd;                 /* -1: saving, and this is not rank 0 */
+    uint64_t bytes;         /* of the whole file */
+
+    model_info info;             /* loading: what the file says */
+    struct model_header *header; /* loading safetensors */
+    model_read read;             /* saving: where elements come from; `out` NULL where fd is -1 */
+    void *user;
+    zero_kind kind; /* saving a context: what is read from it */
+
+    zero_tensor_desc table[GPT2_TENSORS]; /* of cfg */
+    size_t piece;       /* elements that each buffer holds: whole rows of 4C, one or more */
     unsigned char *raw; /* as in the file */
     float *values, *turned;
     char temporary[MODEL_PATH];
@@ -129,11 +172,7 @@ __attribute__((format(printf, 3, 4))) zero_result model_refuse(gpt2_error *e, ze
 
 /* A rank's own result becomes everyone's, with the sentence of the first rank that failed. */
 zero_result model_agree(zero_ctx *z, zero_result result, gpt2_error *e);
-zero_result model_plugin(const model_file *f, zero_result result);
 
-/* ARGUMENT with the first tensor of the file's model that has another size than cfg's. */
-zero_result model_same(const gpt2_config *found, const gpt2_config *cfg, const char *path,
-                       gpt2_error *e);
 zero_result model_check_config(const gpt2_config *c, const char *path, gpt2_error *e);
 
 /* One rank's: opens for reading and tells the length; reads exactly; writes exactly. */
@@ -146,20 +185,21 @@ void model_close(model_file *f);
 zero_result model_create(model_file *f, const char *path);
 zero_result model_commit(model_file *f);
 
-/* f->raw to f->values and back, n elements; a finite number that becomes infinite is an error that
-   names the tensor. */
+/* n values to f->raw; a finite number that becomes infinite is an error that names the tensor. */
 zero_result model_narrow(const model_file *f, zero_type type, size_t n, const float *values,
                          const char *name);
 
 /* n elements from `first` of a tensor, as they lie in the file from byte `at`. COLLECTIVE. */
-zero_result model_copy_in(const model_file *f, const char *name, zero_kind kind, size_t first,
-                          size_t n, zero_type type, uint64_t at);
-zero_result model_copy_out(const model_file *f, const char *name, size_t first, size_t n,
-                           zero_type type, uint64_t at);
+zero_result model_copy_out(const model_file *f, int tensor, size_t first, size_t n, zero_type type,
+                           uint64_t at);
 
-/* The safetensors half. */
-zero_result model_safetensors_info(const model_file *f, model_info *info);
-zero_result model_safetensors_load(model_file *f);
+/* The safetensors half. info: reads the header, or the index and all headers, to f->header. ready:
+   what can be checked once there are buffers. get: n elements, at most a piece; not collective. */
+zero_result model_safetensors_info(model_file *f);
+zero_result model_safetensors_ready(const model_file *f);
+zero_result model_safetensors_get(const model_file *f, int tensor, size_t first, size_t n,
+                                  float *out);
+void model_safetensors_close(model_file *f);
 zero_result model_safetensors_save(model_file *f, zero_type type);
 #endif
 

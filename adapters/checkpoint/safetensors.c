@@ -1,5 +1,6 @@
-/* safetensors.c - the safetensors half of model_files.h: a header that is believed only after every
-   length and offset in it is checked, and GPT-2's tensors by transformers' names. */
+/* safetensors.c - the safetensors half of model_files.h: headers that are believed only after every
+   length and offset in them is checked, GPT-2's tensors by transformers' names, and the index of a
+   model in several files. */
 #define MODEL_FILES_INSIDE
 #include "model_files.h"
 
@@ -14,7 +15,9 @@
 
 enum {
     LENGTH_BYTES = 8,
-    HEADER_MOST = 1 << 20, /* what a JSON tree of it may take is some 40 times as much */
+    HEADER_MOST = 1 << 20, /* of all files; a JSON tree of it may take some 40 times as much */
+    FILES_MOST = 512,      /* of one model: they are open at the same time */
+    NAME_MOST = 255,       /* of a file */
     CONFIG_MOST = 1 << 16,
     DIMS = 8,
     LAYERS_MOST = 4096,
@@ -86,10 +89,11 @@ static int st_find(const char *name, int *layer) {
     return ST_UNKNOWN;
 }
 
-/* ---- the header ---------------------------------------------------------------------------- */
+/* ---- headers ------------------------------------------------------------------------------- */
 
 typedef struct st_entry {
     const char *name;  /* owned by the tree */
+    int part;          /* the file that has it */
     int tensor, layer; /* see st_find */
     int type;          /* zero_type, or -1: one that only what is skipped may have */
     int dims;
@@ -97,10 +101,20 @@ typedef struct st_entry {
     uint64_t begin, end; /* bytes, from the start of the data */
 } st_entry;
 
-typedef struct st_header {
+/* One of the files that hold a model. */
+typedef struct st_part {
+    model_file in;    /* for model_get */
+    const char *name; /* with an index: as it names the file */
+    char *path;       /* with an index: owned */
     cJSON *root;
     uint64_t data; /* where the data begins in the file */
-    int entries;
+} st_part;
+
+typedef struct model_header {
+    cJSON *index; /* NULL: one file, which the caller has opened */
+    st_part *part;
+    int parts, entries;
+    size_t left; /* of HEADER_MOST */
     st_entry *entry;
     int *at; /* [layers][16]: the entry's number + 1; 0: it is missing */
     const st_entry *head;
@@ -113,11 +127,20 @@ static const st_entry *st_at(const st_header *h, int layer, int tensor) {
     return number == 0 ? NULL : &h->entry[number - 1];
 }
 
-static void st_free(st_header *h) {
-    cJSON_Delete(h->root);
+void model_safetensors_close(model_file *f) {
+    st_header *h = f->header;
+    if (h == NULL) return;
+    for (int i = 0; i < h->parts; i++) {
+        cJSON_Delete(h->part[i].root);
+        if (h->index != NULL && h->part[i].in.fd >= 0) (void)close(h->part[i].in.fd);
+        free(h->part[i].path);
+    }
+    cJSON_Delete(h->index);
+    free(h->part);
     free(h->entry);
     free(h->at);
-    memset(h, 0, sizeof *h);
+    free(h);
+    f->header = NULL;
 }
 
 static zero_result st_bad(const model_file *f, const char *name, const char *what) {
@@ -206,10 +229,11 @@ static int st_by_place(const void *a, const void *b) {
 }
 
 /* Every byte of the data belongs to one tensor. */
-static zero_result st_check_places(const model_file *f, const st_header *h) {
+static zero_result st_check_places(const st_part *p, const st_entry *entry, int n) {
+    const model_file *f = &p->in;
     uint64_t at = 0;
-    for (int i = 0; i < h->entries; i++) {
-        const st_entry *x = &h->entry[i];
+    for (int i = 0; i < n; i++) {
+        const st_entry *x = &entry[i];
         if (x->begin != at)
             return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                                 "%.200s: %.100s: begins at byte %" PRIu64 " of the data, %s that "
@@ -218,21 +242,29 @@ static zero_result st_check_places(const model_file *f, const st_header *h) {
                                 x->begin < at ? "overlaps" : "leaves a gap behind", at);
         at = x->end;
     }
-    if (at == f->bytes - h->data) return ZERO_OK;
+    if (at == f->bytes - p->data) return ZERO_OK;
     return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                         "%.200s: the tensors end at byte %" PRIu64 " of the data, the file has "
                         "%" PRIu64,
-                        f->path, at, f->bytes - h->data);
+                        f->path, at, f->bytes - p->data);
 }
 
-static zero_result st_parse_entries(const model_file *f, st_header *h) {
+/* Adds the entries of a file to the header's. */
+static zero_result st_parse_entries(const st_part *p, st_header *h) {
+    const model_file *f = &p->in;
     const cJSON *o;
     int metadata = 0;
-    h->entry = (st_entry *)calloc((size_t)cJSON_GetArraySize(h->root) + 1, sizeof *h->entry);
-    if (h->entry == NULL) return st_no_memory(f);
-    cJSON_ArrayForEach(o, h->root) {
+    const int before = h->entries;
+    const size_t most = (size_t)before + (size_t)cJSON_GetArraySize(p->root) + 1;
+    void *more = realloc(h->entry, most * sizeof *h->entry);
+    if (more == NULL) return st_no_memory(f);
+    h->entry = (st_entry *)more;
+    cJSON_ArrayForEach(o, p->root) {
         if (strcmp(o->string, "__metadata__") != 0) {
-            MODEL_TRY(st_parse_entry(f, &h->entry[h->entries++], o, h->data));
+            st_entry *x = &h->entry[h->entries++];
+            memset(x, 0, sizeof *x);
+            x->part = (int)(p - h->part);
+            MODEL_TRY(st_parse_entry(f, x, o, p->data));
             continue;
         }
         const cJSON *value;
@@ -242,37 +274,150 @@ static zero_result st_parse_entries(const model_file *f, st_header *h) {
             if (!cJSON_IsString(value)) return st_bad(f, o->string, "holds more than strings");
         }
     }
-    qsort(h->entry, (size_t)h->entries, sizeof *h->entry, st_by_place);
-    return st_check_places(f, h);
+    const int n = h->entries - before;
+    qsort(h->entry + before, (size_t)n, sizeof *h->entry, st_by_place);
+    return st_check_places(p, h->entry + before, n);
 }
 
-static zero_result st_parse_text(const model_file *f, st_header *h, const char *text, size_t n) {
+static zero_result st_parse_text(st_part *p, st_header *h, const char *text, size_t n) {
     const char *end = NULL;
-    if (text[0] == '{') h->root = cJSON_ParseWithLengthOpts(text, n, &end, 0);
-    if (!cJSON_IsObject(h->root)) return st_bad(f, "header", "no JSON object");
+    if (text[0] == '{') p->root = cJSON_ParseWithLengthOpts(text, n, &end, 0);
+    if (!cJSON_IsObject(p->root)) return st_bad(&p->in, "header", "no JSON object");
     for (; end < text + n; end++)
-        if (*end != ' ') return st_bad(f, "header", "something follows the JSON object");
-    return st_parse_entries(f, h);
+        if (*end != ' ') return st_bad(&p->in, "header", "something follows the JSON object");
+    return st_parse_entries(p, h);
 }
 
-static zero_result st_read_header(const model_file *f, st_header *h) {
+static zero_result st_read_header(st_part *p, st_header *h) {
+    const model_file *f = &p->in;
     uint64_t n = 0;
     char *text;
     if (f->bytes < LENGTH_BYTES + 2)
         return st_bad(f, "header", "too short for a model file of any kind");
     MODEL_TRY(model_get(f, 0, LENGTH_BYTES, &n));
-    if (n < 2 || n > HEADER_MOST || n > f->bytes - LENGTH_BYTES)
+    if (n < 2 || n > h->left || n > f->bytes - LENGTH_BYTES)
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.200s: neither llm.c's magic number nor a safetensors header: its "
-                            "length would be %" PRIu64 " (at most %d, file %" PRIu64 " bytes)",
-                            f->path, n, HEADER_MOST, f->bytes);
-    h->data = LENGTH_BYTES + n;
+                            "length would be %" PRIu64 " (at most %zu, file %" PRIu64 " bytes)",
+                            f->path, n, h->left, f->bytes);
+    h->left -= (size_t)n;
+    p->data = LENGTH_BYTES + n;
     text = (char *)malloc((size_t)n);
     if (text == NULL) return st_no_memory(f);
     zero_result r = model_get(f, LENGTH_BYTES, (size_t)n, text);
-    if (r == ZERO_OK) r = st_parse_text(f, h, text, (size_t)n);
+    if (r == ZERO_OK) r = st_parse_text(p, h, text, (size_t)n);
     free(text);
     return r;
+}
+
+/* ---- an index: which file has which tensor ------------------------------------------------- */
+
+static const cJSON *st_map(const st_header *h) {
+    return cJSON_GetObjectItemCaseSensitive(h->index, "weight_map");
+}
+
+static int st_is_index(const char *path) {
+    const size_t n = strlen(path), tail = strlen(".json");
+    return n > tail && strcmp(path + n - tail, ".json") == 0;
+}
+
+/* A name in the index's own folder, and nothing but that. */
+static int st_plain(const cJSON *file) {
+    if (!cJSON_IsString(file)) return 0;
+    const char *name = file->valuestring;
+    return name[0] != 0 && name[0] != '.' && strchr(name, '/') == NULL && strlen(name) <= NAME_MOST;
+}
+
+static zero_result st_read_index(const model_file *f, st_header *h) {
+    const cJSON *file;
+    if (f->bytes < 2 || f->bytes > HEADER_MOST)
+        return model_refuse(f->e, ZERO_ERR_ARGUMENT,
+                            "%.200s: has %" PRIu64 " bytes; an index has 2 to %d", f->path,
+                            f->bytes, HEADER_MOST);
+    char *text = (char *)malloc((size_t)f->bytes);
+    if (text == NULL) return st_no_memory(f);
+    const zero_result r = model_get(f, 0, (size_t)f->bytes, text);
+    if (r == ZERO_OK) h->index = cJSON_ParseWithLength(text, (size_t)f->bytes);
+    free(text);
+    MODEL_TRY(r);
+    if (!cJSON_IsObject(st_map(h)) || st_map(h)->child == NULL)
+        return st_bad(f, "index", "no JSON object with a weight_map of tensors");
+    cJSON_ArrayForEach(file, st_map(h)) {
+        if (!st_plain(file))
+            return st_bad(f, file->string, "its file is not named, or not by a name in its folder");
+    }
+    return ZERO_OK;
+}
+
+/* The file of this name as a part, which is opened when it is first named. */
+static zero_result st_open_part(const model_file *f, st_header *h, const char *name) {
+    for (int i = 0; i < h->parts; i++)
+        if (strcmp(h->part[i].name, name) == 0) return ZERO_OK;
+    if (h->parts == FILES_MOST) return st_bad(f, "index", "names more than 512 files");
+    st_part *p = &h->part[h->parts++];
+    const char *slash = strrchr(f->path, '/');
+    const size_t folder = slash == NULL ? 0 : (size_t)(slash - f->path) + 1;
+    p->in.fd = -1;
+    p->name = name;
+    p->path = (char *)malloc(folder + strlen(name) + 1);
+    if (p->path == NULL) return st_no_memory(f);
+    memcpy(p->path, f->path, folder);
+    memcpy(p->path + folder, name, strlen(name) + 1);
+    MODEL_TRY(model_open(&p->in, p->path, f->e));
+    return st_read_header(p, h);
+}
+
+static int st_has(const st_header *h, const char *tensor, const char *file) {
+    for (int i = 0; i < h->entries; i++)
+        if (strcmp(h->entry[i].name, tensor) == 0
+            && strcmp(h->part[h->entry[i].part].name, file) == 0)
+            return 1;
+    return 0;
+}
+
+/* What the files have and what the map says are the same. */
+static zero_result st_check_map(const model_file *f, const st_header *h) {
+    const cJSON *file;
+    for (int i = 0; i < h->entries; i++) {
+        const st_entry *x = &h->entry[i];
+        const st_part *p = &h->part[x->part];
+        file = cJSON_GetObjectItemCaseSensitive(st_map(h), x->name);
+        if (file == NULL)
+            return model_refuse(f->e, ZERO_ERR_ARGUMENT,
+                                "%.200s: %.100s: is in %.100s, but not in the weight_map", f->path,
+                                x->name, p->name);
+        if (strcmp(file->valuestring, p->name) != 0)
+            return model_refuse(f->e, ZERO_ERR_ARGUMENT,
+                                "%.200s: %.100s: is in %.100s, the weight_map says %.50s", f->path,
+                                x->name, p->name, file->valuestring);
+    }
+    cJSON_ArrayForEach(file, st_map(h)) {
+        if (!st_has(h, file->string, file->valuestring))
+            return model_refuse(f->e, ZERO_ERR_ARGUMENT,
+                                "%.200s: %.100s: is missing in %.100s, where the weight_map has it",
+                                f->path, file->string, file->valuestring);
+    }
+    return ZERO_OK;
+}
+
+/* The one file, or all that the index names, with their headers. */
+static zero_result st_read_parts(const model_file *f, st_header *h) {
+    const cJSON *file;
+    const int index = st_is_index(f->path);
+    h->left = HEADER_MOST;
+    h->part = (st_part *)calloc(index ? FILES_MOST : 1, sizeof *h->part);
+    if (h->part == NULL) return st_no_memory(f);
+    if (!index) {
+        h->parts = 1;
+        h->part[0].in.e = f->e;
+        h->part[0].in.path = f->path;
+        h->part[0].in.fd = f->fd;
+        h->part[0].in.bytes = f->bytes;
+        return st_read_header(&h->part[0], h);
+    }
+    MODEL_TRY(st_read_index(f, h));
+    cJSON_ArrayForEach(file, st_map(h)) MODEL_TRY(st_open_part(f, h, file->valuestring));
+    return st_check_map(f, h);
 }
 
 /* ---- the model that a header holds --------------------------------------------------------- */
@@ -367,8 +512,10 @@ static int st_config_heads(const char *path) {
 }
 
 static void st_find_heads(const model_file *f, st_header *h) {
-    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(h->root, "__metadata__");
-    const cJSON *heads = cJSON_GetObjectItemCaseSensitive(metadata, "n_head");
+    const cJSON *heads = NULL;
+    for (int i = 0; i < h->parts && heads == NULL; i++)
+        heads = cJSON_GetObjectItemCaseSensitive(
+            cJSON_GetObjectItemCaseSensitive(h->part[i].root, "__metadata__"), "n_head");
     if (cJSON_IsString(heads)) {
         const long n = strtol(heads->valuestring, NULL, 10);
         h->cfg.heads = n > 0 && n <= 1 << 16 ? (int)n : -1;
@@ -377,11 +524,10 @@ static void st_find_heads(const model_file *f, st_header *h) {
     }
 }
 
-/* Everything that can be checked without a context; h is to be freed in any case. */
+/* Everything that can be checked before there are buffers. */
 static zero_result st_open(const model_file *f, st_header *h) {
     gpt2_config with_heads;
-    memset(h, 0, sizeof *h);
-    MODEL_TRY(st_read_header(f, h));
+    MODEL_TRY(st_read_parts(f, h));
     MODEL_TRY(st_check_names(f, h));
     MODEL_TRY(st_find_config(f, h));
     st_find_heads(f, h);
@@ -390,28 +536,31 @@ static zero_result st_open(const model_file *f, st_header *h) {
     return model_check_config(&with_heads, f->path, f->e);
 }
 
-zero_result model_safetensors_info(const model_file *f, model_info *info) {
-    st_header h;
-    const zero_result r = st_open(f, &h);
-    if (r == ZERO_OK) {
-        info->format = MODEL_SAFETENSORS;
-        info->type = (zero_type)st_at(&h, 0, ST_WTE)->type;
-        info->cfg = h.cfg;
-    }
-    st_free(&h);
-    return r;
+zero_result model_safetensors_info(model_file *f) {
+    f->header = (st_header *)calloc(1, sizeof *f->header);
+    if (f->header == NULL) return st_no_memory(f);
+    MODEL_TRY(st_open(f, f->header));
+    f->info.format = MODEL_SAFETENSORS;
+    f->info.type = (zero_type)st_at(f->header, 0, ST_WTE)->type;
+    f->info.cfg = f->header->cfg;
+    return ZERO_OK;
 }
 
 /* ---- turning ------------------------------------------------------------------------------- */
 
-/* out[c][r] = in[r][c], tile by tile, so that both sides stay in the cache. */
-static void turn(float *out, const float *in, size_t rows, size_t columns) {
+/* out[c][r] = in[r][c], of it elements [skip, skip + n) in the order of `out`; tile by tile, so
+   that both sides stay in the cache. */
+static void turn(float *out, const float *in, size_t rows, size_t columns, size_t skip, size_t n) {
     for (size_t r0 = 0; r0 < rows; r0 += TILE)
         for (size_t c0 = 0; c0 < columns; c0 += TILE) {
             const size_t r1 = r0 + TILE < rows ? r0 + TILE : rows;
             const size_t c1 = c0 + TILE < columns ? c0 + TILE : columns;
-            for (size_t r = r0; r < r1; r++)
-                for (size_t c = c0; c < c1; c++) out[c * rows + r] = in[r * columns + c];
+            for (size_t c = c0; c < c1; c++) {
+                const size_t row = c * rows;
+                const size_t from = row + r0 < skip ? skip : row + r0;
+                const size_t to = row + r1 < skip + n ? row + r1 : skip + n;
+                for (size_t k = from; k < to; k++) out[k - skip] = in[(k - row) * columns + c];
+            }
         }
 }
 
@@ -423,18 +572,29 @@ static void turn(float *out, const float *in, size_t rows, size_t columns) {
             1   ......XXXXXX......  <-->        XXXXXXXXXX
             :   ......XXXXXX......          j1  XXXXXXXXXX                                        */
 typedef struct st_turned {
-    const char *name;     /* of the context's tensor */
+    int tensor;
     size_t first;         /* element of the context where the layer begins */
     size_t rows, columns; /* in the file */
     zero_type type;
     uint64_t at; /* byte of the file where it begins */
 } st_turned;
 
-static zero_result band_get(const model_file *f, const st_turned *t, size_t j0, size_t wide) {
-    const size_t bytes = zero_type_bytes(t->type);
-    for (size_t i = 0; i < t->rows; i++)
-        MODEL_TRY(model_get(f, t->at + (i * t->columns + j0) * bytes, wide * bytes,
-                            f->raw + i * wide * bytes));
+/* Elements [first, first + n) of the layer. */
+static zero_result turned_in(const model_file *f, const model_file *in, const st_turned *t,
+                             size_t first, size_t n, float *out) {
+    const size_t bytes = zero_type_bytes(t->type), most = f->piece / t->rows;
+    for (size_t done = 0; done < n;) {
+        const size_t j = (first + done) / t->rows, skip = (first + done) % t->rows;
+        const size_t left = (skip + n - done + t->rows - 1) / t->rows;
+        const size_t wide = left < most ? left : most, here = wide * t->rows - skip;
+        const size_t run = here < n - done ? here : n - done;
+        for (size_t i = 0; i < t->rows; i++)
+            MODEL_TRY(model_get(in, t->at + (i * t->columns + j) * bytes, wide * bytes,
+                                f->raw + i * wide * bytes));
+        zero_convert(f->values, ZERO_F32, f->raw, t->type, wide * t->rows);
+        turn(out + done, f->values, t->rows, wide, skip, run);
+        done += run;
+    }
     return ZERO_OK;
 }
 
@@ -446,29 +606,16 @@ static zero_result band_put(const model_file *f, const st_turned *t, size_t j0, 
     return ZERO_OK;
 }
 
-static zero_result turned_in(const model_file *f, const st_turned *t) {
-    const size_t most = f->piece / t->rows;
-    for (size_t j = 0; j < t->columns; j += most) {
-        const size_t wide = t->columns - j < most ? t->columns - j : most, n = wide * t->rows;
-        MODEL_TRY(model_agree(f->z, band_get(f, t, j, wide), f->e));
-        zero_convert(f->turned, ZERO_F32, f->raw, t->type, n);
-        turn(f->values, f->turned, t->rows, wide);
-        MODEL_TRY(model_plugin(f, zero_write_tensor(f->z, t->name, ZERO_MASTER,
-                                                    t->first + j * t->rows, n, f->values)));
-    }
-    return ZERO_OK;
-}
-
 static zero_result turned_out(const model_file *f, const st_turned *t) {
     const size_t most = f->piece / t->rows;
     for (size_t j = 0; j < t->columns; j += most) {
         const size_t wide = t->columns - j < most ? t->columns - j : most, n = wide * t->rows;
         zero_result r = ZERO_OK;
-        MODEL_TRY(model_plugin(f, zero_read_tensor(f->z, t->name, f->kind, t->first + j * t->rows,
-                                                   n, f->fd < 0 ? NULL : f->values)));
+        MODEL_TRY(f->read(f->user, t->tensor, ZERO_MASTER, t->first + j * t->rows, n,
+                          f->fd < 0 ? NULL : f->values, f->e));
         if (f->fd >= 0) {
-            turn(f->turned, f->values, wide, t->rows);
-            r = model_narrow(f, t->type, n, f->turned, t->name);
+            turn(f->turned, f->values, wide, t->rows, 0, n);
+            r = model_narrow(f, t->type, n, f->turned, f->table[t->tensor].name);
             if (r == ZERO_OK) r = band_put(f, t, j, wide);
         }
         MODEL_TRY(model_agree(f->z, r, f->e));
@@ -476,20 +623,17 @@ static zero_result turned_out(const model_file *f, const st_turned *t) {
     return ZERO_OK;
 }
 
-/* Layer l of tensor i, either way. */
-static zero_result st_copy(const model_file *f, const zero_tensor_desc *d, int i, int l,
-                           zero_type type, uint64_t at, int in) {
-    const st_turned t = {
-        d->name, (size_t)l * d->numel, st_rows(f->cfg, i), st_columns(f->cfg, i), type, at};
-    if (st_names[i].turned) return in ? turned_in(f, &t) : turned_out(f, &t);
-    return in ? model_copy_in(f, t.name, ZERO_MASTER, t.first, t.rows * t.columns, type, at)
-              : model_copy_out(f, t.name, t.first, t.rows * t.columns, type, at);
-}
-
 /* ---- load ---------------------------------------------------------------------------------- */
 
+/* Bytes [at, at + n) of an entry, as they are. */
+static zero_result st_get(const st_header *h, const st_entry *x, uint64_t at, size_t n, void *out) {
+    const st_part *p = &h->part[x->part];
+    return model_get(&p->in, p->data + x->begin + at, n, out);
+}
+
 /* An output layer of its own is nothing that GPT-2 here can hold. */
-static zero_result st_check_head(const model_file *f, const st_header *h) {
+zero_result model_safetensors_ready(const model_file *f) {
+    const st_header *h = f->header;
     const st_entry *a = st_at(h, 0, ST_WTE), *b = h->head;
     unsigned char *other = (unsigned char *)f->values;
     if (b == NULL) return ZERO_OK;
@@ -497,48 +641,51 @@ static zero_result st_check_head(const model_file *f, const st_header *h) {
     for (uint64_t at = 0; at < a->end - a->begin; at += f->piece * 2) {
         const uint64_t left = a->end - a->begin - at;
         const size_t n = left < f->piece * 2 ? (size_t)left : f->piece * 2;
-        MODEL_TRY(model_get(f, h->data + a->begin + at, n, f->raw));
-        MODEL_TRY(model_get(f, h->data + b->begin + at, n, other));
+        MODEL_TRY(st_get(h, a, at, n, f->raw));
+        MODEL_TRY(st_get(h, b, at, n, other));
         if (memcmp(f->raw, other, n) != 0)
             return st_bad(f, b->name, "differs from wte.weight: the two are not tied");
     }
     return ZERO_OK;
 }
 
-/* Rows V..Vp of wte, which no file of this format has. */
-static zero_result st_clear_padding(const model_file *f, const zero_tensor_desc *d) {
-    size_t first = (size_t)f->cfg->vocab_size * (size_t)f->cfg->channels;
-    memset(f->values, 0, f->piece * sizeof(float));
-    while (first < d->numel) {
-        const size_t n = d->numel - first < f->piece ? d->numel - first : f->piece;
-        MODEL_TRY(
-            model_plugin(f, zero_write_tensor(f->z, d->name, ZERO_MASTER, first, n, f->values)));
-        first += n;
+/* Elements [first, first + n) of one layer of a tensor. */
+static zero_result st_get_layer(const model_file *f, int layer, int tensor, size_t first, size_t n,
+                                float *out) {
+    const st_header *h = f->header;
+    const st_entry *x = st_at(h, layer, tensor);
+    const st_part *p = &h->part[x->part];
+    const zero_type type = (zero_type)x->type;
+    const size_t size = zero_type_bytes(type);
+    if (st_names[tensor].turned) {
+        const st_turned t = {tensor,
+                             0,
+                             st_rows(f->cfg, tensor),
+                             st_columns(f->cfg, tensor),
+                             type,
+                             p->data + x->begin};
+        return turned_in(f, &p->in, &t, first, n, out);
     }
+    MODEL_TRY(st_get(h, x, first * size, n * size, f->raw));
+    zero_convert(out, ZERO_F32, f->raw, type, n);
     return ZERO_OK;
 }
 
-static zero_result st_load(const model_file *f, const st_header *h) {
-    zero_tensor_desc table[GPT2_TENSORS];
-    gpt2_describe(f->cfg, table);
-    for (int i = 0; i < GPT2_TENSORS; i++)
-        for (int l = 0; l < (st_names[i].layered ? f->cfg->layers : 1); l++) {
-            const st_entry *x = st_at(h, l, i);
-            MODEL_TRY(st_copy(f, &table[i], i, l, (zero_type)x->type, h->data + x->begin, 1));
+zero_result model_safetensors_get(const model_file *f, int tensor, size_t first, size_t n,
+                                  float *out) {
+    const size_t numel = st_rows(f->cfg, tensor) * st_columns(f->cfg, tensor);
+    for (size_t done = 0; done < n;) {
+        const size_t at = first + done, layer = st_names[tensor].layered ? at / numel : 0;
+        const size_t in_layer = at - layer * numel;
+        if (in_layer >= numel) { /* rows V..Vp of wte, which no file of this format has */
+            memset(out + done, 0, (n - done) * sizeof *out);
+            break;
         }
-    return st_clear_padding(f, &table[ST_WTE]);
-}
-
-zero_result model_safetensors_load(model_file *f) {
-    st_header h;
-    zero_result r = st_open(f, &h);
-    /* the file may have been replaced by another since it was compared */
-    if (r == ZERO_OK) r = model_same(&h.cfg, f->cfg, f->path, f->e);
-    if (r == ZERO_OK) r = st_check_head(f, &h);
-    r = model_agree(f->z, r, f->e);
-    if (r == ZERO_OK) r = st_load(f, &h);
-    st_free(&h);
-    return r;
+        const size_t run = numel - in_layer < n - done ? numel - in_layer : n - done;
+        MODEL_TRY(st_get_layer(f, (int)layer, tensor, in_layer, run, out + done));
+        done += run;
+    }
+    return ZERO_OK;
 }
 
 /* ---- save ---------------------------------------------------------------------------------- */
@@ -586,11 +733,14 @@ static char *st_make_header(const gpt2_config *c, zero_type type, size_t *n) {
 }
 
 static zero_result st_save(const model_file *f, zero_type type, uint64_t at) {
-    zero_tensor_desc table[GPT2_TENSORS];
-    gpt2_describe(f->cfg, table);
     for (int i = 0; i < GPT2_TENSORS; i++)
         for (int l = 0; l < (st_names[i].layered ? f->cfg->layers : 1); l++) {
-            MODEL_TRY(st_copy(f, &table[i], i, l, type, at, 0));
+            const st_turned t = {
+                i, (size_t)l * f->table[i].numel, st_rows(f->cfg, i), st_columns(f->cfg, i), type,
+                at};
+            MODEL_TRY(st_names[i].turned
+                          ? turned_out(f, &t)
+                          : model_copy_out(f, i, t.first, t.rows * t.columns, type, at));
             at += st_bytes(f->cfg, i, type);
         }
     return ZERO_OK;

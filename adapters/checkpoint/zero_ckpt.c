@@ -1,18 +1,40 @@
-/* zero_ckpt.c - looks at checkpoints, also at those whose job is gone.
+/* zero_ckpt.c - looks at checkpoints, also at those whose job is gone, and turns them and the files
+   of other programs into each other.
 
-     zero_ckpt list FOLDER          generations, newest first, and whether their manifests are good
-     zero_ckpt show GENERATION      what its manifest tells
-     zero_ckpt verify FOLDER|GENERATION   reads every byte of every file
-     zero_ckpt diff A B             tensors of two generations, bit by bit as f32
+     zero_ckpt list FOLDER               generations, newest first, and whether their manifests are
+                                         good
+     zero_ckpt show GENERATION           what its manifest tells
+     zero_ckpt verify FOLDER|GENERATION  reads every byte of every file
+     zero_ckpt diff A B                  tensors of two generations, bit by bit as f32
+     zero_ckpt export FOLDER|GENERATION OUT [f32|bf16|fp16] [--heads N] [--vocab N]
+         the weights as a model file of GPT-2: OUT ends in .bin (llm.c's, f32 or bf16) or in
+         .safetensors (transformers'; config.json is written beside it if there is none). FOLDER:
+         of its newest whole generation. --heads and --vocab: where the checkpoint does not tell
+         (see gpt2_values.h).
+     zero_ckpt convert MODEL FOLDER [--step N] [--heads N]
+         a generation, of step N or 0, from a model file: .bin, .safetensors, or the index .json of
+         a model in several; moments and counters are zeros
+     zero_ckpt convert STATE_00000.bin FOLDER --model MODEL [--heads N]
+         the same from llm.c's optimizer state: moments, steps, and weights, where it has f32
+         masters, come from there. What it says of the data and of random numbers becomes the
+         values llmc.data_shard, llmc.data_sample, llmc.shuffled, llmc.rng, llmc.rng_last_update
+     zero_ckpt convert FOLDER|GENERATION FOLDER
+         the same generation in one file, after many ranks
 
-   Exit code 0: good, or the same; 1: damaged, or different; 2: it could not be found out. Memory:
-   40 MiB, whatever the model. Build with checkpoint_*.c and the plugin. */
-#include "checkpoint.h"
+   Exit code 0: good, or the same; 1: damaged, or different; 2: it could not be found out or done.
+   Memory: 40 MiB, whatever the model. Files that are made appear whole or not at all. Build with
+   checkpoint_*.c, gpt2_values.c, llmc_bin.c, safetensors.c, GPT-2 and the plugin. */
+#include "checkpoint_inside.h"
+#include "gpt2_values.h"
+#include "model_files.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { TOOL_GOOD = 0, TOOL_BAD = 1, TOOL_FAILED = 2, TOOL_PART = 1 << 20 /* elements at once */ };
 
@@ -27,6 +49,15 @@ static int tool_code(checkpoint_result r) {
 
 /* The worse of two codes; "not found out" is the worst. */
 static int tool_worse(int a, int b) { return a > b ? a : b; }
+
+/* What the command line says; zeros and NULL where it does not. */
+typedef struct tool_args {
+    const char *word[3]; /* after the command's name */
+    int words;
+    const char *model; /* --model */
+    int64_t step;      /* --step; -1: not given */
+    int heads, vocab;
+} tool_args;
 
 /* Does something with every generation of a folder. */
 typedef int (*tool_each)(const char *path, const char *name);
@@ -86,7 +117,10 @@ static int tool_verify_one(const char *path, const char *name) {
     return tool_code(result);
 }
 
-static int tool_verify(const char *path) {
+static int tool_list(const tool_args *a) { return tool_walk(a->word[0], tool_list_one); }
+
+static int tool_verify(const tool_args *a) {
+    const char *path = a->word[0];
     char why[CHECKPOINT_SENTENCE];
     checkpoint_generation *list;
     int n;
@@ -95,10 +129,7 @@ static int tool_verify(const char *path) {
     return n ? tool_walk(path, tool_verify_one) : tool_verify_one(path, path);
 }
 
-static const char *tool_type(zero_type type) {
-    static const char *const names[ZERO_TYPES] = {"f32", "bf16", "fp16"};
-    return names[type];
-}
+static const char *const tool_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
 
 static void tool_show_values(const checkpoint_reader *r) {
     for (int i = 0; i < checkpoint_values(r); i++) {
@@ -110,11 +141,11 @@ static void tool_show_values(const checkpoint_reader *r) {
     }
 }
 
-static int tool_show(const char *path) {
+static int tool_show(const tool_args *a) {
     char why[CHECKPOINT_SENTENCE];
     checkpoint_reader *r;
     zero_counters c;
-    const checkpoint_result result = checkpoint_open(&r, path, why);
+    const checkpoint_result result = checkpoint_open(&r, a->word[0], why);
     if (result) {
         (void)tool_fail(why);
         return tool_code(result);
@@ -128,7 +159,7 @@ static int tool_show(const char *path) {
         checkpoint_tensor x;
         checkpoint_query_tensor(r, t, &x);
         printf("tensor %-16s %4zu x %-10zu", x.name, x.layers, x.numel);
-        for (int k = 0; k < x.arrays; k++) printf(" %s", tool_type(x.type[k]));
+        for (int k = 0; k < x.arrays; k++) printf(" %s", tool_types[x.type[k]]);
         printf("\n");
     }
     checkpoint_close(r);
@@ -220,14 +251,14 @@ static int tool_diff_readers(tool_pair *p) {
     return code;
 }
 
-static int tool_diff(const char *a, const char *b) {
+static int tool_diff(const tool_args *a) {
     char why[CHECKPOINT_SENTENCE];
     tool_pair p = {NULL, NULL, NULL, NULL};
     int code;
     p.x = (float *)malloc(TOOL_PART * sizeof *p.x);
     p.y = (float *)malloc(TOOL_PART * sizeof *p.y);
-    checkpoint_result r = checkpoint_open(&p.a, a, why);
-    if (!r) r = checkpoint_open(&p.b, b, why);
+    checkpoint_result r = checkpoint_open(&p.a, a->word[0], why);
+    if (!r) r = checkpoint_open(&p.b, a->word[1], why);
     if (r || p.x == NULL || p.y == NULL) {
         (void)tool_fail(r ? why : "no memory");
         code = r ? tool_code(r) : TOOL_FAILED;
@@ -240,13 +271,387 @@ static int tool_diff(const char *a, const char *b) {
     return code;
 }
 
+/* ---- export ---- */
+
+/* Does something with a generation, or with the newest whole one of a folder. */
+static int tool_newest(const tool_args *a, int (*one)(const tool_args *a, const char *path)) {
+    char why[CHECKPOINT_SENTENCE], path[CK_PATH];
+    checkpoint_generation *list;
+    ck_error e;
+    int n, code = TOOL_BAD;
+    if (checkpoint_list(a->word[0], &list, &n, why)) return tool_fail(why);
+    if (n == 0) code = one(a, a->word[0]);
+    for (int i = 0; i < n && code == TOOL_BAD; i++) {
+        code = ck_path(path, a->word[0], list[i].name, &e) ? tool_fail(e.text) : one(a, path);
+        if (code == TOOL_BAD)
+            fprintf(stderr, "zero_ckpt: %s is skipped%s\n", list[i].name,
+                    i + 1 < n ? "" : "; there is no other generation");
+    }
+    free(list);
+    return code;
+}
+
+/* A generation as a model_read. */
+typedef struct tool_source {
+    checkpoint_reader *r;
+    int at[GPT2_TENSORS]; /* numbers of GPT-2's tensors in the generation */
+    size_t total[GPT2_TENSORS];
+    checkpoint_result result; /* of the last read */
+} tool_source;
+
+static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t first, size_t count,
+                             float *out, gpt2_error *e) {
+    tool_source *s = (tool_source *)user;
+    char why[CHECKPOINT_SENTENCE];
+    (void)kind; /* weights are all that is asked for */
+    s->result = checkpoint_read(s->r, s->at[tensor], 0, first, count, out, why);
+    if (s->result) (void)snprintf(e->sentence, sizeof e->sentence, "%.500s", why);
+    return s->result ? ZERO_ERR_ARGUMENT : ZERO_OK;
+}
+
+/* Where GPT-2's tensors are in a generation that has these and no others. 0: it has not. */
+static int tool_find_model(tool_source *s, char *why) {
+    const gpt2_config any = {1, 1, 128, 1, 1, 1};
+    zero_tensor_desc table[GPT2_TENSORS];
+    checkpoint_tensor x;
+    gpt2_describe(&any, table);
+    for (int i = 0; i < GPT2_TENSORS; i++) {
+        s->at[i] = tool_find(s->r, table[i].name, &x);
+        s->total[i] = x.layers * x.numel;
+        if (s->at[i] >= 0) continue;
+        (void)snprintf(why, CHECKPOINT_SENTENCE, "no model of GPT-2: it has no tensor %s",
+                       table[i].name);
+        return 0;
+    }
+    if (checkpoint_tensors(s->r) == GPT2_TENSORS) return 1;
+    (void)snprintf(why, CHECKPOINT_SENTENCE, "no model of GPT-2: it has %d tensors, expected %d",
+                   checkpoint_tensors(s->r), GPT2_TENSORS);
+    return 0;
+}
+
+/* Where the checkpoint does not tell the shape, the sizes of its tensors do, but for two numbers;
+   `why` says what it did not tell. */
+static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cfg, char *why) {
+    enum { WTE = 0, WPE = 1, LN1W = 2, LNFW = 14 };
+    char missing[200];
+    const size_t C = s->total[LNFW];
+    const gpt2_config c = {(int)(s->total[WPE] / C),  a->vocab, (int)(s->total[WTE] / C),
+                           (int)(s->total[LN1W] / C), a->heads, (int)C};
+    *cfg = c;
+    if (a->heads > 0 && a->vocab > 0) return 1;
+    (void)snprintf(missing, sizeof missing, "%.199s", why);
+    (void)snprintf(why, CHECKPOINT_SENTENCE,
+                   "%s; its tensors tell %d layers, %d channels, %d positions and %d padded "
+                   "vocabulary entries: say the rest by --heads N and --vocab N",
+                   missing, c.layers, c.channels, c.max_seq_len, c.padded_vocab_size);
+    return 0;
+}
+
+/* An option must not contradict what is known. 0: it does. */
+static int tool_same(const char *option, int asked, int known, char *why) {
+    if (asked == 0 || known == 0 || asked == known) return 1;
+    (void)snprintf(why, CHECKPOINT_SENTENCE, "--%s is %d, but it is %d there", option, asked,
+                   known);
+    return 0;
+}
+
+static int tool_config(const tool_source *s, const tool_args *a, gpt2_config *cfg, char *why) {
+    zero_tensor_desc table[GPT2_TENSORS];
+    if (!gpt2_values_read(s->r, cfg, why) && !tool_derive(s, a, cfg, why)) return 0;
+    if (!tool_same("heads", a->heads, cfg->heads, why)
+        || !tool_same("vocab", a->vocab, cfg->vocab_size, why))
+        return 0;
+    gpt2_describe(cfg, table);
+    for (int i = 0; i < GPT2_TENSORS; i++) {
+        if (table[i].numel * (size_t)table[i].layers == s->total[i]) continue;
+        (void)snprintf(why, CHECKPOINT_SENTENCE,
+                       "no model of GPT-2: %s has %zu elements, expected %d x %zu", table[i].name,
+                       s->total[i], table[i].layers, table[i].numel);
+        return 0;
+    }
+    return 1;
+}
+
+static int tool_ends(const char *path, const char *tail) {
+    const size_t n = strlen(path), m = strlen(tail);
+    return n > m && strcmp(path + n - m, tail) == 0;
+}
+
+/* What transformers wants beside the file; one that is there is the user's. */
+static int tool_hf_config(const gpt2_config *cfg, const char *out) {
+    char path[CK_PATH];
+    gpt2_error e;
+    const char *slash = strrchr(out, '/');
+    const int folder = slash == NULL ? 0 : (int)(slash - out) + 1;
+    if (snprintf(path, sizeof path, "%.*sconfig.json", folder, out) >= (int)sizeof path)
+        return tool_fail("the path of config.json is too long");
+    if (access(path, F_OK) == 0) {
+        printf("%s is there and stays as it is\n", path);
+        return TOOL_GOOD;
+    }
+    if (model_save_hf_config(cfg, path, &e)) return tool_fail(e.sentence);
+    printf("%s: written\n", path);
+    return TOOL_GOOD;
+}
+
+static int tool_export_model(tool_source *s, const tool_args *a, const char *path) {
+    const char *out = a->word[1], *name = a->words > 2 ? a->word[2] : tool_types[ZERO_F32];
+    const model_format format = tool_ends(out, ".bin") ? MODEL_LLMC : MODEL_SAFETENSORS;
+    char why[CHECKPOINT_SENTENCE];
+    gpt2_config cfg;
+    gpt2_error e;
+    int type = 0;
+    while (type < ZERO_TYPES && strcmp(name, tool_types[type]) != 0) type++;
+    if (type == ZERO_TYPES) return tool_fail("the type is one of f32, bf16, fp16");
+    if (format == MODEL_SAFETENSORS && !tool_ends(out, ".safetensors"))
+        return tool_fail("OUT ends neither in .bin nor in .safetensors");
+    if (format == MODEL_LLMC && type == ZERO_F16) return tool_fail("llm.c's files have no fp16");
+    if (!tool_find_model(s, why) || !tool_config(s, a, &cfg, why)) {
+        fprintf(stderr, "zero_ckpt: %s: %s\n", path, why);
+        return TOOL_FAILED;
+    }
+    if (model_save_from(tool_read, s, &cfg, out, format, (zero_type)type, &e)) {
+        (void)tool_fail(e.sentence);
+        return s->result ? tool_code(s->result) : TOOL_FAILED;
+    }
+    printf("%s: %zu parameters of step %" PRId64 " in %s\n", out, gpt2_numel(&cfg),
+           checkpoint_reader_step(s->r), name);
+    return format == MODEL_LLMC ? TOOL_GOOD : tool_hf_config(&cfg, out);
+}
+
+static int tool_export_one(const tool_args *a, const char *path) {
+    char why[CHECKPOINT_SENTENCE];
+    tool_source s = {.r = NULL};
+    const checkpoint_result r = checkpoint_open(&s.r, path, why);
+    if (r) (void)tool_fail(why);
+    const int code = r ? tool_code(r) : tool_export_model(&s, a, path);
+    checkpoint_close(s.r);
+    return code;
+}
+
+static int tool_export(const tool_args *a) { return tool_newest(a, tool_export_one); }
+
+/* ---- convert ---- */
+
+static int tool_write(const char *folder, ck_manifest *m, ck_read read, void *user) {
+    ck_error e = {CHECKPOINT_OK, 0, ""};
+    char name[CK_NAME];
+    if (ck_generation_write(folder, m, read, user, &e)) {
+        (void)tool_fail(e.text);
+        return tool_code(e.code);
+    }
+    ck_generation_name(name, m->step);
+    printf("%s/%s: %d tensors in %" PRIu64 " bytes\n", folder, name, m->ntensors,
+           ck_file_bytes(m->file->image_bytes));
+    return TOOL_GOOD;
+}
+
+/* A generation as a ck_read: the manifest that is written has the same tensors in the same order.
+ */
+static checkpoint_result tool_read_again(void *user, int tensor, int array, uint64_t first,
+                                         size_t count, float *out, ck_error *e) {
+    checkpoint_reader *r = (checkpoint_reader *)user;
+    return e->code = checkpoint_read(r, tensor, array, (size_t)first, count, out, e->text);
+}
+
+static int tool_merge(const tool_args *a, const char *path) {
+    ck_error e = {CHECKPOINT_OK, 0, ""};
+    checkpoint_reader *r = NULL;
+    ck_manifest m = {.step = 0};
+    char file[CK_PATH], *text = NULL;
+    size_t bytes = 0;
+    int code;
+    e.code = checkpoint_open(&r, path, e.text);
+    if (!e.code && !ck_path(file, path, "manifest.json", &e)
+        && !ck_file_read(file, &text, &bytes, &e))
+        (void)ck_manifest_parse(&m, text, bytes, &e);
+    if (e.code) {
+        (void)tool_fail(e.text);
+        code = tool_code(e.code);
+    } else
+        code = tool_write(a->word[1], &m, tool_read_again, r);
+    free(text);
+    ck_manifest_free(&m);
+    checkpoint_close(r);
+    return code;
+}
+
+/* A model_reader as a ck_read. */
+static checkpoint_result tool_read_model(void *user, int tensor, int array, uint64_t first,
+                                         size_t count, float *out, ck_error *e) {
+    static const zero_kind kinds[CK_ARRAYS] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    gpt2_error why;
+    if (model_reader_get(user, tensor, kinds[array], (size_t)first, count, out, &why) == ZERO_OK)
+        return CHECKPOINT_OK;
+    return ck_fail(e, CHECKPOINT_FILES, "%s", why.sentence);
+}
+
+static int tool_model_values(ck_manifest *m, const gpt2_config *cfg, const llmc_state *s,
+                             ck_error *e) {
+    checkpoint_value v[GPT2_VALUES + 5];
+    int n = GPT2_VALUES;
+    gpt2_values(cfg, v);
+    if (s != NULL) {
+        const struct {
+            const char *name;
+            uint64_t number;
+        } said[] = {{"llmc.data_shard", s->data_shard},
+                    {"llmc.data_sample", s->data_sample},
+                    {"llmc.shuffled", (uint64_t)s->shuffled},
+                    {"llmc.rng", s->rng},
+                    {"llmc.rng_last_update", s->rng_last_update}};
+        for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+            const checkpoint_value x = {said[i].name, CHECKPOINT_INT, (int64_t)said[i].number, 0,
+                                        NULL};
+            v[n++] = x;
+        }
+    }
+    return ck_manifest_set_values(m, v, n, e) == CHECKPOINT_OK;
+}
+
+/* What a fresh run of AdamW would save: f32 weights, two moments, no step, the first loss scale. */
+static int tool_model_manifest(ck_manifest *m, const gpt2_config *cfg, const llmc_state *s,
+                               ck_error *e) {
+    const zero_counters fresh = {s ? s->step : 0, 0, 0, -1, 65536, 2};
+    zero_tensor_desc table[GPT2_TENSORS];
+    (void)ck_optimizer_name(ZERO_ADAMW, m->optimizer);
+    m->narrays = CK_ARRAYS;
+    m->nranks = m->run.micro_steps = 1;
+    m->counters = fresh;
+    if (s) m->step = s->step;
+    gpt2_describe(cfg, table);
+    for (int i = 0; i < GPT2_TENSORS; i++) {
+        ck_tensor *t = ck_manifest_tensor(m, table[i].name);
+        if (t == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for the list of tensors"), 0;
+        t->layers = (uint64_t)table[i].layers;
+        t->numel = table[i].numel;
+        t->narrays = CK_ARRAYS; /* of type 0, f32 */
+    }
+    return tool_model_values(m, cfg, s, e);
+}
+
+static int tool_import_model(const tool_args *a, model_reader *r) {
+    ck_error e = {CHECKPOINT_OK, 0, ""};
+    ck_manifest m = {.step = a->step < 0 ? 0 : a->step};
+    gpt2_config cfg = model_reader_info(r)->cfg;
+    if (!tool_same("heads", a->heads, cfg.heads, e.text)) return tool_fail(e.text);
+    if (cfg.heads == 0) cfg.heads = a->heads;
+    if (cfg.heads == 0)
+        return tool_fail("neither the model nor a config.json tells its heads: say --heads N");
+    if (cfg.channels % cfg.heads) return tool_fail("the heads do not divide the channels");
+    const int made = tool_model_manifest(&m, &cfg, model_reader_state(r), &e);
+    const int code = made ? tool_write(a->word[1], &m, tool_read_model, r) : tool_fail(e.text);
+    ck_manifest_free(&m);
+    return code;
+}
+
+static int tool_import(const tool_args *a) {
+    const char *in = a->word[0];
+    gpt2_error e;
+    model_reader *r;
+    if (a->model != NULL && a->step >= 0)
+        return tool_fail("--step is for weights alone: llm.c's state tells its step");
+    if (model_reader_open(&r, a->model ? a->model : in, a->model ? in : NULL, &e))
+        return tool_fail(e.sentence);
+    const int code = tool_import_model(a, r);
+    model_reader_close(r);
+    return code;
+}
+
+static int tool_convert(const tool_args *a) {
+    struct stat is;
+    if (stat(a->word[0], &is) != 0 || !S_ISDIR(is.st_mode)) return tool_import(a);
+    if (a->model != NULL || a->step >= 0 || a->heads != 0)
+        return tool_fail("a generation is converted as it is: no option fits");
+    return tool_newest(a, tool_merge);
+}
+
+/* ---- the command line ---- */
+
+static const struct {
+    const char *name, *usage;
+    int least, most;     /* words */
+    const char *options; /* that it takes, each with blanks around it */
+    int (*run)(const tool_args *a);
+} tool_commands[] = {
+    {"list", "FOLDER", 1, 1, "", tool_list},
+    {"show", "GENERATION", 1, 1, "", tool_show},
+    {"verify", "FOLDER|GENERATION", 1, 1, "", tool_verify},
+    {"diff", "GENERATION GENERATION", 2, 2, "", tool_diff},
+    {"export", "FOLDER|GENERATION OUT.bin|OUT.safetensors [f32|bf16|fp16] [--heads N] [--vocab N]",
+     2, 3, " --heads --vocab ", tool_export},
+    {"convert",
+     "FOLDER|GENERATION|MODEL.bin|MODEL.safetensors|INDEX.json|STATE_00000.bin FOLDER [--model "
+     "MODEL] [--step N] [--heads N]",
+     2, 2, " --model --step --heads ", tool_convert},
+};
+enum { TOOL_COMMANDS = sizeof tool_commands / sizeof *tool_commands };
+
+static int tool_usage(FILE *out, int command, const char *what) {
+    if (what) fprintf(out, "zero_ckpt: %s: ", what);
+    for (int i = 0; i < TOOL_COMMANDS; i++)
+        if (command < 0 || command == i)
+            fprintf(out, "zero_ckpt %s %s\n", tool_commands[i].name, tool_commands[i].usage);
+    return TOOL_FAILED;
+}
+
+/* A whole number in [least, 2^31); 0: it is none. */
+static int tool_number(const char *text, int64_t least, int64_t *out) {
+    char *end;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    return *text != 0 && *end == 0 && errno == 0 && *out >= least && *out <= INT32_MAX;
+}
+
+/* An option and its value. 0: the command does not take it, or the value is none. */
+static int tool_option(tool_args *a, const char *takes, const char *option, const char *value) {
+    char blanks[16];
+    int64_t n = 0;
+    const int length = snprintf(blanks, sizeof blanks, " %s ", option);
+    if (length >= (int)sizeof blanks || strstr(takes, blanks) == NULL || value == NULL) return 0;
+    if (strcmp(option, "--model") == 0) {
+        a->model = value;
+        return 1;
+    }
+    const int is_step = strcmp(option, "--step") == 0;
+    if (!tool_number(value, is_step ? 0 : 1, &n)) return 0;
+    if (is_step) a->step = n;
+    if (strcmp(option, "--heads") == 0) a->heads = (int)n;
+    if (strcmp(option, "--vocab") == 0) a->vocab = (int)n;
+    return 1;
+}
+
+static int tool_run(int command, char **argv) {
+    tool_args a = {.step = -1};
+    char what[256];
+    for (int i = 0; argv[i] != NULL; i++) {
+        if (strncmp(argv[i], "--", 2) == 0) {
+            if (tool_option(&a, tool_commands[command].options, argv[i], argv[i + 1])) {
+                i++;
+                continue;
+            }
+            (void)snprintf(what, sizeof what, "%.100s %.100s is no option of", argv[i],
+                           argv[i + 1] ? argv[i + 1] : "without a value");
+            return tool_usage(stderr, command, what);
+        }
+        if (a.words == tool_commands[command].most)
+            return tool_usage(stderr, command, "too many arguments");
+        a.word[a.words++] = argv[i];
+    }
+    if (a.words < tool_commands[command].least)
+        return tool_usage(stderr, command, "an argument is missing");
+    return tool_commands[command].run(&a);
+}
+
 int main(int argc, char **argv) {
-    const char *what = argc > 2 ? argv[1] : "";
-    if (strcmp(what, "list") == 0 && argc == 3) return tool_walk(argv[2], tool_list_one);
-    if (strcmp(what, "show") == 0 && argc == 3) return tool_show(argv[2]);
-    if (strcmp(what, "verify") == 0 && argc == 3) return tool_verify(argv[2]);
-    if (strcmp(what, "diff") == 0 && argc == 4) return tool_diff(argv[2], argv[3]);
-    fprintf(stderr,
-            "zero_ckpt list FOLDER | show GENERATION | verify FOLDER|GENERATION | diff A B\n");
+    const char *name = argc > 1 ? argv[1] : "";
+    for (int i = 0; i < TOOL_COMMANDS; i++)
+        if (strcmp(name, tool_commands[i].name) == 0) return tool_run(i, argv + 2);
+    if (strcmp(name, "--help") == 0) {
+        (void)tool_usage(stdout, -1, NULL);
+        return TOOL_GOOD;
+    }
+    fprintf(stderr, "zero_ckpt: %s: list, show, verify, diff, export, convert or --help\n",
+            *name ? "no such command" : "a command is missing");
     return TOOL_FAILED;
 }
