@@ -32,7 +32,7 @@ CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_f
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -94,6 +94,8 @@ $B/zero_ckpt: $B/zero_ckpt.o $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.
 	$(COMPILE) -o $@ $^ $(LIBS)
 $B/test_model_files $B/fuzz_model_files: $B/%: tests/%.c $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(filter %.o,$^) $(LIBS)
+$B/test_deepspeed_load: $B/%: tests/%.c $(PLUGIN) $(GPT2) $(CKPT) $B/gpt2_values.o
+	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(LIBS)
 $B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: tests/%.c $(DSCONF)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(DSCONF) -lcjson -lm
 $B/test_host_layers.o: tests/test_host_layers.cc

@@ -69,6 +69,9 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#if defined(__SSE2__) && !defined(__CUDACC__)
+#include <emmintrin.h>
+#endif
 #ifdef __CUDACC__
 #undef ZERO_WITH_MPI /* between GPUs it is NCCL */
 #else
@@ -255,6 +258,9 @@ static void zp_event_close(zp_event *e) {
 static zero_result zp_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
     if (bytes) ZP_CUDA(s->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda));
     return ZERO_OK;
+}
+static zero_result zp_copy_away(zp_stream *s, void *to, const void *from, size_t bytes) {
+    return zp_copy(s, to, from, bytes);
 }
 static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
     if (bytes) ZP_CUDA(s->device, cudaMemsetAsync(p, 0, bytes, s->cuda));
@@ -545,6 +551,41 @@ static zero_result zp_copy(zp_stream *s, void *to, const void *from, size_t byte
 }
 static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
     return zp_copy(s, p, NULL, bytes);
+}
+
+enum { ZP_AWAY_BYTES = 1 << 20 }; /* that one thread copies at once */
+/* Past the caches, which would read each line before it is written. */
+static void zp_away_bytes(char *to, const char *from, size_t bytes) {
+    size_t at = 0;
+#ifdef __SSE2__
+    at = zp_min((16 - ((uintptr_t)to & 15)) & 15, bytes);
+    memcpy(to, from, at);
+    for (; at + 16 <= bytes; at += 16)
+        _mm_stream_si128((__m128i *)(void *)(to + at),
+                         _mm_loadu_si128((const __m128i *)(const void *)(from + at)));
+    _mm_sfence();
+#endif
+    memcpy(to + at, from + at, bytes - at);
+}
+static void zp_away_task(const void *args, size_t n, int threads) {
+    zp_bytes_args a;
+    memcpy(&a, args, sizeof a);
+    if (threads < 2 || n < 2) { /* a parallel region, even of one thread, may want memory */
+        zp_away_bytes((char *)a.to, (const char *)a.from, a.bytes);
+        return;
+    }
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads)
+#endif
+    for (size_t i = 0; i < n; i++)
+        zp_away_bytes((char *)a.to + i * ZP_AWAY_BYTES, (const char *)a.from + i * ZP_AWAY_BYTES,
+                      zp_min(ZP_AWAY_BYTES, a.bytes - i * ZP_AWAY_BYTES));
+}
+/* To memory that is not read soon. */
+static zero_result zp_copy_away(zp_stream *s, void *to, const void *from, size_t bytes) {
+    zp_bytes_args a = {to, from, bytes};
+    const size_t n = (bytes + ZP_AWAY_BYTES - 1) / ZP_AWAY_BYTES;
+    return n ? zp_stream_push(s, zp_away_task, &a, sizeof a, n) : ZERO_OK;
 }
 
 /* Large pages where the system has them: an update walks four arrays at once. */
@@ -5267,7 +5308,7 @@ static zero_result zp_state_copy(zero_ctx *z, const zp_stored *s, zero_type type
                                  const char *values, char *out) {
     zp_fetch_args a = zp_fetch_from(z, ZERO_PARAMETER, 0);
     float *stage = (float *)(void *)z->comm.stage.base[z->comm.me];
-    if (out) return zp_copy(&z->compute, out, s->memory, numel * zp_bytes(type));
+    if (out) return zp_copy_away(&z->compute, out, s->memory, numel * zp_bytes(type));
     if (s->type == type) return zp_copy(&z->compute, s->memory, values, numel * zp_bytes(type));
     for (size_t at = 0; at < numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, numel - at);

@@ -61,7 +61,7 @@ needs mpicc "plugin with MPI" plugin mpicc -fopenmp -DZERO_WITH_MPI -DOMPI_SKIP_
 check "only zero_* is exported" exported
 check "no C++ runtime" no_cxx
 needs "$NVCC" "plugin with nvcc" "$NVCC" -std=c++17 -O2 -fmad=false -arch=sm_90 -Werror all-warnings -Xcompiler -Wall,-Wextra -c -o "$B/check/plugin_cuda.o" zero_plugin.cu
-needs shellcheck "scripts of the CUDA build" shellcheck adapters/cuda.sh tests/gpu.sh tests/golden.sh tests/test_emulated.sh
+needs shellcheck "scripts of the CUDA build" shellcheck adapters/cuda.sh tests/gpu.sh tests/golden.sh tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \
     --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c

@@ -1,6 +1,7 @@
 /* faulty_io.c - preloaded into a program, lets the k-th call of a kind fail, once, with a given
-   errno, and counts the memory that is in use. glibc only; tests/test_checkpoint_faults.sh builds
-   and uses it. The program declares these weak:
+   errno ("late": the k-th call of all that change or open files comes 30 ms later), and counts the
+   memory that is in use. glibc only; tests/test_checkpoint_faults.sh builds and uses it. The
+   program declares these weak:
      void faulty_arm(const char *kind, long k, int number)   k 0: nothing fails
      long faulty_fired(void)                                  how often it did since then
      long faulty_live(void)                                   blocks of memory in use */
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 void *__libc_malloc(size_t bytes);
@@ -48,6 +50,12 @@ static int fails(const char *kind) {
     atomic_fetch_add(&fired, 1);
     errno = atomic_load(&number_to_give);
     return 1;
+}
+
+/* Long enough for the other ranks to go ahead. */
+static void late(void) {
+    const struct timespec t = {0, 30000000};
+    if (fails("late")) (void)nanosleep(&t, NULL);
 }
 
 #define REAL(name) (__extension__(__typeof__(&name)) dlsym(RTLD_NEXT, #name))
@@ -88,18 +96,20 @@ int open(const char *path, int flags, ...) {
     va_start(list, flags);
     const mode_t mode = flags & O_CREAT ? va_arg(list, mode_t) : 0;
     va_end(list);
+    late();
     if (flags & O_DIRECT && fails("direct")) return -1;
     return fails("open") ? -1 : REAL(open)(path, flags, mode);
 }
 int close(int fd) { /* reports, and closes all the same, as systems do */
     const int failed = fails("close");
+    late();
     const int r = REAL(close)(fd);
     if (failed) errno = atomic_load(&number_to_give);
     return failed ? -1 : r;
 }
 ssize_t write(int fd, const void *p, size_t n) {
-    /* half of it is written before, as on a full disk */
-    if (fails("write")) {
+    late();
+    if (fails("write")) { /* half of it is written before, as on a full disk */
         (void)!REAL(write)(fd, p, n / 2 / 4096 * 4096);
         errno = atomic_load(&number_to_give);
         return -1;
@@ -111,15 +121,25 @@ ssize_t read(int fd, void *p, size_t n) { return fails("read") ? -1 : REAL(read)
 ssize_t pread(int fd, void *p, size_t n, off_t at) {
     return fails("read") ? -1 : REAL(pread)(fd, p, n, at);
 }
-int fsync(int fd) { return fails("fsync") ? -1 : REAL(fsync)(fd); }
+int fsync(int fd) {
+    late();
+    return fails("fsync") ? -1 : REAL(fsync)(fd);
+}
 int rename(const char *from, const char *to) {
+    late();
     return fails("rename") ? -1 : REAL(rename)(from, to);
 }
 int renameat2(int a, const char *from, int b, const char *to, unsigned flags) {
     return fails("rename") || fails("exchange") ? -1 : REAL(renameat2)(a, from, b, to, flags);
 }
-int mkdir(const char *path, mode_t mode) { return fails("mkdir") ? -1 : REAL(mkdir)(path, mode); }
-int unlink(const char *path) { return fails("unlink") ? -1 : REAL(unlink)(path); }
+int mkdir(const char *path, mode_t mode) {
+    late();
+    return fails("mkdir") ? -1 : REAL(mkdir)(path, mode);
+}
+int unlink(const char *path) {
+    late();
+    return fails("unlink") ? -1 : REAL(unlink)(path);
+}
 int rmdir(const char *path) { return fails("unlink") ? -1 : REAL(rmdir)(path); }
 int fstat(int fd, struct stat *is) { return fails("stat") ? -1 : REAL(fstat)(fd, is); }
 int statvfs(const char *path, struct statvfs *is) {

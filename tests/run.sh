@@ -85,12 +85,14 @@ quick() {
     run install 200 sh "$here/test_install.sh" "$B"
     run llmc 400 env LLMC= sh "$here/test_llmc.sh" "$B"
     run checkpoint 120 "$B/test_checkpoint"
+    run checkpoint-faults 300 sh "$here/test_checkpoint_faults.sh" "$B"
     run checkpoint-kill 200 "$B/test_checkpoint_kill" 100 1
     run checkpoint-device 60 "$B/test_checkpoint_device"
     run checkpoint-tool 300 sh "$here/test_checkpoint_tool.sh" "$B"
     run resume 400 sh "$here/test_resume.sh" "$B"
     run model-files 120 env OMP_NUM_THREADS=1 "$B/test_model_files"
     run model-files-python 200 sh "$here/test_model_files.sh" "$B"
+    run deepspeed-import 600 sh "$here/test_deepspeed_import.sh" "$B"
     run allocations 120 sh "$here/test_allocations.sh" "$B"
     run data 120 sh "$here/test_data.sh" "$B"
     run losses 200 sh "$here/test_losses.sh" "$B"
@@ -139,7 +141,15 @@ long() {
 case $set in
 quick) quick ;;
 long) long ;;
-all) quick; long; run checkpoint-faults 300 sh "$here/test_checkpoint_faults.sh" "$B"; fuzz 600; run model-all 3600 "$B/test_model" 100000 1; run bits-all 7200 "$B/test_bits" all ;;
+all)
+    quick
+    long
+    fuzz 600
+    run checkpoint-all 1800 "$B/test_checkpoint" all
+    run checkpoint-kills 7200 sh "$here/kill_many.sh" "$B" 10000
+    run model-all 3600 "$B/test_model" 100000 1
+    run bits-all 7200 "$B/test_bits" all
+    ;;
 *) echo "run.sh: expected quick, long or all, found '$set'" >&2; exit 2 ;;
 esac
 [ "$skipped" -gt 0 ] && more=", $skipped skipped" || more=

@@ -1,6 +1,6 @@
 /* test_checkpoint.c [all|tool] - checkpoints against training that was not interrupted, bit by bit:
-   pairs of stages, types and numbers of ranks; what is kept and removed; damage of every byte;
-   other models; saves written aside. `all`: ranks to 8 and every pair. */
+   pairs of stages, types, optimizers and numbers of ranks; what is kept and removed; damage of
+   every byte; other models; saves written aside. `all`: ranks to 8 and every pair. */
 #include "host.h"
 #include "../adapters/checkpoint/checkpoint.h"
 
@@ -57,6 +57,7 @@ typedef struct ckt_job {
     checkpoint_result loaded;
     int64_t step;        /* that was loaded */
     uint64_t begin, end; /* hashes of the state */
+    uint64_t skipped;    /* steps, of the whole training */
     char error[CHECKPOINT_SENTENCE];
     void (*also)(struct ckt_job *j, host_run *h, checkpoint *c); /* at the end; may be NULL */
     void *arg;
@@ -177,7 +178,9 @@ static void ckt_body(test_rank *r) {
     if (!r->failed && j->also) j->also(j, &h, c);
     if (!r->failed && checkpoint_wait(c)) test_rank_fail(r, "wait: %s", checkpoint_error(c));
     const uint64_t hash = r->failed ? 0 : ckt_state(&h);
-    if (r->rank == 0) j->end = hash;
+    zero_stats stats = {0};
+    if (!r->failed && zero_query_stats(h.z, &stats)) test_rank_fail(r, "%s", zero_last_error(h.z));
+    if (r->rank == 0) j->end = hash, j->skipped = stats.skipped;
     checkpoint_destroy(c);
     zero_destroy(h.z);
 }
@@ -196,70 +199,123 @@ static void ckt_job_set(ckt_job *j, const char *folder, int nranks, int stage, i
 
 /* ---- bitwise ---- */
 
-/* Trains CKT_STEPS at stage a and saves; goes on at each stage b. `twice`: hash of training without
-   a stop. */
-static void ckt_stages(int type, int nranks, int a, uint64_t twice, int every) {
-    ckt_job j;
+/* How a training differs from ckt_spec's. */
+typedef struct ckt_variant {
+    const char *name;
+    zero_optimizer optimizer;
+    int micro_steps;
+    zero_accumulation accumulation;
+} ckt_variant;
+
+static const ckt_variant ckt_variants[] = {
+    {"adamw", ZERO_ADAMW, 1, ZERO_ACCUMULATE_AUTO}, /* the one that other tests load */
+    {"local", ZERO_ADAMW, 3, ZERO_ACCUMULATE_LOCAL},
+    {"shards", ZERO_ADAMW, 2, ZERO_ACCUMULATE_SHARDED},
+    {"adam", ZERO_ADAM, 1, ZERO_ACCUMULATE_AUTO},
+    {"sgd", ZERO_SGD, 1, ZERO_ACCUMULATE_AUTO},
+    {"nesterov", ZERO_NESTEROV, 2, ZERO_ACCUMULATE_SHARDED},
+    {"lion", ZERO_LION, 2, ZERO_ACCUMULATE_LOCAL}};
+enum { CKT_VARIANTS = sizeof ckt_variants / sizeof *ckt_variants };
+
+/* Trained by nranks at stage a, saved by it. */
+typedef struct ckt_pair {
+    const ckt_variant *v;
+    int type, nranks, a;
+} ckt_pair;
+
+static const char *ckt_pair_folder(const ckt_pair *p) {
     char name[64];
-    snprintf(name, sizeof name, "pair-%d-%d-%d", type, nranks, a);
-    const char *folder = ckt_path(name);
-    ckt_job_set(&j, folder, nranks, a, type);
-    j.until = j.save = CKT_STEPS;
-    j.o.asynchronous = a % 2;
-    if (!test_check(ckt_run(&j), "%s, %d ranks, stage %d: %s", ckt_types[type], nranks, a,
-                    test_first))
-        return;
-    const uint64_t saved = j.end;
-    for (int b = 0; b < 4; b++) {
-        if (!every && (a + b + nranks + type) % 2) continue;
-        ckt_job_set(&j, folder, nranks, b, type);
-        j.load = 1;
-        j.until = 2 * CKT_STEPS;
-        const int ok = ckt_run(&j) && j.loaded == CHECKPOINT_OK && j.step == CKT_STEPS;
-        test_check(ok && j.begin == saved && j.end == twice,
-                   "%s, %d ranks, stage %d then %d: %s %s, loaded %d, went on %d", ckt_types[type],
-                   nranks, a, b, test_first, j.error, j.begin == saved, j.end == twice);
-    }
+    if (p->v == ckt_variants)
+        snprintf(name, sizeof name, "pair-%d-%d-%d", p->type, p->nranks, p->a);
+    else
+        snprintf(name, sizeof name, "pair-%s-%d-%d-%d", p->v->name, p->type, p->nranks, p->a);
+    return ckt_path(name);
 }
 
-static void ckt_bitwise(int all) {
-    const int most = all ? CKT_RANKS : 4;
-    ckt_job j;
-    for (int type = 0; type < CKT_TYPES; type++)
-        for (int nranks = 1; nranks <= most; nranks++) {
-            ckt_job_set(&j, ckt_path("none"), nranks, (type + nranks) % 4, type);
-            j.until = 2 * CKT_STEPS;
-            if (!test_check(ckt_run(&j), "without a stop: %s", test_first)) continue;
-            for (int a = 0; a < 4; a++) ckt_stages(type, nranks, a, j.end, all);
-        }
+static void ckt_pair_set(ckt_job *j, const ckt_pair *p, int nranks, int stage) {
+    ckt_job_set(j, ckt_pair_folder(p), nranks, stage, p->type);
+    j->spec.cfg.optimizer = p->v->optimizer;
+    j->spec.micro_steps = p->v->micro_steps;
+    j->spec.cfg.accumulation = p->v->accumulation; /* the same at every stage: the same bits */
+    j->spec.cfg.grads = ZERO_GRAD_AS_TYPE; /* fp16 overflows, also where micro-steps add up */
 }
 
-/* What was saved by n ranks (left by ckt_bitwise) is loaded by m, bit by bit. */
-static void ckt_other(int type, int n, int m, int a, int b) {
+/* What p->nranks saved is loaded by m, bit by bit. */
+static void ckt_other(const ckt_pair *p, int m, int b) {
     ckt_job j;
-    char name[64];
     uint64_t hash[2] = {0, 0};
-    snprintf(name, sizeof name, "pair-%d-%d-%d", type, n, a);
     for (int i = 0; i < 2; i++) {
-        ckt_job_set(&j, ckt_path(name), i ? m : n, i ? b : a, type);
+        ckt_pair_set(&j, p, i ? m : p->nranks, i ? b : p->a);
         j.load = 1;
         const int ok = ckt_run(&j) && j.loaded == CHECKPOINT_OK;
         hash[i] = ok ? j.begin : (uint64_t)i;
     }
-    test_check(hash[0] == hash[1], "%s, stage %d on %d ranks, then %d on %d: %s %s",
-               ckt_types[type], a, n, b, m, test_first, j.error);
+    test_check(hash[0] == hash[1], "%s, %s, stage %d on %d ranks, then %d on %d: %s %s", p->v->name,
+               ckt_types[p->type], p->a, p->nranks, b, m, test_first, j.error);
 }
 
+/* Trains CKT_STEPS at stage a and saves; goes on at each stage b. `twice`: of training without a
+   stop. In fp16 some steps are skipped before the save, and some after it. */
+static void ckt_stages(const ckt_pair *p, const ckt_job *twice, int every) {
+    ckt_job j;
+    ckt_pair_set(&j, p, p->nranks, p->a);
+    j.until = j.save = CKT_STEPS;
+    j.o.asynchronous = p->a % 2;
+    if (!test_check(ckt_run(&j), "%s, %s, %d ranks, stage %d: %s", p->v->name, ckt_types[p->type],
+                    p->nranks, p->a, test_first))
+        return;
+    const uint64_t saved = j.end, skipped = j.skipped;
+    const int skips = p->type == ZERO_F16 ? skipped > 0 && skipped < twice->skipped : skipped == 0;
+    test_check(skips, "%s, %s, %d ranks: %d steps are skipped before the save, %d in all",
+               p->v->name, ckt_types[p->type], p->nranks, (int)skipped, (int)twice->skipped);
+    for (int b = 0; b < 4; b++) {
+        if (!every && (p->a + b + p->nranks + p->type) % 2) continue;
+        ckt_pair_set(&j, p, p->nranks, b);
+        j.load = 1;
+        j.until = 2 * CKT_STEPS;
+        const int ok = ckt_run(&j) && j.loaded == CHECKPOINT_OK && j.step == CKT_STEPS;
+        test_check(ok && j.begin == saved && j.end == twice->end && j.skipped == twice->skipped,
+                   "%s, %s, %d ranks, stage %d then %d: %s %s, loaded %d, went on %d, skipped %d",
+                   p->v->name, ckt_types[p->type], p->nranks, p->a, b, test_first, j.error,
+                   j.begin == saved, j.end == twice->end, (int)j.skipped);
+    }
+    if (p->v != ckt_variants) ckt_other(p, 1 + (p->nranks + p->a) % CKT_RANKS, (p->a + 1) % 4);
+}
+
+/* From each stage to each, or to every second one. */
+static void ckt_pairs(const ckt_variant *v, int type, int nranks, int every) {
+    ckt_pair p = {v, type, nranks, (type + nranks) % 4};
+    ckt_job twice;
+    ckt_pair_set(&twice, &p, nranks, p.a);
+    twice.o.folder = ckt_path("none");
+    twice.until = 2 * CKT_STEPS;
+    if (!test_check(ckt_run(&twice), "without a stop: %s", test_first)) return;
+    for (p.a = 0; p.a < 4; p.a++) ckt_stages(&p, &twice, every);
+}
+
+/* The first variant at every type; of the others one type and number of ranks, chosen by a seed. */
+static void ckt_bitwise(int all) {
+    test_random r = {23};
+    for (int v = 0; v < CKT_VARIANTS; v++) {
+        const int types = test_below(&r, CKT_TYPES), ranks = 1 + test_below(&r, 4);
+        for (int type = 0; type < CKT_TYPES; type++)
+            for (int n = 1; n <= (all ? CKT_RANKS : 4); n++)
+                if (all || v == 0 || (type == types && n == ranks))
+                    ckt_pairs(&ckt_variants[v], type, n, all);
+    }
+}
+
+/* Any number of ranks loads what others saved, of the first variant; ckt_bitwise left it. */
 static void ckt_ranks(int all) {
-    const int most = all ? CKT_RANKS : 4;
     test_random r = {11};
     for (int type = 0; type < CKT_TYPES; type++)
-        for (int n = 1; n <= most; n++)
+        for (int n = 1; n <= (all ? CKT_RANKS : 4); n++)
             for (int m = 1; m <= CKT_RANKS; m++) {
                 if (!all && test_below(&r, 3)) continue;
-                for (int pair = 0; pair < 16; pair++)
-                    if (all || pair == test_below(&r, 16))
-                        ckt_other(type, n, m, pair / 4, pair % 4);
+                for (int pair = 0; pair < 16; pair++) {
+                    const ckt_pair p = {ckt_variants, type, n, pair / 4};
+                    if (all || pair == test_below(&r, 16)) ckt_other(&p, m, pair % 4);
+                }
             }
 }
 
@@ -358,6 +414,7 @@ static void ckt_arguments(ckt_job *j, host_run *h, checkpoint *c) {
 /* A rank that is gone: the others are told, soon, and nothing of the save is left to be loaded. */
 static void ckt_peer(ckt_job *j, host_run *h, checkpoint *c) {
     (void)j;
+    if (checkpoint_wait(c)) test_rank_fail(h->rank, "before: %s", checkpoint_error(c));
     if (h->rank->rank == 1) {
         zero_local_abort(h->rank->local, 1, "gone");
     } else if (checkpoint_save(c, 2, NULL, 0) != CHECKPOINT_PLUGIN

@@ -1,7 +1,9 @@
 #!/bin/sh
 # test_checkpoint_bench.sh BUILD [ROUNDS [FOLDER]] - saving and loading GPT-2 124M with AdamW on 2 ranks
-# against dd with direct I/O of as many bytes, in turns on the same disk: at least 80% of its speed, as
-# medians of the rounds (5). 5 GB of disk, 8 GB of memory. Last line: N passed, N failed.
+# against dd with direct I/O of as many bytes, in turns on the same disk, and the copy of a save that
+# is written aside against memcpy: at least 80% of their speed, as medians of the rounds (5).
+# STEP_S: seconds of a step, which the stall is to be related to. 5 GB of disk, 8 GB of memory.
+# Last line: N passed, N failed.
 set -u
 B=$1 rounds=${2:-5} folder=${3:-$1}
 work=$folder/checkpoint_bench.$$
@@ -26,19 +28,26 @@ for round in $(seq "$rounds"); do
     seconds dd if="$work/dd" of=/dev/null bs=8M iflag=direct >>"$work/dd_read"
     rm -f "$work/dd"
     echo "$line" | awk '{print $4}' >>"$work/save"
-    echo "$line" | awk '{print $10}' >>"$work/load"
-    echo "$aside" | awk '{print $6}' >>"$work/stall"
+    echo "$line" | awk '{print $6}' >>"$work/load"
+    echo "$aside" | awk '{print $4}' >>"$work/stall"
+    echo "$aside" | awk '{print $6}' >>"$work/copy"
+    echo "$aside" | awk '{print $8}' >>"$work/memcpy"
 done
 
 passed=0 failed=0
-# compare NAME OURS THEIRS
+# compare OURS THEIRS NAME
 compare() {
-    ours=$(median "$work/$2") theirs=$(median "$work/$3")
-    echo "$1: $ours s, dd $theirs s for $bytes bytes: $(echo "$theirs $ours" | awk '{printf "%.0f%%", 100 * $1 / $2}') of its speed"
+    ours=$(median "$work/$1") theirs=$(median "$work/$2")
+    echo "$1: $ours s, $3 $theirs s for $bytes bytes: $(echo "$theirs $ours" | awk '{printf "%.0f%%", 100 * $1 / $2}') of its speed"
     if echo "$theirs $ours" | awk '{exit !($1 >= 0.8 * $2)}'; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
-compare save save dd_write
-compare load load dd_read
-echo "stall of a save written aside: $(median "$work/stall") s"
+compare save dd_write dd
+compare load dd_read dd
+compare copy memcpy memcpy
+stall=$(median "$work/stall")
+echo "stall of a save written aside: $stall s, 5% of a step of $(echo "$stall" | awk '{print $1 * 20}') s"
+[ -z "${STEP_S:-}" ] ||
+    echo "$stall $STEP_S" | awk '{printf "stall: %.1f%% of a step of %s s; ", 100 * $1 / $2, $2}
+        {printf "of its time %.2f%% with a save every 10 steps, %.2f%% every 100\n", 10 * $1 / $2, $1 / $2}'
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

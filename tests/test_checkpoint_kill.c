@@ -6,6 +6,7 @@
 #include "../adapters/checkpoint/checkpoint.h"
 
 #include <signal.h>
+#include <sys/prctl.h>
 
 enum { KILL_STEPS = 60, KILL_RANKS = 3 };
 
@@ -13,7 +14,8 @@ enum { KILL_STEPS = 60, KILL_RANKS = 3 };
 typedef struct kill_shared {
     uint64_t hash[KILL_STEPS + 1]; /* of the state after a step, without a stop */
     int64_t done;                  /* the last save that was reported as durable; -1: none */
-    int64_t resumed, starts, saves, finished;
+    int64_t resumed, starts, finished;
+    int saving; /* rank 0 is inside checkpoint_save */
     int record; /* training without a stop, which fills in the hashes */
     int failed;
     char why[512];
@@ -68,14 +70,26 @@ static void kill_resume(host_run *h, checkpoint *c, kill_shared *s) {
     if (h->rank->rank == 0) s->resumed = h->step, s->starts++;
 }
 
-static void kill_save(host_run *h, checkpoint *c, kill_shared *s) {
+/* Asynchronous: what is durable then is the save before, and after checkpoint_wait the last. */
+static void kill_done(host_run *h, const checkpoint *c, kill_shared *s) {
     checkpoint_report report;
+    checkpoint_query(c, &report);
+    if (h->rank->rank == 0) __atomic_store_n(&s->done, report.saved_step, __ATOMIC_SEQ_CST);
+}
+
+static void kill_save(host_run *h, checkpoint *c, kill_shared *s) {
+    if (h->rank->rank == 0) __atomic_store_n(&s->saving, 1, __ATOMIC_SEQ_CST);
     if (checkpoint_save(c, h->step, NULL, 0))
         test_rank_fail(h->rank, "save: %s", checkpoint_error(c));
-    checkpoint_query(c, &report);
-    if (h->rank->rank != 0) return;
-    s->saves++;
-    __atomic_store_n(&s->done, report.saved_step, __ATOMIC_SEQ_CST);
+    if (h->rank->rank == 0) __atomic_store_n(&s->saving, 0, __ATOMIC_SEQ_CST);
+    kill_done(h, c, s);
+}
+
+/* A training is over when its last save has been resumed from. */
+static void kill_end(host_run *h, checkpoint *c, kill_shared *s) {
+    if (checkpoint_wait(c)) test_rank_fail(h->rank, "wait: %s", checkpoint_error(c));
+    kill_done(h, c, s);
+    if (h->rank->rank == 0 && !h->rank->failed) s->finished = s->resumed == KILL_STEPS;
 }
 
 static void kill_body(test_rank *r) {
@@ -93,8 +107,7 @@ static void kill_body(test_rank *r) {
         kill_look(&h, j->s);
         if (c && !r->failed) kill_save(&h, c, j->s);
     }
-    if (c && !r->failed && checkpoint_wait(c)) test_rank_fail(r, "wait: %s", checkpoint_error(c));
-    if (c && !r->failed && r->rank == 0) j->s->finished++;
+    if (c && !r->failed) kill_end(&h, c, j->s);
     checkpoint_destroy(c);
     zero_destroy(h.z);
     if (r->failed) {
@@ -114,17 +127,24 @@ static void kill_pause(long microseconds) {
     (void)nanosleep(&t, NULL);
 }
 
-/* Starts a job in a group of processes, and ends it after a while. */
-static void kill_once(kill_job *j, test_random *r, long longest) {
-    kill_shared *s = j->s;
-    int status;
-    memset(s->pid, 0, sizeof s->pid);
-    const pid_t leader = fork();
-    if (leader == 0) {
-        (void)setpgid(0, 0);
-        (void)test_processes(j->spec.nranks, 0, kill_body, j, 60);
-        _exit(0);
+/* A rank that ends by another signal than the one it is sent has failed as well. */
+static void kill_lead(kill_job *j) {
+    (void)setpgid(0, 0);
+    if (!test_processes(j->spec.nranks, 0, kill_body, j, 60) && !j->s->failed
+        && strstr(test_first, "signal 9") == NULL) {
+        snprintf(j->s->why, sizeof j->s->why, "%.490s", test_first);
+        j->s->failed = 1;
     }
+    _exit(0);
+}
+
+/* Starts a job in a group of processes, and ends it after a while. 1: inside a save. */
+static int kill_once(kill_job *j, test_random *r, long longest) {
+    kill_shared *s = j->s;
+    memset(s->pid, 0, sizeof s->pid);
+    s->saving = 0;
+    const pid_t leader = fork();
+    if (leader == 0) kill_lead(j);
     if (leader < 0) abort();
     (void)setpgid(leader, leader);
     kill_pause(test_below(r, (int)longest));
@@ -133,9 +153,11 @@ static void kill_once(kill_job *j, test_random *r, long longest) {
         (void)kill(one, SIGKILL);
         kill_pause(test_below(r, 10000));
     }
+    const int saving = __atomic_load_n(&s->saving, __ATOMIC_SEQ_CST);
     (void)kill(-leader, SIGKILL);
-    (void)waitpid(leader, &status, 0);
-    kill_pause(1000); /* orphans are gone with the group; the system reaps them */
+    /* The ranks are this process's now: none is left that still writes. */
+    while (waitpid(-leader, NULL, 0) > 0) continue;
+    return saving;
 }
 
 static void kill_report(kill_job *j, int i) {
@@ -150,7 +172,8 @@ int main(int argc, char **argv) {
     const char *where = getenv("TMPDIR");
     const int kills = argc > 1 ? atoi(argv[1]) : 100;
     test_random r = {argc > 2 ? strtoull(argv[2], NULL, 10) : 1};
-    int64_t starts = 0, resumes = 0;
+    int64_t starts = 0, resumes = 0, saving = 0;
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1)) abort(); /* ranks whose leader is gone */
     snprintf(folder, sizeof folder, "%.200s/test_kill.%d", where ? where : "/tmp", (int)getpid());
     j.s = (kill_shared *)test_shared(sizeof *j.s);
     j.o.folder = folder;
@@ -169,14 +192,15 @@ int main(int argc, char **argv) {
         j.o.asynchronous = test_below(&r, 2);
         j.o.not_direct = test_below(&r, 2);
         j.s->starts = 0;
-        kill_once(&j, &r, 150000);
+        saving += kill_once(&j, &r, 150000);
         starts += j.s->starts;
         resumes += j.s->starts && j.s->resumed > 0;
         kill_report(&j, i);
     }
     kill_empty(folder);
-    printf("%d kills, %d of %d starts that came so far resumed from a checkpoint\n", kills,
-           (int)resumes, (int)starts);
+    printf("%d kills, %d of them inside a save; %d of %d starts that came so far resumed from a "
+           "checkpoint\n",
+           kills, (int)saving, (int)resumes, (int)starts);
     test_check(kills < 50 || resumes > kills / 4, "too few resumed: %d", (int)resumes);
     return test_summary();
 }

@@ -13,7 +13,8 @@
    The host of tests/host.h computes in functions on its stream: they look at parameters twice,
    between a unit's begin and end, and add half of a gradient each. A case is run at once, where
    weights, moments and all that was looked at must be the unsharded reference's; then in an order
-   that a seed chooses, where all must have the same bits. */
+   that a seed chooses, where all must have the same bits. Cases that save train twice more: the
+   state is copied before the last step, put back behind it, and put into a new context. */
 #include "harness.h"
 
 static zero_comm cuda_comm(const test_rank *r);
@@ -44,6 +45,7 @@ static size_t emulation_live(void) { return 0; }
 
 #define CUDA_STEPS 3
 #define CUDA_RANKS 3
+#define CUDA_LAST  (CUDA_STEPS - 1)
 
 /* ---- cases --------------------------------------------------------------------------------- */
 
@@ -79,9 +81,10 @@ enum {
     CUDA_RECOMPUTE = 512,
     CUDA_READS = 1024, /* reads gradients between zero_reduce and zero_step */
     CUDA_NO_MASTER = 2048,
-    CUDA_SKIPS = 4096,   /* drops the second step */
-    CUDA_SILENT = 8192,  /* nothing comes by unit 3 in training */
-    CUDA_ORDERED = 16384 /* NCCL launches in the order of the host by itself */
+    CUDA_SKIPS = 4096,    /* drops the second step */
+    CUDA_SILENT = 8192,   /* nothing comes by unit 3 in training */
+    CUDA_ORDERED = 16384, /* NCCL launches in the order of the host by itself */
+    CUDA_SAVES = 32768    /* copies the state, and goes on from the copy */
 };
 
 static const cuda_case cuda_cases[] = {
@@ -123,6 +126,26 @@ static const cuda_case cuda_cases[] = {
      CUDA_NO_OVERLAP | CUDA_DEFAULT | CUDA_SKIPS, 20},
     {"nccl-3-ordered", ZERO_COMM_NCCL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0,
      CUDA_EVAL_ALL, CUDA_ORDERED | CUDA_ALL_GATHERED, 40},
+    {"saved-self", ZERO_COMM_SELF, 1, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_SAVES | CUDA_ALL_GATHERED, 20},
+    {"saved-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_SAVES | CUDA_NORM, 20},
+    {"saved-1", ZERO_COMM_LOCAL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0,
+     CUDA_EVAL_STEPPED, CUDA_SAVES | CUDA_DEVICES, 20},
+    {"saved-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_SAVES | CUDA_NO_MASTER | CUDA_SKIPS, 20},
+    {"saved-3", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_SAVES | CUDA_NO_MAPPING | CUDA_ALL_GATHERED, 20},
+    {"saved-3-mapped", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_SAVES | CUDA_ALL_GATHERED, 20},
+    {"saved-nccl-0", ZERO_COMM_NCCL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_SAVES | CUDA_NO_MASTER, 20},
+    {"saved-nccl-1", ZERO_COMM_NCCL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0, 0,
+     CUDA_SAVES, 20},
+    {"saved-nccl-2", ZERO_COMM_NCCL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_SAVES | CUDA_SKIPS, 20},
+    {"saved-nccl-3", ZERO_COMM_NCCL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 2, 0, 1, 0,
+     CUDA_SAVES | CUDA_ALL_GATHERED, 20},
 };
 enum { CUDA_CASES = sizeof cuda_cases / sizeof *cuda_cases };
 
@@ -161,6 +184,7 @@ typedef struct cuda_rank {
     ncclComm_t comm;
 #endif
     cuda_seen *seen;
+    int from; /* the step that the context began with */
 } cuda_rank;
 
 static void cuda_tensor(host_spec *s, const char *name, size_t numel, int layers, int unit,
@@ -388,7 +412,8 @@ static int cuda_step(host_run *h) {
     }
     for (h->micro = 0; h->micro < h->spec->micro_steps; h->micro++) {
         if (!cuda_train_pass(h)) return 0;
-        if (h->micro == 0 && !cuda_report(h, h->step - 1)) return 0;
+        const int before = h->step == cuda_me->from ? -1 : h->step - 1;
+        if (h->micro == 0 && !cuda_report(h, before)) return 0;
     }
     if ((k->evaluate & CUDA_EVAL_PASSED) && !cuda_evaluate(h, all)) return 0;
     HOST_TRY(h, zero_reduce(h->z));
@@ -422,24 +447,124 @@ static void cuda_arm(const cuda_run *run) {
 static void cuda_arm(const cuda_run *run) { (void)run; }
 #endif
 
+static int cuda_start(host_run *h, test_rank *rank) {
+    cuda_me->from = 0;
+    if (!host_open(h, &cuda_me->spec, rank)) return 0;
+    if (cuda_me->run->compares) h->reference = &cuda_me->run->references[0];
+    return 1;
+}
+
+static int cuda_steps(host_run *h, int until) {
+    while (h->step < until && cuda_step(h)) h->step++;
+    return h->step == until;
+}
+
+static int cuda_finish(host_run *h) {
+    if (!cuda_report(h, CUDA_LAST)) return 0;
+    if (h->reference && !host_compare(h, ZERO_MASTER, h->reference->master, "the master weight"))
+        return 0;
+    if (h->reference && !host_compare(h, ZERO_MOMENT_2, h->reference->v, "v")) return 0;
+    cuda_me->seen->weights = host_hash(h);
+    return !h->rank->failed;
+}
+
+/* ---- a copy of the state ------------------------------------------------------------------- */
+
+enum { CUDA_STATE = 1 << 14 }; /* bytes, enough for all ranges */
+
+typedef struct cuda_state {
+    char copy[CUDA_STATE]; /* range after range */
+    char *at_device;       /* what the device copies to and from */
+    zero_counters counters;
+} cuda_state;
+
+/* As an f32 copy, where the weights are 16 bit: they are rounded to what they were. */
+static int cuda_put(host_run *h, cuda_state *m, zero_range *r, const char *values) {
+    const int widened = r->type != ZERO_F32;
+    if (widened) {
+        zero_convert(m->at_device, ZERO_F32, values, r->type, r->count);
+        r->type = ZERO_F32;
+    } else
+        memcpy(m->at_device, values, r->count * sizeof(float));
+    HOST_TRY(h, zero_state_put(h->z, r, m->at_device));
+    return 1;
+}
+
+/* At once, whatever is under way. The device's copies are done when a call returns: what they read
+   and wrote is spoilt then. */
+static int cuda_state_move(host_run *h, cuda_state *m, int put) {
+    zero_range r;
+    size_t at = 0;
+    HOST_TRY(h, zero_state_begin(h->z));
+    for (int i = 0; i < zero_state_ranges(h->z, 1); i++) {
+        HOST_TRY(h, zero_state_range(h->z, 1, i, &r));
+        const size_t bytes = r.count * zero_type_bytes(r.type);
+        if (at + 2 * bytes > CUDA_STATE) abort();
+        if (put && !cuda_put(h, m, &r, m->copy + at)) return 0;
+        if (!put) HOST_TRY(h, zero_state_get(h->z, &r, m->at_device));
+        if (!put) memcpy(m->copy + at, m->at_device, bytes);
+        memset(m->at_device, 0xEE, CUDA_STATE);
+        at += bytes;
+    }
+    if (put)
+        HOST_TRY(h, zero_state_set_counters(h->z, &m->counters));
+    else
+        zero_state_counters(h->z, &m->counters);
+    HOST_TRY(h, zero_state_end(h->z, put));
+    return 1;
+}
+
+/* The last step from the state that was put: with the bits of the training without a stop. */
+static int cuda_last(host_run *h, const cuda_seen *once, uint64_t looks, const char *what) {
+    cuda_seen *seen = cuda_me->seen;
+    cuda_me->from = h->step = CUDA_LAST;
+    seen->looks = seen->reports[CUDA_LAST] = 0;
+    if (cuda_me->run->compares) h->reference = &cuda_me->run->references[CUDA_LAST];
+    if (!cuda_steps(h, CUDA_STEPS) || !cuda_finish(h)) return 0;
+    if (seen->weights != once->weights || seen->looks != looks
+        || seen->reports[CUDA_LAST] != once->reports[CUDA_LAST])
+        test_rank_fail(h->rank, "%s: %s", what,
+                       seen->weights != once->weights ? "other weights"
+                       : seen->looks != looks         ? "other parameters seen"
+                                                      : "another report of the last step");
+    return !h->rank->failed;
+}
+
+static void cuda_train_saved(host_run *h, test_rank *rank, cuda_state *m) {
+    const cuda_seen once = *cuda_me->seen;
+    uint64_t looks = 0;
+    if (cuda_start(h, rank) && cuda_steps(h, CUDA_LAST) && cuda_state_move(h, m, 0)) {
+        cuda_me->seen->looks = 0; /* nothing is under way on the host's stream */
+        if (cuda_steps(h, CUDA_STEPS) && cuda_state_move(h, m, 1)) {
+            looks = cuda_me->seen->looks;
+            (void)cuda_last(h, &once, looks, "put back");
+        }
+    }
+    zero_destroy(h->z);
+    h->z = NULL;
+    if (!rank->failed && cuda_start(h, rank) && cuda_state_move(h, m, 1))
+        (void)cuda_last(h, &once, looks, "put into a new context");
+    zero_destroy(h->z);
+}
+
 static void cuda_train(test_rank *rank) {
     static __thread host_run h;
+    static __thread cuda_state state;
     (void)host_train_pass; /* that of a host without streams */
     cuda_rank *me = cuda_me;
     if (rank->rank == 0) emulation_fail(me->run->sort, me->run->fail_at);
-    if (host_open(&h, &me->spec, rank)) {
-        if (me->run->compares) h.reference = &me->run->references[0];
+    if (cuda_start(&h, rank)) {
         if (rank->rank == 1) cuda_arm(me->run);
-        for (h.step = 0; h.step < h.spec->steps && cuda_step(&h);) h.step++;
-        if (!rank->failed) (void)cuda_report(&h, CUDA_STEPS - 1);
-        if (!rank->failed && h.reference) {
-            (void)host_compare(&h, ZERO_MASTER, h.reference->master, "the master weight");
-            (void)host_compare(&h, ZERO_MOMENT_2, h.reference->v, "v");
-        }
-        if (!rank->failed) me->seen->weights = host_hash(&h);
+        if (cuda_steps(&h, CUDA_STEPS)) (void)cuda_finish(&h);
     }
     (void)__atomic_add_fetch(&me->run->gone, 1, __ATOMIC_ACQ_REL);
     zero_destroy(h.z);
+    if (!rank->failed && (me->run->k->more & CUDA_SAVES)) {
+        state.at_device = (char *)zero_host_alloc(CUDA_STATE);
+        if (!state.at_device) test_rank_fail(rank, "no memory for a state");
+        if (state.at_device) cuda_train_saved(&h, rank, &state);
+        zero_host_free(state.at_device);
+    }
     if (rank->rank == 0) me->run->calls = emulation_calls(me->run->sort);
     if (rank->rank == 0) emulation_fail(me->run->sort, 0);
 }
@@ -723,7 +848,8 @@ static void cuda_collective_fails(const char *name, uint64_t k, int lost) {
 
 static void cuda_faults(int n) {
     emulation_patience(1.5);
-    static const char *const cases[] = {"local-3", "local-1", "local-3-mapped", "nccl-3", "nccl-0"};
+    static const char *const cases[] = {"local-3", "local-1", "local-3-mapped",
+                                        "nccl-3",  "nccl-0",  "saved-3"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_fail_each(cases[i], EMULATION_ALLOCATION, "allocation", 1000);
         cuda_fail_each(cases[i], EMULATION_ANY, "call", n);
@@ -741,7 +867,7 @@ static void cuda_faults(int n) {
 
 /* ---- mutations ----------------------------------------------------------------------------- */
 
-#define CUDA_SITES 64
+#define CUDA_SITES 96
 #define CUDA_LINES 8192 /* of zero_plugin.cu */
 
 /* Places are found in the compiled file's text; built in its folder. */
@@ -757,8 +883,14 @@ typedef struct cuda_site {
     uint64_t seed;
 } cuda_site;
 
-/* Records and waits that are right although their removal shows nothing, by their text. */
-static const struct { const char *text, *reason; } cuda_redundant[] = {{NULL, NULL}};
+/* Records and waits that are right although their removal shows nothing, by function and text. */
+static const struct {
+    const char *function, *text, *reason;
+} cuda_redundant[] = {{"zero_state_begin", "zp_stream_sync(&z->stream[s])",
+                       "what is still gathered here is gathered anew behind zero_state_end"},
+                      {"zero_state_set_counters", "zp_stream_sync(&z->compute)",
+                       "only the device writes *z->pinned before the next call of this function"},
+                      {NULL, NULL, NULL}};
 
 static char cuda_lines[CUDA_LINES][104];
 static int cuda_nlines;
@@ -842,12 +974,22 @@ static void cuda_catch(cuda_site *s, cuda_run *runs, cuda_seen (*expected)[CUDA_
             if (s->in_case[k] && cuda_shows(&runs[k], expected[k], s, seed)) return;
 }
 
+/* The head of the function that a line belongs to. */
+static const char *cuda_function(int line) {
+    const char *text;
+    do text = cuda_lines[--line];
+    while (line > 0 && strncmp(text, "static zero_result", 18) && strncmp(text, "zero_result", 11));
+    return text;
+}
+
 static void cuda_report_site(const cuda_site *s) {
     static const char *const kinds[] = {"record", "wait", "host's wait"};
-    const char *text = cuda_lines[s->line - 1], *reason = NULL;
+    const char *text = cuda_lines[s->line - 1], *function = cuda_function(s->line), *reason = NULL;
     for (int i = 0; cuda_redundant[i].text; i++)
-        if (strstr(text, cuda_redundant[i].text)) reason = cuda_redundant[i].reason;
-    const int host = s->kind == EMULATION_HOST_WAIT;
+        if (strstr(function, cuda_redundant[i].function) && strstr(text, cuda_redundant[i].text))
+            reason = cuda_redundant[i].reason;
+    /* what hands the state out and takes it back must wait by itself */
+    const int host = s->kind == EMULATION_HOST_WAIT && !strstr(function, "_state_");
     if (s->caught)
         printf("%5d %-11s caught by %s, seed %llu: %s\n", s->line, kinds[s->kind], s->by,
                (unsigned long long)s->seed, s->why);

@@ -196,7 +196,7 @@ checkpoint_result ck_shard_write(const ck_shard *s, ck_error *e) {
     checkpoint_result r = ck_shard_body(s, fd, &direct, from, e);
     if (close(fd) && !r) r = ck_fail_errno(e, "cannot close %s", from);
     if (!r && rename(from, to)) r = ck_fail_errno(e, "cannot rename %s to %s", from, to);
-    return r ? r : ck_folder_sync(s->folder, e);
+    return r; /* rank 0 syncs the folder with all files in it, before it renames it */
 }
 
 checkpoint_result ck_shard_table(const char *folder, ck_file *file, ck_error *e) {
