@@ -28,7 +28,6 @@
 #include <errno.h>
 #include <glob.h>
 #include <math.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -223,8 +222,7 @@ static const option option_table[] = {
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Checkpoints"},
     {"-n", OPTION_INT, AT(save_every), "0", NULL, 0, 2e9, NULL,
      "save in the folder of -o every so many steps, at the end, and when SIGTERM or SIGUSR1 asks "
-     "to "
-     "stop; 0: never"},
+     "for it to stop; 0: never"},
     {"-nk", OPTION_INT, AT(keep_last), "0", NULL, 0, 2e9, NULL,
      "newest checkpoints that are kept; 0: all"},
     {"-nm", OPTION_INT, AT(keep_every), "0", NULL, 0, 2e9, NULL,
@@ -583,9 +581,6 @@ static void *get_memory(job *j, size_t count, size_t size) {
             count, size);
     return memory;
 }
-
-/* A signal has asked this process to stop; of the whole process, ranks that are threads too. */
-static volatile sig_atomic_t stop_signal;
 
 /* ---- 3 file -------------------------------------------------------------------------------- */
 
@@ -990,9 +985,11 @@ static long log_end(FILE *log, int64_t step) {
     return end;
 }
 
-/* A new log; or the lines of the steps before `step`, which others follow. */
+/* A new log; or, of one that is there, the lines of the steps before `step`, which others follow.
+ */
 static FILE *open_log_at(const char *path, int64_t step) {
     FILE *log = step > 0 ? fopen(path, "r+") : NULL;
+    if (log == NULL && step > 0 && errno != ENOENT) return NULL;
     if (log == NULL) return fopen(path, "w");
     const long end = log_end(log, step);
     if (fseek(log, end, SEEK_SET) == 0 && ftruncate(fileno(log), end) == 0) return log;
@@ -1311,7 +1308,7 @@ typedef struct step_values {
 /* The mean loss over the ranks, of the steps since it was last asked for. Ranks that a signal has
    reached tell the others by the way. */
 static double take_loss(trainer *t) {
-    double sums[2] = {0, stop_signal ? 1.0 : 0.0};
+    double sums[2] = {0, launch_asked_to_stop() ? 1.0 : 0.0};
     check_model(t, gpt2_take_losses(t->model, &sums[0]));
     check(t, zero_all_sum(t->z, sums, 2));
     t->stop = t->stop || sums[1] > 0;
@@ -1320,7 +1317,7 @@ static double take_loss(trainer *t) {
 
 /* Between steps: has a signal asked any rank to stop? */
 static int must_stop(trainer *t) {
-    double asked = stop_signal ? 1 : 0;
+    double asked = launch_asked_to_stop() ? 1 : 0;
     if (t->j->opt->save_every > 0) check(t, zero_all_sum(t->z, &asked, 1));
     t->stop = t->stop || asked > 0;
     return t->stop;
@@ -1478,6 +1475,7 @@ static uint64_t hash_weights(trainer *t) {
 #define COURSE_WORDS                                                                               \
     "-e -t -sh -a -sd -dt -w -zg -ls -li -lm -lw -lh -op -x -k -l -u -q -c -b1 -b2 -ep -cl -sl "   \
     "-sg -za tokens-per-step training-data validation-data"
+#define COUNT_MOST (INT64_C(1) << 53)               /* of what a file counts */
 enum { OUTLIERS_TEXT = 26 * (OUTLIER_WINDOW + 1) }; /* " -0x1.fffffffffffffp-1022" */
 
 /* "SEEN VALUE VALUE ...", exact. */
@@ -1491,6 +1489,7 @@ static void parse_outliers(outliers *w, const char *text) {
     char *at = NULL;
     memset(w, 0, sizeof *w);
     w->seen = strtoll(text, &at, 10);
+    if (w->seen < 0 || w->seen > COUNT_MOST) w->seen = 0;
     for (int i = 0; i < OUTLIER_WINDOW && i < w->seen; i++) w->values[i] = strtod(at, &at);
 }
 
@@ -1524,7 +1523,7 @@ static checkpoint_options make_checkpoint_options(trainer *t) {
 static void plan_saves(trainer *t) {
     const train_options *o = t->j->opt;
     require(t->j, !saves_anything(o) || o->log_dir[0], "%s: checkpoints need a folder, -o",
-            o->resume ? "-y 1" : "-n");
+            o->resume ? "-y" : "-n");
     require(t->j, !saves_anything(o) || o->stages == 1,
             "-n and -y: a comparison of stages has no checkpoints");
     if (!saves_anything(o)) return;
@@ -1569,6 +1568,17 @@ static void print_differences(const trainer *t) {
     }
 }
 
+/* Heads are in no shape, so that the tensors of another model may fit. */
+static void require_same_model(trainer *t) {
+    checkpoint_value v[GPT2_VALUES];
+    int64_t number;
+    gpt2_values(&t->j->model, v);
+    for (int i = 0; i < GPT2_VALUES; i++)
+        require(t->j, !checkpoint_get_int(t->saves, v[i].name, &number) || number == v[i].number,
+                "-e: the checkpoint has another model: %s is %lld there, %lld here", v[i].name,
+                (long long)number, (long long)v[i].number);
+}
+
 /* The run's own values, which checkpoints of other programs lack. A step of other batches begins
    where the data was, rounded up to its own size. */
 static void take_values(trainer *t) {
@@ -1576,7 +1586,7 @@ static void take_values(trainer *t) {
     int64_t tokens;
     const char *text;
     t->data_step = t->step;
-    if (checkpoint_get_int(t->saves, "data.tokens", &tokens) && tokens >= 0)
+    if (checkpoint_get_int(t->saves, "data.tokens", &tokens) && tokens >= 0 && tokens <= COUNT_MOST)
         t->data_step = tokens / step_tokens + (tokens % step_tokens != 0);
     if (checkpoint_get_text(t->saves, "losses", &text)) parse_outliers(&t->losses, text);
     if (checkpoint_get_text(t->saves, "norms", &text)) parse_outliers(&t->norms, text);
@@ -1600,6 +1610,7 @@ static int resume_training(trainer *t) {
         return 0;
     }
     check_saves(t, result, 1);
+    require_same_model(t);
     const int64_t step = checkpoint_step(t->saves);
     require(j, step <= j->steps, "-x %d: the checkpoint in %s is of step %lld", j->steps, folder,
             (long long)step);
@@ -1612,10 +1623,24 @@ static int resume_training(trainer *t) {
     return 1;
 }
 
+/* A run from the start, killed before its first save, would be taken for the one that left these.
+ */
+static void require_no_other(job *j) {
+    char why[CHECKPOINT_SENTENCE];
+    checkpoint_generation *list = NULL;
+    int n = 0;
+    if (checkpoint_list(j->opt->log_dir, &list, &n, why) != CHECKPOINT_OK)
+        n = 0; /* not there yet */
+    require(j, n == 0, "-o: %s has checkpoints already, the newest %s: -y 1 goes on from it",
+            j->opt->log_dir, n > 0 ? list[0].name : "");
+    free(list);
+}
+
 /* After the context is built. Returns whether the weights are there. */
 static int open_saves(trainer *t) {
     job *j = t->j;
     if (!saves_anything(j->opt)) return 0;
+    if (!j->opt->resume) require_no_other(j);
     const checkpoint_options options = make_checkpoint_options(t);
     const checkpoint_result result = checkpoint_create(&t->saves, t->z, &options);
     require(j, t->saves != NULL, "rank %d: out of memory for checkpoints", j->l->rank);
@@ -1652,7 +1677,6 @@ static void save_checkpoint(trainer *t, double step_s, int last) {
     v[GPT2_VALUES + 2].name = "norms";
     v[GPT2_VALUES + 2].text = norms;
     v[GPT2_VALUES + 1].kind = v[GPT2_VALUES + 2].kind = CHECKPOINT_TEXT;
-    if (last) check_saves(t, checkpoint_wait(t->saves), 0); /* the one before, that was aside */
     const checkpoint_result result = checkpoint_save(t->saves, t->step, v, GPT2_VALUES + 3);
     check_saves(t, result, last);
     if (result == CHECKPOINT_OK) {
@@ -1848,10 +1872,17 @@ static void look_at_model(trainer *t) {
         print_sample(t);
 }
 
-/* A run that stops, or has come to its end, has saved its last step before it says so. */
+/* A run that stops, or has come to its end, has its last step on the disk before it says so: one
+   that was being written aside, and failed, is saved again. */
 static void save_if_due(trainer *t, const report *r) {
     const int every = t->j->opt->save_every, last = t->stop || t->step == t->j->steps;
-    if (every == 0 || t->saved == t->step || (!last && t->step % every != 0)) return;
+    if (every == 0) return;
+    if (last) {
+        const checkpoint_result aside = checkpoint_wait(t->saves);
+        check_saves(t, aside, 0);
+        if (aside != CHECKPOINT_OK) t->saved = -1;
+    }
+    if (t->saved == t->step || (!last && t->step % every != 0)) return;
     save_checkpoint(t, mean_step(t, r), last);
 }
 
@@ -2243,6 +2274,6 @@ int main(int argc, char **argv) {
         request.usage_error = NULL;
     }
     if (o.stages < 1) request.groups = 1;
-    if (o.save_every > 0) request.stop = &stop_signal;
+    request.stop = o.save_every > 0;
     return launch_run(&request);
 }

@@ -5678,7 +5678,7 @@ zero_result zero_build(zero_ctx *z) {
     if (r) {
         z->dead = r;
         return r;
-    } /* the same on all ranks: they have agreed */
+    } /* but for MEMORY the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z, parameter_bytes, gradient_bytes));
     z->sharded = zp_plan_sharded(z, z->cfg.micro_steps);
     z->collects = zp_plan_collects(z);

@@ -187,6 +187,12 @@ says 0 "step_00000000" convert "$t/log.bin" "$t/weights"
 weights "merged" "$(train log -e char:2x32x2 -x 9 -y 1)" "$(train merged -e char:2x32x2 -x 9 -y 1)"
 weights "weights alone" "$(train from_file -e "$t/log.bin" -x 3)" "$(train weights -e char:2x32x2 -x 3 -y 1)"
 
+# a pipe without a writer where a file is expected
+mkdir -p "$t/pipe/step_00000001"
+mkfifo "$t/pipe/step_00000001/manifest.json" "$t/pipe.bin"
+says 1 'manifest.json' list "$t/pipe"
+says 2 'pipe.bin: not a file' convert "$t/pipe.bin" "$t/pipe_out"
+
 # memory: a model of 206 MB, whose generation has three times as much
 "$B/test_model_files" large "$t" >/dev/null
 # small COMMAND...: within 100 MiB

@@ -348,6 +348,12 @@ def test_layouts():
     torch.load(f"{folder}/plain/global_step6/mp_rank_00_model_states.pt", weights_only=False)
     check(os.path.exists(folder + "/evil"), "the pickles name no function")
 
+    program = f"{folder}/program/global_step6/mp_rank_00_model_states.pt"
+    os.makedirs(os.path.dirname(program))
+    torch.jit.script(torch.nn.Identity()).save(program)
+    refused("is a TorchScript program", os.path.dirname(program), folder + "/program_out", "--heads",
+            3)
+
 
 def test_options():
     path, out = f"{folder}/options", f"{folder}/options.out"
@@ -362,7 +368,7 @@ def test_options():
     m, _ = read_generation(out + "/step_1234567890")
     check(m["step"] == 1234567890 and m["optimizer"] == {"name": "adam", "arrays": 2}, "options")
     check({"name": "gpt2.heads", "int": "2"} in m["values"], "heads of config.json")
-    refused("is there already", path, out, "--heads", 2, "--step", 1234567890)
+    refused("a run would go on from that", path, out, "--heads", 2, "--step", 1234567890)
     check(os.listdir(out) == ["step_1234567890"], "what was there stays as it was")
 
 

@@ -9,7 +9,6 @@
 
 #include "../adapters/gpt2/gpt2.h"
 
-
 #ifdef _OPENMP
 #include <omp.h>
 #endif

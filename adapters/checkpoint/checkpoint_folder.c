@@ -100,7 +100,7 @@ static checkpoint_result ck_read_rest(int fd, const char *path, char *text, size
 checkpoint_result ck_file_read(const char *path, char **text, size_t *bytes, ck_error *e) {
     struct stat is;
     checkpoint_result r = CHECKPOINT_OK;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     *text = NULL;
     *bytes = 0;
     if (fd < 0) {

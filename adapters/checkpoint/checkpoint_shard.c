@@ -204,7 +204,7 @@ checkpoint_result ck_shard_table(const char *folder, ck_file *file, ck_error *e)
     char path[CK_PATH], *table;
     int direct = 0;
     CK_TRY(ck_path(path, folder, file->name, e));
-    const int fd = ck_open(path, O_RDONLY, &direct);
+    const int fd = ck_open(path, O_RDONLY | O_NONBLOCK, &direct);
     if (fd < 0 && errno == ENOENT) return CHECKPOINT_NONE;
     if (fd < 0) return ck_fail_errno(e, "cannot open %s", path);
     table = (char *)malloc(bytes);
@@ -260,7 +260,7 @@ checkpoint_result ck_source_open(ck_source *s, const char *folder, const ck_mani
     s->direct = direct;
     s->image_bytes = f->image_bytes;
     CK_TRY(ck_path(s->path, folder, f->name, e));
-    s->fd = ck_open(s->path, O_RDONLY, &s->direct);
+    s->fd = ck_open(s->path, O_RDONLY | O_NONBLOCK, &s->direct);
     if (s->fd < 0) {
         const int gone = errno == ENOENT || errno == ENOTDIR || errno == EISDIR;
         (void)ck_fail_errno(e, "cannot open %s", s->path);

@@ -132,6 +132,8 @@ def load(path, crc):
             bad = zipfile.ZipFile(path).testzip()
             if bad:
                 raise Refused(f"{path} is corrupt in {bad}")
+        if zipped and torch._C.PyTorchFileReader(path).has_record("constants.pkl"):
+            raise Refused(f"{path} is a TorchScript program and no checkpoint")  # it would run
         return torch.load(path, map_location="cpu", mmap=zipped, pickle_module=PICKLE,
                           weights_only=False)
     except FileNotFoundError:
@@ -801,8 +803,11 @@ def fill(folder, c, layout, m, xxh3):
 def publish(folder, c, layout, m, xxh3):
     """Under another name until all of it is on the disk; nothing is left if that fails."""
     name = os.path.join(folder, f"step_{m['step']:08d}")
-    if os.path.exists(name):
-        raise Refused(f"{name} is there already: choose another folder, or another --step")
+    found = os.listdir(folder) if os.path.isdir(folder) else []
+    later = [n for n in found if re.fullmatch(r"step_\d{8,}", n) and int(n[5:]) >= m["step"]]
+    if later:
+        raise Refused(f"{folder} has {max(later)}: a run would go on from that; choose another "
+                      "folder, or another --step")
     if not os.path.isdir(folder):
         os.mkdir(folder)
         sync_folder(os.path.dirname(os.path.abspath(folder)))

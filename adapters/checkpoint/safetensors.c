@@ -500,7 +500,7 @@ static int st_config_heads(const char *path) {
     const int folder = slash == NULL ? 0 : (int)(slash - path) + 1;
     if (snprintf(beside, sizeof beside, "%.*sconfig.json", folder, path) >= (int)sizeof beside)
         return 0;
-    const int fd = open(beside, O_RDONLY | O_CLOEXEC);
+    const int fd = open(beside, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return 0;
     const ssize_t n = read(fd, text, sizeof text);
     (void)close(fd);

@@ -522,7 +522,10 @@ static int tool_model_manifest(ck_manifest *m, const gpt2_config *cfg, const llm
     gpt2_describe(cfg, table);
     for (int i = 0; i < GPT2_TENSORS; i++) {
         ck_tensor *t = ck_manifest_tensor(m, table[i].name);
-        if (t == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for the list of tensors"), 0;
+        if (t == NULL) {
+            (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for the list of tensors");
+            return 0;
+        }
         t->layers = (uint64_t)table[i].layers;
         t->numel = table[i].numel;
         t->narrays = CK_ARRAYS; /* of type 0, f32 */

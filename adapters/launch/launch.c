@@ -302,25 +302,30 @@ static int launch_share(int ranks) {
 
 /* ---- a rank -------------------------------------------------------------------------------- */
 
-/* A signal handler has no other way to its words, to whom has spoken, and to the request's flag. */
+/* A signal handler has no other way to its words, and to whom has spoken. */
 static char launch_last_words[2][160];
 static launch_board *launch_last_board;
-static volatile sig_atomic_t *launch_stop;
 
-static void launch_asked_to_stop(int number) { *launch_stop = number; }
+static int launch_stops; /* request.stop */
 
-/* For all processes that the job will have: ranks inherit it. A save that is asked for twice goes
- * on.
+/* Before there is a thread or another process: all inherit it. No handler: a library may compute
+   with its stack pointer somewhere else (oneDNN's f32 products do), and a handler's frame would lie
+   there.
  */
-static void launch_catch_stop(const launch_request *request) {
-    struct sigaction action;
-    launch_stop = request->stop;
-    if (launch_stop == NULL) return;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = launch_asked_to_stop;
-    action.sa_flags = SA_RESTART;
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
+static void launch_block_stop(const launch_request *request) {
+    sigset_t asked;
+    launch_stops = request->stop;
+    if (!launch_stops) return;
+    sigemptyset(&asked);
+    sigaddset(&asked, SIGTERM);
+    sigaddset(&asked, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &asked, NULL);
+}
+
+int launch_asked_to_stop(void) {
+    sigset_t pending;
+    return launch_stops && sigpending(&pending) == 0
+           && (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGUSR1) == 1);
 }
 
 static void launch_interrupted(int number) {
@@ -340,7 +345,7 @@ static void launch_catch_signals(const launch *l) {
              l->program, who);
     launch_last_board = l->board;
     signal(SIGINT, launch_interrupted);
-    if (launch_stop == NULL) signal(SIGTERM, launch_interrupted);
+    signal(SIGTERM, launch_interrupted); /* blocked if it asks to stop */
 }
 
 static double launch_limit(const launch_request *request) {
@@ -509,7 +514,7 @@ static int launch_supervise(launch_watch *w, const sigset_t *signals) {
     while (w->living > 0) {
         int number = sigtimedwait(signals, NULL, &poll);
         launch_reap(w);
-        if (launch_stop && (number == SIGTERM || number == SIGUSR1))
+        if (launch_stops && (number == SIGTERM || number == SIGUSR1))
             launch_kill_all(w, number);
         else if ((number == SIGINT || number == SIGTERM) && w->living > 0)
             launch_on_signal(w, number);
@@ -528,7 +533,7 @@ static void launch_child(const launch_request *request, launch *l, int rank, pid
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(LAUNCH_EXIT_FAILURE); /* it died before the line above */
     signal(SIGINT, SIG_IGN); /* the terminal sends it to all; the parent acts on it */
-    if (launch_stop == NULL) signal(SIGTERM, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
     sigprocmask(SIG_SETMASK, old_mask, NULL);
     l->rank = l->local_rank = rank;
     for (int i = 0; i < l->groups; i++) l->comm[i].rank = rank;
@@ -546,7 +551,7 @@ static int launch_start(const launch_request *request, launch *l) {
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGCHLD);
-    if (launch_stop) sigaddset(&signals, SIGUSR1);
+    if (launch_stops) sigaddset(&signals, SIGUSR1);
     sigprocmask(SIG_BLOCK, &signals, &old_mask);
     pid_t parent = getpid();
     fflush(NULL); /* or the children would print it again */
@@ -872,7 +877,7 @@ int launch_run(const launch_request *request) {
     l.program = request->program;
     l.groups = request->groups;
     l.device = -1;
-    launch_catch_stop(request);
+    launch_block_stop(request);
     int wrong = environment_read(request, &e, sentence, sizeof sentence);
     if (wrong && request->usage_error == NULL) {
         if (e.rank == 0) launch_print(l.program, sentence);

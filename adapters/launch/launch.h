@@ -39,10 +39,10 @@
    several machines it is one line for all as long as rank 0 can be asked, otherwise one for each.
 
    SIGNALS. SIGINT and SIGTERM end the job. With request.stop, SIGTERM and SIGUSR1 ask it to stop
-   instead: whichever process they reach writes the signal's number there, the process that watches
-   a fork passes them on, and the ranks, which may not all have been reached, agree on it and
-   return. mpirun passes on SIGUSR1 alone, torchrun SIGTERM alone; Slurm sends either to all
-   processes.
+   instead: they are blocked and stay pending, launch_asked_to_stop tells whether there is one, the
+   process that watches a fork passes them on, and the ranks, which may not all have been reached,
+   agree on it and return. mpirun passes on SIGUSR1 alone, torchrun SIGTERM alone; Slurm sends
+   either to all processes.
 
    THREADS. One host thread per rank calls these functions. With MPI, MPI_THREAD_MULTIPLE is asked
    for, since the plugin communicates on threads of its own.
@@ -50,7 +50,6 @@
 #ifndef LAUNCH_H
 #define LAUNCH_H
 
-#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -133,8 +132,7 @@ typedef struct launch_request {
     int as_threads;     /* `ranks` as threads of this process. CUDA: also done unasked where there
                            are fewer GPUs */
     double limit_s;     /* longest wait for other ranks to come; 0: 120 */
-    volatile sig_atomic_t *stop; /* NULL, or what SIGTERM and SIGUSR1 set in place of ending the
-                                    job; of static storage */
+    int stop;           /* 1: SIGTERM and SIGUSR1 ask to stop, see above */
 } launch_request;
 
 /* Starts the ranks, runs rank_main on each, and waits. Returns the exit code of the program: the
@@ -165,6 +163,9 @@ void launch_broadcast(launch *l, void *data, size_t bytes);
 /* "here (fork)", "here (threads)", "by mpirun", "by torchrun", "by srun", "by -pi tcp", ... or
    "alone"; never NULL. */
 const char *launch_how(const launch *l);
+
+/* Whether this process was asked to stop. It stays so. Always 0 without request.stop. */
+int launch_asked_to_stop(void);
 
 /* Whether this build can be started by mpirun. */
 int launch_has_mpi(void);
