@@ -120,7 +120,7 @@ test: tests
 	@sh tests/run.sh quick $B
 test-long: tests
 	@sh tests/run.sh long $B
-test-all: tests
+test-all: tests $B/test_checkpoint_bench
 	@sh tests/run.sh all $B
 test-llmc: # LLMC=path of a checkout
 	@LLMC='$(LLMC)' sh tests/test_llmc.sh $B

@@ -74,6 +74,7 @@ enum {
 /* ---- 1 options ----------------------------------------------------------------------------- */
 
 enum { ORDER_FILE = 0, ORDER_SHUFFLED, ORDER_RANDOM }; /* -sh */
+static const char *const order_words[] = {"in order", "shuffled every epoch", "at random offsets"};
 
 typedef struct train_options {
     const char *train_path, *val_path, *tokenizer_path, *model, *log_dir, *csv_path;
@@ -518,6 +519,7 @@ typedef struct job {
     token_file train, val;
     tokenizer words;
     ds_config ds;                 /* of -ds; all 0 without */
+    uint64_t ds_hash;             /* of what it was resolved to */
     int has_words;                /* the tokenizer fits the model */
     int order;                    /* ORDER_... */
     int64_t windows, epoch_steps; /* of the training file, in order or shuffled */
@@ -742,6 +744,7 @@ static void read_file(job *j, train_options *o) {
     text = ds_config_print(&j->ds);
     require(j, text != NULL, "rank %d: out of memory for %s", j->l->rank, o->ds_path);
     launch_same(j->l, text);
+    j->ds_hash = XXH64(text, strlen(text), 0);
     require_no_conflict(j, &j->ds);
     take_file(o, &j->ds);
     write_resolved(j, text);
@@ -1474,7 +1477,7 @@ static uint64_t hash_weights(trainer *t) {
 /* Flags, and lines of job.data and settings, that the course of a training depends on. */
 #define COURSE_WORDS                                                                               \
     "-e -t -sh -a -sd -dt -w -zg -ls -li -lm -lw -lh -op -x -k -l -u -q -c -b1 -b2 -ep -cl -sl "   \
-    "-sg -za tokens-per-step training-data validation-data"
+    "-sg -za tokens-per-step windows ds-config training-data validation-data"
 #define COUNT_MOST (INT64_C(1) << 53)               /* of what a file counts */
 enum { OUTLIERS_TEXT = 26 * (OUTLIER_WINDOW + 1) }; /* " -0x1.fffffffffffffp-1022" */
 
@@ -1531,6 +1534,11 @@ static void plan_saves(trainer *t) {
     t->saves_bytes = checkpoint_bytes(t->z, &options);
 }
 
+static void warn_of_save(const job *j, const char *why) {
+    clear_progress(j);
+    if (j->l->rank == 0) fprintf(stderr, PROGRAM ": warning: checkpoint: %s\n", why);
+}
+
 /* `last`: no other save will make good for it. */
 static void check_saves(trainer *t, checkpoint_result result, int last) {
     job *j = t->j;
@@ -1538,9 +1546,13 @@ static void check_saves(trainer *t, checkpoint_result result, int last) {
     if (result == CHECKPOINT_OK) return;
     if (result == CHECKPOINT_PLUGIN)
         launch_fail_result(j->l, checkpoint_plugin_result(t->saves), why);
-    require(j, j->opt->save_or_go_on && !last, "checkpoint: %s", why);
-    clear_progress(j);
-    if (j->l->rank == 0) fprintf(stderr, PROGRAM ": warning: checkpoint: %s\n", why);
+    if (last || !j->opt->save_or_go_on) {
+        char sentence[CHECKPOINT_SENTENCE];
+        snprintf(sentence, sizeof sentence, "%s", why);
+        (void)checkpoint_wait(t->saves); /* a later one may be on its way, and come to a good end */
+        require(j, 0, "checkpoint: %s", sentence);
+    }
+    warn_of_save(j, why);
 }
 
 /* Where lines of "NAME VALUE" have the value of a name; NULL: nowhere. Its length comes back. */
@@ -1580,7 +1592,8 @@ static void require_same_model(trainer *t) {
 }
 
 /* The run's own values, which checkpoints of other programs lack. A step of other batches begins
-   where the data was, rounded up to its own size. */
+   where the data was, rounded up to its own size; windows that an epoch left out at its end are not
+   counted. */
 static void take_values(trainer *t) {
     const int64_t step_tokens = t->j->batch.tokens;
     int64_t tokens;
@@ -1639,8 +1652,8 @@ static void require_no_other(job *j) {
 /* After the context is built. Returns whether the weights are there. */
 static int open_saves(trainer *t) {
     job *j = t->j;
+    if (j->opt->log_dir[0] && !j->opt->resume) require_no_other(j);
     if (!saves_anything(j->opt)) return 0;
-    if (!j->opt->resume) require_no_other(j);
     const checkpoint_options options = make_checkpoint_options(t);
     const checkpoint_result result = checkpoint_create(&t->saves, t->z, &options);
     require(j, t->saves != NULL, "rank %d: out of memory for checkpoints", j->l->rank);
@@ -1664,6 +1677,7 @@ static void print_save(const trainer *t, double step_s) {
 
 /* step_s: mean seconds of a step so far; 0: not known. */
 static void save_checkpoint(trainer *t, double step_s, int last) {
+    if (t->j->log != NULL) (void)fsync(fileno(t->j->log)); /* or a power cut leaves a gap */
     char losses[OUTLIERS_TEXT], norms[OUTLIERS_TEXT];
     checkpoint_value v[GPT2_VALUES + 3];
     memset(v, 0, sizeof v);
@@ -1714,7 +1728,6 @@ static void print_settings(const trainer *t) {
     const job *j = t->j;
     const train_options *o = j->opt;
     const gpt2_config *m = &j->model;
-    static const char *const orders[] = {"in order", "shuffled every epoch", "at random offsets"};
     const char *type, *rule;
     const int type_chars = word_at(TYPE_WORDS, o->type, &type);
     const int rule_chars = word_at(OPTIMIZER_WORDS, o->optimizer, &rule);
@@ -1723,7 +1736,7 @@ static void print_settings(const trainer *t) {
     table_row(j, "parameters", "%zu", t->plan.numel);
     table_row(j, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
     table_row(j, "vocabulary", "%d, padded %d", m->vocab_size, m->padded_vocab_size);
-    table_row(j, "training tokens", "%zu, windows %s", j->train.count, orders[j->order]);
+    table_row(j, "training tokens", "%zu, windows %s", j->train.count, order_words[j->order]);
     table_row(j, "validation tokens", "%zu", j->val.count);
     table_row(j, "tokens per step", "%lld = -b %d x -t %d x %d ranks x %d micro-steps",
               (long long)j->batch.tokens, j->batch.rows, j->batch.seq_len, j->l->nranks,
@@ -1879,8 +1892,11 @@ static void save_if_due(trainer *t, const report *r) {
     if (every == 0) return;
     if (last) {
         const checkpoint_result aside = checkpoint_wait(t->saves);
-        check_saves(t, aside, 0);
-        if (aside != CHECKPOINT_OK) t->saved = -1;
+        if (aside == CHECKPOINT_PLUGIN) check_saves(t, aside, 1);
+        if (aside != CHECKPOINT_OK) {
+            warn_of_save(t->j, checkpoint_error(t->saves));
+            t->saved = -1;
+        }
     }
     if (t->saved == t->step || (!last && t->step % every != 0)) return;
     save_checkpoint(t, mean_step(t, r), last);
@@ -2217,8 +2233,10 @@ static void get_buffers(job *j) {
 static void render_settings(job *j) {
     render_options(j->opt, j->settings, sizeof j->settings);
     const size_t used = strlen(j->settings);
-    snprintf(j->settings + used, sizeof j->settings - used, "tokens-per-step %lld\nranks %d\n%s",
-             (long long)j->batch.tokens, j->l->nranks, j->data);
+    snprintf(j->settings + used, sizeof j->settings - used,
+             "tokens-per-step %lld\nwindows %s\nds-config of hash %016llx\nranks %d\n%s",
+             (long long)j->batch.tokens, order_words[j->order], (unsigned long long)j->ds_hash,
+             j->l->nranks, j->data);
 }
 
 static int run_rank(launch *l, void *user) {

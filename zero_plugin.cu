@@ -6176,13 +6176,15 @@ zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
         || !(c->scale > 0) || !zp_finite((double)c->scale) || c->hysteresis < 0)
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "counters: none may be below 0, and the scale must be above it");
+    const zero_scaler *s = &z->cfg.scaler;
+    const int moved = s->fixed == 0 && c->iteration > 0;
     zp_control *r = &z->report;
     r->steps = c->steps;
     r->skipped = c->skipped;
-    r->iteration = c->iteration;
-    r->last_overflow = c->last_overflow;
-    r->hysteresis = c->hysteresis;
-    r->scale = z->cfg.scaler.fixed != 0 ? z->cfg.scaler.fixed : c->scale; /* fixed: by cfg alone */
+    r->iteration = moved ? c->iteration : 0;
+    r->last_overflow = moved ? c->last_overflow : -1;
+    r->hysteresis = moved ? c->hysteresis : s->hysteresis;
+    r->scale = moved ? c->scale : s->fixed != 0 ? s->fixed : s->initial;
     *z->pinned = *r;
     ZP_DO(z, zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned));
     return zp_check(z, zp_stream_sync(&z->compute));

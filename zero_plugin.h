@@ -555,6 +555,8 @@ zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *val
 
 /* Inside an open state: what is known of the last step outside may be old. */
 void zero_state_counters(const zero_ctx *z, zero_counters *counters);
+/* A fixed loss scale is cfg's, and so is a dynamic one to begin with, where the state comes from a
+   run without one (iteration 0). */
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
 
 /* Closes the state. `changed` (the same on all ranks): the parameters are made from the weights

@@ -23,6 +23,8 @@ for stage in 0 1 2 3; do
     printf '  stage %s  ' $stage
     sh "$here/bench_pss.sh" "$trainer" -pn 2 -nt 1 -z $stage -e d12 -t 64 -b 4 -x 4 -v -1 -g 0 2>&1 | tail -n 1
 done
+echo "checkpoints of d12 (2 ranks):"
+sh "$here/test_checkpoint_bench.sh" "$B"
 echo "optimizer step:"
 for type in f32 bf16 f16 bf16-alone; do OMP_NUM_THREADS=2 "$B/bench_step" $type adamw 10 100 500; done
 echo "reduce-scatter, 2 ranks:"

@@ -123,8 +123,9 @@ long() {
     run asan-faults 600 "$B/asan/test_faults"
     run asan-gpt2-ops 600 "$B/asan/test_gpt2_ops"
     run asan-gpt2 600 "$B/asan/test_gpt2"
-    variant tsan "-O1 -march=native -fsanitize=thread" "" "" "$B/tsan/test_model $B/tsan/test_bits"
+    variant tsan "-O1 -march=native -fsanitize=thread" "" "" "$B/tsan/test_model $B/tsan/test_bits $B/tsan/test_checkpoint"
     run tsan-model 600 "$B/tsan/test_model" 150 9000
+    run tsan-checkpoint 300 "$B/tsan/test_checkpoint"
     run tsan-bits 600 "$B/tsan/test_bits" 8
     if [ -x "$B/emulated/test_cuda" ]; then
         run emulated-cuda-all 900 "$B/emulated/test_cuda"
@@ -146,6 +147,7 @@ all)
     long
     fuzz 600
     run checkpoint-all 1800 "$B/test_checkpoint" all
+    run checkpoint-bench 900 sh "$here/test_checkpoint_bench.sh" "$B"
     run checkpoint-kills 7200 sh "$here/kill_many.sh" "$B" 10000
     run model-all 3600 "$B/test_model" 100000 1
     run bits-all 7200 "$B/test_bits" all

@@ -66,11 +66,13 @@ test_anywhere() {
     for run in "-z 0" "-z 1 -pn 2" "-z 2 -pn 6 -b 1" "-z 3 -pn 4 -b 1"; do
         same "loaded with $run" "$saved" "$(train any $run -x 12 -y 1)"
     done
-    train any -z 1 -pn 2 -x 12 -db 1 >/dev/null
+    train again -z 1 -pn 2 -x 12 -db 1 >/dev/null
     grep '^batch' "$work/out" | tail -n 6 >"$work/batches"
     rm -rf "$work/any/step_00000012"
     train any -z 1 -pn 6 -b 1 -x 12 -y 1 -db 1 >/dev/null
     same 'the same windows on other ranks' same "$(grep '^batch' "$work/out" | cmp - "$work/batches" && echo same)"
+    train any -z 1 -dt fp16 -x 12 -y 1 >/dev/null
+    same 'f32 goes on in fp16: the first loss scale' 65536 "$(sed -n 's/^step  *7.*scale \([0-9.e+]*\).*/\1/p' "$work/out")"
     train any -z 1 -pn 1 -dt bf16 -l 0.002 -x 12 -y 1 >/dev/null
     says 'a rate that differs' 'it was saved with -l 0.001.*; now it is 0.002'
     says 'a type that differs' 'it was saved with -dt f32; now it is bf16'
@@ -126,8 +128,10 @@ test_signals() {
             stopped "$signal $kind" $name
         done
     done
-    # a rank alone, and twice
+    # a rank alone, and twice; and another run in its folder
     begin one "$trainer" $long -pn 3
+    timeout -k 1 20 "$trainer" $long -y 1 -o "$work/one" >"$work/other" 2>&1
+    same 'two runs in a folder' 1 "$(grep -c '^train_gpt2_zero: checkpoint: another run saves in ' "$work/other")"
     for rank in $(ps -o pid= --ppid $job | tail -n 1) $(ps -o pid= --ppid $job); do kill -USR1 "$rank" 2>/dev/null; done
     stopped 'USR1 to ranks' one
     # while it validates and samples, without end
@@ -224,6 +228,7 @@ test_full() {
         kill -TERM $job
         wait "$job"
         same "a save that failed aside, -nf $go_on: exit code" 1 $?
+        same "a save that failed aside, -nf $go_on: tried again" 2 "$(grep -c 'checkpoint: .*File too large' "$work/out")"
         says "a save that failed aside, -nf $go_on" '^train_gpt2_zero: checkpoint: .*File too large'
     done
 }

@@ -4,12 +4,15 @@
 #include "checkpoint_inside.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 /* One range of this rank and where it begins in the image. */
 typedef struct ck_item {
@@ -22,6 +25,7 @@ struct checkpoint {
     checkpoint_options o; /* its pointers are own copies, or NULL */
     int rank, nranks;
     char folder[CK_PATH];
+    int lock; /* rank 0: the folder, locked; -1 */
     ck_error error;
     zero_result plugin;
 
@@ -266,8 +270,19 @@ static checkpoint_result ck_options(checkpoint *c, const checkpoint_options *o, 
     return ck_reserve(c, e);
 }
 
+/* A folder that is made is there for good; one that is there has no other run in it. */
 static checkpoint_result ck_open_folder(checkpoint *c, ck_error *e) {
+    const char *slash = strrchr(c->folder, '/');
+    char parent[CK_PATH];
+    const int made = access(c->folder, F_OK) != 0;
+    (void)snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - c->folder) + 1 : 1,
+                   slash ? c->folder : ".");
     CK_TRY(ck_folder_make(c->folder, e));
+    if (made) CK_TRY(ck_folder_sync(parent, e));
+    c->lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (c->lock < 0) return ck_fail_errno(e, "cannot open the folder %s", c->folder);
+    if (flock(c->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return ck_fail(e, CHECKPOINT_FILES, "another run saves in %.400s now", c->folder);
     ck_generation_clean(c->folder);
     if (getrandom(&c->id, sizeof c->id, 0) != (ssize_t)sizeof c->id)
         c->id = (uint64_t)time(NULL) << 20 ^ (uint64_t)(uintptr_t)c;
@@ -283,6 +298,7 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
         return ck_agree(z, &e);
     }
     c->z = z;
+    c->lock = -1;
     c->o = *o;
     c->o.folder = c->o.config = NULL;
     c->o.tensors = NULL;
@@ -305,6 +321,7 @@ void checkpoint_destroy(checkpoint *c) {
     ck_error e = ck_none;
     if (c == NULL) return;
     (void)ck_finish(c, &e);
+    if (c->lock >= 0) (void)close(c->lock);
     ck_manifest_free(&c->plan);
     ck_manifest_free(&c->loaded);
     free(c->item);
@@ -556,6 +573,15 @@ static checkpoint_result ck_save_result(checkpoint *c, const ck_error *before, i
     return ck_told(c, e);
 }
 
+/* The plugin knows of a rank that did not come, and not that a slow disk held it up. */
+static void ck_say_plugin(const checkpoint *c, int64_t step, ck_error *e) {
+    char text[CHECKPOINT_SENTENCE];
+    memcpy(text, e->text, sizeof text);
+    (void)snprintf(e->text, sizeof e->text,
+                   "the save of step %" PRId64 ", %" PRIu64 " bytes in all: %.500s", step,
+                   c->total_bytes, text);
+}
+
 checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_value *values,
                                   int nvalues) {
     const double start = ck_now();
@@ -572,6 +598,7 @@ checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_
         else
             (void)ck_save_now(c, &e);
     }
+    if (e.code == CHECKPOINT_PLUGIN) ck_say_plugin(c, step, &e);
     if (e.code) ck_save_undo(c);
     c->report.stall_s = ck_now() - start;
     return ck_save_result(c, &before, earlier, &e);

@@ -59,9 +59,13 @@
    returned by the next call. One save is on its way at most: a next one waits for it, and says so
    in the report and to the log. Nothing may be removed from the folder meanwhile.
 
+   SLOW DISKS. Ranks wait for the one whose disk is last, for cfg.timeout_s of the context at most
+   (600 s unless set): then the save, and with it the context, has failed.
+
    COLLECTIVE. Functions with this mark are called by all ranks in the same order with the same
-   arguments (values: rank 0's count), and return the same on all. One run at a time uses a folder,
-   which all ranks see, also from several hosts.
+   arguments (values: rank 0's count), and return the same on all. One run at a time uses a folder
+   (rank 0 holds a lock on it, where the file system has locks), which all ranks see, also from
+   several hosts.
 
    ERRORS. After every result but CHECKPOINT_PLUGIN the context is as good as before: a save that
    failed may be tried again, older generations are intact, training may go on. (After a load that

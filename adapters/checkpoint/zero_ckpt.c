@@ -88,10 +88,24 @@ static size_t tool_elements(const checkpoint_reader *r) {
     return sum;
 }
 
+/* Opens a generation, and holds its folder's name, step_N, against its step: a run goes by both. */
+static checkpoint_result tool_open(checkpoint_reader **r, const char *path, char *why) {
+    int64_t named = 0;
+    const char *slash = strrchr(path, '/'), *name = slash && slash[1] ? slash + 1 : path;
+    const checkpoint_result result = checkpoint_open(r, path, why);
+    if (result || sscanf(name, "step_%" SCNd64, &named) != 1) return result;
+    const int64_t step = checkpoint_reader_step(*r);
+    if (named == step) return CHECKPOINT_OK;
+    (void)snprintf(why, CHECKPOINT_SENTENCE, "%.400s holds step %" PRId64, path, step);
+    checkpoint_close(*r);
+    *r = NULL;
+    return CHECKPOINT_DAMAGED;
+}
+
 static int tool_list_one(const char *path, const char *name) {
     char why[CHECKPOINT_SENTENCE];
     checkpoint_reader *r;
-    const checkpoint_result result = checkpoint_open(&r, path, why);
+    const checkpoint_result result = tool_open(&r, path, why);
     if (result) {
         printf("%-24s %s\n", name, why);
         return tool_code(result);
@@ -107,7 +121,7 @@ static int tool_verify_one(const char *path, const char *name) {
     char why[CHECKPOINT_SENTENCE];
     checkpoint_reader *r;
     uint64_t bytes = 0;
-    checkpoint_result result = checkpoint_open(&r, path, why);
+    checkpoint_result result = tool_open(&r, path, why);
     if (!result) result = checkpoint_verify(r, &bytes, why);
     checkpoint_close(r);
     if (result)
@@ -145,7 +159,7 @@ static int tool_show(const tool_args *a) {
     char why[CHECKPOINT_SENTENCE];
     checkpoint_reader *r;
     zero_counters c;
-    const checkpoint_result result = checkpoint_open(&r, a->word[0], why);
+    const checkpoint_result result = tool_open(&r, a->word[0], why);
     if (result) {
         (void)tool_fail(why);
         return tool_code(result);
@@ -257,8 +271,8 @@ static int tool_diff(const tool_args *a) {
     int code;
     p.x = (float *)malloc(TOOL_PART * sizeof *p.x);
     p.y = (float *)malloc(TOOL_PART * sizeof *p.y);
-    checkpoint_result r = checkpoint_open(&p.a, a->word[0], why);
-    if (!r) r = checkpoint_open(&p.b, a->word[1], why);
+    checkpoint_result r = tool_open(&p.a, a->word[0], why);
+    if (!r) r = tool_open(&p.b, a->word[1], why);
     if (r || p.x == NULL || p.y == NULL) {
         (void)tool_fail(r ? why : "no memory");
         code = r ? tool_code(r) : TOOL_FAILED;
@@ -422,7 +436,7 @@ static int tool_export_model(tool_source *s, const tool_args *a, const char *pat
 static int tool_export_one(const tool_args *a, const char *path) {
     char why[CHECKPOINT_SENTENCE];
     tool_source s = {.r = NULL};
-    const checkpoint_result r = checkpoint_open(&s.r, path, why);
+    const checkpoint_result r = tool_open(&s.r, path, why);
     if (r) (void)tool_fail(why);
     const int code = r ? tool_code(r) : tool_export_model(&s, a, path);
     checkpoint_close(s.r);
@@ -461,7 +475,7 @@ static int tool_merge(const tool_args *a, const char *path) {
     char file[CK_PATH], *text = NULL;
     size_t bytes = 0;
     int code;
-    e.code = checkpoint_open(&r, path, e.text);
+    e.code = tool_open(&r, path, e.text);
     if (!e.code && !ck_path(file, path, "manifest.json", &e)
         && !ck_file_read(file, &text, &bytes, &e))
         (void)ck_manifest_parse(&m, text, bytes, &e);
