@@ -109,15 +109,15 @@ long() {
     run asan-scale 300 "$B/asan/test_scale" 300
     run asan-optimizers 600 "$B/asan/test_optimizers"
     run asan-checkpoint 300 "$B/asan/test_checkpoint"
-    run asan-checkpoint-fuzz 120 "$B/asan/fuzz_checkpoint" 30 7
+    run asan-checkpoint-fuzz 120 "$B/asan/fuzz_checkpoint" 15 7
     run asan-model-files 300 env OMP_NUM_THREADS=1 "$B/asan/test_model_files"
-    run asan-model-fuzz 120 "$B/asan/fuzz_model_files" 30 7
+    run asan-model-fuzz 120 "$B/asan/fuzz_model_files" 15 7
     run asan-host-own 300 "$B/asan/test_host_own"
     run asan-host-llama 300 "$B/asan/test_host_llama"
     run asan-schedule 60 "$B/asan/test_schedule"
     run asan-ds-config 120 "$B/asan/test_ds_config"
-    run asan-ds-fuzz 120 "$B/asan/fuzz_ds_config" 30 2 "$here"/ds_config/*.json
-    fuzz 40
+    run asan-ds-fuzz 120 "$B/asan/fuzz_ds_config" 15 2 "$here"/ds_config/*.json
+    fuzz 20
     run asan-unit 600 "$B/asan/test_unit"
     run asan-model 600 "$B/asan/test_model" 300 5000
     run asan-faults 600 "$B/asan/test_faults"
@@ -126,7 +126,7 @@ long() {
     variant tsan "-O1 -march=native -fsanitize=thread" "" "" "$B/tsan/test_model $B/tsan/test_bits $B/tsan/test_checkpoint"
     run tsan-model 600 "$B/tsan/test_model" 150 9000
     run tsan-checkpoint 300 "$B/tsan/test_checkpoint"
-    run tsan-bits 600 "$B/tsan/test_bits" 8
+    run tsan-bits 600 "$B/tsan/test_bits" 6
     if [ -x "$B/emulated/test_cuda" ]; then
         run emulated-cuda-all 900 "$B/emulated/test_cuda"
         run emulated-gpt2 600 "$B/emulated/test_gpt2"
