@@ -14,20 +14,11 @@ typedef struct dev_job {
 } dev_job;
 
 static void dev_spec(host_spec *s, int nranks, int stage, int type) {
-    memset(s, 0, sizeof *s);
-    s->seed = 21;
-    s->nranks = nranks;
-    s->micro_steps = 1;
-    s->ntensors = 3;
-    s->units = 3;
-    s->silent_unit = -1;
     const zero_tensor_desc list[] = {{"wte", 1501, 1, 0, 2, 0, 0},
                                      {"w", 333, 2, 1, 0, 0, 0},
                                      {"kept", 64, 1, 0, 2, ZERO_KEEP, 0}};
-    memcpy(s->desc, list, sizeof list);
-    s->cfg.stage = stage;
+    host_small(s, 21, nranks, stage, list, 3);
     s->cfg.type = (zero_type)type;
-    s->cfg.threads = 1;
     s->slots = 1;
 }
 

@@ -50,21 +50,9 @@ typedef struct fault_job {
 } fault_job;
 
 static void fault_spec(host_spec *s) {
-    memset(s, 0, sizeof *s);
-    s->seed = 3;
-    s->nranks = FAULT_RANKS;
-    s->micro_steps = 1;
-    s->ntensors = 2;
-    s->units = 3;
-    s->silent_unit = -1;
-    const zero_tensor_desc e = {"embedding", 500, 1, 0, 0, 0, 0}, w = {"w", 177, 2, 1, 0, 0, 0};
-    s->desc[0] = e;
-    s->desc[1] = w;
-    s->cfg.stage = 3;
-    s->cfg.threads = 1;
+    const zero_tensor_desc list[] = {{"embedding", 500, 1, 0, 0, 0, 0}, {"w", 177, 2, 1, 0, 0, 0}};
+    host_small(s, 3, FAULT_RANKS, 3, list, 2);
     s->cfg.timeout_s = 10;
-    const zero_hyper a = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
-    s->adamw = a;
 }
 
 static void fault_step(host_run *h) {

@@ -29,22 +29,11 @@ typedef struct kill_job {
 } kill_job;
 
 static void kill_spec(host_spec *s, int nranks, int stage, int type) {
-    memset(s, 0, sizeof *s);
-    s->seed = 9;
-    s->nranks = nranks;
-    s->micro_steps = 1;
-    s->ntensors = 2;
-    s->units = 3;
-    s->silent_unit = -1;
-    const zero_tensor_desc e = {"embedding", 3000, 1, 0, 0, 0, 0}, w = {"w", 1777, 2, 1, 0, 0, 0};
-    s->desc[0] = e;
-    s->desc[1] = w;
-    s->cfg.stage = stage;
+    const zero_tensor_desc list[] = {{"embedding", 3000, 1, 0, 0, 0, 0},
+                                     {"w", 1777, 2, 1, 0, 0, 0}};
+    host_small(s, 9, nranks, stage, list, 2);
     s->cfg.type = (zero_type)type;
-    s->cfg.threads = 1;
     s->cfg.timeout_s = 20;
-    const zero_hyper a = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
-    s->adamw = a;
 }
 
 /* After each step, or after a load. */

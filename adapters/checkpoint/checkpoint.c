@@ -406,14 +406,8 @@ static checkpoint_result ck_tables(checkpoint *c, double limit, ck_error *e) {
 }
 
 static checkpoint_result ck_commit(checkpoint *c, double limit, ck_error *e) {
-    char path[CK_PATH];
-    size_t bytes = 0;
     CK_TRY(ck_tables(c, limit, e));
-    CK_TRY(ck_path(path, c->temporary, "manifest.json", e));
-    char *text = ck_manifest_print(&c->plan, &bytes);
-    if (text == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for manifest.json");
-    checkpoint_result r = ck_file_write(path, text, bytes, e);
-    free(text);
+    checkpoint_result r = ck_manifest_write(&c->plan, c->temporary, e);
     if (!r)
         r = ck_generation_publish(c->folder, strrchr(c->temporary, '/') + 1, c->plan.step,
                                   c->plan.save, &c->published, e);

@@ -114,6 +114,9 @@ checkpoint_result ck_manifest_set_values(ck_manifest *m, const checkpoint_value 
 char *ck_manifest_print(const ck_manifest *m, size_t *bytes);
 /* *m is to be freed in any case. DAMAGED: its checksum or what it says is wrong. */
 checkpoint_result ck_manifest_parse(ck_manifest *m, const char *text, size_t bytes, ck_error *e);
+/* The same from and to a generation's folder. */
+checkpoint_result ck_manifest_read(ck_manifest *m, const char *folder, ck_error *e);
+checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, ck_error *e);
 const char *ck_optimizer_name(zero_optimizer optimizer, char out[CK_NAME]);
 
 /* ---- shard files --------------------------------------------------------------------------- */

@@ -577,3 +577,24 @@ checkpoint_result ck_manifest_parse(ck_manifest *m, const char *text, size_t byt
     cJSON_Delete(root);
     return r;
 }
+
+checkpoint_result ck_manifest_read(ck_manifest *m, const char *folder, ck_error *e) {
+    char path[CK_PATH], *text = NULL;
+    size_t bytes = 0;
+    CK_TRY(ck_path(path, folder, "manifest.json", e));
+    CK_TRY(ck_file_read(path, &text, &bytes, e));
+    const checkpoint_result r = ck_manifest_parse(m, text, bytes, e);
+    free(text);
+    return r;
+}
+
+checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, ck_error *e) {
+    char path[CK_PATH];
+    size_t bytes = 0;
+    CK_TRY(ck_path(path, folder, "manifest.json", e));
+    char *text = ck_manifest_print(m, &bytes);
+    if (text == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for manifest.json");
+    const checkpoint_result r = ck_file_write(path, text, bytes, e);
+    free(text);
+    return r;
+}

@@ -17,16 +17,11 @@ static checkpoint_result ck_say_why(const ck_error *e, char *why) {
 }
 
 static checkpoint_result ck_reader_fill(checkpoint_reader *r, const char *path, ck_error *e) {
-    char file[CK_PATH], *text = NULL;
-    size_t bytes = 0;
     r->window = (char *)ck_pages_alloc(CK_WINDOWS);
     if (r->window == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory to read in");
-    CK_TRY(ck_path(file, path, "manifest.json", e));
-    memcpy(r->folder, path, strlen(path) + 1);
-    CK_TRY(ck_file_read(file, &text, &bytes, e));
-    const checkpoint_result result = ck_manifest_parse(&r->m, text, bytes, e);
-    free(text);
-    return result;
+    CK_TRY(ck_manifest_read(&r->m, path, e));
+    memcpy(r->folder, path, strlen(path) + 1); /* it fits: the manifest's path did */
+    return CHECKPOINT_OK;
 }
 
 checkpoint_result checkpoint_open(checkpoint_reader **out, const char *path, char *why) {

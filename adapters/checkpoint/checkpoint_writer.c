@@ -86,16 +86,9 @@ static checkpoint_result ck_pull_folder(const char *folder, const ck_manifest *m
 /* Shard and manifest, in the folder that is called `temporary` until they are there. */
 static checkpoint_result ck_pull_write(const char *temporary, ck_manifest *m, const ck_shard *s,
                                        ck_error *e) {
-    char path[CK_PATH];
-    size_t bytes = 0;
     CK_TRY(ck_shard_write(s, e));
     m->file->table = ck_hash(s->table, (size_t)ck_table_bytes(s->image_bytes));
-    CK_TRY(ck_path(path, temporary, "manifest.json", e));
-    char *text = ck_manifest_print(m, &bytes);
-    if (text == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for manifest.json");
-    const checkpoint_result r = ck_file_write(path, text, bytes, e);
-    free(text);
-    return r;
+    return ck_manifest_write(m, temporary, e);
 }
 
 static checkpoint_result ck_pull_publish(const char *folder, ck_manifest *m, ck_shard s,

@@ -87,6 +87,9 @@ zero_result model_save(zero_ctx *z, const gpt2_config *cfg, const char *path, mo
 /* Writes the config.json that transformers wants beside model.safetensors. Not collective. */
 zero_result model_save_hf_config(const gpt2_config *cfg, const char *path, gpt2_error *err);
 
+/* The path of `name` in the folder of the file `path`, to `bytes` of `out`. 0: it is too long. */
+int model_beside(char *out, size_t bytes, const char *path, const char *name);
+
 /* What llm.c's state files say beyond moments and master weights. */
 typedef struct llmc_state {
     int64_t step; /* updates made: the next step's number, counted from 0 */

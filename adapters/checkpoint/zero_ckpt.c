@@ -395,9 +395,7 @@ static int tool_ends(const char *path, const char *tail) {
 static int tool_hf_config(const gpt2_config *cfg, const char *out) {
     char path[CK_PATH];
     gpt2_error e;
-    const char *slash = strrchr(out, '/');
-    const int folder = slash == NULL ? 0 : (int)(slash - out) + 1;
-    if (snprintf(path, sizeof path, "%.*sconfig.json", folder, out) >= (int)sizeof path)
+    if (!model_beside(path, sizeof path, out, "config.json"))
         return tool_fail("the path of config.json is too long");
     if (access(path, F_OK) == 0) {
         printf("%s is there and stays as it is\n", path);
@@ -471,20 +469,15 @@ static checkpoint_result tool_read_again(void *user, int tensor, int array, uint
 static int tool_merge(const tool_args *a, const char *path) {
     ck_error e = {CHECKPOINT_OK, 0, ""};
     checkpoint_reader *r = NULL;
-    ck_manifest m = {.step = 0};
-    char file[CK_PATH], *text = NULL;
-    size_t bytes = 0;
+    ck_manifest m = {.step = 0}; /* the reader's stays as it is; this one is written */
     int code;
     e.code = tool_open(&r, path, e.text);
-    if (!e.code && !ck_path(file, path, "manifest.json", &e)
-        && !ck_file_read(file, &text, &bytes, &e))
-        (void)ck_manifest_parse(&m, text, bytes, &e);
+    if (!e.code) (void)ck_manifest_read(&m, path, &e);
     if (e.code) {
         (void)tool_fail(e.text);
         code = tool_code(e.code);
     } else
         code = tool_write(a->word[1], &m, tool_read_again, r);
-    free(text);
     ck_manifest_free(&m);
     checkpoint_close(r);
     return code;

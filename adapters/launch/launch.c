@@ -309,9 +309,8 @@ static launch_board *launch_last_board;
 static int launch_stops; /* request.stop */
 
 /* Before there is a thread or another process: all inherit it. No handler: a library may compute
-   with its stack pointer somewhere else (oneDNN's f32 products do), and a handler's frame would lie
-   there.
- */
+   with its stack pointer somewhere else (oneDNN's f32 products do), and there a handler's frame
+   would lie. */
 static void launch_block_stop(const launch_request *request) {
     sigset_t asked;
     launch_stops = request->stop;
