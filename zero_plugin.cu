@@ -106,7 +106,8 @@
 #define ZP_CONVERT_BLOCK ((size_t)512)   /* elements that are converted by way of other memory */
 #define ZP_SUM_BLOCK     ((size_t)2048)  /* elements summed over ranks while they stay in cache */
 #define ZP_TIMEOUT_S     600.0
-#define ZP_CROSSINGS     8
+#define ZP_CROSS_NUMEL   ((size_t)15360) /* f32 elements of a piece that goes between nodes */
+#define ZP_CROSSINGS     ((size_t)32)    /* pieces on their way at once */
 #define ZP_TASK_BYTES    160
 #define ZP_QUEUE_TASKS   256
 #define ZP_VERDICT       3 /* doubles a rank gives to the agreement: squares, bad unit and offset */
@@ -115,6 +116,7 @@ typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNE
 
 static_assert(ZP_VERDICT * sizeof(double) <= ZP_MAIL_BYTES, "the agreement fits one exchange");
 static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
+static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned");
 
 static size_t zp_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static size_t zp_min(size_t a, size_t b) { return a < b ? a : b; }
@@ -1762,7 +1764,7 @@ typedef struct zp_comm {
     zp_failure failure;
     double timeout_s;
     char *mail;             /* [nranks * ZP_MAIL_BYTES] control channel's received exchange */
-    float *wire;            /* between nodes: [crossings][nnodes - 1][2][ZP_STAGE_NUMEL] */
+    float *wire;            /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
     size_t allocated_bytes; /* of regions; of a single one, this rank's share */
     uint64_t sent_bytes, mapped_bytes, reductions, gathers; /* counted where issued */
 #ifdef ZERO_WITH_MPI
@@ -2457,13 +2459,13 @@ typedef struct zp_op {
 
 static size_t zp_op_shard_bytes(const zp_op *op) { return op->shard * zp_bytes(op->type); }
 
-/* Pieces of a reduction that are on their way between nodes at a time; fewer where there are more
+/* Pieces of a collective that are on their way between nodes at a time; fewer where there are more
    nodes to trade with at once. */
 static size_t zp_crossings(int nnodes) {
     return zp_max(2, ZP_CROSSINGS / zp_max(1, (size_t)(nnodes - 1)));
 }
 static size_t zp_wire_numel(int nnodes) {
-    return zp_crossings(nnodes) * 2 * (size_t)(nnodes - 1) * ZP_STAGE_NUMEL;
+    return zp_crossings(nnodes) * 2 * (size_t)(nnodes - 1) * ZP_CROSS_NUMEL;
 }
 
 static void zp_op_announce(const zp_op *op, zp_line *line) {
@@ -2552,17 +2554,17 @@ static zero_result zp_mpi_traded(const zp_op *op, MPI_Request *requests, int n) 
                        zp_op_names[op->kind]);
 }
 
-/* A piece of a shard on its way between nodes: for every other node the sum that goes there, and
-   the one that comes. */
+/* A piece of a shard on its way between nodes, and in a reduction what it needs there: for every
+   other node the sum that goes there, and the one that comes. */
 typedef struct zp_crossing {
     size_t at, n;
-    float *wire; /* [nnodes - 1][2][ZP_STAGE_NUMEL] */
+    float *wire; /* [nnodes - 1][2][ZP_CROSS_NUMEL] */
     int requests;
     MPI_Request request[2 * ZP_LOCAL_MAX];
 } zp_crossing;
 
 /* Sums inside this node elements [at, at + n) of a rank's shard, in f32. */
-static void zp_sum_node(const zp_op *op, int rank, size_t at, size_t n, float *out, int threads) {
+static void zp_sum_node(const zp_op *op, int rank, size_t at, size_t n, float *out) {
     const zp_comm *c = op->comm;
     zp_sum s;
     memset(&s, 0, sizeof s);
@@ -2573,82 +2575,69 @@ static void zp_sum_node(const zp_op *op, int rank, size_t at, size_t n, float *o
     s.group = c->node_size;
     s.out = out;
     s.scale = 1;
-    zp_sum_slices(&s, n, threads);
+    zp_sum_slices(&s, n, 1);
 }
 
-/* Trades the sums of every counterpart's slice for those of this rank's. */
-static zero_result zp_cross_begin(const zp_op *op, zp_crossing *x, int threads) {
+/* A reduction trades the sums of every counterpart's slice for those of this rank's; an all-gather
+   slices, straight into the target, where the node's other ranks find them. */
+static zero_result zp_cross_begin(const zp_op *op, zp_crossing *x) {
     const zp_comm *c = op->comm;
-    float *send = x->wire;
+    const int reduces = op->kind == ZP_REDUCE_SCATTER;
+    const size_t element = zp_bytes(op->type);
+    char *base = op->region->base[c->me] + x->at * element;
+    float *sum = x->wire;
     x->requests = 0;
     for (int k = 0; k < c->nnodes; k++) {
         if (k == c->node) continue;
         const int peer = zp_comm_counterpart(c, k);
-        zp_sum_node(op, peer, x->at, x->n, send, threads);
-        ZP_TRY(zp_mpi_trade(op, peer, send + ZP_STAGE_NUMEL, send, x->n * sizeof *send,
-                            x->request + x->requests));
+        char *theirs = base + op->target + (size_t)peer * zp_op_shard_bytes(op);
+        if (reduces) zp_sum_node(op, peer, x->at, x->n, sum);
+        ZP_TRY(zp_mpi_trade(op, peer, reduces ? (char *)(sum + ZP_CROSS_NUMEL) : theirs,
+                            reduces ? (char *)sum : base + op->source,
+                            x->n * (reduces ? sizeof *sum : element), x->request + x->requests));
         x->requests += 2;
-        send += 2 * ZP_STAGE_NUMEL;
+        sum += 2 * ZP_CROSS_NUMEL;
     }
     return ZERO_OK;
 }
 
 /* Adds over the nodes in node order; this node's own sum takes the place of one that was sent. */
-static zero_result zp_cross_end(const zp_op *op, zp_crossing *x, const zp_sum *whole, int threads) {
+static void zp_cross_add(const zp_op *op, const zp_crossing *x) {
     const zp_comm *c = op->comm;
-    const float *received = x->wire + ZP_STAGE_NUMEL;
-    zp_sum nodes = *whole;
-    ZP_TRY(zp_mpi_traded(op, x->request, x->requests));
-    zp_sum_node(op, c->rank, x->at, x->n, x->wire, threads);
+    const float *received = x->wire + ZP_CROSS_NUMEL;
+    zp_sum nodes;
+    zp_op_sum(op, &nodes);
+    zp_sum_node(op, c->rank, x->at, x->n, x->wire);
     nodes.type = ZERO_F32;
     nodes.n = nodes.group = c->nnodes;
-    nodes.out = (char *)whole->out + x->at * zp_bytes(op->type);
-    nodes.sum = whole->sum ? whole->sum + x->at : NULL;
+    nodes.out = (char *)nodes.out + x->at * zp_bytes(op->type);
+    if (nodes.sum) nodes.sum += x->at;
     for (int k = 0; k < c->nnodes; k++) {
         nodes.source[k] = k == c->node ? x->wire : received;
-        if (k != c->node) received += 2 * ZP_STAGE_NUMEL;
+        if (k != c->node) received += 2 * ZP_CROSS_NUMEL;
     }
-    zp_sum_slices(&nodes, x->n, threads);
-    return ZERO_OK;
+    zp_sum_slices(&nodes, x->n, 1);
 }
 
-/* Piece by piece, several on their way at a time: MPI asks before it sends, and the answer queues
-   behind what the peer is sending. */
-static zero_result zp_reduce_nodes(const zp_op *op, const zp_sum *whole, int threads) {
+/* Piece by piece, many on their way at a time, each so small that MPI sends it unasked (Open MPI:
+   up to 64 KiB). Asked first, the answers queue behind what a peer is sending, and the directions
+   of a link take turns. */
+static zero_result zp_cross(const zp_op *op) {
     zp_crossing x[ZP_CROSSINGS];
-    zp_comm *c = op->comm;
-    const size_t pieces = (op->shard + ZP_STAGE_NUMEL - 1) / ZP_STAGE_NUMEL;
+    const zp_comm *c = op->comm;
+    const size_t pieces = (op->shard + ZP_CROSS_NUMEL - 1) / ZP_CROSS_NUMEL;
     const size_t depth = zp_crossings(c->nnodes), wire = 2 * (size_t)(c->nnodes - 1);
     for (size_t i = 0; i < pieces + depth; i++) {
         zp_crossing *now = &x[i % depth];
-        if (i >= depth && i - depth < pieces) ZP_TRY(zp_cross_end(op, now, whole, threads));
-        if (i >= pieces) continue;
-        now->at = i * ZP_STAGE_NUMEL;
-        now->n = zp_min(ZP_STAGE_NUMEL, op->shard - now->at);
-        now->wire = c->wire + i % depth * wire * ZP_STAGE_NUMEL;
-        ZP_TRY(zp_cross_begin(op, now, threads));
-    }
-    return ZERO_OK;
-}
-
-/* Trades shards with the counterparts, into the target, where the node's other ranks find them. */
-static zero_result zp_gather_nodes(const zp_op *op) {
-    zp_comm *c = op->comm;
-    MPI_Request requests[2 * ZP_LOCAL_MAX];
-    char *target = op->region->base[c->me] + op->target;
-    const char *source = op->region->base[c->me] + op->source;
-    const size_t bytes = zp_op_shard_bytes(op), piece = (size_t)1 << 30;
-    for (size_t at = 0; at < bytes; at += piece) {
-        const size_t n = zp_min(piece, bytes - at);
-        int count = 0;
-        for (int k = 0; k < c->nnodes; k++) {
-            if (k == c->node) continue;
-            const int peer = zp_comm_counterpart(c, k);
-            ZP_TRY(zp_mpi_trade(op, peer, target + (size_t)peer * bytes + at, source + at, n,
-                                requests + count));
-            count += 2;
+        if (i >= depth && i - depth < pieces) {
+            ZP_TRY(zp_mpi_traded(op, now->request, now->requests));
+            if (op->kind == ZP_REDUCE_SCATTER) zp_cross_add(op, now);
         }
-        ZP_TRY(zp_mpi_traded(op, requests, count));
+        if (i >= pieces) continue;
+        now->at = i * ZP_CROSS_NUMEL;
+        now->n = zp_min(ZP_CROSS_NUMEL, op->shard - now->at);
+        now->wire = c->wire + i % depth * wire * ZP_CROSS_NUMEL;
+        ZP_TRY(zp_cross_begin(op, now));
     }
     return ZERO_OK;
 }
@@ -2656,10 +2645,10 @@ static zero_result zp_gather_nodes(const zp_op *op) {
 
 static zero_result zp_reduce_work(const zp_op *op, int threads) {
     zp_sum s;
-    zp_op_sum(op, &s);
 #ifdef ZERO_WITH_MPI
-    if (op->comm->n < op->comm->nranks) return zp_reduce_nodes(op, &s, threads);
+    if (op->comm->n < op->comm->nranks) return zp_cross(op);
 #endif
+    zp_op_sum(op, &s);
     zp_sum_slices(&s, op->shard, threads);
     return ZERO_OK;
 }
@@ -2675,7 +2664,7 @@ static zero_result zp_gather_work(const zp_op *op) {
 #ifdef ZERO_WITH_MPI
     if (c->n < c->nranks) {
         zp_line line;
-        ZP_TRY(zp_gather_nodes(op));
+        ZP_TRY(zp_cross(op));
         zp_op_announce(op, &line);
         ZP_TRY(zp_part(&c->meeting, op->channel, c->seq[op->channel]));
         ZP_TRY(zp_meet(&c->meeting, op->channel, ++c->seq[op->channel], &line));

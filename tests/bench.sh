@@ -1,7 +1,7 @@
 #!/bin/sh
 # bench.sh BUILD - the figures of README: tokens/s of every stage (stages take turns in one run), peak
 # memory per rank, the optimizer step against this machine's bandwidth, the reduce-scatter against
-# MPI's. 2 ranks of one thread. Timings on a shared machine are noisy: compare within one run.
+# MPI's, steps over a slow link. 2 ranks of one thread. Timings on a shared machine are noisy: compare within one run.
 set -u
 B=$1
 here=$(dirname "$0")
@@ -30,3 +30,5 @@ for type in f32 bf16 f16 bf16-alone; do OMP_NUM_THREADS=2 "$B/bench_step" $type 
 echo "reduce-scatter, 2 ranks:"
 if command -v mpirun.openmpi >/dev/null 2>&1; then mpirun.openmpi --allow-run-as-root -np 2 "$B/bench_reduce"
 else echo "  not measured: Open MPI is not installed"; fi
+echo "a step over a slow link between two hosts:"
+sh "$here/test_hosts.sh" "$B" links | sed '$d; s/^/  /'

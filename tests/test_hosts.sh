@@ -1,7 +1,9 @@
 #!/bin/sh
-# test_hosts.sh BUILD - two hosts with two ranks each: network namespaces of this machine with names
-# of their own, joined by a virtual cable. Weights must be the local communicator's with node_size 2,
-# and what went over the cable what the plan says. Needs root. Last line: N passed, N failed[, N skipped].
+# test_hosts.sh BUILD [links] - two hosts with two ranks each: network namespaces of this machine with
+# names of their own, joined by a virtual cable. Weights must be the local communicator's with
+# node_size 2, and what went over the cable what the plan says. Then one rank each over a slow cable:
+# what of the communication a step hides (bench_links.c); `links`: this alone, at several rates.
+# Needs root. Last line: N passed, N failed[, N skipped].
 set -u
 B=$1
 here=$(dirname "$0")
@@ -85,9 +87,42 @@ on_hosts() {
         "the first host, ${planned:-?} of them shards"
     [ "$f" -eq 0 ] || tail -n 20 "$log" | sed 's/^/    /'
 }
+
+# links MPI STAGE MBITS COMMAND...: the command starts a rank on each host
+links() {
+    mpi=$1 stage=$2 rate=$3
+    shift 3
+    command -v mpicc.$mpi >/dev/null 2>&1 && command -v mpirun.$mpi >/dev/null 2>&1 || return # told above
+    if ! command -v tc >/dev/null 2>&1; then skip "a slow cable: needs the program tc (iproute2)"; return; fi
+    for host in $a $b; do
+        ip netns exec $host tc qdisc replace dev cable root tbf rate ${rate}mbit burst 256kb latency 20ms || {
+            skip "a slow cable: the kernel has no token bucket filter"
+            return
+        }
+    done
+    [ -x "$dir/links_$mpi" ] || mpicc.$mpi $flags -o "$dir/links_$mpi" -x c "$here/../zero_plugin.cu" \
+        "$here/bench_links.c" -lm || { failed=$((failed + 1)); return; }
+    log="$dir/links-$mpi.txt"
+    timeout -k 5 60 ip netns exec $a unshare -u sh -c "hostname $a; exec \"\$@\"" sh \
+        "$@" "$dir/links_$mpi" $stage $rate >"$log" 2>&1 </dev/null
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
+    p=${line%% passed*} f=${line##*passed, } f=${f%% failed*}
+    [ -n "$line" ] || p=0 f=1
+    passed=$((passed + p)) failed=$((failed + f))
+    echo "$mpi: $(grep '^stage' "$log" || tail -n 3 "$log")"
+}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-on_hosts openmpi mpirun.openmpi --oversubscribe -n 4 --host $net.1:2,$net.2:2 --mca plm_rsh_agent "$dir/agent" \
-    --mca btl tcp,vader,self --mca btl_tcp_if_include $net.0/24 --mca oob_tcp_if_include $net.0/24
-on_hosts mpich mpirun.mpich -n 4 -ppn 2 -hosts $net.1,$net.2 -launcher ssh -launcher-exec "$dir/agent" -iface cable \
-    -genv UCX_NET_DEVICES cable -genv UCX_TLS tcp,self
+openmpi="mpirun.openmpi --oversubscribe --mca plm_rsh_agent $dir/agent --mca btl tcp,vader,self
+         --mca btl_tcp_if_include $net.0/24 --mca oob_tcp_if_include $net.0/24"
+mpich="mpirun.mpich -hosts $net.1,$net.2 -launcher ssh -launcher-exec $dir/agent -iface cable
+       -genv UCX_NET_DEVICES cable -genv UCX_TLS tcp,self"
+if [ "${2:-}" != links ]; then
+    on_hosts openmpi $openmpi -n 4 --host $net.1:2,$net.2:2
+    on_hosts mpich $mpich -n 4 -ppn 2
+    links openmpi 2 500 $openmpi -n 2 --host $net.1:1,$net.2:1
+else
+    for rate in 2000 1000 500; do
+        for stage in 0 2 3; do links openmpi $stage $rate $openmpi -n 2 --host $net.1:1,$net.2:1; done
+    done
+fi
 end
