@@ -1146,6 +1146,7 @@ typedef struct trainer {
     checkpoint *saves;  /* -n, -y; else NULL */
     size_t saves_bytes; /* of host memory for them */
     int64_t saved;      /* step of the last save or load; -1: none */
+    int64_t durable;    /* of the last that was said to be on the disk, or loaded */
     int stop;           /* a signal has asked for it, on any rank */
 } trainer;
 
@@ -1208,7 +1209,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     memset(t, 0, sizeof *t);
     t->j = j;
     t->stage = stage;
-    t->saved = -1;
+    t->saved = t->durable = -1;
     comm->node_size = j->opt->node_size;
     make_schedule(j, &t->lr);
     check(t, zero_create(&t->z, &config, comm));
@@ -1226,13 +1227,8 @@ static gpt2_run make_run(const job *j) {
 }
 
 static int is_model_file(const char *model) {
-    static const char *const ends[] = {".bin", ".safetensors", ".json"};
-    const size_t length = strlen(model);
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        const size_t end = strlen(ends[i]);
-        if (length > end && strcmp(model + length - end, ends[i]) == 0) return 1;
-    }
-    return 0;
+    return model_ends(model, ".bin") || model_ends(model, ".safetensors")
+           || model_ends(model, ".json");
 }
 
 /* Weights, as a training starts with them. */
@@ -1591,26 +1587,20 @@ static void require_same_model(trainer *t) {
                 (long long)number, (long long)v[i].number);
 }
 
-/* The run's own values, which checkpoints of other programs lack. A step of other batches begins
-   where the data was, rounded up to its own size; windows that an epoch left out at its end are not
-   counted. */
+/* What the run counts by itself; checkpoints of other programs lack its own values. A step of other
+   batches begins where the data was, rounded up to its own size; windows that an epoch left out at
+   its end are not counted. */
 static void take_values(trainer *t) {
     const int64_t step_tokens = t->j->batch.tokens;
+    zero_counters counters;
     int64_t tokens;
     const char *text;
+    if (checkpoint_get_counters(t->saves, &counters)) t->updates = counters.steps;
     t->data_step = t->step;
     if (checkpoint_get_int(t->saves, "data.tokens", &tokens) && tokens >= 0 && tokens <= COUNT_MOST)
         t->data_step = tokens / step_tokens + (tokens % step_tokens != 0);
     if (checkpoint_get_text(t->saves, "losses", &text)) parse_outliers(&t->losses, text);
     if (checkpoint_get_text(t->saves, "norms", &text)) parse_outliers(&t->norms, text);
-}
-
-static void take_counters(trainer *t) {
-    zero_counters counters;
-    check(t, zero_state_begin(t->z));
-    zero_state_counters(t->z, &counters);
-    check(t, zero_state_end(t->z, 0));
-    t->updates = counters.steps;
 }
 
 /* -y. Returns whether there was something to go on from. */
@@ -1628,9 +1618,8 @@ static int resume_training(trainer *t) {
     require(j, step <= j->steps, "-x %d: the checkpoint in %s is of step %lld", j->steps, folder,
             (long long)step);
     t->step = (int)step;
-    t->saved = step;
+    t->saved = t->durable = step;
     take_values(t);
-    take_counters(t);
     say(j, "going on from step %d in %s\n", t->step, folder);
     print_differences(t);
     return 1;
@@ -1661,10 +1650,23 @@ static int open_saves(trainer *t) {
     return j->opt->resume && resume_training(t);
 }
 
+/* -na 1: once it is known. */
+static void print_durable(trainer *t) {
+    checkpoint_report r;
+    if (!t->j->opt->save_aside || t->saves == NULL) return;
+    checkpoint_query(t->saves, &r);
+    if (r.saved_step == t->durable) return;
+    t->durable = r.saved_step;
+    clear_progress(t->j);
+    say(t->j, "on the disk: the checkpoint of step %lld, written in %.1f ms\n",
+        (long long)r.saved_step, 1e3 * r.write_s);
+}
+
 /* What a save took, and what of a step that is. */
-static void print_save(const trainer *t, double step_s) {
+static void print_save(trainer *t, double step_s) {
     checkpoint_report r;
     const job *j = t->j;
+    print_durable(t);
     checkpoint_query(t->saves, &r);
     clear_progress(j);
     say(j, "checkpoint of step %d, %.1f MiB: ", t->step, (double)r.total_bytes / (1024 * 1024));
@@ -1889,6 +1891,7 @@ static void look_at_model(trainer *t) {
    that was being written aside, and failed, is saved again. */
 static void save_if_due(trainer *t, const report *r) {
     const int every = t->j->opt->save_every, last = t->stop || t->step == t->j->steps;
+    print_durable(t);
     if (every == 0) return;
     if (last) {
         const checkpoint_result aside = checkpoint_wait(t->saves);

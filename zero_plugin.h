@@ -536,7 +536,7 @@ typedef struct zero_counters {
 
 /* Opens the state: between steps (ZERO_ERR_STATE otherwise: the micro-steps of a step and what they
    have added up are no state), and waits for what is under way, and for all ranks. From here to
-   zero_state_end only these functions. COLLECTIVE, SYNC. */
+   zero_state_end only these functions, zero_all_sum and zero_broadcast. COLLECTIVE, SYNC. */
 zero_result zero_state_begin(zero_ctx *z);
 
 /* The ranges of this rank, a tensor's kinds after one another. `whole` 0: what it is to save: over

@@ -1,10 +1,10 @@
 /* faulty_io.c - preloaded into a program, lets the k-th call of a kind fail, once, with a given
-   errno ("late": the k-th call of all that change or open files comes 30 ms later), and counts the
-   memory that is in use. glibc only; tests/test_checkpoint_faults.sh builds and uses it. The
-   program declares these weak:
-     void faulty_arm(const char *kind, long k, int number)   k 0: nothing fails
-     long faulty_fired(void)                                  how often it did since then
-     long faulty_live(void)                                   blocks of memory in use */
+   errno ("late", "slow": the k-th call of all that open, read or change files comes so many ms
+   later), and counts the memory that is in use. glibc only; tests/test_checkpoint_faults.sh builds
+   and uses it. The program declares these weak: void faulty_arm(const char *kind, long k, int
+   number)   k 0: nothing fails long faulty_fired(void)                                  how often
+   it did since then long faulty_live(void)                                   blocks of memory in
+   use */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -52,10 +52,11 @@ static int fails(const char *kind) {
     return 1;
 }
 
-/* Long enough for the other ranks to go ahead. */
 static void late(void) {
-    const struct timespec t = {0, 30000000};
-    if (fails("late")) (void)nanosleep(&t, NULL);
+    if (!fails("late") && !fails("slow")) return;
+    const int ms = atomic_load(&number_to_give);
+    const struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    (void)nanosleep(&t, NULL);
 }
 
 #define REAL(name) (__extension__(__typeof__(&name)) dlsym(RTLD_NEXT, #name))
@@ -117,8 +118,12 @@ ssize_t write(int fd, const void *p, size_t n) {
     if (fails("short") && n > 4096) return REAL(write)(fd, p, n / 2 / 4096 * 4096);
     return REAL(write)(fd, p, n);
 }
-ssize_t read(int fd, void *p, size_t n) { return fails("read") ? -1 : REAL(read)(fd, p, n); }
+ssize_t read(int fd, void *p, size_t n) {
+    late();
+    return fails("read") ? -1 : REAL(read)(fd, p, n);
+}
 ssize_t pread(int fd, void *p, size_t n, off_t at) {
+    late();
     return fails("read") ? -1 : REAL(pread)(fd, p, n, at);
 }
 int fsync(int fd) {
@@ -149,7 +154,10 @@ int statvfs(const char *path, struct statvfs *is) {
     is->f_frsize = 1024;
     return 0;
 }
-DIR *opendir(const char *path) { return fails("opendir") ? NULL : REAL(opendir)(path); }
+DIR *opendir(const char *path) {
+    late();
+    return fails("opendir") ? NULL : REAL(opendir)(path);
+}
 struct dirent *readdir(DIR *dir) {
     return fails("readdir") ? NULL : REAL(readdir)(dir);
 }

@@ -1,8 +1,10 @@
-/* fuzz.h - what fuzz targets share where they are built without libFuzzer (FUZZ_MAIN): a seeded
-   random number, a change of a text, and rounds of changed inputs. */
+/* fuzz.h - what fuzz targets share: a demand that ends them, and where they are built without
+   libFuzzer (FUZZ_MAIN) a seeded random number, a change of a text, and rounds of changed inputs.
+ */
 #ifndef TEST_FUZZ_H
 #define TEST_FUZZ_H
 
+#include <errno.h> /* program_invocation_short_name */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,22 @@ enum { FUZZ_INPUT = 1 << 16 }; /* bytes of the largest input */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* What went wrong is left in a core or a sanitizer's report. */
+static void fuzz_demand(int ok, const char *what) {
+    if (ok) return;
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, what);
+    abort();
+}
+
+/* A file into `most` bytes; its length, 0 without one. */
+__attribute__((unused)) static size_t fuzz_file(const char *path, void *data, size_t most) {
+    FILE *file = fopen(path, "rb");
+    const size_t length = file == NULL ? 0 : fread(data, 1, most, file);
+    if (file != NULL) (void)fclose(file);
+    return length;
+}
+
+#ifdef FUZZ_MAIN
 static uint64_t fuzz_state;
 /* splitmix64; 0..n-1 */
 static size_t fuzz_below(size_t n) {
@@ -36,14 +54,6 @@ __attribute__((unused)) static size_t fuzz_change_text(char *text, size_t length
     return length - gone + n;
 }
 
-/* A file into FUZZ_INPUT bytes; its length, 0 without one. */
-__attribute__((unused)) static size_t fuzz_file(const char *path, void *data) {
-    FILE *file = fopen(path, "rb");
-    const size_t length = file == NULL ? 0 : fread(data, 1, FUZZ_INPUT, file);
-    if (file != NULL) (void)fclose(file);
-    return length;
-}
-
 /* Bytes of exactly this length on the heap, so that a sanitizer sees the first one beyond. */
 static void fuzz_try(const void *data, size_t length) {
     uint8_t *copy = (uint8_t *)malloc(length + !length);
@@ -64,5 +74,36 @@ static void fuzz_round(const void *data, size_t length, int times, size_t most,
         fuzz_try(changed, n);
     }
 }
+
+static char **fuzz_given; /* files of the command line */
+static size_t fuzz_ngiven;
+/* One of them, of FUZZ_INPUT bytes at most; an empty one without. */
+__attribute__((unused)) static size_t fuzz_any_given(void *data) {
+    return fuzz_ngiven ? fuzz_file(fuzz_given[fuzz_below(fuzz_ngiven)], data, FUZZ_INPUT) : 0;
+}
+
+/* PROGRAM SECONDS SEED [FILE...]: the files as they are, then inputs of `seed` and `times` changed
+   ones of each. What main returns. */
+static int fuzz_main(int argc, char **argv, size_t (*seed)(void *data), int times, size_t most,
+                     size_t (*change)(void *data, size_t length)) {
+    static uint8_t data[FUZZ_INPUT];
+    const time_t end = time(NULL) + (argc > 1 ? atol(argv[1]) : 1);
+    long runs = 0;
+    fuzz_state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    if (argc > 3) {
+        fuzz_given = argv + 3;
+        fuzz_ngiven = (size_t)argc - 3;
+    }
+    for (size_t i = 0; i < fuzz_ngiven; i++, runs++)
+        fuzz_try(data, fuzz_file(fuzz_given[i], data, sizeof data));
+    for (; time(NULL) < end; runs += 1 + times) {
+        const size_t length = seed(data);
+        fuzz_try(data, length);
+        fuzz_round(data, length, times, most, change);
+    }
+    printf("%ld passed, 0 failed\n", runs);
+    return 0;
+}
+#endif
 
 #endif

@@ -8,18 +8,7 @@
  */
 #include "../adapters/checkpoint/checkpoint_inside.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-/* What went wrong is left in a core or a sanitizer's report. */
-static void fuzz_demand(int ok, const char *what) {
-    if (ok) return;
-    fprintf(stderr, "fuzz_checkpoint: %s\n", what);
-    abort();
-}
+#include "fuzz.h"
 
 static const char fuzz_seal[] = "\"checksum\": \"";
 
@@ -111,8 +100,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 }
 
 #ifdef FUZZ_MAIN
-#include "fuzz.h"
-
 static void fuzz_piece(ck_manifest *m, const char *name, int array, uint64_t count,
                        uint64_t offset) {
     ck_tensor *t = ck_manifest_tensor(m, name);
@@ -126,7 +113,7 @@ static void fuzz_piece(ck_manifest *m, const char *name, int array, uint64_t cou
 }
 
 /* A manifest that uses all that there is. */
-static size_t fuzz_own(char *out) {
+static size_t fuzz_own(void *out) {
     ck_manifest m;
     ck_error e;
     const checkpoint_value v[] = {{"position", CHECKPOINT_INT, -12, 0, NULL},
@@ -197,20 +184,9 @@ static size_t fuzz_change(void *text, size_t length) {
     return fuzz_change_text((char *)text, length, fuzz_word);
 }
 
-int main(int argc, char **argv) {
-    static char text[FUZZ_INPUT];
-    const time_t end = time(NULL) + (argc > 1 ? atol(argv[1]) : 1);
-    long runs = 0;
-    fuzz_state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
-    while (time(NULL) < end) {
-        const size_t length = argc > 3 && fuzz_below(2)
-                                  ? fuzz_file(argv[3 + fuzz_below((size_t)argc - 3)], text)
-                                  : fuzz_own(text);
-        fuzz_try(text, length);
-        fuzz_round(text, length, 200, 4, fuzz_change);
-        runs += 200;
-    }
-    printf("%ld passed, 0 failed\n", runs);
-    return 0;
+static size_t fuzz_seed(void *text) {
+    return fuzz_ngiven && fuzz_below(2) ? fuzz_any_given(text) : fuzz_own(text);
 }
+
+int main(int argc, char **argv) { return fuzz_main(argc, argv, fuzz_seed, 200, 4, fuzz_change); }
 #endif

@@ -5,20 +5,9 @@
        random, and prints `N passed, N failed` */
 #include "../adapters/ds_config/ds_config.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "fuzz.h"
 
 static void fuzz_note(void *user, const char *sentence) { *(size_t *)user += strlen(sentence); }
-
-/* What went wrong is left in a core or a sanitizer's report. */
-static void fuzz_demand(int ok, const char *what) {
-    if (ok) return;
-    fprintf(stderr, "fuzz_ds_config: %s\n", what);
-    abort();
-}
 
 static void fuzz_once(const char *text, size_t size, const ds_auto *autos) {
     ds_config ds, again;
@@ -60,8 +49,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 #ifdef FUZZ_MAIN
 #include "../adapters/ds_config/ds_table.h"
 
-#include "fuzz.h"
-
 /* A word that means something in such a file, a key's name as often as not. */
 static const char *fuzz_word(void) {
     static const char *const words[] = {"{",        "}",
@@ -89,17 +76,6 @@ static size_t fuzz_change(void *text, size_t length) {
 }
 
 int main(int argc, char **argv) {
-    static char text[FUZZ_INPUT];
-    const time_t end = time(NULL) + (argc > 1 ? atol(argv[1]) : 1);
-    long runs = 0;
-    fuzz_state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
-    for (int i = 3; i < argc; i++, runs++) fuzz_try(text, fuzz_file(argv[i], text));
-    while (argc > 3 && time(NULL) < end) {
-        const size_t length = fuzz_file(argv[3 + fuzz_below((size_t)argc - 3)], text);
-        fuzz_round(text, length, 200, 6, fuzz_change);
-        runs += 200;
-    }
-    printf("%ld passed, 0 failed\n", runs);
-    return 0;
+    return fuzz_main(argc, argv, fuzz_any_given, 200, 6, fuzz_change);
 }
 #endif

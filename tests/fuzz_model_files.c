@@ -7,13 +7,10 @@
        `N passed, N failed`; fuzz_model_files seeds FOLDER */
 #include "../adapters/checkpoint/model_files.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "fuzz.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const gpt2_config fuzz_cfg = {4, 5, 128, 1, 1, 2};
 static zero_ctx *fuzz_ctx;
@@ -22,20 +19,11 @@ static char fuzz_folder[64];
 enum { FUZZ_MODEL = 0, FUZZ_INDEX, FUZZ_STATE, FUZZ_OUT, FUZZ_A, FUZZ_B, FUZZ_FILES };
 static char fuzz_path[FUZZ_FILES][96];
 
-/* What went wrong is left in a core or a sanitizer's report. */
-static void fuzz_demand(int ok, const char *what) {
-    if (ok) return;
-    fprintf(stderr, "fuzz_model_files: %s\n", what);
-    abort();
-}
-
 static void fuzz_clean(void) {
     zero_destroy(fuzz_ctx);
     for (int i = 0; i < FUZZ_FILES; i++) (void)unlink(fuzz_path[i]);
     (void)rmdir(fuzz_folder);
 }
-
-enum { FUZZ_BYTES = 1 << 16 };
 
 static void fuzz_write(const char *path, const uint8_t *data, size_t size) {
     FILE *file = fopen(path, "wb");
@@ -43,19 +31,12 @@ static void fuzz_write(const char *path, const uint8_t *data, size_t size) {
                 "a file cannot be written");
 }
 
-static size_t fuzz_read(const char *path, uint8_t *data, size_t most) {
-    FILE *file = fopen(path, "rb");
-    const size_t n = file == NULL ? 0 : fread(data, 1, most, file);
-    if (file != NULL) (void)fclose(file);
-    return n;
-}
-
 /* A safetensors file with these entries of a header (after a brace or comma), whose places in the
    data are `base` behind what they will be. */
 static void fuzz_write_part(const char *path, const char *entries, const char *data, size_t base,
                             size_t bytes) {
     static const char key[] = "\"data_offsets\":[";
-    static char header[FUZZ_BYTES];
+    static char header[FUZZ_INPUT];
     char *to = header;
     uint64_t n;
     size_t begin, end;
@@ -76,7 +57,7 @@ static void fuzz_write_part(const char *path, const char *entries, const char *d
 
 /* The model of the context in two files. */
 static void fuzz_split(void) {
-    static char whole[FUZZ_BYTES];
+    static char whole[FUZZ_INPUT];
     static const char second[] = "\"transformer.h.0.attn.c_attn.weight\"";
     uint64_t n;
     size_t base;
@@ -84,7 +65,7 @@ static void fuzz_split(void) {
         model_save(fuzz_ctx, &fuzz_cfg, fuzz_path[FUZZ_OUT], MODEL_SAFETENSORS, ZERO_F32, NULL)
             == ZERO_OK,
         "no model to split");
-    const size_t size = fuzz_read(fuzz_path[FUZZ_OUT], (uint8_t *)whole, sizeof whole);
+    const size_t size = fuzz_file(fuzz_path[FUZZ_OUT], (uint8_t *)whole, sizeof whole);
     memcpy(&n, whole, sizeof n);
     char *header = whole + 8, *data = header + n, *cut = strstr(header, second);
     data[-1] = 0; /* a blank or the last brace: enough to end the text */
@@ -124,17 +105,17 @@ static void fuzz_sentence(const gpt2_error *e) {
 
 /* Saved, read and saved again: the same bytes. */
 static void fuzz_again(void) {
-    static uint8_t one[FUZZ_BYTES], two[FUZZ_BYTES];
+    static uint8_t one[FUZZ_INPUT], two[FUZZ_INPUT];
     const char *out = fuzz_path[FUZZ_OUT];
     gpt2_error e;
     fuzz_demand(model_save(fuzz_ctx, &fuzz_cfg, out, MODEL_SAFETENSORS, ZERO_F32, &e) == ZERO_OK,
                 "what was read cannot be saved");
-    const size_t n = fuzz_read(out, one, sizeof one);
+    const size_t n = fuzz_file(out, one, sizeof one);
     fuzz_demand(model_load(fuzz_ctx, &fuzz_cfg, out, &e) == ZERO_OK,
                 "what was saved cannot be read");
     fuzz_demand(model_save(fuzz_ctx, &fuzz_cfg, out, MODEL_SAFETENSORS, ZERO_F32, &e) == ZERO_OK,
                 "not saved again");
-    fuzz_demand(n > 0 && fuzz_read(out, two, sizeof two) == n && memcmp(one, two, n) == 0,
+    fuzz_demand(n > 0 && fuzz_file(out, two, sizeof two) == n && memcmp(one, two, n) == 0,
                 "saved again to other bytes");
 }
 
@@ -162,9 +143,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 }
 
 #ifdef FUZZ_MAIN
-#include "fuzz.h"
-
 enum { FUZZ_SEEDS = 8 };
+static uint8_t fuzz_seeds[FUZZ_SEEDS][FUZZ_INPUT];
+static size_t fuzz_length[FUZZ_SEEDS];
 
 /* llm.c's state of one rank, permuted data and all. Returns its length. */
 static size_t fuzz_make_state(uint8_t *data, int shuffled) {
@@ -181,12 +162,12 @@ static size_t fuzz_make_state(uint8_t *data, int shuffled) {
 
 /* The index of the two files; two of another length. */
 static size_t fuzz_make_index(uint8_t *data, int odd) {
-    static char whole[FUZZ_BYTES];
+    static char whole[FUZZ_INPUT];
     char *out = (char *)data;
     int n = sprintf(out, "{\"metadata\":{\"total_size\":%d},\"weight_map\":{", odd);
     for (int part = FUZZ_A; part <= FUZZ_B; part++) {
         const char *at = whole + 8;
-        const size_t size = fuzz_read(fuzz_path[part], (uint8_t *)whole, sizeof whole - 1);
+        const size_t size = fuzz_file(fuzz_path[part], (uint8_t *)whole, sizeof whole - 1);
         whole[size] = 0;
         while ((at = strstr(at, "\"transformer.")) != NULL) {
             const int length = (int)(strchr(at + 1, '"') - at) + 1;
@@ -199,7 +180,7 @@ static size_t fuzz_make_index(uint8_t *data, int odd) {
 }
 
 /* Seed `i`: what the writers make, states, indices. */
-static size_t fuzz_seed(int i, uint8_t *data) {
+static size_t fuzz_make_seed(int i, uint8_t *data) {
     static const struct {
         model_format format;
         zero_type type;
@@ -213,7 +194,7 @@ static size_t fuzz_seed(int i, uint8_t *data) {
     fuzz_demand(model_save(fuzz_ctx, &fuzz_cfg, out, saved[i].format, saved[i].type, NULL)
                     == ZERO_OK,
                 "no seed");
-    return fuzz_read(out, data, FUZZ_INPUT);
+    return fuzz_file(out, data, FUZZ_INPUT);
 }
 
 /* What means something in a safetensors header or an index. */
@@ -285,31 +266,26 @@ static size_t fuzz_change(void *bytes, size_t length) {
     return now;
 }
 
+static size_t fuzz_seed(void *data) {
+    const size_t which = fuzz_below(FUZZ_SEEDS);
+    memcpy(data, fuzz_seeds[which], fuzz_length[which]);
+    return fuzz_length[which];
+}
+
 int main(int argc, char **argv) {
-    static uint8_t seed[FUZZ_SEEDS][FUZZ_INPUT];
-    size_t length[FUZZ_SEEDS];
-    long runs = 0;
     fuzz_start();
-    for (int i = 0; i < FUZZ_SEEDS; i++) length[i] = fuzz_seed(i, seed[i]);
+    for (int i = 0; i < FUZZ_SEEDS; i++) fuzz_length[i] = fuzz_make_seed(i, fuzz_seeds[i]);
     if (argc > 2 && strcmp(argv[1], "seeds") == 0) {
         for (int i = 0; i < FUZZ_SEEDS; i++) {
             char path[512];
             (void)snprintf(path, sizeof path, "%s/seed%d", argv[2], i);
-            fuzz_write(path, seed[i], length[i]);
+            fuzz_write(path, fuzz_seeds[i], fuzz_length[i]);
         }
         return 0;
     }
-    const time_t end = time(NULL) + (argc > 1 ? atol(argv[1]) : 1);
-    fuzz_state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
-    for (int i = 0; i < FUZZ_SEEDS; i++, runs++) fuzz_try(seed[i], length[i]);
+    for (int i = 0; i < FUZZ_SEEDS; i++) fuzz_try(fuzz_seeds[i], fuzz_length[i]);
     fuzz_demand(model_load(fuzz_ctx, &fuzz_cfg, fuzz_path[FUZZ_INDEX], NULL) == ZERO_OK,
                 "the two files are not read by their index");
-    while (time(NULL) < end) {
-        const size_t which = fuzz_below(FUZZ_SEEDS);
-        fuzz_round(seed[which], length[which], 50, 4, fuzz_change);
-        runs += 50;
-    }
-    printf("%ld passed, 0 failed\n", runs);
-    return 0;
+    return fuzz_main(argc, argv, fuzz_seed, 50, 4, fuzz_change);
 }
 #endif

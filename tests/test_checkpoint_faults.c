@@ -1,7 +1,8 @@
 /* test_checkpoint_faults.c [KIND] - with tests/faulty_io.c preloaded: the k-th call of every kind
    that saving, loading or creating makes fails, for every k. What must hold each time: all ranks
    return the same, the context goes on, the older generation is intact, nothing leaks, nobody
-   hangs. */
+   hangs. A call that takes longer than the plugin's time limit is no error; a rank that dies is
+   one. */
 #include "host.h"
 #include "../adapters/checkpoint/checkpoint.h"
 
@@ -9,7 +10,7 @@
 #include <errno.h>
 #include <sys/stat.h>
 
-enum { FAULT_RANKS = 3, FAULT_MOST = 5000 };
+enum { FAULT_RANKS = 3, FAULT_MOST = 5000, FAULT_SLOW = 1600 /* ms */ };
 
 typedef enum fault_at {
     FAULT_CREATE = 0,
@@ -31,7 +32,7 @@ __attribute__((weak)) long faulty_live(void);
 typedef enum fault_expect { FAULT_ANY = 0, FAULT_ALWAYS /* an error */, FAULT_NEVER } fault_expect;
 typedef struct fault_type {
     const char *kind; /* of tests/faulty_io.c */
-    int number;       /* errno */
+    int number;       /* errno, or milliseconds */
     fault_expect expect;
 } fault_type;
 
@@ -219,12 +220,14 @@ static void fault_kind(fault_job *j, const fault_type *k) {
     const char *kind = k->kind;
     long refused = 0;
     j->kind = kind;
+    long calls = 0;
     j->number = k->number;
-    for (j->k = 1; j->k < FAULT_MOST; j->k++) {
-        if (!fault_once(j)) break;
+    const int slow = strcmp(kind, "slow") == 0; /* then it is a sample: they take their time */
+    j->spec.cfg.timeout_s = slow ? 1 : 10;
+    for (j->k = 1; j->k < FAULT_MOST && fault_once(j); j->k += slow ? 13 : 1) {
         refused += j->result[0] != CHECKPOINT_OK;
+        calls++;
     }
-    const long calls = j->k - 1;
     const int saves =
         j->at == FAULT_SAVE || j->at == FAULT_AGAIN || j->at == FAULT_ASIDE || j->at == FAULT_NEXT;
     printf("%-11s %-8s %4ld calls, %4ld of them end in an error\n", fault_names[j->at], kind, calls,
@@ -257,7 +260,52 @@ static const fault_type fault_types[] = {
     {"stat", EIO, FAULT_ANY},          {"opendir", EMFILE, FAULT_NEVER},
     {"readdir", EIO, FAULT_NEVER},     {"direct", EINVAL, FAULT_NEVER},
     {"exchange", EINVAL, FAULT_NEVER}, {"memory", ENOMEM, FAULT_ANY},
-    {"late", 0, FAULT_NEVER}};
+    {"late", 30, FAULT_NEVER}, /* long enough for the other ranks to go ahead */
+    {"slow", FAULT_SLOW, FAULT_NEVER}};
+
+/* A rank dies while the others wait for a disk: all are told, and only that of the slow disk has
+   to wait for it. */
+typedef struct fault_death {
+    fault_job job;
+    checkpoint_result result[FAULT_RANKS];
+    double seconds[FAULT_RANKS];
+} fault_death;
+
+static void fault_die(test_rank *r) {
+    fault_death *d = (fault_death *)r->arg;
+    fault_job *j = &d->job;
+    host_run h;
+    checkpoint *c = NULL;
+    if (!host_open(&h, &j->spec, r)) return;
+    if (checkpoint_create(&c, h.z, &j->o) || checkpoint_save(c, 1, NULL, 0) || checkpoint_wait(c))
+        test_rank_fail(r, "%s", checkpoint_error(c));
+    const double start = test_now();
+    if (r->rank == 1) faulty_arm("slow", 1, 2 * FAULT_SLOW);
+    if (r->rank == 2) (void)ualarm(300000, 0); /* ends the process */
+    d->result[r->rank] = fault_call(j, &h, &c);
+    d->seconds[r->rank] = test_now() - start;
+    checkpoint_destroy(c);
+    zero_destroy(h.z);
+}
+
+static void fault_deaths(fault_job *j) {
+    static const fault_at at[] = {FAULT_SAVE, FAULT_ASIDE, FAULT_LOAD};
+    fault_death *d = (fault_death *)test_shared(sizeof *d);
+    for (int i = 0; i < 3; i++) {
+        d->job = *j;
+        d->job.at = at[i];
+        d->job.o.asynchronous = at[i] == FAULT_ASIDE;
+        d->job.spec.cfg.timeout_s = 1;
+        (void)test_processes(FAULT_RANKS, 0, fault_die, d, 60);
+        test_check(strstr(test_first, "rank 2: killed by signal") != NULL
+                       && d->result[0] == CHECKPOINT_PLUGIN && d->result[1] == CHECKPOINT_PLUGIN
+                       && d->seconds[0] < 2e-3 * FAULT_SLOW && d->seconds[1] < 4e-3 * FAULT_SLOW,
+                   "%s, a rank dies: %d after %.1f s, %d after %.1f s; %s", fault_names[at[i]],
+                   (int)d->result[0], d->seconds[0], (int)d->result[1], d->seconds[1], test_first);
+        fault_empty(j->o.folder);
+    }
+    (void)munmap(d, sizeof *d);
+}
 
 int main(int argc, char **argv) {
     static fault_job j;
@@ -288,5 +336,6 @@ int main(int argc, char **argv) {
                 fault_kind(&j, &fault_types[i]);
     }
     fault_empty(folder);
+    if (argc < 2 || fault_word(argv[1], "slow") || fault_word(argv[1], "all")) fault_deaths(&j);
     return test_summary();
 }

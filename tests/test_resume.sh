@@ -46,6 +46,7 @@ test_bits() {
         same "$run: another stop, weights" "$whole" "$(train parts$n $run -x 20 -n 7 -y 1)"
         same "$run: no settings differ" no "$(grep -q 'it was saved with' "$work/out" && echo yes || echo no)"
         same "$run: log" same "$(cmp "$work/whole$n/main.log" "$work/parts$n/main.log" && echo same)"
+        case $run in *-na*) says "$run: told when it is on the disk" '^on the disk: the checkpoint of step 20, written in ' ;; esac
     done
 }
 

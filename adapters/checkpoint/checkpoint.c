@@ -1,6 +1,6 @@
 /* checkpoint.c - saving and loading together: what every rank does, and how all agree on it. A rank
-   that fails never leaves the others waiting: each brings its outcome to the next meeting
-   (ck_agree), and all go on, or all give up with the same sentence. */
+   that fails or is slow never leaves the others waiting: each brings its outcome to the next
+   meeting (ck_agree, ck_together), and all go on, or all give up with the same sentence. */
 #include "checkpoint_inside.h"
 
 #include <errno.h>
@@ -13,6 +13,8 @@
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { CK_LATE = 60 /* seconds that a file may take to be seen by another host */ };
 
 /* One range of this rank and where it begins in the image. */
 typedef struct ck_item {
@@ -35,12 +37,11 @@ struct checkpoint {
     uint64_t image_bytes, total_bytes, id, saves;
     char *window, *table, *host, *image; /* image: in host, aligned; asynchronous only */
 
-    /* the save under way; the thread owns plan, outcome and notes until it is joined */
-    pthread_t thread;
-    int flying, cancel; /* cancel: atomic */
-    int published;      /* rank 0: what is called `temporary` now is what was replaced */
+    /* while there is work, its thread owns plan, notes and these */
+    ck_work work;
+    int flying;    /* a save is on its way aside */
+    int published; /* rank 0: what is called `temporary` now is what was replaced */
     char temporary[CK_PATH];
-    ck_error outcome;
     double write_s;
     char notes[4 * CHECKPOINT_SENTENCE];
 
@@ -51,30 +52,11 @@ struct checkpoint {
 
 static const ck_error ck_none = {CHECKPOINT_OK, 0, ""};
 
-/* ---- agreement ---- */
+/* ---- what is told ---- */
 
-static checkpoint_result ck_plugin(zero_ctx *z, zero_result result, ck_error *e) {
-    (void)ck_fail(e, CHECKPOINT_PLUGIN, "%s: %s", zero_result_string(result), zero_last_error(z));
-    e->number = (int)result;
-    return e->code;
-}
-
-/* Every rank brings its own outcome and gets that of the first rank that failed. */
-static checkpoint_result ck_agree(zero_ctx *z, ck_error *e) {
-    double failed = e->code != CHECKPOINT_OK;
-    zero_result zr = zero_all_sum(z, &failed, 1);
-    if (zr == ZERO_OK && failed == 0) return CHECKPOINT_OK;
-    for (int r = 0; zr == ZERO_OK && r < zero_nranks(z); r++) {
-        ck_error his = *e;
-        zr = zero_broadcast(z, &his, sizeof his, r);
-        if (zr || his.code == CHECKPOINT_OK) continue;
-        *e = his;
-        if (zero_nranks(z) > 1)
-            (void)snprintf(e->text, sizeof e->text, "rank %d: %.*s", r, (int)sizeof his.text - 32,
-                           his.text);
-        return his.code;
-    }
-    return ck_plugin(z, zr, e);
+/* What rank 0 has to do with files; the others wait for it. */
+static checkpoint_result ck_on_first(checkpoint *c, ck_body body, void *arg, ck_error *e) {
+    return ck_together(&c->work, c->z, c->rank == 0 ? body : NULL, arg, e);
 }
 
 /* Keeps the sentence where checkpoint_error finds it. */
@@ -227,7 +209,7 @@ static checkpoint_result ck_plan_exchange(checkpoint *c, const checkpoint_option
     return ck_agree(c->z, e);
 }
 
-/* ---- create, destroy ---- */
+/* ---- create ---- */
 
 static char *ck_align(char *p) {
     return p + (ck_round_up((uint64_t)(uintptr_t)p, CK_PAGE) - (uint64_t)(uintptr_t)p);
@@ -265,13 +247,13 @@ static checkpoint_result ck_options(checkpoint *c, const checkpoint_options *o, 
     c->plan.config = strdup(config);
     if (c->plan.config == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for options");
     c->plan.nranks = c->plan.nfiles = c->nranks;
-    zero_query_config(c->z, &c->plan.run);
     (void)ck_optimizer_name(c->plan.run.optimizer, c->plan.optimizer);
     return ck_reserve(c, e);
 }
 
 /* A folder that is made is there for good; one that is there has no other run in it. */
-static checkpoint_result ck_open_folder(checkpoint *c, ck_error *e) {
+static checkpoint_result ck_open_folder(void *arg, ck_error *e) {
+    checkpoint *c = (checkpoint *)arg;
     const char *slash = strrchr(c->folder, '/');
     char parent[CK_PATH];
     const int made = access(c->folder, F_OK) != 0;
@@ -305,30 +287,16 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
     c->rank = zero_rank(z);
     c->nranks = zero_nranks(z);
     c->report.saved_step = -1;
-    (void)ck_options(c, o, &e);
-    if (!e.code && c->rank == 0) (void)ck_open_folder(c, &e);
-    if (ck_agree(z, &e)) return ck_told(c, &e);
+    zero_query_config(z, &c->plan.run);
+    if (!ck_work_open(&c->work, c->plan.run.timeout_s))
+        (void)ck_fail(&e, CHECKPOINT_MEMORY, "no memory for a thread");
+    if (!e.code) (void)ck_options(c, o, &e);
+    if (ck_on_first(c, ck_open_folder, c, &e)) return ck_told(c, &e);
     if (ck_plan_exchange(c, o, &e)) return ck_told(c, &e);
     const zero_result zr = zero_broadcast(z, &c->id, sizeof c->id, 0);
     if (zr) (void)ck_plugin(z, zr, &e);
     c->report.total_bytes = c->total_bytes;
     return ck_told(c, &e);
-}
-
-static checkpoint_result ck_finish(checkpoint *c, ck_error *e);
-
-void checkpoint_destroy(checkpoint *c) {
-    ck_error e = ck_none;
-    if (c == NULL) return;
-    (void)ck_finish(c, &e);
-    if (c->lock >= 0) (void)close(c->lock);
-    ck_manifest_free(&c->plan);
-    ck_manifest_free(&c->loaded);
-    free(c->item);
-    free(c->window);
-    free(c->table);
-    zero_host_free(c->host);
-    free(c);
 }
 
 /* ---- a shard's image ---- */
@@ -350,8 +318,7 @@ static checkpoint_result ck_fill_item(checkpoint *c, const ck_item *x, uint64_t 
 }
 
 /* Bytes [at, at + bytes) of the image, which is asked for from its begin to its end. */
-static checkpoint_result ck_fill(void *user, uint64_t at, size_t bytes, char *out, ck_error *e) {
-    checkpoint *c = (checkpoint *)user;
+static checkpoint_result ck_fill(checkpoint *c, uint64_t at, size_t bytes, char *out, ck_error *e) {
     const uint64_t end = at + bytes;
     uint64_t done = at;
     if (at == 0) {
@@ -373,9 +340,29 @@ static checkpoint_result ck_fill(void *user, uint64_t at, size_t bytes, char *ou
     return CHECKPOINT_OK;
 }
 
-static checkpoint_result ck_write(checkpoint *c, ck_error *e) {
-    const ck_shard s = {c->temporary, c->rank, !c->o.not_direct, c->image_bytes, c->image,
-                        ck_fill,      c,       c->window,        c->table,       &c->cancel};
+/* The same, from the thread that writes. */
+typedef struct ck_part {
+    checkpoint *c;
+    uint64_t at;
+    size_t bytes;
+    char *out;
+} ck_part;
+static checkpoint_result ck_fill_part(void *arg, ck_error *e) {
+    const ck_part *p = (const ck_part *)arg;
+    return ck_fill(p->c, p->at, p->bytes, p->out, e);
+}
+static checkpoint_result ck_fill_asked(void *user, uint64_t at, size_t bytes, char *out,
+                                       ck_error *e) {
+    checkpoint *c = (checkpoint *)user;
+    ck_part part = {c, at, bytes, out};
+    return ck_work_ask(&c->work, ck_fill_part, &part, e);
+}
+
+/* This rank's shard; from a picture of the state, or with the state open. */
+static checkpoint_result ck_write(void *arg, ck_error *e) {
+    checkpoint *c = (checkpoint *)arg;
+    const ck_shard s = {c->temporary,  c->rank, !c->o.not_direct, c->image_bytes, c->image,
+                        ck_fill_asked, c,       c->window,        c->table,       &c->work};
     const double start = ck_now();
     if (ck_shard_write(&s, e) == CHECKPOINT_FILES) ck_folder_explain(c->folder, c->total_bytes, e);
     c->write_s = ck_now() - start;
@@ -384,17 +371,18 @@ static checkpoint_result ck_write(checkpoint *c, ck_error *e) {
 
 /* ---- rank 0 makes shards a generation ---- */
 
-/* Hosts that share a folder may see a file late; while a save is written aside, ranks may still be
-   writing. Waits for each file for `limit` seconds, or until it is told to give up. */
-static checkpoint_result ck_tables(checkpoint *c, double limit, ck_error *e) {
-    const double end = ck_now() + limit;
+/* While a save is written aside, ranks may still be writing; and hosts that share a folder may see
+   a file late: it is waited for, CK_LATE seconds after all have written. */
+static checkpoint_result ck_tables(checkpoint *c, ck_error *e) {
+    double end = 0;
     for (int i = 0; i < c->plan.nfiles; i++) {
         struct timespec pause = {0, 1000000};
         checkpoint_result r;
         while ((r = ck_shard_table(c->temporary, &c->plan.file[i], e)) == CHECKPOINT_NONE) {
-            if (__atomic_load_n(&c->cancel, __ATOMIC_ACQUIRE))
+            if (ck_given_up(&c->work))
                 return ck_fail(e, CHECKPOINT_FILES, "given up: another rank failed");
-            if (ck_now() > end)
+            if (end == 0 && ck_alone(&c->work)) end = ck_now() + CK_LATE;
+            if (end > 0 && ck_now() > end)
                 return ck_fail(e, CHECKPOINT_FILES, "%s/%s does not appear on this host",
                                c->temporary, c->plan.file[i].name);
             (void)nanosleep(&pause, NULL);
@@ -405,8 +393,9 @@ static checkpoint_result ck_tables(checkpoint *c, double limit, ck_error *e) {
     return CHECKPOINT_OK;
 }
 
-static checkpoint_result ck_commit(checkpoint *c, double limit, ck_error *e) {
-    CK_TRY(ck_tables(c, limit, e));
+static checkpoint_result ck_commit(void *arg, ck_error *e) {
+    checkpoint *c = (checkpoint *)arg;
+    CK_TRY(ck_tables(c, e));
     checkpoint_result r = ck_manifest_write(&c->plan, c->temporary, e);
     if (!r)
         r = ck_generation_publish(c->folder, strrchr(c->temporary, '/') + 1, c->plan.step,
@@ -425,10 +414,9 @@ static checkpoint_result ck_commit(checkpoint *c, double limit, ck_error *e) {
 
 /* ---- save ---- */
 
-/* Rank 0 prepares the folder that all write to. */
-static checkpoint_result ck_save_folder(checkpoint *c, const checkpoint_value *values, int n,
-                                        ck_error *e) {
-    CK_TRY(ck_manifest_set_values(&c->plan, values, n, e));
+/* The folder that all write to. */
+static checkpoint_result ck_save_folder(void *arg, ck_error *e) {
+    const checkpoint *c = (const checkpoint *)arg;
     uint64_t pieces = 0;
     for (int t = 0; t < c->plan.ntensors; t++)
         for (int k = 0; k < c->plan.narrays; k++)
@@ -442,7 +430,7 @@ static checkpoint_result ck_save_open(checkpoint *c, int64_t step, const checkpo
                                       int n, ck_error *e) {
     char name[CK_NAME];
     int64_t his = step;
-    zero_result zr = zero_broadcast(c->z, &his, sizeof his, 0);
+    const zero_result zr = zero_broadcast(c->z, &his, sizeof his, 0);
     if (zr) return ck_plugin(c->z, zr, e);
     const uint64_t number[] = {c->id, ++c->saves};
     c->published = 0;
@@ -454,95 +442,68 @@ static checkpoint_result ck_save_open(checkpoint *c, int64_t step, const checkpo
     if (step < 0 || his != step || length >= (int)sizeof c->temporary)
         (void)ck_fail(e, CHECKPOINT_ARGUMENT,
                       "step %" PRId64 ": expected 0 or more, and the same on all ranks", step);
-    if (ck_agree(c->z, e)) return e->code; /* the state is opened by all ranks or by none */
-    if ((zr = zero_state_begin(c->z)) != ZERO_OK)
-        (void)ck_plugin(c->z, zr, e);
-    else {
-        zero_state_counters(c->z, &c->plan.counters);
-        (void)zero_state_end(c->z, 0);
-    }
-    if (!e->code && c->rank == 0) (void)ck_save_folder(c, values, n, e);
-    return ck_agree(c->z, e);
+    if (!e->code && c->rank == 0) (void)ck_manifest_set_values(&c->plan, values, n, e);
+    return ck_on_first(c, ck_save_folder, c, e);
 }
 
-static void ck_save_undo(checkpoint *c) {
+static checkpoint_result ck_remove_temporary(void *arg, ck_error *e) {
+    const checkpoint *c = (const checkpoint *)arg;
+    return c->published ? CHECKPOINT_OK : ck_folder_remove(c->temporary, e);
+}
+
+/* How a save ended; all ranks know. */
+static checkpoint_result ck_save_end(checkpoint *c, const ck_error *e) {
     ck_error ignored = ck_none;
-    if (c->rank == 0 && !c->published) (void)ck_folder_remove(c->temporary, &ignored);
-}
-
-/* Writes this rank's shard, or copies it, with the state open. */
-static checkpoint_result ck_save_state(checkpoint *c, ck_error *e) {
-    const double start = ck_now();
-    const zero_result zr = zero_state_begin(c->z);
-    if (zr) return ck_plugin(c->z, zr, e);
-    if (c->image)
-        (void)ck_fill(c, 0, (size_t)c->image_bytes, c->image, e);
-    else
-        (void)ck_write(c, e);
-    c->report.copy_s = c->image ? ck_now() - start : 0;
-    (void)zero_state_end(c->z, 0);
-    return e->code;
-}
-
-static checkpoint_result ck_save_now(checkpoint *c, ck_error *e) {
-    if (ck_agree(c->z, e) == CHECKPOINT_OK) {
-        if (c->rank == 0) (void)ck_commit(c, 60, e);
-        (void)ck_agree(c->z, e);
-    }
-    c->report.write_s = c->write_s;
-    if (e->code == CHECKPOINT_OK) c->report.saved_step = c->plan.step;
-    ck_notes_tell(c);
-    return e->code;
-}
-
-static void *ck_thread(void *arg) {
-    checkpoint *c = (checkpoint *)arg;
-    c->outcome = ck_none;
-    if (ck_write(c, &c->outcome) == CHECKPOINT_OK && c->rank == 0)
-        (void)ck_commit(c, 1e18, &c->outcome);
-    return NULL;
-}
-
-static void ck_thread_cancel(checkpoint *c) { __atomic_store_n(&c->cancel, 1, __ATOMIC_RELEASE); }
-
-static checkpoint_result ck_save_aside(checkpoint *c, ck_error *e) {
-    if (ck_agree(c->z, e)) return e->code;
-    __atomic_store_n(&c->cancel, 0, __ATOMIC_RELEASE);
-    const int failed = ck_thread_start(&c->thread, ck_thread, c);
-    if (failed) (void)ck_fail(e, CHECKPOINT_MEMORY, "cannot start a thread: %s", strerror(failed));
-    if (ck_agree(c->z, e)) {
-        ck_thread_cancel(c);
-        if (!failed) (void)pthread_join(c->thread, NULL);
-        if (e->code != CHECKPOINT_PLUGIN) (void)zero_barrier(c->z); /* nobody writes there now */
-        return e->code;
-    }
-    c->flying = 1;
-    return CHECKPOINT_OK;
-}
-
-/* The end of a save that was written aside. Ranks but 0 end by themselves and tell whether they
-   failed, so that rank 0, which waits for their files, can give up. */
-static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
-    if (!c->flying) return CHECKPOINT_OK;
-    c->flying = 0;
-    if (c->rank != 0) {
-        (void)pthread_join(c->thread, NULL);
-        *e = c->outcome;
-    }
-    const checkpoint_result r = ck_agree(c->z, e);
-    if (r) ck_thread_cancel(c);
-    if (c->rank == 0) {
-        (void)pthread_join(c->thread, NULL);
-        if (!r) *e = c->outcome;
-    }
-    if (!r) (void)ck_agree(c->z, e);
     c->report.write_s = c->write_s;
     if (e->code)
-        ck_save_undo(c);
+        (void)ck_on_first(c, ck_remove_temporary, c, &ignored);
     else
         c->report.saved_step = c->plan.step;
     ck_notes_tell(c);
     return e->code;
+}
+
+/* All ranks come here, or none. */
+static checkpoint_result ck_state_begin(checkpoint *c, ck_error *e) {
+    const zero_result zr = zero_state_begin(c->z);
+    if (zr) return ck_plugin(c->z, zr, e);
+    zero_state_counters(c->z, &c->plan.counters);
+    return CHECKPOINT_OK;
+}
+
+/* The caller waits: the state stays open until it is written. */
+static checkpoint_result ck_save_now(checkpoint *c, ck_error *e) {
+    CK_TRY(ck_state_begin(c, e));
+    const checkpoint_result written = ck_together(&c->work, c->z, ck_write, c, e);
+    (void)zero_state_end(c->z, 0);
+    return written ? written : ck_on_first(c, ck_commit, c, e);
+}
+
+static checkpoint_result ck_write_aside(void *arg, ck_error *e) {
+    const checkpoint *c = (const checkpoint *)arg;
+    CK_TRY(ck_write(arg, e));
+    return c->rank == 0 ? ck_commit(arg, e) : CHECKPOINT_OK;
+}
+
+/* The caller waits for a copy. */
+static checkpoint_result ck_save_aside(checkpoint *c, ck_error *e) {
+    const double start = ck_now();
+    CK_TRY(ck_state_begin(c, e));
+    (void)ck_fill(c, 0, (size_t)c->image_bytes, c->image, e);
+    c->report.copy_s = ck_now() - start;
+    (void)zero_state_end(c->z, 0);
+    if (ck_agree(c->z, e)) return e->code;
+    ck_work_begin(&c->work, ck_write_aside, c, e);
+    c->flying = 1;
+    return CHECKPOINT_OK;
+}
+
+/* The end of a save that was written aside. */
+static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
+    if (!c->flying) return CHECKPOINT_OK;
+    c->flying = 0;
+    (void)ck_work_end(&c->work, c->z, e);
+    return ck_save_end(c, e);
 }
 
 static void ck_say_waited(checkpoint *c, int64_t step) {
@@ -567,15 +528,6 @@ static checkpoint_result ck_save_result(checkpoint *c, const ck_error *before, i
     return ck_told(c, e);
 }
 
-/* The plugin knows of a rank that did not come, and not that a slow disk held it up. */
-static void ck_say_plugin(const checkpoint *c, int64_t step, ck_error *e) {
-    char text[CHECKPOINT_SENTENCE];
-    memcpy(text, e->text, sizeof text);
-    (void)snprintf(e->text, sizeof e->text,
-                   "the save of step %" PRId64 ", %" PRIu64 " bytes in all: %.500s", step,
-                   c->total_bytes, text);
-}
-
 checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_value *values,
                                   int nvalues) {
     const double start = ck_now();
@@ -585,15 +537,9 @@ checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_
     c->report.waited_s = ck_now() - start;
     if (before.code == CHECKPOINT_PLUGIN) return ck_told(c, &before);
     ck_say_waited(c, step);
-    if (ck_save_open(c, step, values, nvalues, &e) == CHECKPOINT_OK) {
-        (void)ck_save_state(c, &e);
-        if (c->image)
-            (void)ck_save_aside(c, &e);
-        else
-            (void)ck_save_now(c, &e);
-    }
-    if (e.code == CHECKPOINT_PLUGIN) ck_say_plugin(c, step, &e);
-    if (e.code) ck_save_undo(c);
+    if (ck_save_open(c, step, values, nvalues, &e) == CHECKPOINT_OK)
+        (void)(c->image ? ck_save_aside(c, &e) : ck_save_now(c, &e));
+    if (!c->flying) (void)ck_save_end(c, &e);
     c->report.stall_s = ck_now() - start;
     return ck_save_result(c, &before, earlier, &e);
 }
@@ -604,19 +550,46 @@ checkpoint_result checkpoint_wait(checkpoint *c) {
     return ck_told(c, &e);
 }
 
+void checkpoint_destroy(checkpoint *c) {
+    ck_error e = ck_none;
+    if (c == NULL) return;
+    (void)ck_finish(c, &e);
+    ck_work_close(&c->work);
+    if (c->lock >= 0) (void)close(c->lock);
+    ck_manifest_free(&c->plan);
+    ck_manifest_free(&c->loaded);
+    free(c->item);
+    free(c->window);
+    free(c->table);
+    zero_host_free(c->host);
+    free(c);
+}
+
 /* ---- load ---- */
+
+/* A generation's manifest.json. */
+typedef struct ck_text {
+    const char *folder;
+    char *text;
+    size_t bytes;
+} ck_text;
+static checkpoint_result ck_text_read(void *arg, ck_error *e) {
+    ck_text *t = (ck_text *)arg;
+    char path[CK_PATH];
+    CK_TRY(ck_path(path, t->folder, "manifest.json", e));
+    return ck_file_read(path, &t->text, &t->bytes, e);
+}
 
 /* Rank 0's manifest on all ranks, so that all read the same. */
 static checkpoint_result ck_load_manifest(checkpoint *c, const char *folder, ck_manifest *m,
                                           ck_error *e) {
-    char path[CK_PATH], *text = NULL;
-    size_t bytes = 0;
-    if (c->rank == 0 && !ck_path(path, folder, "manifest.json", e))
-        (void)ck_file_read(path, &text, &bytes, e);
-    if (ck_agree(c->z, e)) {
-        free(text);
+    ck_text read = {folder, NULL, 0};
+    if (ck_on_first(c, ck_text_read, &read, e)) {
+        free(read.text);
         return e->code;
     }
+    char *text = read.text;
+    size_t bytes = read.bytes;
     zero_result zr = zero_broadcast(c->z, &bytes, sizeof bytes, 0);
     if (c->rank != 0 && !zr) text = (char *)malloc(bytes + 1);
     if (text == NULL && !zr) (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for manifest.json");
@@ -678,35 +651,47 @@ static checkpoint_result ck_load_list(checkpoint *c, const ck_manifest *m, ck_co
 typedef struct ck_loading {
     checkpoint *c;
     const ck_manifest *m;
-    int touched; /* the state is no more what it was */
+    const char *folder;
+    ck_copies list;
+    int touched;         /* the state is no more what it was */
+    const ck_copy *part; /* that is put, and its elements */
+    const void *elements;
 } ck_loading;
 
-static checkpoint_result ck_load_put(void *user, const ck_copy *part, void *elements, ck_error *e) {
+static checkpoint_result ck_load_put(void *arg, ck_error *e) {
     static const zero_kind kinds[CK_ARRAYS] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
-    ck_loading *l = (ck_loading *)user;
+    ck_loading *l = (ck_loading *)arg;
+    const ck_copy *part = l->part;
     const zero_range r = {l->m->tensor[part->tensor].name, kinds[part->array], part->type,
                           (size_t)part->first, (size_t)part->count};
-    const zero_result zr = zero_state_put(l->c->z, &r, elements);
+    const zero_result zr = zero_state_put(l->c->z, &r, l->elements);
     l->touched = 1;
     return zr ? ck_plugin(l->c->z, zr, e) : CHECKPOINT_OK;
 }
 
-static checkpoint_result ck_load_state(ck_loading *l, const char *folder, ck_error *e) {
+static checkpoint_result ck_load_take(void *user, const ck_copy *part, void *elements,
+                                      ck_error *e) {
+    ck_loading *l = (ck_loading *)user;
+    l->part = part;
+    l->elements = elements;
+    return ck_work_ask(&l->c->work, ck_load_put, l, e);
+}
+
+static checkpoint_result ck_load_read(void *arg, ck_error *e) {
+    ck_loading *l = (ck_loading *)arg;
     checkpoint *c = l->c;
-    ck_copies list = {0, 0, NULL};
-    zero_result zr;
-    (void)ck_load_list(c, l->m, &list, e);
-    if (ck_agree(c->z, e)) {
-        free(list.copy);
-        return e->code;
-    }
-    zr = zero_state_begin(c->z);
-    if (!zr)
-        (void)ck_copies_run(&list, folder, l->m, !c->o.not_direct, c->window, ck_load_put, l,
-                            &c->report.read_bytes, e);
+    return ck_copies_run(&l->list, l->folder, l->m, !c->o.not_direct, c->window, ck_load_take, l,
+                         &c->report.read_bytes, e);
+}
+
+static checkpoint_result ck_load_state(ck_loading *l, ck_error *e) {
+    checkpoint *c = l->c;
+    (void)ck_load_list(c, l->m, &l->list, e);
+    if (ck_agree(c->z, e)) return e->code;
+    zero_result zr = zero_state_begin(c->z);
+    if (!zr) (void)ck_together(&c->work, c->z, ck_load_read, l, e);
     if (!zr && !c->o.weights_only) zr = zero_state_set_counters(c->z, &l->m->counters);
     if (!zr) zr = zero_state_end(c->z, 1); /* also when a rank failed: all ranks come here */
-    free(list.copy);
     if (zr && !e->code) (void)ck_plugin(c->z, zr, e);
     return ck_agree(c->z, e);
 }
@@ -716,14 +701,17 @@ static checkpoint_result ck_load_one(ck_loading *l, const checkpoint_generation 
     char folder[CK_PATH];
     ck_manifest m;
     memset(&m, 0, sizeof m);
+    memset(&l->list, 0, sizeof l->list);
     l->m = &m;
+    l->folder = folder;
     if (ck_path(folder, c->folder, g->name, e)) return e->code; /* the same on all ranks */
     if (ck_load_manifest(c, folder, &m, e) == CHECKPOINT_OK) {
         if (m.step != g->step)
             (void)ck_fail(e, CHECKPOINT_DAMAGED, "%s holds step %" PRId64, folder, m.step);
         else if (ck_same_model(c, &m, e) == CHECKPOINT_OK)
-            (void)ck_load_state(l, folder, e);
+            (void)ck_load_state(l, e);
     }
+    free(l->list.copy);
     if (e->code) {
         ck_manifest_free(&m);
         return e->code;
@@ -742,15 +730,27 @@ static void ck_say_skipped(checkpoint *c, const char *name, const ck_error *e) {
     c->o.log(c->o.log_user, sentence);
 }
 
+/* Rank 0's list of generations. */
+typedef struct ck_offer {
+    const char *folder;
+    checkpoint_generation *list;
+    int n;
+} ck_offer;
+static checkpoint_result ck_offer_list(void *arg, ck_error *e) {
+    ck_offer *offer = (ck_offer *)arg;
+    return e->code = checkpoint_list(offer->folder, &offer->list, &offer->n, e->text);
+}
+
 /* Goes through what rank 0 offers, newest first. */
-static checkpoint_result ck_load_any(ck_loading *l, const checkpoint_generation *list, int n,
-                                     int64_t step, ck_error *e) {
+static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64_t step,
+                                     ck_error *e) {
     checkpoint *c = l->c;
+    const checkpoint_generation *list = offer->list;
     ck_error first = ck_none;
     for (int i = 0;; i++) {
         checkpoint_generation g = {-1, ""};
-        while (i < n && step >= 0 && list[i].step != step) i++;
-        if (i < n) g = list[i];
+        while (i < offer->n && step >= 0 && list[i].step != step) i++;
+        if (i < offer->n) g = list[i];
         const zero_result zr = zero_broadcast(c->z, &g, sizeof g, 0);
         if (zr) return ck_plugin(c->z, zr, e);
         if (g.step < 0) break;
@@ -770,16 +770,15 @@ static checkpoint_result ck_load_any(ck_loading *l, const checkpoint_generation 
 
 checkpoint_result checkpoint_load(checkpoint *c, int64_t step) {
     const double start = ck_now();
-    ck_loading l = {c, NULL, 0};
-    checkpoint_generation *list = NULL;
-    int n = 0;
+    ck_loading l = {.c = c};
+    ck_offer offer = {c->folder, NULL, 0};
     ck_error e = ck_none;
     if (ck_finish(c, &e)) return ck_told(c, &e);
     c->report.skipped = 0;
     c->report.read_bytes = 0;
-    if (c->rank == 0) e.code = checkpoint_list(c->folder, &list, &n, e.text);
-    if (ck_agree(c->z, &e) == CHECKPOINT_OK) (void)ck_load_any(&l, list, n, step, &e);
-    free(list);
+    if (ck_on_first(c, ck_offer_list, &offer, &e) == CHECKPOINT_OK)
+        (void)ck_load_any(&l, &offer, step, &e);
+    free(offer.list);
     if (e.code == CHECKPOINT_OK) c->report.saved_step = c->loaded.step;
     c->report.load_s = ck_now() - start;
     return ck_told(c, &e);
@@ -815,6 +814,11 @@ int checkpoint_get_text(const checkpoint *c, const char *name, const char **text
     return v != NULL;
 }
 
+int checkpoint_get_counters(const checkpoint *c, zero_counters *counters) {
+    if (c->has_loaded) *counters = c->loaded.counters;
+    return c->has_loaded;
+}
+
 const char *checkpoint_config(const checkpoint *c) {
     return c->has_loaded && c->loaded.config ? c->loaded.config : "";
 }
@@ -825,4 +829,9 @@ const char *checkpoint_error(const checkpoint *c) {
 
 zero_result checkpoint_plugin_result(const checkpoint *c) { return c->plugin; }
 
-void checkpoint_query(const checkpoint *c, checkpoint_report *report) { *report = c->report; }
+void checkpoint_query(const checkpoint *c, checkpoint_report *report) {
+    *report = c->report;
+    if (c->rank != 0 || !c->flying || !ck_work_done(&c->work) || c->work.outcome.code) return;
+    report->saved_step = c->plan.step; /* rank 0 has looked for the files of all */
+    report->write_s = c->write_s;
+}

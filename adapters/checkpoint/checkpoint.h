@@ -59,8 +59,11 @@
    returned by the next call. One save is on its way at most: a next one waits for it, and says so
    in the report and to the log. Nothing may be removed from the folder meanwhile.
 
-   SLOW DISKS. Ranks wait for the one whose disk is last, for cfg.timeout_s of the context at most
-   (600 s unless set): then the save, and with it the context, has failed.
+   SLOW DISKS. Ranks wait for the one whose disk is last, however long it takes: a thread of each
+   rank reads and writes, and the calling threads meet again and again until all are done. So
+   cfg.timeout_s finds a rank that is gone, and no disk is too slow. Where one rank fails, the
+   others give up at the next meeting (a second, or a quarter of timeout_s), once the system has
+   done with what they had asked it for.
 
    COLLECTIVE. Functions with this mark are called by all ranks in the same order with the same
    arguments (values: rank 0's count), and return the same on all. One run at a time uses a folder
@@ -162,6 +165,8 @@ int64_t checkpoint_step(const checkpoint *c);
 int checkpoint_get_int(const checkpoint *c, const char *name, int64_t *number);
 int checkpoint_get_real(const checkpoint *c, const char *name, double *real);
 int checkpoint_get_text(const checkpoint *c, const char *name, const char **text);
+/* The plugin's counters of that generation (steps taken, ...). 0: nothing was loaded. */
+int checkpoint_get_counters(const checkpoint *c, zero_counters *counters);
 /* options.config of the run that saved it; "" before a load. */
 const char *checkpoint_config(const checkpoint *c);
 
@@ -172,7 +177,8 @@ zero_result checkpoint_plugin_result(const checkpoint *c);
 
 /* Of the last save and load, of this rank. */
 typedef struct checkpoint_report {
-    int64_t saved_step;   /* newest generation that is known to be durable; -1: none */
+    int64_t saved_step;   /* newest generation that is known to be durable; -1: none. One that is
+                             written aside: rank 0 knows when it is, the others at the next call */
     uint64_t bytes;       /* of this rank's shard file */
     uint64_t total_bytes; /* of all */
     double stall_s;       /* the calling thread was in the last checkpoint_save */

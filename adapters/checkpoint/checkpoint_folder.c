@@ -86,13 +86,10 @@ void ck_folder_explain(const char *path, uint64_t bytes, ck_error *e) {
 
 static checkpoint_result ck_read_rest(int fd, const char *path, char *text, size_t bytes,
                                       ck_error *e) {
-    for (size_t done = 0; done < bytes;) {
-        const ssize_t n = read(fd, text + done, bytes - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return ck_fail_read(e, path);
-        if (n == 0) return ck_fail(e, CHECKPOINT_DAMAGED, "%s has become shorter", path);
-        done += (size_t)n;
-    }
+    int direct = 0;
+    const int got = ck_read_all(fd, 0, text, bytes, &direct);
+    if (got < 0) return ck_fail_read(e, path);
+    if (got == 0) return ck_fail(e, CHECKPOINT_DAMAGED, "%s has become shorter", path);
     text[bytes] = 0;
     return CHECKPOINT_OK;
 }
@@ -123,21 +120,11 @@ checkpoint_result ck_file_read(const char *path, char **text, size_t *bytes, ck_
     return r;
 }
 
-static int ck_write_text(int fd, const char *text, size_t bytes) {
-    while (bytes) {
-        const ssize_t n = write(fd, text, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return -1;
-        text += n;
-        bytes -= (size_t)n;
-    }
-    return fsync(fd);
-}
-
 checkpoint_result ck_file_write(const char *path, const char *text, size_t bytes, ck_error *e) {
     const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return ck_fail_errno(e, "cannot make %s", path);
-    const int failed = ck_write_text(fd, text, bytes), number = errno;
+    int direct = 0;
+    const int failed = ck_write_all(fd, text, bytes, &direct) || fsync(fd), number = errno;
     const int closed = close(fd);
     if (failed) errno = number;
     return failed || closed ? ck_fail_errno(e, "cannot write %s", path) : CHECKPOINT_OK;

@@ -1,6 +1,7 @@
 /* checkpoint_inside.h - what the files of this folder share.
 
-     checkpoint.c           the collective part: save, load, agreement of ranks
+     checkpoint.c           the collective part: save, load
+     checkpoint_meeting.c   agreement of ranks, and waiting for those whose disks are slow
      checkpoint_manifest.c  manifest.json to and from a struct
      checkpoint_shard.c     shard files: written once, read in verified blocks
      checkpoint_folder.c    generations as folders: list, publish, remove
@@ -56,6 +57,51 @@ uint64_t ck_hash(const void *bytes, size_t n);
 double ck_now(void);
 /* folder/name. */
 checkpoint_result ck_path(char out[CK_PATH], const char *folder, const char *name, ck_error *e);
+
+/* ---- ranks together ------------------------------------------------------------------------ */
+
+/* The plugin's error as one of these. */
+checkpoint_result ck_plugin(zero_ctx *z, zero_result result, ck_error *e);
+
+/* Every rank brings its own outcome and gets that of the first rank that failed. COLLECTIVE. */
+checkpoint_result ck_agree(zero_ctx *z, ck_error *e);
+
+typedef checkpoint_result (*ck_body)(void *arg, ck_error *e);
+typedef struct ck_call {
+    ck_body body;
+    void *arg;
+    ck_error *e;
+} ck_call;
+
+/* Work on files, one at a time, done by a thread of its own. */
+typedef struct ck_work {
+    double pause; /* longest time between two meetings, in seconds: well below the plugin's limit */
+    int opened, running;
+    ck_body body;
+    void *arg;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    ck_call *call;           /* what the thread asks the caller's to do; under the lock */
+    int done, cancel, alone; /* atomic; alone: no other rank is at work any more */
+    ck_error outcome;        /* when it is done */
+} ck_work;
+
+int ck_work_open(ck_work *w, double timeout_s); /* 0: no memory */
+void ck_work_close(ck_work *w);
+/* *e is an outcome so far: if it is an error, or body NULL, there is nothing to do. */
+void ck_work_begin(ck_work *w, ck_body body, void *arg, const ck_error *e);
+/* Waits for the work of all ranks, as ck_agree; a failure of one ends the others' as soon as they
+   look. w NULL: this one has none. COLLECTIVE. */
+checkpoint_result ck_work_end(ck_work *w, zero_ctx *z, ck_error *e);
+/* Both. */
+checkpoint_result ck_together(ck_work *w, zero_ctx *z, ck_body body, void *arg, ck_error *e);
+/* For the thread: has the caller's do what calls the plugin. */
+checkpoint_result ck_work_ask(ck_work *w, ck_body body, void *arg, ck_error *e);
+/* Another rank failed, or is gone. */
+int ck_given_up(const ck_work *w);
+int ck_alone(const ck_work *w);
+int ck_work_done(const ck_work *w);
 
 /* ---- the manifest -------------------------------------------------------------------------- */
 
@@ -117,6 +163,7 @@ checkpoint_result ck_manifest_parse(ck_manifest *m, const char *text, size_t byt
 /* The same from and to a generation's folder. */
 checkpoint_result ck_manifest_read(ck_manifest *m, const char *folder, ck_error *e);
 checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, ck_error *e);
+extern const char *const ck_types[ZERO_TYPES]; /* "f32", ... */
 const char *ck_optimizer_name(zero_optimizer optimizer, char out[CK_NAME]);
 
 /* ---- shard files --------------------------------------------------------------------------- */
@@ -145,9 +192,9 @@ typedef struct ck_shard {
     char *image; /* all of it; or NULL, and `fill` makes a window of it */
     checkpoint_result (*fill)(void *user, uint64_t at, size_t bytes, char *out, ck_error *e);
     void *user;
-    char *window;      /* CK_WINDOW bytes, aligned to pages; unless there is an image */
-    char *table;       /* ck_table_bytes, aligned to pages */
-    const int *cancel; /* atomic; not 0: give up. NULL: never */
+    char *window;        /* CK_WINDOW bytes, aligned to pages; unless there is an image */
+    char *table;         /* ck_table_bytes, aligned to pages */
+    const ck_work *work; /* looked at between windows, to give up. NULL: never */
 } ck_shard;
 /* Written as shard_00000.part, fsynced, and renamed. */
 checkpoint_result ck_shard_write(const ck_shard *s, ck_error *e);
@@ -193,6 +240,11 @@ checkpoint_result ck_shard_table(const char *folder, ck_file *file, ck_error *e)
 
 /* Elements are stored with their lowest byte first. */
 void ck_little_endian(void *elements, zero_type type, size_t n);
+
+/* All of n bytes; *direct: the file was opened with O_DIRECT, which is taken back where it is in
+   the way. write: 0, or -1: errno. read, from byte `at`: 1; 0: the file ends before; -1: errno. */
+int ck_write_all(int fd, const char *from, size_t n, int *direct);
+int ck_read_all(int fd, uint64_t at, char *to, size_t n, int *direct);
 
 /* As pthread_create; the thread sees no signals. */
 int ck_thread_start(pthread_t *thread, void *(*body)(void *), void *arg);

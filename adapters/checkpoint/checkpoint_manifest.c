@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const ck_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
+const char *const ck_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
 static const char *const ck_kinds[CK_ARRAYS] = {"weight", "moment_1", "moment_2"};
 #define CK_MOST 9007199254740992.0 /* 2^53: whole numbers that a double holds */
 

@@ -129,7 +129,7 @@ static int ck_again(int fd, int *direct) {
     return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT) == 0;
 }
 
-static int ck_write_all(int fd, const char *from, size_t n, int *direct) {
+int ck_write_all(int fd, const char *from, size_t n, int *direct) {
     while (n) {
         const ssize_t done = write(fd, from, n);
         if (done < 0 && ck_again(fd, direct)) continue;
@@ -142,8 +142,7 @@ static int ck_write_all(int fd, const char *from, size_t n, int *direct) {
     return 0;
 }
 
-/* 1: done; 0: the file ends before; -1: errno */
-static int ck_read_all(int fd, uint64_t at, char *to, size_t n, int *direct) {
+int ck_read_all(int fd, uint64_t at, char *to, size_t n, int *direct) {
     while (n) {
         const ssize_t done = pread(fd, to, n, (off_t)at);
         if (done < 0 && ck_again(fd, direct)) continue;
@@ -173,7 +172,7 @@ static checkpoint_result ck_shard_body(const ck_shard *s, int fd, int *direct, c
         const uint64_t left = s->image_bytes - at;
         const size_t n = left < CK_WINDOW ? (size_t)left : CK_WINDOW;
         char *bytes = s->image ? s->image + at : s->window;
-        if (s->cancel && __atomic_load_n(s->cancel, __ATOMIC_ACQUIRE))
+        if (s->work && ck_given_up(s->work))
             return ck_fail(e, CHECKPOINT_FILES, "%s: given up", path);
         if (!s->image) CK_TRY(s->fill(s->user, at, n, bytes, e));
         ck_blocks_hash(s->table, at, bytes, n);

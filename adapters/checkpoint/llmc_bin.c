@@ -191,6 +191,11 @@ int model_beside(char *out, size_t bytes, const char *path, const char *name) {
     return snprintf(out, bytes, "%.*s%s", folder, path, name) < (int)bytes;
 }
 
+int model_ends(const char *path, const char *tail) {
+    const size_t n = strlen(path), end = strlen(tail);
+    return n > end && strcmp(path + n - end, tail) == 0;
+}
+
 /* The folder's entry is what makes a rename last. */
 static int sync_folder(const char *path) {
     char folder[MODEL_PATH];
@@ -489,7 +494,7 @@ typedef struct state_files {
 /* The file of another rank, from that of rank 0. */
 static zero_result state_path(char out[MODEL_PATH], const model_file *f, int rank) {
     const size_t n = strlen(f->path), tail = RANK_DIGITS + strlen(".bin");
-    if (n >= MODEL_PATH || n < tail + 1 || strcmp(f->path + n - tail - 1, "_00000.bin") != 0)
+    if (n >= MODEL_PATH || !model_ends(f->path, "_00000.bin"))
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.300s: the first rank's state file is called ..._00000.bin", f->path);
     (void)snprintf(out, MODEL_PATH, "%.*s%05d.bin", (int)(n - tail), f->path, rank);

@@ -90,6 +90,9 @@ zero_result model_save_hf_config(const gpt2_config *cfg, const char *path, gpt2_
 /* The path of `name` in the folder of the file `path`, to `bytes` of `out`. 0: it is too long. */
 int model_beside(char *out, size_t bytes, const char *path, const char *name);
 
+/* 1: there is something before the path's end, `tail`. */
+int model_ends(const char *path, const char *tail);
+
 /* What llm.c's state files say beyond moments and master weights. */
 typedef struct llmc_state {
     int64_t step; /* updates made: the next step's number, counted from 0 */

@@ -316,11 +316,6 @@ static const cJSON *st_map(const st_header *h) {
     return cJSON_GetObjectItemCaseSensitive(h->index, "weight_map");
 }
 
-static int st_is_index(const char *path) {
-    const size_t n = strlen(path), tail = strlen(".json");
-    return n > tail && strcmp(path + n - tail, ".json") == 0;
-}
-
 /* A name in the index's own folder, and nothing but that. */
 static int st_plain(const cJSON *file) {
     if (!cJSON_IsString(file)) return 0;
@@ -403,7 +398,7 @@ static zero_result st_check_map(const model_file *f, const st_header *h) {
 /* The one file, or all that the index names, with their headers. */
 static zero_result st_read_parts(const model_file *f, st_header *h) {
     const cJSON *file;
-    const int index = st_is_index(f->path);
+    const int index = model_ends(f->path, ".json");
     h->left = HEADER_MOST;
     h->part = (st_part *)calloc(index ? FILES_MOST : 1, sizeof *h->part);
     if (h->part == NULL) return st_no_memory(f);

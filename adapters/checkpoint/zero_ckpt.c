@@ -47,6 +47,12 @@ static int tool_code(checkpoint_result r) {
     return r == CHECKPOINT_OK ? TOOL_GOOD : r == CHECKPOINT_DAMAGED ? TOOL_BAD : TOOL_FAILED;
 }
 
+/* The code of what failed, which is told. */
+static int tool_told(checkpoint_result r, const char *why) {
+    (void)tool_fail(why);
+    return tool_code(r);
+}
+
 /* The worse of two codes; "not found out" is the worst. */
 static int tool_worse(int a, int b) { return a > b ? a : b; }
 
@@ -143,8 +149,6 @@ static int tool_verify(const tool_args *a) {
     return n ? tool_walk(path, tool_verify_one) : tool_verify_one(path, path);
 }
 
-static const char *const tool_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
-
 static void tool_show_values(const checkpoint_reader *r) {
     for (int i = 0; i < checkpoint_values(r); i++) {
         const checkpoint_value *v = checkpoint_value_at(r, i);
@@ -160,10 +164,7 @@ static int tool_show(const tool_args *a) {
     checkpoint_reader *r;
     zero_counters c;
     const checkpoint_result result = tool_open(&r, a->word[0], why);
-    if (result) {
-        (void)tool_fail(why);
-        return tool_code(result);
-    }
+    if (result) return tool_told(result, why);
     checkpoint_query_counters(r, &c);
     printf("step %" PRId64 ", %s: %" PRId64 " steps, %" PRId64 " skipped, loss scale %g\n",
            checkpoint_reader_step(r), checkpoint_optimizer(r), c.steps, c.skipped, (double)c.scale);
@@ -173,7 +174,7 @@ static int tool_show(const tool_args *a) {
         checkpoint_tensor x;
         checkpoint_query_tensor(r, t, &x);
         printf("tensor %-16s %4zu x %-10zu", x.name, x.layers, x.numel);
-        for (int k = 0; k < x.arrays; k++) printf(" %s", tool_types[x.type[k]]);
+        for (int k = 0; k < x.arrays; k++) printf(" %s", ck_types[x.type[k]]);
         printf("\n");
     }
     checkpoint_close(r);
@@ -204,10 +205,7 @@ static int tool_diff_array(tool_pair *p, int t, int u, int array, const checkpoi
         const size_t n = total - at < TOOL_PART ? total - at : TOOL_PART;
         const checkpoint_result r = checkpoint_read(p->a, t, array, at, n, p->x, why);
         const checkpoint_result s = r ? r : checkpoint_read(p->b, u, array, at, n, p->y, why);
-        if (s) {
-            (void)tool_fail(why);
-            return tool_code(s);
-        }
+        if (s) return tool_told(s, why);
         for (size_t i = 0; i < n; i++)
             if (tool_bits(p->x[i]) != tool_bits(p->y[i]) && !differ++) first = at + i;
     }
@@ -273,11 +271,10 @@ static int tool_diff(const tool_args *a) {
     p.y = (float *)malloc(TOOL_PART * sizeof *p.y);
     checkpoint_result r = tool_open(&p.a, a->word[0], why);
     if (!r) r = tool_open(&p.b, a->word[1], why);
-    if (r || p.x == NULL || p.y == NULL) {
-        (void)tool_fail(r ? why : "no memory");
-        code = r ? tool_code(r) : TOOL_FAILED;
-    } else
-        code = tool_diff_readers(&p);
+    if (r)
+        code = tool_told(r, why);
+    else
+        code = p.x && p.y ? tool_diff_readers(&p) : tool_fail("no memory");
     checkpoint_close(p.a);
     checkpoint_close(p.b);
     free(p.x);
@@ -386,11 +383,6 @@ static int tool_config(const tool_source *s, const tool_args *a, gpt2_config *cf
     return 1;
 }
 
-static int tool_ends(const char *path, const char *tail) {
-    const size_t n = strlen(path), m = strlen(tail);
-    return n > m && strcmp(path + n - m, tail) == 0;
-}
-
 /* What transformers wants beside the file; one that is there is the user's. */
 static int tool_hf_config(const gpt2_config *cfg, const char *out) {
     char path[CK_PATH];
@@ -407,15 +399,15 @@ static int tool_hf_config(const gpt2_config *cfg, const char *out) {
 }
 
 static int tool_export_model(tool_source *s, const tool_args *a, const char *path) {
-    const char *out = a->word[1], *name = a->words > 2 ? a->word[2] : tool_types[ZERO_F32];
-    const model_format format = tool_ends(out, ".bin") ? MODEL_LLMC : MODEL_SAFETENSORS;
+    const char *out = a->word[1], *name = a->words > 2 ? a->word[2] : ck_types[ZERO_F32];
+    const model_format format = model_ends(out, ".bin") ? MODEL_LLMC : MODEL_SAFETENSORS;
     char why[CHECKPOINT_SENTENCE];
     gpt2_config cfg;
     gpt2_error e;
     int type = 0;
-    while (type < ZERO_TYPES && strcmp(name, tool_types[type]) != 0) type++;
+    while (type < ZERO_TYPES && strcmp(name, ck_types[type]) != 0) type++;
     if (type == ZERO_TYPES) return tool_fail("the type is one of f32, bf16, fp16");
-    if (format == MODEL_SAFETENSORS && !tool_ends(out, ".safetensors"))
+    if (format == MODEL_SAFETENSORS && !model_ends(out, ".safetensors"))
         return tool_fail("OUT ends neither in .bin nor in .safetensors");
     if (format == MODEL_LLMC && type == ZERO_F16) return tool_fail("llm.c's files have no fp16");
     if (!tool_find_model(s, why) || !tool_config(s, a, &cfg, why)) {
@@ -435,8 +427,7 @@ static int tool_export_one(const tool_args *a, const char *path) {
     char why[CHECKPOINT_SENTENCE];
     tool_source s = {.r = NULL};
     const checkpoint_result r = tool_open(&s.r, path, why);
-    if (r) (void)tool_fail(why);
-    const int code = r ? tool_code(r) : tool_export_model(&s, a, path);
+    const int code = r ? tool_told(r, why) : tool_export_model(&s, a, path);
     checkpoint_close(s.r);
     return code;
 }
@@ -448,10 +439,7 @@ static int tool_export(const tool_args *a) { return tool_newest(a, tool_export_o
 static int tool_write(const char *folder, ck_manifest *m, ck_read read, void *user) {
     ck_error e = {CHECKPOINT_OK, 0, ""};
     char name[CK_NAME];
-    if (ck_generation_write(folder, m, read, user, &e)) {
-        (void)tool_fail(e.text);
-        return tool_code(e.code);
-    }
+    if (ck_generation_write(folder, m, read, user, &e)) return tool_told(e.code, e.text);
     ck_generation_name(name, m->step);
     printf("%s/%s: %d tensors in %" PRIu64 " bytes\n", folder, name, m->ntensors,
            ck_file_bytes(m->file->image_bytes));
@@ -470,14 +458,10 @@ static int tool_merge(const tool_args *a, const char *path) {
     ck_error e = {CHECKPOINT_OK, 0, ""};
     checkpoint_reader *r = NULL;
     ck_manifest m = {.step = 0}; /* the reader's stays as it is; this one is written */
-    int code;
     e.code = tool_open(&r, path, e.text);
     if (!e.code) (void)ck_manifest_read(&m, path, &e);
-    if (e.code) {
-        (void)tool_fail(e.text);
-        code = tool_code(e.code);
-    } else
-        code = tool_write(a->word[1], &m, tool_read_again, r);
+    const int code =
+        e.code ? tool_told(e.code, e.text) : tool_write(a->word[1], &m, tool_read_again, r);
     ck_manifest_free(&m);
     checkpoint_close(r);
     return code;

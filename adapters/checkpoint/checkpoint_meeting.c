@@ -1,0 +1,153 @@
+/* checkpoint_meeting.c - how ranks agree, and how they wait for one another while disks are slow.
+   Work on files is done by a thread of each rank; the thread of the caller meets the other ranks
+   again and again until nobody is at work, so that the plugin's time limit finds ranks that are
+   gone, and not disks that are slow. */
+#include "checkpoint_inside.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+checkpoint_result ck_plugin(zero_ctx *z, zero_result result, ck_error *e) {
+    (void)ck_fail(e, CHECKPOINT_PLUGIN, "%s: %s", zero_result_string(result), zero_last_error(z));
+    e->number = (int)result;
+    return e->code;
+}
+
+/* ---- work ---- */
+
+int ck_work_open(ck_work *w, double timeout_s) {
+    pthread_condattr_t attributes;
+    w->done = 1;
+    w->pause = timeout_s < 4 ? timeout_s / 4 : 1;
+    if (pthread_condattr_init(&attributes)) return 0;
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    w->opened = pthread_mutex_init(&w->lock, NULL) == 0;
+    if (w->opened && pthread_cond_init(&w->changed, &attributes)) {
+        (void)pthread_mutex_destroy(&w->lock);
+        w->opened = 0;
+    }
+    (void)pthread_condattr_destroy(&attributes);
+    return w->opened;
+}
+
+void ck_work_close(ck_work *w) {
+    if (!w->opened) return;
+    (void)pthread_cond_destroy(&w->changed);
+    (void)pthread_mutex_destroy(&w->lock);
+}
+
+static void *ck_work_thread(void *arg) {
+    ck_work *w = (ck_work *)arg;
+    (void)w->body(w->arg, &w->outcome);
+    (void)pthread_mutex_lock(&w->lock);
+    __atomic_store_n(&w->done, 1, __ATOMIC_RELEASE);
+    (void)pthread_cond_signal(&w->changed);
+    (void)pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+void ck_work_begin(ck_work *w, ck_body body, void *arg, const ck_error *e) {
+    w->body = body;
+    w->arg = arg;
+    w->outcome = *e;
+    w->call = NULL;
+    w->cancel = w->alone = 0;
+    w->running = body != NULL && e->code == CHECKPOINT_OK;
+    w->done = !w->running;
+    if (w->done) return;
+    const int failed = ck_thread_start(&w->thread, ck_work_thread, w);
+    if (!failed) return;
+    w->running = 0;
+    w->done = 1;
+    (void)ck_fail(&w->outcome, CHECKPOINT_MEMORY, "cannot start a thread: %s", strerror(failed));
+}
+
+checkpoint_result ck_work_ask(ck_work *w, ck_body body, void *arg, ck_error *e) {
+    ck_call call = {body, arg, e};
+    if (!w->running) return body(arg, e); /* this is the caller's thread */
+    if (ck_given_up(w)) return ck_fail(e, CHECKPOINT_FILES, "given up: another rank failed");
+    (void)pthread_mutex_lock(&w->lock);
+    w->call = &call;
+    (void)pthread_cond_signal(&w->changed);
+    while (w->call) (void)pthread_cond_wait(&w->changed, &w->lock);
+    (void)pthread_mutex_unlock(&w->lock);
+    return e->code;
+}
+
+int ck_given_up(const ck_work *w) { return __atomic_load_n(&w->cancel, __ATOMIC_ACQUIRE); }
+int ck_alone(const ck_work *w) { return __atomic_load_n(&w->alone, __ATOMIC_ACQUIRE); }
+int ck_work_done(const ck_work *w) { return __atomic_load_n(&w->done, __ATOMIC_ACQUIRE); }
+
+/* Does what the thread asks for, until it is done or it is time to meet. 1: it is done. */
+static int ck_work_serve(ck_work *w) {
+    struct timespec end;
+    const double until = ck_now() + w->pause;
+    if (ck_work_done(w)) return 1;
+    end.tv_sec = (time_t)until;
+    end.tv_nsec = (long)(1e9 * (until - (double)end.tv_sec));
+    (void)pthread_mutex_lock(&w->lock);
+    for (int late = 0; !w->done && !late; late = ck_now() >= until) {
+        if (w->call == NULL) (void)pthread_cond_timedwait(&w->changed, &w->lock, &end);
+        if (w->call == NULL) continue;
+        (void)w->call->body(w->call->arg, w->call->e);
+        w->call = NULL;
+        (void)pthread_cond_signal(&w->changed);
+    }
+    const int done = w->done;
+    (void)pthread_mutex_unlock(&w->lock);
+    return done;
+}
+
+static void ck_work_join(ck_work *w, ck_error *e) {
+    while (!ck_work_serve(w)) continue;
+    if (w->running) (void)pthread_join(w->thread, NULL);
+    w->running = 0;
+    *e = w->outcome;
+}
+
+/* ---- meetings ---- */
+
+/* What the first rank that failed says, on all of them. */
+static checkpoint_result ck_first(zero_ctx *z, ck_error *e) {
+    for (int r = 0; r < zero_nranks(z); r++) {
+        ck_error his = *e;
+        const zero_result zr = zero_broadcast(z, &his, sizeof his, r);
+        if (zr) return ck_plugin(z, zr, e);
+        if (his.code == CHECKPOINT_OK) continue;
+        *e = his;
+        if (zero_nranks(z) > 1)
+            (void)snprintf(e->text, sizeof e->text, "rank %d: %.*s", r, (int)sizeof his.text - 32,
+                           his.text);
+        break;
+    }
+    return e->code;
+}
+
+checkpoint_result ck_work_end(ck_work *w, zero_ctx *z, ck_error *e) {
+    double count[2]; /* ranks that are at work, and that failed */
+    zero_result zr;
+    int given_up = 0;
+    do {
+        const int done = w == NULL || ck_work_serve(w);
+        count[0] = !done;
+        count[1] = done && (w ? w->outcome.code : e->code) != CHECKPOINT_OK;
+        zr = zero_all_sum(z, count, 2);
+        if (done) continue;
+        if (zr || count[1] > 0) given_up = 1;
+        __atomic_store_n(&w->cancel, given_up, __ATOMIC_RELEASE);
+        __atomic_store_n(&w->alone, count[0] == 1, __ATOMIC_RELEASE);
+    } while (zr == ZERO_OK && count[0] > 0);
+    if (w) ck_work_join(w, e);
+    if (given_up) e->code = CHECKPOINT_OK; /* it did not fail by itself */
+    if (zr) return ck_plugin(z, zr, e);
+    return count[1] > 0 ? ck_first(z, e) : CHECKPOINT_OK;
+}
+
+checkpoint_result ck_agree(zero_ctx *z, ck_error *e) { return ck_work_end(NULL, z, e); }
+
+checkpoint_result ck_together(ck_work *w, zero_ctx *z, ck_body body, void *arg, ck_error *e) {
+    if (zero_nranks(z) == 1) return e->code || !body ? e->code : body(arg, e); /* nobody waits */
+    ck_work_begin(w, body, arg, e);
+    return ck_work_end(w, z, e);
+}
