@@ -306,12 +306,10 @@ static void zp_host_free(void *p) {
 static unsigned zp_grid(size_t threads, size_t most) {
     return (unsigned)zp_min((threads + ZP_THREADS - 1) / ZP_THREADS, most);
 }
-/* F_at(args, i) is the body, F_begin(args) reads what only the device knows; false: nothing to do
- */
-#define ZP_KERNEL(F, A, GRAIN, OMP)                                                                \
+/* F_at(args, i) is the body. GRAIN: on the CPU, more elements are worth more threads than one. */
+#define ZP_KERNEL(F, A, GRAIN)                                                                     \
     __global__ void __launch_bounds__(ZP_THREADS) F##_kernel(A a, size_t n) {                      \
         const size_t stride = (size_t)gridDim.x * blockDim.x;                                      \
-        if (!F##_begin(&a)) return;                                                                \
         for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)         \
             F##_at(&a, i);                                                                         \
     }                                                                                              \
@@ -607,22 +605,20 @@ static void zp_host_free(void *p) { free(p); }
 
 #define ZP_FN static inline __attribute__((unused))
 #ifdef _OPENMP
-#define ZP_SIMD           _Pragma("omp simd")
-#define ZP_OMP_FOR(GRAIN) _Pragma("omp parallel for num_threads(threads) if(n > grain)")
+#define ZP_PRAGMA(text) _Pragma(#text)
+#define ZP_SIMD         ZP_PRAGMA(omp simd)
+#define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
 #else
 #define ZP_SIMD
-#define ZP_OMP_FOR(GRAIN)
+#define ZP_OMP_FOR(WORTH)
 #endif
-#define ZP_KERNEL(F, A, GRAIN, OMP)                                                                \
+#define ZP_KERNEL(F, A, GRAIN)                                                                     \
     static_assert(sizeof(A) <= ZP_TASK_BYTES, "a task carries its arguments");                     \
     static void F##_loop(const void *args, size_t n, int threads) {                                \
-        const size_t grain = GRAIN;                                                                \
         A a;                                                                                       \
         memcpy(&a, args, sizeof a);                                                                \
         (void)threads;                                                                             \
-        (void)grain;                                                                               \
-        if (!F##_begin(&a)) return;                                                                \
-        OMP(GRAIN)                                                                                 \
+        ZP_OMP_FOR(n > GRAIN)                                                                      \
         for (size_t i = 0; i < n; i++) F##_at(&a, i);                                              \
     }                                                                                              \
     static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
@@ -807,10 +803,6 @@ typedef struct zp_norm_args {
 } zp_norm_args;
 
 #define ZP_LANES ((size_t)32)
-ZP_FN int zp_norm_begin(zp_norm_args *a) {
-    (void)a;
-    return 1;
-}
 ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
     const size_t first = block * ZP_NORM_BLOCK, left = a->numel - first;
     const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
@@ -842,7 +834,7 @@ __global__ void __launch_bounds__(ZP_THREADS) zp_norm_warps(zp_norm_args a, size
 }
 ZP_KERNEL_CALL(zp_norm, zp_norm_warps, zp_norm_args, zp_grid(ZP_LANES *n, 4096))
 #else
-ZP_KERNEL(zp_norm, zp_norm_args, 64, ZP_OMP_FOR)
+ZP_KERNEL(zp_norm, zp_norm_args, 64)
 #endif
 
 ZP_FN int zp_finite(double x) { return x - x == 0; }
@@ -859,10 +851,6 @@ typedef struct zp_fold_args {
 } zp_fold_args;
 
 #define ZP_FOLD_LANES ((size_t)256)
-ZP_FN int zp_fold_begin(zp_fold_args *a) {
-    (void)a;
-    return 1;
-}
 /* One lane's blocks; *bad: the first that is not finite, if it is before what is there. */
 ZP_FN double zp_fold_lane(const zp_fold_args *a, size_t lane, size_t *bad) {
     double sum = 0;
@@ -908,20 +896,16 @@ __global__ void __launch_bounds__(ZP_THREADS) zp_fold_block(zp_fold_args a, size
 static_assert(ZP_THREADS == ZP_FOLD_LANES, "a thread takes a lane");
 ZP_KERNEL_CALL(zp_fold, zp_fold_block, zp_fold_args, 1)
 #else
-ZP_KERNEL(zp_fold, zp_fold_args, 1, ZP_OMP_FOR)
+ZP_KERNEL(zp_fold, zp_fold_args, 1)
 #endif
 
 typedef struct zp_verdict_args {
     double *verdict;
 } zp_verdict_args;
-ZP_FN int zp_verdict_begin(zp_verdict_args *a) {
-    (void)a;
-    return 1;
-}
 ZP_FN void zp_verdict_at(const zp_verdict_args *a, size_t one) {
     a->verdict[one] = one == 1 ? -1 : 0;
 }
-ZP_KERNEL(zp_verdict, zp_verdict_args, ZP_VERDICT, ZP_OMP_FOR)
+ZP_KERNEL(zp_verdict, zp_verdict_args, ZP_VERDICT)
 
 /* All ranks' verdicts, in rank order, become one. One thread. */
 typedef struct zp_judge_args {
@@ -930,10 +914,6 @@ typedef struct zp_judge_args {
     int nranks;
 } zp_judge_args;
 
-ZP_FN int zp_judge_begin(zp_judge_args *a) {
-    (void)a;
-    return 1;
-}
 ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
     zp_control *c = a->control;
     (void)one;
@@ -948,7 +928,7 @@ ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
         c->bad_rank = r;
     }
 }
-ZP_KERNEL(zp_judge, zp_judge_args, 1, ZP_OMP_FOR)
+ZP_KERNEL(zp_judge, zp_judge_args, 1)
 
 /* The loss scale after a step, by DeepSpeed's rules (zero_scaler in the header). */
 ZP_FN void zp_scale_next(zp_control *c, const zero_scaler *s, int overflow) {
@@ -983,10 +963,6 @@ typedef struct zp_decide_args {
     int drop; /* the host wants no update */
 } zp_decide_args;
 
-ZP_FN int zp_decide_begin(zp_decide_args *a) {
-    (void)a;
-    return 1;
-}
 ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
     zp_control *c = a->control;
     const double scale = (double)c->scale * (double)c->divisor, norm = zp_mean_norm(c, c->scale);
@@ -1008,7 +984,7 @@ ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
     c->bias_ratio = root / (1.0 - pow((double)a->hyper.beta1, (double)c->steps));
     c->root_correction = root;
 }
-ZP_KERNEL(zp_decide, zp_decide_args, 1, ZP_OMP_FOR)
+ZP_KERNEL(zp_decide, zp_decide_args, 1)
 
 /* Adds a micro-step's 16-bit gradient to the f32 accumulator; `last` rounds the sum back into the
    gradient, where it is reduced from. ZP_WIDE elements at a time. */
@@ -1019,10 +995,6 @@ typedef struct zp_collect_args {
     int first, last;
 } zp_collect_args;
 
-ZP_FN int zp_collect_begin(zp_collect_args *a) {
-    (void)a;
-    return 1;
-}
 ZP_FN void zp_collect_at(const zp_collect_args *a, size_t at) {
     float g[ZP_WIDE], sum[ZP_WIDE];
     zp_load_wide(g, a->g, a->type, ZP_WIDE * at);
@@ -1031,7 +1003,7 @@ ZP_FN void zp_collect_at(const zp_collect_args *a, size_t at) {
     zp_store_wide(a->sum, ZERO_F32, ZP_WIDE * at, sum);
     if (a->last) zp_store_wide(a->g, a->type, ZP_WIDE * at, sum);
 }
-ZP_KERNEL(zp_collect, zp_collect_args, 2048, ZP_OMP_FOR)
+ZP_KERNEL(zp_collect, zp_collect_args, 2048)
 
 /* Sums over the ranks: the slices that a sum reads, by place; nodes are cut every `group` places.
    The sum times scale is stored in `sum`, or added to it, and from there rounded to `out`; where
@@ -1047,10 +1019,6 @@ typedef struct zp_sum {
     int accumulate;
 } zp_sum;
 
-ZP_FN int zp_sum_ranks_begin(zp_sum *s) {
-    (void)s;
-    return 1;
-}
 ZP_FN void zp_sum_ranks_at(const zp_sum *s, size_t at) {
     float total[ZP_WIDE] = {0}, node[ZP_WIDE] = {0}, x[ZP_WIDE];
     const size_t i = at * ZP_WIDE;
@@ -1069,7 +1037,7 @@ ZP_FN void zp_sum_ranks_at(const zp_sum *s, size_t at) {
     if (s->out_type != ZERO_F32) zp_store_wide(s->out, s->out_type, i, total);
 }
 #ifdef __CUDACC__
-ZP_KERNEL(zp_sum_ranks, zp_sum, 2048, ZP_OMP_FOR)
+ZP_KERNEL(zp_sum_ranks, zp_sum, 2048)
 #endif
 
 /* Brings stored values to f32, and back, for access by name; gradients unscaled. */
@@ -1079,19 +1047,14 @@ typedef struct zp_fetch_args {
     zero_type from_type, to_type;
     const zp_control *control; /* gradients: their scale; NULL otherwise */
     int reads;
-    float factor;
 } zp_fetch_args;
 
-ZP_FN int zp_fetch_begin(zp_fetch_args *a) {
-    a->factor = 1;
-    if (a->control) a->factor = a->control->scale * a->control->divisor;
-    if (a->reads) a->factor = 1.0f / a->factor;
-    return 1;
-}
 ZP_FN void zp_fetch_at(const zp_fetch_args *a, size_t i) {
-    zp_store(a->to, a->to_type, i, a->factor * zp_load(a->from, a->from_type, i));
+    const float scale = a->control ? a->control->scale * a->control->divisor : 1;
+    const float factor = a->reads ? 1.0f / scale : scale;
+    zp_store(a->to, a->to_type, i, factor * zp_load(a->from, a->from_type, i));
 }
-ZP_KERNEL(zp_fetch, zp_fetch_args, 32768, ZP_OMP_FOR)
+ZP_KERNEL(zp_fetch, zp_fetch_args, 32768)
 
 /* =============================================================================================
    [SECTION] optimizers
@@ -1321,12 +1284,11 @@ static void zp_update_close(const zp_update *u, size_t at, size_t n, const float
         zp_update_close(all, at, n, p);                                                            \
     }                                                                                              \
     static void zp_update_##name##_span(const zp_update *all, const zp_span *span, int threads) {  \
-        const size_t grain = 32768, n = span->end - span->begin;                                   \
+        const size_t n = span->end - span->begin;                                                  \
         zp_update u = *all;                                                                        \
         (void)threads;                                                                             \
-        (void)grain;                                                                               \
         zp_update_turn(&u, all, span);                                                             \
-        ZP_OMP_FOR(grain)                                                                          \
+        ZP_OMP_FOR(n > 32768)                                                                      \
         for (size_t at = 0; at < n; at += ZP_UPDATE_BLOCK)                                         \
             zp_update_##name##_block(&u, span->begin + at, zp_min(ZP_UPDATE_BLOCK, n - at));       \
     }                                                                                              \
@@ -2530,9 +2492,7 @@ static void zp_sum_piece(const zp_sum *s, size_t at, size_t n) {
 
 static void zp_sum_slices(const zp_sum *s, size_t numel, int threads) {
     (void)threads;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) if (numel > 32768)
-#endif
+    ZP_OMP_FOR(numel > 32768)
     for (size_t at = 0; at < numel; at += ZP_SUM_BLOCK)
         zp_sum_piece(s, at, zp_min(ZP_SUM_BLOCK, numel - at));
 }
