@@ -110,7 +110,7 @@
 #define ZP_CROSSINGS     ((size_t)32)    /* pieces on their way at once */
 #define ZP_TASK_BYTES    160
 #define ZP_QUEUE_TASKS   256
-#define ZP_VERDICT       3 /* doubles a rank gives to the agreement: squares, bad unit and offset */
+#define ZP_VERDICT       3 /* doubles a rank gives to the agreement: squares, bad unit + 1, place */
 
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
 
@@ -846,7 +846,7 @@ typedef struct zp_fold_args {
     zero_type type;
     const double *partial;
     size_t numel;
-    double *verdict;       /* [ZP_VERDICT] */
+    double *verdict;       /* [ZP_VERDICT], zeros to begin with */
     double unit, shard_at; /* the shard's first element within the unit */
 } zp_fold_args;
 
@@ -863,10 +863,10 @@ ZP_FN double zp_fold_lane(const zp_fold_args *a, size_t lane, size_t *bad) {
 }
 ZP_FN void zp_fold_close(const zp_fold_args *a, double sum, size_t bad) {
     a->verdict[0] += sum;
-    if (bad == (size_t)-1 || (a->verdict[1] >= 0 && a->verdict[1] <= a->unit)) return;
+    if (bad == (size_t)-1 || (a->verdict[1] > 0 && a->verdict[1] <= a->unit + 1)) return;
     size_t i = bad * ZP_NORM_BLOCK;
     while (i < a->numel && zp_finite(zp_load(a->g, a->type, i))) i++;
-    a->verdict[1] = a->unit;
+    a->verdict[1] = a->unit + 1;
     a->verdict[2] = a->shard_at + (double)i;
 }
 ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
@@ -899,14 +899,6 @@ ZP_KERNEL_CALL(zp_fold, zp_fold_block, zp_fold_args, 1)
 ZP_KERNEL(zp_fold, zp_fold_args, 1)
 #endif
 
-typedef struct zp_verdict_args {
-    double *verdict;
-} zp_verdict_args;
-ZP_FN void zp_verdict_at(const zp_verdict_args *a, size_t one) {
-    a->verdict[one] = one == 1 ? -1 : 0;
-}
-ZP_KERNEL(zp_verdict, zp_verdict_args, ZP_VERDICT)
-
 /* All ranks' verdicts, in rank order, become one. One thread. */
 typedef struct zp_judge_args {
     zp_control *control;
@@ -922,8 +914,8 @@ ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
     for (int r = 0; r < a->nranks; r++) {
         const double *v = a->verdicts + ZP_VERDICT * r;
         c->sumsq += v[0];
-        if (v[1] < 0 || (c->bad_unit >= 0 && c->bad_unit <= v[1])) continue;
-        c->bad_unit = v[1];
+        if (v[1] == 0 || (c->bad_unit >= 0 && c->bad_unit <= v[1] - 1)) continue;
+        c->bad_unit = v[1] - 1;
         c->bad_offset = v[2];
         c->bad_rank = r;
     }
@@ -5757,10 +5749,8 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
     z->micro = micro;
     z->micro_steps = micro_steps;
     zp_micro_begin(z);
-    if (micro == 0) {
-        zp_verdict_args clear = {z->verdict};
-        ZP_DO(z, zp_verdict(&z->stream[ZP_GRADIENTS], &clear, ZP_VERDICT));
-    }
+    if (micro == 0)
+        ZP_DO(z, zp_clear(&z->stream[ZP_GRADIENTS], z->verdict, ZP_VERDICT * sizeof *z->verdict));
     if (z->layout.all == z->layout.units) return ZERO_OK;
     ZP_TRY(zp_gradient_touch(z, z->layout.units, 1));
     return zp_check(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered));
