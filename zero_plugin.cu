@@ -70,7 +70,7 @@
 #include <omp.h>
 #endif
 #if defined(__SSE2__) && !defined(__CUDACC__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 #ifdef __CUDACC__
 #undef ZERO_WITH_MPI /* between GPUs it is NCCL */
@@ -324,10 +324,19 @@ static unsigned zp_grid(size_t threads, size_t most) {
 
 #else /* CPU */
 
+#ifdef _OPENMP
+#define ZP_PRAGMA(text) _Pragma(#text)
+#define ZP_SIMD         ZP_PRAGMA(omp simd)
+#define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
+#else
+#define ZP_SIMD
+#define ZP_OMP_FOR(WORTH)
+#endif
+
 typedef void (*zp_task_fn)(const void *args, size_t n, int threads);
 
 typedef struct zp_task {
-    zp_task_fn fn;
+    zp_task_fn fn; /* NULL: the last task */
     size_t n;
     union {
         unsigned char bytes[ZP_TASK_BYTES];
@@ -347,7 +356,7 @@ typedef struct zp_stream {
     zp_device *device;
     int queued;  /* runs on a thread of its own */
     int threads; /* OpenMP threads of a task */
-    int made, stop, communicates;
+    int made, communicates;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t more, less;
@@ -356,8 +365,8 @@ typedef struct zp_stream {
 } zp_stream;
 
 typedef struct zp_event {
-    uint64_t recorded; /* by the host */
-    uint64_t complete; /* by the stream, under the device's lock */
+    size_t recorded; /* by the host */
+    size_t complete; /* by the stream, under the device's lock */
     zp_device *device;
 } zp_event;
 
@@ -381,17 +390,15 @@ static void *zp_stream_work(void *stream) {
     zp_stream *s = (zp_stream *)stream;
     pthread_mutex_lock(&s->lock);
     for (;;) {
-        while (s->head == s->tail && !s->stop) pthread_cond_wait(&s->more, &s->lock);
-        if (s->head == s->tail) break;
+        while (s->head == s->tail) pthread_cond_wait(&s->more, &s->lock);
         zp_task task = s->ring[s->head % ZP_QUEUE_TASKS];
         pthread_mutex_unlock(&s->lock);
+        if (!task.fn) return NULL;
         task.fn(&task.args, task.n, s->threads);
         pthread_mutex_lock(&s->lock);
         s->head++;
         pthread_cond_broadcast(&s->less);
     }
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
 }
 
 /* The host's stream is the host itself. */
@@ -419,23 +426,6 @@ static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int qu
     return s->made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-/* The queue is worked off first. */
-static void zp_stream_close(zp_stream *s) {
-    if (!s->queued) return;
-    if (s->made) {
-        pthread_mutex_lock(&s->lock);
-        s->stop = 1;
-        pthread_cond_broadcast(&s->more);
-        pthread_mutex_unlock(&s->lock);
-        pthread_join(s->thread, NULL);
-    }
-    pthread_cond_destroy(&s->more);
-    pthread_cond_destroy(&s->less);
-    pthread_mutex_destroy(&s->lock);
-    free(s->ring);
-    memset(s, 0, sizeof *s);
-}
-
 static zero_result zp_stream_push(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
                                   size_t n) {
     if (!s->queued) {
@@ -456,6 +446,20 @@ static zero_result zp_stream_push(zp_stream *s, zp_task_fn fn, const void *args,
     return ZERO_OK;
 }
 
+/* The queue is worked off first. */
+static void zp_stream_close(zp_stream *s) {
+    if (!s->queued) return;
+    if (s->made) {
+        (void)zp_stream_push(s, NULL, s, 0, 0);
+        pthread_join(s->thread, NULL);
+    }
+    pthread_cond_destroy(&s->more);
+    pthread_cond_destroy(&s->less);
+    pthread_mutex_destroy(&s->lock);
+    free(s->ring);
+    memset(s, 0, sizeof *s);
+}
+
 static zero_result zp_stream_sync(zp_stream *s) {
     if (!s->queued) return ZERO_OK;
     const double start = zp_seconds();
@@ -466,88 +470,69 @@ static zero_result zp_stream_sync(zp_stream *s) {
     return ZERO_OK;
 }
 
-typedef struct zp_event_args {
-    zp_event *event;
-    uint64_t n;
-} zp_event_args;
-
-static void zp_event_complete_task(const void *args, size_t n, int threads) {
-    zp_event_args a;
-    memcpy(&a, args, sizeof a);
-    (void)n;
+/* Tasks of events: n is the number of a record. */
+static void zp_event_complete_task(const void *event, size_t n, int threads) {
+    zp_event *e;
+    memcpy(&e, event, sizeof(zp_event *));
     (void)threads;
-    pthread_mutex_lock(&a.event->device->lock);
-    a.event->complete = a.n;
-    pthread_cond_broadcast(&a.event->device->changed);
-    pthread_mutex_unlock(&a.event->device->lock);
+    pthread_mutex_lock(&e->device->lock);
+    e->complete = n;
+    pthread_cond_broadcast(&e->device->changed);
+    pthread_mutex_unlock(&e->device->lock);
 }
 
-static void zp_event_await_task(const void *args, size_t n, int threads) {
-    zp_event_args a;
-    memcpy(&a, args, sizeof a);
-    (void)n;
+static void zp_event_await_task(const void *event, size_t n, int threads) {
+    zp_event *e;
+    memcpy(&e, event, sizeof(zp_event *));
     (void)threads;
-    pthread_mutex_lock(&a.event->device->lock);
-    while (a.event->complete < a.n)
-        pthread_cond_wait(&a.event->device->changed, &a.event->device->lock);
-    pthread_mutex_unlock(&a.event->device->lock);
+    pthread_mutex_lock(&e->device->lock);
+    while (e->complete < n) pthread_cond_wait(&e->device->changed, &e->device->lock);
+    pthread_mutex_unlock(&e->device->lock);
 }
 
 static zero_result zp_event_open(zp_device *d, zp_event *e) {
-    (void)d;
     memset(e, 0, sizeof *e);
+    e->device = d;
     return ZERO_OK;
 }
-
 static zero_result zp_event_record(zp_stream *s, zp_event *e) {
-    if (!e->device)
-        e->device = s->device; /* once: streams that wait for an earlier record read it */
-    zp_event_args a = {e, ++e->recorded};
-    const int communicates = s->communicates;
-    s->communicates = 0; /* recording is no communication */
-    zero_result r = zp_stream_push(s, zp_event_complete_task, &a, sizeof a, 0);
-    s->communicates = communicates;
-    return r;
-}
-
-static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
-    zp_event_args a = {e, e->recorded};
-    if (!e->recorded) return ZERO_OK;
-    if (s->queued) return zp_stream_push(s, zp_event_await_task, &a, sizeof a, 0);
-    const double start = zp_seconds();
-    zp_event_await_task(&a, 0, 1);
-    s->device->exposed_s += zp_seconds() - start;
+    e->recorded++;
+    if (s->queued)
+        return zp_stream_push(s, zp_event_complete_task, &e, sizeof(zp_event *), e->recorded);
+    zp_event_complete_task(&e, e->recorded, 1); /* which counts as no communication */
     return ZERO_OK;
 }
 static zero_result zp_event_sync(zp_device *d, zp_event *e) {
-    const zp_event_args a = {e, e->recorded};
     const double start = zp_seconds();
     if (!e->recorded) return ZERO_OK;
-    zp_event_await_task(&a, 0, 1);
+    zp_event_await_task(&e, e->recorded, 1);
     d->exposed_s += zp_seconds() - start;
     return ZERO_OK;
 }
+static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
+    if (!s->queued) return zp_event_sync(s->device, e);
+    if (!e->recorded) return ZERO_OK;
+    return zp_stream_push(s, zp_event_await_task, &e, sizeof(zp_event *), e->recorded);
+}
 static void zp_event_close(zp_event *e) { (void)e; }
 
-typedef struct zp_bytes_args {
+typedef struct zp_copy_args {
     void *to;
-    const void *from;
-    size_t bytes;
-} zp_bytes_args;
+    const void *from; /* NULL: zeros */
+} zp_copy_args;
 
-static void zp_bytes_task(const void *args, size_t n, int threads) {
-    zp_bytes_args a;
+static void zp_copy_task(const void *args, size_t bytes, int threads) {
+    zp_copy_args a;
     memcpy(&a, args, sizeof a);
-    (void)n;
     (void)threads;
     if (a.from)
-        memcpy(a.to, a.from, a.bytes);
+        memcpy(a.to, a.from, bytes);
     else
-        memset(a.to, 0, a.bytes);
+        memset(a.to, 0, bytes);
 }
 static zero_result zp_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
-    zp_bytes_args a = {to, from, bytes};
-    return bytes ? zp_stream_push(s, zp_bytes_task, &a, sizeof a, 0) : ZERO_OK;
+    const zp_copy_args a = {to, from};
+    return bytes ? zp_stream_push(s, zp_copy_task, &a, sizeof a, bytes) : ZERO_OK;
 }
 static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
     return zp_copy(s, p, NULL, bytes);
@@ -567,25 +552,22 @@ static void zp_away_bytes(char *to, const char *from, size_t bytes) {
 #endif
     memcpy(to + at, from + at, bytes - at);
 }
-static void zp_away_task(const void *args, size_t n, int threads) {
-    zp_bytes_args a;
+static void zp_away_task(const void *args, size_t bytes, int threads) {
+    zp_copy_args a;
     memcpy(&a, args, sizeof a);
-    if (threads < 2 || n < 2) { /* a parallel region, even of one thread, may want memory */
-        zp_away_bytes((char *)a.to, (const char *)a.from, a.bytes);
-        return;
+    if (threads < 2 || bytes <= ZP_AWAY_BYTES) {
+        zp_away_bytes((char *)a.to, (const char *)a.from, bytes);
+        return; /* a parallel region, even of one thread, may want memory */
     }
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads)
-#endif
-    for (size_t i = 0; i < n; i++)
-        zp_away_bytes((char *)a.to + i * ZP_AWAY_BYTES, (const char *)a.from + i * ZP_AWAY_BYTES,
-                      zp_min(ZP_AWAY_BYTES, a.bytes - i * ZP_AWAY_BYTES));
+    ZP_OMP_FOR(1)
+    for (size_t at = 0; at < bytes; at += ZP_AWAY_BYTES)
+        zp_away_bytes((char *)a.to + at, (const char *)a.from + at,
+                      zp_min(ZP_AWAY_BYTES, bytes - at));
 }
 /* To memory that is not read soon. */
 static zero_result zp_copy_away(zp_stream *s, void *to, const void *from, size_t bytes) {
-    zp_bytes_args a = {to, from, bytes};
-    const size_t n = (bytes + ZP_AWAY_BYTES - 1) / ZP_AWAY_BYTES;
-    return n ? zp_stream_push(s, zp_away_task, &a, sizeof a, n) : ZERO_OK;
+    const zp_copy_args a = {to, from};
+    return bytes ? zp_stream_push(s, zp_away_task, &a, sizeof a, bytes) : ZERO_OK;
 }
 
 /* Large pages where the system has them: an update walks four arrays at once. */
@@ -604,14 +586,6 @@ static void *zp_host_alloc(size_t bytes) { return zp_device_alloc(NULL, bytes); 
 static void zp_host_free(void *p) { free(p); }
 
 #define ZP_FN static inline __attribute__((unused))
-#ifdef _OPENMP
-#define ZP_PRAGMA(text) _Pragma(#text)
-#define ZP_SIMD         ZP_PRAGMA(omp simd)
-#define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
-#else
-#define ZP_SIMD
-#define ZP_OMP_FOR(WORTH)
-#endif
 #define ZP_KERNEL(F, A, GRAIN)                                                                     \
     static_assert(sizeof(A) <= ZP_TASK_BYTES, "a task carries its arguments");                     \
     static void F##_loop(const void *args, size_t n, int threads) {                                \
@@ -633,12 +607,6 @@ static void zp_host_free(void *p) { free(p); }
    say what a conversion is; where the processor has an instruction for it, that gives the same
    bits (a test compares all of them).
    ============================================================================================= */
-
-#ifndef __CUDACC__
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
-#endif
 
 ZP_FN uint32_t zp_bits(float x) {
     uint32_t b;

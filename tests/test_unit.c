@@ -876,9 +876,9 @@ static void unit_events(void) {
     zp_event e, never;
     unit_gate first = {0}, second = {0};
     int list[8], n = 0;
-    memset(&e, 0, sizeof e);
-    memset(&never, 0, sizeof never);
     (void)zp_device_open(&d);
+    (void)zp_event_open(&d, &e);
+    (void)zp_event_open(&d, &never);
     if (!test_check(!zp_stream_open(&a, &d, NULL, 1, 0, 1)
                         && !zp_stream_open(&b, &d, NULL, 1, 0, 1),
                     "streams"))
@@ -921,9 +921,9 @@ static void unit_event_of_caller(void) {
     zp_event mine, theirs;
     unit_gate gate = {0};
     int list[4], n = 0;
-    memset(&mine, 0, sizeof mine);
-    memset(&theirs, 0, sizeof theirs);
     (void)zp_device_open(&d);
+    (void)zp_event_open(&d, &mine);
+    (void)zp_event_open(&d, &theirs);
     s = unit_stream(&d, 1);
     if (!test_check(!zp_stream_open(&a, &d, NULL, 1, 0, 1), "a stream")) return;
     (void)zp_event_record(&s, &mine);
