@@ -2018,41 +2018,28 @@ static zero_result zp_nccl_end(zp_comm *c, zp_stream *s, int ch, int kind, int u
     return ZERO_OK;
 }
 
-/* Every rank's `bytes` to every rank, over the parameters' communicator. */
-static zero_result zp_nccl_exchange(zp_comm *c, const void *mine, size_t bytes, void *all) {
+/* A collective of the hosts, by way of the device and the parameters' communicator: every rank's
+   `bytes` to every rank (root -1), or the root's. */
+static zero_result zp_nccl_exchange(zp_comm *c, const void *mine, size_t bytes, int root,
+                                    void *all) {
     zp_nccl *n = &c->nccl;
+    char *got = n->scratch + (root < 0 ? ZP_MAIL_BYTES : 0);
+    const size_t got_bytes = root < 0 ? (size_t)c->nranks * bytes : bytes;
     zp_stream s;
     (void)zp_stream_take(&s, c->device, c->device->own, 1);
-    memcpy(n->pinned, mine, bytes);
-    ZP_TRY(zp_copy(&s, n->scratch, n->pinned, bytes));
-    ZP_TRY(zp_nccl_begin(c, &s, ZP_PARAMETERS));
-    zp_nccl_note(n, ncclAllGather(n->scratch, n->scratch + ZP_MAIL_BYTES, bytes, ncclChar,
-                                  n->comm[ZP_PARAMETERS], s.cuda));
-    ZP_TRY(zp_nccl_end(c, &s, ZP_PARAMETERS, ZP_EXCHANGE, -1));
-    ZP_TRY(zp_copy(&s, n->pinned, n->scratch + ZP_MAIL_BYTES, (size_t)c->nranks * bytes));
-    ZP_TRY(zp_stream_sync(&s));
-    ZP_TRY(zp_failure_result(&c->failure)); /* an aborted collective ends, too */
-    memcpy(all, n->pinned, (size_t)c->nranks * bytes);
-    return ZERO_OK;
-}
-
-/* At most ZP_STAGE_NUMEL floats from one rank's host memory to all. */
-static zero_result zp_nccl_broadcast(zp_comm *c, void *data, size_t bytes, int root) {
-    zp_nccl *n = &c->nccl;
-    zp_stream s;
-    (void)zp_stream_take(&s, c->device, c->device->own, 1);
-    if (c->rank == root) {
-        memcpy(n->pinned, data, bytes);
+    if (root < 0 || root == c->rank) {
+        memcpy(n->pinned, mine, bytes);
         ZP_TRY(zp_copy(&s, n->scratch, n->pinned, bytes));
     }
     ZP_TRY(zp_nccl_begin(c, &s, ZP_PARAMETERS));
-    zp_nccl_note(n, ncclBroadcast(n->scratch, n->scratch, bytes, ncclChar, root,
-                                  n->comm[ZP_PARAMETERS], s.cuda));
-    ZP_TRY(zp_nccl_end(c, &s, ZP_PARAMETERS, ZP_STAGED, root));
-    ZP_TRY(zp_copy(&s, n->pinned, n->scratch, bytes));
+    const ncclComm_t comm = n->comm[ZP_PARAMETERS];
+    zp_nccl_note(n, root < 0 ? ncclAllGather(n->scratch, got, bytes, ncclChar, comm, s.cuda)
+                             : ncclBroadcast(n->scratch, got, bytes, ncclChar, root, comm, s.cuda));
+    ZP_TRY(zp_nccl_end(c, &s, ZP_PARAMETERS, root < 0 ? ZP_EXCHANGE : ZP_STAGED, root));
+    ZP_TRY(zp_copy(&s, n->pinned, got, got_bytes));
     ZP_TRY(zp_stream_sync(&s));
-    ZP_TRY(zp_failure_result(&c->failure));
-    if (c->rank != root && data) memcpy(data, n->pinned, bytes);
+    ZP_TRY(zp_failure_result(&c->failure)); /* an aborted collective ends, too */
+    if (all && root != c->rank) memcpy(all, n->pinned, got_bytes);
     return ZERO_OK;
 }
 #endif
@@ -2083,7 +2070,7 @@ static zero_result zp_comm_exchange(zp_comm *c, zp_channel channel, const void *
     }
 #endif
 #ifdef ZERO_WITH_NCCL
-    if (c->kind == ZERO_COMM_NCCL) return zp_nccl_exchange(c, mine, bytes, all);
+    if (c->kind == ZERO_COMM_NCCL) return zp_nccl_exchange(c, mine, bytes, -1, all);
 #endif
     return zp_board_exchange(&c->meeting, channel, ++c->seq[channel], mine, bytes, all);
 }
@@ -2406,13 +2393,19 @@ static const char *zp_op_peer(const zp_op *op, int place, int of_target, size_t 
            + at * zp_bytes(op->type);
 }
 
+/* This rank's slice of its own unit. */
+static char *zp_op_slice(const zp_op *op) {
+    return op->region->base[op->comm->me] + op->source
+           + (size_t)op->comm->rank * zp_op_shard_bytes(op);
+}
+
 /* The sum of a reduce-scatter, over the ranks that this one sees. */
 static void zp_op_sum(const zp_op *op, zp_sum *s) {
     const zp_comm *c = op->comm;
     memset(s, 0, sizeof *s);
     for (int p = 0; p < c->n; p++)
-        s->source[p] = c->nranks > 1 ? zp_op_peer(op, p, 0, (size_t)c->rank * op->shard)
-                                     : op->region->base[0] + op->source;
+        s->source[p] =
+            p == c->me ? zp_op_slice(op) : zp_op_peer(op, p, 0, (size_t)c->rank * op->shard);
     s->type = s->out_type = op->type;
     s->n = c->n;
     s->group = c->node_size;
@@ -2718,10 +2711,6 @@ static ncclDataType_t zp_nccl_type(zero_type type) {
 }
 /* The sum is what is wanted, where it is wanted: nothing is to be added to it, or rounded. */
 static int zp_nccl_direct(const zp_op *op) { return !op->sum && !op->accumulate; }
-/* This rank's slice of the unit that a reduction reads. */
-static char *zp_nccl_slice(const zp_op *op) {
-    return op->region->base[0] + op->source + (size_t)op->comm->rank * zp_op_shard_bytes(op);
-}
 
 /* Inside a group: nothing of it has happened before the group is closed. */
 static void zp_nccl_issue(zp_stream *s, const zp_op *op) {
@@ -2733,21 +2722,8 @@ static void zp_nccl_issue(zp_stream *s, const zp_op *op) {
         zp_nccl_note(n,
                      ncclAllGather(source, target, op->shard, type, n->comm[op->channel], s->cuda));
     else
-        zp_nccl_note(n, ncclReduceScatter(source, zp_nccl_direct(op) ? target : zp_nccl_slice(op),
+        zp_nccl_note(n, ncclReduceScatter(source, zp_nccl_direct(op) ? target : zp_op_slice(op),
                                           op->shard, type, ncclSum, n->comm[op->channel], s->cuda));
-}
-/* Adds a sum that lies in its slice to where micro-steps add up. */
-static zero_result zp_nccl_add(zp_stream *s, const zp_op *op) {
-    zp_sum one;
-    memset(&one, 0, sizeof one);
-    one.source[0] = zp_nccl_slice(op);
-    one.type = one.out_type = op->type;
-    one.n = one.group = 1;
-    one.out = op->region->base[0] + op->target;
-    one.sum = op->sum;
-    one.scale = op->scale;
-    one.accumulate = op->accumulate;
-    return zp_sum_ranks(s, &one, op->shard / ZP_WIDE);
 }
 #endif
 #endif
@@ -2776,7 +2752,7 @@ static zero_result zp_comm_end(zp_comm *c, zp_stream *s, const zp_op *first) {
 static zero_result zp_comm_finish(zp_stream *s, const zp_op *op) {
 #ifdef ZERO_WITH_NCCL
     if (op->comm->kind == ZERO_COMM_NCCL && op->kind == ZP_REDUCE_SCATTER && !zp_nccl_direct(op))
-        return zp_nccl_add(s, op);
+        return zp_local_work(s, op); /* NCCL's sum lies in this rank's slice */
 #endif
     (void)s;
     (void)op;
@@ -2859,7 +2835,7 @@ static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes,
     }
 #endif
 #ifdef ZERO_WITH_NCCL
-    if (c->kind == ZERO_COMM_NCCL) return zp_nccl_broadcast(c, data, bytes, root);
+    if (c->kind == ZERO_COMM_NCCL) return zp_nccl_exchange(c, data, bytes, root, data);
 #endif
     memset(&line, 0, sizeof line);
     line.kind = ZP_STAGED;
