@@ -160,10 +160,9 @@ static double zp_seconds(void) {
 #endif
 
 typedef struct zp_device {
-    double exposed_s; /* not measured: waits are the streams' */
-    int number;       /* CUDA's */
-    cudaStream_t own; /* for what happens outside steps */
-    int made;
+    double exposed_s;         /* not measured: waits are the streams' */
+    int number;               /* CUDA's */
+    cudaStream_t own;         /* for what happens outside steps */
     char text[ZP_TEXT_BYTES]; /* of the first error */
 } zp_device;
 typedef struct zp_stream {
@@ -172,8 +171,7 @@ typedef struct zp_stream {
     int made;          /* by the plugin */
 } zp_stream;
 typedef struct zp_event {
-    cudaEvent_t cuda;
-    int made, recorded;
+    cudaEvent_t cuda; /* NULL: not open */
 } zp_event;
 
 static zero_result zp_cuda(zp_device *d, cudaError_t e, const char *call) {
@@ -187,12 +185,11 @@ static zero_result zp_device_open(zp_device *d) {
     memset(d, 0, sizeof *d);
     ZP_CUDA(d, cudaGetDevice(&d->number));
     ZP_CUDA(d, cudaStreamCreateWithFlags(&d->own, cudaStreamNonBlocking));
-    d->made = 1;
     return ZERO_OK;
 }
 static void zp_device_close(zp_device *d) {
-    if (d->made) (void)cudaStreamDestroy(d->own);
-    d->made = 0;
+    if (d->own) (void)cudaStreamDestroy(d->own);
+    d->own = NULL;
 }
 /* The host may have turned to another device. */
 static zero_result zp_device_check(zp_device *d) {
@@ -234,28 +231,25 @@ static zero_result zp_stream_sync(zp_stream *s) {
     return ZERO_OK;
 }
 static zero_result zp_event_open(zp_device *d, zp_event *e) {
-    e->recorded = 0;
     ZP_CUDA(d, cudaEventCreateWithFlags(&e->cuda, cudaEventDisableTiming));
-    e->made = 1;
     return ZERO_OK;
 }
 static zero_result zp_event_record(zp_stream *s, zp_event *e) {
-    e->recorded = 1;
     ZP_CUDA(s->device, cudaEventRecord(e->cuda, s->cuda));
     return ZERO_OK;
 }
 static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
-    if (e->recorded) ZP_CUDA(s->device, cudaStreamWaitEvent(s->cuda, e->cuda, 0));
+    ZP_CUDA(s->device, cudaStreamWaitEvent(s->cuda, e->cuda, 0));
     return ZERO_OK;
 }
 /* The host waits. */
 static zero_result zp_event_sync(zp_device *d, zp_event *e) {
-    if (e->recorded) ZP_CUDA(d, cudaEventSynchronize(e->cuda));
+    ZP_CUDA(d, cudaEventSynchronize(e->cuda));
     return ZERO_OK;
 }
 static void zp_event_close(zp_event *e) {
-    if (e->made) (void)cudaEventDestroy(e->cuda);
-    e->made = 0;
+    if (e->cuda) (void)cudaEventDestroy(e->cuda);
+    e->cuda = NULL;
 }
 static zero_result zp_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
     if (bytes) ZP_CUDA(s->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda));
