@@ -1668,7 +1668,6 @@ typedef struct zp_comm {
     int n, me;                 /* ranks that share memory with this one, and this one's place */
     int rank_of[ZP_LOCAL_MAX]; /* places -> ranks */
     int *node_rank;            /* [nnodes * node_size] ranks by node and place in it */
-    int processes;             /* LOCAL: ranks are processes */
     int shares;                /* the ranks of a node can see one another's memory */
     zp_device *device;
     float divisor; /* what a sum over the ranks is still to be divided by: NCCL's is a sum */
@@ -2135,7 +2134,8 @@ static void zp_region_close(zp_comm *c, zp_region *r) {
 }
 
 /* Pieces of threads: ordinary memory, exchanged by address. */
-static zero_result zp_region_threads(zp_comm *c, zp_region *r, zp_piece *all) {
+static zero_result zp_region_threads(zp_comm *c, zp_region *r) {
+    const zp_piece *all = (const zp_piece *)(const void *)c->mail;
     zp_piece mine;
     zp_hold *hold = NULL;
     memset(&mine, 0, sizeof mine);
@@ -2150,7 +2150,7 @@ static zero_result zp_region_threads(zp_comm *c, zp_region *r, zp_piece *all) {
     }
     if (hold) mine.memory = hold->memory;
     mine.ok = !makes || hold;
-    ZP_TRY(zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, all));
+    ZP_TRY(zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, c->mail));
     for (int p = 0; p < c->n; p++)
         if (!all[p].ok) return ZERO_ERR_MEMORY; /* on all ranks alike */
     r->kind = 2;
@@ -2159,8 +2159,9 @@ static zero_result zp_region_threads(zp_comm *c, zp_region *r, zp_piece *all) {
 }
 
 /* Pieces of processes: memory files, opened by the peers while their makers wait. */
-static zero_result zp_region_files(zp_comm *c, zp_region *r, zp_piece *all) {
+static zero_result zp_region_files(zp_comm *c, zp_region *r) {
 #ifdef __linux__
+    const zp_piece *all = (const zp_piece *)(const void *)c->mail;
     zp_piece mine;
     int fd = -1, who = -1, ok = 1;
     memset(&mine, 0, sizeof mine);
@@ -2171,7 +2172,7 @@ static zero_result zp_region_files(zp_comm *c, zp_region *r, zp_piece *all) {
     mine.inode = zp_file_inode(fd);
     mine.ok = !makes || r->base[c->me];
     r->kind = 3;
-    zero_result result = zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, all);
+    zero_result result = zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, c->mail);
     for (int p = 0; p < c->n && !result; p++) {
         const int from = r->single ? 0 : p;
         const zp_piece *piece = &all[c->rank_of[from]];
@@ -2189,7 +2190,6 @@ static zero_result zp_region_files(zp_comm *c, zp_region *r, zp_piece *all) {
 #else
     (void)c;
     (void)r;
-    (void)all;
     return ZERO_ERR_UNSUPPORTED;
 #endif
 }
@@ -2310,7 +2310,6 @@ static zero_result zp_region_register(zp_comm *c, zp_region *r, zp_channel chann
 }
 
 static zero_result zp_region_make(zp_comm *c, zp_region *r, size_t bytes, int single, int on_host) {
-    zp_piece all[ZP_LOCAL_MAX];
     const size_t pages = zp_round_up(zp_max(bytes, 1), 4096);
     memset(r, 0, sizeof *r);
     r->bytes = pages;
@@ -2328,14 +2327,14 @@ static zero_result zp_region_make(zp_comm *c, zp_region *r, size_t bytes, int si
     if (c->kind == ZERO_COMM_MPI) {
         /* files need no room in /dev/shm, and no peer to be freed; but peers in containers of their
            own see each other only through MPI */
-        const zero_result made = zp_region_files(c, r, (zp_piece *)(void *)c->mail);
+        const zero_result made = zp_region_files(c, r);
         if (made != ZERO_ERR_MEMORY && made != ZERO_ERR_UNSUPPORTED) return made;
         r->bytes = pages;
         r->single = single;
         return zp_region_window(c, r);
     }
 #endif
-    return c->processes ? zp_region_files(c, r, all) : zp_region_threads(c, r, all);
+    return c->group->shared ? zp_region_files(c, r) : zp_region_threads(c, r);
 }
 
 /* COLLECTIVE. All ranks get the region or none does. `bytes` is the same everywhere. */
@@ -2813,7 +2812,6 @@ static zero_result zp_comm_verdicts(zp_comm *c, zp_stream *s, const zp_region *r
 /* Up to ZP_STAGE_NUMEL * 4 bytes from one rank's memory to all; SYNC. */
 static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes, int root) {
     zp_line line;
-    int place = 0;
 #ifdef ZERO_WITH_MPI
     if (c->kind == ZERO_COMM_MPI) {
         char *landing = c->stage.base[c->me];
@@ -2835,11 +2833,10 @@ static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes,
     line.kind = ZP_STAGED;
     line.unit = root;
     line.shard = bytes;
-    while (c->rank_of[place] != root) place++;
     if (c->rank == root && data != c->stage.base[c->me]) memcpy(c->stage.base[c->me], data, bytes);
     ZP_TRY(zp_meet(&c->meeting, ZP_CONTROL, ++c->seq[ZP_CONTROL], &line));
     if (c->rank != root && data && data != c->stage.base[c->me])
-        memcpy(data, c->stage.base[place], bytes);
+        memcpy(data, c->stage.base[root], bytes); /* LOCAL: places are ranks */
     return zp_part(&c->meeting, ZP_CONTROL, c->seq[ZP_CONTROL]);
 }
 
@@ -2852,17 +2849,6 @@ static zero_result zp_comm_broadcast(zp_comm *c, void *data, size_t bytes, int r
 
 static zero_result zp_comm_fail(zp_comm *c, zero_result r, const char *text) {
     return zp_failure_set(&c->failure, r, "%s", text);
-}
-
-/* Groups of ranks whose gradients are summed first: `size` ranks each, by node and place. */
-static zero_result zp_comm_nodes(zp_comm *c, int size) {
-    c->node_size = size;
-    c->nnodes = c->nranks / size;
-    c->node_rank = (int *)malloc((size_t)c->nranks * sizeof *c->node_rank);
-    if (!c->node_rank) return zp_comm_fail(c, ZERO_ERR_MEMORY, "the list of nodes");
-    for (int r = 0; r < c->nranks; r++) c->node_rank[r] = r;
-    c->node = c->rank / size;
-    return ZERO_OK;
 }
 
 #ifdef ZERO_WITH_NCCL
@@ -2931,7 +2917,6 @@ static zero_result zp_comm_open_nccl(zp_comm *c, const zero_comm *given) {
     n->moved[0] = n->moved[1] = zp_seconds();
     n->watching = pthread_create(&n->thread, NULL, zp_nccl_watch, c) == 0;
     if (!n->watching) return zp_comm_fail(c, ZERO_ERR_MEMORY, "a thread for NCCL");
-    ZP_TRY(zp_comm_nodes(c, 1));
     return zp_nccl_prepare(c);
 }
 
@@ -3016,7 +3001,6 @@ static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     c->group = group;
     c->rank = c->me = given->rank;
     c->nranks = c->n = group->nranks;
-    c->processes = group->shared;
     for (int p = 0; p < c->n; p++) c->rank_of[p] = p;
     c->mail = (char *)malloc((size_t)c->nranks * ZP_MAIL_BYTES);
     if (!c->mail) return zp_comm_fail(c, ZERO_ERR_MEMORY, "the exchange buffer");
@@ -3031,12 +3015,12 @@ static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     c->board = (zp_board *)c->board_region.base[0];
     c->meeting.board = c->board;
     c->seq[ZP_CONTROL] = 0;
-    const int size = given->node_size ? given->node_size : c->nranks;
-    if (size < 1 || c->nranks % size)
+    c->node_size = given->node_size ? given->node_size : c->nranks;
+    if (c->node_size < 1 || c->nranks % c->node_size)
         return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT,
-                              "comm.node_size %d does not divide %d ranks", size, c->nranks);
-    ZP_TRY(zp_local_devices(c));
-    return zp_comm_nodes(c, size);
+                              "comm.node_size %d does not divide %d ranks", c->node_size,
+                              c->nranks);
+    return zp_local_devices(c);
 }
 
 #ifdef ZERO_WITH_MPI
@@ -3087,7 +3071,10 @@ static zero_result zp_mpi_nodes(zp_comm *c, int node_size) {
                                "only %d of those ranks: a node lies on one host",
                                node_size, i, his[SIZE]);
     }
-    if (!r) r = zp_comm_nodes(c, n);
+    c->node_size = n;
+    c->nnodes = c->nranks / n;
+    c->node_rank = (int *)malloc((size_t)c->nranks * sizeof *c->node_rank);
+    if (!r && !c->node_rank) r = zp_comm_fail(c, ZERO_ERR_MEMORY, "the list of nodes");
     if (!r && c->nnodes > ZP_LOCAL_MAX)
         r = zp_failure_set(&c->failure, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", c->nnodes,
                            ZP_LOCAL_MAX);
@@ -3157,7 +3144,6 @@ static zero_result zp_comm_open(zp_comm *c, zp_device *device, const zero_comm *
     c->meeting.failure = &c->failure;
     c->meeting.rank_of = c->rank_of;
     if (given->kind == ZERO_COMM_SELF) {
-        ZP_TRY(zp_comm_nodes(c, 1));
         c->mail = (char *)malloc(ZP_MAIL_BYTES);
         return c->mail ? ZERO_OK : zp_comm_fail(c, ZERO_ERR_MEMORY, "the exchange buffer");
     }
