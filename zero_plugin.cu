@@ -1317,11 +1317,15 @@ typedef enum zp_op_kind { ZP_EXCHANGE = 1, ZP_REDUCE_SCATTER, ZP_ALL_GATHER, ZP_
 static const char *const zp_op_names[] = {"nothing", "an exchange", "the reduce-scatter",
                                           "the all-gather", "a broadcast"};
 
-typedef struct zp_line {
-    uint32_t ready, done; /* collectives that this rank has come to, and ended */
+typedef struct zp_call { /* what a rank is at */
     int32_t kind, unit;
     uint64_t shard;          /* elements of the unit's shard, or bytes of an exchange */
     uint64_t source, target; /* bytes from the rank's region: what it gives, where it gathers */
+} zp_call;
+
+typedef struct zp_line {
+    uint32_t ready, done; /* collectives that this rank has come to, and ended */
+    zp_call call;
     unsigned char pad[24];
 } zp_line;
 static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
@@ -1393,103 +1397,6 @@ static void zp_raise(uint32_t *word, uint32_t value) {
 #ifdef __linux__
     (void)syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
 #endif
-}
-
-/* Where this rank meets others: its place on a board. */
-typedef struct zp_meeting {
-    zp_board *board, *group; /* group: the launcher's board, looked at for aborts; may be NULL */
-    int me, n;               /* place among the ranks of the board */
-    const int *rank_of;      /* [n] places -> ranks */
-    double timeout_s;
-    zp_failure *failure;
-} zp_meeting;
-
-static zero_result zp_meeting_aborted(const zp_meeting *m) {
-    zp_board *boards[2] = {m->board, m->group};
-    for (int i = 0; i < 2; i++)
-        if (boards[i] && __atomic_load_n(&boards[i]->aborted, __ATOMIC_ACQUIRE))
-            return boards[i]->abort_rank < 0
-                       ? zp_failure_set(m->failure, ZERO_ERR_PEER, "%s", boards[i]->abort_text)
-                       : zp_failure_set(m->failure, ZERO_ERR_PEER, "rank %d failed: %s",
-                                        (int)boards[i]->abort_rank, boards[i]->abort_text);
-    return ZERO_OK;
-}
-
-static zero_result zp_await(const zp_meeting *m, uint32_t *word, uint32_t value, int peer,
-                            const char *what) {
-    double deadline = 0;
-    for (int spin = 0;; spin++) {
-        const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-        if ((int32_t)(seen - value) >= 0) return ZERO_OK;
-        if (spin < 64) continue;
-        ZP_TRY(zp_meeting_aborted(m));
-        if (__atomic_load_n(&m->board->left[peer], __ATOMIC_ACQUIRE)) {
-            if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
-            return zp_failure_set(m->failure, ZERO_ERR_PEER,
-                                  "rank %d destroyed its context before %s", m->rank_of[peer],
-                                  what);
-        }
-        const double now = zp_seconds();
-        if (deadline == 0) deadline = now + m->timeout_s;
-        if (now > deadline) {
-            char text[ZP_TEXT_BYTES];
-            (void)snprintf(text, sizeof text, "rank %d did not come to %s within %g s",
-                           m->rank_of[peer], what, m->timeout_s);
-            zp_board_abort(m->board, m->rank_of[m->me], text);
-            return zp_failure_set(m->failure, ZERO_ERR_TIMEOUT, "%s", text);
-        }
-        zp_sleep_on(word, seen);
-    }
-}
-
-/* Comes to collective number seq with `mine` (kind, unit, shard, source, target filled in) and
-   waits for the others; they must have come to the same one. */
-static zero_result zp_meet(const zp_meeting *m, zp_channel channel, uint32_t seq,
-                           const zp_line *mine) {
-    zp_line *lines = m->board->lines[channel], *own = &lines[m->me];
-    own->kind = mine->kind;
-    own->unit = mine->unit;
-    own->shard = mine->shard;
-    own->source = mine->source;
-    own->target = mine->target;
-    zp_raise(&own->ready, seq);
-    for (int p = 0; p < m->n; p++) {
-        if (p == m->me) continue;
-        ZP_TRY(zp_await(m, &lines[p].ready, seq, p, zp_op_names[mine->kind]));
-        const zp_line *other = &lines[p];
-        if (other->kind == own->kind && other->unit == own->unit && other->shard == own->shard)
-            continue;
-        return zp_failure_set(
-            m->failure, ZERO_ERR_MISMATCH,
-            "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): "
-            "all ranks must call the same hooks in the same order",
-            m->rank_of[p], zp_op_names[other->kind], (int)other->unit,
-            (unsigned long long)other->shard, m->rank_of[m->me], zp_op_names[own->kind],
-            (int)own->unit, (unsigned long long)own->shard);
-    }
-    return ZERO_OK;
-}
-
-static zero_result zp_part(const zp_meeting *m, zp_channel channel, uint32_t seq) {
-    zp_line *lines = m->board->lines[channel];
-    zp_raise(&lines[m->me].done, seq);
-    for (int p = 0; p < m->n; p++)
-        if (p != m->me) ZP_TRY(zp_await(m, &lines[p].done, seq, p, zp_op_names[lines[m->me].kind]));
-    return ZERO_OK;
-}
-
-/* Every rank's `bytes` (<= ZP_MAIL_BYTES) become all[0..n), in order of places. */
-static zero_result zp_board_exchange(const zp_meeting *m, zp_channel channel, uint32_t seq,
-                                     const void *mine, size_t bytes, void *all) {
-    zp_line line;
-    memset(&line, 0, sizeof line);
-    line.kind = ZP_EXCHANGE;
-    line.shard = bytes;
-    memcpy(m->board->mail[channel][m->me], mine, bytes);
-    ZP_TRY(zp_meet(m, channel, seq, &line));
-    for (int p = 0; p < m->n; p++)
-        memcpy((char *)all + (size_t)p * bytes, m->board->mail[channel][p], bytes);
-    return zp_part(m, channel, seq);
 }
 
 /* =============================================================================================
@@ -1675,7 +1582,6 @@ typedef struct zp_comm {
     zp_board *board;
     zp_region board_region, stage; /* stage: [ZP_STAGE_NUMEL] f32 to stream through */
     uint32_t seq[ZP_CHANNELS];
-    zp_meeting meeting;
     zp_failure failure;
     double timeout_s;
     char *mail;             /* [nranks * ZP_MAIL_BYTES] control channel's received exchange */
@@ -1694,6 +1600,93 @@ typedef struct zp_comm {
     zp_nccl nccl;
 #endif
 } zp_comm;
+
+/* Before a context has a board of its own, its ranks meet on their group's. */
+static zp_board *zp_comm_board(const zp_comm *c) { return c->board ? c->board : &c->group->board; }
+
+/* Another rank has failed, or the group's launcher said so. */
+static zero_result zp_comm_aborted(zp_comm *c) {
+    const zp_board *boards[2] = {c->board, c->group ? &c->group->board : NULL};
+    for (int i = 0; i < 2; i++)
+        if (boards[i] && __atomic_load_n(&boards[i]->aborted, __ATOMIC_ACQUIRE))
+            return boards[i]->abort_rank < 0
+                       ? zp_failure_set(&c->failure, ZERO_ERR_PEER, "%s", boards[i]->abort_text)
+                       : zp_failure_set(&c->failure, ZERO_ERR_PEER, "rank %d failed: %s",
+                                        (int)boards[i]->abort_rank, boards[i]->abort_text);
+    return ZERO_OK;
+}
+
+static zero_result zp_await(zp_comm *c, uint32_t *word, uint32_t value, int peer,
+                            const char *what) {
+    double deadline = 0;
+    for (int spin = 0;; spin++) {
+        const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+        if ((int32_t)(seen - value) >= 0) return ZERO_OK;
+        if (spin < 64) continue;
+        ZP_TRY(zp_comm_aborted(c));
+        if (__atomic_load_n(&zp_comm_board(c)->left[peer], __ATOMIC_ACQUIRE)) {
+            if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
+            return zp_failure_set(&c->failure, ZERO_ERR_PEER,
+                                  "rank %d destroyed its context before %s", c->rank_of[peer],
+                                  what);
+        }
+        const double now = zp_seconds();
+        if (deadline == 0) deadline = now + c->timeout_s;
+        if (now > deadline) {
+            char text[ZP_TEXT_BYTES];
+            (void)snprintf(text, sizeof text, "rank %d did not come to %s within %g s",
+                           c->rank_of[peer], what, c->timeout_s);
+            zp_board_abort(zp_comm_board(c), c->rank, text);
+            return zp_failure_set(&c->failure, ZERO_ERR_TIMEOUT, "%s", text);
+        }
+        zp_sleep_on(word, seen);
+    }
+}
+
+/* Comes to the channel's next collective and waits for the others; they must have come to the same
+   one. */
+static zero_result zp_meet(zp_comm *c, zp_channel channel, const zp_call *mine) {
+    zp_line *lines = zp_comm_board(c)->lines[channel];
+    const uint32_t seq = ++c->seq[channel];
+    lines[c->me].call = *mine;
+    zp_raise(&lines[c->me].ready, seq);
+    for (int p = 0; p < c->n; p++) {
+        if (p == c->me) continue;
+        ZP_TRY(zp_await(c, &lines[p].ready, seq, p, zp_op_names[mine->kind]));
+        const zp_call *his = &lines[p].call;
+        if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
+            continue;
+        return zp_failure_set(
+            &c->failure, ZERO_ERR_MISMATCH,
+            "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): "
+            "all ranks must call the same hooks in the same order",
+            c->rank_of[p], zp_op_names[his->kind], (int)his->unit, (unsigned long long)his->shard,
+            c->rank, zp_op_names[mine->kind], (int)mine->unit, (unsigned long long)mine->shard);
+    }
+    return ZERO_OK;
+}
+
+/* Ends it, and waits until all have. */
+static zero_result zp_part(zp_comm *c, zp_channel channel) {
+    zp_line *lines = zp_comm_board(c)->lines[channel];
+    const uint32_t seq = c->seq[channel];
+    zp_raise(&lines[c->me].done, seq);
+    for (int p = 0; p < c->n; p++)
+        if (p != c->me)
+            ZP_TRY(zp_await(c, &lines[p].done, seq, p, zp_op_names[lines[c->me].call.kind]));
+    return ZERO_OK;
+}
+
+/* Every rank's `bytes` (<= ZP_MAIL_BYTES) become all[0..n), in order of places. */
+static zero_result zp_board_exchange(zp_comm *c, zp_channel channel, const void *mine, size_t bytes,
+                                     void *all) {
+    const zp_call call = {ZP_EXCHANGE, 0, bytes, 0, 0};
+    unsigned char(*mail)[ZP_MAIL_BYTES] = zp_comm_board(c)->mail[channel];
+    memcpy(mail[c->me], mine, bytes);
+    ZP_TRY(zp_meet(c, channel, &call));
+    for (int p = 0; p < c->n; p++) memcpy((char *)all + (size_t)p * bytes, mail[p], bytes);
+    return zp_part(c, channel);
+}
 
 #ifdef ZERO_WITH_MPI
 static zero_result zp_mpi(zp_comm *c, int code, const char *call) {
@@ -1718,7 +1711,7 @@ static zero_result zp_mpi_aborted(zp_comm *c) {
     MPI_Status status;
     int found = 0;
     if (!c->board) return ZERO_OK; /* in zero_create: a rank that sends word has been through it */
-    ZP_TRY(zp_meeting_aborted(&c->meeting));
+    ZP_TRY(zp_comm_aborted(c));
     ZP_MPI(c, MPI_Improbe(MPI_ANY_SOURCE, ZP_ABORT_TAG, c->mpi[ZP_CONTROL], &found, &message,
                           &status));
     if (!found) return ZERO_OK;
@@ -2065,7 +2058,7 @@ static zero_result zp_comm_exchange(zp_comm *c, zp_channel channel, const void *
 #ifdef ZERO_WITH_NCCL
     if (c->kind == ZERO_COMM_NCCL) return zp_nccl_exchange(c, mine, bytes, -1, all);
 #endif
-    return zp_board_exchange(&c->meeting, channel, ++c->seq[channel], mine, bytes, all);
+    return zp_board_exchange(c, channel, mine, bytes, all);
 }
 
 static zero_result zp_comm_barrier(zp_comm *c) {
@@ -2370,19 +2363,15 @@ static size_t zp_wire_numel(int nnodes) {
     return zp_crossings(nnodes) * 2 * (size_t)(nnodes - 1) * ZP_CROSS_NUMEL;
 }
 
-static void zp_op_announce(const zp_op *op, zp_line *line) {
-    memset(line, 0, sizeof *line);
-    line->kind = op->kind;
-    line->unit = op->unit;
-    line->shard = op->shard;
-    line->source = op->source;
-    line->target = op->target;
+static zp_call zp_op_call(const zp_op *op) {
+    const zp_call call = {op->kind, op->unit, op->shard, op->source, op->target};
+    return call;
 }
 
 /* Where a peer's unit (or shard) lies, from element `at` on. */
 static const char *zp_op_peer(const zp_op *op, int place, int of_target, size_t at) {
-    const zp_line *line = &op->comm->board->lines[op->channel][place];
-    return op->region->base[place] + (of_target ? line->target : line->source)
+    const zp_call *his = &op->comm->board->lines[op->channel][place].call;
+    return op->region->base[place] + (of_target ? his->target : his->source)
            + at * zp_bytes(op->type);
 }
 
@@ -2569,11 +2558,10 @@ static zero_result zp_gather_work(const zp_op *op) {
         memcpy(target + (size_t)c->rank * bytes, own, bytes);
 #ifdef ZERO_WITH_MPI
     if (c->n < c->nranks) {
-        zp_line line;
+        const zp_call call = zp_op_call(op);
         ZP_TRY(zp_cross(op));
-        zp_op_announce(op, &line);
-        ZP_TRY(zp_part(&c->meeting, op->channel, c->seq[op->channel]));
-        ZP_TRY(zp_meet(&c->meeting, op->channel, ++c->seq[op->channel], &line));
+        ZP_TRY(zp_part(c, op->channel));
+        ZP_TRY(zp_meet(c, op->channel, &call));
     }
 #endif
     for (int p = 0; p < c->n; p++) {
@@ -2593,10 +2581,10 @@ static zero_result zp_gather_work(const zp_op *op) {
 
 static void zp_op_task(const void *args, size_t n, int threads) {
     zp_op op;
-    zp_line line;
     memcpy(&op, args, sizeof op);
     (void)n;
     zp_comm *c = op.comm;
+    const zp_call call = zp_op_call(&op);
     if (c->nranks == 1) { /* nobody to meet */
         if (op.kind == ZP_ALL_GATHER)
             (void)zp_gather_work(&op);
@@ -2605,10 +2593,9 @@ static void zp_op_task(const void *args, size_t n, int threads) {
         return;
     }
     if (zp_failure_result(&c->failure)) return;
-    zp_op_announce(&op, &line);
-    if (zp_meet(&c->meeting, op.channel, ++c->seq[op.channel], &line)) return;
+    if (zp_meet(c, op.channel, &call)) return;
     if (op.kind == ZP_REDUCE_SCATTER ? zp_reduce_work(&op, threads) : zp_gather_work(&op)) return;
-    (void)zp_part(&c->meeting, op.channel, c->seq[op.channel]);
+    (void)zp_part(c, op.channel);
 }
 
 typedef struct zp_verdicts_args {
@@ -2634,11 +2621,11 @@ static void zp_verdicts_task(const void *args, size_t n, int threads) {
    others'. An event is recorded again only after all have made their streams wait for its last
    record: that is what zp_part tells. */
 static zero_result zp_local_begin(zp_comm *c, zp_stream *s, zp_channel channel,
-                                  const zp_line *line) {
+                                  const zp_call *call) {
     zp_event *arrived = c->board->arrived[channel];
     ZP_TRY(zp_failure_result(&c->failure));
     ZP_TRY(zp_event_record(s, &arrived[c->me]));
-    ZP_TRY(zp_meet(&c->meeting, channel, ++c->seq[channel], line));
+    ZP_TRY(zp_meet(c, channel, call));
     for (int p = 0; p < c->n; p++)
         if (p != c->me) ZP_TRY(zp_event_wait(s, &arrived[p]));
     return ZERO_OK;
@@ -2646,7 +2633,7 @@ static zero_result zp_local_begin(zp_comm *c, zp_stream *s, zp_channel channel,
 static zero_result zp_local_end(zp_comm *c, zp_stream *s, zp_channel channel) {
     zp_event *departed = c->board->departed[channel];
     ZP_TRY(zp_event_record(s, &departed[c->me]));
-    ZP_TRY(zp_part(&c->meeting, channel, c->seq[channel]));
+    ZP_TRY(zp_part(c, channel));
     for (int p = 0; p < c->n; p++)
         if (p != c->me) ZP_TRY(zp_event_wait(s, &departed[p]));
     return ZERO_OK;
@@ -2675,13 +2662,12 @@ static zero_result zp_local_work(zp_stream *s, const zp_op *op) {
 }
 
 static zero_result zp_local_issue(zp_stream *s, const zp_op *op) {
-    zp_line line;
+    const zp_call call = zp_op_call(op);
     if (op->comm->nranks == 1) { /* nobody to meet */
         const int there = op->kind == ZP_REDUCE_SCATTER && op->source == op->target && !op->sum;
         return there ? ZERO_OK : zp_local_work(s, op);
     }
-    zp_op_announce(op, &line);
-    ZP_TRY(zp_local_begin(op->comm, s, op->channel, &line));
+    ZP_TRY(zp_local_begin(op->comm, s, op->channel, &call));
     ZP_TRY(zp_local_work(s, op));
     return zp_local_end(op->comm, s, op->channel);
 }
@@ -2689,11 +2675,8 @@ static zero_result zp_local_issue(zp_stream *s, const zp_op *op) {
 static zero_result zp_local_verdicts(zp_comm *c, zp_stream *s, const zp_region *r, size_t at,
                                      double *all) {
     const size_t bytes = ZP_VERDICT * sizeof *all;
-    zp_line line;
-    memset(&line, 0, sizeof line);
-    line.kind = ZP_EXCHANGE;
-    line.shard = bytes;
-    ZP_TRY(zp_local_begin(c, s, ZP_GRADIENTS, &line));
+    const zp_call call = {ZP_EXCHANGE, 0, bytes, 0, 0};
+    ZP_TRY(zp_local_begin(c, s, ZP_GRADIENTS, &call));
     for (int p = 0; p < c->n; p++) ZP_TRY(zp_copy(s, all + ZP_VERDICT * p, r->base[p] + at, bytes));
     return zp_local_end(c, s, ZP_GRADIENTS);
 }
@@ -2811,7 +2794,6 @@ static zero_result zp_comm_verdicts(zp_comm *c, zp_stream *s, const zp_region *r
 
 /* Up to ZP_STAGE_NUMEL * 4 bytes from one rank's memory to all; SYNC. */
 static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes, int root) {
-    zp_line line;
 #ifdef ZERO_WITH_MPI
     if (c->kind == ZERO_COMM_MPI) {
         char *landing = c->stage.base[c->me];
@@ -2829,15 +2811,13 @@ static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes,
 #ifdef ZERO_WITH_NCCL
     if (c->kind == ZERO_COMM_NCCL) return zp_nccl_exchange(c, data, bytes, root, data);
 #endif
-    memset(&line, 0, sizeof line);
-    line.kind = ZP_STAGED;
-    line.unit = root;
-    line.shard = bytes;
-    if (c->rank == root && data != c->stage.base[c->me]) memcpy(c->stage.base[c->me], data, bytes);
-    ZP_TRY(zp_meet(&c->meeting, ZP_CONTROL, ++c->seq[ZP_CONTROL], &line));
-    if (c->rank != root && data && data != c->stage.base[c->me])
+    const zp_call call = {ZP_STAGED, root, bytes, 0, 0};
+    char *stage = c->stage.base[c->me];
+    if (c->rank == root && data != stage) memcpy(stage, data, bytes);
+    ZP_TRY(zp_meet(c, ZP_CONTROL, &call));
+    if (c->rank != root && data && data != stage)
         memcpy(data, c->stage.base[root], bytes); /* LOCAL: places are ranks */
-    return zp_part(&c->meeting, ZP_CONTROL, c->seq[ZP_CONTROL]);
+    return zp_part(c, ZP_CONTROL);
 }
 
 static zero_result zp_comm_broadcast(zp_comm *c, void *data, size_t bytes, int root) {
@@ -3004,16 +2984,11 @@ static zero_result zp_comm_open_local(zp_comm *c, const zero_comm *given) {
     for (int p = 0; p < c->n; p++) c->rank_of[p] = p;
     c->mail = (char *)malloc((size_t)c->nranks * ZP_MAIL_BYTES);
     if (!c->mail) return zp_comm_fail(c, ZERO_ERR_MEMORY, "the exchange buffer");
-    c->meeting.board = &group->board;
-    c->meeting.group = &group->board;
-    c->meeting.me = c->me;
-    c->meeting.n = c->n;
     c->seq[ZP_CONTROL] = group->seq[c->rank];
     zero_result r = zp_region_open(c, &c->board_region, sizeof(zp_board), 1, 1);
     group->seq[c->rank] = c->seq[ZP_CONTROL];
     if (r) return zp_comm_fail(c, r, "memory that all ranks of the machine share");
     c->board = (zp_board *)c->board_region.base[0];
-    c->meeting.board = c->board;
     c->seq[ZP_CONTROL] = 0;
     c->node_size = given->node_size ? given->node_size : c->nranks;
     if (c->node_size < 1 || c->nranks % c->node_size)
@@ -3126,9 +3101,6 @@ static zero_result zp_comm_open_mpi(zp_comm *c, const zero_comm *given) {
     zero_result r = zp_region_open(c, &c->board_region, sizeof(zp_board), 1, 1);
     if (r) return zp_comm_fail(c, r, "memory that the ranks of this host share");
     c->board = (zp_board *)c->board_region.base[0];
-    c->meeting.board = c->board;
-    c->meeting.me = c->me;
-    c->meeting.n = c->n;
     return ZERO_OK;
 }
 #endif
@@ -3140,9 +3112,6 @@ static zero_result zp_comm_open(zp_comm *c, zp_device *device, const zero_comm *
     c->divisor = 1;
     c->nranks = c->n = c->nnodes = c->node_size = 1;
     c->timeout_s = timeout_s;
-    c->meeting.timeout_s = timeout_s;
-    c->meeting.failure = &c->failure;
-    c->meeting.rank_of = c->rank_of;
     if (given->kind == ZERO_COMM_SELF) {
         c->mail = (char *)malloc(ZP_MAIL_BYTES);
         return c->mail ? ZERO_OK : zp_comm_fail(c, ZERO_ERR_MEMORY, "the exchange buffer");
