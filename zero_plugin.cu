@@ -73,9 +73,11 @@
 #include <immintrin.h>
 #endif
 #ifdef __CUDACC__
-#undef ZERO_WITH_MPI /* between GPUs it is NCCL */
+#undef ZERO_WITH_MPI
+#define ZP_NO_MPI "MPI is for the CPU build: between GPUs it is NCCL"
 #else
 #undef ZERO_WITH_NCCL
+#define ZP_NO_MPI "built without MPI: compile with mpicc and -DZERO_WITH_MPI"
 #endif
 #ifdef ZERO_WITH_MPI
 #include <mpi.h>
@@ -3116,30 +3118,19 @@ static zero_result zp_comm_open(zp_comm *c, zp_device *device, const zero_comm *
         c->mail = (char *)malloc(ZP_MAIL_BYTES);
         return c->mail ? ZERO_OK : zp_comm_fail(c, ZERO_ERR_MEMORY, "the exchange buffer");
     }
-    if (given->kind == ZERO_COMM_LOCAL)
-        ZP_TRY(zp_comm_open_local(c, given));
-    else if (given->kind == ZERO_COMM_MPI) {
+    if (given->kind == ZERO_COMM_LOCAL) return zp_comm_open_local(c, given);
 #ifdef ZERO_WITH_MPI
-        ZP_TRY(zp_comm_open_mpi(c, given));
-#elif defined(__CUDACC__)
-        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED,
-                            "MPI is for the CPU build: between GPUs it is NCCL");
-#else
-        return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED,
-                            "built without MPI: compile with mpicc and -DZERO_WITH_MPI");
+    if (given->kind == ZERO_COMM_MPI) return zp_comm_open_mpi(c, given);
 #endif
-    } else if (given->kind == ZERO_COMM_NCCL) {
 #ifdef ZERO_WITH_NCCL
-        ZP_TRY(zp_comm_open_nccl(c, given));
-#else
+    if (given->kind == ZERO_COMM_NCCL) return zp_comm_open_nccl(c, given);
+#endif
+    if (given->kind == ZERO_COMM_MPI) return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED, ZP_NO_MPI);
+    if (given->kind == ZERO_COMM_NCCL)
         return zp_comm_fail(c, ZERO_ERR_UNSUPPORTED,
                             "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL");
-#endif
-    } else {
-        return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.kind is %d, no such kind",
-                              (int)given->kind);
-    }
-    return ZERO_OK;
+    return zp_failure_set(&c->failure, ZERO_ERR_ARGUMENT, "comm.kind is %d, no such kind",
+                          (int)given->kind);
 }
 
 /* Windows and communicators are freed by all ranks or by none. A context that failed, or whose
