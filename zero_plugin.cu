@@ -1408,6 +1408,9 @@ static void zp_raise(uint32_t *word, uint32_t value) {
    region may also be one piece that all ranks see in place (`single`), each owning parts of it.
    ============================================================================================= */
 
+/* Own memory; a hold's, shared by threads; memory files; an MPI window; NCCL's. */
+typedef enum zp_memory { ZP_NONE = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_memory;
+
 typedef struct zp_region {
     size_t bytes;             /* of one rank's piece */
     int single;               /* one piece for all, made by place 0 */
@@ -1421,7 +1424,7 @@ typedef struct zp_region {
     int channel;  /* whose communicator knows of it */
 #endif
     int on_host; /* CUDA: memory of the host, which devices reach */
-    int kind;    /* 0 none, 1 own memory, 2 threads, 3 memory files, 4 MPI window, 5 NCCL's */
+    zp_memory kind;
 } zp_region;
 
 static void *zp_region_alloc(zp_device *d, size_t bytes, int on_host) {
@@ -2114,16 +2117,16 @@ static void zp_region_leave(zp_comm *c, zp_region *r) {
 #endif
 
 static void zp_region_close(zp_comm *c, zp_region *r) {
-    if (r->kind == 1) zp_region_free(r->base[c->me], r->on_host);
+    if (r->kind == ZP_OWN) zp_region_free(r->base[c->me], r->on_host);
 #ifdef __linux__
-    for (int p = 0; p < c->n && r->kind == 3; p++)
+    for (int p = 0; p < c->n && r->kind == ZP_FILES; p++)
         if (r->base[p] && (!r->single || p == 0)) (void)munmap(r->base[p], r->bytes);
 #endif
 #ifdef ZERO_WITH_MPI
-    if (r->kind == 4) (void)MPI_Win_free(&r->window);
+    if (r->kind == ZP_WINDOW) (void)MPI_Win_free(&r->window);
 #endif
 #ifdef ZERO_WITH_NCCL
-    if (r->kind == 5) zp_region_leave(c, r);
+    if (r->kind == ZP_NCCL) zp_region_leave(c, r);
 #endif
     memset(r, 0, sizeof *r);
 }
@@ -2148,7 +2151,7 @@ static zero_result zp_region_threads(zp_comm *c, zp_region *r) {
     ZP_TRY(zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, c->mail));
     for (int p = 0; p < c->n; p++)
         if (!all[p].ok) return ZERO_ERR_MEMORY; /* on all ranks alike */
-    r->kind = 2;
+    r->kind = ZP_HELD;
     for (int p = 0; p < c->n; p++) r->base[p] = (char *)all[r->single ? 0 : p].memory;
     return ZERO_OK;
 }
@@ -2166,7 +2169,7 @@ static zero_result zp_region_files(zp_comm *c, zp_region *r) {
     mine.fd = fd;
     mine.inode = zp_file_inode(fd);
     mine.ok = !makes || r->base[c->me];
-    r->kind = 3;
+    r->kind = ZP_FILES;
     zero_result result = zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, c->mail);
     for (int p = 0; p < c->n && !result; p++) {
         const int from = r->single ? 0 : p;
@@ -2213,7 +2216,7 @@ static zero_result zp_region_window(zp_comm *c, zp_region *r) {
     const int code = MPI_Win_allocate_shared(bytes, 1, info, c->mpi_node, &base, &r->window);
     (void)MPI_Info_free(&info);
     if (code == MPI_SUCCESS) {
-        r->kind = 4;
+        r->kind = ZP_WINDOW;
         ZP_MPI(c, MPI_Win_set_errhandler(r->window, MPI_ERRORS_RETURN));
     }
     for (int p = 0; p < c->n && r->kind; p++) {
@@ -2244,7 +2247,7 @@ static zero_result zp_region_nccl(zp_comm *c, zp_region *r) {
     const int ok = ncclMemAlloc(&p, r->bytes) == ncclSuccess
                    && zp_device_clear(c->device, p, r->bytes) != NULL;
     (void)cudaGetLastError();
-    r->kind = 5;
+    r->kind = ZP_NCCL;
     r->base[0] = (char *)p;
     ZP_TRY(zp_comm_agree(c, ok, &who));
     if (who < 0) return ZERO_OK;
@@ -2314,7 +2317,7 @@ static zero_result zp_region_make(zp_comm *c, zp_region *r, size_t bytes, int si
     if (c->kind == ZERO_COMM_NCCL && !on_host) return zp_region_nccl(c, r);
 #endif
     if (c->nranks == 1 || c->kind == ZERO_COMM_NCCL) {
-        r->kind = 1;
+        r->kind = ZP_OWN;
         r->base[0] = (char *)zp_region_alloc(c->device, r->bytes, on_host);
         return r->base[0] ? ZERO_OK : ZERO_ERR_MEMORY;
     }
@@ -3168,7 +3171,7 @@ static void zp_comm_close(zp_comm *c, int broken) {
     zp_nccl_close(c, broken);
 #endif
     zp_region_close(c, &c->stage);
-    if (c->board_region.kind == 2) zp_board_close(c->board);
+    if (c->board_region.kind == ZP_HELD) zp_board_close(c->board);
     zp_region_close(c, &c->board_region);
 #ifdef ZERO_WITH_MPI
     free(c->landing);
