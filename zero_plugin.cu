@@ -1239,21 +1239,19 @@ static void zp_update_close(const zp_update *u, size_t at, size_t n, const float
             body(&u, &p[i], (float)((double)g[i] * u.factor), &s1[i], &s2[i]);                     \
         zp_update_close(all, at, n, p);                                                            \
     }                                                                                              \
-    static void zp_update_##name##_span(const zp_update *all, const zp_span *span, int threads) {  \
-        const size_t n = span->end - span->begin;                                                  \
-        zp_update u = *all;                                                                        \
-        (void)threads;                                                                             \
-        zp_update_turn(&u, all, span);                                                             \
-        ZP_OMP_FOR(n > 32768)                                                                      \
-        for (size_t at = 0; at < n; at += ZP_UPDATE_BLOCK)                                         \
-            zp_update_##name##_block(&u, span->begin + at, zp_min(ZP_UPDATE_BLOCK, n - at));       \
-    }                                                                                              \
     static void zp_update_##name##_loop(const void *args, size_t n, int threads) {                 \
-        zp_update u;                                                                               \
-        memcpy(&u, args, sizeof u);                                                                \
+        zp_update all, u;                                                                          \
+        memcpy(&all, args, sizeof all);                                                            \
         (void)n;                                                                                   \
-        if (!zp_update_begin(&u)) return;                                                          \
-        for (int i = 0; i < u.nspans; i++) zp_update_##name##_span(&u, &u.spans[i], threads);      \
+        (void)threads;                                                                             \
+        if (!zp_update_begin(&all)) return;                                                        \
+        u = all;                                                                                   \
+        for (const zp_span *s = all.spans; s < all.spans + all.nspans; s++) {                      \
+            zp_update_turn(&u, &all, s);                                                           \
+            ZP_OMP_FOR(s->end - s->begin > 32768)                                                  \
+            for (size_t at = s->begin; at < s->end; at += ZP_UPDATE_BLOCK)                         \
+                zp_update_##name##_block(&u, at, zp_min(ZP_UPDATE_BLOCK, s->end - at));            \
+        }                                                                                          \
     }                                                                                              \
     static zero_result zp_update_##name(zp_stream *s, const zp_update *u, size_t n) {              \
         return n ? zp_stream_push(s, zp_update_##name##_loop, u, sizeof *u, n) : ZERO_OK;          \
