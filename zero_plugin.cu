@@ -1375,20 +1375,20 @@ static void zp_board_abort(zp_board *b, int rank, const char *why) {
     __atomic_store_n(&b->aborted, 1, __ATOMIC_RELEASE);
 }
 
+__attribute__((unused)) static void zp_nap(void) {
+    const struct timespec t = {0, 50000};
+    nanosleep(&t, NULL);
+}
+
 /* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then. */
 static void zp_sleep_on(uint32_t *word, uint32_t seen) {
 #ifdef __linux__
-    struct timespec t;
-    t.tv_sec = 0;
-    t.tv_nsec = 20000000;
+    const struct timespec t = {0, 20000000};
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
 #else
-    struct timespec t;
     (void)word;
     (void)seen;
-    t.tv_sec = 0;
-    t.tv_nsec = 50000;
-    nanosleep(&t, NULL);
+    zp_nap();
 #endif
 }
 
@@ -1531,15 +1531,6 @@ static char *zp_map_peer(const zp_piece *piece, size_t bytes) {
    LOCAL reads straight from the peers' memory. MPI does the same inside a node; between nodes each
    rank talks to the rank of the same place, so a link carries what a ring would.
    ============================================================================================= */
-
-#if defined(ZERO_WITH_MPI) || defined(ZERO_WITH_NCCL)
-static void zp_nap(void) {
-    struct timespec t;
-    t.tv_sec = 0;
-    t.tv_nsec = 50000;
-    nanosleep(&t, NULL);
-}
-#endif
 
 #ifdef ZERO_WITH_NCCL
 /* A group of collectives that was issued, and is watched until its stream has passed it. */
