@@ -1475,14 +1475,12 @@ static void zp_board_close(zp_board *b) {
     self->memory = NULL;
 }
 
+#ifdef __linux__
 /* What a place tells the others about its piece. */
 typedef struct zp_piece {
     int64_t pid, fd, inode;
-    void *memory;
-    int64_t ok;
 } zp_piece;
 
-#ifdef __linux__
 static char *zp_map_file(int fd, size_t bytes) {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED) return NULL;
@@ -2122,26 +2120,23 @@ static void zp_region_close(zp_comm *c, zp_region *r) {
 
 /* Pieces of threads: ordinary memory, exchanged by address. */
 static zero_result zp_region_threads(zp_comm *c, zp_region *r) {
-    const zp_piece *all = (const zp_piece *)(const void *)c->mail;
-    zp_piece mine;
-    zp_hold *hold = NULL;
-    memset(&mine, 0, sizeof mine);
-    const int makes = !r->single || c->me == 0;
-    if (makes)
-        hold = zp_hold_make(c->board ? &c->board->pieces : &c->group->boards, c->device, r->bytes,
-                            r->on_host);
-    if (hold && !c->board) { /* it is the board that is being made */
-        zp_board *board = (zp_board *)hold->memory;
-        board->self = hold;
-        board->users = (uint32_t)c->n;
+    char *mine = NULL, **all = (char **)(void *)c->mail;
+    if (!r->single || c->me == 0) {
+        zp_hold *hold = zp_hold_make(c->board ? &c->board->pieces : &c->group->boards, c->device,
+                                     r->bytes, r->on_host);
+        if (hold) mine = (char *)hold->memory;
+        if (hold && !c->board) { /* it is the board that is being made */
+            zp_board *board = (zp_board *)hold->memory;
+            board->self = hold;
+            board->users = (uint32_t)c->n;
+        }
     }
-    if (hold) mine.memory = hold->memory;
-    mine.ok = !makes || hold;
-    ZP_TRY(zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, c->mail));
-    for (int p = 0; p < c->n; p++)
-        if (!all[p].ok) return ZERO_ERR_MEMORY; /* on all ranks alike */
+    ZP_TRY(zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, all));
+    for (int p = 0; p < c->n; p++) {
+        r->base[p] = all[r->single ? 0 : p];
+        if (!r->base[p]) return ZERO_ERR_MEMORY; /* on all ranks alike */
+    }
     r->kind = ZP_HELD;
-    for (int p = 0; p < c->n; p++) r->base[p] = (char *)all[r->single ? 0 : p].memory;
     return ZERO_OK;
 }
 
@@ -2151,22 +2146,17 @@ static zero_result zp_region_files(zp_comm *c, zp_region *r) {
     const zp_piece *all = (const zp_piece *)(const void *)c->mail;
     zp_piece mine;
     int fd = -1, who = -1, ok = 1;
-    memset(&mine, 0, sizeof mine);
-    const int makes = !r->single || c->me == 0;
-    if (makes && (fd = zp_file_make(r->bytes)) >= 0) r->base[c->me] = zp_map_file(fd, r->bytes);
+    if (!r->single || c->me == 0) fd = zp_file_make(r->bytes);
+    if (fd >= 0) r->base[c->me] = zp_map_file(fd, r->bytes);
     mine.pid = (int64_t)getpid();
     mine.fd = fd;
     mine.inode = zp_file_inode(fd);
-    mine.ok = !makes || r->base[c->me];
     r->kind = ZP_FILES;
     zero_result result = zp_comm_exchange(c, ZP_CONTROL, &mine, sizeof mine, c->mail);
     for (int p = 0; p < c->n && !result; p++) {
         const int from = r->single ? 0 : p;
-        const zp_piece *piece = &all[c->rank_of[from]];
-        ok &= piece->ok != 0;
-        if (ok && from != c->me && (!r->single || p == 0))
-            r->base[p] = zp_map_peer(piece, r->bytes);
-        if (r->single) r->base[p] = r->base[0];
+        if (p == from && p != c->me) r->base[p] = zp_map_peer(&all[c->rank_of[p]], r->bytes);
+        r->base[p] = r->base[from];
         ok &= r->base[p] != NULL;
     }
     if (!result) result = zp_comm_agree(c, ok, &who);
