@@ -2072,32 +2072,43 @@ static zero_result zp_comm_agree(zp_comm *c, int ok, int *who) {
 }
 
 #ifdef ZERO_WITH_NCCL
-#if NCCL_VERSION_CODE >= 22700
-/* What the address of a newer function is called by. */
-typedef ncclResult_t (*zp_window_register)(ncclComm_t, void *, size_t, ncclWindow_t *, int);
-typedef ncclResult_t (*zp_window_deregister)(ncclComm_t, ncclWindow_t);
-#endif
-
-/* A function of a newer NCCL than the oldest that will do; 0: this one has none. */
+/* Functions of NCCL 2.27, to which windows are pointers; 0: the one that is loaded is older. */
+typedef ncclResult_t (*zp_window_register)(ncclComm_t, void *, size_t, void **, int);
+typedef ncclResult_t (*zp_window_deregister)(ncclComm_t, void *);
 static int zp_nccl_find(const char *name, void *call, size_t bytes) {
     void *symbol = dlsym(RTLD_DEFAULT, name);
     memcpy(call, &symbol, bytes);
     return symbol != NULL;
 }
 
+/* Tells NCCL of a region: as a symmetric window, which is the fastest way and the only one by which
+   copy engines gather, or as a buffer. No handle: this NCCL, or these devices, have no windows. */
+static zero_result zp_nccl_register(zp_comm *c, zp_region *r, int window) {
+    zp_nccl *n = &c->nccl;
+    const char *name = window ? "ncclCommWindowRegister" : "ncclCommRegister";
+    zp_window_register call;
+    if (window && !zp_nccl_find(name, &call, sizeof call)) return ZERO_OK;
+    r->window = window;
+    pthread_mutex_lock(&n->lock);
+    const ncclComm_t comm = n->comm[r->channel];
+    const ncclResult_t result =
+        n->aborted ? ncclSystemError
+        : window   ? call(comm, r->base[0], r->bytes, &r->handle, 1 /* NCCL_WIN_COLL_SYMMETRIC */)
+                   : ncclCommRegister(comm, r->base[0], r->bytes, &r->handle);
+    pthread_mutex_unlock(&n->lock);
+    return zp_nccl_settle(c, comm, result, name);
+}
+
 static void zp_region_leave(zp_comm *c, zp_region *r) {
     zp_nccl *n = &c->nccl;
+    zp_window_deregister call;
     pthread_mutex_lock(&n->lock);
-    if (r->handle && !n->aborted) {
-#if NCCL_VERSION_CODE >= 22700
-        zp_window_deregister call;
-        ncclWindow_t window;
-        memcpy(&window, &r->handle, sizeof window);
-        if (r->window && zp_nccl_find("ncclCommWindowDeregister", &call, sizeof call))
-            (void)call(n->comm[r->channel], window);
-#endif
-        if (!r->window) (void)ncclCommDeregister(n->comm[r->channel], r->handle);
-    }
+    const ncclComm_t comm = n->comm[r->channel];
+    if (r->handle && !n->aborted && !r->window)
+        (void)ncclCommDeregister(comm, r->handle);
+    else if (r->handle && !n->aborted
+             && zp_nccl_find("ncclCommWindowDeregister", &call, sizeof call))
+        (void)call(comm, r->handle);
     pthread_mutex_unlock(&n->lock);
     if (r->base[0]) (void)ncclMemFree(r->base[0]);
 }
@@ -2233,27 +2244,6 @@ static zero_result zp_region_nccl(zp_comm *c, zp_region *r) {
     zp_region_close(c, r);
     return ZERO_ERR_MEMORY;
 }
-
-#if NCCL_VERSION_CODE >= 22700
-/* A symmetric window: the fastest way, and the only one by which copy engines gather. *made 0:
-   this NCCL, or these devices, have none. */
-static zero_result zp_region_window_nccl(zp_comm *c, zp_region *r, zp_channel channel, int *made) {
-    zp_nccl *n = &c->nccl;
-    ncclWindow_t window = NULL;
-    zp_window_register call;
-    *made = 0;
-    if (!zp_nccl_find("ncclCommWindowRegister", &call, sizeof call)) return ZERO_OK;
-    pthread_mutex_lock(&n->lock);
-    const ncclResult_t result =
-        n->aborted ? ncclSystemError
-                   : call(n->comm[channel], r->base[0], r->bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
-    pthread_mutex_unlock(&n->lock);
-    ZP_TRY(zp_nccl_settle(c, n->comm[channel], result, "ncclCommWindowRegister"));
-    *made = window != NULL;
-    memcpy(&r->handle, &window, sizeof r->handle);
-    return ZERO_OK;
-}
-#endif
 #endif
 
 /* Tells NCCL of an arena that one channel uses. COLLECTIVE. `how` is for a log. */
@@ -2261,23 +2251,13 @@ static zero_result zp_region_register(zp_comm *c, zp_region *r, zp_channel chann
                                       const char **how) {
     *how = "not registered";
 #ifdef ZERO_WITH_NCCL
-    zp_nccl *n = &c->nccl;
-    int made = 0;
     if (c->kind != ZERO_COMM_NCCL || c->nranks == 1) return ZERO_OK;
     r->channel = channel;
-#if NCCL_VERSION_CODE >= 22700
-    ZP_TRY(zp_region_window_nccl(c, r, channel, &made));
-#endif
-    r->window = made;
     *how = "registered as a symmetric window";
-    if (made) return ZERO_OK;
-    pthread_mutex_lock(&n->lock);
-    const ncclResult_t result =
-        n->aborted ? ncclSystemError
-                   : ncclCommRegister(n->comm[channel], r->base[0], r->bytes, &r->handle);
-    pthread_mutex_unlock(&n->lock);
+    ZP_TRY(zp_nccl_register(c, r, 1));
+    if (r->handle) return ZERO_OK;
     *how = "registered as a buffer";
-    return zp_nccl_settle(c, n->comm[channel], result, "ncclCommRegister");
+    return zp_nccl_register(c, r, 0);
 #else
     (void)c;
     (void)r;
