@@ -690,8 +690,8 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
     uint16_t h[4];
     for (size_t j = 0; j < 4; j++) h[j] = type == ZERO_BF16 ? zp_to_bf16(x[j]) : zp_to_f16(x[j]);
     *(ushort4 *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
-    return;
-#elif defined(__AVX512F__) && !defined(__CUDACC__)
+#else
+#if defined(__AVX512F__) && !defined(__CUDACC__)
     if (type == ZERO_F16) {
         _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i),
                             _mm512_cvtps_ph(_mm512_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT));
@@ -707,7 +707,6 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
     }
 #endif
 #endif
-#ifndef __CUDA_ARCH__
     for (size_t j = 0; j < ZP_WIDE; j++) zp_store(to, type, i + j, x[j]);
 #endif
 }
@@ -742,8 +741,7 @@ typedef struct zp_control { /* device memory; written by the agreement and by th
     int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
     double factor;           /* gradient times this: unscaling and clipping */
     float scale, used_scale; /* of the next backward; of the one that was reduced last */
-    float
-        divisor; /* what is reduced is so many times the mean: the ranks where the sum was NCCL's */
+    float divisor;  /* what is reduced is so many times the mean: the ranks, if NCCL summed */
     int hysteresis; /* left of it */
     int64_t iteration, last_overflow;
     double bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
@@ -1263,8 +1261,8 @@ ZP_OPTIMIZERS(ZP_OPTIMIZER_KERNEL)
 typedef struct zp_rule {
     const char *name;
     int states;
-    zero_result (*update)(zp_stream *s, const zp_update *u,
-                          size_t n); /* n times ZP_WIDE elements */
+    /* of n times ZP_WIDE elements */
+    zero_result (*update)(zp_stream *s, const zp_update *u, size_t n);
 } zp_rule;
 #define ZP_RULE(name, states, body) {#name, states, zp_update_##name},
 static const zp_rule zp_rules[] = {ZP_OPTIMIZERS(ZP_RULE)};
@@ -2017,7 +2015,7 @@ static zero_result zp_nccl_exchange(zp_comm *c, const void *mine, size_t bytes, 
     ZP_TRY(zp_copy(&s, n->pinned, got, got_bytes));
     ZP_TRY(zp_stream_sync(&s));
     ZP_TRY(zp_failure_result(&c->failure)); /* an aborted collective ends, too */
-    if (all && root != c->rank) memcpy(all, n->pinned, got_bytes);
+    if (root != c->rank) memcpy(all, n->pinned, got_bytes);
     return ZERO_OK;
 }
 #endif
@@ -2779,7 +2777,7 @@ static zero_result zp_comm_broadcast_piece(zp_comm *c, void *data, size_t bytes,
     char *stage = c->stage.base[c->me];
     if (c->rank == root && data != stage) memcpy(stage, data, bytes);
     ZP_TRY(zp_meet(c, ZP_CONTROL, &call));
-    if (c->rank != root && data && data != stage)
+    if (c->rank != root && data != stage)
         memcpy(data, c->stage.base[root], bytes); /* LOCAL: places are ranks */
     return zp_part(c, ZP_CONTROL);
 }
