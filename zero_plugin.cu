@@ -804,10 +804,7 @@ ZP_FN int zp_finite(double x) { return x - x == 0; }
 /* Adds one unit's blocks to this rank's verdict, in 256 lanes; the first block of the lowest unit
    that is not finite is searched for its first bad element. */
 typedef struct zp_fold_args {
-    const void *g;
-    zero_type type;
-    const double *partial;
-    size_t numel;
+    zp_norm_args norm;
     double *verdict;       /* [ZP_VERDICT], zeros to begin with */
     double unit, shard_at; /* the shard's first element within the unit */
 } zp_fold_args;
@@ -816,8 +813,8 @@ typedef struct zp_fold_args {
 /* One lane's blocks; *bad: the first that is not finite, if it is before what is there. */
 ZP_FN double zp_fold_lane(const zp_fold_args *a, size_t lane, size_t *bad) {
     double sum = 0;
-    for (size_t b = lane; b * ZP_NORM_BLOCK < a->numel; b += ZP_FOLD_LANES) {
-        const double partial = a->partial[b];
+    for (size_t b = lane; b * ZP_NORM_BLOCK < a->norm.numel; b += ZP_FOLD_LANES) {
+        const double partial = a->norm.partial[b];
         sum += partial;
         if (!zp_finite(partial) && b < *bad) *bad = b;
     }
@@ -827,7 +824,7 @@ ZP_FN void zp_fold_close(const zp_fold_args *a, double sum, size_t bad) {
     a->verdict[0] += sum;
     if (bad == (size_t)-1 || (a->verdict[1] > 0 && a->verdict[1] <= a->unit + 1)) return;
     size_t i = bad * ZP_NORM_BLOCK;
-    while (i < a->numel && zp_finite(zp_load(a->g, a->type, i))) i++;
+    while (i < a->norm.numel && zp_finite(zp_load(a->norm.g, a->norm.type, i))) i++;
     a->verdict[1] = a->unit + 1;
     a->verdict[2] = a->shard_at + (double)i;
 }
@@ -4600,16 +4597,9 @@ static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const char *shard = z->gradient_region.base[z->comm.me] + z->place[u].shard_at;
-    zp_norm_args norm = {shard, z->grad_type, x->shard, z->partial};
-    zp_fold_args fold;
-    memset(&fold, 0, sizeof fold);
-    fold.g = shard;
-    fold.type = z->grad_type;
-    fold.partial = z->partial;
-    fold.numel = x->shard;
-    fold.verdict = z->verdict;
-    fold.unit = (double)u;
-    fold.shard_at = (double)((size_t)z->comm.rank * x->shard);
+    const zp_norm_args norm = {shard, z->grad_type, x->shard, z->partial};
+    const zp_fold_args fold = {norm, z->verdict, (double)u,
+                               (double)((size_t)z->comm.rank * x->shard)};
     ZP_TRY(zp_norm(s, &norm, (x->shard + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
     return zp_fold(s, &fold, 1);
 }

@@ -593,7 +593,7 @@ static void unit_fold(zp_stream *s, float *g, size_t n, double unit, double shar
                       double *verdict) {
     double partial[4];
     zp_norm_args a = {g, ZERO_F32, n, partial};
-    zp_fold_args f = {g, ZERO_F32, partial, n, verdict, unit, shard_at};
+    zp_fold_args f = {a, verdict, unit, shard_at};
     (void)zp_norm(s, &a, (n + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK);
     (void)zp_fold(s, &f, 1);
 }
