@@ -2356,7 +2356,7 @@ static void zp_op_sum(const zp_op *op, zp_sum *s) {
     s->accumulate = op->accumulate;
 }
 
-#ifndef __CUDACC__ /* the CPU's own collectives */
+#ifndef __CUDACC__
 
 /* sum = x or sum += x, n values of `type` from element `at` on. */
 static void zp_sum_add(float *sum, const void *x, zero_type type, size_t at, size_t n, int first) {
@@ -2497,24 +2497,53 @@ static zero_result zp_cross(const zp_op *op) {
 }
 #endif
 
-static zero_result zp_reduce_work(const zp_op *op, int threads) {
-    zp_sum s;
-#ifdef ZERO_WITH_MPI
-    if (op->comm->n < op->comm->nranks) return zp_cross(op);
-#endif
-    zp_op_sum(op, &s);
-    zp_sum_slices(&s, op->shard, threads);
+static zero_result zp_sum_ranks(zp_stream *s, const zp_sum *sum, size_t n) {
+    zp_sum_slices(sum, n * ZP_WIDE, s->threads);
     return ZERO_OK;
 }
 
-static zero_result zp_gather_work(const zp_op *op) {
+static zero_result zp_op_begin(zp_comm *c, zp_stream *s, zp_channel channel, const zp_call *call) {
+    (void)s;
+    ZP_TRY(zp_failure_result(&c->failure));
+    return zp_meet(c, channel, call);
+}
+static zero_result zp_op_end(zp_comm *c, zp_stream *s, zp_channel channel) {
+    (void)s;
+    return zp_part(c, channel);
+}
+
+#else
+
+/* Ranks are threads of one process. Their hosts meet, and each makes its stream wait for the
+   others'. An event is recorded again only after all have made their streams wait for its last
+   record: that is what zp_part tells. */
+static zero_result zp_op_begin(zp_comm *c, zp_stream *s, zp_channel channel, const zp_call *call) {
+    zp_event *arrived = c->board->arrived[channel];
+    ZP_TRY(zp_failure_result(&c->failure));
+    ZP_TRY(zp_event_record(s, &arrived[c->me]));
+    ZP_TRY(zp_meet(c, channel, call));
+    for (int p = 0; p < c->n; p++)
+        if (p != c->me) ZP_TRY(zp_event_wait(s, &arrived[p]));
+    return ZERO_OK;
+}
+static zero_result zp_op_end(zp_comm *c, zp_stream *s, zp_channel channel) {
+    zp_event *departed = c->board->departed[channel];
+    ZP_TRY(zp_event_record(s, &departed[c->me]));
+    ZP_TRY(zp_part(c, channel));
+    for (int p = 0; p < c->n; p++)
+        if (p != c->me) ZP_TRY(zp_event_wait(s, &departed[p]));
+    return ZERO_OK;
+}
+
+#endif
+
+static zero_result zp_op_gather(zp_stream *s, const zp_op *op) {
     zp_comm *c = op->comm;
     char *target = op->region->base[c->me] + op->target;
     const size_t bytes = zp_op_shard_bytes(op);
     const char *own = op->region->base[c->me] + op->source;
-    if (op->in_place) return ZERO_OK;
     if (target + (size_t)c->rank * bytes != own)
-        memcpy(target + (size_t)c->rank * bytes, own, bytes);
+        ZP_TRY(zp_copy(s, target + (size_t)c->rank * bytes, own, bytes));
 #ifdef ZERO_WITH_MPI
     if (c->n < c->nranks) {
         const zp_call call = zp_op_call(op);
@@ -2525,7 +2554,7 @@ static zero_result zp_gather_work(const zp_op *op) {
 #endif
     for (int p = 0; p < c->n; p++) {
         if (p == c->me) continue;
-        memcpy(target + (size_t)c->rank_of[p] * bytes, zp_op_peer(op, p, 0, 0), bytes);
+        ZP_TRY(zp_copy(s, target + (size_t)c->rank_of[p] * bytes, zp_op_peer(op, p, 0, 0), bytes));
 #ifdef ZERO_WITH_MPI
         for (int k = 0; k < c->nnodes && c->n < c->nranks; k++) {
             const int rank = c->node_rank[k * c->node_size + p];
@@ -2538,23 +2567,40 @@ static zero_result zp_gather_work(const zp_op *op) {
     return ZERO_OK;
 }
 
+/* What this rank does once all have come. */
+static zero_result zp_op_work(zp_stream *s, const zp_op *op) {
+    zp_sum sum;
+    if (op->in_place) return ZERO_OK;
+    if (op->kind == ZP_ALL_GATHER) return zp_op_gather(s, op);
+#ifdef ZERO_WITH_MPI
+    if (op->comm->n < op->comm->nranks) return zp_cross(op);
+#endif
+    zp_op_sum(op, &sum);
+    return zp_sum_ranks(s, &sum, op->shard / ZP_WIDE);
+}
+
+/* A collective, but for NCCL's. */
+static zero_result zp_op_run(zp_stream *s, const zp_op *op) {
+    const zp_call call = zp_op_call(op);
+    if (op->comm->nranks == 1) { /* nobody to meet */
+        const int there = op->kind == ZP_REDUCE_SCATTER && op->source == op->target && !op->sum;
+        return there ? ZERO_OK : zp_op_work(s, op);
+    }
+    ZP_TRY(zp_op_begin(op->comm, s, op->channel, &call));
+    ZP_TRY(zp_op_work(s, op));
+    return zp_op_end(op->comm, s, op->channel);
+}
+
+#ifndef __CUDACC__
+
+/* On a stream's thread: the stream of the work is this thread itself. */
 static void zp_op_task(const void *args, size_t n, int threads) {
     zp_op op;
+    zp_stream s;
     memcpy(&op, args, sizeof op);
     (void)n;
-    zp_comm *c = op.comm;
-    const zp_call call = zp_op_call(&op);
-    if (c->nranks == 1) { /* nobody to meet */
-        if (op.kind == ZP_ALL_GATHER)
-            (void)zp_gather_work(&op);
-        else if (op.source != op.target || op.sum)
-            (void)zp_reduce_work(&op, threads);
-        return;
-    }
-    if (zp_failure_result(&c->failure)) return;
-    if (zp_meet(c, op.channel, &call)) return;
-    if (op.kind == ZP_REDUCE_SCATTER ? zp_reduce_work(&op, threads) : zp_gather_work(&op)) return;
-    (void)zp_part(c, op.channel);
+    (void)zp_stream_take(&s, op.comm->device, NULL, threads);
+    (void)zp_op_run(&s, &op);
 }
 
 typedef struct zp_verdicts_args {
@@ -2572,72 +2618,15 @@ static void zp_verdicts_task(const void *args, size_t n, int threads) {
     (void)zp_comm_exchange(a.comm, ZP_GRADIENTS, a.mine, ZP_VERDICT * sizeof(double), a.all);
 }
 
-#endif
-
-#ifdef __CUDACC__
-
-/* Ranks are threads of one process. Their hosts meet, and each makes its stream wait for the
-   others'. An event is recorded again only after all have made their streams wait for its last
-   record: that is what zp_part tells. */
-static zero_result zp_local_begin(zp_comm *c, zp_stream *s, zp_channel channel,
-                                  const zp_call *call) {
-    zp_event *arrived = c->board->arrived[channel];
-    ZP_TRY(zp_failure_result(&c->failure));
-    ZP_TRY(zp_event_record(s, &arrived[c->me]));
-    ZP_TRY(zp_meet(c, channel, call));
-    for (int p = 0; p < c->n; p++)
-        if (p != c->me) ZP_TRY(zp_event_wait(s, &arrived[p]));
-    return ZERO_OK;
-}
-static zero_result zp_local_end(zp_comm *c, zp_stream *s, zp_channel channel) {
-    zp_event *departed = c->board->departed[channel];
-    ZP_TRY(zp_event_record(s, &departed[c->me]));
-    ZP_TRY(zp_part(c, channel));
-    for (int p = 0; p < c->n; p++)
-        if (p != c->me) ZP_TRY(zp_event_wait(s, &departed[p]));
-    return ZERO_OK;
-}
-
-static zero_result zp_local_gather(zp_stream *s, const zp_op *op) {
-    const zp_comm *c = op->comm;
-    char *target = op->region->base[c->me] + op->target;
-    const char *own = op->region->base[c->me] + op->source;
-    const size_t bytes = zp_op_shard_bytes(op);
-    if (target + (size_t)c->rank * bytes != own)
-        ZP_TRY(zp_copy(s, target + (size_t)c->rank * bytes, own, bytes));
-    for (int p = 0; p < c->n; p++)
-        if (p != c->me)
-            ZP_TRY(
-                zp_copy(s, target + (size_t)c->rank_of[p] * bytes, zp_op_peer(op, p, 0, 0), bytes));
-    return ZERO_OK;
-}
-
-static zero_result zp_local_work(zp_stream *s, const zp_op *op) {
-    zp_sum sum;
-    if (op->in_place) return ZERO_OK;
-    if (op->kind == ZP_ALL_GATHER) return zp_local_gather(s, op);
-    zp_op_sum(op, &sum);
-    return zp_sum_ranks(s, &sum, op->shard / ZP_WIDE);
-}
-
-static zero_result zp_local_issue(zp_stream *s, const zp_op *op) {
-    const zp_call call = zp_op_call(op);
-    if (op->comm->nranks == 1) { /* nobody to meet */
-        const int there = op->kind == ZP_REDUCE_SCATTER && op->source == op->target && !op->sum;
-        return there ? ZERO_OK : zp_local_work(s, op);
-    }
-    ZP_TRY(zp_local_begin(op->comm, s, op->channel, &call));
-    ZP_TRY(zp_local_work(s, op));
-    return zp_local_end(op->comm, s, op->channel);
-}
+#else
 
 static zero_result zp_local_verdicts(zp_comm *c, zp_stream *s, const zp_region *r, size_t at,
                                      double *all) {
     const size_t bytes = ZP_VERDICT * sizeof *all;
     const zp_call call = {ZP_EXCHANGE, 0, bytes, 0, 0};
-    ZP_TRY(zp_local_begin(c, s, ZP_GRADIENTS, &call));
+    ZP_TRY(zp_op_begin(c, s, ZP_GRADIENTS, &call));
     for (int p = 0; p < c->n; p++) ZP_TRY(zp_copy(s, all + ZP_VERDICT * p, r->base[p] + at, bytes));
-    return zp_local_end(c, s, ZP_GRADIENTS);
+    return zp_op_end(c, s, ZP_GRADIENTS);
 }
 
 #ifdef ZERO_WITH_NCCL
@@ -2687,7 +2676,7 @@ static zero_result zp_comm_end(zp_comm *c, zp_stream *s, const zp_op *first) {
 static zero_result zp_comm_finish(zp_stream *s, const zp_op *op) {
 #ifdef ZERO_WITH_NCCL
     if (op->comm->kind == ZERO_COMM_NCCL && op->kind == ZP_REDUCE_SCATTER && !zp_nccl_direct(op))
-        return zp_local_work(s, op); /* NCCL's sum lies in this rank's slice */
+        return zp_op_work(s, op); /* NCCL's sum lies in this rank's slice */
 #endif
     (void)s;
     (void)op;
@@ -2722,7 +2711,7 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
     }
 #endif
 #ifdef __CUDACC__
-    return zp_local_issue(s, op);
+    return zp_op_run(s, op);
 #else
     static_assert(sizeof(zp_op) <= ZP_TASK_BYTES, "a task carries a collective");
     return zp_stream_push(s, zp_op_task, op, sizeof *op, 0);
