@@ -583,7 +583,6 @@ static void zp_host_free(void *p) { free(p); }
 
 #define ZP_FN static inline __attribute__((unused))
 #define ZP_KERNEL(F, A, GRAIN)                                                                     \
-    static_assert(sizeof(A) <= ZP_TASK_BYTES, "a task carries its arguments");                     \
     static void F##_loop(const void *args, size_t n, int threads) {                                \
         A a;                                                                                       \
         memcpy(&a, args, sizeof a);                                                                \
@@ -591,8 +590,11 @@ static void zp_host_free(void *p) { free(p); }
         ZP_OMP_FOR(n > GRAIN)                                                                      \
         for (size_t i = 0; i < n; i++) F##_at(&a, i);                                              \
     }                                                                                              \
+    ZP_KERNEL_CALL(F, F##_loop, A)
+#define ZP_KERNEL_CALL(F, LOOP, A)                                                                 \
+    static_assert(sizeof(A) <= ZP_TASK_BYTES, "a task carries its arguments");                     \
     static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
-        return n ? zp_stream_push(s, F##_loop, a, sizeof *a, n) : ZERO_OK;                         \
+        return n ? zp_stream_push(s, LOOP, a, sizeof *a, n) : ZERO_OK;                             \
     }
 
 #endif
@@ -1248,10 +1250,7 @@ static void zp_update_close(const zp_update *u, size_t at, size_t n, const float
                 zp_update_##name##_block(&u, at, zp_min(ZP_UPDATE_BLOCK, s->end - at));            \
         }                                                                                          \
     }                                                                                              \
-    static zero_result zp_update_##name(zp_stream *s, const zp_update *u, size_t n) {              \
-        return n ? zp_stream_push(s, zp_update_##name##_loop, u, sizeof *u, n) : ZERO_OK;          \
-    }
-static_assert(sizeof(zp_update) <= ZP_TASK_BYTES, "a task carries an update");
+    ZP_KERNEL_CALL(zp_update_##name, zp_update_##name##_loop, zp_update)
 #endif
 ZP_OPTIMIZERS(ZP_OPTIMIZER_KERNEL)
 
