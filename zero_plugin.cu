@@ -1396,8 +1396,8 @@ static void zp_raise(uint32_t *word, uint32_t value) {
 /* =============================================================================================
    [SECTION] regions
    Memory of one rank that the ranks of its machine can read: of threads it is ordinary memory, of
-   processes a memory file that the peers map through /proc, else an MPI shared window. A
-   region may also be one piece that all ranks see in place (`single`), each owning parts of it.
+   processes a memory file that the peers map through /proc, else an MPI shared window. A region may
+   also be one piece that all ranks see in place (`single`), each owning parts of it.
    ============================================================================================= */
 
 /* Own memory; a hold's, shared by threads; memory files; an MPI window; NCCL's. */
@@ -1556,11 +1556,9 @@ typedef struct zp_nccl {
 typedef struct zp_comm {
     zero_comm_kind kind;
     int rank, nranks;
-    int nnodes, node; /* groups of sums */
-    int node_size;
     int n, me;                 /* ranks that share memory with this one, and this one's place */
     int rank_of[ZP_LOCAL_MAX]; /* places -> ranks */
-    int *node_rank;            /* [nnodes * node_size] ranks by node and place in it */
+    int node_size;             /* ranks whose gradients are summed first */
     int shares;                /* the ranks of a node can see one another's memory */
     zp_device *device;
     float divisor; /* what a sum over the ranks is still to be divided by: NCCL's is a sum */
@@ -1571,13 +1569,15 @@ typedef struct zp_comm {
     zp_failure failure;
     double timeout_s;
     char *mail;             /* [nranks * ZP_MAIL_BYTES] control channel's received exchange */
-    float *wire;            /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
     size_t allocated_bytes; /* of regions; of a single one, this rank's share */
     uint64_t sent_bytes, mapped_bytes, reductions, gathers; /* counted where issued */
 #ifdef ZERO_WITH_MPI
     MPI_Comm mpi[ZP_CHANNELS], mpi_node;
     int mpi_made;
-    char *landing; /* [ZP_CHANNELS][1 + nranks][ZP_LANDING]: given and got in an exchange */
+    int nnodes, node;
+    int *node_rank; /* [nnodes * node_size] ranks by node and place in it */
+    float *wire;    /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
+    char *landing;  /* [ZP_CHANNELS][1 + nranks][ZP_LANDING]: given and got in an exchange */
     MPI_Request *abort_sent; /* [nranks] */
     int told;                /* the other nodes know that this rank failed */
     int abandoned; /* a request was given up, or a peer: what MPI may touch is never freed */
@@ -3057,7 +3057,7 @@ static zero_result zp_comm_open(zp_comm *c, zp_device *device, const zero_comm *
     c->kind = given->kind;
     c->device = device;
     c->divisor = 1;
-    c->nranks = c->n = c->nnodes = c->node_size = 1;
+    c->nranks = c->n = c->node_size = 1;
     c->timeout_s = timeout_s;
     if (given->kind == ZERO_COMM_SELF) {
         c->mail = (char *)malloc(ZP_MAIL_BYTES);
@@ -3116,15 +3116,15 @@ static void zp_comm_close(zp_comm *c, int broken) {
     if (c->board_region.kind == ZP_HELD) zp_board_close(c->board);
     zp_region_close(c, &c->board_region);
 #ifdef ZERO_WITH_MPI
+    free(c->node_rank);
+    free(c->wire);
     free(c->landing);
     free(c->abort_sent);
     for (int i = 0; i < c->mpi_made; i++) (void)MPI_Comm_free(&c->mpi[i]);
     if (c->mpi_made == ZP_CHANNELS && c->mpi_node != MPI_COMM_NULL)
         (void)MPI_Comm_free(&c->mpi_node);
 #endif
-    free(c->node_rank);
     free(c->mail);
-    free(c->wire);
 }
 
 /* =============================================================================================
@@ -3821,7 +3821,7 @@ static void zp_plan_traffic(zero_ctx *z) {
 /* What passes through in pieces: broadcasts, and sums between nodes. */
 static size_t zp_plan_staging(const zero_ctx *z) {
     const size_t wire = z->comm.kind == ZERO_COMM_MPI && z->comm.n < z->comm.nranks
-                            ? zp_wire_numel(z->comm.nnodes)
+                            ? zp_wire_numel(z->comm.nranks / z->comm.n)
                             : 0;
     return (ZP_STAGE_NUMEL + wire) * sizeof(float);
 }
