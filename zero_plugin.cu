@@ -2780,13 +2780,10 @@ static zero_result zp_comm_fail(zp_comm *c, zero_result r, const char *text) {
 
 #ifdef ZERO_WITH_NCCL
 static zero_result zp_nccl_split(zp_comm *c, ncclComm_t parent, int ch) {
-    static const char *const names[ZP_CONTROL] = {"zero gradients", "zero parameters"};
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
 #if NCCL_VERSION_CODE >= 22700
-    config.commName = names[ch];
-#else
-    (void)names;
+    config.commName = ch == ZP_PARAMETERS ? "zero parameters" : "zero gradients";
 #endif
 #ifdef NCCL_CTA_POLICY_ZERO /* gathers by copy engines, reductions with few multiprocessors */
     config.CTAPolicy = ch == ZP_PARAMETERS ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
@@ -2863,10 +2860,10 @@ static void zp_nccl_close(zp_comm *c, int broken) {
     if (!n->made) return;
     __atomic_store_n(&n->stop, 1, __ATOMIC_RELEASE);
     if (n->watching) (void)pthread_join(n->thread, NULL);
-    for (int ch = 0; ch < ZP_CONTROL; ch++)
+    for (int ch = 0; ch < ZP_CONTROL; ch++) {
         zp_nccl_leave(c, ch, broken || !n->watching || zp_failure_result(&c->failure) != ZERO_OK);
-    for (int ch = 0; ch < ZP_CONTROL; ch++)
         for (size_t i = 0; i < ZP_WATCHED; i++) zp_event_close(&n->ring[ch][i].ended);
+    }
     zp_device_free(n->scratch);
     zp_host_free(n->pinned);
     pthread_mutex_destroy(&n->lock);
