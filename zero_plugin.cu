@@ -1401,7 +1401,7 @@ static void zp_raise(uint32_t *word, uint32_t value) {
    ============================================================================================= */
 
 /* Own memory; a hold's, shared by threads; memory files; an MPI window; NCCL's. */
-typedef enum zp_memory { ZP_NONE = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_memory;
+typedef enum zp_kind { ZP_NONE = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_kind;
 
 typedef struct zp_region {
     size_t bytes;             /* of one rank's piece */
@@ -1416,7 +1416,7 @@ typedef struct zp_region {
     int channel;  /* whose communicator knows of it */
 #endif
     int on_host; /* CUDA: memory of the host, which devices reach */
-    zp_memory kind;
+    zp_kind kind;
 } zp_region;
 
 static void *zp_region_alloc(zp_device *d, size_t bytes, int on_host) {
@@ -3146,7 +3146,8 @@ typedef struct zp_tensor {
 } zp_tensor;
 
 typedef struct zp_unit {
-    int first_member, members;   /* in zp_layout.members */
+    zp_member *member; /* [members], of zp_layout.members */
+    int members;
     int uses;                    /* backward writes per pass */
     size_t numel, padded, shard; /* elements: with alignment; shard * nranks; of one rank */
     size_t content;              /* elements without alignment */
@@ -3156,10 +3157,11 @@ typedef struct zp_unit {
 
 typedef struct zp_layout {
     int units; /* of the host */
-    int all;   /* with the KEEP unit, which is number `units` if there is one */
+    int all;   /* with the KEEP unit, which is number `units` and may be empty */
     zp_unit *unit;
-    zp_member *members; /* by unit, in order of announcement */
-    int *by_tensor;     /* tensor's first_member + layer -> member */
+    zp_member *members; /* [nmembers] by unit, in order of announcement */
+    int nmembers;
+    zp_member **by_tensor; /* [nmembers]: tensor's first_member + layer */
     size_t numel, padded;
 } zp_layout;
 
@@ -3177,6 +3179,10 @@ static void zp_layout_close(zp_layout *l) {
 static int zp_tensor_unit(const zp_layout *l, const zp_tensor *t, int layer) {
     return t->desc.flags & ZERO_KEEP ? l->units : t->desc.unit + layer;
 }
+
+/* The order of updates, and backwards of reductions: KEEP, which a host reads before anything else,
+   then as in a forward. */
+static int zp_unit_nth(const zp_layout *l, int i) { return i ? i - 1 : l->units; }
 
 static void zp_unit_add(zp_unit *u, zp_member *m, const zp_tensor *t, int tensor, int layer) {
     const zero_tensor_desc *d = &t->desc;
@@ -3198,19 +3204,17 @@ static void zp_unit_cut(zp_unit *u, int nranks) {
 
 /* Counts, then fills: members of a unit lie together. */
 static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks) {
-    int parts = 0, kept = 0;
     memset(l, 0, sizeof *l);
     for (int t = 0; t < n; t++) {
         const zero_tensor_desc *d = &tensors[t].desc;
         if (d->unit + d->layers > l->units) l->units = d->unit + d->layers;
-        tensors[t].first_member = parts;
-        parts += zp_tensor_parts(&tensors[t]);
-        kept |= d->flags & ZERO_KEEP;
+        tensors[t].first_member = l->nmembers;
+        l->nmembers += zp_tensor_parts(&tensors[t]);
     }
-    l->all = l->units + (kept ? 1 : 0);
-    l->unit = (zp_unit *)calloc((size_t)l->all + 1, sizeof *l->unit);
-    l->members = (zp_member *)calloc((size_t)parts + 1, sizeof *l->members);
-    l->by_tensor = (int *)calloc((size_t)parts + 1, sizeof *l->by_tensor);
+    l->all = l->units + 1;
+    l->unit = (zp_unit *)calloc((size_t)l->all, sizeof *l->unit);
+    l->members = (zp_member *)calloc((size_t)l->nmembers + 1, sizeof *l->members);
+    l->by_tensor = (zp_member **)calloc((size_t)l->nmembers + 1, sizeof(zp_member *));
     if (!l->unit || !l->members || !l->by_tensor) {
         zp_layout_close(l);
         return ZERO_ERR_MEMORY;
@@ -3219,15 +3223,15 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++)
             l->unit[zp_tensor_unit(l, &tensors[t], i)].members++;
     for (int u = 0, at = 0; u < l->all; at += l->unit[u++].members) {
-        l->unit[u].first_member = at;
+        l->unit[u].member = l->members + at;
         l->unit[u].only_one_d = l->unit[u].uses = 1;
     }
     for (int u = 0; u < l->all; u++) l->unit[u].members = 0; /* counted again while filling */
     for (int t = 0; t < n; t++)
         for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++) {
             zp_unit *u = &l->unit[zp_tensor_unit(l, &tensors[t], i)];
-            const int m = u->first_member + u->members++;
-            zp_unit_add(u, &l->members[m], &tensors[t], t, i);
+            zp_member *m = &u->member[u->members++];
+            zp_unit_add(u, m, &tensors[t], t, i);
             l->by_tensor[tensors[t].first_member + i] = m;
         }
     for (int u = 0; u < l->all; u++) {
@@ -3255,19 +3259,17 @@ static const zp_policy zp_policies[4] = {
     {1, 1, 1, ZERO_ACCUMULATE_SHARDED},
 };
 
-/* What the stage and the settings mean for one unit. */
+/* What the stage and the settings mean for one unit. What there is of gradients and of parameters
+   is an array of two, here and below, by the channel that carries them. */
 typedef struct zp_place {
-    int resident;       /* parameters whole on this rank, in memory of its own */
-    int mapped;         /* parameters whole in this rank's view, memory shared with the others */
-    int whole_gradient; /* gradient memory for the unit alone, for as long as the context lives */
-    int parameter_buffer,
-        gradient_buffer;   /* its own buffer, or -1: takes turns in the shared ones */
-    size_t parameter_at;   /* bytes in the parameter region: unit, or shard if neither whole */
-    size_t gradient_at;    /* bytes in the gradient region, if whole_gradient */
+    int whole[2];          /* memory for the unit alone, for as long as the context lives */
+    int buffer[2];         /* else its own buffer, or -1: takes turns in the shared ones */
+    size_t offset[2];      /* bytes in the region: unit if whole, else shard of the parameters */
     size_t shard_at;       /* bytes in the gradient region: reduced shard */
     size_t state_at;       /* elements in every state array, and in master */
     size_t sum_at;         /* elements in sums */
     int first_span, spans; /* in the list of what this rank updates */
+    int gathers;           /* planned per step */
 } zp_place;
 
 /* =============================================================================================
@@ -3291,6 +3293,7 @@ typedef struct zp_pool {
     zp_buffer *buffer;
     int n;
     uint64_t clock;
+    size_t bytes; /* of its region: what lies alone, then the buffers */
 } zp_pool;
 
 typedef struct zp_trace { /* units in order of their outermost begin with parameters */
@@ -3323,14 +3326,13 @@ static void zp_pool_forget(zp_pool *p) {
 }
 
 /* Gives `unit` a buffer. 1: the buffer must be filled; 0: it holds the unit; -1: none is free. */
-static int zp_pool_take(zp_pool *p, int unit, int own, const int *soon, int nsoon, int *buffer) {
+static int zp_pool_take(zp_pool *p, int unit, int own, const int *soon, int nsoon) {
     int b = zp_pool_find(p, unit);
     const int held = b >= 0;
     if (!held) b = own >= 0 ? own : zp_pool_oldest(p, soon, nsoon);
     if (b < 0) return -1;
     p->buffer[b].unit = unit;
     p->buffer[b].used = ++p->clock;
-    *buffer = b;
     return !held;
 }
 
@@ -3369,7 +3371,16 @@ static int zp_trace_ahead(const zp_trace *t, int wraps, int max, int *soon) {
 
 #define ZP_PREFETCH_MAX 64
 
-typedef enum zp_phase { ZP_NEW = 0, ZP_IDLE, ZP_IN_PASS, ZP_BETWEEN, ZP_REDUCED, ZP_OPEN } zp_phase;
+typedef enum zp_phase {
+    ZP_NEW = 1,
+    ZP_IDLE = 2,
+    ZP_IN_PASS = 4,
+    ZP_BETWEEN = 8,
+    ZP_REDUCED = 16,
+    ZP_OPEN = 32,
+    ZP_BUILT = ZP_IDLE | ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED | ZP_OPEN,
+    ZP_ANY = ZP_NEW | ZP_BUILT
+} zp_phase;
 /* NEW -build-> IDLE -pass_begin-> IN_PASS -pass_end-> BETWEEN (more micro-steps, or reduce due)
    -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE or REDUCED -> IN_PASS -> back. Checkpoints:
    IDLE -state_begin-> OPEN -state_end-> IDLE. */
@@ -3377,17 +3388,16 @@ typedef enum zp_phase { ZP_NEW = 0, ZP_IDLE, ZP_IN_PASS, ZP_BETWEEN, ZP_REDUCED,
 typedef struct zp_live { /* a unit while training */
     int parameter_opens, forward_opens, backward_opens;
     uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
-    int parameter_buffer, gradient_buffer; /* -1: none now */
-    int writes;                            /* outermost backwards that ended in this micro-step */
+    int buffer[2];            /* -1: none now */
+    int writes;               /* outermost backwards that ended in this micro-step */
     int touched; /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
     int pending; /* in the bucket that is not yet issued */
-    int reduced; /* its reduction is issued in this micro-step */
     zp_event written, gathered, reduction, updated;
 } zp_live;
 
 typedef struct zp_slot {
     int tensor, layer;
-    void **param, **grad;
+    void **place[2];
 } zp_slot;
 
 #if ZERO_CHECK
@@ -3398,7 +3408,7 @@ typedef struct zp_shadow {
 } zp_shadow;
 
 typedef struct zp_checks {
-    zp_shadow *shadow[2]; /* by member: parameters, gradients */
+    zp_shadow *shadow[2]; /* by member */
     uint64_t *seal;       /* by member */
     int sealed;
     int *forwards;  /* by unit: of this pass, before its first backward */
@@ -3414,25 +3424,24 @@ struct zero_ctx {
     zp_comm comm;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
-    int streams_made;
 
     zp_tensor *tensors;
     int ntensors, tensors_cap;
     zp_layout layout;
-    int *gathers;    /* [layout.all] planned per step */
     zp_place *place; /* [layout.all] */
     zp_live *live;   /* [layout.all] */
     zp_slot *slots;
     int nslots, slots_cap;
 
-    zp_pool parameters, gradients; /* buffers */
-    size_t bucket_numel;
-    zp_trace trace[2]; /* ZERO_TRAIN, ZERO_EVAL */
-    int *bucket;       /* units written and not yet issued */
+    zero_type type[2]; /* of the elements */
+    zp_region region[2];
+    zp_pool pool[2];                   /* buffers in the regions */
+    size_t shared_numel, bucket_numel; /* of a buffer that units take turns in; resolved */
+    zp_trace trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
+    int *bucket;                       /* units written and not yet issued */
     int nbucket;
     size_t bucket_filled;
 
-    zp_region parameter_region, gradient_region;
     const zp_rule *rule;
     size_t state_numel, sums_numel, nspans;
     char *arena; /* [private_bytes] device memory that no peer sees: what follows */
@@ -3445,7 +3454,7 @@ struct zero_ctx {
     zp_control *control;
     zp_span *spans;        /* [nspans] what this rank updates, by unit */
     zero_range *ranges[2]; /* [nranges] of the state: to save, to go on from */
-    int nranges[2];
+    int nranges[2], ranges_cap[2];
     zp_control *pinned; /* where the device writes its control to, for the host */
     zp_control report;  /* the host's copy */
     zp_event agreed, reported;
@@ -3453,16 +3462,15 @@ struct zero_ctx {
 
     zp_phase phase, resume; /* resume: phase to return to after an evaluation */
     zero_pass pass;
-    zero_type grad_type;
     int micro, micro_steps;
     int sharded;     /* micro-steps accumulate SHARDED: each is reduced */
     int collects;    /* they accumulate LOCAL, from 16 bit: each is added to `sums` */
     int scale_asked; /* zero_loss_scale was called for the coming step */
-    int opens;       /* hooks begun and not ended in this pass */
     int stepped;     /* a step was made: a report exists */
 #if ZERO_CHECK
     zp_checks checks;
 #endif
+    int mapped; /* parameters lie whole in every rank's view: each one's shards, side by side */
     int looked; /* peers may still be reading mapped parameters, after zero_reduce */
     int bound;  /* zero_bind was called */
     double hooks_s;
@@ -3484,31 +3492,15 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, ze
     return result;
 }
 
-#ifdef ZERO_WITH_NCCL
-__attribute__((format(printf, 2, 3))) static void zp_say(const zero_ctx *z, const char *format,
-                                                         ...) {
-    char text[ZP_TEXT_BYTES];
-    va_list list;
-    va_start(list, format);
-    (void)vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    if (z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);
-}
-#endif
-
 /* A collective that failed makes the context dead. */
 static zero_result zp_check(zero_ctx *z, zero_result result) {
     const zero_result failed = zp_failure_result(&z->comm.failure);
-    if (failed && !z->dead) {
-        z->dead = failed;
-        return zp_fail(z, failed, "%s", z->comm.failure.text);
-    }
-    if (result && !z->dead) {
-        z->dead = result;
-        return zp_fail(z, result, "%s",
-                       z->device.text[0] ? z->device.text : zero_result_string(result));
-    }
-    return result ? result : z->dead;
+    if (z->dead || (!failed && !result)) return result ? result : z->dead;
+    z->dead = failed ? failed : result;
+    return zp_fail(z, z->dead, "%s",
+                   failed              ? z->comm.failure.text
+                   : z->device.text[0] ? z->device.text
+                                       : zero_result_string(result));
 }
 
 #define ZP_DO(z, call)                                                                             \
@@ -3517,56 +3509,76 @@ static zero_result zp_check(zero_ctx *z, zero_result result) {
         if (zp_r) return zp_r;                                                                     \
     } while (0)
 
-/* Nothing is lost: the host may turn back. */
-static zero_result zp_wrong_device(zero_ctx *z) {
-    (void)zp_fail(z, ZERO_ERR_STATE, "%s", z->device.text);
-    z->device.text[0] = 0;
-    return ZERO_ERR_STATE;
-}
-
-/* Every public function begins here. */
-static zero_result zp_enter(zero_ctx *z, const char *call) {
+/* Every public function begins here: its name, the phases that it may be called in, and what is
+   said in others. */
+static zero_result zp_enter(zero_ctx *z, const char *call, int phases, const char *otherwise) {
     if (!z) return ZERO_ERR_ARGUMENT;
     z->call = call;
     ZP_TRY(zp_check(z, ZERO_OK));
-    return zp_device_check(&z->device) ? zp_wrong_device(z) : ZERO_OK;
+    if (zp_device_check(&z->device)) {
+        (void)zp_fail(z, ZERO_ERR_STATE, "%s", z->device.text);
+        z->device.text[0] = 0; /* nothing is lost: the host may turn back */
+        return ZERO_ERR_STATE;
+    }
+    return z->phase & phases ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "%s", otherwise);
 }
-#define ZP_ENTER(z, call) ZP_TRY(zp_enter(z, call))
+#define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_enter(z, call, phases, otherwise))
 
-/* Room for one more element of a list that grows while building. */
-static zero_result zp_list_grow(void **list, int n, int *cap, size_t bytes) {
-    if (n < *cap) return ZERO_OK;
+/* A list with room for one more element; NULL: there is no memory, and the list is as it was. */
+static void *zp_list_grow(void *list, int n, int *cap, size_t bytes) {
+    if (n < *cap) return list;
     const int more = *cap ? 2 * *cap : 16;
-    void *p = realloc(*list, (size_t)more * bytes);
-    if (!p) return ZERO_ERR_MEMORY;
-    *list = p;
-    *cap = more;
-    return ZERO_OK;
+    list = realloc(list, (size_t)more * bytes);
+    if (list) *cap = more;
+    return list;
 }
 
-static int zp_whole(const zp_place *p) { return p->resident || p->mapped; }
+/* NULL: there is none. */
+static zp_tensor *zp_tensor_find(const zero_ctx *z, const char *name) {
+    for (int t = 0; t < z->ntensors && name; t++)
+        if (!strcmp(z->tensors[t].desc.name, name)) return &z->tensors[t];
+    return NULL;
+}
+static zero_result zp_tensor_named(zero_ctx *z, const char *name, zp_tensor **t) {
+    *t = zp_tensor_find(z, name);
+    if (*t) return ZERO_OK;
+    return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
+}
 
-static int zp_tensor_find(const zero_ctx *z, const char *name) {
-    for (int t = 0; t < z->ntensors; t++)
-        if (!strcmp(z->tensors[t].desc.name, name)) return t;
-    return -1;
+static char *zp_memory(const zero_ctx *z, zp_channel side, size_t offset) {
+    return z->region[side].base[z->comm.me] + offset;
+}
+
+/* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
+static char *zp_unit_memory(const zero_ctx *z, zp_channel side, int u) {
+    const zp_place *p = &z->place[u];
+    const int b = p->buffer[side] >= 0 ? p->buffer[side] : z->live[u].buffer[side];
+    if (p->whole[side]) return zp_memory(z, side, p->offset[side]);
+    return b < 0 ? NULL : zp_memory(z, side, z->pool[side].buffer[b].at);
+}
+
+/* The part of unit u that this rank updates: where it begins, and its elements. */
+static size_t zp_own_first(const zero_ctx *z, int u) {
+    return z->policy.shard_optimizer ? (size_t)z->comm.rank * z->layout.unit[u].shard : 0;
+}
+static size_t zp_own_numel(const zero_ctx *z, int u) {
+    return z->policy.shard_optimizer ? z->layout.unit[u].shard : z->layout.unit[u].padded;
 }
 
 /* Where element e of unit u lies in this rank's memory; e must be its own unless whole. */
 static char *zp_parameter(const zero_ctx *z, int u, size_t e) {
     const zp_place *p = &z->place[u];
-    const size_t first = zp_whole(p) ? 0 : (size_t)z->comm.rank * z->layout.unit[u].shard;
-    return z->parameter_region.base[z->comm.me] + p->parameter_at
-           + (e - first) * zp_bytes(z->cfg.type);
+    const size_t first =
+        p->whole[ZP_PARAMETERS] ? 0 : (size_t)z->comm.rank * z->layout.unit[u].shard;
+    return zp_memory(z, ZP_PARAMETERS,
+                     p->offset[ZP_PARAMETERS] + (e - first) * zp_bytes(z->cfg.type));
 }
 /* The reduced gradient from element e of unit u on; e as above, whole only at stage 0. */
 static char *zp_gradient(const zero_ctx *z, int u, size_t e) {
     const zp_place *p = &z->place[u];
-    const size_t first =
-        z->policy.shard_optimizer ? (size_t)z->comm.rank * z->layout.unit[u].shard : 0;
-    return z->gradient_region.base[z->comm.me]
-           + (z->policy.shard_optimizer ? p->shard_at : p->gradient_at)
-           + (e - first) * zp_bytes(z->grad_type);
+    return zp_memory(z, ZP_GRADIENTS,
+                     (z->policy.shard_optimizer ? p->shard_at : p->offset[ZP_GRADIENTS])
+                         + (e - zp_own_first(z, u)) * zp_bytes(z->type[ZP_GRADIENTS]));
 }
 
 /* =============================================================================================
@@ -3579,14 +3591,23 @@ static int zp_compare_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Parameter buffers that units take turns in, at most. */
+static size_t zp_plan_gathered(const zero_ctx *z) {
+    return z->policy.shard_parameters && !z->mapped ? (size_t)z->cfg.prefetch + 2 : 0;
+}
+
 /* Elements of a shared buffer: of all choices the one that needs the least memory. Larger units,
-   and those used more often, have a buffer of their own. gathered: parameter buffers, 0 where
-   parameters need none. */
-static size_t zp_shared_numel(const zero_ctx *z, size_t *sizes, size_t gathered) {
+   and those used more often, have a buffer of their own. */
+static zero_result zp_plan_shared(zero_ctx *z) {
     const zp_layout *l = &z->layout;
-    const size_t of_p = gathered ? zp_bytes(z->cfg.type) : 0, of_g = zp_bytes(z->grad_type);
+    const size_t gathered = zp_plan_gathered(z);
+    const size_t of_p = gathered ? zp_bytes(z->cfg.type) : 0,
+                 of_g = zp_bytes(z->type[ZP_GRADIENTS]);
     int n = 0;
-    size_t larger = 0, least = 0, best = 0;
+    size_t larger = 0, least = SIZE_MAX;
+    size_t *sizes = (size_t *)calloc((size_t)l->units + 1, sizeof *sizes);
+    if (!sizes) return ZERO_ERR_MEMORY;
+    z->shared_numel = 0;
     for (int u = 0; u < l->units; u++)
         if (l->unit[u].uses == 1 && l->unit[u].numel) sizes[n++] = l->unit[u].padded;
     qsort(sizes, (size_t)n, sizeof *sizes, zp_compare_size);
@@ -3596,12 +3617,12 @@ static size_t zp_shared_numel(const zero_ctx *z, size_t *sizes, size_t gathered)
         const size_t buffers = zp_min(turns, gathered) * of_p + zp_min(turns, 3) * of_g;
         larger -= sizes[i]; /* these lie alone, with gradients and with parameters */
         const size_t bytes = (of_p + of_g) * larger + buffers * sizes[i];
-        if (i == 0 || bytes <= least) {
-            least = bytes;
-            best = sizes[i];
-        }
+        if (bytes > least) continue;
+        least = bytes;
+        z->shared_numel = sizes[i];
     }
-    return best;
+    free(sizes);
+    return ZERO_OK;
 }
 
 static int zp_unit_stays(const zero_ctx *z, int u) {
@@ -3612,196 +3633,174 @@ static int zp_unit_stays(const zero_ctx *z, int u) {
     return limit > 0 && x->largest_tensor <= (uint64_t)limit;
 }
 
-static int zp_plan_mapped(const zero_ctx *z) {
-    if (!z->policy.shard_parameters) return 0;
-    const zp_comm *c = &z->comm;
-    return c->nranks == 1 || (!z->cfg.no_mapping && c->shares && c->n == c->nranks);
-}
-
-static int zp_plan_sharded(const zero_ctx *z, int micro_steps) {
-    return micro_steps > 1 ? z->cfg.accumulation == ZERO_ACCUMULATE_SHARDED
-                           : z->policy.shard_gradients;
-}
-
-/* Gradients of 16 bit are added up elsewhere, so their own memory belongs to one micro-step. */
-static int zp_plan_collects(const zero_ctx *z) {
-    return z->grad_type != ZERO_F32 && z->cfg.micro_steps > 1
-           && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL;
-}
-
 /* Elements of unit u that this rank adds up outside its gradient memory. */
 static size_t zp_plan_sums(const zero_ctx *z, int u) {
-    if (z->grad_type == ZERO_F32 || z->cfg.micro_steps == 1) return 0;
-    return zp_plan_collects(z) ? z->layout.unit[u].padded : z->layout.unit[u].shard;
+    if (z->type[ZP_GRADIENTS] == ZERO_F32 || z->cfg.micro_steps == 1) return 0;
+    return z->collects ? z->layout.unit[u].padded : z->layout.unit[u].shard;
 }
 
 static int zp_plan_master(const zero_ctx *z) {
     return z->cfg.type != ZERO_F32 && !z->cfg.no_master;
 }
 
-static int zp_pool_add(zp_pool *p, size_t *region_bytes, size_t bytes, int own) {
+static int zp_pool_add(zp_pool *p, size_t bytes, int own) {
     zp_buffer *b = &p->buffer[p->n];
-    b->at = *region_bytes;
+    b->at = p->bytes;
     b->unit = -1;
     b->own = own;
-    *region_bytes += bytes;
+    p->bytes += bytes;
     return p->n++;
 }
 
-/* Places every unit in the two regions; their sizes come back. */
-static void zp_plan_places(zero_ctx *z, size_t *parameter_bytes, size_t *gradient_bytes) {
+/* Places every unit in the two regions. */
+static void zp_plan_places(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     zero_plan *plan = &z->plan;
-    const int mapped = zp_plan_mapped(z), rank = z->comm.rank;
-    const int turns = zp_plan_sharded(z, z->cfg.micro_steps) || zp_plan_collects(z);
+    const int turns = z->sharded || z->collects;
     const int whole_gradients = !turns || !z->policy.shard_gradients;
     /* the reduced shard lies inside the whole gradient, unless the next micro-step writes there */
-    const int shards = z->grad_type == ZERO_F32 ? turns : !whole_gradients;
-    const size_t of_p = zp_bytes(z->cfg.type), of_g = zp_bytes(z->grad_type);
-    size_t state = 0, p = 0, g = 0, sums = 0;
+    const int shards = z->type[ZP_GRADIENTS] == ZERO_F32 ? turns : !whole_gradients;
+    const size_t of_p = zp_bytes(z->cfg.type), of_g = zp_bytes(z->type[ZP_GRADIENTS]);
+    const size_t all[2] = {l->padded, l->padded / (size_t)z->comm.nranks}; /* whole, sharded */
+    size_t p = 0, g = 0;
+    z->state_numel = z->sums_numel = 0;
     for (int u = 0; u < l->all; u++) {
         const zp_unit *x = &l->unit[u];
         zp_place *at = &z->place[u];
-        const size_t whole = x->padded * of_g, shard = x->shard * of_g;
-        at->mapped = mapped;
-        at->resident = !mapped && zp_unit_stays(z, u);
-        at->parameter_at = p;
-        p += (zp_whole(at) ? x->padded : x->shard) * of_p;
-        plan->param_bytes += (z->policy.shard_parameters ? x->shard : x->padded) * of_p;
-        if (z->policy.shard_parameters && at->resident)
-            plan->buffer_bytes += (x->padded - x->shard) * of_p;
-        if (z->policy.shard_parameters && zp_unit_stays(z, u)) plan->kept_bytes += x->padded * of_p;
-        at->whole_gradient = whole_gradients;
-        at->gradient_at = g;
-        if (whole_gradients) g += whole;
-        at->shard_at = at->gradient_at + (size_t)rank * shard;
+        const int stays = zp_unit_stays(z, u);
+        at->whole[ZP_PARAMETERS] = z->mapped || stays;
+        at->offset[ZP_PARAMETERS] = p;
+        p += (at->whole[ZP_PARAMETERS] ? x->padded : x->shard) * of_p;
+        if (z->policy.shard_parameters && stays) plan->kept_bytes += x->padded * of_p;
+        at->whole[ZP_GRADIENTS] = whole_gradients;
+        at->offset[ZP_GRADIENTS] = g;
+        at->shard_at = g + (size_t)z->comm.rank * x->shard * of_g;
+        if (whole_gradients) g += x->padded * of_g;
         if (shards) {
             at->shard_at = g;
-            g += shard;
+            g += x->shard * of_g;
         }
-        plan->grad_bytes += z->policy.shard_gradients ? shard : whole;
-        plan->accumulator_bytes += (whole_gradients ? whole : 0) + (shards ? shard : 0)
-                                   - (z->policy.shard_gradients ? shard : whole);
-        at->state_at = state;
-        state += z->policy.shard_optimizer ? x->shard : x->padded;
-        at->sum_at = sums;
-        sums += zp_plan_sums(z, u);
+        at->state_at = z->state_numel;
+        z->state_numel += zp_own_numel(z, u);
+        at->sum_at = z->sums_numel;
+        z->sums_numel += zp_plan_sums(z, u);
     }
-    plan->optimizer_bytes = (size_t)(z->rule->states + zp_plan_master(z)) * state * sizeof(float);
-    plan->accumulator_bytes += sums * sizeof(float);
-    plan->buffer_bytes += plan->accumulator_bytes;
-    z->state_numel = state;
-    z->sums_numel = sums;
-    *parameter_bytes = p;
-    *gradient_bytes = g;
+    plan->param_bytes = all[z->policy.shard_parameters] * of_p;
+    plan->grad_bytes = all[z->policy.shard_gradients] * of_g;
+    plan->optimizer_bytes =
+        (size_t)(z->rule->states + zp_plan_master(z)) * z->state_numel * sizeof(float);
+    plan->accumulator_bytes = g - plan->grad_bytes + z->sums_numel * sizeof(float);
+    plan->buffer_bytes = plan->accumulator_bytes + (z->mapped ? 0 : p - plan->param_bytes);
+    z->pool[ZP_PARAMETERS].bytes = p;
+    z->pool[ZP_GRADIENTS].bytes = g;
+}
+
+/* What passes through in pieces: broadcasts, and sums between nodes. */
+static size_t zp_plan_staging(const zero_ctx *z) {
+    const size_t wire =
+        z->comm.kind == ZERO_COMM_MPI ? zp_wire_numel(z->comm.nranks / z->comm.n) : 0;
+    return (ZP_STAGE_NUMEL + wire) * sizeof(float);
 }
 
 /* Gives buffers to units that do not lie anywhere whole. */
-static void zp_plan_buffers(zero_ctx *z, size_t shared, size_t *parameter_bytes,
-                            size_t *gradient_bytes) {
-    const zp_layout *l = &z->layout;
-    const size_t p = *parameter_bytes, g = *gradient_bytes;
-    const size_t of_p = zp_bytes(z->cfg.type), of_g = zp_bytes(z->grad_type);
-    int taking_turns = 0, parameters, gradients;
-    for (int u = 0; u < l->all; u++) {
-        const zp_unit *x = &l->unit[u];
+static void zp_plan_buffers(zero_ctx *z) {
+    const size_t shared = z->shared_numel, bucket_units = shared ? z->bucket_numel / shared : 0;
+    const size_t of[2] = {zp_bytes(z->type[0]), zp_bytes(z->type[1])};
+    const size_t most[2] = {z->place[0].whole[ZP_GRADIENTS] ? 0 : bucket_units + 2,
+                            zp_plan_gathered(z)};
+    size_t take_turns = 0, own_bytes = 0, shared_bytes = 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        const zp_unit *x = &z->layout.unit[u];
         zp_place *at = &z->place[u];
-        const int own = u == l->units || x->uses > 1 || x->padded > shared;
-        at->parameter_buffer = at->gradient_buffer = -1;
-        if (!x->numel) continue;
-        if (!own) {
-            taking_turns++;
-            continue;
+        const int own = u == z->layout.units || x->uses > 1 || x->padded > shared;
+        take_turns += x->numel && !own;
+        for (int side = 0; side < 2; side++) {
+            const int adds = x->numel && own && !at->whole[side];
+            at->buffer[side] = adds ? zp_pool_add(&z->pool[side], x->padded * of[side], 1) : -1;
+            own_bytes += adds ? x->padded * of[side] : 0;
         }
-        if (!zp_whole(at))
-            at->parameter_buffer =
-                zp_pool_add(&z->parameters, parameter_bytes, x->padded * of_p, 1);
-        if (!at->whole_gradient)
-            at->gradient_buffer = zp_pool_add(&z->gradients, gradient_bytes, x->padded * of_g, 1);
     }
-    parameters = gradients = taking_turns;
-    if (parameters > z->cfg.prefetch + 2) parameters = z->cfg.prefetch + 2;
-    const size_t bucket_units = shared ? z->bucket_numel / shared : 0;
-    if ((size_t)gradients > bucket_units + 2) gradients = (int)bucket_units + 2;
-    const int some = l->units > 0;
-    for (int i = 0; i < parameters && some && z->policy.shard_parameters && !zp_plan_mapped(z); i++)
-        (void)zp_pool_add(&z->parameters, parameter_bytes, shared * of_p, 0);
-    for (int i = 0; i < gradients && some && !z->place[0].whole_gradient; i++)
-        (void)zp_pool_add(&z->gradients, gradient_bytes, shared * of_g, 0);
-    z->plan.buffer_bytes += *parameter_bytes - p + *gradient_bytes - g;
+    for (int side = 0; side < 2; side++)
+        for (size_t i = 0; i < zp_min(take_turns, most[side]); i++) {
+            (void)zp_pool_add(&z->pool[side], shared * of[side], 0);
+            shared_bytes += shared * of[side];
+        }
+    z->plan.buffer_bytes += own_bytes + shared_bytes + zp_plan_staging(z);
+    z->plan.buffer_ceiling_bytes = own_bytes + (z->mapped ? 0 : z->plan.kept_bytes)
+                                   + (size_t)(z->cfg.prefetch + 2) * (of[0] + of[1]) * shared
+                                   + z->bucket_numel * of[ZP_GRADIENTS] + zp_plan_staging(z);
 }
 
 /* The order that a model of layers has: up, the units used again, down, and those again. */
 static void zp_trace_natural(const zero_ctx *z, zp_trace *t, int backward) {
-    const zp_layout *l = &z->layout;
+    const zp_unit *unit = z->layout.unit;
+    const int n = z->layout.units, down = backward ? n : 0;
     t->n = t->at = 0;
-    for (int down = 0; down <= backward; down++) {
-        for (int u = l->units - 1; u >= 0 && down; u--)
-            if (l->unit[u].uses > 1) zp_trace_visit(t, u);
-        for (int i = 0; i < l->units; i++) {
-            const int u = down ? l->units - 1 - i : i;
-            if (!down || l->unit[u].uses == 1) zp_trace_visit(t, u);
-        }
-        for (int u = 0; u < l->units && !down; u++)
-            if (l->unit[u].uses > 1) zp_trace_visit(t, u);
-    }
+    for (int u = 0; u < n; u++) zp_trace_visit(t, u);
+    for (int u = 0; u < n; u++)
+        if (unit[u].uses > 1) zp_trace_visit(t, u);
+    for (int u = down - 1; u >= 0; u--)
+        if (unit[u].uses > 1) zp_trace_visit(t, u);
+    for (int u = down - 1; u >= 0; u--)
+        if (unit[u].uses == 1) zp_trace_visit(t, u);
     t->at = 0;
 }
 
 /* Brings `unit` and the next ones into buffers; what must be gathered comes back in `fill`. */
-static int zp_schedule(zero_ctx *z, zp_pool *pool, const zp_trace *t, int unit, int wraps,
-                       int *fill) {
-    int soon[ZP_PREFETCH_MAX + 1], n = 0, b;
-    soon[0] = unit;
+static int zp_schedule(zero_ctx *z, const zp_trace *t, int unit, int wraps, int *fill) {
+    zp_pool *pool = &z->pool[ZP_PARAMETERS];
+    int soon[ZP_PREFETCH_MAX + 1], n = 0;
+    soon[0] = unit; /* whose buffer none of the others takes */
     const int ahead = 1 + zp_trace_ahead(t, wraps, z->cfg.prefetch, soon + 1);
     for (int i = 0; i < ahead; i++) {
-        const zp_place *at = &z->place[soon[i]];
-        if (zp_whole(at) || !z->layout.unit[soon[i]].numel) continue;
-        int got = zp_pool_take(pool, soon[i], at->parameter_buffer, soon, ahead, &b);
-        if (got < 0 && i == 0)
-            got = zp_pool_take(pool, unit, at->parameter_buffer, NULL, 0, &b); /* now before soon */
+        const int own = z->place[soon[i]].buffer[ZP_PARAMETERS];
+        if (z->place[soon[i]].whole[ZP_PARAMETERS] || !z->layout.unit[soon[i]].numel) continue;
+        int got = zp_pool_take(pool, soon[i], own, soon, ahead);
+        if (got < 0 && i == 0) got = zp_pool_take(pool, unit, own, NULL, 0); /* now before soon */
         if (got < 0 && i == 0) return -1;
         if (got > 0) fill[n++] = soon[i];
-        if (got >= 0 && i == 0) pool->buffer[b].open++; /* protects it from the ones ahead */
     }
-    b = zp_pool_find(pool, unit);
-    if (b >= 0) pool->buffer[b].open--;
     return n;
 }
 
 /* Gathers of every unit in one step of the natural order. */
-static void zp_plan_gathers(zero_ctx *z, zp_pool *pool, zp_trace *t, int *gathers) {
-    int fill[ZP_PREFETCH_MAX + 2];
+static void zp_plan_gathers(zero_ctx *z) {
+    int fill[ZP_PREFETCH_MAX + 1];
+    zp_trace *t = &z->trace[ZERO_TRAIN];
     for (int u = 0; u < z->layout.all; u++)
-        gathers[u] = zp_whole(&z->place[u]) && z->layout.unit[u].numel ? 1 : 0;
+        z->place[u].gathers = z->place[u].whole[ZP_PARAMETERS] && z->layout.unit[u].numel ? 1 : 0;
     for (int micro = 0; micro < z->cfg.micro_steps; micro++) {
         zp_trace_natural(z, t, 1);
         while (t->at < t->n) {
             const int unit = t->unit[t->at++];
-            const int n = zp_schedule(z, pool, t, unit, micro + 1 < z->cfg.micro_steps, fill);
-            for (int i = 0; i < n; i++) gathers[fill[i]]++;
+            const int n = zp_schedule(z, t, unit, micro + 1 < z->cfg.micro_steps, fill);
+            for (int i = 0; i < n; i++) z->place[fill[i]].gathers++;
         }
     }
     t->at = 0;
-    zp_pool_forget(pool);
+    zp_pool_forget(&z->pool[ZP_PARAMETERS]);
 }
 
 static size_t zp_formula_bytes(const zero_ctx *z) {
     const size_t p = z->layout.numel, n = (size_t)z->comm.nranks, share = (p + n - 1) / n;
     return (z->policy.shard_parameters ? share : p) * zp_bytes(z->cfg.type)
-           + (z->policy.shard_gradients ? share : p) * zp_bytes(z->grad_type)
+           + (z->policy.shard_gradients ? share : p) * zp_bytes(z->type[ZP_GRADIENTS])
            + (z->policy.shard_optimizer ? share : p) * sizeof(float)
                  * (size_t)(z->rule->states + zp_plan_master(z));
 }
 
+static int zp_plan_reductions(const zero_ctx *z, int u) {
+    if (!z->layout.unit[u].numel) return 0;
+    return z->sharded ? z->cfg.micro_steps : 1;
+}
+
 /* Bytes that this rank sends for unit u in a step: at stage 0 gradients are gathered. */
 static size_t zp_plan_sent(const zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    const zero_type gathered = z->policy.shard_optimizer ? z->cfg.type : z->grad_type;
-    const int reductions = zp_plan_sharded(z, z->cfg.micro_steps) ? z->cfg.micro_steps : 1;
-    if (!x->numel) return 0;
-    return (size_t)z->gathers[u] * zp_gather_bytes(&z->comm, x->shard, gathered)
-           + (size_t)reductions * zp_reduce_bytes(&z->comm, x->shard, z->grad_type);
+    const size_t shard = z->layout.unit[u].shard;
+    const zero_type gathered = z->policy.shard_optimizer ? z->cfg.type : z->type[ZP_GRADIENTS];
+    return (size_t)z->place[u].gathers * zp_gather_bytes(&z->comm, shard, gathered)
+           + (size_t)zp_plan_reductions(z, u)
+                 * zp_reduce_bytes(&z->comm, shard, z->type[ZP_GRADIENTS]);
 }
 
 static void zp_plan_traffic(zero_ctx *z) {
@@ -3815,99 +3814,60 @@ static void zp_plan_traffic(zero_ctx *z) {
     z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
 }
 
-/* What passes through in pieces: broadcasts, and sums between nodes. */
-static size_t zp_plan_staging(const zero_ctx *z) {
-    const size_t wire = z->comm.kind == ZERO_COMM_MPI && z->comm.n < z->comm.nranks
-                            ? zp_wire_numel(z->comm.nranks / z->comm.n)
-                            : 0;
-    return (ZP_STAGE_NUMEL + wire) * sizeof(float);
-}
-
-static void zp_plan_ceiling(zero_ctx *z, size_t shared) {
-    const zp_layout *l = &z->layout;
-    const size_t of_p = zp_bytes(z->cfg.type), of_g = zp_bytes(z->grad_type);
-    size_t own = 0;
-    for (int u = 0; u < l->all; u++) {
-        const zp_place *at = &z->place[u];
-        own += at->gradient_buffer >= 0 ? l->unit[u].padded * of_g : 0;
-        own += at->parameter_buffer >= 0 ? l->unit[u].padded * of_p : 0;
-        own += z->policy.shard_parameters && at->resident ? l->unit[u].padded * of_p : 0;
-    }
-    z->plan.buffer_ceiling_bytes = own + (size_t)(z->cfg.prefetch + 2) * (of_p + of_g) * shared
-                                   + z->bucket_numel * of_g + zp_plan_staging(z);
-}
-
 static void zp_plan_close(zero_ctx *z) {
     free(z->place);
-    free(z->parameters.buffer);
-    free(z->gradients.buffer);
-    free(z->trace[0].unit);
-    free(z->trace[1].unit);
-    free(z->gathers);
     z->place = NULL;
-    z->gathers = NULL;
-    memset(&z->parameters, 0, sizeof z->parameters);
-    memset(&z->gradients, 0, sizeof z->gradients);
-    memset(z->trace, 0, sizeof z->trace);
+    for (int i = 0; i < 2; i++) {
+        free(z->pool[i].buffer);
+        free(z->trace[i].unit);
+        memset(&z->pool[i], 0, sizeof z->pool[i]);
+        memset(&z->trace[i], 0, sizeof z->trace[i]);
+    }
     zp_layout_close(&z->layout);
 }
 
-static zero_result zp_plan_memory(zero_ctx *z, size_t **sizes) {
-    const size_t units = (size_t)z->layout.all + 1, turns = (size_t)z->cfg.prefetch + 4;
-    const size_t buffers =
-        2 * units + turns; /* never more buffers than units of their own + turns */
-    *sizes = (size_t *)calloc(units, sizeof **sizes);
-    z->gathers = (int *)calloc(units, sizeof *z->gathers);
+static zero_result zp_plan_memory(zero_ctx *z) {
+    const size_t units = (size_t)z->layout.all; /* each with a buffer of its own at most */
     z->place = (zp_place *)calloc(units, sizeof *z->place);
-    z->parameters.buffer = (zp_buffer *)calloc(buffers, sizeof *z->parameters.buffer);
-    z->gradients.buffer = (zp_buffer *)calloc(buffers, sizeof *z->gradients.buffer);
+    int made = z->place != NULL;
     for (int i = 0; i < 2; i++) {
+        z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
         z->trace[i].cap = (int)(4 * units + 16);
         z->trace[i].unit = (int *)calloc((size_t)z->trace[i].cap, sizeof *z->trace[i].unit);
+        made &= z->pool[i].buffer && z->trace[i].unit;
     }
-    return *sizes && z->gathers && z->place && z->parameters.buffer && z->gradients.buffer
-                   && z->trace[0].unit && z->trace[1].unit
-               ? ZERO_OK
-               : ZERO_ERR_MEMORY;
+    return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-static zero_result zp_plan_bucket(zero_ctx *z, size_t shared) {
-    z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : shared;
-    if (z->bucket_numel >= shared) return ZERO_OK;
+static zero_result zp_plan_bucket(zero_ctx *z) {
+    z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel;
+    if (z->bucket_numel >= z->shared_numel) return ZERO_OK;
     return zp_fail(z, ZERO_ERR_ARGUMENT,
                    "bucket_numel is %zu, the largest unit that shares a buffer has "
                    "%zu elements: give at least that, or 0",
-                   z->cfg.bucket_numel, shared);
+                   z->cfg.bucket_numel, z->shared_numel);
 }
 
 /* Fills z->layout, place, pools, traces, gathers and plan. */
-static zero_result zp_plan_make(zero_ctx *z, size_t *parameter_bytes, size_t *gradient_bytes) {
-    size_t *sizes = NULL;
+static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
     zero_result r = zp_layout_open(&z->layout, z->tensors, z->ntensors, z->comm.nranks);
-    if (!r) r = zp_plan_memory(z, &sizes);
-    if (r) r = zp_fail(z, r, "lists of %d tensors", z->ntensors);
-    const int gathers = z->policy.shard_parameters && !zp_plan_mapped(z);
-    const size_t gathered = gathers ? (size_t)z->cfg.prefetch + 2 : 0;
-    const size_t shared = r ? 0 : zp_shared_numel(z, sizes, gathered);
-    if (!r) r = zp_plan_bucket(z, shared);
-    if (!r) {
-        zp_plan_places(z, parameter_bytes, gradient_bytes);
-        zp_plan_buffers(z, shared, parameter_bytes, gradient_bytes);
-        zp_plan_gathers(z, &z->parameters, &z->trace[0], z->gathers);
-        zp_plan_traffic(z);
-        zp_plan_ceiling(z, shared);
-        zp_trace_natural(z, &z->trace[1], 0);
-        z->plan.buffer_bytes += zp_plan_staging(z);
-        z->plan.numel = z->layout.numel;
-        z->plan.padded_numel = z->layout.padded;
-        z->plan.formula_bytes = zp_formula_bytes(z);
-        z->plan.units = z->layout.all;
-        z->plan.nranks = z->comm.nranks;
-    }
-    free(sizes);
-    return r;
+    if (!r) r = zp_plan_memory(z);
+    if (!r) r = zp_plan_shared(z);
+    if (r) return zp_fail(z, r, "lists of %d tensors", z->ntensors);
+    ZP_TRY(zp_plan_bucket(z));
+    zp_plan_places(z);
+    zp_plan_buffers(z);
+    zp_plan_gathers(z);
+    zp_plan_traffic(z);
+    zp_trace_natural(z, &z->trace[ZERO_EVAL], 0);
+    z->plan.numel = z->layout.numel;
+    z->plan.padded_numel = z->layout.padded;
+    z->plan.formula_bytes = zp_formula_bytes(z);
+    z->plan.units = z->layout.units + (z->layout.unit[z->layout.units].members > 0);
+    z->plan.nranks = z->comm.nranks;
+    return ZERO_OK;
 }
 
 /* =============================================================================================
@@ -3931,7 +3891,6 @@ static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "bac
 
 #ifdef __CUDACC__
 static zero_result zp_shadow_make(zp_device *d, zp_shadow *s) {
-    s->mapped = 2 * s->guard + s->body;
     s->map = (char *)zp_device_alloc(d, s->mapped);
     s->data = s->map + s->guard;
     return s->map ? ZERO_OK : ZERO_ERR_MEMORY;
@@ -3949,7 +3908,6 @@ static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
 #else
 static zero_result zp_shadow_make(zp_device *d, zp_shadow *s) {
     (void)d;
-    s->mapped = 2 * s->guard + s->body;
     void *p = mmap(NULL, s->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
     s->map = (char *)p;
@@ -3977,23 +3935,19 @@ static zero_result zp_checks_shadow(zero_ctx *z, int m) {
     const size_t layers = (size_t)z->tensors[x->tensor].desc.layers;
     for (int side = 0; side < 2 && x->layer >= 0; side++) {
         zp_shadow *s = &z->checks.shadow[side][m];
-        s->bytes = x->numel * zp_bytes(side ? z->grad_type : z->cfg.type);
+        s->bytes = x->numel * zp_bytes(z->type[side]);
         s->body = zp_round_up(s->bytes, 4096);
         s->guard = zp_round_up(layers * s->bytes, 4096);
+        s->mapped = 2 * s->guard + s->body;
         ZP_TRY(zp_shadow_make(&z->device, s));
         ZP_TRY(zp_shadow_lock(&z->compute, s));
     }
     return ZERO_OK;
 }
 
-static int zp_checks_members(const zero_ctx *z) {
-    const zp_unit *last = &z->layout.unit[z->layout.all - 1];
-    return last->first_member + last->members;
-}
-
 static zero_result zp_checks_open(zero_ctx *z) {
     zp_checks *c = &z->checks;
-    const size_t n = (size_t)zp_checks_members(z);
+    const size_t n = (size_t)z->layout.nmembers;
     c->shadow[0] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
     c->shadow[1] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
     c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
@@ -4006,7 +3960,7 @@ static zero_result zp_checks_open(zero_ctx *z) {
 static void zp_checks_close(zero_ctx *z) {
     zp_checks *c = &z->checks;
     for (int side = 0; side < 2; side++) {
-        for (int m = 0; c->shadow[side] && m < zp_checks_members(z); m++)
+        for (int m = 0; c->shadow[side] && m < z->layout.nmembers; m++)
             zp_shadow_free(&c->shadow[side][m]);
         free(c->shadow[side]);
     }
@@ -4015,27 +3969,21 @@ static void zp_checks_close(zero_ctx *z) {
     free(c->hook);
 }
 
-/* Where the host finds a member whose unit lies in `memory`. */
-static char *zp_checks_memory(const zero_ctx *z, const zp_member *m, int side, char *memory) {
-    const size_t of = zp_bytes(side ? z->grad_type : z->cfg.type);
-    const zp_shadow *s = &z->checks.shadow[side][m - z->layout.members];
-    return m->layer < 0 ? memory + m->at * of : s->data;
-}
-
 /* Copies a unit to its shadows, or gradients back from there. */
-static zero_result zp_checks_turn(zero_ctx *z, int u, int side, int opens, char *memory) {
+static zero_result zp_checks_turn(zero_ctx *z, int u, zp_channel side, int opens) {
+    char *memory = zp_unit_memory(z, side, u);
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; i < x->members; i++) {
-        const int m = x->first_member + i;
-        zp_shadow *s = &z->checks.shadow[side][m];
-        char *at = memory + z->layout.members[m].at * zp_bytes(side ? z->grad_type : z->cfg.type);
+        const zp_member *m = &x->member[i];
+        zp_shadow *s = &z->checks.shadow[side][m - z->layout.members];
+        char *at = memory + m->at * zp_bytes(z->type[side]);
         if (opens) {
-            ZP_TRY(zp_shadow_unlock(s, 1));
-            ZP_TRY(zp_copy(&z->compute, s->data, at, s->bytes));
-            if (side == 0) ZP_TRY(zp_shadow_unlock(s, 0));
+            ZP_DO(z, zp_shadow_unlock(s, 1));
+            ZP_DO(z, zp_copy(&z->compute, s->data, at, s->bytes));
+            if (side == ZP_PARAMETERS) ZP_DO(z, zp_shadow_unlock(s, 0));
         } else {
-            if (side == 1) ZP_TRY(zp_copy(&z->compute, at, s->data, s->bytes));
-            ZP_TRY(zp_shadow_lock(&z->compute, s));
+            if (side == ZP_GRADIENTS) ZP_DO(z, zp_copy(&z->compute, at, s->data, s->bytes));
+            ZP_DO(z, zp_shadow_lock(&z->compute, s));
         }
     }
     return ZERO_OK;
@@ -4053,7 +4001,7 @@ static uint64_t zp_checks_fold(uint64_t hash, const char *bytes, size_t n) {
 /* The part of a member that this rank keeps, hashed. */
 static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64_t *hash) {
     const zp_unit *x = &z->layout.unit[u];
-    const int whole = z->place[u].resident;
+    const int whole = z->place[u].whole[ZP_PARAMETERS] && !z->mapped;
     const size_t first = whole ? 0 : (size_t)z->comm.rank * x->shard;
     const size_t begin = zp_max(first, m->at);
     const size_t end = zp_min(whole ? x->padded : first + x->shard, m->at + m->numel);
@@ -4073,19 +4021,18 @@ static zero_result zp_checks_seal(zero_ctx *z, int compares) {
     if (compares && !z->checks.sealed) return ZERO_OK;
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     ZP_DO(z, zp_stream_sync(&z->compute));
-    for (int u = 0; u < z->layout.all; u++)
-        for (int i = 0; i < z->layout.unit[u].members; i++) {
-            const int m = z->layout.unit[u].first_member + i;
-            const zp_member *x = &z->layout.members[m];
-            uint64_t hash;
-            ZP_DO(z, zp_checks_hash(z, u, x, &hash));
-            if (compares && hash != z->checks.seal[m])
-                return zp_fail(z, ZERO_ERR_STATE,
-                               "tensor %s, layer %d, was written since the plugin wrote it last: "
-                               "use zero_write_tensor",
-                               z->tensors[x->tensor].desc.name, x->layer < 0 ? 0 : x->layer);
-            z->checks.seal[m] = hash;
-        }
+    for (int m = 0; m < z->layout.nmembers; m++) {
+        const zp_member *x = &z->layout.members[m];
+        const zp_tensor *t = &z->tensors[x->tensor];
+        uint64_t hash;
+        ZP_DO(z, zp_checks_hash(z, zp_tensor_unit(&z->layout, t, x->layer), x, &hash));
+        if (compares && hash != z->checks.seal[m])
+            return zp_fail(z, ZERO_ERR_STATE,
+                           "tensor %s, layer %d, was written since the plugin wrote it last: "
+                           "use zero_write_tensor",
+                           t->desc.name, x->layer < 0 ? 0 : x->layer);
+        z->checks.seal[m] = hash;
+    }
     z->checks.sealed = 1;
     return ZERO_OK;
 }
@@ -4122,7 +4069,6 @@ static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
     const zp_live *live = &z->live[unit];
     const int outermost = !live->forward_opens && !live->backward_opens;
     const int uses = z->layout.unit[unit].uses;
-    void *list = c->hook;
     c->forwards[unit] += which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* no recompute */
     if (which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > uses)
         return zp_fail(z, ZERO_ERR_STATE,
@@ -4131,9 +4077,9 @@ static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
     if (which == ZP_HOOK_BACKWARD && !c->forwards[unit])
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: backward before forward", unit);
     c->backwards += which == ZP_HOOK_BACKWARD;
-    const zero_result r = zp_list_grow(&list, c->nhooks, &c->hooks_cap, sizeof *c->hook);
-    c->hook = (uint32_t *)list;
-    if (r) return zp_fail(z, r, "the list of hooks");
+    uint32_t *list = (uint32_t *)zp_list_grow(c->hook, c->nhooks, &c->hooks_cap, sizeof *list);
+    if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the list of hooks");
+    c->hook = list;
     c->hook[c->nhooks++] = which << 24 | (uint32_t)unit;
     return ZERO_OK;
 }
@@ -4162,12 +4108,12 @@ static zero_result zp_checks_compare(zero_ctx *z) {
             memcpy(his, z->comm.mail + (size_t)r * sizeof his, sizeof his);
             for (int i = 0; i < PIECE; i++) {
                 if (his[i] == zeroth[i]) continue;
-                z->dead = ZERO_ERR_MISMATCH;
-                return zp_fail(z, ZERO_ERR_MISMATCH,
-                               "hook %d of the pass: rank 0 %s, rank %d %s: all ranks must call "
-                               "the same hooks in the same order",
-                               at + i, zp_checks_hook_name(zeroth[i], a, sizeof a), r,
-                               zp_checks_hook_name(his[i], b, sizeof b));
+                return z->dead = zp_fail(
+                           z, ZERO_ERR_MISMATCH,
+                           "hook %d of the pass: rank 0 %s, rank %d %s: all ranks must call "
+                           "the same hooks in the same order",
+                           at + i, zp_checks_hook_name(zeroth[i], a, sizeof a), r,
+                           zp_checks_hook_name(his[i], b, sizeof b));
             }
         }
         ends = zeroth[PIECE - 1] == UINT32_MAX;
@@ -4187,37 +4133,28 @@ static zero_result zp_checks_compare(zero_ctx *z) {
    All ranks compare what they were told, then allocate what the plan says.
    ============================================================================================= */
 
+/* Of zero_config, what must be the same on all ranks; its seed is compared by halves. */
+#define ZP_SETTINGS(X)                                                                             \
+    X(stage), X(micro_steps), X(accumulation), X(type), X(grads), X(no_master), X(optimizer),      \
+        X(scaler.fixed), X(scaler.initial), X(scaler.minimum), X(scaler.window),                   \
+        X(scaler.hysteresis), X(scaler.consecutive_hysteresis), X(prefetch), X(bucket_numel),      \
+        X(persistence_numel), X(no_overlap), X(no_overflow_check), X(no_mapping), X(threads),      \
+        X(timeout_s)
+
 /* One line per setting and per tensor, as text: the first that differs is reported as it is. */
 static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     const zero_config *c = &z->cfg;
+#define ZP_SETTING(x)                                                                              \
+    { #x, (double)c->x }
     const struct {
         const char *name;
         double value;
-    } settings[] = {{"stage", (double)c->stage},
-                    {"micro_steps", (double)c->micro_steps},
-                    {"accumulation", (double)c->accumulation},
-                    {"type", (double)c->type},
-                    {"grads", (double)c->grads},
-                    {"no_master", (double)c->no_master},
+    } settings[] = {ZP_SETTINGS(ZP_SETTING),
                     {"seed, upper half", (double)(c->seed >> 32)},
                     {"seed, lower half", (double)(c->seed & 0xFFFFFFFFu)},
-                    {"optimizer", (double)c->optimizer},
-                    {"scaler.fixed", (double)c->scaler.fixed},
-                    {"scaler.initial", (double)c->scaler.initial},
-                    {"scaler.minimum", (double)c->scaler.minimum},
-                    {"scaler.window", (double)c->scaler.window},
-                    {"scaler.hysteresis", (double)c->scaler.hysteresis},
-                    {"scaler.consecutive_hysteresis", (double)c->scaler.consecutive_hysteresis},
-                    {"prefetch", (double)c->prefetch},
-                    {"bucket_numel", (double)c->bucket_numel},
-                    {"persistence_numel", (double)c->persistence_numel},
-                    {"no_overlap", (double)c->no_overlap},
-                    {"no_overflow_check", (double)c->no_overflow_check},
-                    {"no_mapping", (double)c->no_mapping},
-                    {"threads", (double)c->threads},
-                    {"timeout_s", c->timeout_s},
                     {"node_size", (double)z->comm.node_size},
                     {"tensors", (double)z->ntensors}};
+#undef ZP_SETTING
     const int n = sizeof settings / sizeof *settings;
     memset(text, 0, bytes);
     if (i < n) {
@@ -4241,29 +4178,21 @@ static zero_result zp_build_agree(zero_ctx *z) {
         ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, mine, sizeof mine, all));
         for (int r = 1; r < z->comm.nranks; r++)
             if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine)) {
-                z->dead = ZERO_ERR_MISMATCH;
-                return zp_fail(z, ZERO_ERR_MISMATCH, "rank 0 has {%.180s}, rank %d has {%.180s}",
-                               all, r, all + (size_t)r * sizeof mine);
+                return z->dead = zp_fail(z, ZERO_ERR_MISMATCH,
+                                         "rank 0 has {%.180s}, rank %d has {%.180s}", all, r,
+                                         all + (size_t)r * sizeof mine);
             }
     }
     return ZERO_OK;
 }
 
-/* The part [begin, end) of unit u that this rank updates. */
-static void zp_update_range(const zero_ctx *z, int u, size_t *begin, size_t *end) {
-    const zp_unit *x = &z->layout.unit[u];
-    *begin = z->policy.shard_optimizer ? (size_t)z->comm.rank * x->shard : 0;
-    *end = z->policy.shard_optimizer ? *begin + x->shard : x->padded;
-}
-
 /* The tensors in a rank's part of unit u; `spans` NULL: only counted. */
 static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
     const zp_unit *x = &z->layout.unit[u];
-    size_t begin, end;
+    const size_t begin = zp_own_first(z, u), end = begin + zp_own_numel(z, u);
     int n = 0;
-    zp_update_range(z, u, &begin, &end);
     for (int i = 0; i < x->members; i++) {
-        const zp_member *m = &z->layout.members[x->first_member + i];
+        const zp_member *m = &x->member[i];
         const zp_tensor *t = &z->tensors[m->tensor];
         const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
         if (from >= to) continue;
@@ -4282,27 +4211,22 @@ static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
     return n;
 }
 
-static zero_result zp_build_lists(zero_ctx *z) {
+static zero_result zp_build_live(zero_ctx *z) {
     const size_t all = (size_t)z->layout.all + 1;
+    zp_device *d = &z->device;
     z->live = (zp_live *)calloc(all, sizeof *z->live);
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     if (!z->live || !z->bucket) return ZERO_ERR_MEMORY;
-    for (int u = 0; u < z->layout.all; u++)
-        z->live[u].parameter_buffer = z->live[u].gradient_buffer = -1;
-    return ZERO_OK;
-}
-
-static zero_result zp_build_events(zero_ctx *z) {
-    zp_device *d = &z->device;
     for (int u = 0; u < z->layout.all; u++) {
         zp_live *live = &z->live[u];
+        live->buffer[0] = live->buffer[1] = -1;
         ZP_TRY(zp_event_open(d, &live->written));
         ZP_TRY(zp_event_open(d, &live->gathered));
         ZP_TRY(zp_event_open(d, &live->reduction));
         ZP_TRY(zp_event_open(d, &live->updated));
     }
-    for (int b = 0; b < z->parameters.n; b++)
-        ZP_TRY(zp_event_open(d, &z->parameters.buffer[b].released));
+    zp_pool *pool = &z->pool[ZP_PARAMETERS];
+    for (int b = 0; b < pool->n; b++) ZP_TRY(zp_event_open(d, &pool->buffer[b].released));
     ZP_TRY(zp_event_open(d, &z->agreed));
     return zp_event_open(d, &z->reported);
 }
@@ -4341,12 +4265,6 @@ static zero_result zp_build_private(zero_ctx *z) {
     z->pinned = (zp_control *)zp_host_alloc(sizeof *z->pinned);
     if (!z->arena || !z->pinned) return ZERO_ERR_MEMORY;
     (void)zp_build_arrays(z);
-    memset(&z->report, 0, sizeof z->report);
-    z->report.scale = z->cfg.scaler.fixed != 0 ? z->cfg.scaler.fixed : z->cfg.scaler.initial;
-    z->report.used_scale = z->report.scale;
-    z->report.divisor = z->comm.divisor;
-    z->report.hysteresis = z->cfg.scaler.hysteresis;
-    z->report.last_overflow = -1;
     *z->pinned = z->report;
     return ZERO_OK;
 }
@@ -4366,7 +4284,6 @@ static zero_result zp_build_tables(zero_ctx *z) {
 
 static zero_result zp_build_streams(zero_ctx *z) {
     const int threads = z->cfg.threads;
-    z->streams_made = 1;
     ZP_TRY(zp_stream_take(&z->compute, &z->device, z->cfg.stream, threads));
     for (int i = 0; i < 2; i++)
         ZP_TRY(zp_stream_open(&z->stream[i], &z->device, z->cfg.stream, !z->cfg.no_overlap, i,
@@ -4380,30 +4297,31 @@ static zero_result zp_build_together(zero_ctx *z, zero_result mine, const char *
     int who = -1;
     ZP_DO(z, zp_comm_agree(&z->comm, mine == ZERO_OK, &who));
     if (who < 0) return ZERO_OK;
-    z->dead = ZERO_ERR_MEMORY;
-    return zp_fail(z, ZERO_ERR_MEMORY, "rank %d could not allocate %s (%zu bytes)", who, what,
-                   bytes);
+    return z->dead = zp_fail(z, ZERO_ERR_MEMORY, "rank %d could not allocate %s (%zu bytes)", who,
+                             what, bytes);
 }
 
 static zero_result zp_build_register(zero_ctx *z) {
-    const char *how[ZP_CONTROL] = {"", ""};
-    ZP_DO(z, zp_region_register(&z->comm, &z->gradient_region, ZP_GRADIENTS, &how[0]));
-    ZP_DO(z, zp_region_register(&z->comm, &z->parameter_region, ZP_PARAMETERS, &how[1]));
+    const char *how[2] = {"", ""};
+    for (int i = 0; i < 2; i++)
+        ZP_DO(z, zp_region_register(&z->comm, &z->region[i], (zp_channel)i, &how[i]));
 #ifdef ZERO_WITH_NCCL
     const int version = z->comm.nccl.version;
-    if (z->comm.kind == ZERO_COMM_NCCL)
-        zp_say(z, "NCCL %d.%d.%d: gradients %s, parameters %s, launches ordered by %s",
-               version / 10000, version / 100 % 100, version % 100, how[0], how[1],
-               z->comm.nccl.ordered ? "NCCL" : "events");
+    char text[ZP_TEXT_BYTES];
+    (void)snprintf(text, sizeof text,
+                   "NCCL %d.%d.%d: gradients %s, parameters %s, launches ordered by %s",
+                   version / 10000, version / 100 % 100, version % 100, how[ZP_GRADIENTS],
+                   how[ZP_PARAMETERS], z->comm.nccl.ordered ? "NCCL" : "events");
+    if (z->comm.kind == ZERO_COMM_NCCL && z->cfg.log)
+        z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);
 #endif
     return ZERO_OK;
 }
 
-static zero_result zp_build_allocate(zero_ctx *z, size_t parameter_bytes, size_t gradient_bytes) {
-    zero_result r = zp_build_lists(z);
+static zero_result zp_build_allocate(zero_ctx *z) {
+    zero_result r = zp_build_live(z);
     if (!r) r = zp_build_private(z);
     if (!r) r = zp_build_streams(z);
-    if (!r) r = zp_build_events(z);
     if (!r) r = zp_build_tables(z);
 #if ZERO_CHECK
     if (!r) r = zp_checks_open(z);
@@ -4411,18 +4329,20 @@ static zero_result zp_build_allocate(zero_ctx *z, size_t parameter_bytes, size_t
     ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
     zp_comm *c = &z->comm;
     r = zp_region_open(c, &c->stage, ZP_STAGE_NUMEL * sizeof(float), 0, 1);
-    if (!r) r = zp_region_open(c, &z->parameter_region, parameter_bytes, zp_plan_mapped(z), 0);
-    /* peers read the verdict: it lies behind the gradients, whose memory outlives the context */
-    z->verdict_at = zp_round_up(gradient_bytes, 64);
     if (!r)
-        r = zp_region_open(c, &z->gradient_region, z->verdict_at + ZP_VERDICT * sizeof(double), 0,
+        r = zp_region_open(c, &z->region[ZP_PARAMETERS], z->pool[ZP_PARAMETERS].bytes, z->mapped,
                            0);
-    if (!r) z->verdict = (double *)(void *)(z->gradient_region.base[c->me] + z->verdict_at);
+    /* peers read the verdict: it lies behind the gradients, whose memory outlives the context */
+    z->verdict_at = zp_round_up(z->pool[ZP_GRADIENTS].bytes, 64);
+    if (!r)
+        r = zp_region_open(c, &z->region[ZP_GRADIENTS], z->verdict_at + ZP_VERDICT * sizeof(double),
+                           0, 0);
+    if (!r) z->verdict = (double *)(void *)(z->region[ZP_GRADIENTS].base[c->me] + z->verdict_at);
     if (!r) return zp_build_register(z);
     ZP_DO(z, ZERO_OK);
-    z->dead = r;
-    return zp_fail(z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",
-                   parameter_bytes, gradient_bytes);
+    return z->dead =
+               zp_fail(z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",
+                       z->pool[ZP_PARAMETERS].bytes, z->pool[ZP_GRADIENTS].bytes);
 }
 
 /* =============================================================================================
@@ -4430,28 +4350,34 @@ static zero_result zp_build_allocate(zero_ctx *z, size_t parameter_bytes, size_t
    Gathers, and the pointers of a unit.
    ============================================================================================= */
 
-/* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
-   the buffer that it goes to. */
-static zero_result zp_gather(zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    const zp_place *at = &z->place[u];
-    zp_live *live = &z->live[u];
-    zp_stream *s = &z->stream[ZP_PARAMETERS];
+/* A collective of unit u: where from and where to is the caller's. */
+static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
     zp_op op;
     memset(&op, 0, sizeof op);
     op.comm = &z->comm;
-    op.region = &z->parameter_region;
-    op.channel = ZP_PARAMETERS;
-    op.kind = ZP_ALL_GATHER;
+    op.region = &z->region[channel];
+    op.channel = channel;
+    op.kind = kind;
     op.unit = u;
-    op.shard = x->shard;
-    op.type = z->cfg.type;
-    op.in_place = at->mapped;
-    const size_t shard_bytes = zp_op_shard_bytes(&op);
-    op.source = at->parameter_at + (zp_whole(at) ? (size_t)z->comm.rank * shard_bytes : 0);
-    op.target = at->parameter_at;
-    if (!zp_whole(at)) {
-        zp_buffer *b = &z->parameters.buffer[zp_pool_find(&z->parameters, u)];
+    op.shard = z->layout.unit[u].shard;
+    op.type = z->type[channel];
+    return op;
+}
+
+/* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
+   the buffer that it goes to. */
+static zero_result zp_gather(zero_ctx *z, int u) {
+    const zp_place *at = &z->place[u];
+    zp_live *live = &z->live[u];
+    zp_stream *s = &z->stream[ZP_PARAMETERS];
+    zp_op op = zp_op_make(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
+    op.in_place = z->mapped;
+    op.source = op.target = at->offset[ZP_PARAMETERS];
+    if (at->whole[ZP_PARAMETERS]) {
+        op.source += (size_t)z->comm.rank * zp_op_shard_bytes(&op);
+    } else {
+        zp_pool *pool = &z->pool[ZP_PARAMETERS];
+        zp_buffer *b = &pool->buffer[zp_pool_find(pool, u)];
         op.target = b->at;
         ZP_DO(z, zp_event_wait(s, &b->released));
     }
@@ -4463,112 +4389,75 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
-static char *zp_unit_parameters(const zero_ctx *z, int u) {
-    char *base = z->parameter_region.base[z->comm.me];
-    if (zp_whole(&z->place[u])) return base + z->place[u].parameter_at;
-    const int b = z->live[u].parameter_buffer;
-    return b < 0 ? NULL : base + z->parameters.buffer[b].at;
-}
-
-static char *zp_unit_gradients(const zero_ctx *z, int u) {
-    char *base = z->gradient_region.base[z->comm.me];
-    if (z->place[u].whole_gradient) return base + z->place[u].gradient_at;
-    const int b = z->live[u].gradient_buffer;
-    return b < 0 ? NULL : base + z->gradients.buffer[b].at;
-}
-
 /* The outermost begin that needs u's parameters: they are on their way or there, and so are the
    next units'. */
 static zero_result zp_parameters_open(zero_ctx *z, int u) {
-    int fill[ZP_PREFETCH_MAX + 2];
+    int fill[ZP_PREFETCH_MAX + 1];
+    zp_live *live = &z->live[u];
     zp_trace *t = &z->trace[z->pass];
+    zp_pool *pool = &z->pool[ZP_PARAMETERS];
     const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
-    if (z->live[u].parameter_opens++) return ZERO_OK;
+    if (live->parameter_opens++) return ZERO_OK;
     zp_trace_visit(t, u);
-    const int n = zp_schedule(z, &z->parameters, t, u, wraps, fill);
+    const int n = zp_schedule(z, t, u, wraps, fill);
     if (n < 0) {
-        z->live[u].parameter_opens--;
+        live->parameter_opens--;
         return zp_fail(z, ZERO_ERR_STATE,
                        "unit %d: all %d gather buffers belong to units that have begun "
                        "and not ended; raise prefetch",
-                       u, z->parameters.n);
+                       u, pool->n);
     }
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
-    const int b = zp_whole(&z->place[u]) ? -1 : zp_pool_find(&z->parameters, u);
-    z->live[u].parameter_buffer = b;
-    if (b >= 0) z->parameters.buffer[b].open++;
-    ZP_DO(z, zp_event_wait(&z->compute, &z->live[u].gathered));
-    ZP_CHECK(zp_check(z, zp_checks_turn(z, u, 0, 1, zp_unit_parameters(z, u))));
+    const int b = live->buffer[ZP_PARAMETERS] = zp_pool_find(pool, u);
+    if (b >= 0) pool->buffer[b].open++;
+    ZP_DO(z, zp_event_wait(&z->compute, &live->gathered));
+    ZP_CHECK(zp_checks_turn(z, u, ZP_PARAMETERS, 1));
     return ZERO_OK;
 }
 
 static zero_result zp_parameters_close(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
+    zp_pool *pool = &z->pool[ZP_PARAMETERS];
     if (--live->parameter_opens) return ZERO_OK;
-    ZP_CHECK(zp_check(z, zp_checks_turn(z, u, 0, 0, zp_unit_parameters(z, u))));
-    if (live->parameter_buffer < 0) return ZERO_OK;
-    zp_buffer *b = &z->parameters.buffer[live->parameter_buffer];
+    ZP_CHECK(zp_checks_turn(z, u, ZP_PARAMETERS, 0));
+    if (live->buffer[ZP_PARAMETERS] < 0) return ZERO_OK;
+    zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAMETERS]];
     b->open--;
-    b->used = ++z->parameters.clock;
-    live->parameter_buffer = -1;
+    b->used = ++pool->clock;
+    live->buffer[ZP_PARAMETERS] = -1;
     return zp_check(z, zp_event_record(&z->compute, &b->released));
 }
 
-/* Where the host finds a member; side 0: of parameters, 1: of gradients, in `memory`. */
-static char *zp_member_memory(const zero_ctx *z, const zp_member *m, int side, char *memory) {
+/* Where the host finds a member whose unit lies in `memory`. */
+static char *zp_member_memory(const zero_ctx *z, zp_channel side, const zp_member *m,
+                              char *memory) {
 #if ZERO_CHECK
-    return zp_checks_memory(z, m, side, memory);
-#else
-    return memory ? memory + m->at * zp_bytes(side ? z->grad_type : z->cfg.type) : NULL;
+    if (m->layer >= 0) return z->checks.shadow[side][m - z->layout.members].data;
 #endif
+    return memory + m->at * zp_bytes(z->type[side]);
 }
 
-/* Writes the pointers of one unit's tensors: fields of the host's structs, then slots. Memory NULL
-   leaves the pointers of that side as they are. */
-static void zp_point(zero_ctx *z, int u, char *params, char *grads, char *params_host,
-                     char *grads_host) {
+/* Writes the pointers of one unit's tensors: fields of the host's struct, if there is one, then
+   slots. Memory NULL: what has no slot stays as it is, and slots become NULL. */
+static void zp_point(zero_ctx *z, zp_channel side, int u, char *memory, void *host) {
     const zp_unit *x = &z->layout.unit[u];
-    for (int i = 0; i < x->members; i++) {
-        const zp_member *m = &z->layout.members[x->first_member + i];
+    const size_t of = zp_bytes(z->type[side]);
+    for (int i = 0; i < x->members && memory && host; i++) {
+        const zp_member *m = &x->member[i];
         const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
-        const uintptr_t back = m->layer > 0 ? (uintptr_t)m->layer * d->numel : 0;
-        if (d->flags & ZERO_BY_SLOT) continue;
-        const uintptr_t p =
-            (uintptr_t)zp_member_memory(z, m, 0, params) - back * zp_bytes(z->cfg.type);
-        const uintptr_t g =
-            (uintptr_t)zp_member_memory(z, m, 1, grads) - back * zp_bytes(z->grad_type);
-        if (params && params_host) memcpy(params_host + d->field, &p, sizeof p);
-        if (grads && grads_host) memcpy(grads_host + d->field, &g, sizeof g);
+        const uintptr_t back = m->layer > 0 ? (uintptr_t)m->layer * d->numel * of : 0;
+        const uintptr_t to = (uintptr_t)zp_member_memory(z, side, m, memory) - back;
+        if (!(d->flags & ZERO_BY_SLOT)) memcpy((char *)host + d->field, &to, sizeof to);
     }
-}
-
-/* A slot may be any pointer to data, so it is written as bytes. */
-static void zp_slot_write(void **slot, char *memory) {
-    if (slot) memcpy(slot, &memory, sizeof memory);
-}
-
-static void zp_point_slots(zero_ctx *z, int u, char *params, char *grads) {
     for (int i = 0; i < z->nslots; i++) {
         const zp_slot *s = &z->slots[i];
         const zp_tensor *t = &z->tensors[s->tensor];
+        if (!s->place[side] || zp_tensor_unit(&z->layout, t, s->layer) != u) continue;
         const int kept = t->desc.flags & ZERO_KEEP;
-        if (zp_tensor_unit(&z->layout, t, s->layer) != u) continue;
-        const zp_member *m =
-            &z->layout.members[z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)]];
-        const size_t at = kept ? (size_t)s->layer * t->desc.numel : 0;
-        if (params)
-            zp_slot_write(s->param, zp_member_memory(z, m, 0, params) + at * zp_bytes(z->cfg.type));
-        if (grads)
-            zp_slot_write(s->grad, zp_member_memory(z, m, 1, grads) + at * zp_bytes(z->grad_type));
-    }
-}
-
-/* A backward that gathers nothing must not read what was there before. */
-static void zp_forget_slots(zero_ctx *z, int u) {
-    for (int i = 0; i < z->nslots; i++) {
-        const zp_slot *s = &z->slots[i];
-        if (zp_tensor_unit(&z->layout, &z->tensors[s->tensor], s->layer) == u)
-            zp_slot_write(s->param, NULL);
+        const zp_member *m = z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)];
+        char *to = memory ? zp_member_memory(z, side, m, memory) : NULL;
+        if (to && kept) to += (size_t)s->layer * t->desc.numel * of;
+        memcpy(s->place[side], &to, sizeof to); /* as bytes: it may be any pointer to data */
     }
 }
 
@@ -4581,8 +4470,8 @@ static void zp_forget_slots(zero_ctx *z, int u) {
 static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const char *shard = z->gradient_region.base[z->comm.me] + z->place[u].shard_at;
-    const zp_norm_args norm = {shard, z->grad_type, x->shard, z->partial};
+    const char *shard = zp_memory(z, ZP_GRADIENTS, z->place[u].shard_at);
+    const zp_norm_args norm = {shard, z->type[ZP_GRADIENTS], x->shard, z->partial};
     const zp_fold_args fold = {norm, z->verdict, (double)u,
                                (double)((size_t)z->comm.rank * x->shard)};
     ZP_TRY(zp_norm(s, &norm, (x->shard + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
@@ -4593,23 +4482,15 @@ static zero_result zp_gradient_norm(zero_ctx *z, int u) {
    becomes the gradient. */
 static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
     if (last && z->micro == 0) return ZERO_OK; /* one micro-step: nothing to add up */
-    const zp_collect_args add = {z->sums + z->place[u].sum_at, zp_unit_gradients(z, u),
-                                 z->grad_type, z->micro == 0, last};
+    const zp_collect_args add = {z->sums + z->place[u].sum_at, zp_unit_memory(z, ZP_GRADIENTS, u),
+                                 z->type[ZP_GRADIENTS], z->micro == 0, last};
     return zp_collect(&z->stream[ZP_GRADIENTS], &add, z->layout.unit[u].padded / ZP_WIDE);
 }
 
 static zp_op zp_reduce_op(zero_ctx *z, int u) {
     const zp_place *at = &z->place[u];
-    zp_op op;
-    memset(&op, 0, sizeof op);
-    op.comm = &z->comm;
-    op.region = &z->gradient_region;
-    op.channel = ZP_GRADIENTS;
-    op.kind = ZP_REDUCE_SCATTER;
-    op.unit = u;
-    op.shard = z->layout.unit[u].shard;
-    op.type = z->grad_type;
-    op.source = (size_t)(zp_unit_gradients(z, u) - z->gradient_region.base[z->comm.me]);
+    zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
+    op.source = (size_t)(zp_unit_memory(z, ZP_GRADIENTS, u) - zp_memory(z, ZP_GRADIENTS, 0));
     op.target = at->shard_at;
     op.sum = z->sums && z->sharded ? z->sums + at->sum_at : NULL;
     op.scale = z->comm.divisor / (float)z->comm.nranks;
@@ -4619,12 +4500,9 @@ static zp_op zp_reduce_op(zero_ctx *z, int u) {
 
 /* Where gradients are whole on every rank (stage 0), they are gathered. */
 static zp_op zp_whole_op(zero_ctx *z, int u) {
-    zp_op op = zp_reduce_op(z, u);
-    op.kind = ZP_ALL_GATHER;
-    op.source = op.target;
-    op.target = z->place[u].gradient_at;
-    op.accumulate = 0;
-    op.sum = NULL;
+    zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_ALL_GATHER, u);
+    op.source = z->place[u].shard_at;
+    op.target = z->place[u].offset[ZP_GRADIENTS];
     return op;
 }
 
@@ -4661,9 +4539,8 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     for (int i = 0; i < z->nbucket; i++) {
         zp_live *live = &z->live[z->bucket[i]];
         ZP_DO(z, zp_event_record(s, &live->reduction));
-        live->reduced = 1;
         live->pending = 0;
-        live->gradient_buffer = -1;
+        live->buffer[ZP_GRADIENTS] = -1;
     }
     z->nbucket = 0;
     z->bucket_filled = 0;
@@ -4673,8 +4550,8 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
 static zero_result zp_bucket_add(zero_ctx *z, int u) {
     const size_t numel = z->layout.unit[u].padded;
     zp_live *live = &z->live[u];
-    const int b = live->gradient_buffer;
-    if (b >= 0) z->gradients.buffer[b].open = 0; /* its next user waits for `reduction` */
+    const int b = live->buffer[ZP_GRADIENTS];
+    if (b >= 0) z->pool[ZP_GRADIENTS].buffer[b].open = 0; /* its next user waits for `reduction` */
     if (z->bucket_filled && z->bucket_filled + numel > z->bucket_numel) ZP_TRY(zp_bucket_flush(z));
     ZP_DO(z, zp_event_record(&z->compute, &live->written));
     live->pending = 1;
@@ -4685,9 +4562,9 @@ static zero_result zp_bucket_add(zero_ctx *z, int u) {
 
 /* A buffer for u's gradients: its own, or the shared one whose reduction began longest ago. */
 static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
-    zp_pool *pool = &z->gradients;
-    int b = z->place[u].gradient_buffer;
-    if (z->place[u].whole_gradient || z->live[u].gradient_buffer >= 0) return ZERO_OK;
+    zp_pool *pool = &z->pool[ZP_GRADIENTS];
+    int b = z->place[u].buffer[ZP_GRADIENTS];
+    if (z->place[u].whole[ZP_GRADIENTS] || z->live[u].buffer[ZP_GRADIENTS] >= 0) return ZERO_OK;
     if (b < 0) b = zp_pool_oldest(pool, NULL, 0);
     if (b < 0)
         return zp_fail(z, ZERO_ERR_STATE,
@@ -4700,17 +4577,17 @@ static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
     pool->buffer[b].unit = u;
     pool->buffer[b].open = 1;
     pool->buffer[b].used = ++pool->clock;
-    z->live[u].gradient_buffer = b;
+    z->live[u].buffer[ZP_GRADIENTS] = b;
     return ZERO_OK;
 }
 
 static zero_result zp_gradient_clear(zero_ctx *z, int u, int all) {
     const zp_unit *x = &z->layout.unit[u];
-    char *memory = zp_unit_gradients(z, u);
-    const size_t of_g = zp_bytes(z->grad_type);
+    char *memory = zp_unit_memory(z, ZP_GRADIENTS, u);
+    const size_t of_g = zp_bytes(z->type[ZP_GRADIENTS]);
     size_t from = 0; /* runs of tensors that want zeros, padding included, are cleared at once */
     for (int i = 0; i <= x->members; i++) {
-        const zp_member *m = i < x->members ? &z->layout.members[x->first_member + i] : NULL;
+        const zp_member *m = i < x->members ? &x->member[i] : NULL;
         const int keep = m && !all && (z->tensors[m->tensor].desc.flags & ZERO_OVERWRITTEN);
         if (m && !keep) continue;
         const size_t to = m ? m->at : x->padded;
@@ -4734,13 +4611,17 @@ static int zp_reduces_now(const zero_ctx *z) {
     return z->sharded || z->collects || z->micro + 1 == z->micro_steps;
 }
 
+/* u's gradient of this micro-step is complete, and reduced where it is now. */
+static int zp_unit_written(const zero_ctx *z, int u) {
+    return z->live[u].writes >= z->layout.unit[u].uses;
+}
+
 /* Ends a training micro-step: what has not been reduced is, in descending order, then KEEP. */
 static zero_result zp_gradients_finish(zero_ctx *z) {
     if (!zp_reduces_now(z)) return ZERO_OK;
-    for (int i = z->layout.units - 1; i >= -1; i--) {
-        const int u = i >= 0 ? i : z->layout.units; /* the KEEP unit comes last */
-        if (u >= z->layout.all || z->live[u].reduced || z->live[u].pending) continue;
-        if (!z->layout.unit[u].numel) continue;
+    for (int i = z->layout.all - 1; i >= 0; i--) {
+        const int u = zp_unit_nth(&z->layout, i);
+        if (zp_unit_written(z, u) || !z->layout.unit[u].numel) continue;
         ZP_TRY(zp_gradient_touch(z, u, 1));
         ZP_TRY(zp_bucket_add(z, u));
     }
@@ -4751,7 +4632,6 @@ static void zp_micro_begin(zero_ctx *z) {
     for (int u = 0; u < z->layout.all; u++) {
         zp_live *live = &z->live[u];
         live->writes = 0;
-        live->reduced = 0;
         if (z->sharded || z->collects || z->micro == 0) live->touched = 0;
     }
 }
@@ -4761,22 +4641,12 @@ static void zp_micro_begin(zero_ctx *z) {
    Skip, clip, update. One function for all stages: a range to update, and a gather or none.
    ============================================================================================= */
 
-/* What this rank keeps of u's parameters is new: the others get it now, or when they ask. */
-static zero_result zp_update_publish(zero_ctx *z, int u, int gathers) {
-    ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
-    return gathers && z->policy.shard_optimizer && zp_whole(&z->place[u]) ? zp_gather(z, u)
-                                                                          : ZERO_OK;
-}
-
 static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
-    const zp_unit *x = &z->layout.unit[u];
     const zp_place *at = &z->place[u];
     zp_update a;
-    size_t begin, end;
-    zp_update_range(z, u, &begin, &end);
     memset(&a, 0, sizeof a);
-    a.p = zp_parameter(z, u, begin);
-    a.g = zp_gradient(z, u, begin);
+    a.p = zp_parameter(z, u, zp_own_first(z, u));
+    a.g = zp_gradient(z, u, zp_own_first(z, u));
     a.master = z->master ? z->master + at->state_at : NULL;
     for (int i = 0; i < ZP_STATES; i++)
         a.state[i] = z->state[i] ? z->state[i] + at->state_at : NULL;
@@ -4784,7 +4654,7 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     a.spans = z->spans + at->first_span;
     a.nspans = at->spans;
     a.type = z->cfg.type;
-    a.grad_type = z->grad_type;
+    a.grad_type = z->type[ZP_GRADIENTS];
     a.lr = h->lr;
     a.beta1 = h->beta1;
     a.beta2 = h->beta2;
@@ -4794,8 +4664,30 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     a.key[1] = zp_mix((uint32_t)z->cfg.seed ^ zp_mix((uint32_t)(z->cfg.seed >> 32)));
     /* an evaluation may have gathered what it left */
     ZP_DO(z, zp_event_wait(&z->compute, &z->live[u].gathered));
-    if (a.nspans) ZP_DO(z, z->rule->update(&z->compute, &a, (end - begin) / ZP_WIDE));
-    return zp_update_publish(z, u, x->numel != 0);
+    if (a.nspans) ZP_DO(z, z->rule->update(&z->compute, &a, zp_own_numel(z, u) / ZP_WIDE));
+    return ZERO_OK;
+}
+
+/* Parameters from the weights that were put. */
+static zero_result zp_update_from_master(zero_ctx *z, int u) {
+    const float *from = z->master ? z->master + z->place[u].state_at : NULL;
+    char *to = zp_parameter(z, u, zp_own_first(z, u));
+    const zp_fetch_args a = {from, to, ZERO_F32, z->cfg.type, NULL, 0};
+    return from ? zp_check(z, zp_fetch(&z->compute, &a, zp_own_numel(z, u))) : ZERO_OK;
+}
+
+/* By a step, or, hyper NULL, from the weights. What this rank keeps of a unit's parameters is new
+   then: the others get it now, or when they ask. */
+static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
+    for (int i = 0; i < z->layout.all; i++) {
+        const int u = zp_unit_nth(&z->layout, i);
+        const int gathers = z->policy.shard_optimizer && z->place[u].whole[ZP_PARAMETERS];
+        ZP_TRY(hyper ? zp_update_unit(z, u, hyper) : zp_update_from_master(z, u));
+        ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
+        if (gathers && z->layout.unit[u].numel) ZP_TRY(zp_gather(z, u));
+    }
+    zp_pool_forget(&z->pool[ZP_PARAMETERS]); /* gathered values are old now */
+    return ZERO_OK;
 }
 
 /* Enqueues the way of what was agreed, and decided, to the host. */
@@ -4809,16 +4701,6 @@ static zero_result zp_report(zero_ctx *z) {
     ZP_DO(z, zp_event_sync(&z->device, &z->reported));
     ZP_TRY(zp_check(z, ZERO_OK)); /* a collective that was aborted ends as well */
     z->report = *z->pinned;
-    return ZERO_OK;
-}
-
-/* KEEP first: a host reads those before anything else; then in the order of the next forward. */
-static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
-    for (int i = -1; i < z->layout.units; i++) {
-        const int u = i < 0 ? z->layout.units : i;
-        if (u < z->layout.all) ZP_TRY(zp_update_unit(z, u, hyper));
-    }
-    zp_pool_forget(&z->parameters); /* gathered values are old now */
     return ZERO_OK;
 }
 
@@ -4838,7 +4720,7 @@ typedef struct zp_run {
 static zp_run zp_run_at(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count) {
     const int kept = t->desc.flags & ZERO_KEEP;
     const size_t part = kept ? 0 : element / t->desc.numel;
-    const zp_member *m = &z->layout.members[z->layout.by_tensor[t->first_member + (int)part]];
+    const zp_member *m = z->layout.by_tensor[t->first_member + (int)part];
     const size_t inside = kept ? element : element % t->desc.numel;
     zp_run run;
     run.unit = zp_tensor_unit(&z->layout, t, (int)part);
@@ -4858,14 +4740,12 @@ typedef struct zp_stored {
 } zp_stored;
 
 static zp_stored zp_kind_stored(const zero_ctx *z, zero_kind kind, const zp_run *run) {
-    const size_t begin =
-        z->policy.shard_optimizer ? (size_t)z->comm.rank * z->layout.unit[run->unit].shard : 0;
-    const size_t state = z->place[run->unit].state_at + (run->at - begin);
+    const size_t state = z->place[run->unit].state_at + (run->at - zp_own_first(z, run->unit));
     const int parameter = kind == ZERO_PARAMETER || (kind == ZERO_MASTER && !z->master);
     zp_stored s = {NULL, ZERO_F32, !z->policy.shard_optimizer};
-    if (parameter) s.whole = zp_whole(&z->place[run->unit]);
+    if (parameter) s.whole = z->place[run->unit].whole[ZP_PARAMETERS];
     if (parameter) s.type = z->cfg.type;
-    if (kind == ZERO_GRADIENT) s.type = z->grad_type;
+    if (kind == ZERO_GRADIENT) s.type = z->type[ZP_GRADIENTS];
     if (!s.whole && run->owner != z->comm.rank) return s;
     if (parameter)
         s.memory = zp_parameter(z, run->unit, run->at);
@@ -4878,13 +4758,11 @@ static zp_stored zp_kind_stored(const zero_ctx *z, zero_kind kind, const zp_run 
 }
 
 /* Checks a range and waits until nothing moves any more. */
-static zero_result zp_access_begin(zero_ctx *z, const char *name, zero_kind kind, size_t first,
-                                   size_t count, const zp_tensor **t) {
-    const int i = name ? zp_tensor_find(z, name) : -1;
-    if (z->phase != ZP_IDLE && z->phase != ZP_REDUCED)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "tensors are read and written after zero_build, outside a step's passes");
-    if (i < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
+static zero_result zp_access_begin(zero_ctx *z, const char *call, const char *name, zero_kind kind,
+                                   size_t first, size_t count, zp_tensor **t) {
+    ZP_ENTER(z, call, ZP_IDLE | ZP_REDUCED,
+             "tensors are read and written after zero_build, outside a step's passes");
+    ZP_TRY(zp_tensor_named(z, name, t));
     if ((int)kind < 0 || kind >= ZERO_KIND_COUNT)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, no such kind", name, (int)kind);
     if (kind == ZERO_MOMENT_2 && z->rule->states < 2)
@@ -4892,7 +4770,6 @@ static zero_result zp_access_begin(zero_ctx *z, const char *name, zero_kind kind
     if (kind == ZERO_GRADIENT && z->phase != ZP_REDUCED)
         return zp_fail(z, ZERO_ERR_STATE,
                        "%s: gradients are there between zero_reduce and zero_step", name);
-    *t = &z->tensors[i];
     const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
     if (first > total || count > total - first)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, asked for [%zu, %zu)", name,
@@ -4901,30 +4778,43 @@ static zero_result zp_access_begin(zero_ctx *z, const char *name, zero_kind kind
     return zp_check(z, zp_stream_sync(&z->compute));
 }
 
-static zp_fetch_args zp_fetch_from(const zero_ctx *z, zero_kind kind, int reads) {
-    zp_fetch_args a;
-    memset(&a, 0, sizeof a);
-    a.control = kind == ZERO_GRADIENT ? z->control : NULL;
-    a.reads = reads;
-    return a;
+static float *zp_stage(const zero_ctx *z) {
+    return (float *)(void *)z->comm.stage.base[z->comm.me];
 }
 
 /* Piece by piece through the staging buffer, where values are f32 and unscaled. */
 static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
     const zp_stored s = zp_kind_stored(z, kind, run);
-    zp_fetch_args a = zp_fetch_from(z, kind, 1);
-    float *stage = (float *)(void *)z->comm.stage.base[z->comm.me];
+    const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
+    float *stage = zp_stage(z);
     for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
-        a.from = s.memory ? s.memory + at * zp_bytes(s.type) : NULL;
-        a.from_type = s.type;
-        a.to = stage;
-        if (a.from) ZP_DO(z, zp_fetch(&z->compute, &a, n));
+        const char *from = s.memory ? s.memory + at * zp_bytes(s.type) : NULL;
+        const zp_fetch_args a = {from, stage, s.type, ZERO_F32, control, 1};
+        if (from) ZP_DO(z, zp_fetch(&z->compute, &a, n));
         ZP_DO(z, zp_stream_sync(&z->compute)); /* the staging buffer is the host's as well */
         if (!s.whole && z->comm.nranks > 1)
-            ZP_DO(z, zp_comm_broadcast_piece(&z->comm, s.memory || !out ? stage : out + at,
+            ZP_DO(z, zp_comm_broadcast_piece(&z->comm, from || !out ? stage : out + at,
                                              n * sizeof *out, run->owner));
-        if (out && s.memory) memcpy(out + at, stage, n * sizeof *out);
+        if (out && from) memcpy(out + at, stage, n * sizeof *out);
+    }
+    return ZERO_OK;
+}
+
+/* Values of the host's, of any type, to where a kind of them is stored. */
+static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_stored *s, zero_type type,
+                          const char *values, size_t numel) {
+    const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
+    float *stage = zp_stage(z);
+    if (s->type == type && !control)
+        return zp_copy(&z->compute, s->memory, values, numel * zp_bytes(type));
+    for (size_t at = 0; at < numel; at += ZP_STAGE_NUMEL) {
+        const size_t n = zp_min(ZP_STAGE_NUMEL, numel - at);
+        char *to = s->memory + at * zp_bytes(s->type);
+        const zp_fetch_args a = {stage, to, ZERO_F32, s->type, control, 0};
+        ZP_TRY(zp_stream_sync(&z->compute));
+        zp_widen(stage, values + at * zp_bytes(type), type, n);
+        ZP_TRY(zp_fetch(&z->compute, &a, n));
     }
     return ZERO_OK;
 }
@@ -4933,40 +4823,27 @@ static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, f
 static zero_result zp_write_kind(zero_ctx *z, zero_kind kind, const zp_run *run,
                                  const float *values) {
     const zp_stored s = zp_kind_stored(z, kind, run);
-    const int parameter = kind == ZERO_PARAMETER || (kind == ZERO_MASTER && !z->master);
-    const int shared = parameter && z->place[run->unit].mapped && run->owner != z->comm.rank;
-    zp_fetch_args a = zp_fetch_from(z, kind, 0);
-    float *stage = (float *)(void *)z->comm.stage.base[z->comm.me];
-    for (size_t at = 0; at < run->numel && s.memory && !shared; at += ZP_STAGE_NUMEL) {
-        const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
-        ZP_DO(z, zp_stream_sync(&z->compute));
-        memcpy(stage, values + at, n * sizeof *values);
-        a.from = stage;
-        a.to = s.memory + at * zp_bytes(s.type);
-        a.to_type = s.type;
-        ZP_DO(z, zp_fetch(&z->compute, &a, n));
-    }
-    return ZERO_OK;
+    const int seen = kind == ZERO_PARAMETER && z->mapped && run->owner != z->comm.rank;
+    if (!s.memory || seen) return ZERO_OK; /* not here, or here to be seen alone */
+    return zp_check(z, zp_put(z, kind, &s, ZERO_F32, (const char *)values, run->numel));
 }
 
 /* All ranks write the same, or learn here that they do not. */
 static zero_result zp_write_agree(zero_ctx *z, const zp_tensor *t, zero_kind kind, size_t first,
                                   const float *values, size_t count) {
     const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count};
-    uint64_t mine = ZP_HASH_EMPTY, his;
+    const char *all = z->comm.mail;
+    uint64_t mine = ZP_HASH_EMPTY;
     for (int i = 0; i < 4; i++) mine = zp_hash(mine, what[i]);
     for (size_t i = 0; i < count; i++) mine = zp_hash(mine, zp_bits(values[i]));
     ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, &mine, sizeof mine, z->comm.mail));
-    memcpy(&mine, z->comm.mail, sizeof mine);
-    for (int r = 1; r < z->comm.nranks; r++) {
-        memcpy(&his, z->comm.mail + (size_t)r * sizeof his, sizeof his);
-        if (his != mine)
+    for (int r = 1; r < z->comm.nranks; r++)
+        if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine))
             return zp_fail(
                 z, ZERO_ERR_MISMATCH,
                 "%s, [%zu, %zu): rank %d gives other values, or another range, than rank "
                 "0; nothing is written",
                 t->desc.name, first, first + count, r);
-    }
     return ZERO_OK;
 }
 
@@ -4975,8 +4852,9 @@ static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, co
                                  size_t count) {
     for (size_t i = 0; i < count; i++) {
         float stored;
-        zp_store(&stored, z->grad_type, 0, values[i] * (z->report.scale * z->report.divisor));
-        if (!zp_finite((double)zp_load(&stored, z->grad_type, 0)))
+        zp_store(&stored, z->type[ZP_GRADIENTS], 0,
+                 values[i] * (z->report.scale * z->report.divisor));
+        if (!zp_finite((double)zp_load(&stored, z->type[ZP_GRADIENTS], 0)))
             return zp_fail(
                 z, ZERO_ERR_ARGUMENT,
                 "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
@@ -4998,60 +4876,43 @@ static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run,
    What training goes on from, as ranges of elements: handed out and taken back as it is stored.
    ============================================================================================= */
 
-/* The ranges of one tensor's kind on this rank; `out` NULL: only counted. */
-static int zp_state_list(const zero_ctx *z, int t, zero_kind kind, int whole, zero_range *out) {
-    const zp_tensor *x = &z->tensors[t];
-    const size_t total = x->desc.numel * (size_t)x->desc.layers;
+/* Lists the ranges of one tensor's kind on this rank. */
+static zero_result zp_state_list(zero_ctx *z, int whole, const zp_tensor *t, zero_kind kind) {
+    const size_t total = t->desc.numel * (size_t)t->desc.layers;
     const int all = whole && !z->policy.shard_optimizer;
-    int n = 0;
-    for (size_t at = 0; at < total;) {
-        const zp_run run = zp_run_at(z, x, at, total - at);
-        const size_t count = all ? total : run.numel;
-        if ((all || run.owner == z->comm.rank) && out) {
-            out[n].name = x->desc.name;
-            out[n].kind = kind;
-            out[n].type = kind == ZERO_MASTER && !zp_plan_master(z) ? z->cfg.type : ZERO_F32;
-            out[n].first = at;
-            out[n].count = count;
-        }
-        n += all || run.owner == z->comm.rank;
-        at += count;
+    const zero_type type = kind == ZERO_MASTER && !zp_plan_master(z) ? z->cfg.type : ZERO_F32;
+    int *n = &z->nranges[whole];
+    for (size_t at = 0, count; at < total; at += count) {
+        const zp_run run = zp_run_at(z, t, at, total - at);
+        count = all ? total : run.numel;
+        if (!all && run.owner != z->comm.rank) continue;
+        zero_range *list =
+            (zero_range *)zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *list);
+        if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
+        const zero_range range = {t->desc.name, kind, type, at, count};
+        list[(*n)++] = range;
+        z->ranges[whole] = list;
     }
-    return n;
-}
-
-static int zp_state_lists(const zero_ctx *z, int whole, zero_range *out) {
-    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
-    int n = 0;
-    for (int t = 0; t < z->ntensors; t++)
-        for (int k = 0; k < 1 + z->rule->states; k++)
-            n += zp_state_list(z, t, kinds[k], whole, out ? out + n : NULL);
-    return n;
+    return ZERO_OK;
 }
 
 /* Fills z->ranges, from the plan. */
 static zero_result zp_state_plan(zero_ctx *z) {
+    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
     for (int whole = 0; whole < 2; whole++) {
-        const int n = zp_state_lists(z, whole, NULL);
-        zero_range *ranges = (zero_range *)calloc((size_t)n + 1, sizeof(zero_range));
-        if (!ranges) return zp_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", n);
-        (void)zp_state_lists(z, whole, ranges);
-        free(z->ranges[whole]);
-        z->ranges[whole] = ranges;
-        z->nranges[whole] = n;
+        z->nranges[whole] = 0;
+        for (int t = 0; t < z->ntensors; t++)
+            for (int k = 0; k < 1 + z->rule->states; k++)
+                ZP_TRY(zp_state_list(z, whole, &z->tensors[t], kinds[k]));
     }
     return ZERO_OK;
 }
 
 /* A range of a tensor and kind that there are. */
-static zero_result zp_state_check(zero_ctx *z, const zero_range *r, const void *memory, int *t) {
-    *t = r && r->name ? zp_tensor_find(z, r->name) : -1;
-    if (z->phase != ZP_OPEN)
-        return zp_fail(z, ZERO_ERR_STATE, "the state is not open: zero_state_begin comes first");
-    if (*t < 0)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s",
-                       r && r->name ? r->name : "NULL");
-    const size_t total = z->tensors[*t].desc.numel * (size_t)z->tensors[*t].desc.layers;
+static zero_result zp_state_check(zero_ctx *z, const zero_range *r, const void *memory,
+                                  zp_tensor **t) {
+    ZP_TRY(zp_tensor_named(z, r ? r->name : NULL, t));
+    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
     const int kinds = r->kind == ZERO_MASTER || r->kind == ZERO_MOMENT_1
                       || (r->kind == ZERO_MOMENT_2 && z->rule->states > 1);
     if (!kinds || (int)r->type < 0 || r->type >= ZERO_TYPES)
@@ -5063,31 +4924,12 @@ static zero_result zp_state_check(zero_ctx *z, const zero_range *r, const void *
     return ZERO_OK;
 }
 
-/* One run of a range into or out of this rank's memory. */
-static zero_result zp_state_copy(zero_ctx *z, const zp_stored *s, zero_type type, size_t numel,
-                                 const char *values, char *out) {
-    zp_fetch_args a = zp_fetch_from(z, ZERO_PARAMETER, 0);
-    float *stage = (float *)(void *)z->comm.stage.base[z->comm.me];
-    if (out) return zp_copy_away(&z->compute, out, s->memory, numel * zp_bytes(type));
-    if (s->type == type) return zp_copy(&z->compute, s->memory, values, numel * zp_bytes(type));
-    for (size_t at = 0; at < numel; at += ZP_STAGE_NUMEL) {
-        const size_t n = zp_min(ZP_STAGE_NUMEL, numel - at);
-        ZP_TRY(zp_stream_sync(&z->compute));
-        zp_widen(stage, values + at * zp_bytes(type), type, n);
-        a.from = stage;
-        a.to = s->memory + at * zp_bytes(s->type);
-        a.to_type = s->type;
-        ZP_TRY(zp_fetch(&z->compute, &a, n));
-    }
-    return ZERO_OK;
-}
-
 /* Values in or out; elements that are not this rank's are an error on the way out. */
 static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
-    int t;
+    zp_tensor *t;
     ZP_TRY(zp_state_check(z, r, values ? values : out, &t));
     for (size_t done = 0; done < r->count;) {
-        const zp_run run = zp_run_at(z, &z->tensors[t], r->first + done, r->count - done);
+        const zp_run run = zp_run_at(z, t, r->first + done, r->count - done);
         const zp_stored s = zp_kind_stored(z, r->kind, &run);
         const int mine = !z->policy.shard_optimizer || run.owner == z->comm.rank;
         const size_t at = done * zp_bytes(r->type);
@@ -5097,24 +4939,12 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
                            "%s: element %zu is kept by rank %d, in type %d, asked for in type %d",
                            r->name, r->first + done - run.numel, run.owner, (int)s.type,
                            (int)r->type);
-        if (mine)
-            ZP_DO(z, zp_state_copy(z, &s, r->type, run.numel, values ? values + at : NULL,
-                                   out ? out + at : NULL));
+        if (out)
+            ZP_DO(z, zp_copy_away(&z->compute, out + at, s.memory, run.numel * zp_bytes(r->type)));
+        else if (mine)
+            ZP_DO(z, zp_put(z, r->kind, &s, r->type, values + at, run.numel));
     }
     return zp_check(z, zp_stream_sync(&z->compute));
-}
-
-/* Parameters from the weights that were put, on their way to all ranks. */
-static zero_result zp_state_publish(zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    zp_fetch_args a = zp_fetch_from(z, ZERO_PARAMETER, 0);
-    size_t begin, end;
-    zp_update_range(z, u, &begin, &end);
-    a.from = z->master ? z->master + z->place[u].state_at : NULL;
-    a.to = zp_parameter(z, u, begin);
-    a.to_type = z->cfg.type;
-    if (a.from) ZP_DO(z, zp_fetch(&z->compute, &a, end - begin));
-    return zp_update_publish(z, u, x->numel != 0);
 }
 
 /* =============================================================================================
@@ -5137,25 +4967,22 @@ const char *zero_result_string(zero_result result) {
 }
 
 zero_result zero_local_create(zero_local **local, int nranks, int shared) {
+    void *p = NULL;
     if (!local || nranks < 1 || nranks > ZP_LOCAL_MAX) return ZERO_ERR_ARGUMENT;
     *local = NULL;
     if (shared) {
 #ifndef __linux__
         return ZERO_ERR_UNSUPPORTED;
 #endif
-        void *p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                       -1, 0);
+        p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                 0);
         if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
-        *local = (zero_local *)p;
-    } else {
-        void *p = NULL;
-        if (posix_memalign(&p, 64, sizeof(zero_local))) return ZERO_ERR_MEMORY;
-        memset(p, 0, sizeof(zero_local));
-        *local = (zero_local *)p;
+    } else if (posix_memalign(&p, 64, sizeof(zero_local))) {
+        return ZERO_ERR_MEMORY;
     }
-    (*local)->nranks = nranks;
+    (void)zero_local_place(local, p, nranks);
     (*local)->shared = shared != 0;
-    (*local)->maker = getpid();
+    (*local)->placed = 0;
     return ZERO_OK;
 }
 
@@ -5213,11 +5040,12 @@ static zero_result zp_config_types(zero_ctx *z) {
     return ZERO_OK;
 }
 
+static int zp_not_below(float x) { return x >= 0 && zp_finite((double)x); }
+
 static zero_result zp_config_scaler(zero_ctx *z) {
     zero_scaler *s = &z->cfg.scaler;
-    if (!zp_finite((double)s->fixed) || s->fixed < 0 || !zp_finite((double)s->initial)
-        || s->initial < 0 || !zp_finite((double)s->minimum) || s->minimum < 0 || s->window < 0
-        || s->hysteresis < 0)
+    if (!zp_not_below(s->fixed) || !zp_not_below(s->initial) || !zp_not_below(s->minimum)
+        || s->window < 0 || s->hysteresis < 0)
         return zp_fail(
             z, ZERO_ERR_ARGUMENT,
             "scaler: fixed %g, initial %g, minimum %g, window %d, hysteresis %d: expected "
@@ -5234,7 +5062,10 @@ static zero_result zp_config_scaler(zero_ctx *z) {
     if (s->fixed == 0 && z->cfg.no_overflow_check)
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "no_overflow_check is set, but a dynamic loss scale lives on overflows");
-    z->report.scale = s->fixed != 0 ? s->fixed : s->initial; /* may be asked before zero_build */
+    z->report.scale = z->report.used_scale = s->fixed != 0 ? s->fixed : s->initial;
+    z->report.divisor = z->comm.divisor;
+    z->report.hysteresis = s->hysteresis;
+    z->report.last_overflow = -1;
     return ZERO_OK;
 }
 
@@ -5264,8 +5095,15 @@ static zero_result zp_config_check(zero_ctx *z) {
     if (!c->micro_steps) c->micro_steps = 1;
     if (c->grads == ZERO_GRAD_AUTO)
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
-    z->grad_type = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
+    z->type[ZP_PARAMETERS] = c->type;
+    z->type[ZP_GRADIENTS] = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
     if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = z->policy.accumulation;
+    const int adds_up = c->micro_steps > 1;
+    z->sharded = adds_up ? c->accumulation == ZERO_ACCUMULATE_SHARDED : z->policy.shard_gradients;
+    z->mapped = z->policy.shard_parameters
+                && (z->comm.nranks == 1
+                    || (!c->no_mapping && z->comm.shares && z->comm.n == z->comm.nranks));
+    z->collects = adds_up && !z->sharded && z->type[ZP_GRADIENTS] != ZERO_F32;
     c->prefetch = c->prefetch == ZERO_NONE ? 0 : c->prefetch ? c->prefetch : 1;
     if (c->timeout_s == 0) c->timeout_s = ZP_TIMEOUT_S;
     c->threads = zp_threads(c->threads);
@@ -5288,6 +5126,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     }
     *out = z;
     z->cfg = *cfg;
+    z->phase = ZP_NEW;
     z->call = "zero_create";
     z->comm.nranks = 1;
     zero_result r = zp_check(z, zp_device_open(&z->device));
@@ -5304,7 +5143,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
 static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     if (!d || !d->name || !d->name[0])
         return zp_fail(z, ZERO_ERR_ARGUMENT, "a tensor needs a name");
-    if (zp_tensor_find(z, d->name) >= 0)
+    if (zp_tensor_find(z, d->name))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s was announced before", d->name);
     if (d->layers < 0 || d->unit < 0 || d->uses < 0 || d->layers > 1 << 20 || d->unit > 1 << 20)
         return zp_fail(z, ZERO_ERR_ARGUMENT,
@@ -5317,7 +5156,7 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     if (d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: flags %d, unknown bits", d->name,
                        d->flags);
-    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1 && z->grad_type == ZERO_F32
+    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1 && z->type[ZP_GRADIENTS] == ZERO_F32
         && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL)
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place "
@@ -5327,14 +5166,12 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
 }
 
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc) {
-    ZP_ENTER(z, "zero_tensor");
-    if (z->phase != ZP_NEW)
-        return zp_fail(z, ZERO_ERR_STATE, "tensors are announced before zero_build");
+    ZP_ENTER(z, "zero_tensor", ZP_NEW, "tensors are announced before zero_build");
     ZP_TRY(zp_tensor_check(z, desc));
-    void *list = z->tensors;
-    zero_result r = zp_list_grow(&list, z->ntensors, &z->tensors_cap, sizeof *z->tensors);
-    z->tensors = (zp_tensor *)list;
-    char *name = r ? NULL : strdup(desc->name);
+    zp_tensor *list =
+        (zp_tensor *)zp_list_grow(z->tensors, z->ntensors, &z->tensors_cap, sizeof *list);
+    if (list) z->tensors = list;
+    char *name = list ? strdup(desc->name) : NULL;
     if (!name) return zp_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", desc->name);
     zp_tensor *t = &z->tensors[z->ntensors++];
     memset(t, 0, sizeof *t);
@@ -5346,50 +5183,45 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc) {
     return ZERO_OK;
 }
 
-static int zp_not_below(float x) { return x >= 0 && zp_finite((double)x); }
-
 zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, float decay_factor) {
-    ZP_ENTER(z, "zero_tensor_group");
-    const int t = name ? zp_tensor_find(z, name) : -1;
-    if (z->phase != ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "groups are made before zero_build");
-    if (t < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
+    ZP_ENTER(z, "zero_tensor_group", ZP_NEW, "groups are made before zero_build");
+    zp_tensor *t;
+    ZP_TRY(zp_tensor_named(z, name, &t));
     if (!zp_not_below(lr_factor) || !zp_not_below(decay_factor))
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more", name,
                        (double)lr_factor, (double)decay_factor);
-    z->tensors[t].lr_factor = lr_factor;
-    z->tensors[t].decay_factor = decay_factor;
+    t->lr_factor = lr_factor;
+    t->decay_factor = decay_factor;
     return ZERO_OK;
 }
 
+/* The plan of the tensors so far. */
+static zero_result zp_plan_now(zero_ctx *z) {
+    if (z->phase != ZP_NEW) return ZERO_OK;
+    ZP_TRY(zp_plan_make(z));
+    return zp_state_plan(z);
+}
+
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
-    size_t parameter_bytes, gradient_bytes;
-    ZP_ENTER(z, "zero_query_plan");
+    ZP_ENTER(z, "zero_query_plan", ZP_ANY, "");
     if (!plan) return zp_fail(z, ZERO_ERR_ARGUMENT, "plan is NULL");
-    if (z->phase == ZP_NEW) {
-        ZP_TRY(zp_plan_make(z, &parameter_bytes, &gradient_bytes));
-        ZP_TRY(zp_state_plan(z));
-    }
+    ZP_TRY(zp_plan_now(z));
     *plan = z->plan;
     return ZERO_OK;
 }
 
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
-    ZP_ENTER(z, "zero_query_plan_unit");
-    if (z->phase == ZP_NEW) {
-        size_t parameter_bytes, gradient_bytes;
-        ZP_TRY(zp_plan_make(z, &parameter_bytes, &gradient_bytes));
-    }
-    if (!plan || unit < 0 || unit >= z->layout.all)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->layout.all - 1);
+    ZP_ENTER(z, "zero_query_plan_unit", ZP_ANY, "");
+    ZP_TRY(zp_plan_now(z));
+    if (!plan || unit < 0 || unit >= z->plan.units)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->plan.units - 1);
     const zp_unit *x = &z->layout.unit[unit];
     plan->numel = x->content;
     plan->padded = x->padded;
-    plan->reductions = !x->numel                                ? 0
-                       : zp_plan_sharded(z, z->cfg.micro_steps) ? z->cfg.micro_steps
-                                                                : 1;
-    plan->gathers = z->gathers[unit];
-    plan->resident = zp_whole(&z->place[unit]);
+    plan->reductions = zp_plan_reductions(z, unit);
+    plan->gathers = z->place[unit].gathers;
+    plan->resident = z->place[unit].whole[ZP_PARAMETERS];
     plan->sent_bytes = zp_plan_sent(z, unit);
     return ZERO_OK;
 }
@@ -5397,11 +5229,10 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
 /* The pointers of a unit's tensors go to different fields. */
 static zero_result zp_build_fields(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
-    const zp_member *members = z->layout.members + x->first_member;
     for (int i = 0; i < x->members; i++)
         for (int k = 0; k < i; k++) {
-            const zero_tensor_desc *a = &z->tensors[members[k].tensor].desc,
-                                   *b = &z->tensors[members[i].tensor].desc;
+            const zero_tensor_desc *a = &z->tensors[x->member[k].tensor].desc,
+                                   *b = &z->tensors[x->member[i].tensor].desc;
             if (a == b || a->field != b->field || ((a->flags | b->flags) & ZERO_BY_SLOT)) continue;
             return zp_fail(z, ZERO_ERR_ARGUMENT,
                            "tensors %s and %s of unit %d have the same field (offset %zu)", a->name,
@@ -5427,33 +5258,25 @@ static zero_result zp_build_units(zero_ctx *z) {
 }
 
 zero_result zero_build(zero_ctx *z) {
-    size_t parameter_bytes = 0, gradient_bytes = 0;
-    ZP_ENTER(z, "zero_build");
-    if (z->phase != ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "the context is built already");
+    ZP_ENTER(z, "zero_build", ZP_NEW, "the context is built already");
     ZP_TRY(zp_build_agree(z));
     zero_result r = z->ntensors ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "no tensor was announced");
-    if (!r) r = zp_plan_make(z, &parameter_bytes, &gradient_bytes);
-    if (!r) r = zp_state_plan(z);
+    if (!r) r = zp_plan_now(z);
     if (!r) r = zp_build_units(z);
-    if (r) {
-        z->dead = r;
-        return r;
-    } /* but for MEMORY the same on all ranks: they have agreed */
-    ZP_TRY(zp_build_allocate(z, parameter_bytes, gradient_bytes));
-    z->sharded = zp_plan_sharded(z, z->cfg.micro_steps);
-    z->collects = zp_plan_collects(z);
+    if (r) return z->dead = r; /* but for MEMORY the same on all ranks: they have agreed */
+    ZP_TRY(zp_build_allocate(z));
     z->phase = ZP_IDLE;
     return ZERO_OK;
 }
 
 void zero_destroy(zero_ctx *z) {
     if (!z) return;
-    const int broken = z->dead || zp_failure_result(&z->comm.failure)
-                       || (z->phase != ZP_IDLE && z->phase != ZP_REDUCED);
+    const int broken =
+        z->dead || zp_failure_result(&z->comm.failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
     if (broken) /* first: this rank's own queue may wait for peers that wait for it */
         zp_comm_abort(&z->comm, z->text[0] ? z->text : "it gave up its context");
-    for (int i = 0; i < 2 && z->streams_made; i++) zp_stream_close(&z->stream[i]);
-    if (z->streams_made) zp_stream_close(&z->compute);
+    for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
+    zp_stream_close(&z->compute);
     if (z->comm.board) __atomic_store_n(&z->comm.board->left[z->comm.me], 1, __ATOMIC_RELEASE);
     for (int u = 0; u < z->layout.all && z->live; u++) {
         zp_live *live = &z->live[u];
@@ -5462,12 +5285,13 @@ void zero_destroy(zero_ctx *z) {
         zp_event_close(&live->reduction);
         zp_event_close(&live->updated);
     }
-    for (int b = 0; b < z->parameters.n; b++) zp_event_close(&z->parameters.buffer[b].released);
+    for (int b = 0; b < z->pool[ZP_PARAMETERS].n; b++)
+        zp_event_close(&z->pool[ZP_PARAMETERS].buffer[b].released);
     zp_event_close(&z->agreed);
     zp_event_close(&z->reported);
     if (!zp_comm_abandons(&z->comm, broken)) {
-        zp_region_close(&z->comm, &z->parameter_region);
-        zp_region_close(&z->comm, &z->gradient_region);
+        zp_region_close(&z->comm, &z->region[ZP_PARAMETERS]);
+        zp_region_close(&z->comm, &z->region[ZP_GRADIENTS]);
     }
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
@@ -5498,49 +5322,35 @@ int zero_nranks(const zero_ctx *z) { return z->comm.nranks; }
 /* ---- pointers ---- */
 
 /* The KEEP unit's memory never moves. */
-static void zp_kept_memory(const zero_ctx *z, char **params, char **grads) {
-    const zp_place *at = &z->place[z->layout.units];
-    char *g = z->gradient_region.base[z->comm.me];
-    *params = zp_unit_parameters(z, z->layout.units);
-    *grads =
-        at->whole_gradient ? g + at->gradient_at : g + z->gradients.buffer[at->gradient_buffer].at;
+static void zp_point_kept(zero_ctx *z, void *params, void *grads) {
+    const int u = z->layout.units;
+    zp_point(z, ZP_PARAMETERS, u, zp_unit_memory(z, ZP_PARAMETERS, u), params);
+    zp_point(z, ZP_GRADIENTS, u, zp_unit_memory(z, ZP_GRADIENTS, u), grads);
 }
 
 zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
-    char *p, *g;
-    ZP_ENTER(z, "zero_bind");
-    if (z->phase == ZP_NEW)
-        return zp_fail(z, ZERO_ERR_STATE, "pointers are there after zero_build");
-    if (z->layout.all == z->layout.units) return ZERO_OK;
-    zp_kept_memory(z, &p, &g);
-    zp_point(z, z->layout.units, p, g, (char *)params, (char *)grads);
+    ZP_ENTER(z, "zero_bind", ZP_BUILT, "pointers are there after zero_build");
+    zp_point_kept(z, params, grads);
     z->bound = 1;
     return ZERO_OK;
 }
 
 zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad) {
-    ZP_ENTER(z, "zero_slot");
-    const int t = name ? zp_tensor_find(z, name) : -1;
-    if (z->phase == ZP_NEW)
-        return zp_fail(z, ZERO_ERR_STATE, "pointers are there after zero_build");
-    if (t < 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
-    if (layer < 0 || layer >= z->tensors[t].desc.layers)
+    ZP_ENTER(z, "zero_slot", ZP_BUILT, "pointers are there after zero_build");
+    zp_tensor *t;
+    ZP_TRY(zp_tensor_named(z, name, &t));
+    if (layer < 0 || layer >= t->desc.layers)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: layer %d, expected 0..%d", name, layer,
-                       z->tensors[t].desc.layers - 1);
-    void *list = z->slots;
-    const zero_result r = zp_list_grow(&list, z->nslots, &z->slots_cap, sizeof *z->slots);
-    z->slots = (zp_slot *)list;
-    if (r) return zp_fail(z, r, "the slot of %s", name);
+                       t->desc.layers - 1);
+    zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
+    if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
+    z->slots = list;
     zp_slot *s = &z->slots[z->nslots++];
-    s->tensor = t;
+    s->tensor = (int)(t - z->tensors);
     s->layer = layer;
-    s->param = param;
-    s->grad = grad;
-    if (z->tensors[t].desc.flags & ZERO_KEEP) {
-        char *p, *g;
-        zp_kept_memory(z, &p, &g);
-        zp_point_slots(z, z->layout.units, p, g);
-    }
+    s->place[ZP_PARAMETERS] = param;
+    s->place[ZP_GRADIENTS] = grad;
+    if (t->desc.flags & ZERO_KEEP) zp_point_kept(z, NULL, NULL);
     return ZERO_OK;
 }
 
@@ -5570,14 +5380,12 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
     zp_micro_begin(z);
     if (micro == 0)
         ZP_DO(z, zp_clear(&z->stream[ZP_GRADIENTS], z->verdict, ZP_VERDICT * sizeof *z->verdict));
-    if (z->layout.all == z->layout.units) return ZERO_OK;
-    ZP_TRY(zp_gradient_touch(z, z->layout.units, 1));
-    return zp_check(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered));
+    return zp_gradient_touch(z, z->layout.units, 1);
 }
 
 static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
-    ZP_ENTER(z, "zero_pass_begin");
-    if (z->phase == ZP_NEW || z->phase == ZP_IN_PASS || z->phase == ZP_OPEN)
+    ZP_ENTER(z, "zero_pass_begin", ZP_ANY, "");
+    if (z->phase & (ZP_NEW | ZP_IN_PASS | ZP_OPEN))
         return zp_fail(z, ZERO_ERR_STATE, "%s",
                        z->phase == ZP_NEW    ? "zero_build comes first"
                        : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
@@ -5585,14 +5393,11 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
     if (kind != ZERO_TRAIN && kind != ZERO_EVAL)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
     ZP_CHECK(zp_checks_pass(z));
-    if (kind == ZERO_TRAIN)
-        ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
-    else if (z->layout.all > z->layout.units)
-        ZP_DO(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered));
+    if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
+    ZP_DO(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered)); /* KEEP */
     z->resume = z->phase;
     z->phase = ZP_IN_PASS;
     z->pass = kind;
-    z->opens = 0;
     z->trace[kind].at = 0;
     return ZERO_OK;
 }
@@ -5602,7 +5407,7 @@ zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_st
 
 /* Every hook: inside a pass, a unit of the host's. */
 static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
-    ZP_ENTER(z, call);
+    ZP_ENTER(z, call, ZP_ANY, "");
     if (z->phase != ZP_IN_PASS)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no pass has begun", unit);
     if (unit < 0 || unit >= z->layout.units)
@@ -5610,31 +5415,27 @@ static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
     return ZERO_OK;
 }
 
-static zero_result zp_host_structs(zero_ctx *z, int unit, const void *params, const void *grads,
-                                   int backward) {
+/* NULL does for a host's struct only where no tensor of the unit has a field in it. */
+static zero_result zp_host_struct(zero_ctx *z, int unit, const void *host, const char *of) {
     const zp_unit *x = &z->layout.unit[unit];
-    for (int i = 0; i < x->members; i++) {
-        const zero_tensor_desc *d = &z->tensors[z->layout.members[x->first_member + i].tensor].desc;
-        if (d->flags & ZERO_BY_SLOT) continue;
-        if ((!backward && !params) || (backward && !grads))
+    for (int i = 0; i < x->members && !host; i++) {
+        const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
+        if (!(d->flags & ZERO_BY_SLOT))
             return zp_fail(z, ZERO_ERR_ARGUMENT,
                            "unit %d: the host's struct of %s is NULL, but tensor %s has a "
                            "field in it",
-                           unit, backward ? "gradients" : "parameters", d->name);
+                           unit, of, d->name);
     }
     return ZERO_OK;
 }
 
 static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook(z, "zero_forward_begin", unit));
-    ZP_TRY(zp_host_structs(z, unit, params, NULL, 0));
+    ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
     ZP_CHECK(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
     ZP_TRY(zp_parameters_open(z, unit));
     z->live[unit].forward_opens++;
-    z->opens++;
-    char *memory = zp_unit_parameters(z, unit);
-    zp_point(z, unit, memory, NULL, (char *)params, NULL);
-    zp_point_slots(z, unit, memory, NULL);
+    zp_point(z, ZP_PARAMETERS, unit, zp_unit_memory(z, ZP_PARAMETERS, unit), params);
     return ZERO_OK;
 }
 zero_result zero_forward_begin(zero_ctx *z, int unit, void *params) {
@@ -5647,7 +5448,6 @@ static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
     ZP_CHECK(zp_checks_hook(z, ZP_HOOK_FORWARD_END, unit));
     z->live[unit].forward_opens--;
-    z->opens--;
     return zp_parameters_close(z, unit);
 }
 zero_result zero_forward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_forward_end(z, unit)); }
@@ -5657,27 +5457,25 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     zp_live *live = &z->live[unit];
     if (z->pass != ZERO_TRAIN)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: an evaluation has no backward", unit);
-    if (live->reduced || live->pending || live->writes >= z->layout.unit[unit].uses)
+    if (zp_unit_written(z, unit))
         return zp_fail(z, ZERO_ERR_STATE,
                        "unit %d: its gradient is complete after %d uses, here is one more; see "
                        "zero_tensor_desc.uses",
                        unit, z->layout.unit[unit].uses);
     if (live->backward_opens == 64)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: 64 backwards are nested", unit);
-    ZP_TRY(zp_host_structs(z, unit, params, grads, 1));
+    ZP_TRY(zp_host_struct(z, unit, grads, "gradients"));
     ZP_CHECK(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
     if (params) ZP_TRY(zp_parameters_open(z, unit));
-    if (!live->backward_opens)
-        ZP_CHECK(zp_check(z, zp_checks_turn(z, unit, 1, 1, zp_unit_gradients(z, unit))));
+    if (!live->backward_opens) ZP_CHECK(zp_checks_turn(z, unit, ZP_GRADIENTS, 1));
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
-    z->opens++;
-    zp_point(z, unit, params ? zp_unit_parameters(z, unit) : NULL, zp_unit_gradients(z, unit),
-             (char *)params, (char *)grads);
-    zp_point_slots(z, unit, params ? zp_unit_parameters(z, unit) : NULL,
-                   zp_unit_gradients(z, unit));
-    if (!live->parameter_opens) zp_forget_slots(z, unit);
+    if (params)
+        zp_point(z, ZP_PARAMETERS, unit, zp_unit_memory(z, ZP_PARAMETERS, unit), params);
+    else if (!live->parameter_opens) /* what was there before is not to be read */
+        zp_point(z, ZP_PARAMETERS, unit, NULL, NULL);
+    zp_point(z, ZP_GRADIENTS, unit, zp_unit_memory(z, ZP_GRADIENTS, unit), grads);
     return ZERO_OK;
 }
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
@@ -5690,9 +5488,7 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     if (!live->backward_opens)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
     ZP_CHECK(zp_checks_hook(z, ZP_HOOK_BACKWARD_END, unit));
-    if (live->backward_opens == 1)
-        ZP_CHECK(zp_check(z, zp_checks_turn(z, unit, 1, 0, zp_unit_gradients(z, unit))));
-    z->opens--;
+    if (live->backward_opens == 1) ZP_CHECK(zp_checks_turn(z, unit, ZP_GRADIENTS, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
     live->with_parameters >>= 1;
     if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses) return ZERO_OK;
@@ -5701,9 +5497,8 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
 zero_result zero_backward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_backward_end(z, unit)); }
 
 static zero_result zp_hook_pass_end(zero_ctx *z) {
-    ZP_ENTER(z, "zero_pass_end");
-    if (z->phase != ZP_IN_PASS) return zp_fail(z, ZERO_ERR_STATE, "no pass has begun");
-    for (int u = 0; u < z->layout.units && z->opens; u++)
+    ZP_ENTER(z, "zero_pass_end", ZP_IN_PASS, "no pass has begun");
+    for (int u = 0; u < z->layout.units; u++)
         if (z->live[u].forward_opens || z->live[u].backward_opens)
             return zp_fail(z, ZERO_ERR_STATE, "unit %d: its %s has begun and not ended", u,
                            z->live[u].forward_opens ? "forward" : "backward");
@@ -5711,7 +5506,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {
-        z->looked |= z->place[0].mapped && z->phase == ZP_REDUCED;
+        z->looked |= z->mapped && z->phase == ZP_REDUCED;
         return ZERO_OK;
     }
     z->phase = ZP_BETWEEN;
@@ -5729,7 +5524,7 @@ float zero_loss_scale(zero_ctx *z) {
 /* ---- a step ---- */
 
 zero_result zero_reduce(zero_ctx *z) {
-    ZP_ENTER(z, "zero_reduce");
+    ZP_ENTER(z, "zero_reduce", ZP_ANY, "");
     if (z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps)
         return zp_fail(z, ZERO_ERR_STATE, "the %d micro-steps of the step are not complete",
                        z->micro_steps);
@@ -5740,7 +5535,7 @@ zero_result zero_reduce(zero_ctx *z) {
     z->scale_asked = 0;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zp_judge_args judge = {z->control, z->verdicts, z->comm.nranks};
-    ZP_DO(z, zp_comm_verdicts(&z->comm, s, &z->gradient_region, z->verdict_at, z->verdicts));
+    ZP_DO(z, zp_comm_verdicts(&z->comm, s, &z->region[ZP_GRADIENTS], z->verdict_at, z->verdicts));
     ZP_DO(z, zp_judge(s, &judge, 1));
     ZP_DO(z, zp_event_record(s, &z->agreed));
     z->phase = ZP_REDUCED;
@@ -5748,9 +5543,7 @@ zero_result zero_reduce(zero_ctx *z) {
 }
 
 zero_result zero_norm(zero_ctx *z, double *norm) {
-    ZP_ENTER(z, "zero_norm");
-    if (z->phase != ZP_REDUCED)
-        return zp_fail(z, ZERO_ERR_STATE, "the norm is there between zero_reduce and zero_step");
+    ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
     if (!norm) return zp_fail(z, ZERO_ERR_ARGUMENT, "norm is NULL");
     ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
     ZP_TRY(zp_report_send(z));
@@ -5759,9 +5552,18 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
     return ZERO_OK;
 }
 
+/* What was agreed is decided, and ends the step. */
+static zero_result zp_step_decide(zero_ctx *z, const zp_decide_args *decide) {
+    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
+    ZP_DO(z, zp_decide(&z->compute, decide, 1));
+    ZP_TRY(zp_report_send(z));
+    z->stepped = 1;
+    z->phase = ZP_IDLE;
+    return ZERO_OK;
+}
+
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
-    ZP_ENTER(z, "zero_step");
-    if (z->phase != ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "zero_reduce comes first");
+    ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
     if (!h) return zp_fail(z, ZERO_ERR_ARGUMENT, "hyper is NULL");
     const int momentum_alone = z->cfg.optimizer == ZERO_SGD || z->cfg.optimizer == ZERO_NESTEROV;
     if (!zp_not_below(h->lr) || !zp_not_below(h->beta1) || h->beta1 >= 1
@@ -5781,30 +5583,20 @@ zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
         ZP_DO(z, zp_comm_barrier(&z->comm));
         z->looked = 0;
     }
-    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
-    ZP_DO(z, zp_decide(&z->compute, &decide, 1));
-    ZP_TRY(zp_report_send(z));
+    ZP_TRY(zp_step_decide(z, &decide));
     ZP_TRY(zp_update_all(z, h));
     ZP_CHECK(zp_checks_seal(z, 0));
-    z->stepped = 1;
-    z->phase = ZP_IDLE;
     return ZERO_OK;
 }
 
 zero_result zero_skip_step(zero_ctx *z) {
     zp_decide_args decide;
-    ZP_ENTER(z, "zero_skip_step");
-    if (z->phase != ZP_REDUCED) return zp_fail(z, ZERO_ERR_STATE, "zero_reduce comes first");
+    ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
     memset(&decide, 0, sizeof decide);
     decide.control = z->control;
     decide.scaler = z->cfg.scaler;
     decide.drop = 1;
-    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
-    ZP_DO(z, zp_decide(&z->compute, &decide, 1));
-    ZP_TRY(zp_report_send(z));
-    z->stepped = 1;
-    z->phase = ZP_IDLE;
-    return ZERO_OK;
+    return zp_step_decide(z, &decide);
 }
 
 /* Names the first bad element. */
@@ -5812,7 +5604,7 @@ static void zp_report_bad(const zero_ctx *z, const zp_control *c, zero_step_repo
     const zp_unit *x = &z->layout.unit[(int)c->bad_unit];
     const size_t at = (size_t)c->bad_offset;
     for (int i = 0; i < x->members; i++) {
-        const zp_member *m = &z->layout.members[x->first_member + i];
+        const zp_member *m = &x->member[i];
         if (at < m->at || at >= m->at + m->numel) continue;
         report->bad_tensor = z->tensors[m->tensor].desc.name;
         report->bad_index = at - m->at + (m->layer > 0 ? (size_t)m->layer * m->numel : 0);
@@ -5821,7 +5613,7 @@ static void zp_report_bad(const zero_ctx *z, const zp_control *c, zero_step_repo
 }
 
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
-    ZP_ENTER(z, "zero_step_result");
+    ZP_ENTER(z, "zero_step_result", ZP_ANY, "");
     if (!z->stepped) return zp_fail(z, ZERO_ERR_STATE, "no step was made yet");
     if (!report) return zp_fail(z, ZERO_ERR_ARGUMENT, "report is NULL");
     if (z->phase == ZP_REDUCED || (z->phase == ZP_IN_PASS && z->resume == ZP_REDUCED))
@@ -5846,23 +5638,21 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
 
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out) {
-    const zp_tensor *t;
-    ZP_ENTER(z, "zero_read_tensor");
-    ZP_TRY(zp_access_begin(z, name, kind, first, count, &t));
+    zp_tensor *t;
+    ZP_TRY(zp_access_begin(z, "zero_read_tensor", name, kind, first, count, &t));
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
         ZP_TRY(zp_read_run(z, kind, &run, out ? out + done : NULL));
         done += run.numel;
     }
-    z->looked |= z->place[0].mapped && z->phase == ZP_REDUCED;
+    z->looked |= z->mapped && z->phase == ZP_REDUCED;
     return zp_check(z, zp_stream_sync(&z->compute));
 }
 
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values) {
-    const zp_tensor *t;
-    ZP_ENTER(z, "zero_write_tensor");
-    ZP_TRY(zp_access_begin(z, name, kind, first, count, &t));
+    zp_tensor *t;
+    ZP_TRY(zp_access_begin(z, "zero_write_tensor", name, kind, first, count, &t));
     if (!values && count) return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: values is NULL", name);
     /* behind it no peer reads the old values any more */
     ZP_TRY(zp_write_agree(z, t, kind, first, values, count));
@@ -5872,7 +5662,7 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
         ZP_TRY(zp_write_run(z, kind, &run, values + done));
         done += run.numel;
     }
-    if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) zp_pool_forget(&z->parameters);
+    if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) zp_pool_forget(&z->pool[ZP_PARAMETERS]);
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_CHECK(zp_checks_seal(z, 0));
     return zp_check(z, zp_comm_barrier(&z->comm));
@@ -5880,11 +5670,13 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
 
 /* ---- state ---- */
 
+#define ZP_NOT_OPEN "the state is not open: zero_state_begin comes first"
+
 zero_result zero_state_begin(zero_ctx *z) {
-    ZP_ENTER(z, "zero_state_begin");
+    ZP_ENTER(z, "zero_state_begin", ZP_ANY, "");
     if (z->phase != ZP_IDLE)
         return zp_fail(z, ZERO_ERR_STATE,
-                       z->phase == ZP_BETWEEN || z->phase == ZP_IN_PASS || z->phase == ZP_REDUCED
+                       z->phase & (ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED)
                            ? "in the middle of a step: what micro-steps have added up is no state; "
                              "ask after zero_step"
                            : "the context is not built, or its state is open already");
@@ -5899,7 +5691,7 @@ zero_result zero_state_begin(zero_ctx *z) {
 int zero_state_ranges(const zero_ctx *z, int whole) { return z->nranges[whole != 0]; }
 
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range) {
-    ZP_ENTER(z, "zero_state_range");
+    ZP_ENTER(z, "zero_state_range", ZP_ANY, "");
     if (!range || i < 0 || i >= z->nranges[whole != 0])
         return zp_fail(z, ZERO_ERR_ARGUMENT, "range %d, expected 0..%d", i,
                        z->nranges[whole != 0] - 1);
@@ -5908,12 +5700,12 @@ zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range) {
 }
 
 zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out) {
-    ZP_ENTER(z, "zero_state_get");
+    ZP_ENTER(z, "zero_state_get", ZP_OPEN, ZP_NOT_OPEN);
     return zp_state_move(z, range, NULL, (char *)out);
 }
 
 zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values) {
-    ZP_ENTER(z, "zero_state_put");
+    ZP_ENTER(z, "zero_state_put", ZP_OPEN, ZP_NOT_OPEN);
     return zp_state_move(z, range, (const char *)values, NULL);
 }
 
@@ -5927,9 +5719,7 @@ void zero_state_counters(const zero_ctx *z, zero_counters *c) {
 }
 
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
-    ZP_ENTER(z, "zero_state_set_counters");
-    if (z->phase != ZP_OPEN)
-        return zp_fail(z, ZERO_ERR_STATE, "the state is not open: zero_state_begin comes first");
+    ZP_ENTER(z, "zero_state_set_counters", ZP_OPEN, ZP_NOT_OPEN);
     if (!c || c->steps < 0 || c->skipped < 0 || c->iteration < 0 || c->last_overflow < -1
         || !(c->scale > 0) || !zp_finite((double)c->scale) || c->hysteresis < 0)
         return zp_fail(z, ZERO_ERR_ARGUMENT,
@@ -5949,16 +5739,10 @@ zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
 }
 
 zero_result zero_state_end(zero_ctx *z, int changed) {
-    ZP_ENTER(z, "zero_state_end");
-    if (z->phase != ZP_OPEN)
-        return zp_fail(z, ZERO_ERR_STATE, "the state is not open: zero_state_begin comes first");
+    ZP_ENTER(z, "zero_state_end", ZP_OPEN, ZP_NOT_OPEN);
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
-    for (int i = -1; i < z->layout.units; i++) {
-        const int u = i < 0 ? z->layout.units : i;
-        if (u < z->layout.all) ZP_TRY(zp_state_publish(z, u));
-    }
-    zp_pool_forget(&z->parameters);
+    ZP_TRY(zp_update_all(z, NULL));
     z->stepped = 0; /* of the last step of another run nothing is known */
     ZP_CHECK(zp_checks_seal(z, 0));
     return ZERO_OK;
@@ -5996,7 +5780,7 @@ void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_
 /* ---- small collectives ---- */
 
 zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
-    ZP_ENTER(z, "zero_all_sum");
+    ZP_ENTER(z, "zero_all_sum", ZP_ANY, "");
     if (!values || n < 0 || n * sizeof *values > ZP_MAIL_BYTES)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "n is %d, expected 0..%zu", n,
                        ZP_MAIL_BYTES / sizeof *values);
@@ -6016,8 +5800,7 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
 }
 
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
-    ZP_ENTER(z, "zero_broadcast");
-    if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "zero_build comes first");
+    ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "zero_build comes first");
     if (root < 0 || root >= z->comm.nranks || (!data && bytes))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "root is %d, expected 0..%d", root,
                        z->comm.nranks - 1);
@@ -6025,14 +5808,14 @@ zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
 }
 
 zero_result zero_barrier(zero_ctx *z) {
-    ZP_ENTER(z, "zero_barrier");
+    ZP_ENTER(z, "zero_barrier", ZP_ANY, "");
     return zp_check(z, zp_comm_barrier(&z->comm));
 }
 
 /* ---- statistics ---- */
 
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
-    ZP_ENTER(z, "zero_query_stats");
+    ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");
     if (!stats) return zp_fail(z, ZERO_ERR_ARGUMENT, "stats is NULL");
     if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "zero_build comes first");
     memset(stats, 0, sizeof *stats);

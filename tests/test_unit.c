@@ -60,10 +60,10 @@ static int unit_walk(const zero_ctx *z, const zp_tensor *t, unsigned char **mark
 }
 
 /* Members of a unit lie on lines, one after the other, within the unit. */
-static int unit_members(const zp_layout *l, const zp_unit *u) {
+static int unit_members(const zp_unit *u) {
     size_t end = 0, content = 0;
     for (int i = 0; i < u->members; i++) {
-        const zp_member *m = &l->members[u->first_member + i];
+        const zp_member *m = &u->member[i];
         if (m->at % ZP_ALIGN || m->at < end || m->at >= end + ZP_ALIGN) return 0;
         end = m->at + m->numel;
         content += m->numel;
@@ -79,9 +79,8 @@ static int unit_partition(unit_list *list, int nranks) {
     for (int u = 0; ok && u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         mark[u] = (unsigned char *)calloc(x->padded + 1, 1);
-        ok = x->shard % ZP_ALIGN == 0 && x->padded == x->shard * (size_t)nranks
-             && unit_members(&z->layout, x) && x->padded >= x->numel
-             && x->padded < x->numel + (size_t)nranks * ZP_ALIGN;
+        ok = x->shard % ZP_ALIGN == 0 && x->padded == x->shard * (size_t)nranks && unit_members(x)
+             && x->padded >= x->numel && x->padded < x->numel + (size_t)nranks * ZP_ALIGN;
         content += x->content;
         padded += x->padded;
     }
@@ -132,8 +131,7 @@ static void unit_same_places(void) {
         int same = !zp_layout_open(&many, l.tensor, l.n, nranks) && many.all == one.all;
         for (int u = 0; same && u < one.all; u++)
             for (int i = 0; i < one.unit[u].members; i++)
-                same &= !memcmp(&one.members[one.unit[u].first_member + i],
-                                &many.members[many.unit[u].first_member + i], sizeof(zp_member));
+                same &= !memcmp(&one.unit[u].member[i], &many.unit[u].member[i], sizeof(zp_member));
         test_check(same, "places at %d ranks", nranks);
         zp_layout_close(&many);
     }
@@ -800,26 +798,26 @@ static void unit_trace(void) {
 
 static void unit_pool(void) {
     zp_buffer buffer[4];
-    zp_pool p = {buffer, 0, 0};
-    size_t bytes = 0;
-    int b = -1;
+    zp_pool p = {buffer, 0, 0, 0};
     const int soon[] = {4, 1};
-    test_check(zp_pool_add(&p, &bytes, 100, 1) == 0 && zp_pool_add(&p, &bytes, 10, 0) == 1
-                   && zp_pool_add(&p, &bytes, 10, 0) == 2 && bytes == 120 && buffer[2].at == 110,
+    test_check(zp_pool_add(&p, 100, 1) == 0 && zp_pool_add(&p, 10, 0) == 1
+                   && zp_pool_add(&p, 10, 0) == 2 && p.bytes == 120 && buffer[2].at == 110,
                "buffers");
     memset(&buffer[3], 0, sizeof buffer[3]);
     for (int i = 0; i < 3; i++) buffer[i].open = 0, buffer[i].used = 0;
-    test_check(zp_pool_take(&p, 9, 0, NULL, 0, &b) == 1 && b == 0, "a buffer of its own");
-    test_check(zp_pool_take(&p, 9, 0, NULL, 0, &b) == 0 && b == 0, "holds its unit");
-    test_check(zp_pool_take(&p, 1, -1, NULL, 0, &b) == 1 && b == 1, "a shared buffer");
-    test_check(zp_pool_take(&p, 2, -1, NULL, 0, &b) == 1 && b == 2, "the other one");
-    test_check(zp_pool_take(&p, 1, -1, NULL, 0, &b) == 0 && b == 1, "holds unit 1");
-    test_check(zp_pool_take(&p, 3, -1, NULL, 0, &b) == 1 && b == 2,
+    test_check(zp_pool_take(&p, 9, 0, NULL, 0) == 1 && zp_pool_find(&p, 9) == 0,
+               "a buffer of its own");
+    test_check(zp_pool_take(&p, 9, 0, NULL, 0) == 0 && zp_pool_find(&p, 9) == 0, "holds its unit");
+    test_check(zp_pool_take(&p, 1, -1, NULL, 0) == 1 && zp_pool_find(&p, 1) == 1,
+               "a shared buffer");
+    test_check(zp_pool_take(&p, 2, -1, NULL, 0) == 1 && zp_pool_find(&p, 2) == 2, "the other one");
+    test_check(zp_pool_take(&p, 1, -1, NULL, 0) == 0 && zp_pool_find(&p, 1) == 1, "holds unit 1");
+    test_check(zp_pool_take(&p, 3, -1, NULL, 0) == 1 && zp_pool_find(&p, 3) == 2,
                "the one used longest ago goes");
-    test_check(zp_pool_take(&p, 4, -1, soon, 2, &b) == 1 && b == 2,
+    test_check(zp_pool_take(&p, 4, -1, soon, 2) == 1 && zp_pool_find(&p, 4) == 2,
                "a unit that is wanted soon stays");
     buffer[2].open = buffer[1].open = 1;
-    test_check(zp_pool_take(&p, 5, -1, NULL, 0, &b) == -1, "open buffers stay");
+    test_check(zp_pool_take(&p, 5, -1, NULL, 0) == -1, "open buffers stay");
     test_check(zp_pool_find(&p, 4) == 2 && zp_pool_find(&p, 5) == -1, "who is where");
     zp_pool_forget(&p);
     test_check(zp_pool_find(&p, 4) == -1 && zp_pool_find(&p, 9) == -1, "forgotten");
