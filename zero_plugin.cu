@@ -659,17 +659,24 @@ ZP_FN void zp_store(void *to, zero_type type, size_t i, float x) {
 #else
 #define ZP_WIDE ((size_t)16)
 #endif
+#ifdef __CUDACC__
+/* In two steps, so that all that a thread reads is on its way before it waits for any of it. */
+ZP_FN uint4 zp_load_words(const void *from, zero_type type, size_t i) {
+    if (type == ZERO_F32) return *(const uint4 *)(const void *)((const float *)from + i);
+    const uint2 h = *(const uint2 *)(const void *)((const uint16_t *)from + i);
+    return make_uint4(h.x & 0xFFFFu, h.x >> 16, h.y & 0xFFFFu, h.y >> 16);
+}
+ZP_FN void zp_open_words(float *x, uint4 words, zero_type type) {
+    const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+    if (type == ZERO_F16)
+        for (size_t j = 0; j < 4; j++) x[j] = zp_from_f16((uint16_t)all[j]);
+    else
+        for (size_t j = 0; j < 4; j++) x[j] = zp_float(type == ZERO_F32 ? all[j] : all[j] << 16);
+}
+#endif
 ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
 #if defined(__CUDA_ARCH__)
-    if (type == ZERO_F32) {
-        const float4 v = *(const float4 *)((const float *)from + i);
-        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-        return;
-    }
-    const ushort4 h = *(const ushort4 *)((const uint16_t *)from + i);
-    const uint16_t all[4] = {h.x, h.y, h.z, h.w};
-    for (size_t j = 0; j < 4; j++)
-        x[j] = type == ZERO_BF16 ? zp_from_bf16(all[j]) : zp_from_f16(all[j]);
+    zp_open_words(x, zp_load_words(from, type, i), type);
 #elif defined(__AVX512F__) && !defined(__CUDACC__)
     const __m256i h =
         _mm256_loadu_si256((const __m256i *)(const void *)((const char *)from + 2 * i));
@@ -690,7 +697,10 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
         return;
     }
     uint16_t h[4];
-    for (size_t j = 0; j < 4; j++) h[j] = type == ZERO_BF16 ? zp_to_bf16(x[j]) : zp_to_f16(x[j]);
+    if (type == ZERO_BF16)
+        for (size_t j = 0; j < 4; j++) h[j] = zp_to_bf16(x[j]);
+    else
+        for (size_t j = 0; j < 4; j++) h[j] = zp_to_f16(x[j]);
     *(ushort4 *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
 #else
 #if defined(__AVX512F__) && !defined(__CUDACC__)
@@ -779,24 +789,37 @@ ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
     a->partial[block] = zp_halve(lane, ZP_LANES);
 }
 #ifdef __CUDACC__
-/* A warp takes a block, each of its threads a lane. */
-__global__ void __launch_bounds__(ZP_THREADS) zp_norm_warps(zp_norm_args a, size_t blocks) {
-    const size_t lane = threadIdx.x % ZP_LANES, warps = gridDim.x * (ZP_THREADS / ZP_LANES);
-    size_t block = blockIdx.x * (ZP_THREADS / ZP_LANES) + threadIdx.x / ZP_LANES;
-    for (; block < blocks; block += warps) {
-        const size_t first = block * ZP_NORM_BLOCK, left = a.numel - first;
+/* Eight threads take a block, each of them ZP_WIDE neighbouring lanes. A square of an f32 is exact
+   in f64, so that fma rounds as the sum does. */
+#define ZP_NORM_TEAM  (ZP_LANES / ZP_WIDE)
+#define ZP_NORM_BATCH ((size_t)4) /* loads of a thread that are under way at once */
+__global__ void __launch_bounds__(ZP_THREADS) zp_norm_teams(zp_norm_args a, size_t blocks) {
+    const size_t me = threadIdx.x % ZP_NORM_TEAM, teams = ZP_THREADS / ZP_NORM_TEAM;
+    for (size_t at = blockIdx.x * teams; at < blocks; at += gridDim.x * teams) {
+        const size_t block = at + threadIdx.x / ZP_NORM_TEAM, first = block * ZP_NORM_BLOCK;
+        const size_t left = block < blocks ? a.numel - first : 0;
         const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
-        double sum = 0;
-#pragma unroll 8
-        for (size_t i = lane; i < n; i += ZP_LANES) {
-            const double g = (double)zp_load(a.g, a.type, first + i);
-            sum += g * g;
+        double lane[ZP_WIDE] = {0};
+        for (size_t i = me * ZP_WIDE; i < n; i += ZP_LANES * ZP_NORM_BATCH) {
+            uint4 words[ZP_NORM_BATCH];
+            for (size_t k = 0; k < ZP_NORM_BATCH; k++)
+                words[k] = i + k * ZP_LANES < n
+                               ? zp_load_words(a.g, a.type, first + i + k * ZP_LANES)
+                               : make_uint4(0, 0, 0, 0);
+            for (size_t k = 0; k < ZP_NORM_BATCH; k++) {
+                float g[ZP_WIDE];
+                zp_open_words(g, words[k], a.type);
+                for (size_t j = 0; j < ZP_WIDE; j++)
+                    lane[j] = fma((double)g[j], (double)g[j], lane[j]);
+            }
         }
-        for (int w = (int)ZP_LANES / 2; w; w /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, w);
-        if (lane == 0) a.partial[block] = sum;
+        for (int w = (int)ZP_NORM_TEAM / 2; w; w /= 2)
+            for (size_t j = 0; j < ZP_WIDE; j++)
+                lane[j] += __shfl_xor_sync(0xFFFFFFFFu, lane[j], w);
+        if (me == 0 && n) a.partial[block] = zp_halve(lane, ZP_WIDE);
     }
 }
-ZP_KERNEL_CALL(zp_norm, zp_norm_warps, zp_norm_args, zp_grid(ZP_LANES *n, 4096))
+ZP_KERNEL_CALL(zp_norm, zp_norm_teams, zp_norm_args, zp_grid(ZP_NORM_TEAM *n, 4096))
 #else
 ZP_KERNEL(zp_norm, zp_norm_args, 64)
 #endif
@@ -812,13 +835,20 @@ typedef struct zp_fold_args {
 } zp_fold_args;
 
 #define ZP_FOLD_LANES ((size_t)256)
+#define ZP_FOLD_BATCH ((size_t)16) /* loads of a lane that are under way at once */
 /* One lane's blocks; *bad: the first that is not finite, if it is before what is there. */
 ZP_FN double zp_fold_lane(const zp_fold_args *a, size_t lane, size_t *bad) {
-    double sum = 0;
-    for (size_t b = lane; b * ZP_NORM_BLOCK < a->norm.numel; b += ZP_FOLD_LANES) {
-        const double partial = a->norm.partial[b];
-        sum += partial;
-        if (!zp_finite(partial) && b < *bad) *bad = b;
+    const size_t blocks = (a->norm.numel + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK;
+    double sum = 0, partial[ZP_FOLD_BATCH];
+    for (size_t b = lane; b < blocks; b += ZP_FOLD_LANES * ZP_FOLD_BATCH) {
+        for (size_t k = 0; k < ZP_FOLD_BATCH; k++)
+            partial[k] =
+                b + k * ZP_FOLD_LANES < blocks ? a->norm.partial[b + k * ZP_FOLD_LANES] : 0;
+        for (size_t k = 0; k < ZP_FOLD_BATCH; k++) {
+            sum += partial[k];
+            if (!zp_finite(partial[k]) && b + k * ZP_FOLD_LANES < *bad)
+                *bad = b + k * ZP_FOLD_LANES;
+        }
     }
     return sum;
 }
@@ -1177,8 +1207,9 @@ ZP_FN void zp_update_store(const zp_update *u, size_t i, const float *p) {
         zp_store_wide(u->p, u->type, i, p);
         return;
     }
-    for (size_t j = 0; j < ZP_WIDE; j++)
-        ((uint16_t *)u->p)[i + j] = zp_to_bf16_randomly(p[j], zp_random(u, i + j));
+    uint16_t h[ZP_WIDE];
+    for (size_t j = 0; j < ZP_WIDE; j++) h[j] = zp_to_bf16_randomly(p[j], zp_random(u, i + j));
+    *(ushort4 *)(void *)((uint16_t *)u->p + i) = make_ushort4(h[0], h[1], h[2], h[3]);
 }
 /* Spans begin at multiples of ZP_WIDE, and padding stays zeros: a gradient of zeros keeps them. */
 #define ZP_OPTIMIZER_KERNEL(name, states, body)                                                    \
@@ -1190,11 +1221,14 @@ ZP_FN void zp_update_store(const zp_update *u, size_t i, const float *p) {
         for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += stride) {    \
             const size_t i = at * ZP_WIDE;                                                         \
             float p[ZP_WIDE], g[ZP_WIDE], s1[ZP_WIDE], s2[ZP_WIDE];                                \
-            zp_update_turn(&u, &all, &all.spans[zp_span_at(&all, i)]);                             \
-            zp_load_wide(p, u.master ? u.master : u.p, u.master ? ZERO_F32 : u.type, i);           \
-            zp_load_wide(g, u.g, u.grad_type, i);                                                  \
+            const zero_type type = u.master ? ZERO_F32 : u.type;                                   \
+            const uint4 p0 = zp_load_words(u.master ? u.master : u.p, type, i);                    \
+            const uint4 g0 = zp_load_words(u.g, u.grad_type, i);                                   \
             zp_load_wide(s1, u.state[0], ZERO_F32, i);                                             \
             if (states > 1) zp_load_wide(s2, u.state[1], ZERO_F32, i);                             \
+            zp_update_turn(&u, &all, &all.spans[zp_span_at(&all, i)]);                             \
+            zp_open_words(p, p0, type);                                                            \
+            zp_open_words(g, g0, u.grad_type);                                                     \
             for (size_t j = 0; j < ZP_WIDE; j++)                                                   \
                 body(&u, &p[j], (float)((double)g[j] * u.factor), &s1[j], &s2[j]);                 \
             zp_update_store(&u, i, p);                                                             \
