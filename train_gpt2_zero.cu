@@ -96,7 +96,7 @@ typedef struct train_options {
     int consecutive_hysteresis, overflow_check, print_every; /* of a file; no flags */
     int val_every, val_batches, sample_every, sample_tokens;
     int save_every, keep_last, keep_every, save_aside, save_or_go_on, resume; /* -n..., -y */
-    int recompute, tf32;
+    int recompute, tf32, any_order;
     int accumulation, prefetch, overlap, mapping;
     int64_t bucket, persistence;
     double timeout;
@@ -191,6 +191,8 @@ static const option option_table[] = {
      "overflows that halve the scale: from this one on"},
     {"-f", OPTION_INT, AT(tf32), "1", NULL, 0, 1, NULL,
      "1: CUDA's f32 products round what they multiply to TF32; the CPU has none"},
+    {"-ao", OPTION_INT, AT(any_order), "0", NULL, 0, 1, NULL,
+     "1: cuDNN adds attention's gradients in any order: faster, not the same bits each time"},
     {NULL, OPTION_HEADING, 0, NULL, NULL, 0, 0, NULL, "Optimizer"},
     {"-op", OPTION_WORD, AT(optimizer), "adamw", NULL, 0, 0, OPTIMIZER_WORDS, "update rule"},
     {"-x", OPTION_INT, AT(steps), "2000", "16", -1, 2e9, NULL,
@@ -1221,8 +1223,8 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
 }
 
 static gpt2_run make_run(const job *j) {
-    gpt2_run run = {j->batch.rows, j->batch.seq_len, j->opt->recompute, (zero_type)j->opt->type,
-                    j->opt->tf32};
+    gpt2_run run = {j->batch.rows,           j->batch.seq_len, j->opt->recompute,
+                    (zero_type)j->opt->type, j->opt->tf32,     j->opt->any_order};
     return run;
 }
 

@@ -365,6 +365,26 @@ static void test_norm(size_t R, size_t C) {
     drop(again);
 }
 
+/* A row has the gradient that it has among fewer rows: in CUDA a block takes one row after another,
+   and a warp that is done with one goes ahead to the next. */
+static void test_norm_rounds(size_t R, size_t C, size_t fewer) {
+    array x = make(R * C, 2), w = make_param(C, 1), b = make_param(C, 1), dout = make(R * C, 1);
+    array all = make(R * C, 0), parts = make(R * C, 0);
+    array mean = make_as(R, 1, ZERO_F32, ZERO_F32, 0), rstd = make_as(R, 1, ZERO_F32, ZERO_F32, 0);
+    ops_norm_backward(ops, all.f, w.grad, b.grad, dout.f, x.f, floats(&mean), floats(&rstd), w.f, 1,
+                      R, C);
+    for (size_t r = 0; r < R; r += fewer) {
+        const size_t at = r * C * zero_type_bytes(type);
+        ops_norm_backward(ops, (char *)parts.f + at, w.grad, b.grad, (char *)dout.f + at,
+                          (char *)x.f + at, floats(&mean) + r, floats(&rstd) + r, w.f, 1,
+                          R - r < fewer ? R - r : fewer, C);
+    }
+    test_check(same_bits(&all, &parts), "norm backward in type %d: %zu rows of %zu, other bits",
+               (int)type, R, C);
+    const array every[] = {x, w, b, dout, all, parts, mean, rstd};
+    for (size_t i = 0; i < sizeof every / sizeof *every; i++) drop(every[i]);
+}
+
 static void gelu_reference(op_case *c) {
     for (size_t i = 0; i < c->R * c->I; i++)
         c->out.d[i] = ref_gelu(c->in[0].d[i] + c->in[1].d[i % c->I]);
@@ -397,7 +417,7 @@ static void test_gelu(size_t R, size_t C) {
 /* Operations of the types at hand; attention of one shape, or none. */
 static ops_ctx *make_ops(size_t B, size_t T, size_t NH, size_t H) {
     const ops_limits limits = {B, NH, T, H, 8192, 512, 512};
-    const ops_settings settings = {type, grad_type, NULL, 0};
+    const ops_settings settings = {type, grad_type, NULL, 0, 0};
     char why[OPS_SENTENCE];
     ops_ctx *o = NULL;
     const zero_result result = ops_create(&o, &limits, &settings, why);
@@ -663,7 +683,8 @@ static void test_all_operations(void) {
     test_norm(2, 1101);
     test_norm(2, 2504);
     test_norm(3, 2505);
-    test_norm(3300, 8); /* more rows than a launch has places for at once */
+    test_norm(3300, 8);               /* more rows than a launch has places for at once */
+    test_norm_rounds(450, 2056, 300); /* the same where a row has several warps */
     test_gelu(3, 7);
     test_gelu(29, 100);
     test_linear_gelu(1, 3, 7);
@@ -882,7 +903,7 @@ static void test_no_rows(void) {
 
 static void test_sticky_error(void) {
     const ops_limits limits = {1, 1, 8, 4, 16, 16, 16};
-    const ops_settings settings = {ZERO_F32, ZERO_F32, NULL, 0};
+    const ops_settings settings = {ZERO_F32, ZERO_F32, NULL, 0, 0};
     const ops_heads shape = {1, 9, 1, 4};
     const char *sentence = "";
     char why[OPS_SENTENCE];
@@ -973,6 +994,7 @@ static void test_emulated(uint64_t bits[ZERO_TYPES][2]) {
     emulated_cublaslt_refuse(0);
     emulation_thread_order(7);
     with_type(ZERO_F32, ZERO_F32, 1, &bits[ZERO_F32][0]);
+    emulation_thread_order(8); /* warps run ahead of one another */
     with_type(ZERO_BF16, ZERO_BF16, 1, &bits[ZERO_BF16][1]);
     emulation_thread_order(0);
 }

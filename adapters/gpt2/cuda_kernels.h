@@ -445,16 +445,15 @@ OPS_DEVICE softmax_part softmax_row(const typename NUM::word *x, size_t V) {
     __shared__ softmax_part warps[CLASSIFIER_THREADS / 32];
     softmax_part p = {-INFINITY, 0.0f};
     for (size_t i = (size_t)threadIdx.x * W; i < V; i += (size_t)blockDim.x * W) {
-        float v[W];
+        float v[W], sum = 0, most = p.most;
         ops_load<NUM, W>(v, x + i);
-        softmax_part chunk = {-INFINITY, 0.0f};
-        OPS_EACH(j) if (i + j < V) chunk.most = fmaxf(chunk.most, v[j]);
-        chunk.most = fmaxf(chunk.most, p.most);
-        const float base = chunk.most == -INFINITY ? 0.0f : chunk.most;
-        if (p.most != chunk.most) p.sum *= expf(p.most - base);
-        OPS_EACH(j) if (i + j < V) chunk.sum += expf(v[j] - base);
-        p.most = chunk.most;
-        p.sum += chunk.sum;
+        if (i + W > V) OPS_EACH(j) if (i + j >= V) v[j] = -INFINITY; /* adds nothing */
+        OPS_EACH(j) most = fmaxf(most, v[j]);
+        const float base = most == -INFINITY ? 0.0f : most;
+        if (p.most != most) p.sum *= expf(p.most - base);
+        OPS_EACH(j) sum += expf(v[j] - base);
+        p.most = most;
+        p.sum += sum;
     }
     p = softmax_warp(p);
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = p;
@@ -481,10 +480,9 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS, CLASSIFIER_BLOCKS)
         const size_t i = (Vp / W - 1 - c) * W;
         float v[W];
         ops_load<NUM, W>(v, x + i);
-        OPS_EACH(j) {
-            v[j] = i + j < V ? expf(v[j] - p.most) * share : 0.0f;
-            if (i + j == target) v[j] -= scale;
-        }
+        OPS_EACH(j) v[j] = expf(v[j] - p.most) * share;
+        if (i + W > V) OPS_EACH(j) if (i + j >= V) v[j] = 0.0f;
+        if (target - i < W) OPS_EACH(j) if (i + j == target) v[j] -= scale;
         ops_store<NUM, W>(x + i, v);
     }
 }

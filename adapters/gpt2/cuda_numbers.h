@@ -114,18 +114,41 @@ OPS_DEVICE void ops_store_one(uint16_t *p, float x, ops_bf16) {
 }
 OPS_DEVICE void ops_store_one(uint16_t *p, float x, ops_f16) { *p = (uint16_t)ops_pack_f16(x, 0); }
 
+/* 16 bytes of device memory in one access: of a plain copy compilers make two or four. */
+OPS_DEVICE uint4 ops_read16(const void *p) {
+#ifdef __CUDA_ARCH__
+    uint4 u;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(u.x), "=r"(u.y), "=r"(u.z), "=r"(u.w)
+                 : "l"(p)
+                 : "memory");
+    return u;
+#else
+    return *(const uint4 *)p;
+#endif
+}
+OPS_DEVICE void ops_write16(void *p, const uint4 &u) {
+#ifdef __CUDA_ARCH__
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(u.x), "r"(u.y), "r"(u.z),
+                 "r"(u.w)
+                 : "memory");
+#else
+    *(uint4 *)p = u;
+#endif
+}
+
 /* v = p[0 .. W), where p is a multiple of W numbers from an aligned row. */
 template <class NUM, int W> OPS_DEVICE void ops_load(float (&v)[W], const typename NUM::word *p) {
     if constexpr (W == 1)
         v[0] = ops_load_one(p, NUM());
     else
-        ops_unpack<NUM>(v, *(const uint4 *)(const void *)p);
+        ops_unpack<NUM>(v, ops_read16(p));
 }
 template <class NUM, int W> OPS_DEVICE void ops_store(typename NUM::word *p, const float (&v)[W]) {
     if constexpr (W == 1)
         ops_store_one(p, v[0], NUM());
     else
-        *(uint4 *)(void *)p = ops_pack<NUM>(v);
+        ops_write16(p, ops_pack<NUM>(v));
 }
 
 /* Element i of a gradient of parameters, and W elements from it on, += x. */

@@ -523,6 +523,7 @@ static zero_result take_settings(gpt2_model *m, zero_ctx *z, ops_settings *setti
     settings->grad_type = zc.grads == ZERO_GRAD_F32 ? ZERO_F32 : zc.type;
     settings->stream = zc.stream;
     settings->tf32 = m->run.tf32;
+    settings->any_order = m->run.any_order;
     m->grad_bytes = zero_type_bytes(settings->grad_type);
     m->z = z;
     return ZERO_OK;

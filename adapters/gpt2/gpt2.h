@@ -2,7 +2,7 @@
 
    EXAMPLE: all that a trainer does with it
        gpt2_config cfg;
-       gpt2_run run = {4, 64, 1, ZERO_BF16, 0};             // B, T, recompute, type, tf32
+       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0};          // B, T, recompute, type, ...
        gpt2_error err;
        zero_tensor_desc table[GPT2_TENSORS];
        gpt2_model *m;
@@ -152,6 +152,8 @@ typedef struct gpt2_run {
     int recompute;  /* GPT2_RECOMPUTE_... */
     zero_type type; /* of activations; zero_config.type */
     int tf32;       /* CUDA, f32: products round what they multiply to TF32: faster, 11 bits */
+    int any_order;  /* CUDA with cuDNN: gradients of attention add up in any order: faster, without
+                       a matrix of T x T in memory, and not the same bits each time */
 } gpt2_run;
 
 typedef struct gpt2_model gpt2_model;

@@ -52,6 +52,7 @@ typedef struct ops_settings {
     zero_type grad_type; /* ZERO_F32, or the same as type */
     void *stream;        /* CUDA: a cudaStream_t, of the device that is current; borrowed */
     int tf32;            /* CUDA, f32: products may round what they multiply to TF32 */
+    int any_order;       /* cuDNN: gradients of attention may add up in any order */
 } ops_settings;
 
 enum { OPS_SENTENCE = 256 };

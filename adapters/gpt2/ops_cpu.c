@@ -718,7 +718,7 @@ double ops_peak_rate(zero_type type, int tf32) {
 double ops_matmul_rate(zero_type type, int tf32, int threads) {
     enum { N = 768 };
     const ops_limits limits = {1, 1, 1, 1, 1, 1, 1};
-    const ops_settings settings = {type, type, NULL, tf32};
+    const ops_settings settings = {type, type, NULL, tf32, 0};
     char why[OPS_SENTENCE];
     const size_t n = (size_t)N * N, bytes = n * zero_type_bytes(type);
     char *memory = (char *)ops_alloc(3 * bytes);

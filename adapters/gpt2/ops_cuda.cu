@@ -73,8 +73,10 @@ struct ops_ctx {
     int held;
     float *segments;   /* (slots, width / 2) see embed_segment_kernel */
     int *lists;        /* of the last batch, as in a staging from `order` on */
-    embed_lists embed; /* pointers into lists */
+    embed_lists embed; /* pointers into lists; order NULL: not sorted yet */
     staging stagings[STAGINGS];
+    staging *last;    /* has the last batch */
+    size_t last_rows; /* of it */
     unsigned batches; /* so far: the next takes stagings[batches % STAGINGS] */
     int *chain;       /* host: (vocab + rows), see sort_tokens */
     double *sum;      /* host, pinned: ops_take_sum's */
@@ -251,14 +253,14 @@ static void open_device(ops_ctx *o) {
     open_staging(o);
 }
 
-static void open_libraries(ops_ctx *o, int tf32) {
+static void open_libraries(ops_ctx *o, const ops_settings *settings) {
     if (o->status) return;
     zero_result result =
-        products_open(&o->matrices, o->type, o->grad_type, tf32, o->stream, o->workspace);
+        products_open(&o->matrices, o->type, o->grad_type, settings->tf32, o->stream, o->workspace);
     if (result) fail(o, result, "%s", o->matrices.error);
     if (o->status || !o->limits.heads) return;
     const attention_shape shape = attention_limits(&o->limits);
-    result = attention_create(&o->attend, &shape, o->type, o->stream, 1);
+    result = attention_create(&o->attend, &shape, o->type, o->stream, !settings->any_order);
     if (result) fail(o, result, "attention: %s", attention_error(o->attend));
 }
 
@@ -274,7 +276,7 @@ zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings
     made->stream = (cudaStream_t)settings->stream;
     check_limits(made);
     if (!made->status) open_device(made);
-    open_libraries(made, settings->tf32);
+    open_libraries(made, settings);
     const zero_result result = made->status;
     (void)snprintf(why, OPS_SENTENCE, "%s", made->sentence);
     if (result)
@@ -388,20 +390,30 @@ void ops_take_batch(ops_ctx *o, int *tokens, int *targets, const int *host_token
         return;
     }
     if (!WORKED(o, cudaEventSynchronize(s->sent))) return; /* of the batch before the last */
-    int *lists = s->memory + 2 * R;
     memcpy(s->memory, host_tokens, bytes);
     if (targets) memcpy(s->memory + R, host_targets, bytes);
-    const embed_lists sorted = sort_tokens(lists, o->chain, o->limits.vocab, host_tokens, R);
-    o->embed = lists_at(o->lists, R);
-    o->embed.segments = sorted.segments;
-    o->embed.count = sorted.count;
     (void)WORKED(o, cudaMemcpyAsync(tokens, s->memory, bytes, cudaMemcpyHostToDevice, o->stream));
     if (targets)
         (void)WORKED(
             o, cudaMemcpyAsync(targets, s->memory + R, bytes, cudaMemcpyHostToDevice, o->stream));
+    (void)WORKED(o, cudaEventRecord(s->sent, o->stream));
+    o->last = s;
+    o->last_rows = R;
+    o->embed.order = NULL;
+}
+
+/* The last batch's lists, to the device. Not before backward wants them: by then the GPU has the
+   rest of the step to do while the host sorts. */
+static void send_lists(ops_ctx *o) {
+    const size_t R = o->last_rows;
+    int *lists = o->last->memory + 2 * R;
+    const embed_lists sorted = sort_tokens(lists, o->chain, o->limits.vocab, o->last->memory, R);
+    o->embed = lists_at(o->lists, R);
+    o->embed.segments = sorted.segments;
+    o->embed.count = sorted.count;
     (void)WORKED(o, cudaMemcpyAsync(o->lists, lists, list_ints(R) * sizeof(int),
                                     cudaMemcpyHostToDevice, o->stream));
-    (void)WORKED(o, cudaEventRecord(s->sent, o->stream));
+    (void)WORKED(o, cudaEventRecord(o->last->sent, o->stream));
 }
 
 /* Threads of a block that walks rows of n pieces, and blocks of such a launch. */
@@ -425,13 +437,15 @@ void ops_embed_backward(ops_ctx *o, void *dwte, void *dwpe, const void *dout, co
     const embed_lists *l = &o->embed;
     const size_t blocks = (size_t)o->processors * BLOCKS_PER_SM;
     if (o->status || !R) return;
-    if (C > o->limits.width / 2 || lists_at(o->lists, R).start != l->start) {
+    if (C > o->limits.width / 2 || R != o->last_rows) {
         fail(o, ZERO_ERR_ARGUMENT,
              "the gradient of embeddings: %zu rows of %zu channels are not "
              "those of the last batch",
              R, C);
         return;
     }
+    if (!l->order) send_lists(o);
+    if (o->status) return;
 #define USE(NUM, W)                                                                                \
     do {                                                                                           \
         RUN(o, (embed_segment_kernel<NUM, W>), (unsigned)least((size_t)l->segments, 4 * blocks),   \
@@ -862,7 +876,7 @@ double ops_matmul_rate(zero_type type, int tf32, int threads) {
     (void)threads;
     int ok = memory && cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess;
     for (int i = 0; i < 2; i++) ok = ok && cudaEventCreate(&at[i]) == cudaSuccess;
-    const ops_settings settings = {type, type, stream, tf32};
+    const ops_settings settings = {type, type, stream, tf32, 0};
     if (ok && ops_create(&o, &limits, &settings, why) == ZERO_OK)
         seconds = product_seconds(o, n, memory, at);
     ops_destroy(o);
