@@ -3,10 +3,12 @@
 # make compare         DDP against ZeRO-1, 2, 3         make bench     measure against MPI and memory
 # make data            token files of tiny Shakespeare  make test-long what CI adds; test-all: everything
 # make cuda            build for CUDA, into B/cuda     make golden    write tests/golden.txt
+# make cuda-tests      the tests that run on a GPU
 # make zero_ckpt       the tool for checkpoints
 # make lib, install    the plugin as a library         make test-llmc LLMC=path of a checkout of llm.c
 # Settings: DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are), ARGS="-e d12 -t 64 -b 4
-# -pn 2" (compare), CC, NVCC, MPICC (empty: without MPI), OPT, B; of CUDA: see adapters/cuda.mk.
+# -pn 2" (compare), CC, NVCC, MPICC (empty: without MPI), OPT, B, WERROR=1 (warnings are errors, as in CI); of
+# CUDA: see adapters/cuda.mk.
 
 B      ?= build
 OPT    ?= -O3 -march=native
@@ -16,7 +18,7 @@ MPICC   = $(shell command -v mpicc)
 ifndef DEVICE
 DEVICE := $(shell sh adapters/cuda.sh device $(NVCC))
 endif
-WARN    = -Wall -Wextra -Wpedantic -Wshadow -Werror
+WARN    = -Wall -Wextra -Wpedantic -Wshadow $(if $(WERROR),-Werror)
 CFLAGS  = -std=c11 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN)
 COMPILE = $(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) -MMD -MP
 

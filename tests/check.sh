@@ -46,6 +46,11 @@ no_cxx() {
     "$CC" $flags -fPIC -shared -o "$B/check/plugin.so" -x c zero_plugin.cu -x none -lm || return 1
     ! nm -D "$B/check/plugin.so" | grep -E ' _Z|__cxa_throw|__gxx'
 }
+# In C++ with the emulation's CUDA, and with NCCL's header as it once was.
+old_nccl() {
+    "${CXX:-c++}" -std=c++17 -D__CUDACC__ -Itests/emulation $nccl -Wall -Wextra -Werror -include cuda_runtime.h \
+        -include nccl_2_19.h -x c++ -fsyntax-only zero_plugin.cu
+}
 tidy() { clang-tidy --quiet "$1" -- -x c -std=c11 -D_GNU_SOURCE -I. -fopenmp; }
 
 needs clang-format "format" clang-format --dry-run -Werror $sources
@@ -61,6 +66,11 @@ needs mpicc "plugin with MPI" plugin mpicc -fopenmp -DZERO_WITH_MPI -DOMPI_SKIP_
 check "only zero_* is exported" exported
 check "no C++ runtime" no_cxx
 needs "$NVCC" "plugin with nvcc" "$NVCC" -std=c++17 -O2 -fmad=false -arch=sm_90 -Werror all-warnings -Xcompiler -Wall,-Wextra -c -o "$B/check/plugin_cuda.o" zero_plugin.cu
+nccl=$(sh adapters/cuda.sh compile "$NVCC" 2>/dev/null)
+case $nccl in
+*ZERO_WITH_NCCL*) check "plugin with NCCL 2.19's names" old_nccl ;;
+*) skipped=$((skipped + 1)); echo "skipped plugin with NCCL 2.19's names: NCCL is not installed" ;;
+esac
 needs shellcheck "scripts of the CUDA build" shellcheck adapters/cuda.sh tests/gpu.sh tests/golden.sh tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \

@@ -1,22 +1,28 @@
 #!/bin/sh
-# gpu.sh build | ops | ranks | resume | bench | table | carry DIR - the project on one GPU, in parts of at most 8
-# minutes each, and one table of what was seen. Needs the CUDA toolkit and no network.
+# gpu.sh build | ops | bench | ranks | resume [NAME...] | table | carry DIR - the project on one GPU, in parts of
+# at most 8 minutes each, and one table of what was seen. Needs the CUDA toolkit and no network. Where time is
+# short, in this order: each part begins with what is worth most. NAME: only what begins with it, as in `ops memcheck`.
 #
 #   build   the CUDA trainer and the tests, for the card that is here
 #   ops     operations, attention and plugin on the device, losses against the CPU's (tests/golden.txt),
 #           compute-sanitizer on a small model
+#   bench   bandwidth of kernels, rates of a block's operations; GPT-2 124M and 1558M in bf16: tokens/s, MFU,
+#           memory; stages 0-3
 #   ranks   stages 0-3 on 2 and 4 threads that share the card, NCCL with 1 rank and, where the library
 #           can, with 2 processes on the card
 #   resume  stages 0-3 in three types: a run that goes on from a checkpoint, against one without a stop
-#   bench   bandwidth of kernels; GPT-2 124M and 1558M in bf16: tokens/s, MFU, memory; stages 0-3
 #   table   what was measured so far; every part ends with it. What was not says so
 #   carry   copies to DIR what another machine may lack: xxHash, cJSON, token files. There: CARRY=DIR
 #
+# Logs, results.txt and table.md are in B/gpu.
 # Settings: B (build), CARRY, LLMC (llm.c's train_gpt2cu, to run beside), LIMIT (480 seconds a part),
-# DRY=1 (print what would run), TRAINER and KERNELS (other programs), SMALL=1 (models of a test).
+# DRY=1 (print what would run), TRAINER and KERNELS (other programs), SMALL=1 (models of a test); PYTHON
+# (python3), NCCL_HOME, CUDNN_HOME: where NCCL and cuDNN are (see adapters/cuda.sh).
 set -u
 cd "$(dirname "$0")/.." || exit 1
-part=${1:-} B=${B:-build} CARRY=${CARRY:-} LLMC=${LLMC:-} LIMIT=${LIMIT:-480} DRY=${DRY:-} SMALL=${SMALL:-}
+part=${1:-} names=
+[ $# -gt 1 ] && [ "$part" != carry ] && { shift; names=$*; set -- "$part"; }
+B=${B:-build} CARRY=${CARRY:-} LLMC=${LLMC:-} LIMIT=${LIMIT:-480} DRY=${DRY:-} SMALL=${SMALL:-}
 C=$B/cuda G=$B/gpu
 TRAINER=${TRAINER:-$C/train_gpt2_zero} KERNELS=${KERNELS:-$C/gpu_kernels}
 results=$G/results.txt
@@ -25,9 +31,15 @@ mkdir -p "$G" || exit 1
 
 # ---- running and noting --------------------------------------------------------------------------
 
+wanted() { # NAME
+    [ -z "$names" ] && return 0
+    for begin in $names; do case $1 in "$begin"*) return 0 ;; esac; done
+    return 1
+}
+
 # note NAME VALUE: a row of the table, instead of an older one of that name
 note() {
-    [ -n "$DRY" ] && return
+    { [ -n "$DRY" ] || ! wanted "$1"; } && return
     touch "$results"
     grep -v "^$1|" "$results" >"$results.new"
     echo "$1|$2" >>"$results.new"
@@ -35,15 +47,20 @@ note() {
     echo "-- $1: $2"
 }
 
-# run NAME SECONDS COMMAND...: its output goes to $G/NAME.log; 124 when no time was left
+# run NAME SECONDS COMMAND...: its output goes to $G/NAME.log. late=1: the part had less time left than that,
+# and it was used up
 run() {
-    name=$1 most=$2
+    name=$1 most=$2 late=
     shift 2
+    wanted "$name" || { : >>"$G/$name.log"; return 0; }
     if [ -n "$DRY" ]; then echo "$name: $*"; : >"$G/$name.log"; return 0; fi
     left=$((LIMIT - ($(date +%s) - started)))
-    [ "$left" -lt "$most" ] && most=$left
+    [ "$left" -lt "$most" ] && most=$left late=1
     [ "$most" -lt 5 ] && { echo "no time left in this part" >"$G/$name.log"; return 124; }
     timeout -k 5 "$most" "$@" >"$G/$name.log" 2>&1 </dev/null
+    code=$?
+    [ $code -eq 124 ] || late=
+    return $code
 }
 
 # Why a command gave nothing: its last line.
@@ -54,7 +71,7 @@ suite() {
     run "$@"
     code=$?
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$G/$1.log" | tail -n 1)
-    if [ -n "$line" ]; then note "$1" "$line"; else note "$1" "FAILED, exit code $code: $(tail -n 1 "$G/$1.log" | cut -c 1-100)"; fi
+    if [ -n "$line" ]; then note "$1" "$line"; elif [ -n "$late" ]; then note "$1" "not measured: no time"; else note "$1" "FAILED, exit code $code: $(tail -n 1 "$G/$1.log" | cut -c 1-100)"; fi
 }
 
 # ---- data ----------------------------------------------------------------------------------------
@@ -83,14 +100,12 @@ tokens() {
 # ---- parts ---------------------------------------------------------------------------------------
 
 part_build() {
-    tests="$C/test_cuda $C/test_attention $C/test_gpt2_ops $C/test_gpt2"
     jobs=$(nproc 2>/dev/null || echo 2)
-    # shellcheck disable=SC2086
-    run build 470 make -j "$jobs" -k B="$B" CARRY="$CARRY" DEVICE=cuda cuda "$C/gpu_kernels" $tests
+    run build 470 make -j "$jobs" -k B="$B" CARRY="$CARRY" DEVICE=cuda cuda cuda-tests
     code=$?
     took=$(($(date +%s) - started))
     if [ $code -eq 0 ]; then note build "$took s with $jobs jobs"
-    else note build "FAILED after $took s: $(grep -E 'error|Error' "$G/build.log" | head -n 1 | cut -c 1-100)"; fi
+    else note build "FAILED after $took s: $(grep -E 'error:|undefined reference|cannot find|\*\*\*' "$G/build.log" | head -n 1 | cut -c 1-100)"; fi
     note found "$(sh adapters/cuda.sh say | tr '|' ' ')"
 }
 
@@ -113,7 +128,8 @@ golden() {
         END { if (n < 1) print "none"
               else printf "%s: %d losses, largest difference %.6f, allowed %s\n", (n == 50 && worst <= tolerance) ? "as the CPU" : "FAILED", n, worst, tolerance }
     ' tests/golden.txt "$G/losses-$1$3.log")
-    [ "$line" = none ] && line="FAILED: $(tail -n 1 "$G/losses-$1$3.log" | cut -c 1-100)"
+    [ "$line" = none ] && [ -z "$late" ] && line="FAILED: $(tail -n 1 "$G/losses-$1$3.log" | cut -c 1-100)"
+    [ -n "$late" ] && line="not measured: no time"
     note "losses-$1$3" "$line"
 }
 
@@ -127,7 +143,7 @@ sanitizer() {
     code=$?
     summary=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$G/$1.log" | tail -n 1 | tr -d '=')
     if [ -n "$summary" ]; then note "$1" "${summary# }"
-    elif [ $code -eq 124 ]; then note "$1" "not measured: no time"
+    elif [ -n "$late" ]; then note "$1" "not measured: no time"
     else note "$1" "$(why "$1")"; fi
 }
 
@@ -243,40 +259,57 @@ model() {
 }
 
 # llm.c beside it, on the same tokens and batch.
-llmc() { # NAME MODEL B T
+llmc() { # NAME MODEL B T RECOMPUTE
     [ -n "$LLMC" ] || { note "$1-llmc" "not measured: LLMC= was not given"; return; }
-    run "$1-llmc" 120 "$LLMC" -i "$(tokens)" -j "$(tokens)" -e "$2" -b "$3" -t "$4" -d $(($3 * $4)) -x 20 -v 0 -s 0 -z 0 -r 1
+    run "$1-llmc" 120 "$LLMC" -i "$(tokens)" -j "$(tokens)" -e "$2" -b "$3" -t "$4" -d $(($3 * $4)) -x 20 -v 1000 -m 1 -s 0 -z 0 -r "$5" -ge 2
     rate=$(grep -oE '[0-9.]+ tok/s' "$G/$1-llmc.log" | tail -n 1)
     [ -n "$DRY" ] || note "$1-llmc" "${rate:-$(why "$1-llmc")}"
+}
+
+# Batch and recompute of the large model, what is fastest first; what does not fit says so at once.
+large_runs() {
+    [ -n "$SMALL" ] && { echo 1:1; return; }
+    megabytes=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)
+    [ "${megabytes:-0}" -gt 120000 ] && echo 32:0
+    echo 16:0 16:1 8:1 4:1
 }
 
 part_bench() {
     data=$(tokens)
     [ -n "$SMALL" ] && data=$(find_data tiny_char_train.bin)
     common="-i $data -j $data -v -1 -g 0 -dt bf16 -u 2"
-    run kernels 60 "$KERNELS" ${SMALL:+0.01}
+    run kernels 90 "$KERNELS" ${SMALL:+0.01}
     if [ -z "$DRY" ] && grep -q '^copy ' "$G/kernels.log"; then
         while read -r name value unit; do note "kernel-$name" "$value $unit"; done <"$G/kernels.log"
+        grep -q '^op-.*-products' "$G/kernels.log" || note kernel-op "$(why kernels)"
     else note kernel-copy "$(why kernels)"; fi
-    small=d12 large=d48 B124=32 T=1024 steps=20 batches="16 8 4"
-    [ -n "$SMALL" ] && small=char:2x32x2 large=char:3x32x2 B124=1 T=8 steps=4 batches="1"
+    small=d12 large=d48 B124=32 T=1024 steps=20
+    [ -n "$SMALL" ] && small=char:2x32x2 large=char:3x32x2 B124=1 T=8 steps=4
     # shellcheck disable=SC2086
-    model gpt2-124M 100 $common -e $small -b $B124 -t $T -x $steps
-    llmc gpt2-124M d12 $B124 $T
+    model gpt2-124M 100 $common -e $small -b $B124 -t $T -x $steps -r 0
+    # shellcheck disable=SC2086
+    model gpt2-124M-any-order 60 $common -e $small -b $B124 -t $T -x $steps -r 0 -ao 1
+    for each in $(large_runs); do
+        rows=${each%:*} recompute=${each#*:}
+        # shellcheck disable=SC2086
+        model gpt2-1558M 130 $common -e $large -b $rows -t $T -x $((steps / 2)) -r $recompute && break
+    done
+    [ -n "$DRY" ] || note gpt2-1558M-batch "$rows windows, -r $recompute"
+    # shellcheck disable=SC2086
+    model gpt2-1558M-any-order 100 $common -e $large -b $rows -t $T -x $((steps / 2)) -r $recompute -ao 1
+    # shellcheck disable=SC2086
+    model gpt2-1558M-micro 100 $common -e $large -b $rows -t $T -d $((4 * rows * T)) -x 4 -r $recompute
+    llmc gpt2-124M d12 $B124 $T 0
+    llmc gpt2-1558M d48 "$rows" $T "$recompute"
+    # shellcheck disable=SC2086
+    run stages 110 "$TRAINER" $common -e $small -b $((B124 / 4 + 1)) -t $T -z 0,1,2,3 -pn 1 -x 16 -rd 8 -csv "$G/stages.csv"
+    if [ -z "$DRY" ]; then
+        ratios=$(tail -n +2 "$G/stages.csv" 2>/dev/null | cut -d, -f1,4 | tr '\n,' ' :')
+        note stages "${ratios:-$(why stages)}"
+    fi
     # shellcheck disable=SC2086
     run gpt2-124M-save 60 "$TRAINER" $common -e $small -b $B124 -t $T -x 9 -n 3 -nk 1 -na 1 -o "$G/saves"
     [ -n "$DRY" ] || note gpt2-124M-save "$(grep '^checkpoint of step 6' "$G/gpt2-124M-save.log" | cut -d: -f2- || why gpt2-124M-save)"
-    for rows in $batches; do
-        # shellcheck disable=SC2086
-        model gpt2-1558M 130 $common -e $large -b $rows -t $T -x $((steps / 2)) -r 1 && break
-    done
-    [ -n "$DRY" ] || note gpt2-1558M-batch "$rows windows"
-    llmc gpt2-1558M d48 "$rows" $T
-    # shellcheck disable=SC2086
-    run stages 110 "$TRAINER" $common -e $small -b $((B124 / 4 + 1)) -t $T -z 0,1,2,3 -pn 1 -x 16 -rd 8 -csv "$G/stages.csv"
-    [ -n "$DRY" ] && return
-    ratios=$(tail -n +2 "$G/stages.csv" 2>/dev/null | cut -d, -f1,4 | tr '\n,' ' :')
-    note stages "${ratios:-$(why stages)}"
 }
 
 # ---- table ---------------------------------------------------------------------------------------
@@ -313,13 +346,17 @@ table() {
     done
     row gpt2-124M "GPT-2 124M, bf16, B 32, T 1024"
     row gpt2-124M-memory "its device memory"
+    row gpt2-124M-any-order "the same, attention's gradients in any order"
     row gpt2-124M-save "its checkpoint, written aside"
     row gpt2-124M-llmc "llm.c, the same"
     row gpt2-1558M "GPT-2 1558M, bf16, T 1024"
     row gpt2-1558M-batch "its batch"
     row gpt2-1558M-memory "its device memory"
+    row gpt2-1558M-any-order "the same, attention's gradients in any order"
+    row gpt2-1558M-micro "the same, 4 micro-steps a step"
     row gpt2-1558M-llmc "llm.c, the same"
     row stages "tokens/s at stages 0-3 on one rank, of stage 0"
+    sed -n 's/^kernel-\(op[^|]*\)|\(.*\)/| \1 | \2 |/p' "$results" 2>/dev/null
 }
 
 carry() { # DIR
@@ -341,8 +378,8 @@ carry() { # DIR
 }
 
 case $part in
-build | ops | ranks | resume | bench) "part_$part"; [ -n "$DRY" ] || table | tee "$G/table.md" ;;
+build | ops | bench | ranks | resume) "part_$part"; [ -n "$DRY" ] || table | tee "$G/table.md" ;;
 table) table ;;
 carry) carry "${2:?gpu.sh carry: a folder is expected}" ;;
-*) echo "gpu.sh: expected build, ops, ranks, resume, bench, table or carry, found '$part'" >&2; exit 2 ;;
+*) echo "gpu.sh: expected build, ops, bench, ranks, resume, table or carry, found '$part'" >&2; exit 2 ;;
 esac

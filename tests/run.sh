@@ -48,17 +48,18 @@ fuzz() { # SECONDS of each
     done
 }
 
-# The CUDA version, run on the CPU; and whether nvcc takes it, for one architecture.
+# The CUDA version, run on the CPU; and whether nvcc takes it and its tests, for one architecture.
 emulated() {
     [ -x "$B/emulated/train_gpt2_zero" ] ||
         { skipped=$((skipped + 1)); echo "skipped emulated: the CUDA toolkit's headers are not installed"; return; }
+    run emulation 120 "$B/emulated/test_emulation"
     run emulated-cuda 300 "$B/emulated/test_cuda" seeds 20
     run emulated-gpt2-ops 300 "$B/emulated/test_gpt2_ops"
     run emulated-attention 120 "$B/emulated/test_attention"
     run emulated-trainer 400 sh "$here/test_emulated.sh" "$B"
     run cudnn-graphs 120 sh "$here/test_cudnn.sh" "$B"
     command -v nvcc >/dev/null 2>&1 || { skipped=$((skipped + 1)); echo "skipped cuda-build: nvcc is not installed"; return; }
-    run cuda-build 400 sh -c 'make -s B="$0/nvcc" ARCHS=90 cuda && echo "1 passed, 0 failed"' "$B"
+    run cuda-build 400 sh -c 'make -s B="$0/nvcc" ARCHS=90 cuda cuda-tests && echo "1 passed, 0 failed"' "$B"
 }
 
 quick() {

@@ -15,7 +15,8 @@ mkdir -p "$scratch" || exit 1
 trap 'rm -rf "$scratch"' EXIT
 passed=0 failed=0
 check() { if [ "$1" = 1 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $2"; fi; }
-small="-e char:2x32x2 -t 16 -v 3 -m 1 -g 4 -x 4 -u 0 -d 256 -f 0"
+data="-i $B/data/tiny_char_train.bin -j $B/data/tiny_char_val.bin"
+small="$data -e char:2x32x2 -t 16 -v 3 -m 1 -g 4 -x 4 -u 0 -d 256 -f 0"
 losses() { sed -n 's/^step .* loss \([0-9.]*\) .* norm \([0-9.]*\) .*/\1 \2/p; s/^val loss //p' "$1"; }
 
 # near NAME TOLERANCE: losses and norms of $scratch/NAME against those of $scratch/cpu
@@ -46,13 +47,13 @@ done
 for r in 0 1 2 3; do
     timeout 60 "$cuda" $small -b 8 -r $r >"$scratch/r$r" 2>&1
     near r$r 0.00002
-    check "$(weights r$r | grep -c "^$(weights r0)$")" "-r $r has the weights of -r 0"
+    [ $r = 0 ] || check "$([ -n "$(weights r0)" ] && [ "$(weights r$r)" = "$(weights r0)" ] && echo 1)" "-r $r has the weights of -r 0"
 done
 timeout 60 "$cuda" $small -b 4 -sl 100 -sg 100 >"$scratch/judged" 2>&1
 timeout 60 "$cuda" $small -b 4 >"$scratch/plain" 2>&1
 check "$([ "$(losses "$scratch/judged")" = "$(losses "$scratch/plain")" ] && [ "$(weights judged)" = "$(weights plain)" ] && echo 1)" \
     "-sl and -sg that skip nothing change nothing"
-timeout 100 "$cuda" -z 0,1,2,3 -e char:2x32x2 -t 16 -b 2 -x 2 -rd 2 -csv "$scratch/csv" >"$scratch/compare" 2>&1
+timeout 100 "$cuda" $data -z 0,1,2,3 -e char:2x32x2 -t 16 -b 2 -x 2 -rd 2 -csv "$scratch/csv" >"$scratch/compare" 2>&1
 check "$(tail -n +2 "$scratch/csv" | cut -d, -f14 | sort | uniq -c | awk '$1 == 4 { print 1 }')" "a comparison ends with equal weights: $(tail -n 1 "$scratch/compare")"
 timeout 60 "$cuda" -e d48 -t 1024 -b 64 -i "$B/data/tiny_gpt2_train.bin" -j "$B/data/tiny_gpt2_val.bin" -g 0 >"$scratch/large" 2>&1
 check "$(grep -c '^train_gpt2_zero: .*memory free of' "$scratch/large")" "a model larger than the device is refused: $(tail -n 1 "$scratch/large")"

@@ -1,5 +1,6 @@
 /* test_emulation.cu - the emulation of tests/emulation by itself: kernels, the semantics of streams
-   and events, NCCL, and that it finds what it is there to find. Build as test_cuda.cu. */
+   and events, NCCL, and that it finds what it is there to find. Built as $E/test_emulation in
+   adapters/cuda.mk. */
 #include "harness.h"
 
 #include "emulation/emulation.h"

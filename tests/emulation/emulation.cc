@@ -56,6 +56,7 @@ struct Block {
     Fiber *running;
     void *scheduler; /* the stack pointer of who runs the block */
     uint64_t order;
+    unsigned ahead; /* the warp that runs until it waits, in even orders */
 } block;
 
 extern "C" void emulated_switch(void **save, void *to);
@@ -144,6 +145,17 @@ void stuck() {
     abort();
 }
 
+/* The next of those that can go on. */
+size_t choose_ready() {
+    if (!block.order) return 0;
+    const size_t any = below((unsigned)block.ready.size());
+    if (block.order % 2) return any;
+    for (size_t i = block.ready.size(); i-- > 0;)
+        if (block.ready[i]->thread / 32 == block.ahead) return i;
+    block.ahead = block.ready[any]->thread / 32;
+    return any;
+}
+
 void run_block() {
     const unsigned n = block.threads, warps = (n + 31) / 32;
     block.next = block.done = block.at_barrier = 0;
@@ -157,7 +169,7 @@ void run_block() {
     }
     while (block.done < n) {
         if (!block.ready.empty()) {
-            const size_t at = block.order ? below((unsigned)block.ready.size()) : 0;
+            const size_t at = choose_ready();
             block.running = block.ready[at];
             block.ready.erase(block.ready.begin() + (long)at);
         } else if (block.next < n) {
@@ -335,12 +347,13 @@ void step_head(Stream *s) {
     delete s;
 }
 
-/* Streams whose head can run. */
-std::vector<Stream *> &runnable() {
+/* Streams whose head can run; late: of those that run when nothing else can. */
+std::vector<Stream *> &runnable(bool late = false) {
     static std::vector<Stream *> list;
     list.clear();
     for (Stream *s : engine.streams)
-        if (!s->tasks.empty() && s->tasks.front()->ready() && in_turn(s)) list.push_back(s);
+        if (!s->tasks.empty() && s->late == late && s->tasks.front()->ready() && in_turn(s))
+            list.push_back(s);
     return list;
 }
 
@@ -357,14 +370,13 @@ static Stream *chosen(const std::vector<Stream *> &list) {
     return best;
 }
 
-bool run_one() {
-    if (engine.in_task) return false;
-    std::vector<Stream *> &list = runnable();
+static bool run_one_of(std::vector<Stream *> &list) {
     if (list.empty()) return false;
     step_head(chosen(list));
     engine.changed.notify_all();
     return true;
 }
+bool run_one() { return !engine.in_task && run_one_of(runnable()); }
 
 void run_greedily() {
     while (run_one()) {}
@@ -440,6 +452,7 @@ bool wait_until(const std::function<bool()> &until) {
         } else if (other) {
             give_turn(other);
         } else if (takes_turns() || !engine.entered) {
+            if (run_one_of(runnable(true))) continue;
             if (!since) since = now();
             if (now() - since > engine.patience) {
                 find("deadlock: nothing can go on");
@@ -469,6 +482,7 @@ void poll_once() {
     Lock lock;
     Thread *other = takes_turns() ? another() : NULL;
     const bool rest = ++engine.polls > 64; /* all only poll */
+    if (rest) (void)run_one_of(runnable(true));
     if (!runnable().empty() && (!other || below(2)))
         (void)run_one();
     else if (other && !rest)
@@ -500,14 +514,17 @@ Memory *memory_at(const void *p, char **base) {
     return &it->second;
 }
 
-/* Freed memory that was written to is a finding. */
-void forget(std::map<char *, Memory>::iterator it) {
-    const unsigned char *p = (const unsigned char *)it->first;
-    for (size_t i = 0; i < it->second.bytes; i++)
-        if (p[i] != 0xFF) {
-            find("memory was written after it was freed (byte %zu of %zu)", i, it->second.bytes);
+/* That is a finding. */
+void written_after_free(const char *p, const Memory &m) {
+    for (size_t i = 0; i < m.bytes && m.freed; i++)
+        if ((unsigned char)p[i] != 0xFF) {
+            find("memory was written after it was freed (byte %zu of %zu)", i, m.bytes);
             break;
         }
+}
+
+void forget(std::map<char *, Memory>::iterator it) {
+    written_after_free(it->first, it->second);
     quarantined -= it->second.bytes;
     free(it->first);
     memory.erase(it);
@@ -631,6 +648,7 @@ uint64_t emulation_calls(emulation_call sort) { return engine.calls[sort]; }
 uint64_t emulation_failures(void) { return engine.failures; }
 const char *emulation_found(void) {
     Lock lock;
+    for (auto &m : memory) written_after_free(m.first, m.second);
     return engine.found.empty() ? NULL : engine.found.c_str();
 }
 size_t emulation_live(void) {
@@ -674,8 +692,10 @@ void emulation_reset(void) {
 /* ---- CUDA's functions ---------------------------------------------------------------------- */
 
 static int device_count = 1, device_peers = 1;
+static bool free_waits = true;
 static std::map<std::pair<int, int>, bool> peers_on;
 
+void emulation_free_waits(int waits) { free_waits = waits != 0; }
 void emulation_devices(int count, int peer_access) {
     device_count = count;
     device_peers = peer_access;
@@ -756,17 +776,18 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) {
     *device = host;
     return cudaSuccess;
 }
-/* Waits for the device first. */
+/* Waits for the device first, where that is not turned off. */
 cudaError_t cudaFree(void *p) {
     Lock lock;
     const int device = self.device;
     if (!p) return cudaSuccess;
     if (engine.in_task) find("a host function or kernel calls CUDA");
-    (void)wait_until([device] {
-        for (const Stream *s : engine.streams)
-            if (s->device == device && !s->tasks.empty()) return false;
-        return true;
-    });
+    if (free_waits)
+        (void)wait_until([device] {
+            for (const Stream *s : engine.streams)
+                if (s->device == device && !s->tasks.empty()) return false;
+            return true;
+        });
     return noted(release(p, DEVICE_MEMORY));
 }
 cudaError_t cudaFreeHost(void *p) {
@@ -848,7 +869,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     ENTER(EMULATION_ANY)
     Stream *s = stream_of(stream);
-    if (LEFT_OUT(EMULATION_HOST_WAIT)) return cudaSuccess;
+    if (LEFT_OUT(EMULATION_HOST_WAIT)) {
+        if (s) s->late = engine.seeded;
+        return cudaSuccess;
+    }
     return noted(s ? wait_for_stream(s) : cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {

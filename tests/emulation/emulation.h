@@ -17,7 +17,9 @@ extern "C" {
    seed chooses, in any order that streams and events allow. Between runs only. */
 void emulation_seed(uint64_t seed);
 
-/* The order in which the threads of a block start: 0 ascending, else one that the seed chooses. */
+/* The order in which the threads of a block start: 0 ascending, else one that the seed chooses;
+   what follows a barrier is then in any order too, or with even seeds a warp runs ahead of the
+   others. */
 void emulation_thread_order(uint64_t seed);
 
 /* Between these two a host thread runs only when it is its turn, and gives the turn away inside
@@ -35,6 +37,9 @@ int emulated_nanosleep(const struct timespec *wanted, struct timespec *left);
 /* ---- devices ------------------------------------------------------------------------------- */
 
 void emulation_devices(int count, int peer_access); /* default: 1, 1 */
+
+/* 0: cudaFree does not wait for the device's work; default 1. */
+void emulation_free_waits(int waits);
 
 /* ---- faults -------------------------------------------------------------------------------- */
 
@@ -65,7 +70,8 @@ typedef enum emulation_site_kind {
    -fno-optimize-sibling-calls. Turning it on forgets what was noted. */
 void emulation_watch_sites(int on);
 int emulation_sites(void **list, emulation_site_kind *kinds, int most);
-/* Calls from this place do nothing from now on. NULL: all do. */
+/* Calls from this place do nothing from now on. NULL: all do. A stream that the host should have
+   waited for goes on as late as it can then. */
 void emulation_leave_out(void *site);
 
 /* ---- NCCL ---------------------------------------------------------------------------------- */

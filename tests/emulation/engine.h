@@ -33,6 +33,7 @@ struct Stream {
     int device = 0;
     bool blocking = false; /* waits for the default stream, and it for this one */
     bool legacy = false;   /* is a default stream */
+    bool late = false;     /* a wait for it was left out: runs when nothing else can */
     bool closing = false;  /* destroyed as soon as it is empty */
     unsigned urgency = 0;  /* of a seed that prefers streams */
     std::deque<std::unique_ptr<Task>> tasks;
