@@ -4732,8 +4732,7 @@ static zero_result zp_report_send(zero_ctx *z) {
 
 /* Waits for it. SYNC. */
 static zero_result zp_report(zero_ctx *z) {
-    ZP_DO(z, zp_event_sync(&z->device, &z->reported));
-    ZP_TRY(zp_check(z, ZERO_OK)); /* a collective that was aborted ends as well */
+    ZP_DO(z, zp_event_sync(&z->device, &z->reported)); /* an aborted collective ends as well */
     z->report = *z->pinned;
     return ZERO_OK;
 }
@@ -5680,7 +5679,7 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
         done += run.numel;
     }
     z->looked |= z->mapped && z->phase == ZP_REDUCED;
-    return zp_check(z, zp_stream_sync(&z->compute));
+    return ZERO_OK;
 }
 
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
@@ -5714,7 +5713,7 @@ zero_result zero_state_begin(zero_ctx *z) {
                            ? "in the middle of a step: what micro-steps have added up is no state; "
                              "ask after zero_step"
                            : "the context is not built, or its state is open already");
-    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
+    ZP_DO(z, zp_stream_sync(&z->stream[ZP_PARAMETERS])); /* gathers ahead read what may be put */
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_TRY(zp_report(z));
     ZP_DO(z, zp_comm_barrier(&z->comm)); /* behind it no peer reads what may be put */
@@ -5769,7 +5768,7 @@ zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
     r->scale = moved ? c->scale : s->fixed != 0 ? s->fixed : s->initial;
     *z->pinned = *r;
     ZP_DO(z, zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned));
-    return zp_check(z, zp_stream_sync(&z->compute));
+    return zp_check(z, zp_stream_sync(&z->compute)); /* *z->pinned is the host's again */
 }
 
 zero_result zero_state_end(zero_ctx *z, int changed) {
