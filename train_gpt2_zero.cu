@@ -1657,7 +1657,7 @@ static void print_durable(trainer *t) {
     checkpoint_report r;
     if (!t->j->opt->save_aside || t->saves == NULL) return;
     checkpoint_query(t->saves, &r);
-    if (r.saved_step == t->durable) return;
+    if (r.saved_step <= t->durable) return;
     t->durable = r.saved_step;
     clear_progress(t->j);
     say(t->j, "on the disk: the checkpoint of step %lld, written in %.1f ms\n",

@@ -1719,10 +1719,9 @@ static zero_result zp_mpi(zp_comm *c, int code, const char *call) {
 }
 #define ZP_MPI(c, call) ZP_TRY(zp_mpi(c, call, #call))
 
-#define ZP_LANDING                                                                                 \
-    ((size_t)ZP_MAIL_BYTES + 16) /* a rank's part of an exchange, behind a zp_head                 \
-                                  */
-#define ZP_ABORT_TAG 1           /* on the control channel, where there are no other messages */
+/* A rank's part of an exchange, behind a zp_head. */
+#define ZP_LANDING   ((size_t)ZP_MAIL_BYTES + 16)
+#define ZP_ABORT_TAG 1 /* on the control channel, where there are no other messages */
 
 /* Another rank has failed: on this node, or on another that sent word of it. */
 static zero_result zp_mpi_aborted(zp_comm *c) {
@@ -2686,7 +2685,8 @@ static void zp_nccl_issue(zp_stream *s, const zp_op *op) {
 #endif
 
 /* A group of collectives of one channel: NCCL starts them together. What they give is there after
-   zp_comm_finish of each, which follows the group. */
+   zp_comm_finish of each, which follows the group. Whoever begins a group ends it, whatever has
+   failed elsewhere meanwhile (ZP_TRY, not ZP_DO): NCCL's lock is held between. */
 static zero_result zp_comm_begin(zp_comm *c, zp_stream *s, zp_channel channel) {
 #ifdef ZERO_WITH_NCCL
     if (c->kind == ZERO_COMM_NCCL) return zp_nccl_begin(c, s, channel);
@@ -2749,6 +2749,13 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op) {
     static_assert(sizeof(zp_op) <= ZP_TASK_BYTES, "a task carries a collective");
     return zp_stream_push(s, zp_op_task, op, sizeof *op, 0);
 #endif
+}
+
+/* A group of one. */
+static zero_result zp_comm_issue_alone(zp_stream *s, const zp_op *op) {
+    ZP_TRY(zp_comm_begin(op->comm, s, op->channel));
+    ZP_TRY(zp_comm_issue(s, op)); /* NCCL's cannot fail before the group ends */
+    return zp_comm_end(op->comm, s, op);
 }
 
 /* The one small collective of a step: every rank's verdict to every rank. It lies in a region, at
@@ -3416,8 +3423,8 @@ typedef enum zp_phase {
     ZP_ANY = ZP_NEW | ZP_BUILT
 } zp_phase;
 /* NEW -build-> IDLE -pass_begin-> IN_PASS -pass_end-> BETWEEN (more micro-steps, or reduce due)
-   -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE or REDUCED -> IN_PASS -> back. Checkpoints:
-   IDLE -state_begin-> OPEN -state_end-> IDLE. */
+   -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE, BETWEEN or REDUCED -> IN_PASS -> back.
+   Checkpoints: IDLE -state_begin-> OPEN -state_end-> IDLE. */
 
 typedef struct zp_live { /* a unit while training */
     int parameter_opens, forward_opens, backward_opens;
@@ -3505,7 +3512,7 @@ struct zero_ctx {
     zp_checks checks;
 #endif
     int mapped; /* parameters lie whole in every rank's view: each one's shards, side by side */
-    int looked; /* peers may still be reading mapped parameters, after zero_reduce */
+    int looked; /* peers may still be reading mapped parameters, after the last reduction */
     int bound;  /* zero_bind was called */
     double hooks_s;
     zero_result dead;
@@ -4416,9 +4423,7 @@ static zero_result zp_gather(zero_ctx *z, int u) {
         ZP_DO(z, zp_event_wait(s, &b->released));
     }
     ZP_DO(z, zp_event_wait(s, &live->updated));
-    ZP_DO(z, zp_comm_begin(&z->comm, s, op.channel));
-    ZP_DO(z, zp_comm_issue(s, &op));
-    ZP_DO(z, zp_comm_end(&z->comm, s, &op));
+    ZP_DO(z, zp_comm_issue_alone(s, &op));
     ZP_DO(z, zp_event_record(s, &live->gathered));
     return ZERO_OK;
 }
@@ -4544,15 +4549,15 @@ static zp_op zp_whole_op(zero_ctx *z, int u) {
 static zero_result zp_bucket_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zp_op first = make(z, z->bucket[0]);
-    ZP_DO(z, zp_comm_begin(&z->comm, s, ZP_GRADIENTS));
+    ZP_TRY(zp_comm_begin(&z->comm, s, ZP_GRADIENTS));
     for (int i = 0; i < z->nbucket; i++) {
         const zp_op op = make(z, z->bucket[i]);
-        ZP_DO(z, zp_comm_issue(s, &op));
+        ZP_TRY(zp_comm_issue(s, &op));
     }
-    ZP_DO(z, zp_comm_end(&z->comm, s, &first));
+    ZP_TRY(zp_comm_end(&z->comm, s, &first));
     for (int i = 0; i < z->nbucket; i++) {
         const zp_op op = make(z, z->bucket[i]);
-        ZP_DO(z, zp_comm_finish(s, &op));
+        ZP_TRY(zp_comm_finish(s, &op));
     }
     return ZERO_OK;
 }
@@ -4567,9 +4572,9 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
         ZP_DO(z, zp_event_wait(s, &live->written));
         if (z->collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
     }
-    if (last || !z->collects) ZP_TRY(zp_bucket_issue(z, zp_reduce_op));
+    if (last || !z->collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
     for (int i = 0; i < z->nbucket && last; i++) ZP_DO(z, zp_gradient_norm(z, z->bucket[i]));
-    if (last && !z->policy.shard_optimizer) ZP_TRY(zp_bucket_issue(z, zp_whole_op));
+    if (last && !z->policy.shard_optimizer) ZP_DO(z, zp_bucket_issue(z, zp_whole_op));
     for (int i = 0; i < z->nbucket; i++) {
         zp_live *live = &z->live[z->bucket[i]];
         ZP_DO(z, zp_event_record(s, &live->reduction));
@@ -5539,7 +5544,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {
-        z->looked |= z->mapped && z->phase == ZP_REDUCED;
+        z->looked |= z->mapped && (z->phase & (ZP_BETWEEN | ZP_REDUCED));
         return ZERO_OK;
     }
     z->phase = ZP_BETWEEN;

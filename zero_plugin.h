@@ -359,7 +359,8 @@ typedef struct zero_ctx zero_ctx;
 
 /* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). COLLECTIVE. On error *z
    is NULL unless memory for the context itself was there: then zero_last_error(*z) says why, and
-   *z must still be destroyed. Errors: ARGUMENT, MEMORY, PEER, TIMEOUT, COMM, UNSUPPORTED. */
+   *z must still be destroyed. Errors: ARGUMENT, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE,
+   UNSUPPORTED. */
 zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *comm);
 
 /* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
@@ -372,13 +373,13 @@ zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, fl
 
 /* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
    peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
-   one more unit, the last. Errors: ARGUMENT. */
+   one more unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
 
 /* Partitions, allocates, and compares configuration and tensors over the ranks: on a difference
    every rank returns MISMATCH and names the first one. Parameters and optimizer state are zeros.
-   COLLECTIVE, SYNC. Errors: ARGUMENT, STATE, MEMORY, MISMATCH, PEER, TIMEOUT, COMM. */
+   COLLECTIVE, SYNC. Errors: ARGUMENT, STATE, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE. */
 zero_result zero_build(zero_ctx *z);
 
 /* Waits for what is under way, frees everything. NULL is allowed. A context that failed tells its

@@ -1,10 +1,11 @@
 /* faulty_io.c - preloaded into a program, lets the k-th call of a kind fail, once, with a given
    errno ("late", "slow": the k-th call of all that open, read or change files comes so many ms
    later), and counts the memory that is in use. glibc only; tests/test_checkpoint_faults.sh builds
-   and uses it. The program declares these weak: void faulty_arm(const char *kind, long k, int
-   number)   k 0: nothing fails long faulty_fired(void)                                  how often
-   it did since then long faulty_live(void)                                   blocks of memory in
-   use */
+   and uses it.
+   The program declares these weak:
+     void faulty_arm(const char *kind, long k, int number) - k 0: nothing fails
+     long faulty_fired(void) - how often it did since then
+     long faulty_live(void) - blocks of memory in use */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>

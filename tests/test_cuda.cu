@@ -111,6 +111,8 @@ static const cuda_case cuda_cases[] = {
      CUDA_NO_MASTER, 60},
     {"local-3-mapped", ZERO_COMM_LOCAL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
      CUDA_EVAL_ALL, CUDA_ALL_GATHERED | CUDA_SILENT, 80},
+    {"local-3-passed", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_PASSED, CUDA_ALL_GATHERED, 120},
     {"local-3", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, CUDA_EVAL_ALL,
      CUDA_NO_MAPPING | CUDA_ALL_GATHERED | CUDA_SILENT, 80},
     {"local-3-f16", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, ZERO_NONE, 2, 1,
@@ -186,6 +188,7 @@ typedef struct cuda_run {
     uint64_t fail_at;
     uint64_t miss, break_at; /* rank 1's collective that is lost, or meets an error */
     const cuda_loss *loss;   /* of rank 1's collective under this call */
+    int fails_inside;        /* rank 1 has failed when its first group of collectives begins */
     int absent;              /* a rank that stays away from step 1 on; -1: none */
     int gone;                /* ranks that are done */
     int in_split;            /* runs that left peers in ncclCommSplit */
@@ -507,22 +510,29 @@ static int cuda_step(host_run *h) {
 }
 
 #ifdef EMULATED_LAUNCH
-static void cuda_arm(const cuda_run *run) {
+static __thread zp_comm *cuda_failing;
+/* As the thread that looks after NCCL does it. */
+static void cuda_fail_inside(void) {
+    (void)zp_failure_set(&cuda_failing->failure, ZERO_ERR_COMM, "failed meanwhile");
+}
+static void cuda_arm(const cuda_run *run, zero_ctx *z) {
+    cuda_failing = &z->comm;
     if (run->miss) emulation_nccl_miss(1, run->miss);
     if (run->break_at) emulation_nccl_break(1, run->break_at, ncclRemoteError);
+    if (run->fails_inside) emulation_nccl_begun(cuda_fail_inside);
 }
 #else
-static void cuda_arm(const cuda_run *run) { (void)run; }
+static void cuda_arm(const cuda_run *run, zero_ctx *z) { (void)run, (void)z; }
 #endif
 
 /* It is this call that has the error, on all ranks. */
 static int cuda_lose(host_run *h, const cuda_loss *loss) {
     const int loses = h->rank->rank == 1;
     if (!cuda_train_pass(h)) return 0;
-    if (loses && loss->in_step) cuda_arm(cuda_me->run);
+    if (loses && loss->in_step) cuda_arm(cuda_me->run, h->z);
     HOST_TRY(h, zero_reduce(h->z));
     HOST_TRY(h, zero_step(h->z, &h->spec->adamw));
-    if (loses && !loss->in_step) cuda_arm(cuda_me->run);
+    if (loses && !loss->in_step) cuda_arm(cuda_me->run, h->z);
     const zero_result r = loss->call(h->z);
     if (r != ZERO_ERR_TIMEOUT)
         test_rank_fail(h->rank, "%s: %s, expected a time-out", loss->name, zero_result_string(r));
@@ -636,7 +646,7 @@ static void cuda_train(test_rank *rank) {
     cuda_rank *me = cuda_me;
     if (rank->rank == 0) emulation_fail(me->run->sort, me->run->fail_at);
     if (cuda_start(&h, rank) && cuda_registered(rank)) {
-        if (rank->rank == 1 && !me->run->loss) cuda_arm(me->run);
+        if (rank->rank == 1 && !me->run->loss) cuda_arm(me->run, h.z);
         if (me->run->loss)
             (void)cuda_lose(&h, me->run->loss);
         else if (cuda_steps(&h, CUDA_STEPS) && cuda_finish(&h) && (me->run->k->more & CUDA_LEAVES))
@@ -930,6 +940,21 @@ static void cuda_collective_fails(const char *name, uint64_t k, int lost) {
     (void)test_check(!wrong, "%s: %s %llu: %s", name, what, (unsigned long long)k, wrong);
     cuda_told(&run, what, -1, "rank", " of unit ");
     printf("%-14s %s: rank 0: %s\n%-14s rank 1: %s\n", name, what, run.why[0], "", run.why[1]);
+    cuda_close(&run);
+}
+
+/* Another thread notes a failure between the begin of a group and its end: who holds NCCL's lock
+   gives it back all the same, or the communicators are never aborted. */
+static void cuda_group_fails(const char *name) {
+    static cuda_run run;
+    cuda_seen none[CUDA_RANKS];
+    const char *wrong = NULL;
+    memset(none, 0, sizeof none);
+    (void)cuda_open(&run, cuda_named(name));
+    run.faults = run.fails_inside = 1;
+    (void)test_check(cuda_clean(&run, none, &wrong), "%s: failed in a group: an error", name);
+    (void)test_check(!wrong && strstr(run.why[1], "failed meanwhile"),
+                     "%s: failed in a group: %s; rank 1: %s", name, wrong ? wrong : "", run.why[1]);
     cuda_close(&run);
 }
 
@@ -1233,6 +1258,8 @@ int main(int argc, char **argv) {
 #ifdef EMULATED_LAUNCH
     if (all || !strcmp(what, "seeds")) cuda_lost_calls();
     if (all || !strcmp(what, "seeds")) cuda_old_nccl();
+    if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-3");
+    if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-0");
     if (all || !strcmp(what, "mutants")) cuda_mutants(n ? n : 4);
     if (all || !strcmp(what, "faults")) cuda_faults(n ? n : 10);
 #endif

@@ -100,6 +100,7 @@ checkpoint_result ck_together(ck_work *w, zero_ctx *z, ck_body body, void *arg, 
 checkpoint_result ck_work_ask(ck_work *w, ck_body body, void *arg, ck_error *e);
 /* Another rank failed, or is gone. */
 int ck_given_up(const ck_work *w);
+/* No other rank is at work, or there is none. */
 int ck_alone(const ck_work *w);
 int ck_work_done(const ck_work *w);
 
@@ -233,9 +234,8 @@ checkpoint_result ck_copies_run(ck_copies *list, const char *folder, const ck_ma
                                 int direct, char *window, ck_take take, void *user,
                                 uint64_t *read_bytes, ck_error *e);
 
-/* The checksum of a file's table, from the file itself, for the manifest. NONE: it is not there
- * yet.
- */
+/* The checksum of a file's table, from the file itself, for the manifest. NONE: there is no file
+   yet. */
 checkpoint_result ck_shard_table(const char *folder, ck_file *file, ck_error *e);
 
 /* Elements are stored with their lowest byte first. */

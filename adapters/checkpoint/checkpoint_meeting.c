@@ -76,7 +76,9 @@ checkpoint_result ck_work_ask(ck_work *w, ck_body body, void *arg, ck_error *e) 
 }
 
 int ck_given_up(const ck_work *w) { return __atomic_load_n(&w->cancel, __ATOMIC_ACQUIRE); }
-int ck_alone(const ck_work *w) { return __atomic_load_n(&w->alone, __ATOMIC_ACQUIRE); }
+int ck_alone(const ck_work *w) {
+    return !w->running || __atomic_load_n(&w->alone, __ATOMIC_ACQUIRE);
+}
 int ck_work_done(const ck_work *w) { return __atomic_load_n(&w->done, __ATOMIC_ACQUIRE); }
 
 /* Does what the thread asks for, until it is done or it is time to meet. 1: it is done. */

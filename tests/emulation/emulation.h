@@ -86,6 +86,8 @@ void emulation_nccl_windows(int works); /* 0: registering succeeds without a win
 void emulation_nccl_break(int rank, uint64_t k, int result);
 /* The k-th collective that this rank issues is lost on the way: it never comes to it. */
 void emulation_nccl_miss(int rank, uint64_t k);
+/* The next ncclGroupStart of this thread calls it. */
+void emulation_nccl_begun(void (*once)(void));
 size_t emulation_nccl_live(void); /* communicators that nobody has destroyed or aborted */
 
 /* ---- what was found ------------------------------------------------------------------------ */

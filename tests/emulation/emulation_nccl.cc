@@ -103,6 +103,7 @@ struct Fault {
 } to_break, to_miss;
 
 thread_local int group_depth;
+thread_local void (*group_begun)(void);
 thread_local ncclResult_t group_error; /* what a call inside the group returned */
 struct Queued {
     ncclComm *comm;
@@ -514,6 +515,7 @@ const bool hooked = (engine.at_reset = reset, true);
 void emulation_nccl_version(int code) { version_code = code; }
 void emulation_nccl_lacks(const char *name) { lacking = name ? name : ""; }
 void emulation_nccl_windows(int works) { windows_work = works; }
+void emulation_nccl_begun(void (*once)(void)) { group_begun = once; }
 void emulation_nccl_break(int rank, uint64_t k, int result) {
     Lock lock;
     to_break.rank = rank, to_break.at = k, to_break.result = (ncclResult_t)result;
@@ -659,6 +661,9 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
 ncclResult_t ncclGroupStart() {
     NCCL_ENTER
     group_depth++;
+    void (*once)(void) = group_begun;
+    group_begun = nullptr;
+    if (once) once();
     return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
