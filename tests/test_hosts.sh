@@ -54,11 +54,19 @@ EOF
 chmod +x "$dir/agent"
 sent() { ip netns exec $a cat /sys/class/net/cable/statistics/tx_bytes; }
 
+installed() { command -v mpicc.$1 >/dev/null 2>&1 && command -v mpirun.$1 >/dev/null 2>&1; }
+# What the program that wrote the log said, in line, p and f; without a last line it has failed.
+said() { # LOG
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$1" | tail -n 1)
+    p=${line%% passed*} f=${line##*passed, } f=${f%% failed*}
+    [ -n "$line" ] || p=0 f=1
+}
+
 # on_hosts MPI COMMAND...: the command starts on the first host
 on_hosts() {
     mpi=$1
     shift
-    if ! command -v mpicc.$mpi >/dev/null 2>&1 || ! command -v mpirun.$mpi >/dev/null 2>&1; then
+    if ! installed $mpi; then
         skip "$mpi is not installed"
         return
     fi
@@ -72,9 +80,7 @@ on_hosts() {
         "$@" "$dir/hosts_$mpi" hash 2 >"$log" 2>&1 </dev/null
     code=$?
     bytes=$(($(sent) - before))
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
-    p=${line%% passed*} f=${line##*passed, } f=${f%% failed*}
-    [ -n "$line" ] || p=0 f=1
+    said "$log"
     # MPICH 4.0 on UCX's TCP hangs in MPI_Finalize now and then, of any program: its word is enough
     [ $code -eq 0 ] || [ $mpi = mpich ] || [ "$f" -gt 0 ] || f=1
     # the program has counted the messages; here: two hosts took part, and they went over the cable
@@ -92,7 +98,7 @@ on_hosts() {
 links() {
     mpi=$1 stage=$2 rate=$3
     shift 3
-    command -v mpicc.$mpi >/dev/null 2>&1 && command -v mpirun.$mpi >/dev/null 2>&1 || return # told above
+    installed $mpi || { skip "a slow cable: $mpi is not installed"; return; }
     if ! command -v tc >/dev/null 2>&1; then skip "a slow cable: needs the program tc (iproute2)"; return; fi
     for host in $a $b; do
         ip netns exec $host tc qdisc replace dev cable root tbf rate ${rate}mbit burst 256kb latency 20ms || {
@@ -105,9 +111,7 @@ links() {
     log="$dir/links-$mpi.txt"
     timeout -k 5 60 ip netns exec $a unshare -u sh -c "hostname $a; exec \"\$@\"" sh \
         "$@" "$dir/links_$mpi" $stage $rate >"$log" 2>&1 </dev/null
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
-    p=${line%% passed*} f=${line##*passed, } f=${f%% failed*}
-    [ -n "$line" ] || p=0 f=1
+    said "$log"
     passed=$((passed + p)) failed=$((failed + f))
     echo "$mpi: $(grep '^stage' "$log" || tail -n 3 "$log")"
 }
