@@ -4,7 +4,7 @@
 # make data            token files of tiny Shakespeare  make test-long what CI adds; test-all: everything
 # make cuda            build for CUDA, into B/cuda     make golden    write tests/golden.txt
 # make cuda-tests      the tests that run on a GPU
-# make zero_ckpt       the tool for checkpoints
+# make drop DIR=x      the two files to copy        make zero_ckpt the tool for checkpoints
 # make lib, install    the plugin as a library         make test-llmc LLMC=path of a checkout of llm.c
 # Settings: DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are), ARGS="-e d12 -t 64 -b 4
 # -pn 2" (compare), CC, NVCC, MPICC (empty: without MPI), OPT, B, WERROR=1 (warnings are errors, as in CI); of
@@ -36,7 +36,7 @@ UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
-SOURCES = zero_plugin.h zero_plugin.cu train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
+SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
 
 # ---- the plugin as a library: CPU, without MPI; LIBFLAGS adds to it ----
@@ -46,7 +46,7 @@ VERSION = $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h)
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all deps libraries data compare test test-long test-all test-llmc check bench golden lib install unit tests zero_ckpt clean
+.PHONY: all deps libraries drop data compare test test-long test-all test-llmc check bench golden lib install unit tests zero_ckpt clean
 all: train_gpt2_zero data
 include adapters/cuda.mk
 
@@ -59,6 +59,10 @@ train_gpt2_zero: $B/$(if $(filter cuda,$(DEVICE)),cuda/)train_gpt2_zero
 	@cp $< $@
 zero_ckpt: $B/zero_ckpt
 	@cp $< $@
+drop:
+	@sh zero_plugin/drop.sh '$(DIR)'
+$B/drop/zero_plugin.cu: zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*)
+	@sh zero_plugin/drop.sh $B/drop
 $B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 

@@ -32,10 +32,26 @@ lengths() {
          /^}/ { if (name != "" && FNR - at > 80 && why == "") { print FILENAME ":" at ": " FNR - at " lines: " name; bad = 1 } name = "" }
          END { exit bad }' $sources
 }
+# The unit's list of contents names its rooms, in order; a room includes only those before it.
+rooms=$(sed -n 's|^#include "zero_plugin/\([a-z0-9_]*\)\.h".*|\1|p' zero_plugin.cu)
 contents() {
-    sed -n '/^   CONTENTS/,/^$/s/^ *\[SECTION\] \([a-z]*\).*/\1/p' zero_plugin.cu >"$B/check/contents"
-    sed -n '/^   CONTENTS/,/^$/d; s/^   \[SECTION\] \([a-z]*\)$/\1/p' zero_plugin.cu >"$B/check/banners"
-    [ -s "$B/check/contents" ] && diff "$B/check/contents" "$B/check/banners"
+    sed -n '/^   CONTENTS/,/^$/s/^     \([a-z]*\)  .*/\1/p' zero_plugin.cu >"$B/check/contents"
+    echo "$rooms" | diff "$B/check/contents" -
+}
+upward() {
+    sh zero_plugin/drop.sh "$B/check/drop"
+}
+# Each room by itself; a device's room only where that device is.
+alone() { # OTHER-DEVICE COMPILER...
+    other=$1
+    shift
+    for room in zero_plugin/*.h; do
+        [ "$room" = "zero_plugin/$other.h" ] || echo "#include \"$room\"" | "$@" -Wno-unused-function -fsyntax-only -I. - || return 1
+    done
+}
+cuda_alone() {
+    # shellcheck disable=SC2086
+    alone device_cpu "${CXX:-c++}" -std=c++17 -D__CUDACC__ -Itests/emulation $nccl -Wall -Wextra -Werror -include cuda_runtime.h -x c++
 }
 header() { echo '#include "zero_plugin.h"' | "$1" -x "$2" "$3" -Wall -Wextra -Wpedantic -Werror -I. -fsyntax-only -; }
 plugin() { compiler=$1; shift; "$compiler" $flags "$@" -x c -c -o "$B/check/plugin.o" zero_plugin.cu; }
@@ -56,7 +72,9 @@ tidy() { clang-tidy --quiet "$1" -- -x c -std=c11 -D_GNU_SOURCE -I. -fopenmp; }
 needs clang-format "format" clang-format --dry-run -Werror $sources
 check "100 columns" columns
 check "functions of at most 80 lines" lengths
-check "contents equal to banners" contents
+check "contents name the rooms in order" contents
+check "rooms include earlier ones alone" upward
+check "rooms compile alone" alone device_cuda "$CC" $flags -fopenmp -x c
 check "header as C11" header "$CC" c -std=c11
 check "header as C++17" header "${CXX:-c++}" c++ -std=c++17
 check "plugin with $CC" plugin "$CC" -fopenmp
@@ -68,7 +86,7 @@ check "no C++ runtime" no_cxx
 needs "$NVCC" "plugin with nvcc" "$NVCC" -std=c++17 -O2 -fmad=false -arch=sm_90 -Werror all-warnings -Xcompiler -Wall,-Wextra -c -o "$B/check/plugin_cuda.o" zero_plugin.cu
 nccl=$(sh adapters/cuda.sh compile "$NVCC" 2>/dev/null)
 case $nccl in
-*ZERO_WITH_NCCL*) check "plugin with NCCL 2.19's names" old_nccl ;;
+*ZERO_WITH_NCCL*) check "plugin with NCCL 2.19's names" old_nccl; check "rooms compile alone with CUDA" cuda_alone ;;
 *) skipped=$((skipped + 1)); echo "skipped plugin with NCCL 2.19's names: NCCL is not installed" ;;
 esac
 needs shellcheck "scripts of the CUDA build" shellcheck adapters/cuda.sh tests/gpu.sh tests/golden.sh tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh

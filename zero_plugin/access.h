@@ -1,0 +1,245 @@
+/* access.h - tensors by name, and as state
+
+   Tensors by name, range by range: what is whole here is read here, the rest is broadcast by its
+   owner through the staging buffer.
+
+   What training goes on from, as ranges of elements: handed out and taken back as it is stored. */
+#ifndef ZP_ACCESS_H
+#define ZP_ACCESS_H
+
+#include "plan.h"
+#include "check.h"
+
+/* A run of a tensor's elements that one rank owns. */
+typedef struct zp_run {
+    int unit, owner;
+    size_t at; /* in the unit */
+    size_t numel;
+} zp_run;
+
+static zp_run zp_run_at(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count) {
+    const int kept = t->desc.flags & ZERO_KEEP;
+    const size_t part = kept ? 0 : element / t->desc.numel;
+    const zp_member *m = z->layout.by_tensor[t->first_member + (int)part];
+    const size_t inside = kept ? element : element % t->desc.numel;
+    zp_run run;
+    run.unit = zp_tensor_unit(&z->layout, t, (int)part);
+    run.at = m->at + inside;
+    const size_t shard = z->layout.unit[run.unit].shard;
+    run.owner = (int)(run.at / shard);
+    run.numel = zp_min(zp_min(count, m->numel - inside), (size_t)(run.owner + 1) * shard - run.at);
+    return run;
+}
+
+/* A kind of a tensor in memory: where it lies, how it is stored, and whether every rank has its own
+   copy, or sees one. */
+typedef struct zp_stored {
+    char *memory; /* of the run's first element; NULL: not on this rank */
+    zero_type type;
+    int whole;
+} zp_stored;
+
+static zp_stored zp_kind_stored(const zero_ctx *z, zero_kind kind, const zp_run *run) {
+    const size_t state = z->place[run->unit].state_at + (run->at - zp_own_first(z, run->unit));
+    const int parameter = kind == ZERO_PARAMETER || (kind == ZERO_MASTER && !z->master);
+    zp_stored s = {NULL, ZERO_F32, !z->policy.shard_optimizer};
+    if (parameter) s.whole = z->place[run->unit].whole[ZP_PARAMETERS];
+    if (parameter) s.type = z->cfg.type;
+    if (kind == ZERO_GRADIENT) s.type = z->type[ZP_GRADIENTS];
+    if (!s.whole && run->owner != z->comm.rank) return s;
+    if (parameter)
+        s.memory = zp_parameter(z, run->unit, run->at);
+    else if (kind == ZERO_GRADIENT)
+        s.memory = zp_gradient(z, run->unit, run->at);
+    else
+        s.memory =
+            (char *)((kind == ZERO_MASTER ? z->master : z->state[kind - ZERO_MOMENT_1]) + state);
+    return s;
+}
+
+/* Checks a range and waits until nothing moves any more. */
+static zero_result zp_access_begin(zero_ctx *z, const char *call, const char *name, zero_kind kind,
+                                   size_t first, size_t count, zp_tensor **t) {
+    ZP_ENTER(z, call, ZP_IDLE | ZP_REDUCED,
+             "tensors are read and written after zero_build, outside a step's passes");
+    ZP_TRY(zp_tensor_named(z, name, t));
+    if ((int)kind < 0 || kind >= ZERO_KIND_COUNT)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, no such kind", name, (int)kind);
+    if (kind == ZERO_MOMENT_2 && z->rule->states < 2)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: %s has one state array", name, z->rule->name);
+    if (kind == ZERO_GRADIENT && z->phase != ZP_REDUCED)
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "%s: gradients are there between zero_reduce and zero_step", name);
+    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
+    if (first > total || count > total - first)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, asked for [%zu, %zu)", name,
+                       total, first, first + count);
+    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
+    return zp_check(z, zp_stream_sync(&z->compute));
+}
+
+static float *zp_stage(const zero_ctx *z) {
+    return (float *)(void *)z->comm.stage.base[z->comm.me];
+}
+
+/* Piece by piece through the staging buffer, where values are f32 and unscaled. */
+static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
+    const zp_stored s = zp_kind_stored(z, kind, run);
+    const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
+    float *stage = zp_stage(z);
+    for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
+        const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
+        const char *from = s.memory ? s.memory + at * zp_bytes(s.type) : NULL;
+        const zp_fetch_args a = {from, stage, s.type, ZERO_F32, control, 1};
+        if (from) ZP_DO(z, zp_fetch(&z->compute, &a, n));
+        ZP_DO(z, zp_stream_sync(&z->compute)); /* the staging buffer is the host's as well */
+        if (!s.whole && z->comm.nranks > 1)
+            ZP_DO(z, zp_comm_broadcast_piece(&z->comm, from || !out ? stage : out + at,
+                                             n * sizeof *out, run->owner));
+        if (out && from) memcpy(out + at, stage, n * sizeof *out);
+    }
+    return ZERO_OK;
+}
+
+/* Values of the host's, of any type, to where a kind of them is stored. */
+static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_stored *s, zero_type type,
+                          const char *values, size_t numel) {
+    const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
+    float *stage = zp_stage(z);
+    if (s->type == type && !control)
+        return zp_copy(&z->compute, s->memory, values, numel * zp_bytes(type));
+    for (size_t at = 0; at < numel; at += ZP_STAGE_NUMEL) {
+        const size_t n = zp_min(ZP_STAGE_NUMEL, numel - at);
+        char *to = s->memory + at * zp_bytes(s->type);
+        const zp_fetch_args a = {stage, to, ZERO_F32, s->type, control, 0};
+        ZP_TRY(zp_stream_sync(&z->compute));
+        zp_widen(stage, values + at * zp_bytes(type), type, n);
+        ZP_TRY(zp_fetch(&z->compute, &a, n));
+    }
+    return ZERO_OK;
+}
+
+/* Stores values where this rank keeps this kind of them. */
+static zero_result zp_write_kind(zero_ctx *z, zero_kind kind, const zp_run *run,
+                                 const float *values) {
+    const zp_stored s = zp_kind_stored(z, kind, run);
+    const int seen = kind == ZERO_PARAMETER && z->mapped && run->owner != z->comm.rank;
+    if (!s.memory || seen) return ZERO_OK; /* not here, or here to be seen alone */
+    return zp_check(z, zp_put(z, kind, &s, ZERO_F32, (const char *)values, run->numel));
+}
+
+/* All ranks write the same, or learn here that they do not. */
+static zero_result zp_write_agree(zero_ctx *z, const zp_tensor *t, zero_kind kind, size_t first,
+                                  const float *values, size_t count) {
+    const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count};
+    const char *all = z->comm.mail;
+    uint64_t mine = ZP_HASH_EMPTY;
+    for (int i = 0; i < 4; i++) mine = zp_hash(mine, what[i]);
+    for (size_t i = 0; i < count; i++) mine = zp_hash(mine, zp_bits(values[i]));
+    ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, &mine, sizeof mine, z->comm.mail));
+    for (int r = 1; r < z->comm.nranks; r++)
+        if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine))
+            return zp_fail(
+                z, ZERO_ERR_MISMATCH,
+                "%s, [%zu, %zu): rank %d gives other values, or another range, than rank "
+                "0; nothing is written",
+                t->desc.name, first, first + count, r);
+    return ZERO_OK;
+}
+
+/* A gradient that its type cannot hold would pass the norm that was agreed. */
+static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, const float *values,
+                                 size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        float stored;
+        zp_store(&stored, z->type[ZP_GRADIENTS], 0,
+                 values[i] * (z->report.scale * z->report.divisor));
+        if (!zp_finite((double)zp_load(&stored, z->type[ZP_GRADIENTS], 0)))
+            return zp_fail(
+                z, ZERO_ERR_ARGUMENT,
+                "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
+                first + i, (double)values[i], (double)z->report.scale);
+    }
+    return ZERO_OK;
+}
+
+/* Weights are written in both their forms. */
+static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run,
+                                const float *values) {
+    const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
+    if (weights && z->master) ZP_TRY(zp_write_kind(z, ZERO_MASTER, run, values));
+    return zp_write_kind(z, weights ? ZERO_PARAMETER : kind, run, values);
+}
+
+/* Lists the ranges of one tensor's kind on this rank. */
+static zero_result zp_state_list(zero_ctx *z, int whole, const zp_tensor *t, zero_kind kind) {
+    const size_t total = t->desc.numel * (size_t)t->desc.layers;
+    const int all = whole && !z->policy.shard_optimizer;
+    const zero_type type = kind == ZERO_MASTER && !zp_plan_master(z) ? z->cfg.type : ZERO_F32;
+    int *n = &z->nranges[whole];
+    for (size_t at = 0, count; at < total; at += count) {
+        const zp_run run = zp_run_at(z, t, at, total - at);
+        count = all ? total : run.numel;
+        if (!all && run.owner != z->comm.rank) continue;
+        zero_range *list =
+            (zero_range *)zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *list);
+        if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
+        const zero_range range = {t->desc.name, kind, type, at, count};
+        list[(*n)++] = range;
+        z->ranges[whole] = list;
+    }
+    return ZERO_OK;
+}
+
+/* Fills z->ranges, from the plan. */
+static zero_result zp_state_plan(zero_ctx *z) {
+    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    for (int whole = 0; whole < 2; whole++) {
+        z->nranges[whole] = 0;
+        for (int t = 0; t < z->ntensors; t++)
+            for (int k = 0; k < 1 + z->rule->states; k++)
+                ZP_TRY(zp_state_list(z, whole, &z->tensors[t], kinds[k]));
+    }
+    return ZERO_OK;
+}
+
+/* A range of a tensor and kind that there are. */
+static zero_result zp_state_check(zero_ctx *z, const zero_range *r, const void *memory,
+                                  zp_tensor **t) {
+    ZP_TRY(zp_tensor_named(z, r ? r->name : NULL, t));
+    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
+    const int kinds = r->kind == ZERO_MASTER || r->kind == ZERO_MOMENT_1
+                      || (r->kind == ZERO_MOMENT_2 && z->rule->states > 1);
+    if (!kinds || (int)r->type < 0 || r->type >= ZERO_TYPES)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, type %d: no such state", r->name,
+                       (int)r->kind, (int)r->type);
+    if (r->first > total || r->count > total - r->first || (!memory && r->count))
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, here are [%zu, %zu)%s", r->name,
+                       total, r->first, r->first + r->count, memory ? "" : " of NULL");
+    return ZERO_OK;
+}
+
+/* Values in or out; elements that are not this rank's are an error on the way out. */
+static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
+    zp_tensor *t;
+    ZP_TRY(zp_state_check(z, r, values ? values : out, &t));
+    for (size_t done = 0; done < r->count;) {
+        const zp_run run = zp_run_at(z, t, r->first + done, r->count - done);
+        const zp_stored s = zp_kind_stored(z, r->kind, &run);
+        const int mine = !z->policy.shard_optimizer || run.owner == z->comm.rank;
+        const size_t at = done * zp_bytes(r->type);
+        done += run.numel;
+        if (out && (!mine || s.type != r->type))
+            return zp_fail(z, ZERO_ERR_ARGUMENT,
+                           "%s: element %zu is kept by rank %d, in type %d, asked for in type %d",
+                           r->name, r->first + done - run.numel, run.owner, (int)s.type,
+                           (int)r->type);
+        if (out)
+            ZP_DO(z, zp_copy_away(&z->compute, out + at, s.memory, run.numel * zp_bytes(r->type)));
+        else if (mine)
+            ZP_DO(z, zp_put(z, r->kind, &s, r->type, values + at, run.numel));
+    }
+    return zp_check(z, zp_stream_sync(&z->compute));
+}
+
+#endif

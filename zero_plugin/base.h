@@ -1,0 +1,134 @@
+/* base.h - limits, clock, hash, lists, the first failure
+
+   Alignment is part of the layout: a tensor and a shard begin on a cache line of the CPU or on a
+   128-byte line of the GPU, so an element's neighbours never depend on the number of ranks.
+
+   A collective fails on a communication thread; the calling thread finds out at its next call. The
+   first failure of a communicator is kept, and later collectives of it do nothing. */
+#ifndef ZP_BASE_H
+#define ZP_BASE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "../zero_plugin.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#if defined(__SSE2__) && !defined(__CUDACC__)
+#include <immintrin.h>
+#endif
+#ifdef __CUDACC__
+#undef ZERO_WITH_MPI
+#define ZP_NO_MPI "MPI is for the CPU build: between GPUs it is NCCL"
+#else
+#undef ZERO_WITH_NCCL
+#define ZP_NO_MPI "built without MPI: compile with mpicc and -DZERO_WITH_MPI"
+#endif
+#ifdef ZERO_WITH_MPI
+#include <mpi.h>
+#endif
+#ifdef ZERO_WITH_NCCL
+#include <dlfcn.h>
+#include <nccl.h>
+#endif
+
+#ifndef ZP_ALIGN /* elements of any type; 32 or a multiple of it */
+#ifdef __CUDACC__
+#define ZP_ALIGN ((size_t)64)
+#else
+#define ZP_ALIGN ((size_t)32)
+#endif
+#endif
+#define ZP_LOCAL_MAX     64              /* ranks that share memory */
+#define ZP_MAIL_BYTES    512             /* of one rank in an exchange */
+#define ZP_TEXT_BYTES    384             /* of an error sentence */
+#define ZP_STAGE_NUMEL   ((size_t)65536) /* elements that are staged at once */
+#define ZP_NORM_BLOCK    ((size_t)1024)  /* elements summed into one f64 before blocks are added */
+#define ZP_CONVERT_BLOCK ((size_t)512)   /* elements that are converted by way of other memory */
+#define ZP_SUM_BLOCK     ((size_t)2048)  /* elements summed over ranks while they stay in cache */
+#define ZP_TIMEOUT_S     600.0
+#define ZP_CROSS_NUMEL   ((size_t)15360) /* f32 elements of a piece that goes between nodes */
+#define ZP_CROSSINGS     ((size_t)32)    /* pieces on their way at once */
+#define ZP_TASK_BYTES    160
+#define ZP_QUEUE_TASKS   256
+#define ZP_VERDICT       3 /* doubles a rank gives to the agreement: squares, bad unit + 1, place */
+
+typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
+
+static_assert(ZP_VERDICT * sizeof(double) <= ZP_MAIL_BYTES, "the agreement fits one exchange");
+static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
+static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned");
+
+static size_t zp_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static size_t zp_min(size_t a, size_t b) { return a < b ? a : b; }
+static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
+
+#define ZP_TRY(call)                                                                               \
+    do {                                                                                           \
+        const zero_result zp_r = (call);                                                           \
+        if (zp_r) return zp_r;                                                                     \
+    } while (0)
+
+/* FNV-1a, by words. */
+#define ZP_HASH_EMPTY ((uint64_t)14695981039346656037u)
+static uint64_t zp_hash(uint64_t hash, uint64_t word) { return (hash ^ word) * 1099511628211u; }
+
+static double zp_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A list with room for one more element; NULL: there is no memory, and the list is as it was. */
+static void *zp_list_grow(void *list, int n, int *cap, size_t bytes) {
+    if (n < *cap) return list;
+    const int more = *cap ? 2 * *cap : 16;
+    list = realloc(list, (size_t)more * bytes);
+    if (list) *cap = more;
+    return list;
+}
+
+typedef struct zp_failure {
+    int result; /* zero_result; written once, after text */
+    int claimed;
+    char text[ZP_TEXT_BYTES];
+} zp_failure;
+
+static zero_result zp_failure_result(const zp_failure *f) {
+    return (zero_result)__atomic_load_n(&f->result, __ATOMIC_ACQUIRE);
+}
+
+__attribute__((format(printf, 3, 4))) static zero_result zp_failure_set(zp_failure *f,
+                                                                        zero_result result,
+                                                                        const char *format, ...) {
+    if (!__atomic_exchange_n(&f->claimed, 1, __ATOMIC_ACQ_REL)) {
+        va_list list;
+        va_start(list, format);
+        (void)vsnprintf(f->text, sizeof f->text, format, list);
+        va_end(list);
+        __atomic_store_n(&f->result, (int)result, __ATOMIC_RELEASE);
+    }
+    return result;
+}
+
+#endif

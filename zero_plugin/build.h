@@ -1,0 +1,253 @@
+/* build.h - agreement and allocation
+
+   All ranks compare what they were told, then allocate what the plan says. */
+#ifndef ZP_BUILD_H
+#define ZP_BUILD_H
+
+#include "plan.h"
+#include "check.h"
+
+/* Of zero_config, what must be the same on all ranks; its seed is compared by halves. */
+#define ZP_SETTINGS(X)                                                                             \
+    X(stage), X(micro_steps), X(accumulation), X(type), X(grads), X(no_master), X(optimizer),      \
+        X(scaler.fixed), X(scaler.initial), X(scaler.minimum), X(scaler.window),                   \
+        X(scaler.hysteresis), X(scaler.consecutive_hysteresis), X(prefetch), X(bucket_numel),      \
+        X(persistence_numel), X(no_overlap), X(no_overflow_check), X(no_mapping), X(threads),      \
+        X(timeout_s)
+
+/* One line per setting and per tensor, as text: the first that differs is reported as it is. */
+static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+    const zero_config *c = &z->cfg;
+#define ZP_SETTING(x)                                                                              \
+    { #x, (double)c->x }
+    const struct {
+        const char *name;
+        double value;
+    } settings[] = {ZP_SETTINGS(ZP_SETTING),
+                    {"seed, upper half", (double)(c->seed >> 32)},
+                    {"seed, lower half", (double)(c->seed & 0xFFFFFFFFu)},
+                    {"node_size", (double)z->comm.node_size},
+                    {"tensors", (double)z->ntensors}};
+#undef ZP_SETTING
+    const int n = sizeof settings / sizeof *settings;
+    memset(text, 0, bytes);
+    if (i < n) {
+        (void)snprintf(text, bytes, "%s %.15g", settings[i].name, settings[i].value);
+    } else if (i < n + z->ntensors) {
+        const zp_tensor *t = &z->tensors[i - n];
+        const zero_tensor_desc *d = &t->desc;
+        (void)snprintf(text, bytes,
+                       "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, lr_factor "
+                       "%.9g, decay_factor %.9g, name %s",
+                       i - n, d->numel, d->layers, d->unit, d->uses, d->flags, (double)t->lr_factor,
+                       (double)t->decay_factor, d->name);
+    }
+    return i < n + z->ntensors;
+}
+
+static zero_result zp_build_agree(zero_ctx *z) {
+    char mine[ZP_MAIL_BYTES];
+    char *all = z->comm.mail;
+    for (int i = 0; zp_agree_line(z, i, mine, sizeof mine); i++) {
+        ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, mine, sizeof mine, all));
+        for (int r = 1; r < z->comm.nranks; r++)
+            if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine)) {
+                return z->dead = zp_fail(z, ZERO_ERR_MISMATCH,
+                                         "rank 0 has {%.180s}, rank %d has {%.180s}", all, r,
+                                         all + (size_t)r * sizeof mine);
+            }
+    }
+    return ZERO_OK;
+}
+
+/* The tensors in a rank's part of unit u; `spans` NULL: only counted. */
+static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
+    const zp_unit *x = &z->layout.unit[u];
+    const size_t begin = zp_own_first(z, u), end = begin + zp_own_numel(z, u);
+    int n = 0;
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        const zp_tensor *t = &z->tensors[m->tensor];
+        const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
+        if (from >= to) continue;
+        if (spans) {
+            zp_span *s = &spans[n];
+            s->begin = from - begin;
+            s->end = to - begin;
+            s->lr_factor = t->lr_factor;
+            s->decay_factor = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
+            s->key = zp_mix((uint32_t)m->tensor);
+            s->element =
+                (uint64_t)begin - m->at + (m->layer > 0 ? (uint64_t)m->layer * m->numel : 0);
+        }
+        n++;
+    }
+    return n;
+}
+
+static zero_result zp_build_live(zero_ctx *z) {
+    const size_t all = (size_t)z->layout.all + 1;
+    zp_device *d = &z->device;
+    z->live = (zp_live *)calloc(all, sizeof *z->live);
+    z->bucket = (int *)calloc(all, sizeof *z->bucket);
+    if (!z->live || !z->bucket) return ZERO_ERR_MEMORY;
+    for (int u = 0; u < z->layout.all; u++) {
+        zp_live *live = &z->live[u];
+        live->buffer[0] = live->buffer[1] = -1;
+        ZP_TRY(zp_event_open(d, &live->written));
+        ZP_TRY(zp_event_open(d, &live->gathered));
+        ZP_TRY(zp_event_open(d, &live->reduction));
+        ZP_TRY(zp_event_open(d, &live->updated));
+    }
+    zp_pool *pool = &z->pool[ZP_PARAMETERS];
+    for (int b = 0; b < pool->n; b++) ZP_TRY(zp_event_open(d, &pool->buffer[b].released));
+    ZP_TRY(zp_event_open(d, &z->agreed));
+    return zp_event_open(d, &z->reported);
+}
+
+/* Cuts the private arena: without memory it is only measured. */
+static void *zp_build_cut(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
+    const size_t from = *at;
+    *at += zp_round_up(zp_max(numel, 1) * bytes, bytes * numel >= 65536 ? 4096 : 256);
+    return z->arena ? z->arena + from : NULL;
+}
+
+static size_t zp_build_arrays(zero_ctx *z) {
+    size_t at = 0, largest = 0, spans = 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        largest = zp_max(largest, z->layout.unit[u].shard);
+        z->place[u].first_span = (int)spans;
+        spans += (size_t)(z->place[u].spans = zp_update_spans(z, u, NULL));
+    }
+    const size_t blocks = (largest + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK + 1;
+    for (int i = 0; i < z->rule->states; i++)
+        z->state[i] = (float *)zp_build_cut(z, &at, z->state_numel, sizeof(float));
+    if (zp_plan_master(z)) z->master = (float *)zp_build_cut(z, &at, z->state_numel, sizeof(float));
+    if (z->sums_numel) z->sums = (float *)zp_build_cut(z, &at, z->sums_numel, sizeof(float));
+    z->partial = (double *)zp_build_cut(z, &at, blocks, sizeof(double));
+    z->verdicts =
+        (double *)zp_build_cut(z, &at, (size_t)z->comm.nranks * ZP_VERDICT, sizeof(double));
+    z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof(zp_control));
+    z->spans = (zp_span *)zp_build_cut(z, &at, spans, sizeof(zp_span));
+    z->nspans = spans;
+    return at;
+}
+
+static zero_result zp_build_private(zero_ctx *z) {
+    z->private_bytes = zp_build_arrays(z);
+    z->arena = (char *)zp_device_alloc(&z->device, z->private_bytes);
+    z->pinned = (zp_control *)zp_host_alloc(sizeof *z->pinned);
+    if (!z->arena || !z->pinned) return ZERO_ERR_MEMORY;
+    (void)zp_build_arrays(z);
+    *z->pinned = z->report;
+    return ZERO_OK;
+}
+
+/* What the device reads before the first step. */
+static zero_result zp_build_tables(zero_ctx *z) {
+    zp_span *spans = (zp_span *)calloc(z->nspans + 1, sizeof *spans);
+    if (!spans) return ZERO_ERR_MEMORY;
+    for (int u = 0; u < z->layout.all; u++)
+        (void)zp_update_spans(z, u, spans + z->place[u].first_span);
+    zero_result r = zp_copy(&z->compute, z->spans, spans, z->nspans * sizeof *spans);
+    if (!r) r = zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned);
+    if (!r) r = zp_stream_sync(&z->compute);
+    free(spans);
+    return r;
+}
+
+static zero_result zp_build_streams(zero_ctx *z) {
+    const int threads = z->cfg.threads;
+    ZP_TRY(zp_stream_take(&z->compute, &z->device, z->cfg.stream, threads));
+    for (int i = 0; i < 2; i++)
+        ZP_TRY(zp_stream_open(&z->stream[i], &z->device, z->cfg.stream, !z->cfg.no_overlap, i,
+                              threads));
+    return ZERO_OK;
+}
+
+/* Everybody learns who could not allocate; then all return the same error. */
+static zero_result zp_build_together(zero_ctx *z, zero_result mine, const char *what,
+                                     size_t bytes) {
+    int who = -1;
+    ZP_DO(z, zp_comm_agree(&z->comm, mine == ZERO_OK, &who));
+    if (who < 0) return ZERO_OK;
+    return z->dead = zp_fail(z, ZERO_ERR_MEMORY, "rank %d could not allocate %s (%zu bytes)", who,
+                             what, bytes);
+}
+
+static zero_result zp_build_register(zero_ctx *z) {
+    const char *how[2] = {"", ""};
+    for (int i = 0; i < 2; i++)
+        ZP_DO(z, zp_region_register(&z->comm, &z->region[i], (zp_channel)i, &how[i]));
+#ifdef ZERO_WITH_NCCL
+    const int version = z->comm.nccl.version;
+    char text[ZP_TEXT_BYTES];
+    (void)snprintf(text, sizeof text,
+                   "NCCL %d.%d.%d: gradients %s, parameters %s, launches ordered by %s",
+                   version / 10000, version / 100 % 100, version % 100, how[ZP_GRADIENTS],
+                   how[ZP_PARAMETERS], z->comm.nccl.ordered ? "NCCL" : "events");
+    if (z->comm.kind == ZERO_COMM_NCCL && z->cfg.log)
+        z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);
+#endif
+    return ZERO_OK;
+}
+
+static zero_result zp_build_allocate(zero_ctx *z) {
+    zero_result r = zp_build_live(z);
+    if (!r) r = zp_build_private(z);
+    if (!r) r = zp_build_streams(z);
+    if (!r) r = zp_build_tables(z);
+#if ZERO_CHECK
+    if (!r) r = zp_checks_open(z);
+#endif
+    ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
+    zp_comm *c = &z->comm;
+    r = zp_region_open(c, &c->stage, ZP_STAGE_NUMEL * sizeof(float), 0, 1);
+    if (!r)
+        r = zp_region_open(c, &z->region[ZP_PARAMETERS], z->pool[ZP_PARAMETERS].bytes, z->mapped,
+                           0);
+    /* peers read the verdict: it lies behind the gradients, whose memory outlives the context */
+    z->verdict_at = zp_round_up(z->pool[ZP_GRADIENTS].bytes, 64);
+    if (!r)
+        r = zp_region_open(c, &z->region[ZP_GRADIENTS], z->verdict_at + ZP_VERDICT * sizeof(double),
+                           0, 0);
+    if (!r) z->verdict = (double *)(void *)(z->region[ZP_GRADIENTS].base[c->me] + z->verdict_at);
+    if (!r) return zp_build_register(z);
+    ZP_DO(z, ZERO_OK);
+    return z->dead =
+               zp_fail(z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",
+                       z->pool[ZP_PARAMETERS].bytes, z->pool[ZP_GRADIENTS].bytes);
+}
+
+/* The pointers of a unit's tensors go to different fields. */
+static zero_result zp_build_fields(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    for (int i = 0; i < x->members; i++)
+        for (int k = 0; k < i; k++) {
+            const zero_tensor_desc *a = &z->tensors[x->member[k].tensor].desc,
+                                   *b = &z->tensors[x->member[i].tensor].desc;
+            if (a == b || a->field != b->field || ((a->flags | b->flags) & ZERO_BY_SLOT)) continue;
+            return zp_fail(z, ZERO_ERR_ARGUMENT,
+                           "tensors %s and %s of unit %d have the same field (offset %zu)", a->name,
+                           b->name, u, a->field);
+        }
+    return ZERO_OK;
+}
+
+/* The units of all tensors are 0..n-1, with no gap. */
+static zero_result zp_build_units(zero_ctx *z) {
+    for (int u = 0; u < z->layout.units; u++) {
+        int known = z->layout.unit[u].members > 0;
+        for (int t = 0; t < z->ntensors && !known; t++) { /* KEEP tensors lie elsewhere */
+            const zero_tensor_desc *d = &z->tensors[t].desc;
+            known = u >= d->unit && u < d->unit + d->layers;
+        }
+        if (!known)
+            return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d has no tensor, though units go up to %d",
+                           u, z->layout.units - 1);
+    }
+    for (int u = 0; u < z->layout.all; u++) ZP_TRY(zp_build_fields(z, u));
+    return ZERO_OK;
+}
+
+#endif

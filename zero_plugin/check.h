@@ -1,0 +1,262 @@
+/* check.h - misuse, in builds that ask for it
+
+   A build with -DZERO_CHECK=1 tells misuse at the call, or faults at the place, and costs what it
+   costs. In others these functions do nothing.
+     shadows   What a begin hook hands out are copies of the unit's tensors, each between pages that
+               nobody may touch, and out of reach itself from the end hook on: a pointer that was
+               kept, and a tensor of another layer that is not KEEP, fault where they are used.
+               Parameters can be read only. On the GPU both are NaN instead.
+     seals     Parameters are hashed where the plugin has written them last, and again when a pass
+               begins.
+     hooks     The ranks compare the hooks that they have called, at the end of a pass. */
+#ifndef ZP_CHECK_H
+#define ZP_CHECK_H
+
+#include "plan.h"
+
+#if ZERO_CHECK
+
+enum { ZP_HOOK_FORWARD = 0, ZP_HOOK_FORWARD_END, ZP_HOOK_BACKWARD, ZP_HOOK_BACKWARD_END };
+static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
+                                            "backward_end"};
+
+#ifdef __CUDACC__
+static zero_result zp_shadow_make(zp_device *d, zp_shadow *s) {
+    s->map = (char *)zp_device_alloc(d, s->mapped);
+    s->data = s->map + s->guard;
+    return s->map ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+static void zp_shadow_free(zp_shadow *s) { zp_device_free(s->map); }
+static zero_result zp_shadow_lock(zp_stream *s, zp_shadow *x) {
+    ZP_CUDA(s->device, cudaMemsetAsync(x->map, 0xFF, x->mapped, s->cuda)); /* NaN in every type */
+    return ZERO_OK;
+}
+static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
+    (void)x;
+    (void)writes;
+    return ZERO_OK;
+}
+#else
+static zero_result zp_shadow_make(zp_device *d, zp_shadow *s) {
+    (void)d;
+    void *p = mmap(NULL, s->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
+    s->map = (char *)p;
+    s->data = s->map + s->guard + s->body - zp_round_up(s->bytes, 64); /* its end at the guard */
+    return ZERO_OK;
+}
+static void zp_shadow_free(zp_shadow *s) {
+    if (s->map) (void)munmap(s->map, s->mapped);
+}
+static zero_result zp_shadow_lock(zp_stream *s, zp_shadow *x) {
+    (void)s;
+    (void)madvise(x->map + x->guard, x->body, MADV_DONTNEED);
+    return mprotect(x->map + x->guard, x->body, PROT_NONE) ? ZERO_ERR_MEMORY : ZERO_OK;
+}
+static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
+    const int how = writes ? PROT_READ | PROT_WRITE : PROT_READ;
+    if (mprotect(x->map + x->guard, x->body, how)) return ZERO_ERR_MEMORY;
+    if (writes) memset(x->data + x->bytes, 0xFF, zp_round_up(x->bytes, 64) - x->bytes); /* NaN */
+    return ZERO_OK;
+}
+#endif
+
+static zero_result zp_checks_shadow(zero_ctx *z, int m) {
+    const zp_member *x = &z->layout.members[m];
+    const size_t layers = (size_t)z->tensors[x->tensor].desc.layers;
+    for (int side = 0; side < 2 && x->layer >= 0; side++) {
+        zp_shadow *s = &z->checks.shadow[side][m];
+        s->bytes = x->numel * zp_bytes(z->type[side]);
+        s->body = zp_round_up(s->bytes, 4096);
+        s->guard = zp_round_up(layers * s->bytes, 4096);
+        s->mapped = 2 * s->guard + s->body;
+        ZP_TRY(zp_shadow_make(&z->device, s));
+        ZP_TRY(zp_shadow_lock(&z->compute, s));
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_checks_open(zero_ctx *z) {
+    zp_checks *c = &z->checks;
+    const size_t n = (size_t)z->layout.nmembers;
+    c->shadow[0] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
+    c->shadow[1] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
+    c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
+    c->forwards = (int *)calloc((size_t)z->layout.all, sizeof *c->forwards);
+    if (!c->shadow[0] || !c->shadow[1] || !c->seal || !c->forwards) return ZERO_ERR_MEMORY;
+    for (size_t m = 0; m < n; m++) ZP_TRY(zp_checks_shadow(z, (int)m));
+    return ZERO_OK;
+}
+
+static void zp_checks_close(zero_ctx *z) {
+    zp_checks *c = &z->checks;
+    for (int side = 0; side < 2; side++) {
+        for (int m = 0; c->shadow[side] && m < z->layout.nmembers; m++)
+            zp_shadow_free(&c->shadow[side][m]);
+        free(c->shadow[side]);
+    }
+    free(c->seal);
+    free(c->forwards);
+    free(c->hook);
+}
+
+/* Copies a unit to its shadows, or gradients back from there. */
+static zero_result zp_checks_turn(zero_ctx *z, int u, zp_channel side, int opens) {
+    char *memory = zp_unit_memory(z, side, u);
+    const zp_unit *x = &z->layout.unit[u];
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        zp_shadow *s = &z->checks.shadow[side][m - z->layout.members];
+        char *at = memory + m->at * zp_bytes(z->type[side]);
+        if (opens) {
+            ZP_DO(z, zp_shadow_unlock(s, 1));
+            ZP_DO(z, zp_copy(&z->compute, s->data, at, s->bytes));
+            if (side == ZP_PARAMETERS) ZP_DO(z, zp_shadow_unlock(s, 0));
+        } else {
+            if (side == ZP_GRADIENTS) ZP_DO(z, zp_copy(&z->compute, at, s->data, s->bytes));
+            ZP_DO(z, zp_shadow_lock(&z->compute, s));
+        }
+    }
+    return ZERO_OK;
+}
+
+static uint64_t zp_checks_fold(uint64_t hash, const char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i += 2) {
+        uint16_t two;
+        memcpy(&two, bytes + i, sizeof two);
+        hash = zp_hash(hash, two);
+    }
+    return hash;
+}
+
+/* The part of a member that this rank keeps, hashed. */
+static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64_t *hash) {
+    const zp_unit *x = &z->layout.unit[u];
+    const int whole = z->place[u].whole[ZP_PARAMETERS] && !z->mapped;
+    const size_t first = whole ? 0 : (size_t)z->comm.rank * x->shard;
+    const size_t begin = zp_max(first, m->at);
+    const size_t end = zp_min(whole ? x->padded : first + x->shard, m->at + m->numel);
+    char *stage = z->comm.stage.base[z->comm.me];
+    *hash = ZP_HASH_EMPTY;
+    for (size_t at = begin; at < end; at += ZP_STAGE_NUMEL) {
+        const size_t bytes = zp_min(ZP_STAGE_NUMEL, end - at) * zp_bytes(z->cfg.type);
+        ZP_TRY(zp_copy(&z->compute, stage, zp_parameter(z, u, at), bytes));
+        ZP_TRY(zp_stream_sync(&z->compute));
+        *hash = zp_checks_fold(*hash, stage, bytes);
+    }
+    return ZERO_OK;
+}
+
+/* Notes what parameters are now, or with `compares` finds one that is not what it was. */
+static zero_result zp_checks_seal(zero_ctx *z, int compares) {
+    if (compares && !z->checks.sealed) return ZERO_OK;
+    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
+    ZP_DO(z, zp_stream_sync(&z->compute));
+    for (int m = 0; m < z->layout.nmembers; m++) {
+        const zp_member *x = &z->layout.members[m];
+        const zp_tensor *t = &z->tensors[x->tensor];
+        uint64_t hash;
+        ZP_DO(z, zp_checks_hash(z, zp_tensor_unit(&z->layout, t, x->layer), x, &hash));
+        if (compares && hash != z->checks.seal[m])
+            return zp_fail(z, ZERO_ERR_STATE,
+                           "tensor %s, layer %d, was written since the plugin wrote it last: "
+                           "use zero_write_tensor",
+                           t->desc.name, x->layer < 0 ? 0 : x->layer);
+        z->checks.seal[m] = hash;
+    }
+    z->checks.sealed = 1;
+    return ZERO_OK;
+}
+
+/* Every tensor's pointer goes somewhere. */
+static zero_result zp_checks_bound(zero_ctx *z) {
+    for (int t = 0; t < z->ntensors; t++) {
+        const zero_tensor_desc *d = &z->tensors[t].desc;
+        if ((d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound)
+            return zp_fail(z, ZERO_ERR_STATE,
+                           "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
+        for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
+            int known = 0;
+            for (int i = 0; i < z->nslots; i++)
+                known |= z->slots[i].tensor == t && z->slots[i].layer == l;
+            if (!known)
+                return zp_fail(z, ZERO_ERR_STATE, "tensor %s, layer %d, has no slot: see zero_slot",
+                               d->name, l);
+        }
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_checks_pass(zero_ctx *z) {
+    ZP_TRY(zp_checks_bound(z));
+    memset(z->checks.forwards, 0, (size_t)z->layout.all * sizeof *z->checks.forwards);
+    z->checks.nhooks = z->checks.backwards = 0;
+    return zp_checks_seal(z, 1);
+}
+
+/* Every hook, once it is known to be allowed. */
+static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
+    zp_checks *c = &z->checks;
+    const zp_live *live = &z->live[unit];
+    const int outermost = !live->forward_opens && !live->backward_opens;
+    const int uses = z->layout.unit[unit].uses;
+    c->forwards[unit] += which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* no recompute */
+    if (which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > uses)
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "unit %d: forward number %d of this pass, but its tensors announce %d uses",
+                       unit, c->forwards[unit], uses);
+    if (which == ZP_HOOK_BACKWARD && !c->forwards[unit])
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: backward before forward", unit);
+    c->backwards += which == ZP_HOOK_BACKWARD;
+    uint32_t *list = (uint32_t *)zp_list_grow(c->hook, c->nhooks, &c->hooks_cap, sizeof *list);
+    if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the list of hooks");
+    c->hook = list;
+    c->hook[c->nhooks++] = which << 24 | (uint32_t)unit;
+    return ZERO_OK;
+}
+
+static const char *zp_checks_hook_name(uint32_t hook, char *text, size_t bytes) {
+    if (hook == UINT32_MAX)
+        (void)snprintf(text, bytes, "ended the pass");
+    else
+        (void)snprintf(text, bytes, "called %s of unit %u", zp_hook_names[hook >> 24],
+                       hook & 0xFFFFFFu);
+    return text;
+}
+
+/* All ranks have called the same hooks, or every rank names the first that differs. */
+static zero_result zp_checks_compare(zero_ctx *z) {
+    enum { PIECE = ZP_MAIL_BYTES / sizeof(uint32_t) };
+    uint32_t mine[PIECE], his[PIECE], zeroth[PIECE];
+    char a[64], b[64];
+    int ends = 0;
+    for (int at = 0; !ends; at += PIECE) {
+        for (int i = 0; i < PIECE; i++)
+            mine[i] = at + i < z->checks.nhooks ? z->checks.hook[at + i] : UINT32_MAX;
+        ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, mine, sizeof mine, z->comm.mail));
+        memcpy(zeroth, z->comm.mail, sizeof zeroth);
+        for (int r = 1; r < z->comm.nranks; r++) {
+            memcpy(his, z->comm.mail + (size_t)r * sizeof his, sizeof his);
+            for (int i = 0; i < PIECE; i++) {
+                if (his[i] == zeroth[i]) continue;
+                return z->dead = zp_fail(
+                           z, ZERO_ERR_MISMATCH,
+                           "hook %d of the pass: rank 0 %s, rank %d %s: all ranks must call "
+                           "the same hooks in the same order",
+                           at + i, zp_checks_hook_name(zeroth[i], a, sizeof a), r,
+                           zp_checks_hook_name(his[i], b, sizeof b));
+            }
+        }
+        ends = zeroth[PIECE - 1] == UINT32_MAX;
+    }
+    return ZERO_OK;
+}
+
+#define ZP_CHECK(call) ZP_TRY(call)
+#else
+#define ZP_CHECK(call)                                                                             \
+    do {                                                                                           \
+    } while (0)
+#endif
+
+#endif

@@ -1,0 +1,213 @@
+/* context.h - everything that one rank owns */
+#ifndef ZP_CONTEXT_H
+#define ZP_CONTEXT_H
+
+#include "rules.h"
+#include "comm.h"
+#include "layout.h"
+#include "schedule.h"
+
+#define ZP_PREFETCH_MAX 64
+
+typedef enum zp_phase {
+    ZP_NEW = 1,
+    ZP_IDLE = 2,
+    ZP_IN_PASS = 4,
+    ZP_BETWEEN = 8,
+    ZP_REDUCED = 16,
+    ZP_OPEN = 32,
+    ZP_BUILT = ZP_IDLE | ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED | ZP_OPEN,
+    ZP_ANY = ZP_NEW | ZP_BUILT
+} zp_phase;
+/* NEW -build-> IDLE -pass_begin-> IN_PASS -pass_end-> BETWEEN (more micro-steps, or reduce due)
+   -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE, BETWEEN or REDUCED -> IN_PASS -> back.
+   Checkpoints: IDLE -state_begin-> OPEN -state_end-> IDLE. */
+
+typedef struct zp_live { /* a unit while training */
+    int parameter_opens, forward_opens, backward_opens;
+    uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
+    int buffer[2];            /* -1: none now */
+    int writes;               /* outermost backwards that ended in this micro-step */
+    int touched; /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
+    int pending; /* in the bucket that is not yet issued */
+    zp_event written, gathered, reduction, updated;
+} zp_live;
+
+typedef struct zp_slot {
+    int tensor, layer;
+    void **place[2];
+} zp_slot;
+
+#if ZERO_CHECK
+/* A tensor's copy for the host. The space around it is as large as all its layers. */
+typedef struct zp_shadow {
+    char *map, *data;
+    size_t mapped, guard, body, bytes;
+} zp_shadow;
+
+typedef struct zp_checks {
+    zp_shadow *shadow[2]; /* by member */
+    uint64_t *seal;       /* by member */
+    int sealed;
+    int *forwards;  /* by unit: of this pass, before its first backward */
+    int backwards;  /* of this pass, so far */
+    uint32_t *hook; /* of this pass: which one, and its unit */
+    int nhooks, hooks_cap;
+} zp_checks;
+#endif
+
+struct zero_ctx {
+    zero_config cfg; /* resolved */
+    zp_policy policy;
+    zp_comm comm;
+    zp_device device;
+    zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
+
+    zp_tensor *tensors;
+    int ntensors, tensors_cap;
+    zp_layout layout;
+    zp_place *place; /* [layout.all] */
+    zp_live *live;   /* [layout.all] */
+    zp_slot *slots;
+    int nslots, slots_cap;
+
+    zero_type type[2]; /* of the elements */
+    zp_region region[2];
+    zp_pool pool[2];                   /* buffers in the regions */
+    size_t shared_numel, bucket_numel; /* of a buffer that units take turns in; resolved */
+    zp_trace trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
+    int *bucket;                       /* units written and not yet issued */
+    int nbucket;
+    size_t bucket_filled;
+
+    const zp_rule *rule;
+    size_t state_numel, sums_numel, nspans;
+    char *arena; /* [private_bytes] device memory that no peer sees: what follows */
+    size_t private_bytes;
+    float *state[ZP_STATES], *master; /* master: NULL where parameters are their own */
+    float *sums;                /* 16-bit gradients of several micro-steps: their f32 accumulator */
+    double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
+    double *verdict, *verdicts; /* [ZP_VERDICT], [nranks * ZP_VERDICT] */
+    size_t verdict_at;          /* of the verdict, in the gradient region */
+    zp_control *control;
+    zp_span *spans;        /* [nspans] what this rank updates, by unit */
+    zero_range *ranges[2]; /* [nranges] of the state: to save, to go on from */
+    int nranges[2], ranges_cap[2];
+    zp_control *pinned; /* where the device writes its control to, for the host */
+    zp_control report;  /* the host's copy */
+    zp_event agreed, reported;
+    zero_plan plan;
+
+    zp_phase phase, resume; /* resume: phase to return to after an evaluation */
+    zero_pass pass;
+    int micro, micro_steps;
+    int sharded;     /* micro-steps accumulate SHARDED: each is reduced */
+    int collects;    /* they accumulate LOCAL, from 16 bit: each is added to `sums` */
+    int scale_asked; /* zero_loss_scale was called for the coming step */
+    int stepped;     /* a step was made: a report exists */
+#if ZERO_CHECK
+    zp_checks checks;
+#endif
+    int mapped; /* parameters lie whole in every rank's view: each one's shards, side by side */
+    int looked; /* peers may still be reading mapped parameters, after the last reduction */
+    int bound;  /* zero_bind was called */
+    double hooks_s;
+    zero_result dead;
+    const char *call; /* the public function that runs */
+    char text[ZP_TEXT_BYTES + 128];
+};
+
+/* An error of this call: `call, rank r of n: sentence`. */
+__attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, zero_result result,
+                                                                 const char *format, ...) {
+    va_list list;
+    const int n = snprintf(z->text, sizeof z->text, "%s, rank %d of %d: ", z->call, z->comm.rank,
+                           z->comm.nranks);
+    va_start(list, format);
+    (void)vsnprintf(z->text + n, sizeof z->text - (size_t)n, format, list);
+    va_end(list);
+    if (z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_ERROR, z->text);
+    return result;
+}
+
+/* A collective that failed makes the context dead. */
+static zero_result zp_check(zero_ctx *z, zero_result result) {
+    const zero_result failed = zp_failure_result(&z->comm.failure);
+    if (z->dead || (!failed && !result)) return result ? result : z->dead;
+    z->dead = failed ? failed : result;
+    return zp_fail(z, z->dead, "%s",
+                   failed              ? z->comm.failure.text
+                   : z->device.text[0] ? z->device.text
+                                       : zero_result_string(result));
+}
+
+#define ZP_DO(z, call)                                                                             \
+    do {                                                                                           \
+        const zero_result zp_r = zp_check(z, call);                                                \
+        if (zp_r) return zp_r;                                                                     \
+    } while (0)
+
+/* Every public function begins here: its name, the phases that it may be called in, and what is
+   said in others. */
+static zero_result zp_enter(zero_ctx *z, const char *call, int phases, const char *otherwise) {
+    if (!z) return ZERO_ERR_ARGUMENT;
+    z->call = call;
+    ZP_TRY(zp_check(z, ZERO_OK));
+    if (zp_device_check(&z->device)) {
+        (void)zp_fail(z, ZERO_ERR_STATE, "%s", z->device.text);
+        z->device.text[0] = 0; /* nothing is lost: the host may turn back */
+        return ZERO_ERR_STATE;
+    }
+    return z->phase & phases ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "%s", otherwise);
+}
+#define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_enter(z, call, phases, otherwise))
+
+/* NULL: there is none. */
+static zp_tensor *zp_tensor_find(const zero_ctx *z, const char *name) {
+    for (int t = 0; t < z->ntensors && name; t++)
+        if (!strcmp(z->tensors[t].desc.name, name)) return &z->tensors[t];
+    return NULL;
+}
+static zero_result zp_tensor_named(zero_ctx *z, const char *name, zp_tensor **t) {
+    *t = zp_tensor_find(z, name);
+    if (*t) return ZERO_OK;
+    return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
+}
+
+static char *zp_memory(const zero_ctx *z, zp_channel side, size_t offset) {
+    return z->region[side].base[z->comm.me] + offset;
+}
+
+/* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
+static char *zp_unit_memory(const zero_ctx *z, zp_channel side, int u) {
+    const zp_place *p = &z->place[u];
+    const int b = p->buffer[side] >= 0 ? p->buffer[side] : z->live[u].buffer[side];
+    if (p->whole[side]) return zp_memory(z, side, p->offset[side]);
+    return b < 0 ? NULL : zp_memory(z, side, z->pool[side].buffer[b].at);
+}
+
+/* The part of unit u that this rank updates: where it begins, and its elements. */
+static size_t zp_own_first(const zero_ctx *z, int u) {
+    return z->policy.shard_optimizer ? (size_t)z->comm.rank * z->layout.unit[u].shard : 0;
+}
+static size_t zp_own_numel(const zero_ctx *z, int u) {
+    return z->policy.shard_optimizer ? z->layout.unit[u].shard : z->layout.unit[u].padded;
+}
+
+/* Where element e of unit u lies in this rank's memory; e must be its own unless whole. */
+static char *zp_parameter(const zero_ctx *z, int u, size_t e) {
+    const zp_place *p = &z->place[u];
+    const size_t first =
+        p->whole[ZP_PARAMETERS] ? 0 : (size_t)z->comm.rank * z->layout.unit[u].shard;
+    return zp_memory(z, ZP_PARAMETERS,
+                     p->offset[ZP_PARAMETERS] + (e - first) * zp_bytes(z->cfg.type));
+}
+/* The reduced gradient from element e of unit u on; e as above, whole only at stage 0. */
+static char *zp_gradient(const zero_ctx *z, int u, size_t e) {
+    const zp_place *p = &z->place[u];
+    return zp_memory(z, ZP_GRADIENTS,
+                     (z->policy.shard_optimizer ? p->shard_at : p->offset[ZP_GRADIENTS])
+                         + (e - zp_own_first(z, u)) * zp_bytes(z->type[ZP_GRADIENTS]));
+}
+
+#endif

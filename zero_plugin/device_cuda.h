@@ -1,0 +1,180 @@
+/* device_cuda.h - streams, events, copies and memory of the GPU; what makes a kernel of a body
+
+   All device work goes through streams, events, tasks and copies. On the GPU these are CUDA's. On
+   the CPU the compute stream runs a task at once in the caller; a communication stream is a thread
+   with a queue. Events follow CUDA: a wait binds to the last record before the call, and a wait on
+   an event never recorded is no wait. */
+#ifndef ZP_DEVICE_CUDA_H
+#define ZP_DEVICE_CUDA_H
+
+#include "base.h"
+
+/* Tests run the kernels on the CPU, and arenas in memory that the host may look into. */
+#ifdef EMULATED_LAUNCH
+#define ZP_LAUNCH EMULATED_LAUNCH
+#else
+#define ZP_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
+    kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
+#endif
+#ifndef ZP_CUDA_MALLOC
+#define ZP_CUDA_MALLOC cudaMalloc
+#endif
+
+typedef struct zp_device {
+    double exposed_s;         /* not measured: waits are the streams' */
+    int number;               /* CUDA's */
+    cudaStream_t own;         /* for what happens outside steps */
+    char text[ZP_TEXT_BYTES]; /* of the first error */
+} zp_device;
+typedef struct zp_stream {
+    cudaStream_t cuda;
+    zp_device *device; /* NULL: not open */
+    int made;          /* by the plugin */
+} zp_stream;
+typedef struct zp_event {
+    cudaEvent_t cuda; /* NULL: not open */
+} zp_event;
+
+static zero_result zp_cuda(zp_device *d, cudaError_t e, const char *call) {
+    if (e == cudaSuccess) return ZERO_OK;
+    if (!d->text[0]) (void)snprintf(d->text, sizeof d->text, "%s: %s", call, cudaGetErrorString(e));
+    return e == cudaErrorMemoryAllocation ? ZERO_ERR_MEMORY : ZERO_ERR_DEVICE;
+}
+#define ZP_CUDA(d, call) ZP_TRY(zp_cuda(d, call, #call))
+
+static zero_result zp_device_open(zp_device *d) {
+    memset(d, 0, sizeof *d);
+    ZP_CUDA(d, cudaGetDevice(&d->number));
+    ZP_CUDA(d, cudaStreamCreateWithFlags(&d->own, cudaStreamNonBlocking));
+    return ZERO_OK;
+}
+static void zp_device_close(zp_device *d) {
+    if (d->own) (void)cudaStreamDestroy(d->own);
+    d->own = NULL;
+}
+/* The host may have turned to another device. */
+static zero_result zp_device_check(zp_device *d) {
+    int now = d->number;
+    ZP_CUDA(d, cudaGetDevice(&now));
+    if (now == d->number) return ZERO_OK;
+    (void)snprintf(d->text, sizeof d->text,
+                   "device %d is current, but the context was made on device %d", now, d->number);
+    return ZERO_ERR_STATE;
+}
+
+/* The stream that the host computes on. */
+static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int threads) {
+    (void)threads;
+    s->cuda = (cudaStream_t)host;
+    s->device = d;
+    s->made = 0;
+    return ZERO_OK;
+}
+/* A stream for communication, the more urgent the higher `rank`; or the host's own. */
+static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int queued, int rank,
+                                  int threads) {
+    int least = 0, greatest = 0;
+    (void)zp_stream_take(s, d, host, threads);
+    if (!queued) return ZERO_OK;
+    ZP_CUDA(d, cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    const int priority = greatest + 1 - rank < least ? greatest + 1 - rank : least;
+    ZP_CUDA(d, cudaStreamCreateWithPriority(&s->cuda, cudaStreamNonBlocking, priority));
+    s->made = 1;
+    return ZERO_OK;
+}
+static void zp_stream_close(zp_stream *s) {
+    if (s->device) (void)cudaStreamSynchronize(s->cuda);
+    if (s->made) (void)cudaStreamDestroy(s->cuda);
+    memset(s, 0, sizeof *s);
+}
+static zero_result zp_stream_sync(zp_stream *s) {
+    ZP_CUDA(s->device, cudaStreamSynchronize(s->cuda));
+    return ZERO_OK;
+}
+static zero_result zp_event_open(zp_device *d, zp_event *e) {
+    ZP_CUDA(d, cudaEventCreateWithFlags(&e->cuda, cudaEventDisableTiming));
+    return ZERO_OK;
+}
+static zero_result zp_event_record(zp_stream *s, zp_event *e) {
+    ZP_CUDA(s->device, cudaEventRecord(e->cuda, s->cuda));
+    return ZERO_OK;
+}
+static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
+    ZP_CUDA(s->device, cudaStreamWaitEvent(s->cuda, e->cuda, 0));
+    return ZERO_OK;
+}
+/* The host waits. */
+static zero_result zp_event_sync(zp_device *d, zp_event *e) {
+    ZP_CUDA(d, cudaEventSynchronize(e->cuda));
+    return ZERO_OK;
+}
+static void zp_event_close(zp_event *e) {
+    if (e->cuda) (void)cudaEventDestroy(e->cuda);
+    e->cuda = NULL;
+}
+static zero_result zp_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
+    if (bytes) ZP_CUDA(s->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda));
+    return ZERO_OK;
+}
+static zero_result zp_copy_away(zp_stream *s, void *to, const void *from, size_t bytes) {
+    return zp_copy(s, to, from, bytes);
+}
+static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
+    if (bytes) ZP_CUDA(s->device, cudaMemsetAsync(p, 0, bytes, s->cuda));
+    return ZERO_OK;
+}
+/* Zeros. NULL: there is no memory, which is no error of the device's. */
+static void *zp_device_clear(zp_device *d, void *p, size_t bytes) {
+    const cudaError_t e = cudaMemsetAsync(p, 0, bytes, d->own);
+    return e == cudaSuccess && cudaStreamSynchronize(d->own) == cudaSuccess ? p : NULL;
+}
+static void *zp_device_alloc(zp_device *d, size_t bytes) {
+    void *p = NULL;
+    if (ZP_CUDA_MALLOC(&p, bytes) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the next launch is not to find it */
+        return NULL;
+    }
+    if (zp_device_clear(d, p, bytes)) return p;
+    (void)cudaGetLastError();
+    (void)cudaFree(p);
+    return NULL;
+}
+static void zp_device_free(void *p) {
+    if (p) (void)cudaFree(p);
+}
+/* Memory of the host that devices reach as well, at the same address. */
+static void *zp_host_alloc(size_t bytes) {
+    void *p = NULL;
+    if (cudaHostAlloc(&p, bytes, cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    memset(p, 0, bytes);
+    return p;
+}
+static void zp_host_free(void *p) {
+    if (p) (void)cudaFreeHost(p);
+}
+
+#define ZP_FN      static __host__ __device__ __forceinline__ __attribute__((unused))
+#define ZP_THREADS 256
+static unsigned zp_grid(size_t threads, size_t most) {
+    return (unsigned)zp_min((threads + ZP_THREADS - 1) / ZP_THREADS, most);
+}
+/* F_at(args, i) is the body. GRAIN: on the CPU, more elements are worth more threads than one. */
+#define ZP_KERNEL(F, A, GRAIN)                                                                     \
+    __global__ void __launch_bounds__(ZP_THREADS) F##_kernel(A a, size_t n) {                      \
+        const size_t stride = (size_t)gridDim.x * blockDim.x;                                      \
+        for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)         \
+            F##_at(&a, i);                                                                         \
+    }                                                                                              \
+    ZP_KERNEL_CALL(F, F##_kernel, A, zp_grid(n, 8192))
+/* The host's side of a kernel: arguments by value, n from 1 on. */
+#define ZP_KERNEL_CALL(F, KERNEL, A, GRID)                                                         \
+    static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
+        if (!n) return ZERO_OK;                                                                    \
+        ZP_LAUNCH(KERNEL, GRID, ZP_THREADS, 0, s->cuda, *a, n);                                    \
+        return zp_cuda(s->device, cudaGetLastError(), #KERNEL);                                    \
+    }
+
+#endif

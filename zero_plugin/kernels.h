@@ -1,0 +1,303 @@
+/* kernels.h - the element-wise bodies
+
+   Bodies work on f32 values. What a step needs to know and only the device does (skip, clip
+   factor, step count) is in zp_control, which they read once before their loop. */
+#ifndef ZP_KERNELS_H
+#define ZP_KERNELS_H
+
+#include "numbers.h"
+
+typedef struct zp_control { /* device memory; written by the agreement and by the step */
+    double sumsq;           /* of the mean gradient, scaled, all ranks */
+    double bad_unit, bad_offset, bad_rank; /* first element that is not finite; bad_unit -1: none */
+    int64_t steps, skipped;
+    int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
+    double factor;           /* gradient times this: unscaling and clipping */
+    float scale, used_scale; /* of the next backward; of the one that was reduced last */
+    float divisor;  /* what is reduced is so many times the mean: the ranks, if NCCL summed */
+    int hysteresis; /* left of it */
+    int64_t iteration, last_overflow;
+    double bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
+    double root_correction; /* sqrt(1 - beta2^t), for eps */
+} zp_control;
+
+/* Lanes of a sum in f64 are added up by halves: the same bits on a warp, a block and a CPU. */
+ZP_FN double zp_halve(double *lane, size_t n) {
+    for (size_t w = n / 2; w; w /= 2)
+        for (size_t j = 0; j < w; j++) lane[j] += lane[j + w];
+    return lane[0];
+}
+
+/* Squares of one block of a gradient shard, in f64, in 32 lanes: the same bits wherever the block
+   is computed. */
+typedef struct zp_norm_args {
+    const void *g;
+    zero_type type;
+    size_t numel;
+    double *partial;
+} zp_norm_args;
+
+#define ZP_LANES ((size_t)32)
+ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
+    const size_t first = block * ZP_NORM_BLOCK, left = a->numel - first;
+    const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
+    float copy[ZP_NORM_BLOCK];
+    const float *g = zp_view(a->g, a->type, first, n, copy);
+    double lane[ZP_LANES];
+    for (size_t j = 0; j < ZP_LANES; j++) lane[j] = 0;
+    for (size_t i = 0; i < n; i += ZP_LANES) /* shards are whole multiples of ZP_ALIGN */
+        for (size_t j = 0; j < ZP_LANES; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
+    a->partial[block] = zp_halve(lane, ZP_LANES);
+}
+#ifdef __CUDACC__
+/* Eight threads take a block, each of them ZP_WIDE neighbouring lanes. A square of an f32 is exact
+   in f64, so that fma rounds as the sum does. */
+#define ZP_NORM_TEAM  (ZP_LANES / ZP_WIDE)
+#define ZP_NORM_BATCH ((size_t)4) /* loads of a thread that are under way at once */
+__global__ void __launch_bounds__(ZP_THREADS) zp_norm_teams(zp_norm_args a, size_t blocks) {
+    const size_t me = threadIdx.x % ZP_NORM_TEAM, teams = ZP_THREADS / ZP_NORM_TEAM;
+    for (size_t at = blockIdx.x * teams; at < blocks; at += gridDim.x * teams) {
+        const size_t block = at + threadIdx.x / ZP_NORM_TEAM, first = block * ZP_NORM_BLOCK;
+        const size_t left = block < blocks ? a.numel - first : 0;
+        const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
+        double lane[ZP_WIDE] = {0};
+        for (size_t i = me * ZP_WIDE; i < n; i += ZP_LANES * ZP_NORM_BATCH) {
+            uint4 words[ZP_NORM_BATCH];
+            for (size_t k = 0; k < ZP_NORM_BATCH; k++)
+                words[k] = i + k * ZP_LANES < n
+                               ? zp_load_words(a.g, a.type, first + i + k * ZP_LANES)
+                               : make_uint4(0, 0, 0, 0);
+            for (size_t k = 0; k < ZP_NORM_BATCH; k++) {
+                float g[ZP_WIDE];
+                zp_open_words(g, words[k], a.type);
+                for (size_t j = 0; j < ZP_WIDE; j++)
+                    lane[j] = fma((double)g[j], (double)g[j], lane[j]);
+            }
+        }
+        for (int w = (int)ZP_NORM_TEAM / 2; w; w /= 2)
+            for (size_t j = 0; j < ZP_WIDE; j++)
+                lane[j] += __shfl_xor_sync(0xFFFFFFFFu, lane[j], w);
+        if (me == 0 && n) a.partial[block] = zp_halve(lane, ZP_WIDE);
+    }
+}
+ZP_KERNEL_CALL(zp_norm, zp_norm_teams, zp_norm_args, zp_grid(ZP_NORM_TEAM *n, 4096))
+#else
+ZP_KERNEL(zp_norm, zp_norm_args, 64)
+#endif
+
+ZP_FN int zp_finite(double x) { return x - x == 0; }
+
+/* Adds one unit's blocks to this rank's verdict, in 256 lanes; the first block of the lowest unit
+   that is not finite is searched for its first bad element. */
+typedef struct zp_fold_args {
+    zp_norm_args norm;
+    double *verdict;       /* [ZP_VERDICT], zeros to begin with */
+    double unit, shard_at; /* the shard's first element within the unit */
+} zp_fold_args;
+
+#define ZP_FOLD_LANES ((size_t)256)
+#define ZP_FOLD_BATCH ((size_t)16) /* loads of a lane that are under way at once */
+/* One lane's blocks; *bad: the first that is not finite, if it is before what is there. */
+ZP_FN double zp_fold_lane(const zp_fold_args *a, size_t lane, size_t *bad) {
+    const size_t blocks = (a->norm.numel + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK;
+    double sum = 0, partial[ZP_FOLD_BATCH];
+    for (size_t b = lane; b < blocks; b += ZP_FOLD_LANES * ZP_FOLD_BATCH) {
+        for (size_t k = 0; k < ZP_FOLD_BATCH; k++)
+            partial[k] =
+                b + k * ZP_FOLD_LANES < blocks ? a->norm.partial[b + k * ZP_FOLD_LANES] : 0;
+        for (size_t k = 0; k < ZP_FOLD_BATCH; k++) {
+            sum += partial[k];
+            if (!zp_finite(partial[k]) && b + k * ZP_FOLD_LANES < *bad)
+                *bad = b + k * ZP_FOLD_LANES;
+        }
+    }
+    return sum;
+}
+ZP_FN void zp_fold_close(const zp_fold_args *a, double sum, size_t bad) {
+    a->verdict[0] += sum;
+    if (bad == (size_t)-1 || (a->verdict[1] > 0 && a->verdict[1] <= a->unit + 1)) return;
+    size_t i = bad * ZP_NORM_BLOCK;
+    while (i < a->norm.numel && zp_finite(zp_load(a->norm.g, a->norm.type, i))) i++;
+    a->verdict[1] = a->unit + 1;
+    a->verdict[2] = a->shard_at + (double)i;
+}
+ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
+    double lane[ZP_FOLD_LANES];
+    size_t bad = (size_t)-1;
+    (void)one;
+    for (size_t j = 0; j < ZP_FOLD_LANES; j++) lane[j] = zp_fold_lane(a, j, &bad);
+    zp_fold_close(a, zp_halve(lane, ZP_FOLD_LANES), bad);
+}
+#ifdef __CUDACC__
+/* One block, each of its threads a lane. */
+__global__ void __launch_bounds__(ZP_THREADS) zp_fold_block(zp_fold_args a, size_t one) {
+    __shared__ double lane[ZP_FOLD_LANES];
+    __shared__ size_t bad[ZP_FOLD_LANES];
+    const size_t me = threadIdx.x;
+    (void)one;
+    bad[me] = (size_t)-1;
+    lane[me] = zp_fold_lane(&a, me, &bad[me]);
+    for (size_t w = ZP_FOLD_LANES / 2; w; w /= 2) {
+        __syncthreads();
+        if (me >= w) continue;
+        lane[me] += lane[me + w];
+        if (bad[me + w] < bad[me]) bad[me] = bad[me + w];
+    }
+    if (me == 0) zp_fold_close(&a, lane[0], bad[0]);
+}
+static_assert(ZP_THREADS == ZP_FOLD_LANES, "a thread takes a lane");
+ZP_KERNEL_CALL(zp_fold, zp_fold_block, zp_fold_args, 1)
+#else
+ZP_KERNEL(zp_fold, zp_fold_args, 1)
+#endif
+
+/* All ranks' verdicts, in rank order, become one. One thread. */
+typedef struct zp_judge_args {
+    zp_control *control;
+    const double *verdicts;
+    int nranks;
+} zp_judge_args;
+
+ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
+    zp_control *c = a->control;
+    (void)one;
+    c->sumsq = 0;
+    c->bad_unit = -1;
+    for (int r = 0; r < a->nranks; r++) {
+        const double *v = a->verdicts + ZP_VERDICT * r;
+        c->sumsq += v[0];
+        if (v[1] == 0 || (c->bad_unit >= 0 && c->bad_unit <= v[1] - 1)) continue;
+        c->bad_unit = v[1] - 1;
+        c->bad_offset = v[2];
+        c->bad_rank = r;
+    }
+}
+ZP_KERNEL(zp_judge, zp_judge_args, 1)
+
+/* The loss scale after a step, by DeepSpeed's rules (zero_scaler in the header). */
+ZP_FN void zp_scale_next(zp_control *c, const zero_scaler *s, int overflow) {
+    if (overflow) {
+        if (c->hysteresis == 1) {
+            c->at_floor = c->scale <= s->minimum;
+            c->scale = c->scale / 2 > s->minimum ? c->scale / 2 : s->minimum;
+        } else {
+            c->hysteresis--;
+        }
+        c->last_overflow = c->iteration;
+    } else {
+        const int64_t stable = c->iteration - c->last_overflow - 1;
+        const int grows = stable > 0 && stable % s->window == 0;
+        if (grows) c->scale *= 2;
+        if (grows || s->consecutive_hysteresis) c->hysteresis = s->hysteresis;
+    }
+    c->iteration++;
+}
+
+/* The 2-norm of the mean gradient, from that of what was reduced at a scale. */
+ZP_FN double zp_mean_norm(const zp_control *c, float scale) {
+    return sqrt(c->sumsq) / ((double)scale * (double)c->divisor);
+}
+
+/* Decides what the update does: skip, unscale, clip, bias corrections. One thread. */
+typedef struct zp_decide_args {
+    zp_control *control;
+    zero_hyper hyper;
+    zero_scaler scaler;
+    int check;
+    int drop; /* the host wants no update */
+} zp_decide_args;
+
+ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
+    zp_control *c = a->control;
+    const double scale = (double)c->scale * (double)c->divisor, norm = zp_mean_norm(c, c->scale);
+    const double most = (double)a->hyper.max_norm;
+    (void)one;
+    /* a norm that is not finite cannot clip, so clipping implies the check */
+    c->skip = a->drop || (!zp_finite(norm) && (a->check || most > 0));
+    c->used_scale = c->scale;
+    c->at_floor = 0;
+    if (a->scaler.fixed == 0) zp_scale_next(c, &a->scaler, !zp_finite(norm));
+    if (c->skip) {
+        c->skipped++;
+        return;
+    }
+    const double clip = most > 0 && norm + 1e-6 > most ? most / (norm + 1e-6) : 1;
+    c->factor = clip / scale;
+    c->steps++;
+    const double root = sqrt(1.0 - pow((double)a->hyper.beta2, (double)c->steps));
+    c->bias_ratio = root / (1.0 - pow((double)a->hyper.beta1, (double)c->steps));
+    c->root_correction = root;
+}
+ZP_KERNEL(zp_decide, zp_decide_args, 1)
+
+/* Adds a micro-step's 16-bit gradient to the f32 accumulator; `last` rounds the sum back into the
+   gradient, where it is reduced from. ZP_WIDE elements at a time. */
+typedef struct zp_collect_args {
+    float *sum;
+    void *g;
+    zero_type type;
+    int first, last;
+} zp_collect_args;
+
+ZP_FN void zp_collect_at(const zp_collect_args *a, size_t at) {
+    float g[ZP_WIDE], sum[ZP_WIDE];
+    zp_load_wide(g, a->g, a->type, ZP_WIDE * at);
+    if (!a->first) zp_load_wide(sum, a->sum, ZERO_F32, ZP_WIDE * at);
+    for (size_t j = 0; j < ZP_WIDE; j++) sum[j] = a->first ? g[j] : sum[j] + g[j];
+    zp_store_wide(a->sum, ZERO_F32, ZP_WIDE * at, sum);
+    if (a->last) zp_store_wide(a->g, a->type, ZP_WIDE * at, sum);
+}
+ZP_KERNEL(zp_collect, zp_collect_args, 2048)
+
+/* Sums over the ranks: the slices that a sum reads, by place; nodes are cut every `group` places.
+   The sum times scale is stored in `sum`, or added to it, and from there rounded to `out`; where
+   out is f32 it is the sum's own place. ZP_WIDE elements at a time; the CPU's own way of it, which
+   keeps a piece in cache, is with its collectives. */
+typedef struct zp_sum {
+    const void *source[ZP_LOCAL_MAX];
+    zero_type type, out_type;
+    int n, group;
+    void *out;
+    float *sum; /* NULL: none */
+    float scale;
+    int accumulate;
+} zp_sum;
+
+ZP_FN void zp_sum_ranks_at(const zp_sum *s, size_t at) {
+    float total[ZP_WIDE] = {0}, node[ZP_WIDE] = {0}, x[ZP_WIDE];
+    const size_t i = at * ZP_WIDE;
+    float *sum = s->sum || s->out_type != ZERO_F32 ? s->sum : (float *)s->out;
+    for (int p = 0; p < s->n; p++) {
+        float *to = p < s->group ? total : node;
+        zp_load_wide(x, s->source[p], s->type, i);
+        for (size_t j = 0; j < ZP_WIDE; j++) to[j] = p % s->group == 0 ? x[j] : to[j] + x[j];
+        if (p >= s->group && (p + 1) % s->group == 0)
+            for (size_t j = 0; j < ZP_WIDE; j++) total[j] += node[j];
+    }
+    if (s->accumulate) zp_load_wide(x, sum, ZERO_F32, i);
+    for (size_t j = 0; j < ZP_WIDE; j++)
+        total[j] = s->accumulate ? x[j] + s->scale * total[j] : s->scale * total[j];
+    if (sum) zp_store_wide(sum, ZERO_F32, i, total);
+    if (s->out_type != ZERO_F32) zp_store_wide(s->out, s->out_type, i, total);
+}
+#ifdef __CUDACC__
+ZP_KERNEL(zp_sum_ranks, zp_sum, 2048)
+#endif
+
+/* Brings stored values to f32, and back, for access by name; gradients unscaled. */
+typedef struct zp_fetch_args {
+    const void *from;
+    void *to;
+    zero_type from_type, to_type;
+    const zp_control *control; /* gradients: their scale; NULL otherwise */
+    int reads;
+} zp_fetch_args;
+
+ZP_FN void zp_fetch_at(const zp_fetch_args *a, size_t i) {
+    const float scale = a->control ? a->control->scale * a->control->divisor : 1;
+    const float factor = a->reads ? 1.0f / scale : scale;
+    zp_store(a->to, a->to_type, i, factor * zp_load(a->from, a->from_type, i));
+}
+ZP_KERNEL(zp_fetch, zp_fetch_args, 32768)
+
+#endif

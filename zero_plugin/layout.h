@@ -1,0 +1,122 @@
+/* layout.h - where a tensor, a unit and a shard begin
+
+   Where things lie, from the list of tensors and the number of ranks alone: no setting moves an
+   element to another shard or another block of the norm. Pure; used by the plan and by the build.
+
+     unit u:   [ tensor a | tensor b | ... | pad ]     tensors begin on lines
+     shards:   |  rank 0  |  rank 1  |  ...  |         equal, whole lines
+     KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ] */
+#ifndef ZP_LAYOUT_H
+#define ZP_LAYOUT_H
+
+#include "base.h"
+
+typedef struct zp_member { /* a tensor's part in a unit */
+    int tensor, layer;     /* layer -1: all layers (KEEP) */
+    size_t at, numel;      /* within the unit, elements */
+} zp_member;
+
+typedef struct zp_tensor {
+    zero_tensor_desc desc; /* name owned */
+    int first_member;      /* in zp_layout.by_tensor: one per layer, or one if KEEP */
+    float lr_factor, decay_factor;
+} zp_tensor;
+
+typedef struct zp_unit {
+    zp_member *member; /* [members], of zp_layout.members */
+    int members;
+    int uses;                    /* backward writes per pass */
+    size_t numel, padded, shard; /* elements: with alignment; shard * nranks; of one rank */
+    size_t content;              /* elements without alignment */
+    size_t largest_tensor;
+    int only_one_d;
+} zp_unit;
+
+typedef struct zp_layout {
+    int units; /* of the host */
+    int all;   /* with the KEEP unit, which is number `units` and may be empty */
+    zp_unit *unit;
+    zp_member *members; /* [nmembers] by unit, in order of announcement */
+    int nmembers;
+    zp_member **by_tensor; /* [nmembers]: tensor's first_member + layer */
+    size_t numel, padded;
+} zp_layout;
+
+static int zp_tensor_parts(const zp_tensor *t) {
+    return t->desc.flags & ZERO_KEEP ? 1 : t->desc.layers;
+}
+
+static void zp_layout_close(zp_layout *l) {
+    free(l->unit);
+    free(l->members);
+    free(l->by_tensor);
+    memset(l, 0, sizeof *l);
+}
+
+static int zp_tensor_unit(const zp_layout *l, const zp_tensor *t, int layer) {
+    return t->desc.flags & ZERO_KEEP ? l->units : t->desc.unit + layer;
+}
+
+/* The order of updates, and backwards of reductions: KEEP, which a host reads before anything else,
+   then as in a forward. */
+static int zp_unit_nth(const zp_layout *l, int i) { return i ? i - 1 : l->units; }
+
+static void zp_unit_add(zp_unit *u, zp_member *m, const zp_tensor *t, int tensor, int layer) {
+    const zero_tensor_desc *d = &t->desc;
+    m->tensor = tensor;
+    m->layer = d->flags & ZERO_KEEP ? -1 : layer;
+    m->numel = d->flags & ZERO_KEEP ? d->numel * (size_t)d->layers : d->numel;
+    m->at = zp_round_up(u->numel, ZP_ALIGN);
+    u->numel = m->at + m->numel;
+    u->content += m->numel;
+    u->largest_tensor = zp_max(u->largest_tensor, d->numel);
+    u->only_one_d &= (d->flags & ZERO_ONE_D) != 0;
+    if (!(d->flags & ZERO_KEEP) && d->uses > u->uses) u->uses = d->uses;
+}
+
+static void zp_unit_cut(zp_unit *u, int nranks) {
+    u->shard = zp_round_up((u->numel + (size_t)nranks - 1) / (size_t)nranks, ZP_ALIGN);
+    u->padded = u->shard * (size_t)nranks;
+}
+
+/* Counts, then fills: members of a unit lie together. */
+static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks) {
+    memset(l, 0, sizeof *l);
+    for (int t = 0; t < n; t++) {
+        const zero_tensor_desc *d = &tensors[t].desc;
+        if (d->unit + d->layers > l->units) l->units = d->unit + d->layers;
+        tensors[t].first_member = l->nmembers;
+        l->nmembers += zp_tensor_parts(&tensors[t]);
+    }
+    l->all = l->units + 1;
+    l->unit = (zp_unit *)calloc((size_t)l->all, sizeof *l->unit);
+    l->members = (zp_member *)calloc((size_t)l->nmembers + 1, sizeof *l->members);
+    l->by_tensor = (zp_member **)calloc((size_t)l->nmembers + 1, sizeof(zp_member *));
+    if (!l->unit || !l->members || !l->by_tensor) {
+        zp_layout_close(l);
+        return ZERO_ERR_MEMORY;
+    }
+    for (int t = 0; t < n; t++)
+        for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++)
+            l->unit[zp_tensor_unit(l, &tensors[t], i)].members++;
+    for (int u = 0, at = 0; u < l->all; at += l->unit[u++].members) {
+        l->unit[u].member = l->members + at;
+        l->unit[u].only_one_d = l->unit[u].uses = 1;
+    }
+    for (int u = 0; u < l->all; u++) l->unit[u].members = 0; /* counted again while filling */
+    for (int t = 0; t < n; t++)
+        for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++) {
+            zp_unit *u = &l->unit[zp_tensor_unit(l, &tensors[t], i)];
+            zp_member *m = &u->member[u->members++];
+            zp_unit_add(u, m, &tensors[t], t, i);
+            l->by_tensor[tensors[t].first_member + i] = m;
+        }
+    for (int u = 0; u < l->all; u++) {
+        zp_unit_cut(&l->unit[u], nranks);
+        l->numel += l->unit[u].content;
+        l->padded += l->unit[u].padded;
+    }
+    return ZERO_OK;
+}
+
+#endif

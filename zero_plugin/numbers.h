@@ -1,0 +1,145 @@
+/* numbers.h - how an f32 is stored in 16 bits
+
+   Bodies work on f32 values; loads and stores convert, several at a time. The plain functions
+   say what a conversion is; where the processor has an instruction for it, that gives the same
+   bits (a test compares all of them). */
+#ifndef ZP_NUMBERS_H
+#define ZP_NUMBERS_H
+
+#include "device.h"
+
+ZP_FN uint32_t zp_bits(float x) {
+    uint32_t b;
+    memcpy(&b, &x, sizeof b);
+    return b;
+}
+ZP_FN float zp_float(uint32_t b) {
+    float x;
+    memcpy(&x, &b, sizeof x);
+    return x;
+}
+ZP_FN float zp_from_bf16(uint16_t h) { return zp_float((uint32_t)h << 16); }
+ZP_FN uint16_t zp_to_bf16(float x) {
+    const uint32_t b = zp_bits(x);
+    const int nan = (b & 0x7FFFFFFFu) > 0x7F800000u;
+    return (uint16_t)(nan ? (b >> 16 | 0x40u) : (b + 0x7FFFu + (b >> 16 & 1u)) >> 16);
+}
+ZP_FN float zp_from_f16(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7FFFu;
+    if (rest > 0x7C00u) return zp_float(sign | 0x7FC00000u | (rest & 0x3FFu) << 13); /* quiet NaN */
+    if (rest == 0x7C00u) return zp_float(sign | 0x7F800000u);
+    if (rest < 0x400u) return zp_float(sign | zp_bits((float)rest * 0x1p-24f));
+    return zp_float(sign | ((rest << 13) + 0x38000000u));
+}
+ZP_FN uint16_t zp_to_f16(float x) {
+    const uint32_t all = zp_bits(x), b = all & 0x7FFFFFFFu;
+    const uint16_t sign = (uint16_t)(all >> 16 & 0x8000u);
+    if (b > 0x7F800000u) return (uint16_t)(sign | 0x7E00u | (b >> 13 & 0x3FFu));
+    if (b >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* 65520 and more round to infinity */
+    if (b < 0x38800000u) /* below 2^-14: a sum with 0.5 rounds to multiples of 2^-24 */
+        return (uint16_t)(sign | (zp_bits(zp_float(b) + 0.5f) - 0x3F000000u));
+    return (uint16_t)(sign | (b - 0x38000000u + 0xFFFu + (b >> 13 & 1u)) >> 13);
+}
+
+ZP_FN size_t zp_bytes(zero_type type) { return type == ZERO_F32 ? 4 : 2; }
+ZP_FN float zp_load(const void *from, zero_type type, size_t i) {
+    if (type == ZERO_F32) return ((const float *)from)[i];
+    const uint16_t h = ((const uint16_t *)from)[i];
+    return type == ZERO_BF16 ? zp_from_bf16(h) : zp_from_f16(h);
+}
+ZP_FN void zp_store(void *to, zero_type type, size_t i, float x) {
+    if (type == ZERO_F32)
+        ((float *)to)[i] = x;
+    else
+        ((uint16_t *)to)[i] = type == ZERO_BF16 ? zp_to_bf16(x) : zp_to_f16(x);
+}
+
+/* Elements that are loaded and stored at once, from a multiple of them on: 16 on the CPU; on the
+   GPU as many as keep neighbouring threads in one line. */
+#ifdef __CUDACC__
+#define ZP_WIDE ((size_t)4)
+#else
+#define ZP_WIDE ((size_t)16)
+#endif
+#ifdef __CUDACC__
+/* In two steps, so that all that a thread reads is on its way before it waits for any of it. */
+ZP_FN uint4 zp_load_words(const void *from, zero_type type, size_t i) {
+    if (type == ZERO_F32) return *(const uint4 *)(const void *)((const float *)from + i);
+    const uint2 h = *(const uint2 *)(const void *)((const uint16_t *)from + i);
+    return make_uint4(h.x & 0xFFFFu, h.x >> 16, h.y & 0xFFFFu, h.y >> 16);
+}
+ZP_FN void zp_open_words(float *x, uint4 words, zero_type type) {
+    const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+    if (type == ZERO_F16)
+        for (size_t j = 0; j < 4; j++) x[j] = zp_from_f16((uint16_t)all[j]);
+    else
+        for (size_t j = 0; j < 4; j++) x[j] = zp_float(type == ZERO_F32 ? all[j] : all[j] << 16);
+}
+#endif
+ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
+#if defined(__CUDA_ARCH__)
+    zp_open_words(x, zp_load_words(from, type, i), type);
+#elif defined(__AVX512F__) && !defined(__CUDACC__)
+    const __m256i h =
+        _mm256_loadu_si256((const __m256i *)(const void *)((const char *)from + 2 * i));
+    if (type == ZERO_BF16)
+        _mm512_storeu_si512(x, _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+    else if (type == ZERO_F16)
+        _mm512_storeu_ps(x, _mm512_cvtph_ps(h));
+    else
+        _mm512_storeu_ps(x, _mm512_loadu_ps((const float *)from + i));
+#else
+    for (size_t j = 0; j < ZP_WIDE; j++) x[j] = zp_load(from, type, i + j);
+#endif
+}
+ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
+#if defined(__CUDA_ARCH__)
+    if (type == ZERO_F32) {
+        *(float4 *)((float *)to + i) = make_float4(x[0], x[1], x[2], x[3]);
+        return;
+    }
+    uint16_t h[4];
+    if (type == ZERO_BF16)
+        for (size_t j = 0; j < 4; j++) h[j] = zp_to_bf16(x[j]);
+    else
+        for (size_t j = 0; j < 4; j++) h[j] = zp_to_f16(x[j]);
+    *(ushort4 *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
+#else
+#if defined(__AVX512F__) && !defined(__CUDACC__)
+    if (type == ZERO_F16) {
+        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i),
+                            _mm512_cvtps_ph(_mm512_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT));
+        return;
+    }
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+    /* the instruction takes denormal numbers for zeros; 0x20 finds them */
+    const __m512 v = _mm512_loadu_ps(x);
+    if (type == ZERO_BF16 && !_mm512_fpclass_ps_mask(v, 0x20)) {
+        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i),
+                            (__m256i)_mm512_cvtneps_pbh(v));
+        return;
+    }
+#endif
+#endif
+    for (size_t j = 0; j < ZP_WIDE; j++) zp_store(to, type, i + j, x[j]);
+#endif
+}
+
+ZP_FN void zp_widen(float *to, const void *from, zero_type type, size_t n) {
+    const size_t whole = n / ZP_WIDE * ZP_WIDE;
+    for (size_t i = 0; i < whole; i += ZP_WIDE) zp_load_wide(to + i, from, type, i);
+    for (size_t i = whole; i < n; i++) to[i] = zp_load(from, type, i);
+}
+ZP_FN void zp_narrow(void *to, zero_type type, const float *from, size_t n) {
+    const size_t whole = n / ZP_WIDE * ZP_WIDE;
+    for (size_t i = 0; i < whole; i += ZP_WIDE) zp_store_wide(to, type, i, from + i);
+    for (size_t i = whole; i < n; i++) zp_store(to, type, i, from[i]);
+}
+/* n values from element `at` on, in f32: where they lie, or a copy. */
+ZP_FN const float *zp_view(const void *from, zero_type type, size_t at, size_t n, float *copy) {
+    if (type == ZERO_F32) return (const float *)from + at;
+    zp_widen(copy, (const uint16_t *)from + at, type, n);
+    return copy;
+}
+
+#endif

@@ -1,0 +1,423 @@
+/* pass.h - hooks, gathers, buckets: a unit while a pass runs */
+#ifndef ZP_PASS_H
+#define ZP_PASS_H
+
+#include "check.h"
+
+/* A collective of unit u: where from and where to is the caller's. */
+static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
+    zp_op op;
+    memset(&op, 0, sizeof op);
+    op.comm = &z->comm;
+    op.region = &z->region[channel];
+    op.channel = channel;
+    op.kind = kind;
+    op.unit = u;
+    op.shard = z->layout.unit[u].shard;
+    op.type = z->type[channel];
+    return op;
+}
+
+/* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
+   the buffer that it goes to. */
+static zero_result zp_gather(zero_ctx *z, int u) {
+    const zp_place *at = &z->place[u];
+    zp_live *live = &z->live[u];
+    zp_stream *s = &z->stream[ZP_PARAMETERS];
+    zp_op op = zp_op_make(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
+    op.in_place = z->mapped;
+    op.source = op.target = at->offset[ZP_PARAMETERS];
+    if (at->whole[ZP_PARAMETERS]) {
+        op.source += (size_t)z->comm.rank * zp_op_shard_bytes(&op);
+    } else {
+        zp_pool *pool = &z->pool[ZP_PARAMETERS];
+        zp_buffer *b = &pool->buffer[zp_pool_find(pool, u)];
+        op.target = b->at;
+        ZP_DO(z, zp_event_wait(s, &b->released));
+    }
+    ZP_DO(z, zp_event_wait(s, &live->updated));
+    ZP_DO(z, zp_comm_issue_alone(s, &op));
+    ZP_DO(z, zp_event_record(s, &live->gathered));
+    return ZERO_OK;
+}
+
+/* The outermost begin that needs u's parameters: they are on their way or there, and so are the
+   next units'. */
+static zero_result zp_parameters_open(zero_ctx *z, int u) {
+    int fill[ZP_PREFETCH_MAX + 1];
+    zp_live *live = &z->live[u];
+    zp_trace *t = &z->trace[z->pass];
+    zp_pool *pool = &z->pool[ZP_PARAMETERS];
+    const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
+    if (live->parameter_opens++) return ZERO_OK;
+    zp_trace_visit(t, u);
+    const int n = zp_schedule(z, t, u, wraps, fill);
+    if (n < 0) {
+        live->parameter_opens--;
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "unit %d: all %d gather buffers belong to units that have begun "
+                       "and not ended; raise prefetch",
+                       u, pool->n);
+    }
+    for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
+    const int b = live->buffer[ZP_PARAMETERS] = zp_pool_find(pool, u);
+    if (b >= 0) pool->buffer[b].open++;
+    ZP_DO(z, zp_event_wait(&z->compute, &live->gathered));
+    ZP_CHECK(zp_checks_turn(z, u, ZP_PARAMETERS, 1));
+    return ZERO_OK;
+}
+
+static zero_result zp_parameters_close(zero_ctx *z, int u) {
+    zp_live *live = &z->live[u];
+    zp_pool *pool = &z->pool[ZP_PARAMETERS];
+    if (--live->parameter_opens) return ZERO_OK;
+    ZP_CHECK(zp_checks_turn(z, u, ZP_PARAMETERS, 0));
+    if (live->buffer[ZP_PARAMETERS] < 0) return ZERO_OK;
+    zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAMETERS]];
+    b->open--;
+    b->used = ++pool->clock;
+    live->buffer[ZP_PARAMETERS] = -1;
+    return zp_check(z, zp_event_record(&z->compute, &b->released));
+}
+
+/* Where the host finds a member whose unit lies in `memory`. */
+static char *zp_member_memory(const zero_ctx *z, zp_channel side, const zp_member *m,
+                              char *memory) {
+#if ZERO_CHECK
+    if (m->layer >= 0) return z->checks.shadow[side][m - z->layout.members].data;
+#endif
+    return memory + m->at * zp_bytes(z->type[side]);
+}
+
+/* Writes the pointers of one unit's tensors: fields of the host's struct, if there is one, then
+   slots. Memory NULL: what has no slot stays as it is, and slots become NULL. */
+static void zp_point(zero_ctx *z, zp_channel side, int u, char *memory, void *host) {
+    const zp_unit *x = &z->layout.unit[u];
+    const size_t of = zp_bytes(z->type[side]);
+    for (int i = 0; i < x->members && memory && host; i++) {
+        const zp_member *m = &x->member[i];
+        const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
+        const uintptr_t back = m->layer > 0 ? (uintptr_t)m->layer * d->numel * of : 0;
+        const uintptr_t to = (uintptr_t)zp_member_memory(z, side, m, memory) - back;
+        if (!(d->flags & ZERO_BY_SLOT)) memcpy((char *)host + d->field, &to, sizeof to);
+    }
+    for (int i = 0; i < z->nslots; i++) {
+        const zp_slot *s = &z->slots[i];
+        const zp_tensor *t = &z->tensors[s->tensor];
+        if (!s->place[side] || zp_tensor_unit(&z->layout, t, s->layer) != u) continue;
+        const int kept = t->desc.flags & ZERO_KEEP;
+        const zp_member *m = z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)];
+        char *to = memory ? zp_member_memory(z, side, m, memory) : NULL;
+        if (to && kept) to += (size_t)s->layer * t->desc.numel * of;
+        memcpy(s->place[side], &to, sizeof to); /* as bytes: it may be any pointer to data */
+    }
+}
+
+/* Enqueues the squares of u's reduced shard into this rank's verdict. */
+static zero_result zp_gradient_norm(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    const char *shard = zp_memory(z, ZP_GRADIENTS, z->place[u].shard_at);
+    const zp_norm_args norm = {shard, z->type[ZP_GRADIENTS], x->shard, z->partial};
+    const zp_fold_args fold = {norm, z->verdict, (double)u,
+                               (double)((size_t)z->comm.rank * x->shard)};
+    ZP_TRY(zp_norm(s, &norm, (x->shard + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
+    return zp_fold(s, &fold, 1);
+}
+
+/* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
+   becomes the gradient. */
+static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
+    if (last && z->micro == 0) return ZERO_OK; /* one micro-step: nothing to add up */
+    const zp_collect_args add = {z->sums + z->place[u].sum_at, zp_unit_memory(z, ZP_GRADIENTS, u),
+                                 z->type[ZP_GRADIENTS], z->micro == 0, last};
+    return zp_collect(&z->stream[ZP_GRADIENTS], &add, z->layout.unit[u].padded / ZP_WIDE);
+}
+
+static zp_op zp_reduce_op(zero_ctx *z, int u) {
+    const zp_place *at = &z->place[u];
+    zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
+    op.source = (size_t)(zp_unit_memory(z, ZP_GRADIENTS, u) - zp_memory(z, ZP_GRADIENTS, 0));
+    op.target = at->shard_at;
+    op.sum = z->sums && z->sharded ? z->sums + at->sum_at : NULL;
+    op.scale = z->comm.divisor / (float)z->comm.nranks;
+    op.accumulate = z->sharded && z->micro > 0;
+    return op;
+}
+
+/* Where gradients are whole on every rank (stage 0), they are gathered. */
+static zp_op zp_whole_op(zero_ctx *z, int u) {
+    zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_ALL_GATHER, u);
+    op.source = z->place[u].shard_at;
+    op.target = z->place[u].offset[ZP_GRADIENTS];
+    return op;
+}
+
+/* Issues one collective of every unit of the bucket, together. */
+static zero_result zp_bucket_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) {
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    zp_op first = make(z, z->bucket[0]);
+    ZP_TRY(zp_comm_begin(&z->comm, s, ZP_GRADIENTS));
+    for (int i = 0; i < z->nbucket; i++) {
+        const zp_op op = make(z, z->bucket[i]);
+        ZP_TRY(zp_comm_issue(s, &op));
+    }
+    ZP_TRY(zp_comm_end(&z->comm, s, &first));
+    for (int i = 0; i < z->nbucket; i++) {
+        const zp_op op = make(z, z->bucket[i]);
+        ZP_TRY(zp_comm_finish(s, &op));
+    }
+    return ZERO_OK;
+}
+
+/* Enqueues what follows the backward of the bucket's units in this micro-step. */
+static zero_result zp_bucket_flush(zero_ctx *z) {
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    const int last = z->micro + 1 == z->micro_steps;
+    if (!z->nbucket) return ZERO_OK;
+    for (int i = 0; i < z->nbucket; i++) {
+        zp_live *live = &z->live[z->bucket[i]];
+        ZP_DO(z, zp_event_wait(s, &live->written));
+        if (z->collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
+    }
+    if (last || !z->collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
+    for (int i = 0; i < z->nbucket && last; i++) ZP_DO(z, zp_gradient_norm(z, z->bucket[i]));
+    if (last && !z->policy.shard_optimizer) ZP_DO(z, zp_bucket_issue(z, zp_whole_op));
+    for (int i = 0; i < z->nbucket; i++) {
+        zp_live *live = &z->live[z->bucket[i]];
+        ZP_DO(z, zp_event_record(s, &live->reduction));
+        live->pending = 0;
+        live->buffer[ZP_GRADIENTS] = -1;
+    }
+    z->nbucket = 0;
+    z->bucket_filled = 0;
+    return ZERO_OK;
+}
+
+static zero_result zp_bucket_add(zero_ctx *z, int u) {
+    const size_t numel = z->layout.unit[u].padded;
+    zp_live *live = &z->live[u];
+    const int b = live->buffer[ZP_GRADIENTS];
+    if (b >= 0) z->pool[ZP_GRADIENTS].buffer[b].open = 0; /* its next user waits for `reduction` */
+    if (z->bucket_filled && z->bucket_filled + numel > z->bucket_numel) ZP_TRY(zp_bucket_flush(z));
+    ZP_DO(z, zp_event_record(&z->compute, &live->written));
+    live->pending = 1;
+    z->bucket[z->nbucket++] = u;
+    z->bucket_filled += numel;
+    return z->bucket_filled >= z->bucket_numel ? zp_bucket_flush(z) : ZERO_OK;
+}
+
+/* A buffer for u's gradients: its own, or the shared one whose reduction began longest ago. */
+static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
+    zp_pool *pool = &z->pool[ZP_GRADIENTS];
+    int b = z->place[u].buffer[ZP_GRADIENTS];
+    if (z->place[u].whole[ZP_GRADIENTS] || z->live[u].buffer[ZP_GRADIENTS] >= 0) return ZERO_OK;
+    if (b < 0) b = zp_pool_oldest(pool, NULL, 0);
+    if (b < 0)
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "unit %d: all %d gradient buffers belong to units whose backward "
+                       "is not complete; raise bucket_numel",
+                       u, pool->n);
+    const int before = pool->buffer[b].unit;
+    if (before >= 0 && z->live[before].pending) ZP_TRY(zp_bucket_flush(z));
+    if (before >= 0) ZP_DO(z, zp_event_wait(&z->compute, &z->live[before].reduction));
+    pool->buffer[b].unit = u;
+    pool->buffer[b].open = 1;
+    pool->buffer[b].used = ++pool->clock;
+    z->live[u].buffer[ZP_GRADIENTS] = b;
+    return ZERO_OK;
+}
+
+static zero_result zp_gradient_clear(zero_ctx *z, int u, int all) {
+    const zp_unit *x = &z->layout.unit[u];
+    char *memory = zp_unit_memory(z, ZP_GRADIENTS, u);
+    const size_t of_g = zp_bytes(z->type[ZP_GRADIENTS]);
+    size_t from = 0; /* runs of tensors that want zeros, padding included, are cleared at once */
+    for (int i = 0; i <= x->members; i++) {
+        const zp_member *m = i < x->members ? &x->member[i] : NULL;
+        const int keep = m && !all && (z->tensors[m->tensor].desc.flags & ZERO_OVERWRITTEN);
+        if (m && !keep) continue;
+        const size_t to = m ? m->at : x->padded;
+        ZP_DO(z, zp_clear(&z->compute, memory + from * of_g, (to - from) * of_g));
+        if (m) from = m->at + m->numel;
+    }
+    return ZERO_OK;
+}
+
+/* The first touch of u's gradients in a micro-step (in a step, if they accumulate locally). */
+static zero_result zp_gradient_touch(zero_ctx *z, int u, int clear_all) {
+    zp_live *live = &z->live[u];
+    if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
+    ZP_TRY(zp_gradient_buffer(z, u));
+    ZP_DO(z, zp_event_wait(&z->compute, &live->reduction));
+    live->touched = 1;
+    return zp_gradient_clear(z, u, clear_all);
+}
+
+static int zp_reduces_now(const zero_ctx *z) {
+    return z->sharded || z->collects || z->micro + 1 == z->micro_steps;
+}
+
+/* u's gradient of this micro-step is complete, and reduced where it is now. */
+static int zp_unit_written(const zero_ctx *z, int u) {
+    return z->live[u].writes >= z->layout.unit[u].uses;
+}
+
+/* Ends a training micro-step: what has not been reduced is, in descending order, then KEEP. */
+static zero_result zp_gradients_finish(zero_ctx *z) {
+    if (!zp_reduces_now(z)) return ZERO_OK;
+    for (int i = z->layout.all - 1; i >= 0; i--) {
+        const int u = zp_unit_nth(&z->layout, i);
+        if (zp_unit_written(z, u) || !z->layout.unit[u].numel) continue;
+        ZP_TRY(zp_gradient_touch(z, u, 1));
+        ZP_TRY(zp_bucket_add(z, u));
+    }
+    return zp_bucket_flush(z);
+}
+
+static void zp_micro_begin(zero_ctx *z) {
+    for (int u = 0; u < z->layout.all; u++) {
+        zp_live *live = &z->live[u];
+        live->writes = 0;
+        if (z->sharded || z->collects || z->micro == 0) live->touched = 0;
+    }
+}
+
+static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) {
+    const int expected = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
+    if (micro_steps < 1 || micro_steps > z->cfg.micro_steps)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "micro_steps is %d, the configuration allows 1..%d",
+                       micro_steps, z->cfg.micro_steps);
+    if (z->phase == ZP_REDUCED)
+        return zp_fail(z, ZERO_ERR_STATE, "zero_step is due after zero_reduce");
+    if (micro != expected || (expected && micro_steps != z->micro_steps) || micro >= micro_steps)
+        return zp_fail(z, ZERO_ERR_STATE, "micro-step %d of %d, expected %d of %d", micro,
+                       micro_steps, expected, expected ? z->micro_steps : micro_steps);
+    z->micro = micro;
+    z->micro_steps = micro_steps;
+    zp_micro_begin(z);
+    if (micro == 0)
+        ZP_DO(z, zp_clear(&z->stream[ZP_GRADIENTS], z->verdict, ZP_VERDICT * sizeof *z->verdict));
+    return zp_gradient_touch(z, z->layout.units, 1);
+}
+
+static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
+    ZP_ENTER(z, "zero_pass_begin", ZP_ANY, "");
+    if (z->phase & (ZP_NEW | ZP_IN_PASS | ZP_OPEN))
+        return zp_fail(z, ZERO_ERR_STATE, "%s",
+                       z->phase == ZP_NEW    ? "zero_build comes first"
+                       : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
+                                             : "the last pass has not ended");
+    if (kind != ZERO_TRAIN && kind != ZERO_EVAL)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
+    ZP_CHECK(zp_checks_pass(z));
+    if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
+    ZP_DO(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered)); /* KEEP */
+    z->resume = z->phase;
+    z->phase = ZP_IN_PASS;
+    z->pass = kind;
+    z->trace[kind].at = 0;
+    return ZERO_OK;
+}
+
+/* Every hook: inside a pass, a unit of the host's. */
+static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
+    ZP_ENTER(z, call, ZP_ANY, "");
+    if (z->phase != ZP_IN_PASS)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no pass has begun", unit);
+    if (unit < 0 || unit >= z->layout.units)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->layout.units - 1);
+    return ZERO_OK;
+}
+
+/* NULL does for a host's struct only where no tensor of the unit has a field in it. */
+static zero_result zp_host_struct(zero_ctx *z, int unit, const void *host, const char *of) {
+    const zp_unit *x = &z->layout.unit[unit];
+    for (int i = 0; i < x->members && !host; i++) {
+        const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
+        if (!(d->flags & ZERO_BY_SLOT))
+            return zp_fail(z, ZERO_ERR_ARGUMENT,
+                           "unit %d: the host's struct of %s is NULL, but tensor %s has a "
+                           "field in it",
+                           unit, of, d->name);
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
+    ZP_TRY(zp_hook(z, "zero_forward_begin", unit));
+    ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
+    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
+    ZP_TRY(zp_parameters_open(z, unit));
+    z->live[unit].forward_opens++;
+    zp_point(z, ZP_PARAMETERS, unit, zp_unit_memory(z, ZP_PARAMETERS, unit), params);
+    return ZERO_OK;
+}
+
+static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
+    ZP_TRY(zp_hook(z, "zero_forward_end", unit));
+    if (!z->live[unit].forward_opens)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
+    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_FORWARD_END, unit));
+    z->live[unit].forward_opens--;
+    return zp_parameters_close(z, unit);
+}
+
+static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
+    ZP_TRY(zp_hook(z, "zero_backward_begin", unit));
+    zp_live *live = &z->live[unit];
+    if (z->pass != ZERO_TRAIN)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: an evaluation has no backward", unit);
+    if (zp_unit_written(z, unit))
+        return zp_fail(z, ZERO_ERR_STATE,
+                       "unit %d: its gradient is complete after %d uses, here is one more; see "
+                       "zero_tensor_desc.uses",
+                       unit, z->layout.unit[unit].uses);
+    if (live->backward_opens == 64)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: 64 backwards are nested", unit);
+    ZP_TRY(zp_host_struct(z, unit, grads, "gradients"));
+    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
+    ZP_TRY(zp_gradient_touch(z, unit, 0));
+    if (params) ZP_TRY(zp_parameters_open(z, unit));
+    if (!live->backward_opens) ZP_CHECK(zp_checks_turn(z, unit, ZP_GRADIENTS, 1));
+    live->with_parameters = live->with_parameters << 1 | (params != NULL);
+    live->backward_opens++;
+    if (params)
+        zp_point(z, ZP_PARAMETERS, unit, zp_unit_memory(z, ZP_PARAMETERS, unit), params);
+    else if (!live->parameter_opens) /* what was there before is not to be read */
+        zp_point(z, ZP_PARAMETERS, unit, NULL, NULL);
+    zp_point(z, ZP_GRADIENTS, unit, zp_unit_memory(z, ZP_GRADIENTS, unit), grads);
+    return ZERO_OK;
+}
+
+static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
+    ZP_TRY(zp_hook(z, "zero_backward_end", unit));
+    zp_live *live = &z->live[unit];
+    if (!live->backward_opens)
+        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
+    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_BACKWARD_END, unit));
+    if (live->backward_opens == 1) ZP_CHECK(zp_checks_turn(z, unit, ZP_GRADIENTS, 0));
+    if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
+    live->with_parameters >>= 1;
+    if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses) return ZERO_OK;
+    return zp_reduces_now(z) && z->layout.unit[unit].numel ? zp_bucket_add(z, unit) : ZERO_OK;
+}
+
+static zero_result zp_hook_pass_end(zero_ctx *z) {
+    ZP_ENTER(z, "zero_pass_end", ZP_IN_PASS, "no pass has begun");
+    for (int u = 0; u < z->layout.units; u++)
+        if (z->live[u].forward_opens || z->live[u].backward_opens)
+            return zp_fail(z, ZERO_ERR_STATE, "unit %d: its %s has begun and not ended", u,
+                           z->live[u].forward_opens ? "forward" : "backward");
+    ZP_CHECK(zp_checks_compare(z));
+    z->trace[z->pass].n = z->trace[z->pass].at;
+    z->phase = z->resume;
+    if (z->pass == ZERO_EVAL) {
+        z->looked |= z->mapped && (z->phase & (ZP_BETWEEN | ZP_REDUCED));
+        return ZERO_OK;
+    }
+    z->phase = ZP_BETWEEN;
+    return zp_gradients_finish(z);
+}
+
+#endif

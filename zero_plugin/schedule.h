@@ -1,0 +1,123 @@
+/* schedule.h - the stages as data; which unit sits in which buffer, and what is gathered next
+
+   A stage is data: what is sharded. Everything below asks these fields, never the stage.
+
+   Units that are not resident take turns in buffers. A unit of a pass is used once per direction;
+   one that is used more often (tied embeddings), or is much larger than the others, has a buffer
+   of its own and keeps its value until parameters change. The order of begin hooks in the last
+   pass says what is gathered next. Pure: the plan runs the same functions to count gathers. */
+#ifndef ZP_SCHEDULE_H
+#define ZP_SCHEDULE_H
+
+#include "device.h"
+
+typedef struct zp_policy {
+    int shard_optimizer, shard_gradients, shard_parameters;
+    zero_accumulation accumulation; /* its default */
+} zp_policy;
+
+static const zp_policy zp_policies[4] = {
+    {0, 0, 0, ZERO_ACCUMULATE_LOCAL},
+    {1, 0, 0, ZERO_ACCUMULATE_LOCAL},
+    {1, 1, 0, ZERO_ACCUMULATE_SHARDED},
+    {1, 1, 1, ZERO_ACCUMULATE_SHARDED},
+};
+
+/* What the stage and the settings mean for one unit. What there is of gradients and of parameters
+   is an array of two, here and below, by the channel that carries them. */
+typedef struct zp_place {
+    int whole[2];          /* memory for the unit alone, for as long as the context lives */
+    int buffer[2];         /* else its own buffer, or -1: takes turns in the shared ones */
+    size_t offset[2];      /* bytes in the region: unit if whole, else shard of the parameters */
+    size_t shard_at;       /* bytes in the gradient region: reduced shard */
+    size_t state_at;       /* elements in every state array, and in master */
+    size_t sum_at;         /* elements in sums */
+    int first_span, spans; /* in the list of what this rank updates */
+    int gathers;           /* planned per step */
+} zp_place;
+
+typedef struct zp_buffer {
+    size_t at;         /* bytes in its region */
+    int unit;          /* whose values it holds, or -1 */
+    int own;           /* belongs to one unit */
+    int open;          /* begun and not ended */
+    uint64_t used;     /* clock of the last begin, end or gather */
+    zp_event released; /* parameters: the last unit that had it has been computed with */
+} zp_buffer;
+
+typedef struct zp_pool {
+    zp_buffer *buffer;
+    int n;
+    uint64_t clock;
+    size_t bytes; /* of its region: what lies alone, then the buffers */
+} zp_pool;
+
+typedef struct zp_trace { /* units in order of their outermost begin with parameters */
+    int *unit;
+    int n, at, cap;
+} zp_trace;
+
+static int zp_pool_find(const zp_pool *p, int unit) {
+    for (int b = 0; b < p->n; b++)
+        if (p->buffer[b].unit == unit) return b;
+    return -1;
+}
+
+/* The shared buffer that was used longest ago, among those that are not open and whose unit is not
+   wanted soon; -1: there is none. */
+static int zp_pool_oldest(const zp_pool *p, const int *soon, int nsoon) {
+    int best = -1;
+    for (int b = 0; b < p->n; b++) {
+        const zp_buffer *x = &p->buffer[b];
+        int wanted = 0;
+        if (x->own || x->open) continue;
+        for (int i = 0; i < nsoon; i++) wanted |= x->unit >= 0 && soon[i] == x->unit;
+        if (!wanted && (best < 0 || x->used < p->buffer[best].used)) best = b;
+    }
+    return best;
+}
+
+static void zp_pool_forget(zp_pool *p) {
+    for (int b = 0; b < p->n; b++) p->buffer[b].unit = -1;
+}
+
+/* Gives `unit` a buffer. 1: the buffer must be filled; 0: it holds the unit; -1: none is free. */
+static int zp_pool_take(zp_pool *p, int unit, int own, const int *soon, int nsoon) {
+    int b = zp_pool_find(p, unit);
+    const int held = b >= 0;
+    if (!held) b = own >= 0 ? own : zp_pool_oldest(p, soon, nsoon);
+    if (b < 0) return -1;
+    p->buffer[b].unit = unit;
+    p->buffer[b].used = ++p->clock;
+    return !held;
+}
+
+/* Notes that `unit` comes now. A host in another order than before edits what was expected. */
+static void zp_trace_visit(zp_trace *t, int unit) {
+    int next = t->at;
+    while (next < t->n && t->unit[next] != unit) next++;
+    if (next == t->n) { /* not expected: put it in */
+        if (t->n == t->cap) return;
+        memmove(t->unit + t->at + 1, t->unit + t->at, (size_t)(t->n - t->at) * sizeof *t->unit);
+        t->unit[t->at] = unit;
+        t->n++;
+    } else { /* expected now or later: take out what it skipped */
+        memmove(t->unit + t->at, t->unit + next, (size_t)(t->n - next) * sizeof *t->unit);
+        t->n -= next - t->at;
+    }
+    t->at++;
+}
+
+/* The next distinct units, at most max; past the end of the pass only if `wraps`. */
+static int zp_trace_ahead(const zp_trace *t, int wraps, int max, int *soon) {
+    int found = 0;
+    for (int i = t->at; i < (wraps ? t->at + t->n : t->n) && found < max; i++) {
+        const int unit = t->unit[i % t->n];
+        int known = 0;
+        for (int k = 0; k < found; k++) known |= soon[k] == unit;
+        if (!known) soon[found++] = unit;
+    }
+    return found;
+}
+
+#endif

@@ -1,0 +1,94 @@
+/* step.h - skip, clip, update
+
+   One function for all stages: a range to update, and a gather or none. */
+#ifndef ZP_STEP_H
+#define ZP_STEP_H
+
+#include "pass.h"
+
+static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
+    const zp_place *at = &z->place[u];
+    zp_update a;
+    memset(&a, 0, sizeof a);
+    a.p = zp_parameter(z, u, zp_own_first(z, u));
+    a.g = zp_gradient(z, u, zp_own_first(z, u));
+    a.master = z->master ? z->master + at->state_at : NULL;
+    for (int i = 0; i < ZP_STATES; i++)
+        a.state[i] = z->state[i] ? z->state[i] + at->state_at : NULL;
+    a.control = z->control;
+    a.spans = z->spans + at->first_span;
+    a.nspans = at->spans;
+    a.type = z->cfg.type;
+    a.grad_type = z->type[ZP_GRADIENTS];
+    a.lr = h->lr;
+    a.beta1 = h->beta1;
+    a.beta2 = h->beta2;
+    a.eps = h->eps;
+    a.decay = h->weight_decay;
+    a.stochastic = z->cfg.no_master;
+    a.key[1] = zp_mix((uint32_t)z->cfg.seed ^ zp_mix((uint32_t)(z->cfg.seed >> 32)));
+    /* an evaluation may have gathered what it left */
+    ZP_DO(z, zp_event_wait(&z->compute, &z->live[u].gathered));
+    if (a.nspans) ZP_DO(z, z->rule->update(&z->compute, &a, zp_own_numel(z, u) / ZP_WIDE));
+    return ZERO_OK;
+}
+
+/* Parameters from the weights that were put. */
+static zero_result zp_update_from_master(zero_ctx *z, int u) {
+    const float *from = z->master ? z->master + z->place[u].state_at : NULL;
+    char *to = zp_parameter(z, u, zp_own_first(z, u));
+    const zp_fetch_args a = {from, to, ZERO_F32, z->cfg.type, NULL, 0};
+    return from ? zp_check(z, zp_fetch(&z->compute, &a, zp_own_numel(z, u))) : ZERO_OK;
+}
+
+/* By a step, or, hyper NULL, from the weights. What this rank keeps of a unit's parameters is new
+   then: the others get it now, or when they ask. */
+static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
+    for (int i = 0; i < z->layout.all; i++) {
+        const int u = zp_unit_nth(&z->layout, i);
+        const int gathers = z->policy.shard_optimizer && z->place[u].whole[ZP_PARAMETERS];
+        ZP_TRY(hyper ? zp_update_unit(z, u, hyper) : zp_update_from_master(z, u));
+        ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
+        if (gathers && z->layout.unit[u].numel) ZP_TRY(zp_gather(z, u));
+    }
+    zp_pool_forget(&z->pool[ZP_PARAMETERS]); /* gathered values are old now */
+    return ZERO_OK;
+}
+
+/* Enqueues the way of what was agreed, and decided, to the host. */
+static zero_result zp_report_send(zero_ctx *z) {
+    ZP_DO(z, zp_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned));
+    return zp_check(z, zp_event_record(&z->compute, &z->reported));
+}
+
+/* Waits for it. SYNC. */
+static zero_result zp_report(zero_ctx *z) {
+    ZP_DO(z, zp_event_sync(&z->device, &z->reported)); /* an aborted collective ends as well */
+    z->report = *z->pinned;
+    return ZERO_OK;
+}
+
+/* What was agreed is decided, and ends the step. */
+static zero_result zp_step_decide(zero_ctx *z, const zp_decide_args *decide) {
+    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
+    ZP_DO(z, zp_decide(&z->compute, decide, 1));
+    ZP_TRY(zp_report_send(z));
+    z->stepped = 1;
+    z->phase = ZP_IDLE;
+    return ZERO_OK;
+}
+
+/* Names the first bad element. */
+static void zp_report_bad(const zero_ctx *z, const zp_control *c, zero_step_report *report) {
+    const zp_unit *x = &z->layout.unit[(int)c->bad_unit];
+    const size_t at = (size_t)c->bad_offset;
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        if (at < m->at || at >= m->at + m->numel) continue;
+        report->bad_tensor = z->tensors[m->tensor].desc.name;
+        report->bad_index = at - m->at + (m->layer > 0 ? (size_t)m->layer * m->numel : 0);
+        report->bad_rank = (int)c->bad_rank;
+    }
+}
+
+#endif
