@@ -10,7 +10,12 @@
      numbers    16-bit storage of f32 values
      kernels    the element-wise bodies
      rules      the update rules, and how to add one
-     comm       how ranks meet, share memory, reduce and gather
+     group      ranks that do collectives together: the contract of a transport
+     board      how ranks of one machine meet, and see each other's memory
+     local      SELF and LOCAL: one rank, the ranks of one machine
+     mpi        MPI: local inside a node, messages between nodes
+     nccl       NCCL
+     transport  the transports, a row each, and how to add one
      layout     where a tensor, a unit and a shard begin
      schedule   the stages as data; which unit sits in which buffer
      context    everything one rank owns
@@ -45,7 +50,12 @@
 #include "zero_plugin/numbers.h"
 #include "zero_plugin/kernels.h"
 #include "zero_plugin/rules.h"
-#include "zero_plugin/comm.h"
+#include "zero_plugin/group.h"
+#include "zero_plugin/board.h"
+#include "zero_plugin/local.h"
+#include "zero_plugin/mpi.h"
+#include "zero_plugin/nccl.h"
+#include "zero_plugin/transport.h"
 #include "zero_plugin/layout.h"
 #include "zero_plugin/schedule.h"
 #include "zero_plugin/context.h"

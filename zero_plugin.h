@@ -122,7 +122,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     1
+#define ZERO_ABI     2
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -160,7 +160,8 @@ typedef enum zero_comm_kind {
                            on one GPU or on several that reach each other's memory */
     ZERO_COMM_MPI,      /* CPU. handle: MPI_Comm *; needs MPI_THREAD_MULTIPLE; duplicated, never
                            used */
-    ZERO_COMM_NCCL      /* CUDA. handle: ncclComm_t *; split, and otherwise never used */
+    ZERO_COMM_NCCL,     /* CUDA. handle: ncclComm_t *; split, and otherwise never used */
+    ZERO_COMM_OWN /* the first of your own: see ADDING A TRANSPORT in zero_plugin/transport.h */
 } zero_comm_kind;
 
 typedef struct zero_comm {
@@ -326,6 +327,7 @@ typedef struct zero_plan {
     size_t kept_bytes;         /* stage 3: parameters resident by KEEP or persistence, in buffer */
     int units;
     int nranks;
+    size_t verdict_bytes; /* per step, for the agreement on norm and skip; not in sent_bytes */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
@@ -351,6 +353,9 @@ typedef struct zero_stats {
                          where streams wait: look at a profile */
     double hooks_s;   /* the calling thread was inside zero_pass_... and the begin and end hooks,
                          waiting and clearing gradients included */
+    uint64_t verdict_bytes; /* sent for the agreements that end steps, as in zero_plan */
+    uint64_t control_bytes; /* sent for what the host asks for: zero_all_sum, zero_broadcast,
+                               access by name, checkpoints; and for building */
 } zero_stats;
 
 /* ---- life of a context --------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 1 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 2 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -53,7 +53,7 @@ static void abi_structs(void) {
     FIELD(zero_tensor_desc, uses, 24)
     FIELD(zero_tensor_desc, flags, 28)
     FIELD(zero_tensor_desc, field, 32)
-    SIZE(zero_plan, 104)
+    SIZE(zero_plan, 112)
     FIELD(zero_plan, numel, 0)
     FIELD(zero_plan, padded_numel, 8)
     FIELD(zero_plan, param_bytes, 16)
@@ -68,6 +68,7 @@ static void abi_structs(void) {
     FIELD(zero_plan, kept_bytes, 88)
     FIELD(zero_plan, units, 96)
     FIELD(zero_plan, nranks, 100)
+    FIELD(zero_plan, verdict_bytes, 104)
     SIZE(zero_plan_unit, 40)
     FIELD(zero_plan_unit, numel, 0)
     FIELD(zero_plan_unit, padded, 8)
@@ -75,7 +76,7 @@ static void abi_structs(void) {
     FIELD(zero_plan_unit, gathers, 20)
     FIELD(zero_plan_unit, resident, 24)
     FIELD(zero_plan_unit, sent_bytes, 32)
-    SIZE(zero_stats, 104)
+    SIZE(zero_stats, 120)
     FIELD(zero_stats, param_bytes, 0)
     FIELD(zero_stats, grad_bytes, 8)
     FIELD(zero_stats, optimizer_bytes, 16)
@@ -89,6 +90,8 @@ static void abi_structs(void) {
     FIELD(zero_stats, skipped, 80)
     FIELD(zero_stats, exposed_s, 88)
     FIELD(zero_stats, hooks_s, 96)
+    FIELD(zero_stats, verdict_bytes, 104)
+    FIELD(zero_stats, control_bytes, 112)
     SIZE(zero_hyper, 24)
     FIELD(zero_hyper, lr, 0)
     FIELD(zero_hyper, beta1, 4)
@@ -137,6 +140,7 @@ static void abi_numbers(void) {
     NUMBER(ZERO_COMM_LOCAL, 1)
     NUMBER(ZERO_COMM_MPI, 2)
     NUMBER(ZERO_COMM_NCCL, 3)
+    NUMBER(ZERO_COMM_OWN, 4)
     NUMBER(ZERO_ACCUMULATE_AUTO, 0)
     NUMBER(ZERO_ACCUMULATE_LOCAL, 1)
     NUMBER(ZERO_ACCUMULATE_SHARDED, 2)
@@ -171,7 +175,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 1 && ZERO_ABI == 1, "this is ABI 1");
+    test_check(sizeof(void *) == 8 && zero_abi() == 2 && ZERO_ABI == 2, "this is ABI 2");
     abi_structs();
     abi_numbers();
     return test_summary();

@@ -300,7 +300,7 @@ static int cuda_registered(test_rank *rank) {
     char expected[128];
     if (k->kind != ZERO_COMM_NCCL || k->nranks == 1) return 1;
     (void)snprintf(expected, sizeof expected,
-                   "gradients registered as %s, parameters registered as %s,", how, how);
+                   "gradients registered as %s, parameters registered as %s", how, how);
     if (!strstr(cuda_me->nccl, expected))
         test_rank_fail(rank, "says `%s`, expected `%s`", cuda_me->nccl, expected);
     return !rank->failed;
@@ -510,13 +510,13 @@ static int cuda_step(host_run *h) {
 }
 
 #ifdef EMULATED_LAUNCH
-static __thread zp_comm *cuda_failing;
+static __thread zp_failure *cuda_failing;
 /* As the thread that looks after NCCL does it. */
 static void cuda_fail_inside(void) {
-    (void)zp_failure_set(&cuda_failing->failure, ZERO_ERR_COMM, "failed meanwhile");
+    (void)zp_failure_set(cuda_failing, ZERO_ERR_COMM, "failed meanwhile");
 }
 static void cuda_arm(const cuda_run *run, zero_ctx *z) {
-    cuda_failing = &z->comm;
+    cuda_failing = &z->failure;
     if (run->miss) emulation_nccl_miss(1, run->miss);
     if (run->break_at) emulation_nccl_break(1, run->break_at, ncclRemoteError);
     if (run->fails_inside) emulation_nccl_begun(cuda_fail_inside);
@@ -967,18 +967,18 @@ static zero_result cuda_call_result(zero_ctx *z) {
     return zero_step_result(z, &r);
 }
 /* Inside the plugin, where nobody asks for failures again. */
-static zero_result cuda_call_barrier(zero_ctx *z) { return zp_comm_barrier(&z->comm); }
+static zero_result cuda_call_barrier(zero_ctx *z) { return zp_barrier(z->data); }
 static zero_result cuda_call_broadcast(zero_ctx *z) {
     float x[4] = {1, 2, 3, 4};
-    return zp_comm_broadcast_piece(&z->comm, x, sizeof x, 0);
+    return zp_broadcast(z->data, x, sizeof x, 0);
 }
 
 static void cuda_lost_calls(void) {
     static cuda_run run;
     static const cuda_loss losses[] = {{"zero_all_sum", cuda_call_sum, 0},
                                        {"zero_step_result", cuda_call_result, 1},
-                                       {"zp_comm_barrier", cuda_call_barrier, 0},
-                                       {"zp_comm_broadcast_piece", cuda_call_broadcast, 0}};
+                                       {"zp_barrier", cuda_call_barrier, 0},
+                                       {"zp_broadcast", cuda_call_broadcast, 0}};
     emulation_patience(5);
     for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
         (void)cuda_open(&run, cuda_named("nccl-0"));

@@ -420,8 +420,11 @@ static void unit_adamw_ulp(void) {
     for (int kind = 0; kind < 3; kind++)
         for (int k = 0; k < 7; k++) {
             double worst = 0;
-            zp_control c = {
-                .sumsq = kind == 1 ? 4 : 0.25, .steps = step[k] - 1, .scale = 1, .divisor = 1};
+            zp_control c = {.norm = kind == 1 ? 2 : 0.5,
+                            .steps = step[k] - 1,
+                            .scale = 1,
+                            .stored = 1,
+                            .divisor = 1};
             zero_hyper a = {kind == 1 ? 1.0f : 6e-4f, 0.9f, k % 2 ? 0.999f : 0.95f, 1e-8f, 0.1f,
                             kind == 1 ? 1.0f : 0.0f};
             zp_decide_args decide = {.control = &c, .hyper = a, .scaler = {.fixed = 1}, .check = 1};
@@ -489,11 +492,12 @@ static zp_control unit_decide(double sumsq, float max_norm, int check, int64_t s
     (void)zp_device_open(&d);
     zp_stream s = unit_stream(&d, 1);
     memset(&c, 0, sizeof c);
-    c.sumsq = sumsq;
+    c.norm = sqrt(sumsq);
     c.steps = steps;
     c.factor = -1;
     const zero_hyper a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, max_norm};
-    c.scale = c.divisor = 1;
+    c.scale = 1;
+    c.stored = c.divisor = 1;
     zp_decide_args args = {.control = &c, .hyper = a, .scaler = {.fixed = 1}, .check = check};
     (void)zp_decide(&s, &args, 1);
     zp_device_close(&d);
@@ -624,19 +628,35 @@ static void unit_verdicts(void) {
 }
 
 static void unit_judge(void) {
+    static const double first[4][3] = {{1, 0, 0}, {2, 6, 70}, {4, 4, 80}, {8, 4, 90}};
+    double verdicts[4 * ZP_VERDICT];
     zp_device d;
     zp_control c;
-    const double verdicts[4 * ZP_VERDICT] = {1, 0, 0, 2, 6, 70, 4, 4, 80, 8, 4, 90};
     (void)zp_device_open(&d);
     zp_stream s = unit_stream(&d, 1);
     memset(&c, 0, sizeof c);
+    c.stored = 2;
+    for (int r = 0; r < 4; r++)
+        for (int i = 0; i < ZP_VERDICT; i++)
+            verdicts[r * ZP_VERDICT + i] = i < ZP_CALL ? first[r][i] : 0.5 * i;
     zp_judge_args a = {&c, verdicts, 4};
     (void)zp_judge(&s, &a, 1);
-    test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2,
+    test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2
+                   && c.norm == sqrt(15.0) / 2 && !c.differs,
                "four verdicts");
+    for (int i = ZP_CALL; i < ZP_VERDICT;
+         i++) { /* the first word that is not rank 0's, and whose */
+        verdicts[2 * ZP_VERDICT + i] = -3;
+        verdicts[3 * ZP_VERDICT + ZP_VERDICT - 1] = -4;
+        (void)zp_judge(&s, &a, 1);
+        test_check(c.differs == i && c.differs_rank == 2 && c.differing[0] == 0.5 * i
+                       && c.differing[1] == -3,
+                   "word %d differs", i);
+        verdicts[2 * ZP_VERDICT + i] = 0.5 * i;
+    }
     a.nranks = 1;
     (void)zp_judge(&s, &a, 1);
-    test_check(c.sumsq == 1 && c.bad_unit == -1, "one verdict");
+    test_check(c.sumsq == 1 && c.bad_unit == -1 && !c.differs, "one verdict");
     zp_device_close(&d);
 }
 

@@ -46,7 +46,7 @@ static zp_stored zp_kind_stored(const zero_ctx *z, zero_kind kind, const zp_run 
     if (parameter) s.whole = z->place[run->unit].whole[ZP_PARAMETERS];
     if (parameter) s.type = z->cfg.type;
     if (kind == ZERO_GRADIENT) s.type = z->type[ZP_GRADIENTS];
-    if (!s.whole && run->owner != z->comm.rank) return s;
+    if (!s.whole && run->owner != z->data->rank) return s;
     if (parameter)
         s.memory = zp_parameter(z, run->unit, run->at);
     else if (kind == ZERO_GRADIENT)
@@ -78,9 +78,7 @@ static zero_result zp_access_begin(zero_ctx *z, const char *call, const char *na
     return zp_check(z, zp_stream_sync(&z->compute));
 }
 
-static float *zp_stage(const zero_ctx *z) {
-    return (float *)(void *)z->comm.stage.base[z->comm.me];
-}
+static float *zp_stage(const zero_ctx *z) { return (float *)(void *)z->data->stage.base; }
 
 /* Piece by piece through the staging buffer, where values are f32 and unscaled. */
 static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
@@ -93,9 +91,9 @@ static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, f
         const zp_fetch_args a = {from, stage, s.type, ZERO_F32, control, 1};
         if (from) ZP_DO(z, zp_fetch(&z->compute, &a, n));
         ZP_DO(z, zp_stream_sync(&z->compute)); /* the staging buffer is the host's as well */
-        if (!s.whole && z->comm.nranks > 1)
-            ZP_DO(z, zp_comm_broadcast_piece(&z->comm, from || !out ? stage : out + at,
-                                             n * sizeof *out, run->owner));
+        if (!s.whole && z->data->nranks > 1)
+            ZP_DO(z, zp_broadcast(z->data, from || !out ? stage : out + at, n * sizeof *out,
+                                  run->owner));
         if (out && from) memcpy(out + at, stage, n * sizeof *out);
     }
     return ZERO_OK;
@@ -123,7 +121,7 @@ static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_stored *s, zero_
 static zero_result zp_write_kind(zero_ctx *z, zero_kind kind, const zp_run *run,
                                  const float *values) {
     const zp_stored s = zp_kind_stored(z, kind, run);
-    const int seen = kind == ZERO_PARAMETER && z->mapped && run->owner != z->comm.rank;
+    const int seen = kind == ZERO_PARAMETER && z->mapped && run->owner != z->data->rank;
     if (!s.memory || seen) return ZERO_OK; /* not here, or here to be seen alone */
     return zp_check(z, zp_put(z, kind, &s, ZERO_F32, (const char *)values, run->numel));
 }
@@ -132,12 +130,12 @@ static zero_result zp_write_kind(zero_ctx *z, zero_kind kind, const zp_run *run,
 static zero_result zp_write_agree(zero_ctx *z, const zp_tensor *t, zero_kind kind, size_t first,
                                   const float *values, size_t count) {
     const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count};
-    const char *all = z->comm.mail;
+    const char *all = z->data->mail;
     uint64_t mine = ZP_HASH_EMPTY;
     for (int i = 0; i < 4; i++) mine = zp_hash(mine, what[i]);
     for (size_t i = 0; i < count; i++) mine = zp_hash(mine, zp_bits(values[i]));
-    ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, &mine, sizeof mine, z->comm.mail));
-    for (int r = 1; r < z->comm.nranks; r++)
+    ZP_DO(z, zp_exchange(z->data, &mine, sizeof mine));
+    for (int r = 1; r < z->data->nranks; r++)
         if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine))
             return zp_fail(
                 z, ZERO_ERR_MISMATCH,
@@ -152,8 +150,7 @@ static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, co
                                  size_t count) {
     for (size_t i = 0; i < count; i++) {
         float stored;
-        zp_store(&stored, z->type[ZP_GRADIENTS], 0,
-                 values[i] * (z->report.scale * z->report.divisor));
+        zp_store(&stored, z->type[ZP_GRADIENTS], 0, values[i] * (float)z->report.stored);
         if (!zp_finite((double)zp_load(&stored, z->type[ZP_GRADIENTS], 0)))
             return zp_fail(
                 z, ZERO_ERR_ARGUMENT,
@@ -180,7 +177,7 @@ static zero_result zp_state_list(zero_ctx *z, int whole, const zp_tensor *t, zer
     for (size_t at = 0, count; at < total; at += count) {
         const zp_run run = zp_run_at(z, t, at, total - at);
         count = all ? total : run.numel;
-        if (!all && run.owner != z->comm.rank) continue;
+        if (!all && run.owner != z->data->rank) continue;
         zero_range *list =
             (zero_range *)zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *list);
         if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
@@ -226,7 +223,7 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
     for (size_t done = 0; done < r->count;) {
         const zp_run run = zp_run_at(z, t, r->first + done, r->count - done);
         const zp_stored s = zp_kind_stored(z, r->kind, &run);
-        const int mine = !z->policy.shard_optimizer || run.owner == z->comm.rank;
+        const int mine = !z->policy.shard_optimizer || run.owner == z->data->rank;
         const size_t at = done * zp_bytes(r->type);
         done += run.numel;
         if (out && (!mine || s.type != r->type))

@@ -8,6 +8,8 @@
 #include "step.h"
 #include "access.h"
 
+#include "transport.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -62,7 +64,7 @@ void zero_local_destroy(zero_local *local) {
         return;
     }
     for (zp_hold *h = local->boards; h; h = h->next)
-        if (h->memory) zp_hold_free(((zp_board *)h->memory)->pieces);
+        if (h->memory.holder) zp_hold_free(((zp_board *)(void *)h->memory.base)->pieces);
     zp_hold_free(local->boards);
     free(local);
 }
@@ -71,33 +73,39 @@ void zero_local_abort(zero_local *local, int rank, const char *why) {
     if (local) zp_board_abort(&local->board, rank, why ? why : "no reason given");
 }
 
-/* Who cannot join tells the whole group: there is no board of its own yet to tell it on. */
-static void zp_group_abort(const zero_comm *comm, const char *why) {
-    zero_local *group = comm->kind == ZERO_COMM_LOCAL ? (zero_local *)comm->handle : NULL;
-    zero_local_abort(group, comm->rank, why);
+/* Joins the ranks; peers that wait for one which cannot are told. */
+static zero_result zp_create_join(zero_ctx *z, const zero_comm *comm) {
+    const zp_transport *row = zp_transport_of(comm->kind);
+    if (!row)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "comm.kind is %d, no such kind", (int)comm->kind);
+    for (int i = 0; i < ZP_GROUPS; i++) {
+        z->group[i].device = &z->device;
+        z->group[i].failure = &z->failure;
+        z->group[i].timeout_s = z->cfg.timeout_s > 0 ? z->cfg.timeout_s : ZP_TIMEOUT_S;
+    }
+    ZP_DO(z, zp_group_open(z->data, row, comm));
+    return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
 }
 
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
     if (!out || !cfg || !comm) return ZERO_ERR_ARGUMENT;
     *out = NULL;
     zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
-    if (!z) {
-        zp_group_abort(comm, "zero_create: no memory for the context");
-        return ZERO_ERR_MEMORY;
-    }
+    const zp_transport *row = zp_transport_of(comm->kind);
+    if (!z && row && row->refuse) row->refuse(comm, "zero_create: no memory for the context");
+    if (!z) return ZERO_ERR_MEMORY;
     *out = z;
     z->cfg = *cfg;
     z->phase = ZP_NEW;
     z->call = "zero_create";
-    z->comm.nranks = 1;
+    z->data = &z->group[ZP_DATA];
+    z->data->nranks = 1;
     zero_result r = zp_check(z, zp_device_open(&z->device));
-    if (!r)
-        r = zp_check(z, zp_comm_open(&z->comm, &z->device, comm,
-                                     cfg->timeout_s > 0 ? cfg->timeout_s : ZP_TIMEOUT_S));
-    if (!r)
-        z->dead = r =
-            zp_config_check(z); /* peers see the same values, or learn it from zero_destroy */
-    if (r && !z->comm.board) zp_group_abort(comm, z->text);
+    if (r && row && row->refuse) row->refuse(comm, z->text);
+    if (!r) r = zp_create_join(z, comm);
+    /* peers see the same values, or learn it from zero_destroy */
+    if (!r) r = zp_config_check(z);
+    if (r) z->dead = r;
     return r;
 }
 
@@ -202,12 +210,14 @@ zero_result zero_build(zero_ctx *z) {
 void zero_destroy(zero_ctx *z) {
     if (!z) return;
     const int broken =
-        z->dead || zp_failure_result(&z->comm.failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
-    if (broken) /* first: this rank's own queue may wait for peers that wait for it */
-        zp_comm_abort(&z->comm, z->text[0] ? z->text : "it gave up its context");
+        z->dead || zp_failure_result(&z->failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
+    for (int i = 0; i < ZP_GROUPS && broken; i++) /* first: what this rank's own streams wait for */
+        if (z->group[i].transport && z->group[i].own)
+            z->group[i].transport->abort(&z->group[i],
+                                         z->text[0] ? z->text : "it gave up its context");
     for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
     zp_stream_close(&z->compute);
-    if (z->comm.board) __atomic_store_n(&z->comm.board->left[z->comm.me], 1, __ATOMIC_RELEASE);
+    zp_watch_close(&z->watch);
     for (int u = 0; u < z->layout.all && z->live; u++) {
         zp_live *live = &z->live[u];
         zp_event_close(&live->written);
@@ -217,18 +227,15 @@ void zero_destroy(zero_ctx *z) {
     }
     for (int b = 0; b < z->pool[ZP_PARAMETERS].n; b++)
         zp_event_close(&z->pool[ZP_PARAMETERS].buffer[b].released);
+    zp_event_close(&z->passed);
     zp_event_close(&z->agreed);
     zp_event_close(&z->reported);
-    if (!zp_comm_abandons(&z->comm, broken)) {
-        zp_region_close(&z->comm, &z->region[ZP_PARAMETERS]);
-        zp_region_close(&z->comm, &z->region[ZP_GRADIENTS]);
-    }
+    for (int i = 0; i < ZP_GROUPS; i++) zp_group_close(&z->group[i], broken);
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
 #if ZERO_CHECK
     zp_checks_close(z);
 #endif
-    zp_comm_close(&z->comm, broken);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
     free(z->ranges[0]);
@@ -237,6 +244,7 @@ void zero_destroy(zero_ctx *z) {
     free(z->slots);
     free(z->live);
     free(z->bucket);
+    free(z->ops);
     zp_device_close(&z->device);
     free(z);
 }
@@ -246,15 +254,15 @@ void zero_query_config(const zero_ctx *z, zero_config *cfg) {
     *cfg = z->cfg;
     cfg->bucket_numel = z->bucket_numel;
 }
-int zero_rank(const zero_ctx *z) { return z->comm.rank; }
-int zero_nranks(const zero_ctx *z) { return z->comm.nranks; }
+int zero_rank(const zero_ctx *z) { return z->data->rank; }
+int zero_nranks(const zero_ctx *z) { return z->data->nranks; }
 
 /* ---- pointers ---- */
 
 /* The KEEP unit's memory never moves. */
 static void zp_point_kept(zero_ctx *z, void *params, void *grads) {
     const int u = z->layout.units;
-    zp_point(z, ZP_PARAMETERS, u, zp_unit_memory(z, ZP_PARAMETERS, u), params);
+    zp_point(z, ZP_PARAMETERS, u, zp_unit_shown(z, u), params);
     zp_point(z, ZP_GRADIENTS, u, zp_unit_memory(z, ZP_GRADIENTS, u), grads);
 }
 
@@ -333,8 +341,13 @@ zero_result zero_reduce(zero_ctx *z) {
                        "zero_loss_scale before backward");
     z->scale_asked = 0;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    zp_judge_args judge = {z->control, z->verdicts, z->comm.nranks};
-    ZP_DO(z, zp_comm_verdicts(&z->comm, s, &z->region[ZP_GRADIENTS], z->verdict_at, z->verdicts));
+    const zp_op verdict = zp_verdict_op(z, &z->memory[ZP_GRADIENTS], z->verdict_at);
+    const zp_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
+    const zp_judge_args judge = {z->control, z->verdicts, z->data->nranks};
+    ZP_DO(z, zp_event_record(&z->compute, &z->passed)); /* parameters are read no more */
+    ZP_DO(z, zp_event_wait(s, &z->passed));
+    ZP_DO(z, zp_declare(s, &declare, 1));
+    ZP_DO(z, zp_issue(s, &verdict, 1));
     ZP_DO(z, zp_judge(s, &judge, 1));
     ZP_DO(z, zp_event_record(s, &z->agreed));
     z->phase = ZP_REDUCED;
@@ -347,7 +360,7 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
     ZP_TRY(zp_report_send(z));
     ZP_TRY(zp_report(z));
-    *norm = zp_mean_norm(&z->report, z->report.scale);
+    *norm = z->report.norm;
     return ZERO_OK;
 }
 
@@ -366,26 +379,19 @@ zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     if (h->eps == 0 && (z->cfg.optimizer == ZERO_ADAMW || z->cfg.optimizer == ZERO_ADAM))
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
-    zp_decide_args decide = {z->control, *h, z->cfg.scaler, !z->cfg.no_overflow_check, 0};
     if (z->looked) { /* rare: the update waits until nobody reads what it changes */
         ZP_DO(z, zp_stream_sync(&z->compute));
-        ZP_DO(z, zp_comm_barrier(&z->comm));
+        ZP_DO(z, zp_barrier(z->data));
         z->looked = 0;
     }
-    ZP_TRY(zp_step_decide(z, &decide));
-    ZP_TRY(zp_update_all(z, h));
-    ZP_CHECK(zp_checks_seal(z, 0));
-    return ZERO_OK;
+    return zp_step_take(z, 1, h);
 }
 
 zero_result zero_skip_step(zero_ctx *z) {
-    zp_decide_args decide;
+    zero_hyper none;
     ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
-    memset(&decide, 0, sizeof decide);
-    decide.control = z->control;
-    decide.scaler = z->cfg.scaler;
-    decide.drop = 1;
-    return zp_step_decide(z, &decide);
+    memset(&none, 0, sizeof none);
+    return zp_step_take(z, 2, &none);
 }
 
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
@@ -398,7 +404,7 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     const zp_control *c = &z->report;
     memset(report, 0, sizeof *report);
     report->stepped = !c->skip;
-    report->norm = zp_mean_norm(c, c->used_scale);
+    report->norm = c->norm;
     report->loss_scale = c->used_scale;
     report->next_loss_scale = c->scale;
     report->steps = c->steps;
@@ -441,7 +447,7 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) zp_pool_forget(&z->pool[ZP_PARAMETERS]);
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_CHECK(zp_checks_seal(z, 0));
-    return zp_check(z, zp_comm_barrier(&z->comm));
+    return zp_check(z, zp_barrier(z->data));
 }
 
 /* ---- state ---- */
@@ -459,7 +465,7 @@ zero_result zero_state_begin(zero_ctx *z) {
     ZP_DO(z, zp_stream_sync(&z->stream[ZP_PARAMETERS])); /* gathers ahead read what may be put */
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_TRY(zp_report(z));
-    ZP_DO(z, zp_comm_barrier(&z->comm)); /* behind it no peer reads what may be put */
+    ZP_DO(z, zp_barrier(z->data)); /* behind it no peer reads what may be put */
     z->phase = ZP_OPEN;
     return ZERO_OK;
 }
@@ -508,7 +514,7 @@ zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
     r->iteration = moved ? c->iteration : 0;
     r->last_overflow = moved ? c->last_overflow : -1;
     r->hysteresis = moved ? c->hysteresis : s->hysteresis;
-    r->scale = moved ? c->scale : s->fixed != 0 ? s->fixed : s->initial;
+    zp_scale_set(r, moved ? c->scale : s->fixed != 0 ? s->fixed : s->initial);
     *z->pinned = *r;
     ZP_DO(z, zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned));
     return zp_check(z, zp_stream_sync(&z->compute)); /* *z->pinned is the host's again */
@@ -560,13 +566,12 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
     if (!values || n < 0 || n * sizeof *values > ZP_MAIL_BYTES)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "n is %d, expected 0..%zu", n,
                        ZP_MAIL_BYTES / sizeof *values);
-    ZP_DO(z,
-          zp_comm_exchange(&z->comm, ZP_CONTROL, values, (size_t)n * sizeof *values, z->comm.mail));
+    ZP_DO(z, zp_exchange(z->data, values, (size_t)n * sizeof *values));
     for (int i = 0; i < n; i++) {
         double sum = 0;
-        for (int r = 0; r < z->comm.nranks; r++) {
+        for (int r = 0; r < z->data->nranks; r++) {
             double value;
-            memcpy(&value, z->comm.mail + ((size_t)r * (size_t)n + (size_t)i) * sizeof value,
+            memcpy(&value, z->data->mail + ((size_t)r * (size_t)n + (size_t)i) * sizeof value,
                    sizeof value);
             sum += value;
         }
@@ -577,15 +582,15 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
 
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
     ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "zero_build comes first");
-    if (root < 0 || root >= z->comm.nranks || (!data && bytes))
+    if (root < 0 || root >= z->data->nranks || (!data && bytes))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "root is %d, expected 0..%d", root,
-                       z->comm.nranks - 1);
-    return zp_check(z, zp_comm_broadcast(&z->comm, data, bytes, root));
+                       z->data->nranks - 1);
+    return zp_check(z, zp_broadcast(z->data, data, bytes, root));
 }
 
 zero_result zero_barrier(zero_ctx *z) {
     ZP_ENTER(z, "zero_barrier", ZP_ANY, "");
-    return zp_check(z, zp_comm_barrier(&z->comm));
+    return zp_check(z, zp_barrier(z->data));
 }
 
 /* ---- statistics ---- */
@@ -603,11 +608,13 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     stats->grad_bytes = z->plan.grad_bytes;
     stats->optimizer_bytes = z->plan.optimizer_bytes;
     stats->buffer_bytes = z->plan.buffer_bytes;
-    stats->allocated_bytes = z->comm.allocated_bytes + z->private_bytes;
-    stats->sent_bytes = z->comm.sent_bytes;
-    stats->mapped_bytes = z->comm.mapped_bytes;
-    stats->reductions = z->comm.reductions;
-    stats->gathers = z->comm.gathers;
+    stats->allocated_bytes = z->data->meter.allocated_bytes + z->private_bytes;
+    stats->sent_bytes = z->data->meter.sent_bytes;
+    stats->mapped_bytes = z->data->meter.mapped_bytes;
+    stats->reductions = z->data->meter.reductions;
+    stats->gathers = z->data->meter.gathers;
+    stats->verdict_bytes = z->data->meter.verdict_bytes;
+    stats->control_bytes = z->data->meter.control_bytes;
     stats->steps = (uint64_t)z->report.steps;
     stats->skipped = (uint64_t)z->report.skipped;
     stats->exposed_s = exposed;

@@ -71,11 +71,9 @@
 #define ZP_CROSSINGS     ((size_t)32)    /* pieces on their way at once */
 #define ZP_TASK_BYTES    160
 #define ZP_QUEUE_TASKS   256
-#define ZP_VERDICT       3 /* doubles a rank gives to the agreement: squares, bad unit + 1, place */
 
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
 
-static_assert(ZP_VERDICT * sizeof(double) <= ZP_MAIL_BYTES, "the agreement fits one exchange");
 static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
 static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned");
 
@@ -88,6 +86,11 @@ static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
         const zero_result zp_r = (call);                                                           \
         if (zp_r) return zp_r;                                                                     \
     } while (0)
+
+__attribute__((unused)) static void zp_nap(void) {
+    const struct timespec t = {0, 50000};
+    nanosleep(&t, NULL);
+}
 
 /* FNV-1a, by words. */
 #define ZP_HASH_EMPTY ((uint64_t)14695981039346656037u)

@@ -26,7 +26,7 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     } settings[] = {ZP_SETTINGS(ZP_SETTING),
                     {"seed, upper half", (double)(c->seed >> 32)},
                     {"seed, lower half", (double)(c->seed & 0xFFFFFFFFu)},
-                    {"node_size", (double)z->comm.node_size},
+                    {"node_size", (double)z->data->node_size},
                     {"tensors", (double)z->ntensors}};
 #undef ZP_SETTING
     const int n = sizeof settings / sizeof *settings;
@@ -47,10 +47,10 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
 
 static zero_result zp_build_agree(zero_ctx *z) {
     char mine[ZP_MAIL_BYTES];
-    char *all = z->comm.mail;
+    const char *all = z->data->mail;
     for (int i = 0; zp_agree_line(z, i, mine, sizeof mine); i++) {
-        ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, mine, sizeof mine, all));
-        for (int r = 1; r < z->comm.nranks; r++)
+        ZP_DO(z, zp_exchange(z->data, mine, sizeof mine));
+        for (int r = 1; r < z->data->nranks; r++)
             if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine)) {
                 return z->dead = zp_fail(z, ZERO_ERR_MISMATCH,
                                          "rank 0 has {%.180s}, rank %d has {%.180s}", all, r,
@@ -90,7 +90,8 @@ static zero_result zp_build_live(zero_ctx *z) {
     zp_device *d = &z->device;
     z->live = (zp_live *)calloc(all, sizeof *z->live);
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
-    if (!z->live || !z->bucket) return ZERO_ERR_MEMORY;
+    z->ops = (zp_op *)calloc(all, sizeof *z->ops);
+    if (!z->live || !z->bucket || !z->ops) return ZERO_ERR_MEMORY;
     for (int u = 0; u < z->layout.all; u++) {
         zp_live *live = &z->live[u];
         live->buffer[0] = live->buffer[1] = -1;
@@ -101,6 +102,7 @@ static zero_result zp_build_live(zero_ctx *z) {
     }
     zp_pool *pool = &z->pool[ZP_PARAMETERS];
     for (int b = 0; b < pool->n; b++) ZP_TRY(zp_event_open(d, &pool->buffer[b].released));
+    ZP_TRY(zp_event_open(d, &z->passed));
     ZP_TRY(zp_event_open(d, &z->agreed));
     return zp_event_open(d, &z->reported);
 }
@@ -125,8 +127,6 @@ static size_t zp_build_arrays(zero_ctx *z) {
     if (zp_plan_master(z)) z->master = (float *)zp_build_cut(z, &at, z->state_numel, sizeof(float));
     if (z->sums_numel) z->sums = (float *)zp_build_cut(z, &at, z->sums_numel, sizeof(float));
     z->partial = (double *)zp_build_cut(z, &at, blocks, sizeof(double));
-    z->verdicts =
-        (double *)zp_build_cut(z, &at, (size_t)z->comm.nranks * ZP_VERDICT, sizeof(double));
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof(zp_control));
     z->spans = (zp_span *)zp_build_cut(z, &at, spans, sizeof(zp_span));
     z->nspans = spans;
@@ -169,26 +169,22 @@ static zero_result zp_build_streams(zero_ctx *z) {
 static zero_result zp_build_together(zero_ctx *z, zero_result mine, const char *what,
                                      size_t bytes) {
     int who = -1;
-    ZP_DO(z, zp_comm_agree(&z->comm, mine == ZERO_OK, &who));
+    ZP_DO(z, zp_agree(z->data, mine == ZERO_OK, &who));
     if (who < 0) return ZERO_OK;
     return z->dead = zp_fail(z, ZERO_ERR_MEMORY, "rank %d could not allocate %s (%zu bytes)", who,
                              what, bytes);
 }
 
-static zero_result zp_build_register(zero_ctx *z) {
+/* Memory that one channel uses alone is made known to the transport. */
+static zero_result zp_build_announce(zero_ctx *z) {
+    const zp_transport *t = z->data->transport;
     const char *how[2] = {"", ""};
-    for (int i = 0; i < 2; i++)
-        ZP_DO(z, zp_region_register(&z->comm, &z->region[i], (zp_channel)i, &how[i]));
-#ifdef ZERO_WITH_NCCL
-    const int version = z->comm.nccl.version;
     char text[ZP_TEXT_BYTES];
-    (void)snprintf(text, sizeof text,
-                   "NCCL %d.%d.%d: gradients %s, parameters %s, launches ordered by %s",
-                   version / 10000, version / 100 % 100, version % 100, how[ZP_GRADIENTS],
-                   how[ZP_PARAMETERS], z->comm.nccl.ordered ? "NCCL" : "events");
-    if (z->comm.kind == ZERO_COMM_NCCL && z->cfg.log)
-        z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);
-#endif
+    for (int i = 0; i < 2 && t->announce; i++)
+        ZP_DO(z, t->announce(z->data, &z->memory[i], (zp_channel)i, &how[i]));
+    (void)snprintf(text, sizeof text, "%s; gradients %s, parameters %s", z->data->note,
+                   how[ZP_GRADIENTS], how[ZP_PARAMETERS]);
+    if (t->announce && z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);
     return ZERO_OK;
 }
 
@@ -201,18 +197,21 @@ static zero_result zp_build_allocate(zero_ctx *z) {
     if (!r) r = zp_checks_open(z);
 #endif
     ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
-    zp_comm *c = &z->comm;
-    r = zp_region_open(c, &c->stage, ZP_STAGE_NUMEL * sizeof(float), 0, 1);
-    if (!r)
-        r = zp_region_open(c, &z->region[ZP_PARAMETERS], z->pool[ZP_PARAMETERS].bytes, z->mapped,
-                           0);
-    /* peers read the verdict: it lies behind the gradients, whose memory outlives the context */
+    zp_group *g = z->data;
+    /* peers read the verdicts: they lie behind the gradients, whose memory outlives the context */
     z->verdict_at = zp_round_up(z->pool[ZP_GRADIENTS].bytes, 64);
+    const zp_op verdict = zp_verdict_op(z, &z->memory[ZP_GRADIENTS], z->verdict_at);
+    const size_t of_g = z->verdict_at + (size_t)g->nranks * zp_op_shard_bytes(&verdict);
+    r = zp_memory_open(g, &g->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST);
     if (!r)
-        r = zp_region_open(c, &z->region[ZP_GRADIENTS], z->verdict_at + ZP_VERDICT * sizeof(double),
-                           0, 0);
-    if (!r) z->verdict = (double *)(void *)(z->region[ZP_GRADIENTS].base[c->me] + z->verdict_at);
-    if (!r) return zp_build_register(z);
+        r = zp_memory_open(g, &z->memory[ZP_PARAMETERS], z->pool[ZP_PARAMETERS].bytes,
+                           z->mapped ? ZP_ONE : 0);
+    if (!r) r = zp_memory_open(g, &z->memory[ZP_GRADIENTS], of_g, 0);
+    if (!r) {
+        z->verdict = (double *)(void *)(z->memory[ZP_GRADIENTS].base + verdict.source);
+        z->verdicts = (double *)(void *)(z->memory[ZP_GRADIENTS].base + verdict.target);
+        return zp_build_announce(z);
+    }
     ZP_DO(z, ZERO_OK);
     return z->dead =
                zp_fail(z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",

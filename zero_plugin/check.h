@@ -133,10 +133,10 @@ static uint64_t zp_checks_fold(uint64_t hash, const char *bytes, size_t n) {
 static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64_t *hash) {
     const zp_unit *x = &z->layout.unit[u];
     const int whole = z->place[u].whole[ZP_PARAMETERS] && !z->mapped;
-    const size_t first = whole ? 0 : (size_t)z->comm.rank * x->shard;
+    const size_t first = whole ? 0 : (size_t)z->data->rank * x->shard;
     const size_t begin = zp_max(first, m->at);
     const size_t end = zp_min(whole ? x->padded : first + x->shard, m->at + m->numel);
-    char *stage = z->comm.stage.base[z->comm.me];
+    char *stage = z->data->stage.base;
     *hash = ZP_HASH_EMPTY;
     for (size_t at = begin; at < end; at += ZP_STAGE_NUMEL) {
         const size_t bytes = zp_min(ZP_STAGE_NUMEL, end - at) * zp_bytes(z->cfg.type);
@@ -233,10 +233,10 @@ static zero_result zp_checks_compare(zero_ctx *z) {
     for (int at = 0; !ends; at += PIECE) {
         for (int i = 0; i < PIECE; i++)
             mine[i] = at + i < z->checks.nhooks ? z->checks.hook[at + i] : UINT32_MAX;
-        ZP_DO(z, zp_comm_exchange(&z->comm, ZP_CONTROL, mine, sizeof mine, z->comm.mail));
-        memcpy(zeroth, z->comm.mail, sizeof zeroth);
-        for (int r = 1; r < z->comm.nranks; r++) {
-            memcpy(his, z->comm.mail + (size_t)r * sizeof his, sizeof his);
+        ZP_DO(z, zp_exchange(z->data, mine, sizeof mine));
+        memcpy(zeroth, z->data->mail, sizeof zeroth);
+        for (int r = 1; r < z->data->nranks; r++) {
+            memcpy(his, z->data->mail + (size_t)r * sizeof his, sizeof his);
             for (int i = 0; i < PIECE; i++) {
                 if (his[i] == zeroth[i]) continue;
                 return z->dead = zp_fail(

@@ -51,8 +51,9 @@ static zero_result zp_config_scaler(zero_ctx *z) {
     if (s->fixed == 0 && z->cfg.no_overflow_check)
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "no_overflow_check is set, but a dynamic loss scale lives on overflows");
-    z->report.scale = z->report.used_scale = s->fixed != 0 ? s->fixed : s->initial;
-    z->report.divisor = z->comm.divisor;
+    z->report.divisor = (double)z->data->divisor;
+    zp_scale_set(&z->report, s->fixed != 0 ? s->fixed : s->initial);
+    z->report.used_scale = z->report.scale;
     z->report.hysteresis = s->hysteresis;
     z->report.last_overflow = -1;
     return ZERO_OK;
@@ -89,9 +90,8 @@ static zero_result zp_config_check(zero_ctx *z) {
     if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = z->policy.accumulation;
     const int adds_up = c->micro_steps > 1;
     z->sharded = adds_up ? c->accumulation == ZERO_ACCUMULATE_SHARDED : z->policy.shard_gradients;
-    z->mapped = z->policy.shard_parameters
-                && (z->comm.nranks == 1
-                    || (!c->no_mapping && z->comm.shares && z->comm.n == z->comm.nranks));
+    z->mapped =
+        z->policy.shard_parameters && (z->data->nranks == 1 || (!c->no_mapping && z->data->shares));
     z->collects = adds_up && !z->sharded && z->type[ZP_GRADIENTS] != ZERO_F32;
     c->prefetch = c->prefetch == ZERO_NONE ? 0 : c->prefetch ? c->prefetch : 1;
     if (c->timeout_s == 0) c->timeout_s = ZP_TIMEOUT_S;

@@ -3,7 +3,7 @@
 #define ZP_CONTEXT_H
 
 #include "rules.h"
-#include "comm.h"
+#include "group.h"
 #include "layout.h"
 #include "schedule.h"
 
@@ -56,10 +56,15 @@ typedef struct zp_checks {
 } zp_checks;
 #endif
 
+enum { ZP_DATA = 0, ZP_GROUPS };
+
 struct zero_ctx {
     zero_config cfg; /* resolved */
     zp_policy policy;
-    zp_comm comm;
+    zp_failure failure; /* the first of any collective */
+    zp_group group[ZP_GROUPS];
+    zp_group *data; /* group[ZP_DATA]: the ranks that parameters are sharded over */
+    zp_watch watch;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
 
@@ -72,11 +77,12 @@ struct zero_ctx {
     int nslots, slots_cap;
 
     zero_type type[2]; /* of the elements */
-    zp_region region[2];
+    zp_memory memory[2];
     zp_pool pool[2];                   /* buffers in the regions */
     size_t shared_numel, bucket_numel; /* of a buffer that units take turns in; resolved */
     zp_trace trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
     int *bucket;                       /* units written and not yet issued */
+    zp_op *ops;                        /* [units] their collectives */
     int nbucket;
     size_t bucket_filled;
 
@@ -87,8 +93,11 @@ struct zero_ctx {
     float *state[ZP_STATES], *master; /* master: NULL where parameters are their own */
     float *sums;                /* 16-bit gradients of several micro-steps: their f32 accumulator */
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
-    double *verdict, *verdicts; /* [ZP_VERDICT], [nranks * ZP_VERDICT] */
-    size_t verdict_at;          /* of the verdict, in the gradient region */
+    double *verdict, *verdicts; /* this rank's [ZP_VERDICT], within [nranks * ZP_VERDICT] */
+    size_t verdict_at;          /* of the ranks' verdicts, in the gradients' memory */
+    zp_event passed;            /* the host has computed with the last micro-step's parameters */
+    int said;                   /* what the host did at the last step: a verdict's CALL */
+    zero_hyper hyper;           /* and with what */
     zp_control *control;
     zp_span *spans;        /* [nspans] what this rank updates, by unit */
     zero_range *ranges[2]; /* [nranges] of the state: to save, to go on from */
@@ -109,7 +118,7 @@ struct zero_ctx {
     zp_checks checks;
 #endif
     int mapped; /* parameters lie whole in every rank's view: each one's shards, side by side */
-    int looked; /* peers may still be reading mapped parameters, after the last reduction */
+    int looked; /* peers may still be reading mapped parameters, after zero_reduce */
     int bound;  /* zero_bind was called */
     double hooks_s;
     zero_result dead;
@@ -121,8 +130,8 @@ struct zero_ctx {
 __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, zero_result result,
                                                                  const char *format, ...) {
     va_list list;
-    const int n = snprintf(z->text, sizeof z->text, "%s, rank %d of %d: ", z->call, z->comm.rank,
-                           z->comm.nranks);
+    const int n = snprintf(z->text, sizeof z->text, "%s, rank %d of %d: ", z->call, z->data->rank,
+                           z->data->nranks);
     va_start(list, format);
     (void)vsnprintf(z->text + n, sizeof z->text - (size_t)n, format, list);
     va_end(list);
@@ -132,11 +141,11 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, ze
 
 /* A collective that failed makes the context dead. */
 static zero_result zp_check(zero_ctx *z, zero_result result) {
-    const zero_result failed = zp_failure_result(&z->comm.failure);
+    const zero_result failed = zp_failure_result(&z->failure);
     if (z->dead || (!failed && !result)) return result ? result : z->dead;
     z->dead = failed ? failed : result;
     return zp_fail(z, z->dead, "%s",
-                   failed              ? z->comm.failure.text
+                   failed              ? z->failure.text
                    : z->device.text[0] ? z->device.text
                                        : zero_result_string(result));
 }
@@ -174,21 +183,28 @@ static zero_result zp_tensor_named(zero_ctx *z, const char *name, zp_tensor **t)
     return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
 }
 
-static char *zp_memory(const zero_ctx *z, zp_channel side, size_t offset) {
-    return z->region[side].base[z->comm.me] + offset;
+static char *zp_side_memory(const zero_ctx *z, zp_channel side, size_t offset) {
+    return z->memory[side].base + offset;
 }
 
 /* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
 static char *zp_unit_memory(const zero_ctx *z, zp_channel side, int u) {
     const zp_place *p = &z->place[u];
     const int b = p->buffer[side] >= 0 ? p->buffer[side] : z->live[u].buffer[side];
-    if (p->whole[side]) return zp_memory(z, side, p->offset[side]);
-    return b < 0 ? NULL : zp_memory(z, side, z->pool[side].buffer[b].at);
+    if (p->whole[side]) return zp_side_memory(z, side, p->offset[side]);
+    return b < 0 ? NULL : zp_side_memory(z, side, z->pool[side].buffer[b].at);
+}
+
+/* Unit u's parameters as the host sees them. */
+static char *zp_unit_shown(const zero_ctx *z, int u) {
+    const zp_memory *m = &z->memory[ZP_PARAMETERS];
+    char *memory = zp_unit_memory(z, ZP_PARAMETERS, u);
+    return memory ? m->view + (memory - m->base) : NULL;
 }
 
 /* The part of unit u that this rank updates: where it begins, and its elements. */
 static size_t zp_own_first(const zero_ctx *z, int u) {
-    return z->policy.shard_optimizer ? (size_t)z->comm.rank * z->layout.unit[u].shard : 0;
+    return z->policy.shard_optimizer ? (size_t)z->data->rank * z->layout.unit[u].shard : 0;
 }
 static size_t zp_own_numel(const zero_ctx *z, int u) {
     return z->policy.shard_optimizer ? z->layout.unit[u].shard : z->layout.unit[u].padded;
@@ -198,14 +214,14 @@ static size_t zp_own_numel(const zero_ctx *z, int u) {
 static char *zp_parameter(const zero_ctx *z, int u, size_t e) {
     const zp_place *p = &z->place[u];
     const size_t first =
-        p->whole[ZP_PARAMETERS] ? 0 : (size_t)z->comm.rank * z->layout.unit[u].shard;
-    return zp_memory(z, ZP_PARAMETERS,
+        p->whole[ZP_PARAMETERS] ? 0 : (size_t)z->data->rank * z->layout.unit[u].shard;
+    return zp_side_memory(z, ZP_PARAMETERS,
                      p->offset[ZP_PARAMETERS] + (e - first) * zp_bytes(z->cfg.type));
 }
 /* The reduced gradient from element e of unit u on; e as above, whole only at stage 0. */
 static char *zp_gradient(const zero_ctx *z, int u, size_t e) {
     const zp_place *p = &z->place[u];
-    return zp_memory(z, ZP_GRADIENTS,
+    return zp_side_memory(z, ZP_GRADIENTS,
                      (z->policy.shard_optimizer ? p->shard_at : p->offset[ZP_GRADIENTS])
                          + (e - zp_own_first(z, u)) * zp_bytes(z->type[ZP_GRADIENTS]));
 }

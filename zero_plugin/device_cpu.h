@@ -61,6 +61,17 @@ static void zp_device_close(zp_device *d) {
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
 }
+/* Work of a stream is a thread's of the host, which may wait there. */
+static int zp_host_computes(void) { return 1; }
+static int zp_device_number(const zp_device *d) {
+    (void)d;
+    return 0;
+}
+static void zp_device_adopt(const zp_device *d) { (void)d; }
+static zero_result zp_device_reach(zp_device *d, int other) {
+    (void)d;
+    return other ? ZERO_ERR_ARGUMENT : ZERO_OK;
+}
 static zero_result zp_device_check(zp_device *d) {
     (void)d;
     return ZERO_OK;

@@ -52,6 +52,26 @@ static void zp_device_close(zp_device *d) {
     if (d->own) (void)cudaStreamDestroy(d->own);
     d->own = NULL;
 }
+/* Work of a stream is not the calling thread's own. */
+static int zp_host_computes(void) { return 0; }
+static int zp_device_number(const zp_device *d) { return d->number; }
+/* A thread of the plugin's turns to the device. */
+static void zp_device_adopt(const zp_device *d) { (void)cudaSetDevice(d->number); }
+/* The next launch is not to find the error of a call that may fail. */
+static void zp_device_forget(const zp_device *d) {
+    (void)d;
+    (void)cudaGetLastError();
+}
+/* Another device's memory may be read from here on; ARGUMENT: it cannot be reached. */
+static zero_result zp_device_reach(zp_device *d, int other) {
+    int can = 0;
+    ZP_CUDA(d, cudaDeviceCanAccessPeer(&can, d->number, other));
+    if (!can) return ZERO_ERR_ARGUMENT;
+    const cudaError_t e = cudaDeviceEnablePeerAccess(other, 0);
+    if (e != cudaErrorPeerAccessAlreadyEnabled) return zp_cuda(d, e, "cudaDeviceEnablePeerAccess");
+    (void)cudaGetLastError();
+    return ZERO_OK;
+}
 /* The host may have turned to another device. */
 static zero_result zp_device_check(zp_device *d) {
     int now = d->number;

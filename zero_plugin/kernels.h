@@ -7,15 +7,33 @@
 
 #include "numbers.h"
 
+/* What a rank tells the others at the end of a step: words of its verdict. From CALL on all must be
+   equal: what the host did at the step before, and the counters it goes on from. */
+enum {
+    ZP_SQUARES = 0, /* of this rank's shard, scaled */
+    ZP_BAD_UNIT,    /* + 1: the lowest unit with an element that is not finite; 0: none */
+    ZP_BAD_PLACE,   /* that element's, within the unit */
+    ZP_CALL,        /* 0: no step yet; 1: zero_step, 2: zero_skip_step */
+    ZP_HYPER,       /* six words */
+    ZP_COUNTERS = ZP_HYPER + 6,
+    ZP_VERDICT = ZP_COUNTERS + 6
+};
+
 typedef struct zp_control { /* device memory; written by the agreement and by the step */
     double sumsq;           /* of the mean gradient, scaled, all ranks */
+    double norm;            /* of the mean gradient, unscaled */
     double bad_unit, bad_offset, bad_rank; /* first element that is not finite; bad_unit -1: none */
     int64_t steps, skipped;
     int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
     double factor;           /* gradient times this: unscaling and clipping */
     float scale, used_scale; /* of the next backward; of the one that was reduced last */
-    float divisor;  /* what is reduced is so many times the mean: the ranks, if NCCL summed */
-    int hysteresis; /* left of it */
+    double stored;  /* what is reduced is so many times the mean: scale, times the ranks where
+                       the transport sums */
+    double divisor; /* of stored by scale */
+    int hysteresis; /* left of the loss scale's */
+    int differs,
+        differs_rank;    /* the word of the verdict that is not rank 0's, and whose; 0: none */
+    double differing[2]; /* rank 0's, and that rank's */
     int64_t iteration, last_overflow;
     double bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
     double root_correction; /* sqrt(1 - beta2^t), for eps */
@@ -114,12 +132,14 @@ ZP_FN double zp_fold_lane(const zp_fold_args *a, size_t lane, size_t *bad) {
     return sum;
 }
 ZP_FN void zp_fold_close(const zp_fold_args *a, double sum, size_t bad) {
-    a->verdict[0] += sum;
-    if (bad == (size_t)-1 || (a->verdict[1] > 0 && a->verdict[1] <= a->unit + 1)) return;
+    a->verdict[ZP_SQUARES] += sum;
+    if (bad == (size_t)-1
+        || (a->verdict[ZP_BAD_UNIT] > 0 && a->verdict[ZP_BAD_UNIT] <= a->unit + 1))
+        return;
     size_t i = bad * ZP_NORM_BLOCK;
     while (i < a->norm.numel && zp_finite(zp_load(a->norm.g, a->norm.type, i))) i++;
-    a->verdict[1] = a->unit + 1;
-    a->verdict[2] = a->shard_at + (double)i;
+    a->verdict[ZP_BAD_UNIT] = a->unit + 1;
+    a->verdict[ZP_BAD_PLACE] = a->shard_at + (double)i;
 }
 ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
     double lane[ZP_FOLD_LANES];
@@ -151,6 +171,32 @@ ZP_KERNEL_CALL(zp_fold, zp_fold_block, zp_fold_args, 1)
 ZP_KERNEL(zp_fold, zp_fold_args, 1)
 #endif
 
+ZP_FN void zp_scale_set(zp_control *c, float scale) {
+    c->scale = scale;
+    c->stored = (double)scale * c->divisor;
+}
+
+/* Completes this rank's verdict by what all must agree on. One thread. */
+typedef struct zp_declare_args {
+    double *verdict;
+    const zp_control *control;
+    zero_hyper hyper; /* of the step before */
+    int call;
+} zp_declare_args;
+
+ZP_FN void zp_declare_at(const zp_declare_args *a, size_t one) {
+    const zp_control *c = a->control;
+    const double words[ZP_VERDICT - ZP_CALL] = {
+        (double)a->call,           (double)a->hyper.lr,      (double)a->hyper.beta1,
+        (double)a->hyper.beta2,    (double)a->hyper.eps,     (double)a->hyper.weight_decay,
+        (double)a->hyper.max_norm, (double)c->steps,         (double)c->skipped,
+        (double)c->iteration,      (double)c->last_overflow, (double)c->scale,
+        (double)c->hysteresis};
+    (void)one;
+    for (int i = 0; i < ZP_VERDICT - ZP_CALL; i++) a->verdict[ZP_CALL + i] = words[i];
+}
+ZP_KERNEL(zp_declare, zp_declare_args, 1)
+
 /* All ranks' verdicts, in rank order, become one. One thread. */
 typedef struct zp_judge_args {
     zp_control *control;
@@ -163,14 +209,24 @@ ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
     (void)one;
     c->sumsq = 0;
     c->bad_unit = -1;
+    c->differs = 0;
     for (int r = 0; r < a->nranks; r++) {
         const double *v = a->verdicts + ZP_VERDICT * r;
-        c->sumsq += v[0];
-        if (v[1] == 0 || (c->bad_unit >= 0 && c->bad_unit <= v[1] - 1)) continue;
-        c->bad_unit = v[1] - 1;
-        c->bad_offset = v[2];
+        c->sumsq += v[ZP_SQUARES];
+        for (int i = ZP_CALL; i < ZP_VERDICT && !c->differs; i++) {
+            if (v[i] == a->verdicts[i]) continue;
+            c->differs = i;
+            c->differs_rank = r;
+            c->differing[0] = a->verdicts[i];
+            c->differing[1] = v[i];
+        }
+        if (v[ZP_BAD_UNIT] == 0 || (c->bad_unit >= 0 && c->bad_unit <= v[ZP_BAD_UNIT] - 1))
+            continue;
+        c->bad_unit = v[ZP_BAD_UNIT] - 1;
+        c->bad_offset = v[ZP_BAD_PLACE];
         c->bad_rank = r;
     }
+    c->norm = sqrt(c->sumsq) / c->stored;
 }
 ZP_KERNEL(zp_judge, zp_judge_args, 1)
 
@@ -179,7 +235,7 @@ ZP_FN void zp_scale_next(zp_control *c, const zero_scaler *s, int overflow) {
     if (overflow) {
         if (c->hysteresis == 1) {
             c->at_floor = c->scale <= s->minimum;
-            c->scale = c->scale / 2 > s->minimum ? c->scale / 2 : s->minimum;
+            zp_scale_set(c, c->scale / 2 > s->minimum ? c->scale / 2 : s->minimum);
         } else {
             c->hysteresis--;
         }
@@ -187,15 +243,10 @@ ZP_FN void zp_scale_next(zp_control *c, const zero_scaler *s, int overflow) {
     } else {
         const int64_t stable = c->iteration - c->last_overflow - 1;
         const int grows = stable > 0 && stable % s->window == 0;
-        if (grows) c->scale *= 2;
+        if (grows) zp_scale_set(c, 2 * c->scale);
         if (grows || s->consecutive_hysteresis) c->hysteresis = s->hysteresis;
     }
     c->iteration++;
-}
-
-/* The 2-norm of the mean gradient, from that of what was reduced at a scale. */
-ZP_FN double zp_mean_norm(const zp_control *c, float scale) {
-    return sqrt(c->sumsq) / ((double)scale * (double)c->divisor);
 }
 
 /* Decides what the update does: skip, unscale, clip, bias corrections. One thread. */
@@ -209,11 +260,10 @@ typedef struct zp_decide_args {
 
 ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
     zp_control *c = a->control;
-    const double scale = (double)c->scale * (double)c->divisor, norm = zp_mean_norm(c, c->scale);
-    const double most = (double)a->hyper.max_norm;
+    const double stored = c->stored, norm = c->norm, most = (double)a->hyper.max_norm;
     (void)one;
     /* a norm that is not finite cannot clip, so clipping implies the check */
-    c->skip = a->drop || (!zp_finite(norm) && (a->check || most > 0));
+    c->skip = a->drop || c->differs || (!zp_finite(norm) && (a->check || most > 0));
     c->used_scale = c->scale;
     c->at_floor = 0;
     if (a->scaler.fixed == 0) zp_scale_next(c, &a->scaler, !zp_finite(norm));
@@ -222,7 +272,7 @@ ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
         return;
     }
     const double clip = most > 0 && norm + 1e-6 > most ? most / (norm + 1e-6) : 1;
-    c->factor = clip / scale;
+    c->factor = clip / stored;
     c->steps++;
     const double root = sqrt(1.0 - pow((double)a->hyper.beta2, (double)c->steps));
     c->bias_ratio = root / (1.0 - pow((double)a->hyper.beta1, (double)c->steps));
@@ -252,7 +302,7 @@ ZP_KERNEL(zp_collect, zp_collect_args, 2048)
 /* Sums over the ranks: the slices that a sum reads, by place; nodes are cut every `group` places.
    The sum times scale is stored in `sum`, or added to it, and from there rounded to `out`; where
    out is f32 it is the sum's own place. ZP_WIDE elements at a time; the CPU's own way of it, which
-   keeps a piece in cache, is with its collectives. */
+   keeps a piece in cache, follows. */
 typedef struct zp_sum {
     const void *source[ZP_LOCAL_MAX];
     zero_type type, out_type;
@@ -282,6 +332,45 @@ ZP_FN void zp_sum_ranks_at(const zp_sum *s, size_t at) {
 }
 #ifdef __CUDACC__
 ZP_KERNEL(zp_sum_ranks, zp_sum, 2048)
+#else
+/* sum = x or sum += x, n values of `type` from element `at` on. */
+static void zp_sum_add(float *sum, const void *x, zero_type type, size_t at, size_t n, int first) {
+    float wide[ZP_SUM_BLOCK];
+    if (first) {
+        zp_widen(sum, (const char *)x + at * zp_bytes(type), type, n);
+        return;
+    }
+    const float *add = zp_view(x, type, at, n, wide);
+    for (size_t i = 0; i < n; i++) sum[i] += add[i];
+}
+
+static void zp_sum_piece(const zp_sum *s, size_t at, size_t n) {
+    float total[ZP_SUM_BLOCK], node[ZP_SUM_BLOCK]; /* stored before they are added to */
+    for (int p = 0; p < s->n; p++) {
+        zp_sum_add(p < s->group ? total : node, s->source[p], s->type, at, n, p % s->group == 0);
+        if (p >= s->group && (p + 1) % s->group == 0)
+            for (size_t i = 0; i < n; i++) total[i] += node[i];
+    }
+    float *sum = s->sum ? s->sum + at : s->out_type == ZERO_F32 ? (float *)s->out + at : total;
+    if (s->accumulate)
+        for (size_t i = 0; i < n; i++) sum[i] += s->scale * total[i];
+    else
+        for (size_t i = 0; i < n; i++) sum[i] = s->scale * total[i];
+    if (s->out_type != ZERO_F32) zp_narrow((uint16_t *)s->out + at, s->out_type, sum, n);
+}
+
+static void zp_sum_slices(const zp_sum *s, size_t numel, int threads) {
+    (void)threads;
+    ZP_OMP_FOR(numel > 32768)
+    for (size_t at = 0; at < numel; at += ZP_SUM_BLOCK)
+        zp_sum_piece(s, at, zp_min(ZP_SUM_BLOCK, numel - at));
+}
+
+/* n times ZP_WIDE elements, at once: where this is called a stream's thread is at work. */
+static zero_result zp_sum_ranks(zp_stream *s, const zp_sum *sum, size_t n) {
+    zp_sum_slices(sum, n * ZP_WIDE, s->threads);
+    return ZERO_OK;
+}
 #endif
 
 /* Brings stored values to f32, and back, for access by name; gradients unscaled. */
@@ -294,7 +383,7 @@ typedef struct zp_fetch_args {
 } zp_fetch_args;
 
 ZP_FN void zp_fetch_at(const zp_fetch_args *a, size_t i) {
-    const float scale = a->control ? a->control->scale * a->control->divisor : 1;
+    const float scale = a->control ? (float)a->control->stored : 1;
     const float factor = a->reads ? 1.0f / scale : scale;
     zp_store(a->to, a->to_type, i, factor * zp_load(a->from, a->from_type, i));
 }

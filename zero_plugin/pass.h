@@ -8,8 +8,8 @@
 static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
     zp_op op;
     memset(&op, 0, sizeof op);
-    op.comm = &z->comm;
-    op.region = &z->region[channel];
+    op.group = z->data;
+    op.memory = &z->memory[channel];
     op.channel = channel;
     op.kind = kind;
     op.unit = u;
@@ -28,7 +28,7 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     op.in_place = z->mapped;
     op.source = op.target = at->offset[ZP_PARAMETERS];
     if (at->whole[ZP_PARAMETERS]) {
-        op.source += (size_t)z->comm.rank * zp_op_shard_bytes(&op);
+        op.source += (size_t)z->data->rank * zp_op_shard_bytes(&op);
     } else {
         zp_pool *pool = &z->pool[ZP_PARAMETERS];
         zp_buffer *b = &pool->buffer[zp_pool_find(pool, u)];
@@ -36,7 +36,7 @@ static zero_result zp_gather(zero_ctx *z, int u) {
         ZP_DO(z, zp_event_wait(s, &b->released));
     }
     ZP_DO(z, zp_event_wait(s, &live->updated));
-    ZP_DO(z, zp_comm_issue_alone(s, &op));
+    ZP_DO(z, zp_issue(s, &op, 1));
     ZP_DO(z, zp_event_record(s, &live->gathered));
     return ZERO_OK;
 }
@@ -117,10 +117,10 @@ static void zp_point(zero_ctx *z, zp_channel side, int u, char *memory, void *ho
 static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const char *shard = zp_memory(z, ZP_GRADIENTS, z->place[u].shard_at);
+    const char *shard = zp_side_memory(z, ZP_GRADIENTS, z->place[u].shard_at);
     const zp_norm_args norm = {shard, z->type[ZP_GRADIENTS], x->shard, z->partial};
     const zp_fold_args fold = {norm, z->verdict, (double)u,
-                               (double)((size_t)z->comm.rank * x->shard)};
+                               (double)((size_t)z->data->rank * x->shard)};
     ZP_TRY(zp_norm(s, &norm, (x->shard + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
     return zp_fold(s, &fold, 1);
 }
@@ -137,10 +137,10 @@ static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
 static zp_op zp_reduce_op(zero_ctx *z, int u) {
     const zp_place *at = &z->place[u];
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
-    op.source = (size_t)(zp_unit_memory(z, ZP_GRADIENTS, u) - zp_memory(z, ZP_GRADIENTS, 0));
+    op.source = (size_t)(zp_unit_memory(z, ZP_GRADIENTS, u) - zp_side_memory(z, ZP_GRADIENTS, 0));
     op.target = at->shard_at;
     op.sum = z->sums && z->sharded ? z->sums + at->sum_at : NULL;
-    op.scale = z->comm.divisor / (float)z->comm.nranks;
+    op.scale = z->data->divisor / (float)z->data->nranks;
     op.accumulate = z->sharded && z->micro > 0;
     return op;
 }
@@ -155,19 +155,8 @@ static zp_op zp_whole_op(zero_ctx *z, int u) {
 
 /* Issues one collective of every unit of the bucket, together. */
 static zero_result zp_bucket_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) {
-    zp_stream *s = &z->stream[ZP_GRADIENTS];
-    zp_op first = make(z, z->bucket[0]);
-    ZP_TRY(zp_comm_begin(&z->comm, s, ZP_GRADIENTS));
-    for (int i = 0; i < z->nbucket; i++) {
-        const zp_op op = make(z, z->bucket[i]);
-        ZP_TRY(zp_comm_issue(s, &op));
-    }
-    ZP_TRY(zp_comm_end(&z->comm, s, &first));
-    for (int i = 0; i < z->nbucket; i++) {
-        const zp_op op = make(z, z->bucket[i]);
-        ZP_TRY(zp_comm_finish(s, &op));
-    }
-    return ZERO_OK;
+    for (int i = 0; i < z->nbucket; i++) z->ops[i] = make(z, z->bucket[i]);
+    return zp_issue(&z->stream[ZP_GRADIENTS], z->ops, z->nbucket);
 }
 
 /* Enqueues what follows the backward of the bucket's units in this micro-step. */
@@ -350,7 +339,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_CHECK(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
     ZP_TRY(zp_parameters_open(z, unit));
     z->live[unit].forward_opens++;
-    zp_point(z, ZP_PARAMETERS, unit, zp_unit_memory(z, ZP_PARAMETERS, unit), params);
+    zp_point(z, ZP_PARAMETERS, unit, zp_unit_shown(z, unit), params);
     return ZERO_OK;
 }
 
@@ -383,7 +372,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
     if (params)
-        zp_point(z, ZP_PARAMETERS, unit, zp_unit_memory(z, ZP_PARAMETERS, unit), params);
+        zp_point(z, ZP_PARAMETERS, unit, zp_unit_shown(z, unit), params);
     else if (!live->parameter_opens) /* what was there before is not to be read */
         zp_point(z, ZP_PARAMETERS, unit, NULL, NULL);
     zp_point(z, ZP_GRADIENTS, unit, zp_unit_memory(z, ZP_GRADIENTS, unit), grads);
@@ -413,7 +402,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {
-        z->looked |= z->mapped && (z->phase & (ZP_BETWEEN | ZP_REDUCED));
+        z->looked |= z->mapped && z->phase == ZP_REDUCED;
         return ZERO_OK;
     }
     z->phase = ZP_BETWEEN;

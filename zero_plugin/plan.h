@@ -81,7 +81,7 @@ static void zp_plan_places(zero_ctx *z) {
     /* the reduced shard lies inside the whole gradient, unless the next micro-step writes there */
     const int shards = z->type[ZP_GRADIENTS] == ZERO_F32 ? turns : !whole_gradients;
     const size_t of_p = zp_bytes(z->cfg.type), of_g = zp_bytes(z->type[ZP_GRADIENTS]);
-    const size_t all[2] = {l->padded, l->padded / (size_t)z->comm.nranks}; /* whole, sharded */
+    const size_t all[2] = {l->padded, l->padded / (size_t)z->data->nranks}; /* whole, sharded */
     size_t p = 0, g = 0;
     z->state_numel = z->sums_numel = 0;
     for (int u = 0; u < l->all; u++) {
@@ -94,7 +94,7 @@ static void zp_plan_places(zero_ctx *z) {
         if (z->policy.shard_parameters && stays) plan->kept_bytes += x->padded * of_p;
         at->whole[ZP_GRADIENTS] = whole_gradients;
         at->offset[ZP_GRADIENTS] = g;
-        at->shard_at = g + (size_t)z->comm.rank * x->shard * of_g;
+        at->shard_at = g + (size_t)z->data->rank * x->shard * of_g;
         if (whole_gradients) g += x->padded * of_g;
         if (shards) {
             at->shard_at = g;
@@ -117,9 +117,7 @@ static void zp_plan_places(zero_ctx *z) {
 
 /* What passes through in pieces: broadcasts, and sums between nodes. */
 static size_t zp_plan_staging(const zero_ctx *z) {
-    const size_t wire =
-        z->comm.kind == ZERO_COMM_MPI ? zp_wire_numel(z->comm.nranks / z->comm.n) : 0;
-    return (ZP_STAGE_NUMEL + wire) * sizeof(float);
+    return ZP_STAGE_NUMEL * sizeof(float) + z->data->wire_bytes;
 }
 
 /* Gives buffers to units that do not lie anywhere whole. */
@@ -202,7 +200,7 @@ static void zp_plan_gathers(zero_ctx *z) {
 }
 
 static size_t zp_formula_bytes(const zero_ctx *z) {
-    const size_t p = z->layout.numel, n = (size_t)z->comm.nranks, share = (p + n - 1) / n;
+    const size_t p = z->layout.numel, n = (size_t)z->data->nranks, share = (p + n - 1) / n;
     return (z->policy.shard_parameters ? share : p) * zp_bytes(z->cfg.type)
            + (z->policy.shard_gradients ? share : p) * zp_bytes(z->type[ZP_GRADIENTS])
            + (z->policy.shard_optimizer ? share : p) * sizeof(float)
@@ -214,13 +212,37 @@ static int zp_plan_reductions(const zero_ctx *z, int u) {
     return z->sharded ? z->cfg.micro_steps : 1;
 }
 
+/* The agreement that ends a step: every rank's verdict to every rank. `at`: of all, in memory. */
+static zp_op zp_verdict_op(const zero_ctx *z, zp_memory *memory, size_t at) {
+    zp_op op;
+    memset(&op, 0, sizeof op);
+    op.group = z->data;
+    op.memory = memory;
+    op.channel = ZP_GRADIENTS;
+    op.kind = ZP_ALL_GATHER;
+    op.unit = -1;
+    op.type = ZERO_F32;
+    op.shard = ZP_VERDICT * sizeof(double) / sizeof(float);
+    op.target = at;
+    op.source = at + (size_t)z->data->rank * zp_op_shard_bytes(&op);
+    return op;
+}
+
+static size_t zp_plan_cost(const zero_ctx *z, int kind, int u, zero_type type) {
+    zp_op op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind;
+    op.shard = z->layout.unit[u].shard;
+    op.type = type;
+    return z->data->transport->cost(z->data, &op);
+}
+
 /* Bytes that this rank sends for unit u in a step: at stage 0 gradients are gathered. */
 static size_t zp_plan_sent(const zero_ctx *z, int u) {
-    const size_t shard = z->layout.unit[u].shard;
     const zero_type gathered = z->policy.shard_optimizer ? z->cfg.type : z->type[ZP_GRADIENTS];
-    return (size_t)z->place[u].gathers * zp_gather_bytes(&z->comm, shard, gathered)
+    return (size_t)z->place[u].gathers * zp_plan_cost(z, ZP_ALL_GATHER, u, gathered)
            + (size_t)zp_plan_reductions(z, u)
-                 * zp_reduce_bytes(&z->comm, shard, z->type[ZP_GRADIENTS]);
+                 * zp_plan_cost(z, ZP_REDUCE_SCATTER, u, z->type[ZP_GRADIENTS]);
 }
 
 static void zp_plan_traffic(zero_ctx *z) {
@@ -232,6 +254,8 @@ static void zp_plan_traffic(zero_ctx *z) {
         if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
     }
     z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
+    const zp_op verdict = zp_verdict_op(z, NULL, 0);
+    z->plan.verdict_bytes = z->data->transport->cost(z->data, &verdict);
 }
 
 static void zp_plan_close(zero_ctx *z) {
@@ -272,7 +296,7 @@ static zero_result zp_plan_bucket(zero_ctx *z) {
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
-    zero_result r = zp_layout_open(&z->layout, z->tensors, z->ntensors, z->comm.nranks);
+    zero_result r = zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks);
     if (!r) r = zp_plan_memory(z);
     if (!r) r = zp_plan_shared(z);
     if (r) return zp_fail(z, r, "lists of %d tensors", z->ntensors);
@@ -286,7 +310,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     z->plan.padded_numel = z->layout.padded;
     z->plan.formula_bytes = zp_formula_bytes(z);
     z->plan.units = z->layout.units + (z->layout.unit[z->layout.units].members > 0);
-    z->plan.nranks = z->comm.nranks;
+    z->plan.nranks = z->data->nranks;
     return ZERO_OK;
 }
 

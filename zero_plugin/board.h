@@ -1,0 +1,419 @@
+/* board.h - how ranks of one machine meet, and see each other's memory
+
+   Ranks of one machine meet on a board in memory that all of them see: one line per rank and
+   channel. A collective is: write your line, raise `ready`, wait until all are ready, work, raise
+   `done`, wait until all are done. Nobody is a step ahead by more than one, so one line suffices.
+
+     channel GRADIENTS   | rank 0: ready done call source target | rank 1: ... |
+     channel PARAMETERS  | ...
+     channel CONTROL     | ...                       mail: 512 bytes per rank
+
+   Memory of threads is ordinary memory, exchanged by address; of processes memory files, which the
+   peers open through /proc while their makers wait. What all ranks have one copy of is a memory
+   file of threads too, so that hosts are shown a second mapping of it that can only be read. */
+#ifndef ZP_BOARD_H
+#define ZP_BOARD_H
+
+#include "group.h"
+
+typedef struct zp_line {
+    uint32_t ready, done; /* collectives that this rank has come to, and ended */
+    zp_call call;
+    uint64_t source, target; /* bytes from the rank's memory: what it gives, where it gathers */
+    unsigned char pad[24];
+} zp_line;
+static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
+
+/* Memory of threads belongs to the board that its ranks share, and a board to its group: a rank
+   that failed must not pull memory from under a peer that still reads, and who failed within an
+   exchange cannot tell which peers it has reached. */
+typedef struct zp_hold {
+    struct zp_hold *next;
+    zp_memory memory;
+} zp_hold;
+
+typedef struct zp_board {
+    zp_line lines[ZP_CHANNELS][ZP_LOCAL_MAX]; /* first: a board begins on a cache line */
+    uint32_t aborted;
+    int32_t abort_claimed, abort_rank;
+    uint32_t left[ZP_LOCAL_MAX]; /* by place: this rank has destroyed its context */
+    uint32_t users; /* threads: ranks that have not closed the board; the last one frees it */
+    zp_hold *self, *pieces; /* threads: the board's own memory, and that of its ranks */
+    char abort_text[ZP_TEXT_BYTES];
+    unsigned char mail[ZP_LOCAL_MAX][ZP_MAIL_BYTES];
+    /* CUDA, by place: its stream has come to the collective, and is done with it */
+    zp_event arrived[ZP_CONTROL][ZP_LOCAL_MAX], departed[ZP_CONTROL][ZP_LOCAL_MAX];
+} zp_board;
+
+struct zero_local {
+    int nranks, shared;
+    int placed; /* in memory that is the caller's */
+    pid_t maker;
+    zp_board board;  /* where contexts are made; each then has a board of its own */
+    zp_hold *boards; /* threads: those boards; what a failed join left behind goes with the group */
+    uint32_t seq[ZP_LOCAL_MAX]; /* collectives on `board` so far; each rank touches its own */
+};
+
+/* The ranks of this machine, and this one's place among them. */
+typedef struct zp_seats {
+    int n, me;
+    int rank_of[ZP_LOCAL_MAX]; /* places -> ranks */
+    zp_board *board;           /* this context's; NULL: not there yet */
+    zero_local *local;         /* where it is made; NULL: ranks meet by other means till then */
+    uint32_t seq[ZP_CHANNELS];
+    zp_memory board_memory;
+} zp_seats;
+static zp_seats *zp_seats_of(const zp_group *g) { return (zp_seats *)g->own; }
+static zp_board *zp_board_of(const zp_seats *s) { return s->board ? s->board : &s->local->board; }
+
+/* ---- who failed ---- */
+
+static void zp_board_abort(zp_board *b, int rank, const char *why) {
+    if (__atomic_exchange_n(&b->abort_claimed, 1, __ATOMIC_ACQ_REL)) return;
+    b->abort_rank = rank;
+    size_t n = 0; /* no library call: this may run in a signal handler */
+    while (why[n] && n + 1 < sizeof b->abort_text) {
+        b->abort_text[n] = why[n];
+        n++;
+    }
+    b->abort_text[n] = 0;
+    __atomic_store_n(&b->aborted, 1, __ATOMIC_RELEASE);
+}
+
+/* Another rank has failed, or the launcher of the ranks said so. */
+static zero_result zp_seats_aborted(zp_group *g) {
+    const zp_seats *s = zp_seats_of(g);
+    const zp_board *boards[2] = {s->board, s->local ? &s->local->board : NULL};
+    for (int i = 0; i < 2; i++)
+        if (boards[i] && __atomic_load_n(&boards[i]->aborted, __ATOMIC_ACQUIRE))
+            return boards[i]->abort_rank < 0
+                       ? zp_failure_set(g->failure, ZERO_ERR_PEER, "%s", boards[i]->abort_text)
+                       : zp_failure_set(g->failure, ZERO_ERR_PEER, "rank %d failed: %s",
+                                        (int)boards[i]->abort_rank, boards[i]->abort_text);
+    return ZERO_OK;
+}
+
+/* ---- meeting ---- */
+
+/* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then. */
+static void zp_sleep_on(uint32_t *word, uint32_t seen) {
+#ifdef __linux__
+    const struct timespec t = {0, 20000000};
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
+#else
+    (void)word;
+    (void)seen;
+    zp_nap();
+#endif
+}
+
+static void zp_raise(uint32_t *word, uint32_t value) {
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+#ifdef __linux__
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
+#endif
+}
+
+/* Waits until the rank at `place` has raised *word to value; `what` is what it should come to. */
+static zero_result zp_await(zp_group *g, uint32_t *word, uint32_t value, int place,
+                            const char *what) {
+    const zp_seats *s = zp_seats_of(g);
+    zp_board *board = zp_board_of(s);
+    double deadline = 0;
+    for (int spin = 0;; spin++) {
+        const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+        if ((int32_t)(seen - value) >= 0) return ZERO_OK;
+        if (spin < 64) continue;
+        ZP_TRY(zp_seats_aborted(g));
+        if (__atomic_load_n(&board->left[place], __ATOMIC_ACQUIRE)) {
+            if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
+            return zp_failure_set(g->failure, ZERO_ERR_PEER,
+                                  "rank %d destroyed its context before %s", s->rank_of[place],
+                                  what);
+        }
+        const double now = zp_seconds();
+        if (deadline == 0) deadline = now + g->timeout_s;
+        if (now > deadline) {
+            char text[ZP_TEXT_BYTES];
+            (void)snprintf(text, sizeof text, "rank %d did not come to %s within %g s",
+                           s->rank_of[place], what, g->timeout_s);
+            zp_board_abort(board, g->rank, text);
+            return zp_group_fail(g, ZERO_ERR_TIMEOUT, text);
+        }
+        zp_sleep_on(word, seen);
+    }
+}
+
+/* Comes to the channel's next collective and waits for the others; they must have come to the same
+   one. */
+static zero_result zp_meet(zp_group *g, zp_channel channel, const zp_call *call, size_t source,
+                           size_t target) {
+    zp_seats *s = zp_seats_of(g);
+    if (s->n == 1) return ZERO_OK;
+    zp_line *lines = zp_board_of(s)->lines[channel], *mine = &lines[s->me];
+    const uint32_t seq = ++s->seq[channel];
+    mine->call = *call;
+    mine->source = source;
+    mine->target = target;
+    zp_raise(&mine->ready, seq);
+    for (int p = 0; p < s->n; p++) {
+        if (p == s->me) continue;
+        ZP_TRY(zp_await(g, &lines[p].ready, seq, p, zp_call_name(call->kind)));
+        ZP_TRY(zp_call_same(g, s->rank_of[p], &lines[p].call, call));
+    }
+    return ZERO_OK;
+}
+
+/* Ends it, and waits until all have. */
+static zero_result zp_part(zp_group *g, zp_channel channel) {
+    zp_seats *s = zp_seats_of(g);
+    if (s->n == 1) return ZERO_OK;
+    zp_line *lines = zp_board_of(s)->lines[channel];
+    const uint32_t seq = s->seq[channel];
+    const char *what = zp_call_name(lines[s->me].call.kind);
+    zp_raise(&lines[s->me].done, seq);
+    for (int p = 0; p < s->n; p++)
+        if (p != s->me) ZP_TRY(zp_await(g, &lines[p].done, seq, p, what));
+    return ZERO_OK;
+}
+
+/* The transport's exchange, where all ranks are of this machine. */
+static zero_result zp_board_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
+    const zp_seats *s = zp_seats_of(g);
+    const zp_call call = {ZP_EXCHANGE, -1, bytes};
+    if (s->n == 1) {
+        memcpy(all, mine, bytes);
+        return ZERO_OK;
+    }
+    unsigned char(*mail)[ZP_MAIL_BYTES] = zp_board_of(s)->mail;
+    memcpy(mail[s->me], mine, bytes);
+    ZP_TRY(zp_meet(g, ZP_CONTROL, &call, 0, 0));
+    for (int p = 0; p < s->n; p++) memcpy((char *)all + (size_t)p * bytes, mail[p], bytes);
+    return zp_part(g, ZP_CONTROL);
+}
+
+static zero_result zp_board_broadcast(zp_group *g, void *data, size_t bytes, int root) {
+    const zp_call call = {ZP_BROADCAST, root, bytes};
+    char *stage = g->stage.base;
+    if (g->rank == root && data != stage) memcpy(stage, data, bytes);
+    ZP_TRY(zp_meet(g, ZP_CONTROL, &call, 0, 0));
+    if (g->rank != root && data != stage) memcpy(data, g->stage.peer[root], bytes);
+    return zp_part(g, ZP_CONTROL);
+}
+
+/* ---- memory that the ranks of a machine see ---- */
+
+/* How memory was got. FILES: mapped from memory files; HELD: a hold's. */
+typedef enum zp_holder { ZP_NOT_HELD = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_holder;
+
+#ifdef __linux__
+static int zp_file_make(size_t bytes) {
+    const int fd = (int)syscall(SYS_memfd_create, "zero", 1u /* close on exec */);
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static char *zp_file_map(int fd, size_t bytes, int writes) {
+    const int how = writes ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *p = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, how, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) return NULL;
+#ifdef MADV_HUGEPAGE
+    (void)madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return (char *)p;
+}
+
+/* A place tells the others which file its piece is. The number of a process may mean another one
+   here (containers), so a file is recognised by device and inode. */
+typedef struct zp_piece {
+    int64_t pid, fd, device, inode;
+} zp_piece;
+
+static zp_piece zp_piece_of(int fd) {
+    struct stat s;
+    zp_piece p = {(int64_t)getpid(), fd, -1, -1};
+    if (fd < 0 || fstat(fd, &s)) return p;
+    p.device = (int64_t)s.st_dev;
+    p.inode = (int64_t)s.st_ino;
+    return p;
+}
+
+/* The peer's file; -1 where it cannot be seen. */
+static int zp_piece_open(const zp_piece *his) {
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)his->pid,
+                   (long long)his->fd);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    const zp_piece found = zp_piece_of(fd);
+    if (fd < 0 || (found.device == his->device && found.inode == his->inode)) return fd;
+    (void)close(fd);
+    return -1;
+}
+
+static void zp_files_free(zp_memory *m, int n) {
+    for (int p = 0; p < n; p++)
+        if (m->peer[p] && (!(m->how & ZP_ONE) || p == 0)) (void)munmap(m->peer[p], m->bytes);
+    if (m->view && m->view != m->base) (void)munmap(m->view, m->bytes);
+}
+
+/* Pieces of processes. */
+static zero_result zp_memory_files(zp_group *g, zp_memory *m) {
+    zp_seats *s = zp_seats_of(g);
+    const int one = (m->how & ZP_ONE) != 0;
+    const int fd = !one || s->me == 0 ? zp_file_make(m->bytes) : -1;
+    int who = -1, ok = 1;
+    zp_piece mine = zp_piece_of(fd), his;
+    if (fd >= 0) m->peer[s->me] = zp_file_map(fd, m->bytes, 1);
+    if (fd >= 0 && one && !(m->how & ZP_ON_HOST)) m->view = zp_file_map(fd, m->bytes, 0);
+    m->holder = ZP_FILES;
+    zero_result r = zp_exchange(g, &mine, sizeof mine);
+    for (int p = 0; p < s->n && !r; p++) {
+        const int from = one ? 0 : p;
+        memcpy(&his, g->mail + (size_t)s->rank_of[from] * sizeof his, sizeof his);
+        if (p == from && p != s->me) {
+            const int theirs = zp_piece_open(&his);
+            m->peer[p] = zp_file_map(theirs, m->bytes, 1);
+            if (one && !(m->how & ZP_ON_HOST)) m->view = zp_file_map(theirs, m->bytes, 0);
+            if (theirs >= 0) (void)close(theirs);
+        }
+        m->peer[p] = m->peer[from];
+        ok &= m->peer[p] != NULL;
+    }
+    m->base = m->peer[s->me];
+    if (!r) r = zp_agree(g, ok && (!one || m->how & ZP_ON_HOST || m->view), &who);
+    if (fd >= 0) (void)close(fd);
+    if (!r && who >= 0) r = ZERO_ERR_MEMORY;
+    if (!r) return ZERO_OK;
+    zp_files_free(m, s->n);
+    m->holder = ZP_NOT_HELD;
+    memset(m->peer, 0, sizeof m->peer);
+    m->base = m->view = NULL;
+    return r;
+}
+#else
+static char *zp_file_map(int fd, size_t bytes, int writes) {
+    return fd < 0 || !bytes || writes ? NULL : NULL;
+}
+static int zp_file_make(size_t bytes) { return bytes ? -1 : -1; }
+static void zp_files_free(zp_memory *m, int n) { (void)m, (void)n; }
+static zero_result zp_memory_files(zp_group *g, zp_memory *m) {
+    return g && m ? ZERO_ERR_UNSUPPORTED : ZERO_ERR_UNSUPPORTED;
+}
+#endif
+
+/* Memory of threads that lives as long as the list: ONE copy of the CPU's is a file of two maps. */
+static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, size_t bytes, int how) {
+    zp_hold *h = (zp_hold *)calloc(1, sizeof *h);
+    if (!h) return NULL;
+    zp_memory *m = &h->memory;
+    m->bytes = bytes;
+    m->how = how;
+    if (zp_host_computes() && how == ZP_ONE) {
+        const int fd = zp_file_make(bytes);
+        m->base = m->peer[0] = zp_file_map(fd, bytes, 1);
+        m->view = zp_file_map(fd, bytes, 0);
+        m->holder = ZP_FILES;
+        if (fd >= 0) (void)close(fd);
+    } else {
+        m->base = m->view = zp_memory_alloc(g, m);
+        m->holder = ZP_OWN;
+    }
+    if (!m->base || !m->view) {
+        if (m->holder == ZP_FILES) zp_files_free(m, 1);
+        free(h);
+        return NULL;
+    }
+    h->next = __atomic_load_n(list, __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(list, &h->next, h, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+    return h;
+}
+
+static void zp_hold_free(zp_hold *h) {
+    while (h) {
+        zp_hold *next = h->next;
+        if (h->memory.holder == ZP_FILES) zp_files_free(&h->memory, 1);
+        if (h->memory.holder == ZP_OWN) zp_memory_free(&h->memory);
+        free(h);
+        h = next;
+    }
+}
+
+/* Pieces of threads. The first is the board's own, which is made before there is a board. */
+static zero_result zp_memory_threads(zp_group *g, zp_memory *m) {
+    zp_seats *s = zp_seats_of(g);
+    char *mine[2] = {NULL, NULL}, *his[2];
+    if (!(m->how & ZP_ONE) || s->me == 0) {
+        zp_hold *h =
+            zp_hold_make(g, s->board ? &s->board->pieces : &s->local->boards, m->bytes, m->how);
+        if (h) mine[0] = h->memory.base;
+        if (h) mine[1] = h->memory.view;
+        if (h && !s->board) {
+            zp_board *board = (zp_board *)(void *)h->memory.base;
+            board->self = h;
+            board->users = (uint32_t)s->n;
+        }
+    }
+    ZP_TRY(zp_exchange(g, mine, sizeof mine));
+    for (int p = 0; p < s->n; p++) {
+        memcpy(his, g->mail + (size_t)(m->how & ZP_ONE ? 0 : p) * sizeof his, sizeof his);
+        m->peer[p] = his[0];
+        if (p == s->me) m->view = his[1];
+        if (!m->peer[p]) return ZERO_ERR_MEMORY; /* on all ranks alike */
+    }
+    m->base = m->peer[s->me];
+    m->holder = ZP_HELD;
+    return ZERO_OK;
+}
+
+/* A rank is done with a board of threads. The last one frees all memory of its ranks. */
+static void zp_board_close(zp_board *b) {
+    if (__atomic_sub_fetch(&b->users, 1, __ATOMIC_ACQ_REL)) return;
+    zp_hold *self = b->self; /* stays in the group's list, empty */
+    for (int i = 0; i < ZP_CONTROL * ZP_LOCAL_MAX; i++) {
+        zp_event_close(&b->arrived[0][0] + i);
+        zp_event_close(&b->departed[0][0] + i);
+    }
+    zp_hold_free(b->pieces);
+    zp_memory_free(&self->memory);
+    self->memory.holder = ZP_NOT_HELD;
+}
+
+/* What the ranks of this machine share, in whichever way; the board first. */
+static zero_result zp_memory_shared(zp_group *g, zp_memory *m) {
+    const zp_seats *s = zp_seats_of(g);
+    zero_result r = ZERO_OK;
+    if (g->nranks == 1) { /* nobody else sees it */
+        m->base = m->peer[0] = zp_memory_alloc(g, m);
+        m->holder = ZP_OWN;
+        r = m->base ? ZERO_OK : ZERO_ERR_MEMORY;
+    } else {
+        r = s->local && !s->local->shared ? zp_memory_threads(g, m) : zp_memory_files(g, m);
+    }
+    if (!r) g->meter.allocated_bytes += m->how & ZP_ONE ? m->bytes / (size_t)s->n : m->bytes;
+    return r;
+}
+
+/* Peers that still wait for this rank are told that it has left; its memory goes, the board last.
+ */
+static void zp_seats_close(zp_group *g) {
+    zp_seats *s = zp_seats_of(g);
+    zp_memory *next;
+    if (s->board) __atomic_store_n(&s->board->left[s->me], 1, __ATOMIC_RELEASE);
+    for (zp_memory *m = g->first; m; m = next) {
+        next = m->next;
+        if (m == &s->board_memory) continue;
+        if (m->holder == ZP_OWN) zp_memory_free(m);
+        if (m->holder == ZP_FILES) zp_files_free(m, s->n);
+        m->holder = ZP_NOT_HELD;
+    }
+    if (s->board_memory.holder == ZP_HELD) zp_board_close(s->board);
+    if (s->board_memory.holder == ZP_FILES) zp_files_free(&s->board_memory, s->n);
+    if (s->board_memory.holder == ZP_OWN) zp_memory_free(&s->board_memory);
+    s->board = NULL;
+}
+
+#endif

@@ -1,0 +1,286 @@
+/* group.h - ranks that do collectives together
+
+   A group is what the rest of the plugin knows of communication: a rank, a number of ranks, and a
+   table of functions, one row per transport. Nobody outside a transport asks which one it is.
+
+   CHANNELS. Collectives of one channel are issued by one stream, in the same order on all ranks;
+   channels do not wait for each other. CONTROL is the host's own: exchange, broadcast, memory.
+
+   ISSUE. When what the stream runs next begins, outputs are there and inputs may be written again.
+     reduce-scatter  out[i] (+)= scale * sum over ranks of source[rank * shard + i], in f32, inside
+                     a node in rank order, then over nodes in node order; NCCL: in its own order
+     all-gather      target[r * shard + i] = rank r's source[i], for all other ranks r; a rank's own
+                     part is in place already, or copied
+   All ops of a list are issued, or none is. Issuing may make the host wait for peers (LOCAL on
+   GPUs), never longer than timeout_s. A failure is recorded once, in the context; after it every
+   call of every group does nothing and returns it.
+
+   MEMORY that collectives work on is opened in the group, by all ranks together, and lives until
+   the group closes: a rank that failed never pulls memory from under a peer that still reads. */
+#ifndef ZP_GROUP_H
+#define ZP_GROUP_H
+
+#include "kernels.h"
+
+typedef enum zp_op_kind {
+    ZP_EXCHANGE = 1,
+    ZP_REDUCE_SCATTER,
+    ZP_ALL_GATHER,
+    ZP_BROADCAST
+} zp_op_kind;
+
+/* What a rank is at, for peers that are elsewhere. unit: of a broadcast its root; -1: none. */
+typedef struct zp_call {
+    int32_t kind, unit;
+    uint64_t shard; /* elements of one rank's part, or bytes */
+} zp_call;
+
+enum { ZP_ONE = 1, ZP_ON_HOST = 2 }; /* how memory is wanted */
+
+typedef struct zp_memory {
+    size_t bytes; /* of one rank's piece, the same on all ranks */
+    int how;      /* ONE: a single piece that all ranks see in place, each owning parts of it.
+                     ON_HOST: memory of the host, which devices reach */
+    char *base;   /* this rank's piece, or the one */
+    char *view;   /* the same bytes as the host may see them: where all ranks have one copy, they
+                     can be read only */
+    char *peer[ZP_LOCAL_MAX]; /* by place on this machine: where this rank sees that rank's piece */
+    int holder;               /* the transport's: in which way it was got; 0: not at all */
+    void *handle;             /* the transport's */
+    int channel, registered;  /* the transport's: who uses it alone, and how that is known */
+    struct zp_memory *next;   /* in its group */
+} zp_memory;
+
+typedef struct zp_group zp_group;
+
+/* One collective. Offsets are bytes in this rank's piece of the memory. */
+typedef struct zp_op {
+    zp_group *group;
+    zp_memory *memory;
+    int kind, unit;        /* unit -1: of the step */
+    size_t shard;          /* elements */
+    size_t source, target; /* reduce-scatter: unit, shard; all-gather: shard, unit */
+    zero_type type;        /* of the elements */
+    zp_channel channel;
+    float *sum; /* reduce-scatter of 16 bit: the shard's f32 accumulator; NULL: none */
+    float scale;
+    int accumulate, in_place; /* in_place: an all-gather that only waits */
+} zp_op;
+
+typedef struct zp_transport {
+    const char *name;
+    /* Joins: rank, nranks and what is below `transport` in the group. COLLECTIVE. */
+    zero_result (*join)(zp_group *g, const zero_comm *given);
+    /* A rank that cannot even begin to join tells those who wait for it. NULL: nobody can be told.
+     */
+    void (*refuse)(const zero_comm *given, const char *why);
+    /* All ranks get memory of m->bytes, zeros, or none does (MEMORY). COLLECTIVE. */
+    zero_result (*memory)(zp_group *g, zp_memory *m);
+    /* Memory that one channel uses alone is made known to the library. COLLECTIVE. NULL: no need.
+       `how`: a few words for the log. */
+    zero_result (*announce)(zp_group *g, zp_memory *m, zp_channel channel, const char **how);
+    /* n ops of one group and channel, in this order. */
+    zero_result (*issue)(zp_stream *s, const zp_op *op, int n);
+    /* Up to ZP_MAIL_BYTES of every rank become all[0..nranks) everywhere. SYNC. */
+    zero_result (*exchange)(zp_group *g, const void *mine, size_t bytes, void *all);
+    /* At most ZP_STAGE_NUMEL * 4 bytes from one rank to all. SYNC. */
+    zero_result (*broadcast)(zp_group *g, void *data, size_t bytes, int root);
+    /* Bytes that a rank sends for an op: for the plan, and for the meter. */
+    size_t (*cost)(const zp_group *g, const zp_op *op);
+    /* Called now and then by a thread of the context, for transports whose collectives nobody can
+       wait for with a time limit; a failure that it finds is recorded. NULL: no need. */
+    void (*look)(zp_group *g);
+    /* Tells the peers that this rank is gone. */
+    void (*abort)(zp_group *g, const char *why);
+    /* Leaves and frees all memory. COLLECTIVE if not `broken`, for at most timeout_s. */
+    void (*leave)(zp_group *g, int broken);
+} zp_transport;
+
+typedef struct zp_meter {              /* counted where it is issued */
+    uint64_t sent_bytes, mapped_bytes; /* of units; the part of them that was seen in place */
+    uint64_t verdict_bytes;            /* of the agreement that ends each step */
+    uint64_t control_bytes;            /* of the host's exchanges and broadcasts */
+    uint64_t reductions, gathers;
+    size_t allocated_bytes; /* of memory; of a single piece, this rank's share */
+} zp_meter;
+
+struct zp_group {
+    int rank, nranks;
+    const zp_transport *transport; /* NULL: not open */
+    zp_device *device;
+    zp_failure *failure; /* the context's */
+    double timeout_s;
+
+    void *own;         /* the transport's */
+    int shares;        /* memory that is ONE costs no more to read than one's own */
+    int node_size;     /* ranks whose gradients are summed first */
+    float divisor;     /* what a reduce-scatter gives is so many times op.scale's: 1, or where the
+                          library sums and does not scale, the ranks */
+    size_t wire_bytes; /* that the transport keeps for pieces on their way between nodes */
+    char note[128];    /* about the library, for the log; "": nothing */
+
+    char *mail;       /* [nranks * ZP_MAIL_BYTES] what the last exchange brought */
+    zp_memory stage;  /* [ZP_STAGE_NUMEL] f32 of the host's, to stream through */
+    zp_memory *first; /* all memory of the group */
+    zp_meter meter;
+};
+
+static const char *zp_call_name(int kind) {
+    static const char *const names[] = {"nothing", "an exchange", "the reduce-scatter",
+                                        "the all-gather", "a broadcast"};
+    return names[kind > 0 && kind <= ZP_BROADCAST ? kind : 0];
+}
+static zp_call zp_op_call(const zp_op *op) {
+    const zp_call call = {op->kind, op->unit, op->shard};
+    return call;
+}
+static size_t zp_op_shard_bytes(const zp_op *op) { return op->shard * zp_bytes(op->type); }
+
+/* Compares what two ranks are at; a difference is an error of both. */
+static zero_result zp_call_same(zp_group *g, int rank, const zp_call *his, const zp_call *mine) {
+    if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
+        return ZERO_OK;
+    return zp_failure_set(
+        g->failure, ZERO_ERR_MISMATCH,
+        "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): all ranks must call "
+        "the same hooks and functions in the same order",
+        rank, zp_call_name(his->kind), (int)his->unit, (unsigned long long)his->shard, g->rank,
+        zp_call_name(mine->kind), (int)mine->unit, (unsigned long long)mine->shard);
+}
+
+static zero_result zp_group_fail(zp_group *g, zero_result r, const char *text) {
+    return zp_failure_set(g->failure, r, "%s", text);
+}
+
+/* The only way to a stream: everything sent is counted here. */
+static zero_result zp_issue(zp_stream *s, const zp_op *op, int n) {
+    zp_group *g = op->group;
+    ZP_TRY(zp_failure_result(g->failure));
+    for (int i = 0; i < n; i++) {
+        const uint64_t bytes = g->transport->cost(g, &op[i]);
+        if (op[i].unit < 0) {
+            g->meter.verdict_bytes += bytes;
+            continue;
+        }
+        g->meter.sent_bytes += bytes;
+        g->meter.mapped_bytes += op[i].in_place ? bytes : 0;
+        g->meter.reductions += op[i].kind == ZP_REDUCE_SCATTER;
+        g->meter.gathers += op[i].kind == ZP_ALL_GATHER;
+    }
+    return g->transport->issue(s, op, n);
+}
+
+/* Every rank's `bytes` become g->mail[0..nranks), in rank order. SYNC. */
+static zero_result zp_exchange(zp_group *g, const void *mine, size_t bytes) {
+    ZP_TRY(zp_failure_result(g->failure));
+    g->meter.control_bytes += (uint64_t)(g->nranks - 1) * bytes;
+    return g->transport->exchange(g, mine, bytes, g->mail);
+}
+
+static zero_result zp_barrier(zp_group *g) {
+    const int32_t one = 1;
+    return zp_exchange(g, &one, sizeof one);
+}
+
+/* Any rank's no becomes everybody's; `who` is the lowest rank that said it, or -1. */
+static zero_result zp_agree(zp_group *g, int ok, int *who) {
+    const int32_t mine = ok;
+    ZP_TRY(zp_exchange(g, &mine, sizeof mine));
+    *who = -1;
+    for (int r = g->nranks - 1; r >= 0; r--) {
+        int32_t theirs;
+        memcpy(&theirs, g->mail + (size_t)r * sizeof theirs, sizeof theirs);
+        if (!theirs) *who = r;
+    }
+    return ZERO_OK;
+}
+
+/* Any number of bytes from rank root to all, by pieces of the stage. SYNC. */
+static zero_result zp_broadcast(zp_group *g, void *data, size_t bytes, int root) {
+    const size_t piece = ZP_STAGE_NUMEL * sizeof(float);
+    for (size_t at = 0; at < bytes && g->nranks > 1; at += piece) {
+        const size_t n = zp_min(piece, bytes - at);
+        ZP_TRY(zp_failure_result(g->failure));
+        if (g->rank == root) g->meter.control_bytes += (uint64_t)(g->nranks - 1) * n;
+        ZP_TRY(g->transport->broadcast(g, (char *)data + at, n, root));
+    }
+    return ZERO_OK;
+}
+
+/* Whole pages, on the group's list from here on, whatever comes of it. COLLECTIVE. */
+static zero_result zp_memory_open(zp_group *g, zp_memory *m, size_t bytes, int how) {
+    memset(m, 0, sizeof *m);
+    m->bytes = zp_round_up(zp_max(bytes, 1), 4096);
+    m->how = how;
+    m->next = g->first;
+    g->first = m;
+    ZP_TRY(g->transport->memory(g, m));
+    if (!m->view) m->view = m->base;
+    return ZERO_OK;
+}
+
+/* Memory that no peer reaches. */
+static char *zp_memory_alloc(zp_group *g, const zp_memory *m) {
+    return (char *)(m->how & ZP_ON_HOST ? zp_host_alloc(m->bytes)
+                                        : zp_device_alloc(g->device, m->bytes));
+}
+static void zp_memory_free(const zp_memory *m) {
+    if (m->how & ZP_ON_HOST)
+        zp_host_free(m->base);
+    else
+        zp_device_free(m->base);
+}
+
+/* Joins the ranks of `given`; `row` is its transport. COLLECTIVE. */
+static zero_result zp_group_open(zp_group *g, const zp_transport *row, const zero_comm *given) {
+    g->transport = row;
+    g->rank = 0;
+    g->nranks = g->node_size = 1;
+    g->divisor = 1;
+    return row->join(g, given);
+}
+
+static void zp_group_close(zp_group *g, int broken) {
+    if (g->transport) g->transport->leave(g, broken);
+    free(g->mail);
+    memset(g, 0, sizeof *g);
+}
+
+/* A thread that looks after groups while nobody else can. */
+typedef struct zp_watch {
+    zp_group *group; /* [n] */
+    int n, stop, runs;
+    pthread_t thread;
+} zp_watch;
+
+static void *zp_watch_work(void *watch) {
+    zp_watch *w = (zp_watch *)watch;
+    zp_device_adopt(w->group->device);
+    while (!__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
+        for (int i = 0; i < 100; i++) zp_nap();
+        for (int i = 0; i < w->n; i++)
+            if (w->group[i].transport && w->group[i].transport->look)
+                w->group[i].transport->look(&w->group[i]);
+    }
+    return NULL;
+}
+
+static zero_result zp_watch_open(zp_watch *w, zp_group *groups, int n) {
+    int wanted = 0;
+    for (int i = 0; i < n; i++) wanted |= groups[i].transport && groups[i].transport->look;
+    w->group = groups;
+    w->n = n;
+    w->runs = wanted && pthread_create(&w->thread, NULL, zp_watch_work, w) == 0;
+    return wanted && !w->runs ? zp_group_fail(groups, ZERO_ERR_MEMORY,
+                                              "a thread that looks after "
+                                              "the groups")
+                              : ZERO_OK;
+}
+
+static void zp_watch_close(zp_watch *w) {
+    __atomic_store_n(&w->stop, 1, __ATOMIC_RELEASE);
+    if (w->runs) (void)pthread_join(w->thread, NULL);
+    w->runs = 0;
+}
+
+#endif

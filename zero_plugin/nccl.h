@@ -1,0 +1,480 @@
+/* nccl.h - NCCL: two communicators split off the caller's, of gradients and of all else
+
+   Who waits for a stream cannot look at a clock, so a thread of the context looks after the two:
+   behind every list of collectives its stream raises a counter that the host can read, and what
+   has been under way for longer than timeout_s, or an error that NCCL reports, is a failure. Then
+   both communicators are aborted, the kernels that wait in them end, and every later call tells the
+   failure. A lock is held during NCCL's calls, and by who aborts; only a call that has not come
+   back within timeout_s is aborted under, since nothing else ends it.
+
+   Lists of both communicators run in the order of the host, which is the same on all ranks: kernels
+   that wait for one another in two orders would wait for ever. NCCL sees to that itself if it was
+   asked to (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
+#ifndef ZP_NCCL_H
+#define ZP_NCCL_H
+
+#include "board.h"
+
+#ifndef ZERO_WITH_NCCL
+
+static zero_result zp_nccl_open(zp_group *g, const zero_comm *given) {
+    (void)given;
+    return zp_group_fail(g, ZERO_ERR_UNSUPPORTED,
+                         "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL");
+}
+static void zp_nccl_abort(zp_group *g, const char *why) { (void)g, (void)why; }
+static void zp_nccl_close(zp_group *g, int broken) { (void)g, (void)broken; }
+static const zp_transport zp_nccl_row = {"NCCL", zp_nccl_open, NULL,          NULL,
+                                         NULL,   NULL,         NULL,          NULL,
+                                         NULL,   NULL,         zp_nccl_abort, zp_nccl_close};
+
+#else
+
+#define ZP_SENT ((size_t)256) /* lists on their way at once; the host waits for the oldest then */
+
+typedef struct zp_sent { /* a list that was issued */
+    int kind, unit;      /* of its first collective */
+    double since;
+} zp_sent;
+
+typedef struct zp_nccl_channel {
+    ncclComm_t comm;
+    zp_event last;         /* behind the newest list */
+    cudaStream_t stream;   /* of the newest list */
+    uint64_t issued, seen; /* lists; those that the watching thread has seen end */
+    double moved;          /* when it saw the last one end */
+    zp_sent sent[ZP_SENT]; /* list i at i % ZP_SENT */
+} zp_nccl_channel;
+
+typedef struct zp_nccl {
+    zp_nccl_channel channel[ZP_CONTROL];
+    volatile uint64_t *ended; /* [ZP_CONTROL] lists that ended, raised by their streams; pinned */
+    int version, ordered;     /* ordered: NCCL launches in the host's order by itself */
+    int made, aborted;        /* the lock; both communicators */
+    double held; /* since when the watching thread finds the lock taken; 0: it is not */
+    pthread_mutex_t lock;
+    char *scratch, *pinned; /* of exchanges and broadcasts, on the device and the host */
+} zp_nccl;
+static zp_nccl *zp_nccl_of(const zp_group *g) { return (zp_nccl *)g->own; }
+
+typedef struct zp_tick_args {
+    volatile uint64_t *counter;
+    uint64_t value;
+} zp_tick_args;
+ZP_FN void zp_tick_at(const zp_tick_args *a, size_t one) {
+    (void)one;
+    *a->counter = a->value;
+}
+ZP_KERNEL(zp_tick, zp_tick_args, 1)
+
+static zero_result zp_nccl_fail(zp_group *g, ncclComm_t comm, ncclResult_t r, const char *call) {
+    const char *more = comm ? ncclGetLastError(comm) : NULL;
+    return zp_failure_set(g->failure, ZERO_ERR_COMM, "%s: %s%s%s", call, ncclGetErrorString(r),
+                          more && *more ? ": " : "", more ? more : "");
+}
+
+/* ---- the watching thread ---- */
+
+/* Is one channel well? The lock is held. */
+static zero_result zp_nccl_well(zp_group *g, int ch) {
+    zp_nccl *n = zp_nccl_of(g);
+    zp_nccl_channel *c = &n->channel[ch];
+    const uint64_t ended = n->ended[ch];
+    const int waits = ended < c->issued;
+    const zp_sent *sent = &c->sent[ended % ZP_SENT];
+    const char *name = zp_call_name(waits ? sent->kind : 0);
+    const int unit = waits ? sent->unit : -1;
+    ncclResult_t state = ncclSuccess;
+    if (ended != c->seen) c->moved = zp_seconds();
+    c->seen = ended;
+    const cudaError_t e = waits ? cudaEventQuery(c->last.cuda) : cudaSuccess;
+    if (e == cudaErrorNotReady) (void)cudaGetLastError(); /* which is no error */
+    if (e != cudaSuccess && e != cudaErrorNotReady)
+        return zp_failure_set(g->failure, ZERO_ERR_DEVICE, "at %s of unit %d: %s", name, unit,
+                              cudaGetErrorString(e));
+    const ncclResult_t r = ncclCommGetAsyncError(c->comm, &state);
+    if (r != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
+        return zp_failure_set(g->failure, ZERO_ERR_COMM, "NCCL, at %s of unit %d: %s (%s)", name,
+                              unit, ncclGetErrorString(r ? r : state), ncclGetLastError(c->comm));
+    const double since = waits && sent->since > c->moved ? sent->since : c->moved;
+    if (!waits || zp_seconds() - since <= g->timeout_s) return ZERO_OK;
+    return zp_failure_set(g->failure, ZERO_ERR_TIMEOUT,
+                          "%s of unit %d was not over within %g s: another rank did not come to "
+                          "it, or hangs",
+                          name, unit, g->timeout_s);
+}
+
+/* Ends both communicators, and the kernels that wait in them. The lock is held, or its holder is
+   inside NCCL for good. */
+static void zp_nccl_end_both(zp_nccl *n) {
+    n->aborted = 1;
+    for (int ch = 0; ch < ZP_CONTROL; ch++)
+        if (n->channel[ch].comm) (void)ncclCommAbort(n->channel[ch].comm);
+}
+
+static void zp_nccl_look(zp_group *g) {
+    zp_nccl *n = zp_nccl_of(g);
+    if (!n || !n->ended || __atomic_load_n(&n->aborted, __ATOMIC_ACQUIRE)) return;
+    if (pthread_mutex_trylock(&n->lock)) {
+        if (n->held == 0) n->held = zp_seconds();
+        if (zp_seconds() - n->held <= g->timeout_s) return;
+        (void)zp_failure_set(g->failure, ZERO_ERR_TIMEOUT,
+                             "a call of NCCL did not return within %g s", g->timeout_s);
+        zp_nccl_end_both(n);
+        return;
+    }
+    n->held = 0;
+    for (int ch = 0; ch < ZP_CONTROL && !zp_failure_result(g->failure); ch++)
+        (void)zp_nccl_well(g, ch);
+    if (zp_failure_result(g->failure)) zp_nccl_end_both(n);
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* The watching thread ends the communicators; peers find them ended. */
+static void zp_nccl_abort(zp_group *g, const char *why) {
+    (void)zp_failure_set(g->failure, ZERO_ERR_PEER, "%s", why);
+}
+
+/* ---- calls ---- */
+
+/* Waits until a call that was begun has ended on the host: most have at once, so it looks often for
+   as long as a nap would take, and then now and then. */
+static zero_result zp_nccl_settle(zp_group *g, ncclComm_t comm, ncclResult_t r, const char *call) {
+    zp_nccl *n = zp_nccl_of(g);
+    const double begin = zp_seconds();
+    while (r == ncclInProgress) {
+        const double waited = zp_seconds() - begin;
+        if (waited > 1e-4) zp_nap();
+        ZP_TRY(zp_failure_result(g->failure));
+        if (waited > g->timeout_s)
+            return zp_failure_set(g->failure, ZERO_ERR_TIMEOUT,
+                                  "%s was not over within %g s: another rank did not come to it",
+                                  call, g->timeout_s);
+        pthread_mutex_lock(&n->lock);
+        const ncclResult_t asked = n->aborted ? ncclSystemError : ncclCommGetAsyncError(comm, &r);
+        if (asked != ncclSuccess) r = asked;
+        pthread_mutex_unlock(&n->lock);
+    }
+    ZP_TRY(zp_failure_result(g->failure));
+    return r == ncclSuccess ? ZERO_OK : zp_nccl_fail(g, n->aborted ? NULL : comm, r, call);
+}
+
+static ncclDataType_t zp_nccl_type(zero_type type) {
+    return type == ZERO_F32 ? ncclFloat32 : type == ZERO_BF16 ? ncclBfloat16 : ncclFloat16;
+}
+
+/* The sum is what is wanted, where it is wanted: nothing is to be added to it, or rounded. */
+static int zp_nccl_direct(const zp_op *op) { return !op->sum && !op->accumulate; }
+
+/* This rank's slice of its own unit. */
+static char *zp_op_slice(const zp_op *op) {
+    return op->memory->base + op->source + (size_t)op->group->rank * zp_op_shard_bytes(op);
+}
+
+static ncclResult_t zp_nccl_call(zp_nccl *n, zp_stream *s, const zp_op *op) {
+    const ncclComm_t comm = n->channel[op->channel].comm;
+    char *base = op->memory ? op->memory->base : NULL, *source = base + op->source;
+    if (op->in_place) return ncclSuccess;
+    switch (op->kind) {
+    case ZP_ALL_GATHER:
+        return ncclAllGather(source, base + op->target, op->shard, zp_nccl_type(op->type), comm,
+                             s->cuda);
+    case ZP_REDUCE_SCATTER:
+        return ncclReduceScatter(source, zp_nccl_direct(op) ? base + op->target : zp_op_slice(op),
+                                 op->shard, zp_nccl_type(op->type), ncclSum, comm, s->cuda);
+    case ZP_EXCHANGE:
+        return ncclAllGather(n->scratch, n->scratch + ZP_MAIL_BYTES, op->shard, ncclChar, comm,
+                             s->cuda);
+    default:
+        return ncclBroadcast(n->scratch, n->scratch, op->shard, ncclChar, op->unit, comm, s->cuda);
+    }
+}
+
+/* The host and the watching thread learn when the list is over. */
+static zero_result zp_nccl_note(zp_group *g, zp_stream *s, const zp_op *op) {
+    zp_nccl *n = zp_nccl_of(g);
+    zp_nccl_channel *c = &n->channel[op->channel];
+    const zp_sent sent = {op->kind, op->unit, zp_seconds()};
+    const zp_tick_args tick = {&n->ended[op->channel], c->issued + 1};
+    while (c->issued - n->ended[op->channel] >= ZP_SENT) {
+        ZP_TRY(zp_failure_result(g->failure));
+        zp_nap();
+    }
+    ZP_TRY(zp_tick(s, &tick, 1));
+    ZP_TRY(zp_event_record(s, &c->last));
+    pthread_mutex_lock(&n->lock);
+    c->sent[c->issued++ % ZP_SENT] = sent;
+    c->stream = s->cuda;
+    pthread_mutex_unlock(&n->lock);
+    return ZERO_OK;
+}
+
+static zero_result zp_nccl_list(zp_stream *s, const zp_op *op, int count) {
+    zp_group *g = op->group;
+    zp_nccl *n = zp_nccl_of(g);
+    char text[64];
+    ZP_TRY(zp_failure_result(g->failure));
+    for (int ch = 0; ch < ZP_CONTROL; ch++) {
+        zp_nccl_channel *c = &n->channel[ch];
+        if (!c->issued || c->stream == s->cuda || (ch != (int)op->channel && n->ordered)) continue;
+        ZP_TRY(zp_event_wait(s, &c->last));
+    }
+    pthread_mutex_lock(&n->lock);
+    ncclResult_t r = n->aborted ? ncclSystemError : ncclGroupStart();
+    if (r == ncclSuccess) {
+        for (int i = 0; i < count && (r == ncclSuccess || r == ncclInProgress); i++)
+            r = zp_nccl_call(n, s, &op[i]);
+        const ncclResult_t ended = ncclGroupEnd();
+        if (r == ncclSuccess || r == ncclInProgress) r = ended;
+    }
+    pthread_mutex_unlock(&n->lock);
+    (void)snprintf(text, sizeof text, "%s of unit %d", zp_call_name(op->kind), op->unit);
+    ZP_TRY(zp_nccl_settle(g, n->channel[op->channel].comm, r, text));
+    return zp_nccl_note(g, s, op);
+}
+
+static zero_result zp_nccl_issue(zp_stream *s, const zp_op *op, int count) {
+    ZP_TRY(zp_nccl_list(s, op, count));
+    for (int i = 0; i < count; i++) { /* NCCL's sum lies in this rank's slice */
+        if (op[i].kind != ZP_REDUCE_SCATTER || zp_nccl_direct(&op[i])) continue;
+        zp_sum sum;
+        memset(&sum, 0, sizeof sum);
+        sum.source[0] = zp_op_slice(&op[i]);
+        sum.type = sum.out_type = op[i].type;
+        sum.n = sum.group = 1;
+        sum.out = op[i].memory->base + op[i].target;
+        sum.sum = op[i].sum;
+        sum.scale = op[i].scale;
+        sum.accumulate = op[i].accumulate;
+        ZP_TRY(zp_sum_ranks(s, &sum, op[i].shard / ZP_WIDE));
+    }
+    return ZERO_OK;
+}
+
+/* A collective of the hosts, by way of the device: `bytes` of this rank's, if it gives any, and
+   `got` of them back. */
+static zero_result zp_nccl_host(zp_group *g, int kind, const void *mine, size_t bytes, int root,
+                                void *all, size_t got) {
+    zp_nccl *n = zp_nccl_of(g);
+    const char *from = n->scratch + (kind == ZP_EXCHANGE ? ZP_MAIL_BYTES : 0);
+    zp_stream s;
+    zp_op op;
+    memset(&op, 0, sizeof op);
+    op.group = g;
+    op.kind = kind;
+    op.unit = root;
+    op.shard = bytes;
+    op.channel = ZP_PARAMETERS;
+    (void)zp_stream_take(&s, g->device, g->device->own, 1);
+    if (kind == ZP_EXCHANGE || root == g->rank) {
+        memcpy(n->pinned, mine, bytes);
+        ZP_TRY(zp_copy(&s, n->scratch, n->pinned, bytes));
+    }
+    ZP_TRY(zp_nccl_list(&s, &op, 1));
+    ZP_TRY(zp_copy(&s, n->pinned, from, got));
+    ZP_TRY(zp_stream_sync(&s));
+    ZP_TRY(zp_failure_result(g->failure)); /* an aborted collective ends, too */
+    memcpy(all, n->pinned, got);
+    return ZERO_OK;
+}
+
+static zero_result zp_nccl_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
+    if (g->nranks > 1)
+        return zp_nccl_host(g, ZP_EXCHANGE, mine, bytes, -1, all, (size_t)g->nranks * bytes);
+    memcpy(all, mine, bytes);
+    return ZERO_OK;
+}
+static zero_result zp_nccl_broadcast(zp_group *g, void *data, size_t bytes, int root) {
+    return zp_nccl_host(g, ZP_BROADCAST, data, bytes, root, data, bytes);
+}
+
+static size_t zp_nccl_cost(const zp_group *g, const zp_op *op) {
+    return (size_t)(g->nranks - 1) * zp_op_shard_bytes(op);
+}
+
+/* ---- memory ---- */
+
+/* Functions of NCCL 2.27, to which windows are pointers; 0: the one that is loaded is older. */
+typedef ncclResult_t (*zp_window_register)(ncclComm_t, void *, size_t, void **, int);
+typedef ncclResult_t (*zp_window_deregister)(ncclComm_t, void *);
+static int zp_nccl_find(const char *name, void *call, size_t bytes) {
+    void *symbol = dlsym(RTLD_DEFAULT, name);
+    memcpy(call, &symbol, bytes);
+    return symbol != NULL;
+}
+
+typedef enum zp_registered { ZP_AS_WINDOW = 1, ZP_AS_BUFFER } zp_registered;
+
+/* Memory that NCCL may hand to other devices and to network cards. */
+static zero_result zp_nccl_memory(zp_group *g, zp_memory *m) {
+    void *p = NULL;
+    int who = -1;
+    m->holder = m->how & ZP_ON_HOST ? ZP_OWN : ZP_NCCL;
+    if (m->holder == ZP_OWN)
+        p = zp_memory_alloc(g, m);
+    else if (ncclMemAlloc(&p, m->bytes) == ncclSuccess)
+        m->base = (char *)p;
+    if (m->holder == ZP_NCCL && p && !zp_device_clear(g->device, p, m->bytes)) p = NULL;
+    if (m->holder == ZP_OWN) m->base = (char *)p;
+    zp_device_forget(g->device);
+    m->peer[0] = m->base;
+    ZP_TRY(zp_agree(g, p != NULL, &who));
+    if (who >= 0) return ZERO_ERR_MEMORY; /* freed with the group */
+    g->meter.allocated_bytes += m->bytes;
+    return ZERO_OK;
+}
+
+/* As a symmetric window, which is the fastest way and the only one by which copy engines gather, or
+   as a buffer. No handle: this NCCL, or these devices, have no windows. */
+static zero_result zp_nccl_register(zp_group *g, zp_memory *m, zp_registered as) {
+    zp_nccl *n = zp_nccl_of(g);
+    const ncclComm_t comm = n->channel[m->channel].comm;
+    const char *name = as == ZP_AS_WINDOW ? "ncclCommWindowRegister" : "ncclCommRegister";
+    zp_window_register call = NULL;
+    if (as == ZP_AS_WINDOW && !zp_nccl_find(name, &call, sizeof call)) return ZERO_OK;
+    pthread_mutex_lock(&n->lock);
+    ncclResult_t r = ncclSystemError;
+    if (!n->aborted)
+        r = call ? call(comm, m->base, m->bytes, &m->handle, 1 /* NCCL_WIN_COLL_SYMMETRIC */)
+                 : ncclCommRegister(comm, m->base, m->bytes, &m->handle);
+    pthread_mutex_unlock(&n->lock);
+    ZP_TRY(zp_nccl_settle(g, comm, r, name));
+    if (m->handle) m->registered = as;
+    return ZERO_OK;
+}
+
+static zero_result zp_nccl_announce(zp_group *g, zp_memory *m, zp_channel channel,
+                                    const char **how) {
+    *how = "not registered";
+    if (g->nranks == 1) return ZERO_OK;
+    m->channel = channel;
+    *how = "registered as a symmetric window";
+    ZP_TRY(zp_nccl_register(g, m, ZP_AS_WINDOW));
+    if (m->handle) return ZERO_OK;
+    *how = "registered as a buffer";
+    return zp_nccl_register(g, m, ZP_AS_BUFFER);
+}
+
+static void zp_nccl_memory_free(zp_nccl *n, zp_memory *m) {
+    const ncclComm_t comm = n->channel[m->channel].comm;
+    zp_window_deregister call;
+    if (m->holder == ZP_OWN) zp_memory_free(m);
+    if (m->holder != ZP_NCCL) return;
+    if (m->registered == ZP_AS_BUFFER && !n->aborted) (void)ncclCommDeregister(comm, m->handle);
+    if (m->registered == ZP_AS_WINDOW && !n->aborted
+        && zp_nccl_find("ncclCommWindowDeregister", &call, sizeof call))
+        (void)call(comm, m->handle);
+    if (m->base) (void)ncclMemFree(m->base);
+}
+
+/* ---- joining and leaving ---- */
+
+/* The parent tells how the split goes on, and where it does not wait, the child has its own say. */
+static zero_result zp_nccl_split(zp_group *g, ncclComm_t parent, int ch) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t *comm = &zp_nccl_of(g)->channel[ch].comm;
+    config.blocking = 0;
+#if NCCL_VERSION_CODE >= 22700
+    config.commName = ch == ZP_PARAMETERS ? "zero parameters" : "zero gradients";
+#endif
+#ifdef NCCL_CTA_POLICY_ZERO /* gathers by copy engines, reductions with few multiprocessors */
+    config.CTAPolicy = ch == ZP_PARAMETERS ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
+#endif
+    const ncclResult_t r = ncclCommSplit(parent, 0, g->rank, comm, &config);
+    ZP_TRY(zp_nccl_settle(g, parent, r, "ncclCommSplit"));
+    return zp_nccl_settle(g, *comm, ncclInProgress, "ncclCommSplit");
+}
+
+/* The memory of exchanges, and what the watching thread looks at. */
+static zero_result zp_nccl_prepare(zp_group *g) {
+    zp_nccl *n = zp_nccl_of(g);
+    const size_t bytes = zp_max((size_t)(1 + g->nranks) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * 4);
+    const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    n->ordered = n->version >= 22600 && order && strcmp(order, "0") != 0;
+    n->scratch = (char *)zp_device_alloc(g->device, bytes);
+    n->pinned = (char *)zp_host_alloc(bytes);
+    g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
+    void *ended = zp_host_alloc(ZP_CONTROL * sizeof *n->ended);
+    for (int ch = 0; ch < ZP_CONTROL; ch++) {
+        n->channel[ch].moved = zp_seconds();
+        ZP_TRY(zp_event_open(g->device, &n->channel[ch].last));
+    }
+    n->ended = (volatile uint64_t *)ended;
+    if (!n->scratch || !n->pinned || !g->mail || !ended)
+        return zp_group_fail(g, ZERO_ERR_MEMORY, "the exchange buffers");
+    (void)snprintf(g->note, sizeof g->note, "NCCL %d.%d.%d, launches ordered by %s",
+                   n->version / 10000, n->version / 100 % 100, n->version % 100,
+                   n->ordered ? "NCCL" : "events");
+    return ZERO_OK;
+}
+
+static zero_result zp_nccl_check(zp_group *g, const zero_comm *given, ncclComm_t parent) {
+    zp_nccl *n = zp_nccl_of(g);
+    int device = -1;
+    if (!parent)
+        return zp_group_fail(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
+    if (given->node_size)
+        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
+                              "comm.node_size is %d: NCCL sums in an order of its own",
+                              given->node_size);
+    ncclResult_t r = ncclGetVersion(&n->version);
+    if (r == ncclSuccess && n->version < 21900)
+        return zp_failure_set(g->failure, ZERO_ERR_UNSUPPORTED,
+                              "NCCL %d.%d.%d is loaded: 2.19 or newer is needed",
+                              n->version / 10000, n->version / 100 % 100, n->version % 100);
+    if (r == ncclSuccess) r = ncclCommUserRank(parent, &g->rank);
+    if (r == ncclSuccess) r = ncclCommCount(parent, &g->nranks);
+    if (r == ncclSuccess) r = ncclCommCuDevice(parent, &device);
+    if (r != ncclSuccess) return zp_nccl_fail(g, parent, r, "comm.handle");
+    if (device != g->device->number)
+        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
+                              "the communicator belongs to device %d, but device %d is current",
+                              device, g->device->number);
+    return ZERO_OK;
+}
+
+static zero_result zp_nccl_open(zp_group *g, const zero_comm *given) {
+    ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
+    zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
+    if (!n) return zp_group_fail(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
+    g->own = n;
+    pthread_mutex_init(&n->lock, NULL);
+    ZP_TRY(zp_nccl_check(g, given, parent));
+    g->divisor = (float)g->nranks;
+    /* first: peers wait in it on the caller's communicator, which nobody here may end */
+    for (int ch = 0; ch < ZP_CONTROL; ch++) ZP_TRY(zp_nccl_split(g, parent, ch));
+    return zp_nccl_prepare(g);
+}
+
+/* The watching thread has ended. A communicator is destroyed together with the others', or aborted
+   if that fails. */
+static void zp_nccl_close(zp_group *g, int broken) {
+    zp_nccl *n = zp_nccl_of(g);
+    if (!n) return;
+    const int dead = broken || zp_failure_result(g->failure) != ZERO_OK;
+    if (dead && !n->aborted) zp_nccl_end_both(n);
+    for (zp_memory *m = g->first; m; m = m->next) zp_nccl_memory_free(n, m);
+    for (int ch = 0; ch < ZP_CONTROL; ch++) {
+        zp_nccl_channel *c = &n->channel[ch];
+        if (c->comm && !n->aborted) {
+            if (zp_nccl_settle(g, c->comm, ncclCommFinalize(c->comm), "ncclCommFinalize"))
+                (void)ncclCommAbort(c->comm);
+            else
+                (void)ncclCommDestroy(c->comm);
+        }
+        zp_event_close(&c->last);
+    }
+    zp_device_free(n->scratch);
+    zp_host_free(n->pinned);
+    zp_host_free((void *)(uintptr_t)n->ended);
+    pthread_mutex_destroy(&n->lock);
+    free(n);
+}
+
+static const zp_transport zp_nccl_row = {"NCCL",           zp_nccl_open,      NULL,
+                                         zp_nccl_memory,   zp_nccl_announce,  zp_nccl_issue,
+                                         zp_nccl_exchange, zp_nccl_broadcast, zp_nccl_cost,
+                                         zp_nccl_look,     zp_nccl_abort,     zp_nccl_close};
+
+#endif
+#endif

@@ -1,0 +1,30 @@
+/* transport.h - the transports, a row each
+
+   ADDING A TRANSPORT. In a file of your own that -DZERO_OWN_TRANSPORTS='"own.h"' names, write a
+   zp_transport by the contract of group.h, and
+       #define ZERO_OWN_ROWS , &own_row
+   It is the kind ZERO_COMM_OWN; the next one of the list is one more. */
+#ifndef ZP_TRANSPORT_H
+#define ZP_TRANSPORT_H
+
+#include "local.h"
+#include "mpi.h"
+#include "nccl.h"
+
+#ifdef ZERO_OWN_TRANSPORTS
+#include ZERO_OWN_TRANSPORTS
+#else
+#define ZERO_OWN_ROWS
+#endif
+
+/* In the order of zero_comm_kind. */
+static const zp_transport *const zp_transports[] = {&zp_self, &zp_local, &zp_mpi_row,
+                                                    &zp_nccl_row ZERO_OWN_ROWS};
+enum { ZP_TRANSPORTS = sizeof zp_transports / sizeof *zp_transports };
+
+/* NULL: there is no such kind. */
+static const zp_transport *zp_transport_of(zero_comm_kind kind) {
+    return (int)kind >= 0 && (int)kind < ZP_TRANSPORTS ? zp_transports[kind] : NULL;
+}
+
+#endif
