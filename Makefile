@@ -5,6 +5,7 @@
 # make cuda            build for CUDA, into B/cuda     make golden    write tests/golden.txt
 # make cuda-tests      the tests that run on a GPU
 # make drop DIR=x      the two files to copy        make zero_ckpt the tool for checkpoints
+# make same BASE=x     what a commit computed, planned and sent is what this tree does
 # make lib, install    the plugin as a library         make test-llmc LLMC=path of a checkout of llm.c
 # Settings: DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are), ARGS="-e d12 -t 64 -b 4
 # -pn 2" (compare), CC, NVCC, MPICC (empty: without MPI), OPT, B, WERROR=1 (warnings are errors, as in CI); of
@@ -46,7 +47,7 @@ VERSION = $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h)
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all deps libraries drop data compare test test-long test-all test-llmc check bench golden lib install unit tests zero_ckpt clean
+.PHONY: all deps libraries drop data compare test test-long test-all test-llmc check bench golden same lib install unit tests zero_ckpt clean
 all: train_gpt2_zero data
 include adapters/cuda.mk
 
@@ -121,7 +122,7 @@ $B/libfuzzer/%:
 	@mkdir -p $B/libfuzzer
 	$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
 unit: $(UNIT)
-tests: $(TESTS) $B/train_gpt2_zero $B/tokens data $(if $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h),emulated)
+tests: $(TESTS) $B/train_gpt2_zero $B/tokens data $(if $(HAS_CUDA),emulated)
 test: tests
 	@sh tests/run.sh quick $B
 test-long: tests
@@ -132,6 +133,10 @@ test-llmc: # LLMC=path of a checkout
 	@LLMC='$(LLMC)' sh tests/test_llmc.sh $B
 bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_reduce
 	@sh tests/bench.sh $B
+
+HAS_CUDA = $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h)
+same: # BASE=a commit: is nothing lost since then?
+	@sh tests/same.sh $B '$(BASE)' '$(CC) $(CFLAGS)' $(if $(HAS_CUDA),'$(ECXX)')
 
 lib: $B/lib/libzero_plugin.a $B/lib/$(SONAME)
 $B/lib/zero_plugin.o: zero_plugin.cu zero_plugin.h

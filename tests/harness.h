@@ -91,8 +91,10 @@ __attribute__((format(printf, 2, 3), unused)) static void test_rank_fail(test_ra
     va_end(list);
 }
 
+/* A rank without a meeting place is alone. */
 __attribute__((unused)) static zero_comm test_comm(const test_rank *r) {
-    zero_comm c = {ZERO_COMM_LOCAL, r->rank, r->local, r->node_size};
+    const zero_comm_kind kind = r->local ? ZERO_COMM_LOCAL : ZERO_COMM_SELF;
+    zero_comm c = {kind, r->rank, r->local, r->node_size};
     return c;
 }
 
