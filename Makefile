@@ -33,7 +33,7 @@ CKPT    = $(patsubst adapters/checkpoint/%.c,$B/%.o,$(wildcard adapters/checkpoi
 TRAINER = $B/train_gpt2_zero.o $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $B/data_file.o $B/token_file.o $B/tokenizer.o
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi)
+UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
@@ -88,7 +88,7 @@ compare: train_gpt2_zero data
 	./train_gpt2_zero -z 0,1,2,3 -pn 2 -csv $B/compare.csv $(ARGS)
 
 # ---- tests: every program ends with `N passed, N failed` ----
-$(addprefix $B/,test_unit test_faults test_memory test_optimizers test_check): $B/%: tests/%.c | libraries # they include the plugin
+$(addprefix $B/,test_unit test_faults test_memory test_optimizers test_check test_group): $B/%: tests/%.c | libraries # they include the plugin
 	@mkdir -p $B
 	$(COMPILE) -o $@ $< -lm
 $B/test_gpt2 $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)

@@ -322,6 +322,10 @@ static void mem_check_traffic(const mem_test *t, int nranks) {
     test_check(t->stats.sent_bytes == p->sent_bytes * (uint64_t)MEM_STEPS,
                "%s: sent %llu bytes in %d steps, planned %zu each", mem_name(t, nranks),
                (unsigned long long)t->stats.sent_bytes, MEM_STEPS, p->sent_bytes);
+    test_check(t->stats.verdict_bytes == p->verdict_bytes * (uint64_t)MEM_STEPS
+                   && p->verdict_bytes == (size_t)(nranks - 1) * ZP_VERDICT * sizeof(double),
+               "%s: %llu bytes of verdicts in %d steps, planned %zu", mem_name(t, nranks),
+               (unsigned long long)t->stats.verdict_bytes, MEM_STEPS, p->verdict_bytes);
     test_check((double)p->sent_bytes == sum && plain, "%s: units of the plan", mem_name(t, nranks));
     test_check(fabs((double)p->formula_sent_bytes - formula) < 8 && (double)p->sent_bytes >= formula
                    && (double)p->sent_bytes <= 1.01 * formula,
