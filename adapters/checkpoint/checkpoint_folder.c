@@ -15,13 +15,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-checkpoint_result ck_path(char out[CK_PATH], const char *folder, const char *name, ck_error *e) {
-    const int n = snprintf(out, CK_PATH, "%s/%s", folder, name);
-    if (n < 0 || n >= CK_PATH)
-        return ck_fail(e, CHECKPOINT_ARGUMENT, "the path %.200s.../%s is too long", folder, name);
-    return CHECKPOINT_OK;
-}
-
 checkpoint_result ck_folder_make(const char *path, ck_error *e) {
     struct stat is;
     if (mkdir(path, 0777) == 0) return CHECKPOINT_OK;

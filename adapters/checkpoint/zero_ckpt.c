@@ -23,7 +23,7 @@
 
    Exit code 0: good, or the same; 1: damaged, or different; 2: it could not be found out or done.
    Memory: 40 MiB, whatever the model. Files that are made appear whole or not at all. Build with
-   checkpoint_*.c, gpt2_values.c, llmc_bin.c, safetensors.c, GPT-2 and the plugin. */
+   checkpoint*.c, gpt2_values.c, model_*.c, llmc_bin.c, safetensors.c, GPT-2 and the plugin. */
 #include "checkpoint_inside.h"
 #include "gpt2_values.h"
 #include "model_files.h"
