@@ -279,8 +279,17 @@ typedef struct ck_keep {
 } ck_keep;
 /* Removes what is not to be kept and sets aside what comes after `step`. What fails is logged. */
 void ck_generation_prune(const ck_keep *k);
-/* Removes *.tmp-* and *.gone-*. */
-void ck_generation_clean(const char *folder);
+/* *.tmp-* and *.gone-* that killed runs left. They are listed when a run begins, so that what it or
+   a converter writes later is never taken for one of them, and removed for a short time then and
+   after each save: a folder of thousands delays nobody. */
+typedef struct ck_leftovers {
+    checkpoint_generation *list;
+    int n;
+} ck_leftovers;
+void ck_leftovers_find(ck_leftovers *l, const char *folder);
+/* At least one of them, and no more once so many seconds are over. */
+void ck_leftovers_remove(ck_leftovers *l, const char *folder, double seconds);
+void ck_leftovers_free(ck_leftovers *l);
 /* The whole file, a zero after it; the caller frees. */
 checkpoint_result ck_file_read(const char *path, char **text, size_t *bytes, ck_error *e);
 checkpoint_result ck_file_write(const char *path, const char *text, size_t bytes, ck_error *e);
