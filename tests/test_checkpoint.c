@@ -750,6 +750,12 @@ static void ckt_older(void) {
                            && strstr(told, "shard_00002.bin"),
                        "skipped: %s, told: %s", test_first, told);
     }
+    if (unlink(ckt_path("older/step_00000002/shard_00000.bin"))) abort();
+    ckt_job_set(&j, folder, 2, 1, 1);
+    j.load = 1;
+    test_check(ckt_run(&j) && j.loaded == CHECKPOINT_DAMAGED && strstr(j.error, folder)
+                   && strstr(j.error, "is good: step_00000006: "),
+               "all are damaged: %s", j.error);
 }
 
 /* Shards of several windows: 38 MB, read by other numbers of ranks, with pieces that end anywhere;

@@ -783,7 +783,8 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
                                      ck_error *e) {
     checkpoint *c = l->c;
     const checkpoint_generation *list = offer->list;
-    ck_error first = ck_none;
+    ck_error first = ck_none; /* of the newest that is damaged */
+    char newest[CK_NAME] = "";
     for (int i = 0;; i++) {
         checkpoint_generation g = {-1, ""};
         while (i < offer->n && step >= 0 && list[i].step != step) i++;
@@ -793,13 +794,14 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
         if (g.step < 0) break;
         *e = ck_none;
         if (ck_load_one(l, &g, e) != CHECKPOINT_DAMAGED) return e->code;
+        if (!first.code) memcpy(newest, g.name, sizeof newest);
         if (!first.code) first = *e;
         if (c->o.refuse_damaged) break;
         ck_say_skipped(c, g.name, e);
     }
     if (first.code)
-        return ck_fail(e, CHECKPOINT_DAMAGED, "no generation is good%s: %.400s%s",
-                       c->o.refuse_damaged ? " enough" : "", first.text,
+        return ck_fail(e, CHECKPOINT_DAMAGED, "no generation in %.150s is good%s: %s: %.350s%s",
+                       c->folder, c->o.refuse_damaged ? " enough" : "", newest, first.text,
                        l->touched ? "; the weights are a mixture now" : "");
     return ck_fail(e, CHECKPOINT_NONE, "there is no generation%s in %.400s",
                    step >= 0 ? " of this step" : "", c->folder);

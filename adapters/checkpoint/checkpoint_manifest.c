@@ -545,9 +545,10 @@ checkpoint_result ck_manifest_read(ck_manifest *m, const char *folder, ck_error 
     size_t bytes = 0;
     CK_TRY(ck_path(path, folder, "manifest.json", e));
     CK_TRY(ck_file_read(path, &text, &bytes, e));
-    const checkpoint_result r = ck_manifest_parse(m, text, bytes, e);
+    ck_error why = {CHECKPOINT_OK, 0, ""};
+    const checkpoint_result r = ck_manifest_parse(m, text, bytes, &why);
     free(text);
-    return r;
+    return r ? ck_fail(e, r, "%.400s/%.220s", folder, why.text) : r;
 }
 
 checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, ck_error *e) {
