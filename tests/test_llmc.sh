@@ -158,6 +158,18 @@ compare() { # NAME FOLDER ORIGINAL ZERO STEPS
     done
 }
 
+# The toy that test_toy has built, with decay: in train_gpt2.c all tensors have it, biases and norms too.
+test_decay() {
+    sed -i 's/1e-8f, 0.0f/1e-8f, 0.5f/' "$scratch/toy of ours/train_gpt2.c"
+    "$apply" "$scratch/toy of ours" >/dev/null
+    make -s -C "$scratch/toy of ours" -f zero.mk CC="${CC:-cc}" train_gpt2_zero
+    "${CC:-cc}" -O2 -w -o "$scratch/toy of ours/train_gpt2" "$scratch/toy of ours/train_gpt2.c" -lm
+    OMP_NUM_THREADS=1 run "$scratch/original" "$scratch/toy of ours" ./train_gpt2
+    OMP_NUM_THREADS=1 run "$scratch/decayed" "$scratch/toy of ours" ./train_gpt2_zero
+    worst=$(apart "$scratch/original" "$scratch/decayed" 20)
+    check "toy: all tensors decay as the original's do: $worst" at_most 1e-4 "$worst"
+}
+
 test_toy() {
     toy
     "$apply" "$scratch/toy of ours" >/dev/null
@@ -165,6 +177,14 @@ test_toy() {
     "${CC:-cc}" -O2 -w -o "$scratch/toy of ours/train_gpt2" "$scratch/toy of ours/train_gpt2.c" -lm
     "$B/make_files" "$scratch/toy of ours" 3 16 2 32 8
     compare toy "$scratch/toy of ours" ./train_gpt2 ./train_gpt2_zero 20
+    test_decay
+    for flag in --help -x; do
+        run "$scratch/x" "$scratch/toy of ours" ./train_gpt2_zero -pn 2 $flag
+        same "toy: $flag" "$([ $flag = -x ] && echo 1 || echo 0)" $?
+        check "toy: $flag shows the flags" grep -q -e '-pn <int> *ranks' "$scratch/x" "$scratch/x.err"
+        check "toy: $flag trains nothing" sh -c '! grep -q step "$0"' "$scratch/x"
+    done
+    check 'toy: -x is named' grep -q "no flag of train_gpt2_zero: '-x'" "$scratch/x.err"
     run "$scratch/x" "$scratch/toy of ours" ./train_gpt2_zero -z 4
     same 'toy: -z 4 is refused' 1 $?
     same 'toy: in one line' "expected -z 0..3, found '4'" "$(cat "$scratch/x.err")"
