@@ -28,7 +28,7 @@ vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config ada
 GPT2    = $B/gpt2.o $B/ops_cpu.o
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
-MODELS  = $B/llmc_bin.o $B/safetensors.o
+MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o
 CKPT    = $(patsubst adapters/checkpoint/%.c,$B/%.o,$(wildcard adapters/checkpoint/checkpoint*.c))
 TRAINER = $B/train_gpt2_zero.o $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $B/data_file.o $B/token_file.o $B/tokenizer.o
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)

@@ -89,7 +89,8 @@ case $nccl in
 *ZERO_WITH_NCCL*) check "plugin with NCCL 2.19's names" old_nccl; check "rooms compile alone with CUDA" cuda_alone ;;
 *) skipped=$((skipped + 1)); echo "skipped plugin with NCCL 2.19's names: NCCL is not installed" ;;
 esac
-needs shellcheck "scripts of the CUDA build" shellcheck adapters/cuda.sh tests/gpu.sh tests/golden.sh tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh
+check "no circles of files under adapters" sh tests/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
+needs shellcheck "scripts of the CUDA build" shellcheck adapters/cuda.sh adapters/llmc/apply tests/check_circles.sh tests/gpu.sh tests/golden.sh tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \
     --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c

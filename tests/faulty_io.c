@@ -1,11 +1,9 @@
 /* faulty_io.c - preloaded into a program, lets the k-th call of a kind fail, once, with a given
    errno ("late", "slow": the k-th call of all that open, read or change files comes so many ms
-   later), and counts the memory that is in use. glibc only; tests/test_checkpoint_faults.sh builds
-   and uses it.
-   The program declares these weak:
-     void faulty_arm(const char *kind, long k, int number) - k 0: nothing fails
-     long faulty_fired(void) - how often it did since then
-     long faulty_live(void) - blocks of memory in use */
+   later; "creep": every removal does), and counts the memory that is in use. glibc only;
+   tests/test_checkpoint_faults.sh builds and uses it. The program declares these weak: void
+   faulty_arm(const char *kind, long k, int number) - k 0: nothing fails long faulty_fired(void) -
+   how often it did since then long faulty_live(void) - blocks of memory in use */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -53,11 +51,19 @@ static int fails(const char *kind) {
     return 1;
 }
 
-static void late(void) {
-    if (!fails("late") && !fails("slow")) return;
+static void nap(void) {
     const int ms = atomic_load(&number_to_give);
     const struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
     (void)nanosleep(&t, NULL);
+}
+
+static void late(void) {
+    if (fails("late") || fails("slow")) nap();
+}
+
+static void creep(void) {
+    const char *k = atomic_load(&armed);
+    if (k != NULL && strcmp(k, "creep") == 0) nap();
 }
 
 #define REAL(name) (__extension__(__typeof__(&name)) dlsym(RTLD_NEXT, #name))
@@ -144,6 +150,7 @@ int mkdir(const char *path, mode_t mode) {
 }
 int unlink(const char *path) {
     late();
+    creep();
     return fails("unlink") ? -1 : REAL(unlink)(path);
 }
 int rmdir(const char *path) { return fails("unlink") ? -1 : REAL(rmdir)(path); }

@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 enum { CKT_STEPS = 10, CKT_RANKS = 8, CKT_TYPES = 4 /* the fourth: bf16 without masters */ };
@@ -442,6 +443,55 @@ static void ckt_gone(int aside) {
                "after a rank was gone: %d %s", (int)j.step, j.error);
 }
 
+/* The folder is removed while the run goes on, or another is put in its place. */
+static void ckt_remake(ckt_job *j, host_run *h, checkpoint *c) {
+    for (int moved = 0; moved < 2; moved++) {
+        char other[600];
+        snprintf(other, sizeof other, "%s.moved", j->o.folder);
+        if (checkpoint_wait(c)) test_rank_fail(h->rank, "%s", checkpoint_error(c));
+        if (zero_barrier(h->z)) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+        if (h->rank->rank == 0 && !moved) ckt_remove(j->o.folder);
+        if (h->rank->rank == 0 && moved && (rename(j->o.folder, other) || mkdir(j->o.folder, 0777)))
+            abort();
+        if (zero_barrier(h->z)) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+        if (!ckt_save(h, c)) return;
+        if (checkpoint_wait(c)) test_rank_fail(h->rank, "%s", checkpoint_error(c));
+    }
+}
+
+/* Holds the folder's lock as a run does. 0: somebody else has it. */
+static int ckt_lock(const char *folder) {
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY);
+    const int got = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd >= 0) (void)close(fd);
+    return got;
+}
+
+static void ckt_locked(ckt_job *j, host_run *h, checkpoint *c) {
+    ckt_remake(j, h, c);
+    if (h->rank->rank == 0 && ckt_lock(j->o.folder))
+        test_rank_fail(h->rank, "the new folder is not locked");
+}
+
+static void ckt_removed(void) {
+    ckt_job j;
+    const char *folder = ckt_path("removed");
+    for (int aside = 0; aside < 2; aside++) {
+        ckt_remove(folder);
+        ckt_remove(ckt_path("removed.moved"));
+        ckt_job_set(&j, folder, 3, 2, 0);
+        j.o.asynchronous = aside;
+        j.until = 2;
+        j.save = 1;
+        j.also = ckt_locked;
+        const int ok = ckt_run(&j);
+        test_check(ok && ckt_exists(folder, "step_00000002/manifest.json")
+                       && ckt_count(folder, "step_") == 1
+                       && ckt_count(ckt_path("removed.moved"), "step_") == 1,
+                   "a folder that was removed is made again, aside %d: %s", aside, test_first);
+    }
+}
+
 static void ckt_errors(void) {
     ckt_job j;
     ckt_gone(0);
@@ -700,6 +750,12 @@ static void ckt_older(void) {
                            && strstr(told, "shard_00002.bin"),
                        "skipped: %s, told: %s", test_first, told);
     }
+    if (unlink(ckt_path("older/step_00000002/shard_00000.bin"))) abort();
+    ckt_job_set(&j, folder, 2, 1, 1);
+    j.load = 1;
+    test_check(ckt_run(&j) && j.loaded == CHECKPOINT_DAMAGED && strstr(j.error, folder)
+                   && strstr(j.error, "is good: step_00000006: "),
+               "all are damaged: %s", j.error);
 }
 
 /* Shards of several windows: 38 MB, read by other numbers of ranks, with pieces that end anywhere;
@@ -749,6 +805,7 @@ int main(int argc, char **argv) {
     ckt_cross();
     ckt_keep();
     ckt_errors();
+    ckt_removed();
     ckt_models();
     ckt_reader();
     ckt_older();

@@ -307,6 +307,67 @@ static void fault_deaths(fault_job *j) {
     (void)munmap(d, sizeof *d);
 }
 
+/* What killed runs left half written, thousands of folders on a disk that takes 2 ms for each: a
+   run begins all the same, and removes some of them now and at every save. */
+enum { FAULT_LEFT = 5000 };
+typedef struct fault_leftovers {
+    fault_job job;
+    double seconds;
+    int left[2]; /* after create, and after the save */
+    char told[CHECKPOINT_SENTENCE];
+} fault_leftovers;
+
+static void fault_told(void *user, const char *sentence) {
+    (void)snprintf((char *)user, CHECKPOINT_SENTENCE, "%s", sentence);
+}
+
+static void fault_leave(const char *folder) {
+    char path[600];
+    (void)mkdir(folder, 0777);
+    for (int i = 0; i < FAULT_LEFT; i++) {
+        snprintf(path, sizeof path, "%s/step_%08d.tmp-%016x", folder, i + 1, 7919 * i);
+        if (mkdir(path, 0777)) abort();
+        snprintf(path + strlen(path), sizeof path - strlen(path), "/shard_00000.part");
+        FILE *file = fopen(path, "w");
+        if (file == NULL || fclose(file)) abort();
+    }
+}
+
+static void fault_begin(test_rank *r) {
+    fault_leftovers *l = (fault_leftovers *)r->arg;
+    host_run h;
+    checkpoint *c = NULL;
+    if (!host_open(&h, &l->job.spec, r)) return;
+    fault_step(&h);
+    fault_set(&l->job, &h, 1);
+    const double start = test_now();
+    if (checkpoint_create(&c, h.z, &l->job.o)) test_rank_fail(r, "%s", checkpoint_error(c));
+    if (r->rank == 0) l->seconds = test_now() - start, l->left[0] = fault_left(l->job.o.folder);
+    if (checkpoint_save(c, 1, NULL, 0)) test_rank_fail(r, "%s", checkpoint_error(c));
+    if (r->rank == 0) l->left[1] = fault_left(l->job.o.folder);
+    fault_set(&l->job, &h, 0);
+    checkpoint_destroy(c);
+    zero_destroy(h.z);
+}
+
+static void fault_many_left(const fault_job *j) {
+    static fault_leftovers l;
+    l.job = *j;
+    l.job.kind = "creep";
+    l.job.number = 2;
+    l.job.o.asynchronous = 0;
+    l.job.o.log = fault_told;
+    l.job.o.log_user = l.told;
+    fault_empty(j->o.folder);
+    fault_leave(j->o.folder);
+    const int ok = test_ranks(FAULT_RANKS, 0, fault_begin, &l);
+    test_check(ok && l.seconds < 2e-3 * FAULT_LEFT / 4 && l.left[0] < FAULT_LEFT
+                   && l.left[1] < l.left[0] && strstr(l.told, "folders of killed runs"),
+               "%d folders are left: created after %.2f s, %d then, %d after a save; told: %s; %s",
+               (int)FAULT_LEFT, l.seconds, l.left[0], l.left[1], l.told, test_first);
+    fault_empty(j->o.folder);
+}
+
 int main(int argc, char **argv) {
     static fault_job j;
     char folder[300];
@@ -337,5 +398,6 @@ int main(int argc, char **argv) {
     }
     fault_empty(folder);
     if (argc < 2 || fault_word(argv[1], "slow") || fault_word(argv[1], "all")) fault_deaths(&j);
+    if (argc < 2 || fault_word(argv[1], "creep") || fault_word(argv[1], "all")) fault_many_left(&j);
     return test_summary();
 }

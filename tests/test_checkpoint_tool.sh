@@ -25,7 +25,16 @@ CHECKPOINT_KEEP=$work/a "$B/test_checkpoint" tool >/dev/null || { echo "0 passed
 says 0 "step_00000004 .*step 4, 5 tensors, 2126 elements, adamw" list "$work/a"
 says 0 "tensor w  *3 x 333  *bf16 f32 f32" show "$work/a/step_00000004"
 says 0 "value position = " show "$work/a/step_00000004"
+says 0 "a/step_00000004, the newest that can be read" show "$work/a"
+says 0 "tensor w  *3 x 333  *bf16 f32 f32" show "$work/a"
 says 0 "step_00000002: good" verify "$work/a"
+for command in "list $work/a" "show $work/a" "verify $work/a" --help; do
+    # shellcheck disable=SC2086 # words
+    out=$("$B/zero_ckpt" $command 2>&1 >/dev/full)
+    got=$?
+    if [ $got -eq 1 ] && [ "$out" = "zero_ckpt: the output cannot be written: No space left on device" ]; then passed=$((passed + 1))
+    else failed=$((failed + 1)); echo "zero_ckpt $command >/dev/full: exit code $got: $out"; fi
+done
 says 0 "the same" diff "$work/a/step_00000002" "$work/a/step_00000002"
 mkdir "$work/named" && cp -r "$work/a/step_00000002" "$work/named/step_00000077"
 says 1 'step_00000077: .*holds step 2' verify "$work/named"
@@ -38,7 +47,11 @@ says 1 "step_00000004: .*corrupt in bytes 0 to" verify "$work/a"
 says 1 "corrupt in bytes" diff "$work/a/step_00000002" "$work/a/step_00000004"
 rm "$work/a/step_00000002/manifest.json"
 says 1 "step_00000002 .*manifest.json" list "$work/a"
-says 1 "manifest.json" show "$work/a/step_00000002"
+says 1 "a/step_00000002/manifest.json" show "$work/a/step_00000002"
+cp -r "$work/a" "$work/bad"
+printf X | dd of="$work/bad/step_00000004/manifest.json" bs=1 seek=50 conv=notrunc 2>/dev/null
+says 1 "bad/step_00000004/manifest.json is corrupt" show "$work/bad/step_00000004"
+says 1 "step_00000002 is skipped; there is no other generation" show "$work/bad"
 
 # ---- the files of other programs: what test_model_files writes ----
 export OMP_NUM_THREADS=1
@@ -189,6 +202,13 @@ says 0 "of step 6" export "$t/log" "$t/log.bin"
 says 0 "step_00000000" convert "$t/log.bin" "$t/weights"
 weights "merged" "$(train log -e char:2x32x2 -x 9 -y 1)" "$(train merged -e char:2x32x2 -x 9 -y 1)"
 weights "weights alone" "$(train from_file -e "$t/log.bin" -x 3)" "$(train weights -e char:2x32x2 -x 3 -y 1)"
+
+# losses and norms that outliers are judged by, kept bit by bit: decimal, on lines that can be read
+train judged -e char:2x32x2 -x 40 -n 40 -sl 100 >/dev/null
+says 0 "^value losses = 40 4\.[0-9]* 4\.[0-9]* " show "$t/judged"
+"$B/zero_ckpt" show "$t/judged" >"$work/out" 2>&1
+if [ "$(grep -c 0x "$work/out")" = 0 ] && awk '/^value/ { n += NF } length($0) > 100 { exit 1 } END { exit n < 40 }' "$work/out"; then passed=$((passed + 1))
+else failed=$((failed + 1)); echo "show: hexadecimal numbers, or long lines: $(grep losses "$work/out")"; fi
 
 # a pipe without a writer where a file is expected
 mkdir -p "$t/pipe/step_00000001"

@@ -447,6 +447,12 @@ static const struct {
     {"{\"zero_optimization\": {\"reduce_bucket\": 4}}",
      "mean zero_optimization.reduce_bucket_size?"},
     {"{\"zero_optimization\": {\"loss_scale\": 4}}", "mean fp16.loss_scale?"},
+    {"{\"fp16\": {\"loss_scale_windw\": 4}}", "mean fp16.loss_scale_window?"},
+    {"{\"loss_scale_wnidw\": 4}", "mean fp16.loss_scale_window?"},
+    {"{\"fp16\": {\"loss_scal\": 4}}", "mean fp16.loss_scale?"},
+    {"{\"fp16\": {\"loss_scale_value\": 4}}", "mean fp16.loss_scale?"},
+    {"{\"train_micro_batch_size\": 4}", "mean train_micro_batch_size_per_gpu?"},
+    {"{\"train_batch_size_per_gpu\": 4}", "mean train_micro_batch_size_per_gpu?"},
     {"{\"zero_optimization.stage\": 4}", "mean zero_optimization.stage?"},
     {"{\"zzzzzzzzzzzzzzzzzzzz\": 4}", "no such key"},
     {"{\"fp16\": {\"\\u0007\\u00e9\": 4}}", "fp16.???*no such key"},
@@ -623,6 +629,14 @@ static void test_batch(void) {
                    ds.micro_batch, ds.accumulation);
         if (!failed) check_round(cases[i].text, &ds, autos);
     }
+    /* "auto" beside two numbers is their product, whatever the trainer would take by itself */
+    ds_auto autos = test_plain;
+    autos.train_batch = 12;
+    const char *text = "{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": 5, "
+                       "\"gradient_accumulation_steps\": 7}";
+    test_check(!parse_with(text, &autos, &ds) && ds.train_batch == 70 && ds.micro_batch == 5
+                   && ds.accumulation == 7,
+               "%s: %s, %lld", text, why, (long long)ds.train_batch);
 }
 
 static int near_to(double a, double b) { return fabs(a - b) <= 1e-6 * fabs(b); }

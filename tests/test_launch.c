@@ -265,7 +265,10 @@ static const char *read_variables(const char *text, const launch_request *given)
         *value++ = 0;
         if (setenv(one, value, 1) != 0) abort();
     }
-    if (environment_read(&request, &e, sentence, sizeof sentence))
+    const environment_call call = {request.method,   request.ranks,  request.rank,
+                                   request.per_node, request.server, request.folder,
+                                   launch_has_mpi()};
+    if (environment_read(&call, &e, sentence, sizeof sentence))
         snprintf(line, sizeof line, "wrong: %d: %.900s", e.rank, sentence);
     else if (e.kind == ENVIRONMENT_NONE)
         snprintf(line, sizeof line, "none");

@@ -1,17 +1,22 @@
 #!/bin/sh
 # test_llmc.sh BUILD - adapters/llmc: apply on the toy in tests/llmc/whole, with each of its places
-# missing or doubled; what it makes of the toy trains. With LLMC=PATH, a checkout of llm.c (it is
+# missing or doubled, and with changes that must not be lost; what it makes of the toy trains. With LLMC=PATH, a checkout of llm.c (it is
 # copied, not touched), the same for the real thing: losses, memory and hooks of a 4-layer model and
 # of the 124M model (LLMC_LARGE=0 leaves that out), and both .cu files compiled and linked with CUDA.
 # Without LLMC that part counts as skipped. Last line: N passed, N failed[, N skipped].
 set -u
 B=$1
 tests=$(cd "$(dirname "$0")" && pwd)
-adapter=$tests/../adapters/llmc
-apply=$adapter/apply
 passed=0 failed=0 skipped=0
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
+# A copy of the adapter, which knows the toy as well as llm.c.
+mkdir -p "$scratch/ours/adapters"
+cp -r "$tests/../adapters/llmc" "$scratch/ours/adapters/"
+cp "$tests/../zero_plugin.h" "$tests/../zero_plugin.cu" "$scratch/ours/"
+adapter=$scratch/ours/adapters/llmc
+apply=$adapter/apply
+"$apply" --known "$tests/llmc/whole" >>"$adapter/known" || exit 1
 trainers='train_gpt2.c train_gpt2_fp32.cu train_gpt2.cu'
 awk=${AWK:-awk}
 
@@ -52,6 +57,54 @@ test_refusals() {
     check 'no folder' sh -c '! "$0" "$1/none" 2>/dev/null' "$apply" "$scratch"
     "$apply" >/dev/null 2>&1
     same 'no path' 2 $?
+}
+
+# refused NAME SENTENCE ARGS...: apply refuses with this sentence, and changes nothing
+refused() {
+    title=$1 sentence=$2
+    shift 2
+    rm -rf "$scratch/before"
+    cp -r "$scratch/toy of ours" "$scratch/before"
+    "$apply" "$@" "$scratch/toy of ours" >"$scratch/out" 2>&1
+    same "$title: refused" 1 $?
+    check "$title: told" grep -q -e "$sentence" "$scratch/out"
+    check "$title: nothing is changed" diff -r "$scratch/before" "$scratch/toy of ours"
+}
+
+# A user's own changes are lost by --force alone.
+test_edited() {
+    toy
+    "$apply" "$scratch/toy of ours" >/dev/null
+    for made in zero.mk train_gpt2_zero.c train_gpt2_fp32_zero.cu train_gpt2_zero.cu; do
+        echo '#line 7' >>"$scratch/toy of ours/$made"
+        refused "$made was edited" "not as this script made them: $made; nothing was changed"
+        refused "$made was edited, --revert" "not as this script made them: $made; nothing was changed" --revert
+        "$apply" --force "$scratch/toy of ours" >/dev/null
+        check "$made: --force makes it again" "$apply" "$scratch/toy of ours"
+    done
+    echo '// mine' >>"$scratch/toy of ours/train_gpt2_zero.c"
+    check '--revert --force' "$apply" --revert --force "$scratch/toy of ours"
+    check '--revert --force leaves no trace' untouched
+}
+
+# lost FILE FUNCTION SED: a change in a part of FILE that its zero version does not have
+lost() {
+    toy
+    sed -i "$3" "$scratch/toy of ours/$1"
+    check "$1: $3 is a change" sh -c '! cmp -s "$1" "$2"' sh "$tests/llmc/whole/$1" "$scratch/toy of ours/$1"
+    refused "$1: a change in $2" "^$1: $2: lines* [0-9].* would be lost"
+    check "$1: a change in $2: --force" "$apply" --force "$scratch/toy of ours"
+}
+test_lost() {
+    lost train_gpt2.c gpt2_update 's/decay \* model->params/2 * &/'
+    lost train_gpt2.c gpt2_build_from_checkpoint 's/\(params_memory = malloc_and_point.*\);/\1 + 0;/'
+    lost train_gpt2_fp32.cu adamw_kernel2 's/params -= decay/params -= 2 * decay/'
+    lost train_gpt2_fp32.cu gpt2_build_from_checkpoint 's/read(params_memory_cpu)/read(params_memory_cpu + 1)/'
+    lost train_gpt2.cu gpt2_allocate_weights 's/\(params_memory = malloc_and_point.*\);/\1 + 0;/'
+    toy
+    sed -i 's/gpt2_update(&model, 1e-2f/gpt2_update(\&model, 2e-2f/' "$scratch/toy of ours/train_gpt2.c"
+    check 'a change that the zero version has is no hindrance' "$apply" "$scratch/toy of ours"
+    check 'it is there' grep -q 'llmc_update(&model.mean_loss, 2e-2f' "$scratch/toy of ours/train_gpt2_zero.c"
 }
 
 # Root may write everywhere, so it becomes nobody for this.
@@ -158,6 +211,18 @@ compare() { # NAME FOLDER ORIGINAL ZERO STEPS
     done
 }
 
+# The toy that test_toy has built, with decay: in train_gpt2.c all tensors have it, biases and norms too.
+test_decay() {
+    sed -i 's/1e-8f, 0.0f/1e-8f, 0.5f/' "$scratch/toy of ours/train_gpt2.c"
+    "$apply" "$scratch/toy of ours" >/dev/null
+    make -s -C "$scratch/toy of ours" -f zero.mk CC="${CC:-cc}" train_gpt2_zero
+    "${CC:-cc}" -O2 -w -o "$scratch/toy of ours/train_gpt2" "$scratch/toy of ours/train_gpt2.c" -lm
+    OMP_NUM_THREADS=1 run "$scratch/original" "$scratch/toy of ours" ./train_gpt2
+    OMP_NUM_THREADS=1 run "$scratch/decayed" "$scratch/toy of ours" ./train_gpt2_zero
+    worst=$(apart "$scratch/original" "$scratch/decayed" 20)
+    check "toy: all tensors decay as the original's do: $worst" at_most 1e-4 "$worst"
+}
+
 test_toy() {
     toy
     "$apply" "$scratch/toy of ours" >/dev/null
@@ -165,6 +230,14 @@ test_toy() {
     "${CC:-cc}" -O2 -w -o "$scratch/toy of ours/train_gpt2" "$scratch/toy of ours/train_gpt2.c" -lm
     "$B/make_files" "$scratch/toy of ours" 3 16 2 32 8
     compare toy "$scratch/toy of ours" ./train_gpt2 ./train_gpt2_zero 20
+    test_decay
+    for flag in --help -x; do
+        run "$scratch/x" "$scratch/toy of ours" ./train_gpt2_zero -pn 2 $flag
+        same "toy: $flag" "$([ $flag = -x ] && echo 1 || echo 0)" $?
+        check "toy: $flag shows the flags" grep -q -e '-pn <int> *ranks' "$scratch/x" "$scratch/x.err"
+        check "toy: $flag trains nothing" sh -c '! grep -q step "$0"' "$scratch/x"
+    done
+    check 'toy: -x is named' grep -q "no flag of train_gpt2_zero: '-x'" "$scratch/x.err"
     run "$scratch/x" "$scratch/toy of ours" ./train_gpt2_zero -z 4
     same 'toy: -z 4 is refused' 1 $?
     same 'toy: in one line' "expected -z 0..3, found '4'" "$(cat "$scratch/x.err")"
@@ -314,6 +387,8 @@ test_refusals
 test_read_only
 for file in $trainers; do test_places "$file" "$tests/llmc/whole"; done
 test_missing_by_apply
+test_edited
+test_lost
 test_toy
 test_state
 if [ -n "${LLMC:-}" ]; then

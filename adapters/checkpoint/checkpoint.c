@@ -11,10 +11,13 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { CK_LATE = 60 /* seconds that a file may take to be seen by another host */ };
+/* Seconds that a run spends on what killed runs left: before it begins, and after each save. */
+static const double ck_clean_first = 0.25, ck_clean_again = 0.1;
 
 /* One range of this rank and where it begins in the image. */
 typedef struct ck_item {
@@ -27,7 +30,8 @@ struct checkpoint {
     checkpoint_options o; /* its pointers are own copies, or NULL */
     int rank, nranks;
     char folder[CK_PATH];
-    int lock; /* rank 0: the folder, locked; -1 */
+    int lock;               /* rank 0: the folder, locked; -1 */
+    ck_leftovers leftovers; /* rank 0 */
     ck_error error;
     zero_result plugin;
 
@@ -252,8 +256,7 @@ static checkpoint_result ck_options(checkpoint *c, const checkpoint_options *o, 
 }
 
 /* A folder that is made is there for good; one that is there has no other run in it. */
-static checkpoint_result ck_open_folder(void *arg, ck_error *e) {
-    checkpoint *c = (checkpoint *)arg;
+static checkpoint_result ck_lock_folder(checkpoint *c, ck_error *e) {
     const char *slash = strrchr(c->folder, '/');
     char parent[CK_PATH];
     const int made = access(c->folder, F_OK) != 0;
@@ -261,11 +264,25 @@ static checkpoint_result ck_open_folder(void *arg, ck_error *e) {
                    slash ? c->folder : ".");
     CK_TRY(ck_folder_make(c->folder, e));
     if (made) CK_TRY(ck_folder_sync(parent, e));
+    if (c->lock >= 0) (void)close(c->lock);
     c->lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (c->lock < 0) return ck_fail_errno(e, "cannot open the folder %s", c->folder);
     if (flock(c->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
         return ck_fail(e, CHECKPOINT_FILES, "another run saves in %.400s now", c->folder);
-    ck_generation_clean(c->folder);
+    return CHECKPOINT_OK;
+}
+
+static checkpoint_result ck_open_folder(void *arg, ck_error *e) {
+    checkpoint *c = (checkpoint *)arg;
+    char sentence[CHECKPOINT_SENTENCE];
+    CK_TRY(ck_lock_folder(c, e));
+    ck_leftovers_find(&c->leftovers, c->folder);
+    ck_leftovers_remove(&c->leftovers, c->folder, ck_clean_first);
+    (void)snprintf(sentence, sizeof sentence,
+                   "%d half written folders of killed runs are left in %.400s: every save removes "
+                   "some",
+                   c->leftovers.n, c->folder);
+    if (c->leftovers.n > 0) ck_note(c, sentence);
     if (getrandom(&c->id, sizeof c->id, 0) != (ssize_t)sizeof c->id)
         c->id = (uint64_t)time(NULL) << 20 ^ (uint64_t)(uintptr_t)c;
     return CHECKPOINT_OK;
@@ -296,6 +313,7 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
     const zero_result zr = zero_broadcast(z, &c->id, sizeof c->id, 0);
     if (zr) (void)ck_plugin(z, zr, &e);
     c->report.total_bytes = c->total_bytes;
+    ck_notes_tell(c);
     return ck_told(c, &e);
 }
 
@@ -409,15 +427,33 @@ static checkpoint_result ck_commit(void *arg, ck_error *e) {
     ck_error ignored = ck_none;
     ck_generation_prune(&keep);
     (void)ck_folder_remove(c->temporary, &ignored); /* what it replaced */
+    ck_leftovers_remove(&c->leftovers, c->folder, ck_clean_again);
     return CHECKPOINT_OK;
 }
 
 /* ---- save ---- */
 
+/* The folder may have been removed or moved since the run began. */
+static checkpoint_result ck_same_folder(checkpoint *c, ck_error *e) {
+    struct stat mine, there;
+    char sentence[CHECKPOINT_SENTENCE];
+    if (stat(c->folder, &there) == 0 && fstat(c->lock, &mine) == 0 && mine.st_dev == there.st_dev
+        && mine.st_ino == there.st_ino)
+        return CHECKPOINT_OK;
+    (void)snprintf(sentence, sizeof sentence,
+                   "%.400s is not the folder any more that this run began with: saves go to a new "
+                   "one",
+                   c->folder);
+    ck_note(c, sentence);
+    ck_leftovers_free(&c->leftovers);
+    return ck_lock_folder(c, e);
+}
+
 /* The folder that all write to. */
 static checkpoint_result ck_save_folder(void *arg, ck_error *e) {
-    const checkpoint *c = (const checkpoint *)arg;
+    checkpoint *c = (checkpoint *)arg;
     uint64_t pieces = 0;
+    CK_TRY(ck_same_folder(c, e));
     for (int t = 0; t < c->plan.ntensors; t++)
         for (int k = 0; k < c->plan.narrays; k++)
             pieces += (uint64_t)c->plan.tensor[t].array[k].npieces;
@@ -556,6 +592,7 @@ void checkpoint_destroy(checkpoint *c) {
     (void)ck_finish(c, &e);
     ck_work_close(&c->work);
     if (c->lock >= 0) (void)close(c->lock);
+    ck_leftovers_free(&c->leftovers);
     ck_manifest_free(&c->plan);
     ck_manifest_free(&c->loaded);
     free(c->item);
@@ -746,7 +783,8 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
                                      ck_error *e) {
     checkpoint *c = l->c;
     const checkpoint_generation *list = offer->list;
-    ck_error first = ck_none;
+    ck_error first = ck_none; /* of the newest that is damaged */
+    char newest[CK_NAME] = "";
     for (int i = 0;; i++) {
         checkpoint_generation g = {-1, ""};
         while (i < offer->n && step >= 0 && list[i].step != step) i++;
@@ -756,13 +794,14 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
         if (g.step < 0) break;
         *e = ck_none;
         if (ck_load_one(l, &g, e) != CHECKPOINT_DAMAGED) return e->code;
+        if (!first.code) memcpy(newest, g.name, sizeof newest);
         if (!first.code) first = *e;
         if (c->o.refuse_damaged) break;
         ck_say_skipped(c, g.name, e);
     }
     if (first.code)
-        return ck_fail(e, CHECKPOINT_DAMAGED, "no generation is good%s: %.400s%s",
-                       c->o.refuse_damaged ? " enough" : "", first.text,
+        return ck_fail(e, CHECKPOINT_DAMAGED, "no generation in %.150s is good%s: %s: %.350s%s",
+                       c->folder, c->o.refuse_damaged ? " enough" : "", newest, first.text,
                        l->touched ? "; the weights are a mixture now" : "");
     return ck_fail(e, CHECKPOINT_NONE, "there is no generation%s in %.400s",
                    step >= 0 ? " of this step" : "", c->folder);

@@ -117,7 +117,8 @@ typedef struct checkpoint_value {
 
 /* Every zero is the default. Strings are copied. */
 typedef struct checkpoint_options {
-    const char *folder; /* of the generations; made if it is not there (its parent must be) */
+    const char *folder; /* of the generations; made if it is not there (its parent must be), at
+                           any save */
     int keep_last;      /* newest generations that stay; 0: all */
     int64_t keep_every; /* generations whose step is a multiple stay too; 0: none */
     int asynchronous;   /* see above */
@@ -140,8 +141,9 @@ typedef struct checkpoint checkpoint;
 size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_options *options);
 
 /* After zero_build; `z` is borrowed until checkpoint_destroy. Removes what killed runs left half
-   written. COLLECTIVE. On error *c is NULL unless there was memory for it: then
-   checkpoint_error(*c) says why, and it must be destroyed. */
+   written, for a quarter of a second; what is left then, saves remove bit by bit. COLLECTIVE. On
+   error *c is NULL unless there was memory for it: then checkpoint_error(*c) says why, and it must
+   be destroyed. */
 checkpoint_result checkpoint_create(checkpoint **c, zero_ctx *z, const checkpoint_options *options);
 
 /* Waits for a save under way; frees. NULL is allowed. COLLECTIVE, before zero_destroy. */

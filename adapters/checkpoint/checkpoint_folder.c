@@ -15,13 +15,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-checkpoint_result ck_path(char out[CK_PATH], const char *folder, const char *name, ck_error *e) {
-    const int n = snprintf(out, CK_PATH, "%s/%s", folder, name);
-    if (n < 0 || n >= CK_PATH)
-        return ck_fail(e, CHECKPOINT_ARGUMENT, "the path %.200s.../%s is too long", folder, name);
-    return CHECKPOINT_OK;
-}
-
 checkpoint_result ck_folder_make(const char *path, ck_error *e) {
     struct stat is;
     if (mkdir(path, 0777) == 0) return CHECKPOINT_OK;
@@ -291,17 +284,36 @@ void ck_generation_prune(const ck_keep *k) {
     free(list);
 }
 
-void ck_generation_clean(const char *folder) {
+/* ---- what killed runs left ---- */
+
+void ck_leftovers_find(ck_leftovers *l, const char *folder) {
     DIR *dir = opendir(folder);
     const struct dirent *entry;
-    char path[CK_PATH];
     int64_t step;
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        ck_error e = {CHECKPOINT_OK, 0, ""};
         const char *tail = ck_generation_tail(entry->d_name, &step);
-        if (tail == NULL || (strncmp(tail, ".tmp-", 5) != 0 && strncmp(tail, ".gone-", 6) != 0))
+        if (tail == NULL || (strncmp(tail, ".tmp-", 5) != 0 && strncmp(tail, ".gone-", 6) != 0)
+            || strlen(entry->d_name) >= CK_NAME)
             continue;
-        if (!ck_path(path, folder, entry->d_name, &e)) (void)ck_folder_remove(path, &e);
+        if (!ck_list_add(&l->list, &l->n, entry->d_name, step)) break; /* the next run finds it */
     }
     if (dir != NULL) (void)closedir(dir);
+}
+
+void ck_leftovers_remove(ck_leftovers *l, const char *folder, double seconds) {
+    const double end = ck_now() + seconds;
+    char path[CK_PATH];
+    ck_error ignored;
+    while (l->n > 0) {
+        if (!ck_path(path, folder, l->list[--l->n].name, &ignored))
+            (void)ck_folder_remove(path, &ignored);
+        if (ck_now() > end) return;
+    }
+    ck_leftovers_free(l);
+}
+
+void ck_leftovers_free(ck_leftovers *l) {
+    free(l->list);
+    l->list = NULL;
+    l->n = 0;
 }

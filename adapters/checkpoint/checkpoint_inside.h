@@ -1,12 +1,13 @@
-/* checkpoint_inside.h - what the files of this folder share.
+/* checkpoint_inside.h - what the files of this folder share. A file calls those below it alone.
 
      checkpoint.c           the collective part: save, load
-     checkpoint_meeting.c   agreement of ranks, and waiting for those whose disks are slow
-     checkpoint_manifest.c  manifest.json to and from a struct
+     checkpoint_writer.c    a generation without a context, for converters
+     checkpoint_reader.c    the same the other way round
      checkpoint_shard.c     shard files: written once, read in verified blocks
+     checkpoint_manifest.c  manifest.json to and from a struct
      checkpoint_folder.c    generations as folders: list, publish, remove
-     checkpoint_reader.c    a generation without a context
-     checkpoint_writer.c    the same the other way round, for converters
+     checkpoint_meeting.c   agreement of ranks, and waiting for those whose disks are slow
+     checkpoint_base.c      sentences, sizes, bytes, threads
 
    Functions that can fail return a checkpoint_result and write its sentence to an error. */
 #ifndef CHECKPOINT_INSIDE_H
@@ -55,8 +56,25 @@ checkpoint_result ck_fail_read(ck_error *e, const char *path);
 
 uint64_t ck_hash(const void *bytes, size_t n);
 double ck_now(void);
+uint64_t ck_round_up(uint64_t bytes, uint64_t to);
 /* folder/name. */
 checkpoint_result ck_path(char out[CK_PATH], const char *folder, const char *name, ck_error *e);
+
+/* Of a shard file, see below; the table is padded. */
+uint64_t ck_table_bytes(uint64_t image_bytes);
+uint64_t ck_file_bytes(uint64_t image_bytes);
+
+/* Elements are stored with their lowest byte first. */
+void ck_little_endian(void *elements, zero_type type, size_t n);
+
+/* All of n bytes; *direct: the file was opened with O_DIRECT, which is taken back where it is in
+   the way. write: 0, or -1: errno. read, from byte `at`: 1; 0: the file ends before; -1: errno. */
+int ck_write_all(int fd, const char *from, size_t n, int *direct);
+int ck_read_all(int fd, uint64_t at, char *to, size_t n, int *direct);
+
+/* As pthread_create; the thread sees no signals. */
+int ck_thread_start(pthread_t *thread, void *(*body)(void *), void *arg);
+void *ck_pages_alloc(size_t bytes); /* NULL: no memory; free() */
 
 /* ---- ranks together ------------------------------------------------------------------------ */
 
@@ -172,9 +190,6 @@ const char *ck_optimizer_name(zero_optimizer optimizer, char out[CK_NAME]);
 /*   0          4096                image_bytes            file_bytes
      | header | elements, padded ... | table, padded to 4096 |
      |  block 0  |  block 1  | ... | : 8 bytes a block in the table */
-uint64_t ck_round_up(uint64_t bytes, uint64_t to);
-uint64_t ck_table_bytes(uint64_t image_bytes); /* padded */
-uint64_t ck_file_bytes(uint64_t image_bytes);
 void ck_shard_name(char out[CK_NAME], int rank);
 
 typedef struct ck_header {
@@ -238,18 +253,6 @@ checkpoint_result ck_copies_run(ck_copies *list, const char *folder, const ck_ma
    yet. */
 checkpoint_result ck_shard_table(const char *folder, ck_file *file, ck_error *e);
 
-/* Elements are stored with their lowest byte first. */
-void ck_little_endian(void *elements, zero_type type, size_t n);
-
-/* All of n bytes; *direct: the file was opened with O_DIRECT, which is taken back where it is in
-   the way. write: 0, or -1: errno. read, from byte `at`: 1; 0: the file ends before; -1: errno. */
-int ck_write_all(int fd, const char *from, size_t n, int *direct);
-int ck_read_all(int fd, uint64_t at, char *to, size_t n, int *direct);
-
-/* As pthread_create; the thread sees no signals. */
-int ck_thread_start(pthread_t *thread, void *(*body)(void *), void *arg);
-void *ck_pages_alloc(size_t bytes); /* NULL: no memory; free() */
-
 /* ---- folders ------------------------------------------------------------------------------- */
 
 checkpoint_result ck_folder_make(const char *path, ck_error *e); /* may be there */
@@ -276,8 +279,17 @@ typedef struct ck_keep {
 } ck_keep;
 /* Removes what is not to be kept and sets aside what comes after `step`. What fails is logged. */
 void ck_generation_prune(const ck_keep *k);
-/* Removes *.tmp-* and *.gone-*. */
-void ck_generation_clean(const char *folder);
+/* *.tmp-* and *.gone-* that killed runs left. They are listed when a run begins, so that what it or
+   a converter writes later is never taken for one of them, and removed for a short time then and
+   after each save: a folder of thousands delays nobody. */
+typedef struct ck_leftovers {
+    checkpoint_generation *list;
+    int n;
+} ck_leftovers;
+void ck_leftovers_find(ck_leftovers *l, const char *folder);
+/* At least one of them, and no more once so many seconds are over. */
+void ck_leftovers_remove(ck_leftovers *l, const char *folder, double seconds);
+void ck_leftovers_free(ck_leftovers *l);
 /* The whole file, a zero after it; the caller frees. */
 checkpoint_result ck_file_read(const char *path, char **text, size_t *bytes, ck_error *e);
 checkpoint_result ck_file_write(const char *path, const char *text, size_t bytes, ck_error *e);

@@ -4,8 +4,6 @@
 #include "checkpoint_inside.h"
 
 #include <cjson/cJSON.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,42 +16,6 @@
 const char *const ck_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
 static const char *const ck_kinds[CK_ARRAYS] = {"weight", "moment_1", "moment_2"};
 #define CK_MOST 9007199254740992.0 /* 2^53: whole numbers that a double holds */
-
-/* ---- sentences ---- */
-
-checkpoint_result ck_fail(ck_error *e, checkpoint_result code, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    (void)vsnprintf(e->text, sizeof e->text, format, list);
-    va_end(list);
-    e->code = code;
-    e->number = 0;
-    return code;
-}
-
-checkpoint_result ck_fail_errno(ck_error *e, const char *format, ...) {
-    const int number = errno;
-    va_list list;
-    va_start(list, format);
-    const int n = vsnprintf(e->text, sizeof e->text, format, list);
-    va_end(list);
-    if (n >= 0 && (size_t)n < sizeof e->text) {
-        char *to = e->text + n;
-        (void)snprintf(to, sizeof e->text - (size_t)n, ": %s", strerror(number));
-    }
-    e->code = number == ENOMEM ? CHECKPOINT_MEMORY : CHECKPOINT_FILES;
-    e->number = number;
-    errno = number;
-    return e->code;
-}
-
-checkpoint_result ck_fail_read(ck_error *e, const char *path) {
-    (void)ck_fail_errno(e, "cannot read %s", path);
-    if (e->number == EIO) e->code = CHECKPOINT_DAMAGED;
-    return e->code;
-}
-
-uint64_t ck_hash(const void *bytes, size_t n) { return XXH3_64bits(bytes, n); }
 
 /* ---- the struct ---- */
 
@@ -583,9 +545,10 @@ checkpoint_result ck_manifest_read(ck_manifest *m, const char *folder, ck_error 
     size_t bytes = 0;
     CK_TRY(ck_path(path, folder, "manifest.json", e));
     CK_TRY(ck_file_read(path, &text, &bytes, e));
-    const checkpoint_result r = ck_manifest_parse(m, text, bytes, e);
+    ck_error why = {CHECKPOINT_OK, 0, ""};
+    const checkpoint_result r = ck_manifest_parse(m, text, bytes, &why);
     free(text);
-    return r;
+    return r ? ck_fail(e, r, "%.400s/%.220s", folder, why.text) : r;
 }
 
 checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, ck_error *e) {

@@ -118,7 +118,7 @@ static checkpoint_result ck_first(zero_ctx *z, ck_error *e) {
         if (zr) return ck_plugin(z, zr, e);
         if (his.code == CHECKPOINT_OK) continue;
         *e = his;
-        if (zero_nranks(z) > 1)
+        if (zero_nranks(z) > 1 && strncmp(his.text, "rank ", 5) != 0) /* told at another meeting */
             (void)snprintf(e->text, sizeof e->text, "rank %d: %.*s", r, (int)sizeof his.text - 32,
                            his.text);
         break;

@@ -6,36 +6,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-/* ---- arithmetic, bytes ---- */
-
-double ck_now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-uint64_t ck_round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
-
-uint64_t ck_table_bytes(uint64_t image_bytes) {
-    return ck_round_up(ck_round_up(image_bytes, CK_BLOCK) / CK_BLOCK * sizeof(uint64_t), CK_PAGE);
-}
-
-uint64_t ck_file_bytes(uint64_t image_bytes) { return image_bytes + ck_table_bytes(image_bytes); }
+/* ---- names, bytes ---- */
 
 void ck_shard_name(char out[CK_NAME], int rank) {
     (void)snprintf(out, CK_NAME, "shard_%05d.bin", rank);
-}
-
-void *ck_pages_alloc(size_t bytes) {
-    return aligned_alloc(CK_PAGE, (size_t)ck_round_up(bytes ? bytes : 1, CK_PAGE));
 }
 
 static void ck_store(unsigned char *to, uint64_t x, int n) {
@@ -45,23 +25,6 @@ static uint64_t ck_fetch(const unsigned char *from, int n) {
     uint64_t x = 0;
     for (int i = 0; i < n; i++) x |= (uint64_t)from[i] << (8 * i);
     return x;
-}
-
-void ck_little_endian(void *elements, zero_type type, size_t n) {
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    const size_t size = zero_type_bytes(type);
-    char *at = (char *)elements;
-    for (size_t i = 0; i < n; i++, at += size)
-        for (size_t k = 0; k < size / 2; k++) {
-            const char c = at[k];
-            at[k] = at[size - 1 - k];
-            at[size - 1 - k] = c;
-        }
-#else
-    (void)elements;
-    (void)type;
-    (void)n;
-#endif
 }
 
 /* ---- the header: who wrote this, for people and better sentences; the manifest is what counts */
@@ -97,17 +60,7 @@ int ck_header_read(const void *page, ck_header *h) {
     return 1;
 }
 
-/* Signals are for the caller's threads. */
-int ck_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int failed = pthread_create(thread, NULL, body, arg);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
-/* ---- input and output ---- */
+/* ---- writing ---- */
 
 /* Without the cache if asked for and if the file system can. */
 static int ck_open(const char *path, int flags, int *direct) {
@@ -120,41 +73,6 @@ static int ck_open(const char *path, int flags, int *direct) {
     }
     return fd;
 }
-
-/* A file system may take O_DIRECT at open and refuse it later. 1: try again */
-static int ck_again(int fd, int *direct) {
-    if (errno == EINTR) return 1;
-    if (errno != EINVAL || !*direct) return 0;
-    *direct = 0;
-    return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT) == 0;
-}
-
-int ck_write_all(int fd, const char *from, size_t n, int *direct) {
-    while (n) {
-        const ssize_t done = write(fd, from, n);
-        if (done < 0 && ck_again(fd, direct)) continue;
-        if (done <= 0) return -1;
-        from += done;
-        n -= (size_t)done;
-        if (*direct && (size_t)done % CK_PAGE) /* a full disk; the rest says so */
-            *direct = fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT) != 0;
-    }
-    return 0;
-}
-
-int ck_read_all(int fd, uint64_t at, char *to, size_t n, int *direct) {
-    while (n) {
-        const ssize_t done = pread(fd, to, n, (off_t)at);
-        if (done < 0 && ck_again(fd, direct)) continue;
-        if (done <= 0) return (int)done;
-        to += done;
-        at += (uint64_t)done;
-        n -= (size_t)done;
-    }
-    return 1;
-}
-
-/* ---- writing ---- */
 
 static void ck_blocks_hash(char *table, uint64_t at, const char *bytes, size_t n) {
     for (size_t done = 0; done < n; done += CK_BLOCK) {

@@ -14,7 +14,7 @@
        model_save_hf_config(&info.cfg, "out/config.json", &err); // rank 0 alone
 
    BUILD
-     cc -I. -c adapters/checkpoint/llmc_bin.c adapters/checkpoint/safetensors.c; link with gpt2.o,
+     cc -I. -c adapters/checkpoint/{model_files,model_io,llmc_bin,safetensors}.c; link with gpt2.o,
      -lcjson. For hosts of little-endian bytes, as the files are.
 
    FORMATS
@@ -137,77 +137,6 @@ const llmc_state *model_reader_state(const model_reader *r); /* NULL: there is n
 /* A model_read; `reader` is a model_reader. Moments without a state are zeros. */
 zero_result model_reader_get(void *reader, int tensor, zero_kind kind, size_t first, size_t count,
                              float *out, gpt2_error *e);
-
-#ifdef MODEL_FILES_INSIDE
-/* ---- shared by the two sources, not for hosts ----------------------------------------------- */
-
-#define MODEL_TRY(call)                                                                            \
-    do {                                                                                           \
-        const zero_result model_result = (call);                                                   \
-        if (model_result != ZERO_OK) return model_result;                                          \
-    } while (0)
-
-enum { MODEL_PATH = 4096 };
-
-struct model_header;
-
-/* A file on its way in or out, piece by piece. */
-typedef struct model_file {
-    zero_ctx *z;            /* NULL: there is none, and no other rank */
-    const gpt2_config *cfg; /* of the model */
-    gpt2_error *e;          /* never NULL */
-    const char *path;       /* the caller's */
-    int fd;                 /* -1: saving, and this is not rank 0 */
-    uint64_t bytes;         /* of the whole file */
-
-    model_info info;             /* loading: what the file says */
-    struct model_header *header; /* loading safetensors */
-    model_read read;             /* saving: where elements come from; `out` NULL where fd is -1 */
-    void *user;
-    zero_kind kind; /* saving a context: what is read from it */
-
-    zero_tensor_desc table[GPT2_TENSORS]; /* of cfg */
-    size_t piece;       /* elements that each buffer holds: whole rows of 4C, one or more */
-    unsigned char *raw; /* as in the file */
-    float *values, *turned;
-    char temporary[MODEL_PATH];
-} model_file;
-
-__attribute__((format(printf, 3, 4))) zero_result model_refuse(gpt2_error *e, zero_result result,
-                                                               const char *format, ...);
-
-/* A rank's own result becomes everyone's, with the sentence of the first rank that failed. */
-zero_result model_agree(zero_ctx *z, zero_result result, gpt2_error *e);
-
-zero_result model_check_config(const gpt2_config *c, const char *path, gpt2_error *e);
-
-/* One rank's: opens for reading and tells the length; reads exactly; writes exactly. */
-zero_result model_open(model_file *f, const char *path, gpt2_error *e);
-zero_result model_get(const model_file *f, uint64_t at, size_t bytes, void *out);
-zero_result model_put(const model_file *f, uint64_t at, size_t bytes, const void *data);
-void model_close(model_file *f);
-
-/* The temporary file, of f->bytes; under its name for good; both not collective. */
-zero_result model_create(model_file *f, const char *path);
-zero_result model_commit(model_file *f);
-
-/* n values to f->raw; a finite number that becomes infinite is an error that names the tensor. */
-zero_result model_narrow(const model_file *f, zero_type type, size_t n, const float *values,
-                         const char *name);
-
-/* n elements from `first` of a tensor, as they lie in the file from byte `at`. COLLECTIVE. */
-zero_result model_copy_out(const model_file *f, int tensor, size_t first, size_t n, zero_type type,
-                           uint64_t at);
-
-/* The safetensors half. info: reads the header, or the index and all headers, to f->header. ready:
-   what can be checked once there are buffers. get: n elements, at most a piece; not collective. */
-zero_result model_safetensors_info(model_file *f);
-zero_result model_safetensors_ready(const model_file *f);
-zero_result model_safetensors_get(const model_file *f, int tensor, size_t first, size_t n,
-                                  float *out);
-void model_safetensors_close(model_file *f);
-zero_result model_safetensors_save(model_file *f, zero_type type);
-#endif
 
 #ifdef __cplusplus
 }

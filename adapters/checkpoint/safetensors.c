@@ -1,8 +1,7 @@
 /* safetensors.c - the safetensors half of model_files.h: headers that are believed only after every
    length and offset in them is checked, GPT-2's tensors by transformers' names, and the index of a
    model in several files. */
-#define MODEL_FILES_INSIDE
-#include "model_files.h"
+#include "model_inside.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>

@@ -3,7 +3,8 @@
 
      zero_ckpt list FOLDER               generations, newest first, and whether their manifests are
                                          good
-     zero_ckpt show GENERATION           what its manifest tells
+     zero_ckpt show FOLDER|GENERATION    what its manifest tells; FOLDER: that of its newest
+                                         generation
      zero_ckpt verify FOLDER|GENERATION  reads every byte of every file
      zero_ckpt diff A B                  tensors of two generations, bit by bit as f32
      zero_ckpt export FOLDER|GENERATION OUT [f32|bf16|fp16] [--heads N] [--vocab N]
@@ -21,9 +22,10 @@
      zero_ckpt convert FOLDER|GENERATION FOLDER
          the same generation in one file, after many ranks
 
-   Exit code 0: good, or the same; 1: damaged, or different; 2: it could not be found out or done.
+   Exit code 0: good, or the same; 1: damaged, or different, or what is printed cannot be written;
+   2: it could not be found out or done.
    Memory: 40 MiB, whatever the model. Files that are made appear whole or not at all. Build with
-   checkpoint_*.c, gpt2_values.c, llmc_bin.c, safetensors.c, GPT-2 and the plugin. */
+   checkpoint*.c, gpt2_values.c, model_*.c, llmc_bin.c, safetensors.c, GPT-2 and the plugin. */
 #include "checkpoint_inside.h"
 #include "gpt2_values.h"
 #include "model_files.h"
@@ -149,22 +151,71 @@ static int tool_verify(const tool_args *a) {
     return n ? tool_walk(path, tool_verify_one) : tool_verify_one(path, path);
 }
 
+/* Does something with a generation, or with the newest whole one of a folder. */
+static int tool_newest(const tool_args *a, int (*one)(const tool_args *a, const char *path)) {
+    char why[CHECKPOINT_SENTENCE], path[CK_PATH];
+    checkpoint_generation *list;
+    ck_error e;
+    int n, code = TOOL_BAD;
+    if (checkpoint_list(a->word[0], &list, &n, why)) return tool_fail(why);
+    if (n == 0) code = one(a, a->word[0]);
+    for (int i = 0; i < n && code == TOOL_BAD; i++) {
+        code = ck_path(path, a->word[0], list[i].name, &e) ? tool_fail(e.text) : one(a, path);
+        if (code == TOOL_BAD)
+            fprintf(stderr, "zero_ckpt: %s is skipped%s\n", list[i].name,
+                    i + 1 < n ? "" : "; there is no other generation");
+    }
+    free(list);
+    return code;
+}
+
+/* A text of numbers, some of them hexadecimal to keep every bit. */
+static int tool_is_numbers(const char *text) {
+    int hex = 0;
+    while (*text) {
+        char *end;
+        (void)strtod(text, &end);
+        if (end == text || (*end != ' ' && *end != 0)) return 0;
+        hex |= memchr(text, 'x', (size_t)(end - text)) != NULL;
+        text = end + strspn(end, " ");
+    }
+    return hex;
+}
+
+/* Such numbers in decimal, in lines of at most 100 columns, of which `used` are taken. */
+static void tool_show_text(size_t used, const char *text) {
+    if (!tool_is_numbers(text)) {
+        printf("%s\n", text);
+        return;
+    }
+    while (*text) {
+        char *end, word[32];
+        const int n = snprintf(word, sizeof word, "%.7g", strtod(text, &end));
+        text = end + strspn(end, " ");
+        used += (size_t)n + 1;
+        printf("%s%s", word, *text == 0 ? "\n" : used > 84 ? "\n   " : " ");
+        if (used > 84) used = 3;
+    }
+}
+
 static void tool_show_values(const checkpoint_reader *r) {
     for (int i = 0; i < checkpoint_values(r); i++) {
         const checkpoint_value *v = checkpoint_value_at(r, i);
         printf("value %s = ", v->name);
         if (v->kind == CHECKPOINT_INT) printf("%" PRId64 "\n", v->number);
         if (v->kind == CHECKPOINT_REAL) printf("%.17g\n", v->real);
-        if (v->kind == CHECKPOINT_TEXT) printf("%s\n", v->text);
+        if (v->kind == CHECKPOINT_TEXT)
+            tool_show_text(strlen(v->name) + strlen("value  ="), v->text);
     }
 }
 
-static int tool_show(const tool_args *a) {
+static int tool_show_one(const tool_args *a, const char *path) {
     char why[CHECKPOINT_SENTENCE];
     checkpoint_reader *r;
     zero_counters c;
-    const checkpoint_result result = tool_open(&r, a->word[0], why);
+    const checkpoint_result result = tool_open(&r, path, why);
     if (result) return tool_told(result, why);
+    if (path != a->word[0]) printf("%s, the newest that can be read\n", path);
     checkpoint_query_counters(r, &c);
     printf("step %" PRId64 ", %s: %" PRId64 " steps, %" PRId64 " skipped, loss scale %g\n",
            checkpoint_reader_step(r), checkpoint_optimizer(r), c.steps, c.skipped, (double)c.scale);
@@ -180,6 +231,8 @@ static int tool_show(const tool_args *a) {
     checkpoint_close(r);
     return TOOL_GOOD;
 }
+
+static int tool_show(const tool_args *a) { return tool_newest(a, tool_show_one); }
 
 /* ---- diff ---- */
 
@@ -283,24 +336,6 @@ static int tool_diff(const tool_args *a) {
 }
 
 /* ---- export ---- */
-
-/* Does something with a generation, or with the newest whole one of a folder. */
-static int tool_newest(const tool_args *a, int (*one)(const tool_args *a, const char *path)) {
-    char why[CHECKPOINT_SENTENCE], path[CK_PATH];
-    checkpoint_generation *list;
-    ck_error e;
-    int n, code = TOOL_BAD;
-    if (checkpoint_list(a->word[0], &list, &n, why)) return tool_fail(why);
-    if (n == 0) code = one(a, a->word[0]);
-    for (int i = 0; i < n && code == TOOL_BAD; i++) {
-        code = ck_path(path, a->word[0], list[i].name, &e) ? tool_fail(e.text) : one(a, path);
-        if (code == TOOL_BAD)
-            fprintf(stderr, "zero_ckpt: %s is skipped%s\n", list[i].name,
-                    i + 1 < n ? "" : "; there is no other generation");
-    }
-    free(list);
-    return code;
-}
 
 /* A generation as a model_read. */
 typedef struct tool_source {
@@ -569,7 +604,7 @@ static const struct {
     int (*run)(const tool_args *a);
 } tool_commands[] = {
     {"list", "FOLDER", 1, 1, "", tool_list},
-    {"show", "GENERATION", 1, 1, "", tool_show},
+    {"show", "FOLDER|GENERATION", 1, 1, "", tool_show},
     {"verify", "FOLDER|GENERATION", 1, 1, "", tool_verify},
     {"diff", "GENERATION GENERATION", 2, 2, "", tool_diff},
     {"export", "FOLDER|GENERATION OUT.bin|OUT.safetensors [f32|bf16|fp16] [--heads N] [--vocab N]",
@@ -637,13 +672,22 @@ static int tool_run(int command, char **argv) {
     return tool_commands[command].run(&a);
 }
 
+/* A disk may be full when what was printed is written at last. */
+static int tool_flush(int code) {
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    fprintf(stderr, "zero_ckpt: the output cannot be written%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    return tool_worse(code, TOOL_BAD);
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
     for (int i = 0; i < TOOL_COMMANDS; i++)
-        if (strcmp(name, tool_commands[i].name) == 0) return tool_run(i, argv + 2);
+        if (strcmp(name, tool_commands[i].name) == 0) return tool_flush(tool_run(i, argv + 2));
     if (strcmp(name, "--help") == 0) {
         (void)tool_usage(stdout, -1, NULL);
-        return TOOL_GOOD;
+        return tool_flush(TOOL_GOOD);
     }
     fprintf(stderr, "zero_ckpt: %s: list, show, verify, diff, export, convert or --help\n",
             *name ? "no such command" : "a command is missing");

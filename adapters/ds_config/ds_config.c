@@ -255,22 +255,30 @@ static int ds_distance(const char *a, const char *b) {
                 d[i][j] = ds_least(d[i][j], d[i - 2][j - 2] + 1);
         }
     }
-    /* what was left off, or added, is near */
-    return n > 4 && m > 4 && strncasecmp(a, b, (size_t)ds_least(n, m)) == 0 ? ds_least(d[n][m], 1)
-                                                                            : d[n][m];
+    return d[n][m];
+}
+
+/* Twice the edits between a key and a row's. Where an end was left off (reduce_bucket) it is nearer
+   than two edits; where one was added (stage_number) it is as far as something near can be. */
+static int ds_far(const char *key, const char *row, int farthest) {
+    const size_t n = strlen(key), m = strlen(row), both = n < m ? n : m;
+    const int edits = 2 * ds_distance(key, row);
+    if (both < 5 || n == m || strncasecmp(key, row, both) != 0) return edits;
+    return ds_least(edits, n < m ? 3 : farthest);
 }
 
 /* The row nearest to a key: in the object `path`, or (NULL) in any. NULL: none is near. */
 static const char *ds_nearest(const char *key, const char *path) {
     const size_t length = strlen(key), in = path == NULL ? 0 : strlen(path);
-    int best = (length < 5 ? 1 : length < 9 ? 2 : (int)(length / 3)) + 1;
+    const int farthest = 2 * (length < 5 ? 1 : length < 9 ? 2 : (int)(length / 3)) + 1;
+    int best = farthest + 1;
     const char *found = NULL;
     for (int i = 0; i < DS_ROWS; i++) {
         const char *full = ds_rows[i].path, *dot = strrchr(full, '.');
         const char *leaf = dot == NULL ? full : dot + 1;
         const size_t above = dot == NULL ? 0 : (size_t)(dot - full);
         if (path != NULL && (above != in || strncmp(full, path, in) != 0)) continue;
-        const int distance = ds_distance(key, strchr(key, '.') == NULL ? leaf : full);
+        const int distance = ds_far(key, strchr(key, '.') == NULL ? leaf : full, farthest);
         if (distance >= best) continue;
         best = distance;
         found = full;
@@ -462,8 +470,12 @@ static void ds_solve(int64_t *train, int64_t *micro, int64_t *steps, int64_t ran
 static int ds_resolve_batch(ds_reader *r) {
     const ds_auto *a = r->autos;
     const ds_state micro_state = r->state[DS_MICRO_BATCH];
-    int64_t train =
-        (int64_t)ds_get(r, DS_TRAIN_BATCH, r->state[DS_TRAIN_BATCH] ? (double)a->train_batch : 0);
+    /* "auto" beside two numbers is their product; a flag that says otherwise is the trainer's to
+     * tell */
+    const int follows = r->state[DS_TRAIN_BATCH] == DS_AUTO && micro_state == DS_SET
+                        && r->state[DS_ACCUMULATION] == DS_SET;
+    const int known = r->state[DS_TRAIN_BATCH] && !follows;
+    int64_t train = (int64_t)ds_get(r, DS_TRAIN_BATCH, known ? (double)a->train_batch : 0);
     int64_t micro = (int64_t)ds_get(r, DS_MICRO_BATCH, micro_state ? a->micro_batch : 0);
     int64_t steps =
         (int64_t)ds_get(r, DS_ACCUMULATION, r->state[DS_ACCUMULATION] ? a->accumulation : 0);

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +21,8 @@ typedef struct environment_error {
     int found;
 } environment_error;
 
-static void environment_wrong(environment_error *error, const char *format, ...)
-    LAUNCH_PRINTF(2, 3);
+__attribute__((format(printf, 2, 3))) static void environment_wrong(environment_error *error,
+                                                                    const char *format, ...);
 static void environment_wrong(environment_error *error, const char *format, ...) {
     va_list values;
     if (error->found) return;
@@ -190,23 +191,23 @@ static int environment_mpi_ranks(int *rank) {
 }
 
 /* llm.c's -pi tcp and -pi fs. */
-static void environment_method(const launch_request *request, environment *e,
+static void environment_method(const environment_call *call, environment *e,
                                environment_error *error) {
-    const char *server = request->server, *job = getenv("SLURM_JOB_ID"),
+    const char *server = call->server, *job = getenv("SLURM_JOB_ID"),
                *step = getenv("SLURM_STEP_ID");
-    int tcp = strcmp(request->method, "tcp") == 0;
-    if (!tcp && strcmp(request->method, "fs") != 0)
-        environment_wrong(error, "-pi '%.64s': expected mpi, tcp or fs", request->method);
+    int tcp = strcmp(call->method, "tcp") == 0;
+    if (!tcp && strcmp(call->method, "fs") != 0)
+        environment_wrong(error, "-pi '%.64s': expected mpi, tcp or fs", call->method);
     e->kind = ENVIRONMENT_JOIN;
     e->by = tcp ? "by -pi tcp" : "by -pi fs";
-    e->rank = request->rank;
-    e->nranks = request->ranks > 0 ? request->ranks : 1;
+    e->rank = call->rank;
+    e->nranks = call->ranks > 0 ? call->ranks : 1;
     if (e->rank < 0 || e->rank >= e->nranks) {
         environment_wrong(error, "-pr %d: the rank must be below the %d rank%s of -pn", e->rank,
                           e->nranks, e->nranks > 1 ? "s" : "");
         e->rank = 0; /* says so */
     }
-    if (request->per_node > 0) e->local_rank = e->rank % request->per_node;
+    if (call->per_node > 0) e->local_rank = e->rank % call->per_node;
     if (e->nranks == 1) {
         e->kind = ENVIRONMENT_NONE;
         return;
@@ -216,26 +217,26 @@ static void environment_method(const launch_request *request, environment *e,
     if (tcp && server != NULL) environment_copy(e->host, sizeof e->host, server, "-ps", error);
     if (!tcp)
         environment_copy(e->folder, sizeof e->folder,
-                         request->folder != NULL && request->folder[0] ? request->folder : "/tmp",
-                         "-pf", error);
+                         call->folder != NULL && call->folder[0] ? call->folder : "/tmp", "-pf",
+                         error);
     int own = environment_number("ZERO_PORT", 1, 65535, 0, error);
     if (tcp)
         e->port = own > 0 ? own : ENVIRONMENT_TCP_PORT;
     else
         e->port = own; /* 0: any that is free; the file tells it */
-    snprintf(e->job, sizeof e->job, "%s %.40s %.40s", request->method, job != NULL ? job : "0",
+    snprintf(e->job, sizeof e->job, "%s %.40s %.40s", call->method, job != NULL ? job : "0",
              step != NULL ? step : "0");
 }
 
-int environment_read(const launch_request *request, environment *e, char *sentence, size_t bytes) {
+int environment_read(const environment_call *call, environment *e, char *sentence, size_t bytes) {
     environment_error error = {sentence, bytes, 0};
     int rank = 0;
     memset(e, 0, sizeof *e);
     e->by = "";
     e->local_rank = -1;
     e->nranks = 1;
-    if (request->method != NULL && strcmp(request->method, "mpi") != 0) {
-        environment_method(request, e, &error);
+    if (call->method != NULL && strcmp(call->method, "mpi") != 0) {
+        environment_method(call, e, &error);
         return error.found;
     }
     int mpi_ranks = environment_mpi_ranks(&rank);
@@ -245,7 +246,7 @@ int environment_read(const launch_request *request, environment *e, char *senten
     if (mpi_ranks > 1 && (mpi_ranks != step_ranks || rank != step_rank)) step_ranks = 0;
     if (step_ranks > 1) {
         const int by_mpi = mpi_ranks > 1 || environment_has("PMIX_RANK");
-        mpi_ranks = by_mpi && launch_has_mpi() ? step_ranks : 0; /* else srun is enough */
+        mpi_ranks = by_mpi && call->has_mpi ? step_ranks : 0; /* else srun is enough */
         rank = step_rank;
     }
     const int torchrun = environment_has("TORCHELASTIC_RUN_ID");

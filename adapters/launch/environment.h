@@ -16,7 +16,7 @@
 #ifndef LAUNCH_ENVIRONMENT_H
 #define LAUNCH_ENVIRONMENT_H
 
-#include "launch.h"
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -39,9 +39,17 @@ typedef struct environment {
     char job[128]; /* what ranks of one job have in common, and no other job */
 } environment;
 
+/* What the command line says: llm.c's -pi, -pn, -pr, -pg, -ps and -pf, see launch.h. */
+typedef struct environment_call {
+    const char *method; /* NULL or "mpi": as the variables say */
+    int ranks, rank, per_node;
+    const char *server, *folder;
+    int has_mpi; /* this build has MPI */
+} environment_call;
+
 /* Returns 0, or 1 with a sentence where the variables contradict each other; e->rank is then 0 on a
    rank that should say it, as far as can be told. */
-int environment_read(const launch_request *request, environment *e, char *sentence, size_t bytes);
+int environment_read(const environment_call *call, environment *e, char *sentence, size_t bytes);
 
 /* The first host of Slurm's node list: "rack[02-04,9]n1,other" gives "rack02n1". 0: there is none,
    or it does not fit. */

@@ -4,6 +4,8 @@
 #endif
 #include "gpu.h"
 
+#include <stdio.h>
+
 #ifdef LAUNCH_WITH_NCCL
 
 #include <assert.h>
@@ -11,7 +13,6 @@
 #include <errno.h>
 #include <nccl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -20,12 +21,12 @@
 
 enum { GPU_SHARED_FROM = 23000 /* NCCL's code of version 2.30.0 */ };
 
-static_assert(sizeof(ncclUniqueId) * LAUNCH_MAX_GROUPS <= LAUNCH_BROADCAST, "ids in one message");
+static_assert(sizeof(ncclUniqueId) == GPU_ID_BYTES, "an id is a ncclUniqueId");
 
-typedef struct gpu_ranks {
-    ncclComm_t comm[LAUNCH_MAX_GROUPS];
-    int made;
-} gpu_ranks;
+struct gpu_ranks {
+    int rank, device, made;
+    ncclComm_t comm[]; /* [groups] */
+};
 
 int gpu_count(char *sentence, size_t bytes) {
     int ends[2], answer[2] = {0, -1}; /* GPUs, and what CUDA said */
@@ -57,29 +58,30 @@ int gpu_may_be_shared(void) {
            && version >= GPU_SHARED_FROM;
 }
 
-int gpu_choose(launch *l, char *sentence, size_t bytes) {
+int gpu_choose(int rank, int local_rank, int as_threads, int *device, char *sentence,
+               size_t bytes) {
     int gpus = 0;
     cudaError_t error = cudaGetDeviceCount(&gpus);
     if (error != cudaSuccess || gpus < 1) {
-        snprintf(sentence, bytes, "rank %d: no GPU can be used: %s", l->rank,
+        snprintf(sentence, bytes, "rank %d: no GPU can be used: %s", rank,
                  error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
         return 1;
     }
     /* One GPU in sight, several ranks: Slurm may have given each a GPU of its own. If not, NCCL
        finds the same one twice. */
-    int may_repeat = gpus == 1 || l->kind == LAUNCH_THREADS || gpu_may_be_shared();
-    if (l->local_rank >= gpus && !may_repeat) {
+    int may_repeat = gpus == 1 || as_threads || gpu_may_be_shared();
+    if (local_rank >= gpus && !may_repeat) {
         snprintf(sentence, bytes,
                  "rank %d is number %d of this machine, which has %d GPUs: start at most %d ranks "
                  "here; or all with -pn, as threads; or with NCCL 2.30 or newer set "
                  "NCCL_MULTI_RANK_GPU_ENABLE=1",
-                 l->rank, l->local_rank, gpus, gpus);
+                 rank, local_rank, gpus, gpus);
         return 1;
     }
-    l->device = l->local_rank % gpus;
-    error = cudaSetDevice(l->device);
+    *device = local_rank % gpus;
+    error = cudaSetDevice(*device);
     if (error == cudaSuccess) return 0;
-    snprintf(sentence, bytes, "rank %d: GPU %d cannot be used: %s", l->rank, l->device,
+    snprintf(sentence, bytes, "rank %d: GPU %d cannot be used: %s", rank, *device,
              cudaGetErrorString(error));
     return 1;
 }
@@ -88,8 +90,7 @@ int gpu_choose(launch *l, char *sentence, size_t bytes) {
 
 /* NCCL has no limit of its own for the first meeting of ranks that cannot reach each other. */
 typedef struct gpu_guard {
-    launch *l;
-    double limit_s;
+    const gpu_call *call;
     int done;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -98,27 +99,29 @@ typedef struct gpu_guard {
 
 static void *gpu_guard_main(void *arg) {
     gpu_guard *g = (gpu_guard *)arg;
+    const gpu_call *call = g->call;
     struct timespec until;
+    char sentence[256];
     int late = 0;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)g->limit_s + 1;
+    until.tv_sec += (time_t)call->limit_s + 1;
     pthread_mutex_lock(&g->lock);
     while (!g->done && !late)
         late = pthread_cond_timedwait(&g->changed, &g->lock, &until) == ETIMEDOUT;
     int done = g->done;
     pthread_mutex_unlock(&g->lock);
-    if (!done)
-        launch_fail(g->l,
-                    "rank %d: NCCL did not join the %d ranks within %g s; NCCL_DEBUG=INFO tells "
-                    "what it waits for, NCCL_SOCKET_IFNAME which network to use",
-                    g->l->rank, g->l->nranks, g->limit_s);
+    if (done) return NULL;
+    snprintf(sentence, sizeof sentence,
+             "rank %d: NCCL did not join the %d ranks within %g s; NCCL_DEBUG=INFO tells what it "
+             "waits for, NCCL_SOCKET_IFNAME which network to use",
+             call->rank, call->nranks, call->limit_s);
+    call->late(call->user, sentence);
     return NULL;
 }
 
-static int gpu_guard_start(gpu_guard *g, launch *l, double limit_s) {
+static int gpu_guard_start(gpu_guard *g, const gpu_call *call) {
     memset(g, 0, sizeof *g);
-    g->l = l;
-    g->limit_s = limit_s;
+    g->call = call;
     (void)pthread_mutex_init(&g->lock, NULL);
     (void)pthread_cond_init(&g->changed, NULL);
     return pthread_create(&g->thread, NULL, gpu_guard_main, g) == 0;
@@ -136,48 +139,72 @@ static void gpu_guard_end(gpu_guard *g) {
 
 /* ---- communicators ------------------------------------------------------------------------- */
 
-static void gpu_check(launch *l, ncclResult_t result, const char *call, ncclComm_t comm) {
-    if (result == ncclSuccess) return;
+/* 0: it went well; 1: the sentence is written. */
+static int gpu_failed(const gpu_ranks *ranks, ncclResult_t result, const char *call,
+                      ncclComm_t comm, char *sentence, size_t bytes) {
+    if (result == ncclSuccess) return 0;
     const char *more = ncclGetLastError(comm);
-    launch_fail(l, "rank %d, GPU %d: %s: %s%s%.400s", l->rank, l->device, call,
-                ncclGetErrorString(result), more != NULL && more[0] ? ": " : "",
-                more != NULL ? more : "");
+    snprintf(sentence, bytes, "rank %d, GPU %d: %s: %s%s%.400s", ranks->rank, ranks->device, call,
+             ncclGetErrorString(result), more != NULL && more[0] ? ": " : "",
+             more != NULL ? more : "");
+    return 1;
 }
 
-void gpu_join(launch *l, double limit_s) {
-    ncclUniqueId ids[LAUNCH_MAX_GROUPS];
-    gpu_guard guard;
-    char sentence[LAUNCH_SENTENCE] = "";
-    /* collectives of several communicators in flight start in the order of their calls */
-    (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-    gpu_ranks *ranks = (gpu_ranks *)calloc(1, sizeof *ranks);
-    memset(ids, 0, sizeof ids);
-    for (int i = 0; i < l->groups && l->rank == 0; i++)
-        gpu_check(l, ncclGetUniqueId(&ids[i]), "ncclGetUniqueId", NULL);
-    launch_broadcast(l, ids, (size_t)l->groups * sizeof ids[0]);
-    int ok = ranks != NULL && gpu_guard_start(&guard, l, limit_s);
-    snprintf(sentence, sizeof sentence, "rank %d: out of memory or threads", l->rank);
-    launch_agree(l, ok, sentence);
-    for (int i = 0; i < l->groups; i++) {
+int gpu_make_id(char id[GPU_ID_BYTES], char *sentence, size_t bytes) {
+    ncclUniqueId made;
+    memset(&made, 0, sizeof made);
+    const ncclResult_t result = ncclGetUniqueId(&made);
+    memcpy(id, &made, GPU_ID_BYTES);
+    if (result == ncclSuccess) return 0;
+    snprintf(sentence, bytes, "rank 0: ncclGetUniqueId: %s", ncclGetErrorString(result));
+    return 1;
+}
+
+/* 0, or 1 with a sentence. */
+static int gpu_make(gpu_ranks *ranks, const gpu_call *call, char *sentence, size_t bytes) {
+    for (int i = 0; i < call->groups; i++) {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        ncclUniqueId id;
+        memcpy(&id, call->id + (size_t)i * GPU_ID_BYTES, sizeof id);
         config.blocking = 1;
-        gpu_check(l, ncclCommInitRankConfig(&ranks->comm[i], l->nranks, ids[i], l->rank, &config),
-                  "ncclCommInitRankConfig", NULL);
-        l->comm[i].kind = ZERO_COMM_NCCL;
-        l->comm[i].handle = &ranks->comm[i];
+        const ncclResult_t result =
+            ncclCommInitRankConfig(&ranks->comm[i], call->nranks, id, call->rank, &config);
+        if (gpu_failed(ranks, result, "ncclCommInitRankConfig", NULL, sentence, bytes)) return 1;
         ranks->made++;
     }
-    gpu_guard_end(&guard);
-    l->gpu = ranks;
+    return 0;
 }
 
-void gpu_leave(launch *l) {
-    gpu_ranks *ranks = (gpu_ranks *)l->gpu;
-    if (ranks == NULL) return;
-    for (int i = 0; i < ranks->made; i++)
-        gpu_check(l, ncclCommDestroy(ranks->comm[i]), "ncclCommDestroy", ranks->comm[i]);
-    l->gpu = NULL;
+gpu_ranks *gpu_join(const gpu_call *call, char *sentence, size_t bytes) {
+    gpu_guard guard;
+    /* collectives of several communicators in flight start in the order of their calls */
+    (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    gpu_ranks *ranks =
+        (gpu_ranks *)calloc(1, sizeof *ranks + (size_t)call->groups * sizeof ranks->comm[0]);
+    if (ranks == NULL || !gpu_guard_start(&guard, call)) {
+        snprintf(sentence, bytes, "rank %d: out of memory or threads", call->rank);
+        free(ranks);
+        return NULL;
+    }
+    ranks->rank = call->rank;
+    ranks->device = call->device;
+    const int failed = gpu_make(ranks, call, sentence, bytes);
+    gpu_guard_end(&guard);
+    if (!failed) return ranks;
+    free(ranks); /* communicators that were made go with the process: they may wait for its peers */
+    return NULL;
+}
+
+void *gpu_comm(gpu_ranks *ranks, int group) { return &ranks->comm[group]; }
+
+int gpu_leave(gpu_ranks *ranks, char *sentence, size_t bytes) {
+    int failed = 0;
+    if (ranks == NULL) return 0;
+    for (int i = 0; i < ranks->made && !failed; i++)
+        failed = gpu_failed(ranks, ncclCommDestroy(ranks->comm[i]), "ncclCommDestroy",
+                            ranks->comm[i], sentence, bytes);
     free(ranks);
+    return failed;
 }
 
 #else
@@ -187,15 +214,29 @@ int gpu_count(char *sentence, size_t bytes) {
     return 0;
 }
 int gpu_may_be_shared(void) { return 0; }
-int gpu_choose(launch *l, char *sentence, size_t bytes) {
+int gpu_choose(int rank, int local_rank, int as_threads, int *device, char *sentence,
+               size_t bytes) {
+    (void)rank, (void)local_rank, (void)as_threads;
     if (bytes > 0) sentence[0] = 0;
-    l->device = -1;
+    *device = -1;
     return 0;
 }
-void gpu_join(launch *l, double limit_s) {
-    (void)l;
-    (void)limit_s;
+int gpu_make_id(char id[GPU_ID_BYTES], char *sentence, size_t bytes) {
+    (void)id, (void)sentence, (void)bytes;
+    return 0;
 }
-void gpu_leave(launch *l) { (void)l; }
+gpu_ranks *gpu_join(const gpu_call *call, char *sentence, size_t bytes) {
+    (void)call;
+    if (bytes > 0) snprintf(sentence, bytes, "this build has no NCCL");
+    return NULL;
+}
+void *gpu_comm(gpu_ranks *ranks, int group) {
+    (void)ranks, (void)group;
+    return NULL;
+}
+int gpu_leave(gpu_ranks *ranks, char *sentence, size_t bytes) {
+    (void)ranks, (void)sentence, (void)bytes;
+    return 0;
+}
 
 #endif

@@ -39,6 +39,7 @@ struct launch_board {
 };
 
 static_assert((int)LAUNCH_BROADCAST <= (int)MEETING_BYTES, "a broadcast is one message");
+static_assert((int)GPU_ID_BYTES * (int)LAUNCH_MAX_GROUPS <= (int)LAUNCH_BROADCAST, "ids are one");
 
 #ifdef LAUNCH_WITH_NCCL
 enum { LAUNCH_GPUS = 1 };
@@ -351,20 +352,45 @@ static double launch_limit(const launch_request *request) {
     return request->limit_s > 0 ? request->limit_s : LAUNCH_JOIN_S;
 }
 
+/* Called by a thread of gpu_join. */
+static void launch_gpus_late(void *user, const char *sentence) {
+    launch_end((launch *)user, sentence);
+}
+
+/* NCCL's communicators, over all ranks. */
+static void launch_join_gpus(launch *l, double limit_s) {
+    char sentence[LAUNCH_SENTENCE] = "", id[LAUNCH_MAX_GROUPS][GPU_ID_BYTES];
+    memset(id, 0, sizeof id);
+    for (int i = 0; i < l->groups && l->rank == 0; i++)
+        if (gpu_make_id(id[i], sentence, sizeof sentence)) launch_end(l, sentence);
+    launch_broadcast(l, id, (size_t)l->groups * sizeof id[0]);
+    const gpu_call call = {l->rank, l->nranks, l->device,        l->groups,
+                           id[0],   limit_s,   launch_gpus_late, l};
+    gpu_ranks *ranks = gpu_join(&call, sentence, sizeof sentence);
+    if (ranks == NULL) launch_end(l, sentence);
+    l->gpu = ranks;
+    for (int i = 0; i < l->groups; i++) {
+        l->comm[i].kind = ZERO_COMM_NCCL;
+        l->comm[i].handle = gpu_comm(ranks, i);
+    }
+}
+
 /* The GPU and its communicators, if there are any; then the rank's own function. */
 static int launch_run_rank(const launch_request *request, launch *l) {
+    char sentence[LAUNCH_SENTENCE] = "";
     if (LAUNCH_GPUS) {
-        char sentence[LAUNCH_SENTENCE] = "";
-        int failed = gpu_choose(l, sentence, sizeof sentence);
+        int failed = gpu_choose(l->rank, l->local_rank, l->kind == LAUNCH_THREADS, &l->device,
+                                sentence, sizeof sentence);
         launch_agree(l, !failed, sentence);
         /* one rank that a launcher counts as such goes over NCCL as well */
         const int counted = l->kind == LAUNCH_ALONE && getenv("WORLD_SIZE") != NULL;
         if (counted) l->how = "as the only rank, over NCCL";
         if ((l->nranks > 1 && l->kind != LAUNCH_THREADS) || counted)
-            gpu_join(l, launch_limit(request));
+            launch_join_gpus(l, launch_limit(request));
     }
     int code = request->rank_main(l, request->user);
-    if (code == 0) gpu_leave(l);
+    if (code == 0 && gpu_leave((gpu_ranks *)l->gpu, sentence, sizeof sentence))
+        launch_end(l, sentence);
     return code;
 }
 
@@ -877,7 +903,10 @@ int launch_run(const launch_request *request) {
     l.groups = request->groups;
     l.device = -1;
     launch_block_stop(request);
-    int wrong = environment_read(request, &e, sentence, sizeof sentence);
+    const environment_call call = {request->method,   request->ranks,  request->rank,
+                                   request->per_node, request->server, request->folder,
+                                   launch_has_mpi()};
+    int wrong = environment_read(&call, &e, sentence, sizeof sentence);
     if (wrong && request->usage_error == NULL) {
         if (e.rank == 0) launch_print(l.program, sentence);
         return LAUNCH_EXIT_USAGE;

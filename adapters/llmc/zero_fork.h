@@ -18,12 +18,28 @@
 #include <nccl.h>
 #endif
 
+#define LLMC_VECTOR ZERO_ONE_D /* decays, as all tensors of these two do */
 #include "zero_llmc.h"
 
 enum { LLMC_MAX_RANKS = 64 };
 
 static int llmc_rank, llmc_ranks = 1;
 static zero_local *llmc_group; /* of ranks on the CPU */
+
+#ifndef __CUDACC__
+/* train_gpt2.c has no flags of its own: what is left is a mistake, or a question. */
+static inline void llmc_no_more_flags(const char *found) {
+    const int asked = strcmp(found, "--help") == 0 || strcmp(found, "-h") == 0;
+    FILE *out = asked ? stdout : stderr;
+    if (!asked) fprintf(out, "no flag of train_gpt2_zero: '%s'\n", found);
+    fprintf(out,
+            "Usage: train_gpt2_zero [-z STAGE] [-pn RANKS]\n"
+            "  -z <int>    zero stage, 0..3 (default = 0)\n"
+            "  -pn <int>   ranks of this machine, 1..%d (default = 1)\n",
+            LLMC_MAX_RANKS);
+    exit(asked ? EXIT_SUCCESS : EXIT_FAILURE);
+}
+#endif
 
 static inline void llmc_usage(const char *what, const char *found) {
     fprintf(stderr, "%s, found '%s'\n", what, found);
@@ -55,6 +71,9 @@ static inline void llmc_take_flags(int *argc, char **argv) {
         else
             argv[kept++] = argv[i];
     }
+#ifndef __CUDACC__
+    if (kept > 1) llmc_no_more_flags(argv[1]);
+#endif
     *argc = kept;
     argv[kept] = NULL;
 }

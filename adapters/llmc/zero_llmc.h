@@ -1,7 +1,8 @@
 /* zero_llmc.h - llm.c's model for zero_plugin.h: its 16 tensors, its files, its update.
 
    Included by zero_fork.h and zero_nccl.h, after the trainer has defined GPT2Config and
-   ParameterTensors. One model per process, as the trainer's own globals are.
+   ParameterTensors, and they LLMC_VECTOR: the flags of biases and norms, which decay in some of
+   the trainers. One model per process, as the trainer's own globals are.
 
    UNITS  0: wte (tied: looked up, and again as the classifier) and wpe
           1..L: the blocks
@@ -42,7 +43,7 @@ typedef struct llmc_tensor {
 
 /* In the order of llm.c's files. Shapes: ParameterTensors. */
 static inline void llmc_describe(GPT2Config config, llmc_tensor table[LLMC_TENSORS]) {
-    enum { VECTOR = ZERO_NO_DECAY | ZERO_ONE_D, KEPT = VECTOR | ZERO_KEEP };
+    enum { VECTOR = LLMC_VECTOR, KEPT = VECTOR | ZERO_KEEP };
     const size_t C = (size_t)config.channels;
 #define LLMC_TENSOR(name, numel, layered, flags)                                                   \
     { #name, (numel), (layered), (flags), offsetof(ParameterTensors, name) }

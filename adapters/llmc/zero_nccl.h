@@ -4,6 +4,9 @@
 #ifndef ZERO_NCCL_H
 #define ZERO_NCCL_H
 
+#include <math.h>
+
+#define LLMC_VECTOR (ZERO_NO_DECAY | ZERO_ONE_D)
 #include "zero_llmc.h"
 
 static inline void llmc_configure(int stage, int micro_steps, int use_master_weights,
@@ -43,7 +46,7 @@ static inline float llmc_reduce(void) {
     double norm = 0;
     zeroCheck(zero_reduce(zero));
     zeroCheck(zero_norm(zero, &norm));
-    return (float)norm;
+    return (float)fabs(norm); /* a NaN's sign is nothing to print */
 }
 
 /* Before multi_gpu_config_free, which destroys the communicator. */

@@ -1,6 +1,7 @@
 /* test_state FOLDER - adapters/llmc/zero_nccl.h without a GPU: a run that goes on from its
    checkpoint is the run that was never interrupted. The types and functions of llm.c that the
    header takes from its trainer are stood in for here. */
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,11 +232,28 @@ static void test_masters_not_wanted(const char *folder) {
     llmc_free();
 }
 
+/* What the step line prints by %6.4f. */
+static void test_norm_of_nan(void) {
+    const float bad = -NAN;
+    char text[32];
+    PRECISION_MODE = PRECISION_FP32;
+    build(0, 1);
+    zeroCheck(zero_pass_begin(zero, ZERO_TRAIN, 0, 1));
+    backward(1);
+    memcpy(grads.lnfw, &bad, sizeof bad);
+    zeroCheck(zero_pass_end(zero));
+    snprintf(text, sizeof text, "%6.4f", (double)llmc_reduce());
+    test_check(strcmp(text, "   nan") == 0, "the norm of a NaN is printed as '%s'", text);
+    llmc_step(1e-2F, 0.9F, 0.95F, 1e-8F, 0.1F, 1.0F);
+    llmc_free();
+}
+
 int main(int argc, char **argv) {
     need(argc == 2);
     test_resume(argv[1], PRECISION_FP32, 1);
     test_resume(argv[1], PRECISION_BF16, 1);
     test_resume(argv[1], PRECISION_BF16, 0);
     test_masters_not_wanted(argv[1]);
+    test_norm_of_nan();
     return test_summary();
 }
