@@ -1,0 +1,164 @@
+/* compare.c - see compare.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "compare.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+static double compare_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double compare_median(const double *values, int count) {
+    double sorted[COMPARE_ROUNDS];
+    memcpy(sorted, values, (size_t)count * sizeof *values);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    return 0.5 * (sorted[(count - 1) / 2] + sorted[count / 2]);
+}
+
+static void compare_check(const compare *c, const compare_entry *e, zero_result result) {
+    c->host->check(e->trainer, result);
+}
+
+/* ---- rounds -------------------------------------------------------------------------------- */
+
+/* One step that is not timed: caches fill, pages are touched. */
+static void compare_warm_up(compare *c) {
+    for (int i = 0; i < c->n; i++) {
+        report_clear(c->report);
+        if (c->report->terminal) report_say(c->report, "warming up stage %d", c->entry[i].stage);
+        c->host->step(c->entry[i].trainer, NULL);
+        compare_check(c, &c->entry[i], zero_barrier(c->entry[i].z));
+    }
+    report_clear(c->report);
+}
+
+/* All ranks start together; the clock stops when the last communication has ended. */
+static void compare_turn(compare *c, compare_entry *e, int round, int steps) {
+    zero_stats before, after;
+    compare_check(c, e, zero_query_stats(e->z, &before));
+    compare_check(c, e, zero_barrier(e->z));
+    const double started = compare_clock();
+    for (int i = 0; i < steps; i++) c->host->step(e->trainer, NULL);
+    compare_check(c, e, zero_query_stats(e->z, &after));
+    c->host->wait(e->trainer);
+    compare_check(c, e, zero_barrier(e->z));
+    e->rates[round] = (double)c->step_tokens * steps / (compare_clock() - started);
+    e->sent_bytes = (after.sent_bytes - before.sent_bytes) / (uint64_t)steps;
+    e->exposed_s += after.exposed_s - before.exposed_s;
+}
+
+/* Every round begins with another stage, so that none always follows the same one. */
+static void compare_rounds(compare *c) {
+    const double started = compare_clock();
+    for (int round = 0; round < c->rounds; round++) {
+        for (int i = 0; i < c->n; i++) {
+            report_clear(c->report);
+            report_progress(c->report, (double)(round * c->n + i) / (c->rounds * c->n),
+                            compare_clock() - started);
+            compare_turn(c, &c->entry[(round + i) % c->n], round, c->steps / c->rounds);
+        }
+        report_clear(c->report);
+        report_say(c->report, "round %d/%d | tok/s at stage", round + 1, c->rounds);
+        for (int i = 0; i < c->n; i++)
+            report_say(c->report, "%s%d: %.0f", i ? " | " : " ", c->entry[i].stage,
+                       c->entry[i].rates[round]);
+        report_say(c->report, "\n");
+    }
+}
+
+/* The loss of a last step, which is not timed either; then memory, exposed time, weights. */
+static void compare_finish(compare *c, compare_entry *e) {
+    c->host->step(e->trainer, &e->loss);
+    compare_check(c, e, zero_query_stats(e->z, &e->stats));
+    compare_check(c, e, zero_all_sum(e->z, &e->exposed_s, 1));
+    e->exposed_s /= c->ranks;
+    e->weights = c->host->hash(e->trainer);
+}
+
+/* Stages that ran in the same round had the same neighbours on the machine: ratios are taken round
+   by round. The reference is stage 0, or the first. */
+static void compare_rates(compare *c) {
+    double ratios[COMPARE_ROUNDS];
+    const compare_entry *reference = &c->entry[0];
+    for (int i = c->n - 1; i >= 0; i--)
+        if (c->entry[i].stage == 0) reference = &c->entry[i];
+    for (int i = 0; i < c->n; i++) {
+        compare_entry *e = &c->entry[i];
+        for (int r = 0; r < c->rounds; r++) ratios[r] = e->rates[r] / reference->rates[r];
+        e->median = compare_median(e->rates, c->rounds);
+        e->ratio = compare_median(ratios, c->rounds);
+    }
+}
+
+void compare_run(compare *c) {
+    compare_warm_up(c);
+    compare_rounds(c);
+    for (int i = 0; i < c->n; i++) compare_finish(c, &c->entry[i]);
+    compare_rates(c);
+}
+
+/* ---- results ------------------------------------------------------------------------------- */
+
+static void compare_write(const compare *c, FILE *csv, const compare_entry *e) {
+    fprintf(csv, "%d,%d,%.1f,%.4f,%zu,%zu,%zu,%zu,%zu,%llu,%zu,%.3f,%.6f,%016llx\n", e->stage,
+            c->ranks, e->median, e->ratio, e->stats.param_bytes, e->stats.grad_bytes,
+            e->stats.optimizer_bytes, e->stats.buffer_bytes, e->plan->formula_bytes,
+            (unsigned long long)e->sent_bytes, e->plan->formula_sent_bytes,
+            1e3 * e->exposed_s / c->steps, e->loss, (unsigned long long)e->weights);
+}
+
+static void compare_say(compare *c, const compare_entry *e) {
+    const double mib = 1024 * 1024;
+    report_say(
+        c->report,
+        "| %5d | %8.0f | %5.3f | %7.1f %7.1f %7.1f %7.1f | %7.1f | %6.1f %6.1f | %7.2f | %8.6f | "
+        "%016llx |\n",
+        e->stage, e->median, e->ratio, (double)e->stats.param_bytes / mib,
+        (double)e->stats.grad_bytes / mib, (double)e->stats.optimizer_bytes / mib,
+        (double)e->stats.buffer_bytes / mib, (double)e->plan->formula_bytes / mib,
+        (double)e->sent_bytes / mib, (double)e->plan->formula_sent_bytes / mib,
+        1e3 * e->exposed_s / c->steps, e->loss, (unsigned long long)e->weights);
+}
+
+void compare_print(compare *c, FILE *csv) {
+    report_say(c->report,
+               "|       |          |       |  MiB of a rank: param, grad, optim, buffer | formula |"
+               "  MiB sent, by  | exposed |          |                  |\n"
+               "| stage |    tok/s | ratio |  params   grads   optim buffers | no buf. |"
+               "  step  formula | ms/step |     loss |          weights |\n");
+    for (int i = 0; i < c->n; i++) {
+        compare_say(c, &c->entry[i]);
+        if (csv != NULL) compare_write(c, csv, &c->entry[i]);
+    }
+}
+
+int compare_unequal(const compare *c) {
+    for (int i = 1; i < c->n; i++)
+        if (c->entry[i].weights != c->entry[0].weights) return i;
+    return -1;
+}
+
+FILE *compare_open_csv(const char *path) {
+    char folder[1024];
+    const char *slash = strrchr(path, '/');
+    (void)snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - path) : 0, path);
+    if (slash != NULL) (void)mkdir(folder, 0777); /* fopen tells if it is not there */
+    FILE *csv = fopen(path, "w");
+    if (csv != NULL)
+        fprintf(csv, "stage,ranks,tokens_per_s,ratio,param_bytes,grad_bytes,optimizer_bytes,"
+                     "buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,"
+                     "weights\n");
+    return csv;
+}

@@ -1,0 +1,76 @@
+/* compare.h - several ZeRO stages that train the same model in turns, in one process.
+
+   WHY. Speeds that were measured one after the other are those of the machine's other load. Here
+   the stages take turns in rounds, every round begins with another one, and a ratio is the median
+   of the rounds' ratios: what disturbs hits all alike.
+
+   WHY A ROOM. All it needs of a trainer is four functions; how a step comes about is not its
+   business.
+*/
+#ifndef COMPARE_H
+#define COMPARE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "../../zero_plugin.h"
+#include "../report/report.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { COMPARE_MOST = 4, COMPARE_ROUNDS = 1000 };
+
+/* What the comparison asks of a trainer. */
+typedef struct compare_host {
+    /* One step. loss NULL: the host need not wait for a device; else the mean over ranks. */
+    void (*step)(void *trainer, double *loss);
+    void (*wait)(void *trainer);                      /* until the device has done its work */
+    void (*check)(void *trainer, zero_result result); /* does not return from a failure */
+    uint64_t (*hash)(void *trainer);                  /* of all weights */
+} compare_host;
+
+typedef struct compare_entry {
+    void *trainer;
+    zero_ctx *z;
+    const zero_plan *plan;
+    int stage;
+    /* What is found out. */
+    double rates[COMPARE_ROUNDS]; /* tokens per second */
+    double median, ratio;         /* ratio: to stage 0, the median over rounds */
+    uint64_t sent_bytes;          /* of one step */
+    double exposed_s;             /* of all rounds, mean over ranks */
+    double loss;                  /* of the last step */
+    uint64_t weights;
+    zero_stats stats;
+} compare_entry;
+
+typedef struct compare {
+    const compare_host *host;
+    report *report;
+    int ranks;
+    int rounds; /* 1..COMPARE_ROUNDS */
+    int steps;  /* of each entry: a multiple of rounds */
+    int64_t step_tokens;
+    compare_entry entry[COMPARE_MOST]; /* trainer, z, plan, stage: the caller's */
+    int n;
+} compare;
+
+/* Trains all, and says the rounds. COLLECTIVE. */
+void compare_run(compare *c);
+
+/* The table; and as CSV, if csv is not NULL. */
+void compare_print(compare *c, FILE *csv);
+
+/* The first entry whose weights are not those of entry 0; -1: they are equal. */
+int compare_unequal(const compare *c);
+
+/* Makes the file, and the folder that it lies in; NULL: errno says why not. */
+FILE *compare_open_csv(const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

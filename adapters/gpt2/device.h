@@ -1,0 +1,114 @@
+/* device.h - what a rank computes on: CUDA's stream and memory; of the CPU there is little to say.
+
+   WHY A ROOM. The trainer is one source for two compilers, and this is where the two differ. A
+   header of inline functions, since nvcc compiles the trainer alone, and plain C the rest.
+
+   Functions that can fail return 0, or 1 and a sentence.
+*/
+#ifndef GPT2_DEVICE_H
+#define GPT2_DEVICE_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct device {
+    void *stream;      /* that model and plugin share; CPU: NULL */
+    char name[256];    /* for people */
+    int sharers;       /* ranks on the same device, this one included */
+    size_t free_bytes; /* CUDA: before anything was built */
+} device;
+
+#ifdef __CUDACC__
+
+enum { DEVICE_IS_HOST = 0 };
+
+static inline int device_fail(cudaError_t code, const char *what, char *sentence, size_t bytes) {
+    if (code != cudaSuccess) snprintf(sentence, bytes, "%s: %s", what, cudaGetErrorString(code));
+    return code != cudaSuccess;
+}
+
+static inline size_t device_free_bytes(void) {
+    size_t available = 0, total = 0;
+    return cudaMemGetInfo(&available, &total) == cudaSuccess ? available : 0;
+}
+
+/* The launcher has chosen the device. Not the default stream, which others synchronise with. */
+static inline int device_open(device *d, int local_ranks, char *sentence, size_t bytes) {
+    struct cudaDeviceProp card;
+    cudaStream_t stream = NULL;
+    int chosen = 0, devices = 1, version = 0;
+    memset(&card, 0, sizeof card);
+    cudaError_t code = cudaGetDevice(&chosen);
+    if (code == cudaSuccess) code = cudaGetDeviceCount(&devices);
+    if (code == cudaSuccess) code = cudaDriverGetVersion(&version);
+    if (code == cudaSuccess) code = cudaGetDeviceProperties(&card, chosen);
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (device_fail(code, "no CUDA device can be used", sentence, bytes)) return 1;
+    d->stream = stream;
+    d->sharers = (local_ranks + devices - 1) / devices;
+    d->free_bytes = device_free_bytes();
+    snprintf(d->name, sizeof d->name, "%.100s, %.0f GiB, CUDA %d.%d of the driver", card.name,
+             (double)card.totalGlobalMem / (1024.0 * 1024 * 1024), version / 1000,
+             version / 10 % 100);
+    return 0;
+}
+
+static inline void device_close(device *d) { cudaStreamDestroy((cudaStream_t)d->stream); }
+
+/* Until all that was enqueued is done: a clock is about to be read. */
+static inline int device_wait(const device *d, char *sentence, size_t bytes) {
+    return device_fail(cudaStreamSynchronize((cudaStream_t)d->stream), "CUDA", sentence, bytes);
+}
+
+/* Bytes that were taken of the device since it was opened, by all ranks on it. */
+static inline size_t device_taken(const device *d) {
+    const size_t left = device_free_bytes();
+    return left < d->free_bytes ? d->free_bytes - left : 0;
+}
+
+/* Whether all ranks on the device get what each needs. */
+static inline int device_fits(const device *d, uint64_t need, char *sentence, size_t bytes) {
+    size_t available = 0, total = 0;
+    const cudaError_t code = cudaMemGetInfo(&available, &total);
+    const uint64_t wanted = need * (uint64_t)d->sharers;
+    if (device_fail(code, "the device's memory cannot be asked for", sentence, bytes)) return 1;
+    if (wanted <= available) return 0;
+    snprintf(sentence, bytes,
+             "the device has %llu bytes of memory free of %llu, and the %d rank%s on it need %llu: "
+             "choose a higher -z, a smaller -b, or -r 3",
+             (unsigned long long)available, (unsigned long long)total, d->sharers,
+             d->sharers > 1 ? "s" : "", (unsigned long long)wanted);
+    return 1;
+}
+
+#else
+
+enum { DEVICE_IS_HOST = 1 };
+
+static inline int device_open(device *d, int local_ranks, char *sentence, size_t bytes) {
+    (void)sentence;
+    (void)bytes;
+    d->sharers = local_ranks;
+    snprintf(d->name, sizeof d->name, "CPU");
+    return 0;
+}
+static inline void device_close(device *d) { (void)d; }
+static inline int device_wait(const device *d, char *sentence, size_t bytes) {
+    (void)d;
+    (void)sentence;
+    (void)bytes;
+    return 0;
+}
+static inline size_t device_taken(const device *d) {
+    (void)d;
+    return 0;
+}
+/* The host's memory is counted by the launcher. */
+static inline int device_fits(const device *d, uint64_t need, char *sentence, size_t bytes) {
+    (void)need;
+    return device_wait(d, sentence, bytes);
+}
+
+#endif
+#endif

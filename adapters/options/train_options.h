@@ -1,0 +1,79 @@
+/* train_options.h - every setting of train_gpt2_zero: the values, and what they become in a
+   ds_config, whose `zero` and `hyper` are the plugin's own settings.
+
+   The table, in train_options.c, is the one place where a setting is described: flag, default,
+   range, help, DeepSpeed's key, the plugin's field. The trainer reads the values here and nothing
+   else of a command line.
+*/
+#ifndef TRAIN_OPTIONS_H
+#define TRAIN_OPTIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../ds_config/ds_config.h"
+#include "options.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 128 };
+
+typedef struct train_options {
+    const char *train_path, *val_path, *tokenizer_path, *model, *log_dir, *csv_path;
+    option_list stage;                      /* -z; more than one: compare */
+    const char *server, *folder;            /* -ps, -pf */
+    int method, rank, per_node, as_threads; /* -pi, -pr, -pg, -pt */
+    int ranks, node_size, threads;
+    int batch, seq_len, steps;
+    int64_t step_tokens; /* -d */
+    int64_t seed;
+    int order, overfit;
+    int type, grads, master; /* -dt, -zg, -w */
+    double scale, first_scale, least_scale;
+    int scale_window, hysteresis;
+    int optimizer, schedule, warmup;
+    double lr, final_fraction, weight_decay, beta1, beta2, eps, clip;
+    double skip_loss, skip_norm;  /* -sl, -sg; 0: never */
+    const char *ds_path, *ds_out; /* -ds, -dso */
+    int val_every, val_batches, sample_every, sample_tokens;
+    int save_every, keep_last, keep_every, save_aside, save_or_go_on, resume; /* -n..., -y */
+    int recompute, tf32, any_order;
+    int accumulation, prefetch, overlap, mapping;
+    int64_t bucket, persistence;
+    double timeout;
+    int rounds;
+    int print_batches;
+    int help;
+    unsigned char given[TRAIN_OPTIONS_MOST]; /* by row of the table: on the command line */
+    char error[512];                         /* what is wrong with the command line; "" nothing */
+} train_options;
+
+/* Never fails: what is wrong stands in o->error. */
+void train_options_parse(train_options *o, int argc, char **argv);
+
+/* --help. */
+void train_options_help(const char *program);
+
+/* The same loops as options.h has, over the trainer's table. */
+size_t train_options_render(const train_options *o, char *text, size_t bytes);
+int train_options_given(const train_options *o, const char *flag);
+void train_options_store(const train_options *o, ds_config *settings);
+
+/* The word of a flag that chooses one. */
+void train_options_word(const train_options *o, const char *flag, char word[OPTION_WORD_BYTES]);
+
+/* What -ds found. _conflict returns 1 and a sentence if a typed flag says otherwise; _take copies
+   the file's values into the options. */
+int train_options_conflict(const train_options *o, const ds_config *file, char *sentence,
+                           size_t bytes);
+void train_options_take(train_options *o, const ds_config *file);
+
+/* The next flag after *row (0 at first) that the course of a training depends on; NULL: no more. */
+const char *train_options_course(int *row);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,129 @@
+/* train_resolve.c - see train_resolve.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "train_resolve.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+__attribute__((format(printf, 3, 4))) static int train_fail(char *sentence, size_t bytes,
+                                                            const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    (void)vsnprintf(sentence, bytes, format, values);
+    va_end(values);
+    return 1;
+}
+
+int train_check(const train_options *o, char *sentence, size_t bytes) {
+    char type[OPTION_WORD_BYTES];
+    train_options_word(o, "-dt", type);
+    if (!o->master && o->type != ZERO_BF16)
+        return train_fail(sentence, bytes,
+                          "-w 0: weights can do without a copy in f32 in bf16 alone, found -dt %s",
+                          type);
+    if (o->type == ZERO_F16 && o->scale <= 0 && o->first_scale < o->least_scale)
+        return train_fail(sentence, bytes,
+                          "-li %g: the first loss scale is below the least, -lm %g", o->first_scale,
+                          o->least_scale);
+    if (o->eps <= 0 && o->optimizer <= ZERO_ADAM)
+        return train_fail(sentence, bytes,
+                          "-ep 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+    if (o->stage.n > 1 && (o->skip_loss != 0 || o->skip_norm != 0))
+        return train_fail(sentence, bytes, "-sl and -sg: a comparison of stages skips no steps");
+    return 0;
+}
+
+int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,
+                size_t bytes) {
+    const int64_t T = o->seq_len;
+    char rows_text[64] = "";
+    if (o->batch > 0) (void)snprintf(rows_text, sizeof rows_text, " with -b %d", o->batch);
+    if (o->step_tokens % T != 0)
+        return train_fail(sentence, bytes,
+                          "-d %lld: the tokens of a step do not divide into windows of -t %lld",
+                          (long long)o->step_tokens, (long long)T);
+    const int64_t windows = o->step_tokens > 0 ? o->step_tokens / T
+                            : o->batch > 0     ? (int64_t)o->batch * ranks
+                                               : (int64_t)TRAIN_WINDOWS;
+    const int64_t rows = o->batch > 0 ? o->batch : windows / ranks;
+    const int64_t micro = rows > 0 ? windows / (rows * ranks) : 0;
+    if (micro * rows * ranks != windows || micro <= 0 || micro > INT32_MAX)
+        return train_fail(
+            sentence, bytes,
+            "the batch does not divide: a step of %lld windows (-t %lld tokens each) over %d "
+            "rank%s%s; choose -b (windows per rank) or -d (tokens per step) so that it does",
+            (long long)windows, (long long)T, ranks, ranks > 1 ? "s" : "", rows_text);
+    if (rows > INT32_MAX / T)
+        return train_fail(sentence, bytes,
+                          "-b %lld with -t %lld: more tokens than a rank can count",
+                          (long long)rows, (long long)T);
+    batch->rows = (int)rows;
+    batch->seq_len = o->seq_len;
+    batch->micro_steps = (int)micro;
+    batch->windows = windows;
+    batch->tokens = windows * T;
+    return 0;
+}
+
+ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *said) {
+    ds_auto a;
+    memset(&a, 0, sizeof a);
+    memset(said, 0, sizeof *said);
+    train_options_store(o, said);
+    a.ranks = ranks;
+    a.micro_batch = said->micro_batch;
+    a.train_batch = said->train_batch;
+    if (a.train_batch == 0 && a.micro_batch == 0) a.train_batch = TRAIN_WINDOWS;
+    if (o->step_tokens > 0 && o->batch > 0)
+        a.accumulation = (int)(a.train_batch / a.micro_batch / a.ranks);
+    a.type = said->zero.type;
+    a.hyper = &said->hyper;
+    a.optimizer = said->zero.optimizer;
+    a.warmup_steps = o->warmup;
+    a.total_steps = o->steps > 0 ? o->steps : 0;
+    a.hidden = channels;
+    return a;
+}
+
+ds_config train_settings(const train_options *o, const ds_config *file, int channels) {
+    ds_config all = *file;
+    train_options_store(o, &all);
+    if (!(file->given & DS_GIVEN_PREFETCH) || train_options_given(o, "-zp")) return all;
+    const int64_t units = file->prefetch_numel / (12 * (int64_t)channels * channels); /* blocks */
+    all.zero.prefetch = units > 64 ? 64 : units > 0 ? (int)units : ZERO_NONE;
+    return all;
+}
+
+/* Of a file: betas may leave their range on the way. */
+static int train_check_betas(const train_options *o, const schedule *s, int steps, char *sentence,
+                             size_t bytes) {
+    for (int step = 0; step < steps; step++) {
+        schedule_value v;
+        schedule_at(s, step, &v);
+        if (!(v.beta1 >= 0 && v.beta1 < 1))
+            return train_fail(sentence, bytes, "%s: %s gives beta1 %g in step %d, expected 0 to 1",
+                              o->ds_path, schedule_name(s->kind), v.beta1, step + 1);
+    }
+    return 0;
+}
+
+int train_schedule(const train_options *o, const ds_config *file, int steps, schedule *out,
+                   char *sentence, size_t bytes) {
+    char why[256];
+    if (file->has_schedule) {
+        *out = file->lr_schedule;
+        return train_check_betas(o, out, steps, sentence, bytes);
+    }
+    schedule_defaults(out, (schedule_kind)o->schedule);
+    out->lr = o->lr;
+    out->beta1 = o->beta1;
+    out->beta2 = o->beta2;
+    out->warmup_steps = o->warmup;
+    out->total_steps = steps > 0 ? steps : 1;
+    out->final_fraction = o->final_fraction;
+    if (schedule_check(out, why, sizeof why) == 0) return 0;
+    return train_fail(sentence, bytes, "-k %s: %s", schedule_name(out->kind), why);
+}

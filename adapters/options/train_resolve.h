@@ -1,0 +1,50 @@
+/* train_resolve.h - settings of the trainer that follow from several flags, from flags and a
+   DeepSpeed file, or from flags and the number of ranks.
+
+   WHY A ROOM. A row of the table says what a flag is by itself; what flags mean together is
+   arithmetic that needs neither ranks nor files to be tested. Functions that can fail return 0, or
+   1 and a sentence that names the flags.
+*/
+#ifndef TRAIN_RESOLVE_H
+#define TRAIN_RESOLVE_H
+
+#include "train_options.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { TRAIN_WINDOWS = 12 }; /* of a step, without -b and -d */
+
+/* How a step's windows are dealt: row (micro * ranks + rank) * rows + b of windows.h is this
+ * rank's. */
+typedef struct batch_shape {
+    int rows;    /* B: windows of a rank and micro-step */
+    int seq_len; /* T: tokens of a window */
+    int micro_steps;
+    int64_t windows; /* of a step, over ranks and micro-steps */
+    int64_t tokens;  /* of a step: windows * T */
+} batch_shape;
+
+/* Flags that do not go together. */
+int train_check(const train_options *o, char *sentence, size_t bytes);
+
+/* -b, -d and -t, with the number of ranks: any two of rows, micro-steps and windows give the third.
+ */
+int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,
+                size_t bytes);
+
+/* What "auto" in a file stands for. `said` is filled with what the flags say, and borrowed. */
+ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *said);
+
+/* The plugin's settings: the file's (zeros without one), and the flags'. */
+ds_config train_settings(const train_options *o, const ds_config *file, int channels);
+
+/* What -k, -l, -u and -q say, or the file; for so many steps. */
+int train_schedule(const train_options *o, const ds_config *file, int steps, schedule *out,
+                   char *sentence, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+/* windows.c: see windows.h. C11 and C++17. */
+#include "windows.h"
+
+#include <stdlib.h>
+#include <xxhash.h>
+
+int windows_open(windows *w) {
+    w->count = (int64_t)((w->file->count - 1) / (size_t)w->seq_len);
+    w->epoch_steps = w->count / w->step_windows;
+    w->epoch = -1;
+    w->shuffled = NULL;
+    if (w->order != WINDOWS_SHUFFLED) return 1;
+    if (w->count > (int64_t)UINT32_MAX) return 0;
+    w->shuffled = (uint32_t *)calloc(w->count > 0 ? (size_t)w->count : 1, sizeof *w->shuffled);
+    return w->shuffled != NULL;
+}
+
+void windows_close(windows *w) {
+    free(w->shuffled);
+    w->shuffled = NULL;
+}
+
+/* Fisher and Yates's shuffle, from the seed and the number of the epoch alone. */
+static void windows_shuffle(windows *w, int64_t epoch) {
+    const uint64_t base = (uint64_t)epoch * (uint64_t)w->count;
+    for (int64_t i = 0; i < w->count; i++) w->shuffled[i] = (uint32_t)i;
+    for (int64_t i = w->count - 1; i > 0; i--) {
+        const uint64_t draw = w->draw(w->seed, WINDOWS_STREAM_SHUFFLE, base + (uint64_t)i);
+        const int64_t k = (int64_t)(draw % (uint64_t)(i + 1));
+        const uint32_t kept = w->shuffled[i];
+        w->shuffled[i] = w->shuffled[k];
+        w->shuffled[k] = kept;
+    }
+    w->epoch = epoch;
+}
+
+/* The token that a window begins with. */
+static size_t windows_start(windows *w, int64_t step, int64_t row) {
+    if (w->order == WINDOWS_RANDOM) {
+        const uint64_t number = (uint64_t)step * (uint64_t)w->step_windows + (uint64_t)row;
+        return (size_t)(w->draw(w->seed, WINDOWS_STREAM_OFFSETS, number)
+                        % (w->file->count - (size_t)w->seq_len));
+    }
+    const int64_t epoch = step / w->epoch_steps;
+    int64_t window = step % w->epoch_steps * w->step_windows + row;
+    if (w->order == WINDOWS_SHUFFLED) {
+        if (epoch != w->epoch) windows_shuffle(w, epoch);
+        window = (int64_t)w->shuffled[window];
+    }
+    return (size_t)window * (size_t)w->seq_len;
+}
+
+void windows_copy(const token_file *file, size_t start, int seq_len, int *inputs, int *targets) {
+    for (size_t t = 0; t < (size_t)seq_len; t++) {
+        inputs[t] = (int)file->tokens[start + t];
+        targets[t] = (int)file->tokens[start + t + 1];
+    }
+}
+
+void windows_load(windows *w, int64_t step, int64_t first, int rows, int *inputs, int *targets) {
+    for (int b = 0; b < rows; b++) {
+        const size_t at = (size_t)b * (size_t)w->seq_len;
+        windows_copy(w->file, windows_start(w, step, first + b), w->seq_len, inputs + at,
+                     targets + at);
+    }
+}
+
+uint64_t windows_hash(windows *w, int64_t step) {
+    XXH64_hash_t hash = 0;
+    for (int64_t row = 0; row < w->step_windows; row++)
+        hash = XXH64(w->file->tokens + windows_start(w, step, row),
+                     ((size_t)w->seq_len + 1) * sizeof *w->file->tokens, hash);
+    return hash;
+}
