@@ -35,7 +35,7 @@ lengths() {
 # The unit's list of contents names its rooms, in order; a room includes only those before it.
 rooms=$(sed -n 's|^#include "zero_plugin/\([a-z0-9_]*\)\.h".*|\1|p' zero_plugin.cu)
 contents() {
-    sed -n '/^   CONTENTS/,/^$/s/^     \([a-z]*\)  .*/\1/p' zero_plugin.cu >"$B/check/contents"
+    sed -n '/^   CONTENTS/,/^$/s/^     \([a-z_]*\)  .*/\1/p' zero_plugin.cu >"$B/check/contents"
     echo "$rooms" | diff "$B/check/contents" -
 }
 upward() {

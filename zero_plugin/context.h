@@ -216,14 +216,14 @@ static char *zp_parameter(const zero_ctx *z, int u, size_t e) {
     const size_t first =
         p->whole[ZP_PARAMETERS] ? 0 : (size_t)z->data->rank * z->layout.unit[u].shard;
     return zp_side_memory(z, ZP_PARAMETERS,
-                     p->offset[ZP_PARAMETERS] + (e - first) * zp_bytes(z->cfg.type));
+                          p->offset[ZP_PARAMETERS] + (e - first) * zp_bytes(z->cfg.type));
 }
 /* The reduced gradient from element e of unit u on; e as above, whole only at stage 0. */
 static char *zp_gradient(const zero_ctx *z, int u, size_t e) {
     const zp_place *p = &z->place[u];
     return zp_side_memory(z, ZP_GRADIENTS,
-                     (z->policy.shard_optimizer ? p->shard_at : p->offset[ZP_GRADIENTS])
-                         + (e - zp_own_first(z, u)) * zp_bytes(z->type[ZP_GRADIENTS]));
+                          (z->policy.shard_optimizer ? p->shard_at : p->offset[ZP_GRADIENTS])
+                              + (e - zp_own_first(z, u)) * zp_bytes(z->type[ZP_GRADIENTS]));
 }
 
 #endif

@@ -143,7 +143,7 @@ static void zp_local_refuse(const zero_comm *given, const char *why) {
     if (local) zp_board_abort(&local->board, given->rank, why);
 }
 
-static void zp_local_close(zp_group *g, int broken) {
+static void zp_local_leave(zp_group *g, int broken) {
     (void)broken;
     if (g->own) zp_seats_close(g);
     free(g->own);
@@ -156,7 +156,7 @@ static zero_result zp_seats_make(zp_group *g, size_t own_bytes, int nranks) {
     return g->own && g->mail ? ZERO_OK : zp_group_fail(g, ZERO_ERR_MEMORY, "the exchange buffer");
 }
 
-static zero_result zp_self_open(zp_group *g, const zero_comm *given) {
+static zero_result zp_self_join(zp_group *g, const zero_comm *given) {
     (void)given;
     ZP_TRY(zp_seats_make(g, sizeof(zp_seats), 1));
     zp_seats_of(g)->n = g->shares = 1;
@@ -221,7 +221,7 @@ static zero_result zp_local_board(zp_group *g) {
     return ZERO_OK;
 }
 
-static zero_result zp_local_join(zp_group *g, const zero_comm *given) {
+static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
     zero_local *local = (zero_local *)given->handle;
     ZP_TRY(zp_local_check(g, given, local));
     g->nranks = local->nranks;
@@ -240,15 +240,15 @@ static zero_result zp_local_join(zp_group *g, const zero_comm *given) {
                               g->nranks);
     return zp_local_devices(g);
 }
-static zero_result zp_local_open(zp_group *g, const zero_comm *given) {
-    const zero_result r = zp_local_join(g, given);
+static zero_result zp_local_join(zp_group *g, const zero_comm *given) {
+    const zero_result r = zp_local_enter(g, given);
     const int told = g->own && zp_seats_of(g)->board; /* there zero_destroy tells the peers */
     if (r && !told) zp_local_refuse(given, g->failure->text);
     return r;
 }
 
 static const zp_transport zp_self = {"SELF",
-                                     zp_self_open,
+                                     zp_self_join,
                                      NULL,
                                      zp_memory_shared,
                                      NULL,
@@ -258,10 +258,10 @@ static const zp_transport zp_self = {"SELF",
                                      zp_local_cost,
                                      NULL,
                                      zp_local_abort,
-                                     zp_local_close};
+                                     zp_local_leave};
 static const zp_transport zp_local = {
-    "LOCAL",       zp_local_open,  zp_local_refuse,   zp_memory_shared,
+    "LOCAL",       zp_local_join,  zp_local_refuse,   zp_memory_shared,
     NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,
-    zp_local_cost, NULL,           zp_local_abort,    zp_local_close};
+    zp_local_cost, NULL,           zp_local_abort,    zp_local_leave};
 
 #endif

@@ -15,20 +15,7 @@
 
 #include "board.h"
 
-#ifndef ZERO_WITH_NCCL
-
-static zero_result zp_nccl_open(zp_group *g, const zero_comm *given) {
-    (void)given;
-    return zp_group_fail(g, ZERO_ERR_UNSUPPORTED,
-                         "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL");
-}
-static void zp_nccl_abort(zp_group *g, const char *why) { (void)g, (void)why; }
-static void zp_nccl_close(zp_group *g, int broken) { (void)g, (void)broken; }
-static const zp_transport zp_nccl_row = {"NCCL", zp_nccl_open, NULL,          NULL,
-                                         NULL,   NULL,         NULL,          NULL,
-                                         NULL,   NULL,         zp_nccl_abort, zp_nccl_close};
-
-#else
+#ifdef ZERO_WITH_NCCL
 
 #define ZP_SENT ((size_t)256) /* lists on their way at once; the host waits for the oldest then */
 
@@ -433,7 +420,7 @@ static zero_result zp_nccl_check(zp_group *g, const zero_comm *given, ncclComm_t
     return ZERO_OK;
 }
 
-static zero_result zp_nccl_open(zp_group *g, const zero_comm *given) {
+static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
     ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
     zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
     if (!n) return zp_group_fail(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
@@ -448,7 +435,7 @@ static zero_result zp_nccl_open(zp_group *g, const zero_comm *given) {
 
 /* The watching thread has ended. A communicator is destroyed together with the others', or aborted
    if that fails. */
-static void zp_nccl_close(zp_group *g, int broken) {
+static void zp_nccl_leave(zp_group *g, int broken) {
     zp_nccl *n = zp_nccl_of(g);
     if (!n) return;
     const int dead = broken || zp_failure_result(g->failure) != ZERO_OK;
@@ -471,10 +458,10 @@ static void zp_nccl_close(zp_group *g, int broken) {
     free(n);
 }
 
-static const zp_transport zp_nccl_row = {"NCCL",           zp_nccl_open,      NULL,
+static const zp_transport zp_nccl_row = {"NCCL",           zp_nccl_join,      NULL,
                                          zp_nccl_memory,   zp_nccl_announce,  zp_nccl_issue,
                                          zp_nccl_exchange, zp_nccl_broadcast, zp_nccl_cost,
-                                         zp_nccl_look,     zp_nccl_abort,     zp_nccl_close};
+                                         zp_nccl_look,     zp_nccl_abort,     zp_nccl_leave};
 
 #endif
 #endif
