@@ -241,7 +241,8 @@ static uint64_t mpi_between(const host_spec *s, const mpi_result *r, int nodes) 
     const uint64_t reduced =
         elements * (inside * zero_type_bytes(host_grad_type(s)) + far * sizeof(float));
     if (!others) return 0;
-    return elements * far * sizeof(float) + (r->stats.sent_bytes - reduced) / others * far;
+    const uint64_t gathered = r->stats.sent_bytes - reduced + r->stats.verdict_bytes;
+    return elements * far * sizeof(float) + gathered / others * far;
 }
 
 /* One training under MPI. `nodes`: how many the ranks lie on. */
