@@ -69,13 +69,15 @@
 #define ZP_TIMEOUT_S     600.0
 #define ZP_CROSS_NUMEL   ((size_t)15360) /* f32 elements of a piece that goes between nodes */
 #define ZP_CROSSINGS     ((size_t)32)    /* pieces on their way at once */
-#define ZP_TASK_BYTES    160
-#define ZP_QUEUE_TASKS   256
+#define ZP_TASK_BYTES    ((size_t)1024)  /* most arguments of a task */
+#define ZP_LANE_BYTES    ((size_t)32768) /* of a lane's tasks that are not worked off */
 
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
 
 static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
 static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned");
+
+#define ZP_UNUSED __attribute__((unused)) /* by some build */
 
 static size_t zp_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static size_t zp_min(size_t a, size_t b) { return a < b ? a : b; }

@@ -7,7 +7,7 @@
 #ifndef ZP_DEVICE_CUDA_H
 #define ZP_DEVICE_CUDA_H
 
-#include "base.h"
+#include "lane.h"
 
 /* Tests run the kernels on the CPU, and arenas in memory that the host may look into. */
 #ifdef EMULATED_LAUNCH
