@@ -1279,6 +1279,29 @@ static void unit_errors_of_steps(void) {
     zero_destroy(z);
 }
 
+/* A rule's row says what it reads; the rest of zero_hyper may be anything. */
+static void unit_rules_read(void) {
+    static const char *const names[] = {"adamw", "adam", "sgd", "nesterov", "lion"};
+    static const int reads[] = {7, 7, 1, 1, 3}; /* beta1, beta2, eps */
+    static const float bad[] = {-1, NAN, INFINITY};
+    for (int i = 0; i < 5; i++) {
+        const zp_rule *rule = &zp_rules[i];
+        test_check(!strcmp(rule->name, names[i]), "rule %d is %s", i, rule->name);
+        for (int k = 0; k < 9; k++) {
+            zero_hyper h = {1, 0.9f, 0.9f, 1e-8f, 0.1f, 1};
+            *(k / 3 == 0 ? &h.beta1 : k / 3 == 1 ? &h.beta2 : &h.eps) = bad[k % 3];
+            test_check(zp_rule_takes(rule, &h) == !(reads[i] >> k / 3 & 1), "%s takes %g as %d",
+                       names[i], (double)bad[k % 3], k / 3);
+        }
+        for (int k = 0; k < 9; k++) { /* all read these; any max_norm from 0 on is one */
+            zero_hyper h = {1, 0.9f, 0.9f, 1e-8f, 0.1f, 1};
+            *(k / 3 == 0 ? &h.lr : k / 3 == 1 ? &h.weight_decay : &h.max_norm) = bad[k % 3];
+            test_check(zp_rule_takes(rule, &h) == (k == 8), "%s takes %g as %d", names[i],
+                       (double)bad[k % 3], 3 + k / 3);
+        }
+    }
+}
+
 static void unit_errors_of_access(void) {
     zero_ctx *z = unit_built(NULL);
     float x[256] = {0};
@@ -1836,6 +1859,7 @@ int main(void) {
     unit_errors_of_hooks();
     unit_errors_of_evaluation();
     unit_errors_of_steps();
+    unit_rules_read();
     unit_errors_of_access();
     test_check(test_ranks(2, 0, unit_too_many_open, NULL), "units open: %s", test_first);
     unit_plans();

@@ -129,18 +129,20 @@ static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
 
 enum { ZP_AWAY_BYTES = 1 << 20 }; /* that one thread copies at once */
 /* Past the caches, which would read each line before it is written. */
-static void zp_away_bytes(char *to, const char *from, size_t bytes) {
-    size_t at = 0;
 #ifdef __SSE2__
-    at = zp_min((16 - ((uintptr_t)to & 15)) & 15, bytes);
+#include <immintrin.h>
+static void zp_away_bytes(char *to, const char *from, size_t bytes) {
+    size_t at = zp_min((16 - ((uintptr_t)to & 15)) & 15, bytes);
     memcpy(to, from, at);
     for (; at + 16 <= bytes; at += 16)
         _mm_stream_si128((__m128i *)(void *)(to + at),
                          _mm_loadu_si128((const __m128i *)(const void *)(from + at)));
     _mm_sfence();
-#endif
     memcpy(to + at, from + at, bytes - at);
 }
+#else
+static void zp_away_bytes(char *to, const char *from, size_t bytes) { memcpy(to, from, bytes); }
+#endif
 static void zp_away_task(const void *args, size_t bytes, int threads) {
     const zp_copy_args a = *(const zp_copy_args *)args;
     if (threads < 2 || bytes <= ZP_AWAY_BYTES) {
@@ -173,7 +175,12 @@ static void zp_device_free(void *p) { free(p); }
 static void *zp_host_alloc(size_t bytes) { return zp_device_alloc(NULL, bytes); }
 static void zp_host_free(void *p) { free(p); }
 
-#define ZP_FN static inline __attribute__((always_inline, unused))
+#define ZP_FN ZP_INLINE
+#ifdef __FMA__ /* one rounding where the processor has the instruction */
+#define ZP_FMA(a, b, c) fmaf(a, b, c)
+#else
+#define ZP_FMA(a, b, c) ((a) * (b) + (c))
+#endif
 #define ZP_KERNEL(F, A, GRAIN)                                                                     \
     ZP_LOOP(F, A, GRAIN)                                                                           \
     ZP_KERNEL_CALL(F, F##_loop, A)

@@ -22,6 +22,7 @@
 #include <float.h>
 
 #ifdef _OPENMP
+#include <omp.h>
 #define ZP_PRAGMA(text) _Pragma(#text)
 #define ZP_SIMD         ZP_PRAGMA(omp simd)
 #define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
