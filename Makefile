@@ -92,7 +92,7 @@ compare: train_gpt2_zero data
 # ---- tests: every program ends with `N passed, N failed` ----
 $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_check test_group): $B/%: tests/%.c | libraries # they include the plugin
 	@mkdir -p $B
-	$(COMPILE) -o $@ $< -lm
+	$(COMPILE) -I. -o $@ $< -lm
 $B/test_gpt2 $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)

@@ -6,7 +6,8 @@
 
    CONTENTS, a room each in the folder zero_plugin/, in order: a room includes those before it alone
      base       limits, clock, hash, lists, the first failure
-     device     streams, events, tasks, copies: device_cuda or device_cpu
+     lane       a host thread that works off tasks; events of the host
+     device     streams, events, copies, memory: device_cuda or device_cpu
      numbers    16-bit storage of f32 values
      kernels    the element-wise bodies
      rules      the update rules, and how to add one
@@ -48,6 +49,7 @@
 /* A host copies two files: `make drop DIR=folder` writes them. */
 #if __has_include("zero_plugin/base.h")
 #include "zero_plugin/base.h"
+#include "zero_plugin/lane.h"
 #include "zero_plugin/device.h"
 #include "zero_plugin/numbers.h"
 #include "zero_plugin/kernels.h"

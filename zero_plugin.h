@@ -465,7 +465,7 @@ float zero_loss_scale(zero_ctx *z);
 typedef struct zero_hyper {
     float lr;
     float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are not looked at;
-                                ADAMW, ADAM: eps must not be 0 */
+                                LION: eps is not; ADAMW, ADAM: eps must not be 0 */
     float weight_decay;
     float max_norm; /* global 2-norm to clip to; 0: no clipping */
 } zero_hyper;

@@ -12,7 +12,7 @@ CUFLAGS = $(call once,CUFLAGS,$(FIND) compile $(NVCC))
 CULIBS  = $(call once,CULIBS,$(FIND) link $(NVCC))
 CARRIED = $(if $(CARRY),-I$(CARRY)/include)
 CARRIED_LIBS = $(if $(CARRY),-L$(CARRY)/lib -Xlinker -rpath -Xlinker $(abspath $(CARRY))/lib)
-NVFLAGS = -std=c++17 -g -O3 -fmad=false $(if $(WERROR),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-pthread -t 0 $(CUFLAGS) $(CARRIED) -MMD -MP
+NVFLAGS = -std=c++17 -g -O3 -fmad=false $(if $(WERROR),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-pthread,-ffp-contract=off -t 0 $(CUFLAGS) $(CARRIED) -MMD -MP
 CUBASE  = zero_plugin gpt2 ops_cuda attention_cuda attention_cudnn
 CUOBJS  = $(addprefix $C/,$(addsuffix .o,$(CUBASE))) $(TRAINER:$B/%=$C/%)
 vpath %.cu adapters/gpt2 tests

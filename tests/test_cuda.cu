@@ -26,6 +26,7 @@ static void cuda_log(void *user, zero_log_level level, const char *sentence);
 #undef test_quiet
 
 #include <zero_plugin.cu> /* as make drop writes it: one file, so that a place is a line of it */
+#include "loops.h"
 
 #ifdef EMULATED_LAUNCH
 #include "emulation/emulation.h"
@@ -1254,6 +1255,7 @@ int main(int argc, char **argv) {
         if (argc > 2 && !strcmp(argv[2], cuda_cases[i].name))
             cuda_case_seeds(&cuda_cases[i], argc > 3 ? strtoull(argv[3], NULL, 10) : 1,
                             argc > 4 ? atoi(argv[4]) : 1);
+    if (all || !strcmp(what, "seeds")) lane_all(), loop_all();
     if (all || !strcmp(what, "seeds")) cuda_all_seeds(n ? n : 100);
 #ifdef EMULATED_LAUNCH
     if (all || !strcmp(what, "seeds")) cuda_lost_calls();

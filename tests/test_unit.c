@@ -2,6 +2,7 @@
    Includes the translation unit itself, so that zp_ functions can be called. */
 #include "../zero_plugin.cu"
 #include "host.h"
+#include "lanes.h"
 
 /* ---- results ---- */
 
@@ -845,54 +846,19 @@ static void unit_pool(void) {
 
 /* ---- streams and events ---- */
 
-typedef struct unit_gate {
-    int open;
-} unit_gate;
-typedef struct unit_note {
-    int *list, *n, value;
-} unit_note;
-
-static void unit_gate_task(const void *args, size_t n, int threads) {
-    unit_gate *g;
-    (void)n;
-    (void)threads;
-    memcpy(&g, args, sizeof g);
-    while (!__atomic_load_n(&g->open, __ATOMIC_ACQUIRE)) sched_yield();
+static void unit_push_gate(zp_stream *s, lane_gate *g) {
+    (void)zp_stream_push(s, lane_gate_task, &g, sizeof g, 0);
 }
-static void unit_note_task(const void *args, size_t n, int threads) {
-    unit_note a;
-    (void)n;
-    (void)threads;
-    memcpy(&a, args, sizeof a);
-    const int i = __atomic_load_n(a.n, __ATOMIC_RELAXED);
-    a.list[i] = a.value;
-    __atomic_store_n(a.n, i + 1, __ATOMIC_RELEASE);
-}
-static void unit_push_gate(zp_stream *s, unit_gate *g) {
-    (void)zp_stream_push(s, unit_gate_task, &g, sizeof g, 0);
-}
-static void unit_open_gate(unit_gate *g) { __atomic_store_n(&g->open, 1, __ATOMIC_RELEASE); }
 static void unit_push_note(zp_stream *s, int *list, int *n, int value) {
-    unit_note a = {list, n, value};
-    (void)zp_stream_push(s, unit_note_task, &a, sizeof a, 0);
-}
-/* Whether the count arrives within a second; `never`: whether it stays below for 30 ms. */
-static int unit_arrives(int *n, int count) {
-    for (const double end = test_now() + 1; test_now() < end; sched_yield())
-        if (__atomic_load_n(n, __ATOMIC_ACQUIRE) >= count) return 1;
-    return 0;
-}
-static int unit_stays(int *n, int count) {
-    for (const double end = test_now() + 0.03; test_now() < end; sched_yield())
-        if (__atomic_load_n(n, __ATOMIC_ACQUIRE) > count) return 0;
-    return 1;
+    const lane_note a = {list, n, value};
+    (void)zp_stream_push(s, lane_note_task, &a, sizeof a, 0);
 }
 
 static void unit_events(void) {
     zp_device d;
     zp_stream a, b;
     zp_event e, never;
-    unit_gate first = {0}, second = {0};
+    lane_gate first = {0}, second = {0};
     int list[8], n = 0;
     (void)zp_device_open(&d);
     (void)zp_event_open(&d, &e);
@@ -903,27 +869,27 @@ static void unit_events(void) {
         return;
     (void)zp_event_wait(&b, &never);
     unit_push_note(&b, list, &n, 0);
-    test_check(unit_arrives(&n, 1), "a wait on an event never recorded is no wait");
+    test_check(lane_arrives(&n, 1), "a wait on an event never recorded is no wait");
     unit_push_gate(&a, &first);
     (void)zp_event_wait(&b, &e); /* not recorded yet: no wait, though it will be */
     (void)zp_event_record(&a, &e);
     unit_push_note(&b, list, &n, 1);
-    test_check(unit_arrives(&n, 2), "a record after the call does not bind");
+    test_check(lane_arrives(&n, 2), "a record after the call does not bind");
     (void)zp_event_wait(&b, &e);
     unit_push_note(&b, list, &n, 2);
     unit_push_gate(&a, &second);
     (void)zp_event_record(&a, &e);
-    test_check(unit_stays(&n, 2), "a wait holds the stream");
-    unit_open_gate(&first);
-    test_check(unit_arrives(&n, 3), "a wait binds to the last record before the call");
+    test_check(lane_stays(&n, 2), "a wait holds the stream");
+    lane_open_gate(&first);
+    test_check(lane_arrives(&n, 3), "a wait binds to the last record before the call");
     (void)zp_event_wait(&b, &e);
     unit_push_note(&b, list, &n, 3);
-    test_check(unit_stays(&n, 3), "and the next wait to the next record");
-    unit_open_gate(&second);
-    test_check(unit_arrives(&n, 4), "which completes");
+    test_check(lane_stays(&n, 3), "and the next wait to the next record");
+    lane_open_gate(&second);
+    test_check(lane_arrives(&n, 4), "which completes");
     (void)zp_event_wait(&b, &e);
     unit_push_note(&b, list, &n, 4);
-    test_check(unit_arrives(&n, 5), "a completed event holds nobody");
+    test_check(lane_arrives(&n, 5), "a completed event holds nobody");
     (void)zp_stream_sync(&a);
     (void)zp_stream_sync(&b);
     zp_stream_close(&a);
@@ -937,7 +903,7 @@ static void unit_event_of_caller(void) {
     zp_device d;
     zp_stream s, a;
     zp_event mine, theirs;
-    unit_gate gate = {0};
+    lane_gate gate = {0};
     int list[4], n = 0;
     (void)zp_device_open(&d);
     (void)zp_event_open(&d, &mine);
@@ -947,34 +913,15 @@ static void unit_event_of_caller(void) {
     (void)zp_event_record(&s, &mine);
     (void)zp_event_wait(&a, &mine);
     unit_push_note(&a, list, &n, 0);
-    test_check(unit_arrives(&n, 1), "an event of the caller is complete at once");
+    test_check(lane_arrives(&n, 1), "an event of the caller is complete at once");
     unit_push_gate(&a, &gate);
     unit_push_note(&a, list, &n, 1);
     (void)zp_event_record(&a, &theirs);
-    unit_open_gate(&gate);
+    lane_open_gate(&gate);
     (void)zp_event_wait(&s, &theirs);
     test_check(__atomic_load_n(&n, __ATOMIC_ACQUIRE) == 2,
                "the caller waits for what was queued before");
     zp_stream_close(&a);
-    zp_device_close(&d);
-}
-
-static void unit_queue(void) {
-    enum { N = 3 * ZP_QUEUE_TASKS + 7 };
-    static int list[N];
-    zp_device d;
-    zp_stream s;
-    int n = 0, ordered = 1;
-    (void)zp_device_open(&d);
-    if (!test_check(!zp_stream_open(&s, &d, NULL, 1, 0, 1), "a stream")) return;
-    for (int i = 0; i < N; i++) unit_push_note(&s, list, &n, i);
-    (void)zp_stream_sync(&s);
-    for (int i = 0; i < N; i++) ordered &= list[i] == i;
-    test_check(n == N && ordered, "%d tasks in order, around the ring", N);
-    n = 0;
-    for (int i = 0; i < ZP_QUEUE_TASKS; i++) unit_push_note(&s, list, &n, i);
-    zp_stream_close(&s);
-    test_check(n == ZP_QUEUE_TASKS, "closing works the queue off");
     zp_device_close(&d);
 }
 
@@ -1330,6 +1277,29 @@ static void unit_errors_of_steps(void) {
     test_check(unit_micro(z, 0, 1) && !zero_reduce(z), "a second step");
     unit_error(z, zero_step_result(z, &report), S, "zero_step_result", "zero_reduce");
     zero_destroy(z);
+}
+
+/* A rule's row says what it reads; the rest of zero_hyper may be anything. */
+static void unit_rules_read(void) {
+    static const char *const names[] = {"adamw", "adam", "sgd", "nesterov", "lion"};
+    static const int reads[] = {7, 7, 1, 1, 3}; /* beta1, beta2, eps */
+    static const float bad[] = {-1, NAN, INFINITY};
+    for (int i = 0; i < 5; i++) {
+        const zp_rule *rule = &zp_rules[i];
+        test_check(!strcmp(rule->name, names[i]), "rule %d is %s", i, rule->name);
+        for (int k = 0; k < 9; k++) {
+            zero_hyper h = {1, 0.9f, 0.9f, 1e-8f, 0.1f, 1};
+            *(k / 3 == 0 ? &h.beta1 : k / 3 == 1 ? &h.beta2 : &h.eps) = bad[k % 3];
+            test_check(zp_rule_takes(rule, &h) == !(reads[i] >> k / 3 & 1), "%s takes %g as %d",
+                       names[i], (double)bad[k % 3], k / 3);
+        }
+        for (int k = 0; k < 9; k++) { /* all read these; any max_norm from 0 on is one */
+            zero_hyper h = {1, 0.9f, 0.9f, 1e-8f, 0.1f, 1};
+            *(k / 3 == 0 ? &h.lr : k / 3 == 1 ? &h.weight_decay : &h.max_norm) = bad[k % 3];
+            test_check(zp_rule_takes(rule, &h) == (k == 8), "%s takes %g as %d", names[i],
+                       (double)bad[k % 3], 3 + k / 3);
+        }
+    }
 }
 
 static void unit_errors_of_access(void) {
@@ -1879,7 +1849,7 @@ int main(void) {
     unit_pool();
     unit_events();
     unit_event_of_caller();
-    unit_queue();
+    lane_all();
     unit_config_errors();
     unit_scaler_errors();
     unit_comm_errors();
@@ -1889,6 +1859,7 @@ int main(void) {
     unit_errors_of_hooks();
     unit_errors_of_evaluation();
     unit_errors_of_steps();
+    unit_rules_read();
     unit_errors_of_access();
     test_check(test_ranks(2, 0, unit_too_many_open, NULL), "units open: %s", test_first);
     unit_plans();

@@ -367,16 +367,13 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
     if (!h) return zp_fail(z, ZERO_ERR_ARGUMENT, "hyper is NULL");
-    const int momentum_alone = z->cfg.optimizer == ZERO_SGD || z->cfg.optimizer == ZERO_NESTEROV;
-    if (!zp_not_below(h->lr) || !zp_not_below(h->beta1) || h->beta1 >= 1
-        || (!momentum_alone && (!zp_not_below(h->beta2) || h->beta2 >= 1 || !zp_not_below(h->eps)))
-        || !(h->max_norm >= 0) || !zp_not_below(h->weight_decay))
+    if (!zp_rule_takes(z->rule, h))
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected "
                        "none below 0, betas below 1",
                        (double)h->lr, (double)h->beta1, (double)h->beta2, (double)h->eps,
                        (double)h->weight_decay, (double)h->max_norm);
-    if (h->eps == 0 && (z->cfg.optimizer == ZERO_ADAMW || z->cfg.optimizer == ZERO_ADAM))
+    if (h->eps == 0 && (z->rule->reads & ZP_EPS_ALONE))
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
     if (z->looked) { /* rare: the update waits until nobody reads what it changes */

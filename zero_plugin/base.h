@@ -31,16 +31,12 @@
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #endif
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-#if defined(__SSE2__) && !defined(__CUDACC__)
-#include <immintrin.h>
-#endif
 #ifdef __CUDACC__
+#define ZP_ALIGN ((size_t)64) /* elements of any type; 32 or a multiple of it */
 #undef ZERO_WITH_MPI
 #define ZP_NO_MPI "MPI is for the CPU build: between GPUs it is NCCL"
 #else
+#define ZP_ALIGN ((size_t)32)
 #undef ZERO_WITH_NCCL
 #define ZP_NO_MPI "built without MPI: compile with mpicc and -DZERO_WITH_MPI"
 #endif
@@ -52,13 +48,6 @@
 #include <nccl.h>
 #endif
 
-#ifndef ZP_ALIGN /* elements of any type; 32 or a multiple of it */
-#ifdef __CUDACC__
-#define ZP_ALIGN ((size_t)64)
-#else
-#define ZP_ALIGN ((size_t)32)
-#endif
-#endif
 #define ZP_LOCAL_MAX     64              /* ranks that share memory */
 #define ZP_MAIL_BYTES    512             /* of one rank in an exchange */
 #define ZP_TEXT_BYTES    384             /* of an error sentence */
@@ -69,13 +58,16 @@
 #define ZP_TIMEOUT_S     600.0
 #define ZP_CROSS_NUMEL   ((size_t)15360) /* f32 elements of a piece that goes between nodes */
 #define ZP_CROSSINGS     ((size_t)32)    /* pieces on their way at once */
-#define ZP_TASK_BYTES    160
-#define ZP_QUEUE_TASKS   256
+#define ZP_TASK_BYTES    ((size_t)1024)  /* most arguments of a task */
+#define ZP_LANE_BYTES    ((size_t)32768) /* of a lane's tasks that are not worked off */
 
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
 
 static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
 static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned");
+
+#define ZP_UNUSED __attribute__((unused)) /* by some build */
+#define ZP_INLINE static inline __attribute__((always_inline, unused))
 
 static size_t zp_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static size_t zp_min(size_t a, size_t b) { return a < b ? a : b; }

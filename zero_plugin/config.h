@@ -29,8 +29,6 @@ static zero_result zp_config_types(zero_ctx *z) {
     return ZERO_OK;
 }
 
-static int zp_not_below(float x) { return x >= 0 && zp_finite((double)x); }
-
 static zero_result zp_config_scaler(zero_ctx *z) {
     zero_scaler *s = &z->cfg.scaler;
     if (!zp_not_below(s->fixed) || !zp_not_below(s->initial) || !zp_not_below(s->minimum)

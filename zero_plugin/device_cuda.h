@@ -7,7 +7,7 @@
 #ifndef ZP_DEVICE_CUDA_H
 #define ZP_DEVICE_CUDA_H
 
-#include "base.h"
+#include "lane.h"
 
 /* Tests run the kernels on the CPU, and arenas in memory that the host may look into. */
 #ifdef EMULATED_LAUNCH
@@ -176,13 +176,17 @@ static void zp_host_free(void *p) {
     if (p) (void)cudaFreeHost(p);
 }
 
-#define ZP_FN      static __host__ __device__ __forceinline__ __attribute__((unused))
-#define ZP_THREADS 256
+#define ZP_FN           static __host__ __device__ __forceinline__ __attribute__((unused))
+#define ZP_FMA(a, b, c) fmaf(a, b, c)
+#define ZP_THREADS      256
 static unsigned zp_grid(size_t threads, size_t most) {
     return (unsigned)zp_min((threads + ZP_THREADS - 1) / ZP_THREADS, most);
 }
-/* F_at(args, i) is the body. GRAIN: on the CPU, more elements are worth more threads than one. */
+/* F_at(args, i) is the body: of a kernel, and of a loop of the host. */
 #define ZP_KERNEL(F, A, GRAIN)                                                                     \
+    ZP_LOOP(F, A, GRAIN)                                                                           \
+    ZP_GRID(F, A)
+#define ZP_GRID(F, A)                                                                              \
     __global__ void __launch_bounds__(ZP_THREADS) F##_kernel(A a, size_t n) {                      \
         const size_t stride = (size_t)gridDim.x * blockDim.x;                                      \
         for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)         \

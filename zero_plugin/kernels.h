@@ -35,6 +35,7 @@ typedef struct zp_control { /* device memory; written by the agreement and by th
         differs_rank;    /* the word of the verdict that is not rank 0's, and whose; 0: none */
     double differing[2]; /* rank 0's, and that rank's */
     int64_t iteration, last_overflow;
+    /* what moving averages by beta1 and beta2, which begin at 0, are short of after t steps */
     double bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
     double root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
@@ -67,44 +68,6 @@ ZP_FN void zp_norm_at(const zp_norm_args *a, size_t block) {
         for (size_t j = 0; j < ZP_LANES; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
     a->partial[block] = zp_halve(lane, ZP_LANES);
 }
-#ifdef __CUDACC__
-/* Eight threads take a block, each of them ZP_WIDE neighbouring lanes. A square of an f32 is exact
-   in f64, so that fma rounds as the sum does. */
-#define ZP_NORM_TEAM  (ZP_LANES / ZP_WIDE)
-#define ZP_NORM_BATCH ((size_t)4) /* loads of a thread that are under way at once */
-__global__ void __launch_bounds__(ZP_THREADS) zp_norm_teams(zp_norm_args a, size_t blocks) {
-    const size_t me = threadIdx.x % ZP_NORM_TEAM, teams = ZP_THREADS / ZP_NORM_TEAM;
-    for (size_t at = blockIdx.x * teams; at < blocks; at += gridDim.x * teams) {
-        const size_t block = at + threadIdx.x / ZP_NORM_TEAM, first = block * ZP_NORM_BLOCK;
-        const size_t left = block < blocks ? a.numel - first : 0;
-        const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
-        double lane[ZP_WIDE] = {0};
-        for (size_t i = me * ZP_WIDE; i < n; i += ZP_LANES * ZP_NORM_BATCH) {
-            uint4 words[ZP_NORM_BATCH];
-            for (size_t k = 0; k < ZP_NORM_BATCH; k++)
-                words[k] = i + k * ZP_LANES < n
-                               ? zp_load_words(a.g, a.type, first + i + k * ZP_LANES)
-                               : make_uint4(0, 0, 0, 0);
-            for (size_t k = 0; k < ZP_NORM_BATCH; k++) {
-                float g[ZP_WIDE];
-                zp_open_words(g, words[k], a.type);
-                for (size_t j = 0; j < ZP_WIDE; j++)
-                    lane[j] = fma((double)g[j], (double)g[j], lane[j]);
-            }
-        }
-        for (int w = (int)ZP_NORM_TEAM / 2; w; w /= 2)
-            for (size_t j = 0; j < ZP_WIDE; j++)
-                lane[j] += __shfl_xor_sync(0xFFFFFFFFu, lane[j], w);
-        if (me == 0 && n) a.partial[block] = zp_halve(lane, ZP_WIDE);
-    }
-}
-ZP_KERNEL_CALL(zp_norm, zp_norm_teams, zp_norm_args, zp_grid(ZP_NORM_TEAM *n, 4096))
-#else
-ZP_KERNEL(zp_norm, zp_norm_args, 64)
-#endif
-
-ZP_FN int zp_finite(double x) { return x - x == 0; }
-
 /* Adds one unit's blocks to this rank's verdict, in 256 lanes; the first block of the lowest unit
    that is not finite is searched for its first bad element. */
 typedef struct zp_fold_args {
@@ -148,28 +111,6 @@ ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
     for (size_t j = 0; j < ZP_FOLD_LANES; j++) lane[j] = zp_fold_lane(a, j, &bad);
     zp_fold_close(a, zp_halve(lane, ZP_FOLD_LANES), bad);
 }
-#ifdef __CUDACC__
-/* One block, each of its threads a lane. */
-__global__ void __launch_bounds__(ZP_THREADS) zp_fold_block(zp_fold_args a, size_t one) {
-    __shared__ double lane[ZP_FOLD_LANES];
-    __shared__ size_t bad[ZP_FOLD_LANES];
-    const size_t me = threadIdx.x;
-    (void)one;
-    bad[me] = (size_t)-1;
-    lane[me] = zp_fold_lane(&a, me, &bad[me]);
-    for (size_t w = ZP_FOLD_LANES / 2; w; w /= 2) {
-        __syncthreads();
-        if (me >= w) continue;
-        lane[me] += lane[me + w];
-        if (bad[me + w] < bad[me]) bad[me] = bad[me + w];
-    }
-    if (me == 0) zp_fold_close(&a, lane[0], bad[0]);
-}
-static_assert(ZP_THREADS == ZP_FOLD_LANES, "a thread takes a lane");
-ZP_KERNEL_CALL(zp_fold, zp_fold_block, zp_fold_args, 1)
-#else
-ZP_KERNEL(zp_fold, zp_fold_args, 1)
-#endif
 
 ZP_FN void zp_scale_set(zp_control *c, float scale) {
     c->scale = scale;
@@ -301,8 +242,8 @@ ZP_KERNEL(zp_collect, zp_collect_args, 2048)
 
 /* Sums over the ranks: the slices that a sum reads, by place; nodes are cut every `group` places.
    The sum times scale is stored in `sum`, or added to it, and from there rounded to `out`; where
-   out is f32 it is the sum's own place. ZP_WIDE elements at a time; the CPU's own way of it, which
-   keeps a piece in cache, follows. */
+   out is f32 it is the sum's own place. The body takes ZP_WIDE elements; the host's way keeps a
+   piece in cache, and has the same bits. */
 typedef struct zp_sum {
     const void *source[ZP_LOCAL_MAX];
     zero_type type, out_type;
@@ -330,9 +271,7 @@ ZP_FN void zp_sum_ranks_at(const zp_sum *s, size_t at) {
     if (sum) zp_store_wide(sum, ZERO_F32, i, total);
     if (s->out_type != ZERO_F32) zp_store_wide(s->out, s->out_type, i, total);
 }
-#ifdef __CUDACC__
-ZP_KERNEL(zp_sum_ranks, zp_sum, 2048)
-#else
+
 /* sum = x or sum += x, n values of `type` from element `at` on. */
 static void zp_sum_add(float *sum, const void *x, zero_type type, size_t at, size_t n, int first) {
     float wide[ZP_SUM_BLOCK];
@@ -366,12 +305,9 @@ static void zp_sum_slices(const zp_sum *s, size_t numel, int threads) {
         zp_sum_piece(s, at, zp_min(ZP_SUM_BLOCK, numel - at));
 }
 
-/* n times ZP_WIDE elements, at once: where this is called a stream's thread is at work. */
-static zero_result zp_sum_ranks(zp_stream *s, const zp_sum *sum, size_t n) {
-    zp_sum_slices(sum, n * ZP_WIDE, s->threads);
-    return ZERO_OK;
+ZP_UNUSED static void zp_sum_ranks_loop(const void *sum, size_t n, int threads) {
+    zp_sum_slices((const zp_sum *)sum, n * ZP_WIDE, threads);
 }
-#endif
 
 /* Brings stored values to f32, and back, for access by name; gradients unscaled. */
 typedef struct zp_fetch_args {
@@ -388,5 +324,74 @@ ZP_FN void zp_fetch_at(const zp_fetch_args *a, size_t i) {
     zp_store(a->to, a->to_type, i, factor * zp_load(a->from, a->from_type, i));
 }
 ZP_KERNEL(zp_fetch, zp_fetch_args, 32768)
+
+/* The norm by blocks, the fold and the sum: by hand where the device is a GPU, with the same bits.
+ */
+#ifdef __CUDACC__
+ZP_LOOP(zp_norm, zp_norm_args, 64)
+ZP_LOOP(zp_fold, zp_fold_args, 1)
+
+/* Eight threads take a block, each of them ZP_WIDE neighbouring lanes. A square of an f32 is exact
+   in f64, so that fma rounds as the sum does. */
+#define ZP_NORM_TEAM  (ZP_LANES / ZP_WIDE)
+#define ZP_NORM_BATCH ((size_t)4) /* loads of a thread that are under way at once */
+__global__ void __launch_bounds__(ZP_THREADS) zp_norm_teams(zp_norm_args a, size_t blocks) {
+    const size_t me = threadIdx.x % ZP_NORM_TEAM, teams = ZP_THREADS / ZP_NORM_TEAM;
+    for (size_t at = blockIdx.x * teams; at < blocks; at += gridDim.x * teams) {
+        const size_t block = at + threadIdx.x / ZP_NORM_TEAM, first = block * ZP_NORM_BLOCK;
+        const size_t left = block < blocks ? a.numel - first : 0;
+        const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
+        double lane[ZP_WIDE] = {0};
+        for (size_t i = me * ZP_WIDE; i < n; i += ZP_LANES * ZP_NORM_BATCH) {
+            uint4 words[ZP_NORM_BATCH];
+            for (size_t k = 0; k < ZP_NORM_BATCH; k++)
+                words[k] = i + k * ZP_LANES < n
+                               ? zp_load_words(a.g, a.type, first + i + k * ZP_LANES)
+                               : make_uint4(0, 0, 0, 0);
+            for (size_t k = 0; k < ZP_NORM_BATCH; k++) {
+                float g[ZP_WIDE];
+                zp_open_words(g, words[k], a.type);
+                for (size_t j = 0; j < ZP_WIDE; j++)
+                    lane[j] = fma((double)g[j], (double)g[j], lane[j]);
+            }
+        }
+        for (int w = (int)ZP_NORM_TEAM / 2; w; w /= 2)
+            for (size_t j = 0; j < ZP_WIDE; j++)
+                lane[j] += __shfl_xor_sync(0xFFFFFFFFu, lane[j], w);
+        if (me == 0 && n) a.partial[block] = zp_halve(lane, ZP_WIDE);
+    }
+}
+ZP_KERNEL_CALL(zp_norm, zp_norm_teams, zp_norm_args, zp_grid(ZP_NORM_TEAM *n, 4096))
+
+/* One block, each of its threads a lane. */
+__global__ void __launch_bounds__(ZP_THREADS) zp_fold_block(zp_fold_args a, size_t one) {
+    __shared__ double lane[ZP_FOLD_LANES];
+    __shared__ size_t bad[ZP_FOLD_LANES];
+    const size_t me = threadIdx.x;
+    (void)one;
+    bad[me] = (size_t)-1;
+    lane[me] = zp_fold_lane(&a, me, &bad[me]);
+    for (size_t w = ZP_FOLD_LANES / 2; w; w /= 2) {
+        __syncthreads();
+        if (me >= w) continue;
+        lane[me] += lane[me + w];
+        if (bad[me + w] < bad[me]) bad[me] = bad[me + w];
+    }
+    if (me == 0) zp_fold_close(&a, lane[0], bad[0]);
+}
+static_assert(ZP_THREADS == ZP_FOLD_LANES, "a thread takes a lane");
+ZP_KERNEL_CALL(zp_fold, zp_fold_block, zp_fold_args, 1)
+
+ZP_GRID(zp_sum_ranks, zp_sum)
+#else
+ZP_KERNEL(zp_norm, zp_norm_args, 64)
+ZP_KERNEL(zp_fold, zp_fold_args, 1)
+
+/* n times ZP_WIDE elements, at once: where this is called a stream's thread is at work. */
+static zero_result zp_sum_ranks(zp_stream *s, const zp_sum *sum, size_t n) {
+    zp_sum_ranks_loop(sum, n, s->threads);
+    return ZERO_OK;
+}
+#endif
 
 #endif

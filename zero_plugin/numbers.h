@@ -18,6 +18,9 @@ ZP_FN float zp_float(uint32_t b) {
     memcpy(&x, &b, sizeof x);
     return x;
 }
+ZP_FN int zp_finite(double x) { return x - x == 0; }
+ZP_FN int zp_nan(float x) { return (zp_bits(x) & 0x7FFFFFFFu) > 0x7F800000u; }
+ZP_FN int zp_not_below(float x) { return zp_finite((double)x) && x >= 0; } /* 0 */
 ZP_FN float zp_from_bf16(uint16_t h) { return zp_float((uint32_t)h << 16); }
 ZP_FN uint16_t zp_to_bf16(float x) {
     const uint32_t b = zp_bits(x);
@@ -54,14 +57,10 @@ ZP_FN void zp_store(void *to, zero_type type, size_t i, float x) {
         ((uint16_t *)to)[i] = type == ZERO_BF16 ? zp_to_bf16(x) : zp_to_f16(x);
 }
 
-/* Elements that are loaded and stored at once, from a multiple of them on: 16 on the CPU; on the
-   GPU as many as keep neighbouring threads in one line. */
+/* ZP_WIDE elements are loaded and stored at once, from a multiple of them on: on the GPU as many as
+   keep neighbouring threads in one line. Arrays of any alignment are widened and narrowed. */
 #ifdef __CUDACC__
 #define ZP_WIDE ((size_t)4)
-#else
-#define ZP_WIDE ((size_t)16)
-#endif
-#ifdef __CUDACC__
 /* In two steps, so that all that a thread reads is on its way before it waits for any of it. */
 ZP_FN uint4 zp_load_words(const void *from, zero_type type, size_t i) {
     if (type == ZERO_F32) return *(const uint4 *)(const void *)((const float *)from + i);
@@ -75,11 +74,42 @@ ZP_FN void zp_open_words(float *x, uint4 words, zero_type type) {
     else
         for (size_t j = 0; j < 4; j++) x[j] = zp_float(type == ZERO_F32 ? all[j] : all[j] << 16);
 }
+ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
+    zp_open_words(x, zp_load_words(from, type, i), type);
+}
+ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
+    if (type == ZERO_F32) {
+        *(float4 *)(void *)((float *)to + i) = make_float4(x[0], x[1], x[2], x[3]);
+        return;
+    }
+    uint16_t h[4];
+    if (type == ZERO_BF16)
+        for (size_t j = 0; j < 4; j++) h[j] = zp_to_bf16(x[j]);
+    else
+        for (size_t j = 0; j < 4; j++) h[j] = zp_to_f16(x[j]);
+    *(ushort4 *)(void *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
+}
+ZP_FN void zp_widen(float *to, const void *from, zero_type type, size_t n) {
+    for (size_t i = 0; i < n; i++) to[i] = zp_load(from, type, i);
+}
+ZP_FN void zp_narrow(void *to, zero_type type, const float *from, size_t n) {
+    for (size_t i = 0; i < n; i++) zp_store(to, type, i, from[i]);
+}
+#else
+#define ZP_WIDE ((size_t)16)
+#ifdef __AVX512F__
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+/* The instruction takes denormal numbers for zeros; 0x20 finds them. */
+ZP_FN int zp_narrow_bf16(uint16_t *to, const float *x) {
+    const __m512 v = _mm512_loadu_ps(x);
+    if (_mm512_fpclass_ps_mask(v, 0x20)) return 0;
+    _mm256_storeu_si256((__m256i *)(void *)to, (__m256i)_mm512_cvtneps_pbh(v));
+    return 1;
+}
+#else
+ZP_FN int zp_narrow_bf16(uint16_t *to, const float *x) { return !to || !x; }
 #endif
 ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
-#if defined(__CUDA_ARCH__)
-    zp_open_words(x, zp_load_words(from, type, i), type);
-#elif defined(__AVX512F__) && !defined(__CUDACC__)
     const __m256i h =
         _mm256_loadu_si256((const __m256i *)(const void *)((const char *)from + 2 * i));
     if (type == ZERO_BF16)
@@ -88,43 +118,22 @@ ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
         _mm512_storeu_ps(x, _mm512_cvtph_ps(h));
     else
         _mm512_storeu_ps(x, _mm512_loadu_ps((const float *)from + i));
-#else
-    for (size_t j = 0; j < ZP_WIDE; j++) x[j] = zp_load(from, type, i + j);
-#endif
 }
 ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
-#if defined(__CUDA_ARCH__)
-    if (type == ZERO_F32) {
-        *(float4 *)((float *)to + i) = make_float4(x[0], x[1], x[2], x[3]);
-        return;
-    }
-    uint16_t h[4];
-    if (type == ZERO_BF16)
-        for (size_t j = 0; j < 4; j++) h[j] = zp_to_bf16(x[j]);
-    else
-        for (size_t j = 0; j < 4; j++) h[j] = zp_to_f16(x[j]);
-    *(ushort4 *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
-#else
-#if defined(__AVX512F__) && !defined(__CUDACC__)
-    if (type == ZERO_F16) {
+    if (type == ZERO_F16)
         _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i),
                             _mm512_cvtps_ph(_mm512_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT));
-        return;
-    }
-#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
-    /* the instruction takes denormal numbers for zeros; 0x20 finds them */
-    const __m512 v = _mm512_loadu_ps(x);
-    if (type == ZERO_BF16 && !_mm512_fpclass_ps_mask(v, 0x20)) {
-        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i),
-                            (__m256i)_mm512_cvtneps_pbh(v));
-        return;
-    }
-#endif
-#endif
-    for (size_t j = 0; j < ZP_WIDE; j++) zp_store(to, type, i + j, x[j]);
-#endif
+    else if (type == ZERO_F32 || !zp_narrow_bf16((uint16_t *)to + i, x))
+        for (size_t j = 0; j < ZP_WIDE; j++) zp_store(to, type, i + j, x[j]);
 }
-
+#else
+ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
+    for (size_t j = 0; j < ZP_WIDE; j++) x[j] = zp_load(from, type, i + j);
+}
+ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
+    for (size_t j = 0; j < ZP_WIDE; j++) zp_store(to, type, i + j, x[j]);
+}
+#endif
 ZP_FN void zp_widen(float *to, const void *from, zero_type type, size_t n) {
     const size_t whole = n / ZP_WIDE * ZP_WIDE;
     for (size_t i = 0; i < whole; i += ZP_WIDE) zp_load_wide(to + i, from, type, i);
@@ -135,6 +144,7 @@ ZP_FN void zp_narrow(void *to, zero_type type, const float *from, size_t n) {
     for (size_t i = 0; i < whole; i += ZP_WIDE) zp_store_wide(to, type, i, from + i);
     for (size_t i = whole; i < n; i++) zp_store(to, type, i, from[i]);
 }
+#endif
 /* n values from element `at` on, in f32: where they lie, or a copy. */
 ZP_FN const float *zp_view(const void *from, zero_type type, size_t at, size_t n, float *copy) {
     if (type == ZERO_F32) return (const float *)from + at;

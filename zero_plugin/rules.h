@@ -1,7 +1,9 @@
 /* rules.h - the update rules, and how to add one
 
-   An update rule is a body on one element and a line in the table. Everything around it is here
-   once: unscaling and clipping, master weights or none, 16-bit rounding, stochastic or to nearest.
+   An update rule is a body on one element and a row in the table, which says what the rule reads:
+   no rule is named anywhere else. Everything around it is here once: unscaling and clipping, master
+   weights or none, 16-bit rounding, stochastic or to nearest, and the two forms, a loop of the host
+   and a kernel of the GPU, with the same bits.
 
    ADDING AN OPTIMIZER. In a file of your own that -DZERO_OWN_OPTIMIZERS='"own.h"' names:
        ZP_FN void own_at(const zp_update *u, float *p, float g, float *s1, float *s2) {
@@ -38,19 +40,14 @@ typedef struct zp_update { /* a unit, or a rank's shard of it */
     int nspans;
     zero_type type, grad_type;
     float lr, beta1, beta2, eps, decay; /* times the span's factors, once there is one */
-    double factor, bias_ratio, step_size, corrected_eps; /* the last three: Adam's corrections */
+    double factor, bias_ratio, step_size, corrected_eps; /* the last three: of moving averages */
     int first;                                           /* the first step that is taken */
     int stochastic;
     uint32_t key[2]; /* of stochastic rounding: tensor, then seed and step */
     uint64_t element;
 } zp_update;
 
-/* One rounding where the processor has the instruction. */
-#if defined(__FMA__) || defined(__CUDA_ARCH__)
-#define ZP_FMA(a, b, c) fmaf(a, b, c)
-#else
-#define ZP_FMA(a, b, c) ((a) * (b) + (c))
-#endif
+typedef void (*zp_rule_body)(const zp_update *u, float *p, float g, float *s1, float *s2);
 
 ZP_FN uint32_t zp_mix(uint32_t x) { /* a permutation of 32 bits, after MurmurHash3's finaliser */
     x = (x ^ x >> 16) * 0x85EBCA6Bu;
@@ -93,6 +90,125 @@ ZP_FN void zp_update_turn(zp_update *u, const zp_update *all, const zp_span *s) 
     u->key[0] = s->key;
     u->element = s->element;
 }
+
+/* ---- the host's form ---- */
+
+static void zp_narrow_randomly(const zp_update *u, uint16_t *to, size_t at, uint32_t n,
+                               const float *p) {
+    const uint64_t first = u->element + at;
+    const uint32_t key[2] = {u->key[0], u->key[1]}, low = (uint32_t)first,
+                   high = (uint32_t)(first >> 32);
+    if (low + n < low) /* the index passes a multiple of 2^32 */
+        for (uint32_t i = 0; i < n; i++) to[i] = zp_to_bf16_randomly(p[i], zp_random(u, at + i));
+    else
+        for (uint32_t i = 0; i < n; i++)
+            to[i] = zp_to_bf16_randomly(p[i], zp_draw(low + i, high, key));
+}
+static void zp_update_close(const zp_update *u, size_t at, size_t n, const float *p) {
+    uint16_t *to = (uint16_t *)u->p + at;
+    if (u->type == ZERO_F32) return;
+    if (u->stochastic)
+        zp_narrow_randomly(u, to, at, (uint32_t)n, p);
+    else
+        zp_narrow(to, u->type, p, n);
+}
+/* Elements [at, at + n) of u, which lie in one span. Inlined where `states` and `body` are
+   constants, so that the loop has no call and no branch. */
+ZP_INLINE void zp_update_block(const zp_update *all, size_t at, size_t n, int states,
+                               zp_rule_body body) {
+    float weights[ZP_UPDATE_BLOCK], gradients[ZP_UPDATE_BLOCK];
+    const zp_update u = *all; /* a copy that no store can change */
+    const float *g = zp_view(u.g, u.grad_type, at, n, gradients);
+    float *p = u.master ? u.master + at : (float *)(uintptr_t)zp_view(u.p, u.type, at, n, weights);
+    float *s1 = u.state[0] + at, *s2 = u.state[states > 1] + at;
+    ZP_SIMD
+    for (size_t i = 0; i < n; i++)
+        body(&u, &p[i], (float)((double)g[i] * u.factor), &s1[i], &s2[i]);
+    zp_update_close(all, at, n, p);
+}
+static void zp_update_walk(const zp_update *update, size_t n, int threads,
+                           void (*block)(const zp_update *u, size_t at, size_t n)) {
+    zp_update all = *update, u;
+    (void)n;
+    if (!zp_update_begin(&all)) return;
+    u = all;
+    for (const zp_span *s = all.spans; s < all.spans + all.nspans; s++) {
+        zp_update_turn(&u, &all, s);
+        ZP_OMP_FOR(s->end - s->begin > 32768)
+        for (size_t at = s->begin; at < s->end; at += ZP_UPDATE_BLOCK)
+            block(&u, at, zp_min(ZP_UPDATE_BLOCK, s->end - at));
+    }
+}
+#define ZP_RULE_LOOP(name, states, body)                                                           \
+    static void zp_##name##_block(const zp_update *u, size_t at, size_t n) {                       \
+        zp_update_block(u, at, n, states, body);                                                   \
+    }                                                                                              \
+    static void zp_##name##_loop(const void *u, size_t n, int threads) {                           \
+        zp_update_walk((const zp_update *)u, n, threads, zp_##name##_block);                       \
+    }
+
+/* ---- the GPU's form ---- */
+
+#ifdef __CUDACC__
+/* The last span that begins at i or before; padding goes with the span before it. */
+ZP_FN int zp_span_at(const zp_update *u, size_t i) {
+    int low = 0, high = u->nspans;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (u->spans[middle].begin <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+ZP_FN void zp_update_store(const zp_update *u, size_t i, const float *p) {
+    if (u->master) zp_store_wide(u->master, ZERO_F32, i, p);
+    if (!u->stochastic) {
+        zp_store_wide(u->p, u->type, i, p);
+        return;
+    }
+    uint16_t h[ZP_WIDE];
+    for (size_t j = 0; j < ZP_WIDE; j++) h[j] = zp_to_bf16_randomly(p[j], zp_random(u, i + j));
+    *(ushort4 *)(void *)((uint16_t *)u->p + i) = make_ushort4(h[0], h[1], h[2], h[3]);
+}
+/* Spans begin at multiples of ZP_WIDE, and padding stays zeros: a gradient of zeros keeps them. */
+static __device__ __forceinline__ void zp_update_threads(const zp_update *all, size_t n, int states,
+                                                         zp_rule_body body) {
+    zp_update u = *all;
+    for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x,
+                stride = (size_t)gridDim.x * blockDim.x;
+         at < n; at += stride) {
+        const size_t i = at * ZP_WIDE;
+        float p[ZP_WIDE], g[ZP_WIDE], s1[ZP_WIDE], s2[ZP_WIDE];
+        const zero_type type = u.master ? ZERO_F32 : u.type;
+        const uint4 p0 = zp_load_words(u.master ? u.master : u.p, type, i);
+        const uint4 g0 = zp_load_words(u.g, u.grad_type, i);
+        zp_load_wide(s1, u.state[0], ZERO_F32, i);
+        if (states > 1) zp_load_wide(s2, u.state[1], ZERO_F32, i);
+        zp_update_turn(&u, all, &all->spans[zp_span_at(all, i)]);
+        zp_open_words(p, p0, type);
+        zp_open_words(g, g0, u.grad_type);
+        for (size_t j = 0; j < ZP_WIDE; j++)
+            body(&u, &p[j], (float)((double)g[j] * u.factor), &s1[j], &s2[j]);
+        zp_update_store(&u, i, p);
+        zp_store_wide(u.state[0], ZERO_F32, i, s1);
+        if (states > 1) zp_store_wide(u.state[1], ZERO_F32, i, s2);
+    }
+}
+#define ZP_RULE(name, states, body)                                                                \
+    __global__ void __launch_bounds__(ZP_THREADS) zp_##name##_kernel(zp_update all, size_t n) {    \
+        if (zp_update_begin(&all)) zp_update_threads(&all, n, states, body);                       \
+    }                                                                                              \
+    ZP_RULE_LOOP(name, states, body)                                                               \
+    ZP_KERNEL_CALL(zp_update_##name, zp_##name##_kernel, zp_update, zp_grid(n, 8192))
+#else
+#define ZP_RULE(name, states, body)                                                                \
+    ZP_RULE_LOOP(name, states, body)                                                               \
+    ZP_KERNEL_CALL(zp_update_##name, zp_##name##_loop, zp_update)
+#endif
+
+/* ---- the rules ---- */
 
 /* Adam's step, with m / (sqrt(v / c) + eps) written as sqrt(c) m / (sqrt(v) + eps sqrt(c)). In f64,
    since the loop waits for memory all the same, but for the root, which would take too long: v is
@@ -141,126 +257,55 @@ ZP_FN void zp_lion_at(const zp_update *u, float *p, float g, float *m, float *un
 #else
 #define ZERO_OWN(X)
 #endif
-/* X(name, state arrays, body), in the order of zero_optimizer */
-#define ZP_OPTIMIZERS(X)                                                                           \
-    X(adamw, 2, zp_adamw_at)                                                                       \
-    X(adam, 2, zp_adam_at)                                                                         \
-    X(sgd, 1, zp_sgd_at)                                                                           \
-    X(nesterov, 1, zp_nesterov_at)                                                                 \
-    X(lion, 1, zp_lion_at)                                                                         \
-    ZERO_OWN(X)
 
-#ifdef __CUDACC__
-/* The last span that begins at i or before; padding goes with the span before it. */
-ZP_FN int zp_span_at(const zp_update *u, size_t i) {
-    int low = 0, high = u->nspans;
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (u->spans[middle].begin <= i)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-ZP_FN void zp_update_store(const zp_update *u, size_t i, const float *p) {
-    if (u->master) zp_store_wide(u->master, ZERO_F32, i, p);
-    if (!u->stochastic) {
-        zp_store_wide(u->p, u->type, i, p);
-        return;
-    }
-    uint16_t h[ZP_WIDE];
-    for (size_t j = 0; j < ZP_WIDE; j++) h[j] = zp_to_bf16_randomly(p[j], zp_random(u, i + j));
-    *(ushort4 *)(void *)((uint16_t *)u->p + i) = make_ushort4(h[0], h[1], h[2], h[3]);
-}
-/* Spans begin at multiples of ZP_WIDE, and padding stays zeros: a gradient of zeros keeps them. */
-#define ZP_OPTIMIZER_KERNEL(name, states, body)                                                    \
-    __global__ void __launch_bounds__(ZP_THREADS)                                                  \
-        zp_update_##name##_kernel(zp_update all, size_t n) {                                       \
-        const size_t stride = (size_t)gridDim.x * blockDim.x;                                      \
-        if (!zp_update_begin(&all)) return;                                                        \
-        zp_update u = all;                                                                         \
-        for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += stride) {    \
-            const size_t i = at * ZP_WIDE;                                                         \
-            float p[ZP_WIDE], g[ZP_WIDE], s1[ZP_WIDE], s2[ZP_WIDE];                                \
-            const zero_type type = u.master ? ZERO_F32 : u.type;                                   \
-            const uint4 p0 = zp_load_words(u.master ? u.master : u.p, type, i);                    \
-            const uint4 g0 = zp_load_words(u.g, u.grad_type, i);                                   \
-            zp_load_wide(s1, u.state[0], ZERO_F32, i);                                             \
-            if (states > 1) zp_load_wide(s2, u.state[1], ZERO_F32, i);                             \
-            zp_update_turn(&u, &all, &all.spans[zp_span_at(&all, i)]);                             \
-            zp_open_words(p, p0, type);                                                            \
-            zp_open_words(g, g0, u.grad_type);                                                     \
-            for (size_t j = 0; j < ZP_WIDE; j++)                                                   \
-                body(&u, &p[j], (float)((double)g[j] * u.factor), &s1[j], &s2[j]);                 \
-            zp_update_store(&u, i, p);                                                             \
-            zp_store_wide(u.state[0], ZERO_F32, i, s1);                                            \
-            if (states > 1) zp_store_wide(u.state[1], ZERO_F32, i, s2);                            \
-        }                                                                                          \
-    }                                                                                              \
-    ZP_KERNEL_CALL(zp_update_##name, zp_update_##name##_kernel, zp_update, zp_grid(n, 8192))
-#else
-static void zp_narrow_randomly(const zp_update *u, uint16_t *to, size_t at, uint32_t n,
-                               const float *p) {
-    const uint64_t first = u->element + at;
-    const uint32_t key[2] = {u->key[0], u->key[1]}, low = (uint32_t)first,
-                   high = (uint32_t)(first >> 32);
-    if (low + n < low) /* the index passes a multiple of 2^32 */
-        for (uint32_t i = 0; i < n; i++) to[i] = zp_to_bf16_randomly(p[i], zp_random(u, at + i));
-    else
-        for (uint32_t i = 0; i < n; i++)
-            to[i] = zp_to_bf16_randomly(p[i], zp_draw(low + i, high, key));
-}
-static void zp_update_close(const zp_update *u, size_t at, size_t n, const float *p) {
-    uint16_t *to = (uint16_t *)u->p + at;
-    if (u->type == ZERO_F32) return;
-    if (u->stochastic)
-        zp_narrow_randomly(u, to, at, (uint32_t)n, p);
-    else
-        zp_narrow(to, u->type, p, n);
-}
-#define ZP_OPTIMIZER_KERNEL(name, states, body)                                                    \
-    static void zp_update_##name##_block(const zp_update *all, size_t at, size_t n) {              \
-        float weights[ZP_UPDATE_BLOCK], gradients[ZP_UPDATE_BLOCK];                                \
-        const zp_update u = *all; /* a copy that no store can change */                            \
-        const float *g = zp_view(u.g, u.grad_type, at, n, gradients);                              \
-        float *p =                                                                                 \
-            u.master ? u.master + at : (float *)(uintptr_t)zp_view(u.p, u.type, at, n, weights);   \
-        float *s1 = u.state[0] + at, *s2 = u.state[(states) > 1] + at;                             \
-        ZP_SIMD                                                                                    \
-        for (size_t i = 0; i < n; i++)                                                             \
-            body(&u, &p[i], (float)((double)g[i] * u.factor), &s1[i], &s2[i]);                     \
-        zp_update_close(all, at, n, p);                                                            \
-    }                                                                                              \
-    static void zp_update_##name##_loop(const void *args, size_t n, int threads) {                 \
-        zp_update all, u;                                                                          \
-        memcpy(&all, args, sizeof all);                                                            \
-        (void)n;                                                                                   \
-        (void)threads;                                                                             \
-        if (!zp_update_begin(&all)) return;                                                        \
-        u = all;                                                                                   \
-        for (const zp_span *s = all.spans; s < all.spans + all.nspans; s++) {                      \
-            zp_update_turn(&u, &all, s);                                                           \
-            ZP_OMP_FOR(s->end - s->begin > 32768)                                                  \
-            for (size_t at = s->begin; at < s->end; at += ZP_UPDATE_BLOCK)                         \
-                zp_update_##name##_block(&u, at, zp_min(ZP_UPDATE_BLOCK, s->end - at));            \
-        }                                                                                          \
-    }                                                                                              \
-    ZP_KERNEL_CALL(zp_update_##name, zp_update_##name##_loop, zp_update)
-#endif
-ZP_OPTIMIZERS(ZP_OPTIMIZER_KERNEL)
+ZP_RULE(adamw, 2, zp_adamw_at)
+ZP_RULE(adam, 2, zp_adam_at)
+ZP_RULE(sgd, 1, zp_sgd_at)
+ZP_RULE(nesterov, 1, zp_nesterov_at)
+ZP_RULE(lion, 1, zp_lion_at)
+ZERO_OWN(ZP_RULE)
+
+/* What a rule reads of zero_hyper, beside lr, weight_decay and max_norm. */
+enum {
+    ZP_BETA1 = 1,
+    ZP_BETA2 = 2,
+    ZP_EPS = 4,
+    ZP_EPS_ALONE = 8 /* is divided by where the gradients of a weight are zeros */
+};
 
 typedef struct zp_rule {
     const char *name;
-    int states;
-    /* of n times ZP_WIDE elements */
-    zero_result (*update)(zp_stream *s, const zp_update *u, size_t n);
+    int states; /* f32 arrays */
+    int reads;
+    zero_result (*update)(zp_stream *s, const zp_update *u,
+                          size_t n); /* n times ZP_WIDE elements */
+    zp_task_fn loop;                 /* the same on the host */
 } zp_rule;
-#define ZP_RULE(name, states, body) {#name, states, zp_update_##name},
-static const zp_rule zp_rules[] = {ZP_OPTIMIZERS(ZP_RULE)};
-enum { ZP_RULES = sizeof zp_rules / sizeof *zp_rules };
-#define ZP_RULE_CHECK(name, states, body)                                                          \
+
+#define ZP_ROW(name, states, reads)                                                                \
+    { #name, states, reads, zp_update_##name, zp_##name##_loop }
+#define ZP_OWN_ROW(name, states, body) ZP_ROW(name, states, ZP_BETA1 | ZP_BETA2 | ZP_EPS),
+#define ZP_OWN_CHECK(name, states, body)                                                           \
     static_assert((states) >= 1 && (states) <= ZP_STATES, #name ": 1 or 2 state arrays");
-ZP_OPTIMIZERS(ZP_RULE_CHECK)
+/* In the order of zero_optimizer. */
+static const zp_rule zp_rules[] = {ZP_ROW(adamw, 2, ZP_BETA1 | ZP_BETA2 | ZP_EPS | ZP_EPS_ALONE),
+                                   ZP_ROW(adam, 2, ZP_BETA1 | ZP_BETA2 | ZP_EPS | ZP_EPS_ALONE),
+                                   ZP_ROW(sgd, 1, ZP_BETA1),
+                                   ZP_ROW(nesterov, 1, ZP_BETA1),
+                                   ZP_ROW(lion, 1, ZP_BETA1 | ZP_BETA2),
+                                   ZERO_OWN(ZP_OWN_ROW)};
+enum { ZP_RULES = sizeof zp_rules / sizeof *zp_rules };
+static_assert((int)ZP_RULES >= (int)ZERO_OPTIMIZER_OWN, "a row for every rule of the header");
+ZERO_OWN(ZP_OWN_CHECK)
+
+/* Whether every number that the rule reads is in its range; but for ZP_EPS_ALONE. */
+static int zp_rule_takes(const zp_rule *rule, const zero_hyper *h) {
+    const int beta1 = zp_not_below(h->beta1) && h->beta1 < 1;
+    const int beta2 = zp_not_below(h->beta2) && h->beta2 < 1;
+    return zp_not_below(h->lr) && zp_not_below(h->weight_decay) && !zp_nan(h->max_norm)
+           && h->max_norm >= 0 && (beta1 || !(rule->reads & ZP_BETA1))
+           && (beta2 || !(rule->reads & ZP_BETA2))
+           && (zp_not_below(h->eps) || !(rule->reads & ZP_EPS));
+}
 
 #endif
