@@ -350,6 +350,7 @@ zero_result zero_reduce(zero_ctx *z) {
     ZP_DO(z, zp_issue(s, &verdict, 1));
     ZP_DO(z, zp_judge(s, &judge, 1));
     ZP_DO(z, zp_event_record(s, &z->agreed));
+    z->judged = 1;
     z->phase = ZP_REDUCED;
     return ZERO_OK;
 }

@@ -96,6 +96,7 @@ struct zero_ctx {
     double *verdict, *verdicts; /* this rank's [ZP_VERDICT], within [nranks * ZP_VERDICT] */
     size_t verdict_at;          /* of the ranks' verdicts, in the gradients' memory */
     zp_event passed;            /* the host has computed with the last micro-step's parameters */
+    int judged;                 /* a verdict was asked for: control says what came of it */
     int said;                   /* what the host did at the last step: a verdict's CALL */
     zero_hyper hyper;           /* and with what */
     zp_control *control;
@@ -139,11 +140,39 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, ze
     return result;
 }
 
+/* What the ranks must agree on and do not: a word of the verdict, in words. */
+static zero_result zp_differs(zero_ctx *z) {
+    static const char *const words[] = {
+        "the call", "lr",      "beta1",     "beta2",         "eps",   "weight_decay", "max_norm",
+        "steps",    "skipped", "iteration", "last_overflow", "scale", "hysteresis"};
+    static const char *const calls[] = {"none", "zero_step", "zero_skip_step"};
+    const zp_control *c = &z->report;
+    const int word = c->differs - ZP_CALL;
+    const char *of = c->differs < ZP_COUNTERS ? "at the step before" : "of the counters";
+    if (word == 0)
+        return z->dead = zp_fail(
+                   z, ZERO_ERR_MISMATCH, "at the step before rank 0 called %s, rank %d %s",
+                   calls[(int)c->differing[0]], c->differs_rank, calls[(int)c->differing[1]]);
+    return z->dead = zp_fail(z, ZERO_ERR_MISMATCH, "%s %s is %.9g on rank 0, %.9g on rank %d",
+                             words[word], of, c->differing[0], c->differing[1], c->differs_rank);
+}
+
+/* A peer that has gone may have seen in the last verdict what this rank has not looked at yet. */
+static int zp_differed(zero_ctx *z) {
+    if (!z->judged || zp_event_sync(&z->device, &z->agreed)
+        || zp_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
+        || zp_stream_sync(&z->compute))
+        return 0;
+    z->report = *z->pinned;
+    return z->report.differs;
+}
+
 /* A collective that failed makes the context dead. */
 static zero_result zp_check(zero_ctx *z, zero_result result) {
     const zero_result failed = zp_failure_result(&z->failure);
     if (z->dead || (!failed && !result)) return result ? result : z->dead;
     z->dead = failed ? failed : result;
+    if (failed == ZERO_ERR_PEER && zp_differed(z)) return zp_differs(z);
     return zp_fail(z, z->dead, "%s",
                    failed              ? z->failure.text
                    : z->device.text[0] ? z->device.text

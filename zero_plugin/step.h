@@ -61,29 +61,11 @@ static zero_result zp_report_send(zero_ctx *z) {
     return zp_check(z, zp_event_record(&z->compute, &z->reported));
 }
 
-/* What the ranks must agree on and do not: a word of the verdict, in words. */
-static zero_result zp_report_differs(zero_ctx *z) {
-    static const char *const words[] = {
-        "the call", "lr",      "beta1",     "beta2",         "eps",   "weight_decay", "max_norm",
-        "steps",    "skipped", "iteration", "last_overflow", "scale", "hysteresis"};
-    static const char *const calls[] = {"none", "zero_step", "zero_skip_step"};
-    const zp_control *c = &z->report;
-    const int word = c->differs - ZP_CALL;
-    const char *of = c->differs < ZP_COUNTERS ? "at the step before" : "of the counters";
-    if (z->dead) return z->dead;
-    if (word == 0)
-        return z->dead = zp_fail(
-                   z, ZERO_ERR_MISMATCH, "at the step before rank 0 called %s, rank %d %s",
-                   calls[(int)c->differing[0]], c->differs_rank, calls[(int)c->differing[1]]);
-    return z->dead = zp_fail(z, ZERO_ERR_MISMATCH, "%s %s is %.9g on rank 0, %.9g on rank %d",
-                             words[word], of, c->differing[0], c->differing[1], c->differs_rank);
-}
-
 /* Waits for the last report. SYNC. */
 static zero_result zp_report(zero_ctx *z) {
     ZP_DO(z, zp_event_sync(&z->device, &z->reported)); /* an aborted collective ends as well */
     z->report = *z->pinned;
-    return z->report.differs ? zp_report_differs(z) : ZERO_OK;
+    return z->report.differs ? zp_differs(z) : ZERO_OK;
 }
 
 /* Decides by what was agreed, and updates or not. `said` 1: a step with h; 2: it is dropped. What
