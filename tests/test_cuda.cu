@@ -92,7 +92,8 @@ enum {
     CUDA_SAVES = 32768,      /* copies the state, and goes on from the copy */
     CUDA_NO_WINDOWS = 65536, /* NCCL registers, but makes no windows of it */
     CUDA_WRITES = 131072,    /* writes a tensor that others still look at */
-    CUDA_LEAVES = 262144     /* destroys the context while work is under way */
+    CUDA_LEAVES = 262144,    /* destroys the context while work is under way */
+    CUDA_LOOKS_LATE = 524288 /* no KEEP; a forward behind the last backward of a pass */
 };
 
 static const cuda_case cuda_cases[] = {
@@ -128,6 +129,8 @@ static const cuda_case cuda_cases[] = {
      CUDA_LEAVES | CUDA_DEVICES, 20},
     {"local-2-alone", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
      CUDA_NO_OVERLAP | CUDA_BLOCKING | CUDA_SKIPS, 20},
+    {"local-3-late", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_PASSED, CUDA_LOOKS_LATE, 60},
     {"nccl-one", ZERO_COMM_NCCL, 1, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, 0, 20},
     {"nccl-0", ZERO_COMM_NCCL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0, 0, 60},
     {"nccl-1", ZERO_COMM_NCCL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0, CUDA_EVAL_STEPPED,
@@ -255,7 +258,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     cuda_tensor(s, "fc", 131, 4, 1, 0, 0);
     cuda_tensor(s, "ln", 5, 4, 1, 0, in_place ? 0 : ZERO_OVERWRITTEN);
     cuda_tensor(s, "lnf", 9, 1, 5, 0, 0);
-    cuda_tensor(s, "keep", 7, 2, 0, 0, ZERO_KEEP);
+    if (!(k->more & CUDA_LOOKS_LATE)) cuda_tensor(s, "keep", 7, 2, 0, 0, ZERO_KEEP);
     const zero_hyper adamw = {0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.0f};
     s->adamw = adamw;
     if (k->more & CUDA_NORM) s->adamw.max_norm = 0.5f;
@@ -409,6 +412,8 @@ static int cuda_train_pass(host_run *h) {
     for (int u = s->units - 1; u > 0; u--)
         if (u != s->silent_unit && !cuda_backward(h, u, 1, 1)) return 0;
     if (!cuda_backward(h, 0, 0, 0)) return 0;
+    for (int u = 1; u < 4 && (cuda_me->run->k->more & CUDA_LOOKS_LATE); u++)
+        if (!cuda_forward(h, u)) return 0;
     HOST_TRY(h, zero_pass_end(h->z));
     return 1;
 }
