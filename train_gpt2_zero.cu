@@ -842,6 +842,7 @@ static void print_durable(trainer *t) {
     checkpoint_query(t->saves, &r);
     if (r.saved_step <= t->durable) return;
     t->durable = r.saved_step;
+    launch_saved(t->j->l, t->durable);
     report_clear(t->j->out);
     say(t->j, "on the disk: the checkpoint of step %lld, written in %.1f ms\n",
         (long long)r.saved_step, 1e3 * r.write_s);
@@ -882,6 +883,7 @@ static void save_checkpoint(trainer *t, double step_s, int last) {
     check_saves(t, result, last);
     if (result == CHECKPOINT_OK) {
         t->saved = t->step;
+        if (!t->j->opt->save_aside) launch_saved(t->j->l, t->saved);
         print_save(t, step_s);
     }
     if (last) check_saves(t, checkpoint_wait(t->saves), 1);
@@ -1123,6 +1125,7 @@ static int run_training(job *j) {
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
     open_log(j, t.step);
+    launch_saved(j->l, t.step); /* what was loaded, or nothing */
     measure_matmul(&t);
     print_settings(&t);
     print_plan(&t);
