@@ -29,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef _OPENMP
@@ -67,7 +68,7 @@ typedef struct job {
     gpt2_config model;
     batch_shape batch;
     token_file train, val;
-    windows deal; /* of the training file */
+    windows deal, look; /* of the training file; of the other, one a step */
     tokenizer words;
     int has_words;         /* the tokenizer fits the model */
     ds_config ds;          /* of -ds; all 0 without */
@@ -106,6 +107,7 @@ typedef struct trainer {
     double started, step_started; /* clock */
     double smooth_rate;           /* tokens per second, averaged as AdamW does its moments */
     double total_s;               /* of all steps but the first */
+    double device_mib;            /* CUDA: taken after the first step */
 } trainer;
 
 /* What a step told. */
@@ -233,6 +235,32 @@ static double clock_s(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* On rank 0. */
+static void warn(const job *j, const char *format, ...) LAUNCH_PRINTF(2, 3);
+static void warn(const job *j, const char *format, ...) {
+    char sentence[LAUNCH_SENTENCE];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(sentence, sizeof sentence, format, values);
+    va_end(values);
+    report_clear(j->out);
+    if (j->l->rank == 0) fprintf(stderr, PROGRAM ": warning: %s\n", sentence);
+}
+
+/* A line that cannot be written, of stdout or main.log: -nf decides, as over a save. */
+static void lose(void *user, const char *sentence) {
+    const job *j = (const job *)user;
+    if (!j->opt->save_or_go_on) launch_fail(j->l, "%s", sentence);
+    warn(j, "%s", sentence);
+}
+
+/* After a line of main.log. */
+static void check_log(job *j, int failed) {
+    const char *note = main_log_note(j->log);
+    if (note != NULL) warn(j, "%s", note);
+    if (failed) lose(j, main_log_error(j->log));
 }
 
 static void *get_memory(job *j, size_t count, size_t size) {
@@ -379,11 +407,16 @@ static void open_windows(job *j) {
             (long long)w->step_windows, w->seq_len, (long long)w->count);
     require(j, ok, "rank %d: the training data has %lld windows, more than can be shuffled",
             j->l->rank, (long long)w->count);
+    j->look.file = &j->val;
+    j->look.seq_len = w->seq_len;
+    j->look.step_windows = 1;
+    require(j, windows_open(&j->look), "rank %d: out of memory for a window", j->l->rank);
     j->steps = o->steps >= 0 ? o->steps : (int)(w->epoch_steps < INT32_MAX ? w->epoch_steps : 0);
 }
 
 static void close_data(job *j) {
     windows_close(&j->deal);
+    windows_close(&j->look);
     token_file_close(&j->train);
     token_file_close(&j->val);
     tokenizer_close(&j->words);
@@ -396,11 +429,29 @@ static void close_data(job *j) {
 /* -a: always step 0. */
 static int64_t step_of_data(const trainer *t) { return t->j->opt->overfit ? 0 : t->data_step; }
 
+/* A file that was cut, or is on a disk that fails: another rank may have read its part. */
+static void check_data(const job *j, data_result result, const char *error) {
+    if (result != DATA_OK) launch_fail(j->l, "%s", error);
+}
+
 static void load_batch(trainer *t, int micro) {
+    char error[LAUNCH_SENTENCE];
     job *j = t->j;
     const batch_shape *s = &j->batch;
-    windows_load(&j->deal, step_of_data(t), ((int64_t)micro * j->l->nranks + j->l->rank) * s->rows,
-                 s->rows, j->inputs, j->targets);
+    const int64_t first = ((int64_t)micro * j->l->nranks + j->l->rank) * s->rows;
+    check_data(j,
+               windows_load(&j->deal, step_of_data(t), first, s->rows, j->inputs, j->targets, error,
+                            sizeof error),
+               error);
+}
+
+/* -db: all windows of a step, whoever trains on them. */
+static void say_batch(trainer *t) {
+    char error[LAUNCH_SENTENCE];
+    uint64_t hash = 0;
+    job *j = t->j;
+    check_data(j, windows_hash(&j->deal, step_of_data(t), &hash, error, sizeof error), error);
+    say(j, "batch %d %016llx\n", t->step, (unsigned long long)hash);
 }
 
 /* ---- 6 trainer ----------------------------------------------------------------------------- */
@@ -532,10 +583,11 @@ enum { STREAM_SAMPLE = 1002 }; /* of gpt2_draw, after the model's and those of w
 /* Mean loss over the validation file; NaN if it had to stop. Its windows are dealt to the ranks in
    turn; a rank whose share is used up takes part with none. */
 static double validate(trainer *t) {
+    char error[LAUNCH_SENTENCE];
     job *j = t->j;
     const int rows = j->batch.rows;
     const size_t T = (size_t)j->batch.seq_len;
-    int64_t all = (int64_t)((j->val.count - 1) / (size_t)j->batch.seq_len);
+    int64_t all = j->look.count;
     int64_t at_once = (int64_t)rows * j->l->nranks;
     int64_t wanted = j->opt->val_batches > 0 ? j->opt->val_batches * at_once : all;
     double total = 0;
@@ -546,8 +598,10 @@ static double validate(trainer *t) {
         int64_t mine = first + (int64_t)j->l->rank * rows, left = all - mine;
         int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
         for (int b = 0; b < count; b++)
-            windows_copy(&j->val, (size_t)(mine + b) * T, j->batch.seq_len,
-                         j->inputs + (size_t)b * T, j->targets + (size_t)b * T);
+            check_data(j,
+                       windows_load(&j->look, mine + b, 0, 1, j->inputs + (size_t)b * T,
+                                    j->targets + (size_t)b * T, error, sizeof error),
+                       error);
         check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
         check_model(t, gpt2_loss(t->model, j->inputs, j->targets, count, &sum));
         check(t, zero_pass_end(t->z));
@@ -572,14 +626,15 @@ static int pick_token(const float *logits, int count, double coin) {
 
 /* Bytes that could move a terminal's cursor are left out. */
 static void print_token(const job *j, int token) {
+    char text[256]; /* a token has at most 255 bytes */
     size_t length = 0;
+    int used = 0;
     const unsigned char *bytes = NULL;
-    if (j->l->rank != 0) return;
     if (j->has_words) bytes = tokenizer_bytes(&j->words, (uint32_t)token, &length);
-    if (bytes == NULL) printf("%d ", token);
     for (size_t i = 0; i < length; i++)
-        if (bytes[i] >= 32 || bytes[i] == '\n' || bytes[i] == '\t') putchar(bytes[i]);
-    fflush(stdout);
+        if (bytes[i] >= 32 || bytes[i] == '\n' || bytes[i] == '\t') text[used++] = (char)bytes[i];
+    if (bytes == NULL) used = snprintf(text, sizeof text, "%d ", token);
+    say(j, "%.*s", used, text);
 }
 
 /* Text that goes on from the end-of-text token, each token seeing the last T. All ranks take part,
@@ -619,7 +674,7 @@ static void print_validation(trainer *t) {
     report_clear(t->j->out);
     if (t->stop) return;
     say(t->j, "val loss %.4f\n", loss);
-    main_log_validation(t->j->log, t->step, loss);
+    check_log(t->j, main_log_validation(t->j->log, t->step, loss));
 }
 
 /* Validation and sample, before the step that is due. */
@@ -671,11 +726,6 @@ static void plan_saves(trainer *t) {
     t->saves_bytes = checkpoint_bytes(t->z, &options);
 }
 
-static void warn_of_save(const job *j, const char *why) {
-    report_clear(j->out);
-    if (j->l->rank == 0) fprintf(stderr, PROGRAM ": warning: checkpoint: %s\n", why);
-}
-
 /* `last`: no other save will make good for it. */
 static void check_saves(trainer *t, checkpoint_result result, int last) {
     job *j = t->j;
@@ -689,7 +739,7 @@ static void check_saves(trainer *t, checkpoint_result result, int last) {
         (void)checkpoint_wait(t->saves); /* a later one may be on its way, and come to a good end */
         require(j, 0, "checkpoint: %s", sentence);
     }
-    warn_of_save(j, why);
+    warn(j, "checkpoint: %s", why);
 }
 
 static void print_difference(const trainer *t, const char *name) {
@@ -792,6 +842,7 @@ static void print_durable(trainer *t) {
     checkpoint_query(t->saves, &r);
     if (r.saved_step <= t->durable) return;
     t->durable = r.saved_step;
+    launch_saved(t->j->l, t->durable);
     report_clear(t->j->out);
     say(t->j, "on the disk: the checkpoint of step %lld, written in %.1f ms\n",
         (long long)r.saved_step, 1e3 * r.write_s);
@@ -814,7 +865,7 @@ static void print_save(trainer *t, double step_s) {
 
 /* step_s: mean seconds of a step so far; 0: not known. */
 static void save_checkpoint(trainer *t, double step_s, int last) {
-    main_log_sync(t->j->log);
+    check_log(t->j, main_log_sync(t->j->log));
     char losses[OUTLIERS_TEXT], norms[OUTLIERS_TEXT];
     checkpoint_value v[GPT2_VALUES + 3];
     memset(v, 0, sizeof v);
@@ -832,6 +883,7 @@ static void save_checkpoint(trainer *t, double step_s, int last) {
     check_saves(t, result, last);
     if (result == CHECKPOINT_OK) {
         t->saved = t->step;
+        if (!t->j->opt->save_aside) launch_saved(t->j->l, t->saved);
         print_save(t, step_s);
     }
     if (last) check_saves(t, checkpoint_wait(t->saves), 1);
@@ -853,7 +905,7 @@ static void save_if_due(trainer *t) {
         const checkpoint_result aside = checkpoint_wait(t->saves);
         if (aside == CHECKPOINT_PLUGIN) check_saves(t, aside, 1);
         if (aside != CHECKPOINT_OK) {
-            warn_of_save(t->j, checkpoint_error(t->saves));
+            warn(t->j, "checkpoint: %s", checkpoint_error(t->saves));
             t->saved = -1;
         }
     }
@@ -1006,6 +1058,15 @@ static void print_first_step(const trainer *t, const char *before) {
         (double)device_taken(&j->computes) / gib, (double)planned * j->computes.sharers / gib);
 }
 
+/* That rank 0 had at most. */
+static double memory_mib(trainer *t) {
+    struct rusage used;
+    if (!DEVICE_IS_HOST && t->step == t->first + 1)
+        t->device_mib = (double)device_taken(&t->j->computes) / (1024.0 * 1024);
+    if (!DEVICE_IS_HOST) return t->device_mib;
+    return getrusage(RUSAGE_SELF, &used) == 0 ? (double)used.ru_maxrss / 1024.0 : 0;
+}
+
 static void train_step(trainer *t) {
     job *j = t->j;
     step_values v;
@@ -1013,9 +1074,7 @@ static void train_step(trainer *t) {
     char products[256];
     snprintf(products, sizeof products, "%s", gpt2_product_path(t->model));
     memset(&v, 0, sizeof v);
-    if (j->opt->print_batches)
-        say(j, "batch %d %016llx\n", t->step,
-            (unsigned long long)windows_hash(&j->deal, step_of_data(t)));
+    if (j->opt->print_batches) say_batch(t);
     t->step_started = clock_s();
     take_step(t, &v);
     const double rate = note_time(t, &smooth);
@@ -1024,7 +1083,10 @@ static void train_step(trainer *t) {
     const int scales = v.done.next_loss_scale != v.done.loss_scale;
     if (t->step % every == 0 || t->step == j->steps || !v.done.stepped || scales)
         print_step(t, &v, rate, smooth);
-    main_log_step(j->log, t->step - 1, v.loss, v.lr, v.done.norm);
+    const main_log_values line = {
+        t->step - 1, v.loss,       v.lr, v.done.norm, (double)j->batch.tokens / rate,
+        rate,        memory_mib(t)};
+    check_log(j, main_log_step(j->log, &line));
     report_progress(j->out, (double)(t->step - t->first) / (j->steps - t->first),
                     clock_s() - t->started);
     if (t->step == t->first + 1) print_first_step(t, products);
@@ -1042,6 +1104,16 @@ static void open_log(job *j, int64_t step) {
     if (j->opt->log_dir[0] && j->l->rank == 0)
         j->log = main_log_open(j->opt->log_dir, step, sentence, sizeof sentence);
     require(j, !sentence[0], "%s", sentence);
+    check_log(j, 0);
+}
+
+/* Of -nf 1: what was told on the way is an error in the end. */
+static void close_log(job *j) {
+    const int64_t lost = main_log_close(j->log);
+    if (lost > 0)
+        launch_fail(j->l, "-o: %s/main.log lacks %lld lines that could not be written",
+                    j->opt->log_dir, (long long)lost);
+    if (j->out->lost) launch_fail(j->l, "some of the output could not be written");
 }
 
 static int run_training(job *j) {
@@ -1053,6 +1125,7 @@ static int run_training(job *j) {
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
     open_log(j, t.step);
+    launch_saved(j->l, t.step); /* what was loaded, or nothing */
     measure_matmul(&t);
     print_settings(&t);
     print_plan(&t);
@@ -1062,7 +1135,7 @@ static int run_training(job *j) {
     else
         say(j, "weights %016llx\n", (unsigned long long)weights_of(&t));
     close_trainer(&t);
-    main_log_close(j->log);
+    close_log(j);
     return 0;
 }
 
@@ -1186,11 +1259,14 @@ static void compare_model(job *j) {
 }
 
 static void compare_data(job *j) {
+    char error[LAUNCH_SENTENCE];
+    uint64_t train = 0, val = 0;
+    check_data(j, hash_tokens(&j->train, &train, error, sizeof error), error);
+    check_data(j, hash_tokens(&j->val, &val, error, sizeof error), error);
     snprintf(j->data, sizeof j->data,
              "training-data %zu tokens of hash %016llx\n"
              "validation-data %zu tokens of hash %016llx\n",
-             j->train.count, (unsigned long long)hash_tokens(&j->train), j->val.count,
-             (unsigned long long)hash_tokens(&j->val));
+             j->train.count, (unsigned long long)train, j->val.count, (unsigned long long)val);
     launch_same(j->l, j->data);
 }
 
@@ -1227,13 +1303,19 @@ static void render_settings(job *j) {
              j->l->nranks, j->data);
 }
 
+static int say_help(launch *l) {
+    char sentence[LAUNCH_SENTENCE];
+    train_options_help(PROGRAM);
+    if (report_end(sentence, sizeof sentence)) launch_fail(l, "%s", sentence);
+    return 0;
+}
+
 static int run_rank(launch *l, void *user) {
     job j; /* nothing is static: ranks can be threads of one process */
     train_options options = *(const train_options *)user,
                   *o = &options; /* a file may change them */
     report out;
-    if (o->help && l->rank == 0) train_options_help(PROGRAM);
-    if (o->help) return 0;
+    if (o->help) return l->rank == 0 ? say_help(l) : 0;
     memset(&j, 0, sizeof j);
     memset(&out, 0, sizeof out);
     out.speaks = l->rank == 0;
@@ -1241,6 +1323,8 @@ static int run_rank(launch *l, void *user) {
     j.opt = o;
     j.l = l;
     j.out = &out;
+    out.on_loss = lose;
+    out.user = &j;
     train_options_render(o, j.settings, sizeof j.settings);
     launch_same(l, j.settings);
     resolve_ranks(&j);
@@ -1264,6 +1348,7 @@ int main(int argc, char **argv) {
     train_options o;
     char method[OPTION_WORD_BYTES];
     launch_request request;
+    if (!report_begin()) return LAUNCH_EXIT_FAILURE; /* and nowhere to say it */
     train_options_parse(&o, argc, argv);
     memset(&request, 0, sizeof request);
     request.program = PROGRAM;

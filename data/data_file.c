@@ -9,8 +9,8 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,63 +24,83 @@ data_result data_fail(data_result code, char *error, size_t error_bytes, const c
     return code;
 }
 
-/* The descriptor stays the caller's to close: a mapping outlives it. */
-static data_result map_descriptor(data_file *file, int descriptor, const char *path, char *error,
-                                  size_t error_bytes) {
+static data_result check_descriptor(data_file *file, char *error, size_t error_bytes) {
     struct stat status;
-    if (fstat(descriptor, &status) != 0) {
+    if (fstat(file->descriptor, &status) != 0) {
         return data_fail(DATA_SYSTEM, error, error_bytes, "%s: expected a readable file, found: %s",
-                         path, strerror(errno));
+                         file->path, strerror(errno));
     }
     if (!S_ISREG(status.st_mode)) {
         return data_fail(DATA_FORMAT, error, error_bytes,
-                         "%s: expected a regular file, found something else", path);
+                         "%s: expected a regular file, found something else", file->path);
     }
     if (status.st_size < DATA_HEADER_BYTES) {
         return data_fail(DATA_FORMAT, error, error_bytes,
-                         "%s: expected a header of %d bytes, found a file of %lld bytes", path,
-                         (int)DATA_HEADER_BYTES, (long long)status.st_size);
+                         "%s: expected a header of %d bytes, found a file of %lld bytes",
+                         file->path, (int)DATA_HEADER_BYTES, (long long)status.st_size);
     }
-    void *map = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
-    if (map == MAP_FAILED) {
-        return data_fail(DATA_SYSTEM, error, error_bytes,
-                         "%s: expected to map %lld bytes, found: %s", path,
-                         (long long)status.st_size, strerror(errno));
-    }
-    file->bytes = (const unsigned char *)map;
     file->length = (size_t)status.st_size;
-    return DATA_OK;
+    return data_file_read(file, 0, file->header, DATA_HEADER_BYTES, error, error_bytes);
 }
 
 data_result data_file_open(data_file *file, const char *path, uint32_t magic, char *error,
                            size_t error_bytes) {
-    file->bytes = NULL;
-    file->length = 0;
+    memset(file, 0, sizeof *file);
     /* Not blocking, so that a named pipe is refused below instead of waited for. */
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
         return data_fail(DATA_SYSTEM, error, error_bytes, "%s: expected a readable file, found: %s",
                          path, strerror(errno));
     }
-    data_result result = map_descriptor(file, descriptor, path, error, error_bytes);
-    close(descriptor);
+    file->path = strdup(path);
+    file->descriptor = descriptor;
+    if (file->path == NULL) {
+        close(descriptor);
+        return data_fail(DATA_SYSTEM, error, error_bytes, "%s: expected memory, found none", path);
+    }
+    data_result result = check_descriptor(file, error, error_bytes);
     if (result == DATA_OK && data_file_header(file, 0) != magic) {
         result =
             data_fail(DATA_FORMAT, error, error_bytes, "%s: expected magic number %lu, found %lu",
                       path, (unsigned long)magic, (unsigned long)data_file_header(file, 0));
-        data_file_close(file);
     }
+    if (result != DATA_OK) { data_file_close(file); }
     return result;
 }
 
+static data_result data_file_cut(const data_file *file, char *error, size_t error_bytes) {
+    struct stat status;
+    if (fstat(file->descriptor, &status) != 0) { status.st_size = 0; }
+    return data_fail(DATA_FORMAT, error, error_bytes,
+                     "%s: it had %llu bytes when it was opened, and has %llu now", file->path,
+                     (unsigned long long)file->length, (unsigned long long)status.st_size);
+}
+
+data_result data_file_read(const data_file *file, size_t offset, void *out, size_t bytes,
+                           char *error, size_t error_bytes) {
+    size_t done = 0;
+    while (done < bytes) {
+        const ssize_t got =
+            pread(file->descriptor, (char *)out + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) { continue; }
+        if (got < 0) {
+            return data_fail(DATA_SYSTEM, error, error_bytes, "%s: byte %llu cannot be read: %s",
+                             file->path, (unsigned long long)(offset + done), strerror(errno));
+        }
+        if (got == 0) { return data_file_cut(file, error, error_bytes); }
+        done += (size_t)got;
+    }
+    return DATA_OK;
+}
+
 void data_file_close(data_file *file) {
-    if (file->bytes != NULL) { munmap((void *)(uintptr_t)file->bytes, file->length); }
-    file->bytes = NULL;
-    file->length = 0;
+    if (file->path != NULL) { close(file->descriptor); }
+    free(file->path);
+    memset(file, 0, sizeof *file);
 }
 
 uint32_t data_file_header(const data_file *file, size_t index) {
     uint32_t value;
-    memcpy(&value, file->bytes + index * sizeof value, sizeof value);
+    memcpy(&value, file->header + index * sizeof value, sizeof value);
     return value;
 }

@@ -1,4 +1,4 @@
-/* data_file.h: what the readers of this folder share: result codes, the file header, mapping.
+/* data_file.h: what the readers of this folder share: result codes, the file header, reading.
  *
  * Every file here follows llm.c: a header of 256 int32 in little-endian order, whose first two
  * are a magic number and a version, then the payload. A host of the other byte order sees a
@@ -28,18 +28,24 @@ typedef enum data_result {
     DATA_FORMAT = 2  /* the file can be read, but is not what it should be */
 } data_result;
 
+/* Not mapped: a file that is cut while it is read is then an error that names it, and no SIGBUS. */
 typedef struct data_file {
-    const unsigned char *bytes; /* the whole file, read only; owned by this struct */
-    size_t length;              /* bytes */
+    size_t length;                           /* bytes, when it was opened */
+    unsigned char header[DATA_HEADER_BYTES]; /* private, as are the next */
+    char *path;                              /* owned; NULL: closed */
+    int descriptor;
 } data_file;
 
-/* Maps the file at path and checks that it is a regular file that holds at least a header, and
- * that the header starts with magic. On failure *file is cleared and nothing is held.
- * The file must not be shortened while it is mapped: reading behind its end is then a fault. */
+/* Opens the file at path and checks that it is a regular file that holds at least a header, and
+ * that the header starts with magic. On failure *file is cleared and nothing is held. */
 data_result data_file_open(data_file *file, const char *path, uint32_t magic, char *error,
                            size_t error_bytes);
 
-/* Unmaps the file and clears *file; harmless on a cleared one. */
+/* Copies bytes from offset on. Errors: DATA_SYSTEM; DATA_FORMAT: the file has become shorter. */
+data_result data_file_read(const data_file *file, size_t offset, void *out, size_t bytes,
+                           char *error, size_t error_bytes);
+
+/* Closes the file and clears *file; harmless on a cleared one. */
 void data_file_close(data_file *file);
 
 /* The header's int32 at index, 0 to 255, as an unsigned number: a negative one is huge. */

@@ -1,6 +1,10 @@
 /* token_file.c: see token_file.h. C11 and C++17. */
 #include "token_file.h"
 
+#include <string.h>
+
+enum { PIECE = 16384 }; /* tokens that are checked at once */
+
 static data_result check_header(const data_file *file, const char *path, char *error,
                                 size_t error_bytes) {
     uint32_t version = data_file_header(file, 1);
@@ -24,31 +28,43 @@ static data_result check_header(const data_file *file, const char *path, char *e
     return DATA_OK;
 }
 
-static data_result check_tokens(const token_file *file, const char *path, uint32_t vocabulary,
-                                char *error, size_t error_bytes) {
-    for (size_t i = 0; i < file->count; i++) {
-        if (file->tokens[i] >= vocabulary) {
+data_result token_file_read(const token_file *file, size_t first, size_t count, uint16_t *tokens,
+                            char *error, size_t error_bytes) {
+    const data_result result =
+        data_file_read(&file->file, DATA_HEADER_BYTES + first * sizeof *tokens, tokens,
+                       count * sizeof *tokens, error, error_bytes);
+    if (result != DATA_OK) { return result; }
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i] >= file->vocabulary) {
             return data_fail(DATA_FORMAT, error, error_bytes,
-                             "%s: expected tokens below %lu, found %u at index %llu", path,
-                             (unsigned long)vocabulary, (unsigned)file->tokens[i],
-                             (unsigned long long)i);
+                             "%s: expected tokens below %lu, found %u at index %llu",
+                             file->file.path, (unsigned long)file->vocabulary, (unsigned)tokens[i],
+                             (unsigned long long)(first + i));
         }
     }
     return DATA_OK;
 }
 
+static data_result check_tokens(const token_file *file, char *error, size_t error_bytes) {
+    uint16_t piece[PIECE];
+    data_result result = DATA_OK;
+    for (size_t first = 0; first < file->count && result == DATA_OK; first += PIECE) {
+        const size_t left = file->count - first;
+        result = token_file_read(file, first, left < PIECE ? left : (size_t)PIECE, piece, error,
+                                 error_bytes);
+    }
+    return result;
+}
+
 data_result token_file_open(token_file *file, const char *path, uint32_t vocabulary, char *error,
                             size_t error_bytes) {
-    file->tokens = NULL;
-    file->count = 0;
+    memset(file, 0, sizeof *file);
     data_result result = data_file_open(&file->file, path, TOKEN_FILE_MAGIC, error, error_bytes);
     if (result == DATA_OK) { result = check_header(&file->file, path, error, error_bytes); }
     if (result == DATA_OK) {
-        /* A mapping starts on a page, so the tokens behind the header are aligned. */
-        const void *tokens = file->file.bytes + DATA_HEADER_BYTES;
-        file->tokens = (const uint16_t *)tokens;
         file->count = data_file_header(&file->file, 2);
-        result = check_tokens(file, path, vocabulary, error, error_bytes);
+        file->vocabulary = vocabulary;
+        result = check_tokens(file, error, error_bytes);
     }
     if (result != DATA_OK) { token_file_close(file); }
     return result;
@@ -56,6 +72,5 @@ data_result token_file_open(token_file *file, const char *path, uint32_t vocabul
 
 void token_file_close(token_file *file) {
     data_file_close(&file->file);
-    file->tokens = NULL;
-    file->count = 0;
+    memset(file, 0, sizeof *file);
 }

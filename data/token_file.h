@@ -9,7 +9,8 @@
  *         fprintf(stderr, "%s\n", error);
  *         return 1;
  *     }
- *     ... file.tokens[0] to file.tokens[file.count - 1] ...
+ *     uint16_t tokens[64];
+ *     if (token_file_read(&file, 0, 64, tokens, error, sizeof error) != DATA_OK) ...
  *     token_file_close(&file);
  *
  * Link data_file.c and token_file.c. Errors and threads: see data_file.h.
@@ -26,21 +27,26 @@ extern "C" {
 enum { TOKEN_FILE_MAGIC = 20240520, TOKEN_FILE_VERSION = 1 };
 
 typedef struct token_file {
-    const uint16_t *tokens; /* read only, borrowed until token_file_close */
-    size_t count;           /* tokens, at least 1 */
-    data_file file;         /* private: the mapping that tokens points into */
+    size_t count;        /* tokens, at least 1 */
+    uint32_t vocabulary; /* every token that is read is below it */
+    data_file file;      /* private */
 } token_file;
 
-/* Maps the file at path and checks the magic number, the version, that the number of tokens is
+/* Opens the file at path and checks the magic number, the version, that the number of tokens is
  * what the file's length holds, and, by reading all of it once, that every token is below
- * vocabulary (the number of token kinds). A token that passes can
- * index an embedding of vocabulary rows without a check.
+ * vocabulary (the number of token kinds).
  * On failure *file is cleared and nothing is held.
  * Errors: DATA_SYSTEM, DATA_FORMAT. */
 data_result token_file_open(token_file *file, const char *path, uint32_t vocabulary, char *error,
                             size_t error_bytes);
 
-/* Unmaps the tokens and clears *file; harmless on a cleared one. */
+/* Copies count tokens from index first on; first + count is at most file->count. They are checked
+ * again, for the file may have changed: a token that is read can index an embedding of vocabulary
+ * rows without a check. Errors: DATA_SYSTEM, DATA_FORMAT. */
+data_result token_file_read(const token_file *file, size_t first, size_t count, uint16_t *tokens,
+                            char *error, size_t error_bytes);
+
+/* Closes the file and clears *file; harmless on a cleared one. */
 void token_file_close(token_file *file);
 
 #ifdef __cplusplus

@@ -2,31 +2,32 @@
 #include "tokenizer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Version 1 has no field for the end-of-text token, since it was written for GPT-2 alone. */
 enum { GPT2_COUNT = 50257, GPT2_END_OF_TEXT = 50256 };
 
-static data_result read_header(tokenizer *words, const char *path, char *error,
+static data_result read_header(tokenizer *words, const data_file *file, char *error,
                                size_t error_bytes) {
-    uint32_t version = data_file_header(&words->file, 1);
+    const char *path = file->path;
+    uint32_t version = data_file_header(file, 1);
     if (version != 1 && version != 2) {
         return data_fail(DATA_FORMAT, error, error_bytes, "%s: expected version 1 or 2, found %lu",
                          path, (unsigned long)version);
     }
-    words->count = data_file_header(&words->file, 2);
-    words->end_of_text =
-        version == 1 ? (uint32_t)GPT2_END_OF_TEXT : data_file_header(&words->file, 3);
+    words->count = data_file_header(file, 2);
+    words->end_of_text = version == 1 ? (uint32_t)GPT2_END_OF_TEXT : data_file_header(file, 3);
     if (version == 1 && words->count != GPT2_COUNT) {
         return data_fail(DATA_FORMAT, error, error_bytes,
                          "%s: expected %d tokens in version 1, found %lu", path, (int)GPT2_COUNT,
                          (unsigned long)words->count);
     }
     /* A token takes two bytes or more: this bounds the memory that a damaged count can ask for. */
-    size_t most = (words->file.length - DATA_HEADER_BYTES) / 2;
-    if (words->count < 1 || words->count > most || words->file.length > UINT32_MAX) {
+    size_t most = (file->length - DATA_HEADER_BYTES) / 2;
+    if (words->count < 1 || words->count > most || file->length > UINT32_MAX) {
         return data_fail(DATA_FORMAT, error, error_bytes,
                          "%s: expected 1 to %llu tokens in %llu bytes, found %lu", path,
-                         (unsigned long long)most, (unsigned long long)words->file.length,
+                         (unsigned long long)most, (unsigned long long)file->length,
                          (unsigned long)words->count);
     }
     if (words->end_of_text >= words->count) {
@@ -37,42 +38,47 @@ static data_result read_header(tokenizer *words, const char *path, char *error,
     return DATA_OK;
 }
 
-static data_result read_tokens(tokenizer *words, const char *path, char *error,
+static data_result read_tokens(tokenizer *words, const data_file *file, char *error,
                                size_t error_bytes) {
+    const char *path = file->path;
     size_t position = DATA_HEADER_BYTES;
     words->offsets = (uint32_t *)malloc(words->count * sizeof *words->offsets);
-    if (words->offsets == NULL) {
+    words->bytes = (unsigned char *)malloc(file->length);
+    if (words->offsets == NULL || words->bytes == NULL) {
         return data_fail(DATA_SYSTEM, error, error_bytes,
                          "%s: expected memory for %lu tokens, found none", path,
                          (unsigned long)words->count);
     }
+    const data_result result =
+        data_file_read(file, 0, words->bytes, file->length, error, error_bytes);
+    if (result != DATA_OK) { return result; }
     for (uint32_t i = 0; i < words->count; i++) {
-        size_t left = words->file.length - position;
-        if (left < 1 || words->file.bytes[position] < 1 || words->file.bytes[position] >= left) {
+        size_t left = file->length - position;
+        if (left < 1 || words->bytes[position] < 1 || words->bytes[position] >= left) {
             return data_fail(
                 DATA_FORMAT, error, error_bytes,
                 "%s: expected token %lu of %lu at byte %llu, found %s", path, (unsigned long)i,
                 (unsigned long)words->count, (unsigned long long)position,
-                left >= 1 && words->file.bytes[position] < 1 ? "length 0" : "the end of the file");
+                left >= 1 && words->bytes[position] < 1 ? "length 0" : "the end of the file");
         }
         words->offsets[i] = (uint32_t)position;
-        position += 1 + (size_t)words->file.bytes[position];
+        position += 1 + (size_t)words->bytes[position];
     }
-    if (position != words->file.length) {
+    if (position != file->length) {
         return data_fail(DATA_FORMAT, error, error_bytes,
                          "%s: expected the file to end at byte %llu, found %llu bytes", path,
-                         (unsigned long long)position, (unsigned long long)words->file.length);
+                         (unsigned long long)position, (unsigned long long)file->length);
     }
     return DATA_OK;
 }
 
 data_result tokenizer_open(tokenizer *words, const char *path, char *error, size_t error_bytes) {
-    words->count = 0;
-    words->end_of_text = 0;
-    words->offsets = NULL;
-    data_result result = data_file_open(&words->file, path, TOKENIZER_MAGIC, error, error_bytes);
-    if (result == DATA_OK) { result = read_header(words, path, error, error_bytes); }
-    if (result == DATA_OK) { result = read_tokens(words, path, error, error_bytes); }
+    data_file file;
+    memset(words, 0, sizeof *words);
+    data_result result = data_file_open(&file, path, TOKENIZER_MAGIC, error, error_bytes);
+    if (result == DATA_OK) { result = read_header(words, &file, error, error_bytes); }
+    if (result == DATA_OK) { result = read_tokens(words, &file, error, error_bytes); }
+    data_file_close(&file);
     if (result != DATA_OK) { tokenizer_close(words); }
     return result;
 }
@@ -80,15 +86,13 @@ data_result tokenizer_open(tokenizer *words, const char *path, char *error, size
 const unsigned char *tokenizer_bytes(const tokenizer *words, uint32_t token, size_t *length) {
     *length = 0;
     if (token >= words->count) { return NULL; }
-    const unsigned char *entry = words->file.bytes + words->offsets[token];
+    const unsigned char *entry = words->bytes + words->offsets[token];
     *length = entry[0];
     return entry + 1;
 }
 
 void tokenizer_close(tokenizer *words) {
     free(words->offsets);
-    data_file_close(&words->file);
-    words->offsets = NULL;
-    words->count = 0;
-    words->end_of_text = 0;
+    free(words->bytes);
+    memset(words, 0, sizeof *words);
 }

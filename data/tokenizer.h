@@ -30,11 +30,11 @@ typedef struct tokenizer {
     uint32_t end_of_text; /* below count: the token that begins a text, so a sample starts with
                              it. Character files have no such token and name the newline, or
                              token 0 where the text has no newline. */
-    uint32_t *offsets;    /* private: [count], of each token's length byte in file.bytes */
-    data_file file;       /* private: the mapping */
+    uint32_t *offsets;    /* private: [count], of each token's length byte in bytes */
+    unsigned char *bytes; /* private: the whole file */
 } tokenizer;
 
-/* Maps the file at path and checks all of it: magic number, version, and that the tokens end
+/* Reads the file at path and checks all of it: magic number, version, and that the tokens end
  * where the file ends. On failure *words is cleared and nothing is held.
  * Errors: DATA_SYSTEM (also when there is no memory for the offsets), DATA_FORMAT. */
 data_result tokenizer_open(tokenizer *words, const char *path, char *error, size_t error_bytes);

@@ -9,15 +9,18 @@ int windows_open(windows *w) {
     w->epoch_steps = w->count / w->step_windows;
     w->epoch = -1;
     w->shuffled = NULL;
-    if (w->order != WINDOWS_SHUFFLED) return 1;
+    w->tokens = (uint16_t *)malloc(((size_t)w->seq_len + 1) * sizeof *w->tokens);
+    if (w->order != WINDOWS_SHUFFLED) return w->tokens != NULL;
     if (w->count > (int64_t)UINT32_MAX) return 0;
     w->shuffled = (uint32_t *)calloc(w->count > 0 ? (size_t)w->count : 1, sizeof *w->shuffled);
-    return w->shuffled != NULL;
+    return w->tokens != NULL && w->shuffled != NULL;
 }
 
 void windows_close(windows *w) {
     free(w->shuffled);
+    free(w->tokens);
     w->shuffled = NULL;
+    w->tokens = NULL;
 }
 
 /* Fisher and Yates's shuffle, from the seed and the number of the epoch alone. */
@@ -50,25 +53,33 @@ static size_t windows_start(windows *w, int64_t step, int64_t row) {
     return (size_t)window * (size_t)w->seq_len;
 }
 
-void windows_copy(const token_file *file, size_t start, int seq_len, int *inputs, int *targets) {
-    for (size_t t = 0; t < (size_t)seq_len; t++) {
-        inputs[t] = (int)file->tokens[start + t];
-        targets[t] = (int)file->tokens[start + t + 1];
-    }
+/* The window of a row and the token behind it, to w->tokens. */
+static data_result windows_read(windows *w, int64_t step, int64_t row, char *error,
+                                size_t error_bytes) {
+    return token_file_read(w->file, windows_start(w, step, row), (size_t)w->seq_len + 1, w->tokens,
+                           error, error_bytes);
 }
 
-void windows_load(windows *w, int64_t step, int64_t first, int rows, int *inputs, int *targets) {
-    for (int b = 0; b < rows; b++) {
-        const size_t at = (size_t)b * (size_t)w->seq_len;
-        windows_copy(w->file, windows_start(w, step, first + b), w->seq_len, inputs + at,
-                     targets + at);
+data_result windows_load(windows *w, int64_t step, int64_t first, int rows, int *inputs,
+                         int *targets, char *error, size_t error_bytes) {
+    for (int b = 0; b < rows; b++, inputs += w->seq_len, targets += w->seq_len) {
+        const data_result result = windows_read(w, step, first + b, error, error_bytes);
+        if (result != DATA_OK) return result;
+        for (int t = 0; t < w->seq_len; t++) {
+            inputs[t] = (int)w->tokens[t];
+            targets[t] = (int)w->tokens[t + 1];
+        }
     }
+    return DATA_OK;
 }
 
-uint64_t windows_hash(windows *w, int64_t step) {
-    XXH64_hash_t hash = 0;
-    for (int64_t row = 0; row < w->step_windows; row++)
-        hash = XXH64(w->file->tokens + windows_start(w, step, row),
-                     ((size_t)w->seq_len + 1) * sizeof *w->file->tokens, hash);
-    return hash;
+data_result windows_hash(windows *w, int64_t step, uint64_t *hash, char *error,
+                         size_t error_bytes) {
+    *hash = 0;
+    for (int64_t row = 0; row < w->step_windows; row++) {
+        const data_result result = windows_read(w, step, row, error, error_bytes);
+        if (result != DATA_OK) return result;
+        *hash = XXH64(w->tokens, ((size_t)w->seq_len + 1) * sizeof *w->tokens, *hash);
+    }
+    return DATA_OK;
 }

@@ -37,22 +37,22 @@ typedef struct windows {
     windows_draw draw;
     int64_t count, epoch_steps; /* windows of the file, steps of an epoch */
     uint32_t *shuffled;         /* private: [count], in the order of `epoch` */
+    uint16_t *tokens;           /* private: [seq_len + 1], of one window */
     int64_t epoch;              /* private; -1: none yet */
 } windows;
 
-/* Fills count and epoch_steps, and gets memory for the shuffle; the fields above them are the
-   caller's. Returns 0 where there is no memory, or there are more windows than can be shuffled. */
+/* Fills count and epoch_steps, and gets memory; the fields above them are the caller's. Returns 0
+   where there is no memory, or there are more windows than can be shuffled. */
 int windows_open(windows *w);
 void windows_close(windows *w);
 
-/* Rows first to first + rows - 1 of a step: inputs and targets [rows][seq_len]. */
-void windows_load(windows *w, int64_t step, int64_t first, int rows, int *inputs, int *targets);
+/* Rows first to first + rows - 1 of a step: inputs and targets [rows][seq_len]. Errors: those of
+   token_file_read. */
+data_result windows_load(windows *w, int64_t step, int64_t first, int rows, int *inputs,
+                         int *targets, char *error, size_t error_bytes);
 
-/* The window that begins at token `start`, as one row. */
-void windows_copy(const token_file *file, size_t start, int seq_len, int *inputs, int *targets);
-
-/* XXH64 over all windows of a step. */
-uint64_t windows_hash(windows *w, int64_t step);
+/* XXH64 over all windows of a step. Errors: those of token_file_read. */
+data_result windows_hash(windows *w, int64_t step, uint64_t *hash, char *error, size_t error_bytes);
 
 #ifdef __cplusplus
 }

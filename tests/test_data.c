@@ -61,11 +61,13 @@ static size_t decode(const char *path, const tokenizer *words, uint32_t skip, un
     }
     for (size_t i = 0; i < file.count; i++) {
         size_t length;
-        const unsigned char *bytes = tokenizer_bytes(words, file.tokens[i], &length);
+        uint16_t token;
+        if (token_file_read(&file, i, 1, &token, error, sizeof error) != DATA_OK) { broken(error); }
+        const unsigned char *bytes = tokenizer_bytes(words, token, &length);
         if (bytes == NULL || used + length > room) {
             broken("more bytes decoded than the text has");
         }
-        if (file.tokens[i] != skip) {
+        if (token != skip) {
             memcpy(out + used, bytes, length);
             used += length;
         }
@@ -200,11 +202,11 @@ static data_result try_open(int words, char *error, size_t error_bytes, int *cle
     data_result result;
     if (words) {
         result = tokenizer_open(&names, scratch, error, error_bytes);
-        *cleared = names.count == 0 && names.offsets == NULL && names.file.bytes == NULL;
+        *cleared = names.count == 0 && names.offsets == NULL && names.bytes == NULL;
         tokenizer_close(&names);
     } else {
         result = token_file_open(&tokens, scratch, VOCABULARY, error, error_bytes);
-        *cleared = tokens.count == 0 && tokens.tokens == NULL && tokens.file.bytes == NULL;
+        *cleared = tokens.count == 0 && tokens.file.path == NULL;
         token_file_close(&tokens);
     }
     return result;
@@ -279,6 +281,36 @@ static void test_system_errors(const char *folder) {
     check(tokenizer_open(&words, folder, NULL, 0) == DATA_FORMAT, "no buffer, still a code", "");
 }
 
+/* A file that changes while it is open: an error that names it, where a mapping would be a fault.
+ */
+static void test_changing_file(void) {
+    unsigned char bytes[2048];
+    uint16_t tokens[5];
+    token_file file;
+    char error[256] = "";
+    good_tokens(bytes);
+    write_file(bytes, TOKENS_LENGTH);
+    if (token_file_open(&file, scratch, VOCABULARY, error, sizeof error) != DATA_OK) {
+        broken(error);
+    }
+    check(token_file_read(&file, 3, 2, tokens, error, sizeof error) == DATA_OK && tokens[0] == 3
+              && tokens[1] == VOCABULARY - 1,
+          "tokens are read where they are", error);
+    put(bytes, 1024, VOCABULARY);
+    write_file(bytes, TOKENS_LENGTH);
+    check(token_file_read(&file, 0, 5, tokens, error, sizeof error) == DATA_FORMAT
+              && strstr(error, "expected tokens below 10, found 10 at index 0") != NULL
+              && strstr(error, scratch) == error,
+          "a token that was changed", error);
+    write_file(bytes, TOKENS_LENGTH - 2);
+    check(token_file_read(&file, 1, 4, tokens, error, sizeof error) == DATA_FORMAT
+              && strstr(error, "it had 1034 bytes when it was opened, and has 1032 now") != NULL
+              && strstr(error, scratch) == error,
+          "a file that was cut", error);
+    token_file_close(&file);
+    token_file_close(&file);
+}
+
 int main(int argc, char **argv) {
     if (argc != 5) {
         fputs("usage: test_data TEXT CHAR_PREFIX GPT2_PREFIX SCRATCH_FOLDER\n", stderr);
@@ -293,6 +325,7 @@ int main(int argc, char **argv) {
     test_every_length(0, TOKENS_LENGTH, "tokens: cut at every byte");
     test_every_length(1, WORDS_LENGTH, "tokenizer: cut at every byte");
     test_version_1();
+    test_changing_file();
     test_system_errors(argv[4]);
     return failures != 0;
 }

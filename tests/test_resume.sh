@@ -30,6 +30,12 @@ train() {
 }
 steps() { (cd "$work/$1" && echo step_*); }
 
+# same_log NAME FOLDER FOLDER: the same lines, but for the times and the memory at their ends
+same_log() {
+    for folder in "$2" "$3"; do sed 's/ t:.*//' "$work/$folder/main.log" >"$work/$folder.lines"; done
+    same "$1: log" same "$(cmp "$work/$2.lines" "$work/$3.lines" && echo same)"
+}
+
 # With two stops on the way, the weights and the log of a run without one.
 test_bits() {
     n=0
@@ -45,7 +51,7 @@ test_bits() {
         rm -rf "$work/parts$n/step_00000020"
         same "$run: another stop, weights" "$whole" "$(train parts$n $run -x 20 -n 7 -y 1)"
         same "$run: no settings differ" no "$(grep -q 'it was saved with' "$work/out" && echo yes || echo no)"
-        same "$run: log" same "$(cmp "$work/whole$n/main.log" "$work/parts$n/main.log" && echo same)"
+        same_log "$run" whole$n parts$n
         case $run in *-na*) says "$run: told when it is on the disk" '^on the disk: the checkpoint of step 20, written in ' ;; esac
     done
 }
@@ -58,7 +64,7 @@ test_windows() {
     rm -rf "$work/rules/step_00000150"
     same 'outliers: weights' "$whole" "$(train rules $rules -x 150 -n 140 -y 1)"
     same 'outliers: some are skipped after it' yes "$(grep -q '^step  *1[45].*unusual' "$work/out" && echo yes)"
-    same 'outliers: log' same "$(cmp "$work/rules_whole/main.log" "$work/rules/main.log" && echo same)"
+    same_log outliers rules_whole rules
 }
 
 # Other ranks, stages and types: the weights that were saved, and the same windows of data.
@@ -94,15 +100,20 @@ test_keep() {
     says 'damaged, the one before' 'going on from step 18 in '
 }
 
-# begin FOLDER ARGUMENT... : a long run in the background that has taken its first steps; $job
+# begin FOLDER ARGUMENT... : a long run in the background that has taken its first steps; $job. In the
+# background a shell would have it ignore SIGINT.
 begin() {
     folder=$work/$1
     shift
     rm -f "$work/out"
-    "$@" -o "$folder" >"$work/out" 2>"$work/err" &
+    env --default-signal=INT "$@" -o "$folder" >"$work/out" 2>"$work/err" &
     job=$!
+    await '^step'
+}
+# await PATTERN: until the run in the background has written it
+await() {
     for _ in $(seq 100); do
-        grep -q '^step' "$work/out" 2>/dev/null && return
+        grep -q "$1" "$work/out" 2>/dev/null && return
         sleep 0.1
     done
 }
@@ -122,13 +133,18 @@ stopped() {
 test_signals() {
     long="$small -x 100000000 -n 1000000"
     for kind in "" "-pn 3 -z 3" "-pn 2 -z 2 -pt 1" "-pn 2 -na 1"; do
-        for signal in TERM USR1; do
+        for signal in TERM USR1 INT; do
             name=sig$(echo "$kind$signal" | tr -d ' -')
             begin $name "$trainer" $long $kind
             kill -$signal $job
             stopped "$signal $kind" $name
+            same "$signal $kind: told at once" 1 "$(grep -c "^train_gpt2_zero: SIG$signal: the job saves and stops" "$work/err")"
         done
     done
+    # timeout sends SIGTERM to the program, and to its group
+    timeout -k 10 5 "$trainer" $long -o "$work/timeout" >"$work/out" 2>&1
+    same 'timeout: exit code' 124 $?
+    says 'timeout: saved' '^stopped by a signal after step [0-9]*: -y 1 goes on$'
     # a rank alone, and twice; and another run in its folder
     begin one "$trainer" $long -pn 3
     timeout -k 1 20 "$trainer" $long -y 1 -o "$work/one" >"$work/other" 2>&1
@@ -181,6 +197,42 @@ test_signals() {
     stopped 'USR1 to mpirun' mpi
 }
 
+# killed NAME CODE PATTERN: the job ends within 3 s, and says so
+killed() {
+    from=$(date +%s)
+    wait "$job"
+    same "$1: exit code" "$2" $?
+    same "$1: at once" yes "$([ $(($(date +%s) - from)) -le 3 ] && echo yes)"
+    same "$1: what it says" 1 "$(grep -c "$3" "$work/err")"
+}
+
+# The second SIGINT or SIGTERM ends a job that is still in its last step, which takes minutes here.
+test_second_signal() {
+    slow="-e char:6x384x6 -t 256 -b 2 -d 5120000 -v -1 -g 0 -nt 1 -x 100 -n 100"
+    for kind in "" "-pn 2 -z 3" "-pn 2 -pt 1"; do
+        for pair in "TERM INT" "INT INT" "INT TERM"; do
+            env --default-signal=INT "$trainer" $slow $kind -o "$work/slow" >"$work/out" 2>"$work/err" &
+            job=$!
+            await '^| bytes sent per step'
+            kill -${pair% *} $job
+            sleep 1
+            same "$pair $kind: the first ends nothing" yes "$(kill -0 $job 2>/dev/null && echo yes)"
+            kill -${pair#* } $job
+            code=143 by=ended
+            [ "${pair#* }" = INT ] && code=130 by=interrupted
+            killed "$pair $kind" $code "^train_gpt2_zero: $by by SIG${pair#* }; .*; nothing was saved$"
+        done
+    done
+    train saved -x 6 -n 6 >/dev/null
+    env --default-signal=INT "$trainer" $small -o "$work/saved" -v -1 -g 0 -d 192000000 -x 9 -n 6 -y 1 >"$work/out" 2>"$work/err" &
+    job=$!
+    await '^| bytes sent per step'
+    kill -INT $job
+    sleep 1
+    kill -INT $job
+    killed 'INT INT after a save' 130 '; saved is step 6, what came after it is lost$'
+}
+
 # kill -9 again and again, all at once or a rank alone: the end has the weights of a run without.
 test_kills() {
     run="-z 3 -pn 2 -v -1 -g 0 -x 400 -n 3 -nk 2"
@@ -198,7 +250,7 @@ test_kills() {
     done
     [ -n "$found" ] || found=$(train kills $run -y 1)
     same "after $round kills, weights" "$whole" "$found"
-    same "after $round kills, log" same "$(cmp "$work/kills_whole/main.log" "$work/kills/main.log" && echo same)"
+    same_log "after $round kills" kills_whole kills
     same 'kills came before the end' yes "$([ $round -gt 3 ] && echo yes)"
 }
 
@@ -258,7 +310,13 @@ test_errors() {
     printf 's:7 trl:1.0 lr' >>"$work/errors/main.log"
     lines=$(grep -c '^s:[0-9]* trl' "$work/errors/main.log")
     train errors -x 8 -y 1 >/dev/null
-    same 'a log cut in a line' $((lines - 1 + 2)) "$(grep -c '^s:[0-9]* trl:[0-9.]* lr:[0-9.]* norm:[0-9.]*$' "$work/errors/main.log")"
+    same 'a log cut in a line' $((lines - 1 + 2)) "$(grep -c '^s:[0-9]* trl:[0-9.]* lr:[0-9.]* norm:[0-9.]* t:.*$' "$work/errors/main.log")"
+    sed -i '/^s:[23] trl/d' "$work/errors/main.log"
+    train errors -x 9 -y 1 >/dev/null
+    says 'a log with a hole' '^train_gpt2_zero: warning: .*/errors/main.log lacks the lines of steps 2 to 3$'
+    rm "$work/errors/main.log"
+    train errors -x 10 -y 1 >/dev/null
+    says 'no log any more' '^train_gpt2_zero: warning: .*/errors/main.log lacks the lines of steps 0 to 5$'
 }
 
 cd "$(dirname "$0")/.." || exit 1
@@ -267,6 +325,7 @@ test_windows
 test_anywhere
 test_keep
 test_signals
+test_second_signal
 test_kills
 test_full
 test_errors

@@ -266,7 +266,7 @@ END
         "$scratch/out")"
     for ranks in 1 2; do
         refused '-ds, a flag says otherwise' 1 '-c 0.1, but .* gives optimizer.params.weight_decay' \
-            $small -pn $ranks -d 384 -b 3 -ds "$scratch/ds.json" -c 0.1
+            $small -pn $ranks -d $((96 * ranks)) -b 3 -ds "$scratch/ds.json" -c 0.1
         refused '-ds, offload' 1 'line 32: zero_optimization.offload_optimizer.device is "cpu"' \
             $small -pn $ranks -ds tests/ds_config/zero2_offload.json
         refused '-ds, no such file' 1 "-ds: $scratch/none" $small -pn $ranks -ds "$scratch/none"
@@ -353,10 +353,11 @@ buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,weights
 
 # ---- interruption --------------------------------------------------------------------------------
 
-# start ARGUMENT... : a long run in the background that has taken its first steps; $job
+# start ARGUMENT... : a long run in the background that has taken its first steps; $job. In the
+# background a shell would have it ignore SIGINT.
 start() {
     rm -f "$scratch/out"
-    "$trainer" $small -x 1000000 "$@" >"$scratch/out" 2>"$scratch/err" &
+    env --default-signal=INT "$trainer" $small -x 1000000 "$@" >"$scratch/out" 2>"$scratch/err" &
     job=$!
     for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
         grep -q '^step' "$scratch/out" 2>/dev/null && return
@@ -410,7 +411,20 @@ test_interruption() {
     ended 'SIGTERM' 143 'SIGTERM; all 2 ranks end' $ranks
     start
     kill -INT $job
-    ended 'Ctrl-C, one rank' 130 'SIGINT'
+    ended 'Ctrl-C, one rank' 130 'interrupted by SIGINT; the only rank has ended; nothing was saved$'
+    start -pn 2 -pt 1
+    kill -INT $job
+    ended 'Ctrl-C, threads' 130 'interrupted by SIGINT; all 2 ranks end; nothing was saved$'
+    for ranks in 1 2; do
+        rm -f "$scratch/out"
+        "$trainer" $small -x 1000000 -pn $ranks >"$scratch/out" 2>"$scratch/err" &
+        job=$!
+        for _ in 1 2 3 4 5 6 7 8 9 10; do grep -q '^step' "$scratch/out" 2>/dev/null || sleep 0.4; done
+        kill -INT $job
+        sleep 0.5
+        kill -TERM $job
+        ended "ignored Ctrl-C on $ranks ranks, then SIGTERM" 143 'ended by SIGTERM'
+    done
     start -pn 2
     ranks=$(children $job)
     kill -9 $job
@@ -418,6 +432,91 @@ test_interruption() {
     sleep 1
     left=$(living $ranks)
     same 'killed parent, no process left' none "${left:-none}"
+}
+
+# ---- output ---------------------------------------------------------------------------------------
+
+# lost NAME PATTERN: the exit code that was found, 1, and one line with the pattern
+lost() {
+    same "$1, exit code" 1 $code
+    same "$1, what it says" 1 "$(grep -c -e "$2" "$scratch/err")"
+}
+
+test_output() {
+    for run in '' '-pn 2 -z 3' '-pn 2 -pt 1' '-z 0,3 -x 2 -rd 1 -csv /dev/null' '--help'; do
+        timeout -k 1 60 "$trainer" $small -x 3 $run >/dev/full 2>"$scratch/err"
+        code=$?
+        lost "output to a full disk, $run" '^train_gpt2_zero: the output cannot be written: No space left'
+    done
+    timeout -k 1 60 "$trainer" $small -x 3 -nf 1 -o "$scratch/unheard" >/dev/full 2>"$scratch/err"
+    code=$?
+    lost 'output to a full disk, -nf 1' '^train_gpt2_zero: some of the output could not be written'
+    same 'output to a full disk, -nf 1: steps' 3 "$(grep -c ' trl:' "$scratch/unheard/main.log")"
+    timeout -k 1 60 "$trainer" $small -x 3 -o "$scratch/closed" <&- >&- 2>&-
+    same 'closed descriptors, exit code' 0 $?
+    same 'closed descriptors, main.log' 3 "$(grep -c '^s:[0-9]* trl:' "$scratch/closed/main.log")"
+    same 'closed descriptors, nothing else' 3 "$(wc -l <"$scratch/closed/main.log" | tr -d ' ')"
+}
+
+# Files may have 1 KB, so that the log is full after some steps.
+test_full_log() {
+    for go_on in 0 1; do
+        log=$scratch/full$go_on/main.log
+        { (trap '' XFSZ; ulimit -f 2; exec timeout -k 1 60 "$trainer" $small -x 40 -nf $go_on \
+            -o "$scratch/full$go_on") 2>&3; echo $? >&4; } 3>"$scratch/err" 4>"$scratch/code" | cat >"$scratch/out"
+        code=$(cat "$scratch/code")
+        if [ $go_on = 0 ]; then
+            lost 'a full log' "^train_gpt2_zero: -o: $log cannot be written: File too large"
+        else
+            lost 'a full log, -nf 1' "^train_gpt2_zero: -o: $log lacks [0-9]* lines"
+            same 'a full log, -nf 1, told once' 1 "$(grep -c 'warning: .* cannot be written: File too large' "$scratch/err")"
+            same 'a full log, -nf 1, all steps' 40 "$(grep -c '^step' "$scratch/out")"
+        fi
+        same "a full log, -nf $go_on, whole lines" "$(grep -c '' "$log")" \
+            "$(grep -c '^s:[0-9]* trl:.* mib:[0-9.]*$' "$log")"
+    done
+}
+
+test_log() {
+    mkdir -p "$scratch/pipe" "$scratch/odd/main.log"
+    mkfifo "$scratch/pipe/main.log"
+    refused 'a named pipe as main.log' 1 "-o: $scratch/pipe/main.log is no regular file" $small -x 2 \
+        -o "$scratch/pipe"
+    refused 'a folder as main.log' 1 "-o: $scratch/odd/main.log cannot be written" $small -x 2 -o "$scratch/odd"
+    before=$(date +%s)
+    train $small -x 6 -v 3 -m 1 -o "$scratch/fields" >/dev/null
+    same 'fields of steps' 6 "$(grep -c -E '^s:[0-9]+ trl:[0-9.]+ lr:[0-9.]+ norm:[0-9.]+ t:[0-9]+\.[0-9]{3} ms:[0-9]+\.[0-9]{3} tps:[0-9]+ mib:[0-9]+\.[0-9]$' \
+        "$scratch/fields/main.log")"
+    same 'fields of validations' 3 "$(grep -c -E '^s:[0-9]+ tel:[0-9.]+ t:[0-9.]+$' "$scratch/fields/main.log")"
+    same 'times are of this run, in order' yes "$(sed 's/.* t:\([0-9]*\)\..*/\1/' "$scratch/fields/main.log" |
+        awk -v from="$before" -v to="$(date +%s)" '$1 < from || $1 > to || $1 < last { bad = 1 } { last = $1 }
+            END { print bad || NR != 9 ? "no" : "yes" }')"
+    same 'tokens/s and time of a step' yes "$(sed -n 's/.* ms:\([0-9.]*\) tps:\([0-9]*\) mib:\([0-9.]*\)$/\1 \2 \3/p' \
+        "$scratch/fields/main.log" | awk '{ d = $1 * $2 / 1000 - 192; if (d < -2 || d > 2 || $3 < 5) bad = 1 }
+            END { print bad || NR != 6 ? "no" : "yes" }')"
+}
+
+# The folder of -o goes away while a run is in it.
+test_removed_folder() {
+    start -o "$scratch/gone"
+    steps=$(grep -c '^step' "$scratch/out")
+    rm -rf "$scratch/gone"
+    for _ in $(seq 50); do [ "$(grep -c '^step' "$scratch/out")" -gt $((steps + 9)) ] || sleep 0.2; done
+    kill -TERM $job
+    wait $job 2>/dev/null
+    same 'removed folder, told' 1 "$(grep -c 'warning: .*/gone/main.log was removed, and is made again' "$scratch/err")"
+    same 'removed folder, every line' yes "$(awk -F '[: ]' '$2 != NR - 1 { bad = 1 } END { print bad || NR < 10 ? "no" : "yes" }' \
+        "$scratch/gone/main.log")"
+}
+
+# A token file that is cut while a run reads it.
+test_cut_data() {
+    for run in '' '-pn 2 -z 3' '-pn 2 -pt 1'; do
+        cp "$build/data/tiny_char_train.bin" "$scratch/cut"
+        start -i "$scratch/cut" -sh 2 $run
+        truncate -s 1100 "$scratch/cut"
+        ended "cut token file, $run" 1 "^train_gpt2_zero: $scratch/cut: it had 2008732 bytes when it was opened, and has 1100 now"
+    done
 }
 
 # ---- mpirun --------------------------------------------------------------------------------------
@@ -511,6 +610,11 @@ test_same_batches
 test_default_run
 test_comparison
 test_interruption
+test_output
+test_full_log
+test_log
+test_removed_folder
+test_cut_data
 test_mpi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

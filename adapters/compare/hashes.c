@@ -47,6 +47,19 @@ int hash_file(const char *path, uint64_t *hash) {
     return ok;
 }
 
-uint64_t hash_tokens(const token_file *file) {
-    return XXH64(file->tokens, file->count * sizeof *file->tokens, 0);
+data_result hash_tokens(const token_file *file, uint64_t *hash, char *error, size_t error_bytes) {
+    XXH64_state_t *state = XXH64_createState();
+    uint16_t *piece = (uint16_t *)malloc(PIECE * sizeof *piece);
+    data_result result = DATA_OK;
+    if (state == NULL || piece == NULL || XXH64_reset(state, 0) != XXH_OK)
+        result = data_fail(DATA_SYSTEM, error, error_bytes, "no memory to hash a file's tokens");
+    for (size_t first = 0; first < file->count && result == DATA_OK; first += PIECE) {
+        const size_t left = file->count - first, count = left < PIECE ? left : (size_t)PIECE;
+        result = token_file_read(file, first, count, piece, error, error_bytes);
+        if (result == DATA_OK) XXH64_update(state, piece, count * sizeof *piece);
+    }
+    if (result == DATA_OK) *hash = XXH64_digest(state);
+    XXH64_freeState(state);
+    free(piece);
+    return result;
 }

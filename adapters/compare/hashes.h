@@ -20,7 +20,8 @@ zero_result hash_weights(zero_ctx *z, const zero_tensor_desc *table, int tensors
 /* A whole file. Returns 0 where it cannot be read; errno says why. */
 int hash_file(const char *path, uint64_t *hash);
 
-uint64_t hash_tokens(const token_file *file);
+/* Errors: those of token_file_read. */
+data_result hash_tokens(const token_file *file, uint64_t *hash, char *error, size_t error_bytes);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
 #include "environment.h"
 #include "gpu.h"
 #include "meeting.h"
+#include "signals.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -33,6 +34,8 @@
 /* Shared by the ranks of one machine (by fork also with the process that watches them). */
 struct launch_board {
     int claimed;      /* somebody has spoken: the job has failed, everybody leaves */
+    int asked;        /* somebody has said that the job was asked to stop */
+    int64_t saved;    /* of launch_saved, and one; 0: never told */
     unsigned arrived; /* ranks that came to a launch_agree, counted over all rounds */
     int failed[2][LAUNCH_MAX_RANKS]; /* by round modulo 2: nobody is two rounds ahead */
     char copy[LAUNCH_BROADCAST];     /* of launch_broadcast */
@@ -76,7 +79,7 @@ static int launch_is_claimed(launch_board *board) {
 }
 
 /* One write, so that lines of several processes cannot mix. */
-static void launch_print(const char *program, const char *sentence) {
+static void launch_write(const char *program, const char *sentence) {
     char line[LAUNCH_SENTENCE + 128];
     const char *clear = isatty(STDERR_FILENO) ? "\033[2K\033[G" : ""; /* of a progress line */
     int length = snprintf(line, sizeof line - 1, "%s%s: %s", clear, program, sentence);
@@ -85,8 +88,12 @@ static void launch_print(const char *program, const char *sentence) {
     for (int i = 0; i < length; i++)
         if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
     line[length] = '\n';
-    fflush(stdout);
     if (write(STDERR_FILENO, line, (size_t)length + 1) < 0) return; /* nobody is left to tell */
+}
+
+static void launch_print(const char *program, const char *sentence) {
+    fflush(stdout);
+    launch_write(program, sentence);
 }
 
 static void launch_nap(int milliseconds) {
@@ -303,49 +310,50 @@ static int launch_share(int ranks) {
 
 /* ---- a rank -------------------------------------------------------------------------------- */
 
-/* A signal handler has no other way to its words, and to whom has spoken. */
-static char launch_last_words[2][160];
-static launch_board *launch_last_board;
+int launch_asked_to_stop(void) { return signals_asked(); }
 
-static int launch_stops; /* request.stop */
-
-/* Before there is a thread or another process: all inherit it. No handler: a library may compute
-   with its stack pointer somewhere else (oneDNN's f32 products do), and there a handler's frame
-   would lie. */
-static void launch_block_stop(const launch_request *request) {
-    sigset_t asked;
-    launch_stops = request->stop;
-    if (!launch_stops) return;
-    sigemptyset(&asked);
-    sigaddset(&asked, SIGTERM);
-    sigaddset(&asked, SIGUSR1);
-    pthread_sigmask(SIG_BLOCK, &asked, NULL);
+void launch_saved(launch *l, int64_t step) {
+    __atomic_store_n(&l->board->saved, step + 1, __ATOMIC_RELEASE);
 }
 
-int launch_asked_to_stop(void) {
-    sigset_t pending;
-    return launch_stops && sigpending(&pending) == 0
-           && (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGUSR1) == 1);
+/* The line of a job that a signal ends. */
+static void launch_last_words(const launch *l, int number, char *sentence, size_t bytes) {
+    const int64_t saved = __atomic_load_n(&l->board->saved, __ATOMIC_ACQUIRE);
+    char who[64] = "the only rank has ended", kept[96] = "";
+    if (l->nranks > 1) snprintf(who, sizeof who, "all %d ranks end", l->nranks);
+    if (saved == 1) snprintf(kept, sizeof kept, "; nothing was saved");
+    if (saved > 1)
+        snprintf(kept, sizeof kept, "; saved is step %lld, what came after it is lost",
+                 (long long)saved - 1);
+    snprintf(sentence, bytes, "%s %s; %s%s", number == SIGINT ? "interrupted by" : "ended by",
+             signals_name(number), who, kept);
 }
 
-static void launch_interrupted(int number) {
-    const char *words = launch_last_words[number == SIGTERM];
-    if (launch_claim(launch_last_board) && write(STDERR_FILENO, words, strlen(words)) < 0)
-        _exit(LAUNCH_EXIT_FAILURE);
+/* Once on every machine. */
+static void launch_say_asked(const launch *l, int number) {
+    char sentence[LAUNCH_SENTENCE];
+    if (__atomic_exchange_n(&l->board->asked, 1, __ATOMIC_ACQ_REL)) return;
+    snprintf(sentence, sizeof sentence,
+             "%s: the job saves and stops as soon as it can; another SIGINT or SIGTERM ends it at "
+             "once",
+             signals_name(number));
+    launch_write(l->program, sentence);
+}
+
+/* In a thread of signals.h. stdout is not flushed: the rank may be waiting in it. */
+static void launch_take_signal(void *user, signals_verdict verdict, int number) {
+    const launch *l = (const launch *)user;
+    char sentence[LAUNCH_SENTENCE];
+    if (verdict == SIGNALS_STOP) launch_say_asked(l, number);
+    if (verdict != SIGNALS_END) return;
+    launch_last_words(l, number, sentence, sizeof sentence);
+    if (launch_claim(l->board)) launch_write(l->program, sentence);
     _exit(128 + number);
 }
 
 /* For processes that nobody here watches. */
-static void launch_catch_signals(const launch *l) {
-    char who[64] = "the only rank has ended";
-    if (l->nranks > 1) snprintf(who, sizeof who, "all %d ranks end", l->nranks);
-    snprintf(launch_last_words[0], sizeof launch_last_words[0],
-             "%.60s: interrupted by SIGINT; %s\n", l->program, who);
-    snprintf(launch_last_words[1], sizeof launch_last_words[1], "%.60s: ended by SIGTERM; %s\n",
-             l->program, who);
-    launch_last_board = l->board;
-    signal(SIGINT, launch_interrupted);
-    signal(SIGTERM, launch_interrupted); /* blocked if it asks to stop */
+static void launch_watch_signals(launch *l) {
+    if (!signals_watch(launch_take_signal, l)) launch_fail(l, "rank %d: no more threads", l->rank);
 }
 
 static double launch_limit(const launch_request *request) {
@@ -413,8 +421,10 @@ static int launch_run_alone(const launch_request *request, launch *l) {
     l->threads = launch_share(1);
     l->board = &board;
     for (int i = 0; i < l->groups; i++) l->comm[i].kind = ZERO_COMM_SELF;
-    launch_catch_signals(l);
-    return launch_run_rank(request, l);
+    launch_watch_signals(l);
+    const int code = launch_run_rank(request, l);
+    signals_unwatch();
+    return code;
 }
 
 /* ---- threads ------------------------------------------------------------------------------- */
@@ -441,7 +451,7 @@ static int launch_run_threads(const launch_request *request, launch *l, int rank
     l->nranks = l->local_ranks = ranks;
     l->threads = launch_share(ranks);
     l->board = &board;
-    launch_catch_signals(l);
+    launch_watch_signals(l);
     if (threads == NULL) launch_fail(l, "out of memory for %d ranks", ranks);
     for (int i = 0; i < l->groups; i++) {
         zero_result result = zero_local_create(&l->local[i], ranks, 0);
@@ -459,6 +469,7 @@ static int launch_run_threads(const launch_request *request, launch *l, int rank
         if (error != 0) launch_fail(l, "rank %d could not be started: %s", r, strerror(error));
     }
     for (int r = 0; r < ranks; r++) pthread_join(threads[r].thread, NULL);
+    signals_unwatch();
     for (int i = 0; i < l->groups; i++) zero_local_destroy(l->local[i]);
     free(threads);
     return 0;
@@ -518,8 +529,7 @@ static void launch_on_exit(launch_watch *w, int rank, int status) {
 
 static void launch_on_signal(launch_watch *w, int number) {
     char sentence[LAUNCH_SENTENCE];
-    snprintf(sentence, sizeof sentence, "%s; all %d ranks end",
-             number == SIGINT ? "interrupted by SIGINT" : "ended by SIGTERM", w->l->nranks);
+    launch_last_words(w->l, number, sentence, sizeof sentence);
     w->code = 128 + number;
     launch_end_all(w, 0, sentence);
     launch_kill_all(w, SIGKILL);
@@ -533,16 +543,16 @@ static void launch_reap(launch_watch *w) {
     }
 }
 
-/* `signals` are blocked, so that none is missed between two looks. */
-static int launch_supervise(launch_watch *w, const sigset_t *signals) {
-    const struct timespec poll = {0, LAUNCH_POLL_MS * 1000000L};
+/* Signals are blocked, so that none is missed between two looks. SIGTERM tells the ranks to stop,
+   whatever told this process: they ignore SIGINT. */
+static int launch_supervise(launch_watch *w) {
     while (w->living > 0) {
-        int number = sigtimedwait(signals, NULL, &poll);
+        int number = 0;
+        const signals_verdict verdict = signals_wait(LAUNCH_POLL_MS, &number);
         launch_reap(w);
-        if (launch_stops && (number == SIGTERM || number == SIGUSR1))
-            launch_kill_all(w, number);
-        else if ((number == SIGINT || number == SIGTERM) && w->living > 0)
-            launch_on_signal(w, number);
+        if (verdict == SIGNALS_STOP) launch_say_asked(w->l, number);
+        if (verdict == SIGNALS_STOP || verdict == SIGNALS_AGAIN) launch_kill_all(w, SIGTERM);
+        if (verdict == SIGNALS_END && w->living > 0) launch_on_signal(w, number);
         if (w->ending && !w->killed && launch_clock_ms() - w->ending_ms > LAUNCH_GRACE_MS) {
             w->killed = 1;
             launch_kill_all(w, SIGKILL);
@@ -551,15 +561,12 @@ static int launch_supervise(launch_watch *w, const sigset_t *signals) {
     return w->code;
 }
 
-static void launch_child(const launch_request *request, launch *l, int rank, pid_t parent,
-                         const sigset_t *old_mask) LAUNCH_NORETURN;
-static void launch_child(const launch_request *request, launch *l, int rank, pid_t parent,
-                         const sigset_t *old_mask) {
+static void launch_child(const launch_request *request, launch *l, int rank,
+                         pid_t parent) LAUNCH_NORETURN;
+static void launch_child(const launch_request *request, launch *l, int rank, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(LAUNCH_EXIT_FAILURE); /* it died before the line above */
-    signal(SIGINT, SIG_IGN); /* the terminal sends it to all; the parent acts on it */
-    signal(SIGTERM, SIG_DFL);
-    sigprocmask(SIG_SETMASK, old_mask, NULL);
+    signals_in_rank();
     l->rank = l->local_rank = rank;
     for (int i = 0; i < l->groups; i++) l->comm[i].rank = rank;
     int code = launch_run_rank(request, l);
@@ -568,21 +575,15 @@ static void launch_child(const launch_request *request, launch *l, int rank, pid
 }
 
 static int launch_start(const launch_request *request, launch *l) {
-    sigset_t signals, old_mask;
     launch_watch w;
     memset(&w, 0, sizeof w);
     w.l = l;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGCHLD);
-    if (launch_stops) sigaddset(&signals, SIGUSR1);
-    sigprocmask(SIG_BLOCK, &signals, &old_mask);
+    signals_expect_children();
     pid_t parent = getpid();
     fflush(NULL); /* or the children would print it again */
     for (int r = 0; r < l->nranks; r++) {
         pid_t pid = fork();
-        if (pid == 0) launch_child(request, l, r, parent, &old_mask);
+        if (pid == 0) launch_child(request, l, r, parent);
         if (pid < 0) {
             char sentence[LAUNCH_SENTENCE];
             snprintf(sentence, sizeof sentence, "rank %d could not be started: %s", r,
@@ -595,7 +596,7 @@ static int launch_start(const launch_request *request, launch *l) {
         w.child[r] = pid;
         w.living++;
     }
-    return launch_supervise(&w, &signals);
+    return launch_supervise(&w);
 }
 
 static int launch_run_fork(const launch_request *request, launch *l, int ranks) {
@@ -667,6 +668,7 @@ static int launch_run_mpi(const launch_request *request, launch *l, const enviro
     int provided = MPI_THREAD_SINGLE;
     l->kind = LAUNCH_MPI;
     l->mpi = &mpi;
+    if (!request->stop) signals_release(); /* mpirun ends its ranks */
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
         launch_print(l->program, "MPI_Init_thread failed");
         return LAUNCH_EXIT_FAILURE;
@@ -697,7 +699,9 @@ static int launch_run_mpi(const launch_request *request, launch *l, const enviro
         "built with it, or start the ranks with -pn",
         provided, MPI_THREAD_MULTIPLE);
     launch_agree(l, provided >= MPI_THREAD_MULTIPLE, sentence);
+    if (request->stop) launch_watch_signals(l);
     int code = launch_run_rank(request, l);
+    signals_unwatch();
     fflush(stdout);
     MPI_Win_free(&mpi.board);
     MPI_Comm_free(&mpi.machine);
@@ -831,7 +835,9 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
     l->kind = LAUNCH_JOIN;
     l->how = e->by;
     l->elsewhere = 1;
+    l->nranks = e->nranks;
     l->board = &board;
+    launch_watch_signals(l); /* a rank that waits for others can be ended */
     int file = launch_make_file(l);
     meeting_call call = {e->rank,
                          e->nranks,
@@ -854,13 +860,13 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
     }
     launch_take_seat(l, e, &seat);
     int mapped = launch_map_file(l, &seat, file, sentence, sizeof sentence);
-    launch_catch_signals(l);
     if (!meeting_watch(m, launch_on_end, l)) launch_fail(l, "rank %d: no more threads", l->rank);
     l->meeting = m;
     launch_check_join(l, request, &seat, mapped, sentence);
     close(file); /* all have it open, or have ended */
     int code = launch_run_rank(request, l);
     if (code != 0) launch_end_by_code(l, code);
+    signals_unwatch();
     fflush(stdout);
     meeting_leave(m);
     return 0;
@@ -902,7 +908,7 @@ int launch_run(const launch_request *request) {
     l.program = request->program;
     l.groups = request->groups;
     l.device = -1;
-    launch_block_stop(request);
+    signals_begin(request->stop);
     const environment_call call = {request->method,   request->ranks,  request->rank,
                                    request->per_node, request->server, request->folder,
                                    launch_has_mpi()};

@@ -38,11 +38,12 @@
    died without a word (a signal, a crash), and on SIGINT or SIGTERM. Children die with it. On
    several machines it is one line for all as long as rank 0 can be asked, otherwise one for each.
 
-   SIGNALS. SIGINT and SIGTERM end the job. With request.stop, SIGTERM and SIGUSR1 ask it to stop
-   instead: they are blocked and stay pending, launch_asked_to_stop tells whether there is one, the
-   process that watches a fork passes them on, and the ranks, which may not all have been reached,
-   agree on it and return. mpirun passes on SIGUSR1 alone, torchrun SIGTERM alone; Slurm sends
-   either to all processes.
+   SIGNALS. SIGINT and SIGTERM end the job, and the line says what is saved (launch_saved). With
+   request.stop the first of them, and every SIGUSR1, asks it to stop instead: launch_asked_to_stop
+   tells whether one came, the process that watches a fork passes it on, and the ranks, which may
+   not all have been reached, agree on it and return. A second SIGINT or SIGTERM ends the job at
+   once; signals that were ignored when the program began stay ignored. signals.h has the rules.
+   mpirun passes on SIGUSR1 alone, torchrun SIGTERM alone; Slurm sends either to all processes.
 
    THREADS. One host thread per rank calls these functions. With MPI, MPI_THREAD_MULTIPLE is asked
    for, since the plugin communicates on threads of its own.
@@ -132,7 +133,7 @@ typedef struct launch_request {
     int as_threads;     /* `ranks` as threads of this process. CUDA: also done unasked where there
                            are fewer GPUs */
     double limit_s;     /* longest wait for other ranks to come; 0: 120 */
-    int stop;           /* 1: SIGTERM and SIGUSR1 ask to stop, see above */
+    int stop;           /* 1: signals ask to stop, see above */
 } launch_request;
 
 /* Starts the ranks, runs rank_main on each, and waits. Returns the exit code of the program: the
@@ -166,6 +167,10 @@ const char *launch_how(const launch *l);
 
 /* Whether this process was asked to stop. It stays so. Always 0 without request.stop. */
 int launch_asked_to_stop(void);
+
+/* For the line of a job that a signal ends: work is saved up to this step; 0: nothing is. Where
+   this is never called the line says nothing of it. */
+void launch_saved(launch *l, int64_t step);
 
 /* Whether this build can be started by mpirun. */
 int launch_has_mpi(void);

@@ -140,7 +140,9 @@ static const option train_table[] = {
         .help = "1: save aside: training waits for a copy of the state alone, which takes as much "
                 "memory"),
     ROW(INT, "-nf", save_or_go_on, "0", RANGE(0, 1),
-        .help = "a save that fails: 0 ends the run, 1 is told, and training goes on"),
+        .help =
+            "a save that fails, or a line of main.log or of the output: 0 ends the run, 1 is told, "
+            "and training goes on; the exit code is 1"),
     ROW(INT, "-y", resume, "0", RANGE(0, 2),
         .help =
             "1: go on from the newest checkpoint in -o that is whole, on any number of ranks and "

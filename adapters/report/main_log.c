@@ -5,69 +5,199 @@
 #include "main_log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+enum { LINE = 512 };
+
 struct main_log {
-    FILE *file;
+    int file;
+    char folder[1024], path[1024 + 16];
+    char error[1024 + 128], note[1024 + 128];
+    int told;     /* the note was asked for */
+    int failing;  /* the last line was lost */
+    int64_t lost; /* lines */
 };
+
+static int main_log_fail(main_log *log, const char *what, int number) {
+    (void)snprintf(log->error, sizeof log->error, "-o: %s %s: %s", log->path, what,
+                   strerror(number));
+    return 1;
+}
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+/* Not blocking, so that a named pipe is refused instead of waited for. */
+static int main_log_open_file(main_log *log, int flags) {
+    struct stat is;
+    (void)mkdir(log->folder, 0777); /* open tells if it is not there */
+    const int file =
+        open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | flags, 0666);
+    if (file >= 0 && fstat(file, &is) == 0 && S_ISREG(is.st_mode)) return file;
+    if (file < 0) {
+        (void)main_log_fail(log, "cannot be written", errno);
+        return -1;
+    }
+    (void)snprintf(log->error, sizeof log->error, "-o: %s is no regular file", log->path);
+    (void)close(file);
+    return -1;
+}
+
+/* Steps first to last have no line. */
+static void main_log_note_gap(main_log *log, int64_t first, int64_t last) {
+    if (first > last || log->note[0]) return; /* the first gap is told */
+    (void)snprintf(log->note, sizeof log->note, "%s lacks the lines of steps %lld to %lld",
+                   log->path, (long long)first, (long long)last);
+}
 
 /* Where the first line of a later step starts, or the first one that is not whole: a run that was
    killed went on after its last checkpoint. */
-static long main_log_end(FILE *log, int64_t step) {
-    char line[256];
-    long end = 0;
-    long long found;
-    while (fgets(line, sizeof line, log) != NULL && strchr(line, '\n') != NULL) {
-        if (sscanf(line, "s:%lld ", &found) == 1 && found >= step) break;
-        end = ftell(log);
+static off_t main_log_end(main_log *log, FILE *lines, int64_t step) {
+    char line[LINE];
+    off_t end = 0;
+    int64_t next = 0;
+    while (fgets(line, sizeof line, lines) != NULL && strchr(line, '\n') != NULL) {
+        long long found = -1;
+        int chars = 0;
+        if (sscanf(line, "s:%lld trl:%n", &found, &chars) == 1 && found >= step) break;
+        if (chars > 0 && found >= 0) {
+            main_log_note_gap(log, next, found - 1);
+            next = found + 1;
+        }
+        end = ftello(lines);
     }
+    main_log_note_gap(log, next, step - 1);
     return end;
 }
 
-static FILE *main_log_open_at(const char *path, int64_t step) {
-    FILE *log = step > 0 ? fopen(path, "r+") : NULL;
-    if (log == NULL && step > 0 && errno != ENOENT) return NULL;
-    if (log == NULL) return fopen(path, "w");
-    const long end = main_log_end(log, step);
-    if (fseek(log, end, SEEK_SET) == 0 && ftruncate(fileno(log), end) == 0) return log;
-    fclose(log);
-    return NULL;
+static int main_log_cut(main_log *log, int64_t step) {
+    const int again = dup(log->file);
+    FILE *lines = again >= 0 ? fdopen(again, "r") : NULL;
+    const off_t end = lines != NULL && step > 0 ? main_log_end(log, lines, step) : 0;
+    const int failed = lines == NULL || ferror(lines) || ftruncate(log->file, end) != 0;
+    const int number = errno;
+    if (lines != NULL) (void)fclose(lines);
+    return failed ? main_log_fail(log, "cannot be continued", number) : 0;
 }
 
 main_log *main_log_open(const char *folder, int64_t step, char *sentence, size_t bytes) {
-    char path[1024];
     main_log *log = (main_log *)calloc(1, sizeof *log);
-    (void)snprintf(path, sizeof path, "%s/main.log", folder);
-    (void)mkdir(folder, 0777); /* fopen tells if it is not there */
-    if (log != NULL) log->file = main_log_open_at(path, step);
-    if (log != NULL && log->file != NULL) return log;
-    (void)snprintf(sentence, bytes, "-o: %s cannot be written: %s", path, strerror(errno));
-    free(log);
+    if (log == NULL || strlen(folder) >= sizeof log->folder) {
+        (void)snprintf(sentence, bytes, "-o: %.200s: %s", folder,
+                       log == NULL ? "no memory for a log" : "the path is too long");
+        free(log);
+        return NULL;
+    }
+    memcpy(log->folder, folder, strlen(folder) + 1);
+    (void)snprintf(log->path, sizeof log->path, "%s/main.log", folder);
+    log->file = main_log_open_file(log, 0);
+    if (log->file >= 0 && main_log_cut(log, step) == 0) return log;
+    (void)snprintf(sentence, bytes, "%s", log->error);
+    (void)main_log_close(log);
     return NULL;
 }
 
-void main_log_step(main_log *log, int64_t step, double loss, double lr, double norm) {
-    if (log == NULL) return;
-    fprintf(log->file, "s:%lld trl:%.4f lr:%.6f norm:%.2f\n", (long long)step, loss, lr, norm);
-    fflush(log->file);
+/* ---- lines --------------------------------------------------------------------------------- */
+
+/* All of it or nothing: what a full disk took of a line is cut. Returns 0, or the error's number.
+ */
+static int main_log_append(int file, const char *text, size_t bytes) {
+    struct stat before;
+    if (fstat(file, &before) != 0) return errno;
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t wrote = write(file, text + done, bytes - done);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0) {
+            const int number = errno;
+            return ftruncate(file, before.st_size) == 0 ? number : errno;
+        }
+        done += (size_t)wrote;
+    }
+    return 0;
 }
 
-void main_log_validation(main_log *log, int64_t step, double loss) {
-    if (log == NULL) return;
-    fprintf(log->file, "s:%lld tel:%.4f\n", (long long)step, loss);
-    fflush(log->file);
+static int main_log_copy(int from, int to) {
+    char piece[4096];
+    ssize_t got;
+    for (off_t at = 0; (got = pread(from, piece, sizeof piece, at)) > 0; at += got) {
+        const int number = main_log_append(to, piece, (size_t)got);
+        if (number) return number;
+    }
+    return got < 0 ? errno : 0;
 }
 
-void main_log_sync(main_log *log) {
-    if (log != NULL) (void)fsync(fileno(log->file));
+/* A log that nobody finds by its name any more gets it back, with what it had. */
+static int main_log_find(main_log *log) {
+    struct stat is;
+    if (stat(log->path, &is) == 0 || errno != ENOENT) return 0;
+    const int file = main_log_open_file(log, O_EXCL);
+    if (file < 0) return 1;
+    const int number = main_log_copy(log->file, file);
+    (void)close(log->file);
+    log->file = file;
+    if (number) return main_log_fail(log, "cannot be written", number);
+    (void)snprintf(log->note, sizeof log->note, "%s was removed, and is made again", log->path);
+    log->told = 0;
+    return 0;
 }
 
-void main_log_close(main_log *log) {
-    if (log == NULL) return;
-    fclose(log->file);
+static int main_log_line(main_log *log, const char *line, int chars) {
+    const int was_failing = log->failing;
+    log->failing = main_log_find(log);
+    if (!log->failing) {
+        const int number = main_log_append(log->file, line, (size_t)chars);
+        log->failing = number != 0 && main_log_fail(log, "cannot be written", number);
+    }
+    log->lost += log->failing;
+    return log->failing && !was_failing;
+}
+
+static double main_log_time(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+int main_log_step(main_log *log, const main_log_values *v) {
+    char line[LINE];
+    if (log == NULL) return 0;
+    const int chars = snprintf(
+        line, sizeof line, "s:%lld trl:%.4f lr:%.6f norm:%.2f t:%.3f ms:%.3f tps:%.0f mib:%.1f\n",
+        (long long)v->step, v->loss, v->lr, v->norm, main_log_time(), 1e3 * v->seconds,
+        v->tokens_per_s, v->mib);
+    return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
+}
+
+int main_log_validation(main_log *log, int64_t step, double loss) {
+    char line[LINE];
+    if (log == NULL) return 0;
+    const int chars = snprintf(line, sizeof line, "s:%lld tel:%.4f t:%.3f\n", (long long)step, loss,
+                               main_log_time());
+    return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
+}
+
+const char *main_log_error(const main_log *log) { return log->error; }
+
+const char *main_log_note(main_log *log) {
+    if (log == NULL || log->told || !log->note[0]) return NULL;
+    log->told = 1;
+    return log->note;
+}
+
+int main_log_sync(main_log *log) {
+    if (log == NULL || fsync(log->file) == 0) return 0;
+    return main_log_fail(log, "cannot be written", errno);
+}
+
+int64_t main_log_close(main_log *log) {
+    if (log == NULL) return 0;
+    int64_t lost = log->lost;
+    if (log->file >= 0 && close(log->file) != 0 && lost == 0) lost = 1;
     free(log);
+    return lost;
 }

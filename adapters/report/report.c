@@ -1,12 +1,37 @@
 /* report.c - see report.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "report.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+int report_begin(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd) return 0;
+    return 1;
+}
+
+int report_end(char *sentence, size_t bytes) {
+    errno = 0;
+    const int failed = fflush(stdout) != 0, number = errno;
+    if (!failed && !ferror(stdout)) return 0;
+    (void)snprintf(sentence, bytes, "the output cannot be written%s%s", number ? ": " : "",
+                   number ? strerror(number) : "");
+    return 1;
+}
 
 void report_vsay(report *r, const char *format, va_list values) {
     if (!r->speaks) return;
+    char sentence[128];
     vprintf(format, values);
-    fflush(stdout);
+    if (!report_end(sentence, sizeof sentence) || r->lost) return;
+    r->lost = 1;
+    if (r->on_loss != NULL) r->on_loss(r->user, sentence);
 }
 
 void report_say(report *r, const char *format, ...) {

@@ -1,13 +1,15 @@
 /* report.h - what a job of many ranks says on stdout: rank 0 speaks, on a terminal over a line of
    progress that is rewritten.
 
-   WHY A ROOM. Trainer and comparison say things alike, and nothing of how they are said is theirs.
-   Each line is flushed, so that a file or a pipe has it when it was said.
+   WHY A ROOM. Trainer, comparison and tools say things alike, and nothing of how they are said is
+   theirs. Each line is flushed, so that a file or a pipe has it when it was said, and one that
+   cannot be written is not lost without a word.
 */
 #ifndef REPORT_H
 #define REPORT_H
 
 #include <stdarg.h>
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,6 +24,9 @@ extern "C" {
 typedef struct report {
     int speaks;   /* 0: another rank does, and nothing is printed */
     int terminal; /* 1: there is a line of progress */
+    int lost;     /* 1: something could not be written */
+    void (*on_loss)(void *user, const char *sentence); /* called when that is found, once */
+    void *user;
 } report;
 
 void report_say(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
@@ -34,6 +39,13 @@ void report_progress(report *r, double done, double seconds);
 /* A table of names and values. */
 void report_rule(report *r);
 void report_row(report *r, const char *name, const char *format, ...) REPORT_PRINTF(3, 4);
+
+/* Whether all that was printed to stdout is written. Returns 0, or 1 and a sentence. */
+int report_end(char *sentence, size_t bytes);
+
+/* First in main: a descriptor of 0 to 2 that was closed becomes /dev/null, so that no file that is
+   opened later gets its number, and what is printed. Returns 0 where it cannot be. */
+int report_begin(void);
 
 #ifdef __cplusplus
 }
