@@ -1,8 +1,8 @@
 /* zero_plugin.cu - the plugin's one translation unit; zero_plugin.h is its manual.
 
-   One source for two compilers: nvcc makes the CUDA version of it, a C compiler (cc -x c) the CPU
-   version. Each element-wise kernel has one body; a macro makes the grid-stride kernel or the host
-   loop of it.
+   One source for two compilers: nvcc makes the CUDA version, a C compiler (cc -x c) the CPU version.
+   Each element-wise kernel has one body, of which a macro makes a loop of the host and, for CUDA, a
+   grid-stride kernel.
 
    CONTENTS, a room each in the folder zero_plugin/, in order: a room includes those before it alone
      base       limits, clock, hash, lists, the first failure
@@ -36,8 +36,9 @@
                       clears it; the host adds into it; zero_backward_end: event `written`
      gradient stream  waits for `written`, then reduce-scatter: every rank sums its own slice of u
                       from all ranks, in rank order, into its gradient shard; squares of the shard
-                      by blocks; event `reduction`; after the last unit one exchange of three
-                      doubles makes norm and skip the same everywhere: event `agreed`
+                      by blocks; event `reduction`; after the last unit one all-gather of the
+                      ranks' verdicts makes norm and skip the same everywhere, and finds ranks
+                      that differ: event `agreed`
      compute stream   zero_step waits for `agreed` and for u's last gather, updates the shard:
                       event `updated`
      parameter stream waits for `updated`, all-gathers u (stages 1 and 2, resident units) or leaves
