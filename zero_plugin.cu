@@ -1,8 +1,8 @@
 /* zero_plugin.cu - the plugin's one translation unit; zero_plugin.h is its manual.
 
-   One source for two compilers: nvcc makes the CUDA version, a C compiler (cc -x c) the CPU version.
-   Each element-wise kernel has one body, of which a macro makes a loop of the host and, for CUDA, a
-   grid-stride kernel.
+   One source for two compilers: nvcc makes the CUDA version, a C compiler (cc -x c) the CPU
+   version. Each element-wise kernel has one body, of which a macro makes a loop of the host and,
+   for CUDA, a grid-stride kernel.
 
    CONTENTS, a room each in the folder zero_plugin/, in order: a room includes those before it alone
      base       limits, clock, hash, lists, the first failure

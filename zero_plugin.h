@@ -492,10 +492,10 @@ zero_result zero_reduce(zero_ctx *z);
 zero_result zero_norm(zero_ctx *z, double *norm);
 
 /* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not
-   finite (unless no_overflow_check): weights, moments and the count of steps stay as they are. Ranks
-   that gave other values, or of which some called zero_skip_step, get MISMATCH with those values
-   once the next step's norm is agreed on; none of them steps on from there.
-   COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
+   finite (unless no_overflow_check): weights, moments and the count of steps stay as they are.
+   Ranks that gave other values, or of which some called zero_skip_step, get MISMATCH with those
+   values once the next step's norm is agreed on; none of them steps on from there. COLLECTIVE.
+   Errors: ARGUMENT, STATE and the sticky ones. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
 
 /* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
