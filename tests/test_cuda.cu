@@ -188,6 +188,7 @@ typedef struct cuda_run {
     host_reference references[CUDA_STEPS + 1]; /* before step 0, 1, ... */
     int compares;                              /* with the references */
     int faults;          /* this run is to fail: peers wait for a moment only */
+    int erred;           /* the host has met an error that it has not looked at yet */
     emulation_call sort; /* the k-th call of that sort fails, from rank 0's training on */
     uint64_t fail_at;
     uint64_t miss, break_at; /* rank 1's collective that is lost, or meets an error */
@@ -650,6 +651,7 @@ static void cuda_train(test_rank *rank) {
     static __thread cuda_state state;
     (void)host_train_pass; /* that of a host without streams */
     cuda_rank *me = cuda_me;
+    if (me->run->erred) (void)cudaSetDevice(-1);
     if (rank->rank == 0) emulation_fail(me->run->sort, me->run->fail_at);
     if (cuda_start(&h, rank) && cuda_registered(rank)) {
         if (rank->rank == 1 && !me->run->loss) cuda_arm(me->run, h.z);
@@ -660,6 +662,8 @@ static void cuda_train(test_rank *rank) {
     }
     (void)__atomic_add_fetch(&me->run->gone, 1, __ATOMIC_ACQ_REL);
     zero_destroy(h.z);
+    if (me->run->erred && cudaGetLastError() != cudaErrorInvalidDevice)
+        test_rank_fail(rank, "the host's own error is gone");
     if (!rank->failed && (me->run->k->more & CUDA_SAVES)) {
         state.at_device = (char *)zero_host_alloc(CUDA_STATE);
         if (!state.at_device) test_rank_fail(rank, "no memory for a state");
@@ -1239,6 +1243,27 @@ static int cuda_can(const cuda_case *k) {
 static int cuda_can(const cuda_case *k) { return k != NULL; }
 #endif
 
+/* An error that the host has met before, and not looked at, is neither blamed on the plugin nor
+ * lost. */
+static void cuda_host_erred(void) {
+    static const char *const names[] = {"self-3", "local-1", "local-3", "nccl-0", "nccl-3"};
+    static cuda_run run;
+    static cuda_seen expected[CUDA_RANKS];
+    for (int i = 0; i < CUDA_CASES; i++)
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            if (strcmp(names[k], cuda_cases[i].name) != 0 || !cuda_can(&cuda_cases[i])) continue;
+            (void)cuda_open(&run, &cuda_cases[i]);
+            for (run.erred = 0; run.erred < 2; run.erred++) {
+                (void)test_check(cuda_once(&run, 0), "%s, the host erred %d: %s", names[k],
+                                 run.erred, test_first);
+                if (!run.erred) memcpy(expected, run.seen, sizeof expected);
+            }
+            (void)test_check(!memcmp(expected, run.seen, sizeof expected), "%s: other bits",
+                             names[k]);
+            cuda_close(&run);
+        }
+}
+
 static void cuda_all_seeds(int percent) {
     int runs = 0;
     const double start = test_now();
@@ -1260,7 +1285,7 @@ int main(int argc, char **argv) {
         if (argc > 2 && !strcmp(argv[2], cuda_cases[i].name))
             cuda_case_seeds(&cuda_cases[i], argc > 3 ? strtoull(argv[3], NULL, 10) : 1,
                             argc > 4 ? atoi(argv[4]) : 1);
-    if (all || !strcmp(what, "seeds")) lane_all(), loop_all();
+    if (all || !strcmp(what, "seeds")) lane_all(), loop_all(), cuda_host_erred();
     if (all || !strcmp(what, "seeds")) cuda_all_seeds(n ? n : 100);
 #ifdef EMULATED_LAUNCH
     if (all || !strcmp(what, "seeds")) cuda_lost_calls();

@@ -9,13 +9,7 @@
 
 #include "lane.h"
 
-/* Tests run the kernels on the CPU, and arenas in memory that the host may look into. */
-#ifdef EMULATED_LAUNCH
-#define ZP_LAUNCH EMULATED_LAUNCH
-#else
-#define ZP_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
-    kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
-#endif
+/* A test may want arenas that the host looks into. */
 #ifndef ZP_CUDA_MALLOC
 #define ZP_CUDA_MALLOC cudaMalloc
 #endif
@@ -35,8 +29,14 @@ typedef struct zp_event {
     cudaEvent_t cuda; /* NULL: not open */
 } zp_event;
 
+/* An error that the plugin tells is not left for the host to find with cudaGetLastError; without
+   one the host's own, of before, stays there. */
+static cudaError_t zp_told(cudaError_t e) {
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    return e;
+}
 static zero_result zp_cuda(zp_device *d, cudaError_t e, const char *call) {
-    if (e == cudaSuccess) return ZERO_OK;
+    if (zp_told(e) == cudaSuccess) return ZERO_OK;
     if (!d->text[0]) (void)snprintf(d->text, sizeof d->text, "%s: %s", call, cudaGetErrorString(e));
     return e == cudaErrorMemoryAllocation ? ZERO_ERR_MEMORY : ZERO_ERR_DEVICE;
 }
@@ -57,20 +57,14 @@ static int zp_host_computes(void) { return 0; }
 static int zp_device_number(const zp_device *d) { return d->number; }
 /* A thread of the plugin's turns to the device. */
 static void zp_device_adopt(const zp_device *d) { (void)cudaSetDevice(d->number); }
-/* The next launch is not to find the error of a call that may fail. */
-static void zp_device_forget(const zp_device *d) {
-    (void)d;
-    (void)cudaGetLastError();
-}
 /* Another device's memory may be read from here on; ARGUMENT: it cannot be reached. */
 static zero_result zp_device_reach(zp_device *d, int other) {
     int can = 0;
     ZP_CUDA(d, cudaDeviceCanAccessPeer(&can, d->number, other));
     if (!can) return ZERO_ERR_ARGUMENT;
     const cudaError_t e = cudaDeviceEnablePeerAccess(other, 0);
-    if (e != cudaErrorPeerAccessAlreadyEnabled) return zp_cuda(d, e, "cudaDeviceEnablePeerAccess");
-    (void)cudaGetLastError();
-    return ZERO_OK;
+    if (zp_told(e) == cudaErrorPeerAccessAlreadyEnabled) return ZERO_OK;
+    return zp_cuda(d, e, "cudaDeviceEnablePeerAccess");
 }
 /* The host may have turned to another device. */
 static zero_result zp_device_check(zp_device *d) {
@@ -145,17 +139,13 @@ static zero_result zp_clear(zp_stream *s, void *p, size_t bytes) {
 }
 /* Zeros. NULL: there is no memory, which is no error of the device's. */
 static void *zp_device_clear(zp_device *d, void *p, size_t bytes) {
-    const cudaError_t e = cudaMemsetAsync(p, 0, bytes, d->own);
-    return e == cudaSuccess && cudaStreamSynchronize(d->own) == cudaSuccess ? p : NULL;
+    if (zp_told(cudaMemsetAsync(p, 0, bytes, d->own)) != cudaSuccess) return NULL;
+    return zp_told(cudaStreamSynchronize(d->own)) == cudaSuccess ? p : NULL;
 }
 static void *zp_device_alloc(zp_device *d, size_t bytes) {
     void *p = NULL;
-    if (ZP_CUDA_MALLOC(&p, bytes) != cudaSuccess) {
-        (void)cudaGetLastError(); /* the next launch is not to find it */
-        return NULL;
-    }
+    if (zp_told(ZP_CUDA_MALLOC(&p, bytes)) != cudaSuccess) return NULL;
     if (zp_device_clear(d, p, bytes)) return p;
-    (void)cudaGetLastError();
     (void)cudaFree(p);
     return NULL;
 }
@@ -165,10 +155,8 @@ static void zp_device_free(void *p) {
 /* Memory of the host that devices reach as well, at the same address. */
 static void *zp_host_alloc(size_t bytes) {
     void *p = NULL;
-    if (cudaHostAlloc(&p, bytes, cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return NULL;
-    }
+    const unsigned how = cudaHostAllocPortable | cudaHostAllocMapped;
+    if (zp_told(cudaHostAlloc(&p, bytes, how)) != cudaSuccess) return NULL;
     memset(p, 0, bytes);
     return p;
 }
@@ -193,12 +181,18 @@ static unsigned zp_grid(size_t threads, size_t most) {
             F##_at(&a, i);                                                                         \
     }                                                                                              \
     ZP_KERNEL_CALL(F, F##_kernel, A, zp_grid(n, 8192))
-/* The host's side of a kernel: arguments by value, n from 1 on. */
+/* The launch tells its own error, not one that the host has met before. */
+template <class kernel_fn>
+static zero_result zp_launch(zp_stream *s, kernel_fn *kernel, const char *name, unsigned blocks,
+                             const void *args, size_t n) {
+    void *all[] = {(void *)(uintptr_t)args, &n};
+    return zp_cuda(s->device,
+                   cudaLaunchKernel(kernel, dim3(blocks), dim3(ZP_THREADS), all, 0, s->cuda), name);
+}
+/* The host's side of a kernel of (A, size_t n): n from 1 on. */
 #define ZP_KERNEL_CALL(F, KERNEL, A, GRID)                                                         \
     static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
-        if (!n) return ZERO_OK;                                                                    \
-        ZP_LAUNCH(KERNEL, GRID, ZP_THREADS, 0, s->cuda, *a, n);                                    \
-        return zp_cuda(s->device, cudaGetLastError(), #KERNEL);                                    \
+        return n ? zp_launch(s, KERNEL, #KERNEL, GRID, a, n) : ZERO_OK;                            \
     }
 
 #endif

@@ -303,7 +303,7 @@ static zero_result zp_nccl_memory(zp_group *g, zp_memory *m) {
         m->base = (char *)p;
     if (m->holder == ZP_NCCL && p && !zp_device_clear(g->device, p, m->bytes)) p = NULL;
     if (m->holder == ZP_OWN) m->base = (char *)p;
-    zp_device_forget(g->device);
+    if (!p) (void)zp_told(cudaErrorMemoryAllocation);
     m->peer[0] = m->base;
     ZP_TRY(zp_agree(g, p != NULL, &who));
     if (who >= 0) return ZERO_ERR_MEMORY; /* freed with the group */

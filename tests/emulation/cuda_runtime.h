@@ -10,7 +10,8 @@
    The test's main sees what it can set and ask in emulation.h.
 
    WHAT A .cu FILE DOES FOR IT
-     Every launch goes through one macro, which is EMULATED_LAUNCH where that is defined:
+     Every launch is a call of cudaLaunchKernel with the kernel itself, or goes through one macro,
+     which is EMULATED_LAUNCH where that is defined:
        #ifdef EMULATED_LAUNCH
        #define OPS_LAUNCH EMULATED_LAUNCH
        #else
@@ -42,6 +43,7 @@
 #include <algorithm>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 #undef __shared__
 #undef __global__
@@ -71,7 +73,7 @@ struct emulated_kernel {
     virtual void call() = 0;
     virtual ~emulated_kernel() = default;
 };
-void emulated_enqueue(emulated_kernel *kernel, cudaStream_t stream);
+cudaError_t emulated_enqueue(emulated_kernel *kernel, cudaStream_t stream);
 
 template <class... P> struct emulated_call : emulated_kernel {
     void (*function)(P...);
@@ -89,7 +91,20 @@ void emulated_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
     auto *k = new emulated_call<P...>(kernel, args...);
     k->name = name, k->grid = grid, k->block = block, k->shared = shared;
     k->code = (const void *)kernel;
-    emulated_enqueue(k, stream);
+    (void)emulated_enqueue(k, stream);
+}
+/* The launch that tells its own error; the kernel's type says what the arguments are. */
+template <class... P, size_t... I>
+emulated_kernel *emulated_unpack(void (*kernel)(P...), void **args, std::index_sequence<I...>) {
+    return new emulated_call<P...>(kernel, *(std::decay_t<P> *)args[I]...);
+}
+template <class... P>
+cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
+                             size_t shared, cudaStream_t stream) {
+    auto *k = emulated_unpack(kernel, args, std::index_sequence_for<P...>());
+    k->name = "a kernel of cudaLaunchKernel", k->grid = grid, k->block = block, k->shared = shared;
+    k->code = (const void *)kernel;
+    return emulated_enqueue(k, stream);
 }
 #define EMULATED_LAUNCH(kernel, grid, block, shared, stream, ...)                                  \
     emulated_launch(#kernel, kernel, grid, block, shared, stream, ##__VA_ARGS__)

@@ -1117,8 +1117,8 @@ static cudaError_t launch_allowed(const emulated_kernel *k, const Stream *s) {
     return k->shared > std::max(shared, (size_t)48 * 1024) ? cudaErrorInvalidValue : cudaSuccess;
 }
 
-/* As kernel<<<>>>: an error is found by cudaGetLastError. */
-void emulated_enqueue(emulated_kernel *kernel, cudaStream_t stream) {
+/* An error is found by cudaGetLastError as well. */
+cudaError_t emulated_enqueue(emulated_kernel *kernel, cudaStream_t stream) {
     Lock lock;
     Launch *task = new Launch;
     task->kernel.reset(kernel);
@@ -1130,4 +1130,5 @@ void emulated_enqueue(emulated_kernel *kernel, cudaStream_t stream) {
         enqueue(s, task);
     else
         delete task;
+    return e;
 }
