@@ -21,6 +21,7 @@
      transport  the transports, a row each, and how to add one
      layout     where a tensor, a unit and a shard begin
      schedule   the stages as data; which unit sits in which buffer
+     config     what settings may be, and what zeros mean
      context    everything one rank owns
      plan       memory and traffic before anything is allocated
      check      misuse, in builds that ask for it
@@ -28,7 +29,6 @@
      pass       hooks, gathers, buckets: a unit while a pass runs
      step       skip, clip, update
      access     tensors by name, and as state
-     config     what settings may be, and what zeros mean
      api        the functions of the header
 
    THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step)
@@ -65,6 +65,7 @@
 #include "zero_plugin/transport.h"
 #include "zero_plugin/layout.h"
 #include "zero_plugin/schedule.h"
+#include "zero_plugin/config.h"
 #include "zero_plugin/context.h"
 #include "zero_plugin/plan.h"
 #include "zero_plugin/check.h"
@@ -72,7 +73,6 @@
 #include "zero_plugin/pass.h"
 #include "zero_plugin/step.h"
 #include "zero_plugin/access.h"
-#include "zero_plugin/config.h"
 #include "zero_plugin/api.h"
 #else
 #error "zero_plugin/ is not beside zero_plugin.cu: `make drop DIR=...` writes the two files to copy"

@@ -237,8 +237,8 @@ typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *senten
 
 #define ZERO_NONE (-1) /* "none" where 0 asks for the default */
 
-/* Every zero is the default: zero_config cfg = {0} (C++: {}); all ranks must give the same values.
- */
+/* Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks must give the same values,
+   but for threads, stream and log. */
 typedef struct zero_config {
     int stage;                      /* 0..3 */
     int micro_steps;                /* most micro-steps of a step; 0: 1 */
@@ -261,7 +261,8 @@ typedef struct zero_config {
                                   finite norm, so max_norm > 0 checks all the same */
     int no_mapping;            /* stage 3, LOCAL: gather by copy, also where peers' shards
                                   could be seen in place */
-    int threads;               /* CPU: OpenMP threads of this rank; 0: as OpenMP says */
+    int threads;               /* CPU: OpenMP threads of this rank; 0: as OpenMP says. No bit
+                                  depends on it */
     void *stream;              /* CUDA: the cudaStream_t that the host computes on, of the device
                                   that is current at zero_create; NULL: CUDA's default stream, as
                                   everywhere. May differ between ranks */

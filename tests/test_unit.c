@@ -962,7 +962,7 @@ static void unit_bad_config(zero_config cfg, const char *what) {
 }
 
 static void unit_config_errors(void) {
-    unit_bad_config((zero_config){.stage = 4}, "stage is 4");
+    unit_bad_config((zero_config){.stage = 4}, "stage is 4, expected 0..3");
     unit_bad_config((zero_config){.stage = -1}, "stage is -1");
     unit_bad_config((zero_config){.micro_steps = -2}, "micro_steps is -2");
     unit_bad_config((zero_config){.accumulation = (zero_accumulation)3}, "accumulation is 3");
@@ -972,7 +972,8 @@ static void unit_config_errors(void) {
     unit_bad_config((zero_config){.persistence_numel = -2}, "persistence_numel is -2");
     unit_bad_config((zero_config){.timeout_s = -1}, "timeout_s is -1");
     unit_bad_config((zero_config){.timeout_s = NAN}, "timeout_s is nan");
-    unit_bad_config((zero_config){.threads = -1}, "threads is -1");
+    unit_bad_config((zero_config){.timeout_s = INFINITY}, "timeout_s is inf");
+    unit_bad_config((zero_config){.threads = -1}, "threads is -1, expected 0 or more");
     unit_bad_config((zero_config){.type = (zero_type)3}, "type is 3");
     unit_bad_config((zero_config){.type = (zero_type)-1}, "type is -1");
     unit_bad_config((zero_config){.grads = (zero_grad_type)3}, "grads is 3");
@@ -989,15 +990,15 @@ static void unit_bad_scaler(zero_scaler scaler, const char *what) {
 }
 
 static void unit_scaler_errors(void) {
-    unit_bad_scaler((zero_scaler){.fixed = -1}, "fixed -1");
-    unit_bad_scaler((zero_scaler){.fixed = NAN}, "fixed nan");
-    unit_bad_scaler((zero_scaler){.fixed = INFINITY}, "fixed inf");
-    unit_bad_scaler((zero_scaler){.initial = -2}, "initial -2");
-    unit_bad_scaler((zero_scaler){.initial = INFINITY}, "initial inf");
-    unit_bad_scaler((zero_scaler){.minimum = -3}, "minimum -3");
-    unit_bad_scaler((zero_scaler){.minimum = NAN}, "minimum nan");
-    unit_bad_scaler((zero_scaler){.window = -4}, "window -4");
-    unit_bad_scaler((zero_scaler){.hysteresis = -5}, "hysteresis -5");
+    unit_bad_scaler((zero_scaler){.fixed = -1}, "scaler.fixed is -1");
+    unit_bad_scaler((zero_scaler){.fixed = NAN}, "scaler.fixed is nan");
+    unit_bad_scaler((zero_scaler){.fixed = INFINITY}, "scaler.fixed is inf");
+    unit_bad_scaler((zero_scaler){.initial = -2}, "scaler.initial is -2");
+    unit_bad_scaler((zero_scaler){.initial = INFINITY}, "scaler.initial is inf");
+    unit_bad_scaler((zero_scaler){.minimum = -3}, "scaler.minimum is -3");
+    unit_bad_scaler((zero_scaler){.minimum = NAN}, "scaler.minimum is nan");
+    unit_bad_scaler((zero_scaler){.window = -4}, "scaler.window is -4");
+    unit_bad_scaler((zero_scaler){.hysteresis = -5}, "scaler.hysteresis is -5");
     unit_bad_scaler((zero_scaler){.initial = 2, .minimum = 4}, "initial 2 is below minimum 4");
     unit_bad_config((zero_config){.type = ZERO_F16, .no_overflow_check = 1}, "no_overflow_check");
 }
@@ -1542,6 +1543,41 @@ static void unit_plain(void) {
             }
 }
 
+/* Ranks with different numbers of threads, as on machines of different size, train alike. */
+static void unit_threads_rank(test_rank *rank) {
+    host_spec s = *(const host_spec *)rank->arg;
+    s.cfg.threads = 1 + rank->rank;
+    rank->arg = &s;
+    unit_plain_rank(rank);
+}
+
+static void unit_threads(void) {
+    for (int stage = 0; stage < 4; stage++) {
+        host_spec s;
+        unit_base_spec(&s, 3, stage);
+        s.steps = 2;
+        s.desc[1].numel = 40000; /* OpenMP divides arrays above 32768 elements */
+        test_check(test_ranks(3, 0, unit_threads_rank, &s), "threads differ, stage %d: %s", stage,
+                   test_first);
+    }
+}
+
+/* Names that differ where no error's sentence reaches. */
+static void unit_long_name_rank(test_rank *rank) {
+    char name[1001];
+    const zero_tensor_desc d = {name, 5, 1, 0, 0, 0, 0};
+    const zero_config cfg = {.log = test_quiet};
+    const zero_comm comm = test_comm(rank);
+    zero_ctx *z = NULL;
+    memset(name, 'n', sizeof name);
+    name[999] = (char)('a' + rank->rank);
+    name[1000] = 0;
+    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &d) || zero_build(z) != ZERO_ERR_MISMATCH
+        || !strstr(zero_last_error(z), "hash"))
+        test_rank_fail(rank, "\"%s\"", zero_last_error(z));
+    zero_destroy(z);
+}
+
 /* ---- skipped steps (invariant 5) ---- */
 
 typedef struct unit_bad { /* what goes wrong in step 1: elements, each on one rank */
@@ -1866,6 +1902,8 @@ int main(void) {
     unit_bucket_error();
     unit_alternating();
     unit_plain();
+    unit_threads();
+    test_check(test_ranks(2, 0, unit_long_name_rank, NULL), "long names: %s", test_first);
     unit_skips();
     unit_unchecked();
     for (int n = 1; n <= 4; n++)

@@ -2,7 +2,6 @@
 #ifndef ZP_API_H
 #define ZP_API_H
 
-#include "config.h"
 #include "build.h"
 #include "pass.h"
 #include "step.h"
@@ -81,7 +80,7 @@ static zero_result zp_create_join(zero_ctx *z, const zero_comm *comm) {
     for (int i = 0; i < ZP_GROUPS; i++) {
         z->group[i].device = &z->device;
         z->group[i].failure = &z->failure;
-        z->group[i].timeout_s = z->cfg.timeout_s > 0 ? z->cfg.timeout_s : ZP_TIMEOUT_S;
+        z->group[i].timeout_s = zp_timeout(z->cfg.timeout_s);
     }
     ZP_DO(z, zp_group_open(z->data, row, comm));
     return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
@@ -100,13 +99,15 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->call = "zero_create";
     z->data = &z->group[ZP_DATA];
     z->data->nranks = 1;
+    char text[ZP_TEXT_BYTES];
     zero_result r = zp_check(z, zp_device_open(&z->device));
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_create_join(z, comm);
-    /* peers see the same values, or learn it from zero_destroy */
-    if (!r) r = zp_config_check(z);
-    if (r) z->dead = r;
-    return r;
+    if (!r && zp_config_resolve(&z->cfg, text, sizeof text)) /* peers learn it from zero_destroy */
+        r = zp_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
+    if (r) return z->dead = r;
+    zp_plan_settings(z);
+    return ZERO_OK;
 }
 
 static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {

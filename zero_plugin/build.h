@@ -7,48 +7,40 @@
 #include "plan.h"
 #include "check.h"
 
-/* Of zero_config, what must be the same on all ranks; its seed is compared by halves. */
-#define ZP_SETTINGS(X)                                                                             \
-    X(stage), X(micro_steps), X(accumulation), X(type), X(grads), X(no_master), X(optimizer),      \
-        X(scaler.fixed), X(scaler.initial), X(scaler.minimum), X(scaler.window),                   \
-        X(scaler.hysteresis), X(scaler.consecutive_hysteresis), X(prefetch), X(bucket_numel),      \
-        X(persistence_numel), X(no_overlap), X(no_overflow_check), X(no_mapping), X(threads),      \
-        X(timeout_s)
+static void zp_agree_tensor(const zp_tensor *t, int i, char *text, size_t bytes) {
+    const zero_tensor_desc *d = &t->desc;
+    uint64_t name = ZP_HASH_EMPTY;
+    char hash[32] = "";
+    for (const char *c = d->name; *c; c++) name = zp_hash(name, (unsigned char)*c);
+    if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
+        (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
+    (void)snprintf(text, bytes,
+                   "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, lr_factor %.9g, "
+                   "decay_factor %.9g, name %s%s",
+                   i, d->numel, d->layers, d->unit, d->uses, d->flags, (double)t->lr_factor,
+                   (double)t->decay_factor, hash, d->name);
+}
 
-/* One line per setting and per tensor, as text: the first that differs is reported as it is. */
+/* Line i of what all ranks must have alike: a setting, or a tensor; "": nothing to compare. The
+   first that differs is reported as it is. */
 static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
-    const zero_config *c = &z->cfg;
-#define ZP_SETTING(x)                                                                              \
-    { #x, (double)c->x }
-    const struct {
-        const char *name;
-        double value;
-    } settings[] = {ZP_SETTINGS(ZP_SETTING),
-                    {"seed, upper half", (double)(c->seed >> 32)},
-                    {"seed, lower half", (double)(c->seed & 0xFFFFFFFFu)},
-                    {"node_size", (double)z->data->node_size},
-                    {"tensors", (double)z->ntensors}};
-#undef ZP_SETTING
-    const int n = sizeof settings / sizeof *settings;
+    const int t = i - ZP_SETTINGS - 1;
     memset(text, 0, bytes);
-    if (i < n) {
-        (void)snprintf(text, bytes, "%s %.15g", settings[i].name, settings[i].value);
-    } else if (i < n + z->ntensors) {
-        const zp_tensor *t = &z->tensors[i - n];
-        const zero_tensor_desc *d = &t->desc;
-        (void)snprintf(text, bytes,
-                       "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, lr_factor "
-                       "%.9g, decay_factor %.9g, name %s",
-                       i - n, d->numel, d->layers, d->unit, d->uses, d->flags, (double)t->lr_factor,
-                       (double)t->decay_factor, d->name);
-    }
-    return i < n + z->ntensors;
+    if (t < -1 && !zp_settings[i].free)
+        zp_setting_print(&zp_settings[i], &z->cfg, text, bytes);
+    else if (t == -1)
+        (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
+                       ZERO_VERSION, ZERO_CHECK, z->data->node_size, z->ntensors);
+    else if (t >= 0 && t < z->ntensors)
+        zp_agree_tensor(&z->tensors[t], t, text, bytes);
+    return t < z->ntensors;
 }
 
 static zero_result zp_build_agree(zero_ctx *z) {
     char mine[ZP_MAIL_BYTES];
     const char *all = z->data->mail;
     for (int i = 0; zp_agree_line(z, i, mine, sizeof mine); i++) {
+        if (!mine[0]) continue;
         ZP_DO(z, zp_exchange(z->data, mine, sizeof mine));
         for (int r = 1; r < z->data->nranks; r++)
             if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine)) {

@@ -14,6 +14,9 @@
 
 #include "plan.h"
 
+#ifndef ZERO_CHECK
+#define ZERO_CHECK 0
+#endif
 #if ZERO_CHECK
 
 enum { ZP_HOOK_FORWARD = 0, ZP_HOOK_FORWARD_END, ZP_HOOK_BACKWARD, ZP_HOOK_BACKWARD_END };

@@ -1,100 +1,149 @@
-/* config.h - the settings: what they may be, and what zeros mean */
+/* config.h - the settings: one table of what each may be and what its zero means
+
+   A new setting is a field of zero_config and a row here. What depends on several settings or on
+   the machine follows the table. Pure: an error is a sentence. */
 #ifndef ZP_CONFIG_H
 #define ZP_CONFIG_H
 
-#include "context.h"
+#include "rules.h"
+#include "schedule.h"
+
+#define ZP_PREFETCH_MAX 64
+#define ZP_UNLIMITED    1e300
+
+typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL } zp_form;
+
+typedef struct zp_setting {
+    const char *name;
+    size_t at, bytes; /* in zero_config */
+    zp_form form;
+    double least, most;
+    double zero; /* what 0 means; 0: itself, or what zp_config_resolve makes of it */
+    int free;    /* 1: may differ between ranks: no bit and no collective depends on it */
+} zp_setting;
+
+#define ZP_SETTING(field) #field, offsetof(zero_config, field), sizeof(((zero_config *)0)->field)
+#define ZP_FLAG           ZP_SIGNED, -ZP_UNLIMITED, ZP_UNLIMITED, 0, 0
+static const zp_setting zp_settings[] = {
+    {ZP_SETTING(stage), ZP_SIGNED, 0, 3, 0, 0},
+    {ZP_SETTING(micro_steps), ZP_SIGNED, 0, ZP_UNLIMITED, 1, 0},
+    {ZP_SETTING(accumulation), ZP_SIGNED, 0, ZERO_ACCUMULATE_SHARDED, 0, 0},
+    {ZP_SETTING(type), ZP_SIGNED, 0, ZERO_TYPES - 1, 0, 0},
+    {ZP_SETTING(grads), ZP_SIGNED, 0, ZERO_GRAD_AS_TYPE, 0, 0},
+    {ZP_SETTING(no_master), ZP_FLAG},
+    {ZP_SETTING(seed), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(optimizer), ZP_SIGNED, 0, ZP_RULES - 1, 0, 0},
+    {ZP_SETTING(scaler.fixed), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(scaler.initial), ZP_REAL, 0, ZP_UNLIMITED, 65536, 0},
+    {ZP_SETTING(scaler.minimum), ZP_REAL, 0, ZP_UNLIMITED, 1, 0},
+    {ZP_SETTING(scaler.window), ZP_SIGNED, 0, ZP_UNLIMITED, 1000, 0},
+    {ZP_SETTING(scaler.hysteresis), ZP_SIGNED, 0, ZP_UNLIMITED, 2, 0},
+    {ZP_SETTING(scaler.consecutive_hysteresis), ZP_FLAG},
+    {ZP_SETTING(prefetch), ZP_SIGNED, ZERO_NONE, ZP_PREFETCH_MAX, 1, 0},
+    {ZP_SETTING(bucket_numel), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(persistence_numel), ZP_SIGNED, ZERO_NONE, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(no_overlap), ZP_FLAG},
+    {ZP_SETTING(no_overflow_check), ZP_FLAG},
+    {ZP_SETTING(no_mapping), ZP_FLAG},
+    {ZP_SETTING(threads), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 1},
+    {ZP_SETTING(timeout_s), ZP_REAL, 0, ZP_UNLIMITED, ZP_TIMEOUT_S, 0},
+};
+enum { ZP_SETTINGS = sizeof zp_settings / sizeof *zp_settings };
+static_assert(sizeof(zero_type) == sizeof(int), "a setting that is an enum is read as an int");
+
+typedef union zp_any {
+    int i;
+    int64_t l;
+    uint64_t u;
+    float f;
+    double d;
+} zp_any;
+
+static double zp_setting_get(const zp_setting *s, const zero_config *c) {
+    zp_any x;
+    memcpy(&x, (const char *)c + s->at, s->bytes);
+    if (s->form == ZP_REAL) return s->bytes == 4 ? (double)x.f : x.d;
+    if (s->bytes == 4) return (double)x.i;
+    return s->form == ZP_SIGNED ? (double)x.l : (double)x.u;
+}
+
+static void zp_setting_set(const zp_setting *s, zero_config *c, double value) {
+    zp_any x;
+    if (s->form == ZP_REAL && s->bytes == 4)
+        x.f = (float)value;
+    else if (s->form == ZP_REAL)
+        x.d = value;
+    else
+        x.i = (int)value; /* no wider one has a default */
+    memcpy((char *)c + s->at, &x, s->bytes);
+}
+
+/* `name value`. */
+static void zp_setting_print(const zp_setting *s, const zero_config *c, char *text, size_t bytes) {
+    zp_any x;
+    memcpy(&x, (const char *)c + s->at, s->bytes);
+    if (s->form == ZP_UNSIGNED)
+        (void)snprintf(text, bytes, "%s %llu", s->name, (unsigned long long)x.u);
+    else if (s->form == ZP_SIGNED && s->bytes == 8)
+        (void)snprintf(text, bytes, "%s %lld", s->name, (long long)x.l);
+    else
+        (void)snprintf(text, bytes, "%s %.15g", s->name, zp_setting_get(s, c));
+}
+
+static zero_result zp_setting_check(const zp_setting *s, const zero_config *c, char *text,
+                                    size_t bytes) {
+    const double value = zp_setting_get(s, c);
+    const char *number = s->form == ZP_REAL ? "a finite number, " : "";
+    if (zp_finite(value) && value >= s->least && value <= s->most) return ZERO_OK;
+    const int n =
+        snprintf(text, bytes, "%s is %.15g, expected %s%g", s->name, value, number, s->least);
+    if (s->most < ZP_UNLIMITED)
+        (void)snprintf(text + n, bytes - (size_t)n, "..%g", s->most);
+    else
+        (void)snprintf(text + n, bytes - (size_t)n, " or more");
+    return ZERO_ERR_ARGUMENT;
+}
+
+/* Of the communicator, which is opened before the settings are checked: so that peers learn it. */
+static double zp_timeout(double asked) {
+    return zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
+}
 
 static int zp_threads(int asked) {
 #ifdef _OPENMP
-    return asked > 0 ? asked : omp_get_max_threads();
+    return asked ? asked : omp_get_max_threads();
 #else
     (void)asked;
     return 1;
 #endif
 }
 
-static zero_result zp_config_types(zero_ctx *z) {
-    zero_config *c = &z->cfg;
-    if ((int)c->type < 0 || c->type >= ZERO_TYPES)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "type is %d, no such type", (int)c->type);
-    if ((int)c->grads < 0 || c->grads > ZERO_GRAD_AS_TYPE)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "grads is %d, no such choice", (int)c->grads);
-    if ((int)c->optimizer < 0 || (int)c->optimizer >= ZP_RULES)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "optimizer is %d, expected 0..%d", (int)c->optimizer,
-                       ZP_RULES - 1);
-    if (c->no_master && c->type != ZERO_BF16)
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "no_master is set: weights can do without an f32 copy in BF16 alone");
-    z->rule = &zp_rules[c->optimizer];
-    return ZERO_OK;
-}
-
-static zero_result zp_config_scaler(zero_ctx *z) {
-    zero_scaler *s = &z->cfg.scaler;
-    if (!zp_not_below(s->fixed) || !zp_not_below(s->initial) || !zp_not_below(s->minimum)
-        || s->window < 0 || s->hysteresis < 0)
-        return zp_fail(
-            z, ZERO_ERR_ARGUMENT,
-            "scaler: fixed %g, initial %g, minimum %g, window %d, hysteresis %d: expected "
-            "finite numbers, none below 0",
-            (double)s->fixed, (double)s->initial, (double)s->minimum, s->window, s->hysteresis);
-    if (s->fixed == 0 && z->cfg.type != ZERO_F16) s->fixed = 1;
-    if (s->initial == 0) s->initial = 65536;
-    if (s->minimum == 0) s->minimum = 1;
-    if (s->window == 0) s->window = 1000;
-    if (s->hysteresis == 0) s->hysteresis = 2;
-    if (s->fixed == 0 && s->initial < s->minimum)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "scaler: initial %g is below minimum %g",
-                       (double)s->initial, (double)s->minimum);
-    if (s->fixed == 0 && z->cfg.no_overflow_check)
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "no_overflow_check is set, but a dynamic loss scale lives on overflows");
-    z->report.divisor = (double)z->data->divisor;
-    zp_scale_set(&z->report, s->fixed != 0 ? s->fixed : s->initial);
-    z->report.used_scale = z->report.scale;
-    z->report.hysteresis = s->hysteresis;
-    z->report.last_overflow = -1;
-    return ZERO_OK;
-}
-
-static zero_result zp_config_check(zero_ctx *z) {
-    zero_config *c = &z->cfg;
-    if (c->stage < 0 || c->stage > 3)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "stage is %d, expected 0..3", c->stage);
-    if (c->micro_steps < 0)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "micro_steps is %d, expected 0 or more",
-                       c->micro_steps);
-    if ((int)c->accumulation < 0 || c->accumulation > ZERO_ACCUMULATE_SHARDED)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "accumulation is %d, no such choice",
-                       (int)c->accumulation);
-    if (c->prefetch < ZERO_NONE || c->prefetch > ZP_PREFETCH_MAX)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "prefetch is %d, expected -1..%d", c->prefetch,
-                       ZP_PREFETCH_MAX);
-    if (c->persistence_numel < ZERO_NONE)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "persistence_numel is %lld, expected -1 or more",
-                       (long long)c->persistence_numel);
-    if (c->threads < 0)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "threads is %d, expected 0 or more", c->threads);
-    if (!(c->timeout_s >= 0))
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "timeout_s is %g, expected 0 or more", c->timeout_s);
-    ZP_TRY(zp_config_types(z));
-    ZP_TRY(zp_config_scaler(z));
-    z->policy = zp_policies[c->stage];
-    if (!c->micro_steps) c->micro_steps = 1;
-    if (c->grads == ZERO_GRAD_AUTO)
+/* Checks every setting, and puts into each zero's place what it means. On an error: its sentence
+   in `text`. */
+static zero_result zp_config_resolve(zero_config *c, char *text, size_t bytes) {
+    zero_scaler *scaler = &c->scaler;
+    for (int i = 0; i < ZP_SETTINGS; i++) {
+        const zp_setting *s = &zp_settings[i];
+        ZP_TRY(zp_setting_check(s, c, text, bytes));
+        if (s->zero != 0 && zp_setting_get(s, c) == 0) zp_setting_set(s, c, s->zero);
+    }
+    if (c->prefetch == ZERO_NONE) c->prefetch = 0;
+    if (!c->accumulation) c->accumulation = zp_policies[c->stage].accumulation;
+    if (!c->grads)
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
-    z->type[ZP_PARAMETERS] = c->type;
-    z->type[ZP_GRADIENTS] = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
-    if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = z->policy.accumulation;
-    const int adds_up = c->micro_steps > 1;
-    z->sharded = adds_up ? c->accumulation == ZERO_ACCUMULATE_SHARDED : z->policy.shard_gradients;
-    z->mapped =
-        z->policy.shard_parameters && (z->data->nranks == 1 || (!c->no_mapping && z->data->shares));
-    z->collects = adds_up && !z->sharded && z->type[ZP_GRADIENTS] != ZERO_F32;
-    c->prefetch = c->prefetch == ZERO_NONE ? 0 : c->prefetch ? c->prefetch : 1;
-    if (c->timeout_s == 0) c->timeout_s = ZP_TIMEOUT_S;
+    if (scaler->fixed == 0 && c->type != ZERO_F16) scaler->fixed = 1;
     c->threads = zp_threads(c->threads);
-    return ZERO_OK;
+    text[0] = 0;
+    if (c->no_master && c->type != ZERO_BF16)
+        (void)snprintf(text, bytes,
+                       "no_master is set: weights can do without an f32 copy in BF16 alone");
+    else if (scaler->fixed == 0 && scaler->initial < scaler->minimum)
+        (void)snprintf(text, bytes, "scaler: initial %g is below minimum %g",
+                       (double)scaler->initial, (double)scaler->minimum);
+    else if (scaler->fixed == 0 && c->no_overflow_check)
+        (void)snprintf(text, bytes,
+                       "no_overflow_check is set, but a dynamic loss scale lives on overflows");
+    return text[0] ? ZERO_ERR_ARGUMENT : ZERO_OK;
 }
 
 #endif

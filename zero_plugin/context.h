@@ -2,12 +2,11 @@
 #ifndef ZP_CONTEXT_H
 #define ZP_CONTEXT_H
 
-#include "rules.h"
 #include "group.h"
 #include "layout.h"
-#include "schedule.h"
-
-#define ZP_PREFETCH_MAX 64
+#include "config.h"
+#include "layout.h"
+#include "config.h"
 
 typedef enum zp_phase {
     ZP_NEW = 1,

@@ -6,6 +6,25 @@
 
 #include "context.h"
 
+/* What the settings mean for this context, once they are resolved. */
+static void zp_plan_settings(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    const int adds_up = c->micro_steps > 1;
+    z->rule = &zp_rules[c->optimizer];
+    z->policy = zp_policies[c->stage];
+    z->type[ZP_PARAMETERS] = c->type;
+    z->type[ZP_GRADIENTS] = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
+    z->sharded = adds_up ? c->accumulation == ZERO_ACCUMULATE_SHARDED : z->policy.shard_gradients;
+    z->collects = adds_up && !z->sharded && z->type[ZP_GRADIENTS] != ZERO_F32;
+    z->mapped =
+        z->policy.shard_parameters && (z->data->nranks == 1 || (!c->no_mapping && z->data->shares));
+    z->report.divisor = (double)z->data->divisor;
+    zp_scale_set(&z->report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
+    z->report.used_scale = z->report.scale;
+    z->report.hysteresis = c->scaler.hysteresis;
+    z->report.last_overflow = -1;
+}
+
 static int zp_compare_size(const void *a, const void *b) {
     const size_t x = *(const size_t *)a, y = *(const size_t *)b;
     return (x > y) - (x < y);
