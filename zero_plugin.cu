@@ -20,7 +20,8 @@
      nccl       NCCL
      transport  the transports, a row each, and how to add one
      layout     where a tensor, a unit and a shard begin
-     schedule   the stages as data; which unit sits in which buffer
+     schedule   which unit sits in which buffer
+     memory     the stages as data; arrays: what a rank keeps, and where
      config     what settings may be, and what zeros mean
      context    everything one rank owns
      plan       memory and traffic before anything is allocated
@@ -65,6 +66,7 @@
 #include "zero_plugin/transport.h"
 #include "zero_plugin/layout.h"
 #include "zero_plugin/schedule.h"
+#include "zero_plugin/memory.h"
 #include "zero_plugin/config.h"
 #include "zero_plugin/context.h"
 #include "zero_plugin/plan.h"

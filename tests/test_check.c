@@ -120,7 +120,9 @@ static void check_written(int stage) {
     float x = 0;
     if (!test_check(check_open(&c, &alone, stage, 0), "stage %d: opens", stage)) return;
     test_check(!check_step(&c, straight), "stage %d: a step", stage);
-    float *inside = (float *)(void *)zp_parameter(c.z, 2, 7);
+    char *at;
+    (void)zp_array_open(&c.z->array[ZP_PARAM], 2, 7, NULL, &at);
+    float *inside = (float *)(void *)at;
     const float was = *inside;
     *inside += 1;
     test_check(zero_pass_begin(c.z, ZERO_TRAIN, 0, 1) == ZERO_ERR_STATE

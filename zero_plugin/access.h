@@ -31,30 +31,21 @@ static zp_run zp_run_at(const zero_ctx *z, const zp_tensor *t, size_t element, s
     return run;
 }
 
-/* A kind of a tensor in memory: where it lies, how it is stored, and whether every rank has its own
-   copy, or sees one. */
-typedef struct zp_stored {
-    char *memory; /* of the run's first element; NULL: not on this rank */
-    zero_type type;
-    int whole;
-} zp_stored;
+/* Where a kind is kept. */
+static zp_array *zp_kind_array(zero_ctx *z, zero_kind kind) {
+    if (kind == ZERO_GRADIENT) return zp_update_gradient(z);
+    if (kind == ZERO_MASTER && z->array[ZP_MASTER].share) return &z->array[ZP_MASTER];
+    if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) return &z->array[ZP_PARAM];
+    return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
+}
 
-static zp_stored zp_kind_stored(const zero_ctx *z, zero_kind kind, const zp_run *run) {
-    const size_t state = z->place[run->unit].state_at + (run->at - zp_own_first(z, run->unit));
-    const int parameter = kind == ZERO_PARAMETER || (kind == ZERO_MASTER && !z->master);
-    zp_stored s = {NULL, ZERO_F32, !z->policy.shard_optimizer};
-    if (parameter) s.whole = z->place[run->unit].whole[ZP_PARAMETERS];
-    if (parameter) s.type = z->cfg.type;
-    if (kind == ZERO_GRADIENT) s.type = z->type[ZP_GRADIENTS];
-    if (!s.whole && run->owner != z->data->rank) return s;
-    if (parameter)
-        s.memory = zp_parameter(z, run->unit, run->at);
-    else if (kind == ZERO_GRADIENT)
-        s.memory = zp_gradient(z, run->unit, run->at);
-    else
-        s.memory =
-            (char *)((kind == ZERO_MASTER ? z->master : z->state[kind - ZERO_MOMENT_1]) + state);
-    return s;
+/* This rank has the run, or sees it. */
+static int zp_run_here(const zero_ctx *z, const zp_array *a, const zp_run *run) {
+    return a->part[run->unit].share != ZP_SHARD || run->owner == z->data->rank;
+}
+/* This rank's copy is one to write. */
+static int zp_run_mine(const zero_ctx *z, const zp_array *a, const zp_run *run) {
+    return a->part[run->unit].share == ZP_WHOLE || run->owner == z->data->rank;
 }
 
 /* Checks a range and waits until nothing moves any more. */
@@ -65,7 +56,7 @@ static zero_result zp_access_begin(zero_ctx *z, const char *call, const char *na
     ZP_TRY(zp_tensor_named(z, name, t));
     if ((int)kind < 0 || kind >= ZERO_KIND_COUNT)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, no such kind", name, (int)kind);
-    if (kind == ZERO_MOMENT_2 && z->rule->states < 2)
+    if (!zp_kind_array(z, kind)->share)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: %s has one state array", name, z->rule->name);
     if (kind == ZERO_GRADIENT && z->phase != ZP_REDUCED)
         return zp_fail(z, ZERO_ERR_STATE,
@@ -82,48 +73,47 @@ static float *zp_stage(const zero_ctx *z) { return (float *)(void *)z->data->sta
 
 /* Piece by piece through the staging buffer, where values are f32 and unscaled. */
 static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
-    const zp_stored s = zp_kind_stored(z, kind, run);
+    const zp_array *a = zp_kind_array(z, kind);
     const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
+    const int here = zp_run_here(z, a, run), sent = a->part[run->unit].share == ZP_SHARD;
     float *stage = zp_stage(z);
     for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
-        const char *from = s.memory ? s.memory + at * zp_bytes(s.type) : NULL;
-        const zp_fetch_args a = {from, stage, s.type, ZERO_F32, control, 1};
-        if (from) ZP_DO(z, zp_fetch(&z->compute, &a, n));
+        char *from = NULL;
+        if (here) ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &z->compute, &from));
+        const zp_fetch_args args = {from, stage, a->type, ZERO_F32, control, 1};
+        if (here) ZP_DO(z, zp_fetch(&z->compute, &args, n));
+        if (here) ZP_DO(z, zp_array_close(a, run->unit, &z->compute, 0));
         ZP_DO(z, zp_stream_sync(&z->compute)); /* the staging buffer is the host's as well */
-        if (!s.whole && z->data->nranks > 1)
-            ZP_DO(z, zp_broadcast(z->data, from || !out ? stage : out + at, n * sizeof *out,
+        if (sent && z->data->nranks > 1)
+            ZP_DO(z, zp_broadcast(z->data, here || !out ? stage : out + at, n * sizeof *out,
                                   run->owner));
-        if (out && from) memcpy(out + at, stage, n * sizeof *out);
+        if (out && here) memcpy(out + at, stage, n * sizeof *out);
     }
     return ZERO_OK;
 }
 
-/* Values of the host's, of any type, to where a kind of them is stored. */
-static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_stored *s, zero_type type,
-                          const char *values, size_t numel) {
+/* Values of the host's, of any type, to where this rank keeps their kind, if it is to write it. */
+static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_run *run, zero_type type,
+                          const char *values) {
+    const zp_array *a = zp_kind_array(z, kind);
     const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
     float *stage = zp_stage(z);
-    if (s->type == type && !control)
-        return zp_copy(&z->compute, s->memory, values, numel * zp_bytes(type));
-    for (size_t at = 0; at < numel; at += ZP_STAGE_NUMEL) {
-        const size_t n = zp_min(ZP_STAGE_NUMEL, numel - at);
-        char *to = s->memory + at * zp_bytes(s->type);
-        const zp_fetch_args a = {stage, to, ZERO_F32, s->type, control, 0};
-        ZP_TRY(zp_stream_sync(&z->compute));
-        zp_widen(stage, values + at * zp_bytes(type), type, n);
-        ZP_TRY(zp_fetch(&z->compute, &a, n));
-    }
-    return ZERO_OK;
-}
-
-/* Stores values where this rank keeps this kind of them. */
-static zero_result zp_write_kind(zero_ctx *z, zero_kind kind, const zp_run *run,
-                                 const float *values) {
-    const zp_stored s = zp_kind_stored(z, kind, run);
-    const int seen = kind == ZERO_PARAMETER && z->mapped && run->owner != z->data->rank;
-    if (!s.memory || seen) return ZERO_OK; /* not here, or here to be seen alone */
-    return zp_check(z, zp_put(z, kind, &s, ZERO_F32, (const char *)values, run->numel));
+    char *memory;
+    if (!zp_run_mine(z, a, run)) return ZERO_OK;
+    ZP_TRY(zp_array_open(a, run->unit, run->at, &z->compute, &memory));
+    if (a->type == type && !control)
+        ZP_TRY(zp_copy(&z->compute, memory, values, run->numel * zp_bytes(type)));
+    else
+        for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
+            const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
+            char *to = memory + at * zp_bytes(a->type);
+            const zp_fetch_args args = {stage, to, ZERO_F32, a->type, control, 0};
+            ZP_TRY(zp_stream_sync(&z->compute));
+            zp_widen(stage, values + at * zp_bytes(type), type, n);
+            ZP_TRY(zp_fetch(&z->compute, &args, n));
+        }
+    return zp_array_close(a, run->unit, &z->compute, 1);
 }
 
 /* All ranks write the same, or learn here that they do not. */
@@ -148,10 +138,11 @@ static zero_result zp_write_agree(zero_ctx *z, const zp_tensor *t, zero_kind kin
 /* A gradient that its type cannot hold would pass the norm that was agreed. */
 static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, const float *values,
                                  size_t count) {
+    const zero_type type = z->array[ZP_GRAD].type;
     for (size_t i = 0; i < count; i++) {
         float stored;
-        zp_store(&stored, z->type[ZP_GRADIENTS], 0, values[i] * (float)z->report.stored);
-        if (!zp_finite((double)zp_load(&stored, z->type[ZP_GRADIENTS], 0)))
+        zp_store(&stored, type, 0, values[i] * (float)z->report.stored);
+        if (!zp_finite((double)zp_load(&stored, type, 0)))
             return zp_fail(
                 z, ZERO_ERR_ARGUMENT,
                 "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
@@ -164,15 +155,17 @@ static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, co
 static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run,
                                 const float *values) {
     const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
-    if (weights && z->master) ZP_TRY(zp_write_kind(z, ZERO_MASTER, run, values));
-    return zp_write_kind(z, weights ? ZERO_PARAMETER : kind, run, values);
+    if (weights && z->array[ZP_MASTER].share)
+        ZP_DO(z, zp_put(z, ZERO_MASTER, run, ZERO_F32, (const char *)values));
+    return zp_check(
+        z, zp_put(z, weights ? ZERO_PARAMETER : kind, run, ZERO_F32, (const char *)values));
 }
 
 /* Lists the ranges of one tensor's kind on this rank. */
 static zero_result zp_state_list(zero_ctx *z, int whole, const zp_tensor *t, zero_kind kind) {
     const size_t total = t->desc.numel * (size_t)t->desc.layers;
-    const int all = whole && !z->policy.shard_optimizer;
-    const zero_type type = kind == ZERO_MASTER && !zp_plan_master(z) ? z->cfg.type : ZERO_F32;
+    const int all = whole && z->policy.state == ZP_WHOLE;
+    const zero_type type = zp_kind_array(z, kind)->type;
     int *n = &z->nranges[whole];
     for (size_t at = 0, count; at < total; at += count) {
         const zp_run run = zp_run_at(z, t, at, total - at);
@@ -194,8 +187,9 @@ static zero_result zp_state_plan(zero_ctx *z) {
     for (int whole = 0; whole < 2; whole++) {
         z->nranges[whole] = 0;
         for (int t = 0; t < z->ntensors; t++)
-            for (int k = 0; k < 1 + z->rule->states; k++)
-                ZP_TRY(zp_state_list(z, whole, &z->tensors[t], kinds[k]));
+            for (int k = 0; k < 3; k++)
+                if (zp_kind_array(z, kinds[k])->share)
+                    ZP_TRY(zp_state_list(z, whole, &z->tensors[t], kinds[k]));
     }
     return ZERO_OK;
 }
@@ -205,9 +199,9 @@ static zero_result zp_state_check(zero_ctx *z, const zero_range *r, const void *
                                   zp_tensor **t) {
     ZP_TRY(zp_tensor_named(z, r ? r->name : NULL, t));
     const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
-    const int kinds = r->kind == ZERO_MASTER || r->kind == ZERO_MOMENT_1
-                      || (r->kind == ZERO_MOMENT_2 && z->rule->states > 1);
-    if (!kinds || (int)r->type < 0 || r->type >= ZERO_TYPES)
+    const int kinds =
+        r->kind == ZERO_MASTER || r->kind == ZERO_MOMENT_1 || r->kind == ZERO_MOMENT_2;
+    if (!kinds || !zp_kind_array(z, r->kind)->share || (int)r->type < 0 || r->type >= ZERO_TYPES)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, type %d: no such state", r->name,
                        (int)r->kind, (int)r->type);
     if (r->first > total || r->count > total - r->first || (!memory && r->count))
@@ -222,19 +216,21 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
     ZP_TRY(zp_state_check(z, r, values ? values : out, &t));
     for (size_t done = 0; done < r->count;) {
         const zp_run run = zp_run_at(z, t, r->first + done, r->count - done);
-        const zp_stored s = zp_kind_stored(z, r->kind, &run);
-        const int mine = !z->policy.shard_optimizer || run.owner == z->data->rank;
+        const zp_array *a = zp_kind_array(z, r->kind);
+        const int mine = z->policy.state == ZP_WHOLE || run.owner == z->data->rank;
         const size_t at = done * zp_bytes(r->type);
+        char *from;
         done += run.numel;
-        if (out && (!mine || s.type != r->type))
+        if (out && (!mine || a->type != r->type))
             return zp_fail(z, ZERO_ERR_ARGUMENT,
                            "%s: element %zu is kept by rank %d, in type %d, asked for in type %d",
-                           r->name, r->first + done - run.numel, run.owner, (int)s.type,
+                           r->name, r->first + done - run.numel, run.owner, (int)a->type,
                            (int)r->type);
-        if (out)
-            ZP_DO(z, zp_copy_away(&z->compute, out + at, s.memory, run.numel * zp_bytes(r->type)));
-        else if (mine)
-            ZP_DO(z, zp_put(z, r->kind, &s, r->type, values + at, run.numel));
+        if (mine && !out) ZP_DO(z, zp_put(z, r->kind, &run, r->type, values + at));
+        if (!out) continue;
+        ZP_DO(z, zp_array_open(a, run.unit, run.at, &z->compute, &from));
+        ZP_DO(z, zp_copy_away(&z->compute, out + at, from, run.numel * zp_bytes(r->type)));
+        ZP_DO(z, zp_array_close(a, run.unit, &z->compute, 0));
     }
     return zp_check(z, zp_stream_sync(&z->compute));
 }

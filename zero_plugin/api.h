@@ -126,8 +126,8 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     if (d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: flags %d, unknown bits", d->name,
                        d->flags);
-    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1 && z->type[ZP_GRADIENTS] == ZERO_F32
-        && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL)
+    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
+        && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL)
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place "
                        "(accumulation LOCAL)",
@@ -191,7 +191,7 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     plan->padded = x->padded;
     plan->reductions = zp_plan_reductions(z, unit);
     plan->gathers = z->place[unit].gathers;
-    plan->resident = z->place[unit].whole[ZP_PARAMETERS];
+    plan->resident = zp_unit_whole(z, ZP_PARAM, unit);
     plan->sent_bytes = zp_plan_sent(z, unit);
     return ZERO_OK;
 }
@@ -226,8 +226,8 @@ void zero_destroy(zero_ctx *z) {
         zp_event_close(&live->reduction);
         zp_event_close(&live->updated);
     }
-    for (int b = 0; b < z->pool[ZP_PARAMETERS].n; b++)
-        zp_event_close(&z->pool[ZP_PARAMETERS].buffer[b].released);
+    for (int b = 0; b < z->pool[ZP_PARAM].n; b++)
+        zp_event_close(&z->pool[ZP_PARAM].buffer[b].released);
     zp_event_close(&z->passed);
     zp_event_close(&z->agreed);
     zp_event_close(&z->reported);
@@ -263,8 +263,8 @@ int zero_nranks(const zero_ctx *z) { return z->data->nranks; }
 /* The KEEP unit's memory never moves. */
 static void zp_point_kept(zero_ctx *z, void *params, void *grads) {
     const int u = z->layout.units;
-    zp_point(z, ZP_PARAMETERS, u, zp_unit_shown(z, u), params);
-    zp_point(z, ZP_GRADIENTS, u, zp_unit_memory(z, ZP_GRADIENTS, u), grads);
+    zp_point(z, ZP_PARAM, u, zp_unit_shown(z, u), params);
+    zp_point(z, ZP_GRAD, u, zp_unit_memory(z, ZP_GRAD, u), grads);
 }
 
 zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
@@ -287,8 +287,8 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
     zp_slot *s = &z->slots[z->nslots++];
     s->tensor = (int)(t - z->tensors);
     s->layer = layer;
-    s->place[ZP_PARAMETERS] = param;
-    s->place[ZP_GRADIENTS] = grad;
+    s->place[ZP_PARAM] = param;
+    s->place[ZP_GRAD] = grad;
     if (t->desc.flags & ZERO_KEEP) zp_point_kept(z, NULL, NULL);
     return ZERO_OK;
 }
@@ -342,7 +342,7 @@ zero_result zero_reduce(zero_ctx *z) {
                        "zero_loss_scale before backward");
     z->scale_asked = 0;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const zp_op verdict = zp_verdict_op(z, &z->memory[ZP_GRADIENTS], z->verdict_at);
+    const zp_op verdict = zp_verdict_op(z, &z->memory[ZP_GRAD], z->verdict_at);
     const zp_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
     const zp_judge_args judge = {z->control, z->verdicts, z->data->nranks};
     ZP_DO(z, zp_event_record(&z->compute, &z->passed)); /* parameters are read no more */
@@ -426,7 +426,7 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
         ZP_TRY(zp_read_run(z, kind, &run, out ? out + done : NULL));
         done += run.numel;
     }
-    z->looked |= z->mapped && z->phase == ZP_REDUCED;
+    z->looked |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
     return ZERO_OK;
 }
 
@@ -443,7 +443,7 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
         ZP_TRY(zp_write_run(z, kind, &run, values + done));
         done += run.numel;
     }
-    if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) zp_pool_forget(&z->pool[ZP_PARAMETERS]);
+    if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) zp_pool_forget(&z->pool[ZP_PARAM]);
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_CHECK(zp_checks_seal(z, 0));
     return zp_check(z, zp_barrier(z->data));

@@ -55,7 +55,7 @@ static zero_result zp_build_agree(zero_ctx *z) {
 /* The tensors in a rank's part of unit u; `spans` NULL: only counted. */
 static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
     const zp_unit *x = &z->layout.unit[u];
-    const size_t begin = zp_own_first(z, u), end = begin + zp_own_numel(z, u);
+    const size_t begin = zp_own(z, u)->first, end = begin + zp_own(z, u)->numel;
     int n = 0;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
@@ -92,7 +92,7 @@ static zero_result zp_build_live(zero_ctx *z) {
         ZP_TRY(zp_event_open(d, &live->reduction));
         ZP_TRY(zp_event_open(d, &live->updated));
     }
-    zp_pool *pool = &z->pool[ZP_PARAMETERS];
+    zp_pool *pool = &z->pool[ZP_PARAM];
     for (int b = 0; b < pool->n; b++) ZP_TRY(zp_event_open(d, &pool->buffer[b].released));
     ZP_TRY(zp_event_open(d, &z->passed));
     ZP_TRY(zp_event_open(d, &z->agreed));
@@ -114,10 +114,9 @@ static size_t zp_build_arrays(zero_ctx *z) {
         spans += (size_t)(z->place[u].spans = zp_update_spans(z, u, NULL));
     }
     const size_t blocks = (largest + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK + 1;
-    for (int i = 0; i < z->rule->states; i++)
-        z->state[i] = (float *)zp_build_cut(z, &at, z->state_numel, sizeof(float));
-    if (zp_plan_master(z)) z->master = (float *)zp_build_cut(z, &at, z->state_numel, sizeof(float));
-    if (z->sums_numel) z->sums = (float *)zp_build_cut(z, &at, z->sums_numel, sizeof(float));
+    for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
+        if (z->array[k].share)
+            z->array[k].memory = (char *)zp_build_cut(z, &at, z->array[k].bytes, 1);
     z->partial = (double *)zp_build_cut(z, &at, blocks, sizeof(double));
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof(zp_control));
     z->spans = (zp_span *)zp_build_cut(z, &at, spans, sizeof(zp_span));
@@ -191,23 +190,25 @@ static zero_result zp_build_allocate(zero_ctx *z) {
     ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
     zp_group *g = z->data;
     /* peers read the verdicts: they lie behind the gradients, whose memory outlives the context */
-    z->verdict_at = zp_round_up(z->pool[ZP_GRADIENTS].bytes, 64);
-    const zp_op verdict = zp_verdict_op(z, &z->memory[ZP_GRADIENTS], z->verdict_at);
+    z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
+    const zp_op verdict = zp_verdict_op(z, &z->memory[ZP_GRAD], z->verdict_at);
     const size_t of_g = z->verdict_at + (size_t)g->nranks * zp_op_shard_bytes(&verdict);
     r = zp_memory_open(g, &g->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST);
     if (!r)
-        r = zp_memory_open(g, &z->memory[ZP_PARAMETERS], z->pool[ZP_PARAMETERS].bytes,
-                           z->mapped ? ZP_ONE : 0);
-    if (!r) r = zp_memory_open(g, &z->memory[ZP_GRADIENTS], of_g, 0);
+        r = zp_memory_open(g, &z->memory[ZP_PARAM], z->pool[ZP_PARAM].bytes,
+                           z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0);
+    if (!r) r = zp_memory_open(g, &z->memory[ZP_GRAD], of_g, 0);
     if (!r) {
-        z->verdict = (double *)(void *)(z->memory[ZP_GRADIENTS].base + verdict.source);
-        z->verdicts = (double *)(void *)(z->memory[ZP_GRADIENTS].base + verdict.target);
+        z->verdict = (double *)(void *)(z->memory[ZP_GRAD].base + verdict.source);
+        z->verdicts = (double *)(void *)(z->memory[ZP_GRAD].base + verdict.target);
+        z->array[ZP_PARAM].memory = z->memory[ZP_PARAM].base;
+        z->array[ZP_GRAD].memory = z->array[ZP_MEAN].memory = z->memory[ZP_GRAD].base;
         return zp_build_announce(z);
     }
     ZP_DO(z, ZERO_OK);
     return z->dead =
                zp_fail(z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",
-                       z->pool[ZP_PARAMETERS].bytes, z->pool[ZP_GRADIENTS].bytes);
+                       z->pool[ZP_PARAM].bytes, z->pool[ZP_GRAD].bytes);
 }
 
 /* The pointers of a unit's tensors go to different fields. */

@@ -69,7 +69,7 @@ static zero_result zp_checks_shadow(zero_ctx *z, int m) {
     const size_t layers = (size_t)z->tensors[x->tensor].desc.layers;
     for (int side = 0; side < 2 && x->layer >= 0; side++) {
         zp_shadow *s = &z->checks.shadow[side][m];
-        s->bytes = x->numel * zp_bytes(z->type[side]);
+        s->bytes = x->numel * zp_bytes(z->array[side].type);
         s->body = zp_round_up(s->bytes, 4096);
         s->guard = zp_round_up(layers * s->bytes, 4096);
         s->mapped = 2 * s->guard + s->body;
@@ -104,19 +104,19 @@ static void zp_checks_close(zero_ctx *z) {
 }
 
 /* Copies a unit to its shadows, or gradients back from there. */
-static zero_result zp_checks_turn(zero_ctx *z, int u, zp_channel side, int opens) {
+static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
     char *memory = zp_unit_memory(z, side, u);
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
         zp_shadow *s = &z->checks.shadow[side][m - z->layout.members];
-        char *at = memory + m->at * zp_bytes(z->type[side]);
+        char *at = memory + m->at * zp_bytes(z->array[side].type);
         if (opens) {
             ZP_DO(z, zp_shadow_unlock(s, 1));
             ZP_DO(z, zp_copy(&z->compute, s->data, at, s->bytes));
-            if (side == ZP_PARAMETERS) ZP_DO(z, zp_shadow_unlock(s, 0));
+            if (side == ZP_PARAM) ZP_DO(z, zp_shadow_unlock(s, 0));
         } else {
-            if (side == ZP_GRADIENTS) ZP_DO(z, zp_copy(&z->compute, at, s->data, s->bytes));
+            if (side == ZP_GRAD) ZP_DO(z, zp_copy(&z->compute, at, s->data, s->bytes));
             ZP_DO(z, zp_shadow_lock(&z->compute, s));
         }
     }
@@ -135,15 +135,19 @@ static uint64_t zp_checks_fold(uint64_t hash, const char *bytes, size_t n) {
 /* The part of a member that this rank keeps, hashed. */
 static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64_t *hash) {
     const zp_unit *x = &z->layout.unit[u];
-    const int whole = z->place[u].whole[ZP_PARAMETERS] && !z->mapped;
+    const zp_array *a = &z->array[ZP_PARAM];
+    const int whole = a->part[u].share == ZP_WHOLE;
     const size_t first = whole ? 0 : (size_t)z->data->rank * x->shard;
     const size_t begin = zp_max(first, m->at);
     const size_t end = zp_min(whole ? x->padded : first + x->shard, m->at + m->numel);
     char *stage = z->data->stage.base;
     *hash = ZP_HASH_EMPTY;
     for (size_t at = begin; at < end; at += ZP_STAGE_NUMEL) {
-        const size_t bytes = zp_min(ZP_STAGE_NUMEL, end - at) * zp_bytes(z->cfg.type);
-        ZP_TRY(zp_copy(&z->compute, stage, zp_parameter(z, u, at), bytes));
+        const size_t bytes = zp_min(ZP_STAGE_NUMEL, end - at) * zp_bytes(a->type);
+        char *from;
+        ZP_TRY(zp_array_open(a, u, at, &z->compute, &from));
+        ZP_TRY(zp_copy(&z->compute, stage, from, bytes));
+        ZP_TRY(zp_array_close(a, u, &z->compute, 0));
         ZP_TRY(zp_stream_sync(&z->compute));
         *hash = zp_checks_fold(*hash, stage, bytes);
     }

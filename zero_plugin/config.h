@@ -5,8 +5,7 @@
 #ifndef ZP_CONFIG_H
 #define ZP_CONFIG_H
 
-#include "rules.h"
-#include "schedule.h"
+#include "memory.h"
 
 #define ZP_PREFETCH_MAX 64
 #define ZP_UNLIMITED    1e300

@@ -3,9 +3,7 @@
 #define ZP_CONTEXT_H
 
 #include "group.h"
-#include "layout.h"
-#include "config.h"
-#include "layout.h"
+#include "schedule.h"
 #include "config.h"
 
 typedef enum zp_phase {
@@ -75,9 +73,9 @@ struct zero_ctx {
     zp_slot *slots;
     int nslots, slots_cap;
 
-    zero_type type[2]; /* of the elements */
-    zp_memory memory[2];
-    zp_pool pool[2];                   /* buffers in the regions */
+    zp_array array[ZP_ARRAYS];
+    zp_memory memory[2];               /* GRAD, MEAN and their buffers; PARAM and its buffers */
+    zp_pool pool[2];                   /* those buffers */
     size_t shared_numel, bucket_numel; /* of a buffer that units take turns in; resolved */
     zp_trace trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
     int *bucket;                       /* units written and not yet issued */
@@ -86,11 +84,9 @@ struct zero_ctx {
     size_t bucket_filled;
 
     const zp_rule *rule;
-    size_t state_numel, sums_numel, nspans;
-    char *arena; /* [private_bytes] device memory that no peer sees: what follows */
+    size_t nspans;
+    char *arena; /* [private_bytes] device memory that no peer sees: SUM, MASTER, STATE and these */
     size_t private_bytes;
-    float *state[ZP_STATES], *master; /* master: NULL where parameters are their own */
-    float *sums;                /* 16-bit gradients of several micro-steps: their f32 accumulator */
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
     double *verdict, *verdicts; /* this rank's [ZP_VERDICT], within [nranks * ZP_VERDICT] */
     size_t verdict_at;          /* of the ranks' verdicts, in the gradients' memory */
@@ -110,15 +106,13 @@ struct zero_ctx {
     zp_phase phase, resume; /* resume: phase to return to after an evaluation */
     zero_pass pass;
     int micro, micro_steps;
-    int sharded;     /* micro-steps accumulate SHARDED: each is reduced */
-    int collects;    /* they accumulate LOCAL, from 16 bit: each is added to `sums` */
+    zp_adding adding;
     int scale_asked; /* zero_loss_scale was called for the coming step */
     int stepped;     /* a step was made: a report exists */
 #if ZERO_CHECK
     zp_checks checks;
 #endif
-    int mapped; /* parameters lie whole in every rank's view: each one's shards, side by side */
-    int looked; /* peers may still be reading mapped parameters, after zero_reduce */
+    int looked; /* peers may still be reading parameters that are SEEN, after zero_reduce */
     int bound;  /* zero_bind was called */
     double hooks_s;
     zero_result dead;
@@ -211,47 +205,36 @@ static zero_result zp_tensor_named(zero_ctx *z, const char *name, zp_tensor **t)
     return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
 }
 
-static char *zp_side_memory(const zero_ctx *z, zp_channel side, size_t offset) {
+static char *zp_side_memory(const zero_ctx *z, zp_side side, size_t offset) {
     return z->memory[side].base + offset;
 }
 
+/* Unit u lies whole in the side's array; otherwise in a buffer, while it is in use. */
+static int zp_unit_whole(const zero_ctx *z, zp_side side, int u) {
+    const zp_share share = z->array[side].part[u].share;
+    return share == ZP_WHOLE || share == ZP_SEEN;
+}
+
 /* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
-static char *zp_unit_memory(const zero_ctx *z, zp_channel side, int u) {
-    const zp_place *p = &z->place[u];
-    const int b = p->buffer[side] >= 0 ? p->buffer[side] : z->live[u].buffer[side];
-    if (p->whole[side]) return zp_side_memory(z, side, p->offset[side]);
+static char *zp_unit_memory(const zero_ctx *z, zp_side side, int u) {
+    const int own = z->place[u].buffer[side], b = own >= 0 ? own : z->live[u].buffer[side];
+    if (zp_unit_whole(z, side, u)) return zp_side_memory(z, side, z->array[side].part[u].at);
     return b < 0 ? NULL : zp_side_memory(z, side, z->pool[side].buffer[b].at);
 }
 
 /* Unit u's parameters as the host sees them. */
 static char *zp_unit_shown(const zero_ctx *z, int u) {
-    const zp_memory *m = &z->memory[ZP_PARAMETERS];
-    char *memory = zp_unit_memory(z, ZP_PARAMETERS, u);
+    const zp_memory *m = &z->memory[ZP_PARAM];
+    char *memory = zp_unit_memory(z, ZP_PARAM, u);
     return memory ? m->view + (memory - m->base) : NULL;
 }
 
-/* The part of unit u that this rank updates: where it begins, and its elements. */
-static size_t zp_own_first(const zero_ctx *z, int u) {
-    return z->policy.shard_optimizer ? (size_t)z->data->rank * z->layout.unit[u].shard : 0;
-}
-static size_t zp_own_numel(const zero_ctx *z, int u) {
-    return z->policy.shard_optimizer ? z->layout.unit[u].shard : z->layout.unit[u].padded;
-}
+/* The part of unit u that this rank updates: of the rule's first state, which every rule has. */
+static const zp_kept *zp_own(const zero_ctx *z, int u) { return &z->array[ZP_STATE].part[u]; }
 
-/* Where element e of unit u lies in this rank's memory; e must be its own unless whole. */
-static char *zp_parameter(const zero_ctx *z, int u, size_t e) {
-    const zp_place *p = &z->place[u];
-    const size_t first =
-        p->whole[ZP_PARAMETERS] ? 0 : (size_t)z->data->rank * z->layout.unit[u].shard;
-    return zp_side_memory(z, ZP_PARAMETERS,
-                          p->offset[ZP_PARAMETERS] + (e - first) * zp_bytes(z->cfg.type));
-}
-/* The reduced gradient from element e of unit u on; e as above, whole only at stage 0. */
-static char *zp_gradient(const zero_ctx *z, int u, size_t e) {
-    const zp_place *p = &z->place[u];
-    return zp_side_memory(z, ZP_GRADIENTS,
-                          (z->policy.shard_optimizer ? p->shard_at : p->offset[ZP_GRADIENTS])
-                              + (e - zp_own_first(z, u)) * zp_bytes(z->type[ZP_GRADIENTS]));
+/* The gradient that the update reads. */
+static zp_array *zp_update_gradient(zero_ctx *z) {
+    return &z->array[z->policy.state == ZP_WHOLE ? (int)ZP_GRAD : (int)ZP_MEAN];
 }
 
 #endif

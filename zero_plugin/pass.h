@@ -14,23 +14,23 @@ static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
     op.kind = kind;
     op.unit = u;
     op.shard = z->layout.unit[u].shard;
-    op.type = z->type[channel];
+    op.type = z->array[channel].type;
     return op;
 }
 
 /* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
    the buffer that it goes to. */
 static zero_result zp_gather(zero_ctx *z, int u) {
-    const zp_place *at = &z->place[u];
+    const zp_kept *part = &z->array[ZP_PARAM].part[u];
     zp_live *live = &z->live[u];
     zp_stream *s = &z->stream[ZP_PARAMETERS];
     zp_op op = zp_op_make(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
-    op.in_place = z->mapped;
-    op.source = op.target = at->offset[ZP_PARAMETERS];
-    if (at->whole[ZP_PARAMETERS]) {
+    op.in_place = part->share == ZP_SEEN;
+    op.source = op.target = part->at;
+    if (zp_unit_whole(z, ZP_PARAM, u)) {
         op.source += (size_t)z->data->rank * zp_op_shard_bytes(&op);
     } else {
-        zp_pool *pool = &z->pool[ZP_PARAMETERS];
+        zp_pool *pool = &z->pool[ZP_PARAM];
         zp_buffer *b = &pool->buffer[zp_pool_find(pool, u)];
         op.target = b->at;
         ZP_DO(z, zp_event_wait(s, &b->released));
@@ -47,7 +47,7 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
     int fill[ZP_PREFETCH_MAX + 1];
     zp_live *live = &z->live[u];
     zp_trace *t = &z->trace[z->pass];
-    zp_pool *pool = &z->pool[ZP_PARAMETERS];
+    zp_pool *pool = &z->pool[ZP_PARAM];
     const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
     if (live->parameter_opens++) return ZERO_OK;
     zp_trace_visit(t, u);
@@ -60,40 +60,39 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
                        u, pool->n);
     }
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
-    const int b = live->buffer[ZP_PARAMETERS] = zp_pool_find(pool, u);
+    const int b = live->buffer[ZP_PARAM] = zp_pool_find(pool, u);
     if (b >= 0) pool->buffer[b].open++;
     ZP_DO(z, zp_event_wait(&z->compute, &live->gathered));
-    ZP_CHECK(zp_checks_turn(z, u, ZP_PARAMETERS, 1));
+    ZP_CHECK(zp_checks_turn(z, u, ZP_PARAM, 1));
     return ZERO_OK;
 }
 
 static zero_result zp_parameters_close(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
-    zp_pool *pool = &z->pool[ZP_PARAMETERS];
+    zp_pool *pool = &z->pool[ZP_PARAM];
     if (--live->parameter_opens) return ZERO_OK;
-    ZP_CHECK(zp_checks_turn(z, u, ZP_PARAMETERS, 0));
-    if (live->buffer[ZP_PARAMETERS] < 0) return ZERO_OK;
-    zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAMETERS]];
+    ZP_CHECK(zp_checks_turn(z, u, ZP_PARAM, 0));
+    if (live->buffer[ZP_PARAM] < 0) return ZERO_OK;
+    zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAM]];
     b->open--;
     b->used = ++pool->clock;
-    live->buffer[ZP_PARAMETERS] = -1;
+    live->buffer[ZP_PARAM] = -1;
     return zp_check(z, zp_event_record(&z->compute, &b->released));
 }
 
 /* Where the host finds a member whose unit lies in `memory`. */
-static char *zp_member_memory(const zero_ctx *z, zp_channel side, const zp_member *m,
-                              char *memory) {
+static char *zp_member_memory(const zero_ctx *z, zp_side side, const zp_member *m, char *memory) {
 #if ZERO_CHECK
     if (m->layer >= 0) return z->checks.shadow[side][m - z->layout.members].data;
 #endif
-    return memory + m->at * zp_bytes(z->type[side]);
+    return memory + m->at * zp_bytes(z->array[side].type);
 }
 
 /* Writes the pointers of one unit's tensors: fields of the host's struct, if there is one, then
    slots. Memory NULL: what has no slot stays as it is, and slots become NULL. */
-static void zp_point(zero_ctx *z, zp_channel side, int u, char *memory, void *host) {
+static void zp_point(zero_ctx *z, zp_side side, int u, char *memory, void *host) {
     const zp_unit *x = &z->layout.unit[u];
-    const size_t of = zp_bytes(z->type[side]);
+    const size_t of = zp_bytes(z->array[side].type);
     for (int i = 0; i < x->members && memory && host; i++) {
         const zp_member *m = &x->member[i];
         const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
@@ -117,39 +116,47 @@ static void zp_point(zero_ctx *z, zp_channel side, int u, char *memory, void *ho
 static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const char *shard = zp_side_memory(z, ZP_GRADIENTS, z->place[u].shard_at);
-    const zp_norm_args norm = {shard, z->type[ZP_GRADIENTS], x->shard, z->partial};
-    const zp_fold_args fold = {norm, z->verdict, (double)u,
-                               (double)((size_t)z->data->rank * x->shard)};
+    const size_t first = z->array[ZP_MEAN].part[u].first;
+    char *shard;
+    ZP_TRY(zp_array_open(&z->array[ZP_MEAN], u, first, s, &shard));
+    const zp_norm_args norm = {shard, z->array[ZP_MEAN].type, x->shard, z->partial};
+    const zp_fold_args fold = {norm, z->verdict, (double)u, (double)first};
     ZP_TRY(zp_norm(s, &norm, (x->shard + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
-    return zp_fold(s, &fold, 1);
+    ZP_TRY(zp_fold(s, &fold, 1));
+    return zp_array_close(&z->array[ZP_MEAN], u, s, 0);
 }
 
 /* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
    becomes the gradient. */
 static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
     if (last && z->micro == 0) return ZERO_OK; /* one micro-step: nothing to add up */
-    const zp_collect_args add = {z->sums + z->place[u].sum_at, zp_unit_memory(z, ZP_GRADIENTS, u),
-                                 z->type[ZP_GRADIENTS], z->micro == 0, last};
-    return zp_collect(&z->stream[ZP_GRADIENTS], &add, z->layout.unit[u].padded / ZP_WIDE);
+    zp_array *sums = &z->array[ZP_SUM];
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    char *to;
+    ZP_TRY(zp_array_open(sums, u, 0, s, &to));
+    const zp_collect_args add = {(float *)(void *)to, zp_unit_memory(z, ZP_GRAD, u),
+                                 z->array[ZP_GRAD].type, z->micro == 0, last};
+    ZP_TRY(zp_collect(s, &add, z->layout.unit[u].padded / ZP_WIDE));
+    return zp_array_close(sums, u, s, 1);
 }
 
 static zp_op zp_reduce_op(zero_ctx *z, int u) {
-    const zp_place *at = &z->place[u];
+    const int each = z->adding == ZP_EACH_REDUCED;
+    const zp_kept *sum = &z->array[ZP_SUM].part[u];
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
-    op.source = (size_t)(zp_unit_memory(z, ZP_GRADIENTS, u) - zp_side_memory(z, ZP_GRADIENTS, 0));
-    op.target = at->shard_at;
-    op.sum = z->sums && z->sharded ? z->sums + at->sum_at : NULL;
+    op.source = (size_t)(zp_unit_memory(z, ZP_GRAD, u) - zp_side_memory(z, ZP_GRAD, 0));
+    op.target = z->array[ZP_MEAN].part[u].at;
+    if (sum->share == ZP_SHARD) op.sum = (float *)(void *)(z->array[ZP_SUM].memory + sum->at);
     op.scale = z->data->divisor / (float)z->data->nranks;
-    op.accumulate = z->sharded && z->micro > 0;
+    op.accumulate = each && z->micro > 0;
     return op;
 }
 
 /* Where gradients are whole on every rank (stage 0), they are gathered. */
 static zp_op zp_whole_op(zero_ctx *z, int u) {
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_ALL_GATHER, u);
-    op.source = z->place[u].shard_at;
-    op.target = z->place[u].offset[ZP_GRADIENTS];
+    op.source = z->array[ZP_MEAN].part[u].at;
+    op.target = z->array[ZP_GRAD].part[u].at;
     return op;
 }
 
@@ -162,21 +169,21 @@ static zero_result zp_bucket_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) 
 /* Enqueues what follows the backward of the bucket's units in this micro-step. */
 static zero_result zp_bucket_flush(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const int last = z->micro + 1 == z->micro_steps;
+    const int last = z->micro + 1 == z->micro_steps, collects = z->adding == ZP_COLLECTED;
     if (!z->nbucket) return ZERO_OK;
     for (int i = 0; i < z->nbucket; i++) {
         zp_live *live = &z->live[z->bucket[i]];
         ZP_DO(z, zp_event_wait(s, &live->written));
-        if (z->collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
+        if (collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
     }
-    if (last || !z->collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
+    if (last || !collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
     for (int i = 0; i < z->nbucket && last; i++) ZP_DO(z, zp_gradient_norm(z, z->bucket[i]));
-    if (last && !z->policy.shard_optimizer) ZP_DO(z, zp_bucket_issue(z, zp_whole_op));
+    if (last && z->policy.state == ZP_WHOLE) ZP_DO(z, zp_bucket_issue(z, zp_whole_op));
     for (int i = 0; i < z->nbucket; i++) {
         zp_live *live = &z->live[z->bucket[i]];
         ZP_DO(z, zp_event_record(s, &live->reduction));
         live->pending = 0;
-        live->buffer[ZP_GRADIENTS] = -1;
+        live->buffer[ZP_GRAD] = -1;
     }
     z->nbucket = 0;
     z->bucket_filled = 0;
@@ -186,8 +193,8 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
 static zero_result zp_bucket_add(zero_ctx *z, int u) {
     const size_t numel = z->layout.unit[u].padded;
     zp_live *live = &z->live[u];
-    const int b = live->buffer[ZP_GRADIENTS];
-    if (b >= 0) z->pool[ZP_GRADIENTS].buffer[b].open = 0; /* its next user waits for `reduction` */
+    const int b = live->buffer[ZP_GRAD];
+    if (b >= 0) z->pool[ZP_GRAD].buffer[b].open = 0; /* its next user waits for `reduction` */
     if (z->bucket_filled && z->bucket_filled + numel > z->bucket_numel) ZP_TRY(zp_bucket_flush(z));
     ZP_DO(z, zp_event_record(&z->compute, &live->written));
     live->pending = 1;
@@ -198,9 +205,9 @@ static zero_result zp_bucket_add(zero_ctx *z, int u) {
 
 /* A buffer for u's gradients: its own, or the shared one whose reduction began longest ago. */
 static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
-    zp_pool *pool = &z->pool[ZP_GRADIENTS];
-    int b = z->place[u].buffer[ZP_GRADIENTS];
-    if (z->place[u].whole[ZP_GRADIENTS] || z->live[u].buffer[ZP_GRADIENTS] >= 0) return ZERO_OK;
+    zp_pool *pool = &z->pool[ZP_GRAD];
+    int b = z->place[u].buffer[ZP_GRAD];
+    if (zp_unit_whole(z, ZP_GRAD, u) || z->live[u].buffer[ZP_GRAD] >= 0) return ZERO_OK;
     if (b < 0) b = zp_pool_oldest(pool, NULL, 0);
     if (b < 0)
         return zp_fail(z, ZERO_ERR_STATE,
@@ -213,14 +220,14 @@ static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
     pool->buffer[b].unit = u;
     pool->buffer[b].open = 1;
     pool->buffer[b].used = ++pool->clock;
-    z->live[u].buffer[ZP_GRADIENTS] = b;
+    z->live[u].buffer[ZP_GRAD] = b;
     return ZERO_OK;
 }
 
 static zero_result zp_gradient_clear(zero_ctx *z, int u, int all) {
     const zp_unit *x = &z->layout.unit[u];
-    char *memory = zp_unit_memory(z, ZP_GRADIENTS, u);
-    const size_t of_g = zp_bytes(z->type[ZP_GRADIENTS]);
+    char *memory = zp_unit_memory(z, ZP_GRAD, u);
+    const size_t of_g = zp_bytes(z->array[ZP_GRAD].type);
     size_t from = 0; /* runs of tensors that want zeros, padding included, are cleared at once */
     for (int i = 0; i <= x->members; i++) {
         const zp_member *m = i < x->members ? &x->member[i] : NULL;
@@ -244,7 +251,7 @@ static zero_result zp_gradient_touch(zero_ctx *z, int u, int clear_all) {
 }
 
 static int zp_reduces_now(const zero_ctx *z) {
-    return z->sharded || z->collects || z->micro + 1 == z->micro_steps;
+    return z->adding != ZP_IN_PLACE || z->micro + 1 == z->micro_steps;
 }
 
 /* u's gradient of this micro-step is complete, and reduced where it is now. */
@@ -268,7 +275,7 @@ static void zp_micro_begin(zero_ctx *z) {
     for (int u = 0; u < z->layout.all; u++) {
         zp_live *live = &z->live[u];
         live->writes = 0;
-        if (z->sharded || z->collects || z->micro == 0) live->touched = 0;
+        if (z->adding != ZP_IN_PLACE || z->micro == 0) live->touched = 0;
     }
 }
 
@@ -339,7 +346,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_CHECK(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
     ZP_TRY(zp_parameters_open(z, unit));
     z->live[unit].forward_opens++;
-    zp_point(z, ZP_PARAMETERS, unit, zp_unit_shown(z, unit), params);
+    zp_point(z, ZP_PARAM, unit, zp_unit_shown(z, unit), params);
     return ZERO_OK;
 }
 
@@ -368,14 +375,14 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     ZP_CHECK(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
     if (params) ZP_TRY(zp_parameters_open(z, unit));
-    if (!live->backward_opens) ZP_CHECK(zp_checks_turn(z, unit, ZP_GRADIENTS, 1));
+    if (!live->backward_opens) ZP_CHECK(zp_checks_turn(z, unit, ZP_GRAD, 1));
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
     if (params)
-        zp_point(z, ZP_PARAMETERS, unit, zp_unit_shown(z, unit), params);
+        zp_point(z, ZP_PARAM, unit, zp_unit_shown(z, unit), params);
     else if (!live->parameter_opens) /* what was there before is not to be read */
-        zp_point(z, ZP_PARAMETERS, unit, NULL, NULL);
-    zp_point(z, ZP_GRADIENTS, unit, zp_unit_memory(z, ZP_GRADIENTS, unit), grads);
+        zp_point(z, ZP_PARAM, unit, NULL, NULL);
+    zp_point(z, ZP_GRAD, unit, zp_unit_memory(z, ZP_GRAD, unit), grads);
     return ZERO_OK;
 }
 
@@ -385,7 +392,7 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     if (!live->backward_opens)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
     ZP_CHECK(zp_checks_hook(z, ZP_HOOK_BACKWARD_END, unit));
-    if (live->backward_opens == 1) ZP_CHECK(zp_checks_turn(z, unit, ZP_GRADIENTS, 0));
+    if (live->backward_opens == 1) ZP_CHECK(zp_checks_turn(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
     live->with_parameters >>= 1;
     if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses) return ZERO_OK;
@@ -402,7 +409,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {
-        z->looked |= z->mapped && z->phase == ZP_REDUCED;
+        z->looked |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
         return ZERO_OK;
     }
     z->phase = ZP_BETWEEN;

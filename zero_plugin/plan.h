@@ -6,22 +6,46 @@
 
 #include "context.h"
 
+static void zp_plan_row(zp_array *a, zero_type type, zp_share share) {
+    a->type = type;
+    a->share = share;
+    a->tier = ZP_DEVICE;
+}
+
+/* The table of arrays, of the settings alone. */
+static void zp_plan_rows(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    const zp_policy stage = zp_policies[c->stage];
+    const zero_type type = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
+    const int several = c->micro_steps > 1, sums = several && type != ZERO_F32;
+    const int each =
+        several ? c->accumulation == ZERO_ACCUMULATE_SHARDED : stage.gradients == ZP_SHARD;
+    const int sees = z->data->nranks == 1 || (!c->no_mapping && z->data->shares);
+    const int masters = c->type != ZERO_F32 && !c->no_master;
+    zp_share grad = ZP_WHOLE, param = stage.parameters;
+    z->policy = stage;
+    z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
+    if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* buffers */
+    if (stage.parameters == ZP_SHARD && sees) param = ZP_SEEN;
+    zp_plan_row(&z->array[ZP_GRAD], type, grad);
+    zp_plan_row(&z->array[ZP_PARAM], c->type, param);
+    zp_plan_row(&z->array[ZP_MEAN], type, ZP_SHARD);
+    zp_plan_row(&z->array[ZP_SUM], ZERO_F32, !sums ? ZP_NOTHING : each ? ZP_SHARD : ZP_WHOLE);
+    zp_plan_row(&z->array[ZP_MASTER], ZERO_F32, masters ? stage.state : ZP_NOTHING);
+    for (int i = 0; i < ZP_STATES; i++)
+        zp_plan_row(&z->array[ZP_STATE + i], ZERO_F32,
+                    i < z->rule->states ? stage.state : ZP_NOTHING);
+}
+
 /* What the settings mean for this context, once they are resolved. */
 static void zp_plan_settings(zero_ctx *z) {
-    const zero_config *c = &z->cfg;
-    const int adds_up = c->micro_steps > 1;
-    z->rule = &zp_rules[c->optimizer];
-    z->policy = zp_policies[c->stage];
-    z->type[ZP_PARAMETERS] = c->type;
-    z->type[ZP_GRADIENTS] = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
-    z->sharded = adds_up ? c->accumulation == ZERO_ACCUMULATE_SHARDED : z->policy.shard_gradients;
-    z->collects = adds_up && !z->sharded && z->type[ZP_GRADIENTS] != ZERO_F32;
-    z->mapped =
-        z->policy.shard_parameters && (z->data->nranks == 1 || (!c->no_mapping && z->data->shares));
+    const zero_scaler *s = &z->cfg.scaler;
+    z->rule = &zp_rules[z->cfg.optimizer];
+    zp_plan_rows(z);
     z->report.divisor = (double)z->data->divisor;
-    zp_scale_set(&z->report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
+    zp_scale_set(&z->report, s->fixed != 0 ? s->fixed : s->initial);
     z->report.used_scale = z->report.scale;
-    z->report.hysteresis = c->scaler.hysteresis;
+    z->report.hysteresis = s->hysteresis;
     z->report.last_overflow = -1;
 }
 
@@ -32,7 +56,7 @@ static int zp_compare_size(const void *a, const void *b) {
 
 /* Parameter buffers that units take turns in, at most. */
 static size_t zp_plan_gathered(const zero_ctx *z) {
-    return z->policy.shard_parameters && !z->mapped ? (size_t)z->cfg.prefetch + 2 : 0;
+    return z->array[ZP_PARAM].share == ZP_SHARD ? (size_t)z->cfg.prefetch + 2 : 0;
 }
 
 /* Elements of a shared buffer: of all choices the one that needs the least memory. Larger units,
@@ -40,8 +64,8 @@ static size_t zp_plan_gathered(const zero_ctx *z) {
 static zero_result zp_plan_shared(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     const size_t gathered = zp_plan_gathered(z);
-    const size_t of_p = gathered ? zp_bytes(z->cfg.type) : 0,
-                 of_g = zp_bytes(z->type[ZP_GRADIENTS]);
+    const size_t of_p = gathered ? zp_bytes(z->array[ZP_PARAM].type) : 0,
+                 of_g = zp_bytes(z->array[ZP_GRAD].type);
     int n = 0;
     size_t larger = 0, least = SIZE_MAX;
     size_t *sizes = (size_t *)calloc((size_t)l->units + 1, sizeof *sizes);
@@ -67,19 +91,9 @@ static zero_result zp_plan_shared(zero_ctx *z) {
 static int zp_unit_stays(const zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     const int64_t limit = z->cfg.persistence_numel;
-    if (!z->policy.shard_parameters || u == z->layout.units || !x->numel) return 1;
+    if (z->policy.parameters == ZP_WHOLE || u == z->layout.units || !x->numel) return 1;
     if (limit == 0) return x->only_one_d;
     return limit > 0 && x->largest_tensor <= (uint64_t)limit;
-}
-
-/* Elements of unit u that this rank adds up outside its gradient memory. */
-static size_t zp_plan_sums(const zero_ctx *z, int u) {
-    if (z->type[ZP_GRADIENTS] == ZERO_F32 || z->cfg.micro_steps == 1) return 0;
-    return z->collects ? z->layout.unit[u].padded : z->layout.unit[u].shard;
-}
-
-static int zp_plan_master(const zero_ctx *z) {
-    return z->cfg.type != ZERO_F32 && !z->cfg.no_master;
 }
 
 static int zp_pool_add(zp_pool *p, size_t bytes, int own) {
@@ -91,47 +105,46 @@ static int zp_pool_add(zp_pool *p, size_t bytes, int own) {
     return p->n++;
 }
 
-/* Places every unit in the two regions. */
-static void zp_plan_places(zero_ctx *z) {
+/* Cuts the parts of all arrays. MEAN lies behind GRAD, or inside where nothing that follows the
+   reduction is written there: no further micro-step, or one that SUM takes up first. */
+static void zp_plan_arrays(zero_ctx *z) {
     const zp_layout *l = &z->layout;
-    zero_plan *plan = &z->plan;
-    const int turns = z->sharded || z->collects;
-    const int whole_gradients = !turns || !z->policy.shard_gradients;
-    /* the reduced shard lies inside the whole gradient, unless the next micro-step writes there */
-    const int shards = z->type[ZP_GRADIENTS] == ZERO_F32 ? turns : !whole_gradients;
-    const size_t of_p = zp_bytes(z->cfg.type), of_g = zp_bytes(z->type[ZP_GRADIENTS]);
-    const size_t all[2] = {l->padded, l->padded / (size_t)z->data->nranks}; /* whole, sharded */
-    size_t p = 0, g = 0;
-    z->state_numel = z->sums_numel = 0;
-    for (int u = 0; u < l->all; u++) {
-        const zp_unit *x = &l->unit[u];
-        zp_place *at = &z->place[u];
-        const int stays = zp_unit_stays(z, u);
-        at->whole[ZP_PARAMETERS] = z->mapped || stays;
-        at->offset[ZP_PARAMETERS] = p;
-        p += (at->whole[ZP_PARAMETERS] ? x->padded : x->shard) * of_p;
-        if (z->policy.shard_parameters && stays) plan->kept_bytes += x->padded * of_p;
-        at->whole[ZP_GRADIENTS] = whole_gradients;
-        at->offset[ZP_GRADIENTS] = g;
-        at->shard_at = g + (size_t)z->data->rank * x->shard * of_g;
-        if (whole_gradients) g += x->padded * of_g;
-        if (shards) {
-            at->shard_at = g;
-            g += x->shard * of_g;
+    zp_array *a = z->array;
+    const int inside =
+        a[ZP_GRAD].type == ZERO_F32 ? z->adding == ZP_IN_PLACE : a[ZP_GRAD].share == ZP_WHOLE;
+    for (int k = 0; k < ZP_ARRAYS; k++) {
+        size_t at = k == ZP_MEAN ? a[ZP_GRAD].bytes : 0;
+        a[k].part = a[0].part + (size_t)k * (size_t)l->all;
+        a[k].bytes = 0;
+        for (int u = 0; u < l->all; u++) {
+            const int stays = k == ZP_PARAM && a[k].share == ZP_SHARD && zp_unit_stays(z, u);
+            at = zp_array_cut(&a[k], u, &l->unit[u], stays ? ZP_WHOLE : a[k].share, z->data->rank,
+                              at);
+            zp_kept *part = &a[k].part[u];
+            if (k == ZP_MEAN && inside)
+                part->at = a[ZP_GRAD].part[u].at + part->first * zp_bytes(a[k].type);
         }
-        at->state_at = z->state_numel;
-        z->state_numel += zp_own_numel(z, u);
-        at->sum_at = z->sums_numel;
-        z->sums_numel += zp_plan_sums(z, u);
     }
-    plan->param_bytes = all[z->policy.shard_parameters] * of_p;
-    plan->grad_bytes = all[z->policy.shard_gradients] * of_g;
-    plan->optimizer_bytes =
-        (size_t)(z->rule->states + zp_plan_master(z)) * z->state_numel * sizeof(float);
-    plan->accumulator_bytes = g - plan->grad_bytes + z->sums_numel * sizeof(float);
-    plan->buffer_bytes = plan->accumulator_bytes + (z->mapped ? 0 : p - plan->param_bytes);
-    z->pool[ZP_PARAMETERS].bytes = p;
-    z->pool[ZP_GRADIENTS].bytes = g;
+    if (inside) a[ZP_MEAN].bytes = 0;
+}
+
+/* What the arrays take. */
+static void zp_plan_bytes(zero_ctx *z) {
+    const zp_array *a = z->array;
+    zero_plan *plan = &z->plan;
+    const size_t padded = z->layout.padded, of_p = zp_bytes(a[ZP_PARAM].type);
+    const size_t shard = padded / (size_t)z->data->nranks;
+    for (int u = 0; u < z->layout.all && z->policy.parameters == ZP_SHARD; u++)
+        if (zp_unit_stays(z, u)) plan->kept_bytes += z->layout.unit[u].padded * of_p;
+    plan->param_bytes = (z->policy.parameters == ZP_SHARD ? shard : padded) * of_p;
+    plan->grad_bytes =
+        (z->policy.gradients == ZP_SHARD ? shard : padded) * zp_bytes(a[ZP_GRAD].type);
+    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) plan->optimizer_bytes += a[k].bytes;
+    z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
+    z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
+    plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
+    plan->buffer_bytes = plan->accumulator_bytes;
+    if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
 }
 
 /* What passes through in pieces: broadcasts, and sums between nodes. */
@@ -142,8 +155,8 @@ static size_t zp_plan_staging(const zero_ctx *z) {
 /* Gives buffers to units that do not lie anywhere whole. */
 static void zp_plan_buffers(zero_ctx *z) {
     const size_t shared = z->shared_numel, bucket_units = shared ? z->bucket_numel / shared : 0;
-    const size_t of[2] = {zp_bytes(z->type[0]), zp_bytes(z->type[1])};
-    const size_t most[2] = {z->place[0].whole[ZP_GRADIENTS] ? 0 : bucket_units + 2,
+    const size_t of[2] = {zp_bytes(z->array[ZP_GRAD].type), zp_bytes(z->array[ZP_PARAM].type)};
+    const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : bucket_units + 2,
                             zp_plan_gathered(z)};
     size_t take_turns = 0, own_bytes = 0, shared_bytes = 0;
     for (int u = 0; u < z->layout.all; u++) {
@@ -152,7 +165,7 @@ static void zp_plan_buffers(zero_ctx *z) {
         const int own = u == z->layout.units || x->uses > 1 || x->padded > shared;
         take_turns += x->numel && !own;
         for (int side = 0; side < 2; side++) {
-            const int adds = x->numel && own && !at->whole[side];
+            const int adds = x->numel && own && !zp_unit_whole(z, (zp_side)side, u);
             at->buffer[side] = adds ? zp_pool_add(&z->pool[side], x->padded * of[side], 1) : -1;
             own_bytes += adds ? x->padded * of[side] : 0;
         }
@@ -163,9 +176,10 @@ static void zp_plan_buffers(zero_ctx *z) {
             shared_bytes += shared * of[side];
         }
     z->plan.buffer_bytes += own_bytes + shared_bytes + zp_plan_staging(z);
-    z->plan.buffer_ceiling_bytes = own_bytes + (z->mapped ? 0 : z->plan.kept_bytes)
+    z->plan.buffer_ceiling_bytes = own_bytes
+                                   + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
                                    + (size_t)(z->cfg.prefetch + 2) * (of[0] + of[1]) * shared
-                                   + z->bucket_numel * of[ZP_GRADIENTS] + zp_plan_staging(z);
+                                   + z->bucket_numel * of[ZP_GRAD] + zp_plan_staging(z);
 }
 
 /* The order that a model of layers has: up, the units used again, down, and those again. */
@@ -185,13 +199,13 @@ static void zp_trace_natural(const zero_ctx *z, zp_trace *t, int backward) {
 
 /* Brings `unit` and the next ones into buffers; what must be gathered comes back in `fill`. */
 static int zp_schedule(zero_ctx *z, const zp_trace *t, int unit, int wraps, int *fill) {
-    zp_pool *pool = &z->pool[ZP_PARAMETERS];
+    zp_pool *pool = &z->pool[ZP_PARAM];
     int soon[ZP_PREFETCH_MAX + 1], n = 0;
     soon[0] = unit; /* whose buffer none of the others takes */
     const int ahead = 1 + zp_trace_ahead(t, wraps, z->cfg.prefetch, soon + 1);
     for (int i = 0; i < ahead; i++) {
-        const int own = z->place[soon[i]].buffer[ZP_PARAMETERS];
-        if (z->place[soon[i]].whole[ZP_PARAMETERS] || !z->layout.unit[soon[i]].numel) continue;
+        const int own = z->place[soon[i]].buffer[ZP_PARAM];
+        if (zp_unit_whole(z, ZP_PARAM, soon[i]) || !z->layout.unit[soon[i]].numel) continue;
         int got = zp_pool_take(pool, soon[i], own, soon, ahead);
         if (got < 0 && i == 0) got = zp_pool_take(pool, unit, own, NULL, 0); /* now before soon */
         if (got < 0 && i == 0) return -1;
@@ -205,7 +219,7 @@ static void zp_plan_gathers(zero_ctx *z) {
     int fill[ZP_PREFETCH_MAX + 1];
     zp_trace *t = &z->trace[ZERO_TRAIN];
     for (int u = 0; u < z->layout.all; u++)
-        z->place[u].gathers = z->place[u].whole[ZP_PARAMETERS] && z->layout.unit[u].numel ? 1 : 0;
+        z->place[u].gathers = zp_unit_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
     for (int micro = 0; micro < z->cfg.micro_steps; micro++) {
         zp_trace_natural(z, t, 1);
         while (t->at < t->n) {
@@ -215,20 +229,24 @@ static void zp_plan_gathers(zero_ctx *z) {
         }
     }
     t->at = 0;
-    zp_pool_forget(&z->pool[ZP_PARAMETERS]);
+    zp_pool_forget(&z->pool[ZP_PARAM]);
 }
 
+/* The stage table: every array without padding. */
 static size_t zp_formula_bytes(const zero_ctx *z) {
     const size_t p = z->layout.numel, n = (size_t)z->data->nranks, share = (p + n - 1) / n;
-    return (z->policy.shard_parameters ? share : p) * zp_bytes(z->cfg.type)
-           + (z->policy.shard_gradients ? share : p) * zp_bytes(z->type[ZP_GRADIENTS])
-           + (z->policy.shard_optimizer ? share : p) * sizeof(float)
-                 * (size_t)(z->rule->states + zp_plan_master(z));
+    const zp_policy *stage = &z->policy;
+    size_t bytes = (stage->parameters == ZP_SHARD ? share : p) * zp_bytes(z->array[ZP_PARAM].type)
+                   + (stage->gradients == ZP_SHARD ? share : p) * zp_bytes(z->array[ZP_GRAD].type);
+    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++)
+        if (z->array[k].share)
+            bytes += (z->array[k].share == ZP_SHARD ? share : p) * zp_bytes(z->array[k].type);
+    return bytes;
 }
 
 static int zp_plan_reductions(const zero_ctx *z, int u) {
     if (!z->layout.unit[u].numel) return 0;
-    return z->sharded ? z->cfg.micro_steps : 1;
+    return z->adding == ZP_EACH_REDUCED ? z->cfg.micro_steps : 1;
 }
 
 /* The agreement that ends a step: every rank's verdict to every rank. `at`: of all, in memory. */
@@ -258,10 +276,10 @@ static size_t zp_plan_cost(const zero_ctx *z, int kind, int u, zero_type type) {
 
 /* Bytes that this rank sends for unit u in a step: at stage 0 gradients are gathered. */
 static size_t zp_plan_sent(const zero_ctx *z, int u) {
-    const zero_type gathered = z->policy.shard_optimizer ? z->cfg.type : z->type[ZP_GRADIENTS];
+    const zero_type reduced = z->array[ZP_GRAD].type;
+    const zero_type gathered = z->policy.state == ZP_WHOLE ? reduced : z->cfg.type;
     return (size_t)z->place[u].gathers * zp_plan_cost(z, ZP_ALL_GATHER, u, gathered)
-           + (size_t)zp_plan_reductions(z, u)
-                 * zp_plan_cost(z, ZP_REDUCE_SCATTER, u, z->type[ZP_GRADIENTS]);
+           + (size_t)zp_plan_reductions(z, u) * zp_plan_cost(z, ZP_REDUCE_SCATTER, u, reduced);
 }
 
 static void zp_plan_traffic(zero_ctx *z) {
@@ -279,7 +297,9 @@ static void zp_plan_traffic(zero_ctx *z) {
 
 static void zp_plan_close(zero_ctx *z) {
     free(z->place);
+    free(z->array[0].part);
     z->place = NULL;
+    z->array[0].part = NULL;
     for (int i = 0; i < 2; i++) {
         free(z->pool[i].buffer);
         free(z->trace[i].unit);
@@ -292,7 +312,8 @@ static void zp_plan_close(zero_ctx *z) {
 static zero_result zp_plan_memory(zero_ctx *z) {
     const size_t units = (size_t)z->layout.all; /* each with a buffer of its own at most */
     z->place = (zp_place *)calloc(units, sizeof *z->place);
-    int made = z->place != NULL;
+    z->array[0].part = (zp_kept *)calloc(ZP_ARRAYS * units, sizeof(zp_kept));
+    int made = z->place && z->array[0].part;
     for (int i = 0; i < 2; i++) {
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
         z->trace[i].cap = (int)(4 * units + 16);
@@ -320,7 +341,8 @@ static zero_result zp_plan_make(zero_ctx *z) {
     if (!r) r = zp_plan_shared(z);
     if (r) return zp_fail(z, r, "lists of %d tensors", z->ntensors);
     ZP_TRY(zp_plan_bucket(z));
-    zp_plan_places(z);
+    zp_plan_arrays(z);
+    zp_plan_bytes(z);
     zp_plan_buffers(z);
     zp_plan_gathers(z);
     zp_plan_traffic(z);

@@ -1,6 +1,4 @@
-/* schedule.h - the stages as data; which unit sits in which buffer, and what is gathered next
-
-   A stage is data: what is sharded. Everything below asks these fields, never the stage.
+/* schedule.h - which unit sits in which buffer, and what is gathered next
 
    Units that are not resident take turns in buffers. A unit of a pass is used once per direction;
    one that is used more often (tied embeddings), or is much larger than the others, has a buffer
@@ -11,27 +9,9 @@
 
 #include "device.h"
 
-typedef struct zp_policy {
-    int shard_optimizer, shard_gradients, shard_parameters;
-    zero_accumulation accumulation; /* its default */
-} zp_policy;
-
-static const zp_policy zp_policies[4] = {
-    {0, 0, 0, ZERO_ACCUMULATE_LOCAL},
-    {1, 0, 0, ZERO_ACCUMULATE_LOCAL},
-    {1, 1, 0, ZERO_ACCUMULATE_SHARDED},
-    {1, 1, 1, ZERO_ACCUMULATE_SHARDED},
-};
-
-/* What the stage and the settings mean for one unit. What there is of gradients and of parameters
-   is an array of two, here and below, by the channel that carries them. */
+/* What the schedule means for one unit. */
 typedef struct zp_place {
-    int whole[2];          /* memory for the unit alone, for as long as the context lives */
-    int buffer[2];         /* else its own buffer, or -1: takes turns in the shared ones */
-    size_t offset[2];      /* bytes in the region: unit if whole, else shard of the parameters */
-    size_t shard_at;       /* bytes in the gradient region: reduced shard */
-    size_t state_at;       /* elements in every state array, and in master */
-    size_t sum_at;         /* elements in sums */
+    int buffer[2];         /* by side: its own buffer, or -1: it lies whole, or takes turns */
     int first_span, spans; /* in the list of what this rank updates */
     int gathers;           /* planned per step */
 } zp_place;

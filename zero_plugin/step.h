@@ -6,20 +6,16 @@
 
 #include "pass.h"
 
-static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
+/* The update of unit u: but for where its arrays lie. */
+static zp_update zp_update_make(const zero_ctx *z, int u, const zero_hyper *h) {
     const zp_place *at = &z->place[u];
     zp_update a;
     memset(&a, 0, sizeof a);
-    a.p = zp_parameter(z, u, zp_own_first(z, u));
-    a.g = zp_gradient(z, u, zp_own_first(z, u));
-    a.master = z->master ? z->master + at->state_at : NULL;
-    for (int i = 0; i < ZP_STATES; i++)
-        a.state[i] = z->state[i] ? z->state[i] + at->state_at : NULL;
     a.control = z->control;
     a.spans = z->spans + at->first_span;
     a.nspans = at->spans;
     a.type = z->cfg.type;
-    a.grad_type = z->type[ZP_GRADIENTS];
+    a.grad_type = z->array[ZP_GRAD].type;
     a.lr = h->lr;
     a.beta1 = h->beta1;
     a.beta2 = h->beta2;
@@ -27,18 +23,42 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     a.decay = h->weight_decay;
     a.stochastic = z->cfg.no_master;
     a.key[1] = zp_mix((uint32_t)z->cfg.seed ^ zp_mix((uint32_t)(z->cfg.seed >> 32)));
+    return a;
+}
+
+static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
+    enum { STATE = 3, LIST = STATE + ZP_STATES };
+    zp_array *list[LIST] = {zp_update_gradient(z), &z->array[ZP_PARAM], &z->array[ZP_MASTER]};
+    char *at[LIST];
+    zp_stream *s = &z->compute;
+    zp_update a = zp_update_make(z, u, h);
+    for (int i = 0; i < ZP_STATES; i++) list[STATE + i] = &z->array[ZP_STATE + i];
     /* an evaluation may have gathered what it left */
-    ZP_DO(z, zp_event_wait(&z->compute, &z->live[u].gathered));
-    if (a.nspans) ZP_DO(z, z->rule->update(&z->compute, &a, zp_own_numel(z, u) / ZP_WIDE));
+    ZP_DO(z, zp_event_wait(s, &z->live[u].gathered));
+    if (!a.nspans) return ZERO_OK;
+    for (int i = 0; i < LIST; i++)
+        ZP_DO(z, zp_array_open(list[i], u, zp_own(z, u)->first, s, &at[i]));
+    a.g = at[0];
+    a.p = at[1];
+    a.master = (float *)(void *)at[2];
+    for (int i = 0; i < ZP_STATES; i++) a.state[i] = (float *)(void *)at[STATE + i];
+    ZP_DO(z, z->rule->update(s, &a, zp_own(z, u)->numel / ZP_WIDE));
+    for (int i = 0; i < LIST; i++) ZP_DO(z, zp_array_close(list[i], u, s, i > 0));
     return ZERO_OK;
 }
 
 /* Parameters from the weights that were put. */
 static zero_result zp_update_from_master(zero_ctx *z, int u) {
-    const float *from = z->master ? z->master + z->place[u].state_at : NULL;
-    char *to = zp_parameter(z, u, zp_own_first(z, u));
-    const zp_fetch_args a = {from, to, ZERO_F32, z->cfg.type, NULL, 0};
-    return from ? zp_check(z, zp_fetch(&z->compute, &a, zp_own_numel(z, u))) : ZERO_OK;
+    zp_array *master = &z->array[ZP_MASTER], *param = &z->array[ZP_PARAM];
+    const zp_kept *own = zp_own(z, u);
+    char *from, *to;
+    if (!master->share) return ZERO_OK;
+    ZP_DO(z, zp_array_open(master, u, own->first, &z->compute, &from));
+    ZP_DO(z, zp_array_open(param, u, own->first, &z->compute, &to));
+    const zp_fetch_args a = {from, to, ZERO_F32, param->type, NULL, 0};
+    ZP_DO(z, zp_fetch(&z->compute, &a, own->numel));
+    ZP_DO(z, zp_array_close(master, u, &z->compute, 0));
+    return zp_check(z, zp_array_close(param, u, &z->compute, 1));
 }
 
 /* By a step, or, hyper NULL, from the weights. What this rank keeps of a unit's parameters is new
@@ -46,12 +66,12 @@ static zero_result zp_update_from_master(zero_ctx *z, int u) {
 static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
     for (int i = 0; i < z->layout.all; i++) {
         const int u = zp_unit_nth(&z->layout, i);
-        const int gathers = z->policy.shard_optimizer && z->place[u].whole[ZP_PARAMETERS];
+        const int gathers = z->policy.state == ZP_SHARD && zp_unit_whole(z, ZP_PARAM, u);
         ZP_TRY(hyper ? zp_update_unit(z, u, hyper) : zp_update_from_master(z, u));
         ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
         if (gathers && z->layout.unit[u].numel) ZP_TRY(zp_gather(z, u));
     }
-    zp_pool_forget(&z->pool[ZP_PARAMETERS]); /* gathered values are old now */
+    zp_pool_forget(&z->pool[ZP_PARAM]); /* gathered values are old now */
     return ZERO_OK;
 }
 
