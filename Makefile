@@ -63,9 +63,9 @@ train_gpt2_zero: $B/$(if $(filter cuda,$(DEVICE)),cuda/)train_gpt2_zero
 zero_ckpt: $B/zero_ckpt
 	@cp $< $@
 drop:
-	@sh zero_plugin/drop.sh '$(DIR)'
+	@sh zero_plugin/drop.sh "$$DIR"
 $B/drop/zero_plugin.cu: zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*)
-	@sh zero_plugin/drop.sh $B/drop
+	@rm -rf $B/drop && sh zero_plugin/drop.sh $B/drop >/dev/null
 $B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 
@@ -143,7 +143,7 @@ speed: $B/train_gpt2_zero data # BASE=a commit: is this tree as fast?
 	@sh tests/speed.sh $B '$(BASE)' '$(MAKE)'
 
 lib: $B/lib/libzero_plugin.a $B/lib/$(SONAME)
-$B/lib/zero_plugin.o: zero_plugin.cu zero_plugin.h
+$B/lib/zero_plugin.o: $B/drop/zero_plugin.cu
 	@mkdir -p $B/lib
 	$(CC) $(CFLAGS) $(LIBFLAGS) -fPIC -x c -c -o $@ $<
 $B/lib/libzero_plugin.a: $B/lib/zero_plugin.o
@@ -152,7 +152,7 @@ $B/lib/$(SONAME): $B/lib/zero_plugin.o
 	$(CC) $(CFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $< -lm
 install: lib
 	mkdir -p $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	cp zero_plugin.h $(DESTDIR)$(PREFIX)/include/
+	cp $B/drop/zero_plugin.h $(DESTDIR)$(PREFIX)/include/
 	cp $B/lib/libzero_plugin.a $B/lib/$(SONAME) $(DESTDIR)$(PREFIX)/lib/
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libzero_plugin.so
 	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: zero_plugin' 'Description: ZeRO sharded data-parallel training for C' \
