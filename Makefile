@@ -5,7 +5,7 @@
 # make cuda            build for CUDA, into B/cuda     make golden    write tests/golden.txt
 # make cuda-tests      the tests that run on a GPU
 # make drop DIR=x      the two files to copy        make zero_ckpt the tool for checkpoints
-# make same BASE=x     what a commit computed, planned and sent is what this tree does
+# make same BASE=x     does this tree compute, plan and send what that commit does? make speed BASE=x: as fast?
 # make lib, install    the plugin as a library         make test-llmc LLMC=path of a checkout of llm.c
 # Settings: DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are), ARGS="-e d12 -t 64 -b 4
 # -pn 2" (compare), CC, NVCC, MPICC (empty: without MPI), OPT, B, WERROR=1 (warnings are errors, as in CI); of
@@ -49,7 +49,7 @@ VERSION = $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h)
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all deps libraries drop data compare test test-long test-all test-llmc check bench golden same lib install unit tests zero_ckpt clean
+.PHONY: all deps libraries drop data compare test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt clean
 all: train_gpt2_zero data
 include adapters/cuda.mk
 
@@ -63,9 +63,9 @@ train_gpt2_zero: $B/$(if $(filter cuda,$(DEVICE)),cuda/)train_gpt2_zero
 zero_ckpt: $B/zero_ckpt
 	@cp $< $@
 drop:
-	@sh zero_plugin/drop.sh '$(DIR)'
+	@sh zero_plugin/drop.sh "$$DIR"
 $B/drop/zero_plugin.cu: zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*)
-	@sh zero_plugin/drop.sh $B/drop
+	@rm -rf $B/drop && sh zero_plugin/drop.sh $B/drop >/dev/null
 $B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 
@@ -139,9 +139,11 @@ bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_reduce
 HAS_CUDA = $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h)
 same: # BASE=a commit: is nothing lost since then?
 	@sh tests/same.sh $B '$(BASE)' '$(CC) $(CFLAGS)' $(if $(HAS_CUDA),'$(ECXX)')
+speed: $B/train_gpt2_zero data # BASE=a commit: is this tree as fast?
+	@sh tests/speed.sh $B '$(BASE)' '$(MAKE)'
 
 lib: $B/lib/libzero_plugin.a $B/lib/$(SONAME)
-$B/lib/zero_plugin.o: zero_plugin.cu zero_plugin.h
+$B/lib/zero_plugin.o: $B/drop/zero_plugin.cu
 	@mkdir -p $B/lib
 	$(CC) $(CFLAGS) $(LIBFLAGS) -fPIC -x c -c -o $@ $<
 $B/lib/libzero_plugin.a: $B/lib/zero_plugin.o
@@ -150,7 +152,7 @@ $B/lib/$(SONAME): $B/lib/zero_plugin.o
 	$(CC) $(CFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $< -lm
 install: lib
 	mkdir -p $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	cp zero_plugin.h $(DESTDIR)$(PREFIX)/include/
+	cp $B/drop/zero_plugin.h $(DESTDIR)$(PREFIX)/include/
 	cp $B/lib/libzero_plugin.a $B/lib/$(SONAME) $(DESTDIR)$(PREFIX)/lib/
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libzero_plugin.so
 	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: zero_plugin' 'Description: ZeRO sharded data-parallel training for C' \

@@ -1,7 +1,8 @@
 /* zero_plugin.h - ZeRO sharded data-parallel training for C and CUDA training loops, in two files.
 
    BUILD
-     Copy zero_plugin.h and zero_plugin.cu into your project and compile the latter with either
+     `make drop DIR=folder` writes zero_plugin.h and zero_plugin.cu there, the two files that a
+     project copies; it compiles the latter with either
        cc -x c -std=c11 -O3 -march=native -ffp-contract=off -fopenmp -pthread -c zero_plugin.cu
        nvcc -std=c++17 -O3 -fmad=false -DZERO_WITH_NCCL -c zero_plugin.cu
      The first is the CPU version: no C++ runtime, no library but libm; -x c stands before the file.

@@ -1,6 +1,6 @@
 /* example.c - a complete trainer: a multi-layer perceptron learns a function of its input on RANKS
-   processes of this machine; its losses are the same at every stage. ./a.out STAGE RANKS
-     cc -O3 -ffp-contract=off -fopenmp -pthread -I. adapters/example.c zero_plugin.o -lm */
+   processes; its losses are the same at every stage. `make drop DIR=zero`, ./a.out STAGE RANKS of
+     cc -O3 -ffp-contract=off -fopenmp -Izero adapters/example.c -xc zero/zero_plugin.cu -lm */
 #include "zero_plugin.h"
 #include <math.h>
 #include <stdio.h>

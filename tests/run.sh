@@ -83,6 +83,7 @@ quick() {
     run host-layers 120 "$B/test_host_layers"
     run host-guide 200 sh "$here/test_host_guide.sh" "$B"
     run python 200 sh "$here/test_python.sh" "$B"
+    run drop 200 sh "$here/test_drop.sh" "$B"
     run install 200 sh "$here/test_install.sh" "$B"
     run llmc 400 env LLMC= sh "$here/test_llmc.sh" "$B"
     run checkpoint 120 "$B/test_checkpoint"

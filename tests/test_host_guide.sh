@@ -17,7 +17,9 @@ bad() { failed=$((failed + 1)); echo "FAILED: $*"; }
 
 # ---- the example ----
 export OMP_NUM_THREADS=1
-if ${CC:-cc} $flags -I"$root" -o "$dir/example" "$root/adapters/example.c" -x c "$root/zero_plugin.cu" \
+rm -rf "$dir/zero"
+sh "$root/zero_plugin/drop.sh" "$dir/zero" >/dev/null && ok || bad "make drop fails"
+if ${CC:-cc} $flags -I"$dir/zero" -o "$dir/example" "$root/adapters/example.c" -x c "$dir/zero/zero_plugin.cu" \
     -x none -lm; then
     for ranks in 1 2 3; do
         for stage in 0 1 2 3; do
@@ -85,8 +87,8 @@ if command -v "${CXX:-c++}" >/dev/null 2>&1; then
 fi
 for name in $(grep -oE '\b(zero|ZERO)_[A-Za-z0-9_]+' "$guide" | grep -v '^zero_plugin$' | sort -u); do
     case $name in
-    ZERO_WITH_*) file=$root/zero_plugin.cu ;;
-    *) file=$root/zero_plugin.h ;;
+    ZERO_WITH_*) file=$dir/zero/zero_plugin.cu ;;
+    *) file=$dir/zero/zero_plugin.h ;;
     esac
     grep -qw "$name" "$file" && ok || bad "the guide says $name, $(basename "$file") does not"
 done

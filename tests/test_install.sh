@@ -45,6 +45,7 @@ int main(void) {
 END
 cp "$root/main.c" "$root/main.cc"
 check "make install" make -s B="$B" PREFIX="$root/at" install
+check "the header is the drop's" cmp "$B/drop/zero_plugin.h" "$root/at/include/zero_plugin.h"
 check "the exported names" exports
 check "the name of the library" soname
 flags="-Wall -Wextra -Wpedantic -Werror"

@@ -13,7 +13,7 @@ trap 'rm -rf "$scratch"' EXIT
 # A copy of the adapter, which knows the toy as well as llm.c.
 mkdir -p "$scratch/ours/adapters"
 cp -r "$tests/../adapters/llmc" "$scratch/ours/adapters/"
-cp "$tests/../zero_plugin.h" "$tests/../zero_plugin.cu" "$scratch/ours/"
+cp -r "$tests/../zero_plugin.h" "$tests/../zero_plugin.cu" "$tests/../zero_plugin" "$scratch/ours/"
 adapter=$scratch/ours/adapters/llmc
 apply=$adapter/apply
 "$apply" --known "$tests/llmc/whole" >>"$adapter/known" || exit 1
@@ -250,8 +250,9 @@ test_toy() {
 
 # Checkpoints of train_gpt2.cu's kind, without a GPU.
 test_state() {
-    "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wpedantic -Wshadow -Werror -I"$tests/.." -o "$B/test_llmc_state" \
-        "$tests/llmc/test_state.c" -x c "$tests/../zero_plugin.cu" -x none -lm -pthread
+    sh "$tests/../zero_plugin/drop.sh" "$scratch/zero" >/dev/null
+    "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wpedantic -Wshadow -Werror -I"$scratch/zero" -I"$tests/.." -o "$B/test_llmc_state" \
+        "$tests/llmc/test_state.c" -x c "$scratch/zero/zero_plugin.cu" -x none -lm -pthread
     check 'a run that goes on from its checkpoint is the run that was never interrupted' "$B/test_llmc_state" "$scratch"
 }
 

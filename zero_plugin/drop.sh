@@ -1,41 +1,59 @@
 #!/bin/sh
 # drop.sh FOLDER - writes the two files that a host copies: zero_plugin.h as it is, and one
-# zero_plugin.cu with every room in its place. Their first lines tell version and commit. A file of
-# that name which no drop has written is left alone.
+# zero_plugin.cu with every room in its place. Their first lines tell version, commit (`unknown`
+# outside git; -dirty: with changes that are in no commit) and a checksum of the lines below. Where a
+# file of that name is there that no drop has written, or that was edited since, nothing is written. A
+# file that stays the same keeps its time, so makefiles may call this always.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
-[ $# -eq 1 ] && [ -n "$1" ] || { echo "drop.sh: expected a folder: make drop DIR=folder" >&2; exit 2; }
-version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
-commit=unknown
-if [ -e "$here/.git" ]; then commit=$(git -C "$here" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown); fi
+fail() { echo "drop.sh: $*" >&2; exit 1; }
+if [ $# -ne 1 ] || [ -z "$1" ]; then echo "drop.sh: expected a folder: make drop DIR=folder" >&2; exit 2; fi
+case $1 in /*) folder=$1 ;; *) folder=./$1 ;; esac # so that no name reads as an option
+files="zero_plugin.h zero_plugin.cu"
 mark="/* Written by make drop of ZeRO for C"
-mkdir -p "$1"
-for file in zero_plugin.h zero_plugin.cu; do
-    [ ! -e "$1/$file" ] || head -n 1 "$1/$file" | grep -qF "$mark" ||
-        { echo "drop.sh: $1/$file was not written by make drop, and is left alone: move it away first" >&2; exit 1; }
+
+# A checksum of what stands below a first line, whatever its line ends.
+sum() { tail -n +2 | tr -d '\r' | cksum | tr ' ' '-'; }
+for file in $files; do
+    old=$folder/$file
+    [ -e "$old" ] || [ -L "$old" ] || continue
+    head -n 1 "$old" 2>/dev/null | grep -qF "$mark" || fail "$1/$file was not written by make drop; move it away first. Nothing was written"
+    head -n 1 "$old" | grep -qF " sum $(sum <"$old")." || fail "$1/$file was edited since make drop wrote it; move it away first. Nothing was written"
 done
 
+# The commit of this repository, not of one that this folder was copied into, or that a hook runs for.
+commit=unknown
+if [ -e "$here/.git" ]; then
+    unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
+    # shellcheck disable=SC2086
+    if commit=$(git -C "$here" rev-parse --short=12 HEAD 2>/dev/null); then
+        git -C "$here" diff --quiet HEAD -- $files zero_plugin || commit=$commit-dirty
+    else commit=unknown; fi
+fi
+version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
+
 # Rooms lie in the unit between #if __has_include and #else. A room's own includes of rooms are of
-# earlier ones, which have been written; another order is an error.
+# earlier ones, which have been written; another order is an error. device.h includes its two itself.
 write_unit() {
     awk -v rooms="$here/zero_plugin/" '
     function fail(text) { print "drop.sh: " text > "/dev/stderr"; failed = 1; exit 1 }
-    function room(name,   line, inner) {
+    function room(name,   line, inner, lines) {
         if (name in written) fail(name " is included twice")
         written[name] = 1
         while ((getline line < (rooms name)) > 0) {
+            lines++
             if (line ~ /^#include "\.\.\/zero_plugin\.h"$/) line = "#include \"zero_plugin.h\""
             else if (line ~ /^#include "[a-z0-9_]+\.h"$/) {
                 inner = line; gsub(/^#include "|"$/, "", inner)
                 if (inner in written) continue
-                if (indirect[name]) { room(inner); continue }
+                if (name == "device.h") { room(inner); continue }
                 fail(name " includes " inner ", which comes later")
             }
             print line
         }
+        if (!lines) fail(name " is missing")
         close(rooms name)
     }
-    BEGIN { indirect["device.h"] = 1 }
     /^#if __has_include/ { inside = 1; next }
     inside && /^#else/ { skips = 1 }
     inside && /^#endif/ { inside = skips = 0; next }
@@ -44,13 +62,23 @@ write_unit() {
     { print }
     END { if (failed) exit 1 }' "$here/zero_plugin.cu"
 }
-for file in zero_plugin.h zero_plugin.cu; do
-    {
-        echo "$mark $version, commit $commit: $file. Changes belong in its repository. */"
-        case $file in
-        *.h) cat "$here/$file" ;;
-        *) write_unit ;;
-        esac
-    } >"$1/$file.new"
-    mv "$1/$file.new" "$1/$file"
+
+# Both are whole before the first gets its name.
+mkdir -p "$folder"
+trap 'rm -f "$folder/.zero_plugin.$$".*' EXIT
+for file in $files; do
+    new=$folder/.zero_plugin.$$.$file
+    echo >"$new"
+    case $file in
+    *.h) cat "$here/$file" ;;
+    *) write_unit ;;
+    esac >>"$new"
+    first="$mark $version, commit $commit: $file, sum $(sum <"$new"). Changes belong in its repository. */"
+    { echo "$first"; tail -n +2 "$new"; } >"$new.all"
+    rm "$new"
 done
+for file in $files; do
+    new=$folder/.zero_plugin.$$.$file.all
+    cmp -s "$new" "$folder/$file" || mv "$new" "$folder/$file"
+done
+echo "wrote $1/zero_plugin.h and $1/zero_plugin.cu: version $version, commit $commit"

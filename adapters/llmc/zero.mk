@@ -1,11 +1,13 @@
-# make -f zero.mk [TARGET]; all of llm.c's settings hold. ZERO: the folder of zero_plugin.h.
+# make -f zero.mk [TARGET]; all of llm.c's settings hold. ZERO: the folder of the plugin's repository.
 # NCCL_HOME: a folder with include/nccl.h and lib/, where the toolkit and the system have none.
-# zero_plugin.cu is compiled by itself: it wants its sums in order, llm.c is built with fast-math.
+# zero_plugin.h and zero_plugin.cu are made from it in build/zero, and compiled by themselves: they want
+# their sums in order, llm.c is built with fast-math.
 
 include Makefile
 
 ZERO_CC_FLAGS = -std=c11 -D_GNU_SOURCE -O3 -march=native -ffp-contract=off -fopenmp -pthread
-ZERO_INCLUDES = -I'$(ZERO)' -I'$(ZERO)/adapters/llmc'
+ZERO_DROP     = $(BUILD_DIR)/zero
+ZERO_INCLUDES = -I$(ZERO_DROP) -I'$(ZERO)/adapters/llmc'
 
 # NCCL: as llm.c found it, or beside the toolkit. One line says what was found.
 ZERO_CUDA    := $(if $(NVCC),$(shell dirname "$$(dirname "$$(readlink -f '$(NVCC)')")"))
@@ -33,14 +35,18 @@ zero: train_gpt2_zero $(if $(NVCC),train_gpt2_fp32_zerocu train_gpt2_zerocu)
 
 # A prerequisite's name has its blanks escaped.
 ZERO_FOLDER  := $(shell printf '%s' '$(ZERO)' | sed 's/ /\\ /g')
-ZERO_SOURCES  = $(ZERO_FOLDER)/zero_plugin.cu $(ZERO_FOLDER)/zero_plugin.h
 ZERO_HEADERS  = $(foreach h,llmc fork nccl,$(ZERO_FOLDER)/adapters/llmc/zero_$h.h)
 TARGETS      += train_gpt2_zero train_gpt2_fp32_zerocu train_gpt2_zerocu
 
-$(BUILD_DIR)/zero_plugin.o: $(ZERO_SOURCES)
-	$(CC) $(ZERO_CC_FLAGS) -x c -c -o $@ '$(ZERO)/zero_plugin.cu'
-$(BUILD_DIR)/zero_plugin_cuda.o: $(ZERO_SOURCES)
-	$(NVCC) -std=c++17 -O3 -fmad=false $(filter arch=% code=% --generate-code,$(NVCC_FLAGS)) $(ZERO_NV_FLAGS) -c -o $@ '$(ZERO)/zero_plugin.cu'
+# Made each time; what stays the same keeps its time.
+.PHONY: zero_drop
+zero_drop:
+	@sh '$(ZERO)/zero_plugin/drop.sh' $(ZERO_DROP) >/dev/null
+$(ZERO_DROP)/zero_plugin.cu: zero_drop ;
+$(BUILD_DIR)/zero_plugin.o: $(ZERO_DROP)/zero_plugin.cu
+	$(CC) $(ZERO_CC_FLAGS) -x c -c -o $@ $<
+$(BUILD_DIR)/zero_plugin_cuda.o: $(ZERO_DROP)/zero_plugin.cu
+	$(NVCC) -std=c++17 -O3 -fmad=false $(filter arch=% code=% --generate-code,$(NVCC_FLAGS)) $(ZERO_NV_FLAGS) -c -o $@ $<
 
 train_gpt2_zero: train_gpt2_zero.c $(BUILD_DIR)/zero_plugin.o $(ZERO_HEADERS)
 	$(CC) $(CFLAGS) -fopenmp -pthread $(INCLUDES) $(ZERO_INCLUDES) $(LDFLAGS) $(filter train_%.c %.o,$^) $(LDLIBS) -o $@
