@@ -72,7 +72,7 @@ $E/test_gpt2: $E/test_gpt2.o $E/gpt2.o $E/zero_plugin.o $(EDEVICE)
 $E/test_gpt2_ops: $E/test_gpt2_ops.o $E/zero_plugin.o $(EDEVICE)
 $E/test_attention: $E/test_attention.o $E/zero_plugin.o $(EDEVICE)
 $E/test_cuda.o: $B/drop/zero_plugin.cu
-$E/test_cuda.o: ECXX += -I$B/drop -Wa,-I$B/drop -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -fno-inline \
+$E/test_cuda.o: ECXX += -I$B/drop -DCUDA_SOURCE='"$B/drop/zero_plugin.cu"' -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -fno-inline \
 	-fno-omit-frame-pointer -fno-optimize-sibling-calls
 $E/test_cuda: $E/test_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_emulation: $E/test_emulation.o $E/zero_plugin.o $E/emulation.o $E/emulation_nccl.o

@@ -1089,8 +1089,8 @@ static const struct {
 static char cuda_lines[CUDA_LINES][104];
 static int cuda_nlines;
 
-/* The text of the file that was compiled. */
-__asm__(".pushsection .rodata\ncuda_source:\n.incbin \"zero_plugin.cu\"\n.byte 0\n.popsection\n");
+/* The text of the file that was compiled: CUDA_SOURCE is its path. */
+__asm__(".pushsection .rodata\ncuda_source:\n.incbin \"" CUDA_SOURCE "\"\n.byte 0\n.popsection\n");
 extern "C" const char cuda_source[];
 
 static int cuda_read_source(void) {
@@ -1225,6 +1225,7 @@ static void cuda_mutants(int seeds) {
                 cuda_report_site(&sites[i]);
             }
     cuda_all_sites(sites, n);
+    (void)test_check(n >= 40, "only %d places that record or wait are found", n);
     emulation_watch_sites(0);
     emulation_patience(20);
     for (int k = 0; k < CUDA_CASES; k++) cuda_close(&runs[k]);
