@@ -4,7 +4,6 @@
 
 C       = $B/cuda
 FIND    = CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' CUDNN_HOME='$(CUDNN_HOME)' sh adapters/cuda.sh
-once    = $(eval $1 := $(shell $2))$($1)
 ARCHS  ?= $(call once,ARCHS,$(FIND) archs $(NVCC))
 GENCODE = $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS))
 TOOLKIT = $(call once,TOOLKIT,$(FIND) toolkit $(NVCC))
