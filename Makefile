@@ -1,7 +1,7 @@
 # make deps            install what is missing          make test      all tests, at most 10 minutes
 # make train_gpt2_zero build the trainer                make check     format, linters, both compilers
 # make compare         DDP against ZeRO-1, 2, 3         make bench     measure against MPI and memory
-# make data            token files of tiny Shakespeare  make test-long what CI adds; test-all: everything
+# make data            token files of tiny Shakespeare  make test-long what CI adds; test-all: no samples
 # make cuda            build for CUDA, into B/cuda     make golden    write tests/golden.txt
 # make cuda-tests      the tests that run on a GPU
 # make zero_ckpt       the tool for checkpoints

@@ -23,10 +23,10 @@ build() { echo "$1 $2 alone make -j$JOBS $3 && echo '1 passed, 0 failed'"; }
 quick_build() { build build 400 "-s tests"; }
 quick() {
     cat <<TABLE
-checkpoint-faults 300 beside sh $here/test_checkpoint_faults.sh $B
+checkpoint-faults 300 beside sh $here/test_checkpoint_faults.sh $B all $SEED
 unit 120 beside $B/test_unit
-model 300 beside $B/test_model 1000 $SEED
-bits 300 beside $B/test_bits 24 $SEED
+model 300 beside $B/test_model 400 $SEED
+bits 300 beside $B/test_bits 12 $SEED
 memory 120 beside $B/test_memory
 gpt2-ops 120 beside $B/test_gpt2_ops
 gpt2 120 beside $B/test_gpt2
@@ -55,7 +55,7 @@ deepspeed-import 600 beside sh $here/test_deepspeed_import.sh $B
 data 120 beside sh $here/test_data.sh $B
 faults 300 alone $B/test_faults
 resume 400 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
-allocations 120 alone sh $here/test_allocations.sh $B
+allocations 240 alone sh $here/test_allocations.sh $B
 losses 200 alone sh $here/test_losses.sh $B
 mpi 500 alone sh $here/test_mpi.sh $B
 trainer 600 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
@@ -66,7 +66,7 @@ TABLE
 emulated() {
     if [ -x "$B/emulated/train_gpt2_zero" ]; then cat <<TABLE
 emulation 120 beside $B/emulated/test_emulation
-emulated-cuda 300 beside $B/emulated/test_cuda seeds 20 $SEED
+emulated-cuda 300 beside $B/emulated/test_cuda seeds 10 $SEED
 emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulated-attention 120 beside $B/emulated/test_attention
 cudnn-graphs 120 beside sh $here/test_cudnn.sh $B
@@ -126,9 +126,10 @@ launchers 300 alone sh $here/test_launchers.sh $B
 hosts 400 alone sh $here/test_hosts.sh $B
 TABLE
     [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/test_llmc.sh $B"
-    for type in f32 bf16 fp16; do
-        for stage in 0 3; do echo "converge-$type-$stage 900 alone sh $here/test_converge.sh $B $stage $type"; done
-    done
+    converge $((SEED % 2 * 3))
+}
+converge() { # STAGE
+    for type in f32 bf16 fp16; do echo "converge-$type-$1 900 alone sh $here/test_converge.sh $B $1 $type"; done
 }
 # libFuzzer on everything that reads files of others, with clang where it is installed.
 fuzz() { # SECONDS of each
@@ -143,7 +144,9 @@ fuzz() { # SECONDS of each
 }
 whole() {
     fuzz 600
+    converge $((3 - SEED % 2 * 3))
     cat <<TABLE
+checkpoint-faults-all 600 beside sh $here/test_checkpoint_faults.sh $B
 checkpoint-all 1800 beside $B/test_checkpoint all
 checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
 checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
@@ -188,10 +191,11 @@ count() { # NAME...: adds up what they left
 }
 batch() { # NAME...: JOBS at a time
     [ $# -gt 0 ] || return
-    (cd "$log" && rm -f $(printf '%s.result ' "$@"))
+    for name; do rm -f "$log/$name.result"; done
     printf '%s\n' "$@" | xargs -P "$JOBS" -n 1 sh "$0" "$set" "$B"
     count "$@"
 }
+# shellcheck disable=SC2086 # names are words
 go() { # the rows of a function: runs them in their order
     "$1" >"$log/rows"
     names=
