@@ -184,14 +184,14 @@ if [ "$part" ]; then run "$part"; exit; fi
 # ---- a set ----
 passed=0 failed=0 skipped=0
 count() { # NAME...: adds up what they left
-    for name; do
-        { read -r p f s _ <"$log/$name.result"; } 2>/dev/null || { p=0 f=1 s=0; echo "FAILED: $name ended without a result"; }
+    for each; do
+        { read -r p f s _ <"$log/$each.result"; } 2>/dev/null || { p=0 f=1 s=0; echo "FAILED: $each ended without a result"; }
         passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     done
 }
 batch() { # NAME...: JOBS at a time
     [ $# -gt 0 ] || return
-    for name; do rm -f "$log/$name.result"; done
+    for each; do rm -f "$log/$each.result"; done
     printf '%s\n' "$@" | xargs -P "$JOBS" -n 1 sh "$0" "$set" "$B"
     count "$@"
 }
