@@ -2,17 +2,18 @@
 # run.sh quick|long|all BUILD - builds what the parts of a set need and runs them, each within its
 # budget. quick: `make test`. long: what CI adds. all: both, and everything without samples, hours.
 # run.sh times BUILD - the table of what every part took when it was last run, as in figures.md.
-# SEED=N chooses the samples (otherwise the time does, and is printed); JOBS: processors to use.
+# SEED=N chooses the samples (otherwise the time does, and is printed); JOBS: processors to use;
+# PATIENCE=N: budgets are N times as long, on a machine that is so much slower or busier.
 # Last line: N passed, N failed[, N skipped].
 set -u
 set=$1 B=$2 part=${3:-}
 here=$(dirname "$0")
 log=$B/log
-SEED=${SEED:-$(date +%s)} JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+SEED=${SEED:-$(date +%s)} PATIENCE=${PATIENCE:-1} JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 # The settings of the make that called stay, its job server is not reached from here.
 MAKEFLAGS=$(echo " ${MAKEFLAGS:-}" | sed 's/ -j[0-9]*//; s/ --jobserver-[a-z]*=[^ ]*//')
 # OpenMP's threads wait asleep: awake they take the processors of other ranks, parts and programs.
-export SEED JOBS MAKEFLAGS OMP_WAIT_POLICY=passive
+export SEED JOBS PATIENCE MAKEFLAGS OMP_WAIT_POLICY=passive
 mkdir -p "$log"
 
 # ---- the sets: NAME BUDGET HOW COMMAND ----
@@ -20,7 +21,7 @@ mkdir -p "$log"
 # say so too, JOBS at a time: what neither looks at the clock nor fills every processor; `skip` REASON.
 build() { echo "$1 $2 alone make -j$JOBS $3 && echo '1 passed, 0 failed'"; }
 
-quick_build() { build build 400 "-s tests"; }
+quick_build() { build build 500 "-s tests"; }
 quick() {
     cat <<TABLE
 checkpoint-faults 300 beside sh $here/test_checkpoint_faults.sh $B all $SEED
@@ -161,6 +162,7 @@ run() { # NAME: its row, found in $log/rows; what it counted and took goes to $l
     read -r name budget how command <<ROW
 $(grep "^$1 " "$log/rows")
 ROW
+    budget=$((budget * PATIENCE))
     start=$(date +%s)
     timeout -k 10 "$budget" sh -c "$command" >"$log/$name.txt" 2>&1 </dev/null
     code=$? took=$(($(date +%s) - start))
@@ -229,6 +231,7 @@ long) limit=1500 sets="long_build long" ;;
 all) sets="quick long_build long whole" ;;
 *) echo "run.sh: expected quick, long, all or times, found '$set'" >&2; exit 2 ;;
 esac
+limit=$((limit * PATIENCE))
 echo "SEED=$SEED chooses the samples"
 begun=$(date +%s)
 go quick_build
