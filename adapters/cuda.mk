@@ -4,7 +4,6 @@
 
 C       = $B/cuda
 FIND    = CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' CUDNN_HOME='$(CUDNN_HOME)' sh adapters/cuda.sh
-once    = $(eval $1 := $(shell $2))$($1)
 ARCHS  ?= $(call once,ARCHS,$(FIND) archs $(NVCC))
 GENCODE = $(foreach a,$(ARCHS),-gencode arch=compute_$a,code=sm_$a) -gencode arch=compute_$(lastword $(ARCHS)),code=compute_$(lastword $(ARCHS))
 TOOLKIT = $(call once,TOOLKIT,$(FIND) toolkit $(NVCC))
@@ -81,4 +80,4 @@ $(ETESTS):
 	$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
 $E/gpu_kernels: $E/gpu_kernels.o $E/zero_plugin.o $(EDEVICE)
 	$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
-emulated: $(ETESTS) $E/gpu_kernels $E/train_gpt2_zero
+emulated: $(filter-out %/test_gpt2,$(ETESTS)) $E/gpu_kernels $E/train_gpt2_zero

@@ -4,16 +4,27 @@
 # Last line: N passed, N failed[, N skipped].
 set -u
 sources=$1 CC=$2 NVCC=$3 B=$4
+JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 mkdir -p "$B/check"
 passed=0 failed=0 skipped=0
-log=$B/check/log
+started=0 reported=0
 
-# check NAME COMMAND...: passes if the command does; shows its output if not
+# check NAME COMMAND...: starts the command, JOBS at a time, in a shell where $started is its number
 check() {
-    name=$1
+    started=$((started + 1))
+    echo "$1" >"$B/check/$started.name"
     shift
-    if "$@" >"$log" 2>&1; then passed=$((passed + 1)); echo "ok      $name"
-    else failed=$((failed + 1)); echo "FAILED  $name"; head -n 40 "$log" | sed 's/^/    /'; fi
+    { "$@" >"$B/check/$started.log" 2>&1; echo $? >"$B/check/$started.code"; } &
+    eval "process_$started=$!"
+    [ $((started - reported)) -lt "$JOBS" ] || report
+}
+# Waits for the first that is not reported yet: it passes if the command does, its output is shown if not.
+report() {
+    reported=$((reported + 1))
+    eval "wait \$process_$reported"
+    name=$(cat "$B/check/$reported.name")
+    if [ "$(cat "$B/check/$reported.code")" = 0 ]; then passed=$((passed + 1)); echo "ok      $name"
+    else failed=$((failed + 1)); echo "FAILED  $name"; head -n 40 "$B/check/$reported.log" | sed 's/^/    /'; fi
 }
 # needs PROGRAM NAME COMMAND...: the same, counted as skipped where the program is not installed
 needs() {
@@ -54,13 +65,13 @@ cuda_alone() {
     alone device_cpu "${CXX:-c++}" -std=c++17 -D__CUDACC__ -Itests/emulation $nccl -Wall -Wextra -Werror -include cuda_runtime.h -x c++
 }
 header() { echo '#include "zero_plugin.h"' | "$1" -x "$2" "$3" -Wall -Wextra -Wpedantic -Werror -I. -fsyntax-only -; }
-plugin() { compiler=$1; shift; "$compiler" $flags "$@" -x c -c -o "$B/check/plugin.o" zero_plugin.cu; }
+plugin() { compiler=$1; shift; "$compiler" $flags "$@" -x c -c -o "$B/check/$started.o" zero_plugin.cu; }
 exported() {
-    plugin "$CC" -fopenmp && nm -g --defined-only "$B/check/plugin.o" | awk '$3 !~ /^zero_/ { print; bad = 1 } END { exit bad }'
+    plugin "$CC" -fopenmp && nm -g --defined-only "$B/check/$started.o" | awk '$3 !~ /^zero_/ { print; bad = 1 } END { exit bad }'
 }
 no_cxx() {
-    "$CC" $flags -fPIC -shared -o "$B/check/plugin.so" -x c zero_plugin.cu -x none -lm || return 1
-    ! nm -D "$B/check/plugin.so" | grep -E ' _Z|__cxa_throw|__gxx'
+    "$CC" $flags -fPIC -shared -o "$B/check/$started.so" -x c zero_plugin.cu -x none -lm || return 1
+    ! nm -D "$B/check/$started.so" | grep -E ' _Z|__cxa_throw|__gxx'
 }
 # In C++ with the emulation's CUDA, and with NCCL's header as it once was.
 old_nccl() {
@@ -90,13 +101,14 @@ case $nccl in
 *) skipped=$((skipped + 1)); echo "skipped plugin with NCCL 2.19's names: NCCL is not installed" ;;
 esac
 check "no circles of files under adapters" sh tests/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
-needs shellcheck "scripts of the CUDA build" shellcheck adapters/cuda.sh adapters/llmc/apply tests/check_circles.sh tests/gpu.sh tests/golden.sh tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh
+needs shellcheck "scripts" shellcheck adapters/cuda.sh adapters/llmc/apply tests/check_circles.sh tests/gpu.sh tests/golden.sh tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/run.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \
     --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c
 for file in zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c; do
     needs clang-tidy "clang-tidy $file" tidy "$file"
 done
+while [ $reported -lt $started ]; do report; done
 [ $skipped -gt 0 ] && more=", $skipped skipped" || more=
 echo "$passed passed, $failed failed$more"
 [ $failed -eq 0 ]

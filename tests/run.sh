@@ -1,161 +1,250 @@
 #!/bin/sh
-# run.sh quick|long|all BUILD - runs the tests, each within its budget (seconds), and adds up their
-# last lines. quick: `make test`. long: what CI adds. all: without samples, hours.
+# run.sh quick|long|all BUILD - builds what the parts of a set need and runs them, each within its
+# budget. quick: `make test`. long: what CI adds. all: both, and everything without samples, hours.
+# run.sh times BUILD - the table of what every part took when it was last run, as in figures.md.
+# SEED=N chooses the samples (otherwise the time does, and is printed); JOBS: processors to use;
+# PATIENCE=N: budgets are N times as long, on a machine that is so much slower or busier.
+# Last line: N passed, N failed[, N skipped].
 set -u
-set=$1 B=$2
+set=$1 B=$2 part=${3:-}
 here=$(dirname "$0")
-passed=0 failed=0 skipped=0
-mkdir -p "$B/log"
+log=$B/log
+SEED=${SEED:-$(date +%s)} PATIENCE=${PATIENCE:-1} JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+# The settings of the make that called stay, its job server is not reached from here.
+MAKEFLAGS=$(echo " ${MAKEFLAGS:-}" | sed 's/ -j[0-9]*//; s/ --jobserver-[a-z]*=[^ ]*//')
+# OpenMP's threads wait asleep: awake they take the processors of other ranks, parts and programs.
+export SEED JOBS PATIENCE MAKEFLAGS OMP_WAIT_POLICY=passive
+mkdir -p "$log"
 
-# run NAME BUDGET COMMAND...: the budget ends what hangs; it has room for a slow, busy machine
-run() {
-    name=$1 budget=$2
-    shift 2
-    log=$B/log/$name.txt
-    start=$(date +%s)
-    timeout -k 10 "$budget" "$@" >"$log" 2>&1 </dev/null
-    code=$?
-    took=$(($(date +%s) - start))
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
-    p=$(echo "${line:-0 passed}" | sed 's/ passed.*//')
-    f=$(echo "$line" | sed -n 's/.* passed, \([0-9]*\) failed.*/\1/p')
-    s=$(echo "$line" | sed -n 's/.* failed, \([0-9]*\) skipped.*/\1/p')
-    [ -z "$line" ] || [ $code -ne 0 ] && [ "${f:-0}" -eq 0 ] && f=1
-    passed=$((passed + p)) failed=$((failed + ${f:-0})) skipped=$((skipped + ${s:-0}))
-    printf '%-24s %4d s of %4d  %s\n' "$name" "$took" "$budget" "${line:-no result, exit code $code}"
-    if [ "${f:-0}" -gt 0 ]; then tail -n 15 "$log" | sed 's/^/    /'; fi
+# ---- the sets: NAME BUDGET HOW COMMAND ----
+# BUDGET: seconds, with room for a slow, busy machine. HOW: `alone`; `beside` the parts next to it that
+# say so too, JOBS at a time: what neither looks at the clock nor fills every processor; `skip` REASON.
+build() { echo "$1 $2 alone make -j$JOBS $3 && echo '1 passed, 0 failed'"; }
+
+quick_build() { build build 500 "-s tests"; }
+quick() {
+    cat <<TABLE
+checkpoint-faults 300 beside sh $here/test_checkpoint_faults.sh $B all $SEED
+unit 120 beside $B/test_unit
+model 300 beside $B/test_model 400 $SEED
+bits 300 beside $B/test_bits 12 $SEED
+memory 120 beside $B/test_memory
+gpt2-ops 120 beside $B/test_gpt2_ops
+gpt2 120 beside $B/test_gpt2
+launch 60 beside $B/test_launch
+schedule 60 beside $B/test_schedule
+ds-config 60 beside $B/test_ds_config
+ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json
+scale 120 beside $B/test_scale 1000 $SEED
+optimizers 120 beside $B/test_optimizers
+check 120 beside $B/test_check
+abi 20 beside $B/test_abi
+group 120 alone $B/test_group
+drop 200 beside sh $here/test_drop.sh $B
+host-own 120 beside $B/test_host_own
+host-llama 120 beside $B/test_host_llama
+host-layers 120 beside $B/test_host_layers
+host-guide 200 beside sh $here/test_host_guide.sh $B
+python 200 beside sh $here/test_python.sh $B
+install 200 beside sh $here/test_install.sh $B
+llmc 400 beside LLMC= sh $here/test_llmc.sh $B
+checkpoint 120 beside $B/test_checkpoint sample $SEED
+checkpoint-kill 200 beside $B/test_checkpoint_kill 100 $SEED
+checkpoint-device 60 beside $B/test_checkpoint_device
+checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_checkpoint_tool.sh $B
+model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
+model-files-python 200 beside sh $here/test_model_files.sh $B
+deepspeed-import 600 beside sh $here/test_deepspeed_import.sh $B
+data 120 beside sh $here/test_data.sh $B
+faults 300 alone $B/test_faults
+resume 400 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
+allocations 240 alone sh $here/test_allocations.sh $B
+losses 200 alone sh $here/test_losses.sh $B
+mpi 500 alone sh $here/test_mpi.sh $B
+trainer 600 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
+TABLE
+    emulated
+}
+# The CUDA version, run on the CPU; and whether nvcc takes it and its tests, for one architecture.
+emulated() {
+    if [ -x "$B/emulated/train_gpt2_zero" ]; then cat <<TABLE
+emulation 120 beside $B/emulated/test_emulation
+emulated-cuda 300 beside $B/emulated/test_cuda seeds 10 $SEED
+emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
+emulated-attention 120 beside $B/emulated/test_attention
+cudnn-graphs 120 beside sh $here/test_cudnn.sh $B
+emulated-trainer 400 alone sh $here/test_emulated.sh $B
+TABLE
+    else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
+    if command -v nvcc >/dev/null 2>&1; then build cuda-build 400 "-s B=$B/nvcc ARCHS=90 cuda cuda-tests"
+    else echo "cuda-build 0 skip nvcc is not installed"; fi
 }
 
 # The same programs under another compiler setting.
-variant() { # NAME OPT OMP MPICC TARGETS...
-    v=$1 opt=$2 omp=$3 mpicc=$4
-    shift 4
-    run "build-$v" 600 sh -c 'make -s B="$0" OPT="$1" OMP="$2" MPICC="$3" WARN= $4 && echo "1 passed, 0 failed"' \
-        "$B/$v" "$opt" "$omp" "$mpicc" "$*"
+variant() { # NAME OPT MORE PROGRAMS...
+    v=$1 opt=$2 more=$3
+    shift 3
+    build "build-$v" 600 "-s B=$B/$v OPT='$opt' MPICC= WARN= $more $(printf " $B/$v/%s" "$@")"
 }
-
+long_build() {
+    variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" \
+        test_unit test_model test_faults test_gpt2 test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
+        test_host_own test_host_llama test_scale test_optimizers test_schedule test_ds_config fuzz_ds_config
+    variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_checkpoint
+    if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2"; fi
+    # cuda-build has compiled for 90
+    if command -v nvcc >/dev/null 2>&1; then build cuda-archs 600 "-s B=$B/archs ARCHS='80 89 100 120' cuda"
+    else echo "cuda-archs 0 skip nvcc is not installed"; fi
+}
+long() {
+    cat <<TABLE
+asan-scale 300 beside $B/asan/test_scale 300 $SEED
+asan-optimizers 600 beside $B/asan/test_optimizers
+asan-checkpoint 300 beside $B/asan/test_checkpoint sample $SEED
+asan-checkpoint-fuzz 120 beside $B/asan/fuzz_checkpoint 15 $SEED
+asan-model-files 300 beside OMP_NUM_THREADS=1 $B/asan/test_model_files
+asan-model-fuzz 120 beside $B/asan/fuzz_model_files 15 $SEED
+asan-host-own 300 beside $B/asan/test_host_own
+asan-host-llama 300 beside $B/asan/test_host_llama
+asan-schedule 60 beside $B/asan/test_schedule
+asan-ds-config 120 beside $B/asan/test_ds_config
+asan-ds-fuzz 120 beside $B/asan/fuzz_ds_config 15 $SEED $here/ds_config/*.json
+asan-unit 600 beside $B/asan/test_unit
+asan-model 600 beside $B/asan/test_model 300 $SEED
+asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
+asan-gpt2 600 beside $B/asan/test_gpt2
+tsan-model 600 beside $B/tsan/test_model 150 $SEED
+tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
+tsan-bits 600 beside $B/tsan/test_bits 6 $SEED
+TABLE
+    fuzz 20
+    if [ -x "$B/emulated/test_cuda" ]; then cat <<TABLE
+emulated-cuda-all 900 beside $B/emulated/test_cuda all 0 $SEED
+emulated-gpt2 600 beside $B/emulated/test_gpt2
+TABLE
+    fi
+    cat <<TABLE
+asan-faults 600 alone $B/asan/test_faults
+launchers 300 alone sh $here/test_launchers.sh $B
+hosts 400 alone sh $here/test_hosts.sh $B
+TABLE
+    [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/test_llmc.sh $B"
+    converge $((SEED % 2 * 3))
+}
+converge() { # STAGE
+    for type in f32 bf16 fp16; do echo "converge-$type-$1 900 alone sh $here/test_converge.sh $B $1 $type"; done
+}
 # libFuzzer on everything that reads files of others, with clang where it is installed.
 fuzz() { # SECONDS of each
     echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' |
         clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1 ||
-        { skipped=$((skipped + 3)); echo "skipped fuzz: clang with libFuzzer is not installed"; return; }
+        { echo "fuzz-$1 0 skip clang with libFuzzer is not installed"; return; }
     for target in ds_config checkpoint model_files; do
-        seeds=
-        [ $target = ds_config ] && seeds=tests/ds_config
-        run fuzz-$target $(($1 + 200)) sh -c 'mkdir -p "$0/corpus/$2" && make -s B="$0" "$0/libfuzzer/$2" &&
-            "$0/libfuzzer/$2" -max_total_time=$1 -max_len=65536 "$0/corpus/$2" $3 && echo "1 passed, 0 failed"' \
-            "$B" "$1" $target "$seeds"
+        echo "fuzz-$target-$1 $(($1 + 200)) beside mkdir -p $B/corpus/$target && make -s $B/libfuzzer/$target &&" \
+            "$B/libfuzzer/$target -seed=$((SEED % 4294967296)) -max_total_time=$1 -max_len=65536 $B/corpus/$target" \
+            "$([ $target = ds_config ] && echo "$here/ds_config") && echo '1 passed, 0 failed'"
     done
 }
-
-# The CUDA version, run on the CPU; and whether nvcc takes it and its tests, for one architecture.
-emulated() {
-    [ -x "$B/emulated/train_gpt2_zero" ] ||
-        { skipped=$((skipped + 1)); echo "skipped emulated: the CUDA toolkit's headers are not installed"; return; }
-    run emulation 120 "$B/emulated/test_emulation"
-    run emulated-cuda 300 "$B/emulated/test_cuda" seeds 20
-    run emulated-gpt2-ops 300 "$B/emulated/test_gpt2_ops"
-    run emulated-attention 120 "$B/emulated/test_attention"
-    run emulated-trainer 400 sh "$here/test_emulated.sh" "$B"
-    run cudnn-graphs 120 sh "$here/test_cudnn.sh" "$B"
-    command -v nvcc >/dev/null 2>&1 || { skipped=$((skipped + 1)); echo "skipped cuda-build: nvcc is not installed"; return; }
-    run cuda-build 400 sh -c 'make -s B="$0/nvcc" ARCHS=90 cuda cuda-tests && echo "1 passed, 0 failed"' "$B"
-}
-
-quick() {
-    run unit 120 "$B/test_unit"
-    run model 300 "$B/test_model" 1000
-    run bits 300 "$B/test_bits"
-    run memory 120 "$B/test_memory"
-    run faults 300 "$B/test_faults"
-    run gpt2-ops 120 "$B/test_gpt2_ops"
-    run gpt2 120 "$B/test_gpt2"
-    run launch 60 "$B/test_launch"
-    run schedule 60 "$B/test_schedule"
-    run ds-config 60 "$B/test_ds_config"
-    run ds-config-fuzz 60 "$B/fuzz_ds_config" 10 1 "$here"/ds_config/*.json
-    run scale 120 "$B/test_scale"
-    run optimizers 120 "$B/test_optimizers"
-    run check 120 "$B/test_check"
-    run abi 20 "$B/test_abi"
-    run host-own 120 "$B/test_host_own"
-    run host-llama 120 "$B/test_host_llama"
-    run host-layers 120 "$B/test_host_layers"
-    run host-guide 200 sh "$here/test_host_guide.sh" "$B"
-    run python 200 sh "$here/test_python.sh" "$B"
-    run drop 200 sh "$here/test_drop.sh" "$B"
-    run install 200 sh "$here/test_install.sh" "$B"
-    run llmc 400 env LLMC= sh "$here/test_llmc.sh" "$B"
-    run checkpoint 120 "$B/test_checkpoint"
-    run checkpoint-faults 300 sh "$here/test_checkpoint_faults.sh" "$B"
-    run checkpoint-kill 200 "$B/test_checkpoint_kill" 100 1
-    run checkpoint-device 60 "$B/test_checkpoint_device"
-    run checkpoint-tool 300 sh "$here/test_checkpoint_tool.sh" "$B"
-    run resume 400 sh "$here/test_resume.sh" "$B"
-    run model-files 120 env OMP_NUM_THREADS=1 "$B/test_model_files"
-    run model-files-python 200 sh "$here/test_model_files.sh" "$B"
-    run deepspeed-import 600 sh "$here/test_deepspeed_import.sh" "$B"
-    run allocations 120 sh "$here/test_allocations.sh" "$B"
-    run data 120 sh "$here/test_data.sh" "$B"
-    run losses 200 sh "$here/test_losses.sh" "$B"
-    run mpi 500 sh "$here/test_mpi.sh" "$B"
-    emulated
-    run trainer 600 env TRAINER="$B/train_gpt2_zero" sh "$here/test_trainer.sh" "$B"
-}
-
-long() {
-    asan="-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-    variant asan "$asan" -fopenmp "" \
-        "$B/asan/test_unit $B/asan/test_model $B/asan/test_faults $B/asan/test_gpt2 $B/asan/test_gpt2_ops \
-        $B/asan/test_checkpoint $B/asan/fuzz_checkpoint $B/asan/test_model_files $B/asan/fuzz_model_files $B/asan/test_host_own $B/asan/test_host_llama $B/asan/test_scale $B/asan/test_optimizers $B/asan/test_schedule $B/asan/test_ds_config $B/asan/fuzz_ds_config"
-    run asan-scale 300 "$B/asan/test_scale" 300
-    run asan-optimizers 600 "$B/asan/test_optimizers"
-    run asan-checkpoint 300 "$B/asan/test_checkpoint"
-    run asan-checkpoint-fuzz 120 "$B/asan/fuzz_checkpoint" 15 7
-    run asan-model-files 300 env OMP_NUM_THREADS=1 "$B/asan/test_model_files"
-    run asan-model-fuzz 120 "$B/asan/fuzz_model_files" 15 7
-    run asan-host-own 300 "$B/asan/test_host_own"
-    run asan-host-llama 300 "$B/asan/test_host_llama"
-    run asan-schedule 60 "$B/asan/test_schedule"
-    run asan-ds-config 120 "$B/asan/test_ds_config"
-    run asan-ds-fuzz 120 "$B/asan/fuzz_ds_config" 15 2 "$here"/ds_config/*.json
-    fuzz 20
-    run asan-unit 600 "$B/asan/test_unit"
-    run asan-model 600 "$B/asan/test_model" 300 5000
-    run asan-faults 600 "$B/asan/test_faults"
-    run asan-gpt2-ops 600 "$B/asan/test_gpt2_ops"
-    run asan-gpt2 600 "$B/asan/test_gpt2"
-    variant tsan "-O1 -march=native -fsanitize=thread" "" "" "$B/tsan/test_model $B/tsan/test_bits $B/tsan/test_checkpoint"
-    run tsan-model 600 "$B/tsan/test_model" 150 9000
-    run tsan-checkpoint 300 "$B/tsan/test_checkpoint"
-    run tsan-bits 600 "$B/tsan/test_bits" 6
-    if [ -x "$B/emulated/test_cuda" ]; then
-        run emulated-cuda-all 900 "$B/emulated/test_cuda"
-        run emulated-gpt2 600 "$B/emulated/test_gpt2"
-    fi
-    [ -f "$here/test_launchers.sh" ] && run launchers 300 sh "$here/test_launchers.sh" "$B"
-    [ -z "${LLMC:-}" ] || run llmc-real 1800 sh "$here/test_llmc.sh" "$B"
-    run hosts 400 sh "$here/test_hosts.sh" "$B"
-    for type in f32 bf16 fp16; do
-        for stage in 0 3; do run converge-$type-$stage 900 sh "$here/test_converge.sh" "$B" $stage $type; done
-    done
-}
-
-case $set in
-quick) quick ;;
-long) long ;;
-all)
-    quick
-    long
+whole() {
     fuzz 600
-    run checkpoint-all 1800 "$B/test_checkpoint" all
-    run checkpoint-bench 900 sh "$here/test_checkpoint_bench.sh" "$B"
-    run checkpoint-kills 7200 sh "$here/kill_many.sh" "$B" 10000
-    run model-all 3600 "$B/test_model" 100000 1
-    run bits-all 7200 "$B/test_bits" all
-    ;;
-*) echo "run.sh: expected quick, long or all, found '$set'" >&2; exit 2 ;;
+    converge $((3 - SEED % 2 * 3))
+    cat <<TABLE
+checkpoint-faults-all 600 beside sh $here/test_checkpoint_faults.sh $B
+checkpoint-all 1800 beside $B/test_checkpoint all
+checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
+checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
+model-all 3600 beside $B/test_model 100000 1
+bits-all 7200 beside $B/test_bits all
+TABLE
+}
+
+# ---- one part, in a process of its own, so that another can run beside it ----
+number() { echo "$line" | sed -n "s/.*$1.*/\1/p"; }
+run() { # NAME: its row, found in $log/rows; what it counted and took goes to $log/NAME.result
+    read -r name budget how command <<ROW
+$(grep "^$1 " "$log/rows")
+ROW
+    budget=$((budget * PATIENCE))
+    start=$(date +%s)
+    timeout -k 10 "$budget" sh -c "$command" >"$log/$name.txt" 2>&1 </dev/null
+    code=$? took=$(($(date +%s) - start))
+    times >"$log/$name.result"
+    cpu=$(awk 'NR == 2 { gsub("[ms]", " "); printf "%.0f", 60 * ($1 + $3) + $2 + $4 }' "$log/$name.result")
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log/$name.txt" | tail -n 1)
+    p=$(number '\([0-9][0-9]*\) passed') f=$(number 'passed, \([0-9]*\) failed') s=$(number 'failed, \([0-9]*\) skipped')
+    report=$(printf '%-24s %4d s of %4d  %s' "$name" "$took" "$budget" "${line:-no result, exit code $code}")
+    if [ "$took" -ge "$budget" ]; then
+        f=$((${f:-0} + 1)) report="$report
+    FAILED: $name passed its budget of $budget s: ended after $took s"
+    elif { [ -z "$line" ] || [ $code -ne 0 ]; } && [ "${f:-0}" -eq 0 ]; then f=1; fi
+    if [ "${f:-0}" -gt 0 ]; then report="$report
+    SEED=$SEED: $command
+$(tail -n 15 "$log/$name.txt" | sed 's/^/    /')"; fi
+    printf '%s\n' "$report"
+    echo "${p:-0} ${f:-0} ${s:-0} $took $cpu $budget" >"$log/$name.result"
+}
+if [ "$part" ]; then run "$part"; exit; fi
+
+# ---- a set ----
+passed=0 failed=0 skipped=0
+count() { # NAME...: adds up what they left
+    for each; do
+        { read -r p f s _ <"$log/$each.result"; } 2>/dev/null || { p=0 f=1 s=0; echo "FAILED: $each ended without a result"; }
+        passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    done
+}
+batch() { # NAME...: JOBS at a time
+    [ $# -gt 0 ] || return
+    for each; do rm -f "$log/$each.result"; done
+    printf '%s\n' "$@" | xargs -P "$JOBS" -n 1 sh "$0" "$set" "$B"
+    count "$@"
+}
+# shellcheck disable=SC2086 # names are words
+go() { # the rows of a function: runs them in their order
+    "$1" >"$log/rows"
+    names=
+    while read -r name _ how reason; do
+        case $how in
+        beside) names="$names $name"; continue ;;
+        esac
+        batch $names
+        names=
+        if [ "$how" = alone ]; then batch "$name"
+        else skipped=$((skipped + 1)); echo "skipped $name: $reason"; fi
+    done <"$log/rows"
+    batch $names
+}
+processor() { sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -n 1; }
+table() {
+    echo "$(date +%F), $(processor || uname -m), $JOBS processors; load now $(cut -d ' ' -f 1 /proc/loadavg 2>/dev/null)"
+    printf '\n| part | seconds | of processors | budget |\n|---|--:|--:|--:|\n'
+    for rows in quick_build quick long_build long whole; do $rows; done | while read -r name _; do
+        [ -f "$log/$name.result" ] || continue
+        read -r _ _ _ took cpu budget <"$log/$name.result"
+        echo "| $name | $took | $cpu | $budget |"
+    done
+}
+
+limit=0
+case $set in
+times) table; exit ;;
+quick) limit=600 sets="quick" ;;
+long) limit=1500 sets="long_build long" ;;
+all) sets="quick long_build long whole" ;;
+*) echo "run.sh: expected quick, long, all or times, found '$set'" >&2; exit 2 ;;
 esac
-[ "$skipped" -gt 0 ] && more=", $skipped skipped" || more=
+limit=$((limit * PATIENCE))
+echo "SEED=$SEED chooses the samples"
+begun=$(date +%s)
+go quick_build
+[ $failed -gt 0 ] || for rows in $sets; do go "$rows"; done
+took=$(($(date +%s) - begun))
+if [ $limit -gt 0 ] && [ $took -gt $limit ]; then
+    failed=$((failed + 1))
+    echo "FAILED: the set $set passed its budget of $limit s: it took $took s"
+fi
+table >"$log/times.txt"
+echo "$set: $took s, by part in $log/times.txt"
+[ $skipped -gt 0 ] && more=", $skipped skipped" || more=
 echo "$passed passed, $failed failed$more"
-[ "$failed" -eq 0 ]
+[ $failed -eq 0 ]

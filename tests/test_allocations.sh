@@ -15,7 +15,7 @@ counts() {
     steps=$1
     shift
     rm -f "$dir"/count.*
-    LD_PRELOAD=$dir/mallocs.so MALLOCS=$dir/count "$B/train_gpt2_zero" -pn 2 -nt 1 -t 32 -b 2 -x "$steps" -v -1 -g 0 \
+    LD_PRELOAD=$dir/mallocs.so MALLOCS=$dir/count "$B/unmeasured/train_gpt2_zero" -pn 2 -nt 1 -t 32 -b 2 -x "$steps" -v -1 -g 0 \
         "$@" >"$dir/log.txt" 2>&1 </dev/null || { cat "$dir/log.txt" >&2; return 1; }
     cat "$dir"/count.* | sort
 }

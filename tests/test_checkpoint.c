@@ -294,9 +294,11 @@ static void ckt_pairs(const ckt_variant *v, int type, int nranks, int every) {
     for (p.a = 0; p.a < 4; p.a++) ckt_stages(&p, &twice, every);
 }
 
-/* The first variant at every type; of the others one type and number of ranks, chosen by a seed. */
+static uint64_t ckt_seed = 1; /* chooses the samples */
+
+/* The first variant at every type; of the others one type and number of ranks, by the seed. */
 static void ckt_bitwise(int all) {
-    test_random r = {23};
+    test_random r = {test_mix(ckt_seed)};
     for (int v = 0; v < CKT_VARIANTS; v++) {
         const int types = test_below(&r, CKT_TYPES), ranks = 1 + test_below(&r, 4);
         for (int type = 0; type < CKT_TYPES; type++)
@@ -308,7 +310,7 @@ static void ckt_bitwise(int all) {
 
 /* Any number of ranks loads what others saved, of the first variant; ckt_bitwise left it. */
 static void ckt_ranks(int all) {
-    test_random r = {11};
+    test_random r = {test_mix(ckt_seed + 1)};
     for (int type = 0; type < CKT_TYPES; type++)
         for (int n = 1; n <= (all ? CKT_RANKS : 4); n++)
             for (int m = 1; m <= CKT_RANKS; m++) {
@@ -796,7 +798,8 @@ static int ckt_tool(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "tool") == 0) return ckt_tool();
-    const int all = argc > 1 && strcmp(argv[1], "all") == 0;
+    const int all = argc > 1 && strcmp(argv[1], "all") == 0; /* else `sample SEED` */
+    if (argc > 2) ckt_seed = strtoull(argv[2], NULL, 10);
     const char *where = getenv("TMPDIR");
     snprintf(ckt_root, sizeof ckt_root, "%.200s/test_checkpoint.XXXXXX", where ? where : "/tmp");
     if (mkdtemp(ckt_root) == NULL) abort();

@@ -216,15 +216,25 @@ static int fault_once(fault_job *j) {
     return j->fired > 0;
 }
 
+static test_random fault_random; /* 0: nothing is left out */
+
+/* How far the next call lies that fails. Each, but: slow ones take their time, and a load asks for
+   memory a thousand times, of which a seed chooses some. */
+static long fault_stride(const fault_job *j) {
+    if (strcmp(j->kind, "slow") == 0) return 13;
+    if (strcmp(j->kind, "memory") == 0 && j->at == FAULT_LOAD && fault_random.state)
+        return 1 + test_below(&fault_random, 15);
+    return 1;
+}
+
 static void fault_kind(fault_job *j, const fault_type *k) {
     const char *kind = k->kind;
     long refused = 0;
     j->kind = kind;
     long calls = 0;
     j->number = k->number;
-    const int slow = strcmp(kind, "slow") == 0; /* then it is a sample: they take their time */
-    j->spec.cfg.timeout_s = slow ? 1 : 10;
-    for (j->k = 1; j->k < FAULT_MOST && fault_once(j); j->k += slow ? 13 : 1) {
+    j->spec.cfg.timeout_s = strcmp(kind, "slow") == 0 ? 1 : 10;
+    for (j->k = 1; j->k < FAULT_MOST && fault_once(j); j->k += fault_stride(j)) {
         refused += j->result[0] != CHECKPOINT_OK;
         calls++;
     }
@@ -377,6 +387,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     (void)alarm(argc > 2 ? (unsigned)atoi(argv[2]) : 300); /* a hang fails */
+    if (argc > 3) fault_random.state = strtoull(argv[3], NULL, 10);
     snprintf(folder, sizeof folder, "%.200s/test_faults.%d", where ? where : "/tmp", (int)getpid());
     fault_spec(&j.spec);
     j.o.folder = folder;

@@ -18,9 +18,10 @@ if [ "$type" = fp16 ]; then
         if (s[4] + 0 > s[2] + 0) n++ } END { print (n > 0) }')" "the loss scale grows"
     check "$(echo "$out" | grep -q '^step .* is not finite' && echo 1)" "a step is skipped"
 fi
-if [ "$type" = bf16 ]; then # the first 200 losses beside those in f32
-    echo "$out" | sed -n 's/^step .* loss \([0-9.]*\) .*/\1/p' | head -n 200 >"$B/losses-bf16-$stage.txt"
-    far=$("$B/train_gpt2_zero" -pn 2 -z "$stage" | sed -n 's/^step .* loss \([0-9.]*\) .*/\1/p' | head -n 200 |
+losses() { grep -m 200 '^step .* loss ' | sed 's/.* loss \([0-9.]*\) .*/\1/'; }
+if [ "$type" = bf16 ]; then # the first 200 losses beside those in f32, whose run ends there
+    echo "$out" | losses >"$B/losses-bf16-$stage.txt"
+    far=$("$B/train_gpt2_zero" -pn 2 -z "$stage" -v -1 | losses |
         paste - "$B/losses-bf16-$stage.txt" | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > m) m = d } END { print NR, m }')
     check "$(echo "$far" | awk '{ print ($1 == 200 && $2 <= 0.02) ? 1 : 0 }')" \
         "200 losses are at most 0.02 from those in f32: steps and largest distance $far"

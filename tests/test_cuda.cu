@@ -8,7 +8,7 @@
    On a GPU (ranks are threads on the card; seeds and faults are left out):
      nvcc -DZP_CUDA_MALLOC=cudaMallocManaged -std=c++17 -fmad=false tests/test_cuda.cu
    RUN
-     test_cuda [seeds PERCENT | mutants SEEDS | faults RUNS | case NAME FIRST_SEED SEEDS]
+     test_cuda [seeds PERCENT FIRST_SEED | mutants SEEDS | faults RUNS | case NAME FIRST_SEED SEEDS]
 
    The host of tests/host.h computes in functions on its stream: they look at parameters twice,
    between a unit's begin and end, and add half of a gradient each. A case is run at once, where
@@ -1265,14 +1265,14 @@ static void cuda_host_erred(void) {
         }
 }
 
-static void cuda_all_seeds(int percent) {
+static void cuda_all_seeds(int percent, uint64_t first) {
     int runs = 0;
     const double start = test_now();
     for (int i = 0; i < CUDA_CASES; i++) {
         const cuda_case *k = &cuda_cases[i];
         const int n = EMULATES ? (k->seeds * percent + 99) / 100 : 0;
         if (!cuda_can(k)) continue;
-        cuda_case_seeds(k, 1, n);
+        cuda_case_seeds(k, first, n);
         runs += n;
     }
     printf("%d seeds in %.0f s\n", runs, test_now() - start);
@@ -1287,7 +1287,8 @@ int main(int argc, char **argv) {
             cuda_case_seeds(&cuda_cases[i], argc > 3 ? strtoull(argv[3], NULL, 10) : 1,
                             argc > 4 ? atoi(argv[4]) : 1);
     if (all || !strcmp(what, "seeds")) lane_all(), loop_all(), cuda_host_erred();
-    if (all || !strcmp(what, "seeds")) cuda_all_seeds(n ? n : 100);
+    if (all || !strcmp(what, "seeds"))
+        cuda_all_seeds(n ? n : 100, argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
 #ifdef EMULATED_LAUNCH
     if (all || !strcmp(what, "seeds")) cuda_lost_calls();
     if (all || !strcmp(what, "seeds")) cuda_old_nccl();

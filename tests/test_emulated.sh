@@ -9,7 +9,7 @@ set -u
 B=$1
 cd "$(dirname "$0")/.." || exit 1
 cuda=$B/emulated/train_gpt2_zero
-cpu=$B/train_gpt2_zero
+cpu=$B/unmeasured/train_gpt2_zero
 scratch=$B/test_emulated.$$
 mkdir -p "$scratch" || exit 1
 trap 'rm -rf "$scratch"' EXIT

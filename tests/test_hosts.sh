@@ -6,12 +6,10 @@
 # Needs root. Last line: N passed, N failed[, N skipped].
 set -u
 B=$1
-here=$(dirname "$0")
-flags="-std=c11 -O2 -g -march=native -ffp-contract=off -fno-math-errno -fopenmp -pthread -Wall -Wextra
-       -Wpedantic -Wshadow -Werror -D_GNU_SOURCE -DZERO_WITH_MPI -DOMPI_SKIP_MPICXX"
 passed=0 failed=0 skipped=0
 mkdir -p "$B/mpi"
 dir=$(cd "$B/mpi" && pwd)
+root=$(dirname "$dir")
 end() {
     [ $skipped -gt 0 ] && more=", $skipped skipped" || more=
     echo "$passed passed, $failed failed$more"
@@ -70,14 +68,14 @@ on_hosts() {
         skip "$mpi is not installed"
         return
     fi
-    if ! mpicc.$mpi $flags -o "$dir/hosts_$mpi" -x c "$here/../zero_plugin.cu" "$here/test_mpi.c" -lm; then
+    if ! make -s B="$B/$mpi" MPICC=mpicc.$mpi "$B/$mpi/test_mpi"; then
         failed=$((failed + 1))
         return
     fi
     log="$dir/hosts-$mpi.txt"
     before=$(sent)
     OMP_NUM_THREADS=1 timeout -k 5 30 ip netns exec $a unshare -u sh -c "hostname $a; exec \"\$@\"" sh \
-        "$@" "$dir/hosts_$mpi" hash 2 >"$log" 2>&1 </dev/null
+        "$@" "$root/$mpi/test_mpi" hash 2 >"$log" 2>&1 </dev/null
     code=$?
     bytes=$(($(sent) - before))
     said "$log"
@@ -106,11 +104,10 @@ links() {
             return
         }
     done
-    [ -x "$dir/links_$mpi" ] || mpicc.$mpi $flags -o "$dir/links_$mpi" -x c "$here/../zero_plugin.cu" \
-        "$here/bench_links.c" -lm || { failed=$((failed + 1)); return; }
+    make -s B="$B/$mpi" MPICC=mpicc.$mpi "$B/$mpi/bench_links" || { failed=$((failed + 1)); return; }
     log="$dir/links-$mpi.txt"
     timeout -k 5 60 ip netns exec $a unshare -u sh -c "hostname $a; exec \"\$@\"" sh \
-        "$@" "$dir/links_$mpi" $stage $rate >"$log" 2>&1 </dev/null
+        "$@" "$root/$mpi/bench_links" $stage $rate >"$log" 2>&1 </dev/null
     said "$log"
     passed=$((passed + p)) failed=$((failed + f))
     echo "$mpi: $(grep '^stage' "$log" || tail -n 3 "$log")"

@@ -3,9 +3,6 @@
 # ranks. Last line: N passed, N failed[, N skipped].
 set -u
 B=$1
-here=$(dirname "$0")
-flags="-std=c11 -O2 -g -march=native -ffp-contract=off -fno-math-errno -fopenmp -pthread -Wall -Wextra
-       -Wpedantic -Wshadow -Werror -D_GNU_SOURCE -DZERO_WITH_MPI -DOMPI_SKIP_MPICXX"
 passed=0 failed=0 skipped=0
 mkdir -p "$B/mpi"
 export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -26,7 +23,7 @@ run() { # RANKS MODE...
     ranks=$1
     shift
     log="$B/mpi/$mpi-$ranks-$(echo "$*" | tr ' ' '-').txt"
-    timeout -k 5 60 mpirun.$mpi $over -n "$ranks" "$B/mpi/test_$mpi" "$@" >"$log" 2>&1 </dev/null
+    timeout -k 5 60 mpirun.$mpi $over -n "$ranks" "$B/$mpi/test_mpi" "$@" >"$log" 2>&1 </dev/null
     count "$mpi, $ranks ranks, $*" "$log" $?
 }
 # A rank that is killed: MPI ends the others, within 10 s and with an error. What Open MPI then leaves
@@ -34,7 +31,7 @@ run() { # RANKS MODE...
 dies() {
     start=$(date +%s)
     mkdir -p "$B/mpi/left"
-    OMPI_MCA_btl_vader_backing_directory="$B/mpi/left" timeout -k 5 20 mpirun.$mpi $over -n 4 "$B/mpi/test_$mpi" die >"$B/mpi/$mpi-die.txt" 2>&1 </dev/null
+    OMPI_MCA_btl_vader_backing_directory="$B/mpi/left" timeout -k 5 20 mpirun.$mpi $over -n 4 "$B/$mpi/test_mpi" die >"$B/mpi/$mpi-die.txt" 2>&1 </dev/null
     code=$?
     took=$(($(date +%s) - start))
     rm -rf "$B/mpi/left"
@@ -46,7 +43,7 @@ small() {
     for mode in "$@"; do
         log="$B/mpi/$mpi-$mode.txt"
         unshare -m sh -c "mount -t tmpfs -o size=30m tmpfs /dev/shm && exec timeout -k 5 20 mpirun.$mpi $over \
-            -n 2 '$B/mpi/test_$mpi' $mode" >"$log" 2>&1 </dev/null
+            -n 2 '$B/$mpi/test_mpi' $mode" >"$log" 2>&1 </dev/null
         count "$mpi, 2 ranks, $mode" "$log" $?
     done
 }
@@ -60,7 +57,7 @@ for mpi in openmpi mpich; do
     over= none=none some=few # MPICH never yields: slow with more ranks than cores
     # Open MPI 4.1 itself hangs in MPI_Win_allocate_shared where /dev/shm has no room
     [ $mpi = openmpi ] && over=--oversubscribe none= some=same
-    if ! mpicc.$mpi $flags -o "$B/mpi/test_$mpi" -x c "$here/../zero_plugin.cu" "$here/test_mpi.c" -lm; then
+    if ! make -s B="$B/$mpi" MPICC=mpicc.$mpi "$B/$mpi/test_mpi"; then
         fail "test_mpi.c does not build with mpicc.$mpi"
         continue
     fi

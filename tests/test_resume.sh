@@ -278,6 +278,7 @@ test_full() {
             grep -q '^checkpoint of step 2' "$work/out" && break
             sleep 0.05
         done
+        sleep 0.5 # it fails; the validation takes seconds
         kill -TERM $job
         wait "$job"
         same "a save that failed aside, -nf $go_on: exit code" 1 $?
