@@ -75,6 +75,8 @@ quick() {
     run ds-config 60 "$B/test_ds_config"
     run ds-config-fuzz 60 "$B/fuzz_ds_config" 10 1 "$here"/ds_config/*.json
     run scale 120 "$B/test_scale"
+    run fast-math 120 "$B/test_fast_math"
+    run fast-math-scale 120 "$B/test_scale_fast" 300
     run optimizers 120 "$B/test_optimizers"
     run check 120 "$B/test_check"
     run abi 20 "$B/test_abi"

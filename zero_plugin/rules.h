@@ -302,7 +302,7 @@ ZERO_OWN(ZP_OWN_CHECK)
 static int zp_rule_takes(const zp_rule *rule, const zero_hyper *h) {
     const int beta1 = zp_not_below(h->beta1) && h->beta1 < 1;
     const int beta2 = zp_not_below(h->beta2) && h->beta2 < 1;
-    return zp_not_below(h->lr) && zp_not_below(h->weight_decay) && !zp_nan(h->max_norm)
+    return zp_not_below(h->lr) && zp_not_below(h->weight_decay) && !zp_nan((double)h->max_norm)
            && h->max_norm >= 0 && (beta1 || !(rule->reads & ZP_BETA1))
            && (beta2 || !(rule->reads & ZP_BETA2))
            && (zp_not_below(h->eps) || !(rule->reads & ZP_EPS));
