@@ -97,8 +97,10 @@
      Every function that can fail returns a zero_result; zero_last_error gives the sentence: the
      call, the rank, the values. After a failed collective the context is dead and says so at every
      later call; only zero_destroy is left. The plugin never exits, aborts or prints, and never
-     falls back to another setting. A log callback, if set, gets every error as it happens, and what
-     NCCL offers (ZERO_LOG_INFO).
+     falls back to another setting. A log callback, if set, gets every error as it happens, what NCCL
+     offers (ZERO_LOG_INFO), and a warning if denormal numbers become zeros where the host's stream
+     computes (threads of a program that is linked with -Ofast; a GPU's code by -use_fast_math): the
+     plugin leaves that thread as it is, and its own threads keep such numbers.
      CHECKED BUILDS. Compiled with -DZERO_CHECK=1, zero_plugin.cu tells misuse at the call: hooks
    that do not match, a unit once too often, a parameter written between steps, pointers that were
    never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages

@@ -66,6 +66,14 @@ cuda_alone() {
 }
 header() { echo '#include "zero_plugin.h"' | "$1" -x "$2" "$3" -Wall -Wextra -Wpedantic -Werror -I. -fsyntax-only -; }
 plugin() { compiler=$1; shift; "$compiler" $flags "$@" -x c -c -o "$B/check/$started.o" zero_plugin.cu; }
+# A setting under which nothing is promised is one line, which names the way out.
+refused() { # WORD FLAGS...
+    word=$1
+    shift
+    if text=$(plugin "$CC" "$@" 2>&1); then return 1; fi
+    echo "$text"
+    [ "$(echo "$text" | grep -c 'error:')" = 1 ] && echo "$text" | grep -q "#error.*$word"
+}
 exported() {
     plugin "$CC" -fopenmp && nm -g --defined-only "$B/check/$started.o" | awk '$3 !~ /^zero_/ { print; bad = 1 } END { exit bad }'
 }
@@ -92,6 +100,8 @@ check "plugin with $CC" plugin "$CC" -fopenmp
 check "plugin with $CC, without OpenMP" plugin "$CC"
 needs clang "plugin with clang" plugin clang
 needs mpicc "plugin with MPI" plugin mpicc -fopenmp -DZERO_WITH_MPI -DOMPI_SKIP_MPICXX
+check "fast math is refused" refused -DZERO_FAST_MATH=1 -Ofast
+check "32 bits are refused" refused -m32 -U__SIZEOF_POINTER__ -D__SIZEOF_POINTER__=4
 check "only zero_* is exported" exported
 check "no C++ runtime" no_cxx
 needs "$NVCC" "plugin with nvcc" "$NVCC" -std=c++17 -O2 -fmad=false -arch=sm_90 -Werror all-warnings -Xcompiler -Wall,-Wextra -c -o "$B/check/plugin_cuda.o" zero_plugin.cu

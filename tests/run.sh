@@ -40,6 +40,8 @@ optimizers 120 beside $B/test_optimizers
 check 120 beside $B/test_check
 abi 20 beside $B/test_abi
 group 120 alone $B/test_group
+fast-math 120 beside $B/test_fast_math
+fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
 drop 200 beside sh $here/test_drop.sh $B
 host-own 120 beside $B/test_host_own
 host-llama 120 beside $B/test_host_llama

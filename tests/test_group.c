@@ -12,14 +12,19 @@ typedef struct group_host {
     float *w;
 } group_host;
 
-static int group_open(test_rank *r, zero_ctx **z, int stage) {
+static int group_open_rule(test_rank *r, zero_ctx **z, int stage, zero_optimizer rule) {
     const zero_tensor_desc d = {"w", WIDTH, LAYERS, 0, 0, 0, 0};
     const zero_comm comm = test_comm(r);
     zero_config cfg = {0};
     cfg.stage = stage;
     cfg.threads = 1;
+    cfg.optimizer = rule;
     cfg.timeout_s = 20;
     return !zero_create(z, &cfg, &comm) && !zero_tensor(*z, &d) && !zero_build(*z);
+}
+
+static int group_open(test_rank *r, zero_ctx **z, int stage) {
+    return group_open_rule(r, z, stage, ZERO_ADAMW);
 }
 
 /* A pass and its reduction; the gradients are ones. */
@@ -165,9 +170,28 @@ static void group_pieces(void) {
     (void)close(fd);
 }
 
+/* What the rule does not read may be anything, on any rank. */
+static void group_unread_rank(test_rank *r) {
+    const zero_hyper h = {0.5f, 0.25f, r->rank ? (float)r->rank : NAN, NAN, 0, 0};
+    zero_step_report report;
+    zero_ctx *z = NULL;
+    if (!group_open_rule(r, &z, *(int *)r->arg, ZERO_SGD))
+        test_rank_fail(r, "opens: %s", zero_last_error(z));
+    for (int step = 0; step < 3 && !r->failed; step++)
+        if (group_reduce(z) || zero_step(z, &h) || zero_step_result(z, &report) || !report.stepped)
+            test_rank_fail(r, "step %d: %s", step, zero_last_error(z));
+    zero_destroy(z);
+}
+static void group_unread(void) {
+    for (int stage = 0; stage < 4; stage++)
+        test_check(test_ranks(RANKS, 0, group_unread_rank, &stage), "stage %d, unread: %s", stage,
+                   test_first);
+}
+
 int main(void) {
     (void)alarm(240);
     group_differences();
+    group_unread();
     group_writes();
     group_pieces();
     return test_summary();

@@ -6,6 +6,19 @@
 
 /* ---- results ---- */
 
+/* Numbers and NaNs, told apart by their bits. */
+static void unit_not_finite(void) {
+    const double none[] = {INFINITY,           -INFINITY, NAN, -NAN, zp_from_bf16(0x7F81),
+                           zp_from_f16(0x7C01)};
+    const double some[] = {0, -0.0, DBL_MAX, -DBL_MAX, DBL_MIN / 2, FLT_MAX, 1};
+    for (int i = 0; i < 6; i++)
+        test_check(!zp_finite(none[i]) && zp_nan(none[i]) == (i > 1)
+                       && !zp_not_below((float)none[i]),
+                   "%g, number %d", none[i], i);
+    for (int i = 0; i < 7; i++)
+        test_check(zp_finite(some[i]) && !zp_nan(some[i]), "%g, number %d", some[i], i);
+}
+
 static void unit_results(void) {
     static const char *const sentences[] = {"success",
                                             "an argument is out of range",
@@ -1003,6 +1016,24 @@ static void unit_scaler_errors(void) {
     unit_bad_config((zero_config){.type = ZERO_F16, .no_overflow_check = 1}, "no_overflow_check");
 }
 
+/* A host whose thread flushes denormal numbers is told, once; others hear nothing. */
+static void unit_hear(void *user, zero_log_level level, const char *sentence) {
+    *(int *)user += level == ZERO_LOG_WARNING && strstr(sentence, "-Ofast") ? 1 : 100;
+}
+static void unit_flushes(void) {
+    const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
+    for (int flushes = 0; flushes < 2; flushes++) {
+        int heard = 0;
+        zero_ctx *z = NULL;
+        zero_config cfg = {.log = unit_hear, .log_user = &heard};
+        lane_flush(flushes);
+        const zero_result r = zero_create(&z, &cfg, &comm);
+        lane_flush(0);
+        test_check(!r && heard == flushes, "flushes %d: heard %d", flushes, heard);
+        zero_destroy(z);
+    }
+}
+
 static void unit_bad_comm(zero_comm comm, zero_result expected, const char *what) {
     zero_ctx *z = NULL;
     zero_config cfg = {.log = test_quiet};
@@ -1865,6 +1896,7 @@ static void unit_regressions(void) {
 int main(void) {
     (void)alarm(300); /* a wait for ever is a failure */
     unit_results();
+    unit_not_finite();
     unit_partitions();
     unit_same_places();
     unit_widen();
@@ -1896,6 +1928,7 @@ int main(void) {
     unit_errors_of_evaluation();
     unit_errors_of_steps();
     unit_rules_read();
+    unit_flushes();
     unit_errors_of_access();
     test_check(test_ranks(2, 0, unit_too_many_open, NULL), "units open: %s", test_first);
     unit_plans();

@@ -86,6 +86,18 @@ static zero_result zp_create_join(zero_ctx *z, const zero_comm *comm) {
     return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
 }
 
+/* Warns of what makes other weights than elsewhere. SYNC. */
+static zero_result zp_create_look(zero_ctx *z) {
+    int flushes = 0;
+    ZP_DO(z, zp_flushes(&z->device, z->cfg.stream, &flushes));
+    if (flushes)
+        z->cfg.log(
+            z->cfg.log_user, ZERO_LOG_WARNING,
+            "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
+            "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
+    return ZERO_OK;
+}
+
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
     if (!out || !cfg || !comm) return ZERO_ERR_ARGUMENT;
     *out = NULL;
@@ -107,7 +119,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
         r = zp_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
     if (r) return z->dead = r;
     zp_plan_settings(z);
-    return ZERO_OK;
+    return cfg->log ? zp_create_look(z) : ZERO_OK;
 }
 
 static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
@@ -502,7 +514,7 @@ void zero_state_counters(const zero_ctx *z, zero_counters *c) {
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
     ZP_ENTER(z, "zero_state_set_counters", ZP_OPEN, ZP_NOT_OPEN);
     if (!c || c->steps < 0 || c->skipped < 0 || c->iteration < 0 || c->last_overflow < -1
-        || !(c->scale > 0) || !zp_finite((double)c->scale) || c->hysteresis < 0)
+        || !zp_finite((double)c->scale) || c->scale <= 0 || c->hysteresis < 0)
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "counters: none may be below 0, and the scale must be above it");
     const zero_scaler *s = &z->cfg.scaler;

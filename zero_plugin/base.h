@@ -8,6 +8,20 @@
 #ifndef ZP_BASE_H
 #define ZP_BASE_H
 
+#if __SIZEOF_POINTER__ < 8
+#error "a 32-bit build (-m32): ZeRO for C needs 64 bits"
+#endif
+/* What cannot be seen: -ffp-contract; clang's -fassociative-math alone; nvcc's -use_fast_math,
+   whose zeros for small numbers zero_create finds. */
+#if ZERO_FAST_MATH
+#define ZP_UNKNOWN volatile /* or a compiler believes that a number's bits are no NaN's */
+#elif defined(__FAST_MATH__) || __FINITE_MATH_ONLY__ > 0 || defined(__ASSOCIATIVE_MATH__)
+#error "fast math (-Ofast, -ffast-math) gives other bits: use -O3, or add -DZERO_FAST_MATH=1"
+#define ZP_UNKNOWN
+#else
+#define ZP_UNKNOWN
+#endif
+
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

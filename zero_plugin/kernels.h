@@ -7,6 +7,8 @@
 
 #include "numbers.h"
 
+#include <float.h>
+
 /* What a rank tells the others at the end of a step: words of its verdict. From CALL on all must be
    equal: what the host did at the step before, and the counters it goes on from. */
 enum {
@@ -39,6 +41,33 @@ typedef struct zp_control { /* device memory; written by the agreement and by th
     double bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
     double root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
+
+/* x[0] is the smallest normal number; x[2] is so too, unless what is below counts as zero. */
+typedef struct zp_halves_args {
+    volatile float *x;
+} zp_halves_args;
+
+ZP_FN void zp_halves_at(const zp_halves_args *a, size_t one) {
+    (void)one;
+    a->x[1] = a->x[0] * 0.5f;
+    a->x[2] = a->x[1] * 2.0f;
+}
+ZP_KERNEL(zp_halves, zp_halves_args, 1)
+
+/* Whether denormal numbers become zeros where that stream computes. SYNC. */
+static zero_result zp_flushes(zp_device *d, void *stream, int *flushes) {
+    zp_stream s;
+    float *x = (float *)zp_host_alloc(3 * sizeof *x);
+    const zp_halves_args a = {x};
+    if (!x) return ZERO_ERR_MEMORY;
+    x[0] = FLT_MIN;
+    (void)zp_stream_take(&s, d, stream, 1);
+    zero_result r = zp_halves(&s, &a, 1);
+    if (!r) r = zp_stream_sync(&s);
+    *flushes = !r && zp_bits(x[2]) == 0;
+    zp_host_free(x);
+    return r;
+}
 
 /* Lanes of a sum in f64 are added up by halves: the same bits on a warp, a block and a CPU. */
 ZP_FN double zp_halve(double *lane, size_t n) {

@@ -19,7 +19,6 @@
 #include "base.h"
 
 #include <fenv.h>
-#include <float.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -59,15 +58,6 @@ typedef struct zp_lane_event {
 static_assert(sizeof(zp_task) % 16 == 0, "arguments lie where any type may");
 static_assert(ZP_LANE_BYTES % sizeof(zp_task) == 0, "the ring's end is that of a task");
 static_assert(ZP_LANE_BYTES >= 4 * (ZP_TASK_BYTES + sizeof(zp_task)), "a lane has several tasks");
-
-/* Whether this thread takes numbers below 2^-126 for zeros, or makes zeros of them. */
-ZP_UNUSED static int zp_flushes(void) {
-    volatile float small = FLT_MIN, half = small * 0.5f, twice = half * 2;
-    const float is = twice;
-    uint32_t bits;
-    memcpy(&bits, &is, sizeof bits);
-    return bits == 0;
-}
 
 static zp_task *zp_lane_task(const zp_lane *l, size_t at) {
     return (zp_task *)(void *)(l->ring + at % ZP_LANE_BYTES);

@@ -18,8 +18,15 @@ ZP_FN float zp_float(uint32_t b) {
     memcpy(&x, &b, sizeof x);
     return x;
 }
-ZP_FN int zp_finite(double x) { return x - x == 0; }
-ZP_FN int zp_nan(float x) { return (zp_bits(x) & 0x7FFFFFFFu) > 0x7F800000u; }
+/* By the bits, since a compiler may have been told that no number is infinite or NaN. */
+ZP_FN uint64_t zp_magnitude(double x) {
+    uint64_t b;
+    memcpy(&b, &x, sizeof b);
+    ZP_UNKNOWN const uint64_t seen = b;
+    return seen & 0x7FFFFFFFFFFFFFFFu;
+}
+ZP_FN int zp_finite(double x) { return zp_magnitude(x) < (uint64_t)0x7FF << 52; }
+ZP_FN int zp_nan(double x) { return zp_magnitude(x) > (uint64_t)0x7FF << 52; }
 ZP_FN int zp_not_below(float x) { return zp_finite((double)x) && x >= 0; } /* 0 */
 ZP_FN float zp_from_bf16(uint16_t h) { return zp_float((uint32_t)h << 16); }
 ZP_FN uint16_t zp_to_bf16(float x) {

@@ -298,14 +298,20 @@ enum { ZP_RULES = sizeof zp_rules / sizeof *zp_rules };
 static_assert((int)ZP_RULES >= (int)ZERO_OPTIMIZER_OWN, "a row for every rule of the header");
 ZERO_OWN(ZP_OWN_CHECK)
 
+/* What the rule reads of it; the rest, which may be anything on any rank, as zeros. */
+static zero_hyper zp_rule_reads(const zp_rule *rule, zero_hyper h) {
+    if (!(rule->reads & ZP_BETA1)) h.beta1 = 0;
+    if (!(rule->reads & ZP_BETA2)) h.beta2 = 0;
+    if (!(rule->reads & ZP_EPS)) h.eps = 0;
+    return h;
+}
+
 /* Whether every number that the rule reads is in its range; but for ZP_EPS_ALONE. */
-static int zp_rule_takes(const zp_rule *rule, const zero_hyper *h) {
-    const int beta1 = zp_not_below(h->beta1) && h->beta1 < 1;
-    const int beta2 = zp_not_below(h->beta2) && h->beta2 < 1;
-    return zp_not_below(h->lr) && zp_not_below(h->weight_decay) && !zp_nan(h->max_norm)
-           && h->max_norm >= 0 && (beta1 || !(rule->reads & ZP_BETA1))
-           && (beta2 || !(rule->reads & ZP_BETA2))
-           && (zp_not_below(h->eps) || !(rule->reads & ZP_EPS));
+static int zp_rule_takes(const zp_rule *rule, const zero_hyper *given) {
+    const zero_hyper h = zp_rule_reads(rule, *given);
+    return zp_not_below(h.lr) && zp_not_below(h.weight_decay) && !zp_nan((double)h.max_norm)
+           && h.max_norm >= 0 && zp_not_below(h.beta1) && h.beta1 < 1 && zp_not_below(h.beta2)
+           && h.beta2 < 1 && zp_not_below(h.eps);
 }
 
 #endif

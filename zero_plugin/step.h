@@ -103,7 +103,7 @@ static zero_result zp_step_take(zero_ctx *z, int said, const zero_hyper *h) {
     ZP_DO(z, zp_decide(&z->compute, &decide, 1));
     ZP_TRY(zp_report_send(z));
     z->said = said;
-    z->hyper = *h;
+    z->hyper = zp_rule_reads(z->rule, *h);
     z->stepped = 1;
     z->phase = ZP_IDLE;
     ZP_TRY(zp_update_all(z, h));
