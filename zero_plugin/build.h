@@ -184,9 +184,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
     if (!r) r = zp_build_private(z);
     if (!r) r = zp_build_streams(z);
     if (!r) r = zp_build_tables(z);
-#if ZERO_CHECK
     if (!r) r = zp_checks_open(z);
-#endif
     ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
     zp_group *g = z->data;
     /* peers read the verdicts: they lie behind the gradients, whose memory outlives the context */

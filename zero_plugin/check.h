@@ -1,7 +1,7 @@
 /* check.h - misuse, in builds that ask for it
 
    A build with -DZERO_CHECK=1 tells misuse at the call, or faults at the place, and costs what it
-   costs. In others these functions do nothing.
+   costs. In others every function that is called from elsewhere returns at once.
      shadows   What a begin hook hands out are copies of the unit's tensors, each between pages that
                nobody may touch, and out of reach itself from the end hook on: a pointer that was
                kept, and a tensor of another layer that is not KEEP, fault where they are used.
@@ -17,7 +17,6 @@
 #ifndef ZERO_CHECK
 #define ZERO_CHECK 0
 #endif
-#if ZERO_CHECK
 
 enum { ZP_HOOK_FORWARD = 0, ZP_HOOK_FORWARD_END, ZP_HOOK_BACKWARD, ZP_HOOK_BACKWARD_END };
 static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
@@ -64,7 +63,7 @@ static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
 }
 #endif
 
-static zero_result zp_checks_shadow(zero_ctx *z, int m) {
+static zero_result zp_checks_make(zero_ctx *z, int m) {
     const zp_member *x = &z->layout.members[m];
     const size_t layers = (size_t)z->tensors[x->tensor].desc.layers;
     for (int side = 0; side < 2 && x->layer >= 0; side++) {
@@ -82,13 +81,20 @@ static zero_result zp_checks_shadow(zero_ctx *z, int m) {
 static zero_result zp_checks_open(zero_ctx *z) {
     zp_checks *c = &z->checks;
     const size_t n = (size_t)z->layout.nmembers;
+    if (!ZERO_CHECK) return ZERO_OK;
     c->shadow[0] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
     c->shadow[1] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
     c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
     c->forwards = (int *)calloc((size_t)z->layout.all, sizeof *c->forwards);
     if (!c->shadow[0] || !c->shadow[1] || !c->seal || !c->forwards) return ZERO_ERR_MEMORY;
-    for (size_t m = 0; m < n; m++) ZP_TRY(zp_checks_shadow(z, (int)m));
+    for (size_t m = 0; m < n; m++) ZP_TRY(zp_checks_make(z, (int)m));
     return ZERO_OK;
+}
+
+/* What the host is shown of a member; NULL: the member itself. */
+static const zp_shadow *zp_checks_shadow(const zero_ctx *z, zp_side side, const zp_member *m) {
+    if (!ZERO_CHECK || m->layer < 0) return NULL;
+    return &z->checks.shadow[side][m - z->layout.members];
 }
 
 static void zp_checks_close(zero_ctx *z) {
@@ -105,6 +111,7 @@ static void zp_checks_close(zero_ctx *z) {
 
 /* Copies a unit to its shadows, or gradients back from there. */
 static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
+    if (!ZERO_CHECK) return ZERO_OK;
     char *memory = zp_unit_memory(z, side, u);
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; i < x->members; i++) {
@@ -156,7 +163,7 @@ static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64
 
 /* Notes what parameters are now, or with `compares` finds one that is not what it was. */
 static zero_result zp_checks_seal(zero_ctx *z, int compares) {
-    if (compares && !z->checks.sealed) return ZERO_OK;
+    if (!ZERO_CHECK || (compares && !z->checks.sealed)) return ZERO_OK;
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     ZP_DO(z, zp_stream_sync(&z->compute));
     for (int m = 0; m < z->layout.nmembers; m++) {
@@ -195,6 +202,7 @@ static zero_result zp_checks_bound(zero_ctx *z) {
 }
 
 static zero_result zp_checks_pass(zero_ctx *z) {
+    if (!ZERO_CHECK) return ZERO_OK;
     ZP_TRY(zp_checks_bound(z));
     memset(z->checks.forwards, 0, (size_t)z->layout.all * sizeof *z->checks.forwards);
     z->checks.nhooks = z->checks.backwards = 0;
@@ -203,6 +211,7 @@ static zero_result zp_checks_pass(zero_ctx *z) {
 
 /* Every hook, once it is known to be allowed. */
 static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
+    if (!ZERO_CHECK) return ZERO_OK;
     zp_checks *c = &z->checks;
     const zp_live *live = &z->live[unit];
     const int outermost = !live->forward_opens && !live->backward_opens;
@@ -236,7 +245,7 @@ static zero_result zp_checks_compare(zero_ctx *z) {
     enum { PIECE = ZP_MAIL_BYTES / sizeof(uint32_t) };
     uint32_t mine[PIECE], his[PIECE], zeroth[PIECE];
     char a[64], b[64];
-    int ends = 0;
+    int ends = !ZERO_CHECK;
     for (int at = 0; !ends; at += PIECE) {
         for (int i = 0; i < PIECE; i++)
             mine[i] = at + i < z->checks.nhooks ? z->checks.hook[at + i] : UINT32_MAX;
@@ -258,12 +267,5 @@ static zero_result zp_checks_compare(zero_ctx *z) {
     }
     return ZERO_OK;
 }
-
-#define ZP_CHECK(call) ZP_TRY(call)
-#else
-#define ZP_CHECK(call)                                                                             \
-    do {                                                                                           \
-    } while (0)
-#endif
 
 #endif

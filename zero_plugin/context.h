@@ -35,7 +35,6 @@ typedef struct zp_slot {
     void **place[2];
 } zp_slot;
 
-#if ZERO_CHECK
 /* A tensor's copy for the host. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
     char *map, *data;
@@ -51,7 +50,6 @@ typedef struct zp_checks {
     uint32_t *hook; /* of this pass: which one, and its unit */
     int nhooks, hooks_cap;
 } zp_checks;
-#endif
 
 enum { ZP_DATA = 0, ZP_GROUPS };
 
@@ -109,9 +107,7 @@ struct zero_ctx {
     zp_adding adding;
     int scale_asked; /* zero_loss_scale was called for the coming step */
     int stepped;     /* a step was made: a report exists */
-#if ZERO_CHECK
     zp_checks checks;
-#endif
     int looked; /* peers may still be reading parameters that are SEEN, after zero_reduce */
     int bound;  /* zero_bind was called */
     double hooks_s;

@@ -63,7 +63,7 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
     const int b = live->buffer[ZP_PARAM] = zp_pool_find(pool, u);
     if (b >= 0) pool->buffer[b].open++;
     ZP_DO(z, zp_event_wait(&z->compute, &live->gathered));
-    ZP_CHECK(zp_checks_turn(z, u, ZP_PARAM, 1));
+    ZP_TRY(zp_checks_turn(z, u, ZP_PARAM, 1));
     return ZERO_OK;
 }
 
@@ -71,7 +71,7 @@ static zero_result zp_parameters_close(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     zp_pool *pool = &z->pool[ZP_PARAM];
     if (--live->parameter_opens) return ZERO_OK;
-    ZP_CHECK(zp_checks_turn(z, u, ZP_PARAM, 0));
+    ZP_TRY(zp_checks_turn(z, u, ZP_PARAM, 0));
     if (live->buffer[ZP_PARAM] < 0) return ZERO_OK;
     zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAM]];
     b->open--;
@@ -82,10 +82,8 @@ static zero_result zp_parameters_close(zero_ctx *z, int u) {
 
 /* Where the host finds a member whose unit lies in `memory`. */
 static char *zp_member_memory(const zero_ctx *z, zp_side side, const zp_member *m, char *memory) {
-#if ZERO_CHECK
-    if (m->layer >= 0) return z->checks.shadow[side][m - z->layout.members].data;
-#endif
-    return memory + m->at * zp_bytes(z->array[side].type);
+    const zp_shadow *shadow = zp_checks_shadow(z, side, m);
+    return shadow ? shadow->data : memory + m->at * zp_bytes(z->array[side].type);
 }
 
 /* Writes the pointers of one unit's tensors: fields of the host's struct, if there is one, then
@@ -306,7 +304,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
                                              : "the last pass has not ended");
     if (kind != ZERO_TRAIN && kind != ZERO_EVAL)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
-    ZP_CHECK(zp_checks_pass(z));
+    ZP_TRY(zp_checks_pass(z));
     if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
     ZP_DO(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered)); /* KEEP */
     z->resume = z->phase;
@@ -343,7 +341,7 @@ static zero_result zp_host_struct(zero_ctx *z, int unit, const void *host, const
 static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook(z, "zero_forward_begin", unit));
     ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
-    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
+    ZP_TRY(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
     ZP_TRY(zp_parameters_open(z, unit));
     z->live[unit].forward_opens++;
     zp_point(z, ZP_PARAM, unit, zp_unit_shown(z, unit), params);
@@ -354,7 +352,7 @@ static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_forward_end", unit));
     if (!z->live[unit].forward_opens)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
-    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_FORWARD_END, unit));
+    ZP_TRY(zp_checks_hook(z, ZP_HOOK_FORWARD_END, unit));
     z->live[unit].forward_opens--;
     return zp_parameters_close(z, unit);
 }
@@ -372,10 +370,10 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     if (live->backward_opens == 64)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_host_struct(z, unit, grads, "gradients"));
-    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
+    ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
     if (params) ZP_TRY(zp_parameters_open(z, unit));
-    if (!live->backward_opens) ZP_CHECK(zp_checks_turn(z, unit, ZP_GRAD, 1));
+    if (!live->backward_opens) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 1));
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
     if (params)
@@ -391,8 +389,8 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     zp_live *live = &z->live[unit];
     if (!live->backward_opens)
         return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
-    ZP_CHECK(zp_checks_hook(z, ZP_HOOK_BACKWARD_END, unit));
-    if (live->backward_opens == 1) ZP_CHECK(zp_checks_turn(z, unit, ZP_GRAD, 0));
+    ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD_END, unit));
+    if (live->backward_opens == 1) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
     live->with_parameters >>= 1;
     if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses) return ZERO_OK;
@@ -405,7 +403,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
         if (z->live[u].forward_opens || z->live[u].backward_opens)
             return zp_fail(z, ZERO_ERR_STATE, "unit %d: its %s has begun and not ended", u,
                            z->live[u].forward_opens ? "forward" : "backward");
-    ZP_CHECK(zp_checks_compare(z));
+    ZP_TRY(zp_checks_compare(z));
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {

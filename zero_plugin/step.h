@@ -107,7 +107,7 @@ static zero_result zp_step_take(zero_ctx *z, int said, const zero_hyper *h) {
     z->stepped = 1;
     z->phase = ZP_IDLE;
     ZP_TRY(zp_update_all(z, h));
-    ZP_CHECK(zp_checks_seal(z, 0));
+    ZP_TRY(zp_checks_seal(z, 0));
     return ZERO_OK;
 }
 
