@@ -30,7 +30,8 @@
      pass       hooks, gathers, buckets: a unit while a pass runs
      step       skip, clip, update
      access     tensors by name, and as state
-     api        the functions of the header
+     api        the functions of the header: contexts, passes, steps
+     api_access tensors by name, state, numbers, small collectives, statistics
 
    THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step)
      compute stream   zero_backward_begin: takes a gradient buffer, waits for its last reduction,
@@ -76,6 +77,7 @@
 #include "zero_plugin/step.h"
 #include "zero_plugin/access.h"
 #include "zero_plugin/api.h"
+#include "zero_plugin/api_access.h"
 #else
 #error "zero_plugin/ is not beside zero_plugin.cu: `make drop DIR=...` writes the two files to copy"
 #endif

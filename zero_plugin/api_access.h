@@ -1,0 +1,221 @@
+/* api_access.h - the functions of the header, in its order: tensors, state, numbers, statistics */
+#ifndef ZP_API_ACCESS_H
+#define ZP_API_ACCESS_H
+
+#include "api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- tensors by name ---- */
+
+zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                             size_t count, float *out) {
+    zp_tensor *t;
+    ZP_TRY(zp_access_begin(z, "zero_read_tensor", name, kind, first, count, &t));
+    for (size_t done = 0; done < count;) {
+        const zp_run run = zp_run_at(z, t, first + done, count - done);
+        ZP_TRY(zp_read_run(z, kind, &run, out ? out + done : NULL));
+        done += run.numel;
+    }
+    z->looked |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
+    return ZERO_OK;
+}
+
+zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                              size_t count, const float *values) {
+    zp_tensor *t;
+    ZP_TRY(zp_access_begin(z, "zero_write_tensor", name, kind, first, count, &t));
+    if (!values && count) return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: values is NULL", name);
+    /* behind it no peer reads the old values any more */
+    ZP_TRY(zp_write_agree(z, t, kind, first, values, count));
+    if (kind == ZERO_GRADIENT) ZP_TRY(zp_write_fits(z, name, first, values, count));
+    for (size_t done = 0; done < count;) {
+        const zp_run run = zp_run_at(z, t, first + done, count - done);
+        ZP_TRY(zp_write_run(z, kind, &run, values + done));
+        done += run.numel;
+    }
+    if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) zp_pool_forget(&z->pool[ZP_PARAM]);
+    ZP_DO(z, zp_stream_sync(&z->compute));
+    ZP_TRY(zp_checks_seal(z, 0));
+    return zp_check(z, zp_barrier(z->data));
+}
+
+/* ---- state ---- */
+
+#define ZP_NOT_OPEN "the state is not open: zero_state_begin comes first"
+
+zero_result zero_state_begin(zero_ctx *z) {
+    ZP_ENTER(z, "zero_state_begin", ZP_ANY, "");
+    if (z->phase != ZP_IDLE)
+        return zp_fail(z, ZERO_ERR_STATE,
+                       z->phase & (ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED)
+                           ? "in the middle of a step: what micro-steps have added up is no state; "
+                             "ask after zero_step"
+                           : "the context is not built, or its state is open already");
+    ZP_DO(z, zp_stream_sync(&z->stream[ZP_PARAMETERS])); /* gathers ahead read what may be put */
+    ZP_DO(z, zp_stream_sync(&z->compute));
+    ZP_TRY(zp_report(z));
+    ZP_DO(z, zp_barrier(z->data)); /* behind it no peer reads what may be put */
+    z->phase = ZP_OPEN;
+    return ZERO_OK;
+}
+
+int zero_state_ranges(const zero_ctx *z, int whole) { return z->nranges[whole != 0]; }
+
+zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range) {
+    ZP_ENTER(z, "zero_state_range", ZP_ANY, "");
+    if (!range || i < 0 || i >= z->nranges[whole != 0])
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "range %d, expected 0..%d", i,
+                       z->nranges[whole != 0] - 1);
+    *range = z->ranges[whole != 0][i];
+    return ZERO_OK;
+}
+
+zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out) {
+    ZP_ENTER(z, "zero_state_get", ZP_OPEN, ZP_NOT_OPEN);
+    return zp_state_move(z, range, NULL, (char *)out);
+}
+
+zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values) {
+    ZP_ENTER(z, "zero_state_put", ZP_OPEN, ZP_NOT_OPEN);
+    return zp_state_move(z, range, (const char *)values, NULL);
+}
+
+void zero_state_counters(const zero_ctx *z, zero_counters *c) {
+    c->steps = z->report.steps;
+    c->skipped = z->report.skipped;
+    c->iteration = z->report.iteration;
+    c->last_overflow = z->report.last_overflow;
+    c->scale = z->report.scale;
+    c->hysteresis = z->report.hysteresis;
+}
+
+zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
+    ZP_ENTER(z, "zero_state_set_counters", ZP_OPEN, ZP_NOT_OPEN);
+    if (!c || c->steps < 0 || c->skipped < 0 || c->iteration < 0 || c->last_overflow < -1
+        || !zp_finite((double)c->scale) || c->scale <= 0 || c->hysteresis < 0)
+        return zp_fail(z, ZERO_ERR_ARGUMENT,
+                       "counters: none may be below 0, and the scale must be above it");
+    const zero_scaler *s = &z->cfg.scaler;
+    const int moved = s->fixed == 0 && c->iteration > 0;
+    zp_control *r = &z->report;
+    r->steps = c->steps;
+    r->skipped = c->skipped;
+    r->iteration = moved ? c->iteration : 0;
+    r->last_overflow = moved ? c->last_overflow : -1;
+    r->hysteresis = moved ? c->hysteresis : s->hysteresis;
+    zp_scale_set(r, moved ? c->scale : s->fixed != 0 ? s->fixed : s->initial);
+    *z->pinned = *r;
+    ZP_DO(z, zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned));
+    return zp_check(z, zp_stream_sync(&z->compute)); /* *z->pinned is the host's again */
+}
+
+zero_result zero_state_end(zero_ctx *z, int changed) {
+    ZP_ENTER(z, "zero_state_end", ZP_OPEN, ZP_NOT_OPEN);
+    z->phase = ZP_IDLE;
+    if (!changed) return ZERO_OK;
+    ZP_TRY(zp_update_all(z, NULL));
+    z->stepped = 0; /* of the last step of another run nothing is known */
+    ZP_TRY(zp_checks_seal(z, 0));
+    return ZERO_OK;
+}
+
+void *zero_host_alloc(size_t bytes) { return zp_host_alloc(bytes); }
+void zero_host_free(void *memory) { zp_host_free(memory); }
+
+/* ---- numbers ---- */
+
+size_t zero_type_bytes(zero_type type) { return zp_bytes(type); }
+
+void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n) {
+    if (to_type == from_type) {
+        if (n) memmove(to, from, n * zp_bytes(to_type));
+        return;
+    }
+    /* a file's numbers lie anywhere: they go through memory that suits their type */
+    const int straight =
+        (uintptr_t)to % zp_bytes(to_type) == 0 && (uintptr_t)from % zp_bytes(from_type) == 0;
+    float in[ZP_CONVERT_BLOCK], out[ZP_CONVERT_BLOCK];
+    for (size_t at = 0; at < n && !straight; at += ZP_CONVERT_BLOCK) {
+        const size_t k = zp_min(ZP_CONVERT_BLOCK, n - at);
+        memcpy(in, (const char *)from + at * zp_bytes(from_type), k * zp_bytes(from_type));
+        zero_convert(out, to_type, in, from_type, k);
+        memcpy((char *)to + at * zp_bytes(to_type), out, k * zp_bytes(to_type));
+    }
+    if (!straight) return;
+    if (from_type == ZERO_F32)
+        zp_narrow(to, to_type, (const float *)from, n);
+    else
+        zp_widen((float *)to, from, from_type, n);
+}
+
+/* ---- small collectives ---- */
+
+zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
+    ZP_ENTER(z, "zero_all_sum", ZP_ANY, "");
+    if (!values || n < 0 || n * sizeof *values > ZP_MAIL_BYTES)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "n is %d, expected 0..%zu", n,
+                       ZP_MAIL_BYTES / sizeof *values);
+    ZP_DO(z, zp_exchange(z->data, values, (size_t)n * sizeof *values));
+    for (int i = 0; i < n; i++) {
+        double sum = 0;
+        for (int r = 0; r < z->data->nranks; r++) {
+            double value;
+            memcpy(&value, z->data->mail + ((size_t)r * (size_t)n + (size_t)i) * sizeof value,
+                   sizeof value);
+            sum += value;
+        }
+        values[i] = sum;
+    }
+    return ZERO_OK;
+}
+
+zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
+    ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "zero_build comes first");
+    if (root < 0 || root >= z->data->nranks || (!data && bytes))
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "root is %d, expected 0..%d", root,
+                       z->data->nranks - 1);
+    return zp_check(z, zp_broadcast(z->data, data, bytes, root));
+}
+
+zero_result zero_barrier(zero_ctx *z) {
+    ZP_ENTER(z, "zero_barrier", ZP_ANY, "");
+    return zp_check(z, zp_barrier(z->data));
+}
+
+/* ---- statistics ---- */
+
+zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
+    ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");
+    if (!stats) return zp_fail(z, ZERO_ERR_ARGUMENT, "stats is NULL");
+    if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "zero_build comes first");
+    memset(stats, 0, sizeof *stats);
+    const double exposed = z->device.exposed_s;
+    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
+    ZP_TRY(zp_report(z));          /* as of the last step, or norm */
+    z->device.exposed_s = exposed; /* asking is not training */
+    stats->param_bytes = z->plan.param_bytes;
+    stats->grad_bytes = z->plan.grad_bytes;
+    stats->optimizer_bytes = z->plan.optimizer_bytes;
+    stats->buffer_bytes = z->plan.buffer_bytes;
+    stats->allocated_bytes = z->data->meter.allocated_bytes + z->private_bytes;
+    stats->sent_bytes = z->data->meter.sent_bytes;
+    stats->mapped_bytes = z->data->meter.mapped_bytes;
+    stats->reductions = z->data->meter.reductions;
+    stats->gathers = z->data->meter.gathers;
+    stats->verdict_bytes = z->data->meter.verdict_bytes;
+    stats->control_bytes = z->data->meter.control_bytes;
+    stats->steps = (uint64_t)z->report.steps;
+    stats->skipped = (uint64_t)z->report.skipped;
+    stats->exposed_s = exposed;
+    stats->hooks_s = z->hooks_s;
+    return ZERO_OK;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
