@@ -33,11 +33,12 @@ $C/train_gpt2_zero: $(CUOBJS)
 	$(CULINK)
 $C/gpu_kernels: $C/gpu_kernels.o $C/zero_plugin.o $C/ops_cuda.o $C/attention_cuda.o $C/attention_cudnn.o
 	$(CULINK)
+DROPPED = -DCUDA_SOURCE='"$B/drop/zero_plugin.cu"'
 # Tests for a GPU; test_cuda's arenas are memory that its host may look into.
 cuda-tests: $(addprefix $C/,test_cuda test_attention test_gpt2_ops test_gpt2 gpu_kernels)
 $C/test_cuda: tests/test_cuda.cu $B/drop/zero_plugin.cu | cuda-libraries
 	@mkdir -p $C
-	$(NVCC) $(NVFLAGS) $(GENCODE) -DZP_CUDA_MALLOC=cudaMallocManaged -I$B/drop -I. -c -o $@.o $<
+	$(NVCC) $(NVFLAGS) $(GENCODE) -DZP_CUDA_MALLOC=cudaMallocManaged $(DROPPED) -I. -c -o $@.o $<
 	$(COMPILE) -o $@ $@.o $(CULIBS) -lm
 $C/test_gpt2_ops.o $C/test_gpt2.o: $C/%.o: tests/%.c | cuda-libraries
 	@mkdir -p $C
@@ -71,7 +72,7 @@ $E/test_gpt2: $E/test_gpt2.o $E/gpt2.o $E/zero_plugin.o $(EDEVICE)
 $E/test_gpt2_ops: $E/test_gpt2_ops.o $E/zero_plugin.o $(EDEVICE)
 $E/test_attention: $E/test_attention.o $E/zero_plugin.o $(EDEVICE)
 $E/test_cuda.o: $B/drop/zero_plugin.cu
-$E/test_cuda.o: ECXX += -I$B/drop -DCUDA_SOURCE='"$B/drop/zero_plugin.cu"' -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -fno-inline \
+$E/test_cuda.o: ECXX += $(DROPPED) -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -fno-inline \
 	-fno-omit-frame-pointer -fno-optimize-sibling-calls
 $E/test_cuda: $E/test_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_emulation: $E/test_emulation.o $E/zero_plugin.o $E/emulation.o $E/emulation_nccl.o

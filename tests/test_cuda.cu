@@ -25,7 +25,7 @@ static void cuda_log(void *user, zero_log_level level, const char *sentence);
 #undef test_comm
 #undef test_quiet
 
-#include <zero_plugin.cu> /* as make drop writes it: one file, so that a place is a line of it */
+#include CUDA_SOURCE /* as make drop writes it: one file, so that a place is a line of it */
 #include "loops.h"
 
 #ifdef EMULATED_LAUNCH
