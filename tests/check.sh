@@ -1,6 +1,6 @@
 #!/bin/sh
 # check.sh "SOURCES" CC NVCC BUILD - what can be told without running: format, lengths, linters, both
-# compilers without a warning, the header alone, contents equal to banners, exported names.
+# compilers without a warning, the header alone, the plugin's rooms: order and size; exported names.
 # Last line: N passed, N failed[, N skipped].
 set -u
 sources=$1 CC=$2 NVCC=$3 B=$4
@@ -46,11 +46,32 @@ lengths() {
 # The unit's list of contents names its rooms, in order; a room includes only those before it.
 rooms=$(sed -n 's|^#include "zero_plugin/\([a-z0-9_]*\)\.h".*|\1|p' zero_plugin.cu)
 contents() {
-    sed -n '/^   CONTENTS/,/^$/s/^     \([a-z_]*\)  .*/\1/p' zero_plugin.cu >"$B/check/contents"
-    echo "$rooms" | diff "$B/check/contents" -
+    sed -n '/^   CONTENTS/,/^$/s/^     \([a-z0-9_]*\)  .*/\1/p' zero_plugin.cu >"$B/check/contents"
+    echo "$rooms" | diff "$B/check/contents" - || return 1
+    { echo "$rooms"; echo device_cpu; echo device_cuda; } | sort >"$B/check/rooms" # device.h includes one of the two
+    ls zero_plugin/*.h | sed 's|.*/||; s|\.h$||' | sort | diff "$B/check/rooms" -
 }
-upward() {
-    sh zero_plugin/drop.sh "$B/check/drop"
+# A drop puts each room in its place, and refuses what includes a later one.
+upward() { rm -rf "$B/check/drop" && sh zero_plugin/drop.sh "$B/check/drop"; }
+# A room has 480 lines at most, the unit 150; long_rooms: exceptions, which must still be ones.
+long_rooms="api"
+short() {
+    for file in zero_plugin/*.h zero_plugin.cu; do
+        most=480 room=${file##*/} room=${room%.h} lines=$(wc -l <"$file")
+        [ "$file" = zero_plugin.cu ] && most=150
+        case " $long_rooms " in
+        *" $room "*) [ "$lines" -gt $most ] || { echo "$file has $lines lines: no exception any more"; return 1; } ;;
+        *) [ "$lines" -le $most ] || { echo "$file has $lines lines, at most $most"; return 1; } ;;
+        esac
+    done
+}
+# Lines in all, and conditionals besides include guards: what a build lacks is a row or an empty function.
+all_lines=$(cat zero_plugin.h zero_plugin.cu zero_plugin/*.h | wc -l)
+conditionals=$(cat zero_plugin.cu zero_plugin/*.h | grep -E '^ *# *(if|ifdef|ifndef)\b' | grep -vcE '# *ifndef ZP_[A-Z0-9_]*_H$')
+# at_most COUNT MOST WHAT [not-yet]: not-yet: told, and not held to
+at_most() {
+    if [ "${4:-}" = not-yet ]; then echo "not yet $3: $1, to be at most $2"
+    else check "$3: $1, at most $2" [ "$1" -le "$2" ]; fi
 }
 # Each room by itself; a device's room only where that device is.
 alone() { # OTHER-DEVICE COMPILER...
@@ -85,6 +106,9 @@ check "100 columns" columns
 check "functions of at most 80 lines" lengths
 check "contents name the rooms in order" contents
 check "rooms include earlier ones alone" upward
+check "rooms of at most 480 lines, but $long_rooms" short
+at_most "$conditionals" 45 "#if in unit and rooms"
+at_most "$all_lines" 6100 "lines of header, unit and rooms" not-yet
 check "rooms compile alone" alone device_cuda "$CC" $flags -fopenmp -x c
 check "header as C11" header "$CC" c -std=c11
 check "header as C++17" header "${CXX:-c++}" c++ -std=c++17
@@ -101,10 +125,11 @@ case $nccl in
 *) skipped=$((skipped + 1)); echo "skipped plugin with NCCL 2.19's names: NCCL is not installed" ;;
 esac
 check "no circles of files under adapters" sh tests/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
-needs shellcheck "scripts" shellcheck adapters/cuda.sh adapters/llmc/apply tests/check_circles.sh tests/gpu.sh tests/golden.sh tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/run.sh .ci/run
+needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/gpu.sh tests/golden.sh \
+    tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/run.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \
-    --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c
+    --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS -UZERO_OWN_TRANSPORTS -U__CUDACC__ --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c
 for file in zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c; do
     needs clang-tidy "clang-tidy $file" tidy "$file"
 done
