@@ -135,10 +135,11 @@ case $nccl in
 *) skipped=$((skipped + 1)); echo "skipped plugin with NCCL 2.19's names: NCCL is not installed" ;;
 esac
 check "no circles of files under adapters" sh tests/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
-needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/gpu.sh tests/golden.sh tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/run.sh .ci/run
+needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/gpu.sh tests/golden.sh \
+    tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/run.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \
-    --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c
+    --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS -UZERO_OWN_TRANSPORTS -U__CUDACC__ --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c
 for file in zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c; do
     needs clang-tidy "clang-tidy $file" tidy "$file"
 done
