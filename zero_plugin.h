@@ -96,11 +96,13 @@
    ERRORS AND LOGGING
      Every function that can fail returns a zero_result; zero_last_error gives the sentence: the
      call, the rank, the values. After a failed collective the context is dead and says so at every
-     later call; only zero_destroy is left. The plugin never exits, aborts or prints, and never
-     falls back to another setting. A log callback, if set, gets every error as it happens, what NCCL
-     offers (ZERO_LOG_INFO), and a warning if denormal numbers become zeros where the host's stream
-     computes (threads of a program that is linked with -Ofast; a GPU's code by -use_fast_math): the
-     plugin leaves that thread as it is, and its own threads keep such numbers.
+     later call; only zero_destroy is left. Without a context (NULL) it is ARGUMENT, and what has no
+     result answers as one rank that trains nothing: rank 0 of 1, scale 1, no ranges, zeros. The
+     plugin never exits, aborts or prints, and never falls back to another setting. A log callback,
+     if set, gets every error as it happens, what NCCL offers (ZERO_LOG_INFO), and a warning if
+     denormal numbers become zeros where the host's stream computes (threads of a program that is
+     linked with -Ofast; a GPU's code by -use_fast_math): the plugin leaves that thread as it is,
+     and its own threads keep such numbers.
      CHECKED BUILDS. Compiled with -DZERO_CHECK=1, zero_plugin.cu tells misuse at the call: hooks
    that do not match, a unit once too often, a parameter written between steps, pointers that were
    never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages
@@ -291,8 +293,8 @@ enum {
 typedef struct zero_tensor_desc {
     const char *name; /* unique; copied */
     size_t numel;     /* elements per layer, 1 or more */
-    int layers;       /* 0: 1. Layer l belongs to unit `unit + l` */
-    int unit;         /* unit of layer 0, 0 or more; the units of all tensors must be 0..n-1 */
+    int layers;       /* 0: 1; at most 2^20. Layer l belongs to unit `unit + l` */
+    int unit;         /* unit of layer 0, 0..2^20; the units of all tensors must be 0..n-1 */
     int uses;         /* how often backward writes its gradient per pass; 0: 1 (tied: 2). Checked
                          builds take it for the most forwards of a training pass as well */
     int flags;        /* ZERO_KEEP | ... */
@@ -516,12 +518,13 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 /* ---- tensors by name, between passes ------------------------------------------------------- */
 
 /* Elements [first, first + count) of all layers of a tensor, type-major [layers, numel], at any
-   stage. read: every rank takes part; `out` (count floats, caller's) may be NULL where the values
-   are not wanted. write: every rank gives the same values (else MISMATCH, and nothing is written);
-   each stores what it owns. Nothing is ever gathered whole: both stream through a fixed buffer.
-   Values are f32, whatever the type. A gradient that is written changes the update, not the norm,
-   which is that of zero_reduce. COLLECTIVE, SYNC. Errors: ARGUMENT (no such tensor, kind or range),
-   STATE (inside a pass; GRADIENT outside reduce..step). */
+   stage. read: every rank takes part and asks for the same (else, from stage 1 on, MISMATCH);
+   `out` (count floats, caller's) may be NULL where the values are not wanted. write: every rank
+   gives the same values (else MISMATCH, and nothing is written); each stores what it owns. Nothing
+   is ever gathered whole: both stream through a fixed buffer. Values are f32, whatever the type. A
+   gradient that is written changes the update, not the norm, which is that of zero_reduce.
+   COLLECTIVE, SYNC. Errors: ARGUMENT (no such tensor, kind or range), STATE (inside a pass;
+   GRADIENT outside reduce..step), MISMATCH and the sticky ones. */
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out);
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,

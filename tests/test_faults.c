@@ -713,6 +713,45 @@ static void fault_writes(void) {
         }
 }
 
+/* ---- ranks that ask for different things ---- */
+
+/* Where ranks send each other what is asked for, every rank is told; the context lives. */
+static void fault_read_rank(test_rank *r) {
+    fault_test *t = (fault_test *)r->arg;
+    const zero_result expected = t->cfg.stage ? ZERO_ERR_MISMATCH : ZERO_OK;
+    const int odd = r->rank == t->odd;
+    zero_ctx *z = NULL;
+    float seen[70];
+    int ok = !fault_build(t, r, &z);
+    for (int kind = 0; kind < ZERO_KIND_COUNT && ok; kind++) {
+        if (kind == ZERO_GRADIENT) continue;
+        const zero_result of_kind =
+            zero_read_tensor(z, "emb", odd && kind ? ZERO_PARAMETER : (zero_kind)kind, 0, 70, seen);
+        if (of_kind != (kind ? expected : ZERO_OK))
+            test_rank_fail(r, "kind %d: %d, %s", kind, (int)of_kind, zero_last_error(z));
+        const zero_result of_range =
+            zero_read_tensor(z, "emb", (zero_kind)kind, (size_t)odd, 9, r->rank ? NULL : seen);
+        if (of_range != expected || (expected && !strstr(zero_last_error(z), "asks for another")))
+            test_rank_fail(r, "range: %d, %s", (int)of_range, zero_last_error(z));
+        ok = !zero_read_tensor(z, "emb", ZERO_PARAMETER, 0, 70, r->rank ? NULL : seen);
+        for (int i = 0; i < 70 && ok && !r->rank; i++)
+            if (seen[i] != (float)i) test_rank_fail(r, "kind %d: emb[%d]", kind, i);
+    }
+    if (!ok) test_rank_fail(r, "%s", zero_last_error(z));
+    zero_destroy(z);
+}
+
+static void fault_reads(void) {
+    fault_test *t = fault_shared();
+    for (int config = 0; config < 5; config++)
+        for (t->odd = 0; t->odd < FAULT_RANKS; t->odd++) {
+            fault_config(t, config);
+            fault_begin("rank %d reads something else, configuration %d", t->odd, config);
+            test_check(test_ranks(FAULT_RANKS, 0, fault_read_rank, t), "%s: %s", fault_case,
+                       test_first);
+        }
+}
+
 /* ---- a meeting place of threads, used by a process ---- */
 
 static void fault_forked(void) {
@@ -815,6 +854,7 @@ int main(void) {
     fault_disagreements();
     fault_bad_values();
     fault_writes();
+    fault_reads();
     fault_orders();
     fault_leavers();
     fault_killed();

@@ -1134,6 +1134,10 @@ static void unit_tensor_errors(void) {
                     "tensor b: numel");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, -1, 0, 0, 0, 0}, "tensor b: layers -1");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, -3, 0, 0, 0}, "unit -3");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 1000000000, 0, 0, 0},
+                    "tensor b: unit 1000000000, expected 0..1048576");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1 << 30, 0, 0, 0, 0},
+                    "tensor b: layers 1073741824, expected 0..1048576");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, -4, 0, 0}, "uses -4");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, 32, 0}, "flags 32");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, ZERO_OVERWRITTEN, 0}, "3 micro-steps");
@@ -1150,6 +1154,24 @@ static void unit_tensor_errors(void) {
     z = unit_create(NULL);
     unit_error(z, zero_build(z), ZERO_ERR_STATE, "zero_build", "no tensor");
     zero_destroy(z);
+}
+
+/* Without a context, what has no result answers as one rank that trains nothing. */
+static void unit_no_context(void) {
+    zero_config cfg;
+    zero_counters counters;
+    memset(&cfg, 1, sizeof cfg);
+    memset(&counters, 1, sizeof counters);
+    zero_query_config(NULL, &cfg);
+    zero_query_config(NULL, NULL);
+    zero_state_counters(NULL, &counters);
+    zero_state_counters(NULL, NULL);
+    test_check(zero_rank(NULL) == 0 && zero_nranks(NULL) == 1 && zero_loss_scale(NULL) == 1
+                   && zero_state_ranges(NULL, 0) == 0 && zero_state_ranges(NULL, 1) == 0,
+               "no context: one rank");
+    test_check(cfg.stage == 0 && cfg.timeout_s == 0 && cfg.log == NULL && counters.steps == 0
+                   && counters.hysteresis == 0,
+               "no context: zeros");
 }
 
 /* Three units; "top" is used twice, "bias" is KEEP. */
@@ -1206,6 +1228,7 @@ static void unit_errors_before_build(void) {
                "zero_build");
     unit_error(z, zero_broadcast(z, &x, 4, 0), S, "zero_broadcast", "zero_build");
     unit_error(z, zero_query_stats(z, &stats), S, "zero_query_stats", "zero_build");
+    unit_error(z, zero_state_begin(z), S, "zero_state_begin", "zero_build comes first");
     test_check(zero_build(z) == ZERO_OK, "errors of order harm nothing");
     unit_error(z, zero_build(z), S, "zero_build", "built already");
     const zero_tensor_desc late = {"late", 1, 1, 0, 0, 0, 0};
@@ -1338,6 +1361,7 @@ static void unit_errors_of_access(void) {
     zero_ctx *z = unit_built(NULL);
     float x[256] = {0};
     double sums[65] = {0};
+    zero_plan_unit unit;
     const zero_result S = ZERO_ERR_STATE, A = ZERO_ERR_ARGUMENT;
     unit_error(z, zero_read_tensor(z, "nobody", ZERO_PARAMETER, 0, 1, x), A, "zero_read_tensor",
                "nobody");
@@ -1365,13 +1389,19 @@ static void unit_errors_of_access(void) {
     unit_error(z, zero_slot(z, "body", -1, NULL, NULL), A, "zero_slot", "layer -1");
     unit_error(z, zero_all_sum(z, sums, 65), A, "zero_all_sum", "n is 65");
     unit_error(z, zero_all_sum(z, sums, -1), A, "zero_all_sum", "n is -1");
-    unit_error(z, zero_all_sum(z, NULL, 1), A, "zero_all_sum", "n is 1");
+    unit_error(z, zero_all_sum(z, NULL, 2), A, "zero_all_sum", "values is NULL");
+    unit_error(z, zero_broadcast(z, NULL, 4, 0), A, "zero_broadcast", "data is NULL");
     unit_error(z, zero_broadcast(z, x, 4, 1), A, "zero_broadcast", "root is 1");
     unit_error(z, zero_broadcast(z, x, 4, -1), A, "zero_broadcast", "root is -1");
     unit_error(z, zero_query_stats(z, NULL), A, "zero_query_stats", "NULL");
     unit_error(z, zero_query_plan(z, NULL), A, "zero_query_plan", "NULL");
-    unit_error(z, zero_query_plan_unit(z, 4, NULL), A, "zero_query_plan_unit",
+    unit_error(z, zero_query_plan_unit(z, 4, &unit), A, "zero_query_plan_unit",
                "unit 4, expected 0..3");
+    unit_error(z, zero_query_plan_unit(z, 0, NULL), A, "zero_query_plan_unit", "plan is NULL");
+    unit_error(z, zero_state_range(z, 0, 0, NULL), A, "zero_state_range", "range is NULL");
+    test_check(!zero_state_begin(z), "the state opens");
+    unit_error(z, zero_state_begin(z), S, "zero_state_begin", "the state is open already");
+    test_check(!zero_state_end(z, 0), "the state closes");
     test_check(unit_micro(z, 0, 1), "a pass");
     unit_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 1, x), S, "zero_read_tensor",
                "passes");
@@ -1923,6 +1953,7 @@ int main(void) {
     unit_comm_errors();
     unit_resolved_config();
     unit_tensor_errors();
+    unit_no_context();
     unit_errors_before_build();
     unit_errors_of_hooks();
     unit_errors_of_evaluation();

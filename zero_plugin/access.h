@@ -116,22 +116,24 @@ static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_run *run, zero_t
     return zp_array_close(a, run->unit, &z->compute, 1);
 }
 
-/* All ranks write the same, or learn here that they do not. */
-static zero_result zp_write_agree(zero_ctx *z, const zp_tensor *t, zero_kind kind, size_t first,
-                                  const float *values, size_t count) {
-    const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count};
+/* All ranks ask for the same, or write the same values, or learn here that they do not. */
+static zero_result zp_access_agree(zero_ctx *z, const zp_tensor *t, zero_kind kind, size_t first,
+                                   size_t count, const float *values) {
+    const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count,
+                             values != NULL};
     const char *all = z->data->mail;
     uint64_t mine = ZP_HASH_EMPTY;
-    for (int i = 0; i < 4; i++) mine = zp_hash(mine, what[i]);
-    for (size_t i = 0; i < count; i++) mine = zp_hash(mine, zp_bits(values[i]));
+    for (int i = 0; i < 5; i++) mine = zp_hash(mine, what[i]);
+    for (size_t i = 0; i < count && values; i++) mine = zp_hash(mine, zp_bits(values[i]));
     ZP_DO(z, zp_exchange(z->data, &mine, sizeof mine));
     for (int r = 1; r < z->data->nranks; r++)
         if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine))
-            return zp_fail(
-                z, ZERO_ERR_MISMATCH,
-                "%s, [%zu, %zu): rank %d gives other values, or another range, than rank "
-                "0; nothing is written",
-                t->desc.name, first, first + count, r);
+            return zp_fail(z, ZERO_ERR_MISMATCH,
+                           values ? "%s, [%zu, %zu): rank %d gives other values, or another range, "
+                                    "than rank 0; nothing is written"
+                                  : "%s, [%zu, %zu): rank %d asks for another tensor, kind or "
+                                    "range than rank 0",
+                           t->desc.name, first, first + count, r);
     return ZERO_OK;
 }
 

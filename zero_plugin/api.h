@@ -127,10 +127,15 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
         return zp_fail(z, ZERO_ERR_ARGUMENT, "a tensor needs a name");
     if (zp_tensor_find(z, d->name))
         return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s was announced before", d->name);
-    if (d->layers < 0 || d->unit < 0 || d->uses < 0 || d->layers > 1 << 20 || d->unit > 1 << 20)
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "tensor %s: layers %d, unit %d, uses %d, expected 0 or more", d->name,
-                       d->layers, d->unit, d->uses);
+    const struct {
+        const char *name;
+        int value, most;
+    } field[] = {
+        {"layers", d->layers, ZP_UNITS}, {"unit", d->unit, ZP_UNITS}, {"uses", d->uses, INT_MAX}};
+    for (int i = 0; i < 3; i++)
+        if (field[i].value < 0 || field[i].value > field[i].most)
+            return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: %s %d, expected 0..%d", d->name,
+                           field[i].name, field[i].value, field[i].most);
     const size_t most = ((size_t)1 << 48) / (size_t)(d->layers ? d->layers : 1);
     if (d->numel < 1 || d->numel > most)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: numel is %zu, expected 1..%zu", d->name,
@@ -196,7 +201,8 @@ zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     ZP_ENTER(z, "zero_query_plan_unit", ZP_ANY, "");
     ZP_TRY(zp_plan_now(z));
-    if (!plan || unit < 0 || unit >= z->plan.units)
+    if (!plan) return zp_fail(z, ZERO_ERR_ARGUMENT, "plan is NULL");
+    if (unit < 0 || unit >= z->plan.units)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->plan.units - 1);
     const zp_unit *x = &z->layout.unit[unit];
     plan->numel = x->content;
@@ -262,11 +268,14 @@ void zero_destroy(zero_ctx *z) {
 
 const char *zero_last_error(const zero_ctx *z) { return z ? z->text : "no context"; }
 void zero_query_config(const zero_ctx *z, zero_config *cfg) {
+    if (!cfg) return;
+    memset(cfg, 0, sizeof *cfg);
+    if (!z) return;
     *cfg = z->cfg;
     cfg->bucket_numel = z->bucket_numel;
 }
-int zero_rank(const zero_ctx *z) { return z->data->rank; }
-int zero_nranks(const zero_ctx *z) { return z->data->nranks; }
+int zero_rank(const zero_ctx *z) { return z ? z->data->rank : 0; }
+int zero_nranks(const zero_ctx *z) { return z ? z->data->nranks : 1; }
 
 /* ---- pointers ---- */
 
@@ -334,6 +343,7 @@ zero_result zero_pass_end(zero_ctx *z) { ZP_TIMED(z, zp_hook_pass_end(z)); }
 
 /* A dynamic scale is known once the last step's verdict is. */
 float zero_loss_scale(zero_ctx *z) {
+    if (!z) return 1;
     z->scale_asked |= z->phase != ZP_REDUCED; /* there it is still the last step's */
     if (z->cfg.scaler.fixed == 0 && z->stepped && z->phase != ZP_NEW) (void)zp_report(z);
     return z->report.scale;

@@ -14,6 +14,8 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
                              size_t count, float *out) {
     zp_tensor *t;
     ZP_TRY(zp_access_begin(z, "zero_read_tensor", name, kind, first, count, &t));
+    /* at stage 0 every rank has all, and nobody waits for anybody */
+    if (z->policy.state == ZP_SHARD) ZP_TRY(zp_access_agree(z, t, kind, first, count, NULL));
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
         ZP_TRY(zp_read_run(z, kind, &run, out ? out + done : NULL));
@@ -29,7 +31,7 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     ZP_TRY(zp_access_begin(z, "zero_write_tensor", name, kind, first, count, &t));
     if (!values && count) return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: values is NULL", name);
     /* behind it no peer reads the old values any more */
-    ZP_TRY(zp_write_agree(z, t, kind, first, values, count));
+    ZP_TRY(zp_access_agree(z, t, kind, first, count, values));
     if (kind == ZERO_GRADIENT) ZP_TRY(zp_write_fits(z, name, first, values, count));
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
@@ -53,7 +55,8 @@ zero_result zero_state_begin(zero_ctx *z) {
                        z->phase & (ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED)
                            ? "in the middle of a step: what micro-steps have added up is no state; "
                              "ask after zero_step"
-                           : "the context is not built, or its state is open already");
+                       : z->phase == ZP_NEW ? "zero_build comes first"
+                                            : "the state is open already");
     ZP_DO(z, zp_stream_sync(&z->stream[ZP_PARAMETERS])); /* gathers ahead read what may be put */
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_TRY(zp_report(z));
@@ -62,11 +65,12 @@ zero_result zero_state_begin(zero_ctx *z) {
     return ZERO_OK;
 }
 
-int zero_state_ranges(const zero_ctx *z, int whole) { return z->nranges[whole != 0]; }
+int zero_state_ranges(const zero_ctx *z, int whole) { return z ? z->nranges[whole != 0] : 0; }
 
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range) {
     ZP_ENTER(z, "zero_state_range", ZP_ANY, "");
-    if (!range || i < 0 || i >= z->nranges[whole != 0])
+    if (!range) return zp_fail(z, ZERO_ERR_ARGUMENT, "range is NULL");
+    if (i < 0 || i >= z->nranges[whole != 0])
         return zp_fail(z, ZERO_ERR_ARGUMENT, "range %d, expected 0..%d", i,
                        z->nranges[whole != 0] - 1);
     *range = z->ranges[whole != 0][i];
@@ -84,6 +88,8 @@ zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *val
 }
 
 void zero_state_counters(const zero_ctx *z, zero_counters *c) {
+    if (c) memset(c, 0, sizeof *c);
+    if (!z || !c) return;
     c->steps = z->report.steps;
     c->skipped = z->report.skipped;
     c->iteration = z->report.iteration;
@@ -155,7 +161,8 @@ void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_
 
 zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
     ZP_ENTER(z, "zero_all_sum", ZP_ANY, "");
-    if (!values || n < 0 || n * sizeof *values > ZP_MAIL_BYTES)
+    if (!values && n > 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "values is NULL");
+    if (n < 0 || (size_t)n * sizeof *values > ZP_MAIL_BYTES)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "n is %d, expected 0..%zu", n,
                        ZP_MAIL_BYTES / sizeof *values);
     ZP_DO(z, zp_exchange(z->data, values, (size_t)n * sizeof *values));
@@ -174,7 +181,9 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
 
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
     ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "zero_build comes first");
-    if (root < 0 || root >= z->data->nranks || (!data && bytes))
+    if (!data && bytes)
+        return zp_fail(z, ZERO_ERR_ARGUMENT, "data is NULL, and %zu bytes are to be sent", bytes);
+    if (root < 0 || root >= z->data->nranks)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "root is %d, expected 0..%d", root,
                        z->data->nranks - 1);
     return zp_check(z, zp_broadcast(z->data, data, bytes, root));

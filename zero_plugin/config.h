@@ -8,6 +8,7 @@
 #include "memory.h"
 
 #define ZP_PREFETCH_MAX 64
+#define ZP_UNITS        (1 << 20) /* layers and units, at most */
 #define ZP_UNLIMITED    1e300
 
 typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL } zp_form;
