@@ -222,7 +222,7 @@ test_full() {
         (trap '' XFSZ; ulimit -f 400; exec "$trainer" -e char:4x64x4 -t 16 -m 0 -g 0 -b 1 -d 16 -nt 1 -x 6 -n 2 \
             -v 2 -na 1 -nf $go_on -o "$work/lost$go_on") >"$work/out" 2>&1 &
         job=$!
-        for _ in $(seq 100); do
+        for _ in $(seq 1200); do
             grep -q '^checkpoint of step 2' "$work/out" && break
             sleep 0.05
         done
