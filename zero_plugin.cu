@@ -31,7 +31,7 @@
      step       skip, clip, update
      access     tensors by name, and as state
      api        the functions of the header: contexts, passes, steps
-     api_access tensors by name, state, numbers, small collectives, statistics
+     api_access  tensors by name, state, numbers, small collectives, statistics
 
    THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step)
      compute stream   zero_backward_begin: takes a gradient buffer, waits for its last reduction,

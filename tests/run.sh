@@ -18,13 +18,14 @@ mkdir -p "$log"
 
 # ---- the sets: NAME BUDGET HOW COMMAND ----
 # BUDGET: seconds, with room for a slow, busy machine. HOW: `alone`; `beside` the parts next to it that
-# say so too, JOBS at a time: what neither looks at the clock nor fills every processor; `skip` REASON.
+# say so too, JOBS at a time: what neither looks at the clock nor fills every processor, or two that sleep;
+# `skip` REASON.
 build() { echo "$1 $2 alone make -j$JOBS $3 && echo '1 passed, 0 failed'"; }
 
 quick_build() { build build 500 "-s tests"; }
 quick() {
     cat <<TABLE
-checkpoint-faults 300 beside sh $here/test_checkpoint_faults.sh $B all $SEED
+checkpoint-faults 300 beside sh $here/test_checkpoint_faults.sh $B fast $SEED
 unit 120 beside $B/test_unit
 model 300 beside $B/test_model 400 $SEED
 bits 300 beside $B/test_bits 12 $SEED
@@ -58,8 +59,9 @@ model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
 model-files-python 200 beside sh $here/test_model_files.sh $B
 deepspeed-import 600 beside sh $here/test_deepspeed_import.sh $B
 data 120 beside sh $here/test_data.sh $B
-faults 300 alone $B/test_faults
 resume 400 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
+faults 300 beside $B/test_faults
+checkpoint-slow 200 beside sh $here/test_checkpoint_faults.sh $B slow
 allocations 240 alone sh $here/test_allocations.sh $B
 losses 200 alone sh $here/test_losses.sh $B
 mpi 500 alone sh $here/test_mpi.sh $B
@@ -70,9 +72,9 @@ TABLE
 # The CUDA version, run on the CPU; and whether nvcc takes it and its tests, for one architecture.
 emulated() {
     if [ -x "$B/emulated/train_gpt2_zero" ]; then cat <<TABLE
+emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulation 120 beside $B/emulated/test_emulation
 emulated-cuda 300 beside $B/emulated/test_cuda seeds 10 $SEED
-emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulated-attention 120 beside $B/emulated/test_attention
 cudnn-graphs 120 beside sh $here/test_cudnn.sh $B
 emulated-trainer 400 alone sh $here/test_emulated.sh $B
@@ -151,7 +153,7 @@ whole() {
     fuzz 600
     converge $((3 - SEED % 2 * 3))
     cat <<TABLE
-checkpoint-faults-all 600 beside sh $here/test_checkpoint_faults.sh $B
+checkpoint-faults-all 600 alone sh $here/test_checkpoint_faults.sh $B
 checkpoint-all 1800 beside $B/test_checkpoint all
 checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
 checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED

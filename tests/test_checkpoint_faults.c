@@ -261,6 +261,12 @@ static int fault_word(const char *list, const char *word) {
     return 0;
 }
 
+/* `fast`: all that have no limit of a second. */
+static int fault_chosen(const char *list, const char *kind) {
+    return list == NULL || fault_word(list, kind) || fault_word(list, "all")
+           || (fault_word(list, "fast") && strcmp(kind, "slow") != 0);
+}
+
 static const fault_type fault_types[] = {
     {"open", EACCES, FAULT_ALWAYS},    {"write", ENOSPC, FAULT_ALWAYS},
     {"short", 0, FAULT_NEVER},         {"fsync", EIO, FAULT_ALWAYS},
@@ -404,11 +410,10 @@ int main(int argc, char **argv) {
             j.at = (fault_at)at;
         }
         for (size_t i = 0; i < sizeof fault_types / sizeof *fault_types; i++)
-            if (argc < 2 || fault_word(argv[1], fault_types[i].kind) || fault_word(argv[1], "all"))
-                fault_kind(&j, &fault_types[i]);
+            if (fault_chosen(argv[1], fault_types[i].kind)) fault_kind(&j, &fault_types[i]);
     }
     fault_empty(folder);
-    if (argc < 2 || fault_word(argv[1], "slow") || fault_word(argv[1], "all")) fault_deaths(&j);
-    if (argc < 2 || fault_word(argv[1], "creep") || fault_word(argv[1], "all")) fault_many_left(&j);
+    if (fault_chosen(argv[1], "slow")) fault_deaths(&j);
+    if (fault_chosen(argv[1], "creep")) fault_many_left(&j);
     return test_summary();
 }

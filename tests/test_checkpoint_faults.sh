@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_checkpoint_faults.sh BUILD [KINDS [SEED]] - every call to the system that a checkpoint makes fails
-# once (tests/faulty_io.c is preloaded). KINDS: "open write ...", all by default. SEED: of a load's 1,361
-# for memory it chooses one in eight. Last line: N passed, N failed.
+# once (tests/faulty_io.c is preloaded). KINDS: "open write ...", `fast` (all but `slow`), or all, as
+# without. SEED chooses, of a load's 1,361 calls for memory, one in eight. Last line: N passed, N failed.
 set -u
 B=$1
 here=$(dirname "$0")

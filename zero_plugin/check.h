@@ -17,6 +17,8 @@
 #ifndef ZERO_CHECK
 #define ZERO_CHECK 0
 #endif
+/* A function, so that no compiler calls what follows a return of it unreachable. */
+static int zp_checks_on(void) { return ZERO_CHECK; }
 
 enum { ZP_HOOK_FORWARD = 0, ZP_HOOK_FORWARD_END, ZP_HOOK_BACKWARD, ZP_HOOK_BACKWARD_END };
 static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
@@ -81,7 +83,7 @@ static zero_result zp_checks_make(zero_ctx *z, int m) {
 static zero_result zp_checks_open(zero_ctx *z) {
     zp_checks *c = &z->checks;
     const size_t n = (size_t)z->layout.nmembers;
-    if (!ZERO_CHECK) return ZERO_OK;
+    if (!zp_checks_on()) return ZERO_OK;
     c->shadow[0] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
     c->shadow[1] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
     c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
@@ -93,7 +95,7 @@ static zero_result zp_checks_open(zero_ctx *z) {
 
 /* What the host is shown of a member; NULL: the member itself. */
 static const zp_shadow *zp_checks_shadow(const zero_ctx *z, zp_side side, const zp_member *m) {
-    if (!ZERO_CHECK || m->layer < 0) return NULL;
+    if (!zp_checks_on() || m->layer < 0) return NULL;
     return &z->checks.shadow[side][m - z->layout.members];
 }
 
@@ -111,7 +113,7 @@ static void zp_checks_close(zero_ctx *z) {
 
 /* Copies a unit to its shadows, or gradients back from there. */
 static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
-    if (!ZERO_CHECK) return ZERO_OK;
+    if (!zp_checks_on()) return ZERO_OK;
     char *memory = zp_unit_memory(z, side, u);
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; i < x->members; i++) {
@@ -163,7 +165,7 @@ static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64
 
 /* Notes what parameters are now, or with `compares` finds one that is not what it was. */
 static zero_result zp_checks_seal(zero_ctx *z, int compares) {
-    if (!ZERO_CHECK || (compares && !z->checks.sealed)) return ZERO_OK;
+    if (!zp_checks_on() || (compares && !z->checks.sealed)) return ZERO_OK;
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     ZP_DO(z, zp_stream_sync(&z->compute));
     for (int m = 0; m < z->layout.nmembers; m++) {
@@ -202,7 +204,7 @@ static zero_result zp_checks_bound(zero_ctx *z) {
 }
 
 static zero_result zp_checks_pass(zero_ctx *z) {
-    if (!ZERO_CHECK) return ZERO_OK;
+    if (!zp_checks_on()) return ZERO_OK;
     ZP_TRY(zp_checks_bound(z));
     memset(z->checks.forwards, 0, (size_t)z->layout.all * sizeof *z->checks.forwards);
     z->checks.nhooks = z->checks.backwards = 0;
@@ -211,7 +213,7 @@ static zero_result zp_checks_pass(zero_ctx *z) {
 
 /* Every hook, once it is known to be allowed. */
 static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
-    if (!ZERO_CHECK) return ZERO_OK;
+    if (!zp_checks_on()) return ZERO_OK;
     zp_checks *c = &z->checks;
     const zp_live *live = &z->live[unit];
     const int outermost = !live->forward_opens && !live->backward_opens;
@@ -245,7 +247,7 @@ static zero_result zp_checks_compare(zero_ctx *z) {
     enum { PIECE = ZP_MAIL_BYTES / sizeof(uint32_t) };
     uint32_t mine[PIECE], his[PIECE], zeroth[PIECE];
     char a[64], b[64];
-    int ends = !ZERO_CHECK;
+    int ends = !zp_checks_on();
     for (int at = 0; !ends; at += PIECE) {
         for (int i = 0; i < PIECE; i++)
             mine[i] = at + i < z->checks.nhooks ? z->checks.hook[at + i] : UINT32_MAX;
