@@ -18,6 +18,7 @@ enum {
     ZP_CALL,        /* 0: no step yet; 1: zero_step, 2: zero_skip_step */
     ZP_HYPER,       /* six words */
     ZP_COUNTERS = ZP_HYPER + 6,
+    ZP_SCALE = ZP_COUNTERS + 4, /* the loss scale: never 0 */
     ZP_VERDICT = ZP_COUNTERS + 6
 };
 
@@ -167,7 +168,8 @@ ZP_FN void zp_declare_at(const zp_declare_args *a, size_t one) {
 }
 ZP_KERNEL(zp_declare, zp_declare_args, 1)
 
-/* All ranks' verdicts, in rank order, become one. One thread. */
+/* All ranks' verdicts, in rank order, become one. A verdict that has not come is zeros: the
+   exchange has failed, as the host is told, and nobody differs by it. One thread. */
 typedef struct zp_judge_args {
     zp_control *control;
     const double *verdicts;
@@ -183,7 +185,8 @@ ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
     for (int r = 0; r < a->nranks; r++) {
         const double *v = a->verdicts + ZP_VERDICT * r;
         c->sumsq += v[ZP_SQUARES];
-        for (int i = ZP_CALL; i < ZP_VERDICT && !c->differs; i++) {
+        const int came = v[ZP_SCALE] != 0 && a->verdicts[ZP_SCALE] != 0;
+        for (int i = ZP_CALL; i < ZP_VERDICT && came && !c->differs; i++) {
             if (v[i] == a->verdicts[i]) continue;
             c->differs = i;
             c->differs_rank = r;

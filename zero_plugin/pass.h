@@ -290,8 +290,9 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
     z->micro = micro;
     z->micro_steps = micro_steps;
     zp_micro_begin(z);
-    if (micro == 0)
-        ZP_DO(z, zp_clear(&z->stream[ZP_GRADIENTS], z->verdict, ZP_VERDICT * sizeof *z->verdict));
+    if (micro == 0) /* the peers' too: what does not come this time is not last time's */
+        ZP_DO(z, zp_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
+                          (size_t)z->data->nranks * ZP_VERDICT * sizeof *z->verdicts));
     return zp_gradient_touch(z, z->layout.units, 1);
 }
 

@@ -1,0 +1,175 @@
+/* slow_transport.h - a transport for tests: LOCAL over a network that is slow, out of step, and
+   fails on request
+
+   Compiled into the plugin as ZERO_OWN_TRANSPORTS; comm.handle is a slow_net, which all ranks see.
+
+   Slow: every collective begins late, by a time that seed, rank and channel choose, so ranks come
+   to it in any order.
+
+   Out of step: some collectives wait until their rank has begun one of the other channel, or for a
+   while: on one rank gradients overtake parameters, on another parameters gradients.
+
+   Failing: one call of one rank is refused (an error, nothing is sent), breaks (issue: an error
+   when the stream comes to it), or is lost: it never ends, and time-outs find out. */
+#ifndef SLOW_TRANSPORT_H
+#define SLOW_TRANSPORT_H
+
+typedef enum slow_call { SLOW_ISSUE, SLOW_EXCHANGE, SLOW_BROADCAST, SLOW_MEMORY } slow_call;
+typedef enum slow_fault { SLOW_WORKS, SLOW_REFUSED, SLOW_BREAKS, SLOW_LOST } slow_fault;
+enum { SLOW_CALLS = 4, SLOW_RANKS = 8 };
+
+typedef struct slow_net {
+    zero_local *local;
+    uint64_t seed;
+    double most_s;    /* of a delay; 0: as fast as LOCAL */
+    slow_fault fault; /* of the call below */
+    int rank;
+    slow_call call;
+    long number;                        /* 1: the first */
+    long calls[SLOW_RANKS][SLOW_CALLS]; /* so far */
+    long held, overtaken; /* collectives that waited for the other channel, and had not to go on */
+    int happened;         /* the fault has been reached */
+} slow_net;
+
+typedef struct slow_own {
+    zp_seats seats; /* first: LOCAL's functions find their own by it */
+    slow_net *net;
+    uint32_t begun[ZP_CHANNELS]; /* collectives; each is written by its channel's stream alone */
+} slow_own;
+static slow_own *slow_of(const zp_group *g) { return (slow_own *)g->own; }
+
+static const char *const slow_names[] = {"issue", "exchange", "broadcast", "memory"};
+
+/* Counts a call, and says what becomes of it. */
+static slow_fault slow_next(zp_group *g, slow_call call) {
+    slow_net *net = slow_of(g)->net;
+    const long number = ++net->calls[g->rank][call];
+    if (net->fault == SLOW_WORKS || net->rank != g->rank || net->call != call
+        || net->number != number)
+        return SLOW_WORKS;
+    __atomic_store_n(&net->happened, 1, __ATOMIC_RELAXED);
+    return net->fault;
+}
+
+static zero_result slow_refuse(zp_group *g, slow_call call) {
+    return zp_failure_set(g->failure, ZERO_ERR_COMM, "the network refused %s %ld", slow_names[call],
+                          slow_of(g)->net->number);
+}
+
+/* A call that nobody answers: ends with the peers' time-out or this rank's own. */
+static zero_result slow_lose(zp_group *g, slow_call call) {
+    char text[ZP_TEXT_BYTES];
+    for (const double end = zp_seconds() + g->timeout_s; zp_seconds() < end; zp_nap()) {
+        ZP_TRY(zp_failure_result(g->failure));
+        ZP_TRY(zp_seats_aborted(g));
+    }
+    (void)snprintf(text, sizeof text, "%s %ld was not answered within %g s", slow_names[call],
+                   slow_of(g)->net->number, g->timeout_s);
+    zp_local_abort(g, text);
+    return zp_group_fail(g, ZERO_ERR_TIMEOUT, text);
+}
+
+/* ---- collectives of streams ---- */
+
+static uint64_t slow_mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* Until the other channel has begun one more, or for so long. */
+static void slow_hold(zp_group *g, zp_channel channel, double most_s) {
+    slow_own *own = slow_of(g);
+    uint32_t *other = &own->begun[channel == ZP_GRADIENTS ? ZP_PARAMETERS : ZP_GRADIENTS];
+    const uint32_t seen = __atomic_load_n(other, __ATOMIC_ACQUIRE);
+    const double end = zp_seconds() + most_s;
+    __atomic_add_fetch(&own->net->held, 1, __ATOMIC_RELAXED);
+    while (zp_seconds() < end && !zp_failure_result(g->failure)) {
+        if (__atomic_load_n(other, __ATOMIC_ACQUIRE) != seen) {
+            __atomic_add_fetch(&own->net->overtaken, 1, __ATOMIC_RELAXED);
+            return;
+        }
+        zp_nap();
+    }
+}
+
+static zero_result slow_run(zp_stream *s, const zp_op *op) {
+    slow_own *own = slow_of(op->group);
+    const double most_s = own->net->most_s;
+    const uint64_t place = (uint64_t)op->group->rank * ZP_CHANNELS + (uint64_t)op->channel;
+    const uint64_t drawn =
+        slow_mix(slow_mix(own->net->seed * 64 + place)
+                 + __atomic_add_fetch(&own->begun[op->channel], 1, __ATOMIC_RELEASE));
+    const double end = zp_seconds() + most_s * (double)(drawn % 1024) / 1024;
+    while (zp_seconds() < end) zp_nap();
+    if (most_s > 0 && (drawn >> 10) % 3 == 0) slow_hold(op->group, op->channel, 2 * most_s);
+    return zp_local_run(s, op);
+}
+static zero_result slow_run_broken(zp_stream *s, const zp_op *op) {
+    (void)s;
+    return slow_refuse(op->group, SLOW_ISSUE);
+}
+static zero_result slow_run_lost(zp_stream *s, const zp_op *op) {
+    (void)s;
+    return slow_lose(op->group, SLOW_ISSUE);
+}
+
+static zero_result slow_issue(zp_stream *s, const zp_op *op, int n) {
+    const slow_fault fault = slow_next(op->group, SLOW_ISSUE);
+    if (fault == SLOW_REFUSED) return slow_refuse(op->group, SLOW_ISSUE);
+    return zp_op_send(s, op, n,
+                      fault == SLOW_BREAKS ? slow_run_broken
+                      : fault == SLOW_LOST ? slow_run_lost
+                                           : slow_run);
+}
+
+/* ---- the host's calls ---- */
+
+/* 1: the call has failed already, with *r. */
+static int slow_fails(zp_group *g, slow_call call, zero_result *r) {
+    const slow_fault fault = slow_next(g, call);
+    if (fault == SLOW_WORKS) return 0;
+    *r = fault == SLOW_LOST ? slow_lose(g, call) : slow_refuse(g, call);
+    return 1;
+}
+static zero_result slow_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
+    zero_result r;
+    return slow_fails(g, SLOW_EXCHANGE, &r) ? r : zp_board_exchange(g, mine, bytes, all);
+}
+static zero_result slow_broadcast(zp_group *g, void *data, size_t bytes, int root) {
+    zero_result r;
+    return slow_fails(g, SLOW_BROADCAST, &r) ? r : zp_board_broadcast(g, data, bytes, root);
+}
+static zero_result slow_memory(zp_group *g, zp_memory *m) {
+    zero_result r;
+    return slow_fails(g, SLOW_MEMORY, &r) ? r : zp_memory_shared(g, m);
+}
+
+static zero_comm slow_inner(const zero_comm *given) {
+    const slow_net *net = (const slow_net *)given->handle;
+    const zero_comm inner = {ZERO_COMM_LOCAL, given->rank,
+                             __atomic_load_n(&net->local, __ATOMIC_RELAXED), given->node_size};
+    return inner;
+}
+static zero_result slow_join(zp_group *g, const zero_comm *given) {
+    const zero_comm inner = slow_inner(given);
+    slow_own *own = (slow_own *)calloc(1, sizeof *own);
+    if (!own) {
+        zp_local_refuse(&inner, "the slow network's memory");
+        return zp_group_fail(g, ZERO_ERR_MEMORY, "the slow network's memory");
+    }
+    own->net = (slow_net *)given->handle;
+    g->own = own;
+    return zp_local_join(g, &inner);
+}
+static void slow_refuse_join(const zero_comm *given, const char *why) {
+    const zero_comm inner = slow_inner(given);
+    zp_local_refuse(&inner, why);
+}
+
+static const zp_transport slow_row = {"SLOW",        slow_join,  slow_refuse_join, slow_memory,
+                                      NULL,          slow_issue, slow_exchange,    slow_broadcast,
+                                      zp_local_cost, NULL,       zp_local_abort,   zp_local_leave};
+#define ZERO_OWN_ROWS , &slow_row
+
+#endif
