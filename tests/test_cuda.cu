@@ -214,6 +214,7 @@ typedef struct cuda_rank {
     ncclComm_t comm;
 #endif
     char nccl[160]; /* what the plugin says about NCCL */
+    int warned;     /* of denormal numbers, which this device keeps */
     cuda_seen *seen;
     int from; /* the step that the context began with */
 } cuda_rank;
@@ -293,6 +294,7 @@ static zero_comm cuda_comm(const test_rank *r) {
 
 static void cuda_log(void *user, zero_log_level level, const char *sentence) {
     (void)user;
+    cuda_me->warned |= level == ZERO_LOG_WARNING;
     if (level == ZERO_LOG_INFO && !strncmp(sentence, "NCCL ", 5))
         (void)snprintf(cuda_me->nccl, sizeof cuda_me->nccl, "%s", sentence);
 }
@@ -303,7 +305,9 @@ static int cuda_registered(test_rank *rank) {
     const int windows = !(k->more & (CUDA_OLD_NCCL | CUDA_NO_WINDOWS));
     const char *how = windows ? "a symmetric window" : "a buffer";
     char expected[128];
-    if (k->kind != ZERO_COMM_NCCL || k->nranks == 1) return 1;
+    if (cuda_me->warned) test_rank_fail(rank, "warned of denormal numbers");
+    cuda_me->warned = 0;
+    if (k->kind != ZERO_COMM_NCCL || k->nranks == 1) return !rank->failed;
     (void)snprintf(expected, sizeof expected,
                    "gradients registered as %s, parameters registered as %s", how, how);
     if (!strstr(cuda_me->nccl, expected))
