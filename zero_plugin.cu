@@ -33,6 +33,14 @@
      api        the functions of the header: contexts, passes, steps
      api_access  tensors by name, state, numbers, small collectives, statistics
 
+   WHERE SOMETHING NEW GOES
+     a stage      a row of zp_policies in memory: which arrays are whole, which are sharded
+     an array     a row of what memory's walk lists, cut in plan and build
+     a tier       a value of zp_tier and its ways in zp_array_open and zp_array_close, in memory
+     a transport  a row by the contract in group; transport says how one of your own is added
+     a rule       a row of the table in rules, by its head; or one of your own, by a file
+     a setting    a row of the table in config
+
    THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step)
      compute stream   zero_backward_begin: takes a gradient buffer, waits for its last reduction,
                       clears it; the host adds into it; zero_backward_end: event `written`
