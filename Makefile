@@ -53,6 +53,7 @@ SONAME  = libzero_plugin.so.$(ABI)
 .PHONY: all deps libraries drop data compare test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt clean
 all: train_gpt2_zero data
 include adapters/cuda.mk
+HAS_CUDA = $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h)
 
 deps:
 	@sh adapters/deps.sh install $(DEPS)
@@ -153,7 +154,6 @@ test-llmc: # LLMC=path of a checkout
 bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_reduce
 	@sh tests/bench.sh $B
 
-HAS_CUDA = $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h)
 same: # BASE=a commit: is nothing lost since then?
 	@sh tests/same.sh $B '$(BASE)' '$(CC) $(CFLAGS)' $(if $(HAS_CUDA),'$(ECXX)')
 speed: $B/train_gpt2_zero data # BASE=a commit: is this tree as fast?
