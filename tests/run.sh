@@ -124,7 +124,7 @@ tsan-bits 600 beside $B/tsan/test_bits 6 $SEED
 TABLE
     fuzz 20
     if [ -x "$B/emulated/test_cuda" ]; then cat <<TABLE
-emulated-cuda-all 900 beside $B/emulated/test_cuda all 0 $SEED
+emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 20 $SEED
 emulated-gpt2 600 beside $B/emulated/test_gpt2
 TABLE
     fi
@@ -156,6 +156,7 @@ whole() {
     cat <<TABLE
 checkpoint-faults-all 600 alone sh $here/test_checkpoint_faults.sh $B
 checkpoint-all 1800 beside $B/test_checkpoint all
+emulated-cuda-all 3600 beside $B/emulated/test_cuda all 0 $SEED
 checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
 checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
 model-all 3600 beside $B/test_model 100000 1
