@@ -4,8 +4,7 @@
    owner through the staging buffer.
 
    What training goes on from, as ranges of elements: handed out and taken back as it is stored. */
-#ifndef ZP_ACCESS_H
-#define ZP_ACCESS_H
+#pragma once
 
 #include "plan.h"
 #include "check.h"
@@ -236,5 +235,3 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
     }
     return zp_check(z, zp_stream_sync(&z->compute));
 }
-
-#endif

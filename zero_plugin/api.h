@@ -1,6 +1,5 @@
 /* api.h - the functions of the header, in its order */
-#ifndef ZP_API_H
-#define ZP_API_H
+#pragma once
 
 #include "build.h"
 #include "pass.h"
@@ -8,10 +7,6 @@
 #include "access.h"
 
 #include "transport.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 const char *zero_version(void) { return ZERO_VERSION; }
 int zero_abi(void) { return ZERO_ABI; }
@@ -434,9 +429,3 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
                    "tensor %s, element %zu, overflows at the smallest loss scale, %g",
                    report->bad_tensor, report->bad_index, (double)c->used_scale);
 }
-
-#ifdef __cplusplus
-}
-#endif
-
-#endif

@@ -1,12 +1,7 @@
 /* api_access.h - the functions of the header, in its order: tensors, state, numbers, statistics */
-#ifndef ZP_API_ACCESS_H
-#define ZP_API_ACCESS_H
+#pragma once
 
 #include "api.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* ---- tensors by name ---- */
 
@@ -222,9 +217,3 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     stats->hooks_s = z->hooks_s;
     return ZERO_OK;
 }
-
-#ifdef __cplusplus
-}
-#endif
-
-#endif

@@ -11,8 +11,7 @@
    Memory of threads is ordinary memory, exchanged by address; of processes memory files, which the
    peers open through /proc while their makers wait. What all ranks have one copy of is a memory
    file of threads too, so that hosts are shown a second mapping of it that can only be read. */
-#ifndef ZP_BOARD_H
-#define ZP_BOARD_H
+#pragma once
 
 #include "group.h"
 
@@ -101,8 +100,6 @@ static void zp_sleep_on(uint32_t *word, uint32_t seen) {
     const struct timespec t = {0, 20000000};
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
 #else
-    (void)word;
-    (void)seen;
     zp_nap();
 #endif
 }
@@ -294,14 +291,10 @@ static zero_result zp_memory_files(zp_group *g, zp_memory *m) {
     return r;
 }
 #else
-static char *zp_file_map(int fd, size_t bytes, int writes) {
-    return fd < 0 || !bytes || writes ? NULL : NULL;
-}
-static int zp_file_make(size_t bytes) { return bytes ? -1 : -1; }
-static void zp_files_free(zp_memory *m, int n) { (void)m, (void)n; }
-static zero_result zp_memory_files(zp_group *g, zp_memory *m) {
-    return g && m ? ZERO_ERR_UNSUPPORTED : ZERO_ERR_UNSUPPORTED;
-}
+static char *zp_file_map(int fd, size_t bytes, int writes) { return NULL; }
+static int zp_file_make(size_t bytes) { return -1; }
+static void zp_files_free(zp_memory *m, int n) {}
+static zero_result zp_memory_files(zp_group *g, zp_memory *m) { return ZERO_ERR_UNSUPPORTED; }
 #endif
 
 /* Memory of threads that lives as long as the list: ONE copy of the CPU's is a file of two maps. */
@@ -415,5 +408,3 @@ static void zp_seats_close(zp_group *g) {
     if (s->board_memory.holder == ZP_OWN) zp_memory_free(&s->board_memory);
     s->board = NULL;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* build.h - agreement and allocation
 
    All ranks compare what they were told, then allocate what the plan says. */
-#ifndef ZP_BUILD_H
-#define ZP_BUILD_H
+#pragma once
 
 #include "plan.h"
 #include "check.h"
@@ -239,5 +238,3 @@ static zero_result zp_build_units(zero_ctx *z) {
     for (int u = 0; u < z->layout.all; u++) ZP_TRY(zp_build_fields(z, u));
     return ZERO_OK;
 }
-
-#endif

@@ -9,8 +9,7 @@
      seals     Parameters are hashed where the plugin has written them last, and again when a pass
                begins.
      hooks     The ranks compare the hooks that they have called, at the end of a pass. */
-#ifndef ZP_CHECK_H
-#define ZP_CHECK_H
+#pragma once
 
 #include "plan.h"
 
@@ -35,14 +34,9 @@ static zero_result zp_shadow_lock(zp_stream *s, zp_shadow *x) {
     ZP_CUDA(s->device, cudaMemsetAsync(x->map, 0xFF, x->mapped, s->cuda)); /* NaN in every type */
     return ZERO_OK;
 }
-static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
-    (void)x;
-    (void)writes;
-    return ZERO_OK;
-}
+static zero_result zp_shadow_unlock(zp_shadow *x, int writes) { return ZERO_OK; }
 #else
 static zero_result zp_shadow_make(zp_device *d, zp_shadow *s) {
-    (void)d;
     void *p = mmap(NULL, s->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
     s->map = (char *)p;
@@ -53,7 +47,6 @@ static void zp_shadow_free(zp_shadow *s) {
     if (s->map) (void)munmap(s->map, s->mapped);
 }
 static zero_result zp_shadow_lock(zp_stream *s, zp_shadow *x) {
-    (void)s;
     (void)madvise(x->map + x->guard, x->body, MADV_DONTNEED);
     return mprotect(x->map + x->guard, x->body, PROT_NONE) ? ZERO_ERR_MEMORY : ZERO_OK;
 }
@@ -269,5 +262,3 @@ static zero_result zp_checks_compare(zero_ctx *z) {
     }
     return ZERO_OK;
 }
-
-#endif

@@ -2,8 +2,7 @@
 
    A new setting is a field of zero_config and a row here. What depends on several settings or on
    the machine follows the table. Pure: an error is a sentence. */
-#ifndef ZP_CONFIG_H
-#define ZP_CONFIG_H
+#pragma once
 
 #include "memory.h"
 
@@ -113,7 +112,6 @@ static int zp_threads(int asked) {
 #ifdef _OPENMP
     return asked ? asked : omp_get_max_threads();
 #else
-    (void)asked;
     return 1;
 #endif
 }
@@ -145,5 +143,3 @@ static zero_result zp_config_resolve(zero_config *c, char *text, size_t bytes) {
                        "no_overflow_check is set, but a dynamic loss scale lives on overflows");
     return text[0] ? ZERO_ERR_ARGUMENT : ZERO_OK;
 }
-
-#endif

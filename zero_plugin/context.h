@@ -1,6 +1,5 @@
 /* context.h - everything that one rank owns */
-#ifndef ZP_CONTEXT_H
-#define ZP_CONTEXT_H
+#pragma once
 
 #include "group.h"
 #include "schedule.h"
@@ -232,5 +231,3 @@ static const zp_kept *zp_own(const zero_ctx *z, int u) { return &z->array[ZP_STA
 static zp_array *zp_update_gradient(zero_ctx *z) {
     return &z->array[z->policy.state == ZP_WHOLE ? (int)ZP_GRAD : (int)ZP_MEAN];
 }
-
-#endif

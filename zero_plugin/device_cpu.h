@@ -1,6 +1,5 @@
 /* device_cpu.h - streams, events, copies and memory of the CPU; what makes a loop of a body */
-#ifndef ZP_DEVICE_CPU_H
-#define ZP_DEVICE_CPU_H
+#pragma once
 
 #include "lane.h"
 
@@ -23,26 +22,18 @@ static zero_result zp_device_open(zp_device *d) {
     memset(d, 0, sizeof *d);
     return ZERO_OK;
 }
-static void zp_device_close(zp_device *d) { (void)d; }
+static void zp_device_close(zp_device *d) {}
 /* Work of a stream is a thread's of the host, which may wait there. */
 static int zp_host_computes(void) { return 1; }
-static int zp_device_number(const zp_device *d) {
-    (void)d;
-    return 0;
-}
-static void zp_device_adopt(const zp_device *d) { (void)d; }
+static int zp_device_number(const zp_device *d) { return 0; }
+static void zp_device_adopt(const zp_device *d) {}
 static zero_result zp_device_reach(zp_device *d, int other) {
-    (void)d;
     return other ? ZERO_ERR_ARGUMENT : ZERO_OK;
 }
-static zero_result zp_device_check(zp_device *d) {
-    (void)d;
-    return ZERO_OK;
-}
+static zero_result zp_device_check(zp_device *d) { return ZERO_OK; }
 
 /* The host's stream is the host itself. */
 static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int threads) {
-    (void)host;
     memset(s, 0, sizeof *s);
     s->device = d;
     s->threads = threads;
@@ -50,7 +41,6 @@ static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int th
 }
 static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int queued, int rank,
                                   int threads) {
-    (void)rank;
     (void)zp_stream_take(s, d, host, threads);
     s->communicates = 1;
     if (queued) ZP_TRY(zp_lane_open(&s->lane, 1));
@@ -75,11 +65,10 @@ static zero_result zp_stream_push(zp_stream *s, zp_task_fn fn, const void *args,
 }
 
 static zero_result zp_event_open(zp_device *d, zp_event *e) {
-    (void)d;
     memset(e, 0, sizeof *e);
     return ZERO_OK;
 }
-static void zp_event_close(zp_event *e) { (void)e; }
+static void zp_event_close(zp_event *e) {}
 static zero_result zp_event_record(zp_stream *s, zp_event *e) {
     if (s->queued)
         zp_lane_record(&s->lane, e);
@@ -113,7 +102,6 @@ typedef struct zp_copy_args {
 
 static void zp_copy_task(const void *args, size_t bytes, int threads) {
     const zp_copy_args *a = (const zp_copy_args *)args;
-    (void)threads;
     if (a->from)
         memcpy(a->to, a->from, bytes);
     else
@@ -163,7 +151,6 @@ static zero_result zp_copy_away(zp_stream *s, void *to, const void *from, size_t
 /* Large pages where the system has them: an update walks four arrays at once. */
 static void *zp_device_alloc(zp_device *d, size_t bytes) {
     void *p = NULL;
-    (void)d;
     if (posix_memalign(&p, bytes >= (1u << 22) ? (size_t)1 << 21 : 4096, bytes)) return NULL;
 #ifdef MADV_HUGEPAGE
     if (bytes >= (1u << 22)) (void)madvise(p, bytes, MADV_HUGEPAGE);
@@ -188,5 +175,3 @@ static void zp_host_free(void *p) { free(p); }
     static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
         return n ? zp_stream_push(s, LOOP, a, sizeof *a, n) : ZERO_OK;                             \
     }
-
-#endif

@@ -4,8 +4,7 @@
    the CPU the compute stream runs a task at once in the caller; a communication stream is a thread
    with a queue. Events follow CUDA: a wait binds to the last record before the call, and a wait on
    an event never recorded is no wait. */
-#ifndef ZP_DEVICE_CUDA_H
-#define ZP_DEVICE_CUDA_H
+#pragma once
 
 #include "lane.h"
 
@@ -78,7 +77,6 @@ static zero_result zp_device_check(zp_device *d) {
 
 /* The stream that the host computes on. */
 static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int threads) {
-    (void)threads;
     s->cuda = (cudaStream_t)host;
     s->device = d;
     s->made = 0;
@@ -194,5 +192,3 @@ static zero_result zp_launch(zp_stream *s, kernel_fn *kernel, const char *name, 
     static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
         return n ? zp_launch(s, KERNEL, #KERNEL, GRID, a, n) : ZERO_OK;                            \
     }
-
-#endif

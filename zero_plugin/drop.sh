@@ -42,6 +42,7 @@ write_unit() {
         written[name] = 1
         while ((getline line < (rooms name)) > 0) {
             lines++
+            if (line == "#pragma once") continue
             if (line ~ /^#include "\.\.\/zero_plugin\.h"$/) line = "#include \"zero_plugin.h\""
             else if (line ~ /^#include "[a-z0-9_]+\.h"$/) {
                 inner = line; gsub(/^#include "|"$/, "", inner)

@@ -17,8 +17,7 @@
 
    MEMORY that collectives work on is opened in the group, by all ranks together, and lives until
    the group closes: a rank that failed never pulls memory from under a peer that still reads. */
-#ifndef ZP_GROUP_H
-#define ZP_GROUP_H
+#pragma once
 
 #include "kernels.h"
 
@@ -282,5 +281,3 @@ static void zp_watch_close(zp_watch *w) {
     if (w->runs) (void)pthread_join(w->thread, NULL);
     w->runs = 0;
 }
-
-#endif

@@ -2,8 +2,7 @@
 
    Bodies work on f32 values. What a step needs to know and only the device does (skip, clip
    factor, step count) is in zp_control, which they read once before their loop. */
-#ifndef ZP_KERNELS_H
-#define ZP_KERNELS_H
+#pragma once
 
 #include "numbers.h"
 
@@ -49,7 +48,6 @@ typedef struct zp_halves_args {
 } zp_halves_args;
 
 ZP_FN void zp_halves_at(const zp_halves_args *a, size_t one) {
-    (void)one;
     a->x[1] = a->x[0] * 0.5f;
     a->x[2] = a->x[1] * 2.0f;
 }
@@ -137,7 +135,6 @@ ZP_FN void zp_fold_close(const zp_fold_args *a, double sum, size_t bad) {
 ZP_FN void zp_fold_at(const zp_fold_args *a, size_t one) {
     double lane[ZP_FOLD_LANES];
     size_t bad = (size_t)-1;
-    (void)one;
     for (size_t j = 0; j < ZP_FOLD_LANES; j++) lane[j] = zp_fold_lane(a, j, &bad);
     zp_fold_close(a, zp_halve(lane, ZP_FOLD_LANES), bad);
 }
@@ -163,7 +160,6 @@ ZP_FN void zp_declare_at(const zp_declare_args *a, size_t one) {
         (double)a->hyper.max_norm, (double)c->steps,         (double)c->skipped,
         (double)c->iteration,      (double)c->last_overflow, (double)c->scale,
         (double)c->hysteresis};
-    (void)one;
     for (int i = 0; i < ZP_VERDICT - ZP_CALL; i++) a->verdict[ZP_CALL + i] = words[i];
 }
 ZP_KERNEL(zp_declare, zp_declare_args, 1)
@@ -178,7 +174,6 @@ typedef struct zp_judge_args {
 
 ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
     zp_control *c = a->control;
-    (void)one;
     c->sumsq = 0;
     c->bad_unit = -1;
     c->differs = 0;
@@ -234,7 +229,6 @@ typedef struct zp_decide_args {
 ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
     zp_control *c = a->control;
     const double stored = c->stored, norm = c->norm, most = (double)a->hyper.max_norm;
-    (void)one;
     /* a norm that is not finite cannot clip, so clipping implies the check */
     c->skip = a->drop || c->differs || (!zp_finite(norm) && (a->check || most > 0));
     c->used_scale = c->scale;
@@ -331,7 +325,6 @@ static void zp_sum_piece(const zp_sum *s, size_t at, size_t n) {
 }
 
 static void zp_sum_slices(const zp_sum *s, size_t numel, int threads) {
-    (void)threads;
     ZP_OMP_FOR(numel > 32768)
     for (size_t at = 0; at < numel; at += ZP_SUM_BLOCK)
         zp_sum_piece(s, at, zp_min(ZP_SUM_BLOCK, numel - at));
@@ -400,7 +393,6 @@ __global__ void __launch_bounds__(ZP_THREADS) zp_fold_block(zp_fold_args a, size
     __shared__ double lane[ZP_FOLD_LANES];
     __shared__ size_t bad[ZP_FOLD_LANES];
     const size_t me = threadIdx.x;
-    (void)one;
     bad[me] = (size_t)-1;
     lane[me] = zp_fold_lane(&a, me, &bad[me]);
     for (size_t w = ZP_FOLD_LANES / 2; w; w /= 2) {
@@ -424,6 +416,4 @@ static zero_result zp_sum_ranks(zp_stream *s, const zp_sum *sum, size_t n) {
     zp_sum_ranks_loop(sum, n, s->threads);
     return ZERO_OK;
 }
-#endif
-
 #endif

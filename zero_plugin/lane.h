@@ -13,8 +13,7 @@
 
    Lanes exist in every build: the streams of the CPU version are lanes, and beside a GPU they run
    the loop form of a kernel on the host. One thread gives a lane its tasks. */
-#ifndef ZP_LANE_H
-#define ZP_LANE_H
+#pragma once
 
 #include "base.h"
 
@@ -27,7 +26,7 @@
 #define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
 #else
 #define ZP_SIMD
-#define ZP_OMP_FOR(WORTH) (void)threads;
+#define ZP_OMP_FOR(WORTH)
 #endif
 
 /* threads: how many of OpenMP's a task may use. */
@@ -140,8 +139,6 @@ static void zp_lane_await(const zp_lane_event *e) {
     pthread_mutex_unlock(&e->lane->lock);
 }
 static void zp_lane_await_task(const void *event, size_t n, int threads) {
-    (void)n;
-    (void)threads;
     zp_lane_await((const zp_lane_event *)event);
 }
 /* The lane waits for an event of another one: tasks given later come after it. */
@@ -164,5 +161,3 @@ ZP_UNUSED static void zp_lane_sync(zp_lane *l) {
         for (size_t i = 0; i < n; i++) F##_at(&a, i);                                              \
     }                                                                                              \
     static_assert(sizeof(A) <= ZP_TASK_BYTES, "a task carries its arguments");
-
-#endif

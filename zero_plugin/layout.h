@@ -6,8 +6,7 @@
      unit u:   [ tensor a | tensor b | ... | pad ]     tensors begin on lines
      shards:   |  rank 0  |  rank 1  |  ...  |         equal, whole lines
      KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ] */
-#ifndef ZP_LAYOUT_H
-#define ZP_LAYOUT_H
+#pragma once
 
 #include "base.h"
 
@@ -118,5 +117,3 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     }
     return ZERO_OK;
 }
-
-#endif

@@ -5,8 +5,7 @@
    the communication stream meets the peers and does that; on GPUs the ranks are threads of one
    process, whose hosts meet and make their streams wait for one another's. MPI uses the same
    inside a node. */
-#ifndef ZP_LOCAL_H
-#define ZP_LOCAL_H
+#pragma once
 
 #include "board.h"
 
@@ -109,7 +108,6 @@ static void zp_op_task(const void *args, size_t n, int threads) {
     zp_op_args a;
     zp_stream here; /* this thread */
     memcpy(&a, args, sizeof a);
-    (void)n;
     (void)zp_stream_take(&here, a.op.group->device, NULL, threads);
     (void)a.run(&here, &a.op);
 }
@@ -144,7 +142,6 @@ static void zp_local_refuse(const zero_comm *given, const char *why) {
 }
 
 static void zp_local_leave(zp_group *g, int broken) {
-    (void)broken;
     if (g->own) zp_seats_close(g);
     free(g->own);
 }
@@ -157,7 +154,6 @@ static zero_result zp_seats_make(zp_group *g, size_t own_bytes, int nranks) {
 }
 
 static zero_result zp_self_join(zp_group *g, const zero_comm *given) {
-    (void)given;
     ZP_TRY(zp_seats_make(g, sizeof(zp_seats), 1));
     zp_seats_of(g)->n = g->shares = 1;
     return ZERO_OK;
@@ -263,5 +259,3 @@ static const zp_transport zp_local = {
     "LOCAL",       zp_local_join,  zp_local_refuse,   zp_memory_shared,
     NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,
     zp_local_cost, NULL,           zp_local_abort,    zp_local_leave};
-
-#endif

@@ -18,8 +18,7 @@
              gathered from here. SEEN: one piece of memory shows all ranks' shards side by side, a
              rank writes its own alone, and a gather only waits
    Between steps all but SUM can be written by name, on the compute stream. */
-#ifndef ZP_MEMORY_H
-#define ZP_MEMORY_H
+#pragma once
 
 #include "rules.h"
 #include "layout.h"
@@ -88,16 +87,9 @@ static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share,
    time, and another unit's may be on its way ahead. On DEVICE both are no work at all. */
 static zero_result zp_array_open(const zp_array *a, int u, size_t e, zp_stream *s, char **p) {
     const zp_kept *x = &a->part[u];
-    (void)s;
     *p = x->numel ? a->memory + x->at + (e - x->first) * zp_bytes(a->type) : NULL;
     return ZERO_OK;
 }
 static zero_result zp_array_close(const zp_array *a, int u, zp_stream *s, int wrote) {
-    (void)a;
-    (void)u;
-    (void)s;
-    (void)wrote;
     return ZERO_OK;
 }
-
-#endif

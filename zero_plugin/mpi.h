@@ -1,6 +1,5 @@
 /* mpi.h - MPI: ranks of one machine as in local.h, between machines by messages */
-#ifndef ZP_MPI_H
-#define ZP_MPI_H
+#pragma once
 
 #include "mpi_cross.h"
 
@@ -333,5 +332,4 @@ static const zp_transport zp_mpi_row = {
     "MPI",           zp_mpi_join,      NULL,        zp_mpi_memory, NULL,         zp_mpi_issue,
     zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_cost, NULL,          zp_mpi_abort, zp_mpi_leave};
 
-#endif
 #endif

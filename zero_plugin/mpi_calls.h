@@ -2,8 +2,7 @@
 
    Whatever is waited for ends with an abort or the time limit, as on a board; what MPI may still
    touch then is never freed. */
-#ifndef ZP_MPI_CALLS_H
-#define ZP_MPI_CALLS_H
+#pragma once
 
 #include "local.h"
 
@@ -173,5 +172,4 @@ static zero_result zp_mpi_wait(zp_group *g, MPI_Request *requests, int n, const 
     }
 }
 
-#endif
 #endif

@@ -3,8 +3,7 @@
    Each rank talks to the rank of the same place on the other nodes: a reduction trades the nodes'
    sums, in f32, an all-gather shards, so a link carries what a ring would. The stream's thread
    makes the progress that MPI does not make on its own. */
-#ifndef ZP_MPI_CROSS_H
-#define ZP_MPI_CROSS_H
+#pragma once
 
 #include "mpi_calls.h"
 
@@ -153,5 +152,4 @@ static size_t zp_mpi_cost(const zp_group *g, const zp_op *op) {
     return op->shard * ((n - 1) * nodes * zp_bytes(op->type) + (nodes - 1) * sizeof(float));
 }
 
-#endif
 #endif

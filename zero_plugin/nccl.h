@@ -10,8 +10,7 @@
    Lists of both communicators run in the order of the host, which is the same on all ranks: kernels
    that wait for one another in two orders would wait for ever. NCCL sees to that itself if it was
    asked to (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
-#ifndef ZP_NCCL_H
-#define ZP_NCCL_H
+#pragma once
 
 #include "board.h"
 
@@ -48,10 +47,7 @@ typedef struct zp_tick_args {
     volatile uint64_t *counter;
     uint64_t value;
 } zp_tick_args;
-ZP_FN void zp_tick_at(const zp_tick_args *a, size_t one) {
-    (void)one;
-    *a->counter = a->value;
-}
+ZP_FN void zp_tick_at(const zp_tick_args *a, size_t one) { *a->counter = a->value; }
 ZP_KERNEL(zp_tick, zp_tick_args, 1)
 
 static zero_result zp_nccl_fail(zp_group *g, ncclComm_t comm, ncclResult_t r, const char *call) {
@@ -463,5 +459,4 @@ static const zp_transport zp_nccl_row = {"NCCL",           zp_nccl_join,      NU
                                          zp_nccl_exchange, zp_nccl_broadcast, zp_nccl_cost,
                                          zp_nccl_look,     zp_nccl_abort,     zp_nccl_leave};
 
-#endif
 #endif

@@ -3,8 +3,7 @@
    Bodies work on f32 values; loads and stores convert, several at a time. The plain functions
    say what a conversion is; where the processor has an instruction for it, that gives the same
    bits (a test compares all of them). */
-#ifndef ZP_NUMBERS_H
-#define ZP_NUMBERS_H
+#pragma once
 
 #include "device.h"
 
@@ -158,5 +157,3 @@ ZP_FN const float *zp_view(const void *from, zero_type type, size_t at, size_t n
     zp_widen(copy, (const uint16_t *)from + at, type, n);
     return copy;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* pass.h - hooks, gathers, buckets: a unit while a pass runs */
-#ifndef ZP_PASS_H
-#define ZP_PASS_H
+#pragma once
 
 #include "check.h"
 
@@ -414,5 +413,3 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
     z->phase = ZP_BETWEEN;
     return zp_gradients_finish(z);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* plan.h - memory and traffic before anything is allocated
 
    Memory and traffic from layout and configuration alone. The build allocates exactly this. */
-#ifndef ZP_PLAN_H
-#define ZP_PLAN_H
+#pragma once
 
 #include "context.h"
 
@@ -354,5 +353,3 @@ static zero_result zp_plan_make(zero_ctx *z) {
     z->plan.nranks = z->data->nranks;
     return ZERO_OK;
 }
-
-#endif

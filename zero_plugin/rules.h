@@ -13,8 +13,7 @@
        #define ZERO_OWN(X) X(own, 1, own_at) // name, state arrays (1 or 2), body
 
    More lines may follow. The first is cfg.optimizer ZERO_OPTIMIZER_OWN, the next one more. */
-#ifndef ZP_RULES_H
-#define ZP_RULES_H
+#pragma once
 
 #include "kernels.h"
 
@@ -129,7 +128,6 @@ ZP_INLINE void zp_update_block(const zp_update *all, size_t at, size_t n, int st
 static void zp_update_walk(const zp_update *update, size_t n, int threads,
                            void (*block)(const zp_update *u, size_t at, size_t n)) {
     zp_update all = *update, u;
-    (void)n;
     if (!zp_update_begin(&all)) return;
     u = all;
     for (const zp_span *s = all.spans; s < all.spans + all.nspans; s++) {
@@ -235,19 +233,16 @@ ZP_FN float zp_momentum(const zp_update *u, float p, float g, float *m) {
     return d;
 }
 ZP_FN void zp_sgd_at(const zp_update *u, float *p, float g, float *m, float *unused) {
-    (void)unused;
     (void)zp_momentum(u, *p, g, m);
     *p -= u->lr * *m;
 }
 ZP_FN void zp_nesterov_at(const zp_update *u, float *p, float g, float *m, float *unused) {
     const float d = zp_momentum(u, *p, g, m);
-    (void)unused;
     *p -= u->lr * ZP_FMA(u->beta1, *m, d);
 }
 ZP_FN void zp_lion_at(const zp_update *u, float *p, float g, float *m, float *unused) {
     const float c = ZP_FMA(u->beta1, *m, (1.0f - u->beta1) * g);
     const float sign = (float)((c > 0) - (c < 0));
-    (void)unused;
     *m = ZP_FMA(u->beta2, *m, (1.0f - u->beta2) * g);
     *p -= u->lr * ZP_FMA(u->decay, *p, sign);
 }
@@ -313,5 +308,3 @@ static int zp_rule_takes(const zp_rule *rule, const zero_hyper *given) {
            && h.max_norm >= 0 && zp_not_below(h.beta1) && h.beta1 < 1 && zp_not_below(h.beta2)
            && h.beta2 < 1 && zp_not_below(h.eps);
 }
-
-#endif

@@ -4,8 +4,7 @@
    one that is used more often (tied embeddings), or is much larger than the others, has a buffer
    of its own and keeps its value until parameters change. The order of begin hooks in the last
    pass says what is gathered next. Pure: the plan runs the same functions to count gathers. */
-#ifndef ZP_SCHEDULE_H
-#define ZP_SCHEDULE_H
+#pragma once
 
 #include "device.h"
 
@@ -99,5 +98,3 @@ static int zp_trace_ahead(const zp_trace *t, int wraps, int max, int *soon) {
     }
     return found;
 }
-
-#endif

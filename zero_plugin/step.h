@@ -1,8 +1,7 @@
 /* step.h - skip, clip, update
 
    One function for all stages: a range to update, and a gather or none. */
-#ifndef ZP_STEP_H
-#define ZP_STEP_H
+#pragma once
 
 #include "pass.h"
 
@@ -123,5 +122,3 @@ static void zp_report_bad(const zero_ctx *z, const zp_control *c, zero_step_repo
         report->bad_rank = (int)c->bad_rank;
     }
 }
-
-#endif

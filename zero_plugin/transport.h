@@ -4,8 +4,7 @@
    zp_transport by the contract of group.h, and
        #define ZERO_OWN_ROWS , &own_row
    It is the kind ZERO_COMM_OWN; the next one of the list is one more. */
-#ifndef ZP_TRANSPORT_H
-#define ZP_TRANSPORT_H
+#pragma once
 
 #include "local.h"
 #include "mpi.h"
@@ -42,5 +41,3 @@ enum { ZP_TRANSPORTS = sizeof zp_transports / sizeof *zp_transports };
 static const zp_transport *zp_transport_of(zero_comm_kind kind) {
     return (int)kind >= 0 && (int)kind < ZP_TRANSPORTS ? zp_transports[kind] : NULL;
 }
-
-#endif
