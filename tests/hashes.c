@@ -27,7 +27,13 @@ enum { HASHES_RANKS = 8, HASHES_STEPS = 4 };
     X(mapped)                                                                                      \
     X(reductions) /* ... and units */                                                              \
     X(gathers)                                                                                     \
-    X(allocated)
+    X(allocated)                                                                                   \
+    HASHES_VERDICTS(X)
+#if ZERO_ABI > 1
+#define HASHES_VERDICTS(X) X(verdict_planned) X(verdict) /* of a step; of all */
+#else
+#define HASHES_VERDICTS(X)
+#endif
 #define HASHES_INDEX(name) HASH_##name,
 #define HASHES_NAME(name)  #name,
 enum { HASHES_COLUMNS(HASHES_INDEX) HASHES_N };
@@ -172,10 +178,11 @@ static void hashes_spec(hashes_case *c, int number, const hashes_pick *p) {
     const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, clip};
     s->adamw = hyper;
     hashes_host(c, &r);
-    snprintf(c->name, sizeof c->name, "%d:z%d,%s,%s,%s%d/%d,%d%c,m%d,b%d,o%d,p%d,k%d,v%d", number,
+    snprintf(c->name, sizeof c->name, "%d:z%d,%s,%s,%s%d/%d,%d%c,m%d,b%d,o%d,p%d,k%d,v%d%s", number,
              s->cfg.stage, hashes_types[type].name, hashes_rules[rule], c->alone ? "self" : "r",
              s->nranks, s->node_size, s->micro_steps, sharded ? 'S' : 'L', model, bucket,
-             !s->cfg.no_overlap, s->cfg.prefetch, kept, !s->cfg.no_mapping);
+             !s->cfg.no_overlap, s->cfg.prefetch, kept, !s->cfg.no_mapping,
+             c->skip ? ",skips" : "");
 }
 
 /* ---- one rank ---- */
@@ -275,12 +282,20 @@ static int hashes_plan(host_run *h, uint64_t *column) {
 
 static int hashes_counts(host_run *h, uint64_t *column) {
     zero_stats stats;
+    zero_plan plan;
+    HOST_TRY(h, zero_query_plan(h->z, &plan));
     HOST_TRY(h, zero_query_stats(h->z, &stats));
     column[HASH_sent] = stats.sent_bytes;
     column[HASH_mapped] = stats.mapped_bytes;
     column[HASH_reductions] = stats.reductions;
     column[HASH_gathers] = stats.gathers;
     column[HASH_allocated] = stats.allocated_bytes;
+#if ZERO_ABI > 1 /* the older one agrees by the host's own exchange */
+    column[HASH_verdict_planned] = plan.verdict_bytes;
+    column[HASH_verdict] = stats.verdict_bytes;
+    if (stats.verdict_bytes != HASHES_STEPS * plan.verdict_bytes)
+        test_rank_fail(h->rank, "the verdicts' bytes are not what was planned");
+#endif
     if (stats.param_bytes != column[HASH_param] || stats.grad_bytes != column[HASH_grad]
         || stats.optimizer_bytes != column[HASH_optimizer]
         || stats.buffer_bytes != column[HASH_buffer])

@@ -1,15 +1,12 @@
 /* lane.h - a host thread that works off tasks in order, and events of the host
 
-   A task is a function and a copy of its arguments. Tasks lie behind each other in a ring of bytes,
-   each as long as its arguments, so that to give one allocates nothing:
+   A task is a function and a copy of its arguments, in one of a ring of places: to give one
+   allocates nothing, and waits while all are taken.
 
-       | free | task | task | ..... | task | free |
-              ^ head: worked off           ^ tail: given           both only grow: bytes, not places
-
-   An event is a lane and its tail when the event was recorded: it is complete once the head is
-   there. So, as with CUDA's events, a wait binds to the last record before it, and an event never
-   recorded holds nobody; one recorded outside lanes, which names none, is complete. A lane that was
-   closed has completed all of its events.
+   An event is a lane and how many tasks it had been given when the event was recorded: it is
+   complete once as many are worked off. So, as with CUDA's events, a wait binds to the last record
+   before it, and an event never recorded holds nobody; one recorded outside lanes, which names
+   none, is complete. A lane that was closed has completed all of its events.
 
    Lanes exist in every build: the streams of the CPU version are lanes, and beside a GPU they run
    the loop form of a kernel on the host. One thread gives a lane its tasks. */
@@ -32,35 +29,26 @@
 /* threads: how many of OpenMP's a task may use. */
 typedef void (*zp_task_fn)(const void *args, size_t n, int threads);
 
-typedef struct zp_task { /* its arguments follow */
-    zp_task_fn fn;       /* NULL: only fills the end of the ring */
+typedef struct zp_task {
+    zp_task_fn fn;
     size_t n;
-    size_t length; /* to the next task: a multiple of this head, which so fits the ring's end */
-    size_t unused;
+    char args[ZP_TASK_BYTES];
 } zp_task;
+static_assert(sizeof(zp_task) % 16 == 0, "arguments lie where any type may");
 
 typedef struct zp_lane {
-    int threads;
-    int closes;
+    int threads, closes;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t more, less;
-    size_t head, tail;
-    char *ring; /* [ZP_LANE_BYTES] */
+    size_t head, tail; /* tasks worked off, and given */
+    zp_task *task;     /* [ZP_LANE_TASKS] task number i at i % ZP_LANE_TASKS */
 } zp_lane;
 
 typedef struct zp_lane_event {
     zp_lane *lane; /* NULL: complete */
     size_t at;
 } zp_lane_event;
-
-static_assert(sizeof(zp_task) % 16 == 0, "arguments lie where any type may");
-static_assert(ZP_LANE_BYTES % sizeof(zp_task) == 0, "the ring's end is that of a task");
-static_assert(ZP_LANE_BYTES >= 4 * (ZP_TASK_BYTES + sizeof(zp_task)), "a lane has several tasks");
-
-static zp_task *zp_lane_task(const zp_lane *l, size_t at) {
-    return (zp_task *)(void *)(l->ring + at % ZP_LANE_BYTES);
-}
 
 /* The thread. Rounding and small numbers are as IEEE 754 has them, whatever the host has set. */
 static void *zp_lane_work(void *lane) {
@@ -70,11 +58,11 @@ static void *zp_lane_work(void *lane) {
     for (;;) {
         while (l->head == l->tail && !l->closes) pthread_cond_wait(&l->more, &l->lock);
         if (l->head == l->tail) break;
-        const zp_task *task = zp_lane_task(l, l->head);
+        const zp_task *task = &l->task[l->head % ZP_LANE_TASKS];
         pthread_mutex_unlock(&l->lock);
-        if (task->fn) task->fn(task + 1, task->n, l->threads);
+        task->fn(task->args, task->n, l->threads);
         pthread_mutex_lock(&l->lock);
-        __atomic_store_n(&l->head, l->head + task->length, __ATOMIC_RELEASE);
+        __atomic_store_n(&l->head, l->head + 1, __ATOMIC_RELEASE);
         pthread_cond_broadcast(&l->less);
     }
     pthread_mutex_unlock(&l->lock);
@@ -84,13 +72,13 @@ static void *zp_lane_work(void *lane) {
 ZP_UNUSED static zero_result zp_lane_open(zp_lane *l, int threads) {
     memset(l, 0, sizeof *l);
     l->threads = threads;
-    l->ring = (char *)malloc(ZP_LANE_BYTES);
-    if (!l->ring) return ZERO_ERR_MEMORY;
+    l->task = (zp_task *)malloc(ZP_LANE_TASKS * sizeof *l->task);
+    if (!l->task) return ZERO_ERR_MEMORY;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->more, NULL);
     pthread_cond_init(&l->less, NULL);
     if (!pthread_create(&l->thread, NULL, zp_lane_work, l)) return ZERO_OK;
-    free(l->ring);
+    free(l->task);
     return ZERO_ERR_MEMORY;
 }
 
@@ -104,22 +92,17 @@ ZP_UNUSED static void zp_lane_close(zp_lane *l) {
     pthread_cond_destroy(&l->more);
     pthread_cond_destroy(&l->less);
     pthread_mutex_destroy(&l->lock);
-    free(l->ring);
-    l->ring = NULL;
+    free(l->task);
 }
 
-/* Gives a task; waits while the ring is full. */
 ZP_UNUSED static void zp_lane_push(zp_lane *l, zp_task_fn fn, const void *args, size_t bytes,
                                    size_t n) {
-    const size_t length = zp_round_up(sizeof(zp_task) + bytes, sizeof(zp_task));
-    const size_t left = ZP_LANE_BYTES - l->tail % ZP_LANE_BYTES, fill = left < length ? left : 0;
     pthread_mutex_lock(&l->lock);
-    while (l->tail + fill + length - l->head > ZP_LANE_BYTES) pthread_cond_wait(&l->less, &l->lock);
-    if (fill) *zp_lane_task(l, l->tail) = (zp_task){NULL, 0, fill, 0};
-    zp_task *task = zp_lane_task(l, l->tail + fill);
-    *task = (zp_task){fn, n, length, 0};
-    memcpy(task + 1, args, bytes);
-    l->tail += fill + length;
+    while (l->tail - l->head == ZP_LANE_TASKS) pthread_cond_wait(&l->less, &l->lock);
+    zp_task *task = &l->task[l->tail++ % ZP_LANE_TASKS];
+    task->fn = fn;
+    task->n = n;
+    memcpy(task->args, args, bytes);
     pthread_cond_signal(&l->more);
     pthread_mutex_unlock(&l->lock);
 }

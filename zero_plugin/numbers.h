@@ -95,14 +95,10 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
         for (size_t j = 0; j < 4; j++) h[j] = zp_to_f16(x[j]);
     *(ushort4 *)(void *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
 }
-ZP_FN void zp_widen(float *to, const void *from, zero_type type, size_t n) {
-    for (size_t i = 0; i < n; i++) to[i] = zp_load(from, type, i);
-}
-ZP_FN void zp_narrow(void *to, zero_type type, const float *from, size_t n) {
-    for (size_t i = 0; i < n; i++) zp_store(to, type, i, from[i]);
-}
+#define ZP_WIDE_AT(i) 0 /* words must be aligned */
 #else
-#define ZP_WIDE ((size_t)16)
+#define ZP_WIDE       ((size_t)16)
+#define ZP_WIDE_AT(i) (i)
 #ifdef __AVX512F__
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
 /* The instruction takes denormal numbers for zeros; 0x20 finds them. */
@@ -140,17 +136,17 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
     for (size_t j = 0; j < ZP_WIDE; j++) zp_store(to, type, i + j, x[j]);
 }
 #endif
+#endif
 ZP_FN void zp_widen(float *to, const void *from, zero_type type, size_t n) {
-    const size_t whole = n / ZP_WIDE * ZP_WIDE;
+    const size_t whole = ZP_WIDE_AT(n / ZP_WIDE * ZP_WIDE);
     for (size_t i = 0; i < whole; i += ZP_WIDE) zp_load_wide(to + i, from, type, i);
     for (size_t i = whole; i < n; i++) to[i] = zp_load(from, type, i);
 }
 ZP_FN void zp_narrow(void *to, zero_type type, const float *from, size_t n) {
-    const size_t whole = n / ZP_WIDE * ZP_WIDE;
+    const size_t whole = ZP_WIDE_AT(n / ZP_WIDE * ZP_WIDE);
     for (size_t i = 0; i < whole; i += ZP_WIDE) zp_store_wide(to, type, i, from + i);
     for (size_t i = whole; i < n; i++) zp_store(to, type, i, from[i]);
 }
-#endif
 /* n values from element `at` on, in f32: where they lie, or a copy. */
 ZP_FN const float *zp_view(const void *from, zero_type type, size_t at, size_t n, float *copy) {
     if (type == ZERO_F32) return (const float *)from + at;
