@@ -386,6 +386,43 @@ static void mpi_refuses(const char *what, MPI_Comm *handle, int node_size, zero_
     zero_destroy(z);
 }
 
+/* One of the plugin's own allocations on this rank, counted down from this, is refused; 0: none. */
+static int mpi_refused;
+static int mpi_refuse(const void *caller) {
+    extern char __executable_start, etext;
+    const char *at = (const char *)caller;
+    return mpi_refused && at >= &__executable_start && at < &etext && !--mpi_refused;
+}
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *malloc(size_t n) { return mpi_refuse(__builtin_return_address(0)) ? NULL : __libc_malloc(n); }
+void *calloc(size_t n, size_t of) {
+    return mpi_refuse(__builtin_return_address(0)) ? NULL : __libc_calloc(n, of);
+}
+
+/* Rank 1's k-th allocation in zero_create is refused: every rank learns it, and none waits. The
+   first is the context's own, before which there is nobody to ask. */
+static void mpi_no_memory(int node_size) {
+    int k = 2, left = 0;
+    for (; !left && k < 30; k++) {
+        zero_config cfg = {0};
+        const zero_comm comm = {ZERO_COMM_MPI, 0, &mpi_given, node_size};
+        zero_ctx *z;
+        mpi_meet();
+        const double start = test_now();
+        mpi_refused = mpi_rank == 1 ? k : 0;
+        const zero_result got = zero_create(&z, &cfg, &comm);
+        left = mpi_refused;
+        mpi_refused = 0;
+        PMPI_Bcast(&left, 1, MPI_INT, 1, MPI_COMM_WORLD);
+        test_check((got == ZERO_OK) == (left > 0) && test_now() - start < 5,
+                   "allocation %d of rank 1 is refused, rank %d: %s after %.1f s: %s", k, mpi_rank,
+                   zero_result_string(got), test_now() - start, zero_last_error(z));
+        zero_destroy(z);
+    }
+    test_check(k > 6, "rank %d: only %d allocations", mpi_rank, k);
+}
+
 typedef enum mpi_trouble {
     MPI_WELL,
     MPI_GOES,
@@ -478,6 +515,8 @@ static void mpi_errors(void) {
     mpi_hosts = 2;
     mpi_refuses("a node over two hosts", &mpi_given, 4, ZERO_ERR_ARGUMENT, "one host");
     mpi_hosts = 0;
+    mpi_no_memory(4);
+    mpi_no_memory(2);
     for (int size = 1; size <= 4; size *= 2) {
         mpi_troubled("all is well", size, MPI_WELL, 60, NULL);
         mpi_troubled("rank 1 goes in a pass", size, MPI_GOES, 600, "rank 1");

@@ -128,21 +128,26 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, ze
     return result;
 }
 
+static const char *zp_call_said(double call) {
+    return call == 1 ? "zero_step" : call == 2 ? "zero_skip_step" : "none";
+}
+
 /* What the ranks must agree on and do not: a word of the verdict, in words. */
 static zero_result zp_differs(zero_ctx *z) {
-    static const char *const words[] = {
-        "the call", "lr",      "beta1",     "beta2",         "eps",   "weight_decay", "max_norm",
-        "steps",    "skipped", "iteration", "last_overflow", "scale", "hysteresis"};
-    static const char *const calls[] = {"none", "zero_step", "zero_skip_step"};
+    static const char *const words[ZP_VERDICT] = {
+        "",          "",        "",          "the call",      "lr",
+        "beta1",     "beta2",   "eps",       "weight_decay",  "max_norm",
+        "steps",     "skipped", "iteration", "last_overflow", "scale",
+        "hysteresis"};
     const zp_control *c = &z->report;
-    const int word = c->differs - ZP_CALL;
     const char *of = c->differs < ZP_COUNTERS ? "at the step before" : "of the counters";
-    if (word == 0)
+    if (c->differs == ZP_CALL)
         return z->dead = zp_fail(
                    z, ZERO_ERR_MISMATCH, "at the step before rank 0 called %s, rank %d %s",
-                   calls[(int)c->differing[0]], c->differs_rank, calls[(int)c->differing[1]]);
+                   zp_call_said(c->differing[0]), c->differs_rank, zp_call_said(c->differing[1]));
     return z->dead = zp_fail(z, ZERO_ERR_MISMATCH, "%s %s is %.9g on rank 0, %.9g on rank %d",
-                             words[word], of, c->differing[0], c->differing[1], c->differs_rank);
+                             words[(unsigned)c->differs % ZP_VERDICT], of, c->differing[0],
+                             c->differing[1], c->differs_rank);
 }
 
 /* A peer that has gone may have seen in the last verdict what this rank has not looked at yet. */
