@@ -32,6 +32,7 @@
      access     tensors by name, and as state
      api        the functions of the header: contexts, passes, steps
      api_access  tensors by name, state, numbers, small collectives, statistics
+     api_run    the ranks of this machine, started and watched
 
    WHERE SOMETHING NEW GOES
      a stage      a row of zp_policies in memory: which arrays are whole, which are sharded
@@ -86,6 +87,7 @@
 #include "zero_plugin/access.h"
 #include "zero_plugin/api.h"
 #include "zero_plugin/api_access.h"
+#include "zero_plugin/api_run.h"
 #else
 #error "zero_plugin/ is not beside zero_plugin.cu: `make drop DIR=...` writes the two files to copy"
 #endif

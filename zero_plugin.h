@@ -197,6 +197,17 @@ zero_result zero_local_place(zero_local **local, void *memory, int nranks);
    launcher that saw rank `rank` die; below 0: the sentence stands alone. */
 void zero_local_abort(zero_local *local, int rank, const char *why);
 
+/* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
+   them. CPU: processes that are forked here (so before this process starts OpenMP or MPI), each on
+   its part of the processors; signals that are sent to this process alone go to all of them, and
+   if it is killed they end. CUDA: threads of this process, each on the device of its number. When a
+   rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER with that; what has
+   not ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU).
+   Returns 0 if every rank did, otherwise what the first one that failed returned, 128 + the signal
+   that ended it, or 126 where not all could be started. */
+typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
+int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
+
 /* ---- configuration ------------------------------------------------------------------------- */
 
 typedef enum zero_accumulation {

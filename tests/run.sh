@@ -40,6 +40,7 @@ scale 120 beside $B/test_scale 1000 $SEED
 optimizers 120 beside $B/test_optimizers
 check 120 beside $B/test_check
 abi 20 beside $B/test_abi
+run 60 beside $B/test_run
 transport 120 alone $B/test_transport
 group 120 alone $B/test_group
 fast-math 120 beside $B/test_fast_math

@@ -27,6 +27,7 @@ static void zp_device_close(zp_device *d) {}
 static int zp_host_computes(void) { return 1; }
 static int zp_device_number(const zp_device *d) { return 0; }
 static void zp_device_adopt(const zp_device *d) {}
+ZP_UNUSED static void zp_device_spread(int rank) {}
 static zero_result zp_device_reach(zp_device *d, int other) {
     return other ? ZERO_ERR_ARGUMENT : ZERO_OK;
 }

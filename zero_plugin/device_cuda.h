@@ -56,6 +56,11 @@ static int zp_host_computes(void) { return 0; }
 static int zp_device_number(const zp_device *d) { return d->number; }
 /* A thread of the plugin's turns to the device. */
 static void zp_device_adopt(const zp_device *d) { (void)cudaSetDevice(d->number); }
+/* This thread turns to the rank's device. */
+static void zp_device_spread(int rank) {
+    int n = 0;
+    if (zp_told(cudaGetDeviceCount(&n)) == cudaSuccess && n > 0) (void)cudaSetDevice(rank % n);
+}
 /* Another device's memory may be read from here on; ARGUMENT: it cannot be reached. */
 static zero_result zp_device_reach(zp_device *d, int other) {
     int can = 0;

@@ -1,0 +1,227 @@
+/* test_run.c - zero_run_local: ranks that end well, that fail, that are killed or hang; signals,
+   processors, what was printed before. Against the header alone. */
+#include "harness.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <signal.h>
+
+enum { RANKS = 3 };
+
+typedef struct run_note { /* in shared memory */
+    int ends[RANKS];      /* what each rank's fn returns */
+    int dies, hangs;      /* a rank that kills itself, that ignores SIGTERM; -1: none */
+    int waits;            /* ranks wait for a signal */
+    int caught[RANKS], processors[RANKS], threads[RANKS];
+    cpu_set_t mine[RANKS];
+    zero_result result[RANKS];
+    char why[RANKS][256];
+    pid_t process[RANKS];
+    int runs; /* ranks that have come this far */
+} run_note;
+static run_note *run_noted;
+static volatile sig_atomic_t run_caught;
+
+static void run_catch(int number) { run_caught = number; }
+
+/* Trains a little: `steps` barriers stand for the collectives of a training. */
+static int run_rank(const zero_comm *comm, void *arg) {
+    run_note *n = (run_note *)arg;
+    const int rank = comm->rank;
+    const zero_tensor_desc d = {"w", 100, 2, 0, 0, 0, 0};
+    zero_config cfg = {0}, got;
+    zero_ctx *z;
+    cfg.stage = 2;
+    signal(SIGUSR1, run_catch);
+    if (zero_create(&z, &cfg, comm) || zero_tensor(z, &d) || zero_build(z)) return 99;
+    zero_query_config(z, &got);
+    n->threads[rank] = got.threads;
+    sched_getaffinity(0, sizeof n->mine[rank], &n->mine[rank]);
+    n->processors[rank] = CPU_COUNT(&n->mine[rank]);
+    n->process[rank] = getpid();
+    __atomic_add_fetch(&n->runs, 1, __ATOMIC_RELEASE);
+    while (n->waits && !run_caught) usleep(1000);
+    n->caught[rank] = run_caught;
+    if (n->dies == rank) kill(getpid(), SIGKILL);
+    if (n->hangs == rank) {
+        signal(SIGTERM, SIG_IGN);
+        for (;;) pause();
+    }
+    const int fails = n->dies >= 0 || n->hangs >= 0;
+    for (int i = 0; i < (fails ? 1000000 : 10) && !n->result[rank]; i++)
+        n->result[rank] = n->ends[rank] ? ZERO_ERR_ARGUMENT : zero_barrier(z);
+    snprintf(n->why[rank], sizeof n->why[rank], "%s", zero_last_error(z));
+    zero_destroy(z);
+    return n->ends[rank] ? n->ends[rank] : (int)n->result[rank];
+}
+
+static run_note *run_fresh(void) {
+    memset(run_noted, 0, sizeof *run_noted);
+    run_noted->dies = run_noted->hangs = -1;
+    return run_noted;
+}
+
+static void run_well(void) {
+    run_note *n = run_fresh();
+    cpu_set_t all, seen;
+    sched_getaffinity(0, sizeof all, &all);
+    const int code = zero_run_local(RANKS, run_rank, n);
+    test_check(code == 0, "three ranks that end well: %d", code);
+    for (int r = 0; r < RANKS; r++) test_check(!n->result[r], "rank %d: %s", r, n->why[r]);
+    /* each on its part of the processors, where there are enough */
+    const int each = CPU_COUNT(&all) >= RANKS ? CPU_COUNT(&all) / RANKS : CPU_COUNT(&all);
+    CPU_ZERO(&seen);
+    for (int r = 0; r < RANKS; r++) {
+        test_check(n->processors[r] == each, "rank %d has %d processors of %d", r, n->processors[r],
+                   CPU_COUNT(&all));
+        test_check(n->threads[r] == (CPU_COUNT(&all) >= RANKS ? each : 1), "rank %d: %d threads", r,
+                   n->threads[r]);
+        CPU_AND(&seen, &n->mine[r], &n->mine[(r + 1) % RANKS]);
+        test_check(CPU_COUNT(&all) < RANKS || CPU_COUNT(&seen) == 0, "rank %d shares processors",
+                   r);
+    }
+}
+
+/* Two ranks have a processor each where there are two. */
+static void run_apart(void) {
+    run_note *n = run_fresh();
+    cpu_set_t all, both;
+    sched_getaffinity(0, sizeof all, &all);
+    test_check(zero_run_local(2, run_rank, n) == 0, "two ranks");
+    CPU_AND(&both, &n->mine[0], &n->mine[1]);
+    if (CPU_COUNT(&all) < 2) return;
+    test_check(n->processors[0] == CPU_COUNT(&all) / 2 && CPU_COUNT(&both) == 0,
+               "%d and %d processors, %d of them shared", n->processors[0], n->processors[1],
+               CPU_COUNT(&both));
+    CPU_XOR(&both, &n->mine[0], &all);
+    sched_getaffinity(0, sizeof both, &both);
+    test_check(CPU_EQUAL(&both, &all), "the parent keeps its processors");
+}
+
+static void run_fails(void) {
+    run_note *n = run_fresh();
+    n->ends[1] = 7;
+    n->hangs = RANKS; /* nobody; the others go on until they are told */
+    const double start = test_now();
+    const int code = zero_run_local(RANKS, run_rank, n);
+    test_check(code == 7 && test_now() - start < 2, "rank 1 returns 7: %d after %.1f s", code,
+               test_now() - start);
+    for (int r = 0; r < RANKS; r += 2)
+        test_check(n->result[r] == ZERO_ERR_PEER, "rank %d: %s", r, n->why[r]);
+}
+
+static void run_dies(void) {
+    run_note *n = run_fresh();
+    n->dies = 2;
+    const double start = test_now();
+    const int code = zero_run_local(RANKS, run_rank, n);
+    test_check(code == 128 + SIGKILL && test_now() - start < 2, "rank 2 is killed: %d after %.1f s",
+               code, test_now() - start);
+    for (int r = 0; r < 2; r++)
+        test_check(n->result[r] == ZERO_ERR_PEER && strstr(n->why[r], "rank 2 failed: signal 9"),
+                   "rank %d: %s", r, n->why[r]);
+}
+
+/* A rank that no error reaches, and SIGTERM neither. */
+static void run_hangs(void) {
+    run_note *n = run_fresh();
+    n->hangs = 0;
+    n->dies = 1;
+    const double start = test_now();
+    const int code = zero_run_local(RANKS, run_rank, n);
+    const double took = test_now() - start;
+    test_check(code == 128 + SIGKILL && took > 5 && took < 9, "rank 0 hangs: %d after %.1f s", code,
+               took);
+    test_check(kill(n->process[0], 0) != 0, "rank 0 is still there");
+}
+
+static void *run_later(void *arg) {
+    run_note *n = (run_note *)arg;
+    while (__atomic_load_n(&n->runs, __ATOMIC_ACQUIRE) < RANKS) usleep(1000);
+    kill(getpid(), SIGUSR1);
+    return NULL;
+}
+/* A signal to the parent alone reaches every rank, and the parent's own handlers are back then. */
+static void run_signals(void) {
+    run_note *n = run_fresh();
+    pthread_t thread;
+    n->waits = 1;
+    signal(SIGUSR1, SIG_IGN);
+    signal(SIGCHLD, SIG_IGN);
+    sigset_t all, now;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL); /* of the thread: the signal is the main thread's */
+    pthread_create(&thread, NULL, run_later, n);
+    sigemptyset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    const int code = zero_run_local(RANKS, run_rank, n);
+    pthread_join(thread, NULL);
+    test_check(code == 0, "ranks that wait for a signal: %d", code);
+    for (int r = 0; r < RANKS; r++) test_check(n->caught[r] == SIGUSR1, "rank %d: no signal", r);
+    sigprocmask(SIG_SETMASK, NULL, &now);
+    test_check(!sigismember(&now, SIGCHLD) && !sigismember(&now, SIGUSR1), "the mask is back");
+    test_check(signal(SIGCHLD, SIG_DFL) == SIG_IGN, "SIGCHLD is ignored again");
+    signal(SIGUSR1, SIG_DFL);
+}
+
+/* The parent is killed: no rank stays. */
+static void run_orphans(void) {
+    run_note *n = run_fresh();
+    const pid_t parent = fork();
+    n->waits = 1;
+    if (parent == 0) _exit(zero_run_local(RANKS, run_rank, n));
+    while (__atomic_load_n(&n->runs, __ATOMIC_ACQUIRE) < RANKS) usleep(1000);
+    kill(parent, SIGKILL);
+    waitpid(parent, NULL, 0);
+    int left = RANKS;
+    for (const double end = test_now() + 2; left && test_now() < end; usleep(1000)) {
+        left = 0;
+        for (int r = 0; r < RANKS; r++) {
+            char path[64], state = 'X';
+            snprintf(path, sizeof path, "/proc/%d/stat", (int)n->process[r]);
+            FILE *f = fopen(path, "r");
+            if (f && fscanf(f, "%*d %*s %c", &state) != 1) state = 'X';
+            if (f) fclose(f);
+            left += state != 'X' && state != 'Z';
+        }
+    }
+    test_check(left == 0, "%d ranks without a parent", left);
+}
+
+static int run_prints(const zero_comm *comm, void *arg) {
+    fprintf((FILE *)arg, "rank %d\n", comm->rank);
+    return 0;
+}
+/* What the parent has printed and not written yet is there once. */
+static void run_flushes(void) {
+    char text[256];
+    FILE *f = tmpfile();
+    fprintf(f, "parent\n");
+    test_check(zero_run_local(2, run_prints, f) == 0, "ranks that print");
+    rewind(f);
+    const size_t n = fread(text, 1, sizeof text - 1, f);
+    text[n] = 0;
+    fclose(f);
+    const char *once = strstr(text, "parent\n");
+    test_check(once == text && !strstr(once + 1, "parent") && strstr(text, "rank 0\n")
+                   && strstr(text, "rank 1\n"),
+               "what was printed: %s", text);
+}
+
+int main(void) {
+    run_noted = (run_note *)mmap(NULL, sizeof *run_noted, PROT_READ | PROT_WRITE,
+                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    test_check(zero_run_local(0, run_rank, NULL) == 126, "no ranks");
+    test_check(zero_run_local(65, run_rank, NULL) == 126, "too many ranks");
+    test_check(zero_run_local(2, NULL, NULL) == 126, "nothing to run");
+    unsetenv("OMP_NUM_THREADS");
+    run_well();
+    run_apart();
+    run_fails();
+    run_dies();
+    run_hangs();
+    run_signals();
+    run_orphans();
+    run_flushes();
+    return test_summary();
+}
