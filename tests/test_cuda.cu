@@ -470,8 +470,8 @@ static int cuda_write(host_run *h) {
     return 1;
 }
 
-/* zero_destroy finds streams at work: that of reductions, or alone that of gathers, some of which
-   nobody waits for; and the host's. */
+/* zero_destroy finds streams at work: that of gathers alone, some of which nobody waits for; or the
+   host's, with an update and what is reported. */
 static int cuda_leave(host_run *h) {
     const int reduces = h->spec->cfg.stage < 3;
     h->micro = 0;
@@ -479,7 +479,9 @@ static int cuda_leave(host_run *h) {
     if (reduces) HOST_TRY(h, zero_reduce(h->z));
     for (int i = 0; i < 3; i++)
         if (!cuda_evaluate(h, h->spec->units)) return 0;
-    return cuda_evaluate(h, 3);
+    if (!cuda_evaluate(h, 3)) return 0;
+    if (reduces) HOST_TRY(h, zero_step(h->z, &h->spec->adamw));
+    return 1;
 }
 
 static int cuda_step(host_run *h) {
