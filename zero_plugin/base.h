@@ -4,7 +4,7 @@
    128-byte line of the GPU, so an element's neighbours never depend on the number of ranks.
 
    A collective fails on a communication thread; the calling thread finds out at its next call. The
-   first failure of a communicator is kept, and later collectives of it do nothing. */
+   first failure of a context is kept, and its later collectives do nothing. */
 #pragma once
 
 #if __SIZEOF_POINTER__ < 8

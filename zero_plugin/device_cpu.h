@@ -40,7 +40,7 @@ static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int th
     s->threads = threads;
     return ZERO_OK;
 }
-static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int queued, int rank,
+static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int queued, int urgency,
                                   int threads) {
     (void)zp_stream_take(s, d, host, threads);
     s->communicates = 1;
@@ -91,8 +91,8 @@ static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
     return ZERO_OK;
 }
 static zero_result zp_stream_sync(zp_stream *s) {
-    zp_event end;
-    ZP_TRY(zp_event_record(s, &end));
+    zp_event end = {NULL, 0};
+    if (s->queued) zp_lane_record(&s->lane, &end);
     return zp_event_sync(s->device, &end);
 }
 

@@ -1,9 +1,6 @@
 /* device_cuda.h - streams, events, copies and memory of the GPU; what makes a kernel of a body
 
-   All device work goes through streams, events, tasks and copies. On the GPU these are CUDA's. On
-   the CPU the compute stream runs a task at once in the caller; a communication stream is a thread
-   with a queue. Events follow CUDA: a wait binds to the last record before the call, and a wait on
-   an event never recorded is no wait. */
+   Streams, events and copies are CUDA's own. */
 #pragma once
 
 #include "lane.h"
@@ -87,14 +84,14 @@ static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int th
     s->made = 0;
     return ZERO_OK;
 }
-/* A stream for communication, the more urgent the higher `rank`; or the host's own. */
-static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int queued, int rank,
+/* A stream for communication, the more urgent the higher `urgency`; or the host's own. */
+static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int queued, int urgency,
                                   int threads) {
     int least = 0, greatest = 0;
     (void)zp_stream_take(s, d, host, threads);
     if (!queued) return ZERO_OK;
     ZP_CUDA(d, cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    const int priority = greatest + 1 - rank < least ? greatest + 1 - rank : least;
+    const int priority = greatest + 1 - urgency < least ? greatest + 1 - urgency : least;
     ZP_CUDA(d, cudaStreamCreateWithPriority(&s->cuda, cudaStreamNonBlocking, priority));
     s->made = 1;
     return ZERO_OK;

@@ -29,10 +29,9 @@ typedef struct zp_control { /* device memory; written by the agreement and by th
     int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
     double factor;           /* gradient times this: unscaling and clipping */
     float scale, used_scale; /* of the next backward; of the one that was reduced last */
-    double stored;  /* what is reduced is so many times the mean: scale, times the ranks where
-                       the transport sums */
-    double divisor; /* of stored by scale */
-    int hysteresis; /* left of the loss scale's */
+    double stored;           /* reduced values are the mean times this: scale * divisor */
+    double divisor;          /* the group's */
+    int hysteresis;          /* left of the loss scale's */
     int differs,
         differs_rank;    /* the word of the verdict that is not rank 0's, and whose; 0: none */
     double differing[2]; /* rank 0's, and that rank's */
@@ -42,26 +41,27 @@ typedef struct zp_control { /* device memory; written by the agreement and by th
     double root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
 
-/* x[0] is the smallest normal number; x[2] is so too, unless what is below counts as zero. */
-typedef struct zp_halves_args {
+/* x[0] is the smallest normal number; x[2] becomes the same, or 0 where a denormal x[1] counts as
+   zero. */
+typedef struct zp_denormal_args {
     volatile float *x;
-} zp_halves_args;
+} zp_denormal_args;
 
-ZP_FN void zp_halves_at(const zp_halves_args *a, size_t one) {
+ZP_FN void zp_denormal_at(const zp_denormal_args *a, size_t one) {
     a->x[1] = a->x[0] * 0.5f;
     a->x[2] = a->x[1] * 2.0f;
 }
-ZP_KERNEL(zp_halves, zp_halves_args, 1)
+ZP_KERNEL(zp_denormal, zp_denormal_args, 1)
 
 /* Whether denormal numbers become zeros where that stream computes. SYNC. */
 static zero_result zp_flushes(zp_device *d, void *stream, int *flushes) {
     zp_stream s;
     float *x = (float *)zp_host_alloc(3 * sizeof *x);
-    const zp_halves_args a = {x};
+    const zp_denormal_args a = {x};
     if (!x) return ZERO_ERR_MEMORY;
     x[0] = FLT_MIN;
     (void)zp_stream_take(&s, d, stream, 1);
-    zero_result r = zp_halves(&s, &a, 1);
+    zero_result r = zp_denormal(&s, &a, 1);
     if (!r) r = zp_stream_sync(&s);
     *flushes = !r && zp_bits(x[2]) == 0;
     zp_host_free(x);
@@ -106,7 +106,7 @@ typedef struct zp_fold_args {
 
 #define ZP_FOLD_LANES ((size_t)256)
 #define ZP_FOLD_BATCH ((size_t)16) /* loads of a lane that are under way at once */
-/* One lane's blocks; *bad: the first that is not finite, if it is before what is there. */
+/* One lane's blocks; *bad is lowered to the first block that is not finite. */
 ZP_FN double zp_fold_lane(const zp_fold_args *a, size_t lane, size_t *bad) {
     const size_t blocks = (a->norm.numel + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK;
     double sum = 0, partial[ZP_FOLD_BATCH];

@@ -8,8 +8,9 @@
    before it, and an event never recorded holds nobody; one recorded outside lanes, which names
    none, is complete. A lane that was closed has completed all of its events.
 
-   Lanes exist in every build: the streams of the CPU version are lanes, and beside a GPU they run
-   the loop form of a kernel on the host. One thread gives a lane its tasks. */
+   Lanes exist in every build: the streams of the CPU version are lanes; a CUDA build has them
+   for the loop form of a kernel on the host, and opens none by itself. One thread gives a lane its
+   tasks. */
 #pragma once
 
 #include "base.h"

@@ -1,18 +1,21 @@
 /* rules.h - the update rules, and how to add one
 
-   An update rule is a body on one element and a row in the table, which says what the rule reads:
-   no rule is named anywhere else. Everything around it is here once: unscaling and clipping, master
-   weights or none, 16-bit rounding, stochastic or to nearest, and the two forms, a loop of the host
-   and a kernel of the GPU, with the same bits.
+   An update rule is a body on one element, a ZP_RULE line, a row in the table, which says what the
+   rule reads, and a name in zero_optimizer: no other room asks for a rule by name. Everything
+   around it is here once: unscaling and clipping, master weights or none, 16-bit rounding,
+   stochastic or to nearest, and the two forms, a loop of the host and a kernel of the GPU, with the
+   same bits.
 
-   ADDING AN OPTIMIZER. In a file of your own that -DZERO_OWN_OPTIMIZERS='"own.h"' names:
+   ADDING AN OPTIMIZER. In a file of your own that -DZERO_OWN_OPTIMIZERS='"own.h"' names (a path
+   from this file's folder, or one of -I):
        ZP_FN void own_at(const zp_update *u, float *p, float g, float *s1, float *s2) {
-           ... g: the mean gradient, unscaled and clipped; p: the weight; s1, s2: its state;
-               u->lr, u->decay: times the tensor's factors ...
+           ... g: the mean gradient, unscaled and clipped; p: the weight; s1, s2: its state, zeros
+               to begin with; u->lr, u->decay: times the tensor's factors; decay is the body's ...
        }
        #define ZERO_OWN(X) X(own, 1, own_at) // name, state arrays (1 or 2), body
 
-   More lines may follow. The first is cfg.optimizer ZERO_OPTIMIZER_OWN, the next one more. */
+   More rules: X(...) X(...). They are cfg.optimizer ZERO_OPTIMIZER_OWN, ZERO_OPTIMIZER_OWN + 1 ...
+   A body sees one element: rules that need norms or matrices of tensors do not fit. */
 #pragma once
 
 #include "kernels.h"
@@ -293,7 +296,7 @@ enum { ZP_RULES = sizeof zp_rules / sizeof *zp_rules };
 static_assert((int)ZP_RULES >= (int)ZERO_OPTIMIZER_OWN, "a row for every rule of the header");
 ZERO_OWN(ZP_OWN_CHECK)
 
-/* What the rule reads of it; the rest, which may be anything on any rank, as zeros. */
+/* h with zeros for what the rule does not read: ranks may differ in it. */
 static zero_hyper zp_rule_reads(const zp_rule *rule, zero_hyper h) {
     if (!(rule->reads & ZP_BETA1)) h.beta1 = 0;
     if (!(rule->reads & ZP_BETA2)) h.beta2 = 0;
