@@ -17,16 +17,12 @@ typedef struct zp_run {
 } zp_run;
 
 static zp_run zp_run_at(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count) {
-    const int kept = t->desc.flags & ZERO_KEEP;
-    const size_t part = kept ? 0 : element / t->desc.numel;
-    const zp_member *m = z->layout.by_tensor[t->first_member + (int)part];
-    const size_t inside = kept ? element : element % t->desc.numel;
-    zp_run run;
-    run.unit = zp_tensor_unit(&z->layout, t, (int)part);
-    run.at = m->at + inside;
-    const size_t shard = z->layout.unit[run.unit].shard;
-    run.owner = (int)(run.at / shard);
-    run.numel = zp_min(zp_min(count, m->numel - inside), (size_t)(run.owner + 1) * shard - run.at);
+    zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all are as long */
+    const size_t inside = element % members[0]->numel;
+    const zp_member *m = members[element / members[0]->numel];
+    const size_t at = m->at + inside, shard = z->layout.unit[m->unit].shard, owner = at / shard;
+    const zp_run run = {m->unit, (int)owner, at,
+                        zp_min(zp_min(count, m->numel - inside), (owner + 1) * shard - at)};
     return run;
 }
 
@@ -120,20 +116,18 @@ static zero_result zp_access_agree(zero_ctx *z, const zp_tensor *t, zero_kind ki
                                    size_t count, const float *values) {
     const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count,
                              values != NULL};
-    const char *all = z->data->mail;
     uint64_t mine = ZP_HASH_EMPTY;
     for (int i = 0; i < 5; i++) mine = zp_hash(mine, what[i]);
     for (size_t i = 0; i < count && values; i++) mine = zp_hash(mine, zp_bits(values[i]));
     ZP_DO(z, zp_exchange(z->data, &mine, sizeof mine));
-    for (int r = 1; r < z->data->nranks; r++)
-        if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine))
-            return zp_fail(z, ZERO_ERR_MISMATCH,
-                           values ? "%s, [%zu, %zu): rank %d gives other values, or another range, "
-                                    "than rank 0; nothing is written"
-                                  : "%s, [%zu, %zu): rank %d asks for another tensor, kind or "
-                                    "range than rank 0",
-                           t->desc.name, first, first + count, r);
-    return ZERO_OK;
+    const int r = zp_mail_differs(z->data, sizeof mine);
+    if (!r) return ZERO_OK;
+    return zp_fail(z, ZERO_ERR_MISMATCH,
+                   values ? "%s, [%zu, %zu): rank %d gives other values, or another range, than "
+                            "rank 0; nothing is written"
+                          : "%s, [%zu, %zu): rank %d asks for another tensor, kind or range than "
+                            "rank 0",
+                   t->desc.name, first, first + count, r);
 }
 
 /* A gradient that its type cannot hold would pass the norm that was agreed. */

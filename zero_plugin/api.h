@@ -72,13 +72,11 @@ static zero_result zp_create_join(zero_ctx *z, const zero_comm *comm) {
     const zp_transport *row = zp_transport_of(comm->kind);
     if (!row)
         return zp_fail(z, ZERO_ERR_ARGUMENT, "comm.kind is %d, no such kind", (int)comm->kind);
-    for (int i = 0; i < ZP_GROUPS; i++) {
-        z->group[i].device = &z->device;
-        z->group[i].failure = &z->failure;
-        z->group[i].timeout_s = zp_timeout(z->cfg.timeout_s);
-    }
+    z->data->device = &z->device;
+    z->data->failure = &z->failure;
+    z->data->timeout_s = zp_timeout(z->cfg.timeout_s);
     ZP_DO(z, zp_group_open(z->data, row, comm));
-    return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
+    return zp_check(z, zp_watch_open(&z->watch, z->data, 1));
 }
 
 /* Warns of what makes other weights than elsewhere. SYNC. */
@@ -104,7 +102,6 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->cfg = *cfg;
     z->phase = ZP_NEW;
     z->call = "zero_create";
-    z->data = &z->group[ZP_DATA];
     z->data->nranks = 1;
     char text[ZP_TEXT_BYTES];
     zero_result r = zp_check(z, zp_device_open(&z->device));
@@ -225,38 +222,21 @@ void zero_destroy(zero_ctx *z) {
     if (!z) return;
     const int broken =
         z->dead || zp_failure_result(&z->failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
-    for (int i = 0; i < ZP_GROUPS && broken; i++) /* first: what this rank's own streams wait for */
-        if (z->group[i].transport && z->group[i].own)
-            z->group[i].transport->abort(&z->group[i],
-                                         z->text[0] ? z->text : "it gave up its context");
+    if (broken && z->data->transport && z->data->own) /* first: what its own streams wait for */
+        z->data->transport->abort(z->data, z->text[0] ? z->text : "it gave up its context");
     for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
     zp_stream_close(&z->compute);
     zp_watch_close(&z->watch);
-    for (int u = 0; u < z->layout.all && z->live; u++) {
-        zp_live *live = &z->live[u];
-        zp_event_close(&live->written);
-        zp_event_close(&live->gathered);
-        zp_event_close(&live->reduction);
-        zp_event_close(&live->updated);
-    }
-    for (int b = 0; b < z->pool[ZP_PARAM].n; b++)
-        zp_event_close(&z->pool[ZP_PARAM].buffer[b].released);
-    zp_event_close(&z->passed);
-    zp_event_close(&z->agreed);
-    zp_event_close(&z->reported);
-    for (int i = 0; i < ZP_GROUPS; i++) zp_group_close(&z->group[i], broken);
+    for (int i = 0; i < z->nevents; i++) zp_event_close(&z->events[i]);
+    zp_group_close(z->data, broken);
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
     zp_checks_close(z);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    free(z->ranges[0]);
-    free(z->ranges[1]);
-    free(z->tensors);
-    free(z->slots);
-    free(z->live);
-    free(z->bucket);
-    free(z->ops);
+    void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,
+                     z->live,      z->bucket,    z->ops,     z->events};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_close(&z->device);
     free(z);
 }
@@ -299,11 +279,12 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
     z->slots = list;
     zp_slot *s = &z->slots[z->nslots++];
-    s->tensor = (int)(t - z->tensors);
+    const int kept = t->desc.flags & ZERO_KEEP;
+    s->member = z->layout.by_tensor[t->first_member + (kept ? 0 : layer)];
     s->layer = layer;
     s->place[ZP_PARAM] = param;
     s->place[ZP_GRAD] = grad;
-    if (t->desc.flags & ZERO_KEEP) zp_point_kept(z, NULL, NULL);
+    if (kept) zp_point_kept(z, NULL, NULL);
     return ZERO_OK;
 }
 
@@ -357,15 +338,15 @@ zero_result zero_reduce(zero_ctx *z) {
                        "zero_loss_scale before backward");
     z->scale_asked = 0;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const zp_op verdict = zp_verdict_op(z, &z->memory[ZP_GRAD], z->verdict_at);
+    const zp_op verdict = zp_verdict_op(z);
     const zp_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
     const zp_judge_args judge = {z->control, z->verdicts, z->data->nranks};
-    ZP_DO(z, zp_event_record(&z->compute, &z->passed)); /* parameters are read no more */
-    ZP_DO(z, zp_event_wait(s, &z->passed));
+    ZP_DO(z, zp_event_record(&z->compute, z->passed)); /* parameters are read no more */
+    ZP_DO(z, zp_event_wait(s, z->passed));
     ZP_DO(z, zp_declare(s, &declare, 1));
     ZP_DO(z, zp_issue(s, &verdict, 1));
     ZP_DO(z, zp_judge(s, &judge, 1));
-    ZP_DO(z, zp_event_record(s, &z->agreed));
+    ZP_DO(z, zp_event_record(s, z->agreed));
     z->judged = 1;
     z->phase = ZP_REDUCED;
     return ZERO_OK;
@@ -374,7 +355,7 @@ zero_result zero_reduce(zero_ctx *z) {
 zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
     if (!norm) return zp_fail(z, ZERO_ERR_ARGUMENT, "norm is NULL");
-    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
+    ZP_DO(z, zp_event_wait(&z->compute, z->agreed));
     ZP_TRY(zp_report_send(z));
     ZP_TRY(zp_report(z));
     *norm = z->report.norm;
@@ -393,11 +374,6 @@ zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     if (h->eps == 0 && (z->rule->reads & ZP_EPS_ALONE))
         return zp_fail(z, ZERO_ERR_ARGUMENT,
                        "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
-    if (z->looked) { /* rare: the update waits until nobody reads what it changes */
-        ZP_DO(z, zp_stream_sync(&z->compute));
-        ZP_DO(z, zp_barrier(z->data));
-        z->looked = 0;
-    }
     return zp_step_take(z, 1, h);
 }
 

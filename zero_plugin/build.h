@@ -41,17 +41,16 @@ static zero_result zp_build_agree(zero_ctx *z) {
     for (int i = 0; zp_agree_line(z, i, mine, sizeof mine); i++) {
         if (!mine[0]) continue;
         ZP_DO(z, zp_exchange(z->data, mine, sizeof mine));
-        for (int r = 1; r < z->data->nranks; r++)
-            if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine)) {
-                return z->dead = zp_fail(z, ZERO_ERR_MISMATCH,
-                                         "rank 0 has {%.180s}, rank %d has {%.180s}", all, r,
-                                         all + (size_t)r * sizeof mine);
-            }
+        const int r = zp_mail_differs(z->data, sizeof mine);
+        if (r)
+            return z->dead =
+                       zp_fail(z, ZERO_ERR_MISMATCH, "rank 0 has {%.180s}, rank %d has {%.180s}",
+                               all, r, all + (size_t)r * sizeof mine);
     }
     return ZERO_OK;
 }
 
-/* The tensors in a rank's part of unit u; `spans` NULL: only counted. */
+/* The tensors in this rank's part of unit u. */
 static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
     const zp_unit *x = &z->layout.unit[u];
     const size_t begin = zp_own(z, u)->first, end = begin + zp_own(z, u)->numel;
@@ -60,42 +59,42 @@ static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
         const zp_member *m = &x->member[i];
         const zp_tensor *t = &z->tensors[m->tensor];
         const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
-        if (from >= to) continue;
-        if (spans) {
-            zp_span *s = &spans[n];
-            s->begin = from - begin;
-            s->end = to - begin;
-            s->lr_factor = t->lr_factor;
-            s->decay_factor = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
-            s->key = zp_mix((uint32_t)m->tensor);
-            s->element =
-                (uint64_t)begin - m->at + (m->layer > 0 ? (uint64_t)m->layer * m->numel : 0);
-        }
-        n++;
+        const uint64_t before = m->layer > 0 ? (uint64_t)m->layer * m->numel : 0;
+        const zp_span span = {from - begin,
+                              to - begin,
+                              (uint64_t)begin - m->at + before,
+                              t->lr_factor,
+                              t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor,
+                              zp_mix((uint32_t)m->tensor)};
+        if (from < to) spans[n++] = span;
     }
     return n;
 }
 
 static zero_result zp_build_live(zero_ctx *z) {
     const size_t all = (size_t)z->layout.all + 1;
-    zp_device *d = &z->device;
+    zp_pool *pool = &z->pool[ZP_PARAM];
     z->live = (zp_live *)calloc(all, sizeof *z->live);
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
-    if (!z->live || !z->bucket || !z->ops) return ZERO_ERR_MEMORY;
+    z->events = (zp_event *)calloc(4 * all + (size_t)pool->n, sizeof *z->events);
+    if (!z->live || !z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
+    zp_event *e = z->events;
     for (int u = 0; u < z->layout.all; u++) {
         zp_live *live = &z->live[u];
         live->buffer[0] = live->buffer[1] = -1;
-        ZP_TRY(zp_event_open(d, &live->written));
-        ZP_TRY(zp_event_open(d, &live->gathered));
-        ZP_TRY(zp_event_open(d, &live->reduction));
-        ZP_TRY(zp_event_open(d, &live->updated));
+        live->written = e++;
+        live->gathered = e++;
+        live->reduction = e++;
+        live->updated = e++;
     }
-    zp_pool *pool = &z->pool[ZP_PARAM];
-    for (int b = 0; b < pool->n; b++) ZP_TRY(zp_event_open(d, &pool->buffer[b].released));
-    ZP_TRY(zp_event_open(d, &z->passed));
-    ZP_TRY(zp_event_open(d, &z->agreed));
-    return zp_event_open(d, &z->reported);
+    for (int b = 0; b < pool->n; b++) pool->buffer[b].released = e++;
+    z->passed = e++;
+    z->agreed = e++;
+    z->reported = e++;
+    z->nevents = (int)(e - z->events);
+    for (int i = 0; i < z->nevents; i++) ZP_TRY(zp_event_open(&z->device, &z->events[i]));
+    return ZERO_OK;
 }
 
 /* Cuts the private arena: without memory it is only measured. */
@@ -106,20 +105,14 @@ static void *zp_build_cut(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
 }
 
 static size_t zp_build_arrays(zero_ctx *z) {
-    size_t at = 0, largest = 0, spans = 0;
-    for (int u = 0; u < z->layout.all; u++) {
-        largest = zp_max(largest, z->layout.unit[u].shard);
-        z->place[u].first_span = (int)spans;
-        spans += (size_t)(z->place[u].spans = zp_update_spans(z, u, NULL));
-    }
-    const size_t blocks = (largest + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK + 1;
+    size_t at = 0, largest = 0;
+    for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
         if (z->array[k].share)
             z->array[k].memory = (char *)zp_build_cut(z, &at, z->array[k].bytes, 1);
-    z->partial = (double *)zp_build_cut(z, &at, blocks, sizeof(double));
-    z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof(zp_control));
-    z->spans = (zp_span *)zp_build_cut(z, &at, spans, sizeof(zp_span));
-    z->nspans = spans;
+    z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
+    z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
+    z->spans = (zp_span *)zp_build_cut(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
     return at;
 }
 
@@ -135,11 +128,13 @@ static zero_result zp_build_private(zero_ctx *z) {
 
 /* What the device reads before the first step. */
 static zero_result zp_build_tables(zero_ctx *z) {
-    zp_span *spans = (zp_span *)calloc(z->nspans + 1, sizeof *spans);
+    const size_t bytes = (size_t)z->layout.nmembers * sizeof(zp_span);
+    zp_span *spans = (zp_span *)calloc(1, bytes);
     if (!spans) return ZERO_ERR_MEMORY;
     for (int u = 0; u < z->layout.all; u++)
-        (void)zp_update_spans(z, u, spans + z->place[u].first_span);
-    zero_result r = zp_copy(&z->compute, z->spans, spans, z->nspans * sizeof *spans);
+        z->place[u].spans =
+            zp_update_spans(z, u, spans + (z->layout.unit[u].member - z->layout.members));
+    zero_result r = zp_copy(&z->compute, z->spans, spans, bytes);
     if (!r) r = zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned);
     if (!r) r = zp_stream_sync(&z->compute);
     free(spans);
@@ -147,11 +142,10 @@ static zero_result zp_build_tables(zero_ctx *z) {
 }
 
 static zero_result zp_build_streams(zero_ctx *z) {
-    const int threads = z->cfg.threads;
-    ZP_TRY(zp_stream_take(&z->compute, &z->device, z->cfg.stream, threads));
+    const zero_config *c = &z->cfg;
+    ZP_TRY(zp_stream_take(&z->compute, &z->device, c->stream, c->threads));
     for (int i = 0; i < 2; i++)
-        ZP_TRY(zp_stream_open(&z->stream[i], &z->device, z->cfg.stream, !z->cfg.no_overlap, i,
-                              threads));
+        ZP_TRY(zp_stream_open(&z->stream[i], &z->device, c->stream, !c->no_overlap, i, c->threads));
     return ZERO_OK;
 }
 
@@ -178,6 +172,25 @@ static zero_result zp_build_announce(zero_ctx *z) {
     return ZERO_OK;
 }
 
+/* What all ranks open together. Peers read the verdicts: they lie behind the gradients, whose
+   memory outlives the context. */
+static zero_result zp_build_shared(zero_ctx *z) {
+    zp_group *g = z->data;
+    zp_memory *grad = &z->memory[ZP_GRAD], *param = &z->memory[ZP_PARAM];
+    z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
+    const zp_op verdict = zp_verdict_op(z);
+    const size_t of_g = z->verdict_at + (size_t)g->nranks * zp_op_shard_bytes(&verdict);
+    const int seen = z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0;
+    ZP_TRY(zp_memory_open(g, &g->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
+    ZP_TRY(zp_memory_open(g, param, z->pool[ZP_PARAM].bytes, seen));
+    ZP_TRY(zp_memory_open(g, grad, of_g, 0));
+    z->verdict = (double *)(void *)(grad->base + verdict.source);
+    z->verdicts = (double *)(void *)(grad->base + verdict.target);
+    z->array[ZP_PARAM].memory = param->base;
+    z->array[ZP_GRAD].memory = z->array[ZP_MEAN].memory = grad->base;
+    return ZERO_OK;
+}
+
 static zero_result zp_build_allocate(zero_ctx *z) {
     zero_result r = zp_build_live(z);
     if (!r) r = zp_build_private(z);
@@ -185,23 +198,8 @@ static zero_result zp_build_allocate(zero_ctx *z) {
     if (!r) r = zp_build_tables(z);
     if (!r) r = zp_checks_open(z);
     ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
-    zp_group *g = z->data;
-    /* peers read the verdicts: they lie behind the gradients, whose memory outlives the context */
-    z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
-    const zp_op verdict = zp_verdict_op(z, &z->memory[ZP_GRAD], z->verdict_at);
-    const size_t of_g = z->verdict_at + (size_t)g->nranks * zp_op_shard_bytes(&verdict);
-    r = zp_memory_open(g, &g->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST);
-    if (!r)
-        r = zp_memory_open(g, &z->memory[ZP_PARAM], z->pool[ZP_PARAM].bytes,
-                           z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0);
-    if (!r) r = zp_memory_open(g, &z->memory[ZP_GRAD], of_g, 0);
-    if (!r) {
-        z->verdict = (double *)(void *)(z->memory[ZP_GRAD].base + verdict.source);
-        z->verdicts = (double *)(void *)(z->memory[ZP_GRAD].base + verdict.target);
-        z->array[ZP_PARAM].memory = z->memory[ZP_PARAM].base;
-        z->array[ZP_GRAD].memory = z->array[ZP_MEAN].memory = z->memory[ZP_GRAD].base;
-        return zp_build_announce(z);
-    }
+    r = zp_build_shared(z);
+    if (!r) return zp_build_announce(z);
     ZP_DO(z, ZERO_OK);
     return z->dead =
                zp_fail(z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",

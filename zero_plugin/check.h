@@ -125,33 +125,27 @@ static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
     return ZERO_OK;
 }
 
-static uint64_t zp_checks_fold(uint64_t hash, const char *bytes, size_t n) {
-    for (size_t i = 0; i < n; i += 2) {
-        uint16_t two;
-        memcpy(&two, bytes + i, sizeof two);
-        hash = zp_hash(hash, two);
-    }
-    return hash;
-}
-
 /* The part of a member that this rank keeps, hashed. */
-static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64_t *hash) {
-    const zp_unit *x = &z->layout.unit[u];
+static zero_result zp_checks_hash(zero_ctx *z, const zp_member *m, uint64_t *hash) {
     const zp_array *a = &z->array[ZP_PARAM];
-    const int whole = a->part[u].share == ZP_WHOLE;
-    const size_t first = whole ? 0 : (size_t)z->data->rank * x->shard;
-    const size_t begin = zp_max(first, m->at);
-    const size_t end = zp_min(whole ? x->padded : first + x->shard, m->at + m->numel);
+    const zp_kept *part = &a->part[m->unit];
+    if (part->share == ZP_SEEN) part = zp_own(z, m->unit);
+    const size_t begin = zp_max(part->first, m->at);
+    const size_t end = zp_min(part->first + part->numel, m->at + m->numel);
     char *stage = z->data->stage.base;
     *hash = ZP_HASH_EMPTY;
     for (size_t at = begin; at < end; at += ZP_STAGE_NUMEL) {
         const size_t bytes = zp_min(ZP_STAGE_NUMEL, end - at) * zp_bytes(a->type);
         char *from;
-        ZP_TRY(zp_array_open(a, u, at, &z->compute, &from));
+        ZP_TRY(zp_array_open(a, m->unit, at, &z->compute, &from));
         ZP_TRY(zp_copy(&z->compute, stage, from, bytes));
-        ZP_TRY(zp_array_close(a, u, &z->compute, 0));
+        ZP_TRY(zp_array_close(a, m->unit, &z->compute, 0));
         ZP_TRY(zp_stream_sync(&z->compute));
-        *hash = zp_checks_fold(*hash, stage, bytes);
+        for (size_t i = 0; i < bytes; i += 2) {
+            uint16_t two;
+            memcpy(&two, stage + i, sizeof two);
+            *hash = zp_hash(*hash, two);
+        }
     }
     return ZERO_OK;
 }
@@ -163,14 +157,13 @@ static zero_result zp_checks_seal(zero_ctx *z, int compares) {
     ZP_DO(z, zp_stream_sync(&z->compute));
     for (int m = 0; m < z->layout.nmembers; m++) {
         const zp_member *x = &z->layout.members[m];
-        const zp_tensor *t = &z->tensors[x->tensor];
         uint64_t hash;
-        ZP_DO(z, zp_checks_hash(z, zp_tensor_unit(&z->layout, t, x->layer), x, &hash));
+        ZP_DO(z, zp_checks_hash(z, x, &hash));
         if (compares && hash != z->checks.seal[m])
             return zp_fail(z, ZERO_ERR_STATE,
                            "tensor %s, layer %d, was written since the plugin wrote it last: "
                            "use zero_write_tensor",
-                           t->desc.name, x->layer < 0 ? 0 : x->layer);
+                           z->tensors[x->tensor].desc.name, x->layer < 0 ? 0 : x->layer);
         z->checks.seal[m] = hash;
     }
     z->checks.sealed = 1;
@@ -187,7 +180,7 @@ static zero_result zp_checks_bound(zero_ctx *z) {
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
             int known = 0;
             for (int i = 0; i < z->nslots; i++)
-                known |= z->slots[i].tensor == t && z->slots[i].layer == l;
+                known |= z->slots[i].member->tensor == t && z->slots[i].layer == l;
             if (!known)
                 return zp_fail(z, ZERO_ERR_STATE, "tensor %s, layer %d, has no slot: see zero_slot",
                                d->name, l);

@@ -26,11 +26,12 @@ typedef struct zp_live { /* a unit while training */
     int writes;               /* outermost backwards that ended in this micro-step */
     int touched; /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
     int pending; /* in the bucket that is not yet issued */
-    zp_event written, gathered, reduction, updated;
+    zp_event *written, *gathered, *reduction, *updated;
 } zp_live;
 
 typedef struct zp_slot {
-    int tensor, layer;
+    const zp_member *member;
+    int layer;
     void **place[2];
 } zp_slot;
 
@@ -50,14 +51,11 @@ typedef struct zp_checks {
     int nhooks, hooks_cap;
 } zp_checks;
 
-enum { ZP_DATA = 0, ZP_GROUPS };
-
 struct zero_ctx {
     zero_config cfg; /* resolved */
     zp_policy policy;
     zp_failure failure; /* the first of any collective */
-    zp_group group[ZP_GROUPS];
-    zp_group *data; /* group[ZP_DATA]: the ranks that parameters are sharded over */
+    zp_group data[1];   /* the ranks that parameters are sharded over */
     zp_watch watch;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
@@ -69,6 +67,8 @@ struct zero_ctx {
     zp_live *live;   /* [layout.all] */
     zp_slot *slots;
     int nslots, slots_cap;
+    zp_event *events; /* [nevents] all that live, buffers and what is below point to */
+    int nevents;
 
     zp_array array[ZP_ARRAYS];
     zp_memory memory[2];               /* GRAD, MEAN and their buffers; PARAM and its buffers */
@@ -81,23 +81,22 @@ struct zero_ctx {
     size_t bucket_filled;
 
     const zp_rule *rule;
-    size_t nspans;
     char *arena; /* [private_bytes] device memory that no peer sees: SUM, MASTER, STATE and these */
     size_t private_bytes;
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
     double *verdict, *verdicts; /* this rank's [ZP_VERDICT], within [nranks * ZP_VERDICT] */
     size_t verdict_at;          /* of the ranks' verdicts, in the gradients' memory */
-    zp_event passed;            /* the host has computed with the last micro-step's parameters */
+    zp_event *passed;           /* the host has computed with the last micro-step's parameters */
     int judged;                 /* a verdict was asked for: control says what came of it */
     int said;                   /* what the host did at the last step: a verdict's CALL */
     zero_hyper hyper;           /* and with what */
     zp_control *control;
-    zp_span *spans;        /* [nspans] what this rank updates, by unit */
+    zp_span *spans;        /* [layout.nmembers] what this rank updates, a unit's by its members */
     zero_range *ranges[2]; /* [nranges] of the state: to save, to go on from */
     int nranges[2], ranges_cap[2];
     zp_control *pinned; /* where the device writes its control to, for the host */
     zp_control report;  /* the host's copy */
-    zp_event agreed, reported;
+    zp_event *agreed, *reported;
     zero_plan plan;
 
     zp_phase phase, resume; /* resume: phase to return to after an evaluation */
@@ -147,7 +146,7 @@ static zero_result zp_differs(zero_ctx *z) {
 
 /* A peer that has gone may have seen in the last verdict what this rank has not looked at yet. */
 static int zp_differed(zero_ctx *z) {
-    if (!z->judged || zp_event_sync(&z->device, &z->agreed)
+    if (!z->judged || zp_event_sync(&z->device, z->agreed)
         || zp_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
         || zp_stream_sync(&z->compute))
         return 0;
@@ -165,6 +164,13 @@ static zero_result zp_check(zero_ctx *z, zero_result result) {
                    failed              ? z->failure.text
                    : z->device.text[0] ? z->device.text
                                        : zero_result_string(result));
+}
+
+/* The first rank whose part of the last exchange is not rank 0's; 0: there is none. */
+static int zp_mail_differs(const zp_group *g, size_t bytes) {
+    for (int r = 1; r < g->nranks; r++)
+        if (memcmp(g->mail, g->mail + (size_t)r * bytes, bytes)) return r;
+    return 0;
 }
 
 #define ZP_DO(z, call)                                                                             \
@@ -200,10 +206,6 @@ static zero_result zp_tensor_named(zero_ctx *z, const char *name, zp_tensor **t)
     return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
 }
 
-static char *zp_side_memory(const zero_ctx *z, zp_side side, size_t offset) {
-    return z->memory[side].base + offset;
-}
-
 /* Unit u lies whole in the side's array; otherwise in a buffer, while it is in use. */
 static int zp_unit_whole(const zero_ctx *z, zp_side side, int u) {
     const zp_share share = z->array[side].part[u].share;
@@ -213,8 +215,9 @@ static int zp_unit_whole(const zero_ctx *z, zp_side side, int u) {
 /* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
 static char *zp_unit_memory(const zero_ctx *z, zp_side side, int u) {
     const int own = z->place[u].buffer[side], b = own >= 0 ? own : z->live[u].buffer[side];
-    if (zp_unit_whole(z, side, u)) return zp_side_memory(z, side, z->array[side].part[u].at);
-    return b < 0 ? NULL : zp_side_memory(z, side, z->pool[side].buffer[b].at);
+    char *base = z->memory[side].base;
+    if (zp_unit_whole(z, side, u)) return base + z->array[side].part[u].at;
+    return b < 0 ? NULL : base + z->pool[side].buffer[b].at;
 }
 
 /* Unit u's parameters as the host sees them. */

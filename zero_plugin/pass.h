@@ -3,20 +3,6 @@
 
 #include "check.h"
 
-/* A collective of unit u: where from and where to is the caller's. */
-static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
-    zp_op op;
-    memset(&op, 0, sizeof op);
-    op.group = z->data;
-    op.memory = &z->memory[channel];
-    op.channel = channel;
-    op.kind = kind;
-    op.unit = u;
-    op.shard = z->layout.unit[u].shard;
-    op.type = z->array[channel].type;
-    return op;
-}
-
 /* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
    the buffer that it goes to. */
 static zero_result zp_gather(zero_ctx *z, int u) {
@@ -32,11 +18,11 @@ static zero_result zp_gather(zero_ctx *z, int u) {
         zp_pool *pool = &z->pool[ZP_PARAM];
         zp_buffer *b = &pool->buffer[zp_pool_find(pool, u)];
         op.target = b->at;
-        ZP_DO(z, zp_event_wait(s, &b->released));
+        ZP_DO(z, zp_event_wait(s, b->released));
     }
-    ZP_DO(z, zp_event_wait(s, &live->updated));
+    ZP_DO(z, zp_event_wait(s, live->updated));
     ZP_DO(z, zp_issue(s, &op, 1));
-    ZP_DO(z, zp_event_record(s, &live->gathered));
+    ZP_DO(z, zp_event_record(s, live->gathered));
     return ZERO_OK;
 }
 
@@ -61,9 +47,8 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
     const int b = live->buffer[ZP_PARAM] = zp_pool_find(pool, u);
     if (b >= 0) pool->buffer[b].open++;
-    ZP_DO(z, zp_event_wait(&z->compute, &live->gathered));
-    ZP_TRY(zp_checks_turn(z, u, ZP_PARAM, 1));
-    return ZERO_OK;
+    ZP_DO(z, zp_event_wait(&z->compute, live->gathered));
+    return zp_checks_turn(z, u, ZP_PARAM, 1);
 }
 
 static zero_result zp_parameters_close(zero_ctx *z, int u) {
@@ -76,7 +61,7 @@ static zero_result zp_parameters_close(zero_ctx *z, int u) {
     b->open--;
     b->used = ++pool->clock;
     live->buffer[ZP_PARAM] = -1;
-    return zp_check(z, zp_event_record(&z->compute, &b->released));
+    return zp_check(z, zp_event_record(&z->compute, b->released));
 }
 
 /* Where the host finds a member whose unit lies in `memory`. */
@@ -99,12 +84,10 @@ static void zp_point(zero_ctx *z, zp_side side, int u, char *memory, void *host)
     }
     for (int i = 0; i < z->nslots; i++) {
         const zp_slot *s = &z->slots[i];
-        const zp_tensor *t = &z->tensors[s->tensor];
-        if (!s->place[side] || zp_tensor_unit(&z->layout, t, s->layer) != u) continue;
-        const int kept = t->desc.flags & ZERO_KEEP;
-        const zp_member *m = z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)];
+        const zp_member *m = s->member;
+        if (!s->place[side] || m->unit != u) continue;
         char *to = memory ? zp_member_memory(z, side, m, memory) : NULL;
-        if (to && kept) to += (size_t)s->layer * t->desc.numel * of;
+        if (to && m->layer < 0) to += (size_t)s->layer * z->tensors[m->tensor].desc.numel * of;
         memcpy(s->place[side], &to, sizeof to); /* as bytes: it may be any pointer to data */
     }
 }
@@ -141,7 +124,7 @@ static zp_op zp_reduce_op(zero_ctx *z, int u) {
     const int each = z->adding == ZP_EACH_REDUCED;
     const zp_kept *sum = &z->array[ZP_SUM].part[u];
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
-    op.source = (size_t)(zp_unit_memory(z, ZP_GRAD, u) - zp_side_memory(z, ZP_GRAD, 0));
+    op.source = (size_t)(zp_unit_memory(z, ZP_GRAD, u) - z->memory[ZP_GRAD].base);
     op.target = z->array[ZP_MEAN].part[u].at;
     if (sum->share == ZP_SHARD) op.sum = (float *)(void *)(z->array[ZP_SUM].memory + sum->at);
     op.scale = z->data->divisor / (float)z->data->nranks;
@@ -170,7 +153,7 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     if (!z->nbucket) return ZERO_OK;
     for (int i = 0; i < z->nbucket; i++) {
         zp_live *live = &z->live[z->bucket[i]];
-        ZP_DO(z, zp_event_wait(s, &live->written));
+        ZP_DO(z, zp_event_wait(s, live->written));
         if (collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
     }
     if (last || !collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
@@ -178,7 +161,7 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     if (last && z->policy.state == ZP_WHOLE) ZP_DO(z, zp_bucket_issue(z, zp_whole_op));
     for (int i = 0; i < z->nbucket; i++) {
         zp_live *live = &z->live[z->bucket[i]];
-        ZP_DO(z, zp_event_record(s, &live->reduction));
+        ZP_DO(z, zp_event_record(s, live->reduction));
         live->pending = 0;
         live->buffer[ZP_GRAD] = -1;
     }
@@ -193,7 +176,7 @@ static zero_result zp_bucket_add(zero_ctx *z, int u) {
     const int b = live->buffer[ZP_GRAD];
     if (b >= 0) z->pool[ZP_GRAD].buffer[b].open = 0; /* its next user waits for `reduction` */
     if (z->bucket_filled && z->bucket_filled + numel > z->bucket_numel) ZP_TRY(zp_bucket_flush(z));
-    ZP_DO(z, zp_event_record(&z->compute, &live->written));
+    ZP_DO(z, zp_event_record(&z->compute, live->written));
     live->pending = 1;
     z->bucket[z->nbucket++] = u;
     z->bucket_filled += numel;
@@ -213,7 +196,7 @@ static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
                        u, pool->n);
     const int before = pool->buffer[b].unit;
     if (before >= 0 && z->live[before].pending) ZP_TRY(zp_bucket_flush(z));
-    if (before >= 0) ZP_DO(z, zp_event_wait(&z->compute, &z->live[before].reduction));
+    if (before >= 0) ZP_DO(z, zp_event_wait(&z->compute, z->live[before].reduction));
     pool->buffer[b].unit = u;
     pool->buffer[b].open = 1;
     pool->buffer[b].used = ++pool->clock;
@@ -242,7 +225,7 @@ static zero_result zp_gradient_touch(zero_ctx *z, int u, int clear_all) {
     zp_live *live = &z->live[u];
     if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
     ZP_TRY(zp_gradient_buffer(z, u));
-    ZP_DO(z, zp_event_wait(&z->compute, &live->reduction));
+    ZP_DO(z, zp_event_wait(&z->compute, live->reduction));
     live->touched = 1;
     return zp_gradient_clear(z, u, clear_all);
 }
@@ -306,7 +289,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
         return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
     ZP_TRY(zp_checks_pass(z));
     if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
-    ZP_DO(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered)); /* KEEP */
+    ZP_DO(z, zp_event_wait(&z->compute, z->live[z->layout.units].gathered)); /* KEEP */
     z->resume = z->phase;
     z->phase = ZP_IN_PASS;
     z->pass = kind;

@@ -127,28 +127,33 @@ static void zp_plan_arrays(zero_ctx *z) {
     if (inside) a[ZP_MEAN].bytes = 0;
 }
 
-/* What the arrays take. */
+/* What a rank keeps of numel elements. */
+static size_t zp_plan_share(const zero_ctx *z, zp_share share, size_t numel) {
+    const size_t n = (size_t)z->data->nranks;
+    return share == ZP_NOTHING ? 0 : share == ZP_SHARD ? (numel + n - 1) / n : numel;
+}
+
+/* What the arrays take; the formulas' bytes are the stage table, every array without padding. */
 static void zp_plan_bytes(zero_ctx *z) {
     const zp_array *a = z->array;
+    const zp_policy *stage = &z->policy;
     zero_plan *plan = &z->plan;
-    const size_t padded = z->layout.padded, of_p = zp_bytes(a[ZP_PARAM].type);
-    const size_t shard = padded / (size_t)z->data->nranks;
-    for (int u = 0; u < z->layout.all && z->policy.parameters == ZP_SHARD; u++)
+    const size_t of_p = zp_bytes(a[ZP_PARAM].type), of_g = zp_bytes(a[ZP_GRAD].type);
+    for (int u = 0; u < z->layout.all && stage->parameters == ZP_SHARD; u++)
         if (zp_unit_stays(z, u)) plan->kept_bytes += z->layout.unit[u].padded * of_p;
-    plan->param_bytes = (z->policy.parameters == ZP_SHARD ? shard : padded) * of_p;
-    plan->grad_bytes =
-        (z->policy.gradients == ZP_SHARD ? shard : padded) * zp_bytes(a[ZP_GRAD].type);
-    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) plan->optimizer_bytes += a[k].bytes;
+    plan->param_bytes = zp_plan_share(z, stage->parameters, z->layout.padded) * of_p;
+    plan->grad_bytes = zp_plan_share(z, stage->gradients, z->layout.padded) * of_g;
+    plan->formula_bytes = zp_plan_share(z, stage->parameters, z->layout.numel) * of_p
+                          + zp_plan_share(z, stage->gradients, z->layout.numel) * of_g;
+    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) {
+        plan->optimizer_bytes += a[k].bytes;
+        plan->formula_bytes += zp_plan_share(z, a[k].share, z->layout.numel) * zp_bytes(a[k].type);
+    }
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
     plan->buffer_bytes = plan->accumulator_bytes;
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
-}
-
-/* What passes through in pieces: broadcasts, and sums between nodes. */
-static size_t zp_plan_staging(const zero_ctx *z) {
-    return ZP_STAGE_NUMEL * sizeof(float) + z->data->wire_bytes;
 }
 
 /* Gives buffers to units that do not lie anywhere whole. */
@@ -157,6 +162,8 @@ static void zp_plan_buffers(zero_ctx *z) {
     const size_t of[2] = {zp_bytes(z->array[ZP_GRAD].type), zp_bytes(z->array[ZP_PARAM].type)};
     const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : bucket_units + 2,
                             zp_plan_gathered(z)};
+    /* what passes through in pieces: broadcasts, and sums between nodes */
+    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + z->data->wire_bytes;
     size_t take_turns = 0, own_bytes = 0, shared_bytes = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
@@ -174,11 +181,11 @@ static void zp_plan_buffers(zero_ctx *z) {
             (void)zp_pool_add(&z->pool[side], shared * of[side], 0);
             shared_bytes += shared * of[side];
         }
-    z->plan.buffer_bytes += own_bytes + shared_bytes + zp_plan_staging(z);
+    z->plan.buffer_bytes += own_bytes + shared_bytes + staging;
     z->plan.buffer_ceiling_bytes = own_bytes
                                    + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
                                    + (size_t)(z->cfg.prefetch + 2) * (of[0] + of[1]) * shared
-                                   + z->bucket_numel * of[ZP_GRAD] + zp_plan_staging(z);
+                                   + z->bucket_numel * of[ZP_GRAD] + staging;
 }
 
 /* The order that a model of layers has: up, the units used again, down, and those again. */
@@ -231,54 +238,45 @@ static void zp_plan_gathers(zero_ctx *z) {
     zp_pool_forget(&z->pool[ZP_PARAM]);
 }
 
-/* The stage table: every array without padding. */
-static size_t zp_formula_bytes(const zero_ctx *z) {
-    const size_t p = z->layout.numel, n = (size_t)z->data->nranks, share = (p + n - 1) / n;
-    const zp_policy *stage = &z->policy;
-    size_t bytes = (stage->parameters == ZP_SHARD ? share : p) * zp_bytes(z->array[ZP_PARAM].type)
-                   + (stage->gradients == ZP_SHARD ? share : p) * zp_bytes(z->array[ZP_GRAD].type);
-    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++)
-        if (z->array[k].share)
-            bytes += (z->array[k].share == ZP_SHARD ? share : p) * zp_bytes(z->array[k].type);
-    return bytes;
-}
-
 static int zp_plan_reductions(const zero_ctx *z, int u) {
     if (!z->layout.unit[u].numel) return 0;
     return z->adding == ZP_EACH_REDUCED ? z->cfg.micro_steps : 1;
 }
 
-/* The agreement that ends a step: every rank's verdict to every rank. `at`: of all, in memory. */
-static zp_op zp_verdict_op(const zero_ctx *z, zp_memory *memory, size_t at) {
+/* A collective of unit u: where from and where to is the caller's. */
+static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
     zp_op op;
     memset(&op, 0, sizeof op);
     op.group = z->data;
-    op.memory = memory;
-    op.channel = ZP_GRADIENTS;
-    op.kind = ZP_ALL_GATHER;
-    op.unit = -1;
-    op.type = ZERO_F32;
-    op.shard = ZP_VERDICT * sizeof(double) / sizeof(float);
-    op.target = at;
-    op.source = at + (size_t)z->data->rank * zp_op_shard_bytes(&op);
+    op.memory = &z->memory[channel];
+    op.channel = channel;
+    op.kind = kind;
+    op.unit = u;
+    op.shard = z->layout.unit[u].shard;
+    op.type = z->array[channel].type;
     return op;
 }
 
-static size_t zp_plan_cost(const zero_ctx *z, int kind, int u, zero_type type) {
-    zp_op op;
-    memset(&op, 0, sizeof op);
-    op.kind = kind;
-    op.shard = z->layout.unit[u].shard;
-    op.type = type;
-    return z->data->transport->cost(z->data, &op);
+/* The agreement that ends a step: every rank's verdict to every rank. */
+static zp_op zp_verdict_op(zero_ctx *z) {
+    zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
+    op.unit = -1;
+    op.type = ZERO_F32;
+    op.shard = ZP_VERDICT * sizeof(double) / sizeof(float);
+    op.target = z->verdict_at;
+    op.source = op.target + (size_t)z->data->rank * zp_op_shard_bytes(&op);
+    return op;
 }
 
+static size_t zp_op_cost(const zp_op *op) { return op->group->transport->cost(op->group, op); }
+
 /* Bytes that this rank sends for unit u in a step: at stage 0 gradients are gathered. */
-static size_t zp_plan_sent(const zero_ctx *z, int u) {
-    const zero_type reduced = z->array[ZP_GRAD].type;
-    const zero_type gathered = z->policy.state == ZP_WHOLE ? reduced : z->cfg.type;
-    return (size_t)z->place[u].gathers * zp_plan_cost(z, ZP_ALL_GATHER, u, gathered)
-           + (size_t)zp_plan_reductions(z, u) * zp_plan_cost(z, ZP_REDUCE_SCATTER, u, reduced);
+static size_t zp_plan_sent(zero_ctx *z, int u) {
+    const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
+    const zp_op gather = zp_op_make(z, gathered, ZP_ALL_GATHER, u);
+    const zp_op reduce = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
+    return (size_t)z->place[u].gathers * zp_op_cost(&gather)
+           + (size_t)zp_plan_reductions(z, u) * zp_op_cost(&reduce);
 }
 
 static void zp_plan_traffic(zero_ctx *z) {
@@ -290,8 +288,8 @@ static void zp_plan_traffic(zero_ctx *z) {
         if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
     }
     z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
-    const zp_op verdict = zp_verdict_op(z, NULL, 0);
-    z->plan.verdict_bytes = z->data->transport->cost(z->data, &verdict);
+    const zp_op verdict = zp_verdict_op(z);
+    z->plan.verdict_bytes = zp_op_cost(&verdict);
 }
 
 static void zp_plan_close(zero_ctx *z) {
@@ -348,7 +346,6 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_trace_natural(z, &z->trace[ZERO_EVAL], 0);
     z->plan.numel = z->layout.numel;
     z->plan.padded_numel = z->layout.padded;
-    z->plan.formula_bytes = zp_formula_bytes(z);
     z->plan.units = z->layout.units + (z->layout.unit[z->layout.units].members > 0);
     z->plan.nranks = z->data->nranks;
     return ZERO_OK;
