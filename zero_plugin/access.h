@@ -49,17 +49,14 @@ static zero_result zp_access_begin(zero_ctx *z, const char *call, const char *na
     ZP_ENTER(z, call, ZP_IDLE | ZP_REDUCED,
              "tensors are read and written after zero_build, outside a step's passes");
     ZP_TRY(zp_tensor_named(z, name, t));
-    if ((int)kind < 0 || kind >= ZERO_KIND_COUNT)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, no such kind", name, (int)kind);
-    if (!zp_kind_array(z, kind)->share)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: %s has one state array", name, z->rule->name);
-    if (kind == ZERO_GRADIENT && z->phase != ZP_REDUCED)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "%s: gradients are there between zero_reduce and zero_step", name);
+    ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind %d, no such kind", name,
+              (int)kind);
+    ZP_REFUSE(z, !zp_kind_array(z, kind)->share, "%s: %s has one state array", name, z->rule->name);
+    ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
+                "%s: gradients are there between zero_reduce and zero_step", name);
     const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
-    if (first > total || count > total - first)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, asked for [%zu, %zu)", name,
-                       total, first, first + count);
+    ZP_REFUSE(z, first > total || count > total - first,
+              "%s has %zu elements, asked for [%zu, %zu)", name, total, first, first + count);
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     return zp_check(z, zp_stream_sync(&z->compute));
 }
@@ -137,11 +134,9 @@ static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, co
     for (size_t i = 0; i < count; i++) {
         float stored;
         zp_store(&stored, type, 0, values[i] * (float)z->report.stored);
-        if (!zp_finite((double)zp_load(&stored, type, 0)))
-            return zp_fail(
-                z, ZERO_ERR_ARGUMENT,
-                "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
-                first + i, (double)values[i], (double)z->report.scale);
+        ZP_REFUSE(z, !zp_finite((double)zp_load(&stored, type, 0)),
+                  "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
+                  first + i, (double)values[i], (double)z->report.scale);
     }
     return ZERO_OK;
 }
@@ -196,12 +191,12 @@ static zero_result zp_state_check(zero_ctx *z, const zero_range *r, const void *
     const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
     const int kinds =
         r->kind == ZERO_MASTER || r->kind == ZERO_MOMENT_1 || r->kind == ZERO_MOMENT_2;
-    if (!kinds || !zp_kind_array(z, r->kind)->share || (int)r->type < 0 || r->type >= ZERO_TYPES)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, type %d: no such state", r->name,
-                       (int)r->kind, (int)r->type);
-    if (r->first > total || r->count > total - r->first || (!memory && r->count))
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, here are [%zu, %zu)%s", r->name,
-                       total, r->first, r->first + r->count, memory ? "" : " of NULL");
+    ZP_REFUSE(
+        z, !kinds || !zp_kind_array(z, r->kind)->share || (int)r->type < 0 || r->type >= ZERO_TYPES,
+        "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);
+    ZP_REFUSE(z, r->first > total || r->count > total - r->first || (!memory && r->count),
+              "%s has %zu elements, here are [%zu, %zu)%s", r->name, total, r->first,
+              r->first + r->count, memory ? "" : " of NULL");
     return ZERO_OK;
 }
 
@@ -216,11 +211,9 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
         const size_t at = done * zp_bytes(r->type);
         char *from;
         done += run.numel;
-        if (out && (!mine || a->type != r->type))
-            return zp_fail(z, ZERO_ERR_ARGUMENT,
-                           "%s: element %zu is kept by rank %d, in type %d, asked for in type %d",
-                           r->name, r->first + done - run.numel, run.owner, (int)a->type,
-                           (int)r->type);
+        ZP_REFUSE(z, out && (!mine || a->type != r->type),
+                  "%s: element %zu is kept by rank %d, in type %d, asked for in type %d", r->name,
+                  r->first + done - run.numel, run.owner, (int)a->type, (int)r->type);
         if (mine && !out) ZP_DO(z, zp_put(z, r->kind, &run, r->type, values + at));
         if (!out) continue;
         ZP_DO(z, zp_array_open(a, run.unit, run.at, &z->compute, &from));

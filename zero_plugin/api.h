@@ -70,8 +70,7 @@ void zero_local_abort(zero_local *local, int rank, const char *why) {
 /* Joins the ranks; peers that wait for one which cannot are told. */
 static zero_result zp_create_join(zero_ctx *z, const zero_comm *comm) {
     const zp_transport *row = zp_transport_of(comm->kind);
-    if (!row)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "comm.kind is %d, no such kind", (int)comm->kind);
+    ZP_REFUSE(z, !row, "comm.kind is %d, no such kind", (int)comm->kind);
     z->data->device = &z->device;
     z->data->failure = &z->failure;
     z->data->timeout_s = zp_timeout(z->cfg.timeout_s);
@@ -115,32 +114,29 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
 }
 
 static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
-    if (!d || !d->name || !d->name[0])
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "a tensor needs a name");
-    if (zp_tensor_find(z, d->name))
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s was announced before", d->name);
+    ZP_REFUSE(z, !d || !d->name || !d->name[0], "a tensor needs a name");
+    ZP_REFUSE(z, zp_tensor_find(z, d->name), "tensor %s was announced before", d->name);
     const struct {
         const char *name;
         int value, most;
     } field[] = {
         {"layers", d->layers, ZP_UNITS}, {"unit", d->unit, ZP_UNITS}, {"uses", d->uses, INT_MAX}};
     for (int i = 0; i < 3; i++)
-        if (field[i].value < 0 || field[i].value > field[i].most)
-            return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: %s %d, expected 0..%d", d->name,
-                           field[i].name, field[i].value, field[i].most);
+        ZP_REFUSE(z, field[i].value < 0 || field[i].value > field[i].most,
+                  "tensor %s: %s %d, expected 0..%d", d->name, field[i].name, field[i].value,
+                  field[i].most);
     const size_t most = ((size_t)1 << 48) / (size_t)(d->layers ? d->layers : 1);
-    if (d->numel < 1 || d->numel > most)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: numel is %zu, expected 1..%zu", d->name,
-                       d->numel, most);
-    if (d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT))
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: flags %d, unknown bits", d->name,
-                       d->flags);
-    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
-        && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL)
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place "
-                       "(accumulation LOCAL)",
-                       d->name, z->cfg.micro_steps);
+    ZP_REFUSE(z, d->numel < 1 || d->numel > most, "tensor %s: numel is %zu, expected 1..%zu",
+              d->name, d->numel, most);
+    ZP_REFUSE(
+        z, d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT),
+        "tensor %s: flags %d, unknown bits", d->name, d->flags);
+    ZP_REFUSE(
+        z,
+        (d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
+            && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL,
+        "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place (accumulation LOCAL)",
+        d->name, z->cfg.micro_steps);
     return ZERO_OK;
 }
 
@@ -166,10 +162,9 @@ zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, fl
     ZP_ENTER(z, "zero_tensor_group", ZP_NEW, "groups are made before zero_build");
     zp_tensor *t;
     ZP_TRY(zp_tensor_named(z, name, &t));
-    if (!zp_not_below(lr_factor) || !zp_not_below(decay_factor))
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more", name,
-                       (double)lr_factor, (double)decay_factor);
+    ZP_REFUSE(z, !zp_not_below(lr_factor) || !zp_not_below(decay_factor),
+              "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more", name,
+              (double)lr_factor, (double)decay_factor);
     t->lr_factor = lr_factor;
     t->decay_factor = decay_factor;
     return ZERO_OK;
@@ -184,7 +179,7 @@ static zero_result zp_plan_now(zero_ctx *z) {
 
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
     ZP_ENTER(z, "zero_query_plan", ZP_ANY, "");
-    if (!plan) return zp_fail(z, ZERO_ERR_ARGUMENT, "plan is NULL");
+    ZP_REFUSE(z, !plan, "plan is NULL");
     ZP_TRY(zp_plan_now(z));
     *plan = z->plan;
     return ZERO_OK;
@@ -193,9 +188,9 @@ zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     ZP_ENTER(z, "zero_query_plan_unit", ZP_ANY, "");
     ZP_TRY(zp_plan_now(z));
-    if (!plan) return zp_fail(z, ZERO_ERR_ARGUMENT, "plan is NULL");
-    if (unit < 0 || unit >= z->plan.units)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->plan.units - 1);
+    ZP_REFUSE(z, !plan, "plan is NULL");
+    ZP_REFUSE(z, unit < 0 || unit >= z->plan.units, "unit %d, expected 0..%d", unit,
+              z->plan.units - 1);
     const zp_unit *x = &z->layout.unit[unit];
     plan->numel = x->content;
     plan->padded = x->padded;
@@ -272,9 +267,8 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
     ZP_ENTER(z, "zero_slot", ZP_BUILT, "pointers are there after zero_build");
     zp_tensor *t;
     ZP_TRY(zp_tensor_named(z, name, &t));
-    if (layer < 0 || layer >= t->desc.layers)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: layer %d, expected 0..%d", name, layer,
-                       t->desc.layers - 1);
+    ZP_REFUSE(z, layer < 0 || layer >= t->desc.layers, "%s: layer %d, expected 0..%d", name, layer,
+              t->desc.layers - 1);
     zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
     z->slots = list;
@@ -329,13 +323,11 @@ float zero_loss_scale(zero_ctx *z) {
 
 zero_result zero_reduce(zero_ctx *z) {
     ZP_ENTER(z, "zero_reduce", ZP_ANY, "");
-    if (z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps)
-        return zp_fail(z, ZERO_ERR_STATE, "the %d micro-steps of the step are not complete",
-                       z->micro_steps);
-    if (!z->scale_asked && z->cfg.scaler.fixed != 1)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "the loss scale was not asked for: the loss must be multiplied by "
-                       "zero_loss_scale before backward");
+    ZP_UNTIMELY(z, z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps,
+                "the %d micro-steps of the step are not complete", z->micro_steps);
+    ZP_UNTIMELY(z, !z->scale_asked && z->cfg.scaler.fixed != 1,
+                "the loss scale was not asked for: the loss must be multiplied by zero_loss_scale "
+                "before backward");
     z->scale_asked = 0;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zp_op verdict = zp_verdict_op(z);
@@ -354,7 +346,7 @@ zero_result zero_reduce(zero_ctx *z) {
 
 zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
-    if (!norm) return zp_fail(z, ZERO_ERR_ARGUMENT, "norm is NULL");
+    ZP_REFUSE(z, !norm, "norm is NULL");
     ZP_DO(z, zp_event_wait(&z->compute, z->agreed));
     ZP_TRY(zp_report_send(z));
     ZP_TRY(zp_report(z));
@@ -364,16 +356,14 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
 
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
-    if (!h) return zp_fail(z, ZERO_ERR_ARGUMENT, "hyper is NULL");
-    if (!zp_rule_takes(z->rule, h))
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected "
-                       "none below 0, betas below 1",
-                       (double)h->lr, (double)h->beta1, (double)h->beta2, (double)h->eps,
-                       (double)h->weight_decay, (double)h->max_norm);
-    if (h->eps == 0 && (z->rule->reads & ZP_EPS_ALONE))
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+    ZP_REFUSE(z, !h, "hyper is NULL");
+    ZP_REFUSE(z, !zp_rule_takes(z->rule, h),
+              "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected none below "
+              "0, betas below 1",
+              (double)h->lr, (double)h->beta1, (double)h->beta2, (double)h->eps,
+              (double)h->weight_decay, (double)h->max_norm);
+    ZP_REFUSE(z, h->eps == 0 && (z->rule->reads & ZP_EPS_ALONE),
+              "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
     return zp_step_take(z, 1, h);
 }
 
@@ -386,10 +376,10 @@ zero_result zero_skip_step(zero_ctx *z) {
 
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     ZP_ENTER(z, "zero_step_result", ZP_ANY, "");
-    if (!z->stepped) return zp_fail(z, ZERO_ERR_STATE, "no step was made yet");
-    if (!report) return zp_fail(z, ZERO_ERR_ARGUMENT, "report is NULL");
-    if (z->phase == ZP_REDUCED || (z->phase == ZP_IN_PASS && z->resume == ZP_REDUCED))
-        return zp_fail(z, ZERO_ERR_STATE, "ask before the next zero_reduce or after zero_step");
+    ZP_UNTIMELY(z, !z->stepped, "no step was made yet");
+    ZP_REFUSE(z, !report, "report is NULL");
+    ZP_UNTIMELY(z, z->phase == ZP_REDUCED || (z->phase == ZP_IN_PASS && z->resume == ZP_REDUCED),
+                "ask before the next zero_reduce or after zero_step");
     ZP_TRY(zp_report(z));
     const zp_control *c = &z->report;
     memset(report, 0, sizeof *report);

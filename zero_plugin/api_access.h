@@ -24,7 +24,7 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
                               size_t count, const float *values) {
     zp_tensor *t;
     ZP_TRY(zp_access_begin(z, "zero_write_tensor", name, kind, first, count, &t));
-    if (!values && count) return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: values is NULL", name);
+    ZP_REFUSE(z, !values && count, "%s: values is NULL", name);
     /* behind it no peer reads the old values any more */
     ZP_TRY(zp_access_agree(z, t, kind, first, count, values));
     if (kind == ZERO_GRADIENT) ZP_TRY(zp_write_fits(z, name, first, values, count));
@@ -45,13 +45,12 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
 
 zero_result zero_state_begin(zero_ctx *z) {
     ZP_ENTER(z, "zero_state_begin", ZP_ANY, "");
-    if (z->phase != ZP_IDLE)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       z->phase & (ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED)
-                           ? "in the middle of a step: what micro-steps have added up is no state; "
-                             "ask after zero_step"
-                       : z->phase == ZP_NEW ? "zero_build comes first"
-                                            : "the state is open already");
+    ZP_UNTIMELY(z, z->phase != ZP_IDLE,
+                z->phase & (ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED)
+                    ? "in the middle of a step: what micro-steps have added up is no state; ask "
+                      "after zero_step"
+                : z->phase == ZP_NEW ? "zero_build comes first"
+                                     : "the state is open already");
     ZP_DO(z, zp_stream_sync(&z->stream[ZP_PARAMETERS])); /* gathers ahead read what may be put */
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_TRY(zp_report(z));
@@ -64,10 +63,9 @@ int zero_state_ranges(const zero_ctx *z, int whole) { return z ? z->nranges[whol
 
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range) {
     ZP_ENTER(z, "zero_state_range", ZP_ANY, "");
-    if (!range) return zp_fail(z, ZERO_ERR_ARGUMENT, "range is NULL");
-    if (i < 0 || i >= z->nranges[whole != 0])
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "range %d, expected 0..%d", i,
-                       z->nranges[whole != 0] - 1);
+    ZP_REFUSE(z, !range, "range is NULL");
+    ZP_REFUSE(z, i < 0 || i >= z->nranges[whole != 0], "range %d, expected 0..%d", i,
+              z->nranges[whole != 0] - 1);
     *range = z->ranges[whole != 0][i];
     return ZERO_OK;
 }
@@ -95,10 +93,10 @@ void zero_state_counters(const zero_ctx *z, zero_counters *c) {
 
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
     ZP_ENTER(z, "zero_state_set_counters", ZP_OPEN, ZP_NOT_OPEN);
-    if (!c || c->steps < 0 || c->skipped < 0 || c->iteration < 0 || c->last_overflow < -1
-        || !zp_finite((double)c->scale) || c->scale <= 0 || c->hysteresis < 0)
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "counters: none may be below 0, and the scale must be above it");
+    ZP_REFUSE(z,
+              !c || c->steps < 0 || c->skipped < 0 || c->iteration < 0 || c->last_overflow < -1
+                  || !zp_finite((double)c->scale) || c->scale <= 0 || c->hysteresis < 0,
+              "counters: none may be below 0, and the scale must be above it");
     const zero_scaler *s = &z->cfg.scaler;
     const int moved = s->fixed == 0 && c->iteration > 0;
     zp_control *r = &z->report;
@@ -156,10 +154,9 @@ void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_
 
 zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
     ZP_ENTER(z, "zero_all_sum", ZP_ANY, "");
-    if (!values && n > 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "values is NULL");
-    if (n < 0 || (size_t)n * sizeof *values > ZP_MAIL_BYTES)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "n is %d, expected 0..%zu", n,
-                       ZP_MAIL_BYTES / sizeof *values);
+    ZP_REFUSE(z, !values && n > 0, "values is NULL");
+    ZP_REFUSE(z, n < 0 || (size_t)n * sizeof *values > ZP_MAIL_BYTES, "n is %d, expected 0..%zu", n,
+              ZP_MAIL_BYTES / sizeof *values);
     ZP_DO(z, zp_exchange(z->data, values, (size_t)n * sizeof *values));
     for (int i = 0; i < n; i++) {
         double sum = 0;
@@ -176,11 +173,9 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
 
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
     ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "zero_build comes first");
-    if (!data && bytes)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "data is NULL, and %zu bytes are to be sent", bytes);
-    if (root < 0 || root >= z->data->nranks)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "root is %d, expected 0..%d", root,
-                       z->data->nranks - 1);
+    ZP_REFUSE(z, !data && bytes, "data is NULL, and %zu bytes are to be sent", bytes);
+    ZP_REFUSE(z, root < 0 || root >= z->data->nranks, "root is %d, expected 0..%d", root,
+              z->data->nranks - 1);
     return zp_check(z, zp_broadcast(z->data, data, bytes, root));
 }
 
@@ -193,8 +188,8 @@ zero_result zero_barrier(zero_ctx *z) {
 
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");
-    if (!stats) return zp_fail(z, ZERO_ERR_ARGUMENT, "stats is NULL");
-    if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "zero_build comes first");
+    ZP_REFUSE(z, !stats, "stats is NULL");
+    ZP_UNTIMELY(z, z->phase == ZP_NEW, "zero_build comes first");
     memset(stats, 0, sizeof *stats);
     const double exposed = z->device.exposed_s;
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));

@@ -229,9 +229,8 @@ static zero_result zp_build_units(zero_ctx *z) {
             const zero_tensor_desc *d = &z->tensors[t].desc;
             known = u >= d->unit && u < d->unit + d->layers;
         }
-        if (!known)
-            return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d has no tensor, though units go up to %d",
-                           u, z->layout.units - 1);
+        ZP_REFUSE(z, !known, "unit %d has no tensor, though units go up to %d", u,
+                  z->layout.units - 1);
     }
     for (int u = 0; u < z->layout.all; u++) ZP_TRY(zp_build_fields(z, u));
     return ZERO_OK;

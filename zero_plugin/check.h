@@ -159,11 +159,10 @@ static zero_result zp_checks_seal(zero_ctx *z, int compares) {
         const zp_member *x = &z->layout.members[m];
         uint64_t hash;
         ZP_DO(z, zp_checks_hash(z, x, &hash));
-        if (compares && hash != z->checks.seal[m])
-            return zp_fail(z, ZERO_ERR_STATE,
-                           "tensor %s, layer %d, was written since the plugin wrote it last: "
-                           "use zero_write_tensor",
-                           z->tensors[x->tensor].desc.name, x->layer < 0 ? 0 : x->layer);
+        ZP_UNTIMELY(z, compares && hash != z->checks.seal[m],
+                    "tensor %s, layer %d, was written since the plugin wrote it last: use "
+                    "zero_write_tensor",
+                    z->tensors[x->tensor].desc.name, x->layer < 0 ? 0 : x->layer);
         z->checks.seal[m] = hash;
     }
     z->checks.sealed = 1;
@@ -174,16 +173,13 @@ static zero_result zp_checks_seal(zero_ctx *z, int compares) {
 static zero_result zp_checks_bound(zero_ctx *z) {
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
-        if ((d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound)
-            return zp_fail(z, ZERO_ERR_STATE,
-                           "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
+        ZP_UNTIMELY(z, (d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound,
+                    "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
             int known = 0;
             for (int i = 0; i < z->nslots; i++)
                 known |= z->slots[i].member->tensor == t && z->slots[i].layer == l;
-            if (!known)
-                return zp_fail(z, ZERO_ERR_STATE, "tensor %s, layer %d, has no slot: see zero_slot",
-                               d->name, l);
+            ZP_UNTIMELY(z, !known, "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
         }
     }
     return ZERO_OK;
@@ -205,12 +201,11 @@ static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
     const int outermost = !live->forward_opens && !live->backward_opens;
     const int uses = z->layout.unit[unit].uses;
     c->forwards[unit] += which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* no recompute */
-    if (which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > uses)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "unit %d: forward number %d of this pass, but its tensors announce %d uses",
-                       unit, c->forwards[unit], uses);
-    if (which == ZP_HOOK_BACKWARD && !c->forwards[unit])
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: backward before forward", unit);
+    ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > uses,
+                "unit %d: forward number %d of this pass, but its tensors announce %d uses", unit,
+                c->forwards[unit], uses);
+    ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit],
+                "unit %d: backward before forward", unit);
     c->backwards += which == ZP_HOOK_BACKWARD;
     uint32_t *list = (uint32_t *)zp_list_grow(c->hook, c->nhooks, &c->hooks_cap, sizeof *list);
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the list of hooks");

@@ -127,6 +127,16 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, ze
     return result;
 }
 
+/* A call is refused where an argument is wrong, or where it does not fit the order of calls. */
+#define ZP_REFUSE(z, when, ...)                                                                    \
+    do {                                                                                           \
+        if (when) return zp_fail(z, ZERO_ERR_ARGUMENT, __VA_ARGS__);                               \
+    } while (0)
+#define ZP_UNTIMELY(z, when, ...)                                                                  \
+    do {                                                                                           \
+        if (when) return zp_fail(z, ZERO_ERR_STATE, __VA_ARGS__);                                  \
+    } while (0)
+
 /* What the ranks must agree on and do not: a word of the verdict, in words. */
 static zero_result zp_differs(zero_ctx *z) {
     static const char *const words[] = {

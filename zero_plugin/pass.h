@@ -189,11 +189,10 @@ static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
     int b = z->place[u].buffer[ZP_GRAD];
     if (zp_unit_whole(z, ZP_GRAD, u) || z->live[u].buffer[ZP_GRAD] >= 0) return ZERO_OK;
     if (b < 0) b = zp_pool_oldest(pool, NULL, 0);
-    if (b < 0)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "unit %d: all %d gradient buffers belong to units whose backward "
-                       "is not complete; raise bucket_numel",
-                       u, pool->n);
+    ZP_UNTIMELY(z, b < 0,
+                "unit %d: all %d gradient buffers belong to units whose backward is not complete; "
+                "raise bucket_numel",
+                u, pool->n);
     const int before = pool->buffer[b].unit;
     if (before >= 0 && z->live[before].pending) ZP_TRY(zp_bucket_flush(z));
     if (before >= 0) ZP_DO(z, zp_event_wait(&z->compute, z->live[before].reduction));
@@ -261,14 +260,13 @@ static void zp_micro_begin(zero_ctx *z) {
 
 static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) {
     const int expected = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
-    if (micro_steps < 1 || micro_steps > z->cfg.micro_steps)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "micro_steps is %d, the configuration allows 1..%d",
-                       micro_steps, z->cfg.micro_steps);
-    if (z->phase == ZP_REDUCED)
-        return zp_fail(z, ZERO_ERR_STATE, "zero_step is due after zero_reduce");
-    if (micro != expected || (expected && micro_steps != z->micro_steps) || micro >= micro_steps)
-        return zp_fail(z, ZERO_ERR_STATE, "micro-step %d of %d, expected %d of %d", micro,
-                       micro_steps, expected, expected ? z->micro_steps : micro_steps);
+    ZP_REFUSE(z, micro_steps < 1 || micro_steps > z->cfg.micro_steps,
+              "micro_steps is %d, the configuration allows 1..%d", micro_steps, z->cfg.micro_steps);
+    ZP_UNTIMELY(z, z->phase == ZP_REDUCED, "zero_step is due after zero_reduce");
+    ZP_UNTIMELY(
+        z, micro != expected || (expected && micro_steps != z->micro_steps) || micro >= micro_steps,
+        "micro-step %d of %d, expected %d of %d", micro, micro_steps, expected,
+        expected ? z->micro_steps : micro_steps);
     z->micro = micro;
     z->micro_steps = micro_steps;
     zp_micro_begin(z);
@@ -280,13 +278,11 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
 
 static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
     ZP_ENTER(z, "zero_pass_begin", ZP_ANY, "");
-    if (z->phase & (ZP_NEW | ZP_IN_PASS | ZP_OPEN))
-        return zp_fail(z, ZERO_ERR_STATE, "%s",
-                       z->phase == ZP_NEW    ? "zero_build comes first"
-                       : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
-                                             : "the last pass has not ended");
-    if (kind != ZERO_TRAIN && kind != ZERO_EVAL)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
+    ZP_UNTIMELY(z, z->phase & (ZP_NEW | ZP_IN_PASS | ZP_OPEN), "%s",
+                z->phase == ZP_NEW    ? "zero_build comes first"
+                : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
+                                      : "the last pass has not ended");
+    ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
     ZP_TRY(zp_checks_pass(z));
     if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
     ZP_DO(z, zp_event_wait(&z->compute, z->live[z->layout.units].gathered)); /* KEEP */
@@ -300,10 +296,9 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
 /* Every hook: inside a pass, a unit of the host's. */
 static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
     ZP_ENTER(z, call, ZP_ANY, "");
-    if (z->phase != ZP_IN_PASS)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no pass has begun", unit);
-    if (unit < 0 || unit >= z->layout.units)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->layout.units - 1);
+    ZP_UNTIMELY(z, z->phase != ZP_IN_PASS, "unit %d: no pass has begun", unit);
+    ZP_REFUSE(z, unit < 0 || unit >= z->layout.units, "unit %d, expected 0..%d", unit,
+              z->layout.units - 1);
     return ZERO_OK;
 }
 
@@ -312,11 +307,9 @@ static zero_result zp_host_struct(zero_ctx *z, int unit, const void *host, const
     const zp_unit *x = &z->layout.unit[unit];
     for (int i = 0; i < x->members && !host; i++) {
         const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
-        if (!(d->flags & ZERO_BY_SLOT))
-            return zp_fail(z, ZERO_ERR_ARGUMENT,
-                           "unit %d: the host's struct of %s is NULL, but tensor %s has a "
-                           "field in it",
-                           unit, of, d->name);
+        ZP_REFUSE(z, !(d->flags & ZERO_BY_SLOT),
+                  "unit %d: the host's struct of %s is NULL, but tensor %s has a field in it", unit,
+                  of, d->name);
     }
     return ZERO_OK;
 }
@@ -333,8 +326,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
 
 static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_forward_end", unit));
-    if (!z->live[unit].forward_opens)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
+    ZP_UNTIMELY(z, !z->live[unit].forward_opens, "unit %d: no forward has begun", unit);
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_FORWARD_END, unit));
     z->live[unit].forward_opens--;
     return zp_parameters_close(z, unit);
@@ -343,15 +335,12 @@ static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
 static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
     ZP_TRY(zp_hook(z, "zero_backward_begin", unit));
     zp_live *live = &z->live[unit];
-    if (z->pass != ZERO_TRAIN)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: an evaluation has no backward", unit);
-    if (zp_unit_written(z, unit))
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "unit %d: its gradient is complete after %d uses, here is one more; see "
-                       "zero_tensor_desc.uses",
-                       unit, z->layout.unit[unit].uses);
-    if (live->backward_opens == 64)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: 64 backwards are nested", unit);
+    ZP_UNTIMELY(z, z->pass != ZERO_TRAIN, "unit %d: an evaluation has no backward", unit);
+    ZP_UNTIMELY(z, zp_unit_written(z, unit),
+                "unit %d: its gradient is complete after %d uses, here is one more; see "
+                "zero_tensor_desc.uses",
+                unit, z->layout.unit[unit].uses);
+    ZP_UNTIMELY(z, live->backward_opens == 64, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_host_struct(z, unit, grads, "gradients"));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
@@ -370,8 +359,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
 static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_backward_end", unit));
     zp_live *live = &z->live[unit];
-    if (!live->backward_opens)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
+    ZP_UNTIMELY(z, !live->backward_opens, "unit %d: no backward has begun", unit);
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD_END, unit));
     if (live->backward_opens == 1) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
@@ -383,9 +371,9 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
 static zero_result zp_hook_pass_end(zero_ctx *z) {
     ZP_ENTER(z, "zero_pass_end", ZP_IN_PASS, "no pass has begun");
     for (int u = 0; u < z->layout.units; u++)
-        if (z->live[u].forward_opens || z->live[u].backward_opens)
-            return zp_fail(z, ZERO_ERR_STATE, "unit %d: its %s has begun and not ended", u,
-                           z->live[u].forward_opens ? "forward" : "backward");
+        ZP_UNTIMELY(z, z->live[u].forward_opens || z->live[u].backward_opens,
+                    "unit %d: its %s has begun and not ended", u,
+                    z->live[u].forward_opens ? "forward" : "backward");
     ZP_TRY(zp_checks_compare(z));
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
