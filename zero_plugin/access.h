@@ -43,20 +43,27 @@ static int zp_run_mine(const zero_ctx *z, const zp_array *a, const zp_run *run) 
     return a->part[run->unit].share == ZP_WHOLE || run->owner == z->data->rank;
 }
 
+/* A range of a tensor and kind that there are. */
+static zero_result zp_access_check(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                                   size_t count, zp_tensor **t) {
+    ZP_TRY(zp_tensor_named(z, name, t));
+    ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind %d, no such kind", name,
+              (int)kind);
+    ZP_REFUSE(z, !zp_kind_array(z, kind)->share, "%s: %s has one state array", name, z->rule->name);
+    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
+    ZP_REFUSE(z, first > total || count > total - first,
+              "%s has %zu elements, asked for [%zu, %zu)", name, total, first, first + count);
+    return ZERO_OK;
+}
+
 /* Checks a range and waits until nothing moves any more. */
 static zero_result zp_access_begin(zero_ctx *z, const char *call, const char *name, zero_kind kind,
                                    size_t first, size_t count, zp_tensor **t) {
     ZP_ENTER(z, call, ZP_IDLE | ZP_REDUCED,
              "tensors are read and written after zero_build, outside a step's passes");
-    ZP_TRY(zp_tensor_named(z, name, t));
-    ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind %d, no such kind", name,
-              (int)kind);
-    ZP_REFUSE(z, !zp_kind_array(z, kind)->share, "%s: %s has one state array", name, z->rule->name);
+    ZP_TRY(zp_access_check(z, name, kind, first, count, t));
     ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
                 "%s: gradients are there between zero_reduce and zero_step", name);
-    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
-    ZP_REFUSE(z, first > total || count > total - first,
-              "%s has %zu elements, asked for [%zu, %zu)", name, total, first, first + count);
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     return zp_check(z, zp_stream_sync(&z->compute));
 }
@@ -184,26 +191,15 @@ static zero_result zp_state_plan(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* A range of a tensor and kind that there are. */
-static zero_result zp_state_check(zero_ctx *z, const zero_range *r, const void *memory,
-                                  zp_tensor **t) {
-    ZP_TRY(zp_tensor_named(z, r ? r->name : NULL, t));
-    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
-    const int kinds =
-        r->kind == ZERO_MASTER || r->kind == ZERO_MOMENT_1 || r->kind == ZERO_MOMENT_2;
-    ZP_REFUSE(
-        z, !kinds || !zp_kind_array(z, r->kind)->share || (int)r->type < 0 || r->type >= ZERO_TYPES,
-        "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);
-    ZP_REFUSE(z, r->first > total || r->count > total - r->first || (!memory && r->count),
-              "%s has %zu elements, here are [%zu, %zu)%s", r->name, total, r->first,
-              r->first + r->count, memory ? "" : " of NULL");
-    return ZERO_OK;
-}
-
 /* Values in or out; elements that are not this rank's are an error on the way out. */
 static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
     zp_tensor *t;
-    ZP_TRY(zp_state_check(z, r, values ? values : out, &t));
+    ZP_REFUSE(z, !r, "range is NULL");
+    ZP_TRY(zp_access_check(z, r->name, r->kind, r->first, r->count, &t));
+    ZP_REFUSE(z, r->kind < ZERO_MOMENT_1 || (int)r->type < 0 || r->type >= ZERO_TYPES,
+              "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);
+    ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
+              r->first + r->count);
     for (size_t done = 0; done < r->count;) {
         const zp_run run = zp_run_at(z, t, r->first + done, r->count - done);
         const zp_array *a = zp_kind_array(z, r->kind);

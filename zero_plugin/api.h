@@ -189,15 +189,15 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     ZP_ENTER(z, "zero_query_plan_unit", ZP_ANY, "");
     ZP_TRY(zp_plan_now(z));
     ZP_REFUSE(z, !plan, "plan is NULL");
-    ZP_REFUSE(z, unit < 0 || unit >= z->plan.units, "unit %d, expected 0..%d", unit,
-              z->plan.units - 1);
+    ZP_TRY(zp_one_of(z, "unit", unit, z->plan.units));
     const zp_unit *x = &z->layout.unit[unit];
-    plan->numel = x->content;
-    plan->padded = x->padded;
-    plan->reductions = zp_plan_reductions(z, unit);
-    plan->gathers = z->place[unit].gathers;
-    plan->resident = zp_unit_whole(z, ZP_PARAM, unit);
-    plan->sent_bytes = zp_plan_sent(z, unit);
+    const zero_plan_unit now = {x->content,
+                                x->padded,
+                                zp_plan_reductions(z, unit),
+                                z->place[unit].gathers,
+                                zp_unit_whole(z, ZP_PARAM, unit),
+                                zp_plan_sent(z, unit)};
+    *plan = now;
     return ZERO_OK;
 }
 
@@ -382,13 +382,9 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
                 "ask before the next zero_reduce or after zero_step");
     ZP_TRY(zp_report(z));
     const zp_control *c = &z->report;
-    memset(report, 0, sizeof *report);
-    report->stepped = !c->skip;
-    report->norm = c->norm;
-    report->loss_scale = c->used_scale;
-    report->next_loss_scale = c->scale;
-    report->steps = c->steps;
-    report->skipped = c->skipped;
+    const zero_step_report now = {
+        !c->skip, c->norm, c->used_scale, c->scale, c->steps, c->skipped, NULL, 0, 0};
+    *report = now;
     if (c->bad_unit >= 0) zp_report_bad(z, c, report);
     if (!c->at_floor) return ZERO_OK;
     return zp_fail(z, ZERO_ERR_SCALE,

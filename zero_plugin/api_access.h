@@ -64,8 +64,7 @@ int zero_state_ranges(const zero_ctx *z, int whole) { return z ? z->nranges[whol
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range) {
     ZP_ENTER(z, "zero_state_range", ZP_ANY, "");
     ZP_REFUSE(z, !range, "range is NULL");
-    ZP_REFUSE(z, i < 0 || i >= z->nranges[whole != 0], "range %d, expected 0..%d", i,
-              z->nranges[whole != 0] - 1);
+    ZP_TRY(zp_one_of(z, "range", i, z->nranges[whole != 0]));
     *range = z->ranges[whole != 0][i];
     return ZERO_OK;
 }
@@ -83,12 +82,10 @@ zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *val
 void zero_state_counters(const zero_ctx *z, zero_counters *c) {
     if (c) memset(c, 0, sizeof *c);
     if (!z || !c) return;
-    c->steps = z->report.steps;
-    c->skipped = z->report.skipped;
-    c->iteration = z->report.iteration;
-    c->last_overflow = z->report.last_overflow;
-    c->scale = z->report.scale;
-    c->hysteresis = z->report.hysteresis;
+    const zp_control *r = &z->report;
+    const zero_counters now = {r->steps,         r->skipped, r->iteration,
+                               r->last_overflow, r->scale,   r->hysteresis};
+    *c = now;
 }
 
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
@@ -117,8 +114,7 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     if (!changed) return ZERO_OK;
     ZP_TRY(zp_update_all(z, NULL));
     z->stepped = 0; /* of the last step of another run nothing is known */
-    ZP_TRY(zp_checks_seal(z, 0));
-    return ZERO_OK;
+    return zp_checks_seal(z, 0);
 }
 
 void *zero_host_alloc(size_t bytes) { return zp_host_alloc(bytes); }
@@ -174,8 +170,7 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
     ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "zero_build comes first");
     ZP_REFUSE(z, !data && bytes, "data is NULL, and %zu bytes are to be sent", bytes);
-    ZP_REFUSE(z, root < 0 || root >= z->data->nranks, "root is %d, expected 0..%d", root,
-              z->data->nranks - 1);
+    ZP_TRY(zp_one_of(z, "root is", root, z->data->nranks));
     return zp_check(z, zp_broadcast(z->data, data, bytes, root));
 }
 
@@ -190,25 +185,27 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");
     ZP_REFUSE(z, !stats, "stats is NULL");
     ZP_UNTIMELY(z, z->phase == ZP_NEW, "zero_build comes first");
-    memset(stats, 0, sizeof *stats);
+    const zero_plan *p = &z->plan;
+    const zp_meter *m = &z->data->meter;
     const double exposed = z->device.exposed_s;
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     ZP_TRY(zp_report(z));          /* as of the last step, or norm */
     z->device.exposed_s = exposed; /* asking is not training */
-    stats->param_bytes = z->plan.param_bytes;
-    stats->grad_bytes = z->plan.grad_bytes;
-    stats->optimizer_bytes = z->plan.optimizer_bytes;
-    stats->buffer_bytes = z->plan.buffer_bytes;
-    stats->allocated_bytes = z->data->meter.allocated_bytes + z->private_bytes;
-    stats->sent_bytes = z->data->meter.sent_bytes;
-    stats->mapped_bytes = z->data->meter.mapped_bytes;
-    stats->reductions = z->data->meter.reductions;
-    stats->gathers = z->data->meter.gathers;
-    stats->verdict_bytes = z->data->meter.verdict_bytes;
-    stats->control_bytes = z->data->meter.control_bytes;
-    stats->steps = (uint64_t)z->report.steps;
-    stats->skipped = (uint64_t)z->report.skipped;
-    stats->exposed_s = exposed;
-    stats->hooks_s = z->hooks_s;
+    const zero_stats now = {p->param_bytes,
+                            p->grad_bytes,
+                            p->optimizer_bytes,
+                            p->buffer_bytes,
+                            m->allocated_bytes + z->private_bytes,
+                            m->sent_bytes,
+                            m->mapped_bytes,
+                            m->reductions,
+                            m->gathers,
+                            (uint64_t)z->report.steps,
+                            (uint64_t)z->report.skipped,
+                            exposed,
+                            z->hooks_s,
+                            m->verdict_bytes,
+                            m->control_bytes};
+    *stats = now;
     return ZERO_OK;
 }

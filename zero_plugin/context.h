@@ -137,6 +137,12 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, ze
         if (when) return zp_fail(z, ZERO_ERR_STATE, __VA_ARGS__);                                  \
     } while (0)
 
+/* One of 0..n-1. */
+static zero_result zp_one_of(zero_ctx *z, const char *what, int i, int n) {
+    ZP_REFUSE(z, i < 0 || i >= n, "%s %d, expected 0..%d", what, i, n - 1);
+    return ZERO_OK;
+}
+
 /* What the ranks must agree on and do not: a word of the verdict, in words. */
 static zero_result zp_differs(zero_ctx *z) {
     static const char *const words[] = {

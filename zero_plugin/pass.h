@@ -297,9 +297,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
 static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
     ZP_ENTER(z, call, ZP_ANY, "");
     ZP_UNTIMELY(z, z->phase != ZP_IN_PASS, "unit %d: no pass has begun", unit);
-    ZP_REFUSE(z, unit < 0 || unit >= z->layout.units, "unit %d, expected 0..%d", unit,
-              z->layout.units - 1);
-    return ZERO_OK;
+    return zp_one_of(z, "unit", unit, z->layout.units);
 }
 
 /* NULL does for a host's struct only where no tensor of the unit has a field in it. */
