@@ -34,15 +34,6 @@ static zp_array *zp_kind_array(zero_ctx *z, zero_kind kind) {
     return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
 }
 
-/* This rank has the run, or sees it. */
-static int zp_run_here(const zero_ctx *z, const zp_array *a, const zp_run *run) {
-    return a->part[run->unit].share != ZP_SHARD || run->owner == z->data->rank;
-}
-/* This rank's copy is one to write. */
-static int zp_run_mine(const zero_ctx *z, const zp_array *a, const zp_run *run) {
-    return a->part[run->unit].share == ZP_WHOLE || run->owner == z->data->rank;
-}
-
 /* A range of a tensor and kind that there are. */
 static zero_result zp_access_check(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                                    size_t count, zp_tensor **t) {
@@ -64,25 +55,25 @@ static zero_result zp_access_begin(zero_ctx *z, const char *call, const char *na
     ZP_TRY(zp_access_check(z, name, kind, first, count, t));
     ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
                 "%s: gradients are there between zero_reduce and zero_step", name);
-    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
-    return zp_check(z, zp_stream_sync(&z->compute));
+    return zp_check(z, zp_settle(z));
 }
-
-static float *zp_stage(const zero_ctx *z) { return (float *)(void *)z->data->stage.base; }
 
 /* Piece by piece through the staging buffer, where values are f32 and unscaled. */
 static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
     const zp_array *a = zp_kind_array(z, kind);
     const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
-    const int here = zp_run_here(z, a, run), sent = a->part[run->unit].share == ZP_SHARD;
-    float *stage = zp_stage(z);
+    const int sent = a->part[run->unit].share == ZP_SHARD; /* else this rank has it, or sees it */
+    const int here = !sent || run->owner == z->data->rank;
+    float *stage = (float *)(void *)z->data->stage.base;
     for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
-        char *from = NULL;
-        if (here) ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &z->compute, &from));
-        const zp_fetch_args args = {from, stage, a->type, ZERO_F32, control, 1};
-        if (here) ZP_DO(z, zp_fetch(&z->compute, &args, n));
-        if (here) ZP_DO(z, zp_array_close(a, run->unit, &z->compute, 0));
+        char *from;
+        if (here) {
+            ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &z->compute, &from));
+            const zp_fetch_args args = {from, stage, a->type, ZERO_F32, control, 1};
+            ZP_DO(z, zp_fetch(&z->compute, &args, n));
+            ZP_DO(z, zp_array_close(a, run->unit, &z->compute, 0));
+        }
         ZP_DO(z, zp_stream_sync(&z->compute)); /* the staging buffer is the host's as well */
         if (sent && z->data->nranks > 1)
             ZP_DO(z, zp_broadcast(z->data, here || !out ? stage : out + at, n * sizeof *out,
@@ -97,9 +88,9 @@ static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_run *run, zero_t
                           const char *values) {
     const zp_array *a = zp_kind_array(z, kind);
     const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
-    float *stage = zp_stage(z);
+    float *stage = (float *)(void *)z->data->stage.base;
     char *memory;
-    if (!zp_run_mine(z, a, run)) return ZERO_OK;
+    if (a->part[run->unit].share != ZP_WHOLE && run->owner != z->data->rank) return ZERO_OK;
     ZP_TRY(zp_array_open(a, run->unit, run->at, &z->compute, &memory));
     if (a->type == type && !control)
         ZP_TRY(zp_copy(&z->compute, memory, values, run->numel * zp_bytes(type)));

@@ -19,19 +19,14 @@ const char *zero_result_string(zero_result result) {
 }
 
 zero_result zero_local_create(zero_local **local, int nranks, int shared) {
-    void *p = NULL;
     if (!local || nranks < 1 || nranks > ZP_LOCAL_MAX) return ZERO_ERR_ARGUMENT;
     *local = NULL;
-    if (shared) {
 #ifndef __linux__
-        return ZERO_ERR_UNSUPPORTED;
+    if (shared) return ZERO_ERR_UNSUPPORTED;
 #endif
-        p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                 0);
-        if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
-    } else if (posix_memalign(&p, 64, sizeof(zero_local))) {
-        return ZERO_ERR_MEMORY;
-    }
+    void *p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE,
+                   (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
     (void)zero_local_place(local, p, nranks);
     (*local)->shared = shared != 0;
     (*local)->placed = 0;
@@ -53,14 +48,10 @@ zero_result zero_local_place(zero_local **local, void *memory, int nranks) {
 
 void zero_local_destroy(zero_local *local) {
     if (!local || local->placed) return;
-    if (local->shared) {
-        (void)munmap(local, sizeof *local);
-        return;
-    }
-    for (zp_hold *h = local->boards; h; h = h->next)
+    for (zp_hold *h = local->boards; h; h = h->next) /* threads have them alone */
         if (h->memory.holder) zp_hold_free(((zp_board *)(void *)h->memory.base)->pieces);
     zp_hold_free(local->boards);
-    free(local);
+    (void)munmap(local, sizeof *local);
 }
 
 void zero_local_abort(zero_local *local, int rank, const char *why) {
@@ -68,8 +59,7 @@ void zero_local_abort(zero_local *local, int rank, const char *why) {
 }
 
 /* Joins the ranks; peers that wait for one which cannot are told. */
-static zero_result zp_create_join(zero_ctx *z, const zero_comm *comm) {
-    const zp_transport *row = zp_transport_of(comm->kind);
+static zero_result zp_create_join(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
     ZP_REFUSE(z, !row, "comm.kind is %d, no such kind", (int)comm->kind);
     z->data->device = &z->device;
     z->data->failure = &z->failure;
@@ -105,7 +95,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     char text[ZP_TEXT_BYTES];
     zero_result r = zp_check(z, zp_device_open(&z->device));
     if (r && row && row->refuse) row->refuse(comm, z->text);
-    if (!r) r = zp_create_join(z, comm);
+    if (!r) r = zp_create_join(z, row, comm);
     if (!r && zp_config_resolve(&z->cfg, text, sizeof text)) /* peers learn it from zero_destroy */
         r = zp_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
     if (r) return z->dead = r;
@@ -300,13 +290,11 @@ zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_st
 zero_result zero_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TIMED(z, zp_hook_forward_begin(z, unit, params));
 }
-
 zero_result zero_forward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_forward_end(z, unit)); }
 
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
     ZP_TIMED(z, zp_hook_backward_begin(z, unit, params, grads));
 }
-
 zero_result zero_backward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_backward_end(z, unit)); }
 
 zero_result zero_pass_end(zero_ctx *z) { ZP_TIMED(z, zp_hook_pass_end(z)); }
@@ -368,9 +356,8 @@ zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
 }
 
 zero_result zero_skip_step(zero_ctx *z) {
-    zero_hyper none;
+    const zero_hyper none = {0, 0, 0, 0, 0, 0};
     ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
-    memset(&none, 0, sizeof none);
     return zp_step_take(z, 2, &none);
 }
 

@@ -58,14 +58,27 @@ static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
 }
 #endif
 
-static zero_result zp_checks_make(zero_ctx *z, int m) {
-    const zp_member *x = &z->layout.members[m];
-    const size_t layers = (size_t)z->tensors[x->tensor].desc.layers;
-    for (int side = 0; side < 2 && x->layer >= 0; side++) {
-        zp_shadow *s = &z->checks.shadow[side][m];
-        s->bytes = x->numel * zp_bytes(z->array[side].type);
+/* What the host is shown of a member; NULL: the member itself. */
+static zp_shadow *zp_checks_shadow(const zero_ctx *z, zp_side side, const zp_member *m) {
+    if (!zp_checks_on() || m->layer < 0) return NULL;
+    return &z->checks.shadow[2 * (m - z->layout.members) + side];
+}
+
+static zero_result zp_checks_open(zero_ctx *z) {
+    zp_checks *c = &z->checks;
+    const size_t n = (size_t)z->layout.nmembers;
+    if (!zp_checks_on()) return ZERO_OK;
+    c->shadow = (zp_shadow *)calloc(2 * n, sizeof *c->shadow);
+    c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
+    c->forwards = (int *)calloc((size_t)z->layout.all, sizeof *c->forwards);
+    if (!c->shadow || !c->seal || !c->forwards) return ZERO_ERR_MEMORY;
+    for (size_t i = 0; i < 2 * n; i++) {
+        const zp_member *m = &z->layout.members[i / 2];
+        zp_shadow *s = zp_checks_shadow(z, (zp_side)(i % 2), m);
+        if (!s) continue;
+        s->bytes = m->numel * zp_bytes(z->array[i % 2].type);
         s->body = zp_round_up(s->bytes, 4096);
-        s->guard = zp_round_up(layers * s->bytes, 4096);
+        s->guard = zp_round_up((size_t)z->tensors[m->tensor].desc.layers * s->bytes, 4096);
         s->mapped = 2 * s->guard + s->body;
         ZP_TRY(zp_shadow_make(&z->device, s));
         ZP_TRY(zp_shadow_lock(&z->compute, s));
@@ -73,32 +86,10 @@ static zero_result zp_checks_make(zero_ctx *z, int m) {
     return ZERO_OK;
 }
 
-static zero_result zp_checks_open(zero_ctx *z) {
-    zp_checks *c = &z->checks;
-    const size_t n = (size_t)z->layout.nmembers;
-    if (!zp_checks_on()) return ZERO_OK;
-    c->shadow[0] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
-    c->shadow[1] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
-    c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
-    c->forwards = (int *)calloc((size_t)z->layout.all, sizeof *c->forwards);
-    if (!c->shadow[0] || !c->shadow[1] || !c->seal || !c->forwards) return ZERO_ERR_MEMORY;
-    for (size_t m = 0; m < n; m++) ZP_TRY(zp_checks_make(z, (int)m));
-    return ZERO_OK;
-}
-
-/* What the host is shown of a member; NULL: the member itself. */
-static const zp_shadow *zp_checks_shadow(const zero_ctx *z, zp_side side, const zp_member *m) {
-    if (!zp_checks_on() || m->layer < 0) return NULL;
-    return &z->checks.shadow[side][m - z->layout.members];
-}
-
 static void zp_checks_close(zero_ctx *z) {
     zp_checks *c = &z->checks;
-    for (int side = 0; side < 2; side++) {
-        for (int m = 0; c->shadow[side] && m < z->layout.nmembers; m++)
-            zp_shadow_free(&c->shadow[side][m]);
-        free(c->shadow[side]);
-    }
+    for (int i = 0; c->shadow && i < 2 * z->layout.nmembers; i++) zp_shadow_free(&c->shadow[i]);
+    free(c->shadow);
     free(c->seal);
     free(c->forwards);
     free(c->hook);
@@ -111,7 +102,7 @@ static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
-        zp_shadow *s = &z->checks.shadow[side][m - z->layout.members];
+        zp_shadow *s = zp_checks_shadow(z, side, m);
         char *at = memory + m->at * zp_bytes(z->array[side].type);
         if (opens) {
             ZP_DO(z, zp_shadow_unlock(s, 1));
@@ -153,8 +144,7 @@ static zero_result zp_checks_hash(zero_ctx *z, const zp_member *m, uint64_t *has
 /* Notes what parameters are now, or with `compares` finds one that is not what it was. */
 static zero_result zp_checks_seal(zero_ctx *z, int compares) {
     if (!zp_checks_on() || (compares && !z->checks.sealed)) return ZERO_OK;
-    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
-    ZP_DO(z, zp_stream_sync(&z->compute));
+    ZP_DO(z, zp_settle(z));
     for (int m = 0; m < z->layout.nmembers; m++) {
         const zp_member *x = &z->layout.members[m];
         uint64_t hash;
@@ -234,17 +224,16 @@ static zero_result zp_checks_compare(zero_ctx *z) {
             mine[i] = at + i < z->checks.nhooks ? z->checks.hook[at + i] : UINT32_MAX;
         ZP_DO(z, zp_exchange(z->data, mine, sizeof mine));
         memcpy(zeroth, z->data->mail, sizeof zeroth);
-        for (int r = 1; r < z->data->nranks; r++) {
-            memcpy(his, z->data->mail + (size_t)r * sizeof his, sizeof his);
-            for (int i = 0; i < PIECE; i++) {
-                if (his[i] == zeroth[i]) continue;
+        const int r = zp_mail_differs(z->data, sizeof his);
+        memcpy(his, z->data->mail + (size_t)r * sizeof his, sizeof his);
+        for (int i = 0; i < PIECE; i++) {
+            if (his[i] != zeroth[i])
                 return z->dead = zp_fail(
                            z, ZERO_ERR_MISMATCH,
                            "hook %d of the pass: rank 0 %s, rank %d %s: all ranks must call "
                            "the same hooks in the same order",
                            at + i, zp_checks_hook_name(zeroth[i], a, sizeof a), r,
                            zp_checks_hook_name(his[i], b, sizeof b));
-            }
         }
         ends = zeroth[PIECE - 1] == UINT32_MAX;
     }

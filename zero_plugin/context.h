@@ -42,8 +42,8 @@ typedef struct zp_shadow {
 } zp_shadow;
 
 typedef struct zp_checks {
-    zp_shadow *shadow[2]; /* by member */
-    uint64_t *seal;       /* by member */
+    zp_shadow *shadow; /* by member, and then by side */
+    uint64_t *seal;    /* by member */
     int sealed;
     int *forwards;  /* by unit: of this pass, before its first backward */
     int backwards;  /* of this pass, so far */
@@ -209,6 +209,12 @@ static zero_result zp_enter(zero_ctx *z, const char *call, int phases, const cha
     return z->phase & phases ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "%s", otherwise);
 }
 #define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_enter(z, call, phases, otherwise))
+
+/* Waits until nothing moves any more. */
+static zero_result zp_settle(zero_ctx *z) {
+    for (int i = 0; i < 2; i++) ZP_TRY(zp_stream_sync(&z->stream[i]));
+    return zp_stream_sync(&z->compute);
+}
 
 /* NULL: there is none. */
 static zp_tensor *zp_tensor_find(const zero_ctx *z, const char *name) {
