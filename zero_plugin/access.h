@@ -139,16 +139,6 @@ static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, co
     return ZERO_OK;
 }
 
-/* Weights are written in both their forms. */
-static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run,
-                                const float *values) {
-    const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
-    if (weights && z->array[ZP_MASTER].share)
-        ZP_DO(z, zp_put(z, ZERO_MASTER, run, ZERO_F32, (const char *)values));
-    return zp_check(
-        z, zp_put(z, weights ? ZERO_PARAMETER : kind, run, ZERO_F32, (const char *)values));
-}
-
 /* Lists the ranges of one tensor's kind on this rank. */
 static zero_result zp_state_list(zero_ctx *z, int whole, const zp_tensor *t, zero_kind kind) {
     const size_t total = t->desc.numel * (size_t)t->desc.layers;

@@ -22,6 +22,7 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
 
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values) {
+    const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
     zp_tensor *t;
     ZP_TRY(zp_access_begin(z, "zero_write_tensor", name, kind, first, count, &t));
     ZP_REFUSE(z, !values && count, "%s: values is NULL", name);
@@ -30,10 +31,13 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     if (kind == ZERO_GRADIENT) ZP_TRY(zp_write_fits(z, name, first, values, count));
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
-        ZP_TRY(zp_write_run(z, kind, &run, values + done));
+        const char *from = (const char *)(values + done);
+        if (weights && z->array[ZP_MASTER].share) /* weights are written in both their forms */
+            ZP_DO(z, zp_put(z, ZERO_MASTER, &run, ZERO_F32, from));
+        ZP_DO(z, zp_put(z, weights ? ZERO_PARAMETER : kind, &run, ZERO_F32, from));
         done += run.numel;
     }
-    if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) zp_pool_forget(&z->pool[ZP_PARAM]);
+    if (weights) zp_pool_forget(&z->pool[ZP_PARAM]);
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_TRY(zp_checks_seal(z, 0));
     return zp_check(z, zp_barrier(z->data));

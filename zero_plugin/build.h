@@ -141,14 +141,6 @@ static zero_result zp_build_tables(zero_ctx *z) {
     return r;
 }
 
-static zero_result zp_build_streams(zero_ctx *z) {
-    const zero_config *c = &z->cfg;
-    ZP_TRY(zp_stream_take(&z->compute, &z->device, c->stream, c->threads));
-    for (int i = 0; i < 2; i++)
-        ZP_TRY(zp_stream_open(&z->stream[i], &z->device, c->stream, !c->no_overlap, i, c->threads));
-    return ZERO_OK;
-}
-
 /* Everybody learns who could not allocate; then all return the same error. */
 static zero_result zp_build_together(zero_ctx *z, zero_result mine, const char *what,
                                      size_t bytes) {
@@ -192,9 +184,13 @@ static zero_result zp_build_shared(zero_ctx *z) {
 }
 
 static zero_result zp_build_allocate(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    zp_device *d = &z->device;
     zero_result r = zp_build_live(z);
     if (!r) r = zp_build_private(z);
-    if (!r) r = zp_build_streams(z);
+    if (!r) r = zp_stream_take(&z->compute, d, c->stream, c->threads);
+    for (int i = 0; i < 2 && !r; i++)
+        r = zp_stream_open(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
     if (!r) r = zp_build_tables(z);
     if (!r) r = zp_checks_open(z);
     ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
@@ -206,32 +202,21 @@ static zero_result zp_build_allocate(zero_ctx *z) {
                        z->pool[ZP_PARAM].bytes, z->pool[ZP_GRAD].bytes);
 }
 
-/* The pointers of a unit's tensors go to different fields. */
-static zero_result zp_build_fields(zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    for (int i = 0; i < x->members; i++)
-        for (int k = 0; k < i; k++) {
-            const zero_tensor_desc *a = &z->tensors[x->member[k].tensor].desc,
-                                   *b = &z->tensors[x->member[i].tensor].desc;
-            if (a == b || a->field != b->field || ((a->flags | b->flags) & ZERO_BY_SLOT)) continue;
-            return zp_fail(z, ZERO_ERR_ARGUMENT,
-                           "tensors %s and %s of unit %d have the same field (offset %zu)", a->name,
-                           b->name, u, a->field);
-        }
-    return ZERO_OK;
-}
-
-/* The units of all tensors are 0..n-1, with no gap. */
+/* The units of all tensors are 0..n-1, with no gap; the pointers of a unit's tensors go to
+   different fields. */
 static zero_result zp_build_units(zero_ctx *z) {
-    for (int u = 0; u < z->layout.units; u++) {
-        int known = z->layout.unit[u].members > 0;
-        for (int t = 0; t < z->ntensors && !known; t++) { /* KEEP tensors lie elsewhere */
-            const zero_tensor_desc *d = &z->tensors[t].desc;
-            known = u >= d->unit && u < d->unit + d->layers;
+    for (int u = 0; u < z->layout.units; u++)
+        ZP_REFUSE(z, !z->layout.unit[u].announced,
+                  "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
+    for (int m = 0; m < z->layout.nmembers; m++) {
+        const zp_member *x = &z->layout.members[m];
+        const zero_tensor_desc *b = &z->tensors[x->tensor].desc;
+        for (const zp_member *y = z->layout.unit[x->unit].member; y < x; y++) {
+            const zero_tensor_desc *a = &z->tensors[y->tensor].desc;
+            ZP_REFUSE(z, a != b && a->field == b->field && !((a->flags | b->flags) & ZERO_BY_SLOT),
+                      "tensors %s and %s of unit %d have the same field (offset %zu)", a->name,
+                      b->name, x->unit, a->field);
         }
-        ZP_REFUSE(z, !known, "unit %d has no tensor, though units go up to %d", u,
-                  z->layout.units - 1);
     }
-    for (int u = 0; u < z->layout.all; u++) ZP_TRY(zp_build_fields(z, u));
     return ZERO_OK;
 }

@@ -108,14 +108,6 @@ static double zp_timeout(double asked) {
     return zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
 }
 
-static int zp_threads(int asked) {
-#ifdef _OPENMP
-    return asked ? asked : omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
 /* Checks every setting, and puts into each zero's place what it means. On an error: its sentence
    in `text`. */
 static zero_result zp_config_resolve(zero_config *c, char *text, size_t bytes) {
@@ -130,7 +122,11 @@ static zero_result zp_config_resolve(zero_config *c, char *text, size_t bytes) {
     if (!c->grads)
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
     if (scaler->fixed == 0 && c->type != ZERO_F16) scaler->fixed = 1;
-    c->threads = zp_threads(c->threads);
+#ifdef _OPENMP
+    if (!c->threads) c->threads = omp_get_max_threads();
+#else
+    c->threads = 1;
+#endif
     text[0] = 0;
     if (c->no_master && c->type != ZERO_BF16)
         (void)snprintf(text, bytes,

@@ -129,13 +129,8 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, ze
 
 /* A call is refused where an argument is wrong, or where it does not fit the order of calls. */
 #define ZP_REFUSE(z, when, ...)                                                                    \
-    do {                                                                                           \
-        if (when) return zp_fail(z, ZERO_ERR_ARGUMENT, __VA_ARGS__);                               \
-    } while (0)
-#define ZP_UNTIMELY(z, when, ...)                                                                  \
-    do {                                                                                           \
-        if (when) return zp_fail(z, ZERO_ERR_STATE, __VA_ARGS__);                                  \
-    } while (0)
+    ZP_TRY((when) ? zp_fail(z, ZERO_ERR_ARGUMENT, __VA_ARGS__) : ZERO_OK)
+#define ZP_UNTIMELY(z, when, ...) ZP_TRY((when) ? zp_fail(z, ZERO_ERR_STATE, __VA_ARGS__) : ZERO_OK)
 
 /* One of 0..n-1. */
 static zero_result zp_one_of(zero_ctx *z, const char *what, int i, int n) {
@@ -189,11 +184,7 @@ static int zp_mail_differs(const zp_group *g, size_t bytes) {
     return 0;
 }
 
-#define ZP_DO(z, call)                                                                             \
-    do {                                                                                           \
-        const zero_result zp_r = zp_check(z, call);                                                \
-        if (zp_r) return zp_r;                                                                     \
-    } while (0)
+#define ZP_DO(z, call) ZP_TRY(zp_check(z, call))
 
 /* Every public function begins here: its name, the phases that it may be called in, and what is
    said in others. */

@@ -29,6 +29,7 @@ typedef struct zp_unit {
     size_t content;              /* elements without alignment */
     size_t largest_tensor;
     int only_one_d;
+    int announced; /* by a tensor, of which a KEEP one lies elsewhere */
 } zp_unit;
 
 typedef struct zp_layout {
@@ -94,8 +95,11 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         return ZERO_ERR_MEMORY;
     }
     for (int t = 0; t < n; t++)
-        for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++)
-            l->unit[zp_tensor_unit(l, &tensors[t], i)].members++;
+        for (int i = 0; i < tensors[t].desc.layers; i++) {
+            l->unit[tensors[t].desc.unit + i].announced = 1;
+            if (i < zp_tensor_parts(&tensors[t]))
+                l->unit[zp_tensor_unit(l, &tensors[t], i)].members++;
+        }
     zp_member *next = l->members;
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
         u->member = next;

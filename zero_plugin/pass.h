@@ -250,14 +250,6 @@ static zero_result zp_gradients_finish(zero_ctx *z) {
     return zp_bucket_flush(z);
 }
 
-static void zp_micro_begin(zero_ctx *z) {
-    for (int u = 0; u < z->layout.all; u++) {
-        zp_live *live = &z->live[u];
-        live->writes = 0;
-        if (z->adding != ZP_IN_PLACE || z->micro == 0) live->touched = 0;
-    }
-}
-
 static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) {
     const int expected = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
     ZP_REFUSE(z, micro_steps < 1 || micro_steps > z->cfg.micro_steps,
@@ -269,7 +261,10 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
         expected ? z->micro_steps : micro_steps);
     z->micro = micro;
     z->micro_steps = micro_steps;
-    zp_micro_begin(z);
+    for (int u = 0; u < z->layout.all; u++) {
+        z->live[u].writes = 0;
+        if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
+    }
     if (micro == 0) /* the peers' too: what does not come this time is not last time's */
         ZP_DO(z, zp_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
                           (size_t)z->data->nranks * ZP_VERDICT * sizeof *z->verdicts));

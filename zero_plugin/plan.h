@@ -1,6 +1,6 @@
-/* plan.h - memory and traffic before anything is allocated
-
-   Memory and traffic from layout and configuration alone. The build allocates exactly this. */
+/* plan.h - memory and traffic, from layout and configuration alone: the build allocates exactly
+ * this
+ */
 #pragma once
 
 #include "context.h"
@@ -190,16 +190,13 @@ static void zp_plan_buffers(zero_ctx *z) {
 
 /* The order that a model of layers has: up, the units used again, down, and those again. */
 static void zp_trace_natural(const zero_ctx *z, zp_trace *t, int backward) {
-    const zp_unit *unit = z->layout.unit;
-    const int n = z->layout.units, down = backward ? n : 0;
+    const int n = z->layout.units;
     t->n = t->at = 0;
-    for (int u = 0; u < n; u++) zp_trace_visit(t, u);
-    for (int u = 0; u < n; u++)
-        if (unit[u].uses > 1) zp_trace_visit(t, u);
-    for (int u = down - 1; u >= 0; u--)
-        if (unit[u].uses > 1) zp_trace_visit(t, u);
-    for (int u = down - 1; u >= 0; u--)
-        if (unit[u].uses == 1) zp_trace_visit(t, u);
+    for (int leg = 0; leg < (backward ? 4 : 2); leg++)
+        for (int i = 0; i < n; i++) {
+            const int u = leg < 2 ? i : n - 1 - i, again = z->layout.unit[u].uses > 1;
+            if (leg == 0 || again == (leg < 3)) zp_trace_visit(t, u);
+        }
     t->at = 0;
 }
 
@@ -320,15 +317,6 @@ static zero_result zp_plan_memory(zero_ctx *z) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-static zero_result zp_plan_bucket(zero_ctx *z) {
-    z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel;
-    if (z->bucket_numel >= z->shared_numel) return ZERO_OK;
-    return zp_fail(z, ZERO_ERR_ARGUMENT,
-                   "bucket_numel is %zu, the largest unit that shares a buffer has "
-                   "%zu elements: give at least that, or 0",
-                   z->cfg.bucket_numel, z->shared_numel);
-}
-
 /* Fills z->layout, place, pools, traces, gathers and plan. */
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
@@ -337,7 +325,12 @@ static zero_result zp_plan_make(zero_ctx *z) {
     if (!r) r = zp_plan_memory(z);
     if (!r) r = zp_plan_shared(z);
     if (r) return zp_fail(z, r, "lists of %d tensors", z->ntensors);
-    ZP_TRY(zp_plan_bucket(z));
+    z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel;
+    ZP_REFUSE(
+        z, z->bucket_numel < z->shared_numel,
+        "bucket_numel is %zu, the largest unit that shares a buffer has %zu elements: give at "
+        "least that, or 0",
+        z->cfg.bucket_numel, z->shared_numel);
     zp_plan_arrays(z);
     zp_plan_bytes(z);
     zp_plan_buffers(z);
