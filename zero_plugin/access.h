@@ -125,20 +125,6 @@ static zero_result zp_access_agree(zero_ctx *z, const zp_tensor *t, zero_kind ki
                    t->desc.name, first, first + count, r);
 }
 
-/* A gradient that its type cannot hold would pass the norm that was agreed. */
-static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, const float *values,
-                                 size_t count) {
-    const zero_type type = z->array[ZP_GRAD].type;
-    for (size_t i = 0; i < count; i++) {
-        float stored;
-        zp_store(&stored, type, 0, values[i] * (float)z->report.stored);
-        ZP_REFUSE(z, !zp_finite((double)zp_load(&stored, type, 0)),
-                  "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
-                  first + i, (double)values[i], (double)z->report.scale);
-    }
-    return ZERO_OK;
-}
-
 /* Lists the ranges of one tensor's kind on this rank. */
 static zero_result zp_state_list(zero_ctx *z, int whole, const zp_tensor *t, zero_kind kind) {
     const size_t total = t->desc.numel * (size_t)t->desc.layers;

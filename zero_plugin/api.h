@@ -60,24 +60,14 @@ void zero_local_abort(zero_local *local, int rank, const char *why) {
 
 /* Joins the ranks; peers that wait for one which cannot are told. */
 static zero_result zp_create_join(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
+    const double asked = z->cfg.timeout_s;
     ZP_REFUSE(z, !row, "comm.kind is %d, no such kind", (int)comm->kind);
     z->data->device = &z->device;
     z->data->failure = &z->failure;
-    z->data->timeout_s = zp_timeout(z->cfg.timeout_s);
+    /* opened before the settings are checked: so that peers learn what is wrong with them */
+    z->data->timeout_s = zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
     ZP_DO(z, zp_group_open(z->data, row, comm));
     return zp_check(z, zp_watch_open(&z->watch, z->data, 1));
-}
-
-/* Warns of what makes other weights than elsewhere. SYNC. */
-static zero_result zp_create_look(zero_ctx *z) {
-    int flushes = 0;
-    ZP_DO(z, zp_flushes(&z->device, z->cfg.stream, &flushes));
-    if (flushes)
-        z->cfg.log(
-            z->cfg.log_user, ZERO_LOG_WARNING,
-            "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
-            "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
-    return ZERO_OK;
 }
 
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
@@ -93,6 +83,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->call = "zero_create";
     z->data->nranks = 1;
     char text[ZP_TEXT_BYTES];
+    int flushes = 0;
     zero_result r = zp_check(z, zp_device_open(&z->device));
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_create_join(z, row, comm);
@@ -100,7 +91,13 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
         r = zp_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
     if (r) return z->dead = r;
     zp_plan_settings(z);
-    return cfg->log ? zp_create_look(z) : ZERO_OK;
+    if (!cfg->log) return ZERO_OK;
+    ZP_DO(z, zp_flushes(&z->device, cfg->stream, &flushes)); /* which makes other weights */
+    if (flushes)
+        cfg->log(cfg->log_user, ZERO_LOG_WARNING,
+                 "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
+                 "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
+    return ZERO_OK;
 }
 
 static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
@@ -181,12 +178,10 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     ZP_REFUSE(z, !plan, "plan is NULL");
     ZP_TRY(zp_one_of(z, "unit", unit, z->plan.units));
     const zp_unit *x = &z->layout.unit[unit];
-    const zero_plan_unit now = {x->content,
-                                x->padded,
-                                zp_plan_reductions(z, unit),
-                                z->place[unit].gathers,
-                                zp_unit_whole(z, ZP_PARAM, unit),
-                                zp_plan_sent(z, unit)};
+    const int reductions = zp_plan_reductions(z, unit), gathers = z->place[unit].gathers;
+    const int resident = zp_unit_whole(z, ZP_PARAM, unit);
+    const zero_plan_unit now = {x->content, x->padded, reductions,
+                                gathers,    resident,  zp_plan_sent(z, unit)};
     *plan = now;
     return ZERO_OK;
 }
@@ -369,10 +364,18 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
                 "ask before the next zero_reduce or after zero_step");
     ZP_TRY(zp_report(z));
     const zp_control *c = &z->report;
+    const int unit = (int)c->bad_unit; /* -1: none */
+    const size_t at = (size_t)c->bad_offset;
     const zero_step_report now = {
         !c->skip, c->norm, c->used_scale, c->scale, c->steps, c->skipped, NULL, 0, 0};
     *report = now;
-    if (c->bad_unit >= 0) zp_report_bad(z, c, report);
+    for (int i = 0; unit >= 0 && i < z->layout.unit[unit].members; i++) {
+        const zp_member *m = &z->layout.unit[unit].member[i];
+        if (at < m->at || at >= m->at + m->numel) continue;
+        report->bad_tensor = z->tensors[m->tensor].desc.name;
+        report->bad_index = zp_member_first(m) + at - m->at;
+        report->bad_rank = (int)c->bad_rank;
+    }
     if (!c->at_floor) return ZERO_OK;
     return zp_fail(z, ZERO_ERR_SCALE,
                    "tensor %s, element %zu, overflows at the smallest loss scale, %g",

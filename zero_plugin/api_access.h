@@ -28,7 +28,14 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     ZP_REFUSE(z, !values && count, "%s: values is NULL", name);
     /* behind it no peer reads the old values any more */
     ZP_TRY(zp_access_agree(z, t, kind, first, count, values));
-    if (kind == ZERO_GRADIENT) ZP_TRY(zp_write_fits(z, name, first, values, count));
+    for (size_t i = 0; i < count && kind == ZERO_GRADIENT; i++) {
+        const zero_type type = z->array[ZP_GRAD].type;
+        float stored; /* what its type cannot hold would pass the norm that was agreed */
+        zp_store(&stored, type, 0, values[i] * (float)z->report.stored);
+        ZP_REFUSE(z, !zp_finite((double)zp_load(&stored, type, 0)),
+                  "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
+                  first + i, (double)values[i], (double)z->report.scale);
+    }
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
         const char *from = (const char *)(values + done);
@@ -195,21 +202,12 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     ZP_TRY(zp_report(z));          /* as of the last step, or norm */
     z->device.exposed_s = exposed; /* asking is not training */
-    const zero_stats now = {p->param_bytes,
-                            p->grad_bytes,
-                            p->optimizer_bytes,
-                            p->buffer_bytes,
-                            m->allocated_bytes + z->private_bytes,
-                            m->sent_bytes,
-                            m->mapped_bytes,
-                            m->reductions,
-                            m->gathers,
-                            (uint64_t)z->report.steps,
-                            (uint64_t)z->report.skipped,
-                            exposed,
-                            z->hooks_s,
-                            m->verdict_bytes,
-                            m->control_bytes};
+    const size_t allocated = m->allocated_bytes + z->private_bytes;
+    const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
+    const zero_stats now = {
+        p->param_bytes, p->grad_bytes,   p->optimizer_bytes, p->buffer_bytes,  allocated,
+        m->sent_bytes,  m->mapped_bytes, m->reductions,      m->gathers,       steps,
+        skipped,        exposed,         z->hooks_s,         m->verdict_bytes, m->control_bytes};
     *stats = now;
     return ZERO_OK;
 }

@@ -1,6 +1,4 @@
-/* build.h - agreement and allocation
-
-   All ranks compare what they were told, then allocate what the plan says. */
+/* build.h - all ranks compare what they were told, then allocate what the plan says */
 #pragma once
 
 #include "plan.h"
@@ -59,13 +57,10 @@ static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
         const zp_member *m = &x->member[i];
         const zp_tensor *t = &z->tensors[m->tensor];
         const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
-        const uint64_t before = m->layer > 0 ? (uint64_t)m->layer * m->numel : 0;
-        const zp_span span = {from - begin,
-                              to - begin,
-                              (uint64_t)begin - m->at + before,
-                              t->lr_factor,
-                              t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor,
-                              zp_mix((uint32_t)m->tensor)};
+        const uint64_t element = (uint64_t)begin - m->at + zp_member_first(m);
+        const float decay = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
+        const zp_span span = {from - begin, to - begin, element,
+                              t->lr_factor, decay,      zp_mix((uint32_t)m->tensor)};
         if (from < to) spans[n++] = span;
     }
     return n;
@@ -116,21 +111,16 @@ static size_t zp_build_arrays(zero_ctx *z) {
     return at;
 }
 
+/* The private arena, with what the device reads before the first step. */
 static zero_result zp_build_private(zero_ctx *z) {
+    const size_t bytes = (size_t)z->layout.nmembers * sizeof(zp_span);
     z->private_bytes = zp_build_arrays(z);
     z->arena = (char *)zp_device_alloc(&z->device, z->private_bytes);
     z->pinned = (zp_control *)zp_host_alloc(sizeof *z->pinned);
-    if (!z->arena || !z->pinned) return ZERO_ERR_MEMORY;
+    zp_span *spans = z->arena && z->pinned ? (zp_span *)calloc(1, bytes) : NULL;
+    if (!spans) return ZERO_ERR_MEMORY;
     (void)zp_build_arrays(z);
     *z->pinned = z->report;
-    return ZERO_OK;
-}
-
-/* What the device reads before the first step. */
-static zero_result zp_build_tables(zero_ctx *z) {
-    const size_t bytes = (size_t)z->layout.nmembers * sizeof(zp_span);
-    zp_span *spans = (zp_span *)calloc(1, bytes);
-    if (!spans) return ZERO_ERR_MEMORY;
     for (int u = 0; u < z->layout.all; u++)
         z->place[u].spans =
             zp_update_spans(z, u, spans + (z->layout.unit[u].member - z->layout.members));
@@ -139,16 +129,6 @@ static zero_result zp_build_tables(zero_ctx *z) {
     if (!r) r = zp_stream_sync(&z->compute);
     free(spans);
     return r;
-}
-
-/* Everybody learns who could not allocate; then all return the same error. */
-static zero_result zp_build_together(zero_ctx *z, zero_result mine, const char *what,
-                                     size_t bytes) {
-    int who = -1;
-    ZP_DO(z, zp_agree(z->data, mine == ZERO_OK, &who));
-    if (who < 0) return ZERO_OK;
-    return z->dead = zp_fail(z, ZERO_ERR_MEMORY, "rank %d could not allocate %s (%zu bytes)", who,
-                             what, bytes);
 }
 
 /* Memory that one channel uses alone is made known to the transport. */
@@ -186,14 +166,19 @@ static zero_result zp_build_shared(zero_ctx *z) {
 static zero_result zp_build_allocate(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_device *d = &z->device;
+    int who = -1;
     zero_result r = zp_build_live(z);
-    if (!r) r = zp_build_private(z);
     if (!r) r = zp_stream_take(&z->compute, d, c->stream, c->threads);
     for (int i = 0; i < 2 && !r; i++)
         r = zp_stream_open(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
-    if (!r) r = zp_build_tables(z);
+    if (!r) r = zp_build_private(z);
     if (!r) r = zp_checks_open(z);
-    ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
+    /* everybody learns who could not allocate; then all return the same error */
+    ZP_DO(z, zp_agree(z->data, r == ZERO_OK, &who));
+    if (who >= 0)
+        return z->dead = zp_fail(z, ZERO_ERR_MEMORY,
+                                 "rank %d could not allocate optimizer state (%zu bytes)", who,
+                                 z->plan.optimizer_bytes);
     r = zp_build_shared(z);
     if (!r) return zp_build_announce(z);
     ZP_DO(z, ZERO_OK);

@@ -159,8 +159,9 @@ static zero_result zp_checks_seal(zero_ctx *z, int compares) {
     return ZERO_OK;
 }
 
-/* Every tensor's pointer goes somewhere. */
-static zero_result zp_checks_bound(zero_ctx *z) {
+/* When a pass begins every tensor's pointer goes somewhere, and parameters are as they were. */
+static zero_result zp_checks_pass(zero_ctx *z) {
+    if (!zp_checks_on()) return ZERO_OK;
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
         ZP_UNTIMELY(z, (d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound,
@@ -172,12 +173,6 @@ static zero_result zp_checks_bound(zero_ctx *z) {
             ZP_UNTIMELY(z, !known, "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
         }
     }
-    return ZERO_OK;
-}
-
-static zero_result zp_checks_pass(zero_ctx *z) {
-    if (!zp_checks_on()) return ZERO_OK;
-    ZP_TRY(zp_checks_bound(z));
     memset(z->checks.forwards, 0, (size_t)z->layout.all * sizeof *z->checks.forwards);
     z->checks.nhooks = z->checks.backwards = 0;
     return zp_checks_seal(z, 1);

@@ -103,11 +103,6 @@ static zero_result zp_setting_check(const zp_setting *s, const zero_config *c, c
     return ZERO_ERR_ARGUMENT;
 }
 
-/* Of the communicator, which is opened before the settings are checked: so that peers learn it. */
-static double zp_timeout(double asked) {
-    return zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
-}
-
 /* Checks every setting, and puts into each zero's place what it means. On an error: its sentence
    in `text`. */
 static zero_result zp_config_resolve(zero_config *c, char *text, size_t bytes) {

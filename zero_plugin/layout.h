@@ -57,6 +57,11 @@ static int zp_tensor_unit(const zp_layout *l, const zp_tensor *t, int layer) {
     return t->desc.flags & ZERO_KEEP ? l->units : t->desc.unit + layer;
 }
 
+/* Elements of the tensor before the member. */
+static size_t zp_member_first(const zp_member *m) {
+    return m->layer > 0 ? (size_t)m->layer * m->numel : 0;
+}
+
 /* The order of updates, and backwards of reductions: KEEP, which a host reads before anything else,
    then as in a forward. */
 static int zp_unit_nth(const zp_layout *l, int i) { return i ? i - 1 : l->units; }

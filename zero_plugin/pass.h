@@ -78,8 +78,8 @@ static void zp_point(zero_ctx *z, zp_side side, int u, char *memory, void *host)
     for (int i = 0; i < x->members && memory && host; i++) {
         const zp_member *m = &x->member[i];
         const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
-        const uintptr_t back = m->layer > 0 ? (uintptr_t)m->layer * d->numel * of : 0;
-        const uintptr_t to = (uintptr_t)zp_member_memory(z, side, m, memory) - back;
+        const uintptr_t to =
+            (uintptr_t)zp_member_memory(z, side, m, memory) - zp_member_first(m) * of;
         if (!(d->flags & ZERO_BY_SLOT)) memcpy((char *)host + d->field, &to, sizeof to);
     }
     for (int i = 0; i < z->nslots; i++) {

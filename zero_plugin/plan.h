@@ -1,6 +1,4 @@
-/* plan.h - memory and traffic, from layout and configuration alone: the build allocates exactly
- * this
- */
+/* plan.h - memory and traffic from layout and configuration alone; the build allocates just that */
 #pragma once
 
 #include "context.h"
@@ -11,9 +9,11 @@ static void zp_plan_row(zp_array *a, zero_type type, zp_share share) {
     a->tier = ZP_DEVICE;
 }
 
-/* The table of arrays, of the settings alone. */
-static void zp_plan_rows(zero_ctx *z) {
+/* What the settings mean for this context, once they are resolved: the table of arrays, and the
+   loss scale. */
+static void zp_plan_settings(zero_ctx *z) {
     const zero_config *c = &z->cfg;
+    zp_control *report = &z->report;
     const zp_policy stage = zp_policies[c->stage];
     const zero_type type = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
     const int several = c->micro_steps > 1, sums = several && type != ZERO_F32;
@@ -22,6 +22,7 @@ static void zp_plan_rows(zero_ctx *z) {
     const int sees = z->data->nranks == 1 || (!c->no_mapping && z->data->shares);
     const int masters = c->type != ZERO_F32 && !c->no_master;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
+    z->rule = &zp_rules[c->optimizer];
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
     if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* buffers */
@@ -34,18 +35,11 @@ static void zp_plan_rows(zero_ctx *z) {
     for (int i = 0; i < ZP_STATES; i++)
         zp_plan_row(&z->array[ZP_STATE + i], ZERO_F32,
                     i < z->rule->states ? stage.state : ZP_NOTHING);
-}
-
-/* What the settings mean for this context, once they are resolved. */
-static void zp_plan_settings(zero_ctx *z) {
-    const zero_scaler *s = &z->cfg.scaler;
-    z->rule = &zp_rules[z->cfg.optimizer];
-    zp_plan_rows(z);
-    z->report.divisor = (double)z->data->divisor;
-    zp_scale_set(&z->report, s->fixed != 0 ? s->fixed : s->initial);
-    z->report.used_scale = z->report.scale;
-    z->report.hysteresis = s->hysteresis;
-    z->report.last_overflow = -1;
+    report->divisor = (double)z->data->divisor;
+    zp_scale_set(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
+    report->used_scale = report->scale;
+    report->hysteresis = c->scaler.hysteresis;
+    report->last_overflow = -1;
 }
 
 static int zp_compare_size(const void *a, const void *b) {

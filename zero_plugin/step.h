@@ -101,16 +101,3 @@ static zero_result zp_step_take(zero_ctx *z, int said, const zero_hyper *h) {
     ZP_TRY(zp_update_all(z, h));
     return zp_checks_seal(z, 0);
 }
-
-/* Names the first bad element. */
-static void zp_report_bad(const zero_ctx *z, const zp_control *c, zero_step_report *report) {
-    const zp_unit *x = &z->layout.unit[(int)c->bad_unit];
-    const size_t at = (size_t)c->bad_offset;
-    for (int i = 0; i < x->members; i++) {
-        const zp_member *m = &x->member[i];
-        if (at < m->at || at >= m->at + m->numel) continue;
-        report->bad_tensor = z->tensors[m->tensor].desc.name;
-        report->bad_index = at - m->at + (m->layer > 0 ? (size_t)m->layer * m->numel : 0);
-        report->bad_rank = (int)c->bad_rank;
-    }
-}
