@@ -135,13 +135,11 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc) {
     if (list) z->tensors = list;
     char *name = list ? strdup(desc->name) : NULL;
     if (!name) return zp_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", desc->name);
-    zp_tensor *t = &z->tensors[z->ntensors++];
-    memset(t, 0, sizeof *t);
-    t->desc = *desc;
-    t->desc.name = name;
-    if (!t->desc.layers) t->desc.layers = 1;
-    if (!t->desc.uses) t->desc.uses = 1;
-    t->lr_factor = t->decay_factor = 1;
+    zp_tensor t = {*desc, 0, 1, 1};
+    t.desc.name = name;
+    if (!t.desc.layers) t.desc.layers = 1;
+    if (!t.desc.uses) t.desc.uses = 1;
+    z->tensors[z->ntensors++] = t;
     return ZERO_OK;
 }
 
@@ -178,7 +176,7 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     ZP_REFUSE(z, !plan, "plan is NULL");
     ZP_TRY(zp_one_of(z, "unit", unit, z->plan.units));
     const zp_unit *x = &z->layout.unit[unit];
-    const int reductions = zp_plan_reductions(z, unit), gathers = z->place[unit].gathers;
+    const int reductions = zp_plan_reductions(z, unit), gathers = z->live[unit].gathers;
     const int resident = zp_unit_whole(z, ZP_PARAM, unit);
     const zero_plan_unit now = {x->content, x->padded, reductions,
                                 gathers,    resident,  zp_plan_sent(z, unit)};
@@ -215,7 +213,7 @@ void zero_destroy(zero_ctx *z) {
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
     void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,
-                     z->live,      z->bucket,    z->ops,     z->events};
+                     z->bucket,    z->ops,       z->events};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_close(&z->device);
     free(z);
@@ -231,8 +229,6 @@ void zero_query_config(const zero_ctx *z, zero_config *cfg) {
 }
 int zero_rank(const zero_ctx *z) { return z ? z->data->rank : 0; }
 int zero_nranks(const zero_ctx *z) { return z ? z->data->nranks : 1; }
-
-/* ---- pointers ---- */
 
 /* The KEEP unit's memory never moves. */
 static void zp_point_kept(zero_ctx *z, void *params, void *grads) {
@@ -257,17 +253,13 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
     zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
     z->slots = list;
-    zp_slot *s = &z->slots[z->nslots++];
     const int kept = t->desc.flags & ZERO_KEEP;
-    s->member = z->layout.by_tensor[t->first_member + (kept ? 0 : layer)];
-    s->layer = layer;
-    s->place[ZP_PARAM] = param;
-    s->place[ZP_GRAD] = grad;
+    const zp_slot slot = {
+        z->layout.by_tensor[t->first_member + (kept ? 0 : layer)], layer, {grad, param}};
+    z->slots[z->nslots++] = slot;
     if (kept) zp_point_kept(z, NULL, NULL);
     return ZERO_OK;
 }
-
-/* ---- a pass ---- */
 
 /* A function that the host calls in every pass: its time is counted. */
 #define ZP_TIMED(z, call)                                                                          \
@@ -301,8 +293,6 @@ float zero_loss_scale(zero_ctx *z) {
     if (z->cfg.scaler.fixed == 0 && z->stepped && z->phase != ZP_NEW) (void)zp_report(z);
     return z->report.scale;
 }
-
-/* ---- a step ---- */
 
 zero_result zero_reduce(zero_ctx *z) {
     ZP_ENTER(z, "zero_reduce", ZP_ANY, "");

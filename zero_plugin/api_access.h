@@ -3,8 +3,6 @@
 
 #include "api.h"
 
-/* ---- tensors by name ---- */
-
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out) {
     zp_tensor *t;
@@ -49,8 +47,6 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     ZP_TRY(zp_checks_seal(z, 0));
     return zp_check(z, zp_barrier(z->data));
 }
-
-/* ---- state ---- */
 
 #define ZP_NOT_OPEN "the state is not open: zero_state_begin comes first"
 
@@ -131,8 +127,6 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
 void *zero_host_alloc(size_t bytes) { return zp_host_alloc(bytes); }
 void zero_host_free(void *memory) { zp_host_free(memory); }
 
-/* ---- numbers ---- */
-
 size_t zero_type_bytes(zero_type type) { return zp_bytes(type); }
 
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n) {
@@ -156,8 +150,6 @@ void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_
     else
         zp_widen((float *)to, from, from_type, n);
 }
-
-/* ---- small collectives ---- */
 
 zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
     ZP_ENTER(z, "zero_all_sum", ZP_ANY, "");
@@ -189,8 +181,6 @@ zero_result zero_barrier(zero_ctx *z) {
     ZP_ENTER(z, "zero_barrier", ZP_ANY, "");
     return zp_check(z, zp_barrier(z->data));
 }
-
-/* ---- statistics ---- */
 
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");

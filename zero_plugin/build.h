@@ -69,15 +69,13 @@ static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
 static zero_result zp_build_live(zero_ctx *z) {
     const size_t all = (size_t)z->layout.all + 1;
     zp_pool *pool = &z->pool[ZP_PARAM];
-    z->live = (zp_live *)calloc(all, sizeof *z->live);
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
     z->events = (zp_event *)calloc(4 * all + (size_t)pool->n, sizeof *z->events);
-    if (!z->live || !z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
+    if (!z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
     zp_event *e = z->events;
     for (int u = 0; u < z->layout.all; u++) {
         zp_live *live = &z->live[u];
-        live->buffer[0] = live->buffer[1] = -1;
         live->written = e++;
         live->gathered = e++;
         live->reduction = e++;
@@ -122,7 +120,7 @@ static zero_result zp_build_private(zero_ctx *z) {
     (void)zp_build_arrays(z);
     *z->pinned = z->report;
     for (int u = 0; u < z->layout.all; u++)
-        z->place[u].spans =
+        z->live[u].spans =
             zp_update_spans(z, u, spans + (z->layout.unit[u].member - z->layout.members));
     zero_result r = zp_copy(&z->compute, z->spans, spans, bytes);
     if (!r) r = zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned);

@@ -19,10 +19,13 @@ typedef enum zp_phase {
    -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE, BETWEEN or REDUCED -> IN_PASS -> back.
    Checkpoints: IDLE -state_begin-> OPEN -state_end-> IDLE. */
 
-typedef struct zp_live { /* a unit while training */
+typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, while training */
+    int own[2];          /* by side: its own buffer, or -1: it lies whole, or takes turns */
+    int spans;           /* that this rank updates of it */
+    int gathers;         /* per step */
+    int buffer[2];       /* -1: none now */
     int parameter_opens, forward_opens, backward_opens;
     uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
-    int buffer[2];            /* -1: none now */
     int writes;               /* outermost backwards that ended in this micro-step */
     int touched; /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
     int pending; /* in the bucket that is not yet issued */
@@ -63,8 +66,7 @@ struct zero_ctx {
     zp_tensor *tensors;
     int ntensors, tensors_cap;
     zp_layout layout;
-    zp_place *place; /* [layout.all] */
-    zp_live *live;   /* [layout.all] */
+    zp_live *live; /* [layout.all] */
     zp_slot *slots;
     int nslots, slots_cap;
     zp_event *events; /* [nevents] all that live, buffers and what is below point to */
@@ -227,7 +229,8 @@ static int zp_unit_whole(const zero_ctx *z, zp_side side, int u) {
 
 /* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
 static char *zp_unit_memory(const zero_ctx *z, zp_side side, int u) {
-    const int own = z->place[u].buffer[side], b = own >= 0 ? own : z->live[u].buffer[side];
+    const zp_live *live = &z->live[u];
+    const int b = live->own[side] >= 0 ? live->own[side] : live->buffer[side];
     char *base = z->memory[side].base;
     if (zp_unit_whole(z, side, u)) return base + z->array[side].part[u].at;
     return b < 0 ? NULL : base + z->pool[side].buffer[b].at;

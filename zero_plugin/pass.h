@@ -22,8 +22,7 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     }
     ZP_DO(z, zp_event_wait(s, live->updated));
     ZP_DO(z, zp_issue(s, &op, 1));
-    ZP_DO(z, zp_event_record(s, live->gathered));
-    return ZERO_OK;
+    return zp_check(z, zp_event_record(s, live->gathered));
 }
 
 /* The outermost begin that needs u's parameters: they are on their way or there, and so are the
@@ -186,7 +185,7 @@ static zero_result zp_bucket_add(zero_ctx *z, int u) {
 /* A buffer for u's gradients: its own, or the shared one whose reduction began longest ago. */
 static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
     zp_pool *pool = &z->pool[ZP_GRAD];
-    int b = z->place[u].buffer[ZP_GRAD];
+    int b = z->live[u].own[ZP_GRAD];
     if (zp_unit_whole(z, ZP_GRAD, u) || z->live[u].buffer[ZP_GRAD] >= 0) return ZERO_OK;
     if (b < 0) b = zp_pool_oldest(pool, NULL, 0);
     ZP_UNTIMELY(z, b < 0,

@@ -90,10 +90,8 @@ static int zp_unit_stays(const zero_ctx *z, int u) {
 }
 
 static int zp_pool_add(zp_pool *p, size_t bytes, int own) {
-    zp_buffer *b = &p->buffer[p->n];
-    b->at = p->bytes;
-    b->unit = -1;
-    b->own = own;
+    const zp_buffer made = {p->bytes, -1, own, 0, 0, NULL};
+    p->buffer[p->n] = made;
     p->bytes += bytes;
     return p->n++;
 }
@@ -161,12 +159,13 @@ static void zp_plan_buffers(zero_ctx *z) {
     size_t take_turns = 0, own_bytes = 0, shared_bytes = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
-        zp_place *at = &z->place[u];
+        zp_live *live = &z->live[u];
         const int own = u == z->layout.units || x->uses > 1 || x->padded > shared;
         take_turns += x->numel && !own;
         for (int side = 0; side < 2; side++) {
             const int adds = x->numel && own && !zp_unit_whole(z, (zp_side)side, u);
-            at->buffer[side] = adds ? zp_pool_add(&z->pool[side], x->padded * of[side], 1) : -1;
+            live->buffer[side] = -1;
+            live->own[side] = adds ? zp_pool_add(&z->pool[side], x->padded * of[side], 1) : -1;
             own_bytes += adds ? x->padded * of[side] : 0;
         }
     }
@@ -201,7 +200,7 @@ static int zp_schedule(zero_ctx *z, const zp_trace *t, int unit, int wraps, int 
     soon[0] = unit; /* whose buffer none of the others takes */
     const int ahead = 1 + zp_trace_ahead(t, wraps, z->cfg.prefetch, soon + 1);
     for (int i = 0; i < ahead; i++) {
-        const int own = z->place[soon[i]].buffer[ZP_PARAM];
+        const int own = z->live[soon[i]].own[ZP_PARAM];
         if (zp_unit_whole(z, ZP_PARAM, soon[i]) || !z->layout.unit[soon[i]].numel) continue;
         int got = zp_pool_take(pool, soon[i], own, soon, ahead);
         if (got < 0 && i == 0) got = zp_pool_take(pool, unit, own, NULL, 0); /* now before soon */
@@ -216,13 +215,13 @@ static void zp_plan_gathers(zero_ctx *z) {
     int fill[ZP_PREFETCH_MAX + 1];
     zp_trace *t = &z->trace[ZERO_TRAIN];
     for (int u = 0; u < z->layout.all; u++)
-        z->place[u].gathers = zp_unit_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
+        z->live[u].gathers = zp_unit_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
     for (int micro = 0; micro < z->cfg.micro_steps; micro++) {
         zp_trace_natural(z, t, 1);
         while (t->at < t->n) {
             const int unit = t->unit[t->at++];
             const int n = zp_schedule(z, t, unit, micro + 1 < z->cfg.micro_steps, fill);
-            for (int i = 0; i < n; i++) z->place[fill[i]].gathers++;
+            for (int i = 0; i < n; i++) z->live[fill[i]].gathers++;
         }
     }
     t->at = 0;
@@ -266,7 +265,7 @@ static size_t zp_plan_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     const zp_op gather = zp_op_make(z, gathered, ZP_ALL_GATHER, u);
     const zp_op reduce = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
-    return (size_t)z->place[u].gathers * zp_op_cost(&gather)
+    return (size_t)z->live[u].gathers * zp_op_cost(&gather)
            + (size_t)zp_plan_reductions(z, u) * zp_op_cost(&reduce);
 }
 
@@ -284,9 +283,9 @@ static void zp_plan_traffic(zero_ctx *z) {
 }
 
 static void zp_plan_close(zero_ctx *z) {
-    free(z->place);
+    free(z->live);
     free(z->array[0].part);
-    z->place = NULL;
+    z->live = NULL;
     z->array[0].part = NULL;
     for (int i = 0; i < 2; i++) {
         free(z->pool[i].buffer);
@@ -299,9 +298,9 @@ static void zp_plan_close(zero_ctx *z) {
 
 static zero_result zp_plan_memory(zero_ctx *z) {
     const size_t units = (size_t)z->layout.all; /* each with a buffer of its own at most */
-    z->place = (zp_place *)calloc(units, sizeof *z->place);
+    z->live = (zp_live *)calloc(units, sizeof *z->live);
     z->array[0].part = (zp_kept *)calloc(ZP_ARRAYS * units, sizeof(zp_kept));
-    int made = z->place && z->array[0].part;
+    int made = z->live && z->array[0].part;
     for (int i = 0; i < 2; i++) {
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
         z->trace[i].cap = (int)(4 * units + 16);
@@ -311,7 +310,7 @@ static zero_result zp_plan_memory(zero_ctx *z) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-/* Fills z->layout, place, pools, traces, gathers and plan. */
+/* Fills z->layout, live, pools, traces, gathers and plan. */
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);

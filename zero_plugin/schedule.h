@@ -8,13 +8,6 @@
 
 #include "device.h"
 
-/* What the schedule means for one unit. */
-typedef struct zp_place {
-    int buffer[2]; /* by side: its own buffer, or -1: it lies whole, or takes turns */
-    int spans;     /* that this rank updates of it */
-    int gathers;   /* planned per step */
-} zp_place;
-
 typedef struct zp_buffer {
     size_t at;          /* bytes in its region */
     int unit;           /* whose values it holds, or -1 */

@@ -14,7 +14,7 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     for (int i = 0; i < ZP_STATES; i++) list[STATE + i] = &z->array[ZP_STATE + i];
     /* an evaluation may have gathered what it left */
     ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
-    if (!z->place[u].spans) return ZERO_OK;
+    if (!z->live[u].spans) return ZERO_OK;
     for (int i = 0; i < LIST; i++)
         ZP_DO(z, zp_array_open(list[i], u, zp_own(z, u)->first, s, &at[i]));
     memset(&a, 0, sizeof a);
@@ -24,7 +24,7 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     for (int i = 0; i < ZP_STATES; i++) a.state[i] = (float *)(void *)at[STATE + i];
     a.control = z->control;
     a.spans = z->spans + (z->layout.unit[u].member - z->layout.members);
-    a.nspans = z->place[u].spans;
+    a.nspans = z->live[u].spans;
     a.type = z->cfg.type;
     a.grad_type = z->array[ZP_GRAD].type;
     a.lr = h->lr;
