@@ -100,7 +100,8 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     return ZERO_OK;
 }
 
-static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
+zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
+    ZP_ENTER(z, "zero_tensor", ZP_NEW, "tensors are announced before zero_build");
     ZP_REFUSE(z, !d || !d->name || !d->name[0], "a tensor needs a name");
     ZP_REFUSE(z, zp_tensor_find(z, d->name), "tensor %s was announced before", d->name);
     const struct {
@@ -124,18 +125,12 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
             && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL,
         "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place (accumulation LOCAL)",
         d->name, z->cfg.micro_steps);
-    return ZERO_OK;
-}
-
-zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc) {
-    ZP_ENTER(z, "zero_tensor", ZP_NEW, "tensors are announced before zero_build");
-    ZP_TRY(zp_tensor_check(z, desc));
     zp_tensor *list =
         (zp_tensor *)zp_list_grow(z->tensors, z->ntensors, &z->tensors_cap, sizeof *list);
     if (list) z->tensors = list;
-    char *name = list ? strdup(desc->name) : NULL;
-    if (!name) return zp_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", desc->name);
-    zp_tensor t = {*desc, 0, 1, 1};
+    char *name = list ? strdup(d->name) : NULL;
+    if (!name) return zp_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", d->name);
+    zp_tensor t = {*d, 0, 1, 1};
     t.desc.name = name;
     if (!t.desc.layers) t.desc.layers = 1;
     if (!t.desc.uses) t.desc.uses = 1;

@@ -4,7 +4,18 @@
 #include "plan.h"
 #include "check.h"
 
-static void zp_agree_tensor(const zp_tensor *t, int i, char *text, size_t bytes) {
+/* Line i of what all ranks must have alike: a setting, or a tensor; "": nothing to compare. The
+   first that differs is reported as it is. */
+static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+    const int at = i - ZP_SETTINGS - 1;
+    const zp_tensor *t = at >= 0 && at < z->ntensors ? &z->tensors[at] : NULL;
+    memset(text, 0, bytes);
+    if (at < -1 && !zp_settings[i].free)
+        zp_setting_print(&zp_settings[i], &z->cfg, text, bytes);
+    else if (at == -1)
+        (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
+                       ZERO_VERSION, ZERO_CHECK, z->data->node_size, z->ntensors);
+    if (!t) return at < z->ntensors;
     const zero_tensor_desc *d = &t->desc;
     uint64_t name = ZP_HASH_EMPTY;
     char hash[32] = "";
@@ -14,23 +25,9 @@ static void zp_agree_tensor(const zp_tensor *t, int i, char *text, size_t bytes)
     (void)snprintf(text, bytes,
                    "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, lr_factor %.9g, "
                    "decay_factor %.9g, name %s%s",
-                   i, d->numel, d->layers, d->unit, d->uses, d->flags, (double)t->lr_factor,
+                   at, d->numel, d->layers, d->unit, d->uses, d->flags, (double)t->lr_factor,
                    (double)t->decay_factor, hash, d->name);
-}
-
-/* Line i of what all ranks must have alike: a setting, or a tensor; "": nothing to compare. The
-   first that differs is reported as it is. */
-static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
-    const int t = i - ZP_SETTINGS - 1;
-    memset(text, 0, bytes);
-    if (t < -1 && !zp_settings[i].free)
-        zp_setting_print(&zp_settings[i], &z->cfg, text, bytes);
-    else if (t == -1)
-        (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
-                       ZERO_VERSION, ZERO_CHECK, z->data->node_size, z->ntensors);
-    else if (t >= 0 && t < z->ntensors)
-        zp_agree_tensor(&z->tensors[t], t, text, bytes);
-    return t < z->ntensors;
+    return 1;
 }
 
 static zero_result zp_build_agree(zero_ctx *z) {

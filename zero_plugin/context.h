@@ -5,16 +5,8 @@
 #include "schedule.h"
 #include "config.h"
 
-typedef enum zp_phase {
-    ZP_NEW = 1,
-    ZP_IDLE = 2,
-    ZP_IN_PASS = 4,
-    ZP_BETWEEN = 8,
-    ZP_REDUCED = 16,
-    ZP_OPEN = 32,
-    ZP_BUILT = ZP_IDLE | ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED | ZP_OPEN,
-    ZP_ANY = ZP_NEW | ZP_BUILT
-} zp_phase;
+enum { ZP_NEW = 1, ZP_IDLE = 2, ZP_IN_PASS = 4, ZP_BETWEEN = 8, ZP_REDUCED = 16, ZP_OPEN = 32 };
+enum { ZP_ANY = 63, ZP_BUILT = ZP_ANY - ZP_NEW };
 /* NEW -build-> IDLE -pass_begin-> IN_PASS -pass_end-> BETWEEN (more micro-steps, or reduce due)
    -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE, BETWEEN or REDUCED -> IN_PASS -> back.
    Checkpoints: IDLE -state_begin-> OPEN -state_end-> IDLE. */
@@ -101,7 +93,7 @@ struct zero_ctx {
     zp_event *agreed, *reported;
     zero_plan plan;
 
-    zp_phase phase, resume; /* resume: phase to return to after an evaluation */
+    int phase, resume; /* of the above; resume: phase to return to after an evaluation */
     zero_pass pass;
     int micro, micro_steps;
     zp_adding adding;

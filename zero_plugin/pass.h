@@ -120,14 +120,13 @@ static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
 }
 
 static zp_op zp_reduce_op(zero_ctx *z, int u) {
-    const int each = z->adding == ZP_EACH_REDUCED;
     const zp_kept *sum = &z->array[ZP_SUM].part[u];
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
     op.source = (size_t)(zp_unit_memory(z, ZP_GRAD, u) - z->memory[ZP_GRAD].base);
     op.target = z->array[ZP_MEAN].part[u].at;
     if (sum->share == ZP_SHARD) op.sum = (float *)(void *)(z->array[ZP_SUM].memory + sum->at);
     op.scale = z->data->divisor / (float)z->data->nranks;
-    op.accumulate = each && z->micro > 0;
+    op.accumulate = z->adding == ZP_EACH_REDUCED && z->micro > 0;
     return op;
 }
 
@@ -151,8 +150,7 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     const int last = z->micro + 1 == z->micro_steps, collects = z->adding == ZP_COLLECTED;
     if (!z->nbucket) return ZERO_OK;
     for (int i = 0; i < z->nbucket; i++) {
-        zp_live *live = &z->live[z->bucket[i]];
-        ZP_DO(z, zp_event_wait(s, live->written));
+        ZP_DO(z, zp_event_wait(s, z->live[z->bucket[i]].written));
         if (collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
     }
     if (last || !collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
@@ -185,9 +183,9 @@ static zero_result zp_bucket_add(zero_ctx *z, int u) {
 /* A buffer for u's gradients: its own, or the shared one whose reduction began longest ago. */
 static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
     zp_pool *pool = &z->pool[ZP_GRAD];
-    int b = z->live[u].own[ZP_GRAD];
-    if (zp_unit_whole(z, ZP_GRAD, u) || z->live[u].buffer[ZP_GRAD] >= 0) return ZERO_OK;
-    if (b < 0) b = zp_pool_oldest(pool, NULL, 0);
+    zp_live *live = &z->live[u];
+    if (zp_unit_whole(z, ZP_GRAD, u) || live->buffer[ZP_GRAD] >= 0) return ZERO_OK;
+    const int b = live->own[ZP_GRAD] >= 0 ? live->own[ZP_GRAD] : zp_pool_oldest(pool, NULL, 0);
     ZP_UNTIMELY(z, b < 0,
                 "unit %d: all %d gradient buffers belong to units whose backward is not complete; "
                 "raise bucket_numel",
@@ -198,7 +196,7 @@ static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
     pool->buffer[b].unit = u;
     pool->buffer[b].open = 1;
     pool->buffer[b].used = ++pool->clock;
-    z->live[u].buffer[ZP_GRAD] = b;
+    live->buffer[ZP_GRAD] = b;
     return ZERO_OK;
 }
 
