@@ -157,15 +157,11 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
     ZP_REFUSE(z, n < 0 || (size_t)n * sizeof *values > ZP_MAIL_BYTES, "n is %d, expected 0..%zu", n,
               ZP_MAIL_BYTES / sizeof *values);
     ZP_DO(z, zp_exchange(z->data, values, (size_t)n * sizeof *values));
-    for (int i = 0; i < n; i++) {
-        double sum = 0;
-        for (int r = 0; r < z->data->nranks; r++) {
-            double value;
-            memcpy(&value, z->data->mail + ((size_t)r * (size_t)n + (size_t)i) * sizeof value,
-                   sizeof value);
-            sum += value;
-        }
-        values[i] = sum;
+    for (int i = 0; i < n; i++) values[i] = 0;
+    for (int i = 0; i < n * z->data->nranks; i++) { /* in rank order */
+        double value;
+        memcpy(&value, z->data->mail + (size_t)i * sizeof value, sizeof value);
+        values[i % n] += value;
     }
     return ZERO_OK;
 }
