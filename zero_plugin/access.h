@@ -17,16 +17,12 @@ typedef struct zp_run {
 } zp_run;
 
 static zp_run zp_run_at(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count) {
-    const int kept = t->desc.flags & ZERO_KEEP;
-    const size_t part = kept ? 0 : element / t->desc.numel;
-    const zp_member *m = z->layout.by_tensor[t->first_member + (int)part];
-    const size_t inside = kept ? element : element % t->desc.numel;
-    zp_run run;
-    run.unit = zp_tensor_unit(&z->layout, t, (int)part);
-    run.at = m->at + inside;
-    const size_t shard = z->layout.unit[run.unit].shard;
-    run.owner = (int)(run.at / shard);
-    run.numel = zp_min(zp_min(count, m->numel - inside), (size_t)(run.owner + 1) * shard - run.at);
+    zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all are as long */
+    const size_t inside = element % members[0]->numel;
+    const zp_member *m = members[element / members[0]->numel];
+    const size_t at = m->at + inside, shard = z->layout.unit[m->unit].shard, owner = at / shard;
+    const zp_run run = {m->unit, (int)owner, at,
+                        zp_min(zp_min(count, m->numel - inside), (owner + 1) * shard - at)};
     return run;
 }
 
@@ -38,13 +34,17 @@ static zp_array *zp_kind_array(zero_ctx *z, zero_kind kind) {
     return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
 }
 
-/* This rank has the run, or sees it. */
-static int zp_run_here(const zero_ctx *z, const zp_array *a, const zp_run *run) {
-    return a->part[run->unit].share != ZP_SHARD || run->owner == z->data->rank;
-}
-/* This rank's copy is one to write. */
-static int zp_run_mine(const zero_ctx *z, const zp_array *a, const zp_run *run) {
-    return a->part[run->unit].share == ZP_WHOLE || run->owner == z->data->rank;
+/* A range of a tensor and kind that there are. */
+static zero_result zp_access_check(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                                   size_t count, zp_tensor **t) {
+    ZP_TRY(zp_tensor_named(z, name, t));
+    ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind %d, no such kind", name,
+              (int)kind);
+    ZP_REFUSE(z, !zp_kind_array(z, kind)->share, "%s: %s has one state array", name, z->rule->name);
+    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
+    ZP_REFUSE(z, first > total || count > total - first,
+              "%s has %zu elements, asked for [%zu, %zu)", name, total, first, first + count);
+    return ZERO_OK;
 }
 
 /* Checks a range and waits until nothing moves any more. */
@@ -52,37 +52,28 @@ static zero_result zp_access_begin(zero_ctx *z, const char *call, const char *na
                                    size_t first, size_t count, zp_tensor **t) {
     ZP_ENTER(z, call, ZP_IDLE | ZP_REDUCED,
              "tensors are read and written after zero_build, outside a step's passes");
-    ZP_TRY(zp_tensor_named(z, name, t));
-    if ((int)kind < 0 || kind >= ZERO_KIND_COUNT)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, no such kind", name, (int)kind);
-    if (!zp_kind_array(z, kind)->share)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: %s has one state array", name, z->rule->name);
-    if (kind == ZERO_GRADIENT && z->phase != ZP_REDUCED)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "%s: gradients are there between zero_reduce and zero_step", name);
-    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
-    if (first > total || count > total - first)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, asked for [%zu, %zu)", name,
-                       total, first, first + count);
-    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
-    return zp_check(z, zp_stream_sync(&z->compute));
+    ZP_TRY(zp_access_check(z, name, kind, first, count, t));
+    ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
+                "%s: gradients are there between zero_reduce and zero_step", name);
+    return zp_check(z, zp_settle(z));
 }
-
-static float *zp_stage(const zero_ctx *z) { return (float *)(void *)z->data->stage.base; }
 
 /* Piece by piece through the staging buffer, where values are f32 and unscaled. */
 static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
     const zp_array *a = zp_kind_array(z, kind);
     const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
-    const int here = zp_run_here(z, a, run), sent = a->part[run->unit].share == ZP_SHARD;
-    float *stage = zp_stage(z);
+    const int sent = a->part[run->unit].share == ZP_SHARD; /* else this rank has it, or sees it */
+    const int here = !sent || run->owner == z->data->rank;
+    float *stage = (float *)(void *)z->data->stage.base;
     for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
-        char *from = NULL;
-        if (here) ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &z->compute, &from));
-        const zp_fetch_args args = {from, stage, a->type, ZERO_F32, control, 1};
-        if (here) ZP_DO(z, zp_fetch(&z->compute, &args, n));
-        if (here) ZP_DO(z, zp_array_close(a, run->unit, &z->compute, 0));
+        char *from;
+        if (here) {
+            ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &z->compute, &from));
+            const zp_fetch_args args = {from, stage, a->type, ZERO_F32, control, 1};
+            ZP_DO(z, zp_fetch(&z->compute, &args, n));
+            ZP_DO(z, zp_array_close(a, run->unit, &z->compute, 0));
+        }
         ZP_DO(z, zp_stream_sync(&z->compute)); /* the staging buffer is the host's as well */
         if (sent && z->data->nranks > 1)
             ZP_DO(z, zp_broadcast(z->data, here || !out ? stage : out + at, n * sizeof *out,
@@ -97,9 +88,9 @@ static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_run *run, zero_t
                           const char *values) {
     const zp_array *a = zp_kind_array(z, kind);
     const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
-    float *stage = zp_stage(z);
+    float *stage = (float *)(void *)z->data->stage.base;
     char *memory;
-    if (!zp_run_mine(z, a, run)) return ZERO_OK;
+    if (a->part[run->unit].share != ZP_WHOLE && run->owner != z->data->rank) return ZERO_OK;
     ZP_TRY(zp_array_open(a, run->unit, run->at, &z->compute, &memory));
     if (a->type == type && !control)
         ZP_TRY(zp_copy(&z->compute, memory, values, run->numel * zp_bytes(type)));
@@ -120,46 +111,18 @@ static zero_result zp_access_agree(zero_ctx *z, const zp_tensor *t, zero_kind ki
                                    size_t count, const float *values) {
     const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count,
                              values != NULL};
-    const char *all = z->data->mail;
     uint64_t mine = ZP_HASH_EMPTY;
     for (int i = 0; i < 5; i++) mine = zp_hash(mine, what[i]);
     for (size_t i = 0; i < count && values; i++) mine = zp_hash(mine, zp_bits(values[i]));
     ZP_DO(z, zp_exchange(z->data, &mine, sizeof mine));
-    for (int r = 1; r < z->data->nranks; r++)
-        if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine))
-            return zp_fail(z, ZERO_ERR_MISMATCH,
-                           values ? "%s, [%zu, %zu): rank %d gives other values, or another range, "
-                                    "than rank 0; nothing is written"
-                                  : "%s, [%zu, %zu): rank %d asks for another tensor, kind or "
-                                    "range than rank 0",
-                           t->desc.name, first, first + count, r);
-    return ZERO_OK;
-}
-
-/* A gradient that its type cannot hold would pass the norm that was agreed. */
-static zero_result zp_write_fits(zero_ctx *z, const char *name, size_t first, const float *values,
-                                 size_t count) {
-    const zero_type type = z->array[ZP_GRAD].type;
-    for (size_t i = 0; i < count; i++) {
-        float stored;
-        zp_store(&stored, type, 0, values[i] * (float)z->report.stored);
-        if (!zp_finite((double)zp_load(&stored, type, 0)))
-            return zp_fail(
-                z, ZERO_ERR_ARGUMENT,
-                "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
-                first + i, (double)values[i], (double)z->report.scale);
-    }
-    return ZERO_OK;
-}
-
-/* Weights are written in both their forms. */
-static zero_result zp_write_run(zero_ctx *z, zero_kind kind, const zp_run *run,
-                                const float *values) {
-    const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
-    if (weights && z->array[ZP_MASTER].share)
-        ZP_DO(z, zp_put(z, ZERO_MASTER, run, ZERO_F32, (const char *)values));
-    return zp_check(
-        z, zp_put(z, weights ? ZERO_PARAMETER : kind, run, ZERO_F32, (const char *)values));
+    const int r = zp_mail_differs(z->data, sizeof mine);
+    if (!r) return ZERO_OK;
+    return zp_fail(z, ZERO_ERR_MISMATCH,
+                   values ? "%s, [%zu, %zu): rank %d gives other values, or another range, than "
+                            "rank 0; nothing is written"
+                          : "%s, [%zu, %zu): rank %d asks for another tensor, kind or range than "
+                            "rank 0",
+                   t->desc.name, first, first + count, r);
 }
 
 /* Lists the ranges of one tensor's kind on this rank. */
@@ -195,26 +158,15 @@ static zero_result zp_state_plan(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* A range of a tensor and kind that there are. */
-static zero_result zp_state_check(zero_ctx *z, const zero_range *r, const void *memory,
-                                  zp_tensor **t) {
-    ZP_TRY(zp_tensor_named(z, r ? r->name : NULL, t));
-    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
-    const int kinds =
-        r->kind == ZERO_MASTER || r->kind == ZERO_MOMENT_1 || r->kind == ZERO_MOMENT_2;
-    if (!kinds || !zp_kind_array(z, r->kind)->share || (int)r->type < 0 || r->type >= ZERO_TYPES)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: kind %d, type %d: no such state", r->name,
-                       (int)r->kind, (int)r->type);
-    if (r->first > total || r->count > total - r->first || (!memory && r->count))
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s has %zu elements, here are [%zu, %zu)%s", r->name,
-                       total, r->first, r->first + r->count, memory ? "" : " of NULL");
-    return ZERO_OK;
-}
-
 /* Values in or out; elements that are not this rank's are an error on the way out. */
 static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
     zp_tensor *t;
-    ZP_TRY(zp_state_check(z, r, values ? values : out, &t));
+    ZP_REFUSE(z, !r, "range is NULL");
+    ZP_TRY(zp_access_check(z, r->name, r->kind, r->first, r->count, &t));
+    ZP_REFUSE(z, r->kind < ZERO_MOMENT_1 || (int)r->type < 0 || r->type >= ZERO_TYPES,
+              "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);
+    ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
+              r->first + r->count);
     for (size_t done = 0; done < r->count;) {
         const zp_run run = zp_run_at(z, t, r->first + done, r->count - done);
         const zp_array *a = zp_kind_array(z, r->kind);
@@ -222,11 +174,9 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
         const size_t at = done * zp_bytes(r->type);
         char *from;
         done += run.numel;
-        if (out && (!mine || a->type != r->type))
-            return zp_fail(z, ZERO_ERR_ARGUMENT,
-                           "%s: element %zu is kept by rank %d, in type %d, asked for in type %d",
-                           r->name, r->first + done - run.numel, run.owner, (int)a->type,
-                           (int)r->type);
+        ZP_REFUSE(z, out && (!mine || a->type != r->type),
+                  "%s: element %zu is kept by rank %d, in type %d, asked for in type %d", r->name,
+                  r->first + done - run.numel, run.owner, (int)a->type, (int)r->type);
         if (mine && !out) ZP_DO(z, zp_put(z, r->kind, &run, r->type, values + at));
         if (!out) continue;
         ZP_DO(z, zp_array_open(a, run.unit, run.at, &z->compute, &from));

@@ -19,19 +19,14 @@ const char *zero_result_string(zero_result result) {
 }
 
 zero_result zero_local_create(zero_local **local, int nranks, int shared) {
-    void *p = NULL;
     if (!local || nranks < 1 || nranks > ZP_LOCAL_MAX) return ZERO_ERR_ARGUMENT;
     *local = NULL;
-    if (shared) {
 #ifndef __linux__
-        return ZERO_ERR_UNSUPPORTED;
+    if (shared) return ZERO_ERR_UNSUPPORTED;
 #endif
-        p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                 0);
-        if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
-    } else if (posix_memalign(&p, 64, sizeof(zero_local))) {
-        return ZERO_ERR_MEMORY;
-    }
+    void *p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE,
+                   (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
     (void)zero_local_place(local, p, nranks);
     (*local)->shared = shared != 0;
     (*local)->placed = 0;
@@ -53,14 +48,10 @@ zero_result zero_local_place(zero_local **local, void *memory, int nranks) {
 
 void zero_local_destroy(zero_local *local) {
     if (!local || local->placed) return;
-    if (local->shared) {
-        (void)munmap(local, sizeof *local);
-        return;
-    }
-    for (zp_hold *h = local->boards; h; h = h->next)
+    for (zp_hold *h = local->boards; h; h = h->next) /* threads have them alone */
         if (h->memory.holder) zp_hold_free(((zp_board *)(void *)h->memory.base)->pieces);
     zp_hold_free(local->boards);
-    free(local);
+    (void)munmap(local, sizeof *local);
 }
 
 void zero_local_abort(zero_local *local, int rank, const char *why) {
@@ -68,29 +59,15 @@ void zero_local_abort(zero_local *local, int rank, const char *why) {
 }
 
 /* Joins the ranks; peers that wait for one which cannot are told. */
-static zero_result zp_create_join(zero_ctx *z, const zero_comm *comm) {
-    const zp_transport *row = zp_transport_of(comm->kind);
-    if (!row)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "comm.kind is %d, no such kind", (int)comm->kind);
-    for (int i = 0; i < ZP_GROUPS; i++) {
-        z->group[i].device = &z->device;
-        z->group[i].failure = &z->failure;
-        z->group[i].timeout_s = zp_timeout(z->cfg.timeout_s);
-    }
+static zero_result zp_create_join(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
+    const double asked = z->cfg.timeout_s;
+    ZP_REFUSE(z, !row, "comm.kind is %d, no such kind", (int)comm->kind);
+    z->data->device = &z->device;
+    z->data->failure = &z->failure;
+    /* opened before the settings are checked: so that peers learn what is wrong with them */
+    z->data->timeout_s = zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
     ZP_DO(z, zp_group_open(z->data, row, comm));
-    return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
-}
-
-/* Warns of what makes other weights than elsewhere. SYNC. */
-static zero_result zp_create_look(zero_ctx *z) {
-    int flushes = 0;
-    ZP_DO(z, zp_flushes(&z->device, z->cfg.stream, &flushes));
-    if (flushes)
-        z->cfg.log(
-            z->cfg.log_user, ZERO_LOG_WARNING,
-            "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
-            "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
-    return ZERO_OK;
+    return zp_check(z, zp_watch_open(&z->watch, z->data, 1));
 }
 
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
@@ -104,64 +81,60 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->cfg = *cfg;
     z->phase = ZP_NEW;
     z->call = "zero_create";
-    z->data = &z->group[ZP_DATA];
     z->data->nranks = 1;
     char text[ZP_TEXT_BYTES];
+    int flushes = 0;
     zero_result r = zp_check(z, zp_device_open(&z->device));
     if (r && row && row->refuse) row->refuse(comm, z->text);
-    if (!r) r = zp_create_join(z, comm);
+    if (!r) r = zp_create_join(z, row, comm);
     if (!r && zp_config_resolve(&z->cfg, text, sizeof text)) /* peers learn it from zero_destroy */
         r = zp_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
     if (r) return z->dead = r;
     zp_plan_settings(z);
-    return cfg->log ? zp_create_look(z) : ZERO_OK;
+    if (!cfg->log) return ZERO_OK;
+    ZP_DO(z, zp_flushes(&z->device, cfg->stream, &flushes)); /* which makes other weights */
+    if (flushes)
+        cfg->log(cfg->log_user, ZERO_LOG_WARNING,
+                 "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
+                 "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
+    return ZERO_OK;
 }
 
-static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
-    if (!d || !d->name || !d->name[0])
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "a tensor needs a name");
-    if (zp_tensor_find(z, d->name))
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s was announced before", d->name);
+zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
+    ZP_ENTER(z, "zero_tensor", ZP_NEW, "tensors are announced before zero_build");
+    ZP_REFUSE(z, !d || !d->name || !d->name[0], "a tensor needs a name");
+    ZP_REFUSE(z, zp_tensor_find(z, d->name), "tensor %s was announced before", d->name);
     const struct {
         const char *name;
         int value, most;
     } field[] = {
         {"layers", d->layers, ZP_UNITS}, {"unit", d->unit, ZP_UNITS}, {"uses", d->uses, INT_MAX}};
     for (int i = 0; i < 3; i++)
-        if (field[i].value < 0 || field[i].value > field[i].most)
-            return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: %s %d, expected 0..%d", d->name,
-                           field[i].name, field[i].value, field[i].most);
+        ZP_REFUSE(z, field[i].value < 0 || field[i].value > field[i].most,
+                  "tensor %s: %s %d, expected 0..%d", d->name, field[i].name, field[i].value,
+                  field[i].most);
     const size_t most = ((size_t)1 << 48) / (size_t)(d->layers ? d->layers : 1);
-    if (d->numel < 1 || d->numel > most)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: numel is %zu, expected 1..%zu", d->name,
-                       d->numel, most);
-    if (d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT))
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "tensor %s: flags %d, unknown bits", d->name,
-                       d->flags);
-    if ((d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
-        && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL)
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place "
-                       "(accumulation LOCAL)",
-                       d->name, z->cfg.micro_steps);
-    return ZERO_OK;
-}
-
-zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc) {
-    ZP_ENTER(z, "zero_tensor", ZP_NEW, "tensors are announced before zero_build");
-    ZP_TRY(zp_tensor_check(z, desc));
+    ZP_REFUSE(z, d->numel < 1 || d->numel > most, "tensor %s: numel is %zu, expected 1..%zu",
+              d->name, d->numel, most);
+    ZP_REFUSE(
+        z, d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT),
+        "tensor %s: flags %d, unknown bits", d->name, d->flags);
+    ZP_REFUSE(
+        z,
+        (d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
+            && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL,
+        "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place (accumulation LOCAL)",
+        d->name, z->cfg.micro_steps);
     zp_tensor *list =
         (zp_tensor *)zp_list_grow(z->tensors, z->ntensors, &z->tensors_cap, sizeof *list);
     if (list) z->tensors = list;
-    char *name = list ? strdup(desc->name) : NULL;
-    if (!name) return zp_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", desc->name);
-    zp_tensor *t = &z->tensors[z->ntensors++];
-    memset(t, 0, sizeof *t);
-    t->desc = *desc;
-    t->desc.name = name;
-    if (!t->desc.layers) t->desc.layers = 1;
-    if (!t->desc.uses) t->desc.uses = 1;
-    t->lr_factor = t->decay_factor = 1;
+    char *name = list ? strdup(d->name) : NULL;
+    if (!name) return zp_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", d->name);
+    zp_tensor t = {*d, 0, 1, 1};
+    t.desc.name = name;
+    if (!t.desc.layers) t.desc.layers = 1;
+    if (!t.desc.uses) t.desc.uses = 1;
+    z->tensors[z->ntensors++] = t;
     return ZERO_OK;
 }
 
@@ -169,10 +142,9 @@ zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, fl
     ZP_ENTER(z, "zero_tensor_group", ZP_NEW, "groups are made before zero_build");
     zp_tensor *t;
     ZP_TRY(zp_tensor_named(z, name, &t));
-    if (!zp_not_below(lr_factor) || !zp_not_below(decay_factor))
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more", name,
-                       (double)lr_factor, (double)decay_factor);
+    ZP_REFUSE(z, !zp_not_below(lr_factor) || !zp_not_below(decay_factor),
+              "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more", name,
+              (double)lr_factor, (double)decay_factor);
     t->lr_factor = lr_factor;
     t->decay_factor = decay_factor;
     return ZERO_OK;
@@ -187,7 +159,7 @@ static zero_result zp_plan_now(zero_ctx *z) {
 
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
     ZP_ENTER(z, "zero_query_plan", ZP_ANY, "");
-    if (!plan) return zp_fail(z, ZERO_ERR_ARGUMENT, "plan is NULL");
+    ZP_REFUSE(z, !plan, "plan is NULL");
     ZP_TRY(zp_plan_now(z));
     *plan = z->plan;
     return ZERO_OK;
@@ -196,16 +168,14 @@ zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     ZP_ENTER(z, "zero_query_plan_unit", ZP_ANY, "");
     ZP_TRY(zp_plan_now(z));
-    if (!plan) return zp_fail(z, ZERO_ERR_ARGUMENT, "plan is NULL");
-    if (unit < 0 || unit >= z->plan.units)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->plan.units - 1);
+    ZP_REFUSE(z, !plan, "plan is NULL");
+    ZP_TRY(zp_one_of(z, "unit", unit, z->plan.units));
     const zp_unit *x = &z->layout.unit[unit];
-    plan->numel = x->content;
-    plan->padded = x->padded;
-    plan->reductions = zp_plan_reductions(z, unit);
-    plan->gathers = z->place[unit].gathers;
-    plan->resident = zp_unit_whole(z, ZP_PARAM, unit);
-    plan->sent_bytes = zp_plan_sent(z, unit);
+    const int reductions = zp_plan_reductions(z, unit), gathers = z->live[unit].gathers;
+    const int resident = zp_unit_whole(z, ZP_PARAM, unit);
+    const zero_plan_unit now = {x->content, x->padded, reductions,
+                                gathers,    resident,  zp_plan_sent(z, unit)};
+    *plan = now;
     return ZERO_OK;
 }
 
@@ -225,38 +195,21 @@ void zero_destroy(zero_ctx *z) {
     if (!z) return;
     const int broken =
         z->dead || zp_failure_result(&z->failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
-    for (int i = 0; i < ZP_GROUPS && broken; i++) /* first: what this rank's own streams wait for */
-        if (z->group[i].transport && z->group[i].own)
-            z->group[i].transport->abort(&z->group[i],
-                                         z->text[0] ? z->text : "it gave up its context");
+    if (broken && z->data->transport && z->data->own) /* first: what its own streams wait for */
+        z->data->transport->abort(z->data, z->text[0] ? z->text : "it gave up its context");
     for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
     zp_stream_close(&z->compute);
     zp_watch_close(&z->watch);
-    for (int u = 0; u < z->layout.all && z->live; u++) {
-        zp_live *live = &z->live[u];
-        zp_event_close(&live->written);
-        zp_event_close(&live->gathered);
-        zp_event_close(&live->reduction);
-        zp_event_close(&live->updated);
-    }
-    for (int b = 0; b < z->pool[ZP_PARAM].n; b++)
-        zp_event_close(&z->pool[ZP_PARAM].buffer[b].released);
-    zp_event_close(&z->passed);
-    zp_event_close(&z->agreed);
-    zp_event_close(&z->reported);
-    for (int i = 0; i < ZP_GROUPS; i++) zp_group_close(&z->group[i], broken);
+    for (int i = 0; i < z->nevents; i++) zp_event_close(&z->events[i]);
+    zp_group_close(z->data, broken);
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
     zp_checks_close(z);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    free(z->ranges[0]);
-    free(z->ranges[1]);
-    free(z->tensors);
-    free(z->slots);
-    free(z->live);
-    free(z->bucket);
-    free(z->ops);
+    void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,
+                     z->bucket,    z->ops,       z->events};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_close(&z->device);
     free(z);
 }
@@ -271,8 +224,6 @@ void zero_query_config(const zero_ctx *z, zero_config *cfg) {
 }
 int zero_rank(const zero_ctx *z) { return z ? z->data->rank : 0; }
 int zero_nranks(const zero_ctx *z) { return z ? z->data->nranks : 1; }
-
-/* ---- pointers ---- */
 
 /* The KEEP unit's memory never moves. */
 static void zp_point_kept(zero_ctx *z, void *params, void *grads) {
@@ -292,22 +243,18 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
     ZP_ENTER(z, "zero_slot", ZP_BUILT, "pointers are there after zero_build");
     zp_tensor *t;
     ZP_TRY(zp_tensor_named(z, name, &t));
-    if (layer < 0 || layer >= t->desc.layers)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: layer %d, expected 0..%d", name, layer,
-                       t->desc.layers - 1);
+    ZP_REFUSE(z, layer < 0 || layer >= t->desc.layers, "%s: layer %d, expected 0..%d", name, layer,
+              t->desc.layers - 1);
     zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
     z->slots = list;
-    zp_slot *s = &z->slots[z->nslots++];
-    s->tensor = (int)(t - z->tensors);
-    s->layer = layer;
-    s->place[ZP_PARAM] = param;
-    s->place[ZP_GRAD] = grad;
-    if (t->desc.flags & ZERO_KEEP) zp_point_kept(z, NULL, NULL);
+    const int kept = t->desc.flags & ZERO_KEEP;
+    const zp_slot slot = {
+        z->layout.by_tensor[t->first_member + (kept ? 0 : layer)], layer, {grad, param}};
+    z->slots[z->nslots++] = slot;
+    if (kept) zp_point_kept(z, NULL, NULL);
     return ZERO_OK;
 }
-
-/* ---- a pass ---- */
 
 /* A function that the host calls in every pass: its time is counted. */
 #define ZP_TIMED(z, call)                                                                          \
@@ -325,13 +272,11 @@ zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_st
 zero_result zero_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TIMED(z, zp_hook_forward_begin(z, unit, params));
 }
-
 zero_result zero_forward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_forward_end(z, unit)); }
 
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
     ZP_TIMED(z, zp_hook_backward_begin(z, unit, params, grads));
 }
-
 zero_result zero_backward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_backward_end(z, unit)); }
 
 zero_result zero_pass_end(zero_ctx *z) { ZP_TIMED(z, zp_hook_pass_end(z)); }
@@ -344,28 +289,24 @@ float zero_loss_scale(zero_ctx *z) {
     return z->report.scale;
 }
 
-/* ---- a step ---- */
-
 zero_result zero_reduce(zero_ctx *z) {
     ZP_ENTER(z, "zero_reduce", ZP_ANY, "");
-    if (z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps)
-        return zp_fail(z, ZERO_ERR_STATE, "the %d micro-steps of the step are not complete",
-                       z->micro_steps);
-    if (!z->scale_asked && z->cfg.scaler.fixed != 1)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "the loss scale was not asked for: the loss must be multiplied by "
-                       "zero_loss_scale before backward");
+    ZP_UNTIMELY(z, z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps,
+                "the %d micro-steps of the step are not complete", z->micro_steps);
+    ZP_UNTIMELY(z, !z->scale_asked && z->cfg.scaler.fixed != 1,
+                "the loss scale was not asked for: the loss must be multiplied by zero_loss_scale "
+                "before backward");
     z->scale_asked = 0;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const zp_op verdict = zp_verdict_op(z, &z->memory[ZP_GRAD], z->verdict_at);
+    const zp_op verdict = zp_verdict_op(z);
     const zp_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
     const zp_judge_args judge = {z->control, z->verdicts, z->data->nranks};
-    ZP_DO(z, zp_event_record(&z->compute, &z->passed)); /* parameters are read no more */
-    ZP_DO(z, zp_event_wait(s, &z->passed));
+    ZP_DO(z, zp_event_record(&z->compute, z->passed)); /* parameters are read no more */
+    ZP_DO(z, zp_event_wait(s, z->passed));
     ZP_DO(z, zp_declare(s, &declare, 1));
     ZP_DO(z, zp_issue(s, &verdict, 1));
     ZP_DO(z, zp_judge(s, &judge, 1));
-    ZP_DO(z, zp_event_record(s, &z->agreed));
+    ZP_DO(z, zp_event_record(s, z->agreed));
     z->judged = 1;
     z->phase = ZP_REDUCED;
     return ZERO_OK;
@@ -373,8 +314,8 @@ zero_result zero_reduce(zero_ctx *z) {
 
 zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
-    if (!norm) return zp_fail(z, ZERO_ERR_ARGUMENT, "norm is NULL");
-    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
+    ZP_REFUSE(z, !norm, "norm is NULL");
+    ZP_DO(z, zp_event_wait(&z->compute, z->agreed));
     ZP_TRY(zp_report_send(z));
     ZP_TRY(zp_report(z));
     *norm = z->report.norm;
@@ -383,47 +324,43 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
 
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
-    if (!h) return zp_fail(z, ZERO_ERR_ARGUMENT, "hyper is NULL");
-    if (!zp_rule_takes(z->rule, h))
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected "
-                       "none below 0, betas below 1",
-                       (double)h->lr, (double)h->beta1, (double)h->beta2, (double)h->eps,
-                       (double)h->weight_decay, (double)h->max_norm);
-    if (h->eps == 0 && (z->rule->reads & ZP_EPS_ALONE))
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
-    if (z->looked) { /* rare: the update waits until nobody reads what it changes */
-        ZP_DO(z, zp_stream_sync(&z->compute));
-        ZP_DO(z, zp_barrier(z->data));
-        z->looked = 0;
-    }
+    ZP_REFUSE(z, !h, "hyper is NULL");
+    ZP_REFUSE(z, !zp_rule_takes(z->rule, h),
+              "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected none below "
+              "0, betas below 1",
+              (double)h->lr, (double)h->beta1, (double)h->beta2, (double)h->eps,
+              (double)h->weight_decay, (double)h->max_norm);
+    ZP_REFUSE(z, h->eps == 0 && (z->rule->reads & ZP_EPS_ALONE),
+              "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
     return zp_step_take(z, 1, h);
 }
 
 zero_result zero_skip_step(zero_ctx *z) {
-    zero_hyper none;
+    const zero_hyper none = {0, 0, 0, 0, 0, 0};
     ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
-    memset(&none, 0, sizeof none);
     return zp_step_take(z, 2, &none);
 }
 
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     ZP_ENTER(z, "zero_step_result", ZP_ANY, "");
-    if (!z->stepped) return zp_fail(z, ZERO_ERR_STATE, "no step was made yet");
-    if (!report) return zp_fail(z, ZERO_ERR_ARGUMENT, "report is NULL");
-    if (z->phase == ZP_REDUCED || (z->phase == ZP_IN_PASS && z->resume == ZP_REDUCED))
-        return zp_fail(z, ZERO_ERR_STATE, "ask before the next zero_reduce or after zero_step");
+    ZP_UNTIMELY(z, !z->stepped, "no step was made yet");
+    ZP_REFUSE(z, !report, "report is NULL");
+    ZP_UNTIMELY(z, z->phase == ZP_REDUCED || (z->phase == ZP_IN_PASS && z->resume == ZP_REDUCED),
+                "ask before the next zero_reduce or after zero_step");
     ZP_TRY(zp_report(z));
     const zp_control *c = &z->report;
-    memset(report, 0, sizeof *report);
-    report->stepped = !c->skip;
-    report->norm = c->norm;
-    report->loss_scale = c->used_scale;
-    report->next_loss_scale = c->scale;
-    report->steps = c->steps;
-    report->skipped = c->skipped;
-    if (c->bad_unit >= 0) zp_report_bad(z, c, report);
+    const int unit = (int)c->bad_unit; /* -1: none */
+    const size_t at = (size_t)c->bad_offset;
+    const zero_step_report now = {
+        !c->skip, c->norm, c->used_scale, c->scale, c->steps, c->skipped, NULL, 0, 0};
+    *report = now;
+    for (int i = 0; unit >= 0 && i < z->layout.unit[unit].members; i++) {
+        const zp_member *m = &z->layout.unit[unit].member[i];
+        if (at < m->at || at >= m->at + m->numel) continue;
+        report->bad_tensor = z->tensors[m->tensor].desc.name;
+        report->bad_index = zp_member_first(m) + at - m->at;
+        report->bad_rank = (int)c->bad_rank;
+    }
     if (!c->at_floor) return ZERO_OK;
     return zp_fail(z, ZERO_ERR_SCALE,
                    "tensor %s, element %zu, overflows at the smallest loss scale, %g",

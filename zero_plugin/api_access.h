@@ -3,8 +3,6 @@
 
 #include "api.h"
 
-/* ---- tensors by name ---- */
-
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out) {
     zp_tensor *t;
@@ -22,36 +20,44 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
 
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values) {
+    const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
     zp_tensor *t;
     ZP_TRY(zp_access_begin(z, "zero_write_tensor", name, kind, first, count, &t));
-    if (!values && count) return zp_fail(z, ZERO_ERR_ARGUMENT, "%s: values is NULL", name);
+    ZP_REFUSE(z, !values && count, "%s: values is NULL", name);
     /* behind it no peer reads the old values any more */
     ZP_TRY(zp_access_agree(z, t, kind, first, count, values));
-    if (kind == ZERO_GRADIENT) ZP_TRY(zp_write_fits(z, name, first, values, count));
+    for (size_t i = 0; i < count && kind == ZERO_GRADIENT; i++) {
+        const zero_type type = z->array[ZP_GRAD].type;
+        float stored; /* what its type cannot hold would pass the norm that was agreed */
+        zp_store(&stored, type, 0, values[i] * (float)z->report.stored);
+        ZP_REFUSE(z, !zp_finite((double)zp_load(&stored, type, 0)),
+                  "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
+                  first + i, (double)values[i], (double)z->report.scale);
+    }
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
-        ZP_TRY(zp_write_run(z, kind, &run, values + done));
+        const char *from = (const char *)(values + done);
+        if (weights && z->array[ZP_MASTER].share) /* weights are written in both their forms */
+            ZP_DO(z, zp_put(z, ZERO_MASTER, &run, ZERO_F32, from));
+        ZP_DO(z, zp_put(z, weights ? ZERO_PARAMETER : kind, &run, ZERO_F32, from));
         done += run.numel;
     }
-    if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) zp_pool_forget(&z->pool[ZP_PARAM]);
+    if (weights) zp_pool_forget(&z->pool[ZP_PARAM]);
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_TRY(zp_checks_seal(z, 0));
     return zp_check(z, zp_barrier(z->data));
 }
 
-/* ---- state ---- */
-
 #define ZP_NOT_OPEN "the state is not open: zero_state_begin comes first"
 
 zero_result zero_state_begin(zero_ctx *z) {
     ZP_ENTER(z, "zero_state_begin", ZP_ANY, "");
-    if (z->phase != ZP_IDLE)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       z->phase & (ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED)
-                           ? "in the middle of a step: what micro-steps have added up is no state; "
-                             "ask after zero_step"
-                       : z->phase == ZP_NEW ? "zero_build comes first"
-                                            : "the state is open already");
+    ZP_UNTIMELY(z, z->phase != ZP_IDLE,
+                z->phase & (ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED)
+                    ? "in the middle of a step: what micro-steps have added up is no state; ask "
+                      "after zero_step"
+                : z->phase == ZP_NEW ? "zero_build comes first"
+                                     : "the state is open already");
     ZP_DO(z, zp_stream_sync(&z->stream[ZP_PARAMETERS])); /* gathers ahead read what may be put */
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_TRY(zp_report(z));
@@ -64,10 +70,8 @@ int zero_state_ranges(const zero_ctx *z, int whole) { return z ? z->nranges[whol
 
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range) {
     ZP_ENTER(z, "zero_state_range", ZP_ANY, "");
-    if (!range) return zp_fail(z, ZERO_ERR_ARGUMENT, "range is NULL");
-    if (i < 0 || i >= z->nranges[whole != 0])
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "range %d, expected 0..%d", i,
-                       z->nranges[whole != 0] - 1);
+    ZP_REFUSE(z, !range, "range is NULL");
+    ZP_TRY(zp_one_of(z, "range", i, z->nranges[whole != 0]));
     *range = z->ranges[whole != 0][i];
     return ZERO_OK;
 }
@@ -85,20 +89,18 @@ zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *val
 void zero_state_counters(const zero_ctx *z, zero_counters *c) {
     if (c) memset(c, 0, sizeof *c);
     if (!z || !c) return;
-    c->steps = z->report.steps;
-    c->skipped = z->report.skipped;
-    c->iteration = z->report.iteration;
-    c->last_overflow = z->report.last_overflow;
-    c->scale = z->report.scale;
-    c->hysteresis = z->report.hysteresis;
+    const zp_control *r = &z->report;
+    const zero_counters now = {r->steps,         r->skipped, r->iteration,
+                               r->last_overflow, r->scale,   r->hysteresis};
+    *c = now;
 }
 
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
     ZP_ENTER(z, "zero_state_set_counters", ZP_OPEN, ZP_NOT_OPEN);
-    if (!c || c->steps < 0 || c->skipped < 0 || c->iteration < 0 || c->last_overflow < -1
-        || !zp_finite((double)c->scale) || c->scale <= 0 || c->hysteresis < 0)
-        return zp_fail(z, ZERO_ERR_ARGUMENT,
-                       "counters: none may be below 0, and the scale must be above it");
+    ZP_REFUSE(z,
+              !c || c->steps < 0 || c->skipped < 0 || c->iteration < 0 || c->last_overflow < -1
+                  || !zp_finite((double)c->scale) || c->scale <= 0 || c->hysteresis < 0,
+              "counters: none may be below 0, and the scale must be above it");
     const zero_scaler *s = &z->cfg.scaler;
     const int moved = s->fixed == 0 && c->iteration > 0;
     zp_control *r = &z->report;
@@ -119,14 +121,11 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     if (!changed) return ZERO_OK;
     ZP_TRY(zp_update_all(z, NULL));
     z->stepped = 0; /* of the last step of another run nothing is known */
-    ZP_TRY(zp_checks_seal(z, 0));
-    return ZERO_OK;
+    return zp_checks_seal(z, 0);
 }
 
 void *zero_host_alloc(size_t bytes) { return zp_host_alloc(bytes); }
 void zero_host_free(void *memory) { zp_host_free(memory); }
-
-/* ---- numbers ---- */
 
 size_t zero_type_bytes(zero_type type) { return zp_bytes(type); }
 
@@ -152,35 +151,25 @@ void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_
         zp_widen((float *)to, from, from_type, n);
 }
 
-/* ---- small collectives ---- */
-
 zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
     ZP_ENTER(z, "zero_all_sum", ZP_ANY, "");
-    if (!values && n > 0) return zp_fail(z, ZERO_ERR_ARGUMENT, "values is NULL");
-    if (n < 0 || (size_t)n * sizeof *values > ZP_MAIL_BYTES)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "n is %d, expected 0..%zu", n,
-                       ZP_MAIL_BYTES / sizeof *values);
+    ZP_REFUSE(z, !values && n > 0, "values is NULL");
+    ZP_REFUSE(z, n < 0 || (size_t)n * sizeof *values > ZP_MAIL_BYTES, "n is %d, expected 0..%zu", n,
+              ZP_MAIL_BYTES / sizeof *values);
     ZP_DO(z, zp_exchange(z->data, values, (size_t)n * sizeof *values));
-    for (int i = 0; i < n; i++) {
-        double sum = 0;
-        for (int r = 0; r < z->data->nranks; r++) {
-            double value;
-            memcpy(&value, z->data->mail + ((size_t)r * (size_t)n + (size_t)i) * sizeof value,
-                   sizeof value);
-            sum += value;
-        }
-        values[i] = sum;
+    for (int i = 0; i < n; i++) values[i] = 0;
+    for (int i = 0; i < n * z->data->nranks; i++) { /* in rank order */
+        double value;
+        memcpy(&value, z->data->mail + (size_t)i * sizeof value, sizeof value);
+        values[i % n] += value;
     }
     return ZERO_OK;
 }
 
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
     ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "zero_build comes first");
-    if (!data && bytes)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "data is NULL, and %zu bytes are to be sent", bytes);
-    if (root < 0 || root >= z->data->nranks)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "root is %d, expected 0..%d", root,
-                       z->data->nranks - 1);
+    ZP_REFUSE(z, !data && bytes, "data is NULL, and %zu bytes are to be sent", bytes);
+    ZP_TRY(zp_one_of(z, "root is", root, z->data->nranks));
     return zp_check(z, zp_broadcast(z->data, data, bytes, root));
 }
 
@@ -189,31 +178,22 @@ zero_result zero_barrier(zero_ctx *z) {
     return zp_check(z, zp_barrier(z->data));
 }
 
-/* ---- statistics ---- */
-
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");
-    if (!stats) return zp_fail(z, ZERO_ERR_ARGUMENT, "stats is NULL");
-    if (z->phase == ZP_NEW) return zp_fail(z, ZERO_ERR_STATE, "zero_build comes first");
-    memset(stats, 0, sizeof *stats);
+    ZP_REFUSE(z, !stats, "stats is NULL");
+    ZP_UNTIMELY(z, z->phase == ZP_NEW, "zero_build comes first");
+    const zero_plan *p = &z->plan;
+    const zp_meter *m = &z->data->meter;
     const double exposed = z->device.exposed_s;
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     ZP_TRY(zp_report(z));          /* as of the last step, or norm */
     z->device.exposed_s = exposed; /* asking is not training */
-    stats->param_bytes = z->plan.param_bytes;
-    stats->grad_bytes = z->plan.grad_bytes;
-    stats->optimizer_bytes = z->plan.optimizer_bytes;
-    stats->buffer_bytes = z->plan.buffer_bytes;
-    stats->allocated_bytes = z->data->meter.allocated_bytes + z->private_bytes;
-    stats->sent_bytes = z->data->meter.sent_bytes;
-    stats->mapped_bytes = z->data->meter.mapped_bytes;
-    stats->reductions = z->data->meter.reductions;
-    stats->gathers = z->data->meter.gathers;
-    stats->verdict_bytes = z->data->meter.verdict_bytes;
-    stats->control_bytes = z->data->meter.control_bytes;
-    stats->steps = (uint64_t)z->report.steps;
-    stats->skipped = (uint64_t)z->report.skipped;
-    stats->exposed_s = exposed;
-    stats->hooks_s = z->hooks_s;
+    const size_t allocated = m->allocated_bytes + z->private_bytes;
+    const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
+    const zero_stats now = {
+        p->param_bytes, p->grad_bytes,   p->optimizer_bytes, p->buffer_bytes,  allocated,
+        m->sent_bytes,  m->mapped_bytes, m->reductions,      m->gathers,       steps,
+        skipped,        exposed,         z->hooks_s,         m->verdict_bytes, m->control_bytes};
+    *stats = now;
     return ZERO_OK;
 }

@@ -1,12 +1,21 @@
-/* build.h - agreement and allocation
-
-   All ranks compare what they were told, then allocate what the plan says. */
+/* build.h - all ranks compare what they were told, then allocate what the plan says */
 #pragma once
 
 #include "plan.h"
 #include "check.h"
 
-static void zp_agree_tensor(const zp_tensor *t, int i, char *text, size_t bytes) {
+/* Line i of what all ranks must have alike: a setting, or a tensor; "": nothing to compare. The
+   first that differs is reported as it is. */
+static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+    const int at = i - ZP_SETTINGS - 1;
+    const zp_tensor *t = at >= 0 && at < z->ntensors ? &z->tensors[at] : NULL;
+    memset(text, 0, bytes);
+    if (at < -1 && !zp_settings[i].free)
+        zp_setting_print(&zp_settings[i], &z->cfg, text, bytes);
+    else if (at == -1)
+        (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
+                       ZERO_VERSION, ZERO_CHECK, z->data->node_size, z->ntensors);
+    if (!t) return at < z->ntensors;
     const zero_tensor_desc *d = &t->desc;
     uint64_t name = ZP_HASH_EMPTY;
     char hash[32] = "";
@@ -16,23 +25,9 @@ static void zp_agree_tensor(const zp_tensor *t, int i, char *text, size_t bytes)
     (void)snprintf(text, bytes,
                    "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, lr_factor %.9g, "
                    "decay_factor %.9g, name %s%s",
-                   i, d->numel, d->layers, d->unit, d->uses, d->flags, (double)t->lr_factor,
+                   at, d->numel, d->layers, d->unit, d->uses, d->flags, (double)t->lr_factor,
                    (double)t->decay_factor, hash, d->name);
-}
-
-/* Line i of what all ranks must have alike: a setting, or a tensor; "": nothing to compare. The
-   first that differs is reported as it is. */
-static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
-    const int t = i - ZP_SETTINGS - 1;
-    memset(text, 0, bytes);
-    if (t < -1 && !zp_settings[i].free)
-        zp_setting_print(&zp_settings[i], &z->cfg, text, bytes);
-    else if (t == -1)
-        (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
-                       ZERO_VERSION, ZERO_CHECK, z->data->node_size, z->ntensors);
-    else if (t >= 0 && t < z->ntensors)
-        zp_agree_tensor(&z->tensors[t], t, text, bytes);
-    return t < z->ntensors;
+    return 1;
 }
 
 static zero_result zp_build_agree(zero_ctx *z) {
@@ -41,17 +36,16 @@ static zero_result zp_build_agree(zero_ctx *z) {
     for (int i = 0; zp_agree_line(z, i, mine, sizeof mine); i++) {
         if (!mine[0]) continue;
         ZP_DO(z, zp_exchange(z->data, mine, sizeof mine));
-        for (int r = 1; r < z->data->nranks; r++)
-            if (memcmp(all, all + (size_t)r * sizeof mine, sizeof mine)) {
-                return z->dead = zp_fail(z, ZERO_ERR_MISMATCH,
-                                         "rank 0 has {%.180s}, rank %d has {%.180s}", all, r,
-                                         all + (size_t)r * sizeof mine);
-            }
+        const int r = zp_mail_differs(z->data, sizeof mine);
+        if (r)
+            return z->dead =
+                       zp_fail(z, ZERO_ERR_MISMATCH, "rank 0 has {%.180s}, rank %d has {%.180s}",
+                               all, r, all + (size_t)r * sizeof mine);
     }
     return ZERO_OK;
 }
 
-/* The tensors in a rank's part of unit u; `spans` NULL: only counted. */
+/* The tensors in this rank's part of unit u. */
 static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
     const zp_unit *x = &z->layout.unit[u];
     const size_t begin = zp_own(z, u)->first, end = begin + zp_own(z, u)->numel;
@@ -60,42 +54,37 @@ static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
         const zp_member *m = &x->member[i];
         const zp_tensor *t = &z->tensors[m->tensor];
         const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
-        if (from >= to) continue;
-        if (spans) {
-            zp_span *s = &spans[n];
-            s->begin = from - begin;
-            s->end = to - begin;
-            s->lr_factor = t->lr_factor;
-            s->decay_factor = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
-            s->key = zp_mix((uint32_t)m->tensor);
-            s->element =
-                (uint64_t)begin - m->at + (m->layer > 0 ? (uint64_t)m->layer * m->numel : 0);
-        }
-        n++;
+        const uint64_t element = (uint64_t)begin - m->at + zp_member_first(m);
+        const float decay = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
+        const zp_span span = {from - begin, to - begin, element,
+                              t->lr_factor, decay,      zp_mix((uint32_t)m->tensor)};
+        if (from < to) spans[n++] = span;
     }
     return n;
 }
 
 static zero_result zp_build_live(zero_ctx *z) {
     const size_t all = (size_t)z->layout.all + 1;
-    zp_device *d = &z->device;
-    z->live = (zp_live *)calloc(all, sizeof *z->live);
+    zp_pool *pool = &z->pool[ZP_PARAM];
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
-    if (!z->live || !z->bucket || !z->ops) return ZERO_ERR_MEMORY;
+    z->events = (zp_event *)calloc(4 * all + (size_t)pool->n, sizeof *z->events);
+    if (!z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
+    zp_event *e = z->events;
     for (int u = 0; u < z->layout.all; u++) {
         zp_live *live = &z->live[u];
-        live->buffer[0] = live->buffer[1] = -1;
-        ZP_TRY(zp_event_open(d, &live->written));
-        ZP_TRY(zp_event_open(d, &live->gathered));
-        ZP_TRY(zp_event_open(d, &live->reduction));
-        ZP_TRY(zp_event_open(d, &live->updated));
+        live->written = e++;
+        live->gathered = e++;
+        live->reduction = e++;
+        live->updated = e++;
     }
-    zp_pool *pool = &z->pool[ZP_PARAM];
-    for (int b = 0; b < pool->n; b++) ZP_TRY(zp_event_open(d, &pool->buffer[b].released));
-    ZP_TRY(zp_event_open(d, &z->passed));
-    ZP_TRY(zp_event_open(d, &z->agreed));
-    return zp_event_open(d, &z->reported);
+    for (int b = 0; b < pool->n; b++) pool->buffer[b].released = e++;
+    z->passed = e++;
+    z->agreed = e++;
+    z->reported = e++;
+    z->nevents = (int)(e - z->events);
+    for (int i = 0; i < z->nevents; i++) ZP_TRY(zp_event_open(&z->device, &z->events[i]));
+    return ZERO_OK;
 }
 
 /* Cuts the private arena: without memory it is only measured. */
@@ -106,63 +95,35 @@ static void *zp_build_cut(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
 }
 
 static size_t zp_build_arrays(zero_ctx *z) {
-    size_t at = 0, largest = 0, spans = 0;
-    for (int u = 0; u < z->layout.all; u++) {
-        largest = zp_max(largest, z->layout.unit[u].shard);
-        z->place[u].first_span = (int)spans;
-        spans += (size_t)(z->place[u].spans = zp_update_spans(z, u, NULL));
-    }
-    const size_t blocks = (largest + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK + 1;
+    size_t at = 0, largest = 0;
+    for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
         if (z->array[k].share)
             z->array[k].memory = (char *)zp_build_cut(z, &at, z->array[k].bytes, 1);
-    z->partial = (double *)zp_build_cut(z, &at, blocks, sizeof(double));
-    z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof(zp_control));
-    z->spans = (zp_span *)zp_build_cut(z, &at, spans, sizeof(zp_span));
-    z->nspans = spans;
+    z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
+    z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
+    z->spans = (zp_span *)zp_build_cut(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
     return at;
 }
 
+/* The private arena, with what the device reads before the first step. */
 static zero_result zp_build_private(zero_ctx *z) {
+    const size_t bytes = (size_t)z->layout.nmembers * sizeof(zp_span);
     z->private_bytes = zp_build_arrays(z);
     z->arena = (char *)zp_device_alloc(&z->device, z->private_bytes);
     z->pinned = (zp_control *)zp_host_alloc(sizeof *z->pinned);
-    if (!z->arena || !z->pinned) return ZERO_ERR_MEMORY;
+    zp_span *spans = z->arena && z->pinned ? (zp_span *)calloc(1, bytes) : NULL;
+    if (!spans) return ZERO_ERR_MEMORY;
     (void)zp_build_arrays(z);
     *z->pinned = z->report;
-    return ZERO_OK;
-}
-
-/* What the device reads before the first step. */
-static zero_result zp_build_tables(zero_ctx *z) {
-    zp_span *spans = (zp_span *)calloc(z->nspans + 1, sizeof *spans);
-    if (!spans) return ZERO_ERR_MEMORY;
     for (int u = 0; u < z->layout.all; u++)
-        (void)zp_update_spans(z, u, spans + z->place[u].first_span);
-    zero_result r = zp_copy(&z->compute, z->spans, spans, z->nspans * sizeof *spans);
+        z->live[u].spans =
+            zp_update_spans(z, u, spans + (z->layout.unit[u].member - z->layout.members));
+    zero_result r = zp_copy(&z->compute, z->spans, spans, bytes);
     if (!r) r = zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned);
     if (!r) r = zp_stream_sync(&z->compute);
     free(spans);
     return r;
-}
-
-static zero_result zp_build_streams(zero_ctx *z) {
-    const int threads = z->cfg.threads;
-    ZP_TRY(zp_stream_take(&z->compute, &z->device, z->cfg.stream, threads));
-    for (int i = 0; i < 2; i++)
-        ZP_TRY(zp_stream_open(&z->stream[i], &z->device, z->cfg.stream, !z->cfg.no_overlap, i,
-                              threads));
-    return ZERO_OK;
-}
-
-/* Everybody learns who could not allocate; then all return the same error. */
-static zero_result zp_build_together(zero_ctx *z, zero_result mine, const char *what,
-                                     size_t bytes) {
-    int who = -1;
-    ZP_DO(z, zp_agree(z->data, mine == ZERO_OK, &who));
-    if (who < 0) return ZERO_OK;
-    return z->dead = zp_fail(z, ZERO_ERR_MEMORY, "rank %d could not allocate %s (%zu bytes)", who,
-                             what, bytes);
 }
 
 /* Memory that one channel uses alone is made known to the transport. */
@@ -178,63 +139,64 @@ static zero_result zp_build_announce(zero_ctx *z) {
     return ZERO_OK;
 }
 
-static zero_result zp_build_allocate(zero_ctx *z) {
-    zero_result r = zp_build_live(z);
-    if (!r) r = zp_build_private(z);
-    if (!r) r = zp_build_streams(z);
-    if (!r) r = zp_build_tables(z);
-    if (!r) r = zp_checks_open(z);
-    ZP_TRY(zp_build_together(z, r, "optimizer state", z->plan.optimizer_bytes));
+/* What all ranks open together. Peers read the verdicts: they lie behind the gradients, whose
+   memory outlives the context. */
+static zero_result zp_build_shared(zero_ctx *z) {
     zp_group *g = z->data;
-    /* peers read the verdicts: they lie behind the gradients, whose memory outlives the context */
+    zp_memory *grad = &z->memory[ZP_GRAD], *param = &z->memory[ZP_PARAM];
     z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
-    const zp_op verdict = zp_verdict_op(z, &z->memory[ZP_GRAD], z->verdict_at);
+    const zp_op verdict = zp_verdict_op(z);
     const size_t of_g = z->verdict_at + (size_t)g->nranks * zp_op_shard_bytes(&verdict);
-    r = zp_memory_open(g, &g->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST);
-    if (!r)
-        r = zp_memory_open(g, &z->memory[ZP_PARAM], z->pool[ZP_PARAM].bytes,
-                           z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0);
-    if (!r) r = zp_memory_open(g, &z->memory[ZP_GRAD], of_g, 0);
-    if (!r) {
-        z->verdict = (double *)(void *)(z->memory[ZP_GRAD].base + verdict.source);
-        z->verdicts = (double *)(void *)(z->memory[ZP_GRAD].base + verdict.target);
-        z->array[ZP_PARAM].memory = z->memory[ZP_PARAM].base;
-        z->array[ZP_GRAD].memory = z->array[ZP_MEAN].memory = z->memory[ZP_GRAD].base;
-        return zp_build_announce(z);
-    }
+    const int seen = z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0;
+    ZP_TRY(zp_memory_open(g, &g->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
+    ZP_TRY(zp_memory_open(g, param, z->pool[ZP_PARAM].bytes, seen));
+    ZP_TRY(zp_memory_open(g, grad, of_g, 0));
+    z->verdict = (double *)(void *)(grad->base + verdict.source);
+    z->verdicts = (double *)(void *)(grad->base + verdict.target);
+    z->array[ZP_PARAM].memory = param->base;
+    z->array[ZP_GRAD].memory = z->array[ZP_MEAN].memory = grad->base;
+    return ZERO_OK;
+}
+
+static zero_result zp_build_allocate(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    zp_device *d = &z->device;
+    int who = -1;
+    zero_result r = zp_build_live(z);
+    if (!r) r = zp_stream_take(&z->compute, d, c->stream, c->threads);
+    for (int i = 0; i < 2 && !r; i++)
+        r = zp_stream_open(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
+    if (!r) r = zp_build_private(z);
+    if (!r) r = zp_checks_open(z);
+    /* everybody learns who could not allocate; then all return the same error */
+    ZP_DO(z, zp_agree(z->data, r == ZERO_OK, &who));
+    if (who >= 0)
+        return z->dead = zp_fail(z, ZERO_ERR_MEMORY,
+                                 "rank %d could not allocate optimizer state (%zu bytes)", who,
+                                 z->plan.optimizer_bytes);
+    r = zp_build_shared(z);
+    if (!r) return zp_build_announce(z);
     ZP_DO(z, ZERO_OK);
     return z->dead =
                zp_fail(z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",
                        z->pool[ZP_PARAM].bytes, z->pool[ZP_GRAD].bytes);
 }
 
-/* The pointers of a unit's tensors go to different fields. */
-static zero_result zp_build_fields(zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    for (int i = 0; i < x->members; i++)
-        for (int k = 0; k < i; k++) {
-            const zero_tensor_desc *a = &z->tensors[x->member[k].tensor].desc,
-                                   *b = &z->tensors[x->member[i].tensor].desc;
-            if (a == b || a->field != b->field || ((a->flags | b->flags) & ZERO_BY_SLOT)) continue;
-            return zp_fail(z, ZERO_ERR_ARGUMENT,
-                           "tensors %s and %s of unit %d have the same field (offset %zu)", a->name,
-                           b->name, u, a->field);
-        }
-    return ZERO_OK;
-}
-
-/* The units of all tensors are 0..n-1, with no gap. */
+/* The units of all tensors are 0..n-1, with no gap; the pointers of a unit's tensors go to
+   different fields. */
 static zero_result zp_build_units(zero_ctx *z) {
-    for (int u = 0; u < z->layout.units; u++) {
-        int known = z->layout.unit[u].members > 0;
-        for (int t = 0; t < z->ntensors && !known; t++) { /* KEEP tensors lie elsewhere */
-            const zero_tensor_desc *d = &z->tensors[t].desc;
-            known = u >= d->unit && u < d->unit + d->layers;
+    for (int u = 0; u < z->layout.units; u++)
+        ZP_REFUSE(z, !z->layout.unit[u].announced,
+                  "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
+    for (int m = 0; m < z->layout.nmembers; m++) {
+        const zp_member *x = &z->layout.members[m];
+        const zero_tensor_desc *b = &z->tensors[x->tensor].desc;
+        for (const zp_member *y = z->layout.unit[x->unit].member; y < x; y++) {
+            const zero_tensor_desc *a = &z->tensors[y->tensor].desc;
+            ZP_REFUSE(z, a != b && a->field == b->field && !((a->flags | b->flags) & ZERO_BY_SLOT),
+                      "tensors %s and %s of unit %d have the same field (offset %zu)", a->name,
+                      b->name, x->unit, a->field);
         }
-        if (!known)
-            return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d has no tensor, though units go up to %d",
-                           u, z->layout.units - 1);
     }
-    for (int u = 0; u < z->layout.all; u++) ZP_TRY(zp_build_fields(z, u));
     return ZERO_OK;
 }

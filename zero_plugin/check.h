@@ -58,14 +58,27 @@ static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
 }
 #endif
 
-static zero_result zp_checks_make(zero_ctx *z, int m) {
-    const zp_member *x = &z->layout.members[m];
-    const size_t layers = (size_t)z->tensors[x->tensor].desc.layers;
-    for (int side = 0; side < 2 && x->layer >= 0; side++) {
-        zp_shadow *s = &z->checks.shadow[side][m];
-        s->bytes = x->numel * zp_bytes(z->array[side].type);
+/* What the host is shown of a member; NULL: the member itself. */
+static zp_shadow *zp_checks_shadow(const zero_ctx *z, zp_side side, const zp_member *m) {
+    if (!zp_checks_on() || m->layer < 0) return NULL;
+    return &z->checks.shadow[2 * (m - z->layout.members) + side];
+}
+
+static zero_result zp_checks_open(zero_ctx *z) {
+    zp_checks *c = &z->checks;
+    const size_t n = (size_t)z->layout.nmembers;
+    if (!zp_checks_on()) return ZERO_OK;
+    c->shadow = (zp_shadow *)calloc(2 * n, sizeof *c->shadow);
+    c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
+    c->forwards = (int *)calloc((size_t)z->layout.all, sizeof *c->forwards);
+    if (!c->shadow || !c->seal || !c->forwards) return ZERO_ERR_MEMORY;
+    for (size_t i = 0; i < 2 * n; i++) {
+        const zp_member *m = &z->layout.members[i / 2];
+        zp_shadow *s = zp_checks_shadow(z, (zp_side)(i % 2), m);
+        if (!s) continue;
+        s->bytes = m->numel * zp_bytes(z->array[i % 2].type);
         s->body = zp_round_up(s->bytes, 4096);
-        s->guard = zp_round_up(layers * s->bytes, 4096);
+        s->guard = zp_round_up((size_t)z->tensors[m->tensor].desc.layers * s->bytes, 4096);
         s->mapped = 2 * s->guard + s->body;
         ZP_TRY(zp_shadow_make(&z->device, s));
         ZP_TRY(zp_shadow_lock(&z->compute, s));
@@ -73,32 +86,10 @@ static zero_result zp_checks_make(zero_ctx *z, int m) {
     return ZERO_OK;
 }
 
-static zero_result zp_checks_open(zero_ctx *z) {
-    zp_checks *c = &z->checks;
-    const size_t n = (size_t)z->layout.nmembers;
-    if (!zp_checks_on()) return ZERO_OK;
-    c->shadow[0] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
-    c->shadow[1] = (zp_shadow *)calloc(n, sizeof(zp_shadow));
-    c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
-    c->forwards = (int *)calloc((size_t)z->layout.all, sizeof *c->forwards);
-    if (!c->shadow[0] || !c->shadow[1] || !c->seal || !c->forwards) return ZERO_ERR_MEMORY;
-    for (size_t m = 0; m < n; m++) ZP_TRY(zp_checks_make(z, (int)m));
-    return ZERO_OK;
-}
-
-/* What the host is shown of a member; NULL: the member itself. */
-static const zp_shadow *zp_checks_shadow(const zero_ctx *z, zp_side side, const zp_member *m) {
-    if (!zp_checks_on() || m->layer < 0) return NULL;
-    return &z->checks.shadow[side][m - z->layout.members];
-}
-
 static void zp_checks_close(zero_ctx *z) {
     zp_checks *c = &z->checks;
-    for (int side = 0; side < 2; side++) {
-        for (int m = 0; c->shadow[side] && m < z->layout.nmembers; m++)
-            zp_shadow_free(&c->shadow[side][m]);
-        free(c->shadow[side]);
-    }
+    for (int i = 0; c->shadow && i < 2 * z->layout.nmembers; i++) zp_shadow_free(&c->shadow[i]);
+    free(c->shadow);
     free(c->seal);
     free(c->forwards);
     free(c->hook);
@@ -111,7 +102,7 @@ static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
-        zp_shadow *s = &z->checks.shadow[side][m - z->layout.members];
+        zp_shadow *s = zp_checks_shadow(z, side, m);
         char *at = memory + m->at * zp_bytes(z->array[side].type);
         if (opens) {
             ZP_DO(z, zp_shadow_unlock(s, 1));
@@ -125,33 +116,27 @@ static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
     return ZERO_OK;
 }
 
-static uint64_t zp_checks_fold(uint64_t hash, const char *bytes, size_t n) {
-    for (size_t i = 0; i < n; i += 2) {
-        uint16_t two;
-        memcpy(&two, bytes + i, sizeof two);
-        hash = zp_hash(hash, two);
-    }
-    return hash;
-}
-
 /* The part of a member that this rank keeps, hashed. */
-static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64_t *hash) {
-    const zp_unit *x = &z->layout.unit[u];
+static zero_result zp_checks_hash(zero_ctx *z, const zp_member *m, uint64_t *hash) {
     const zp_array *a = &z->array[ZP_PARAM];
-    const int whole = a->part[u].share == ZP_WHOLE;
-    const size_t first = whole ? 0 : (size_t)z->data->rank * x->shard;
-    const size_t begin = zp_max(first, m->at);
-    const size_t end = zp_min(whole ? x->padded : first + x->shard, m->at + m->numel);
+    const zp_kept *part = &a->part[m->unit];
+    if (part->share == ZP_SEEN) part = zp_own(z, m->unit);
+    const size_t begin = zp_max(part->first, m->at);
+    const size_t end = zp_min(part->first + part->numel, m->at + m->numel);
     char *stage = z->data->stage.base;
     *hash = ZP_HASH_EMPTY;
     for (size_t at = begin; at < end; at += ZP_STAGE_NUMEL) {
         const size_t bytes = zp_min(ZP_STAGE_NUMEL, end - at) * zp_bytes(a->type);
         char *from;
-        ZP_TRY(zp_array_open(a, u, at, &z->compute, &from));
+        ZP_TRY(zp_array_open(a, m->unit, at, &z->compute, &from));
         ZP_TRY(zp_copy(&z->compute, stage, from, bytes));
-        ZP_TRY(zp_array_close(a, u, &z->compute, 0));
+        ZP_TRY(zp_array_close(a, m->unit, &z->compute, 0));
         ZP_TRY(zp_stream_sync(&z->compute));
-        *hash = zp_checks_fold(*hash, stage, bytes);
+        for (size_t i = 0; i < bytes; i += 2) {
+            uint16_t two;
+            memcpy(&two, stage + i, sizeof two);
+            *hash = zp_hash(*hash, two);
+        }
     }
     return ZERO_OK;
 }
@@ -159,46 +144,35 @@ static zero_result zp_checks_hash(zero_ctx *z, int u, const zp_member *m, uint64
 /* Notes what parameters are now, or with `compares` finds one that is not what it was. */
 static zero_result zp_checks_seal(zero_ctx *z, int compares) {
     if (!zp_checks_on() || (compares && !z->checks.sealed)) return ZERO_OK;
-    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
-    ZP_DO(z, zp_stream_sync(&z->compute));
+    ZP_DO(z, zp_settle(z));
     for (int m = 0; m < z->layout.nmembers; m++) {
         const zp_member *x = &z->layout.members[m];
-        const zp_tensor *t = &z->tensors[x->tensor];
         uint64_t hash;
-        ZP_DO(z, zp_checks_hash(z, zp_tensor_unit(&z->layout, t, x->layer), x, &hash));
-        if (compares && hash != z->checks.seal[m])
-            return zp_fail(z, ZERO_ERR_STATE,
-                           "tensor %s, layer %d, was written since the plugin wrote it last: "
-                           "use zero_write_tensor",
-                           t->desc.name, x->layer < 0 ? 0 : x->layer);
+        ZP_DO(z, zp_checks_hash(z, x, &hash));
+        ZP_UNTIMELY(z, compares && hash != z->checks.seal[m],
+                    "tensor %s, layer %d, was written since the plugin wrote it last: use "
+                    "zero_write_tensor",
+                    z->tensors[x->tensor].desc.name, x->layer < 0 ? 0 : x->layer);
         z->checks.seal[m] = hash;
     }
     z->checks.sealed = 1;
     return ZERO_OK;
 }
 
-/* Every tensor's pointer goes somewhere. */
-static zero_result zp_checks_bound(zero_ctx *z) {
+/* When a pass begins every tensor's pointer goes somewhere, and parameters are as they were. */
+static zero_result zp_checks_pass(zero_ctx *z) {
+    if (!zp_checks_on()) return ZERO_OK;
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
-        if ((d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound)
-            return zp_fail(z, ZERO_ERR_STATE,
-                           "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
+        ZP_UNTIMELY(z, (d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound,
+                    "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
             int known = 0;
             for (int i = 0; i < z->nslots; i++)
-                known |= z->slots[i].tensor == t && z->slots[i].layer == l;
-            if (!known)
-                return zp_fail(z, ZERO_ERR_STATE, "tensor %s, layer %d, has no slot: see zero_slot",
-                               d->name, l);
+                known |= z->slots[i].member->tensor == t && z->slots[i].layer == l;
+            ZP_UNTIMELY(z, !known, "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
         }
     }
-    return ZERO_OK;
-}
-
-static zero_result zp_checks_pass(zero_ctx *z) {
-    if (!zp_checks_on()) return ZERO_OK;
-    ZP_TRY(zp_checks_bound(z));
     memset(z->checks.forwards, 0, (size_t)z->layout.all * sizeof *z->checks.forwards);
     z->checks.nhooks = z->checks.backwards = 0;
     return zp_checks_seal(z, 1);
@@ -212,12 +186,11 @@ static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
     const int outermost = !live->forward_opens && !live->backward_opens;
     const int uses = z->layout.unit[unit].uses;
     c->forwards[unit] += which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* no recompute */
-    if (which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > uses)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "unit %d: forward number %d of this pass, but its tensors announce %d uses",
-                       unit, c->forwards[unit], uses);
-    if (which == ZP_HOOK_BACKWARD && !c->forwards[unit])
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: backward before forward", unit);
+    ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > uses,
+                "unit %d: forward number %d of this pass, but its tensors announce %d uses", unit,
+                c->forwards[unit], uses);
+    ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit],
+                "unit %d: backward before forward", unit);
     c->backwards += which == ZP_HOOK_BACKWARD;
     uint32_t *list = (uint32_t *)zp_list_grow(c->hook, c->nhooks, &c->hooks_cap, sizeof *list);
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the list of hooks");
@@ -246,17 +219,16 @@ static zero_result zp_checks_compare(zero_ctx *z) {
             mine[i] = at + i < z->checks.nhooks ? z->checks.hook[at + i] : UINT32_MAX;
         ZP_DO(z, zp_exchange(z->data, mine, sizeof mine));
         memcpy(zeroth, z->data->mail, sizeof zeroth);
-        for (int r = 1; r < z->data->nranks; r++) {
-            memcpy(his, z->data->mail + (size_t)r * sizeof his, sizeof his);
-            for (int i = 0; i < PIECE; i++) {
-                if (his[i] == zeroth[i]) continue;
+        const int r = zp_mail_differs(z->data, sizeof his);
+        memcpy(his, z->data->mail + (size_t)r * sizeof his, sizeof his);
+        for (int i = 0; i < PIECE; i++) {
+            if (his[i] != zeroth[i])
                 return z->dead = zp_fail(
                            z, ZERO_ERR_MISMATCH,
                            "hook %d of the pass: rank 0 %s, rank %d %s: all ranks must call "
                            "the same hooks in the same order",
                            at + i, zp_checks_hook_name(zeroth[i], a, sizeof a), r,
                            zp_checks_hook_name(his[i], b, sizeof b));
-            }
         }
         ends = zeroth[PIECE - 1] == UINT32_MAX;
     }

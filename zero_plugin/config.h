@@ -68,12 +68,12 @@ static double zp_setting_get(const zp_setting *s, const zero_config *c) {
 
 static void zp_setting_set(const zp_setting *s, zero_config *c, double value) {
     zp_any x;
-    if (s->form == ZP_REAL && s->bytes == 4)
-        x.f = (float)value;
-    else if (s->form == ZP_REAL)
-        x.d = value;
-    else
+    if (s->form != ZP_REAL)
         x.i = (int)value; /* no wider one has a default */
+    else if (s->bytes == 4)
+        x.f = (float)value;
+    else
+        x.d = value;
     memcpy((char *)c + s->at, &x, s->bytes);
 }
 
@@ -93,27 +93,12 @@ static zero_result zp_setting_check(const zp_setting *s, const zero_config *c, c
                                     size_t bytes) {
     const double value = zp_setting_get(s, c);
     const char *number = s->form == ZP_REAL ? "a finite number, " : "";
+    char most[32] = " or more";
     if (zp_finite(value) && value >= s->least && value <= s->most) return ZERO_OK;
-    const int n =
-        snprintf(text, bytes, "%s is %.15g, expected %s%g", s->name, value, number, s->least);
-    if (s->most < ZP_UNLIMITED)
-        (void)snprintf(text + n, bytes - (size_t)n, "..%g", s->most);
-    else
-        (void)snprintf(text + n, bytes - (size_t)n, " or more");
+    if (s->most < ZP_UNLIMITED) (void)snprintf(most, sizeof most, "..%g", s->most);
+    (void)snprintf(text, bytes, "%s is %.15g, expected %s%g%s", s->name, value, number, s->least,
+                   most);
     return ZERO_ERR_ARGUMENT;
-}
-
-/* Of the communicator, which is opened before the settings are checked: so that peers learn it. */
-static double zp_timeout(double asked) {
-    return zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
-}
-
-static int zp_threads(int asked) {
-#ifdef _OPENMP
-    return asked ? asked : omp_get_max_threads();
-#else
-    return 1;
-#endif
 }
 
 /* Checks every setting, and puts into each zero's place what it means. On an error: its sentence
@@ -130,7 +115,11 @@ static zero_result zp_config_resolve(zero_config *c, char *text, size_t bytes) {
     if (!c->grads)
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
     if (scaler->fixed == 0 && c->type != ZERO_F16) scaler->fixed = 1;
-    c->threads = zp_threads(c->threads);
+#ifdef _OPENMP
+    if (!c->threads) c->threads = omp_get_max_threads();
+#else
+    c->threads = 1;
+#endif
     text[0] = 0;
     if (c->no_master && c->type != ZERO_BF16)
         (void)snprintf(text, bytes,

@@ -5,32 +5,28 @@
 #include "schedule.h"
 #include "config.h"
 
-typedef enum zp_phase {
-    ZP_NEW = 1,
-    ZP_IDLE = 2,
-    ZP_IN_PASS = 4,
-    ZP_BETWEEN = 8,
-    ZP_REDUCED = 16,
-    ZP_OPEN = 32,
-    ZP_BUILT = ZP_IDLE | ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED | ZP_OPEN,
-    ZP_ANY = ZP_NEW | ZP_BUILT
-} zp_phase;
+enum { ZP_NEW = 1, ZP_IDLE = 2, ZP_IN_PASS = 4, ZP_BETWEEN = 8, ZP_REDUCED = 16, ZP_OPEN = 32 };
+enum { ZP_ANY = 63, ZP_BUILT = ZP_ANY - ZP_NEW };
 /* NEW -build-> IDLE -pass_begin-> IN_PASS -pass_end-> BETWEEN (more micro-steps, or reduce due)
    -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE, BETWEEN or REDUCED -> IN_PASS -> back.
    Checkpoints: IDLE -state_begin-> OPEN -state_end-> IDLE. */
 
-typedef struct zp_live { /* a unit while training */
+typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, while training */
+    int own[2];          /* by side: its own buffer, or -1: it lies whole, or takes turns */
+    int spans;           /* that this rank updates of it */
+    int gathers;         /* per step */
+    int buffer[2];       /* -1: none now */
     int parameter_opens, forward_opens, backward_opens;
     uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
-    int buffer[2];            /* -1: none now */
     int writes;               /* outermost backwards that ended in this micro-step */
     int touched; /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
     int pending; /* in the bucket that is not yet issued */
-    zp_event written, gathered, reduction, updated;
+    zp_event *written, *gathered, *reduction, *updated;
 } zp_live;
 
 typedef struct zp_slot {
-    int tensor, layer;
+    const zp_member *member;
+    int layer;
     void **place[2];
 } zp_slot;
 
@@ -41,8 +37,8 @@ typedef struct zp_shadow {
 } zp_shadow;
 
 typedef struct zp_checks {
-    zp_shadow *shadow[2]; /* by member */
-    uint64_t *seal;       /* by member */
+    zp_shadow *shadow; /* by member, and then by side */
+    uint64_t *seal;    /* by member */
     int sealed;
     int *forwards;  /* by unit: of this pass, before its first backward */
     int backwards;  /* of this pass, so far */
@@ -50,14 +46,11 @@ typedef struct zp_checks {
     int nhooks, hooks_cap;
 } zp_checks;
 
-enum { ZP_DATA = 0, ZP_GROUPS };
-
 struct zero_ctx {
     zero_config cfg; /* resolved */
     zp_policy policy;
     zp_failure failure; /* the first of any collective */
-    zp_group group[ZP_GROUPS];
-    zp_group *data; /* group[ZP_DATA]: the ranks that parameters are sharded over */
+    zp_group data[1];   /* the ranks that parameters are sharded over */
     zp_watch watch;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
@@ -65,10 +58,11 @@ struct zero_ctx {
     zp_tensor *tensors;
     int ntensors, tensors_cap;
     zp_layout layout;
-    zp_place *place; /* [layout.all] */
-    zp_live *live;   /* [layout.all] */
+    zp_live *live; /* [layout.all] */
     zp_slot *slots;
     int nslots, slots_cap;
+    zp_event *events; /* [nevents] all that live, buffers and what is below point to */
+    int nevents;
 
     zp_array array[ZP_ARRAYS];
     zp_memory memory[2];               /* GRAD, MEAN and their buffers; PARAM and its buffers */
@@ -81,26 +75,25 @@ struct zero_ctx {
     size_t bucket_filled;
 
     const zp_rule *rule;
-    size_t nspans;
     char *arena; /* [private_bytes] device memory that no peer sees: SUM, MASTER, STATE and these */
     size_t private_bytes;
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
     double *verdict, *verdicts; /* this rank's [ZP_VERDICT], within [nranks * ZP_VERDICT] */
     size_t verdict_at;          /* of the ranks' verdicts, in the gradients' memory */
-    zp_event passed;            /* the host has computed with the last micro-step's parameters */
+    zp_event *passed;           /* the host has computed with the last micro-step's parameters */
     int judged;                 /* a verdict was asked for: control says what came of it */
     int said;                   /* what the host did at the last step: a verdict's CALL */
     zero_hyper hyper;           /* and with what */
     zp_control *control;
-    zp_span *spans;        /* [nspans] what this rank updates, by unit */
+    zp_span *spans;        /* [layout.nmembers] what this rank updates, a unit's by its members */
     zero_range *ranges[2]; /* [nranges] of the state: to save, to go on from */
     int nranges[2], ranges_cap[2];
     zp_control *pinned; /* where the device writes its control to, for the host */
     zp_control report;  /* the host's copy */
-    zp_event agreed, reported;
+    zp_event *agreed, *reported;
     zero_plan plan;
 
-    zp_phase phase, resume; /* resume: phase to return to after an evaluation */
+    int phase, resume; /* of the above; resume: phase to return to after an evaluation */
     zero_pass pass;
     int micro, micro_steps;
     zp_adding adding;
@@ -128,6 +121,17 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, ze
     return result;
 }
 
+/* A call is refused where an argument is wrong, or where it does not fit the order of calls. */
+#define ZP_REFUSE(z, when, ...)                                                                    \
+    ZP_TRY((when) ? zp_fail(z, ZERO_ERR_ARGUMENT, __VA_ARGS__) : ZERO_OK)
+#define ZP_UNTIMELY(z, when, ...) ZP_TRY((when) ? zp_fail(z, ZERO_ERR_STATE, __VA_ARGS__) : ZERO_OK)
+
+/* One of 0..n-1. */
+static zero_result zp_one_of(zero_ctx *z, const char *what, int i, int n) {
+    ZP_REFUSE(z, i < 0 || i >= n, "%s %d, expected 0..%d", what, i, n - 1);
+    return ZERO_OK;
+}
+
 static const char *zp_call_said(double call) {
     return call == 1 ? "zero_step" : call == 2 ? "zero_skip_step" : "none";
 }
@@ -152,7 +156,7 @@ static zero_result zp_differs(zero_ctx *z) {
 
 /* A peer that has gone may have seen in the last verdict what this rank has not looked at yet. */
 static int zp_differed(zero_ctx *z) {
-    if (!z->judged || zp_event_sync(&z->device, &z->agreed)
+    if (!z->judged || zp_event_sync(&z->device, z->agreed)
         || zp_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
         || zp_stream_sync(&z->compute))
         return 0;
@@ -172,11 +176,14 @@ static zero_result zp_check(zero_ctx *z, zero_result result) {
                                        : zero_result_string(result));
 }
 
-#define ZP_DO(z, call)                                                                             \
-    do {                                                                                           \
-        const zero_result zp_r = zp_check(z, call);                                                \
-        if (zp_r) return zp_r;                                                                     \
-    } while (0)
+/* The first rank whose part of the last exchange is not rank 0's; 0: there is none. */
+static int zp_mail_differs(const zp_group *g, size_t bytes) {
+    for (int r = 1; r < g->nranks; r++)
+        if (memcmp(g->mail, g->mail + (size_t)r * bytes, bytes)) return r;
+    return 0;
+}
+
+#define ZP_DO(z, call) ZP_TRY(zp_check(z, call))
 
 /* Every public function begins here: its name, the phases that it may be called in, and what is
    said in others. */
@@ -193,6 +200,12 @@ static zero_result zp_enter(zero_ctx *z, const char *call, int phases, const cha
 }
 #define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_enter(z, call, phases, otherwise))
 
+/* Waits until nothing moves any more. */
+static zero_result zp_settle(zero_ctx *z) {
+    for (int i = 0; i < 2; i++) ZP_TRY(zp_stream_sync(&z->stream[i]));
+    return zp_stream_sync(&z->compute);
+}
+
 /* NULL: there is none. */
 static zp_tensor *zp_tensor_find(const zero_ctx *z, const char *name) {
     for (int t = 0; t < z->ntensors && name; t++)
@@ -205,10 +218,6 @@ static zero_result zp_tensor_named(zero_ctx *z, const char *name, zp_tensor **t)
     return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
 }
 
-static char *zp_side_memory(const zero_ctx *z, zp_side side, size_t offset) {
-    return z->memory[side].base + offset;
-}
-
 /* Unit u lies whole in the side's array; otherwise in a buffer, while it is in use. */
 static int zp_unit_whole(const zero_ctx *z, zp_side side, int u) {
     const zp_share share = z->array[side].part[u].share;
@@ -217,9 +226,11 @@ static int zp_unit_whole(const zero_ctx *z, zp_side side, int u) {
 
 /* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
 static char *zp_unit_memory(const zero_ctx *z, zp_side side, int u) {
-    const int own = z->place[u].buffer[side], b = own >= 0 ? own : z->live[u].buffer[side];
-    if (zp_unit_whole(z, side, u)) return zp_side_memory(z, side, z->array[side].part[u].at);
-    return b < 0 ? NULL : zp_side_memory(z, side, z->pool[side].buffer[b].at);
+    const zp_live *live = &z->live[u];
+    const int b = live->own[side] >= 0 ? live->own[side] : live->buffer[side];
+    char *base = z->memory[side].base;
+    if (zp_unit_whole(z, side, u)) return base + z->array[side].part[u].at;
+    return b < 0 ? NULL : base + z->pool[side].buffer[b].at;
 }
 
 /* Unit u's parameters as the host sees them. */

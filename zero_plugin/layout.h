@@ -10,9 +10,9 @@
 
 #include "base.h"
 
-typedef struct zp_member { /* a tensor's part in a unit */
-    int tensor, layer;     /* layer -1: all layers (KEEP) */
-    size_t at, numel;      /* within the unit, elements */
+typedef struct zp_member {   /* a tensor's part in a unit */
+    int unit, tensor, layer; /* layer -1: all layers (KEEP) */
+    size_t at, numel;        /* within the unit, elements */
 } zp_member;
 
 typedef struct zp_tensor {
@@ -29,6 +29,7 @@ typedef struct zp_unit {
     size_t content;              /* elements without alignment */
     size_t largest_tensor;
     int only_one_d;
+    int announced; /* by a tensor, of which a KEEP one lies elsewhere */
 } zp_unit;
 
 typedef struct zp_layout {
@@ -56,26 +57,29 @@ static int zp_tensor_unit(const zp_layout *l, const zp_tensor *t, int layer) {
     return t->desc.flags & ZERO_KEEP ? l->units : t->desc.unit + layer;
 }
 
+/* Elements of the tensor before the member. */
+static size_t zp_member_first(const zp_member *m) {
+    return m->layer > 0 ? (size_t)m->layer * m->numel : 0;
+}
+
 /* The order of updates, and backwards of reductions: KEEP, which a host reads before anything else,
    then as in a forward. */
 static int zp_unit_nth(const zp_layout *l, int i) { return i ? i - 1 : l->units; }
 
-static void zp_unit_add(zp_unit *u, zp_member *m, const zp_tensor *t, int tensor, int layer) {
+/* A tensor's layer, or all of them, becomes the unit's next member. */
+static zp_member *zp_unit_add(zp_layout *l, int unit, const zp_tensor *t, int tensor, int layer) {
     const zero_tensor_desc *d = &t->desc;
-    m->tensor = tensor;
-    m->layer = d->flags & ZERO_KEEP ? -1 : layer;
-    m->numel = d->flags & ZERO_KEEP ? d->numel * (size_t)d->layers : d->numel;
-    m->at = zp_round_up(u->numel, ZP_ALIGN);
-    u->numel = m->at + m->numel;
-    u->content += m->numel;
+    const int kept = d->flags & ZERO_KEEP;
+    zp_unit *u = &l->unit[unit];
+    const zp_member m = {unit, tensor, kept ? -1 : layer, zp_round_up(u->numel, ZP_ALIGN),
+                         kept ? d->numel * (size_t)d->layers : d->numel};
+    u->numel = m.at + m.numel;
+    u->content += m.numel;
     u->largest_tensor = zp_max(u->largest_tensor, d->numel);
     u->only_one_d &= (d->flags & ZERO_ONE_D) != 0;
-    if (!(d->flags & ZERO_KEEP) && d->uses > u->uses) u->uses = d->uses;
-}
-
-static void zp_unit_cut(zp_unit *u, int nranks) {
-    u->shard = zp_round_up((u->numel + (size_t)nranks - 1) / (size_t)nranks, ZP_ALIGN);
-    u->padded = u->shard * (size_t)nranks;
+    if (!kept && d->uses > u->uses) u->uses = d->uses;
+    u->member[u->members] = m;
+    return &u->member[u->members++];
 }
 
 /* Counts, then fills: members of a unit lie together. */
@@ -96,24 +100,27 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         return ZERO_ERR_MEMORY;
     }
     for (int t = 0; t < n; t++)
-        for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++)
-            l->unit[zp_tensor_unit(l, &tensors[t], i)].members++;
-    for (int u = 0, at = 0; u < l->all; at += l->unit[u++].members) {
-        l->unit[u].member = l->members + at;
-        l->unit[u].only_one_d = l->unit[u].uses = 1;
-    }
-    for (int u = 0; u < l->all; u++) l->unit[u].members = 0; /* counted again while filling */
-    for (int t = 0; t < n; t++)
-        for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++) {
-            zp_unit *u = &l->unit[zp_tensor_unit(l, &tensors[t], i)];
-            zp_member *m = &u->member[u->members++];
-            zp_unit_add(u, m, &tensors[t], t, i);
-            l->by_tensor[tensors[t].first_member + i] = m;
+        for (int i = 0; i < tensors[t].desc.layers; i++) {
+            l->unit[tensors[t].desc.unit + i].announced = 1;
+            if (i < zp_tensor_parts(&tensors[t]))
+                l->unit[zp_tensor_unit(l, &tensors[t], i)].members++;
         }
-    for (int u = 0; u < l->all; u++) {
-        zp_unit_cut(&l->unit[u], nranks);
-        l->numel += l->unit[u].content;
-        l->padded += l->unit[u].padded;
+    zp_member *next = l->members;
+    for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
+        u->member = next;
+        next += u->members;
+        u->members = 0; /* counted again while filling */
+        u->only_one_d = u->uses = 1;
+    }
+    for (int t = 0; t < n; t++)
+        for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++)
+            l->by_tensor[tensors[t].first_member + i] =
+                zp_unit_add(l, zp_tensor_unit(l, &tensors[t], i), &tensors[t], t, i);
+    for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
+        u->shard = zp_round_up((u->numel + (size_t)nranks - 1) / (size_t)nranks, ZP_ALIGN);
+        u->padded = u->shard * (size_t)nranks;
+        l->numel += u->content;
+        l->padded += u->padded;
     }
     return ZERO_OK;
 }

@@ -70,12 +70,9 @@ typedef enum zp_adding {
 /* Cuts unit u's part from a memory, from `at` on; returns its end. */
 static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share, int rank,
                            size_t at) {
-    zp_kept *p = &a->part[u];
     const size_t numel = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? x->shard : x->padded;
-    p->share = share;
-    p->first = share == ZP_SHARD ? (size_t)rank * x->shard : 0;
-    p->numel = numel;
-    p->at = at;
+    const zp_kept made = {share, share == ZP_SHARD ? (size_t)rank * x->shard : 0, numel, at};
+    a->part[u] = made;
     a->bytes += numel * zp_bytes(a->type);
     return at + numel * zp_bytes(a->type);
 }

@@ -3,20 +3,6 @@
 
 #include "check.h"
 
-/* A collective of unit u: where from and where to is the caller's. */
-static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
-    zp_op op;
-    memset(&op, 0, sizeof op);
-    op.group = z->data;
-    op.memory = &z->memory[channel];
-    op.channel = channel;
-    op.kind = kind;
-    op.unit = u;
-    op.shard = z->layout.unit[u].shard;
-    op.type = z->array[channel].type;
-    return op;
-}
-
 /* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
    the buffer that it goes to. */
 static zero_result zp_gather(zero_ctx *z, int u) {
@@ -32,12 +18,11 @@ static zero_result zp_gather(zero_ctx *z, int u) {
         zp_pool *pool = &z->pool[ZP_PARAM];
         zp_buffer *b = &pool->buffer[zp_pool_find(pool, u)];
         op.target = b->at;
-        ZP_DO(z, zp_event_wait(s, &b->released));
+        ZP_DO(z, zp_event_wait(s, b->released));
     }
-    ZP_DO(z, zp_event_wait(s, &live->updated));
+    ZP_DO(z, zp_event_wait(s, live->updated));
     ZP_DO(z, zp_issue(s, &op, 1));
-    ZP_DO(z, zp_event_record(s, &live->gathered));
-    return ZERO_OK;
+    return zp_check(z, zp_event_record(s, live->gathered));
 }
 
 /* The outermost begin that needs u's parameters: they are on their way or there, and so are the
@@ -61,9 +46,8 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
     const int b = live->buffer[ZP_PARAM] = zp_pool_find(pool, u);
     if (b >= 0) pool->buffer[b].open++;
-    ZP_DO(z, zp_event_wait(&z->compute, &live->gathered));
-    ZP_TRY(zp_checks_turn(z, u, ZP_PARAM, 1));
-    return ZERO_OK;
+    ZP_DO(z, zp_event_wait(&z->compute, live->gathered));
+    return zp_checks_turn(z, u, ZP_PARAM, 1);
 }
 
 static zero_result zp_parameters_close(zero_ctx *z, int u) {
@@ -76,7 +60,7 @@ static zero_result zp_parameters_close(zero_ctx *z, int u) {
     b->open--;
     b->used = ++pool->clock;
     live->buffer[ZP_PARAM] = -1;
-    return zp_check(z, zp_event_record(&z->compute, &b->released));
+    return zp_check(z, zp_event_record(&z->compute, b->released));
 }
 
 /* Where the host finds a member whose unit lies in `memory`. */
@@ -93,18 +77,16 @@ static void zp_point(zero_ctx *z, zp_side side, int u, char *memory, void *host)
     for (int i = 0; i < x->members && memory && host; i++) {
         const zp_member *m = &x->member[i];
         const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
-        const uintptr_t back = m->layer > 0 ? (uintptr_t)m->layer * d->numel * of : 0;
-        const uintptr_t to = (uintptr_t)zp_member_memory(z, side, m, memory) - back;
+        const uintptr_t to =
+            (uintptr_t)zp_member_memory(z, side, m, memory) - zp_member_first(m) * of;
         if (!(d->flags & ZERO_BY_SLOT)) memcpy((char *)host + d->field, &to, sizeof to);
     }
     for (int i = 0; i < z->nslots; i++) {
         const zp_slot *s = &z->slots[i];
-        const zp_tensor *t = &z->tensors[s->tensor];
-        if (!s->place[side] || zp_tensor_unit(&z->layout, t, s->layer) != u) continue;
-        const int kept = t->desc.flags & ZERO_KEEP;
-        const zp_member *m = z->layout.by_tensor[t->first_member + (kept ? 0 : s->layer)];
+        const zp_member *m = s->member;
+        if (!s->place[side] || m->unit != u) continue;
         char *to = memory ? zp_member_memory(z, side, m, memory) : NULL;
-        if (to && kept) to += (size_t)s->layer * t->desc.numel * of;
+        if (to && m->layer < 0) to += (size_t)s->layer * z->tensors[m->tensor].desc.numel * of;
         memcpy(s->place[side], &to, sizeof to); /* as bytes: it may be any pointer to data */
     }
 }
@@ -138,14 +120,13 @@ static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
 }
 
 static zp_op zp_reduce_op(zero_ctx *z, int u) {
-    const int each = z->adding == ZP_EACH_REDUCED;
     const zp_kept *sum = &z->array[ZP_SUM].part[u];
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
-    op.source = (size_t)(zp_unit_memory(z, ZP_GRAD, u) - zp_side_memory(z, ZP_GRAD, 0));
+    op.source = (size_t)(zp_unit_memory(z, ZP_GRAD, u) - z->memory[ZP_GRAD].base);
     op.target = z->array[ZP_MEAN].part[u].at;
     if (sum->share == ZP_SHARD) op.sum = (float *)(void *)(z->array[ZP_SUM].memory + sum->at);
     op.scale = z->data->divisor / (float)z->data->nranks;
-    op.accumulate = each && z->micro > 0;
+    op.accumulate = z->adding == ZP_EACH_REDUCED && z->micro > 0;
     return op;
 }
 
@@ -169,8 +150,7 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     const int last = z->micro + 1 == z->micro_steps, collects = z->adding == ZP_COLLECTED;
     if (!z->nbucket) return ZERO_OK;
     for (int i = 0; i < z->nbucket; i++) {
-        zp_live *live = &z->live[z->bucket[i]];
-        ZP_DO(z, zp_event_wait(s, &live->written));
+        ZP_DO(z, zp_event_wait(s, z->live[z->bucket[i]].written));
         if (collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
     }
     if (last || !collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
@@ -178,7 +158,7 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     if (last && z->policy.state == ZP_WHOLE) ZP_DO(z, zp_bucket_issue(z, zp_whole_op));
     for (int i = 0; i < z->nbucket; i++) {
         zp_live *live = &z->live[z->bucket[i]];
-        ZP_DO(z, zp_event_record(s, &live->reduction));
+        ZP_DO(z, zp_event_record(s, live->reduction));
         live->pending = 0;
         live->buffer[ZP_GRAD] = -1;
     }
@@ -193,7 +173,7 @@ static zero_result zp_bucket_add(zero_ctx *z, int u) {
     const int b = live->buffer[ZP_GRAD];
     if (b >= 0) z->pool[ZP_GRAD].buffer[b].open = 0; /* its next user waits for `reduction` */
     if (z->bucket_filled && z->bucket_filled + numel > z->bucket_numel) ZP_TRY(zp_bucket_flush(z));
-    ZP_DO(z, zp_event_record(&z->compute, &live->written));
+    ZP_DO(z, zp_event_record(&z->compute, live->written));
     live->pending = 1;
     z->bucket[z->nbucket++] = u;
     z->bucket_filled += numel;
@@ -203,21 +183,20 @@ static zero_result zp_bucket_add(zero_ctx *z, int u) {
 /* A buffer for u's gradients: its own, or the shared one whose reduction began longest ago. */
 static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
     zp_pool *pool = &z->pool[ZP_GRAD];
-    int b = z->place[u].buffer[ZP_GRAD];
-    if (zp_unit_whole(z, ZP_GRAD, u) || z->live[u].buffer[ZP_GRAD] >= 0) return ZERO_OK;
-    if (b < 0) b = zp_pool_oldest(pool, NULL, 0);
-    if (b < 0)
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "unit %d: all %d gradient buffers belong to units whose backward "
-                       "is not complete; raise bucket_numel",
-                       u, pool->n);
+    zp_live *live = &z->live[u];
+    if (zp_unit_whole(z, ZP_GRAD, u) || live->buffer[ZP_GRAD] >= 0) return ZERO_OK;
+    const int b = live->own[ZP_GRAD] >= 0 ? live->own[ZP_GRAD] : zp_pool_oldest(pool, NULL, 0);
+    ZP_UNTIMELY(z, b < 0,
+                "unit %d: all %d gradient buffers belong to units whose backward is not complete; "
+                "raise bucket_numel",
+                u, pool->n);
     const int before = pool->buffer[b].unit;
     if (before >= 0 && z->live[before].pending) ZP_TRY(zp_bucket_flush(z));
-    if (before >= 0) ZP_DO(z, zp_event_wait(&z->compute, &z->live[before].reduction));
+    if (before >= 0) ZP_DO(z, zp_event_wait(&z->compute, z->live[before].reduction));
     pool->buffer[b].unit = u;
     pool->buffer[b].open = 1;
     pool->buffer[b].used = ++pool->clock;
-    z->live[u].buffer[ZP_GRAD] = b;
+    live->buffer[ZP_GRAD] = b;
     return ZERO_OK;
 }
 
@@ -242,7 +221,7 @@ static zero_result zp_gradient_touch(zero_ctx *z, int u, int clear_all) {
     zp_live *live = &z->live[u];
     if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
     ZP_TRY(zp_gradient_buffer(z, u));
-    ZP_DO(z, zp_event_wait(&z->compute, &live->reduction));
+    ZP_DO(z, zp_event_wait(&z->compute, live->reduction));
     live->touched = 1;
     return zp_gradient_clear(z, u, clear_all);
 }
@@ -268,27 +247,21 @@ static zero_result zp_gradients_finish(zero_ctx *z) {
     return zp_bucket_flush(z);
 }
 
-static void zp_micro_begin(zero_ctx *z) {
-    for (int u = 0; u < z->layout.all; u++) {
-        zp_live *live = &z->live[u];
-        live->writes = 0;
-        if (z->adding != ZP_IN_PLACE || z->micro == 0) live->touched = 0;
-    }
-}
-
 static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) {
     const int expected = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
-    if (micro_steps < 1 || micro_steps > z->cfg.micro_steps)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "micro_steps is %d, the configuration allows 1..%d",
-                       micro_steps, z->cfg.micro_steps);
-    if (z->phase == ZP_REDUCED)
-        return zp_fail(z, ZERO_ERR_STATE, "zero_step is due after zero_reduce");
-    if (micro != expected || (expected && micro_steps != z->micro_steps) || micro >= micro_steps)
-        return zp_fail(z, ZERO_ERR_STATE, "micro-step %d of %d, expected %d of %d", micro,
-                       micro_steps, expected, expected ? z->micro_steps : micro_steps);
+    ZP_REFUSE(z, micro_steps < 1 || micro_steps > z->cfg.micro_steps,
+              "micro_steps is %d, the configuration allows 1..%d", micro_steps, z->cfg.micro_steps);
+    ZP_UNTIMELY(z, z->phase == ZP_REDUCED, "zero_step is due after zero_reduce");
+    ZP_UNTIMELY(
+        z, micro != expected || (expected && micro_steps != z->micro_steps) || micro >= micro_steps,
+        "micro-step %d of %d, expected %d of %d", micro, micro_steps, expected,
+        expected ? z->micro_steps : micro_steps);
     z->micro = micro;
     z->micro_steps = micro_steps;
-    zp_micro_begin(z);
+    for (int u = 0; u < z->layout.all; u++) {
+        z->live[u].writes = 0;
+        if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
+    }
     if (micro == 0) /* the peers' too: what does not come this time is not last time's */
         ZP_DO(z, zp_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
                           (size_t)z->data->nranks * ZP_VERDICT * sizeof *z->verdicts));
@@ -297,16 +270,14 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
 
 static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
     ZP_ENTER(z, "zero_pass_begin", ZP_ANY, "");
-    if (z->phase & (ZP_NEW | ZP_IN_PASS | ZP_OPEN))
-        return zp_fail(z, ZERO_ERR_STATE, "%s",
-                       z->phase == ZP_NEW    ? "zero_build comes first"
-                       : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
-                                             : "the last pass has not ended");
-    if (kind != ZERO_TRAIN && kind != ZERO_EVAL)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "no such pass: %d", (int)kind);
+    ZP_UNTIMELY(z, z->phase & (ZP_NEW | ZP_IN_PASS | ZP_OPEN), "%s",
+                z->phase == ZP_NEW    ? "zero_build comes first"
+                : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
+                                      : "the last pass has not ended");
+    ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
     ZP_TRY(zp_checks_pass(z));
     if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
-    ZP_DO(z, zp_event_wait(&z->compute, &z->live[z->layout.units].gathered)); /* KEEP */
+    ZP_DO(z, zp_event_wait(&z->compute, z->live[z->layout.units].gathered)); /* KEEP */
     z->resume = z->phase;
     z->phase = ZP_IN_PASS;
     z->pass = kind;
@@ -317,11 +288,8 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
 /* Every hook: inside a pass, a unit of the host's. */
 static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
     ZP_ENTER(z, call, ZP_ANY, "");
-    if (z->phase != ZP_IN_PASS)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no pass has begun", unit);
-    if (unit < 0 || unit >= z->layout.units)
-        return zp_fail(z, ZERO_ERR_ARGUMENT, "unit %d, expected 0..%d", unit, z->layout.units - 1);
-    return ZERO_OK;
+    ZP_UNTIMELY(z, z->phase != ZP_IN_PASS, "unit %d: no pass has begun", unit);
+    return zp_one_of(z, "unit", unit, z->layout.units);
 }
 
 /* NULL does for a host's struct only where no tensor of the unit has a field in it. */
@@ -329,11 +297,9 @@ static zero_result zp_host_struct(zero_ctx *z, int unit, const void *host, const
     const zp_unit *x = &z->layout.unit[unit];
     for (int i = 0; i < x->members && !host; i++) {
         const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
-        if (!(d->flags & ZERO_BY_SLOT))
-            return zp_fail(z, ZERO_ERR_ARGUMENT,
-                           "unit %d: the host's struct of %s is NULL, but tensor %s has a "
-                           "field in it",
-                           unit, of, d->name);
+        ZP_REFUSE(z, !(d->flags & ZERO_BY_SLOT),
+                  "unit %d: the host's struct of %s is NULL, but tensor %s has a field in it", unit,
+                  of, d->name);
     }
     return ZERO_OK;
 }
@@ -350,8 +316,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
 
 static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_forward_end", unit));
-    if (!z->live[unit].forward_opens)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no forward has begun", unit);
+    ZP_UNTIMELY(z, !z->live[unit].forward_opens, "unit %d: no forward has begun", unit);
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_FORWARD_END, unit));
     z->live[unit].forward_opens--;
     return zp_parameters_close(z, unit);
@@ -360,15 +325,12 @@ static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
 static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
     ZP_TRY(zp_hook(z, "zero_backward_begin", unit));
     zp_live *live = &z->live[unit];
-    if (z->pass != ZERO_TRAIN)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: an evaluation has no backward", unit);
-    if (zp_unit_written(z, unit))
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "unit %d: its gradient is complete after %d uses, here is one more; see "
-                       "zero_tensor_desc.uses",
-                       unit, z->layout.unit[unit].uses);
-    if (live->backward_opens == 64)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: 64 backwards are nested", unit);
+    ZP_UNTIMELY(z, z->pass != ZERO_TRAIN, "unit %d: an evaluation has no backward", unit);
+    ZP_UNTIMELY(z, zp_unit_written(z, unit),
+                "unit %d: its gradient is complete after %d uses, here is one more; see "
+                "zero_tensor_desc.uses",
+                unit, z->layout.unit[unit].uses);
+    ZP_UNTIMELY(z, live->backward_opens == 64, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_host_struct(z, unit, grads, "gradients"));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
@@ -387,8 +349,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
 static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_backward_end", unit));
     zp_live *live = &z->live[unit];
-    if (!live->backward_opens)
-        return zp_fail(z, ZERO_ERR_STATE, "unit %d: no backward has begun", unit);
+    ZP_UNTIMELY(z, !live->backward_opens, "unit %d: no backward has begun", unit);
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD_END, unit));
     if (live->backward_opens == 1) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
@@ -400,9 +361,9 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
 static zero_result zp_hook_pass_end(zero_ctx *z) {
     ZP_ENTER(z, "zero_pass_end", ZP_IN_PASS, "no pass has begun");
     for (int u = 0; u < z->layout.units; u++)
-        if (z->live[u].forward_opens || z->live[u].backward_opens)
-            return zp_fail(z, ZERO_ERR_STATE, "unit %d: its %s has begun and not ended", u,
-                           z->live[u].forward_opens ? "forward" : "backward");
+        ZP_UNTIMELY(z, z->live[u].forward_opens || z->live[u].backward_opens,
+                    "unit %d: its %s has begun and not ended", u,
+                    z->live[u].forward_opens ? "forward" : "backward");
     ZP_TRY(zp_checks_compare(z));
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;

@@ -1,6 +1,4 @@
-/* plan.h - memory and traffic before anything is allocated
-
-   Memory and traffic from layout and configuration alone. The build allocates exactly this. */
+/* plan.h - memory and traffic from layout and configuration alone; the build allocates just that */
 #pragma once
 
 #include "context.h"
@@ -11,9 +9,11 @@ static void zp_plan_row(zp_array *a, zero_type type, zp_share share) {
     a->tier = ZP_DEVICE;
 }
 
-/* The table of arrays, of the settings alone. */
-static void zp_plan_rows(zero_ctx *z) {
+/* What the settings mean for this context, once they are resolved: the table of arrays, and the
+   loss scale. */
+static void zp_plan_settings(zero_ctx *z) {
     const zero_config *c = &z->cfg;
+    zp_control *report = &z->report;
     const zp_policy stage = zp_policies[c->stage];
     const zero_type type = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
     const int several = c->micro_steps > 1, sums = several && type != ZERO_F32;
@@ -22,6 +22,7 @@ static void zp_plan_rows(zero_ctx *z) {
     const int sees = z->data->nranks == 1 || (!c->no_mapping && z->data->shares);
     const int masters = c->type != ZERO_F32 && !c->no_master;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
+    z->rule = &zp_rules[c->optimizer];
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
     if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* buffers */
@@ -34,18 +35,11 @@ static void zp_plan_rows(zero_ctx *z) {
     for (int i = 0; i < ZP_STATES; i++)
         zp_plan_row(&z->array[ZP_STATE + i], ZERO_F32,
                     i < z->rule->states ? stage.state : ZP_NOTHING);
-}
-
-/* What the settings mean for this context, once they are resolved. */
-static void zp_plan_settings(zero_ctx *z) {
-    const zero_scaler *s = &z->cfg.scaler;
-    z->rule = &zp_rules[z->cfg.optimizer];
-    zp_plan_rows(z);
-    z->report.divisor = (double)z->data->divisor;
-    zp_scale_set(&z->report, s->fixed != 0 ? s->fixed : s->initial);
-    z->report.used_scale = z->report.scale;
-    z->report.hysteresis = s->hysteresis;
-    z->report.last_overflow = -1;
+    report->divisor = (double)z->data->divisor;
+    zp_scale_set(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
+    report->used_scale = report->scale;
+    report->hysteresis = c->scaler.hysteresis;
+    report->last_overflow = -1;
 }
 
 static int zp_compare_size(const void *a, const void *b) {
@@ -96,10 +90,8 @@ static int zp_unit_stays(const zero_ctx *z, int u) {
 }
 
 static int zp_pool_add(zp_pool *p, size_t bytes, int own) {
-    zp_buffer *b = &p->buffer[p->n];
-    b->at = p->bytes;
-    b->unit = -1;
-    b->own = own;
+    const zp_buffer made = {p->bytes, -1, own, 0, 0, NULL};
+    p->buffer[p->n] = made;
     p->bytes += bytes;
     return p->n++;
 }
@@ -127,28 +119,33 @@ static void zp_plan_arrays(zero_ctx *z) {
     if (inside) a[ZP_MEAN].bytes = 0;
 }
 
-/* What the arrays take. */
+/* What a rank keeps of numel elements. */
+static size_t zp_plan_share(const zero_ctx *z, zp_share share, size_t numel) {
+    const size_t n = (size_t)z->data->nranks;
+    return share == ZP_NOTHING ? 0 : share == ZP_SHARD ? (numel + n - 1) / n : numel;
+}
+
+/* What the arrays take; the formulas' bytes are the stage table, every array without padding. */
 static void zp_plan_bytes(zero_ctx *z) {
     const zp_array *a = z->array;
+    const zp_policy *stage = &z->policy;
     zero_plan *plan = &z->plan;
-    const size_t padded = z->layout.padded, of_p = zp_bytes(a[ZP_PARAM].type);
-    const size_t shard = padded / (size_t)z->data->nranks;
-    for (int u = 0; u < z->layout.all && z->policy.parameters == ZP_SHARD; u++)
+    const size_t of_p = zp_bytes(a[ZP_PARAM].type), of_g = zp_bytes(a[ZP_GRAD].type);
+    for (int u = 0; u < z->layout.all && stage->parameters == ZP_SHARD; u++)
         if (zp_unit_stays(z, u)) plan->kept_bytes += z->layout.unit[u].padded * of_p;
-    plan->param_bytes = (z->policy.parameters == ZP_SHARD ? shard : padded) * of_p;
-    plan->grad_bytes =
-        (z->policy.gradients == ZP_SHARD ? shard : padded) * zp_bytes(a[ZP_GRAD].type);
-    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) plan->optimizer_bytes += a[k].bytes;
+    plan->param_bytes = zp_plan_share(z, stage->parameters, z->layout.padded) * of_p;
+    plan->grad_bytes = zp_plan_share(z, stage->gradients, z->layout.padded) * of_g;
+    plan->formula_bytes = zp_plan_share(z, stage->parameters, z->layout.numel) * of_p
+                          + zp_plan_share(z, stage->gradients, z->layout.numel) * of_g;
+    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) {
+        plan->optimizer_bytes += a[k].bytes;
+        plan->formula_bytes += zp_plan_share(z, a[k].share, z->layout.numel) * zp_bytes(a[k].type);
+    }
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
     plan->buffer_bytes = plan->accumulator_bytes;
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
-}
-
-/* What passes through in pieces: broadcasts, and sums between nodes. */
-static size_t zp_plan_staging(const zero_ctx *z) {
-    return ZP_STAGE_NUMEL * sizeof(float) + z->data->wire_bytes;
 }
 
 /* Gives buffers to units that do not lie anywhere whole. */
@@ -157,15 +154,18 @@ static void zp_plan_buffers(zero_ctx *z) {
     const size_t of[2] = {zp_bytes(z->array[ZP_GRAD].type), zp_bytes(z->array[ZP_PARAM].type)};
     const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : bucket_units + 2,
                             zp_plan_gathered(z)};
+    /* what passes through in pieces: broadcasts, and sums between nodes */
+    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + z->data->wire_bytes;
     size_t take_turns = 0, own_bytes = 0, shared_bytes = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
-        zp_place *at = &z->place[u];
+        zp_live *live = &z->live[u];
         const int own = u == z->layout.units || x->uses > 1 || x->padded > shared;
         take_turns += x->numel && !own;
         for (int side = 0; side < 2; side++) {
             const int adds = x->numel && own && !zp_unit_whole(z, (zp_side)side, u);
-            at->buffer[side] = adds ? zp_pool_add(&z->pool[side], x->padded * of[side], 1) : -1;
+            live->buffer[side] = -1;
+            live->own[side] = adds ? zp_pool_add(&z->pool[side], x->padded * of[side], 1) : -1;
             own_bytes += adds ? x->padded * of[side] : 0;
         }
     }
@@ -174,25 +174,22 @@ static void zp_plan_buffers(zero_ctx *z) {
             (void)zp_pool_add(&z->pool[side], shared * of[side], 0);
             shared_bytes += shared * of[side];
         }
-    z->plan.buffer_bytes += own_bytes + shared_bytes + zp_plan_staging(z);
+    z->plan.buffer_bytes += own_bytes + shared_bytes + staging;
     z->plan.buffer_ceiling_bytes = own_bytes
                                    + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
                                    + (size_t)(z->cfg.prefetch + 2) * (of[0] + of[1]) * shared
-                                   + z->bucket_numel * of[ZP_GRAD] + zp_plan_staging(z);
+                                   + z->bucket_numel * of[ZP_GRAD] + staging;
 }
 
 /* The order that a model of layers has: up, the units used again, down, and those again. */
 static void zp_trace_natural(const zero_ctx *z, zp_trace *t, int backward) {
-    const zp_unit *unit = z->layout.unit;
-    const int n = z->layout.units, down = backward ? n : 0;
+    const int n = z->layout.units;
     t->n = t->at = 0;
-    for (int u = 0; u < n; u++) zp_trace_visit(t, u);
-    for (int u = 0; u < n; u++)
-        if (unit[u].uses > 1) zp_trace_visit(t, u);
-    for (int u = down - 1; u >= 0; u--)
-        if (unit[u].uses > 1) zp_trace_visit(t, u);
-    for (int u = down - 1; u >= 0; u--)
-        if (unit[u].uses == 1) zp_trace_visit(t, u);
+    for (int leg = 0; leg < (backward ? 4 : 2); leg++)
+        for (int i = 0; i < n; i++) {
+            const int u = leg < 2 ? i : n - 1 - i, again = z->layout.unit[u].uses > 1;
+            if (leg == 0 || again == (leg < 3)) zp_trace_visit(t, u);
+        }
     t->at = 0;
 }
 
@@ -203,7 +200,7 @@ static int zp_schedule(zero_ctx *z, const zp_trace *t, int unit, int wraps, int 
     soon[0] = unit; /* whose buffer none of the others takes */
     const int ahead = 1 + zp_trace_ahead(t, wraps, z->cfg.prefetch, soon + 1);
     for (int i = 0; i < ahead; i++) {
-        const int own = z->place[soon[i]].buffer[ZP_PARAM];
+        const int own = z->live[soon[i]].own[ZP_PARAM];
         if (zp_unit_whole(z, ZP_PARAM, soon[i]) || !z->layout.unit[soon[i]].numel) continue;
         int got = zp_pool_take(pool, soon[i], own, soon, ahead);
         if (got < 0 && i == 0) got = zp_pool_take(pool, unit, own, NULL, 0); /* now before soon */
@@ -218,29 +215,17 @@ static void zp_plan_gathers(zero_ctx *z) {
     int fill[ZP_PREFETCH_MAX + 1];
     zp_trace *t = &z->trace[ZERO_TRAIN];
     for (int u = 0; u < z->layout.all; u++)
-        z->place[u].gathers = zp_unit_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
+        z->live[u].gathers = zp_unit_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
     for (int micro = 0; micro < z->cfg.micro_steps; micro++) {
         zp_trace_natural(z, t, 1);
         while (t->at < t->n) {
             const int unit = t->unit[t->at++];
             const int n = zp_schedule(z, t, unit, micro + 1 < z->cfg.micro_steps, fill);
-            for (int i = 0; i < n; i++) z->place[fill[i]].gathers++;
+            for (int i = 0; i < n; i++) z->live[fill[i]].gathers++;
         }
     }
     t->at = 0;
     zp_pool_forget(&z->pool[ZP_PARAM]);
-}
-
-/* The stage table: every array without padding. */
-static size_t zp_formula_bytes(const zero_ctx *z) {
-    const size_t p = z->layout.numel, n = (size_t)z->data->nranks, share = (p + n - 1) / n;
-    const zp_policy *stage = &z->policy;
-    size_t bytes = (stage->parameters == ZP_SHARD ? share : p) * zp_bytes(z->array[ZP_PARAM].type)
-                   + (stage->gradients == ZP_SHARD ? share : p) * zp_bytes(z->array[ZP_GRAD].type);
-    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++)
-        if (z->array[k].share)
-            bytes += (z->array[k].share == ZP_SHARD ? share : p) * zp_bytes(z->array[k].type);
-    return bytes;
 }
 
 static int zp_plan_reductions(const zero_ctx *z, int u) {
@@ -248,37 +233,40 @@ static int zp_plan_reductions(const zero_ctx *z, int u) {
     return z->adding == ZP_EACH_REDUCED ? z->cfg.micro_steps : 1;
 }
 
-/* The agreement that ends a step: every rank's verdict to every rank. `at`: of all, in memory. */
-static zp_op zp_verdict_op(const zero_ctx *z, zp_memory *memory, size_t at) {
+/* A collective of unit u: where from and where to is the caller's. */
+static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
     zp_op op;
     memset(&op, 0, sizeof op);
     op.group = z->data;
-    op.memory = memory;
-    op.channel = ZP_GRADIENTS;
-    op.kind = ZP_ALL_GATHER;
-    op.unit = -1;
-    op.type = ZERO_F32;
-    op.shard = ZP_VERDICT * sizeof(double) / sizeof(float);
-    op.target = at;
-    op.source = at + (size_t)z->data->rank * zp_op_shard_bytes(&op);
+    op.memory = &z->memory[channel];
+    op.channel = channel;
+    op.kind = kind;
+    op.unit = u;
+    op.shard = z->layout.unit[u].shard;
+    op.type = z->array[channel].type;
     return op;
 }
 
-static size_t zp_plan_cost(const zero_ctx *z, int kind, int u, zero_type type) {
-    zp_op op;
-    memset(&op, 0, sizeof op);
-    op.kind = kind;
-    op.shard = z->layout.unit[u].shard;
-    op.type = type;
-    return z->data->transport->cost(z->data, &op);
+/* The agreement that ends a step: every rank's verdict to every rank. */
+static zp_op zp_verdict_op(zero_ctx *z) {
+    zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
+    op.unit = -1;
+    op.type = ZERO_F32;
+    op.shard = ZP_VERDICT * sizeof(double) / sizeof(float);
+    op.target = z->verdict_at;
+    op.source = op.target + (size_t)z->data->rank * zp_op_shard_bytes(&op);
+    return op;
 }
 
+static size_t zp_op_cost(const zp_op *op) { return op->group->transport->cost(op->group, op); }
+
 /* Bytes that this rank sends for unit u in a step: at stage 0 gradients are gathered. */
-static size_t zp_plan_sent(const zero_ctx *z, int u) {
-    const zero_type reduced = z->array[ZP_GRAD].type;
-    const zero_type gathered = z->policy.state == ZP_WHOLE ? reduced : z->cfg.type;
-    return (size_t)z->place[u].gathers * zp_plan_cost(z, ZP_ALL_GATHER, u, gathered)
-           + (size_t)zp_plan_reductions(z, u) * zp_plan_cost(z, ZP_REDUCE_SCATTER, u, reduced);
+static size_t zp_plan_sent(zero_ctx *z, int u) {
+    const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
+    const zp_op gather = zp_op_make(z, gathered, ZP_ALL_GATHER, u);
+    const zp_op reduce = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
+    return (size_t)z->live[u].gathers * zp_op_cost(&gather)
+           + (size_t)zp_plan_reductions(z, u) * zp_op_cost(&reduce);
 }
 
 static void zp_plan_traffic(zero_ctx *z) {
@@ -290,14 +278,14 @@ static void zp_plan_traffic(zero_ctx *z) {
         if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
     }
     z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
-    const zp_op verdict = zp_verdict_op(z, NULL, 0);
-    z->plan.verdict_bytes = z->data->transport->cost(z->data, &verdict);
+    const zp_op verdict = zp_verdict_op(z);
+    z->plan.verdict_bytes = zp_op_cost(&verdict);
 }
 
 static void zp_plan_close(zero_ctx *z) {
-    free(z->place);
+    free(z->live);
     free(z->array[0].part);
-    z->place = NULL;
+    z->live = NULL;
     z->array[0].part = NULL;
     for (int i = 0; i < 2; i++) {
         free(z->pool[i].buffer);
@@ -310,9 +298,9 @@ static void zp_plan_close(zero_ctx *z) {
 
 static zero_result zp_plan_memory(zero_ctx *z) {
     const size_t units = (size_t)z->layout.all; /* each with a buffer of its own at most */
-    z->place = (zp_place *)calloc(units, sizeof *z->place);
+    z->live = (zp_live *)calloc(units, sizeof *z->live);
     z->array[0].part = (zp_kept *)calloc(ZP_ARRAYS * units, sizeof(zp_kept));
-    int made = z->place && z->array[0].part;
+    int made = z->live && z->array[0].part;
     for (int i = 0; i < 2; i++) {
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
         z->trace[i].cap = (int)(4 * units + 16);
@@ -322,16 +310,7 @@ static zero_result zp_plan_memory(zero_ctx *z) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-static zero_result zp_plan_bucket(zero_ctx *z) {
-    z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel;
-    if (z->bucket_numel >= z->shared_numel) return ZERO_OK;
-    return zp_fail(z, ZERO_ERR_ARGUMENT,
-                   "bucket_numel is %zu, the largest unit that shares a buffer has "
-                   "%zu elements: give at least that, or 0",
-                   z->cfg.bucket_numel, z->shared_numel);
-}
-
-/* Fills z->layout, place, pools, traces, gathers and plan. */
+/* Fills z->layout, live, pools, traces, gathers and plan. */
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
@@ -339,7 +318,12 @@ static zero_result zp_plan_make(zero_ctx *z) {
     if (!r) r = zp_plan_memory(z);
     if (!r) r = zp_plan_shared(z);
     if (r) return zp_fail(z, r, "lists of %d tensors", z->ntensors);
-    ZP_TRY(zp_plan_bucket(z));
+    z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel;
+    ZP_REFUSE(
+        z, z->bucket_numel < z->shared_numel,
+        "bucket_numel is %zu, the largest unit that shares a buffer has %zu elements: give at "
+        "least that, or 0",
+        z->cfg.bucket_numel, z->shared_numel);
     zp_plan_arrays(z);
     zp_plan_bytes(z);
     zp_plan_buffers(z);
@@ -348,7 +332,6 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_trace_natural(z, &z->trace[ZERO_EVAL], 0);
     z->plan.numel = z->layout.numel;
     z->plan.padded_numel = z->layout.padded;
-    z->plan.formula_bytes = zp_formula_bytes(z);
     z->plan.units = z->layout.units + (z->layout.unit[z->layout.units].members > 0);
     z->plan.nranks = z->data->nranks;
     return ZERO_OK;

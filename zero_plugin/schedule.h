@@ -8,20 +8,13 @@
 
 #include "device.h"
 
-/* What the schedule means for one unit. */
-typedef struct zp_place {
-    int buffer[2];         /* by side: its own buffer, or -1: it lies whole, or takes turns */
-    int first_span, spans; /* in the list of what this rank updates */
-    int gathers;           /* planned per step */
-} zp_place;
-
 typedef struct zp_buffer {
-    size_t at;         /* bytes in its region */
-    int unit;          /* whose values it holds, or -1 */
-    int own;           /* belongs to one unit */
-    int open;          /* begun and not ended */
-    uint64_t used;     /* clock of the last begin, end or gather */
-    zp_event released; /* parameters: the last unit that had it has been computed with */
+    size_t at;          /* bytes in its region */
+    int unit;           /* whose values it holds, or -1 */
+    int own;            /* belongs to one unit */
+    int open;           /* begun and not ended */
+    uint64_t used;      /* clock of the last begin, end or gather */
+    zp_event *released; /* parameters: the last unit that had it has been computed with */
 } zp_buffer;
 
 typedef struct zp_pool {

@@ -5,14 +5,26 @@
 
 #include "pass.h"
 
-/* The update of unit u: but for where its arrays lie. */
-static zp_update zp_update_make(const zero_ctx *z, int u, const zero_hyper *h) {
-    const zp_place *at = &z->place[u];
+static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
+    enum { STATE = 3, LIST = STATE + ZP_STATES };
+    zp_array *list[LIST] = {zp_update_gradient(z), &z->array[ZP_PARAM], &z->array[ZP_MASTER]};
+    char *at[LIST];
+    zp_stream *s = &z->compute;
     zp_update a;
+    for (int i = 0; i < ZP_STATES; i++) list[STATE + i] = &z->array[ZP_STATE + i];
+    /* an evaluation may have gathered what it left */
+    ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
+    if (!z->live[u].spans) return ZERO_OK;
+    for (int i = 0; i < LIST; i++)
+        ZP_DO(z, zp_array_open(list[i], u, zp_own(z, u)->first, s, &at[i]));
     memset(&a, 0, sizeof a);
+    a.g = at[0];
+    a.p = at[1];
+    a.master = (float *)(void *)at[2];
+    for (int i = 0; i < ZP_STATES; i++) a.state[i] = (float *)(void *)at[STATE + i];
     a.control = z->control;
-    a.spans = z->spans + at->first_span;
-    a.nspans = at->spans;
+    a.spans = z->spans + (z->layout.unit[u].member - z->layout.members);
+    a.nspans = z->live[u].spans;
     a.type = z->cfg.type;
     a.grad_type = z->array[ZP_GRAD].type;
     a.lr = h->lr;
@@ -22,25 +34,6 @@ static zp_update zp_update_make(const zero_ctx *z, int u, const zero_hyper *h) {
     a.decay = h->weight_decay;
     a.stochastic = z->cfg.no_master;
     a.key[1] = zp_mix((uint32_t)z->cfg.seed ^ zp_mix((uint32_t)(z->cfg.seed >> 32)));
-    return a;
-}
-
-static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
-    enum { STATE = 3, LIST = STATE + ZP_STATES };
-    zp_array *list[LIST] = {zp_update_gradient(z), &z->array[ZP_PARAM], &z->array[ZP_MASTER]};
-    char *at[LIST];
-    zp_stream *s = &z->compute;
-    zp_update a = zp_update_make(z, u, h);
-    for (int i = 0; i < ZP_STATES; i++) list[STATE + i] = &z->array[ZP_STATE + i];
-    /* an evaluation may have gathered what it left */
-    ZP_DO(z, zp_event_wait(s, &z->live[u].gathered));
-    if (!a.nspans) return ZERO_OK;
-    for (int i = 0; i < LIST; i++)
-        ZP_DO(z, zp_array_open(list[i], u, zp_own(z, u)->first, s, &at[i]));
-    a.g = at[0];
-    a.p = at[1];
-    a.master = (float *)(void *)at[2];
-    for (int i = 0; i < ZP_STATES; i++) a.state[i] = (float *)(void *)at[STATE + i];
     ZP_DO(z, z->rule->update(s, &a, zp_own(z, u)->numel / ZP_WIDE));
     for (int i = 0; i < LIST; i++) ZP_DO(z, zp_array_close(list[i], u, s, i > 0));
     return ZERO_OK;
@@ -67,7 +60,7 @@ static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
         const int u = zp_unit_nth(&z->layout, i);
         const int gathers = z->policy.state == ZP_SHARD && zp_unit_whole(z, ZP_PARAM, u);
         ZP_TRY(hyper ? zp_update_unit(z, u, hyper) : zp_update_from_master(z, u));
-        ZP_DO(z, zp_event_record(&z->compute, &z->live[u].updated));
+        ZP_DO(z, zp_event_record(&z->compute, z->live[u].updated));
         if (gathers && z->layout.unit[u].numel) ZP_TRY(zp_gather(z, u));
     }
     zp_pool_forget(&z->pool[ZP_PARAM]); /* gathered values are old now */
@@ -77,12 +70,12 @@ static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
 /* Enqueues the way of what was agreed, and decided, to the host. */
 static zero_result zp_report_send(zero_ctx *z) {
     ZP_DO(z, zp_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned));
-    return zp_check(z, zp_event_record(&z->compute, &z->reported));
+    return zp_check(z, zp_event_record(&z->compute, z->reported));
 }
 
 /* Waits for the last report. SYNC. */
 static zero_result zp_report(zero_ctx *z) {
-    ZP_DO(z, zp_event_sync(&z->device, &z->reported)); /* an aborted collective ends as well */
+    ZP_DO(z, zp_event_sync(&z->device, z->reported)); /* an aborted collective ends as well */
     z->report = *z->pinned;
     return z->report.differs ? zp_differs(z) : ZERO_OK;
 }
@@ -98,7 +91,7 @@ static zero_result zp_step_take(zero_ctx *z, int said, const zero_hyper *h) {
         ZP_DO(z, zp_barrier(z->data));
         z->looked = 0;
     }
-    ZP_DO(z, zp_event_wait(&z->compute, &z->agreed));
+    ZP_DO(z, zp_event_wait(&z->compute, z->agreed));
     ZP_DO(z, zp_decide(&z->compute, &decide, 1));
     ZP_TRY(zp_report_send(z));
     z->said = said;
@@ -106,19 +99,5 @@ static zero_result zp_step_take(zero_ctx *z, int said, const zero_hyper *h) {
     z->stepped = 1;
     z->phase = ZP_IDLE;
     ZP_TRY(zp_update_all(z, h));
-    ZP_TRY(zp_checks_seal(z, 0));
-    return ZERO_OK;
-}
-
-/* Names the first bad element. */
-static void zp_report_bad(const zero_ctx *z, const zp_control *c, zero_step_report *report) {
-    const zp_unit *x = &z->layout.unit[(int)c->bad_unit];
-    const size_t at = (size_t)c->bad_offset;
-    for (int i = 0; i < x->members; i++) {
-        const zp_member *m = &x->member[i];
-        if (at < m->at || at >= m->at + m->numel) continue;
-        report->bad_tensor = z->tensors[m->tensor].desc.name;
-        report->bad_index = at - m->at + (m->layer > 0 ? (size_t)m->layer * m->numel : 0);
-        report->bad_rank = (int)c->bad_rank;
-    }
+    return zp_checks_seal(z, 0);
 }
