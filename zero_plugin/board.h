@@ -86,9 +86,9 @@ static zero_result zp_seats_aborted(zp_group *g) {
     for (int i = 0; i < 2; i++)
         if (boards[i] && __atomic_load_n(&boards[i]->aborted, __ATOMIC_ACQUIRE))
             return boards[i]->abort_rank < 0
-                       ? zp_failure_set(g->failure, ZERO_ERR_PEER, "%s", boards[i]->abort_text)
-                       : zp_failure_set(g->failure, ZERO_ERR_PEER, "rank %d failed: %s",
-                                        (int)boards[i]->abort_rank, boards[i]->abort_text);
+                       ? zp_error(g, ZERO_ERR_PEER, "%s", boards[i]->abort_text)
+                       : zp_error(g, ZERO_ERR_PEER, "rank %d failed: %s",
+                                  (int)boards[i]->abort_rank, boards[i]->abort_text);
     return ZERO_OK;
 }
 
@@ -124,9 +124,8 @@ static zero_result zp_await(zp_group *g, uint32_t *word, uint32_t value, int pla
         ZP_TRY(zp_seats_aborted(g));
         if (__atomic_load_n(&board->left[place], __ATOMIC_ACQUIRE)) {
             if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
-            return zp_failure_set(g->failure, ZERO_ERR_PEER,
-                                  "rank %d destroyed its context before %s", s->rank_of[place],
-                                  what);
+            return zp_error(g, ZERO_ERR_PEER, "rank %d destroyed its context before %s",
+                            s->rank_of[place], what);
         }
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;
@@ -135,7 +134,7 @@ static zero_result zp_await(zp_group *g, uint32_t *word, uint32_t value, int pla
             (void)snprintf(text, sizeof text, "rank %d did not come to %s within %g s",
                            s->rank_of[place], what, g->timeout_s);
             zp_board_abort(board, g->rank, text);
-            return zp_group_fail(g, ZERO_ERR_TIMEOUT, text);
+            return zp_error(g, ZERO_ERR_TIMEOUT, "%s", text);
         }
         zp_sleep_on(word, seen);
     }

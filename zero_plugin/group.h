@@ -135,20 +135,29 @@ static zp_call zp_op_call(const zp_op *op) {
 }
 static size_t zp_op_shard_bytes(const zp_op *op) { return op->shard * zp_bytes(op->type); }
 
+/* The first failure of a context is kept, whichever thread meets it. */
+__attribute__((format(printf, 3, 4))) static zero_result zp_error(zp_group *g, zero_result result,
+                                                                  const char *format, ...) {
+    zp_failure *f = g->failure;
+    if (__atomic_exchange_n(&f->claimed, 1, __ATOMIC_ACQ_REL)) return result;
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(f->text, sizeof f->text, format, list);
+    va_end(list);
+    __atomic_store_n(&f->result, (int)result, __ATOMIC_RELEASE);
+    return result;
+}
+
 /* Compares what two ranks are at; a difference is an error of both. */
 static zero_result zp_call_same(zp_group *g, int rank, const zp_call *his, const zp_call *mine) {
     if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
         return ZERO_OK;
-    return zp_failure_set(
-        g->failure, ZERO_ERR_MISMATCH,
-        "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): all ranks must call "
-        "the same hooks and functions in the same order",
+    return zp_error(
+        g, ZERO_ERR_MISMATCH,
+        "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): all ranks "
+        "must call the same hooks and functions in the same order",
         rank, zp_call_name(his->kind), (int)his->unit, (unsigned long long)his->shard, g->rank,
         zp_call_name(mine->kind), (int)mine->unit, (unsigned long long)mine->shard);
-}
-
-static zero_result zp_group_fail(zp_group *g, zero_result r, const char *text) {
-    return zp_failure_set(g->failure, r, "%s", text);
 }
 
 /* The only way to a stream: everything sent is counted here. */
@@ -270,10 +279,8 @@ static zero_result zp_watch_open(zp_watch *w, zp_group *groups, int n) {
     w->group = groups;
     w->n = n;
     w->runs = wanted && pthread_create(&w->thread, NULL, zp_watch_work, w) == 0;
-    return wanted && !w->runs ? zp_group_fail(groups, ZERO_ERR_MEMORY,
-                                              "a thread that looks after "
-                                              "the groups")
-                              : ZERO_OK;
+    if (!wanted || w->runs) return ZERO_OK;
+    return zp_error(groups, ZERO_ERR_MEMORY, "a thread that looks after the groups");
 }
 
 static void zp_watch_close(zp_watch *w) {

@@ -150,7 +150,7 @@ static void zp_local_leave(zp_group *g, int broken) {
 static zero_result zp_seats_make(zp_group *g, size_t own_bytes, int nranks) {
     if (!g->own) g->own = calloc(1, own_bytes);
     if (!g->mail) g->mail = (char *)malloc((size_t)nranks * ZP_MAIL_BYTES);
-    return g->own && g->mail ? ZERO_OK : zp_group_fail(g, ZERO_ERR_MEMORY, "the exchange buffer");
+    return g->own && g->mail ? ZERO_OK : zp_error(g, ZERO_ERR_MEMORY, "the exchange buffer");
 }
 
 static zero_result zp_self_join(zp_group *g, const zero_comm *given) {
@@ -172,10 +172,10 @@ static zero_result zp_local_devices(zp_group *g) {
         g->shares = 0; /* parameters read in place would come over the bus at every use */
         const zero_result reached = zp_device_reach(g->device, his);
         if (reached == ZERO_ERR_ARGUMENT)
-            return zp_failure_set(g->failure, reached,
-                                  "device %d of rank %d cannot reach the memory of device %d of "
-                                  "rank %d: use NCCL",
-                                  (int)mine, g->rank, (int)his, r);
+            return zp_error(g, reached,
+                            "device %d of rank %d cannot reach the memory of device %d of "
+                            "rank %d: use NCCL",
+                            (int)mine, g->rank, (int)his, r);
         ZP_TRY(reached);
     }
     for (int ch = 0; ch < ZP_CONTROL && g->nranks > 1 && !zp_host_computes(); ch++) {
@@ -187,20 +187,19 @@ static zero_result zp_local_devices(zp_group *g) {
 
 static zero_result zp_local_check(zp_group *g, const zero_comm *given, const zero_local *local) {
     if (!local)
-        return zp_group_fail(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
+        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
     if (!local->shared && local->maker != getpid())
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "the zero_local was made with shared 0 in process %d and is used in "
-                              "process %d: ranks that are forked need shared 1",
-                              (int)local->maker, (int)getpid());
+        return zp_error(g, ZERO_ERR_ARGUMENT,
+                        "the zero_local was made with shared 0 in process %d and is used in "
+                        "process %d: ranks that are forked need shared 1",
+                        (int)local->maker, (int)getpid());
     if (local->shared && !zp_host_computes())
-        return zp_group_fail(g, ZERO_ERR_ARGUMENT,
-                             "ranks that share a zero_local are threads of one process in the CUDA "
-                             "build (shared 0); processes need NCCL");
+        return zp_error(g, ZERO_ERR_ARGUMENT,
+                        "ranks that share a zero_local are threads of one process in the CUDA "
+                        "build (shared 0); processes need NCCL");
     if (given->rank < 0 || given->rank >= local->nranks)
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "comm.rank is %d, the group has ranks 0..%d", given->rank,
-                              local->nranks - 1);
+        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.rank is %d, the group has ranks 0..%d",
+                        given->rank, local->nranks - 1);
     return ZERO_OK;
 }
 
@@ -211,7 +210,7 @@ static zero_result zp_local_board(zp_group *g) {
     const zero_result r =
         zp_memory_open(g, &s->board_memory, sizeof(zp_board), ZP_ONE | ZP_ON_HOST);
     s->local->seq[g->rank] = s->seq[ZP_CONTROL];
-    if (r) return zp_group_fail(g, r, "memory that all ranks of the machine share");
+    if (r) return zp_error(g, r, "memory that all ranks of the machine share");
     s->board = (zp_board *)(void *)s->board_memory.base;
     s->seq[ZP_CONTROL] = 0;
     return ZERO_OK;
@@ -231,9 +230,8 @@ static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
     ZP_TRY(zp_local_board(g));
     g->node_size = given->node_size ? given->node_size : g->nranks;
     if (g->node_size < 1 || g->nranks % g->node_size)
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "comm.node_size %d does not divide %d ranks", g->node_size,
-                              g->nranks);
+        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks",
+                        g->node_size, g->nranks);
     return zp_local_devices(g);
 }
 static zero_result zp_local_join(zp_group *g, const zero_comm *given) {

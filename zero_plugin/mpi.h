@@ -114,10 +114,10 @@ static zero_result zp_memory_window(zp_group *g, zp_memory *m) {
     }
     if (who < 0) return ZERO_OK;
     zp_window_free(m);
-    return zp_failure_set(g->failure, ZERO_ERR_MEMORY,
-                          "rank %d could not allocate %zu bytes in an MPI shared window: has its "
-                          "host's /dev/shm room for them?",
-                          who, m->bytes);
+    return zp_error(g, ZERO_ERR_MEMORY,
+                    "rank %d could not allocate %zu bytes in an MPI shared window: has its "
+                    "host's /dev/shm room for them?",
+                    who, m->bytes);
 }
 
 /* Files first: they need no room in /dev/shm, and no peer to be freed. */
@@ -140,8 +140,7 @@ static zero_result zp_mpi_all_have(zp_group *g, MPI_Comm comm, int mine, const c
     int all = 0;
     ZP_MPI(g, MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, comm));
     if (all) return ZERO_OK;
-    return zp_failure_set(g->failure, ZERO_ERR_MEMORY, "%s%s", what,
-                          mine ? " of another rank" : "");
+    return zp_error(g, ZERO_ERR_MEMORY, "%s%s", what, mine ? " of another rank" : "");
 }
 
 /* This rank's node: the ranks of its host, or the part of them that node_size cuts. */
@@ -171,28 +170,27 @@ static zero_result zp_mpi_even(zp_group *g, int node_size) {
     for (int i = 0; i < g->nranks; i++) {
         const int *his = m->asked + ZP_NODE_FIELDS * i;
         if (his[ZP_NODE_ASKED] != zeroth[ZP_NODE_ASKED])
-            return zp_failure_set(g->failure, ZERO_ERR_MISMATCH,
-                                  "comm.node_size is %d on rank 0, %d on rank %d",
-                                  zeroth[ZP_NODE_ASKED], his[ZP_NODE_ASKED], i);
+            return zp_error(g, ZERO_ERR_MISMATCH, "comm.node_size is %d on rank 0, %d on rank %d",
+                            zeroth[ZP_NODE_ASKED], his[ZP_NODE_ASKED], i);
     }
     for (int i = 0; i < g->nranks; i++) {
         const int n = m->asked[ZP_NODE_FIELDS * i + ZP_NODE_RANKS];
         if (n != zeroth[ZP_NODE_RANKS] || n > ZP_LOCAL_MAX)
-            return zp_failure_set(
-                g->failure, ZERO_ERR_ARGUMENT,
+            return zp_error(
+                g, ZERO_ERR_ARGUMENT,
                 "nodes of %d ranks (rank 0) and of %d (rank %d): every node needs the same number, "
                 "at most %d; start as many ranks on every host, or set comm.node_size",
                 zeroth[ZP_NODE_RANKS], n, i, ZP_LOCAL_MAX);
         if (node_size && n != node_size)
-            return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                                  "comm.node_size is %d, but rank %d shares memory with only %d of "
-                                  "those ranks: a node lies on one host",
-                                  node_size, i, n);
+            return zp_error(g, ZERO_ERR_ARGUMENT,
+                            "comm.node_size is %d, but rank %d shares memory with only %d of "
+                            "those ranks: a node lies on one host",
+                            node_size, i, n);
     }
     return g->nranks / zeroth[ZP_NODE_RANKS] <= ZP_LOCAL_MAX
                ? ZERO_OK
-               : zp_failure_set(g->failure, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d",
-                                g->nranks / zeroth[ZP_NODE_RANKS], ZP_LOCAL_MAX);
+               : zp_error(g, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d",
+                          g->nranks / zeroth[ZP_NODE_RANKS], ZP_LOCAL_MAX);
 }
 
 /* Nodes in order of their lowest rank. */
@@ -200,8 +198,8 @@ static zero_result zp_mpi_nodes(zp_group *g, int node_size) {
     zp_mpi *m = zp_mpi_of(g);
     int first = 0, node = -1;
     if (node_size && (node_size < 1 || g->nranks % node_size))
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "comm.node_size %d does not divide %d ranks", node_size, g->nranks);
+        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks",
+                        node_size, g->nranks);
     ZP_TRY(zp_mpi_node(g, node_size, &first));
     const int mine[ZP_NODE_FIELDS] = {m->seats.n, first, m->seats.me, node_size};
     ZP_MPI(g, MPI_Allgather(mine, ZP_NODE_FIELDS, MPI_INT, m->asked, ZP_NODE_FIELDS, MPI_INT,
@@ -228,17 +226,16 @@ static zero_result zp_mpi_nodes(zp_group *g, int node_size) {
 static zero_result zp_mpi_running(zp_group *g, const zero_comm *given) {
     int level = 0, started = 0, ended = 0;
     if (!given->handle)
-        return zp_group_fail(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: an MPI_Comm * is needed");
+        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: an MPI_Comm * is needed");
     if (MPI_Initialized(&started) || MPI_Finalized(&ended) || !started || ended)
-        return zp_group_fail(
-            g, ZERO_ERR_COMM,
-            "MPI is not running: call MPI_Init_thread with MPI_THREAD_MULTIPLE first");
+        return zp_error(g, ZERO_ERR_COMM,
+                        "MPI is not running: call MPI_Init_thread with MPI_THREAD_MULTIPLE first");
     ZP_MPI(g, MPI_Query_thread(&level));
     if (level >= MPI_THREAD_MULTIPLE) return ZERO_OK;
-    return zp_failure_set(g->failure, ZERO_ERR_COMM,
-                          "MPI was started with thread level %d: call MPI_Init_thread with "
-                          "MPI_THREAD_MULTIPLE (%d)",
-                          level, MPI_THREAD_MULTIPLE);
+    return zp_error(g, ZERO_ERR_COMM,
+                    "MPI was started with thread level %d: call MPI_Init_thread with "
+                    "MPI_THREAD_MULTIPLE (%d)",
+                    level, MPI_THREAD_MULTIPLE);
 }
 
 /* Memory for g->nranks ranks; 0: there is none. */
@@ -283,7 +280,7 @@ static zero_result zp_mpi_join(zp_group *g, const zero_comm *given) {
     ZP_TRY(zp_mpi_all_have(g, m->comm[ZP_CONTROL], m->wire != NULL, "the buffers between nodes"));
     zp_memory *board = &m->seats.board_memory;
     const zero_result r = zp_memory_open(g, board, sizeof(zp_board), ZP_ONE | ZP_ON_HOST);
-    if (r) return zp_group_fail(g, r, "memory that the ranks of this host share");
+    if (r) return zp_error(g, r, "memory that the ranks of this host share");
     m->seats.board = (zp_board *)(void *)board->base;
     return ZERO_OK;
 }

@@ -40,7 +40,7 @@ static zero_result zp_mpi_code(zp_group *g, int code, const char *call) {
     if (code == MPI_SUCCESS) return ZERO_OK;
     if (MPI_Error_string(code, text, &n) != MPI_SUCCESS) n = 0;
     text[n] = 0;
-    return zp_failure_set(g->failure, ZERO_ERR_COMM, "%s: %s", call, text);
+    return zp_error(g, ZERO_ERR_COMM, "%s: %s", call, text);
 }
 #define ZP_MPI(g, call) ZP_TRY(zp_mpi_code(g, call, #call))
 
@@ -61,7 +61,7 @@ static zero_result zp_mpi_aborted(zp_group *g) {
     ZP_MPI(g, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
     text[sizeof text - 1] = 0;
     zp_board_abort(m->seats.board, status.MPI_SOURCE, text);
-    return zp_failure_set(g->failure, ZERO_ERR_PEER, "rank %d failed: %s", status.MPI_SOURCE, text);
+    return zp_error(g, ZERO_ERR_PEER, "rank %d failed: %s", status.MPI_SOURCE, text);
 }
 
 static int zp_mpi_here(const zp_mpi *m, int rank) {
@@ -140,11 +140,11 @@ static zero_result zp_mpi_late(zp_group *g, MPI_Request *requests, int n, const 
         if (MPI_Request_get_status(requests[i], &arrived, MPI_STATUS_IGNORE) || !arrived) break;
     const int node = i / 2 < m->node ? i / 2 : i / 2 + 1;
     if (arrived)
-        (void)zp_failure_set(g->failure, ZERO_ERR_TIMEOUT, "not all ranks came to %s within %g s",
-                             what, g->timeout_s);
+        (void)zp_error(g, ZERO_ERR_TIMEOUT, "not all ranks came to %s within %g s", what,
+                       g->timeout_s);
     else
-        (void)zp_failure_set(g->failure, ZERO_ERR_TIMEOUT, "rank %d did not come to %s within %g s",
-                             zp_mpi_counterpart(g, node), what, g->timeout_s);
+        (void)zp_error(g, ZERO_ERR_TIMEOUT, "rank %d did not come to %s within %g s",
+                       zp_mpi_counterpart(g, node), what, g->timeout_s);
     if (m->seats.board) zp_board_abort(m->seats.board, g->rank, g->failure->text);
     return ZERO_ERR_TIMEOUT;
 }

@@ -52,8 +52,8 @@ ZP_KERNEL(zp_tick, zp_tick_args, 1)
 
 static zero_result zp_nccl_fail(zp_group *g, ncclComm_t comm, ncclResult_t r, const char *call) {
     const char *more = comm ? ncclGetLastError(comm) : NULL;
-    return zp_failure_set(g->failure, ZERO_ERR_COMM, "%s: %s%s%s", call, ncclGetErrorString(r),
-                          more && *more ? ": " : "", more ? more : "");
+    return zp_error(g, ZERO_ERR_COMM, "%s: %s%s%s", call, ncclGetErrorString(r),
+                    more && *more ? ": " : "", more ? more : "");
 }
 
 /* ---- the watching thread ---- */
@@ -73,18 +73,18 @@ static zero_result zp_nccl_well(zp_group *g, int ch) {
     const cudaError_t e = waits ? cudaEventQuery(c->last.cuda) : cudaSuccess;
     if (e == cudaErrorNotReady) (void)cudaGetLastError(); /* which is no error */
     if (e != cudaSuccess && e != cudaErrorNotReady)
-        return zp_failure_set(g->failure, ZERO_ERR_DEVICE, "at %s of unit %d: %s", name, unit,
-                              cudaGetErrorString(e));
+        return zp_error(g, ZERO_ERR_DEVICE, "at %s of unit %d: %s", name, unit,
+                        cudaGetErrorString(e));
     const ncclResult_t r = ncclCommGetAsyncError(c->comm, &state);
     if (r != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
-        return zp_failure_set(g->failure, ZERO_ERR_COMM, "NCCL, at %s of unit %d: %s (%s)", name,
-                              unit, ncclGetErrorString(r ? r : state), ncclGetLastError(c->comm));
+        return zp_error(g, ZERO_ERR_COMM, "NCCL, at %s of unit %d: %s (%s)", name, unit,
+                        ncclGetErrorString(r ? r : state), ncclGetLastError(c->comm));
     const double since = waits && sent->since > c->moved ? sent->since : c->moved;
     if (!waits || zp_seconds() - since <= g->timeout_s) return ZERO_OK;
-    return zp_failure_set(g->failure, ZERO_ERR_TIMEOUT,
-                          "%s of unit %d was not over within %g s: another rank did not come to "
-                          "it, or hangs",
-                          name, unit, g->timeout_s);
+    return zp_error(g, ZERO_ERR_TIMEOUT,
+                    "%s of unit %d was not over within %g s: another rank did not come to "
+                    "it, or hangs",
+                    name, unit, g->timeout_s);
 }
 
 /* Ends both communicators, and the kernels that wait in them. The lock is held, or its holder is
@@ -101,8 +101,8 @@ static void zp_nccl_look(zp_group *g) {
     if (pthread_mutex_trylock(&n->lock)) {
         if (n->held == 0) n->held = zp_seconds();
         if (zp_seconds() - n->held <= g->timeout_s) return;
-        (void)zp_failure_set(g->failure, ZERO_ERR_TIMEOUT,
-                             "a call of NCCL did not return within %g s", g->timeout_s);
+        (void)zp_error(g, ZERO_ERR_TIMEOUT, "a call of NCCL did not return within %g s",
+                       g->timeout_s);
         zp_nccl_end_both(n);
         return;
     }
@@ -115,7 +115,7 @@ static void zp_nccl_look(zp_group *g) {
 
 /* The watching thread ends the communicators; peers find them ended. */
 static void zp_nccl_abort(zp_group *g, const char *why) {
-    (void)zp_failure_set(g->failure, ZERO_ERR_PEER, "%s", why);
+    (void)zp_error(g, ZERO_ERR_PEER, "%s", why);
 }
 
 /* ---- calls ---- */
@@ -130,9 +130,9 @@ static zero_result zp_nccl_settle(zp_group *g, ncclComm_t comm, ncclResult_t r, 
         if (waited > 1e-4) zp_nap();
         ZP_TRY(zp_failure_result(g->failure));
         if (waited > g->timeout_s)
-            return zp_failure_set(g->failure, ZERO_ERR_TIMEOUT,
-                                  "%s was not over within %g s: another rank did not come to it",
-                                  call, g->timeout_s);
+            return zp_error(g, ZERO_ERR_TIMEOUT,
+                            "%s was not over within %g s: another rank did not come to it", call,
+                            g->timeout_s);
         pthread_mutex_lock(&n->lock);
         const ncclResult_t asked = n->aborted ? ncclSystemError : ncclCommGetAsyncError(comm, &r);
         if (asked != ncclSuccess) r = asked;
@@ -384,7 +384,7 @@ static zero_result zp_nccl_prepare(zp_group *g) {
     }
     n->ended = (volatile uint64_t *)ended;
     if (!n->scratch || !n->pinned || !g->mail || !ended)
-        return zp_group_fail(g, ZERO_ERR_MEMORY, "the exchange buffers");
+        return zp_error(g, ZERO_ERR_MEMORY, "the exchange buffers");
     (void)snprintf(g->note, sizeof g->note, "NCCL %d.%d.%d, launches ordered by %s",
                    n->version / 10000, n->version / 100 % 100, n->version % 100,
                    n->ordered ? "NCCL" : "events");
@@ -394,32 +394,29 @@ static zero_result zp_nccl_prepare(zp_group *g) {
 static zero_result zp_nccl_check(zp_group *g, const zero_comm *given, ncclComm_t parent) {
     zp_nccl *n = zp_nccl_of(g);
     int device = -1;
-    if (!parent)
-        return zp_group_fail(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
+    if (!parent) return zp_error(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
     if (given->node_size)
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "comm.node_size is %d: NCCL sums in an order of its own",
-                              given->node_size);
+        return zp_error(g, ZERO_ERR_ARGUMENT,
+                        "comm.node_size is %d: NCCL sums in an order of its own", given->node_size);
     ncclResult_t r = ncclGetVersion(&n->version);
     if (r == ncclSuccess && n->version < 21900)
-        return zp_failure_set(g->failure, ZERO_ERR_UNSUPPORTED,
-                              "NCCL %d.%d.%d is loaded: 2.19 or newer is needed",
-                              n->version / 10000, n->version / 100 % 100, n->version % 100);
+        return zp_error(g, ZERO_ERR_UNSUPPORTED, "NCCL %d.%d.%d is loaded: 2.19 or newer is needed",
+                        n->version / 10000, n->version / 100 % 100, n->version % 100);
     if (r == ncclSuccess) r = ncclCommUserRank(parent, &g->rank);
     if (r == ncclSuccess) r = ncclCommCount(parent, &g->nranks);
     if (r == ncclSuccess) r = ncclCommCuDevice(parent, &device);
     if (r != ncclSuccess) return zp_nccl_fail(g, parent, r, "comm.handle");
     if (device != g->device->number)
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "the communicator belongs to device %d, but device %d is current",
-                              device, g->device->number);
+        return zp_error(g, ZERO_ERR_ARGUMENT,
+                        "the communicator belongs to device %d, but device %d is current", device,
+                        g->device->number);
     return ZERO_OK;
 }
 
 static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
     ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
     zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
-    if (!n) return zp_group_fail(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
+    if (!n) return zp_error(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
     g->own = n;
     pthread_mutex_init(&n->lock, NULL);
     ZP_TRY(zp_nccl_check(g, given, parent));
