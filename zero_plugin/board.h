@@ -199,8 +199,28 @@ static zero_result zp_board_broadcast(zp_group *g, void *data, size_t bytes, int
 
 /* ---- memory that the ranks of a machine see ---- */
 
-/* How memory was got. FILES: mapped from memory files; HELD: a hold's. */
+/* How memory was got. OWN: allocated; HELD: a hold's; FILES: mapped from memory files. */
 typedef enum zp_holder { ZP_NOT_HELD = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_holder;
+
+/* Memory that no peer maps; NULL: there is none. */
+static char *zp_memory_alloc(zp_group *g, zp_memory *m) {
+    const int on_host = m->how & ZP_ON_HOST;
+    m->holder = ZP_OWN;
+    m->base = (char *)(on_host ? zp_host_alloc(m->bytes) : zp_device_alloc(g->device, m->bytes));
+    return m->view = m->peer[0] = m->base;
+}
+
+/* What OWN and FILES have is given back. */
+static void zp_memory_free(zp_memory *m) {
+    if (m->holder == ZP_OWN && m->how & ZP_ON_HOST) zp_host_free(m->base);
+    if (m->holder == ZP_OWN && !(m->how & ZP_ON_HOST)) zp_device_free(m->base);
+    for (int p = 0; p < ZP_LOCAL_MAX && m->holder == ZP_FILES; p++)
+        if (m->peer[p] && (!(m->how & ZP_ONE) || p == 0)) (void)munmap(m->peer[p], m->bytes);
+    if (m->holder == ZP_FILES && m->view && m->view != m->base) (void)munmap(m->view, m->bytes);
+    memset(m->peer, 0, sizeof m->peer);
+    m->base = m->view = NULL;
+    m->holder = ZP_NOT_HELD;
+}
 
 #ifdef __linux__
 static int zp_file_make(size_t bytes) {
@@ -249,50 +269,40 @@ static int zp_piece_open(const zp_piece *his) {
     return -1;
 }
 
-static void zp_files_free(zp_memory *m, int n) {
-    for (int p = 0; p < n; p++)
-        if (m->peer[p] && (!(m->how & ZP_ONE) || p == 0)) (void)munmap(m->peer[p], m->bytes);
-    if (m->view && m->view != m->base) (void)munmap(m->view, m->bytes);
+/* Maps the piece at place p; one copy of the devices' is shown to hosts as well. 1: it is there. */
+static int zp_file_show(zp_memory *m, int p, int fd) {
+    m->peer[p] = zp_file_map(fd, m->bytes, 1);
+    if (m->how == ZP_ONE) m->view = zp_file_map(fd, m->bytes, 0);
+    return m->peer[p] && (m->how != ZP_ONE || m->view);
 }
 
 /* Pieces of processes. */
 static zero_result zp_memory_files(zp_group *g, zp_memory *m) {
-    zp_seats *s = zp_seats_of(g);
-    const int one = (m->how & ZP_ONE) != 0;
-    const int fd = !one || s->me == 0 ? zp_file_make(m->bytes) : -1;
+    const zp_seats *s = zp_seats_of(g);
+    const int one = m->how & ZP_ONE, fd = !one || s->me == 0 ? zp_file_make(m->bytes) : -1;
+    const zp_piece mine = zp_piece_of(fd), *his = (const zp_piece *)(const void *)g->mail;
     int who = -1, ok = 1;
-    zp_piece mine = zp_piece_of(fd), his;
-    if (fd >= 0) m->peer[s->me] = zp_file_map(fd, m->bytes, 1);
-    if (fd >= 0 && one && !(m->how & ZP_ON_HOST)) m->view = zp_file_map(fd, m->bytes, 0);
     m->holder = ZP_FILES;
     zero_result r = zp_exchange(g, &mine, sizeof mine);
     for (int p = 0; p < s->n && !r; p++) {
-        const int from = one ? 0 : p;
-        memcpy(&his, g->mail + (size_t)s->rank_of[from] * sizeof his, sizeof his);
-        if (p == from && p != s->me) {
-            const int theirs = zp_piece_open(&his);
-            m->peer[p] = zp_file_map(theirs, m->bytes, 1);
-            if (one && !(m->how & ZP_ON_HOST)) m->view = zp_file_map(theirs, m->bytes, 0);
-            if (theirs >= 0) (void)close(theirs);
+        if (one && p > 0) {
+            m->peer[p] = m->peer[0];
+            continue;
         }
-        m->peer[p] = m->peer[from];
-        ok &= m->peer[p] != NULL;
+        const int file = p == s->me ? fd : zp_piece_open(&his[s->rank_of[p]]);
+        ok &= zp_file_show(m, p, file);
+        if (file >= 0 && p != s->me) (void)close(file);
     }
     m->base = m->peer[s->me];
-    if (!r) r = zp_agree(g, ok && (!one || m->how & ZP_ON_HOST || m->view), &who);
+    if (!r) r = zp_agree(g, ok, &who);
     if (fd >= 0) (void)close(fd);
     if (!r && who >= 0) r = ZERO_ERR_MEMORY;
-    if (!r) return ZERO_OK;
-    zp_files_free(m, s->n);
-    m->holder = ZP_NOT_HELD;
-    memset(m->peer, 0, sizeof m->peer);
-    m->base = m->view = NULL;
+    if (r) zp_memory_free(m);
     return r;
 }
 #else
-static char *zp_file_map(int fd, size_t bytes, int writes) { return NULL; }
 static int zp_file_make(size_t bytes) { return -1; }
-static void zp_files_free(zp_memory *m, int n) {}
+static int zp_file_show(zp_memory *m, int p, int fd) { return 0; }
 static zero_result zp_memory_files(zp_group *g, zp_memory *m) { return ZERO_ERR_UNSUPPORTED; }
 #endif
 
@@ -303,18 +313,18 @@ static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, size_t bytes, int how)
     zp_memory *m = &h->memory;
     m->bytes = bytes;
     m->how = how;
+    int ok;
     if (zp_host_computes() && how == ZP_ONE) {
         const int fd = zp_file_make(bytes);
-        m->base = m->peer[0] = zp_file_map(fd, bytes, 1);
-        m->view = zp_file_map(fd, bytes, 0);
         m->holder = ZP_FILES;
+        ok = zp_file_show(m, 0, fd);
+        m->base = m->peer[0];
         if (fd >= 0) (void)close(fd);
     } else {
-        m->base = m->view = zp_memory_alloc(g, m);
-        m->holder = ZP_OWN;
+        ok = zp_memory_alloc(g, m) != NULL;
     }
-    if (!m->base || !m->view) {
-        if (m->holder == ZP_FILES) zp_files_free(m, 1);
+    if (!ok) {
+        zp_memory_free(m);
         free(h);
         return NULL;
     }
@@ -327,8 +337,7 @@ static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, size_t bytes, int how)
 static void zp_hold_free(zp_hold *h) {
     while (h) {
         zp_hold *next = h->next;
-        if (h->memory.holder == ZP_FILES) zp_files_free(&h->memory, 1);
-        if (h->memory.holder == ZP_OWN) zp_memory_free(&h->memory);
+        zp_memory_free(&h->memory);
         free(h);
         h = next;
     }
@@ -371,39 +380,23 @@ static void zp_board_close(zp_board *b) {
     }
     zp_hold_free(b->pieces);
     zp_memory_free(&self->memory);
-    self->memory.holder = ZP_NOT_HELD;
 }
 
 /* What the ranks of this machine share, in whichever way; the board first. */
 static zero_result zp_memory_shared(zp_group *g, zp_memory *m) {
     const zp_seats *s = zp_seats_of(g);
-    zero_result r = ZERO_OK;
-    if (g->nranks == 1) { /* nobody else sees it */
-        m->base = m->peer[0] = zp_memory_alloc(g, m);
-        m->holder = ZP_OWN;
-        r = m->base ? ZERO_OK : ZERO_ERR_MEMORY;
-    } else {
-        r = s->local && !s->local->shared ? zp_memory_threads(g, m) : zp_memory_files(g, m);
-    }
-    if (!r) g->meter.allocated_bytes += m->how & ZP_ONE ? m->bytes / (size_t)s->n : m->bytes;
-    return r;
+    if (g->nranks == 1) return zp_memory_alloc(g, m) ? ZERO_OK : ZERO_ERR_MEMORY;
+    return s->local && !s->local->shared ? zp_memory_threads(g, m) : zp_memory_files(g, m);
 }
 
-/* Peers that still wait for this rank are told that it has left; its memory goes, the board last.
- */
+/* Peers that still wait for this rank are told that it has left. Its memory goes, the board last:
+   it was the first. */
 static void zp_seats_close(zp_group *g) {
     zp_seats *s = zp_seats_of(g);
-    zp_memory *next;
     if (s->board) __atomic_store_n(&s->board->left[s->me], 1, __ATOMIC_RELEASE);
-    for (zp_memory *m = g->first; m; m = next) {
-        next = m->next;
-        if (m == &s->board_memory) continue;
-        if (m->holder == ZP_OWN) zp_memory_free(m);
-        if (m->holder == ZP_FILES) zp_files_free(m, s->n);
-        m->holder = ZP_NOT_HELD;
+    for (zp_memory *m = g->first; m; m = m->next) {
+        if (m == &s->board_memory && m->holder == ZP_HELD) zp_board_close(s->board);
+        zp_memory_free(m);
     }
-    if (s->board_memory.holder == ZP_HELD) zp_board_close(s->board);
-    if (s->board_memory.holder == ZP_FILES) zp_files_free(&s->board_memory, s->n);
-    if (s->board_memory.holder == ZP_OWN) zp_memory_free(&s->board_memory);
     s->board = NULL;
 }

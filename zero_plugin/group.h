@@ -44,10 +44,10 @@ typedef struct zp_memory {
     char *view;   /* the same bytes as the host may see them: where all ranks have one copy, they
                      can be read only */
     char *peer[ZP_LOCAL_MAX]; /* by place on this machine: where this rank sees that rank's piece */
-    int holder;               /* the transport's: in which way it was got; 0: not at all */
+    int holder;               /* zp_holder: in which way it was got */
     void *handle;             /* the transport's */
     int channel, registered;  /* the transport's: who uses it alone, and how that is known */
-    struct zp_memory *next;   /* in its group */
+    struct zp_memory *next;   /* in its group: what was opened before */
 } zp_memory;
 
 typedef struct zp_group zp_group;
@@ -224,19 +224,10 @@ static zero_result zp_memory_open(zp_group *g, zp_memory *m, size_t bytes, int h
     g->first = m;
     ZP_TRY(g->transport->memory(g, m));
     if (!m->view) m->view = m->base;
+    size_t owners = 1;
+    while (m->how & ZP_ONE && owners < ZP_LOCAL_MAX && m->peer[owners]) owners++;
+    g->meter.allocated_bytes += m->bytes / owners;
     return ZERO_OK;
-}
-
-/* Memory that no peer reaches. */
-static char *zp_memory_alloc(zp_group *g, const zp_memory *m) {
-    return (char *)(m->how & ZP_ON_HOST ? zp_host_alloc(m->bytes)
-                                        : zp_device_alloc(g->device, m->bytes));
-}
-static void zp_memory_free(const zp_memory *m) {
-    if (m->how & ZP_ON_HOST)
-        zp_host_free(m->base);
-    else
-        zp_device_free(m->base);
 }
 
 /* Joins the ranks of `given`; `row` is its transport. COLLECTIVE. */

@@ -122,12 +122,9 @@ static zero_result zp_memory_window(zp_group *g, zp_memory *m) {
 
 /* Files first: they need no room in /dev/shm, and no peer to be freed. */
 static zero_result zp_mpi_memory(zp_group *g, zp_memory *m) {
-    const zp_seats *s = zp_seats_of(g);
-    zero_result r = zp_memory_shared(g, m);
-    if (g->nranks == 1 || (r != ZERO_ERR_MEMORY && r != ZERO_ERR_UNSUPPORTED)) return r;
-    r = zp_memory_window(g, m);
-    if (!r) g->meter.allocated_bytes += m->how & ZP_ONE ? m->bytes / (size_t)s->n : m->bytes;
-    return r;
+    const zero_result r = zp_memory_shared(g, m);
+    const int other = g->nranks > 1 && (r == ZERO_ERR_MEMORY || r == ZERO_ERR_UNSUPPORTED);
+    return other ? zp_memory_window(g, m) : r;
 }
 
 /* ---- joining and leaving ---- */

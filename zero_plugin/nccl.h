@@ -292,19 +292,16 @@ typedef enum zp_registered { ZP_AS_WINDOW = 1, ZP_AS_BUFFER } zp_registered;
 static zero_result zp_nccl_memory(zp_group *g, zp_memory *m) {
     void *p = NULL;
     int who = -1;
-    m->holder = m->how & ZP_ON_HOST ? ZP_OWN : ZP_NCCL;
-    if (m->holder == ZP_OWN)
+    if (m->how & ZP_ON_HOST) {
         p = zp_memory_alloc(g, m);
-    else if (ncclMemAlloc(&p, m->bytes) == ncclSuccess)
-        m->base = (char *)p;
-    if (m->holder == ZP_NCCL && p && !zp_device_clear(g->device, p, m->bytes)) p = NULL;
-    if (m->holder == ZP_OWN) m->base = (char *)p;
+    } else {
+        if (ncclMemAlloc(&p, m->bytes) == ncclSuccess) m->base = m->peer[0] = (char *)p;
+        m->holder = ZP_NCCL;
+        if (p) p = zp_device_clear(g->device, p, m->bytes);
+    }
     if (!p) (void)zp_told(cudaErrorMemoryAllocation);
-    m->peer[0] = m->base;
     ZP_TRY(zp_agree(g, p != NULL, &who));
-    if (who >= 0) return ZERO_ERR_MEMORY; /* freed with the group */
-    g->meter.allocated_bytes += m->bytes;
-    return ZERO_OK;
+    return who < 0 ? ZERO_OK : ZERO_ERR_MEMORY; /* freed with the group */
 }
 
 /* As a symmetric window, which is the fastest way and the only one by which copy engines gather, or
@@ -341,13 +338,12 @@ static zero_result zp_nccl_announce(zp_group *g, zp_memory *m, zp_channel channe
 static void zp_nccl_memory_free(zp_nccl *n, zp_memory *m) {
     const ncclComm_t comm = n->channel[m->channel].comm;
     zp_window_deregister call;
-    if (m->holder == ZP_OWN) zp_memory_free(m);
-    if (m->holder != ZP_NCCL) return;
     if (m->registered == ZP_AS_BUFFER && !n->aborted) (void)ncclCommDeregister(comm, m->handle);
     if (m->registered == ZP_AS_WINDOW && !n->aborted
         && zp_nccl_find("ncclCommWindowDeregister", &call, sizeof call))
         (void)call(comm, m->handle);
-    if (m->base) (void)ncclMemFree(m->base);
+    if (m->holder == ZP_NCCL && m->base) (void)ncclMemFree(m->base);
+    zp_memory_free(m);
 }
 
 /* ---- joining and leaving ---- */
