@@ -132,9 +132,9 @@ static int slow_fails(zp_group *g, slow_call call, zero_result *r) {
     *r = fault == SLOW_LOST ? slow_lose(g, call) : slow_refuse(g, call);
     return 1;
 }
-static zero_result slow_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
+static zero_result slow_exchange(zp_group *g, const void *mine, size_t bytes) {
     zero_result r;
-    return slow_fails(g, SLOW_EXCHANGE, &r) ? r : zp_board_exchange(g, mine, bytes, all);
+    return slow_fails(g, SLOW_EXCHANGE, &r) ? r : zp_board_exchange(g, mine, bytes);
 }
 static zero_result slow_broadcast(zp_group *g, void *data, size_t bytes, int root) {
     zero_result r;

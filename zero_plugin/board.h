@@ -41,7 +41,7 @@ typedef struct zp_board {
     char abort_text[ZP_TEXT_BYTES];
     unsigned char mail[ZP_LOCAL_MAX][ZP_MAIL_BYTES];
     /* CUDA, by place: its stream has come to the collective, and is done with it */
-    zp_event arrived[ZP_CONTROL][ZP_LOCAL_MAX], departed[ZP_CONTROL][ZP_LOCAL_MAX];
+    zp_event streams[2][ZP_CONTROL][ZP_LOCAL_MAX];
 } zp_board;
 
 struct zero_local {
@@ -92,6 +92,20 @@ static zero_result zp_seats_aborted(zp_group *g) {
     return ZERO_OK;
 }
 
+static void zp_local_abort(zp_group *g, const char *why) {
+    const zp_seats *s = zp_seats_of(g);
+    if (s->board || s->local) zp_board_abort(zp_board_of(s), g->rank, why);
+}
+
+/* The time limit has passed for want of a rank; -1: of some. */
+static zero_result zp_late(zp_group *g, int rank, const char *what) {
+    char who[32] = "not all ranks came", text[ZP_TEXT_BYTES];
+    if (rank >= 0) (void)snprintf(who, sizeof who, "rank %d did not come", rank);
+    (void)snprintf(text, sizeof text, "%s to %s within %g s", who, what, g->timeout_s);
+    zp_local_abort(g, text);
+    return zp_error(g, ZERO_ERR_TIMEOUT, "%s", text);
+}
+
 /* ---- meeting ---- */
 
 /* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then. */
@@ -115,86 +129,79 @@ static void zp_raise(uint32_t *word, uint32_t value) {
 static zero_result zp_await(zp_group *g, uint32_t *word, uint32_t value, int place,
                             const char *what) {
     const zp_seats *s = zp_seats_of(g);
-    zp_board *board = zp_board_of(s);
+    const uint32_t *left = &zp_board_of(s)->left[place];
     double deadline = 0;
     for (int spin = 0;; spin++) {
         const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
         if ((int32_t)(seen - value) >= 0) return ZERO_OK;
         if (spin < 64) continue;
         ZP_TRY(zp_seats_aborted(g));
-        if (__atomic_load_n(&board->left[place], __ATOMIC_ACQUIRE)) {
+        if (__atomic_load_n(left, __ATOMIC_ACQUIRE)) {
             if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
             return zp_error(g, ZERO_ERR_PEER, "rank %d destroyed its context before %s",
                             s->rank_of[place], what);
         }
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;
-        if (now > deadline) {
-            char text[ZP_TEXT_BYTES];
-            (void)snprintf(text, sizeof text, "rank %d did not come to %s within %g s",
-                           s->rank_of[place], what, g->timeout_s);
-            zp_board_abort(board, g->rank, text);
-            return zp_error(g, ZERO_ERR_TIMEOUT, "%s", text);
-        }
+        if (now > deadline) return zp_late(g, s->rank_of[place], what);
         zp_sleep_on(word, seen);
     }
 }
 
 /* Comes to the channel's next collective and waits for the others; they must have come to the same
    one. */
-static zero_result zp_meet(zp_group *g, zp_channel channel, const zp_call *call, size_t source,
-                           size_t target) {
+static zero_result zp_meet(const zp_op *op) {
+    zp_group *g = op->group;
     zp_seats *s = zp_seats_of(g);
     if (s->n == 1) return ZERO_OK;
-    zp_line *lines = zp_board_of(s)->lines[channel], *mine = &lines[s->me];
-    const uint32_t seq = ++s->seq[channel];
-    mine->call = *call;
-    mine->source = source;
-    mine->target = target;
+    zp_line *lines = zp_board_of(s)->lines[op->channel], *mine = &lines[s->me];
+    const uint32_t seq = ++s->seq[op->channel];
+    mine->call = zp_op_call(op);
+    mine->source = op->source;
+    mine->target = op->target;
     zp_raise(&mine->ready, seq);
     for (int p = 0; p < s->n; p++) {
         if (p == s->me) continue;
-        ZP_TRY(zp_await(g, &lines[p].ready, seq, p, zp_call_name(call->kind)));
-        ZP_TRY(zp_call_same(g, s->rank_of[p], &lines[p].call, call));
+        ZP_TRY(zp_await(g, &lines[p].ready, seq, p, zp_call_name(op->kind)));
+        ZP_TRY(zp_call_same(g, s->rank_of[p], &lines[p].call, &mine->call));
     }
     return ZERO_OK;
 }
 
 /* Ends it, and waits until all have. */
-static zero_result zp_part(zp_group *g, zp_channel channel) {
-    zp_seats *s = zp_seats_of(g);
+static zero_result zp_part(const zp_op *op) {
+    const zp_seats *s = zp_seats_of(op->group);
     if (s->n == 1) return ZERO_OK;
-    zp_line *lines = zp_board_of(s)->lines[channel];
-    const uint32_t seq = s->seq[channel];
-    const char *what = zp_call_name(lines[s->me].call.kind);
+    zp_line *lines = zp_board_of(s)->lines[op->channel];
+    const uint32_t seq = s->seq[op->channel];
     zp_raise(&lines[s->me].done, seq);
     for (int p = 0; p < s->n; p++)
-        if (p != s->me) ZP_TRY(zp_await(g, &lines[p].done, seq, p, what));
+        if (p != s->me) ZP_TRY(zp_await(op->group, &lines[p].done, seq, p, zp_call_name(op->kind)));
     return ZERO_OK;
 }
 
 /* The transport's exchange, where all ranks are of this machine. */
-static zero_result zp_board_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
+static zero_result zp_board_exchange(zp_group *g, const void *mine, size_t bytes) {
     const zp_seats *s = zp_seats_of(g);
-    const zp_call call = {ZP_EXCHANGE, -1, bytes};
+    const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, bytes);
     if (s->n == 1) {
-        memcpy(all, mine, bytes);
+        memcpy(g->mail, mine, bytes);
         return ZERO_OK;
     }
     unsigned char(*mail)[ZP_MAIL_BYTES] = zp_board_of(s)->mail;
     memcpy(mail[s->me], mine, bytes);
-    ZP_TRY(zp_meet(g, ZP_CONTROL, &call, 0, 0));
-    for (int p = 0; p < s->n; p++) memcpy((char *)all + (size_t)p * bytes, mail[p], bytes);
-    return zp_part(g, ZP_CONTROL);
+    ZP_TRY(zp_meet(&op));
+    for (int p = 0; p < s->n; p++) memcpy(g->mail + (size_t)p * bytes, mail[p], bytes);
+    return zp_part(&op);
 }
 
 static zero_result zp_board_broadcast(zp_group *g, void *data, size_t bytes, int root) {
-    const zp_call call = {ZP_BROADCAST, root, bytes};
+    const zp_op op = zp_host_op(g, ZP_BROADCAST, root, bytes);
     char *stage = g->stage.base;
     if (g->rank == root && data != stage) memcpy(stage, data, bytes);
-    ZP_TRY(zp_meet(g, ZP_CONTROL, &call, 0, 0));
+    ZP_TRY(zp_meet(&op));
     if (g->rank != root && data != stage) memcpy(data, g->stage.peer[root], bytes);
-    return zp_part(g, ZP_CONTROL);
+    return zp_part(&op);
 }
 
 /* ---- memory that the ranks of a machine see ---- */
@@ -374,10 +381,8 @@ static zero_result zp_memory_threads(zp_group *g, zp_memory *m) {
 static void zp_board_close(zp_board *b) {
     if (__atomic_sub_fetch(&b->users, 1, __ATOMIC_ACQ_REL)) return;
     zp_hold *self = b->self; /* stays in the group's list, empty */
-    for (int i = 0; i < ZP_CONTROL * ZP_LOCAL_MAX; i++) {
-        zp_event_close(&b->arrived[0][0] + i);
-        zp_event_close(&b->departed[0][0] + i);
-    }
+    for (int i = 0; i < 2 * ZP_CONTROL * ZP_LOCAL_MAX; i++)
+        zp_event_close(&b->streams[0][0][0] + i);
     zp_hold_free(b->pieces);
     zp_memory_free(&self->memory);
 }

@@ -80,8 +80,8 @@ typedef struct zp_transport {
     zero_result (*announce)(zp_group *g, zp_memory *m, zp_channel channel, const char **how);
     /* n ops of one group and channel, in this order. */
     zero_result (*issue)(zp_stream *s, const zp_op *op, int n);
-    /* Up to ZP_MAIL_BYTES of every rank become all[0..nranks) everywhere. SYNC. */
-    zero_result (*exchange)(zp_group *g, const void *mine, size_t bytes, void *all);
+    /* Up to ZP_MAIL_BYTES of every rank become g->mail[0..nranks) everywhere. SYNC. */
+    zero_result (*exchange)(zp_group *g, const void *mine, size_t bytes);
     /* At most ZP_STAGE_NUMEL * 4 bytes from one rank to all. SYNC. */
     zero_result (*broadcast)(zp_group *g, void *data, size_t bytes, int root);
     /* Bytes that a rank sends for an op: for the plan, and for the meter. */
@@ -133,6 +133,11 @@ static zp_call zp_op_call(const zp_op *op) {
     const zp_call call = {op->kind, op->unit, op->shard};
     return call;
 }
+/* What the hosts do together. unit: the root of a broadcast, or -1. */
+static zp_op zp_host_op(zp_group *g, int kind, int unit, size_t bytes) {
+    const zp_op op = {g, NULL, kind, unit, bytes, 0, 0, ZERO_F32, ZP_CONTROL, NULL, 1, 0, 0};
+    return op;
+}
 static size_t zp_op_shard_bytes(const zp_op *op) { return op->shard * zp_bytes(op->type); }
 
 /* The first failure of a context is kept, whichever thread meets it. */
@@ -182,7 +187,7 @@ static zero_result zp_issue(zp_stream *s, const zp_op *op, int n) {
 static zero_result zp_exchange(zp_group *g, const void *mine, size_t bytes) {
     ZP_TRY(zp_failure_result(g->failure));
     g->meter.control_bytes += (uint64_t)(g->nranks - 1) * bytes;
-    return g->transport->exchange(g, mine, bytes, g->mail);
+    return g->transport->exchange(g, mine, bytes);
 }
 
 static zero_result zp_barrier(zp_group *g) {
@@ -194,12 +199,10 @@ static zero_result zp_barrier(zp_group *g) {
 static zero_result zp_agree(zp_group *g, int ok, int *who) {
     const int32_t mine = ok;
     ZP_TRY(zp_exchange(g, &mine, sizeof mine));
+    const int32_t *theirs = (const int32_t *)(const void *)g->mail;
     *who = -1;
-    for (int r = g->nranks - 1; r >= 0; r--) {
-        int32_t theirs;
-        memcpy(&theirs, g->mail + (size_t)r * sizeof theirs, sizeof theirs);
-        if (!theirs) *who = r;
-    }
+    for (int r = g->nranks - 1; r >= 0; r--)
+        if (!theirs[r]) *who = r;
     return ZERO_OK;
 }
 

@@ -16,54 +16,26 @@ static const char *zp_op_peer(const zp_op *op, int place, size_t at) {
     return op->memory->peer[place] + source + at * zp_bytes(op->type);
 }
 
-/* The sum of a reduce-scatter over the ranks that this one sees. */
-static zp_sum zp_op_sum(const zp_op *op) {
-    const zp_seats *s = zp_seats_of(op->group);
-    zp_sum sum;
-    memset(&sum, 0, sizeof sum);
-    for (int p = 0; p < s->n; p++)
-        sum.source[p] = zp_op_peer(op, p, (size_t)op->group->rank * op->shard);
-    sum.type = sum.out_type = op->type;
-    sum.n = s->n;
-    sum.group = op->group->node_size;
-    sum.out = op->memory->base + op->target;
-    sum.sum = op->sum;
-    sum.scale = op->scale;
-    sum.accumulate = op->accumulate;
+/* What becomes of a reduce-scatter's sum: for n slices in nodes of `group`. */
+static zp_sum zp_op_sum(const zp_op *op, int n, int group) {
+    const zp_sum sum = {{NULL},  op->type,  op->type,      n, group, op->memory->base + op->target,
+                        op->sum, op->scale, op->accumulate};
     return sum;
 }
 
-/* Streams of other ranks have come to the collective, and later are done with it. On GPUs events
-   tell: one is recorded again only after all have made their streams wait for its last record,
-   which is what zp_part says. On the CPU the stream's own thread is here. */
-static zero_result zp_op_begin(zp_stream *s, const zp_op *op) {
-    zp_group *g = op->group;
-    zp_seats *seats = zp_seats_of(g);
-    const zp_call call = zp_op_call(op);
+/* Streams of other ranks have come to the collective; at the `end` they are done with it. On GPUs
+   events tell: one is recorded again only after all have made their streams wait for its last
+   record, which is what zp_part says. On the CPU the stream's own thread is here. */
+static zero_result zp_op_meet(zp_stream *s, const zp_op *op, int end) {
+    const zp_seats *seats = zp_seats_of(op->group);
     const int events = !zp_host_computes() && seats->n > 1;
-    ZP_TRY(zp_failure_result(g->failure));
-    if (events) ZP_TRY(zp_event_record(s, &seats->board->arrived[op->channel][seats->me]));
-    ZP_TRY(zp_meet(g, op->channel, &call, op->source, op->target));
-    for (int p = 0; p < seats->n && events; p++)
-        if (p != seats->me) ZP_TRY(zp_event_wait(s, &seats->board->arrived[op->channel][p]));
+    zp_event *event = events ? seats->board->streams[end][op->channel] : NULL;
+    if (!end) ZP_TRY(zp_failure_result(op->group->failure));
+    if (event) ZP_TRY(zp_event_record(s, &event[seats->me]));
+    ZP_TRY(end ? zp_part(op) : zp_meet(op));
+    for (int p = 0; p < seats->n && event; p++)
+        if (p != seats->me) ZP_TRY(zp_event_wait(s, &event[p]));
     return ZERO_OK;
-}
-static zero_result zp_op_end(zp_stream *s, const zp_op *op) {
-    zp_seats *seats = zp_seats_of(op->group);
-    const int events = !zp_host_computes() && seats->n > 1;
-    if (events) ZP_TRY(zp_event_record(s, &seats->board->departed[op->channel][seats->me]));
-    ZP_TRY(zp_part(op->group, op->channel));
-    for (int p = 0; p < seats->n && events; p++)
-        if (p != seats->me) ZP_TRY(zp_event_wait(s, &seats->board->departed[op->channel][p]));
-    return ZERO_OK;
-}
-
-/* This rank's own part of an all-gather, where it is not in place. */
-static zero_result zp_op_gather_own(zp_stream *s, const zp_op *op) {
-    const size_t bytes = zp_op_shard_bytes(op);
-    char *own = op->memory->base + op->target + (size_t)op->group->rank * bytes;
-    const char *from = op->memory->base + op->source;
-    return own == from ? ZERO_OK : zp_copy(s, own, from, bytes);
 }
 
 /* What this rank does once all have come. */
@@ -72,22 +44,24 @@ static zero_result zp_local_work(zp_stream *s, const zp_op *op) {
     const size_t bytes = zp_op_shard_bytes(op);
     if (op->in_place) return ZERO_OK;
     if (op->kind == ZP_REDUCE_SCATTER) {
-        const zp_sum sum = zp_op_sum(op);
+        zp_sum sum = zp_op_sum(op, seats->n, op->group->node_size);
+        for (int p = 0; p < seats->n; p++)
+            sum.source[p] = zp_op_peer(op, p, (size_t)op->group->rank * op->shard);
         const int there = seats->n == 1 && op->source == op->target && !op->sum;
         return there ? ZERO_OK : zp_sum_ranks(s, &sum, op->shard / ZP_WIDE);
     }
-    ZP_TRY(zp_op_gather_own(s, op));
-    for (int p = 0; p < seats->n; p++)
-        if (p != seats->me)
-            ZP_TRY(zp_copy(s, op->memory->base + op->target + (size_t)seats->rank_of[p] * bytes,
-                           zp_op_peer(op, p, 0), bytes));
+    for (int p = 0; p < seats->n; p++) {
+        char *to = op->memory->base + op->target + (size_t)seats->rank_of[p] * bytes;
+        const char *from = zp_op_peer(op, p, 0);
+        if (to != from) ZP_TRY(zp_copy(s, to, from, bytes));
+    }
     return ZERO_OK;
 }
 
 static zero_result zp_local_run(zp_stream *s, const zp_op *op) {
-    ZP_TRY(zp_op_begin(s, op));
+    ZP_TRY(zp_op_meet(s, op, 0));
     ZP_TRY(zp_local_work(s, op));
-    return zp_op_end(s, op);
+    return zp_op_meet(s, op, 1);
 }
 
 /* The way of a collective to a stream: on the CPU as a task that carries it. */
@@ -129,13 +103,6 @@ static size_t zp_local_cost(const zp_group *g, const zp_op *op) {
     return (size_t)(g->nranks - 1) * zp_op_shard_bytes(op);
 }
 
-static void zp_local_abort(zp_group *g, const char *why) {
-    zp_seats *s = zp_seats_of(g);
-    if (s->board)
-        zp_board_abort(s->board, g->rank, why);
-    else if (s->local) /* there is no board of its own yet to tell it on */
-        zp_board_abort(&s->local->board, g->rank, why);
-}
 static void zp_local_refuse(const zero_comm *given, const char *why) {
     zero_local *local = (zero_local *)given->handle;
     if (local) zp_board_abort(&local->board, given->rank, why);
@@ -161,27 +128,23 @@ static zero_result zp_self_join(zp_group *g, const zero_comm *given) {
 
 /* Each rank reaches the memory of every other rank's device. */
 static zero_result zp_local_devices(zp_group *g) {
-    zp_seats *s = zp_seats_of(g);
-    const int32_t mine = zp_device_number(g->device);
+    const zp_seats *s = zp_seats_of(g);
+    const int32_t mine = zp_device_number(g->device), *his = (int32_t *)(void *)g->mail;
     g->shares = 1;
     ZP_TRY(zp_exchange(g, &mine, sizeof mine));
     for (int r = 0; r < g->nranks; r++) {
-        int32_t his;
-        memcpy(&his, g->mail + (size_t)r * sizeof his, sizeof his);
-        if (his == mine) continue;
+        if (his[r] == mine) continue;
         g->shares = 0; /* parameters read in place would come over the bus at every use */
-        const zero_result reached = zp_device_reach(g->device, his);
+        const zero_result reached = zp_device_reach(g->device, his[r]);
         if (reached == ZERO_ERR_ARGUMENT)
             return zp_error(g, reached,
-                            "device %d of rank %d cannot reach the memory of device %d of "
-                            "rank %d: use NCCL",
-                            (int)mine, g->rank, (int)his, r);
+                            "device %d of rank %d cannot reach the memory of device %d of rank %d: "
+                            "use NCCL",
+                            (int)mine, g->rank, (int)his[r], r);
         ZP_TRY(reached);
     }
-    for (int ch = 0; ch < ZP_CONTROL && g->nranks > 1 && !zp_host_computes(); ch++) {
-        ZP_TRY(zp_event_open(g->device, &s->board->arrived[ch][s->me]));
-        ZP_TRY(zp_event_open(g->device, &s->board->departed[ch][s->me]));
-    }
+    for (int i = 0; i < 2 * ZP_CONTROL && g->nranks > 1 && !zp_host_computes(); i++)
+        ZP_TRY(zp_event_open(g->device, &s->board->streams[i / ZP_CONTROL][i % ZP_CONTROL][s->me]));
     return ZERO_OK;
 }
 

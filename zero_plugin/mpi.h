@@ -8,33 +8,33 @@
 /* ---- the host's collectives ---- */
 
 /* Every rank's `bytes` to every rank, each behind the call that it is at. */
-static zero_result zp_mpi_trade_mail(zp_group *g, const zp_call *call, const void *mine,
-                                     size_t bytes, void *all) {
+static zero_result zp_mpi_mail(zp_group *g, const zp_op *op, const void *mine, size_t bytes) {
     zp_mpi *m = zp_mpi_of(g);
+    const zp_call call = zp_op_call(op);
     zp_landing *got = m->landing + 1;
     MPI_Request request;
-    m->landing->call = *call;
-    if (bytes) memcpy(m->landing->mail, mine, bytes);
+    m->landing->call = call;
+    memcpy(m->landing->mail, mine, bytes);
     ZP_MPI(g, MPI_Iallgather(m->landing, (int)sizeof *got, MPI_BYTE, got, (int)sizeof *got,
                              MPI_BYTE, m->comm[ZP_CONTROL], &request));
-    ZP_TRY(zp_mpi_wait(g, &request, 1, NULL, zp_call_name(call->kind)));
+    ZP_TRY(zp_mpi_wait(g, &request, 1, NULL, zp_call_name(op->kind)));
     for (int r = 0; r < g->nranks; r++) {
-        ZP_TRY(zp_call_same(g, r, &got[r].call, call));
-        if (bytes) memcpy((char *)all + (size_t)r * bytes, got[r].mail, bytes);
+        ZP_TRY(zp_call_same(g, r, &got[r].call, &call));
+        memcpy(g->mail + (size_t)r * bytes, got[r].mail, bytes);
     }
     return ZERO_OK;
 }
 
-static zero_result zp_mpi_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
-    const zp_call call = {ZP_EXCHANGE, -1, bytes};
-    return zp_mpi_trade_mail(g, &call, mine, bytes, all);
+static zero_result zp_mpi_exchange(zp_group *g, const void *mine, size_t bytes) {
+    const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, bytes);
+    return zp_mpi_mail(g, &op, mine, bytes);
 }
 
 static zero_result zp_mpi_broadcast(zp_group *g, void *data, size_t bytes, int root) {
-    const zp_call call = {ZP_BROADCAST, root, bytes};
+    const zp_op op = zp_host_op(g, ZP_BROADCAST, root, bytes);
     char *landing = g->stage.base; /* outlives a request that was given up */
     MPI_Request request;
-    ZP_TRY(zp_mpi_trade_mail(g, &call, NULL, 0, NULL));
+    ZP_TRY(zp_mpi_mail(g, &op, landing, 0));
     if (g->rank == root && data != landing) memcpy(landing, data, bytes);
     ZP_MPI(g, MPI_Ibcast(landing, (int)bytes, MPI_BYTE, root, zp_mpi_of(g)->comm[ZP_CONTROL],
                          &request));

@@ -64,34 +64,26 @@ static zero_result zp_mpi_aborted(zp_group *g) {
     return zp_error(g, ZERO_ERR_PEER, "rank %d failed: %s", status.MPI_SOURCE, text);
 }
 
-static int zp_mpi_here(const zp_mpi *m, int rank) {
-    int here = 0;
-    for (int p = 0; p < m->seats.n; p++) here |= m->seats.rank_of[p] == rank;
-    return here;
-}
-
 /* Tells this node's ranks, and those of other nodes if it was this rank that failed first here.
    Gives up after a second: who cannot be reached runs into its time limit. */
 static void zp_mpi_abort(zp_group *g, const char *why) {
     zp_mpi *m = zp_mpi_of(g);
     const double deadline = zp_seconds() + 1;
-    int n = 0, done = 0;
+    int n = 0, done = 0, all = 0;
     if (!m || !m->seats.board) return;
     zp_board_abort(m->seats.board, g->rank, why);
     if (m->seats.n == g->nranks || m->seats.board->abort_rank != g->rank) return;
     if (__atomic_exchange_n(&m->is_told, 1, __ATOMIC_ACQ_REL)) return;
     memcpy(m->told_text, m->seats.board->abort_text, sizeof m->told_text);
-    for (int r = 0; r < g->nranks; r++) {
-        if (zp_mpi_here(m, r)) continue;
-        if (MPI_Isend(m->told_text, ZP_TEXT_BYTES, MPI_BYTE, r, ZP_ABORT_TAG, m->comm[ZP_CONTROL],
-                      &m->told[n]))
+    for (int i = 0; i < g->nranks; i++) {
+        if (i / m->seats.n == m->node) continue;
+        if (MPI_Isend(m->told_text, ZP_TEXT_BYTES, MPI_BYTE, m->node_rank[i], ZP_ABORT_TAG,
+                      m->comm[ZP_CONTROL], &m->told[n]))
             break;
         n++;
     }
     while (!done && zp_seconds() < deadline) {
-        done = 1;
-        for (int i = 0, one = 0; i < n; i++, one = 0)
-            done &= MPI_Test(&m->told[i], &one, MPI_STATUS_IGNORE) == MPI_SUCCESS && one;
+        done = MPI_Testall(n, m->told, &all, MPI_STATUSES_IGNORE) == MPI_SUCCESS && all;
         if (!done) zp_nap();
     }
     if (!done) m->abandoned = 1;
@@ -105,8 +97,8 @@ static int zp_mpi_tag(const zp_op *op) {
     return 2 * unit + (op->kind == ZP_ALL_GATHER);
 }
 static zp_call zp_mpi_tagged(int tag, uint64_t shard) {
-    const int kind = tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER;
-    const zp_call call = {kind, tag / 2 == ZP_TAGS - 1 ? -1 : tag / 2, shard};
+    const zp_call call = {tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER,
+                          tag / 2 == ZP_TAGS - 1 ? -1 : tag / 2, shard};
     return call;
 }
 
@@ -134,19 +126,11 @@ static zero_result zp_mpi_wrong(zp_group *g, int code, const MPI_Status *statuse
 
 static zero_result zp_mpi_late(zp_group *g, MPI_Request *requests, int n, const zp_op *op,
                                const char *what) {
-    zp_mpi *m = zp_mpi_of(g);
     int arrived = 1, i = 0;
     for (; i < n && op; i += 2)
         if (MPI_Request_get_status(requests[i], &arrived, MPI_STATUS_IGNORE) || !arrived) break;
-    const int node = i / 2 < m->node ? i / 2 : i / 2 + 1;
-    if (arrived)
-        (void)zp_error(g, ZERO_ERR_TIMEOUT, "not all ranks came to %s within %g s", what,
-                       g->timeout_s);
-    else
-        (void)zp_error(g, ZERO_ERR_TIMEOUT, "rank %d did not come to %s within %g s",
-                       zp_mpi_counterpart(g, node), what, g->timeout_s);
-    if (m->seats.board) zp_board_abort(m->seats.board, g->rank, g->failure->text);
-    return ZERO_ERR_TIMEOUT;
+    const int node = i / 2 < zp_mpi_of(g)->node ? i / 2 : i / 2 + 1;
+    return zp_late(g, arrived ? -1 : zp_mpi_counterpart(g, node), what);
 }
 
 /* Waits for requests as zp_await does for a peer: aborts and the time limit end it. */

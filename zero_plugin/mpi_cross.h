@@ -20,49 +20,41 @@ static size_t zp_crossings(int nnodes) {
 typedef struct zp_crossing {
     size_t at, n;
     float *wire; /* [nnodes - 1][2][ZP_CROSS_NUMEL] */
-    int requests;
     MPI_Request request[2 * ZP_LOCAL_MAX];
 } zp_crossing;
 
-static zero_result zp_cross_trade(const zp_op *op, int peer, void *in, const void *out,
-                                  size_t bytes, MPI_Request *requests) {
-    zp_group *g = op->group;
-    const MPI_Comm comm = zp_mpi_of(g)->comm[op->channel];
-    ZP_MPI(g, MPI_Irecv(in, (int)bytes, MPI_BYTE, peer, MPI_ANY_TAG, comm, &requests[0]));
-    ZP_MPI(g, MPI_Isend(out, (int)bytes, MPI_BYTE, peer, zp_mpi_tag(op), comm, &requests[1]));
-    return ZERO_OK;
-}
-
-/* Sums inside this node elements [at, at + n) of a rank's shard, in f32. */
-static void zp_sum_node(const zp_op *op, int rank, size_t at, size_t n, float *out) {
-    zp_sum s = zp_op_sum(op);
-    for (int p = 0; p < s.n; p++) s.source[p] = zp_op_peer(op, p, (size_t)rank * op->shard + at);
-    s.out = out;
-    s.out_type = ZERO_F32;
-    s.sum = NULL;
-    s.scale = 1;
-    s.accumulate = 0;
-    zp_sum_slices(&s, n, 1);
+/* Sums inside this node a piece of a rank's shard, in f32. */
+static void zp_sum_node(const zp_op *op, int rank, const zp_crossing *x, float *out) {
+    const int n = zp_seats_of(op->group)->n;
+    zp_sum s = {{NULL}, op->type, ZERO_F32, n, n, out, NULL, 1, 0};
+    for (int p = 0; p < n; p++) s.source[p] = zp_op_peer(op, p, (size_t)rank * op->shard + x->at);
+    zp_sum_slices(&s, x->n, 1);
 }
 
 /* A reduction trades the sums of every counterpart's slice for those of this rank's; an all-gather
    slices, straight into the target, where the node's other ranks find them. */
 static zero_result zp_cross_begin(const zp_op *op, zp_crossing *x) {
-    const zp_mpi *m = zp_mpi_of(op->group);
+    zp_group *g = op->group;
+    const zp_mpi *m = zp_mpi_of(g);
+    const MPI_Comm comm = m->comm[op->channel];
     const int reduces = op->kind == ZP_REDUCE_SCATTER;
     const size_t element = zp_bytes(op->type);
+    const int bytes = (int)(x->n * (reduces ? sizeof(float) : element));
     char *base = op->memory->base + x->at * element;
     float *sum = x->wire;
-    x->requests = 0;
+    MPI_Request *request = x->request;
     for (int k = 0; k < m->nnodes; k++) {
         if (k == m->node) continue;
-        const int peer = zp_mpi_counterpart(op->group, k);
-        char *theirs = base + op->target + (size_t)peer * zp_op_shard_bytes(op);
-        if (reduces) zp_sum_node(op, peer, x->at, x->n, sum);
-        ZP_TRY(zp_cross_trade(op, peer, reduces ? (char *)(sum + ZP_CROSS_NUMEL) : theirs,
-                              reduces ? (char *)sum : base + op->source,
-                              x->n * (reduces ? sizeof *sum : element), x->request + x->requests));
-        x->requests += 2;
+        const int peer = zp_mpi_counterpart(g, k);
+        void *in = base + op->target + (size_t)peer * zp_op_shard_bytes(op);
+        const void *out = base + op->source;
+        if (reduces) {
+            zp_sum_node(op, peer, x, sum);
+            in = sum + ZP_CROSS_NUMEL;
+            out = sum;
+        }
+        ZP_MPI(g, MPI_Irecv(in, bytes, MPI_BYTE, peer, MPI_ANY_TAG, comm, request++));
+        ZP_MPI(g, MPI_Isend(out, bytes, MPI_BYTE, peer, zp_mpi_tag(op), comm, request++));
         sum += 2 * ZP_CROSS_NUMEL;
     }
     return ZERO_OK;
@@ -72,10 +64,9 @@ static zero_result zp_cross_begin(const zp_op *op, zp_crossing *x) {
 static void zp_cross_add(const zp_op *op, const zp_crossing *x) {
     const zp_mpi *m = zp_mpi_of(op->group);
     const float *received = x->wire + ZP_CROSS_NUMEL;
-    zp_sum nodes = zp_op_sum(op);
-    zp_sum_node(op, op->group->rank, x->at, x->n, x->wire);
+    zp_sum nodes = zp_op_sum(op, m->nnodes, m->nnodes);
+    zp_sum_node(op, op->group->rank, x, x->wire);
     nodes.type = ZERO_F32;
-    nodes.n = nodes.group = m->nnodes;
     nodes.out = (char *)nodes.out + x->at * zp_bytes(op->type);
     if (nodes.sum) nodes.sum += x->at;
     for (int k = 0; k < m->nnodes; k++) {
@@ -92,17 +83,17 @@ static zero_result zp_cross(const zp_op *op) {
     zp_crossing x[ZP_CROSSINGS];
     const zp_mpi *m = zp_mpi_of(op->group);
     const size_t pieces = (op->shard + ZP_CROSS_NUMEL - 1) / ZP_CROSS_NUMEL;
-    const size_t depth = zp_crossings(m->nnodes), wire = 2 * (size_t)(m->nnodes - 1);
+    const size_t depth = zp_crossings(m->nnodes), requests = 2 * (size_t)(m->nnodes - 1);
     for (size_t i = 0; i < pieces + depth; i++) {
         zp_crossing *now = &x[i % depth];
         if (i >= depth && i - depth < pieces) {
-            ZP_TRY(zp_mpi_wait(op->group, now->request, now->requests, op, zp_call_name(op->kind)));
+            ZP_TRY(zp_mpi_wait(op->group, now->request, (int)requests, op, zp_call_name(op->kind)));
             if (op->kind == ZP_REDUCE_SCATTER) zp_cross_add(op, now);
         }
         if (i >= pieces) continue;
         now->at = i * ZP_CROSS_NUMEL;
         now->n = zp_min(ZP_CROSS_NUMEL, op->shard - now->at);
-        now->wire = m->wire + i % depth * wire * ZP_CROSS_NUMEL;
+        now->wire = m->wire + i % depth * requests * ZP_CROSS_NUMEL;
         ZP_TRY(zp_cross_begin(op, now));
     }
     return ZERO_OK;
@@ -125,20 +116,16 @@ static void zp_cross_copy(const zp_op *op) {
 
 static zero_result zp_mpi_run(zp_stream *s, const zp_op *op) {
     const zp_mpi *m = zp_mpi_of(op->group);
-    const zp_call call = zp_op_call(op);
     if (m->nnodes == 1 || op->in_place) return zp_local_run(s, op);
-    ZP_TRY(zp_op_begin(s, op));
-    if (op->kind == ZP_REDUCE_SCATTER) {
-        ZP_TRY(zp_cross(op));
-    } else {
-        ZP_TRY(zp_op_gather_own(s, op));
-        ZP_TRY(zp_cross(op));
-        ZP_TRY(zp_part(op->group, op->channel));
-        ZP_TRY(zp_meet(op->group, op->channel, &call, op->source, op->target));
+    ZP_TRY(zp_op_meet(s, op, 0));
+    ZP_TRY(zp_cross(op));
+    if (op->kind == ZP_ALL_GATHER) {
+        ZP_TRY(zp_op_meet(s, op, 1));
+        ZP_TRY(zp_op_meet(s, op, 0));
         ZP_TRY(zp_local_work(s, op));
         zp_cross_copy(op);
     }
-    return zp_op_end(s, op);
+    return zp_op_meet(s, op, 1);
 }
 
 static zero_result zp_mpi_issue(zp_stream *s, const zp_op *op, int n) {

@@ -12,7 +12,7 @@
    asked to (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
 #pragma once
 
-#include "board.h"
+#include "local.h"
 
 #ifdef ZERO_WITH_NCCL
 
@@ -220,38 +220,24 @@ static zero_result zp_nccl_issue(zp_stream *s, const zp_op *op, int count) {
     ZP_TRY(zp_nccl_list(s, op, count));
     for (int i = 0; i < count; i++) { /* NCCL's sum lies in this rank's slice */
         if (op[i].kind != ZP_REDUCE_SCATTER || zp_nccl_direct(&op[i])) continue;
-        zp_sum sum;
-        memset(&sum, 0, sizeof sum);
+        zp_sum sum = zp_op_sum(&op[i], 1, 1);
         sum.source[0] = zp_op_slice(&op[i]);
-        sum.type = sum.out_type = op[i].type;
-        sum.n = sum.group = 1;
-        sum.out = op[i].memory->base + op[i].target;
-        sum.sum = op[i].sum;
-        sum.scale = op[i].scale;
-        sum.accumulate = op[i].accumulate;
         ZP_TRY(zp_sum_ranks(s, &sum, op[i].shard / ZP_WIDE));
     }
     return ZERO_OK;
 }
 
-/* A collective of the hosts, by way of the device: `bytes` of this rank's, if it gives any, and
-   `got` of them back. */
-static zero_result zp_nccl_host(zp_group *g, int kind, const void *mine, size_t bytes, int root,
-                                void *all, size_t got) {
+/* A collective of the hosts, by way of the device: this rank's bytes, if it gives any, and `got` of
+   them back. */
+static zero_result zp_nccl_host(zp_group *g, zp_op op, const void *mine, void *all, size_t got) {
     zp_nccl *n = zp_nccl_of(g);
-    const char *from = n->scratch + (kind == ZP_EXCHANGE ? ZP_MAIL_BYTES : 0);
+    const char *from = n->scratch + (op.kind == ZP_EXCHANGE ? ZP_MAIL_BYTES : 0);
     zp_stream s;
-    zp_op op;
-    memset(&op, 0, sizeof op);
-    op.group = g;
-    op.kind = kind;
-    op.unit = root;
-    op.shard = bytes;
     op.channel = ZP_PARAMETERS;
     (void)zp_stream_take(&s, g->device, g->device->own, 1);
-    if (kind == ZP_EXCHANGE || root == g->rank) {
-        memcpy(n->pinned, mine, bytes);
-        ZP_TRY(zp_copy(&s, n->scratch, n->pinned, bytes));
+    if (op.kind == ZP_EXCHANGE || op.unit == g->rank) {
+        memcpy(n->pinned, mine, op.shard);
+        ZP_TRY(zp_copy(&s, n->scratch, n->pinned, op.shard));
     }
     ZP_TRY(zp_nccl_list(&s, &op, 1));
     ZP_TRY(zp_copy(&s, n->pinned, from, got));
@@ -261,18 +247,14 @@ static zero_result zp_nccl_host(zp_group *g, int kind, const void *mine, size_t 
     return ZERO_OK;
 }
 
-static zero_result zp_nccl_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
-    if (g->nranks > 1)
-        return zp_nccl_host(g, ZP_EXCHANGE, mine, bytes, -1, all, (size_t)g->nranks * bytes);
-    memcpy(all, mine, bytes);
+static zero_result zp_nccl_exchange(zp_group *g, const void *mine, size_t bytes) {
+    const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, bytes);
+    if (g->nranks > 1) return zp_nccl_host(g, op, mine, g->mail, (size_t)g->nranks * bytes);
+    memcpy(g->mail, mine, bytes);
     return ZERO_OK;
 }
 static zero_result zp_nccl_broadcast(zp_group *g, void *data, size_t bytes, int root) {
-    return zp_nccl_host(g, ZP_BROADCAST, data, bytes, root, data, bytes);
-}
-
-static size_t zp_nccl_cost(const zp_group *g, const zp_op *op) {
-    return (size_t)(g->nranks - 1) * zp_op_shard_bytes(op);
+    return zp_nccl_host(g, zp_host_op(g, ZP_BROADCAST, root, bytes), data, data, bytes);
 }
 
 /* ---- memory ---- */
@@ -449,7 +431,7 @@ static void zp_nccl_leave(zp_group *g, int broken) {
 
 static const zp_transport zp_nccl_row = {"NCCL",           zp_nccl_join,      NULL,
                                          zp_nccl_memory,   zp_nccl_announce,  zp_nccl_issue,
-                                         zp_nccl_exchange, zp_nccl_broadcast, zp_nccl_cost,
+                                         zp_nccl_exchange, zp_nccl_broadcast, zp_local_cost,
                                          zp_nccl_look,     zp_nccl_abort,     zp_nccl_leave};
 
 #endif
