@@ -352,25 +352,21 @@ static void zp_hold_free(zp_hold *h) {
 
 /* Pieces of threads. The first is the board's own, which is made before there is a board. */
 static zero_result zp_memory_threads(zp_group *g, zp_memory *m) {
-    zp_seats *s = zp_seats_of(g);
-    char *mine[2] = {NULL, NULL}, *his[2];
-    if (!(m->how & ZP_ONE) || s->me == 0) {
-        zp_hold *h =
-            zp_hold_make(g, s->board ? &s->board->pieces : &s->local->boards, m->bytes, m->how);
-        if (h) mine[0] = h->memory.base;
-        if (h) mine[1] = h->memory.view;
-        if (h && !s->board) {
-            zp_board *board = (zp_board *)(void *)h->memory.base;
-            board->self = h;
-            board->users = (uint32_t)s->n;
-        }
+    const zp_seats *s = zp_seats_of(g);
+    zp_hold *mine = NULL, **his = (zp_hold **)(void *)g->mail;
+    if (!(m->how & ZP_ONE) || s->me == 0)
+        mine = zp_hold_make(g, s->board ? &s->board->pieces : &s->local->boards, m->bytes, m->how);
+    if (mine && !s->board) {
+        zp_board *board = (zp_board *)(void *)mine->memory.base;
+        board->self = mine;
+        board->users = (uint32_t)s->n;
     }
-    ZP_TRY(zp_exchange(g, mine, sizeof mine));
+    ZP_TRY(zp_exchange(g, &mine, sizeof mine));
     for (int p = 0; p < s->n; p++) {
-        memcpy(his, g->mail + (size_t)(m->how & ZP_ONE ? 0 : p) * sizeof his, sizeof his);
-        m->peer[p] = his[0];
-        if (p == s->me) m->view = his[1];
-        if (!m->peer[p]) return ZERO_ERR_MEMORY; /* on all ranks alike */
+        const zp_hold *h = his[m->how & ZP_ONE ? 0 : p];
+        if (!h) return ZERO_ERR_MEMORY; /* on all ranks alike */
+        m->peer[p] = h->memory.base;
+        if (p == s->me) m->view = h->memory.view;
     }
     m->base = m->peer[s->me];
     m->holder = ZP_HELD;
@@ -392,6 +388,16 @@ static zero_result zp_memory_shared(zp_group *g, zp_memory *m) {
     const zp_seats *s = zp_seats_of(g);
     if (g->nranks == 1) return zp_memory_alloc(g, m) ? ZERO_OK : ZERO_ERR_MEMORY;
     return s->local && !s->local->shared ? zp_memory_threads(g, m) : zp_memory_files(g, m);
+}
+
+/* The context's own board, before all other memory. COLLECTIVE. */
+static zero_result zp_board_open(zp_group *g) {
+    zp_seats *s = zp_seats_of(g);
+    const zero_result r =
+        zp_memory_open(g, &s->board_memory, sizeof(zp_board), ZP_ONE | ZP_ON_HOST);
+    if (r) return zp_error(g, r, "memory that all ranks of the machine share");
+    s->board = (zp_board *)(void *)s->board_memory.base;
+    return ZERO_OK;
 }
 
 /* Peers that still wait for this rank are told that it has left. Its memory goes, the board last:

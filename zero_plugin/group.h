@@ -242,6 +242,12 @@ static zero_result zp_group_open(zp_group *g, const zp_transport *row, const zer
     return row->join(g, given);
 }
 
+static zero_result zp_node_size_check(zp_group *g, int size) {
+    if (size == 0 || (size > 0 && g->nranks % size == 0)) return ZERO_OK;
+    return zp_error(g, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks", size,
+                    g->nranks);
+}
+
 static void zp_group_close(zp_group *g, int broken) {
     if (g->transport) g->transport->leave(g, broken);
     free(g->mail);

@@ -113,15 +113,15 @@ static void zp_local_leave(zp_group *g, int broken) {
     free(g->own);
 }
 
-/* Memory for what a rank of n knows of its group. */
-static zero_result zp_seats_make(zp_group *g, size_t own_bytes, int nranks) {
+/* Memory for what a rank knows of its group. */
+static zero_result zp_seats_make(zp_group *g, size_t own_bytes) {
     if (!g->own) g->own = calloc(1, own_bytes);
-    if (!g->mail) g->mail = (char *)malloc((size_t)nranks * ZP_MAIL_BYTES);
+    if (!g->mail) g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
     return g->own && g->mail ? ZERO_OK : zp_error(g, ZERO_ERR_MEMORY, "the exchange buffer");
 }
 
 static zero_result zp_self_join(zp_group *g, const zero_comm *given) {
-    ZP_TRY(zp_seats_make(g, sizeof(zp_seats), 1));
+    ZP_TRY(zp_seats_make(g, sizeof(zp_seats)));
     zp_seats_of(g)->n = g->shares = 1;
     return ZERO_OK;
 }
@@ -160,23 +160,9 @@ static zero_result zp_local_check(zp_group *g, const zero_comm *given, const zer
         return zp_error(g, ZERO_ERR_ARGUMENT,
                         "ranks that share a zero_local are threads of one process in the CUDA "
                         "build (shared 0); processes need NCCL");
-    if (given->rank < 0 || given->rank >= local->nranks)
-        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.rank is %d, the group has ranks 0..%d",
-                        given->rank, local->nranks - 1);
-    return ZERO_OK;
-}
-
-/* The zero_local's board serves to make this context's own: two contexts of one never meet. */
-static zero_result zp_local_board(zp_group *g) {
-    zp_seats *s = zp_seats_of(g);
-    s->seq[ZP_CONTROL] = s->local->seq[g->rank];
-    const zero_result r =
-        zp_memory_open(g, &s->board_memory, sizeof(zp_board), ZP_ONE | ZP_ON_HOST);
-    s->local->seq[g->rank] = s->seq[ZP_CONTROL];
-    if (r) return zp_error(g, r, "memory that all ranks of the machine share");
-    s->board = (zp_board *)(void *)s->board_memory.base;
-    s->seq[ZP_CONTROL] = 0;
-    return ZERO_OK;
+    if (given->rank >= 0 && given->rank < local->nranks) return ZERO_OK;
+    return zp_error(g, ZERO_ERR_ARGUMENT, "comm.rank is %d, the group has ranks 0..%d", given->rank,
+                    local->nranks - 1);
 }
 
 static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
@@ -184,17 +170,20 @@ static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
     ZP_TRY(zp_local_check(g, given, local));
     g->nranks = local->nranks;
     g->rank = given->rank;
-    ZP_TRY(zp_seats_make(g, sizeof(zp_seats), g->nranks));
+    ZP_TRY(zp_seats_make(g, sizeof(zp_seats)));
     zp_seats *s = zp_seats_of(g);
     s->local = local;
     s->n = g->nranks;
     s->me = g->rank;
     for (int p = 0; p < s->n; p++) s->rank_of[p] = p;
-    ZP_TRY(zp_local_board(g));
+    /* its board serves to make this context's own: two contexts of one never meet */
+    s->seq[ZP_CONTROL] = local->seq[g->rank];
+    const zero_result r = zp_board_open(g);
+    local->seq[g->rank] = s->seq[ZP_CONTROL];
+    s->seq[ZP_CONTROL] = 0;
+    ZP_TRY(r);
+    ZP_TRY(zp_node_size_check(g, given->node_size));
     g->node_size = given->node_size ? given->node_size : g->nranks;
-    if (g->node_size < 1 || g->nranks % g->node_size)
-        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks",
-                        g->node_size, g->nranks);
     return zp_local_devices(g);
 }
 static zero_result zp_local_join(zp_group *g, const zero_comm *given) {

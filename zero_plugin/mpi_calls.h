@@ -24,7 +24,6 @@ typedef struct zp_mpi {
     int joined; /* the communicators are made */
     int nnodes, node;
     int *node_rank;      /* [nnodes * node_size] ranks by node and place */
-    int *asked;          /* [nranks * ZP_NODE_FIELDS] what every rank says of its node */
     float *wire;         /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
     zp_landing *landing; /* [1 + nranks] given and got in an exchange */
     char told_text[ZP_TEXT_BYTES];
