@@ -184,10 +184,6 @@ static zero_result zp_part(const zp_op *op) {
 static zero_result zp_board_exchange(zp_group *g, const void *mine, size_t bytes) {
     const zp_seats *s = zp_seats_of(g);
     const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, bytes);
-    if (s->n == 1) {
-        memcpy(g->mail, mine, bytes);
-        return ZERO_OK;
-    }
     unsigned char(*mail)[ZP_MAIL_BYTES] = zp_board_of(s)->mail;
     memcpy(mail[s->me], mine, bytes);
     ZP_TRY(zp_meet(&op));

@@ -21,12 +21,7 @@
 
 #include "kernels.h"
 
-typedef enum zp_op_kind {
-    ZP_EXCHANGE = 1,
-    ZP_REDUCE_SCATTER,
-    ZP_ALL_GATHER,
-    ZP_BROADCAST
-} zp_op_kind;
+enum { ZP_EXCHANGE = 1, ZP_REDUCE_SCATTER, ZP_ALL_GATHER, ZP_BROADCAST }; /* kinds of collective */
 
 /* What a rank is at, for peers that are elsewhere. unit: of a broadcast its root; -1: none. */
 typedef struct zp_call {
@@ -70,8 +65,7 @@ typedef struct zp_transport {
     const char *name;
     /* Joins: rank, nranks and what is below `transport` in the group. COLLECTIVE. */
     zero_result (*join)(zp_group *g, const zero_comm *given);
-    /* A rank that cannot even begin to join tells those who wait for it. NULL: nobody can be told.
-     */
+    /* A rank that cannot even begin to join tells those who wait. NULL: nobody can be told. */
     void (*refuse)(const zero_comm *given, const char *why);
     /* All ranks get memory of m->bytes, zeros, or none does (MEMORY). COLLECTIVE. */
     zero_result (*memory)(zp_group *g, zp_memory *m);
@@ -187,7 +181,9 @@ static zero_result zp_issue(zp_stream *s, const zp_op *op, int n) {
 static zero_result zp_exchange(zp_group *g, const void *mine, size_t bytes) {
     ZP_TRY(zp_failure_result(g->failure));
     g->meter.control_bytes += (uint64_t)(g->nranks - 1) * bytes;
-    return g->transport->exchange(g, mine, bytes);
+    if (g->nranks > 1) return g->transport->exchange(g, mine, bytes);
+    memcpy(g->mail, mine, bytes);
+    return ZERO_OK;
 }
 
 static zero_result zp_barrier(zp_group *g) {
