@@ -65,8 +65,6 @@ typedef struct zp_seats {
 static zp_seats *zp_seats_of(const zp_group *g) { return (zp_seats *)g->own; }
 static zp_board *zp_board_of(const zp_seats *s) { return s->board ? s->board : &s->local->board; }
 
-/* ---- who failed ---- */
-
 static void zp_board_abort(zp_board *b, int rank, const char *why) {
     if (__atomic_exchange_n(&b->abort_claimed, 1, __ATOMIC_ACQ_REL)) return;
     b->abort_rank = rank;
@@ -79,16 +77,18 @@ static void zp_board_abort(zp_board *b, int rank, const char *why) {
     __atomic_store_n(&b->aborted, 1, __ATOMIC_RELEASE);
 }
 
+static zero_result zp_peer_failed(zp_group *g, int rank, const char *why) {
+    if (rank < 0) return zp_error(g, ZERO_ERR_PEER, "%s", why);
+    return zp_error(g, ZERO_ERR_PEER, "rank %d failed: %s", rank, why);
+}
+
 /* Another rank has failed, or the launcher of the ranks said so. */
 static zero_result zp_seats_aborted(zp_group *g) {
     const zp_seats *s = zp_seats_of(g);
     const zp_board *boards[2] = {s->board, s->local ? &s->local->board : NULL};
     for (int i = 0; i < 2; i++)
         if (boards[i] && __atomic_load_n(&boards[i]->aborted, __ATOMIC_ACQUIRE))
-            return boards[i]->abort_rank < 0
-                       ? zp_error(g, ZERO_ERR_PEER, "%s", boards[i]->abort_text)
-                       : zp_error(g, ZERO_ERR_PEER, "rank %d failed: %s",
-                                  (int)boards[i]->abort_rank, boards[i]->abort_text);
+            return zp_peer_failed(g, (int)boards[i]->abort_rank, boards[i]->abort_text);
     return ZERO_OK;
 }
 
@@ -105,8 +105,6 @@ static zero_result zp_late(zp_group *g, int rank, const char *what) {
     zp_local_abort(g, text);
     return zp_error(g, ZERO_ERR_TIMEOUT, "%s", text);
 }
-
-/* ---- meeting ---- */
 
 /* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then. */
 static void zp_sleep_on(uint32_t *word, uint32_t seen) {
@@ -200,17 +198,14 @@ static zero_result zp_board_broadcast(zp_group *g, void *data, size_t bytes, int
     return zp_part(&op);
 }
 
-/* ---- memory that the ranks of a machine see ---- */
-
 /* How memory was got. OWN: allocated; HELD: a hold's; FILES: mapped from memory files. */
 typedef enum zp_holder { ZP_NOT_HELD = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_holder;
 
 /* Memory that no peer maps; NULL: there is none. */
 static char *zp_memory_alloc(zp_group *g, zp_memory *m) {
-    const int on_host = m->how & ZP_ON_HOST;
+    void *p = m->how & ZP_ON_HOST ? zp_host_alloc(m->bytes) : zp_device_alloc(g->device, m->bytes);
     m->holder = ZP_OWN;
-    m->base = (char *)(on_host ? zp_host_alloc(m->bytes) : zp_device_alloc(g->device, m->bytes));
-    return m->view = m->peer[0] = m->base;
+    return m->base = m->view = m->peer[0] = (char *)p;
 }
 
 /* What OWN and FILES have is given back. */
@@ -228,11 +223,9 @@ static void zp_memory_free(zp_memory *m) {
 #ifdef __linux__
 static int zp_file_make(size_t bytes) {
     const int fd = (int)syscall(SYS_memfd_create, "zero", 1u /* close on exec */);
-    if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
-        (void)close(fd);
-        return -1;
-    }
-    return fd;
+    if (fd < 0 || !ftruncate(fd, (off_t)bytes)) return fd;
+    (void)close(fd);
+    return -1;
 }
 
 static char *zp_file_map(int fd, size_t bytes, int writes) {
@@ -309,6 +302,15 @@ static int zp_file_show(zp_memory *m, int p, int fd) { return 0; }
 static zero_result zp_memory_files(zp_group *g, zp_memory *m) { return ZERO_ERR_UNSUPPORTED; }
 #endif
 
+static void zp_hold_free(zp_hold *h) {
+    while (h) {
+        zp_hold *next = h->next;
+        zp_memory_free(&h->memory);
+        free(h);
+        h = next;
+    }
+}
+
 /* Memory of threads that lives as long as the list: ONE copy of the CPU's is a file of two maps. */
 static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, size_t bytes, int how) {
     zp_hold *h = (zp_hold *)calloc(1, sizeof *h);
@@ -327,23 +329,13 @@ static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, size_t bytes, int how)
         ok = zp_memory_alloc(g, m) != NULL;
     }
     if (!ok) {
-        zp_memory_free(m);
-        free(h);
+        zp_hold_free(h);
         return NULL;
     }
     h->next = __atomic_load_n(list, __ATOMIC_ACQUIRE);
     while (!__atomic_compare_exchange_n(list, &h->next, h, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     }
     return h;
-}
-
-static void zp_hold_free(zp_hold *h) {
-    while (h) {
-        zp_hold *next = h->next;
-        zp_memory_free(&h->memory);
-        free(h);
-        h = next;
-    }
 }
 
 /* Pieces of threads. The first is the board's own, which is made before there is a board. */

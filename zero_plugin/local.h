@@ -79,11 +79,10 @@ typedef struct zp_op_args {
 static_assert(sizeof(zp_op_args) <= ZP_TASK_BYTES, "a task carries a collective");
 
 static void zp_op_task(const void *args, size_t n, int threads) {
-    zp_op_args a;
+    const zp_op_args *a = (const zp_op_args *)args;
     zp_stream here; /* this thread */
-    memcpy(&a, args, sizeof a);
-    (void)zp_stream_take(&here, a.op.group->device, NULL, threads);
-    (void)a.run(&here, &a.op);
+    (void)zp_stream_take(&here, a->op.group->device, NULL, threads);
+    (void)a->run(&here, &a->op);
 }
 static zero_result zp_op_send(zp_stream *s, const zp_op *op, int n, zp_op_fn run) {
     for (int i = 0; i < n; i++) {
@@ -104,7 +103,7 @@ static size_t zp_local_cost(const zp_group *g, const zp_op *op) {
 }
 
 static void zp_local_refuse(const zero_comm *given, const char *why) {
-    zero_local *local = (zero_local *)given->handle;
+    zero_local *local = given->kind == ZERO_COMM_SELF ? NULL : (zero_local *)given->handle;
     if (local) zp_board_abort(&local->board, given->rank, why);
 }
 
@@ -148,7 +147,8 @@ static zero_result zp_local_devices(zp_group *g) {
     return ZERO_OK;
 }
 
-static zero_result zp_local_check(zp_group *g, const zero_comm *given, const zero_local *local) {
+static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
+    zero_local *local = (zero_local *)given->handle;
     if (!local)
         return zp_error(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
     if (!local->shared && local->maker != getpid())
@@ -160,14 +160,9 @@ static zero_result zp_local_check(zp_group *g, const zero_comm *given, const zer
         return zp_error(g, ZERO_ERR_ARGUMENT,
                         "ranks that share a zero_local are threads of one process in the CUDA "
                         "build (shared 0); processes need NCCL");
-    if (given->rank >= 0 && given->rank < local->nranks) return ZERO_OK;
-    return zp_error(g, ZERO_ERR_ARGUMENT, "comm.rank is %d, the group has ranks 0..%d", given->rank,
-                    local->nranks - 1);
-}
-
-static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
-    zero_local *local = (zero_local *)given->handle;
-    ZP_TRY(zp_local_check(g, given, local));
+    if (given->rank < 0 || given->rank >= local->nranks)
+        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.rank is %d, the group has ranks 0..%d",
+                        given->rank, local->nranks - 1);
     g->nranks = local->nranks;
     g->rank = given->rank;
     ZP_TRY(zp_seats_make(g, sizeof(zp_seats)));
@@ -193,18 +188,10 @@ static zero_result zp_local_join(zp_group *g, const zero_comm *given) {
     return r;
 }
 
-static const zp_transport zp_self = {"SELF",
-                                     zp_self_join,
-                                     NULL,
-                                     zp_memory_shared,
-                                     NULL,
-                                     zp_local_issue,
-                                     zp_board_exchange,
-                                     zp_board_broadcast,
-                                     zp_local_cost,
-                                     NULL,
-                                     zp_local_abort,
-                                     zp_local_leave};
+static const zp_transport zp_self = {
+    "SELF",        zp_self_join,   zp_local_refuse,   zp_memory_shared,
+    NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,
+    zp_local_cost, NULL,           zp_local_abort,    zp_local_leave};
 static const zp_transport zp_local = {
     "LOCAL",       zp_local_join,  zp_local_refuse,   zp_memory_shared,
     NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,

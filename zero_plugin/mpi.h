@@ -5,8 +5,6 @@
 
 #ifdef ZERO_WITH_MPI
 
-/* ---- the host's collectives ---- */
-
 /* Every rank's `bytes` to every rank, each behind the call that it is at. */
 static zero_result zp_mpi_mail(zp_group *g, const zp_op *op, const void *mine, size_t bytes) {
     zp_mpi *m = zp_mpi_of(g);
@@ -42,8 +40,6 @@ static zero_result zp_mpi_broadcast(zp_group *g, void *data, size_t bytes, int r
     if (g->rank != root && data != landing) memcpy(data, landing, bytes);
     return ZERO_OK;
 }
-
-/* ---- memory ---- */
 
 static char *zp_align_page(void *p) { return (char *)(((uintptr_t)p + 4095) & ~(uintptr_t)4095); }
 
@@ -114,15 +110,12 @@ static zero_result zp_mpi_memory(zp_group *g, zp_memory *m) {
     return other ? zp_memory_window(g, m) : r;
 }
 
-/* ---- joining and leaving ---- */
-
 /* What every rank says of its node, which is named by its lowest rank. */
 typedef struct zp_node {
     int ranks, first, place, asked;
 } zp_node;
 
-/* Every rank has got its memory, or all give up: who returned alone would leave its peers waiting.
- */
+/* Every rank has got its memory, or all give up: one alone would leave its peers waiting. */
 static zero_result zp_mpi_all_have(zp_group *g, MPI_Comm comm, int mine, const char *what) {
     int all = 0;
     ZP_MPI(g, MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, comm));
@@ -278,8 +271,7 @@ static void zp_mpi_leave(zp_group *g, int broken) {
     if (m->seats.board) __atomic_store_n(&m->seats.board->left[m->seats.me], 1, __ATOMIC_RELEASE);
     if (zp_mpi_abandons(g, broken)) return;
     m->seats.board = NULL; /* it may lie in a window */
-    for (zp_memory *p = g->first; p; p = p->next)
-        if (p->holder == ZP_WINDOW) zp_window_free(p);
+    for (zp_memory *p = g->first; p; p = p->next) zp_window_free(p);
     zp_seats_close(g);
     for (int i = 0; i < ZP_CHANNELS && m->joined; i++) (void)MPI_Comm_free(&m->comm[i]);
     if (m->joined && m->on_node != MPI_COMM_NULL) (void)MPI_Comm_free(&m->on_node);

@@ -43,8 +43,6 @@ static zero_result zp_mpi_code(zp_group *g, int code, const char *call) {
 }
 #define ZP_MPI(g, call) ZP_TRY(zp_mpi_code(g, call, #call))
 
-/* ---- who failed ---- */
-
 /* Another rank has failed: on this node, or on another that sent word of it. */
 static zero_result zp_mpi_aborted(zp_group *g) {
     zp_mpi *m = zp_mpi_of(g);
@@ -60,7 +58,7 @@ static zero_result zp_mpi_aborted(zp_group *g) {
     ZP_MPI(g, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
     text[sizeof text - 1] = 0;
     zp_board_abort(m->seats.board, status.MPI_SOURCE, text);
-    return zp_error(g, ZERO_ERR_PEER, "rank %d failed: %s", status.MPI_SOURCE, text);
+    return zp_peer_failed(g, status.MPI_SOURCE, text);
 }
 
 /* Tells this node's ranks, and those of other nodes if it was this rank that failed first here.
@@ -88,19 +86,11 @@ static void zp_mpi_abort(zp_group *g, const char *why) {
     if (!done) m->abandoned = 1;
 }
 
-/* ---- waiting ---- */
-
 /* What a message between nodes is for, in its tag: a peer that is elsewhere is found. */
 static int zp_mpi_tag(const zp_op *op) {
     const int unit = op->unit < 0 ? ZP_TAGS - 1 : op->unit % (ZP_TAGS - 1);
     return 2 * unit + (op->kind == ZP_ALL_GATHER);
 }
-static zp_call zp_mpi_tagged(int tag, uint64_t shard) {
-    const zp_call call = {tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER,
-                          tag / 2 == ZP_TAGS - 1 ? -1 : tag / 2, shard};
-    return call;
-}
-
 /* The rank of this rank's place on another node. */
 static int zp_mpi_counterpart(const zp_group *g, int node) {
     const zp_mpi *m = zp_mpi_of(g);
@@ -111,11 +101,11 @@ static int zp_mpi_counterpart(const zp_group *g, int node) {
 static zero_result zp_mpi_wrong(zp_group *g, int code, const MPI_Status *statuses, int n,
                                 const zp_op *op) {
     for (int i = 0; i < n && op; i += 2) {
-        const int other = statuses[i].MPI_TAG, tag = zp_mpi_tag(op);
-        if (other == tag || (code == MPI_ERR_IN_STATUS && statuses[i].MPI_ERROR == MPI_ERR_PENDING))
-            continue;
-        const zp_call his = zp_mpi_tagged(other, op->shard), mine = zp_mpi_tagged(tag, op->shard);
-        return zp_call_same(g, statuses[i].MPI_SOURCE, &his, &mine);
+        const int tag = statuses[i].MPI_TAG, unit = tag / 2 < ZP_TAGS - 1 ? tag / 2 : -1;
+        const zp_call his = {tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER, unit, op->shard};
+        const zp_call mine = zp_op_call(op);
+        if (code == MPI_ERR_IN_STATUS && statuses[i].MPI_ERROR == MPI_ERR_PENDING) continue;
+        if (tag != zp_mpi_tag(op)) return zp_call_same(g, statuses[i].MPI_SOURCE, &his, &mine);
     }
     for (int i = 0; i < n && code == MPI_ERR_IN_STATUS; i++)
         if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)

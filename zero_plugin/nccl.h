@@ -318,29 +318,6 @@ static zero_result zp_nccl_split(zp_group *g, ncclComm_t parent, int ch) {
     return zp_nccl_settle(g, *comm, ncclInProgress, "ncclCommSplit");
 }
 
-/* The memory of exchanges, and what the watching thread looks at. */
-static zero_result zp_nccl_prepare(zp_group *g) {
-    zp_nccl *n = zp_nccl_of(g);
-    const size_t mails = (size_t)(1 + g->nranks) * ZP_MAIL_BYTES;
-    const size_t bytes = zp_max(mails, ZP_STAGE_NUMEL * sizeof(float));
-    const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-    n->ordered = n->version >= 22600 && order && strcmp(order, "0") != 0;
-    n->scratch = (char *)zp_device_alloc(g->device, bytes);
-    n->pinned = (char *)zp_host_alloc(bytes + ZP_CONTROL * sizeof *n->ended);
-    g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
-    for (int ch = 0; ch < ZP_CONTROL; ch++) {
-        n->channel[ch].moved = zp_seconds();
-        ZP_TRY(zp_event_open(g->device, &n->channel[ch].last));
-    }
-    if (!n->scratch || !n->pinned || !g->mail)
-        return zp_error(g, ZERO_ERR_MEMORY, "the exchange buffers");
-    n->ended = (volatile uint64_t *)(void *)(n->pinned + bytes);
-    (void)snprintf(g->note, sizeof g->note, "NCCL %d.%d.%d, launches ordered by %s",
-                   n->version / 10000, n->version / 100 % 100, n->version % 100,
-                   n->ordered ? "NCCL" : "events");
-    return ZERO_OK;
-}
-
 static zero_result zp_nccl_check(zp_group *g, const zero_comm *given, ncclComm_t parent) {
     zp_nccl *n = zp_nccl_of(g);
     int device = -1;
@@ -373,7 +350,24 @@ static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
     g->divisor = (float)g->nranks;
     /* first: peers wait in it on the caller's communicator, which nobody here may end */
     for (int ch = 0; ch < ZP_CONTROL; ch++) ZP_TRY(zp_nccl_split(g, parent, ch));
-    return zp_nccl_prepare(g);
+    for (int ch = 0; ch < ZP_CONTROL; ch++) {
+        n->channel[ch].moved = zp_seconds();
+        ZP_TRY(zp_event_open(g->device, &n->channel[ch].last));
+    }
+    const size_t mails = (size_t)(1 + g->nranks) * ZP_MAIL_BYTES;
+    const size_t bytes = zp_max(mails, ZP_STAGE_NUMEL * sizeof(float));
+    n->scratch = (char *)zp_device_alloc(g->device, bytes);
+    n->pinned = (char *)zp_host_alloc(bytes + ZP_CONTROL * sizeof *n->ended);
+    g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
+    if (!n->scratch || !n->pinned || !g->mail)
+        return zp_error(g, ZERO_ERR_MEMORY, "the exchange buffers");
+    n->ended = (volatile uint64_t *)(void *)(n->pinned + bytes);
+    const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    n->ordered = n->version >= 22600 && order && strcmp(order, "0") != 0;
+    (void)snprintf(g->note, sizeof g->note, "NCCL %d.%d.%d, launches ordered by %s",
+                   n->version / 10000, n->version / 100 % 100, n->version % 100,
+                   n->ordered ? "NCCL" : "events");
+    return ZERO_OK;
 }
 
 /* The watching thread has ended. A communicator is destroyed together with the others', or aborted
