@@ -132,13 +132,13 @@ static int slow_fails(zp_group *g, slow_call call, zero_result *r) {
     *r = fault == SLOW_LOST ? slow_lose(g, call) : slow_refuse(g, call);
     return 1;
 }
-static zero_result slow_exchange(zp_group *g, const void *mine, size_t bytes) {
+static zero_result slow_exchange(const zp_op *op, const void *mine) {
     zero_result r;
-    return slow_fails(g, SLOW_EXCHANGE, &r) ? r : zp_board_exchange(g, mine, bytes);
+    return slow_fails(op->group, SLOW_EXCHANGE, &r) ? r : zp_board_exchange(op, mine);
 }
-static zero_result slow_broadcast(zp_group *g, void *data, size_t bytes, int root) {
+static zero_result slow_broadcast(const zp_op *op, void *data) {
     zero_result r;
-    return slow_fails(g, SLOW_BROADCAST, &r) ? r : zp_board_broadcast(g, data, bytes, root);
+    return slow_fails(op->group, SLOW_BROADCAST, &r) ? r : zp_board_broadcast(op, data);
 }
 static zero_result slow_memory(zp_group *g, zp_memory *m) {
     zero_result r;

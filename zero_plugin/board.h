@@ -16,7 +16,7 @@
 #include "group.h"
 
 typedef struct zp_line {
-    uint32_t ready, done; /* collectives that this rank has come to, and ended */
+    uint32_t reached[2]; /* ready, done: collectives that this rank has come to, and ended */
     zp_call call;
     uint64_t source, target; /* bytes from the rank's memory: what it gives, where it gathers */
     unsigned char pad[24];
@@ -98,7 +98,9 @@ static void zp_local_abort(zp_group *g, const char *why) {
 }
 
 /* The time limit has passed for want of a rank; -1: of some. */
-static zero_result zp_late(zp_group *g, int rank, const char *what) {
+static zero_result zp_late(const zp_op *op, int rank) {
+    zp_group *g = op->group;
+    const char *what = zp_call_name(op->kind);
     char who[32] = "not all ranks came", text[ZP_TEXT_BYTES];
     if (rank >= 0) (void)snprintf(who, sizeof who, "rank %d did not come", rank);
     (void)snprintf(text, sizeof text, "%s to %s within %g s", who, what, g->timeout_s);
@@ -123,11 +125,11 @@ static void zp_raise(uint32_t *word, uint32_t value) {
 #endif
 }
 
-/* Waits until the rank at `place` has raised *word to value; `what` is what it should come to. */
-static zero_result zp_await(zp_group *g, uint32_t *word, uint32_t value, int place,
-                            const char *what) {
+/* Waits until the rank at `place` has raised *word as often as this one has come. */
+static zero_result zp_await(const zp_op *op, uint32_t *word, int place) {
+    zp_group *g = op->group;
     const zp_seats *s = zp_seats_of(g);
-    const uint32_t *left = &zp_board_of(s)->left[place];
+    const uint32_t *left = &zp_board_of(s)->left[place], value = s->seq[op->channel];
     double deadline = 0;
     for (int spin = 0;; spin++) {
         const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
@@ -137,65 +139,54 @@ static zero_result zp_await(zp_group *g, uint32_t *word, uint32_t value, int pla
         if (__atomic_load_n(left, __ATOMIC_ACQUIRE)) {
             if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
             return zp_error(g, ZERO_ERR_PEER, "rank %d destroyed its context before %s",
-                            s->rank_of[place], what);
+                            s->rank_of[place], zp_call_name(op->kind));
         }
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;
-        if (now > deadline) return zp_late(g, s->rank_of[place], what);
+        if (now > deadline) return zp_late(op, s->rank_of[place]);
         zp_sleep_on(word, seen);
     }
 }
 
-/* Comes to the channel's next collective and waits for the others; they must have come to the same
-   one. */
-static zero_result zp_meet(const zp_op *op) {
-    zp_group *g = op->group;
-    zp_seats *s = zp_seats_of(g);
+/* Comes to the channel's next collective and waits for the others, who must have come to the same
+   one; at the `end`, ends it and waits until all have. */
+static zero_result zp_meet(const zp_op *op, int end) {
+    zp_seats *s = zp_seats_of(op->group);
     if (s->n == 1) return ZERO_OK;
     zp_line *lines = zp_board_of(s)->lines[op->channel], *mine = &lines[s->me];
-    const uint32_t seq = ++s->seq[op->channel];
-    mine->call = zp_op_call(op);
-    mine->source = op->source;
-    mine->target = op->target;
-    zp_raise(&mine->ready, seq);
+    if (!end) {
+        s->seq[op->channel]++;
+        mine->call = zp_op_call(op);
+        mine->source = op->source;
+        mine->target = op->target;
+    }
+    zp_raise(&mine->reached[end], s->seq[op->channel]);
     for (int p = 0; p < s->n; p++) {
         if (p == s->me) continue;
-        ZP_TRY(zp_await(g, &lines[p].ready, seq, p, zp_call_name(op->kind)));
-        ZP_TRY(zp_call_same(g, s->rank_of[p], &lines[p].call, &mine->call));
+        ZP_TRY(zp_await(op, &lines[p].reached[end], p));
+        if (!end) ZP_TRY(zp_call_same(op->group, s->rank_of[p], &lines[p].call, &mine->call));
     }
     return ZERO_OK;
 }
 
-/* Ends it, and waits until all have. */
-static zero_result zp_part(const zp_op *op) {
-    const zp_seats *s = zp_seats_of(op->group);
-    if (s->n == 1) return ZERO_OK;
-    zp_line *lines = zp_board_of(s)->lines[op->channel];
-    const uint32_t seq = s->seq[op->channel];
-    zp_raise(&lines[s->me].done, seq);
-    for (int p = 0; p < s->n; p++)
-        if (p != s->me) ZP_TRY(zp_await(op->group, &lines[p].done, seq, p, zp_call_name(op->kind)));
-    return ZERO_OK;
-}
-
 /* The transport's exchange, where all ranks are of this machine. */
-static zero_result zp_board_exchange(zp_group *g, const void *mine, size_t bytes) {
-    const zp_seats *s = zp_seats_of(g);
-    const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, bytes);
+static zero_result zp_board_exchange(const zp_op *op, const void *mine) {
+    const zp_seats *s = zp_seats_of(op->group);
     unsigned char(*mail)[ZP_MAIL_BYTES] = zp_board_of(s)->mail;
-    memcpy(mail[s->me], mine, bytes);
-    ZP_TRY(zp_meet(&op));
-    for (int p = 0; p < s->n; p++) memcpy(g->mail + (size_t)p * bytes, mail[p], bytes);
-    return zp_part(&op);
+    memcpy(mail[s->me], mine, op->shard);
+    ZP_TRY(zp_meet(op, 0));
+    for (int p = 0; p < s->n; p++)
+        memcpy(op->group->mail + (size_t)p * op->shard, mail[p], op->shard);
+    return zp_meet(op, 1);
 }
 
-static zero_result zp_board_broadcast(zp_group *g, void *data, size_t bytes, int root) {
-    const zp_op op = zp_host_op(g, ZP_BROADCAST, root, bytes);
-    char *stage = g->stage.base;
-    if (g->rank == root && data != stage) memcpy(stage, data, bytes);
-    ZP_TRY(zp_meet(&op));
-    if (g->rank != root && data != stage) memcpy(data, g->stage.peer[root], bytes);
-    return zp_part(&op);
+static zero_result zp_board_broadcast(const zp_op *op, void *data) {
+    const zp_memory *stage = &op->group->stage;
+    const int root = op->unit, copies = data != stage->base;
+    if (op->group->rank == root && copies) memcpy(stage->base, data, op->shard);
+    ZP_TRY(zp_meet(op, 0));
+    if (op->group->rank != root && copies) memcpy(data, stage->peer[root], op->shard);
+    return zp_meet(op, 1);
 }
 
 /* How memory was got. OWN: allocated; HELD: a hold's; FILES: mapped from memory files. */

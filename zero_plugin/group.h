@@ -74,10 +74,10 @@ typedef struct zp_transport {
     zero_result (*announce)(zp_group *g, zp_memory *m, zp_channel channel, const char **how);
     /* n ops of one group and channel, in this order. */
     zero_result (*issue)(zp_stream *s, const zp_op *op, int n);
-    /* Up to ZP_MAIL_BYTES of every rank become g->mail[0..nranks) everywhere. SYNC. */
-    zero_result (*exchange)(zp_group *g, const void *mine, size_t bytes);
-    /* At most ZP_STAGE_NUMEL * 4 bytes from one rank to all. SYNC. */
-    zero_result (*broadcast)(zp_group *g, void *data, size_t bytes, int root);
+    /* op: of zp_host_op. Up to ZP_MAIL_BYTES of every rank become g->mail[0..nranks) everywhere;
+       at most ZP_STAGE_NUMEL * 4 bytes go from one rank to all. SYNC. */
+    zero_result (*exchange)(const zp_op *op, const void *mine);
+    zero_result (*broadcast)(const zp_op *op, void *data);
     /* Bytes that a rank sends for an op: for the plan, and for the meter. */
     size_t (*cost)(const zp_group *g, const zp_op *op);
     /* Called now and then by a thread of the context, for transports whose collectives nobody can
@@ -179,9 +179,10 @@ static zero_result zp_issue(zp_stream *s, const zp_op *op, int n) {
 
 /* Every rank's `bytes` become g->mail[0..nranks), in rank order. SYNC. */
 static zero_result zp_exchange(zp_group *g, const void *mine, size_t bytes) {
+    const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, bytes);
     ZP_TRY(zp_failure_result(g->failure));
     g->meter.control_bytes += (uint64_t)(g->nranks - 1) * bytes;
-    if (g->nranks > 1) return g->transport->exchange(g, mine, bytes);
+    if (g->nranks > 1) return g->transport->exchange(&op, mine);
     memcpy(g->mail, mine, bytes);
     return ZERO_OK;
 }
@@ -206,10 +207,10 @@ static zero_result zp_agree(zp_group *g, int ok, int *who) {
 static zero_result zp_broadcast(zp_group *g, void *data, size_t bytes, int root) {
     const size_t piece = ZP_STAGE_NUMEL * sizeof(float);
     for (size_t at = 0; at < bytes && g->nranks > 1; at += piece) {
-        const size_t n = zp_min(piece, bytes - at);
+        const zp_op op = zp_host_op(g, ZP_BROADCAST, root, zp_min(piece, bytes - at));
         ZP_TRY(zp_failure_result(g->failure));
-        if (g->rank == root) g->meter.control_bytes += (uint64_t)(g->nranks - 1) * n;
-        ZP_TRY(g->transport->broadcast(g, (char *)data + at, n, root));
+        if (g->rank == root) g->meter.control_bytes += (uint64_t)(g->nranks - 1) * op.shard;
+        ZP_TRY(g->transport->broadcast(&op, (char *)data + at));
     }
     return ZERO_OK;
 }

@@ -25,14 +25,14 @@ static zp_sum zp_op_sum(const zp_op *op, int n, int group) {
 
 /* Streams of other ranks have come to the collective; at the `end` they are done with it. On GPUs
    events tell: one is recorded again only after all have made their streams wait for its last
-   record, which is what zp_part says. On the CPU the stream's own thread is here. */
+   record, which is what the end says. On the CPU the stream's own thread is here. */
 static zero_result zp_op_meet(zp_stream *s, const zp_op *op, int end) {
     const zp_seats *seats = zp_seats_of(op->group);
     const int events = !zp_host_computes() && seats->n > 1;
     zp_event *event = events ? seats->board->streams[end][op->channel] : NULL;
     if (!end) ZP_TRY(zp_failure_result(op->group->failure));
     if (event) ZP_TRY(zp_event_record(s, &event[seats->me]));
-    ZP_TRY(end ? zp_part(op) : zp_meet(op));
+    ZP_TRY(zp_meet(op, end));
     for (int p = 0; p < seats->n && event; p++)
         if (p != seats->me) ZP_TRY(zp_event_wait(s, &event[p]));
     return ZERO_OK;

@@ -6,7 +6,8 @@
 #ifdef ZERO_WITH_MPI
 
 /* Every rank's `bytes` to every rank, each behind the call that it is at. */
-static zero_result zp_mpi_mail(zp_group *g, const zp_op *op, const void *mine, size_t bytes) {
+static zero_result zp_mpi_mail(const zp_op *op, const void *mine, size_t bytes) {
+    zp_group *g = op->group;
     zp_mpi *m = zp_mpi_of(g);
     const zp_call call = zp_op_call(op);
     zp_landing *got = m->landing + 1;
@@ -15,7 +16,7 @@ static zero_result zp_mpi_mail(zp_group *g, const zp_op *op, const void *mine, s
     memcpy(m->landing->mail, mine, bytes);
     ZP_MPI(g, MPI_Iallgather(m->landing, (int)sizeof *got, MPI_BYTE, got, (int)sizeof *got,
                              MPI_BYTE, m->comm[ZP_CONTROL], &request));
-    ZP_TRY(zp_mpi_wait(g, &request, 1, NULL, zp_call_name(op->kind)));
+    ZP_TRY(zp_mpi_wait(op, &request, 1));
     for (int r = 0; r < g->nranks; r++) {
         ZP_TRY(zp_call_same(g, r, &got[r].call, &call));
         memcpy(g->mail + (size_t)r * bytes, got[r].mail, bytes);
@@ -23,21 +24,21 @@ static zero_result zp_mpi_mail(zp_group *g, const zp_op *op, const void *mine, s
     return ZERO_OK;
 }
 
-static zero_result zp_mpi_exchange(zp_group *g, const void *mine, size_t bytes) {
-    const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, bytes);
-    return zp_mpi_mail(g, &op, mine, bytes);
+static zero_result zp_mpi_exchange(const zp_op *op, const void *mine) {
+    return zp_mpi_mail(op, mine, op->shard);
 }
 
-static zero_result zp_mpi_broadcast(zp_group *g, void *data, size_t bytes, int root) {
-    const zp_op op = zp_host_op(g, ZP_BROADCAST, root, bytes);
+static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
+    zp_group *g = op->group;
     char *landing = g->stage.base; /* outlives a request that was given up */
+    const MPI_Comm comm = zp_mpi_of(g)->comm[ZP_CONTROL];
+    const int root = op->unit, copies = data != landing;
     MPI_Request request;
-    ZP_TRY(zp_mpi_mail(g, &op, landing, 0));
-    if (g->rank == root && data != landing) memcpy(landing, data, bytes);
-    ZP_MPI(g, MPI_Ibcast(landing, (int)bytes, MPI_BYTE, root, zp_mpi_of(g)->comm[ZP_CONTROL],
-                         &request));
-    ZP_TRY(zp_mpi_wait(g, &request, 1, NULL, zp_call_name(ZP_BROADCAST)));
-    if (g->rank != root && data != landing) memcpy(data, landing, bytes);
+    ZP_TRY(zp_mpi_mail(op, landing, 0));
+    if (g->rank == root && copies) memcpy(landing, data, op->shard);
+    ZP_MPI(g, MPI_Ibcast(landing, (int)op->shard, MPI_BYTE, root, comm, &request));
+    ZP_TRY(zp_mpi_wait(op, &request, 1));
+    if (g->rank != root && copies) memcpy(data, landing, op->shard);
     return ZERO_OK;
 }
 
@@ -169,9 +170,10 @@ static zero_result zp_mpi_nodes(zp_group *g, int node_size) {
     zp_mpi *m = zp_mpi_of(g);
     zp_node mine = {0, g->rank, 0, node_size};
     const zp_node *said = (const zp_node *)(const void *)g->mail;
+    const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, sizeof mine);
     ZP_TRY(zp_node_size_check(g, node_size));
     ZP_TRY(zp_mpi_node(g, &mine));
-    ZP_TRY(zp_mpi_exchange(g, &mine, sizeof mine));
+    ZP_TRY(zp_mpi_exchange(&op, &mine));
     ZP_TRY(zp_mpi_even(g, said, node_size));
     g->node_size = m->seats.n = mine.ranks;
     m->seats.me = mine.place;

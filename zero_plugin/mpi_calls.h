@@ -97,10 +97,10 @@ static int zp_mpi_counterpart(const zp_group *g, int node) {
     return m->node_rank[node * g->node_size + m->seats.me];
 }
 
-/* What went wrong with requests, in words. op: pairs of requests, the first of each receives. */
-static zero_result zp_mpi_wrong(zp_group *g, int code, const MPI_Status *statuses, int n,
-                                const zp_op *op) {
-    for (int i = 0; i < n && op; i += 2) {
+/* What went wrong with requests, in words: one of the hosts', or pairs that receive and send. */
+static zero_result zp_mpi_wrong(const zp_op *op, int code, const MPI_Status *statuses, int n) {
+    zp_group *g = op->group;
+    for (int i = 0; i + 1 < n; i += 2) {
         const int tag = statuses[i].MPI_TAG, unit = tag / 2 < ZP_TAGS - 1 ? tag / 2 : -1;
         const zp_call his = {tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER, unit, op->shard};
         const zp_call mine = zp_op_call(op);
@@ -113,30 +113,29 @@ static zero_result zp_mpi_wrong(zp_group *g, int code, const MPI_Status *statuse
     return zp_mpi_code(g, code, "MPI_Testall");
 }
 
-static zero_result zp_mpi_late(zp_group *g, MPI_Request *requests, int n, const zp_op *op,
-                               const char *what) {
+static zero_result zp_mpi_late(const zp_op *op, MPI_Request *requests, int n) {
     int arrived = 1, i = 0;
-    for (; i < n && op; i += 2)
+    for (; i + 1 < n; i += 2)
         if (MPI_Request_get_status(requests[i], &arrived, MPI_STATUS_IGNORE) || !arrived) break;
-    const int node = i / 2 < zp_mpi_of(g)->node ? i / 2 : i / 2 + 1;
-    return zp_late(g, arrived ? -1 : zp_mpi_counterpart(g, node), what);
+    const int node = i / 2 < zp_mpi_of(op->group)->node ? i / 2 : i / 2 + 1;
+    return zp_late(op, arrived ? -1 : zp_mpi_counterpart(op->group, node));
 }
 
 /* Waits for requests as zp_await does for a peer: aborts and the time limit end it. */
-static zero_result zp_mpi_wait(zp_group *g, MPI_Request *requests, int n, const zp_op *op,
-                               const char *what) {
+static zero_result zp_mpi_wait(const zp_op *op, MPI_Request *requests, int n) {
+    zp_group *g = op->group;
     MPI_Status statuses[2 * ZP_LOCAL_MAX];
     double deadline = 0;
     for (int spin = 0;; spin++) {
         int done = 0;
         const int code = MPI_Testall(n, requests, &done, statuses);
-        zero_result r = done || code ? zp_mpi_wrong(g, code, statuses, n, op) : ZERO_OK;
+        zero_result r = done || code ? zp_mpi_wrong(op, code, statuses, n) : ZERO_OK;
         if (!r && done) return ZERO_OK;
         if (!r && spin < 64) continue; /* no yield: it would hand the core over for milliseconds */
         if (!r) r = zp_mpi_aborted(g);
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;
-        if (!r && now > deadline) r = zp_mpi_late(g, requests, n, op, what);
+        if (!r && now > deadline) r = zp_mpi_late(op, requests, n);
         if (r) {
             zp_mpi_of(g)->abandoned = 1;
             return r;

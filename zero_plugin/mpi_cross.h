@@ -87,7 +87,7 @@ static zero_result zp_cross(const zp_op *op) {
     for (size_t i = 0; i < pieces + depth; i++) {
         zp_crossing *now = &x[i % depth];
         if (i >= depth && i - depth < pieces) {
-            ZP_TRY(zp_mpi_wait(op->group, now->request, (int)requests, op, zp_call_name(op->kind)));
+            ZP_TRY(zp_mpi_wait(op, now->request, (int)requests));
             if (op->kind == ZP_REDUCE_SCATTER) zp_cross_add(op, now);
         }
         if (i >= pieces) continue;

@@ -217,30 +217,31 @@ static zero_result zp_nccl_issue(zp_stream *s, const zp_op *op, int count) {
 
 /* A collective of the hosts, by way of the device: this rank's bytes, if it gives any, and `got` of
    them back. */
-static zero_result zp_nccl_host(zp_group *g, zp_op op, const void *mine, void *all, size_t got) {
+static zero_result zp_nccl_host(const zp_op *given, const void *mine, void *all, size_t got) {
+    zp_group *g = given->group;
     zp_nccl *n = zp_nccl_of(g);
-    const char *from = n->scratch + (op.kind == ZP_EXCHANGE ? ZP_MAIL_BYTES : 0);
+    const int exchange = given->kind == ZP_EXCHANGE;
     zp_stream s;
+    zp_op op = *given;
     op.channel = ZP_PARAMETERS;
     (void)zp_stream_take(&s, g->device, g->device->own, 1);
-    if (op.kind == ZP_EXCHANGE || op.unit == g->rank) {
+    if (exchange || op.unit == g->rank) {
         memcpy(n->pinned, mine, op.shard);
         ZP_TRY(zp_copy(&s, n->scratch, n->pinned, op.shard));
     }
     ZP_TRY(zp_nccl_list(&s, &op, 1));
-    ZP_TRY(zp_copy(&s, n->pinned, from, got));
+    ZP_TRY(zp_copy(&s, n->pinned, n->scratch + (exchange ? ZP_MAIL_BYTES : 0), got));
     ZP_TRY(zp_stream_sync(&s));
     ZP_TRY(zp_failure_result(g->failure)); /* an aborted collective ends, too */
     memcpy(all, n->pinned, got);
     return ZERO_OK;
 }
 
-static zero_result zp_nccl_exchange(zp_group *g, const void *mine, size_t bytes) {
-    const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, bytes);
-    return zp_nccl_host(g, op, mine, g->mail, (size_t)g->nranks * bytes);
+static zero_result zp_nccl_exchange(const zp_op *op, const void *mine) {
+    return zp_nccl_host(op, mine, op->group->mail, (size_t)op->group->nranks * op->shard);
 }
-static zero_result zp_nccl_broadcast(zp_group *g, void *data, size_t bytes, int root) {
-    return zp_nccl_host(g, zp_host_op(g, ZP_BROADCAST, root, bytes), data, data, bytes);
+static zero_result zp_nccl_broadcast(const zp_op *op, void *data) {
+    return zp_nccl_host(op, data, data, op->shard);
 }
 
 /* Functions of NCCL 2.27, to which windows are pointers; NULL: the one that is loaded is older. */
