@@ -47,6 +47,7 @@
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #endif
+#define ZP_NO_NCCL "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"
 #ifdef __CUDACC__
 #define ZP_ALIGN ((size_t)64) /* elements of any type; 32 or a multiple of it */
 #undef ZERO_WITH_MPI

@@ -258,6 +258,7 @@ static int zp_piece_open(const zp_piece *his) {
 
 /* Maps the piece at place p; one copy of the devices' is shown to hosts as well. 1: it is there. */
 static int zp_file_show(zp_memory *m, int p, int fd) {
+    m->holder = ZP_FILES;
     m->peer[p] = zp_file_map(fd, m->bytes, 1);
     if (m->how == ZP_ONE) m->view = zp_file_map(fd, m->bytes, 0);
     return m->peer[p] && (m->how != ZP_ONE || m->view);
@@ -269,17 +270,13 @@ static zero_result zp_memory_files(zp_group *g, zp_memory *m) {
     const int one = m->how & ZP_ONE, fd = !one || s->me == 0 ? zp_file_make(m->bytes) : -1;
     const zp_piece mine = zp_piece_of(fd), *his = (const zp_piece *)(const void *)g->mail;
     int who = -1, ok = 1;
-    m->holder = ZP_FILES;
     zero_result r = zp_exchange(g, &mine, sizeof mine);
-    for (int p = 0; p < s->n && !r; p++) {
-        if (one && p > 0) {
-            m->peer[p] = m->peer[0];
-            continue;
-        }
+    for (int p = 0; p < (one ? 1 : s->n) && !r; p++) {
         const int file = p == s->me ? fd : zp_piece_open(&his[s->rank_of[p]]);
         ok &= zp_file_show(m, p, file);
         if (file >= 0 && p != s->me) (void)close(file);
     }
+    for (int p = 1; p < s->n && one; p++) m->peer[p] = m->peer[0];
     m->base = m->peer[s->me];
     if (!r) r = zp_agree(g, ok, &who);
     if (fd >= 0) (void)close(fd);
@@ -303,22 +300,17 @@ static void zp_hold_free(zp_hold *h) {
 }
 
 /* Memory of threads that lives as long as the list: ONE copy of the CPU's is a file of two maps. */
-static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, size_t bytes, int how) {
+static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, const zp_memory *wanted) {
     zp_hold *h = (zp_hold *)calloc(1, sizeof *h);
     if (!h) return NULL;
     zp_memory *m = &h->memory;
-    m->bytes = bytes;
-    m->how = how;
-    int ok;
-    if (zp_host_computes() && how == ZP_ONE) {
-        const int fd = zp_file_make(bytes);
-        m->holder = ZP_FILES;
-        ok = zp_file_show(m, 0, fd);
-        m->base = m->peer[0];
-        if (fd >= 0) (void)close(fd);
-    } else {
-        ok = zp_memory_alloc(g, m) != NULL;
-    }
+    m->bytes = wanted->bytes;
+    m->how = wanted->how;
+    const int file = zp_host_computes() && m->how == ZP_ONE;
+    const int fd = file ? zp_file_make(m->bytes) : -1;
+    const int ok = file ? zp_file_show(m, 0, fd) : zp_memory_alloc(g, m) != NULL;
+    m->base = m->peer[0];
+    if (fd >= 0) (void)close(fd);
     if (!ok) {
         zp_hold_free(h);
         return NULL;
@@ -334,7 +326,7 @@ static zero_result zp_memory_threads(zp_group *g, zp_memory *m) {
     const zp_seats *s = zp_seats_of(g);
     zp_hold *mine = NULL, **his = (zp_hold **)(void *)g->mail;
     if (!(m->how & ZP_ONE) || s->me == 0)
-        mine = zp_hold_make(g, s->board ? &s->board->pieces : &s->local->boards, m->bytes, m->how);
+        mine = zp_hold_make(g, s->board ? &s->board->pieces : &s->local->boards, m);
     if (mine && !s->board) {
         zp_board *board = (zp_board *)(void *)mine->memory.base;
         board->self = mine;

@@ -42,8 +42,6 @@ static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
     return ZERO_OK;
 }
 
-static char *zp_align_page(void *p) { return (char *)(((uintptr_t)p + 4095) & ~(uintptr_t)4095); }
-
 /* Touches every page. 0: the system has no room for them (a small /dev/shm), which would otherwise
    end the process at the first write. */
 static int zp_populate(char *p, size_t bytes) {
@@ -83,7 +81,7 @@ static zero_result zp_window_open(zp_group *g, zp_memory *m) {
         MPI_Aint size;
         int unit;
         ZP_MPI(g, MPI_Win_shared_query(window, one ? 0 : p, &size, &unit, &base));
-        m->peer[p] = zp_align_page(base);
+        m->peer[p] = (char *)zp_round_up((uintptr_t)base, 4096);
     }
     m->base = m->peer[s->me];
     return makes && !zp_populate(m->base, m->bytes) ? ZERO_ERR_MEMORY : ZERO_OK;
@@ -216,28 +214,19 @@ static int zp_mpi_make(zp_group *g) {
     return m->landing && m->told && m->node_rank;
 }
 
-static zero_result zp_mpi_enter(zp_group *g, const zero_comm *given) {
-    MPI_Comm comm[ZP_CHANNELS];
-    ZP_MPI(g, MPI_Comm_rank(*(MPI_Comm *)given->handle, &g->rank));
-    ZP_MPI(g, MPI_Comm_size(*(MPI_Comm *)given->handle, &g->nranks));
-    const int made = zp_mpi_make(g);
-    for (int i = 0; i < ZP_CHANNELS; i++) { /* by every rank, with memory or without */
-        ZP_MPI(g, MPI_Comm_dup(*(MPI_Comm *)given->handle, &comm[i]));
-        ZP_MPI(g, MPI_Comm_set_errhandler(comm[i], MPI_ERRORS_RETURN));
-    }
-    const zero_result r = zp_mpi_all_have(g, comm[ZP_CONTROL], made, "the exchange buffers");
-    for (int i = 0; i < ZP_CHANNELS && r; i++) (void)MPI_Comm_free(&comm[i]);
-    if (r) return r;
-    memcpy(zp_mpi_of(g)->comm, comm, sizeof comm);
-    zp_mpi_of(g)->joined = 1;
-    return ZERO_OK;
-}
-
 static zero_result zp_mpi_join(zp_group *g, const zero_comm *given) {
     ZP_TRY(zp_mpi_running(g, given));
-    ZP_TRY(zp_mpi_enter(g, given));
-    ZP_TRY(zp_mpi_nodes(g, given->node_size));
+    const MPI_Comm all = *(MPI_Comm *)given->handle;
+    ZP_MPI(g, MPI_Comm_rank(all, &g->rank));
+    ZP_MPI(g, MPI_Comm_size(all, &g->nranks));
+    ZP_TRY(zp_mpi_all_have(g, all, zp_mpi_make(g), "the exchange buffers"));
     zp_mpi *m = zp_mpi_of(g);
+    for (int i = 0; i < ZP_CHANNELS; i++) {
+        ZP_MPI(g, MPI_Comm_dup(all, &m->comm[i]));
+        ZP_MPI(g, MPI_Comm_set_errhandler(m->comm[i], MPI_ERRORS_RETURN));
+    }
+    m->joined = 1;
+    ZP_TRY(zp_mpi_nodes(g, given->node_size));
     const size_t wires = 2 * (size_t)(m->nnodes - 1) * zp_crossings(m->nnodes);
     g->shares = m->nnodes == 1;
     g->wire_bytes = wires * ZP_CROSS_NUMEL * sizeof *m->wire;
@@ -254,8 +243,8 @@ static int zp_mpi_abandons(zp_group *g, int broken) {
     MPI_Request request;
     int ended = 0, done = 0;
     const double deadline = zp_seconds() + g->timeout_s;
-    if (!m->joined || m->abandoned) return m->abandoned;
-    m->abandoned = MPI_Finalized(&ended) || ended || (broken && m->seats.board);
+    if (!m->joined) return 0;
+    m->abandoned |= MPI_Finalized(&ended) || ended || (broken && m->seats.board);
     if (m->abandoned || !m->seats.board) return m->abandoned;
     /* on a channel whose stream is closed: it ends only if nobody is broken */
     m->abandoned = MPI_Ibarrier(m->comm[ZP_PARAMETERS], &request) != MPI_SUCCESS;
