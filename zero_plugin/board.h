@@ -69,10 +69,7 @@ static void zp_board_abort(zp_board *b, int rank, const char *why) {
     if (__atomic_exchange_n(&b->abort_claimed, 1, __ATOMIC_ACQ_REL)) return;
     b->abort_rank = rank;
     size_t n = 0; /* no library call: this may run in a signal handler */
-    while (why[n] && n + 1 < sizeof b->abort_text) {
-        b->abort_text[n] = why[n];
-        n++;
-    }
+    for (; why[n] && n + 1 < sizeof b->abort_text; n++) b->abort_text[n] = why[n];
     b->abort_text[n] = 0;
     __atomic_store_n(&b->aborted, 1, __ATOMIC_RELEASE);
 }

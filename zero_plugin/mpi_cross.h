@@ -70,7 +70,7 @@ static zero_result zp_mpi_aborted(zp_group *g) {
 static void zp_mpi_abort(zp_group *g, const char *why) {
     zp_mpi *m = zp_mpi_of(g);
     const double deadline = zp_seconds() + 1;
-    int n = 0, done = 0, all = 0;
+    int n = 0, done = 0;
     if (!m || !m->seats.board) return;
     zp_board_abort(m->seats.board, g->rank, why);
     if (m->seats.n == g->nranks || m->seats.board->abort_rank != g->rank) return;
@@ -84,7 +84,9 @@ static void zp_mpi_abort(zp_group *g, const char *why) {
         n++;
     }
     while (!done && zp_seconds() < deadline) {
-        done = MPI_Testall(n, m->told, &all, MPI_STATUSES_IGNORE) == MPI_SUCCESS && all;
+        done = 1;
+        for (int i = 0, one = 0; i < n; i++, one = 0)
+            done &= MPI_Test(&m->told[i], &one, MPI_STATUS_IGNORE) == MPI_SUCCESS && one;
         if (!done) zp_nap();
     }
     if (!done) m->abandoned = 1;
@@ -225,7 +227,7 @@ static zero_result zp_cross(const zp_op *op) {
     const size_t depth = zp_crossings(m->nnodes), requests = 2 * (size_t)(m->nnodes - 1);
     for (size_t i = 0; i < pieces + depth; i++) {
         zp_crossing *now = &x[i % depth];
-        if (i >= depth && i - depth < pieces) {
+        if (i >= depth) {
             ZP_TRY(zp_mpi_wait(op, now->request, (int)requests));
             if (op->kind == ZP_REDUCE_SCATTER) zp_cross_add(op, now);
         }
