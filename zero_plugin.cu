@@ -14,8 +14,7 @@
      group      ranks that do collectives together: the contract of a transport
      board      how ranks of one machine meet, and see each other's memory
      local      SELF and LOCAL: one rank, the ranks of one machine
-     mpi_calls  MPI's calls, and how they are waited for
-     mpi_cross  collectives between nodes
+     mpi_cross  how MPI is waited for; collectives between nodes
      mpi        MPI: local inside a node, messages between nodes
      nccl       NCCL
      transport  the transports, a row each, and how to add one
@@ -69,7 +68,6 @@
 #include "zero_plugin/group.h"
 #include "zero_plugin/board.h"
 #include "zero_plugin/local.h"
-#include "zero_plugin/mpi_calls.h"
 #include "zero_plugin/mpi_cross.h"
 #include "zero_plugin/mpi.h"
 #include "zero_plugin/nccl.h"

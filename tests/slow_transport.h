@@ -52,8 +52,8 @@ static slow_fault slow_next(zp_group *g, slow_call call) {
 }
 
 static zero_result slow_refuse(zp_group *g, slow_call call) {
-    return zp_failure_set(g->failure, ZERO_ERR_COMM, "the network refused %s %ld", slow_names[call],
-                          slow_of(g)->net->number);
+    return zp_error(g, ZERO_ERR_COMM, "the network refused %s %ld", slow_names[call],
+                    slow_of(g)->net->number);
 }
 
 /* A call that nobody answers: ends with the peers' time-out or this rank's own. */
@@ -66,7 +66,7 @@ static zero_result slow_lose(zp_group *g, slow_call call) {
     (void)snprintf(text, sizeof text, "%s %ld was not answered within %g s", slow_names[call],
                    slow_of(g)->net->number, g->timeout_s);
     zp_local_abort(g, text);
-    return zp_group_fail(g, ZERO_ERR_TIMEOUT, text);
+    return zp_error(g, ZERO_ERR_TIMEOUT, "%s", text);
 }
 
 /* ---- collectives of streams ---- */
@@ -132,13 +132,13 @@ static int slow_fails(zp_group *g, slow_call call, zero_result *r) {
     *r = fault == SLOW_LOST ? slow_lose(g, call) : slow_refuse(g, call);
     return 1;
 }
-static zero_result slow_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
+static zero_result slow_exchange(const zp_op *op, const void *mine) {
     zero_result r;
-    return slow_fails(g, SLOW_EXCHANGE, &r) ? r : zp_board_exchange(g, mine, bytes, all);
+    return slow_fails(op->group, SLOW_EXCHANGE, &r) ? r : zp_board_exchange(op, mine);
 }
-static zero_result slow_broadcast(zp_group *g, void *data, size_t bytes, int root) {
+static zero_result slow_broadcast(const zp_op *op, void *data) {
     zero_result r;
-    return slow_fails(g, SLOW_BROADCAST, &r) ? r : zp_board_broadcast(g, data, bytes, root);
+    return slow_fails(op->group, SLOW_BROADCAST, &r) ? r : zp_board_broadcast(op, data);
 }
 static zero_result slow_memory(zp_group *g, zp_memory *m) {
     zero_result r;
@@ -156,7 +156,7 @@ static zero_result slow_join(zp_group *g, const zero_comm *given) {
     slow_own *own = (slow_own *)calloc(1, sizeof *own);
     if (!own) {
         zp_local_refuse(&inner, "the slow network's memory");
-        return zp_group_fail(g, ZERO_ERR_MEMORY, "the slow network's memory");
+        return zp_error(g, ZERO_ERR_MEMORY, "the slow network's memory");
     }
     own->net = (slow_net *)given->handle;
     g->own = own;

@@ -523,13 +523,13 @@ static int cuda_step(host_run *h) {
 }
 
 #ifdef EMULATED_LAUNCH
-static __thread zp_failure *cuda_failing;
+static __thread zp_group *cuda_failing;
 /* As the thread that looks after NCCL does it. */
 static void cuda_fail_inside(void) {
-    (void)zp_failure_set(cuda_failing, ZERO_ERR_COMM, "failed meanwhile");
+    (void)zp_error(cuda_failing, ZERO_ERR_COMM, "failed meanwhile");
 }
 static void cuda_arm(const cuda_run *run, zero_ctx *z) {
-    cuda_failing = &z->failure;
+    cuda_failing = z->data;
     if (run->miss) emulation_nccl_miss(1, run->miss);
     if (run->break_at) emulation_nccl_break(1, run->break_at, ncclRemoteError);
     if (run->fails_inside) emulation_nccl_begun(cuda_fail_inside);

@@ -50,6 +50,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #endif
+#define ZP_NO_NCCL "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"
 #ifdef __CUDACC__
 #define ZP_ALIGN ((size_t)64) /* elements of any type; 32 or a multiple of it */
 #undef ZERO_WITH_MPI
@@ -130,17 +131,4 @@ typedef struct zp_failure {
 
 static zero_result zp_failure_result(const zp_failure *f) {
     return (zero_result)__atomic_load_n(&f->result, __ATOMIC_ACQUIRE);
-}
-
-__attribute__((format(printf, 3, 4))) static zero_result zp_failure_set(zp_failure *f,
-                                                                        zero_result result,
-                                                                        const char *format, ...) {
-    if (!__atomic_exchange_n(&f->claimed, 1, __ATOMIC_ACQ_REL)) {
-        va_list list;
-        va_start(list, format);
-        (void)vsnprintf(f->text, sizeof f->text, format, list);
-        va_end(list);
-        __atomic_store_n(&f->result, (int)result, __ATOMIC_RELEASE);
-    }
-    return result;
 }

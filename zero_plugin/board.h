@@ -16,7 +16,7 @@
 #include "group.h"
 
 typedef struct zp_line {
-    uint32_t ready, done; /* collectives that this rank has come to, and ended */
+    uint32_t reached[2]; /* ready, done: collectives that this rank has come to, and ended */
     zp_call call;
     uint64_t source, target; /* bytes from the rank's memory: what it gives, where it gathers */
     unsigned char pad[24];
@@ -41,7 +41,7 @@ typedef struct zp_board {
     char abort_text[ZP_TEXT_BYTES];
     unsigned char mail[ZP_LOCAL_MAX][ZP_MAIL_BYTES];
     /* CUDA, by place: its stream has come to the collective, and is done with it */
-    zp_event arrived[ZP_CONTROL][ZP_LOCAL_MAX], departed[ZP_CONTROL][ZP_LOCAL_MAX];
+    zp_event streams[2][ZP_CONTROL][ZP_LOCAL_MAX];
 } zp_board;
 
 struct zero_local {
@@ -65,18 +65,18 @@ typedef struct zp_seats {
 static zp_seats *zp_seats_of(const zp_group *g) { return (zp_seats *)g->own; }
 static zp_board *zp_board_of(const zp_seats *s) { return s->board ? s->board : &s->local->board; }
 
-/* ---- who failed ---- */
-
 static void zp_board_abort(zp_board *b, int rank, const char *why) {
     if (__atomic_exchange_n(&b->abort_claimed, 1, __ATOMIC_ACQ_REL)) return;
     b->abort_rank = rank;
     size_t n = 0; /* no library call: this may run in a signal handler */
-    while (why[n] && n + 1 < sizeof b->abort_text) {
-        b->abort_text[n] = why[n];
-        n++;
-    }
+    for (; why[n] && n + 1 < sizeof b->abort_text; n++) b->abort_text[n] = why[n];
     b->abort_text[n] = 0;
     __atomic_store_n(&b->aborted, 1, __ATOMIC_RELEASE);
+}
+
+static zero_result zp_peer_failed(zp_group *g, int rank, const char *why) {
+    if (rank < 0) return zp_error(g, ZERO_ERR_PEER, "%s", why);
+    return zp_error(g, ZERO_ERR_PEER, "rank %d failed: %s", rank, why);
 }
 
 /* Another rank has failed, or the launcher of the ranks said so. */
@@ -85,14 +85,25 @@ static zero_result zp_seats_aborted(zp_group *g) {
     const zp_board *boards[2] = {s->board, s->local ? &s->local->board : NULL};
     for (int i = 0; i < 2; i++)
         if (boards[i] && __atomic_load_n(&boards[i]->aborted, __ATOMIC_ACQUIRE))
-            return boards[i]->abort_rank < 0
-                       ? zp_failure_set(g->failure, ZERO_ERR_PEER, "%s", boards[i]->abort_text)
-                       : zp_failure_set(g->failure, ZERO_ERR_PEER, "rank %d failed: %s",
-                                        (int)boards[i]->abort_rank, boards[i]->abort_text);
+            return zp_peer_failed(g, (int)boards[i]->abort_rank, boards[i]->abort_text);
     return ZERO_OK;
 }
 
-/* ---- meeting ---- */
+static void zp_local_abort(zp_group *g, const char *why) {
+    const zp_seats *s = zp_seats_of(g);
+    if (s->board || s->local) zp_board_abort(zp_board_of(s), g->rank, why);
+}
+
+/* The time limit has passed for want of a rank; -1: of some. */
+static zero_result zp_late(const zp_op *op, int rank) {
+    zp_group *g = op->group;
+    const char *what = zp_call_name(op->kind);
+    char who[32] = "not all ranks came", text[ZP_TEXT_BYTES];
+    if (rank >= 0) (void)snprintf(who, sizeof who, "rank %d did not come", rank);
+    (void)snprintf(text, sizeof text, "%s to %s within %g s", who, what, g->timeout_s);
+    zp_local_abort(g, text);
+    return zp_error(g, ZERO_ERR_TIMEOUT, "%s", text);
+}
 
 /* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then. */
 static void zp_sleep_on(uint32_t *word, uint32_t seen) {
@@ -111,106 +122,98 @@ static void zp_raise(uint32_t *word, uint32_t value) {
 #endif
 }
 
-/* Waits until the rank at `place` has raised *word to value; `what` is what it should come to. */
-static zero_result zp_await(zp_group *g, uint32_t *word, uint32_t value, int place,
-                            const char *what) {
+/* Waits until the rank at `place` has raised *word as often as this one has come. */
+static zero_result zp_await(const zp_op *op, uint32_t *word, int place) {
+    zp_group *g = op->group;
     const zp_seats *s = zp_seats_of(g);
-    zp_board *board = zp_board_of(s);
+    const uint32_t *left = &zp_board_of(s)->left[place], value = s->seq[op->channel];
     double deadline = 0;
     for (int spin = 0;; spin++) {
         const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
         if ((int32_t)(seen - value) >= 0) return ZERO_OK;
         if (spin < 64) continue;
         ZP_TRY(zp_seats_aborted(g));
-        if (__atomic_load_n(&board->left[place], __ATOMIC_ACQUIRE)) {
+        if (__atomic_load_n(left, __ATOMIC_ACQUIRE)) {
             if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
-            return zp_failure_set(g->failure, ZERO_ERR_PEER,
-                                  "rank %d destroyed its context before %s", s->rank_of[place],
-                                  what);
+            return zp_error(g, ZERO_ERR_PEER, "rank %d destroyed its context before %s",
+                            s->rank_of[place], zp_call_name(op->kind));
         }
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;
-        if (now > deadline) {
-            char text[ZP_TEXT_BYTES];
-            (void)snprintf(text, sizeof text, "rank %d did not come to %s within %g s",
-                           s->rank_of[place], what, g->timeout_s);
-            zp_board_abort(board, g->rank, text);
-            return zp_group_fail(g, ZERO_ERR_TIMEOUT, text);
-        }
+        if (now > deadline) return zp_late(op, s->rank_of[place]);
         zp_sleep_on(word, seen);
     }
 }
 
-/* Comes to the channel's next collective and waits for the others; they must have come to the same
-   one. */
-static zero_result zp_meet(zp_group *g, zp_channel channel, const zp_call *call, size_t source,
-                           size_t target) {
-    zp_seats *s = zp_seats_of(g);
+/* Comes to the channel's next collective and waits for the others, who must have come to the same
+   one; at the `end`, ends it and waits until all have. */
+static zero_result zp_meet(const zp_op *op, int end) {
+    zp_seats *s = zp_seats_of(op->group);
     if (s->n == 1) return ZERO_OK;
-    zp_line *lines = zp_board_of(s)->lines[channel], *mine = &lines[s->me];
-    const uint32_t seq = ++s->seq[channel];
-    mine->call = *call;
-    mine->source = source;
-    mine->target = target;
-    zp_raise(&mine->ready, seq);
+    zp_line *lines = zp_board_of(s)->lines[op->channel], *mine = &lines[s->me];
+    if (!end) {
+        s->seq[op->channel]++;
+        mine->call = zp_op_call(op);
+        mine->source = op->source;
+        mine->target = op->target;
+    }
+    zp_raise(&mine->reached[end], s->seq[op->channel]);
     for (int p = 0; p < s->n; p++) {
         if (p == s->me) continue;
-        ZP_TRY(zp_await(g, &lines[p].ready, seq, p, zp_call_name(call->kind)));
-        ZP_TRY(zp_call_same(g, s->rank_of[p], &lines[p].call, call));
+        ZP_TRY(zp_await(op, &lines[p].reached[end], p));
+        if (!end) ZP_TRY(zp_call_same(op->group, s->rank_of[p], &lines[p].call, &mine->call));
     }
-    return ZERO_OK;
-}
-
-/* Ends it, and waits until all have. */
-static zero_result zp_part(zp_group *g, zp_channel channel) {
-    zp_seats *s = zp_seats_of(g);
-    if (s->n == 1) return ZERO_OK;
-    zp_line *lines = zp_board_of(s)->lines[channel];
-    const uint32_t seq = s->seq[channel];
-    const char *what = zp_call_name(lines[s->me].call.kind);
-    zp_raise(&lines[s->me].done, seq);
-    for (int p = 0; p < s->n; p++)
-        if (p != s->me) ZP_TRY(zp_await(g, &lines[p].done, seq, p, what));
     return ZERO_OK;
 }
 
 /* The transport's exchange, where all ranks are of this machine. */
-static zero_result zp_board_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
-    const zp_seats *s = zp_seats_of(g);
-    const zp_call call = {ZP_EXCHANGE, -1, bytes};
-    if (s->n == 1) {
-        memcpy(all, mine, bytes);
-        return ZERO_OK;
-    }
+static zero_result zp_board_exchange(const zp_op *op, const void *mine) {
+    const zp_seats *s = zp_seats_of(op->group);
     unsigned char(*mail)[ZP_MAIL_BYTES] = zp_board_of(s)->mail;
-    memcpy(mail[s->me], mine, bytes);
-    ZP_TRY(zp_meet(g, ZP_CONTROL, &call, 0, 0));
-    for (int p = 0; p < s->n; p++) memcpy((char *)all + (size_t)p * bytes, mail[p], bytes);
-    return zp_part(g, ZP_CONTROL);
+    memcpy(mail[s->me], mine, op->shard);
+    ZP_TRY(zp_meet(op, 0));
+    for (int p = 0; p < s->n; p++)
+        memcpy(op->group->mail + (size_t)p * op->shard, mail[p], op->shard);
+    return zp_meet(op, 1);
 }
 
-static zero_result zp_board_broadcast(zp_group *g, void *data, size_t bytes, int root) {
-    const zp_call call = {ZP_BROADCAST, root, bytes};
-    char *stage = g->stage.base;
-    if (g->rank == root && data != stage) memcpy(stage, data, bytes);
-    ZP_TRY(zp_meet(g, ZP_CONTROL, &call, 0, 0));
-    if (g->rank != root && data != stage) memcpy(data, g->stage.peer[root], bytes);
-    return zp_part(g, ZP_CONTROL);
+static zero_result zp_board_broadcast(const zp_op *op, void *data) {
+    const zp_memory *stage = &op->group->stage;
+    const int root = op->unit, copies = data != stage->base;
+    if (op->group->rank == root && copies) memcpy(stage->base, data, op->shard);
+    ZP_TRY(zp_meet(op, 0));
+    if (op->group->rank != root && copies) memcpy(data, stage->peer[root], op->shard);
+    return zp_meet(op, 1);
 }
 
-/* ---- memory that the ranks of a machine see ---- */
-
-/* How memory was got. FILES: mapped from memory files; HELD: a hold's. */
+/* How memory was got. OWN: allocated; HELD: a hold's; FILES: mapped from memory files. */
 typedef enum zp_holder { ZP_NOT_HELD = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_holder;
+
+/* Memory that no peer maps; NULL: there is none. */
+static char *zp_memory_alloc(zp_group *g, zp_memory *m) {
+    void *p = m->how & ZP_ON_HOST ? zp_host_alloc(m->bytes) : zp_device_alloc(g->device, m->bytes);
+    m->holder = ZP_OWN;
+    return m->base = m->view = m->peer[0] = (char *)p;
+}
+
+/* What OWN and FILES have is given back. */
+static void zp_memory_free(zp_memory *m) {
+    if (m->holder == ZP_OWN && m->how & ZP_ON_HOST) zp_host_free(m->base);
+    if (m->holder == ZP_OWN && !(m->how & ZP_ON_HOST)) zp_device_free(m->base);
+    for (int p = 0; p < ZP_LOCAL_MAX && m->holder == ZP_FILES; p++)
+        if (m->peer[p] && (!(m->how & ZP_ONE) || p == 0)) (void)munmap(m->peer[p], m->bytes);
+    if (m->holder == ZP_FILES && m->view && m->view != m->base) (void)munmap(m->view, m->bytes);
+    memset(m->peer, 0, sizeof m->peer);
+    m->base = m->view = NULL;
+    m->holder = ZP_NOT_HELD;
+}
 
 #ifdef __linux__
 static int zp_file_make(size_t bytes) {
     const int fd = (int)syscall(SYS_memfd_create, "zero", 1u /* close on exec */);
-    if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
-        (void)close(fd);
-        return -1;
-    }
-    return fd;
+    if (fd < 0 || !ftruncate(fd, (off_t)bytes)) return fd;
+    (void)close(fd);
+    return -1;
 }
 
 static char *zp_file_map(int fd, size_t bytes, int writes) {
@@ -250,73 +253,63 @@ static int zp_piece_open(const zp_piece *his) {
     return -1;
 }
 
-static void zp_files_free(zp_memory *m, int n) {
-    for (int p = 0; p < n; p++)
-        if (m->peer[p] && (!(m->how & ZP_ONE) || p == 0)) (void)munmap(m->peer[p], m->bytes);
-    if (m->view && m->view != m->base) (void)munmap(m->view, m->bytes);
+/* Maps the piece at place p; one copy of the devices' is shown to hosts as well. 1: it is there. */
+static int zp_file_show(zp_memory *m, int p, int fd) {
+    m->holder = ZP_FILES;
+    m->peer[p] = zp_file_map(fd, m->bytes, 1);
+    if (m->how == ZP_ONE) m->view = zp_file_map(fd, m->bytes, 0);
+    return m->peer[p] && (m->how != ZP_ONE || m->view);
 }
 
 /* Pieces of processes. */
 static zero_result zp_memory_files(zp_group *g, zp_memory *m) {
-    zp_seats *s = zp_seats_of(g);
-    const int one = (m->how & ZP_ONE) != 0;
-    const int fd = !one || s->me == 0 ? zp_file_make(m->bytes) : -1;
+    const zp_seats *s = zp_seats_of(g);
+    const int one = m->how & ZP_ONE, fd = !one || s->me == 0 ? zp_file_make(m->bytes) : -1;
+    const zp_piece mine = zp_piece_of(fd), *his = (const zp_piece *)(const void *)g->mail;
     int who = -1, ok = 1;
-    zp_piece mine = zp_piece_of(fd), his;
-    if (fd >= 0) m->peer[s->me] = zp_file_map(fd, m->bytes, 1);
-    if (fd >= 0 && one && !(m->how & ZP_ON_HOST)) m->view = zp_file_map(fd, m->bytes, 0);
-    m->holder = ZP_FILES;
     zero_result r = zp_exchange(g, &mine, sizeof mine);
-    for (int p = 0; p < s->n && !r; p++) {
-        const int from = one ? 0 : p;
-        memcpy(&his, g->mail + (size_t)s->rank_of[from] * sizeof his, sizeof his);
-        if (p == from && p != s->me) {
-            const int theirs = zp_piece_open(&his);
-            m->peer[p] = zp_file_map(theirs, m->bytes, 1);
-            if (one && !(m->how & ZP_ON_HOST)) m->view = zp_file_map(theirs, m->bytes, 0);
-            if (theirs >= 0) (void)close(theirs);
-        }
-        m->peer[p] = m->peer[from];
-        ok &= m->peer[p] != NULL;
+    for (int p = 0; p < (one ? 1 : s->n) && !r; p++) {
+        const int file = p == s->me ? fd : zp_piece_open(&his[s->rank_of[p]]);
+        ok &= zp_file_show(m, p, file);
+        if (file >= 0 && p != s->me) (void)close(file);
     }
+    for (int p = 1; p < s->n && one; p++) m->peer[p] = m->peer[0];
     m->base = m->peer[s->me];
-    if (!r) r = zp_agree(g, ok && (!one || m->how & ZP_ON_HOST || m->view), &who);
+    if (!r) r = zp_agree(g, ok, &who);
     if (fd >= 0) (void)close(fd);
     if (!r && who >= 0) r = ZERO_ERR_MEMORY;
-    if (!r) return ZERO_OK;
-    zp_files_free(m, s->n);
-    m->holder = ZP_NOT_HELD;
-    memset(m->peer, 0, sizeof m->peer);
-    m->base = m->view = NULL;
+    if (r) zp_memory_free(m);
     return r;
 }
 #else
-static char *zp_file_map(int fd, size_t bytes, int writes) { return NULL; }
 static int zp_file_make(size_t bytes) { return -1; }
-static void zp_files_free(zp_memory *m, int n) {}
+static int zp_file_show(zp_memory *m, int p, int fd) { return 0; }
 static zero_result zp_memory_files(zp_group *g, zp_memory *m) { return ZERO_ERR_UNSUPPORTED; }
 #endif
 
+static void zp_hold_free(zp_hold *h) {
+    while (h) {
+        zp_hold *next = h->next;
+        zp_memory_free(&h->memory);
+        free(h);
+        h = next;
+    }
+}
+
 /* Memory of threads that lives as long as the list: ONE copy of the CPU's is a file of two maps. */
-static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, size_t bytes, int how) {
+static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, const zp_memory *wanted) {
     zp_hold *h = (zp_hold *)calloc(1, sizeof *h);
     if (!h) return NULL;
     zp_memory *m = &h->memory;
-    m->bytes = bytes;
-    m->how = how;
-    if (zp_host_computes() && how == ZP_ONE) {
-        const int fd = zp_file_make(bytes);
-        m->base = m->peer[0] = zp_file_map(fd, bytes, 1);
-        m->view = zp_file_map(fd, bytes, 0);
-        m->holder = ZP_FILES;
-        if (fd >= 0) (void)close(fd);
-    } else {
-        m->base = m->view = zp_memory_alloc(g, m);
-        m->holder = ZP_OWN;
-    }
-    if (!m->base || !m->view) {
-        if (m->holder == ZP_FILES) zp_files_free(m, 1);
-        free(h);
+    m->bytes = wanted->bytes;
+    m->how = wanted->how;
+    const int file = zp_host_computes() && m->how == ZP_ONE;
+    const int fd = file ? zp_file_make(m->bytes) : -1;
+    const int ok = file ? zp_file_show(m, 0, fd) : zp_memory_alloc(g, m) != NULL;
+    m->base = m->peer[0];
+    if (fd >= 0) (void)close(fd);
+    if (!ok) {
+        zp_hold_free(h);
         return NULL;
     }
     h->next = __atomic_load_n(list, __ATOMIC_ACQUIRE);
@@ -325,37 +318,23 @@ static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, size_t bytes, int how)
     return h;
 }
 
-static void zp_hold_free(zp_hold *h) {
-    while (h) {
-        zp_hold *next = h->next;
-        if (h->memory.holder == ZP_FILES) zp_files_free(&h->memory, 1);
-        if (h->memory.holder == ZP_OWN) zp_memory_free(&h->memory);
-        free(h);
-        h = next;
-    }
-}
-
 /* Pieces of threads. The first is the board's own, which is made before there is a board. */
 static zero_result zp_memory_threads(zp_group *g, zp_memory *m) {
-    zp_seats *s = zp_seats_of(g);
-    char *mine[2] = {NULL, NULL}, *his[2];
-    if (!(m->how & ZP_ONE) || s->me == 0) {
-        zp_hold *h =
-            zp_hold_make(g, s->board ? &s->board->pieces : &s->local->boards, m->bytes, m->how);
-        if (h) mine[0] = h->memory.base;
-        if (h) mine[1] = h->memory.view;
-        if (h && !s->board) {
-            zp_board *board = (zp_board *)(void *)h->memory.base;
-            board->self = h;
-            board->users = (uint32_t)s->n;
-        }
+    const zp_seats *s = zp_seats_of(g);
+    zp_hold *mine = NULL, **his = (zp_hold **)(void *)g->mail;
+    if (!(m->how & ZP_ONE) || s->me == 0)
+        mine = zp_hold_make(g, s->board ? &s->board->pieces : &s->local->boards, m);
+    if (mine && !s->board) {
+        zp_board *board = (zp_board *)(void *)mine->memory.base;
+        board->self = mine;
+        board->users = (uint32_t)s->n;
     }
-    ZP_TRY(zp_exchange(g, mine, sizeof mine));
+    ZP_TRY(zp_exchange(g, &mine, sizeof mine));
     for (int p = 0; p < s->n; p++) {
-        memcpy(his, g->mail + (size_t)(m->how & ZP_ONE ? 0 : p) * sizeof his, sizeof his);
-        m->peer[p] = his[0];
-        if (p == s->me) m->view = his[1];
-        if (!m->peer[p]) return ZERO_ERR_MEMORY; /* on all ranks alike */
+        const zp_hold *h = his[m->how & ZP_ONE ? 0 : p];
+        if (!h) return ZERO_ERR_MEMORY; /* on all ranks alike */
+        m->peer[p] = h->memory.base;
+        if (p == s->me) m->view = h->memory.view;
     }
     m->base = m->peer[s->me];
     m->holder = ZP_HELD;
@@ -366,45 +345,37 @@ static zero_result zp_memory_threads(zp_group *g, zp_memory *m) {
 static void zp_board_close(zp_board *b) {
     if (__atomic_sub_fetch(&b->users, 1, __ATOMIC_ACQ_REL)) return;
     zp_hold *self = b->self; /* stays in the group's list, empty */
-    for (int i = 0; i < ZP_CONTROL * ZP_LOCAL_MAX; i++) {
-        zp_event_close(&b->arrived[0][0] + i);
-        zp_event_close(&b->departed[0][0] + i);
-    }
+    for (int i = 0; i < 2 * ZP_CONTROL * ZP_LOCAL_MAX; i++)
+        zp_event_close(&b->streams[0][0][0] + i);
     zp_hold_free(b->pieces);
     zp_memory_free(&self->memory);
-    self->memory.holder = ZP_NOT_HELD;
 }
 
 /* What the ranks of this machine share, in whichever way; the board first. */
 static zero_result zp_memory_shared(zp_group *g, zp_memory *m) {
     const zp_seats *s = zp_seats_of(g);
-    zero_result r = ZERO_OK;
-    if (g->nranks == 1) { /* nobody else sees it */
-        m->base = m->peer[0] = zp_memory_alloc(g, m);
-        m->holder = ZP_OWN;
-        r = m->base ? ZERO_OK : ZERO_ERR_MEMORY;
-    } else {
-        r = s->local && !s->local->shared ? zp_memory_threads(g, m) : zp_memory_files(g, m);
-    }
-    if (!r) g->meter.allocated_bytes += m->how & ZP_ONE ? m->bytes / (size_t)s->n : m->bytes;
-    return r;
+    if (g->nranks == 1) return zp_memory_alloc(g, m) ? ZERO_OK : ZERO_ERR_MEMORY;
+    return s->local && !s->local->shared ? zp_memory_threads(g, m) : zp_memory_files(g, m);
 }
 
-/* Peers that still wait for this rank are told that it has left; its memory goes, the board last.
- */
+/* The context's own board, before all other memory. COLLECTIVE. */
+static zero_result zp_board_open(zp_group *g) {
+    zp_seats *s = zp_seats_of(g);
+    const zero_result r =
+        zp_memory_open(g, &s->board_memory, sizeof(zp_board), ZP_ONE | ZP_ON_HOST);
+    if (r) return zp_error(g, r, "memory that all ranks of the machine share");
+    s->board = (zp_board *)(void *)s->board_memory.base;
+    return ZERO_OK;
+}
+
+/* Peers that still wait for this rank are told that it has left. Its memory goes, the board last:
+   it was the first. */
 static void zp_seats_close(zp_group *g) {
     zp_seats *s = zp_seats_of(g);
-    zp_memory *next;
     if (s->board) __atomic_store_n(&s->board->left[s->me], 1, __ATOMIC_RELEASE);
-    for (zp_memory *m = g->first; m; m = next) {
-        next = m->next;
-        if (m == &s->board_memory) continue;
-        if (m->holder == ZP_OWN) zp_memory_free(m);
-        if (m->holder == ZP_FILES) zp_files_free(m, s->n);
-        m->holder = ZP_NOT_HELD;
+    for (zp_memory *m = g->first; m; m = m->next) {
+        if (m == &s->board_memory && m->holder == ZP_HELD) zp_board_close(s->board);
+        zp_memory_free(m);
     }
-    if (s->board_memory.holder == ZP_HELD) zp_board_close(s->board);
-    if (s->board_memory.holder == ZP_FILES) zp_files_free(&s->board_memory, s->n);
-    if (s->board_memory.holder == ZP_OWN) zp_memory_free(&s->board_memory);
     s->board = NULL;
 }

@@ -21,12 +21,7 @@
 
 #include "kernels.h"
 
-typedef enum zp_op_kind {
-    ZP_EXCHANGE = 1,
-    ZP_REDUCE_SCATTER,
-    ZP_ALL_GATHER,
-    ZP_BROADCAST
-} zp_op_kind;
+enum { ZP_EXCHANGE = 1, ZP_REDUCE_SCATTER, ZP_ALL_GATHER, ZP_BROADCAST }; /* kinds of collective */
 
 /* What a rank is at, for peers that are elsewhere. unit: of a broadcast its root; -1: none. */
 typedef struct zp_call {
@@ -44,10 +39,10 @@ typedef struct zp_memory {
     char *view;   /* the same bytes as the host may see them: where all ranks have one copy, they
                      can be read only */
     char *peer[ZP_LOCAL_MAX]; /* by place on this machine: where this rank sees that rank's piece */
-    int holder;               /* the transport's: in which way it was got; 0: not at all */
+    int holder;               /* zp_holder: in which way it was got */
     void *handle;             /* the transport's */
     int channel, registered;  /* the transport's: who uses it alone, and how that is known */
-    struct zp_memory *next;   /* in its group */
+    struct zp_memory *next;   /* in its group: what was opened before */
 } zp_memory;
 
 typedef struct zp_group zp_group;
@@ -70,8 +65,7 @@ typedef struct zp_transport {
     const char *name;
     /* Joins: rank, nranks and what is below `transport` in the group. COLLECTIVE. */
     zero_result (*join)(zp_group *g, const zero_comm *given);
-    /* A rank that cannot even begin to join tells those who wait for it. NULL: nobody can be told.
-     */
+    /* A rank that cannot even begin to join tells those who wait. NULL: nobody can be told. */
     void (*refuse)(const zero_comm *given, const char *why);
     /* All ranks get memory of m->bytes, zeros, or none does (MEMORY). COLLECTIVE. */
     zero_result (*memory)(zp_group *g, zp_memory *m);
@@ -80,10 +74,10 @@ typedef struct zp_transport {
     zero_result (*announce)(zp_group *g, zp_memory *m, zp_channel channel, const char **how);
     /* n ops of one group and channel, in this order. */
     zero_result (*issue)(zp_stream *s, const zp_op *op, int n);
-    /* Up to ZP_MAIL_BYTES of every rank become all[0..nranks) everywhere. SYNC. */
-    zero_result (*exchange)(zp_group *g, const void *mine, size_t bytes, void *all);
-    /* At most ZP_STAGE_NUMEL * 4 bytes from one rank to all. SYNC. */
-    zero_result (*broadcast)(zp_group *g, void *data, size_t bytes, int root);
+    /* op: of zp_host_op. Up to ZP_MAIL_BYTES of every rank become g->mail[0..nranks) everywhere;
+       at most ZP_STAGE_NUMEL * 4 bytes go from one rank to all. SYNC. */
+    zero_result (*exchange)(const zp_op *op, const void *mine);
+    zero_result (*broadcast)(const zp_op *op, void *data);
     /* Bytes that a rank sends for an op: for the plan, and for the meter. */
     size_t (*cost)(const zp_group *g, const zp_op *op);
     /* Called now and then by a thread of the context, for transports whose collectives nobody can
@@ -133,22 +127,36 @@ static zp_call zp_op_call(const zp_op *op) {
     const zp_call call = {op->kind, op->unit, op->shard};
     return call;
 }
+/* What the hosts do together. unit: the root of a broadcast, or -1. */
+static zp_op zp_host_op(zp_group *g, int kind, int unit, size_t bytes) {
+    const zp_op op = {g, NULL, kind, unit, bytes, 0, 0, ZERO_F32, ZP_CONTROL, NULL, 1, 0, 0};
+    return op;
+}
 static size_t zp_op_shard_bytes(const zp_op *op) { return op->shard * zp_bytes(op->type); }
+
+/* The first failure of a context is kept, whichever thread meets it. */
+__attribute__((format(printf, 3, 4))) static zero_result zp_error(zp_group *g, zero_result result,
+                                                                  const char *format, ...) {
+    zp_failure *f = g->failure;
+    if (__atomic_exchange_n(&f->claimed, 1, __ATOMIC_ACQ_REL)) return result;
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(f->text, sizeof f->text, format, list);
+    va_end(list);
+    __atomic_store_n(&f->result, (int)result, __ATOMIC_RELEASE);
+    return result;
+}
 
 /* Compares what two ranks are at; a difference is an error of both. */
 static zero_result zp_call_same(zp_group *g, int rank, const zp_call *his, const zp_call *mine) {
     if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
         return ZERO_OK;
-    return zp_failure_set(
-        g->failure, ZERO_ERR_MISMATCH,
-        "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): all ranks must call "
-        "the same hooks and functions in the same order",
+    return zp_error(
+        g, ZERO_ERR_MISMATCH,
+        "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): all ranks "
+        "must call the same hooks and functions in the same order",
         rank, zp_call_name(his->kind), (int)his->unit, (unsigned long long)his->shard, g->rank,
         zp_call_name(mine->kind), (int)mine->unit, (unsigned long long)mine->shard);
-}
-
-static zero_result zp_group_fail(zp_group *g, zero_result r, const char *text) {
-    return zp_failure_set(g->failure, r, "%s", text);
 }
 
 /* The only way to a stream: everything sent is counted here. */
@@ -171,9 +179,12 @@ static zero_result zp_issue(zp_stream *s, const zp_op *op, int n) {
 
 /* Every rank's `bytes` become g->mail[0..nranks), in rank order. SYNC. */
 static zero_result zp_exchange(zp_group *g, const void *mine, size_t bytes) {
+    const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, bytes);
     ZP_TRY(zp_failure_result(g->failure));
     g->meter.control_bytes += (uint64_t)(g->nranks - 1) * bytes;
-    return g->transport->exchange(g, mine, bytes, g->mail);
+    if (g->nranks > 1) return g->transport->exchange(&op, mine);
+    memcpy(g->mail, mine, bytes);
+    return ZERO_OK;
 }
 
 static zero_result zp_barrier(zp_group *g) {
@@ -185,12 +196,10 @@ static zero_result zp_barrier(zp_group *g) {
 static zero_result zp_agree(zp_group *g, int ok, int *who) {
     const int32_t mine = ok;
     ZP_TRY(zp_exchange(g, &mine, sizeof mine));
+    const int32_t *theirs = (const int32_t *)(const void *)g->mail;
     *who = -1;
-    for (int r = g->nranks - 1; r >= 0; r--) {
-        int32_t theirs;
-        memcpy(&theirs, g->mail + (size_t)r * sizeof theirs, sizeof theirs);
-        if (!theirs) *who = r;
-    }
+    for (int r = g->nranks - 1; r >= 0; r--)
+        if (!theirs[r]) *who = r;
     return ZERO_OK;
 }
 
@@ -198,10 +207,10 @@ static zero_result zp_agree(zp_group *g, int ok, int *who) {
 static zero_result zp_broadcast(zp_group *g, void *data, size_t bytes, int root) {
     const size_t piece = ZP_STAGE_NUMEL * sizeof(float);
     for (size_t at = 0; at < bytes && g->nranks > 1; at += piece) {
-        const size_t n = zp_min(piece, bytes - at);
+        const zp_op op = zp_host_op(g, ZP_BROADCAST, root, zp_min(piece, bytes - at));
         ZP_TRY(zp_failure_result(g->failure));
-        if (g->rank == root) g->meter.control_bytes += (uint64_t)(g->nranks - 1) * n;
-        ZP_TRY(g->transport->broadcast(g, (char *)data + at, n, root));
+        if (g->rank == root) g->meter.control_bytes += (uint64_t)(g->nranks - 1) * op.shard;
+        ZP_TRY(g->transport->broadcast(&op, (char *)data + at));
     }
     return ZERO_OK;
 }
@@ -215,19 +224,10 @@ static zero_result zp_memory_open(zp_group *g, zp_memory *m, size_t bytes, int h
     g->first = m;
     ZP_TRY(g->transport->memory(g, m));
     if (!m->view) m->view = m->base;
+    size_t owners = 1;
+    while (m->how & ZP_ONE && owners < ZP_LOCAL_MAX && m->peer[owners]) owners++;
+    g->meter.allocated_bytes += m->bytes / owners;
     return ZERO_OK;
-}
-
-/* Memory that no peer reaches. */
-static char *zp_memory_alloc(zp_group *g, const zp_memory *m) {
-    return (char *)(m->how & ZP_ON_HOST ? zp_host_alloc(m->bytes)
-                                        : zp_device_alloc(g->device, m->bytes));
-}
-static void zp_memory_free(const zp_memory *m) {
-    if (m->how & ZP_ON_HOST)
-        zp_host_free(m->base);
-    else
-        zp_device_free(m->base);
 }
 
 /* Joins the ranks of `given`; `row` is its transport. COLLECTIVE. */
@@ -237,6 +237,12 @@ static zero_result zp_group_open(zp_group *g, const zp_transport *row, const zer
     g->nranks = g->node_size = 1;
     g->divisor = 1;
     return row->join(g, given);
+}
+
+static zero_result zp_node_size_check(zp_group *g, int size) {
+    if (size == 0 || (size > 0 && g->nranks % size == 0)) return ZERO_OK;
+    return zp_error(g, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks", size,
+                    g->nranks);
 }
 
 static void zp_group_close(zp_group *g, int broken) {
@@ -270,10 +276,8 @@ static zero_result zp_watch_open(zp_watch *w, zp_group *groups, int n) {
     w->group = groups;
     w->n = n;
     w->runs = wanted && pthread_create(&w->thread, NULL, zp_watch_work, w) == 0;
-    return wanted && !w->runs ? zp_group_fail(groups, ZERO_ERR_MEMORY,
-                                              "a thread that looks after "
-                                              "the groups")
-                              : ZERO_OK;
+    if (!wanted || w->runs) return ZERO_OK;
+    return zp_error(groups, ZERO_ERR_MEMORY, "a thread that looks after the groups");
 }
 
 static void zp_watch_close(zp_watch *w) {

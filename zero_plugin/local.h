@@ -16,54 +16,26 @@ static const char *zp_op_peer(const zp_op *op, int place, size_t at) {
     return op->memory->peer[place] + source + at * zp_bytes(op->type);
 }
 
-/* The sum of a reduce-scatter over the ranks that this one sees. */
-static zp_sum zp_op_sum(const zp_op *op) {
-    const zp_seats *s = zp_seats_of(op->group);
-    zp_sum sum;
-    memset(&sum, 0, sizeof sum);
-    for (int p = 0; p < s->n; p++)
-        sum.source[p] = zp_op_peer(op, p, (size_t)op->group->rank * op->shard);
-    sum.type = sum.out_type = op->type;
-    sum.n = s->n;
-    sum.group = op->group->node_size;
-    sum.out = op->memory->base + op->target;
-    sum.sum = op->sum;
-    sum.scale = op->scale;
-    sum.accumulate = op->accumulate;
+/* What becomes of a reduce-scatter's sum: for n slices in nodes of `group`. */
+static zp_sum zp_op_sum(const zp_op *op, int n, int group) {
+    const zp_sum sum = {{NULL},  op->type,  op->type,      n, group, op->memory->base + op->target,
+                        op->sum, op->scale, op->accumulate};
     return sum;
 }
 
-/* Streams of other ranks have come to the collective, and later are done with it. On GPUs events
-   tell: one is recorded again only after all have made their streams wait for its last record,
-   which is what zp_part says. On the CPU the stream's own thread is here. */
-static zero_result zp_op_begin(zp_stream *s, const zp_op *op) {
-    zp_group *g = op->group;
-    zp_seats *seats = zp_seats_of(g);
-    const zp_call call = zp_op_call(op);
+/* Streams of other ranks have come to the collective; at the `end` they are done with it. On GPUs
+   events tell: one is recorded again only after all have made their streams wait for its last
+   record, which is what the end says. On the CPU the stream's own thread is here. */
+static zero_result zp_op_meet(zp_stream *s, const zp_op *op, int end) {
+    const zp_seats *seats = zp_seats_of(op->group);
     const int events = !zp_host_computes() && seats->n > 1;
-    ZP_TRY(zp_failure_result(g->failure));
-    if (events) ZP_TRY(zp_event_record(s, &seats->board->arrived[op->channel][seats->me]));
-    ZP_TRY(zp_meet(g, op->channel, &call, op->source, op->target));
-    for (int p = 0; p < seats->n && events; p++)
-        if (p != seats->me) ZP_TRY(zp_event_wait(s, &seats->board->arrived[op->channel][p]));
+    zp_event *event = events ? seats->board->streams[end][op->channel] : NULL;
+    if (!end) ZP_TRY(zp_failure_result(op->group->failure));
+    if (event) ZP_TRY(zp_event_record(s, &event[seats->me]));
+    ZP_TRY(zp_meet(op, end));
+    for (int p = 0; p < seats->n && event; p++)
+        if (p != seats->me) ZP_TRY(zp_event_wait(s, &event[p]));
     return ZERO_OK;
-}
-static zero_result zp_op_end(zp_stream *s, const zp_op *op) {
-    zp_seats *seats = zp_seats_of(op->group);
-    const int events = !zp_host_computes() && seats->n > 1;
-    if (events) ZP_TRY(zp_event_record(s, &seats->board->departed[op->channel][seats->me]));
-    ZP_TRY(zp_part(op->group, op->channel));
-    for (int p = 0; p < seats->n && events; p++)
-        if (p != seats->me) ZP_TRY(zp_event_wait(s, &seats->board->departed[op->channel][p]));
-    return ZERO_OK;
-}
-
-/* This rank's own part of an all-gather, where it is not in place. */
-static zero_result zp_op_gather_own(zp_stream *s, const zp_op *op) {
-    const size_t bytes = zp_op_shard_bytes(op);
-    char *own = op->memory->base + op->target + (size_t)op->group->rank * bytes;
-    const char *from = op->memory->base + op->source;
-    return own == from ? ZERO_OK : zp_copy(s, own, from, bytes);
 }
 
 /* What this rank does once all have come. */
@@ -72,22 +44,24 @@ static zero_result zp_local_work(zp_stream *s, const zp_op *op) {
     const size_t bytes = zp_op_shard_bytes(op);
     if (op->in_place) return ZERO_OK;
     if (op->kind == ZP_REDUCE_SCATTER) {
-        const zp_sum sum = zp_op_sum(op);
+        zp_sum sum = zp_op_sum(op, seats->n, op->group->node_size);
+        for (int p = 0; p < seats->n; p++)
+            sum.source[p] = zp_op_peer(op, p, (size_t)op->group->rank * op->shard);
         const int there = seats->n == 1 && op->source == op->target && !op->sum;
         return there ? ZERO_OK : zp_sum_ranks(s, &sum, op->shard / ZP_WIDE);
     }
-    ZP_TRY(zp_op_gather_own(s, op));
-    for (int p = 0; p < seats->n; p++)
-        if (p != seats->me)
-            ZP_TRY(zp_copy(s, op->memory->base + op->target + (size_t)seats->rank_of[p] * bytes,
-                           zp_op_peer(op, p, 0), bytes));
+    for (int p = 0; p < seats->n; p++) {
+        char *to = op->memory->base + op->target + (size_t)seats->rank_of[p] * bytes;
+        const char *from = zp_op_peer(op, p, 0);
+        if (to != from) ZP_TRY(zp_copy(s, to, from, bytes));
+    }
     return ZERO_OK;
 }
 
 static zero_result zp_local_run(zp_stream *s, const zp_op *op) {
-    ZP_TRY(zp_op_begin(s, op));
+    ZP_TRY(zp_op_meet(s, op, 0));
     ZP_TRY(zp_local_work(s, op));
-    return zp_op_end(s, op);
+    return zp_op_meet(s, op, 1);
 }
 
 /* The way of a collective to a stream: on the CPU as a task that carries it. */
@@ -105,11 +79,10 @@ typedef struct zp_op_args {
 static_assert(sizeof(zp_op_args) <= ZP_TASK_BYTES, "a task carries a collective");
 
 static void zp_op_task(const void *args, size_t n, int threads) {
-    zp_op_args a;
+    const zp_op_args *a = (const zp_op_args *)args;
     zp_stream here; /* this thread */
-    memcpy(&a, args, sizeof a);
-    (void)zp_stream_take(&here, a.op.group->device, NULL, threads);
-    (void)a.run(&here, &a.op);
+    (void)zp_stream_take(&here, a->op.group->device, NULL, threads);
+    (void)a->run(&here, &a->op);
 }
 static zero_result zp_op_send(zp_stream *s, const zp_op *op, int n, zp_op_fn run) {
     for (int i = 0; i < n; i++) {
@@ -129,15 +102,8 @@ static size_t zp_local_cost(const zp_group *g, const zp_op *op) {
     return (size_t)(g->nranks - 1) * zp_op_shard_bytes(op);
 }
 
-static void zp_local_abort(zp_group *g, const char *why) {
-    zp_seats *s = zp_seats_of(g);
-    if (s->board)
-        zp_board_abort(s->board, g->rank, why);
-    else if (s->local) /* there is no board of its own yet to tell it on */
-        zp_board_abort(&s->local->board, g->rank, why);
-}
 static void zp_local_refuse(const zero_comm *given, const char *why) {
-    zero_local *local = (zero_local *)given->handle;
+    zero_local *local = given->kind == ZERO_COMM_SELF ? NULL : (zero_local *)given->handle;
     if (local) zp_board_abort(&local->board, given->rank, why);
 }
 
@@ -146,94 +112,73 @@ static void zp_local_leave(zp_group *g, int broken) {
     free(g->own);
 }
 
-/* Memory for what a rank of n knows of its group. */
-static zero_result zp_seats_make(zp_group *g, size_t own_bytes, int nranks) {
+/* Memory for what a rank knows of its group. */
+static zero_result zp_seats_make(zp_group *g, size_t own_bytes) {
     if (!g->own) g->own = calloc(1, own_bytes);
-    if (!g->mail) g->mail = (char *)malloc((size_t)nranks * ZP_MAIL_BYTES);
-    return g->own && g->mail ? ZERO_OK : zp_group_fail(g, ZERO_ERR_MEMORY, "the exchange buffer");
+    if (!g->mail) g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
+    return g->own && g->mail ? ZERO_OK : zp_error(g, ZERO_ERR_MEMORY, "the exchange buffer");
 }
 
 static zero_result zp_self_join(zp_group *g, const zero_comm *given) {
-    ZP_TRY(zp_seats_make(g, sizeof(zp_seats), 1));
+    ZP_TRY(zp_seats_make(g, sizeof(zp_seats)));
     zp_seats_of(g)->n = g->shares = 1;
     return ZERO_OK;
 }
 
 /* Each rank reaches the memory of every other rank's device. */
 static zero_result zp_local_devices(zp_group *g) {
-    zp_seats *s = zp_seats_of(g);
-    const int32_t mine = zp_device_number(g->device);
+    const zp_seats *s = zp_seats_of(g);
+    const int32_t mine = zp_device_number(g->device), *his = (int32_t *)(void *)g->mail;
     g->shares = 1;
     ZP_TRY(zp_exchange(g, &mine, sizeof mine));
     for (int r = 0; r < g->nranks; r++) {
-        int32_t his;
-        memcpy(&his, g->mail + (size_t)r * sizeof his, sizeof his);
-        if (his == mine) continue;
+        if (his[r] == mine) continue;
         g->shares = 0; /* parameters read in place would come over the bus at every use */
-        const zero_result reached = zp_device_reach(g->device, his);
+        const zero_result reached = zp_device_reach(g->device, his[r]);
         if (reached == ZERO_ERR_ARGUMENT)
-            return zp_failure_set(g->failure, reached,
-                                  "device %d of rank %d cannot reach the memory of device %d of "
-                                  "rank %d: use NCCL",
-                                  (int)mine, g->rank, (int)his, r);
+            return zp_error(g, reached,
+                            "device %d of rank %d cannot reach the memory of device %d of rank %d: "
+                            "use NCCL",
+                            (int)mine, g->rank, (int)his[r], r);
         ZP_TRY(reached);
     }
-    for (int ch = 0; ch < ZP_CONTROL && g->nranks > 1 && !zp_host_computes(); ch++) {
-        ZP_TRY(zp_event_open(g->device, &s->board->arrived[ch][s->me]));
-        ZP_TRY(zp_event_open(g->device, &s->board->departed[ch][s->me]));
-    }
-    return ZERO_OK;
-}
-
-static zero_result zp_local_check(zp_group *g, const zero_comm *given, const zero_local *local) {
-    if (!local)
-        return zp_group_fail(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
-    if (!local->shared && local->maker != getpid())
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "the zero_local was made with shared 0 in process %d and is used in "
-                              "process %d: ranks that are forked need shared 1",
-                              (int)local->maker, (int)getpid());
-    if (local->shared && !zp_host_computes())
-        return zp_group_fail(g, ZERO_ERR_ARGUMENT,
-                             "ranks that share a zero_local are threads of one process in the CUDA "
-                             "build (shared 0); processes need NCCL");
-    if (given->rank < 0 || given->rank >= local->nranks)
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "comm.rank is %d, the group has ranks 0..%d", given->rank,
-                              local->nranks - 1);
-    return ZERO_OK;
-}
-
-/* The zero_local's board serves to make this context's own: two contexts of one never meet. */
-static zero_result zp_local_board(zp_group *g) {
-    zp_seats *s = zp_seats_of(g);
-    s->seq[ZP_CONTROL] = s->local->seq[g->rank];
-    const zero_result r =
-        zp_memory_open(g, &s->board_memory, sizeof(zp_board), ZP_ONE | ZP_ON_HOST);
-    s->local->seq[g->rank] = s->seq[ZP_CONTROL];
-    if (r) return zp_group_fail(g, r, "memory that all ranks of the machine share");
-    s->board = (zp_board *)(void *)s->board_memory.base;
-    s->seq[ZP_CONTROL] = 0;
+    for (int i = 0; i < 2 * ZP_CONTROL && g->nranks > 1 && !zp_host_computes(); i++)
+        ZP_TRY(zp_event_open(g->device, &s->board->streams[i / ZP_CONTROL][i % ZP_CONTROL][s->me]));
     return ZERO_OK;
 }
 
 static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
     zero_local *local = (zero_local *)given->handle;
-    ZP_TRY(zp_local_check(g, given, local));
+    if (!local)
+        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
+    if (!local->shared && local->maker != getpid())
+        return zp_error(g, ZERO_ERR_ARGUMENT,
+                        "the zero_local was made with shared 0 in process %d and is used in "
+                        "process %d: ranks that are forked need shared 1",
+                        (int)local->maker, (int)getpid());
+    if (local->shared && !zp_host_computes())
+        return zp_error(g, ZERO_ERR_ARGUMENT,
+                        "ranks that share a zero_local are threads of one process in the CUDA "
+                        "build (shared 0); processes need NCCL");
+    if (given->rank < 0 || given->rank >= local->nranks)
+        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.rank is %d, the group has ranks 0..%d",
+                        given->rank, local->nranks - 1);
     g->nranks = local->nranks;
     g->rank = given->rank;
-    ZP_TRY(zp_seats_make(g, sizeof(zp_seats), g->nranks));
+    ZP_TRY(zp_seats_make(g, sizeof(zp_seats)));
     zp_seats *s = zp_seats_of(g);
     s->local = local;
     s->n = g->nranks;
     s->me = g->rank;
     for (int p = 0; p < s->n; p++) s->rank_of[p] = p;
-    ZP_TRY(zp_local_board(g));
+    /* its board serves to make this context's own: two contexts of one never meet */
+    s->seq[ZP_CONTROL] = local->seq[g->rank];
+    const zero_result r = zp_board_open(g);
+    local->seq[g->rank] = s->seq[ZP_CONTROL];
+    s->seq[ZP_CONTROL] = 0;
+    ZP_TRY(r);
+    ZP_TRY(zp_node_size_check(g, given->node_size));
     g->node_size = given->node_size ? given->node_size : g->nranks;
-    if (g->node_size < 1 || g->nranks % g->node_size)
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "comm.node_size %d does not divide %d ranks", g->node_size,
-                              g->nranks);
     return zp_local_devices(g);
 }
 static zero_result zp_local_join(zp_group *g, const zero_comm *given) {
@@ -243,18 +188,10 @@ static zero_result zp_local_join(zp_group *g, const zero_comm *given) {
     return r;
 }
 
-static const zp_transport zp_self = {"SELF",
-                                     zp_self_join,
-                                     NULL,
-                                     zp_memory_shared,
-                                     NULL,
-                                     zp_local_issue,
-                                     zp_board_exchange,
-                                     zp_board_broadcast,
-                                     zp_local_cost,
-                                     NULL,
-                                     zp_local_abort,
-                                     zp_local_leave};
+static const zp_transport zp_self = {
+    "SELF",        zp_self_join,   zp_local_refuse,   zp_memory_shared,
+    NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,
+    zp_local_cost, NULL,           zp_local_abort,    zp_local_leave};
 static const zp_transport zp_local = {
     "LOCAL",       zp_local_join,  zp_local_refuse,   zp_memory_shared,
     NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,

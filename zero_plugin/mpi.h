@@ -5,47 +5,42 @@
 
 #ifdef ZERO_WITH_MPI
 
-/* ---- the host's collectives ---- */
-
 /* Every rank's `bytes` to every rank, each behind the call that it is at. */
-static zero_result zp_mpi_trade_mail(zp_group *g, const zp_call *call, const void *mine,
-                                     size_t bytes, void *all) {
+static zero_result zp_mpi_mail(const zp_op *op, const void *mine, size_t bytes) {
+    zp_group *g = op->group;
     zp_mpi *m = zp_mpi_of(g);
+    const zp_call call = zp_op_call(op);
     zp_landing *got = m->landing + 1;
     MPI_Request request;
-    m->landing->call = *call;
-    if (bytes) memcpy(m->landing->mail, mine, bytes);
+    m->landing->call = call;
+    memcpy(m->landing->mail, mine, bytes);
     ZP_MPI(g, MPI_Iallgather(m->landing, (int)sizeof *got, MPI_BYTE, got, (int)sizeof *got,
                              MPI_BYTE, m->comm[ZP_CONTROL], &request));
-    ZP_TRY(zp_mpi_wait(g, &request, 1, NULL, zp_call_name(call->kind)));
+    ZP_TRY(zp_mpi_wait(op, &request, 1));
     for (int r = 0; r < g->nranks; r++) {
-        ZP_TRY(zp_call_same(g, r, &got[r].call, call));
-        if (bytes) memcpy((char *)all + (size_t)r * bytes, got[r].mail, bytes);
+        ZP_TRY(zp_call_same(g, r, &got[r].call, &call));
+        memcpy(g->mail + (size_t)r * bytes, got[r].mail, bytes);
     }
     return ZERO_OK;
 }
 
-static zero_result zp_mpi_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
-    const zp_call call = {ZP_EXCHANGE, -1, bytes};
-    return zp_mpi_trade_mail(g, &call, mine, bytes, all);
+static zero_result zp_mpi_exchange(const zp_op *op, const void *mine) {
+    return zp_mpi_mail(op, mine, op->shard);
 }
 
-static zero_result zp_mpi_broadcast(zp_group *g, void *data, size_t bytes, int root) {
-    const zp_call call = {ZP_BROADCAST, root, bytes};
+static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
+    zp_group *g = op->group;
     char *landing = g->stage.base; /* outlives a request that was given up */
+    const MPI_Comm comm = zp_mpi_of(g)->comm[ZP_CONTROL];
+    const int root = op->unit, copies = data != landing;
     MPI_Request request;
-    ZP_TRY(zp_mpi_trade_mail(g, &call, NULL, 0, NULL));
-    if (g->rank == root && data != landing) memcpy(landing, data, bytes);
-    ZP_MPI(g, MPI_Ibcast(landing, (int)bytes, MPI_BYTE, root, zp_mpi_of(g)->comm[ZP_CONTROL],
-                         &request));
-    ZP_TRY(zp_mpi_wait(g, &request, 1, NULL, zp_call_name(ZP_BROADCAST)));
-    if (g->rank != root && data != landing) memcpy(data, landing, bytes);
+    ZP_TRY(zp_mpi_mail(op, landing, 0));
+    if (g->rank == root && copies) memcpy(landing, data, op->shard);
+    ZP_MPI(g, MPI_Ibcast(landing, (int)op->shard, MPI_BYTE, root, comm, &request));
+    ZP_TRY(zp_mpi_wait(op, &request, 1));
+    if (g->rank != root && copies) memcpy(data, landing, op->shard);
     return ZERO_OK;
 }
-
-/* ---- memory ---- */
-
-static char *zp_align_page(void *p) { return (char *)(((uintptr_t)p + 4095) & ~(uintptr_t)4095); }
 
 /* Touches every page. 0: the system has no room for them (a small /dev/shm), which would otherwise
    end the process at the first write. */
@@ -57,235 +52,187 @@ static int zp_populate(char *p, size_t bytes) {
     return 1;
 }
 
-/* What an MPI shared window keeps. */
-typedef struct zp_window {
-    MPI_Win window;
-} zp_window;
+/* A window is kept in place of its memory's handle. */
+static_assert(sizeof(MPI_Win) <= sizeof(void *), "a handle holds a window");
 
 static void zp_window_free(zp_memory *m) {
-    zp_window *w = (zp_window *)m->handle;
-    if (m->holder == ZP_WINDOW) (void)MPI_Win_free(&w->window);
-    free(w);
-    m->handle = NULL;
+    MPI_Win window;
+    memcpy(&window, &m->handle, sizeof window);
+    if (m->holder == ZP_WINDOW) (void)MPI_Win_free(&window);
     m->holder = ZP_NOT_HELD;
 }
 
-static zero_result zp_window_open(zp_group *g, zp_memory *m, zp_window *w) {
-    zp_mpi *mpi = zp_mpi_of(g);
-    const zp_seats *s = &mpi->seats;
-    const int one = (m->how & ZP_ONE) != 0, makes = !one || s->me == 0;
+static zero_result zp_window_open(zp_group *g, zp_memory *m) {
+    const zp_seats *s = zp_seats_of(g);
+    const int one = m->how & ZP_ONE, makes = !one || s->me == 0;
+    const MPI_Aint bytes = makes ? (MPI_Aint)(m->bytes + 4096) : 0;
     void *base = NULL;
     MPI_Info info;
+    MPI_Win window;
     ZP_MPI(g, MPI_Info_create(&info));
     ZP_MPI(g, MPI_Info_set(info, "alloc_shared_noncontig", "true"));
-    const MPI_Aint bytes = makes ? (MPI_Aint)(m->bytes + 4096) : 0;
-    const int code = MPI_Win_allocate_shared(bytes, 1, info, mpi->on_node, &base, &w->window);
+    const int code = MPI_Win_allocate_shared(bytes, 1, info, zp_mpi_of(g)->on_node, &base, &window);
     (void)MPI_Info_free(&info);
     if (code != MPI_SUCCESS) return ZERO_ERR_MEMORY;
+    memcpy(&m->handle, &window, sizeof window);
     m->holder = ZP_WINDOW;
-    ZP_MPI(g, MPI_Win_set_errhandler(w->window, MPI_ERRORS_RETURN));
+    ZP_MPI(g, MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
     for (int p = 0; p < s->n; p++) {
         MPI_Aint size;
         int unit;
-        ZP_MPI(g, MPI_Win_shared_query(w->window, one ? 0 : p, &size, &unit, &base));
-        m->peer[p] = zp_align_page(base);
+        ZP_MPI(g, MPI_Win_shared_query(window, one ? 0 : p, &size, &unit, &base));
+        m->peer[p] = (char *)zp_round_up((uintptr_t)base, 4096);
     }
     m->base = m->peer[s->me];
-    return ZERO_OK;
+    return makes && !zp_populate(m->base, m->bytes) ? ZERO_ERR_MEMORY : ZERO_OK;
 }
 
 /* Peers in containers of their own see each other's memory only through MPI. Hosts are shown what
    they could write: a window has no second mapping. */
 static zero_result zp_memory_window(zp_group *g, zp_memory *m) {
-    zp_window *w = (zp_window *)malloc(sizeof *w);
-    const zp_seats *s = zp_seats_of(g);
     int who = -1;
-    m->handle = w;
-    ZP_TRY(zp_agree(g, w != NULL, &who));
-    if (who < 0) {
-        const zero_result r = zp_window_open(g, m, w);
-        if (r && r != ZERO_ERR_MEMORY) return r;
-        ZP_TRY(zp_agree(g, r == ZERO_OK, &who)); /* over all nodes */
-    }
-    if (who < 0) {
-        const int makes = !(m->how & ZP_ONE) || s->me == 0;
-        const int cleared = !makes || zp_populate(m->base, m->bytes);
-        ZP_TRY(zp_agree(g, cleared, &who)); /* and nobody reads before all are cleared */
-    }
+    const zero_result r = zp_window_open(g, m);
+    if (r && r != ZERO_ERR_MEMORY) return r;
+    ZP_TRY(zp_agree(g, !r, &who)); /* over all nodes; and nobody reads before all is cleared */
     if (who < 0) return ZERO_OK;
     zp_window_free(m);
-    return zp_failure_set(g->failure, ZERO_ERR_MEMORY,
-                          "rank %d could not allocate %zu bytes in an MPI shared window: has its "
-                          "host's /dev/shm room for them?",
-                          who, m->bytes);
+    return zp_error(g, ZERO_ERR_MEMORY,
+                    "rank %d could not allocate %zu bytes in an MPI shared window: has its host's "
+                    "/dev/shm room for them?",
+                    who, m->bytes);
 }
 
 /* Files first: they need no room in /dev/shm, and no peer to be freed. */
 static zero_result zp_mpi_memory(zp_group *g, zp_memory *m) {
-    const zp_seats *s = zp_seats_of(g);
-    zero_result r = zp_memory_shared(g, m);
-    if (g->nranks == 1 || (r != ZERO_ERR_MEMORY && r != ZERO_ERR_UNSUPPORTED)) return r;
-    r = zp_memory_window(g, m);
-    if (!r) g->meter.allocated_bytes += m->how & ZP_ONE ? m->bytes / (size_t)s->n : m->bytes;
-    return r;
+    const zero_result r = zp_memory_shared(g, m);
+    const int other = g->nranks > 1 && (r == ZERO_ERR_MEMORY || r == ZERO_ERR_UNSUPPORTED);
+    return other ? zp_memory_window(g, m) : r;
 }
 
-/* ---- joining and leaving ---- */
+/* What every rank says of its node, which is named by its lowest rank. */
+typedef struct zp_node {
+    int ranks, first, place, asked;
+} zp_node;
 
-enum { ZP_NODE_RANKS = 0, ZP_NODE_FIRST, ZP_NODE_PLACE, ZP_NODE_ASKED, ZP_NODE_FIELDS };
-
-/* Every rank has got its memory, or all give up: who returned alone would leave its peers waiting.
- */
+/* Every rank has got its memory, or all give up: one alone would leave its peers waiting. */
 static zero_result zp_mpi_all_have(zp_group *g, MPI_Comm comm, int mine, const char *what) {
     int all = 0;
     ZP_MPI(g, MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, comm));
     if (all) return ZERO_OK;
-    return zp_failure_set(g->failure, ZERO_ERR_MEMORY, "%s%s", what,
-                          mine ? " of another rank" : "");
+    return zp_error(g, ZERO_ERR_MEMORY, "%s%s", what, mine ? " of another rank" : "");
 }
 
 /* This rank's node: the ranks of its host, or the part of them that node_size cuts. */
-static zero_result zp_mpi_node(zp_group *g, int node_size, int *first) {
+static zero_result zp_mpi_node(zp_group *g, zp_node *mine) {
     zp_mpi *m = zp_mpi_of(g);
     MPI_Comm host;
     ZP_MPI(g, MPI_Comm_split_type(m->comm[ZP_CONTROL], MPI_COMM_TYPE_SHARED, g->rank, MPI_INFO_NULL,
                                   &host));
-    m->on_node = host;
-    if (node_size) {
-        const int code = MPI_Comm_split(host, g->rank / node_size, g->rank, &m->on_node);
-        (void)MPI_Comm_free(&host);
-        ZP_MPI(g, code);
-    }
+    const int colour = mine->asked ? g->rank / mine->asked : 0;
+    const int code = MPI_Comm_split(host, colour, g->rank, &m->on_node);
+    (void)MPI_Comm_free(&host);
+    ZP_MPI(g, code);
     ZP_MPI(g, MPI_Comm_set_errhandler(m->on_node, MPI_ERRORS_RETURN));
-    ZP_MPI(g, MPI_Comm_size(m->on_node, &m->seats.n));
-    ZP_MPI(g, MPI_Comm_rank(m->on_node, &m->seats.me));
-    *first = g->rank; /* a node is named by its lowest rank */
-    ZP_MPI(g, MPI_Bcast(first, 1, MPI_INT, 0, m->on_node));
+    ZP_MPI(g, MPI_Comm_size(m->on_node, &mine->ranks));
+    ZP_MPI(g, MPI_Comm_rank(m->on_node, &mine->place));
+    ZP_MPI(g, MPI_Bcast(&mine->first, 1, MPI_INT, 0, m->on_node));
     return ZERO_OK;
 }
 
 /* Every node must have as many ranks, and what was asked for must be so. */
-static zero_result zp_mpi_even(zp_group *g, int node_size) {
-    const zp_mpi *m = zp_mpi_of(g);
-    const int *zeroth = m->asked;
-    for (int i = 0; i < g->nranks; i++) {
-        const int *his = m->asked + ZP_NODE_FIELDS * i;
-        if (his[ZP_NODE_ASKED] != zeroth[ZP_NODE_ASKED])
-            return zp_failure_set(g->failure, ZERO_ERR_MISMATCH,
-                                  "comm.node_size is %d on rank 0, %d on rank %d",
-                                  zeroth[ZP_NODE_ASKED], his[ZP_NODE_ASKED], i);
-    }
-    for (int i = 0; i < g->nranks; i++) {
-        const int n = m->asked[ZP_NODE_FIELDS * i + ZP_NODE_RANKS];
-        if (n != zeroth[ZP_NODE_RANKS] || n > ZP_LOCAL_MAX)
-            return zp_failure_set(
-                g->failure, ZERO_ERR_ARGUMENT,
+static zero_result zp_mpi_even(zp_group *g, const zp_node *said, int node_size) {
+    const int n = said->ranks, nodes = g->nranks / n;
+    for (int r = 0; r < g->nranks; r++)
+        if (said[r].asked != said->asked)
+            return zp_error(g, ZERO_ERR_MISMATCH, "comm.node_size is %d on rank 0, %d on rank %d",
+                            said->asked, said[r].asked, r);
+    for (int r = 0; r < g->nranks; r++) {
+        if (said[r].ranks != n || n > ZP_LOCAL_MAX)
+            return zp_error(
+                g, ZERO_ERR_ARGUMENT,
                 "nodes of %d ranks (rank 0) and of %d (rank %d): every node needs the same number, "
                 "at most %d; start as many ranks on every host, or set comm.node_size",
-                zeroth[ZP_NODE_RANKS], n, i, ZP_LOCAL_MAX);
+                n, said[r].ranks, r, ZP_LOCAL_MAX);
         if (node_size && n != node_size)
-            return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                                  "comm.node_size is %d, but rank %d shares memory with only %d of "
-                                  "those ranks: a node lies on one host",
-                                  node_size, i, n);
+            return zp_error(g, ZERO_ERR_ARGUMENT,
+                            "comm.node_size is %d, but rank %d shares memory with only %d of those "
+                            "ranks: a node lies on one host",
+                            node_size, r, n);
     }
-    return g->nranks / zeroth[ZP_NODE_RANKS] <= ZP_LOCAL_MAX
-               ? ZERO_OK
-               : zp_failure_set(g->failure, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d",
-                                g->nranks / zeroth[ZP_NODE_RANKS], ZP_LOCAL_MAX);
+    if (nodes <= ZP_LOCAL_MAX) return ZERO_OK;
+    return zp_error(g, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", nodes, ZP_LOCAL_MAX);
 }
 
 /* Nodes in order of their lowest rank. */
 static zero_result zp_mpi_nodes(zp_group *g, int node_size) {
     zp_mpi *m = zp_mpi_of(g);
-    int first = 0, node = -1;
-    if (node_size && (node_size < 1 || g->nranks % node_size))
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "comm.node_size %d does not divide %d ranks", node_size, g->nranks);
-    ZP_TRY(zp_mpi_node(g, node_size, &first));
-    const int mine[ZP_NODE_FIELDS] = {m->seats.n, first, m->seats.me, node_size};
-    ZP_MPI(g, MPI_Allgather(mine, ZP_NODE_FIELDS, MPI_INT, m->asked, ZP_NODE_FIELDS, MPI_INT,
-                            m->comm[ZP_CONTROL]));
-    ZP_TRY(zp_mpi_even(g, node_size));
-    g->node_size = m->seats.n;
-    m->nnodes = g->nranks / m->seats.n;
+    zp_node mine = {0, g->rank, 0, node_size};
+    const zp_node *said = (const zp_node *)(const void *)g->mail;
+    const zp_op op = zp_host_op(g, ZP_EXCHANGE, -1, sizeof mine);
+    ZP_TRY(zp_node_size_check(g, node_size));
+    ZP_TRY(zp_mpi_node(g, &mine));
+    ZP_TRY(zp_mpi_exchange(&op, &mine));
+    ZP_TRY(zp_mpi_even(g, said, node_size));
+    g->node_size = m->seats.n = mine.ranks;
+    m->seats.me = mine.place;
     for (int i = 0; i < g->nranks; i++) {
-        const int *his = m->asked + ZP_NODE_FIELDS * i;
-        if (his[ZP_NODE_PLACE] != 0) continue;
-        node++;
-        if (his[ZP_NODE_FIRST] == first) m->node = node;
-        for (int q = 0; q < g->nranks; q++) {
-            const int *other = m->asked + ZP_NODE_FIELDS * q;
-            if (other[ZP_NODE_FIRST] == his[ZP_NODE_FIRST])
-                m->node_rank[node * g->node_size + other[ZP_NODE_PLACE]] = q;
-        }
+        if (said[i].place) continue;
+        if (mine.first == i) m->node = m->nnodes;
+        for (int r = 0; r < g->nranks; r++)
+            if (said[r].first == i) m->node_rank[m->nnodes * mine.ranks + said[r].place] = r;
+        m->nnodes++;
     }
     for (int p = 0; p < m->seats.n; p++)
-        m->seats.rank_of[p] = m->node_rank[m->node * g->node_size + p];
+        m->seats.rank_of[p] = m->node_rank[m->node * mine.ranks + p];
     return ZERO_OK;
 }
 
 static zero_result zp_mpi_running(zp_group *g, const zero_comm *given) {
     int level = 0, started = 0, ended = 0;
     if (!given->handle)
-        return zp_group_fail(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: an MPI_Comm * is needed");
+        return zp_error(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: an MPI_Comm * is needed");
     if (MPI_Initialized(&started) || MPI_Finalized(&ended) || !started || ended)
-        return zp_group_fail(
-            g, ZERO_ERR_COMM,
-            "MPI is not running: call MPI_Init_thread with MPI_THREAD_MULTIPLE first");
+        return zp_error(g, ZERO_ERR_COMM,
+                        "MPI is not running: call MPI_Init_thread with MPI_THREAD_MULTIPLE first");
     ZP_MPI(g, MPI_Query_thread(&level));
     if (level >= MPI_THREAD_MULTIPLE) return ZERO_OK;
-    return zp_failure_set(g->failure, ZERO_ERR_COMM,
-                          "MPI was started with thread level %d: call MPI_Init_thread with "
-                          "MPI_THREAD_MULTIPLE (%d)",
-                          level, MPI_THREAD_MULTIPLE);
+    return zp_error(g, ZERO_ERR_COMM,
+                    "MPI was started with thread level %d: call MPI_Init_thread with "
+                    "MPI_THREAD_MULTIPLE (%d)",
+                    level, MPI_THREAD_MULTIPLE);
 }
 
 /* Memory for g->nranks ranks; 0: there is none. */
 static int zp_mpi_make(zp_group *g) {
     const size_t n = (size_t)g->nranks;
-    if (zp_seats_make(g, sizeof(zp_mpi), g->nranks)) return 0;
+    if (zp_seats_make(g, sizeof(zp_mpi))) return 0;
     zp_mpi *m = zp_mpi_of(g);
     m->on_node = MPI_COMM_NULL;
     m->landing = (zp_landing *)calloc(1 + n, sizeof *m->landing);
     m->told = (MPI_Request *)malloc(n * sizeof *m->told);
     m->node_rank = (int *)malloc(n * sizeof *m->node_rank);
-    m->asked = (int *)malloc(n * ZP_NODE_FIELDS * sizeof *m->asked);
-    return m->landing && m->told && m->node_rank && m->asked;
-}
-
-static zero_result zp_mpi_enter(zp_group *g, const zero_comm *given) {
-    MPI_Comm comm[ZP_CHANNELS];
-    ZP_MPI(g, MPI_Comm_rank(*(MPI_Comm *)given->handle, &g->rank));
-    ZP_MPI(g, MPI_Comm_size(*(MPI_Comm *)given->handle, &g->nranks));
-    const int made = zp_mpi_make(g);
-    for (int i = 0; i < ZP_CHANNELS; i++) { /* by every rank, with memory or without */
-        ZP_MPI(g, MPI_Comm_dup(*(MPI_Comm *)given->handle, &comm[i]));
-        ZP_MPI(g, MPI_Comm_set_errhandler(comm[i], MPI_ERRORS_RETURN));
-    }
-    const zero_result r = zp_mpi_all_have(g, comm[ZP_CONTROL], made, "the exchange buffers");
-    for (int i = 0; i < ZP_CHANNELS && r; i++) (void)MPI_Comm_free(&comm[i]);
-    if (r) return r;
-    memcpy(zp_mpi_of(g)->comm, comm, sizeof comm);
-    zp_mpi_of(g)->joined = 1;
-    return ZERO_OK;
+    return m->landing && m->told && m->node_rank;
 }
 
 static zero_result zp_mpi_join(zp_group *g, const zero_comm *given) {
     ZP_TRY(zp_mpi_running(g, given));
-    ZP_TRY(zp_mpi_enter(g, given));
-    ZP_TRY(zp_mpi_nodes(g, given->node_size));
+    const MPI_Comm all = *(MPI_Comm *)given->handle;
+    ZP_MPI(g, MPI_Comm_rank(all, &g->rank));
+    ZP_MPI(g, MPI_Comm_size(all, &g->nranks));
+    ZP_TRY(zp_mpi_all_have(g, all, zp_mpi_make(g), "the exchange buffers"));
     zp_mpi *m = zp_mpi_of(g);
+    for (int i = 0; i < ZP_CHANNELS; i++) {
+        ZP_MPI(g, MPI_Comm_dup(all, &m->comm[i]));
+        ZP_MPI(g, MPI_Comm_set_errhandler(m->comm[i], MPI_ERRORS_RETURN));
+    }
+    m->joined = 1;
+    ZP_TRY(zp_mpi_nodes(g, given->node_size));
     const size_t wires = 2 * (size_t)(m->nnodes - 1) * zp_crossings(m->nnodes);
     g->shares = m->nnodes == 1;
     g->wire_bytes = wires * ZP_CROSS_NUMEL * sizeof *m->wire;
     m->wire = (float *)malloc(zp_max(g->wire_bytes, 1));
     ZP_TRY(zp_mpi_all_have(g, m->comm[ZP_CONTROL], m->wire != NULL, "the buffers between nodes"));
-    zp_memory *board = &m->seats.board_memory;
-    const zero_result r = zp_memory_open(g, board, sizeof(zp_board), ZP_ONE | ZP_ON_HOST);
-    if (r) return zp_group_fail(g, r, "memory that the ranks of this host share");
-    m->seats.board = (zp_board *)(void *)board->base;
-    return ZERO_OK;
+    return zp_board_open(g);
 }
 
 /* Windows and communicators are freed by all ranks or by none. A context that failed, or whose
@@ -296,8 +243,8 @@ static int zp_mpi_abandons(zp_group *g, int broken) {
     MPI_Request request;
     int ended = 0, done = 0;
     const double deadline = zp_seconds() + g->timeout_s;
-    if (!m->joined || m->abandoned) return m->abandoned;
-    m->abandoned = MPI_Finalized(&ended) || ended || (broken && m->seats.board);
+    if (!m->joined) return 0;
+    m->abandoned |= MPI_Finalized(&ended) || ended || (broken && m->seats.board);
     if (m->abandoned || !m->seats.board) return m->abandoned;
     /* on a channel whose stream is closed: it ends only if nobody is broken */
     m->abandoned = MPI_Ibarrier(m->comm[ZP_PARAMETERS], &request) != MPI_SUCCESS;
@@ -315,15 +262,13 @@ static void zp_mpi_leave(zp_group *g, int broken) {
     if (m->seats.board) __atomic_store_n(&m->seats.board->left[m->seats.me], 1, __ATOMIC_RELEASE);
     if (zp_mpi_abandons(g, broken)) return;
     m->seats.board = NULL; /* it may lie in a window */
-    for (zp_memory *p = g->first; p; p = p->next)
-        if (p->holder == ZP_WINDOW) zp_window_free(p);
+    for (zp_memory *p = g->first; p; p = p->next) zp_window_free(p);
     zp_seats_close(g);
     for (int i = 0; i < ZP_CHANNELS && m->joined; i++) (void)MPI_Comm_free(&m->comm[i]);
     if (m->joined && m->on_node != MPI_COMM_NULL) (void)MPI_Comm_free(&m->on_node);
     free(m->landing);
     free(m->told);
     free(m->node_rank);
-    free(m->asked);
     free(m->wire);
     free(m);
 }

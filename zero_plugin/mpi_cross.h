@@ -1,13 +1,154 @@
-/* mpi_cross.h - collectives between nodes
+/* mpi_cross.h - how MPI is waited for, and collectives between nodes
+
+   Whatever is waited for ends with an abort or the time limit, as on a board; what MPI may still
+   touch then is never freed.
 
    Each rank talks to the rank of the same place on the other nodes: a reduction trades the nodes'
    sums, in f32, an all-gather shards, so a link carries what a ring would. The stream's thread
    makes the progress that MPI does not make on its own. */
 #pragma once
 
-#include "mpi_calls.h"
+#include "local.h"
 
 #ifdef ZERO_WITH_MPI
+
+#define ZP_ABORT_TAG 1     /* on the control channel, where there are no other messages */
+#define ZP_TAGS      16384 /* units that tags tell apart; MPI promises tags up to 32767 */
+
+/* A rank's part of an exchange: what it is at, then what it gives. All exchanges have one size in
+   MPI's eyes, so that ranks that do not agree meet, and are told. */
+typedef struct zp_landing {
+    zp_call call;
+    unsigned char mail[ZP_MAIL_BYTES];
+} zp_landing;
+
+typedef struct zp_mpi {
+    zp_seats seats; /* first: zp_seats_of */
+    MPI_Comm comm[ZP_CHANNELS], on_node;
+    int joined; /* the communicators are made */
+    int nnodes, node;
+    int *node_rank;      /* [nnodes * node_size] ranks by node and place */
+    float *wire;         /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
+    zp_landing *landing; /* [1 + nranks] given and got in an exchange */
+    char told_text[ZP_TEXT_BYTES];
+    MPI_Request *told; /* [nranks] word of this rank's failure */
+    int is_told;
+    int abandoned; /* a request was given up, or a peer: what MPI may touch is never freed */
+} zp_mpi;
+static zp_mpi *zp_mpi_of(const zp_group *g) { return (zp_mpi *)g->own; }
+
+static zero_result zp_mpi_code(zp_group *g, int code, const char *call) {
+    char text[MPI_MAX_ERROR_STRING];
+    int n = 0;
+    if (code == MPI_SUCCESS) return ZERO_OK;
+    if (MPI_Error_string(code, text, &n) != MPI_SUCCESS) n = 0;
+    text[n] = 0;
+    return zp_error(g, ZERO_ERR_COMM, "%s: %s", call, text);
+}
+#define ZP_MPI(g, call) ZP_TRY(zp_mpi_code(g, call, #call))
+
+/* Another rank has failed: on this node, or on another that sent word of it. */
+static zero_result zp_mpi_aborted(zp_group *g) {
+    zp_mpi *m = zp_mpi_of(g);
+    char text[ZP_TEXT_BYTES];
+    MPI_Message message;
+    MPI_Status status;
+    int found = 0;
+    if (!m->seats.board) return ZERO_OK; /* joining: a rank that sends word has been through it */
+    ZP_TRY(zp_seats_aborted(g));
+    ZP_MPI(g, MPI_Improbe(MPI_ANY_SOURCE, ZP_ABORT_TAG, m->comm[ZP_CONTROL], &found, &message,
+                          &status));
+    if (!found) return ZERO_OK;
+    ZP_MPI(g, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
+    text[sizeof text - 1] = 0;
+    zp_board_abort(m->seats.board, status.MPI_SOURCE, text);
+    return zp_peer_failed(g, status.MPI_SOURCE, text);
+}
+
+/* Tells this node's ranks, and those of other nodes if it was this rank that failed first here.
+   Gives up after a second: who cannot be reached runs into its time limit. */
+static void zp_mpi_abort(zp_group *g, const char *why) {
+    zp_mpi *m = zp_mpi_of(g);
+    const double deadline = zp_seconds() + 1;
+    int n = 0, done = 0;
+    if (!m || !m->seats.board) return;
+    zp_board_abort(m->seats.board, g->rank, why);
+    if (m->seats.n == g->nranks || m->seats.board->abort_rank != g->rank) return;
+    if (__atomic_exchange_n(&m->is_told, 1, __ATOMIC_ACQ_REL)) return;
+    memcpy(m->told_text, m->seats.board->abort_text, sizeof m->told_text);
+    for (int i = 0; i < g->nranks; i++) {
+        if (i / m->seats.n == m->node) continue;
+        if (MPI_Isend(m->told_text, ZP_TEXT_BYTES, MPI_BYTE, m->node_rank[i], ZP_ABORT_TAG,
+                      m->comm[ZP_CONTROL], &m->told[n]))
+            break;
+        n++;
+    }
+    while (!done && zp_seconds() < deadline) {
+        done = 1;
+        for (int i = 0, one = 0; i < n; i++, one = 0)
+            done &= MPI_Test(&m->told[i], &one, MPI_STATUS_IGNORE) == MPI_SUCCESS && one;
+        if (!done) zp_nap();
+    }
+    if (!done) m->abandoned = 1;
+}
+
+/* What a message between nodes is for, in its tag: a peer that is elsewhere is found. */
+static int zp_mpi_tag(const zp_op *op) {
+    const int unit = op->unit < 0 ? ZP_TAGS - 1 : op->unit % (ZP_TAGS - 1);
+    return 2 * unit + (op->kind == ZP_ALL_GATHER);
+}
+/* The rank of this rank's place on another node. */
+static int zp_mpi_counterpart(const zp_group *g, int node) {
+    const zp_mpi *m = zp_mpi_of(g);
+    return m->node_rank[node * g->node_size + m->seats.me];
+}
+
+/* What went wrong with requests, in words: one of the hosts', or pairs that receive and send. */
+static zero_result zp_mpi_wrong(const zp_op *op, int code, const MPI_Status *statuses, int n) {
+    zp_group *g = op->group;
+    for (int i = 0; i + 1 < n; i += 2) {
+        const int tag = statuses[i].MPI_TAG, unit = tag / 2 < ZP_TAGS - 1 ? tag / 2 : -1;
+        const zp_call his = {tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER, unit, op->shard};
+        const zp_call mine = zp_op_call(op);
+        if (code == MPI_ERR_IN_STATUS && statuses[i].MPI_ERROR == MPI_ERR_PENDING) continue;
+        if (tag != zp_mpi_tag(op)) return zp_call_same(g, statuses[i].MPI_SOURCE, &his, &mine);
+    }
+    for (int i = 0; i < n && code == MPI_ERR_IN_STATUS; i++)
+        if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
+            return zp_mpi_code(g, statuses[i].MPI_ERROR, "MPI_Testall");
+    return zp_mpi_code(g, code, "MPI_Testall");
+}
+
+static zero_result zp_mpi_late(const zp_op *op, MPI_Request *requests, int n) {
+    int arrived = 1, i = 0;
+    for (; i + 1 < n; i += 2)
+        if (MPI_Request_get_status(requests[i], &arrived, MPI_STATUS_IGNORE) || !arrived) break;
+    const int node = i / 2 < zp_mpi_of(op->group)->node ? i / 2 : i / 2 + 1;
+    return zp_late(op, arrived ? -1 : zp_mpi_counterpart(op->group, node));
+}
+
+/* Waits for requests as zp_await does for a peer: aborts and the time limit end it. */
+static zero_result zp_mpi_wait(const zp_op *op, MPI_Request *requests, int n) {
+    zp_group *g = op->group;
+    MPI_Status statuses[2 * ZP_LOCAL_MAX];
+    double deadline = 0;
+    for (int spin = 0;; spin++) {
+        int done = 0;
+        const int code = MPI_Testall(n, requests, &done, statuses);
+        zero_result r = done || code ? zp_mpi_wrong(op, code, statuses, n) : ZERO_OK;
+        if (!r && done) return ZERO_OK;
+        if (!r && spin < 64) continue; /* no yield: it would hand the core over for milliseconds */
+        if (!r) r = zp_mpi_aborted(g);
+        const double now = zp_seconds();
+        if (deadline == 0) deadline = now + g->timeout_s;
+        if (!r && now > deadline) r = zp_mpi_late(op, requests, n);
+        if (r) {
+            zp_mpi_of(g)->abandoned = 1;
+            return r;
+        }
+        zp_nap();
+    }
+}
 
 /* Pieces of a collective that are on their way at a time; fewer where there are more nodes to trade
    with at once. */
@@ -20,49 +161,41 @@ static size_t zp_crossings(int nnodes) {
 typedef struct zp_crossing {
     size_t at, n;
     float *wire; /* [nnodes - 1][2][ZP_CROSS_NUMEL] */
-    int requests;
     MPI_Request request[2 * ZP_LOCAL_MAX];
 } zp_crossing;
 
-static zero_result zp_cross_trade(const zp_op *op, int peer, void *in, const void *out,
-                                  size_t bytes, MPI_Request *requests) {
-    zp_group *g = op->group;
-    const MPI_Comm comm = zp_mpi_of(g)->comm[op->channel];
-    ZP_MPI(g, MPI_Irecv(in, (int)bytes, MPI_BYTE, peer, MPI_ANY_TAG, comm, &requests[0]));
-    ZP_MPI(g, MPI_Isend(out, (int)bytes, MPI_BYTE, peer, zp_mpi_tag(op), comm, &requests[1]));
-    return ZERO_OK;
-}
-
-/* Sums inside this node elements [at, at + n) of a rank's shard, in f32. */
-static void zp_sum_node(const zp_op *op, int rank, size_t at, size_t n, float *out) {
-    zp_sum s = zp_op_sum(op);
-    for (int p = 0; p < s.n; p++) s.source[p] = zp_op_peer(op, p, (size_t)rank * op->shard + at);
-    s.out = out;
-    s.out_type = ZERO_F32;
-    s.sum = NULL;
-    s.scale = 1;
-    s.accumulate = 0;
-    zp_sum_slices(&s, n, 1);
+/* Sums inside this node a piece of a rank's shard, in f32. */
+static void zp_sum_node(const zp_op *op, int rank, const zp_crossing *x, float *out) {
+    const int n = zp_seats_of(op->group)->n;
+    zp_sum s = {{NULL}, op->type, ZERO_F32, n, n, out, NULL, 1, 0};
+    for (int p = 0; p < n; p++) s.source[p] = zp_op_peer(op, p, (size_t)rank * op->shard + x->at);
+    zp_sum_slices(&s, x->n, 1);
 }
 
 /* A reduction trades the sums of every counterpart's slice for those of this rank's; an all-gather
    slices, straight into the target, where the node's other ranks find them. */
 static zero_result zp_cross_begin(const zp_op *op, zp_crossing *x) {
-    const zp_mpi *m = zp_mpi_of(op->group);
+    zp_group *g = op->group;
+    const zp_mpi *m = zp_mpi_of(g);
+    const MPI_Comm comm = m->comm[op->channel];
     const int reduces = op->kind == ZP_REDUCE_SCATTER;
     const size_t element = zp_bytes(op->type);
+    const int bytes = (int)(x->n * (reduces ? sizeof(float) : element));
     char *base = op->memory->base + x->at * element;
     float *sum = x->wire;
-    x->requests = 0;
+    MPI_Request *request = x->request;
     for (int k = 0; k < m->nnodes; k++) {
         if (k == m->node) continue;
-        const int peer = zp_mpi_counterpart(op->group, k);
-        char *theirs = base + op->target + (size_t)peer * zp_op_shard_bytes(op);
-        if (reduces) zp_sum_node(op, peer, x->at, x->n, sum);
-        ZP_TRY(zp_cross_trade(op, peer, reduces ? (char *)(sum + ZP_CROSS_NUMEL) : theirs,
-                              reduces ? (char *)sum : base + op->source,
-                              x->n * (reduces ? sizeof *sum : element), x->request + x->requests));
-        x->requests += 2;
+        const int peer = zp_mpi_counterpart(g, k);
+        void *in = base + op->target + (size_t)peer * zp_op_shard_bytes(op);
+        const void *out = base + op->source;
+        if (reduces) {
+            zp_sum_node(op, peer, x, sum);
+            in = sum + ZP_CROSS_NUMEL;
+            out = sum;
+        }
+        ZP_MPI(g, MPI_Irecv(in, bytes, MPI_BYTE, peer, MPI_ANY_TAG, comm, request++));
+        ZP_MPI(g, MPI_Isend(out, bytes, MPI_BYTE, peer, zp_mpi_tag(op), comm, request++));
         sum += 2 * ZP_CROSS_NUMEL;
     }
     return ZERO_OK;
@@ -72,10 +205,9 @@ static zero_result zp_cross_begin(const zp_op *op, zp_crossing *x) {
 static void zp_cross_add(const zp_op *op, const zp_crossing *x) {
     const zp_mpi *m = zp_mpi_of(op->group);
     const float *received = x->wire + ZP_CROSS_NUMEL;
-    zp_sum nodes = zp_op_sum(op);
-    zp_sum_node(op, op->group->rank, x->at, x->n, x->wire);
+    zp_sum nodes = zp_op_sum(op, m->nnodes, m->nnodes);
+    zp_sum_node(op, op->group->rank, x, x->wire);
     nodes.type = ZERO_F32;
-    nodes.n = nodes.group = m->nnodes;
     nodes.out = (char *)nodes.out + x->at * zp_bytes(op->type);
     if (nodes.sum) nodes.sum += x->at;
     for (int k = 0; k < m->nnodes; k++) {
@@ -92,17 +224,17 @@ static zero_result zp_cross(const zp_op *op) {
     zp_crossing x[ZP_CROSSINGS];
     const zp_mpi *m = zp_mpi_of(op->group);
     const size_t pieces = (op->shard + ZP_CROSS_NUMEL - 1) / ZP_CROSS_NUMEL;
-    const size_t depth = zp_crossings(m->nnodes), wire = 2 * (size_t)(m->nnodes - 1);
+    const size_t depth = zp_crossings(m->nnodes), requests = 2 * (size_t)(m->nnodes - 1);
     for (size_t i = 0; i < pieces + depth; i++) {
         zp_crossing *now = &x[i % depth];
-        if (i >= depth && i - depth < pieces) {
-            ZP_TRY(zp_mpi_wait(op->group, now->request, now->requests, op, zp_call_name(op->kind)));
+        if (i >= depth) {
+            ZP_TRY(zp_mpi_wait(op, now->request, (int)requests));
             if (op->kind == ZP_REDUCE_SCATTER) zp_cross_add(op, now);
         }
         if (i >= pieces) continue;
         now->at = i * ZP_CROSS_NUMEL;
         now->n = zp_min(ZP_CROSS_NUMEL, op->shard - now->at);
-        now->wire = m->wire + i % depth * wire * ZP_CROSS_NUMEL;
+        now->wire = m->wire + i % depth * requests * ZP_CROSS_NUMEL;
         ZP_TRY(zp_cross_begin(op, now));
     }
     return ZERO_OK;
@@ -125,20 +257,16 @@ static void zp_cross_copy(const zp_op *op) {
 
 static zero_result zp_mpi_run(zp_stream *s, const zp_op *op) {
     const zp_mpi *m = zp_mpi_of(op->group);
-    const zp_call call = zp_op_call(op);
     if (m->nnodes == 1 || op->in_place) return zp_local_run(s, op);
-    ZP_TRY(zp_op_begin(s, op));
-    if (op->kind == ZP_REDUCE_SCATTER) {
-        ZP_TRY(zp_cross(op));
-    } else {
-        ZP_TRY(zp_op_gather_own(s, op));
-        ZP_TRY(zp_cross(op));
-        ZP_TRY(zp_part(op->group, op->channel));
-        ZP_TRY(zp_meet(op->group, op->channel, &call, op->source, op->target));
+    ZP_TRY(zp_op_meet(s, op, 0));
+    ZP_TRY(zp_cross(op));
+    if (op->kind == ZP_ALL_GATHER) {
+        ZP_TRY(zp_op_meet(s, op, 1));
+        ZP_TRY(zp_op_meet(s, op, 0));
         ZP_TRY(zp_local_work(s, op));
         zp_cross_copy(op);
     }
-    return zp_op_end(s, op);
+    return zp_op_meet(s, op, 1);
 }
 
 static zero_result zp_mpi_issue(zp_stream *s, const zp_op *op, int n) {

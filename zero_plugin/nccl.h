@@ -12,7 +12,7 @@
    asked to (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
 #pragma once
 
-#include "board.h"
+#include "local.h"
 
 #ifdef ZERO_WITH_NCCL
 
@@ -34,12 +34,13 @@ typedef struct zp_nccl_channel {
 
 typedef struct zp_nccl {
     zp_nccl_channel channel[ZP_CONTROL];
-    volatile uint64_t *ended; /* [ZP_CONTROL] lists that ended, raised by their streams; pinned */
+    volatile uint64_t *ended; /* [ZP_CONTROL] lists that ended, raised by their streams */
     int version, ordered;     /* ordered: NCCL launches in the host's order by itself */
-    int made, aborted;        /* the lock; both communicators */
+    int aborted;              /* both communicators */
     double held; /* since when the watching thread finds the lock taken; 0: it is not */
     pthread_mutex_t lock;
-    char *scratch, *pinned; /* of exchanges and broadcasts, on the device and the host */
+    char *scratch, *pinned; /* of exchanges and broadcasts, on the device and the host: there
+                               `ended` lies behind them */
 } zp_nccl;
 static zp_nccl *zp_nccl_of(const zp_group *g) { return (zp_nccl *)g->own; }
 
@@ -52,11 +53,9 @@ ZP_KERNEL(zp_tick, zp_tick_args, 1)
 
 static zero_result zp_nccl_fail(zp_group *g, ncclComm_t comm, ncclResult_t r, const char *call) {
     const char *more = comm ? ncclGetLastError(comm) : NULL;
-    return zp_failure_set(g->failure, ZERO_ERR_COMM, "%s: %s%s%s", call, ncclGetErrorString(r),
-                          more && *more ? ": " : "", more ? more : "");
+    return zp_error(g, ZERO_ERR_COMM, "%s: %s%s%s", call, ncclGetErrorString(r),
+                    more && *more ? ": " : "", more ? more : "");
 }
-
-/* ---- the watching thread ---- */
 
 /* Is one channel well? The lock is held. */
 static zero_result zp_nccl_well(zp_group *g, int ch) {
@@ -64,27 +63,26 @@ static zero_result zp_nccl_well(zp_group *g, int ch) {
     zp_nccl_channel *c = &n->channel[ch];
     const uint64_t ended = n->ended[ch];
     const int waits = ended < c->issued;
-    const zp_sent *sent = &c->sent[ended % ZP_SENT];
-    const char *name = zp_call_name(waits ? sent->kind : 0);
-    const int unit = waits ? sent->unit : -1;
+    const zp_sent none = {0, -1, 0}, sent = waits ? c->sent[ended % ZP_SENT] : none;
+    const char *name = zp_call_name(sent.kind);
     ncclResult_t state = ncclSuccess;
     if (ended != c->seen) c->moved = zp_seconds();
     c->seen = ended;
     const cudaError_t e = waits ? cudaEventQuery(c->last.cuda) : cudaSuccess;
     if (e == cudaErrorNotReady) (void)cudaGetLastError(); /* which is no error */
     if (e != cudaSuccess && e != cudaErrorNotReady)
-        return zp_failure_set(g->failure, ZERO_ERR_DEVICE, "at %s of unit %d: %s", name, unit,
-                              cudaGetErrorString(e));
+        return zp_error(g, ZERO_ERR_DEVICE, "at %s of unit %d: %s", name, sent.unit,
+                        cudaGetErrorString(e));
     const ncclResult_t r = ncclCommGetAsyncError(c->comm, &state);
     if (r != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
-        return zp_failure_set(g->failure, ZERO_ERR_COMM, "NCCL, at %s of unit %d: %s (%s)", name,
-                              unit, ncclGetErrorString(r ? r : state), ncclGetLastError(c->comm));
-    const double since = waits && sent->since > c->moved ? sent->since : c->moved;
+        return zp_error(g, ZERO_ERR_COMM, "NCCL, at %s of unit %d: %s (%s)", name, sent.unit,
+                        ncclGetErrorString(r ? r : state), ncclGetLastError(c->comm));
+    const double since = sent.since > c->moved ? sent.since : c->moved;
     if (!waits || zp_seconds() - since <= g->timeout_s) return ZERO_OK;
-    return zp_failure_set(g->failure, ZERO_ERR_TIMEOUT,
-                          "%s of unit %d was not over within %g s: another rank did not come to "
-                          "it, or hangs",
-                          name, unit, g->timeout_s);
+    return zp_error(g, ZERO_ERR_TIMEOUT,
+                    "%s of unit %d was not over within %g s: another rank did not come to it, or "
+                    "hangs",
+                    name, sent.unit, g->timeout_s);
 }
 
 /* Ends both communicators, and the kernels that wait in them. The lock is held, or its holder is
@@ -101,8 +99,8 @@ static void zp_nccl_look(zp_group *g) {
     if (pthread_mutex_trylock(&n->lock)) {
         if (n->held == 0) n->held = zp_seconds();
         if (zp_seconds() - n->held <= g->timeout_s) return;
-        (void)zp_failure_set(g->failure, ZERO_ERR_TIMEOUT,
-                             "a call of NCCL did not return within %g s", g->timeout_s);
+        (void)zp_error(g, ZERO_ERR_TIMEOUT, "a call of NCCL did not return within %g s",
+                       g->timeout_s);
         zp_nccl_end_both(n);
         return;
     }
@@ -115,10 +113,8 @@ static void zp_nccl_look(zp_group *g) {
 
 /* The watching thread ends the communicators; peers find them ended. */
 static void zp_nccl_abort(zp_group *g, const char *why) {
-    (void)zp_failure_set(g->failure, ZERO_ERR_PEER, "%s", why);
+    (void)zp_error(g, ZERO_ERR_PEER, "%s", why);
 }
-
-/* ---- calls ---- */
 
 /* Waits until a call that was begun has ended on the host: most have at once, so it looks often for
    as long as a nap would take, and then now and then. */
@@ -130,9 +126,9 @@ static zero_result zp_nccl_settle(zp_group *g, ncclComm_t comm, ncclResult_t r, 
         if (waited > 1e-4) zp_nap();
         ZP_TRY(zp_failure_result(g->failure));
         if (waited > g->timeout_s)
-            return zp_failure_set(g->failure, ZERO_ERR_TIMEOUT,
-                                  "%s was not over within %g s: another rank did not come to it",
-                                  call, g->timeout_s);
+            return zp_error(g, ZERO_ERR_TIMEOUT,
+                            "%s was not over within %g s: another rank did not come to it", call,
+                            g->timeout_s);
         pthread_mutex_lock(&n->lock);
         const ncclResult_t asked = n->aborted ? ncclSystemError : ncclCommGetAsyncError(comm, &r);
         if (asked != ncclSuccess) r = asked;
@@ -156,50 +152,30 @@ static char *zp_op_slice(const zp_op *op) {
 
 static ncclResult_t zp_nccl_call(zp_nccl *n, zp_stream *s, const zp_op *op) {
     const ncclComm_t comm = n->channel[op->channel].comm;
-    char *base = op->memory ? op->memory->base : NULL, *source = base + op->source;
+    const ncclDataType_t type = zp_nccl_type(op->type);
+    const size_t count = op->shard;
+    char *base = op->memory ? op->memory->base : NULL, *from = base + op->source;
+    char *to = base + op->target, *mails = n->scratch + ZP_MAIL_BYTES;
     if (op->in_place) return ncclSuccess;
+    if (op->kind == ZP_REDUCE_SCATTER && !zp_nccl_direct(op)) to = zp_op_slice(op);
     switch (op->kind) {
-    case ZP_ALL_GATHER:
-        return ncclAllGather(source, base + op->target, op->shard, zp_nccl_type(op->type), comm,
-                             s->cuda);
-    case ZP_REDUCE_SCATTER:
-        return ncclReduceScatter(source, zp_nccl_direct(op) ? base + op->target : zp_op_slice(op),
-                                 op->shard, zp_nccl_type(op->type), ncclSum, comm, s->cuda);
-    case ZP_EXCHANGE:
-        return ncclAllGather(n->scratch, n->scratch + ZP_MAIL_BYTES, op->shard, ncclChar, comm,
-                             s->cuda);
-    default:
-        return ncclBroadcast(n->scratch, n->scratch, op->shard, ncclChar, op->unit, comm, s->cuda);
+    case ZP_ALL_GATHER: return ncclAllGather(from, to, count, type, comm, s->cuda);
+    case ZP_REDUCE_SCATTER: return ncclReduceScatter(from, to, count, type, ncclSum, comm, s->cuda);
+    case ZP_EXCHANGE: return ncclAllGather(n->scratch, mails, count, ncclChar, comm, s->cuda);
+    default: return ncclBroadcast(n->scratch, n->scratch, count, ncclChar, op->unit, comm, s->cuda);
     }
 }
 
-/* The host and the watching thread learn when the list is over. */
-static zero_result zp_nccl_note(zp_group *g, zp_stream *s, const zp_op *op) {
-    zp_nccl *n = zp_nccl_of(g);
-    zp_nccl_channel *c = &n->channel[op->channel];
-    const zp_sent sent = {op->kind, op->unit, zp_seconds()};
-    const zp_tick_args tick = {&n->ended[op->channel], c->issued + 1};
-    while (c->issued - n->ended[op->channel] >= ZP_SENT) {
-        ZP_TRY(zp_failure_result(g->failure));
-        zp_nap();
-    }
-    ZP_TRY(zp_tick(s, &tick, 1));
-    ZP_TRY(zp_event_record(s, &c->last));
-    pthread_mutex_lock(&n->lock);
-    c->sent[c->issued++ % ZP_SENT] = sent;
-    c->stream = s->cuda;
-    pthread_mutex_unlock(&n->lock);
-    return ZERO_OK;
-}
-
+/* Behind it the host and the watching thread learn when the list is over. */
 static zero_result zp_nccl_list(zp_stream *s, const zp_op *op, int count) {
     zp_group *g = op->group;
     zp_nccl *n = zp_nccl_of(g);
+    zp_nccl_channel *own = &n->channel[op->channel];
     char text[64];
     ZP_TRY(zp_failure_result(g->failure));
     for (int ch = 0; ch < ZP_CONTROL; ch++) {
         zp_nccl_channel *c = &n->channel[ch];
-        if (!c->issued || c->stream == s->cuda || (ch != (int)op->channel && n->ordered)) continue;
+        if (!c->issued || c->stream == s->cuda || (c != own && n->ordered)) continue;
         ZP_TRY(zp_event_wait(s, &c->last));
     }
     pthread_mutex_lock(&n->lock);
@@ -212,145 +188,120 @@ static zero_result zp_nccl_list(zp_stream *s, const zp_op *op, int count) {
     }
     pthread_mutex_unlock(&n->lock);
     (void)snprintf(text, sizeof text, "%s of unit %d", zp_call_name(op->kind), op->unit);
-    ZP_TRY(zp_nccl_settle(g, n->channel[op->channel].comm, r, text));
-    return zp_nccl_note(g, s, op);
+    ZP_TRY(zp_nccl_settle(g, own->comm, r, text));
+    const zp_sent sent = {op->kind, op->unit, zp_seconds()};
+    const zp_tick_args tick = {&n->ended[op->channel], own->issued + 1};
+    while (own->issued - *tick.counter >= ZP_SENT) {
+        ZP_TRY(zp_failure_result(g->failure));
+        zp_nap();
+    }
+    ZP_TRY(zp_tick(s, &tick, 1));
+    ZP_TRY(zp_event_record(s, &own->last));
+    pthread_mutex_lock(&n->lock);
+    own->sent[own->issued++ % ZP_SENT] = sent;
+    own->stream = s->cuda;
+    pthread_mutex_unlock(&n->lock);
+    return ZERO_OK;
 }
 
 static zero_result zp_nccl_issue(zp_stream *s, const zp_op *op, int count) {
     ZP_TRY(zp_nccl_list(s, op, count));
     for (int i = 0; i < count; i++) { /* NCCL's sum lies in this rank's slice */
         if (op[i].kind != ZP_REDUCE_SCATTER || zp_nccl_direct(&op[i])) continue;
-        zp_sum sum;
-        memset(&sum, 0, sizeof sum);
+        zp_sum sum = zp_op_sum(&op[i], 1, 1);
         sum.source[0] = zp_op_slice(&op[i]);
-        sum.type = sum.out_type = op[i].type;
-        sum.n = sum.group = 1;
-        sum.out = op[i].memory->base + op[i].target;
-        sum.sum = op[i].sum;
-        sum.scale = op[i].scale;
-        sum.accumulate = op[i].accumulate;
         ZP_TRY(zp_sum_ranks(s, &sum, op[i].shard / ZP_WIDE));
     }
     return ZERO_OK;
 }
 
-/* A collective of the hosts, by way of the device: `bytes` of this rank's, if it gives any, and
-   `got` of them back. */
-static zero_result zp_nccl_host(zp_group *g, int kind, const void *mine, size_t bytes, int root,
-                                void *all, size_t got) {
+/* A collective of the hosts, by way of the device: this rank's bytes, if it gives any, and `got` of
+   them back. */
+static zero_result zp_nccl_host(const zp_op *given, const void *mine, void *all, size_t got) {
+    zp_group *g = given->group;
     zp_nccl *n = zp_nccl_of(g);
-    const char *from = n->scratch + (kind == ZP_EXCHANGE ? ZP_MAIL_BYTES : 0);
+    const int exchange = given->kind == ZP_EXCHANGE;
     zp_stream s;
-    zp_op op;
-    memset(&op, 0, sizeof op);
-    op.group = g;
-    op.kind = kind;
-    op.unit = root;
-    op.shard = bytes;
+    zp_op op = *given;
     op.channel = ZP_PARAMETERS;
     (void)zp_stream_take(&s, g->device, g->device->own, 1);
-    if (kind == ZP_EXCHANGE || root == g->rank) {
-        memcpy(n->pinned, mine, bytes);
-        ZP_TRY(zp_copy(&s, n->scratch, n->pinned, bytes));
+    if (exchange || op.unit == g->rank) {
+        memcpy(n->pinned, mine, op.shard);
+        ZP_TRY(zp_copy(&s, n->scratch, n->pinned, op.shard));
     }
     ZP_TRY(zp_nccl_list(&s, &op, 1));
-    ZP_TRY(zp_copy(&s, n->pinned, from, got));
+    ZP_TRY(zp_copy(&s, n->pinned, n->scratch + (exchange ? ZP_MAIL_BYTES : 0), got));
     ZP_TRY(zp_stream_sync(&s));
     ZP_TRY(zp_failure_result(g->failure)); /* an aborted collective ends, too */
     memcpy(all, n->pinned, got);
     return ZERO_OK;
 }
 
-static zero_result zp_nccl_exchange(zp_group *g, const void *mine, size_t bytes, void *all) {
-    if (g->nranks > 1)
-        return zp_nccl_host(g, ZP_EXCHANGE, mine, bytes, -1, all, (size_t)g->nranks * bytes);
-    memcpy(all, mine, bytes);
-    return ZERO_OK;
+static zero_result zp_nccl_exchange(const zp_op *op, const void *mine) {
+    return zp_nccl_host(op, mine, op->group->mail, (size_t)op->group->nranks * op->shard);
 }
-static zero_result zp_nccl_broadcast(zp_group *g, void *data, size_t bytes, int root) {
-    return zp_nccl_host(g, ZP_BROADCAST, data, bytes, root, data, bytes);
+static zero_result zp_nccl_broadcast(const zp_op *op, void *data) {
+    return zp_nccl_host(op, data, data, op->shard);
 }
 
-static size_t zp_nccl_cost(const zp_group *g, const zp_op *op) {
-    return (size_t)(g->nranks - 1) * zp_op_shard_bytes(op);
-}
-
-/* ---- memory ---- */
-
-/* Functions of NCCL 2.27, to which windows are pointers; 0: the one that is loaded is older. */
+/* Functions of NCCL 2.27, to which windows are pointers; NULL: the one that is loaded is older. */
 typedef ncclResult_t (*zp_window_register)(ncclComm_t, void *, size_t, void **, int);
 typedef ncclResult_t (*zp_window_deregister)(ncclComm_t, void *);
-static int zp_nccl_find(const char *name, void *call, size_t bytes) {
-    void *symbol = dlsym(RTLD_DEFAULT, name);
-    memcpy(call, &symbol, bytes);
-    return symbol != NULL;
-}
 
-typedef enum zp_registered { ZP_AS_WINDOW = 1, ZP_AS_BUFFER } zp_registered;
+enum { ZP_AS_WINDOW = 1, ZP_AS_BUFFER }; /* registered */
 
 /* Memory that NCCL may hand to other devices and to network cards. */
 static zero_result zp_nccl_memory(zp_group *g, zp_memory *m) {
     void *p = NULL;
     int who = -1;
-    m->holder = m->how & ZP_ON_HOST ? ZP_OWN : ZP_NCCL;
-    if (m->holder == ZP_OWN)
+    if (m->how & ZP_ON_HOST) {
         p = zp_memory_alloc(g, m);
-    else if (ncclMemAlloc(&p, m->bytes) == ncclSuccess)
-        m->base = (char *)p;
-    if (m->holder == ZP_NCCL && p && !zp_device_clear(g->device, p, m->bytes)) p = NULL;
-    if (m->holder == ZP_OWN) m->base = (char *)p;
+    } else if (ncclMemAlloc(&p, m->bytes) == ncclSuccess) {
+        m->base = m->peer[0] = (char *)p;
+        m->holder = ZP_NCCL;
+        p = zp_device_clear(g->device, p, m->bytes);
+    }
     if (!p) (void)zp_told(cudaErrorMemoryAllocation);
-    m->peer[0] = m->base;
     ZP_TRY(zp_agree(g, p != NULL, &who));
-    if (who >= 0) return ZERO_ERR_MEMORY; /* freed with the group */
-    g->meter.allocated_bytes += m->bytes;
-    return ZERO_OK;
+    return who < 0 ? ZERO_OK : ZERO_ERR_MEMORY; /* freed with the group */
 }
 
 /* As a symmetric window, which is the fastest way and the only one by which copy engines gather, or
    as a buffer. No handle: this NCCL, or these devices, have no windows. */
-static zero_result zp_nccl_register(zp_group *g, zp_memory *m, zp_registered as) {
-    zp_nccl *n = zp_nccl_of(g);
-    const ncclComm_t comm = n->channel[m->channel].comm;
-    const char *name = as == ZP_AS_WINDOW ? "ncclCommWindowRegister" : "ncclCommRegister";
-    zp_window_register call = NULL;
-    if (as == ZP_AS_WINDOW && !zp_nccl_find(name, &call, sizeof call)) return ZERO_OK;
-    pthread_mutex_lock(&n->lock);
-    ncclResult_t r = ncclSystemError;
-    if (!n->aborted)
-        r = call ? call(comm, m->base, m->bytes, &m->handle, 1 /* NCCL_WIN_COLL_SYMMETRIC */)
-                 : ncclCommRegister(comm, m->base, m->bytes, &m->handle);
-    pthread_mutex_unlock(&n->lock);
-    ZP_TRY(zp_nccl_settle(g, comm, r, name));
-    if (m->handle) m->registered = as;
-    return ZERO_OK;
-}
-
 static zero_result zp_nccl_announce(zp_group *g, zp_memory *m, zp_channel channel,
                                     const char **how) {
+    zp_nccl *n = zp_nccl_of(g);
+    const ncclComm_t comm = n->channel[channel].comm;
+    const zp_window_register as_window =
+        (zp_window_register)dlsym(RTLD_DEFAULT, "ncclCommWindowRegister");
     *how = "not registered";
-    if (g->nranks == 1) return ZERO_OK;
     m->channel = channel;
-    *how = "registered as a symmetric window";
-    ZP_TRY(zp_nccl_register(g, m, ZP_AS_WINDOW));
-    if (m->handle) return ZERO_OK;
-    *how = "registered as a buffer";
-    return zp_nccl_register(g, m, ZP_AS_BUFFER);
+    if (g->nranks == 1) return ZERO_OK;
+    for (int as = as_window ? ZP_AS_WINDOW : ZP_AS_BUFFER; as <= ZP_AS_BUFFER && !m->handle; as++) {
+        const int window = as == ZP_AS_WINDOW;
+        ncclResult_t r = ncclSystemError;
+        pthread_mutex_lock(&n->lock);
+        if (!n->aborted)
+            r = window ? as_window(comm, m->base, m->bytes, &m->handle, 1 /* symmetric */)
+                       : ncclCommRegister(comm, m->base, m->bytes, &m->handle);
+        pthread_mutex_unlock(&n->lock);
+        ZP_TRY(zp_nccl_settle(g, comm, r, window ? "ncclCommWindowRegister" : "ncclCommRegister"));
+        *how = window ? "registered as a symmetric window" : "registered as a buffer";
+        m->registered = m->handle ? as : 0;
+    }
+    return ZERO_OK;
 }
 
 static void zp_nccl_memory_free(zp_nccl *n, zp_memory *m) {
     const ncclComm_t comm = n->channel[m->channel].comm;
-    zp_window_deregister call;
-    if (m->holder == ZP_OWN) zp_memory_free(m);
-    if (m->holder != ZP_NCCL) return;
-    if (m->registered == ZP_AS_BUFFER && !n->aborted) (void)ncclCommDeregister(comm, m->handle);
-    if (m->registered == ZP_AS_WINDOW && !n->aborted
-        && zp_nccl_find("ncclCommWindowDeregister", &call, sizeof call))
-        (void)call(comm, m->handle);
-    if (m->base) (void)ncclMemFree(m->base);
+    const zp_window_deregister window =
+        (zp_window_deregister)dlsym(RTLD_DEFAULT, "ncclCommWindowDeregister");
+    const int registered = n->aborted ? 0 : m->registered;
+    if (registered == ZP_AS_BUFFER) (void)ncclCommDeregister(comm, m->handle);
+    if (registered == ZP_AS_WINDOW && window) (void)window(comm, m->handle);
+    if (m->holder == ZP_NCCL && m->base) (void)ncclMemFree(m->base);
+    zp_memory_free(m);
 }
-
-/* ---- joining and leaving ---- */
 
 /* The parent tells how the split goes on, and where it does not wait, the child has its own say. */
 static zero_result zp_nccl_split(zp_group *g, ncclComm_t parent, int ch) {
@@ -368,65 +319,56 @@ static zero_result zp_nccl_split(zp_group *g, ncclComm_t parent, int ch) {
     return zp_nccl_settle(g, *comm, ncclInProgress, "ncclCommSplit");
 }
 
-/* The memory of exchanges, and what the watching thread looks at. */
-static zero_result zp_nccl_prepare(zp_group *g) {
-    zp_nccl *n = zp_nccl_of(g);
-    const size_t bytes = zp_max((size_t)(1 + g->nranks) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * 4);
-    const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-    n->ordered = n->version >= 22600 && order && strcmp(order, "0") != 0;
-    n->scratch = (char *)zp_device_alloc(g->device, bytes);
-    n->pinned = (char *)zp_host_alloc(bytes);
-    g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
-    void *ended = zp_host_alloc(ZP_CONTROL * sizeof *n->ended);
-    for (int ch = 0; ch < ZP_CONTROL; ch++) {
-        n->channel[ch].moved = zp_seconds();
-        ZP_TRY(zp_event_open(g->device, &n->channel[ch].last));
-    }
-    n->ended = (volatile uint64_t *)ended;
-    if (!n->scratch || !n->pinned || !g->mail || !ended)
-        return zp_group_fail(g, ZERO_ERR_MEMORY, "the exchange buffers");
-    (void)snprintf(g->note, sizeof g->note, "NCCL %d.%d.%d, launches ordered by %s",
-                   n->version / 10000, n->version / 100 % 100, n->version % 100,
-                   n->ordered ? "NCCL" : "events");
-    return ZERO_OK;
-}
-
 static zero_result zp_nccl_check(zp_group *g, const zero_comm *given, ncclComm_t parent) {
     zp_nccl *n = zp_nccl_of(g);
     int device = -1;
-    if (!parent)
-        return zp_group_fail(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
+    if (!parent) return zp_error(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
     if (given->node_size)
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "comm.node_size is %d: NCCL sums in an order of its own",
-                              given->node_size);
+        return zp_error(g, ZERO_ERR_ARGUMENT,
+                        "comm.node_size is %d: NCCL sums in an order of its own", given->node_size);
     ncclResult_t r = ncclGetVersion(&n->version);
     if (r == ncclSuccess && n->version < 21900)
-        return zp_failure_set(g->failure, ZERO_ERR_UNSUPPORTED,
-                              "NCCL %d.%d.%d is loaded: 2.19 or newer is needed",
-                              n->version / 10000, n->version / 100 % 100, n->version % 100);
+        return zp_error(g, ZERO_ERR_UNSUPPORTED, "NCCL %d.%d.%d is loaded: 2.19 or newer is needed",
+                        n->version / 10000, n->version / 100 % 100, n->version % 100);
     if (r == ncclSuccess) r = ncclCommUserRank(parent, &g->rank);
     if (r == ncclSuccess) r = ncclCommCount(parent, &g->nranks);
     if (r == ncclSuccess) r = ncclCommCuDevice(parent, &device);
     if (r != ncclSuccess) return zp_nccl_fail(g, parent, r, "comm.handle");
     if (device != g->device->number)
-        return zp_failure_set(g->failure, ZERO_ERR_ARGUMENT,
-                              "the communicator belongs to device %d, but device %d is current",
-                              device, g->device->number);
+        return zp_error(g, ZERO_ERR_ARGUMENT,
+                        "the communicator belongs to device %d, but device %d is current", device,
+                        g->device->number);
     return ZERO_OK;
 }
 
 static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
     ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
     zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
-    if (!n) return zp_group_fail(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
+    if (!n) return zp_error(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
     g->own = n;
     pthread_mutex_init(&n->lock, NULL);
     ZP_TRY(zp_nccl_check(g, given, parent));
     g->divisor = (float)g->nranks;
     /* first: peers wait in it on the caller's communicator, which nobody here may end */
     for (int ch = 0; ch < ZP_CONTROL; ch++) ZP_TRY(zp_nccl_split(g, parent, ch));
-    return zp_nccl_prepare(g);
+    for (int ch = 0; ch < ZP_CONTROL; ch++) {
+        n->channel[ch].moved = zp_seconds();
+        ZP_TRY(zp_event_open(g->device, &n->channel[ch].last));
+    }
+    const size_t mails = (size_t)(1 + g->nranks) * ZP_MAIL_BYTES;
+    const size_t bytes = zp_max(mails, ZP_STAGE_NUMEL * sizeof(float));
+    n->scratch = (char *)zp_device_alloc(g->device, bytes);
+    n->pinned = (char *)zp_host_alloc(bytes + ZP_CONTROL * sizeof *n->ended);
+    g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
+    if (!n->scratch || !n->pinned || !g->mail)
+        return zp_error(g, ZERO_ERR_MEMORY, "the exchange buffers");
+    n->ended = (volatile uint64_t *)(void *)(n->pinned + bytes);
+    const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    n->ordered = n->version >= 22600 && order && strcmp(order, "0") != 0;
+    (void)snprintf(g->note, sizeof g->note, "NCCL %d.%d.%d, launches ordered by %s",
+                   n->version / 10000, n->version / 100 % 100, n->version % 100,
+                   n->ordered ? "NCCL" : "events");
+    return ZERO_OK;
 }
 
 /* The watching thread has ended. A communicator is destroyed together with the others', or aborted
@@ -438,25 +380,21 @@ static void zp_nccl_leave(zp_group *g, int broken) {
     if (dead && !n->aborted) zp_nccl_end_both(n);
     for (zp_memory *m = g->first; m; m = m->next) zp_nccl_memory_free(n, m);
     for (int ch = 0; ch < ZP_CONTROL; ch++) {
-        zp_nccl_channel *c = &n->channel[ch];
-        if (c->comm && !n->aborted) {
-            if (zp_nccl_settle(g, c->comm, ncclCommFinalize(c->comm), "ncclCommFinalize"))
-                (void)ncclCommAbort(c->comm);
-            else
-                (void)ncclCommDestroy(c->comm);
-        }
-        zp_event_close(&c->last);
+        const ncclComm_t comm = n->channel[ch].comm;
+        zp_event_close(&n->channel[ch].last);
+        if (!comm || n->aborted) continue;
+        const int failed = zp_nccl_settle(g, comm, ncclCommFinalize(comm), "ncclCommFinalize");
+        (void)(failed ? ncclCommAbort(comm) : ncclCommDestroy(comm));
     }
     zp_device_free(n->scratch);
     zp_host_free(n->pinned);
-    zp_host_free((void *)(uintptr_t)n->ended);
     pthread_mutex_destroy(&n->lock);
     free(n);
 }
 
 static const zp_transport zp_nccl_row = {"NCCL",           zp_nccl_join,      NULL,
                                          zp_nccl_memory,   zp_nccl_announce,  zp_nccl_issue,
-                                         zp_nccl_exchange, zp_nccl_broadcast, zp_nccl_cost,
+                                         zp_nccl_exchange, zp_nccl_broadcast, zp_local_cost,
                                          zp_nccl_look,     zp_nccl_abort,     zp_nccl_leave};
 
 #endif

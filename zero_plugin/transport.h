@@ -11,13 +11,11 @@
 #include "nccl.h"
 
 /* What this build lacks: joining says how to have it. */
-__attribute__((unused)) static zero_result zp_lacking_join(zp_group *g, const zero_comm *given) {
-    return zp_group_fail(g, ZERO_ERR_UNSUPPORTED,
-                         given->kind == ZERO_COMM_MPI
-                             ? ZP_NO_MPI
-                             : "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL");
+ZP_UNUSED static zero_result zp_lacking_join(zp_group *g, const zero_comm *given) {
+    const int mpi = given->kind == ZERO_COMM_MPI;
+    return zp_error(g, ZERO_ERR_UNSUPPORTED, mpi ? ZP_NO_MPI : ZP_NO_NCCL);
 }
-__attribute__((unused)) static const zp_transport zp_lacking = {
+ZP_UNUSED static const zp_transport zp_lacking = {
     "", zp_lacking_join, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, zp_local_leave};
 #ifndef ZERO_WITH_MPI
 #define zp_mpi_row zp_lacking
