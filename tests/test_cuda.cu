@@ -127,6 +127,8 @@ static const cuda_case cuda_cases[] = {
      CUDA_LEAVES | CUDA_DEVICES | CUDA_ALL_GATHERED, 40},
     {"local-0-leaves", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
      CUDA_LEAVES | CUDA_DEVICES, 20},
+    {"local-0-stepped", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_LEAVES, 20},
     {"local-2-alone", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
      CUDA_NO_OVERLAP | CUDA_BLOCKING | CUDA_SKIPS, 20},
     {"local-3-late", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
@@ -470,8 +472,8 @@ static int cuda_write(host_run *h) {
     return 1;
 }
 
-/* zero_destroy finds streams at work: that of gathers alone, some of which nobody waits for; or the
-   host's, with an update and what is reported. */
+/* zero_destroy finds streams at work: that of reductions, or alone that of gathers, some of which
+   nobody waits for; and the host's, there with an update and what it reports. */
 static int cuda_leave(host_run *h) {
     const int reduces = h->spec->cfg.stage < 3;
     h->micro = 0;
@@ -480,7 +482,8 @@ static int cuda_leave(host_run *h) {
     for (int i = 0; i < 3; i++)
         if (!cuda_evaluate(h, h->spec->units)) return 0;
     if (!cuda_evaluate(h, 3)) return 0;
-    if (reduces) HOST_TRY(h, zero_step(h->z, &h->spec->adamw));
+    if (cuda_me->run->k->evaluate & CUDA_EVAL_STEPPED)
+        HOST_TRY(h, zero_step(h->z, &h->spec->adamw));
     return 1;
 }
 
