@@ -125,35 +125,29 @@ static zero_result zp_access_agree(zero_ctx *z, const zp_tensor *t, zero_kind ki
                    t->desc.name, first, first + count, r);
 }
 
-/* Lists the ranges of one tensor's kind on this rank. */
-static zero_result zp_state_list(zero_ctx *z, int whole, const zp_tensor *t, zero_kind kind) {
-    const size_t total = t->desc.numel * (size_t)t->desc.layers;
-    const int all = whole && z->policy.state == ZP_WHOLE;
-    const zero_type type = zp_kind_array(z, kind)->type;
-    int *n = &z->nranges[whole];
-    for (size_t at = 0, count; at < total; at += count) {
-        const zp_run run = zp_run_at(z, t, at, total - at);
-        count = all ? total : run.numel;
-        if (!all && run.owner != z->data->rank) continue;
-        zero_range *list =
-            (zero_range *)zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *list);
-        if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
-        const zero_range range = {t->desc.name, kind, type, at, count};
-        list[(*n)++] = range;
-        z->ranges[whole] = list;
-    }
-    return ZERO_OK;
-}
-
-/* Fills z->ranges, from the plan. */
+/* Fills z->ranges, from the plan: of every tensor and kind what this rank owns, or all. */
 static zero_result zp_state_plan(zero_ctx *z) {
     static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
     for (int whole = 0; whole < 2; whole++) {
-        z->nranges[whole] = 0;
-        for (int t = 0; t < z->ntensors; t++)
-            for (int k = 0; k < 3; k++)
-                if (zp_kind_array(z, kinds[k])->share)
-                    ZP_TRY(zp_state_list(z, whole, &z->tensors[t], kinds[k]));
+        const int all = whole && z->policy.state == ZP_WHOLE;
+        int *n = &z->nranges[whole];
+        *n = 0;
+        for (int i = 0; i < 3 * z->ntensors; i++) { /* a tensor's kinds after one another */
+            const zp_tensor *t = &z->tensors[i / 3];
+            const zp_array *a = zp_kind_array(z, kinds[i % 3]);
+            const size_t total = a->share ? t->desc.numel * (size_t)t->desc.layers : 0;
+            for (size_t at = 0, count; at < total; at += count) {
+                const zp_run run = zp_run_at(z, t, at, total - at);
+                count = all ? total : run.numel;
+                if (!all && run.owner != z->data->rank) continue;
+                const zero_range range = {t->desc.name, kinds[i % 3], a->type, at, count};
+                void *list =
+                    zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof range);
+                if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
+                z->ranges[whole] = (zero_range *)list;
+                z->ranges[whole][(*n)++] = range;
+            }
+        }
     }
     return ZERO_OK;
 }

@@ -93,7 +93,7 @@ struct zero_ctx {
     zp_event *agreed, *reported;
     zero_plan plan;
 
-    int phase, resume; /* of the above; resume: phase to return to after an evaluation */
+    int phase, resume; /* ZP_NEW and so on; resume: phase to return to after an evaluation */
     zero_pass pass;
     int micro, micro_steps;
     zp_adding adding;
