@@ -62,12 +62,14 @@ void zero_local_abort(zero_local *local, int rank, const char *why) {
 static zero_result zp_create_join(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
     const double asked = z->cfg.timeout_s;
     ZP_REFUSE(z, !row, "comm.kind is %d, no such kind", (int)comm->kind);
-    z->data->device = &z->device;
-    z->data->failure = &z->failure;
-    /* opened before the settings are checked: so that peers learn what is wrong with them */
-    z->data->timeout_s = zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
+    for (zp_group *g = z->group; g < z->group + ZP_GROUPS; g++) {
+        g->device = &z->device;
+        g->failure = &z->failure;
+        /* opened before the settings are checked: so that peers learn what is wrong with them */
+        g->timeout_s = zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
+    }
     ZP_DO(z, zp_group_open(z->data, row, comm));
-    return zp_check(z, zp_watch_open(&z->watch, z->data, 1));
+    return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
 }
 
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
@@ -81,6 +83,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->cfg = *cfg;
     z->phase = ZP_NEW;
     z->call = "zero_create";
+    z->data = &z->group[ZP_DATA];
     z->data->nranks = 1;
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
@@ -195,13 +198,15 @@ void zero_destroy(zero_ctx *z) {
     if (!z) return;
     const int broken =
         z->dead || zp_failure_result(&z->failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
-    if (broken && z->data->transport && z->data->own) /* first: what its own streams wait for */
-        z->data->transport->abort(z->data, z->text[0] ? z->text : "it gave up its context");
+    zp_group *g = z->group, *end = g + ZP_GROUPS;
+    for (; g < end && broken; g++) /* first: what this rank's own streams wait for */
+        if (g->transport && g->own)
+            g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
     for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
     zp_stream_close(&z->compute);
     zp_watch_close(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_event_close(&z->events[i]);
-    zp_group_close(z->data, broken);
+    for (g = z->group; g < end; g++) zp_group_close(g, broken);
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
     zp_checks_close(z);

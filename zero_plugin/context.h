@@ -46,11 +46,14 @@ typedef struct zp_checks {
     int nhooks, hooks_cap;
 } zp_checks;
 
+enum { ZP_DATA = 0, ZP_GROUPS };
+
 struct zero_ctx {
     zero_config cfg; /* resolved */
     zp_policy policy;
     zp_failure failure; /* the first of any collective */
-    zp_group data[1];   /* the ranks that parameters are sharded over */
+    zp_group group[ZP_GROUPS];
+    zp_group *data; /* group[ZP_DATA]: the ranks that parameters are sharded over */
     zp_watch watch;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
