@@ -36,7 +36,7 @@ READERS = $(addprefix $B/,data_file.o token_file.o tokenizer.o windows.o)
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group test_transport test_run test_fast_math test_scale_fast)
+UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group test_transport test_run test_ease test_ease_checked test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
@@ -121,6 +121,12 @@ $B/test_host_layers.o: tests/test_host_layers.cc
 	$(CXX) -std=c++17 -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN) -I. -MMD -MP -c -o $@ $<
 $B/test_host_layers: $B/test_host_layers.o $(PLUGIN)
 	$(COMPILE) -o $@ $^ -lstdc++ -lm
+$B/checked.o: OPT := -O1
+$B/checked.o: zero_plugin.cu | libraries
+	@mkdir -p $B
+	$(COMPILE) -DZERO_CHECK=1 -x c -c -o $@ $<
+$B/test_ease_checked: tests/test_ease.c $B/checked.o
+	$(COMPILE) -DEASE_CHECKED=1 -o $@ $^ -lm
 # A plugin of -Ofast, in a program of -Ofast, whose tests know what a NaN is.
 FAST    = -Ofast -DZERO_FAST_MATH=1
 $B/fast/zero_plugin.o: zero_plugin.cu | libraries

@@ -31,6 +31,7 @@
      access     tensors by name, and as state
      api        the functions of the header: contexts, passes, steps
      api_access  tensors by name, state, numbers, small collectives, statistics
+     api_host   few lines for a host: weights that are adopted, a step without hooks, a hash
      api_run    the ranks of this machine, started and watched
 
    WHERE SOMETHING NEW GOES
@@ -85,6 +86,7 @@
 #include "zero_plugin/access.h"
 #include "zero_plugin/api.h"
 #include "zero_plugin/api_access.h"
+#include "zero_plugin/api_host.h"
 #include "zero_plugin/api_run.h"
 #else
 #error "zero_plugin/ is not beside zero_plugin.cu: `make drop DIR=...` writes the two files to copy"

@@ -127,7 +127,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     2
+#define ZERO_ABI     3
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -156,6 +156,13 @@ typedef enum zero_result { ZERO_RESULTS(ZERO_RESULT_ENUM) ZERO_RESULT_COUNT } ze
 
 /* The sentence of a result; never NULL. */
 const char *zero_result_string(zero_result result);
+
+/* For functions of the host's that return a zero_result, or an int that is 0 if all is well. */
+#define ZERO_TRY(call)                                                                             \
+    do {                                                                                           \
+        const zero_result zero_tried = (call);                                                     \
+        if (zero_tried) return zero_tried;                                                         \
+    } while (0)
 
 /* ---- communicators ------------------------------------------------------------------------- */
 
@@ -252,6 +259,7 @@ typedef enum zero_log_level { ZERO_LOG_INFO = 0, ZERO_LOG_WARNING, ZERO_LOG_ERRO
 typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *sentence);
 
 #define ZERO_NONE (-1) /* "none" where 0 asks for the default */
+#define ZERO_ALL  (-1) /* "all" there */
 
 /* Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks must give the same values,
    but for threads, stream and log. */
@@ -277,7 +285,8 @@ typedef struct zero_config {
                                   finite norm, so max_norm > 0 checks all the same */
     int no_mapping;            /* stage 3, LOCAL: gather by copy, also where peers' shards
                                   could be seen in place */
-    int threads;               /* CPU: OpenMP threads of this rank; 0: as OpenMP says. No bit
+    int threads;               /* CPU: OpenMP threads of this rank; 0: as OMP_NUM_THREADS says,
+                                  otherwise one per processor, shared among LOCAL ranks. No bit
                                   depends on it */
     void *stream;              /* CUDA: the cudaStream_t that the host computes on, of the device
                                   that is current at zero_create; NULL: CUDA's default stream, as
@@ -286,6 +295,10 @@ typedef struct zero_config {
                                   what the host enqueues before it looks at a result */
     zero_log_fn log;           /* gets every error's sentence; NULL: none is wanted */
     void *log_user;            /* passed to log; borrowed until zero_destroy */
+    int open_units; /* most units that the host has open at once, in a forward or in a backward:
+                       buffers for as many. 0: one after the other, with some nesting (zero_plan
+                       tells); ZERO_ALL: all, for loops inside which every unit is used, as those
+                       of hosts that go token by token */
 } zero_config;
 
 /* ---- tensors ------------------------------------------------------------------------------- */
@@ -312,6 +325,14 @@ typedef struct zero_tensor_desc {
     size_t field;     /* offsetof its pointer in the host's struct of base pointers, the same in the
                          struct of parameters and in that of gradients */
 } zero_tensor_desc;
+
+/* One row of a table of tensors, by the name of the struct's field; further fields follow by name,
+   in their order (C11; C++20, or C++17 as GNU, clang and nvcc take it):
+       const zero_tensor_desc table[] = {ZERO_FIELD(Tensors, wte, V * C, .uses = 2),
+                                         ZERO_FIELD(Tensors, fcw, 4 * C * C, .layers = L, .unit =
+   1)}; for zero_tensors. */
+#define ZERO_FIELD(type, member, ...)                                                              \
+    { .name = #member, .numel = __VA_ARGS__, .field = offsetof(type, member) }
 
 /* What a tensor has on the device, for access by name. */
 typedef enum zero_kind {
@@ -345,6 +366,7 @@ typedef struct zero_plan {
     int units;
     int nranks;
     size_t verdict_bytes; /* per step, for the agreement on norm and skip; not in sent_bytes */
+    int open_forward, open_backward; /* units that may be open at once; `units`: all */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
@@ -388,6 +410,12 @@ zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *c
 /* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
    MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
+/* The same for n of them, in order. */
+zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
+
+/* Several layers in a unit: layer l of the tensor belongs to unit `unit + l / together`, and these
+   layers lie behind one another there. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
+zero_result zero_tensor_together(zero_ctx *z, const char *name, int together);
 
 /* Parameter groups: the tensor's learning rate and weight decay are these times the step's (1 and 1
    without this call). Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
@@ -430,6 +458,19 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads);
    The two places are borrowed until zero_destroy. Errors: ARGUMENT, STATE. */
 zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
 
+/* Another field of the host's structs that points to the tensor, as a classifier's that is the
+   embedding: whoever writes one writes both. (A tensor's second slot is one more zero_slot.) Before
+   zero_bind or zero_adopt. Errors: ARGUMENT (no such tensor; another tensor's field). */
+zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
+
+/* Takes the weights over from the host's arrays: those that the fields of `params`, and slots when
+   zero_slot was called, point to, numbers of `type`, [layers, numel] (a slot: [numel]), in memory
+   that the context's device reads. Then does what zero_bind does. The same values on all ranks. The
+   arrays are the host's to free; checked builds fill them with NaN, so that who still reads one
+   finds out. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is NULL), STATE, MEMORY, MISMATCH and
+   the sticky ones. */
+zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type);
+
 /* ---- a pass: one micro-step, or one evaluation --------------------------------------------- */
 
 typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
@@ -450,10 +491,11 @@ zero_result zero_forward_end(zero_ctx *z, int unit);
 
 /* Before and after a unit's backward. `params` NULL: only gradients are touched (an embedding
    lookup), nothing is gathered, and the unit's slots of parameters become NULL; a host with slots
-   alone passes any other pointer where its backward reads weights. Gradients are handed out cleared
+   alone passes ZERO_WANTED where its backward reads weights. Gradients are handed out cleared
    at the first use of a pass (of a step with local accumulation), and backward adds to them. After
    the last of the unit's uses in the last micro-step (in each, with sharded accumulation) its
    reduction starts. */
+#define ZERO_WANTED ((void *)1) /* no struct: pointers go to slots */
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads);
 zero_result zero_backward_end(zero_ctx *z, int unit);
 
@@ -526,6 +568,20 @@ zero_result zero_skip_step(zero_ctx *z);
    step may be tried) and the sticky ones. */
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 
+/* ---- a step without hooks ------------------------------------------------------------------- */
+
+/* For a host whose tensors are all KEEP: forward and backward stand between these two, unchanged,
+   and nothing else. (Hooks may stand there too: these are the pass and the step around them.) At
+   every stage parameters and gradients are whole on every rank then; optimizer state is sharded
+   from stage 1 on.
+   begin opens the next of cfg.micro_steps micro-steps. end closes it, and after the last one
+   reduces and steps. `loss`: this rank's, of this micro-step; `mean`, if it is not NULL, gets its
+   mean over the step's micro-steps and all ranks behind the last one (SYNC), this rank's so far
+   before. COLLECTIVE. Errors: those of zero_pass_begin, zero_pass_end, zero_reduce and zero_step.
+ */
+zero_result zero_train_begin(zero_ctx *z);
+zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
+
 /* ---- tensors by name, between passes ------------------------------------------------------- */
 
 /* Elements [first, first + count) of all layers of a tensor, type-major [layers, numel], at any
@@ -540,6 +596,11 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
                              size_t count, float *out);
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values);
+
+/* A hash of all weights as they are stored, tensors in order: the same at every stage and number of
+   ranks if and only if the weights are (but for chance). COLLECTIVE, SYNC. Errors: as of reading.
+ */
+zero_result zero_hash(zero_ctx *z, uint64_t *hash);
 
 /* ---- state, for checkpoints ---------------------------------------------------------------- */
 

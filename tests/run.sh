@@ -41,6 +41,8 @@ optimizers 120 beside $B/test_optimizers
 check 120 beside $B/test_check
 abi 20 beside $B/test_abi
 run 60 beside $B/test_run
+ease 60 beside $B/test_ease
+ease-checked 60 beside $B/test_ease_checked
 transport 120 alone $B/test_transport
 group 120 alone $B/test_group
 fast-math 120 beside $B/test_fast_math

@@ -1083,14 +1083,15 @@ typedef struct cuda_site {
 /* Records and waits that are right although their removal shows nothing, by function and text. */
 static const struct {
     const char *function, *text, *reason;
-} cuda_redundant[] = {{"zp_region_nccl", "zp_device_clear(",
+} cuda_redundant[] = {{"zp_nccl_memory", "zp_device_clear(",
                        "the agreement behind it waits for the same stream; a rank alone has none, "
                        "and writes its parameters long before the first gradient"},
-                      {"zp_nccl_end", "zp_event_sync(c->device, &w->ended)",
-                       "as many groups are never on their way here; the oldest would go unwatched"},
                       {"zero_state_begin", "zp_stream_sync(&z->stream[",
                        "what was gathered ahead reads what may be put, and is thrown away behind "
                        "zero_state_end: a race without a trace"},
+                      {"zp_build_private", "zp_stream_sync(&z->compute)",
+                       "the spans are freed behind it: a late copy reads what nobody has written "
+                       "over yet"},
                       {"zero_state_set_counters", "zp_stream_sync(&z->compute)",
                        "the host may write *z->pinned again: a second copy follows the first"},
                       {NULL, NULL, NULL}};

@@ -90,7 +90,9 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     zero_result r = zp_check(z, zp_device_open(&z->device));
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_create_join(z, row, comm);
-    if (!r && zp_config_resolve(&z->cfg, text, sizeof text)) /* peers learn it from zero_destroy */
+    if (!r
+        && zp_config_resolve(&z->cfg, z->data->crowd, text,
+                             sizeof text)) /* peers learn it from zero_destroy */
         r = zp_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
     if (r) return z->dead = r;
     zp_plan_settings(z);
@@ -133,11 +135,21 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     if (list) z->tensors = list;
     char *name = list ? strdup(d->name) : NULL;
     if (!name) return zp_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", d->name);
-    zp_tensor t = {*d, 0, 1, 1};
+    zp_tensor t = {*d, 0, 1, 1, 1};
     t.desc.name = name;
     if (!t.desc.layers) t.desc.layers = 1;
     if (!t.desc.uses) t.desc.uses = 1;
     z->tensors[z->ntensors++] = t;
+    return ZERO_OK;
+}
+
+zero_result zero_tensor_together(zero_ctx *z, const char *name, int together) {
+    ZP_ENTER(z, "zero_tensor_together", ZP_NEW, "units are cut before zero_build");
+    zp_tensor *t;
+    ZP_TRY(zp_tensor_named(z, name, &t));
+    ZP_REFUSE(z, together < 1 || together > ZP_UNITS,
+              "tensor %s: %d layers in a unit, expected 1..%d", name, together, ZP_UNITS);
+    t->together = together;
     return ZERO_OK;
 }
 
@@ -213,7 +225,7 @@ void zero_destroy(zero_ctx *z) {
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
     void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,
-                     z->bucket,    z->ops,       z->events};
+                     z->aliases,   z->bucket,    z->ops,     z->events};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_close(&z->device);
     free(z);
@@ -254,8 +266,8 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
     z->slots = list;
     const int kept = t->desc.flags & ZERO_KEEP;
-    const zp_slot slot = {
-        z->layout.by_tensor[t->first_member + (kept ? 0 : layer)], layer, {grad, param}};
+    zp_slot slot = {z->layout.by_tensor[zp_tensor_member(t, layer)], layer, {grad, param}, NULL};
+    if (param) memcpy(&slot.was, param, sizeof slot.was);
     z->slots[z->nslots++] = slot;
     if (kept) zp_point_kept(z, NULL, NULL);
     return ZERO_OK;
@@ -363,7 +375,7 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
         const zp_member *m = &z->layout.unit[unit].member[i];
         if (at < m->at || at >= m->at + m->numel) continue;
         report->bad_tensor = z->tensors[m->tensor].desc.name;
-        report->bad_index = zp_member_first(m) + at - m->at;
+        report->bad_index = m->first + at - m->at;
         report->bad_rank = (int)c->bad_rank;
     }
     if (!c->at_floor) return ZERO_OK;

@@ -6,7 +6,7 @@
    zero_local share one process. */
 #pragma once
 
-#include "api_access.h"
+#include "api_host.h"
 
 enum { ZP_NOT_STARTED = 126, ZP_BY_SIGNAL = 128 };
 #if defined(__linux__) && !defined(__CUDACC__)
@@ -141,6 +141,7 @@ int zero_run_local(int nranks, zero_rank_fn fn, void *arg) {
     zero_local *local;
     int first = 0;
     if (!fn || zero_local_create(&local, nranks, ZP_SHARED)) return ZP_NOT_STARTED;
+    local->parted = ZP_SHARED;
     memset(ranks, 0, sizeof ranks);
     for (int i = 0; i < nranks; i++) {
         ranks[i].comm.kind = ZERO_COMM_LOCAL;

@@ -47,6 +47,7 @@ typedef struct zp_board {
 struct zero_local {
     int nranks, shared;
     int placed; /* in memory that is the caller's */
+    int parted; /* each rank sees its own processors alone */
     pid_t maker;
     zp_board board;  /* where contexts are made; each then has a board of its own */
     zp_hold *boards; /* threads: those boards; what a failed join left behind goes with the group */

@@ -23,10 +23,10 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
     (void)snprintf(text, bytes,
-                   "tensor %d: numel %zu, layers %d, unit %d, uses %d, flags %d, lr_factor %.9g, "
-                   "decay_factor %.9g, name %s%s",
-                   at, d->numel, d->layers, d->unit, d->uses, d->flags, (double)t->lr_factor,
-                   (double)t->decay_factor, hash, d->name);
+                   "tensor %d: numel %zu, layers %d, unit %d, together %d, uses %d, flags %d, "
+                   "lr_factor %.9g, decay_factor %.9g, name %s%s",
+                   at, d->numel, d->layers, d->unit, t->together, d->uses, d->flags,
+                   (double)t->lr_factor, (double)t->decay_factor, hash, d->name);
     return 1;
 }
 
@@ -54,7 +54,7 @@ static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
         const zp_member *m = &x->member[i];
         const zp_tensor *t = &z->tensors[m->tensor];
         const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
-        const uint64_t element = (uint64_t)begin - m->at + zp_member_first(m);
+        const uint64_t element = (uint64_t)begin - m->at + m->first;
         const float decay = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
         const zp_span span = {from - begin, to - begin, element,
                               t->lr_factor, decay,      zp_mix((uint32_t)m->tensor)};

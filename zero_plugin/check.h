@@ -60,7 +60,7 @@ static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
 
 /* What the host is shown of a member; NULL: the member itself. */
 static zp_shadow *zp_checks_shadow(const zero_ctx *z, zp_side side, const zp_member *m) {
-    if (!zp_checks_on() || m->layer < 0) return NULL;
+    if (!zp_checks_on() || m->unit == z->layout.units) return NULL; /* KEEP */
     return &z->checks.shadow[2 * (m - z->layout.members) + side];
 }
 
@@ -152,7 +152,7 @@ static zero_result zp_checks_seal(zero_ctx *z, int compares) {
         ZP_UNTIMELY(z, compares && hash != z->checks.seal[m],
                     "tensor %s, layer %d, was written since the plugin wrote it last: use "
                     "zero_write_tensor",
-                    z->tensors[x->tensor].desc.name, x->layer < 0 ? 0 : x->layer);
+                    z->tensors[x->tensor].desc.name, x->layer);
         z->checks.seal[m] = hash;
     }
     z->checks.sealed = 1;

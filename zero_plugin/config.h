@@ -41,6 +41,7 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(prefetch), ZP_SIGNED, ZERO_NONE, ZP_PREFETCH_MAX, 1, 0},
     {ZP_SETTING(bucket_numel), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(persistence_numel), ZP_SIGNED, ZERO_NONE, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(open_units), ZP_SIGNED, ZERO_ALL, ZP_UNITS, 0, 0},
     {ZP_SETTING(no_overlap), ZP_FLAG},
     {ZP_SETTING(no_overflow_check), ZP_FLAG},
     {ZP_SETTING(no_mapping), ZP_FLAG},
@@ -101,9 +102,9 @@ static zero_result zp_setting_check(const zp_setting *s, const zero_config *c, c
     return ZERO_ERR_ARGUMENT;
 }
 
-/* Checks every setting, and puts into each zero's place what it means. On an error: its sentence
-   in `text`. */
-static zero_result zp_config_resolve(zero_config *c, char *text, size_t bytes) {
+/* Checks every setting, and puts into each zero's place what it means. `crowd`: the group's. On an
+   error: its sentence in `text`. */
+static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size_t bytes) {
     zero_scaler *scaler = &c->scaler;
     for (int i = 0; i < ZP_SETTINGS; i++) {
         const zp_setting *s = &zp_settings[i];
@@ -116,7 +117,8 @@ static zero_result zp_config_resolve(zero_config *c, char *text, size_t bytes) {
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
     if (scaler->fixed == 0 && c->type != ZERO_F16) scaler->fixed = 1;
 #ifdef _OPENMP
-    if (!c->threads) c->threads = omp_get_max_threads();
+    const int all = omp_get_max_threads(), each = getenv("OMP_NUM_THREADS") ? all : all / crowd;
+    if (!c->threads) c->threads = each > 1 ? each : 1;
 #else
     c->threads = 1;
 #endif

@@ -28,7 +28,13 @@ typedef struct zp_slot {
     const zp_member *member;
     int layer;
     void **place[2];
+    char *was; /* what place[ZP_PARAM] pointed to before */
 } zp_slot;
+
+typedef struct zp_alias { /* one more field for a tensor's pointer */
+    int tensor;
+    size_t field;
+} zp_alias;
 
 /* A tensor's copy for the host. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
@@ -64,6 +70,8 @@ struct zero_ctx {
     zp_live *live; /* [layout.all] */
     zp_slot *slots;
     int nslots, slots_cap;
+    zp_alias *aliases;
+    int naliases, aliases_cap;
     zp_event *events; /* [nevents] all that live, buffers and what is below point to */
     int nevents;
 
@@ -106,6 +114,7 @@ struct zero_ctx {
     int looked; /* peers may still be reading parameters that are SEEN, after zero_reduce */
     int bound;  /* zero_bind was called */
     double hooks_s;
+    double loss; /* of the step's micro-steps so far, where zero_train_end is told */
     zero_result dead;
     const char *call; /* the public function that runs */
     char text[ZP_TEXT_BYTES + 128];

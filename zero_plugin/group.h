@@ -105,6 +105,7 @@ struct zp_group {
     double timeout_s;
 
     void *own;         /* the transport's */
+    int crowd;         /* ranks that the processors which this rank sees are for */
     int shares;        /* memory that is ONE costs no more to read than one's own */
     int node_size;     /* ranks whose gradients are summed first */
     float divisor;     /* what a reduce-scatter gives is so many times op.scale's: 1, or where the
@@ -234,7 +235,7 @@ static zero_result zp_memory_open(zp_group *g, zp_memory *m, size_t bytes, int h
 static zero_result zp_group_open(zp_group *g, const zp_transport *row, const zero_comm *given) {
     g->transport = row;
     g->rank = 0;
-    g->nranks = g->node_size = 1;
+    g->nranks = g->node_size = g->crowd = 1;
     g->divisor = 1;
     return row->join(g, given);
 }

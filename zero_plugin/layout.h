@@ -10,14 +10,16 @@
 
 #include "base.h"
 
-typedef struct zp_member {   /* a tensor's part in a unit */
-    int unit, tensor, layer; /* layer -1: all layers (KEEP) */
+typedef struct zp_member {   /* a tensor's part in a unit: one layer or more */
+    int unit, tensor, layer; /* the first of these layers */
+    size_t first;            /* elements of the tensor before it */
     size_t at, numel;        /* within the unit, elements */
 } zp_member;
 
 typedef struct zp_tensor {
     zero_tensor_desc desc; /* name owned */
-    int first_member;      /* in zp_layout.by_tensor: one per layer, or one if KEEP */
+    int first_member;      /* in zp_layout.by_tensor: one per `together` layers */
+    int together;          /* layers of a unit */
     float lr_factor, decay_factor;
 } zp_tensor;
 
@@ -38,12 +40,19 @@ typedef struct zp_layout {
     zp_unit *unit;
     zp_member *members; /* [nmembers] by unit, in order of announcement */
     int nmembers;
-    zp_member **by_tensor; /* [nmembers]: tensor's first_member + layer */
+    zp_member **by_tensor; /* [nmembers]: zp_tensor_member */
     size_t numel, padded;
 } zp_layout;
 
-static int zp_tensor_parts(const zp_tensor *t) {
-    return t->desc.flags & ZERO_KEEP ? 1 : t->desc.layers;
+/* Layers that are one member: of KEEP all. */
+static int zp_tensor_together(const zp_tensor *t) {
+    return t->desc.flags & ZERO_KEEP ? t->desc.layers : t->together;
+}
+static int zp_tensor_member(const zp_tensor *t, int layer) {
+    return t->first_member + layer / zp_tensor_together(t);
+}
+static int zp_tensor_unit(const zp_layout *l, const zp_tensor *t, int layer) {
+    return t->desc.flags & ZERO_KEEP ? l->units : t->desc.unit + layer / t->together;
 }
 
 static void zp_layout_close(zp_layout *l) {
@@ -53,26 +62,22 @@ static void zp_layout_close(zp_layout *l) {
     memset(l, 0, sizeof *l);
 }
 
-static int zp_tensor_unit(const zp_layout *l, const zp_tensor *t, int layer) {
-    return t->desc.flags & ZERO_KEEP ? l->units : t->desc.unit + layer;
-}
-
-/* Elements of the tensor before the member. */
-static size_t zp_member_first(const zp_member *m) {
-    return m->layer > 0 ? (size_t)m->layer * m->numel : 0;
-}
-
 /* The order of updates, and backwards of reductions: KEEP, which a host reads before anything else,
    then as in a forward. */
 static int zp_unit_nth(const zp_layout *l, int i) { return i ? i - 1 : l->units; }
 
-/* A tensor's layer, or all of them, becomes the unit's next member. */
-static zp_member *zp_unit_add(zp_layout *l, int unit, const zp_tensor *t, int tensor, int layer) {
+/* What begins with this layer becomes the next member of its unit. */
+static zp_member *zp_unit_add(zp_layout *l, const zp_tensor *t, int tensor, int layer) {
     const zero_tensor_desc *d = &t->desc;
-    const int kept = d->flags & ZERO_KEEP;
+    const int kept = d->flags & ZERO_KEEP, unit = zp_tensor_unit(l, t, layer);
+    const size_t layers = zp_min((size_t)zp_tensor_together(t), (size_t)(d->layers - layer));
     zp_unit *u = &l->unit[unit];
-    const zp_member m = {unit, tensor, kept ? -1 : layer, zp_round_up(u->numel, ZP_ALIGN),
-                         kept ? d->numel * (size_t)d->layers : d->numel};
+    const zp_member m = {unit,
+                         tensor,
+                         layer,
+                         (size_t)layer * d->numel,
+                         zp_round_up(u->numel, ZP_ALIGN),
+                         layers * d->numel};
     u->numel = m.at + m.numel;
     u->content += m.numel;
     u->largest_tensor = zp_max(u->largest_tensor, d->numel);
@@ -87,9 +92,10 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     memset(l, 0, sizeof *l);
     for (int t = 0; t < n; t++) {
         const zero_tensor_desc *d = &tensors[t].desc;
-        if (d->unit + d->layers > l->units) l->units = d->unit + d->layers;
+        const int last = d->unit + (d->layers - 1) / tensors[t].together;
+        if (last >= l->units) l->units = last + 1;
         tensors[t].first_member = l->nmembers;
-        l->nmembers += zp_tensor_parts(&tensors[t]);
+        l->nmembers = zp_tensor_member(&tensors[t], d->layers - 1) + 1;
     }
     l->all = l->units + 1;
     l->unit = (zp_unit *)calloc((size_t)l->all, sizeof *l->unit);
@@ -101,8 +107,8 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     }
     for (int t = 0; t < n; t++)
         for (int i = 0; i < tensors[t].desc.layers; i++) {
-            l->unit[tensors[t].desc.unit + i].announced = 1;
-            if (i < zp_tensor_parts(&tensors[t]))
+            l->unit[tensors[t].desc.unit + i / tensors[t].together].announced = 1;
+            if (i % zp_tensor_together(&tensors[t]) == 0)
                 l->unit[zp_tensor_unit(l, &tensors[t], i)].members++;
         }
     zp_member *next = l->members;
@@ -113,9 +119,8 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         u->only_one_d = u->uses = 1;
     }
     for (int t = 0; t < n; t++)
-        for (int i = 0; i < zp_tensor_parts(&tensors[t]); i++)
-            l->by_tensor[tensors[t].first_member + i] =
-                zp_unit_add(l, zp_tensor_unit(l, &tensors[t], i), &tensors[t], t, i);
+        for (int i = 0; i < tensors[t].desc.layers; i += zp_tensor_together(&tensors[t]))
+            l->by_tensor[zp_tensor_member(&tensors[t], i)] = zp_unit_add(l, &tensors[t], t, i);
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
         u->shard = zp_round_up((u->numel + (size_t)nranks - 1) / (size_t)nranks, ZP_ALIGN);
         u->padded = u->shard * (size_t)nranks;

@@ -25,6 +25,16 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     return zp_check(z, zp_event_record(s, live->gathered));
 }
 
+/* The units in whose turn the shared buffers are, in words. */
+static const char *zp_pool_open(const zp_pool *p, char *text, size_t bytes) {
+    size_t n = 0;
+    text[0] = 0;
+    for (int b = 0; b < p->n && n + 16 < bytes; b++)
+        if (p->buffer[b].open && !p->buffer[b].own)
+            n += (size_t)snprintf(text + n, bytes - n, "%s%d", n ? ", " : "", p->buffer[b].unit);
+    return text;
+}
+
 /* The outermost begin that needs u's parameters: they are on their way or there, and so are the
    next units'. */
 static zero_result zp_parameters_open(zero_ctx *z, int u) {
@@ -37,11 +47,12 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
     zp_trace_visit(t, u);
     const int n = zp_schedule(z, t, u, wraps, fill);
     if (n < 0) {
+        char open[128];
         live->parameter_opens--;
         return zp_fail(z, ZERO_ERR_STATE,
-                       "unit %d: all %d gather buffers belong to units that have begun "
-                       "and not ended; raise prefetch",
-                       u, pool->n);
+                       "unit %d: all gather buffers belong to units that have begun and not ended "
+                       "(%s); raise open_units, or prefetch",
+                       u, zp_pool_open(pool, open, sizeof open));
     }
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
     const int b = live->buffer[ZP_PARAM] = zp_pool_find(pool, u);
@@ -77,16 +88,18 @@ static void zp_point(zero_ctx *z, zp_side side, int u, char *memory, void *host)
     for (int i = 0; i < x->members && memory && host; i++) {
         const zp_member *m = &x->member[i];
         const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
-        const uintptr_t to =
-            (uintptr_t)zp_member_memory(z, side, m, memory) - zp_member_first(m) * of;
+        const uintptr_t to = (uintptr_t)zp_member_memory(z, side, m, memory) - m->first * of;
         if (!(d->flags & ZERO_BY_SLOT)) memcpy((char *)host + d->field, &to, sizeof to);
+        for (int k = 0; k < z->naliases; k++)
+            if (z->aliases[k].tensor == m->tensor)
+                memcpy((char *)host + z->aliases[k].field, &to, sizeof to);
     }
     for (int i = 0; i < z->nslots; i++) {
         const zp_slot *s = &z->slots[i];
         const zp_member *m = s->member;
         if (!s->place[side] || m->unit != u) continue;
         char *to = memory ? zp_member_memory(z, side, m, memory) : NULL;
-        if (to && m->layer < 0) to += (size_t)s->layer * z->tensors[m->tensor].desc.numel * of;
+        if (to) to += (size_t)(s->layer - m->layer) * z->tensors[m->tensor].desc.numel * of;
         memcpy(s->place[side], &to, sizeof to); /* as bytes: it may be any pointer to data */
     }
 }
@@ -182,14 +195,16 @@ static zero_result zp_bucket_add(zero_ctx *z, int u) {
 
 /* A buffer for u's gradients: its own, or the shared one whose reduction began longest ago. */
 static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
+    char open[128];
     zp_pool *pool = &z->pool[ZP_GRAD];
     zp_live *live = &z->live[u];
     if (zp_unit_whole(z, ZP_GRAD, u) || live->buffer[ZP_GRAD] >= 0) return ZERO_OK;
     const int b = live->own[ZP_GRAD] >= 0 ? live->own[ZP_GRAD] : zp_pool_oldest(pool, NULL, 0);
-    ZP_UNTIMELY(z, b < 0,
-                "unit %d: all %d gradient buffers belong to units whose backward is not complete; "
-                "raise bucket_numel",
-                u, pool->n);
+    ZP_UNTIMELY(
+        z, b < 0,
+        "unit %d: all gradient buffers belong to units whose backward is not complete (%s); "
+        "raise open_units, or bucket_numel",
+        u, zp_pool_open(pool, open, sizeof open));
     const int before = pool->buffer[b].unit;
     if (before >= 0 && z->live[before].pending) ZP_TRY(zp_bucket_flush(z));
     if (before >= 0) ZP_DO(z, zp_event_wait(&z->compute, z->live[before].reduction));
@@ -292,14 +307,14 @@ static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
     return zp_one_of(z, "unit", unit, z->layout.units);
 }
 
-/* NULL does for a host's struct only where no tensor of the unit has a field in it. */
+/* No struct of the host's will do only where no tensor of the unit has a field in it. */
 static zero_result zp_host_struct(zero_ctx *z, int unit, const void *host, const char *of) {
     const zp_unit *x = &z->layout.unit[unit];
-    for (int i = 0; i < x->members && !host; i++) {
+    for (int i = 0; i < x->members && (!host || host == ZERO_WANTED); i++) {
         const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
         ZP_REFUSE(z, !(d->flags & ZERO_BY_SLOT),
-                  "unit %d: the host's struct of %s is NULL, but tensor %s has a field in it", unit,
-                  of, d->name);
+                  "unit %d: the host's struct of %s is %s, but tensor %s has a field in it", unit,
+                  of, host ? "ZERO_WANTED" : "NULL", d->name);
     }
     return ZERO_OK;
 }
@@ -332,6 +347,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
                 unit, z->layout.unit[unit].uses);
     ZP_UNTIMELY(z, live->backward_opens == 64, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_host_struct(z, unit, grads, "gradients"));
+    if (params) ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
     if (params) ZP_TRY(zp_parameters_open(z, unit));

@@ -47,16 +47,22 @@ static int zp_compare_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Units that the host wants to have open at once. */
+static size_t zp_plan_open(const zero_ctx *z) {
+    return (size_t)(z->cfg.open_units == ZERO_ALL ? z->layout.units : z->cfg.open_units);
+}
+
 /* Parameter buffers that units take turns in, at most. */
 static size_t zp_plan_gathered(const zero_ctx *z) {
-    return z->array[ZP_PARAM].share == ZP_SHARD ? (size_t)z->cfg.prefetch + 2 : 0;
+    const int gathers = z->array[ZP_PARAM].share == ZP_SHARD;
+    return gathers ? zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open(z)) : 0;
 }
 
 /* Elements of a shared buffer: of all choices the one that needs the least memory. Larger units,
    and those used more often, have a buffer of their own. */
 static zero_result zp_plan_shared(zero_ctx *z) {
     const zp_layout *l = &z->layout;
-    const size_t gathered = zp_plan_gathered(z);
+    const size_t gathered = zp_plan_gathered(z), least_g = zp_max(3, zp_plan_open(z));
     const size_t of_p = gathered ? zp_bytes(z->array[ZP_PARAM].type) : 0,
                  of_g = zp_bytes(z->array[ZP_GRAD].type);
     int n = 0;
@@ -70,7 +76,7 @@ static zero_result zp_plan_shared(zero_ctx *z) {
     for (int i = 0; i < n; i++) larger += sizes[i];
     for (int i = 0; i < n; i++) {
         const size_t turns = (size_t)i + 1;
-        const size_t buffers = zp_min(turns, gathered) * of_p + zp_min(turns, 3) * of_g;
+        const size_t buffers = zp_min(turns, gathered) * of_p + zp_min(turns, least_g) * of_g;
         larger -= sizes[i]; /* these lie alone, with gradients and with parameters */
         const size_t bytes = (of_p + of_g) * larger + buffers * sizes[i];
         if (bytes > least) continue;
@@ -152,10 +158,11 @@ static void zp_plan_bytes(zero_ctx *z) {
 static void zp_plan_buffers(zero_ctx *z) {
     const size_t shared = z->shared_numel, bucket_units = shared ? z->bucket_numel / shared : 0;
     const size_t of[2] = {zp_bytes(z->array[ZP_GRAD].type), zp_bytes(z->array[ZP_PARAM].type)};
-    const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : bucket_units + 2,
-                            zp_plan_gathered(z)};
+    const size_t reduced = zp_max(bucket_units + 2, zp_plan_open(z));
+    const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : reduced, zp_plan_gathered(z)};
     /* what passes through in pieces: broadcasts, and sums between nodes */
     const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + z->data->wire_bytes;
+    int open[2];
     size_t take_turns = 0, own_bytes = 0, shared_bytes = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
@@ -169,16 +176,20 @@ static void zp_plan_buffers(zero_ctx *z) {
             own_bytes += adds ? x->padded * of[side] : 0;
         }
     }
-    for (int side = 0; side < 2; side++)
+    for (int side = 0; side < 2; side++) {
         for (size_t i = 0; i < zp_min(take_turns, most[side]); i++) {
             (void)zp_pool_add(&z->pool[side], shared * of[side], 0);
             shared_bytes += shared * of[side];
         }
+        open[side] = most[side] && most[side] < take_turns ? (int)most[side] : z->layout.units;
+    }
+    z->plan.open_forward = open[ZP_PARAM];
+    z->plan.open_backward = open[open[ZP_PARAM] < open[ZP_GRAD]];
     z->plan.buffer_bytes += own_bytes + shared_bytes + staging;
-    z->plan.buffer_ceiling_bytes = own_bytes
-                                   + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
-                                   + (size_t)(z->cfg.prefetch + 2) * (of[0] + of[1]) * shared
-                                   + z->bucket_numel * of[ZP_GRAD] + staging;
+    z->plan.buffer_ceiling_bytes =
+        own_bytes + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
+        + zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open(z)) * (of[0] + of[1]) * shared
+        + z->bucket_numel * of[ZP_GRAD] + staging;
 }
 
 /* The order that a model of layers has: up, the units used again, down, and those again. */

@@ -1,0 +1,337 @@
+/* test_ease.c - what makes a host's lines few: rows of tensors by field, aliases, weights that are
+   adopted from the host's arrays, steps without hooks, several layers in a unit, all units open at
+   once, a hash. Compiled with ZERO_CHECK=1 as well (test_ease_checked): then adopted arrays are
+   NaN. Against the header alone. */
+#include "harness.h"
+
+#include <math.h>
+
+#ifndef EASE_CHECKED
+#define EASE_CHECKED 0
+#endif
+
+enum { LAYERS = 5, WIDTH = 70, RANKS = 3, TENSORS = 4 };
+
+typedef struct ease_host {
+    float *emb, *fcw, *fcb, *norm, *head; /* head: the embedding, by another name */
+} ease_host;
+
+static const zero_tensor_desc ease_table[TENSORS] = {
+    ZERO_FIELD(ease_host, emb, 3 * WIDTH),
+    ZERO_FIELD(ease_host, fcw, 2 * WIDTH, .layers = LAYERS, .unit = 1),
+    ZERO_FIELD(ease_host, fcb, WIDTH, .layers = LAYERS, .unit = 1, .flags = ZERO_ONE_D),
+    ZERO_FIELD(ease_host, norm, WIDTH, .layers = LAYERS, .unit = 1, .flags = ZERO_KEEP)};
+
+/* What a case does; how it ends, for all ranks. */
+typedef struct ease_case {
+    int stage, keep, together, open, micro_steps, mapped, wanted, skew, null;
+    zero_type arrays;
+    uint64_t hash[RANKS];
+    double mean[RANKS];
+    zero_plan plan[RANKS];
+    char why[RANKS][512];
+} ease_case;
+
+static double ease_value(int t, size_t i) { return sin((double)(t * 1000 + (int)i)) / 8; }
+static float *ease_field(ease_host *h, int t) {
+    float *at;
+    memcpy(&at, (char *)h + ease_table[t].field, sizeof at);
+    return at;
+}
+static size_t ease_numel(int t) {
+    return ease_table[t].numel * (size_t)(ease_table[t].layers ? ease_table[t].layers : 1);
+}
+
+/* Arrays of the host's own, as it had them before there was a plugin. */
+static void ease_arrays(ease_host *h, const ease_case *c, int rank) {
+    memset(h, 0, sizeof *h);
+    for (int t = 0; t < TENSORS; t++) {
+        const size_t n = ease_numel(t);
+        float *values = (float *)malloc(n * sizeof *values);
+        for (size_t i = 0; i < n; i++) values[i] = (float)ease_value(t, i);
+        if (c->skew && t == 1 && rank == 1) values[3] += 1;
+        zero_convert(values, c->arrays, values, ZERO_F32, n);
+        if (c->null != t + 1) memcpy((char *)h + ease_table[t].field, &values, sizeof values);
+        if (c->null == t + 1) free(values);
+    }
+    h->head = h->emb;
+}
+
+static zero_result ease_open(zero_ctx **z, const zero_comm *comm, const ease_case *c) {
+    zero_config cfg = {0};
+    cfg.stage = c->stage;
+    cfg.micro_steps = c->micro_steps;
+    cfg.accumulation = ZERO_ACCUMULATE_SHARDED;
+    cfg.open_units = c->open;
+    cfg.no_mapping = !c->mapped;
+    cfg.persistence_numel = ZERO_NONE;
+    cfg.threads = 1;
+    cfg.timeout_s = 20;
+    ZERO_TRY(zero_create(z, &cfg, comm));
+    for (int t = 0; t < TENSORS; t++) {
+        zero_tensor_desc d = ease_table[t];
+        if (c->keep) d.flags |= ZERO_KEEP;
+        ZERO_TRY(zero_tensors(*z, &d, 1));
+        if (c->together && t) ZERO_TRY(zero_tensor_together(*z, d.name, c->together));
+    }
+    ZERO_TRY(zero_alias(*z, "emb", offsetof(ease_host, head)));
+    return zero_build(*z);
+}
+
+/* Gradients that depend on the weights, on the rank and on the micro-step. */
+static void ease_backward(float *grad, const float *w, size_t n, int rank, int step) {
+    for (size_t i = 0; i < n; i++)
+        grad[i] += 0.25f * w[i] + 0.01f * (float)(((int)i + 3 * rank + step) % 7 - 3);
+}
+
+static zero_result ease_hooks(zero_ctx *z, const ease_case *c, ease_host *p, ease_host *g, int rank,
+                              int step) {
+    const int k = c->together ? c->together : 1, units = (LAYERS + k - 1) / k;
+    const int nested = c->open != 0;
+    ZERO_TRY(zero_forward_begin(z, 0, p));
+    for (int u = 0; u < units; u++) {
+        ZERO_TRY(zero_forward_begin(z, 1 + u, p));
+        if (!nested) ZERO_TRY(zero_forward_end(z, 1 + u));
+    }
+    for (int u = 0; u < units && nested; u++) ZERO_TRY(zero_forward_end(z, 1 + u));
+    ZERO_TRY(zero_forward_end(z, 0));
+    ZERO_TRY(zero_backward_begin(z, 0, p, g));
+    ease_backward(g->head, p->head, 3 * WIDTH, rank, step);
+    for (int u = 0; u < units; u++) {
+        ZERO_TRY(zero_backward_begin(z, 1 + u, p, g));
+        for (int l = u * k; l < LAYERS && l < (u + 1) * k; l++) {
+            const size_t at = (size_t)l * WIDTH;
+            ease_backward(g->fcw + 2 * at, p->fcw + 2 * at, 2 * WIDTH, rank, step);
+            ease_backward(g->fcb + at, p->fcb + at, WIDTH, rank, step);
+        }
+        if (!nested) ZERO_TRY(zero_backward_end(z, 1 + u));
+    }
+    for (int u = 0; u < units && nested; u++) ZERO_TRY(zero_backward_end(z, 1 + u));
+    ease_backward(g->norm, p->norm, LAYERS * WIDTH, rank, step);
+    return zero_backward_end(z, 0);
+}
+
+static zero_result ease_train(zero_ctx *z, ease_case *c, ease_host *p, ease_host *g, int rank) {
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+    for (int step = 0; step < 3; step++)
+        for (int micro = 0; micro < c->micro_steps; micro++) {
+            ZERO_TRY(zero_train_begin(z));
+            if (c->keep)
+                for (int t = 0; t < TENSORS; t++)
+                    ease_backward(ease_field(g, t), ease_field(p, t), ease_numel(t), rank, micro);
+            else
+                ZERO_TRY(ease_hooks(z, c, p, g, rank, micro));
+            ZERO_TRY(zero_train_end(z, &hyper, 10.0 * step + micro + rank, &c->mean[rank]));
+        }
+    return zero_hash(z, &c->hash[rank]);
+}
+
+static zero_result ease_work(zero_ctx *z, ease_case *c, int rank) {
+    ease_host p, g, old;
+    ease_arrays(&p, c, rank);
+    old = p;
+    memset(&g, 0, sizeof g);
+    zero_result r = zero_adopt(z, &p, &g, c->arrays);
+    for (int t = 0; t < TENSORS && !r; t++) {
+        float had, got[4];
+        zero_convert(&had, ZERO_F32, ease_field(&old, t), c->arrays, 1);
+        test_check(isnan(had) == EASE_CHECKED, "tensor %d: what was adopted is %g", t, (double)had);
+        r = zero_read_tensor(z, ease_table[t].name, ZERO_PARAMETER, 2, 4, got);
+        for (size_t i = 0; i < 4 && !r; i++) {
+            float value = (float)ease_value(t, i + 2);
+            zero_convert(&value, c->arrays, &value, ZERO_F32, 1);
+            zero_convert(&value, ZERO_F32, &value, c->arrays, 1);
+            test_check(got[i] == value, "tensor %d: %g, expected %g", t, (double)got[i],
+                       (double)value);
+        }
+    }
+    if (!r) test_check(p.norm != old.norm && g.norm, "KEEP tensors are the plugin's");
+    if (!r && c->keep) test_check(p.head == p.emb && g.head == g.emb, "the alias follows");
+    for (int t = 0; t < TENSORS; t++) free(ease_field(&old, t));
+    if (!r) r = ease_train(z, c, &p, &g, rank);
+    return r;
+}
+
+static void ease_rank(test_rank *r) {
+    ease_case *c = (ease_case *)r->arg;
+    const zero_comm comm = test_comm(r);
+    zero_ctx *z = NULL;
+    zero_result got = ease_open(&z, &comm, c);
+    if (!got) got = zero_query_plan(z, &c->plan[r->rank]);
+    if (!got) got = ease_work(z, c, r->rank);
+    snprintf(c->why[r->rank], sizeof c->why[0], "%s", got ? zero_last_error(z) : "");
+    zero_destroy(z);
+}
+
+static void ease_run(ease_case *c, int nranks) {
+    if (!c->micro_steps) c->micro_steps = 1;
+    (void)test_ranks(nranks, 0, ease_rank, c);
+}
+
+/* The same weights at every stage, with hooks and without, however layers are cut into units. */
+static void ease_same(void) {
+    for (int nranks = 1; nranks <= RANKS; nranks++)
+        for (int micro = 1; micro <= 2; micro++) {
+            uint64_t expected = 0;
+            for (int stage = 0; stage <= 3; stage++)
+                for (int way = 0; way < 6; way++) {
+                    ease_case c = {0};
+                    c.stage = stage;
+                    c.micro_steps = micro;
+                    c.mapped = way % 2;
+                    c.keep = way == 0;
+                    c.together = way == 2 ? 2 : way == 3 ? LAYERS : 0;
+                    c.open = way == 4 ? ZERO_ALL : way == 5 ? LAYERS + 1 : 0;
+                    ease_run(&c, nranks);
+                    if (!expected) expected = c.hash[0];
+                    for (int r = 0; r < nranks; r++)
+                        test_check(!c.why[r][0] && c.hash[r] == expected,
+                                   "%d ranks, stage %d, %d micro-steps, way %d, rank %d: %016llx "
+                                   "expected %016llx: %s",
+                                   nranks, stage, micro, way, r, (unsigned long long)c.hash[r],
+                                   (unsigned long long)expected, c.why[r]);
+                    const double mean = 20 + (nranks - 1) / 2.0 + (micro - 1) / 2.0;
+                    test_check(c.mean[nranks - 1] == mean, "a mean loss of %g, expected %g",
+                               c.mean[nranks - 1], mean);
+                }
+        }
+}
+
+/* How many units may be open is told before, and by the error, which names those that are. */
+static void ease_units(void) {
+    ease_case c = {0};
+    c.stage = 3;
+    c.open = 4; /* of 6, and the hooks open all of them */
+    ease_run(&c, 2);
+    test_check(c.plan[0].open_forward == 4 && c.plan[0].open_backward == 4,
+               "%d and %d units may be open", c.plan[0].open_forward, c.plan[0].open_backward);
+    test_check(strstr(c.why[0], "unit 4: all gather buffers") && strstr(c.why[0], "(3, 2, 1, 0)")
+                   && strstr(c.why[0], "open_units"),
+               "too many units: %s", c.why[0]);
+    ease_case all = {0};
+    all.stage = 3;
+    all.open = ZERO_ALL;
+    ease_run(&all, 2);
+    test_check(all.plan[0].open_forward == LAYERS + 1 && all.plan[0].open_backward == LAYERS + 1,
+               "ZERO_ALL: %d and %d", all.plan[0].open_forward, all.plan[0].open_backward);
+    ease_case none = {0};
+    ease_run(&none, 2);
+    test_check(none.plan[0].open_forward == LAYERS + 1, "stage 0: %d", none.plan[0].open_forward);
+}
+
+/* 16-bit arrays; arrays that differ between ranks, or are not there. */
+static void ease_arrays_of_all_kinds(void) {
+    for (int type = 1; type < ZERO_TYPES; type++) {
+        ease_case c = {0};
+        c.stage = 2;
+        c.arrays = (zero_type)type;
+        ease_run(&c, 2);
+        test_check(!c.why[0][0] && c.hash[0] == c.hash[1], "arrays of type %d: %s", type, c.why[0]);
+    }
+    ease_case skew = {0};
+    skew.stage = 1;
+    skew.skew = 1;
+    ease_run(&skew, 2);
+    test_check(strstr(skew.why[0], "rank 1 gives other values") != NULL, "other values: %s",
+               skew.why[0]);
+    for (int t = 0; t < TENSORS; t++) {
+        char text[64];
+        ease_case c = {0};
+        c.null = t + 1;
+        ease_run(&c, 2);
+        snprintf(text, sizeof text, "tensor %s, layer 0: the host's field is NULL",
+                 ease_table[t].name);
+        test_check(strstr(c.why[0], text) != NULL, "no array: %s", c.why[0]);
+    }
+}
+
+/* Slots: adopted where they pointed to, a tensor's second slot follows, ZERO_WANTED hands out
+   parameters; only where there is no field. */
+static void ease_slots(void) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_tensor_desc d = {"w", WIDTH, LAYERS, 0, 0, ZERO_BY_SLOT, 0};
+    const zero_tensor_desc field = {"f", WIDTH, 1, LAYERS, 0, 0, 0};
+    zero_config cfg = {0};
+    zero_ctx *z;
+    float *w[LAYERS], *second = NULL, *got, *old[LAYERS], other[WIDTH] = {0};
+    struct {
+        float *f;
+    } host = {other};
+    cfg.stage = 3;
+    zero_result r = zero_create(&z, &cfg, &self);
+    if (!r) r = zero_tensor(z, &d);
+    if (!r) r = zero_tensor(z, &field);
+    if (!r) r = zero_build(z);
+    for (int l = 0; l < LAYERS && !r; l++) {
+        w[l] = old[l] = (float *)malloc(WIDTH * sizeof(float));
+        for (int i = 0; i < WIDTH; i++) w[l][i] = (float)(100 * l + i);
+        r = zero_slot(z, "w", l, (void **)&w[l], NULL);
+    }
+    if (!r) r = zero_slot(z, "w", 2, (void **)&second, NULL);
+    if (!r) r = zero_adopt(z, &host, NULL, ZERO_F32);
+    if (!r) r = zero_pass_begin(z, ZERO_TRAIN, 0, 1);
+    for (int l = 0; l < LAYERS && !r; l++) {
+        r = zero_forward_begin(z, l, ZERO_WANTED);
+        got = w[l];
+        test_check(!r && got != old[l] && got[7] == (float)(100 * l + 7), "layer %d by slot", l);
+        if (l == 2) test_check(second == got, "the second slot follows");
+        if (!r) r = zero_forward_end(z, l);
+    }
+    test_check(!r, "slots: %s", zero_last_error(z));
+    if (!r) r = zero_backward_begin(z, 2, ZERO_WANTED, NULL);
+    test_check(!r && second, "a backward with parameters: %s", zero_last_error(z));
+    if (!r) r = zero_backward_end(z, 2);
+    if (!r) r = zero_backward_begin(z, 3, NULL, NULL);
+    test_check(!r && !w[3], "a backward without parameters");
+    if (!r) r = zero_backward_end(z, 3);
+    test_check(zero_forward_begin(z, LAYERS, ZERO_WANTED) == ZERO_ERR_ARGUMENT
+                   && strstr(zero_last_error(z), "ZERO_WANTED"),
+               "ZERO_WANTED for a field: %s", zero_last_error(z));
+    zero_destroy(z);
+    for (int l = 0; l < LAYERS; l++) free(old[l]);
+}
+
+/* What is refused, and where it is named. */
+static void ease_refused(void) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_config cfg = {0};
+    zero_ctx *z;
+    uint64_t hash;
+    ease_host p = {0};
+    cfg.open_units = -2;
+    test_check(zero_create(&z, &cfg, &self) == ZERO_ERR_ARGUMENT
+                   && strstr(zero_last_error(z), "open_units is -2"),
+               "open_units -2: %s", zero_last_error(z));
+    zero_destroy(z);
+    cfg.open_units = 0;
+    if (zero_create(&z, &cfg, &self)) return;
+    test_check(zero_tensors(z, NULL, 1) == ZERO_ERR_ARGUMENT, "no table");
+    test_check(zero_tensors(z, ease_table, TENSORS) == ZERO_OK, "a table");
+    test_check(zero_alias(z, "nobody", 8) == ZERO_ERR_ARGUMENT, "an alias of nobody");
+    test_check(zero_alias(z, "emb", offsetof(ease_host, fcw)) == ZERO_ERR_ARGUMENT
+                   && strstr(zero_last_error(z), "is the field of tensor fcw"),
+               "an alias that is a field: %s", zero_last_error(z));
+    test_check(zero_tensor_together(z, "fcw", 0) == ZERO_ERR_ARGUMENT, "no layers together");
+    test_check(zero_tensor_together(z, "x", 1) == ZERO_ERR_ARGUMENT, "nobody together");
+    test_check(zero_adopt(z, &p, &p, ZERO_F32) == ZERO_ERR_STATE, "adopted before the build");
+    test_check(zero_hash(z, &hash) == ZERO_ERR_STATE, "hashed before the build");
+    test_check(zero_build(z) == ZERO_OK && zero_hash(z, NULL) == ZERO_ERR_ARGUMENT, "hash NULL");
+    test_check(zero_adopt(z, &p, &p, (zero_type)9) == ZERO_ERR_ARGUMENT, "arrays of no type");
+    test_check(zero_adopt(z, NULL, NULL, ZERO_F32) == ZERO_ERR_ARGUMENT, "no arrays");
+    test_check(zero_train_end(z, NULL, 0, NULL) == ZERO_ERR_STATE, "an end without a begin");
+    test_check(zero_tensor_together(z, "fcw", 2) == ZERO_ERR_STATE, "together after the build");
+    zero_destroy(z);
+    test_check(zero_tensors(NULL, NULL, 0) && zero_alias(NULL, "a", 0) && zero_hash(NULL, &hash)
+                   && zero_adopt(NULL, NULL, NULL, ZERO_F32) && zero_train_begin(NULL)
+                   && zero_train_end(NULL, NULL, 0, NULL) && zero_tensor_together(NULL, "a", 1),
+               "no context");
+}
+
+int main(void) {
+    ease_same();
+    ease_units();
+    ease_arrays_of_all_kinds();
+    ease_slots();
+    ease_refused();
+    return test_summary();
+}

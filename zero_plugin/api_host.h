@@ -1,0 +1,136 @@
+/* api_host.h - few lines for a host: weights that are adopted, a step without hooks, a hash */
+#pragma once
+
+#include "api_access.h"
+
+zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n) {
+    ZP_ENTER(z, "zero_tensors", ZP_NEW, "tensors are announced before zero_build");
+    ZP_REFUSE(z, n < 0 || (!desc && n), "%d tensors at %p", n, (const void *)desc);
+    for (int i = 0; i < n; i++) ZP_TRY(zero_tensor(z, &desc[i]));
+    return ZERO_OK;
+}
+
+zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
+    ZP_ENTER(z, "zero_alias", ZP_ANY, "");
+    zp_tensor *t;
+    ZP_TRY(zp_tensor_named(z, name, &t));
+    ZP_REFUSE(z, t->desc.flags & ZERO_BY_SLOT, "%s has slots: give it one more", name);
+    for (int i = 0; i < z->ntensors; i++)
+        ZP_REFUSE(z,
+                  !(z->tensors[i].desc.flags & ZERO_BY_SLOT) && z->tensors[i].desc.field == field,
+                  "%s: offset %zu is the field of tensor %s", name, field, z->tensors[i].desc.name);
+    zp_alias *list =
+        (zp_alias *)zp_list_grow(z->aliases, z->naliases, &z->aliases_cap, sizeof *list);
+    if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "an alias of %s", name);
+    const zp_alias alias = {(int)(t - z->tensors), field};
+    z->aliases = list;
+    z->aliases[z->naliases++] = alias;
+    return ZERO_OK;
+}
+
+/* ---- adoption ---- */
+
+/* The host's own array of one layer; NULL: there is none. */
+static char *zp_adopt_array(const zero_ctx *z, int tensor, int layer, const void *params,
+                            zero_type type) {
+    const zero_tensor_desc *d = &z->tensors[tensor].desc;
+    char *array = NULL;
+    for (int i = 0; i < z->nslots && (d->flags & ZERO_BY_SLOT) && !array; i++)
+        if (z->slots[i].member->tensor == tensor && z->slots[i].layer == layer)
+            array = z->slots[i].was;
+    if (d->flags & ZERO_BY_SLOT) return array;
+    if (params) memcpy(&array, (const char *)params + d->field, sizeof array);
+    return array ? array + (size_t)layer * d->numel * zp_bytes(type) : NULL;
+}
+
+/* By pieces of the host's memory: `raw` as it is stored, `values` in f32. */
+static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *array, zero_type type,
+                                  char *raw, float *values) {
+    const zero_tensor_desc *d = &z->tensors[tensor].desc;
+    const size_t first = (size_t)layer * d->numel, of = zp_bytes(type);
+    for (size_t at = 0; at < d->numel; at += ZP_STAGE_NUMEL) {
+        const size_t n = zp_min(ZP_STAGE_NUMEL, d->numel - at);
+        ZP_DO(z, zp_copy(&z->compute, raw, array + at * of, n * of));
+        ZP_DO(z, zp_stream_sync(&z->compute));
+        zp_widen(values, raw, type, n);
+        ZP_TRY(zero_write_tensor(z, d->name, ZERO_PARAMETER, first + at, n, values));
+        if (!zp_checks_on()) continue;
+        memset(raw, 0xFF, n * of); /* NaN in every type */
+        ZP_DO(z, zp_copy(&z->compute, array + at * of, raw, n * of));
+        ZP_DO(z, zp_stream_sync(&z->compute));
+    }
+    return ZERO_OK;
+}
+
+/* Every array is there. */
+static zero_result zp_adopt_check(zero_ctx *z, const void *params, zero_type type) {
+    for (int t = 0; t < z->ntensors; t++)
+        for (int l = 0; l < z->tensors[t].desc.layers; l++)
+            ZP_REFUSE(z, !zp_adopt_array(z, t, l, params, type),
+                      "tensor %s, layer %d: the host's %s is NULL", z->tensors[t].desc.name, l,
+                      z->tensors[t].desc.flags & ZERO_BY_SLOT ? "slot" : "field");
+    return ZERO_OK;
+}
+
+zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type) {
+    int who = -1;
+    ZP_ENTER(z, "zero_adopt", ZP_IDLE, "weights are adopted after zero_build, between steps");
+    ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type %d, no such type", (int)type);
+    zero_result r = zp_adopt_check(z, params, type);
+    float *values = r ? NULL : (float *)malloc(2 * ZP_STAGE_NUMEL * sizeof *values);
+    if (!r && !values) r = zp_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
+    const zero_result met = zp_check(z, zp_agree(z->data, !r, &who));
+    if (!r) r = met;
+    if (!r && who >= 0)
+        r = zp_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory", who);
+    for (int t = 0; t < z->ntensors; t++)
+        for (int l = 0; l < z->tensors[t].desc.layers && !r; l++)
+            r = zp_adopt_layer(z, t, l, zp_adopt_array(z, t, l, params, type), type,
+                               (char *)(values + ZP_STAGE_NUMEL), values);
+    free(values);
+    return r ? r : zero_bind(z, params, grads);
+}
+
+/* ---- a step without hooks ---- */
+
+zero_result zero_train_begin(zero_ctx *z) {
+    if (!z) return ZERO_ERR_ARGUMENT;
+    return zero_pass_begin(z, ZERO_TRAIN, z->phase == ZP_BETWEEN ? z->micro + 1 : 0,
+                           z->cfg.micro_steps);
+}
+
+zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean) {
+    ZP_TRY(zero_pass_end(z));
+    z->loss = z->micro ? z->loss + loss : loss;
+    double sum = z->loss, steps = z->micro + 1;
+    if (z->micro + 1 == z->micro_steps) {
+        ZP_TRY(zero_reduce(z));
+        ZP_TRY(zero_step(z, hyper));
+        steps *= z->data->nranks;
+        if (mean) ZP_TRY(zero_all_sum(z, &sum, 1));
+    }
+    if (mean) *mean = sum / steps;
+    return ZERO_OK;
+}
+
+/* ---- a hash ---- */
+
+zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
+    ZP_ENTER(z, "zero_hash", ZP_IDLE, "weights are hashed after zero_build, between steps");
+    ZP_REFUSE(z, !hash, "hash is NULL");
+    float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
+    zero_result r = values ? ZERO_OK : zp_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
+    uint64_t all = ZP_HASH_EMPTY;
+    for (int t = 0; t < z->ntensors && !r; t++) {
+        const zero_tensor_desc *d = &z->tensors[t].desc;
+        const size_t total = d->numel * (size_t)d->layers;
+        for (size_t at = 0; at < total && !r; at += ZP_STAGE_NUMEL) {
+            const size_t n = zp_min(ZP_STAGE_NUMEL, total - at);
+            r = zero_read_tensor(z, d->name, ZERO_MASTER, at, n, values);
+            for (size_t i = 0; i < n && !r; i++) all = zp_hash(all, zp_bits(values[i]));
+        }
+    }
+    free(values);
+    *hash = all;
+    return r;
+}
