@@ -35,12 +35,15 @@
      api_run    the ranks of this machine, started and watched
 
    WHERE SOMETHING NEW GOES
-     a stage      a row of zp_policies in memory: which arrays are whole, which are sharded
-     an array     a row of what memory's walk lists, cut in plan and build
-     a tier       a value of zp_tier and its ways in zp_array_open and zp_array_close, in memory
+     a stage      a row of zp_policies in memory; its number, in config's table and the header
+     an array     a value of the enum in memory, a line of its walk, a zp_plan_row in plan
+     a tier       zp_tier, zp_array_open and _close in memory, the choice in zp_plan_row, its memory
+                  in zp_build_arrays; MASTER and STATE alone are found that way so far
      a transport  a row by the contract in group; transport says how one of your own is added
-     a rule       a row of the table in rules, by its head; or one of your own, by a file
-     a setting    a row of the table in config
+     a rule       a body, a line and a row in rules, a name in zero_optimizer; or a file of your own
+     a setting    a row of the table in config, a field of zero_config
+     a function   the header, then the api room of its subject
+     a room       an #include below and a line above, behind all that it uses
 
    THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step)
      compute stream   zero_backward_begin: takes a gradient buffer, waits for its last reduction,
@@ -56,7 +59,7 @@
                       it to the next pass (stage 3): event `gathered`
      compute stream   the next zero_forward_begin(u) waits for `gathered`
    When a reduction has ended on any rank, all ranks have computed with that unit's old parameters;
-   when a gather has ended here, no rank reads from here any more: so the owner may update them. */
+   when u's gather has ended, no rank reads this shard: so its owner may update it. */
 
 /* A host copies two files: `make drop DIR=folder` writes them. */
 #if __has_include("zero_plugin/base.h")

@@ -12,36 +12,35 @@
 
    EXAMPLE: every line that a trainer with L blocks and tied embeddings gains; `params` and `grads`
    are its own structs of base pointers, used as before between a unit's begin and end; sizes are
-   size_t
-       zero_local *group;
-       zero_local_create(&group, nranks, 1); // before fork
-       zero_comm comm = {ZERO_COMM_LOCAL, rank, group, 0};
-       zero_config cfg = {0};
-       cfg.stage = 3;
-       zero_ctx *z;
-       zero_create(&z, &cfg, &comm);
-       zero_tensor_desc wte = {"wte", V * C, 1, 0, 2, 0, offsetof(Params, wte)}; // unit 0, 2 uses
-       zero_tensor_desc fcw = {"fcw", 4 * C * C, L, 1, 0, 0, offsetof(Params, fcw)}; // units 1..L
-       zero_tensor(z, &wte); zero_tensor(z, &fcw);
-       zero_build(z);
-       zero_write_tensor(z, "wte", ZERO_PARAMETER, 0, V * C, values); ...        // on every rank
-       for (int step = 0; step < steps; step++) {
-           zero_pass_begin(z, ZERO_TRAIN, 0, 1);
-           zero_forward_begin(z, 0, &params); ... lookup ... zero_forward_end(z, 0);
-           for (int l = 0; l < L; l++) {
-               zero_forward_begin(z, 1 + l, &params); ... zero_forward_end(z, 1 + l); }
-           zero_forward_begin(z, 0, &params); ... classifier, loss ... zero_forward_end(z, 0);
-           dloss *= zero_loss_scale(z);
-           zero_backward_begin(z, 0, &params, &grads); ... classifier ... zero_backward_end(z, 0);
-           for (int l = L - 1; l >= 0; l--) {
-               zero_backward_begin(z, 1 + l, &params, &grads); ... zero_backward_end(z, 1 + l); }
-           zero_backward_begin(z, 0, NULL, &grads); ... lookup ... zero_backward_end(z, 0);
-           zero_pass_end(z);
-           zero_reduce(z);
+   size_t; main returns zero_run_local(nranks, train, &whatever)
+       int train(const zero_comm *comm, void *whatever) {
+           const zero_tensor_desc table[] = {
+               ZERO_FIELD(Params, wte, V * C, .uses = 2),                      // unit 0
+               ZERO_FIELD(Params, fcw, 4 * C * C, .layers = L, .unit = 1)};    // units 1..L
+           zero_config cfg = {0};
+           cfg.stage = 3;
+           zero_ctx *z;
+           ZERO_TRY(zero_create(&z, &cfg, comm));
+           ZERO_TRY(zero_tensors(z, table, 2));
+           ZERO_TRY(zero_build(z));
+           ZERO_TRY(zero_adopt(z, &params, &grads, ZERO_F32)); // its initial values; free them then
            zero_hyper hyper = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
-           zero_step(z, &hyper);
-       }
-       zero_destroy(z);
+           for (int step = 0; step < steps; step++) {
+             zero_train_begin(z);
+             zero_forward_begin(z, 0, &params); ... lookup ... zero_forward_end(z, 0);
+             for (int l = 0; l < L; l++) {
+               zero_forward_begin(z, 1 + l, &params); ... zero_forward_end(z, 1 + l); }
+             zero_forward_begin(z, 0, &params); ... classifier, loss ... zero_forward_end(z, 0);
+             dloss *= zero_loss_scale(z);
+             zero_backward_begin(z, 0, &params, &grads); ... classifier ... zero_backward_end(z, 0);
+             for (int l = L - 1; l >= 0; l--) {
+               zero_backward_begin(z, 1 + l, &params, &grads); ... zero_backward_end(z, 1 + l); }
+             zero_backward_begin(z, 0, NULL, &grads); ... lookup ... zero_backward_end(z, 0);
+             ZERO_TRY(zero_train_end(z, &hyper, loss, &mean_loss)); }
+           zero_destroy(z);
+           return 0; }
+     Without the hooks, and all tensors ZERO_KEEP, that is data-parallel training with the optimizer
+     state sharded: fifteen lines. adapters/README.md goes on from there step by step.
 
    STAGES, and the bytes that a rank keeps (P parameters, N ranks, AdamW)
                                              16 bit, f32 master   f32            bf16, no master
@@ -173,7 +172,7 @@ typedef enum zero_comm_kind {
     ZERO_COMM_MPI,      /* CPU. handle: MPI_Comm *; needs MPI_THREAD_MULTIPLE; duplicated, never
                            used */
     ZERO_COMM_NCCL,     /* CUDA. handle: ncclComm_t *; split, and otherwise never used */
-    ZERO_COMM_OWN /* the first of your own: see ADDING A TRANSPORT in zero_plugin/transport.h */
+    ZERO_COMM_OWN /* the first of your own: see ADDING A TRANSPORT in zero_plugin.cu */
 } zero_comm_kind;
 
 typedef struct zero_comm {

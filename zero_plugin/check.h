@@ -1,7 +1,7 @@
 /* check.h - misuse, in builds that ask for it
 
    A build with -DZERO_CHECK=1 tells misuse at the call, or faults at the place, and costs what it
-   costs. In others every function that is called from elsewhere returns at once.
+   costs. In other builds what the other rooms call returns at once.
      shadows   What a begin hook hands out are copies of the unit's tensors, each between pages that
                nobody may touch, and out of reach itself from the end hook on: a pointer that was
                kept, and a tensor of another layer that is not KEEP, fault where they are used.

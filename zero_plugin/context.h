@@ -78,7 +78,7 @@ struct zero_ctx {
     zp_array array[ZP_ARRAYS];
     zp_memory memory[2];               /* GRAD, MEAN and their buffers; PARAM and its buffers */
     zp_pool pool[2];                   /* those buffers */
-    size_t shared_numel, bucket_numel; /* of a buffer that units take turns in; resolved */
+    size_t shared_numel, bucket_numel; /* of a shared buffer; of a bucket, resolved */
     zp_trace trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
     int *bucket;                       /* units written and not yet issued */
     zp_op *ops;                        /* [units] their collectives */
@@ -86,7 +86,7 @@ struct zero_ctx {
     size_t bucket_filled;
 
     const zp_rule *rule;
-    char *arena; /* [private_bytes] device memory that no peer sees: SUM, MASTER, STATE and these */
+    char *arena; /* [private_bytes] no peer sees it: SUM, MASTER, STATE, partial, control, spans */
     size_t private_bytes;
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
     double *verdict, *verdicts; /* this rank's [ZP_VERDICT], within [nranks * ZP_VERDICT] */
@@ -111,7 +111,7 @@ struct zero_ctx {
     int scale_asked; /* zero_loss_scale was called for the coming step */
     int stepped;     /* a step was made: a report exists */
     zp_checks checks;
-    int looked; /* peers may still be reading parameters that are SEEN, after zero_reduce */
+    int looked; /* since zero_reduce peers may be reading parameters that are SEEN */
     int bound;  /* zero_bind was called */
     double hooks_s;
     double loss; /* of the step's micro-steps so far, where zero_train_end is told */

@@ -11,19 +11,19 @@
                      a node in rank order, then over nodes in node order; NCCL: in its own order
      all-gather      target[r * shard + i] = rank r's source[i], for all other ranks r; a rank's own
                      part is in place already, or copied
-   All ops of a list are issued, or none is. Issuing may make the host wait for peers (LOCAL on
-   GPUs), never longer than timeout_s. A failure is recorded once, in the context; after it every
-   call of every group does nothing and returns it.
+   A list is issued whole, or the context has failed. Issuing may make the host wait for peers
+   (LOCAL on GPUs), never longer than timeout_s. A failure is recorded once, in the context; after
+   it every call of every group does nothing and returns it.
 
    MEMORY that collectives work on is opened in the group, by all ranks together, and lives until
-   the group closes: a rank that failed never pulls memory from under a peer that still reads. */
+   all have left it: a rank that failed never pulls memory from under a peer that still reads. */
 #pragma once
 
 #include "kernels.h"
 
 enum { ZP_EXCHANGE = 1, ZP_REDUCE_SCATTER, ZP_ALL_GATHER, ZP_BROADCAST }; /* kinds of collective */
 
-/* What a rank is at, for peers that are elsewhere. unit: of a broadcast its root; -1: none. */
+/* The call that a rank is in, compared with its peers'. unit: of a broadcast its root; -1: none. */
 typedef struct zp_call {
     int32_t kind, unit;
     uint64_t shard; /* elements of one rank's part, or bytes */
@@ -63,11 +63,12 @@ typedef struct zp_op {
 
 typedef struct zp_transport {
     const char *name;
-    /* Joins: rank, nranks and what is below `transport` in the group. COLLECTIVE. */
+    /* Joins. Sets rank, nranks, own, mail (malloc) and crowd .. note. COLLECTIVE. */
     zero_result (*join)(zp_group *g, const zero_comm *given);
     /* A rank that cannot even begin to join tells those who wait. NULL: nobody can be told. */
     void (*refuse)(const zero_comm *given, const char *why);
-    /* All ranks get memory of m->bytes, zeros, or none does (MEMORY). COLLECTIVE. */
+    /* All ranks get memory of m->bytes, zeros, at m->base (LOCAL: peer[] too), counted in
+       meter.allocated_bytes; or none does (MEMORY). COLLECTIVE. */
     zero_result (*memory)(zp_group *g, zp_memory *m);
     /* Memory that one channel uses alone is made known to the library. COLLECTIVE. NULL: no need.
        `how`: a few words for the log. */
@@ -83,7 +84,7 @@ typedef struct zp_transport {
     /* Called now and then by a thread of the context, for transports whose collectives nobody can
        wait for with a time limit; a failure that it finds is recorded. NULL: no need. */
     void (*look)(zp_group *g);
-    /* Tells the peers that this rank is gone. */
+    /* Tells the peers that this rank is gone; not called while own is NULL. */
     void (*abort)(zp_group *g, const char *why);
     /* Leaves and frees all memory. COLLECTIVE if not `broken`, for at most timeout_s. */
     void (*leave)(zp_group *g, int broken);
@@ -108,8 +109,8 @@ struct zp_group {
     int crowd;         /* ranks that the processors which this rank sees are for */
     int shares;        /* memory that is ONE costs no more to read than one's own */
     int node_size;     /* ranks whose gradients are summed first */
-    float divisor;     /* what a reduce-scatter gives is so many times op.scale's: 1, or where the
-                          library sums and does not scale, the ranks */
+    float divisor;     /* a reduce-scatter's result is the mean times this: 1; nranks where the
+                          library cannot scale */
     size_t wire_bytes; /* that the transport keeps for pieces on their way between nodes */
     char note[128];    /* about the library, for the log; "": nothing */
 

@@ -1,8 +1,9 @@
 /* memory.h - arrays: what a rank keeps, one number per element, and in which memory
 
    All arrays share the layout of units and shards. Of each unit an array keeps a part: the whole
-   unit, this rank's shard, or nothing; a stage is a row of such shares. Where a part lies is asked
-   here alone, so that another array, share or tier is a row and not a change of what computes.
+   unit, this rank's shard, or nothing; a stage is a row of such shares. What
+   computes finds MASTER and STATE by zp_array_open alone; GRAD, MEAN, SUM and PARAM also by their
+   offsets, which collectives need.
 
    THE WALK OF ONE ELEMENT, whose shard is this rank's: who writes it, and when
      GRAD    what backward adds to: the host, on the compute stream, between begin and end; cleared
@@ -17,7 +18,8 @@
      PARAM   the weight as stored: the update, once all ranks have computed with the old one; then
              gathered from here. SEEN: one piece of memory shows all ranks' shards side by side, a
              rank writes its own alone, and a gather only waits
-   Between steps all but SUM can be written by name, on the compute stream. */
+   By name, on the compute stream, all but SUM are written: between steps, the gradient from
+   zero_reduce to zero_step. */
 #pragma once
 
 #include "rules.h"
@@ -40,14 +42,15 @@ typedef struct zp_kept { /* of one unit */
 
 typedef struct zp_array {
     zero_type type;
-    zp_share share; /* of every unit that is not excepted: zp_kept has what counts */
+    zp_share share; /* the usual one; part[u].share is a unit's */
     zp_tier tier;
     zp_kept *part; /* [units] */
     size_t bytes;  /* of all parts; 0 if they lie in another array */
     char *memory;  /* what parts count from; NULL before the build */
 } zp_array;
 
-/* A stage. */
+/* A stage: WHOLE or SHARD. State WHOLE (stage 0) needs all WHOLE, since a rank updates what it
+   keeps of STATE; plan makes SEEN and NOTHING of SHARD. */
 typedef struct zp_policy {
     zp_share state, gradients, parameters; /* state: MASTER too */
     zero_accumulation accumulation;        /* its default */
@@ -80,8 +83,8 @@ static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share,
 /* OPEN AND CLOSE. Between them element e of unit u and what follows it in this rank's part lie at
    *p, for what stream s runs; *p is NULL if the array keeps nothing of the unit. `wrote`: what lies
    there is the array's new value, and goes to where the array is kept; otherwise it is dropped.
-   Streams order themselves: a tier that copies does so on s. Of an array, one part is open at a
-   time, and another unit's may be on its way ahead. On DEVICE both are no work at all. */
+   Nothing waits here: a tier that copies enqueues it on s. Of an array, one part is open at a time.
+   On DEVICE both are no work at all. */
 static zero_result zp_array_open(const zp_array *a, int u, size_t e, zp_stream *s, char **p) {
     const zp_kept *x = &a->part[u];
     *p = x->numel ? a->memory + x->at + (e - x->first) * zp_bytes(a->type) : NULL;

@@ -139,7 +139,7 @@ static zero_result zp_mpi_node(zp_group *g, zp_node *mine) {
     return ZERO_OK;
 }
 
-/* Every node must have as many ranks, and what was asked for must be so. */
+/* All nodes have equally many ranks: node_size, if that is set. */
 static zero_result zp_mpi_even(zp_group *g, const zp_node *said, int node_size) {
     const int n = said->ranks, nodes = g->nranks / n;
     for (int r = 0; r < g->nranks; r++)

@@ -92,7 +92,7 @@ static void zp_mpi_abort(zp_group *g, const char *why) {
     if (!done) m->abandoned = 1;
 }
 
-/* What a message between nodes is for, in its tag: a peer that is elsewhere is found. */
+/* What a message between nodes is for, in its tag: a peer in another call is found. */
 static int zp_mpi_tag(const zp_op *op) {
     const int unit = op->unit < 0 ? ZP_TAGS - 1 : op->unit % (ZP_TAGS - 1);
     return 2 * unit + (op->kind == ZP_ALL_GATHER);
@@ -156,8 +156,8 @@ static size_t zp_crossings(int nnodes) {
     return zp_max(2, ZP_CROSSINGS / zp_max(1, (size_t)(nnodes - 1)));
 }
 
-/* A piece of a shard on its way, and in a reduction what it needs there: for every other node the
-   sum that goes there, and the one that comes. */
+/* A piece of a shard on its way, and in a reduction for every other node, in `wire`, the sum that
+   is sent and the one received. */
 typedef struct zp_crossing {
     size_t at, n;
     float *wire; /* [nnodes - 1][2][ZP_CROSS_NUMEL] */

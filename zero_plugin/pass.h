@@ -245,7 +245,7 @@ static int zp_reduces_now(const zero_ctx *z) {
     return z->adding != ZP_IN_PLACE || z->micro + 1 == z->micro_steps;
 }
 
-/* u's gradient of this micro-step is complete, and reduced where it is now. */
+/* All of u's backwards of this micro-step have ended. */
 static int zp_unit_written(const zero_ctx *z, int u) {
     return z->live[u].writes >= z->layout.unit[u].uses;
 }
@@ -277,7 +277,7 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
         z->live[u].writes = 0;
         if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
     }
-    if (micro == 0) /* the peers' too: what does not come this time is not last time's */
+    if (micro == 0) /* peers' too: one that fails to come must not leave the old one */
         ZP_DO(z, zp_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
                           (size_t)z->data->nranks * ZP_VERDICT * sizeof *z->verdicts));
     return zp_gradient_touch(z, z->layout.units, 1);

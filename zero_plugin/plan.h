@@ -102,8 +102,8 @@ static int zp_pool_add(zp_pool *p, size_t bytes, int own) {
     return p->n++;
 }
 
-/* Cuts the parts of all arrays. MEAN lies behind GRAD, or inside where nothing that follows the
-   reduction is written there: no further micro-step, or one that SUM takes up first. */
+/* Cuts the parts of all arrays. MEAN lies behind GRAD, or inside where the host overwrites it only
+   after it was read: at the last micro-step alone, or where SUM keeps it. */
 static void zp_plan_arrays(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     zp_array *a = z->array;

@@ -12,7 +12,7 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     zp_stream *s = &z->compute;
     zp_update a;
     for (int i = 0; i < ZP_STATES; i++) list[STATE + i] = &z->array[ZP_STATE + i];
-    /* an evaluation may have gathered what it left */
+    /* a gather that an evaluation left under way */
     ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
     if (!z->live[u].spans) return ZERO_OK;
     for (int i = 0; i < LIST; i++)
@@ -53,8 +53,8 @@ static zero_result zp_update_from_master(zero_ctx *z, int u) {
     return zp_check(z, zp_array_close(param, u, &z->compute, 1));
 }
 
-/* By a step, or, hyper NULL, from the weights. What this rank keeps of a unit's parameters is new
-   then: the others get it now, or when they ask. */
+/* By a step, or, hyper NULL, from the weights. A unit that lies whole is gathered at once,
+   any other when a pass asks for it. */
 static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
     for (int i = 0; i < z->layout.all; i++) {
         const int u = zp_unit_nth(&z->layout, i);

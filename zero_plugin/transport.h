@@ -3,7 +3,9 @@
    ADDING A TRANSPORT. In a file of your own that -DZERO_OWN_TRANSPORTS='"own.h"' names, write a
    zp_transport by the contract of group.h, and
        #define ZERO_OWN_ROWS , &own_row
-   It is the kind ZERO_COMM_OWN; the next one of the list is one more. */
+   comm.kind is ZERO_COMM_OWN; a second row of the list: + 1. `issue` runs on the host's thread, on
+   the CPU what it issues in a lane; `look` on the watching thread. own.h is looked for from this
+   file's folder; tests/slow_transport.h is one. */
 #pragma once
 
 #include "local.h"
