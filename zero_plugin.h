@@ -172,7 +172,7 @@ typedef enum zero_comm_kind {
     ZERO_COMM_MPI,      /* CPU. handle: MPI_Comm *; needs MPI_THREAD_MULTIPLE; duplicated, never
                            used */
     ZERO_COMM_NCCL,     /* CUDA. handle: ncclComm_t *; split, and otherwise never used */
-    ZERO_COMM_OWN /* the first of your own: see ADDING A TRANSPORT in zero_plugin.cu */
+    ZERO_COMM_OWN       /* the first of your own: see ADDING A TRANSPORT in zero_plugin.cu */
 } zero_comm_kind;
 
 typedef struct zero_comm {
