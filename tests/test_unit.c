@@ -47,6 +47,7 @@ typedef struct unit_list {
 static void unit_announce(unit_list *l, size_t numel, int layers, int unit, int flags) {
     zp_tensor *t = &l->tensor[l->n++];
     memset(t, 0, sizeof *t);
+    t->together = 1;
     t->desc.numel = numel;
     t->desc.layers = layers;
     t->desc.unit = unit;
