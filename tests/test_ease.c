@@ -205,7 +205,7 @@ static void ease_units(void) {
     ease_run(&c, 2);
     test_check(c.plan[0].open_forward == 4 && c.plan[0].open_backward == 4,
                "%d and %d units may be open", c.plan[0].open_forward, c.plan[0].open_backward);
-    test_check(strstr(c.why[0], "unit 4: all gather buffers") && strstr(c.why[0], "(3, 2, 1, 0)")
+    test_check(strstr(c.why[0], "unit 4: all 4 gather buffers") && strstr(c.why[0], "(3, 2, 1, 0)")
                    && strstr(c.why[0], "open_units"),
                "too many units: %s", c.why[0]);
     ease_case all = {0};

@@ -49,10 +49,11 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
     if (n < 0) {
         char open[128];
         live->parameter_opens--;
-        return zp_fail(z, ZERO_ERR_STATE,
-                       "unit %d: all gather buffers belong to units that have begun and not ended "
-                       "(%s); raise open_units, or prefetch",
-                       u, zp_pool_open(pool, open, sizeof open));
+        return zp_fail(
+            z, ZERO_ERR_STATE,
+            "unit %d: all %d gather buffers belong to units that have begun and not ended "
+            "(%s); raise open_units, or prefetch",
+            u, pool->n, zp_pool_open(pool, open, sizeof open));
     }
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
     const int b = live->buffer[ZP_PARAM] = zp_pool_find(pool, u);
