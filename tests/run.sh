@@ -128,6 +128,8 @@ TABLE
     fuzz 20
     if [ -x "$B/emulated/test_cuda" ]; then cat <<TABLE
 emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 20 $SEED
+emulated-cuda-mutants 1200 beside $B/emulated/test_cuda mutants 2
+emulated-cuda-faults 600 beside $B/emulated/test_cuda faults 10
 emulated-gpt2 600 beside $B/emulated/test_gpt2
 TABLE
     fi
