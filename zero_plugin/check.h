@@ -47,7 +47,7 @@ static void zp_shadow_free(zp_shadow *s) {
     if (s->map) (void)munmap(s->map, s->mapped);
 }
 static zero_result zp_shadow_lock(zp_stream *s, zp_shadow *x) {
-    (void)madvise(x->map + x->guard, x->body, MADV_DONTNEED);
+    if (!x->stays) (void)madvise(x->map + x->guard, x->body, MADV_DONTNEED);
     return mprotect(x->map + x->guard, x->body, PROT_NONE) ? ZERO_ERR_MEMORY : ZERO_OK;
 }
 static zero_result zp_shadow_unlock(zp_shadow *x, int writes) {
@@ -72,6 +72,7 @@ static zero_result zp_checks_open(zero_ctx *z) {
     c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
     c->forwards = (int *)calloc((size_t)z->layout.all, sizeof *c->forwards);
     if (!c->shadow || !c->seal || !c->forwards) return ZERO_ERR_MEMORY;
+    c->writes = 1; /* nothing is copied yet */
     for (size_t i = 0; i < 2 * n; i++) {
         const zp_member *m = &z->layout.members[i / 2];
         zp_shadow *s = zp_checks_shadow(z, (zp_side)(i % 2), m);
@@ -80,6 +81,7 @@ static zero_result zp_checks_open(zero_ctx *z) {
         s->body = zp_round_up(s->bytes, 4096);
         s->guard = zp_round_up((size_t)z->tensors[m->tensor].desc.layers * s->bytes, 4096);
         s->mapped = 2 * s->guard + s->body;
+        s->stays = zp_host_computes() && zp_unit_whole(z, (zp_side)(i % 2), m->unit);
         ZP_TRY(zp_shadow_make(&z->device, s));
         ZP_TRY(zp_shadow_lock(&z->compute, s));
     }
@@ -105,9 +107,11 @@ static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
         zp_shadow *s = zp_checks_shadow(z, side, m);
         char *at = memory + m->at * zp_bytes(z->array[side].type);
         if (opens) {
-            ZP_DO(z, zp_shadow_unlock(s, 1));
-            ZP_DO(z, zp_copy(&z->compute, s->data, at, s->bytes));
+            const int known = side == ZP_PARAM && s->stays && s->copied == z->checks.writes;
+            if (!known) ZP_DO(z, zp_shadow_unlock(s, 1));
+            if (!known) ZP_DO(z, zp_copy(&z->compute, s->data, at, s->bytes));
             if (side == ZP_PARAM) ZP_DO(z, zp_shadow_unlock(s, 0));
+            s->copied = z->checks.writes;
         } else {
             if (side == ZP_GRAD) ZP_DO(z, zp_copy(&z->compute, at, s->data, s->bytes));
             ZP_DO(z, zp_shadow_lock(&z->compute, s));
@@ -144,6 +148,7 @@ static zero_result zp_checks_hash(zero_ctx *z, const zp_member *m, uint64_t *has
 /* Notes what parameters are now, or with `compares` finds one that is not what it was. */
 static zero_result zp_checks_seal(zero_ctx *z, int compares) {
     if (!zp_checks_on() || (compares && !z->checks.sealed)) return ZERO_OK;
+    z->checks.writes += !compares;
     ZP_DO(z, zp_settle(z));
     for (int m = 0; m < z->layout.nmembers; m++) {
         const zp_member *x = &z->layout.members[m];

@@ -40,15 +40,18 @@ typedef struct zp_alias { /* one more field for a tensor's pointer */
 typedef struct zp_shadow {
     char *map, *data;
     size_t mapped, guard, body, bytes;
+    int stays;       /* its pages are as many as the unit's own, which is resident, and are kept */
+    uint64_t copied; /* checks.writes when it was copied */
 } zp_shadow;
 
 typedef struct zp_checks {
     zp_shadow *shadow; /* by member, and then by side */
     uint64_t *seal;    /* by member */
     int sealed;
-    int *forwards;  /* by unit: of this pass, before its first backward */
-    int backwards;  /* of this pass, so far */
-    uint32_t *hook; /* of this pass: which one, and its unit */
+    uint64_t writes; /* of parameters by the plugin */
+    int *forwards;   /* by unit: of this pass, before its first backward */
+    int backwards;   /* of this pass, so far */
+    uint32_t *hook;  /* of this pass: which one, and its unit */
     int nhooks, hooks_cap;
 } zp_checks;
 
