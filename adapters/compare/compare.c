@@ -4,6 +4,8 @@
 #endif
 #include "compare.h"
 
+#include "../report/progress.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -36,12 +38,12 @@ static void compare_check(const compare *c, const compare_entry *e, zero_result 
 /* One step that is not timed: caches fill, pages are touched. */
 static void compare_warm_up(compare *c) {
     for (int i = 0; i < c->n; i++) {
-        report_clear(c->report);
-        if (c->report->terminal) report_say(c->report, "warming up stage %d", c->entry[i].stage);
+        char what[32];
+        (void)snprintf(what, sizeof what, "warming up stage %d", c->entry[i].stage);
+        progress_phase(c->report, what, 0);
         c->host->step(c->entry[i].trainer, NULL);
         compare_check(c, &c->entry[i], zero_barrier(c->entry[i].z));
     }
-    report_clear(c->report);
 }
 
 /* All ranks start together; the clock stops when the last communication has ended. */
@@ -61,15 +63,13 @@ static void compare_turn(compare *c, compare_entry *e, int round, int steps) {
 
 /* Every round begins with another stage, so that none always follows the same one. */
 static void compare_rounds(compare *c) {
-    const double started = compare_clock();
+    progress watch;
+    progress_begin(&watch, c->report, "comparing");
     for (int round = 0; round < c->rounds; round++) {
         for (int i = 0; i < c->n; i++) {
-            report_clear(c->report);
-            report_progress(c->report, (double)(round * c->n + i) / (c->rounds * c->n),
-                            compare_clock() - started);
+            progress_at(&watch, (double)(round * c->n + i) / (c->rounds * c->n), NULL);
             compare_turn(c, &c->entry[(round + i) % c->n], round, c->steps / c->rounds);
         }
-        report_clear(c->report);
         report_say(c->report, "round %d/%d | tok/s at stage", round + 1, c->rounds);
         for (int i = 0; i < c->n; i++)
             report_say(c->report, "%s%d: %.0f", i ? " | " : " ", c->entry[i].stage,

@@ -842,6 +842,11 @@ zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int 
     return sum_now(m, s.batch * s.seq_len, loss);
 }
 
+zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n) {
+    if (n > 0) ops_download(m->ops, losses, m->losses, ZERO_F32, n);
+    return outcome(m);
+}
+
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
     const ops_heads s = shape_of(m, 1, t < 1 ? 1 : (size_t)t);
     if (t < 1 || t > m->run.seq_len)
