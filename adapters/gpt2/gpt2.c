@@ -547,7 +547,8 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     m->blocks = (block_values *)calloc((size_t)m->cfg.layers + 1, sizeof *m->blocks);
     m->memory = ops_alloc(bytes);
     if (!m->blocks || !m->memory)
-        return refuse(err, ZERO_ERR_MEMORY, "no memory for %zu bytes of activations", bytes);
+        return refuse(err, ZERO_ERR_MEMORY, "no memory for %.1f MiB of activations",
+                      (double)bytes / (1024 * 1024));
     memset(&kept, 0, sizeof kept);
     memset(&shared, 0, sizeof shared);
     kept.base = (char *)m->memory;

@@ -63,6 +63,7 @@ static int report_columns(void) {
 
 void report_live(report *r, const char *line) {
     if (!r->terminal) return;
+    r->live = 0; /* it is cleared here */
     report_say(r, "\r\033[K%.*s", report_columns(), line);
     r->live = 1;
 }
