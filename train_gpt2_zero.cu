@@ -1086,12 +1086,9 @@ static void train_step(trainer *t) {
     const step_line line = make_line(t, &v);
     const main_log_values logged = {t->step - 1,  v.loss,        v.lr,         v.done.norm,
                                     line.seconds, t->speed.rate, memory_mib(t)};
-    const int kept = is_kept(t, &v);
-    if (kept)
-        step_line_print(&line, text);
-    else
-        step_line_brief(&line, text);
-    if (kept) say(j, "%s", text);
+    step_line_print(&line, text);
+    if (is_kept(t, &v)) say(j, "%s", text);
+    step_line_brief(&line, text);
     check_log(j, main_log_step(j->log, &logged));
     progress_at(&t->watch, (double)(t->step - t->first) / (j->steps - t->first), text);
     if (t->step == t->first + 1) print_first_step(t, products);
