@@ -1,20 +1,26 @@
-# make deps            install what is missing          make test      all tests, at most 10 minutes
-# make train_gpt2_zero build the trainer                make check     format, linters, both compilers
-# make compare         DDP against ZeRO-1, 2, 3         make bench     measure against MPI and memory
-# make data            token files of tiny Shakespeare  make test-long what CI adds; test-all: no samples
-# make cuda            build for CUDA, into B/cuda     make golden    write tests/golden.txt
-# make cuda-tests      the tests that run on a GPU
-# make drop DIR=x      the two files to copy        make zero_ckpt the tool for checkpoints
-# make same BASE=x     does this tree compute, plan and send what that commit does? make speed BASE=x: as fast?
-# make lib, install    the plugin as a library         make test-llmc LLMC=path of a checkout of llm.c
-# Settings: DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are), ARGS="-e d12 -t 64 -b 4
-# -pn 2" (compare), CC, NVCC, MPICC (empty: without MPI), OPT, B, WERROR=1 (warnings are errors, as in CI); of
-# CUDA: see adapters/cuda.mk.
+# make deps             install what is missing
+# make                  the trainer, ./train_gpt2_zero, and tiny Shakespeare as tokens
+# make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run
+# make drop DIR=folder  the plugin's two files, for your own trainer
+# make lib, install     the plugin as a library; PREFIX
+# make zero_ckpt        the tool for checkpoints
+# make test             the tests, at most 10 minutes; test-long: what CI adds; test-all: no samples
+# make check            format, linters, both compilers
+# make bench            measure against MPI and memory
+# make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
+# make test-llmc LLMC=path of a checkout of llm.c
+# make same BASE=commit does this tree compute, plan and send what that commit does? speed: as fast?
+# make golden           write tests/golden.txt
+# Settings: V=1 (whole command lines), DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are),
+# CC, NVCC, MPICC (empty: without MPI), OPT, B (build folder), WERROR=1 (warnings are errors, as in CI);
+# of CUDA: see adapters/cuda.mk.
 
 B      ?= build
 OPT    ?= -O3 -march=native
 OMP    ?= -fopenmp
 NVCC   ?= nvcc
+SILENT  = $(findstring s,$(firstword -$(MAKEFLAGS)))
+short   = $(if $V,,@$(if $(SILENT),,echo '  $1 $@';) )# what a command line is printed as
 once    = $(eval $1 := $(shell $2))$($1)
 MPICC   = $(call once,MPICC,command -v mpicc)
 ifndef DEVICE
@@ -22,7 +28,7 @@ DEVICE := $(shell sh adapters/cuda.sh device $(NVCC))
 endif
 WARN    = -Wall -Wextra -Wpedantic -Wshadow $(if $(WERROR),-Werror)
 CFLAGS  = -std=c11 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN)
-COMPILE = $(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) -MMD -MP
+COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) -MMD -MP
 
 PLUGIN  = $B/zero_plugin.o
 vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report data
@@ -50,8 +56,14 @@ VERSION := $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all deps libraries drop data compare test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt clean
+.PHONY: all help deps libraries drop data compare test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt clean
 all: train_gpt2_zero data
+	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
+	    '      ./train_gpt2_zero --ranks 2 --stage 3  the same on two ranks, everything sharded' \
+	    '      make compare                           DDP against ZeRO-1, 2, 3' \
+	    '      ./train_gpt2_zero --help, make help    all there is')
+help:
+	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
 include adapters/cuda.mk
 HAS_CUDA = $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h)
 
@@ -83,10 +95,10 @@ $B/tokens: $B/tokens.o
 data: $(DATA)
 $B/data/tiny_char_train.bin: $B/tokens
 	@mkdir -p $B/data
-	$B/tokens char data/tinyshakespeare.txt $B/data/tiny_char
+	$(call short,TOKENS)$B/tokens char data/tinyshakespeare.txt $B/data/tiny_char
 $B/data/tiny_gpt2_train.bin: $B/tokens
 	@mkdir -p $B/data
-	$B/tokens gpt2 data/tinyshakespeare.txt $B/data/tiny_gpt2 data/gpt2.tiktoken
+	$(call short,TOKENS)$B/tokens gpt2 data/tinyshakespeare.txt $B/data/tiny_gpt2 data/gpt2.tiktoken
 
 compare: train_gpt2_zero data
 	./train_gpt2_zero -z 0,1,2,3 -pn 2 -csv $B/compare.csv $(ARGS)
@@ -118,7 +130,7 @@ $B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: tests/%.c $(DSCONF)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(DSCONF) -lcjson -lm
 $B/test_host_layers.o: tests/test_host_layers.cc
 	@mkdir -p $B
-	$(CXX) -std=c++17 -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN) -I. -MMD -MP -c -o $@ $<
+	$(call short,CXX)$(CXX) -std=c++17 -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN) -I. -MMD -MP -c -o $@ $<
 $B/test_host_layers: $B/test_host_layers.o $(PLUGIN)
 	$(COMPILE) -o $@ $^ -lstdc++ -lm
 # A plugin of -Ofast, in a program of -Ofast, whose tests know what a NaN is.
@@ -144,7 +156,7 @@ $B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/
 $B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/ops_cpu.c
 $B/libfuzzer/%:
 	@mkdir -p $B/libfuzzer
-	$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
+	$(call short,CLANG)$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
 unit: $(UNIT)
 tests: $(TESTS) $B/train_gpt2_zero $B/unmeasured/train_gpt2_zero $B/tokens lib data $(if $(HAS_CUDA),emulated)
 test test-long test-all: | $(filter deps,$(MAKECMDGOALS)) # builds what is needed, on all processors
@@ -162,11 +174,11 @@ speed: $B/train_gpt2_zero data # BASE=a commit: is this tree as fast?
 lib: $B/lib/libzero_plugin.a $B/lib/$(SONAME)
 $B/lib/zero_plugin.o: $B/drop/zero_plugin.cu
 	@mkdir -p $B/lib
-	$(CC) $(CFLAGS) $(LIBFLAGS) -fPIC -MMD -MP -x c -c -o $@ $<
+	$(call short,CC)$(CC) $(CFLAGS) $(LIBFLAGS) -fPIC -MMD -MP -x c -c -o $@ $<
 $B/lib/libzero_plugin.a: $B/lib/zero_plugin.o
-	$(AR) rcs $@ $<
+	$(call short,AR)$(AR) rcs $@ $<
 $B/lib/$(SONAME): $B/lib/zero_plugin.o
-	$(CC) $(CFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $< -lm
+	$(call short,CC)$(CC) $(CFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $< -lm
 install: lib
 	mkdir -p $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	cp $B/drop/zero_plugin.h $(DESTDIR)$(PREFIX)/include/
