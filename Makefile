@@ -9,8 +9,7 @@
 # make bench            measure against MPI and memory
 # make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
 # make test-llmc LLMC=path of a checkout of llm.c
-# make same BASE=commit does this tree compute, plan and send what that commit does? speed: as fast?
-# make golden           write tests/golden.txt
+# make same BASE=commit does this tree compute, plan and send what that commit does? speed: as fast? golden: new tests/golden.txt
 # Settings: V=1 (whole command lines), DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are),
 # CC, NVCC, MPICC (empty: without MPI), OPT, B (build folder), WERROR=1 (warnings are errors, as in CI);
 # of CUDA: see adapters/cuda.mk.
@@ -44,7 +43,7 @@ CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_f
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group test_transport test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_report test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -118,6 +117,8 @@ $B/test_gpt2 $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
+$B/test_report: tests/test_report.c $(addprefix $B/,report.o progress.o step_line.o pace.o hellaswag.o eval_file.o data_file.o)
+	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) -lm
 $(filter-out %/zero_ckpt,$(CKTESTS)) $B/test_checkpoint_bench: $B/%: tests/%.c $(PLUGIN) $(CKPT)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(PLUGIN) $(CKPT) -lcjson -lm
 $B/zero_ckpt: $B/zero_ckpt.o $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o

@@ -290,6 +290,7 @@ END
         -ds tests/ds_config/zero2.json
     refused '-ds, a window' 1 '-lw 5, but .*fp16.loss_scale_window 1000' $small -pn 2 -d 384 -b 3 \
         -dt fp16 -lw 5 -ds tests/ds_config/zero2.json
+    refused '-ds, lines' 1 '-lp 5, but .*steps_per_print 2' $small -pn 2 -lp 5 -ds "$scratch/ds.json"
     refused '-ds, overlap' 1 '-zo 1, but .*overlap_comm 0' $small -zo 1 -ds "$scratch/ds.json"
     same '-ds, auto type' "$(train $run -ds "$scratch/lr.json" -dt bf16)" \
         "$(train $run -ds "$scratch/ds.json" -l 1e-4)"

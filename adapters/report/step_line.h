@@ -3,8 +3,8 @@
        step 240/2000 | loss 2.123456 (+0.31z)| norm 1.8056 (-0.20z)| lr 9.99e-04 | 8.75 ms |
        43.1% of matmul | 87771 tok/s | scale 65536 | skipped 1
 
-   all on one line; the loss stands in columns 20 to 28. A z is shown when there is one: it takes
-   128 steps to know what is usual. Scale and skips are shown where they matter.
+   all on one line; the loss stands in the columns where llm.c has it. A z is shown when there is
+   one: it takes 128 steps to know what is usual. Scale and skips are shown where they matter.
 
    WHY A ROOM. It is the one line that other programs read, so its form is tested by itself.
 */
