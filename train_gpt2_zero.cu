@@ -1134,7 +1134,7 @@ static int run_training(job *j) {
     open_trainer(&t, j, j->opt->stage.at[0], &j->l->comm[0]);
     plan_saves(&t);
     check_memory(j, &t.plan, 1, t.saves_bytes);
-    progress_phase(j->out, "building", 0);
+    progress_phase(j->out, "building", plan_bytes(&t.plan));
     check(&t, zero_build(t.z));
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
