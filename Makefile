@@ -1,20 +1,25 @@
-# make deps            install what is missing          make test      all tests, at most 10 minutes
-# make train_gpt2_zero build the trainer                make check     format, linters, both compilers
-# make compare         DDP against ZeRO-1, 2, 3         make bench     measure against MPI and memory
-# make data            token files of tiny Shakespeare  make test-long what CI adds; test-all: no samples
-# make cuda            build for CUDA, into B/cuda     make golden    write tests/golden.txt
-# make cuda-tests      the tests that run on a GPU
-# make drop DIR=x      the two files to copy        make zero_ckpt the tool for checkpoints
-# make same BASE=x     does this tree compute, plan and send what that commit does? make speed BASE=x: as fast?
-# make lib, install    the plugin as a library         make test-llmc LLMC=path of a checkout of llm.c
-# Settings: DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are), ARGS="-e d12 -t 64 -b 4
-# -pn 2" (compare), CC, NVCC, MPICC (empty: without MPI), OPT, B, WERROR=1 (warnings are errors, as in CI); of
-# CUDA: see adapters/cuda.mk.
+# make deps             install what is missing
+# make                  the trainer, ./train_gpt2_zero, and tiny Shakespeare as tokens
+# make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run
+# make drop DIR=folder  the plugin's two files, for your own trainer
+# make lib, install     the plugin as a library; PREFIX
+# make zero_ckpt        the tool for checkpoints
+# make test             the tests, at most 10 minutes; test-long: what CI adds; test-all: no samples
+# make check            format, linters, both compilers
+# make bench            measure against MPI and memory
+# make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
+# make test-llmc LLMC=path of a checkout of llm.c
+# make same BASE=commit does this tree compute, plan and send what that commit does? speed: as fast? golden: new tests/golden.txt
+# Settings: V=1 (whole command lines), DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are),
+# CC, NVCC, MPICC (empty: without MPI), OPT, B (build folder), WERROR=1 (warnings are errors, as in CI);
+# of CUDA: see adapters/cuda.mk.
 
 B      ?= build
 OPT    ?= -O3 -march=native
 OMP    ?= -fopenmp
 NVCC   ?= nvcc
+SILENT  = $(findstring s,$(firstword -$(MAKEFLAGS)))
+short   = $(if $V,,@$(if $(SILENT),,echo '  $1 $@';) )# what a command line is printed as
 once    = $(eval $1 := $(shell $2))$($1)
 MPICC   = $(call once,MPICC,command -v mpicc)
 ifndef DEVICE
@@ -22,23 +27,23 @@ DEVICE := $(shell sh adapters/cuda.sh device $(NVCC))
 endif
 WARN    = -Wall -Wextra -Wpedantic -Wshadow $(if $(WERROR),-Werror)
 CFLAGS  = -std=c11 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN)
-COMPILE = $(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) -MMD -MP
+COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) -MMD -MP
 
 PLUGIN  = $B/zero_plugin.o
-vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/report data
+vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report data
 GPT2    = $B/gpt2.o $B/ops_cpu.o
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o
 CKPT    = $(patsubst adapters/checkpoint/%.c,$B/%.o,$(wildcard adapters/checkpoint/checkpoint*.c))
-ROOMS   = $(patsubst %.c,$B/%.o,$(notdir $(wildcard adapters/options/*.c adapters/compare/*.c adapters/report/*.c))) $B/outliers.o
-READERS = $(addprefix $B/,data_file.o token_file.o tokenizer.o windows.o)
+ROOMS   = $(patsubst %.c,$B/%.o,$(notdir $(wildcard adapters/options/*.c adapters/compare/*.c adapters/eval/*.c adapters/report/*.c))) $B/outliers.o
+READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windows.o)
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group test_transport test_run test_ease test_ease_checked test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_report test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -50,8 +55,14 @@ VERSION := $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all deps libraries drop data compare test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt clean
+.PHONY: all help deps libraries drop data compare test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt clean
 all: train_gpt2_zero data
+	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
+	    '      ./train_gpt2_zero --ranks 2 --stage 3  the same on two ranks, everything sharded' \
+	    '      make compare                           DDP against ZeRO-1, 2, 3' \
+	    '      ./train_gpt2_zero --help, make help    all there is')
+help:
+	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
 include adapters/cuda.mk
 HAS_CUDA = $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h)
 
@@ -83,10 +94,10 @@ $B/tokens: $B/tokens.o
 data: $(DATA)
 $B/data/tiny_char_train.bin: $B/tokens
 	@mkdir -p $B/data
-	$B/tokens char data/tinyshakespeare.txt $B/data/tiny_char
+	$(call short,TOKENS)$B/tokens char data/tinyshakespeare.txt $B/data/tiny_char
 $B/data/tiny_gpt2_train.bin: $B/tokens
 	@mkdir -p $B/data
-	$B/tokens gpt2 data/tinyshakespeare.txt $B/data/tiny_gpt2 data/gpt2.tiktoken
+	$(call short,TOKENS)$B/tokens gpt2 data/tinyshakespeare.txt $B/data/tiny_gpt2 data/gpt2.tiktoken
 
 compare: train_gpt2_zero data
 	./train_gpt2_zero -z 0,1,2,3 -pn 2 -csv $B/compare.csv $(ARGS)
@@ -106,6 +117,8 @@ $B/test_gpt2 $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
+$B/test_report: tests/test_report.c $(addprefix $B/,report.o progress.o step_line.o pace.o hellaswag.o eval_file.o data_file.o)
+	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) -lm
 $(filter-out %/zero_ckpt,$(CKTESTS)) $B/test_checkpoint_bench: $B/%: tests/%.c $(PLUGIN) $(CKPT)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(PLUGIN) $(CKPT) -lcjson -lm
 $B/zero_ckpt: $B/zero_ckpt.o $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
@@ -118,7 +131,7 @@ $B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: tests/%.c $(DSCONF)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(DSCONF) -lcjson -lm
 $B/test_host_layers.o: tests/test_host_layers.cc
 	@mkdir -p $B
-	$(CXX) -std=c++17 -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN) -I. -MMD -MP -c -o $@ $<
+	$(call short,CXX)$(CXX) -std=c++17 -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN) -I. -MMD -MP -c -o $@ $<
 $B/test_host_layers: $B/test_host_layers.o $(PLUGIN)
 	$(COMPILE) -o $@ $^ -lstdc++ -lm
 $B/checked.o: OPT := -O1
@@ -150,7 +163,7 @@ $B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/
 $B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/ops_cpu.c
 $B/libfuzzer/%:
 	@mkdir -p $B/libfuzzer
-	$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
+	$(call short,CLANG)$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
 unit: $(UNIT)
 tests: $(TESTS) $B/train_gpt2_zero $B/unmeasured/train_gpt2_zero $B/tokens lib data $(if $(HAS_CUDA),emulated)
 test test-long test-all: | $(filter deps,$(MAKECMDGOALS)) # builds what is needed, on all processors
@@ -168,11 +181,11 @@ speed: $B/train_gpt2_zero data # BASE=a commit: is this tree as fast?
 lib: $B/lib/libzero_plugin.a $B/lib/$(SONAME)
 $B/lib/zero_plugin.o: $B/drop/zero_plugin.cu
 	@mkdir -p $B/lib
-	$(CC) $(CFLAGS) $(LIBFLAGS) -fPIC -MMD -MP -x c -c -o $@ $<
+	$(call short,CC)$(CC) $(CFLAGS) $(LIBFLAGS) -fPIC -MMD -MP -x c -c -o $@ $<
 $B/lib/libzero_plugin.a: $B/lib/zero_plugin.o
-	$(AR) rcs $@ $<
+	$(call short,AR)$(AR) rcs $@ $<
 $B/lib/$(SONAME): $B/lib/zero_plugin.o
-	$(CC) $(CFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $< -lm
+	$(call short,CC)$(CC) $(CFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $< -lm
 install: lib
 	mkdir -p $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	cp $B/drop/zero_plugin.h $(DESTDIR)$(PREFIX)/include/

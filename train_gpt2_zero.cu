@@ -23,14 +23,12 @@
 #define _GNU_SOURCE /* M_PI, glob, clock_gettime under -std=c11 */
 #endif
 #include <errno.h>
-#include <glob.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -42,13 +40,18 @@
 #include "adapters/checkpoint/model_files.h"
 #include "adapters/compare/compare.h"
 #include "adapters/compare/hashes.h"
+#include "adapters/eval/hellaswag.h"
+#include "adapters/eval/sample.h"
 #include "adapters/gpt2/device.h"
 #include "adapters/gpt2/gpt2.h"
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
 #include "adapters/options/train_resolve.h"
 #include "adapters/report/main_log.h"
+#include "adapters/report/pace.h"
+#include "adapters/report/progress.h"
 #include "adapters/report/report.h"
+#include "adapters/report/step_line.h"
 #include "adapters/schedule/outliers.h"
 #include "data/tokenizer.h"
 #include "data/windows.h"
@@ -76,6 +79,8 @@ typedef struct job {
     int *inputs, *targets; /* [rows * T] */
     int *sample;           /* [1 + sample_tokens] */
     float *logits;         /* [V] */
+    hellaswag exam;        /* -h */
+    float *losses;         /* [rows * T], of its tokens */
     char data[256];        /* the files' tokens and hashes, "NAME VALUE" a line */
     char settings[6144];   /* the same, with all flags: saved along in checkpoints */
     double matmul_rate;    /* operations per second of all ranks together, measured */
@@ -104,10 +109,9 @@ typedef struct trainer {
     int64_t durable;    /* of the last that was said to be on the disk, or loaded */
     int stop;           /* a signal has asked for it, on any rank */
     int first;          /* steps that were made before this run */
-    double started, step_started; /* clock */
-    double smooth_rate;           /* tokens per second, averaged as AdamW does its moments */
-    double total_s;               /* of all steps but the first */
-    double device_mib;            /* CUDA: taken after the first step */
+    pace speed;
+    progress watch;    /* of the whole run */
+    double device_mib; /* CUDA: taken after the first step */
 } trainer;
 
 /* What a step told. */
@@ -130,7 +134,6 @@ static void look_at_model(trainer *t); /* validation and sample, when they are d
 static void train_step(trainer *t);
 static void save_if_due(trainer *t);
 static void say_mean_step(const trainer *t);
-static double clock_s(void);
 
 /* Tokens in, gradients out: all micro-steps of a step. On a GPU they are only enqueued. */
 static void run_micro_steps(trainer *t) {
@@ -179,7 +182,7 @@ static void take_step(trainer *t, step_values *v) {
 
 /* Until the last step, or until a signal asks to stop. */
 static void train_all(trainer *t) {
-    t->started = clock_s();
+    progress_begin(&t->watch, t->j->out, "training");
     t->first = t->step;
     for (;;) {
         look_at_model(t);
@@ -217,6 +220,7 @@ static void say(const job *j, const char *format, ...) {
    chose by itself, rank 0 tells. */
 static void on_log(void *user, zero_log_level level, const char *sentence) {
     const job *j = (const job *)user;
+    report_clear(j->out);
     if (level == ZERO_LOG_INFO) say(j, "%s\n", sentence);
     if (level == ZERO_LOG_WARNING)
         fprintf(stderr, PROGRAM ": warning of rank %d: %s\n", j->l->rank, sentence);
@@ -229,12 +233,6 @@ static void check(const trainer *t, zero_result result) {
 
 static void check_model(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_last_error(t->model));
-}
-
-static double clock_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* On rank 0. */
@@ -327,27 +325,18 @@ static ds_config make_settings(const job *j, int stage) {
 
 static const char *const order_words[] = {"in order", "shuffled every epoch", "at random offsets"};
 
-/* The one file that a pattern names; llm.c's flags take patterns. */
-static void find_file(job *j, const char *flag, const char *pattern, char *path, size_t bytes) {
-    glob_t found;
-    int count = 1, code = glob(pattern, GLOB_NOCHECK, NULL, &found);
-    if (code == 0) count = (int)found.gl_pathc;
-    snprintf(path, bytes, "%s", code == 0 && count == 1 ? found.gl_pathv[0] : pattern);
-    if (code == 0) globfree(&found);
-    require(j, count == 1, "%s %s: expected one file, found %d: more are not supported yet", flag,
-            pattern, count);
-}
-
 /* Opens a token file on every rank; without a path, tiny Shakespeare's. */
 static void open_tokens(job *j, const char *flag, const char *pattern, const char *split,
                         token_file *file) {
     char path[1024], error[512];
     int given = pattern[0] != 0;
-    if (given)
-        find_file(j, flag, pattern, path, sizeof path);
-    else
+    const int count = given ? data_file_find(pattern, path, sizeof path) : 1;
+    require(j, count == 1, "%s %s: expected one file, found %d: more are not supported yet", flag,
+            pattern, count);
+    if (!given)
         snprintf(path, sizeof path, "build/data/tiny_%s_%s.bin",
                  strncmp(j->opt->model, "char:", 5) == 0 ? "char" : "gpt2", split);
+    progress_file(j->out, "reading", path);
     data_result result =
         token_file_open(file, path, (uint32_t)j->model.vocab_size, error, sizeof error);
     require(j, result == DATA_OK, "%s%s", error,
@@ -380,6 +369,19 @@ static void open_tokenizer(job *j) {
             j->model.vocab_size, (unsigned)j->words.count);
 }
 
+static void open_examples(job *j) {
+    char error[512];
+    hellaswag *h = &j->exam;
+    h->rank = j->l->rank;
+    h->nranks = j->l->nranks;
+    h->rows = j->batch.rows;
+    h->seq_len = j->batch.seq_len;
+    if (!j->opt->evaluate) return;
+    const data_result result =
+        hellaswag_open(h, j->opt->eval_path, (uint32_t)j->model.vocab_size, error, sizeof error);
+    require(j, result == DATA_OK, "-hf: %s", error);
+}
+
 static void open_files(job *j) {
     const train_options *o = j->opt;
     const int overfits = o->overfit && o->val_path[0];
@@ -390,6 +392,7 @@ static void open_files(job *j) {
                     &j->train);
     open_tokens(j, "-j", o->val_path, "val", &j->val);
     open_tokenizer(j);
+    open_examples(j);
 }
 
 static void open_windows(job *j) {
@@ -420,6 +423,8 @@ static void close_data(job *j) {
     token_file_close(&j->train);
     token_file_close(&j->val);
     tokenizer_close(&j->words);
+    hellaswag_close(&j->exam);
+    free(j->losses);
     free(j->inputs);
     free(j->targets);
     free(j->sample);
@@ -482,6 +487,12 @@ static gpt2_run make_run(const job *j) {
     return run;
 }
 
+static void say_idle_flags(const job *j) {
+    char sentence[512];
+    int row = 0;
+    while (train_options_idle(j->opt, &row, sentence, sizeof sentence)) say(j, "%s\n", sentence);
+}
+
 static int is_model_file(const char *model) {
     return model_ends(model, ".bin") || model_ends(model, ".safetensors")
            || model_ends(model, ".json");
@@ -492,7 +503,10 @@ static void start_weights(trainer *t) {
     const job *j = t->j;
     gpt2_error error;
     zero_result result;
-    if (is_model_file(j->opt->model))
+    const int in_file = is_model_file(j->opt->model);
+    progress_phase(j->out, in_file ? "reading the weights" : "drawing the first weights",
+                   t->plan.numel * sizeof(float));
+    if (in_file)
         result = model_load(t->z, &j->model, j->opt->model, &error);
     else
         result = gpt2_init(t->z, &j->model, (uint64_t)j->opt->seed, &error);
@@ -591,10 +605,13 @@ static double validate(trainer *t) {
     int64_t at_once = (int64_t)rows * j->l->nranks;
     int64_t wanted = j->opt->val_batches > 0 ? j->opt->val_batches * at_once : all;
     double total = 0;
+    progress watch;
     if (all > wanted) all = wanted;
+    progress_begin(&watch, j->out, "validation");
     for (int64_t first = 0; first < all; first += at_once) {
         double sum = 0;
         if (must_stop(t)) return NAN;
+        progress_at(&watch, (double)first / (double)all, NULL);
         int64_t mine = first + (int64_t)j->l->rank * rows, left = all - mine;
         int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
         for (int b = 0; b < count; b++)
@@ -611,30 +628,13 @@ static double validate(trainer *t) {
     return total / ((double)all * j->batch.seq_len);
 }
 
-/* The token at which the running sum of probabilities passes `coin`, 0 to 1. */
-static int pick_token(const float *logits, int count, double coin) {
-    double most = logits[0], sum = 0, passed = 0;
-    for (int i = 1; i < count; i++)
-        if (logits[i] > most) most = logits[i];
-    for (int i = 0; i < count; i++) sum += exp(logits[i] - most);
-    for (int i = 0; i < count; i++) {
-        passed += exp(logits[i] - most);
-        if (passed > coin * sum) return i;
-    }
-    return count - 1;
-}
-
-/* Bytes that could move a terminal's cursor are left out. */
 static void print_token(const job *j, int token) {
-    char text[256]; /* a token has at most 255 bytes */
+    char text[SAMPLE_TEXT];
     size_t length = 0;
-    int used = 0;
     const unsigned char *bytes = NULL;
     if (j->has_words) bytes = tokenizer_bytes(&j->words, (uint32_t)token, &length);
-    for (size_t i = 0; i < length; i++)
-        if (bytes[i] >= 32 || bytes[i] == '\n' || bytes[i] == '\t') text[used++] = (char)bytes[i];
-    if (bytes == NULL) used = snprintf(text, sizeof text, "%d ", token);
-    say(j, "%.*s", used, text);
+    sample_print(token, bytes, length, text);
+    say(j, "%s", text);
 }
 
 /* Text that goes on from the end-of-text token, each token seeing the last T. All ranks take part,
@@ -651,7 +651,7 @@ static void print_sample(trainer *t) {
         check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
         check_model(t, gpt2_logits(t->model, j->sample + n - seen, seen, j->logits));
         check(t, zero_pass_end(t->z));
-        j->sample[n] = pick_token(j->logits, known, (double)(draw >> 11) / 9007199254740992.0);
+        j->sample[n] = sample_pick(j->logits, known, (double)(draw >> 11) / 9007199254740992.0);
         print_token(j, j->sample[n]);
     }
     say(j, "\n---\n");
@@ -671,16 +671,45 @@ static int is_due(const trainer *t, int every) {
 
 static void print_validation(trainer *t) {
     double loss = validate(t);
-    report_clear(t->j->out);
     if (t->stop) return;
     say(t->j, "val loss %.4f\n", loss);
     check_log(t->j, main_log_validation(t->j->log, t->step, loss));
 }
 
-/* Validation and sample, before the step that is due. */
+/* -h: the share of its examples that the model answers right. */
+static void print_evaluation(trainer *t) {
+    char error[LAUNCH_SENTENCE];
+    job *j = t->j;
+    hellaswag *h = &j->exam;
+    const int64_t passes = hellaswag_passes(h);
+    progress watch;
+    progress_begin(&watch, j->out, "HellaSwag");
+    hellaswag_begin(h);
+    for (int64_t pass = 0; pass < passes; pass++) {
+        int rows = 0;
+        double sum = 0;
+        if (must_stop(t)) return;
+        progress_at(&watch, (double)pass / (double)passes, NULL);
+        check_data(j, hellaswag_fill(h, j->inputs, j->targets, &rows, error, sizeof error), error);
+        check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
+        check_model(t, gpt2_loss(t->model, j->inputs, j->targets, rows, &sum));
+        check_model(t, gpt2_token_losses(t->model, j->losses, (size_t)rows * (size_t)h->seq_len));
+        check(t, zero_pass_end(t->z));
+        hellaswag_count(h, j->losses);
+    }
+    double sums[2] = {(double)h->right, (double)h->asked};
+    check(t, zero_all_sum(t->z, sums, 2));
+    say(j, "HellaSwag: %.0f/%.0f = %f\n", sums[0], sums[1], sums[0] / sums[1]);
+    check_log(j, main_log_evaluation(j->log, t->step, sums[0] / sums[1]));
+}
+
+/* Validation, evaluation and sample, before the step that is due. */
 static void look_at_model(trainer *t) {
     const train_options *o = t->j->opt;
+    const int last = t->step == t->j->steps;
     if (!t->stop && is_due(t, o->val_every)) print_validation(t);
+    if (!t->stop && o->evaluate && (last || (t->step > 0 && is_due(t, o->val_every))))
+        print_evaluation(t);
     if (!t->stop && o->sample_tokens > 0 && (t->step > 0 || t->j->steps == 0)
         && is_due(t, o->sample_every))
         print_sample(t);
@@ -689,9 +718,7 @@ static void look_at_model(trainer *t) {
 /* ---- 8 checkpoints ------------------------------------------------------------------------- */
 
 static void note_save(void *user, const char *sentence) {
-    const job *j = (const job *)user;
-    report_clear(j->out);
-    say(j, "%s\n", sentence);
+    say((const job *)user, "%s\n", sentence);
 }
 
 static int saves_anything(const train_options *o) { return o->save_every > 0 || o->resume; }
@@ -792,6 +819,7 @@ static void take_values(trainer *t) {
 static int resume_training(trainer *t) {
     job *j = t->j;
     const char *folder = j->opt->log_dir;
+    progress_phase(j->out, "loading the newest checkpoint", t->plan.numel * 3 * sizeof(float));
     const checkpoint_result result = checkpoint_load(t->saves, CHECKPOINT_NEWEST);
     if (result == CHECKPOINT_NONE) {
         say(j, "no checkpoint in %s: the training starts\n", folder);
@@ -843,7 +871,6 @@ static void print_durable(trainer *t) {
     if (r.saved_step <= t->durable) return;
     t->durable = r.saved_step;
     launch_saved(t->j->l, t->durable);
-    report_clear(t->j->out);
     say(t->j, "on the disk: the checkpoint of step %lld, written in %.1f ms\n",
         (long long)r.saved_step, 1e3 * r.write_s);
 }
@@ -854,12 +881,12 @@ static void print_save(trainer *t, double step_s) {
     const job *j = t->j;
     print_durable(t);
     checkpoint_query(t->saves, &r);
-    report_clear(j->out);
     say(j, "checkpoint of step %d, %.1f MiB: ", t->step, (double)r.total_bytes / (1024 * 1024));
     say(j, j->opt->save_aside ? "copied in %.1f ms, being written" : "saved in %.1f ms",
         1e3 * (r.stall_s - r.waited_s));
     if (r.waited_s > 1e-3) say(j, ", after %.1f ms for the one before", 1e3 * r.waited_s);
-    if (step_s > 0) say(j, ", %.1f%% of a step", 100 * r.stall_s / step_s);
+    if (step_s > r.stall_s) say(j, ", %.1f%% of a step", 100 * r.stall_s / step_s);
+    if (step_s > 0 && step_s <= r.stall_s) say(j, ", as long as %.1f steps", r.stall_s / step_s);
     say(j, "\n");
 }
 
@@ -879,6 +906,7 @@ static void save_checkpoint(trainer *t, double step_s, int last) {
     v[GPT2_VALUES + 2].name = "norms";
     v[GPT2_VALUES + 2].text = norms;
     v[GPT2_VALUES + 1].kind = v[GPT2_VALUES + 2].kind = CHECKPOINT_TEXT;
+    progress_phase(t->j->out, "saving", 0);
     const checkpoint_result result = checkpoint_save(t->saves, t->step, v, GPT2_VALUES + 3);
     check_saves(t, result, last);
     if (result == CHECKPOINT_OK) {
@@ -887,12 +915,6 @@ static void save_checkpoint(trainer *t, double step_s, int last) {
         print_save(t, step_s);
     }
     if (last) check_saves(t, checkpoint_wait(t->saves), 1);
-}
-
-/* Mean seconds of a step, without the first; 0: there are too few. */
-static double mean_step(const trainer *t) {
-    const int made = t->step - t->first;
-    return made > 1 ? t->total_s / (made - 1) : 0;
 }
 
 /* A run that stops, or has come to its end, has its last step on the disk before it says so: one
@@ -910,7 +932,7 @@ static void save_if_due(trainer *t) {
         }
     }
     if (t->saved == t->step || (!last && t->step % every != 0)) return;
-    save_checkpoint(t, mean_step(t), last);
+    save_checkpoint(t, pace_mean(&t->speed), last);
 }
 
 /* ---- 9 lines ------------------------------------------------------------------------------ */
@@ -994,55 +1016,39 @@ static void print_plan(const trainer *t) {
                c.accumulation == ZERO_ACCUMULATE_LOCAL ? "locally" : "in shards");
     report_row(j->out, "communication", "%s, bucket: %s, prefetch %d",
                c.no_overlap ? "in between" : "overlapped", bucket, c.prefetch > 0 ? c.prefetch : 0);
-    report_row(j->out, "bytes of a rank", "%llu", (unsigned long long)plan_bytes(p));
-    report_row(j->out, "  parameters", "%zu", p->param_bytes);
-    report_row(j->out, "  gradients", "%zu", p->grad_bytes);
-    report_row(j->out, "  optimizer state", "%zu", p->optimizer_bytes);
-    report_row(j->out, "  buffers", "%zu", p->buffer_bytes);
-    report_row(j->out, "  by the formula", "%zu, without buffers and padding", p->formula_bytes);
-    report_row(j->out, "activations", "%zu bytes", gpt2_activation_bytes(&j->model, &run));
-    if (t->saves_bytes > 0)
-        report_row(j->out, "checkpoints", "%zu bytes of host memory", t->saves_bytes);
-    report_row(j->out, "bytes sent per step", "%zu, formula %zu", p->sent_bytes,
-               p->formula_sent_bytes);
+    report_mib(j->out, "memory of a rank", plan_bytes(p), "");
+    report_mib(j->out, "  parameters", p->param_bytes, "");
+    report_mib(j->out, "  gradients", p->grad_bytes, "");
+    report_mib(j->out, "  optimizer state", p->optimizer_bytes, "");
+    report_mib(j->out, "  buffers", p->buffer_bytes, "");
+    report_mib(j->out, "  by the formula", p->formula_bytes, ", without buffers and padding");
+    report_mib(j->out, "activations", gpt2_activation_bytes(&j->model, &run), "");
+    if (t->saves_bytes > 0) report_mib(j->out, "checkpoints", t->saves_bytes, " of the host");
+    report_mib(j->out, "sent per step", p->sent_bytes, "");
+    report_mib(j->out, "  by the formula", p->formula_sent_bytes, "");
     report_rule(j->out);
 }
 
-/* Tokens per second of the last step, and averaged over steps. */
-static double note_time(trainer *t, double *smooth) {
-    double seconds = clock_s() - t->step_started, rate = (double)t->j->batch.tokens / seconds;
-    const int made = t->step - t->first;
-    *smooth = rate;
-    if (made <= 1) return rate;
-    t->total_s += seconds;
-    t->smooth_rate = 0.95 * t->smooth_rate + 0.05 * rate;
-    *smooth = t->smooth_rate / (1 - pow(0.95, made - 1));
-    return rate;
+/* A share is one at most: a step may do better than the product that was measured. */
+static step_line make_line(const trainer *t, const step_values *v) {
+    const job *j = t->j;
+    const pace *p = &t->speed;
+    const double peak = j->peak_rate > 0 ? j->peak_rate : j->matmul_rate;
+    const double flops = p->rate * gpt2_flops_per_token(&j->model, j->batch.seq_len);
+    const double share = peak <= 0 ? 0 : flops < peak ? flops / peak : 1;
+    const char *of = j->peak_rate > 0 ? "MFU" : "of matmul";
+    const step_line line = {t->step,    j->steps, v->loss, v->loss_z, v->norm_z, v->lr,
+                            p->seconds, share,    of,      p->smooth, &v->done};
+    return line;
 }
 
-/* llm.c's line; what scaling and skipping add stands at its end. */
-static void print_step(const trainer *t, const step_values *v, double rate, double smooth) {
+/* Which lines stay: -lp's; without it all, on a terminal those that something else follows. */
+static int is_kept(const trainer *t, const step_values *v) {
     const job *j = t->j;
-    const zero_step_report *done = &v->done;
-    const double peak = j->peak_rate > 0 ? j->peak_rate : j->matmul_rate;
-    double flops = 0;
-    if (peak > 0) flops = rate * gpt2_flops_per_token(&j->model, j->batch.seq_len) / peak;
-    say(j,
-        "step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.1f%% %s | "
-        "%.0f tok/s",
-        t->step, j->steps, v->loss, v->loss_z, done->norm, v->norm_z, v->lr,
-        1e3 * (double)j->batch.tokens / rate, 100 * flops, j->peak_rate > 0 ? "MFU" : "of matmul",
-        smooth);
-    if (done->loss_scale != 1 || done->next_loss_scale != 1)
-        say(j, " | scale %g", (double)done->loss_scale);
-    if (done->next_loss_scale != done->loss_scale)
-        say(j, ", next %g", (double)done->next_loss_scale);
-    if (done->skipped > 0) say(j, " | skipped %lld", (long long)done->skipped);
-    if (!done->stepped && done->bad_tensor == NULL) say(j, ": unusual");
-    if (!done->stepped && done->bad_tensor != NULL)
-        say(j, ": %s[%zu], owned by rank %d, is not finite", done->bad_tensor, done->bad_index,
-            done->bad_rank);
-    say(j, "\n");
+    const int every = j->opt->print_every > 0 ? j->opt->print_every : !j->out->terminal;
+    if (!v->done.stepped || v->done.next_loss_scale != v->done.loss_scale) return 1;
+    if (t->step == j->steps || t->stop || (every > 0 && t->step % every == 0)) return 1;
+    return every == 0 && (t->step == t->first + 1 || is_due(t, j->opt->val_every));
 }
 
 /* What products fuse is found out when their shapes are first met, and so is what they need. */
@@ -1053,9 +1059,9 @@ static void print_first_step(const trainer *t, const char *before) {
     if (DEVICE_IS_HOST) return;
     const gpt2_run run = make_run(j);
     const size_t planned = plan_bytes(&t->plan) + gpt2_activation_bytes(&j->model, &run);
-    const double gib = 1024.0 * 1024 * 1024;
-    say(j, "device memory: %.3f GiB taken, %.3f GiB planned\n",
-        (double)device_taken(&j->computes) / gib, (double)planned * j->computes.sharers / gib);
+    const double mib = 1024.0 * 1024;
+    say(j, "device memory: %.1f MiB taken, %.1f MiB planned\n",
+        (double)device_taken(&j->computes) / mib, (double)planned * j->computes.sharers / mib);
 }
 
 /* That rank 0 had at most. */
@@ -1070,31 +1076,27 @@ static double memory_mib(trainer *t) {
 static void train_step(trainer *t) {
     job *j = t->j;
     step_values v;
-    double smooth;
-    char products[256];
+    char products[256], text[STEP_LINE_BYTES];
     snprintf(products, sizeof products, "%s", gpt2_product_path(t->model));
     memset(&v, 0, sizeof v);
     if (j->opt->print_batches) say_batch(t);
-    t->step_started = clock_s();
+    pace_begin(&t->speed);
     take_step(t, &v);
-    const double rate = note_time(t, &smooth);
-    report_clear(j->out);
-    const int every = j->ds.steps_per_print > 0 ? j->ds.steps_per_print : 1;
-    const int scales = v.done.next_loss_scale != v.done.loss_scale;
-    if (t->step % every == 0 || t->step == j->steps || !v.done.stepped || scales)
-        print_step(t, &v, rate, smooth);
-    const main_log_values line = {
-        t->step - 1, v.loss,       v.lr, v.done.norm, (double)j->batch.tokens / rate,
-        rate,        memory_mib(t)};
-    check_log(j, main_log_step(j->log, &line));
-    report_progress(j->out, (double)(t->step - t->first) / (j->steps - t->first),
-                    clock_s() - t->started);
+    pace_end(&t->speed, (double)j->batch.tokens);
+    const step_line line = make_line(t, &v);
+    const main_log_values logged = {t->step - 1,  v.loss,        v.lr,         v.done.norm,
+                                    line.seconds, t->speed.rate, memory_mib(t)};
+    step_line_print(&line, text);
+    if (is_kept(t, &v)) say(j, "%s", text);
+    step_line_brief(&line, text);
+    check_log(j, main_log_step(j->log, &logged));
+    progress_at(&t->watch, (double)(t->step - t->first) / (j->steps - t->first), text);
     if (t->step == t->first + 1) print_first_step(t, products);
 }
 
 static void say_mean_step(const trainer *t) {
-    report_clear(t->j->out);
-    if (mean_step(t) > 0) say(t->j, "total average iteration time: %f ms\n", 1e3 * mean_step(t));
+    const double mean = pace_mean(&t->speed);
+    if (mean > 0) say(t->j, "total average iteration time: %f ms\n", 1e3 * mean);
 }
 
 /* ---- 10 runs ------------------------------------------------------------------------------- */
@@ -1116,24 +1118,38 @@ static void close_log(job *j) {
     if (j->out->lost) launch_fail(j->l, "some of the output could not be written");
 }
 
+/* The hash of the weights is the last line. */
+static void say_end(const trainer *t) {
+    const train_options *o = t->j->opt;
+    const uint64_t weights = weights_of(t);
+    if (t->step > t->first && o->save_every == 0)
+        say(t->j,
+            "%s was saved: -o FOLDER -n STEPS keeps checkpoints, and -y 1 goes on from them\n",
+            o->log_dir[0] ? "nothing but main.log" : "nothing");
+    say(t->j, "weights %016llx\n", (unsigned long long)weights);
+}
+
 static int run_training(job *j) {
     trainer t;
     open_trainer(&t, j, j->opt->stage.at[0], &j->l->comm[0]);
     plan_saves(&t);
     check_memory(j, &t.plan, 1, t.saves_bytes);
+    progress_phase(j->out, "building", plan_bytes(&t.plan));
     check(&t, zero_build(t.z));
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
     open_log(j, t.step);
     launch_saved(j->l, t.step); /* what was loaded, or nothing */
+    progress_phase(j->out, "measuring a matrix product", 0);
     measure_matmul(&t);
     print_settings(&t);
     print_plan(&t);
+    say_idle_flags(j);
     train_all(&t);
     if (t.stop)
         say(j, "stopped by a signal after step %d: -y 1 goes on\n", t.step);
     else
-        say(j, "weights %016llx\n", (unsigned long long)weights_of(&t));
+        say_end(&t);
     close_trainer(&t);
     close_log(j);
     return 0;
@@ -1207,6 +1223,7 @@ static int run_comparison(job *j) {
     open_entries(j, c, t);
     measure_matmul(&t[0]);
     print_settings(&t[0]);
+    say_idle_flags(j);
     compare_run(c);
     compare_print(c, csv);
     if (csv != NULL) fclose(csv);
@@ -1247,20 +1264,21 @@ static void resolve_ranks(job *j) {
 }
 
 /* By mpirun, ranks on several machines read files of their own. */
-static void compare_model(job *j) {
+static void compare_file(job *j, const char *flag, const char *path) {
     char text[LAUNCH_SENTENCE / 2];
-    const char *path = j->opt->model;
     uint64_t hash = 0;
-    if (!j->l->elsewhere || !is_model_file(path)) return;
+    if (!j->l->elsewhere) return;
     const int ok = hash_file(path, &hash);
-    require(j, ok, "-e: %s: rank %d cannot read it: %s", path, j->l->rank, strerror(errno));
-    snprintf(text, sizeof text, "-e %.400s of hash %016llx\n", path, (unsigned long long)hash);
+    require(j, ok, "%s: %s: rank %d cannot read it: %s", flag, path, j->l->rank, strerror(errno));
+    snprintf(text, sizeof text, "%s %.400s of hash %016llx\n", flag, path,
+             (unsigned long long)hash);
     launch_same(j->l, text);
 }
 
 static void compare_data(job *j) {
     char error[LAUNCH_SENTENCE];
     uint64_t train = 0, val = 0;
+    progress_phase(j->out, "hashing the tokens", 2 * (uint64_t)(j->train.count + j->val.count));
     check_data(j, hash_tokens(&j->train, &train, error, sizeof error), error);
     check_data(j, hash_tokens(&j->val, &val, error, sizeof error), error);
     snprintf(j->data, sizeof j->data,
@@ -1291,6 +1309,7 @@ static void get_buffers(job *j) {
     j->targets = (int *)get_memory(j, tokens, sizeof *j->targets);
     j->sample = (int *)get_memory(j, (size_t)j->opt->sample_tokens + 1, sizeof *j->sample);
     j->logits = (float *)get_memory(j, (size_t)j->model.vocab_size, sizeof *j->logits);
+    j->losses = (float *)get_memory(j, j->opt->evaluate ? tokens : 0, sizeof *j->losses);
 }
 
 /* What a checkpoint's run can be told by: flags, with a file's values in their place. */
@@ -1319,7 +1338,7 @@ static int run_rank(launch *l, void *user) {
     memset(&j, 0, sizeof j);
     memset(&out, 0, sizeof out);
     out.speaks = l->rank == 0;
-    out.terminal = l->rank == 0 && !l->elsewhere && isatty(STDOUT_FILENO);
+    out.terminal = l->rank == 0 && !l->elsewhere && report_is_terminal();
     j.opt = o;
     j.l = l;
     j.out = &out;
@@ -1332,8 +1351,9 @@ static int run_rank(launch *l, void *user) {
     resolve_model(&j);
     read_file(&j, o);
     resolve(&j);
-    compare_model(&j);
+    if (is_model_file(o->model)) compare_file(&j, "-e", o->model);
     open_files(&j);
+    if (o->evaluate) compare_file(&j, "-hf", o->eval_path);
     open_windows(&j);
     compare_data(&j);
     get_buffers(&j);

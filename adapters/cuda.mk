@@ -24,7 +24,7 @@ cuda-libraries:
 
 $C/%.o: %.cu | cuda-libraries
 	@mkdir -p $C
-	$(NVCC) $(NVFLAGS) $(GENCODE) -I. -c -o $@ $<
+	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -I. -c -o $@ $<
 $C/%.o: %.c | cuda-libraries
 	@mkdir -p $C
 	$(COMPILE) $(CUFLAGS) $(CARRIED) -I. -c -o $@ $<
@@ -38,11 +38,11 @@ DROPPED = -DCUDA_SOURCE='"$B/drop/zero_plugin.cu"'
 cuda-tests: $(addprefix $C/,test_cuda test_attention test_gpt2_ops test_gpt2 gpu_kernels)
 $C/test_cuda: tests/test_cuda.cu $B/drop/zero_plugin.cu | cuda-libraries
 	@mkdir -p $C
-	$(NVCC) $(NVFLAGS) $(GENCODE) -DZP_CUDA_MALLOC=cudaMallocManaged $(DROPPED) -I. -c -o $@.o $<
+	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -DZP_CUDA_MALLOC=cudaMallocManaged $(DROPPED) -I. -c -o $@.o $<
 	$(COMPILE) -o $@ $@.o $(CULIBS) -lm
 $C/test_gpt2_ops.o $C/test_gpt2.o: $C/%.o: tests/%.c | cuda-libraries
 	@mkdir -p $C
-	$(NVCC) $(NVFLAGS) $(GENCODE) -I. -x cu -c -o $@ $<
+	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -I. -x cu -c -o $@ $<
 $C/test_attention $C/test_gpt2_ops $C/test_gpt2: $C/%: $C/%.o $(addprefix $C/,$(addsuffix .o,$(CUBASE)))
 	$(CULINK)
 
@@ -56,18 +56,18 @@ EDEVICE = $(addprefix $E/,ops_cuda.o attention_cuda.o attention_cudnn.o emulatio
 vpath %.cc tests/emulation
 $E/%.o: %.cu
 	@mkdir -p $E
-	$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
+	$(call short,CXX)$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
 $E/%.o: %.cc
 	@mkdir -p $E
-	$(ECXX) -c -o $@ $<
+	$(call short,CXX)$(ECXX) -c -o $@ $<
 $E/%.o: %.c
 	@mkdir -p $E
-	$(CC) -std=c11 -D_GNU_SOURCE $(EFLAGS) -c -o $@ $<
+	$(call short,CC)$(CC) -std=c11 -D_GNU_SOURCE $(EFLAGS) -c -o $@ $<
 $E/train_gpt2_zero: $(addprefix $E/,zero_plugin.o train_gpt2_zero.o gpt2.o) $(EDEVICE) $(LAUNCH:$B/%=$E/%) $(filter-out $(LAUNCH) %/train_gpt2_zero.o,$(TRAINER))
-	$(CXX) -pthread -fopenmp -rdynamic -o $@ $^ -lxxhash -lcjson -lm -ldl
+	$(call short,CXX)$(CXX) -pthread -fopenmp -rdynamic -o $@ $^ -lxxhash -lcjson -lm -ldl
 $E/test_gpt2_ops.o $E/test_gpt2.o: $E/%.o: tests/%.c
 	@mkdir -p $E
-	$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
+	$(call short,CXX)$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
 $E/test_gpt2: $E/test_gpt2.o $E/gpt2.o $E/zero_plugin.o $(EDEVICE)
 $E/test_gpt2_ops: $E/test_gpt2_ops.o $E/zero_plugin.o $(EDEVICE)
 $E/test_attention: $E/test_attention.o $E/zero_plugin.o $(EDEVICE)
@@ -78,7 +78,7 @@ $E/test_cuda: $E/test_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_emulation: $E/test_emulation.o $E/zero_plugin.o $E/emulation.o $E/emulation_nccl.o
 ETESTS  = $(addprefix $E/,test_gpt2 test_gpt2_ops test_attention test_cuda test_emulation)
 $(ETESTS):
-	$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
+	$(call short,CXX)$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
 $E/gpu_kernels: $E/gpu_kernels.o $E/zero_plugin.o $(EDEVICE)
-	$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
+	$(call short,CXX)$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
 emulated: $(filter-out %/test_gpt2,$(ETESTS)) $E/gpu_kernels $E/train_gpt2_zero

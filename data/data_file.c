@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,15 @@ data_result data_fail(data_result code, char *error, size_t error_bytes, const c
         va_end(arguments);
     }
     return code;
+}
+
+int data_file_find(const char *pattern, char *path, size_t bytes) {
+    glob_t found;
+    const int listed = glob(pattern, GLOB_NOCHECK, NULL, &found) == 0;
+    const int count = listed ? (int)found.gl_pathc : 1;
+    snprintf(path, bytes, "%s", listed && count == 1 ? found.gl_pathv[0] : pattern);
+    if (listed) { globfree(&found); }
+    return count;
 }
 
 static data_result check_descriptor(data_file *file, char *error, size_t error_bytes) {

@@ -36,6 +36,10 @@ typedef struct data_file {
     int descriptor;
 } data_file;
 
+/* The one file that a pattern of the shell names, or the pattern where it names none, to path.
+ * Returns how many files it names, at least 1; above 1 path is the pattern. */
+int data_file_find(const char *pattern, char *path, size_t bytes);
+
 /* Opens the file at path and checks that it is a regular file that holds at least a header, and
  * that the header starts with magic. On failure *file is cleared and nothing is held. */
 data_result data_file_open(data_file *file, const char *path, uint32_t magic, char *error,

@@ -33,6 +33,7 @@ memory 120 beside $B/test_memory
 gpt2-ops 120 beside $B/test_gpt2_ops
 gpt2 120 beside $B/test_gpt2
 launch 60 beside $B/test_launch
+report 30 beside $B/test_report
 schedule 60 beside $B/test_schedule
 ds-config 60 beside $B/test_ds_config
 ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json

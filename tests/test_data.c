@@ -4,6 +4,7 @@
  *
  * The prefixes name what `tokens` wrote from TEXT. A line per check, "ok" or "FAIL" first.
  */
+#include "../data/eval_file.h"
 #include "../data/token_file.h"
 #include "../data/tokenizer.h"
 
@@ -311,6 +312,109 @@ static void test_changing_file(void) {
     token_file_close(&file);
 }
 
+/* ---- multiple-choice examples ---- */
+
+/* Two examples: 65535, bytes, index, label, completions; context; completions. Each number is at
+ * byte 1024 + 2 * its index here. */
+static const uint16_t good_examples[] = {
+    65535, 38, 0, 2, 4, 3, 1, 2, 3, 1, 4, 2, 5, 6, 1, 7, 2, 8, 9, /* 19 numbers */
+    65535, 30, 1, 0, 4, 1, 9, 1, 1, 1, 2, 1, 3, 1, 4,             /* 15 */
+};
+enum { EXAMPLE_NUMBERS = sizeof good_examples / sizeof *good_examples };
+
+static size_t make_examples(unsigned char *bytes, size_t number, uint16_t value) {
+    memset(bytes, 0, 2048);
+    put(bytes, 0, EVAL_FILE_MAGIC);
+    put(bytes, 4, EVAL_FILE_VERSION);
+    put(bytes, 8, 2);
+    for (size_t i = 0; i < EXAMPLE_NUMBERS; i++) {
+        const uint16_t n = i == number ? value : good_examples[i];
+        bytes[1024 + 2 * i] = (unsigned char)(n & 255);
+        bytes[1024 + 2 * i + 1] = (unsigned char)(n >> 8);
+    }
+    return 1024 + 2 * EXAMPLE_NUMBERS;
+}
+
+static void test_examples(void) {
+    unsigned char bytes[2048];
+    char error[1024] = "";
+    eval_file file;
+    eval_example one;
+    write_file(bytes, make_examples(bytes, EXAMPLE_NUMBERS, 0));
+    int ok = eval_file_open(&file, scratch, VOCABULARY, error, sizeof error) == DATA_OK;
+    check(ok && file.count == 2 && file.longest == 5, "examples: a good file", error);
+    if (!ok) { return; }
+    ok = eval_file_read(&file, 1, &one, error, sizeof error) == DATA_OK && one.label == 0
+         && one.context == 1 && one.tokens[0] == 9 && one.completion[3].tokens[0] == 4;
+    check(ok, "examples: the second one first", error);
+    ok = eval_file_read(&file, 0, &one, error, sizeof error) == DATA_OK && one.label == 2
+         && one.context == 3 && one.tokens[2] == 3 && one.completion[1].count == 2
+         && one.completion[1].tokens[1] == 6 && one.completion[2].tokens[0] == 7;
+    check(ok, "examples: then the first", error);
+    bytes[1024 + 2 * 7] = VOCABULARY;
+    write_file(bytes, 1024 + 2 * EXAMPLE_NUMBERS);
+    ok = eval_file_read(&file, 0, &one, error, sizeof error) == DATA_FORMAT
+         && strstr(error, "byte 1038: expected tokens below 10 in example 0, found 10") != NULL;
+    check(ok, "examples: a token that was changed", error);
+    eval_file_close(&file);
+    eval_file_close(&file);
+}
+
+/* Every number that can be wrong: the sentence has the file and the byte. */
+static void test_bad_examples(void) {
+    static const struct {
+        size_t number;
+        uint16_t value;
+        const char *sentence;
+    } cases[] = {
+        {0, 1, "byte 1024: expected 65535"},
+        {1, 37, "byte 1026: expected an even number of bytes"},
+        {1, 4, "byte 1026: expected an even number of bytes"},
+        {1, 2000, "byte 1026: expected an even number of bytes"},
+        {1, 36, "byte 1060: example 0 ends within its tokens"},
+        {1, 40, "byte 1062: expected the end of its last completion"},
+        {2, 7, "byte 1028: expected its own index in example 0, found 7"},
+        {3, 4, "byte 1030: expected a label of 0 to 3 in example 0, found 4"},
+        {4, 3, "byte 1032: expected 4 completions in example 0, found 3"},
+        {5, 0, "byte 1034: expected at least one token"},
+        {5, 60000, "byte 1062: example 0 ends within its tokens"},
+        {9, 0, "byte 1042: expected at least one token"},
+        {13, 10, "byte 1050: expected tokens below 10 in example 0, found 10"},
+        {19, 65534, "byte 1062: expected 65535"},
+        {21, 0, "byte 1066: expected its own index in example 1, found 0"},
+    };
+    unsigned char bytes[2048];
+    char error[1024], name[64];
+    eval_file file;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_file(bytes, make_examples(bytes, cases[i].number, cases[i].value));
+        error[0] = '\0';
+        const data_result result = eval_file_open(&file, scratch, VOCABULARY, error, sizeof error);
+        snprintf(name, sizeof name, "examples: number %u is %u", (unsigned)cases[i].number,
+                 cases[i].value);
+        check(result == DATA_FORMAT && strncmp(error, scratch, strlen(scratch)) == 0
+                  && strstr(error, cases[i].sentence) != NULL,
+              name, error);
+        eval_file_close(&file);
+    }
+    int wrong = 0;
+    const size_t length = make_examples(bytes, EXAMPLE_NUMBERS, 0);
+    for (size_t cut = 0; cut < length; cut++) {
+        write_file(bytes, cut);
+        wrong += eval_file_open(&file, scratch, VOCABULARY, error, sizeof error) != DATA_FORMAT;
+    }
+    check(wrong == 0, "examples: cut at every byte", "wrong result");
+    write_file(bytes, length + 2);
+    check(eval_file_open(&file, scratch, VOCABULARY, error, sizeof error) == DATA_FORMAT
+              && strstr(error, "byte 1092: expected the end of the file") != NULL,
+          "examples: more than it says", error);
+    put(bytes, 8, 0);
+    write_file(bytes, length);
+    check(eval_file_open(&file, scratch, VOCABULARY, error, sizeof error) == DATA_FORMAT
+              && strstr(error, "byte 8: expected 1 to 65535 examples, found 0") != NULL,
+          "examples: none", error);
+}
+
 int main(int argc, char **argv) {
     if (argc != 5) {
         fputs("usage: test_data TEXT CHAR_PREFIX GPT2_PREFIX SCRATCH_FOLDER\n", stderr);
@@ -326,6 +430,8 @@ int main(int argc, char **argv) {
     test_every_length(1, WORDS_LENGTH, "tokenizer: cut at every byte");
     test_version_1();
     test_changing_file();
+    test_examples();
+    test_bad_examples();
     test_system_errors(argv[4]);
     return failures != 0;
 }

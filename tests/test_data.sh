@@ -89,9 +89,9 @@ check "a quarter for validation" "$((($(wc -c <"$work/odd.txt") + 3) / 4))" \
 # ---- the readers: round trips, and every bad file ----
 set -- -std=c11 -O1 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror
 ${CC:-cc} "$@" "$here/test_data.c" "$data/data_file.c" "$data/token_file.c" \
-    "$data/tokenizer.c" -o "$work/test_data"
+    "$data/eval_file.c" "$data/tokenizer.c" -o "$work/test_data"
 check "the readers compile as C11" 0 $?
-for source in data_file token_file tokenizer; do
+for source in data_file token_file eval_file tokenizer; do
     ${CXX:-c++} -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror \
         -fsyntax-only "$data/$source.c"
     check "$source.c compiles as C++17" 0 $?

@@ -213,7 +213,7 @@ test_second_signal() {
         for pair in "TERM INT" "INT INT" "INT TERM"; do
             env --default-signal=INT "$trainer" $slow $kind -o "$work/slow" >"$work/out" 2>"$work/err" &
             job=$!
-            await '^| bytes sent per step'
+            await '^| sent per step'
             kill -${pair% *} $job
             sleep 1
             same "$pair $kind: the first ends nothing" yes "$(kill -0 $job 2>/dev/null && echo yes)"
@@ -226,7 +226,7 @@ test_second_signal() {
     train saved -x 6 -n 6 >/dev/null
     env --default-signal=INT "$trainer" $small -o "$work/saved" -v -1 -g 0 -d 192000000 -x 9 -n 6 -y 1 >"$work/out" 2>"$work/err" &
     job=$!
-    await '^| bytes sent per step'
+    await '^| sent per step'
     kill -INT $job
     sleep 1
     kill -INT $job

@@ -101,9 +101,22 @@ test_usage() {
     refused 'method' 2 "-pi: expected one of: mpi tcp fs; found 'pigeon'" -pi pigeon
     refused 'tcp without a server' 2 '-pi tcp: -ps must give' -pi tcp -pn 2
     refused 'rank above all' 2 '-pr 2: the rank must be below' -pi fs -pn 2 -pr 2
-    for fixed in '-ge 2' '-h 1' '-lg 5'; do
-        refused "$fixed" 2 "$fixed is not supported yet" $fixed
+    refused 'long name' 2 "--window: expected a whole number, found 'x'" --window x
+    refused 'long name with =' 2 "--stage: expected a stage.*'4'" --stage=4
+    refused 'a flag for a value' 2 "--batch: expected a value, found the flag '-z'" --batch -z 3
+    refused 'nearest flag' 2 "'--stages': did you mean --stage?" --stages 3
+    refused 'nearest flag, its beginning' 2 "'--sample=3': did you mean --sample-" --sample=3
+    refused 'nearest flag, a dash' 2 "'z': did you mean -z?" z 1
+    refused '-ge' 2 '-ge: expected -1 to 2, found 3' -ge 3
+    refused '-h' 2 '-h: expected 0 to 1, found 2' -h 2
+    refused '-h in a comparison' 1 '-h 1: a comparison' $small -h 1 -z 0,1 -csv "$scratch/csv"
+    refused '-hf' 1 "-hf: $scratch/none: expected a readable file" $small -h 1 -hf "$scratch/none"
+    for help in -h --help '-z 3 -h' '-h -z 3'; do
+        "$trainer" $help >"$scratch/out" 2>"$scratch/err"
+        same "$help" '0 1 1' "$? $(grep -c '^usage' "$scratch/out") $(grep -c '^Examples' "$scratch/out")"
     done
+    same 'every flag has a long name' 0 "$(grep -c '^  -[a-z0-9]*  *[^- ]' "$scratch/out")"
+    same 'help within 100 columns' 0 "$(awk 'length($0) > 99' "$scratch/out" | wc -l | tr -d ' ')"
 }
 
 # With one rank and with three.
@@ -277,6 +290,7 @@ END
         -ds tests/ds_config/zero2.json
     refused '-ds, a window' 1 '-lw 5, but .*fp16.loss_scale_window 1000' $small -pn 2 -d 384 -b 3 \
         -dt fp16 -lw 5 -ds tests/ds_config/zero2.json
+    refused '-ds, lines' 1 '-lp 5, but .*steps_per_print 2' $small -pn 2 -lp 5 -ds "$scratch/ds.json"
     refused '-ds, overlap' 1 '-zo 1, but .*overlap_comm 0' $small -zo 1 -ds "$scratch/ds.json"
     same '-ds, auto type' "$(train $run -ds "$scratch/lr.json" -dt bf16)" \
         "$(train $run -ds "$scratch/ds.json" -l 1e-4)"
@@ -330,9 +344,12 @@ test_default_run() {
     same 'validations' 3 "$(grep -c '^val loss [0-9]\.[0-9]\{4\}$' "$scratch/out")"
     one=$(grep '^val loss' "$scratch/out" | tail -n 1)
     same 'sample' 2 "$(grep -c '^---$' "$scratch/out")"
+    same 'no z before there is one' 0 "$(grep -c 'nanz' "$scratch/out")"
+    same 'nothing but the log is kept' 1 "$(grep -c '^nothing but main.log was saved' "$scratch/out")"
     same 'last line' 1 "$(tail -n 1 "$scratch/out" | grep -c '^weights [0-9a-f]\{16\}$')"
     same 'main.log' 13 "$(grep -c '^s:[0-9]* t[re]l:[0-9.]*' "$scratch/log/main.log")"
     train -x 10 -v 5 -g 0 -pn 3 >/dev/null
+    same 'nothing is kept' 1 "$(grep -c '^nothing was saved: ' "$scratch/out")"
     same 'validation on other ranks' "$one" "$(grep '^val loss' "$scratch/out" | tail -n 1)"
 }
 
@@ -340,12 +357,17 @@ test_comparison() {
     train $small -z 0,1,2,3 -x 4 -rd 2 -csv "$scratch/new/c.csv" >/dev/null
     csv=$scratch/new/c.csv
     same 'csv header' "stage,ranks,tokens_per_s,ratio,param_bytes,grad_bytes,optimizer_bytes,\
-buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,weights" \
+buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,weights,ratio_low,ratio_high" \
         "$(head -n 1 "$csv")"
     same 'csv stages' '0 1 2 3 ' "$(sed 1d "$csv" | cut -d , -f 1 | tr '\n' ' ')"
     same 'csv weights' 1 "$(sed 1d "$csv" | cut -d , -f 14 | sort -u | wc -l | tr -d ' ')"
     same 'csv ratio' 1.0000 "$(sed -n 2p "$csv" | cut -d , -f 4)"
-    same 'csv fields' 56 "$(sed 1d "$csv" | tr ',' '\n' | grep -c '[0-9a-f]')"
+    same 'csv fields' 64 "$(sed 1d "$csv" | tr ',' '\n' | grep -c '[0-9a-f]')"
+    same 'spread around the ratio' yes "$(sed 1d "$csv" | awk -F , '$15 > $4 || $16 < $4 || $15 <= 0 { bad = 1 }
+        END { print bad ? "no" : "yes" }')"
+    same 'weights in words' 1 "$(grep -c '^weights  identical, bit for bit, at the 4 stages after the same 6 steps' \
+        "$scratch/out")"
+    same 'exposed in words' 1 "$(grep -c '^exposed  time of a step in which a rank waits' "$scratch/out")"
     train $small -z 0,3 -x 2 -rd 1 -b 2 -d 128 -pn 2 -csv "$csv" >/dev/null
     same 'csv weights with micro-steps' 1 "$(sed 1d "$csv" | cut -d , -f 14 | sort -u | wc -l |
         tr -d ' ')"
@@ -456,6 +478,140 @@ test_output() {
     same 'closed descriptors, exit code' 0 $?
     same 'closed descriptors, main.log' 3 "$(grep -c '^s:[0-9]* trl:' "$scratch/closed/main.log")"
     same 'closed descriptors, nothing else' 3 "$(wc -l <"$scratch/closed/main.log" | tr -d ' ')"
+}
+
+# Long names and = mean what short ones do; -lp; llm.c's flags that change nothing are answered.
+test_flags() {
+    same 'long names' "$(train $small -x 4 -nt 1 -pn 2 -z 3)" \
+        "$(train --model char:2x32x2 --window=16 --val-every -1 -g 0 --steps=4 --threads 1 --ranks 2 --stage 3)"
+    reference=$(train $small -x 7 -nt 1)
+    same '-lp, -ge and -lg change no weights' "$reference" "$(train $small -x 7 -nt 1 -lp 3 -ge 1 -lg 20)"
+    same '-lp 3: steps' '3/7 6/7 7/7 ' "$(sed -n 's/^step *\([^ ]*\) .*/\1/p' "$scratch/out" | tr '\n' ' ')"
+    same '-ge and -lg' 2 "$(grep -c '^-[gel]* [0-9]* changes nothing here: ' "$scratch/out")"
+    same 'no bytes but MiB' 0 "$(grep -c '[0-9] bytes\|GiB' "$scratch/out")"
+    train $small --stage 0,1 -x 2 -rd 1 -csv "$scratch/c.csv" >/dev/null
+    same '--stage compares' 2 "$(sed 1d "$scratch/c.csv" | wc -l | tr -d ' ')"
+}
+
+# on_terminal COLUMNS COMMAND... : its output in $scratch/out, every rewrite of the live line a line
+on_terminal() {
+    columns=$1
+    shift
+    env TERM=xterm script -qec "stty cols $columns; $*" /dev/null </dev/null | tr '\r' '\n' |
+        sed "s/$(printf '\033')\[K/live /" | grep -v '^$' >"$scratch/out"
+}
+
+test_terminal() {
+    if ! script -qec true /dev/null </dev/null >/dev/null 2>&1; then
+        echo "skipped: no script, so no terminal"
+        return
+    fi
+    reference=$(train $small -x 400 -nt 1)
+    same 'no live line in a file' 0 "$(grep -c "$(printf '\r')" "$scratch/out")"
+    on_terminal 60 "$trainer" $small -x 400 -nt 1 -v 200 -s 400 -g 1
+    same 'on a terminal: weights' "$reference" "$(sed -n 's/^.*weights \([0-9a-f]*\)$/\1/p' "$scratch/out")"
+    same 'on a terminal: lines that stay' '1 200 400 ' "$(sed -n 's/^live step *\([0-9]*\).*tok.s$/\1/p
+        s/^step *\([0-9]*\).*/\1/p' "$scratch/out" | tr '\n' ' ')"
+    same 'on a terminal: phases' yes "$(for phase in 'reading build/data' 'drawing the first weights' 'training \.' \
+        'validation \.'; do grep -q "live $phase" "$scratch/out" || echo "$phase"; done | grep . || echo yes)"
+    # The row that a live line is cut to; nothing above 100%.
+    same 'on a terminal: live lines fit' 0 "$(grep '^live [^s]\|^live step.*|.*done' "$scratch/out" |
+        grep -v '^live +\|^live val\|^live gen\|tok/s$' | awk 'length($0) > 64' | wc -l | tr -d ' ')"
+    same 'no share above 100%' 0 "$(grep -o '[0-9.]*%' "$scratch/out" | awk '$1 + 0 > 100' | wc -l | tr -d ' ')"
+    on_terminal 100 "$trainer" -x 40 -v 20 -g 0 -nt 1 -lp 10
+    same 'on a terminal: -lp 10' '10 20 30 40 ' "$(grep -v 'done' "$scratch/out" |
+        sed -n 's/^\(live \)*step *\([0-9]*\).*/\2/p' | tr '\n' ' ')"
+    same 'on a terminal: what is left' yes "$(grep -q '^live step .*| [0-9]*% done, 0 min [0-9][0-9] s left' \
+        "$scratch/out" && grep -q '^live validation | [0-9]*% done, 0 min' "$scratch/out" && echo yes)"
+}
+
+# A model that knows of nothing but how often a token comes: all weights are 0 but one column of wte,
+# token v having v/64, and lnfb that picks it. So the loss of token v is the same number minus v/64, and
+# of an example's completions that of the largest mean token wins, whatever the context.
+make_column_model() { # FILE, for a vocabulary of 61
+    header "$1" 20240326 3 64 61 2 2 32 128
+    v=0
+    {
+        while [ $v -lt 128 ]; do
+            bits=0
+            if [ $v -gt 0 ] && [ $v -lt 61 ]; then
+                e=0
+                while [ $((2 << e)) -le $v ]; do e=$((e + 1)); done
+                bits=$(((121 + e) << 23 | (v << (23 - e)) - (1 << 23)))
+            fi
+            int32 $bits
+            zeros 124
+            v=$((v + 1))
+        done
+        zeros $((4 * (31616 - 4096 - 32)))
+        int32 $((127 << 23))
+        zeros 124
+    } >>"$1"
+}
+
+# examples FILE COUNT : as many, of tokens below 61; prints how many a column model answers right. No two
+# completions have means that are closer than 0.01, so that no rounding decides.
+examples() {
+    header "$1" 20240522 1 "$2" 128
+    awk -v count="$2" -v answer="$scratch/answer" '
+        function draw(n) { state = (state * 1103515245 + 12345) % 2147483648; return int(state / 65536) % n }
+        function add(x) { number[++used] = x }
+        BEGIN {
+            state = 4242
+            for (e = 0; e < count; e++) {
+                do {
+                    used = 0
+                    for (i = 1; i <= 3; i++) add(i == 1 ? 65535 : e)
+                    label = draw(4); add(label); add(4)
+                    n = 1 + draw(5); add(n)
+                    while (n-- > 0) add(draw(61))
+                    close_ones = 0
+                    for (c = 0; c < 4; c++) {
+                        n = 1 + draw(6); add(n); sum = 0
+                        for (i = 0; i < n; i++) { t = draw(61); add(t); sum += t }
+                        mean[c] = sum / n
+                        for (k = 0; k < c; k++) { d = mean[k] - mean[c]; if (d * d < 1e-4) close_ones = 1 }
+                    }
+                } while (close_ones)
+                number[2] = 2 * used
+                best = 0
+                for (c = 1; c < 4; c++) if (mean[c] > mean[best]) best = c
+                right += best == label
+                for (i = 1; i <= used; i++) printf "\\%03o\\%03o", number[i] % 256, int(number[i] / 256)
+            }
+            print right + 0 >answer
+        }' >"$scratch/escapes"
+    # The format is the octal escapes themselves.
+    # shellcheck disable=SC2059
+    printf "$(cat "$scratch/escapes")" >>"$1"
+    cat "$scratch/answer"
+}
+
+test_hellaswag() {
+    make_column_model "$scratch/column.bin"
+    right=$(examples "$scratch/exam" 37)
+    if [ "$right" -gt 0 ] && [ "$right" -lt 37 ]; then pass; else fail "examples: $right of 37 are right"; fi
+    data="-i $scratch/tokens -j $scratch/tokens -sh 0"
+    run="-e $scratch/column.bin -t 16 $data -g 0 -v -1 -h 1 -hf $scratch/exam"
+    for how in '' '-pn 2 -z 1' '-pn 2 -z 3' '-pn 3 -z 2' '-pn 3 -z 3 -b 1' '-pn 2 -b 5' '-b 3 -dt bf16' '-pn 3 -z 3 -b 30'; do
+        train $run -x 0 $how >/dev/null
+        same "HellaSwag $how" "$right/37" "$(sed -n 's/^HellaSwag: \([0-9/]*\) = .*/\1/p' "$scratch/out")"
+    done
+    train $run -x 4 -v 2 -o "$scratch/evaluated" >/dev/null
+    same 'HellaSwag: when' 2 "$(grep -c '^HellaSwag: [0-9]*/37 = 0\.[0-9]*$' "$scratch/out")"
+    same 'HellaSwag: main.log' 's:2 s:4 ' "$(sed -n 's/^\(s:[0-9]*\) eval:0\.[0-9]\{4\} t:.*/\1/p' \
+        "$scratch/evaluated/main.log" | tr '\n' ' ')"
+    reference=$(train $small $data -x 4 -nt 1)
+    same 'HellaSwag changes no weights' "$reference" "$(train $small $data -x 4 -nt 1 -h 1 -hf "$scratch/exam")"
+    for ranks in 1 3; do
+        head -c 1501 "$scratch/exam" >"$scratch/cut_exam"
+        refused 'HellaSwag, cut' 1 "-hf: $scratch/cut_exam: byte [0-9]*: expected" $small $data -h 1 \
+            -hf "$scratch/cut_exam" -pn $ranks
+        refused 'HellaSwag, a short window' 1 "-hf: $scratch/exam: its longest example has .* found -t 4" $small \
+            $data -t 4 -h 1 -hf "$scratch/exam" -pn $ranks
+        refused 'HellaSwag, other tokens' 1 "-hf: $scratch/tokens: expected magic number 20240522" $small $data \
+            -h 1 -hf "$scratch/tokens" -pn $ranks
+    done
 }
 
 # Files may have 1 KB, so that the log is full after some steps.
@@ -611,6 +767,9 @@ test_default_run
 test_comparison
 test_interruption
 test_output
+test_flags
+test_terminal
+test_hellaswag
 test_full_log
 test_log
 test_removed_folder

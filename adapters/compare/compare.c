@@ -4,6 +4,8 @@
 #endif
 #include "compare.h"
 
+#include "../report/progress.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,11 +22,14 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double compare_median(const double *values, int count) {
+/* The value below which a share of them lies, between the two that are nearest to it. */
+static double compare_quantile(const double *values, int count, double share) {
     double sorted[COMPARE_ROUNDS];
     memcpy(sorted, values, (size_t)count * sizeof *values);
     qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
-    return 0.5 * (sorted[(count - 1) / 2] + sorted[count / 2]);
+    const double at = share * (count - 1);
+    const int below = (int)at, above = below + (below + 1 < count);
+    return sorted[below] + (at - below) * (sorted[above] - sorted[below]);
 }
 
 static void compare_check(const compare *c, const compare_entry *e, zero_result result) {
@@ -36,12 +41,12 @@ static void compare_check(const compare *c, const compare_entry *e, zero_result 
 /* One step that is not timed: caches fill, pages are touched. */
 static void compare_warm_up(compare *c) {
     for (int i = 0; i < c->n; i++) {
-        report_clear(c->report);
-        if (c->report->terminal) report_say(c->report, "warming up stage %d", c->entry[i].stage);
+        char what[32];
+        (void)snprintf(what, sizeof what, "warming up stage %d", c->entry[i].stage);
+        progress_phase(c->report, what, 0);
         c->host->step(c->entry[i].trainer, NULL);
         compare_check(c, &c->entry[i], zero_barrier(c->entry[i].z));
     }
-    report_clear(c->report);
 }
 
 /* All ranks start together; the clock stops when the last communication has ended. */
@@ -61,15 +66,13 @@ static void compare_turn(compare *c, compare_entry *e, int round, int steps) {
 
 /* Every round begins with another stage, so that none always follows the same one. */
 static void compare_rounds(compare *c) {
-    const double started = compare_clock();
+    progress watch;
+    progress_begin(&watch, c->report, "comparing");
     for (int round = 0; round < c->rounds; round++) {
         for (int i = 0; i < c->n; i++) {
-            report_clear(c->report);
-            report_progress(c->report, (double)(round * c->n + i) / (c->rounds * c->n),
-                            compare_clock() - started);
+            progress_at(&watch, (double)(round * c->n + i) / (c->rounds * c->n), NULL);
             compare_turn(c, &c->entry[(round + i) % c->n], round, c->steps / c->rounds);
         }
-        report_clear(c->report);
         report_say(c->report, "round %d/%d | tok/s at stage", round + 1, c->rounds);
         for (int i = 0; i < c->n; i++)
             report_say(c->report, "%s%d: %.0f", i ? " | " : " ", c->entry[i].stage,
@@ -87,18 +90,25 @@ static void compare_finish(compare *c, compare_entry *e) {
     e->weights = c->host->hash(e->trainer);
 }
 
+/* Stage 0, or the first. */
+static int compare_reference(const compare *c) {
+    for (int i = 0; i < c->n; i++)
+        if (c->entry[i].stage == 0) return i;
+    return 0;
+}
+
 /* Stages that ran in the same round had the same neighbours on the machine: ratios are taken round
-   by round. The reference is stage 0, or the first. */
+   by round. */
 static void compare_rates(compare *c) {
     double ratios[COMPARE_ROUNDS];
-    const compare_entry *reference = &c->entry[0];
-    for (int i = c->n - 1; i >= 0; i--)
-        if (c->entry[i].stage == 0) reference = &c->entry[i];
+    const compare_entry *reference = &c->entry[compare_reference(c)];
     for (int i = 0; i < c->n; i++) {
         compare_entry *e = &c->entry[i];
         for (int r = 0; r < c->rounds; r++) ratios[r] = e->rates[r] / reference->rates[r];
-        e->median = compare_median(e->rates, c->rounds);
-        e->ratio = compare_median(ratios, c->rounds);
+        e->median = compare_quantile(e->rates, c->rounds, 0.5);
+        e->ratio = compare_quantile(ratios, c->rounds, 0.5);
+        e->low = compare_quantile(ratios, c->rounds, 0.25);
+        e->high = compare_quantile(ratios, c->rounds, 0.75);
     }
 }
 
@@ -112,42 +122,61 @@ void compare_run(compare *c) {
 /* ---- results ------------------------------------------------------------------------------- */
 
 static void compare_write(const compare *c, FILE *csv, const compare_entry *e) {
-    fprintf(csv, "%d,%d,%.1f,%.4f,%zu,%zu,%zu,%zu,%zu,%llu,%zu,%.3f,%.6f,%016llx\n", e->stage,
-            c->ranks, e->median, e->ratio, e->stats.param_bytes, e->stats.grad_bytes,
+    fprintf(csv, "%d,%d,%.1f,%.4f,%zu,%zu,%zu,%zu,%zu,%llu,%zu,%.3f,%.6f,%016llx,%.4f,%.4f\n",
+            e->stage, c->ranks, e->median, e->ratio, e->stats.param_bytes, e->stats.grad_bytes,
             e->stats.optimizer_bytes, e->stats.buffer_bytes, e->plan->formula_bytes,
             (unsigned long long)e->sent_bytes, e->plan->formula_sent_bytes,
-            1e3 * e->exposed_s / c->steps, e->loss, (unsigned long long)e->weights);
+            1e3 * e->exposed_s / c->steps, e->loss, (unsigned long long)e->weights, e->low,
+            e->high);
 }
 
 static void compare_say(compare *c, const compare_entry *e) {
     const double mib = 1024 * 1024;
-    report_say(
-        c->report,
-        "| %5d | %8.0f | %5.3f | %7.1f %7.1f %7.1f %7.1f | %7.1f | %6.1f %6.1f | %7.2f | %8.6f | "
-        "%016llx |\n",
-        e->stage, e->median, e->ratio, (double)e->stats.param_bytes / mib,
-        (double)e->stats.grad_bytes / mib, (double)e->stats.optimizer_bytes / mib,
-        (double)e->stats.buffer_bytes / mib, (double)e->plan->formula_bytes / mib,
-        (double)e->sent_bytes / mib, (double)e->plan->formula_sent_bytes / mib,
-        1e3 * e->exposed_s / c->steps, e->loss, (unsigned long long)e->weights);
-}
-
-void compare_print(compare *c, FILE *csv) {
     report_say(c->report,
-               "|       |          |       |  MiB of a rank: param, grad, optim, buffer | formula |"
-               "  MiB sent, by  | exposed |          |                  |\n"
-               "| stage |    tok/s | ratio |  params   grads   optim buffers | no buf. |"
-               "  step  formula | ms/step |     loss |          weights |\n");
-    for (int i = 0; i < c->n; i++) {
-        compare_say(c, &c->entry[i]);
-        if (csv != NULL) compare_write(c, csv, &c->entry[i]);
-    }
+               "| %5d | %8.0f | %5.3f  %5.3f-%5.3f | %7.1f %7.1f %7.1f %7.1f | %7.1f | %6.1f %6.1f "
+               "| %7.2f | %8.6f | "
+               "%016llx |\n",
+               e->stage, e->median, e->ratio, e->low, e->high, (double)e->stats.param_bytes / mib,
+               (double)e->stats.grad_bytes / mib, (double)e->stats.optimizer_bytes / mib,
+               (double)e->stats.buffer_bytes / mib, (double)e->plan->formula_bytes / mib,
+               (double)e->sent_bytes / mib, (double)e->plan->formula_sent_bytes / mib,
+               1e3 * e->exposed_s / c->steps, e->loss, (unsigned long long)e->weights);
 }
 
 int compare_unequal(const compare *c) {
     for (int i = 1; i < c->n; i++)
         if (c->entry[i].weights != c->entry[0].weights) return i;
     return -1;
+}
+
+/* What the table cannot say by itself. */
+static void compare_explain(compare *c) {
+    const int steps = c->steps + 2; /* the first and the last are not timed */
+    report_say(
+        c->report,
+        "ratio    tokens/s to those of stage %d, the median over %d rounds in which the "
+        "stages took turns;\n"
+        "         beside it the quartiles: half of the rounds lie between the two\n"
+        "exposed  time of a step in which a rank waits for communication that computing does "
+        "not hide\n",
+        c->entry[compare_reference(c)].stage, c->rounds);
+    if (compare_unequal(c) < 0)
+        report_say(c->report,
+                   "weights  identical, bit for bit, at the %d stages after the same %d steps\n",
+                   c->n, steps);
+}
+
+void compare_print(compare *c, FILE *csv) {
+    report_say(c->report,
+               "|       |          |                    |  MiB of a rank: param, grad, optim, "
+               "buffer | formula |  MiB sent, by  | exposed |          |                  |\n"
+               "| stage |    tok/s | ratio    quartiles |  params   grads   optim buffers | "
+               "no buf. |  step  formula | ms/step |     loss |          weights |\n");
+    for (int i = 0; i < c->n; i++) {
+        compare_say(c, &c->entry[i]);
+        if (csv != NULL) compare_write(c, csv, &c->entry[i]);
+    }
+    compare_explain(c);
 }
 
 FILE *compare_open_csv(const char *path) {
@@ -159,6 +188,6 @@ FILE *compare_open_csv(const char *path) {
     if (csv != NULL)
         fprintf(csv, "stage,ranks,tokens_per_s,ratio,param_bytes,grad_bytes,optimizer_bytes,"
                      "buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,"
-                     "weights\n");
+                     "weights,ratio_low,ratio_high\n");
     return csv;
 }

@@ -40,6 +40,7 @@ typedef struct compare_entry {
     /* What is found out. */
     double rates[COMPARE_ROUNDS]; /* tokens per second */
     double median, ratio;         /* ratio: to stage 0, the median over rounds */
+    double low, high;             /* its quartiles: half of the rounds lie between */
     uint64_t sent_bytes;          /* of one step */
     double exposed_s;             /* of all rounds, mean over ranks */
     double loss;                  /* of the last step */
@@ -61,7 +62,8 @@ typedef struct compare {
 /* Trains all, and says the rounds. COLLECTIVE. */
 void compare_run(compare *c);
 
-/* The table; and as CSV, if csv is not NULL. */
+/* The table, and in words what its columns are and whether the weights are the same; and as CSV, if
+   csv is not NULL. */
 void compare_print(compare *c, FILE *csv);
 
 /* The first entry whose weights are not those of entry 0; -1: they are equal. */

@@ -48,9 +48,8 @@ static inline int device_open(device *d, int local_ranks, char *sentence, size_t
     d->stream = stream;
     d->sharers = (local_ranks + devices - 1) / devices;
     d->free_bytes = device_free_bytes();
-    snprintf(d->name, sizeof d->name, "%.100s, %.0f GiB, CUDA %d.%d of the driver", card.name,
-             (double)card.totalGlobalMem / (1024.0 * 1024 * 1024), version / 1000,
-             version / 10 % 100);
+    snprintf(d->name, sizeof d->name, "%.100s, %.0f MiB, CUDA %d.%d of the driver", card.name,
+             (double)card.totalGlobalMem / (1024.0 * 1024), version / 1000, version / 10 % 100);
     return 0;
 }
 
@@ -72,13 +71,14 @@ static inline int device_fits(const device *d, uint64_t need, char *sentence, si
     size_t available = 0, total = 0;
     const cudaError_t code = cudaMemGetInfo(&available, &total);
     const uint64_t wanted = need * (uint64_t)d->sharers;
+    const double mib = 1024.0 * 1024;
     if (device_fail(code, "the device's memory cannot be asked for", sentence, bytes)) return 1;
     if (wanted <= available) return 0;
     snprintf(sentence, bytes,
-             "the device has %llu bytes of memory free of %llu, and the %d rank%s on it need %llu: "
-             "choose a higher -z, a smaller -b, or -r 3",
-             (unsigned long long)available, (unsigned long long)total, d->sharers,
-             d->sharers > 1 ? "s" : "", (unsigned long long)wanted);
+             "the device has %.1f MiB of memory free of %.1f MiB, and the %d rank%s on it need "
+             "%.1f MiB: choose a higher -z, a smaller -b, or -r 3",
+             (double)available / mib, (double)total / mib, d->sharers, d->sharers > 1 ? "s" : "",
+             (double)wanted / mib);
     return 1;
 }
 

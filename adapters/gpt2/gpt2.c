@@ -547,7 +547,8 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     m->blocks = (block_values *)calloc((size_t)m->cfg.layers + 1, sizeof *m->blocks);
     m->memory = ops_alloc(bytes);
     if (!m->blocks || !m->memory)
-        return refuse(err, ZERO_ERR_MEMORY, "no memory for %zu bytes of activations", bytes);
+        return refuse(err, ZERO_ERR_MEMORY, "no memory for %.1f MiB of activations",
+                      (double)bytes / (1024 * 1024));
     memset(&kept, 0, sizeof kept);
     memset(&shared, 0, sizeof shared);
     kept.base = (char *)m->memory;
@@ -840,6 +841,11 @@ zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int 
     TRY(hook(m, zero_forward_end(m->z, 0)));
     TRY(outcome(m));
     return sum_now(m, s.batch * s.seq_len, loss);
+}
+
+zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n) {
+    if (n > 0) ops_download(m->ops, losses, m->losses, ZERO_F32, n);
+    return outcome(m);
 }
 
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {

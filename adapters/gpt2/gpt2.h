@@ -198,6 +198,10 @@ zero_result gpt2_take_losses(gpt2_model *m, double *mean);
    COLLECTIVE through its hooks, SYNC. Errors: as gpt2_train_step. */
 zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int rows, double *loss);
 
+/* What gpt2_loss has just added up: the first n of its rows * T cross entropies, token by token, of
+   this rank alone. Before the next pass. SYNC. Errors: DEVICE. */
+zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n);
+
 /* For sampling, inside a ZERO_EVAL pass: logits (V floats, caller's) of the token that follows
    `inputs`, one sequence of t tokens, 1..T. COLLECTIVE through its hooks: all ranks call it, and
    get the same. SYNC. Errors: as gpt2_train_step. */

@@ -189,15 +189,13 @@ static int memory_has_files(void) {
 
 static int memory_suffices(const launch *l, uint64_t need, const launch_memory *memory,
                            char *sentence, size_t bytes) {
-    const double gib = 1024.0 * 1024.0 * 1024.0;
+    const double mib = 1024.0 * 1024.0;
     uint64_t ranks = (uint64_t)l->local_ranks;
     if (need <= memory->bytes / ranks) return 1;
     snprintf(sentence, bytes,
-             "%d rank%s of %.0f bytes each need %.2f GiB, but %.2f GiB (%.0f bytes) are available: "
-             "%s",
-             l->local_ranks, l->local_ranks > 1 ? "s" : "", (double)need,
-             (double)need / gib * (double)ranks, (double)memory->bytes / gib, (double)memory->bytes,
-             memory->limit);
+             "%d rank%s of %.1f MiB each need %.1f MiB, but %.1f MiB are available: %s",
+             l->local_ranks, l->local_ranks > 1 ? "s" : "", (double)need / mib,
+             (double)need / mib * (double)ranks, (double)memory->bytes / mib, memory->limit);
     return 0;
 }
 

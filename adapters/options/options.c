@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { OPTION_NAME = 32 }; /* characters of the longest flag that others are compared with */
+
 /* ---- words --------------------------------------------------------------------------------- */
 
 /* The index of text among the blank-separated words; -1: it is none of them. */
@@ -34,6 +36,22 @@ const option *options_find(const option_set *o, const char *flag) {
     for (int i = 0; i < o->rows; i++)
         if (o->table[i].flag != NULL && strcmp(o->table[i].flag, flag) == 0) return &o->table[i];
     return NULL;
+}
+
+/* Characters of an argument that are the flag: all, or those before the = of --name=value. */
+static int option_length(const char *argument) {
+    return (int)(strncmp(argument, "--", 2) == 0 ? strcspn(argument, "=") : strlen(argument));
+}
+
+/* The row of an argument, by its short or its long name; NULL: none. */
+static const option *option_of(const option_set *o, const char *argument) {
+    const size_t length = (size_t)option_length(argument);
+    for (int i = 0; i < o->rows; i++) {
+        const option *d = &o->table[i];
+        if (d->flag == NULL) continue;
+        if (strlen(d->name) == length && memcmp(d->name, argument, length) == 0) return d;
+    }
+    return options_find(o, argument);
 }
 
 int options_given(const option_set *o, const char *flag) {
@@ -83,15 +101,18 @@ __attribute__((format(printf, 2, 3))) static void option_error(option_set *o, co
     va_end(values);
 }
 
+#define OPTION_TYPED(o) (o)->typed_length, (o)->typed
+
 static void option_parse_number(option_set *o, const option *d, const char *text) {
     char *end = NULL;
     const double value = strtod(text, &end);
     const int whole = d->type != OPTION_REAL;
     if (end == text || *end || !isfinite(value) || (whole && value != floor(value)))
-        option_error(o, "%s: expected a %snumber, found '%s'", d->flag, whole ? "whole " : "",
-                     text);
+        option_error(o, "%.*s: expected a %snumber, found '%s'", OPTION_TYPED(o),
+                     whole ? "whole " : "", text);
     else if (value < d->least || value > d->most)
-        option_error(o, "%s: expected %.10g to %.10g, found %s", d->flag, d->least, d->most, text);
+        option_error(o, "%.*s: expected %.10g to %.10g, found %s", OPTION_TYPED(o), d->least,
+                     d->most, text);
     else
         option_set_number(o, d, value);
 }
@@ -103,9 +124,9 @@ static void option_parse_stages(option_set *o, const option *d, const char *text
         const int ends = at[0] == 0 ? 0 : at[1] == 0;
         if (at[0] < '0' || at[0] > '3' || (!ends && at[1] != ',') || list->n == OPTION_LIST) {
             option_error(o,
-                         "%s: expected a stage, 0 to 3, or up to four with commas between, found "
+                         "%.*s: expected a stage, 0 to 3, or up to four with commas between, found "
                          "'%s'",
-                         d->flag, text);
+                         OPTION_TYPED(o), text);
             return;
         }
         list->at[list->n++] = at[0] - '0';
@@ -126,15 +147,91 @@ static void option_parse(option_set *o, const option *d, const char *text) {
     case OPTION_WORD:
         option_set_number(o, d, word);
         if (word < 0)
-            option_error(o, "%s: expected one of: %s; found '%s'", d->flag, d->words, text);
-        break;
-    case OPTION_FIXED:
-        if (word < 0)
-            option_error(o, "%s %s is not supported yet (%s); accepted: %s", d->flag, text, d->help,
-                         d->words);
+            option_error(o, "%.*s: expected one of: %s; found '%s'", OPTION_TYPED(o), d->words,
+                         text);
         break;
     case OPTION_HEADING: break;
     }
+}
+
+/* Insertions, deletions and replacements that make b of a. */
+static int option_distance(const char *a, const char *b) {
+    int row[OPTION_NAME + 1], n = (int)strlen(a), m = (int)strlen(b);
+    if (n > OPTION_NAME || m > OPTION_NAME) return OPTION_NAME;
+    for (int k = 0; k <= m; k++) row[k] = k;
+    for (int i = 1; i <= n; i++) {
+        int above_left = row[0];
+        row[0] = i;
+        for (int k = 1; k <= m; k++) {
+            const int above = row[k], change = above_left + (a[i - 1] != b[k - 1]);
+            row[k] = 1 + (above < row[k - 1] ? above : row[k - 1]);
+            if (change < row[k]) row[k] = change;
+            above_left = above;
+        }
+    }
+    return row[m];
+}
+
+/* What a flag that no row has was probably meant to be: the nearest long name, where one that it
+   begins is nearer than two edits, or a short one that lacks its dash. NULL: nothing is near. */
+static const char *option_nearest(const option_set *o, const char *text) {
+    const char *found = NULL, *bare = text + strspn(text, "-");
+    const int length = option_length(bare);
+    int best = 2 * (1 + length / 3);
+    char word[OPTION_NAME + 1];
+    (void)snprintf(word, sizeof word, "%.*s", (int)strcspn(bare, "="), bare);
+    if (length == 0) return NULL;
+    for (int i = 0; i < o->rows; i++) {
+        const option *d = &o->table[i];
+        if (d->flag == NULL) continue;
+        if (strcmp(d->flag + 1, word) == 0) return d->flag;
+        const size_t begins = strlen(word);
+        const int far = 2 * option_distance(word, d->name + 2);
+        const int near = far > 3 && begins > 2 && strncmp(d->name + 2, word, begins) == 0 ? 3 : far;
+        if (near >= best) continue;
+        best = near;
+        found = d->name;
+    }
+    return found;
+}
+
+static void option_unknown(option_set *o, const char *text) {
+    const char *near = option_nearest(o, text);
+    if (near != NULL)
+        option_error(o, "unknown flag '%s': did you mean %s? --help lists all", text, near);
+    else
+        option_error(o, "unknown flag '%s'; --help lists all", text);
+}
+
+static int option_asks_help(int argc, char **argv, int i) {
+    if (strcmp(argv[i], "--help") == 0) return 1;
+    return strcmp(argv[i], "-h") == 0 && (i + 1 >= argc || argv[i + 1][0] == '-');
+}
+
+/* The value of the flag at argv[*at], which moves to the last argument that belongs to it; NULL:
+   there is none. */
+static const char *option_value(int argc, char **argv, int *at) {
+    const char *text = argv[*at];
+    const int length = option_length(text);
+    if (text[length] == '=') return text + length + 1;
+    return *at + 1 < argc ? argv[++*at] : NULL;
+}
+
+static void option_take_argument(option_set *o, const option *d, int argc, char **argv, int *at) {
+    o->typed = argv[*at];
+    o->typed_length = option_length(argv[*at]);
+    const int flag_at = *at;
+    const char *value = option_value(argc, argv, at);
+    const option *next = value != NULL && *at > flag_at ? option_of(o, value) : NULL;
+    o->given[d - o->table] = 1;
+    if (value == NULL)
+        option_error(o, "%.*s: expected a value, found the end of the line; --help lists all flags",
+                     OPTION_TYPED(o));
+    else if (next != NULL)
+        option_error(o, "%.*s: expected a value, found the flag '%s'; every flag takes a value",
+                     OPTION_TYPED(o), value);
+    else
+        option_parse(o, d, value);
 }
 
 int options_parse(option_set *o, int argc, char **argv, int compares,
@@ -142,26 +239,33 @@ int options_parse(option_set *o, int argc, char **argv, int compares,
     for (int i = 0; i < o->rows; i++) {
         const option *d = &o->table[i];
         const char *value = compares && d->compare != NULL ? d->compare : d->normal;
+        o->typed = d->flag;
+        o->typed_length = d->flag != NULL ? (int)strlen(d->flag) : 0;
         if (value != NULL) option_parse(o, d, value);
     }
-    for (int i = 1; i < argc; i += 2) {
-        const option *d = options_find(o, argv[i]);
-        if (foreign(argv[i])) {
-            i--;
-            continue;
+    for (int i = 1; i < argc; i++) {
+        const option *d = option_of(o, argv[i]);
+        if (foreign(argv[i])) continue;
+        if (option_asks_help(argc, argv, i)) return 1;
+        if (d != NULL)
+            option_take_argument(o, d, argc, argv, &i);
+        else {
+            option_unknown(o, argv[i]);
+            (void)option_value(argc, argv, &i);
         }
-        if (strcmp(argv[i], "--help") == 0) return 1;
-        if (d == NULL)
-            option_error(o, "unknown flag '%s'; --help lists all", argv[i]);
-        else if (i + 1 >= argc)
-            option_error(o,
-                         "%s: expected a value, found the end of the line; --help lists all flags",
-                         argv[i]);
-        else
-            option_parse(o, d, argv[i + 1]);
-        if (d != NULL) o->given[d - o->table] = 1;
     }
     return 0;
+}
+
+const char *options_value(const option_set *o, int argc, char **argv, const char *flag) {
+    const char *found = NULL;
+    for (int i = 1; i < argc; i++) {
+        const option *d = option_of(o, argv[i]);
+        if (d == NULL) continue;
+        const char *value = option_value(argc, argv, &i);
+        if (value != NULL && strcmp(d->flag, flag) == 0) found = value;
+    }
+    return found;
 }
 
 /* ---- help ---------------------------------------------------------------------------------- */
@@ -194,8 +298,8 @@ static void option_help(const option *d) {
         (void)snprintf(values, sizeof values, " (default %s)", d->normal);
     (void)snprintf(text, sizeof text, "%s%s%s%s", d->help, d->words != NULL ? ": " : "",
                    d->words != NULL ? d->words : "", values);
-    printf("  %-5s ", d->flag);
-    options_print_wrapped(text, 8);
+    printf("  %-4s %-20s ", d->flag, d->name);
+    options_print_wrapped(text, 28);
 }
 
 void options_help(const option_set *o) {
@@ -245,6 +349,18 @@ const char *options_line(const char *lines, const char *name, int *length) {
         return at;
     }
     return NULL;
+}
+
+int options_idle(const option_set *o, int *row, char *sentence, size_t bytes) {
+    for (; *row < o->rows; ++*row) {
+        const option *d = &o->table[*row];
+        if (d->idle == NULL || !o->given[*row]) continue;
+        (void)snprintf(sentence, bytes, "%s %.10g changes nothing here: %s", d->flag,
+                       option_number(o, d), d->idle);
+        ++*row;
+        return 1;
+    }
+    return 0;
 }
 
 /* ---- the target ---------------------------------------------------------------------------- */

@@ -36,8 +36,7 @@ typedef enum option_type {
     OPTION_PATH,        /* const char *; may differ between ranks */
     OPTION_TEXT,        /* const char * */
     OPTION_WORD,        /* int: index into words */
-    OPTION_STAGES,      /* option_list */
-    OPTION_FIXED        /* not supported: accepts words alone, and stores nothing */
+    OPTION_STAGES       /* option_list */
 } option_type;
 
 typedef struct option_list {
@@ -66,7 +65,8 @@ typedef enum option_rule {
 } option_rule;
 
 typedef struct option {
-    const char *flag;
+    const char *flag; /* short: -z */
+    const char *name; /* long: --stage */
     option_type type;
     size_t field;        /* in the values */
     const char *normal;  /* default, as it would be typed */
@@ -74,6 +74,7 @@ typedef struct option {
     double least, most;
     const char *words; /* separated by blanks */
     const char *help;
+    const char *idle; /* of a flag that is accepted and changes nothing: why; else NULL */
     int course;       /* 1: what the program computes depends on it */
     option_form form; /* in the target, at `to` */
     size_t to;
@@ -92,10 +93,13 @@ typedef struct option_set {
     unsigned char *given; /* [rows] 1: on the command line */
     char *error;          /* "": nothing is wrong */
     size_t error_bytes;
+    const char *typed; /* private: the flag that is being read, as it was typed */
+    int typed_length;  /* private */
 } option_set;
 
-/* Sets defaults, then what the arguments say. `compares` chooses the other defaults. `foreign`
-   tells arguments to be passed over. Returns 1 if --help is among the arguments. */
+/* Sets defaults, then what the arguments say: "-z 3", "--stage 3" or "--stage=3". `compares`
+   chooses the other defaults. `foreign` tells arguments to be passed over. Returns 1 if help is
+   asked for: by --help, or by -h without a value, even where -h is a flag of the table. */
 int options_parse(option_set *o, int argc, char **argv, int compares, int (*foreign)(const char *));
 
 /* All rows with their help, to stdout; print_wrapped breaks a text at blanks before column 99. */
@@ -110,6 +114,13 @@ const char *options_line(const char *lines, const char *name, int *length);
 
 /* The row of a flag; NULL: there is none. */
 const option *options_find(const option_set *o, const char *flag);
+
+/* The value that is typed last for a flag; NULL: none is. Reads the arguments alone. */
+const char *options_value(const option_set *o, int argc, char **argv, const char *flag);
+
+/* The next typed flag from row *row on that changes nothing here, as "FLAG VALUE changes nothing
+   here: WHY". Returns 0 where there is none. */
+int options_idle(const option_set *o, int *row, char *sentence, size_t bytes);
 
 /* Whether a flag of the table was typed. */
 int options_given(const option_set *o, const char *flag);

@@ -18,193 +18,216 @@
 #define TO(as, member) .form = OPTION_AS_##as, .to = offsetof(ds_config, member)
 /* What DeepSpeed calls it, and when the file's value counts. */
 #define KEY(text, mark, when) .key = (text), .bit = (mark), .rule = OPTION_FILE_##when
-#define ROW(kind, name, member, usual, ...)                                                        \
+#define ROW(kind, short_name, long_name, member, usual, ...)                                       \
     {                                                                                              \
-        .flag = (name), .type = OPTION_##kind, .field = offsetof(train_options, member),           \
-        .normal = (usual), __VA_ARGS__                                                             \
+        .flag = (short_name), .name = (long_name), .type = OPTION_##kind,                          \
+        .field = offsetof(train_options, member), .normal = (usual), __VA_ARGS__                   \
     }
 
 static const option train_table[] = {
     HEADING("Data and model"),
-    ROW(PATH, "-i", train_path, "",
+    ROW(PATH, "-i", "--train-data", train_path, "",
         .help = "token file to train on; without it tiny Shakespeare, by characters for char: "
                 "models, else in GPT-2's tokens"),
-    ROW(PATH, "-j", val_path, "", .help = "token file to validate on"),
-    ROW(PATH, "-tf", tokenizer_path, "", .help = "tokenizer file, to print samples"),
-    ROW(TEXT, "-e", model, "char:4x128x4", .compare = "char:6x384x6", .course = 1,
+    ROW(PATH, "-j", "--val-data", val_path, "", .help = "token file to validate on"),
+    ROW(PATH, "-tf", "--tokenizer", tokenizer_path, "", .help = "tokenizer file, to print samples"),
+    ROW(TEXT, "-e", "--model", model, "char:4x128x4", .compare = "char:6x384x6", .course = 1,
         .help = "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a file "
                 "with its weights: llm.c's .bin, or Hugging Face's .safetensors"),
-    ROW(PATH, "-o", log_dir, "", .help = "folder for main.log and checkpoints; without it neither"),
+    ROW(PATH, "-o", "--out-dir", log_dir, "",
+        .help = "folder for main.log and checkpoints; without it neither"),
     HEADING("Batches"),
-    ROW(INT, "-b", batch, "0", .compare = "8", RANGE(0, 1e6), TO(INT, micro_batch),
+    ROW(INT, "-b", "--batch", batch, "0", .compare = "8", RANGE(0, 1e6), TO(INT, micro_batch),
         KEY("train_micro_batch_size_per_gpu", 0, ALWAYS), .unsaid = 1,
         .help = "windows per rank and micro-step; 0: what -d asks for, without -d 12 divided by "
                 "the ranks"),
-    ROW(INT, "-t", seq_len, "64", .compare = "256", RANGE(1, 1e6), .course = 1,
+    ROW(INT, "-t", "--window", seq_len, "64", .compare = "256", RANGE(1, 1e6), .course = 1,
         .help = "tokens of a window"),
-    ROW(LONG, "-d", step_tokens, "0", RANGE(0, BIG), TO(INT64, train_batch),
+    ROW(LONG, "-d", "--step-tokens", step_tokens, "0", RANGE(0, BIG), TO(INT64, train_batch),
         .per = offsetof(train_options, seq_len),
         KEY("train_batch_size, times -t tokens:", 0, ALWAYS), .unsaid = 1,
         .help = "tokens of a step over all ranks and micro-steps; 0: one micro-step"),
-    ROW(INT, "-sh", order, "-1", RANGE(-1, 2), .course = 1,
+    ROW(INT, "-sh", "--shuffle", order, "-1", RANGE(-1, 2), .course = 1,
         .help = "windows: 0 in the file's order, 1 shuffled every epoch, 2 at random offsets; -1: "
                 "1 with -i, else 2"),
-    ROW(INT, "-a", overfit, "0", RANGE(0, 1), .course = 1,
+    ROW(INT, "-a", "--overfit", overfit, "0", RANGE(0, 1), .course = 1,
         .help = "1: train on one batch of the validation data for ever"),
-    ROW(LONG, "-sd", seed, "42", RANGE(0, BIG), .course = 1, TO(SIZE, zero.seed),
+    ROW(LONG, "-sd", "--seed", seed, "42", RANGE(0, BIG), .course = 1, TO(SIZE, zero.seed),
         .help = "seed of weights, windows and samples"),
     HEADING("DeepSpeed"),
-    ROW(PATH, "-ds", ds_path, "",
+    ROW(PATH, "-ds", "--deepspeed", ds_path, "",
         .help = "ds_config.json: its values in place of the flags' defaults; \"auto\" in it stands "
                 "for the flag's; a flag that says otherwise is an error"),
-    ROW(PATH, "-dso", ds_out, "", .help = "with -ds: file to write what it was resolved to"),
+    ROW(PATH, "-dso", "--deepspeed-out", ds_out, "",
+        .help = "with -ds: file to write what it was resolved to"),
     HEADING("Types"),
-    ROW(WORD, "-dt", type, "f32", .words = "f32 bf16 fp16", .course = 1, TO(INT, zero.type),
-        KEY("fp16.enabled and bf16.enabled:", DS_GIVEN_TYPE, IF_GIVEN),
+    ROW(WORD, "-dt", "--type", type, "f32", .words = "f32 bf16 fp16", .course = 1,
+        TO(INT, zero.type), KEY("fp16.enabled and bf16.enabled:", DS_GIVEN_TYPE, IF_GIVEN),
         .help = "parameters and activations are stored in"),
-    ROW(INT, "-w", master, "1", RANGE(0, 1), .course = 1, TO(NOT, zero.no_master),
+    ROW(INT, "-w", "--master", master, "1", RANGE(0, 1), .course = 1, TO(NOT, zero.no_master),
         KEY("bf16_master_weights_and_grads: -w", 0, IF_GIVEN),
         .help = "1: 16-bit weights have a copy in f32, which is updated; 0 (bf16 alone): they have "
                 "none, and updates are rounded stochastically"),
-    ROW(WORD, "-zg", grads, "auto", .words = "auto f32 type", .course = 1, TO(INT, zero.grads),
-        KEY("the gradients' type:", 0, IF_GIVEN),
+    ROW(WORD, "-zg", "--grad-type", grads, "auto", .words = "auto f32 type", .course = 1,
+        TO(INT, zero.grads), KEY("the gradients' type:", 0, IF_GIVEN),
         .help = "gradients are stored and sent in f32 or in the type of -dt; auto: in f32 where "
                 "micro-steps add up"),
-    ROW(REAL, "-ls", scale, "0", RANGE(0, 1e30), .course = 1, TO(FLOAT, zero.scaler.fixed),
-        KEY("fp16.loss_scale", 0, IF_GIVEN),
+    ROW(REAL, "-ls", "--loss-scale", scale, "0", RANGE(0, 1e30), .course = 1,
+        TO(FLOAT, zero.scaler.fixed), KEY("fp16.loss_scale", 0, IF_GIVEN),
         .help = "a loss scale that never changes; 0: dynamic for fp16, 1 for other types"),
-    ROW(REAL, "-li", first_scale, "65536", RANGE(1e-30, 1e30), .course = 1,
+    ROW(REAL, "-li", "--first-scale", first_scale, "65536", RANGE(1e-30, 1e30), .course = 1,
         TO(FLOAT, zero.scaler.initial), KEY("fp16.initial_scale_power: 2 to it is", 0, IF_GIVEN),
         .help = "first dynamic loss scale"),
-    ROW(REAL, "-lm", least_scale, "1", RANGE(1e-30, 1e30), .course = 1,
+    ROW(REAL, "-lm", "--least-scale", least_scale, "1", RANGE(1e-30, 1e30), .course = 1,
         TO(FLOAT, zero.scaler.minimum), KEY("fp16.min_loss_scale", 0, IF_GIVEN),
         .help = "least dynamic loss scale; an overflow at it ends the run"),
-    ROW(INT, "-lw", scale_window, "1000", RANGE(1, 2e9), .course = 1, TO(INT, zero.scaler.window),
-        KEY("fp16.loss_scale_window", 0, IF_GIVEN),
+    ROW(INT, "-lw", "--scale-window", scale_window, "1000", RANGE(1, 2e9), .course = 1,
+        TO(INT, zero.scaler.window), KEY("fp16.loss_scale_window", 0, IF_GIVEN),
         .help = "steps without overflow that double the scale"),
-    ROW(INT, "-lh", hysteresis, "2", RANGE(1, 2e9), .course = 1, TO(INT, zero.scaler.hysteresis),
-        KEY("fp16.hysteresis", 0, IF_GIVEN),
+    ROW(INT, "-lh", "--hysteresis", hysteresis, "2", RANGE(1, 2e9), .course = 1,
+        TO(INT, zero.scaler.hysteresis), KEY("fp16.hysteresis", 0, IF_GIVEN),
         .help = "overflows that halve the scale: from this one on"),
-    ROW(INT, "-f", tf32, "1", RANGE(0, 1),
+    ROW(INT, "-f", "--tf32", tf32, "1", RANGE(0, 1),
         .help = "1: CUDA's f32 products round what they multiply to TF32; the CPU has none"),
-    ROW(INT, "-ao", any_order, "0", RANGE(0, 1),
+    ROW(INT, "-ao", "--any-order", any_order, "0", RANGE(0, 1),
         .help = "1: cuDNN adds attention's gradients in any order: faster, not the same bits each "
                 "time"),
     HEADING("Optimizer"),
-    ROW(WORD, "-op", optimizer, "adamw", .words = "adamw adam sgd nesterov lion", .course = 1,
-        TO(INT, zero.optimizer), KEY("optimizer.type", DS_GIVEN_OPTIMIZER, ALWAYS),
+    ROW(WORD, "-op", "--optimizer", optimizer, "adamw", .words = "adamw adam sgd nesterov lion",
+        .course = 1, TO(INT, zero.optimizer), KEY("optimizer.type", DS_GIVEN_OPTIMIZER, ALWAYS),
         .help = "update rule"),
-    ROW(INT, "-x", steps, "2000", .compare = "16", RANGE(-1, 2e9), .course = 1,
+    ROW(INT, "-x", "--steps", steps, "2000", .compare = "16", RANGE(-1, 2e9), .course = 1,
         .help = "steps; -1: one epoch; in a comparison timed steps per stage"),
-    ROW(WORD, "-k", schedule, "cosine", .words = "cosine linear constant wsd", .course = 1,
-        .help = "schedule of the learning rate"),
-    ROW(REAL, "-l", lr, "1e-3", RANGE(0, 1e3), .course = 1, TO(FLOAT, hyper.lr),
+    ROW(WORD, "-k", "--schedule", schedule, "cosine", .words = "cosine linear constant wsd",
+        .course = 1, .help = "schedule of the learning rate"),
+    ROW(REAL, "-l", "--lr", lr, "1e-3", RANGE(0, 1e3), .course = 1, TO(FLOAT, hyper.lr),
         KEY("optimizer.params.lr", DS_GIVEN_LR, ALWAYS), .help = "learning rate"),
-    ROW(INT, "-u", warmup, "100", RANGE(0, 2e9), .course = 1, .help = "steps of linear warm-up"),
-    ROW(REAL, "-q", final_fraction, "0.1", RANGE(0, 1), .course = 1,
+    ROW(INT, "-u", "--warmup", warmup, "100", RANGE(0, 2e9), .course = 1,
+        .help = "steps of linear warm-up"),
+    ROW(REAL, "-q", "--final-fraction", final_fraction, "0.1", RANGE(0, 1), .course = 1,
         .help = "learning rate at the end, as a fraction of -l"),
-    ROW(REAL, "-c", weight_decay, "0.1", RANGE(0, 1e3), .course = 1, TO(FLOAT, hyper.weight_decay),
-        KEY("optimizer.params.weight_decay", DS_GIVEN_DECAY, ALWAYS), .help = "weight decay"),
-    ROW(REAL, "-b1", beta1, "0.9", RANGE(0, 0.9999999), .course = 1, TO(FLOAT, hyper.beta1),
-        KEY("optimizer.params: beta1 or momentum", DS_GIVEN_BETAS, ALWAYS),
+    ROW(REAL, "-c", "--weight-decay", weight_decay, "0.1", RANGE(0, 1e3), .course = 1,
+        TO(FLOAT, hyper.weight_decay), KEY("optimizer.params.weight_decay", DS_GIVEN_DECAY, ALWAYS),
+        .help = "weight decay"),
+    ROW(REAL, "-b1", "--beta1", beta1, "0.9", RANGE(0, 0.9999999), .course = 1,
+        TO(FLOAT, hyper.beta1), KEY("optimizer.params: beta1 or momentum", DS_GIVEN_BETAS, ALWAYS),
         .help = "beta1; of sgd and nesterov the momentum"),
-    ROW(REAL, "-b2", beta2, "0.99", RANGE(0, 0.9999999), .course = 1, TO(FLOAT, hyper.beta2),
-        KEY("optimizer.params: beta2", DS_GIVEN_BETAS, ALWAYS), .help = "beta2"),
-    ROW(REAL, "-ep", eps, "1e-8", RANGE(0, 1), .course = 1, TO(FLOAT, hyper.eps),
+    ROW(REAL, "-b2", "--beta2", beta2, "0.99", RANGE(0, 0.9999999), .course = 1,
+        TO(FLOAT, hyper.beta2), KEY("optimizer.params: beta2", DS_GIVEN_BETAS, ALWAYS),
+        .help = "beta2"),
+    ROW(REAL, "-ep", "--eps", eps, "1e-8", RANGE(0, 1), .course = 1, TO(FLOAT, hyper.eps),
         KEY("optimizer.params.eps", DS_GIVEN_EPS, ALWAYS), .help = "epsilon"),
-    ROW(REAL, "-cl", clip, "1", RANGE(0, 1e30), .course = 1, TO(FLOAT, hyper.max_norm),
+    ROW(REAL, "-cl", "--clip", clip, "1", RANGE(0, 1e30), .course = 1, TO(FLOAT, hyper.max_norm),
         KEY("gradient_clipping", DS_GIVEN_CLIPPING, UNLESS_TYPED),
         .help = "norm to clip the gradient to; 0: no clipping"),
-    ROW(REAL, "-sl", skip_loss, "0", RANGE(0, 1e9), .course = 1,
+    ROW(REAL, "-sl", "--skip-loss", skip_loss, "0", RANGE(0, 1e9), .course = 1,
         .help = "skip a step whose loss lies more standard deviations above the last 128; 0: none"),
-    ROW(REAL, "-sg", skip_norm, "0", RANGE(0, 1e9), .course = 1,
+    ROW(REAL, "-sg", "--skip-norm", skip_norm, "0", RANGE(0, 1e9), .course = 1,
         .help = "the same by the gradient's norm"),
     HEADING("Validation and samples"),
-    ROW(INT, "-v", val_every, "250", RANGE(-1, 2e9),
+    ROW(INT, "-v", "--val-every", val_every, "250", RANGE(-1, 2e9),
         .help = "validate every so many steps, and at the end; 0: at the end only; -1: never"),
-    ROW(INT, "-m", val_batches, "0", RANGE(-1, 2e9),
+    ROW(INT, "-m", "--val-batches", val_batches, "0", RANGE(-1, 2e9),
         .help = "batches to validate on; 0 or -1: all of the file"),
-    ROW(INT, "-s", sample_every, "0", RANGE(0, 2e9),
+    ROW(INT, "-s", "--sample-every", sample_every, "0", RANGE(0, 2e9),
         .help = "print a sample every so many steps, and at the end; 0: at the end only"),
-    ROW(INT, "-g", sample_tokens, "300", RANGE(0, 1e6),
+    ROW(INT, "-g", "--sample-tokens", sample_tokens, "300", RANGE(0, 1e6),
         .help = "tokens of a sample; 0: no samples"),
+    ROW(INT, "-h", "--hellaswag", evaluate, "0", RANGE(0, 1),
+        .help = "1: evaluate on the examples of -hf whenever it validates, and at the end: four "
+                "endings each, of which the one of least mean loss is the answer; -h alone is "
+                "this help"),
+    ROW(PATH, "-hf", "--hellaswag-data", eval_path, "dev/data/hellaswag/hellaswag_val.bin",
+        .help = "its file, in llm.c's format"),
+    HEADING("Output"),
+    ROW(INT, "-lp", "--print-every", print_every, "0", RANGE(0, 2e9), TO(INT, steps_per_print),
+        KEY("steps_per_print", DS_GIVEN_STEPS_PER_PRINT, IF_GIVEN),
+        .help = "a line every so many steps, and for the first and the last; 0: on a terminal one "
+                "line that is rewritten, elsewhere a line a step"),
     HEADING("Checkpoints"),
-    ROW(INT, "-n", save_every, "0", RANGE(0, 2e9),
+    ROW(INT, "-n", "--save-every", save_every, "0", RANGE(0, 2e9),
         .help = "save in the folder of -o every so many steps, at the end, and when SIGTERM or "
                 "SIGUSR1 asks for it to stop; 0: never"),
-    ROW(INT, "-nk", keep_last, "0", RANGE(0, 2e9),
+    ROW(INT, "-nk", "--keep-last", keep_last, "0", RANGE(0, 2e9),
         .help = "newest checkpoints that are kept; 0: all"),
-    ROW(INT, "-nm", keep_every, "0", RANGE(0, 2e9),
+    ROW(INT, "-nm", "--keep-every", keep_every, "0", RANGE(0, 2e9),
         .help = "those of a multiple of so many steps are kept too; 0: none"),
-    ROW(INT, "-na", save_aside, "0", RANGE(0, 1),
+    ROW(INT, "-na", "--save-aside", save_aside, "0", RANGE(0, 1),
         .help = "1: save aside: training waits for a copy of the state alone, which takes as much "
                 "memory"),
-    ROW(INT, "-nf", save_or_go_on, "0", RANGE(0, 1),
+    ROW(INT, "-nf", "--go-on", save_or_go_on, "0", RANGE(0, 1),
         .help =
             "a save that fails, or a line of main.log or of the output: 0 ends the run, 1 is told, "
             "and training goes on; the exit code is 1"),
-    ROW(INT, "-y", resume, "0", RANGE(0, 2),
+    ROW(INT, "-y", "--resume", resume, "0", RANGE(0, 2),
         .help =
             "1: go on from the newest checkpoint in -o that is whole, on any number of ranks and "
             "at any stage; from the start if there is none. 2: end if the newest is damaged"),
     HEADING("Ranks"),
-    ROW(INT, "-pn", ranks, "0", RANGE(0, 65536),
+    ROW(INT, "-pn", "--ranks", ranks, "0", RANGE(0, 65536),
         .help = "ranks to start on this machine; 0: as mpirun, torchrun or srun say, else 1 (2 in "
                 "a comparison)"),
-    ROW(INT, "-pt", as_threads, "0", RANGE(0, 1),
+    ROW(INT, "-pt", "--rank-threads", as_threads, "0", RANGE(0, 1),
         .help = "1: ranks of -pn are threads of one process; with CUDA so they are where GPUs are "
                 "fewer"),
-    ROW(WORD, "-pi", method, "mpi", .words = "mpi tcp fs",
+    ROW(WORD, "-pi", "--rendezvous", method, "mpi", .words = "mpi tcp fs",
         .help = "how ranks find each other: mpi as mpirun, torchrun or srun say; tcp at -ps; fs "
                 "through -pf; with those two -pn is the number of all ranks, and -pr this one's"),
-    ROW(PATH, "-ps", server, "", .help = "tcp: name or address of rank 0's host"),
-    ROW(PATH, "-pf", folder, "/tmp", .help = "fs: folder that all ranks see"),
-    ROW(RANK, "-pr", rank, "0", RANGE(0, 1e6), .help = "tcp, fs: rank of this process"),
-    ROW(INT, "-pg", per_node, "0", RANGE(0, 4096),
+    ROW(PATH, "-ps", "--server", server, "", .help = "tcp: name or address of rank 0's host"),
+    ROW(PATH, "-pf", "--rendezvous-folder", folder, "/tmp",
+        .help = "fs: folder that all ranks see"),
+    ROW(RANK, "-pr", "--rank", rank, "0", RANGE(0, 1e6), .help = "tcp, fs: rank of this process"),
+    ROW(INT, "-pg", "--ranks-per-host", per_node, "0", RANGE(0, 4096),
         .help = "tcp, fs: ranks per machine; 0: as host names tell"),
-    ROW(INT, "-nt", threads, "0", RANGE(0, 4096),
+    ROW(INT, "-nt", "--threads", threads, "0", RANGE(0, 4096),
         .help = "threads of a rank; 0: the processors of this machine divided by its ranks"),
-    ROW(INT, "-ns", node_size, "0", RANGE(0, 4096),
+    ROW(INT, "-ns", "--node-size", node_size, "0", RANGE(0, 4096),
         .help = "ranks per node, in sums; 0: as the machines are"),
     HEADING("ZeRO"),
-    ROW(STAGES, "-z", stage, "0", TO(INT, zero.stage),
+    ROW(STAGES, "-z", "--stage", stage, "0", TO(INT, zero.stage),
         KEY("zero_optimization.stage", DS_GIVEN_STAGE, IF_GIVEN),
         .help =
             "stage 0, 1, 2 or 3: on top of each other, optimizer state, gradients and parameters "
             "are sharded. A list (0,1,2,3) compares stages in one run, and writes -csv"),
-    ROW(WORD, "-za", accumulation, "auto", .words = "auto local sharded", .course = 1,
-        TO(INT, zero.accumulation),
+    ROW(WORD, "-za", "--accumulate", accumulation, "auto", .words = "auto local sharded",
+        .course = 1, TO(INT, zero.accumulation),
         .help = "gradients of micro-steps add up in a whole copy (local) or in shards; auto: local "
                 "at stages 0 and 1, sharded at 2 and 3 and in a comparison"),
-    ROW(LONG, "-zb", bucket, "0", RANGE(0, BIG), TO(SIZE, zero.bucket_numel),
+    ROW(LONG, "-zb", "--bucket", bucket, "0", RANGE(0, BIG), TO(SIZE, zero.bucket_numel),
         .help = "elements reduced together; 0: the largest unit"),
-    ROW(INT, "-zp", prefetch, "1", RANGE(0, 1000), TO(COUNT, zero.prefetch),
+    ROW(INT, "-zp", "--prefetch", prefetch, "1", RANGE(0, 1000), TO(COUNT, zero.prefetch),
         .help = "stage 3: units gathered ahead"),
-    ROW(LONG, "-zt", persistence, "-1", RANGE(-1, BIG), TO(COUNT64, zero.persistence_numel),
+    ROW(LONG, "-zt", "--persistence", persistence, "-1", RANGE(-1, BIG),
+        TO(COUNT64, zero.persistence_numel),
         KEY("zero_optimization.stage3_param_persistence_threshold", DS_GIVEN_PERSISTENCE, IF_GIVEN),
         .help = "stage 3: units whose tensors have at most so many elements stay whole on every "
                 "rank; -1: those of vectors only"),
-    ROW(INT, "-zo", overlap, "1", RANGE(0, 1), TO(NOT, zero.no_overlap),
+    ROW(INT, "-zo", "--overlap", overlap, "1", RANGE(0, 1), TO(NOT, zero.no_overlap),
         KEY("zero_optimization.overlap_comm", DS_GIVEN_OVERLAP, IF_GIVEN),
         .help = "1: communicate while computing; 0: in between"),
-    ROW(INT, "-zm", mapping, "1", RANGE(0, 1), TO(NOT, zero.no_mapping),
+    ROW(INT, "-zm", "--mapping", mapping, "1", RANGE(0, 1), TO(NOT, zero.no_mapping),
         .help = "1: gather without a copy where ranks can see each other's memory"),
-    ROW(REAL, "-zw", timeout, "600", RANGE(0.001, 1e9), TO(DOUBLE, zero.timeout_s),
+    ROW(REAL, "-zw", "--timeout", timeout, "600", RANGE(0.001, 1e9), TO(DOUBLE, zero.timeout_s),
         .help = "seconds to wait for another rank"),
-    ROW(INT, "-r", recompute, "1", RANGE(0, 3),
+    ROW(INT, "-r", "--recompute", recompute, "1", RANGE(0, 3),
         .help = "computed again in backward, to save memory: 0 nothing, 1 GELU, 2 layer norms too, "
                 "3 whole blocks"),
     HEADING("Comparison of stages"),
-    ROW(INT, "-rd", rounds, "8", RANGE(1, TRAIN_MAX_ROUNDS),
+    ROW(INT, "-rd", "--rounds", rounds, "8", RANGE(1, TRAIN_MAX_ROUNDS),
         .help = "rounds in which the stages take turns; divides -x"),
-    ROW(PATH, "-csv", csv_path, "build/compare.csv", .help = "file for the comparison"),
+    ROW(PATH, "-csv", "--csv", csv_path, "build/compare.csv", .help = "file for the comparison"),
     HEADING("Debugging"),
-    ROW(INT, "-db", print_batches, "0", RANGE(0, 1),
+    ROW(INT, "-db", "--print-batches", print_batches, "0", RANGE(0, 1),
         .help = "1: print a hash of each step's tokens"),
-    HEADING("llm.c's flags that have no meaning here yet; only these values are accepted"),
-    {.flag = "-ge", .type = OPTION_FIXED, .words = "0 -1", .help = "GELU fusion"},
-    {.flag = "-h", .type = OPTION_FIXED, .words = "0", .help = "HellaSwag evaluation"},
-    {.flag = "-lg", .type = OPTION_FIXED, .words = "-1 0", .help = "log of the GPU's state"},
+    HEADING("llm.c's flags that change nothing here"),
+    ROW(INT, "-ge", "--gelu-fusion", gelu_fusion, "-1", RANGE(-1, 2),
+        .help = "GELU within a matrix product; cuBLASLt's is taken wherever it has one",
+        .idle = "GELU is fused with a matrix product wherever cuBLASLt offers it; the line "
+                "'matrix products' says what was"),
+    ROW(INT, "-lg", "--log-gpu", gpu_log, "-1", RANGE(-1, 2e9),
+        .help = "log of the GPU's state; main.log (-o) has each step's time, tokens/s and memory",
+        .idle = "main.log (-o) has each step's time, tokens/s and memory; clocks and power are "
+                "what nvidia-smi dmon shows"),
 };
 
 enum { TRAIN_ROWS = (int)(sizeof train_table / sizeof train_table[0]) };
@@ -217,33 +240,46 @@ static_assert(sizeof(zero_type) == sizeof(int) && sizeof(zero_optimizer) == size
 /* Reading alone: nothing is written through it. */
 static option_set train_view(const train_options *o) {
     train_options *all = (train_options *)(uintptr_t)o;
-    const option_set view = {train_table, TRAIN_ROWS, all,
-                             all->given,  all->error, sizeof all->error};
+    const option_set view = {train_table, TRAIN_ROWS,        all,  all->given,
+                             all->error,  sizeof all->error, NULL, 0};
     return view;
 }
 
 /* A comparison has defaults of its own, so it must be known before the defaults are set. */
-static int train_compares(int argc, char **argv) {
-    int compares = 0;
-    for (int i = 1; i + 1 < argc; i++)
-        if (strcmp(argv[i], "-z") == 0) compares = strchr(argv[i + 1], ',') != NULL;
-    return compares;
+static int train_compares(const option_set *view, int argc, char **argv) {
+    const char *stages = options_value(view, argc, argv, "-z");
+    return stages != NULL && strchr(stages, ',') != NULL;
 }
 
 void train_options_parse(train_options *o, int argc, char **argv) {
     memset(o, 0, sizeof *o);
     option_set view = train_view(o);
-    o->help = options_parse(&view, argc, argv, train_compares(argc, argv), launch_adds_argument);
+    const int compares = train_compares(&view, argc, argv);
+    o->help = options_parse(&view, argc, argv, compares, launch_adds_argument);
 }
 
 void train_options_help(const char *program) {
-    const option_set view = {train_table, TRAIN_ROWS, NULL, NULL, NULL, 0};
+    static const char *const examples[][2] = {
+        {"", "a character model on tiny Shakespeare, half a minute on two cores"},
+        {" --ranks 2 --stage 3", "the same on two ranks, everything sharded"},
+        {" --ranks 2 --stage 0,1,2,3", "DDP against ZeRO: speed, memory, traffic, weights"},
+        {" -e d12 -i train.bin -j val.bin -t 1024 -b 4",
+         "GPT-2 124M, with llm.c's flags and files"},
+        {" --out-dir log --save-every 500 --resume 1", "saves, and goes on where it was stopped"},
+        {" --deepspeed ds_config.json --ranks 2", "DeepSpeed's configuration as it is"},
+        {" -e gpt2.bin -t 256 -x 0 -g 0 -h 1 -hf hellaswag_val.bin", "evaluates a model"},
+    };
+    const option_set view = {train_table, TRAIN_ROWS, NULL, NULL, NULL, 0, NULL, 0};
     printf("usage: ./%s [FLAG VALUE]...\n\n", program);
     options_print_wrapped(
         "Trains GPT-2 on one or several ranks with ZeRO. Without a flag: nanoGPT's "
-        "character run on tiny Shakespeare. Every flag takes a value.",
+        "character run on tiny Shakespeare. Every flag takes a value, and has a short name, "
+        "llm.c's where it has one, and a long one: -z 3, --stage 3 and --stage=3 are the same.",
         0);
     options_help(&view);
+    printf("\nExamples\n");
+    for (int i = 0; i < (int)(sizeof examples / sizeof *examples); i++)
+        printf("  ./%s%s\n        %s\n", program, examples[i][0], examples[i][1]);
     printf("\nThis build starts ranks with -pn, by torchrun and srun%s.\n",
            launch_has_mpi() ? ", and by mpirun" : "");
 }
@@ -292,4 +328,9 @@ const char *train_options_course(int *row) {
     while (*row < TRAIN_ROWS)
         if (train_table[(*row)++].course) return train_table[*row - 1].flag;
     return NULL;
+}
+
+int train_options_idle(const train_options *o, int *row, char *sentence, size_t bytes) {
+    const option_set view = train_view(o);
+    return options_idle(&view, row, sentence, bytes);
 }

@@ -45,6 +45,10 @@ typedef struct train_options {
     double timeout;
     int rounds;
     int print_batches;
+    int print_every;          /* -lp */
+    int evaluate;             /* -h */
+    const char *eval_path;    /* -hf */
+    int gelu_fusion, gpu_log; /* -ge, -lg: accepted alone */
     int help;
     unsigned char given[TRAIN_OPTIONS_MOST]; /* by row of the table: on the command line */
     char error[512];                         /* what is wrong with the command line; "" nothing */
@@ -69,6 +73,10 @@ void train_options_word(const train_options *o, const char *flag, char word[OPTI
 int train_options_conflict(const train_options *o, const ds_config *file, char *sentence,
                            size_t bytes);
 void train_options_take(train_options *o, const ds_config *file);
+
+/* The next typed flag from *row (0 at first) on that changes nothing here: 1, and a sentence that
+   says why. */
+int train_options_idle(const train_options *o, int *row, char *sentence, size_t bytes);
 
 /* The next flag after *row (0 at first) that the course of a training depends on; NULL: no more. */
 const char *train_options_course(int *row);

@@ -33,6 +33,8 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
                           "-ep 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
     if (o->stage.n > 1 && (o->skip_loss != 0 || o->skip_norm != 0))
         return train_fail(sentence, bytes, "-sl and -sg: a comparison of stages skips no steps");
+    if (o->stage.n > 1 && o->evaluate)
+        return train_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
     return 0;
 }
 

@@ -173,12 +173,20 @@ int main_log_step(main_log *log, const main_log_values *v) {
     return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
 }
 
-int main_log_validation(main_log *log, int64_t step, double loss) {
+static int main_log_look(main_log *log, int64_t step, const char *name, double value) {
     char line[LINE];
     if (log == NULL) return 0;
-    const int chars = snprintf(line, sizeof line, "s:%lld tel:%.4f t:%.3f\n", (long long)step, loss,
-                               main_log_time());
+    const int chars = snprintf(line, sizeof line, "s:%lld %s:%.4f t:%.3f\n", (long long)step, name,
+                               value, main_log_time());
     return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
+}
+
+int main_log_validation(main_log *log, int64_t step, double loss) {
+    return main_log_look(log, step, "tel", loss);
+}
+
+int main_log_evaluation(main_log *log, int64_t step, double share) {
+    return main_log_look(log, step, "eval", share);
 }
 
 const char *main_log_error(const main_log *log) { return log->error; }

@@ -7,7 +7,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 int report_begin(void) {
@@ -28,6 +30,8 @@ int report_end(char *sentence, size_t bytes) {
 void report_vsay(report *r, const char *format, va_list values) {
     if (!r->speaks) return;
     char sentence[128];
+    if (r->live) printf("\r\033[K");
+    r->live = 0;
     vprintf(format, values);
     if (!report_end(sentence, sizeof sentence) || r->lost) return;
     r->lost = 1;
@@ -42,14 +46,26 @@ void report_say(report *r, const char *format, ...) {
 }
 
 void report_clear(report *r) {
-    if (r->terminal) report_say(r, "\r\033[K");
+    if (r->live) report_say(r, "%s", "");
 }
 
-void report_progress(report *r, double done, double seconds) {
-    const int left = done > 0 ? (int)(seconds / done * (1 - done) + 0.5) : 0;
+int report_is_terminal(void) {
+    const char *kind = getenv("TERM");
+    return isatty(STDOUT_FILENO) && (kind == NULL || strcmp(kind, "dumb") != 0);
+}
+
+/* A line that wraps could not be rewritten. */
+static int report_columns(void) {
+    struct winsize size;
+    const int known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    return known ? size.ws_col - 1 : 79;
+}
+
+void report_live(report *r, const char *line) {
     if (!r->terminal) return;
-    report_say(r, "%3.0f%% done", 100 * done);
-    if (done > 0) report_say(r, " | %d min %02d s left", left / 60, left % 60);
+    r->live = 0; /* it is cleared here */
+    report_say(r, "\r\033[K%.*s", report_columns(), line);
+    r->live = 1;
 }
 
 void report_rule(report *r) {
@@ -64,4 +80,8 @@ void report_row(report *r, const char *name, const char *format, ...) {
     (void)vsnprintf(text, sizeof text, format, values);
     va_end(values);
     report_say(r, "| %-20s | %-52s |\n", name, text);
+}
+
+void report_mib(report *r, const char *name, uint64_t bytes, const char *more) {
+    report_row(r, name, "%.1f MiB%s", (double)bytes / (1024 * 1024), more);
 }

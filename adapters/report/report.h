@@ -10,6 +10,7 @@
 
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,7 +24,8 @@ extern "C" {
 
 typedef struct report {
     int speaks;   /* 0: another rank does, and nothing is printed */
-    int terminal; /* 1: there is a line of progress */
+    int terminal; /* 1: there is a live line, which is rewritten */
+    int live;     /* private: it stands there now */
     int lost;     /* 1: something could not be written */
     void (*on_loss)(void *user, const char *sentence); /* called when that is found, once */
     void *user;
@@ -32,13 +34,18 @@ typedef struct report {
 void report_say(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
 void report_vsay(report *r, const char *format, va_list values) REPORT_PRINTF(2, 0);
 
-/* The bottom line of a terminal; whoever speaks clears it first. done: 0 to 1. */
+/* The bottom line of a terminal, cut to its width; nothing elsewhere. What is said next takes its
+   place; report_clear is for what is written to stderr. */
+void report_live(report *r, const char *line);
 void report_clear(report *r);
-void report_progress(report *r, double done, double seconds);
 
-/* A table of names and values. */
+/* Whether stdout is a terminal on which a line can be rewritten. */
+int report_is_terminal(void);
+
+/* A table of names and values. _mib: bytes as MiB, and words behind them. */
 void report_rule(report *r);
 void report_row(report *r, const char *name, const char *format, ...) REPORT_PRINTF(3, 4);
+void report_mib(report *r, const char *name, uint64_t bytes, const char *more);
 
 /* Whether all that was printed to stdout is written. Returns 0, or 1 and a sentence. */
 int report_end(char *sentence, size_t bytes);

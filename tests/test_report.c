@@ -1,0 +1,258 @@
+/* test_report.c - what rank 0 says: the line of a step, progress in a file, rates; and which answer
+   HellaSwag counts, from losses that are written here. Nothing of it needs a model.
+
+       test_report [FILE]      a file to write examples to, /tmp/zero_test_report.PID without
+*/
+#include "adapters/eval/hellaswag.h"
+#include "adapters/report/pace.h"
+#include "adapters/report/progress.h"
+#include "adapters/report/step_line.h"
+
+#include <math.h>
+
+#include "harness.h"
+
+/* ---- the line of a step -------------------------------------------------------------------- */
+
+static void test_step_line(void) {
+    char text[STEP_LINE_BYTES];
+    zero_step_report done;
+    step_line v = {7, 2000, 4.25, NAN, NAN, 1e-3, 0.0125, 0.5, "of matmul", 81920.4, &done};
+    memset(&done, 0, sizeof done);
+    done.norm = 1.5;
+    done.stepped = 1;
+    done.loss_scale = done.next_loss_scale = 1;
+    step_line_print(&v, text);
+    test_check(strcmp(text, "step    7/2000 | loss 4.250000 | norm 1.5000 | lr 1.00e-03 | 12.50 ms "
+                            "| 50.0% of matmul | 81920 tok/s\n")
+                   == 0,
+               "the first steps: '%s'", text);
+    v.loss_z = 0.314;
+    v.norm_z = -2;
+    done.loss_scale = 64;
+    done.next_loss_scale = 32;
+    done.skipped = 2;
+    done.stepped = 0;
+    done.bad_tensor = "wte";
+    done.bad_index = 5;
+    done.bad_rank = 1;
+    step_line_print(&v, text);
+    test_check(strcmp(text, "step    7/2000 | loss 4.250000 (+0.31z)| norm 1.5000 (-2.00z)| lr "
+                            "1.00e-03 | 12.50 ms | 50.0% of matmul | 81920 tok/s | scale 64, next "
+                            "32 | skipped 2: wte[5], owned by rank 1, is not finite\n")
+                   == 0,
+               "a skipped step: '%s'", text);
+    step_line_brief(&v, text);
+    test_check(strlen(text) < 50, "the short line has %zu characters", strlen(text));
+}
+
+/* ---- progress ------------------------------------------------------------------------------ */
+
+/* What is said to stdout goes to a file meanwhile; `text` gets it. */
+static int saved_stdout;
+static FILE *heard;
+static void listen_begin(void) {
+    fflush(stdout);
+    saved_stdout = dup(STDOUT_FILENO);
+    heard = tmpfile();
+    if (heard == NULL || saved_stdout < 0) exit(1);
+    dup2(fileno(heard), STDOUT_FILENO);
+}
+static void listen_end(char *text, size_t bytes) {
+    fflush(stdout);
+    dup2(saved_stdout, STDOUT_FILENO);
+    close(saved_stdout);
+    rewind(heard);
+    const size_t got = fread(text, 1, bytes - 1, heard);
+    text[got] = 0;
+    fclose(heard);
+}
+
+/* In a file: nothing at first, a line when it has taken long, and its words. */
+static void test_progress_file(void) {
+    char text[1024];
+    report out;
+    progress p;
+    memset(&out, 0, sizeof out);
+    out.speaks = 1;
+    listen_begin();
+    progress_begin(&p, &out, "validation");
+    progress_at(&p, 0.25, NULL);
+    listen_end(text, sizeof text);
+    test_check(text[0] == 0, "short work said '%s'", text);
+    static const struct {
+        double done, seconds;
+        const char *line;
+    } cases[] = {
+        {0.25, 30, "validation | 25% done, 1 min 30 s left\n"},
+        {0.996, 249, "validation | 99% done, 0 min 01 s left\n"},
+        {0.29, 29, "validation | 29% done, 1 min 11 s left\n"},
+        {0.01, 120, "validation | 1% done, 3 h 18 min left\n"},
+        {1, 100, "validation | 100% done\n"},
+        {1.5, 100, "validation | 100% done\n"},
+        {0, 100, "validation | 0% done\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        listen_begin();
+        progress_begin(&p, &out, "validation");
+        p.began -= cases[i].seconds;
+        p.told -= cases[i].seconds;
+        progress_at(&p, cases[i].done, NULL);
+        progress_at(&p, cases[i].done, NULL); /* not again so soon */
+        progress_at(&p, cases[i].done, "of a terminal alone");
+        listen_end(text, sizeof text);
+        test_check(strcmp(text, cases[i].line) == 0, "expected '%s', found '%s'", cases[i].line,
+                   text);
+    }
+    listen_begin();
+    progress_phase(&out, "reading the weights", (uint64_t)255 << 20);
+    progress_phase(&out, "reading the weights", (uint64_t)300 << 20);
+    out.speaks = 0;
+    progress_phase(&out, "another rank", (uint64_t)300 << 20);
+    listen_end(text, sizeof text);
+    test_check(strcmp(text, "reading the weights, 300 MiB\n") == 0, "phases: '%s'", text);
+}
+
+/* On a terminal: cut to its width (79 where that is not known), and cleared by what is said next.
+ */
+static void test_live_line(void) {
+    char text[1024], line[200];
+    report out;
+    memset(&out, 0, sizeof out);
+    out.speaks = out.terminal = 1;
+    memset(line, 'x', sizeof line - 1);
+    line[sizeof line - 1] = 0;
+    listen_begin();
+    report_live(&out, line);
+    report_live(&out, "short");
+    report_say(&out, "said\n");
+    report_clear(&out);
+    listen_end(text, sizeof text);
+    char wanted[256];
+    snprintf(wanted, sizeof wanted, "\r\033[K%.79s\r\033[Kshort\r\033[Ksaid\n", line);
+    test_check(strcmp(text, wanted) == 0, "live lines: '%s'", text);
+}
+
+static void test_pace(void) {
+    pace p;
+    memset(&p, 0, sizeof p);
+    test_check(pace_mean(&p) == 0, "no step has a mean");
+    pace_begin(&p);
+    pace_end(&p, 100);
+    test_check(pace_mean(&p) == 0 && p.smooth == p.rate && p.steps == 1, "the first step counts");
+    pace_begin(&p);
+    pace_end(&p, 100);
+    test_check(pace_mean(&p) == p.seconds && fabs(p.smooth / p.rate - 1) < 1e-9,
+               "of two steps the second: %g of %g", p.smooth, p.rate);
+}
+
+/* ---- HellaSwag ----------------------------------------------------------------------------- */
+
+enum { EXAMPLES = 11, WINDOW = 12, VOCABULARY = 50 };
+
+static size_t put_numbers(uint16_t *file, uint16_t *best, uint64_t seed) {
+    test_random r = {seed};
+    size_t used = 0;
+    for (uint16_t e = 0; e < EXAMPLES; e++) {
+        const size_t start = used;
+        double least = 1e30;
+        file[used++] = 65535;
+        used++;
+        file[used++] = e;
+        file[used++] = (uint16_t)(test_next(&r) % 4);
+        file[used++] = 4;
+        const uint16_t context = (uint16_t)(1 + test_next(&r) % 6);
+        file[used++] = context;
+        for (int i = 0; i < context; i++) file[used++] = (uint16_t)(test_next(&r) % VOCABULARY);
+        for (uint16_t c = 0; c < 4; c++) {
+            const uint16_t count = (uint16_t)(1 + test_next(&r) % 7);
+            double sum = 0;
+            file[used++] = count;
+            for (int i = 0; i < count; i++) {
+                file[used] = (uint16_t)(test_next(&r) % VOCABULARY);
+                sum += file[used++];
+            }
+            if (sum / count < least) best[e] = c;
+            if (sum / count < least) least = sum / count;
+        }
+        file[start + 1] = (uint16_t)(2 * (used - start));
+    }
+    return used;
+}
+
+static int64_t right_of(const uint16_t *file, const uint16_t *best) {
+    int64_t right = 0;
+    for (size_t at = 0, e = 0; e < EXAMPLES; at += file[at + 1] / 2u, e++)
+        right += file[at + 3] == best[e];
+    return right;
+}
+
+/* The loss of a token is the token itself: the model has no say. Any number of rows at once, any
+   number of ranks, and the same examples are right. */
+static int64_t count_right(const char *path, int ranks, int rows, int64_t *asked) {
+    int inputs[30 * WINDOW], targets[30 * WINDOW];
+    float losses[30 * WINDOW];
+    int64_t right = 0, passes = -1;
+    *asked = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        char error[512] = "";
+        hellaswag h;
+        memset(&h, 0, sizeof h);
+        h.rank = rank;
+        h.nranks = ranks;
+        h.rows = rows;
+        h.seq_len = WINDOW;
+        if (hellaswag_open(&h, path, VOCABULARY, error, sizeof error) != DATA_OK) {
+            fprintf(stderr, "%s\n", error);
+            return -1;
+        }
+        if (passes >= 0 && passes != hellaswag_passes(&h)) return -2;
+        passes = hellaswag_passes(&h);
+        hellaswag_begin(&h);
+        for (int64_t pass = 0; pass < passes; pass++) {
+            int filled = 0;
+            if (hellaswag_fill(&h, inputs, targets, &filled, error, sizeof error) != DATA_OK)
+                return -3;
+            for (int i = 0; i < filled * WINDOW; i++) losses[i] = (float)targets[i];
+            hellaswag_count(&h, losses);
+        }
+        right += h.right;
+        *asked += h.asked;
+        hellaswag_close(&h);
+    }
+    return right;
+}
+
+static void test_hellaswag(const char *path) {
+    static const int rows[] = {1, 2, 3, 4, 5, 7, 12, 30};
+    uint16_t file[2000], best[EXAMPLES];
+    int32_t header[256] = {EVAL_FILE_MAGIC, EVAL_FILE_VERSION, EXAMPLES};
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        const size_t numbers = put_numbers(file, best, seed);
+        FILE *out = fopen(path, "wb");
+        if (out == NULL || fwrite(header, sizeof header, 1, out) != 1
+            || fwrite(file, sizeof *file, numbers, out) != numbers || fclose(out) != 0)
+            exit(1);
+        for (int ranks = 1; ranks <= 13; ranks += ranks < 3 ? 1 : 5)
+            for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+                int64_t asked = 0;
+                const int64_t right = count_right(path, ranks, rows[i], &asked);
+                test_check(right == right_of(file, best) && asked == EXAMPLES,
+                           "seed %d, %d ranks, %d rows: %d of %d right, expected %d of %d",
+                           (int)seed, ranks, rows[i], (int)right, (int)asked,
+                           (int)right_of(file, best), EXAMPLES);
+            }
+    }
+    remove(path);
+}
+
+int main(int argc, char **argv) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/zero_test_report.%ld", (long)getpid());
+    test_step_line();
+    test_progress_file();
+    test_live_line();
+    test_pace();
+    test_hellaswag(argc > 1 ? argv[1] : path);
+    return test_summary();
+}
