@@ -95,10 +95,8 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
         for (size_t j = 0; j < 4; j++) h[j] = zp_to_f16(x[j]);
     *(ushort4 *)(void *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
 }
-#define ZP_WIDE_AT(i) 0 /* words must be aligned */
 #else
-#define ZP_WIDE       ((size_t)16)
-#define ZP_WIDE_AT(i) (i)
+#define ZP_WIDE ((size_t)16)
 #ifdef __AVX512F__
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
 /* The instruction takes denormal numbers for zeros; 0x20 finds them. */
@@ -137,13 +135,15 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
 }
 #endif
 #endif
+/* How many of n are taken several at a time: on the GPU none, where words must be aligned. */
+ZP_FN size_t zp_wide_part(size_t n) { return ZP_WIDE == 16 ? n / ZP_WIDE * ZP_WIDE : 0; }
 ZP_FN void zp_widen(float *to, const void *from, zero_type type, size_t n) {
-    const size_t whole = ZP_WIDE_AT(n / ZP_WIDE * ZP_WIDE);
+    const size_t whole = zp_wide_part(n);
     for (size_t i = 0; i < whole; i += ZP_WIDE) zp_load_wide(to + i, from, type, i);
     for (size_t i = whole; i < n; i++) to[i] = zp_load(from, type, i);
 }
 ZP_FN void zp_narrow(void *to, zero_type type, const float *from, size_t n) {
-    const size_t whole = ZP_WIDE_AT(n / ZP_WIDE * ZP_WIDE);
+    const size_t whole = zp_wide_part(n);
     for (size_t i = 0; i < whole; i += ZP_WIDE) zp_store_wide(to, type, i, from + i);
     for (size_t i = whole; i < n; i++) zp_store(to, type, i, from[i]);
 }
