@@ -20,7 +20,9 @@
      transport  the transports, a row each, and how to add one
      layout     where a tensor, a unit and a shard begin
      schedule   which unit sits in which buffer
+     disk       the tier that is a disk: pieces, checksums, threads
      memory     the stages as data; arrays: what a rank keeps, and where
+     ring       pieces of the optimizer's state on their way between disk and update
      config     what settings may be, and what zeros mean
      context    everything one rank owns
      plan       memory and traffic before anything is allocated
@@ -37,8 +39,8 @@
    WHERE SOMETHING NEW GOES
      a stage      a row of zp_policies in memory; its number, in config's table and the header
      an array     a value of the enum in memory, a line of its walk, a zp_plan_row in plan
-     a tier       zp_tier, zp_array_open and _close in memory, the choice in zp_plan_row, its memory
-                  in zp_build_arrays; MASTER and STATE alone are found that way so far
+     a tier       zero_tier, zp_array_open and _close in memory, the choice in zp_plan_settings, its
+                  memory in build; MASTER and STATE alone are found that way so far
      a transport  a row by the contract in group; transport says how one of your own is added
      a rule       a body, a line and a row in rules, a name in zero_optimizer; or a file of your own
      a setting    a row of the table in config, a field of zero_config
@@ -78,7 +80,9 @@
 #include "zero_plugin/transport.h"
 #include "zero_plugin/layout.h"
 #include "zero_plugin/schedule.h"
+#include "zero_plugin/disk.h"
 #include "zero_plugin/memory.h"
+#include "zero_plugin/ring.h"
 #include "zero_plugin/config.h"
 #include "zero_plugin/context.h"
 #include "zero_plugin/plan.h"

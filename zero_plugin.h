@@ -126,7 +126,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     3
+#define ZERO_ABI     4
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -242,6 +242,11 @@ typedef enum zero_optimizer {
     ZERO_OPTIMIZER_OWN /* the first of your own: see ADDING AN OPTIMIZER in zero_plugin.cu */
 } zero_optimizer;
 
+/* Where an array is kept. In the CPU version HOST is DEVICE. FILE is for the CPU version so far:
+   one file of a rank, of which pieces of 1 MiB pass through memory in the order of updates, read
+   ahead and written back while others are updated. The same bits at every tier. */
+typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
+
 /* Dynamic loss scaling, by DeepSpeed's rules: an overflow uses up one of `hysteresis` and from then
    on halves the scale; `window` steps without one (window + 1 after the start or an overflow)
    double it and restore the hysteresis. Zeros are the defaults. */
@@ -294,6 +299,9 @@ typedef struct zero_config {
                                   what the host enqueues before it looks at a result */
     zero_log_fn log;           /* gets every error's sentence; NULL: none is wanted */
     void *log_user;            /* passed to log; borrowed until zero_destroy */
+    zero_tier optimizer_tier;  /* where optimizer state and master weights are kept */
+    const char *folder;        /* FILE: where this rank's file is made; borrowed until zero_destroy.
+                                  It has no name, and is gone with the process */
     int open_units; /* most units that the host has open at once, in a forward or in a backward:
                        buffers for as many. 0: one after the other, with some nesting (zero_plan
                        tells); ZERO_ALL: all, for loops inside which every unit is used, as those
@@ -366,6 +374,8 @@ typedef struct zero_plan {
     int nranks;
     size_t verdict_bytes; /* per step, for the agreement on norm and skip; not in sent_bytes */
     int open_forward, open_backward; /* units that may be open at once; `units`: all */
+    size_t file_bytes;       /* kept in files: not in optimizer_bytes, but in formula_bytes */
+    size_t file_moved_bytes; /* read from there in a step, and as many written */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
@@ -394,6 +404,8 @@ typedef struct zero_stats {
     uint64_t verdict_bytes; /* sent for the agreements that end steps, as in zero_plan */
     uint64_t control_bytes; /* sent for what the host asks for: zero_all_sum, zero_broadcast,
                                access by name, checkpoints; and for building */
+    uint64_t file_read_bytes, file_written_bytes;
+    double file_s; /* the calling thread waited for the file */
 } zero_stats;
 
 /* ---- life of a context --------------------------------------------------------------------- */

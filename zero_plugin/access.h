@@ -65,14 +65,15 @@ static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, f
     const int sent = a->part[run->unit].share == ZP_SHARD; /* else this rank has it, or sees it */
     const int here = !sent || run->owner == z->data->rank;
     float *stage = (float *)(void *)z->data->stage.base;
-    for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
-        const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
+    for (size_t at = 0, n; at < run->numel; at += n) {
         char *from;
+        n = zp_min(zp_array_ahead(a, run->unit, run->at + at),
+                   zp_min(ZP_STAGE_NUMEL, run->numel - at));
         if (here) {
-            ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &z->compute, &from));
+            ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &from));
             const zp_fetch_args args = {from, stage, a->type, ZERO_F32, control, 1};
             ZP_DO(z, zp_fetch(&z->compute, &args, n));
-            ZP_DO(z, zp_array_close(a, run->unit, &z->compute, 0));
+            ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
         }
         ZP_DO(z, zp_stream_sync(&z->compute)); /* the staging buffer is the host's as well */
         if (sent && z->data->nranks > 1)
@@ -91,19 +92,22 @@ static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_run *run, zero_t
     float *stage = (float *)(void *)z->data->stage.base;
     char *memory;
     if (a->part[run->unit].share != ZP_WHOLE && run->owner != z->data->rank) return ZERO_OK;
-    ZP_TRY(zp_array_open(a, run->unit, run->at, &z->compute, &memory));
-    if (a->type == type && !control)
-        ZP_TRY(zp_copy(&z->compute, memory, values, run->numel * zp_bytes(type)));
-    else
-        for (size_t at = 0; at < run->numel; at += ZP_STAGE_NUMEL) {
-            const size_t n = zp_min(ZP_STAGE_NUMEL, run->numel - at);
-            char *to = memory + at * zp_bytes(a->type);
-            const zp_fetch_args args = {stage, to, ZERO_F32, a->type, control, 0};
+    const int straight = a->type == type && !control;
+    for (size_t at = 0, n; at < run->numel; at += n) {
+        n = straight ? run->numel - at : zp_min(ZP_STAGE_NUMEL, run->numel - at);
+        ZP_TRY(zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &memory));
+        if (straight) {
+            ZP_TRY(zp_copy(&z->compute, memory, values + at * zp_bytes(type), n * zp_bytes(type)));
+        } else {
+            const zp_fetch_args args = {stage, memory, ZERO_F32, a->type, control, 0};
             ZP_TRY(zp_stream_sync(&z->compute));
             zp_widen(stage, values + at * zp_bytes(type), type, n);
             ZP_TRY(zp_fetch(&z->compute, &args, n));
         }
-    return zp_array_close(a, run->unit, &z->compute, 1);
+        ZP_TRY(zp_array_close(a, run->unit, run->at + at, &z->compute, 1));
+    }
+    if (a->disk) zp_ring_forget(&z->ring);
+    return ZERO_OK;
 }
 
 /* All ranks ask for the same, or write the same values, or learn here that they do not. */
@@ -173,9 +177,13 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
                   r->first + done - run.numel, run.owner, (int)a->type, (int)r->type);
         if (mine && !out) ZP_DO(z, zp_put(z, r->kind, &run, r->type, values + at));
         if (!out) continue;
-        ZP_DO(z, zp_array_open(a, run.unit, run.at, &z->compute, &from));
-        ZP_DO(z, zp_copy_away(&z->compute, out + at, from, run.numel * zp_bytes(r->type)));
-        ZP_DO(z, zp_array_close(a, run.unit, &z->compute, 0));
+        for (size_t e = 0, n; e < run.numel; e += n) {
+            n = run.numel - e;
+            ZP_DO(z, zp_array_open(a, run.unit, run.at + e, &n, &z->compute, &from));
+            ZP_DO(z, zp_copy_away(&z->compute, out + at + e * zp_bytes(r->type), from,
+                                  n * zp_bytes(r->type)));
+            ZP_DO(z, zp_array_close(a, run.unit, run.at + e, &z->compute, 0));
+        }
     }
     return zp_check(z, zp_stream_sync(&z->compute));
 }

@@ -218,14 +218,15 @@ void zero_destroy(zero_ctx *z) {
     zp_stream_close(&z->compute);
     zp_watch_close(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_event_close(&z->events[i]);
+    zp_disk_close(&z->disk);
     for (g = z->group; g < end; g++) zp_group_close(g, broken);
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
     zp_checks_close(z);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,
-                     z->aliases,   z->bucket,    z->ops,     z->events};
+    void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,     z->aliases,
+                     z->bucket,    z->ops,       z->events,  z->ring.stop, z->ring.memory};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_close(&z->device);
     free(z);
@@ -318,6 +319,7 @@ zero_result zero_reduce(zero_ctx *z) {
     const zp_op verdict = zp_verdict_op(z);
     const zp_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
     const zp_judge_args judge = {z->control, z->verdicts, z->data->nranks};
+    zp_ring_fill(&z->ring);
     ZP_DO(z, zp_event_record(&z->compute, z->passed)); /* parameters are read no more */
     ZP_DO(z, zp_event_wait(s, z->passed));
     ZP_DO(z, zp_declare(s, &declare, 1));

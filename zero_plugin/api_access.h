@@ -190,10 +190,24 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     z->device.exposed_s = exposed; /* asking is not training */
     const size_t allocated = m->allocated_bytes + z->private_bytes;
     const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
-    const zero_stats now = {
-        p->param_bytes, p->grad_bytes,   p->optimizer_bytes, p->buffer_bytes,  allocated,
-        m->sent_bytes,  m->mapped_bytes, m->reductions,      m->gathers,       steps,
-        skipped,        exposed,         z->hooks_s,         m->verdict_bytes, m->control_bytes};
+    const zero_stats now = {p->param_bytes,
+                            p->grad_bytes,
+                            p->optimizer_bytes,
+                            p->buffer_bytes,
+                            allocated,
+                            m->sent_bytes,
+                            m->mapped_bytes,
+                            m->reductions,
+                            m->gathers,
+                            steps,
+                            skipped,
+                            exposed,
+                            z->hooks_s,
+                            m->verdict_bytes,
+                            m->control_bytes,
+                            z->disk.read_bytes,
+                            z->disk.written_bytes,
+                            z->ring.wait_s};
     *stats = now;
     return ZERO_OK;
 }

@@ -98,7 +98,7 @@ static size_t zp_build_arrays(zero_ctx *z) {
     size_t at = 0, largest = 0;
     for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
-        if (z->array[k].share)
+        if (z->array[k].share && z->array[k].tier != ZERO_FILE)
             z->array[k].memory = (char *)zp_build_cut(z, &at, z->array[k].bytes, 1);
     z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
@@ -158,6 +158,28 @@ static zero_result zp_build_shared(zero_ctx *z) {
     return ZERO_OK;
 }
 
+/* The disk, and the ring of pieces that are on their way to or from it. */
+static zero_result zp_build_disk(zero_ctx *z) {
+    zp_ring *r = &z->ring;
+    if (!z->plan.file_bytes) return ZERO_OK;
+    ZP_TRY(zp_disk_open(&z->disk, z->data, z->cfg.folder, z->plan.file_bytes, z->disk_pieces));
+    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) z->array[k].disk = &z->disk;
+    r->array = &z->array[ZP_MASTER];
+    r->stop = (zp_stop *)calloc(r->stops, sizeof *r->stop);
+    if (!r->stop
+        || posix_memalign((void **)&r->memory, ZP_SECTOR, ZP_RING * ZP_RINGED * ZP_PIECE_BYTES))
+        return ZERO_ERR_MEMORY;
+    zp_stop *stop = r->stop;
+    for (int i = 0; i < z->layout.all; i++) {
+        const int u = zp_unit_nth(&z->layout, i);
+        for (size_t at = 0; at < zp_own(z, u)->numel * sizeof(float); at += ZP_PIECE_BYTES) {
+            stop->unit = u;
+            stop++->piece = at / ZP_PIECE_BYTES;
+        }
+    }
+    return ZERO_OK;
+}
+
 static zero_result zp_build_allocate(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_device *d = &z->device;
@@ -168,8 +190,10 @@ static zero_result zp_build_allocate(zero_ctx *z) {
         r = zp_stream_open(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
     if (!r) r = zp_build_private(z);
     if (!r) r = zp_checks_open(z);
+    if (!r) r = zp_build_disk(z);
     /* everybody learns who could not allocate; then all return the same error */
     ZP_DO(z, zp_agree(z->data, r == ZERO_OK, &who));
+    if (who >= 0 && z->failure.claimed) return zp_check(z, r);
     if (who >= 0)
         return z->dead = zp_fail(z, ZERO_ERR_MEMORY,
                                  "rank %d could not allocate optimizer state (%zu bytes)", who,

@@ -130,11 +130,12 @@ static zero_result zp_checks_hash(zero_ctx *z, const zp_member *m, uint64_t *has
     char *stage = z->data->stage.base;
     *hash = ZP_HASH_EMPTY;
     for (size_t at = begin; at < end; at += ZP_STAGE_NUMEL) {
-        const size_t bytes = zp_min(ZP_STAGE_NUMEL, end - at) * zp_bytes(a->type);
+        size_t n = zp_min(ZP_STAGE_NUMEL, end - at);
+        const size_t bytes = n * zp_bytes(a->type);
         char *from;
-        ZP_TRY(zp_array_open(a, m->unit, at, &z->compute, &from));
+        ZP_TRY(zp_array_open(a, m->unit, at, &n, &z->compute, &from));
         ZP_TRY(zp_copy(&z->compute, stage, from, bytes));
-        ZP_TRY(zp_array_close(a, m->unit, &z->compute, 0));
+        ZP_TRY(zp_array_close(a, m->unit, at, &z->compute, 0));
         ZP_TRY(zp_stream_sync(&z->compute));
         for (size_t i = 0; i < bytes; i += 2) {
             uint16_t two;

@@ -42,6 +42,7 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(bucket_numel), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(persistence_numel), ZP_SIGNED, ZERO_NONE, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(open_units), ZP_SIGNED, ZERO_ALL, ZP_UNITS, 0, 0},
+    {ZP_SETTING(optimizer_tier), ZP_SIGNED, 0, ZERO_FILE, 0, 0},
     {ZP_SETTING(no_overlap), ZP_FLAG},
     {ZP_SETTING(no_overflow_check), ZP_FLAG},
     {ZP_SETTING(no_mapping), ZP_FLAG},
@@ -126,6 +127,12 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
     if (c->no_master && c->type != ZERO_BF16)
         (void)snprintf(text, bytes,
                        "no_master is set: weights can do without an f32 copy in BF16 alone");
+    else if (c->optimizer_tier && !zp_host_computes())
+        (void)snprintf(text, bytes,
+                       "optimizer_tier is %d: CUDA builds keep it on the device so far",
+                       (int)c->optimizer_tier);
+    else if (c->optimizer_tier == ZERO_FILE && !c->folder)
+        (void)snprintf(text, bytes, "optimizer_tier is FILE, and folder is NULL");
     else if (scaler->fixed == 0 && scaler->initial < scaler->minimum)
         (void)snprintf(text, bytes, "scaler: initial %g is below minimum %g",
                        (double)scaler->initial, (double)scaler->minimum);

@@ -3,6 +3,7 @@
 
 #include "group.h"
 #include "schedule.h"
+#include "ring.h"
 #include "config.h"
 
 enum { ZP_NEW = 1, ZP_IDLE = 2, ZP_IN_PASS = 4, ZP_BETWEEN = 8, ZP_REDUCED = 16, ZP_OPEN = 32 };
@@ -79,8 +80,11 @@ struct zero_ctx {
     int nevents;
 
     zp_array array[ZP_ARRAYS];
-    zp_memory memory[2];               /* GRAD, MEAN and their buffers; PARAM and its buffers */
-    zp_pool pool[2];                   /* those buffers */
+    zp_memory memory[2]; /* GRAD, MEAN and their buffers; PARAM and its buffers */
+    zp_pool pool[2];     /* those buffers */
+    zp_disk disk;        /* where arrays of the tier FILE are kept */
+    size_t disk_pieces;
+    zp_ring ring;
     size_t shared_numel, bucket_numel; /* of a shared buffer; of a bucket, resolved */
     zp_trace trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
     int *bucket;                       /* units written and not yet issued */

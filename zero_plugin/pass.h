@@ -110,13 +110,14 @@ static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const size_t first = z->array[ZP_MEAN].part[u].first;
+    size_t n = x->shard;
     char *shard;
-    ZP_TRY(zp_array_open(&z->array[ZP_MEAN], u, first, s, &shard));
+    ZP_TRY(zp_array_open(&z->array[ZP_MEAN], u, first, &n, s, &shard));
     const zp_norm_args norm = {shard, z->array[ZP_MEAN].type, x->shard, z->partial};
     const zp_fold_args fold = {norm, z->verdict, (double)u, (double)first};
     ZP_TRY(zp_norm(s, &norm, (x->shard + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
     ZP_TRY(zp_fold(s, &fold, 1));
-    return zp_array_close(&z->array[ZP_MEAN], u, s, 0);
+    return zp_array_close(&z->array[ZP_MEAN], u, first, s, 0);
 }
 
 /* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
@@ -125,12 +126,13 @@ static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
     if (last && z->micro == 0) return ZERO_OK; /* one micro-step: nothing to add up */
     zp_array *sums = &z->array[ZP_SUM];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
+    size_t n = z->layout.unit[u].padded;
     char *to;
-    ZP_TRY(zp_array_open(sums, u, 0, s, &to));
+    ZP_TRY(zp_array_open(sums, u, 0, &n, s, &to));
     const zp_collect_args add = {(float *)(void *)to, zp_unit_memory(z, ZP_GRAD, u),
                                  z->array[ZP_GRAD].type, z->micro == 0, last};
-    ZP_TRY(zp_collect(s, &add, z->layout.unit[u].padded / ZP_WIDE));
-    return zp_array_close(sums, u, s, 1);
+    ZP_TRY(zp_collect(s, &add, n / ZP_WIDE));
+    return zp_array_close(sums, u, 0, s, 1);
 }
 
 static zp_op zp_reduce_op(zero_ctx *z, int u) {

@@ -6,7 +6,7 @@
 static void zp_plan_row(zp_array *a, zero_type type, zp_share share) {
     a->type = type;
     a->share = share;
-    a->tier = ZP_DEVICE;
+    a->tier = ZERO_DEVICE;
 }
 
 /* What the settings mean for this context, once they are resolved: the table of arrays, and the
@@ -35,6 +35,7 @@ static void zp_plan_settings(zero_ctx *z) {
     for (int i = 0; i < ZP_STATES; i++)
         zp_plan_row(&z->array[ZP_STATE + i], ZERO_F32,
                     i < z->rule->states ? stage.state : ZP_NOTHING);
+    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) z->array[k].tier = c->optimizer_tier;
     report->divisor = (double)z->data->divisor;
     zp_scale_set(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
     report->used_scale = report->scale;
@@ -87,6 +88,22 @@ static zero_result zp_plan_shared(zero_ctx *z) {
     return ZERO_OK;
 }
 
+/* Where the parts of arrays lie in the file: whole sectors, and pieces that have numbers. */
+static void zp_plan_disk(zero_ctx *z) {
+    z->plan.file_bytes = z->disk_pieces = z->ring.stops = 0;
+    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++)
+        for (int u = 0; u < z->layout.all && z->array[k].tier == ZERO_FILE; u++) {
+            zp_kept *part = &z->array[k].part[u];
+            const size_t bytes = part->numel * zp_bytes(z->array[k].type);
+            const size_t pieces = (bytes + ZP_PIECE_BYTES - 1) / ZP_PIECE_BYTES;
+            part->at = z->plan.file_bytes;
+            part->piece = z->disk_pieces;
+            z->plan.file_bytes += zp_round_up(bytes, ZP_SECTOR);
+            z->disk_pieces += pieces;
+            if (k == ZP_STATE) z->ring.stops += pieces;
+        }
+}
+
 static int zp_unit_stays(const zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     const int64_t limit = z->cfg.persistence_numel;
@@ -137,6 +154,7 @@ static void zp_plan_bytes(zero_ctx *z) {
     const zp_policy *stage = &z->policy;
     zero_plan *plan = &z->plan;
     const size_t of_p = zp_bytes(a[ZP_PARAM].type), of_g = zp_bytes(a[ZP_GRAD].type);
+    size_t ringed = 0, disk = 0;
     for (int u = 0; u < z->layout.all && stage->parameters == ZP_SHARD; u++)
         if (zp_unit_stays(z, u)) plan->kept_bytes += z->layout.unit[u].padded * of_p;
     plan->param_bytes = zp_plan_share(z, stage->parameters, z->layout.padded) * of_p;
@@ -144,13 +162,17 @@ static void zp_plan_bytes(zero_ctx *z) {
     plan->formula_bytes = zp_plan_share(z, stage->parameters, z->layout.numel) * of_p
                           + zp_plan_share(z, stage->gradients, z->layout.numel) * of_g;
     for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) {
-        plan->optimizer_bytes += a[k].bytes;
+        plan->optimizer_bytes += a[k].tier == ZERO_FILE ? 0 : a[k].bytes;
+        if (a[k].tier == ZERO_FILE && a[k].share) ringed++;
         plan->formula_bytes += zp_plan_share(z, a[k].share, z->layout.numel) * zp_bytes(a[k].type);
     }
+    zp_plan_disk(z);
+    if (plan->file_bytes) disk = (1 + ZP_RING * ringed) * ZP_PIECE_BYTES; /* bounce and ring */
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
-    plan->buffer_bytes = plan->accumulator_bytes;
+    plan->buffer_bytes = plan->accumulator_bytes + disk;
+    plan->file_moved_bytes = plan->file_bytes;
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
 }
 

@@ -38,6 +38,7 @@ typedef struct zp_update { /* a unit, or a rank's shard of it */
     const void *g;
     float *state[ZP_STATES];
     const zp_control *control;
+    size_t begin, end;    /* elements that are updated; arrays count from the same origin */
     const zp_span *spans; /* ascending; between them is padding */
     int nspans;
     zero_type type, grad_type;
@@ -135,9 +136,10 @@ static void zp_update_walk(const zp_update *update, size_t n, int threads,
     u = all;
     for (const zp_span *s = all.spans; s < all.spans + all.nspans; s++) {
         zp_update_turn(&u, &all, s);
-        ZP_OMP_FOR(s->end - s->begin > 32768)
-        for (size_t at = s->begin; at < s->end; at += ZP_UPDATE_BLOCK)
-            block(&u, at, zp_min(ZP_UPDATE_BLOCK, s->end - at));
+        const size_t begin = zp_max(s->begin, all.begin), end = zp_min(s->end, all.end);
+        ZP_OMP_FOR(end > begin + 32768)
+        for (size_t at = begin; at < end; at += ZP_UPDATE_BLOCK)
+            block(&u, at, zp_min(ZP_UPDATE_BLOCK, end - at));
     }
 }
 #define ZP_RULE_LOOP(name, states, body)                                                           \

@@ -5,23 +5,25 @@
 
 #include "pass.h"
 
-static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
-    enum { STATE = 3, LIST = STATE + ZP_STATES };
-    zp_array *list[LIST] = {zp_update_gradient(z), &z->array[ZP_PARAM], &z->array[ZP_MASTER]};
-    char *at[LIST];
-    zp_stream *s = &z->compute;
+/* Elements [from, from + n) of what this rank updates of unit u; at: master and state, where they
+   lie, from element `from` on. */
+static zero_result zp_update_piece(zero_ctx *z, int u, const zero_hyper *h, size_t from, size_t n,
+                                   char *const *at) {
+    const size_t first = zp_own(z, u)->first, skipped = from * sizeof(float);
+    zp_array *gradient = zp_update_gradient(z), *param = &z->array[ZP_PARAM];
+    char *g, *p;
     zp_update a;
-    for (int i = 0; i < ZP_STATES; i++) list[STATE + i] = &z->array[ZP_STATE + i];
-    /* a gather that an evaluation left under way */
-    ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
-    if (!z->live[u].spans) return ZERO_OK;
-    for (int i = 0; i < LIST; i++)
-        ZP_DO(z, zp_array_open(list[i], u, zp_own(z, u)->first, s, &at[i]));
+    size_t all = n;
+    ZP_TRY(zp_array_open(gradient, u, first, &all, &z->compute, &g));
+    ZP_TRY(zp_array_open(param, u, first, &all, &z->compute, &p));
     memset(&a, 0, sizeof a);
-    a.g = at[0];
-    a.p = at[1];
-    a.master = (float *)(void *)at[2];
-    for (int i = 0; i < ZP_STATES; i++) a.state[i] = (float *)(void *)at[STATE + i];
+    a.g = g;
+    a.p = p;
+    if (at[0]) a.master = (float *)(uintptr_t)((uintptr_t)at[0] - skipped);
+    for (int i = 0; i < ZP_STATES; i++)
+        if (at[1 + i]) a.state[i] = (float *)(uintptr_t)((uintptr_t)at[1 + i] - skipped);
+    a.begin = from;
+    a.end = from + n;
     a.control = z->control;
     a.spans = z->spans + (z->layout.unit[u].member - z->layout.members);
     a.nspans = z->live[u].spans;
@@ -34,8 +36,36 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     a.decay = h->weight_decay;
     a.stochastic = z->cfg.no_master;
     a.key[1] = zp_mix((uint32_t)z->cfg.seed ^ zp_mix((uint32_t)(z->cfg.seed >> 32)));
-    ZP_DO(z, z->rule->update(s, &a, zp_own(z, u)->numel / ZP_WIDE));
-    for (int i = 0; i < LIST; i++) ZP_DO(z, zp_array_close(list[i], u, s, i > 0));
+    return z->rule->update(&z->compute, &a, n / ZP_WIDE);
+}
+
+/* From a disk: piece by piece, unless there is nothing to update, which the host knows where it
+   computes. */
+static zero_result zp_update_ringed(zero_ctx *z, int u, const zero_hyper *h) {
+    const size_t numel = zp_own(z, u)->numel, piece = ZP_PIECE_BYTES / sizeof(float);
+    char *at[ZP_RINGED];
+    for (size_t from = 0; from < numel && !z->control->skip; from += piece) {
+        ZP_TRY(zp_ring_open(&z->ring, at));
+        ZP_TRY(zp_update_piece(z, u, h, from, zp_min(piece, numel - from), at));
+        zp_ring_close(&z->ring);
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
+    const zp_kept *own = zp_own(z, u);
+    zp_array *list = &z->array[ZP_MASTER];
+    char *at[ZP_RINGED];
+    size_t n = own->numel;
+    /* a gather that an evaluation left under way */
+    ZP_DO(z, zp_event_wait(&z->compute, z->live[u].gathered));
+    if (z->ring.memory) return zp_check(z, zp_update_ringed(z, u, h));
+    if (!z->live[u].spans) return ZERO_OK;
+    for (int i = 0; i < ZP_RINGED; i++)
+        ZP_DO(z, zp_array_open(&list[i], u, own->first, &n, &z->compute, &at[i]));
+    ZP_DO(z, zp_update_piece(z, u, h, 0, n, at));
+    for (int i = 0; i < ZP_RINGED; i++)
+        ZP_DO(z, zp_array_close(&list[i], u, own->first, &z->compute, 1));
     return ZERO_OK;
 }
 
@@ -44,13 +74,16 @@ static zero_result zp_update_from_master(zero_ctx *z, int u) {
     zp_array *master = &z->array[ZP_MASTER], *param = &z->array[ZP_PARAM];
     const zp_kept *own = zp_own(z, u);
     char *from, *to;
-    if (!master->share) return ZERO_OK;
-    ZP_DO(z, zp_array_open(master, u, own->first, &z->compute, &from));
-    ZP_DO(z, zp_array_open(param, u, own->first, &z->compute, &to));
-    const zp_fetch_args a = {from, to, ZERO_F32, param->type, NULL, 0};
-    ZP_DO(z, zp_fetch(&z->compute, &a, own->numel));
-    ZP_DO(z, zp_array_close(master, u, &z->compute, 0));
-    return zp_check(z, zp_array_close(param, u, &z->compute, 1));
+    for (size_t e = own->first, n; e < own->first + own->numel && master->share; e += n) {
+        n = own->first + own->numel - e;
+        ZP_DO(z, zp_array_open(master, u, e, &n, &z->compute, &from));
+        ZP_DO(z, zp_array_open(param, u, e, &n, &z->compute, &to));
+        const zp_fetch_args a = {from, to, ZERO_F32, param->type, NULL, 0};
+        ZP_DO(z, zp_fetch(&z->compute, &a, n));
+        ZP_DO(z, zp_array_close(master, u, e, &z->compute, 0));
+        ZP_DO(z, zp_array_close(param, u, e, &z->compute, 1));
+    }
+    return ZERO_OK;
 }
 
 /* By a step, or, hyper NULL, from the weights. A unit that lies whole is gathered at once,

@@ -1,0 +1,139 @@
+/* disk.h - the tier that is a disk
+
+   One file per rank, of its full size from the beginning, and without a name as soon as it is open:
+   whatever ends the process, nothing stays behind. Arrays lie in it in pieces of ZP_PIECE_BYTES,
+   each read and written as a whole, past the system's cache where the file system allows that.
+
+   THE WALK OF ONE PIECE of the optimizer's state (a step; the host's thread and the file's lanes)
+     host   zp_ring_fill: gives the piece's lane a task that reads it into the next place of the
+            ring, behind the write that the place still waits for: event `read`
+     lane   reads, and compares the checksum with the one that it was written with
+     host   zp_ring_open waits for `read`; the update works in the ring
+     host   zp_ring_close: gives the same lane a task that writes the piece back: event `written`;
+            the place is free for the piece that comes a ring later
+   A piece always goes by the same lane, so that it is read behind its last write. The order of
+   pieces is that of updates, and goes round: behind a step's last piece the next step's first ones
+   are read ahead. An error of the disk is the context's failure: what was not written back is lost,
+   and no update begins from a piece that did not come. */
+#pragma once
+
+#include "group.h"
+
+#include <sys/statvfs.h>
+
+#define ZP_PIECE_BYTES ((size_t)1 << 20)
+#define ZP_SECTOR      ((size_t)4096) /* offsets and lengths of what passes the cache by */
+#define ZP_DISK_LANES  4
+#define ZP_RING        8 /* pieces of the state that are in memory at once */
+
+typedef struct zp_disk {
+    zp_group *group;    /* for its failure and rank */
+    const char *folder; /* the host's */
+    int fd, direct;     /* fd 0: not open; direct: past the cache */
+    uint64_t *sum;      /* [pieces] as last written; 0: never, and zeros */
+    zp_lane lane[ZP_DISK_LANES];
+    int lanes;                          /* that are open */
+    uint64_t read_bytes, written_bytes; /* by lanes: atomic */
+    char *bounce;                       /* one piece, for access by name */
+    size_t bounced;                     /* which: its number + 1; 0: none */
+} zp_disk;
+
+typedef struct zp_transfer { /* of one piece */
+    zp_disk *disk;
+    char *memory;
+    size_t at, bytes; /* in the file, whole sectors */
+    size_t piece;
+    int writes;
+} zp_transfer;
+
+/* Four sums side by side, since one waits for itself. Never 0. */
+static uint64_t zp_disk_sum(const char *bytes, size_t n) {
+    uint64_t sum[4] = {1, 2, 3, 4}, word[4];
+    for (size_t i = 0; i + sizeof word <= n; i += sizeof word) {
+        memcpy(word, bytes + i, sizeof word);
+        for (int k = 0; k < 4; k++) sum[k] = zp_hash(sum[k], word[k]) ^ sum[k] >> 29;
+    }
+    return zp_hash(zp_hash(zp_hash(sum[0], sum[1]), sum[2]), sum[3]) | 1;
+}
+
+static zero_result zp_disk_failed(const zp_transfer *t, size_t done, int code) {
+    return zp_error(t->disk->group, ZERO_ERR_DEVICE, "%s byte %zu of rank %d's file in %s: %s",
+                    t->writes ? "writing" : "reading", t->at + done, t->disk->group->rank,
+                    t->disk->folder, code ? strerror(code) : "the file ends there");
+}
+
+static zero_result zp_disk_move(const zp_transfer *t) {
+    zp_disk *f = t->disk;
+    ZP_TRY(zp_failure_result(f->group->failure));
+    if (t->writes) f->sum[t->piece] = zp_disk_sum(t->memory, t->bytes);
+    for (size_t done = 0; done < t->bytes;) {
+        const off_t at = (off_t)(t->at + done);
+        const ssize_t n = t->writes ? pwrite(f->fd, t->memory + done, t->bytes - done, at)
+                                    : pread(f->fd, t->memory + done, t->bytes - done, at);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (n <= 0) return zp_disk_failed(t, done, n < 0 ? errno : 0);
+        done += (size_t)n;
+    }
+    __atomic_add_fetch(t->writes ? &f->written_bytes : &f->read_bytes, t->bytes, __ATOMIC_RELAXED);
+    if (t->writes || !f->sum[t->piece] || f->sum[t->piece] == zp_disk_sum(t->memory, t->bytes))
+        return ZERO_OK;
+    return zp_error(f->group, ZERO_ERR_DEVICE,
+                    "bytes %zu to %zu of rank %d's file in %s are not what was written there",
+                    t->at, t->at + t->bytes, f->group->rank, f->folder);
+}
+static void zp_disk_task(const void *transfer, size_t n, int threads) {
+    (void)zp_disk_move((const zp_transfer *)transfer);
+}
+static zp_lane *zp_disk_lane(zp_disk *f, size_t piece) { return &f->lane[piece % ZP_DISK_LANES]; }
+
+/* A file without a name; past the cache if that can be had. -1, and errno. */
+static int zp_disk_make(zp_disk *f) {
+    char path[ZP_TEXT_BYTES];
+#if defined(O_DIRECT) && defined(O_TMPFILE)
+    int fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
+    f->direct = fd >= 0;
+    if (fd < 0) fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || errno == ENOENT || errno == EACCES || errno == ENOTDIR) return fd;
+#endif
+    if (snprintf(path, sizeof path, "%s/zero-XXXXXX", f->folder) >= (int)sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    const int named = mkstemp(path);
+    if (named >= 0) (void)unlink(path);
+    return named;
+}
+
+/* The file with room for all its bytes; an error says how many are wanted and there. */
+static zero_result zp_disk_open(zp_disk *f, zp_group *g, const char *folder, size_t bytes,
+                                size_t pieces) {
+    struct statvfs space;
+    f->group = g;
+    f->folder = folder;
+    f->sum = (uint64_t *)calloc(pieces, sizeof *f->sum);
+    if (!f->sum || posix_memalign((void **)&f->bounce, ZP_SECTOR, ZP_PIECE_BYTES))
+        return ZERO_ERR_MEMORY;
+    const int fd = zp_disk_make(f);
+    if (fd < 0) return zp_error(g, ZERO_ERR_DEVICE, "a file in %s: %s", folder, strerror(errno));
+    f->fd = fd;
+    const int full = posix_fallocate(fd, 0, (off_t)bytes);
+    if (full && fstatvfs(fd, &space)) memset(&space, 0, sizeof space);
+    if (full)
+        return zp_error(
+            g, ZERO_ERR_MEMORY, "rank %d needs %zu bytes in %s, where %llu are free: %s", g->rank,
+            bytes, folder, (unsigned long long)space.f_bavail * space.f_frsize, strerror(full));
+    for (; f->lanes < ZP_DISK_LANES; f->lanes++) ZP_TRY(zp_lane_open(&f->lane[f->lanes], 1));
+    return ZERO_OK;
+}
+
+static void zp_disk_sync(zp_disk *f) {
+    for (int i = 0; i < f->lanes; i++) zp_lane_sync(&f->lane[i]);
+}
+
+static void zp_disk_close(zp_disk *f) {
+    for (int i = 0; i < f->lanes; i++) zp_lane_close(&f->lane[i]);
+    if (f->fd > 0) (void)close(f->fd);
+    free(f->sum);
+    free(f->bounce);
+    memset(f, 0, sizeof *f);
+}
