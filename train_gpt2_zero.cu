@@ -1022,6 +1022,7 @@ static void print_plan(const trainer *t) {
     report_mib(j->out, "  optimizer state", p->optimizer_bytes, "");
     report_mib(j->out, "  buffers", p->buffer_bytes, "");
     report_mib(j->out, "  by the formula", p->formula_bytes, ", without buffers and padding");
+    if (p->file_bytes) report_mib(j->out, "on disk", p->file_bytes, ", read and written in a step");
     report_mib(j->out, "activations", gpt2_activation_bytes(&j->model, &run), "");
     if (t->saves_bytes > 0) report_mib(j->out, "checkpoints", t->saves_bytes, " of the host");
     report_mib(j->out, "sent per step", p->sent_bytes, "");

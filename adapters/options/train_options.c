@@ -207,6 +207,12 @@ static const option train_table[] = {
         .help = "1: communicate while computing; 0: in between"),
     ROW(INT, "-zm", "--mapping", mapping, "1", RANGE(0, 1), TO(NOT, zero.no_mapping),
         .help = "1: gather without a copy where ranks can see each other's memory"),
+    ROW(WORD, "-zos", "--optimizer-tier", optimizer_tier, "device", .words = "device host file",
+        TO(INT, zero.optimizer_tier),
+        .help = "where optimizer state and master weights are kept: on the device, in the host's "
+                "memory (the CPU version: the same), or in a file, of which pieces pass through"),
+    ROW(PATH, "-zfd", "--offload-folder", offload_folder, ".",
+        .help = "-zos file: folder for a file per rank; it has no name, and is gone with the run"),
     ROW(REAL, "-zw", "--timeout", timeout, "600", RANGE(0.001, 1e9), TO(DOUBLE, zero.timeout_s),
         .help = "seconds to wait for another rank"),
     ROW(INT, "-r", "--recompute", recompute, "1", RANGE(0, 3),

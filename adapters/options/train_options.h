@@ -41,6 +41,8 @@ typedef struct train_options {
     int save_every, keep_last, keep_every, save_aside, save_or_go_on, resume; /* -n..., -y */
     int recompute, tf32, any_order;
     int accumulation, prefetch, overlap, mapping;
+    int optimizer_tier;         /* -zos */
+    const char *offload_folder; /* -zfd */
     int64_t bucket, persistence;
     double timeout;
     int rounds;

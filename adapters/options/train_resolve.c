@@ -93,6 +93,7 @@ ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *
 ds_config train_settings(const train_options *o, const ds_config *file, int channels) {
     ds_config all = *file;
     train_options_store(o, &all);
+    all.zero.folder = o->offload_folder;
     if (!(file->given & DS_GIVEN_PREFETCH) || train_options_given(o, "-zp")) return all;
     const int64_t units = file->prefetch_numel / (12 * (int64_t)channels * channels); /* blocks */
     all.zero.prefetch = units > 64 ? 64 : units > 0 ? (int)units : ZERO_NONE;
