@@ -46,7 +46,7 @@ HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_launch test_report test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
-	tests/*.cu tests/*.cc tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
+	tests/*.cu tests/*.cc tests/hosts/*.c tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
 
 # ---- the plugin as a library: CPU, without MPI; LIBFLAGS adds to it ----
 PREFIX ?= /usr/local

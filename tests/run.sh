@@ -52,6 +52,7 @@ drop 200 beside sh $here/test_drop.sh $B
 host-own 120 beside $B/test_host_own
 host-llama 120 beside $B/test_host_llama
 host-layers 120 beside $B/test_host_layers
+foreign 120 beside sh $here/test_foreign.sh $B
 host-guide 200 beside sh $here/test_host_guide.sh $B
 python 200 beside sh $here/test_python.sh $B
 install 200 beside sh $here/test_install.sh $B
