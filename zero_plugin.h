@@ -23,7 +23,7 @@
            ZERO_TRY(zero_create(&z, &cfg, comm));
            ZERO_TRY(zero_tensors(z, table, 2));
            ZERO_TRY(zero_build(z));
-           ZERO_TRY(zero_adopt(z, &params, &grads, ZERO_F32)); // its initial values; free them then
+           ZERO_TRY(zero_adopt(z, &params, &grads, ZERO_F32, free)); // its arrays of initial values
            zero_hyper hyper = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
            for (int step = 0; step < steps; step++) {
              zero_train_begin(z);
@@ -73,8 +73,9 @@
      resident       kept whole on every rank for as long as the context lives
 
    OWNERSHIP
-     A zero_ctx owns all memory it hands out. Descriptions and names are copied. A pointer that a
-     begin hook writes is borrowed until the matching end hook; what it points to is the plugin's.
+     A zero_ctx owns all memory it hands out. Every tensor begins at a multiple of 64 bytes.
+   Descriptions and names are copied. A pointer that a begin hook writes is borrowed until the
+   matching end hook; what it points to is the plugin's.
 
    THREADS, STREAMS, COLLECTIVE ORDER
      One context belongs to one host thread. Functions marked COLLECTIVE must be called by all ranks
@@ -204,11 +205,12 @@ zero_result zero_local_place(zero_local **local, void *memory, int nranks);
 void zero_local_abort(zero_local *local, int rank, const char *why);
 
 /* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
-   them. CPU: processes that are forked here (so before this process starts OpenMP or MPI), each on
-   its part of the processors; signals that are sent to this process alone go to all of them, and
-   if it is killed they end. CUDA: threads of this process, each on the device of its number. When a
-   rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER with that; what has
-   not ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU).
+   them. One rank is this process itself. CPU: processes that are forked here, each on its part of
+   the processors: call this first in main, since a process that has run an OpenMP region, or has
+   other threads or MPI, cannot be forked (126 then); signals that are sent to this process alone go
+   to all of them, and if it is killed they end. CUDA: threads of this process, each on the device
+   of its number. When a rank returns something else than 0 or is killed, its peers get
+   ZERO_ERR_PEER with that; what has not ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU).
    Returns 0 if every rank did, otherwise what the first one that failed returned, 128 + the signal
    that ended it, or 126 where not all could be started. */
 typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
@@ -261,6 +263,8 @@ typedef struct zero_scaler {
 
 typedef enum zero_log_level { ZERO_LOG_INFO = 0, ZERO_LOG_WARNING, ZERO_LOG_ERROR } zero_log_level;
 typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *sentence);
+/* One that may be chosen: writes warnings and errors to a FILE * of the host's. */
+void zero_log_file(void *file, zero_log_level level, const char *sentence);
 
 #define ZERO_NONE (-1) /* "none" where 0 asks for the default */
 #define ZERO_ALL  (-1) /* "all" there */
@@ -299,13 +303,13 @@ typedef struct zero_config {
                                   what the host enqueues before it looks at a result */
     zero_log_fn log;           /* gets every error's sentence; NULL: none is wanted */
     void *log_user;            /* passed to log; borrowed until zero_destroy */
-    zero_tier optimizer_tier;  /* where optimizer state and master weights are kept */
-    const char *folder;        /* FILE: where this rank's file is made; borrowed until zero_destroy.
-                                  It has no name, and is gone with the process */
     int open_units; /* most units that the host has open at once, in a forward or in a backward:
                        buffers for as many. 0: one after the other, with some nesting (zero_plan
                        tells); ZERO_ALL: all, for loops inside which every unit is used, as those
                        of hosts that go token by token */
+    zero_tier optimizer_tier; /* where optimizer state and master weights are kept */
+    const char *folder;       /* FILE: where this rank's file is made; borrowed until zero_destroy.
+                                 It has no name, and is gone with the process */
 } zero_config;
 
 /* ---- tensors ------------------------------------------------------------------------------- */
@@ -335,9 +339,8 @@ typedef struct zero_tensor_desc {
 
 /* One row of a table of tensors, by the name of the struct's field; further fields follow by name,
    in their order (C11; C++20, or C++17 as GNU, clang and nvcc take it):
-       const zero_tensor_desc table[] = {ZERO_FIELD(Tensors, wte, V * C, .uses = 2),
-                                         ZERO_FIELD(Tensors, fcw, 4 * C * C, .layers = L, .unit =
-   1)}; for zero_tensors. */
+       ZERO_FIELD(Tensors, wte, V * C, .uses = 2),
+       ZERO_FIELD(Tensors, fcw, 4 * C * C, .layers = L, .unit = 1), */
 #define ZERO_FIELD(type, member, ...)                                                              \
     { .name = #member, .numel = __VA_ARGS__, .field = offsetof(type, member) }
 
@@ -476,11 +479,14 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
 
 /* Takes the weights over from the host's arrays: those that the fields of `params`, and slots when
    zero_slot was called, point to, numbers of `type`, [layers, numel] (a slot: [numel]), in memory
-   that the context's device reads. Then does what zero_bind does. The same values on all ranks. The
-   arrays are the host's to free; checked builds fill them with NaN, so that who still reads one
-   finds out. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is NULL), STATE, MEMORY, MISMATCH and
-   the sticky ones. */
-zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type);
+   that the context's device reads. Then does what zero_bind does, in whose place this stands;
+   `params` and `grads` may be NULL where all tensors have slots. The same values on all ranks.
+   `release` (free, cudaFree ...) gets each array once it is taken; NULL: they are the host's to
+   free, who has their addresses elsewhere. Checked builds fill them with NaN before, so that who
+   still reads one finds out. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is NULL), STATE, MEMORY,
+   MISMATCH and the sticky ones. */
+zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
+                       void (*release)(void *array));
 
 /* ---- a pass: one micro-step, or one evaluation --------------------------------------------- */
 

@@ -44,7 +44,7 @@ static int train(const zero_comm *comm, void *cfg) { /* one rank */
     ZERO_TRY(zero_create(&z, (zero_config *)cfg, comm));
     ZERO_TRY(zero_tensors(z, table, 2)); /* layer l of both is unit l */
     ZERO_TRY(zero_build(z));
-    ZERO_TRY(zero_adopt(z, &p, &g, ZERO_F32));
+    ZERO_TRY(zero_adopt(z, &p, &g, ZERO_F32, NULL));
     for (int step = 0; step < STEPS; step++) {
         double loss = 0;
         for (int i = 0; i < CELLS; i++) x[0][i] = noise(&data);
@@ -69,11 +69,8 @@ static int train(const zero_comm *comm, void *cfg) { /* one rank */
     }
     return zero_destroy(z), 0;
 }
-static void say(void *file, zero_log_level level, const char *text) {
-    if (level != ZERO_LOG_INFO) fprintf((FILE *)file, "%s\n", text);
-}
 int main(int argc, char **argv) {
     if (argc != 3) return puts("expected STAGE RANKS"), 2;
-    zero_config cfg = {.stage = atoi(argv[1]), .log = say, .log_user = stderr};
+    zero_config cfg = {.stage = atoi(argv[1]), .log = zero_log_file, .log_user = stderr};
     return zero_run_local(atoi(argv[2]), train, &cfg);
 }

@@ -44,6 +44,7 @@ abi 20 beside $B/test_abi
 run 60 beside $B/test_run
 ease 60 beside $B/test_ease
 ease-checked 60 beside $B/test_ease_checked
+offload 200 beside $B/test_offload 6 $SEED $B
 transport 120 alone $B/test_transport
 group 120 alone $B/test_group
 fast-math 120 beside $B/test_fast_math
@@ -166,6 +167,7 @@ checkpoint-all 1800 beside $B/test_checkpoint all
 emulated-cuda-all 3600 beside $B/emulated/test_cuda all 0 $SEED
 checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
 checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
+offload-all 1200 beside $B/test_offload 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1
 bits-all 7200 beside $B/test_bits all
 TABLE

@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 2 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 4 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -24,7 +24,7 @@ static void abi_structs(void) {
     FIELD(zero_scaler, window, 12)
     FIELD(zero_scaler, hysteresis, 16)
     FIELD(zero_scaler, consecutive_hysteresis, 20)
-    SIZE(zero_config, 128)
+    SIZE(zero_config, 144)
     FIELD(zero_config, stage, 0)
     FIELD(zero_config, micro_steps, 4)
     FIELD(zero_config, accumulation, 8)
@@ -45,6 +45,9 @@ static void abi_structs(void) {
     FIELD(zero_config, timeout_s, 104)
     FIELD(zero_config, log, 112)
     FIELD(zero_config, log_user, 120)
+    FIELD(zero_config, open_units, 128)
+    FIELD(zero_config, optimizer_tier, 132)
+    FIELD(zero_config, folder, 136)
     SIZE(zero_tensor_desc, 40)
     FIELD(zero_tensor_desc, name, 0)
     FIELD(zero_tensor_desc, numel, 8)
@@ -53,7 +56,7 @@ static void abi_structs(void) {
     FIELD(zero_tensor_desc, uses, 24)
     FIELD(zero_tensor_desc, flags, 28)
     FIELD(zero_tensor_desc, field, 32)
-    SIZE(zero_plan, 112)
+    SIZE(zero_plan, 136)
     FIELD(zero_plan, numel, 0)
     FIELD(zero_plan, padded_numel, 8)
     FIELD(zero_plan, param_bytes, 16)
@@ -69,6 +72,10 @@ static void abi_structs(void) {
     FIELD(zero_plan, units, 96)
     FIELD(zero_plan, nranks, 100)
     FIELD(zero_plan, verdict_bytes, 104)
+    FIELD(zero_plan, open_forward, 112)
+    FIELD(zero_plan, open_backward, 116)
+    FIELD(zero_plan, file_bytes, 120)
+    FIELD(zero_plan, file_moved_bytes, 128)
     SIZE(zero_plan_unit, 40)
     FIELD(zero_plan_unit, numel, 0)
     FIELD(zero_plan_unit, padded, 8)
@@ -76,7 +83,7 @@ static void abi_structs(void) {
     FIELD(zero_plan_unit, gathers, 20)
     FIELD(zero_plan_unit, resident, 24)
     FIELD(zero_plan_unit, sent_bytes, 32)
-    SIZE(zero_stats, 120)
+    SIZE(zero_stats, 144)
     FIELD(zero_stats, param_bytes, 0)
     FIELD(zero_stats, grad_bytes, 8)
     FIELD(zero_stats, optimizer_bytes, 16)
@@ -175,7 +182,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 2 && ZERO_ABI == 2, "this is ABI 2");
+    test_check(sizeof(void *) == 8 && zero_abi() == 4 && ZERO_ABI == 4, "this is ABI 4");
     abi_structs();
     abi_numbers();
     return test_summary();

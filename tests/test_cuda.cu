@@ -1089,6 +1089,8 @@ static const struct {
                       {"zero_state_begin", "zp_stream_sync(&z->stream[",
                        "what was gathered ahead reads what may be put, and is thrown away behind "
                        "zero_state_end: a race without a trace"},
+                      {"zp_nccl_leave", "cudaStreamSynchronize(",
+                       "only an exchange that failed leaves copies behind: see the faults"},
                       {"zp_build_private", "zp_stream_sync(&z->compute)",
                        "the spans are freed behind it: a late copy reads what nobody has written "
                        "over yet"},
@@ -1182,7 +1184,8 @@ static void cuda_catch(cuda_site *s, cuda_run *runs, cuda_seen (*expected)[CUDA_
 static const char *cuda_function(int line) {
     const char *text;
     do text = cuda_lines[--line];
-    while (line > 0 && strncmp(text, "static zero_result", 18) && strncmp(text, "zero_result", 11));
+    while (line > 0 && strncmp(text, "static zero_result", 18) && strncmp(text, "static void", 11)
+           && strncmp(text, "zero_result", 11));
     return text;
 }
 

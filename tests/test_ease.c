@@ -131,7 +131,7 @@ static zero_result ease_work(zero_ctx *z, ease_case *c, int rank) {
     ease_arrays(&p, c, rank);
     old = p;
     memset(&g, 0, sizeof g);
-    zero_result r = zero_adopt(z, &p, &g, c->arrays);
+    zero_result r = zero_adopt(z, &p, &g, c->arrays, NULL);
     for (int t = 0; t < TENSORS && !r; t++) {
         float had, got[4];
         zero_convert(&had, ZERO_F32, ease_field(&old, t), c->arrays, 1);
@@ -268,7 +268,7 @@ static void ease_slots(void) {
         r = zero_slot(z, "w", l, (void **)&w[l], NULL);
     }
     if (!r) r = zero_slot(z, "w", 2, (void **)&second, NULL);
-    if (!r) r = zero_adopt(z, &host, NULL, ZERO_F32);
+    if (!r) r = zero_adopt(z, &host, NULL, ZERO_F32, NULL);
     if (!r) r = zero_pass_begin(z, ZERO_TRAIN, 0, 1);
     for (int l = 0; l < LAYERS && !r; l++) {
         r = zero_forward_begin(z, l, ZERO_WANTED);
@@ -289,6 +289,60 @@ static void ease_slots(void) {
                "ZERO_WANTED for a field: %s", zero_last_error(z));
     zero_destroy(z);
     for (int l = 0; l < LAYERS; l++) free(old[l]);
+}
+
+static int ease_released;
+static void ease_release(void *array) {
+    ease_released++;
+    free(array);
+}
+
+/* Adopted arrays are given back; what zero_bind has made the plugin's cannot be adopted; a tensor
+   that neither a hook nor KEEP reaches is told; weights are whole behind a step without hooks. */
+static void ease_misused(test_rank *r) {
+    const zero_comm comm = test_comm(r);
+    static const zero_tensor_desc two[] = {ZERO_FIELD(ease_host, emb, 300000, .flags = ZERO_KEEP),
+                                           ZERO_FIELD(ease_host, fcw, 400, .layers = 2, .unit = 0)};
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0};
+    const int stage = *(const int *)r->arg;
+    for (int n = 1; n <= 2; n++) {
+        zero_config cfg = {0};
+        zero_ctx *z;
+        ease_host p = {0}, g = {0};
+        double mean = 0, sum = 0, again = 0;
+        cfg.stage = stage;
+        cfg.threads = 1;
+        if (zero_create(&z, &cfg, &comm) || zero_tensors(z, two, n) || zero_build(z)) return;
+        p.emb = (float *)calloc(300000, sizeof(float));
+        p.fcw = (float *)calloc(800, sizeof(float));
+        const int before = __atomic_load_n(&ease_released, __ATOMIC_RELAXED);
+        zero_result got = zero_adopt(z, &p, &g, ZERO_F32, ease_release);
+        test_check(!got && ease_released > before, "released: %s", zero_last_error(z));
+        if (n == 1) free(p.fcw);
+        got = zero_adopt(z, &p, &g, ZERO_F32, free);
+        test_check(got == ZERO_ERR_ARGUMENT
+                       && strstr(zero_last_error(z), "in the place of zero_bind"),
+                   "adopted twice: %s", zero_last_error(z));
+        for (int step = 0; step < 5 && n == 1; step++) {
+            (void)zero_train_begin(z);
+            for (int i = 0; i < 300000; i++) g.emb[i] += (float)(i % 7 + step);
+            got = zero_train_end(z, &hyper, 1, &mean);
+            sum = again = 0;
+            for (int i = 0; i < 300000; i++) sum += (double)p.emb[i];
+            (void)zero_pass_begin(z, ZERO_EVAL, 0, 1);
+            for (int i = 0; i < 300000; i++) again += (double)p.emb[i];
+            (void)zero_pass_end(z);
+            test_check(!got && sum == again, "weights behind a step: %g, then %g", sum, again);
+        }
+        if (n == 2) {
+            (void)zero_train_begin(z);
+            got = zero_train_end(z, &hyper, 1, &mean);
+            test_check(got == ZERO_ERR_STATE
+                           && strstr(zero_last_error(z), "tensor fcw is not KEEP"),
+                       "no hook: %s", zero_last_error(z));
+        }
+        zero_destroy(z);
+    }
 }
 
 /* What is refused, and where it is named. */
@@ -313,16 +367,16 @@ static void ease_refused(void) {
                "an alias that is a field: %s", zero_last_error(z));
     test_check(zero_tensor_together(z, "fcw", 0) == ZERO_ERR_ARGUMENT, "no layers together");
     test_check(zero_tensor_together(z, "x", 1) == ZERO_ERR_ARGUMENT, "nobody together");
-    test_check(zero_adopt(z, &p, &p, ZERO_F32) == ZERO_ERR_STATE, "adopted before the build");
+    test_check(zero_adopt(z, &p, &p, ZERO_F32, NULL) == ZERO_ERR_STATE, "adopted before the build");
     test_check(zero_hash(z, &hash) == ZERO_ERR_STATE, "hashed before the build");
     test_check(zero_build(z) == ZERO_OK && zero_hash(z, NULL) == ZERO_ERR_ARGUMENT, "hash NULL");
-    test_check(zero_adopt(z, &p, &p, (zero_type)9) == ZERO_ERR_ARGUMENT, "arrays of no type");
-    test_check(zero_adopt(z, NULL, NULL, ZERO_F32) == ZERO_ERR_ARGUMENT, "no arrays");
+    test_check(zero_adopt(z, &p, &p, (zero_type)9, NULL) == ZERO_ERR_ARGUMENT, "arrays of no type");
+    test_check(zero_adopt(z, NULL, NULL, ZERO_F32, NULL) == ZERO_ERR_ARGUMENT, "no arrays");
     test_check(zero_train_end(z, NULL, 0, NULL) == ZERO_ERR_STATE, "an end without a begin");
     test_check(zero_tensor_together(z, "fcw", 2) == ZERO_ERR_STATE, "together after the build");
     zero_destroy(z);
     test_check(zero_tensors(NULL, NULL, 0) && zero_alias(NULL, "a", 0) && zero_hash(NULL, &hash)
-                   && zero_adopt(NULL, NULL, NULL, ZERO_F32) && zero_train_begin(NULL)
+                   && zero_adopt(NULL, NULL, NULL, ZERO_F32, NULL) && zero_train_begin(NULL)
                    && zero_train_end(NULL, NULL, 0, NULL) && zero_tensor_together(NULL, "a", 1),
                "no context");
 }
@@ -332,6 +386,7 @@ int main(void) {
     ease_units();
     ease_arrays_of_all_kinds();
     ease_slots();
+    for (int stage = 0; stage < 4; stage++) (void)test_ranks(2, 0, ease_misused, &stage);
     ease_refused();
     return test_summary();
 }

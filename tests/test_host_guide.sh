@@ -63,19 +63,21 @@ extern Block block[];
 extern Tensor tensor[];
 extern zero_ctx *z;
 extern zero_config cfg;
-extern zero_comm comm;
 extern zero_hyper hyper;
 void must(zero_result result);
 int cudaSetDevice(int device), train(const zero_comm *rank_comm, void *arg);
 extern int arguments, steps;
 double forward_and_backward(const Tensors *p, Tensors *g);
+extern const zero_tensor_desc table[];
+extern void *arg;
+extern const zero_comm *comm;
 int draw_token(void);
 void block_forward(int l, const Tensors *p), model_forward(const Tensors *p);
 void block_backward(int l, const Tensors *p, Tensors *g, float dloss);
 void classifier_backward(const Tensors *p, Tensors *g), lookup_backward(Tensors *g);
 END
-awk '/^```c$/ { n++; inside = 1; print "void guide_" n "(void);\nvoid guide_" n "(void) {"; next }
-     /^```/ && inside { print "}"; inside = 0; next }
+awk '/^```c$/ { n++; inside = 1; print "int guide_" n "(void);\nint guide_" n "(void) {"; next }
+     /^```/ && inside { print "return 0; }"; inside = 0; next }
      inside { print }
      END { print n + 0 >"/dev/stderr" }' "$guide" >>"$dir/guide.c" 2>"$dir/blocks"
 blocks=$(cat "$dir/blocks")

@@ -14,31 +14,32 @@ static struct {
     int shorten, interrupt;     /* transfers are cut, or interrupted first, now and then */
     int flip;                   /* a bit of what the next read brings is another */
     int full, no_file;
-} disk;
+} disk_does;
 
 static ssize_t disk_cut(size_t *n, long k) {
-    if (disk.interrupt && k % 3 == 0) {
+    if (disk_does.interrupt && k % 3 == 0) {
         errno = k % 2 ? EINTR : EAGAIN;
         return -1;
     }
-    if (disk.shorten && k % 2 && *n > 8192) *n = 4096 * (1 + (size_t)k % 3);
+    if (disk_does.shorten && k % 2 && *n > 8192) *n = 4096 * (1 + (size_t)k % 3);
     return 0;
 }
 static ssize_t disk_pread(int fd, void *p, size_t n, off_t at) {
-    const long k = __atomic_add_fetch(&disk.reads, 1, __ATOMIC_RELAXED);
-    if (k == disk.fail_read) return errno = EIO, -1;
+    const long k = __atomic_add_fetch(&disk_does.reads, 1, __ATOMIC_RELAXED);
+    if (k == disk_does.fail_read) return errno = EIO, -1;
     if (disk_cut(&n, k)) return -1;
     const ssize_t got = pread(fd, p, n, at);
-    if (got > 0 && __atomic_exchange_n(&disk.flip, 0, __ATOMIC_RELAXED)) ((char *)p)[got / 2] ^= 4;
+    if (got > 0 && __atomic_exchange_n(&disk_does.flip, 0, __ATOMIC_RELAXED))
+        ((char *)p)[got / 2] ^= 4;
     return got;
 }
 static ssize_t disk_pwrite(int fd, const void *p, size_t n, off_t at) {
-    const long k = __atomic_add_fetch(&disk.writes, 1, __ATOMIC_RELAXED);
-    if (k == disk.fail_write) return errno = ENOSPC, -1;
+    const long k = __atomic_add_fetch(&disk_does.writes, 1, __ATOMIC_RELAXED);
+    if (k == disk_does.fail_write) return errno = ENOSPC, -1;
     return disk_cut(&n, k) ? -1 : pwrite(fd, p, n, at);
 }
 static int disk_allocate(int fd, off_t at, off_t n) {
-    return disk.full ? ENOSPC : posix_fallocate(fd, at, n);
+    return disk_does.full ? ENOSPC : posix_fallocate(fd, at, n);
 }
 #define pread           disk_pread
 #define pwrite          disk_pwrite
@@ -265,11 +266,11 @@ static void offload_all(int every, uint64_t seed) {
         c.reads = test_below(&random, 2);
         c.writes = test_below(&random, 2);
         c.moves = test_below(&random, 3) == 0;
-        disk.shorten = test_below(&random, 2);
-        disk.interrupt = test_below(&random, 2);
+        disk_does.shorten = test_below(&random, 2);
+        disk_does.interrupt = test_below(&random, 2);
         offload_same(&c, nranks, "drawn");
     }
-    disk.shorten = disk.interrupt = 0;
+    disk_does.shorten = disk_does.interrupt = 0;
 }
 
 /* Every k-th read or write fails: one sentence, on all ranks, and no step is taken from there. */
@@ -278,26 +279,26 @@ static void offload_faults(void) {
     for (int writes = 0; writes < 2; writes++)
         for (long k = 1; k < 60; k += 3) {
             memset(&c, 0, sizeof c);
-            memset(&disk, 0, sizeof disk);
+            memset(&disk_does, 0, sizeof disk_does);
             c.cfg.stage = (int)(k % 4);
             c.cfg.optimizer_tier = ZERO_FILE;
             c.cfg.type = ZERO_BF16;
             c.large = 1;
-            *(writes ? &disk.fail_write : &disk.fail_read) = k;
+            *(writes ? &disk_does.fail_write : &disk_does.fail_read) = k;
             offload_run(&c, 2);
-            const int reached = (writes ? disk.writes : disk.reads) >= k;
+            const int reached = (writes ? disk_does.writes : disk_does.reads) >= k;
             for (int r = 0; r < 2; r++)
                 test_check(
                     (c.result[r] != ZERO_OK) == reached
                         && (!reached || strstr(c.why[r], writes ? "writing byte" : "reading byte")),
                     "%s %ld fails, rank %d: %s", writes ? "write" : "read", k, r, c.why[r]);
         }
-    memset(&disk, 0, sizeof disk);
+    memset(&disk_does, 0, sizeof disk_does);
     memset(&c, 0, sizeof c);
     c.cfg.optimizer_tier = ZERO_FILE;
     c.large = 1;
     c.reads = 1;
-    disk.flip = 0;
+    disk_does.flip = 0;
     offload_run(&c, 1);
     test_check(!c.result[0], "no fault: %s", c.why[0]);
 }
@@ -313,7 +314,7 @@ static void offload_flips(void) {
     if (!r) r = offload_step(z, &c, 0, 0);
     test_check(!r, "a step: %s", zero_last_error(z));
     zp_ring_forget(&z->ring);
-    disk.flip = 1;
+    disk_does.flip = 1;
     r = offload_step(z, &c, 1, 0);
     test_check(r == ZERO_ERR_DEVICE && strstr(zero_last_error(z), "are not what was written there"),
                "a bit is another: %s", zero_last_error(z));
@@ -327,12 +328,12 @@ static void offload_refused(void) {
     zero_ctx *z = NULL;
     const char *kept = offload_folder;
     memset(&c, 0, sizeof c);
-    disk.full = 1;
+    disk_does.full = 1;
     test_check(offload_open(&z, &self, &c, ZERO_FILE) == ZERO_ERR_MEMORY
                    && strstr(zero_last_error(z), "are free: No space left"),
                "no room: %s", zero_last_error(z));
     zero_destroy(z);
-    disk.full = 0;
+    disk_does.full = 0;
     offload_folder = "/nonexistent/folder";
     test_check(offload_open(&z, &self, &c, ZERO_FILE) == ZERO_ERR_DEVICE
                    && strstr(zero_last_error(z), "/nonexistent/folder: No such file"),
@@ -348,7 +349,7 @@ static void offload_refused(void) {
                zero_last_error(z));
     zero_destroy(z);
     /* one rank of two */
-    disk.full = 0;
+    disk_does.full = 0;
 }
 
 int main(int argc, char **argv) {

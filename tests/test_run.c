@@ -135,33 +135,43 @@ static void run_hangs(void) {
     test_check(kill(n->process[0], 0) != 0, "rank 0 is still there");
 }
 
-static void *run_later(void *arg) {
-    run_note *n = (run_note *)arg;
-    while (__atomic_load_n(&n->runs, __ATOMIC_ACQUIRE) < RANKS) usleep(1000);
-    kill(getpid(), SIGUSR1);
-    return NULL;
-}
 /* A signal to the parent alone reaches every rank, and the parent's own handlers are back then. */
 static void run_signals(void) {
     run_note *n = run_fresh();
-    pthread_t thread;
+    sigset_t now;
     n->waits = 1;
     signal(SIGUSR1, SIG_IGN);
+    const pid_t sender = fork();
+    if (sender == 0) {
+        while (__atomic_load_n(&n->runs, __ATOMIC_ACQUIRE) < RANKS) usleep(1000);
+        kill(getppid(), SIGUSR1);
+        _exit(0);
+    }
     signal(SIGCHLD, SIG_IGN);
-    sigset_t all, now;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, NULL); /* of the thread: the signal is the main thread's */
-    pthread_create(&thread, NULL, run_later, n);
-    sigemptyset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, NULL);
     const int code = zero_run_local(RANKS, run_rank, n);
-    pthread_join(thread, NULL);
     test_check(code == 0, "ranks that wait for a signal: %d", code);
     for (int r = 0; r < RANKS; r++) test_check(n->caught[r] == SIGUSR1, "rank %d: no signal", r);
     sigprocmask(SIG_SETMASK, NULL, &now);
     test_check(!sigismember(&now, SIGCHLD) && !sigismember(&now, SIGUSR1), "the mask is back");
     test_check(signal(SIGCHLD, SIG_DFL) == SIG_IGN, "SIGCHLD is ignored again");
     signal(SIGUSR1, SIG_DFL);
+    waitpid(sender, NULL, 0);
+}
+
+static void *run_idle(void *stop) {
+    while (!__atomic_load_n((int *)stop, __ATOMIC_ACQUIRE)) usleep(1000);
+    return NULL;
+}
+/* A process with other threads cannot be forked, but be a single rank. */
+static void run_threads(void) {
+    run_note *n = run_fresh();
+    pthread_t thread;
+    int stop = 0;
+    pthread_create(&thread, NULL, run_idle, &stop);
+    test_check(zero_run_local(2, run_rank, n) == 126 && !n->runs, "forked with a second thread");
+    test_check(zero_run_local(1, run_rank, n) == 0 && n->process[0] == getpid(), "one rank");
+    __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
 }
 
 /* The parent is killed: no rank stays. */
@@ -223,5 +233,6 @@ int main(void) {
     run_signals();
     run_orphans();
     run_flushes();
+    run_threads();
     return test_summary();
 }

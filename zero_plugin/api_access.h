@@ -18,11 +18,11 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
     return ZERO_OK;
 }
 
-zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
-                              size_t count, const float *values) {
+static zero_result zp_write_named(zero_ctx *z, const char *call, const char *name, zero_kind kind,
+                                  size_t first, size_t count, const float *values) {
     const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
     zp_tensor *t;
-    ZP_TRY(zp_access_begin(z, "zero_write_tensor", name, kind, first, count, &t));
+    ZP_TRY(zp_access_begin(z, call, name, kind, first, count, &t));
     ZP_REFUSE(z, !values && count, "%s: values is NULL", name);
     /* behind it no peer reads the old values any more */
     ZP_TRY(zp_access_agree(z, t, kind, first, count, values));
@@ -46,6 +46,10 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_TRY(zp_checks_seal(z, 0));
     return zp_check(z, zp_barrier(z->data));
+}
+zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                              size_t count, const float *values) {
+    return zp_write_named(z, "zero_write_tensor", name, kind, first, count, values);
 }
 
 #define ZP_NOT_OPEN "the state is not open: zero_state_begin comes first"

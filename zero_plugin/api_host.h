@@ -30,6 +30,10 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
 
 /* ---- adoption ---- */
 
+void zero_log_file(void *file, zero_log_level level, const char *sentence) {
+    if (file && level != ZERO_LOG_INFO) (void)fprintf((FILE *)file, "%s\n", sentence);
+}
+
 /* The host's own array of one layer; NULL: there is none. */
 static char *zp_adopt_array(const zero_ctx *z, int tensor, int layer, const void *params,
                             zero_type type) {
@@ -53,7 +57,7 @@ static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *arra
         ZP_DO(z, zp_copy(&z->compute, raw, array + at * of, n * of));
         ZP_DO(z, zp_stream_sync(&z->compute));
         zp_widen(values, raw, type, n);
-        ZP_TRY(zero_write_tensor(z, d->name, ZERO_PARAMETER, first + at, n, values));
+        ZP_TRY(zp_write_named(z, "zero_adopt", d->name, ZERO_PARAMETER, first + at, n, values));
         if (!zp_checks_on()) continue;
         memset(raw, 0xFF, n * of); /* NaN in every type */
         ZP_DO(z, zp_copy(&z->compute, array + at * of, raw, n * of));
@@ -62,17 +66,27 @@ static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *arra
     return ZERO_OK;
 }
 
-/* Every array is there. */
+/* Every array is there, and the host's. */
 static zero_result zp_adopt_check(zero_ctx *z, const void *params, zero_type type) {
+    const zp_memory *m = &z->memory[ZP_PARAM];
     for (int t = 0; t < z->ntensors; t++)
-        for (int l = 0; l < z->tensors[t].desc.layers; l++)
-            ZP_REFUSE(z, !zp_adopt_array(z, t, l, params, type),
-                      "tensor %s, layer %d: the host's %s is NULL", z->tensors[t].desc.name, l,
-                      z->tensors[t].desc.flags & ZERO_BY_SLOT ? "slot" : "field");
+        for (int l = 0; l < z->tensors[t].desc.layers; l++) {
+            const zero_tensor_desc *d = &z->tensors[t].desc;
+            const char *array = zp_adopt_array(z, t, l, params, type);
+            const char *of = d->flags & ZERO_BY_SLOT ? "slot" : "field";
+            ZP_REFUSE(z, !array, "tensor %s, layer %d: the host's %s is NULL", d->name, l, of);
+            ZP_REFUSE(z,
+                      (array >= m->base && array < m->base + m->bytes)
+                          || (array >= m->view && array < m->view + m->bytes),
+                      "tensor %s, layer %d: the host's %s points to the plugin's memory already: "
+                      "zero_adopt stands in the place of zero_bind",
+                      d->name, l, of);
+        }
     return ZERO_OK;
 }
 
-zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type) {
+zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
+                       void (*release)(void *array)) {
     int who = -1;
     ZP_ENTER(z, "zero_adopt", ZP_IDLE, "weights are adopted after zero_build, between steps");
     ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type %d, no such type", (int)type);
@@ -83,10 +97,16 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type) {
     if (!r) r = met;
     if (!r && who >= 0)
         r = zp_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory", who);
-    for (int t = 0; t < z->ntensors; t++)
-        for (int l = 0; l < z->tensors[t].desc.layers && !r; l++)
-            r = zp_adopt_layer(z, t, l, zp_adopt_array(z, t, l, params, type), type,
-                               (char *)(values + ZP_STAGE_NUMEL), values);
+    for (int t = 0; t < z->ntensors; t++) {
+        const int slots = z->tensors[t].desc.flags & ZERO_BY_SLOT;
+        char *array = zp_adopt_array(z, t, 0, params, type);
+        for (int l = 0; l < z->tensors[t].desc.layers && !r; l++) {
+            char *layer = zp_adopt_array(z, t, l, params, type);
+            r = zp_adopt_layer(z, t, l, layer, type, (char *)(values + ZP_STAGE_NUMEL), values);
+            if (!r && release && slots) release(layer);
+        }
+        if (!r && release && !slots) release(array);
+    }
     free(values);
     return r ? r : zero_bind(z, params, grads);
 }
@@ -100,12 +120,20 @@ zero_result zero_train_begin(zero_ctx *z) {
 }
 
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean) {
+    ZP_ENTER(z, "zero_train_end", ZP_IN_PASS, "zero_train_begin comes first");
+    const int hooked = z->layout.units == 0 || z->hooked;
+    for (int t = 0; t < z->ntensors && !hooked; t++)
+        ZP_UNTIMELY(z, !(z->tensors[t].desc.flags & ZERO_KEEP),
+                    "no hook was called, and tensor %s is not KEEP: it would never be trained",
+                    z->tensors[t].desc.name);
     ZP_TRY(zero_pass_end(z));
     z->loss = z->micro ? z->loss + loss : loss;
     double sum = z->loss, steps = z->micro + 1;
     if (z->micro + 1 == z->micro_steps) {
         ZP_TRY(zero_reduce(z));
         ZP_TRY(zero_step(z, hyper));
+        /* who has no hooks reads weights at once */
+        if (!z->hooked) ZP_DO(z, zp_event_wait(&z->compute, z->live[z->layout.units].gathered));
         steps *= z->data->nranks;
         if (mean) ZP_TRY(zero_all_sum(z, &sum, 1));
     }

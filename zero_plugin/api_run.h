@@ -136,11 +136,23 @@ static void zp_run_all(zp_run_rank *r, int n) {
 }
 #endif
 
+/* Threads of this process: a fork takes only the one that calls it along. */
+static int zp_run_threads(void) {
+    int n = 0;
+#ifdef ZP_FORKS
+    DIR *tasks = opendir("/proc/self/task");
+    for (const struct dirent *e; tasks && (e = readdir(tasks)) != NULL;) n += e->d_name[0] != '.';
+    if (tasks) (void)closedir(tasks);
+#endif
+    return n;
+}
+
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg) {
     zp_run_rank ranks[ZP_LOCAL_MAX];
     zero_local *local;
     int first = 0;
-    if (!fn || zero_local_create(&local, nranks, ZP_SHARED)) return ZP_NOT_STARTED;
+    if (!fn || (nranks > 1 && zp_run_threads() > 1)) return ZP_NOT_STARTED;
+    if (zero_local_create(&local, nranks, ZP_SHARED && nranks > 1)) return ZP_NOT_STARTED;
     local->parted = ZP_SHARED;
     memset(ranks, 0, sizeof ranks);
     for (int i = 0; i < nranks; i++) {
@@ -151,7 +163,10 @@ int zero_run_local(int nranks, zero_rank_fn fn, void *arg) {
         ranks[i].arg = arg;
         ranks[i].first = &first;
     }
-    zp_run_all(ranks, nranks);
+    if (nranks == 1)
+        first = fn(&ranks->comm, arg);
+    else
+        zp_run_all(ranks, nranks);
     zero_local_destroy(local);
     return first;
 }

@@ -29,6 +29,7 @@
 #include "../zero_plugin.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -121,6 +121,7 @@ struct zero_ctx {
     int looked; /* since zero_reduce peers may be reading parameters that are SEEN */
     int bound;  /* zero_bind was called */
     double hooks_s;
+    int hooked;  /* a unit's hook was called in this pass */
     double loss; /* of the step's micro-steps so far, where zero_train_end is told */
     zero_result dead;
     const char *call; /* the public function that runs */

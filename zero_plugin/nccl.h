@@ -378,6 +378,7 @@ static void zp_nccl_leave(zp_group *g, int broken) {
     if (!n) return;
     const int dead = broken || zp_failure_result(g->failure) != ZERO_OK;
     if (dead && !n->aborted) zp_nccl_end_both(n);
+    (void)cudaStreamSynchronize(g->device->own); /* an exchange that failed has left copies there */
     for (zp_memory *m = g->first; m; m = m->next) zp_nccl_memory_free(n, m);
     for (int ch = 0; ch < ZP_CONTROL; ch++) {
         const ncclComm_t comm = n->channel[ch].comm;

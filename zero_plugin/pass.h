@@ -52,7 +52,7 @@ static zero_result zp_parameters_open(zero_ctx *z, int u) {
         return zp_fail(
             z, ZERO_ERR_STATE,
             "unit %d: all %d gather buffers belong to units that have begun and not ended "
-            "(%s); raise open_units, or prefetch",
+            "(%s); raise open_units (ZERO_ALL: all of them), or prefetch",
             u, pool->n, zp_pool_open(pool, open, sizeof open));
     }
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
@@ -206,7 +206,7 @@ static zero_result zp_gradient_buffer(zero_ctx *z, int u) {
     ZP_UNTIMELY(
         z, b < 0,
         "unit %d: all gradient buffers belong to units whose backward is not complete (%s); "
-        "raise open_units, or bucket_numel",
+        "raise open_units (ZERO_ALL: all of them), or bucket_numel",
         u, zp_pool_open(pool, open, sizeof open));
     const int before = pool->buffer[b].unit;
     if (before >= 0 && z->live[before].pending) ZP_TRY(zp_bucket_flush(z));
@@ -300,6 +300,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
     z->phase = ZP_IN_PASS;
     z->pass = kind;
     z->trace[kind].at = 0;
+    z->hooked = 0;
     return ZERO_OK;
 }
 
@@ -307,6 +308,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
 static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
     ZP_ENTER(z, call, ZP_ANY, "");
     ZP_UNTIMELY(z, z->phase != ZP_IN_PASS, "unit %d: no pass has begun", unit);
+    z->hooked = 1;
     return zp_one_of(z, "unit", unit, z->layout.units);
 }
 

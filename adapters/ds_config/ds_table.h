@@ -109,7 +109,7 @@ typedef struct ds_row {
 #define WHY_SAVING   "DeepSpeed's checkpoint files are not read or written here"
 #define WHY_SCALING  "gradients are summed in f32, which needs no scaling before the sum"
 #define WHY_AIO      "it is for offload to NVMe, which is not supported here"
-#define USE_OFFLOAD  "use device \"none\"; stage 3 over more ranks also saves memory"
+#define USE_OFFLOAD  "use device \"none\"; -zos file keeps optimizer state on a disk"
 #define USE_SHARDING "use zero_optimization.stage 3"
 #define USE_PLAIN    "remove it; weights and gradients travel as they are"
 #define USE_LOG      "use the trainer's own log (flag -o)"

@@ -275,7 +275,6 @@ static const zero_tensor_desc table[] = {
 #endif
 
 #ifdef ZERO
-static void say(void *to, zero_log_level n, const char *why) { fprintf(to, "%d: %s\n", n, why); }
 static int train(const zero_comm *comm, void *cfg) {
 #else
 static int train(void) {
@@ -288,7 +287,7 @@ static int train(void) {
     ZERO_TRY(zero_tensors(z, table, sizeof table / sizeof table[0]));          /* table */
     ZERO_TRY(zero_alias(z, "token_embedding_table", offsetof(Weights, wcls))); /* table */
     ZERO_TRY(zero_build(z));
-    ZERO_TRY(zero_adopt(z, &w, &g, ZERO_F32));
+    ZERO_TRY(zero_adopt(z, &w, &g, ZERO_F32, NULL));
     free(block);
 #else
     float *grads = (float *)malloc(NUMEL * sizeof(float));
@@ -350,7 +349,8 @@ static int train(void) {
 int main(int argc, char **argv) {
     if (argc > 1) steps = atoi(argv[1]);
 #ifdef ZERO
-    zero_config cfg = {.stage = argc > 2 ? atoi(argv[2]) : 1, .log = say, .log_user = stderr};
+    zero_config cfg = {
+        .stage = argc > 2 ? atoi(argv[2]) : 1, .log = zero_log_file, .log_user = stderr};
     return zero_run_local(argc > 3 ? atoi(argv[3]) : 2, train, &cfg);
 #else
     return train();

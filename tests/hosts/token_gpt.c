@@ -250,7 +250,6 @@ static void adam(Tensor *t, float lr, int step) {
 #endif
 
 #ifdef ZERO
-static void say(void *to, zero_log_level n, const char *why) { fprintf(to, "%d: %s\n", n, why); }
 static int train(const zero_comm *comm, void *cfg) {
 #else
 static int train(void) {
@@ -277,12 +276,11 @@ static int train(void) {
 #ifdef ZERO /* table */
     for (int i = 0; i < TENSORS; i++) {
         Tensor *t = &tensors[i];
-#ifdef ZERO
-        ZERO_TRY(zero_write_tensor(z, t->name, ZERO_PARAMETER, 0, t->n, t->data));
-        free(t->data);
-#endif
         ZERO_TRY(zero_slot(z, t->name, 0, (void **)&t->data, (void **)&t->grad));
     }
+#endif
+#ifdef ZERO
+    ZERO_TRY(zero_adopt(z, NULL, NULL, ZERO_F32, free));
 #endif
     for (int step = 0; step < steps; step++) {
         const float lr = 0.01f * (1 - (float)step / (float)steps);
@@ -323,7 +321,8 @@ static int train(void) {
 int main(int argc, char **argv) {
     if (argc > 1) steps = atoi(argv[1]);
 #ifdef ZERO
-    zero_config cfg = {.stage = argc > 2 ? atoi(argv[2]) : 1, .log = say, .log_user = stderr};
+    zero_config cfg = {
+        .stage = argc > 2 ? atoi(argv[2]) : 1, .log = zero_log_file, .log_user = stderr};
 #ifdef HOOKS
     cfg.open_units = ZERO_ALL; /* the loop over positions uses all of them */
 #endif
