@@ -1184,8 +1184,10 @@ static void cuda_catch(cuda_site *s, cuda_run *runs, cuda_seen (*expected)[CUDA_
 static const char *cuda_function(int line) {
     const char *text;
     do text = cuda_lines[--line];
-    while (line > 0 && strncmp(text, "static zero_result", 18) && strncmp(text, "static void", 11)
-           && strncmp(text, "zero_result", 11));
+    while (line > 0
+           && (strstr(text, " = ")
+               || (strncmp(text, "static zero_result", 18) && strncmp(text, "static void", 11)
+                   && strncmp(text, "zero_result", 11))));
     return text;
 }
 
