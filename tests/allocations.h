@@ -121,9 +121,9 @@ static int alloc_ftruncate(int fd, off_t bytes) {
     if (alloc_mine) alloc_mine->file_bytes += (long)bytes;
     return ftruncate(fd, bytes);
 }
-static int alloc_open(const char *path, int flags) {
+static int alloc_open(const char *path, int flags, int mode, ...) { /* mode: or nothing */
     if (alloc_refused()) return -1;
-    const int fd = open(path, flags);
+    const int fd = open(path, flags, mode);
     if (fd >= 0 && alloc_mine) alloc_mine->files++;
     return fd;
 }
@@ -151,7 +151,7 @@ static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attr,
 #define mmap(at, n, protection, flags, fd, offset) alloc_mmap(at, n, protection, flags, fd, offset)
 #define munmap(p, n)                               alloc_munmap(p, n)
 #define ftruncate(fd, n)                           alloc_ftruncate(fd, n)
-#define open(path, flags)                          alloc_open(path, flags)
+#define open(path, ...)                            alloc_open(path, __VA_ARGS__, 0, 0)
 #define close(fd)                                  alloc_close(fd)
 #define pthread_create(thread, attr, work, arg)    alloc_pthread_create(thread, attr, work, arg)
 #define syscall(number, ...)                                                                       \

@@ -121,7 +121,8 @@ static void check_written(int stage) {
     if (!test_check(check_open(&c, &alone, stage, 0), "stage %d: opens", stage)) return;
     test_check(!check_step(&c, straight), "stage %d: a step", stage);
     char *at;
-    (void)zp_array_open(&c.z->array[ZP_PARAM], 2, 7, NULL, &at);
+    size_t one = 1;
+    (void)zp_array_open(&c.z->array[ZP_PARAM], 2, 7, &one, NULL, &at);
     float *inside = (float *)(void *)at;
     const float was = *inside;
     *inside += 1;
