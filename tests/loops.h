@@ -198,6 +198,7 @@ static void loop_rules(loop_test *t) {
                 u.control = &m->control;
                 u.spans = m->spans;
                 u.nspans = 3;
+                u.end = LOOP_N;
                 u.type = u.grad_type = type;
                 u.lr = 1e-2f, u.beta1 = 0.9f, u.beta2 = 0.95f, u.eps = 1e-8f, u.decay = 0.1f;
                 u.stochastic = stochastic;

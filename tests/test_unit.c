@@ -403,6 +403,7 @@ static void unit_adamw_call(zp_stream *s, unit_state *x, size_t n, zp_control *c
                    .control = c,
                    .spans = &span,
                    .nspans = 1,
+                   .end = n,
                    .lr = a->lr,
                    .beta1 = a->beta1,
                    .beta2 = a->beta2,
