@@ -104,7 +104,7 @@ static void run_fails(void) {
     n->hangs = RANKS; /* nobody; the others go on until they are told */
     const double start = test_now();
     const int code = zero_run_local(RANKS, run_rank, n);
-    test_check(code == 7 && test_now() - start < 2, "rank 1 returns 7: %d after %.1f s", code,
+    test_check(code == 7 && test_now() - start < 8, "rank 1 returns 7: %d after %.1f s", code,
                test_now() - start);
     for (int r = 0; r < RANKS; r += 2)
         test_check(n->result[r] == ZERO_ERR_PEER, "rank %d: %s", r, n->why[r]);
@@ -115,7 +115,7 @@ static void run_dies(void) {
     n->dies = 2;
     const double start = test_now();
     const int code = zero_run_local(RANKS, run_rank, n);
-    test_check(code == 128 + SIGKILL && test_now() - start < 2, "rank 2 is killed: %d after %.1f s",
+    test_check(code == 128 + SIGKILL && test_now() - start < 8, "rank 2 is killed: %d after %.1f s",
                code, test_now() - start);
     for (int r = 0; r < 2; r++)
         test_check(n->result[r] == ZERO_ERR_PEER && strstr(n->why[r], "rank 2 failed: signal 9"),
@@ -130,8 +130,8 @@ static void run_hangs(void) {
     const double start = test_now();
     const int code = zero_run_local(RANKS, run_rank, n);
     const double took = test_now() - start;
-    test_check(code == 128 + SIGKILL && took > 5 && took < 9, "rank 0 hangs: %d after %.1f s", code,
-               took);
+    test_check(code == 128 + SIGKILL && took > 5 && took < 20, "rank 0 hangs: %d after %.1f s",
+               code, took);
     test_check(kill(n->process[0], 0) != 0, "rank 0 is still there");
 }
 
@@ -184,7 +184,7 @@ static void run_orphans(void) {
     kill(parent, SIGKILL);
     waitpid(parent, NULL, 0);
     int left = RANKS;
-    for (const double end = test_now() + 2; left && test_now() < end; usleep(1000)) {
+    for (const double end = test_now() + 10; left && test_now() < end; usleep(1000)) {
         left = 0;
         for (int r = 0; r < RANKS; r++) {
             char path[64], state = 'X';
