@@ -131,7 +131,6 @@ TABLE
     fuzz 20
     if [ -x "$B/emulated/test_cuda" ]; then cat <<TABLE
 emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 20 $SEED
-emulated-cuda-mutants 1200 beside $B/emulated/test_cuda mutants 2
 emulated-cuda-faults 600 beside $B/emulated/test_cuda faults 10
 emulated-gpt2 600 beside $B/emulated/test_gpt2
 TABLE
@@ -164,6 +163,7 @@ whole() {
     cat <<TABLE
 checkpoint-faults-all 600 alone sh $here/test_checkpoint_faults.sh $B
 checkpoint-all 1800 beside $B/test_checkpoint all
+emulated-cuda-mutants 3600 beside $B/emulated/test_cuda mutants 4
 emulated-cuda-all 3600 beside $B/emulated/test_cuda all 0 $SEED
 checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
 checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
