@@ -28,11 +28,11 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
     return ZERO_OK;
 }
 
-/* ---- adoption ---- */
-
 void zero_log_file(void *file, zero_log_level level, const char *sentence) {
     if (file && level != ZERO_LOG_INFO) (void)fprintf((FILE *)file, "%s\n", sentence);
 }
+
+/* ---- adoption ---- */
 
 /* The host's own array of one layer; NULL: there is none. */
 static char *zp_adopt_array(const zero_ctx *z, int tensor, int layer, const void *params,
@@ -121,8 +121,7 @@ zero_result zero_train_begin(zero_ctx *z) {
 
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean) {
     ZP_ENTER(z, "zero_train_end", ZP_IN_PASS, "zero_train_begin comes first");
-    const int hooked = z->layout.units == 0 || z->hooked;
-    for (int t = 0; t < z->ntensors && !hooked; t++)
+    for (int t = 0; t < z->ntensors && !z->hooked; t++)
         ZP_UNTIMELY(z, !(z->tensors[t].desc.flags & ZERO_KEEP),
                     "no hook was called, and tensor %s is not KEEP: it would never be trained",
                     z->tensors[t].desc.name);

@@ -29,7 +29,7 @@
 typedef struct zp_disk {
     zp_group *group;    /* for its failure and rank */
     const char *folder; /* the host's */
-    int fd, direct;     /* fd 0: not open; direct: past the cache */
+    int fd;             /* 0: not open */
     uint64_t *sum;      /* [pieces] as last written; 0: never, and zeros */
     zp_lane lane[ZP_DISK_LANES];
     int lanes;                          /* that are open */
@@ -91,7 +91,6 @@ static int zp_disk_make(zp_disk *f) {
     char path[ZP_TEXT_BYTES];
 #if defined(O_DIRECT) && defined(O_TMPFILE)
     int fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
-    f->direct = fd >= 0;
     if (fd < 0) fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || errno == ENOENT || errno == EACCES || errno == ENOTDIR) return fd;
 #endif

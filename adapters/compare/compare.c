@@ -4,18 +4,12 @@
 #endif
 #include "compare.h"
 
+#include "../report/pace.h"
 #include "../report/progress.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
-
-static double compare_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static int compare_doubles(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -54,12 +48,12 @@ static void compare_turn(compare *c, compare_entry *e, int round, int steps) {
     zero_stats before, after;
     compare_check(c, e, zero_query_stats(e->z, &before));
     compare_check(c, e, zero_barrier(e->z));
-    const double started = compare_clock();
+    const double started = pace_clock();
     for (int i = 0; i < steps; i++) c->host->step(e->trainer, NULL);
     compare_check(c, e, zero_query_stats(e->z, &after));
     c->host->wait(e->trainer);
     compare_check(c, e, zero_barrier(e->z));
-    e->rates[round] = (double)c->step_tokens * steps / (compare_clock() - started);
+    e->rates[round] = (double)c->step_tokens * steps / (pace_clock() - started);
     e->sent_bytes = (after.sent_bytes - before.sent_bytes) / (uint64_t)steps;
     e->exposed_s += after.exposed_s - before.exposed_s;
 }

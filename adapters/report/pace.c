@@ -7,7 +7,7 @@
 #include <math.h>
 #include <time.h>
 
-static double pace_clock(void) {
+double pace_clock(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;

@@ -21,6 +21,9 @@ typedef struct pace {
     double smooth;  /* the same, averaged */
 } pace;
 
+/* Seconds, of a clock that goes forward alone. */
+double pace_clock(void);
+
 void pace_begin(pace *p);
 void pace_end(pace *p, double tokens);
 

@@ -3,19 +3,13 @@
 #define _GNU_SOURCE
 #endif
 #include "progress.h"
+#include "pace.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #define PROGRESS_BLINK_S 0.1 /* between two live lines */
-
-static double progress_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* "12% done, 3 min 05 s left". The share is rounded down: 100% is said of what is done. */
 static void progress_words(double done, double seconds, char *text, size_t bytes) {
@@ -35,13 +29,13 @@ static void progress_words(double done, double seconds, char *text, size_t bytes
 void progress_begin(progress *p, report *out, const char *what) {
     p->out = out;
     p->what = what;
-    p->began = p->told = progress_clock();
+    p->began = p->told = pace_clock();
     progress_phase(out, what, 0);
 }
 
 void progress_at(progress *p, double done, const char *note) {
     char words[64], line[256];
-    const double now = progress_clock();
+    const double now = pace_clock();
     const double pause = p->out->terminal ? PROGRESS_BLINK_S : (double)PROGRESS_PAUSE_S;
     if (now - p->told < pause || (note != NULL && !p->out->terminal)) return;
     p->told = now;
