@@ -20,14 +20,18 @@
      transport  the transports, a row each, and how to add one
      layout     where a tensor, a unit and a shard begin
      schedule   which unit sits in which buffer
+     rings      io_uring, where the build asked for it
      disk       the tier that is a disk: pieces, checksums, threads
      memory     the stages as data; arrays: what a rank keeps, and where
      ring       pieces of the optimizer's state on their way between disk and update
      config     what settings may be, and what zeros mean
      context    everything one rank owns
+     tiers      which units are kept elsewhere than in memory
+     host       the tier that is the host's memory, beside a GPU
      plan       memory and traffic before anything is allocated
      check      misuse, in builds that ask for it
      build      agreement and allocation
+     shards     shards between the file and where they are reduced or gathered
      pass       hooks, gathers, buckets: a unit while a pass runs
      step       skip, clip, update
      access     tensors by name, and as state
@@ -39,8 +43,8 @@
    WHERE SOMETHING NEW GOES
      a stage      a row of zp_policies in memory; its number, in config's table and the header
      an array     a value of the enum in memory, a line of its walk, a zp_plan_row in plan
-     a tier       zero_tier, zp_array_open and _close in memory, the choice in zp_plan_settings, its
-                  memory in build; MASTER and STATE alone are found that way so far
+     a tier       zero_tier; where a part lies and how it is opened: memory; its cost: tiers, plan;
+                  its memory: build, or a room of its own, as host and disk are
      a transport  a row by the contract in group; transport says how one of your own is added
      a rule       a body, a line and a row in rules, a name in zero_optimizer; or a file of your own
      a setting    a row of the table in config, a field of zero_config
@@ -80,14 +84,18 @@
 #include "zero_plugin/transport.h"
 #include "zero_plugin/layout.h"
 #include "zero_plugin/schedule.h"
+#include "zero_plugin/rings.h"
 #include "zero_plugin/disk.h"
 #include "zero_plugin/memory.h"
 #include "zero_plugin/ring.h"
 #include "zero_plugin/config.h"
 #include "zero_plugin/context.h"
+#include "zero_plugin/tiers.h"
+#include "zero_plugin/host.h"
 #include "zero_plugin/plan.h"
 #include "zero_plugin/check.h"
 #include "zero_plugin/build.h"
+#include "zero_plugin/shards.h"
 #include "zero_plugin/pass.h"
 #include "zero_plugin/step.h"
 #include "zero_plugin/access.h"

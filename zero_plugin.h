@@ -8,21 +8,22 @@
      The first is the CPU version: no C++ runtime, no library but libm; -x c stands before the file.
      Link with -fopenmp -pthread -lm. OpenMP is optional; -DZERO_WITH_MPI (and mpicc) adds the MPI
      communicator. The second is the CUDA version (sm_80 and newer): link with -lcudart -lnccl -ldl;
-     NCCL 2.19 or newer, optional: without it ranks are threads of one process.
+     NCCL 2.19 or newer, optional: without it ranks are threads of one process; for the tier HOST
+     add -Xcompiler -fopenmp,-march=native,-ffp-contract=off.
 
    EXAMPLE: every line that a trainer with L blocks and tied embeddings gains; `params` and `grads`
    are its own structs of base pointers, used as before between a unit's begin and end; sizes are
-   size_t; main returns zero_run_local(nranks, train, &whatever)
-       int train(const zero_comm *comm, void *whatever) {
-           const zero_tensor_desc table[] = {
-               ZERO_FIELD(Params, wte, V * C, .uses = 2),                      // unit 0
-               ZERO_FIELD(Params, fcw, 4 * C * C, .layers = L, .unit = 1)};    // units 1..L
+   size_t
+       int main(void) {
            zero_config cfg = {0};
            cfg.stage = 3;
            zero_ctx *z;
-           ZERO_TRY(zero_create(&z, &cfg, comm));
+           const int ended = zero_start_local(&z, &cfg, nranks);     // -1: a rank, which goes on
+           if (ended >= 0) return ended;
+           const zero_tensor_desc table[] = {
+               ZERO_FIELD(Params, wte, V * C, .uses = 2),                      // unit 0
+               ZERO_FIELD(Params, fcw, 4 * C * C, .layers = L, .unit = 1)};    // units 1..L
            ZERO_TRY(zero_tensors(z, table, 2));
-           ZERO_TRY(zero_build(z));
            ZERO_TRY(zero_adopt(z, &params, &grads, ZERO_F32, free)); // its arrays of initial values
            zero_hyper hyper = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
            for (int step = 0; step < steps; step++) {
@@ -40,7 +41,7 @@
            zero_destroy(z);
            return 0; }
      Without the hooks, and all tensors ZERO_KEEP, that is data-parallel training with the optimizer
-     state sharded: fifteen lines. adapters/README.md goes on from there step by step.
+     state sharded: at most fifteen lines. adapters/README.md goes on from there step by step.
 
    STAGES, and the bytes that a rank keeps (P parameters, N ranks, AdamW)
                                              16 bit, f32 master   f32            bf16, no master
@@ -99,12 +100,13 @@
      later call; only zero_destroy is left. Without a context (NULL) it is ARGUMENT, and what has no
      result answers as one rank that trains nothing: rank 0 of 1, scale 1, no ranges, zeros. The
      plugin never exits, aborts or prints, and never falls back to another setting. A log callback,
-     if set, gets every error as it happens, what NCCL offers (ZERO_LOG_INFO), and a warning if
-     denormal numbers become zeros where the host's stream computes (threads of a program that is
-     linked with -Ofast; a GPU's code by -use_fast_math): the plugin leaves that thread as it is,
-     and its own threads keep such numbers.
+     if set, gets every error as it happens, what NCCL offers (ZERO_LOG_INFO), and, of rank 0, a
+     warning if denormal numbers become zeros where the host's stream computes (threads of a program
+     that is linked with -Ofast; a GPU's code by -use_fast_math). The plugin leaves that thread as
+   it is, and its own threads keep such numbers: training goes on, and a host that wants the bits of
+     other builds is linked without that flag.
      CHECKED BUILDS. Compiled with -DZERO_CHECK=1, zero_plugin.cu tells misuse at the call: hooks
-   that do not match, a unit once too often, a parameter written between steps, pointers that were
+   that do not match, a unit once too often, a parameter that the host writes, pointers that were
    never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages
    that nobody may touch: a pointer kept past its end hook, a weight written, another layer's tensor
      without KEEP is a SIGSEGV at the place (CUDA: NaN). Slow, and twice the memory; same bits.
@@ -205,14 +207,17 @@ zero_result zero_local_place(zero_local **local, void *memory, int nranks);
 void zero_local_abort(zero_local *local, int rank, const char *why);
 
 /* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
-   them. One rank is this process itself. CPU: processes that are forked here, each on its part of
-   the processors: call this first in main, since a process that has run an OpenMP region, or has
-   other threads or MPI, cannot be forked (126 then); signals that are sent to this process alone go
-   to all of them, and if it is killed they end. CUDA: threads of this process, each on the device
-   of its number. When a rank returns something else than 0 or is killed, its peers get
-   ZERO_ERR_PEER with that; what has not ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU).
-   Returns 0 if every rank did, otherwise what the first one that failed returned, 128 + the signal
-   that ended it, or 126 where not all could be started. */
+   them: for hosts whose rank is a function, and for CUDA. (zero_start_local, for a rank that is the
+   rest of main, is below.) One rank is this process itself. CPU: processes that are forked here,
+   each on its part of the processors: call this first in main, since a process that has run an
+   OpenMP region, or has other threads or MPI, cannot be forked (126 then), and a file that was
+   opened before is read on by all ranks in turn; signals that are sent to this process alone go to
+   all of them, and if it is killed they end. CUDA: threads of this process, each on the device of
+   its number. When a rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER
+   with that: `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call; what has not
+   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Returns 0 if every rank did, otherwise
+   what the first one that failed returned, 128 + the signal that ended it, or 126 where not all
+   could be started. */
 typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
 
@@ -244,9 +249,17 @@ typedef enum zero_optimizer {
     ZERO_OPTIMIZER_OWN /* the first of your own: see ADDING AN OPTIMIZER in zero_plugin.cu */
 } zero_optimizer;
 
-/* Where an array is kept. In the CPU version HOST is DEVICE. FILE is for the CPU version so far:
-   one file of a rank, of which pieces of 1 MiB pass through memory in the order of updates, read
-   ahead and written back while others are updated. The same bits at every tier. */
+/* Where an array is kept; the same bits at every tier.
+     HOST  CUDA: optimizer_tier; gradient_tier may say the same. The update runs on the host's
+           processors (cfg.threads; compile with OpenMP), on a thread of the plugin's: reduced
+           gradients go down as they are reduced, parameters up unit by unit, both as they are
+           stored, and the next forward waits for its unit alone. Both pass through pinned memory,
+           exactly as much as zero_plan says; gradients stay on the device as well. While it waits,
+           a callback of the plugin's holds back those of other streams. The CPU version has one
+           memory: there it is DEVICE
+     FILE  CPU: one file of a rank, of which pieces of 1 MiB pass through memory: those of the
+           update in its order, read ahead and written back while others are updated and the next
+           forward has begun; parameters when their unit is gathered, ahead of its use */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
 
 /* Dynamic loss scaling, by DeepSpeed's rules: an overflow uses up one of `hysteresis` and from then
@@ -293,9 +306,9 @@ typedef struct zero_config {
                                   finite norm, so max_norm > 0 checks all the same */
     int no_mapping;            /* stage 3, LOCAL: gather by copy, also where peers' shards
                                   could be seen in place */
-    int threads;               /* CPU: OpenMP threads of this rank; 0: as OMP_NUM_THREADS says,
-                                  otherwise one per processor, shared among LOCAL ranks. No bit
-                                  depends on it */
+    int threads;               /* OpenMP threads of this rank, CUDA: of the tier HOST; 0: as
+                                  OMP_NUM_THREADS says, otherwise one per processor, shared among
+                                  LOCAL ranks (and not among NCCL's). No bit depends on it */
     void *stream;              /* CUDA: the cudaStream_t that the host computes on, of the device
                                   that is current at zero_create; NULL: CUDA's default stream, as
                                   everywhere. May differ between ranks */
@@ -310,6 +323,17 @@ typedef struct zero_config {
     zero_tier optimizer_tier; /* where optimizer state and master weights are kept */
     const char *folder;       /* FILE: where this rank's file is made; borrowed until zero_destroy.
                                  It has no name, and is gone with the process */
+    zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients waits for the
+                                 update. FILE: at stages 2 and 3, with sharded accumulation */
+    zero_tier parameter_tier; /* stage 3: where this rank's shard of the parameters is kept, but for
+                                 resident units */
+    float offload_share;      /* the part of all elements, as whole units, that these tiers are for:
+                                 those updated last, whose staging hides best; 0: 1, all */
+    int no_file_check;        /* FILE: pieces that come back are not compared with the checksums
+                                 they were written with */
+    int delay_from; /* DELAYED UPDATE from this step on, skipped ones counted too (1: the first; 0:
+                       never): a step's update runs beside the next step's passes, which see the
+                       weights of before it; see zero_step. CUDA: of all units in HOST */
 } zero_config;
 
 /* ---- tensors ------------------------------------------------------------------------------- */
@@ -322,16 +346,18 @@ enum {
                              to it, so the memory need not be handed out cleared. Not with local
                              accumulation over several micro-steps. */
     ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
-    ZERO_BY_SLOT = 16     /* no field in a host struct: pointers are bound with zero_slot */
+    ZERO_BY_SLOT = 16,    /* no field in a host struct: places are named with zero_slot */
+    ZERO_AGAIN = 32       /* a pass's forward uses it once more than backward does */
 };
 
 typedef struct zero_tensor_desc {
-    const char *name; /* unique; copied */
+    const char *name; /* unique; copied. NULL: its number, 0 for the first tensor */
     size_t numel;     /* elements per layer, 1 or more */
     int layers;       /* 0: 1; at most 2^20. Layer l belongs to unit `unit + l` */
     int unit;         /* unit of layer 0, 0..2^20; the units of all tensors must be 0..n-1 */
-    int uses;         /* how often backward writes its gradient per pass; 0: 1 (tied: 2). Checked
-                         builds take it for the most forwards of a training pass as well */
+    int uses;         /* how often backward writes its gradient per pass; 0: 1 (tied: 2). Forward
+                         uses it as often, with ZERO_AGAIN once more: the plan counts gathers by
+                         that, and checked builds take it for the most */
     int flags;        /* ZERO_KEEP | ... */
     size_t field;     /* offsetof its pointer in the host's struct of base pointers, the same in the
                          struct of parameters and in that of gradients */
@@ -377,8 +403,10 @@ typedef struct zero_plan {
     int nranks;
     size_t verdict_bytes; /* per step, for the agreement on norm and skip; not in sent_bytes */
     int open_forward, open_backward; /* units that may be open at once; `units`: all */
-    size_t file_bytes;       /* kept in files: not in optimizer_bytes, but in formula_bytes */
-    size_t file_moved_bytes; /* read from there in a step, and as many written */
+    size_t file_bytes; /* kept in files: not in optimizer_bytes, but in formula_bytes */
+    size_t file_read_bytes, file_written_bytes; /* in a step */
+    size_t host_bytes; /* CUDA: kept in the host's memory: optimizer state and master weights, which
+                          are not in optimizer_bytes then, and pinned what goes down and up */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
@@ -420,6 +448,18 @@ typedef struct zero_ctx zero_ctx;
    *z must still be destroyed. Errors: ARGUMENT, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE,
    UNSUPPORTED. */
 zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *comm);
+
+/* zero_run_local and zero_create in one, for a host whose main goes on as each of the ranks:
+       zero_ctx *z;
+       const int ended = zero_start_local(&z, &cfg, nranks);
+       if (ended >= 0) return ended;
+   Returns -1 in each rank, whose context *z is, and whose main trains and returns, as it did.
+   Otherwise *z is NULL and this process is to end with what is returned: the one that called, when
+   its ranks have ended, with what zero_run_local returns; a rank whose context could not be made,
+   with the zero_result. cfg.log gets what no rank can tell: why none was started; the first rank
+   that a signal ended, and the plugin's function that it had called last. CUDA: for one rank;
+   126 for more, which are threads there. */
+int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 
 /* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
    MEMORY. */
@@ -468,8 +508,9 @@ int zero_nranks(const zero_ctx *z);
 zero_result zero_bind(zero_ctx *z, void *params, void *grads);
 
 /* For hosts with a pointer per layer and tensor, of any type of data: begin hooks of the layer's
-   unit write *param and *grad (either may be NULL); KEEP tensors get theirs here. After zero_build.
-   The two places are borrowed until zero_destroy. Errors: ARGUMENT, STATE. */
+   unit write *param and *grad (either may be NULL); KEEP tensors get theirs here, or, before
+   zero_build, by that. `name` NULL: the tensor announced last. The two places are borrowed until
+   zero_destroy. Errors: ARGUMENT, STATE. */
 zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
 
 /* Another field of the host's structs that points to the tensor, as a classifier's that is the
@@ -479,12 +520,15 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
 
 /* Takes the weights over from the host's arrays: those that the fields of `params`, and slots when
    zero_slot was called, point to, numbers of `type`, [layers, numel] (a slot: [numel]), in memory
-   that the context's device reads. Then does what zero_bind does, in whose place this stands;
-   `params` and `grads` may be NULL where all tensors have slots. The same values on all ranks.
-   `release` (free, cudaFree ...) gets each array once it is taken; NULL: they are the host's to
-   free, who has their addresses elsewhere. Checked builds fill them with NaN before, so that who
-   still reads one finds out. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is NULL), STATE, MEMORY,
-   MISMATCH and the sticky ones. */
+   that the context's device reads. Calls zero_build before, unless the host has, and then does what
+   zero_bind does, in whose place this stands (pointers of other tensors are NULL until their
+   hooks); `params` and `grads` may be NULL where all tensors have slots. The same values on all
+   ranks. `release` (free, cudaFree ...) gets each array once it is taken, and with it the array
+   that the tensor's pointer in `grads`, or its slot's, has pointed to: each is one allocation, or,
+   of gradients, NULL. `release` NULL: all these are the host's to free, who has their addresses
+   elsewhere, and pointers in `grads` are not looked at. Checked builds fill parameters with NaN
+   before, so that who still reads one finds out. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is
+   NULL), STATE, MEMORY, MISMATCH and the sticky ones. */
 zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
                        void (*release)(void *array));
 
@@ -571,7 +615,14 @@ zero_result zero_norm(zero_ctx *z, double *norm);
    finite (unless no_overflow_check): weights, moments and the count of steps stay as they are.
    Ranks that gave other values, or of which some called zero_skip_step, get MISMATCH with those
    values once the next step's norm is agreed on; none of them steps on from there. COLLECTIVE.
-   Errors: ARGUMENT, STATE and the sticky ones. */
+   DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as ever, then the update
+   runs beside the next step. That step's passes see the weights of before it; each unit's new ones
+   come in once the unit's last backward of that step is reduced, so that the step after it begins
+   with them: W(t+1) = update(W(t), gradient at W(t-1)). Costs a second copy of this rank's shard of
+   the weights, and gradients that lie apart. Who looks between steps sees the newest weights, and
+   so does the next step: an evaluation, access by name, zero_hash and zero_state_begin bring in
+   what is pending. Inside a step an evaluation sees what the step's passes see, and so does who
+   reads a KEEP tensor by its pointer. Errors: ARGUMENT, STATE and the sticky ones. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
 
 /* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
@@ -591,11 +642,13 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
    and nothing else. (Hooks may stand there too: these are the pass and the step around them.) At
    every stage parameters and gradients are whole on every rank then; optimizer state is sharded
    from stage 1 on.
-   begin opens the next of cfg.micro_steps micro-steps. end closes it, and after the last one
-   reduces and steps. `loss`: this rank's, of this micro-step; `mean`, if it is not NULL, gets its
-   mean over the step's micro-steps and all ranks behind the last one (SYNC), this rank's so far
-   before. COLLECTIVE. Errors: those of zero_pass_begin, zero_pass_end, zero_reduce and zero_step.
- */
+   begin opens the next of cfg.micro_steps micro-steps: backward starts from the loss divided by
+   their number. end closes it, and after the last one reduces and steps. Behind end weights are
+   final, and may be read freely until the next end (with hooks: between those alone, and KEEP
+   tensors from the next zero_pass_begin on). `loss`: this rank's, of this micro-step; `mean`, if it
+   is not NULL, gets its mean over the step's micro-steps and all ranks behind the last one (SYNC),
+   this rank's so far before. COLLECTIVE. Errors: those of zero_pass_begin, zero_pass_end,
+   zero_reduce and zero_step; STATE if no hook was called and a tensor is not KEEP. */
 zero_result zero_train_begin(zero_ctx *z);
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
 

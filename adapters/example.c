@@ -1,6 +1,6 @@
 /* example.c - a complete trainer: a multi-layer perceptron learns a function of its input on RANKS
-   processes; its losses are the same at every stage. `make drop DIR=zero`, ./a.out STAGE RANKS of
-     cc -O3 -ffp-contract=off -fopenmp -Izero adapters/example.c -xc zero/zero_plugin.cu -lm */
+   processes; its losses are the same at every stage. `make drop DIR=zp`, ./a.out STAGE RANKS of
+   cc -O3 -ffp-contract=off -fopenmp -pthread -Izp adapters/example.c -xc zp/zero_plugin.cu -lm */
 #include "zero_plugin.h"
 #include <math.h>
 #include <stdio.h>
@@ -34,16 +34,18 @@ static void backward(int l, tensors *p, tensors *g, float (*x)[CELLS], float (*d
         g->b[l * WIDTH + i % WIDTH] += d;
     }
 }
-static int train(const zero_comm *comm, void *cfg) { /* one rank */
+int main(int argc, char **argv) {
     static float w[LAYERS * SQUARE], b[LAYERS * WIDTH], x[LAYERS + 1][CELLS], dx[LAYERS + 1][CELLS];
     const zero_hyper hyper = {0.003f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
-    unsigned seed = 1, data = 1000u + (unsigned)comm->rank; /* the same weights, other samples */
     tensors p = {w, b}, g; /* from zero_adopt on, hooks write them */
+    if (argc != 3) return puts("expected STAGE RANKS"), 2;
+    zero_config cfg = {.stage = atoi(argv[1]), .log = zero_log_file, .log_user = stderr};
     zero_ctx *z;
+    const int ended = zero_start_local(&z, &cfg, atoi(argv[2]));
+    if (ended >= 0) return ended;
+    unsigned seed = 1, data = 1000u + (unsigned)zero_rank(z); /* the same weights, other samples */
     for (int i = 0; i < LAYERS * SQUARE; i++) w[i] = noise(&seed) / 3;
-    ZERO_TRY(zero_create(&z, (zero_config *)cfg, comm));
     ZERO_TRY(zero_tensors(z, table, 2)); /* layer l of both is unit l */
-    ZERO_TRY(zero_build(z));
     ZERO_TRY(zero_adopt(z, &p, &g, ZERO_F32, NULL));
     for (int step = 0; step < STEPS; step++) {
         double loss = 0;
@@ -65,12 +67,7 @@ static int train(const zero_comm *comm, void *cfg) { /* one rank */
             ZERO_TRY(zero_backward_end(z, l));
         }
         ZERO_TRY(zero_train_end(z, &hyper, loss, &loss));
-        if (comm->rank == 0) printf("step %d, loss %.9f\n", step, loss);
+        if (zero_rank(z) == 0) printf("step %d, loss %.9f\n", step, loss);
     }
     return zero_destroy(z), 0;
-}
-int main(int argc, char **argv) {
-    if (argc != 3) return puts("expected STAGE RANKS"), 2;
-    zero_config cfg = {.stage = atoi(argv[1]), .log = zero_log_file, .log_user = stderr};
-    return zero_run_local(atoi(argv[2]), train, &cfg);
 }

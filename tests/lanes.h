@@ -147,6 +147,41 @@ static void lane_events(void) {
     test_check(n == 6, "events of a closed lane hold nobody");
 }
 
+/* A task waits at a gate, as often as it is to be opened, whichever side is ahead. */
+static void lane_pass_task(const void *args, size_t n, int threads) {
+    zp_gate *g;
+    (void)n;
+    (void)threads;
+    memcpy(&g, args, sizeof(zp_gate *));
+    (void)zp_gate_pass(g);
+}
+
+static void lane_gates(void) {
+    int list[8], n = 0;
+    zp_gate gate, *g = &gate;
+    zp_lane l;
+    if (!test_check(!zp_lane_open(&l, 1), "a lane")) return;
+    zp_gate_init(g);
+    for (int i = 0; i < 4; i++) {
+        zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
+        lane_push_note(&l, list, &n, i);
+    }
+    test_check(lane_stays(&n, 0), "a gate holds the lane");
+    zp_gate_open(g);
+    test_check(lane_arrives(&n, 1) && lane_stays(&n, 1), "one opening is for one pass");
+    for (int i = 0; i < 4; i++) zp_gate_open(g);
+    test_check(lane_arrives(&n, 4), "openings are counted");
+    zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
+    lane_push_note(&l, list, &n, 4);
+    test_check(lane_arrives(&n, 5), "one was ahead");
+    zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
+    zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
+    zp_gate_leave(g);
+    zp_lane_close(&l);
+    test_check(zp_gate_pass(g), "a gate that was left holds nobody");
+    zp_gate_close(g);
+}
+
 /* ---- the mode of the processor ---- */
 
 /* As crtfastmath.o does, which gcc links into a program with -Ofast. */
@@ -186,6 +221,7 @@ static void lane_all(void) {
     lane_ring();
     lane_full();
     lane_events();
+    lane_gates();
     lane_mode();
 }
 

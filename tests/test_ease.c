@@ -1,7 +1,7 @@
-/* test_ease.c - what makes a host's lines few: rows of tensors by field, aliases, weights that are
-   adopted from the host's arrays, steps without hooks, several layers in a unit, all units open at
-   once, a hash. Compiled with ZERO_CHECK=1 as well (test_ease_checked): then adopted arrays are
-   NaN. Against the header alone. */
+/* test_ease.c - what makes a host's lines few: rows of tensors by field, slots named as they are
+   announced, aliases, weights that are adopted from the host's arrays, steps without hooks, several
+   layers in a unit, all units open at once, a hash. Compiled with ZERO_CHECK=1 as well
+   (test_ease_checked): then adopted arrays are NaN. Against the header alone. */
 #include "harness.h"
 
 #include <math.h>
@@ -283,7 +283,7 @@ static void ease_slots(void) {
     if (!r) r = zero_backward_end(z, 2);
     if (!r) r = zero_backward_begin(z, 3, NULL, NULL);
     test_check(!r && !w[3], "a backward without parameters");
-    if (!r) r = zero_backward_end(z, 3);
+    if (!r) (void)zero_backward_end(z, 3);
     test_check(zero_forward_begin(z, LAYERS, ZERO_WANTED) == ZERO_ERR_ARGUMENT
                    && strstr(zero_last_error(z), "ZERO_WANTED"),
                "ZERO_WANTED for a field: %s", zero_last_error(z));
@@ -315,9 +315,11 @@ static void ease_misused(test_rank *r) {
         if (zero_create(&z, &cfg, &comm) || zero_tensors(z, two, n) || zero_build(z)) return;
         p.emb = (float *)calloc(300000, sizeof(float));
         p.fcw = (float *)calloc(800, sizeof(float));
+        g.emb = (float *)calloc(300000, sizeof(float));
         const int before = __atomic_load_n(&ease_released, __ATOMIC_RELAXED);
         zero_result got = zero_adopt(z, &p, &g, ZERO_F32, ease_release);
-        test_check(!got && ease_released > before, "released: %s", zero_last_error(z));
+        test_check(!got && ease_released - before >= n + 1, "released: %s", zero_last_error(z));
+        test_check(n == 1 || !p.fcw, "without KEEP a pointer is NULL until its hooks");
         if (n == 1) free(p.fcw);
         got = zero_adopt(z, &p, &g, ZERO_F32, free);
         test_check(got == ZERO_ERR_ARGUMENT
@@ -345,6 +347,58 @@ static void ease_misused(test_rank *r) {
     }
 }
 
+/* A host with a malloc for each array: tensors without names, whose places are named as they are
+   announced; both arrays of each are given back, and weights are trained. */
+static void ease_announced(test_rank *r) {
+    enum { TENSORS_HERE = 5 };
+    const int stage = *(const int *)r->arg;
+    const zero_comm comm = test_comm(r);
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0};
+    zero_config cfg = {0};
+    zero_plan plan;
+    zero_ctx *z;
+    static float *all[RANKS][2][TENSORS_HERE];
+    float **w = all[r->rank][0], **g = all[r->rank][1], *second = NULL;
+    cfg.stage = stage;
+    cfg.threads = 1;
+    if (zero_create(&z, &cfg, &comm)) return;
+    zero_result got = ZERO_OK;
+    for (int t = 0; t < TENSORS_HERE && !got; t++) {
+        const int keep = t != 3, unit = keep ? 0 : 1;
+        const zero_tensor_desc d = {
+            NULL, 100, 0, keep ? 0 : unit - 1, 0, ZERO_BY_SLOT | (keep ? ZERO_KEEP : 0), 0};
+        w[t] = (float *)calloc(100, sizeof(float));
+        g[t] = t == 2 ? NULL : (float *)calloc(100, sizeof(float));
+        w[t][7] = (float)(t + 1);
+        got = zero_tensor(z, &d);
+        if (!got) got = zero_slot(z, NULL, 0, (void **)&w[t], (void **)&g[t]);
+        if (!got)
+            got = zero_query_plan(z, &plan); /* what is planned before the build is not kept */
+    }
+    if (!got) got = zero_slot(z, "1", 0, (void **)&second, NULL);
+    const int before = __atomic_load_n(&ease_released, __ATOMIC_RELAXED);
+    if (!got) got = zero_adopt(z, NULL, NULL, ZERO_F32, ease_release);
+    test_check(
+        !got && __atomic_load_n(&ease_released, __ATOMIC_RELAXED) - before >= 2 * TENSORS_HERE - 1,
+        "stage %d: both arrays are given back: %s", stage, zero_last_error(z));
+    test_check(!got && w[4][7] == 5 && second == w[1] && g[2] && !w[3] && !g[3],
+               "stage %d: pointers behind zero_adopt", stage);
+    test_check(zero_adopt(z, NULL, NULL, ZERO_F32, free) == ZERO_ERR_ARGUMENT, "adopted twice");
+    for (int step = 0; step < 3 && !got; step++) {
+        got = zero_train_begin(z);
+        if (!got) got = zero_forward_begin(z, 0, ZERO_WANTED);
+        if (!got) got = zero_forward_end(z, 0);
+        for (int t = 0; t < TENSORS_HERE && !got; t++)
+            for (int i = 0; i < 100 && t != 3; i++) g[t][i] += w[t][i];
+        if (!got) got = zero_train_end(z, &hyper, 0, NULL);
+    }
+    if (!got) got = zero_pass_begin(z, ZERO_EVAL, 0, 1);
+    test_check(!got && w[4][7] < 5 && w[4][7] > 4.9f && w[4][8] == 0, "stage %d: trained: %s",
+               stage, zero_last_error(z));
+    if (!got) (void)zero_pass_end(z);
+    zero_destroy(z);
+}
+
 /* What is refused, and where it is named. */
 static void ease_refused(void) {
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
@@ -359,7 +413,13 @@ static void ease_refused(void) {
     zero_destroy(z);
     cfg.open_units = 0;
     if (zero_create(&z, &cfg, &self)) return;
+    test_check(zero_slot(z, NULL, 0, NULL, NULL) == ZERO_ERR_STATE, "a slot of no tensor");
     test_check(zero_tensors(z, NULL, 1) == ZERO_ERR_ARGUMENT, "no table");
+    test_check(zero_adopt(z, &p, &p, ZERO_F32, NULL) == ZERO_ERR_STATE
+                   && strstr(zero_last_error(z), "no tensor was announced"),
+               "adopted without tensors: %s", zero_last_error(z));
+    zero_destroy(z);
+    if (zero_create(&z, &cfg, &self)) return;
     test_check(zero_tensors(z, ease_table, TENSORS) == ZERO_OK, "a table");
     test_check(zero_alias(z, "nobody", 8) == ZERO_ERR_ARGUMENT, "an alias of nobody");
     test_check(zero_alias(z, "emb", offsetof(ease_host, fcw)) == ZERO_ERR_ARGUMENT
@@ -367,9 +427,13 @@ static void ease_refused(void) {
                "an alias that is a field: %s", zero_last_error(z));
     test_check(zero_tensor_together(z, "fcw", 0) == ZERO_ERR_ARGUMENT, "no layers together");
     test_check(zero_tensor_together(z, "x", 1) == ZERO_ERR_ARGUMENT, "nobody together");
-    test_check(zero_adopt(z, &p, &p, ZERO_F32, NULL) == ZERO_ERR_STATE, "adopted before the build");
+    test_check(zero_slot(z, "emb", 1, NULL, NULL) == ZERO_ERR_ARGUMENT, "a slot of no layer");
     test_check(zero_hash(z, &hash) == ZERO_ERR_STATE, "hashed before the build");
-    test_check(zero_build(z) == ZERO_OK && zero_hash(z, NULL) == ZERO_ERR_ARGUMENT, "hash NULL");
+    test_check(zero_adopt(z, &p, &p, ZERO_F32, NULL) == ZERO_ERR_ARGUMENT
+                   && strstr(zero_last_error(z), "the host's field is NULL"),
+               "no arrays, and built: %s", zero_last_error(z));
+    test_check(zero_build(z) == ZERO_ERR_STATE && zero_hash(z, NULL) == ZERO_ERR_ARGUMENT,
+               "hash NULL");
     test_check(zero_adopt(z, &p, &p, (zero_type)9, NULL) == ZERO_ERR_ARGUMENT, "arrays of no type");
     test_check(zero_adopt(z, NULL, NULL, ZERO_F32, NULL) == ZERO_ERR_ARGUMENT, "no arrays");
     test_check(zero_train_end(z, NULL, 0, NULL) == ZERO_ERR_STATE, "an end without a begin");
@@ -387,6 +451,7 @@ int main(void) {
     ease_arrays_of_all_kinds();
     ease_slots();
     for (int stage = 0; stage < 4; stage++) (void)test_ranks(2, 0, ease_misused, &stage);
+    for (int stage = 0; stage < 4; stage++) (void)test_ranks(2, 0, ease_announced, &stage);
     ease_refused();
     return test_summary();
 }

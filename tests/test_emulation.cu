@@ -211,6 +211,96 @@ static void test_findings(void) {
     emulation_reset();
 }
 
+/* Memory that is pinned where it lies: counted, and left to its owner. */
+static void test_pinning(void) {
+    static int memory[2048], plain[4];
+    two_streams t;
+    open_two(&t, 1, cudaStreamNonBlocking);
+    const size_t before = emulation_live();
+    (void)test_check(cudaHostRegister(memory, 4096, cudaHostRegisterPortable) == cudaSuccess
+                         && cudaHostRegister(memory + 1000, 400, 0)
+                                == cudaErrorHostMemoryAlreadyRegistered
+                         && emulation_live() == before + 1,
+                     "memory is pinned, once");
+    (void)cudaGetLastError();
+    (void)cudaMemcpyAsync(memory, t.x, sizeof(int), cudaMemcpyDefault, t.a);
+    (void)test_check(emulation_pageable() == 0, "a copy to pinned memory");
+    (void)cudaMemcpyAsync(plain, t.x, sizeof(int), cudaMemcpyDefault, t.a);
+    (void)test_check(emulation_pageable() == 1, "a copy to memory that is not");
+    (void)cudaStreamSynchronize(t.a);
+    (void)test_check(cudaHostUnregister(memory) == cudaSuccess && emulation_live() == before
+                         && !emulation_found() && memory[0] == -1,
+                     "it is the owner's again");
+    (void)test_check(cudaHostUnregister(memory) != cudaSuccess && emulation_found() != NULL,
+                     "unpinned twice");
+    open_two(&t, 1, cudaStreamNonBlocking);
+    (void)cudaHostRegister(memory, 4096, 0);
+    (void)cudaMemcpyAsync(memory, t.x, sizeof(int), cudaMemcpyDefault, t.a);
+    (void)cudaHostUnregister(memory);
+    (void)test_check(emulation_found() != NULL, "unpinned while a copy is under way");
+    open_two(&t, 1, cudaStreamNonBlocking);
+    emulation_fail(EMULATION_ALLOCATION, 1);
+    (void)test_check(cudaHostRegister(memory, 4096, 0) == cudaErrorMemoryAllocation,
+                     "pinning fails as an allocation does");
+    emulation_reset();
+}
+
+/* A function that waits for another thread, which is there; and for one on another stream, behind
+   it on a thread of the driver's that both have. */
+typedef struct two_gates {
+    pthread_mutex_t lock;
+    pthread_cond_t turned;
+    int opens;
+} two_gates;
+
+static void gate_opens(void *gate) {
+    two_gates *g = (two_gates *)gate;
+    (void)pthread_mutex_lock(&g->lock);
+    g->opens = 1;
+    (void)pthread_cond_broadcast(&g->turned);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+static void gate_passes(void *gate) {
+    two_gates *g = (two_gates *)gate;
+    (void)pthread_mutex_lock(&g->lock);
+    while (!g->opens) (void)emulated_cond_wait(&g->turned, &g->lock);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+static void *gate_thread(void *gate) {
+    struct timespec t = {0, 20000000};
+    (void)nanosleep(&t, NULL);
+    gate_opens(gate);
+    return NULL;
+}
+
+static void test_functions_wait(void) {
+    two_gates g = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+    pthread_t thread;
+    two_streams t;
+    emulation_patience(0.1);
+    open_two(&t, 2, cudaStreamNonBlocking);
+    (void)cudaLaunchHostFunc(t.a, gate_passes, &g);
+    if (pthread_create(&thread, NULL, gate_thread, &g)) abort();
+    (void)cudaStreamSynchronize(t.a);
+    (void)pthread_join(thread, NULL);
+    (void)test_check(!emulation_found(), "a function waits for a thread");
+    int found = 0;
+    emulation_patience(0.01);
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        open_two(&t, seed, cudaStreamNonBlocking);
+        g.opens = 0;
+        (void)cudaLaunchHostFunc(t.a, gate_passes, &g);
+        (void)cudaLaunchHostFunc(t.b, gate_opens, &g);
+        (void)cudaStreamSynchronize(t.a);
+        (void)cudaStreamSynchronize(t.b);
+        found += emulation_found() != NULL;
+    }
+    (void)test_check(found > 0 && found < 20, "a function waits for another one: found by %d of 20",
+                     found);
+    emulation_patience(20);
+    emulation_reset();
+}
+
 /* ---- NCCL ---------------------------------------------------------------------------------- */
 
 enum { NCCL_N = 5 };
@@ -322,6 +412,8 @@ int main(void) {
     test_events();
     test_binding();
     test_findings();
+    test_pinning();
+    test_functions_wait();
     test_nccl();
     test_repeatable();
     return test_summary();

@@ -133,8 +133,16 @@ misuse llama_late llama -DHOOKS 'exit code 139' -e '/ layer_forward(l, /{h;d}' -
 misuse token_often token_gpt -DHOOKS 'the same hooks' -e 's/\.flags = ZERO_BY_SLOT/.uses = 99, &/' \
     -e 's/^\( *for .*\)\(loss += forward(.*\)/\1 { HOOK(zero_forward_begin(z, 0, ZERO_WANTED)); \2 HOOK(zero_forward_end(z, 0)); }/'
 # One rank leaves out a layer.
-misuse llama_seldom llama -DHOOKS 'the same hooks' -e 's/int l = 0; l < LAYERS/int l = comm->rank; l < LAYERS/' \
-    -e 's/l >= 0; l--/l >= comm->rank; l--/'
+misuse llama_seldom llama -DHOOKS 'the same hooks' -e 's/int l = 0; l < LAYERS/int l = zero_rank(z); l < LAYERS/' \
+    -e 's/l >= 0; l--/l >= zero_rank(z); l--/'
+# The optimizer of before is left in place (at stage 3 the host's write faults); a tensor is not KEEP, and
+# there are no hooks; gradients of the host's own are freed at the end.
+misuse token_optimizer token_gpt "" 'was written inside the pass|ended by signal 11 .*zero_train_begin: is a' \
+    -e 's/^ *ZERO_TRY(zero_train_end/        for (int i = 0; i < TENSORS; i++) tensors[i].data[0] -= lr * tensors[i].grad[0];\n&/'
+misuse token_forgotten token_gpt "" 'ended by signal 11 .*zero_train_begin: is a tensor not ZERO_KEEP' -e 's/^ *row.flags .= ZERO_KEEP/        (void)row/'
+misuse token_freed token_gpt "" 'ended by signal (6|11) .*zero_destroy: weights and gradients' -e 's/^ *zero_destroy(z);/&\n    free(tensors[WTE].data);/'
+# `release` gets pointers into one block.
+misuse llama_released llama "" 'ended by signal (6|11) .*zero_adopt: does .release. get' -e 's/ZERO_F32, NULL/ZERO_F32, free/'
 # Weights are written between steps (at stage 3 they are seen where their owner has them, and cannot be); the
 # host's old arrays are read.
 misuse token_written token_gpt "" 'tensor wte, layer 0, was written|exit code 139' -e 's/^ *printf("step .*/&\n        tensors[WTE].data[3] += 1;/'

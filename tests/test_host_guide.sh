@@ -38,7 +38,12 @@ else
     bad "the example does not compile"
 fi
 lines=$(wc -l <"$root/adapters/example.c")
-[ "$lines" -lt 80 ] && grep -q "in $((lines)) lines" "$guide" && ok || bad "the example has $lines lines"
+for page in "$guide" "$root/README.md"; do
+    [ "$lines" -lt 80 ] && grep -q "whole trainer in $((lines)) lines" "$page" && ok || bad "$page: the example has $lines lines"
+done
+# Step one's lines are numbered, and as many as its title says.
+numbered=$(grep -cE '// [0-9]+(\.|$)' "$guide")
+[ "$numbered" = 15 ] && grep -q '// 15\. ' "$guide" && ok || bad "the guide's step one has $numbered numbered lines"
 
 # ---- the guide: each block of code becomes a function behind what it takes for granted ----
 cat >"$dir/guide.c" <<'END'
@@ -65,12 +70,11 @@ extern zero_ctx *z;
 extern zero_config cfg;
 extern zero_hyper hyper;
 void must(zero_result result);
-int cudaSetDevice(int device), train(const zero_comm *rank_comm, void *arg);
-extern int arguments, steps;
+int cudaSetDevice(int device);
+void load_batch(int number), save_model(const Tensors *p);
+extern int steps;
 double forward_and_backward(const Tensors *p, Tensors *g);
 extern const zero_tensor_desc table[];
-extern void *arg;
-extern const zero_comm *comm;
 int draw_token(void);
 void block_forward(int l, const Tensors *p), model_forward(const Tensors *p);
 void block_backward(int l, const Tensors *p, Tensors *g, float dloss);

@@ -1,7 +1,8 @@
-/* test_offload.c - optimizer state and master weights on a disk: the same bits as in memory, at
-   every stage, type and rule, with skips, several micro-steps, access by name, and state that moves
-   between tiers; bytes as planned; and what a disk does: short transfers, interruptions, errors,
-   no room, other bytes than were written. Includes the plugin. */
+/* test_offload.c - optimizer state, gradients and parameters on a disk, all of them or a share: the
+   same bits as in memory, at every stage, type and rule, with skips, several micro-steps, access by
+   name, evaluations, and state that moves between tiers; bytes as planned; and what a disk does:
+   short transfers, interruptions, errors, no room, other bytes than were written. Includes the
+   plugin. */
 #include "harness.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +42,34 @@ static ssize_t disk_pwrite(int fd, const void *p, size_t n, off_t at) {
 static int disk_allocate(int fd, off_t at, off_t n) {
     return disk_does.full ? ENOSPC : posix_fallocate(fd, at, n);
 }
+#ifdef ZERO_WITH_URING
+#include <liburing.h>
+static __thread char *disk_reads_to[64]; /* by request */
+
+/* A request as it is given: it fails, since there is no such file, or asks for less. */
+static void disk_request(struct io_uring_sqe *q, uint64_t i) {
+    const int writes = q->opcode == IORING_OP_WRITE;
+    const long k =
+        __atomic_add_fetch(writes ? &disk_does.writes : &disk_does.reads, 1, __ATOMIC_RELAXED);
+    if (k == (writes ? disk_does.fail_write : disk_does.fail_read)) q->fd = -1;
+    if (disk_does.shorten && k % 2 && q->len > 8192) q->len = 4096 * (1 + (unsigned)k % 3);
+    disk_reads_to[i] = writes ? NULL : (char *)(uintptr_t)q->addr;
+    q->user_data = i;
+}
+static int disk_wait(struct io_uring *ring, struct io_uring_cqe **c) {
+    static long calls;
+    const long k = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
+    if (disk_does.interrupt && k % 3 == 0) return k % 2 ? -EINTR : -EAGAIN;
+    const int r = io_uring_wait_cqe(ring, c);
+    if (disk_does.interrupt && k % 5 == 0 && !r) (*c)->res = k % 2 ? -EINTR : -EAGAIN;
+    char *to = r ? NULL : disk_reads_to[(*c)->user_data];
+    if (to && (*c)->res > 0 && __atomic_exchange_n(&disk_does.flip, 0, __ATOMIC_RELAXED))
+        to[(*c)->res / 2] ^= 4;
+    return r;
+}
+#define io_uring_sqe_set_data64 disk_request
+#define io_uring_wait_cqe       disk_wait
+#endif
 #define pread           disk_pread
 #define pwrite          disk_pwrite
 #define posix_fallocate disk_allocate
@@ -68,15 +97,20 @@ static const zero_tensor_desc offload_small[OFFLOAD_TENSORS] = {
 
 typedef struct offload_case {
     zero_config cfg;
-    int large;
+    int large, files;
     int skip, bad;     /* step 1 is dropped by the host; step 2 has a gradient that is not finite */
     int reads, writes; /* by name, between steps */
+    int looks;         /* evaluations: between steps, and between reduce and step */
     int moves;         /* state goes through a context of the other tier, behind step 1 */
     uint64_t hash[OFFLOAD_RANKS];
     zero_result result[OFFLOAD_RANKS];
     zero_plan plan[OFFLOAD_RANKS];
     zero_stats stats[OFFLOAD_RANKS];
     size_t arena[OFFLOAD_RANKS];
+    uint64_t ahead[OFFLOAD_RANKS];
+    int refers; /* the delayed update's plain reference: updates at once, and computes gradients
+                   with the weights that a delayed run would see */
+    float *now[OFFLOAD_RANKS], *before[OFFLOAD_RANKS], *use[OFFLOAD_RANKS]; /* all weights */
     char why[OFFLOAD_RANKS][512];
 } offload_case;
 
@@ -84,10 +118,12 @@ static const zero_tensor_desc *offload_tensors(const offload_case *c) {
     return c->large ? offload_table : offload_small;
 }
 
+/* `files` 0: all in memory. */
 static zero_result offload_open(zero_ctx **z, const zero_comm *comm, const offload_case *c,
-                                zero_tier tier) {
+                                int files) {
     zero_config cfg = c->cfg;
-    cfg.optimizer_tier = tier;
+    if (!files) cfg.optimizer_tier = cfg.gradient_tier = cfg.parameter_tier = ZERO_DEVICE;
+    if (c->refers) cfg.delay_from = 0;
     cfg.folder = offload_folder;
     cfg.threads = 1;
     cfg.timeout_s = 30;
@@ -96,17 +132,91 @@ static zero_result offload_open(zero_ctx **z, const zero_comm *comm, const offlo
     return zero_build(*z);
 }
 
-static void offload_add(void *grad, zero_type type, size_t n, uint64_t seed, float factor) {
-    for (size_t i = 0; i < n; i++) {
+/* Values by name, over the borders of pieces. */
+static zero_result offload_kind(zero_ctx *z, const offload_case *c, zero_kind kind,
+                                uint64_t *hash) {
+    for (int t = 0; t < OFFLOAD_TENSORS; t++) {
+        const zero_tensor_desc *d = &offload_tensors(c)[t];
+        const size_t n = d->numel * (size_t)(d->layers ? d->layers : 1);
+        float *values = (float *)malloc(n * sizeof *values);
+        const zero_result r = zero_read_tensor(z, d->name, kind, 0, n, values);
+        for (size_t i = 0; i < n && !r; i++) *hash = zp_hash(*hash, zp_bits(values[i]));
+        free(values);
+        ZERO_TRY(r);
+    }
+    return ZERO_OK;
+}
+static zero_result offload_look(zero_ctx *z, const offload_case *c, uint64_t *hash) {
+    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_PARAMETER, ZERO_MOMENT_2};
+    for (int k = 0; k < 2 + z->rule->states; k++) ZERO_TRY(offload_kind(z, c, kinds[k], hash));
+    return ZERO_OK;
+}
+
+static size_t offload_numel(const zero_tensor_desc *d) {
+    return d->numel * (size_t)(d->layers ? d->layers : 1);
+}
+/* Element i of tensor t, as the step's passes see it. */
+static float offload_weight(const offload_case *c, int rank, int t, size_t i, const void *seen,
+                            zero_type type) {
+    size_t at = i;
+    for (int k = 0; k < t; k++) at += offload_numel(&offload_tensors(c)[k]);
+    return c->use[rank] ? c->use[rank][at] : zp_load(seen, type, i);
+}
+
+/* Adds to the gradient of n elements of tensor t, from `first` on: noise, and the weight. */
+static void offload_add(const offload_case *c, int rank, int t, size_t first, size_t n, char *grad,
+                        const char *seen, zero_ctx *z, uint64_t seed, float factor) {
+    const zero_type type = z->array[ZP_GRAD].type, type_p = z->array[ZP_PARAM].type;
+    for (size_t i = first; i < first + n; i++) {
         const float x = zp_load(grad, type, i);
-        const float more = (float)((int)(test_mix(seed + i) >> 40) % 2001 - 1000) / 4096 * factor;
-        zp_store(grad, type, i, x + more);
+        const float noise = (float)((int)(test_mix(seed + i - first) >> 40) % 2001 - 1000) / 4096;
+        const float w = offload_weight(c, rank, t, i, seen, type_p);
+        zp_store(grad, type, i, x + (noise + 0.5f * w) * factor);
     }
 }
 
-static zero_result offload_step(zero_ctx *z, const offload_case *c, int step, int rank) {
+/* A reference takes the weights that step number `step` (from 0) of a delayed run sees: of before
+   the last step, if that was delayed and nobody has looked since. */
+static zero_result offload_refer(zero_ctx *z, offload_case *c, int step, int rank, int looked) {
+    size_t at = 0, all = 0;
+    for (int t = 0; t < OFFLOAD_TENSORS; t++) all += offload_numel(&offload_tensors(c)[t]);
+    if (!c->now[rank]) c->now[rank] = (float *)calloc(2 * all, sizeof(float));
+    if (!c->before[rank]) c->before[rank] = c->now[rank] + all;
+    for (int t = 0; t < OFFLOAD_TENSORS; t++) {
+        const zero_tensor_desc *d = &offload_tensors(c)[t];
+        const size_t n = offload_numel(d);
+        ZERO_TRY(zero_read_tensor(z, d->name, ZERO_PARAMETER, 0, n, c->now[rank] + at));
+        at += n;
+    }
+    const int delayed = c->cfg.delay_from && step >= c->cfg.delay_from && !looked;
+    float *now = c->now[rank], *before = c->before[rank];
+    c->use[rank] = delayed ? before : now;
+    c->now[rank] = before;
+    c->before[rank] = now;
+    return ZERO_OK;
+}
+
+/* What a forward sees, hashed. */
+static zero_result offload_eval(zero_ctx *z, const offload_case *c, uint64_t *hash) {
+    const zero_type type = z->array[ZP_PARAM].type;
+    const zero_tensor_desc *t = offload_tensors(c);
+    offload_host p = {NULL, NULL, NULL};
+    ZERO_TRY(zero_bind(z, &p, NULL));
+    ZERO_TRY(zero_pass_begin(z, ZERO_EVAL, 0, 1));
+    for (int u = 0; u < 4; u++) {
+        ZERO_TRY(zero_forward_begin(z, u, &p));
+        const size_t n = u ? t[1].numel : t[0].numel;
+        const void *at = u ? (char *)p.w + (size_t)(u - 1) * n * zp_bytes(type) : (char *)p.emb;
+        for (size_t i = 0; i < n; i++) *hash = zp_hash(*hash, zp_bits(zp_load(at, type, i)));
+        ZERO_TRY(zero_forward_end(z, u));
+    }
+    return zero_pass_end(z);
+}
+
+static zero_result offload_step(zero_ctx *z, const offload_case *c, int step, int rank,
+                                uint64_t *hash) {
     const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, step % 2 ? 1.0f : 0};
-    const zero_type type = z->array[ZP_GRAD].type;
+    const zero_type type = z->array[ZP_GRAD].type, type_p = z->array[ZP_PARAM].type;
     const zero_tensor_desc *t = offload_tensors(c);
     offload_host p, g;
     ZERO_TRY(zero_bind(z, &p, &g));
@@ -114,22 +224,29 @@ static zero_result offload_step(zero_ctx *z, const offload_case *c, int step, in
         ZERO_TRY(zero_pass_begin(z, ZERO_TRAIN, micro, z->cfg.micro_steps));
         const float scale = zero_loss_scale(z) / (float)z->cfg.micro_steps;
         for (int u = 0; u < 4; u++) {
-            const uint64_t seed = (uint64_t)(step * 1000 + micro * 100 + rank * 10 + u) << 24;
+            const size_t first = u ? (size_t)(u - 1) * t[1].numel : 0, n = t[u > 0].numel;
             ZERO_TRY(zero_forward_begin(z, u, &p));
+            const char *w = (char *)(u ? p.w : p.emb);
+            for (size_t i = first; i < first + n; i += 97)
+                *hash = zp_hash(*hash, zp_bits(offload_weight(c, rank, u > 0, i, w, type_p)));
             ZERO_TRY(zero_forward_end(z, u));
+        }
+        for (int u = 3; u >= 0; u--) {
+            const uint64_t seed = (uint64_t)(step * 1000 + micro * 100 + rank * 10 + u) << 24;
+            const size_t first = u ? (size_t)(u - 1) * t[1].numel : 0, n = t[u > 0].numel;
             ZERO_TRY(zero_backward_begin(z, u, &p, &g));
-            if (u == 0)
-                offload_add(g.emb, type, t[0].numel, seed, scale);
-            else
-                offload_add((char *)g.w + (size_t)(u - 1) * t[1].numel * zp_bytes(type), type,
-                            t[1].numel, seed, scale);
+            offload_add(c, rank, u > 0, first, n, (char *)(u ? g.w : g.emb),
+                        (char *)(u ? p.w : p.emb), z, seed, scale);
             if (u == 0 && step == 2 && c->bad && rank == 0) zp_store(g.emb, type, 5, INFINITY);
             ZERO_TRY(zero_backward_end(z, u));
         }
-        offload_add(g.b, type, 3 * t[2].numel, (uint64_t)(step * 7 + rank) << 30, scale);
+        offload_add(c, rank, 2, 0, 3 * t[2].numel, (char *)g.b, (char *)p.b, z,
+                    (uint64_t)(step * 7 + rank) << 30, scale);
         ZERO_TRY(zero_pass_end(z));
     }
     ZERO_TRY(zero_reduce(z));
+    if (c->reads) ZERO_TRY(offload_kind(z, c, ZERO_GRADIENT, hash));
+    if (c->looks && step % 2) ZERO_TRY(offload_eval(z, c, hash));
     if (step == 1 && c->skip) return zero_skip_step(z);
     return zero_step(z, &hyper);
 }
@@ -154,29 +271,28 @@ static zero_result offload_move(zero_ctx *from, zero_ctx *to) {
     return zero_state_end(to, 1);
 }
 
-/* Values by name, over the borders of pieces. */
-static zero_result offload_look(zero_ctx *z, const offload_case *c, uint64_t *hash) {
-    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2, ZERO_PARAMETER};
-    for (int t = 0; t < OFFLOAD_TENSORS; t++)
-        for (int k = 0; k < 4; k++) {
-            const zero_tensor_desc *d = &offload_tensors(c)[t];
-            const size_t n = d->numel * (size_t)(d->layers ? d->layers : 1);
-            if (kinds[k] == ZERO_MOMENT_2 && z->rule->states < 2) continue;
-            float *values = (float *)malloc(n * sizeof *values);
-            const zero_result r = zero_read_tensor(z, d->name, kinds[k], 0, n, values);
-            for (size_t i = 0; i < n && !r; i++) *hash = zp_hash(*hash, zp_bits(values[i]));
-            free(values);
-            ZERO_TRY(r);
+/* Bytes of what is read for the next step already. */
+static uint64_t offload_ahead(const zero_ctx *z) {
+    uint64_t bytes = 0;
+    for (const zp_turn *t = z->ring.turn; t < z->ring.turn + ZP_RINGED; t++)
+        for (size_t i = z->ring.used; i < t->asked; i++) {
+            const zp_stop *stop = &z->ring.stop[i % z->ring.stops];
+            if (t->reads && zp_turn_filed(&z->ring, t, i))
+                bytes += zp_array_piece(t->array, stop->unit, stop->piece, NULL, 0).bytes;
         }
-    return ZERO_OK;
+    return bytes;
 }
 
 static zero_result offload_work(zero_ctx **z, const zero_comm *comm, offload_case *c) {
     const int rank = comm->rank;
     uint64_t hash = ZP_HASH_EMPTY;
-    ZERO_TRY(offload_open(z, comm, c, c->cfg.optimizer_tier));
+    int files = c->files, looked = 0;
+    ZERO_TRY(offload_open(z, comm, c, files));
     for (int step = 0; step < OFFLOAD_STEPS; step++) {
-        ZERO_TRY(offload_step(*z, c, step, rank));
+        if (c->refers) ZERO_TRY(offload_refer(*z, c, step, rank, looked));
+        ZERO_TRY(offload_step(*z, c, step, rank, &hash));
+        looked = c->looks || c->reads || (step == 1 && (c->writes || c->moves));
+        if (c->looks) ZERO_TRY(offload_eval(*z, c, &hash));
         if (c->reads) ZERO_TRY(offload_look(*z, c, &hash));
         if (c->writes && step == 1) {
             const float some[5] = {1, 2, 3, 4, 5};
@@ -185,25 +301,29 @@ static zero_result offload_work(zero_ctx **z, const zero_comm *comm, offload_cas
         }
         if (!c->moves || step != 1) continue;
         zero_ctx *other = NULL;
-        const zero_tier tier = c->cfg.optimizer_tier == ZERO_FILE ? ZERO_DEVICE : ZERO_FILE;
-        zero_result r = offload_open(&other, comm, c, tier);
+        files = !files;
+        zero_result r = offload_open(&other, comm, c, files);
         if (!r) r = offload_move(*z, other);
         zero_destroy(*z);
         *z = other;
         ZERO_TRY(r);
     }
+    ZERO_TRY(zero_query_stats(*z, &c->stats[rank]));
+    c->ahead[rank] = offload_ahead(*z);
     ZERO_TRY(offload_look(*z, c, &hash));
     c->hash[rank] = hash;
-    ZERO_TRY(zero_query_plan(*z, &c->plan[rank]));
     c->arena[rank] = (*z)->private_bytes;
-    return zero_query_stats(*z, &c->stats[rank]);
+    return zero_query_plan(*z, &c->plan[rank]);
 }
 
 static void offload_rank(test_rank *r) {
     offload_case *c = (offload_case *)r->arg;
     const zero_comm comm = test_comm(r);
     zero_ctx *z = NULL;
+    c->now[r->rank] = c->before[r->rank] = c->use[r->rank] = NULL;
     c->result[r->rank] = offload_work(&z, &comm, c);
+    float *first = c->now[r->rank], *second = c->before[r->rank];
+    free(first && second < first ? second : first);
     snprintf(c->why[r->rank], sizeof c->why[0], "%s", c->result[r->rank] ? zero_last_error(z) : "");
     zero_destroy(z);
 }
@@ -217,30 +337,46 @@ static void offload_same(const offload_case *like, int nranks, const char *what)
     static offload_case memory, file;
     memory = *like;
     file = *like;
-    memory.cfg.optimizer_tier = ZERO_DEVICE;
-    file.cfg.optimizer_tier = ZERO_FILE;
+    memory.files = 0;
+    memory.refers = like->cfg.delay_from > 0;
+    file.files = 1;
     offload_run(&memory, nranks);
     offload_run(&file, nranks);
     for (int r = 0; r < nranks; r++) {
-        test_check(
-            !memory.result[r] && !file.result[r] && file.hash[r] == memory.hash[r],
-            "%s, %d ranks, stage %d, type %d, rule %d, rank %d: %016llx, in memory %016llx: %s %s",
-            what, nranks, like->cfg.stage, (int)like->cfg.type, (int)like->cfg.optimizer, r,
-            (unsigned long long)file.hash[r], (unsigned long long)memory.hash[r], file.why[r],
-            memory.why[r]);
+        test_check(!memory.result[r] && !file.result[r] && file.hash[r] == memory.hash[r],
+                   "%s, %d ranks, stage %d, type %d, rule %d, tiers %d %d %d of %g, delay %d, %d "
+                   "micro-steps, rank %d: "
+                   "%016llx, in memory %016llx: %s %s",
+                   what, nranks, like->cfg.stage, (int)like->cfg.type, (int)like->cfg.optimizer,
+                   (int)like->cfg.optimizer_tier, (int)like->cfg.gradient_tier,
+                   (int)like->cfg.parameter_tier, (double)like->cfg.offload_share,
+                   like->cfg.delay_from, like->cfg.micro_steps, r, (unsigned long long)file.hash[r],
+                   (unsigned long long)memory.hash[r], file.why[r], memory.why[r]);
         if (like->moves) continue;
-        const zero_plan *p = &file.plan[r];
-        const size_t states = memory.plan[r].optimizer_bytes;
-        test_check(p->optimizer_bytes == 0 && p->file_bytes >= states
-                       && p->file_bytes <= states + 4096 * 3 * 5
-                       && memory.arena[r] - file.arena[r] + 4096 * 3 >= states,
-                   "%s: %zu bytes in the file, %zu in memory otherwise", what, p->file_bytes,
-                   states);
-        if (like->reads || like->writes || like->skip || like->bad) continue;
-        test_check(file.stats[r].file_written_bytes == OFFLOAD_STEPS * p->file_moved_bytes,
+        if (like->cfg.delay_from) continue;
+        const zero_plan *p = &file.plan[r], *m = &memory.plan[r];
+        const size_t kept = p->param_bytes + p->grad_bytes + p->optimizer_bytes;
+        const size_t all = m->param_bytes + m->grad_bytes + m->optimizer_bytes;
+        test_check(kept + p->file_bytes >= all && kept + p->file_bytes <= all + 4096 * 5 * 5
+                       && memory.arena[r] - file.arena[r] + 4096 * 3
+                              >= m->optimizer_bytes - p->optimizer_bytes,
+                   "%s: %zu bytes in the file, %zu in memory, %zu otherwise", what, p->file_bytes,
+                   kept, all);
+        const double share = (double)p->file_bytes / (double)zp_max(1, all - kept);
+        test_check(share >= 1 || !p->file_bytes, "%s: %g", what, share);
+        const size_t allocated = file.stats[r].allocated_bytes, planned = kept + p->buffer_bytes;
+        test_check(allocated <= planned + 65536 + planned / 100 && allocated + 4096 >= planned,
+                   "%s: %zu bytes allocated, %zu planned", what, allocated, planned);
+        if (like->reads || like->writes || like->looks || like->skip || like->bad) continue;
+        test_check(file.stats[r].file_written_bytes == OFFLOAD_STEPS * p->file_written_bytes,
                    "%s: %llu bytes written in %d steps of %zu", what,
                    (unsigned long long)file.stats[r].file_written_bytes, OFFLOAD_STEPS,
-                   p->file_moved_bytes);
+                   p->file_written_bytes);
+        const uint64_t read = OFFLOAD_STEPS * (uint64_t)p->file_read_bytes, ahead = file.ahead[r];
+        test_check(file.stats[r].file_read_bytes == read + ahead,
+                   "%s: %llu bytes read in %d steps of %zu, and %llu ahead", what,
+                   (unsigned long long)file.stats[r].file_read_bytes, OFFLOAD_STEPS,
+                   p->file_read_bytes, (unsigned long long)ahead);
     }
 }
 
@@ -258,14 +394,31 @@ static void offload_all(int every, uint64_t seed) {
         if (type == 3) c.cfg.type = ZERO_BF16;
         c.cfg.scaler.initial = 64;
         c.cfg.scaler.hysteresis = 1;
-        c.cfg.micro_steps = 1 + test_below(&random, 2);
+        c.cfg.micro_steps = 1 + (int)test_below(&random, 3);
         c.cfg.no_overlap = test_below(&random, 2);
         c.large = test_below(&random, 4) == 0;
         c.skip = test_below(&random, 3) == 0;
         c.bad = test_below(&random, 3) == 0;
         c.reads = test_below(&random, 2);
         c.writes = test_below(&random, 2);
+        c.looks = test_below(&random, 2);
         c.moves = test_below(&random, 3) == 0;
+        c.cfg.no_mapping = test_below(&random, 2);
+        c.cfg.no_file_check = test_below(&random, 4) == 0;
+        c.cfg.prefetch = (int)test_below(&random, 4) - 1;
+        if (test_below(&random, 2)) c.cfg.offload_share = (float)test_below(&random, 101) / 100;
+        c.cfg.optimizer_tier = test_below(&random, 3) ? ZERO_FILE : ZERO_DEVICE;
+        if (c.cfg.stage == 3 && test_below(&random, 3)) c.cfg.parameter_tier = ZERO_FILE;
+        if (c.cfg.stage >= 2 && test_below(&random, 3)) c.cfg.gradient_tier = ZERO_FILE;
+        if (test_below(&random, 2)) {
+            c.cfg.delay_from = 1 + (int)test_below(&random, 4);
+            c.looks = c.looks && test_below(&random, 3) == 0;
+            c.reads = c.reads && test_below(&random, 3) == 0;
+            if (test_below(&random, 3) == 0)
+                c.cfg.optimizer_tier = c.cfg.gradient_tier = c.cfg.parameter_tier = ZERO_DEVICE;
+        }
+        if (type && test_below(&random, 2))
+            c.cfg.grads = test_below(&random, 2) ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
         disk_does.shorten = test_below(&random, 2);
         disk_does.interrupt = test_below(&random, 2);
         offload_same(&c, nranks, "drawn");
@@ -282,8 +435,10 @@ static void offload_faults(void) {
             memset(&disk_does, 0, sizeof disk_does);
             c.cfg.stage = (int)(k % 4);
             c.cfg.optimizer_tier = ZERO_FILE;
+            if (k % 4 == 3) c.cfg.parameter_tier = ZERO_FILE;
+            if (k % 4 >= 2) c.cfg.gradient_tier = ZERO_FILE;
             c.cfg.type = ZERO_BF16;
-            c.large = 1;
+            c.large = c.files = 1;
             *(writes ? &disk_does.fail_write : &disk_does.fail_read) = k;
             offload_run(&c, 2);
             const int reached = (writes ? disk_does.writes : disk_does.reads) >= k;
@@ -296,7 +451,7 @@ static void offload_faults(void) {
     memset(&disk_does, 0, sizeof disk_does);
     memset(&c, 0, sizeof c);
     c.cfg.optimizer_tier = ZERO_FILE;
-    c.large = 1;
+    c.large = c.files = 1;
     c.reads = 1;
     disk_does.flip = 0;
     offload_run(&c, 1);
@@ -310,12 +465,17 @@ static void offload_flips(void) {
     zero_ctx *z = NULL;
     c.cfg.stage = 1;
     c.large = 1;
-    zero_result r = offload_open(&z, &self, &c, ZERO_FILE);
-    if (!r) r = offload_step(z, &c, 0, 0);
+    uint64_t hash = 0;
+    c.cfg.optimizer_tier = ZERO_FILE;
+    zero_result r = offload_open(&z, &self, &c, 1);
+    if (!r) r = offload_step(z, &c, 0, 0, &hash);
     test_check(!r, "a step: %s", zero_last_error(z));
-    zp_ring_forget(&z->ring);
+    (void)zp_settle(z);
+    zp_ring_forget(&z->ring, &z->disk);
     disk_does.flip = 1;
-    r = offload_step(z, &c, 1, 0);
+    r = offload_step(z, &c, 1, 0, &hash);
+    (void)zp_settle(z); /* the update runs beside */
+    if (!r) r = zero_barrier(z);
     test_check(r == ZERO_ERR_DEVICE && strstr(zero_last_error(z), "are not what was written there"),
                "a bit is another: %s", zero_last_error(z));
     zero_destroy(z);
@@ -328,28 +488,40 @@ static void offload_refused(void) {
     zero_ctx *z = NULL;
     const char *kept = offload_folder;
     memset(&c, 0, sizeof c);
+    c.cfg.optimizer_tier = ZERO_FILE;
     disk_does.full = 1;
-    test_check(offload_open(&z, &self, &c, ZERO_FILE) == ZERO_ERR_MEMORY
+    test_check(offload_open(&z, &self, &c, 1) == ZERO_ERR_MEMORY
                    && strstr(zero_last_error(z), "are free: No space left"),
                "no room: %s", zero_last_error(z));
     zero_destroy(z);
     disk_does.full = 0;
     offload_folder = "/nonexistent/folder";
-    test_check(offload_open(&z, &self, &c, ZERO_FILE) == ZERO_ERR_DEVICE
+    test_check(offload_open(&z, &self, &c, 1) == ZERO_ERR_DEVICE
                    && strstr(zero_last_error(z), "/nonexistent/folder: No such file"),
                "no folder: %s", zero_last_error(z));
     zero_destroy(z);
     offload_folder = NULL;
-    test_check(offload_open(&z, &self, &c, ZERO_FILE) == ZERO_ERR_ARGUMENT
+    test_check(offload_open(&z, &self, &c, 1) == ZERO_ERR_ARGUMENT
                    && strstr(zero_last_error(z), "folder is NULL"),
                "folder NULL: %s", zero_last_error(z));
     zero_destroy(z);
-    offload_folder = kept;
-    test_check(offload_open(&z, &self, &c, ZERO_HOST) == ZERO_OK, "HOST is DEVICE here: %s",
-               zero_last_error(z));
+    c.cfg.optimizer_tier = ZERO_HOST;
+    test_check(offload_open(&z, &self, &c, 1) == ZERO_OK && !z->plan.file_bytes,
+               "HOST is DEVICE here: %s", zero_last_error(z));
     zero_destroy(z);
-    /* one rank of two */
-    disk_does.full = 0;
+    offload_folder = kept;
+    c.cfg.optimizer_tier = ZERO_DEVICE;
+    c.cfg.gradient_tier = ZERO_FILE;
+    test_check(offload_open(&z, &self, &c, 1) == ZERO_ERR_ARGUMENT
+                   && strstr(zero_last_error(z), "whole gradients are in memory"),
+               "whole gradients: %s", zero_last_error(z));
+    zero_destroy(z);
+    c.cfg.gradient_tier = ZERO_DEVICE;
+    c.cfg.parameter_tier = ZERO_FILE;
+    test_check(offload_open(&z, &self, &c, 1) == ZERO_ERR_ARGUMENT
+                   && strstr(zero_last_error(z), "it is for stage 3"),
+               "whole parameters: %s", zero_last_error(z));
+    zero_destroy(z);
 }
 
 int main(int argc, char **argv) {

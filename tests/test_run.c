@@ -1,5 +1,5 @@
-/* test_run.c - zero_run_local: ranks that end well, that fail, that are killed or hang; signals,
-   processors, what was printed before. Against the header alone. */
+/* test_run.c - zero_run_local and zero_start_local: ranks that end well, that fail, that are killed
+   or hang; signals, processors, what was printed before, what is told. Against the header alone. */
 #include "harness.h"
 
 #include <omp.h>
@@ -18,6 +18,8 @@ typedef struct run_note { /* in shared memory */
     char why[RANKS][256];
     pid_t process[RANKS];
     int runs; /* ranks that have come this far */
+    int sentences;
+    char said[512]; /* the last one that zero_start_local logged */
 } run_note;
 static run_note *run_noted;
 static volatile sig_atomic_t run_caught;
@@ -118,7 +120,8 @@ static void run_dies(void) {
     test_check(code == 128 + SIGKILL && test_now() - start < 8, "rank 2 is killed: %d after %.1f s",
                code, test_now() - start);
     for (int r = 0; r < 2; r++)
-        test_check(n->result[r] == ZERO_ERR_PEER && strstr(n->why[r], "rank 2 failed: signal 9"),
+        test_check(n->result[r] == ZERO_ERR_PEER
+                       && strstr(n->why[r], "rank 2 was ended by signal 9 (Killed)"),
                    "rank %d: %s", r, n->why[r]);
 }
 
@@ -158,6 +161,43 @@ static void run_signals(void) {
     waitpid(sender, NULL, 0);
 }
 
+static void run_log(void *note, zero_log_level level, const char *sentence) {
+    run_note *n = (run_note *)note;
+    if (level != ZERO_LOG_ERROR) return;
+    __atomic_add_fetch(&n->sentences, 1, __ATOMIC_RELAXED);
+    snprintf(n->said, sizeof n->said, "%s", sentence);
+}
+
+/* What a main does whose ranks are the rest of it. dies: a rank, or RANKS: all. */
+static int run_main(run_note *n, int nranks, int stage) {
+    const zero_config cfg = {.stage = stage, .threads = 1, .log = run_log, .log_user = n};
+    const int before = 41;
+    zero_ctx *z = (zero_ctx *)n;
+    const int ended = zero_start_local(&z, &cfg, nranks);
+    if (ended >= 0) return z ? 98 : ended;
+    const int rank = zero_rank(z);
+    n->process[rank] = getpid();
+    n->caught[rank] = signal(SIGCHLD, SIG_DFL) == SIG_IGN;
+    __atomic_add_fetch(&n->runs, before - 40, __ATOMIC_RELEASE);
+    if (n->dies == rank || n->dies == RANKS) raise(SIGSEGV);
+    n->result[rank] = n->ends[rank] ? ZERO_ERR_ARGUMENT : zero_barrier(z);
+    snprintf(n->why[rank], sizeof n->why[rank], "%s", zero_last_error(z));
+    zero_destroy(z);
+    return n->ends[rank];
+}
+static int run_started(run_note *n, int nranks, int stage) {
+    int status = 0;
+    n->sentences = 0;
+    const pid_t process = fork();
+    if (process == 0) {
+        signal(SIGSEGV, SIG_DFL); /* a sanitizer's word is not wanted */
+        signal(SIGCHLD, SIG_IGN);
+        _exit(run_main(n, nranks, stage));
+    }
+    waitpid(process, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 static void *run_idle(void *stop) {
     while (!__atomic_load_n((int *)stop, __ATOMIC_ACQUIRE)) usleep(1000);
     return NULL;
@@ -169,6 +209,8 @@ static void run_threads(void) {
     int stop = 0;
     pthread_create(&thread, NULL, run_idle, &stop);
     test_check(zero_run_local(2, run_rank, n) == 126 && !n->runs, "forked with a second thread");
+    test_check(run_main(n, 2, 1) == 126 && strstr(n->said, "other threads"), "%s", n->said);
+    test_check(run_main(n, 1, 1) == 0 && n->process[0] == getpid(), "one rank of a main");
     test_check(zero_run_local(1, run_rank, n) == 0 && n->process[0] == getpid(), "one rank");
     __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
     pthread_join(thread, NULL);
@@ -218,6 +260,44 @@ static void run_flushes(void) {
                "what was printed: %s", text);
 }
 
+static void run_starts(void) {
+    run_note *n = run_fresh();
+    test_check(run_started(n, RANKS, 1) == 0 && n->runs == RANKS, "%d ranks of a main", n->runs);
+    for (int r = 0; r < RANKS; r++)
+        test_check(!n->result[r] && n->caught[r] && n->process[r] != n->process[(r + 1) % RANKS],
+                   "rank %d: %s", r, n->why[r]);
+    n = run_fresh();
+    test_check(run_started(n, 1, 1) == 0 && n->runs == 1 && !n->sentences, "one rank: %s", n->said);
+    n = run_fresh();
+    n->ends[1] = 7;
+    test_check(run_started(n, RANKS, 1) == 7 && strstr(n->why[0], "rank 1"), "rank 1 returns 7: %s",
+               n->why[0]);
+    n = run_fresh();
+    n->dies = 1;
+    test_check(run_started(n, RANKS, 1) == 128 + SIGSEGV, "rank 1 dies");
+    for (int r = 0; r < RANKS; r += 2)
+        test_check(strstr(n->why[r], "rank 1 was ended by signal 11 (Segmentation fault), its last "
+                                     "call was zero_create")
+                       != NULL,
+                   "rank %d: %s", r, n->why[r]);
+    n = run_fresh();
+    n->dies = RANKS;
+    test_check(run_started(n, RANKS, 1) == 128 + SIGSEGV && n->sentences == 1
+                   && strstr(n->said, "was ended by signal 11 (Segmentation fault)"),
+               "all die: %d sentences, %s", n->sentences, n->said);
+    n = run_fresh();
+    test_check(run_started(n, 2, 4) == ZERO_ERR_ARGUMENT && !n->runs
+                   && strstr(n->said, "stage is 4"),
+               "no such stage: %s", n->said);
+    test_check(run_started(n, 1, 4) == ZERO_ERR_ARGUMENT, "one rank at no such stage");
+    test_check(run_started(n, 65, 1) == 126 && strstr(n->said, "65 ranks, expected 1..64"),
+               "too many ranks: %s", n->said);
+    const zero_config cfg = {0};
+    zero_ctx *z;
+    test_check(zero_start_local(NULL, &cfg, 1) == 126 && zero_start_local(&z, NULL, 1) == 126,
+               "no context, no configuration");
+}
+
 int main(void) {
     run_noted = (run_note *)mmap(NULL, sizeof *run_noted, PROT_READ | PROT_WRITE,
                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -233,6 +313,7 @@ int main(void) {
     run_signals();
     run_orphans();
     run_flushes();
+    run_starts();
     run_threads();
     return test_summary();
 }

@@ -836,8 +836,8 @@ static void unit_pool(void) {
     zp_buffer buffer[4];
     zp_pool p = {buffer, 0, 0, 0};
     const int soon[] = {4, 1};
-    test_check(zp_pool_add(&p, 100, 1) == 0 && zp_pool_add(&p, 10, 0) == 1
-                   && zp_pool_add(&p, 10, 0) == 2 && p.bytes == 120 && buffer[2].at == 110,
+    test_check(zp_pool_add(&p, 100, 1, 0) == 0 && zp_pool_add(&p, 10, 0, 0) == 1
+                   && zp_pool_add(&p, 10, 0, 0) == 2 && p.bytes == 120 && buffer[2].at == 110,
                "buffers");
     memset(&buffer[3], 0, sizeof buffer[3]);
     for (int i = 0; i < 3; i++) buffer[i].open = 0, buffer[i].used = 0;
@@ -1120,13 +1120,27 @@ static void unit_bad_group(zero_ctx *z, const char *name, float lr, float decay,
                what);
 }
 
+/* Units that forward uses once more than backward are gathered a third time. */
+static void unit_again(void) {
+    zero_config cfg = {
+        .stage = 3, .prefetch = ZERO_NONE, .parameter_tier = ZERO_FILE, .folder = "/tmp"};
+    const zero_tensor_desc tiles = {"tiles", 100, 8, 0, 1, ZERO_AGAIN, 0};
+    const zero_tensor_desc blocks = {"blocks", 100, 8, 8, 1, 0, 0};
+    zero_ctx *z = unit_create(&cfg);
+    zero_plan_unit tile = {0}, block = {0};
+    test_check(
+        !zero_tensor(z, &tiles) && !zero_tensor(z, &blocks) && !zero_query_plan_unit(z, 3, &tile)
+            && !zero_query_plan_unit(z, 11, &block) && tile.gathers == 3 && block.gathers == 2,
+        "gathers of a unit that is used again: %d, of others %d", tile.gathers, block.gathers);
+    zero_destroy(z);
+}
+
 static void unit_tensor_errors(void) {
     zero_config cfg = {.micro_steps = 3, .accumulation = ZERO_ACCUMULATE_LOCAL};
     const zero_tensor_desc good = {"good", 5, 0, 0, 0, 0, 0}, gap = {"gap", 5, 1, 2, 0, 0, 0};
     zero_ctx *z = unit_create(&cfg);
     test_check(zero_tensor(z, &good) == ZERO_OK, "a tensor");
-    unit_error(z, zero_tensor(z, NULL), ZERO_ERR_ARGUMENT, "zero_tensor", "name");
-    unit_bad_tensor(z, (zero_tensor_desc){NULL, 1, 1, 0, 0, 0, 0}, "name");
+    unit_error(z, zero_tensor(z, NULL), ZERO_ERR_ARGUMENT, "zero_tensor", "desc is NULL");
     unit_bad_tensor(z, (zero_tensor_desc){"", 1, 1, 0, 0, 0, 0}, "name");
     unit_bad_tensor(z, good, "tensor good was announced before");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 0, 1, 0, 0, 0, 0}, "tensor b: numel is 0");
@@ -1141,7 +1155,7 @@ static void unit_tensor_errors(void) {
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1 << 30, 0, 0, 0, 0},
                     "tensor b: layers 1073741824, expected 0..1048576");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, -4, 0, 0}, "uses -4");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, 32, 0}, "flags 32");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, 64, 0}, "flags 64");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, ZERO_OVERWRITTEN, 0}, "3 micro-steps");
     unit_bad_group(z, "nobody", 1, 1, "no tensor is named nobody");
     unit_bad_group(z, NULL, 1, 1, "NULL");
@@ -1211,9 +1225,9 @@ static void unit_errors_before_build(void) {
     float x = 0;
     double norm;
     const zero_result S = ZERO_ERR_STATE;
+    unit_error(z, zero_slot(z, NULL, 0, NULL, NULL), S, "zero_slot", "zero_tensor comes first");
     unit_announce_all(z);
     unit_error(z, zero_bind(z, NULL, NULL), S, "zero_bind", "zero_build");
-    unit_error(z, zero_slot(z, "top", 0, NULL, NULL), S, "zero_slot", "zero_build");
     unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 1), S, "zero_pass_begin", "zero_build");
     unit_error(z, zero_forward_begin(z, 1, NULL), S, "zero_forward_begin", "unit 1");
     unit_error(z, zero_forward_end(z, 1), S, "zero_forward_end", "unit 1");
@@ -1954,6 +1968,7 @@ int main(void) {
     unit_scaler_errors();
     unit_comm_errors();
     unit_resolved_config();
+    unit_again();
     unit_tensor_errors();
     unit_no_context();
     unit_errors_before_build();

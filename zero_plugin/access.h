@@ -6,8 +6,7 @@
    What training goes on from, as ranges of elements: handed out and taken back as it is stored. */
 #pragma once
 
-#include "plan.h"
-#include "check.h"
+#include "step.h"
 
 /* A run of a tensor's elements that one rank owns. */
 typedef struct zp_run {
@@ -34,6 +33,12 @@ static zp_array *zp_kind_array(zero_ctx *z, zero_kind kind) {
     return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
 }
 
+/* The same, where unit u's part of it is. */
+static zp_array *zp_kind_of_unit(zero_ctx *z, zero_kind kind, int u) {
+    zp_array *a = zp_kind_array(z, kind);
+    return a == &z->array[ZP_PARAM] ? zp_weights(z, u) : a;
+}
+
 /* A range of a tensor and kind that there are. */
 static zero_result zp_access_check(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                                    size_t count, zp_tensor **t) {
@@ -53,6 +58,7 @@ static zero_result zp_access_begin(zero_ctx *z, const char *call, const char *na
     ZP_ENTER(z, call, ZP_IDLE | ZP_REDUCED,
              "tensors are read and written after zero_build, outside a step's passes");
     ZP_TRY(zp_access_check(z, name, kind, first, count, t));
+    ZP_TRY(zp_turn_all(z));
     ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
                 "%s: gradients are there between zero_reduce and zero_step", name);
     return zp_check(z, zp_settle(z));
@@ -60,7 +66,7 @@ static zero_result zp_access_begin(zero_ctx *z, const char *call, const char *na
 
 /* Piece by piece through the staging buffer, where values are f32 and unscaled. */
 static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
-    const zp_array *a = zp_kind_array(z, kind);
+    zp_array *a = zp_kind_of_unit(z, kind, run->unit);
     const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
     const int sent = a->part[run->unit].share == ZP_SHARD; /* else this rank has it, or sees it */
     const int here = !sent || run->owner == z->data->rank;
@@ -72,7 +78,7 @@ static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, f
         if (here) {
             ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &from));
             const zp_fetch_args args = {from, stage, a->type, ZERO_F32, control, 1};
-            ZP_DO(z, zp_fetch(&z->compute, &args, n));
+            ZP_DO(z, zp_fetch_of(z, a, run->unit, &args, n));
             ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
         }
         ZP_DO(z, zp_stream_sync(&z->compute)); /* the staging buffer is the host's as well */
@@ -87,7 +93,7 @@ static zero_result zp_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, f
 /* Values of the host's, of any type, to where this rank keeps their kind, if it is to write it. */
 static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_run *run, zero_type type,
                           const char *values) {
-    const zp_array *a = zp_kind_array(z, kind);
+    zp_array *a = zp_kind_of_unit(z, kind, run->unit);
     const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
     float *stage = (float *)(void *)z->data->stage.base;
     char *memory;
@@ -102,11 +108,13 @@ static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_run *run, zero_t
             const zp_fetch_args args = {stage, memory, ZERO_F32, a->type, control, 0};
             ZP_TRY(zp_stream_sync(&z->compute));
             zp_widen(stage, values + at * zp_bytes(type), type, n);
-            ZP_TRY(zp_fetch(&z->compute, &args, n));
+            ZP_TRY(zp_fetch_of(z, a, run->unit, &args, n));
         }
         ZP_TRY(zp_array_close(a, run->unit, run->at + at, &z->compute, 1));
     }
-    if (a->disk) zp_ring_forget(&z->ring);
+    if (a->disk) zp_ring_forget(&z->ring, &z->disk);
+    zp_host_wrote(z, a);
+    z->live[run->unit].old_next = 1;
     return ZERO_OK;
 }
 
@@ -167,7 +175,7 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
               r->first + r->count);
     for (size_t done = 0; done < r->count;) {
         const zp_run run = zp_run_at(z, t, r->first + done, r->count - done);
-        const zp_array *a = zp_kind_array(z, r->kind);
+        zp_array *a = zp_kind_of_unit(z, r->kind, run.unit);
         const int mine = z->policy.state == ZP_WHOLE || run.owner == z->data->rank;
         const size_t at = done * zp_bytes(r->type);
         char *from;

@@ -69,6 +69,7 @@ static zero_result zp_create_join(zero_ctx *z, const zp_transport *row, const ze
         g->timeout_s = zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
     }
     ZP_DO(z, zp_group_open(z->data, row, comm));
+    zp_called(z, z->call);
     return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
 }
 
@@ -85,6 +86,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->call = "zero_create";
     z->data = &z->group[ZP_DATA];
     z->data->nranks = 1;
+    zp_gate_init(&z->host.gate);
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
     zero_result r = zp_check(z, zp_device_open(&z->device));
@@ -98,7 +100,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     zp_plan_settings(z);
     if (!cfg->log) return ZERO_OK;
     ZP_DO(z, zp_flushes(&z->device, cfg->stream, &flushes)); /* which makes other weights */
-    if (flushes)
+    if (flushes && z->data->rank == 0)
         cfg->log(cfg->log_user, ZERO_LOG_WARNING,
                  "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
                  "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
@@ -107,7 +109,13 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
 
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_ENTER(z, "zero_tensor", ZP_NEW, "tensors are announced before zero_build");
-    ZP_REFUSE(z, !d || !d->name || !d->name[0], "a tensor needs a name");
+    ZP_REFUSE(z, !d, "desc is NULL");
+    char number[16];
+    (void)snprintf(number, sizeof number, "%d", z->ntensors);
+    zp_tensor t = {*d, 0, 1, 1, 1};
+    if (!d->name) t.desc.name = number;
+    d = &t.desc;
+    ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
     ZP_REFUSE(z, zp_tensor_find(z, d->name), "tensor %s was announced before", d->name);
     const struct {
         const char *name;
@@ -121,9 +129,8 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     const size_t most = ((size_t)1 << 48) / (size_t)(d->layers ? d->layers : 1);
     ZP_REFUSE(z, d->numel < 1 || d->numel > most, "tensor %s: numel is %zu, expected 1..%zu",
               d->name, d->numel, most);
-    ZP_REFUSE(
-        z, d->flags & ~(ZERO_KEEP | ZERO_NO_DECAY | ZERO_OVERWRITTEN | ZERO_ONE_D | ZERO_BY_SLOT),
-        "tensor %s: flags %d, unknown bits", d->name, d->flags);
+    ZP_REFUSE(z, d->flags & ~(2 * ZERO_AGAIN - 1), "tensor %s: flags %d, unknown bits", d->name,
+              d->flags);
     ZP_REFUSE(
         z,
         (d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
@@ -135,7 +142,6 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     if (list) z->tensors = list;
     char *name = list ? strdup(d->name) : NULL;
     if (!name) return zp_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", d->name);
-    zp_tensor t = {*d, 0, 1, 1, 1};
     t.desc.name = name;
     if (!t.desc.layers) t.desc.layers = 1;
     if (!t.desc.uses) t.desc.uses = 1;
@@ -194,6 +200,19 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     return ZERO_OK;
 }
 
+/* The KEEP unit's memory never moves. */
+static void zp_point_kept(zero_ctx *z, void *params, void *grads) {
+    const int u = z->layout.units;
+    zp_point(z, ZP_PARAM, u, zp_unit_shown(z, u), params);
+    zp_point(z, ZP_GRAD, u, zp_unit_memory(z, ZP_GRAD, u), grads);
+}
+
+/* A slot knows where its layer lies as soon as the plan is made. */
+static void zp_slot_tie(const zero_ctx *z, zp_slot *slot) {
+    const zp_tensor *t = &z->tensors[slot->tensor];
+    slot->member = z->layout.by_tensor[zp_tensor_member(t, slot->layer)];
+}
+
 zero_result zero_build(zero_ctx *z) {
     ZP_ENTER(z, "zero_build", ZP_NEW, "the context is built already");
     ZP_TRY(zp_build_agree(z));
@@ -203,22 +222,28 @@ zero_result zero_build(zero_ctx *z) {
     if (r) return z->dead = r; /* but for MEMORY the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z));
     z->phase = ZP_IDLE;
+    for (int i = 0; i < z->nslots; i++) zp_slot_tie(z, &z->slots[i]);
+    zp_point_kept(z, NULL, NULL);
     return ZERO_OK;
 }
 
 void zero_destroy(zero_ctx *z) {
     if (!z) return;
+    zp_called(z, "zero_destroy");
     const int broken =
         z->dead || zp_failure_result(&z->failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
     zp_group *g = z->group, *end = g + ZP_GROUPS;
     for (; g < end && broken; g++) /* first: what this rank's own streams wait for */
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+    zp_host_leave(z);
     for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
     zp_stream_close(&z->compute);
+    zp_stream_close(&z->updates);
     zp_watch_close(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_event_close(&z->events[i]);
     zp_disk_close(&z->disk);
+    zp_host_close(z);
     for (g = z->group; g < end; g++) zp_group_close(g, broken);
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
@@ -226,7 +251,7 @@ void zero_destroy(zero_ctx *z) {
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
     void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,     z->aliases,
-                     z->bucket,    z->ops,       z->events,  z->ring.stop, z->ring.memory};
+                     z->bucket,    z->ops,       z->events,  z->ring.stop, z->disk_memory};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_close(&z->device);
     free(z);
@@ -243,13 +268,6 @@ void zero_query_config(const zero_ctx *z, zero_config *cfg) {
 int zero_rank(const zero_ctx *z) { return z ? z->data->rank : 0; }
 int zero_nranks(const zero_ctx *z) { return z ? z->data->nranks : 1; }
 
-/* The KEEP unit's memory never moves. */
-static void zp_point_kept(zero_ctx *z, void *params, void *grads) {
-    const int u = z->layout.units;
-    zp_point(z, ZP_PARAM, u, zp_unit_shown(z, u), params);
-    zp_point(z, ZP_GRAD, u, zp_unit_memory(z, ZP_GRAD, u), grads);
-}
-
 zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
     ZP_ENTER(z, "zero_bind", ZP_BUILT, "pointers are there after zero_build");
     zp_point_kept(z, params, grads);
@@ -258,19 +276,22 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
 }
 
 zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad) {
-    ZP_ENTER(z, "zero_slot", ZP_BUILT, "pointers are there after zero_build");
-    zp_tensor *t;
-    ZP_TRY(zp_tensor_named(z, name, &t));
+    ZP_ENTER(z, "zero_slot", ZP_ANY, "");
+    ZP_UNTIMELY(z, !z->ntensors, "zero_tensor comes first");
+    zp_tensor *t = &z->tensors[z->ntensors - 1];
+    if (name) ZP_TRY(zp_tensor_named(z, name, &t));
+    name = t->desc.name;
     ZP_REFUSE(z, layer < 0 || layer >= t->desc.layers, "%s: layer %d, expected 0..%d", name, layer,
               t->desc.layers - 1);
     zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
     z->slots = list;
-    const int kept = t->desc.flags & ZERO_KEEP;
-    zp_slot slot = {z->layout.by_tensor[zp_tensor_member(t, layer)], layer, {grad, param}, NULL};
-    if (param) memcpy(&slot.was, param, sizeof slot.was);
+    zp_slot slot = {(int)(t - z->tensors), layer, NULL, {grad, param}, {NULL, NULL}};
+    for (int side = 0; side < 2; side++)
+        if (slot.place[side]) memcpy(&slot.was[side], slot.place[side], sizeof slot.was[side]);
+    if (z->phase != ZP_NEW) zp_slot_tie(z, &slot);
     z->slots[z->nslots++] = slot;
-    if (kept) zp_point_kept(z, NULL, NULL);
+    if (slot.member && t->desc.flags & ZERO_KEEP) zp_point_kept(z, NULL, NULL);
     return ZERO_OK;
 }
 
@@ -319,7 +340,7 @@ zero_result zero_reduce(zero_ctx *z) {
     const zp_op verdict = zp_verdict_op(z);
     const zp_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
     const zp_judge_args judge = {z->control, z->verdicts, z->data->nranks};
-    zp_ring_fill(&z->ring);
+    if (z->plan.file_bytes) ZP_TRY(zp_updates_fill(z));
     ZP_DO(z, zp_event_record(&z->compute, z->passed)); /* parameters are read no more */
     ZP_DO(z, zp_event_wait(s, z->passed));
     ZP_DO(z, zp_declare(s, &declare, 1));
@@ -328,6 +349,10 @@ zero_result zero_reduce(zero_ctx *z) {
     ZP_DO(z, zp_event_record(s, z->agreed));
     z->judged = 1;
     z->phase = ZP_REDUCED;
+    if (!z->pending) return ZERO_OK;
+    zp_pool_forget(&z->pool[ZP_PARAM]); /* every unit's new weights come in */
+    z->pending = 0;
+    ZP_TRY(zp_checks_seal(z, ZP_SEAL));
     return ZERO_OK;
 }
 

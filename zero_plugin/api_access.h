@@ -44,7 +44,7 @@ static zero_result zp_write_named(zero_ctx *z, const char *call, const char *nam
     }
     if (weights) zp_pool_forget(&z->pool[ZP_PARAM]);
     ZP_DO(z, zp_stream_sync(&z->compute));
-    ZP_TRY(zp_checks_seal(z, 0));
+    ZP_TRY(zp_checks_seal(z, ZP_SEAL));
     return zp_check(z, zp_barrier(z->data));
 }
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
@@ -62,8 +62,8 @@ zero_result zero_state_begin(zero_ctx *z) {
                       "after zero_step"
                 : z->phase == ZP_NEW ? "zero_build comes first"
                                      : "the state is open already");
-    ZP_DO(z, zp_stream_sync(&z->stream[ZP_PARAMETERS])); /* gathers ahead read what may be put */
-    ZP_DO(z, zp_stream_sync(&z->compute));
+    ZP_TRY(zp_turn_all(z));
+    ZP_DO(z, zp_settle(z)); /* gathers ahead read what may be put */
     ZP_TRY(zp_report(z));
     ZP_DO(z, zp_barrier(z->data)); /* behind it no peer reads what may be put */
     z->phase = ZP_OPEN;
@@ -115,6 +115,7 @@ zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
     r->hysteresis = moved ? c->hysteresis : s->hysteresis;
     zp_scale_set(r, moved ? c->scale : s->fixed != 0 ? s->fixed : s->initial);
     *z->pinned = *r;
+    z->taken = c->steps + c->skipped;
     ZP_DO(z, zp_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned));
     return zp_check(z, zp_stream_sync(&z->compute)); /* *z->pinned is the host's again */
 }
@@ -125,7 +126,7 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     if (!changed) return ZERO_OK;
     ZP_TRY(zp_update_all(z, NULL));
     z->stepped = 0; /* of the last step of another run nothing is known */
-    return zp_checks_seal(z, 0);
+    return zp_checks_seal(z, ZP_SEAL);
 }
 
 void *zero_host_alloc(size_t bytes) { return zp_host_alloc(bytes); }
@@ -190,9 +191,11 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     const zp_meter *m = &z->data->meter;
     const double exposed = z->device.exposed_s;
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
+    if (z->updates.device) ZP_DO(z, zp_stream_sync(&z->updates));
+    zp_disk_sync(&z->disk);
     ZP_TRY(zp_report(z));          /* as of the last step, or norm */
     z->device.exposed_s = exposed; /* asking is not training */
-    const size_t allocated = m->allocated_bytes + z->private_bytes;
+    const size_t allocated = m->allocated_bytes + z->private_bytes + z->disk_bytes;
     const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
     const zero_stats now = {p->param_bytes,
                             p->grad_bytes,
@@ -211,7 +214,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             m->control_bytes,
                             z->disk.read_bytes,
                             z->disk.written_bytes,
-                            z->ring.wait_s};
+                            1e-9 * (double)z->disk.waited_ns};
     *stats = now;
     return ZERO_OK;
 }

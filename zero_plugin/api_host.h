@@ -34,17 +34,36 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence) {
 
 /* ---- adoption ---- */
 
-/* The host's own array of one layer; NULL: there is none. */
-static char *zp_adopt_array(const zero_ctx *z, int tensor, int layer, const void *params,
-                            zero_type type) {
+/* The host's own array: of one layer by slot, of all layers by the field of `host`; NULL: there is
+   none. */
+static char *zp_adopt_array(const zero_ctx *z, zp_side side, int tensor, int layer,
+                            const void *host) {
     const zero_tensor_desc *d = &z->tensors[tensor].desc;
     char *array = NULL;
     for (int i = 0; i < z->nslots && (d->flags & ZERO_BY_SLOT) && !array; i++)
-        if (z->slots[i].member->tensor == tensor && z->slots[i].layer == layer)
-            array = z->slots[i].was;
-    if (d->flags & ZERO_BY_SLOT) return array;
-    if (params) memcpy(&array, (const char *)params + d->field, sizeof array);
-    return array ? array + (size_t)layer * d->numel * zp_bytes(type) : NULL;
+        if (z->slots[i].tensor == tensor && z->slots[i].layer == layer)
+            array = z->slots[i].was[side];
+    if (!(d->flags & ZERO_BY_SLOT) && host)
+        memcpy(&array, (const char *)host + d->field, sizeof array);
+    return array;
+}
+
+/* The array is the plugin's already. */
+static int zp_adopt_ours(const zero_ctx *z, zp_side side, const char *array) {
+    const zp_memory *m = &z->memory[side];
+    return (array >= m->base && array < m->base + m->bytes)
+           || (m->view && array >= m->view && array < m->view + m->bytes);
+}
+
+/* Gives the host the arrays of a tensor back. */
+static void zp_adopt_release(zero_ctx *z, zp_side side, int tensor, const void *host,
+                             void (*release)(void *array)) {
+    const zero_tensor_desc *d = &z->tensors[tensor].desc;
+    zp_called(z, "zero_adopt"); /* where it dies, if one is no allocation */
+    for (int l = 0; l < (d->flags & ZERO_BY_SLOT ? d->layers : 1); l++) {
+        char *array = zp_adopt_array(z, side, tensor, l, host);
+        if (array && !zp_adopt_ours(z, side, array)) release(array);
+    }
 }
 
 /* By pieces of the host's memory: `raw` as it is stored, `values` in f32. */
@@ -67,17 +86,14 @@ static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *arra
 }
 
 /* Every array is there, and the host's. */
-static zero_result zp_adopt_check(zero_ctx *z, const void *params, zero_type type) {
-    const zp_memory *m = &z->memory[ZP_PARAM];
+static zero_result zp_adopt_check(zero_ctx *z, const void *params) {
     for (int t = 0; t < z->ntensors; t++)
         for (int l = 0; l < z->tensors[t].desc.layers; l++) {
             const zero_tensor_desc *d = &z->tensors[t].desc;
-            const char *array = zp_adopt_array(z, t, l, params, type);
+            const char *array = zp_adopt_array(z, ZP_PARAM, t, l, params);
             const char *of = d->flags & ZERO_BY_SLOT ? "slot" : "field";
             ZP_REFUSE(z, !array, "tensor %s, layer %d: the host's %s is NULL", d->name, l, of);
-            ZP_REFUSE(z,
-                      (array >= m->base && array < m->base + m->bytes)
-                          || (array >= m->view && array < m->view + m->bytes),
+            ZP_REFUSE(z, zp_adopt_ours(z, ZP_PARAM, array),
                       "tensor %s, layer %d: the host's %s points to the plugin's memory already: "
                       "zero_adopt stands in the place of zero_bind",
                       d->name, l, of);
@@ -88,9 +104,10 @@ static zero_result zp_adopt_check(zero_ctx *z, const void *params, zero_type typ
 zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
                        void (*release)(void *array)) {
     int who = -1;
-    ZP_ENTER(z, "zero_adopt", ZP_IDLE, "weights are adopted after zero_build, between steps");
+    if (z && z->phase == ZP_NEW) ZP_TRY(zero_build(z));
+    ZP_ENTER(z, "zero_adopt", ZP_IDLE, "weights are adopted between steps");
     ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type %d, no such type", (int)type);
-    zero_result r = zp_adopt_check(z, params, type);
+    zero_result r = zp_adopt_check(z, params);
     float *values = r ? NULL : (float *)malloc(2 * ZP_STAGE_NUMEL * sizeof *values);
     if (!r && !values) r = zp_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
     const zero_result met = zp_check(z, zp_agree(z->data, !r, &who));
@@ -98,16 +115,22 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
     if (!r && who >= 0)
         r = zp_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory", who);
     for (int t = 0; t < z->ntensors; t++) {
-        const int slots = z->tensors[t].desc.flags & ZERO_BY_SLOT;
-        char *array = zp_adopt_array(z, t, 0, params, type);
-        for (int l = 0; l < z->tensors[t].desc.layers && !r; l++) {
-            char *layer = zp_adopt_array(z, t, l, params, type);
+        const zero_tensor_desc *d = &z->tensors[t].desc;
+        for (int l = 0; l < d->layers && !r; l++) {
+            char *layer = zp_adopt_array(z, ZP_PARAM, t, l, params);
+            if (!(d->flags & ZERO_BY_SLOT)) layer += (size_t)l * d->numel * zp_bytes(type);
             r = zp_adopt_layer(z, t, l, layer, type, (char *)(values + ZP_STAGE_NUMEL), values);
-            if (!r && release && slots) release(layer);
         }
-        if (!r && release && !slots) release(array);
+        if (r || !release) continue;
+        zp_adopt_release(z, ZP_PARAM, t, params, release);
+        zp_adopt_release(z, ZP_GRAD, t, grads, release);
     }
     free(values);
+    for (int i = 0; i < z->nslots && !r; i++) z->slots[i].was[0] = z->slots[i].was[1] = NULL;
+    for (int u = 0; u < z->layout.units && !r; u++) { /* who uses one without hooks finds out */
+        zp_point(z, ZP_PARAM, u, NULL, params);
+        zp_point(z, ZP_GRAD, u, NULL, grads);
+    }
     return r ? r : zero_bind(z, params, grads);
 }
 
@@ -115,8 +138,10 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
 
 zero_result zero_train_begin(zero_ctx *z) {
     if (!z) return ZERO_ERR_ARGUMENT;
-    return zero_pass_begin(z, ZERO_TRAIN, z->phase == ZP_BETWEEN ? z->micro + 1 : 0,
-                           z->cfg.micro_steps);
+    ZP_TRY(zero_pass_begin(z, ZERO_TRAIN, z->phase == ZP_BETWEEN ? z->micro + 1 : 0,
+                           z->cfg.micro_steps));
+    zp_called(z, "zero_train_begin");
+    return ZERO_OK;
 }
 
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean) {
@@ -137,6 +162,7 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
         if (mean) ZP_TRY(zero_all_sum(z, &sum, 1));
     }
     if (mean) *mean = sum / steps;
+    zp_called(z, "zero_train_end");
     return ZERO_OK;
 }
 

@@ -2,56 +2,139 @@
 
    CPU: a process per rank, forked here, each on processors of its own. The parent takes no part in
    training: it waits for signals and for ranks that end, passes on what was meant for it alone, and
-   tells the ranks when one of them has failed. CUDA: a thread per rank, since there the ranks of a
-   zero_local share one process. */
+   tells the ranks, and the log, when one of them has failed. CUDA: a thread per rank, since there
+   the ranks of a zero_local share one process. */
 #pragma once
 
 #include "api_host.h"
 
-enum { ZP_NOT_STARTED = 126, ZP_BY_SIGNAL = 128 };
+enum { ZP_A_RANK = -1, ZP_NOT_STARTED = 126, ZP_BY_SIGNAL = 128 };
 #if defined(__linux__) && !defined(__CUDACC__)
 #define ZP_FORKS
 #endif
 #define ZP_GRACE_S 3.0 /* from the failure of a rank to SIGTERM, and from there to SIGKILL */
 
-typedef struct zp_run_rank {
-    zero_comm comm;
-    zero_rank_fn fn;
-    void *arg;
-    int *first;    /* what the first rank that failed ended with; 0: none has */
-    pid_t process; /* 0: it has ended, or is a thread */
-    pthread_t thread;
-} zp_run_rank;
+/* The ranks that one call starts. */
+typedef struct zp_crew {
+    zero_local *local;
+    int n;
+    int first; /* what the first rank that failed ended with; 0: none has */
+    zero_log_fn log;
+    void *log_user;
+    pid_t process[ZP_LOCAL_MAX]; /* 0: it has ended, or is a thread */
+} zp_crew;
 
-/* A rank has ended: if it failed, its peers learn that. */
-static void zp_run_ended(const zp_run_rank *r, int code) {
-    char text[64];
+/* A rank has failed, or has not come to be: its peers learn that. 1: it is the first. */
+static int zp_run_failed(zp_crew *c, int code, const char *text) {
     int none = 0;
-    if (!code) return;
-    (void)__atomic_compare_exchange_n(r->first, &none, code, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-    if (code > ZP_BY_SIGNAL)
-        (void)snprintf(text, sizeof text, "signal %d ended it", code - ZP_BY_SIGNAL);
-    else
-        (void)snprintf(text, sizeof text, "it returned %d", code);
-    zero_local_abort((zero_local *)r->comm.handle, r->comm.rank, text);
+    zero_local_abort(c->local, -1, text);
+    return __atomic_compare_exchange_n(&c->first, &none, code, 0, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_ACQUIRE);
+}
+static void zp_run_returned(zp_crew *c, int rank, int code) {
+    char text[64];
+    (void)snprintf(text, sizeof text, "rank %d returned %d", rank, code);
+    if (code) (void)zp_run_failed(c, code, text);
+}
+/* What happens where no rank's context can tell it. */
+static void zp_run_say(const zp_crew *c, const char *text) {
+    if (c->log) c->log(c->log_user, ZERO_LOG_ERROR, text);
+}
+static void zp_run_missing(zp_crew *c, int rank, int error) {
+    char text[ZP_TEXT_BYTES];
+    (void)snprintf(text, sizeof text, "rank %d could not be started: %s", rank, strerror(error));
+    if (zp_run_failed(c, ZP_NOT_STARTED, text)) zp_run_say(c, text);
+}
+
+/* Makes the meeting place. 0: the ranks cannot be started, and the log knows why. */
+static int zp_run_open(zp_crew *c, int nranks, int shared, zero_log_fn log, void *log_user) {
+    char text[ZP_TEXT_BYTES];
+    memset(c, 0, sizeof *c);
+    c->n = nranks;
+    c->log = log;
+    c->log_user = log_user;
+    const zero_result r = zero_local_create(&c->local, nranks, shared);
+    if (!r) c->local->parted = shared;
+    (void)snprintf(text, sizeof text, "%d ranks, expected 1..%d: %s", nranks, ZP_LOCAL_MAX,
+                   zero_result_string(r));
+    if (r) zp_run_say(c, text);
+    return !r;
+}
+
+static zero_comm zp_run_comm(const zp_crew *c, int rank) {
+    const zero_comm comm = {ZERO_COMM_LOCAL, rank, c->local, 0};
+    return comm;
 }
 
 #ifndef ZP_FORKS
-enum { ZP_SHARED = 0 };
+/* Ranks as processes: not in this build. */
+static int zp_run_fork(int nranks, zero_comm *comm, zero_log_fn log, void *log_user) {
+    if (log)
+        log(log_user, ZERO_LOG_ERROR,
+            "this build's ranks of one machine are threads, which zero_run_local starts");
+    return ZP_NOT_STARTED;
+}
+
+typedef struct zp_run_rank {
+    zp_crew *crew;
+    zero_rank_fn fn;
+    void *arg;
+    int rank;
+    pthread_t thread;
+} zp_run_rank;
+
 static void *zp_run_thread(void *rank) {
     const zp_run_rank *r = (const zp_run_rank *)rank;
-    zp_device_spread(r->comm.rank);
-    zp_run_ended(r, r->fn(&r->comm, r->arg));
+    const zero_comm comm = zp_run_comm(r->crew, r->rank);
+    zp_device_spread(r->rank);
+    zp_run_returned(r->crew, r->rank, r->fn(&comm, r->arg));
     return NULL;
 }
-static void zp_run_all(zp_run_rank *r, int n) {
-    int made = 0;
-    while (made < n && !pthread_create(&r[made].thread, NULL, zp_run_thread, &r[made])) made++;
-    if (made < n) zp_run_ended(&r[made], ZP_NOT_STARTED);
+static int zp_run_all(int n, zero_rank_fn fn, void *arg) {
+    zp_run_rank r[ZP_LOCAL_MAX];
+    zp_crew crew;
+    int made = 0, error = 0;
+    if (!zp_run_open(&crew, n, 0, NULL, NULL)) return ZP_NOT_STARTED;
+    for (; made < n && !error; made += !error) {
+        const zp_run_rank one = {&crew, fn, arg, made, 0};
+        r[made] = one;
+        error = pthread_create(&r[made].thread, NULL, zp_run_thread, &r[made]);
+    }
+    if (error) zp_run_missing(&crew, made, error);
     for (int i = 0; i < made; i++) (void)pthread_join(r[i].thread, NULL);
+    zero_local_destroy(crew.local);
+    return crew.first;
 }
 #else
-enum { ZP_SHARED = 1 };
+/* Threads of this process: a fork takes only the one that calls it along. */
+static int zp_run_threads(void) {
+    int n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (const struct dirent *e; tasks && (e = readdir(tasks)) != NULL;) n += e->d_name[0] != '.';
+    if (tasks) (void)closedir(tasks);
+    return n;
+}
+
+/* What the last call of a rank that a signal has ended says about the cause. */
+static const char *zp_run_cause(const char *call, int number) {
+    static const char *const causes[][2] = {
+        {"zero_adopt", ": does `release` get an array that is no allocation of its own?"},
+        {"zero_train_begin",
+         ": is a tensor not ZERO_KEEP, or a pointer kept from before zero_adopt?"},
+        {"zero_destroy", ": weights and gradients were freed with the context"}};
+    for (size_t i = 0; i < 3 && (number == SIGSEGV || number == SIGABRT); i++)
+        if (call && !strcmp(call, causes[i][0])) return causes[i][1];
+    return "";
+}
+
+static void zp_run_died(zp_crew *c, int rank, int number) {
+    char text[ZP_TEXT_BYTES];
+    const char *call = c->local->call[rank];
+    (void)snprintf(text, sizeof text, "rank %d was ended by signal %d (%s), its last call was %s%s",
+                   rank, number, strsignal(number), call ? call : "none",
+                   zp_run_cause(call, number));
+    if (zp_run_failed(c, ZP_BY_SIGNAL + number, text)) zp_run_say(c, text);
+}
 
 /* This process keeps the rank's part of the processors; all of them where there are too few. */
 static void zp_run_processors(int rank, int nranks) {
@@ -68,52 +151,45 @@ static void zp_run_processors(int rank, int nranks) {
 #endif
 }
 
-static void zp_run_child(const zp_run_rank *r, int nranks, pid_t parent, const sigset_t *mask) {
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(ZP_NOT_STARTED);
-    zp_run_processors(r->comm.rank, nranks);
-    (void)sigprocmask(SIG_SETMASK, mask, NULL);
-    const int code = r->fn(&r->comm, r->arg);
-    (void)fflush(NULL);
-    _exit(code);
-}
-
-static void zp_run_signal(const zp_run_rank *r, int n, int number) {
-    for (int i = 0; i < n; i++)
-        if (r[i].process) (void)kill(r[i].process, number);
+static void zp_run_signal(const zp_crew *c, int number) {
+    for (int i = 0; i < c->n; i++)
+        if (c->process[i]) (void)kill(c->process[i], number);
 }
 
 /* Until all ranks have ended. A signal of the terminal has reached them already. */
-static void zp_run_watch(zp_run_rank *r, int n, int left, const sigset_t *signals) {
+static void zp_run_watch(zp_crew *c, int left, const sigset_t *signals) {
     const struct timespec pause = {0, 100000000};
     double due = 0;
     for (int warned = 0; left > 0;) {
         siginfo_t info;
         const int number = sigtimedwait(signals, &info, &pause);
-        if (number > 0 && number != SIGCHLD && info.si_code <= 0) zp_run_signal(r, n, number);
-        for (int i = 0; i < n; i++) {
+        if (number > 0 && number != SIGCHLD && info.si_code <= 0) zp_run_signal(c, number);
+        for (int i = 0; i < c->n; i++) {
             int status;
-            if (!r[i].process || waitpid(r[i].process, &status, WNOHANG) != r[i].process) continue;
-            r[i].process = 0;
+            if (!c->process[i] || waitpid(c->process[i], &status, WNOHANG) != c->process[i])
+                continue;
+            c->process[i] = 0;
             left--;
-            zp_run_ended(&r[i], WIFSIGNALED(status) ? ZP_BY_SIGNAL + WTERMSIG(status)
-                                                    : WEXITSTATUS(status));
+            if (WIFSIGNALED(status))
+                zp_run_died(c, i, WTERMSIG(status));
+            else
+                zp_run_returned(c, i, WEXITSTATUS(status));
         }
-        if (*r->first && due == 0) due = zp_seconds() + ZP_GRACE_S;
-        if (!*r->first || zp_seconds() < due) continue;
-        zp_run_signal(r, n, warned++ ? SIGKILL : SIGTERM);
+        if (c->first && due == 0) due = zp_seconds() + ZP_GRACE_S;
+        if (!c->first || zp_seconds() < due) continue;
+        zp_run_signal(c, warned++ ? SIGKILL : SIGTERM);
         due = zp_seconds() + ZP_GRACE_S;
     }
 }
 
-static void zp_run_all(zp_run_rank *r, int n) {
+/* Forks the ranks. -1 in each; in the caller, once all have ended, what zero_run_local returns. */
+static int zp_run_crew(zp_crew *c, zero_comm *comm) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
     const pid_t parent = getpid();
     struct sigaction normal, before;
     sigset_t signals, mask;
     int made = 0;
-    memset(&normal, 0,
-           sizeof normal); /* a host that ignores SIGCHLD would lose what ranks return */
+    memset(&normal, 0, sizeof normal); /* who ignores SIGCHLD would lose what ranks return */
     normal.sa_handler = SIG_DFL;
     (void)sigemptyset(&signals);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -121,52 +197,67 @@ static void zp_run_all(zp_run_rank *r, int n) {
     (void)sigprocmask(SIG_BLOCK, &signals, &mask);
     (void)sigaction(SIGCHLD, &normal, &before);
     (void)fflush(NULL); /* or every rank would write what the parent has not yet */
-    for (; made < n; made++) {
-        r[made].process = fork();
-        if (r[made].process == 0) zp_run_child(&r[made], n, parent, &mask);
-        if (r[made].process < 0) break;
+    for (pid_t process = 1; made < c->n && process > 0; made += process > 0) {
+        process = fork();
+        if (process > 0) c->process[made] = process;
+        if (process < 0) zp_run_missing(c, made, errno);
+        if (process) continue;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) (void)raise(SIGKILL);
+        zp_run_processors(made, c->n);
+        *comm = zp_run_comm(c, made);
+        break;
     }
-    if (made < n) {
-        r[made].process = 0;
-        zp_run_ended(&r[made], ZP_NOT_STARTED);
-    }
-    zp_run_watch(r, n, made, &signals);
+    if (!comm->handle) zp_run_watch(c, made, &signals);
     (void)sigaction(SIGCHLD, &before, NULL);
     (void)sigprocmask(SIG_SETMASK, &mask, NULL);
+    return comm->handle ? ZP_A_RANK : c->first;
 }
-#endif
 
-/* Threads of this process: a fork takes only the one that calls it along. */
-static int zp_run_threads(void) {
-    int n = 0;
-#ifdef ZP_FORKS
-    DIR *tasks = opendir("/proc/self/task");
-    for (const struct dirent *e; tasks && (e = readdir(tasks)) != NULL;) n += e->d_name[0] != '.';
-    if (tasks) (void)closedir(tasks);
-#endif
-    return n;
+static int zp_run_fork(int nranks, zero_comm *comm, zero_log_fn log, void *log_user) {
+    zp_crew crew;
+    int ended = ZP_NOT_STARTED;
+    memset(comm, 0, sizeof *comm);
+    if (!zp_run_open(&crew, nranks, 1, log, log_user)) return ended;
+    if (zp_run_threads() > 1)
+        zp_run_say(&crew, "this process has other threads already and cannot be forked: start the "
+                          "ranks first in main");
+    else if ((ended = zp_run_crew(&crew, comm)) == ZP_A_RANK)
+        return ended;
+    zero_local_destroy(crew.local);
+    return ended;
 }
+
+static int zp_run_all(int nranks, zero_rank_fn fn, void *arg) {
+    zero_comm comm;
+    const int ended = zp_run_fork(nranks, &comm, NULL, NULL);
+    if (ended != ZP_A_RANK) return ended;
+    const int code = fn(&comm, arg);
+    (void)fflush(NULL);
+    _exit(code);
+}
+#endif
 
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg) {
-    zp_run_rank ranks[ZP_LOCAL_MAX];
-    zero_local *local;
-    int first = 0;
-    if (!fn || (nranks > 1 && zp_run_threads() > 1)) return ZP_NOT_STARTED;
-    if (zero_local_create(&local, nranks, ZP_SHARED && nranks > 1)) return ZP_NOT_STARTED;
-    local->parted = ZP_SHARED;
-    memset(ranks, 0, sizeof ranks);
-    for (int i = 0; i < nranks; i++) {
-        ranks[i].comm.kind = ZERO_COMM_LOCAL;
-        ranks[i].comm.rank = i;
-        ranks[i].comm.handle = local;
-        ranks[i].fn = fn;
-        ranks[i].arg = arg;
-        ranks[i].first = &first;
-    }
-    if (nranks == 1)
-        first = fn(&ranks->comm, arg);
-    else
-        zp_run_all(ranks, nranks);
-    zero_local_destroy(local);
-    return first;
+    zp_crew crew;
+    if (!fn) return ZP_NOT_STARTED;
+    if (nranks != 1) return zp_run_all(nranks, fn, arg);
+    if (!zp_run_open(&crew, 1, 0, NULL, NULL)) return ZP_NOT_STARTED;
+    const zero_comm comm = zp_run_comm(&crew, 0);
+    const int code = fn(&comm, arg);
+    zero_local_destroy(crew.local);
+    return code;
+}
+
+int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks) {
+    zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
+    if (!z || !cfg) return ZP_NOT_STARTED;
+    *z = NULL;
+    const int ended = nranks == 1 ? ZP_A_RANK : zp_run_fork(nranks, &comm, cfg->log, cfg->log_user);
+    if (ended != ZP_A_RANK) return ended;
+    const zero_result r = zero_create(z, cfg, &comm);
+    if (!r) return ZP_A_RANK;
+    zero_destroy(*z); /* the log has its sentence, and peers learn it now */
+    *z = NULL;
+    return (int)r;
 }

@@ -51,7 +51,9 @@ struct zero_local {
     pid_t maker;
     zp_board board;  /* where contexts are made; each then has a board of its own */
     zp_hold *boards; /* threads: those boards; what a failed join left behind goes with the group */
-    uint32_t seq[ZP_LOCAL_MAX]; /* collectives on `board` so far; each rank touches its own */
+    uint32_t seq[ZP_LOCAL_MAX];     /* collectives on `board` so far; each rank touches its own */
+    const char *call[ZP_LOCAL_MAX]; /* the plugin's function that the rank called last, for the
+                                       parent of forked ranks, whose literals lie where theirs do */
 };
 
 /* The ranks of this machine, and this one's place among them. */

@@ -68,7 +68,7 @@ static zero_result zp_build_live(zero_ctx *z) {
     zp_pool *pool = &z->pool[ZP_PARAM];
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
-    z->events = (zp_event *)calloc(4 * all + (size_t)pool->n, sizeof *z->events);
+    z->events = (zp_event *)calloc(5 * all + (size_t)pool->n, sizeof *z->events);
     if (!z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
     zp_event *e = z->events;
     for (int u = 0; u < z->layout.all; u++) {
@@ -77,6 +77,7 @@ static zero_result zp_build_live(zero_ctx *z) {
         live->gathered = e++;
         live->reduction = e++;
         live->updated = e++;
+        live->spent = e++;
     }
     for (int b = 0; b < pool->n; b++) pool->buffer[b].released = e++;
     z->passed = e++;
@@ -98,7 +99,7 @@ static size_t zp_build_arrays(zero_ctx *z) {
     size_t at = 0, largest = 0;
     for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
-        if (z->array[k].share && z->array[k].tier != ZERO_FILE)
+        if (z->array[k].bytes)
             z->array[k].memory = (char *)zp_build_cut(z, &at, z->array[k].bytes, 1);
     z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
@@ -158,26 +159,93 @@ static zero_result zp_build_shared(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* The disk, and the ring of pieces that are on their way to or from it. */
-static zero_result zp_build_disk(zero_ctx *z) {
+/* The arrays that an update touches, in the ring's order, and what it does with them. */
+static void zp_build_turns(zero_ctx *z) {
+    zp_turn *t = z->ring.turn;
+    const int masters = z->array[ZP_MASTER].share != ZP_NOTHING;
+    memset(t, 0, sizeof z->ring.turn);
+    t[ZP_RING_PARAM].array = &z->array[zp_host_on(z)   ? (int)ZP_UP
+                                       : zp_doubles(z) ? (int)ZP_NEXT
+                                                       : (int)ZP_PARAM];
+    t[ZP_RING_PARAM].other = zp_doubles(z) ? &z->array[ZP_PARAM] : NULL;
+    t[ZP_RING_MEAN].array = zp_host_on(z) ? &z->array[ZP_DOWN] : zp_update_gradient(z);
+    for (int i = 0; i <= ZP_STATES; i++) t[ZP_RING_MASTER + i].array = &z->array[ZP_MASTER + i];
+    for (int k = 0; k < ZP_RINGED; k++) {
+        t[k].reads = k != ZP_RING_PARAM || !masters;
+        t[k].writes = k != ZP_RING_MEAN;
+    }
+}
+
+/* Memory for pieces on their way: of each array in the file a bounce, its part of the ring, and
+   addends. */
+static void zp_build_pieces(zero_ctx *z) {
+    char *at = z->disk_memory;
+    for (int k = 0; k < ZP_ARRAYS; k++) {
+        zp_array *a = &z->array[k];
+        const size_t bytes = ZP_PIECE_NUMEL * zp_bytes(a->type);
+        if (!zp_plan_away(z, a)) continue;
+        a->disk = &z->disk;
+        a->bounce = at;
+        at += bytes;
+        for (int i = 0; i < ZP_RINGED; i++)
+            if (z->ring.turn[i].array == a) z->ring.turn[i].memory = at;
+        at += zp_tier_places(z, k) * bytes;
+        if (zp_tier_addends(z, k)) z->addends = at;
+        at += zp_tier_addends(z, k) * bytes;
+    }
+}
+
+/* What updates apart need: their stream, their stops, and the disk with the pieces on their way. */
+static zero_result zp_build_apart(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
     zp_ring *r = &z->ring;
-    if (!z->plan.file_bytes) return ZERO_OK;
-    ZP_TRY(zp_disk_open(&z->disk, z->data, z->cfg.folder, z->plan.file_bytes, z->disk_pieces));
-    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) z->array[k].disk = &z->disk;
-    r->array = &z->array[ZP_MASTER];
+    const size_t bytes = z->plan.file_bytes;
+    if (!r->stops) return ZERO_OK;
+    if (bytes) ZP_TRY(zp_disk_open(&z->disk, z->data, c->folder, bytes, z->disk_pieces));
+    z->disk.unchecked = c->no_file_check;
+    if (bytes && c->log) {
+        char text[ZP_TEXT_BYTES];
+        (void)snprintf(text, sizeof text, "a file of %zu bytes in %.200s, by %s, %s", bytes,
+                       c->folder, zp_disk_how(&z->disk),
+                       z->disk.direct ? "past the cache" : "through the system's cache");
+        c->log(c->log_user, ZERO_LOG_INFO, text);
+    }
+    ZP_TRY(zp_stream_open(&z->updates, &z->device, c->stream, !c->no_overlap, 0, c->threads));
     r->stop = (zp_stop *)calloc(r->stops, sizeof *r->stop);
-    if (!r->stop
-        || posix_memalign((void **)&r->memory, ZP_SECTOR, ZP_RING * ZP_RINGED * ZP_PIECE_BYTES))
+    if (!r->stop) return ZERO_ERR_MEMORY;
+    if (bytes && posix_memalign((void **)&z->disk_memory, ZP_SECTOR, z->disk_bytes))
         return ZERO_ERR_MEMORY;
+    zp_build_pieces(z);
     zp_stop *stop = r->stop;
     for (int i = 0; i < z->layout.all; i++) {
-        const int u = zp_unit_nth(&z->layout, i);
-        for (size_t at = 0; at < zp_own(z, u)->numel * sizeof(float); at += ZP_PIECE_BYTES) {
+        const int u = zp_update_nth(z, i);
+        z->live[u].old_next = 1; /* PARAM has the first weights */
+        const size_t n = z->live[u].apart ? zp_array_pieces(&z->array[ZP_STATE], u) : 0;
+        for (size_t piece = 0; piece < n; piece++, stop++) {
             stop->unit = u;
-            stop++->piece = at / ZP_PIECE_BYTES;
+            stop->piece = piece;
         }
     }
     return ZERO_OK;
+}
+
+/* All ranks learn who has no room in the host's memory. */
+static zero_result zp_build_host(zero_ctx *z) {
+    zp_host *h = &z->host;
+    size_t pinned;
+    const size_t all = zp_host_bytes(z, &pinned);
+    const zero_result r = zp_host_open(z);
+    int who = -1;
+    if (!r)
+        for (int u = 0; u < z->layout.all; u++)
+            (void)zp_update_spans(z, u, h->spans + (z->layout.unit[u].member - z->layout.members));
+    ZP_DO(z, zp_agree(z->data, r == ZERO_OK, &who));
+    if (who < 0) return ZERO_OK;
+    if (r && z->device.text[0]) return zp_check(z, r); /* it was something else */
+    return z->dead =
+               zp_fail(z, ZERO_ERR_MEMORY,
+                       "rank %d could not get %zu bytes of the host's memory, of which %zu pinned",
+                       who, all, pinned);
 }
 
 static zero_result zp_build_allocate(zero_ctx *z) {
@@ -190,7 +258,8 @@ static zero_result zp_build_allocate(zero_ctx *z) {
         r = zp_stream_open(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
     if (!r) r = zp_build_private(z);
     if (!r) r = zp_checks_open(z);
-    if (!r) r = zp_build_disk(z);
+    zp_build_turns(z);
+    if (!r) r = zp_build_apart(z);
     /* everybody learns who could not allocate; then all return the same error */
     ZP_DO(z, zp_agree(z->data, r == ZERO_OK, &who));
     if (who >= 0 && z->failure.claimed) return zp_check(z, r);
@@ -198,6 +267,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
         return z->dead = zp_fail(z, ZERO_ERR_MEMORY,
                                  "rank %d could not allocate optimizer state (%zu bytes)", who,
                                  z->plan.optimizer_bytes);
+    if (zp_host_on(z)) ZP_TRY(zp_build_host(z));
     r = zp_build_shared(z);
     if (!r) return zp_build_announce(z);
     ZP_DO(z, ZERO_OK);

@@ -7,7 +7,7 @@
                kept, and a tensor of another layer that is not KEEP, fault where they are used.
                Parameters can be read only. On the GPU both are NaN instead.
      seals     Parameters are hashed where the plugin has written them last, and again when a pass
-               begins.
+               begins; when it ends, those that the host could write, of KEEP tensors.
      hooks     The ranks compare the hooks that they have called, at the end of a pass. */
 #pragma once
 
@@ -122,18 +122,18 @@ static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
 
 /* The part of a member that this rank keeps, hashed. */
 static zero_result zp_checks_hash(zero_ctx *z, const zp_member *m, uint64_t *hash) {
-    const zp_array *a = &z->array[ZP_PARAM];
+    zp_array *a = zp_weights(z, m->unit);
     const zp_kept *part = &a->part[m->unit];
     if (part->share == ZP_SEEN) part = zp_own(z, m->unit);
     const size_t begin = zp_max(part->first, m->at);
     const size_t end = zp_min(part->first + part->numel, m->at + m->numel);
     char *stage = z->data->stage.base;
     *hash = ZP_HASH_EMPTY;
-    for (size_t at = begin; at < end; at += ZP_STAGE_NUMEL) {
-        size_t n = zp_min(ZP_STAGE_NUMEL, end - at);
-        const size_t bytes = n * zp_bytes(a->type);
+    for (size_t at = begin, n; at < end; at += n) {
         char *from;
+        n = zp_min(ZP_STAGE_NUMEL, end - at);
         ZP_TRY(zp_array_open(a, m->unit, at, &n, &z->compute, &from));
+        const size_t bytes = n * zp_bytes(a->type);
         ZP_TRY(zp_copy(&z->compute, stage, from, bytes));
         ZP_TRY(zp_array_close(a, m->unit, at, &z->compute, 0));
         ZP_TRY(zp_stream_sync(&z->compute));
@@ -146,19 +146,25 @@ static zero_result zp_checks_hash(zero_ctx *z, const zp_member *m, uint64_t *has
     return ZERO_OK;
 }
 
-/* Notes what parameters are now, or with `compares` finds one that is not what it was. */
-static zero_result zp_checks_seal(zero_ctx *z, int compares) {
+/* Notes what parameters are now, or finds one that is not what it was: any, or of KEEP tensors. */
+typedef enum zp_seals { ZP_SEAL, ZP_SEAL_ALL, ZP_SEAL_KEEP } zp_seals;
+static zero_result zp_checks_seal(zero_ctx *z, zp_seals what) {
+    const int compares = what != ZP_SEAL;
     if (!zp_checks_on() || (compares && !z->checks.sealed)) return ZERO_OK;
     z->checks.writes += !compares;
-    ZP_DO(z, zp_settle(z));
+    if (what != ZP_SEAL_KEEP) ZP_DO(z, zp_settle(z)); /* inside a pass nothing writes KEEP */
     for (int m = 0; m < z->layout.nmembers; m++) {
         const zp_member *x = &z->layout.members[m];
         uint64_t hash;
+        if (what == ZP_SEAL_KEEP && x->unit != z->layout.units) continue;
         ZP_DO(z, zp_checks_hash(z, x, &hash));
-        ZP_UNTIMELY(z, compares && hash != z->checks.seal[m],
-                    "tensor %s, layer %d, was written since the plugin wrote it last: use "
-                    "zero_write_tensor",
-                    z->tensors[x->tensor].desc.name, x->layer);
+        ZP_UNTIMELY(
+            z, compares && hash != z->checks.seal[m],
+            "tensor %s, layer %d, was written %s: parameters change by the plugin's update and "
+            "by zero_write_tensor alone",
+            z->tensors[x->tensor].desc.name, x->layer,
+            what == ZP_SEAL_KEEP ? "inside the pass (by an optimizer of the host's own?)"
+                                 : "since the plugin wrote it last");
         z->checks.seal[m] = hash;
     }
     z->checks.sealed = 1;
@@ -175,13 +181,13 @@ static zero_result zp_checks_pass(zero_ctx *z) {
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
             int known = 0;
             for (int i = 0; i < z->nslots; i++)
-                known |= z->slots[i].member->tensor == t && z->slots[i].layer == l;
+                known |= z->slots[i].tensor == t && z->slots[i].layer == l;
             ZP_UNTIMELY(z, !known, "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
         }
     }
     memset(z->checks.forwards, 0, (size_t)z->layout.all * sizeof *z->checks.forwards);
     z->checks.nhooks = z->checks.backwards = 0;
-    return zp_checks_seal(z, 1);
+    return zp_checks_seal(z, ZP_SEAL_ALL);
 }
 
 /* Every hook, once it is known to be allowed. */
@@ -190,11 +196,11 @@ static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
     zp_checks *c = &z->checks;
     const zp_live *live = &z->live[unit];
     const int outermost = !live->forward_opens && !live->backward_opens;
-    const int uses = z->layout.unit[unit].uses;
+    const int most = z->layout.unit[unit].forwards;
     c->forwards[unit] += which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* no recompute */
-    ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > uses,
+    ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
                 "unit %d: forward number %d of this pass, but its tensors announce %d uses", unit,
-                c->forwards[unit], uses);
+                c->forwards[unit], most);
     ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit],
                 "unit %d: backward before forward", unit);
     c->backwards += which == ZP_HOOK_BACKWARD;

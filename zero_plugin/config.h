@@ -43,6 +43,11 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(persistence_numel), ZP_SIGNED, ZERO_NONE, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(open_units), ZP_SIGNED, ZERO_ALL, ZP_UNITS, 0, 0},
     {ZP_SETTING(optimizer_tier), ZP_SIGNED, 0, ZERO_FILE, 0, 0},
+    {ZP_SETTING(gradient_tier), ZP_SIGNED, 0, ZERO_FILE, 0, 0},
+    {ZP_SETTING(parameter_tier), ZP_SIGNED, 0, ZERO_FILE, 0, 0},
+    {ZP_SETTING(offload_share), ZP_REAL, 0, 1, 1, 0},
+    {ZP_SETTING(no_file_check), ZP_FLAG},
+    {ZP_SETTING(delay_from), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(no_overlap), ZP_FLAG},
     {ZP_SETTING(no_overflow_check), ZP_FLAG},
     {ZP_SETTING(no_mapping), ZP_FLAG},
@@ -123,16 +128,41 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
 #else
     c->threads = 1;
 #endif
+    const int tiers = c->optimizer_tier || c->gradient_tier || c->parameter_tier;
+    const int files = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE
+                      || c->parameter_tier == ZERO_FILE;
+    const int whole =
+        c->stage < 2 || (c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
     text[0] = 0;
     if (c->no_master && c->type != ZERO_BF16)
         (void)snprintf(text, bytes,
                        "no_master is set: weights can do without an f32 copy in BF16 alone");
-    else if (c->optimizer_tier && !zp_host_computes())
-        (void)snprintf(text, bytes,
-                       "optimizer_tier is %d: CUDA builds keep it on the device so far",
-                       (int)c->optimizer_tier);
-    else if (c->optimizer_tier == ZERO_FILE && !c->folder)
-        (void)snprintf(text, bytes, "optimizer_tier is FILE, and folder is NULL");
+    else if (c->delay_from && !zp_host_computes()
+             && (c->optimizer_tier != ZERO_HOST || c->offload_share < 1))
+        (void)snprintf(
+            text, bytes,
+            "delay_from is %d: in CUDA builds it is for the host's updates, of all units "
+            "(optimizer_tier HOST, offload_share 1)",
+            c->delay_from);
+    else if (tiers && (files || c->parameter_tier || !c->optimizer_tier) && !zp_host_computes())
+        (void)snprintf(
+            text, bytes,
+            "tiers %d, %d and %d: CUDA builds have HOST for the optimizer, and gradients "
+            "with it, so far",
+            (int)c->optimizer_tier, (int)c->gradient_tier, (int)c->parameter_tier);
+    else if (files && !c->folder)
+        (void)snprintf(text, bytes, "a tier is FILE, and folder is NULL");
+    else if (c->parameter_tier && c->stage < 3)
+        (void)snprintf(
+            text, bytes,
+            "parameter_tier is %d: at stage %d parameters are whole on every rank; it is "
+            "for stage 3",
+            (int)c->parameter_tier, c->stage);
+    else if (c->gradient_tier == ZERO_FILE && whole)
+        (void)snprintf(
+            text, bytes,
+            "gradient_tier is FILE: whole gradients are in memory at stages 0 and 1, and "
+            "where several micro-steps accumulate LOCAL");
     else if (scaler->fixed == 0 && scaler->initial < scaler->minimum)
         (void)snprintf(text, bytes, "scaler: initial %g is below minimum %g",
                        (double)scaler->initial, (double)scaler->minimum);

@@ -20,16 +20,34 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int parameter_opens, forward_opens, backward_opens;
     uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
     int writes;               /* outermost backwards that ended in this micro-step */
-    int touched; /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
-    int pending; /* in the bucket that is not yet issued */
+    int touched;  /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
+    int pending;  /* in the bucket that is not yet issued */
+    int offloads; /* tiers are for it */
+    int apart;    /* its update is a task of the stream `updates` */
+    int rounds;   /* of the ring that have updated it, modulo 2 */
+    int turned;   /* delayed, in the file: NEXT's place is PARAM's now */
+    int old_next; /* delayed, in memory: NEXT is older than PARAM, which was written by name */
     zp_event *written, *gathered, *reduction, *updated;
+    zp_event *spent; /* delayed: its update is over, and has read the gradient */
 } zp_live;
 
+/* Of the tier HOST beside a GPU; see host. */
+typedef struct zp_host {
+    int on;
+    zp_stream down;
+    zp_gate gate; /* of a step's updates: all that they read is in the host's memory */
+    zp_event decided, ready, done;
+    zp_pages pinned, plain;
+    zp_control *control; /* pinned: the decision, as the updates see it */
+    zp_span *spans;      /* as zero_ctx.spans */
+    int stale;           /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
+} zp_host;
+
 typedef struct zp_slot {
-    const zp_member *member;
-    int layer;
-    void **place[2];
-    char *was; /* what place[ZP_PARAM] pointed to before */
+    int tensor, layer;
+    const zp_member *member; /* NULL: not until zero_build */
+    void **place[2];         /* by side */
+    char *was[2]; /* what they pointed to at zero_slot; NULL: nothing, or it is adopted */
 } zp_slot;
 
 typedef struct zp_alias { /* one more field for a tensor's pointer */
@@ -67,6 +85,7 @@ struct zero_ctx {
     zp_watch watch;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
+    zp_stream updates;            /* of units that are not in memory; not open: all are */
 
     zp_tensor *tensors;
     int ntensors, tensors_cap;
@@ -79,12 +98,16 @@ struct zero_ctx {
     zp_event *events; /* [nevents] all that live, buffers and what is below point to */
     int nevents;
 
-    zp_array array[ZP_ARRAYS];
+    zp_array array[ZP_ARRAYS_AND_TWINS];
     zp_memory memory[2]; /* GRAD, MEAN and their buffers; PARAM and its buffers */
     zp_pool pool[2];     /* those buffers */
     zp_disk disk;        /* where arrays of the tier FILE are kept */
     size_t disk_pieces;
+    char *disk_memory; /* [disk_bytes] bounces, the ring, and gradients that are added to */
+    size_t disk_bytes;
+    char *addends; /* [ZP_DISK_LANES] pieces; NULL: micro-steps add up elsewhere */
     zp_ring ring;
+    zp_host host;
     size_t shared_numel, bucket_numel; /* of a shared buffer; of a bucket, resolved */
     zp_trace trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
     int *bucket;                       /* units written and not yet issued */
@@ -117,6 +140,8 @@ struct zero_ctx {
     zp_adding adding;
     int scale_asked; /* zero_loss_scale was called for the coming step */
     int stepped;     /* a step was made: a report exists */
+    int64_t taken;   /* steps, skipped ones too */
+    int pending;     /* the last step's update is not in PARAM yet */
     zp_checks checks;
     int looked; /* since zero_reduce peers may be reading parameters that are SEEN */
     int bound;  /* zero_bind was called */
@@ -205,11 +230,17 @@ static int zp_mail_differs(const zp_group *g, size_t bytes) {
 
 #define ZP_DO(z, call) ZP_TRY(zp_check(z, call))
 
+/* The public function that runs, for error sentences and for whoever watches this rank. */
+static void zp_called(zero_ctx *z, const char *call) {
+    z->call = call;
+    if (z->data->call) *z->data->call = call;
+}
+
 /* Every public function begins here: its name, the phases that it may be called in, and what is
    said in others. */
 static zero_result zp_enter(zero_ctx *z, const char *call, int phases, const char *otherwise) {
     if (!z) return ZERO_ERR_ARGUMENT;
-    z->call = call;
+    zp_called(z, call);
     ZP_TRY(zp_check(z, ZERO_OK));
     if (zp_device_check(&z->device)) {
         (void)zp_fail(z, ZERO_ERR_STATE, "%s", z->device.text);
@@ -223,6 +254,8 @@ static zero_result zp_enter(zero_ctx *z, const char *call, int phases, const cha
 /* Waits until nothing moves any more. */
 static zero_result zp_settle(zero_ctx *z) {
     for (int i = 0; i < 2; i++) ZP_TRY(zp_stream_sync(&z->stream[i]));
+    if (z->host.down.device) ZP_TRY(zp_stream_sync(&z->host.down));
+    if (z->updates.device) ZP_TRY(zp_stream_sync(&z->updates));
     return zp_stream_sync(&z->compute);
 }
 
@@ -244,13 +277,31 @@ static int zp_unit_whole(const zero_ctx *z, zp_side side, int u) {
     return share == ZP_WHOLE || share == ZP_SEEN;
 }
 
+/* Where unit u begins in its side's buffer b: a shard that goes to or from the file lies on a
+   sector's border there. */
+static size_t zp_unit_in_buffer(const zero_ctx *z, zp_side side, int u, int b) {
+    const zp_array *a = &z->array[side == ZP_GRAD ? (int)ZP_MEAN : (int)ZP_PARAM];
+    const size_t before = a->part[u].first * zp_bytes(a->type);
+    const size_t skew = zp_array_filed(a, u) ? zp_round_up(before, ZP_SECTOR) - before : 0;
+    return z->pool[side].buffer[b].at + skew;
+}
+
 /* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
 static char *zp_unit_memory(const zero_ctx *z, zp_side side, int u) {
     const zp_live *live = &z->live[u];
     const int b = live->own[side] >= 0 ? live->own[side] : live->buffer[side];
     char *base = z->memory[side].base;
     if (zp_unit_whole(z, side, u)) return base + z->array[side].part[u].at;
-    return b < 0 ? NULL : base + z->pool[side].buffer[b].at;
+    return b < 0 ? NULL : base + zp_unit_in_buffer(z, side, u, b);
+}
+
+/* This rank's shard of u's reduced gradient, from its reduction until the next use of its memory.
+ */
+static char *zp_unit_mean(const zero_ctx *z, int u) {
+    const zp_array *a = &z->array[ZP_MEAN];
+    const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
+    if (!zp_array_filed(a, u)) return zp_array_at(a, u, first);
+    return zp_unit_memory(z, ZP_GRAD, u) + first * zp_bytes(a->type);
 }
 
 /* Unit u's parameters as the host sees them. */
@@ -263,7 +314,25 @@ static char *zp_unit_shown(const zero_ctx *z, int u) {
 /* The part of unit u that this rank updates: of the rule's first state, which every rule has. */
 static const zp_kept *zp_own(const zero_ctx *z, int u) { return &z->array[ZP_STATE].part[u]; }
 
+/* A step's update may run beside the next step. */
+static int zp_delays(const zero_ctx *z) { return z->cfg.delay_from > 0; }
+/* It works on a second copy: NEXT, and a MEAN that lies apart. Beside a GPU the host's arrays are
+   that. */
+static int zp_doubles(const zero_ctx *z) { return zp_delays(z) && zp_host_computes(); }
+
 /* The gradient that the update reads. */
 static zp_array *zp_update_gradient(zero_ctx *z) {
-    return &z->array[z->policy.state == ZP_WHOLE ? (int)ZP_GRAD : (int)ZP_MEAN];
+    const int over = z->policy.state == ZP_WHOLE && !zp_doubles(z); /* gathered over GRAD */
+    return &z->array[over ? (int)ZP_GRAD : (int)ZP_MEAN];
+}
+
+/* The i-th unit in the order of updates: as a forward wants them; delayed ones as the next backward
+   does, whose reductions overwrite what they read. */
+static int zp_update_nth(const zero_ctx *z, int i) {
+    return zp_unit_nth(&z->layout, zp_delays(z) ? z->layout.all - 1 - i : i);
+}
+
+/* The array whose part of u is the weights that a pass sees. */
+static zp_array *zp_weights(zero_ctx *z, int u) {
+    return &z->array[z->live[u].turned ? (int)ZP_NEXT : (int)ZP_PARAM];
 }

@@ -163,6 +163,16 @@ static void zp_device_free(void *p) { free(p); }
 static void *zp_host_alloc(size_t bytes) { return zp_device_alloc(NULL, bytes); }
 static void zp_host_free(void *p) { free(p); }
 
+/* Of HOST, which is DEVICE here: nothing of it is ever called. */
+typedef struct zp_pages {
+    char *base;
+    size_t bytes;
+} zp_pages;
+static zero_result zp_pages_open(zp_pages *m, size_t bytes, int pinned) { return ZERO_OK; }
+static void zp_pages_close(zp_pages *m) {}
+static zero_result zp_stream_beside(zp_stream *s, int threads) { return ZERO_OK; }
+static zero_result zp_stream_opens(zp_stream *s, zp_gate *g) { return ZERO_OK; }
+
 #define ZP_FN ZP_INLINE
 #ifdef __FMA__ /* one rounding where the processor has the instruction */
 #define ZP_FMA(a, b, c) fmaf(a, b, c)

@@ -20,10 +20,19 @@ typedef struct zp_stream {
     cudaStream_t cuda;
     zp_device *device; /* NULL: not open */
     int made;          /* by the plugin */
+    int beside;        /* a lane of the host goes beside it: see zp_stream_beside */
+    zp_lane lane;
+    size_t passed; /* tasks of the lane that the stream has waited for */
 } zp_stream;
 typedef struct zp_event {
     cudaEvent_t cuda; /* NULL: not open */
 } zp_event;
+
+typedef struct zp_pages { /* of the host's memory: see zp_pages_open */
+    char *base;           /* NULL: there are none */
+    size_t bytes;
+    int pinned;
+} zp_pages;
 
 /* An error that the plugin tells is not left for the host to find with cudaGetLastError; without
    one the host's own, of before, stays there. */
@@ -81,7 +90,7 @@ static zero_result zp_device_check(zp_device *d) {
 static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int threads) {
     s->cuda = (cudaStream_t)host;
     s->device = d;
-    s->made = 0;
+    s->made = s->beside = 0;
     return ZERO_OK;
 }
 /* A stream for communication, the more urgent the higher `urgency`; or the host's own. */
@@ -98,11 +107,48 @@ static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int qu
 }
 static void zp_stream_close(zp_stream *s) {
     if (s->device) (void)cudaStreamSynchronize(s->cuda);
+    if (s->device && s->beside) zp_lane_close(&s->lane);
     if (s->made) (void)cudaStreamDestroy(s->cuda);
     memset(s, 0, sizeof *s);
 }
 static zero_result zp_stream_sync(zp_stream *s) {
     ZP_CUDA(s->device, cudaStreamSynchronize(s->cuda));
+    return ZERO_OK;
+}
+
+/* BESIDE A STREAM a lane of the host's works off what is pushed: in its order, and the stream waits
+   for it before what is enqueued behind. No thread that enqueues waits for either, unless the lane
+   is ZP_LANE_TASKS behind, and the lane calls nothing of CUDA's.
+     The stream waits in a callback, on a thread of the driver's, which all streams of all devices
+   of the process, those of ranks that are its threads among them, may share. So what a task needs
+   must be there, or need no callback any more, when the stream comes to it. Otherwise two ranks
+   could wait for each other: rank A's callback for A's task, that for something behind rank B's
+   callback, which is not called because A's is still there.
+     A lane waits for a stream by a gate, which zp_stream_opens opens from a callback that waits for
+   nobody. Whoever lets a task pass a gate makes the stream wait first, by an event, for what stands
+   behind the opening: so the gate is open when the stream comes to that task, and the lane only
+   computes, in finite time, for one rank after another. An event of CUDA's in the gate's place
+   would be recorded again by a host that is a step ahead, and the lane would wait for that. */
+static zero_result zp_stream_beside(zp_stream *s, int threads) {
+    s->passed = 0;
+    ZP_TRY(zp_lane_open(&s->lane, threads));
+    s->beside = 1;
+    return ZERO_OK;
+}
+static void zp_stream_join(void *stream) {
+    zp_stream *s = (zp_stream *)stream;
+    const zp_lane_event task = {&s->lane, ++s->passed};
+    zp_lane_await(&task);
+}
+static zero_result zp_stream_push(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
+                                  size_t n) {
+    if (!s->beside) return ZERO_ERR_UNSUPPORTED;
+    zp_lane_push(&s->lane, fn, args, bytes, n);
+    ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, zp_stream_join, s));
+    return ZERO_OK;
+}
+static zero_result zp_stream_opens(zp_stream *s, zp_gate *g) {
+    ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, zp_gate_open, g));
     return ZERO_OK;
 }
 static zero_result zp_event_open(zp_device *d, zp_event *e) {
@@ -162,6 +208,33 @@ static void *zp_host_alloc(size_t bytes) {
 }
 static void zp_host_free(void *p) {
     if (p) (void)cudaFreeHost(p);
+}
+
+/* Exactly so many bytes of the host's, in whole pages, zeros. `pinned`: copies of every device
+   reach them at full speed: they are mapped, then registered, since cudaHostAlloc may take up to
+   twice as many. MEMORY if they cannot be had, or pinned. */
+static zero_result zp_pages_open(zp_pages *m, size_t bytes, int pinned) {
+    const unsigned how = cudaHostRegisterPortable | cudaHostRegisterMapped;
+    m->bytes = zp_round_up(bytes, 4096);
+    if (!bytes) return ZERO_OK;
+    void *p = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
+    (void)madvise(p, m->bytes, MADV_HUGEPAGE);             /* an update walks many arrays at once */
+    if (pinned) (void)madvise(p, m->bytes, MADV_DONTFORK); /* or a child's copy moves the pages */
+    if (pinned && zp_told(cudaHostRegister(p, m->bytes, how)) != cudaSuccess) {
+        (void)munmap(p, m->bytes);
+        return ZERO_ERR_MEMORY;
+    }
+    m->base = (char *)p;
+    m->pinned = pinned;
+    memset(p, 0, m->bytes); /* a step allocates nothing */
+    return ZERO_OK;
+}
+/* No copy is under way. */
+static void zp_pages_close(zp_pages *m) {
+    if (m->base && m->pinned) (void)cudaHostUnregister(m->base);
+    if (m->base) (void)munmap(m->base, m->bytes);
+    m->base = NULL;
 }
 
 #define ZP_FN           static __host__ __device__ __forceinline__ __attribute__((unused))

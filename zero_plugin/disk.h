@@ -1,41 +1,49 @@
 /* disk.h - the tier that is a disk
 
    One file per rank, of its full size from the beginning, and without a name as soon as it is open:
-   whatever ends the process, nothing stays behind. Arrays lie in it in pieces of ZP_PIECE_BYTES,
-   each read and written as a whole, past the system's cache where the file system allows that.
+   whatever ends the process, nothing stays behind. Arrays lie in it in pieces of ZP_PIECE_NUMEL
+   elements, each read and written as a whole, past the system's cache where the file system allows
+   that.
 
-   THE WALK OF ONE PIECE of the optimizer's state (a step; the host's thread and the file's lanes)
-     host   zp_ring_fill: gives the piece's lane a task that reads it into the next place of the
-            ring, behind the write that the place still waits for: event `read`
-     lane   reads, and compares the checksum with the one that it was written with
-     host   zp_ring_open waits for `read`; the update works in the ring
-     host   zp_ring_close: gives the same lane a task that writes the piece back: event `written`;
-            the place is free for the piece that comes a ring later
+   THE WALK OF ONE PIECE of a unit's update (a step; the stream `updates` and the file's lanes)
+     updates zp_ring_fill: gives the piece's lane a task that reads it into the next place of the
+             ring, behind the write that the place still waits for: event `read`
+     lane    reads, and compares the checksum with the one that it was written with
+     updates zp_ring_open waits for `read`; the update works in the ring
+     updates zp_ring_close: gives the same lane a task that writes the piece back: event `written`;
+             the place is free for the piece that comes a ring later
    A piece always goes by the same lane, so that it is read behind its last write. The order of
    pieces is that of updates, and goes round: behind a step's last piece the next step's first ones
-   are read ahead. An error of the disk is the context's failure: what was not written back is lost,
-   and no update begins from a piece that did not come. */
+   are read ahead, but for gradients, which the next backward writes. An error of the disk is the
+   context's failure: what was not written back is lost, and no update begins from a piece that did
+   not come.
+
+   Gradients and parameters go the whole way between file and unit's buffer by zp_array_move: the
+   gradient stream writes this rank's shard from where it was reduced, the parameter stream reads it
+   to where peers gather it from. */
 #pragma once
 
 #include "group.h"
+#include "rings.h"
 
 #include <sys/statvfs.h>
 
-#define ZP_PIECE_BYTES ((size_t)1 << 20)
+#define ZP_PIECE_NUMEL ((size_t)1 << 18)
 #define ZP_SECTOR      ((size_t)4096) /* offsets and lengths of what passes the cache by */
-#define ZP_DISK_LANES  4
-#define ZP_RING        8 /* pieces of the state that are in memory at once */
+#define ZP_RING        8              /* pieces of an array that are in memory at once */
 
 typedef struct zp_disk {
     zp_group *group;    /* for its failure and rank */
     const char *folder; /* the host's */
     int fd;             /* 0: not open */
+    int unchecked;      /* no checksums */
+    int direct;         /* past the system's cache */
+    zp_rings rings;     /* by lane */
     uint64_t *sum;      /* [pieces] as last written; 0: never, and zeros */
     zp_lane lane[ZP_DISK_LANES];
     int lanes;                          /* that are open */
     uint64_t read_bytes, written_bytes; /* by lanes: atomic */
-    char *bounce;                       /* one piece, for access by name */
-    size_t bounced;                     /* which: its number + 1; 0: none */
+    uint64_t waited_ns;                 /* by streams, for transfers: atomic */
 } zp_disk;
 
 typedef struct zp_transfer { /* of one piece */
@@ -62,14 +70,23 @@ static zero_result zp_disk_failed(const zp_transfer *t, size_t done, int code) {
                     t->disk->folder, code ? strerror(code) : "the file ends there");
 }
 
+/* Bytes that were moved of what is left; 0: the file ends; -1, and errno. */
+static ssize_t zp_disk_some(zp_disk *f, const zp_transfer *t, size_t done) {
+    char *memory = t->memory + done;
+    const size_t left = t->bytes - done;
+    const off_t at = (off_t)(t->at + done);
+    if (f->rings.n)
+        return zp_rings_move(&f->rings, t->piece % ZP_DISK_LANES, f->fd, memory, left, at,
+                             t->writes);
+    return t->writes ? pwrite(f->fd, memory, left, at) : pread(f->fd, memory, left, at);
+}
+
 static zero_result zp_disk_move(const zp_transfer *t) {
     zp_disk *f = t->disk;
     ZP_TRY(zp_failure_result(f->group->failure));
-    if (t->writes) f->sum[t->piece] = zp_disk_sum(t->memory, t->bytes);
+    if (t->writes && !f->unchecked) f->sum[t->piece] = zp_disk_sum(t->memory, t->bytes);
     for (size_t done = 0; done < t->bytes;) {
-        const off_t at = (off_t)(t->at + done);
-        const ssize_t n = t->writes ? pwrite(f->fd, t->memory + done, t->bytes - done, at)
-                                    : pread(f->fd, t->memory + done, t->bytes - done, at);
+        const ssize_t n = zp_disk_some(f, t, done);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (n <= 0) return zp_disk_failed(t, done, n < 0 ? errno : 0);
         done += (size_t)n;
@@ -86,12 +103,40 @@ static void zp_disk_task(const void *transfer, size_t n, int threads) {
 }
 static zp_lane *zp_disk_lane(zp_disk *f, size_t piece) { return &f->lane[piece % ZP_DISK_LANES]; }
 
+/* A stream waits until the transfers before `e` are over. */
+static void zp_disk_await(zp_disk *f, const zp_lane_event *e) {
+    const double start = zp_seconds();
+    zp_lane_await(e);
+    const uint64_t waited = (uint64_t)((zp_seconds() - start) * 1e9);
+    __atomic_add_fetch(&f->waited_ns, waited, __ATOMIC_RELAXED);
+}
+
+/* Gives a transfer to its lane; `e`: when that is over. */
+static void zp_disk_give(const zp_transfer *t, zp_lane_event *e) {
+    zp_lane *lane = zp_disk_lane(t->disk, t->piece);
+    zp_lane_push(lane, zp_disk_task, t, sizeof *t, 0);
+    zp_lane_record(lane, e);
+}
+
+/* Sectors of the file are what a direct transfer may begin and end at. */
+static int zp_disk_aligned(int fd) {
+#ifdef STATX_DIOALIGN
+    struct statx s;
+    if (!statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &s) && s.stx_mask & STATX_DIOALIGN)
+        return s.stx_dio_offset_align && ZP_SECTOR % s.stx_dio_offset_align == 0
+               && ZP_SECTOR % zp_max(s.stx_dio_mem_align, 1) == 0;
+#endif
+    return 1;
+}
+
 /* A file without a name; past the cache if that can be had. -1, and errno. */
 static int zp_disk_make(zp_disk *f) {
     char path[ZP_TEXT_BYTES];
 #if defined(O_DIRECT) && defined(O_TMPFILE)
     int fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
-    if (fd < 0) fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    f->direct = fd >= 0 && zp_disk_aligned(fd);
+    if (fd >= 0 && !f->direct) (void)close(fd);
+    if (!f->direct) fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || errno == ENOENT || errno == EACCES || errno == ENOTDIR) return fd;
 #endif
     if (snprintf(path, sizeof path, "%s/zero-XXXXXX", f->folder) >= (int)sizeof path) {
@@ -110,8 +155,7 @@ static zero_result zp_disk_open(zp_disk *f, zp_group *g, const char *folder, siz
     f->group = g;
     f->folder = folder;
     f->sum = (uint64_t *)calloc(pieces, sizeof *f->sum);
-    if (!f->sum || posix_memalign((void **)&f->bounce, ZP_SECTOR, ZP_PIECE_BYTES))
-        return ZERO_ERR_MEMORY;
+    if (!f->sum) return ZERO_ERR_MEMORY;
     const int fd = zp_disk_make(f);
     if (fd < 0) return zp_error(g, ZERO_ERR_DEVICE, "a file in %s: %s", folder, strerror(errno));
     f->fd = fd;
@@ -122,17 +166,25 @@ static zero_result zp_disk_open(zp_disk *f, zp_group *g, const char *folder, siz
             g, ZERO_ERR_MEMORY, "rank %d needs %zu bytes in %s, where %llu are free: %s", g->rank,
             bytes, folder, (unsigned long long)space.f_bavail * space.f_frsize, strerror(full));
     for (; f->lanes < ZP_DISK_LANES; f->lanes++) ZP_TRY(zp_lane_open(&f->lane[f->lanes], 1));
+    zp_rings_open(&f->rings);
     return ZERO_OK;
+}
+
+/* How the file is read and written, for the log. */
+static const char *zp_disk_how(const zp_disk *f) {
+    return f->rings.n ? "io_uring" : "pread and pwrite of threads";
 }
 
 static void zp_disk_sync(zp_disk *f) {
     for (int i = 0; i < f->lanes; i++) zp_lane_sync(&f->lane[i]);
 }
 
+/* First all lanes come to an end: they wait for one another's transfers. */
 static void zp_disk_close(zp_disk *f) {
+    zp_disk_sync(f);
     for (int i = 0; i < f->lanes; i++) zp_lane_close(&f->lane[i]);
+    zp_rings_close(&f->rings);
     if (f->fd > 0) (void)close(f->fd);
     free(f->sum);
-    free(f->bounce);
     memset(f, 0, sizeof *f);
 }

@@ -113,6 +113,8 @@ struct zp_group {
                           library cannot scale */
     size_t wire_bytes; /* that the transport keeps for pieces on their way between nodes */
     char note[128];    /* about the library, for the log; "": nothing */
+    const char **call; /* where the name of the function that was called last is left for whoever
+                          watches this rank; NULL: nobody does */
 
     char *mail;       /* [nranks * ZP_MAIL_BYTES] what the last exchange brought */
     zp_memory stage;  /* [ZP_STAGE_NUMEL] f32 of the host's, to stream through */

@@ -9,8 +9,8 @@
    none, is complete. A lane that was closed has completed all of its events.
 
    Lanes exist in every build: the streams of the CPU version are lanes; a CUDA build has them
-   for the loop form of a kernel on the host, and opens none by itself. One thread gives a lane its
-   tasks. */
+   for the loop form of a kernel on the host, and opens none by itself. Where several threads give
+   a lane tasks, an event covers those of the thread that recorded it, at least. */
 #pragma once
 
 #include "base.h"
@@ -100,17 +100,18 @@ ZP_UNUSED static void zp_lane_push(zp_lane *l, zp_task_fn fn, const void *args, 
                                    size_t n) {
     pthread_mutex_lock(&l->lock);
     while (l->tail - l->head == ZP_LANE_TASKS) pthread_cond_wait(&l->less, &l->lock);
-    zp_task *task = &l->task[l->tail++ % ZP_LANE_TASKS];
+    zp_task *task = &l->task[l->tail % ZP_LANE_TASKS];
     task->fn = fn;
     task->n = n;
     memcpy(task->args, args, bytes);
+    __atomic_store_n(&l->tail, l->tail + 1, __ATOMIC_RELEASE);
     pthread_cond_signal(&l->more);
     pthread_mutex_unlock(&l->lock);
 }
 
 ZP_UNUSED static void zp_lane_record(zp_lane *l, zp_lane_event *e) {
     e->lane = l;
-    e->at = l->tail;
+    e->at = __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE);
 }
 static int zp_lane_reached(const zp_lane_event *e) {
     return !e->lane || __atomic_load_n(&e->lane->head, __ATOMIC_ACQUIRE) >= e->at;
@@ -134,6 +135,49 @@ ZP_UNUSED static void zp_lane_sync(zp_lane *l) {
     zp_lane_event end;
     zp_lane_record(l, &end);
     zp_lane_await(&end);
+}
+
+/* A GATE holds a lane's tasks back for what is no lane: the n-th pass waits for the n-th opening.
+   It counts, where an event is recorded again, so the two sides may be any number of steps apart.
+ */
+typedef struct zp_gate {
+    pthread_mutex_t lock;
+    pthread_cond_t turned;
+    size_t opened, passed;
+    int stays; /* open, from now on */
+} zp_gate;
+
+ZP_UNUSED static void zp_gate_init(zp_gate *g) {
+    memset(g, 0, sizeof *g);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->turned, NULL);
+}
+/* Touches nothing but the gate: a thread of the device's driver may call it. */
+ZP_UNUSED static void zp_gate_open(void *gate) {
+    zp_gate *g = (zp_gate *)gate;
+    pthread_mutex_lock(&g->lock);
+    g->opened++;
+    pthread_cond_broadcast(&g->turned);
+    pthread_mutex_unlock(&g->lock);
+}
+/* 1: it stays open: what was waited for may never have come. */
+ZP_UNUSED static int zp_gate_pass(zp_gate *g) {
+    pthread_mutex_lock(&g->lock);
+    g->passed++;
+    while (g->opened < g->passed && !g->stays) pthread_cond_wait(&g->turned, &g->lock);
+    const int stays = g->stays;
+    pthread_mutex_unlock(&g->lock);
+    return stays;
+}
+ZP_UNUSED static void zp_gate_leave(zp_gate *g) {
+    pthread_mutex_lock(&g->lock);
+    g->stays = 1;
+    pthread_cond_broadcast(&g->turned);
+    pthread_mutex_unlock(&g->lock);
+}
+ZP_UNUSED static void zp_gate_close(zp_gate *g) {
+    pthread_cond_destroy(&g->turned);
+    pthread_mutex_destroy(&g->lock);
 }
 
 /* F_at(args, i) is the body, F_loop a task that runs it over n elements on the host; more than

@@ -26,7 +26,7 @@ typedef struct zp_tensor {
 typedef struct zp_unit {
     zp_member *member; /* [members], of zp_layout.members */
     int members;
-    int uses;                    /* backward writes per pass */
+    int uses, forwards;          /* per pass: backward writes, and uses in forward */
     size_t numel, padded, shard; /* elements: with alignment; shard * nranks; of one rank */
     size_t content;              /* elements without alignment */
     size_t largest_tensor;
@@ -82,7 +82,9 @@ static zp_member *zp_unit_add(zp_layout *l, const zp_tensor *t, int tensor, int 
     u->content += m.numel;
     u->largest_tensor = zp_max(u->largest_tensor, d->numel);
     u->only_one_d &= (d->flags & ZERO_ONE_D) != 0;
+    const int forwards = d->uses + (d->flags & ZERO_AGAIN ? 1 : 0);
     if (!kept && d->uses > u->uses) u->uses = d->uses;
+    if (!kept && forwards > u->forwards) u->forwards = forwards;
     u->member[u->members] = m;
     return &u->member[u->members++];
 }
@@ -116,7 +118,7 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         u->member = next;
         next += u->members;
         u->members = 0; /* counted again while filling */
-        u->only_one_d = u->uses = 1;
+        u->only_one_d = u->uses = u->forwards = 1;
     }
     for (int t = 0; t < n; t++)
         for (int i = 0; i < tensors[t].desc.layers; i += zp_tensor_together(&tensors[t]))

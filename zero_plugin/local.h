@@ -166,6 +166,7 @@ static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
     g->nranks = local->nranks;
     g->rank = given->rank;
     g->crowd = local->parted ? 1 : g->nranks;
+    g->call = &local->call[g->rank];
     ZP_TRY(zp_seats_make(g, sizeof(zp_seats)));
     zp_seats *s = zp_seats_of(g);
     s->local = local;

@@ -1,9 +1,9 @@
 /* memory.h - arrays: what a rank keeps, one number per element, and in which memory
 
    All arrays share the layout of units and shards. Of each unit an array keeps a part: the whole
-   unit, this rank's shard, or nothing; a stage is a row of such shares. What
-   computes finds MASTER and STATE by zp_array_open alone; GRAD, MEAN, SUM and PARAM also by their
-   offsets, which collectives need.
+   unit, this rank's shard, or nothing; a stage is a row of such shares. A part lies in memory, or
+   in the rank's file, where it is read and written by pieces. Access finds all of them by
+   zp_array_open, the update by zp_array_at or a ring; collectives by their offsets.
 
    THE WALK OF ONE ELEMENT, whose shard is this rank's: who writes it, and when
      GRAD    what backward adds to: the host, on the compute stream, between begin and end; cleared
@@ -12,14 +12,19 @@
      SUM     f32, where 16-bit gradients of several micro-steps add up: the gradient stream alone
      MEAN    the reduced gradient: the reduce-scatter, on the gradient stream; read by norm and
              update. Part of GRAD where nothing else is written there in between. At stage 0 it is
-             gathered over GRAD, which the update reads instead
+             gathered over GRAD, which the update reads instead. FILE: reduced inside the unit's
+             gradient buffer, and written from there
      STATE   the rule's own arrays, f32: the update, on the compute stream, and nobody else
      MASTER  the f32 weight, where parameters are stored in 16 bit: the update
      PARAM   the weight as stored: the update, once all ranks have computed with the old one; then
              gathered from here. SEEN: one piece of memory shows all ranks' shards side by side, a
-             rank writes its own alone, and a gather only waits
-   By name, on the compute stream, all but SUM are written: between steps, the gradient from
-   zero_reduce to zero_step. */
+             rank writes its own alone, and a gather only waits. FILE: read into its place in the
+             unit's gather buffer
+     NEXT    PARAM's second copy, of what this rank updates, where updates are delayed: the update
+             writes it, and it becomes PARAM once all ranks have computed with the old one: by a
+             copy, or, in the file, by an exchange of places
+   By name, on the compute stream, all but SUM and NEXT are written: between steps, the gradient
+   from zero_reduce to zero_step. */
 #pragma once
 
 #include "rules.h"
@@ -29,13 +34,16 @@
 /* What the host is shown of a unit. [2], here and below, is indexed by side: 0 gradients, 1
    parameters; the channel and the stream of the same number serve it. */
 typedef enum zp_side { ZP_GRAD = 0, ZP_PARAM, ZP_SIDES } zp_side;
-enum { ZP_MEAN = ZP_SIDES, ZP_SUM, ZP_MASTER, ZP_STATE, ZP_ARRAYS = ZP_STATE + ZP_STATES };
+enum { ZP_MEAN = ZP_SIDES, ZP_SUM, ZP_MASTER, ZP_STATE, ZP_NEXT = ZP_STATE + ZP_STATES, ZP_ARRAYS };
+/* What the update of the tier HOST has in place of the gradient and PARAM (see host). */
+enum { ZP_DOWN = ZP_ARRAYS, ZP_UP, ZP_ARRAYS_AND_TWINS };
 static_assert((int)ZP_GRAD == ZP_GRADIENTS && (int)ZP_PARAM == ZP_PARAMETERS, "a side's channel");
 
 typedef enum zp_share { ZP_NOTHING = 0, ZP_WHOLE, ZP_SHARD, ZP_SEEN } zp_share;
 
 typedef struct zp_kept { /* of one unit */
     zp_share share;
+    zero_tier tier;
     size_t first, numel; /* elements of the unit that are kept */
     size_t at;           /* bytes from the array's memory, or its file's begin, on */
     size_t piece;        /* FILE: the number of its first piece */
@@ -43,12 +51,17 @@ typedef struct zp_kept { /* of one unit */
 
 typedef struct zp_array {
     zero_type type;
-    zp_share share; /* the usual one; part[u].share is a unit's */
-    zero_tier tier; /* HOST is DEVICE here */
-    zp_kept *part;  /* [units] */
-    size_t bytes;   /* of all parts; 0 if they lie in another array */
-    char *memory;   /* what parts count from; NULL before the build */
-    zp_disk *disk;  /* FILE */
+    zp_share share;    /* the usual one; part[u].share is a unit's, and so is the tier */
+    zero_tier tier;    /* HOST: MASTER and STATE beside a GPU; elsewhere that is DEVICE */
+    zp_kept *part;     /* [units] */
+    size_t bytes;      /* of all parts in memory; 0 if they lie in another array */
+    char *memory;      /* what parts count from; NULL before the build */
+    size_t host_bytes; /* HOST: of all parts */
+    char *host;        /* what they count from */
+    zp_disk *disk;     /* FILE */
+    char *bounce;      /* FILE: one piece, for access */
+    size_t bounced;    /* which: its number + 1; 0: none */
+    uint64_t since;    /* disk->written_bytes then */
 } zp_array;
 
 /* A stage: WHOLE or SHARD. State WHOLE (stage 0) needs all WHOLE, since a rank updates what it
@@ -72,60 +85,96 @@ typedef enum zp_adding {
     ZP_EACH_REDUCED  /* each is reduced, and added shard by shard */
 } zp_adding;
 
-/* Cuts unit u's part from a memory, from `at` on; returns its end. */
-static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share, int rank,
-                           size_t at) {
+/* Cuts unit u's part: of a memory, from `at` on; returns its end. Of a file the plan says where. */
+static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share, zero_tier tier,
+                           int rank, size_t at) {
     const size_t numel = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? x->shard : x->padded;
-    const zp_kept made = {share, share == ZP_SHARD ? (size_t)rank * x->shard : 0, numel, at, 0};
+    const zp_kept made = {share, tier, share == ZP_SHARD ? (size_t)rank * x->shard : 0,
+                          numel, at,   0};
+    const size_t bytes = tier == ZERO_DEVICE ? numel * zp_bytes(a->type) : 0;
     a->part[u] = made;
-    a->bytes += numel * zp_bytes(a->type);
-    return at + numel * zp_bytes(a->type);
+    a->bytes += bytes;
+    if (tier != ZERO_HOST) return at + bytes;
+    a->part[u].at = a->host_bytes;
+    a->host_bytes += numel * zp_bytes(a->type);
+    return at;
 }
 
-/* Piece i of unit u's part: FILE. */
+/* Unit u's part is in the file. */
+static int zp_array_filed(const zp_array *a, int u) {
+    return a->part[u].tier == ZERO_FILE && a->part[u].numel;
+}
+static size_t zp_array_pieces(const zp_array *a, int u) {
+    return (a->part[u].numel + ZP_PIECE_NUMEL - 1) / ZP_PIECE_NUMEL;
+}
+
+/* Piece i of unit u's part. */
 static zp_transfer zp_array_piece(const zp_array *a, int u, size_t i, char *memory, int writes) {
     const zp_kept *x = &a->part[u];
-    const size_t bytes = zp_min(x->numel * zp_bytes(a->type) - i * ZP_PIECE_BYTES, ZP_PIECE_BYTES);
+    const size_t n = zp_min(x->numel - i * ZP_PIECE_NUMEL, ZP_PIECE_NUMEL), of = zp_bytes(a->type);
     const zp_transfer t = {
-        a->disk,      memory, x->at + i * ZP_PIECE_BYTES, zp_round_up(bytes, ZP_SECTOR),
+        a->disk,      memory, x->at + i * ZP_PIECE_NUMEL * of, zp_round_up(n * of, ZP_SECTOR),
         x->piece + i, writes};
     return t;
+}
+
+/* All of unit u's part at once, between the file and memory on a sector's border, in which whole
+   sectors are moved: waits until that is over. */
+static zero_result zp_array_move(const zp_array *a, int u, char *memory, int writes) {
+    zp_lane_event end[ZP_DISK_LANES] = {{NULL, 0}};
+    for (size_t i = 0; i < zp_array_pieces(a, u); i++) {
+        const size_t at = i * ZP_PIECE_NUMEL * zp_bytes(a->type);
+        const zp_transfer t = zp_array_piece(a, u, i, memory + at, writes);
+        zp_disk_give(&t, &end[t.piece % ZP_DISK_LANES]);
+    }
+    for (int i = 0; i < ZP_DISK_LANES; i++) zp_disk_await(a->disk, &end[i]);
+    return zp_failure_result(a->disk->group->failure);
 }
 
 /* Elements from e on that lie behind one another, where the array is kept: at most so many. All
    ranks cut a unit at the same elements, whether they keep them or not. */
 static size_t zp_array_ahead(const zp_array *a, int u, size_t e) {
-    const size_t of = ZP_PIECE_BYTES / zp_bytes(a->type), shard = a->part[u].numel;
-    if (a->tier != ZERO_FILE || !shard) return SIZE_MAX;
-    return of - (a->part[u].share == ZP_SHARD ? e % shard : e) % of;
+    const size_t shard = a->part[u].numel;
+    if (!zp_array_filed(a, u)) return SIZE_MAX;
+    return ZP_PIECE_NUMEL - (a->part[u].share == ZP_SHARD ? e % shard : e) % ZP_PIECE_NUMEL;
+}
+
+/* Element e of unit u, in memory; NULL: the array keeps nothing of the unit. */
+static char *zp_array_at(const zp_array *a, int u, size_t e) {
+    const zp_kept *x = &a->part[u];
+    char *memory = x->tier == ZERO_HOST ? a->host : a->memory;
+    return x->numel ? memory + x->at + (e - x->first) * zp_bytes(a->type) : NULL;
 }
 
 /* OPEN AND CLOSE. Between them element e of unit u and *n elements from there on lie at *p, for
    what stream s runs: as many as were asked for, or fewer where a piece of a file ends; *p is NULL
    if the array keeps nothing of the unit. `wrote`: what lies there is the array's new value, and
-   goes to where the array is kept; otherwise it is dropped. Of a disk, one piece is open at a time:
-   the optimizer's step has a way of its own, a ring of them. On DEVICE both are no work at all. */
-static zero_result zp_array_open(const zp_array *a, int u, size_t e, size_t *n, zp_stream *s,
-                                 char **p) {
+   goes to where the array is kept; otherwise it is dropped. Of an array in a file one piece is open
+   at a time, which is for access: the update has a way of its own, a ring of them. In memory both
+   are no work at all. */
+static zero_result zp_array_open(zp_array *a, int u, size_t e, size_t *n, zp_stream *s, char **p) {
     const zp_kept *x = &a->part[u];
-    const size_t at = (e - x->first) * zp_bytes(a->type), piece = at / ZP_PIECE_BYTES;
-    *p = x->numel ? a->memory + x->at + at : NULL;
-    if (!x->numel || !a->disk) return ZERO_OK;
+    const size_t at = e - x->first, piece = at / ZP_PIECE_NUMEL;
     zp_disk *d = a->disk;
-    *n = zp_min(*n, (ZP_PIECE_BYTES - at % ZP_PIECE_BYTES) / zp_bytes(a->type));
-    *p = d->bounce + at % ZP_PIECE_BYTES;
-    if (d->bounced == x->piece + piece + 1) return ZERO_OK;
-    const zp_transfer read = zp_array_piece(a, u, piece, d->bounce, 0);
-    d->bounced = 0;
+    *p = zp_array_at(a, u, e);
+    if (!zp_array_filed(a, u)) return ZERO_OK;
+    *n = zp_min(*n, ZP_PIECE_NUMEL - at % ZP_PIECE_NUMEL);
+    *p = a->bounce + at % ZP_PIECE_NUMEL * zp_bytes(a->type);
     zp_disk_sync(d); /* a step may still write */
+    if (a->bounced == x->piece + piece + 1 && a->since == d->written_bytes) return ZERO_OK;
+    const zp_transfer read = zp_array_piece(a, u, piece, a->bounce, 0);
+    a->bounced = 0;
     ZP_TRY(zp_disk_move(&read));
-    d->bounced = x->piece + piece + 1;
+    a->bounced = x->piece + piece + 1;
+    a->since = d->written_bytes;
     return ZERO_OK;
 }
-static zero_result zp_array_close(const zp_array *a, int u, size_t e, zp_stream *s, int wrote) {
-    if (!a->disk || !wrote || !a->part[u].numel) return ZERO_OK;
-    const size_t piece = (e - a->part[u].first) * zp_bytes(a->type) / ZP_PIECE_BYTES;
-    const zp_transfer write = zp_array_piece(a, u, piece, a->disk->bounce, 1);
+static zero_result zp_array_close(zp_array *a, int u, size_t e, zp_stream *s, int wrote) {
+    if (!zp_array_filed(a, u) || !wrote) return ZERO_OK;
+    const size_t piece = (e - a->part[u].first) / ZP_PIECE_NUMEL;
+    const zp_transfer write = zp_array_piece(a, u, piece, a->bounce, 1);
     ZP_TRY(zp_stream_sync(s));
-    return zp_disk_move(&write);
+    ZP_TRY(zp_disk_move(&write));
+    a->since = a->disk->written_bytes;
+    return ZERO_OK;
 }

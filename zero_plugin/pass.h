@@ -1,7 +1,7 @@
 /* pass.h - hooks, gathers, buckets: a unit while a pass runs */
 #pragma once
 
-#include "check.h"
+#include "shards.h"
 
 /* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
    the buffer that it goes to. */
@@ -10,19 +10,79 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     zp_stream *s = &z->stream[ZP_PARAMETERS];
     zp_op op = zp_op_make(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
+    const int filed = zp_array_filed(&z->array[ZP_PARAM], u);
     op.in_place = part->share == ZP_SEEN;
     op.source = op.target = part->at;
-    if (zp_unit_whole(z, ZP_PARAM, u)) {
-        op.source += (size_t)z->data->rank * zp_op_shard_bytes(&op);
-    } else {
+    if (!zp_unit_whole(z, ZP_PARAM, u)) {
         zp_pool *pool = &z->pool[ZP_PARAM];
-        zp_buffer *b = &pool->buffer[zp_pool_find(pool, u)];
-        op.target = b->at;
-        ZP_DO(z, zp_event_wait(s, b->released));
+        const int b = zp_pool_find(pool, u);
+        op.target = zp_unit_in_buffer(z, ZP_PARAM, u, b);
+        ZP_DO(z, zp_event_wait(s, pool->buffer[b].released));
     }
+    if (filed || zp_unit_whole(z, ZP_PARAM, u))
+        op.source = op.target + (size_t)z->data->rank * zp_op_shard_bytes(&op);
     ZP_DO(z, zp_event_wait(s, live->updated));
+    if (filed) ZP_DO(z, zp_fetch_shard(z, u, op.memory->base + op.source));
     ZP_DO(z, zp_issue(s, &op, 1));
     return zp_check(z, zp_event_record(s, live->gathered));
+}
+
+/* Stream s has written u's weights: a unit that lies whole is gathered at once, any other when a
+   pass asks for it; where nothing is gathered (stage 0), who begins it waits for the update. */
+static zero_result zp_updated(zero_ctx *z, int u, zp_stream *s) {
+    const int whole = zp_unit_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
+    ZP_DO(z, zp_event_record(s, z->live[u].updated));
+    if (whole && z->policy.state == ZP_SHARD) return zp_gather(z, u);
+    if (!whole || s == &z->compute) return ZERO_OK;
+    return zp_check(z, zp_event_record(s, z->live[u].gathered));
+}
+
+/* What this rank updates of unit u, from one of PARAM and NEXT to the other, both in memory. */
+static void zp_next_copy(zero_ctx *z, int u, int to, int from) {
+    const zp_kept *own = zp_own(z, u);
+    memcpy(zp_array_at(&z->array[to], u, own->first), zp_array_at(&z->array[from], u, own->first),
+           own->numel * zp_bytes(z->cfg.type));
+}
+
+/* A task of `updates`: NEXT, which the last update has written, becomes PARAM. */
+typedef struct zp_turn_args {
+    zero_ctx *z;
+    int unit;
+} zp_turn_args;
+
+static void zp_turn_task(const void *args, size_t n, int threads) {
+    const zp_turn_args *a = (const zp_turn_args *)args;
+    zp_live *live = &a->z->live[a->unit];
+    if (zp_array_filed(&a->z->array[ZP_NEXT], a->unit))
+        live->turned = live->rounds;
+    else if (!live->old_next)
+        zp_next_copy(a->z, a->unit, ZP_PARAM, ZP_NEXT);
+}
+
+/* Unit u's new weights come in, once `computed`: all ranks are done with the old ones. Who waits
+   for them: u's gather, or, where there is none, its next begin. */
+static zero_result zp_turn_unit(zero_ctx *z, int u, zp_event *computed) {
+    const zp_turn_args a = {z, u};
+    zp_stream *s = &z->updates;
+    ZP_DO(z, zp_event_wait(s, computed));
+    ZP_DO(z, zp_event_wait(s, z->live[u].gathered)); /* one that nobody has waited for */
+    if (zp_host_on(z))
+        ZP_DO(z, zp_host_return(z, u));
+    else
+        ZP_DO(z, zp_stream_push(s, zp_turn_task, &a, sizeof a, zp_own(z, u)->numel));
+    return zp_updated(z, u, s);
+}
+
+/* All that is pending comes in, between steps. */
+static zero_result zp_turn_all(zero_ctx *z) {
+    if (!z->pending) return ZERO_OK;
+    for (int i = 0; i < z->layout.all; i++) {
+        const int u = zp_update_nth(z, i);
+        if (z->layout.unit[u].numel) ZP_TRY(zp_turn_unit(z, u, z->agreed));
+    }
+    zp_pool_forget(&z->pool[ZP_PARAM]);
+    z->pending = 0;
+    return zp_checks_seal(z, ZP_SEAL);
 }
 
 /* The units in whose turn the shared buffers are, in words. */
@@ -82,14 +142,15 @@ static char *zp_member_memory(const zero_ctx *z, zp_side side, const zp_member *
 }
 
 /* Writes the pointers of one unit's tensors: fields of the host's struct, if there is one, then
-   slots. Memory NULL: what has no slot stays as it is, and slots become NULL. */
+   slots. Memory NULL: they become NULL. */
 static void zp_point(zero_ctx *z, zp_side side, int u, char *memory, void *host) {
     const zp_unit *x = &z->layout.unit[u];
     const size_t of = zp_bytes(z->array[side].type);
-    for (int i = 0; i < x->members && memory && host; i++) {
+    for (int i = 0; i < x->members && host; i++) {
         const zp_member *m = &x->member[i];
         const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
-        const uintptr_t to = (uintptr_t)zp_member_memory(z, side, m, memory) - m->first * of;
+        const uintptr_t at = memory ? (uintptr_t)zp_member_memory(z, side, m, memory) : 0;
+        const uintptr_t to = memory ? at - m->first * of : 0;
         if (!(d->flags & ZERO_BY_SLOT)) memcpy((char *)host + d->field, &to, sizeof to);
         for (int k = 0; k < z->naliases; k++)
             if (z->aliases[k].tensor == m->tensor)
@@ -109,15 +170,12 @@ static void zp_point(zero_ctx *z, zp_side side, int u, char *memory, void *host)
 static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const size_t first = z->array[ZP_MEAN].part[u].first;
-    size_t n = x->shard;
-    char *shard;
-    ZP_TRY(zp_array_open(&z->array[ZP_MEAN], u, first, &n, s, &shard));
-    const zp_norm_args norm = {shard, z->array[ZP_MEAN].type, x->shard, z->partial};
+    const zp_array *mean = &z->array[ZP_MEAN];
+    const zp_norm_args norm = {zp_unit_mean(z, u), mean->type, x->shard, z->partial};
+    const size_t first = (size_t)z->data->rank * x->shard;
     const zp_fold_args fold = {norm, z->verdict, (double)u, (double)first};
     ZP_TRY(zp_norm(s, &norm, (x->shard + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
-    ZP_TRY(zp_fold(s, &fold, 1));
-    return zp_array_close(&z->array[ZP_MEAN], u, first, s, 0);
+    return zp_fold(s, &fold, 1);
 }
 
 /* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
@@ -126,31 +184,29 @@ static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
     if (last && z->micro == 0) return ZERO_OK; /* one micro-step: nothing to add up */
     zp_array *sums = &z->array[ZP_SUM];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    size_t n = z->layout.unit[u].padded;
-    char *to;
-    ZP_TRY(zp_array_open(sums, u, 0, &n, s, &to));
-    const zp_collect_args add = {(float *)(void *)to, zp_unit_memory(z, ZP_GRAD, u),
-                                 z->array[ZP_GRAD].type, z->micro == 0, last};
-    ZP_TRY(zp_collect(s, &add, n / ZP_WIDE));
-    return zp_array_close(sums, u, 0, s, 1);
+    const size_t n = z->layout.unit[u].padded;
+    const zp_collect_args add = {(float *)(void *)zp_array_at(sums, u, 0),
+                                 zp_unit_memory(z, ZP_GRAD, u), z->array[ZP_GRAD].type,
+                                 z->micro == 0, last};
+    return zp_collect(s, &add, n / ZP_WIDE);
 }
 
 static zp_op zp_reduce_op(zero_ctx *z, int u) {
     const zp_kept *sum = &z->array[ZP_SUM].part[u];
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
     op.source = (size_t)(zp_unit_memory(z, ZP_GRAD, u) - z->memory[ZP_GRAD].base);
-    op.target = z->array[ZP_MEAN].part[u].at;
+    op.target = (size_t)(zp_unit_mean(z, u) - z->memory[ZP_GRAD].base);
     if (sum->share == ZP_SHARD) op.sum = (float *)(void *)(z->array[ZP_SUM].memory + sum->at);
     op.scale = z->data->divisor / (float)z->data->nranks;
-    op.accumulate = z->adding == ZP_EACH_REDUCED && z->micro > 0;
+    op.accumulate = z->adding == ZP_EACH_REDUCED && z->micro > 0 && !zp_mean_adds(z, u);
     return op;
 }
 
 /* Where gradients are whole on every rank (stage 0), they are gathered. */
 static zp_op zp_whole_op(zero_ctx *z, int u) {
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_ALL_GATHER, u);
-    op.source = z->array[ZP_MEAN].part[u].at;
-    op.target = z->array[ZP_GRAD].part[u].at;
+    op.source = (size_t)(zp_unit_mean(z, u) - z->memory[ZP_GRAD].base);
+    op.target = zp_update_gradient(z)->part[u].at;
     return op;
 }
 
@@ -167,14 +223,22 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     if (!z->nbucket) return ZERO_OK;
     for (int i = 0; i < z->nbucket; i++) {
         ZP_DO(z, zp_event_wait(s, z->live[z->bucket[i]].written));
+        if (zp_delays(z)) ZP_DO(z, zp_host_mean_read(z, s, z->bucket[i]));
         if (collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
     }
     if (last || !collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
-    for (int i = 0; i < z->nbucket && last; i++) ZP_DO(z, zp_gradient_norm(z, z->bucket[i]));
+    for (int i = 0; i < z->nbucket; i++) {
+        const int u = z->bucket[i], writes = last || !z->array[ZP_SUM].share;
+        if (zp_mean_adds(z, u)) ZP_DO(z, zp_mean_push(z, u, zp_mean_add_task));
+        if (last) ZP_DO(z, zp_gradient_norm(z, u));
+        if (zp_mean_filed(z, u) && writes) ZP_DO(z, zp_mean_push(z, u, zp_mean_write_task));
+    }
     if (last && z->policy.state == ZP_WHOLE) ZP_DO(z, zp_bucket_issue(z, zp_whole_op));
     for (int i = 0; i < z->nbucket; i++) {
         zp_live *live = &z->live[z->bucket[i]];
         ZP_DO(z, zp_event_record(s, live->reduction));
+        if (last) ZP_DO(z, zp_host_send(z, z->bucket[i]));
+        if (last && z->pending) ZP_TRY(zp_turn_unit(z, z->bucket[i], live->reduction));
         live->pending = 0;
         live->buffer[ZP_GRAD] = -1;
     }
@@ -240,6 +304,8 @@ static zero_result zp_gradient_touch(zero_ctx *z, int u, int clear_all) {
     if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
     ZP_TRY(zp_gradient_buffer(z, u));
     ZP_DO(z, zp_event_wait(&z->compute, live->reduction));
+    if (live->apart && !zp_doubles(z)) /* it may read them yet */
+        ZP_DO(z, zp_host_mean_read(z, &z->compute, u));
     live->touched = 1;
     return zp_gradient_clear(z, u, clear_all);
 }
@@ -293,6 +359,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
                 : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
                                       : "the last pass has not ended");
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
+    if (kind == ZERO_EVAL && z->phase == ZP_IDLE) ZP_TRY(zp_turn_all(z));
     ZP_TRY(zp_checks_pass(z));
     if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
     ZP_DO(z, zp_event_wait(&z->compute, z->live[z->layout.units].gathered)); /* KEEP */
@@ -386,6 +453,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
                     "unit %d: its %s has begun and not ended", u,
                     z->live[u].forward_opens ? "forward" : "backward");
     ZP_TRY(zp_checks_compare(z));
+    ZP_TRY(zp_checks_seal(z, ZP_SEAL_KEEP));
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {

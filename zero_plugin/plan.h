@@ -1,12 +1,13 @@
 /* plan.h - memory and traffic from layout and configuration alone; the build allocates just that */
 #pragma once
 
-#include "context.h"
+#include "tiers.h"
+#include "host.h"
 
-static void zp_plan_row(zp_array *a, zero_type type, zp_share share) {
+static void zp_plan_row(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
     a->type = type;
     a->share = share;
-    a->tier = ZERO_DEVICE;
+    a->tier = tier == ZERO_HOST ? ZERO_DEVICE : tier; /* that is the host, or beside it */
 }
 
 /* What the settings mean for this context, once they are resolved: the table of arrays, and the
@@ -26,16 +27,25 @@ static void zp_plan_settings(zero_ctx *z) {
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
     if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* buffers */
-    if (stage.parameters == ZP_SHARD && sees) param = ZP_SEEN;
-    zp_plan_row(&z->array[ZP_GRAD], type, grad);
-    zp_plan_row(&z->array[ZP_PARAM], c->type, param);
-    zp_plan_row(&z->array[ZP_MEAN], type, ZP_SHARD);
-    zp_plan_row(&z->array[ZP_SUM], ZERO_F32, !sums ? ZP_NOTHING : each ? ZP_SHARD : ZP_WHOLE);
-    zp_plan_row(&z->array[ZP_MASTER], ZERO_F32, masters ? stage.state : ZP_NOTHING);
+    if (stage.parameters == ZP_SHARD && sees && c->parameter_tier != ZERO_FILE) param = ZP_SEEN;
+    zp_plan_row(&z->array[ZP_GRAD], type, grad, ZERO_DEVICE);
+    zp_plan_row(&z->array[ZP_PARAM], c->type, param, c->parameter_tier);
+    const int all = zp_doubles(z) && stage.state == ZP_WHOLE;
+    zp_plan_row(&z->array[ZP_MEAN], type, all ? ZP_WHOLE : ZP_SHARD, c->gradient_tier);
+    zp_plan_row(&z->array[ZP_NEXT], c->type, zp_doubles(z) ? stage.state : ZP_NOTHING,
+                c->parameter_tier);
+    zp_plan_row(&z->array[ZP_SUM], ZERO_F32,
+                !sums  ? ZP_NOTHING
+                : each ? ZP_SHARD
+                       : ZP_WHOLE,
+                ZERO_DEVICE);
+    zp_plan_row(&z->array[ZP_MASTER], ZERO_F32, masters ? stage.state : ZP_NOTHING,
+                c->optimizer_tier);
     for (int i = 0; i < ZP_STATES; i++)
         zp_plan_row(&z->array[ZP_STATE + i], ZERO_F32,
-                    i < z->rule->states ? stage.state : ZP_NOTHING);
-    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) z->array[k].tier = c->optimizer_tier;
+                    i < z->rule->states ? stage.state : ZP_NOTHING, c->optimizer_tier);
+    for (int k = ZP_MASTER; k < ZP_NEXT; k++)
+        if (c->optimizer_tier == ZERO_HOST && !zp_host_computes()) z->array[k].tier = ZERO_HOST;
     report->divisor = (double)z->data->divisor;
     zp_scale_set(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
     report->used_scale = report->scale;
@@ -88,22 +98,6 @@ static zero_result zp_plan_shared(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Where the parts of arrays lie in the file: whole sectors, and pieces that have numbers. */
-static void zp_plan_disk(zero_ctx *z) {
-    z->plan.file_bytes = z->disk_pieces = z->ring.stops = 0;
-    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++)
-        for (int u = 0; u < z->layout.all && z->array[k].tier == ZERO_FILE; u++) {
-            zp_kept *part = &z->array[k].part[u];
-            const size_t bytes = part->numel * zp_bytes(z->array[k].type);
-            const size_t pieces = (bytes + ZP_PIECE_BYTES - 1) / ZP_PIECE_BYTES;
-            part->at = z->plan.file_bytes;
-            part->piece = z->disk_pieces;
-            z->plan.file_bytes += zp_round_up(bytes, ZP_SECTOR);
-            z->disk_pieces += pieces;
-            if (k == ZP_STATE) z->ring.stops += pieces;
-        }
-}
-
 static int zp_unit_stays(const zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     const int64_t limit = z->cfg.persistence_numel;
@@ -112,9 +106,13 @@ static int zp_unit_stays(const zero_ctx *z, int u) {
     return limit > 0 && x->largest_tensor <= (uint64_t)limit;
 }
 
-static int zp_pool_add(zp_pool *p, size_t bytes, int own) {
+/* `sectors`: shards in it go to or from the file: it begins on a sector's border, and there is room
+   to shift a unit to where its shard does, and for the rest of the last sector. */
+static int zp_pool_add(zp_pool *p, size_t bytes, int own, int sectors) {
+    if (sectors) p->bytes = zp_round_up(p->bytes, ZP_SECTOR);
     const zp_buffer made = {p->bytes, -1, own, 0, 0, NULL};
     p->buffer[p->n] = made;
+    if (sectors) bytes += 2 * ZP_SECTOR;
     p->bytes += bytes;
     return p->n++;
 }
@@ -124,16 +122,19 @@ static int zp_pool_add(zp_pool *p, size_t bytes, int own) {
 static void zp_plan_arrays(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     zp_array *a = z->array;
-    const int inside =
+    const int kept =
         a[ZP_GRAD].type == ZERO_F32 ? z->adding == ZP_IN_PLACE : a[ZP_GRAD].share == ZP_WHOLE;
+    const int inside = kept && !zp_doubles(z);
     for (int k = 0; k < ZP_ARRAYS; k++) {
         size_t at = k == ZP_MEAN ? a[ZP_GRAD].bytes : 0;
         a[k].part = a[0].part + (size_t)k * (size_t)l->all;
-        a[k].bytes = 0;
+        a[k].bytes = a[k].host_bytes = 0;
         for (int u = 0; u < l->all; u++) {
             const int stays = k == ZP_PARAM && a[k].share == ZP_SHARD && zp_unit_stays(z, u);
-            at = zp_array_cut(&a[k], u, &l->unit[u], stays ? ZP_WHOLE : a[k].share, z->data->rank,
-                              at);
+            const int resident = k == ZP_NEXT && a[ZP_PARAM].part[u].tier == ZERO_DEVICE;
+            const int here = stays || resident || !z->live[u].offloads;
+            at = zp_array_cut(&a[k], u, &l->unit[u], stays ? ZP_WHOLE : a[k].share,
+                              here ? ZERO_DEVICE : a[k].tier, z->data->rank, at);
             zp_kept *part = &a[k].part[u];
             if (k == ZP_MEAN && inside)
                 part->at = a[ZP_GRAD].part[u].at + part->first * zp_bytes(a[k].type);
@@ -154,25 +155,26 @@ static void zp_plan_bytes(zero_ctx *z) {
     const zp_policy *stage = &z->policy;
     zero_plan *plan = &z->plan;
     const size_t of_p = zp_bytes(a[ZP_PARAM].type), of_g = zp_bytes(a[ZP_GRAD].type);
-    size_t ringed = 0, disk = 0;
+    size_t pinned;
     for (int u = 0; u < z->layout.all && stage->parameters == ZP_SHARD; u++)
         if (zp_unit_stays(z, u)) plan->kept_bytes += z->layout.unit[u].padded * of_p;
-    plan->param_bytes = zp_plan_share(z, stage->parameters, z->layout.padded) * of_p;
-    plan->grad_bytes = zp_plan_share(z, stage->gradients, z->layout.padded) * of_g;
+    plan->param_bytes = zp_plan_share(z, stage->parameters, z->layout.padded) * of_p
+                        - zp_plan_away(z, &a[ZP_PARAM]);
+    plan->grad_bytes =
+        zp_plan_share(z, stage->gradients, z->layout.padded) * of_g - zp_plan_away(z, &a[ZP_MEAN]);
     plan->formula_bytes = zp_plan_share(z, stage->parameters, z->layout.numel) * of_p
                           + zp_plan_share(z, stage->gradients, z->layout.numel) * of_g;
-    for (int k = ZP_MASTER; k < ZP_ARRAYS; k++) {
-        plan->optimizer_bytes += a[k].tier == ZERO_FILE ? 0 : a[k].bytes;
-        if (a[k].tier == ZERO_FILE && a[k].share) ringed++;
+    for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
+        plan->optimizer_bytes += a[k].bytes;
         plan->formula_bytes += zp_plan_share(z, a[k].share, z->layout.numel) * zp_bytes(a[k].type);
     }
+    zp_host_plan(z);
+    plan->host_bytes = zp_host_bytes(z, &pinned);
     zp_plan_disk(z);
-    if (plan->file_bytes) disk = (1 + ZP_RING * ringed) * ZP_PIECE_BYTES; /* bounce and ring */
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
-    plan->buffer_bytes = plan->accumulator_bytes + disk;
-    plan->file_moved_bytes = plan->file_bytes;
+    plan->buffer_bytes = plan->accumulator_bytes + z->disk_bytes + a[ZP_NEXT].bytes;
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
 }
 
@@ -184,8 +186,11 @@ static void zp_plan_buffers(zero_ctx *z) {
     const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : reduced, zp_plan_gathered(z)};
     /* what passes through in pieces: broadcasts, and sums between nodes */
     const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + z->data->wire_bytes;
+    const int sectors[2] = {z->array[ZP_MEAN].tier == ZERO_FILE,
+                            z->array[ZP_PARAM].tier == ZERO_FILE};
     int open[2];
-    size_t take_turns = 0, own_bytes = 0, shared_bytes = 0;
+    size_t take_turns = 0, own_bytes = z->disk_bytes + z->array[ZP_NEXT].bytes, shared_bytes = 0,
+           pads = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
@@ -194,20 +199,25 @@ static void zp_plan_buffers(zero_ctx *z) {
         for (int side = 0; side < 2; side++) {
             const int adds = x->numel && own && !zp_unit_whole(z, (zp_side)side, u);
             live->buffer[side] = -1;
-            live->own[side] = adds ? zp_pool_add(&z->pool[side], x->padded * of[side], 1) : -1;
+            live->own[side] =
+                adds ? zp_pool_add(&z->pool[side], x->padded * of[side], 1, sectors[side]) : -1;
             own_bytes += adds ? x->padded * of[side] : 0;
+            pads += adds && sectors[side] ? 3 * ZP_SECTOR : 0;
         }
     }
     for (int side = 0; side < 2; side++) {
         for (size_t i = 0; i < zp_min(take_turns, most[side]); i++) {
-            (void)zp_pool_add(&z->pool[side], shared * of[side], 0);
+            (void)zp_pool_add(&z->pool[side], shared * of[side], 0, sectors[side]);
             shared_bytes += shared * of[side];
+            pads += sectors[side] ? 3 * ZP_SECTOR : 0;
         }
         open[side] = most[side] && most[side] < take_turns ? (int)most[side] : z->layout.units;
     }
     z->plan.open_forward = open[ZP_PARAM];
     z->plan.open_backward = open[open[ZP_PARAM] < open[ZP_GRAD]];
-    z->plan.buffer_bytes += own_bytes + shared_bytes + staging;
+    own_bytes += pads;
+    z->plan.buffer_bytes +=
+        own_bytes - z->disk_bytes - z->array[ZP_NEXT].bytes + shared_bytes + staging;
     z->plan.buffer_ceiling_bytes =
         own_bytes + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
         + zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open(z)) * (of[0] + of[1]) * shared
@@ -220,8 +230,10 @@ static void zp_trace_natural(const zero_ctx *z, zp_trace *t, int backward) {
     t->n = t->at = 0;
     for (int leg = 0; leg < (backward ? 4 : 2); leg++)
         for (int i = 0; i < n; i++) {
-            const int u = leg < 2 ? i : n - 1 - i, again = z->layout.unit[u].uses > 1;
-            if (leg == 0 || again == (leg < 3)) zp_trace_visit(t, u);
+            const int u = leg < 2 ? i : n - 1 - i;
+            const zp_unit *x = &z->layout.unit[u];
+            const int visits[4] = {1, x->forwards > 1, x->uses > 1, x->uses == 1};
+            if (visits[leg]) zp_trace_visit(t, u);
         }
     t->at = 0;
 }
@@ -259,11 +271,6 @@ static void zp_plan_gathers(zero_ctx *z) {
     }
     t->at = 0;
     zp_pool_forget(&z->pool[ZP_PARAM]);
-}
-
-static int zp_plan_reductions(const zero_ctx *z, int u) {
-    if (!z->layout.unit[u].numel) return 0;
-    return z->adding == ZP_EACH_REDUCED ? z->cfg.micro_steps : 1;
 }
 
 /* A collective of unit u: where from and where to is the caller's. */
@@ -332,7 +339,7 @@ static void zp_plan_close(zero_ctx *z) {
 static zero_result zp_plan_memory(zero_ctx *z) {
     const size_t units = (size_t)z->layout.all; /* each with a buffer of its own at most */
     z->live = (zp_live *)calloc(units, sizeof *z->live);
-    z->array[0].part = (zp_kept *)calloc(ZP_ARRAYS * units, sizeof(zp_kept));
+    z->array[0].part = (zp_kept *)calloc(ZP_ARRAYS_AND_TWINS * units, sizeof(zp_kept));
     int made = z->live && z->array[0].part;
     for (int i = 0; i < 2; i++) {
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
@@ -357,11 +364,13 @@ static zero_result zp_plan_make(zero_ctx *z) {
         "bucket_numel is %zu, the largest unit that shares a buffer has %zu elements: give at "
         "least that, or 0",
         z->cfg.bucket_numel, z->shared_numel);
+    zp_plan_offload(z);
     zp_plan_arrays(z);
     zp_plan_bytes(z);
     zp_plan_buffers(z);
     zp_plan_gathers(z);
     zp_plan_traffic(z);
+    zp_plan_file_traffic(z);
     zp_trace_natural(z, &z->trace[ZERO_EVAL], 0);
     z->plan.numel = z->layout.numel;
     z->plan.padded_numel = z->layout.padded;

@@ -1,70 +1,100 @@
-/* ring.h - pieces of the optimizer's state on their way between disk and update (see disk.h) */
+/* ring.h - pieces of a unit on their way between disk and update (see disk.h)
+
+   The arrays that an update touches, each with places for ZP_RING pieces where some of it is in the
+   file. All belongs to the stream `updates`, or to who has waited for that. */
 #pragma once
 
 #include "memory.h"
 
-enum { ZP_RINGED = 1 + ZP_STATES }; /* arrays that may be in it: MASTER, STATE.. */
+/* In this order: PARAM (or NEXT), the gradient, MASTER, STATE.. */
+enum {
+    ZP_RING_PARAM = 0,
+    ZP_RING_MEAN,
+    ZP_RING_MASTER,
+    ZP_RINGED = ZP_RING_MASTER + 1 + ZP_STATES
+};
 
-typedef struct zp_stop { /* a piece of a unit's part, of all arrays that the rule has */
+typedef struct zp_stop { /* a piece of a unit */
     int unit;
     size_t piece;
 } zp_stop;
 
+typedef struct zp_turn { /* of an array through the ring */
+    zp_array *array;
+    zp_array *other; /* array and this one take turns: a round reads where the last one wrote, and
+                        writes the other; NULL: a round writes where it has read */
+    char *memory;    /* [ZP_RING][a piece's bytes] NULL: nothing of it is in the file */
+    int reads, writes;
+    size_t asked; /* stops for which it was asked so far */
+    zp_lane_event read[ZP_RING], written[ZP_RING];
+} zp_turn;
+
 typedef struct zp_ring {
-    const zp_array *array; /* [ZP_RINGED] MASTER and what follows it */
-    char *memory;          /* [ZP_RING][ZP_RINGED][ZP_PIECE_BYTES] NULL: nothing is on a disk */
-    zp_stop *stop;         /* [stops] in the order of updates */
+    zp_turn turn[ZP_RINGED];
+    zp_stop *stop; /* [stops] in the order of updates */
     size_t stops;
-    size_t asked, used; /* pieces so far, over all steps: place i % ZP_RING, stop i % stops */
-    zp_lane_event read[ZP_RING][ZP_RINGED], written[ZP_RING][ZP_RINGED];
-    double wait_s; /* the host waited for the disk */
+    size_t used;  /* stops so far, over all steps: place i % ZP_RING, stop i % stops */
+    size_t ready; /* the gradients of the stops before it are in the file */
 } zp_ring;
 
-static char *zp_ring_memory(const zp_ring *r, size_t i, int k) {
-    return r->memory + (i % ZP_RING * ZP_RINGED + (size_t)k) * ZP_PIECE_BYTES;
+static char *zp_turn_place(const zp_turn *t, size_t i) {
+    return t->memory + i % ZP_RING * ZP_PIECE_NUMEL * zp_bytes(t->array->type);
 }
-
-/* Gives one array's part of the i-th piece to its lane; `e` is when that is over. */
-static void zp_ring_give(zp_ring *r, size_t i, int k, int writes, zp_lane_event *e) {
+static int zp_turn_filed(const zp_ring *r, const zp_turn *t, size_t i) {
+    return t->memory && zp_array_filed(t->array, r->stop[i % r->stops].unit);
+}
+/* Gives its part of the i-th stop to the lane of the piece. */
+static void zp_turn_give(const zp_ring *r, zp_turn *t, size_t i, int writes) {
     const zp_stop *stop = &r->stop[i % r->stops];
-    const zp_transfer t =
-        zp_array_piece(&r->array[k], stop->unit, stop->piece, zp_ring_memory(r, i, k), writes);
-    zp_lane *lane = zp_disk_lane(t.disk, t.piece);
-    if (!writes) zp_lane_wait(lane, &r->written[i % ZP_RING][k]);
-    zp_lane_push(lane, zp_disk_task, &t, sizeof t, 0);
-    zp_lane_record(lane, e);
+    const int other = t->other && (i / r->stops + (size_t)writes) % 2 == 0;
+    const zp_transfer move = zp_array_piece(other ? t->other : t->array, stop->unit, stop->piece,
+                                            zp_turn_place(t, i), writes);
+    if (!writes) zp_lane_wait(zp_disk_lane(move.disk, move.piece), &t->written[i % ZP_RING]);
+    zp_disk_give(&move, writes ? &t->written[i % ZP_RING] : &t->read[i % ZP_RING]);
 }
 
 /* Reads ahead: as many pieces as there are places, but of a round at most all that there are. */
 static void zp_ring_fill(zp_ring *r) {
-    for (; r->memory && r->asked < r->used + zp_min(ZP_RING, r->stops); r->asked++)
-        for (int k = 0; k < ZP_RINGED; k++)
-            if (r->array[k].share) zp_ring_give(r, r->asked, k, 0, &r->read[r->asked % ZP_RING][k]);
+    for (int k = 0; k < ZP_RINGED; k++) {
+        zp_turn *t = &r->turn[k];
+        const size_t ahead = r->used + zp_min(ZP_RING, r->stops);
+        const size_t most = k == ZP_RING_MEAN ? zp_min(r->ready, ahead) : ahead;
+        for (; t->memory && t->asked < most; t->asked++)
+            if (t->reads && zp_turn_filed(r, t, t->asked)) zp_turn_give(r, t, t->asked, 0);
+    }
 }
 
-/* The next piece is there: at[k] of each array, NULL where there is none. */
-static zero_result zp_ring_open(zp_ring *r, char **at) {
-    const double start = zp_seconds();
+/* The next stop's pieces are there: at[k] of each array from element e of the unit on; NULL where
+   the array keeps nothing. */
+static zero_result zp_ring_open(zp_ring *r, int u, size_t e, size_t n, char **at) {
     zp_ring_fill(r);
     for (int k = 0; k < ZP_RINGED; k++) {
-        at[k] = r->array[k].share ? zp_ring_memory(r, r->used, k) : NULL;
-        if (at[k]) zp_lane_await(&r->read[r->used % ZP_RING][k]);
+        zp_turn *t = &r->turn[k];
+        at[k] = zp_array_at(t->array, u, e);
+        if (!zp_turn_filed(r, t, r->used)) continue;
+        at[k] = zp_turn_place(t, r->used);
+        if (t->reads)
+            zp_disk_await(t->array->disk, &t->read[r->used % ZP_RING]);
+        else { /* what an update leaves out is padding, and stays zeros */
+            zp_disk_await(t->array->disk, &t->written[r->used % ZP_RING]);
+            memset(at[k], 0, n * zp_bytes(t->array->type));
+        }
+        ZP_TRY(zp_failure_result(t->array->disk->group->failure));
     }
-    r->wait_s += zp_seconds() - start;
-    return zp_failure_result(r->array[ZP_STATE - ZP_MASTER].disk->group->failure);
+    return ZERO_OK;
 }
 
 static void zp_ring_close(zp_ring *r) {
     for (int k = 0; k < ZP_RINGED; k++)
-        if (r->array[k].share) zp_ring_give(r, r->used, k, 1, &r->written[r->used % ZP_RING][k]);
+        if (r->turn[k].writes && zp_turn_filed(r, &r->turn[k], r->used))
+            zp_turn_give(r, &r->turn[k], r->used, 1);
     r->used++;
-    r->array[ZP_STATE - ZP_MASTER].disk->bounced = 0; /* what access by name has read is old */
     zp_ring_fill(r);
 }
 
 /* What was read ahead is forgotten: something else has written to the disk. */
-static void zp_ring_forget(zp_ring *r) {
-    if (!r->memory) return;
-    zp_disk_sync(r->array[ZP_STATE - ZP_MASTER].disk);
-    r->asked = r->used;
+static void zp_ring_forget(zp_ring *r, zp_disk *d) {
+    if (!r->stops) return;
+    zp_disk_sync(d);
+    for (int k = 0; k < ZP_RINGED; k++) r->turn[k].asked = r->used;
 }

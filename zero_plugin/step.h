@@ -1,30 +1,31 @@
 /* step.h - skip, clip, update
 
-   One function for all stages: a range to update, and a gather or none. */
+   One function for all stages: a range to update, and a gather or none. A unit of which something
+   is kept elsewhere than on the device, and any unit where updates are delayed, is updated APART,
+   by a task of the stream `updates`, while the next forward runs: who waits for it is its gather,
+   or, where there is none, its next begin. */
 #pragma once
 
 #include "pass.h"
 
-/* Elements [from, from + n) of what this rank updates of unit u; at: master and state, where they
-   lie, from element `from` on. */
-static zero_result zp_update_piece(zero_ctx *z, int u, const zero_hyper *h, size_t from, size_t n,
-                                   char *const *at) {
-    const size_t first = zp_own(z, u)->first, skipped = from * sizeof(float);
-    zp_array *gradient = zp_update_gradient(z), *param = &z->array[ZP_PARAM];
-    char *g, *p;
+/* Elements [from, from + n) of what this rank updates of unit u. at: in the ring's order, where the
+   arrays' elements from `from` on lie; NULL: there is none. */
+static zp_update zp_update_make(const zero_ctx *z, int u, const zero_hyper *h,
+                                const zp_control *control, size_t from, size_t n, char *const *at) {
+    char *begin[ZP_RINGED]; /* of the arrays, which count from the same origin */
     zp_update a;
-    size_t all = n;
-    ZP_TRY(zp_array_open(gradient, u, first, &all, &z->compute, &g));
-    ZP_TRY(zp_array_open(param, u, first, &all, &z->compute, &p));
+    for (int k = 0; k < ZP_RINGED; k++) {
+        const uintptr_t skipped = from * zp_bytes(z->ring.turn[k].array->type);
+        begin[k] = at[k] ? (char *)((uintptr_t)at[k] - skipped) : NULL;
+    }
     memset(&a, 0, sizeof a);
-    a.g = g;
-    a.p = p;
-    if (at[0]) a.master = (float *)(uintptr_t)((uintptr_t)at[0] - skipped);
-    for (int i = 0; i < ZP_STATES; i++)
-        if (at[1 + i]) a.state[i] = (float *)(uintptr_t)((uintptr_t)at[1 + i] - skipped);
+    a.p = begin[ZP_RING_PARAM];
+    a.g = begin[ZP_RING_MEAN];
+    a.master = (float *)(void *)begin[ZP_RING_MASTER];
+    for (int i = 0; i < ZP_STATES; i++) a.state[i] = (float *)(void *)begin[ZP_RING_MASTER + 1 + i];
     a.begin = from;
     a.end = from + n;
-    a.control = z->control;
+    a.control = control;
     a.spans = z->spans + (z->layout.unit[u].member - z->layout.members);
     a.nspans = z->live[u].spans;
     a.type = z->cfg.type;
@@ -36,67 +37,116 @@ static zero_result zp_update_piece(zero_ctx *z, int u, const zero_hyper *h, size
     a.decay = h->weight_decay;
     a.stochastic = z->cfg.no_master;
     a.key[1] = zp_mix((uint32_t)z->cfg.seed ^ zp_mix((uint32_t)(z->cfg.seed >> 32)));
-    return z->rule->update(&z->compute, &a, n / ZP_WIDE);
+    return a;
 }
 
-/* From a disk: piece by piece, unless there is nothing to update, which the host knows where it
-   computes. */
-static zero_result zp_update_ringed(zero_ctx *z, int u, const zero_hyper *h) {
-    const size_t numel = zp_own(z, u)->numel, piece = ZP_PIECE_BYTES / sizeof(float);
+/* A task of the stream `updates`: one unit, piece by piece, unless there is nothing to update. */
+typedef struct zp_apart_args {
+    zero_ctx *z;
+    int unit;
+    zero_hyper hyper;
+    zp_control control; /* the device's may be of the next step already */
+} zp_apart_args;
+
+/* Weights were written by name: an update goes on from them. (In the file it reads them there.) */
+static void zp_next_renew(zero_ctx *z, int u) {
+    z->live[u].old_next = 0;
+    if (!zp_array_filed(&z->array[ZP_NEXT], u)) zp_next_copy(z, u, ZP_NEXT, ZP_PARAM);
+}
+
+static void zp_apart_task(const void *args, size_t numel, int threads) {
+    const zp_apart_args *a = (const zp_apart_args *)args;
+    zero_ctx *z = a->z;
+    zp_ring *r = &z->ring;
+    const size_t first = zp_own(z, a->unit)->first;
     char *at[ZP_RINGED];
-    for (size_t from = 0; from < numel && !z->control->skip; from += piece) {
-        ZP_TRY(zp_ring_open(&z->ring, at));
-        ZP_TRY(zp_update_piece(z, u, h, from, zp_min(piece, numel - from), at));
-        zp_ring_close(&z->ring);
+    const zp_control *control = zp_host_on(z) ? z->host.control : &a->control;
+    if (control->skip) return;
+    if (zp_doubles(z) && z->live[a->unit].old_next) zp_next_renew(z, a->unit);
+    r->ready = (r->used / r->stops + 1) * r->stops;
+    for (size_t from = 0; from < numel; from += ZP_PIECE_NUMEL) {
+        const size_t n = zp_min(ZP_PIECE_NUMEL, numel - from);
+        if (zp_ring_open(r, a->unit, first + from, n, at)) return; /* the context has failed */
+        zp_update update = zp_update_make(z, a->unit, &a->hyper, control, from, n, at);
+        if (zp_host_on(z)) update.spans = zp_host_spans(z, a->unit);
+        z->rule->loop(&update, n / ZP_WIDE, threads);
+        zp_ring_close(r);
     }
-    return ZERO_OK;
+    z->live[a->unit].rounds ^= 1;
+}
+
+/* The ring reads ahead, while the last micro-step is reduced. */
+static void zp_fill_task(const void *ring, size_t n, int threads) {
+    zp_ring *r;
+    memcpy(&r, ring, sizeof r);
+    zp_ring_fill(r);
+}
+static zero_result zp_updates_fill(zero_ctx *z) {
+    zp_ring *r = &z->ring;
+    return zp_check(z, zp_stream_push(&z->updates, zp_fill_task, &r, sizeof r, 1));
 }
 
 static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     const zp_kept *own = zp_own(z, u);
-    zp_array *list = &z->array[ZP_MASTER];
+    if (!own->numel) return ZERO_OK;
+    zp_stream *s = z->live[u].apart ? &z->updates : &z->compute;
     char *at[ZP_RINGED];
-    size_t n = own->numel;
     /* a gather that an evaluation left under way */
-    ZP_DO(z, zp_event_wait(&z->compute, z->live[u].gathered));
-    if (z->ring.memory) return zp_check(z, zp_update_ringed(z, u, h));
+    ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
+    if (z->live[u].apart) {
+        const zp_apart_args a = {z, u, *h, *zp_host_decision(z)};
+        ZP_DO(z, zp_stream_push(s, zp_apart_task, &a, sizeof a, own->numel));
+        return zp_delays(z) ? ZERO_OK : zp_check(z, zp_host_return(z, u));
+    }
     if (!z->live[u].spans) return ZERO_OK;
-    for (int i = 0; i < ZP_RINGED; i++)
-        ZP_DO(z, zp_array_open(&list[i], u, own->first, &n, &z->compute, &at[i]));
-    ZP_DO(z, zp_update_piece(z, u, h, 0, n, at));
-    for (int i = 0; i < ZP_RINGED; i++)
-        ZP_DO(z, zp_array_close(&list[i], u, own->first, &z->compute, 1));
-    return ZERO_OK;
+    zp_array *param = &z->array[ZP_PARAM], *gradient = zp_update_gradient(z);
+    for (int k = 0; k < ZP_RINGED; k++)
+        at[k] = zp_array_at(k == ZP_RING_PARAM  ? param
+                            : k == ZP_RING_MEAN ? gradient
+                                                : z->ring.turn[k].array,
+                            u, own->first);
+    const zp_update update = zp_update_make(z, u, h, z->control, 0, own->numel, at);
+    return zp_check(z, z->rule->update(s, &update, own->numel / ZP_WIDE));
 }
 
 /* Parameters from the weights that were put. */
 static zero_result zp_update_from_master(zero_ctx *z, int u) {
-    zp_array *master = &z->array[ZP_MASTER], *param = &z->array[ZP_PARAM];
+    zp_array *master = &z->array[ZP_MASTER], *param = zp_weights(z, u);
     const zp_kept *own = zp_own(z, u);
-    char *from, *to;
+    const int staged = master->part[u].tier == ZERO_HOST; /* no kernel reaches it */
+    char *from, *to, *stage = z->data->stage.base;
+    z->live[u].old_next = 1;
     for (size_t e = own->first, n; e < own->first + own->numel && master->share; e += n) {
         n = own->first + own->numel - e;
+        if (staged) n = zp_min(n, ZP_STAGE_NUMEL);
         ZP_DO(z, zp_array_open(master, u, e, &n, &z->compute, &from));
         ZP_DO(z, zp_array_open(param, u, e, &n, &z->compute, &to));
-        const zp_fetch_args a = {from, to, ZERO_F32, param->type, NULL, 0};
-        ZP_DO(z, zp_fetch(&z->compute, &a, n));
+        const zp_fetch_args a = {from, staged ? stage : to, ZERO_F32, param->type, NULL, 0};
+        ZP_DO(z, zp_fetch_of(z, master, u, &a, n));
+        if (staged) ZP_DO(z, zp_copy(&z->compute, to, stage, n * zp_bytes(param->type)));
         ZP_DO(z, zp_array_close(master, u, e, &z->compute, 0));
         ZP_DO(z, zp_array_close(param, u, e, &z->compute, 1));
     }
     return ZERO_OK;
 }
 
-/* By a step, or, hyper NULL, from the weights. A unit that lies whole is gathered at once,
-   any other when a pass asks for it. */
+/* By a step, or, hyper NULL, from the weights. */
 static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
+    const int delayed = hyper && zp_delays(z) && z->taken >= z->cfg.delay_from;
     for (int i = 0; i < z->layout.all; i++) {
-        const int u = zp_unit_nth(&z->layout, i);
-        const int gathers = z->policy.state == ZP_SHARD && zp_unit_whole(z, ZP_PARAM, u);
+        const int u = zp_update_nth(z, i);
+        zp_stream *s = hyper && z->live[u].apart ? &z->updates : &z->compute;
         ZP_TRY(hyper ? zp_update_unit(z, u, hyper) : zp_update_from_master(z, u));
-        ZP_DO(z, zp_event_record(&z->compute, z->live[u].updated));
-        if (gathers && z->layout.unit[u].numel) ZP_TRY(zp_gather(z, u));
+        if (zp_delays(z)) ZP_DO(z, zp_event_record(s, z->live[u].spent));
+        if (!hyper || !zp_delays(z))
+            ZP_TRY(zp_updated(z, u, s));
+        else if (!delayed && z->layout.unit[u].numel)
+            ZP_TRY(zp_turn_unit(z, u, z->agreed));
     }
-    zp_pool_forget(&z->pool[ZP_PARAM]); /* gathered values are old now */
+    z->pending = delayed;
+    if (!hyper) zp_ring_forget(&z->ring, &z->disk);
+    if (!hyper) zp_host_wrote(z, &z->array[ZP_PARAM]);
+    if (!delayed) zp_pool_forget(&z->pool[ZP_PARAM]); /* gathered values are old now */
     return ZERO_OK;
 }
 
@@ -127,10 +177,12 @@ static zero_result zp_step_take(zero_ctx *z, int said, const zero_hyper *h) {
     ZP_DO(z, zp_event_wait(&z->compute, z->agreed));
     ZP_DO(z, zp_decide(&z->compute, &decide, 1));
     ZP_TRY(zp_report_send(z));
+    ZP_DO(z, zp_host_begin(z));
     z->said = said;
     z->hyper = zp_rule_reads(z->rule, *h);
     z->stepped = 1;
+    z->taken++;
     z->phase = ZP_IDLE;
     ZP_TRY(zp_update_all(z, h));
-    return zp_checks_seal(z, 0);
+    return zp_checks_seal(z, ZP_SEAL);
 }

@@ -4,7 +4,8 @@
    is complete (and, between the default stream and blocking streams, when its turn has come).
    Without a seed tasks run as soon as they can, inside the call that enqueued them; with one they
    run when the seed says so, inside any later call of any host thread, and at the latest when a
-   host thread waits. A task's parts are atomic. */
+   host thread waits. A task's parts are atomic: while a host function runs nothing else does, as if
+   one thread of the driver's ran all of them, and nobody else was quick enough. */
 #include "engine.h"
 
 #include <errno.h>
@@ -302,6 +303,17 @@ struct Work : Task {
         return true;
     }
 };
+struct Copy : Task {
+    void *to;
+    const void *from;
+    size_t bytes; /* 0: its memory is gone */
+    bool step() override {
+        check_range(to, bytes, "a copy");
+        check_range(from, bytes, "a copy");
+        if (bytes) memmove(to, from, bytes);
+        return true;
+    }
+};
 struct Wait : Task {
     std::shared_ptr<Record> record;
     bool ready() override { return record->done; }
@@ -336,8 +348,13 @@ bool in_turn(const Stream *s) {
 }
 
 void step_head(Stream *s) {
+    const uint64_t around = engine.running; /* a function that waits, or none */
     engine.in_task++;
+    engine.running = s->tasks.front()->number;
+    s->busy = true;
     const bool done = s->tasks.front()->step();
+    s->busy = false;
+    engine.running = around;
     engine.in_task--;
     if (!done) return;
     s->tasks.pop_front();
@@ -352,7 +369,8 @@ std::vector<Stream *> &runnable(bool late = false) {
     static std::vector<Stream *> list;
     list.clear();
     for (Stream *s : engine.streams)
-        if (!s->tasks.empty() && s->late == late && s->tasks.front()->ready() && in_turn(s))
+        if (!s->tasks.empty() && !s->busy && s->late == late && s->tasks.front()->ready()
+            && in_turn(s))
             list.push_back(s);
     return list;
 }
@@ -526,8 +544,27 @@ void written_after_free(const char *p, const Memory &m) {
 void forget(std::map<char *, Memory>::iterator it) {
     written_after_free(it->first, it->second);
     quarantined -= it->second.bytes;
-    free(it->first);
+    if (it->second.kind != REGISTERED_MEMORY) free(it->first);
     memory.erase(it);
+}
+
+bool of_device(const Memory &m) { return m.kind == DEVICE_MEMORY || m.kind == MANAGED_MEMORY; }
+
+/* Copies that have not run yet touch some of these bytes: they will not. */
+bool wanted(const char *p, size_t bytes) {
+    bool any = false;
+    const auto meets = [=](const void *q, size_t n) {
+        return (const char *)q < p + bytes && p < (const char *)q + n;
+    };
+    for (Stream *s : engine.streams)
+        for (auto &t : s->tasks) {
+            Copy *copy = dynamic_cast<Copy *>(t.get());
+            if (!copy || (!meets(copy->from, copy->bytes) && !meets(copy->to, copy->bytes)))
+                continue;
+            copy->bytes = 0;
+            any = true;
+        }
+    return any;
 }
 
 } // namespace
@@ -536,7 +573,7 @@ void forget(std::map<char *, Memory>::iterator it) {
 void *allocate(size_t bytes, int kind, int device) {
     void *p = NULL;
     if (!bytes) return NULL;
-    if (posix_memalign(&p, 4096, bytes)) return NULL;
+    if (posix_memalign(&p, 4096, (bytes + 4095) / 4096 * 4096)) return NULL; /* see shut */
     memset(p, 0xFF, bytes);
     memory[(char *)p] = Memory{bytes, kind, device, false};
     return p;
@@ -632,6 +669,55 @@ long emulated_syscall(long number, ...) noexcept {
     errno = EINTR;
     return -1;
 }
+/* Nobody touches the device's memory: who does faults there. */
+static void shut(bool closed) {
+    const int how = closed ? PROT_NONE : PROT_READ | PROT_WRITE;
+    for (const auto &m : memory)
+        if (m.second.kind == DEVICE_MEMORY) (void)mprotect(m.first, m.second.bytes, how);
+}
+
+/* What a host function waits for must come without the device. Where it does not, that is noted,
+   and the device goes on beside it. Meanwhile its memory is out of everybody's reach, as it always
+   is on a GPU. */
+static void wait_in_function(pthread_cond_t *cond, pthread_mutex_t *mutex) {
+    static double since;
+    static uint64_t waits; /* who has waited since then */
+    struct timespec t;
+    if (waits != engine.running) since = now();
+    waits = engine.running;
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_nsec += 1000000;
+    t.tv_sec += t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
+    shut(true);
+    (void)pthread_cond_timedwait(cond, mutex, &t);
+    shut(false);
+    const double waited = now() - since;
+    if (waited < engine.patience) return;
+    find("a host function waits for what the device has still to do");
+    if (waited > 10 * engine.patience + 5) abort();
+    (void)pthread_mutex_unlock(mutex);
+    engine.in_task--;
+    for (int i = 0; i < 16; i++) poll_once();
+    engine.in_task++;
+    (void)pthread_mutex_lock(mutex);
+}
+int emulated_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex) {
+    if (self.held)
+        wait_in_function(cond, mutex);
+    else if (self.rank < 0) { /* a lane: with a seed it is slow now and then */
+        static thread_local uint64_t waits;
+        const struct timespec t = {0, (long)(++waits * 0x9E3779B97F4A7C15u % 1500000)};
+        const int e = pthread_cond_wait(cond, mutex);
+        if (engine.seeded && waits % 3 == 0) (void)nanosleep(&t, NULL);
+        return e;
+    } else {
+        (void)pthread_mutex_unlock(mutex);
+        poll_once();
+        (void)pthread_mutex_lock(mutex);
+    }
+    return 0;
+}
 int emulated_nanosleep(const struct timespec *wanted, struct timespec *left) {
     static thread_local int naps;
     if (self.rank < 0) return ++naps % 8 ? 0 : nanosleep(wanted, left); /* time is short here */
@@ -661,9 +747,10 @@ size_t emulation_live_bytes(void) {
     Lock lock;
     size_t n = 0;
     for (auto &m : memory)
-        if (!m.second.freed && m.second.kind != HOST_MEMORY) n += m.second.bytes;
+        if (!m.second.freed && of_device(m.second)) n += m.second.bytes;
     return n;
 }
+uint64_t emulation_pageable(void) { return engine.pageable; }
 void emulation_patience(double seconds) { engine.patience = seconds; }
 void emulation_reset(void) {
     Lock lock;
@@ -673,7 +760,8 @@ void emulation_reset(void) {
     engine.streams.clear();
     while (!memory.empty()) {
         auto it = memory.begin();
-        if (!it->second.freed) memset(it->first, 0xFF, it->second.bytes);
+        const bool here = it->second.kind != REGISTERED_MEMORY;
+        if (!it->second.freed && here) memset(it->first, 0xFF, it->second.bytes);
         if (!it->second.freed) quarantined += it->second.bytes;
         forget(it);
     }
@@ -684,7 +772,7 @@ void emulation_reset(void) {
     engine.threads.clear();
     engine.turn = NULL;
     engine.entered = 0;
-    engine.failures = 0;
+    engine.failures = engine.pageable = 0;
     for (int i = 0; i < 4; i++) engine.calls[i] = engine.fail_at[i] = 0;
     self.last = cudaSuccess;
 }
@@ -795,6 +883,30 @@ cudaError_t cudaFreeHost(void *p) {
     return p ? noted(release(p, HOST_MEMORY)) : cudaSuccess;
 }
 
+/* Memory of the caller's is pinned, exactly these bytes. */
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned) {
+    ENTER(EMULATION_ALLOCATION)
+    if (!p || !bytes) return noted(cudaErrorInvalidValue);
+    const auto next = memory.lower_bound((char *)p);
+    if (memory_at(p, NULL) || (next != memory.end() && next->first < (char *)p + bytes))
+        return noted(cudaErrorHostMemoryAlreadyRegistered);
+    memory[(char *)p] = Memory{bytes, REGISTERED_MEMORY, self.device, false};
+    return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void *p) {
+    Lock lock;
+    const auto it = memory.find((char *)p);
+    if (engine.in_task) find("a host function or kernel calls CUDA");
+    if (it == memory.end() || it->second.kind != REGISTERED_MEMORY) {
+        find("memory is unregistered that is not registered");
+        return noted(cudaErrorHostMemoryNotRegistered);
+    }
+    if (wanted(it->first, it->second.bytes) && !engine.dead)
+        find("memory is unregistered that a copy has still to touch");
+    memory.erase(it);
+    return cudaSuccess;
+}
+
 static cudaError_t enqueue_work(cudaStream_t stream, const char *name, std::function<void()> work) {
     Stream *s = stream_of(stream);
     if (!s) return cudaErrorInvalidResourceHandle;
@@ -807,11 +919,14 @@ static cudaError_t enqueue_work(cudaStream_t stream, const char *name, std::func
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind,
                             cudaStream_t stream) {
     ENTER(EMULATION_ANY)
-    return noted(enqueue_work(stream, "copy", [=] {
-        check_range(to, bytes, "a copy");
-        check_range(from, bytes, "a copy");
-        if (bytes) memmove(to, from, bytes);
-    }));
+    Stream *s = stream_of(stream);
+    if (!s) return noted(cudaErrorInvalidResourceHandle);
+    engine.pageable += !memory_at(to, NULL) || !memory_at(from, NULL);
+    Copy *task = new Copy;
+    task->name = "copy";
+    task->to = to, task->from = from, task->bytes = bytes;
+    enqueue(s, task);
+    return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     const cudaError_t e = cudaMemcpyAsync(to, from, bytes, kind, NULL);
@@ -1076,7 +1191,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
     if (!m || m->freed) return cudaSuccess;
     a->device = m->device;
     a->devicePointer = const_cast<void *>(p);
-    a->type = m->kind == HOST_MEMORY     ? cudaMemoryTypeHost
+    a->type = !of_device(*m)             ? cudaMemoryTypeHost
               : m->kind == DEVICE_MEMORY ? cudaMemoryTypeDevice
                                          : cudaMemoryTypeManaged;
     return cudaSuccess;

@@ -2,6 +2,7 @@
 #ifndef EMULATION_H
 #define EMULATION_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
@@ -33,6 +34,9 @@ void emulation_leave(void);
  */
 long emulated_syscall(long number, ...) __THROW;
 int emulated_nanosleep(const struct timespec *wanted, struct timespec *left);
+/* The same for waits on a condition: -Dpthread_cond_wait=emulated_cond_wait. A host function that
+   waits for what the device has still to do is a finding. */
+int emulated_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
 
 /* ---- devices ------------------------------------------------------------------------------- */
 
@@ -44,10 +48,10 @@ void emulation_free_waits(int waits);
 /* ---- faults -------------------------------------------------------------------------------- */
 
 typedef enum emulation_call {
-    EMULATION_ANY = 0, /* every runtime call that returns an error code */
-    EMULATION_ALLOCATION,
-    EMULATION_NCCL, /* every NCCL call */
-    EMULATION_DEATH /* as ANY; and so does every later call: the device is lost */
+    EMULATION_ANY = 0,    /* every runtime call that returns an error code */
+    EMULATION_ALLOCATION, /* pinning is one */
+    EMULATION_NCCL,       /* every NCCL call */
+    EMULATION_DEATH       /* as ANY; and so does every later call: the device is lost */
 } emulation_call;
 
 /* The k-th call from now on (1: the next) of that sort fails, once. 0: none. */
@@ -99,6 +103,8 @@ const char *emulation_found(void);
 /* Allocations, streams and events that nobody has freed. */
 size_t emulation_live(void);
 size_t emulation_live_bytes(void); /* of device memory */
+/* Copies with memory of the host that is not pinned: on a GPU the host waits for them. */
+uint64_t emulation_pageable(void);
 
 /* Forgets streams, memory and findings of the last run; nothing of it may be used any more. */
 void emulation_reset(void);

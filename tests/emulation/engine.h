@@ -35,6 +35,7 @@ struct Stream {
     bool legacy = false;   /* is a default stream */
     bool late = false;     /* a wait for it was left out: runs when nothing else can */
     bool closing = false;  /* destroyed as soon as it is empty */
+    bool busy = false;     /* its first task is running */
     unsigned urgency = 0;  /* of a seed that prefers streams */
     std::deque<std::unique_ptr<Task>> tasks;
 };
@@ -63,8 +64,9 @@ struct Engine {
     bool prefers = false;    /* this seed runs the most urgent stream, not any */
     unsigned eager = 2;      /* how likely tasks run inside calls that do not wait: 1 - 1 / eager */
     void *skipped = nullptr; /* the call that is left out */
-    uint64_t next_number = 0;
-    int in_task = 0; /* a task is running: it must not call CUDA */
+    uint64_t next_number = 0, running = 0; /* of tasks */
+    int in_task = 0;                       /* a task is running: it must not call CUDA */
+    uint64_t pageable = 0;                 /* copies to or from memory that nobody has pinned */
     std::vector<Stream *> streams;
     std::vector<Thread *> threads; /* that take turns, by rank */
     Thread *turn = nullptr;
@@ -123,7 +125,7 @@ bool injected(emulation_call sort);
 /* Memory. */
 void *allocate(size_t bytes, int kind, int device);
 cudaError_t release(void *p, int kind);
-enum { DEVICE_MEMORY = 1, HOST_MEMORY, MANAGED_MEMORY };
+enum { DEVICE_MEMORY = 1, HOST_MEMORY, MANAGED_MEMORY, REGISTERED_MEMORY };
 /* Notes a finding if the range touches memory that was freed. */
 void check_range(const void *p, size_t bytes, const char *who);
 

@@ -45,6 +45,9 @@ typedef struct Run {
 } Run;
 
 static int steps = 60;
+#ifdef ZERO /* test */
+static int stage = 1, ranks = 2;
+#endif
 static Run run;
 
 static void map_weights(Weights *w, float *block) {
@@ -274,19 +277,19 @@ static const zero_tensor_desc table[] = {
     ZERO_FIELD(Weights, rms_final, DIM, .flags = ZERO_KEEP)};
 #endif
 
-#ifdef ZERO
-static int train(const zero_comm *comm, void *cfg) {
-#else
 static int train(void) {
-#endif
     Weights w, g;
+#ifdef ZERO
+    const zero_config cfg = {.stage = stage, .log = zero_log_file, .log_user = stderr};
+    zero_ctx *z;
+    const int ended = zero_start_local(&z, &cfg, ranks);
+    if (ended >= 0) return ended;
+    if (zero_rank(z) && !freopen("/dev/null", "w", stdout)) return 1;
+#endif
     float *block = initial_weights(&w);
 #ifdef ZERO
-    zero_ctx *z;
-    ZERO_TRY(zero_create(&z, cfg, comm));
     ZERO_TRY(zero_tensors(z, table, sizeof table / sizeof table[0]));          /* table */
     ZERO_TRY(zero_alias(z, "token_embedding_table", offsetof(Weights, wcls))); /* table */
-    ZERO_TRY(zero_build(z));
     ZERO_TRY(zero_adopt(z, &w, &g, ZERO_F32, NULL));
     free(block);
 #else
@@ -297,7 +300,7 @@ static int train(void) {
     for (int step = 0; step < steps; step++) {
         double loss;
 #ifdef ZERO
-        load_batch(step * zero_nranks(z) + comm->rank);
+        load_batch(step * zero_nranks(z) + zero_rank(z));
         ZERO_TRY(zero_train_begin(z));
 #else
         load_batch(step);
@@ -329,16 +332,15 @@ static int train(void) {
         HOOK(zero_backward_end(z, 0));
 #ifdef ZERO
         ZERO_TRY(zero_train_end(z, &(zero_hyper){0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0}, loss, &loss));
-        if (comm->rank == 0)
 #else
         adamw(block, grads, m, v, 0.01f, step);
 #endif
-            printf("step %d, loss %.9f\n", step, loss);
+        printf("step %d, loss %.9f\n", step, loss);
     }
 #ifdef ZERO /* test */
     uint64_t hash;
     ZERO_TRY(zero_hash(z, &hash));
-    if (comm->rank == 0) printf("weights %016llx\n", (unsigned long long)hash);
+    printf("weights %016llx\n", (unsigned long long)hash);
 #endif
 #ifdef ZERO
     zero_destroy(z);
@@ -348,11 +350,9 @@ static int train(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1) steps = atoi(argv[1]);
-#ifdef ZERO
-    zero_config cfg = {
-        .stage = argc > 2 ? atoi(argv[2]) : 1, .log = zero_log_file, .log_user = stderr};
-    return zero_run_local(argc > 3 ? atoi(argv[3]) : 2, train, &cfg);
-#else
-    return train();
+#ifdef ZERO /* test */
+    if (argc > 2) stage = atoi(argv[2]);
+    if (argc > 3) ranks = atoi(argv[3]);
 #endif
+    return train();
 }

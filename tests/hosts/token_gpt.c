@@ -42,6 +42,9 @@ typedef struct Trace {
 } Trace;
 
 static int steps = 60;
+#ifdef ZERO /* test */
+static int stage = 1, ranks = 2;
+#endif
 static Tensor tensors[TENSORS];
 static Trace trace[LAYERS][LONGEST];
 static float last[LONGEST][C], normed[LONGEST][C], probs[LONGEST][VOCAB];
@@ -57,8 +60,8 @@ static void tensor_new(int i, const char *name, int layer, size_t n, unsigned *s
     snprintf(t->name, sizeof t->name, layer < 0 ? "%s" : "%s.%d", name, layer);
     t->n = n;
     t->data = (float *)malloc(n * sizeof(float));
-#ifndef ZERO
     t->grad = (float *)malloc(n * sizeof(float));
+#ifndef ZERO
     t->m = (float *)calloc(n, sizeof(float));
     t->v = (float *)calloc(n, sizeof(float));
 #endif
@@ -249,16 +252,18 @@ static void adam(Tensor *t, float lr, int step) {
 }
 #endif
 
-#ifdef ZERO
-static int train(const zero_comm *comm, void *cfg) {
-#else
 static int train(void) {
+#ifdef ZERO
+    zero_config cfg = {.stage = stage, .log = zero_log_file, .log_user = stderr};
+#ifdef HOOKS
+    cfg.open_units = ZERO_ALL; /* the loop over positions uses all of them */
+#endif
+    zero_ctx *z;
+    const int ended = zero_start_local(&z, &cfg, ranks);
+    if (ended >= 0) return ended;
+    if (zero_rank(z) && !freopen("/dev/null", "w", stdout)) return 1;
 #endif
     model_new();
-#ifdef ZERO
-    zero_ctx *z;
-    ZERO_TRY(zero_create(&z, cfg, comm));
-#endif
 #ifdef ZERO /* table */
     for (int i = 0; i < TENSORS; i++) {
         zero_tensor_desc row = {tensors[i].name, tensors[i].n, .flags = ZERO_BY_SLOT};
@@ -268,15 +273,7 @@ static int train(void) {
         row.flags |= ZERO_KEEP;
 #endif
         ZERO_TRY(zero_tensor(z, &row));
-    }
-#endif
-#ifdef ZERO
-    ZERO_TRY(zero_build(z));
-#endif
-#ifdef ZERO /* table */
-    for (int i = 0; i < TENSORS; i++) {
-        Tensor *t = &tensors[i];
-        ZERO_TRY(zero_slot(z, t->name, 0, (void **)&t->data, (void **)&t->grad));
+        ZERO_TRY(zero_slot(z, NULL, 0, (void **)&tensors[i].data, (void **)&tensors[i].grad));
     }
 #endif
 #ifdef ZERO
@@ -287,7 +284,7 @@ static int train(void) {
         double loss = 0;
         int token[LONGEST + 1];
 #ifdef ZERO
-        const int n = document(step * zero_nranks(z) + comm->rank, token);
+        const int n = document(step * zero_nranks(z) + zero_rank(z), token);
         ZERO_TRY(zero_train_begin(z));
 #else
         const int n = document(step, token);
@@ -301,16 +298,15 @@ static int train(void) {
         for (int u = LAYERS + 1; u >= 0; u--) HOOK(zero_backward_end(z, u));
 #ifdef ZERO
         ZERO_TRY(zero_train_end(z, &(zero_hyper){lr, 0.9f, 0.95f, 1e-8f, 0, 0}, loss, &loss));
-        if (comm->rank == 0)
 #else
         for (int i = 0; i < TENSORS; i++) adam(&tensors[i], lr, step);
 #endif
-            printf("step %d, loss %.9f\n", step, loss);
+        printf("step %d, loss %.9f\n", step, loss);
     }
 #ifdef ZERO /* test */
     uint64_t hash;
     ZERO_TRY(zero_hash(z, &hash));
-    if (comm->rank == 0) printf("weights %016llx\n", (unsigned long long)hash);
+    printf("weights %016llx\n", (unsigned long long)hash);
 #endif
 #ifdef ZERO
     zero_destroy(z);
@@ -320,14 +316,9 @@ static int train(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1) steps = atoi(argv[1]);
-#ifdef ZERO
-    zero_config cfg = {
-        .stage = argc > 2 ? atoi(argv[2]) : 1, .log = zero_log_file, .log_user = stderr};
-#ifdef HOOKS
-    cfg.open_units = ZERO_ALL; /* the loop over positions uses all of them */
+#ifdef ZERO /* test */
+    if (argc > 2) stage = atoi(argv[2]);
+    if (argc > 3) ranks = atoi(argv[3]);
 #endif
-    return zero_run_local(argc > 3 ? atoi(argv[3]) : 2, train, &cfg);
-#else
     return train();
-#endif
 }

@@ -1,0 +1,197 @@
+/* host.h - the tier that is the host's memory, beside a GPU (ZeRO-Offload)
+
+   MASTER and STATE lie in the host's memory, and the host's processors update them, by the loop
+   form of the rules, which has the kernel's bits. Of each unit that is updated so, the part that
+   this rank updates goes down as its gradient and up as its parameters, both as they are stored,
+   through two arrays of exactly as many bytes, pinned:
+     DOWN     gradients on their way to the update
+     UP       the parameters of that part: what a rule without master weights reads, and what goes
+              up. As PARAM is, unless somebody but the update has written that: `stale`
+   The unit's gradient stays on the device as well: the norm is taken there, several micro-steps add
+   up there, and access by name finds it there; a gradient that is written by name is sent again.
+
+   THE WALK OF ONE STEP
+     gradient stream  u is reduced, and its squares are taken: event `reduction`
+     down             in the last micro-step waits for that, and copies u's gradient to DOWN
+     compute          zero_step: waits for `agreed` and decides; waits for the last step's updates,
+                      `done`, and copies the decision to `control`: event `decided`
+     down             waits for that; copies what is stale; opens the gate: event `ready`
+     updates          waits for `ready`. Its lane passes the gate, and updates unit by unit
+     updates          for each unit: waits for its last gather, and until the lane is done with it;
+                      copies UP into PARAM: event `updated`
+     parameter stream waits for that, gathers u as ever
+     compute          before u's gradient is first touched in the next step: waits for `updated`,
+                      behind which nobody reads gradient or DOWN (delayed: for `ready`)
+   So the next forward waits for its unit alone, and no thread of the host's waits for the device.
+   A delayed update keeps its results in UP: they go up one step later, once the unit is reduced
+   again, which does not touch what the update reads, DOWN, before it is over.
+   Where the tier is another, nothing here is opened, enqueued or allocated. */
+#pragma once
+
+#include "context.h"
+
+static int zp_host_on(const zero_ctx *z) { return z->host.on; }
+
+/* Cuts the two arrays, and says whose update is apart. */
+static void zp_host_plan(zero_ctx *z) {
+    const int twin_of[2] = {ZP_GRAD, ZP_PARAM};
+    z->host.on = 0;
+    for (int i = 0; i < 2; i++) {
+        zp_array *a = &z->array[ZP_DOWN + i];
+        a->type = z->array[twin_of[i]].type;
+        a->part = z->array[0].part + (size_t)(ZP_DOWN + i) * (size_t)z->layout.all;
+        a->tier = ZERO_HOST;
+        a->host_bytes = 0;
+        for (int u = 0; u < z->layout.all; u++) {
+            const zp_share share = zp_own(z, u)->tier == ZERO_HOST ? z->policy.state : ZP_NOTHING;
+            (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0);
+            z->live[u].apart |= share && a->part[u].numel;
+            z->host.on |= z->live[u].apart;
+        }
+    }
+}
+
+/* A part of the host's memory; before that is there it is only measured. */
+static void *zp_host_cut(const zp_pages *m, size_t *at, size_t bytes) {
+    const size_t from = *at;
+    *at += zp_round_up(bytes, 256);
+    return m->base ? m->base + from : NULL;
+}
+static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
+    zp_host *h = &z->host;
+    *pinned = *plain = 0;
+    if (!h->on) return;
+    h->control = (zp_control *)zp_host_cut(&h->pinned, pinned, sizeof *h->control);
+    h->spans =
+        (zp_span *)zp_host_cut(&h->plain, plain, (size_t)z->layout.nmembers * sizeof *h->spans);
+    for (int k = ZP_MASTER; k < ZP_ARRAYS_AND_TWINS; k++) {
+        zp_array *a = &z->array[k];
+        const int copied = k >= ZP_DOWN;
+        a->host = (char *)zp_host_cut(copied ? &h->pinned : &h->plain, copied ? pinned : plain,
+                                      a->host_bytes);
+    }
+}
+/* Bytes that this rank keeps in the host's memory, in all and pinned. */
+static size_t zp_host_bytes(zero_ctx *z, size_t *pinned) {
+    size_t plain;
+    zp_host_arrays(z, pinned, &plain);
+    *pinned = zp_round_up(*pinned, 4096);
+    return *pinned + zp_round_up(plain, 4096);
+}
+
+/* The memory, streams and events; the stream `updates` gets its lane. */
+static zero_result zp_host_open(zero_ctx *z) {
+    zp_host *h = &z->host;
+    const zero_config *c = &z->cfg;
+    size_t pinned, plain;
+    zp_host_arrays(z, &pinned, &plain);
+    ZP_TRY(zp_stream_open(&h->down, &z->device, c->stream, !c->no_overlap, 0, 1));
+    ZP_TRY(zp_stream_beside(&z->updates, c->threads));
+    ZP_TRY(zp_event_open(&z->device, &h->decided));
+    ZP_TRY(zp_event_open(&z->device, &h->ready));
+    ZP_TRY(zp_event_open(&z->device, &h->done));
+    ZP_TRY(zp_pages_open(&h->pinned, pinned, 1));
+    ZP_TRY(zp_pages_open(&h->plain, plain, 0));
+    zp_host_arrays(z, &pinned, &plain);
+    return ZERO_OK; /* UP is zeros, as PARAM is */
+}
+
+/* While `updates` may still be waited for: a device that is lost opens no gate any more. */
+static void zp_host_leave(zero_ctx *z) {
+    zp_stream_close(&z->host.down);
+    zp_gate_leave(&z->host.gate);
+}
+static void zp_host_close(zero_ctx *z) {
+    zp_host *h = &z->host;
+    zp_event_close(&h->decided);
+    zp_event_close(&h->ready);
+    zp_event_close(&h->done);
+    zp_pages_close(&h->pinned);
+    zp_pages_close(&h->plain);
+    zp_gate_close(&h->gate);
+}
+
+/* Copies what this rank updates of unit u down: its gradient, or its parameters. */
+static zero_result zp_host_fetch(zero_ctx *z, int u, zp_side side) {
+    const zp_array *to = &z->array[side == ZP_GRAD ? ZP_DOWN : ZP_UP];
+    const zp_array *from = side == ZP_GRAD ? zp_update_gradient(z) : &z->array[ZP_PARAM];
+    const zp_kept *own = &to->part[u];
+    if (!own->numel) return ZERO_OK;
+    return zp_copy(&z->host.down, zp_array_at(to, u, own->first), zp_array_at(from, u, own->first),
+                   own->numel * zp_bytes(to->type));
+}
+
+/* Unit u is reduced, for the last time in this step. Nobody reads DOWN any more, and nobody writes
+   the gradient before that is copied: its first touch in a step waits for the last `updated`. */
+static zero_result zp_host_send(zero_ctx *z, int u) {
+    if (!zp_host_on(z) || !z->live[u].apart) return ZERO_OK;
+    ZP_TRY(zp_event_wait(&z->host.down, z->live[u].reduction));
+    if (zp_delays(z)) ZP_TRY(zp_event_wait(&z->host.down, z->live[u].spent)); /* reads DOWN */
+    return zp_host_fetch(z, u, ZP_GRAD);
+}
+/* Before stream s writes unit u's gradient: the last update has read it, or, where that may still
+   be under way beside this step, its way down is over. */
+static zero_result zp_host_mean_read(zero_ctx *z, zp_stream *s, int u) {
+    const int copied = zp_host_on(z) && zp_delays(z);
+    zp_live *live = &z->live[u];
+    return zp_event_wait(s, copied ? &z->host.ready : zp_delays(z) ? live->spent : live->updated);
+}
+
+/* Access by name has written to an array. */
+static void zp_host_wrote(zero_ctx *z, const zp_array *a) {
+    if (a == &z->array[ZP_PARAM]) z->host.stale |= 1 << ZP_PARAM;
+    if (a == zp_update_gradient(z)) z->host.stale |= 1 << ZP_GRAD;
+}
+
+/* The first task of a step. */
+static void zp_host_begin_task(const void *args, size_t n, int threads) {
+    zp_host *h;
+    memcpy(&h, args, sizeof(zp_host *));
+    if (zp_gate_pass(&h->gate)) h->control->skip = 1; /* what was to come may not be there */
+}
+/* It is decided what the update does; behind this each unit's task is enqueued. */
+static zero_result zp_host_begin(zero_ctx *z) {
+    zp_host *h = &z->host;
+    if (!h->on) return ZERO_OK;
+    ZP_TRY(zp_event_record(&z->updates, &h->done)); /* what reads `control` and UP is over */
+    ZP_TRY(zp_event_wait(&z->compute, &h->done));
+    ZP_TRY(zp_copy(&z->compute, h->control, z->control, sizeof *h->control));
+    ZP_TRY(zp_event_record(&z->compute, &h->decided));
+    ZP_TRY(zp_event_wait(&h->down, &h->decided));
+    for (int side = 0; side < ZP_SIDES; side++)
+        for (int u = 0; u < z->layout.all && (h->stale >> side & 1); u++)
+            ZP_TRY(zp_host_fetch(z, u, (zp_side)side));
+    h->stale = 0;
+    ZP_TRY(zp_stream_opens(&h->down, &h->gate));
+    ZP_TRY(zp_event_record(&h->down, &h->ready));
+    ZP_TRY(zp_event_wait(&z->updates, &h->ready));
+    return zp_stream_push(&z->updates, zp_host_begin_task, &h, sizeof(zp_host *), 0);
+}
+
+/* What an update apart reads in place of the device's: the spans; and its decision, which is known
+   here where the device is the host. */
+static const zp_span *zp_host_spans(const zero_ctx *z, int u) {
+    return z->host.spans + (z->layout.unit[u].member - z->layout.members);
+}
+static const zp_control *zp_host_decision(const zero_ctx *z) {
+    return zp_host_on(z) ? &z->report : z->control;
+}
+
+/* Behind unit u's task: its new parameters go up. */
+static zero_result zp_host_return(zero_ctx *z, int u) {
+    const zp_array *from = &z->array[ZP_UP];
+    const zp_kept *own = &from->part[u];
+    if (!zp_host_on(z) || !own->numel) return ZERO_OK;
+    return zp_copy(&z->updates, zp_array_at(&z->array[ZP_PARAM], u, own->first),
+                   zp_array_at(from, u, own->first), own->numel * zp_bytes(from->type));
+}
+
+/* Brings values of array `a` to f32 or back, as zp_fetch does: where the array lies in the host's
+   plain memory, which no kernel reaches, here and now. */
+static zero_result zp_fetch_of(zero_ctx *z, const zp_array *a, int u, const zp_fetch_args *args,
+                               size_t n) {
+    if (a->part[u].tier != ZERO_HOST) return zp_fetch(&z->compute, args, n);
+    ZP_TRY(zp_stream_sync(&z->compute));
+    zp_fetch_loop(args, n, z->cfg.threads);
+    return ZERO_OK;
+}

@@ -1,0 +1,86 @@
+/* tiers.h - which units are kept elsewhere than in memory, where in the file, and what that moves
+ */
+#pragma once
+
+#include "context.h"
+
+/* Bytes of unit u's part in the file: whole sectors. */
+static size_t zp_plan_filed(const zp_array *a, int u) {
+    return zp_array_filed(a, u) ? zp_round_up(a->part[u].numel * zp_bytes(a->type), ZP_SECTOR) : 0;
+}
+
+/* Of an array of which something is in the file, pieces that are in memory at once: of the ring,
+   and of gradients that several micro-steps add up in the file. */
+static size_t zp_tier_places(const zero_ctx *z, int k) {
+    return k == ZP_PARAM && zp_doubles(z) ? 0 : ZP_RING; /* NEXT's are for both */
+}
+static size_t zp_tier_addends(const zero_ctx *z, int k) {
+    const int adds = k == ZP_MEAN && z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
+    return adds ? ZP_DISK_LANES : 0;
+}
+
+/* Where the parts of arrays lie in the file: whole sectors, and pieces that have numbers. */
+static void zp_plan_disk(zero_ctx *z) {
+    z->disk_bytes = z->disk_pieces = z->ring.stops = 0;
+    for (int k = 0; k < ZP_ARRAYS; k++) {
+        zp_array *a = &z->array[k];
+        const size_t from = z->disk_pieces;
+        for (int u = 0; u < z->layout.all; u++) {
+            if (!zp_array_filed(a, u)) continue;
+            a->part[u].at = z->plan.file_bytes;
+            a->part[u].piece = z->disk_pieces;
+            z->plan.file_bytes += zp_plan_filed(a, u);
+            z->disk_pieces += zp_array_pieces(a, u);
+            z->live[u].apart = 1;
+        }
+        if (z->disk_pieces == from) continue;
+        const size_t pieces = 1 + zp_tier_places(z, k) + zp_tier_addends(z, k); /* 1: a bounce */
+        z->disk_bytes += pieces * ZP_PIECE_NUMEL * zp_bytes(a->type);
+    }
+    for (int u = 0; u < z->layout.all; u++) {
+        z->live[u].apart |= zp_delays(z) && z->layout.unit[u].numel;
+        z->ring.stops += z->live[u].apart ? zp_array_pieces(&z->array[ZP_STATE], u) : 0;
+    }
+}
+
+/* The units that tiers are for: of the order of updates the last ones, until they are offload_share
+   of all elements. */
+static void zp_plan_offload(zero_ctx *z) {
+    const double wanted = (double)z->cfg.offload_share * (double)z->layout.padded;
+    double so_far = 0;
+    for (int i = z->layout.all - 1; i >= 0; i--) {
+        const int u = zp_unit_nth(&z->layout, i);
+        z->live[u].offloads = so_far < wanted;
+        so_far += (double)z->layout.unit[u].padded;
+    }
+}
+
+/* Bytes of an array that are in the file, less what sectors round up. */
+static size_t zp_plan_away(const zero_ctx *z, const zp_array *a) {
+    size_t numel = 0;
+    for (int u = 0; u < z->layout.all; u++) numel += zp_array_filed(a, u) ? a->part[u].numel : 0;
+    return numel * zp_bytes(a->type);
+}
+
+static int zp_plan_reductions(const zero_ctx *z, int u) {
+    if (!z->layout.unit[u].numel) return 0;
+    return z->adding == ZP_EACH_REDUCED ? z->cfg.micro_steps : 1;
+}
+
+/* What goes to and from the file in a step: state both ways; weights are read by a rule that has no
+   master, and by gathers; gradients are written by each reduction, which reads what it adds to. */
+static void zp_plan_file_traffic(zero_ctx *z) {
+    const zp_array *a = z->array;
+    zero_plan *plan = &z->plan;
+    for (int u = 0; u < z->layout.all; u++) {
+        const size_t param = zp_plan_filed(&a[ZP_PARAM], u), mean = zp_plan_filed(&a[ZP_MEAN], u);
+        const size_t times = a[ZP_SUM].share ? 1 : (size_t)zp_plan_reductions(z, u);
+        const size_t uses = (size_t)z->live[u].gathers + !a[ZP_MASTER].share;
+        for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
+            plan->file_read_bytes += zp_plan_filed(&a[k], u);
+            plan->file_written_bytes += zp_plan_filed(&a[k], u);
+        }
+        plan->file_read_bytes += param * uses + mean * times;
+        plan->file_written_bytes += param + mean * times;
+    }
+}
