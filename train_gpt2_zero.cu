@@ -49,6 +49,7 @@
 #include "adapters/options/train_resolve.h"
 #include "adapters/report/main_log.h"
 #include "adapters/report/pace.h"
+#include "adapters/report/plan_rows.h"
 #include "adapters/report/progress.h"
 #include "adapters/report/report.h"
 #include "adapters/report/step_line.h"
@@ -314,6 +315,7 @@ static ds_config make_settings(const job *j, int stage) {
     /* The two ways to accumulate round differently: stages can be compared at one of them. */
     if (j->opt->stage.n > 1 && c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation = ZERO_ACCUMULATE_SHARDED;
+    train_tiers(j->opt, c);
     c->threads = j->threads;
     c->stream = j->computes.stream;
     c->log = on_log;
@@ -474,16 +476,18 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     const int wrong = train_schedule(j->opt, &j->ds, j->steps, &t->lr, sentence, sizeof sentence);
     require(j, !wrong, "%s", sentence);
     check(t, zero_create(&t->z, &config.zero, comm));
-    gpt2_describe(&j->model, t->table);
-    for (int i = 0; i < GPT2_TENSORS; i++) check(t, zero_tensor(t->z, &t->table[i]));
+    gpt2_describe_tiled(&j->model, j->opt->tile_rows, t->table);
+    check(t, zero_tensors(t->z, t->table, GPT2_TENSORS));
+    gpt2_describe(&j->model, t->table); /* as checkpoints and hashes have them */
     zero_result planned = zero_query_plan(t->z, &t->plan);
     require(j, planned == ZERO_OK, "%s%s", j->opt->bucket > 0 ? "-zb: " : "",
             zero_last_error(t->z));
 }
 
 static gpt2_run make_run(const job *j) {
-    gpt2_run run = {j->batch.rows,           j->batch.seq_len, j->opt->recompute,
-                    (zero_type)j->opt->type, j->opt->tf32,     j->opt->any_order};
+    const train_options *o = j->opt;
+    gpt2_run run = {j->batch.rows, j->batch.seq_len, o->recompute, (zero_type)o->type,
+                    o->tf32,       o->any_order,     o->tile_rows, train_folder(o, &j->ds)};
     return run;
 }
 
@@ -491,6 +495,8 @@ static void say_idle_flags(const job *j) {
     char sentence[512];
     int row = 0;
     while (train_options_idle(j->opt, &row, sentence, sizeof sentence)) say(j, "%s\n", sentence);
+    if (train_tiers_note(j->opt, j->batch.micro_steps, DEVICE_IS_HOST, sentence, sizeof sentence))
+        say(j, "%s\n", sentence);
 }
 
 static int is_model_file(const char *model) {
@@ -967,6 +973,8 @@ static void print_settings(const trainer *t) {
     report_row(j->out, "parameters", "%zu", t->plan.numel);
     report_row(j->out, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
     report_row(j->out, "vocabulary", "%d, padded %d", m->vocab_size, m->padded_vocab_size);
+    if (o->tile_rows > 0)
+        report_row(j->out, "tiles of wte", "%d rows each", gpt2_tile_rows(m, o->tile_rows));
     report_row(j->out, "training tokens", "%zu, windows %s", j->train.count,
                order_words[j->deal.order]);
     report_row(j->out, "validation tokens", "%zu", j->val.count);
@@ -1016,14 +1024,10 @@ static void print_plan(const trainer *t) {
                c.accumulation == ZERO_ACCUMULATE_LOCAL ? "locally" : "in shards");
     report_row(j->out, "communication", "%s, bucket: %s, prefetch %d",
                c.no_overlap ? "in between" : "overlapped", bucket, c.prefetch > 0 ? c.prefetch : 0);
-    report_mib(j->out, "memory of a rank", plan_bytes(p), "");
-    report_mib(j->out, "  parameters", p->param_bytes, "");
-    report_mib(j->out, "  gradients", p->grad_bytes, "");
-    report_mib(j->out, "  optimizer state", p->optimizer_bytes, "");
-    report_mib(j->out, "  buffers", p->buffer_bytes, "");
-    report_mib(j->out, "  by the formula", p->formula_bytes, ", without buffers and padding");
-    if (p->file_bytes) report_mib(j->out, "on disk", p->file_bytes, ", read and written in a step");
+    plan_rows(j->out, p, &c, DEVICE_IS_HOST);
     report_mib(j->out, "activations", gpt2_activation_bytes(&j->model, &run), "");
+    if (run.recompute == GPT2_RECOMPUTE_AWAY)
+        report_mib(j->out, "  kept away", gpt2_away_bytes(&j->model, &run), DEVICE_AWAY);
     if (t->saves_bytes > 0) report_mib(j->out, "checkpoints", t->saves_bytes, " of the host");
     report_mib(j->out, "sent per step", p->sent_bytes, "");
     report_mib(j->out, "  by the formula", p->formula_sent_bytes, "");

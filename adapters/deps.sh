@@ -34,6 +34,7 @@ Open-MPI        program:mpicc.openmpi,mpicc  libopenmpi-dev   openmpi-devel  ope
 mpirun          program:mpirun             openmpi-bin      openmpi        openmpi  open-mpi
 MPICH           program:mpicc.mpich        libmpich-dev     mpich-devel    mpich    mpich
 mpirun.mpich    program:mpirun.mpich       mpich            mpich          mpich    mpich
+liburing        header:liburing.h          liburing-dev     liburing-devel liburing -
 ip              program:ip                 iproute2         iproute        iproute2 iproute2mac
 END
 }

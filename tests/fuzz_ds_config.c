@@ -40,7 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                           .hyper = &flags,
                           .warmup_steps = 10,
                           .total_steps = 100,
-                          .hidden = 64};
+                          .hidden = 64,
+                          .folder = "/tmp"};
     fuzz_once((const char *)data, size, &plain);
     fuzz_once((const char *)data, size, &full);
     return 0;
@@ -63,7 +64,8 @@ static const char *fuzz_word(void) {
                                         "/*",       "*/",
                                         "\\u0000",  "\n",
                                         "\"fp32\"", "\"bf16\"",
-                                        "#",        "{\"enabled\": false}"};
+                                        "#",        "{\"enabled\": false}",
+                                        "\"cpu\"",  "\"nvme\""};
     static char key[128];
     if (fuzz_below(2)) return words[fuzz_below(sizeof words / sizeof *words)];
     const char *path = ds_rows[fuzz_below(DS_ROWS)].path, *dot = strrchr(path, '.');

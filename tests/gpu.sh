@@ -151,6 +151,7 @@ part_ops() {
     suite test_gpt2_ops 150 "$C/test_gpt2_ops"
     suite test_attention 120 "$C/test_attention"
     suite test_gpt2 100 "$C/test_gpt2"
+    suite test_gpt2_tiles 100 "$C/test_gpt2_tiles"
     suite test_cuda 120 "$C/test_cuda"
     for type in f32 bf16 fp16; do golden $type "" ""; done
     sanitizer memcheck "-dt bf16 -z 3 -pn 2"
@@ -167,11 +168,13 @@ ranks_of() { # N
         golden f32 "-pn $1 -b $((12 / $1)) -z $stage" "-n$1-z$stage"
         all="$all $(weights_of "losses-f32-n$1-z$stage")"
     done
+    golden f32 "-pn $1 -b $((12 / $1)) -z 2 -zos host" "-n$1-host"
+    all="$all $(weights_of "losses-f32-n$1-host")"
     [ -n "$DRY" ] && return
     different=$(echo "$all" | tr ' ' '\n' | sed '/^$/d' | sort -u | wc -l)
-    if [ "$(echo "$all" | wc -w)" -lt 4 ]; then note "weights-n$1" "not measured: a stage did not end"
-    elif [ "$different" -eq 1 ]; then note "weights-n$1" "the same bits at stages 0-3:$(echo "$all" | cut -d' ' -f1-2)"
-    else note "weights-n$1" "FAILED: different weights at stages 0-3:$all"; fi
+    if [ "$(echo "$all" | wc -w)" -lt 5 ]; then note "weights-n$1" "not measured: a stage did not end"
+    elif [ "$different" -eq 1 ]; then note "weights-n$1" "the same bits at stages 0-3, and with state in the host's memory:$(echo "$all" | cut -d' ' -f1-2)"
+    else note "weights-n$1" "FAILED: different weights at stages 0-3, and with state in the host's memory:$all"; fi
 }
 
 # NCCL from torchrun's environment: N processes, all on this card. Asks for its own port.
@@ -235,6 +238,7 @@ part_resume() {
     resumed bf16-1 -z 1 -dt bf16 -pn 2
     resumed fp16-2 -z 2 -dt fp16 -ls 64 -pn 2
     resumed bf16-3 -z 3 -dt bf16 -pn 2 -na 1
+    resumed bf16-host -z 3 -dt bf16 -pn 2 -zos host
 }
 
 # The mean of the last step lines' rates and utilisation.
@@ -299,6 +303,8 @@ part_bench() {
     model gpt2-1558M-any-order 100 $common -e $large -b $rows -t $T -x $((steps / 2)) -r $recompute -ao 1
     # shellcheck disable=SC2086
     model gpt2-1558M-micro 100 $common -e $large -b $rows -t $T -d $((4 * rows * T)) -x 4 -r $recompute
+    # shellcheck disable=SC2086
+    model gpt2-1558M-host 130 $common -e $large -b $rows -t $T -d $((4 * rows * T)) -x 4 -r $recompute -zos host
     llmc gpt2-124M d12 $B124 $T 0
     llmc gpt2-1558M d48 "$rows" $T "$recompute"
     # shellcheck disable=SC2086
@@ -326,19 +332,20 @@ table() {
     echo "|---|---|"
     row build "build"
     row found "libraries"
-    for test in test_gpt2_ops test_attention test_gpt2 test_cuda; do row $test "tests/$test on the device"; done
+    for test in test_gpt2_ops test_attention test_gpt2 test_gpt2_tiles test_cuda; do row $test "tests/$test on the device"; done
     for type in f32 bf16 fp16; do row losses-$type "50 losses in $type, against the CPU's"; done
     row memcheck "compute-sanitizer memcheck, 2 ranks, stage 3"
     row racecheck "compute-sanitizer racecheck, bf16"
     row racecheck-f32 "compute-sanitizer racecheck, f32"
     for n in 2 4; do
         for stage in 0 1 2 3; do row losses-f32-n$n-z$stage "$n ranks that share the card, stage $stage"; done
+        row losses-f32-n$n-host "$n ranks that share the card, stage 2, state in the host's memory"
         row weights-n$n "weights of $n ranks"
     done
     for n in 1 2; do
         for stage in 0 3; do row losses-f32-nccl$n-z$stage "NCCL, $n rank(s) on the card, stage $stage"; done
     done
-    for run in f32-0 bf16-1 fp16-2 bf16-3; do row resume-$run "goes on from a checkpoint: type and stage $run"; done
+    for run in f32-0 bf16-1 fp16-2 bf16-3 bf16-host; do row resume-$run "goes on from a checkpoint: type and stage $run"; done
     row kernel-copy "copy, bytes read and written"
     for kernel in adamw-f32 adamw-bf16 norm-f32 norm-bf16 layer-norm-768 layer-norm-backward-768 layer-norm-1600 layer-norm-backward-1600; do
         row kernel-$kernel "$kernel"
@@ -354,6 +361,8 @@ table() {
     row gpt2-1558M-memory "its device memory"
     row gpt2-1558M-any-order "the same, attention's gradients in any order"
     row gpt2-1558M-micro "the same, 4 micro-steps a step"
+    row gpt2-1558M-host "the same, 4 micro-steps a step, state in the host's memory"
+    row gpt2-1558M-host-memory "its device memory"
     row gpt2-1558M-llmc "llm.c, the same"
     row stages "tokens/s at stages 0-3 on one rank, of stage 0"
     sed -n 's/^kernel-\(op[^|]*\)|\(.*\)/| \1 | \2 |/p' "$results" 2>/dev/null

@@ -32,6 +32,7 @@ bits 300 beside $B/test_bits 12 $SEED
 memory 120 beside $B/test_memory
 gpt2-ops 120 beside $B/test_gpt2_ops
 gpt2 120 beside $B/test_gpt2
+gpt2-tiles 120 beside $B/test_gpt2_tiles
 launch 60 beside $B/test_launch
 report 30 beside $B/test_report
 schedule 60 beside $B/test_schedule
@@ -44,7 +45,8 @@ abi 20 beside $B/test_abi
 run 60 beside $B/test_run
 ease 60 beside $B/test_ease
 ease-checked 60 beside $B/test_ease_checked
-offload 200 beside $B/test_offload 6 $SEED $B
+offload 120 beside $B/test_offload 8 $SEED $B
+offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 transport 120 alone $B/test_transport
 group 120 alone $B/test_group
 fast-math 120 beside $B/test_fast_math
@@ -99,10 +101,10 @@ variant() { # NAME OPT MORE PROGRAMS...
 }
 long_build() {
     variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" \
-        test_unit test_model test_faults test_gpt2 test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
+        test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
         test_host_own test_host_llama test_scale test_optimizers test_schedule test_ds_config fuzz_ds_config
     variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_checkpoint
-    if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2"; fi
+    if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles"; fi
     # cuda-build has compiled for 90
     if command -v nvcc >/dev/null 2>&1; then build cuda-archs 600 "-s B=$B/archs ARCHS='80 89 100 120' cuda"
     else echo "cuda-archs 0 skip nvcc is not installed"; fi
@@ -124,6 +126,7 @@ asan-unit 600 beside $B/asan/test_unit
 asan-model 600 beside $B/asan/test_model 300 $SEED
 asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
 asan-gpt2 600 beside $B/asan/test_gpt2
+asan-gpt2-tiles 600 beside $B/asan/test_gpt2_tiles
 tsan-model 600 beside $B/tsan/test_model 150 $SEED
 tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
 tsan-bits 600 beside $B/tsan/test_bits 6 $SEED
@@ -133,6 +136,7 @@ TABLE
 emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 20 $SEED
 emulated-cuda-faults 600 beside $B/emulated/test_cuda faults 10
 emulated-gpt2 600 beside $B/emulated/test_gpt2
+emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
 TABLE
     fi
     cat <<TABLE
@@ -168,6 +172,7 @@ emulated-cuda-all 3600 beside $B/emulated/test_cuda all 0 $SEED
 checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
 checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
 offload-all 1200 beside $B/test_offload 1 $SEED $B
+offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1
 bits-all 7200 beside $B/test_bits all
 TABLE

@@ -194,6 +194,18 @@ static const applied_case applied[] = {
      IN(zero.persistence_numel), ZERO_NONE, DS_GIVEN_PERSISTENCE, NOWHERE, 0},
     {"zero_optimization.param_persistence_threshold", "1e5", NULL, 'l', IN(zero.persistence_numel),
      1e5, DS_GIVEN_PERSISTENCE, NOWHERE, 0},
+    {"zero_optimization.offload_optimizer.device", "\"cpu\"", NULL, 'i', IN(zero.optimizer_tier),
+     ZERO_HOST, DS_GIVEN_OPTIMIZER_TIER, NOWHERE, 0},
+    {"zero_optimization.offload_param.device", "\"cpu\"", NULL, 'i', IN(zero.parameter_tier),
+     ZERO_HOST, DS_GIVEN_PARAMETER_TIER, NOWHERE, 0},
+    {"zero_optimization.offload_optimizer.ratio", "0.3", NULL, 'F', IN(zero.offload_share), 0.3,
+     DS_GIVEN_SHARE, NOWHERE, 0},
+    {"zero_optimization.cpu_offload", "true", NULL, 'i', IN(zero.optimizer_tier), ZERO_HOST,
+     DS_GIVEN_OPTIMIZER_TIER, NOWHERE, 0},
+    {"zero_optimization.cpu_offload_param", "true", NULL, 'i', IN(zero.parameter_tier), ZERO_HOST,
+     DS_GIVEN_PARAMETER_TIER, NOWHERE, 0},
+    {"zero_optimization.cpu_offload_params", "true", NULL, 'i', IN(zero.parameter_tier), ZERO_HOST,
+     DS_GIVEN_PARAMETER_TIER, NOWHERE, 0},
 };
 enum { APPLIED_CASES = sizeof applied / sizeof *applied };
 
@@ -204,11 +216,13 @@ static void put_field(ds_config *ds, char type, size_t field, double value) {
     if (type == 'f' || type == 'F') memcpy(at, &(float){(float)value}, sizeof(float));
 }
 
-/* Scaler and bf16 keys count only where their type is on: the text has it in the same object. */
-static void with_type(char *text, const char *path) {
+/* Keys that count only where their type is on, or a device is named: the text has it in the same
+   object. */
+static void with_switch(char *text, const char *path) {
     char key[80], both[160], copy[TEXT];
     snprintf(key, sizeof key, "\"%s\"", strrchr(path, '.') + 1);
-    snprintf(both, sizeof both, "\"enabled\": true, %s", key);
+    snprintf(both, sizeof both, "%s, %s",
+             strstr(path, ".offload_") ? "\"device\": \"cpu\"" : "\"enabled\": true", key);
     char *at = strstr(text, key);
     snprintf(copy, sizeof copy, "%.*s%s%s", (int)(at - text), text, both, at + strlen(key));
     snprintf(text, TEXT, "%s", copy);
@@ -224,8 +238,8 @@ static void check_applied(const applied_case *c) {
         snprintf(off, sizeof off, "{%s}", "\"train_micro_batch_size_per_gpu\": 6");
     if (c->type == 'm') snprintf(off, sizeof off, "{\"train_micro_batch_size_per_gpu\": 6}");
     if (isupper((unsigned char)c->type)) {
-        with_type(text, c->path);
-        with_type(off, c->path);
+        with_switch(text, c->path);
+        with_switch(off, c->path);
     }
     if (!test_check(!parse(off, &base), "%s: %s", c->path, why)) return;
     if (!test_check(!parse(text, &ds), "%s: %s", c->path, why)) return;
@@ -311,10 +325,10 @@ static int check_schedule_key(const char *key) {
 /* ---- ignored and refused keys ---- */
 
 static const char *some_value(ds_kind kind) {
-    static const char *const values[] = {"{}",       "true",    "77",
-                                         "0.25",     "\"cpu\"", "\"fp32\"",
-                                         "[0, 0.5]", "[]",      "{\"free\": [{\"in\": 1}]}",
-                                         "1"};
+    static const char *const values[] = {
+        "{}",       "true",    "77",       "0.25", "\"cpu\"",
+        "\"fp32\"", "\"cpu\"", "[0, 0.5]", "[]",   "{\"free\": [{\"in\": 1}]}",
+        "1"};
     return values[kind];
 }
 
@@ -402,6 +416,8 @@ static void test_table(void) {
         }
         if (row->kind == DS_SCHEDULE) cases += check_schedule_key(strrchr(row->path, '.') + 1);
         if (row->id == DS_SCHEDULER) cases++; /* by the schedules */
+        if (row->id == DS_OPTIMIZER_FOLDER || row->id == DS_PARAM_FOLDER)
+            cases++; /* test_folders */
         test_check(cases > 0, "no case for %s", row->path);
     }
     printf("%d keys: %d applied, %d without effect, %d not supported; %d objects\n",
@@ -529,6 +545,24 @@ static const struct {
     {"{\"train_batch_size\": 4, \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\n"
      "\"total_num_steps\": \"auto\"}}}",
      "line 2*total_num_steps is \"auto\""},
+    /* offload */
+    {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 2,\n\"offload_param\": "
+     "{\"device\": \"cpu\"}}}",
+     "line 2*offload_param.device asks for \"cpu\" at stage 2*use stage 3"},
+    {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 1, \"cpu_offload_param\": "
+     "true}}",
+     "cpu_offload_param asks for \"cpu\" at stage 1"},
+    {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"gpu\"}}}",
+     "offload_optimizer.device is \"gpu\", expected \"none\", \"cpu\" or \"nvme\""},
+    {"{\"zero_optimization\": {\"offload_optimizer\": {\"ratio\": 1.5}}}",
+     "offload_optimizer.ratio is 1.5, expected a number from 0 to 1"},
+    {"{\"zero_optimization\": {\"cpu_offload\": false,\n\"offload_optimizer\": {\"device\": "
+     "\"cpu\"}}}",
+     "line 2*offload_optimizer.device is the same key as zero_optimization.cpu_offload in line 1"},
+    {"{\"zero_optimization\": {\"offload_optimizer\": {\"super_offload\": true}}}",
+     "super_offload is true*not supported*before the gradient's norm is known"},
+    {"{\"zero_optimization\": {\"zenflow\": {\"topk_ratio\": 0.1}}}",
+     "zenflow is an object*not supported*gradients of earlier steps"},
     /* batch, with 2 ranks */
     {"{}", "train_micro_batch_size_per_gpu is missing"},
     {"{\"gradient_accumulation_steps\": 2}", "train_micro_batch_size_per_gpu is missing"},
@@ -685,6 +719,76 @@ static void test_defaults(void) {
         "OneCycle with SGD: %s", why);
 }
 
+/* Offload: an object's members, those of the other, and what comes of them. */
+static const char *offload_text(const char *optimizer, const char *param) {
+    static char text[TEXT];
+    snprintf(text, sizeof text,
+             "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 3,\n"
+             "\"offload_optimizer\": {%s},\n\"offload_param\": {%s}}}",
+             optimizer, param);
+    return text;
+}
+
+static void test_folders(void) {
+    static char path[DS_CONFIG_FOLDER + 64];
+    ds_auto autos = test_plain;
+    ds_config ds;
+    const char *text =
+        offload_text("\"device\": \"nvme\", \"nvme_path\": \"/a b/\\u00e9\", \"ratio\": 0.5",
+                     "\"device\": \"nvme\", \"nvme_path\": \"/a b/\\u00e9\"");
+    test_check(!parse(text, &ds) && ds.zero.optimizer_tier == ZERO_FILE
+                   && ds.zero.parameter_tier == ZERO_FILE && ds.zero.offload_share == 0.5f
+                   && strcmp(ds.folder, "/a b/\xC3\xA9") == 0 && notes_seen == 1
+                   && says(notes_last, "line 2*ratio 0.5*parameters"),
+               "%s: %s, %s", text, why, notes_last);
+    check_round(text, &ds, &test_plain);
+    text = offload_text("\"device\": \"nvme\", \"nvme_path\": \"/a\"",
+                        "\"device\": \"nvme\", \"nvme_path\": \"/b\"");
+    check_error(text, "line 3*offload_param.nvme_path is another folder*line 2*give the same");
+    text = offload_text("\"device\": \"nvme\", \"nvme_path\": \"/a\"",
+                        "\"device\": \"cpu\", \"nvme_path\": \"/b\"");
+    test_check(!parse(text, &ds) && strcmp(ds.folder, "/a") == 0 && notes_seen == 1
+                   && says(notes_last, "line 3*offload_param.nvme_path has no effect"),
+               "a folder of host memory: %s, %s", why, notes_last);
+    text = offload_text("\"device\": \"nvme\", \"nvme_path\": null", "");
+    check_error(text, "line 2*offload_optimizer.device is \"nvme\" without nvme_path*-zfd");
+    autos.folder = "/c";
+    test_check(!parse_with(text, &autos, &ds) && ds.zero.optimizer_tier == ZERO_FILE
+                   && !ds.folder[0],
+               "the trainer's folder: %s", why);
+    check_round(text, &ds, &autos);
+    memset(path, 'p', sizeof path - 1);
+    path[0] = '"';
+    path[sizeof path - 2] = '"';
+    char members[TEXT / 2];
+    snprintf(members, sizeof members, "\"device\": \"nvme\", \"nvme_path\": %s", path);
+    check_error(offload_text(members, ""), "line 2*nvme_path has 573 characters*at most 511");
+}
+
+static void test_offload(void) {
+    ds_config ds;
+    const char *text = offload_text("\"device\": \"cpu\", \"ratio\": 0", "\"device\": \"cpu\"");
+    test_check(!parse(text, &ds) && ds.zero.optimizer_tier == ZERO_DEVICE
+                   && ds.zero.parameter_tier == ZERO_HOST && ds.zero.offload_share == 0
+                   && !(ds.given & DS_GIVEN_SHARE),
+               "ratio 0 leaves the optimizer where it is: %s", why);
+    check_round(text, &ds, &test_plain);
+    text = offload_text("\"device\": \"none\", \"ratio\": 0.5", "");
+    test_check(!parse(text, &ds) && ds.given == (DS_GIVEN_STAGE | DS_GIVEN_OPTIMIZER_TIER)
+                   && notes_seen == 1 && says(notes_last, "ratio has no effect"),
+               "a ratio of nothing: %s, %s", why, notes_last);
+    text =
+        "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 0, \"cpu_offload\": true}}";
+    test_check(!parse(text, &ds) && ds.zero.optimizer_tier == ZERO_HOST && notes_seen == 1
+                   && says(notes_last, "cpu_offload is for stages 1 to 3*stage 0"),
+               "stage 0: %s, %s", why, notes_last);
+    text = "{\"train_batch_size\": 8, \"zero_optimization\": {\"offload_param\": {\"device\": "
+           "\"cpu\"}}}";
+    test_check(!parse(text, &ds) && ds.zero.parameter_tier == ZERO_HOST,
+               "without a stage the flags' counts: %s", why);
+    test_folders();
+}
+
 static void test_comments(void) {
     ds_config a, b;
     const char *plain =
@@ -772,11 +876,9 @@ static void test_zero2(void) {
     test_check(ds.train_batch == 24 && ds.micro_batch == 4 && ds.steps_per_print == 2000,
                "zero2.json: sizes");
     test_check(notes_seen == 6, "zero2.json: %d notes", notes_seen);
-    test_check(
-        load("zero2_offload.json", &half, &ds)
-            && says(why,
-                    "line 32*zero_optimization.offload_optimizer.device is \"cpu\"*use device"),
-        "zero2_offload.json: %s", why);
+    test_check(!load("zero2_offload.json", &half, &ds) && ds.zero.optimizer_tier == ZERO_HOST
+                   && ds.zero.parameter_tier == ZERO_DEVICE && ds.zero.stage == 2,
+               "zero2_offload.json: %s", why);
 }
 
 static void test_zero3(void) {
@@ -796,9 +898,13 @@ static void test_zero3(void) {
     test_check(load("zero3_auto.json", &test_plain, &ds)
                    && says(why, "train_micro_batch_size_per_gpu is \"auto\""),
                "without flags: %s", why);
-    test_check(load("zero3_offload.json", &test_plain, &ds)
-                   && says(why, "line 7*zero_optimization.offload_param.device is \"nvme\""),
+    test_check(!load("zero3_offload.json", &test_plain, &ds) && ds.zero.parameter_tier == ZERO_FILE
+                   && ds.zero.optimizer_tier == ZERO_DEVICE && !strcmp(ds.folder, "/local_nvme"),
                "zero3_offload.json: %s", why);
+    test_check(!load("zero3_host.json", &test_autos, &ds) && ds.zero.optimizer_tier == ZERO_HOST
+                   && ds.zero.parameter_tier == ZERO_HOST && !ds.folder[0]
+                   && ds.zero.type == ZERO_BF16 && ds.accumulation == 3 && notes_seen == 11,
+               "zero3_host.json: %s, %d notes", why, notes_seen);
 }
 
 static void test_files(void) {
@@ -839,6 +945,7 @@ int main(int argc, char **argv) {
     test_errors();
     test_batch();
     test_defaults();
+    test_offload();
     test_comments();
     test_memory();
     test_files();

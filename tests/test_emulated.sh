@@ -42,6 +42,8 @@ for type in f32 bf16 fp16; do
     done
     check "$([ -n "$(weights z0)" ] && [ "$(weights z0)" = "$(weights z1)" ] && echo 1)" "$type: stage 1 has the weights of stage 0"
     check "$([ -n "$(weights z2)" ] && [ "$(weights z2)" = "$(weights z3)" ] && echo 1)" "$type: stage 3 has the weights of stage 2"
+    timeout 100 "$cuda" $flags -b 4 -pn 2 -z 2 -zos host >"$scratch/host" 2>&1
+    check "$([ "$(weights host)" = "$(weights z2)" ] && echo 1)" "$type: state in the host's memory gives the same weights: $(tail -n 1 "$scratch/host")"
 done
 "$cpu" $small -b 8 -r 0 >"$scratch/cpu" 2>&1
 for r in 0 1 2 3; do
@@ -49,6 +51,14 @@ for r in 0 1 2 3; do
     near r$r 0.00002
     [ $r = 0 ] || check "$([ -n "$(weights r0)" ] && [ "$(weights r$r)" = "$(weights r0)" ] && echo 1)" "-r $r has the weights of -r 0"
 done
+wide="$data -e char:5x32x2 -t 16 -v 3 -m 1 -g 4 -x 4 -u 0 -d 256 -f 0 -b 4 -pn 2 -zl 32"
+"$cpu" $wide -r 3 >"$scratch/cpu" 2>&1
+for way in "-r 3" "-r 4" "-r 4 -z 3"; do
+    name=tiles$(echo $way | tr -d ' ')
+    timeout 60 "$cuda" $wide $way >"$scratch/$name" 2>&1
+    near "$name" 0.00002
+done
+check "$([ -n "$(weights tiles-r3)" ] && [ "$(weights tiles-r3)" = "$(weights tiles-r4)" ] && echo 1)" "-r 4 has the weights of -r 3"
 timeout 60 "$cuda" $small -b 4 -sl 100 -sg 100 >"$scratch/judged" 2>&1
 timeout 60 "$cuda" $small -b 4 >"$scratch/plain" 2>&1
 check "$([ "$(losses "$scratch/judged")" = "$(losses "$scratch/plain")" ] && [ "$(weights judged)" = "$(weights plain)" ] && echo 1)" \
@@ -70,7 +80,7 @@ check "$(grep -c '^| GPT-2 124M, bf16, B 32, T 1024 | [0-9]* tokens/s' "$scratch
 check "$(grep -c '^| tokens/s at stages 0-3 on one rank, of stage 0 | 0:1.0000 1:' "$scratch/bench")" "gpu.sh bench, stages: $(grep 'stages 0-3' "$scratch/bench")"
 check "$(grep -c '^| adamw-bf16, share of copy | [0-9.]* of-copy' "$scratch/bench")" "gpu.sh bench, kernels"
 B=$scratch/gpu TRAINER=$cuda sh tests/gpu.sh resume >"$scratch/resume" 2>&1
-check "$(grep -c '^| goes on from a checkpoint.*| the same bits |$' "$scratch/resume" | awk '{ print ($1 == 4) }')" "gpu.sh resume: $(grep -e '-- resume' "$scratch/resume")"
+check "$(grep -c '^| goes on from a checkpoint.*| the same bits |$' "$scratch/resume" | awk '{ print ($1 == 5) }')" "gpu.sh resume: $(grep -e '-- resume' "$scratch/resume")"
 check "$(grep -c '^| its checkpoint, written aside |.*being written' "$scratch/bench")" "gpu.sh bench, checkpoint: $(grep 'written aside' "$scratch/bench")"
 check "$(grep -c '| not measured |' "$scratch/bench" | awk '{ print ($1 > 10) }')" "gpu.sh says what was not measured"
 echo "$passed passed, $failed failed"

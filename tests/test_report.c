@@ -1,10 +1,12 @@
-/* test_report.c - what rank 0 says: the line of a step, progress in a file, rates; and which answer
-   HellaSwag counts, from losses that are written here. Nothing of it needs a model.
+/* test_report.c - what rank 0 says: the line of a step, the plan of memory, progress in a file,
+   rates; and which answer HellaSwag counts, from losses that are written here. Nothing of it needs
+   a model.
 
        test_report [FILE]      a file to write examples to, /tmp/zero_test_report.PID without
 */
 #include "adapters/eval/hellaswag.h"
 #include "adapters/report/pace.h"
+#include "adapters/report/plan_rows.h"
 #include "adapters/report/progress.h"
 #include "adapters/report/step_line.h"
 
@@ -246,12 +248,77 @@ static void test_hellaswag(const char *path) {
     remove(path);
 }
 
+/* ---- the plan ------------------------------------------------------------------------------ */
+
+static void check_plan(const zero_config *c, int host_is_device, const char *const *lines) {
+    char text[2048];
+    report out;
+    zero_plan p;
+    memset(&p, 0, sizeof p);
+    memset(&out, 0, sizeof out);
+    out.speaks = 1;
+    p.param_bytes = (size_t)1 << 20;
+    p.grad_bytes = (size_t)2 << 20;
+    p.optimizer_bytes = (size_t)4 << 20;
+    p.buffer_bytes = (size_t)8 << 20;
+    if (c->optimizer_tier == ZERO_FILE) {
+        p.file_bytes = (size_t)16 << 20;
+        p.file_read_bytes = (size_t)32 << 20;
+        p.file_written_bytes = (size_t)64 << 20;
+    }
+    if (c->optimizer_tier == ZERO_HOST && !host_is_device) p.host_bytes = (size_t)128 << 20;
+    listen_begin();
+    plan_rows(&out, &p, c, host_is_device);
+    listen_end(text, sizeof text);
+    for (; *lines != NULL; lines++) {
+        const int absent = **lines == '!';
+        test_check((strstr(text, *lines + absent) == NULL) == absent, "expected '%s' in:\n%s",
+                   *lines, text);
+    }
+}
+
+static void test_plan_rows(void) {
+    static const char *const device[] = {"| memory of a rank     | 15.0 MiB  ", "!tiers", "!host",
+                                         "!file", NULL};
+    static const char *const host[] = {
+        "| tiers                | parameters device, gradients host, optimizer host  ",
+        "|   host               | is device: the CPU version has one memory  ",
+        "|   optimizer state    | 4.0 MiB   ", NULL};
+    static const char *const gpu[] = {"!is device",
+                                      "|   parameters         | 1.0 MiB   ",
+                                      "|   gradients          | 2.0 MiB   ",
+                                      "|   optimizer state    | 4.0 MiB   ",
+                                      "| host, of a rank      | 128.0 MiB, state, and",
+                                      NULL};
+    static const char *const share[] = {
+        "|   of                 | 0.25 of the elements; the rest: device  ",
+        "|   optimizer state    | 4.0 MiB   ", "| host, of a rank      | 128.0 MiB, state, and",
+        NULL};
+    static const char *const file[] = {"| file of a rank       | 16.0 MiB, pieces are checked  ",
+                                       "|   in                 | /fast  ",
+                                       "|   read in a step     | 32.0 MiB  ",
+                                       "|   written in a step  | 64.0 MiB  ", NULL};
+    zero_config c;
+    memset(&c, 0, sizeof c);
+    c.offload_share = 1;
+    check_plan(&c, 1, device);
+    c.optimizer_tier = c.gradient_tier = ZERO_HOST;
+    check_plan(&c, 1, host);
+    check_plan(&c, 0, gpu);
+    c.offload_share = 0.25f;
+    check_plan(&c, 0, share);
+    c.optimizer_tier = ZERO_FILE;
+    c.folder = "/fast";
+    check_plan(&c, 1, file);
+}
+
 int main(int argc, char **argv) {
     char path[64];
     snprintf(path, sizeof path, "/tmp/zero_test_report.%ld", (long)getpid());
     test_step_line();
     test_progress_file();
     test_live_line();
+    test_plan_rows();
     test_pace();
     test_hellaswag(argc > 1 ? argv[1] : path);
     return test_summary();

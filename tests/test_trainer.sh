@@ -110,6 +110,10 @@ test_usage() {
     refused '-ge' 2 '-ge: expected -1 to 2, found 3' -ge 3
     refused '-h' 2 '-h: expected 0 to 1, found 2' -h 2
     refused '-h in a comparison' 1 '-h 1: a comparison' $small -h 1 -z 0,1 -csv "$scratch/csv"
+    refused '-zog' 2 "-zog: expected one of: device host file auto; found 'disk'" -zog disk
+    refused '-zop' 2 "-zop: expected one of: device host file; found 'auto'" -zop auto
+    refused '-zor' 2 '-zor: expected 0 to 1, found 1.5' -zor 1.5
+    refused '-zfc' 2 '-zfc: expected 0 to 1, found 2' -zfc 2
     refused '-hf' 1 "-hf: $scratch/none: expected a readable file" $small -h 1 -hf "$scratch/none"
     for help in -h --help '-z 3 -h' '-h -z 3'; do
         "$trainer" $help >"$scratch/out" 2>"$scratch/err"
@@ -280,8 +284,6 @@ END
     for ranks in 1 2; do
         refused '-ds, a flag says otherwise' 1 '-c 0.1, but .* gives optimizer.params.weight_decay' \
             $small -pn $ranks -d $((96 * ranks)) -b 3 -ds "$scratch/ds.json" -c 0.1
-        refused '-ds, offload' 1 'line 32: zero_optimization.offload_optimizer.device is "cpu"' \
-            $small -pn $ranks -ds tests/ds_config/zero2_offload.json
         refused '-ds, no such file' 1 "-ds: $scratch/none" $small -pn $ranks -ds "$scratch/none"
         refused '-dso' 1 '-dso: /dev/null/x' $small -pn $ranks -ds "$scratch/ds.json" -dso /dev/null/x
     done
@@ -300,6 +302,105 @@ END
     sed 's/"gradient_acc/"train_batch_size": 13, "gradient_acc/' "$scratch/ds.json" \
         >"$scratch/batch.json"
     refused '-ds, batch' 1 'train_batch_size.*13' $small -pn 2 -ds "$scratch/batch.json"
+}
+
+# What the plan of the last run says of tiers.
+tiers() { sed -n 's/^| tiers  *| \(.*[a-z]\) *|$/\1/p' "$scratch/out"; }
+
+# No tier changes a weight; what a stage cannot have is refused, and in a comparison kept on the device.
+test_tiers() {
+    run="$small -x 4 -nt 1 -pn 2 -zfd $scratch"
+    reference=$(train $run)
+    same 'no tiers without a flag' 0 "$(grep -c '^| tiers' "$scratch/out")"
+    for how in '-z 0 -zos file' '-z 1 -zos host' '-z 2 -zos file -zog file' '-z 3 -zos file -zop host' \
+        '-z 3 -zos host -zop file -zor 0.5' '-z 3 -zos file -zog device -zop file -zfc 0'; do
+        same "$how" "$reference" "$(train $run $how)"
+    done
+    same 'tiers in the plan' 'parameters file, gradients device, optimizer file' "$(tiers)"
+    same 'file in the plan' 1 "$(grep -c '^| file of a rank .*, pieces are not checked' "$scratch/out")"
+    same 'its folder' 1 "$(grep -c "^|   in .* $scratch " "$scratch/out")"
+    same 'what it moves' 2 "$(grep -c '^|   \(read\|written\) in a step  *| [0-9.]* MiB' "$scratch/out")"
+    same 'a share' "$reference" "$(train $run -z 3 -zos file -zor 0.5)"
+    same 'gradients follow' 'parameters device, gradients host, optimizer file' "$(tiers)"
+    same 'the share in the plan' 1 "$(grep -c '^|   of .* 0.5 of the elements' "$scratch/out")"
+    same 'host is device' 1 "$(grep -c '^|   host .* is device: the CPU version' "$scratch/out")"
+    same 'no share' "$reference" "$(train $run -z 3 -zos file -zop file -zor 0)"
+    same 'all on the device' 0 "$(grep -c '^| tiers\|^| file' "$scratch/out")"
+    same 'whole gradients stay' "$reference" "$(train $run -z 1 -zos host)"
+    same 'gradients do not follow' 'parameters device, gradients device, optimizer host' "$(tiers)"
+    refused '-zop below stage 3' 1 'parameter_tier is 1: at stage 2' $run -z 2 -zop host
+    refused '-zog file at stage 1' 1 'gradient_tier is FILE: whole gradients' $run -z 1 -zog file
+    refused '-zfd, no folder' 1 "a file in $scratch/none: No such" $run -zos file -zfd "$scratch/none"
+    train $run -z 0,1,2,3 -x 2 -rd 1 -zos file -zop host -zog file -csv "$scratch/c.csv" >/dev/null
+    same 'tiers compared' 1 "$(sed 1d "$scratch/c.csv" | cut -d , -f 14 | sort -u | wc -l | tr -d ' ')"
+    same 'tiers of stages' 1 "$(grep -c "^tiers    kept on the device, since they are whole: parameters at stage \
+0, 1, 2 and gradients at stage 0, 1; host is device" "$scratch/out")"
+    same 'files of stages' 4 "$(grep -c '^file     stage [0-3]: [0-9.]* MiB of a rank' "$scratch/out")"
+}
+
+# wte in tiles: the same weights at every stage and tier; a checkpoint fits other tiles, and none.
+test_tiles() {
+    run="$small -x 4 -nt 1 -pn 2 -zfd $scratch -o $scratch/tiles"
+    reference=$(train $small -x 4 -nt 1 -pn 2 -zl 32)
+    same 'tiles in the settings' 1 "$(grep -c '^| tiles of wte  *| 32 rows each' "$scratch/out")"
+    for how in '-z 1' '-z 2 -zos file -zog file' '-z 3 -zm 0 -zp 3' '-z 3 -zl 63 -zos file -zog file -zop file'; do
+        same "tiles, $how" "$reference" "$(train $small -x 4 -nt 1 -pn 2 -zfd $scratch -zl 32 $how)"
+    done
+    train $run -zl 32 -z 3 -n 2 >/dev/null
+    rm -r "$scratch/tiles/step_00000004"
+    for how in '-zl 64 -z 2' '-zl 0 -z 3' '-zl 1000'; do
+        cp -r "$scratch/tiles" "$scratch/other"
+        same "a checkpoint of tiles, $how" 16 "$(train $small -x 4 -nt 1 -pn 2 -o $scratch/other -n 2 -y 1 $how |
+            tr -d '\n' | wc -c | tr -d ' ')"
+        same 'goes on' 1 "$(grep -c '^going on from step 2' "$scratch/out")"
+        rm -r "$scratch/other"
+    done
+    same 'a checkpoint of tiles' "$reference" "$(train $run -zl 32 -z 1 -n 2 -y 1)"
+    refused '-zl' 1 '-zl 31: a tile has 32 rows' $small -zl 31
+}
+
+# Inputs of blocks kept in a file: the weights of -r 3.
+test_away() {
+    run="-e char:6x32x2 -t 16 -v -1 -g 0 -x 3 -nt 1 -pn 2 -zfd $scratch"
+    reference=$(train $run -r 3)
+    same '-r 4' "$reference" "$(train $run -r 4)"
+    same 'the file in the plan' 1 "$(grep -c '^|   kept away  *| [0-9.]* MiB in a file' "$scratch/out")"
+    same '-r 4 -z 3' "$reference" "$(train $run -r 4 -z 3 -zo 0)"
+    for how in 3 4; do
+        train $run -z 0,1,2,3 -rd 1 -r $how -csv "$scratch/$how.csv" >/dev/null
+    done
+    same '-r 4, compared' "$(cut -d , -f 14 "$scratch/3.csv")" "$(cut -d , -f 14 "$scratch/4.csv")"
+    refused '-r 4, no folder' 1 "a file of activations in $scratch/none: No such" $run -r 4 -zfd "$scratch/none"
+    refused '-r 5' 2 '-r: expected 0 to 4, found 5' $run -r 5
+}
+
+# DeepSpeed's files that offload, as they are: the weights are those without.
+test_offload() {
+    run="$small -x 4 -nt 1 -pn 2 -b 3 -d 192 -dt bf16 -u 2"
+    file=tests/ds_config/zero3_host.json
+    sed 's|"cpu"|"none"|' $file >"$scratch/none.json"
+    sed "s|\"cpu\"|\"nvme\", \"nvme_path\": \"$scratch\"|" $file >"$scratch/nvme.json"
+    sed "s|$scratch|$scratch/none|" "$scratch/nvme.json" >"$scratch/lost.json"
+    reference=$(train $run -ds "$scratch/none.json")
+    same '-ds, cpu' "$reference" "$(train $run -ds $file -dso "$scratch/resolved.json")"
+    same '-ds, its tiers' 'parameters host, gradients host, optimizer host' "$(tiers)"
+    same '-ds, what it says' 4 "$(grep -c '^tests/.*\(pin_memory\|aio\)[.a-z_]* has no effect: ' "$scratch/out")"
+    same '-ds, cpu, resolved' "$reference" "$(train $run -ds "$scratch/resolved.json")"
+    same '-ds, its tiers again' 'parameters host, gradients host, optimizer host' "$(tiers)"
+    same '-ds, nvme' "$reference" "$(train $run -ds "$scratch/nvme.json")"
+    same '-ds, its files' 'parameters file, gradients host, optimizer file' "$(tiers)"
+    case $(train $small -x 2 -pn 2 -b 3 -d 192 -dt fp16 -ds tests/ds_config/zero2_offload.json) in
+    ????????????????) pass ;;
+    *) fail "-ds zero2_offload.json: $(cat "$scratch/err")" ;;
+    esac
+    refused '-ds, no folder' 1 "a file in $scratch/none: No such" $run -ds "$scratch/lost.json"
+    refused '-ds, another folder' 1 "-zfd /, but .* gives nvme_path $scratch: " $run -zfd / \
+        -ds "$scratch/nvme.json"
+    refused '-ds, another tier' 1 '-zos file, but .*offload_optimizer.device: -zos host' $run \
+        -zos file -ds $file
+    sed 's|"stage": 3|"stage": 2|' $file >"$scratch/stage.json"
+    refused '-ds, parameters at stage 2' 1 'line 36: .*offload_param.device asks for "cpu" at stage 2' \
+        $run -ds "$scratch/stage.json"
 }
 
 # The global batch of every step, over two epochs of 8 steps, however it is shared out.
@@ -762,6 +863,10 @@ test_no_data
 test_same_weights
 test_types
 test_deepspeed
+test_tiers
+test_tiles
+test_away
+test_offload
 test_same_batches
 test_default_run
 test_comparison

@@ -143,6 +143,17 @@ int compare_unequal(const compare *c) {
     return -1;
 }
 
+/* A rank's file, which is no part of its memory. */
+static void compare_explain_file(compare *c, const compare_entry *e) {
+    const double mib = 1024 * 1024;
+    const zero_plan *p = e->plan;
+    if (!p->file_bytes) return;
+    report_say(c->report,
+               "file     stage %d: %.1f MiB of a rank, %.1f read and %.1f written a step\n",
+               e->stage, (double)p->file_bytes / mib, (double)p->file_read_bytes / mib,
+               (double)p->file_written_bytes / mib);
+}
+
 /* What the table cannot say by itself. */
 static void compare_explain(compare *c) {
     const int steps = c->steps + 2; /* the first and the last are not timed */
@@ -154,6 +165,7 @@ static void compare_explain(compare *c) {
         "exposed  time of a step in which a rank waits for communication that computing does "
         "not hide\n",
         c->entry[compare_reference(c)].stage, c->rounds);
+    for (int i = 0; i < c->n; i++) compare_explain_file(c, &c->entry[i]);
     if (compare_unequal(c) < 0)
         report_say(c->report,
                    "weights  identical, bit for bit, at the %d stages after the same %d steps\n",

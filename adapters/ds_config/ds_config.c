@@ -126,11 +126,17 @@ static void ds_found(const cJSON *item, char out[DS_WORD + 8]) {
 }
 
 static void ds_expected(const ds_row *row, char out[DS_PATH]) {
-    static const char *const kinds[] = {"an object {...}",     "true or false",
-                                        "a whole number",      "a number",
-                                        "a text in quotes",    "\"fp32\", \"bf16\" or \"fp16\"",
-                                        "a list of 2 numbers", "a list",
-                                        "another value",       "a number, a text or true or false"};
+    static const char *const kinds[] = {"an object {...}",
+                                        "true or false",
+                                        "a whole number",
+                                        "a number",
+                                        "a text in quotes",
+                                        "\"fp32\", \"bf16\" or \"fp16\"",
+                                        "\"none\", \"cpu\" or \"nvme\"",
+                                        "a list of 2 numbers",
+                                        "a list",
+                                        "another value",
+                                        "a number, a text or true or false"};
     char least[48], most[48];
     const char *kind = kinds[row->kind];
     ds_digits(least, sizeof least, row->least);
@@ -315,6 +321,13 @@ static int ds_type_of(const char *word) {
     return -1;
 }
 
+/* "none", "cpu", "nvme": -1 for another word */
+static int ds_device_of(const char *word) {
+    for (int tier = ZERO_DEVICE; tier < ZERO_TIERS; tier++)
+        if (strcasecmp(ds_device_name((zero_tier)tier), word) == 0) return tier;
+    return -1;
+}
+
 static int ds_is_auto(const cJSON *item) {
     return cJSON_IsString(item) && strcmp(item->valuestring, "auto") == 0;
 }
@@ -340,6 +353,7 @@ static int ds_fits(const ds_row *row, const cJSON *item) {
     case DS_REAL: return ds_in_range(row, item);
     case DS_TEXT: return cJSON_IsString(item);
     case DS_TYPE: return cJSON_IsString(item) && ds_type_of(item->valuestring) >= 0;
+    case DS_DEVICE: return cJSON_IsString(item) && ds_device_of(item->valuestring) >= 0;
     case DS_PAIR: return ds_pair_fits(row, item);
     case DS_LIST: return cJSON_IsArray(item);
     case DS_ANY:
@@ -404,9 +418,10 @@ static int ds_walk_applied(ds_reader *r, int e) {
         return ds_walk_set(r, e, row->id, DS_SET, item->child->valuedouble)
                || ds_walk_set(r, e, (ds_id)(row->id + 1), DS_SET, item->child->next->valuedouble);
     return ds_walk_set(r, e, row->id, DS_SET,
-                       row->kind == DS_BOOL   ? cJSON_IsTrue(item)
-                       : row->kind == DS_TYPE ? ds_type_of(item->valuestring)
-                                              : item->valuedouble);
+                       row->kind == DS_BOOL     ? cJSON_IsTrue(item)
+                       : row->kind == DS_TYPE   ? ds_type_of(item->valuestring)
+                       : row->kind == DS_DEVICE ? ds_device_of(item->valuestring)
+                                                : item->valuedouble);
 }
 
 /* "zero_optimization": true is stage 1: the oldest form of it. */
@@ -609,6 +624,85 @@ static void ds_resolve_zero(ds_reader *r) {
     if (o->steps_per_print) o->given |= DS_GIVEN_STEPS_PER_PRINT;
 }
 
+/* ---- offload ------------------------------------------------------------------------------- */
+
+static const char *ds_row_name(const ds_reader *r, ds_id id) {
+    return ds_rows[r->entry[r->at[id]].row].path;
+}
+
+/* One nvme_path, beside the device that it is for: a rank has one file, in one folder. */
+static int ds_resolve_folder(ds_reader *r, ds_id id, ds_id device, zero_tier tier) {
+    const int given = r->state[id] == DS_SET;
+    const char *path = given ? r->entry[r->at[id]].item->valuestring : "";
+    if (tier != ZERO_FILE) {
+        if (given)
+            ds_note(r, ds_line_of(r, id), "%s has no effect: nothing of it is kept in a file",
+                    ds_row_name(r, id));
+        return 0;
+    }
+    if (!path[0])
+        return r->autos->folder != NULL
+                   ? 0
+                   : ds_fail(r, ds_line_of(r, device),
+                             "%s is \"nvme\" without nvme_path: expected a folder there, or in the "
+                             "flag -zfd",
+                             ds_row_name(r, device));
+    if (strlen(path) >= sizeof r->out->folder)
+        return ds_fail(r, ds_line_of(r, id), "%s has %zu characters, expected at most %zu",
+                       ds_row_name(r, id), strlen(path), sizeof r->out->folder - 1);
+    if (r->out->folder[0] && strcmp(r->out->folder, path) != 0)
+        return ds_fail(r, ds_line_of(r, id),
+                       "%s is another folder than that of offload_optimizer (line %d): a rank has "
+                       "one file for both, give the same",
+                       ds_row_name(r, id), ds_line_of(r, DS_OPTIMIZER_FOLDER));
+    (void)snprintf(r->out->folder, sizeof r->out->folder, "%s", path);
+    return 0;
+}
+
+/* The part of the optimizer's state that is offloaded; here it is that of parameters as well. */
+static void ds_resolve_share(ds_reader *r) {
+    zero_config *z = &r->out->zero;
+    const double share = ds_get(r, DS_OPTIMIZER_RATIO, 1);
+    if (r->state[DS_OPTIMIZER_RATIO] != DS_SET) return;
+    if (!z->optimizer_tier) {
+        ds_note(r, ds_line_of(r, DS_OPTIMIZER_RATIO),
+                "%s has no effect: it is read where device is \"cpu\" or \"nvme\"",
+                ds_row_name(r, DS_OPTIMIZER_RATIO));
+        return;
+    }
+    if ((float)share == 0) {
+        z->optimizer_tier = ZERO_DEVICE;
+        return;
+    }
+    z->offload_share = (float)share;
+    r->out->given |= DS_GIVEN_SHARE;
+    if (share < 1 && z->parameter_tier)
+        ds_note(r, ds_line_of(r, DS_OPTIMIZER_RATIO),
+                "%s %g is the share of parameters that are offloaded, too",
+                ds_row_name(r, DS_OPTIMIZER_RATIO), share);
+}
+
+static int ds_resolve_offload(ds_reader *r) {
+    zero_config *z = &r->out->zero;
+    z->optimizer_tier = (zero_tier)(int)ds_get(r, DS_OPTIMIZER_DEVICE, ZERO_DEVICE);
+    z->parameter_tier = (zero_tier)(int)ds_get(r, DS_PARAM_DEVICE, ZERO_DEVICE);
+    if (r->state[DS_OPTIMIZER_DEVICE] == DS_SET) r->out->given |= DS_GIVEN_OPTIMIZER_TIER;
+    if (r->state[DS_PARAM_DEVICE] == DS_SET) r->out->given |= DS_GIVEN_PARAMETER_TIER;
+    if (z->parameter_tier && r->state[DS_STAGE] == DS_SET && z->stage < 3)
+        return ds_fail(r, ds_line_of(r, DS_PARAM_DEVICE),
+                       "%s asks for \"%s\" at stage %d, where parameters are whole on every rank: "
+                       "use stage 3, or leave it out",
+                       ds_row_name(r, DS_PARAM_DEVICE), ds_device_name(z->parameter_tier),
+                       z->stage);
+    if (z->optimizer_tier && r->state[DS_STAGE] == DS_SET && z->stage == 0)
+        ds_note(r, ds_line_of(r, DS_OPTIMIZER_DEVICE),
+                "%s is for stages 1 to 3 in DeepSpeed; here it is applied at stage 0, too",
+                ds_row_name(r, DS_OPTIMIZER_DEVICE));
+    ds_resolve_share(r);
+    return ds_resolve_folder(r, DS_OPTIMIZER_FOLDER, DS_OPTIMIZER_DEVICE, z->optimizer_tier)
+           || ds_resolve_folder(r, DS_PARAM_FOLDER, DS_PARAM_DEVICE, z->parameter_tier);
+}
+
 /* ---- optimizer ----------------------------------------------------------------------------- */
 
 /* Its params are checked against it, so this comes before the walk. */
@@ -804,7 +898,7 @@ static int ds_resolve(ds_reader *r) {
     if (ds_resolve_batch(r) || ds_resolve_type(r) || ds_resolve_scaler(r) || ds_resolve_grads(r))
         return 1;
     ds_resolve_zero(r);
-    return ds_resolve_optimizer(r) || ds_resolve_schedule(r);
+    return ds_resolve_offload(r) || ds_resolve_optimizer(r) || ds_resolve_schedule(r);
 }
 
 static int ds_read(ds_reader *r, const char *text, size_t length) {

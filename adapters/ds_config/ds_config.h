@@ -23,6 +23,10 @@
    TEXT. JSON by cJSON; like DeepSpeed's reader (Hjson) it may have // and # and slash-star comments
    and commas before a closing bracket. Hjson without quotes or commas is not read.
 
+   OFFLOAD. "cpu" is ZERO_HOST, "nvme" ZERO_FILE at any stage, in an unnamed file in the folder of
+   nvme_path itself; `ratio` is the share of what both are for. The tier of gradients is not in the
+   file: the trainer chooses it.
+
    "auto" is filled from ds_auto as Hugging Face's trainer does it; keys that it does not fill get
    DeepSpeed's default, and where there is none "auto" is an error.
 
@@ -43,7 +47,8 @@ extern "C" {
 enum {
     DS_CONFIG_BYTES = 16 << 20, /* largest text */
     DS_CONFIG_KEYS = 4096,      /* most keys in it */
-    DS_CONFIG_DEPTH = 64        /* deepest nesting of brackets */
+    DS_CONFIG_DEPTH = 64,       /* deepest nesting of brackets */
+    DS_CONFIG_FOLDER = 512      /* bytes of nvme_path, its end included */
 };
 
 /* What the trainer's flags say; a 0 is "not known" (an absent type is F32). */
@@ -60,6 +65,7 @@ typedef struct ds_auto {
     int64_t total_steps;      /* total_num_steps */
     int64_t hidden;           /* width of the model: stage3_prefetch_bucket_size 0.9 hidden^2,
                                  stage3_param_persistence_threshold 10 hidden */
+    const char *folder;       /* what an absent nvme_path leaves to the trainer; NULL: an error */
 } ds_auto;
 
 /* Keys that were in the file and have a value, be it by "auto". */
@@ -75,12 +81,16 @@ enum {
     DS_GIVEN_PREFETCH = 1 << 9,
     DS_GIVEN_PERSISTENCE = 1 << 10,
     DS_GIVEN_OVERLAP = 1 << 11,
-    DS_GIVEN_STEPS_PER_PRINT = 1 << 12
+    DS_GIVEN_STEPS_PER_PRINT = 1 << 12,
+    DS_GIVEN_OPTIMIZER_TIER = 1 << 13,
+    DS_GIVEN_PARAMETER_TIER = 1 << 14,
+    DS_GIVEN_SHARE = 1 << 15
 };
 
 typedef struct ds_config {
     zero_config zero; /* stage, micro_steps, type, grads, no_master, optimizer, scaler,
-                         persistence_numel, no_overlap, no_overflow_check; the rest is 0 */
+                         persistence_numel, no_overlap, no_overflow_check, optimizer_tier,
+                         parameter_tier, offload_share; the rest is 0 */
     zero_hyper hyper; /* the optimizer's own; schedule_at says what lr becomes */
     int has_schedule; /* 0: lr is constant, lr_schedule zeros */
     schedule lr_schedule;
@@ -89,6 +99,8 @@ typedef struct ds_config {
     int64_t prefetch_numel; /* stage3_prefetch_bucket_size, elements; see DS_GIVEN_PREFETCH */
     int steps_per_print;    /* 0: not given */
     unsigned given;         /* DS_GIVEN_... */
+    char folder[DS_CONFIG_FOLDER]; /* nvme_path, for zero.folder; "": the trainer's own, or no
+                                      tier is FILE */
 } ds_config;
 
 /* Gets a sentence (without newline) for each key that has no effect here, with the reason. */

@@ -29,4 +29,7 @@ double ds_widen(float value);
 /* "fp32", "bf16", "fp16" */
 const char *ds_type_name(zero_type type);
 
+/* "none", "cpu", "nvme" */
+const char *ds_device_name(zero_tier tier);
+
 #endif

@@ -36,6 +36,10 @@ const char *ds_type_name(zero_type type) {
     return type == ZERO_F32 ? "fp32" : type == ZERO_BF16 ? "bf16" : "fp16";
 }
 
+const char *ds_device_name(zero_tier tier) {
+    return tier == ZERO_DEVICE ? "none" : tier == ZERO_HOST ? "cpu" : "nvme";
+}
+
 /* ---- printing ------------------------------------------------------------------------------ */
 
 /* Every put gives 0, or 1 without memory; an object that is missing takes nothing. */
@@ -77,6 +81,16 @@ static int ds_put_types(cJSON *root, const ds_config *ds) {
     return bad;
 }
 
+/* One of zero_optimization's two objects about tiers. */
+static int ds_put_offload(cJSON *zero, const char *key, const ds_config *ds, zero_tier tier,
+                          int has_share) {
+    cJSON *offload = zero == NULL ? NULL : cJSON_AddObjectToObject(zero, key);
+    int bad = ds_put_text(offload, "device", ds_device_name(tier));
+    if (tier == ZERO_FILE && ds->folder[0]) bad |= ds_put_text(offload, "nvme_path", ds->folder);
+    if (has_share) bad |= ds_put_float(offload, "ratio", ds->zero.offload_share);
+    return bad;
+}
+
 static int ds_put_zero(cJSON *root, const ds_config *ds) {
     cJSON *zero = cJSON_AddObjectToObject(root, "zero_optimization");
     const int64_t persistence = ds->zero.persistence_numel;
@@ -89,6 +103,11 @@ static int ds_put_zero(cJSON *root, const ds_config *ds) {
     if (ds->given & DS_GIVEN_PERSISTENCE)
         bad |= ds_put(zero, "stage3_param_persistence_threshold",
                       persistence == ZERO_NONE ? 0.0 : (double)persistence);
+    if (ds->given & DS_GIVEN_OPTIMIZER_TIER)
+        bad |= ds_put_offload(zero, "offload_optimizer", ds, ds->zero.optimizer_tier,
+                              (ds->given & DS_GIVEN_SHARE) != 0);
+    if (ds->given & DS_GIVEN_PARAMETER_TIER)
+        bad |= ds_put_offload(zero, "offload_param", ds, ds->zero.parameter_tier, 0);
     return bad;
 }
 

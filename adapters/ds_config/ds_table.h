@@ -24,8 +24,9 @@ typedef enum ds_kind {
     DS_WHOLE, /* a number without fraction; 5e8 is one */
     DS_REAL,
     DS_TEXT,
-    DS_TYPE, /* "fp32", "bf16", "fp16", and torch's names for them */
-    DS_PAIR, /* two numbers */
+    DS_TYPE,   /* "fp32", "bf16", "fp16", and torch's names for them */
+    DS_DEVICE, /* "none", "cpu", "nvme": the numbers of zero_tier */
+    DS_PAIR,   /* two numbers */
     DS_LIST,
     DS_ANY,     /* free in form: what is inside has no rows */
     DS_SCHEDULE /* checked by schedule_set */
@@ -67,6 +68,11 @@ typedef enum ds_id {
     DS_OVERLAP,
     DS_PREFETCH,
     DS_PERSISTENCE,
+    DS_OPTIMIZER_DEVICE,
+    DS_OPTIMIZER_FOLDER, /* a text */
+    DS_OPTIMIZER_RATIO,
+    DS_PARAM_DEVICE,
+    DS_PARAM_FOLDER, /* a text */
     DS_IDS
 } ds_id;
 
@@ -108,15 +114,21 @@ typedef struct ds_row {
 #define WHY_TIMES    "the trainer prints its own timings"
 #define WHY_SAVING   "DeepSpeed's checkpoint files are not read or written here"
 #define WHY_SCALING  "gradients are summed in f32, which needs no scaling before the sum"
-#define WHY_AIO      "it is for offload to NVMe, which is not supported here"
-#define USE_OFFLOAD  "use device \"none\"; -zos file keeps optimizer state on a disk"
+#define WHY_AIO      "the plugin sizes and spreads its transfers from and to files by itself"
+#define WHY_RING     "the plugin plans its buffers between memory and files by itself"
+#define WHY_PINNED   "memory is pinned where a GPU copies from it, and only there"
+#define WHY_PIPELINE "pieces are always read ahead, and written back while others are updated"
 #define USE_SHARDING "use zero_optimization.stage 3"
-#define USE_PLAIN    "remove it; weights and gradients travel as they are"
-#define USE_LOG      "use the trainer's own log (flag -o)"
-#define USE_ADAMW    "use AdamW, Adam, SGD or Lion without it"
-#define USE_DATA     "use the trainer's own data loader"
-#define USE_WHOLE    "remove it; each rank computes whole layers"
-#define USE_TYPES    "use \"fp16\" or \"bf16\""
+#define USE_ZENFLOW                                                                                \
+    "remove it; it updates most weights with gradients of earlier steps, and here every update "   \
+    "is "                                                                                          \
+    "of its own step"
+#define USE_PLAIN "remove it; weights and gradients travel as they are"
+#define USE_LOG   "use the trainer's own log (flag -o)"
+#define USE_ADAMW "use AdamW, Adam, SGD or Lion without it"
+#define USE_DATA  "use the trainer's own data loader"
+#define USE_WHOLE "remove it; each rank computes whole layers"
+#define USE_TYPES "use \"fp16\" or \"bf16\""
 
 #define ZO  "zero_optimization."
 #define OPT "zero_optimization.offload_optimizer."
@@ -188,7 +200,7 @@ static const ds_row ds_rows[] = {
     REFUSED("optimizer.params.adam_lr", DS_REAL, "", USE_ADAMW),
     REFUSED("optimizer.params.ns_method", DS_TEXT, "", USE_ADAMW),
     IGNORED("zero_allow_untested_optimizer", DS_BOOL, "every optimizer here works at every stage"),
-    IGNORED("zero_force_ds_cpu_optimizer", DS_BOOL, "it is for offload, which is not supported"),
+    IGNORED("zero_force_ds_cpu_optimizer", DS_BOOL, "every optimizer here works at every tier"),
 
     /* ---- scheduler ---- */
     SECTION("scheduler"),
@@ -296,39 +308,41 @@ static const ds_row ds_rows[] = {
     REFUSED(ZO "zeropp_loco_param", DS_ANY, "", USE_PLAIN),
     REFUSED(ZO "mics_shard_size", DS_WHOLE, "-1", USE_SHARDING),
     REFUSED(ZO "mics_hierarchical_params_gather", DS_BOOL, "false", USE_SHARDING),
-    REFUSED(ZO "cpu_offload", DS_BOOL, "false", "use false; stage 3 over more ranks saves memory"),
-    REFUSED(ZO "cpu_offload_param", DS_BOOL, "false",
-            "use false; stage 3 over more ranks saves memory"),
-    IGNORED(ZO "cpu_offload_use_pin_memory", DS_BOOL, WHY_OFF),
+    APPLIED(ZO "cpu_offload", DS_BOOL, DS_OPTIMIZER_DEVICE), /* old names: true is "cpu" */
+    APPLIED(ZO "cpu_offload_param", DS_BOOL, DS_PARAM_DEVICE),
+    APPLIED(ZO "cpu_offload_params", DS_BOOL, DS_PARAM_DEVICE),
+    IGNORED(ZO "cpu_offload_use_pin_memory", DS_BOOL, WHY_PINNED),
     SECTION(ZO "offload_optimizer"),
-    REFUSED(OPT "device", DS_TEXT, "none", USE_OFFLOAD),
-    IGNORED(OPT "nvme_path", DS_TEXT, WHY_OFF),
-    IGNORED(OPT "buffer_count", DS_WHOLE, WHY_OFF),
-    IGNORED(OPT "pin_memory", DS_BOOL, WHY_OFF),
-    IGNORED(OPT "pipeline_read", DS_BOOL, WHY_OFF),
-    IGNORED(OPT "pipeline_write", DS_BOOL, WHY_OFF),
-    IGNORED(OPT "fast_init", DS_BOOL, WHY_OFF),
-    IGNORED(OPT "ratio", DS_REAL, WHY_OFF),
-    REFUSED(OPT "super_offload", DS_BOOL, "false", "use false; " USE_SHARDING),
-    IGNORED(OPT "cpuadam_cores_perc", DS_REAL, WHY_OFF),
+    APPLIED(OPT "device", DS_DEVICE, DS_OPTIMIZER_DEVICE),
+    APPLIED(OPT "nvme_path", DS_TEXT, DS_OPTIMIZER_FOLDER),
+    IGNORED(OPT "buffer_count", DS_WHOLE, WHY_RING),
+    IGNORED(OPT "pin_memory", DS_BOOL, WHY_PINNED),
+    IGNORED(OPT "pipeline_read", DS_BOOL, WHY_PIPELINE),
+    IGNORED(OPT "pipeline_write", DS_BOOL, WHY_PIPELINE),
+    IGNORED(OPT "fast_init", DS_BOOL, "optimizer state begins where it is kept"),
+    RANGED(OPT "ratio", DS_REAL, DS_OPTIMIZER_RATIO, 0, 1),
+    REFUSED(
+        OPT "super_offload", DS_BOOL, "false",
+        "use false; it updates before the gradient's norm is known, and here no update is undone"),
+    IGNORED(OPT "cpuadam_cores_perc", DS_REAL, "-nt says how many threads a rank computes with"),
     SECTION(ZO "offload_param"),
-    REFUSED(PAR "device", DS_TEXT, "none", USE_OFFLOAD),
-    IGNORED(PAR "nvme_path", DS_TEXT, WHY_OFF),
-    IGNORED(PAR "buffer_count", DS_WHOLE, WHY_OFF),
-    IGNORED(PAR "buffer_size", DS_WHOLE, WHY_OFF),
-    IGNORED(PAR "max_in_cpu", DS_WHOLE, WHY_OFF),
-    IGNORED(PAR "pin_memory", DS_BOOL, WHY_OFF),
-    REFUSED(ZO "zenflow", DS_OBJECT, "", USE_SHARDING),
-    REFUSED(ZEN "topk_ratio", DS_REAL, "", USE_SHARDING),
-    REFUSED(ZEN "select_strategy", DS_TEXT, "", USE_SHARDING),
-    REFUSED(ZEN "select_interval", DS_ANY, "", USE_SHARDING),
-    REFUSED(ZEN "update_interval", DS_ANY, "", USE_SHARDING),
-    REFUSED(ZEN "overlap_step", DS_BOOL, "", USE_SHARDING),
-    REFUSED(ZEN "offload", DS_BOOL, "", USE_SHARDING),
-    REFUSED(ZEN "auto_ratio", DS_REAL, "", USE_SHARDING),
-    REFUSED(ZEN "full_warm_up_rounds", DS_WHOLE, "", USE_SHARDING),
-    REFUSED(ZEN "pt_reserved_cores_perc", DS_REAL, "", USE_SHARDING),
-    REFUSED(ZEN "steps_per_epoch", DS_WHOLE, "", USE_SHARDING),
+    APPLIED(PAR "device", DS_DEVICE, DS_PARAM_DEVICE),
+    APPLIED(PAR "nvme_path", DS_TEXT, DS_PARAM_FOLDER),
+    IGNORED(PAR "buffer_count", DS_WHOLE, WHY_RING),
+    IGNORED(PAR "buffer_size", DS_WHOLE, WHY_RING),
+    IGNORED(PAR "max_in_cpu", DS_WHOLE, WHY_RING),
+    IGNORED(PAR "pin_memory", DS_BOOL, WHY_PINNED),
+    REFUSED(ZO "zenflow", DS_OBJECT, "", USE_ZENFLOW),
+    REFUSED(ZEN "topk_ratio", DS_REAL, "", USE_ZENFLOW),
+    REFUSED(ZEN "select_strategy", DS_TEXT, "", USE_ZENFLOW),
+    REFUSED(ZEN "select_interval", DS_ANY, "", USE_ZENFLOW),
+    REFUSED(ZEN "update_interval", DS_ANY, "", USE_ZENFLOW),
+    REFUSED(ZEN "overlap_step", DS_BOOL, "", USE_ZENFLOW),
+    REFUSED(ZEN "offload", DS_BOOL, "", USE_ZENFLOW),
+    REFUSED(ZEN "auto_ratio", DS_REAL, "", USE_ZENFLOW),
+    REFUSED(ZEN "full_warm_up_rounds", DS_WHOLE, "", USE_ZENFLOW),
+    REFUSED(ZEN "pt_reserved_cores_perc", DS_REAL, "", USE_ZENFLOW),
+    REFUSED(ZEN "steps_per_epoch", DS_WHOLE, "", USE_ZENFLOW),
 
     /* ---- reading and writing ---- */
     RANGED("steps_per_print", DS_WHOLE, DS_STEPS_PER_PRINT, 1, INT_MAX),
@@ -413,7 +427,7 @@ static const ds_row ds_rows[] = {
     SECTION("activation_checkpointing"),
     REFUSED("activation_checkpointing.partition_activations", DS_BOOL, "false", USE_WHOLE),
     REFUSED("activation_checkpointing.cpu_checkpointing", DS_BOOL, "false",
-            "use false; recompute keeps fewer activations"),
+            "use false; the trainer's -r 4 keeps the inputs of blocks in a file instead"),
     IGNORED("activation_checkpointing.contiguous_memory_optimization", DS_BOOL, WHY_TORCH),
     IGNORED("activation_checkpointing.number_checkpoints", DS_WHOLE,
             "the trainer's own flag says what is recomputed"),

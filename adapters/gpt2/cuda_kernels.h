@@ -11,6 +11,7 @@
 #define GPT2_CUDA_KERNELS_H
 
 #include "cuda_numbers.h"
+#include "ops.h"
 
 #define OPS_ROWS(r)   for (size_t r = blockIdx.x; r < R; r += gridDim.x)
 #define OPS_CHUNKS(i) for (size_t i = (size_t)threadIdx.x * W; i < C; i += (size_t)blockDim.x * W)
@@ -47,14 +48,16 @@ struct embed_lists {
     int segments, count;
 };
 
-/* The sum of a segment's rows of dout, to the gradient or to its slot (slot, C) of `sums`. */
+/* The sum of a segment's rows of dout, to the gradient or to its slot (slot, C) of `sums`; of
+   segments whose token is in the tile, with which dwte begins. */
 template <class NUM, int W>
 __global__ void embed_segment_kernel(void *dwte, zero_type grad_type, float *sums,
                                      const typename NUM::word *dout, const int *tokens,
-                                     embed_lists lists, size_t C) {
+                                     embed_lists lists, ops_tile tile, size_t C) {
     for (int s = (int)blockIdx.x; s < lists.segments; s += (int)gridDim.x) {
         const int first = lists.start[s], end = lists.start[s + 1], slot = lists.slot[s];
-        const size_t token = (size_t)tokens[lists.order[first]];
+        const size_t token = (size_t)tokens[lists.order[first]] - tile.first;
+        if (token >= tile.rows) continue;
         OPS_CHUNKS(i) {
             float sum[W] = {};
 #pragma unroll 4
@@ -73,9 +76,10 @@ __global__ void embed_segment_kernel(void *dwte, zero_type grad_type, float *sum
 
 /* The sums of the segments of a long list, in order. */
 static __global__ void embed_long_kernel(void *dwte, zero_type grad_type, const float *sums,
-                                         embed_lists lists, size_t C) {
+                                         embed_lists lists, ops_tile tile, size_t C) {
     for (int g = (int)blockIdx.x; g < lists.count; g += (int)gridDim.x) {
-        const size_t token = (size_t)lists.longs[3 * g];
+        const size_t token = (size_t)lists.longs[3 * g] - tile.first;
+        if (token >= tile.rows) continue;
         for (size_t i = threadIdx.x; i < C; i += blockDim.x) {
             float sum = 0;
 #pragma unroll 8
@@ -100,6 +104,35 @@ __global__ void embed_place_kernel(void *dwpe, zero_type grad_type, const typena
             OPS_EACH(j) sum[j] += d[j];
         }
         ops_grad_add<W>(dwpe, grad_type, t * C + i, sum);
+    }
+}
+
+/* See ops_tile_rows. */
+template <class NUM, int W>
+__global__ void tile_rows_kernel(typename NUM::word *out, const int *tokens,
+                                 const typename NUM::word *w, ops_tile tile, size_t R, size_t C) {
+    OPS_ROWS(r) {
+        const size_t row = (size_t)tokens[r] - tile.first;
+        if (row >= tile.rows) continue;
+        OPS_CHUNKS(i) {
+            float a[W];
+            ops_load<NUM, W>(a, w + row * C + i);
+            ops_store<NUM, W>(out + r * C + i, a);
+        }
+    }
+}
+
+template <class NUM, int W>
+__global__ void add_places_kernel(typename NUM::word *out, const typename NUM::word *wpe, size_t R,
+                                  size_t T, size_t C) {
+    OPS_ROWS(r) {
+        OPS_CHUNKS(i) {
+            float a[W], b[W];
+            ops_load<NUM, W>(a, out + r * C + i);
+            ops_load<NUM, W>(b, wpe + r % T * C + i);
+            OPS_EACH(j) a[j] += b[j];
+            ops_store<NUM, W>(out + r * C + i, a);
+        }
     }
 }
 
@@ -483,6 +516,85 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS, CLASSIFIER_BLOCKS)
         OPS_EACH(j) v[j] = expf(v[j] - p.most) * share;
         if (i + W > V) OPS_EACH(j) if (i + j >= V) v[j] = 0.0f;
         if (target - i < W) OPS_EACH(j) if (i + j == target) v[j] -= scale;
+        ops_store<NUM, W>(x + i, v);
+    }
+}
+
+/* ---- cross entropy, tile by tile ------------------------------------------------------------ */
+
+/* A block a row; see ops_softmax_tile. What is read of the row's state and target is read before
+   softmax_row's barrier, what is written behind it. */
+template <class NUM, int W>
+__global__ void __launch_bounds__(CLASSIFIER_THREADS, CLASSIFIER_BLOCKS)
+    softmax_tile_kernel(ops_softmax s, typename NUM::word *logits, const int *targets,
+                        ops_tile tile, int train) {
+    const size_t r = blockIdx.x, target = (size_t)targets[r] - tile.first;
+    typename NUM::word *x = logits + r * tile.rows;
+    const float before = tile.first ? s.most[r] : -INFINITY, sum = tile.first ? s.sum[r] : 0.0f;
+    const float at_target = target < tile.rows ? ops_load_one(x + target, NUM()) : 0.0f;
+    const softmax_part p = softmax_row<NUM, W>(x, tile.valid);
+    const float all = fmaxf(before, p.most);
+    if (threadIdx.x == 0) {
+        const float factor = tile.first ? expf(before - all) : 0.0f;
+        s.most[r] = all;
+        s.sum[r] = sum * factor + (tile.valid ? p.sum * expf(p.most - all) : 0.0f);
+        s.factor[r] = factor;
+        if (target < tile.rows) s.losses[r] = at_target;
+    }
+    if (!train) return;
+    for (size_t i = (size_t)threadIdx.x * W; i < tile.rows; i += (size_t)blockDim.x * W) {
+        float v[W];
+        ops_load<NUM, W>(v, x + i);
+        OPS_EACH(j) v[j] = i + j < tile.valid ? expf(v[j] - all) : 0.0f;
+        ops_store<NUM, W>(x + i, v);
+    }
+}
+
+template <class NUM, int W>
+__global__ void softmax_add_kernel(float *mean, const float *factor, const typename NUM::word *more,
+                                   int first, size_t R, size_t C) {
+    OPS_ROWS(r) {
+        OPS_CHUNKS(i) {
+            float v[W];
+            float *to = mean + r * C + i;
+            ops_load<NUM, W>(v, more + r * C + i);
+            OPS_EACH(j) to[j] = first ? v[j] : fmaf(to[j], factor[r], v[j]);
+        }
+    }
+}
+
+static __global__ void softmax_end_kernel(ops_softmax s, size_t R) {
+    for (size_t r = (size_t)blockIdx.x * blockDim.x + threadIdx.x; r < R;
+         r += (size_t)gridDim.x * blockDim.x)
+        s.losses[r] = logf(s.sum[r]) + s.most[r] - s.losses[r];
+}
+
+template <class NUM, int W>
+__global__ void softmax_dx_kernel(typename NUM::word *dx, const float *mean, const float *sum,
+                                  float scale, size_t R, size_t C) {
+    OPS_ROWS(r) {
+        const float share = 1.0f / sum[r];
+        OPS_CHUNKS(i) {
+            float v[W];
+            ops_load<NUM, W>(v, dx + r * C + i);
+            OPS_EACH(j) v[j] = scale * (mean[r * C + i + j] * share - v[j]);
+            ops_store<NUM, W>(dx + r * C + i, v);
+        }
+    }
+}
+
+/* A block a row. */
+template <class NUM, int W>
+__global__ void softmax_backward_kernel(typename NUM::word *logits, ops_softmax s,
+                                        const int *targets, ops_tile tile, float scale) {
+    const size_t r = blockIdx.x, target = (size_t)targets[r] - tile.first;
+    typename NUM::word *x = logits + r * tile.rows;
+    const float most = s.most[r], share = scale / s.sum[r];
+    for (size_t i = (size_t)threadIdx.x * W; i < tile.rows; i += (size_t)blockDim.x * W) {
+        float v[W];
+        ops_load<NUM, W>(v, x + i);
+        OPS_EACH(j) v[j] = i + j < tile.valid ? expf(v[j] - most) * share : 0.0f;
+        OPS_EACH(j) if (i + j == target) v[j] -= scale;
         ops_store<NUM, W>(x + i, v);
     }
 }

@@ -22,6 +22,7 @@ typedef struct device {
 #ifdef __CUDACC__
 
 enum { DEVICE_IS_HOST = 0 };
+#define DEVICE_AWAY " in the host's memory" /* where -r 4 keeps what it keeps away */
 
 static inline int device_fail(cudaError_t code, const char *what, char *sentence, size_t bytes) {
     if (code != cudaSuccess) snprintf(sentence, bytes, "%s: %s", what, cudaGetErrorString(code));
@@ -85,6 +86,7 @@ static inline int device_fits(const device *d, uint64_t need, char *sentence, si
 #else
 
 enum { DEVICE_IS_HOST = 1 };
+#define DEVICE_AWAY " in a file"
 
 static inline int device_open(device *d, int local_ranks, char *sentence, size_t bytes) {
     (void)sentence;

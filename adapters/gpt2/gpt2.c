@@ -9,7 +9,18 @@
 
    The classifier runs when no block is under way, so its logits and the blocks' passing values
    share memory. `recompute` moves values from kept to shared; no other code depends on it, except
-   for the line that computes them again. */
+   for the line that computes them again.
+
+   AWAY. With GPT2_RECOMPUTE_AWAY inputs of blocks take turns in WINDOW places; block l's is at
+   l % WINDOW. Forward sends each away as soon as it is there, but for those that the last blocks
+   leave in their places; backward asks for one as soon as a block is done with its place.
+
+   TILES. With wte in tiles the classifier goes through them twice. Behind the final norm, tile by
+   tile: logits, what is known of their softmax so far, and the mean row of wte under it, which with
+   the target's row makes the loss and the gradient of the final norm's output. At the end of
+   backward, tile by tile again: the same logits, their gradient, and from it the tile's, to which
+   the lookup adds. So a tile's gradient is open once, and takes turns with the blocks' in memory;
+   with two uses, as wte has when it is whole, each would have to stay until the pass ends. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -22,6 +33,7 @@
 #include <string.h>
 
 #include "ops.h"
+#include "spill.h"
 
 #ifdef _OPENMP
 #define OMP(x) _Pragma(#x)
@@ -206,6 +218,25 @@ void gpt2_describe(const gpt2_config *cfg, zero_tensor_desc out[GPT2_TENSORS]) {
     out[LNFB] = VECTOR(lnfb, C, 1, L + 1);
 }
 
+int gpt2_tile_rows(const gpt2_config *cfg, int rows) {
+    const int all = cfg->padded_vocab_size;
+    int most = rows < all ? rows / 32 * 32 : all;
+    if (rows <= 0) return 0;
+    while (most > 32 && all % most) most -= 32;
+    return most > 32 ? most : 32;
+}
+
+void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[GPT2_TENSORS]) {
+    const int each = gpt2_tile_rows(cfg, rows);
+    gpt2_describe(cfg, out);
+    if (!each) return;
+    out[WTE].numel = (size_t)each * (size_t)cfg->channels;
+    out[WTE].layers = cfg->padded_vocab_size / each;
+    out[WTE].uses = 1;
+    out[WTE].flags |= ZERO_AGAIN; /* the lookup, and the classifier */
+    for (int i = WPE; i < GPT2_TENSORS; i++) out[i].unit += out[WTE].layers;
+}
+
 static size_t tensor_numel(const zero_tensor_desc *d) { return d->numel * (size_t)d->layers; }
 
 size_t gpt2_numel(const gpt2_config *cfg) {
@@ -365,6 +396,10 @@ typedef struct block_values {
     void *gelu;   /* (R, 4C) */
 } block_values;
 
+/* Inputs of blocks that are in memory at once where others are away: one that is read, one that is
+   written, one on its way. */
+enum { WINDOW = 3 };
+
 struct gpt2_model {
     gpt2_config cfg;
     gpt2_run run;
@@ -372,6 +407,8 @@ struct gpt2_model {
     ops_ctx *ops;
     gpt2_tensors params, grads; /* base pointers, rebased by the hooks */
     size_t C, V, Vp, T;
+    size_t tile_rows, tiles;  /* of wte; 0: it is whole, and in one unit with wpe */
+    int first_block;          /* its unit */
     size_t bytes, grad_bytes; /* of a parameter or activation; of a gradient of a parameter */
     void *memory;             /* everything below but blocks */
     block_values *blocks;     /* L, and one more whose x is the input of the final norm */
@@ -388,6 +425,11 @@ struct gpt2_model {
     void *d4c;                /* (R, 4C) gradient of fch; (R, 3C) of qkv */
     void *logits;             /* (chunk, Vp), overlapping d4c and what blocks compute again */
     size_t chunk;             /* rows of the classifier at once */
+    spill *away;              /* inputs of blocks 0..L-WINDOW; NULL: all are kept */
+    void *window[WINDOW];     /* (R, C) where the others take turns */
+    ops_softmax softmax;      /* (R): of tiles; its losses are these */
+    float *mean;              /* (R, C) the mean row of wte, beside logits */
+    float scale;              /* of the losses' gradient in this pass */
     gpt2_error error;
 };
 
@@ -413,12 +455,17 @@ static size_t chunk_rows(size_t R, size_t row_bytes) {
     return (R + chunks - 1) / chunks;
 }
 
+/* Where the input of block l is. */
+static void *place_input(const gpt2_model *m, int l, region *kept) {
+    if (m->run.recompute == GPT2_RECOMPUTE_AWAY) return m->window[l % WINDOW];
+    return cut(kept, (size_t)m->run.batch * m->T * m->C, m->bytes);
+}
+
 static void place_block(block_values *b, region *kept, region *shared, const gpt2_model *m) {
     const size_t R = (size_t)m->run.batch * m->T, C = m->C;
     const int again = m->run.recompute;
     region *inner = again >= GPT2_RECOMPUTE_BLOCK ? shared : kept;
     region *norms = again >= GPT2_RECOMPUTE_NORM ? shared : kept;
-    b->x = cut(kept, R * C, m->bytes);
     b->ln1 = cut(norms, R * C, m->bytes);
     b->mean1 = cut_floats(inner, R);
     b->rstd1 = cut_floats(inner, R);
@@ -431,6 +478,20 @@ static void place_block(block_values *b, region *kept, region *shared, const gpt
     b->rstd2 = cut_floats(inner, R);
     b->fch = cut(inner, R * 4 * C, m->bytes);
     b->gelu = cut(again >= GPT2_RECOMPUTE_GELU ? shared : kept, R * 4 * C, m->bytes);
+}
+
+static void place_classifier(gpt2_model *m, region *kept, region *shared) {
+    const size_t R = (size_t)m->run.batch * m->T, columns = m->tiles ? m->tile_rows : m->Vp;
+    m->chunk = chunk_rows(R, columns * m->bytes);
+    m->logits = cut(shared, m->chunk * columns, m->bytes);
+    m->softmax.losses = m->losses;
+    if (m->tiles) {
+        m->softmax.most = cut_floats(kept, R);
+        m->softmax.sum = cut_floats(kept, R);
+        m->softmax.factor = cut_floats(shared, R);
+        m->mean = cut_floats(shared, R * m->C);
+    }
+    shared->at = 0;
 }
 
 /* Gives every pointer its place. blocks may be NULL (measuring): then one block stands for all. */
@@ -446,16 +507,18 @@ static void place(gpt2_model *m, region *kept, region *shared) {
     m->targets = (int *)cut(kept, R, sizeof(int));
     m->dres = cut(kept, R * C, m->bytes);
     m->dc = cut(kept, R * C, m->bytes);
-    m->chunk = chunk_rows(R, m->Vp * m->bytes);
-    m->logits = cut(shared, m->chunk * m->Vp, m->bytes);
-    shared->at = 0;
+    place_classifier(m, kept, shared);
     m->d4c = cut(shared, R * 4 * C, m->bytes);
     const size_t passing = shared->at;
+    for (int i = 0; i < WINDOW && m->run.recompute == GPT2_RECOMPUTE_AWAY; i++)
+        m->window[i] = i <= m->cfg.layers ? cut(kept, R * C, m->bytes) : NULL;
     for (int l = 0; l < m->cfg.layers; l++) {
+        block_values *b = m->blocks ? &m->blocks[l] : &spare;
         shared->at = passing;
-        place_block(m->blocks ? &m->blocks[l] : &spare, kept, shared, m);
+        b->x = place_input(m, l, kept);
+        place_block(b, kept, shared, m);
     }
-    spare.x = cut(kept, R * C, m->bytes);
+    spare.x = place_input(m, m->cfg.layers, kept);
     if (m->blocks) m->blocks[m->cfg.layers].x = spare.x;
 }
 
@@ -491,23 +554,31 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
         return refuse(err, ZERO_ERR_ARGUMENT,
                       "sequences of %d tokens, but the model has %d positions", run->seq_len,
                       cfg->max_seq_len);
-    if (run->recompute < GPT2_RECOMPUTE_NONE || run->recompute > GPT2_RECOMPUTE_BLOCK)
+    if (run->recompute < GPT2_RECOMPUTE_NONE || run->recompute > GPT2_RECOMPUTE_AWAY)
         return refuse(err, ZERO_ERR_ARGUMENT,
                       "recompute %d: known are 0 (nothing), 1 (GELU), "
-                      "2 (and norms) and 3 (blocks)",
+                      "2 (and norms), 3 (blocks) and 4 (blocks, their inputs away)",
                       run->recompute);
     if (run->type != ZERO_F32 && run->type != ZERO_BF16 && run->type != ZERO_F16)
         return refuse(err, ZERO_ERR_ARGUMENT, "type %d: known are 0 (f32), 1 (bf16) and 2 (f16)",
                       (int)run->type);
+    if (run->tile_rows < 0)
+        return refuse(err, ZERO_ERR_ARGUMENT, "tiles of %d rows", run->tile_rows);
     m->cfg = *cfg;
     m->run = *run;
     m->C = (size_t)cfg->channels;
     m->V = (size_t)cfg->vocab_size;
     m->Vp = (size_t)cfg->padded_vocab_size;
     m->T = (size_t)run->seq_len;
+    m->tile_rows = (size_t)gpt2_tile_rows(cfg, run->tile_rows);
+    m->tiles = m->tile_rows ? m->Vp / m->tile_rows : 0;
+    m->first_block = (int)m->tiles + 1;
     m->bytes = zero_type_bytes(run->type);
     return ZERO_OK;
 }
+
+static int unit_of_block(const gpt2_model *m, size_t l) { return m->first_block + (int)l; }
+static int unit_of_norm(const gpt2_model *m) { return m->first_block + m->cfg.layers; }
 
 /* The context's type must be that of the run; its gradients' and the stream are looked up. */
 static zero_result take_settings(gpt2_model *m, zero_ctx *z, ops_settings *settings,
@@ -537,6 +608,30 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     return measure(&shape, &kept, &shared) + ops_scratch_bytes(&limits, run->type);
 }
 
+/* Records of the inputs that are away. */
+static int away_records(const gpt2_model *m) {
+    const int records = m->cfg.layers + 1 - WINDOW;
+    return m->run.recompute == GPT2_RECOMPUTE_AWAY && records > 0 ? records : 0;
+}
+static size_t away_record_bytes(const gpt2_model *m) {
+    return (size_t)m->run.batch * m->T * m->C * m->bytes;
+}
+
+size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run) {
+    gpt2_model shape;
+    if (set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
+    return (size_t)away_records(&shape) * away_record_bytes(&shape);
+}
+
+static zero_result open_away(gpt2_model *m, void *stream, gpt2_error *err) {
+    const spill_shape shape = {away_records(m), away_record_bytes(m), m->run.folder, stream};
+    char why[SPILL_SENTENCE];
+    if (!shape.records) return ZERO_OK;
+    const zero_result result = spill_create(&m->away, &shape, why);
+    m->run.folder = NULL;
+    return result == ZERO_OK ? ZERO_OK : refuse(err, result, "%s", why);
+}
+
 static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_error *err) {
     region kept, shared;
     char why[OPS_SENTENCE];
@@ -558,6 +653,17 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     return ZERO_OK;
 }
 
+/* Tiles must be those that the context was told of. */
+static zero_result check_units(const gpt2_model *m, gpt2_error *err) {
+    const int needed = unit_of_norm(m) + 1;
+    zero_plan plan;
+    TRY(plugin(err, m->z, zero_query_plan(m->z, &plan)));
+    if (plan.units == needed) return ZERO_OK;
+    return refuse(err, ZERO_ERR_ARGUMENT,
+                  "the context has %d units, a run with wte in %zu tiles of its own needs %d",
+                  plan.units, m->tiles, needed);
+}
+
 zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, const gpt2_run *run,
                         gpt2_error *err) {
     gpt2_model *made = (gpt2_model *)malloc(sizeof *made);
@@ -568,6 +674,8 @@ zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, con
     zero_result result = set_shape(made, cfg, run, err);
     if (result == ZERO_OK) result = take_settings(made, z, &settings, err);
     if (result == ZERO_OK) result = allocate(made, &settings, err);
+    if (result == ZERO_OK) result = check_units(made, err);
+    if (result == ZERO_OK) result = open_away(made, settings.stream, err);
     if (result != ZERO_OK) {
         gpt2_destroy(made);
         return result;
@@ -578,6 +686,7 @@ zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, con
 
 void gpt2_destroy(gpt2_model *m) {
     if (!m) return;
+    spill_destroy(m->away);
     ops_destroy(m->ops);
     ops_free(m->memory);
     free(m->blocks);
@@ -634,7 +743,7 @@ static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
     void *dfch = m->d4c; /* (R, 4C) */
     void *dln2 = m->dc;  /* (R, C) */
     const int kept =
-        m->run.recompute == GPT2_RECOMPUTE_NONE || m->run.recompute == GPT2_RECOMPUTE_BLOCK;
+        m->run.recompute == GPT2_RECOMPUTE_NONE || m->run.recompute >= GPT2_RECOMPUTE_BLOCK;
     ops_ctx *o = m->ops;
     ops_linear_dx_gelu(o, dfch, GRAD(fcb, 4 * C), b->gelu, kept, m->dres, PARAM(fcprojw, 4 * C * C),
                        b->fch, PARAM(fcb, 4 * C), R, 4 * C, C);
@@ -674,34 +783,53 @@ static zero_result hook(gpt2_model *m, zero_result result) {
     return plugin(&m->error, m->z, result);
 }
 
-static int unit_of_block(size_t l) { return 1 + (int)l; }
-static int unit_of_norm(const gpt2_model *m) { return 1 + m->cfg.layers; }
+/* Tile i of wte, and where it begins among parameters and gradients while its unit is open. */
+static ops_tile tile_at(const gpt2_model *m, size_t i) {
+    ops_tile t;
+    t.first = i * m->tile_rows;
+    t.rows = m->tile_rows;
+    t.valid = m->V <= t.first ? 0 : m->V - t.first < t.rows ? m->V - t.first : t.rows;
+    return t;
+}
+static void *tile_param(const gpt2_model *m, const ops_tile *t) {
+    return element(m->params.wte, t->first * m->C, m->bytes);
+}
+static void *tile_grad(const gpt2_model *m, const ops_tile *t) {
+    return element(m->grads.wte, t->first * m->C, m->grad_bytes);
+}
+
+/* Every tile is opened, whatever the tokens are: hooks are the same on all ranks. */
+static zero_result embed_tiles(gpt2_model *m, const ops_heads *s) {
+    const size_t R = s->batch * s->seq_len;
+    for (size_t i = 0; i < m->tiles; i++) {
+        const ops_tile t = tile_at(m, i);
+        TRY(hook(m, zero_forward_begin(m->z, (int)i, &m->params)));
+        ops_tile_rows(m->ops, m->blocks[0].x, m->tokens, tile_param(m, &t), &t, R, m->C);
+        TRY(hook(m, zero_forward_end(m->z, (int)i)));
+    }
+    TRY(hook(m, zero_forward_begin(m->z, (int)m->tiles, &m->params)));
+    ops_add_places(m->ops, m->blocks[0].x, m->params.wpe, R, s->seq_len, m->C);
+    return hook(m, zero_forward_end(m->z, (int)m->tiles));
+}
 
 static zero_result embed(gpt2_model *m, const ops_heads *s) {
+    if (m->tiles) return embed_tiles(m, s);
     TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
     ops_embed(m->ops, m->blocks[0].x, m->tokens, m->params.wte, m->params.wpe,
               s->batch * s->seq_len, s->seq_len, m->C);
     return hook(m, zero_forward_end(m->z, 0));
 }
 
-/* The lookup reads no weights. */
-static zero_result embed_backward(gpt2_model *m, const ops_heads *s) {
-    TRY(hook(m, zero_backward_begin(m->z, 0, NULL, &m->grads)));
-    ops_embed_backward(m->ops, m->grads.wte, m->grads.wpe, m->dres, m->tokens,
-                       s->batch * s->seq_len, s->seq_len, m->C);
-    return hook(m, zero_backward_end(m->z, 0));
-}
-
 static zero_result block(gpt2_model *m, size_t l, const ops_heads *s) {
-    TRY(hook(m, zero_forward_begin(m->z, unit_of_block(l), &m->params)));
+    TRY(hook(m, zero_forward_begin(m->z, unit_of_block(m, l), &m->params)));
     block_forward(m, l, s, 0);
-    return hook(m, zero_forward_end(m->z, unit_of_block(l)));
+    return hook(m, zero_forward_end(m->z, unit_of_block(m, l)));
 }
 
 static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
-    const int unit = unit_of_block(l);
+    const int unit = unit_of_block(m, l);
     TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
-    if (m->run.recompute == GPT2_RECOMPUTE_BLOCK) {
+    if (m->run.recompute >= GPT2_RECOMPUTE_BLOCK) {
         TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
         block_forward(m, l, s, 1);
         TRY(hook(m, zero_forward_end(m->z, unit)));
@@ -750,13 +878,104 @@ static void classify(gpt2_model *m, const ops_heads *s, int train, float scale) 
         classify_rows(m, first, R - first < m->chunk ? R - first : m->chunk, train, scale);
 }
 
+/* ---- the classifier, tile by tile ----------------------------------------------------------- */
+
+/* Logits of rows [first, first + n) in a tile. */
+static void tile_logits(gpt2_model *m, const ops_tile *t, size_t first, size_t n) {
+    const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
+    ops_linear(m->ops, m->logits, lnf, tile_param(m, t), NULL, n, m->C, t->rows);
+}
+
+/* The softmax from row `first` on. */
+static ops_softmax softmax_at(const gpt2_model *m, size_t first) {
+    ops_softmax s = m->softmax;
+    s.most += first;
+    s.sum += first;
+    s.factor += first;
+    s.losses += first;
+    return s;
+}
+
+/* What a tile says about rows [first, first + n): with `train` its part of the mean row of wte, by
+   way of dres, and to dc the rows of the targets. */
+static void see_tile_rows(gpt2_model *m, const ops_tile *t, size_t first, size_t n, int train) {
+    const ops_softmax s = softmax_at(m, first);
+    const int *targets = m->targets + first;
+    const size_t C = m->C;
+    tile_logits(m, t, first, n);
+    ops_softmax_tile(m->ops, &s, m->logits, targets, t, train, n);
+    if (!train) return;
+    ops_linear_dx(m->ops, m->dres, m->logits, tile_param(m, t), n, C, t->rows);
+    ops_softmax_add(m->ops, m->mean + first * C, &s, m->dres, t, n, C);
+    ops_tile_rows(m->ops, element(m->dc, first * C, m->bytes), targets, tile_param(m, t), t, n, C);
+}
+
+static zero_result classify_tiles(gpt2_model *m, const ops_heads *s, int train, float scale) {
+    const size_t R = s->batch * s->seq_len;
+    for (size_t i = 0; i < m->tiles; i++) {
+        const ops_tile t = tile_at(m, i);
+        TRY(hook(m, zero_forward_begin(m->z, (int)i, &m->params)));
+        for (size_t first = 0; first < R; first += m->chunk)
+            see_tile_rows(m, &t, first, R - first < m->chunk ? R - first : m->chunk, train);
+        TRY(hook(m, zero_forward_end(m->z, (int)i)));
+    }
+    ops_softmax_end(m->ops, &m->softmax, R);
+    if (train) ops_softmax_dx(m->ops, m->dc, m->mean, &m->softmax, scale, R, m->C);
+    m->scale = scale;
+    return ZERO_OK;
+}
+
+/* The gradient of a tile by rows [first, first + n) of the classifier. */
+static void tile_rows_backward(gpt2_model *m, const ops_tile *t, size_t first, size_t n) {
+    const ops_softmax s = softmax_at(m, first);
+    const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
+    tile_logits(m, t, first, n);
+    ops_softmax_backward(m->ops, m->logits, &s, m->targets + first, t, m->scale, n);
+    ops_linear_dw(m->ops, tile_grad(m, t), NULL, m->logits, lnf, n, m->C, t->rows);
+}
+
+/* All that tiles get, and wpe: the end of backward. */
+static zero_result tiles_backward(gpt2_model *m, const ops_heads *s) {
+    const size_t R = s->batch * s->seq_len;
+    TRY(hook(m, zero_backward_begin(m->z, (int)m->tiles, NULL, &m->grads)));
+    ops_places_backward(m->ops, m->grads.wpe, m->dres, R, s->seq_len, m->C);
+    TRY(hook(m, zero_backward_end(m->z, (int)m->tiles)));
+    for (size_t i = m->tiles; i-- > 0;) {
+        const ops_tile t = tile_at(m, i);
+        TRY(hook(m, zero_backward_begin(m->z, (int)i, &m->params, &m->grads)));
+        for (size_t first = 0; first < R; first += m->chunk)
+            tile_rows_backward(m, &t, first, R - first < m->chunk ? R - first : m->chunk);
+        ops_tile_rows_backward(m->ops, tile_grad(m, &t), m->dres, m->tokens, &t, R, m->C);
+        TRY(hook(m, zero_backward_end(m->z, (int)i)));
+    }
+    return ZERO_OK;
+}
+
 /* Forward and backward of the classifier at once: its unit is open for both. */
 static zero_result classify_and_back(gpt2_model *m, const ops_heads *s, float scale) {
+    if (m->tiles) return classify_tiles(m, s, 1, scale);
     TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
     TRY(hook(m, zero_backward_begin(m->z, 0, &m->params, &m->grads)));
     classify(m, s, 1, scale);
     TRY(hook(m, zero_backward_end(m->z, 0)));
     return hook(m, zero_forward_end(m->z, 0));
+}
+
+/* Losses alone. */
+static zero_result classify_only(gpt2_model *m, const ops_heads *s) {
+    if (m->tiles) return classify_tiles(m, s, 0, 0.0f);
+    TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
+    classify(m, s, 0, 0.0f);
+    return hook(m, zero_forward_end(m->z, 0));
+}
+
+/* The lookup reads no weights. */
+static zero_result embed_backward(gpt2_model *m, const ops_heads *s) {
+    if (m->tiles) return tiles_backward(m, s);
+    TRY(hook(m, zero_backward_begin(m->z, 0, NULL, &m->grads)));
+    ops_embed_backward(m->ops, m->grads.wte, m->grads.wpe, m->dres, m->tokens,
+                       s->batch * s->seq_len, s->seq_len, m->C);
+    return hook(m, zero_backward_end(m->z, 0));
 }
 
 /* ---- passes -------------------------------------------------------------------------------- */
@@ -776,23 +995,45 @@ static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targ
     return ZERO_OK;
 }
 
-/* From tokens to lnf. */
-static zero_result forward(gpt2_model *m, const ops_heads *s) {
+/* Before block l: its input goes away, and the one that was where its output goes has done so. */
+static void send_input(gpt2_model *m, size_t l) {
+    const size_t records = (size_t)away_records(m);
+    if (l < records) spill_put(m->away, (int)l, m->blocks[l].x);
+    if (l + 1 >= WINDOW && l + 1 - WINDOW < records) spill_await(m->away, (int)(l + 1 - WINDOW));
+}
+
+/* The place of the input of block l is free: the next one that it is for comes back. */
+static void fetch_input(gpt2_model *m, size_t l) {
+    if (l < WINDOW || l - WINDOW >= (size_t)away_records(m)) return;
+    spill_get(m->away, (int)(l - WINDOW), m->blocks[l - WINDOW].x);
+}
+
+/* From tokens to lnf. `back`: a backward follows. */
+static zero_result forward(gpt2_model *m, const ops_heads *s, int back) {
     TRY(embed(m, s));
-    for (size_t l = 0; l < (size_t)m->cfg.layers; l++) TRY(block(m, l, s));
+    for (size_t l = 0; l < (size_t)m->cfg.layers; l++) {
+        if (back && m->away) send_input(m, l);
+        TRY(block(m, l, s));
+    }
     return final_norm(m, s);
 }
 
 static zero_result backward(gpt2_model *m, const ops_heads *s) {
     TRY(final_norm_backward(m, s));
-    for (size_t l = (size_t)m->cfg.layers; l-- > 0;) TRY(block_backward(m, l, s));
+    if (m->away) fetch_input(m, (size_t)m->cfg.layers);
+    for (size_t l = (size_t)m->cfg.layers; l-- > 0;) {
+        if (m->away && l < (size_t)away_records(m)) spill_await(m->away, (int)l);
+        TRY(block_backward(m, l, s));
+        if (m->away) fetch_input(m, l);
+    }
     return embed_backward(m, s);
 }
 
 /* What went wrong in operations since the model was made, as far as it is known. */
 static zero_result outcome(gpt2_model *m) {
     const char *sentence;
-    const zero_result result = ops_status(m->ops, &sentence);
+    zero_result result = ops_status(m->ops, &sentence);
+    if (result == ZERO_OK && m->away) result = spill_status(m->away, &sentence);
     if (result == ZERO_OK) return ZERO_OK;
     return refuse(&m->error, result, "%s", sentence);
 }
@@ -809,7 +1050,7 @@ zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets
     const ops_heads s = shape_of(m, (size_t)m->run.batch, m->T);
     const size_t R = s.batch * s.seq_len;
     TRY(take_tokens(m, inputs, targets, R));
-    TRY(forward(m, &s));
+    TRY(forward(m, &s, 1));
     TRY(classify_and_back(m, &s, loss_factor / (float)R));
     TRY(backward(m, &s));
     ops_sum(m->ops, m->totals, m->losses, R);
@@ -835,10 +1076,8 @@ zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int 
         return refuse(&m->error, ZERO_ERR_ARGUMENT, "%d rows, but the model was made for %d", rows,
                       m->run.batch);
     TRY(take_tokens(m, inputs, targets, s.batch * s.seq_len));
-    TRY(forward(m, &s));
-    TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
-    classify(m, &s, 0, 0.0f);
-    TRY(hook(m, zero_forward_end(m->z, 0)));
+    TRY(forward(m, &s, 0));
+    TRY(classify_only(m, &s));
     TRY(outcome(m));
     return sum_now(m, s.batch * s.seq_len, loss);
 }
@@ -848,20 +1087,29 @@ zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n) {
     return outcome(m);
 }
 
+/* Logits of token number `row` of lnf, those of a tile. */
+static zero_result read_logits(gpt2_model *m, float *logits, size_t row, const ops_tile *t) {
+    const void *lnf = element(m->lnf, row * m->C, m->bytes); /* (C) */
+    ops_linear(m->ops, m->logits, lnf, tile_param(m, t), NULL, 1, m->C, t->rows);
+    TRY(outcome(m));
+    ops_download(m->ops, logits + t->first, m->logits, m->run.type, t->valid);
+    return outcome(m);
+}
+
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
     const ops_heads s = shape_of(m, 1, t < 1 ? 1 : (size_t)t);
     if (t < 1 || t > m->run.seq_len)
         return refuse(&m->error, ZERO_ERR_ARGUMENT, "%d tokens, but the model was made for 1 to %d",
                       t, m->run.seq_len);
     TRY(take_tokens(m, inputs, NULL, s.seq_len));
-    TRY(forward(m, &s));
-    TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
-    ops_linear(m->ops, m->logits, element(m->lnf, (s.seq_len - 1) * m->C, m->bytes), m->params.wte,
-               NULL, 1, m->C, m->Vp);
-    TRY(hook(m, zero_forward_end(m->z, 0)));
-    TRY(outcome(m));
-    ops_download(m->ops, logits, m->logits, m->run.type, m->V);
-    return outcome(m);
+    TRY(forward(m, &s, 0));
+    for (size_t i = 0; i < (m->tiles ? m->tiles : 1); i++) {
+        const ops_tile tile = tile_at(m, i), all = {0, m->Vp, m->V};
+        TRY(hook(m, zero_forward_begin(m->z, (int)i, &m->params)));
+        TRY(read_logits(m, logits, s.seq_len - 1, m->tiles ? &tile : &all));
+        TRY(hook(m, zero_forward_end(m->z, (int)i)));
+    }
+    return ZERO_OK;
 }
 
 /* ---- figures ------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 
    EXAMPLE: all that a trainer does with it
        gpt2_config cfg;
-       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0};          // B, T, recompute, type, ...
+       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL}; // B, T, recompute, type, ...
        gpt2_error err;
        zero_tensor_desc table[GPT2_TENSORS];
        gpt2_model *m;
@@ -31,6 +31,7 @@
      maxT, T  longest sequence that the model has positions for; the one it is run with
      B        sequences per micro-step on this rank
      unit     see zero_plugin.h: 0 the embeddings, 1..L the blocks, L+1 the final norm
+     tile     rows of wte that are a unit of their own, see gpt2_describe_tiled
 
    TYPES. Parameters and activations are stored in the type of the context; gradients of parameters
    in what zero_query_config says of cfg.grads. What is computed is computed in f32 and rounded when
@@ -117,6 +118,17 @@ typedef struct gpt2_tensors {
    lookup. Biases and norms are ZERO_NO_DECAY | ZERO_ONE_D. */
 void gpt2_describe(const gpt2_config *cfg, zero_tensor_desc out[GPT2_TENSORS]);
 
+/* Rows of a tile of wte: the largest multiple of 32 up to `rows` that divides Vp, at least 32. 0
+   for 0, which means that wte is whole. */
+int gpt2_tile_rows(const gpt2_config *cfg, int rows);
+
+/* The same 16 tensors with wte in n tiles of gpt2_tile_rows(cfg, rows) rows, so that neither wte
+   nor its gradient need be anywhere whole: wte has n layers of fewer elements, units 0..n-1; wpe is
+   unit n, the blocks follow. Elements of wte over all layers are as without tiles: states, model
+   files and hashes fit either way. Each tile's gradient is written once a pass, by the classifier
+   and the lookup together, at the end of backward. `rows` 0: gpt2_describe. */
+void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[GPT2_TENSORS]);
+
 /* Elements of all tensors; padded vocabulary entries count. */
 size_t gpt2_numel(const gpt2_config *cfg);
 
@@ -141,9 +153,11 @@ zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_e
    BLOCK have: what is computed again there is the own kernel's, a rounding apart. */
 enum {
     GPT2_RECOMPUTE_NONE = 0,
-    GPT2_RECOMPUTE_GELU = 1, /* a trainer's default: next to no time */
-    GPT2_RECOMPUTE_NORM = 2, /* and the outputs of layer norms */
-    GPT2_RECOMPUTE_BLOCK = 3 /* whole blocks, from their input: a third more time */
+    GPT2_RECOMPUTE_GELU = 1,  /* a trainer's default: next to no time */
+    GPT2_RECOMPUTE_NORM = 2,  /* and the outputs of layer norms */
+    GPT2_RECOMPUTE_BLOCK = 3, /* whole blocks, from their input: a third more time */
+    GPT2_RECOMPUTE_AWAY = 4   /* the same, and their inputs are kept elsewhere, but for three: in a
+                                 file of gpt2_run.folder; in CUDA in the host's memory */
 };
 
 typedef struct gpt2_run {
@@ -154,6 +168,10 @@ typedef struct gpt2_run {
     int tf32;       /* CUDA, f32: products round what they multiply to TF32: faster, 11 bits */
     int any_order;  /* CUDA with cuDNN: gradients of attention add up in any order: faster, without
                        a matrix of T x T in memory, and not the same bits each time */
+    int tile_rows;  /* as gpt2_describe_tiled was told; 0: whole. The classifier then sees logits of
+                       one tile at a time: losses and gradients are those without tiles, roundings
+                       apart, and its products are 4 where they were 3 */
+    const char *folder; /* AWAY on the CPU: where the file is made; read by gpt2_create alone */
 } gpt2_run;
 
 typedef struct gpt2_model gpt2_model;
@@ -161,9 +179,9 @@ typedef struct gpt2_model gpt2_model;
 /* Allocates activations and scratch memory; nothing of size is allocated later, except what oneDNN
    packs f32 matrices into and frees again inside a product. In 16 bits oneDNN's products are made
    when their shape is first met, and kept. z is borrowed until gpt2_destroy, and must be built with
-   gpt2_describe's tensors and run->type; destroy the model first. Not collective. On error *m is
-   NULL. Errors: ARGUMENT, MEMORY; CUDA: UNSUPPORTED (channels or a head size that no kernel takes),
-   DEVICE. */
+   gpt2_describe's tensors (run->tile_rows: gpt2_describe_tiled's) and run->type; destroy the model
+   first. Not collective. On error *m is NULL. Errors: ARGUMENT, MEMORY; CUDA: UNSUPPORTED (channels
+   or a head size that no kernel takes), DEVICE. */
 zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, const gpt2_run *run,
                         gpt2_error *err);
 
@@ -212,6 +230,10 @@ zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits);
 /* Bytes that gpt2_create allocates for activations and scratch memory. 0 for a run that it would
    refuse. */
 size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run);
+
+/* Bytes that GPT2_RECOMPUTE_AWAY keeps in the file, or in CUDA in the host's memory; not among
+   those above. 0 without it, and for a run that gpt2_create would refuse. */
+size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Floating-point operations per token of a training step, forward and backward: 6 per parameter
    (without wpe) and 12 L C T for attention (Chowdhery et al. 2022, appendix B). */

@@ -205,6 +205,53 @@ void ops_attention_backward(ops_ctx *o, void *dqkv, const void *dout, const void
 void ops_cross_entropy(ops_ctx *o, float *losses, void *logits, const int *targets, int train,
                        float scale, size_t R, size_t V, size_t Vp);
 
+/* ---- a vocabulary in tiles --------------------------------------------------------------------
+ */
+
+/* Rows [first, first + rows) of wte, of which the first `valid` are entries of the vocabulary. A
+   pass over the tiles begins with that of first 0, which has at least one. */
+typedef struct ops_tile {
+    size_t first, rows, valid;
+} ops_tile;
+
+/* out[r] = w[token - first] for rows whose token is in the tile; other rows are left alone. */
+void ops_tile_rows(ops_ctx *o, void *out, /* (R, C) */
+                   const int *tokens,     /* (R) */
+                   const void *w,         /* (rows, C) */
+                   const ops_tile *t, size_t R, size_t C);
+/* out (R, C) += wpe[row % T] */
+void ops_add_places(ops_ctx *o, void *out, const void *wpe, size_t R, size_t T, size_t C);
+/* Both halves of ops_embed_backward; dw (rows, C). tokens: those of the last ops_take_batch. */
+void ops_tile_rows_backward(ops_ctx *o, void *dw, const void *dout, const int *tokens,
+                            const ops_tile *t, size_t R, size_t C);
+void ops_places_backward(ops_ctx *o, void *dwpe, const void *dout, size_t R, size_t T, size_t C);
+
+/* What is known of R softmaxes when some of their tiles were seen (Milakov, Gimelshein 2018,
+   algorithm 3). All (R), device memory; contents before the first tile do not matter. */
+typedef struct ops_softmax {
+    float *most;   /* the largest logit */
+    float *sum;    /* of e^(logit - most) */
+    float *factor; /* e^(most before this tile - most): what sums up to then are multiplied by */
+    float *losses; /* the target's logit; from ops_softmax_end on the loss */
+} ops_softmax;
+
+/* Takes note of a tile's logits (R, rows). With `train` they become e^(logit - most), zeros in
+   columns beyond `valid`; without they are left alone. */
+void ops_softmax_tile(ops_ctx *o, const ops_softmax *s, void *logits, const int *targets,
+                      const ops_tile *t, int train, size_t R);
+/* mean (R, C), f32 = mean * factor + x; behind the first tile = x. */
+void ops_softmax_add(ops_ctx *o, float *mean, const ops_softmax *s, const void *x,
+                     const ops_tile *t, size_t R, size_t C);
+/* After all tiles. */
+void ops_softmax_end(ops_ctx *o, const ops_softmax *s, size_t R);
+/* dx (R, C), which holds the targets' rows of wte, becomes scale * (mean / sum - dx): the gradient
+   of scale * sum(losses), where x of ops_softmax_add was each tile's logits times its rows. */
+void ops_softmax_dx(ops_ctx *o, void *dx, const float *mean, const ops_softmax *s, float scale,
+                    size_t R, size_t C);
+/* Logits of a tile, computed again, become the gradient of scale * sum(losses). */
+void ops_softmax_backward(ops_ctx *o, void *logits, const ops_softmax *s, const int *targets,
+                          const ops_tile *t, float scale, size_t R);
+
 #ifdef __cplusplus
 }
 #endif

@@ -879,12 +879,14 @@ static void add_row(const ops_ctx *o, float *sum, const void *dout, size_t at, s
     for (size_t i = 0; i < n; i++) sum[i] += d[i];
 }
 
-static void add_word(const ops_ctx *o, void *dwte, const void *dout, size_t token, size_t C,
-                     size_t first, size_t n) {
-    float *sum = open_row(o->grad_type, room(o, 0), dwte, token * C + first, n);
+/* The rows of `token`, to dwte, which begins with row `base` of wte. */
+static void add_word(const ops_ctx *o, void *dwte, const void *dout, size_t token, size_t base,
+                     size_t C, size_t first, size_t n) {
+    const size_t at = (token - base) * C + first;
+    float *sum = open_row(o->grad_type, room(o, 0), dwte, at, n);
     for (int r = o->first_row[token]; r >= 0; r = o->next_row[r])
         add_row(o, sum, dout, (size_t)r * C + first, n);
-    close_row(o->grad_type, dwte, token * C + first, sum, n);
+    close_row(o->grad_type, dwte, at, sum, n);
 }
 
 static void add_place(const ops_ctx *o, void *dwpe, const void *dout, size_t place, size_t R,
@@ -895,18 +897,66 @@ static void add_place(const ops_ctx *o, void *dwpe, const void *dout, size_t pla
 }
 
 /* Threads divide the columns, not the rows: two rows may hold the same token. */
-void ops_embed_backward(ops_ctx *o, void *dwte, void *dwpe, const void *dout, const int *tokens,
-                        size_t R, size_t T, size_t C) {
-    if (o->status) return;
+static void add_words(ops_ctx *o, void *dwte, const void *dout, const int *tokens,
+                      const ops_tile *t, size_t R, size_t C) {
     chain_rows(o, tokens, R);
     TEAM(o) {
         size_t first, end;
         thread_rows(o, C, &first, &end);
-        for (size_t r = 0; r < R; r++)
-            if (o->first_row[tokens[r]] == (int)r)
-                add_word(o, dwte, dout, (size_t)tokens[r], C, first, end - first);
+        for (size_t r = 0; r < R; r++) {
+            const size_t token = (size_t)tokens[r];
+            if (o->first_row[token] == (int)r && token - t->first < t->rows)
+                add_word(o, dwte, dout, token, t->first, C, first, end - first);
+        }
+    }
+}
+
+static void add_places(ops_ctx *o, void *dwpe, const void *dout, size_t R, size_t T, size_t C) {
+    TEAM(o) {
+        size_t first, end;
+        thread_rows(o, C, &first, &end);
         for (size_t t = 0; t < least(T, R); t++)
             add_place(o, dwpe, dout, t, R, T, C, first, end - first);
+    }
+}
+
+void ops_embed_backward(ops_ctx *o, void *dwte, void *dwpe, const void *dout, const int *tokens,
+                        size_t R, size_t T, size_t C) {
+    const ops_tile all = {0, o->limits.vocab, o->limits.vocab};
+    if (o->status) return;
+    add_words(o, dwte, dout, tokens, &all, R, C);
+    add_places(o, dwpe, dout, R, T, C);
+}
+
+void ops_tile_rows_backward(ops_ctx *o, void *dw, const void *dout, const int *tokens,
+                            const ops_tile *t, size_t R, size_t C) {
+    if (!o->status) add_words(o, dw, dout, tokens, t, R, C);
+}
+
+void ops_places_backward(ops_ctx *o, void *dwpe, const void *dout, size_t R, size_t T, size_t C) {
+    if (!o->status) add_places(o, dwpe, dout, R, T, C);
+}
+
+void ops_tile_rows(ops_ctx *o, void *out, const int *tokens, const void *w, const ops_tile *t,
+                   size_t R, size_t C) {
+    const size_t bytes = C * zero_type_bytes(o->type);
+    if (o->status) return;
+    ROWS(o)
+    for (size_t r = 0; r < R; r++) {
+        const size_t row = (size_t)tokens[r] - t->first;
+        if (row < t->rows) memcpy((char *)out + r * bytes, (const char *)w + row * bytes, bytes);
+    }
+}
+
+void ops_add_places(ops_ctx *o, void *out, const void *wpe, size_t R, size_t T, size_t C) {
+    if (o->status) return;
+    ROWS(o)
+    for (size_t r = 0; r < R; r++) {
+        const float *place = load_row(o->type, room(o, 1), wpe, r % T * C, C);
+        float *sum = open_row(o->type, room(o, 0), out, r * C, C);
+        OMP(omp simd)
+        for (size_t i = 0; i < C; i++) sum[i] += place[i];
+        close_row(o->type, out, r * C, sum, C);
     }
 }
 
@@ -1447,5 +1497,103 @@ void ops_cross_entropy(ops_ctx *o, float *losses, void *logits, const int *targe
         float *row = open_row(o->type, room(o, 0), logits, r * Vp, Vp);
         losses[r] = cross_entropy_row(row, (size_t)targets[r], train, scale, V, Vp);
         if (train) close_row(o->type, logits, r * Vp, row, Vp);
+    }
+}
+
+/* ---- cross entropy, tile by tile ----------------------------------------------------------- */
+
+/* The largest of n numbers and of `most`, as order_of has them. */
+static int32_t highest_of(const float *x, size_t n, int32_t most) {
+    OMP(omp simd reduction(max : most))
+    for (size_t i = 0; i < n; i++) {
+        const int32_t order = order_of(x[i]);
+        most = order > most ? order : most;
+    }
+    return most;
+}
+
+/* x (rows) as ops_softmax_tile says; adds to the row's sum. */
+static void softmax_tile_row(float *x, float *most, float *sum, float *factor, const ops_tile *t,
+                             int train) {
+    const float before = *most;
+    const float all = of_order(highest_of(x, t->valid, t->first ? order_of(before) : INT32_MIN));
+    float more = 0;
+    *factor = t->first ? exp_of(before - all) : 0.0f;
+    if (train) {
+        OMP(omp simd reduction(+ : more))
+        for (size_t i = 0; i < t->valid; i++) {
+            x[i] = exp_of(x[i] - all);
+            more += x[i];
+        }
+        for (size_t i = t->valid; i < t->rows; i++) x[i] = 0.0f;
+    } else {
+        OMP(omp simd reduction(+ : more))
+        for (size_t i = 0; i < t->valid; i++) more += exp_of(x[i] - all);
+    }
+    *sum = t->first ? FMA(*sum, *factor, more) : more;
+    *most = all;
+}
+
+void ops_softmax_tile(ops_ctx *o, const ops_softmax *s, void *logits, const int *targets,
+                      const ops_tile *t, int train, size_t R) {
+    if (o->status) return;
+    ROWS(o)
+    for (size_t r = 0; r < R; r++) {
+        const size_t target = (size_t)targets[r] - t->first;
+        float *row = open_row(o->type, room(o, 0), logits, r * t->rows, t->rows);
+        if (target < t->rows) s->losses[r] = row[target];
+        softmax_tile_row(row, &s->most[r], &s->sum[r], &s->factor[r], t, train);
+        if (train) close_row(o->type, logits, r * t->rows, row, t->rows);
+    }
+}
+
+void ops_softmax_add(ops_ctx *o, float *mean, const ops_softmax *s, const void *x,
+                     const ops_tile *t, size_t R, size_t C) {
+    if (o->status) return;
+    ROWS(o)
+    for (size_t r = 0; r < R; r++) {
+        const float *more = load_row(o->type, room(o, 0), x, r * C, C);
+        const float factor = s->factor[r];
+        float *sum = mean + r * C;
+        if (!t->first) {
+            memcpy(sum, more, C * sizeof(float));
+            continue;
+        }
+        OMP(omp simd)
+        for (size_t i = 0; i < C; i++) sum[i] = FMA(sum[i], factor, more[i]);
+    }
+}
+
+void ops_softmax_end(ops_ctx *o, const ops_softmax *s, size_t R) {
+    for (size_t r = 0; r < R && !o->status; r++)
+        s->losses[r] = logf(s->sum[r]) + s->most[r] - s->losses[r];
+}
+
+void ops_softmax_dx(ops_ctx *o, void *dx, const float *mean, const ops_softmax *s, float scale,
+                    size_t R, size_t C) {
+    if (o->status) return;
+    ROWS(o)
+    for (size_t r = 0; r < R; r++) {
+        const float share = 1.0f / s->sum[r], *of = mean + r * C;
+        float *d = open_row(o->type, room(o, 0), dx, r * C, C);
+        OMP(omp simd)
+        for (size_t i = 0; i < C; i++) d[i] = scale * (of[i] * share - d[i]);
+        close_row(o->type, dx, r * C, d, C);
+    }
+}
+
+void ops_softmax_backward(ops_ctx *o, void *logits, const ops_softmax *s, const int *targets,
+                          const ops_tile *t, float scale, size_t R) {
+    if (o->status) return;
+    ROWS(o)
+    for (size_t r = 0; r < R; r++) {
+        const size_t target = (size_t)targets[r] - t->first;
+        const float most = s->most[r], share = scale / s->sum[r];
+        float *x = open_row(o->type, room(o, 0), logits, r * t->rows, t->rows);
+        OMP(omp simd)
+        for (size_t i = 0; i < t->valid; i++) x[i] = exp_of(x[i] - most) * share;
+        for (size_t i = t->valid; i < t->rows; i++) x[i] = 0.0f;
+        if (target < t->rows) x[target] -= scale;
+        close_row(o->type, logits, r * t->rows, x, t->rows);
     }
 }

@@ -432,33 +432,69 @@ void ops_embed(ops_ctx *o, void *out, const int *tokens, const void *wte, const 
 #undef USE
 }
 
-void ops_embed_backward(ops_ctx *o, void *dwte, void *dwpe, const void *dout, const int *tokens,
-                        size_t R, size_t T, size_t C) {
-    const embed_lists *l = &o->embed;
-    const size_t blocks = (size_t)o->processors * BLOCKS_PER_SM;
-    if (o->status || !R) return;
+/* Sorts the last batch's tokens, if that was not done yet. 1: rows are those of it. */
+static int lists_are_sent(ops_ctx *o, size_t R, size_t C) {
+    if (o->status || !R) return 0;
     if (C > o->limits.width / 2 || R != o->last_rows) {
         fail(o, ZERO_ERR_ARGUMENT,
              "the gradient of embeddings: %zu rows of %zu channels are not "
              "those of the last batch",
              R, C);
-        return;
+        return 0;
     }
-    if (!l->order) send_lists(o);
-    if (o->status) return;
+    if (!o->embed.order) send_lists(o);
+    return !o->status;
+}
+
+void ops_tile_rows_backward(ops_ctx *o, void *dw, const void *dout, const int *tokens,
+                            const ops_tile *t, size_t R, size_t C) {
+    const embed_lists *l = &o->embed;
+    const size_t blocks = (size_t)o->processors * BLOCKS_PER_SM;
+    if (!lists_are_sent(o, R, C)) return;
 #define USE(NUM, W)                                                                                \
-    do {                                                                                           \
-        RUN(o, (embed_segment_kernel<NUM, W>), (unsigned)least((size_t)l->segments, 4 * blocks),   \
-            row_threads(C / (W)), dwte, o->grad_type, o->segments, (const NUM::word *)dout,        \
-            tokens, *l, C);                                                                        \
-        RUN(o, (embed_place_kernel<NUM, W>), (unsigned)least(T, R), row_threads(C / (W)), dwpe,    \
-            o->grad_type, (const NUM::word *)dout, R, T, C);                                       \
-    } while (0)
+    RUN(o, (embed_segment_kernel<NUM, W>), (unsigned)least((size_t)l->segments, 4 * blocks),       \
+        row_threads(C / (W)), dw, o->grad_type, o->segments, (const NUM::word *)dout, tokens, *l,  \
+        *t, C)
     FOR_ROWS(o, C, USE);
 #undef USE
     if (l->count)
-        RUN(o, embed_long_kernel, (unsigned)least((size_t)l->count, blocks), row_threads(C), dwte,
-            o->grad_type, (const float *)o->segments, *l, C);
+        RUN(o, embed_long_kernel, (unsigned)least((size_t)l->count, blocks), row_threads(C), dw,
+            o->grad_type, (const float *)o->segments, *l, *t, C);
+}
+
+void ops_places_backward(ops_ctx *o, void *dwpe, const void *dout, size_t R, size_t T, size_t C) {
+    if (o->status || !R) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (embed_place_kernel<NUM, W>), (unsigned)least(T, R), row_threads(C / (W)), dwpe,        \
+        o->grad_type, (const NUM::word *)dout, R, T, C)
+    FOR_ROWS(o, C, USE);
+#undef USE
+}
+
+void ops_embed_backward(ops_ctx *o, void *dwte, void *dwpe, const void *dout, const int *tokens,
+                        size_t R, size_t T, size_t C) {
+    const ops_tile all = {0, o->limits.vocab, o->limits.vocab};
+    ops_tile_rows_backward(o, dwte, dout, tokens, &all, R, C);
+    ops_places_backward(o, dwpe, dout, R, T, C);
+}
+
+void ops_tile_rows(ops_ctx *o, void *out, const int *tokens, const void *w, const ops_tile *t,
+                   size_t R, size_t C) {
+    if (o->status || !R) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (tile_rows_kernel<NUM, W>), row_blocks(o, R), row_threads(C / (W)), (NUM::word *)out,   \
+        tokens, (const NUM::word *)w, *t, R, C)
+    FOR_ROWS(o, C, USE);
+#undef USE
+}
+
+void ops_add_places(ops_ctx *o, void *out, const void *wpe, size_t R, size_t T, size_t C) {
+    if (o->status || !R) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (add_places_kernel<NUM, W>), row_blocks(o, R), row_threads(C / (W)), (NUM::word *)out,  \
+        (const NUM::word *)wpe, R, T, C)
+    FOR_ROWS(o, C, USE);
+#undef USE
 }
 
 /* ---- biases and GELU ----------------------------------------------------------------------- */
@@ -786,6 +822,57 @@ void ops_cross_entropy(ops_ctx *o, float *losses, void *logits, const int *targe
         (unsigned)least(round_up(Vp / (W), 32), CLASSIFIER_THREADS), losses, (NUM::word *)logits,  \
         targets, train, scale, V, Vp)
     FOR_ROWS(o, Vp, USE);
+#undef USE
+}
+
+/* ---- cross entropy, tile by tile ----------------------------------------------------------- */
+
+/* Threads of a block that has a row of logits. */
+static unsigned logit_threads(size_t pieces) {
+    return (unsigned)least(round_up(most(pieces, 1), 32), CLASSIFIER_THREADS);
+}
+
+void ops_softmax_tile(ops_ctx *o, const ops_softmax *s, void *logits, const int *targets,
+                      const ops_tile *t, int train, size_t R) {
+    if (o->status || !R) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (softmax_tile_kernel<NUM, W>), (unsigned)R, logit_threads(t->rows / (W)), *s,           \
+        (NUM::word *)logits, targets, *t, train)
+    FOR_ROWS(o, t->rows, USE);
+#undef USE
+}
+
+void ops_softmax_add(ops_ctx *o, float *mean, const ops_softmax *s, const void *x,
+                     const ops_tile *t, size_t R, size_t C) {
+    if (o->status || !R) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (softmax_add_kernel<NUM, W>), row_blocks(o, R), row_threads(C / (W)), mean, s->factor,  \
+        (const NUM::word *)x, t->first == 0, R, C)
+    FOR_ROWS(o, C, USE);
+#undef USE
+}
+
+void ops_softmax_end(ops_ctx *o, const ops_softmax *s, size_t R) {
+    if (!o->status && R) RUN(o, softmax_end_kernel, row_blocks(o, (R + 255) / 256), 256, *s, R);
+}
+
+void ops_softmax_dx(ops_ctx *o, void *dx, const float *mean, const ops_softmax *s, float scale,
+                    size_t R, size_t C) {
+    if (o->status || !R) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (softmax_dx_kernel<NUM, W>), row_blocks(o, R), row_threads(C / (W)), (NUM::word *)dx,   \
+        mean, (const float *)s->sum, scale, R, C)
+    FOR_ROWS(o, C, USE);
+#undef USE
+}
+
+void ops_softmax_backward(ops_ctx *o, void *logits, const ops_softmax *s, const int *targets,
+                          const ops_tile *t, float scale, size_t R) {
+    if (o->status || !R) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (softmax_backward_kernel<NUM, W>), (unsigned)R, logit_threads(t->rows / (W)),           \
+        (NUM::word *)logits, *s, targets, *t, scale)
+    FOR_ROWS(o, t->rows, USE);
 #undef USE
 }
 

@@ -209,15 +209,41 @@ static const option train_table[] = {
         .help = "1: gather without a copy where ranks can see each other's memory"),
     ROW(WORD, "-zos", "--optimizer-tier", optimizer_tier, "device", .words = "device host file",
         TO(INT, zero.optimizer_tier),
+        KEY("zero_optimization.offload_optimizer.device: -zos", DS_GIVEN_OPTIMIZER_TIER, IF_GIVEN),
         .help = "where optimizer state and master weights are kept: on the device, in the host's "
                 "memory (the CPU version: the same), or in a file, of which pieces pass through"),
+    ROW(WORD, "-zog", "--gradient-tier", gradient_tier, "auto", .words = "device host file auto",
+        .help = "stages 2 and 3: where a rank's shard of the reduced gradients waits for the "
+                "update; auto: with -zos host and file the host's memory, else the device"),
+    ROW(WORD, "-zop", "--parameter-tier", parameter_tier, "device", .words = "device host file",
+        TO(INT, zero.parameter_tier),
+        KEY("zero_optimization.offload_param.device: -zop", DS_GIVEN_PARAMETER_TIER, IF_GIVEN),
+        .help = "stage 3: where a rank's shard of the parameters is kept"),
+    ROW(REAL, "-zor", "--offload-share", offload_share, "1", RANGE(0, 1),
+        TO(FLOAT, zero.offload_share),
+        KEY("zero_optimization.offload_optimizer.ratio", DS_GIVEN_SHARE, IF_GIVEN),
+        .help = "share of the model, in whole units, that -zos, -zog and -zop are for; the rest "
+                "stays on the device. 0: all of it does"),
     ROW(PATH, "-zfd", "--offload-folder", offload_folder, ".",
-        .help = "-zos file: folder for a file per rank; it has no name, and is gone with the run"),
+        .help = "tier file: folder for a file per rank; it has no name, and is gone with the run"),
+    ROW(INT, "-zfc", "--file-check", file_check, "1", RANGE(0, 1), TO(NOT, zero.no_file_check),
+        .help = "1: pieces that come back from a file are compared with the checksums that they "
+                "were written with"),
+    ROW(INT, "-zod", "--delay-from", delay_from, "0", RANGE(0, 2e9), .course = 1,
+        TO(INT, zero.delay_from),
+        .help = "delayed update from this step on (ZeRO-Offload: 40): it runs beside the next "
+                "step, which sees the weights of before it; 0: never"),
+    ROW(INT, "-zl", "--tile-rows", tile_rows, "0", RANGE(0, 1e7), .course = 1,
+        .help = "embedding and classifier go through the vocabulary in tiles of so many rows, or "
+                "the next fewer that divide it: neither wte nor its gradient nor all logits are "
+                "in memory at once; the same but for rounding. 0: in one piece"),
     ROW(REAL, "-zw", "--timeout", timeout, "600", RANGE(0.001, 1e9), TO(DOUBLE, zero.timeout_s),
         .help = "seconds to wait for another rank"),
-    ROW(INT, "-r", "--recompute", recompute, "1", RANGE(0, 3),
-        .help = "computed again in backward, to save memory: 0 nothing, 1 GELU, 2 layer norms too, "
-                "3 whole blocks"),
+    ROW(INT, "-r", "--recompute", recompute, "1", RANGE(0, 4),
+        .help =
+            "computed again in backward, to save memory: 0 nothing, 1 GELU, 2 layer norms too, "
+            "3 whole blocks, 4 whole blocks whose inputs are kept in a file in -zfd (CUDA: in the "
+            "host's memory) until then"),
     HEADING("Comparison of stages"),
     ROW(INT, "-rd", "--rounds", rounds, "8", RANGE(1, TRAIN_MAX_ROUNDS),
         .help = "rounds in which the stages take turns; divides -x"),
@@ -239,7 +265,7 @@ static const option train_table[] = {
 enum { TRAIN_ROWS = (int)(sizeof train_table / sizeof train_table[0]) };
 static_assert(TRAIN_ROWS <= (int)TRAIN_OPTIONS_MOST, "a mark for every flag");
 static_assert(sizeof(zero_type) == sizeof(int) && sizeof(zero_optimizer) == sizeof(int)
-                  && sizeof(zero_grad_type) == sizeof(int)
+                  && sizeof(zero_grad_type) == sizeof(int) && sizeof(zero_tier) == sizeof(int)
                   && sizeof(zero_accumulation) == sizeof(int) && sizeof(size_t) == sizeof(uint64_t),
               "OPTION_AS_INT stores enums, OPTION_AS_SIZE the seed");
 
@@ -316,6 +342,13 @@ int train_options_conflict(const train_options *o, const ds_config *file, char *
                            size_t bytes) {
     const option_set view = train_view(o);
     if (options_conflict(&view, file, file->given, o->ds_path, sentence, bytes)) return 1;
+    if (file->folder[0] && options_given(&view, "-zfd")
+        && strcmp(file->folder, o->offload_folder) != 0) {
+        (void)snprintf(sentence, bytes,
+                       "-zfd %.100s, but %.100s gives nvme_path %.100s: leave one of the two out",
+                       o->offload_folder, o->ds_path, file->folder);
+        return 1;
+    }
     if (!file->has_schedule || !(options_given(&view, "-k") || options_given(&view, "-q")))
         return 0;
     (void)snprintf(sentence, bytes, "%s has a scheduler: leave out -k and -q", o->ds_path);

@@ -19,6 +19,7 @@ extern "C" {
 #endif
 
 enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 128 };
+enum { TRAIN_TIER_AUTO = ZERO_TIERS }; /* -zog: as -zos goes */
 
 typedef struct train_options {
     const char *train_path, *val_path, *tokenizer_path, *model, *log_dir, *csv_path;
@@ -40,9 +41,13 @@ typedef struct train_options {
     int val_every, val_batches, sample_every, sample_tokens;
     int save_every, keep_last, keep_every, save_aside, save_or_go_on, resume; /* -n..., -y */
     int recompute, tf32, any_order;
+    int tile_rows; /* -zl; 0: wte is whole */
     int accumulation, prefetch, overlap, mapping;
-    int optimizer_tier;         /* -zos */
-    const char *offload_folder; /* -zfd */
+    int optimizer_tier, gradient_tier, parameter_tier; /* -zos, -zog, -zop; see train_tiers */
+    double offload_share;                              /* -zor; 0: all tiers are DEVICE */
+    int delay_from;                                    /* -zod */
+    const char *offload_folder;                        /* -zfd */
+    int file_check;                                    /* -zfc */
     int64_t bucket, persistence;
     double timeout;
     int rounds;

@@ -31,6 +31,8 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (o->eps <= 0 && o->optimizer <= ZERO_ADAM)
         return train_fail(sentence, bytes,
                           "-ep 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+    if (o->tile_rows > 0 && o->tile_rows < 32)
+        return train_fail(sentence, bytes, "-zl %d: a tile has 32 rows at least", o->tile_rows);
     if (o->stage.n > 1 && (o->skip_loss != 0 || o->skip_norm != 0))
         return train_fail(sentence, bytes, "-sl and -sg: a comparison of stages skips no steps");
     if (o->stage.n > 1 && o->evaluate)
@@ -87,18 +89,80 @@ ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *
     a.warmup_steps = o->warmup;
     a.total_steps = o->steps > 0 ? o->steps : 0;
     a.hidden = channels;
+    a.folder = train_options_given(o, "-zfd") ? o->offload_folder : NULL;
     return a;
+}
+
+const char *train_folder(const train_options *o, const ds_config *file) {
+    return file->folder[0] ? file->folder : o->offload_folder;
 }
 
 ds_config train_settings(const train_options *o, const ds_config *file, int channels) {
     ds_config all = *file;
     train_options_store(o, &all);
-    all.zero.folder = o->offload_folder;
+    all.zero.folder = train_folder(o, file);
     if (!(file->given & DS_GIVEN_PREFETCH) || train_options_given(o, "-zp")) return all;
     const int64_t units = file->prefetch_numel / (12 * (int64_t)channels * channels); /* blocks */
     all.zero.prefetch = units > 64 ? 64 : units > 0 ? (int)units : ZERO_NONE;
     return all;
 }
+
+/* ---- tiers --------------------------------------------------------------------------------- */
+
+/* Whether a rank's reduced gradients are a shard of their own; else they are whole, in memory. */
+static int train_shards_grads(const zero_config *c) {
+    return c->stage >= 2 && !(c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
+}
+
+void train_tiers(const train_options *o, zero_config *c) {
+    const int compares = o->stage.n > 1, sharded = train_shards_grads(c);
+    c->gradient_tier = (zero_tier)o->gradient_tier;
+    if (o->gradient_tier == TRAIN_TIER_AUTO)
+        c->gradient_tier = sharded && c->optimizer_tier ? ZERO_HOST : ZERO_DEVICE;
+    if (compares && !sharded) c->gradient_tier = ZERO_DEVICE;
+    if (compares && c->stage < 3) c->parameter_tier = ZERO_DEVICE;
+    if (c->offload_share == 0)
+        c->optimizer_tier = c->gradient_tier = c->parameter_tier = ZERO_DEVICE;
+}
+
+/* The stages of a comparison at which gradients, or parameters, have no shard: "0, 1". */
+static void train_whole_at(const train_options *o, int micro_steps, int of_parameters,
+                           char text[32]) {
+    text[0] = 0;
+    for (int i = 0; i < o->stage.n; i++) {
+        zero_config c;
+        const size_t used = strlen(text);
+        memset(&c, 0, sizeof c);
+        c.stage = o->stage.at[i];
+        c.micro_steps = micro_steps;
+        c.accumulation = (zero_accumulation)o->accumulation;
+        if (of_parameters ? c.stage < 3 : !train_shards_grads(&c))
+            (void)snprintf(text + used, 32 - used, "%s%d", used ? ", " : "", c.stage);
+    }
+}
+
+int train_tiers_note(const train_options *o, int micro_steps, int host_is_device, char *sentence,
+                     size_t bytes) {
+    char params[32] = "", grads[32] = "";
+    const char *host = "";
+    if (o->stage.n < 2 || o->offload_share == 0) return 0;
+    if (o->parameter_tier != ZERO_DEVICE) train_whole_at(o, micro_steps, 1, params);
+    if (o->gradient_tier != ZERO_DEVICE && o->gradient_tier != TRAIN_TIER_AUTO)
+        train_whole_at(o, micro_steps, 0, grads);
+    if (host_is_device
+        && (o->optimizer_tier == ZERO_HOST || o->gradient_tier == ZERO_HOST
+            || o->parameter_tier == ZERO_HOST))
+        host = "host is device: the CPU version has one memory";
+    const char *whole = params[0] || grads[0] ? "kept on the device, since they are whole:" : "";
+    if (!whole[0] && !host[0]) return 0;
+    (void)snprintf(sentence, bytes, "tiers    %s%s%s%s%s%s%s%s", whole,
+                   params[0] ? " parameters at stage " : "", params,
+                   params[0] && grads[0] ? " and" : "", grads[0] ? " gradients at stage " : "",
+                   grads, whole[0] && host[0] ? "; " : "", host);
+    return 1;
+}
+
+/* ---- schedule ------------------------------------------------------------------------------ */
 
 /* Of a file: betas may leave their range on the way. */
 static int train_check_betas(const train_options *o, const schedule *s, int steps, char *sentence,

@@ -37,8 +37,22 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
 /* What "auto" in a file stands for. `said` is filled with what the flags say, and borrowed. */
 ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *said);
 
-/* The plugin's settings: the file's (zeros without one), and the flags'. */
+/* The plugin's settings: the file's (zeros without one), and the flags'. Their folder is borrowed
+   from either. */
 ds_config train_settings(const train_options *o, const ds_config *file, int channels);
+/* That folder, where this rank's files are made. */
+const char *train_folder(const train_options *o, const ds_config *file);
+
+/* What -zog auto and -zor 0 mean, at the stage, micro-steps and accumulation that stand in c. In a
+   comparison a stage that cannot have a tier (its gradients or parameters are whole) has DEVICE
+   instead; the plugin refuses it in a run of that stage alone. */
+void train_tiers(const train_options *o, zero_config *c);
+
+/* What a comparison, which prints no plan, has to say of tiers: the stages that have DEVICE instead
+   of what was typed, and that HOST is DEVICE in the CPU version (host_is_device). 1 and a sentence;
+   0: nothing. */
+int train_tiers_note(const train_options *o, int micro_steps, int host_is_device, char *sentence,
+                     size_t bytes);
 
 /* What -k, -l, -u and -q say, or the file; for so many steps. */
 int train_schedule(const train_options *o, const ds_config *file, int steps, schedule *out,

@@ -1,0 +1,50 @@
+/* plan_rows.c - see plan_rows.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "plan_rows.h"
+
+#include <stdio.h>
+
+static const char *const plan_tiers[ZERO_TIERS] = {"device", "host", "file"};
+
+static void plan_tier_rows(report *r, const zero_config *c, int host_is_device) {
+    const int hosted = c->optimizer_tier == ZERO_HOST || c->gradient_tier == ZERO_HOST
+                       || c->parameter_tier == ZERO_HOST;
+    if (!c->optimizer_tier && !c->gradient_tier && !c->parameter_tier) return;
+    report_row(r, "tiers", "parameters %s, gradients %s, optimizer %s",
+               plan_tiers[c->parameter_tier], plan_tiers[c->gradient_tier],
+               plan_tiers[c->optimizer_tier]);
+    if (hosted && host_is_device)
+        report_row(r, "  host", "is device: the CPU version has one memory");
+    if (c->offload_share < 1)
+        report_row(r, "  of", "%.4g of the elements; the rest: device", (double)c->offload_share);
+}
+
+static void plan_host_row(report *r, const zero_plan *p) {
+    if (p->host_bytes)
+        report_mib(r, "host, of a rank", p->host_bytes, ", state, and what is on its way");
+}
+
+static void plan_file_rows(report *r, const zero_plan *p, const zero_config *c) {
+    if (!p->file_bytes) return;
+    report_mib(r, "file of a rank", p->file_bytes,
+               c->no_file_check ? ", pieces are not checked" : ", pieces are checked");
+    report_row(r, "  in", "%.200s", c->folder != NULL ? c->folder : "");
+    report_mib(r, "  read in a step", p->file_read_bytes, "");
+    report_mib(r, "  written in a step", p->file_written_bytes, "");
+}
+
+void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_device) {
+    const uint64_t all =
+        (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes;
+    plan_tier_rows(r, c, host_is_device);
+    report_mib(r, "memory of a rank", all, "");
+    report_mib(r, "  parameters", p->param_bytes, "");
+    report_mib(r, "  gradients", p->grad_bytes, "");
+    report_mib(r, "  optimizer state", p->optimizer_bytes, "");
+    report_mib(r, "  buffers", p->buffer_bytes, "");
+    report_mib(r, "  by the formula", p->formula_bytes, ", without buffers and padding");
+    plan_host_row(r, p);
+    plan_file_rows(r, p, c);
+}
