@@ -552,6 +552,9 @@ static const struct {
     {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 1, \"cpu_offload_param\": "
      "true}}",
      "cpu_offload_param asks for \"cpu\" at stage 1"},
+    {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\",\n\"offload_param\": "
+     "{\"device\": \"nvme\", \"nvme_path\": \"/x\"}}}",
+     "line 2*offload_param.device asks for \"nvme\" at stage 0"},
     {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"gpu\"}}}",
      "offload_optimizer.device is \"gpu\", expected \"none\", \"cpu\" or \"nvme\""},
     {"{\"zero_optimization\": {\"offload_optimizer\": {\"ratio\": 1.5}}}",

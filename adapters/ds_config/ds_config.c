@@ -688,13 +688,13 @@ static int ds_resolve_offload(ds_reader *r) {
     z->parameter_tier = (zero_tier)(int)ds_get(r, DS_PARAM_DEVICE, ZERO_DEVICE);
     if (r->state[DS_OPTIMIZER_DEVICE] == DS_SET) r->out->given |= DS_GIVEN_OPTIMIZER_TIER;
     if (r->state[DS_PARAM_DEVICE] == DS_SET) r->out->given |= DS_GIVEN_PARAMETER_TIER;
-    if (z->parameter_tier && r->state[DS_STAGE] == DS_SET && z->stage < 3)
+    if (z->parameter_tier && (r->out->given & DS_GIVEN_STAGE) && z->stage < 3)
         return ds_fail(r, ds_line_of(r, DS_PARAM_DEVICE),
                        "%s asks for \"%s\" at stage %d, where parameters are whole on every rank: "
                        "use stage 3, or leave it out",
                        ds_row_name(r, DS_PARAM_DEVICE), ds_device_name(z->parameter_tier),
                        z->stage);
-    if (z->optimizer_tier && r->state[DS_STAGE] == DS_SET && z->stage == 0)
+    if (z->optimizer_tier && (r->out->given & DS_GIVEN_STAGE) && z->stage == 0)
         ds_note(r, ds_line_of(r, DS_OPTIMIZER_DEVICE),
                 "%s is for stages 1 to 3 in DeepSpeed; here it is applied at stage 0, too",
                 ds_row_name(r, DS_OPTIMIZER_DEVICE));
