@@ -24,7 +24,7 @@ static void fuzz_once(const char *text, size_t size, const ds_auto *autos) {
     fuzz_demand(printed != NULL, "nothing was printed");
     const int failed = ds_config_parse(printed, strlen(printed), "printed", autos, &again, NULL,
                                        sentence, sizeof sentence);
-    if (failed) fprintf(stderr, "%s\n%s\n", sentence, printed);
+    if (failed) fprintf(stderr, "%s\n%s\n", printed, sentence);
     fuzz_demand(!failed, "what was printed does not load");
     fuzz_demand(memcmp(&ds, &again, sizeof ds) == 0, "what was printed loads to something else");
     free(printed);

@@ -22,6 +22,8 @@ mkdir -p "$log"
 # `skip` REASON.
 build() { echo "$1 $2 alone make -j$JOBS $3 && echo '1 passed, 0 failed'"; }
 
+# Each of the two MPIs is tried in one of the sets.
+one_mpi() { [ "$1" = 0 ] && echo openmpi || echo mpich; }
 quick_build() { build build 500 "-s tests"; }
 quick() {
     cat <<TABLE
@@ -68,12 +70,12 @@ model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
 model-files-python 200 beside sh $here/test_model_files.sh $B
 deepspeed-import 600 beside sh $here/test_deepspeed_import.sh $B
 data 120 beside sh $here/test_data.sh $B
-resume 400 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
+resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
 faults 300 beside $B/test_faults
 checkpoint-slow 200 beside sh $here/test_checkpoint_faults.sh $B slow
 allocations 240 alone sh $here/test_allocations.sh $B
 losses 200 alone sh $here/test_losses.sh $B
-mpi 500 alone sh $here/test_mpi.sh $B
+mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 trainer 600 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
 TABLE
     emulated
@@ -86,10 +88,9 @@ emulation 120 beside $B/emulated/test_emulation
 emulated-cuda 300 beside $B/emulated/test_cuda seeds 10 $SEED
 emulated-attention 120 beside $B/emulated/test_attention
 cudnn-graphs 120 beside sh $here/test_cudnn.sh $B
-emulated-trainer 400 alone sh $here/test_emulated.sh $B
 TABLE
     else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
-    if command -v nvcc >/dev/null 2>&1; then build cuda-build 400 "-s B=$B/nvcc ARCHS=90 cuda cuda-tests"
+    if command -v nvcc >/dev/null 2>&1; then build cuda-build 400 "-s B=$B/nvcc ARCHS=90 cuda"
     else echo "cuda-build 0 skip nvcc is not installed"; fi
 }
 
@@ -106,7 +107,9 @@ long_build() {
     variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_checkpoint
     if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles"; fi
     # cuda-build has compiled for 90
-    if command -v nvcc >/dev/null 2>&1; then build cuda-archs 600 "-s B=$B/archs ARCHS='80 89 100 120' cuda"
+    if command -v nvcc >/dev/null 2>&1; then
+        build cuda-archs 600 "-s B=$B/archs ARCHS='80 89 100 120' cuda"
+        build cuda-tests 400 "-s B=$B/nvcc ARCHS=90 cuda-tests"
     else echo "cuda-archs 0 skip nvcc is not installed"; fi
 }
 long() {
@@ -135,6 +138,7 @@ TABLE
     if [ -x "$B/emulated/test_cuda" ]; then cat <<TABLE
 emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 20 $SEED
 emulated-cuda-faults 600 beside $B/emulated/test_cuda faults 10
+emulated-trainer 400 beside sh $here/test_emulated.sh $B
 emulated-gpt2 600 beside $B/emulated/test_gpt2
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
 TABLE
@@ -143,6 +147,7 @@ TABLE
 asan-faults 600 alone $B/asan/test_faults
 launchers 300 alone sh $here/test_launchers.sh $B
 hosts 400 alone sh $here/test_hosts.sh $B
+mpi-other 300 alone sh $here/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
 TABLE
     [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/test_llmc.sh $B"
     converge $((SEED % 2 * 3))
