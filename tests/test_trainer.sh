@@ -288,6 +288,11 @@ END
         refused '-dso' 1 '-dso: /dev/null/x' $small -pn $ranks -ds "$scratch/ds.json" -dso /dev/null/x
     done
     sed 's/"auto"/1e-4/; s/"enabled": true/"enabled": "auto"/' "$scratch/ds.json" >"$scratch/lr.json"
+    sed 's/"lr": "auto", //' "$scratch/ds.json" >"$scratch/default.json"
+    refused '-ds, the default of what it lacks' 1 '-l 0.003, but .* has no optimizer.params.lr, which is 0.001' \
+        $small -pn 2 -l 3e-3 -ds "$scratch/default.json"
+    same '-ds, its default, typed' "$(train $run -ds "$scratch/default.json")" \
+        "$(train $run -ds "$scratch/default.json" -l 1e-3)"
     refused '-ds, a typed type' 1 '-k and -q' $small -pn 2 -d 384 -b 3 -k linear \
         -ds tests/ds_config/zero2.json
     refused '-ds, a window' 1 '-lw 5, but .*fp16.loss_scale_window 1000' $small -pn 2 -d 384 -b 3 \

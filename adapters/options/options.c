@@ -421,7 +421,8 @@ int options_conflict(const option_set *o, const void *target, unsigned bits, con
     for (int i = 0; i < o->rows; i++) {
         const option *d = &o->table[i];
         char a[32], b[32];
-        if (!o->given[i] || !option_in_file(o, d, target, bits)) continue;
+        const int there = option_in_file(o, d, target, bits);
+        if (!o->given[i] || !(there || (d->bit && d->rule == OPTION_FILE_ALWAYS))) continue;
         const double found = option_found(o, d, target);
         double typed = option_number(o, d);
         if (d->form == OPTION_AS_FLOAT) typed = (double)(float)typed;
@@ -431,6 +432,14 @@ int options_conflict(const option_set *o, const void *target, unsigned bits, con
         if (d->type == OPTION_WORD) {
             option_word(d->words, (int)typed, a);
             option_word(d->words, (int)found, b);
+        }
+        if (!there) {
+            (void)snprintf(
+                sentence, bytes,
+                "%s %s, but %s has no %s, which is %s then: write \"auto\" there to take "
+                "the flag's, or leave the flag out",
+                d->flag, a, name, d->key, b);
+            return 1;
         }
         (void)snprintf(sentence, bytes, "%s %s, but %s gives %s %s: leave one of the two out",
                        d->flag, a, name, d->key, b);
