@@ -60,6 +60,7 @@ typedef struct zp_shadow {
     char *map, *data;
     size_t mapped, guard, body, bytes;
     int stays;       /* its pages are as many as the unit's own, which is resident, and are kept */
+    int ajar;        /* its hook has ended, and another is expected: not locked yet */
     uint64_t copied; /* checks.writes when it was copied */
 } zp_shadow;
 
@@ -69,6 +70,8 @@ typedef struct zp_checks {
     int sealed;
     uint64_t writes; /* of parameters by the plugin */
     int *forwards;   /* by unit: of this pass, before its first backward */
+    int *turns;      /* by unit and then by side: uses that have ended in this pass, */
+    int *expected;   /* and in the pass before */
     int backwards;   /* of this pass, so far */
     uint32_t *hook;  /* of this pass: which one, and its unit */
     int nhooks, hooks_cap;

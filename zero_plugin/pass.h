@@ -452,6 +452,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
         ZP_UNTIMELY(z, z->live[u].forward_opens || z->live[u].backward_opens,
                     "unit %d: its %s has begun and not ended", u,
                     z->live[u].forward_opens ? "forward" : "backward");
+    ZP_TRY(zp_checks_lock(z));
     ZP_TRY(zp_checks_compare(z));
     ZP_TRY(zp_checks_seal(z, ZP_SEAL_KEEP));
     z->trace[z->pass].n = z->trace[z->pass].at;
