@@ -132,11 +132,29 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
 void *zero_host_alloc(size_t bytes) { return zp_host_alloc(bytes); }
 void zero_host_free(void *memory) { zp_host_free(memory); }
 
-size_t zero_type_bytes(zero_type type) { return zp_bytes(type); }
+size_t zero_type_bytes(zero_type type) { return type == ZERO_F64 ? 8 : zp_bytes(type); }
+
+/* Doubles to f32, or back. */
+static void zp_convert_f64(void *to, const void *from, int narrows, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        double wide;
+        float narrow;
+        if (narrows) memcpy(&wide, (const double *)from + i, sizeof wide);
+        if (!narrows) memcpy(&narrow, (const float *)from + i, sizeof narrow);
+        if (narrows) narrow = (float)wide;
+        if (!narrows) wide = (double)narrow;
+        if (narrows) memcpy((float *)to + i, &narrow, sizeof narrow);
+        if (!narrows) memcpy((double *)to + i, &wide, sizeof wide);
+    }
+}
 
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n) {
     if (to_type == from_type) {
-        if (n) memmove(to, from, n * zp_bytes(to_type));
+        if (n) memmove(to, from, n * zero_type_bytes(to_type));
+        return;
+    }
+    if (to_type == ZERO_F64 || from_type == ZERO_F64) {
+        zp_convert_f64(to, from, from_type == ZERO_F64, n);
         return;
     }
     /* a file's numbers lie anywhere: they go through memory that suits their type */

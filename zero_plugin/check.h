@@ -73,7 +73,8 @@ static zero_result zp_checks_open(zero_ctx *z) {
     c->shadow = (zp_shadow *)calloc(2 * n, sizeof *c->shadow);
     c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
     c->forwards = (int *)calloc((size_t)z->layout.all, 5 * sizeof *c->forwards);
-    if (!c->shadow || !c->seal || !c->forwards) return ZERO_ERR_MEMORY;
+    c->lent = (uint64_t *)calloc(n, sizeof *c->lent);
+    if (!c->shadow || !c->seal || !c->forwards || !c->lent) return ZERO_ERR_MEMORY;
     c->turns = c->forwards + z->layout.all;
     c->expected = c->turns + 2 * (size_t)z->layout.all;
     c->writes = 1; /* nothing is copied yet */
@@ -97,6 +98,7 @@ static void zp_checks_close(zero_ctx *z) {
     for (int i = 0; c->shadow && i < 2 * z->layout.nmembers; i++) zp_shadow_free(&c->shadow[i]);
     free(c->shadow);
     free(c->seal);
+    free(c->lent);
     free(c->forwards);
     free(c->hook);
 }
@@ -117,8 +119,8 @@ static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
     if (!zp_checks_on()) return ZERO_OK;
     char *memory = zp_unit_memory(z, side, u);
     const zp_unit *x = &z->layout.unit[u];
-    int *turns = &z->checks.turns[2 * u + side];
-    const int locks = *turns < 2 || *turns + 1 >= z->checks.expected[2 * u + side];
+    int *turns = &z->checks.turns[2 * u + (int)side];
+    const int locks = *turns < 2 || *turns + 1 >= z->checks.expected[2 * u + (int)side];
     *turns += !opens;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
@@ -228,7 +230,7 @@ static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
     ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
                 "unit %d: forward number %d of this pass, but its tensors announce %d uses", unit,
                 c->forwards[unit], most);
-    ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit],
+    ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit] && !z->lent,
                 "unit %d: backward before forward", unit);
     if (which == ZP_HOOK_BACKWARD && !c->backwards++) ZP_TRY(zp_checks_lock(z));
     uint32_t *list = (uint32_t *)zp_list_grow(c->hook, c->nhooks, &c->hooks_cap, sizeof *list);
