@@ -15,11 +15,8 @@
    are its own structs of base pointers, used as before between a unit's begin and end; sizes are
    size_t
        int main(void) {
-           zero_config cfg = {0};
-           cfg.stage = 3;
            zero_ctx *z;
-           const int ended = zero_start_local(&z, &cfg, nranks);     // -1: a rank, which goes on
-           if (ended >= 0) return ended;
+           ZERO_START_LOCAL(z, nranks, .stage = 3);                  // each rank goes on
            const zero_tensor_desc table[] = {
                ZERO_FIELD(Params, wte, V * C, .uses = 2),                      // unit 0
                ZERO_FIELD(Params, fcw, 4 * C * C, .layers = L, .unit = 1)};    // units 1..L
@@ -41,7 +38,8 @@
            zero_destroy(z);
            return 0; }
      Without the hooks, and all tensors ZERO_KEEP, that is data-parallel training with the optimizer
-     state sharded: at most fifteen lines. adapters/README.md goes on from there step by step.
+     state sharded: at most fifteen lines, as with arrays that stay the host's (zero_lend).
+     adapters/README.md goes on from there step by step.
 
    STAGES, and the bytes that a rank keeps (P parameters, N ranks, AdamW)
                                              16 bit, f32 master   f32            bf16, no master
