@@ -112,7 +112,7 @@ for host in token_gpt llama mlp lstm; do
         { difference = ($4 - $8) / $8; if (difference < 0) difference = -difference
           if (difference > most) most = difference
           if (NR <= 10) first += $8; if (NR > 30) last += $8 }
-        END { print "one rank: losses differ by " most " at most; they fall from " first / 10 " to " last / 10
+        END { print "one rank: losses differ by " most + 0 " at most; they fall from " first / 10 " to " last / 10
               exit !(NR == 40 && most < 1e-5 && last < 0.8 * first) }' && ok || bad "$host: not as without the plugin"
     for kind in $kinds; do
         for stage in 0 1 2 3; do same $host $host.$kind.checked $stage 2; done

@@ -134,17 +134,21 @@ void zero_host_free(void *memory) { zp_host_free(memory); }
 
 size_t zero_type_bytes(zero_type type) { return type == ZERO_F64 ? 8 : zp_bytes(type); }
 
-/* Doubles to f32, or back. */
-static void zp_convert_f64(void *to, const void *from, int narrows, size_t n) {
+/* Of any alignment. Not inlined: compilers warn of doubles that do not fit who has f32. */
+__attribute__((noinline)) static void zp_convert_f64(char *to, const char *from, int narrows,
+                                                     size_t n) {
     for (size_t i = 0; i < n; i++) {
         double wide;
         float narrow;
-        if (narrows) memcpy(&wide, (const double *)from + i, sizeof wide);
-        if (!narrows) memcpy(&narrow, (const float *)from + i, sizeof narrow);
-        if (narrows) narrow = (float)wide;
-        if (!narrows) wide = (double)narrow;
-        if (narrows) memcpy((float *)to + i, &narrow, sizeof narrow);
-        if (!narrows) memcpy((double *)to + i, &wide, sizeof wide);
+        if (narrows) {
+            memcpy(&wide, from + i * sizeof wide, sizeof wide);
+            narrow = (float)wide;
+            memcpy(to + i * sizeof narrow, &narrow, sizeof narrow);
+        } else {
+            memcpy(&narrow, from + i * sizeof narrow, sizeof narrow);
+            wide = (double)narrow;
+            memcpy(to + i * sizeof wide, &wide, sizeof wide);
+        }
     }
 }
 
@@ -154,7 +158,7 @@ void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_
         return;
     }
     if (to_type == ZERO_F64 || from_type == ZERO_F64) {
-        zp_convert_f64(to, from, from_type == ZERO_F64, n);
+        zp_convert_f64((char *)to, (const char *)from, from_type == ZERO_F64, n);
         return;
     }
     /* a file's numbers lie anywhere: they go through memory that suits their type */
