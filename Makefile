@@ -43,12 +43,12 @@ READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windo
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group test_transport test_run test_ease test_ease_checked test_offload test_offload_rings test_fast_math test_scale_fast)
+UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group test_transport test_run test_ease test_ease_checked test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_launch test_report test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
-	tests/*.cu tests/*.cc tests/hosts/*.c tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
+	tests/*.cu tests/*.cc tests/hosts/*.c tests/hosts/*/*.[ch] tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
 
 # ---- the plugin as a library: CPU, without MPI; LIBFLAGS adds to it ----
 PREFIX ?= /usr/local
@@ -143,8 +143,8 @@ $B/checked.o: OPT := -O1
 $B/checked.o: zero_plugin.cu | libraries
 	@mkdir -p $B
 	$(COMPILE) -DZERO_CHECK=1 -x c -c -o $@ $<
-$B/test_ease_checked: tests/test_ease.c $B/checked.o
-	$(COMPILE) -DEASE_CHECKED=1 -o $@ $^ -lm
+$B/test_ease_checked $B/test_lend_checked: $B/%_checked: tests/%.c $B/checked.o
+	$(COMPILE) -DTEST_CHECKED=1 -o $@ $^ -lm
 # A plugin of -Ofast, in a program of -Ofast, whose tests know what a NaN is.
 FAST    = -Ofast -DZERO_FAST_MATH=1
 $B/fast/zero_plugin.o: zero_plugin.cu | libraries

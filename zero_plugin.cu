@@ -38,6 +38,7 @@
      api        the functions of the header: contexts, passes, steps
      api_access  tensors by name, state, numbers, small collectives, statistics
      api_host   few lines for a host: weights that are adopted, a step without hooks, a hash
+     api_lend   arrays that stay the host's: gradients are taken from them, weights come back
      api_run    the ranks of this machine, started and watched
 
    WHERE SOMETHING NEW GOES
@@ -102,6 +103,7 @@
 #include "zero_plugin/api.h"
 #include "zero_plugin/api_access.h"
 #include "zero_plugin/api_host.h"
+#include "zero_plugin/api_lend.h"
 #include "zero_plugin/api_run.h"
 #else
 #error "zero_plugin/ is not beside zero_plugin.cu: `make drop DIR=...` writes the two files to copy"

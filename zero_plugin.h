@@ -15,11 +15,8 @@
    are its own structs of base pointers, used as before between a unit's begin and end; sizes are
    size_t
        int main(void) {
-           zero_config cfg = {0};
-           cfg.stage = 3;
            zero_ctx *z;
-           const int ended = zero_start_local(&z, &cfg, nranks);     // -1: a rank, which goes on
-           if (ended >= 0) return ended;
+           ZERO_START_LOCAL(z, nranks, .stage = 3);                  // each rank goes on
            const zero_tensor_desc table[] = {
                ZERO_FIELD(Params, wte, V * C, .uses = 2),                      // unit 0
                ZERO_FIELD(Params, fcw, 4 * C * C, .layers = L, .unit = 1)};    // units 1..L
@@ -41,7 +38,8 @@
            zero_destroy(z);
            return 0; }
      Without the hooks, and all tensors ZERO_KEEP, that is data-parallel training with the optimizer
-     state sharded: at most fifteen lines. adapters/README.md goes on from there step by step.
+     state sharded: at most fifteen lines, as with arrays that stay the host's (zero_lend).
+     adapters/README.md goes on from there step by step.
 
    STAGES, and the bytes that a rank keeps (P parameters, N ranks, AdamW)
                                              16 bit, f32 master   f32            bf16, no master
@@ -230,7 +228,13 @@ typedef enum zero_accumulation {
 } zero_accumulation;
 
 /* How a number is stored: IEEE f32 and f16 (binary16), and bf16, the upper half of an f32. */
-typedef enum zero_type { ZERO_F32 = 0, ZERO_BF16, ZERO_F16, ZERO_TYPES } zero_type;
+typedef enum zero_type {
+    ZERO_F32 = 0,
+    ZERO_BF16,
+    ZERO_F16,
+    ZERO_TYPES,
+    ZERO_F64 = 8 /* double: of arrays that stay the host's (zero_lend), and of zero_convert alone */
+} zero_type;
 
 /* What backward adds its gradients to, and what is sent. */
 typedef enum zero_grad_type {
@@ -276,7 +280,7 @@ typedef struct zero_scaler {
 
 typedef enum zero_log_level { ZERO_LOG_INFO = 0, ZERO_LOG_WARNING, ZERO_LOG_ERROR } zero_log_level;
 typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *sentence);
-/* One that may be chosen: writes warnings and errors to a FILE * of the host's. */
+/* One that may be chosen: writes warnings and errors to a FILE *; NULL: stderr. */
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
 
 #define ZERO_NONE (-1) /* "none" where 0 asks for the default */
@@ -347,7 +351,9 @@ enum {
                              accumulation over several micro-steps. */
     ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
     ZERO_BY_SLOT = 16,    /* no field in a host struct: places are named with zero_slot */
-    ZERO_AGAIN = 32       /* a pass's forward uses it once more than backward does */
+    ZERO_AGAIN = 32,      /* a pass's forward uses it once more than backward does */
+    ZERO_INLINE = 64 /* the field is no pointer, but the array itself, as in `float w[10][784]`;
+                        for zero_lend */
 };
 
 typedef struct zero_tensor_desc {
@@ -461,11 +467,26 @@ zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *c
    126 for more, which are threads there. */
 int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 
+/* The same with its three lines, in main: settings follow by name, as .stage = 1 (C11; C++20, in
+   their order). Warnings and errors go to stderr, unless .log says otherwise. */
+#define ZERO_START_LOCAL(z, nranks, ...)                                                           \
+    do {                                                                                           \
+        zero_config zero_settings = {__VA_ARGS__};                                                 \
+        if (!zero_settings.log) zero_settings.log = zero_log_file;                                 \
+        const int zero_ended = zero_start_local(&(z), &zero_settings, nranks);                     \
+        if (zero_ended >= 0) return zero_ended;                                                    \
+    } while (0)
+
 /* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
    MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
 /* The same for n of them, in order. */
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
+
+/* For hosts whose pointers are arrays, or structs of nothing else: n tensors of one layer each,
+   KEEP, named by their numbers, tensor i of numel[i] elements with its pointers at params[i] and
+   grads[i], which are its slots (zero_slot): borrowed until zero_destroy. */
+zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads);
 
 /* Several layers in a unit: layer l of the tensor belongs to unit `unit + l / together`, and these
    layers lie behind one another there. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
@@ -652,6 +673,29 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 zero_result zero_train_begin(zero_ctx *z);
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
 
+/* ---- arrays that stay the host's ------------------------------------------------------------- */
+
+/* For a host whose weights are no pointers that could be moved (arrays in a struct: ZERO_INLINE),
+   or are doubles: weights and gradients stay where they are, whole on every rank, and are copied.
+   The context keeps what the stage says besides, so stage 3 is the smallest. No hooks, no pointers,
+   no KEEP needed. zero_lend stands in the place of zero_build: takes the weights of the fields of
+   `params` and of slots, numbers of `type`, ZERO_F64 too, [layers, numel] (a slot: [numel]), and
+   gives them back as the plugin has them. DOUBLES are rounded, since the plugin's weights, sums,
+   moments and updates have 32 bits at most: the host computes in double, from weights that are f32.
+   The same values on all ranks. COLLECTIVE, SYNC. Errors: those of zero_build and zero_adopt.
+   zero_lend_train is the step, in the place of the host's optimizer: takes the gradients of the
+   fields of `grads` (a struct of the same kind; it may be a local of the caller) and of slots,
+   times the loss scale, reduces, steps, and gives the new weights back. Gradients are the host's to
+   clear. With micro_steps above 1 each call takes those of one, and the last steps; the rest is as
+   at zero_train_end. There is no time between steps in which an update could be delayed.
+   COLLECTIVE, SYNC. Errors: those of zero_train_end; ARGUMENT (a pointer is NULL). zero_lend_read
+   gives the weights back once more, where zero_write_tensor or a checkpoint has changed them.
+   COLLECTIVE, SYNC. Errors: ARGUMENT, STATE and the sticky ones. */
+zero_result zero_lend(zero_ctx *z, void *params, zero_type type);
+zero_result zero_lend_train(zero_ctx *z, void *params, const void *grads, const zero_hyper *hyper,
+                            double loss, double *mean);
+zero_result zero_lend_read(zero_ctx *z, void *params);
+
 /* ---- tensors by name, between passes ------------------------------------------------------- */
 
 /* Elements [first, first + count) of all layers of a tensor, type-major [layers, numel], at any
@@ -726,12 +770,12 @@ void zero_host_free(void *memory);
 
 /* ---- numbers ------------------------------------------------------------------------------- */
 
-/* Converts n numbers in host memory, rounding to nearest, ties to even; f32 that are too large
+/* Converts n numbers in host memory, rounding to nearest, ties to even; those that are too large
    become infinities, NaN stay NaN. One of the two types is F32, or both are the same. The same bits
    with the processor's own instructions and without. The memory needs no alignment. */
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
 
-/* Bytes of one number: 4 or 2. */
+/* Bytes of one number. */
 size_t zero_type_bytes(zero_type type);
 
 /* ---- small collectives that every host needs ----------------------------------------------- */

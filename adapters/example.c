@@ -39,10 +39,8 @@ int main(int argc, char **argv) {
     const zero_hyper hyper = {0.003f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
     tensors p = {w, b}, g; /* from zero_adopt on, hooks write them */
     if (argc != 3) return puts("expected STAGE RANKS"), 2;
-    zero_config cfg = {.stage = atoi(argv[1]), .log = zero_log_file, .log_user = stderr};
     zero_ctx *z;
-    const int ended = zero_start_local(&z, &cfg, atoi(argv[2]));
-    if (ended >= 0) return ended;
+    ZERO_START_LOCAL(z, atoi(argv[2]), .stage = atoi(argv[1]));
     unsigned seed = 1, data = 1000u + (unsigned)zero_rank(z); /* the same weights, other samples */
     for (int i = 0; i < LAYERS * SQUARE; i++) w[i] = noise(&seed) / 3;
     ZERO_TRY(zero_tensors(z, table, 2)); /* layer l of both is unit l */

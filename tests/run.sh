@@ -47,6 +47,8 @@ abi 20 beside $B/test_abi
 run 60 beside $B/test_run
 ease 60 beside $B/test_ease
 ease-checked 60 beside $B/test_ease_checked
+lend 60 beside $B/test_lend
+lend-checked 60 beside $B/test_lend_checked
 offload 120 beside $B/test_offload 8 $SEED $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 transport 120 alone $B/test_transport

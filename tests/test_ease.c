@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-#ifndef EASE_CHECKED
-#define EASE_CHECKED 0
+#ifndef TEST_CHECKED
+#define TEST_CHECKED 0
 #endif
 
 enum { LAYERS = 5, WIDTH = 70, RANKS = 3, TENSORS = 4 };
@@ -135,7 +135,7 @@ static zero_result ease_work(zero_ctx *z, ease_case *c, int rank) {
     for (int t = 0; t < TENSORS && !r; t++) {
         float had, got[4];
         zero_convert(&had, ZERO_F32, ease_field(&old, t), c->arrays, 1);
-        test_check(isnan(had) == EASE_CHECKED, "tensor %d: what was adopted is %g", t, (double)had);
+        test_check(isnan(had) == TEST_CHECKED, "tensor %d: what was adopted is %g", t, (double)had);
         r = zero_read_tensor(z, ease_table[t].name, ZERO_PARAMETER, 2, 4, got);
         for (size_t i = 0; i < 4 && !r; i++) {
             float value = (float)ease_value(t, i + 2);

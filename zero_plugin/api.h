@@ -129,8 +129,10 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     const size_t most = ((size_t)1 << 48) / (size_t)(d->layers ? d->layers : 1);
     ZP_REFUSE(z, d->numel < 1 || d->numel > most, "tensor %s: numel is %zu, expected 1..%zu",
               d->name, d->numel, most);
-    ZP_REFUSE(z, d->flags & ~(2 * ZERO_AGAIN - 1), "tensor %s: flags %d, unknown bits", d->name,
+    ZP_REFUSE(z, d->flags & ~(2 * ZERO_INLINE - 1), "tensor %s: flags %d, unknown bits", d->name,
               d->flags);
+    ZP_REFUSE(z, (d->flags & ZERO_INLINE) && (d->flags & ZERO_BY_SLOT),
+              "tensor %s is INLINE, an array in the host's struct, and BY_SLOT", d->name);
     ZP_REFUSE(
         z,
         (d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
@@ -215,6 +217,10 @@ static void zp_slot_tie(const zero_ctx *z, zp_slot *slot) {
 
 zero_result zero_build(zero_ctx *z) {
     ZP_ENTER(z, "zero_build", ZP_NEW, "the context is built already");
+    for (int t = 0; t < z->ntensors && !z->lent; t++)
+        ZP_UNTIMELY(z, z->tensors[t].desc.flags & ZERO_INLINE,
+                    "tensor %s is INLINE: its array stays the host's, by zero_lend",
+                    z->tensors[t].desc.name);
     ZP_TRY(zp_build_agree(z));
     zero_result r = z->ntensors ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "no tensor was announced");
     if (!r) r = zp_plan_now(z);

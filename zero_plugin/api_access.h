@@ -132,11 +132,33 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
 void *zero_host_alloc(size_t bytes) { return zp_host_alloc(bytes); }
 void zero_host_free(void *memory) { zp_host_free(memory); }
 
-size_t zero_type_bytes(zero_type type) { return zp_bytes(type); }
+size_t zero_type_bytes(zero_type type) { return type == ZERO_F64 ? 8 : zp_bytes(type); }
+
+/* Of any alignment. Not inlined: compilers warn of doubles that do not fit who has f32. */
+__attribute__((noinline)) static void zp_convert_f64(char *to, const char *from, int narrows,
+                                                     size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        double wide;
+        float narrow;
+        if (narrows) {
+            memcpy(&wide, from + i * sizeof wide, sizeof wide);
+            narrow = (float)wide;
+            memcpy(to + i * sizeof narrow, &narrow, sizeof narrow);
+        } else {
+            memcpy(&narrow, from + i * sizeof narrow, sizeof narrow);
+            wide = (double)narrow;
+            memcpy(to + i * sizeof wide, &wide, sizeof wide);
+        }
+    }
+}
 
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n) {
     if (to_type == from_type) {
-        if (n) memmove(to, from, n * zp_bytes(to_type));
+        if (n) memmove(to, from, n * zero_type_bytes(to_type));
+        return;
+    }
+    if (to_type == ZERO_F64 || from_type == ZERO_F64) {
+        zp_convert_f64((char *)to, (const char *)from, from_type == ZERO_F64, n);
         return;
     }
     /* a file's numbers lie anywhere: they go through memory that suits their type */

@@ -28,8 +28,20 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
     return ZERO_OK;
 }
 
+zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads) {
+    ZP_ENTER(z, "zero_tensors_at", ZP_NEW, "tensors are announced before zero_build");
+    ZP_REFUSE(z, n < 0 || (n && (!numel || !params || !grads)), "%d tensors: an array is NULL", n);
+    for (int i = 0; i < n; i++) {
+        const zero_tensor_desc one = {NULL, numel[i], 1, 0, 0, ZERO_BY_SLOT | ZERO_KEEP, 0};
+        ZP_TRY(zero_tensor(z, &one));
+        ZP_TRY(zero_slot(z, NULL, 0, &params[i], &grads[i]));
+    }
+    return ZERO_OK;
+}
+
 void zero_log_file(void *file, zero_log_level level, const char *sentence) {
-    if (file && level != ZERO_LOG_INFO) (void)fprintf((FILE *)file, "%s\n", sentence);
+    FILE *out = file ? (FILE *)file : stderr;
+    if (level != ZERO_LOG_INFO) (void)fprintf(out, "%s\n", sentence);
 }
 
 /* ---- adoption ---- */
@@ -41,10 +53,14 @@ static char *zp_adopt_array(const zero_ctx *z, zp_side side, int tensor, int lay
     const zero_tensor_desc *d = &z->tensors[tensor].desc;
     char *array = NULL;
     for (int i = 0; i < z->nslots && (d->flags & ZERO_BY_SLOT) && !array; i++)
-        if (z->slots[i].tensor == tensor && z->slots[i].layer == layer)
+        if (z->slots[i].tensor == tensor && z->slots[i].layer == layer) {
             array = z->slots[i].was[side];
-    if (!(d->flags & ZERO_BY_SLOT) && host)
-        memcpy(&array, (const char *)host + d->field, sizeof array);
+            if (z->lent && z->slots[i].place[side])
+                memcpy(&array, z->slots[i].place[side], sizeof array);
+        }
+    if (d->flags & ZERO_BY_SLOT || !host) return array;
+    if (d->flags & ZERO_INLINE) return (char *)(uintptr_t)host + d->field;
+    memcpy(&array, (const char *)host + d->field, sizeof array);
     return array;
 }
 
@@ -70,14 +86,15 @@ static void zp_adopt_release(zero_ctx *z, zp_side side, int tensor, const void *
 static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *array, zero_type type,
                                   char *raw, float *values) {
     const zero_tensor_desc *d = &z->tensors[tensor].desc;
-    const size_t first = (size_t)layer * d->numel, of = zp_bytes(type);
+    const size_t first = (size_t)layer * d->numel, of = zero_type_bytes(type);
     for (size_t at = 0; at < d->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, d->numel - at);
         ZP_DO(z, zp_copy(&z->compute, raw, array + at * of, n * of));
         ZP_DO(z, zp_stream_sync(&z->compute));
-        zp_widen(values, raw, type, n);
-        ZP_TRY(zp_write_named(z, "zero_adopt", d->name, ZERO_PARAMETER, first + at, n, values));
-        if (!zp_checks_on()) continue;
+        zero_convert(values, ZERO_F32, raw, type, n);
+        ZP_TRY(zp_write_named(z, z->lent ? "zero_lend" : "zero_adopt", d->name, ZERO_PARAMETER,
+                              first + at, n, values));
+        if (!zp_checks_on() || z->lent) continue;
         memset(raw, 0xFF, n * of); /* NaN in every type */
         ZP_DO(z, zp_copy(&z->compute, array + at * of, raw, n * of));
         ZP_DO(z, zp_stream_sync(&z->compute));
@@ -86,29 +103,29 @@ static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *arra
 }
 
 /* Every array is there, and the host's. */
-static zero_result zp_adopt_check(zero_ctx *z, const void *params) {
+static zero_result zp_adopt_check(zero_ctx *z, zp_side side, const void *host) {
+    const char *what = side == ZP_GRAD ? " of gradients" : "";
     for (int t = 0; t < z->ntensors; t++)
         for (int l = 0; l < z->tensors[t].desc.layers; l++) {
             const zero_tensor_desc *d = &z->tensors[t].desc;
-            const char *array = zp_adopt_array(z, ZP_PARAM, t, l, params);
+            const char *array = zp_adopt_array(z, side, t, l, host);
             const char *of = d->flags & ZERO_BY_SLOT ? "slot" : "field";
-            ZP_REFUSE(z, !array, "tensor %s, layer %d: the host's %s is NULL", d->name, l, of);
-            ZP_REFUSE(z, zp_adopt_ours(z, ZP_PARAM, array),
-                      "tensor %s, layer %d: the host's %s points to the plugin's memory already: "
+            ZP_REFUSE(z, !array, "tensor %s, layer %d: the host's %s%s is NULL", d->name, l, of,
+                      what);
+            ZP_REFUSE(z, zp_adopt_ours(z, side, array),
+                      "tensor %s, layer %d: the host's %s%s points to the plugin's memory already: "
                       "zero_adopt stands in the place of zero_bind",
-                      d->name, l, of);
+                      d->name, l, of, what);
         }
     return ZERO_OK;
 }
 
-zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
-                       void (*release)(void *array)) {
+/* The weights of all ranks, which have the same; release NULL: arrays stay the host's. */
+static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_type type,
+                                void (*release)(void *array)) {
     int who = -1;
-    if (z && z->phase == ZP_NEW) ZP_TRY(zero_build(z));
-    ZP_ENTER(z, "zero_adopt", ZP_IDLE, "weights are adopted between steps");
-    ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type %d, no such type", (int)type);
-    zero_result r = zp_adopt_check(z, params);
-    float *values = r ? NULL : (float *)malloc(2 * ZP_STAGE_NUMEL * sizeof *values);
+    zero_result r = zp_adopt_check(z, ZP_PARAM, params);
+    float *values = r ? NULL : (float *)malloc(3 * ZP_STAGE_NUMEL * sizeof *values);
     if (!r && !values) r = zp_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
     const zero_result met = zp_check(z, zp_agree(z->data, !r, &who));
     if (!r) r = met;
@@ -118,7 +135,7 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
         const zero_tensor_desc *d = &z->tensors[t].desc;
         for (int l = 0; l < d->layers && !r; l++) {
             char *layer = zp_adopt_array(z, ZP_PARAM, t, l, params);
-            if (!(d->flags & ZERO_BY_SLOT)) layer += (size_t)l * d->numel * zp_bytes(type);
+            if (!(d->flags & ZERO_BY_SLOT)) layer += (size_t)l * d->numel * zero_type_bytes(type);
             r = zp_adopt_layer(z, t, l, layer, type, (char *)(values + ZP_STAGE_NUMEL), values);
         }
         if (r || !release) continue;
@@ -126,12 +143,25 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
         zp_adopt_release(z, ZP_GRAD, t, grads, release);
     }
     free(values);
-    for (int i = 0; i < z->nslots && !r; i++) z->slots[i].was[0] = z->slots[i].was[1] = NULL;
-    for (int u = 0; u < z->layout.units && !r; u++) { /* who uses one without hooks finds out */
+    return r;
+}
+
+zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
+                       void (*release)(void *array)) {
+    if (z && z->phase == ZP_NEW) ZP_TRY(zero_build(z));
+    ZP_ENTER(z, "zero_adopt", ZP_IDLE, "weights are adopted between steps");
+    ZP_UNTIMELY(z, z->lent, "the arrays are lent, and stay the host's");
+    ZP_REFUSE(z, type == ZERO_F64,
+              "doubles do not become the plugin's, whose numbers have 32 bits at most: zero_lend "
+              "leaves them the host's");
+    ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type %d, no such type", (int)type);
+    ZP_TRY(zp_adopt_all(z, params, grads, type, release));
+    for (int i = 0; i < z->nslots; i++) z->slots[i].was[0] = z->slots[i].was[1] = NULL;
+    for (int u = 0; u < z->layout.units; u++) { /* who uses one without hooks finds out */
         zp_point(z, ZP_PARAM, u, NULL, params);
         zp_point(z, ZP_GRAD, u, NULL, grads);
     }
-    return r ? r : zero_bind(z, params, grads);
+    return zero_bind(z, params, grads);
 }
 
 /* ---- a step without hooks ---- */

@@ -6,7 +6,7 @@
    the ranks of a zero_local share one process. */
 #pragma once
 
-#include "api_host.h"
+#include "api_lend.h"
 
 enum { ZP_A_RANK = -1, ZP_NOT_STARTED = 126, ZP_BY_SIGNAL = 128 };
 #if defined(__linux__) && !defined(__CUDACC__)

@@ -5,7 +5,9 @@
      shadows   What a begin hook hands out are copies of the unit's tensors, each between pages that
                nobody may touch, and out of reach itself from the end hook on: a pointer that was
                kept, and a tensor of another layer that is not KEEP, fault where they are used.
-               Parameters can be read only. On the GPU both are NaN instead.
+               Parameters can be read only. On the GPU both are NaN instead. Of a unit that is used
+               many times in a pass, as in a loop over tokens, the first two uses and the last are
+               locked, by the count of the pass before: those between run the same code.
      seals     Parameters are hashed where the plugin has written them last, and again when a pass
                begins; when it ends, those that the host could write, of KEEP tensors.
      hooks     The ranks compare the hooks that they have called, at the end of a pass. */
@@ -70,8 +72,11 @@ static zero_result zp_checks_open(zero_ctx *z) {
     if (!zp_checks_on()) return ZERO_OK;
     c->shadow = (zp_shadow *)calloc(2 * n, sizeof *c->shadow);
     c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
-    c->forwards = (int *)calloc((size_t)z->layout.all, sizeof *c->forwards);
-    if (!c->shadow || !c->seal || !c->forwards) return ZERO_ERR_MEMORY;
+    c->forwards = (int *)calloc((size_t)z->layout.all, 5 * sizeof *c->forwards);
+    c->lent = (uint64_t *)calloc(n, sizeof *c->lent);
+    if (!c->shadow || !c->seal || !c->forwards || !c->lent) return ZERO_ERR_MEMORY;
+    c->turns = c->forwards + z->layout.all;
+    c->expected = c->turns + 2 * (size_t)z->layout.all;
     c->writes = 1; /* nothing is copied yet */
     for (size_t i = 0; i < 2 * n; i++) {
         const zp_member *m = &z->layout.members[i / 2];
@@ -93,8 +98,20 @@ static void zp_checks_close(zero_ctx *z) {
     for (int i = 0; c->shadow && i < 2 * z->layout.nmembers; i++) zp_shadow_free(&c->shadow[i]);
     free(c->shadow);
     free(c->seal);
+    free(c->lent);
     free(c->forwards);
     free(c->hook);
+}
+
+static zero_result zp_checks_show(zero_ctx *z, zp_side side, zp_shadow *s, const char *at) {
+    const int current = side == ZP_GRAD ? s->ajar : s->copied == z->checks.writes;
+    const int known = current && (s->ajar || s->stays), reads = side == ZP_PARAM;
+    if (!known) ZP_DO(z, zp_shadow_unlock(s, 1));
+    if (!known) ZP_DO(z, zp_copy(&z->compute, s->data, at, s->bytes));
+    if (reads && !(known && s->ajar)) ZP_DO(z, zp_shadow_unlock(s, 0));
+    s->copied = z->checks.writes;
+    s->ajar = 0;
+    return ZERO_OK;
 }
 
 /* Copies a unit to its shadows, or gradients back from there. */
@@ -102,20 +119,30 @@ static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
     if (!zp_checks_on()) return ZERO_OK;
     char *memory = zp_unit_memory(z, side, u);
     const zp_unit *x = &z->layout.unit[u];
+    int *turns = &z->checks.turns[2 * u + (int)side];
+    const int locks = *turns < 2 || *turns + 1 >= z->checks.expected[2 * u + (int)side];
+    *turns += !opens;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
         zp_shadow *s = zp_checks_shadow(z, side, m);
         char *at = memory + m->at * zp_bytes(z->array[side].type);
         if (opens) {
-            const int known = side == ZP_PARAM && s->stays && s->copied == z->checks.writes;
-            if (!known) ZP_DO(z, zp_shadow_unlock(s, 1));
-            if (!known) ZP_DO(z, zp_copy(&z->compute, s->data, at, s->bytes));
-            if (side == ZP_PARAM) ZP_DO(z, zp_shadow_unlock(s, 0));
-            s->copied = z->checks.writes;
-        } else {
-            if (side == ZP_GRAD) ZP_DO(z, zp_copy(&z->compute, at, s->data, s->bytes));
-            ZP_DO(z, zp_shadow_lock(&z->compute, s));
+            ZP_TRY(zp_checks_show(z, side, s, at));
+            continue;
         }
+        if (side == ZP_GRAD) ZP_DO(z, zp_copy(&z->compute, at, s->data, s->bytes));
+        if (locks) ZP_DO(z, zp_shadow_lock(&z->compute, s));
+        s->ajar = !locks;
+    }
+    return ZERO_OK;
+}
+
+/* Locks what no hook shows. */
+static zero_result zp_checks_lock(zero_ctx *z) {
+    for (int i = 0; zp_checks_on() && i < 2 * z->layout.nmembers; i++) {
+        zp_shadow *s = &z->checks.shadow[i];
+        if (s->ajar) ZP_DO(z, zp_shadow_lock(&z->compute, s));
+        s->ajar = 0;
     }
     return ZERO_OK;
 }
@@ -185,7 +212,9 @@ static zero_result zp_checks_pass(zero_ctx *z) {
             ZP_UNTIMELY(z, !known, "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
         }
     }
-    memset(z->checks.forwards, 0, (size_t)z->layout.all * sizeof *z->checks.forwards);
+    const size_t units = (size_t)z->layout.all;
+    memcpy(z->checks.expected, z->checks.turns, 2 * units * sizeof *z->checks.turns);
+    memset(z->checks.forwards, 0, 3 * units * sizeof *z->checks.forwards); /* and turns */
     z->checks.nhooks = z->checks.backwards = 0;
     return zp_checks_seal(z, ZP_SEAL_ALL);
 }
@@ -201,9 +230,9 @@ static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
     ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
                 "unit %d: forward number %d of this pass, but its tensors announce %d uses", unit,
                 c->forwards[unit], most);
-    ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit],
+    ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit] && !z->lent,
                 "unit %d: backward before forward", unit);
-    c->backwards += which == ZP_HOOK_BACKWARD;
+    if (which == ZP_HOOK_BACKWARD && !c->backwards++) ZP_TRY(zp_checks_lock(z));
     uint32_t *list = (uint32_t *)zp_list_grow(c->hook, c->nhooks, &c->hooks_cap, sizeof *list);
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the list of hooks");
     c->hook = list;

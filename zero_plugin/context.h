@@ -60,6 +60,7 @@ typedef struct zp_shadow {
     char *map, *data;
     size_t mapped, guard, body, bytes;
     int stays;       /* its pages are as many as the unit's own, which is resident, and are kept */
+    int ajar;        /* its hook has ended, and another is expected: not locked yet */
     uint64_t copied; /* checks.writes when it was copied */
 } zp_shadow;
 
@@ -69,12 +70,16 @@ typedef struct zp_checks {
     int sealed;
     uint64_t writes; /* of parameters by the plugin */
     int *forwards;   /* by unit: of this pass, before its first backward */
+    int *turns;      /* by unit and then by side: uses that have ended in this pass, */
+    int *expected;   /* and in the pass before */
+    uint64_t *lent;  /* by member: the host's own array as it was given back */
     int backwards;   /* of this pass, so far */
     uint32_t *hook;  /* of this pass: which one, and its unit */
     int nhooks, hooks_cap;
 } zp_checks;
 
 enum { ZP_DATA = 0, ZP_GROUPS };
+enum { ZP_LENT = 1, ZP_LENT_INSIDE };
 
 struct zero_ctx {
     zero_config cfg; /* resolved */
@@ -145,6 +150,8 @@ struct zero_ctx {
     zp_checks checks;
     int looked; /* since zero_reduce peers may be reading parameters that are SEEN */
     int bound;  /* zero_bind was called */
+    int lent;   /* arrays stay the host's: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin's */
+    zero_type lent_type;
     double hooks_s;
     int hooked;  /* a unit's hook was called in this pass */
     double loss; /* of the step's micro-steps so far, where zero_train_end is told */

@@ -146,6 +146,7 @@ static char *zp_member_memory(const zero_ctx *z, zp_side side, const zp_member *
 static void zp_point(zero_ctx *z, zp_side side, int u, char *memory, void *host) {
     const zp_unit *x = &z->layout.unit[u];
     const size_t of = zp_bytes(z->array[side].type);
+    if (z->lent) return;
     for (int i = 0; i < x->members && host; i++) {
         const zp_member *m = &x->member[i];
         const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
@@ -358,6 +359,8 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
                 z->phase == ZP_NEW    ? "zero_build comes first"
                 : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
                                       : "the last pass has not ended");
+    ZP_UNTIMELY(z, z->lent == ZP_LENT,
+                "the arrays are the host's: weights are in them, and zero_lend_train is the step");
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
     if (kind == ZERO_EVAL && z->phase == ZP_IDLE) ZP_TRY(zp_turn_all(z));
     ZP_TRY(zp_checks_pass(z));
@@ -382,7 +385,7 @@ static zero_result zp_hook(zero_ctx *z, const char *call, int unit) {
 /* No struct of the host's will do only where no tensor of the unit has a field in it. */
 static zero_result zp_host_struct(zero_ctx *z, int unit, const void *host, const char *of) {
     const zp_unit *x = &z->layout.unit[unit];
-    for (int i = 0; i < x->members && (!host || host == ZERO_WANTED); i++) {
+    for (int i = 0; i < x->members && (!host || host == ZERO_WANTED) && !z->lent; i++) {
         const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
         ZP_REFUSE(z, !(d->flags & ZERO_BY_SLOT),
                   "unit %d: the host's struct of %s is %s, but tensor %s has a field in it", unit,
@@ -452,6 +455,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
         ZP_UNTIMELY(z, z->live[u].forward_opens || z->live[u].backward_opens,
                     "unit %d: its %s has begun and not ended", u,
                     z->live[u].forward_opens ? "forward" : "backward");
+    ZP_TRY(zp_checks_lock(z));
     ZP_TRY(zp_checks_compare(z));
     ZP_TRY(zp_checks_seal(z, ZP_SEAL_KEEP));
     z->trace[z->pass].n = z->trace[z->pass].at;

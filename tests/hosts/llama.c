@@ -280,10 +280,8 @@ static const zero_tensor_desc table[] = {
 static int train(void) {
     Weights w, g;
 #ifdef ZERO
-    const zero_config cfg = {.stage = stage, .log = zero_log_file, .log_user = stderr};
     zero_ctx *z;
-    const int ended = zero_start_local(&z, &cfg, ranks);
-    if (ended >= 0) return ended;
+    ZERO_START_LOCAL(z, ranks, .stage = stage);
     if (zero_rank(z) && !freopen("/dev/null", "w", stdout)) return 1;
 #endif
     float *block = initial_weights(&w);

@@ -254,7 +254,7 @@ static void adam(Tensor *t, float lr, int step) {
 
 static int train(void) {
 #ifdef ZERO
-    zero_config cfg = {.stage = stage, .log = zero_log_file, .log_user = stderr};
+    zero_config cfg = {.stage = stage, .log = zero_log_file};
 #ifdef HOOKS
     cfg.open_units = ZERO_ALL; /* the loop over positions uses all of them */
 #endif

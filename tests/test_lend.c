@@ -1,0 +1,304 @@
+/* test_lend.c - arrays that stay the host's: inside a struct, by pointer, by slot; f32, double and
+   16 bit. They train as adopted ones do, bit for bit, at every stage. Compiled with ZERO_CHECK=1 as
+   well (test_lend_checked). Against the header alone. */
+#include "harness.h"
+
+#ifndef TEST_CHECKED
+#define TEST_CHECKED 0
+#endif
+
+enum { RANKS = 3, TENSORS = 3, WIDTH = 5000, LAYERS = 3, STEPS = 3 };
+static const size_t lend_numel[TENSORS] = {70, (size_t)WIDTH *LAYERS, 333};
+
+/* How the host has its arrays; ADOPTED: they become the plugin's, what all others are held to. */
+enum { ADOPTED, INLINE, POINTERS, SLOTS, KEPT_SLOTS, WAYS };
+
+typedef struct lend_host {
+    char *blob[TENSORS]; /* pointers; INLINE: the struct is what blob[0] points to */
+} lend_host;
+
+typedef struct lend_case {
+    int stage, way, micro_steps, together;
+    zero_accumulation accumulation;
+    zero_type type, arrays;
+    float huge; /* a gradient of rank 1's in step 1 */
+    uint64_t hash[RANKS];
+    zero_step_report report[RANKS];
+    char why[RANKS][512];
+} lend_case;
+
+static size_t lend_before(int t) { /* elements of the blob */
+    size_t n = 0;
+    for (int i = 0; i < t; i++) n += lend_numel[i];
+    return n;
+}
+
+static void lend_host_new(lend_host *h, const lend_case *c, float by) {
+    char *all = (char *)calloc(lend_before(TENSORS), sizeof(double));
+    for (int t = 0; t < TENSORS; t++) {
+        h->blob[t] = all + lend_before(t) * zero_type_bytes(c->arrays);
+        for (size_t i = 0; i < lend_numel[t]; i++) {
+            const float value = by * (float)((int)((i * 7 + (size_t)t) % 23) - 11);
+            zero_convert(h->blob[t] + i * zero_type_bytes(c->arrays), c->arrays, &value, ZERO_F32,
+                         1);
+        }
+    }
+}
+
+static float lend_get(const lend_host *h, const lend_case *c, int t, size_t i) {
+    float value;
+    zero_convert(&value, ZERO_F32, h->blob[t] + i * zero_type_bytes(c->arrays), c->arrays, 1);
+    return value;
+}
+
+static zero_result lend_tensors(zero_ctx *z, const lend_case *c, lend_host *p, lend_host *g) {
+    static const char *const names[TENSORS] = {"a", "b", "c"};
+    if (c->way == KEPT_SLOTS)
+        return zero_tensors_at(z, TENSORS, lend_numel, (void **)p->blob, (void **)g->blob);
+    for (int t = 0; t < TENSORS; t++) {
+        const int layers = t == 1 && c->way != SLOTS ? LAYERS : 1;
+        zero_tensor_desc d = {names[t], lend_numel[t] / (size_t)layers, layers, 0, 0, 0, 0};
+        d.unit = c->way == SLOTS ? t : t == 2 ? LAYERS / (c->together ? c->together : 1) : 0;
+        d.flags = c->way == ADOPTED  ? ZERO_KEEP
+                  : c->way == INLINE ? ZERO_INLINE
+                  : c->way == SLOTS  ? ZERO_BY_SLOT
+                                     : 0;
+        d.field = c->way == INLINE ? lend_before(t) * zero_type_bytes(c->arrays)
+                                   : (size_t)t * sizeof(char *);
+        if (t == 2 && c->way == POINTERS) d.flags = ZERO_KEEP;
+        ZERO_TRY(zero_tensors(z, &d, 1));
+        if (c->together && layers > 1) ZERO_TRY(zero_tensor_together(z, names[t], c->together));
+        if (c->way == SLOTS)
+            ZERO_TRY(zero_slot(z, NULL, 0, (void **)&p->blob[t], (void **)&g->blob[t]));
+    }
+    return ZERO_OK;
+}
+
+/* Gradients that depend on the weights, the rank and the micro-step; f32, whatever they are stored
+   in. */
+static void lend_backward(const lend_case *c, const lend_host *p, lend_host *g, int rank, int step,
+                          int micro) {
+    for (int t = 0; t < TENSORS; t++)
+        for (size_t i = 0; i < lend_numel[t]; i++) {
+            char *at = g->blob[t] + i * zero_type_bytes(c->arrays);
+            float d =
+                0.25f * lend_get(p, c, t, i) + 0.01f * (float)(((int)i + 3 * rank + micro) % 7 - 3);
+            if (step == 1 && rank == 1 && t == 1 && i == 4321 && c->huge != 0) d = c->huge;
+            if (c->way == ADOPTED) d += lend_get(g, c, t, i); /* adds; others are cleared */
+            zero_convert(at, c->arrays, &d, ZERO_F32, 1);
+        }
+}
+
+static zero_result lend_work(zero_ctx *z, lend_case *c, lend_host *p, lend_host *g, int rank) {
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f};
+    const int adopted = c->way == ADOPTED, inside = c->way == INLINE;
+    void *params = inside ? (void *)p->blob[0] : p, *grads = inside ? (void *)g->blob[0] : g;
+    double mean = 0;
+    ZERO_TRY(lend_tensors(z, c, p, g));
+    if (c->way >= SLOTS) params = grads = NULL;
+    ZERO_TRY(adopted ? zero_adopt(z, p, g, ZERO_F32, NULL) : zero_lend(z, params, c->arrays));
+    for (int step = 0; step < STEPS; step++)
+        for (int micro = 0; micro < c->micro_steps; micro++) {
+            if (adopted) ZERO_TRY(zero_train_begin(z));
+            lend_backward(c, p, g, rank, step, micro);
+            ZERO_TRY(adopted ? zero_train_end(z, &hyper, 2 + rank, &mean)
+                             : zero_lend_train(z, params, grads, &hyper, 2 + rank, &mean));
+            test_check(micro + 1 < c->micro_steps || mean == 2 + (zero_nranks(z) - 1) / 2.0,
+                       "the mean loss is %g", mean);
+            if (step == 1 && micro + 1 == c->micro_steps)
+                ZERO_TRY(zero_step_result(z, &c->report[rank]));
+        }
+    for (int t = 0; t < TENSORS; t++) { /* the host's are the plugin's */
+        static const char *const names[2][TENSORS] = {{"a", "b", "c"}, {"0", "1", "2"}};
+        const size_t at = lend_numel[t] - 3;
+        float values[3] = {4, 5, 6}, had;
+        const char *name = names[c->way == KEPT_SLOTS][t];
+        ZERO_TRY(zero_read_tensor(z, name, ZERO_PARAMETER, at, 3, values));
+        had = lend_get(p, c, t, at + 1);
+        test_check(had == values[1], "way %d, tensor %d: %g, the plugin has %g", c->way, t,
+                   (double)had, (double)values[1]);
+        if (adopted) continue;
+        values[1] = 7; /* and follow on demand */
+        ZERO_TRY(zero_write_tensor(z, name, ZERO_PARAMETER, at, 3, values));
+        ZERO_TRY(zero_lend_read(z, params));
+        test_check(lend_get(p, c, t, at + 1) == 7, "read again");
+        values[1] = had;
+        ZERO_TRY(zero_write_tensor(z, name, ZERO_PARAMETER, at, 3, values));
+    }
+    return zero_hash(z, &c->hash[rank]);
+}
+
+static void lend_rank(test_rank *r) {
+    lend_case *c = (lend_case *)r->arg;
+    const zero_comm comm = test_comm(r);
+    zero_config cfg = {0};
+    zero_ctx *z = NULL;
+    lend_host p, g;
+    cfg.stage = c->stage;
+    cfg.type = c->type;
+    cfg.micro_steps = c->micro_steps;
+    cfg.accumulation = c->accumulation;
+    cfg.scaler.initial = 256;
+    cfg.threads = 1;
+    cfg.timeout_s = 20;
+    lend_host_new(&p, c, 0.01f);
+    lend_host_new(&g, c, 0);
+    char *all[2] = {p.blob[0], g.blob[0]};
+    zero_result got = zero_create(&z, &cfg, &comm);
+    if (!got) got = lend_work(z, c, &p, &g, r->rank);
+    snprintf(c->why[r->rank], sizeof c->why[0], "%s", got ? zero_last_error(z) : "");
+    zero_destroy(z);
+    for (int i = 0; i < 2; i++) free(all[i]);
+}
+
+/* f32, in every way the host has them: as adopted; doubles that hold the same numbers as well. */
+static void lend_same(void) {
+    for (int nranks = 1; nranks <= RANKS; nranks++)
+        for (int k = 0; k < 3; k++) {
+            uint64_t expected = 0;
+            for (int stage = 0; stage <= 3; stage++)
+                for (int way = 0; way < WAYS + 2; way++) {
+                    lend_case c = {0};
+                    c.stage = stage;
+                    c.micro_steps = k ? 2 : 1;
+                    /* at stages 0 and 1 in the gradients' own memory */
+                    c.accumulation =
+                        k == 2 && stage < 2 ? ZERO_ACCUMULATE_LOCAL : ZERO_ACCUMULATE_SHARDED;
+                    if (k == 2 && stage >= 2) continue;
+                    c.way = way == WAYS ? INLINE : way == WAYS + 1 ? POINTERS : way;
+                    c.arrays = way >= WAYS ? ZERO_F64 : ZERO_F32;
+                    c.together = way == INLINE ? LAYERS : 0;
+                    (void)test_ranks(nranks, 0, lend_rank, &c);
+                    if (!expected) expected = c.hash[0];
+                    for (int r = 0; r < nranks; r++)
+                        test_check(!c.why[r][0] && c.hash[r] == expected,
+                                   "%d ranks, stage %d, %d micro-steps, way %d, rank %d: %016llx "
+                                   "expected %016llx: %s",
+                                   nranks, stage, c.micro_steps, way, r,
+                                   (unsigned long long)c.hash[r], (unsigned long long)expected,
+                                   c.why[r]);
+                }
+        }
+}
+
+/* 16-bit weights of a host in doubles or f32; the loss scale is the plugin's alone, and what its
+   type cannot hold is a skipped step. */
+static void lend_types(void) {
+    for (int type = 1; type < ZERO_TYPES; type++)
+        for (int huge = 0; huge < 3; huge++) {
+            uint64_t expected = 0;
+            for (int stage = 0; stage <= 3; stage++)
+                for (int way = INLINE; way < WAYS; way++) {
+                    lend_case c = {0};
+                    c.stage = stage;
+                    c.micro_steps = 1;
+                    c.way = way;
+                    c.type = (zero_type)type;
+                    c.arrays = way == SLOTS ? ZERO_F32 : way == INLINE ? c.type : ZERO_F64;
+                    if (huge && way == INLINE) c.arrays = ZERO_F32;
+                    c.huge = huge == 2 ? 1e5f : huge ? 1e30f * 1e30f : 0; /* 1e5 * 256: of F16 */
+                    (void)test_ranks(2, 0, lend_rank, &c);
+                    /* what is rounded before it is scaled differs where arrays have 16 bits */
+                    if (way == INLINE && !huge) {
+                        test_check(!c.why[0][0], "arrays of type %d: %s", type, c.why[0]);
+                        continue;
+                    }
+                    if (!expected) expected = c.hash[0];
+                    test_check(!c.why[0][0] && c.hash[0] == expected && c.hash[1] == expected,
+                               "type %d, stage %d, way %d: %s", type, stage, way, c.why[0]);
+                    const int skips = huge == 1 || (huge == 2 && type == ZERO_F16);
+                    test_check(c.report[1].stepped == !skips, "type %d, huge %d: stepped %d", type,
+                               huge, c.report[1].stepped);
+                }
+        }
+}
+
+/* What is refused, and what is said. */
+static void lend_refused(void) {
+    typedef struct inside {
+        float w[40];
+        float *p;
+    } inside;
+    static const zero_tensor_desc w[] = {ZERO_FIELD(inside, w, 40, .flags = ZERO_INLINE)};
+    static const zero_tensor_desc both[] = {ZERO_FIELD(inside, w, 40, .flags = ZERO_INLINE),
+                                            ZERO_FIELD(inside, p, 40)};
+    const zero_tensor_desc wrong = {"x", 4, 1, 0, 0, ZERO_INLINE | ZERO_BY_SLOT, 0};
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0};
+    zero_config cfg = {0};
+    inside p = {{0}, NULL}, g = {{0}, NULL};
+    float more[40] = {0};
+    zero_ctx *z;
+#define REFUSED(call, result, text)                                                                \
+    do {                                                                                           \
+        const zero_result refused = (call);                                                        \
+        test_check(refused == (result) && strstr(zero_last_error(z), text), "%s: %d, %s", #call,   \
+                   (int)refused, zero_last_error(z));                                              \
+    } while (0)
+    cfg.type = ZERO_F64;
+    test_check(zero_create(&z, &cfg, &self) == ZERO_ERR_ARGUMENT, "weights of 64 bits");
+    zero_destroy(z);
+    cfg.type = ZERO_F32;
+    if (zero_create(&z, &cfg, &self)) return;
+    REFUSED(zero_tensor(z, &wrong), ZERO_ERR_ARGUMENT, "BY_SLOT");
+    REFUSED(zero_tensors_at(z, 2, NULL, NULL, NULL), ZERO_ERR_ARGUMENT, "NULL");
+    REFUSED(zero_lend(z, &p, (zero_type)5), ZERO_ERR_ARGUMENT, "no such type");
+    test_check(!zero_tensors(z, w, 1), "a table");
+    REFUSED(zero_build(z), ZERO_ERR_STATE, "zero_lend");
+    REFUSED(zero_lend_train(z, &p, &g, &hyper, 0, NULL), ZERO_ERR_STATE, "zero_lend comes first");
+    zero_destroy(z);
+    if (zero_create(&z, &cfg, &self) || zero_tensors(z, &both[1], 1)) return;
+    p.p = more;
+    REFUSED(zero_adopt(z, &p, &g, ZERO_F64, NULL), ZERO_ERR_ARGUMENT, "zero_lend leaves them");
+    REFUSED(zero_lend_read(z, &p), ZERO_ERR_STATE, "zero_lend comes first");
+    zero_destroy(z);
+    p.p = NULL;
+    if (zero_create(&z, &cfg, &self) || zero_tensors(z, both, 2)) return;
+    REFUSED(zero_lend(z, &p, ZERO_F32), ZERO_ERR_ARGUMENT, "p, layer 0: the host's field is NULL");
+    zero_destroy(z);
+    p.p = more;
+    if (zero_create(&z, &cfg, &self) || zero_tensors(z, both, 2)) return;
+    test_check(!zero_lend(z, &p, ZERO_F32), "lent: %s", zero_last_error(z));
+    REFUSED(zero_lend_train(z, &p, &g, &hyper, 0, NULL), ZERO_ERR_ARGUMENT, "of gradients is NULL");
+    REFUSED(zero_lend_train(z, &p, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT, "is NULL");
+    REFUSED(zero_train_begin(z), ZERO_ERR_STATE, "zero_lend_train is the step");
+    REFUSED(zero_adopt(z, &p, &g, ZERO_F32, NULL), ZERO_ERR_STATE, "lent");
+    g.p = more;
+    test_check(p.p == more && !zero_lend_train(z, &p, &g, &hyper, 0, NULL), "a step: %s",
+               zero_last_error(z));
+    p.w[3] += 1; /* by the host */
+    const zero_result got = zero_lend_train(z, &p, &g, &hyper, 0, NULL);
+    test_check(TEST_CHECKED ? got == ZERO_ERR_STATE && strstr(zero_last_error(z), "tensor w")
+                            : got == ZERO_OK,
+               "written by the host: %s", zero_last_error(z));
+    zero_destroy(z);
+    test_check(zero_lend(NULL, NULL, ZERO_F32) && zero_lend_read(NULL, NULL)
+                   && zero_lend_train(NULL, NULL, NULL, NULL, 0, NULL)
+                   && zero_tensors_at(NULL, 0, NULL, NULL, NULL),
+               "no context");
+}
+
+/* Doubles: rounded to nearest on the way down, exact on the way up, at any address. */
+static void lend_numbers(void) {
+    const double wide[] = {1.0 + 0x1p-30, -0x1p-140, 1e300, 3.25};
+    const float expected[] = {1.0f, -0x1p-140f, 1e30f * 1e30f, 3.25f};
+    char at[sizeof wide + 1], back[sizeof wide + 1];
+    float narrow[4];
+    double again[4];
+    memcpy(at + 1, wide, sizeof wide);
+    zero_convert(narrow, ZERO_F32, at + 1, ZERO_F64, 4);
+    test_check(!memcmp(narrow, expected, sizeof narrow), "doubles to f32");
+    zero_convert(back + 1, ZERO_F64, narrow, ZERO_F32, 4);
+    memcpy(again, back + 1, sizeof again);
+    for (int i = 0; i < 4; i++) test_check(again[i] == (double)expected[i], "and back");
+    zero_convert(again, ZERO_F64, wide, ZERO_F64, 4);
+    test_check(!memcmp(again, wide, sizeof wide) && zero_type_bytes(ZERO_F64) == 8, "doubles");
+}
+
+int main(void) {
+    lend_same();
+    lend_types();
+    lend_refused();
+    lend_numbers();
+    return test_summary();
+}
