@@ -329,9 +329,9 @@ typedef struct zero_event {
     double begin, end; /* seconds of the host's CLOCK_MONOTONIC */
 } zero_event;
 
-/* Gets n events, in the order in which they began on each track, but for those of the file; called
-   by the thread that calls the plugin, at the end of a pass or a step, in zero_step_result and in
-   zero_destroy. May not call the plugin. */
+/* Gets n events, in the order in which they began on each track (where a file is in use, those that
+   read, write and wait for it may come later); called by the thread that calls the plugin, at the
+   end of a pass or a step, in zero_step_result and in zero_destroy. May not call the plugin. */
 typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
 
 /* "forward". Never NULL. */

@@ -44,6 +44,7 @@ check 120 beside $B/test_check
 abi 20 beside $B/test_abi
 run 60 beside $B/test_run
 ease 60 beside $B/test_ease
+trace 60 beside $B/test_trace
 ease-checked 60 beside $B/test_ease_checked
 offload 120 beside $B/test_offload 8 $SEED $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
