@@ -331,7 +331,8 @@ typedef struct zero_event {
 
 /* Gets n events, in the order in which they began on each track (where a file is in use, those that
    read, write and wait for it may come later); called by the thread that calls the plugin, at the
-   end of a pass or a step, in zero_step_result and in zero_destroy. May not call the plugin. */
+   end of a pass or a step, in zero_step_result, zero_query_stats and zero_destroy. May not call the
+   plugin. */
 typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
 
 /* "forward". Never NULL. */
