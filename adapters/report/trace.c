@@ -162,13 +162,14 @@ static void trace_event(trace *t, const zero_event *e) {
     const int tid = trace_place(t, e->track, begin, end);
     const trace_known known = {e->number, tid, end > begin ? end : begin + 1};
     trace_title(e, title);
-    trace_line(t,
-               "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%s,"
-               "\"dur\":%s,\"args\":{\"step\":%lld,\"micro\":%d,\"unit\":%d,\"bytes\":%llu,"
-               "\"sent\":%llu}},\n",
-               title, zero_event_name(e->kind), t->rank, tid, trace_us(begin, at),
-               trace_us(end - begin, length), (long long)e->step, e->micro, e->unit,
-               (unsigned long long)e->bytes, (unsigned long long)e->sent);
+    trace_line(
+        t,
+        "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%s,"
+        "\"dur\":%s,\"args\":{\"step\":%lld,\"micro\":%d,\"unit\":%d,\"units\":%d,\"bytes\":%llu,"
+        "\"sent\":%llu}},\n",
+        title, zero_event_name(e->kind), t->rank, tid, trace_us(begin, at),
+        trace_us(end - begin, length), (long long)e->step, e->micro, e->unit, e->units,
+        (unsigned long long)e->bytes, (unsigned long long)e->sent);
     t->known[e->number % KNOWN] = known;
     if (e->kind == ZERO_EVENT_WAIT) trace_arrow(t, e, tid, end);
 }

@@ -3,7 +3,7 @@
    THE FILE is Trace Event Format's array of JSON objects, one a line, which may lack its end: what
    a run that was killed has written opens as well. A process (pid) is a rank, a thread (tid) a
    track of zero_event. In it:
-       X  a slice: `forward 3` is unit 3's; args: step, micro, unit, bytes, sent
+       X  a slice: `forward 3` is unit 3's; args: those of zero_event
        s, f  an arrow from a slice to the wait that ends with it
        C  a counter: loss, norm, loss scale, memory
        M  names of ranks and tracks
