@@ -720,6 +720,9 @@ static int ds_resolve_monitor(ds_reader *r, ds_id id, const char *normal, char *
                     ds_row_name(r, part));
     }
     if (!on) return 0;
+    if (text[1][strlen(text[1]) - 1] == '/')
+        return ds_fail(r, ds_line_of(r, (ds_id)((int)id + 2)), "%s is \"%.64s\", expected a name",
+                       ds_row_name(r, (ds_id)((int)id + 2)), text[1]);
     const size_t length = strlen(text[0]);
     const char *between = length > 0 && text[0][length - 1] == '/' ? "" : "/";
     if (snprintf(out, DS_CONFIG_FOLDER, "%s%s%s", text[0], between, text[1]) < DS_CONFIG_FOLDER)
