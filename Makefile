@@ -43,9 +43,9 @@ READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windo
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group test_transport test_run test_ease test_ease_checked test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
+UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group test_transport test_run test_ease test_ease_checked test_trace test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_launch test_report test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_launch test_report test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/hosts/*.c tests/hosts/*/*.[ch] tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -124,6 +124,8 @@ $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
 $B/test_report: tests/test_report.c $(addprefix $B/,report.o plan_rows.o progress.o step_line.o pace.o hellaswag.o eval_file.o data_file.o)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) -lm
+$B/test_observe: tests/test_observe.c $(addprefix $B/,trace.o breakdown.o comms_table.o flops_table.o scalars.o report.o) $(PLUGIN) $(GPT2)
+	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(LIBS)
 $(filter-out %/zero_ckpt,$(CKTESTS)) $B/test_checkpoint_bench: $B/%: tests/%.c $(PLUGIN) $(CKPT)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(PLUGIN) $(CKPT) -lcjson -lm
 $B/zero_ckpt: $B/zero_ckpt.o $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o

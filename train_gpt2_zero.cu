@@ -48,6 +48,7 @@
 #include "adapters/launch/memory.h"
 #include "adapters/options/train_resolve.h"
 #include "adapters/report/main_log.h"
+#include "adapters/report/observe.h"
 #include "adapters/report/pace.h"
 #include "adapters/report/plan_rows.h"
 #include "adapters/report/progress.h"
@@ -67,6 +68,7 @@ typedef struct job {
     launch *l;
     report *out;
     main_log *log; /* rank 0, with -o */
+    observer *see; /* NULL: nothing of -tr, -tb ... is asked for */
     int steps;     /* of the run; in a comparison, of each stage */
     int threads;   /* of this rank */
     gpt2_config model;
@@ -141,7 +143,9 @@ static void run_micro_steps(trainer *t) {
     job *j = t->j;
     const int micro_steps = j->batch.micro_steps;
     for (int micro = 0; micro < micro_steps; micro++) {
+        observe_begin(j->see, "data", BREAKDOWN_DATA);
         load_batch(t, micro);
+        observe_end(j->see);
         check(t, zero_pass_begin(t->z, ZERO_TRAIN, micro, micro_steps));
         check_model(t, gpt2_train_step(t->model, j->inputs, j->targets,
                                        zero_loss_scale(t->z) / (float)micro_steps, NULL));
@@ -318,6 +322,7 @@ static ds_config make_settings(const job *j, int stage) {
     train_tiers(j->opt, c);
     c->threads = j->threads;
     c->stream = j->computes.stream;
+    observe_hook(j->see, c);
     c->log = on_log;
     c->log_user = (void *)(uintptr_t)j;
     return all;
@@ -560,8 +565,10 @@ static void check_memory(job *j, const zero_plan *plans, int count, size_t host)
    reached tell the others by the way. */
 static double take_loss(trainer *t) {
     double sums[2] = {0, launch_asked_to_stop() ? 1.0 : 0.0};
+    observe_begin(t->j->see, "loss", BREAKDOWN_HOST);
     check_model(t, gpt2_take_losses(t->model, &sums[0]));
     check(t, zero_all_sum(t->z, sums, 2));
+    observe_end(t->j->see);
     t->stop = t->stop || sums[1] > 0;
     return sums[0] / t->j->l->nranks;
 }
@@ -1086,7 +1093,9 @@ static void train_step(trainer *t) {
     memset(&v, 0, sizeof v);
     if (j->opt->print_batches) say_batch(t);
     pace_begin(&t->speed);
+    observe_begin(j->see, "step", BREAKDOWN_HOST);
     take_step(t, &v);
+    observe_end(j->see);
     pace_end(&t->speed, (double)j->batch.tokens);
     const step_line line = make_line(t, &v);
     const main_log_values logged = {t->step - 1,  v.loss,        v.lr,         v.done.norm,
@@ -1096,6 +1105,9 @@ static void train_step(trainer *t) {
     step_line_brief(&line, text);
     check_log(j, main_log_step(j->log, &logged));
     progress_at(&t->watch, (double)(t->step - t->first) / (j->steps - t->first), text);
+    if (observe_step(j->see, &line, t->speed.began, t->step * j->batch.windows, logged.mib, text,
+                     sizeof text))
+        lose(j, text);
     if (t->step == t->first + 1) print_first_step(t, products);
 }
 
@@ -1136,6 +1148,10 @@ static void say_end(const trainer *t) {
 
 static int run_training(job *j) {
     trainer t;
+    char text[LAUNCH_SENTENCE] = "";
+    j->see = observe_open(j->opt, &j->ds, j->l, j->out, &j->model, j->batch.tokens, DEVICE_IS_HOST,
+                          text, sizeof text);
+    require(j, !text[0], "%s", text);
     open_trainer(&t, j, j->opt->stage.at[0], &j->l->comm[0]);
     plan_saves(&t);
     check_memory(j, &t.plan, 1, t.saves_bytes);
@@ -1151,11 +1167,13 @@ static int run_training(job *j) {
     print_plan(&t);
     say_idle_flags(j);
     train_all(&t);
+    check(&t, observe_sum(j->see, t.z));
     if (t.stop)
         say(j, "stopped by a signal after step %d: -y 1 goes on\n", t.step);
     else
         say_end(&t);
     close_trainer(&t);
+    if (observe_close(j->see, text, sizeof text)) lose(j, text);
     close_log(j);
     return 0;
 }
@@ -1375,26 +1393,8 @@ int main(int argc, char **argv) {
     launch_request request;
     if (!report_begin()) return LAUNCH_EXIT_FAILURE; /* and nowhere to say it */
     train_options_parse(&o, argc, argv);
-    memset(&request, 0, sizeof request);
-    request.program = PROGRAM;
-    request.ranks = o.ranks;
-    request.default_ranks = o.stage.n > 1 ? 2 : 1;
-    request.groups = o.stage.n > 0 ? o.stage.n : 1;
-    request.usage_error = o.error[0] ? o.error : NULL;
+    request = train_request(&o, PROGRAM, method);
     request.rank_main = run_rank;
     request.user = &o;
-    if (o.method >= 0) train_options_word(&o, "-pi", method);
-    request.method = o.method >= 0 ? method : NULL;
-    request.rank = o.rank;
-    request.per_node = o.per_node;
-    request.server = o.server[0] ? o.server : NULL;
-    request.folder = o.folder;
-    request.as_threads = o.as_threads;
-    if (o.help) {
-        request.ranks = 0; /* or as many as mpirun started: rank 0 prints */
-        request.default_ranks = 1;
-        request.usage_error = NULL;
-    }
-    request.stop = o.save_every > 0;
     return launch_run(&request);
 }

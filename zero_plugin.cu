@@ -6,6 +6,7 @@
 
    CONTENTS, a room each in the folder zero_plugin/, in order: a room includes those before it alone
      base       limits, clock, hash, lists, the first failure
+     trace      what ran when, if anybody asks
      lane       a host thread that works off tasks; events of the host
      device     streams, events, copies, memory: device_cuda or device_cpu
      numbers    16-bit storage of f32 values
@@ -50,6 +51,7 @@
      a rule       a body, a line and a row in rules, a name in zero_optimizer; or a file of your own
      a setting    a row of the table in config, a field of zero_config
      a function   the header, then the api room of its subject
+     an event     a word of ZERO_EVENTS, zp_slice_begin and _end around what is sent to the stream
      a room       an #include below and a line above, behind all that it uses
 
    THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step)
@@ -71,6 +73,7 @@
 /* A host copies two files: `make drop DIR=folder` writes them. */
 #if __has_include("zero_plugin/base.h")
 #include "zero_plugin/base.h"
+#include "zero_plugin/trace.h"
 #include "zero_plugin/lane.h"
 #include "zero_plugin/device.h"
 #include "zero_plugin/numbers.h"

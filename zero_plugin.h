@@ -127,7 +127,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     4
+#define ZERO_ABI     5
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -283,6 +283,65 @@ typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *senten
 /* One that may be chosen: writes warnings and errors to a FILE *; NULL: stderr. */
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
 
+/* ---- what ran when -------------------------------------------------------------------------- */
+
+/* X(name, word) */
+#define ZERO_EVENTS(X)                                                                             \
+    X(ZERO_EVENT_FORWARD, "forward") /* between the hooks of a unit, as backward */                \
+    X(ZERO_EVENT_BACKWARD, "backward")                                                             \
+    X(ZERO_EVENT_GATHER, "gather")       /* of a unit's parameters; stage 0: of its gradients */   \
+    X(ZERO_EVENT_REDUCTION, "reduction") /* of a bucket's gradients */                             \
+    X(ZERO_EVENT_AGREE, "agree")         /* the ranks' verdicts, which end a step's reductions */  \
+    X(ZERO_EVENT_UPDATE, "update")                                                                 \
+    X(ZERO_EVENT_CLEAR, "clear") /* gradient memory, before backward adds to it */                 \
+    X(ZERO_EVENT_NORM, "norm")   /* squares of the reduced shard; sums of micro-steps */           \
+    X(ZERO_EVENT_WAIT, "wait")                                                                     \
+    X(ZERO_EVENT_READ, "read") /* a piece of this rank's file */                                   \
+    X(ZERO_EVENT_WRITE, "write")                                                                   \
+    X(ZERO_EVENT_COPY, "copy") /* CUDA: between device and host */                                 \
+    X(ZERO_EVENT_LOST, "lost") /* `bytes` events that there was no room for */
+
+#define ZERO_EVENT_ENUM(name, word) name,
+typedef enum zero_event_kind { ZERO_EVENTS(ZERO_EVENT_ENUM) ZERO_EVENT_KINDS } zero_event_kind;
+#undef ZERO_EVENT_ENUM
+
+/* What follows one another: the threads and streams of a rank. */
+typedef enum zero_track {
+    ZERO_TRACK_COMPUTE = 0, /* the host's stream. CPU: its thread, whatever it does (no_overlap:
+                               communicates, too) */
+    ZERO_TRACK_GRADIENTS,   /* the stream of reductions */
+    ZERO_TRACK_PARAMETERS,  /* the stream of gathers */
+    ZERO_TRACK_UPDATES,     /* updates of units that are kept elsewhere, and delayed ones */
+    ZERO_TRACK_COPIES,      /* CUDA, tier HOST: gradients go down */
+    ZERO_TRACK_HOST,        /* CUDA: the host's thread, where it waits */
+    ZERO_TRACK_FILE,        /* and the next ones: threads that read and write the file */
+    ZERO_TRACK_FILES = ZERO_TRACK_FILE + 8
+} zero_track;
+
+typedef struct zero_event {
+    zero_event_kind kind;
+    zero_event_kind cause; /* WAIT: of what is waited for; WAIT itself: not known. Else as kind */
+    int track;
+    int unit;          /* that it is of; WAIT: that is waited for; -1: of the step */
+    int units;         /* reduced together: `unit` is the first, and these are how many; else 1 */
+    int micro;         /* 0..micro_steps-1 */
+    int64_t step;      /* steps made before, skipped ones too */
+    uint64_t bytes;    /* of the whole unit (GATHER, REDUCTION), of what is written otherwise */
+    uint64_t sent;     /* GATHER, REDUCTION, AGREE: by this rank, as in zero_stats */
+    uint64_t number;   /* (rank + 1) << 40, and the count of this rank's events from 1 on */
+    uint64_t flow;     /* WAIT: number of the event that is waited for; 0: none is recorded */
+    double begin, end; /* seconds of the host's CLOCK_MONOTONIC */
+} zero_event;
+
+/* Gets n events, in the order in which they began on each track (where a file is in use, those that
+   read, write and wait for it may come later); called by the thread that calls the plugin, at the
+   end of a pass or a step, in zero_step_result, zero_query_stats and zero_destroy. May not call the
+   plugin. */
+typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
+
+/* "forward". Never NULL. */
+const char *zero_event_name(zero_event_kind kind);
+
 #define ZERO_NONE (-1) /* "none" where 0 asks for the default */
 #define ZERO_ALL  (-1) /* "all" there */
 
@@ -338,6 +397,11 @@ typedef struct zero_config {
     int delay_from; /* DELAYED UPDATE from this step on, skipped ones counted too (1: the first; 0:
                        never): a step's update runs beside the next step's passes, which see the
                        weights of before it; see zero_step. CUDA: of all units in HOST */
+    zero_trace_fn trace; /* gets what ran when; NULL: nothing is recorded, at no cost. It changes no
+                            bit, and nothing waits for it. CUDA: times are those of events on the
+                            streams, and where nvtx3/nvToolsExt.h was found the calls are ranges of
+                            NVTX as well. May differ between ranks */
+    void *trace_user;    /* passed to trace; borrowed until zero_destroy */
 } zero_config;
 
 /* ---- tensors ------------------------------------------------------------------------------- */

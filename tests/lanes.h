@@ -111,7 +111,7 @@ static void lane_full(void) {
 
 static void lane_events(void) {
     zp_lane a, b;
-    zp_lane_event e = {NULL, 0}, never = {NULL, 0};
+    zp_lane_event e = {NULL, 0, 0}, never = {NULL, 0, 0};
     lane_gate first = {0}, second = {0};
     int list[8], n = 0;
     if (!test_check(!zp_lane_open(&a, 1) && !zp_lane_open(&b, 1), "lanes")) return;

@@ -71,7 +71,7 @@ static void loop_fill(loop_test *t, zero_type type) {
 /* Runs the loop behind the kernel, which was launched, and compares. */
 static void loop_check(loop_test *t, zp_task_fn loop, const void *args, size_t bytes, size_t n,
                        const char *name, int how) {
-    zp_lane_event end = {NULL, 0};
+    zp_lane_event end = {NULL, 0, 0};
     const zero_result r = zp_stream_sync(&t->stream);
     zp_lane_push(&t->lane, loop, args, bytes, n);
     zp_lane_record(&t->lane, &end);

@@ -37,6 +37,8 @@ gpt2 120 beside $B/test_gpt2
 gpt2-tiles 120 beside $B/test_gpt2_tiles
 launch 60 beside $B/test_launch
 report 30 beside $B/test_report
+observe 30 beside $B/test_observe
+observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_observe.sh $B
 schedule 60 beside $B/test_schedule
 ds-config 60 beside $B/test_ds_config
 ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json
@@ -46,6 +48,7 @@ check 120 beside $B/test_check
 abi 20 beside $B/test_abi
 run 60 beside $B/test_run
 ease 60 beside $B/test_ease
+trace 60 beside $B/test_trace
 ease-checked 60 beside $B/test_ease_checked
 lend 60 beside $B/test_lend
 lend-checked 60 beside $B/test_lend_checked

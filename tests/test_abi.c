@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 4 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 5 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -24,7 +24,7 @@ static void abi_structs(void) {
     FIELD(zero_scaler, window, 12)
     FIELD(zero_scaler, hysteresis, 16)
     FIELD(zero_scaler, consecutive_hysteresis, 20)
-    SIZE(zero_config, 168)
+    SIZE(zero_config, 184)
     FIELD(zero_config, stage, 0)
     FIELD(zero_config, micro_steps, 4)
     FIELD(zero_config, accumulation, 8)
@@ -53,6 +53,22 @@ static void abi_structs(void) {
     FIELD(zero_config, offload_share, 152)
     FIELD(zero_config, no_file_check, 156)
     FIELD(zero_config, delay_from, 160)
+    FIELD(zero_config, trace, 168)
+    FIELD(zero_config, trace_user, 176)
+    SIZE(zero_event, 80)
+    FIELD(zero_event, kind, 0)
+    FIELD(zero_event, cause, 4)
+    FIELD(zero_event, track, 8)
+    FIELD(zero_event, unit, 12)
+    FIELD(zero_event, units, 16)
+    FIELD(zero_event, micro, 20)
+    FIELD(zero_event, step, 24)
+    FIELD(zero_event, bytes, 32)
+    FIELD(zero_event, sent, 40)
+    FIELD(zero_event, number, 48)
+    FIELD(zero_event, flow, 56)
+    FIELD(zero_event, begin, 64)
+    FIELD(zero_event, end, 72)
     SIZE(zero_tensor_desc, 40)
     FIELD(zero_tensor_desc, name, 0)
     FIELD(zero_tensor_desc, numel, 8)
@@ -192,7 +208,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 4 && ZERO_ABI == 4, "this is ABI 4");
+    test_check(sizeof(void *) == 8 && zero_abi() == 5 && ZERO_ABI == 5, "this is ABI 5");
     abi_structs();
     abi_numbers();
     return test_summary();

@@ -893,6 +893,12 @@ static size_t cuda_left(void) {
 #endif
 }
 
+/* What ran when: recorded at every second seed. */
+static void cuda_trace(void *user, const zero_event *events, int n) {
+    for (int i = 0; i < n; i++)
+        if (events[i].kind != ZERO_EVENT_LOST && events[i].end < events[i].begin) abort();
+}
+
 /* Everything is right so far: nothing failed, nothing was found, all was freed. */
 static int cuda_once(cuda_run *run, uint64_t seed) {
     const cuda_case *k = run->k;
@@ -901,6 +907,7 @@ static int cuda_once(cuda_run *run, uint64_t seed) {
     memset(run->why, 0, sizeof run->why);
     run->gone = 0;
     run->spec.cfg.timeout_s = run->loss ? 1 : run->faults ? 0.25 : 20;
+    run->spec.cfg.trace = seed & 1 ? cuda_trace : NULL;
     emulation_reset();
     emulation_devices(several ? k->nranks : 1, 1);
     emulation_seed(seed);

@@ -206,6 +206,11 @@ static const applied_case applied[] = {
      DS_GIVEN_PARAMETER_TIER, NOWHERE, 0},
     {"zero_optimization.cpu_offload_params", "true", NULL, 'i', IN(zero.parameter_tier), ZERO_HOST,
      DS_GIVEN_PARAMETER_TIER, NOWHERE, 0},
+    {"wall_clock_breakdown", "true", NULL, 'i', IN(breakdown), 10, DS_GIVEN_BREAKDOWN, NOWHERE, 0},
+    {"comms_logger.enabled", "true", NULL, 'i', IN(comms_log), 1, DS_GIVEN_COMMS, NOWHERE, 0},
+    {"flops_profiler.enabled", "true", NULL, 'i', IN(profile_step), 1, DS_GIVEN_PROFILE, NOWHERE,
+     0},
+    {"flops_profiler.profile_step", "7", NULL, 'I', IN(profile_step), 7, 0, NOWHERE, 0},
 };
 enum { APPLIED_CASES = sizeof applied / sizeof *applied };
 
@@ -417,7 +422,8 @@ static void test_table(void) {
         if (row->kind == DS_SCHEDULE) cases += check_schedule_key(strrchr(row->path, '.') + 1);
         if (row->id == DS_SCHEDULER) cases++; /* by the schedules */
         if (row->id == DS_OPTIMIZER_FOLDER || row->id == DS_PARAM_FOLDER)
-            cases++; /* test_folders */
+            cases++;                                                      /* test_folders */
+        if (row->id >= DS_TENSORBOARD && row->id <= DS_CSV_NAME) cases++; /* test_monitors */
         test_check(cases > 0, "no case for %s", row->path);
     }
     printf("%d keys: %d applied, %d without effect, %d not supported; %d objects\n",
@@ -768,6 +774,61 @@ static void test_folders(void) {
     check_error(offload_text(members, ""), "line 2*nvme_path has 573 characters*at most 511");
 }
 
+/* {"train_batch_size": 8, KEY: {MEMBERS}} */
+static const char *monitor_text(const char *key, const char *members) {
+    static char text[TEXT];
+    snprintf(text, sizeof text, "{\"train_batch_size\": 8,\n\"%s\": {%s}}", key, members);
+    return text;
+}
+
+static void test_monitors(void) {
+    static const struct {
+        const char *members, *folder[2], *note; /* of tensorboard, csv_monitor */
+    } cases[] = {
+        {"\"enabled\": true, \"output_path\": \"/a b/\", \"job_name\": \"j\"",
+         {"/a b/j", "/a b/j"},
+         NULL},
+        {"\"enabled\": true, \"output_path\": \"runs\"",
+         {"runs/DeepSpeedJobName", "runs/DeepSpeedJobName"},
+         NULL},
+        {"\"enabled\": true, \"output_path\": \"\"",
+         {"tensorboard/DeepSpeedJobName", "csv_monitor/DeepSpeedJobName"},
+         NULL},
+        {"\"enabled\": \"auto\"", {"", ""}, NULL},
+        {"\"enabled\": false, \"job_name\": \"j\"", {"", ""}, "line 2*job_name has no effect"},
+        {"\"output_path\": \"/a\"", {"", ""}, "line 2*output_path has no effect"}};
+    static const char *const keys[] = {"tensorboard", "csv_monitor"};
+    static char path[DS_CONFIG_FOLDER + 8], members[DS_CONFIG_FOLDER + 64];
+    ds_config ds;
+    for (int k = 0; k < 2; k++) {
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const char *text = monitor_text(keys[k], cases[i].members);
+            const char *mine = k ? ds.csv_monitor : ds.tensorboard;
+            const char *other = k ? ds.tensorboard : ds.csv_monitor;
+            test_check(!parse(text, &ds) && !strcmp(mine, cases[i].folder[k]) && !other[0]
+                           && notes_seen == (cases[i].note != NULL)
+                           && (!cases[i].note || says(notes_last, cases[i].note)),
+                       "%s: %s, %s, %s", text, mine, why, notes_last);
+            if (ds.given == 0) check_round(text, &ds, &test_plain);
+        }
+        memset(path, 'p', DS_CONFIG_FOLDER - 4);
+        snprintf(members, sizeof members, "\"enabled\": true, \"output_path\": \"%s\"", path);
+        check_error(monitor_text(keys[k], members), "line 2*expected at most 510");
+        check_error(monitor_text(keys[k], "\"enabled\": true, \"job_name\": \"a/\""),
+                    "line 2*job_name is \"a/\", expected a name");
+    }
+    check_error("{\"train_batch_size\": 8,\n\"wandb\": {\"enabled\": true}}",
+                "line 2*wandb.enabled*use tensorboard*wandb sync");
+    check_error("{\"train_batch_size\": 8,\n\"comet\": {\"enabled\": true}}",
+                "line 2*comet.enabled*use tensorboard");
+    const char *text = "{\"train_batch_size\": 8, \"steps_per_print\": 3, "
+                       "\"wall_clock_breakdown\": true,\n\"flops_profiler\": "
+                       "{\"profile_step\": 4}}";
+    test_check(!parse(text, &ds) && ds.breakdown == 3 && ds.profile_step == 0 && notes_seen == 1
+                   && says(notes_last, "line 2*profile_step has no effect"),
+               "%s: %s, %s", text, why, notes_last);
+}
+
 static void test_offload(void) {
     ds_config ds;
     const char *text = offload_text("\"device\": \"cpu\", \"ratio\": 0", "\"device\": \"cpu\"");
@@ -790,6 +851,7 @@ static void test_offload(void) {
     test_check(!parse(text, &ds) && ds.zero.parameter_tier == ZERO_HOST,
                "without a stage the flags' counts: %s", why);
     test_folders();
+    test_monitors();
 }
 
 static void test_comments(void) {
@@ -878,7 +940,7 @@ static void test_zero2(void) {
                "zero2.json: schedule");
     test_check(ds.train_batch == 24 && ds.micro_batch == 4 && ds.steps_per_print == 2000,
                "zero2.json: sizes");
-    test_check(notes_seen == 6, "zero2.json: %d notes", notes_seen);
+    test_check(notes_seen == 5, "zero2.json: %d notes", notes_seen);
     test_check(!load("zero2_offload.json", &half, &ds) && ds.zero.optimizer_tier == ZERO_HOST
                    && ds.zero.parameter_tier == ZERO_DEVICE && ds.zero.stage == 2,
                "zero2_offload.json: %s", why);
@@ -906,7 +968,7 @@ static void test_zero3(void) {
                "zero3_offload.json: %s", why);
     test_check(!load("zero3_host.json", &test_autos, &ds) && ds.zero.optimizer_tier == ZERO_HOST
                    && ds.zero.parameter_tier == ZERO_HOST && !ds.folder[0]
-                   && ds.zero.type == ZERO_BF16 && ds.accumulation == 3 && notes_seen == 11,
+                   && ds.zero.type == ZERO_BF16 && ds.accumulation == 3 && notes_seen == 10,
                "zero3_host.json: %s, %d notes", why, notes_seen);
 }
 

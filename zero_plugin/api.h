@@ -18,6 +18,13 @@ const char *zero_result_string(zero_result result) {
     return (int)result >= 0 && result < ZERO_RESULT_COUNT ? strings[(int)result] : "no such result";
 }
 
+const char *zero_event_name(zero_event_kind kind) {
+#define ZP_EVENT_WORD(name, word) word,
+    static const char *const words[] = {ZERO_EVENTS(ZP_EVENT_WORD)};
+#undef ZP_EVENT_WORD
+    return (int)kind >= 0 && kind < ZERO_EVENT_KINDS ? words[(int)kind] : "no such event";
+}
+
 zero_result zero_local_create(zero_local **local, int nranks, int shared) {
     if (!local || nranks < 1 || nranks > ZP_LOCAL_MAX) return ZERO_ERR_ARGUMENT;
     *local = NULL;
@@ -248,6 +255,8 @@ void zero_destroy(zero_ctx *z) {
     zp_stream_close(&z->updates);
     zp_watch_close(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_event_close(&z->events[i]);
+    zp_disk_sync(&z->disk);
+    zp_record_give(z->device.recorder); /* the rest */
     zp_disk_close(&z->disk);
     zp_host_close(z);
     for (g = z->group; g < end; g++) zp_group_close(g, broken);
@@ -259,6 +268,8 @@ void zero_destroy(zero_ctx *z) {
     void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,     z->aliases,
                      z->bucket,    z->ops,       z->events,  z->ring.stop, z->disk_memory};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+    zp_recorder_end(z->device.recorder);
+    zp_recorder_close(z->device.recorder);
     zp_device_close(&z->device);
     free(z);
 }
@@ -398,6 +409,7 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     ZP_UNTIMELY(z, z->phase == ZP_REDUCED || (z->phase == ZP_IN_PASS && z->resume == ZP_REDUCED),
                 "ask before the next zero_reduce or after zero_step");
     ZP_TRY(zp_report(z));
+    zp_record_give(z->device.recorder);
     const zp_control *c = &z->report;
     const int unit = (int)c->bad_unit; /* -1: none */
     const size_t at = (size_t)c->bad_offset;

@@ -214,6 +214,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     const double exposed = z->device.exposed_s;
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     if (z->updates.device) ZP_DO(z, zp_stream_sync(&z->updates));
+    zp_record_give(z->device.recorder);
     zp_disk_sync(&z->disk);
     ZP_TRY(zp_report(z));          /* as of the last step, or norm */
     z->device.exposed_s = exposed; /* asking is not training */

@@ -211,6 +211,7 @@ static zero_result zp_build_apart(zero_ctx *z) {
         c->log(c->log_user, ZERO_LOG_INFO, text);
     }
     ZP_TRY(zp_stream_open(&z->updates, &z->device, c->stream, !c->no_overlap, 0, c->threads));
+    zp_stream_on(&z->updates, ZERO_TRACK_UPDATES);
     r->stop = (zp_stop *)calloc(r->stops, sizeof *r->stop);
     if (!r->stop) return ZERO_ERR_MEMORY;
     if (bytes && posix_memalign((void **)&z->disk_memory, ZP_SECTOR, z->disk_bytes))
@@ -248,14 +249,24 @@ static zero_result zp_build_host(zero_ctx *z) {
                        who, all, pinned);
 }
 
+/* What ran when, if the host asks. */
+static zero_result zp_build_recorder(zero_ctx *z) {
+    if (!z->cfg.trace) return ZERO_OK;
+    zp_recorder *t = zp_recorder_open(z->cfg.trace, z->cfg.trace_user, z->data->rank);
+    z->device.recorder = t;
+    return t ? zp_recorder_begin(t, &z->device) : ZERO_ERR_MEMORY;
+}
+
 static zero_result zp_build_allocate(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_device *d = &z->device;
     int who = -1;
     zero_result r = zp_build_live(z);
+    if (!r) r = zp_build_recorder(z);
     if (!r) r = zp_stream_take(&z->compute, d, c->stream, c->threads);
     for (int i = 0; i < 2 && !r; i++)
         r = zp_stream_open(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
+    for (int i = 0; i < 2; i++) zp_stream_on(&z->stream[i], ZERO_TRACK_GRADIENTS + i);
     if (!r) r = zp_build_private(z);
     if (!r) r = zp_checks_open(z);
     zp_build_turns(z);

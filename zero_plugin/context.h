@@ -28,7 +28,8 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int turned;   /* delayed, in the file: NEXT's place is PARAM's now */
     int old_next; /* delayed, in memory: NEXT is older than PARAM, which was written by name */
     zp_event *written, *gathered, *reduction, *updated;
-    zp_event *spent; /* delayed: its update is over, and has read the gradient */
+    zp_event *spent;     /* delayed: its update is over, and has read the gradient */
+    zp_record *slice[2]; /* its forward and its backward, while they run; NULL: nobody asks */
 } zp_live;
 
 /* Of the tier HOST beside a GPU; see host. */

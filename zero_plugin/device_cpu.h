@@ -5,6 +5,7 @@
 
 typedef struct zp_device { /* of one rank */
     double exposed_s;      /* the caller waited, or communicated itself */
+    zp_recorder *recorder; /* NULL: nobody asks what ran when */
     char text[1];          /* "": nothing fails here */
 } zp_device;
 
@@ -13,6 +14,9 @@ typedef struct zp_stream { /* a lane, or the caller itself */
     int threads;      /* OpenMP threads of a task */
     int communicates; /* the caller's time in a task is exposed */
     int queued;       /* in the lane */
+    int track;        /* as of events */
+    zp_record *slice; /* that is being sent; NULL: none is recorded */
+    uint64_t last;    /* number of the last one */
     zp_lane lane;
 } zp_stream;
 
@@ -56,7 +60,7 @@ static void zp_stream_close(zp_stream *s) {
 static zero_result zp_stream_push(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
                                   size_t n) {
     if (s->queued) {
-        zp_lane_push(&s->lane, fn, args, bytes, n);
+        zp_lane_give(&s->lane, s->slice, fn, args, bytes, n);
         return ZERO_OK;
     }
     const double start = s->communicates ? zp_seconds() : 0;
@@ -71,6 +75,7 @@ static zero_result zp_event_open(zp_device *d, zp_event *e) {
 }
 static void zp_event_close(zp_event *e) {}
 static zero_result zp_event_record(zp_stream *s, zp_event *e) {
+    e->after = s->last;
     if (s->queued)
         zp_lane_record(&s->lane, e);
     else
@@ -80,20 +85,55 @@ static zero_result zp_event_record(zp_stream *s, zp_event *e) {
 /* The host waits. */
 static zero_result zp_event_sync(zp_device *d, zp_event *e) {
     if (zp_lane_reached(e)) return ZERO_OK;
+    zp_record *r = zp_record_wait(d->recorder, ZERO_TRACK_COMPUTE, e->after);
     const double start = zp_seconds();
     zp_lane_await(e);
-    d->exposed_s += zp_seconds() - start;
+    const double end = zp_seconds();
+    d->exposed_s += end - start;
+    zp_record_ran(r, start, end);
     return ZERO_OK;
 }
 static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
     if (!s->queued) return zp_event_sync(s->device, e);
-    zp_lane_wait(&s->lane, e);
+    if (e->lane == &s->lane || zp_lane_reached(e)) return ZERO_OK;
+    zp_record *r = zp_record_wait(s->device->recorder, s->track, e->after);
+    zp_lane_give(&s->lane, r, zp_lane_await_task, e, sizeof *e, 0);
+    zp_lane_seal(&s->lane, r);
     return ZERO_OK;
 }
 static zero_result zp_stream_sync(zp_stream *s) {
-    zp_event end = {NULL, 0};
+    zp_event end = {NULL, 0, s->last};
     if (s->queued) zp_lane_record(&s->lane, &end);
     return zp_event_sync(s->device, &end);
+}
+
+/* The track of what s is sent from now on. */
+static void zp_stream_on(zp_stream *s, int track) {
+    s->track = s->lane.track = s->queued ? track : (int)ZERO_TRACK_COMPUTE;
+}
+static zero_result zp_recorder_begin(zp_recorder *t, zp_device *d) { return ZERO_OK; }
+static void zp_recorder_end(zp_recorder *t) {}
+/* What stream s is sent from here to zp_slice_end is one slice of its track; those of one stream
+   nest. NULL: nobody asks. */
+static zp_record *zp_slice_begin(zp_stream *s, zero_event_kind kind, int unit, uint64_t bytes) {
+    if (!s->device->recorder) return NULL;
+    zp_record *r = zp_record_take(s->device->recorder, kind, s->track, unit, bytes);
+    if (!r) return NULL;
+    r->outer = s->slice;
+    if (s->queued)
+        s->slice = r;
+    else
+        r->event.begin = zp_seconds();
+    return r;
+}
+static void zp_slice_end(zp_stream *s, zp_record *r) {
+    if (!r) return;
+    s->last = r->event.number;
+    if (s->queued) s->slice = r->outer;
+    if (s->queued)
+        zp_lane_seal(&s->lane, r);
+    else
+        zp_record_ran(r, r->event.begin, zp_seconds());
 }
 
 typedef struct zp_copy_args {

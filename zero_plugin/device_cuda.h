@@ -12,6 +12,7 @@
 
 typedef struct zp_device {
     double exposed_s;         /* not measured: waits are the streams' */
+    zp_recorder *recorder;    /* NULL: nobody asks what ran when */
     int number;               /* CUDA's */
     cudaStream_t own;         /* for what happens outside steps */
     char text[ZP_TEXT_BYTES]; /* of the first error */
@@ -22,10 +23,14 @@ typedef struct zp_stream {
     int made;          /* by the plugin */
     int beside;        /* a lane of the host goes beside it: see zp_stream_beside */
     zp_lane lane;
-    size_t passed; /* tasks of the lane that the stream has waited for */
+    size_t passed;    /* tasks of the lane that the stream has waited for */
+    int track;        /* as of events */
+    zp_record *slice; /* that is being sent; NULL: none is recorded */
+    uint64_t last;    /* number of the last one */
 } zp_stream;
 typedef struct zp_event {
     cudaEvent_t cuda; /* NULL: not open */
+    uint64_t after;   /* number of the last slice before it; 0: none is recorded */
 } zp_event;
 
 typedef struct zp_pages { /* of the host's memory: see zp_pages_open */
@@ -90,7 +95,9 @@ static zero_result zp_device_check(zp_device *d) {
 static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int threads) {
     s->cuda = (cudaStream_t)host;
     s->device = d;
-    s->made = s->beside = 0;
+    s->made = s->beside = s->track = 0;
+    s->slice = NULL;
+    s->last = 0;
     return ZERO_OK;
 }
 /* A stream for communication, the more urgent the higher `urgency`; or the host's own. */
@@ -137,13 +144,14 @@ static zero_result zp_stream_beside(zp_stream *s, int threads) {
 }
 static void zp_stream_join(void *stream) {
     zp_stream *s = (zp_stream *)stream;
-    const zp_lane_event task = {&s->lane, ++s->passed};
+    const zp_lane_event task = {&s->lane, ++s->passed, 0};
     zp_lane_await(&task);
 }
 static zero_result zp_stream_push(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
                                   size_t n) {
     if (!s->beside) return ZERO_ERR_UNSUPPORTED;
-    zp_lane_push(&s->lane, fn, args, bytes, n);
+    zp_lane_give(&s->lane, s->slice, fn, args, bytes, n);
+    if (s->slice) s->slice->reached = &s->lane.head; /* the lane writes its times */
     ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, zp_stream_join, s));
     return ZERO_OK;
 }
@@ -155,17 +163,131 @@ static zero_result zp_event_open(zp_device *d, zp_event *e) {
     ZP_CUDA(d, cudaEventCreateWithFlags(&e->cuda, cudaEventDisableTiming));
     return ZERO_OK;
 }
+
+/* EVENTS OF RECORDS are made with the recorder, two of each place of its ring. Times of the device
+   become the host's by an anchor: an event on a stream that has nothing else to do, and the host's
+   clock when it was recorded, made anew ten times a second at most. */
+typedef struct zp_stamps {
+    zp_device *device;
+    cudaEvent_t event[2 * ZP_RECORDS]; /* begin, end by place */
+    cudaEvent_t anchor[2];             /* the one in use, and the next */
+    double at[2];                      /* when they were recorded */
+    double last[ZERO_TRACK_FILES];     /* the latest begin of each track: order stays */
+} zp_stamps;
+
+static void zp_stamps_anchor(zp_stamps *m) {
+    if (zp_told(cudaEventQuery(m->anchor[1])) == cudaSuccess) {
+        const cudaEvent_t old = m->anchor[0];
+        m->anchor[0] = m->anchor[1];
+        m->at[0] = m->at[1];
+        m->anchor[1] = old;
+    }
+    m->at[1] = zp_seconds();
+    (void)zp_told(cudaEventRecord(m->anchor[1], m->device->own));
+}
+/* Milliseconds from the anchor on, before it too. */
+static double zp_stamps_time(const zp_stamps *m, cudaEvent_t e) {
+    float ms = 0;
+    if (zp_told(cudaEventElapsedTime(&ms, m->anchor[0], e)) != cudaSuccess) return 0;
+    return m->at[0] + 1e-3 * (double)ms;
+}
+static int zp_stamps_done(zp_recorder *t, zp_record *r) {
+    zp_stamps *m = (zp_stamps *)t->own;
+    if (r->event.end > 0) return 1; /* the host's own times */
+    if (zp_seconds() > m->at[1] + 0.1) zp_stamps_anchor(m);
+    if (zp_told(cudaEventQuery(m->event[2 * r->place + 1])) == cudaErrorNotReady) return 0;
+    double *last = &m->last[r->event.track];
+    const double begin = zp_stamps_time(m, m->event[2 * r->place]);
+    r->event.begin = begin > *last ? begin : *last;
+    r->event.end = zp_stamps_time(m, m->event[2 * r->place + 1]);
+    if (r->event.end < r->event.begin) r->event.end = r->event.begin;
+    *last = r->event.begin;
+    return 1;
+}
+static zero_result zp_recorder_begin(zp_recorder *t, zp_device *d) {
+    zp_stamps *m = (zp_stamps *)calloc(1, sizeof *m);
+    if (!m) return ZERO_ERR_MEMORY;
+    t->own = m;
+    t->done = zp_stamps_done;
+    m->device = d;
+    for (size_t i = 0; i < 2 * ZP_RECORDS; i++) ZP_CUDA(d, cudaEventCreate(&m->event[i]));
+    for (int i = 0; i < 2; i++) {
+        ZP_CUDA(d, cudaEventCreate(&m->anchor[i]));
+        ZP_CUDA(d, cudaStreamSynchronize(d->own));
+        m->at[i] = zp_seconds();
+        ZP_CUDA(d, cudaEventRecord(m->anchor[i], d->own));
+    }
+    ZP_CUDA(d, cudaStreamSynchronize(d->own));
+    return ZERO_OK;
+}
+static void zp_recorder_end(zp_recorder *t) {
+    zp_stamps *m = t ? (zp_stamps *)t->own : NULL;
+    for (size_t i = 0; m && i < 2 * ZP_RECORDS; i++)
+        if (m->event[i]) (void)cudaEventDestroy(m->event[i]);
+    for (int i = 0; m && i < 2; i++)
+        if (m->anchor[i]) (void)cudaEventDestroy(m->anchor[i]);
+    free(m);
+}
+
+/* The track of what s is sent from now on. */
+static void zp_stream_on(zp_stream *s, int track) {
+    s->track = s->made ? track : (int)ZERO_TRACK_COMPUTE;
+}
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#else
+static void nvtxRangePushA(const char *name) {}
+static void nvtxRangePop(void) {}
+#endif
+/* What stream s is sent from here to zp_slice_end is one slice of its track; those of one stream
+   nest. NULL: nobody asks. */
+static zp_record *zp_slice_begin(zp_stream *s, zero_event_kind kind, int unit, uint64_t bytes) {
+    if (!s->device->recorder) return NULL;
+    zp_record *r = zp_record_take(s->device->recorder, kind, s->track, unit, bytes);
+    if (!r) return NULL;
+    const zp_stamps *m = (const zp_stamps *)s->device->recorder->own;
+    (void)nvtxRangePushA(zero_event_name(kind));
+    r->outer = s->slice;
+    if (s->beside) s->slice = r;
+    (void)zp_told(cudaEventRecord(m->event[2 * r->place], s->cuda));
+    return r;
+}
+static void zp_slice_end(zp_stream *s, zp_record *r) {
+    if (!r) return;
+    const zp_stamps *m = (const zp_stamps *)s->device->recorder->own;
+    s->last = r->event.number;
+    (void)nvtxRangePop();
+    if (s->beside) s->slice = r->outer;
+    if (r->reached) {
+        zp_lane_seal(&s->lane, r);
+        return;
+    }
+    (void)zp_told(cudaEventRecord(m->event[2 * r->place + 1], s->cuda));
+    zp_record_seal(r);
+}
+
 static zero_result zp_event_record(zp_stream *s, zp_event *e) {
+    e->after = s->last;
     ZP_CUDA(s->device, cudaEventRecord(e->cuda, s->cuda));
     return ZERO_OK;
 }
 static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
+    zp_record *r = zp_slice_begin(s, ZERO_EVENT_WAIT, -1, 0);
+    if (r) r->event.flow = e->after;
+    const uint64_t last = s->last;
     ZP_CUDA(s->device, cudaStreamWaitEvent(s->cuda, e->cuda, 0));
+    zp_slice_end(s, r);
+    s->last = last; /* nobody waits for a wait */
     return ZERO_OK;
 }
 /* The host waits. */
 static zero_result zp_event_sync(zp_device *d, zp_event *e) {
-    ZP_CUDA(d, cudaEventSynchronize(e->cuda));
+    zp_record *r = zp_record_wait(d->recorder, ZERO_TRACK_HOST, e->after);
+    const double start = r ? zp_seconds() : 0;
+    const cudaError_t error = cudaEventSynchronize(e->cuda);
+    if (r) zp_record_ran(r, start, zp_seconds());
+    ZP_CUDA(d, error);
     return ZERO_OK;
 }
 static void zp_event_close(zp_event *e) {

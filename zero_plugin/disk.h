@@ -105,17 +105,26 @@ static zp_lane *zp_disk_lane(zp_disk *f, size_t piece) { return &f->lane[piece %
 
 /* A stream waits until the transfers before `e` are over. */
 static void zp_disk_await(zp_disk *f, const zp_lane_event *e) {
+    zp_recorder *t = f->group->device->recorder;
+    zp_record *r = zp_lane_reached(e) ? NULL : zp_record_wait(t, zp_track_now, e->after);
     const double start = zp_seconds();
     zp_lane_await(e);
-    const uint64_t waited = (uint64_t)((zp_seconds() - start) * 1e9);
+    const double end = zp_seconds();
+    const uint64_t waited = (uint64_t)((end - start) * 1e9);
+    zp_record_ran(r, start, end);
     __atomic_add_fetch(&f->waited_ns, waited, __ATOMIC_RELAXED);
 }
 
 /* Gives a transfer to its lane; `e`: when that is over. */
 static void zp_disk_give(const zp_transfer *t, zp_lane_event *e) {
     zp_lane *lane = zp_disk_lane(t->disk, t->piece);
-    zp_lane_push(lane, zp_disk_task, t, sizeof *t, 0);
+    zp_record *r =
+        zp_record_take(t->disk->group->device->recorder,
+                       t->writes ? ZERO_EVENT_WRITE : ZERO_EVENT_READ, lane->track, -1, t->bytes);
+    zp_lane_give(lane, r, zp_disk_task, t, sizeof *t, 0);
     zp_lane_record(lane, e);
+    if (r) e->after = r->event.number;
+    zp_lane_seal(lane, r);
 }
 
 /* Sectors of the file are what a direct transfer may begin and end at. */
@@ -165,7 +174,10 @@ static zero_result zp_disk_open(zp_disk *f, zp_group *g, const char *folder, siz
         return zp_error(
             g, ZERO_ERR_MEMORY, "rank %d needs %zu bytes in %s, where %llu are free: %s", g->rank,
             bytes, folder, (unsigned long long)space.f_bavail * space.f_frsize, strerror(full));
-    for (; f->lanes < ZP_DISK_LANES; f->lanes++) ZP_TRY(zp_lane_open(&f->lane[f->lanes], 1));
+    for (; f->lanes < ZP_DISK_LANES; f->lanes++) {
+        ZP_TRY(zp_lane_open(&f->lane[f->lanes], 1));
+        f->lane[f->lanes].track = ZERO_TRACK_FILE + f->lanes;
+    }
     zp_rings_open(&f->rings);
     return ZERO_OK;
 }

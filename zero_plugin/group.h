@@ -163,12 +163,15 @@ static zero_result zp_call_same(zp_group *g, int rank, const zp_call *his, const
         zp_call_name(mine->kind), (int)mine->unit, (unsigned long long)mine->shard);
 }
 
-/* The only way to a stream: everything sent is counted here. */
+/* The only way to a stream: everything sent is counted here, and recorded. */
 static zero_result zp_issue(zp_stream *s, const zp_op *op, int n) {
     zp_group *g = op->group;
+    uint64_t whole = 0, sent = 0;
     ZP_TRY(zp_failure_result(g->failure));
     for (int i = 0; i < n; i++) {
         const uint64_t bytes = g->transport->cost(g, &op[i]);
+        sent += bytes;
+        whole += (uint64_t)g->nranks * zp_op_shard_bytes(&op[i]);
         if (op[i].unit < 0) {
             g->meter.verdict_bytes += bytes;
             continue;
@@ -178,7 +181,15 @@ static zero_result zp_issue(zp_stream *s, const zp_op *op, int n) {
         g->meter.reductions += op[i].kind == ZP_REDUCE_SCATTER;
         g->meter.gathers += op[i].kind == ZP_ALL_GATHER;
     }
-    return g->transport->issue(s, op, n);
+    const zero_event_kind kind = op->unit < 0                    ? ZERO_EVENT_AGREE
+                                 : op->kind == ZP_REDUCE_SCATTER ? ZERO_EVENT_REDUCTION
+                                                                 : ZERO_EVENT_GATHER;
+    zp_record *r = zp_slice_begin(s, kind, op->unit, whole);
+    if (r) r->event.units = n;
+    if (r) r->event.sent = sent;
+    const zero_result result = g->transport->issue(s, op, n);
+    zp_slice_end(s, r);
+    return result;
 }
 
 /* Every rank's `bytes` become g->mail[0..nranks), in rank order. SYNC. */

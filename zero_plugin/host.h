@@ -86,6 +86,7 @@ static zero_result zp_host_open(zero_ctx *z) {
     size_t pinned, plain;
     zp_host_arrays(z, &pinned, &plain);
     ZP_TRY(zp_stream_open(&h->down, &z->device, c->stream, !c->no_overlap, 0, 1));
+    zp_stream_on(&h->down, ZERO_TRACK_COPIES);
     ZP_TRY(zp_stream_beside(&z->updates, c->threads));
     ZP_TRY(zp_event_open(&z->device, &h->decided));
     ZP_TRY(zp_event_open(&z->device, &h->ready));
@@ -117,8 +118,12 @@ static zero_result zp_host_fetch(zero_ctx *z, int u, zp_side side) {
     const zp_array *from = side == ZP_GRAD ? zp_update_gradient(z) : &z->array[ZP_PARAM];
     const zp_kept *own = &to->part[u];
     if (!own->numel) return ZERO_OK;
-    return zp_copy(&z->host.down, zp_array_at(to, u, own->first), zp_array_at(from, u, own->first),
-                   own->numel * zp_bytes(to->type));
+    const size_t bytes = own->numel * zp_bytes(to->type);
+    zp_record *r = zp_slice_begin(&z->host.down, ZERO_EVENT_COPY, u, bytes);
+    ZP_TRY(zp_copy(&z->host.down, zp_array_at(to, u, own->first), zp_array_at(from, u, own->first),
+                   bytes));
+    zp_slice_end(&z->host.down, r);
+    return ZERO_OK;
 }
 
 /* Unit u is reduced, for the last time in this step. Nobody reads DOWN any more, and nobody writes
@@ -182,8 +187,12 @@ static zero_result zp_host_return(zero_ctx *z, int u) {
     const zp_array *from = &z->array[ZP_UP];
     const zp_kept *own = &from->part[u];
     if (!zp_host_on(z) || !own->numel) return ZERO_OK;
-    return zp_copy(&z->updates, zp_array_at(&z->array[ZP_PARAM], u, own->first),
-                   zp_array_at(from, u, own->first), own->numel * zp_bytes(from->type));
+    const size_t bytes = own->numel * zp_bytes(from->type);
+    zp_record *r = zp_slice_begin(&z->updates, ZERO_EVENT_COPY, u, bytes);
+    ZP_TRY(zp_copy(&z->updates, zp_array_at(&z->array[ZP_PARAM], u, own->first),
+                   zp_array_at(from, u, own->first), bytes));
+    zp_slice_end(&z->updates, r);
+    return ZERO_OK;
 }
 
 /* Brings values of array `a` to f32 or back, as zp_fetch does: where the array lies in the host's

@@ -13,7 +13,7 @@
    a lane tasks, an event covers those of the thread that recorded it, at least. */
 #pragma once
 
-#include "base.h"
+#include "trace.h"
 
 #include <fenv.h>
 
@@ -33,12 +33,15 @@ typedef void (*zp_task_fn)(const void *args, size_t n, int threads);
 typedef struct zp_task {
     zp_task_fn fn;
     size_t n;
+    zp_record *record; /* that it is part of; NULL: nobody asks */
+    size_t fill;       /* so that arguments lie where any type may */
     char args[ZP_TASK_BYTES];
 } zp_task;
 static_assert(sizeof(zp_task) % 16 == 0, "arguments lie where any type may");
 
 typedef struct zp_lane {
     int threads, closes;
+    int track; /* of its records; set before the first task */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t more, less;
@@ -49,7 +52,16 @@ typedef struct zp_lane {
 typedef struct zp_lane_event {
     zp_lane *lane; /* NULL: complete */
     size_t at;
+    uint64_t after; /* number of the last slice before it; 0: none is recorded */
 } zp_lane_event;
+
+/* A task of a record: its times are the record's. */
+static void zp_task_run(const zp_task *task, int threads) {
+    zp_record *r = task->record;
+    if (r && r->event.begin == 0) r->event.begin = zp_seconds();
+    task->fn(task->args, task->n, threads);
+    if (r) r->event.end = zp_seconds();
+}
 
 /* The thread. Rounding and small numbers are as IEEE 754 has them, whatever the host has set. */
 static void *zp_lane_work(void *lane) {
@@ -61,7 +73,8 @@ static void *zp_lane_work(void *lane) {
         if (l->head == l->tail) break;
         const zp_task *task = &l->task[l->head % ZP_LANE_TASKS];
         pthread_mutex_unlock(&l->lock);
-        task->fn(task->args, task->n, l->threads);
+        zp_track_now = l->track;
+        zp_task_run(task, l->threads);
         pthread_mutex_lock(&l->lock);
         __atomic_store_n(&l->head, l->head + 1, __ATOMIC_RELEASE);
         pthread_cond_broadcast(&l->less);
@@ -96,17 +109,26 @@ ZP_UNUSED static void zp_lane_close(zp_lane *l) {
     free(l->task);
 }
 
-ZP_UNUSED static void zp_lane_push(zp_lane *l, zp_task_fn fn, const void *args, size_t bytes,
-                                   size_t n) {
+ZP_UNUSED static void zp_lane_give(zp_lane *l, zp_record *record, zp_task_fn fn, const void *args,
+                                   size_t bytes, size_t n) {
     pthread_mutex_lock(&l->lock);
     while (l->tail - l->head == ZP_LANE_TASKS) pthread_cond_wait(&l->less, &l->lock);
     zp_task *task = &l->task[l->tail % ZP_LANE_TASKS];
     task->fn = fn;
     task->n = n;
+    task->record = record;
     memcpy(task->args, args, bytes);
     __atomic_store_n(&l->tail, l->tail + 1, __ATOMIC_RELEASE);
     pthread_cond_signal(&l->more);
     pthread_mutex_unlock(&l->lock);
+}
+ZP_UNUSED static void zp_lane_push(zp_lane *l, zp_task_fn fn, const void *args, size_t bytes,
+                                   size_t n) {
+    zp_lane_give(l, NULL, fn, args, bytes, n);
+}
+/* Record r is complete when the lane has done all that it was given. */
+ZP_UNUSED static void zp_lane_seal(const zp_lane *l, zp_record *r) {
+    zp_record_lane(r, &l->head, __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE));
 }
 
 ZP_UNUSED static void zp_lane_record(zp_lane *l, zp_lane_event *e) {
@@ -132,7 +154,7 @@ ZP_UNUSED static void zp_lane_wait(zp_lane *l, const zp_lane_event *e) {
 }
 /* This thread waits for all that was given. */
 ZP_UNUSED static void zp_lane_sync(zp_lane *l) {
-    zp_lane_event end;
+    zp_lane_event end = {NULL, 0, 0};
     zp_lane_record(l, &end);
     zp_lane_await(&end);
 }

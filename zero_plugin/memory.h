@@ -121,7 +121,7 @@ static zp_transfer zp_array_piece(const zp_array *a, int u, size_t i, char *memo
 /* All of unit u's part at once, between the file and memory on a sector's border, in which whole
    sectors are moved: waits until that is over. */
 static zero_result zp_array_move(const zp_array *a, int u, char *memory, int writes) {
-    zp_lane_event end[ZP_DISK_LANES] = {{NULL, 0}};
+    zp_lane_event end[ZP_DISK_LANES] = {{NULL, 0, 0}};
     for (size_t i = 0; i < zp_array_pieces(a, u); i++) {
         const size_t at = i * ZP_PIECE_NUMEL * zp_bytes(a->type);
         const zp_transfer t = zp_array_piece(a, u, i, memory + at, writes);

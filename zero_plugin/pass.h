@@ -66,10 +66,13 @@ static zero_result zp_turn_unit(zero_ctx *z, int u, zp_event *computed) {
     zp_stream *s = &z->updates;
     ZP_DO(z, zp_event_wait(s, computed));
     ZP_DO(z, zp_event_wait(s, z->live[u].gathered)); /* one that nobody has waited for */
-    if (zp_host_on(z))
+    if (zp_host_on(z)) {
         ZP_DO(z, zp_host_return(z, u));
-    else
-        ZP_DO(z, zp_stream_push(s, zp_turn_task, &a, sizeof a, zp_own(z, u)->numel));
+        return zp_updated(z, u, s);
+    }
+    zp_record *r = zp_slice_begin(s, ZERO_EVENT_COPY, u, zp_kept_bytes(&z->array[ZP_PARAM], u));
+    ZP_DO(z, zp_stream_push(s, zp_turn_task, &a, sizeof a, zp_own(z, u)->numel));
+    zp_slice_end(s, r);
     return zp_updated(z, u, s);
 }
 
@@ -83,16 +86,6 @@ static zero_result zp_turn_all(zero_ctx *z) {
     zp_pool_forget(&z->pool[ZP_PARAM]);
     z->pending = 0;
     return zp_checks_seal(z, ZP_SEAL);
-}
-
-/* The units in whose turn the shared buffers are, in words. */
-static const char *zp_pool_open(const zp_pool *p, char *text, size_t bytes) {
-    size_t n = 0;
-    text[0] = 0;
-    for (int b = 0; b < p->n && n + 16 < bytes; b++)
-        if (p->buffer[b].open && !p->buffer[b].own)
-            n += (size_t)snprintf(text + n, bytes - n, "%s%d", n ? ", " : "", p->buffer[b].unit);
-    return text;
 }
 
 /* The outermost begin that needs u's parameters: they are on their way or there, and so are the
@@ -175,8 +168,11 @@ static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     const zp_norm_args norm = {zp_unit_mean(z, u), mean->type, x->shard, z->partial};
     const size_t first = (size_t)z->data->rank * x->shard;
     const zp_fold_args fold = {norm, z->verdict, (double)u, (double)first};
+    zp_record *r = zp_slice_begin(s, ZERO_EVENT_NORM, u, (uint64_t)x->shard * zp_bytes(mean->type));
     ZP_TRY(zp_norm(s, &norm, (x->shard + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
-    return zp_fold(s, &fold, 1);
+    const zero_result result = zp_fold(s, &fold, 1);
+    zp_slice_end(s, r);
+    return result;
 }
 
 /* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
@@ -189,7 +185,10 @@ static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
     const zp_collect_args add = {(float *)(void *)zp_array_at(sums, u, 0),
                                  zp_unit_memory(z, ZP_GRAD, u), z->array[ZP_GRAD].type,
                                  z->micro == 0, last};
-    return zp_collect(s, &add, n / ZP_WIDE);
+    zp_record *r = zp_slice_begin(s, ZERO_EVENT_NORM, u, (uint64_t)n * sizeof(float));
+    const zero_result result = zp_collect(s, &add, n / ZP_WIDE);
+    zp_slice_end(s, r);
+    return result;
 }
 
 static zp_op zp_reduce_op(zero_ctx *z, int u) {
@@ -287,6 +286,7 @@ static zero_result zp_gradient_clear(zero_ctx *z, int u, int all) {
     const zp_unit *x = &z->layout.unit[u];
     char *memory = zp_unit_memory(z, ZP_GRAD, u);
     const size_t of_g = zp_bytes(z->array[ZP_GRAD].type);
+    zp_record *r = zp_slice_begin(&z->compute, ZERO_EVENT_CLEAR, u, (uint64_t)x->padded * of_g);
     size_t from = 0; /* runs of tensors that want zeros, padding included, are cleared at once */
     for (int i = 0; i <= x->members; i++) {
         const zp_member *m = i < x->members ? &x->member[i] : NULL;
@@ -296,6 +296,7 @@ static zero_result zp_gradient_clear(zero_ctx *z, int u, int all) {
         ZP_DO(z, zp_clear(&z->compute, memory + from * of_g, (to - from) * of_g));
         if (m) from = m->at + m->numel;
     }
+    zp_slice_end(&z->compute, r);
     return ZERO_OK;
 }
 
@@ -343,6 +344,7 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
         expected ? z->micro_steps : micro_steps);
     z->micro = micro;
     z->micro_steps = micro_steps;
+    zp_recorder_at(z->device.recorder, z->taken, micro);
     for (int u = 0; u < z->layout.all; u++) {
         z->live[u].writes = 0;
         if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
@@ -399,8 +401,10 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
     ZP_TRY(zp_parameters_open(z, unit));
-    z->live[unit].forward_opens++;
+    zp_live *live = &z->live[unit];
     zp_point(z, ZP_PARAM, unit, zp_unit_shown(z, unit), params);
+    if (!live->forward_opens++)
+        live->slice[0] = zp_slice_begin(&z->compute, ZERO_EVENT_FORWARD, unit, 0);
     return ZERO_OK;
 }
 
@@ -408,7 +412,7 @@ static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_forward_end", unit));
     ZP_UNTIMELY(z, !z->live[unit].forward_opens, "unit %d: no forward has begun", unit);
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_FORWARD_END, unit));
-    z->live[unit].forward_opens--;
+    if (!--z->live[unit].forward_opens) zp_slice_end(&z->compute, z->live[unit].slice[0]);
     return zp_parameters_close(z, unit);
 }
 
@@ -434,6 +438,8 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     else if (!live->parameter_opens) /* what was there before is not to be read */
         zp_point(z, ZP_PARAM, unit, NULL, NULL);
     zp_point(z, ZP_GRAD, unit, zp_unit_memory(z, ZP_GRAD, unit), grads);
+    if (live->backward_opens == 1)
+        live->slice[1] = zp_slice_begin(&z->compute, ZERO_EVENT_BACKWARD, unit, 0);
     return ZERO_OK;
 }
 
@@ -442,6 +448,7 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     zp_live *live = &z->live[unit];
     ZP_UNTIMELY(z, !live->backward_opens, "unit %d: no backward has begun", unit);
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD_END, unit));
+    if (live->backward_opens == 1) zp_slice_end(&z->compute, live->slice[1]);
     if (live->backward_opens == 1) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
     live->with_parameters >>= 1;
@@ -462,8 +469,11 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {
         z->looked |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
+        zp_record_give(z->device.recorder);
         return ZERO_OK;
     }
     z->phase = ZP_BETWEEN;
-    return zp_gradients_finish(z);
+    ZP_TRY(zp_gradients_finish(z));
+    zp_record_give(z->device.recorder);
+    return ZERO_OK;
 }

@@ -91,3 +91,13 @@ static int zp_trace_ahead(const zp_trace *t, int wraps, int max, int *soon) {
     }
     return found;
 }
+
+/* The units in whose turn the shared buffers are, in words. */
+static const char *zp_pool_open(const zp_pool *p, char *text, size_t bytes) {
+    size_t n = 0;
+    text[0] = 0;
+    for (int b = 0; b < p->n && n + 16 < bytes; b++)
+        if (p->buffer[b].open && !p->buffer[b].own)
+            n += (size_t)snprintf(text + n, bytes - n, "%s%d", n ? ", " : "", p->buffer[b].unit);
+    return text;
+}

@@ -8,6 +8,11 @@
 
 #include "check.h"
 
+/* Bytes of an array that this rank keeps of unit u. */
+static uint64_t zp_kept_bytes(const zp_array *a, int u) {
+    return (uint64_t)a->part[u].numel * zp_bytes(a->type);
+}
+
 /* A shard on its way between the file and a unit's buffer. */
 typedef struct zp_shard_args {
     zero_ctx *z;
@@ -21,7 +26,11 @@ static void zp_fetch_shard_task(const void *args, size_t n, int threads) {
 }
 static zero_result zp_fetch_shard(zero_ctx *z, int u, char *to) {
     const zp_shard_args a = {z, u, to};
-    return zp_stream_push(&z->stream[ZP_PARAMETERS], zp_fetch_shard_task, &a, sizeof a, 1);
+    zp_stream *s = &z->stream[ZP_PARAMETERS];
+    zp_record *r = zp_slice_begin(s, ZERO_EVENT_READ, u, zp_kept_bytes(&z->array[ZP_PARAM], u));
+    const zero_result result = zp_stream_push(s, zp_fetch_shard_task, &a, sizeof a, 1);
+    zp_slice_end(s, r);
+    return result;
 }
 
 /* Adds what the file has of the step's earlier micro-steps, piece by piece, read ahead. */
@@ -56,7 +65,12 @@ static void zp_mean_write_task(const void *args, size_t n, int threads) {
 /* Enqueues what a reduced gradient's way to the file begins or ends with. */
 static zero_result zp_mean_push(zero_ctx *z, int u, zp_task_fn task) {
     const zp_shard_args a = {z, u, zp_unit_mean(z, u)};
-    return zp_stream_push(&z->stream[ZP_GRADIENTS], task, &a, sizeof a, 1);
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    const zero_event_kind kind = task == zp_mean_write_task ? ZERO_EVENT_WRITE : ZERO_EVENT_READ;
+    zp_record *r = zp_slice_begin(s, kind, u, zp_kept_bytes(&z->array[ZP_MEAN], u));
+    const zero_result result = zp_stream_push(s, task, &a, sizeof a, 1);
+    zp_slice_end(s, r);
+    return result;
 }
 static int zp_mean_filed(const zero_ctx *z, int u) { return zp_array_filed(&z->array[ZP_MEAN], u); }
 static int zp_mean_adds(const zero_ctx *z, int u) {

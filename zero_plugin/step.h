@@ -90,12 +90,16 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     const zp_kept *own = zp_own(z, u);
     if (!own->numel) return ZERO_OK;
     zp_stream *s = z->live[u].apart ? &z->updates : &z->compute;
+    const uint64_t bytes = zp_kept_bytes(&z->array[ZP_PARAM], u);
+    zp_record *r;
     char *at[ZP_RINGED];
     /* a gather that an evaluation left under way */
     ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
     if (z->live[u].apart) {
         const zp_apart_args a = {z, u, *h, *zp_host_decision(z)};
+        r = zp_slice_begin(s, ZERO_EVENT_UPDATE, u, bytes);
         ZP_DO(z, zp_stream_push(s, zp_apart_task, &a, sizeof a, own->numel));
+        zp_slice_end(s, r);
         return zp_delays(z) ? ZERO_OK : zp_check(z, zp_host_return(z, u));
     }
     if (!z->live[u].spans) return ZERO_OK;
@@ -106,7 +110,10 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
                                                 : z->ring.turn[k].array,
                             u, own->first);
     const zp_update update = zp_update_make(z, u, h, z->control, 0, own->numel, at);
-    return zp_check(z, z->rule->update(s, &update, own->numel / ZP_WIDE));
+    r = zp_slice_begin(s, ZERO_EVENT_UPDATE, u, bytes);
+    ZP_DO(z, z->rule->update(s, &update, own->numel / ZP_WIDE));
+    zp_slice_end(s, r);
+    return ZERO_OK;
 }
 
 /* Parameters from the weights that were put. */
@@ -184,5 +191,7 @@ static zero_result zp_step_take(zero_ctx *z, int said, const zero_hyper *h) {
     z->taken++;
     z->phase = ZP_IDLE;
     ZP_TRY(zp_update_all(z, h));
-    return zp_checks_seal(z, ZP_SEAL);
+    ZP_TRY(zp_checks_seal(z, ZP_SEAL));
+    zp_record_give(z->device.recorder);
+    return ZERO_OK;
 }

@@ -703,6 +703,52 @@ static int ds_resolve_offload(ds_reader *r) {
            || ds_resolve_folder(r, DS_PARAM_FOLDER, DS_PARAM_DEVICE, z->parameter_tier);
 }
 
+/* ---- what a run shows of itself ------------------------------------------------------------ */
+
+/* output_path/job_name, where the monitor is switched on: id, and the two behind it. DeepSpeed's
+   own folder, without an output_path, is in the user's home; here it is where the run is. */
+static int ds_resolve_monitor(ds_reader *r, ds_id id, const char *normal, char *out) {
+    const char *text[2] = {normal, "DeepSpeedJobName"};
+    const int on = ds_get(r, id, 0) != 0;
+    for (int i = 0; i < 2; i++) {
+        const ds_id part = (ds_id)((int)id + 1 + i);
+        const int given = r->state[part] == DS_SET;
+        const char *said = given ? r->entry[r->at[part]].item->valuestring : "";
+        if (said[0]) text[i] = said;
+        if (given && !on)
+            ds_note(r, ds_line_of(r, part), "%s has no effect: its feature is not switched on",
+                    ds_row_name(r, part));
+    }
+    if (!on) return 0;
+    if (text[1][strlen(text[1]) - 1] == '/')
+        return ds_fail(r, ds_line_of(r, (ds_id)((int)id + 2)), "%s is \"%.64s\", expected a name",
+                       ds_row_name(r, (ds_id)((int)id + 2)), text[1]);
+    const size_t length = strlen(text[0]);
+    const char *between = length > 0 && text[0][length - 1] == '/' ? "" : "/";
+    if (snprintf(out, DS_CONFIG_FOLDER, "%s%s%s", text[0], between, text[1]) < DS_CONFIG_FOLDER)
+        return 0;
+    return ds_fail(r, ds_line_of(r, id),
+                   "%s: output_path and job_name have %zu characters, expected at most %d",
+                   ds_row_name(r, id), length + strlen(text[1]), DS_CONFIG_FOLDER - 2);
+}
+
+static int ds_resolve_shown(ds_reader *r) {
+    ds_config *o = r->out;
+    const int prints = o->steps_per_print ? o->steps_per_print : 10; /* DeepSpeed's default */
+    o->breakdown = ds_get(r, DS_BREAKDOWN, 0) != 0 ? prints : 0;
+    o->comms_log = ds_get(r, DS_COMMS_LOG, 0) != 0;
+    if (ds_get(r, DS_PROFILE, 0) != 0) o->profile_step = (int)ds_get(r, DS_PROFILE_STEP, 1);
+    if (r->state[DS_PROFILE_STEP] == DS_SET && !o->profile_step)
+        ds_note(r, ds_line_of(r, DS_PROFILE_STEP),
+                "%s has no effect: its feature is not switched on",
+                ds_row_name(r, DS_PROFILE_STEP));
+    if (o->breakdown) o->given |= DS_GIVEN_BREAKDOWN;
+    if (o->comms_log) o->given |= DS_GIVEN_COMMS;
+    if (o->profile_step) o->given |= DS_GIVEN_PROFILE;
+    return ds_resolve_monitor(r, DS_TENSORBOARD, "tensorboard", o->tensorboard)
+           || ds_resolve_monitor(r, DS_CSV, "csv_monitor", o->csv_monitor);
+}
+
 /* ---- optimizer ----------------------------------------------------------------------------- */
 
 /* Its params are checked against it, so this comes before the walk. */
@@ -898,7 +944,8 @@ static int ds_resolve(ds_reader *r) {
     if (ds_resolve_batch(r) || ds_resolve_type(r) || ds_resolve_scaler(r) || ds_resolve_grads(r))
         return 1;
     ds_resolve_zero(r);
-    return ds_resolve_offload(r) || ds_resolve_optimizer(r) || ds_resolve_schedule(r);
+    return ds_resolve_offload(r) || ds_resolve_optimizer(r) || ds_resolve_schedule(r)
+           || ds_resolve_shown(r);
 }
 
 static int ds_read(ds_reader *r, const char *text, size_t length) {

@@ -84,7 +84,10 @@ enum {
     DS_GIVEN_STEPS_PER_PRINT = 1 << 12,
     DS_GIVEN_OPTIMIZER_TIER = 1 << 13,
     DS_GIVEN_PARAMETER_TIER = 1 << 14,
-    DS_GIVEN_SHARE = 1 << 15
+    DS_GIVEN_SHARE = 1 << 15,
+    DS_GIVEN_BREAKDOWN = 1 << 24,
+    DS_GIVEN_COMMS = 1 << 25,
+    DS_GIVEN_PROFILE = 1 << 26
 };
 
 typedef struct ds_config {
@@ -99,8 +102,15 @@ typedef struct ds_config {
     int64_t prefetch_numel; /* stage3_prefetch_bucket_size, elements; see DS_GIVEN_PREFETCH */
     int steps_per_print;    /* 0: not given */
     unsigned given;         /* DS_GIVEN_... */
-    char folder[DS_CONFIG_FOLDER]; /* nvme_path, for zero.folder; "": the trainer's own, or no
-                                      tier is FILE */
+    int breakdown;    /* wall_clock_breakdown: every so many steps (steps_per_print, or 10); 0:
+                         never */
+    int comms_log;    /* comms_logger.enabled */
+    int profile_step; /* flops_profiler: this step, from 1 on; 0: none */
+    char tensorboard[DS_CONFIG_FOLDER]; /* output_path/job_name of `tensorboard`, if it is enabled,
+                                           else "" */
+    char csv_monitor[DS_CONFIG_FOLDER]; /* the same of `csv_monitor` */
+    char folder[DS_CONFIG_FOLDER];      /* nvme_path, for zero.folder; "": the trainer's own, or no
+                                           tier is FILE */
 } ds_config;
 
 /* Gets a sentence (without newline) for each key that has no effect here, with the reason. */

@@ -192,6 +192,33 @@ static int ds_put_schedule(cJSON *root, const ds_config *ds) {
     return bad;
 }
 
+/* A folder goes back as output_path and job_name: what stands behind its last slash. */
+static int ds_put_monitor(cJSON *root, const char *key, const char *folder) {
+    char path[DS_CONFIG_FOLDER];
+    if (!folder[0]) return 0;
+    (void)snprintf(path, sizeof path, "%s", folder);
+    char *slash = strrchr(path, '/');
+    cJSON *monitor = cJSON_AddObjectToObject(root, key);
+    int bad = ds_put_bool(monitor, "enabled", 1);
+    bad |= ds_put_text(monitor, "job_name", slash + 1);
+    *slash = 0;
+    return bad | ds_put_text(monitor, "output_path", path[0] ? path : "/");
+}
+
+static int ds_put_shown(cJSON *root, const ds_config *ds) {
+    int bad = 0;
+    if (ds->breakdown) bad |= ds_put_bool(root, "wall_clock_breakdown", 1);
+    if (ds->comms_log)
+        bad |= ds_put_bool(cJSON_AddObjectToObject(root, "comms_logger"), "enabled", 1);
+    if (ds->profile_step) {
+        cJSON *profiler = cJSON_AddObjectToObject(root, "flops_profiler");
+        bad |= ds_put_bool(profiler, "enabled", 1);
+        bad |= ds_put(profiler, "profile_step", ds->profile_step);
+    }
+    return bad | ds_put_monitor(root, "tensorboard", ds->tensorboard)
+           | ds_put_monitor(root, "csv_monitor", ds->csv_monitor);
+}
+
 char *ds_config_print(const ds_config *ds) {
     cJSON *root = cJSON_CreateObject();
     char *text = NULL;
@@ -204,7 +231,7 @@ char *ds_config_print(const ds_config *ds) {
     if (ds->given & DS_GIVEN_STEPS_PER_PRINT)
         bad |= ds_put(root, "steps_per_print", ds->steps_per_print);
     bad |= ds_put_types(root, ds) | ds_put_zero(root, ds) | ds_put_optimizer(root, ds)
-           | ds_put_schedule(root, ds);
+           | ds_put_schedule(root, ds) | ds_put_shown(root, ds);
     if (!bad) text = cJSON_Print(root);
     cJSON_Delete(root);
     return text;

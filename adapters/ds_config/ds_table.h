@@ -73,6 +73,16 @@ typedef enum ds_id {
     DS_OPTIMIZER_RATIO,
     DS_PARAM_DEVICE,
     DS_PARAM_FOLDER, /* a text */
+    DS_BREAKDOWN,
+    DS_COMMS_LOG,
+    DS_PROFILE,
+    DS_PROFILE_STEP,
+    DS_TENSORBOARD, /* and the next two: enabled, output_path, job_name; the latter are texts */
+    DS_TENSORBOARD_PATH,
+    DS_TENSORBOARD_NAME,
+    DS_CSV,
+    DS_CSV_PATH,
+    DS_CSV_NAME,
     DS_IDS
 } ds_id;
 
@@ -112,6 +122,8 @@ typedef struct ds_row {
 #define WHY_MEMORY   "memory for gathers is planned from the model's units"
 #define WHY_TORCH    "it is about PyTorch, which is not used here"
 #define WHY_TIMES    "the trainer prints its own timings"
+#define WHY_TRACE    "the trainer's flag -tr records each operation"
+#define WHY_LAYERS   "the table has all layers, and the operations of each"
 #define WHY_SAVING   "DeepSpeed's checkpoint files are not read or written here"
 #define WHY_SCALING  "gradients are summed in f32, which needs no scaling before the sum"
 #define WHY_AIO      "the plugin sizes and spreads its transfers from and to files by itself"
@@ -124,7 +136,6 @@ typedef struct ds_row {
     "is "                                                                                          \
     "of its own step"
 #define USE_PLAIN "remove it; weights and gradients travel as they are"
-#define USE_LOG   "use the trainer's own log (flag -o)"
 #define USE_ADAMW "use AdamW, Adam, SGD or Lion without it"
 #define USE_DATA  "use the trainer's own data loader"
 #define USE_WHOLE "remove it; each rank computes whole layers"
@@ -346,7 +357,7 @@ static const ds_row ds_rows[] = {
 
     /* ---- reading and writing ---- */
     RANGED("steps_per_print", DS_WHOLE, DS_STEPS_PER_PRINT, 1, INT_MAX),
-    IGNORED("wall_clock_breakdown", DS_BOOL, WHY_TIMES),
+    APPLIED("wall_clock_breakdown", DS_BOOL, DS_BREAKDOWN),
     IGNORED("memory_breakdown", DS_BOOL, "the trainer prints its plan of memory"),
     IGNORED("dump_state", DS_BOOL, "the trainer prints what it resolved"),
     IGNORED("disable_python_gc", DS_BOOL, WHY_TORCH),
@@ -357,36 +368,36 @@ static const ds_row ds_rows[] = {
     IGNORED("timers.throughput.enabled", DS_BOOL, WHY_TIMES),
     IGNORED("timers.throughput.synchronized", DS_BOOL, WHY_TIMES),
     SECTION("flops_profiler"),
-    REFUSED("flops_profiler.enabled", DS_BOOL, "false",
-            "use the trainer's own figures of tokens per second"),
-    IGNORED("flops_profiler.recompute_fwd_factor", DS_REAL, WHY_OFF),
-    IGNORED("flops_profiler.profile_step", DS_WHOLE, WHY_OFF),
-    IGNORED("flops_profiler.module_depth", DS_WHOLE, WHY_OFF),
-    IGNORED("flops_profiler.top_modules", DS_WHOLE, WHY_OFF),
-    IGNORED("flops_profiler.detailed", DS_BOOL, WHY_OFF),
-    IGNORED("flops_profiler.output_file", DS_TEXT, WHY_OFF),
+    APPLIED("flops_profiler.enabled", DS_BOOL, DS_PROFILE),
+    IGNORED("flops_profiler.recompute_fwd_factor", DS_REAL,
+            "operations that are computed again are not counted"),
+    RANGED("flops_profiler.profile_step", DS_WHOLE, DS_PROFILE_STEP, 1, INT_MAX),
+    IGNORED("flops_profiler.module_depth", DS_WHOLE, WHY_LAYERS),
+    IGNORED("flops_profiler.top_modules", DS_WHOLE, WHY_LAYERS),
+    IGNORED("flops_profiler.detailed", DS_BOOL, WHY_LAYERS),
+    IGNORED("flops_profiler.output_file", DS_TEXT, "the table is printed with the other lines"),
     SECTION("comms_logger"),
-    REFUSED("comms_logger.enabled", DS_BOOL, "false",
-            "use the trainer's own count of bytes sent per step"),
-    IGNORED("comms_logger.verbose", DS_BOOL, WHY_OFF),
-    IGNORED("comms_logger.prof_all", DS_BOOL, WHY_OFF),
-    IGNORED("comms_logger.prof_ops", DS_LIST, WHY_OFF),
-    IGNORED("comms_logger.debug", DS_BOOL, WHY_OFF),
+    APPLIED("comms_logger.enabled", DS_BOOL, DS_COMMS_LOG),
+    IGNORED("comms_logger.verbose", DS_BOOL, WHY_TRACE),
+    IGNORED("comms_logger.prof_all", DS_BOOL, "all operations are in the table"),
+    IGNORED("comms_logger.prof_ops", DS_LIST, "all operations are in the table"),
+    IGNORED("comms_logger.debug", DS_BOOL, WHY_TRACE),
     SECTION("tensorboard"),
-    REFUSED("tensorboard.enabled", DS_BOOL, "false", USE_LOG),
-    IGNORED("tensorboard.output_path", DS_TEXT, WHY_OFF),
-    IGNORED("tensorboard.job_name", DS_TEXT, WHY_OFF),
+    APPLIED("tensorboard.enabled", DS_BOOL, DS_TENSORBOARD),
+    APPLIED("tensorboard.output_path", DS_TEXT, DS_TENSORBOARD_PATH),
+    APPLIED("tensorboard.job_name", DS_TEXT, DS_TENSORBOARD_NAME),
     SECTION("wandb"),
-    REFUSED("wandb.enabled", DS_BOOL, "false", USE_LOG),
+    REFUSED("wandb.enabled", DS_BOOL, "false", "use tensorboard, and `wandb sync` of its folder"),
     IGNORED("wandb.group", DS_TEXT, WHY_OFF),
     IGNORED("wandb.team", DS_TEXT, WHY_OFF),
     IGNORED("wandb.project", DS_TEXT, WHY_OFF),
     SECTION("csv_monitor"),
-    REFUSED("csv_monitor.enabled", DS_BOOL, "false", USE_LOG),
-    IGNORED("csv_monitor.output_path", DS_TEXT, WHY_OFF),
-    IGNORED("csv_monitor.job_name", DS_TEXT, WHY_OFF),
+    APPLIED("csv_monitor.enabled", DS_BOOL, DS_CSV),
+    APPLIED("csv_monitor.output_path", DS_TEXT, DS_CSV_PATH),
+    APPLIED("csv_monitor.job_name", DS_TEXT, DS_CSV_NAME),
     SECTION("comet"),
-    REFUSED("comet.enabled", DS_BOOL, "false", USE_LOG),
+    REFUSED("comet.enabled", DS_BOOL, "false",
+            "use tensorboard, whose event files Comet's upload tool reads"),
     IGNORED("comet.samples_log_interval", DS_WHOLE, WHY_OFF),
     IGNORED("comet.project", DS_TEXT, WHY_OFF),
     IGNORED("comet.workspace", DS_TEXT, WHY_OFF),

@@ -144,6 +144,24 @@ static const option train_table[] = {
         KEY("steps_per_print", DS_GIVEN_STEPS_PER_PRINT, IF_GIVEN),
         .help = "a line every so many steps, and for the first and the last; 0: on a terminal one "
                 "line that is rewritten, elsewhere a line a step"),
+    HEADING("What a run shows of itself"),
+    ROW(TEXT, "-tr", "--trace", trace_path, "",
+        .help = "file for a timeline of all ranks, which ui.perfetto.dev and chrome://tracing "
+                "open, also of a run that was killed"),
+    ROW(INT, "-tb", "--breakdown", breakdown_every, "0", RANGE(0, 2e9), TO(INT, breakdown),
+        KEY("wall_clock_breakdown: -tb", DS_GIVEN_BREAKDOWN, IF_GIVEN),
+        .help = "every so many steps, and of the whole run: where time goes, by forward, backward, "
+                "exposed reductions and gathers, update, data, file; 0: never"),
+    ROW(INT, "-tc", "--comms-log", comms_log, "0", RANGE(0, 1), TO(INT, comms_log),
+        KEY("comms_logger.enabled: -tc", DS_GIVEN_COMMS, IF_GIVEN),
+        .help = "1: in the end a table of collectives: count, mean, p50, p99, bandwidth, ranks"),
+    ROW(INT, "-tp", "--profile-step", profile_step, "0", RANGE(0, 2e9), TO(INT, profile_step),
+        KEY("flops_profiler.profile_step: -tp", DS_GIVEN_PROFILE, IF_GIVEN),
+        .help = "operations and times of each layer in this step; 0: none"),
+    ROW(PATH, "-tbd", "--tensorboard-dir", tensorboard_dir, "",
+        .help = "folder for TensorBoard's event files: loss, learning rate, loss scale, norm over "
+                "samples, with -tb times"),
+    ROW(PATH, "-tcd", "--csv-dir", csv_monitor_dir, "", .help = "folder for the same as CSV"),
     HEADING("Checkpoints"),
     ROW(INT, "-n", "--save-every", save_every, "0", RANGE(0, 2e9),
         .help = "save in the folder of -o every so many steps, at the end, and when SIGTERM or "

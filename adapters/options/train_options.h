@@ -52,10 +52,13 @@ typedef struct train_options {
     double timeout;
     int rounds;
     int print_batches;
-    int print_every;          /* -lp */
-    int evaluate;             /* -h */
-    const char *eval_path;    /* -hf */
-    int gelu_fusion, gpu_log; /* -ge, -lg: accepted alone */
+    int print_every;                               /* -lp */
+    const char *trace_path;                        /* -tr; "": none, as the two folders */
+    const char *tensorboard_dir, *csv_monitor_dir; /* -tbd, -tcd */
+    int breakdown_every, comms_log, profile_step;  /* -tb, -tc, -tp; 0: never */
+    int evaluate;                                  /* -h */
+    const char *eval_path;                         /* -hf */
+    int gelu_fusion, gpu_log;                      /* -ge, -lg: accepted alone */
     int help;
     unsigned char given[TRAIN_OPTIONS_MOST]; /* by row of the table: on the command line */
     char error[512];                         /* what is wrong with the command line; "" nothing */

@@ -35,6 +35,14 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return train_fail(sentence, bytes, "-zl %d: a tile has 32 rows at least", o->tile_rows);
     if (o->stage.n > 1 && (o->skip_loss != 0 || o->skip_norm != 0))
         return train_fail(sentence, bytes, "-sl and -sg: a comparison of stages skips no steps");
+    static const char *const shown[] = {"-tr", "-tb", "-tc", "-tp", "-tbd", "-tcd"};
+    int shows = 0;
+    for (int i = 0; i < (int)(sizeof shown / sizeof *shown); i++)
+        shows |= train_options_given(o, shown[i]);
+    if (o->stage.n > 1 && shows)
+        return train_fail(sentence, bytes,
+                          "-tr, -tb, -tc, -tp, -tbd and -tcd: a comparison of stages shows its own "
+                          "table alone");
     if (o->stage.n > 1 && o->evaluate)
         return train_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
     return 0;
@@ -105,6 +113,30 @@ ds_config train_settings(const train_options *o, const ds_config *file, int chan
     const int64_t units = file->prefetch_numel / (12 * (int64_t)channels * channels); /* blocks */
     all.zero.prefetch = units > 64 ? 64 : units > 0 ? (int)units : ZERO_NONE;
     return all;
+}
+
+launch_request train_request(const train_options *o, const char *program,
+                             char method[OPTION_WORD_BYTES]) {
+    launch_request r;
+    memset(&r, 0, sizeof r);
+    r.program = program;
+    r.ranks = o->ranks;
+    r.default_ranks = o->stage.n > 1 ? 2 : 1;
+    r.groups = o->stage.n > 0 ? o->stage.n : 1;
+    r.usage_error = o->error[0] ? o->error : NULL;
+    if (o->method >= 0) train_options_word(o, "-pi", method);
+    r.method = o->method >= 0 ? method : NULL;
+    r.rank = o->rank;
+    r.per_node = o->per_node;
+    r.server = o->server[0] ? o->server : NULL;
+    r.folder = o->folder;
+    r.as_threads = o->as_threads;
+    r.stop = o->save_every > 0;
+    if (!o->help) return r;
+    r.ranks = 0; /* or as many as mpirun started: rank 0 prints */
+    r.default_ranks = 1;
+    r.usage_error = NULL;
+    return r;
 }
 
 /* ---- tiers --------------------------------------------------------------------------------- */

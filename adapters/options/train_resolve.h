@@ -8,6 +8,7 @@
 #ifndef TRAIN_RESOLVE_H
 #define TRAIN_RESOLVE_H
 
+#include "../launch/launch.h"
 #include "train_options.h"
 
 #ifdef __cplusplus
@@ -42,6 +43,11 @@ ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *
 ds_config train_settings(const train_options *o, const ds_config *file, int channels);
 /* That folder, where this rank's files are made. */
 const char *train_folder(const train_options *o, const ds_config *file);
+
+/* What the launcher is asked for; main sets rank_main and user. method: -pi's word, for as long as
+   the request. */
+launch_request train_request(const train_options *o, const char *program,
+                             char method[OPTION_WORD_BYTES]);
 
 /* What -zog auto and -zor 0 mean, at the stage, micro-steps and accumulation that stand in c. In a
    comparison a stage that cannot have a tier (its gradients or parameters are whole) has DEVICE

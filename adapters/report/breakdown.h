@@ -1,0 +1,77 @@
+/* breakdown.h - where the time of a step goes.
+
+   Every moment of a step is of one kind: that of the innermost slice of the compute track (see
+   zero_event), where there is none that of the host's own innermost slice, where there is none
+   either it is idle. So the kinds of a step add up to the step. Communication is there as far as
+   it is exposed, which is what the compute track waits for it, or does of it itself.
+
+   A step is complete once a slice behind it is seen, since events come late: breakdown_take hands
+   complete ones out, in order.
+
+   WHY A ROOM. It is arithmetic on events, and tested as that.
+*/
+#ifndef BREAKDOWN_H
+#define BREAKDOWN_H
+
+#include <stdint.h>
+
+#include "../../zero_plugin.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(name, word) */
+#define BREAKDOWNS(X)                                                                              \
+    X(BREAKDOWN_FORWARD, "forward")                                                                \
+    X(BREAKDOWN_BACKWARD, "backward")                                                              \
+    X(BREAKDOWN_REDUCTION, "reduction exposed")                                                    \
+    X(BREAKDOWN_GATHER, "gather exposed")                                                          \
+    X(BREAKDOWN_UPDATE, "update")                                                                  \
+    X(BREAKDOWN_DATA, "data")                                                                      \
+    X(BREAKDOWN_FILE, "file")                                                                      \
+    X(BREAKDOWN_HOST, "host") /* losses, norms, lines */                                           \
+    X(BREAKDOWN_IDLE, "idle")
+
+#define BREAKDOWN_ENUM(name, word) name,
+typedef enum breakdown_kind { BREAKDOWNS(BREAKDOWN_ENUM) BREAKDOWN_KINDS } breakdown_kind;
+#undef BREAKDOWN_ENUM
+
+enum { BREAKDOWN_SLICES = 1 << 14, BREAKDOWN_STEPS = 64 };
+
+typedef struct breakdown_slice {
+    double begin, end; /* seconds */
+    breakdown_kind kind;
+} breakdown_slice;
+
+typedef struct breakdown_step {
+    int64_t step;
+    double begin, end; /* seconds */
+    double seconds[BREAKDOWN_KINDS];
+} breakdown_step;
+
+/* All zeros: empty. Private. */
+typedef struct breakdown {
+    breakdown_slice slice[2][BREAKDOWN_SLICES]; /* of the compute track; of the host */
+    int n[2];
+    breakdown_step step[BREAKDOWN_STEPS];
+    int steps;
+    double seen; /* the latest begin on the compute track */
+} breakdown;
+
+/* "forward" */
+const char *breakdown_name(breakdown_kind kind);
+
+void breakdown_events(breakdown *b, const zero_event *events, int n);
+/* A slice of the host's. */
+void breakdown_host(breakdown *b, breakdown_kind kind, double begin, double end);
+/* A step was made from begin to end. */
+void breakdown_mark(breakdown *b, int64_t step, double begin, double end);
+
+/* The next step that is complete; `all`: whether or not. Returns 0 where there is none. */
+int breakdown_take(breakdown *b, int all, breakdown_step *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,320 @@
+/* observe.c - see observe.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "observe.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comms_table.h"
+#include "flops_table.h"
+#include "pace.h"
+#include "scalars.h"
+#include "trace.h"
+
+enum { NESTED = 8, CLOCK_ROUNDS = 9 };
+
+struct observer {
+    launch *l;
+    report *out;
+    int computes;
+    trace *timeline;
+    breakdown *times;
+    comms_table *comms;
+    flops_table *flops;
+    scalars *figures;
+    int every;        /* -tb */
+    int profile_step; /* -tp: from 1 on; 0: none, or told */
+    int64_t step;     /* of the host's slices */
+    int depth;
+    struct {
+        const char *name;
+        breakdown_kind kind;
+        double begin;
+    } open[NESTED];
+    breakdown_step sum, all; /* since the last line; of the run. step: how many */
+    int64_t first;           /* of `sum` */
+    int64_t samples_of;      /* of one step */
+};
+
+/* ---- clocks -------------------------------------------------------------------------------- */
+
+/* Which boot of which machine this is. 0: it does not say. */
+static uint64_t clock_machine(void) {
+    char text[64] = "";
+    uint64_t hash = 14695981039346656037u;
+    const int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    const ssize_t n = file >= 0 ? read(file, text, sizeof text) : 0;
+    if (file >= 0) (void)close(file);
+    for (ssize_t i = 0; i < n; i++) hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
+    return n > 0 ? hash : 0;
+}
+
+static int clock_order(const void *a_, const void *b_) {
+    const double a = *(const double *)a_, b = *(const double *)b_;
+    return a < b ? -1 : a > b;
+}
+
+/* Ranks of one machine have one clock. Another machine's differs by the middle of what it shows
+   behind several meetings: to about what a meeting takes. COLLECTIVE; rank 0's file is there
+   before. */
+static trace_clock clock_agree(launch *l) {
+    struct {
+        uint64_t machine;
+        double now;
+    } his = {clock_machine(), pace_clock()};
+    double ahead[CLOCK_ROUNDS];
+    const uint64_t machine = his.machine;
+    launch_broadcast(l, &his, sizeof his);
+    trace_clock clock = {his.now, l->rank != 0 && (machine == 0 || machine != his.machine)};
+    for (int i = 0; i < CLOCK_ROUNDS; i++) {
+        launch_agree(l, 1, "");
+        const double mine = pace_clock();
+        double zero = mine;
+        launch_broadcast(l, &zero, sizeof zero);
+        ahead[i] = mine - zero;
+    }
+    qsort(ahead, CLOCK_ROUNDS, sizeof *ahead, clock_order);
+    if (clock.apart) clock.origin += ahead[CLOCK_ROUNDS / 2];
+    return clock;
+}
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+static int observe_open_trace(observer *s, const char *path, char *sentence, size_t bytes) {
+    const trace_clock zero = {pace_clock(), 0};
+    if (s->l->rank == 0) s->timeline = trace_open(path, 0, &zero, sentence, bytes);
+    const trace_clock clock = clock_agree(s->l);
+    if (s->l->rank != 0) s->timeline = trace_open(path, s->l->rank, &clock, sentence, bytes);
+    return s->timeline == NULL;
+}
+
+static int observe_open_flops(observer *s, const train_options *o, const gpt2_config *model,
+                              int64_t step_tokens) {
+    const int rows = gpt2_tile_rows(model, o->tile_rows);
+    flops_table *f = s->flops = (flops_table *)calloc(1, sizeof *s->flops);
+    if (f == NULL) return 1;
+    f->model = *model;
+    f->seq_len = o->seq_len;
+    f->ranks = s->l->nranks;
+    f->rank_tokens = step_tokens / f->ranks;
+    f->tiles = rows > 0 ? model->padded_vocab_size / rows : 0;
+    f->step = s->profile_step - 1;
+    return flops_open(f);
+}
+
+static int observe_open_parts(observer *s, const train_options *o, const ds_config *file,
+                              const gpt2_config *model, int64_t step_tokens, char *sentence,
+                              size_t bytes) {
+    const char *board = o->tensorboard_dir[0] ? o->tensorboard_dir : file->tensorboard;
+    const char *csv = o->csv_monitor_dir[0] ? o->csv_monitor_dir : file->csv_monitor;
+    s->every = o->breakdown_every;
+    s->profile_step = o->profile_step;
+    if (o->trace_path[0] && observe_open_trace(s, o->trace_path, sentence, bytes)) return 1;
+    if (s->every) s->times = (breakdown *)calloc(1, sizeof *s->times);
+    if (o->comms_log) s->comms = (comms_table *)calloc(1, sizeof *s->comms);
+    if ((s->every && s->times == NULL) || (o->comms_log && s->comms == NULL)
+        || (s->profile_step && observe_open_flops(s, o, model, step_tokens))) {
+        (void)snprintf(sentence, bytes, "no memory to observe the run with");
+        return 1;
+    }
+    if (s->l->rank != 0 || !(board[0] || csv[0])) return 0;
+    s->figures = scalars_open(board, csv, sentence, bytes);
+    return s->figures == NULL;
+}
+
+static void observe_free(observer *s) {
+    if (s->flops != NULL) flops_close(s->flops);
+    free(s->times);
+    free(s->comms);
+    free(s->flops);
+    scalars_close(s->figures);
+    free(s);
+}
+
+observer *observe_open(const train_options *o, const ds_config *file, launch *l, report *out,
+                       const gpt2_config *model, int64_t step_tokens, int computes, char *sentence,
+                       size_t bytes) {
+    const int events = o->trace_path[0] || o->breakdown_every || o->comms_log || o->profile_step;
+    const int figures = o->tensorboard_dir[0] || o->csv_monitor_dir[0] || file->tensorboard[0]
+                        || file->csv_monitor[0];
+    if (!events && !figures) return NULL;
+    observer *s = (observer *)calloc(1, sizeof *s);
+    if (s == NULL) {
+        (void)snprintf(sentence, bytes, "no memory to observe the run with");
+        return NULL;
+    }
+    s->l = l;
+    s->out = out;
+    s->computes = computes;
+    if (!observe_open_parts(s, o, file, model, step_tokens, sentence, bytes)) return s;
+    observe_free(s);
+    return NULL;
+}
+
+/* ---- events -------------------------------------------------------------------------------- */
+
+static void observe_events(void *user, const zero_event *events, int n) {
+    observer *s = (observer *)user;
+    if (s->timeline != NULL) trace_events(s->timeline, events, n);
+    if (s->times != NULL) breakdown_events(s->times, events, n);
+    if (s->comms != NULL) comms_events(s->comms, events, n);
+    if (s->flops != NULL) flops_events(s->flops, events, n);
+}
+
+void observe_hook(observer *s, zero_config *c) {
+    if (s == NULL || !(s->timeline || s->times || s->comms || s->flops)) return;
+    c->trace = observe_events;
+    c->trace_user = s;
+}
+
+void observe_begin(observer *s, const char *name, breakdown_kind kind) {
+    if (s == NULL || s->depth == NESTED) return;
+    s->open[s->depth].name = name;
+    s->open[s->depth].kind = kind;
+    s->open[s->depth++].begin = pace_clock();
+}
+
+/* On a GPU the host only enqueues: what it does meanwhile says nothing of the GPU's time. */
+void observe_end(observer *s) {
+    if (s == NULL || s->depth == 0) return;
+    s->depth--;
+    const double begin = s->open[s->depth].begin, end = pace_clock();
+    const breakdown_kind kind = s->open[s->depth].kind;
+    if (s->timeline != NULL) trace_slice(s->timeline, s->open[s->depth].name, s->step, begin, end);
+    if (s->times != NULL && (s->computes || kind == BREAKDOWN_DATA))
+        breakdown_host(s->times, kind, begin, end);
+}
+
+/* ---- steps --------------------------------------------------------------------------------- */
+
+/* Mean milliseconds and shares of `steps` steps. */
+static void observe_print_times(const observer *s, const char *what, const double *seconds,
+                                double total, double steps) {
+    report_say(s->out, "%s, ms a step:", what);
+    for (int k = 0; k < BREAKDOWN_KINDS; k++)
+        report_say(s->out, " %s %.3f (%.1f%%) |", breakdown_name((breakdown_kind)k),
+                   1e3 * seconds[k] / steps, total > 0 ? 100 * seconds[k] / total : 0);
+    report_say(s->out, " together %.3f\n", 1e3 * total / steps);
+}
+
+static void observe_add(breakdown_step *sum, const breakdown_step *one) {
+    sum->step++;
+    sum->end += one->end - one->begin;
+    for (int k = 0; k < BREAKDOWN_KINDS; k++) sum->seconds[k] += one->seconds[k];
+}
+
+static int observe_put_times(observer *s, const breakdown_step *one, char *sentence, size_t bytes) {
+    const scalar values[] = {
+        {"Train/Samples/elapsed_time_ms_forward", 1e3 * one->seconds[BREAKDOWN_FORWARD]},
+        {"Train/Samples/elapsed_time_ms_backward", 1e3 * one->seconds[BREAKDOWN_BACKWARD]},
+        {"Train/Samples/elapsed_time_ms_backward_allreduce",
+         1e3 * one->seconds[BREAKDOWN_REDUCTION]},
+        {"Train/Samples/elapsed_time_ms_gather", 1e3 * one->seconds[BREAKDOWN_GATHER]},
+        {"Train/Samples/elapsed_time_ms_step", 1e3 * one->seconds[BREAKDOWN_UPDATE]}};
+    return scalars_put(s->figures, (one->step + 1) * s->samples_of, values, 5, sentence, bytes);
+}
+
+/* Steps that are complete by now. */
+static int observe_take_times(observer *s, int all, char *sentence, size_t bytes) {
+    breakdown_step one;
+    char what[64];
+    int failed = 0;
+    while (s->times != NULL && breakdown_take(s->times, all, &one)) {
+        failed |= observe_put_times(s, &one, sentence, bytes);
+        if (s->sum.step == 0) s->first = one.step;
+        observe_add(&s->sum, &one);
+        observe_add(&s->all, &one);
+        if ((one.step + 1) % s->every != 0) continue;
+        if (one.step == s->first)
+            (void)snprintf(what, sizeof what, "step %lld", (long long)one.step + 1);
+        else
+            (void)snprintf(what, sizeof what, "steps %lld to %lld", (long long)s->first + 1,
+                           (long long)one.step + 1);
+        observe_print_times(s, what, s->sum.seconds, s->sum.end, (double)s->sum.step);
+        memset(&s->sum, 0, sizeof s->sum);
+    }
+    return failed;
+}
+
+static void observe_counters(const observer *s, const step_line *v, double now, double mib) {
+    if (s->timeline == NULL) return;
+    trace_counter(s->timeline, "memory MiB", now, mib);
+    if (s->l->rank != 0) return; /* the same on all */
+    trace_counter(s->timeline, "loss", now, v->loss);
+    trace_counter(s->timeline, "norm", now, v->done->norm);
+    trace_counter(s->timeline, "loss scale", now, (double)v->done->loss_scale);
+}
+
+static void observe_profile(observer *s, int all) {
+    flops_table *f = s->flops;
+    if (f == NULL || s->profile_step == 0 || !(f->passed || (all && f->wall > 0))) return;
+    flops_print(f, s->out);
+    s->profile_step = 0;
+}
+
+int observe_step(observer *s, const step_line *v, double began, int64_t samples, double mib,
+                 char *sentence, size_t bytes) {
+    if (s == NULL) return 0;
+    const double end = began + v->seconds;
+    const scalar values[] = {{"Train/Samples/train_loss", v->loss},
+                             {"Train/Samples/lr", v->lr},
+                             {"Train/Samples/loss_scale", (double)v->done->loss_scale},
+                             {"Train/Samples/grad_norm", v->done->norm}};
+    s->samples_of = samples / v->step;
+    s->step = v->step;
+    if (s->times != NULL) breakdown_mark(s->times, v->step - 1, began, end);
+    if (s->flops != NULL && s->step == s->profile_step) {
+        s->flops->share = v->share;
+        s->flops->of = v->share_of;
+        s->flops->wall = v->seconds;
+    }
+    observe_counters(s, v, end, mib);
+    observe_profile(s, 0);
+    int failed = scalars_put(s->figures, samples, values, 4, sentence, bytes);
+    failed |= observe_take_times(s, 0, sentence, bytes);
+    if (s->timeline != NULL) failed |= trace_flush(s->timeline, sentence, bytes);
+    return failed;
+}
+
+/* ---- the end ------------------------------------------------------------------------------- */
+
+static zero_result observe_sum_times(observer *s, zero_ctx *z) {
+    double sums[BREAKDOWN_KINDS + 2];
+    if (s->times == NULL) return ZERO_OK;
+    memcpy(sums, s->all.seconds, sizeof s->all.seconds);
+    sums[BREAKDOWN_KINDS] = s->all.end;
+    sums[BREAKDOWN_KINDS + 1] = (double)s->all.step;
+    ZERO_TRY(zero_all_sum(z, sums, BREAKDOWN_KINDS + 2));
+    if (sums[BREAKDOWN_KINDS + 1] > 0)
+        observe_print_times(s, "the run, mean of all ranks", sums, sums[BREAKDOWN_KINDS],
+                            sums[BREAKDOWN_KINDS + 1]);
+    return ZERO_OK;
+}
+
+zero_result observe_sum(observer *s, zero_ctx *z) {
+    char sentence[LAUNCH_SENTENCE] = "";
+    zero_stats stats;
+    if (s == NULL) return ZERO_OK;
+    ZERO_TRY(zero_query_stats(z, &stats)); /* tells what is over by now: all */
+    if (observe_take_times(s, 1, sentence, sizeof sentence)) report_say(s->out, "%s\n", sentence);
+    observe_profile(s, 1);
+    ZERO_TRY(observe_sum_times(s, z));
+    return s->comms != NULL ? comms_print(s->comms, z, s->out) : ZERO_OK;
+}
+
+int observe_close(observer *s, char *sentence, size_t bytes) {
+    int failed = 0;
+    if (s == NULL) return 0;
+    if (s->timeline != NULL) {
+        failed = trace_flush(s->timeline, sentence, bytes);
+        launch_agree(s->l, 1, ""); /* all have written */
+        failed |= trace_close(s->timeline, s->l->rank == 0, sentence, bytes);
+    }
+    observe_free(s);
+    return failed;
+}

@@ -1,0 +1,58 @@
+/* observe.h - what a run shows of itself while it runs: a timeline, where time goes, how long
+   collectives take, what layers compute, figures for TensorBoard and CSV.
+
+   A trainer opens an observer, which is NULL where nothing of that is asked for, and tells it what
+   it does: observe_begin and _end around its own work, observe_step behind each step. The plugin
+   tells the rest, through zero_config.trace. With NULL each of these is one test of a pointer.
+
+   WHY A ROOM. What there is to see, and how it is written, is not a training loop's business.
+*/
+#ifndef OBSERVE_H
+#define OBSERVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../zero_plugin.h"
+#include "../gpt2/gpt2.h"
+#include "../launch/launch.h"
+#include "../options/train_options.h"
+#include "breakdown.h"
+#include "report.h"
+#include "step_line.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct observer observer;
+
+/* By -tr, -tb, -tc, -tp, -tbd and -tcd, or the file's keys. step_tokens: of all ranks. `computes`:
+   the device is the host itself. NULL: nothing is asked for, or, with a sentence, it cannot be had.
+   Everything but the model is borrowed. COLLECTIVE. */
+observer *observe_open(const train_options *o, const ds_config *file, launch *l, report *out,
+                       const gpt2_config *model, int64_t step_tokens, int computes, char *sentence,
+                       size_t bytes);
+
+/* Sets zero_config.trace, where events are asked for. */
+void observe_hook(observer *s, zero_config *c);
+
+/* The host's own work, nested: its name (borrowed) and kind. */
+void observe_begin(observer *s, const char *name, breakdown_kind kind);
+void observe_end(observer *s);
+
+/* Behind a step, which began at `began` (seconds of CLOCK_MONOTONIC). samples: sequences so far, of
+   all ranks. Returns 1 and a sentence where something could not be written, once for each. */
+int observe_step(observer *s, const step_line *v, double began, int64_t samples, double mib,
+                 char *sentence, size_t bytes);
+
+/* Behind the last step: tables of the run. COLLECTIVE, SYNC. */
+zero_result observe_sum(observer *s, zero_ctx *z);
+
+/* After zero_destroy, which tells the last events. Returns as observe_step does. COLLECTIVE. */
+int observe_close(observer *s, char *sentence, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,166 @@
+#!/bin/sh
+# test_observe.sh BUILD - what the trainer shows of a run: timelines of two ranks over twenty steps at
+# every stage, the same weights with and without, a run that is killed, where time goes, tables,
+# TensorBoard's files and CSV, DeepSpeed's keys, errors. TRAINER names another program than
+# BUILD/train_gpt2_zero. TENSORBOARD: a Python with the package tensorboard, which then reads the files,
+# too. Last line: N passed, N failed[, N skipped].
+# Lists of arguments are split at blanks on purpose.
+# shellcheck disable=SC2086
+set -u
+B=$1
+trainer=${TRAINER:-$B/train_gpt2_zero}
+tensorboard=${TENSORBOARD:-python3}
+work=$(mktemp -d "${TMPDIR:-/tmp}/test_observe.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0 skipped=0
+small="-e char:2x32x2 -t 16 -v -1 -g 0 -u 3 -b 2 -nt 1"
+
+# same NAME EXPECTED FOUND
+same() {
+    if [ -n "$2" ] && [ "$2" = "$3" ]; then passed=$((passed + 1))
+    else failed=$((failed + 1)); echo "FAILED: $1: expected '$2', found '$3'"; fi
+}
+# says NAME PATTERN: what the last run wrote
+says() { if grep -qe "$2" "$work/out"; then passed=$((passed + 1)); else same "$1" "$2" "$(tail -n 2 "$work/out")"; fi; }
+train() { timeout -k 1 60 "$trainer" $small "$@" >"$work/out" 2>&1; sed -n 's/^weights //p' "$work/out"; }
+# checks NAME COMMAND...: a program that ends with `N passed, N failed`
+checks() {
+    name=$1
+    shift
+    if "$@" >"$work/checked" 2>&1; then passed=$((passed + $(sed -n 's/ passed,.*//p' "$work/checked" | tail -n 1)))
+    else failed=$((failed + 1)); echo "FAILED: $name"; head -n 5 "$work/checked"; fi
+}
+
+# Recording changes no bit, at any stage, with overlap and without; timelines have what belongs there.
+test_stages() {
+    for setting in "-z 0" "-z 1" "-z 2" "-z 3" "-z 0 -zo 0" "-z 3 -zo 0" "-z 2 -dt bf16" "-z 3 -dt bf16 -sd 7" "-z 3 -r 3 -sd 8"; do
+        plain=$(train -pn 2 -x 20 -d 128 $setting)
+        shown=$(train -pn 2 -x 20 -d 128 $setting -tr "$work/t.json" -tb 3 -tc 1 -tp 2 -tbd "$work/tb" -tcd "$work/csv")
+        same "$setting: weights" "$plain" "$shown"
+        case $setting in
+        *-r*) ;; # forward runs within backward
+        *) checks "$setting: timeline" "$B/test_observe" trace "$work/t.json" 2 20 2 2 ;;
+        esac
+    done
+    same "a file per rank, piece by piece" "$(train -pn 2 -x 6 -z 3 -zos file -zog file -zop file -zfd "$work")" \
+        "$(train -pn 2 -x 6 -z 3 -zos file -zog file -zop file -zfd "$work" -tr "$work/t.json" -tb 1)"
+    same "its lanes are in the timeline" yes "$(grep -q '"name":"file 0"' "$work/t.json" && echo yes)"
+}
+
+# What a run that is killed has written opens.
+test_killed() {
+    "$trainer" $small -pn 2 -z 3 -x 1000000 -tr "$work/k.json" -tbd "$work/kb" >/dev/null 2>&1 &
+    run=$!
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        [ "$(cat "$work/k.json" 2>/dev/null | wc -l)" -gt 2000 ] && break
+        sleep 0.5
+    done
+    kill -9 $run
+    wait $run 2>/dev/null
+    sleep 1 # its ranks end with it
+    checks "a killed run's timeline" "$B/test_observe" killed "$work/k.json"
+    same "its event file" 0 "$("$B/test_observe" events "$work"/kb/events* >/dev/null 2>&1; echo $?)"
+}
+
+# The kinds of a step add up to the step, which is the one of the step's line; shares to all of it.
+test_breakdown() {
+    train -pn 2 -z 2 -x 12 -tb 1 >/dev/null
+    awk '/ms a step:/ {
+             sum = shares = 0
+             for (i = 1; i <= NF; i++) if ($i ~ /%\)$/) { sum += $(i - 1); share = $i; gsub(/[(%)]/, "", share); shares += share }
+             if (sum < $NF - 0.006 || sum > $NF + 0.006 || shares < 99.4 || shares > 100.6) { print "adds up to " sum ", " shares ": " $0; bad = 1 }
+             n++
+             if ($1 == "step") { step = $2; sub(/,/, "", step); together[step] = $NF } }
+         /^step/ && /tok\/s/ { split($2, at, "/"); for (i = 1; i <= NF; i++) if ($i == "ms") ms[at[1]] = $(i - 1) }
+         END {
+             for (step in together) if (together[step] < ms[step] - 0.006 || together[step] > ms[step] + 0.006) { print step, together[step], ms[step]; bad = 1 }
+             print n " lines"; exit bad }' "$work/out" >"$work/sums"
+    same "the kinds of a step add up to the step" "13 lines" "$(cat "$work/sums")"
+    train -pn 2 -z 3 -x 7 -tb 3 >/dev/null
+    same "lines" "steps 1 to 3,steps 4 to 6,the run," \
+        "$(sed -n 's/, .*ms a step.*/,/p' "$work/out" | tr -d '\n')"
+}
+
+test_tables() {
+    train -pn 2 -z 1 -x 5 -tc 1 -tp 3 >/dev/null
+    says "collectives" "^gather  *[0-9]* *[0-9]* "
+    says "reductions" "^reduction "
+    says "stragglers" "^reduction .*0: .* 1: "
+    says "flops" "^flops of step 3: 2 ranks, 32 tokens each"
+    says "layers" "^block 1 "
+    says "which definition" "of matmul: 6 per parameter"
+    same "each reduction of five steps" "$(awk '/^reduction/ && NF == 8 { n += $3 } END { print n }' "$work/out")" 20
+    train -pn 1 -z 0 -x 3 -tc 1 >/dev/null
+    says "one rank" "collectives of rank 0 among 1 rank;"
+}
+
+# TensorBoard's files, CSV and main.log tell the same.
+test_figures() {
+    rm -rf "$work/tb" "$work/csv" "$work/log"
+    train -pn 2 -z 2 -x 9 -tb 1 -tbd "$work/tb" -tcd "$work/csv" -o "$work/log" >/dev/null
+    "$B/test_observe" events "$work"/tb/events* >"$work/events" || same "events" readable not
+    grep ' Train/Samples/train_loss ' "$work/events" | awk '{ printf "%.4f\n", $3 }' >"$work/a"
+    awk -F, 'NR > 1 { printf "%.4f\n", $2 }' "$work/csv/Train_Samples_train_loss.csv" >"$work/b"
+    sed 's/.*trl:\([^ ]*\) .*/\1/' "$work/log/main.log" >"$work/c"
+    same "loss of nine steps" 9 "$(wc -l <"$work/a")"
+    same "events and CSV" same "$(cmp "$work/a" "$work/b" && echo same)"
+    same "CSV and main.log" same "$(cmp "$work/b" "$work/c" && echo same)"
+    same "the axis has samples" "4 8 12 16 20 24 28 32 36 " "$(awk -F, 'NR > 1 { printf "%s ", $1 }' "$work/csv/Train_Samples_lr.csv")"
+    same "times, too" "$(awk -F, 'NR > 1 { printf "%s ", $1 }' "$work/csv/Train_Samples_lr.csv")" \
+        "$(awk -F, 'NR > 1 { printf "%s ", $1 }' "$work/csv/Train_Samples_elapsed_time_ms_forward.csv")"
+    if ! "$tensorboard" -c 'import tensorboard' 2>/dev/null; then
+        skipped=$((skipped + 1))
+        return
+    fi
+    "$tensorboard" - "$work/tb" >"$work/d" 2>"$work/err" <<'PYTHON'
+import sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1])
+events.Reload()
+for scalar in events.Scalars("Train/Samples/train_loss"):
+    print("%.4f" % scalar.value)
+PYTHON
+    same "TensorBoard reads it" same "$(cmp "$work/a" "$work/d" && echo same)"
+}
+
+test_keys() {
+    cat >"$work/ds.json" <<JSON
+{"train_micro_batch_size_per_gpu": 2, "steps_per_print": 2, "wall_clock_breakdown": true,
+ "comms_logger": {"enabled": true}, "flops_profiler": {"enabled": true, "profile_step": 2},
+ "tensorboard": {"enabled": true, "output_path": "$work/runs/", "job_name": "one"},
+ "csv_monitor": {"enabled": true, "output_path": "$work/runs", "job_name": "two"}}
+JSON
+    timeout 60 "$trainer" $small -pn 2 -x 4 -ds "$work/ds.json" >"$work/out" 2>&1
+    says "wall_clock_breakdown" "^steps 1 to 2, ms a step"
+    says "comms_logger" "^collectives of rank 0"
+    says "flops_profiler" "^flops of step 2"
+    same "tensorboard" 1 "$(ls "$work"/runs/one/events* | wc -l)"
+    same "csv_monitor" 5 "$(wc -l <"$work/runs/two/Train_Samples_lr.csv")"
+    echo '{"train_batch_size": 4, "wandb": {"enabled": true}}' >"$work/ds.json"
+    timeout 60 "$trainer" $small -pn 2 -x 4 -ds "$work/ds.json" >"$work/out" 2>&1
+    says "wandb" 'wandb.enabled.*use tensorboard, and `wandb sync`'
+}
+
+test_errors() {
+    train -x 1 -tr "$work/none/t.json" >/dev/null
+    says "no folder" "train_gpt2_zero: -tr: $work/none/t.json cannot be written: No such file"
+    same "in one line" 1 "$(grep -c -- '-tr:' "$work/out")"
+    train -x 1 -pn 2 -tbd /proc/none >/dev/null
+    says "no folder for TensorBoard" "-tbd: /proc/none/.* cannot be written"
+    train -x 8 -z 0,1 -tr "$work/t.json" >/dev/null
+    says "a comparison" "a comparison of stages shows its own table alone"
+    [ -c /dev/full ] || return
+    train -x 3 -tr /dev/full >/dev/null
+    says "a full disk" "-tr: /dev/full cannot be written any more: No space left"
+}
+
+test_stages
+test_killed
+test_breakdown
+test_tables
+test_figures
+test_keys
+test_errors
+[ $skipped -gt 0 ] && more=", $skipped skipped" || more=
+echo "$passed passed, $failed failed$more"
+[ $failed -eq 0 ]
