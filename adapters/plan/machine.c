@@ -248,11 +248,10 @@ double machine_update_bytes(const plan_answer *a) {
     const zero_config *c = &a->resolved;
     const double whole = (double)a->zero.padded_numel;
     const double numel = c->stage > 0 ? whole / a->zero.nranks : whole;
-    const int state = c->optimizer == ZERO_ADAMW || c->optimizer == ZERO_ADAM ? 8 : 4;
-    const int master = c->type != ZERO_F32 && !c->no_master ? 4 : 0;
+    const int master = c->type != ZERO_F32 && !c->no_master;
     const size_t param = zero_type_bytes(c->type);
     const size_t grad = c->grads == ZERO_GRAD_F32 ? 4 : param;
-    return numel * (double)((size_t)(2 * (state + master)) + grad + param * (master ? 1 : 2));
+    return 2 * (double)a->state_bytes + numel * (double)(grad + param * (master ? 1 : 2));
 }
 
 static double machine_compute(const machine_rates *r, const plan_case *c) {

@@ -110,22 +110,34 @@ static int plan_activations(const plan_case *c, plan_answer *a, char *sentence, 
                      run.seq_len);
 }
 
-int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes) {
+/* The plugin's plan; `resolved` may be NULL. */
+static int plan_query(const plan_case *c, const zero_config *cfg, zero_plan *plan,
+                      zero_config *resolved, char *sentence, size_t bytes) {
     plan_world world = {c->nranks > 0 ? c->nranks : 1, !c->on_gpus && c->one_machine};
     const zero_comm comm = {ZERO_COMM_OWN, 0, &world, c->node_size};
-    zero_config cfg = c->zero;
     zero_ctx *z = NULL;
+    plan_for_gpus(c->on_gpus);
+    zero_result r = zero_create(&z, cfg, &comm);
+    if (!r) r = plan_describe(c, z);
+    if (!r) r = zero_query_plan(z, plan);
+    if (r) (void)plan_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
+    zero_query_config(z, resolved);
+    zero_destroy(z);
+    return r != ZERO_OK;
+}
+
+int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes) {
+    zero_config cfg = c->zero;
+    zero_plan here;
     memset(a, 0, sizeof *a);
     if (cfg.folder == NULL) cfg.folder = ".";
-    plan_for_gpus(c->on_gpus);
-    zero_result r = zero_create(&z, &cfg, &comm);
-    if (!r) r = plan_describe(c, z);
-    if (!r) r = zero_query_plan(z, &a->zero);
-    if (r) (void)plan_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
-    zero_query_config(z, &a->resolved);
-    zero_destroy(z);
-    if (r || plan_activations(c, a, sentence, bytes)) return 1;
+    if (plan_query(c, &cfg, &a->zero, &a->resolved, sentence, bytes)) return 1;
+    cfg.optimizer_tier = cfg.gradient_tier = cfg.parameter_tier = ZERO_DEVICE;
+    cfg.delay_from = 0;
+    if (plan_query(c, &cfg, &here, NULL, sentence, bytes)) return 1;
+    if (plan_activations(c, a, sentence, bytes)) return 1;
     const zero_plan *p = &a->zero;
+    a->state_bytes = here.optimizer_bytes;
     a->device_bytes = (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes
                       + p->buffer_bytes + a->activations;
     a->host_bytes = (uint64_t)p->host_bytes + (c->on_gpus ? a->away : 0);

@@ -66,7 +66,8 @@ typedef struct plan_answer {
     zero_plan zero;
     zero_config resolved; /* with every default */
     size_t activations;   /* and the model's scratch memory */
-    size_t away;          /* of them, kept in the host's memory (GPU) or in a file */
+    size_t state_bytes;   /* optimizer state and master weights, wherever they lie */
+    size_t away;          /* inputs of blocks, kept in the host's memory (GPU) or in a file */
     uint64_t device_bytes, host_bytes, file_bytes; /* all that a rank takes, by where it lies */
 } plan_answer;
 
