@@ -12,6 +12,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -189,6 +190,12 @@ static int plan_measure(const plan_request *r, const plan_flags *f, char *senten
     const unsigned types =
         train_options_given(o, "-dt") ? 1u << o->type : 1u << ZERO_F32 | 1u << ZERO_BF16;
     const measure_wish wish = {o->ranks > 0 ? o->ranks : 1, o->threads, types, o->offload_folder};
+    FILE *first = fopen(f->measure, "a"); /* before a minute is spent */
+    if (first == NULL || fclose(first) != 0) {
+        (void)snprintf(sentence, bytes, "--measure: %.250s cannot be written: %s", f->measure,
+                       strerror(errno));
+        return 1;
+    }
     if (measure_machine(&wish, &m, sentence, bytes)) return 1;
     (void)snprintf(comment, sizeof comment, "rates of a rank, %d at once, by " PROGRAM " --measure",
                    wish.ranks);
