@@ -2,6 +2,7 @@
 # make                  the trainer, ./train_gpt2_zero, and tiny Shakespeare as tokens
 # make plan             memory, traffic, what fits, without a machine; ARGS="-e 7.5e9 -pn 64 -dt bf16"; machine: measure this one
 # make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run
+# make report           after a comparison or a run with -o log: build/report.html, one page; LOG, CSV, TRACE, PEERS
 # make drop DIR=folder  the plugin's two files, for your own trainer
 # make lib, install     the plugin as a library; PREFIX
 # make zero_ckpt        the tool for checkpoints
@@ -33,7 +34,7 @@ RINGS   = -DZERO_WITH_URING -Wl,--no-as-needed -luring
 COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) $(if $(URING),$(RINGS)) -MMD -MP
 
 PLUGIN  = $B/zero_plugin.o
-vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/plan data
+vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/plan adapters/page data
 GPT2    = $B/gpt2.o $B/ops_cpu.o $B/spill_file.o
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
@@ -58,7 +59,7 @@ VERSION := $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all help deps libraries drop data compare plan machine test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt zero_plan clean
+.PHONY: all help deps libraries drop data compare plan machine report test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt zero_plan clean
 all: train_gpt2_zero data
 	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
 	    '      ./train_gpt2_zero --ranks 2 --stage 3  the same on two ranks, everything sharded' \
@@ -68,6 +69,7 @@ help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
 include adapters/cuda.mk
 include adapters/plan/plan.mk
+include adapters/page/page.mk
 HAS_CUDA = $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h)
 
 deps:

@@ -46,7 +46,8 @@ same "$cpu" cpu $small -pn 1 -op sgd -zl 32 -r 2
 gpu=$B/emulated/train_gpt2_zero
 if [ -x "$gpu" ]; then
     export OMP_NUM_THREADS=1
-    for stage in 0 3; do same "$gpu" gpu $small -pn 2 -pt 1 -z $stage -dt bf16; done
+    # -zm 0: as ranks on GPUs of their own
+    for stage in 0 3; do same "$gpu" gpu $small -pn 2 -pt 1 -zm 0 -z $stage -dt bf16; done
     same "$gpu" gpu $small -pn 2 -z 2 -zos host -dt bf16
 else
     skipped=$((skipped + 1))

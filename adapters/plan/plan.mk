@@ -1,4 +1,4 @@
-# plan.mk - the planner, and the page of a run; included by the Makefile.
+# plan.mk - the planner; included by the Makefile.
 PLANNER = $(addprefix $B/,plan.o plan_ops.o plan_plugin.o machine.o)
 # gpt2.c asks for the scratch memory of what the plan is for
 PLANOPS = -Wl,--wrap=ops_scratch_bytes,--wrap=ops_logits_budget
