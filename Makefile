@@ -174,7 +174,7 @@ $B/libfuzzer/%:
 	@mkdir -p $B/libfuzzer
 	$(call short,CLANG)$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
 unit: $(UNIT)
-tests: $(TESTS) $B/zero_plan $B/train_gpt2_zero $B/unmeasured/train_gpt2_zero $B/tokens lib data $(if $(HAS_CUDA),emulated)
+tests: $(TESTS) $B/zero_plan $B/page $B/train_gpt2_zero $B/unmeasured/train_gpt2_zero $B/tokens lib data $(if $(HAS_CUDA),emulated)
 test test-long test-all: | $(filter deps,$(MAKECMDGOALS)) # builds what is needed, on all processors
 	@sh tests/run.sh $(patsubst test,quick,$(@:test-%=%)) $B
 test-llmc: # LLMC=path of a checkout

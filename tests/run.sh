@@ -37,6 +37,7 @@ launch 60 beside $B/test_launch
 report 30 beside $B/test_report
 plan 60 beside $B/test_plan $B
 plan-program 120 beside sh $here/test_plan.sh $B
+page 120 beside sh $here/test_page.sh $B
 schedule 60 beside $B/test_schedule
 ds-config 60 beside $B/test_ds_config
 ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json

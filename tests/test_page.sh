@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_page.sh BUILD - the page of a run: test_page.py reads it back; the trainer's own log and comparison make
 # one; headless Chromium shows it at a phone's width and a desk's, light and dark, without an error and without
-# scrolling sideways; the pictures are left in BUILD/page. Last line: N passed, N failed[, N skipped].
+# scrolling sideways; the pictures are left in BUILD/page.shots. Last line: N passed, N failed[, N skipped].
 set -u
 B=$1
 cd "$(dirname "$0")/.." || exit 1

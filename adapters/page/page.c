@@ -4,7 +4,7 @@
    build/report.html
 
    The page's text is page.html, its colours page.css; both are in the program (page_text.c, made of
-   them). A line of page.html that begins with @ is an order:
+   them). A line of page.html that begins with @ is an order, unless it is CSS's @media:
        @css              page.css
        @sources          which files the page is made of
        @if WHAT ... @end what stands between, where there is that source: log, csv, trace, peers
@@ -365,7 +365,7 @@ static void page_print(const page *p, FILE *to) {
             passes = !(p->has & page_source(*line + 4));
         else if (strcmp(*line, "@end") == 0)
             passes = 0;
-        else if (!passes && **line == '@')
+        else if (!passes && **line == '@' && strncmp(*line, "@media", 6) != 0)
             page_order(p, to, *line + 1);
         else if (!passes)
             fprintf(to, "%s\n", *line);

@@ -9,11 +9,11 @@
 #include <string.h>
 
 enum {
-    LEFT = 52, /* of a plot: room for numbers of its scale */
-    RIGHT = 12,
+    LEFT = 52,  /* of a plot: room for numbers of its scale */
+    RIGHT = 20, /* half of the last number */
     BELOW = 34,
     PLOT = 180, /* height */
-    LETTER = 6, /* width of one, about */
+    LETTER = 7, /* width of one, about */
     LINE = 18,  /* of a legend, of a bar's label */
     PIECES = 300,
     TICKS = 5
@@ -58,7 +58,7 @@ static int draw_legend(FILE *to, const char *const *name, const int *colour, int
     int x = 4, y = 12;
     for (int i = 0; i < n + (mark != NULL); i++) {
         const char *text = i < n ? name[i] : mark;
-        const int wide = 28 + LETTER * (int)strlen(text);
+        const int wide = 30 + LETTER * (int)strlen(text);
         if (x > 4 && x + wide > DRAW_WIDTH) {
             x = 4;
             y += LINE;
@@ -193,7 +193,7 @@ void draw_lines(FILE *to, const char *id, const char *title, const char *x_name,
     draw_scale s;
     memset(&s, 0, sizeof s);
     for (int i = 0, x = 4; i < n; i++) {
-        const int wide = 28 + LETTER * (int)strlen(series[i].name);
+        const int wide = 30 + LETTER * (int)strlen(series[i].name);
         name[i] = series[i].name;
         colour[i] = series[i].colour;
         if (x > 4 && x + wide > DRAW_WIDTH) {

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-enum { DRAW_WIDTH = 420 }; /* of a figure, in its own units: as wide as a phone */
+enum { DRAW_WIDTH = 380 }; /* of a figure, in its own units: as wide as a phone */
 
 /* Text with &, <, > and " as HTML has them. */
 void draw_text(FILE *to, const char *text);
