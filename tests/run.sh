@@ -39,6 +39,9 @@ launch 60 beside $B/test_launch
 report 30 beside $B/test_report
 observe 30 beside $B/test_observe
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_observe.sh $B
+plan 60 beside $B/test_plan $B
+plan-program 120 beside sh $here/test_plan.sh $B
+page 120 beside sh $here/test_page.sh $B
 schedule 60 beside $B/test_schedule
 ds-config 60 beside $B/test_ds_config
 ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json

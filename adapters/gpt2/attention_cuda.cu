@@ -21,6 +21,7 @@
 
    `#pragma unroll` stands where an array lies in registers only if its indices are constants. */
 #include "attention_cuda.h"
+#include "cuda_bytes.h"
 #include "cuda_numbers.h"
 
 #include <cuda_runtime.h>
@@ -504,7 +505,7 @@ static zero_result allocate(attention *a, void **memory, size_t bytes) {
 }
 
 static size_t delta_bytes(const attention_shape *s) {
-    return s->batch * s->heads * s->seq_len * sizeof(float);
+    return cuda_delta_bytes(s->batch, s->heads, s->seq_len);
 }
 /* Of the sum that cuDNN makes of dQ in f32, where it may add in any order. */
 static size_t dq_bytes(const attention_shape *s, zero_type type, int deterministic) {

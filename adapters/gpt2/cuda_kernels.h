@@ -10,6 +10,7 @@
 #ifndef GPT2_CUDA_KERNELS_H
 #define GPT2_CUDA_KERNELS_H
 
+#include "cuda_bytes.h"
 #include "cuda_numbers.h"
 #include "ops.h"
 
@@ -34,10 +35,6 @@ __global__ void embed_kernel(typename NUM::word *out, const int *tokens,
         }
     }
 }
-
-/* Rows of one token that one block adds up. Long lists are cut: else the rows of "the" would keep
-   one block busy when all others are done. */
-enum { SEGMENT_ROWS = 64 };
 
 /* Made by the host from a batch's tokens: rows sorted by token, cut into segments. */
 struct embed_lists {
@@ -188,7 +185,6 @@ enum column_pass {
     COLUMN_GELU_AGAIN,   /* out = GELU(x + bias) */
     COLUMN_GELU_BACKWARD /* the same, and d is multiplied by GELU's slope before it is added */
 };
-enum { COLUMN_LANES = 32, COLUMN_ROWS = 8, COLUMN_BLOCKS = 1024 };
 
 template <class NUM, int W, int PASS>
 OPS_DEVICE void column_row(float (&sum)[W], typename NUM::word *d, typename NUM::word *out,
@@ -327,7 +323,6 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
 
 /* Backward: blockDim.y rows at once, blockDim.x threads a row, of which each owns K x W columns and
    keeps their sums of dw and db. */
-enum { NORM_PARTS = 384, NORM_THREADS = 1024, NORM_MOST = 4 /* largest K */ };
 
 /* What a thread holds of a row, and what it adds up. */
 template <int W, int K> struct norm_part {

@@ -20,15 +20,15 @@
 #include <string.h>
 
 #include "../../zero_plugin.h"
+#include "cuda_bytes.h"
 
 #ifndef OPS_FUSED_GELU /* 0: the own kernels compute GELU in every type */
 #define OPS_FUSED_GELU 1
 #endif
 
 enum {
-    PRODUCT_PLACES = 256,         /* shapes that are remembered */
-    PRODUCT_WORKSPACE = 32 << 20, /* bytes; what cuBLASLt likes to have on sm_90 */
-    PRODUCT_CHOICES = 8           /* algorithms that are looked at */
+    PRODUCT_PLACES = 256, /* shapes that are remembered */
+    PRODUCT_CHOICES = 8   /* algorithms that are looked at */
 };
 
 /* What a product does besides multiplying. */

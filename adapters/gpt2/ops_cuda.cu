@@ -29,6 +29,7 @@
 #include <cuda_runtime.h>
 
 #include "attention_cuda.h"
+#include "cuda_bytes.h"
 #include "cuda_kernels.h"
 #include "cuda_products.h"
 
@@ -132,29 +133,14 @@ static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-/* What a segment's list holds at most, for R rows; see sort_tokens. */
-static size_t most_slots(size_t R) { return 2 * (R / SEGMENT_ROWS) + 1; }
-static size_t most_longs(size_t R) { return R / SEGMENT_ROWS + 1; }
-/* Integers of a batch's lists: order, start, slot, longs. */
-static size_t list_ints(size_t R) { return R + (R + 1) + R + 3 * most_longs(R); }
-
-/* A block's: four of columns, and two of norms, whose 2C are half of the width. */
-static size_t partial_floats(const ops_limits *l) {
-    const size_t columns = (size_t)COLUMN_BLOCKS * COLUMN_LANES * 8 + l->width;
-    return (size_t)NORM_PARTS * l->width + 4 * columns;
-}
-
 /* Cuts the context's memory, or measures it (o->memory NULL); bytes. */
 static size_t lay_out(ops_ctx *o) {
-    const ops_limits *l = &o->limits;
-    const size_t bytes[] = {PRODUCT_WORKSPACE, partial_floats(l) * sizeof(float),
-                            most_slots(l->rows) * (l->width / 2 + 1) * sizeof(float),
-                            list_ints(l->rows) * sizeof(int)};
-    char *at[4];
-    size_t sum = 0;
-    for (int i = 0; i < 4; i++) {
-        at[i] = o->memory ? o->memory + sum : NULL;
-        sum += round_up(bytes[i], 256);
+    size_t part[CUDA_PARTS], from = 0;
+    char *at[CUDA_PARTS];
+    const size_t sum = cuda_parts(&o->limits, part);
+    for (int i = 0; i < CUDA_PARTS; i++) {
+        at[i] = o->memory ? o->memory + from : NULL;
+        from += part[i];
     }
     o->workspace = at[0];
     o->partial = (float *)(void *)at[1];
@@ -176,8 +162,7 @@ size_t ops_scratch_bytes(const ops_limits *limits, zero_type type) {
     return lay_out(&o) + (limits->heads ? attention_scratch_bytes(&shape, type, 1) : 0);
 }
 
-/* All logits of a batch, as long as they are no more than this. */
-size_t ops_logits_budget(void) { return (size_t)2 << 30; }
+size_t ops_logits_budget(void) { return cuda_logits_budget(); }
 
 void *ops_alloc(size_t bytes) {
     void *memory = NULL;

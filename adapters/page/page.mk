@@ -1,0 +1,18 @@
+# page.mk - a run as one page; included by the Makefile.
+PAGETEXT = adapters/page/page.html adapters/page/page.css
+$B/page_text.c: $(PAGETEXT) adapters/page/page.mk
+	@mkdir -p $B
+	@{ echo '#include "adapters/page/page_text.h"'; for file in $(PAGETEXT); do \
+	    echo "const char *const page_$${file##*.}[] = {"; sed 's/[\\"]/\\&/g; s/^/"/; s/$$/",/' $$file; echo 'NULL};'; done; } | \
+	    sed '1i #include <stddef.h>' >$@
+$B/page_text.o: $B/page_text.c
+	$(COMPILE) -I. -c -o $@ $<
+$B/page: $B/page.o $B/page_input.o $B/page_draw.o $B/page_text.o $B/options.o $B/report.o
+	$(COMPILE) -o $@ $^ -lcjson -lm
+# LOG, CSV, TRACE, PEERS: what it is made of, where it is there
+LOG    ?= $(firstword $(wildcard log/main.log))
+CSV    ?= $(wildcard $B/compare.csv)
+TRACE  ?= $(wildcard $B/trace.json)
+PEERS  ?= $(wildcard $B/peers.csv)
+report: $B/page # after a comparison or a run: build/report.html
+	$B/page --out $B/report.html $(if $(LOG),--log $(LOG)) $(if $(CSV),--csv $(CSV)) $(if $(TRACE),--trace $(TRACE)) $(if $(PEERS),--peers $(PEERS)) $(ARGS)

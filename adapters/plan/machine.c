@@ -1,0 +1,301 @@
+/* machine.c - see machine.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "machine.h"
+
+#include <cjson/cJSON.h>
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MACHINE_FILE = 1 << 16, MACHINE_KEY = 48 };
+
+static const char *const machine_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
+
+__attribute__((format(printf, 3, 4))) static int machine_fail(char *sentence, size_t bytes,
+                                                              const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    (void)vsnprintf(sentence, bytes, format, values);
+    va_end(values);
+    return 1;
+}
+
+/* ---- keys ---------------------------------------------------------------------------------- */
+
+typedef struct machine_key {
+    const char *name;
+    size_t at;
+    double most; /* 0: any above 0; else 0 to that */
+} machine_key;
+
+static const machine_key machine_keys[] = {{"update", offsetof(machine, update), 0},
+                                           {"link", offsetof(machine, link), 0},
+                                           {"overlap", offsetof(machine, overlap), 1},
+                                           {"host_link", offsetof(machine, host_link), 0},
+                                           {"host_update", offsetof(machine, host_update), 0},
+                                           {"disk", offsetof(machine, disk), 0}};
+static const machine_key machine_typed[] = {{"flops", offsetof(machine_rates, flops), 0},
+                                            {"attention", offsetof(machine_rates, attention), 0},
+                                            {"vocabulary", offsetof(machine_rates, vocabulary), 0}};
+enum {
+    MACHINE_KEYS = sizeof machine_keys / sizeof *machine_keys,
+    MACHINE_TYPED = sizeof machine_typed / sizeof *machine_typed
+};
+
+static double *machine_block(machine_rates *r, double width) {
+    int i = r->widths;
+    if (i == MACHINE_WIDTHS) return NULL;
+    for (; i > 0 && r->width[i - 1] > width; i--) {
+        r->width[i] = r->width[i - 1];
+        r->block[i] = r->block[i - 1];
+    }
+    r->widths++;
+    r->width[i] = width;
+    return &r->block[i];
+}
+
+/* Where a key of "NAME.TYPE" or "block.TYPE.WIDTH" keeps its number; NULL: there is none. */
+static double *machine_find_typed(machine *m, const char *key) {
+    const char *dot = strchr(key, '.');
+    for (int t = 0; dot != NULL && t < ZERO_TYPES; t++) {
+        const size_t length = strlen(machine_types[t]);
+        if (strncmp(dot + 1, machine_types[t], length) != 0) continue;
+        const char *rest = dot + 1 + length;
+        for (int i = 0; i < MACHINE_TYPED && !*rest; i++)
+            if (strncmp(machine_typed[i].name, key, (size_t)(dot - key)) == 0
+                && !machine_typed[i].name[dot - key])
+                return (double *)(void *)((char *)&m->type[t] + machine_typed[i].at);
+        char *end = NULL;
+        const double width = *rest == '.' ? strtod(rest + 1, &end) : 0;
+        if (dot - key == 5 && memcmp(key, "block", 5) == 0 && width >= 1 && !*end)
+            return machine_block(&m->type[t], width);
+    }
+    return NULL;
+}
+
+/* value: as it was written. where: "FILE:LINE". */
+static int machine_take(machine *m, const char *where, const char *key, const char *value,
+                        char *sentence, size_t bytes) {
+    char *end = NULL;
+    double most = 0, *to = NULL;
+    const double number = strtod(value, &end);
+    if (strcmp(key, "name") == 0) {
+        (void)snprintf(m->name, sizeof m->name, "%.120s", value);
+        return 0;
+    }
+    if (strcmp(key, "device") == 0) {
+        m->on_gpus = strcmp(value, "gpu") == 0;
+        if (m->on_gpus || strcmp(value, "cpu") == 0) return 0;
+        return machine_fail(sentence, bytes, "%s: device: expected cpu or gpu, found '%.60s'",
+                            where, value);
+    }
+    for (int i = 0; i < MACHINE_KEYS; i++) {
+        if (strcmp(machine_keys[i].name, key) != 0) continue;
+        to = (double *)(void *)((char *)m + machine_keys[i].at);
+        most = machine_keys[i].most;
+    }
+    if (to == NULL) to = machine_find_typed(m, key);
+    if (to == NULL)
+        return machine_fail(sentence, bytes,
+                            "%s: unknown key '%.60s'; known: device, name, flops.TYPE, "
+                            "block.TYPE.WIDTH, attention.TYPE, vocabulary.TYPE, update, link, "
+                            "overlap, host_link, host_update, disk",
+                            where, key);
+    if (end == value || *end || !isfinite(number) || number < 0 || (most > 0 && number > most)
+        || (most == 0 && number == 0))
+        return machine_fail(sentence, bytes, "%s: %.60s: expected a number %s, found '%.60s'",
+                            where, key, most > 0 ? "from 0 to 1" : "above 0", value);
+    *to = number;
+    return 0;
+}
+
+/* ---- files --------------------------------------------------------------------------------- */
+
+static int machine_lines(const char *path, char *text, machine *m, char *sentence, size_t bytes) {
+    char where[300];
+    int number = 0;
+    for (char *line = text, *next; line != NULL; line = next) {
+        next = strchr(line, '\n');
+        if (next != NULL) *next++ = 0;
+        number++;
+        line[strcspn(line, "#\r")] = 0;
+        while (isspace((unsigned char)*line)) line++;
+        size_t length = strlen(line);
+        while (length && isspace((unsigned char)line[length - 1])) line[--length] = 0;
+        if (!length) continue;
+        (void)snprintf(where, sizeof where, "%.250s:%d", path, number);
+        char *equals = strchr(line, '=');
+        if (equals == NULL)
+            return machine_fail(sentence, bytes, "%s: expected KEY=VALUE, found '%.60s'", where,
+                                line);
+        char *value = equals + 1, *end = equals;
+        while (end > line && isspace((unsigned char)end[-1])) end--;
+        *end = 0;
+        while (isspace((unsigned char)*value)) value++;
+        if (machine_take(m, where, line, value, sentence, bytes)) return 1;
+    }
+    return 0;
+}
+
+static int machine_json(const char *path, const char *text, machine *m, char *sentence,
+                        size_t bytes) {
+    const char *stopped = NULL;
+    char value[160];
+    cJSON *all = cJSON_ParseWithOpts(text, &stopped, 1);
+    int line = 1, failed = 0;
+    for (const char *p = text; all == NULL && stopped != NULL && p < stopped; p++)
+        line += *p == '\n';
+    if (all == NULL)
+        return machine_fail(sentence, bytes, "%.250s:%d: this is not JSON from here on: '%.20s'",
+                            path, line, stopped != NULL ? stopped : "");
+    for (const cJSON *item = all->child; item != NULL && !failed; item = item->next) {
+        (void)snprintf(value, sizeof value, "%.17g", item->valuedouble);
+        if (cJSON_IsString(item)) (void)snprintf(value, sizeof value, "%.150s", item->valuestring);
+        if (!cJSON_IsString(item) && !cJSON_IsNumber(item))
+            failed = machine_fail(sentence, bytes, "%.250s: %.60s: expected a number or a string",
+                                  path, item->string);
+        else
+            failed = machine_take(m, path, item->string, value, sentence, bytes);
+    }
+    cJSON_Delete(all);
+    return failed;
+}
+
+int machine_read(const char *path, machine *m, char *sentence, size_t bytes) {
+    FILE *file = fopen(path, "rb");
+    char *text = (char *)malloc(MACHINE_FILE);
+    memset(m, 0, sizeof *m);
+    m->on_gpus = 1;
+    m->overlap = 1;
+    if (file == NULL || text == NULL) {
+        (void)machine_fail(sentence, bytes, "%.250s cannot be read: %s", path, strerror(errno));
+        if (file != NULL) (void)fclose(file);
+        free(text);
+        return 1;
+    }
+    const size_t length = fread(text, 1, MACHINE_FILE, file);
+    int failed = ferror(file) || length == MACHINE_FILE;
+    (void)fclose(file);
+    text[length < MACHINE_FILE ? length : MACHINE_FILE - 1] = 0;
+    if (failed)
+        (void)machine_fail(sentence, bytes, "%.250s: a machine's file has less than %d bytes", path,
+                           MACHINE_FILE);
+    else if (memchr(text, 0, length) != NULL)
+        failed = machine_fail(sentence, bytes, "%.250s: this is no text", path);
+    else if (text[strspn(text, " \t\r\n")] == '{')
+        failed = machine_json(path, text, m, sentence, bytes);
+    else
+        failed = machine_lines(path, text, m, sentence, bytes);
+    free(text);
+    return failed;
+}
+
+int machine_write(const char *path, const machine *m, const char *comment, char *sentence,
+                  size_t bytes) {
+    FILE *file = fopen(path, "w");
+    if (file == NULL)
+        return machine_fail(sentence, bytes, "%.250s cannot be written: %s", path, strerror(errno));
+    fprintf(file, "# %s\ndevice=%s\n", comment, m->on_gpus ? "gpu" : "cpu");
+    if (m->name[0]) fprintf(file, "name=%s\n", m->name);
+    for (int t = 0; t < ZERO_TYPES; t++) {
+        const machine_rates *r = &m->type[t];
+        for (int i = 0; i < MACHINE_TYPED; i++) {
+            const double rate =
+                *(const double *)(const void *)((const char *)r + machine_typed[i].at);
+            if (rate > 0)
+                fprintf(file, "%s.%s=%.4g\n", machine_typed[i].name, machine_types[t], rate);
+        }
+        for (int i = 0; i < r->widths; i++)
+            fprintf(file, "block.%s.%.0f=%.4g\n", machine_types[t], r->width[i], r->block[i]);
+    }
+    for (int i = 0; i < MACHINE_KEYS; i++) {
+        const double rate = *(const double *)(const void *)((const char *)m + machine_keys[i].at);
+        if (rate > 0 || machine_keys[i].most > 0)
+            fprintf(file, "%s=%.4g\n", machine_keys[i].name, rate);
+    }
+    const int failed = ferror(file);
+    if (fclose(file) == 0 && !failed) return 0;
+    return machine_fail(sentence, bytes, "%.250s cannot be written: %s", path, strerror(errno));
+}
+
+/* ---- a step -------------------------------------------------------------------------------- */
+
+machine_work machine_token(const gpt2_config *cfg, int seq_len) {
+    const double L = cfg->layers, C = cfg->channels;
+    const machine_work w = {72 * L * C * C, 12 * L * C * seq_len,
+                            6 * ((double)cfg->padded_vocab_size + 1) * C};
+    return w;
+}
+
+static double machine_block_rate(const machine_rates *r, double width) {
+    const int n = r->widths;
+    if (n == 0) return r->flops;
+    int i = 0;
+    while (i < n && r->width[i] < width) i++;
+    if (i == 0) return r->block[0];
+    if (i == n) return r->block[n - 1];
+    const double share = log(width / r->width[i - 1]) / log(r->width[i] / r->width[i - 1]);
+    return r->block[i - 1] + share * (r->block[i] - r->block[i - 1]);
+}
+
+double machine_update_bytes(const plan_answer *a) {
+    const zero_config *c = &a->resolved;
+    const double whole = (double)a->zero.padded_numel;
+    const double numel = c->stage > 0 ? whole / a->zero.nranks : whole;
+    const int master = c->type != ZERO_F32 && !c->no_master;
+    const size_t param = zero_type_bytes(c->type);
+    const size_t grad = c->grads == ZERO_GRAD_F32 ? 4 : param;
+    return 2 * (double)a->state_bytes + numel * (double)(grad + param * (master ? 1 : 2));
+}
+
+static double machine_compute(const machine_rates *r, const plan_case *c) {
+    const plan_model *m = c->model;
+    const int micro = c->zero.micro_steps > 0 ? c->zero.micro_steps : 1;
+    const double tokens = (double)c->run.batch * c->run.seq_len * micro;
+    const double attention = r->attention > 0 ? r->attention : r->flops;
+    const double vocabulary = r->vocabulary > 0 ? r->vocabulary : r->flops;
+    const double again = c->run.recompute >= GPT2_RECOMPUTE_BLOCK ? 4.0 / 3 : 1;
+    if (!m->is_gpt2) return tokens * 6 * (double)m->numel / r->flops;
+    const machine_work w = machine_token(&m->gpt2, c->run.seq_len);
+    return tokens
+           * (again * (w.block / machine_block_rate(r, m->gpt2.channels) + w.attention / attention)
+              + w.vocabulary / vocabulary);
+}
+
+int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, machine_step *step,
+                    char *sentence, size_t bytes) {
+    const machine_rates *r = &m->type[c->zero.type];
+    const zero_plan *p = &a->zero;
+    const double moved = (double)p->file_read_bytes + (double)p->file_written_bytes;
+    const int on_host = c->on_gpus && a->resolved.optimizer_tier == ZERO_HOST;
+    char flops[MACHINE_KEY];
+    (void)snprintf(flops, sizeof flops, "flops.%s", machine_types[c->zero.type]);
+    const char *lacks = r->flops <= 0                    ? flops
+                        : m->update <= 0 && !on_host     ? "update"
+                        : p->nranks > 1 && m->link <= 0  ? "link"
+                        : moved > 0 && m->disk <= 0      ? "disk"
+                        : on_host && m->host_link <= 0   ? "host_link"
+                        : on_host && m->host_update <= 0 ? "host_update"
+                                                         : NULL;
+    memset(step, 0, sizeof *step);
+    if (lacks != NULL)
+        return machine_fail(sentence, bytes, "the machine's file lacks %s, which this needs",
+                            lacks);
+    step->compute = machine_compute(r, c);
+    const double hidden = m->overlap * step->compute * 2 / 3;
+    if (p->nranks > 1) step->send = fmax((double)p->sent_bytes / m->link - hidden, 0);
+    step->update = machine_update_bytes(a) / (on_host ? m->host_update : m->update);
+    if (on_host) /* gradients down, parameters up */
+        step->update +=
+            (double)p->param_bytes / (a->resolved.stage == 3 ? 1 : p->nranks) * 2 / m->host_link;
+    if (moved > 0) step->update = fmax(step->update, moved / m->disk) - step->compute / 3;
+    if (step->update < 0) step->update = 0;
+    step->all = step->compute + step->send + step->update;
+    return 0;
+}

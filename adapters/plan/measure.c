@@ -1,0 +1,262 @@
+/* measure.c - see measure.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "measure.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "../report/pace.h"
+#include "plan_world.h"
+
+enum {
+    MEASURE_ROUNDS = 15,   /* of which the median counts */
+    MEASURE_ROWS = 512,    /* tokens of a pass */
+    MEASURE_UNITS = 16,    /* of the steps without a model, */
+    MEASURE_UNIT = 1 << 20 /* and elements of each */
+};
+
+/* What all ranks share; rank 0 writes. */
+typedef struct measure_job {
+    measure_wish wish;
+    machine found;
+    int failed;
+    char sentence[PLAN_SENTENCE];
+} measure_job;
+
+/* One rank's. */
+typedef struct measure_rank {
+    measure_job *job;
+    const zero_comm *comm;
+    zero_ctx *meet; /* where ranks wait for each other */
+    int failed;
+} measure_rank;
+
+static int measure_fail(measure_rank *r, const char *what, const char *why) {
+    if (!r->failed && r->comm->rank == 0)
+        (void)snprintf(r->job->sentence, sizeof r->job->sentence, "measuring %s: %s", what, why);
+    r->failed = r->job->failed = 1;
+    return 1;
+}
+
+static int measure_rising(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The mean over ranks of a value that each has. */
+static double measure_mean(measure_rank *r, double value) {
+    if (zero_all_sum(r->meet, &value, 1)) (void)measure_fail(r, "", zero_last_error(r->meet));
+    return value / zero_nranks(r->meet);
+}
+
+/* ---- passes -------------------------------------------------------------------------------- */
+
+typedef struct measure_shape {
+    int layers, channels, vocabulary, batch, seq_len;
+    zero_type type;
+} measure_shape;
+
+static double measure_one_pass(measure_rank *r, zero_ctx *z, gpt2_model *m, const int *tokens) {
+    const zero_hyper hyper = {0, 0.9f, 0.95f, 1e-8f, 0, 0};
+    const double began = pace_clock();
+    zero_result e = zero_pass_begin(z, ZERO_TRAIN, 0, 1);
+    if (!e) e = gpt2_train_step(m, tokens, tokens, zero_loss_scale(z), NULL);
+    if (!e) e = zero_pass_end(z);
+    const double took = pace_clock() - began;
+    if (!e) e = zero_reduce(z);
+    if (!e) e = zero_step(z, &hyper);
+    zero_step_report done;
+    if (!e) e = zero_step_result(z, &done);
+    if (e) (void)measure_fail(r, "a pass", zero_last_error(z));
+    return took;
+}
+
+/* Seconds of a forward and backward of this shape, the median; all ranks at once. */
+static double measure_pass(measure_rank *r, const measure_shape *s) {
+    const zero_comm alone = {ZERO_COMM_SELF, 0, NULL, 0};
+    const gpt2_config cfg = {s->seq_len,
+                             s->vocabulary,
+                             (s->vocabulary + 127) / 128 * 128,
+                             s->layers,
+                             s->channels / (s->channels >= 256 ? 64 : 32),
+                             s->channels};
+    const gpt2_run run = {s->batch, s->seq_len, GPT2_RECOMPUTE_GELU, s->type, 0, 0, 0, NULL};
+    double times[MEASURE_ROUNDS] = {0};
+    int tokens[MEASURE_ROWS];
+    zero_tensor_desc table[GPT2_TENSORS];
+    zero_config c;
+    zero_ctx *z = NULL;
+    gpt2_model *m = NULL;
+    gpt2_error error = {""};
+    memset(&c, 0, sizeof c);
+    c.type = s->type;
+    c.threads = r->job->wish.threads;
+    for (int i = 0; i < MEASURE_ROWS; i++) tokens[i] = (int)((unsigned)i * 7919u % 61u);
+    gpt2_describe(&cfg, table);
+    zero_result e = zero_create(&z, &c, &alone);
+    if (!e) e = zero_tensors(z, table, GPT2_TENSORS);
+    if (!e) e = zero_build(z);
+    if (!e) e = gpt2_init(z, &cfg, 1, &error);
+    if (!e) e = gpt2_create(&m, z, &cfg, &run, &error);
+    if (e) (void)measure_fail(r, "a pass", error.sentence[0] ? error.sentence : zero_last_error(z));
+    (void)measure_mean(r, 0);
+    for (int i = -2; i < MEASURE_ROUNDS && !r->failed; i++) {
+        const double took = measure_one_pass(r, z, m, tokens);
+        if (i >= 0) times[i] = took;
+    }
+    (void)measure_mean(r, 0);
+    gpt2_destroy(m);
+    zero_destroy(z);
+    qsort(times, MEASURE_ROUNDS, sizeof *times, measure_rising);
+    return measure_mean(r, times[MEASURE_ROUNDS / 2]);
+}
+
+/* Operations over what they take longer; 0: nothing can be told. */
+static double measure_rate(double operations, double longer, double shorter) {
+    return longer > shorter ? operations / (longer - shorter) : 0;
+}
+
+static void measure_model(measure_rank *r, zero_type type, machine_rates *rates) {
+    static const int widths[] = {128, 384, 768};
+    const double R = MEASURE_ROWS;
+    double small = 0;
+    rates->flops = measure_mean(r, gpt2_matmul_rate(type, r->job->wish.threads));
+    measure_shape s = {1, 384, 65, MEASURE_ROWS / 64, 64, type};
+    s.layers = 3;
+    const double near = measure_pass(r, &s);
+    s.seq_len = 256;
+    s.batch = MEASURE_ROWS / 256;
+    const double far = measure_pass(r, &s);
+    rates->attention = measure_rate(12.0 * 3 * 384 * (256 - 64) * R, far, near);
+    s.seq_len = 64;
+    s.batch = MEASURE_ROWS / 64;
+    for (int i = 0; i < (int)(sizeof widths / sizeof *widths) && !r->failed; i++) {
+        const double C = widths[i];
+        double attention = 0;
+        s.channels = widths[i];
+        s.layers = 1;
+        small = measure_pass(r, &s);
+        s.layers = 3;
+        const double large = measure_pass(r, &s);
+        if (rates->attention > 0) attention = 12.0 * 2 * C * 64 * R / rates->attention;
+        rates->width[rates->widths] = C;
+        rates->block[rates->widths] = measure_rate(72 * 2 * C * C * R, large - attention, small);
+        rates->widths += rates->block[rates->widths] > 0;
+    }
+    s.layers = 1; /* of the widest, with and without a vocabulary */
+    s.vocabulary = 50257;
+    rates->vocabulary =
+        measure_rate(6.0 * (50304 - 128) * s.channels * R, measure_pass(r, &s), small);
+}
+
+/* ---- steps --------------------------------------------------------------------------------- */
+
+/* Seconds of a step without a model: gradients that nobody wrote are reduced, and the update. */
+static double measure_step(measure_rank *r, const zero_comm *comm, const zero_config *c,
+                           zero_plan *plan) {
+    const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
+    const zero_tensor_desc table = {"units", MEASURE_UNIT, MEASURE_UNITS, 0, 0, ZERO_BY_SLOT, 0};
+    double times[MEASURE_ROUNDS] = {0};
+    zero_step_report done;
+    zero_ctx *z = NULL;
+    zero_result e = zero_create(&z, c, comm);
+    if (!e) e = zero_tensors(z, &table, 1);
+    if (!e) e = zero_build(z);
+    if (!e) e = zero_query_plan(z, plan);
+    (void)measure_mean(r, 0);
+    for (int i = -2; i < MEASURE_ROUNDS && !e; i++) {
+        const double began = pace_clock();
+        e = zero_pass_begin(z, ZERO_TRAIN, 0, 1);
+        if (!e) e = zero_pass_end(z);
+        if (!e) e = zero_reduce(z);
+        if (!e) e = zero_step(z, &hyper);
+        if (!e) e = zero_step_result(z, &done);
+        if (!e) e = zero_barrier(z);
+        if (i >= 0) times[i] = pace_clock() - began;
+    }
+    if (e) (void)measure_fail(r, "a step", zero_last_error(z));
+    (void)measure_mean(r, 0);
+    zero_destroy(z);
+    qsort(times, MEASURE_ROUNDS, sizeof *times, measure_rising);
+    return measure_mean(r, times[MEASURE_ROUNDS / 2]);
+}
+
+static void measure_steps(measure_rank *r, machine *m) {
+    const zero_comm alone = {ZERO_COMM_SELF, 0, NULL, 0};
+    const double numel = (double)MEASURE_UNIT * MEASURE_UNITS, bytes = 28 * numel; /* AdamW, f32 */
+    zero_plan plan;
+    zero_config c;
+    memset(&c, 0, sizeof c);
+    c.threads = r->job->wish.threads;
+    const int n = zero_nranks(r->meet);
+    const double update = measure_step(r, &alone, &c, &plan);
+    m->update = measure_rate(bytes, update, 0);
+    c.stage = 1;
+    if (n > 1) {
+        const double all = measure_step(r, r->comm, &c, &plan);
+        m->link = measure_rate((double)plan.sent_bytes, all, update / n);
+    }
+    c.stage = 0;
+    c.optimizer_tier = ZERO_FILE;
+    c.folder = r->job->wish.folder;
+    if (c.folder == NULL || r->failed) return;
+    const double filed = measure_step(r, &alone, &c, &plan);
+    m->disk =
+        measure_rate((double)plan.file_read_bytes + (double)plan.file_written_bytes, filed, 0);
+}
+
+/* ---- all ----------------------------------------------------------------------------------- */
+
+static int measure_main(const zero_comm *comm, void *arg) {
+    measure_job *job = (measure_job *)arg;
+    const zero_tensor_desc one = {"one", 1, 1, 0, 0, ZERO_BY_SLOT | ZERO_KEEP, 0};
+    measure_rank r = {job, comm, NULL, 0};
+    zero_config c;
+    machine m;
+    memset(&c, 0, sizeof c);
+    memset(&m, 0, sizeof m);
+#ifdef _OPENMP
+    omp_set_num_threads(job->wish.threads);
+#endif
+    zero_result e = zero_create(&r.meet, &c, comm);
+    if (!e) e = zero_tensor(r.meet, &one);
+    if (!e) e = zero_build(r.meet);
+    if (e) (void)measure_fail(&r, "with ranks", zero_last_error(r.meet));
+    for (int t = 0; t < ZERO_TYPES && !r.failed; t++)
+        if (job->wish.types & 1u << t) measure_model(&r, (zero_type)t, &m.type[t]);
+    if (!r.failed) measure_steps(&r, &m);
+    if (comm->rank == 0) job->found = m;
+    zero_destroy(r.meet);
+    return r.failed;
+}
+
+int measure_machine(const measure_wish *wish, machine *m, char *sentence, size_t bytes) {
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    measure_job *job = (measure_job *)mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE,
+                                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (job == MAP_FAILED) {
+        (void)snprintf(sentence, bytes, "no memory to measure in");
+        return 1;
+    }
+    job->wish = *wish;
+    if (job->wish.threads < 1) job->wish.threads = (int)(processors / wish->ranks);
+    if (job->wish.threads < 1) job->wish.threads = 1;
+    plan_for_gpus(0);
+    const int code = zero_run_local(wish->ranks, measure_main, job);
+    *m = job->found;
+    /* who waits for a processor that computes hides nothing */
+    m->overlap = (long)wish->ranks * job->wish.threads < processors ? 1 : 0;
+    if (code)
+        (void)snprintf(sentence, bytes, "%s",
+                       job->sentence[0] ? job->sentence : "a rank that measured has failed");
+    (void)munmap(job, sizeof *job);
+    return code != 0;
+}

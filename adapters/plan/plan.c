@@ -1,0 +1,197 @@
+/* plan.c - see plan.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "plan.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../checkpoint/model_files.h"
+#include "plan_world.h"
+
+#define PLAN_MOST_NUMEL 1e14 /* of a model */
+
+__attribute__((format(printf, 3, 4))) static int plan_fail(char *sentence, size_t bytes,
+                                                           const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    (void)vsnprintf(sentence, bytes, format, values);
+    va_end(values);
+    return 1;
+}
+
+/* ---- models -------------------------------------------------------------------------------- */
+
+void plan_model_of(double numel, plan_model *m) {
+    memset(m, 0, sizeof *m);
+    (void)snprintf(m->name, sizeof m->name, "%.10g parameters", numel);
+    m->numel = (size_t)numel;
+    m->blocks = (int)cbrt(numel / (12.0 * 128 * 128)); /* 12 (128 L)^2 L */
+    if (m->blocks < 1) m->blocks = 1;
+}
+
+static int plan_is_file(const char *text) {
+    return model_ends(text, ".bin") || model_ends(text, ".safetensors")
+           || model_ends(text, ".json");
+}
+
+int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence, size_t bytes) {
+    gpt2_error error;
+    model_info info;
+    char *end = NULL;
+    const double numel = strtod(text, &end);
+    if (end != text && *end == 0) {
+        if (!(numel >= 1 && numel <= PLAN_MOST_NUMEL) || numel != floor(numel))
+            return plan_fail(sentence, bytes,
+                             "-e %.100s: expected a whole number of parameters, 1 to %g", text,
+                             PLAN_MOST_NUMEL);
+        plan_model_of(numel, m);
+        return 0;
+    }
+    memset(&info, 0, sizeof info);
+    const zero_result r = plan_is_file(text)
+                              ? model_info_read(text, &info, &error)
+                              : gpt2_config_parse(text, 0, seq_len, &info.cfg, &error);
+    if (r)
+        return plan_fail(sentence, bytes, "-e: %s; or a number of parameters: 7.5e9",
+                         error.sentence);
+    if (info.cfg.heads <= 0)
+        return plan_fail(sentence, bytes,
+                         "-e: %.200s does not tell its number of heads: put its config.json beside "
+                         "it",
+                         text);
+    memset(m, 0, sizeof *m);
+    (void)snprintf(m->name, sizeof m->name, "%s", text);
+    m->is_gpt2 = 1;
+    m->gpt2 = info.cfg;
+    m->numel = gpt2_numel(&m->gpt2);
+    m->blocks = m->gpt2.layers;
+    return 0;
+}
+
+static zero_result plan_describe(const plan_case *c, zero_ctx *z) {
+    const plan_model *m = c->model;
+    zero_tensor_desc table[GPT2_TENSORS];
+    if (m->is_gpt2) {
+        gpt2_describe_tiled(&m->gpt2, c->run.tile_rows, table);
+        return zero_tensors(z, table, GPT2_TENSORS);
+    }
+    const size_t each = m->numel / (size_t)m->blocks, rest = m->numel % (size_t)m->blocks;
+    memset(table, 0, sizeof table);
+    table[0].name = "blocks";
+    table[0].numel = each;
+    table[0].layers = m->blocks;
+    table[0].flags = ZERO_BY_SLOT;
+    table[1] = table[0];
+    table[1].name = "rest";
+    table[1].numel = rest;
+    table[1].layers = 1;
+    table[1].unit = m->blocks - 1;
+    return zero_tensors(z, table, rest ? 2 : 1);
+}
+
+/* ---- one case ------------------------------------------------------------------------------ */
+
+static int plan_activations(const plan_case *c, plan_answer *a, char *sentence, size_t bytes) {
+    gpt2_run run = c->run;
+    if (!c->model->is_gpt2 || run.batch == 0) return 0;
+    run.type = c->zero.type;
+    if (run.seq_len > c->model->gpt2.max_seq_len)
+        return plan_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", run.seq_len,
+                         c->model->name, c->model->gpt2.max_seq_len);
+    a->activations = gpt2_activation_bytes(&c->model->gpt2, &run);
+    a->away = gpt2_away_bytes(&c->model->gpt2, &run);
+    if (a->activations) return 0;
+    return plan_fail(sentence, bytes, "-b %d: too many windows of -t %d tokens", run.batch,
+                     run.seq_len);
+}
+
+/* The plugin's plan; `resolved` may be NULL. */
+static int plan_query(const plan_case *c, const zero_config *cfg, zero_plan *plan,
+                      zero_config *resolved, char *sentence, size_t bytes) {
+    plan_world world = {c->nranks > 0 ? c->nranks : 1, !c->on_gpus && c->one_machine};
+    const zero_comm comm = {ZERO_COMM_OWN, 0, &world, c->node_size};
+    zero_ctx *z = NULL;
+    plan_for_gpus(c->on_gpus);
+    zero_result r = zero_create(&z, cfg, &comm);
+    if (!r) r = plan_describe(c, z);
+    if (!r) r = zero_query_plan(z, plan);
+    if (r) (void)plan_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
+    zero_query_config(z, resolved);
+    zero_destroy(z);
+    return r != ZERO_OK;
+}
+
+int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes) {
+    zero_config cfg = c->zero;
+    zero_plan here;
+    memset(a, 0, sizeof *a);
+    if (cfg.folder == NULL) cfg.folder = ".";
+    if (plan_query(c, &cfg, &a->zero, &a->resolved, sentence, bytes)) return 1;
+    cfg.optimizer_tier = cfg.gradient_tier = cfg.parameter_tier = ZERO_DEVICE;
+    cfg.delay_from = 0;
+    if (plan_query(c, &cfg, &here, NULL, sentence, bytes)) return 1;
+    if (plan_activations(c, a, sentence, bytes)) return 1;
+    const zero_plan *p = &a->zero;
+    a->state_bytes = here.optimizer_bytes;
+    a->device_bytes = (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes
+                      + p->buffer_bytes + a->activations;
+    a->host_bytes = (uint64_t)p->host_bytes + (c->on_gpus ? a->away : 0);
+    a->file_bytes = (uint64_t)p->file_bytes + (c->on_gpus ? 0 : a->away);
+    return 0;
+}
+
+/* ---- limits -------------------------------------------------------------------------------- */
+
+static int plan_within(uint64_t bytes, double most) { return most <= 0 || (double)bytes <= most; }
+
+int plan_fits(const plan_answer *a, const plan_limits *most) {
+    return plan_within(a->device_bytes, most->device) && plan_within(a->host_bytes, most->host)
+           && plan_within(a->file_bytes, most->file);
+}
+
+static int plan_holds(const plan_case *c, const plan_limits *most) {
+    plan_answer a;
+    char why[PLAN_SENTENCE];
+    return !plan_ask(c, &a, why, sizeof why) && plan_fits(&a, most);
+}
+
+/* Memory grows with the batch: by halves. */
+int plan_largest_batch(const plan_case *c, const plan_limits *most) {
+    plan_case at = *c;
+    int fits = 0, fails = 65537;
+    while (fits + 1 < fails) {
+        at.run.batch = fits ? (fits < fails / 2 ? 2 * fits : fits + (fails - fits) / 2) : 1;
+        if (at.run.batch >= fails) at.run.batch = fits + (fails - fits) / 2;
+        if (plan_holds(&at, most))
+            fits = at.run.batch;
+        else
+            fails = at.run.batch;
+    }
+    return fits;
+}
+
+double plan_largest_model(const plan_case *c, const plan_limits *most) {
+    plan_case at = *c;
+    plan_model m;
+    double fits = 0;
+    at.model = &m;
+    at.run.batch = 0;
+    /* steps of three digits: 1.00, 1.01, ... 9.99 times a power of ten, numbered */
+    int low = 0, high = 900 * 11; /* 1e3 .. 1e14 */
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        const double numel = (100 + middle % 900) * pow(10, middle / 900 + 1);
+        plan_model_of(numel, &m);
+        if (plan_holds(&at, most)) {
+            fits = numel;
+            low = middle + 1;
+        } else
+            high = middle;
+    }
+    return fits;
+}

@@ -1,0 +1,363 @@
+/* plan_say.c - see plan_say.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "plan_say.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PLAN_TOKENS = 2048 }; /* of a micro-step, from which on products are as fast as they get */
+
+/* What tiers a row of the table has; NULL flags: those that were typed. */
+typedef struct plan_tiers {
+    const char *name, *words;
+    zero_tier optimizer, gradient, parameter;
+    int on_gpus; /* 1: GPUs alone, 0: CPUs alone, -1: both */
+} plan_tiers;
+
+static const plan_tiers plan_rows_of_tiers[] = {
+    {"device", "all on the device", ZERO_DEVICE, ZERO_DEVICE, ZERO_DEVICE, -1},
+    {"host", "-zos host: the optimizer's state in the host's memory, updated by its processors",
+     ZERO_HOST, ZERO_HOST, ZERO_DEVICE, 1},
+    {"state file", "-zos file: the optimizer's state in a file", ZERO_FILE, ZERO_DEVICE,
+     ZERO_DEVICE, 0},
+    {"all file", "-zos file -zog file -zop file: all that has a shard in files", ZERO_FILE,
+     ZERO_FILE, ZERO_FILE, 0}};
+enum { PLAN_TIERS = sizeof plan_rows_of_tiers / sizeof *plan_rows_of_tiers };
+
+/* ---- cases --------------------------------------------------------------------------------- */
+
+static int plan_batch_typed(const plan_request *r) {
+    return r->options.batch > 0 || r->options.step_tokens > 0;
+}
+
+int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence, size_t bytes) {
+    const train_options *o = &r->options;
+    const ds_config all =
+        train_settings(o, &r->file, r->model.is_gpt2 ? r->model.gpt2.channels : 1);
+    batch_shape batch = {1, o->seq_len, 1, 0, 0};
+    memset(c, 0, sizeof *c);
+    if (plan_batch_typed(r) && train_batch(o, r->ranks, &batch, sentence, bytes)) return 1;
+    c->model = &r->model;
+    c->zero = all.zero;
+    c->zero.stage = stage;
+    c->zero.micro_steps = batch.micro_steps;
+    train_tiers(o, &c->zero);
+    c->run.batch = batch.rows;
+    c->run.seq_len = batch.seq_len;
+    c->run.recompute = o->recompute;
+    c->run.type = c->zero.type;
+    c->run.tf32 = o->tf32;
+    c->run.any_order = o->any_order;
+    c->run.tile_rows = o->tile_rows;
+    c->nranks = r->ranks;
+    c->node_size = o->node_size;
+    c->on_gpus = r->on_gpus;
+    c->one_machine = o->per_node == 0 || o->per_node >= r->ranks;
+    return 0;
+}
+
+static int plan_tiers_typed(const train_options *o) {
+    return train_options_given(o, "-zos") || train_options_given(o, "-zog")
+           || train_options_given(o, "-zop");
+}
+
+/* The case of a row: gradients and parameters that are whole at this stage stay in memory. */
+static int plan_row_case(const plan_request *r, int stage, const plan_tiers *t, plan_case *c,
+                         char *sentence, size_t bytes) {
+    if (plan_case_of(r, stage, c, sentence, bytes)) return 1;
+    if (plan_tiers_typed(&r->options)) return 0;
+    const int sums = c->zero.micro_steps > 1 && c->zero.accumulation == ZERO_ACCUMULATE_LOCAL;
+    c->zero.optimizer_tier = t->optimizer;
+    c->zero.gradient_tier = stage >= 2 && !sums ? t->gradient : ZERO_DEVICE;
+    c->zero.parameter_tier = stage == 3 ? t->parameter : ZERO_DEVICE;
+    return 0;
+}
+
+/* Whether a row says something that the ones before it do not. */
+static int plan_row_is_new(const plan_request *r, int stage, const plan_tiers *t) {
+    if (plan_tiers_typed(&r->options)) return t == plan_rows_of_tiers;
+    if (t->on_gpus >= 0 && t->on_gpus != r->on_gpus) return 0;
+    return stage >= 2 || t->gradient != ZERO_FILE;
+}
+
+/* ---- the table ----------------------------------------------------------------------------- */
+
+static const double plan_gib = 1024.0 * 1024 * 1024;
+
+/* "  12.34", of three digits at least. */
+static void plan_number(double bytes, char text[24]) {
+    const double x = bytes / plan_gib;
+    (void)snprintf(text, 24, "%.*f", x >= 100 || x == 0 ? 0 : x >= 1 ? 2 : 4, x);
+}
+
+static void plan_say_time(const plan_request *r, const plan_case *c, const plan_answer *a) {
+    char why[PLAN_SENTENCE];
+    machine_step step;
+    if (r->machine == NULL) return;
+    if (machine_predict(r->machine, c, a, &step, why, sizeof why))
+        printf("  -");
+    else
+        printf(" %9.4g ms: %.3g + %.3g + %.3g", 1e3 * step.all, 1e3 * step.compute, 1e3 * step.send,
+               1e3 * step.update);
+}
+
+static void plan_say_row(const plan_request *r, const plan_case *c, const plan_answer *a,
+                         const char *tiers) {
+    const zero_plan *p = &a->zero;
+    const double number[] = {
+        (double)p->param_bytes,     (double)p->grad_bytes,
+        (double)p->optimizer_bytes, (double)p->buffer_bytes,
+        (double)a->activations,     (double)a->device_bytes,
+        (double)a->host_bytes,      (double)a->file_bytes,
+        (double)p->sent_bytes,      (double)p->file_read_bytes + (double)p->file_written_bytes};
+    char text[24];
+    printf("%5d %-10s", c->zero.stage, tiers);
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
+        plan_number(number[i], text);
+        printf(" %8s", text);
+    }
+    if (r->most.device > 0) printf("  %-4s", plan_fits(a, &r->most) ? "yes" : "no");
+    plan_say_time(r, c, a);
+    printf("\n");
+}
+
+/* What is done with each row: NULL: nothing but asking whether it can be. */
+typedef void (*plan_row_fn)(const plan_request *r, const plan_case *c, const plan_answer *a,
+                            const char *tiers, void *to);
+
+static void plan_to_table(const plan_request *r, const plan_case *c, const plan_answer *a,
+                          const char *tiers, void *to) {
+    (void)to;
+    plan_say_row(r, c, a, tiers);
+}
+
+/* As -csv has it: bytes. */
+static void plan_to_csv(const plan_request *r, const plan_case *c, const plan_answer *a,
+                        const char *tiers, void *to) {
+    const zero_plan *p = &a->zero;
+    fprintf((FILE *)to, "%d,%s,%d,%d,%zu,%zu,%zu,%zu,%zu,%llu,%llu,%llu,%zu,%zu,%zu,%zu,%zu,%d\n",
+            c->zero.stage, tiers, r->ranks, c->run.batch, p->param_bytes, p->grad_bytes,
+            p->optimizer_bytes, p->buffer_bytes, a->activations,
+            (unsigned long long)a->device_bytes, (unsigned long long)a->host_bytes,
+            (unsigned long long)a->file_bytes, p->formula_bytes, p->sent_bytes,
+            p->formula_sent_bytes, p->file_read_bytes, p->file_written_bytes,
+            plan_fits(a, &r->most));
+}
+
+/* The stages of -z, or all; a stage that cannot have the tiers that were typed is left out where
+   it was not asked for by itself. */
+static int plan_each_row(const plan_request *r, plan_row_fn use, void *to, char *sentence,
+                         size_t bytes) {
+    const option_list *stages = &r->options.stage;
+    const int all = !train_options_given(&r->options, "-z") && !(r->file.given & DS_GIVEN_STAGE);
+    const int typed = plan_tiers_typed(&r->options);
+    int rows = 0;
+    for (int i = 0; i < (all ? 4 : stages->n); i++)
+        for (const plan_tiers *t = plan_rows_of_tiers; t < plan_rows_of_tiers + PLAN_TIERS; t++) {
+            const int stage = all ? i : stages->at[i];
+            plan_answer a;
+            plan_case c;
+            if (!plan_row_is_new(r, stage, t)) continue;
+            if (plan_row_case(r, stage, t, &c, sentence, bytes)) return 1;
+            const int refused = plan_ask(&c, &a, sentence, bytes);
+            if (refused && !(all && typed)) return 1;
+            if (!refused && use != NULL) use(r, &c, &a, typed ? "as typed" : t->name, to);
+            rows += !refused;
+        }
+    return rows == 0; /* the last sentence says why */
+}
+
+static int plan_write_csv(const plan_request *r, char *sentence, size_t bytes) {
+    const char *path = r->options.csv_path;
+    if (!train_options_given(&r->options, "-csv")) return 0;
+    FILE *csv = fopen(path, "w");
+    if (csv != NULL)
+        (void)fputs("stage,tiers,ranks,batch,param_bytes,grad_bytes,"
+                    "optimizer_bytes,buffer_bytes,activation_bytes,device_bytes,"
+                    "host_bytes,file_bytes,formula_bytes,sent_bytes,"
+                    "formula_sent_bytes,file_read_bytes,file_written_bytes,fits\n",
+                    csv);
+    int failed = csv == NULL || plan_each_row(r, plan_to_csv, csv, sentence, bytes);
+    if (csv != NULL && fclose(csv) != 0) failed = 1;
+    if (failed) (void)snprintf(sentence, bytes, "-csv: %.250s cannot be written", path);
+    return failed;
+}
+
+static int plan_say_table(const plan_request *r, char *sentence, size_t bytes) {
+    printf("GiB of a rank; sent and file: in a step\n"
+           "stage tiers        params    grads    optim  buffers activat.   device     host     "
+           "file     sent  file io%s%s\n",
+           r->most.device > 0 ? "  fits" : "",
+           r->machine != NULL ? "      step: compute + send + update" : "");
+    return plan_each_row(r, plan_to_table, NULL, sentence, bytes);
+}
+
+/* Why there are no rows of a file. */
+static void plan_say_no_files(const plan_request *r) {
+    plan_case c;
+    plan_answer a;
+    char why[PLAN_SENTENCE];
+    if (!r->on_gpus || plan_case_of(r, 3, &c, why, sizeof why)) return;
+    c.zero.optimizer_tier = ZERO_FILE;
+    if (plan_ask(&c, &a, why, sizeof why)) {
+        const char *from = strstr(why, ": tiers");
+        printf("no files: %s\n", from != NULL ? from + 2 : why);
+    }
+}
+
+/* ---- the largest models -------------------------------------------------------------------- */
+
+static void plan_say_largest(const plan_request *r) {
+    char why[PLAN_SENTENCE];
+    plan_case c;
+    if (r->most.device <= 0) return;
+    printf("\nLargest models that fit, in parameters, activations apart:\n");
+    for (int stage = 0; stage < 4; stage++) {
+        printf("  stage %d:", stage);
+        for (const plan_tiers *t = plan_rows_of_tiers; t < plan_rows_of_tiers + PLAN_TIERS; t++) {
+            if (!plan_row_is_new(r, stage, t) || plan_row_case(r, stage, t, &c, why, sizeof why))
+                continue;
+            printf("  %s %.3g", plan_tiers_typed(&r->options) ? "as typed" : t->name,
+                   plan_largest_model(&c, &r->most));
+        }
+        printf("\n");
+    }
+}
+
+/* ---- advice -------------------------------------------------------------------------------- */
+
+static const char *plan_why_stage(int stage, int on_gpus) {
+    static const char *const words[] = {
+        "Stage 0 is plain data parallelism: nothing is sharded, because nothing has to be.",
+        "Stage 1 shards the optimizer's state, and sends what stage 0 sends.",
+        "Stage 2 shards the gradients as well, and still sends what stage 0 sends.",
+        "Stage 3 shards the parameters too, and gathers them twice in a step: half as much again "
+        "is sent."};
+    static const char *const cpu3 =
+        "Stage 3 shards the parameters too; ranks of one machine see each other's in place, others "
+        "send half as much again.";
+    return stage == 3 && !on_gpus ? cpu3 : words[stage];
+}
+
+static const char *plan_why_recompute(int recompute) {
+    static const char *const words[] = {
+        "", "", "-r 2 computes layer norms again, next to no time.",
+        "-r 3 computes blocks again in backward, a third more time.",
+        "-r 4 computes blocks again, and keeps their inputs elsewhere until then."};
+    return words[recompute];
+}
+
+/* The first of all choices that fits, by what it costs: a later stage costs less than blocks that
+   are computed again, and these less than a slower memory. */
+static int plan_advise(const plan_request *r, int wanted, plan_case *best,
+                       const plan_tiers **tiers) {
+    const int typed = r->options.recompute;
+    char why[PLAN_SENTENCE];
+    for (const plan_tiers *t = plan_rows_of_tiers; t < plan_rows_of_tiers + PLAN_TIERS; t++)
+        for (int again = typed; again <= GPT2_RECOMPUTE_AWAY; again++)
+            for (int stage = 0; stage < 4; stage++) {
+                plan_answer a;
+                if ((again == 2 && typed != 2) || (again == 4 && typed != 4 && t->on_gpus < 0))
+                    continue;
+                if (!plan_row_is_new(r, stage, t)
+                    || plan_row_case(r, stage, t, best, why, sizeof why))
+                    continue;
+                best->run.recompute = again;
+                best->run.batch = wanted;
+                if (plan_ask(best, &a, why, sizeof why) || !plan_fits(&a, &r->most)) continue;
+                *tiers = t;
+                return 1;
+            }
+    return 0;
+}
+
+static void plan_say_choice(const plan_request *r, const plan_case *c, const plan_tiers *t) {
+    const int most = r->model.is_gpt2 ? plan_largest_batch(c, &r->most) : 0;
+    printf("  -z %d", c->zero.stage);
+    if (r->model.is_gpt2) printf(" -b %d -t %d", c->run.batch, c->run.seq_len);
+    if (c->run.recompute != r->options.recompute) printf(" -r %d", c->run.recompute);
+    if (t->optimizer != ZERO_DEVICE && !plan_tiers_typed(&r->options))
+        printf("%s", t->optimizer == ZERO_HOST            ? " -zos host"
+                     : c->zero.parameter_tier             ? " -zos file -zog file -zop file"
+                     : c->zero.gradient_tier == ZERO_FILE ? " -zos file -zog file"
+                                                          : " -zos file");
+    printf("\n  %s", plan_why_stage(c->zero.stage, r->on_gpus));
+    if (c->run.recompute != r->options.recompute)
+        printf("\n  %s", plan_why_recompute(c->run.recompute));
+    if (t->optimizer != ZERO_DEVICE) printf("\n  Slower memory: %s.", t->words);
+    if (most > c->run.batch)
+        printf("\n  Up to -b %d fits; more tokens of a step than that are -d, in micro-steps.",
+               most);
+    printf("\n");
+}
+
+static void plan_say_advice(const plan_request *r) {
+    const plan_tiers *t = NULL;
+    char why[PLAN_SENTENCE];
+    plan_case c;
+    if (r->most.device <= 0) {
+        printf("\nWith --memory SIZE (of a rank's device: 80G) it says what fits.\n");
+        return;
+    }
+    if (plan_case_of(r, 0, &c, why, sizeof why)) return;
+    const int enough = (PLAN_TOKENS + c.run.seq_len - 1) / c.run.seq_len;
+    int wanted = plan_batch_typed(r) || !r->model.is_gpt2 ? c.run.batch : enough;
+    int found = plan_advise(r, wanted, &c, &t);
+    if (!found && wanted > 1 && !plan_batch_typed(r)) found = plan_advise(r, wanted = 1, &c, &t);
+    printf("\nAdvice: ");
+    if (!found) {
+        printf("nothing fits. More ranks, or more memory%s%s.\n",
+               r->model.is_gpt2 ? ", a shorter window (-t)" : "",
+               r->model.is_gpt2 && !r->options.tile_rows ? ", the vocabulary in tiles (-zl 4096)"
+                                                         : "");
+        return;
+    }
+    printf("the cheapest that fits is\n");
+    plan_say_choice(r, &c, t);
+}
+
+/* ---- all ----------------------------------------------------------------------------------- */
+
+static void plan_say_head(const plan_request *r, const plan_case *c) {
+    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
+    train_options_word(&r->options, "-dt", type);
+    train_options_word(&r->options, "-op", rule);
+    printf("%s%s%zu%s, %s%s, %s, %d rank%s on %s\n", r->model.is_gpt2 ? r->model.name : "",
+           r->model.is_gpt2 ? ": " : "", r->model.numel, " parameters", type,
+           c->zero.type == ZERO_F32 ? ""
+           : c->zero.no_master      ? " without masters"
+                                    : " and f32 masters",
+           rule, r->ranks, r->ranks > 1 ? "s" : "", r->on_gpus ? "GPUs" : "CPUs");
+    if (r->model.is_gpt2)
+        printf("-b %d -t %d, %d micro-step%s, -r %d\n", c->run.batch, c->run.seq_len,
+               c->zero.micro_steps, c->zero.micro_steps > 1 ? "s" : "", c->run.recompute);
+    else
+        printf("a number alone: no activations; buffers as of %d equal blocks\n", r->model.blocks);
+    if (r->most.device > 0)
+        printf("a rank's device has %.4g GiB%s\n", r->most.device / plan_gib,
+               r->on_gpus ? ", of which CUDA itself takes about half a GiB that no plan has" : "");
+}
+
+int plan_say(const plan_request *r, char *sentence, size_t bytes) {
+    plan_case c;
+    plan_answer a;
+    machine_step step;
+    if (plan_case_of(r, 0, &c, sentence, bytes)) return 1;
+    if (plan_each_row(r, NULL, NULL, sentence, bytes)) return 1; /* before anything is said */
+    if (r->machine != NULL) {
+        c.zero.optimizer_tier = c.zero.gradient_tier = c.zero.parameter_tier = ZERO_DEVICE;
+        if (plan_ask(&c, &a, sentence, bytes)
+            || machine_predict(r->machine, &c, &a, &step, sentence, bytes)
+            || plan_case_of(r, 0, &c, sentence, bytes))
+            return 1;
+    }
+    plan_say_head(r, &c);
+    if (plan_say_table(r, sentence, bytes) || plan_write_csv(r, sentence, bytes)) return 1;
+    plan_say_no_files(r);
+    plan_say_largest(r);
+    plan_say_advice(r);
+    return 0;
+}

@@ -1,0 +1,48 @@
+/* planned.h - a transport whose ranks are not there: for contexts that are planned and never built
+
+   Included by the plugin (ZERO_OWN_TRANSPORTS in plan_plugin.c). comm.handle is a plan_world. What
+   a rank keeps and sends follows from the ranks' number, so none of them need exist. */
+#pragma once
+
+#include "plan_world.h"
+
+static zero_result plan_join(zp_group *g, const zero_comm *given) {
+    const plan_world *world = (const plan_world *)given->handle;
+    g->rank = given->rank;
+    g->nranks = g->crowd = world->nranks;
+    g->shares = world->shares;
+    ZP_TRY(zp_node_size_check(g, given->node_size));
+    g->node_size = given->node_size ? given->node_size : g->nranks;
+    return ZERO_OK;
+}
+
+static zero_result plan_refuse(zp_group *g) {
+    return zp_error(g, ZERO_ERR_UNSUPPORTED, "a plan's ranks are not there");
+}
+static zero_result plan_memory(zp_group *g, zp_memory *m) {
+    (void)m;
+    return plan_refuse(g);
+}
+static zero_result plan_issue(zp_stream *s, const zp_op *op, int n) {
+    (void)s;
+    (void)n;
+    return plan_refuse(op->group);
+}
+static zero_result plan_exchange(const zp_op *op, const void *mine) {
+    (void)mine;
+    return plan_refuse(op->group);
+}
+static zero_result plan_broadcast(const zp_op *op, void *data) {
+    (void)data;
+    return plan_refuse(op->group);
+}
+static void plan_leave(zp_group *g, int broken) {
+    (void)g;
+    (void)broken;
+}
+
+/* `cost` is LOCAL's, which is NCCL's too, and MPI's within one node. */
+static const zp_transport plan_row = {"PLANNED",     plan_join,  NULL,          plan_memory,
+                                      NULL,          plan_issue, plan_exchange, plan_broadcast,
+                                      zp_local_cost, NULL,       NULL,          plan_leave};
+#define ZERO_OWN_ROWS , &plan_row

@@ -1,0 +1,247 @@
+/* zero_plan.c - plans a training run on a machine without anything: memory by kind at every stage
+   and tier, what fits, what is sent, how long a step takes, and what to choose.
+
+     ./zero_plan -e gpt2:d48 -pn 64 -dt bf16 --memory 80G
+     ./zero_plan -e 7.5e9 -pn 64 -dt bf16
+     ./zero_plan -e d12 -pn 2 -t 64 -b 4 --on cpu --machine build/machine.txt
+     ./zero_plan --measure build/machine.txt -pn 2
+
+   Flags are the trainer's (train_options.h) wherever they mean the same; the planner's own are the
+   table below. Every number comes from plan.h, which asks the plugin.
+*/
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "../report/report.h"
+#include "measure.h"
+#include "plan_say.h"
+
+#define PROGRAM "zero_plan"
+
+typedef struct plan_flags {
+    const char *memory, *host_memory, *disk, *machine, *measure;
+    int on;
+} plan_flags;
+
+enum { PLAN_ON_AUTO = 0, PLAN_ON_GPU, PLAN_ON_CPU };
+
+#define OWN(kind, short_name, long_name, member, usual, ...)                                       \
+    {                                                                                              \
+        .flag = (short_name), .name = (long_name), .type = OPTION_##kind,                          \
+        .field = offsetof(plan_flags, member), .normal = (usual), __VA_ARGS__                      \
+    }
+static const option plan_table[] = {
+    {.type = OPTION_HEADING, .help = "The planner's own"},
+    OWN(TEXT, "-me", "--memory", memory, "",
+        .help = "of a rank's device: 80G, 640M, 1.5T (GiB and so on) or 80GB (1e9); what fits is "
+                "told by it"),
+    OWN(TEXT, "-hm", "--host-memory", host_memory, "",
+        .help = "of the host, for each rank; without it there is no limit"),
+    OWN(TEXT, "-dm", "--disk", disk, "", .help = "room in files, for each rank; the same"),
+    OWN(WORD, "-on", "--on", on, "auto", .words = "auto gpu cpu",
+        .help = "what ranks compute on; auto: as --machine says, else gpu"),
+    OWN(PATH, "-ma", "--machine", machine, "",
+        .help = "file of measured rates: predicts the time of a step (adapters/plan/machine.h)"),
+    OWN(PATH, "-ms", "--measure", measure, "",
+        .help =
+            "measures this machine with -pn ranks at once of -nt threads, in types f32 and bf16 "
+            "or the one of -dt, the disk of -zfd, and writes such a file"),
+};
+enum { PLAN_FLAGS = sizeof plan_table / sizeof *plan_table };
+
+/* ---- arguments ----------------------------------------------------------------------------- */
+
+static int plan_not_foreign(const char *argument) {
+    (void)argument;
+    return 0;
+}
+
+/* An argument that begins one of the planner's own flags; *has_value: the value is in it. */
+static int plan_is_own(const char *argument, int *has_value) {
+    const size_t length = strcspn(argument, "=");
+    *has_value = argument[length] == '=';
+    for (int i = 1; i < PLAN_FLAGS; i++) {
+        const option *d = &plan_table[i];
+        if (strlen(d->name) == length && strncmp(d->name, argument, length) == 0) return 1;
+        if (strcmp(d->flag, argument) == 0) return 1;
+    }
+    return 0;
+}
+
+/* Deals the arguments out: the planner's own to `own`, others to `rest`; both have argc places. */
+static void plan_deal(int argc, char **argv, char **own, int *owns, char **rest, int *rests) {
+    own[0] = rest[0] = argv[0];
+    *owns = *rests = 1;
+    for (int i = 1; i < argc; i++) {
+        int has_value = 0;
+        const int mine = plan_is_own(argv[i], &has_value);
+        if (!mine) {
+            rest[(*rests)++] = argv[i];
+            continue;
+        }
+        own[(*owns)++] = argv[i];
+        if (!has_value && i + 1 < argc) own[(*owns)++] = argv[++i];
+    }
+}
+
+/* "80G": bytes; "": 0. */
+static int plan_size(const char *flag, const char *text, double *size, char *sentence,
+                     size_t bytes) {
+    static const char units[] = "KMGTP";
+    char *end = NULL;
+    const double number = strtod(text, &end);
+    double unit = 1;
+    *size = 0;
+    if (!text[0]) return 0;
+    const char *letter = *end ? strchr(units, *end) : NULL;
+    if (letter != NULL) {
+        const int power = (int)(letter - units) + 1, decimal = strcmp(end + 1, "B") == 0;
+        unit = pow(decimal ? 1000 : 1024, power);
+        end += decimal ? 2 : strcmp(end + 1, "iB") == 0 ? 3 : 1;
+    }
+    *size = number * unit;
+    if (end != text && !*end && isfinite(*size) && *size > 0) return 0;
+    (void)snprintf(sentence, bytes, "%s: expected a size, as 80G, 640M or 80GB, found '%.60s'",
+                   flag, text);
+    return 1;
+}
+
+static void plan_help(const option_set *own) {
+    printf("usage: ./%s [FLAG VALUE]...\n\n", PROGRAM);
+    options_print_wrapped(
+        "Plans a training run without a machine: memory of a rank by kind at every stage and tier, "
+        "what fits, bytes sent and moved in a step, the largest model, and what to choose. -e also "
+        "takes a number of parameters alone: 7.5e9. All flags of train_gpt2_zero are taken "
+        "(./train_gpt2_zero --help), and mean the same; without -z all stages, without -t the "
+        "model's longest window, without -b and -d one window.",
+        0);
+    options_help(own);
+    printf("\nExamples\n  ./%s -e gpt2:d48 -pn 64 -dt bf16 --memory 80G\n"
+           "  ./%s -e 7.5e9 -pn 64 -dt bf16\n"
+           "  ./%s --measure machine.txt -pn 2\n"
+           "  ./%s -e d12 -pn 2 -t 64 -b 4 --machine machine.txt\n",
+           PROGRAM, PROGRAM, PROGRAM, PROGRAM);
+}
+
+/* ---- the request --------------------------------------------------------------------------- */
+
+static void plan_note(void *user, const char *sentence) {
+    (void)user;
+    printf("%s\n", sentence);
+}
+
+/* -ds, as the trainer reads it. */
+static int plan_read_file(plan_request *r, char *sentence, size_t bytes) {
+    train_options *o = &r->options;
+    const ds_notes notes = {plan_note, NULL};
+    ds_config said;
+    char why[PLAN_SENTENCE];
+    if (!o->ds_path[0]) return 0;
+    const int channels = r->model.is_gpt2 ? r->model.gpt2.channels : 1;
+    const ds_auto autos = train_autos(o, r->ranks, channels, &said);
+    const int failed = ds_config_load(o->ds_path, &autos, &r->file, &notes, why, sizeof why);
+    if (failed) (void)snprintf(sentence, bytes, "-ds: %s", why);
+    if (failed || train_options_conflict(o, &r->file, sentence, bytes)) return 1;
+    train_options_take(o, &r->file);
+    return 0;
+}
+
+static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *sentence,
+                        size_t bytes) {
+    train_options *o = &r->options;
+    char why[PLAN_SENTENCE];
+    if (f->machine[0] && machine_read(f->machine, m, why, sizeof why)) {
+        (void)snprintf(sentence, bytes, "--machine: %s", why);
+        return 1;
+    }
+    r->machine = f->machine[0] ? m : NULL;
+    r->on_gpus =
+        f->on == PLAN_ON_AUTO ? (r->machine != NULL ? m->on_gpus : 1) : f->on == PLAN_ON_GPU;
+    if (plan_size("--memory", f->memory, &r->most.device, sentence, bytes)
+        || plan_size("--host-memory", f->host_memory, &r->most.host, sentence, bytes)
+        || plan_size("--disk", f->disk, &r->most.file, sentence, bytes))
+        return 1;
+    const int windows = train_options_given(o, "-t");
+    if (plan_model_read(o->model, windows ? o->seq_len : 0, &r->model, sentence, bytes)) return 1;
+    if (!windows) o->seq_len = r->model.is_gpt2 ? r->model.gpt2.max_seq_len : 1024;
+    r->ranks = o->ranks > 0 ? o->ranks : 1;
+    if (o->node_size > 0 && r->ranks % o->node_size) {
+        (void)snprintf(sentence, bytes, "-ns %d: the ranks per node do not divide the %d ranks",
+                       o->node_size, r->ranks);
+        return 1;
+    }
+    return plan_read_file(r, sentence, bytes) || train_check(o, sentence, bytes);
+}
+
+static int plan_measure(const plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {
+    const train_options *o = &r->options;
+    char comment[128];
+    machine m;
+    const unsigned types =
+        train_options_given(o, "-dt") ? 1u << o->type : 1u << ZERO_F32 | 1u << ZERO_BF16;
+    const measure_wish wish = {o->ranks > 0 ? o->ranks : 1, o->threads, types, o->offload_folder};
+    FILE *first = fopen(f->measure, "a"); /* before a minute is spent */
+    if (first == NULL || fclose(first) != 0) {
+        (void)snprintf(sentence, bytes, "--measure: %.250s cannot be written: %s", f->measure,
+                       strerror(errno));
+        return 1;
+    }
+    if (measure_machine(&wish, &m, sentence, bytes)) return 1;
+    (void)snprintf(comment, sizeof comment, "rates of a rank, %d at once, by " PROGRAM " --measure",
+                   wish.ranks);
+    if (machine_write(f->measure, &m, comment, sentence, bytes)) return 1;
+    printf("%s\n", f->measure);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    plan_request *r = (plan_request *)calloc(1, sizeof *r);
+    char **lists = (char **)calloc(2 * ((size_t)argc + 1), sizeof *lists),
+         **rest = lists + argc + 1;
+    char sentence[2 * PLAN_SENTENCE] = "";
+    unsigned char given[PLAN_FLAGS] = {0};
+    int owns = 0, rests = 0, failed = 0;
+    plan_flags flags;
+    machine m;
+    memset(&flags, 0, sizeof flags);
+    option_set own = {plan_table, PLAN_FLAGS, &flags, given, sentence, sizeof sentence, NULL, 0};
+    if (!report_begin() || r == NULL || lists == NULL) return 1;
+    plan_deal(argc, argv, lists, &owns, rest, &rests);
+    (void)options_parse(&own, owns, lists, 0, plan_not_foreign);
+    train_options_parse(&r->options, rests, rest);
+    if (r->options.help) {
+        plan_help(&own);
+        return report_end(sentence, sizeof sentence);
+    }
+    if (!sentence[0] && r->options.error[0])
+        (void)snprintf(sentence, sizeof sentence, "%s", r->options.error);
+    failed = sentence[0] != 0;
+    if (!failed && flags.measure[0])
+        failed = plan_measure(r, &flags, sentence, sizeof sentence);
+    else if (!failed) {
+#ifdef _OPENMP
+        const long share =
+            sysconf(_SC_NPROCESSORS_ONLN) / (r->options.ranks > 0 ? r->options.ranks : 1);
+        omp_set_num_threads(r->options.threads > 0 ? r->options.threads
+                            : share > 1            ? (int)share
+                                                   : 1);
+#endif
+        failed = plan_resolve(r, &flags, &m, sentence, sizeof sentence)
+                 || plan_say(r, sentence, sizeof sentence);
+    }
+    if (!failed) failed = report_end(sentence, sizeof sentence);
+    if (failed) fprintf(stderr, PROGRAM ": %s\n", sentence);
+    free(lists);
+    free(r);
+    return failed;
+}

@@ -1,0 +1,111 @@
+#!/bin/sh
+# test_plan.sh BUILD - zero_plan as a program: the same memory as the trainer's own plan, on the CPU and,
+# where it was built, of the CUDA version (run on the CPU); one line for what is wrong; CSV, advice,
+# a DeepSpeed file. Last line: N passed, N failed[, N skipped].
+# Lists of arguments are split at blanks on purpose.
+# shellcheck disable=SC2086
+set -u
+B=$1
+cd "$(dirname "$0")/.." || exit 1
+plan=$B/zero_plan
+scratch=$B/test_plan.$$
+mkdir -p "$scratch" || exit 1
+trap 'rm -rf "$scratch"' EXIT
+passed=0 failed=0 skipped=0
+check() { if [ "$1" = 1 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $2"; fi; }
+column() { awk -F, -v name="$1" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i } NR == 2 { print $at }' "$scratch/csv"; }
+mib() { echo "$1" | awk '{ printf "%.1f", $1 / 1048576 }'; }
+said() { sed -n "s/^| *$1  *| \([0-9.]*\) MiB.*/\1/p" "$scratch/said" | head -n 1; }
+
+# ---- the trainer's plan: same ARGUMENTS, same numbers ----
+data="-i $B/data/tiny_char_train.bin -j $B/data/tiny_char_val.bin"
+same() { # TRAINER ON ARGUMENTS
+    trainer=$1 on=$2
+    shift 2
+    "$trainer" $data -x 0 -v -1 -g 0 -nt 1 "$@" >"$scratch/said" 2>&1
+    "$plan" --on "$on" -nt 1 -csv "$scratch/csv" "$@" >"$scratch/out" 2>&1
+    for pair in "parameters:param_bytes" "gradients:grad_bytes" "optimizer state:optimizer_bytes" \
+                "buffers:buffer_bytes" "by the formula:formula_bytes" "activations:activation_bytes" \
+                "sent per step:sent_bytes"; do
+        theirs=$(said "${pair%%:*}") mine=$(mib "$(column "${pair##*:}")")
+        check "$([ -n "$theirs" ] && [ "$theirs" = "$mine" ] && echo 1)" \
+            "$on, $*: ${pair%%:*}: planned '$mine' MiB, the trainer says '$theirs'"
+    done
+    theirs=$(said "file of a rank")
+    [ -z "$theirs" ] || check "$([ "$theirs" = "$(mib "$(column file_bytes)")" ] && echo 1)" "$on, $*: file"
+    theirs=$(said "host, of a rank")
+    [ -z "$theirs" ] || check "$([ "$theirs" = "$(mib "$(column host_bytes)")" ] && echo 1)" "$on, $*: host"
+}
+small="-e char:3x128x4 -t 64 -b 4"
+cpu=$B/unmeasured/train_gpt2_zero
+for stage in 0 1 2 3; do same "$cpu" cpu $small -pn 2 -z $stage; done
+same "$cpu" cpu $small -pn 3 -z 3 -dt bf16 -r 3 -zm 0
+same "$cpu" cpu $small -pn 2 -z 2 -dt bf16 -d 1024 -zos file -zfd "$scratch"
+same "$cpu" cpu $small -pn 2 -z 3 -zos file -zog file -zop file -zod 3 -zfd "$scratch"
+same "$cpu" cpu $small -pn 1 -op sgd -zl 32 -r 2
+gpu=$B/emulated/train_gpt2_zero
+if [ -x "$gpu" ]; then
+    export OMP_NUM_THREADS=1
+    # -zm 0: as ranks on GPUs of their own
+    for stage in 0 3; do same "$gpu" gpu $small -pn 2 -pt 1 -zm 0 -z $stage -dt bf16; done
+    same "$gpu" gpu $small -pn 2 -z 2 -zos host -dt bf16
+else
+    skipped=$((skipped + 1))
+    echo "skipped the CUDA version's plan: $gpu was not built"
+fi
+
+# ---- what is wrong is told in one line ----
+refused() { # WORDS ARGUMENTS
+    words=$1
+    shift
+    "$plan" "$@" >"$scratch/out" 2>"$scratch/err"
+    code=$?
+    check "$([ $code = 1 ] && [ "$(wc -l <"$scratch/err")" = 1 ] && [ ! -s "$scratch/out" ] && grep -qF -- "$words" "$scratch/err" && echo 1)" \
+        "zero_plan $*: code $code: $(cat "$scratch/err" "$scratch/out")"
+}
+refused "'d11' is no model" -e d11
+refused "--memory: expected a size, as 80G, 640M or 80GB, found '8X'" --memory 8X
+refused "--memory: expected a size" --memory=-4G
+refused "--host-memory: expected a size" --host-memory nanG
+refused "whole number of parameters" -e 7.5e99
+refused "positions for 1024 tokens" -e d12 -t 4096
+refused "--machine: /none cannot be read" --machine /none
+refused "do not divide the 3 ranks" -pn 3 -ns 2
+refused "-z: expected a stage" -z 5
+refused "unknown flag '--memry'" --memry 8G
+refused "parameters are whole on every rank" -zop file -z 1 --on cpu
+refused "the tokens of a step do not divide" -d 100 -t 64
+refused "-on: expected one of: auto gpu cpu" -on tpu
+refused "--memory: expected a value, found the end" --memory
+printf 'flops.f32=1e11\nspeed=3\n' >"$scratch/machine"
+refused "machine:2: unknown key 'speed'" --machine "$scratch/machine"
+printf 'flops.f32=1e11\n' >"$scratch/machine"
+refused "lacks update" -e d12 --machine "$scratch/machine"
+refused "cannot be written" --measure /none/machine -dt f32
+
+# ---- what is right ----
+says() { # WORDS ARGUMENTS
+    words=$1
+    shift
+    "$plan" "$@" >"$scratch/out" 2>&1
+    code=$?
+    check "$([ $code = 0 ] && grep -qF -- "$words" "$scratch/out" && echo 1)" "zero_plan $*: code $code, without '$words': $(cat "$scratch/out")"
+}
+says "7500000000 parameters, bf16 and f32 masters, adamw, 64 ranks on GPUs" -e 7.5e9 -pn 64 -dt bf16
+says "Advice: the cheapest that fits is" -e gpt2:d48 -pn 64 -dt bf16 --memory 80G
+says "  -z 0 -b 2 -t 1024" -e gpt2:d48 -pn 64 -dt bf16 --memory 80G
+says "  -z 1 -b 2 -t 1024" -e gpt2:d48 -pn 64 -dt bf16 --memory 12G
+says "-zos host" -e gpt2:d48 -pn 1 -dt bf16 --memory 16G
+says "Advice: nothing fits" -e gpt2:d48 -pn 1 -dt bf16 --memory 1G
+says "-zos file -zog file -zop file" -e d24 -pn 2 -t 64 -b 1 --on cpu --memory 1G
+says "no files: tiers" -e d12
+printf '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 3}' >"$scratch/ds.json"
+says "bf16 and f32 masters" -e d12 -ds "$scratch/ds.json"
+says "-b 3 -t 1024" -e d12 -ds "$scratch/ds.json"
+printf 'flops.f32=1e12\nupdate=1e11\nlink=1e10\n' >"$scratch/machine"
+says "step: compute + send + update" -e d12 -pn 2 --machine "$scratch/machine"
+says "usage: ./zero_plan" --help
+more=
+[ $skipped = 0 ] || more=", $skipped skipped"
+echo "$passed passed, $failed failed$more"
+[ $failed -eq 0 ]
