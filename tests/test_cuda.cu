@@ -262,6 +262,7 @@ typedef struct cuda_run {
     host_spec spec;
     host_reference references[CUDA_STEPS + 1]; /* before step 0, 1, ... */
     int compares;                              /* with the references */
+    int records;                               /* odd seeds record what ran when */
     int faults;          /* this run is to fail: peers wait for a moment only */
     int erred;           /* the host has met an error that it has not looked at yet */
     emulation_call sort; /* the k-th call of that sort fails, from rank 0's training on */
@@ -907,7 +908,7 @@ static int cuda_once(cuda_run *run, uint64_t seed) {
     memset(run->why, 0, sizeof run->why);
     run->gone = 0;
     run->spec.cfg.timeout_s = run->loss ? 1 : run->faults ? 0.25 : 20;
-    run->spec.cfg.trace = seed & 1 ? cuda_trace : NULL;
+    run->spec.cfg.trace = run->records && seed & 1 ? cuda_trace : NULL;
     emulation_reset();
     emulation_devices(several ? k->nranks : 1, 1);
     emulation_seed(seed);
@@ -955,6 +956,7 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
     cuda_seen expected[CUDA_RANKS];
     int good = 0;
     (void)cuda_open(&run, k);
+    run.records = 1;
     if (!test_check(cuda_once(&run, 0), "%s at once: %s", k->name, test_first)) return;
     memcpy(expected, run.seen, sizeof expected);
     if (k->more & CUDA_HOST) {
@@ -1226,7 +1228,7 @@ static void cuda_faults(int n) {
 /* ---- mutations ----------------------------------------------------------------------------- */
 
 #define CUDA_SITES 96
-#define CUDA_LINES 8192 /* of zero_plugin.cu */
+#define CUDA_LINES 16384 /* of zero_plugin.cu */
 
 /* Places are found in the compiled file's text; built in its folder. */
 
@@ -1402,6 +1404,7 @@ static void cuda_mutants(int seeds) {
         (void)cuda_open(&runs[k], &cuda_cases[k]);
         (void)test_check(cuda_once(&runs[k], 0), "%s: %s", cuda_cases[k].name, test_first);
         memcpy(expected[k], runs[k].seen, sizeof expected[k]);
+        runs[k].records = 1; /* nor does recording make a place needless */
     }
     for (int line = 0; line < cuda_nlines; line++)
         for (int i = 0; i < n; i++)

@@ -79,6 +79,7 @@ extern int steps;
 double forward_and_backward(const Tensors *p, Tensors *g);
 extern const zero_tensor_desc table[];
 int draw_token(void);
+void seen(void *user, const zero_event *events, int n);
 void block_forward(int l, const Tensors *p), model_forward(const Tensors *p);
 void block_backward(int l, const Tensors *p, Tensors *g, float dloss);
 void classifier_backward(const Tensors *p, Tensors *g), lookup_backward(Tensors *g);

@@ -28,12 +28,12 @@
      host     zp_issue: pushes the collective's task
      host     zp_slice_end: the record is complete when the lane has worked off as many tasks as it
               was given so far; seals it; the stream's `last` is its number
-     host     zp_event_record(parameter stream, gathered): the event takes `last` along
+     host     zp_event_record of `gathered` on that stream: the event takes `last` along
      lane     comes to the task: writes `begin`, runs it, writes `end`
-     host     zp_forward_begin(u): zp_event_wait(compute, gathered) has to wait: takes record j, a
-              WAIT whose `flow` is i's number; writes both times itself; seals it
-     host     at the end of zero_step: record i is sealed, and its lane that far: copies i, then j,
-              into a zero_event each, and calls zero_config.trace with as many as there are */
+     host     zero_forward_begin(u): zp_event_wait for `gathered` has to wait: takes record j, a
+   WAIT whose `flow` is i's number; writes both times itself; seals it host     at the end of
+   zero_step: record i is sealed, and its lane that far: copies i, then j, into a zero_event each,
+   and calls zero_config.trace with as many as there are */
 #pragma once
 
 #include "base.h"

@@ -36,7 +36,9 @@ struct observer {
         breakdown_kind kind;
         double begin;
     } open[NESTED];
-    breakdown_step sum, all; /* since the last line; of the run. step: how many */
+    breakdown_step sum, all; /* since the last line; of the run, but for its first step, which warms
+                                up. step: how many */
+    int warm;                /* its first step is over */
     int64_t first;           /* of `sum` */
     int64_t samples_of;      /* of one step */
 };
@@ -228,7 +230,8 @@ static int observe_take_times(observer *s, int all, char *sentence, size_t bytes
         failed |= observe_put_times(s, &one, sentence, bytes);
         if (s->sum.step == 0) s->first = one.step;
         observe_add(&s->sum, &one);
-        observe_add(&s->all, &one);
+        if (s->warm) observe_add(&s->all, &one);
+        s->warm = 1;
         if ((one.step + 1) % s->every != 0) continue;
         if (one.step == s->first)
             (void)snprintf(what, sizeof what, "step %lld", (long long)one.step + 1);
