@@ -131,13 +131,15 @@ static void draw_axes(FILE *to, const draw_scale *s, const char *x_name) {
     const double y_step = draw_step(s->y1 - s->y0, TICKS),
                  x_step = fmax(draw_step(s->x1 - s->x0, 4), 1);
     char text[32];
-    for (double y = s->y0; y < s->y1 + y_step / 2; y += y_step) {
+    for (int i = 0; s->y0 + i * y_step < s->y1 + y_step / 2; i++) {
+        const double y = s->y0 + i * y_step;
         fprintf(to, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>\n", LEFT, draw_y(s, y),
                 DRAW_WIDTH - RIGHT);
         draw_number(fabs(y) < y_step / 1e6 ? 0 : y, text);
         draw_label(to, "tick", "end", LEFT - 6, draw_y(s, y) + 4, text);
     }
-    for (double x = ceil(s->x0 / x_step) * x_step; x <= s->x1; x += x_step) {
+    for (int i = 0; (ceil(s->x0 / x_step) + i) * x_step <= s->x1; i++) {
+        const double x = (ceil(s->x0 / x_step) + i) * x_step;
         draw_number(x, text);
         draw_label(to, "tick", "middle", draw_x(s, x), s->top + PLOT + 15, text);
     }
@@ -375,7 +377,8 @@ void draw_timeline(FILE *to, const char *id, const page_trace *trace, int64_t st
         draw_label(to, "name", "start", x + 16, 12, names[i]);
         x += 42 + LETTER * (int)strlen(names[i]);
     }
-    for (double ms = 0; ms <= span / 1e3; ms += tick) {
+    for (int i = 0; i * tick <= span / 1e3; i++) {
+        const double ms = i * tick;
         const double at = TRACK_LABEL + 1e3 * ms * wide;
         fprintf(to, "<path class=\"grid\" d=\"M%.1f %dv%d\"/>\n", at, top, rows * TRACK_ROW);
         (void)snprintf(text, sizeof text, "%.4g ms", ms);
