@@ -257,6 +257,8 @@ def test_trace():
         s = {k: float(v) for k, v in scale(figure).items()}
         drawn = [(a, title) for tag, a, title in figure if tag == "rect" and "slice" in a["class"]]
         check(len(drawn) == len(slices), f"{len(drawn)} slices of {len(slices)}")
+        drawn.sort(key=lambda d: d[1])
+        slices.sort(key=lambda e: f"{e['name']}, rank {e['pid']}: ")
         for (a, title), e in zip(drawn, slices):
             check(title == f"{e['name']}, rank {e['pid']}: {e['dur'] / 1e3:.3f} ms, from {(e['ts'] - s['data-from']) / 1e3:.3f}",
                   f"'{title}' for {e}")
