@@ -306,6 +306,7 @@ static void page_trace_table(const page *p, FILE *to) {
         sum[k].n++;
         sum[k].us += s->took_us;
     }
+    if (p->step >= 0) fprintf(to, "<p>Step %lld.</p>\n", (long long)p->step);
     (void)fputs(
         "<table "
         "id=\"table-trace\"><tr><th>slices</th><th>rank</th><th>count</th><th>ms</th></tr>\n",
