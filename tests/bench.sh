@@ -23,6 +23,8 @@ for stage in 0 1 2 3; do
     printf '  stage %s  ' $stage
     sh "$here/bench_pss.sh" "$trainer" -pn 2 -nt 1 -z $stage -e d12 -t 64 -b 4 -x 4 -v -1 -g 0 2>&1 | tail -n 1
 done
+echo "steps as they are planned (zero_plan --machine):"
+sh "$here/bench_plan.sh" "$B" | sed 's/^/  /'
 echo "state on a disk:"
 sh "$here/bench_offload.sh" "$B" | sed 's/^/  /'
 echo "checkpoints of d12 (2 ranks):"

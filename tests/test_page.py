@@ -232,6 +232,12 @@ def test_log(steps):
     check_line(page, "pace", [(line["s"], line["tps"]) for line in train], False)
 
 
+def test_llmc_log():
+    page, _ = make(log=put("main.log", "s:0 tel:11.1\ns:0 trl:10.9 lr:0.000030 norm:15.2\ns:1 trl:10.1 lr:0.000060 norm:9.5\n"))
+    check(page.tables["table-log"][1:] == [["0", "10.9", "15.2", "", "", ""], ["1", "10.1", "9.5", "", "", ""]], "llm.c's log")
+    check(sorted(page.figures) == ["loss", "norm"], f"figures of llm.c's log: {sorted(page.figures)}")
+
+
 # ---- a step ----
 def test_trace():
     events = a_trace(7, 3)
@@ -251,6 +257,8 @@ def test_trace():
         s = {k: float(v) for k, v in scale(figure).items()}
         drawn = [(a, title) for tag, a, title in figure if tag == "rect" and "slice" in a["class"]]
         check(len(drawn) == len(slices), f"{len(drawn)} slices of {len(slices)}")
+        drawn.sort(key=lambda d: d[1])
+        slices.sort(key=lambda e: f"{e['name']}, rank {e['pid']}: ")
         for (a, title), e in zip(drawn, slices):
             check(title == f"{e['name']}, rank {e['pid']}: {e['dur'] / 1e3:.3f} ms, from {(e['ts'] - s['data-from']) / 1e3:.3f}",
                   f"'{title}' for {e}")
@@ -330,6 +338,7 @@ def test_malformed():
 test_csv()
 for count in (1, 2, 40, 200, 5000):
     test_log(count)
+test_llmc_log()
 test_trace()
 test_peers()
 test_alone()

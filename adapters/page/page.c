@@ -7,7 +7,8 @@
    them). A line of page.html that begins with @ is an order, unless it is CSS's @media:
        @css              page.css
        @sources          which files the page is made of
-       @if WHAT ... @end what stands between, where there is that source: log, csv, trace, peers
+       @if WHAT ... @end what stands between, where there is that source: log, csv, trace, peers;
+                        pace: a log that tells it (llm.c's does not)
        @figure NAME      an <svg>, of page_draw.h
        @table WHAT       the source's own rows, as text
    Nothing is computed that a source has: figures and tables have its digits.
@@ -34,6 +35,7 @@ enum {
     PAGE_CSV = 2,
     PAGE_TRACE = 4,
     PAGE_PEERS = 8,
+    PAGE_PACE = 16,
     PAGE_ROWS = 200,
     PAGE_BARS = 32
 };
@@ -230,7 +232,7 @@ static const struct page_figure {
     unsigned needs;
     void (*draw)(const page *p, FILE *to);
 } page_figures[] = {{"loss", PAGE_LOG, page_loss},          {"norm", PAGE_LOG, page_norm},
-                    {"pace", PAGE_LOG, page_pace},          {"stages", PAGE_CSV, page_stages},
+                    {"pace", PAGE_PACE, page_pace},         {"stages", PAGE_CSV, page_stages},
                     {"memory", PAGE_CSV, page_memory},      {"exposed", PAGE_CSV, page_exposed},
                     {"sent", PAGE_CSV, page_sent},          {"peers", PAGE_PEERS, page_peers},
                     {"timeline", PAGE_TRACE, page_timeline}};
@@ -304,6 +306,7 @@ static void page_trace_table(const page *p, FILE *to) {
         sum[k].n++;
         sum[k].us += s->took_us;
     }
+    if (p->step >= 0) fprintf(to, "<p>Step %lld.</p>\n", (long long)p->step);
     (void)fputs(
         "<table "
         "id=\"table-trace\"><tr><th>slices</th><th>rank</th><th>count</th><th>ms</th></tr>\n",
@@ -324,6 +327,7 @@ static unsigned page_source(const char *word) {
            : strcmp(word, "csv") == 0   ? PAGE_CSV
            : strcmp(word, "trace") == 0 ? PAGE_TRACE
            : strcmp(word, "peers") == 0 ? PAGE_PEERS
+           : strcmp(word, "pace") == 0  ? PAGE_PACE
                                         : 0;
 }
 
@@ -443,6 +447,8 @@ static int page_read_all(page *p, char *sentence, size_t bytes) {
     if (f->trace[0] && page_trace_read(f->trace, &p->trace, sentence, bytes)) return 1;
     p->has = (f->log[0] ? PAGE_LOG : 0u) | (f->csv[0] ? PAGE_CSV : 0u)
              | (f->trace[0] ? PAGE_TRACE : 0u) | (f->peers[0] ? PAGE_PEERS : 0u);
+    for (int i = 0; i < p->log.steps; i++)
+        if (isfinite(p->log.step[i].tps.number)) p->has |= PAGE_PACE;
     if (p->has & PAGE_TRACE) p->step = page_trace_step(&p->trace);
     if (p->has) return 0;
     (void)snprintf(

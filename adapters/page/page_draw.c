@@ -131,13 +131,15 @@ static void draw_axes(FILE *to, const draw_scale *s, const char *x_name) {
     const double y_step = draw_step(s->y1 - s->y0, TICKS),
                  x_step = fmax(draw_step(s->x1 - s->x0, 4), 1);
     char text[32];
-    for (double y = s->y0; y < s->y1 + y_step / 2; y += y_step) {
+    for (int i = 0; s->y0 + i * y_step < s->y1 + y_step / 2; i++) {
+        const double y = s->y0 + i * y_step;
         fprintf(to, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>\n", LEFT, draw_y(s, y),
                 DRAW_WIDTH - RIGHT);
         draw_number(fabs(y) < y_step / 1e6 ? 0 : y, text);
         draw_label(to, "tick", "end", LEFT - 6, draw_y(s, y) + 4, text);
     }
-    for (double x = ceil(s->x0 / x_step) * x_step; x <= s->x1; x += x_step) {
+    for (int i = 0; (ceil(s->x0 / x_step) + i) * x_step <= s->x1; i++) {
+        const double x = (ceil(s->x0 / x_step) + i) * x_step;
         draw_number(x, text);
         draw_label(to, "tick", "middle", draw_x(s, x), s->top + PLOT + 15, text);
     }
@@ -327,21 +329,45 @@ static void draw_tracks(FILE *to, const page_trace *trace, const page_track *row
     }
 }
 
-static void draw_slices(FILE *to, const page_trace *trace, int64_t step, page_track *row, int rows,
+/* By track, then as they begin, those around others first. */
+static int draw_by_place(const void *a, const void *b) {
+    const page_slice *x = *(const page_slice *const *)a, *y = *(const page_slice *const *)b;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+    if (x->track != y->track) return x->track < y->track ? -1 : 1;
+    if (x->at_us != y->at_us) return x->at_us < y->at_us ? -1 : 1;
+    return (x->took_us < y->took_us) - (x->took_us > y->took_us);
+}
+
+/* The slices of a step in their order; NULL: no memory. */
+static const page_slice **draw_slices_of(const page_trace *trace, int64_t step, int *n) {
+    const page_slice **list = (const page_slice **)calloc((size_t)trace->slices + 1, sizeof *list);
+    *n = 0;
+    for (int i = 0; list != NULL && i < trace->slices; i++)
+        if (step < 0 || trace->slice[i].step == step) list[(*n)++] = &trace->slice[i];
+    if (list != NULL) qsort(list, (size_t)*n, sizeof(const page_slice *), draw_by_place);
+    return list;
+}
+
+/* A slice within another is less high. */
+static void draw_slices(FILE *to, const page_slice *const *slice, int n, page_track *row, int rows,
                         double from, double wide, int top) {
-    for (int i = 0; i < trace->slices; i++) {
-        const page_slice *s = &trace->slice[i];
-        if (step >= 0 && s->step != step) continue;
+    double open[4];
+    int depth = 0;
+    for (int i = 0; i < n; i++) {
+        const page_slice *s = slice[i];
         const int at = draw_row_of(row, &rows, s);
+        if (i == 0 || s->rank != slice[i - 1]->rank || s->track != slice[i - 1]->track) depth = 0;
+        while (depth && open[depth - 1] <= s->at_us) depth--;
         if (at < 0) continue;
         fprintf(
             to,
-            "<rect class=\"slice c%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"18\"><title>",
+            "<rect class=\"slice c%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"><title>",
             draw_kinds[draw_kind(s)].colour, TRACK_LABEL + (s->at_us - from) * wide,
-            top + at * TRACK_ROW + 3, fmax(s->took_us * wide, 0.3));
+            top + at * TRACK_ROW + 3 + 2 * depth, fmax(s->took_us * wide, 0.3), 18 - 4 * depth);
         draw_text(to, s->name);
         fprintf(to, ", rank %d: %.3f ms, from %.3f</title></rect>\n", s->rank, s->took_us / 1e3,
                 (s->at_us - from) / 1e3);
+        if (depth < 4) open[depth++] = s->at_us + s->took_us;
     }
 }
 
@@ -354,12 +380,13 @@ void draw_timeline(FILE *to, const char *id, const page_trace *trace, int64_t st
     int rows = 0, x = TRACK_LABEL;
     const int top = 26;
     char text[32], title[96];
-    for (int i = 0; i < trace->slices; i++) {
-        const page_slice *s = &trace->slice[i];
-        if (step >= 0 && s->step != step) continue;
-        from = fmin(from, s->at_us);
-        end = fmax(end, s->at_us + s->took_us);
-        (void)draw_row_of(row, &rows, s);
+    int n = 0;
+    const page_slice **slice = draw_slices_of(trace, step, &n);
+    if (slice == NULL) return;
+    for (int i = 0; i < n; i++) {
+        from = fmin(from, slice[i]->at_us);
+        end = fmax(end, slice[i]->at_us + slice[i]->took_us);
+        (void)draw_row_of(row, &rows, slice[i]);
     }
     qsort(row, (size_t)rows, sizeof *row, draw_by_rank);
     const double span = end > from ? end - from : 1, tick = draw_step(span / 1e3, 8);
@@ -375,13 +402,16 @@ void draw_timeline(FILE *to, const char *id, const page_trace *trace, int64_t st
         draw_label(to, "name", "start", x + 16, 12, names[i]);
         x += 42 + LETTER * (int)strlen(names[i]);
     }
-    for (double ms = 0; ms <= span / 1e3; ms += tick) {
+    for (int i = 0; i * tick <= span / 1e3; i++) {
+        const double ms = i * tick;
         const double at = TRACK_LABEL + 1e3 * ms * wide;
         fprintf(to, "<path class=\"grid\" d=\"M%.1f %dv%d\"/>\n", at, top, rows * TRACK_ROW);
         (void)snprintf(text, sizeof text, "%.4g ms", ms);
-        draw_label(to, "tick", "start", at, top + rows * TRACK_ROW + 16, text);
+        draw_label(to, "tick", at < TRACK_WIDTH - 60 ? "start" : "end", fmin(at, TRACK_WIDTH - 8),
+                   top + rows * TRACK_ROW + 16, text);
     }
     draw_tracks(to, trace, row, rows, top);
-    draw_slices(to, trace, step, row, rows, from, wide, top);
+    draw_slices(to, slice, n, row, rows, from, wide, top);
+    free(slice);
     (void)fputs("</g>\n</svg>\n", to);
 }

@@ -184,8 +184,8 @@ double plan_largest_model(const plan_case *c, const plan_limits *most) {
     /* steps of three digits: 1.00, 1.01, ... 9.99 times a power of ten, numbered */
     int low = 0, high = 900 * 11; /* 1e3 .. 1e14 */
     while (low < high) {
-        const int middle = (low + high) / 2;
-        const double numel = (100 + middle % 900) * pow(10, middle / 900 + 1);
+        const int middle = (low + high) / 2, power = middle / 900 + 1;
+        const double numel = (100 + middle % 900) * pow(10, power);
         plan_model_of(numel, &m);
         if (plan_holds(&at, most)) {
             fits = numel;

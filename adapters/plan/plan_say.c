@@ -304,9 +304,9 @@ static void plan_say_advice(const plan_request *r) {
     }
     if (plan_case_of(r, 0, &c, why, sizeof why)) return;
     const int enough = (PLAN_TOKENS + c.run.seq_len - 1) / c.run.seq_len;
-    int wanted = plan_batch_typed(r) || !r->model.is_gpt2 ? c.run.batch : enough;
-    int found = plan_advise(r, wanted, &c, &t);
-    if (!found && wanted > 1 && !plan_batch_typed(r)) found = plan_advise(r, wanted = 1, &c, &t);
+    const int asked = plan_batch_typed(r) || !r->model.is_gpt2;
+    const int found = plan_advise(r, asked ? c.run.batch : enough, &c, &t)
+                      || (!asked && plan_advise(r, 1, &c, &t));
     printf("\nAdvice: ");
     if (!found) {
         printf("nothing fits. More ranks, or more memory%s%s.\n",

@@ -204,44 +204,41 @@ static int plan_measure(const plan_request *r, const plan_flags *f, char *senten
     return 0;
 }
 
+/* Measures, or says the plan. */
+static int plan_act(plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {
+    machine m;
+    if (f->measure[0]) return plan_measure(r, f, sentence, bytes);
+#ifdef _OPENMP
+    const int ranks = r->options.ranks > 0 ? r->options.ranks : 1;
+    const int share = (int)(sysconf(_SC_NPROCESSORS_ONLN) / ranks);
+    omp_set_num_threads(r->options.threads > 0 ? r->options.threads : share > 1 ? share : 1);
+#endif
+    return plan_resolve(r, f, &m, sentence, bytes) || plan_say(r, sentence, bytes);
+}
+
 int main(int argc, char **argv) {
     plan_request *r = (plan_request *)calloc(1, sizeof *r);
-    char **lists = (char **)calloc(2 * ((size_t)argc + 1), sizeof *lists),
-         **rest = lists + argc + 1;
+    char **mine = (char **)calloc((size_t)argc + 1, sizeof *mine);
+    char **rest = (char **)calloc((size_t)argc + 1, sizeof *rest);
     char sentence[2 * PLAN_SENTENCE] = "";
     unsigned char given[PLAN_FLAGS] = {0};
-    int owns = 0, rests = 0, failed = 0;
+    int mines = 0, rests = 0, failed = 1, help = 0;
     plan_flags flags;
-    machine m;
     memset(&flags, 0, sizeof flags);
     option_set own = {plan_table, PLAN_FLAGS, &flags, given, sentence, sizeof sentence, NULL, 0};
-    if (!report_begin() || r == NULL || lists == NULL) return 1;
-    plan_deal(argc, argv, lists, &owns, rest, &rests);
-    (void)options_parse(&own, owns, lists, 0, plan_not_foreign);
-    train_options_parse(&r->options, rests, rest);
-    if (r->options.help) {
-        plan_help(&own);
-        return report_end(sentence, sizeof sentence);
+    if (report_begin() && r != NULL && mine != NULL && rest != NULL) {
+        plan_deal(argc, argv, mine, &mines, rest, &rests);
+        (void)options_parse(&own, mines, mine, 0, plan_not_foreign);
+        train_options_parse(&r->options, rests, rest);
+        if (!sentence[0]) (void)snprintf(sentence, sizeof sentence, "%s", r->options.error);
+        help = r->options.help;
+        if (help) plan_help(&own);
+        failed = !help && (sentence[0] || plan_act(r, &flags, sentence, sizeof sentence));
+        if (!failed) failed = report_end(sentence, sizeof sentence);
     }
-    if (!sentence[0] && r->options.error[0])
-        (void)snprintf(sentence, sizeof sentence, "%s", r->options.error);
-    failed = sentence[0] != 0;
-    if (!failed && flags.measure[0])
-        failed = plan_measure(r, &flags, sentence, sizeof sentence);
-    else if (!failed) {
-#ifdef _OPENMP
-        const long share =
-            sysconf(_SC_NPROCESSORS_ONLN) / (r->options.ranks > 0 ? r->options.ranks : 1);
-        omp_set_num_threads(r->options.threads > 0 ? r->options.threads
-                            : share > 1            ? (int)share
-                                                   : 1);
-#endif
-        failed = plan_resolve(r, &flags, &m, sentence, sizeof sentence)
-                 || plan_say(r, sentence, sizeof sentence);
-    }
-    if (!failed) failed = report_end(sentence, sizeof sentence);
-    if (failed) fprintf(stderr, PROGRAM ": %s\n", sentence);
-    free(lists);
+    if (failed) fprintf(stderr, PROGRAM ": %s\n", sentence[0] ? sentence : "out of memory");
+    free(rest);
+    free(mine);
     free(r);
     return failed;
 }
