@@ -43,6 +43,20 @@ typedef struct zp_host {
     int stale;           /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
 } zp_host;
 
+/* What the ranks make of whole tensors between the passes of a rule that needs it; see deal. */
+#define ZP_PLACES 2
+typedef struct zp_deal {
+    size_t parts;                 /* NORMS: layers of all tensors; 0: they are not needed */
+    size_t sums_at, sums_bytes;   /* in the gradients' memory, and of one rank */
+    size_t place_at, place_bytes; /* MATRIX: the first of [places] units, f32 */
+    int places;
+    size_t kept_numel, scratch_numel; /* MATRIX: of matrices that this rank owns */
+    double *trust, *norm;             /* [parts]; one */
+    float *kept, *scratch;
+    zp_event *full[ZP_PLACES], *read[ZP_PLACES]; /* a place is written; and may be written again */
+    zp_event *summed, *ended;                    /* trust is there; matrices are orthogonal */
+} zp_deal;
+
 typedef struct zp_slot {
     int tensor, layer;
     const zp_member *member; /* NULL: not until zero_build */
@@ -108,6 +122,7 @@ struct zero_ctx {
     char *addends; /* [ZP_DISK_LANES] pieces; NULL: micro-steps add up elsewhere */
     zp_ring ring;
     zp_host host;
+    zp_deal deal;
     size_t shared_numel, bucket_numel; /* of a shared buffer; of a bucket, resolved */
     zp_trace trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
     int *bucket;                       /* units written and not yet issued */

@@ -44,7 +44,8 @@ static void zp_host_plan(zero_ctx *z) {
         a->host_bytes = 0;
         for (int u = 0; u < z->layout.all; u++) {
             const zp_share share = zp_own(z, u)->tier == ZERO_HOST ? z->policy.state : ZP_NOTHING;
-            (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0);
+            (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0,
+                               SIZE_MAX);
             z->live[u].apart |= share && a->part[u].numel;
             z->host.on |= z->live[u].apart;
         }
