@@ -24,7 +24,7 @@ static void abi_structs(void) {
     FIELD(zero_scaler, window, 12)
     FIELD(zero_scaler, hysteresis, 16)
     FIELD(zero_scaler, consecutive_hysteresis, 20)
-    SIZE(zero_config, 168)
+    SIZE(zero_config, 192)
     FIELD(zero_config, stage, 0)
     FIELD(zero_config, micro_steps, 4)
     FIELD(zero_config, accumulation, 8)
@@ -53,6 +53,15 @@ static void abi_structs(void) {
     FIELD(zero_config, offload_share, 152)
     FIELD(zero_config, no_file_check, 156)
     FIELD(zero_config, delay_from, 160)
+    FIELD(zero_config, trust_least, 164)
+    FIELD(zero_config, trust_most, 168)
+    FIELD(zero_config, muon, 172)
+    SIZE(zero_muon, 20)
+    FIELD(zero_muon, momentum, 0)
+    FIELD(zero_muon, plain_lr, 4)
+    FIELD(zero_muon, turns, 8)
+    FIELD(zero_muon, match_rms, 12)
+    FIELD(zero_muon, no_nesterov, 16)
     SIZE(zero_tensor_desc, 40)
     FIELD(zero_tensor_desc, name, 0)
     FIELD(zero_tensor_desc, numel, 8)
@@ -169,7 +178,10 @@ static void abi_numbers(void) {
     NUMBER(ZERO_SGD, 2)
     NUMBER(ZERO_NESTEROV, 3)
     NUMBER(ZERO_LION, 4)
-    NUMBER(ZERO_OPTIMIZER_OWN, 5)
+    NUMBER(ZERO_ADAGRAD, 5)
+    NUMBER(ZERO_LAMB, 6)
+    NUMBER(ZERO_MUON, 7)
+    NUMBER(ZERO_OPTIMIZER_OWN, 8)
     NUMBER(ZERO_LOG_INFO, 0)
     NUMBER(ZERO_LOG_WARNING, 1)
     NUMBER(ZERO_LOG_ERROR, 2)
@@ -189,7 +201,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 4 && ZERO_ABI == 4, "this is ABI 4");
+    test_check(sizeof(void *) == 8 && zero_abi() == 5 && ZERO_ABI == 5, "this is ABI 5");
     abi_structs();
     abi_numbers();
     return test_summary();

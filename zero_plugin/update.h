@@ -144,18 +144,19 @@ ZP_INLINE void zp_update_block(const zp_update *all, size_t at, size_t n, int st
     if (!(does & ZP_KEEPS)) zp_update_close(all, at, n, p);
 }
 /* The same in pieces of one layer, and of matrices by their own body. */
-ZP_INLINE void zp_update_pieces(zp_update *u, size_t at, size_t n, int states, int does,
+ZP_INLINE void zp_update_pieces(const zp_update *u, size_t at, size_t n, int states, int does,
                                 zp_rule_body body, zp_rule_body matrix) {
-    size_t k = n;
-    for (const size_t end = at + n; does & ZP_LAYERED && at < end; at += k) {
-        u->ratio = u->trust[zp_span_part(u->span, at, end - at, &k)];
-        zp_update_block(u, at, k, states, 0, body);
-    }
-    if (does & ZP_LAYERED) return;
-    if (does & ZP_DEALS && u->span->shape > 0)
+    if (does & ZP_LAYERED) {
+        zp_update mine = *u;
+        for (size_t end = at + n, k; at < end; at += k) {
+            mine.ratio = u->trust[zp_span_part(u->span, at, end - at, &k)];
+            zp_update_block(&mine, at, k, states, does, body);
+        }
+    } else if (does & ZP_DEALS && u->span->shape > 0) {
         zp_update_block(u, at, n, 1, does, matrix);
-    else if (!(does & ZP_WAITS))
+    } else if (!(does & ZP_WAITS)) {
         zp_update_block(u, at, n, states, does & ~ZP_DEALS, body);
+    }
 }
 /* Adds squares of weights, and of what moves them, to the sums of the layers that they are of. */
 ZP_INLINE void zp_update_sums(const zp_update *all, size_t at, size_t n, zp_rule_move move) {
@@ -178,7 +179,7 @@ ZP_INLINE void zp_update_sums(const zp_update *all, size_t at, size_t n, zp_rule
     }
 }
 static void zp_update_walk(const zp_update *update, int threads,
-                           void (*block)(zp_update *u, size_t at, size_t n)) {
+                           void (*block)(const zp_update *u, size_t at, size_t n)) {
     zp_update all = *update, u;
     if (!zp_update_begin(&all)) return;
     u = all;
@@ -187,20 +188,19 @@ static void zp_update_walk(const zp_update *update, int threads,
         const size_t begin = zp_max(s->begin, all.begin), end = zp_min(s->end, all.end);
         ZP_OMP_FOR(end > begin + 32768)
         for (size_t at = begin; at < end; at += ZP_UPDATE_BLOCK) {
-            zp_update mine = u; /* a thread's */
-            block(&mine, at, zp_min(ZP_UPDATE_BLOCK, end - at));
+            block(&u, at, zp_min(ZP_UPDATE_BLOCK, end - at));
         }
     }
 }
 #define ZP_PASS_LOOP(name, states, does, body, matrix)                                             \
-    static void zp_##name##_block(zp_update *u, size_t at, size_t n) {                             \
+    static void zp_##name##_block(const zp_update *u, size_t at, size_t n) {                       \
         zp_update_pieces(u, at, n, states, does, body, matrix);                                    \
     }                                                                                              \
     static void zp_##name##_loop(const void *u, size_t n, int threads) {                           \
         zp_update_walk((const zp_update *)u, threads, zp_##name##_block);                          \
     }
 #define ZP_NORMS_LOOP(name, move)                                                                  \
-    static void zp_##name##_block(zp_update *u, size_t at, size_t n) {                             \
+    static void zp_##name##_block(const zp_update *u, size_t at, size_t n) {                       \
         zp_update_sums(u, at, n, move);                                                            \
     }                                                                                              \
     static void zp_##name##_loop(const void *u, size_t n, int threads) {                           \
