@@ -45,9 +45,10 @@ static void loop_fill(loop_test *t, zero_type type) {
     loop_numbers(t, m->sum, ZERO_F32, LOOP_N);
     loop_numbers(t, m->master, ZERO_F32, LOOP_N);
     for (int i = 0; i < LOOP_N; i++) m->s2[i] = fabsf(m->s1[i] = loop_float(t, -20, -10));
-    const zp_span spans[3] = {{0, 1000, 7, 1, 1, 3, 300, 0, 4, 0},
-                              {1024, 4100, ((uint64_t)1 << 32) - 99, 0.5f, 2, 4, 1ul << 30, 4, 5, 0},
-                              {4128, LOOP_N - 32, (uint64_t)-4128, 1, 0, 5, 37, 9, 32, 0.7f}};
+    const zp_span spans[3] = {
+        {0, 1000, 7, 1, 1, 3, 300, 0, 4, 0},
+        {1024, 4100, ((uint64_t)1 << 32) - 99, 0.5f, 2, 4, 1ul << 30, 4, 5, 0},
+        {4128, LOOP_N - 32, (uint64_t)-4128, 1, 0, 5, 37, 9, 32, 0.7f}};
     memcpy(m->spans, spans, sizeof spans);
     const size_t gaps[3][2] = {{1000, 1024}, {4100, 4128}, {LOOP_N - 32, LOOP_N}};
     for (int k = 0; k < 3; k++)
