@@ -97,7 +97,7 @@ test_usage() {
     refused 'out of range' 2 '65 ranks on this machine, at most 64' -pn 65
     refused 'schedule' 2 "-k: expected one of: cosine linear.*'step'" -k step
     refused 'type' 2 "-dt: expected one of: f32 bf16 fp16; found 'fp8'" -dt fp8
-    refused 'optimizer' 2 "-op: expected one of: adamw.*'adagrad'" -op adagrad
+    refused 'optimizer' 2 "-op: expected one of: adamw.*'adadelta'" -op adadelta
     refused 'method' 2 "-pi: expected one of: mpi tcp fs; found 'pigeon'" -pi pigeon
     refused 'tcp without a server' 2 '-pi tcp: -ps must give' -pi tcp -pn 2
     refused 'rank above all' 2 '-pr 2: the rank must be below' -pi fs -pn 2 -pr 2
