@@ -529,9 +529,11 @@ static const struct {
     {"{\"optimizer\": {\n\"type\": \"OneBitAdam\", \"params\": {\"freeze_step\": 2}}}",
      "line 2*\"OneBitAdam\", which is not supported: use AdamW, Adam, SGD, Lion, Adagrad, "
      "Lamb or Muon"},
-    {"{\"optimizer\": {\"type\": \"Lamb\", \"params\": {\n\"min_coeff\": 2, \"max_coeff\": 1}}}",
+    {"{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Lamb\", \"params\": {\n\"min_coeff\": "
+     "2, \"max_coeff\": 1}}}",
      "line 2*min_coeff is above max_coeff"},
-    {"{\"optimizer\": {\"type\": \"Muon\", \"params\": {\n\"momentum\": 0}}}",
+    {"{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Muon\", \"params\": {\n\"momentum\": "
+     "0}}}",
      "line 2*momentum is 0, expected one above 0 for Muon"},
     {"{\"optimizer\": {\"type\": \"Adagrad\", \"params\": {\n\"lr_decay\": 0.5}}}",
      "line 2*lr_decay is 0.5*use a scheduler"},
