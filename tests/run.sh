@@ -40,7 +40,8 @@ ds-config 60 beside $B/test_ds_config
 ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json
 scale 120 beside $B/test_scale 1000 $SEED
 optimizers 120 beside $B/test_optimizers
-tensors 200 beside $B/test_tensors $B
+tensors 300 beside $B/test_tensors $B
+libraries 200 beside sh $here/test_libraries.sh
 check 120 beside $B/test_check
 abi 20 beside $B/test_abi
 run 60 beside $B/test_run

@@ -567,6 +567,117 @@ static void ten_moves(void) {
             }
 }
 
+/* ---- the libraries' figures ---- */
+
+typedef struct ten_host {
+    float *wide, *tall, *vector;
+} ten_host;
+enum { TEN_FIGURES = 3, TEN_FIGURE_STEPS = 3 };
+static const size_t ten_shape[TEN_FIGURES][2] = {{6, 10}, {11, 5}, {7, 0}};
+static const char *const ten_name[TEN_FIGURES] = {"wide", "tall", "vector"};
+
+typedef struct ten_figures {
+    zero_config cfg;
+    float lr;
+    float found[TEN_FIGURES][64];
+} ten_figures;
+
+/* As tests/reference/optimizers.py has them. */
+static float ten_figure(size_t what, size_t i) {
+    const uint32_t bits = (uint32_t)((uint64_t)(1000 * what + i) * 2654435761u);
+    return (float)((double)(bits >> 8) * 0x1p-24 - 0.5);
+}
+static size_t ten_figure_numel(int t) {
+    return ten_shape[t][0] * (ten_shape[t][1] ? ten_shape[t][1] : 1);
+}
+
+static zero_result ten_figure_train(test_rank *rank, zero_ctx **z, ten_figures *f) {
+    const zero_hyper hyper = {f->lr, 0.9f, 0.95f, f->cfg.optimizer == ZERO_ADAGRAD ? 1e-10f : 1e-8f,
+                              0.1f,  0};
+    const zero_comm comm = test_comm(rank);
+    ten_host p = {0}, g = {0};
+    float *const *grads[] = {&g.wide, &g.tall, &g.vector};
+    ZERO_TRY(zero_create(z, &f->cfg, &comm));
+    for (int t = 0; t < TEN_FIGURES; t++) {
+        const zero_tensor_desc d = {ten_name[t], ten_figure_numel(t),        1, 0, 0,
+                                    ZERO_KEEP,   (size_t)t * sizeof(float *)};
+        ZERO_TRY(zero_tensor(*z, &d));
+        if (ten_shape[t][1])
+            ZERO_TRY(zero_tensor_matrix(*z, ten_name[t], ten_shape[t][0], ten_shape[t][1]));
+    }
+    ZERO_TRY(zero_build(*z));
+    ZERO_TRY(zero_bind(*z, &p, &g));
+    for (int t = 0; t < TEN_FIGURES; t++) {
+        float x[64];
+        for (size_t i = 0; i < ten_figure_numel(t); i++) x[i] = ten_figure(1 + (size_t)t, i);
+        ZERO_TRY(zero_write_tensor(*z, ten_name[t], ZERO_PARAMETER, 0, ten_figure_numel(t), x));
+    }
+    for (size_t step = 0; step < TEN_FIGURE_STEPS; step++) {
+        ZERO_TRY(zero_train_begin(*z));
+        for (size_t t = 0; t < TEN_FIGURES; t++)
+            for (size_t i = 0; i < ten_figure_numel((int)t); i++)
+                (*grads[t])[i] = ten_figure(10 + 3 * step + t, i);
+        ZERO_TRY(zero_train_end(*z, &hyper, 0, NULL));
+    }
+    for (int t = 0; t < TEN_FIGURES; t++)
+        ZERO_TRY(zero_read_tensor(*z, ten_name[t], ZERO_PARAMETER, 0, ten_figure_numel(t),
+                                  rank->rank ? NULL : f->found[t]));
+    return ZERO_OK;
+}
+static void ten_figure_rank(test_rank *rank) {
+    zero_ctx *z = NULL;
+    if (ten_figure_train(rank, &z, (ten_figures *)rank->arg))
+        test_rank_fail(rank, "%s", zero_last_error(z));
+    zero_destroy(z);
+}
+
+/* One line of figures: at every stage, by one rank and by two. */
+static void ten_line(char *line) {
+    static const struct {
+        const char *name;
+        zero_optimizer rule;
+        zero_muon muon;
+        double near; /* torch's bfloat16 has 8 bits */
+    } rows[] = {{"adagrad", ZERO_ADAGRAD, {0, 0, 0, 0, 0}, 1e-6},
+                {"lamb", ZERO_LAMB, {0, 0, 0, 0, 0}, 1e-6},
+                {"muon", ZERO_MUON, {.plain_lr = 0.5f}, 3e-3},
+                {"muon32", ZERO_MUON, {.plain_lr = 0.5f}, 2e-6},
+                {"muon_rms32", ZERO_MUON, {0.8f, 0, 0, 1, 1}, 2e-6}};
+    char *rest = NULL, *rule = strtok_r(line, " \n", &rest), *name = strtok_r(NULL, " \n", &rest);
+    int row = 0, t = 0;
+    while (row < 4 && strcmp(rows[row].name, rule) != 0) row++;
+    while (t < TEN_FIGURES - 1 && strcmp(ten_name[t], name) != 0) t++;
+    double expected[64];
+    size_t n = 0;
+    for (char *x; n < 64 && (x = strtok_r(NULL, " \n", &rest)) != NULL; n++)
+        expected[n] = strtod(x, NULL);
+    test_check(n == ten_figure_numel(t), "%s of %s has %zu figures", name, rule, n);
+    for (int k = 0; k < 8; k++) {
+        ten_figures f = {.cfg = {.stage = k / 2,
+                                 .optimizer = rows[row].rule,
+                                 .muon = rows[row].muon,
+                                 .threads = 1},
+                         .lr = 0.02f};
+        double worst = 0;
+        const int ok = test_ranks(1 + k % 2, 0, ten_figure_rank, &f);
+        for (size_t i = 0; i < n; i++)
+            worst = fmax(worst, fabs((double)f.found[t][i] - expected[i]));
+        test_check(ok && worst <= rows[row].near
+                       && (strcmp(rule, "muon") || t == 2 || worst > 1e-5),
+                   "%s, %s, stage %d, %d ranks: off by %.2g: %s", rule, name, k / 2, 1 + k % 2,
+                   worst, test_first);
+    }
+}
+static void ten_libraries(const char *path) {
+    static char line[4096];
+    FILE *file = fopen(path, "r");
+    int lines = 0;
+    while (file && fgets(line, sizeof line, file))
+        if (line[0] != '#') ten_line(line), lines++;
+    test_check(lines == 14, "%s has %d lines of figures", path, lines);
+    if (file) (void)fclose(file);
+}
+
 /* ---- memory, and errors ---- */
 
 static zero_ctx *ten_alone(zero_optimizer rule, int matrices) {
@@ -644,6 +755,7 @@ int main(int argc, char **argv) {
     ten_tiers();
     ten_pieces();
     ten_moves();
+    ten_libraries("tests/reference/optimizers.txt");
     ten_memory();
     ten_errors();
     return test_summary();
