@@ -161,11 +161,6 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
             "tiers %d, %d and %d: CUDA builds have HOST for the optimizer, and gradients "
             "with it, so far",
             (int)c->optimizer_tier, (int)c->gradient_tier, (int)c->parameter_tier);
-    else if (tiers && zp_rules[c->optimizer].passes > 1 && !zp_host_computes())
-        (void)snprintf(text, bytes,
-                       "optimizer_tier is HOST: %s, which has two passes, updates on the device in "
-                       "CUDA builds",
-                       zp_rules[c->optimizer].name);
     else if (files && !c->folder)
         (void)snprintf(text, bytes, "a tier is FILE, and folder is NULL");
     else if (c->parameter_tier && c->stage < 3)

@@ -40,7 +40,11 @@ typedef struct zp_host {
     zp_pages pinned, plain;
     zp_control *control; /* pinned: the decision, as the updates see it */
     zp_span *spans;      /* as zero_ctx.spans */
-    int stale;           /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
+    zp_event returned;   /* what is made of whole tensors is in the host's memory */
+    zp_limb *sums;       /* NORMS, pinned: of what is updated here; then its ratios */
+    double *trust;
+    size_t sums_bytes;
+    int stale; /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
 } zp_host;
 
 /* What the ranks make of whole tensors between the passes of a rule that needs it; see deal. */

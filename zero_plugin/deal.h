@@ -94,11 +94,14 @@ static size_t zp_deal_sums_sent(zero_ctx *z) {
     return z->deal.parts && !zp_deal_whole(z) ? zp_op_cost(&op) : 0;
 }
 
+/* Sums of one rank: the device's, then those of the tier HOST. */
+static int zp_deal_slots(const zero_ctx *z) { return 1 + zp_host_on(z); }
+
 static void zp_deal_plan(zero_ctx *z) {
     zp_deal *d = &z->deal;
     const zp_layout *l = &z->layout;
-    d->parts = z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)l->layers : 0;
-    d->sums_bytes = zp_round_up(d->parts * 2 * sizeof(zp_exact), 256);
+    d->parts = zp_host_parts(z);
+    d->sums_bytes = zp_round_up(d->parts * 2 * sizeof(zp_exact), 256) * (size_t)zp_deal_slots(z);
     d->place_bytes = d->kept_numel = d->scratch_numel = 0;
     d->places = 0;
     for (int u = 0; u < l->all; u++) {
@@ -158,6 +161,19 @@ static void zp_deal_fill(const zero_ctx *z, int u, size_t first, zp_update *a) {
     a->momentum = z->cfg.muon.momentum;
     a->nesterov = !z->cfg.muon.no_nesterov;
     if (zp_deals(z, u)) a->dealt = zp_deal_place(z, zp_deal_turn(z, u)) + first;
+    if (!zp_host_has(z, u)) return;
+    a->sums = z->host.sums;
+    a->trust = z->host.trust;
+    a->dealt = (float *)(void *)zp_array_at(&z->array[ZP_DEALT], u, first);
+}
+
+/* This rank's part of unit u, of the tier HOST, from DEALT up to its place, or down. */
+static zero_result zp_deal_carry(zero_ctx *z, int u, zp_stream *s, int down) {
+    const zp_kept *own = zp_own(z, u);
+    char *host = zp_array_at(&z->array[ZP_DEALT], u, own->first);
+    char *place = (char *)(zp_deal_place(z, zp_deal_turn(z, u)) + own->first);
+    if (!zp_host_has(z, u)) return ZERO_OK;
+    return zp_copy(s, down ? host : place, down ? place : host, own->numel * sizeof(float));
 }
 
 /* The owned matrices of unit u, out of its place, or into it. */
@@ -190,7 +206,10 @@ static zero_result zp_deal_begin(zero_ctx *z, int u, int pass, zp_stream *s) {
     ZP_TRY(zp_issue(g, &reduce, 1));
     if (zp_deal_whole(z)) ZP_TRY(zp_issue(g, &gather, 1));
     ZP_TRY(zp_event_record(g, d->full[place]));
-    return zp_event_wait(s, d->full[place]);
+    if (!zp_host_has(z, u)) return zp_event_wait(s, d->full[place]);
+    ZP_TRY(zp_event_wait(&z->host.down, d->full[place]));
+    ZP_TRY(zp_deal_carry(z, u, &z->host.down, 1));
+    return zp_host_let(z, &z->host.returned);
 }
 /* Behind it. */
 static zero_result zp_deal_end(zero_ctx *z, int u, int pass, zp_stream *s) {
@@ -200,6 +219,7 @@ static zero_result zp_deal_end(zero_ctx *z, int u, int pass, zp_stream *s) {
     if (!zp_deals(z, u)) return ZERO_OK;
     if (pass) return zp_event_record(s, d->read[place]);
     const zp_op gather = zp_deal_op(z, u, ZP_ALL_GATHER, place);
+    ZP_TRY(zp_deal_carry(z, u, s, 0));
     ZP_TRY(zp_event_record(s, d->full[place]));
     ZP_TRY(zp_event_wait(g, d->full[place]));
     if (!zp_deal_whole(z)) ZP_TRY(zp_issue(g, &gather, 1));
@@ -212,11 +232,14 @@ static zero_result zp_deal_trust(zero_ctx *z) {
     zp_deal *d = &z->deal;
     zp_stream *g = &z->stream[ZP_GRADIENTS], *from[2] = {&z->compute, &z->updates};
     const zp_op op = zp_deal_sums_op(z);
-    const int whole = zp_deal_whole(z);
+    zp_host *h = &z->host;
+    const int whole = zp_deal_whole(z), slots = zp_deal_slots(z), on = zp_host_on(z);
+    const size_t slot = d->sums_bytes / (size_t)slots;
     const char *sums = whole ? (const char *)zp_deal_sums(z) : zp_deal_at(z, d->sums_at);
     const zp_trust_args trust = {
-        (const zp_limb *)(const void *)sums, d->trust,           d->sums_bytes / sizeof(zp_limb),
-        whole ? 1 : z->data->nranks,         z->cfg.trust_least, z->cfg.trust_most};
+        (const zp_limb *)(const void *)sums,   d->trust,           slot / sizeof(zp_limb),
+        slots * (whole ? 1 : z->data->nranks), z->cfg.trust_least, z->cfg.trust_most};
+    if (on) ZP_TRY(zp_copy(&z->updates, (char *)zp_deal_sums(z) + slot, h->sums, slot));
     for (int i = 0; i < 2 && from[i]->device; i++) {
         ZP_TRY(zp_event_record(from[i], d->full[i]));
         ZP_TRY(zp_event_wait(g, d->full[i]));
@@ -224,7 +247,11 @@ static zero_result zp_deal_trust(zero_ctx *z) {
     if (!whole) ZP_TRY(zp_issue(g, &op, 1));
     ZP_TRY(zp_trust(g, &trust, d->parts));
     ZP_TRY(zp_clear(g, zp_deal_sums(z), d->sums_bytes));
-    return zp_event_record(g, d->summed);
+    ZP_TRY(zp_event_record(g, d->summed));
+    if (!on) return ZERO_OK;
+    ZP_TRY(zp_event_wait(&h->down, d->summed));
+    ZP_TRY(zp_copy(&h->down, h->trust, d->trust, d->parts * sizeof *h->trust));
+    return zp_host_let(z, &h->returned);
 }
 
 /* All that needs whole tensors, behind the first pass over all units. */
@@ -235,6 +262,8 @@ static zero_result zp_deal_between(zero_ctx *z, const zp_control *control) {
     if (zp_host_computes()) { /* the decision is known, and this may run beside the next one */
         if (control->skip) return zp_event_record(s, d->ended);
         control = NULL;
+    } else if (zp_host_on(z)) {
+        control = z->host.control; /* it stays for as long as `updates` is at this step */
     }
     for (int i = 0; i < d->places; i++) ZP_TRY(zp_event_wait(s, d->read[i]));
     for (int i = 0; i < z->layout.nmatrices; i++) {

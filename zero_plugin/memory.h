@@ -35,8 +35,8 @@
    parameters; the channel and the stream of the same number serve it. */
 typedef enum zp_side { ZP_GRAD = 0, ZP_PARAM, ZP_SIDES } zp_side;
 enum { ZP_MEAN = ZP_SIDES, ZP_SUM, ZP_MASTER, ZP_STATE, ZP_NEXT = ZP_STATE + ZP_STATES, ZP_ARRAYS };
-/* What the update of the tier HOST has in place of the gradient and PARAM (see host). */
-enum { ZP_DOWN = ZP_ARRAYS, ZP_UP, ZP_ARRAYS_AND_TWINS };
+/* What the update of the tier HOST has in place of the gradient, PARAM and a place (see host). */
+enum { ZP_DOWN = ZP_ARRAYS, ZP_UP, ZP_DEALT, ZP_ARRAYS_AND_TWINS };
 static_assert((int)ZP_GRAD == ZP_GRADIENTS && (int)ZP_PARAM == ZP_PARAMETERS, "a side's channel");
 
 typedef enum zp_share { ZP_NOTHING = 0, ZP_WHOLE, ZP_SHARD, ZP_SEEN } zp_share;
