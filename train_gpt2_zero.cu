@@ -481,8 +481,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     const int wrong = train_schedule(j->opt, &j->ds, j->steps, &t->lr, sentence, sizeof sentence);
     require(j, !wrong, "%s", sentence);
     check(t, zero_create(&t->z, &config.zero, comm));
-    gpt2_describe_tiled(&j->model, j->opt->tile_rows, t->table);
-    check(t, zero_tensors(t->z, t->table, GPT2_TENSORS));
+    check(t, gpt2_announce(t->z, &j->model, j->opt->tile_rows, t->table));
     gpt2_describe(&j->model, t->table); /* as checkpoints and hashes have them */
     zero_result planned = zero_query_plan(t->z, &t->plan);
     require(j, planned == ZERO_OK, "%s%s", j->opt->bucket > 0 ? "-zb: " : "",

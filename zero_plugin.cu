@@ -11,7 +11,10 @@
      device     streams, events, copies, memory: device_cuda or device_cpu
      numbers    16-bit storage of f32 values
      kernels    the element-wise bodies
+     exact      sums of squares that no order of adding changes
+     update     what is around every update rule: spans, passes, rounding
      rules      the update rules, and how to add one
+     matrix     a matrix is made orthogonal, nearly
      group      ranks that do collectives together: the contract of a transport
      board      how ranks of one machine meet, and see each other's memory
      local      SELF and LOCAL: one rank, the ranks of one machine
@@ -29,6 +32,7 @@
      context    everything one rank owns
      tiers      which units are kept elsewhere than in memory
      host       the tier that is the host's memory, beside a GPU
+     deal       what ranks make of whole tensors between the passes of a rule
      plan       memory and traffic before anything is allocated
      check      misuse, in builds that ask for it
      build      agreement and allocation
@@ -78,7 +82,10 @@
 #include "zero_plugin/device.h"
 #include "zero_plugin/numbers.h"
 #include "zero_plugin/kernels.h"
+#include "zero_plugin/exact.h"
+#include "zero_plugin/update.h"
 #include "zero_plugin/rules.h"
+#include "zero_plugin/matrix.h"
 #include "zero_plugin/group.h"
 #include "zero_plugin/board.h"
 #include "zero_plugin/local.h"
@@ -96,6 +103,7 @@
 #include "zero_plugin/context.h"
 #include "zero_plugin/tiers.h"
 #include "zero_plugin/host.h"
+#include "zero_plugin/deal.h"
 #include "zero_plugin/plan.h"
 #include "zero_plugin/check.h"
 #include "zero_plugin/build.h"

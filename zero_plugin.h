@@ -250,8 +250,21 @@ typedef enum zero_optimizer {
     ZERO_SGD,       /* with momentum */
     ZERO_NESTEROV,  /* SGD with Nesterov's momentum */
     ZERO_LION,
+    ZERO_ADAGRAD,
+    ZERO_LAMB, /* every layer of every tensor has a trust ratio */
+    ZERO_MUON, /* matrices (zero_tensor_matrix) are moved orthogonally; ADAMW for all else */
     ZERO_OPTIMIZER_OWN /* the first of your own: see ADDING AN OPTIMIZER in zero_plugin.cu */
 } zero_optimizer;
+
+/* Of MUON. */
+typedef struct zero_muon {
+    float momentum;  /* 0: 0.95 */
+    float plain_lr;  /* the learning rate of what is no matrix, over that of matrices; 0: 1 */
+    int turns;       /* Newton-Schulz iterations; 0: 5 */
+    int match_rms;   /* an update is as large as AdamW's: times 0.2 sqrt(max(rows, cols)); otherwise
+                        times sqrt(max(1, rows / cols)) */
+    int no_nesterov; /* the momentum itself is made orthogonal */
+} zero_muon;
 
 /* Where an array is kept; the same bits at every tier.
      HOST  CUDA: optimizer_tier; gradient_tier may say the same. The update runs on the host's
@@ -402,6 +415,9 @@ typedef struct zero_config {
                             streams, and where nvtx3/nvToolsExt.h was found the calls are ranges of
                             NVTX as well. May differ between ranks */
     void *trace_user;    /* passed to trace; borrowed until zero_destroy */
+    float trust_least, trust_most; /* LAMB: its trust ratio is at least and at most that; 0: no
+                                      bound, as in the paper */
+    zero_muon muon;
 } zero_config;
 
 /* ---- tensors ------------------------------------------------------------------------------- */
@@ -445,7 +461,8 @@ typedef enum zero_kind {
     ZERO_PARAMETER = 0, /* as stored; writing it writes the master weight as well */
     ZERO_GRADIENT, /* between zero_reduce and zero_step: unscaled; the mean over ranks of the sum
                       over micro-steps (so divide the loss by their number) */
-    ZERO_MOMENT_1, /* the optimizer's first state array: Adam's m, the momentum of SGD and Lion */
+    ZERO_MOMENT_1, /* the optimizer's first state array: Adam's m, the momentum of SGD, Lion and
+                      Muon, Adagrad's sum */
     ZERO_MOMENT_2, /* its second: Adam's v */
     ZERO_MASTER,   /* the f32 master weight; where there is none, the parameter. Writing it writes
                       the parameter, rounded to nearest */
@@ -471,7 +488,8 @@ typedef struct zero_plan {
     size_t kept_bytes;         /* stage 3: parameters resident by KEEP or persistence, in buffer */
     int units;
     int nranks;
-    size_t verdict_bytes; /* per step, for the agreement on norm and skip; not in sent_bytes */
+    size_t verdict_bytes; /* per step, for the agreement on norm and skip, and for LAMB's sums of
+                             squares; not in sent_bytes */
     int open_forward, open_backward; /* units that may be open at once; `units`: all */
     size_t file_bytes; /* kept in files: not in optimizer_bytes, but in formula_bytes */
     size_t file_read_bytes, file_written_bytes; /* in a step */
@@ -559,6 +577,13 @@ zero_result zero_tensor_together(zero_ctx *z, const char *name, int together);
 /* Parameter groups: the tensor's learning rate and weight decay are these times the step's (1 and 1
    without this call). Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
 zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, float decay_factor);
+
+/* MUON: each layer of the tensor is one matrix [rows, cols], row after row, or several behind one
+   another, as of a fused query, key and value [3 C, C] either one of 3 C x C or three of C x C. Not
+   for embeddings and classifiers. What this is not called for is updated by ADAMW; 0 x 0 takes it
+   back. Other optimizers do not look at it. Before zero_build, on all ranks. Errors: ARGUMENT,
+   STATE. */
+zero_result zero_tensor_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols);
 
 /* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
    peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
@@ -666,11 +691,31 @@ float zero_loss_scale(zero_ctx *z);
               m = g at the first step, then beta1 m + g,  p = p - lr m
      NESTEROV  the same with p = p - lr (g + beta1 m)
      LION   Chen et al. 2023, algorithm 2: c = beta1 m + (1 - beta1) g,
-              p = p - lr (sign(c) + weight_decay p),  m = beta2 m + (1 - beta2) g */
+              p = p - lr (sign(c) + weight_decay p),  m = beta2 m + (1 - beta2) g
+     ADAGRAD  Duchi, Hazan and Singer 2011, as PyTorch writes it: g = g + weight_decay p,
+              s = s + g^2,  p = p - lr g / (sqrt(s) + eps)
+              (DeepSpeed's divides the gradient without its decay)
+     LAMB   You et al. 2020, algorithm 2: m and v as ADAMW's,
+              u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p,
+              p = p - lr r u,  r = |p| / |u| of the layer, 1 where either is 0, within
+              cfg.trust_least and trust_most. A layer is one of zero_tensor_desc.layers, biases too.
+              The norms' squares are summed without rounding: the same at every stage and number of
+              ranks. (DeepSpeed's corrects m and v behind the ratio, and bounds that by 0.01 and 10)
+     MUON   Jordan et al. 2024, as torch.optim.Muon writes it; of each matrix (zero_tensor_matrix),
+            with mu = cfg.muon.momentum:
+              m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g,  X = d / max(|d|, 1e-7), cfg.muon.turns
+              times: A = X X', X = 3.4445 X + (-4.775 A + 2.0315 A A) X   (of X' where rows > cols),
+              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)) or
+   cfg.muon.match_rms in f32, where torch iterates in bf16. Matrices are dealt over the ranks by
+   what they cost: d goes to its owner, X comes back, both in f32 and by whole units; sent_bytes
+            says so. Clipping and skipping come before. All else is ADAMW's, with lr times
+            cfg.muon.plain_lr, and alone has MOMENT_2 */
 typedef struct zero_hyper {
     float lr;
     float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are not looked at;
-                                LION: eps is not; ADAMW, ADAM: eps must not be 0 */
+                                LION: eps is not; ADAGRAD: eps alone is. MUON: all three are
+                                of ADAMW, for what is no matrix. Where eps is looked at it must not
+                                be 0 */
     float weight_decay;
     float max_norm; /* global 2-norm to clip to; 0: no clipping */
 } zero_hyper;

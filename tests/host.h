@@ -24,6 +24,7 @@ typedef struct host_spec {
     int silent_unit; /* no backward reaches this unit; -1: all are reached */
     int evaluate;    /* an evaluation pass between steps */
     int groups;      /* every tensor has factors of its own (host_factor) */
+    size_t rows[HOST_TENSORS], cols[HOST_TENSORS]; /* of matrices, for MUON; 0: none */
     zero_hyper adamw;
     zero_config cfg;
     /* spoils gradients of tensor t from element `first` on, after backward wrote them; may be NULL
@@ -90,6 +91,12 @@ static float host_scale(const host_spec *s) {
 static float host_factor(const host_spec *s, int t, int what) {
     static const float factor[2][4] = {{1, 0.5f, 2, 0}, {0, 2, 0.5f, 1}};
     return s->groups ? factor[what][t % 4] : 1.0f;
+}
+
+/* The tensor has a second state array. */
+__attribute__((unused)) static int host_two(const host_spec *s, int t) {
+    const zero_optimizer rule = s->cfg.optimizer;
+    return rule <= ZERO_ADAM || rule == ZERO_LAMB || (rule == ZERO_MUON && !s->rows[t]);
 }
 
 static size_t host_numel(const host_spec *s, int t) {
@@ -387,6 +394,7 @@ static int host_open(host_run *h, const host_spec *s, test_rank *rank) {
         if (s->groups)
             HOST_TRY(h,
                      zero_tensor_group(h->z, d.name, host_factor(s, t, 0), host_factor(s, t, 1)));
+        HOST_TRY(h, zero_tensor_matrix(h->z, d.name, s->rows[t], s->cols[t]));
     }
     HOST_TRY(h, zero_build(h->z));
     HOST_TRY(h, zero_bind(h->z, &h->params, &h->grads));
@@ -436,7 +444,7 @@ __attribute__((unused)) static uint64_t host_hash(host_run *h) {
         for (int kind = 0; kind < ZERO_KIND_COUNT; kind++) {
             const size_t n = host_numel(s, t);
             if (kind == ZERO_GRADIENT || (kind == ZERO_MASTER && s->cfg.type == ZERO_F32)) continue;
-            if (kind == ZERO_MOMENT_2 && s->cfg.optimizer >= ZERO_SGD) continue;
+            if (kind == ZERO_MOMENT_2 && !host_two(s, t)) continue;
             float *seen = (float *)calloc(n, sizeof *seen);
             if (zero_read_tensor(h->z, s->desc[t].name, (zero_kind)kind, 0, n, seen))
                 test_rank_fail(h->rank, "%s", zero_last_error(h->z));

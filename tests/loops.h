@@ -5,14 +5,16 @@
 
 #include "lanes.h"
 
-enum { LOOP_N = 5 * 1024 + 192, LOOP_BLOCKS = 6, LOOP_RANKS = 4 };
+enum { LOOP_N = 5 * 1024 + 192, LOOP_BLOCKS = 6, LOOP_RANKS = 4, LOOP_PARTS = 41 };
 
 typedef struct loop_memory {
-    float p[LOOP_N], master[LOOP_N], s1[LOOP_N], s2[LOOP_N], sum[LOOP_N];
+    float p[LOOP_N], master[LOOP_N], s1[LOOP_N], s2[LOOP_N], sum[LOOP_N], dealt[LOOP_N];
     float g[LOOP_RANKS][LOOP_N];
     double partial[LOOP_BLOCKS], verdict[ZP_VERDICT], verdicts[LOOP_RANKS][ZP_VERDICT];
     zp_control control;
     zp_span spans[3];
+    zp_limb sums[LOOP_PARTS][2][ZP_LIMBS];
+    double trust[LOOP_PARTS];
 } loop_memory;
 
 typedef struct loop_test {
@@ -45,16 +47,19 @@ static void loop_fill(loop_test *t, zero_type type) {
     loop_numbers(t, m->sum, ZERO_F32, LOOP_N);
     loop_numbers(t, m->master, ZERO_F32, LOOP_N);
     for (int i = 0; i < LOOP_N; i++) m->s2[i] = fabsf(m->s1[i] = loop_float(t, -20, -10));
-    const zp_span spans[3] = {{0, 1000, 7, 1, 1, 3},
-                              {1024, 4100, ((uint64_t)1 << 32) - 99, 0.5f, 2, 4},
-                              {4128, LOOP_N - 32, 0, 1, 0, 5}};
+    const zp_span spans[3] = {
+        {0, 1000, 7, 1, 1, 3, 300, 0, 4, 0},
+        {1024, 4100, ((uint64_t)1 << 32) - 99, 0.5f, 2, 4, 1ul << 30, 4, 5, 0},
+        {4128, LOOP_N - 32, (uint64_t)-4128, 1, 0, 5, 37, 9, 32, 0.7f}};
     memcpy(m->spans, spans, sizeof spans);
+    for (int i = 0; i < LOOP_PARTS; i++) m->trust[i] = fabs((double)loop_float(t, -3, 3));
+    for (int i = 0; i < LOOP_N; i++) m->dealt[i] = loop_float(t, -6, 0);
     const size_t gaps[3][2] = {{1000, 1024}, {4100, 4128}, {LOOP_N - 32, LOOP_N}};
     for (int k = 0; k < 3; k++)
         for (size_t i = gaps[k][0]; i < gaps[k][1]; i++) {
             zp_store(m->p, type, i, 0);
             zp_store(m->g[0], type, i, 0);
-            m->master[i] = m->s1[i] = m->s2[i] = 0;
+            m->master[i] = m->s1[i] = m->s2[i] = m->dealt[i] = 0;
         }
     for (int r = 0; r < LOOP_RANKS; r++) m->verdicts[r][0] = fabs((double)loop_float(t, -4, 4));
     m->control.scale = 64;
@@ -203,6 +208,11 @@ static void loop_rules(loop_test *t) {
                 u.lr = 1e-2f, u.beta1 = 0.9f, u.beta2 = 0.95f, u.eps = 1e-8f, u.decay = 0.1f;
                 u.stochastic = stochastic;
                 u.key[1] = 77;
+                u.sums = m->sums[0][0];
+                u.trust = m->trust;
+                u.dealt = m->dealt;
+                u.momentum = 0.9f;
+                u.nesterov = how >> 2 & 1;
                 return u;
             };
             loop_fill(t, type);
@@ -210,9 +220,38 @@ static void loop_rules(loop_test *t) {
             t->kernel->control.steps = t->loop->control.steps = how & 4 ? 1 : 9;
             const auto a = make(t->kernel), b = make(t->loop);
             const size_t n = LOOP_N / ZP_WIDE;
-            test_check(!zp_rules[rule].update(&t->stream, &a, n), "%s", zp_rules[rule].name);
-            loop_check(t, zp_rules[rule].loop, &b, sizeof b, n, zp_rules[rule].name, how);
+            for (int k = 0; k < ZP_STEPS && zp_rules[rule].update[k]; k++) {
+                test_check(!zp_rules[rule].update[k](&t->stream, &a, n), "%s", zp_rules[rule].name);
+                loop_check(t, zp_rules[rule].loop[k], &b, sizeof b, n, zp_rules[rule].name, how);
+            }
         }
+}
+
+/* A matrix that is made orthogonal: kernels on the device, loops on a lane. */
+static void loop_matrices(loop_test *t) {
+    static const size_t sides[][2] = {{1, 1}, {5, 90}, {70, 66}, {37, 12}};
+    for (int how = 0; how < 4; how++) {
+        const size_t m = sides[how][0], n = sides[how][1], k = how == 2 ? 18 : sides[how][1];
+        auto product = [&](loop_memory *x) {
+            const zp_product p = {x->g[0], x->g[1],    x->p, x->sum, m, n, k, how & 1 ? 0.5f : 0.0f,
+                                  0.7f,    &x->control};
+            return p;
+        };
+        auto turned = [&](loop_memory *x) {
+            const zp_turned p = {x->g[0], x->sum, m, n, how & 1, how & 2 ? x->partial : NULL, NULL};
+            return p;
+        };
+        auto squares = [&](loop_memory *x) {
+            const zp_squares_args p = {x->g[0], m * n, x->partial, NULL};
+            return p;
+        };
+        loop_fill(t, ZERO_F32);
+        LOOP_RUN(t, zp_squares, squares, (size_t)1, how);
+        LOOP_RUN(t, zp_turned_run, turned, m * n, how);
+        const auto a = product(t->kernel), b = product(t->loop);
+        test_check(!zp_product_of(&t->stream, &a), "a product");
+        loop_check(t, zp_product_loop, &b, sizeof b, 1, "zp_product", how);
+    }
 }
 
 static void loop_all(void) {
@@ -228,6 +267,7 @@ static void loop_all(void) {
         loop_verdicts(&t);
         loop_elements(&t);
         loop_rules(&t);
+        loop_matrices(&t);
     }
     zp_lane_close(&t.lane);
     zp_stream_close(&t.stream);

@@ -47,6 +47,8 @@ ds-config 60 beside $B/test_ds_config
 ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json
 scale 120 beside $B/test_scale 1000 $SEED
 optimizers 120 beside $B/test_optimizers
+tensors 300 beside $B/test_tensors $B
+libraries 200 beside sh $here/test_libraries.sh
 check 120 beside $B/test_check
 abi 20 beside $B/test_abi
 run 60 beside $B/test_run
@@ -111,7 +113,7 @@ variant() { # NAME OPT MORE PROGRAMS...
 long_build() {
     variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" \
         test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
-        test_host_own test_host_llama test_scale test_optimizers test_schedule test_ds_config fuzz_ds_config
+        test_host_own test_host_llama test_scale test_optimizers test_tensors test_schedule test_ds_config fuzz_ds_config
     variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_checkpoint
     if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles"; fi
     # cuda-build has compiled for 90
@@ -124,6 +126,7 @@ long() {
     cat <<TABLE
 asan-scale 300 beside $B/asan/test_scale 300 $SEED
 asan-optimizers 600 beside $B/asan/test_optimizers
+asan-tensors 900 beside $B/asan/test_tensors $B
 asan-checkpoint 300 beside $B/asan/test_checkpoint sample $SEED
 asan-checkpoint-fuzz 120 beside $B/asan/fuzz_checkpoint 15 $SEED
 asan-model-files 300 beside OMP_NUM_THREADS=1 $B/asan/test_model_files

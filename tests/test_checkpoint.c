@@ -215,7 +215,10 @@ static const ckt_variant ckt_variants[] = {
     {"adam", ZERO_ADAM, 1, ZERO_ACCUMULATE_AUTO},
     {"sgd", ZERO_SGD, 1, ZERO_ACCUMULATE_AUTO},
     {"nesterov", ZERO_NESTEROV, 2, ZERO_ACCUMULATE_SHARDED},
-    {"lion", ZERO_LION, 2, ZERO_ACCUMULATE_LOCAL}};
+    {"lion", ZERO_LION, 2, ZERO_ACCUMULATE_LOCAL},
+    {"adagrad", ZERO_ADAGRAD, 1, ZERO_ACCUMULATE_AUTO},
+    {"lamb", ZERO_LAMB, 1, ZERO_ACCUMULATE_AUTO},
+    {"muon", ZERO_MUON, 2, ZERO_ACCUMULATE_SHARDED}};
 enum { CKT_VARIANTS = sizeof ckt_variants / sizeof *ckt_variants };
 
 /* Trained by nranks at stage a, saved by it. */
@@ -236,6 +239,8 @@ static const char *ckt_pair_folder(const ckt_pair *p) {
 static void ckt_pair_set(ckt_job *j, const ckt_pair *p, int nranks, int stage) {
     ckt_job_set(j, ckt_pair_folder(p), nranks, stage, p->type);
     j->spec.cfg.optimizer = p->v->optimizer;
+    j->spec.rows[1] = 8, j->spec.cols[1] = 8; /* wpe, w: matrices, if any are wanted */
+    j->spec.rows[2] = 9, j->spec.cols[2] = 37;
     j->spec.micro_steps = p->v->micro_steps;
     j->spec.cfg.accumulation = p->v->accumulation; /* the same at every stage: the same bits */
     j->spec.cfg.grads = ZERO_GRAD_AS_TYPE; /* fp16 overflows, also where micro-steps add up */

@@ -100,7 +100,9 @@ enum {
     CUDA_REWRITES = 1 << 22,  /* writes a gradient between zero_reduce and zero_step */
     CUDA_MANY = 1 << 23,      /* more units than a lane has places */
     CUDA_AHEAD = 1 << 24,     /* asks for no step's report but the last one's */
-    CUDA_DELAYS = 1 << 25     /* updates run beside the next step */
+    CUDA_DELAYS = 1 << 25,    /* updates run beside the next step */
+    CUDA_LAMB = 1 << 26,
+    CUDA_MUON = 1 << 27
 };
 
 static const cuda_case cuda_cases[] = {
@@ -238,6 +240,46 @@ static const cuda_case cuda_cases[] = {
      CUDA_HOST | CUDA_SAVES | CUDA_NO_MASTER | CUDA_SKIPS, 20},
     {"saved-host-delays", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_HOST | CUDA_DELAYS | CUDA_SAVES, 20},
+    {"lamb-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_NORM, 20},
+    {"lamb-1", ZERO_COMM_LOCAL, 2, 1, 3, ZERO_ACCUMULATE_SHARDED, ZERO_F16, 0, 2, 1, 0, CUDA_LAMB,
+     20},
+    {"lamb-3", ZERO_COMM_LOCAL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, CUDA_EVAL_ALL,
+     CUDA_LAMB | CUDA_NO_MASTER | CUDA_ALL_GATHERED, 20},
+    {"lamb-nccl-2", ZERO_COMM_NCCL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_SAVES, 20},
+    {"muon-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_NORM, 20},
+    {"muon-1", ZERO_COMM_LOCAL, 2, 1, 3, ZERO_ACCUMULATE_SHARDED, ZERO_F16, 0, 2, 1, 0, CUDA_MUON,
+     20},
+    {"muon-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, CUDA_EVAL_ALL,
+     CUDA_MUON | CUDA_SKIPS | CUDA_NO_OVERLAP, 20},
+    {"muon-3", ZERO_COMM_LOCAL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, CUDA_EVAL_ALL,
+     CUDA_MUON | CUDA_NO_MASTER | CUDA_ALL_GATHERED, 20},
+    {"muon-nccl-0", ZERO_COMM_NCCL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, CUDA_MUON,
+     20},
+    {"muon-nccl-3", ZERO_COMM_NCCL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_SAVES, 20},
+    {"lamb-host-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_HOST | CUDA_HALF, 20},
+    {"lamb-host-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_LAMB | CUDA_HOST, 20},
+    {"lamb-host-3", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_HOST | CUDA_HALF | CUDA_SAVES, 20},
+    {"muon-host-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_HOST, 20},
+    {"muon-host-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_MUON | CUDA_HOST | CUDA_HALF | CUDA_SKIPS, 20},
+    {"muon-host-3", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_HOST | CUDA_SAVES | CUDA_NO_MASTER, 20},
+    {"lamb-host-ahead", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_HOST | CUDA_AHEAD, 40},
+    {"muon-host-ahead", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_HOST | CUDA_AHEAD, 40},
+    {"lamb-host-delays", ZERO_COMM_LOCAL, 2, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_HOST | CUDA_DELAYS, 40},
+    {"muon-host-delays", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_HOST | CUDA_DELAYS | CUDA_ALL_GATHERED, 40},
     {"saved-host-3", ZERO_COMM_NCCL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, 0,
      CUDA_HOST | CUDA_SAVES | CUDA_ALL_GATHERED, 20},
 };
@@ -357,6 +399,11 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     if (k->more & CUDA_HOST) s->cfg.optimizer_tier = ZERO_HOST;
     if (k->more & CUDA_HALF) s->cfg.offload_share = 0.5f;
     if (k->more & CUDA_DELAYS) s->cfg.delay_from = 1;
+    if (k->more & CUDA_LAMB) s->cfg.optimizer = ZERO_LAMB;
+    if (k->more & CUDA_MUON) s->cfg.optimizer = ZERO_MUON;
+    s->rows[0] = 10, s->cols[0] = 15; /* wte */
+    s->rows[1] = s->desc[1].numel, s->cols[1] = 1;
+    s->rows[2] = 1, s->cols[2] = 5;
 }
 
 /* ---- the host computes on its stream ------------------------------------------------------- */
@@ -935,9 +982,11 @@ static int cuda_open(cuda_run *run, const cuda_case *k) {
     run->absent = -1;
     cuda_spec(&run->spec, k);
     const int sharded = cuda_sharded(k) && k->micro_steps > 1;
-    run->compares = !k->overflow
-                    && !(k->more & (CUDA_NORM | CUDA_NO_MASTER | CUDA_SKIPS | CUDA_REWRITES))
-                    && (k->kind != ZERO_COMM_NCCL || k->nranks < 3); /* a third is not exact */
+    run->compares =
+        !k->overflow
+        && !(k->more
+             & (CUDA_NORM | CUDA_NO_MASTER | CUDA_SKIPS | CUDA_REWRITES | CUDA_LAMB | CUDA_MUON))
+        && (k->kind != ZERO_COMM_NCCL || k->nranks < 3); /* a third is not exact */
     for (int i = 0; i <= CUDA_STEPS && run->compares; i++) {
         host_reference *r = &run->references[i];
         host_reference_open(r, &run->spec);
@@ -982,6 +1031,29 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
     }
     (void)test_check(good == n, "%s: %d of %d seeds give the same as at once", k->name, good, n);
     cuda_close(&run);
+}
+
+/* Rules of two passes: the same weights at every stage. */
+static void cuda_stages(void) {
+    for (int more = CUDA_LAMB; more <= CUDA_MUON; more *= 2) {
+        uint64_t first = 0;
+        for (int stage = 0; stage < 4; stage++) {
+            static cuda_run run;
+            const cuda_case k = {"stages",  ZERO_COMM_LOCAL,
+                                 3,         stage,
+                                 1,         ZERO_ACCUMULATE_AUTO,
+                                 ZERO_BF16, 0,
+                                 0,         0,
+                                 0,         more,
+                                 0};
+            (void)cuda_open(&run, &k);
+            const int ok = cuda_once(&run, 0);
+            if (stage == 0) first = run.seen[0].weights;
+            (void)test_check(ok && run.seen[0].weights == first, "%s, stage %d: %s",
+                             more == CUDA_LAMB ? "LAMB" : "Muon", stage, test_first);
+            cuda_close(&run);
+        }
+    }
 }
 
 /* ---- faults -------------------------------------------------------------------------------- */
@@ -1501,7 +1573,8 @@ int main(int argc, char **argv) {
         if (argc > 2 && !strcmp(argv[2], cuda_cases[i].name))
             cuda_case_seeds(&cuda_cases[i], argc > 3 ? strtoull(argv[3], NULL, 10) : 1,
                             argc > 4 ? atoi(argv[4]) : 1);
-    if (all || !strcmp(what, "seeds")) lane_all(), loop_all(), cuda_host_erred(), cuda_tiers();
+    if (all || !strcmp(what, "seeds"))
+        lane_all(), loop_all(), cuda_host_erred(), cuda_tiers(), cuda_stages();
     if (all || !strcmp(what, "seeds"))
         cuda_all_seeds(n ? n : 100, argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
 #ifdef EMULATED_LAUNCH

@@ -51,7 +51,7 @@ for compiler in "${CC:-cc}" clang; do
     same "$compiler, without OpenMP" "$compiler" -E -P -x c -std=c11
     same "$compiler, checked" "$compiler" -E -P -x c -std=c11 -DZERO_CHECK=1
     same "$compiler, sanitized" "$compiler" -E -P -x c -std=c11 -fsanitize=thread
-    same "$compiler, own optimizers" "$compiler" -E -P -x c -std=c11 "-DZERO_OWN_OPTIMIZERS=\"$PWD/tests/adagrad.h\""
+    same "$compiler, own optimizers" "$compiler" -E -P -x c -std=c11 "-DZERO_OWN_OPTIMIZERS=\"$PWD/tests/rmsprop.h\""
 done
 if has mpicc; then
     same "MPI" mpicc -E -P -x c -std=c11 -DZERO_WITH_MPI -DOMPI_SKIP_MPICXX

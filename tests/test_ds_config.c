@@ -87,7 +87,10 @@ static int one_key(char *out, const char *path, const char *value, const char *b
         depth += next != NULL;
         if (depth == 1 && next && strcmp(w, "optimizer") == 0 && strcmp(next, "type") != 0)
             n += snprintf(out + n, (size_t)(TEXT - n), "\"type\": \"%s\",",
-                          strstr(path, "momentum") || strstr(path, "nesterov") ? "SGD" : "Adam");
+                          strstr(path, "momentum") || strstr(path, "nesterov") ? "SGD"
+                          : strstr(path, "n_lr") || strstr(path, "m_lr")       ? "Muon"
+                          : strstr(path, "_coeff")                             ? "Lamb"
+                                                                               : "Adam");
         if (depth == 1 && next && strcmp(w, "scheduler") == 0 && strcmp(next, "type") != 0)
             n += snprintf(out + n, (size_t)(TEXT - n), "\"type\": \"WarmupLR\",");
     }
@@ -164,6 +167,14 @@ static const applied_case applied[] = {
      0},
     {"optimizer.params.torch_adam", "true", NULL, 'f', IN(hyper.weight_decay), 0.01f,
      DS_GIVEN_DECAY, NOWHERE, 0},
+    {"optimizer.params.muon_lr", "0.01", NULL, 'f', IN(hyper.lr), 0.01,
+     DS_GIVEN_LR | DS_GIVEN_PLAIN_LR, IN(zero.muon.plain_lr), 0.03},
+    {"optimizer.params.adam_lr", "0.005", NULL, 'f', IN(zero.muon.plain_lr), 0.25,
+     DS_GIVEN_PLAIN_LR, NOWHERE, 0},
+    {"optimizer.params.min_coeff", "0.25", NULL, 'f', IN(zero.trust_least), 0.25,
+     DS_GIVEN_LEAST_TRUST, NOWHERE, 0},
+    {"optimizer.params.max_coeff", "4", NULL, 'f', IN(zero.trust_most), 4, DS_GIVEN_MOST_TRUST,
+     NOWHERE, 0},
     {"fp16.enabled", "true", NULL, 'i', IN(zero.type), ZERO_F16, DS_GIVEN_TYPE, NOWHERE, 0},
     {"fp16.loss_scale", "128", MICRO FP16, 'F', IN(zero.scaler.fixed), 128, DS_GIVEN_TYPE, NOWHERE,
      0},
@@ -522,7 +533,18 @@ static const struct {
      "line 2*data_types.param_dtype is bf16*fp32"},
     /* optimizer */
     {"{\"optimizer\": {\n\"type\": \"OneBitAdam\", \"params\": {\"freeze_step\": 2}}}",
-     "line 2*\"OneBitAdam\", which is not supported: use AdamW, Adam, SGD or Lion"},
+     "line 2*\"OneBitAdam\", which is not supported: use AdamW, Adam, SGD, Lion, Adagrad, "
+     "Lamb or Muon"},
+    {"{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Lamb\", \"params\": {\n\"min_coeff\": "
+     "2, \"max_coeff\": 1}}}",
+     "line 2*min_coeff is above max_coeff"},
+    {"{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Muon\", \"params\": {\n\"momentum\": "
+     "0}}}",
+     "line 2*momentum is 0, expected one above 0 for Muon"},
+    {"{\"optimizer\": {\"type\": \"Adagrad\", \"params\": {\n\"lr_decay\": 0.5}}}",
+     "line 2*lr_decay is 0.5*use a scheduler"},
+    {"{\"optimizer\": {\"type\": \"Adagrad\", \"params\": {\n\"betas\": [0, 0.5]}}}",
+     "line 2*betas is no parameter of Adagrad"},
     {"{\"optimizer\": {\n\"params\": {\"lr\": 2}}}", "line 2*without optimizer.type"},
     {"{\"optimizer\": {\"type\": \"auto\"}}", "optimizer.type is \"auto\", expected"},
     {"{\"optimizer\": {\"type\": \"AdamW\",\n\"params\": {\"momentum\": 0.5}}}",
@@ -702,6 +724,25 @@ static void test_defaults(void) {
     test_check(!parse("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adam\"}}", &ds)
                    && ds.zero.optimizer == ZERO_ADAMW,
                "Adam is AdamW");
+    test_check(!parse("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adagrad\"}}", &ds)
+                   && ds.zero.optimizer == ZERO_ADAGRAD && ds.hyper.lr == 1e-2f
+                   && ds.hyper.eps == 1e-10f && ds.hyper.weight_decay == 0 && !notes_seen,
+               "Adagrad's defaults");
+    test_check(!parse("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"lamb\"}}", &ds)
+                   && ds.zero.optimizer == ZERO_LAMB && ds.hyper.lr == 1e-3f
+                   && ds.hyper.beta2 == 0.999f && ds.hyper.eps == 1e-8f && ds.zero.trust_least == 0
+                   && ds.zero.trust_most == 0 && notes_seen == 1,
+               "Lamb's defaults, and a note about its bounds");
+    test_check(
+        !parse("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Muon\", \"params\": "
+               "{\"lr\": 0.25, \"momentum\": 0.5, \"adam_lr\": 0.125}}}",
+               &ds)
+            && ds.zero.optimizer == ZERO_MUON && ds.hyper.lr == 0.25f
+            && ds.zero.muon.momentum == 0.5f && ds.zero.muon.plain_lr == 0.5f
+            && ds.hyper.beta1 == 0.9f && ds.hyper.beta2 == 0.95f && ds.hyper.eps == 1e-10f
+            && ds.given
+                   == (DS_GIVEN_OPTIMIZER | DS_GIVEN_LR | DS_GIVEN_MOMENTUM | DS_GIVEN_PLAIN_LR),
+        "Muon's learning rates");
     test_check(!parse("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
                       "{\"adam_w_mode\": false}}}",
                       &ds)

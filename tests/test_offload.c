@@ -387,7 +387,7 @@ static void offload_all(int every, uint64_t seed) {
         if (test_below(&random, every)) continue;
         memset(&c, 0, sizeof c);
         c.cfg.stage = n % 4;
-        c.cfg.optimizer = (zero_optimizer)(n / 4 % 5);
+        c.cfg.optimizer = (zero_optimizer)(n / 4 % ZERO_OPTIMIZER_OWN);
         const int type = n / 20 % 4, nranks = n / 80 % OFFLOAD_RANKS + 1;
         c.cfg.type = (zero_type)(type % 3);
         c.cfg.no_master = type == 3;

@@ -1,14 +1,18 @@
 /* test_optimizers.c - every update rule against its formula in the header, in f64, element by
-   element and step by step: types, groups, clipping, ranks, stages. Adagrad as an optimizer of
-   one's own. And rounding to bf16 by chance, where there are no master weights. */
-#define ZERO_OWN_OPTIMIZERS "tests/adagrad.h"
+   element and step by step: types, groups, clipping, ranks, stages. RMSprop as an optimizer of
+   one's own. (LAMB and Muon: test_tensors.) And rounding to bf16 by chance, where there are no
+   master weights. */
+#define ZERO_OWN_OPTIMIZERS "tests/rmsprop.h"
 #include "../zero_plugin.cu"
 #include "host.h"
 #include <float.h>
 
-enum { OPT_STEPS = 20, OPT_TENSORS = 4, OPT_N = 150, OPT_ADAGRAD = ZERO_OPTIMIZER_OWN };
+enum { OPT_STEPS = 20, OPT_TENSORS = 4, OPT_N = 150, OPT_RULES = 7 };
 
-static const char *const opt_names[] = {"AdamW", "Adam", "SGD", "Nesterov", "Lion", "Adagrad"};
+static const char *const opt_names[] = {"AdamW", "Adam",    "SGD",    "Nesterov",
+                                        "Lion",  "Adagrad", "RMSprop"};
+static const int opt_rules[] = {ZERO_ADAMW, ZERO_ADAM,    ZERO_SGD,          ZERO_NESTEROV,
+                                ZERO_LION,  ZERO_ADAGRAD, ZERO_OPTIMIZER_OWN};
 static const char *const opt_types[] = {"f32", "bf16", "f16"};
 
 /* ---- the formulas ---- */
@@ -51,7 +55,8 @@ static opt_state opt_rule(int rule, opt_state was, double g, double lr, double d
         size->m = fmax(fabs(b2 * was.m), fabs((1 - b2) * g));
         size->p = lr;
     } else {
-        is.m = was.m + d * d;
+        const int sums = rule == ZERO_ADAGRAD;
+        is.m = (sums ? 1 : b2) * was.m + (sums ? 1 : 1 - b2) * d * d;
         move = lr * d / (sqrt(is.m) + eps);
         size->m = fmax(is.m, grain * grain);
         size->p = lr * grain / (sqrt(is.m) + eps);
@@ -187,14 +192,14 @@ static void opt_formulas(void) {
     static const char *const what[] = {"weights", "first state", "second state"};
     static opt_case c;
     pthread_mutex_init(&c.lock, NULL);
-    for (int rule = 0; rule <= OPT_ADAGRAD; rule++)
+    for (int rule = 0; rule < OPT_RULES; rule++)
         for (int type = 0; type < 3; type++) {
             double all[4] = {0, 0, 0, 0};
             for (int nranks = 1; nranks <= 3; nranks++)
                 for (int k = 0; k < 8; k++) { /* stages 0 and 3, groups, clipping */
                     memset(c.worst, 0, sizeof c.worst);
                     c.wander = 0;
-                    opt_spec(&c.spec, nranks, k & 1 ? 3 : 0, rule, (zero_type)type);
+                    opt_spec(&c.spec, nranks, k & 1 ? 3 : 0, opt_rules[rule], (zero_type)type);
                     c.spec.groups = k >> 1 & 1;
                     c.spec.adamw.max_norm = k >> 2 ? 0.7f : 0;
                     const int ok = test_ranks(nranks, 0, opt_rank, &c);

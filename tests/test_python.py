@@ -43,6 +43,7 @@ def all_of(kind, names): return [(name, kind) for name in names.split()]
 Comm = struct("zero_comm", all_of(I, "kind rank"), all_of(P, "handle"), all_of(I, "node_size"))
 Scaler = struct("zero_scaler", all_of(F, "fixed initial minimum"),
                 all_of(I, "window hysteresis consecutive_hysteresis"))
+Muon = struct("zero_muon", all_of(F, "momentum plain_lr"), all_of(I, "turns match_rms no_nesterov"))
 Config = struct("zero_config", all_of(I, "stage micro_steps accumulation type grads no_master"),
                 all_of(c.c_uint64, "seed"), all_of(I, "optimizer"), all_of(Scaler, "scaler"),
                 all_of(I, "prefetch"), all_of(S, "bucket_numel"),
@@ -51,7 +52,8 @@ Config = struct("zero_config", all_of(I, "stage micro_steps accumulation type gr
                 all_of(P, "stream"), all_of(c.c_double, "timeout_s"), all_of(P, "log log_user"),
                 all_of(I, "open_units optimizer_tier"), all_of(P, "folder"),
                 all_of(I, "gradient_tier parameter_tier"), all_of(F, "offload_share"),
-                all_of(I, "no_file_check delay_from"))
+                all_of(I, "no_file_check delay_from"), all_of(F, "trust_least trust_most"),
+                all_of(Muon, "muon"))
 Desc = struct("zero_tensor_desc", all_of(c.c_char_p, "name"), all_of(S, "numel"),
               all_of(I, "layers unit uses flags"), all_of(S, "field"))
 Tensors, HYPER = struct("tensors", all_of(c.POINTER(F), "w b")), (F * 6)(LR, .9, .95, 1e-8, .1, 0)
@@ -199,16 +201,19 @@ def check_layout():
     asked = Config(stage=2, micro_steps=3, accumulation=2, grads=1, seed=1 << 40, optimizer=4,
                    scaler=Scaler(2, 64, 4, 7, 8, 1), prefetch=5, bucket_numel=1 << 20,
                    persistence_numel=77, no_overlap=1, no_overflow_check=1, no_mapping=1,
-                   threads=2, timeout_s=12.5, log_user=42)
+                   threads=2, timeout_s=12.5, log_user=42, trust_least=.5, trust_most=2,
+                   muon=Muon(.5, 3, 4, 1, 1))
     ok = lib.zero_create(c.byref(z), c.byref(asked), c.byref(Comm(0, 0, None, 0))) == 0
     ok = ok and lib.zero_tensor(z, c.byref(Desc(b"t", 1 << 21, 1, 0, 0, 0, 0))) == 0
     lib.zero_query_config(z, c.byref(seen))
     for name in fields(Config):
-        if name not in ("scaler", "bucket_numel"):
+        if name not in ("scaler", "bucket_numel", "muon"):
             check(ok and getattr(seen, name) == getattr(asked, name), "zero_config." + name)
     for name in fields(Scaler):
         ok_here = ok and getattr(seen.scaler, name) == getattr(asked.scaler, name)
         check(ok_here, "zero_scaler." + name)
+    for name in fields(Muon):
+        check(ok and getattr(seen.muon, name) == getattr(asked.muon, name), "zero_muon." + name)
     lib.zero_destroy(z)
 
 

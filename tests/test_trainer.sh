@@ -97,7 +97,7 @@ test_usage() {
     refused 'out of range' 2 '65 ranks on this machine, at most 64' -pn 65
     refused 'schedule' 2 "-k: expected one of: cosine linear.*'step'" -k step
     refused 'type' 2 "-dt: expected one of: f32 bf16 fp16; found 'fp8'" -dt fp8
-    refused 'optimizer' 2 "-op: expected one of: adamw.*'adagrad'" -op adagrad
+    refused 'optimizer' 2 "-op: expected one of: adamw.*'adadelta'" -op adadelta
     refused 'method' 2 "-pi: expected one of: mpi tcp fs; found 'pigeon'" -pi pigeon
     refused 'tcp without a server' 2 '-pi tcp: -ps must give' -pi tcp -pn 2
     refused 'rank above all' 2 '-pr 2: the rank must be below' -pi fs -pn 2 -pr 2
@@ -225,7 +225,8 @@ test_same_weights() {
 # In every type the stages end with the same weights, also where steps overflow and are skipped.
 test_types() {
     for type in '-dt bf16' '-dt bf16 -w 0' '-dt bf16 -zg f32' '-dt fp16' '-dt fp16 -li 1e9 -lw 3' \
-        '-op adam' '-op sgd -dt fp16' '-op nesterov' '-op lion -dt bf16' '-ls 64'; do
+        '-op adam' '-op sgd -dt fp16' '-op nesterov' '-op lion -dt bf16' '-ls 64' '-op adagrad' \
+        '-op lamb -tm 2 -dt fp16' '-op muon -mr 1 -dt bf16'; do
         run="$small -x 9 -nt 1 -pn 2 -u 2 $type"
         reference=$(train $run -z 0)
         for how in '-z 1' '-z 2 -zo 0' '-z 3' '-z 3 -zm 0 -zt 0'; do

@@ -396,7 +396,7 @@ static double unit_adamw_limit(int kind) { return kind == 1 ? 4 : 2.5; }
 static void unit_adamw_call(zp_stream *s, unit_state *x, size_t n, zp_control *c,
                             const zero_hyper *a) {
     float *f = (float *)malloc(4 * n * sizeof *f);
-    const zp_span span = {0, n, 0, 1, 1, 0};
+    const zp_span span = {0, n, 0, 1, 1, 0, n, 0, 1, 0};
     zp_update u = {.p = f,
                    .g = f + 3 * n,
                    .state = {f + n, f + 2 * n},
@@ -994,7 +994,7 @@ static void unit_config_errors(void) {
     unit_bad_config((zero_config){.grads = (zero_grad_type)3}, "grads is 3");
     unit_bad_config((zero_config){.grads = (zero_grad_type)-1}, "grads is -1");
     unit_bad_config((zero_config){.optimizer = ZERO_OPTIMIZER_OWN},
-                    "optimizer is 5, expected 0..4");
+                    "optimizer is 8, expected 0..7");
     unit_bad_config((zero_config){.optimizer = (zero_optimizer)-1}, "optimizer is -1");
     unit_bad_config((zero_config){.no_master = 1}, "no_master is set");
     unit_bad_config((zero_config){.no_master = 1, .type = ZERO_F16}, "no_master is set");
@@ -1352,10 +1352,11 @@ static void unit_errors_of_steps(void) {
 
 /* A rule's row says what it reads; the rest of zero_hyper may be anything. */
 static void unit_rules_read(void) {
-    static const char *const names[] = {"adamw", "adam", "sgd", "nesterov", "lion"};
-    static const int reads[] = {7, 7, 1, 1, 3}; /* beta1, beta2, eps */
+    static const char *const names[] = {"adamw", "adam",    "sgd",  "nesterov",
+                                        "lion",  "adagrad", "lamb", "muon"};
+    static const int reads[] = {7, 7, 1, 1, 3, 4, 7, 7}; /* beta1, beta2, eps */
     static const float bad[] = {-1, NAN, INFINITY};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 8; i++) {
         const zp_rule *rule = &zp_rules[i];
         test_check(!strcmp(rule->name, names[i]), "rule %d is %s", i, rule->name);
         for (int k = 0; k < 9; k++) {

@@ -33,6 +33,11 @@ static zp_array *zp_kind_array(zero_ctx *z, zero_kind kind) {
     return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
 }
 
+/* Whether tensor t has it: a second state array may be for what is no matrix alone. */
+static int zp_kind_of(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
+    return zp_kind_array(z, kind)->share && !(kind == ZERO_MOMENT_2 && t->rows);
+}
+
 /* The same, where unit u's part of it is. */
 static zp_array *zp_kind_of_unit(zero_ctx *z, zero_kind kind, int u) {
     zp_array *a = zp_kind_array(z, kind);
@@ -45,7 +50,8 @@ static zero_result zp_access_check(zero_ctx *z, const char *name, zero_kind kind
     ZP_TRY(zp_tensor_named(z, name, t));
     ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind %d, no such kind", name,
               (int)kind);
-    ZP_REFUSE(z, !zp_kind_array(z, kind)->share, "%s: %s has one state array", name, z->rule->name);
+    ZP_REFUSE(z, !zp_kind_of(z, kind, *t), "%s: %s has one state array%s", name, z->rule->name,
+              (*t)->rows ? " for matrices" : "");
     const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
     ZP_REFUSE(z, first > total || count > total - first,
               "%s has %zu elements, asked for [%zu, %zu)", name, total, first, first + count);
@@ -147,7 +153,8 @@ static zero_result zp_state_plan(zero_ctx *z) {
         for (int i = 0; i < 3 * z->ntensors; i++) { /* a tensor's kinds after one another */
             const zp_tensor *t = &z->tensors[i / 3];
             const zp_array *a = zp_kind_array(z, kinds[i % 3]);
-            const size_t total = a->share ? t->desc.numel * (size_t)t->desc.layers : 0;
+            const size_t total =
+                zp_kind_of(z, kinds[i % 3], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
                 const zp_run run = zp_run_at(z, t, at, total - at);
                 count = all ? total : run.numel;

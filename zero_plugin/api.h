@@ -119,7 +119,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d, "desc is NULL");
     char number[16];
     (void)snprintf(number, sizeof number, "%d", z->ntensors);
-    zp_tensor t = {*d, 0, 1, 1, 1};
+    zp_tensor t = {*d, 0, 1, 1, 1, 0, 0, 0};
     if (!d->name) t.desc.name = number;
     d = &t.desc;
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
@@ -177,6 +177,22 @@ zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, fl
               (double)lr_factor, (double)decay_factor);
     t->lr_factor = lr_factor;
     t->decay_factor = decay_factor;
+    return ZERO_OK;
+}
+
+zero_result zero_tensor_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols) {
+    ZP_ENTER(z, "zero_tensor_matrix", ZP_NEW, "matrices are announced before zero_build");
+    zp_tensor *t;
+    ZP_TRY(zp_tensor_named(z, name, &t));
+    const size_t numel = t->desc.numel;
+    const int fits = rows && cols && cols <= numel / rows && numel % (rows * cols) == 0;
+    ZP_REFUSE(z, (rows || cols) && !fits,
+              "tensor %s: matrices of %zu x %zu, expected sides whose product divides its %zu "
+              "elements, or 0 x 0",
+              name, rows, cols, numel);
+    const int wanted = fits && z->rule->needs & ZP_MATRICES;
+    t->rows = wanted ? rows : 0; /* other rules know of none */
+    t->cols = wanted ? cols : 0;
     return ZERO_OK;
 }
 

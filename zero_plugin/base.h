@@ -85,6 +85,7 @@
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
 
 static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
+static_assert(ZP_ALIGN % 32 == 0, "no shard ends inside a block whose squares are added at once");
 static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned");
 
 #define ZP_UNUSED __attribute__((unused)) /* by some build */

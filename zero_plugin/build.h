@@ -24,9 +24,9 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
     (void)snprintf(text, bytes,
                    "tensor %d: numel %zu, layers %d, unit %d, together %d, uses %d, flags %d, "
-                   "lr_factor %.9g, decay_factor %.9g, name %s%s",
+                   "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, name %s%s",
                    at, d->numel, d->layers, d->unit, t->together, d->uses, d->flags,
-                   (double)t->lr_factor, (double)t->decay_factor, hash, d->name);
+                   (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, hash, d->name);
     return 1;
 }
 
@@ -56,8 +56,12 @@ static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
         const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
         const uint64_t element = (uint64_t)begin - m->at + m->first;
         const float decay = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
-        const zp_span span = {from - begin, to - begin, element,
-                              t->lr_factor, decay,      zp_mix((uint32_t)m->tensor)};
+        const int aside = z->rule->needs & ZP_MATRICES && !t->rows;
+        const zp_span span = {from - begin,   to - begin,
+                              element,        t->lr_factor * (aside ? z->cfg.muon.plain_lr : 1.0f),
+                              decay,          zp_mix((uint32_t)m->tensor),
+                              t->desc.numel,  t->first_layer,
+                              t->desc.layers, zp_deal_shape(z, t)};
         if (from < to) spans[n++] = span;
     }
     return n;
@@ -68,7 +72,7 @@ static zero_result zp_build_live(zero_ctx *z) {
     zp_pool *pool = &z->pool[ZP_PARAM];
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
-    z->events = (zp_event *)calloc(5 * all + (size_t)pool->n, sizeof *z->events);
+    z->events = (zp_event *)calloc(5 * all + (size_t)pool->n + 2 * ZP_PLACES, sizeof *z->events);
     if (!z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
     zp_event *e = z->events;
     for (int u = 0; u < z->layout.all; u++) {
@@ -80,6 +84,12 @@ static zero_result zp_build_live(zero_ctx *z) {
         live->spent = e++;
     }
     for (int b = 0; b < pool->n; b++) pool->buffer[b].released = e++;
+    for (int i = 0; i < ZP_PLACES; i++) {
+        z->deal.full[i] = e++;
+        z->deal.read[i] = e++;
+    }
+    z->deal.summed = e++;
+    z->deal.ended = e++;
     z->passed = e++;
     z->agreed = e++;
     z->reported = e++;
@@ -104,6 +114,12 @@ static size_t zp_build_arrays(zero_ctx *z) {
     z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
     z->spans = (zp_span *)zp_build_cut(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
+    zp_deal *d = &z->deal;
+    if (d->parts) d->trust = (double *)zp_build_cut(z, &at, d->parts, sizeof *d->trust);
+    if (!z->layout.nmatrices) return at;
+    d->norm = (double *)zp_build_cut(z, &at, 1, sizeof *d->norm);
+    d->kept = (float *)zp_build_cut(z, &at, d->kept_numel, sizeof *d->kept);
+    d->scratch = (float *)zp_build_cut(z, &at, d->scratch_numel, sizeof *d->scratch);
     return at;
 }
 
@@ -147,7 +163,8 @@ static zero_result zp_build_shared(zero_ctx *z) {
     zp_memory *grad = &z->memory[ZP_GRAD], *param = &z->memory[ZP_PARAM];
     z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
     const zp_op verdict = zp_verdict_op(z);
-    const size_t of_g = z->verdict_at + (size_t)g->nranks * zp_op_shard_bytes(&verdict);
+    const size_t of_g =
+        zp_deal_lay(z, z->verdict_at + (size_t)g->nranks * zp_op_shard_bytes(&verdict));
     const int seen = z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0;
     ZP_TRY(zp_memory_open(g, &g->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
     ZP_TRY(zp_memory_open(g, param, z->pool[ZP_PARAM].bytes, seen));
@@ -171,8 +188,9 @@ static void zp_build_turns(zero_ctx *z) {
     t[ZP_RING_MEAN].array = zp_host_on(z) ? &z->array[ZP_DOWN] : zp_update_gradient(z);
     for (int i = 0; i <= ZP_STATES; i++) t[ZP_RING_MASTER + i].array = &z->array[ZP_MASTER + i];
     for (int k = 0; k < ZP_RINGED; k++) {
+        const int last = 1 << (z->rule->passes - 1), all = 2 * last - 1;
         t[k].reads = k != ZP_RING_PARAM || !masters;
-        t[k].writes = k != ZP_RING_MEAN;
+        t[k].writes = k == ZP_RING_MEAN ? 0 : k > ZP_RING_MASTER ? all : last;
     }
 }
 
@@ -218,8 +236,8 @@ static zero_result zp_build_apart(zero_ctx *z) {
         return ZERO_ERR_MEMORY;
     zp_build_pieces(z);
     zp_stop *stop = r->stop;
-    for (int i = 0; i < z->layout.all; i++) {
-        const int u = zp_update_nth(z, i);
+    for (int i = 0; i < r->passes * z->layout.all; i++) {
+        const int u = zp_update_nth(z, i % z->layout.all);
         z->live[u].old_next = 1; /* PARAM has the first weights */
         const size_t n = z->live[u].apart ? zp_array_pieces(&z->array[ZP_STATE], u) : 0;
         for (size_t piece = 0; piece < n; piece++, stop++) {

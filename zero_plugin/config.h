@@ -9,6 +9,7 @@
 #define ZP_PREFETCH_MAX 64
 #define ZP_UNITS        (1 << 20) /* layers and units, at most */
 #define ZP_UNLIMITED    1e300
+#define ZP_BELOW_1      0.99999994 /* the largest float */
 
 typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL } zp_form;
 
@@ -52,6 +53,13 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(no_overflow_check), ZP_FLAG},
     {ZP_SETTING(no_mapping), ZP_FLAG},
     {ZP_SETTING(threads), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 1},
+    {ZP_SETTING(trust_least), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(trust_most), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(muon.momentum), ZP_REAL, 0, ZP_BELOW_1, 0.95, 0},
+    {ZP_SETTING(muon.plain_lr), ZP_REAL, 0, ZP_UNLIMITED, 1, 0},
+    {ZP_SETTING(muon.turns), ZP_SIGNED, 0, 99, 5, 0},
+    {ZP_SETTING(muon.match_rms), ZP_FLAG},
+    {ZP_SETTING(muon.no_nesterov), ZP_FLAG},
     {ZP_SETTING(timeout_s), ZP_REAL, 0, ZP_UNLIMITED, ZP_TIMEOUT_S, 0},
 };
 enum { ZP_SETTINGS = sizeof zp_settings / sizeof *zp_settings };
@@ -137,6 +145,9 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
     if (c->no_master && c->type != ZERO_BF16)
         (void)snprintf(text, bytes,
                        "no_master is set: weights can do without an f32 copy in BF16 alone");
+    else if (c->trust_least > 0 && c->trust_most > 0 && c->trust_least > c->trust_most)
+        (void)snprintf(text, bytes, "trust_least %g is above trust_most %g", (double)c->trust_least,
+                       (double)c->trust_most);
     else if (c->delay_from && !zp_host_computes()
              && (c->optimizer_tier != ZERO_HOST || c->offload_share < 1))
         (void)snprintf(

@@ -41,8 +41,26 @@ typedef struct zp_host {
     zp_pages pinned, plain;
     zp_control *control; /* pinned: the decision, as the updates see it */
     zp_span *spans;      /* as zero_ctx.spans */
-    int stale;           /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
+    zp_event returned;   /* what is made of whole tensors is in the host's memory */
+    zp_limb *sums;       /* NORMS, pinned: of what is updated here; then its ratios */
+    double *trust;
+    size_t sums_bytes;
+    int stale; /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
 } zp_host;
+
+/* What the ranks make of whole tensors between the passes of a rule that needs it; see deal. */
+#define ZP_PLACES 2
+typedef struct zp_deal {
+    size_t parts;                 /* NORMS: layers of all tensors; 0: they are not needed */
+    size_t sums_at, sums_bytes;   /* in the gradients' memory, and of one rank */
+    size_t place_at, place_bytes; /* MATRIX: the first of [places] units, f32 */
+    int places;
+    size_t kept_numel, scratch_numel; /* MATRIX: of matrices that this rank owns */
+    double *trust, *norm;             /* [parts]; one */
+    float *kept, *scratch;
+    zp_event *full[ZP_PLACES], *read[ZP_PLACES]; /* a place is written; and may be written again */
+    zp_event *summed, *ended;                    /* trust is there; matrices are orthogonal */
+} zp_deal;
 
 typedef struct zp_slot {
     int tensor, layer;
@@ -114,6 +132,7 @@ struct zero_ctx {
     char *addends; /* [ZP_DISK_LANES] pieces; NULL: micro-steps add up elsewhere */
     zp_ring ring;
     zp_host host;
+    zp_deal deal;
     size_t shared_numel, bucket_numel; /* of a shared buffer; of a bucket, resolved */
     zp_trace trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
     int *bucket;                       /* units written and not yet issued */

@@ -25,7 +25,11 @@
    So the next forward waits for its unit alone, and no thread of the host's waits for the device.
    A delayed update keeps its results in UP: they go up one step later, once the unit is reduced
    again, which does not touch what the update reads, DOWN, before it is over.
-   Where the tier is another, nothing here is opened, enqueued or allocated. */
+   A rule of two passes (see deal) sends sums, or directions of matrices, up behind its first pass,
+   by the stream `updates`; ratios, or what has become of those, come down as a step's gradients do:
+   `down` copies them, opens the gate, and `returned` is what `updates` waits for. Directions have
+   an array of their own, DEALT, pinned, 4 bytes an element of units with matrices. Where the tier
+   is another, nothing here is opened, enqueued or allocated. */
 #pragma once
 
 #include "context.h"
@@ -34,17 +38,20 @@ static int zp_host_on(const zero_ctx *z) { return z->host.on; }
 
 /* Cuts the two arrays, and says whose update is apart. */
 static void zp_host_plan(zero_ctx *z) {
-    const int twin_of[2] = {ZP_GRAD, ZP_PARAM};
+    const zero_type types[] = {z->array[ZP_GRAD].type, z->array[ZP_PARAM].type, ZERO_F32};
     z->host.on = 0;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         zp_array *a = &z->array[ZP_DOWN + i];
-        a->type = z->array[twin_of[i]].type;
+        a->type = types[i];
         a->part = z->array[0].part + (size_t)(ZP_DOWN + i) * (size_t)z->layout.all;
         a->tier = ZERO_HOST;
         a->host_bytes = 0;
         for (int u = 0; u < z->layout.all; u++) {
-            const zp_share share = zp_own(z, u)->tier == ZERO_HOST ? z->policy.state : ZP_NOTHING;
-            (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0);
+            const int here = zp_own(z, u)->tier == ZERO_HOST;
+            const int wanted = here && (i < 2 || z->layout.unit[u].matrices);
+            const zp_share share = wanted ? z->policy.state : ZP_NOTHING;
+            (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0,
+                               SIZE_MAX);
             z->live[u].apart |= share && a->part[u].numel;
             z->host.on |= z->live[u].apart;
         }
@@ -57,13 +64,20 @@ static void *zp_host_cut(const zp_pages *m, size_t *at, size_t bytes) {
     *at += zp_round_up(bytes, 256);
     return m->base ? m->base + from : NULL;
 }
+static size_t zp_host_parts(const zero_ctx *z) { /* layers whose norms a rule needs */
+    return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
+}
 static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
     zp_host *h = &z->host;
+    const size_t parts = zp_host_parts(z);
     *pinned = *plain = 0;
     if (!h->on) return;
     h->control = (zp_control *)zp_host_cut(&h->pinned, pinned, sizeof *h->control);
     h->spans =
         (zp_span *)zp_host_cut(&h->plain, plain, (size_t)z->layout.nmembers * sizeof *h->spans);
+    h->sums_bytes = zp_round_up(parts * 2 * sizeof(zp_exact), 256);
+    if (parts) h->sums = (zp_limb *)zp_host_cut(&h->pinned, pinned, h->sums_bytes);
+    if (parts) h->trust = (double *)zp_host_cut(&h->pinned, pinned, parts * sizeof *h->trust);
     for (int k = ZP_MASTER; k < ZP_ARRAYS_AND_TWINS; k++) {
         zp_array *a = &z->array[k];
         const int copied = k >= ZP_DOWN;
@@ -91,6 +105,7 @@ static zero_result zp_host_open(zero_ctx *z) {
     ZP_TRY(zp_event_open(&z->device, &h->decided));
     ZP_TRY(zp_event_open(&z->device, &h->ready));
     ZP_TRY(zp_event_open(&z->device, &h->done));
+    ZP_TRY(zp_event_open(&z->device, &h->returned));
     ZP_TRY(zp_pages_open(&h->pinned, pinned, 1));
     ZP_TRY(zp_pages_open(&h->plain, plain, 0));
     zp_host_arrays(z, &pinned, &plain);
@@ -107,6 +122,7 @@ static void zp_host_close(zero_ctx *z) {
     zp_event_close(&h->decided);
     zp_event_close(&h->ready);
     zp_event_close(&h->done);
+    zp_event_close(&h->returned);
     zp_pages_close(&h->pinned);
     zp_pages_close(&h->plain);
     zp_gate_close(&h->gate);
@@ -148,11 +164,20 @@ static void zp_host_wrote(zero_ctx *z, const zp_array *a) {
     if (a == zp_update_gradient(z)) z->host.stale |= 1 << ZP_GRAD;
 }
 
-/* The first task of a step. */
+/* The first task of a step, and of a second pass: sums begin again. */
 static void zp_host_begin_task(const void *args, size_t n, int threads) {
     zp_host *h;
     memcpy(&h, args, sizeof(zp_host *));
     if (zp_gate_pass(&h->gate)) h->control->skip = 1; /* what was to come may not be there */
+    if (h->sums) memset(h->sums, 0, h->sums_bytes);
+}
+/* What `down` has copied so far is there for what is pushed from here on. */
+static zero_result zp_host_let(zero_ctx *z, zp_event *e) {
+    zp_host *h = &z->host;
+    ZP_TRY(zp_stream_opens(&h->down, &h->gate));
+    ZP_TRY(zp_event_record(&h->down, e));
+    ZP_TRY(zp_event_wait(&z->updates, e));
+    return zp_stream_push(&z->updates, zp_host_begin_task, &h, sizeof(zp_host *), 0);
 }
 /* It is decided what the update does; behind this each unit's task is enqueued. */
 static zero_result zp_host_begin(zero_ctx *z) {
@@ -167,10 +192,7 @@ static zero_result zp_host_begin(zero_ctx *z) {
         for (int u = 0; u < z->layout.all && (h->stale >> side & 1); u++)
             ZP_TRY(zp_host_fetch(z, u, (zp_side)side));
     h->stale = 0;
-    ZP_TRY(zp_stream_opens(&h->down, &h->gate));
-    ZP_TRY(zp_event_record(&h->down, &h->ready));
-    ZP_TRY(zp_event_wait(&z->updates, &h->ready));
-    return zp_stream_push(&z->updates, zp_host_begin_task, &h, sizeof(zp_host *), 0);
+    return zp_host_let(z, &h->ready);
 }
 
 /* What an update apart reads in place of the device's: the spans; and its decision, which is known
@@ -181,6 +203,9 @@ static const zp_span *zp_host_spans(const zero_ctx *z, int u) {
 static const zp_control *zp_host_decision(const zero_ctx *z) {
     return zp_host_on(z) ? &z->report : z->control;
 }
+
+/* Whether unit u is updated in the host's memory, beside a GPU. */
+static int zp_host_has(const zero_ctx *z, int u) { return zp_host_on(z) && z->live[u].apart; }
 
 /* Behind unit u's task: its new parameters go up. */
 static zero_result zp_host_return(zero_ctx *z, int u) {

@@ -5,7 +5,9 @@
 
      unit u:   [ tensor a | tensor b | ... | pad ]     tensors begin on lines
      shards:   |  rank 0  |  rank 1  |  ...  |         equal, whole lines
-     KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ] */
+     KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ]
+     matrices, of a rule that needs them, lie behind everything else of their unit, so that a second
+     state array, which is not for them, ends with what it is for */
 #pragma once
 
 #include "base.h"
@@ -21,7 +23,15 @@ typedef struct zp_tensor {
     int first_member;      /* in zp_layout.by_tensor: one per `together` layers */
     int together;          /* layers of a unit */
     float lr_factor, decay_factor;
+    size_t rows, cols; /* of its matrices, if the rule needs them: one after another; 0: none */
+    int first_layer;   /* of the layers of all tensors */
 } zp_tensor;
+
+typedef struct zp_matrix {
+    int unit, owner;       /* owner: the rank that makes it orthogonal */
+    size_t at, rows, cols; /* at: in the unit */
+    size_t kept;           /* elements of the owner's that are kept before it */
+} zp_matrix;
 
 typedef struct zp_unit {
     zp_member *member; /* [members], of zp_layout.members */
@@ -29,6 +39,8 @@ typedef struct zp_unit {
     int uses, forwards;          /* per pass: backward writes, and uses in forward */
     size_t numel, padded, shard; /* elements: with alignment; shard * nranks; of one rank */
     size_t content;              /* elements without alignment */
+    size_t plain;                /* elements before the first matrix */
+    int matrices;
     size_t largest_tensor;
     int only_one_d;
     int announced; /* by a tensor, of which a KEEP one lies elsewhere */
@@ -42,6 +54,9 @@ typedef struct zp_layout {
     int nmembers;
     zp_member **by_tensor; /* [nmembers]: zp_tensor_member */
     size_t numel, padded;
+    int layers;          /* of all tensors */
+    zp_matrix *matrices; /* [nmatrices] by unit */
+    int nmatrices;
 } zp_layout;
 
 /* Layers that are one member: of KEEP all. */
@@ -59,6 +74,7 @@ static void zp_layout_close(zp_layout *l) {
     free(l->unit);
     free(l->members);
     free(l->by_tensor);
+    free(l->matrices);
     memset(l, 0, sizeof *l);
 }
 
@@ -89,6 +105,62 @@ static zp_member *zp_unit_add(zp_layout *l, const zp_tensor *t, int tensor, int 
     return &u->member[u->members++];
 }
 
+/* Newton-Schulz iterations of one matrix cost about so much. */
+static double zp_matrix_cost(const zp_matrix *m) {
+    const double low = (double)zp_min(m->rows, m->cols), high = (double)zp_max(m->rows, m->cols);
+    return 4 * low * low * high + 2 * low * low * low;
+}
+static int zp_matrix_compare(const void *a, const void *b) {
+    const zp_matrix *x = *(zp_matrix *const *)a, *y = *(zp_matrix *const *)b;
+    const double more = zp_matrix_cost(y) - zp_matrix_cost(x);
+    return more > 0 ? 1 : more < 0 ? -1 : x < y ? -1 : x > y;
+}
+
+/* Deals the matrices over the ranks: the costliest first, each to who has least so far. */
+static zero_result zp_layout_deal(zp_layout *l, int nranks) {
+    double *load = (double *)calloc((size_t)nranks, sizeof *load);
+    size_t *kept = (size_t *)calloc((size_t)nranks, sizeof *kept);
+    zp_matrix **order = (zp_matrix **)calloc((size_t)l->nmatrices + 1, sizeof(zp_matrix *));
+    const int made = load && kept && order;
+    for (int i = 0; i < l->nmatrices && made; i++) order[i] = &l->matrices[i];
+    if (made) qsort(order, (size_t)l->nmatrices, sizeof *order, zp_matrix_compare);
+    for (int i = 0; i < l->nmatrices && made; i++) {
+        zp_matrix *m = order[i];
+        for (int r = 1; r < nranks; r++)
+            if (load[r] < load[m->owner]) m->owner = r;
+        load[m->owner] += zp_matrix_cost(m);
+        m->kept = kept[m->owner];
+        kept[m->owner] += zp_round_up(m->rows * m->cols, ZP_ALIGN);
+    }
+    free(load);
+    free(kept);
+    free(order);
+    return made ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+
+/* The matrices of all units, in their order. */
+static zero_result zp_layout_matrices(zp_layout *l, const zp_tensor *tensors, int nranks) {
+    size_t n = 0;
+    for (int i = 0; i < l->nmembers; i++) {
+        const zp_tensor *t = &tensors[l->members[i].tensor];
+        n += t->rows ? l->members[i].numel / (t->rows * t->cols) : 0;
+    }
+    if (!n) return ZERO_OK;
+    if (n > INT_MAX) return ZERO_ERR_MEMORY;
+    l->matrices = (zp_matrix *)calloc(n, sizeof *l->matrices);
+    if (!l->matrices) return ZERO_ERR_MEMORY;
+    for (int i = 0; i < l->nmembers; i++) {
+        const zp_member *m = &l->members[i];
+        const zp_tensor *t = &tensors[m->tensor];
+        for (size_t at = 0; t->rows && at < m->numel; at += t->rows * t->cols) {
+            const zp_matrix made = {m->unit, 0, m->at + at, t->rows, t->cols, 0};
+            l->matrices[l->nmatrices++] = made;
+            l->unit[m->unit].matrices++;
+        }
+    }
+    return zp_layout_deal(l, nranks);
+}
+
 /* Counts, then fills: members of a unit lie together. */
 static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks) {
     memset(l, 0, sizeof *l);
@@ -97,6 +169,8 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         const int last = d->unit + (d->layers - 1) / tensors[t].together;
         if (last >= l->units) l->units = last + 1;
         tensors[t].first_member = l->nmembers;
+        tensors[t].first_layer = l->layers;
+        l->layers += d->layers;
         l->nmembers = zp_tensor_member(&tensors[t], d->layers - 1) + 1;
     }
     l->all = l->units + 1;
@@ -120,14 +194,22 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         u->members = 0; /* counted again while filling */
         u->only_one_d = u->uses = u->forwards = 1;
     }
-    for (int t = 0; t < n; t++)
+    for (int k = 0; k < 2 * n; k++) { /* matrices behind all others */
+        const int t = k % n;
+        if ((tensors[t].rows > 0) != (k >= n)) continue;
         for (int i = 0; i < tensors[t].desc.layers; i += zp_tensor_together(&tensors[t]))
             l->by_tensor[zp_tensor_member(&tensors[t], i)] = zp_unit_add(l, &tensors[t], t, i);
+    }
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
         u->shard = zp_round_up((u->numel + (size_t)nranks - 1) / (size_t)nranks, ZP_ALIGN);
         u->padded = u->shard * (size_t)nranks;
         l->numel += u->content;
         l->padded += u->padded;
+        u->plain = u->padded;
+        for (int i = u->members - 1; i >= 0 && tensors[u->member[i].tensor].rows; i--)
+            u->plain = u->member[i].at;
     }
-    return ZERO_OK;
+    const zero_result r = zp_layout_matrices(l, tensors, nranks);
+    if (r) zp_layout_close(l);
+    return r;
 }

@@ -35,8 +35,8 @@
    parameters; the channel and the stream of the same number serve it. */
 typedef enum zp_side { ZP_GRAD = 0, ZP_PARAM, ZP_SIDES } zp_side;
 enum { ZP_MEAN = ZP_SIDES, ZP_SUM, ZP_MASTER, ZP_STATE, ZP_NEXT = ZP_STATE + ZP_STATES, ZP_ARRAYS };
-/* What the update of the tier HOST has in place of the gradient and PARAM (see host). */
-enum { ZP_DOWN = ZP_ARRAYS, ZP_UP, ZP_ARRAYS_AND_TWINS };
+/* What the update of the tier HOST has in place of the gradient, PARAM and a place (see host). */
+enum { ZP_DOWN = ZP_ARRAYS, ZP_UP, ZP_DEALT, ZP_ARRAYS_AND_TWINS };
 static_assert((int)ZP_GRAD == ZP_GRADIENTS && (int)ZP_PARAM == ZP_PARAMETERS, "a side's channel");
 
 typedef enum zp_share { ZP_NOTHING = 0, ZP_WHOLE, ZP_SHARD, ZP_SEEN } zp_share;
@@ -85,12 +85,14 @@ typedef enum zp_adding {
     ZP_EACH_REDUCED  /* each is reduced, and added shard by shard */
 } zp_adding;
 
-/* Cuts unit u's part: of a memory, from `at` on; returns its end. Of a file the plan says where. */
+/* Cuts unit u's part: of a memory, from `at` on; returns its end. Of a file the plan says where.
+   Elements from `most` on are not kept. */
 static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share, zero_tier tier,
-                           int rank, size_t at) {
-    const size_t numel = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? x->shard : x->padded;
-    const zp_kept made = {share, tier, share == ZP_SHARD ? (size_t)rank * x->shard : 0,
-                          numel, at,   0};
+                           int rank, size_t at, size_t most) {
+    const size_t first = share == ZP_SHARD ? (size_t)rank * x->shard : 0;
+    const size_t all = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? x->shard : x->padded;
+    const size_t numel = first < most ? zp_min(all, most - first) : 0;
+    const zp_kept made = {share, tier, first, numel, at, 0};
     const size_t bytes = tier == ZERO_DEVICE ? numel * zp_bytes(a->type) : 0;
     a->part[u] = made;
     a->bytes += bytes;
@@ -139,11 +141,11 @@ static size_t zp_array_ahead(const zp_array *a, int u, size_t e) {
     return ZP_PIECE_NUMEL - (a->part[u].share == ZP_SHARD ? e % shard : e) % ZP_PIECE_NUMEL;
 }
 
-/* Element e of unit u, in memory; NULL: the array keeps nothing of the unit. */
+/* Element e of unit u, in memory; NULL: the array does not keep it. */
 static char *zp_array_at(const zp_array *a, int u, size_t e) {
     const zp_kept *x = &a->part[u];
     char *memory = x->tier == ZERO_HOST ? a->host : a->memory;
-    return x->numel ? memory + x->at + (e - x->first) * zp_bytes(a->type) : NULL;
+    return e - x->first < x->numel ? memory + x->at + (e - x->first) * zp_bytes(a->type) : NULL;
 }
 
 /* OPEN AND CLOSE. Between them element e of unit u and *n elements from there on lie at *p, for

@@ -3,6 +3,7 @@
 
 #include "tiers.h"
 #include "host.h"
+#include "deal.h"
 
 static void zp_plan_row(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
     a->type = type;
@@ -134,7 +135,8 @@ static void zp_plan_arrays(zero_ctx *z) {
             const int resident = k == ZP_NEXT && a[ZP_PARAM].part[u].tier == ZERO_DEVICE;
             const int here = stays || resident || !z->live[u].offloads;
             at = zp_array_cut(&a[k], u, &l->unit[u], stays ? ZP_WHOLE : a[k].share,
-                              here ? ZERO_DEVICE : a[k].tier, z->data->rank, at);
+                              here ? ZERO_DEVICE : a[k].tier, z->data->rank, at,
+                              k == ZP_STATE + 1 ? l->unit[u].plain : SIZE_MAX);
             zp_kept *part = &a[k].part[u];
             if (k == ZP_MEAN && inside)
                 part->at = a[ZP_GRAD].part[u].at + part->first * zp_bytes(a[k].type);
@@ -166,7 +168,8 @@ static void zp_plan_bytes(zero_ctx *z) {
                           + zp_plan_share(z, stage->gradients, z->layout.numel) * of_g;
     for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
         plan->optimizer_bytes += a[k].bytes;
-        plan->formula_bytes += zp_plan_share(z, a[k].share, z->layout.numel) * zp_bytes(a[k].type);
+        const size_t kept = k == ZP_STATE + 1 ? zp_deal_plain(z) : z->layout.numel;
+        plan->formula_bytes += zp_plan_share(z, a[k].share, kept) * zp_bytes(a[k].type);
     }
     zp_host_plan(z);
     plan->host_bytes = zp_host_bytes(z, &pinned);
@@ -273,20 +276,6 @@ static void zp_plan_gathers(zero_ctx *z) {
     zp_pool_forget(&z->pool[ZP_PARAM]);
 }
 
-/* A collective of unit u: where from and where to is the caller's. */
-static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
-    zp_op op;
-    memset(&op, 0, sizeof op);
-    op.group = z->data;
-    op.memory = &z->memory[channel];
-    op.channel = channel;
-    op.kind = kind;
-    op.unit = u;
-    op.shard = z->layout.unit[u].shard;
-    op.type = z->array[channel].type;
-    return op;
-}
-
 /* The agreement that ends a step: every rank's verdict to every rank. */
 static zp_op zp_verdict_op(zero_ctx *z) {
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
@@ -298,15 +287,13 @@ static zp_op zp_verdict_op(zero_ctx *z) {
     return op;
 }
 
-static size_t zp_op_cost(const zp_op *op) { return op->group->transport->cost(op->group, op); }
-
 /* Bytes that this rank sends for unit u in a step: at stage 0 gradients are gathered. */
 static size_t zp_plan_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     const zp_op gather = zp_op_make(z, gathered, ZP_ALL_GATHER, u);
     const zp_op reduce = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
     return (size_t)z->live[u].gathers * zp_op_cost(&gather)
-           + (size_t)zp_plan_reductions(z, u) * zp_op_cost(&reduce);
+           + (size_t)zp_plan_reductions(z, u) * zp_op_cost(&reduce) + zp_deal_sent(z, u);
 }
 
 static void zp_plan_traffic(zero_ctx *z) {
@@ -319,7 +306,7 @@ static void zp_plan_traffic(zero_ctx *z) {
     }
     z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
     const zp_op verdict = zp_verdict_op(z);
-    z->plan.verdict_bytes = zp_op_cost(&verdict);
+    z->plan.verdict_bytes = zp_op_cost(&verdict) + zp_deal_sums_sent(z);
 }
 
 static void zp_plan_close(zero_ctx *z) {
@@ -369,6 +356,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_bytes(z);
     zp_plan_buffers(z);
     zp_plan_gathers(z);
+    zp_deal_plan(z);
     zp_plan_traffic(z);
     zp_plan_file_traffic(z);
     zp_trace_natural(z, &z->trace[ZERO_EVAL], 0);

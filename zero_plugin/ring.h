@@ -1,7 +1,8 @@
 /* ring.h - pieces of a unit on their way between disk and update (see disk.h)
 
    The arrays that an update touches, each with places for ZP_RING pieces where some of it is in the
-   file. All belongs to the stream `updates`, or to who has waited for that. */
+   file. A round is a step's update: as often over all pieces as the rule has passes. All belongs to
+   the stream `updates`, or to who has waited for that. */
 #pragma once
 
 #include "memory.h"
@@ -21,18 +22,19 @@ typedef struct zp_stop { /* a piece of a unit */
 
 typedef struct zp_turn { /* of an array through the ring */
     zp_array *array;
-    zp_array *other; /* array and this one take turns: a round reads where the last one wrote, and
-                        writes the other; NULL: a round writes where it has read */
-    char *memory;    /* [ZP_RING][a piece's bytes] NULL: nothing of it is in the file */
-    int reads, writes;
-    size_t asked; /* stops for which it was asked so far */
+    zp_array *other;   /* array and this one take turns: a round reads where the last one wrote, and
+                          writes the other; NULL: a round writes where it has read */
+    char *memory;      /* [ZP_RING][a piece's bytes] NULL: nothing of it is in the file */
+    int reads, writes; /* writes: bit by pass */
+    size_t asked;      /* stops for which it was asked so far */
     zp_lane_event read[ZP_RING], written[ZP_RING];
 } zp_turn;
 
 typedef struct zp_ring {
     zp_turn turn[ZP_RINGED];
-    zp_stop *stop; /* [stops] in the order of updates */
+    zp_stop *stop; /* [stops] in the order of updates, pass by pass */
     size_t stops;
+    int passes;
     size_t used;  /* stops so far, over all steps: place i % ZP_RING, stop i % stops */
     size_t ready; /* the gradients of the stops before it are in the file */
 } zp_ring;
@@ -41,7 +43,12 @@ static char *zp_turn_place(const zp_turn *t, size_t i) {
     return t->memory + i % ZP_RING * ZP_PIECE_NUMEL * zp_bytes(t->array->type);
 }
 static int zp_turn_filed(const zp_ring *r, const zp_turn *t, size_t i) {
-    return t->memory && zp_array_filed(t->array, r->stop[i % r->stops].unit);
+    const zp_stop *stop = &r->stop[i % r->stops];
+    return t->memory && zp_array_filed(t->array, stop->unit)
+           && stop->piece < zp_array_pieces(t->array, stop->unit);
+}
+static int zp_turn_writes(const zp_ring *r, const zp_turn *t) {
+    return t->writes >> r->used % r->stops / (r->stops / (size_t)r->passes) & 1;
 }
 /* Gives its part of the i-th stop to the lane of the piece. */
 static void zp_turn_give(const zp_ring *r, zp_turn *t, size_t i, int writes) {
@@ -53,11 +60,12 @@ static void zp_turn_give(const zp_ring *r, zp_turn *t, size_t i, int writes) {
     zp_disk_give(&move, writes ? &t->written[i % ZP_RING] : &t->read[i % ZP_RING]);
 }
 
-/* Reads ahead: as many pieces as there are places, but of a round at most all that there are. */
+/* Reads ahead: as many pieces as there are places, but at most all that a pass has, which writes
+   what the next one reads. */
 static void zp_ring_fill(zp_ring *r) {
     for (int k = 0; k < ZP_RINGED; k++) {
         zp_turn *t = &r->turn[k];
-        const size_t ahead = r->used + zp_min(ZP_RING, r->stops);
+        const size_t ahead = r->used + zp_min(ZP_RING, r->stops / (size_t)r->passes);
         const size_t most = k == ZP_RING_MEAN ? zp_min(r->ready, ahead) : ahead;
         for (; t->memory && t->asked < most; t->asked++)
             if (t->reads && zp_turn_filed(r, t, t->asked)) zp_turn_give(r, t, t->asked, 0);
@@ -86,7 +94,7 @@ static zero_result zp_ring_open(zp_ring *r, int u, size_t e, size_t n, char **at
 
 static void zp_ring_close(zp_ring *r) {
     for (int k = 0; k < ZP_RINGED; k++)
-        if (r->turn[k].writes && zp_turn_filed(r, &r->turn[k], r->used))
+        if (zp_turn_writes(r, &r->turn[k]) && zp_turn_filed(r, &r->turn[k], r->used))
             zp_turn_give(r, &r->turn[k], r->used, 1);
     r->used++;
     zp_ring_fill(r);

@@ -36,6 +36,7 @@ static zp_update zp_update_make(const zero_ctx *z, int u, const zero_hyper *h,
     a.eps = h->eps;
     a.decay = h->weight_decay;
     a.stochastic = z->cfg.no_master;
+    if (z->rule->passes > 1) zp_deal_fill(z, u, zp_own(z, u)->first, &a);
     a.key[1] = zp_mix((uint32_t)z->cfg.seed ^ zp_mix((uint32_t)(z->cfg.seed >> 32)));
     return a;
 }
@@ -43,7 +44,7 @@ static zp_update zp_update_make(const zero_ctx *z, int u, const zero_hyper *h,
 /* A task of the stream `updates`: one unit, piece by piece, unless there is nothing to update. */
 typedef struct zp_apart_args {
     zero_ctx *z;
-    int unit;
+    int unit, pass;
     zero_hyper hyper;
     zp_control control; /* the device's may be of the next step already */
 } zp_apart_args;
@@ -62,17 +63,20 @@ static void zp_apart_task(const void *args, size_t numel, int threads) {
     char *at[ZP_RINGED];
     const zp_control *control = zp_host_on(z) ? z->host.control : &a->control;
     if (control->skip) return;
-    if (zp_doubles(z) && z->live[a->unit].old_next) zp_next_renew(z, a->unit);
+    const zp_rule *rule = z->rule;
+    const int first_pass = a->pass == 0, last_pass = a->pass + 1 == rule->passes;
+    if (first_pass && zp_doubles(z) && z->live[a->unit].old_next) zp_next_renew(z, a->unit);
     r->ready = (r->used / r->stops + 1) * r->stops;
     for (size_t from = 0; from < numel; from += ZP_PIECE_NUMEL) {
         const size_t n = zp_min(ZP_PIECE_NUMEL, numel - from);
         if (zp_ring_open(r, a->unit, first + from, n, at)) return; /* the context has failed */
         zp_update update = zp_update_make(z, a->unit, &a->hyper, control, from, n, at);
         if (zp_host_on(z)) update.spans = zp_host_spans(z, a->unit);
-        z->rule->loop(&update, n / ZP_WIDE, threads);
+        for (int k = zp_rule_first(rule, a->pass); k < zp_rule_last(rule, a->pass); k++)
+            rule->loop[k](&update, n / ZP_WIDE, threads);
         zp_ring_close(r);
     }
-    z->live[a->unit].rounds ^= 1;
+    if (last_pass) z->live[a->unit].rounds ^= 1;
 }
 
 /* The ring reads ahead, while the last micro-step is reduced. */
@@ -86,21 +90,27 @@ static zero_result zp_updates_fill(zero_ctx *z) {
     return zp_check(z, zp_stream_push(&z->updates, zp_fill_task, &r, sizeof r, 1));
 }
 
-static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
+static zp_stream *zp_update_stream(zero_ctx *z, int u) {
+    return z->live[u].apart ? &z->updates : &z->compute;
+}
+
+static zero_result zp_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
+    const zp_rule *rule = z->rule;
     const zp_kept *own = zp_own(z, u);
     if (!own->numel) return ZERO_OK;
-    zp_stream *s = z->live[u].apart ? &z->updates : &z->compute;
+    zp_stream *s = zp_update_stream(z, u);
     const uint64_t bytes = zp_kept_bytes(&z->array[ZP_PARAM], u);
     zp_record *r;
     char *at[ZP_RINGED];
     /* a gather that an evaluation left under way */
     ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
     if (z->live[u].apart) {
-        const zp_apart_args a = {z, u, *h, *zp_host_decision(z)};
+        const zp_apart_args a = {z, u, pass, *h, *zp_host_decision(z)};
         r = zp_slice_begin(s, ZERO_EVENT_UPDATE, u, bytes);
         ZP_DO(z, zp_stream_push(s, zp_apart_task, &a, sizeof a, own->numel));
         zp_slice_end(s, r);
-        return zp_delays(z) ? ZERO_OK : zp_check(z, zp_host_return(z, u));
+        const int pending = zp_delays(z) || pass + 1 < rule->passes;
+        return pending ? ZERO_OK : zp_check(z, zp_host_return(z, u));
     }
     if (!z->live[u].spans) return ZERO_OK;
     zp_array *param = &z->array[ZP_PARAM], *gradient = zp_update_gradient(z);
@@ -111,9 +121,24 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
                             u, own->first);
     const zp_update update = zp_update_make(z, u, h, z->control, 0, own->numel, at);
     r = zp_slice_begin(s, ZERO_EVENT_UPDATE, u, bytes);
-    ZP_DO(z, z->rule->update(s, &update, own->numel / ZP_WIDE));
+    for (int k = zp_rule_first(rule, pass); k < zp_rule_last(rule, pass); k++)
+        ZP_DO(z, rule->update[k](s, &update, own->numel / ZP_WIDE));
     zp_slice_end(s, r);
     return ZERO_OK;
+}
+
+/* One pass of the rule over unit u, with what a rule of two does before and behind it. */
+static zero_result zp_update_pass(zero_ctx *z, int u, int pass, const zero_hyper *h) {
+    zp_stream *s = zp_update_stream(z, u);
+    const int deals = z->rule->passes > 1;
+    if (deals) ZP_DO(z, zp_deal_begin(z, u, pass, s));
+    ZP_TRY(zp_update_unit(z, u, pass, h));
+    return deals ? zp_check(z, zp_deal_end(z, u, pass, s)) : ZERO_OK;
+}
+/* The first pass of two over all units, and what is made of whole tensors then. */
+static zero_result zp_update_first(zero_ctx *z, const zero_hyper *h) {
+    for (int i = 0; i < z->layout.all; i++) ZP_TRY(zp_update_pass(z, zp_update_nth(z, i), 0, h));
+    return zp_check(z, zp_deal_between(z, z->control));
 }
 
 /* Parameters from the weights that were put. */
@@ -140,10 +165,12 @@ static zero_result zp_update_from_master(zero_ctx *z, int u) {
 /* By a step, or, hyper NULL, from the weights. */
 static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
     const int delayed = hyper && zp_delays(z) && z->taken >= z->cfg.delay_from;
+    const int last = z->rule->passes - 1;
+    if (hyper && last) ZP_TRY(zp_update_first(z, hyper));
     for (int i = 0; i < z->layout.all; i++) {
         const int u = zp_update_nth(z, i);
-        zp_stream *s = hyper && z->live[u].apart ? &z->updates : &z->compute;
-        ZP_TRY(hyper ? zp_update_unit(z, u, hyper) : zp_update_from_master(z, u));
+        zp_stream *s = hyper ? zp_update_stream(z, u) : &z->compute;
+        ZP_TRY(hyper ? zp_update_pass(z, u, last, hyper) : zp_update_from_master(z, u));
         if (zp_delays(z)) ZP_DO(z, zp_event_record(s, z->live[u].spent));
         if (!hyper || !zp_delays(z))
             ZP_TRY(zp_updated(z, u, s));

@@ -41,6 +41,8 @@ static void zp_plan_disk(zero_ctx *z) {
         z->live[u].apart |= zp_delays(z) && z->layout.unit[u].numel;
         z->ring.stops += z->live[u].apart ? zp_array_pieces(&z->array[ZP_STATE], u) : 0;
     }
+    z->ring.passes = z->rule->passes;
+    z->ring.stops *= (size_t)z->rule->passes;
 }
 
 /* The units that tiers are for: of the order of updates the last ones, until they are offload_share
@@ -67,20 +69,22 @@ static int zp_plan_reductions(const zero_ctx *z, int u) {
     return z->adding == ZP_EACH_REDUCED ? z->cfg.micro_steps : 1;
 }
 
-/* What goes to and from the file in a step: state both ways; weights are read by a rule that has no
-   master, and by gathers; gradients are written by each reduction, which reads what it adds to. */
+/* What goes to and from the file in a step: state both ways, by each pass of the rule; weights are
+   read by a rule that has no master, and by gathers; gradients are written by each reduction, which
+   reads what it adds to. The first of two passes writes state alone. */
 static void zp_plan_file_traffic(zero_ctx *z) {
     const zp_array *a = z->array;
     zero_plan *plan = &z->plan;
     for (int u = 0; u < z->layout.all; u++) {
         const size_t param = zp_plan_filed(&a[ZP_PARAM], u), mean = zp_plan_filed(&a[ZP_MEAN], u);
         const size_t times = a[ZP_SUM].share ? 1 : (size_t)zp_plan_reductions(z, u);
-        const size_t uses = (size_t)z->live[u].gathers + !a[ZP_MASTER].share;
+        const size_t passes = (size_t)z->rule->passes, more = passes - 1;
+        const size_t uses = (size_t)z->live[u].gathers + (a[ZP_MASTER].share ? 0 : passes);
         for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
-            plan->file_read_bytes += zp_plan_filed(&a[k], u);
-            plan->file_written_bytes += zp_plan_filed(&a[k], u);
+            plan->file_read_bytes += zp_plan_filed(&a[k], u) * passes;
+            plan->file_written_bytes += zp_plan_filed(&a[k], u) * (k == ZP_MASTER ? 1 : passes);
         }
-        plan->file_read_bytes += param * uses + mean * times;
+        plan->file_read_bytes += param * uses + mean * (times + more);
         plan->file_written_bytes += param + mean * times;
     }
 }

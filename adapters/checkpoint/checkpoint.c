@@ -455,7 +455,7 @@ static checkpoint_result ck_save_folder(void *arg, ck_error *e) {
     uint64_t pieces = 0;
     CK_TRY(ck_same_folder(c, e));
     for (int t = 0; t < c->plan.ntensors; t++)
-        for (int k = 0; k < c->plan.narrays; k++)
+        for (int k = 0; k < c->plan.tensor[t].narrays; k++)
             pieces += (uint64_t)c->plan.tensor[t].array[k].npieces;
     CK_TRY(ck_folder_room(c->folder, c->total_bytes + pieces * CK_NAME + CK_PAGE, e));
     return ck_folder_make(c->temporary, e);
@@ -667,6 +667,15 @@ static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m
         return ck_fail(e, CHECKPOINT_MODEL,
                        "another optimizer: %s with %d arrays in the checkpoint, %s with %d here",
                        m->optimizer, m->narrays - 1, c->plan.optimizer, c->plan.narrays - 1);
+    for (int t = 0; t < c->plan.ntensors; t++) {
+        const ck_tensor *mine = &c->plan.tensor[t];
+        const ck_tensor *his = &m->tensor[ck_manifest_find(m, mine->name)];
+        if (mine->narrays != his->narrays)
+            return ck_fail(e, CHECKPOINT_MODEL,
+                           "another optimizer: %s has %d arrays of its state in the checkpoint, %d "
+                           "here, where other tensors are matrices",
+                           mine->name, his->narrays - 1, mine->narrays - 1);
+    }
     return CHECKPOINT_OK;
 }
 

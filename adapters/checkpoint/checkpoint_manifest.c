@@ -132,7 +132,8 @@ checkpoint_result ck_manifest_set_values(ck_manifest *m, const checkpoint_value 
 }
 
 const char *ck_optimizer_name(zero_optimizer optimizer, char out[CK_NAME]) {
-    static const char *const names[] = {"adamw", "adam", "sgd", "nesterov", "lion"};
+    static const char *const names[] = {"adamw", "adam",    "sgd",  "nesterov",
+                                        "lion",  "adagrad", "lamb", "muon"};
     if (optimizer < ZERO_OPTIMIZER_OWN)
         (void)snprintf(out, CK_NAME, "%s", names[optimizer]);
     else
@@ -494,10 +495,11 @@ static checkpoint_result ck_parse_tensor(ck_manifest *m, const cJSON *o, ck_erro
     if (t == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for the tensor %s", name);
     t->layers = (uint64_t)layers;
     t->numel = (uint64_t)numel;
-    t->narrays = m->narrays;
-    if (cJSON_GetArraySize(arrays) != t->narrays)
+    const int n = cJSON_GetArraySize(arrays), least = m->narrays < 2 ? m->narrays : 2;
+    if (n < least || n > m->narrays) /* a second one may be for what is no matrix alone */
         return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s has %d arrays, expected %d",
-                       t->name, cJSON_GetArraySize(arrays), t->narrays);
+                       t->name, n, m->narrays);
+    t->narrays = n;
     const cJSON *x = arrays->child;
     for (int k = 0; k < t->narrays; k++, x = x->next)
         CK_TRY(ck_parse_array(m, t, &t->array[k], x, ck_kinds[k], e));

@@ -42,7 +42,8 @@ static checkpoint_result ck_pull_fill(void *user, uint64_t at, size_t bytes, cha
         ck_header_write(out, &h);
     }
     for (int t = 0; t < m->ntensors; t++)
-        for (int k = 0; k < m->narrays; k++) CK_TRY(ck_pull_array(p, t, k, at, at + bytes, out, e));
+        for (int k = 0; k < m->tensor[t].narrays; k++)
+            CK_TRY(ck_pull_array(p, t, k, at, at + bytes, out, e));
     return CHECKPOINT_OK;
 }
 
@@ -55,7 +56,7 @@ static checkpoint_result ck_pull_plan(ck_manifest *m, ck_error *e) {
     m->file = file;
     m->nfiles = 1;
     for (int t = 0; t < m->ntensors; t++)
-        for (int k = 0; k < m->narrays; k++) {
+        for (int k = 0; k < m->tensor[t].narrays; k++) {
             ck_array *a = &m->tensor[t].array[k];
             const ck_piece whole = {0, 0, m->tensor[t].layers * m->tensor[t].numel, at};
             a->npieces = 0;

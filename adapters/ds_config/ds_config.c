@@ -756,15 +756,16 @@ static int ds_pick_optimizer(ds_reader *r) {
     static const struct {
         const char *name;
         int optimizers;
-    } known[] = {
-        {"AdamW", DS_FOR_ADAM}, {"Adam", DS_FOR_ADAM}, {"SGD", DS_FOR_SGD}, {"Lion", DS_FOR_LION}};
+    } known[] = {{"AdamW", DS_FOR_ADAM}, {"Adam", DS_FOR_ADAM},       {"SGD", DS_FOR_SGD},
+                 {"Lion", DS_FOR_LION},  {"Adagrad", DS_FOR_ADAGRAD}, {"Lamb", DS_FOR_LAMB},
+                 {"Muon", DS_FOR_MUON}};
     const int e = ds_entry_of(r, "optimizer.type"), params = ds_entry_of(r, "optimizer.params");
     char word[DS_WORD];
     if (e < 0)
         return params < 0 ? 0
                           : ds_fail(r, r->text.line[params],
                                     "optimizer.params without optimizer.type: expected AdamW, "
-                                    "Adam, SGD or Lion there");
+                                    "Adam, SGD, Lion, Adagrad, Lamb or Muon there");
     if (!cJSON_IsString(r->entry[e].item) || ds_is_auto(r->entry[e].item)) return ds_wrong(r, e);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcasecmp(known[i].name, r->entry[e].item->valuestring) != 0) continue;
@@ -773,9 +774,11 @@ static int ds_pick_optimizer(ds_reader *r) {
         return 0;
     }
     ds_shorten(word, r->entry[e].item->valuestring);
-    return ds_fail(r, r->text.line[e],
-                   "optimizer.type is \"%s\", which is not supported: use AdamW, Adam, SGD or Lion",
-                   word);
+    return ds_fail(
+        r, r->text.line[e],
+        "optimizer.type is \"%s\", which is not supported: use AdamW, Adam, SGD, Lion, Adagrad, "
+        "Lamb or Muon",
+        word);
 }
 
 /* lr and betas, which schedules want as doubles: what the file says, what the flags say for
@@ -787,6 +790,9 @@ static double ds_number(const ds_reader *r, ds_id id, const float *flag, double 
 
 static zero_optimizer ds_rule(const ds_reader *r) {
     if (r->optimizers == DS_FOR_LION) return ZERO_LION;
+    if (r->optimizers == DS_FOR_ADAGRAD) return ZERO_ADAGRAD;
+    if (r->optimizers == DS_FOR_LAMB) return ZERO_LAMB;
+    if (r->optimizers == DS_FOR_MUON) return ZERO_MUON;
     if (r->optimizers == DS_FOR_SGD)
         return ds_get(r, DS_NESTEROV, 0) != 0 ? ZERO_NESTEROV : ZERO_SGD;
     if (strcmp(r->optimizer, "Adam") == 0 && ds_get(r, DS_ADAM_W_MODE, 1) == 0) return ZERO_ADAM;
@@ -794,15 +800,51 @@ static zero_optimizer ds_rule(const ds_reader *r) {
 }
 
 static void ds_resolve_given(ds_reader *r) {
-    static const struct {
+    const struct {
         ds_id id;
         unsigned given;
-    } bits[] = {{DS_LR, DS_GIVEN_LR},          {DS_BETA1, DS_GIVEN_BETAS},
-                {DS_MOMENTUM, DS_GIVEN_BETAS}, {DS_EPS, DS_GIVEN_EPS},
-                {DS_DECAY, DS_GIVEN_DECAY},    {DS_CLIPPING, DS_GIVEN_CLIPPING}};
+    } bits[] = {{DS_LR, DS_GIVEN_LR},
+                {DS_MUON_LR, DS_GIVEN_LR},
+                {DS_BETA1, DS_GIVEN_BETAS},
+                {DS_MOMENTUM, r->optimizers == DS_FOR_MUON ? DS_GIVEN_MOMENTUM : DS_GIVEN_BETAS},
+                {DS_EPS, DS_GIVEN_EPS},
+                {DS_DECAY, DS_GIVEN_DECAY},
+                {DS_CLIPPING, DS_GIVEN_CLIPPING},
+                {DS_MUON_LR, DS_GIVEN_PLAIN_LR},
+                {DS_ADAM_LR, DS_GIVEN_PLAIN_LR},
+                {DS_MIN_COEFF, DS_GIVEN_LEAST_TRUST},
+                {DS_MAX_COEFF, DS_GIVEN_MOST_TRUST}};
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
         if (r->state[bits[i].id]) r->out->given |= bits[i].given;
     if (r->optimizers) r->out->given |= DS_GIVEN_OPTIMIZER;
+}
+
+/* Two learning rates become one and a multiple; bounds are those that are given. */
+static int ds_resolve_tensors(ds_reader *r, const zero_hyper *flags) {
+    zero_config *z = &r->out->zero;
+    const int e = ds_entry_of(r, "optimizer.type");
+    z->trust_least = (float)ds_get(r, DS_MIN_COEFF, 0);
+    z->trust_most = (float)ds_get(r, DS_MAX_COEFF, 0);
+    if (r->optimizers == DS_FOR_LAMB && !(r->state[DS_MIN_COEFF] && r->state[DS_MAX_COEFF]))
+        ds_note(
+            r, r->text.line[e],
+            "Lamb's trust ratio is bounded by min_coeff and max_coeff where they are given, and "
+            "not by DeepSpeed's 0.01 and 10");
+    if (z->trust_least > 0 && z->trust_most > 0 && z->trust_least > z->trust_most)
+        return ds_fail(r, ds_line_of(r, DS_MIN_COEFF),
+                       "optimizer.params.min_coeff is above max_coeff");
+    if (r->optimizers != DS_FOR_MUON) return 0;
+    const double lr = ds_number(r, DS_LR, flags ? &flags->lr : NULL, 0.02);
+    const double plain = r->state[DS_LR] || r->state[DS_ADAM_LR] ? lr : 3e-4;
+    r->lr = ds_get(r, DS_MUON_LR, lr);
+    z->muon.momentum = (float)ds_get(r, DS_MOMENTUM, 0.95);
+    if (z->muon.momentum <= 0)
+        return ds_fail(r, ds_line_of(r, DS_MOMENTUM),
+                       "optimizer.params.momentum is 0, expected one above 0 for Muon");
+    if (r->lr <= 0) return 0;
+    z->muon.plain_lr = (float)(ds_get(r, DS_ADAM_LR, plain) / r->lr);
+    if (z->muon.plain_lr != 1) r->out->given |= DS_GIVEN_PLAIN_LR;
+    return 0;
 }
 
 static int ds_resolve_optimizer(ds_reader *r) {
@@ -813,19 +855,24 @@ static int ds_resolve_optimizer(ds_reader *r) {
     *h = *base;
     ds_resolve_given(r);
     if (r->optimizers) {
-        const int sgd = r->optimizers == DS_FOR_SGD;
+        const int sgd = r->optimizers == DS_FOR_SGD, sums = r->optimizers == DS_FOR_ADAGRAD;
+        const int muon = r->optimizers == DS_FOR_MUON;
         r->out->zero.optimizer = ds_rule(r);
         int decays = r->out->zero.optimizer == ZERO_ADAMW && ds_get(r, DS_TORCH_ADAM, 0) != 0;
         if (decays && !r->state[DS_DECAY])
             r->out->given |= DS_GIVEN_DECAY; /* torch's own default */
-        r->lr = ds_number(r, DS_LR, flags ? &flags->lr : NULL, 1e-3);
+        r->lr = ds_number(r, DS_LR, flags ? &flags->lr : NULL, sums ? 1e-2 : 1e-3);
         r->beta1 = sgd ? ds_get(r, DS_MOMENTUM, 0)
                        : ds_number(r, DS_BETA1, flags ? &flags->beta1 : NULL, 0.9);
-        r->beta2 = sgd ? 0 : ds_number(r, DS_BETA2, flags ? &flags->beta2 : NULL, 0.999);
+        r->beta2 =
+            sgd ? 0 : ds_number(r, DS_BETA2, flags ? &flags->beta2 : NULL, muon ? 0.95 : 0.999);
+        if (ds_resolve_tensors(r, flags)) return 1;
         h->lr = (float)r->lr;
         h->beta1 = (float)r->beta1;
         h->beta2 = (float)r->beta2;
-        h->eps = sgd ? 0 : (float)ds_number(r, DS_EPS, flags ? &flags->eps : NULL, 1e-8);
+        h->eps = sgd ? 0
+                     : (float)ds_number(r, DS_EPS, flags ? &flags->eps : NULL,
+                                        sums || muon ? 1e-10 : 1e-8);
         h->weight_decay =
             (float)ds_number(r, DS_DECAY, flags ? &flags->weight_decay : NULL, decays ? 0.01 : 0.0);
         if (r->out->zero.optimizer == ZERO_NESTEROV && h->beta1 == 0)

@@ -17,7 +17,8 @@
    (a note tells why), or as not supported (an error tells what to use instead, unless the value
    says "off"). Any other key is an error that names the nearest one. null means "not given". What
    is absent has DeepSpeed's default where that decides what is trained: gradients are clipped to 1,
-   AdamW has lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight_decay 0. Where it decides memory and
+   AdamW has lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight_decay 0. (But Lamb's trust ratio has
+   bounds only where min_coeff and max_coeff are given: a note says so.) Where it decides memory and
    speed alone (buckets, prefetch, persistence, overlap), it is left to the plugin.
 
    TEXT. JSON by cJSON; like DeepSpeed's reader (Hjson) it may have // and # and slash-star comments
@@ -85,15 +86,20 @@ enum {
     DS_GIVEN_OPTIMIZER_TIER = 1 << 13,
     DS_GIVEN_PARAMETER_TIER = 1 << 14,
     DS_GIVEN_SHARE = 1 << 15,
+    DS_GIVEN_MOMENTUM = 1 << 16, /* Muon's */
+    DS_GIVEN_PLAIN_LR = 1 << 17, /* adam_lr, or muon_lr beside lr */
+    DS_GIVEN_LEAST_TRUST = 1 << 18,
+    DS_GIVEN_MOST_TRUST = 1 << 19,
     DS_GIVEN_BREAKDOWN = 1 << 24,
     DS_GIVEN_COMMS = 1 << 25,
     DS_GIVEN_PROFILE = 1 << 26
 };
 
 typedef struct ds_config {
-    zero_config zero; /* stage, micro_steps, type, grads, no_master, optimizer, scaler,
+    zero_config
+        zero;         /* stage, micro_steps, type, grads, no_master, optimizer, scaler,
                          persistence_numel, no_overlap, no_overflow_check, optimizer_tier,
-                         parameter_tier, offload_share; the rest is 0 */
+                         parameter_tier, offload_share, trust_least, trust_most, muon; the rest is 0 */
     zero_hyper hyper; /* the optimizer's own; schedule_at says what lr becomes */
     int has_schedule; /* 0: lr is constant, lr_schedule zeros */
     schedule lr_schedule;

@@ -111,16 +111,32 @@ static int ds_put_zero(cJSON *root, const ds_config *ds) {
     return bad;
 }
 
+/* What Lamb and Muon have besides. */
+static int ds_put_tensors(cJSON *params, const ds_config *ds) {
+    const zero_config *z = &ds->zero;
+    const double lr = ds->has_schedule ? ds->lr_schedule.lr : ds_widen(ds->hyper.lr);
+    int bad = 0;
+    if (ds->given & DS_GIVEN_MOMENTUM) bad |= ds_put_float(params, "momentum", z->muon.momentum);
+    if (ds->given & DS_GIVEN_PLAIN_LR)
+        bad |= ds_put(params, "adam_lr", (double)z->muon.plain_lr * lr);
+    if (ds->given & DS_GIVEN_LEAST_TRUST) bad |= ds_put_float(params, "min_coeff", z->trust_least);
+    if (ds->given & DS_GIVEN_MOST_TRUST) bad |= ds_put_float(params, "max_coeff", z->trust_most);
+    return bad;
+}
+
 static int ds_put_optimizer(cJSON *root, const ds_config *ds) {
     const zero_optimizer rule = ds->zero.optimizer;
     const int sgd = rule == ZERO_SGD || rule == ZERO_NESTEROV;
     if (!(ds->given & DS_GIVEN_OPTIMIZER)) return 0;
     cJSON *optimizer = cJSON_AddObjectToObject(root, "optimizer");
     int bad = ds_put_text(optimizer, "type",
-                          sgd                  ? "SGD"
-                          : rule == ZERO_LION  ? "Lion"
-                          : rule == ZERO_ADAMW ? "AdamW"
-                                               : "Adam");
+                          sgd                    ? "SGD"
+                          : rule == ZERO_LION    ? "Lion"
+                          : rule == ZERO_ADAGRAD ? "Adagrad"
+                          : rule == ZERO_LAMB    ? "Lamb"
+                          : rule == ZERO_MUON    ? "Muon"
+                          : rule == ZERO_ADAMW   ? "AdamW"
+                                                 : "Adam");
     cJSON *params = cJSON_AddObjectToObject(optimizer, "params");
     if (ds->given & DS_GIVEN_LR)
         bad |= ds->has_schedule ? ds_put(params, "lr", ds->lr_schedule.lr)
@@ -145,6 +161,7 @@ static int ds_put_optimizer(cJSON *root, const ds_config *ds) {
     if (ds->given & DS_GIVEN_EPS) bad |= ds_put_float(params, "eps", ds->hyper.eps);
     if (ds->given & DS_GIVEN_DECAY)
         bad |= ds_put_float(params, "weight_decay", ds->hyper.weight_decay);
+    bad |= ds_put_tensors(params, ds);
     if (rule == ZERO_NESTEROV) bad |= ds_put_bool(params, "nesterov", 1);
     if (rule == ZERO_ADAM) bad |= ds_put_bool(params, "adam_w_mode", 0);
     return bad;

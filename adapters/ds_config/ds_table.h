@@ -54,6 +54,10 @@ typedef enum ds_id {
     DS_NESTEROV,
     DS_ADAM_W_MODE,
     DS_TORCH_ADAM,
+    DS_MUON_LR,
+    DS_ADAM_LR,
+    DS_MIN_COEFF,
+    DS_MAX_COEFF,
     DS_FP16,
     DS_LOSS_SCALE,
     DS_SCALE_POWER,
@@ -87,7 +91,15 @@ typedef enum ds_id {
 } ds_id;
 
 /* Optimizers whose params have the key, and kinds of schedule (which schedule_find tells). */
-enum { DS_FOR_ADAM = 1, DS_FOR_SGD = 2, DS_FOR_LION = 4, DS_FOR_ALL = 7 };
+enum {
+    DS_FOR_ADAM = 1,
+    DS_FOR_SGD = 2,
+    DS_FOR_LION = 4,
+    DS_FOR_ADAGRAD = 8,
+    DS_FOR_LAMB = 16,
+    DS_FOR_MUON = 32,
+    DS_FOR_ALL = 63
+};
 
 typedef struct ds_row {
     const char *path;
@@ -136,7 +148,6 @@ typedef struct ds_row {
     "is "                                                                                          \
     "of its own step"
 #define USE_PLAIN "remove it; weights and gradients travel as they are"
-#define USE_ADAMW "use AdamW, Adam, SGD or Lion without it"
 #define USE_DATA  "use the trainer's own data loader"
 #define USE_WHOLE "remove it; each rank computes whole layers"
 #define USE_TYPES "use \"fp16\" or \"bf16\""
@@ -189,10 +200,12 @@ static const ds_row ds_rows[] = {
     IGNORED("optimizer.legacy_fusion", DS_BOOL, "the update is one fused pass"),
     SECTION("optimizer.params"),
     PARAM("lr", DS_REAL, DS_LR, 0, FLT_MAX, DS_FOR_ALL),
-    PARAM("betas", DS_PAIR, DS_BETA1, 0, DS_BELOW_1, DS_FOR_ADAM | DS_FOR_LION),
-    PARAM("eps", DS_REAL, DS_EPS, FLT_MIN, FLT_MAX, DS_FOR_ADAM),
+    PARAM("betas", DS_PAIR, DS_BETA1, 0, DS_BELOW_1,
+          DS_FOR_ADAM | DS_FOR_LION | DS_FOR_LAMB | DS_FOR_MUON),
+    PARAM("eps", DS_REAL, DS_EPS, FLT_MIN, FLT_MAX,
+          DS_FOR_ADAM | DS_FOR_ADAGRAD | DS_FOR_LAMB | DS_FOR_MUON),
     PARAM("weight_decay", DS_REAL, DS_DECAY, 0, FLT_MAX, DS_FOR_ALL),
-    PARAM("momentum", DS_REAL, DS_MOMENTUM, 0, DS_BELOW_1, DS_FOR_SGD),
+    PARAM("momentum", DS_REAL, DS_MOMENTUM, 0, DS_BELOW_1, DS_FOR_SGD | DS_FOR_MUON),
     PARAM("nesterov", DS_BOOL, DS_NESTEROV, 0, 0, DS_FOR_SGD),
     PARAM("adam_w_mode", DS_BOOL, DS_ADAM_W_MODE, 0, 0, DS_FOR_ADAM),
     PARAM("torch_adam", DS_BOOL, DS_TORCH_ADAM, 0, 0, DS_FOR_ADAM),
@@ -207,9 +220,14 @@ static const ds_row ds_rows[] = {
     IGNORED("optimizer.params.fused", DS_BOOL, WHY_TORCH),
     IGNORED("optimizer.params.capturable", DS_BOOL, WHY_TORCH),
     IGNORED("optimizer.params.differentiable", DS_BOOL, WHY_TORCH),
-    REFUSED("optimizer.params.muon_lr", DS_REAL, "", USE_ADAMW),
-    REFUSED("optimizer.params.adam_lr", DS_REAL, "", USE_ADAMW),
-    REFUSED("optimizer.params.ns_method", DS_TEXT, "", USE_ADAMW),
+    PARAM("muon_lr", DS_REAL, DS_MUON_LR, FLT_MIN, FLT_MAX, DS_FOR_MUON),
+    PARAM("adam_lr", DS_REAL, DS_ADAM_LR, FLT_MIN, FLT_MAX, DS_FOR_MUON),
+    IGNORED("optimizer.params.ns_method", DS_TEXT, "matrices are iterated in f32, by one method"),
+    PARAM("min_coeff", DS_REAL, DS_MIN_COEFF, 0, FLT_MAX, DS_FOR_LAMB),
+    PARAM("max_coeff", DS_REAL, DS_MAX_COEFF, FLT_MIN, FLT_MAX, DS_FOR_LAMB),
+    REFUSED("optimizer.params.eps_inside_sqrt", DS_BOOL, "false", "use false"),
+    REFUSED("optimizer.params.lr_decay", DS_REAL, "0", "use a scheduler"),
+    REFUSED("optimizer.params.initial_accumulator_value", DS_REAL, "0", "use 0"),
     IGNORED("zero_allow_untested_optimizer", DS_BOOL, "every optimizer here works at every stage"),
     IGNORED("zero_force_ds_cpu_optimizer", DS_BOOL, "every optimizer here works at every tier"),
 

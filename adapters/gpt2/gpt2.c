@@ -237,6 +237,17 @@ void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[
     for (int i = WPE; i < GPT2_TENSORS; i++) out[i].unit += out[WTE].layers;
 }
 
+zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, int rows,
+                          zero_tensor_desc out[GPT2_TENSORS]) {
+    const size_t C = (size_t)cfg->channels;
+    gpt2_describe_tiled(cfg, rows, out);
+    ZERO_TRY(zero_tensors(z, out, GPT2_TENSORS));
+    ZERO_TRY(zero_tensor_matrix(z, "qkvw", 3 * C, C));
+    ZERO_TRY(zero_tensor_matrix(z, "attprojw", C, C));
+    ZERO_TRY(zero_tensor_matrix(z, "fcw", 4 * C, C));
+    return zero_tensor_matrix(z, "fcprojw", C, 4 * C);
+}
+
 static size_t tensor_numel(const zero_tensor_desc *d) { return d->numel * (size_t)d->layers; }
 
 size_t gpt2_numel(const gpt2_config *cfg) {

@@ -129,6 +129,11 @@ int gpt2_tile_rows(const gpt2_config *cfg, int rows);
    and the lookup together, at the end of backward. `rows` 0: gpt2_describe. */
 void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[GPT2_TENSORS]);
 
+/* gpt2_describe_tiled, zero_tensors, and zero_tensor_matrix for the blocks' four kinds of matrices,
+   qkvw as one: what MUON makes orthogonal. Before zero_build. */
+zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, int rows,
+                          zero_tensor_desc out[GPT2_TENSORS]);
+
 /* Elements of all tensors; padded vocabulary entries count. */
 size_t gpt2_numel(const gpt2_config *cfg);
 

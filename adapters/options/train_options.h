@@ -36,6 +36,9 @@ typedef struct train_options {
     int scale_window, hysteresis;
     int optimizer, schedule, warmup;
     double lr, final_fraction, weight_decay, beta1, beta2, eps, clip;
+    double momentum, plain_lr; /* -mm, -ml: of muon */
+    int match_rms;             /* -mr */
+    double trust_least, trust_most;
     double skip_loss, skip_norm;  /* -sl, -sg; 0: never */
     const char *ds_path, *ds_out; /* -ds, -dso */
     int val_every, val_batches, sample_every, sample_tokens;

@@ -28,9 +28,11 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return train_fail(sentence, bytes,
                           "-li %g: the first loss scale is below the least, -lm %g", o->first_scale,
                           o->least_scale);
-    if (o->eps <= 0 && o->optimizer <= ZERO_ADAM)
+    if (o->eps <= 0 && (o->optimizer <= ZERO_ADAM || o->optimizer >= ZERO_ADAGRAD))
         return train_fail(sentence, bytes,
                           "-ep 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+    if (o->trust_least > 0 && o->trust_most > 0 && o->trust_least > o->trust_most)
+        return train_fail(sentence, bytes, "-tl %g is above -tm %g", o->trust_least, o->trust_most);
     if (o->tile_rows > 0 && o->tile_rows < 32)
         return train_fail(sentence, bytes, "-zl %d: a tile has 32 rows at least", o->tile_rows);
     if (o->stage.n > 1 && (o->skip_loss != 0 || o->skip_norm != 0))

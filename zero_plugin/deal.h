@@ -1,0 +1,276 @@
+/* deal.h - what ranks make of whole tensors between the two passes of a rule
+
+   A rule that needs norms or matrices has two passes over this rank's shards (see rules). Between
+   them shards stay where they are, and what is needed of whole tensors is made of them.
+
+   NORMS. Every rank sums squares of its shards, by layer of each tensor, exactly (see exact). One
+   all-gather of these sums, ZP_LIMBS words for each, makes the same trust ratios everywhere. At
+   stage 0 each rank has all: there is no exchange.
+
+   MATRIX. Each matrix is dealt to an owner, by what it costs (see layout). A place is room for one
+   unit, f32; there are ZP_PLACES, or as many as units with matrices, which take turns, in the order
+   of updates. compute (or updates)  the first pass writes its shard's directions into the unit's
+   place: `full` gradient stream       all-gathers the place (stage 0: all is there already); each
+   owner keeps its matrices: `read` compute (or updates)  when all units are through, each owner
+   makes its matrices orthogonal, one after another: `ended` gradient stream       writes the owned
+   matrices of a unit into its place, beside zeros, and reduce-scatters it: x + 0 + ... is x. Stage
+   0: then gathers it. `full` compute (or updates)  the last pass takes its shard from the place:
+   `read` It all takes place behind the decision about skipping, and is sent whatever that was, as
+   ranks may learn of it late; the arithmetic of a skipped step is left out.
+
+   Delayed updates do the same beside the next step's forward. A rule that needs nothing is not
+   touched by any of it. */
+#pragma once
+
+#include "host.h"
+#include "matrix.h"
+
+/* A collective of unit u: where from and where to is the caller's. */
+static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
+    zp_op op;
+    memset(&op, 0, sizeof op);
+    op.group = z->data;
+    op.memory = &z->memory[channel];
+    op.channel = channel;
+    op.kind = kind;
+    op.unit = u;
+    op.shard = z->layout.unit[u].shard;
+    op.type = z->array[channel].type;
+    return op;
+}
+
+static size_t zp_op_cost(const zp_op *op) { return op->group->transport->cost(op->group, op); }
+
+/* ---- the plan ---- */
+
+static int zp_deal_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
+static int zp_deals(const zero_ctx *z, int u) { return z->layout.unit[u].matrices > 0; }
+
+/* Elements of a second state array, over all ranks. */
+static size_t zp_deal_plain(const zero_ctx *z) {
+    size_t numel = z->layout.numel;
+    for (int i = 0; i < z->layout.nmatrices; i++)
+        numel -= z->layout.matrices[i].rows * z->layout.matrices[i].cols;
+    return numel;
+}
+
+/* How large the update of a tensor's matrices is, by their sides; 0: it has none. */
+static float zp_deal_shape(const zero_ctx *z, const zp_tensor *t) {
+    const double rows = (double)t->rows, cols = (double)t->cols;
+    if (!t->rows) return 0;
+    if (z->cfg.muon.match_rms) return (float)(0.2 * sqrt(rows > cols ? rows : cols));
+    return (float)sqrt(rows > cols ? rows / cols : 1);
+}
+
+/* Every rank's sums of squares to every rank. */
+static zp_op zp_deal_sums_op(zero_ctx *z) {
+    zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
+    op.unit = -1;
+    op.type = ZERO_F32;
+    op.shard = z->deal.sums_bytes / sizeof(float);
+    op.target = z->deal.sums_at;
+    op.source = op.target + (size_t)z->data->rank * z->deal.sums_bytes;
+    return op;
+}
+/* A unit's place, gathered, or reduced to shards inside. */
+static zp_op zp_deal_op(zero_ctx *z, int u, int kind, int place) {
+    zp_op op = zp_op_make(z, ZP_GRADIENTS, kind, u);
+    const size_t at = z->deal.place_at + (size_t)place * z->deal.place_bytes;
+    const size_t shard = at + (size_t)z->data->rank * op.shard * sizeof(float);
+    op.type = ZERO_F32;
+    op.scale = 1;
+    op.source = kind == ZP_ALL_GATHER ? shard : at;
+    op.target = kind == ZP_ALL_GATHER ? at : shard;
+    return op;
+}
+/* Bytes that this rank sends: for a unit, and for sums. Either way a shard to each peer, twice. */
+static size_t zp_deal_sent(zero_ctx *z, int u) {
+    const zp_op gather = zp_deal_op(z, u, ZP_ALL_GATHER, 0),
+                reduce = zp_deal_op(z, u, ZP_REDUCE_SCATTER, 0);
+    return zp_deals(z, u) ? zp_op_cost(&gather) + zp_op_cost(&reduce) : 0;
+}
+static size_t zp_deal_sums_sent(zero_ctx *z) {
+    const zp_op op = zp_deal_sums_op(z);
+    return z->deal.parts && !zp_deal_whole(z) ? zp_op_cost(&op) : 0;
+}
+
+/* Sums of one rank: the device's, then those of the tier HOST. */
+static int zp_deal_slots(const zero_ctx *z) { return 1 + zp_host_on(z); }
+
+static void zp_deal_plan(zero_ctx *z) {
+    zp_deal *d = &z->deal;
+    const zp_layout *l = &z->layout;
+    d->parts = zp_host_parts(z);
+    d->sums_bytes = zp_round_up(d->parts * 2 * sizeof(zp_exact), 256) * (size_t)zp_deal_slots(z);
+    d->place_bytes = d->kept_numel = d->scratch_numel = 0;
+    d->places = 0;
+    for (int u = 0; u < l->all; u++) {
+        const size_t bytes = zp_round_up(l->unit[u].padded * sizeof(float), 256);
+        if (!zp_deals(z, u)) continue;
+        d->place_bytes = zp_max(d->place_bytes, bytes);
+        d->places = (int)zp_min(ZP_PLACES, (size_t)d->places + 1);
+    }
+    for (int i = 0; i < l->nmatrices; i++) {
+        const zp_matrix *m = &l->matrices[i];
+        if (m->owner != z->data->rank) continue;
+        d->kept_numel += zp_round_up(m->rows * m->cols, ZP_ALIGN);
+        d->scratch_numel = zp_max(d->scratch_numel, zp_matrix_scratch(m->rows, m->cols));
+    }
+    const size_t bytes =
+        (size_t)z->data->nranks * d->sums_bytes + (size_t)d->places * d->place_bytes
+        + (d->kept_numel + d->scratch_numel) * sizeof(float) + d->parts * sizeof *d->trust;
+    z->plan.buffer_bytes += bytes;
+    z->plan.buffer_ceiling_bytes += bytes;
+}
+
+/* What peers read lies in the gradients' memory from `at` on; returns its end. */
+static size_t zp_deal_lay(zero_ctx *z, size_t at) {
+    zp_deal *d = &z->deal;
+    if (!d->parts && !d->place_bytes) return at;
+    d->sums_at = zp_round_up(at, 256);
+    d->place_at = d->sums_at + (size_t)z->data->nranks * d->sums_bytes;
+    return d->place_at + (size_t)d->places * d->place_bytes;
+}
+
+/* ---- a step ---- */
+
+static char *zp_deal_at(const zero_ctx *z, size_t at) { return z->memory[ZP_GRAD].base + at; }
+static float *zp_deal_place(const zero_ctx *z, int place) {
+    const size_t at = z->deal.place_at + (size_t)place * z->deal.place_bytes;
+    return (float *)(void *)zp_deal_at(z, at);
+}
+static zp_limb *zp_deal_sums(const zero_ctx *z) {
+    const size_t at = z->deal.sums_at + (size_t)z->data->rank * z->deal.sums_bytes;
+    return (zp_limb *)(void *)zp_deal_at(z, at);
+}
+/* The place of a unit: they take turns. */
+static int zp_deal_turn(const zero_ctx *z, int u) {
+    int turn = 0;
+    for (int v = 0; v < u; v++) turn += zp_deals(z, v);
+    return z->deal.places ? turn % z->deal.places : 0;
+}
+/* Where matrices are made orthogonal. */
+static zp_stream *zp_deal_stream(zero_ctx *z) {
+    return z->updates.device ? &z->updates : &z->compute;
+}
+
+/* What an update of elements that begin at element `first` of unit u finds here. */
+static void zp_deal_fill(const zero_ctx *z, int u, size_t first, zp_update *a) {
+    if (z->deal.parts) a->sums = zp_deal_sums(z);
+    a->trust = z->deal.trust;
+    a->momentum = z->cfg.muon.momentum;
+    a->nesterov = !z->cfg.muon.no_nesterov;
+    if (zp_deals(z, u)) a->dealt = zp_deal_place(z, zp_deal_turn(z, u)) + first;
+    if (!zp_host_has(z, u)) return;
+    a->sums = z->host.sums;
+    a->trust = z->host.trust;
+    a->dealt = (float *)(void *)zp_array_at(&z->array[ZP_DEALT], u, first);
+}
+
+/* This rank's part of unit u, of the tier HOST, from DEALT up to its place, or down. */
+static zero_result zp_deal_carry(zero_ctx *z, int u, zp_stream *s, int down) {
+    const zp_kept *own = zp_own(z, u);
+    char *host = zp_array_at(&z->array[ZP_DEALT], u, own->first);
+    char *place = (char *)(zp_deal_place(z, zp_deal_turn(z, u)) + own->first);
+    if (!zp_host_has(z, u)) return ZERO_OK;
+    return zp_copy(s, down ? host : place, down ? place : host, own->numel * sizeof(float));
+}
+
+/* The owned matrices of unit u, out of its place, or into it. */
+static zero_result zp_deal_copy(zero_ctx *z, int u, float *place, int back) {
+    for (int i = 0; i < z->layout.nmatrices; i++) {
+        const zp_matrix *m = &z->layout.matrices[i];
+        float *here = z->deal.kept + m->kept, *there = place + m->at;
+        if (m->unit != u || m->owner != z->data->rank) continue;
+        ZP_TRY(zp_copy(&z->stream[ZP_GRADIENTS], back ? there : here, back ? here : there,
+                       m->rows * m->cols * sizeof(float)));
+    }
+    return ZERO_OK;
+}
+
+/* Before stream s runs a pass over unit u. */
+static zero_result zp_deal_begin(zero_ctx *z, int u, int pass, zp_stream *s) {
+    zp_deal *d = &z->deal;
+    zp_stream *g = &z->stream[ZP_GRADIENTS];
+    const int place = zp_deal_turn(z, u);
+    if (d->parts) return zp_event_wait(s, d->summed);
+    if (!zp_deals(z, u)) return ZERO_OK;
+    if (!pass) return zp_event_wait(s, d->read[place]);
+    const zp_op reduce = zp_deal_op(z, u, ZP_REDUCE_SCATTER, place),
+                gather = zp_deal_op(z, u, ZP_ALL_GATHER, place);
+    float *memory = zp_deal_place(z, place);
+    ZP_TRY(zp_event_wait(g, d->ended));
+    ZP_TRY(zp_event_wait(g, d->read[place]));
+    ZP_TRY(zp_clear(g, memory, z->layout.unit[u].padded * sizeof(float)));
+    ZP_TRY(zp_deal_copy(z, u, memory, 1));
+    ZP_TRY(zp_issue(g, &reduce, 1));
+    if (zp_deal_whole(z)) ZP_TRY(zp_issue(g, &gather, 1));
+    ZP_TRY(zp_event_record(g, d->full[place]));
+    if (!zp_host_has(z, u)) return zp_event_wait(s, d->full[place]);
+    ZP_TRY(zp_event_wait(&z->host.down, d->full[place]));
+    ZP_TRY(zp_deal_carry(z, u, &z->host.down, 1));
+    return zp_host_let(z, &z->host.returned);
+}
+/* Behind it. */
+static zero_result zp_deal_end(zero_ctx *z, int u, int pass, zp_stream *s) {
+    zp_deal *d = &z->deal;
+    zp_stream *g = &z->stream[ZP_GRADIENTS];
+    const int place = zp_deal_turn(z, u);
+    if (!zp_deals(z, u)) return ZERO_OK;
+    if (pass) return zp_event_record(s, d->read[place]);
+    const zp_op gather = zp_deal_op(z, u, ZP_ALL_GATHER, place);
+    ZP_TRY(zp_deal_carry(z, u, s, 0));
+    ZP_TRY(zp_event_record(s, d->full[place]));
+    ZP_TRY(zp_event_wait(g, d->full[place]));
+    if (!zp_deal_whole(z)) ZP_TRY(zp_issue(g, &gather, 1));
+    ZP_TRY(zp_deal_copy(z, u, zp_deal_place(z, place), 0));
+    return zp_event_record(g, d->read[place]);
+}
+
+/* Between the passes: sums become ratios. This rank's become zeros again. */
+static zero_result zp_deal_trust(zero_ctx *z) {
+    zp_deal *d = &z->deal;
+    zp_stream *g = &z->stream[ZP_GRADIENTS], *from[2] = {&z->compute, &z->updates};
+    const zp_op op = zp_deal_sums_op(z);
+    zp_host *h = &z->host;
+    const int whole = zp_deal_whole(z), slots = zp_deal_slots(z), on = zp_host_on(z);
+    const size_t slot = d->sums_bytes / (size_t)slots;
+    const char *sums = whole ? (const char *)zp_deal_sums(z) : zp_deal_at(z, d->sums_at);
+    const zp_trust_args trust = {
+        (const zp_limb *)(const void *)sums,   d->trust,           slot / sizeof(zp_limb),
+        slots * (whole ? 1 : z->data->nranks), z->cfg.trust_least, z->cfg.trust_most};
+    if (on) ZP_TRY(zp_copy(&z->updates, (char *)zp_deal_sums(z) + slot, h->sums, slot));
+    for (int i = 0; i < 2 && from[i]->device; i++) {
+        ZP_TRY(zp_event_record(from[i], d->full[i]));
+        ZP_TRY(zp_event_wait(g, d->full[i]));
+    }
+    if (!whole) ZP_TRY(zp_issue(g, &op, 1));
+    ZP_TRY(zp_trust(g, &trust, d->parts));
+    ZP_TRY(zp_clear(g, zp_deal_sums(z), d->sums_bytes));
+    ZP_TRY(zp_event_record(g, d->summed));
+    if (!on) return ZERO_OK;
+    ZP_TRY(zp_event_wait(&h->down, d->summed));
+    ZP_TRY(zp_copy(&h->down, h->trust, d->trust, d->parts * sizeof *h->trust));
+    return zp_host_let(z, &h->returned);
+}
+
+/* All that needs whole tensors, behind the first pass over all units. */
+static zero_result zp_deal_between(zero_ctx *z, const zp_control *control) {
+    zp_deal *d = &z->deal;
+    zp_stream *s = zp_deal_stream(z);
+    if (d->parts) return zp_deal_trust(z);
+    if (zp_host_computes()) { /* the decision is known, and this may run beside the next one */
+        if (control->skip) return zp_event_record(s, d->ended);
+        control = NULL;
+    } else if (zp_host_on(z)) {
+        control = z->host.control; /* it stays for as long as `updates` is at this step */
+    }
+    for (int i = 0; i < d->places; i++) ZP_TRY(zp_event_wait(s, d->read[i]));
+    for (int i = 0; i < z->layout.nmatrices; i++) {
+        const zp_matrix *m = &z->layout.matrices[i];
+        if (m->owner != z->data->rank) continue;
+        ZP_TRY(zp_matrix_orthogonal(s, d->kept + m->kept, m->rows, m->cols, z->cfg.muon.turns,
+                                    d->scratch, d->norm, control));
+    }
+    return zp_event_record(s, d->ended);
+}
