@@ -344,7 +344,7 @@ static const page_slice **draw_slices_of(const page_trace *trace, int64_t step, 
     *n = 0;
     for (int i = 0; list != NULL && i < trace->slices; i++)
         if (step < 0 || trace->slice[i].step == step) list[(*n)++] = &trace->slice[i];
-    if (list != NULL) qsort(list, (size_t)*n, sizeof(const page_slice *), draw_by_place);
+    if (list != NULL) qsort(list, (size_t)*n, sizeof *list, draw_by_place);
     return list;
 }
 
