@@ -331,32 +331,32 @@ static void draw_tracks(FILE *to, const page_trace *trace, const page_track *row
 
 /* By track, then as they begin, those around others first. */
 static int draw_by_place(const void *a, const void *b) {
-    const page_slice *x = *(const page_slice *const *)a, *y = *(const page_slice *const *)b;
+    const page_slice *x = (const page_slice *)a, *y = (const page_slice *)b;
     if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
     if (x->track != y->track) return x->track < y->track ? -1 : 1;
     if (x->at_us != y->at_us) return x->at_us < y->at_us ? -1 : 1;
     return (x->took_us < y->took_us) - (x->took_us > y->took_us);
 }
 
-/* The slices of a step in their order; NULL: no memory. */
-static const page_slice **draw_slices_of(const page_trace *trace, int64_t step, int *n) {
-    const page_slice **list = (const page_slice **)calloc((size_t)trace->slices + 1, sizeof *list);
+/* A copy of a step's slices, in their order; NULL: no memory. */
+static page_slice *draw_slices_of(const page_trace *trace, int64_t step, int *n) {
+    page_slice *list = (page_slice *)calloc((size_t)trace->slices + 1, sizeof *list);
     *n = 0;
     for (int i = 0; list != NULL && i < trace->slices; i++)
-        if (step < 0 || trace->slice[i].step == step) list[(*n)++] = &trace->slice[i];
-    if (list != NULL) qsort(list, (size_t)*n, sizeof(const page_slice *), draw_by_place);
+        if (step < 0 || trace->slice[i].step == step) list[(*n)++] = trace->slice[i];
+    if (list != NULL) qsort(list, (size_t)*n, sizeof *list, draw_by_place);
     return list;
 }
 
 /* A slice within another is less high. */
-static void draw_slices(FILE *to, const page_slice *const *slice, int n, page_track *row, int rows,
+static void draw_slices(FILE *to, const page_slice *slice, int n, page_track *row, int rows,
                         double from, double wide, int top) {
     double open[4];
     int depth = 0;
     for (int i = 0; i < n; i++) {
-        const page_slice *s = slice[i];
+        const page_slice *s = &slice[i];
         const int at = draw_row_of(row, &rows, s);
-        if (i == 0 || s->rank != slice[i - 1]->rank || s->track != slice[i - 1]->track) depth = 0;
+        if (i == 0 || s->rank != slice[i - 1].rank || s->track != slice[i - 1].track) depth = 0;
         while (depth && open[depth - 1] <= s->at_us) depth--;
         if (at < 0) continue;
         fprintf(
@@ -381,12 +381,12 @@ void draw_timeline(FILE *to, const char *id, const page_trace *trace, int64_t st
     const int top = 26;
     char text[32], title[96];
     int n = 0;
-    const page_slice **slice = draw_slices_of(trace, step, &n);
+    page_slice *slice = draw_slices_of(trace, step, &n);
     if (slice == NULL) return;
     for (int i = 0; i < n; i++) {
-        from = fmin(from, slice[i]->at_us);
-        end = fmax(end, slice[i]->at_us + slice[i]->took_us);
-        (void)draw_row_of(row, &rows, slice[i]);
+        from = fmin(from, slice[i].at_us);
+        end = fmax(end, slice[i].at_us + slice[i].took_us);
+        (void)draw_row_of(row, &rows, &slice[i]);
     }
     qsort(row, (size_t)rows, sizeof *row, draw_by_rank);
     const double span = end > from ? end - from : 1, tick = draw_step(span / 1e3, 8);
