@@ -114,7 +114,7 @@ long_build() {
     variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" \
         test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
         test_host_own test_host_llama test_scale test_optimizers test_tensors test_schedule test_ds_config fuzz_ds_config
-    variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_checkpoint
+    variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_trace test_checkpoint
     if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles"; fi
     # cuda-build has compiled for 90
     if command -v nvcc >/dev/null 2>&1; then
@@ -142,6 +142,7 @@ asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
 asan-gpt2 600 beside $B/asan/test_gpt2
 asan-gpt2-tiles 600 beside $B/asan/test_gpt2_tiles
 tsan-model 600 beside $B/tsan/test_model 150 $SEED
+tsan-trace 300 beside $B/tsan/test_trace
 tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
 tsan-bits 600 beside $B/tsan/test_bits 6 $SEED
 TABLE
