@@ -8,7 +8,8 @@
    On a GPU (ranks are threads on the card; seeds and faults are left out):
      nvcc -DZP_CUDA_MALLOC=cudaMallocManaged -std=c++17 -fmad=false tests/test_cuda.cu
    RUN
-     test_cuda [seeds PERCENT FIRST_SEED | mutants SEEDS | faults RUNS | case NAME FIRST_SEED SEEDS]
+     test_cuda [seeds PERCENT FIRST_SEED | mutants SEEDS [FUNCTION] | faults RUNS
+               | case NAME FIRST_SEED SEEDS]
 
    The host of tests/host.h computes in functions on its stream: they look at parameters twice,
    between a unit's begin and end, and add half of a gradient each. A case is run at once, where
@@ -1302,7 +1303,7 @@ static void cuda_faults(int n) {
 
 /* ---- mutations ----------------------------------------------------------------------------- */
 
-#define CUDA_SITES 96
+#define CUDA_SITES 160
 #define CUDA_LINES 16384 /* of zero_plugin.cu */
 
 /* Places are found in the compiled file's text; built in its folder. */
@@ -1466,7 +1467,8 @@ static void cuda_all_sites(const cuda_site *sites, int n) {
     }
 }
 
-static void cuda_mutants(int seeds) {
+/* `word`: only of functions that have it in their heads; NULL: of all. */
+static void cuda_mutants(int seeds, const char *word) {
     static cuda_site sites[CUDA_SITES];
     static cuda_run runs[CUDA_CASES];
     static cuda_seen expected[CUDA_CASES][CUDA_RANKS];
@@ -1483,7 +1485,7 @@ static void cuda_mutants(int seeds) {
     }
     for (int line = 0; line < cuda_nlines; line++)
         for (int i = 0; i < n; i++)
-            if (sites[i].line == line) {
+            if (sites[i].line == line && (!word || strstr(cuda_function(line), word))) {
                 cuda_catch(&sites[i], runs, expected, seeds);
                 cuda_report_site(&sites[i]);
             }
@@ -1585,7 +1587,7 @@ int main(int argc, char **argv) {
     if (all || !strcmp(what, "seeds")) cuda_old_nccl();
     if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-3");
     if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-0");
-    if (all || !strcmp(what, "mutants")) cuda_mutants(n ? n : 4);
+    if (all || !strcmp(what, "mutants")) cuda_mutants(n ? n : 4, argc > 3 ? argv[3] : NULL);
     if (all || !strcmp(what, "faults")) cuda_faults(n ? n : 10);
 #endif
     return test_summary();

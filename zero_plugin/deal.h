@@ -259,16 +259,14 @@ static zero_result zp_deal_between(zero_ctx *z, const zp_control *control) {
     zp_deal *d = &z->deal;
     zp_stream *s = zp_deal_stream(z);
     if (d->parts) return zp_deal_trust(z);
-    if (zp_host_computes()) { /* the decision is known, and this may run beside the next one */
-        if (control->skip) return zp_event_record(s, d->ended);
-        control = NULL;
-    } else if (zp_host_on(z)) {
-        control = z->host.control; /* it stays for as long as `updates` is at this step */
-    }
+    /* Where the host computes the decision is known, and this may run beside the next one. The tier
+       HOST's stays for as long as `updates` is at this step. */
+    const int left_out = zp_host_computes() && control->skip;
+    control = zp_host_computes() ? NULL : zp_host_on(z) ? z->host.control : control;
     for (int i = 0; i < d->places; i++) ZP_TRY(zp_event_wait(s, d->read[i]));
     for (int i = 0; i < z->layout.nmatrices; i++) {
         const zp_matrix *m = &z->layout.matrices[i];
-        if (m->owner != z->data->rank) continue;
+        if (m->owner != z->data->rank || left_out) continue;
         ZP_TRY(zp_matrix_orthogonal(s, d->kept + m->kept, m->rows, m->cols, z->cfg.muon.turns,
                                     d->scratch, d->norm, control));
     }

@@ -9,7 +9,7 @@
 
 #include "kernels.h"
 
-#define ZP_LIMBS       20 /* limb k counts 2^(32 k - ZP_EXACT_POINT); the last: what is not finite */
+#define ZP_LIMBS       20 /* limb k counts 2^(32 k - POINT); the last: what is not finite */
 #define ZP_EXACT_POINT 300
 #define ZP_EXACT_BLOCK ((size_t)32)
 

@@ -96,10 +96,10 @@ enum {
 };
 
 typedef struct ds_config {
-    zero_config
-        zero;         /* stage, micro_steps, type, grads, no_master, optimizer, scaler,
+    zero_config zero; /* stage, micro_steps, type, grads, no_master, optimizer, scaler,
                          persistence_numel, no_overlap, no_overflow_check, optimizer_tier,
-                         parameter_tier, offload_share, trust_least, trust_most, muon; the rest is 0 */
+                         parameter_tier, offload_share, trust_least, trust_most, muon; the rest
+                         is 0 */
     zero_hyper hyper; /* the optimizer's own; schedule_at says what lr becomes */
     int has_schedule; /* 0: lr is constant, lr_schedule zeros */
     schedule lr_schedule;
