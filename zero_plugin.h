@@ -186,6 +186,9 @@ typedef struct zero_comm {
                       value cuts hosts into nodes of that size. Must divide nranks. */
 } zero_comm;
 
+/* Ranks that communicate by themselves: see GROUPS OF RANKS below. */
+typedef struct zero_group zero_group;
+
 /* The meeting place of local ranks. Make it before the ranks start: before pthread_create (shared
    != 0 is not needed) or before fork (shared != 0: it lies in memory that children inherit).
    Destroy it after the last rank has gone. Process ranks need Linux. */
@@ -232,8 +235,9 @@ typedef enum zero_type {
     ZERO_F32 = 0,
     ZERO_BF16,
     ZERO_F16,
-    ZERO_TYPES,
-    ZERO_F64 = 8 /* double: of arrays that stay the host's (zero_lend), and of zero_convert alone */
+    ZERO_TYPES,           /* types of parameters and gradients */
+    ZERO_F64 = ZERO_TYPES /* double: of arrays that stay the host's (zero_lend), of zero_convert and
+                             of what a zero_group reduces, and nowhere else */
 } zero_type;
 
 /* What backward adds its gradients to, and what is sent. */
@@ -358,6 +362,8 @@ const char *zero_event_name(zero_event_kind kind);
 #define ZERO_NONE (-1) /* "none" where 0 asks for the default */
 #define ZERO_ALL  (-1) /* "all" there */
 
+typedef struct zero_ctx zero_ctx;
+
 /* Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks must give the same values,
    but for threads, stream and log. */
 typedef struct zero_config {
@@ -418,6 +424,18 @@ typedef struct zero_config {
     float trust_least, trust_most; /* LAMB: its trust ratio is at least and at most that; 0: no
                                       bound, as in the paper */
     zero_muon muon;
+    /* BESIDE DATA PARALLELISM; read until zero_build returns. See GROUPS OF RANKS below */
+    zero_group *world; /* the ranks over which norm, overflow, loss scale and skip are agreed, and
+                          what a step must have alike; the ranks that the context shards over are
+                          among them. NULL: those themselves */
+    int world_units;   /* with world: units of the whole model, this rank's and all others', KEEP
+                          tensors' not counted; 0: as many as this rank has */
+    const int *world_unit; /* [this rank's units] each one's number in the whole model, 0 ..
+                              world_units - 1, ascending; NULL: its own number */
+    int divisor;           /* what the sum of gradients is divided by; 0: nranks. Of experts: the
+                              number of data-parallel ranks, whose tokens the all-to-all brought */
+    zero_ctx *joins; /* a context of the same rank, world and world_units that this one steps with,
+                        as experts do with what is dense; see zero_create. NULL: none */
 } zero_config;
 
 /* ---- tensors ------------------------------------------------------------------------------- */
@@ -432,8 +450,14 @@ enum {
     ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
     ZERO_BY_SLOT = 16,    /* no field in a host struct: places are named with zero_slot */
     ZERO_AGAIN = 32,      /* a pass's forward uses it once more than backward does */
-    ZERO_INLINE = 64 /* the field is no pointer, but the array itself, as in `float w[10][784]`;
+    ZERO_INLINE = 64, /* the field is no pointer, but the array itself, as in `float w[10][784]`;
                         for zero_lend */
+    ZERO_COPY = 128,  /* with cfg.world: ranks outside the sharding group count the same gradient in
+                        the norm, and this one does not: as of a tied tensor on all stages but the
+                        first, of replicated norms on all tensor-parallel ranks but the first */
+    ZERO_LATE = 256   /* its unit is reduced at the end of the pass, behind all others: where the
+                         ranks of zero_tensor_sum come to it at different places of their backwards,
+                         as the stages of a pipeline to a tied tensor */
 };
 
 typedef struct zero_tensor_desc {
@@ -529,12 +553,15 @@ typedef struct zero_stats {
 
 /* ---- life of a context --------------------------------------------------------------------- */
 
-typedef struct zero_ctx zero_ctx;
-
 /* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). COLLECTIVE. On error *z
    is NULL unless memory for the context itself was there: then zero_last_error(*z) says why, and
    *z must still be destroyed. Errors: ARGUMENT, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE,
-   UNSUPPORTED. */
+   UNSUPPORTED.
+   Tensors that shard over other ranks than the rest (experts) are a context of their own, which
+   joins that of the rest (cfg.joins): each has its passes and hooks, in which both write into the
+   same structs of pointers; zero_reduce and zero_step are called for the one that joins first, then
+   for the other, whose zero_reduce agrees on one norm, one overflow and one loss scale for both.
+   The one that joins is destroyed first. */
 zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *comm);
 
 /* zero_run_local and zero_create in one, for a host whose main goes on as each of the ranks:
@@ -584,6 +611,13 @@ zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, fl
    back. Other optimizers do not look at it. Before zero_build, on all ranks. Errors: ARGUMENT,
    STATE. */
 zero_result zero_tensor_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols);
+
+/* The tensor's gradient is summed over these ranks, each of another sharding group, before it is
+   reduced: tied embeddings of the first and the last stage, norms and biases under sequence
+   parallelism. Those ranks name such tensors in the same order, and reduce them as often. The group
+   is borrowed until zero_destroy; zero_build makes a copy of its own. Before zero_build, on all
+   ranks that the context shards over. Errors: ARGUMENT, STATE. */
+zero_result zero_tensor_sum(zero_ctx *z, const char *name, zero_group *over);
 
 /* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
    peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
@@ -647,7 +681,13 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
 typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
 
 /* Opens a pass. ZERO_EVAL: forward hooks only (micro 0 of 1). `micro` counts 0..micro_steps-1
-   within a step. COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
+   within a step. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines: hooks of
+   several micro-batches come in any order, as forward 2 before backward 1; each unit's gradient is
+   handed out cleared once and complete after uses * micro_steps backwards, and has the bits of one
+   micro-step after the other if each unit's backwards come in the order of micro-batches. For
+   gradients that add up where they lie: accumulation LOCAL, in f32. COLLECTIVE. Errors: ARGUMENT,
+   STATE and the sticky ones. */
+#define ZERO_TOGETHER (-2)
 zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
 
 /* Before and after a unit's forward. `params` is the host's struct of base pointers (may be NULL
@@ -895,6 +935,117 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n);
 /* Copies bytes from rank root to all. COLLECTIVE, SYNC. */
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
 zero_result zero_barrier(zero_ctx *z);
+
+/* ---- groups of ranks ----------------------------------------------------------------------- */
+
+/* GROUPS OF RANKS: what stands beside data parallelism, on the host's own buffers: the ranks of a
+   tensor-parallel layer, the stages of a pipeline, ranks that share experts.
+
+   A group is made of a communicator, and cut by colour and key into further ones. It belongs to one
+   thread at a time, which may have many; its collectives are called by all its ranks in the same
+   order, messages by the two they are between. Groups know nothing of each other's order, nor of a
+   context's: each has channels of its own.
+
+   CPU: a call returns when it is done, and its buffers are the caller's again; they are of ordinary
+   memory. A send may return before it is received, or not: no program may rely on either.
+   CUDA: buffers are of the device, and calls are enqueued on the group's stream, as NCCL's are;
+   with LOCAL (ranks are threads) the hosts meet in every call.
+
+   SUMS. Added in rank order in f32 (F64: in f64), rounded once, to the type: the same bits on every
+   rank, over LOCAL and MPI, and in every run. NCCL: in its own order. MAX: the largest; of NaN
+   nothing is promised. One rank alone gets what it gave.
+
+   ERRORS. As a context's: the first failure of a group is kept, every later call returns it, and
+   zero_group_error has the sentence; who failed, or closes a group that its peers wait in, ends
+   their calls with PEER. A rank that was killed ends the groups and contexts of all ranks if its
+   launcher knows (zero_run_local, zero_start_local, mpirun) or calls zero_local_abort for the
+   zero_local that all of them began with. Ranks that call different things, or the same with other
+   sizes, get MISMATCH with both calls, at the latest at the next call; who waits longer than
+   timeout_s gets TIMEOUT with the rank that did not come. Named groups (zero_group_name) say `tp 1`
+   for rank 1, and a rank that died or came late is told with all its names: `rank 3 (tp 1, pp 0, dp
+   1)`.
+
+   BYTES that a call counts as sent by this rank, N ranks, b = bytes of the buffer named:
+     all_reduce      2 b (N-1)/N of data        all_gather  (N-1) b of mine
+     reduce_scatter  (N-1) b of mine            all_to_all  what goes to other ranks
+     broadcast       (N-1) b of data, at the root           messages: what is sent
+   to the last element's rank, which has the rest; what the sizes need beyond that, and barriers and
+   splits, are not counted. (Under 4 KiB, LOCAL and MPI send all_reduce's data to all ranks at once:
+   (N-1) b really travel, and the count is the formula's all the same.) */
+
+/* The ranks of comm as a group. `stream`, CUDA: the cudaStream_t that calls are ordered on, of the
+   device that is current here and at every call; CPU: NULL. timeout_s: 0: 600. The communicator is
+   duplicated or joined, as in zero_create; comm.node_size is not looked at. On an error *g is NULL
+   unless there was memory for the group: then zero_group_error(*g) says why, and *g must still be
+   closed. COLLECTIVE. Errors: ARGUMENT, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE,
+   UNSUPPORTED. */
+zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s);
+
+/* Ranks of `of` that give the same colour become a group, ordered by key, then by rank; a colour
+   below 0: this rank is in none, and *g NULL. Stream and time limit are those of `of`, which must
+   live as long. COLLECTIVE over `of`. Errors: as of opening. */
+zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g);
+
+/* Leaves the group; contexts made of it, and groups split off it, go first. NULL is allowed. Under
+   MPI COLLECTIVE, for at most timeout_s, as zero_destroy. */
+void zero_group_close(zero_group *g);
+
+/* A short name for sentences, copied: "tp", "pp", "dp"; at most 7 letters, the same on all ranks.
+ */
+void zero_group_name(zero_group *g, const char *name);
+
+/* Without a group (NULL): rank 0 of 1. */
+int zero_group_rank(const zero_group *g);
+int zero_group_size(const zero_group *g);
+/* The sentence for the last error; "" without one. Owned by the group, until the next call. */
+const char *zero_group_error(const zero_group *g);
+
+/* The group as a communicator, for zero_create: a context that shards over these ranks. Borrowed:
+   the context goes before the group. */
+zero_comm zero_group_comm(zero_group *g);
+
+typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
+
+/* n numbers in place: on every rank what all ranks' add up to. */
+zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
+                                  zero_reduction how);
+/* mine [n] gets this rank's part of what all ranks' `all` [size][n] add up to; it may be that part
+   of `all`, and the rest of `all` stays. */
+zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
+                                      zero_type type, zero_reduction how);
+/* all [size][bytes] gets every rank's mine [bytes], in rank order; mine may be its part of all. */
+zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes);
+/* in [size][bytes] gets from each rank what it has in out [size][bytes] for this one. The two do
+   not overlap. */
+zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes);
+/* The same with as many bytes for each peer as out_bytes [size] says, and from each as in_bytes
+   [size] does, parts behind one another. The arrays are of the host. */
+zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t *out_bytes,
+                                   void *in, const size_t *in_bytes);
+/* Bytes from rank root to all. */
+zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
+/* SYNC: all ranks have come. */
+zero_result zero_group_barrier(zero_group *g);
+
+/* One message between two ranks. */
+typedef struct zero_message {
+    int peer, sends; /* 1: to the peer; 0: from it */
+    void *data;      /* sends: only read */
+    size_t bytes;    /* both sides give the same; 0: no message at all */
+} zero_message;
+
+/* All these messages, at once: forward and backward neighbour of a pipeline's stage in one list
+   never wait for each other. Between two ranks messages arrive in the order they were sent in. */
+zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int n);
+zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int peer);
+zero_result zero_group_receive(zero_group *g, void *data, size_t bytes, int peer);
+
+typedef struct zero_group_stats {
+    uint64_t sent_bytes; /* by this rank, as above */
+    uint64_t all_reduces, reduce_scatters, all_gathers, all_to_alls, broadcasts, messages;
+    double waited_s; /* the calling thread was inside these calls. CPU; 0 in the CUDA build */
+} zero_group_stats;
+void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
 
 /* ---- statistics ---------------------------------------------------------------------------- */
 

@@ -61,6 +61,8 @@ offload 120 beside $B/test_offload 8 $SEED $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 transport 120 alone $B/test_transport
 group 120 alone $B/test_group
+groups 120 alone $B/test_groups
+world 120 beside $B/test_world
 fast-math 120 beside $B/test_fast_math
 fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
 drop 200 beside sh $here/test_drop.sh $B
@@ -95,6 +97,7 @@ emulated() {
     if [ -x "$B/emulated/train_gpt2_zero" ]; then cat <<TABLE
 emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulation 120 beside $B/emulated/test_emulation
+emulated-groups 120 beside $B/emulated/test_groups_cuda
 emulated-cuda 300 beside $B/emulated/test_cuda seeds 10 $SEED
 emulated-attention 120 beside $B/emulated/test_attention
 cudnn-graphs 120 beside sh $here/test_cudnn.sh $B

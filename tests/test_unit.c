@@ -611,7 +611,7 @@ static void unit_fold(zp_stream *s, float *g, size_t n, double unit, double shar
                       double *verdict) {
     double partial[4];
     zp_norm_args a = {g, ZERO_F32, n, partial};
-    zp_fold_args f = {a, verdict, unit, shard_at};
+    zp_fold_args f = {a, verdict, unit, shard_at, NULL};
     (void)zp_norm(s, &a, (n + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK);
     (void)zp_fold(s, &f, 1);
 }
@@ -655,7 +655,7 @@ static void unit_judge(void) {
     for (int r = 0; r < 4; r++)
         for (int i = 0; i < ZP_VERDICT; i++)
             verdicts[r * ZP_VERDICT + i] = i < ZP_CALL ? first[r][i] : 0.5 * i;
-    zp_judge_args a = {&c, verdicts, 4};
+    zp_judge_args a = {&c, verdicts, 4, 0};
     (void)zp_judge(&s, &a, 1);
     test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2
                    && c.norm == sqrt(15.0) / 2 && !c.differs,
@@ -1155,7 +1155,7 @@ static void unit_tensor_errors(void) {
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1 << 30, 0, 0, 0, 0},
                     "tensor b: layers 1073741824, expected 0..1048576");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, -4, 0, 0}, "uses -4");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, 128, 0}, "flags 128");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, 512, 0}, "flags 512");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, ZERO_OVERWRITTEN, 0}, "3 micro-steps");
     unit_bad_group(z, "nobody", 1, 1, "no tensor is named nobody");
     unit_bad_group(z, NULL, 1, 1, "NULL");

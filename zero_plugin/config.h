@@ -60,6 +60,8 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(muon.turns), ZP_SIGNED, 0, 99, 5, 0},
     {ZP_SETTING(muon.match_rms), ZP_FLAG},
     {ZP_SETTING(muon.no_nesterov), ZP_FLAG},
+    {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0},
+    {ZP_SETTING(divisor), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(timeout_s), ZP_REAL, 0, ZP_UNLIMITED, ZP_TIMEOUT_S, 0},
 };
 enum { ZP_SETTINGS = sizeof zp_settings / sizeof *zp_settings };

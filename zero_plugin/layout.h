@@ -23,8 +23,9 @@ typedef struct zp_tensor {
     int first_member;      /* in zp_layout.by_tensor: one per `together` layers */
     int together;          /* layers of a unit */
     float lr_factor, decay_factor;
-    size_t rows, cols; /* of its matrices, if the rule needs them: one after another; 0: none */
-    int first_layer;   /* of the layers of all tensors */
+    size_t rows, cols;     /* of its matrices, if the rule needs them: one after another; 0: none */
+    int first_layer;       /* of the layers of all tensors */
+    zero_group *sum_group; /* of zero_tensor_sum */
 } zp_tensor;
 
 typedef struct zp_matrix {
