@@ -32,8 +32,9 @@ RINGS   = -DZERO_WITH_URING -Wl,--no-as-needed -luring
 COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) $(if $(URING),$(RINGS)) -MMD -MP
 
 PLUGIN  = $B/zero_plugin.o
-vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report data
+vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report data
 GPT2    = $B/gpt2.o $B/ops_cpu.o $B/spill_file.o
+PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o
@@ -45,7 +46,7 @@ CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_f
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group test_transport test_run test_ease test_ease_checked test_offload test_offload_rings test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_launch test_report test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_pipeline test_launch test_report test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/hosts/*.c tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -122,6 +123,8 @@ $B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GP
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
+$B/test_pipeline: tests/test_pipeline.c $(PLUGIN) $(PIPES)
+	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(PIPES) -lm
 $B/test_report: tests/test_report.c $(addprefix $B/,report.o plan_rows.o progress.o step_line.o pace.o hellaswag.o eval_file.o data_file.o)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) -lm
 $(filter-out %/zero_ckpt,$(CKTESTS)) $B/test_checkpoint_bench: $B/%: tests/%.c $(PLUGIN) $(CKPT)
