@@ -33,7 +33,7 @@ COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DO
 
 PLUGIN  = $B/zero_plugin.o
 vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report data
-GPT2    = $B/gpt2.o $B/ops_cpu.o $B/spill_file.o
+GPT2    = $B/gpt2.o $B/tensor_parallel.o $B/ops_cpu.o $B/spill_file.o
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o
@@ -165,7 +165,7 @@ $B/bench_%: tests/bench_%.c $(PLUGIN)
 FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -o $@ $(filter %.c,$^)
 $B/libfuzzer/ds_config: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*.c) adapters/schedule/schedule.c
 $B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/checkpoint*.c)
-$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/ops_cpu.c adapters/gpt2/spill_file.c
+$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/tensor_parallel.c adapters/gpt2/ops_cpu.c adapters/gpt2/spill_file.c
 $B/libfuzzer/%:
 	@mkdir -p $B/libfuzzer
 	$(call short,CLANG)$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
