@@ -13,11 +13,13 @@
      rules      the update rules, and how to add one
      group      ranks that do collectives together: the contract of a transport
      board      how ranks of one machine meet, and see each other's memory
+     pipe       messages between ranks of one machine
      local      SELF and LOCAL: one rank, the ranks of one machine
      mpi_cross  how MPI is waited for; collectives between nodes
      mpi        MPI: local inside a node, messages between nodes
      nccl       NCCL
      transport  the transports, a row each, and how to add one
+     groups     ranks that communicate by themselves, on the host's own buffers
      layout     where a tensor, a unit and a shard begin
      schedule   which unit sits in which buffer
      rings      io_uring, where the build asked for it
@@ -39,6 +41,7 @@
      api_access  tensors by name, state, numbers, small collectives, statistics
      api_host   few lines for a host: weights that are adopted, a step without hooks, a hash
      api_run    the ranks of this machine, started and watched
+     api_group  groups of ranks
 
    WHERE SOMETHING NEW GOES
      a stage      a row of zp_policies in memory; its number, in config's table and the header
@@ -77,11 +80,13 @@
 #include "zero_plugin/rules.h"
 #include "zero_plugin/group.h"
 #include "zero_plugin/board.h"
+#include "zero_plugin/pipe.h"
 #include "zero_plugin/local.h"
 #include "zero_plugin/mpi_cross.h"
 #include "zero_plugin/mpi.h"
 #include "zero_plugin/nccl.h"
 #include "zero_plugin/transport.h"
+#include "zero_plugin/groups.h"
 #include "zero_plugin/layout.h"
 #include "zero_plugin/schedule.h"
 #include "zero_plugin/rings.h"
@@ -103,6 +108,7 @@
 #include "zero_plugin/api_access.h"
 #include "zero_plugin/api_host.h"
 #include "zero_plugin/api_run.h"
+#include "zero_plugin/api_group.h"
 #else
 #error "zero_plugin/ is not beside zero_plugin.cu: `make drop DIR=...` writes the two files to copy"
 #endif

@@ -810,9 +810,10 @@ zero_result zero_barrier(zero_ctx *z);
    their calls with PEER. A rank that was killed ends the groups and contexts of all ranks if its
    launcher knows (zero_run_local, zero_start_local, mpirun) or calls zero_local_abort for the
    zero_local that all of them began with. Ranks that call different things, or the same with other
-   sizes, all get MISMATCH with both calls; who waits longer than timeout_s gets TIMEOUT with the
-   rank that did not come. Named groups (zero_group_name) say `tp 1` for rank 1, and a rank that
-   died or came late is told with all its names: `rank 3 (tp 1, pp 0, dp 1)`.
+   sizes, get MISMATCH with both calls, at the latest at the next call; who waits longer than
+   timeout_s gets TIMEOUT with the rank that did not come. Named groups (zero_group_name) say `tp 1`
+   for rank 1, and a rank that died or came late is told with all its names: `rank 3 (tp 1, pp 0, dp
+   1)`.
 
    BYTES that a call counts as sent by this rank, N ranks, b = bytes of the buffer named:
      all_reduce      2 b (N-1)/N of data        all_gather  (N-1) b of mine

@@ -12,7 +12,7 @@ CULIBS  = $(call once,CULIBS,$(FIND) link $(NVCC))
 CARRIED = $(if $(CARRY),-I$(CARRY)/include)
 CARRIED_LIBS = $(if $(CARRY),-L$(CARRY)/lib -Xlinker -rpath -Xlinker $(abspath $(CARRY))/lib)
 NVFLAGS = -std=c++17 -g -O3 -fmad=false $(if $(WERROR),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-pthread,-ffp-contract=off $(addprefix -Xcompiler ,$(OMP) $(filter -m%,$(OPT))) -t 0 $(CUFLAGS) $(CARRIED) -MMD -MP
-CUBASE  = zero_plugin gpt2 spill_cuda ops_cuda attention_cuda attention_cudnn
+CUBASE  = zero_plugin gpt2 tensor_parallel spill_cuda ops_cuda attention_cuda attention_cudnn
 CUOBJS  = $(addprefix $C/,$(addsuffix .o,$(CUBASE))) $(TRAINER:$B/%=$C/%)
 vpath %.cu adapters/gpt2 tests
 
@@ -63,12 +63,12 @@ $E/%.o: %.cc
 $E/%.o: %.c
 	@mkdir -p $E
 	$(call short,CC)$(CC) -std=c11 -D_GNU_SOURCE $(EFLAGS) -c -o $@ $<
-$E/train_gpt2_zero: $(addprefix $E/,zero_plugin.o train_gpt2_zero.o gpt2.o) $(EDEVICE) $(LAUNCH:$B/%=$E/%) $(filter-out $(LAUNCH) %/train_gpt2_zero.o,$(TRAINER))
+$E/train_gpt2_zero: $(addprefix $E/,zero_plugin.o train_gpt2_zero.o gpt2.o tensor_parallel.o) $(EDEVICE) $(LAUNCH:$B/%=$E/%) $(filter-out $(LAUNCH) %/train_gpt2_zero.o,$(TRAINER))
 	$(call short,CXX)$(CXX) -pthread -fopenmp -rdynamic -o $@ $^ -lxxhash -lcjson -lm -ldl
 $E/test_gpt2_ops.o $E/test_gpt2.o $E/test_gpt2_tiles.o: $E/%.o: tests/%.c
 	@mkdir -p $E
 	$(call short,CXX)$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
-$E/test_gpt2 $E/test_gpt2_tiles: $E/%: $E/%.o $E/gpt2.o $E/zero_plugin.o $(EDEVICE)
+$E/test_gpt2 $E/test_gpt2_tiles: $E/%: $E/%.o $E/gpt2.o $E/tensor_parallel.o $E/zero_plugin.o $(EDEVICE)
 $E/test_gpt2_ops: $E/test_gpt2_ops.o $E/zero_plugin.o $(EDEVICE)
 $E/test_attention: $E/test_attention.o $E/zero_plugin.o $(EDEVICE)
 $E/test_cuda.o: $B/drop/zero_plugin.cu

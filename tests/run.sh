@@ -50,6 +50,7 @@ offload 120 beside $B/test_offload 8 $SEED $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 transport 120 alone $B/test_transport
 group 120 alone $B/test_group
+groups 120 alone $B/test_groups
 fast-math 120 beside $B/test_fast_math
 fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
 drop 200 beside sh $here/test_drop.sh $B

@@ -48,9 +48,7 @@ zero_result zero_local_place(zero_local **local, void *memory, int nranks) {
 
 void zero_local_destroy(zero_local *local) {
     if (!local || local->placed) return;
-    for (zp_hold *h = local->boards; h; h = h->next) /* threads have them alone */
-        if (h->memory.holder) zp_hold_free(((zp_board *)(void *)h->memory.base)->pieces);
-    zp_hold_free(local->boards);
+    zp_boards_free(local);
     (void)munmap(local, sizeof *local);
 }
 

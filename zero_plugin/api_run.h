@@ -130,9 +130,11 @@ static const char *zp_run_cause(const char *call, int number) {
 static void zp_run_died(zp_crew *c, int rank, int number) {
     char text[ZP_TEXT_BYTES];
     const char *call = c->local->call[rank];
-    (void)snprintf(text, sizeof text, "rank %d was ended by signal %d (%s), its last call was %s%s",
-                   rank, number, strsignal(number), call ? call : "none",
-                   zp_run_cause(call, number));
+    const char *place = c->local->place[rank];
+    (void)snprintf(text, sizeof text,
+                   "rank %d%s%s%s was ended by signal %d (%s), its last call was %s%s", rank,
+                   place[0] ? " (" : "", place, place[0] ? ")" : "", number, strsignal(number),
+                   call ? call : "none", zp_run_cause(call, number));
     if (zp_run_failed(c, ZP_BY_SIGNAL + number, text)) zp_run_say(c, text);
 }
 

@@ -34,7 +34,7 @@ typedef struct zp_hold {
 typedef struct zp_board {
     zp_line lines[ZP_CHANNELS][ZP_LOCAL_MAX]; /* first: a board begins on a cache line */
     uint32_t aborted;
-    int32_t abort_claimed, abort_rank;
+    int32_t abort_claimed, abort_rank, abort_result;
     uint32_t left[ZP_LOCAL_MAX]; /* by place: this rank has destroyed its context */
     uint32_t users; /* threads: ranks that have not closed the board; the last one frees it */
     zp_hold *self, *pieces; /* threads: the board's own memory, and that of its ranks */
@@ -54,7 +54,23 @@ struct zero_local {
     uint32_t seq[ZP_LOCAL_MAX];     /* collectives on `board` so far; each rank touches its own */
     const char *call[ZP_LOCAL_MAX]; /* the plugin's function that the rank called last, for the
                                        parent of forked ranks, whose literals lie where theirs do */
+    /* Of a part that was cut from another one, by rank: that one, as this rank sees it, and the
+       rank there; of the first, NULL. And where a rank stands, "tp 1, pp 0", in the first alone. */
+    zero_local *of[ZP_LOCAL_MAX];
+    int32_t of_rank[ZP_LOCAL_MAX], first_rank[ZP_LOCAL_MAX];
+    char place[ZP_LOCAL_MAX][ZP_PLACE_BYTES];
+    uint32_t leavers; /* threads: ranks that have left a part for good */
 };
+
+/* The zero_local that a rank began with; `rank` becomes the rank there. */
+static zero_local *zp_local_first(zero_local *l, int *rank) {
+    while (l && l->of[*rank]) {
+        zero_local *of = l->of[*rank];
+        *rank = l->of_rank[*rank];
+        l = of;
+    }
+    return l;
+}
 
 /* The ranks of this machine, and this one's place among them. */
 typedef struct zp_seats {
@@ -64,46 +80,86 @@ typedef struct zp_seats {
     zero_local *local;         /* where it is made; NULL: ranks meet by other means till then */
     uint32_t seq[ZP_CHANNELS];
     zp_memory board_memory;
+    zp_memory pipes; /* of a host's group: see pipe */
 } zp_seats;
 static zp_seats *zp_seats_of(const zp_group *g) { return (zp_seats *)g->own; }
 static zp_board *zp_board_of(const zp_seats *s) { return s->board ? s->board : &s->local->board; }
 
-static void zp_board_abort(zp_board *b, int rank, const char *why) {
+static void zp_board_abort_as(zp_board *b, int rank, zero_result result, const char *why) {
     if (__atomic_exchange_n(&b->abort_claimed, 1, __ATOMIC_ACQ_REL)) return;
     b->abort_rank = rank;
+    b->abort_result = result;
     size_t n = 0; /* no library call: this may run in a signal handler */
     for (; why[n] && n + 1 < sizeof b->abort_text; n++) b->abort_text[n] = why[n];
     b->abort_text[n] = 0;
     __atomic_store_n(&b->aborted, 1, __ATOMIC_RELEASE);
 }
 
-static zero_result zp_peer_failed(zp_group *g, int rank, const char *why) {
-    if (rank < 0) return zp_error(g, ZERO_ERR_PEER, "%s", why);
-    return zp_error(g, ZERO_ERR_PEER, "rank %d failed: %s", rank, why);
+static void zp_board_abort(zp_board *b, int rank, const char *why) {
+    zp_board_abort_as(b, rank, ZERO_ERR_PEER, why);
 }
 
-/* Another rank has failed, or the launcher of the ranks said so. */
+/* A rank of the group, in words: rank 3, tp 1 (rank 3: tp 1, pp 0), where more is known of it. */
+static const char *zp_rank_text(const zp_group *g, int rank, char *text, size_t bytes) {
+    const zp_seats *s = zp_seats_of(g);
+    const int cut = s && s->local && s->local->of[g->rank];
+    int me = g->rank;
+    const zero_local *first = s && s->local ? zp_local_first(s->local, &me) : NULL;
+    const int there = !first ? -1 : cut ? s->local->first_rank[rank] : rank;
+    const char *place = first ? first->place[there] : "";
+    int n = snprintf(text, bytes, "%s %d", g->label[0] ? g->label : "rank", rank);
+    if (cut || (place[0] && g->label[0]))
+        (void)snprintf(text + n, bytes - (size_t)n, " (rank %d%s%s)", there, place[0] ? ": " : "",
+                       place);
+    else if (place[0])
+        (void)snprintf(text + n, bytes - (size_t)n, " (%s)", place);
+    return text;
+}
+
+static zero_result zp_peer_failed(zp_group *g, int rank, const char *why) {
+    char who[ZP_PLACE_BYTES + 48];
+    if (rank < 0) return zp_error(g, ZERO_ERR_PEER, "%s", why);
+    return zp_error(g, ZERO_ERR_PEER, "%s failed: %s", zp_rank_text(g, rank, who, sizeof who), why);
+}
+
+/* Another rank has failed, or the launcher of the ranks said so: here, or to those that this group
+   was cut from. */
 static zero_result zp_seats_aborted(zp_group *g) {
     const zp_seats *s = zp_seats_of(g);
-    const zp_board *boards[2] = {s->board, s->local ? &s->local->board : NULL};
-    for (int i = 0; i < 2; i++)
-        if (boards[i] && __atomic_load_n(&boards[i]->aborted, __ATOMIC_ACQUIRE))
-            return zp_peer_failed(g, (int)boards[i]->abort_rank, boards[i]->abort_text);
+    int rank = g->rank;
+    if (s->board && __atomic_load_n(&s->board->aborted, __ATOMIC_ACQUIRE)) {
+        if (s->board->abort_result == ZERO_ERR_MISMATCH) /* it names both calls */
+            return zp_error(g, ZERO_ERR_MISMATCH, "%s", s->board->abort_text);
+        return zp_peer_failed(g, (int)s->board->abort_rank, s->board->abort_text);
+    }
+    for (const zero_local *l = s->local; l;) {
+        const zp_board *b = &l->board;
+        if (__atomic_load_n(&b->aborted, __ATOMIC_ACQUIRE)) {
+            if (l == s->local || b->abort_rank < 0)
+                return zp_peer_failed(g, (int)b->abort_rank, b->abort_text);
+            return zp_error(g, ZERO_ERR_PEER, "rank %d of those that this group was cut from: %s",
+                            (int)b->abort_rank, b->abort_text);
+        }
+        const zero_local *of = l->of[rank];
+        rank = l->of_rank[rank];
+        l = of;
+    }
     return ZERO_OK;
 }
 
 static void zp_local_abort(zp_group *g, const char *why) {
     const zp_seats *s = zp_seats_of(g);
-    if (s->board || s->local) zp_board_abort(zp_board_of(s), g->rank, why);
+    const int differs = g->swaps && zp_failure_result(g->failure) == ZERO_ERR_MISMATCH;
+    const zero_result result = differs ? ZERO_ERR_MISMATCH : ZERO_ERR_PEER;
+    if (s->board || s->local) zp_board_abort_as(zp_board_of(s), g->rank, result, why);
 }
 
 /* The time limit has passed for want of a rank; -1: of some. */
-static zero_result zp_late(const zp_op *op, int rank) {
-    zp_group *g = op->group;
-    const char *what = zp_call_name(op->kind);
-    char who[32] = "not all ranks came", text[ZP_TEXT_BYTES];
-    if (rank >= 0) (void)snprintf(who, sizeof who, "rank %d did not come", rank);
-    (void)snprintf(text, sizeof text, "%s to %s within %g s", who, what, g->timeout_s);
+static zero_result zp_late(zp_group *g, int kind, int rank) {
+    char who[ZP_PLACE_BYTES + 48] = "not all ranks", text[ZP_TEXT_BYTES];
+    if (rank >= 0) (void)zp_rank_text(g, rank, who, sizeof who);
+    (void)snprintf(text, sizeof text, "%s %s to %s within %g s", who,
+                   rank >= 0 ? "did not come" : "came", zp_call_name(kind), g->timeout_s);
     zp_local_abort(g, text);
     return zp_error(g, ZERO_ERR_TIMEOUT, "%s", text);
 }
@@ -118,11 +174,16 @@ static void zp_sleep_on(uint32_t *word, uint32_t seen) {
 #endif
 }
 
-static void zp_raise(uint32_t *word, uint32_t value) {
-    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+/* Wakes all that sleep on *word. */
+static void zp_wake(uint32_t *word) {
 #ifdef __linux__
     (void)syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
 #endif
+}
+
+static void zp_raise(uint32_t *word, uint32_t value) {
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+    zp_wake(word);
 }
 
 /* Waits until the rank at `place` has raised *word as often as this one has come. */
@@ -143,7 +204,7 @@ static zero_result zp_await(const zp_op *op, uint32_t *word, int place) {
         }
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;
-        if (now > deadline) return zp_late(op, s->rank_of[place]);
+        if (now > deadline) return zp_late(g, op->kind, s->rank_of[place]);
         zp_sleep_on(word, seen);
     }
 }
@@ -352,6 +413,14 @@ static void zp_board_close(zp_board *b) {
         zp_event_close(&b->streams[0][0][0] + i);
     zp_hold_free(b->pieces);
     zp_memory_free(&self->memory);
+}
+
+/* All boards that were made where threads meet, with what failed ranks left on them. */
+static void zp_boards_free(zero_local *local) {
+    for (zp_hold *h = local->boards; h; h = h->next)
+        if (h->memory.holder) zp_hold_free(((zp_board *)(void *)h->memory.base)->pieces);
+    zp_hold_free(local->boards);
+    local->boards = NULL;
 }
 
 /* What the ranks of this machine share, in whichever way; the board first. */

@@ -21,13 +21,34 @@
 
 #include "kernels.h"
 
-enum { ZP_EXCHANGE = 1, ZP_REDUCE_SCATTER, ZP_ALL_GATHER, ZP_BROADCAST }; /* kinds of collective */
+/* Kinds of collective: of contexts, and from SOME_MESSAGES on of the groups that hosts have. */
+enum {
+    ZP_EXCHANGE = 1,
+    ZP_REDUCE_SCATTER,
+    ZP_ALL_GATHER,
+    ZP_BROADCAST,
+    ZP_SOME_MESSAGES,
+    ZP_SOME_ALL_REDUCE,
+    ZP_SOME_REDUCE_SCATTER,
+    ZP_SOME_ALL_GATHER,
+    ZP_SOME_ALL_TO_ALL,
+    ZP_SOME_BROADCAST,
+    ZP_KINDS
+};
 
-/* The call that a rank is in, compared with its peers'. unit: of a broadcast its root; -1: none. */
+/* The call that a rank is in, compared with its peers'. unit: of a broadcast its root; of a host's
+   sum 2 * type + how; -1: none. */
 typedef struct zp_call {
     int32_t kind, unit;
     uint64_t shard; /* elements of one rank's part, or bytes */
 } zp_call;
+
+/* What stands before a message: the call that it belongs to, how many collectives its sender has
+   begun, and its own bytes. */
+typedef struct zp_envelope {
+    zp_call call;
+    uint64_t number, bytes;
+} zp_envelope;
 
 enum { ZP_ONE = 1, ZP_ON_HOST = 2 }; /* how memory is wanted */
 
@@ -61,6 +82,33 @@ typedef struct zp_op {
     int accumulate, in_place; /* in_place: an all-gather that only waits */
 } zp_op;
 
+/* Messages that progress together, of a host's group: all are of one call. */
+typedef struct zp_swap {
+    zp_group *group;
+    zp_call call;
+    uint64_t number; /* of the group's collectives so far, this one included */
+    const zero_message *list;
+    int n;
+} zp_swap;
+
+/* A collective that a library does by itself. */
+typedef struct zp_whole {
+    zp_group *group;
+    zp_call call;
+    const void *from;
+    void *to;
+    size_t n; /* elements, or bytes where nothing is summed */
+    zero_type type;
+    zero_reduction how;
+} zp_whole;
+
+/* Where a rank comes to be when a group is cut: rank of nranks in part `part` of `parts`; -1: none.
+   `memory`: the transport may use it, for as long as the group that is cut lives. */
+typedef struct zp_cut {
+    int parts, part, rank, nranks;
+    zp_memory *memory;
+} zp_cut;
+
 typedef struct zp_transport {
     const char *name;
     /* Joins. Sets rank, nranks, own, mail (malloc) and crowd .. note. COLLECTIVE. */
@@ -88,6 +136,15 @@ typedef struct zp_transport {
     void (*abort)(zp_group *g, const char *why);
     /* Leaves and frees all memory. COLLECTIVE if not `broken`, for at most timeout_s. */
     void (*leave)(zp_group *g, int broken);
+    /* The three that groups of hosts need. Messages, in the order of the list between two ranks:
+       when what the stream runs next begins, they are received, and sent ones may be written. */
+    zero_result (*swap)(zp_stream *s, const zp_swap *x);
+    /* A communicator of part of the ranks, for further groups and contexts, and its end. COLLECTIVE
+       over the group that is cut, and over the part. */
+    zero_result (*cut)(zp_group *of, const zp_cut *cut, zero_comm *part);
+    void (*uncut)(zero_comm *part, int broken);
+    /* A collective in the library's own way. NULL: it is made of messages. */
+    zero_result (*whole)(zp_stream *s, const zp_whole *w);
 } zp_transport;
 
 typedef struct zp_meter {              /* counted where it is issued */
@@ -105,6 +162,8 @@ struct zp_group {
     zp_failure *failure; /* the context's */
     double timeout_s;
 
+    int swaps;         /* a host's group: of messages and exchanges, with no other collective */
+    char label[8];     /* of a host's group: what its ranks are called; "": rank */
     void *own;         /* the transport's */
     int crowd;         /* ranks that the processors which this rank sees are for */
     int shares;        /* memory that is ONE costs no more to read than one's own */
@@ -123,9 +182,11 @@ struct zp_group {
 };
 
 static const char *zp_call_name(int kind) {
-    static const char *const names[] = {"nothing", "an exchange", "the reduce-scatter",
-                                        "the all-gather", "a broadcast"};
-    return names[kind > 0 && kind <= ZP_BROADCAST ? kind : 0];
+    static const char *const names[ZP_KINDS] = {
+        "nothing",     "an exchange", "the reduce-scatter", "the all-gather",
+        "a broadcast", "messages",    "all_reduce",         "reduce_scatter",
+        "all_gather",  "all_to_all",  "a broadcast"};
+    return names[kind > 0 && kind < ZP_KINDS ? kind : 0];
 }
 static zp_call zp_op_call(const zp_op *op) {
     const zp_call call = {op->kind, op->unit, op->shard};
@@ -151,16 +212,49 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_error(zp_group *g, z
     return result;
 }
 
+/* A call in words, as of unit 3 (512) or of 512 f32. */
+static const char *zp_call_text(const zp_call *c, char *text, size_t bytes) {
+    static const char *const sums[] = {"f32", "f32, MAX", "bf16", "bf16, MAX",
+                                       "f16", "f16, MAX", "f64",  "f64, MAX"};
+    const char *name = zp_call_name(c->kind);
+    const unsigned long long n = (unsigned long long)c->shard;
+    const int sum = c->kind == ZP_SOME_ALL_REDUCE || c->kind == ZP_SOME_REDUCE_SCATTER;
+    if (sum)
+        (void)snprintf(text, bytes, "%s of %llu %s", name, n, sums[(unsigned)c->unit % 8]);
+    else if (c->kind == ZP_SOME_MESSAGES || c->kind == ZP_SOME_ALL_TO_ALL)
+        (void)snprintf(text, bytes, "%s", name);
+    else if (c->kind == ZP_SOME_BROADCAST)
+        (void)snprintf(text, bytes, "%s of %llu bytes from rank %d", name, n, (int)c->unit);
+    else if (c->kind == ZP_SOME_ALL_GATHER)
+        (void)snprintf(text, bytes, "%s of %llu bytes", name, n);
+    else
+        (void)snprintf(text, bytes, "%s of unit %d (%llu)", name, (int)c->unit, n);
+    return text;
+}
+
 /* Compares what two ranks are at; a difference is an error of both. */
 static zero_result zp_call_same(zp_group *g, int rank, const zp_call *his, const zp_call *mine) {
+    char a[96], b[96];
+    const char *who = g->label[0] ? g->label : "rank";
     if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
         return ZERO_OK;
-    return zp_error(
-        g, ZERO_ERR_MISMATCH,
-        "rank %d is at %s of unit %d (%llu), rank %d at %s of unit %d (%llu): all ranks "
-        "must call the same hooks and functions in the same order",
-        rank, zp_call_name(his->kind), (int)his->unit, (unsigned long long)his->shard, g->rank,
-        zp_call_name(mine->kind), (int)mine->unit, (unsigned long long)mine->shard);
+    return zp_error(g, ZERO_ERR_MISMATCH,
+                    "%s %d is at %s, %s %d at %s: all ranks must call the same %s in the same "
+                    "order",
+                    who, rank, zp_call_text(his, a, sizeof a), who, g->rank,
+                    zp_call_text(mine, b, sizeof b),
+                    g->swaps ? "functions with the same sizes" : "hooks and functions");
+}
+
+/* The same of a message that is to come from that rank. */
+static zero_result zp_envelope_same(zp_group *g, int rank, const zp_envelope *his,
+                                    const zp_envelope *mine) {
+    const char *who = g->label[0] ? g->label : "rank";
+    ZP_TRY(zp_call_same(g, rank, &his->call, &mine->call));
+    if (his->bytes == mine->bytes) return ZERO_OK;
+    return zp_error(g, ZERO_ERR_MISMATCH, "%s: %s %d sends %llu bytes, %s %d expects %llu",
+                    zp_call_name(mine->call.kind), who, rank, (unsigned long long)his->bytes, who,
+                    g->rank, (unsigned long long)mine->bytes);
 }
 
 /* The only way to a stream: everything sent is counted here. */

@@ -7,7 +7,7 @@
    inside a node. */
 #pragma once
 
-#include "board.h"
+#include "pipe.h"
 
 /* Where a peer's unit (or shard) lies, from element `at` on. */
 static const char *zp_op_peer(const zp_op *op, int place, size_t at) {
@@ -165,8 +165,10 @@ static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
                         given->rank, local->nranks - 1);
     g->nranks = local->nranks;
     g->rank = given->rank;
-    g->crowd = local->parted ? 1 : g->nranks;
-    g->call = &local->call[g->rank];
+    int there = g->rank;
+    zero_local *first = zp_local_first(local, &there);
+    g->crowd = first->parted ? 1 : first->nranks;
+    g->call = &first->call[there];
     ZP_TRY(zp_seats_make(g, sizeof(zp_seats)));
     zp_seats *s = zp_seats_of(g);
     s->local = local;
@@ -181,7 +183,8 @@ static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
     ZP_TRY(r);
     ZP_TRY(zp_node_size_check(g, given->node_size));
     g->node_size = given->node_size ? given->node_size : g->nranks;
-    return zp_local_devices(g);
+    ZP_TRY(zp_local_devices(g));
+    return g->swaps ? zp_pipes_open(g) : ZERO_OK;
 }
 static zero_result zp_local_join(zp_group *g, const zero_comm *given) {
     const zero_result r = zp_local_enter(g, given);
@@ -190,11 +193,51 @@ static zero_result zp_local_join(zp_group *g, const zero_comm *given) {
     return r;
 }
 
+/* A zero_local for each part, in memory that all ranks see. */
+static zero_result zp_local_cut(zp_group *of, const zp_cut *cut, zero_comm *part) {
+    const zp_seats *s = zp_seats_of(of);
+    const size_t each = zp_round_up(sizeof(zero_local), 4096);
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    *part = self;
+    if (!s->local) return ZERO_OK;
+    const zero_result r =
+        zp_memory_open(of, cut->memory, (size_t)cut->parts * each, ZP_ONE | ZP_ON_HOST);
+    if (r) return zp_error(of, r, "the memory in which parts of the group meet");
+    zero_local *l = NULL;
+    char *at = cut->memory->base + (size_t)zp_max(0, (size_t)cut->part) * each;
+    if (cut->part >= 0 && cut->rank == 0) {
+        (void)zero_local_place(&l, at, cut->nranks);
+        l->shared = s->local->shared;
+    }
+    ZP_TRY(zp_barrier(of));
+    if (cut->part < 0) return zp_barrier(of);
+    l = (zero_local *)(void *)at;
+    int there = of->rank;
+    (void)zp_local_first(s->local, &there);
+    l->of[cut->rank] = s->local;
+    l->of_rank[cut->rank] = of->rank;
+    l->first_rank[cut->rank] = there;
+    part->kind = ZERO_COMM_LOCAL;
+    part->rank = cut->rank;
+    part->handle = l;
+    return zp_barrier(of); /* all ranks of the part are in it */
+}
+
+/* Threads: what the boards of contexts and groups of the part have left goes with the last rank. */
+static void zp_local_uncut(zero_comm *part, int broken) {
+    zero_local *l = (zero_local *)part->handle;
+    if (part->kind != ZERO_COMM_LOCAL || !l || l->shared) return;
+    if (__atomic_add_fetch(&l->leavers, 1, __ATOMIC_ACQ_REL) < (uint32_t)l->nranks) return;
+    zp_boards_free(l);
+}
+
 static const zp_transport zp_self = {
     "SELF",        zp_self_join,   zp_local_refuse,   zp_memory_shared,
     NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,
-    zp_local_cost, NULL,           zp_local_abort,    zp_local_leave};
+    zp_local_cost, NULL,           zp_local_abort,    zp_local_leave,
+    NULL,          zp_local_cut,   zp_local_uncut,    NULL};
 static const zp_transport zp_local = {
     "LOCAL",       zp_local_join,  zp_local_refuse,   zp_memory_shared,
     NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,
-    zp_local_cost, NULL,           zp_local_abort,    zp_local_leave};
+    zp_local_cost, NULL,           zp_local_abort,    zp_local_leave,
+    zp_local_swap, zp_local_cut,   zp_local_uncut,    NULL};

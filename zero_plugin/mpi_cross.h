@@ -124,7 +124,7 @@ static zero_result zp_mpi_late(const zp_op *op, MPI_Request *requests, int n) {
     for (; i + 1 < n; i += 2)
         if (MPI_Request_get_status(requests[i], &arrived, MPI_STATUS_IGNORE) || !arrived) break;
     const int node = i / 2 < zp_mpi_of(op->group)->node ? i / 2 : i / 2 + 1;
-    return zp_late(op, arrived ? -1 : zp_mpi_counterpart(op->group, node));
+    return zp_late(op->group, op->kind, arrived ? -1 : zp_mpi_counterpart(op->group, node));
 }
 
 /* Waits for requests as zp_await does for a peer: aborts and the time limit end it. */

@@ -18,7 +18,8 @@ ZP_UNUSED static zero_result zp_lacking_join(zp_group *g, const zero_comm *given
     return zp_error(g, ZERO_ERR_UNSUPPORTED, mpi ? ZP_NO_MPI : ZP_NO_NCCL);
 }
 ZP_UNUSED static const zp_transport zp_lacking = {
-    "", zp_lacking_join, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, zp_local_leave};
+    "",   zp_lacking_join, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, zp_local_leave,  NULL, NULL, NULL, NULL};
 #ifndef ZERO_WITH_MPI
 #define zp_mpi_row zp_lacking
 #endif

@@ -1,0 +1,238 @@
+/* api_group.h - the functions of the header: groups of ranks */
+#pragma once
+
+#include "api_run.h"
+#include "groups.h"
+
+/* Every call of a group begins here. */
+static zero_result zp_group_enter(zero_group *g, const char *call) {
+    if (!g) return ZERO_ERR_ARGUMENT;
+    g->call = call;
+    if (g->group.call) *g->group.call = call;
+    if (g->dead) return g->dead;
+    if (zp_failure_result(&g->failure)) return zp_group_done(g, call, ZERO_OK);
+    if (!zp_device_check(&g->device)) return ZERO_OK;
+    (void)zp_group_fail(g, ZERO_ERR_STATE, call, g->device.text);
+    g->device.text[0] = 0; /* nothing is lost: the host may turn back */
+    g->dead = ZERO_OK;
+    return ZERO_ERR_STATE;
+}
+
+/* A call that is refused: nothing has happened, and the group goes on. */
+__attribute__((format(printf, 2, 3))) static zero_result zp_group_refuse(zero_group *g,
+                                                                         const char *format, ...) {
+    char why[ZP_TEXT_BYTES];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(why, sizeof why, format, list);
+    va_end(list);
+    (void)zp_group_fail(g, ZERO_ERR_ARGUMENT, g->call, why);
+    g->dead = ZERO_OK;
+    return ZERO_ERR_ARGUMENT;
+}
+#define ZP_GROUP_REFUSE(g, when, ...) ZP_TRY((when) ? zp_group_refuse(g, __VA_ARGS__) : ZERO_OK)
+
+/* A call that communicates: it is counted, and its time. With one rank there is nobody to meet. */
+#define ZP_GROUP_DO(g, counter, bytes, does)                                                       \
+    do {                                                                                           \
+        const double zp_start = zp_seconds();                                                      \
+        (g)->number += &(g)->stats.counter != &(g)->stats.messages;                                \
+        const zero_result zp_done = zp_group_done(g, (g)->call, does);                             \
+        if (zp_host_computes()) (g)->stats.waited_s += zp_seconds() - zp_start;                    \
+        if (zp_done) return zp_done;                                                               \
+        (g)->stats.counter++;                                                                      \
+        (g)->stats.sent_bytes += bytes;                                                            \
+        return ZERO_OK;                                                                            \
+    } while (0)
+
+zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s) {
+    if (!g || !comm) return ZERO_ERR_ARGUMENT;
+    zero_comm given = *comm;
+    given.node_size = 0;
+    return zp_group_make(g, "zero_group_open", &given, stream, timeout_s, NULL);
+}
+
+zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g) {
+    if (!g) return ZERO_ERR_ARGUMENT;
+    *g = NULL;
+    ZP_TRY(zp_group_enter(of, "zero_group_split"));
+    const int32_t mine[2] = {colour, key};
+    zp_split *split = (zp_split *)calloc(1, sizeof *split);
+    if (!split) (void)zp_error(&of->group, ZERO_ERR_MEMORY, "no memory for a group");
+    ZP_TRY(zp_group_done(of, of->call, zp_exchange(&of->group, mine, sizeof mine)));
+    split->next = of->splits;
+    of->splits = split;
+    zp_cut cut = zp_group_cut(of, colour);
+    cut.memory = &split->memory;
+    if (!cut.parts) return ZERO_OK;
+    zero_comm part;
+    ZP_TRY(zp_group_done(of, of->call, of->group.transport->cut(&of->group, &cut, &part)));
+    if (cut.part < 0) return ZERO_OK;
+    return zp_group_make(g, of->call, &part, of->host_stream, of->group.timeout_s, of);
+}
+
+void zero_group_close(zero_group *g) {
+    if (!g) return;
+    zp_group *p = &g->group;
+    const zp_transport *row = p->transport;
+    if (p->call) *p->call = "zero_group_close";
+    const int broken = g->dead || zp_failure_result(&g->failure);
+    if (broken && row && p->own) row->abort(p, g->text[0] ? g->text : "it gave up its group");
+    if (g->stream.device) (void)zp_stream_sync(&g->stream);
+    zp_watch_close(&g->watch);
+    zp_group_close(p, broken);
+    if (g->of && row && row->uncut) row->uncut(&g->comm, broken);
+    while (g->splits) {
+        zp_split *next = g->splits->next;
+        free(g->splits);
+        g->splits = next;
+    }
+    zp_device_free(g->scratch);
+    free(g->list);
+    zp_device_close(&g->device);
+    free(g);
+}
+
+/* Where a rank stands is told with its number, by whoever misses it. */
+void zero_group_name(zero_group *g, const char *name) {
+    if (!g || !name || g->comm.kind == ZERO_COMM_SELF) return;
+    (void)snprintf(g->group.label, sizeof g->group.label, "%s", name);
+    zero_local *local = g->comm.kind == ZERO_COMM_LOCAL ? (zero_local *)g->comm.handle : NULL;
+    int rank = g->group.rank;
+    zero_local *first = zp_local_first(local, &rank);
+    if (!first || g->dead) return;
+    char *place = first->place[rank];
+    const size_t n = strlen(place);
+    (void)snprintf(place + n, ZP_PLACE_BYTES - n, "%s%s %d", n ? ", " : "", g->group.label,
+                   g->group.rank);
+}
+
+int zero_group_rank(const zero_group *g) { return g ? g->group.rank : 0; }
+int zero_group_size(const zero_group *g) { return g ? g->group.nranks : 1; }
+const char *zero_group_error(const zero_group *g) { return g ? g->text : "no group"; }
+zero_comm zero_group_comm(zero_group *g) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    return g ? g->comm : self;
+}
+
+/* What is summed. */
+static zero_result zp_group_summed(zero_group *g, const void *from, const void *to, size_t n,
+                                   zero_type type, zero_reduction how) {
+    ZP_GROUP_REFUSE(g, n && (!from || !to), "memory is NULL, for %zu elements", n);
+    ZP_GROUP_REFUSE(g, (int)type < 0 || (int)type > (int)ZERO_F64, "type %d, no such type",
+                    (int)type);
+    ZP_GROUP_REFUSE(g, how != ZERO_SUM && how != ZERO_MAX, "reduction %d, no such reduction",
+                    (int)how);
+    return ZERO_OK;
+}
+
+zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
+                                  zero_reduction how) {
+    ZP_TRY(zp_group_enter(g, "zero_group_all_reduce"));
+    ZP_TRY(zp_group_summed(g, data, data, n, type, how));
+    const size_t me = (size_t)g->group.rank, ranks = (size_t)g->group.nranks;
+    const size_t mine = zp_slice_at(g, n, (int)me + 1) - zp_slice_at(g, n, (int)me);
+    const size_t sent = (n - mine + (ranks - 1) * mine) * zp_group_element(type);
+    if (ranks == 1 || !n) return ZERO_OK;
+    ZP_GROUP_DO(g, all_reduces, sent, zp_group_all_reduce(g, data, n, type, how));
+}
+
+zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
+                                      zero_type type, zero_reduction how) {
+    ZP_TRY(zp_group_enter(g, "zero_group_reduce_scatter"));
+    ZP_TRY(zp_group_summed(g, all, mine, n, type, how));
+    const size_t bytes = n * zp_group_element(type), ranks = (size_t)g->group.nranks;
+    if (!n) return ZERO_OK;
+    if (ranks == 1 && all == mine) return ZERO_OK;
+    if (ranks == 1) return zp_group_done(g, g->call, zp_copy(&g->stream, mine, all, bytes));
+    ZP_GROUP_DO(g, reduce_scatters, (ranks - 1) * bytes,
+                zp_group_reduce_scatter(g, all, mine, n, type, how));
+}
+
+zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes) {
+    ZP_TRY(zp_group_enter(g, "zero_group_all_gather"));
+    ZP_GROUP_REFUSE(g, bytes && (!mine || !all), "memory is NULL, for %zu bytes", bytes);
+    if (!bytes) return ZERO_OK;
+    ZP_GROUP_DO(g, all_gathers, (size_t)(g->group.nranks - 1) * bytes,
+                zp_group_all_gather(g, mine, all, bytes));
+}
+
+zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes) {
+    ZP_TRY(zp_group_enter(g, "zero_group_all_to_all"));
+    ZP_GROUP_REFUSE(g, bytes && (!out || !in), "memory is NULL, for %zu bytes", bytes);
+    if (!bytes) return ZERO_OK;
+    ZP_GROUP_DO(g, all_to_alls, (size_t)(g->group.nranks - 1) * bytes,
+                zp_group_all_to_all(g, (const char *)out, NULL, (char *)in, NULL, bytes));
+}
+
+zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t *out_bytes,
+                                   void *in, const size_t *in_bytes) {
+    ZP_TRY(zp_group_enter(g, "zero_group_all_to_some"));
+    ZP_GROUP_REFUSE(g, !out_bytes || !in_bytes, "the bytes of the parts are NULL");
+    const int me = g->group.rank;
+    size_t sent = 0, got = 0;
+    for (int r = 0; r < g->group.nranks; r++) sent += out_bytes[r], got += in_bytes[r];
+    ZP_GROUP_REFUSE(g, (sent && !out) || (got && !in), "memory is NULL, for %zu and %zu bytes",
+                    sent, got);
+    ZP_GROUP_REFUSE(g, out_bytes[me] != in_bytes[me],
+                    "this rank's own part is of %zu bytes in one list, of %zu in the other",
+                    out_bytes[me], in_bytes[me]);
+    ZP_GROUP_DO(g, all_to_alls, sent - out_bytes[me],
+                zp_group_all_to_all(g, (const char *)out, out_bytes, (char *)in, in_bytes, 0));
+}
+
+zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root) {
+    ZP_TRY(zp_group_enter(g, "zero_group_broadcast"));
+    ZP_GROUP_REFUSE(g, bytes && !data, "memory is NULL, for %zu bytes", bytes);
+    ZP_GROUP_REFUSE(g, root < 0 || root >= g->group.nranks, "root is %d, expected 0..%d", root,
+                    g->group.nranks - 1);
+    const size_t peers = g->group.rank == root ? (size_t)(g->group.nranks - 1) : 0;
+    if (g->group.nranks == 1 || !bytes) return ZERO_OK;
+    ZP_GROUP_DO(g, broadcasts, peers * bytes, zp_group_broadcast(g, data, bytes, root));
+}
+
+zero_result zero_group_barrier(zero_group *g) {
+    ZP_TRY(zp_group_enter(g, "zero_group_barrier"));
+    return zp_group_done(g, g->call, zp_barrier(&g->group));
+}
+
+zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int n) {
+    ZP_TRY(zp_group_enter(g, "zero_group_send_receive"));
+    const zp_call call = {ZP_SOME_MESSAGES, -1, 0};
+    zero_message some[ZP_MESSAGES];
+    size_t sent = 0;
+    int messages = 0;
+    ZP_GROUP_REFUSE(g, n < 0 || n > ZP_MESSAGES || (n && !list),
+                    "%d messages, expected 0..%d and where they are", n, ZP_MESSAGES);
+    for (int i = 0; i < n; i++) {
+        const zero_message *m = &list[i];
+        ZP_GROUP_REFUSE(g, m->peer < 0 || m->peer >= g->group.nranks || m->peer == g->group.rank,
+                        "message %d: peer %d, expected another one of 0..%d", i, m->peer,
+                        g->group.nranks - 1);
+        ZP_GROUP_REFUSE(g, m->bytes && !m->data, "message %d: memory is NULL, for %zu bytes", i,
+                        m->bytes);
+        some[messages] = *m;
+        some[messages].sends = m->sends != 0;
+        messages += m->bytes > 0;
+        sent += m->sends ? m->bytes : 0;
+    }
+    g->stats.messages += (uint64_t)messages;
+    if (!messages) return ZERO_OK;
+    g->stats.messages--;
+    ZP_GROUP_DO(g, messages, sent, zp_group_swap(g, &call, some, messages));
+}
+
+zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int peer) {
+    const zero_message m = {peer, 1, (void *)(uintptr_t)data, bytes};
+    return zero_group_send_receive(g, &m, 1);
+}
+zero_result zero_group_receive(zero_group *g, void *data, size_t bytes, int peer) {
+    const zero_message m = {peer, 0, data, bytes};
+    return zero_group_send_receive(g, &m, 1);
+}
+
+void zero_group_query_stats(const zero_group *g, zero_group_stats *stats) {
+    if (!stats) return;
+    memset(stats, 0, sizeof *stats);
+    if (g) *stats = g->stats;
+}
