@@ -33,8 +33,8 @@ COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DO
 
 PLUGIN  = $B/zero_plugin.o
 vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report data
-GPT2    = $B/gpt2.o $B/tensor_parallel.o $B/ops_cpu.o $B/spill_file.o
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
+GPT2    = $B/gpt2.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/spill_file.o $(PIPES)
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o

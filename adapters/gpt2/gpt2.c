@@ -38,6 +38,7 @@
 
 #include "ops.h"
 #include "spill.h"
+#include "stages.h"
 #include "tensor_parallel.h"
 
 #ifdef _OPENMP
@@ -267,7 +268,7 @@ int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
     gpt2_describe_tiled(&part, tile_rows, out);
     if (cfg->untied) describe_classifier(out);
     if (size > 1) describe_part(cfg, how, out, n);
-    return n;
+    return gpt2_stage_table(cfg, how ? how->stage : NULL, out, n);
 }
 
 size_t gpt2_numel(const gpt2_config *cfg) {
@@ -457,6 +458,7 @@ zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_e
 /* What the forward of a block leaves for its backward. */
 typedef struct block_values {
     void *x;      /* (Rp, C) input */
+    void *own;    /* where it is, unless it comes from another stage; or NULL */
     void *ln1;    /* (R, C) */
     float *mean1; /* (Rp) */
     float *rstd1; /* (Rp) */
@@ -489,7 +491,15 @@ struct gpt2_model {
     int first_block;          /* its unit */
     size_t bytes, grad_bytes; /* of a parameter or activation; of a gradient of a parameter */
     void *memory;             /* everything below but blocks */
-    block_values *blocks;     /* L, and one more whose x is the input of the final norm */
+    gpt2_stage stage;         /* of a pipeline; whole: all chunks are one */
+    int layers;               /* blocks of this rank: L, or the stage's */
+    int longest, slots;       /* blocks of a chunk at most; sets of values that are kept */
+    block_values *sets;       /* [slots][longest + 1] */
+    int first, count;         /* the chunk at hand: its first block on this rank, and how many */
+    block_values *blocks;     /* its set: count, and one more whose x is what goes on, or the input
+                                 of the final norm */
+    void *norm_x;             /* (Rp, C) the latter */
+    void *sum_x;              /* (R, C) dres, where it is not another stage's message */
     void *lnf;                /* (R, C) */
     float *meanf;             /* (R) */
     float *rstdf;             /* (R) */
@@ -538,6 +548,11 @@ static size_t chunk_rows(size_t R, size_t row_bytes) {
 /* Rows of an activation between layers. */
 static size_t rows_between(const gpt2_model *m) {
     return tensor_parallel_rows(&m->tp, (size_t)m->run.batch * m->T);
+}
+
+/* Between stages gradients are computed where their messages lie, unless rows are cut. */
+static int has_own_dres(const gpt2_model *m) {
+    return gpt2_stage_is_whole(&m->stage) || m->tp.sequence;
 }
 
 /* Where the input of block l is. */
@@ -594,21 +609,21 @@ static void place(gpt2_model *m, region *kept, region *shared) {
     m->totals = (double *)cut(kept, 2, sizeof(double));
     m->tokens = (int *)cut(kept, R, sizeof(int));
     m->targets = (int *)cut(kept, R, sizeof(int));
-    m->dres = cut(kept, R * C, m->bytes);
+    m->sum_x = m->dres = has_own_dres(m) ? cut(kept, R * C, m->bytes) : NULL;
     m->dc = cut(kept, R * C, m->bytes);
     place_classifier(m, kept, shared);
     m->d4c = cut(shared, R * 4 * m->Cp, m->bytes);
     const size_t passing = shared->at;
     for (int i = 0; i < WINDOW && m->run.recompute == GPT2_RECOMPUTE_AWAY; i++)
-        m->window[i] = i <= m->cfg.layers ? cut(kept, rows_between(m) * C, m->bytes) : NULL;
-    for (int l = 0; l < m->cfg.layers; l++) {
-        block_values *b = m->blocks ? &m->blocks[l] : &spare;
-        shared->at = passing;
-        b->x = place_input(m, l, kept);
-        place_block(b, kept, shared, m);
-    }
-    spare.x = place_input(m, m->cfg.layers, kept);
-    if (m->blocks) m->blocks[m->cfg.layers].x = spare.x;
+        m->window[i] = i <= m->layers ? cut(kept, rows_between(m) * C, m->bytes) : NULL;
+    m->norm_x = gpt2_stage_is_last(&m->stage) ? place_input(m, m->layers, kept) : NULL;
+    for (int slot = 0; slot < m->slots; slot++)
+        for (int l = 0; l < m->longest; l++) {
+            block_values *b = m->sets ? &m->sets[slot * (m->longest + 1) + l] : &spare;
+            shared->at = passing;
+            b->own = l > 0 || gpt2_stage_is_first(&m->stage) ? place_input(m, l, kept) : NULL;
+            place_block(b, kept, shared, m);
+        }
 }
 
 static ops_limits limits_of(const gpt2_model *m) {
@@ -629,6 +644,27 @@ static size_t measure(gpt2_model *m, region *kept, region *shared) {
     memset(shared, 0, sizeof *shared);
     place(m, kept, shared);
     return kept->most + shared->most;
+}
+
+/* Blocks of this rank. */
+static zero_result set_stage(gpt2_model *m, const gpt2_stage *stage, gpt2_error *err) {
+    m->layers = m->longest = m->cfg.layers;
+    m->slots = 1;
+    if (gpt2_stage_is_whole(stage)) return ZERO_OK;
+    if (m->tiles)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "wte in tiles, whose gradients are made at the end of backward, where a "
+                      "pipeline has lookup and classifier on two stages");
+    if (m->run.recompute == GPT2_RECOMPUTE_AWAY)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "recompute 4: a pipeline's inputs of blocks stay in memory; 3 is the next");
+    m->stage = *stage;
+    m->layers = gpt2_stage_layers(stage);
+    m->longest = gpt2_stage_most(stage);
+    m->slots = stage->slots;
+    m->first_block = gpt2_stage_units(&m->cfg, stage) - m->layers
+                     - (gpt2_stage_is_last(stage) ? 1 + (m->cfg.untied != 0) : 0);
+    return ZERO_OK;
 }
 
 static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_run *run,
@@ -673,11 +709,11 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
     m->tiles = m->tile_rows ? m->Vr / m->tile_rows : 0;
     m->first_block = (int)m->tiles + 1;
     m->bytes = zero_type_bytes(run->type);
-    return ZERO_OK;
+    return set_stage(m, run->parallel ? run->parallel->stage : NULL, err);
 }
 
 static int unit_of_block(const gpt2_model *m, size_t l) { return m->first_block + (int)l; }
-static int unit_of_norm(const gpt2_model *m) { return m->first_block + m->cfg.layers; }
+static int unit_of_norm(const gpt2_model *m) { return m->first_block + m->layers; }
 /* Of the classifier, or its tile i. */
 static int unit_of_classifier(const gpt2_model *m, size_t i) {
     return (int)i + (m->cfg.untied ? unit_of_norm(m) + 1 : 0);
@@ -685,6 +721,7 @@ static int unit_of_classifier(const gpt2_model *m, size_t i) {
 /* Units in all. */
 static int units_of(const gpt2_model *m) {
     const int own = m->tiles ? (int)m->tiles : 1;
+    if (!gpt2_stage_is_last(&m->stage)) return unit_of_norm(m);
     return unit_of_norm(m) + 1 + (m->cfg.untied ? own : 0);
 }
 
@@ -718,7 +755,7 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
 
 /* Records of the inputs that are away. */
 static int away_records(const gpt2_model *m) {
-    const int records = m->cfg.layers + 1 - WINDOW;
+    const int records = m->layers + 1 - WINDOW;
     return m->run.recompute == GPT2_RECOMPUTE_AWAY && records > 0 ? records : 0;
 }
 static size_t away_record_bytes(const gpt2_model *m) { return rows_between(m) * m->C * m->bytes; }
@@ -738,6 +775,16 @@ static zero_result open_away(gpt2_model *m, void *stream, gpt2_error *err) {
     return result == ZERO_OK ? ZERO_OK : refuse(err, result, "%s", why);
 }
 
+/* Chunk c in a slot: where its inputs are. */
+static void choose(gpt2_model *m, int c, int slot) {
+    const int whole = gpt2_stage_is_whole(&m->stage);
+    m->first = whole ? 0 : gpt2_stage_first(&m->stage, c);
+    m->count = whole ? m->layers : gpt2_stage_blocks(&m->stage, c);
+    m->blocks = m->sets + (size_t)slot * ((size_t)m->longest + 1);
+    for (int i = 0; i < m->count; i++) m->blocks[i].x = m->blocks[i].own;
+    m->blocks[m->count].x = m->norm_x;
+}
+
 static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_error *err) {
     region kept, shared;
     char why[OPS_SENTENCE];
@@ -745,9 +792,9 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     const ops_limits limits = limits_of(m);
     const zero_result result = ops_create(&m->ops, &limits, settings, why);
     if (result != ZERO_OK) return refuse(err, result, "%s", why);
-    m->blocks = (block_values *)calloc((size_t)m->cfg.layers + 1, sizeof *m->blocks);
+    m->sets = (block_values *)calloc((size_t)m->slots * ((size_t)m->longest + 1), sizeof *m->sets);
     m->memory = ops_alloc(bytes);
-    if (!m->blocks || !m->memory)
+    if (!m->sets || !m->memory)
         return refuse(err, ZERO_ERR_MEMORY, "no memory for %.1f MiB of activations",
                       (double)bytes / (1024 * 1024));
     memset(&kept, 0, sizeof kept);
@@ -755,6 +802,7 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     kept.base = (char *)m->memory;
     shared.base = kept.base + shared_at;
     place(m, &kept, &shared);
+    choose(m, 0, 0);
     ops_clear(m->ops, m->totals, 2 * sizeof(double));
     return ZERO_OK;
 }
@@ -795,7 +843,7 @@ void gpt2_destroy(gpt2_model *m) {
     spill_destroy(m->away);
     ops_destroy(m->ops);
     ops_free(m->memory);
-    free(m->blocks);
+    free(m->sets);
     free(m);
 }
 
@@ -819,6 +867,11 @@ static ops_heads shape_of(const gpt2_model *m, size_t B, size_t T) {
 
 /* Element i of x, each of so many bytes. */
 static void *element(void *x, size_t i, size_t bytes) { return (char *)x + i * bytes; }
+
+/* Block l of this rank, of the chunk at hand. */
+static const block_values *block_at(const gpt2_model *m, size_t l) {
+    return &m->blocks[l - (size_t)m->first];
+}
 
 /* Of model m and layer l: a tensor of numel elements, and its gradient. */
 #define PARAM(name, numel) element(m->params.name, l *(numel), m->bytes)
@@ -859,7 +912,7 @@ static void join_backward(gpt2_model *m, void *dw, void *dbias, const void *in, 
 
 /* From b->x to the input of the next block; with `again`, in backward, only what that needs. */
 static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
-    const block_values *b = &m->blocks[l];
+    const block_values *b = block_at(m, l);
     const size_t R = s->batch * s->seq_len, Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
     ops_ctx *o = m->ops;
     ops_norm(o, own(m, b->ln1, R), b->mean1, b->rstd1, b->x, PARAM(ln1w, C), PARAM(ln1b, C), Rp, C);
@@ -873,13 +926,13 @@ static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again
     ops_linear_gelu(o, b->fch, b->gelu, again, b->ln2, PARAM(fcw, 4 * Cp * C), PARAM(fcb, 4 * Cp),
                     R, C, 4 * Cp);
     if (!again)
-        join_residual(m, m->blocks[l + 1].x, b->res2, b->gelu, PARAM(fcprojw, 4 * Cp * C),
+        join_residual(m, block_at(m, l + 1)->x, b->res2, b->gelu, PARAM(fcprojw, 4 * Cp * C),
                       PARAM(fcprojb, C), R, 4 * Cp);
 }
 
 /* The second half, backwards: dres (R, C) in: of the output; out: of res2. */
 static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
-    const block_values *b = &m->blocks[l];
+    const block_values *b = block_at(m, l);
     const size_t Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
     void *dfch = m->d4c; /* (R, 4Cp) */
     void *dln2 = m->dc;  /* (R, C) */
@@ -904,7 +957,7 @@ static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
 
 /* The first half, backwards: dres (R, C) in: of res2; out: of x. */
 static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s) {
-    const block_values *b = &m->blocks[l];
+    const block_values *b = block_at(m, l);
     const size_t R = s->batch * s->seq_len, Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
     void *dqkv = m->d4c; /* (R, 3Cp) */
     void *datty = m->dc; /* (R, Cp) */
@@ -1053,7 +1106,7 @@ static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
 
 /* To lnf, all rows. */
 static zero_result final_norm(gpt2_model *m, const ops_heads *s) {
-    const void *x = m->blocks[m->cfg.layers].x; /* (Rp, C) */
+    const void *x = m->blocks[m->count].x; /* (Rp, C) */
     const size_t R = s->batch * s->seq_len;
     TRY(hook(m, zero_forward_begin(m->z, unit_of_norm(m), &m->params)));
     ops_norm(m->ops, own(m, m->lnf, R), m->meanf, m->rstdf, x, m->params.lnfw, m->params.lnfb,
@@ -1064,7 +1117,7 @@ static zero_result final_norm(gpt2_model *m, const ops_heads *s) {
 
 /* From dc, that of the norm's output, to dres. */
 static zero_result final_norm_backward(gpt2_model *m, const ops_heads *s) {
-    const void *x = m->blocks[m->cfg.layers].x; /* (Rp, C) */
+    const void *x = m->blocks[m->count].x; /* (Rp, C) */
     const size_t R = s->batch * s->seq_len;
     TRY(hook(m, zero_backward_begin(m->z, unit_of_norm(m), &m->params, &m->grads)));
     ops_norm_backward(m->ops, own(m, m->dres, R), m->grads.lnfw, m->grads.lnfb, own(m, m->dc, R), x,
@@ -1307,7 +1360,7 @@ static void fetch_input(gpt2_model *m, size_t l) {
 /* From tokens to lnf. `back`: a backward follows. */
 static zero_result forward(gpt2_model *m, const ops_heads *s, int back) {
     TRY(embed(m, s));
-    for (size_t l = 0; l < (size_t)m->cfg.layers; l++) {
+    for (size_t l = 0; l < (size_t)m->layers; l++) {
         if (back && m->away) send_input(m, l);
         TRY(block(m, l, s));
     }
@@ -1316,8 +1369,8 @@ static zero_result forward(gpt2_model *m, const ops_heads *s, int back) {
 
 static zero_result backward(gpt2_model *m, const ops_heads *s) {
     TRY(final_norm_backward(m, s));
-    if (m->away) fetch_input(m, (size_t)m->cfg.layers);
-    for (size_t l = (size_t)m->cfg.layers; l-- > 0;) {
+    if (m->away) fetch_input(m, (size_t)m->layers);
+    for (size_t l = (size_t)m->layers; l-- > 0;) {
         if (m->away && l < (size_t)away_records(m)) spill_await(m->away, (int)l);
         TRY(block_backward(m, l, s));
         if (m->away) fetch_input(m, l);
@@ -1408,19 +1461,13 @@ static zero_result take_sequence(gpt2_model *m, const int *inputs, size_t t, siz
     return result;
 }
 
-zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
-    const size_t known = t < 1 ? 1 : (size_t)t, each = m->tp.sequence ? m->tp.size : 1;
-    const ops_heads s = shape_of(m, 1, (known + each - 1) / each * each);
-    if (t < 1 || t > m->run.seq_len)
-        return refuse(&m->error, ZERO_ERR_ARGUMENT, "%d tokens, but the model was made for 1 to %d",
-                      t, m->run.seq_len);
-    TRY(take_sequence(m, inputs, known, s.seq_len));
-    TRY(forward(m, &s, 0));
+/* Logits (V) of row `row` of lnf. */
+static zero_result logits_of(gpt2_model *m, size_t row, float *logits) {
     for (size_t i = 0; i < (m->tiles ? m->tiles : 1); i++) {
         const ops_tile tile = tile_at(m, i);
         const int unit = unit_of_classifier(m, i);
         TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
-        TRY(read_logits(m, logits, known - 1, &tile));
+        TRY(read_logits(m, logits, row, &tile));
         TRY(hook(m, zero_forward_end(m->z, unit)));
     }
     if (!m->tp.group) return ZERO_OK;
@@ -1429,6 +1476,103 @@ zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) 
     ops_download(m->ops, logits, m->line, m->run.type, m->V);
     return outcome(m);
 }
+
+zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
+    const size_t known = t < 1 ? 1 : (size_t)t, each = m->tp.sequence ? m->tp.size : 1;
+    const ops_heads s = shape_of(m, 1, (known + each - 1) / each * each);
+    if (t < 1 || t > m->run.seq_len)
+        return refuse(&m->error, ZERO_ERR_ARGUMENT, "%d tokens, but the model was made for 1 to %d",
+                      t, m->run.seq_len);
+    TRY(take_sequence(m, inputs, known, s.seq_len));
+    TRY(forward(m, &s, 0));
+    return logits_of(m, known - 1, logits);
+}
+
+/* ---- chunks of a pipeline's stage ------------------------------------------------------------ */
+
+/* Chunk c, its messages, and where its gradients are. */
+static ops_heads enter_chunk(gpt2_model *m, const gpt2_chunk *c) {
+    choose(m, c->chunk, c->slot);
+    if (c->in) m->blocks[0].x = c->in;
+    if (c->out) m->blocks[m->count].x = c->out;
+    m->dres = has_own_dres(m) ? m->sum_x : c->gradient;
+    return shape_of(m, (size_t)c->rows, m->T);
+}
+
+zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c) {
+    const ops_heads s = enter_chunk(m, c);
+    if (!c->in) {
+        TRY(take_tokens(m, c->inputs, NULL, s.batch * s.seq_len));
+        TRY(embed(m, &s));
+    }
+    for (int i = 0; i < m->count; i++) TRY(block(m, (size_t)(m->first + i), &s));
+    return outcome(m);
+}
+
+/* From the last block's output to its gradient. */
+static zero_result chunk_end(gpt2_model *m, const gpt2_chunk *c, const ops_heads *s, float factor) {
+    const size_t R = s->batch * s->seq_len;
+    TRY(take_tokens(m, c->targets, c->targets, R));
+    TRY(final_norm(m, s));
+    TRY(classify_and_back(m, s, factor / (float)R));
+    TRY(final_norm_backward(m, s));
+    ops_sum(m->ops, m->totals, m->losses, R);
+    m->summed += R;
+    return ZERO_OK;
+}
+
+/* A message to and from dres, of which this rank's rows alone go on. */
+static void carry_gradient(gpt2_model *m, const gpt2_chunk *c, const ops_heads *s, int comes) {
+    const size_t R = s->batch * s->seq_len, bytes = own_rows(m, R) * m->C * m->bytes;
+    void *here = own(m, m->dres, R);
+    if (here != c->gradient)
+        ops_copy(m->ops, comes ? here : c->gradient, comes ? c->gradient : here, bytes);
+}
+
+/* The model's last. */
+static int is_last_chunk(const gpt2_model *m, const gpt2_chunk *c) {
+    return gpt2_stage_is_last(&m->stage) && c->chunk >= m->stage.chunks - 1;
+}
+
+zero_result gpt2_chunk_backward(gpt2_model *m, const gpt2_chunk *c, float loss_factor) {
+    const ops_heads s = enter_chunk(m, c);
+    if (is_last_chunk(m, c))
+        TRY(chunk_end(m, c, &s, loss_factor));
+    else
+        carry_gradient(m, c, &s, 1);
+    for (int i = m->count; i-- > 0;) TRY(block_backward(m, (size_t)(m->first + i), &s));
+    if (c->in) {
+        carry_gradient(m, c, &s, 0);
+        return outcome(m);
+    }
+    TRY(take_tokens(m, c->inputs, NULL, s.batch * s.seq_len));
+    TRY(embed_backward(m, &s));
+    return outcome(m);
+}
+
+zero_result gpt2_chunk_loss(gpt2_model *m, const gpt2_chunk *c, double *sum) {
+    const ops_heads s = enter_chunk(m, c);
+    TRY(take_tokens(m, c->targets, c->targets, s.batch * s.seq_len));
+    TRY(final_norm(m, &s));
+    TRY(classify_only(m, &s));
+    TRY(outcome(m));
+    return sum_now(m, s.batch * s.seq_len, sum);
+}
+
+zero_result gpt2_chunk_logits(gpt2_model *m, const gpt2_chunk *c, int t, float *logits) {
+    const ops_heads s = enter_chunk(m, c);
+    TRY(final_norm(m, &s));
+    return logits_of(m, (size_t)t - 1, logits);
+}
+
+size_t gpt2_chunk_bytes(const gpt2_model *m) { return rows_between(m) * m->C * m->bytes; }
+
+int gpt2_batch(const gpt2_model *m) { return m->run.batch; }
+size_t gpt2_batch_tokens(const gpt2_model *m) { return (size_t)m->run.batch * m->T; }
+size_t gpt2_vocabulary(const gpt2_model *m) { return m->V; }
+
+void *gpt2_memory(size_t bytes) { return ops_alloc(bytes); }
+void gpt2_free(void *memory) { ops_free(memory); }
 
 /* ---- figures ------------------------------------------------------------------------------- */
 

@@ -159,7 +159,21 @@ void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[
 typedef struct gpt2_parallel {
     zero_group *tp; /* borrowed: heads, hidden channels and vocabulary are divided by its ranks */
     int sequence;   /* sequence parallelism: between layers rows are, too */
+    const struct gpt2_stage *stage; /* of a pipeline: blocks are divided by its stages; NULL: the
+                                       model is in one piece */
 } gpt2_parallel;
+
+/* A stage of a pipeline, made by gpt2_stage_make of stages.h. */
+enum { GPT2_MOST_CHUNKS = 512 };
+typedef struct gpt2_stage {
+    int stages, chunks; /* p, v */
+    int stage;          /* this one, 0..p-1 */
+    int slots;          /* micro-batches, times chunks, that are kept for backward */
+    int first[GPT2_MOST_CHUNKS
+              + 1];   /* chunk k of the model has blocks first[k] .. first[k+1] - 1 */
+    zero_group *pp;   /* borrowed: the stages, in order */
+    zero_group *ends; /* borrowed: the first and the last of them; others: NULL */
+} gpt2_stage;
 
 /* Why a model of sequences of T tokens, wte in tiles of `tile_rows` (0: whole), cannot be cut over
    so many ranks, and the nearest number that can. Errors: ARGUMENT. */
@@ -284,6 +298,40 @@ zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n);
    `inputs`, one sequence of t tokens, 1..T. COLLECTIVE through its hooks: all ranks call it, and
    get the same. SYNC. Errors: as gpt2_train_step. */
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits);
+
+/* ---- chunks of a pipeline's stage ------------------------------------------------------------ */
+
+/* What pipelined.h hands a model that is a stage, chunk by chunk. Activations between chunks are
+   (rows of this rank, C), of the run's type, on the device. */
+typedef struct gpt2_chunk {
+    int chunk; /* of the stage */
+    int slot;  /* 0..slots-1: where forward leaves what backward needs */
+    int rows;  /* sequences, 0..B */
+    const int *inputs,
+        *targets;   /* (rows T): first chunk, last chunk; read at forward and backward */
+    void *in;       /* activation that comes in; first chunk: NULL */
+    void *out;      /* that goes on; last chunk: NULL */
+    void *gradient; /* backward: in, that of out (last chunk: nothing); out, that of in */
+} gpt2_chunk;
+
+/* The blocks of a chunk, with the lookup before the first one's; final norm and classifier are
+   backward's, which follows a last chunk's forward at once. Hooks, COLLECTIVE, errors: as
+   gpt2_train_step, which is the two behind one another where there is one stage. */
+zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c);
+zero_result gpt2_chunk_backward(gpt2_model *m, const gpt2_chunk *c, float loss_factor);
+/* Behind a last chunk's forward, in a ZERO_EVAL pass: the sum of its losses, as gpt2_loss. */
+zero_result gpt2_chunk_loss(gpt2_model *m, const gpt2_chunk *c, double *sum);
+/* And the logits (V) of what follows the first t tokens of its one sequence. */
+zero_result gpt2_chunk_logits(gpt2_model *m, const gpt2_chunk *c, int t, float *logits);
+/* Bytes of an activation between chunks, for a whole micro-batch. */
+size_t gpt2_chunk_bytes(const gpt2_model *m);
+/* B, B T and V of the run. */
+int gpt2_batch(const gpt2_model *m);
+size_t gpt2_batch_tokens(const gpt2_model *m);
+size_t gpt2_vocabulary(const gpt2_model *m);
+/* Memory of the model's device. */
+void *gpt2_memory(size_t bytes);
+void gpt2_free(void *memory);
 
 /* ---- figures ------------------------------------------------------------------------------- */
 

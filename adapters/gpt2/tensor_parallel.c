@@ -1,6 +1,8 @@
 /* tensor_parallel.c - see tensor_parallel.h. Common subset of C11 and CUDA C++. */
 #include "tensor_parallel.h"
 
+#include "stages.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,14 +143,33 @@ void tensor_slice_put(const tensor_slice *s, float *values, size_t first, size_t
 
 enum { PIECE = 1 << 18 /* dense elements at once */ };
 
-zero_result gpt2_write(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
-                       zero_kind kind, size_t first, size_t n, float *values) {
+/* Elements of a layer of the dense tensor. */
+static size_t layer_numel(const gpt2_config *cfg, int tensor) {
+    const tensor_slice s = tensor_slice_of(cfg, tensor, 0, 1);
+    return s.outer * s.dim * s.inner;
+}
+
+/* Those that this stage has: first, by its own layers. */
+static zero_result write_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                              int tensor, zero_kind kind, size_t first, size_t n, float *values) {
     const zero_group *tp = how ? how->tp : NULL;
     const tensor_slice s = tensor_slice_of(cfg, tensor, zero_group_rank(tp), zero_group_size(tp));
     size_t at = first;
     if (!tensor_slice_is_whole(&s)) n = tensor_slice_take(&s, values, first, n, &at);
     if (n == 0) return ZERO_OK;
     return zero_write_tensor(z, gpt2_tensor_name(tensor), kind, at, n, values);
+}
+
+zero_result gpt2_write(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
+                       zero_kind kind, size_t first, size_t n, float *values) {
+    const size_t numel = layer_numel(cfg, tensor);
+    for (size_t i = 0; i < n;) {
+        const gpt2_run_of run =
+            gpt2_stage_run(cfg, how ? how->stage : NULL, tensor, numel, first + i, n - i);
+        if (run.here) ZERO_TRY(write_part(z, cfg, how, tensor, kind, run.first, run.n, values + i));
+        i += run.n;
+    }
+    return ZERO_OK;
 }
 
 /* The most elements that any rank's slice has of dense elements [first, first + n). */
@@ -185,8 +206,9 @@ static zero_result read_piece(zero_ctx *z, const gpt2_config *cfg, zero_group *t
     return result;
 }
 
-zero_result gpt2_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
-                      zero_kind kind, size_t first, size_t n, float *out) {
+/* Those that this stage has. */
+static zero_result read_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                             int tensor, zero_kind kind, size_t first, size_t n, float *out) {
     zero_group *tp = how ? how->tp : NULL;
     const size_t size = (size_t)zero_group_size(tp);
     const tensor_slice s = tensor_slice_of(cfg, tensor, zero_group_rank(tp), (int)size);
@@ -199,5 +221,36 @@ zero_result gpt2_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *
         result = read_piece(z, cfg, tp, tensor, kind, first + i, n - i < PIECE ? n - i : PIECE,
                             parts, out ? out + i : NULL);
     zero_host_free(parts);
+    return result;
+}
+
+/* A run of one stage's, by way of memory that the group's collectives reach; at most PIECE. */
+static zero_result share_run(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                             int tensor, zero_kind kind, const gpt2_run_of *run, float *piece,
+                             float *out) {
+    zero_group *pp = how->stage->pp;
+    const int owns = zero_group_rank(pp) == run->owner;
+    if (owns) ZERO_TRY(read_part(z, cfg, how, tensor, kind, run->first, run->n, piece));
+    ZERO_TRY(zero_group_broadcast(pp, piece, run->n * sizeof *piece, run->owner));
+    ZERO_TRY(zero_group_barrier(pp)); /* waits for a device, too */
+    if (out) memcpy(out, piece, run->n * sizeof *piece);
+    return ZERO_OK;
+}
+
+zero_result gpt2_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
+                      zero_kind kind, size_t first, size_t n, float *out) {
+    const size_t numel = layer_numel(cfg, tensor);
+    zero_result result = ZERO_OK;
+    if (how == NULL || gpt2_stage_is_whole(how->stage))
+        return read_part(z, cfg, how, tensor, kind, first, n, out);
+    float *piece = (float *)zero_host_alloc(PIECE * sizeof(float));
+    if (!piece) return ZERO_ERR_MEMORY;
+    for (size_t i = 0; i < n && result == ZERO_OK;) {
+        const size_t left = n - i < PIECE ? n - i : PIECE;
+        const gpt2_run_of run = gpt2_stage_run(cfg, how->stage, tensor, numel, first + i, left);
+        result = share_run(z, cfg, how, tensor, kind, &run, piece, out ? out + i : NULL);
+        i += run.n;
+    }
+    zero_host_free(piece);
     return result;
 }

@@ -1,0 +1,282 @@
+/* pipelined.c - see pipelined.h. Common subset of C11 and CUDA C++. */
+#include "pipelined.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../pipeline/pipeline_run.h"
+
+struct gpt2_pipeline {
+    zero_ctx *z;
+    gpt2_model *model;
+    const gpt2_stage *stage;
+    pipeline_run *run;
+    pipeline_plan train, look; /* a step; forward of one micro-batch or several */
+    void *memory;              /* [most buffers][bytes] */
+    int buffers;
+    size_t bytes;  /* of a message */
+    size_t tokens; /* B T */
+    /* of the call at hand */
+    const int *inputs, *targets, *rows;
+    float factor;
+    double sum;
+    float *losses; /* of tokens; NULL: not wanted */
+    float *logits; /* of what follows t tokens; NULL: losses are */
+    int t;
+    int in_host; /* the host's functions failed: the model has the sentence */
+    gpt2_error error;
+};
+
+/* ---- what is known before anything is built
+ * ------------------------------------------------------ */
+
+static pipeline_shape shape_of(const gpt2_stage *s, int micro, int forward_only) {
+    const pipeline_shape shape = {s->stages, micro, s->chunks, forward_only};
+    return shape;
+}
+
+void gpt2_pipeline_slots(gpt2_stage *s, int micro_steps) {
+    const pipeline_shape shape = shape_of(s, micro_steps, 0);
+    s->slots = pipeline_in_flight(&shape, s->stage);
+}
+
+static size_t message_bytes(const gpt2_config *cfg, const gpt2_run *run) {
+    const gpt2_parallel *how = run->parallel;
+    const size_t cut = how && how->sequence ? (size_t)zero_group_size(how->tp) : 1;
+    return (size_t)run->batch * (size_t)run->seq_len / cut * (size_t)cfg->channels
+           * zero_type_bytes(run->type);
+}
+
+size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, const gpt2_stage *s,
+                           int micro_steps) {
+    const pipeline_shape shape = shape_of(s, micro_steps, 0);
+    pipeline_plan plan;
+    if (pipeline_make(&plan, &shape, s->stage)) return 0;
+    const size_t bytes = (size_t)plan.buffers * message_bytes(cfg, run);
+    pipeline_free(&plan);
+    return bytes;
+}
+
+uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, const gpt2_stage *s,
+                            int micro_steps) {
+    const pipeline_shape shape = shape_of(s, micro_steps, 0);
+    return (uint64_t)pipeline_sends(&shape, s->stage) * message_bytes(cfg, run);
+}
+
+/* ---- life
+ * ----------------------------------------------------------------------------------------- */
+
+static zero_result refuse(gpt2_error *err, zero_result result, const char *why) {
+    if (err) (void)snprintf(err->sentence, sizeof err->sentence, "%s", why);
+    return result;
+}
+
+static zero_result get_memory(gpt2_pipeline *p, int buffers) {
+    if (buffers <= p->buffers) return ZERO_OK;
+    gpt2_free(p->memory);
+    p->buffers = 0;
+    p->memory = gpt2_memory((size_t)buffers * p->bytes);
+    if (!p->memory)
+        return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for a pipeline's messages");
+    p->buffers = buffers;
+    return ZERO_OK;
+}
+
+static zero_result open_run(gpt2_pipeline *p, void *wires) {
+    char why[PIPELINE_SENTENCE];
+    zero_config c;
+    zero_query_config(p->z, &c);
+    const zero_result result = pipeline_open(&p->run, p->stage->pp, c.stream, wires, why);
+    if (result != ZERO_OK) return refuse(&p->error, result, why);
+    return get_memory(p, p->train.buffers);
+}
+
+zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model,
+                               const gpt2_stage *stage, int micro_steps, void *wires,
+                               gpt2_error *err) {
+    const pipeline_shape shape = shape_of(stage, micro_steps, 0);
+    char why[256];
+    *p = NULL;
+    if (pipeline_check(&shape, stage->first[stage->stages * stage->chunks], why, sizeof why))
+        return refuse(err, ZERO_ERR_ARGUMENT, why);
+    gpt2_pipeline *made = (gpt2_pipeline *)calloc(1, sizeof *made);
+    if (!made) return refuse(err, ZERO_ERR_MEMORY, "no memory for a pipeline");
+    made->z = z;
+    made->model = model;
+    made->stage = stage;
+    made->bytes = gpt2_chunk_bytes(model);
+    made->tokens = gpt2_batch_tokens(model);
+    zero_result result = pipeline_make(&made->train, &shape, stage->stage)
+                             ? refuse(&made->error, ZERO_ERR_MEMORY, "no memory for a schedule")
+                             : open_run(made, wires);
+    if (result != ZERO_OK) {
+        (void)refuse(err, result, made->error.sentence);
+        gpt2_pipeline_close(made);
+        return result;
+    }
+    *p = made;
+    return ZERO_OK;
+}
+
+void gpt2_pipeline_close(gpt2_pipeline *p) {
+    if (!p) return;
+    pipeline_close(p->run);
+    pipeline_free(&p->train);
+    pipeline_free(&p->look);
+    gpt2_free(p->memory);
+    free(p);
+}
+
+const char *gpt2_pipeline_error(const gpt2_pipeline *p) { return p->error.sentence; }
+
+void gpt2_pipeline_times(const gpt2_pipeline *p, double *busy_s, double *waited_s) {
+    pipeline_times times;
+    pipeline_query_times(p->run, &times);
+    *busy_s = times.busy_s;
+    *waited_s = times.waited_s;
+}
+
+/* ---- passes
+ * --------------------------------------------------------------------------------------- */
+
+/* Behind a host's function: the model's sentence, or the context's. */
+static zero_result failed(gpt2_pipeline *p, zero_result result) {
+    if (result == ZERO_OK) return ZERO_OK;
+    const char *why = gpt2_last_error(p->model);
+    p->in_host = 1;
+    return refuse(&p->error, result, why[0] ? why : zero_last_error(p->z));
+}
+
+static zero_result step(gpt2_pipeline *p, const pipeline_plan *plan, const pipeline_host *host) {
+    p->in_host = 0;
+    p->error.sentence[0] = '\0';
+    const zero_result result = pipeline_step(p->run, plan, host, p->memory, p->bytes);
+    if (result != ZERO_OK && !p->in_host)
+        (void)refuse(&p->error, result, zero_group_error(p->stage->pp));
+    return result;
+}
+
+static gpt2_chunk chunk_of(const gpt2_pipeline *p, const pipeline_work *w, void *in) {
+    gpt2_chunk c;
+    const size_t at = (size_t)w->micro * p->tokens;
+    memset(&c, 0, sizeof c);
+    c.chunk = w->chunk;
+    c.slot = w->slot;
+    c.rows = p->rows ? p->rows[w->micro] : gpt2_batch(p->model);
+    c.inputs = p->inputs ? p->inputs + at : NULL;
+    c.targets = p->targets ? p->targets + at : NULL;
+    c.in = in;
+    return c;
+}
+
+static zero_result train_forward(void *user, const pipeline_work *w, void *in, void *out) {
+    gpt2_pipeline *p = (gpt2_pipeline *)user;
+    gpt2_chunk c = chunk_of(p, w, in);
+    c.out = out;
+    return failed(p, gpt2_chunk_forward(p->model, &c));
+}
+
+static zero_result train_backward(void *user, const pipeline_work *w, void *in, void *gradient) {
+    gpt2_pipeline *p = (gpt2_pipeline *)user;
+    gpt2_chunk c = chunk_of(p, w, in);
+    c.gradient = gradient;
+    return failed(p, gpt2_chunk_backward(p->model, &c, p->factor));
+}
+
+zero_result gpt2_pipeline_train(gpt2_pipeline *p, const int *inputs, const int *targets,
+                                float loss_factor) {
+    const pipeline_host host = {train_forward, train_backward, p};
+    p->inputs = inputs;
+    p->targets = targets;
+    p->rows = NULL;
+    p->factor = loss_factor;
+    return step(p, &p->train, &host);
+}
+
+/* ---- forward alone
+ * -------------------------------------------------------------------------------- */
+
+static int is_end(const gpt2_pipeline *p, const pipeline_work *w) {
+    return gpt2_stage_is_last(p->stage) && w->chunk == p->stage->chunks - 1;
+}
+
+static zero_result look_end(gpt2_pipeline *p, const pipeline_work *w, const gpt2_chunk *c) {
+    double sum = 0;
+    if (p->logits) return gpt2_chunk_logits(p->model, c, p->t, p->logits);
+    ZERO_TRY(gpt2_chunk_loss(p->model, c, &sum));
+    p->sum += sum;
+    if (!p->losses) return ZERO_OK;
+    const size_t n = (size_t)c->rows * (p->tokens / (size_t)gpt2_batch(p->model));
+    return gpt2_token_losses(p->model, p->losses + (size_t)w->micro * p->tokens, n);
+}
+
+/* A pass of its own: chunks of other micro-batches, and of this one, come at other times. */
+static zero_result look_forward(void *user, const pipeline_work *w, void *in, void *out) {
+    gpt2_pipeline *p = (gpt2_pipeline *)user;
+    gpt2_chunk c = chunk_of(p, w, in);
+    c.out = out;
+    zero_result result = zero_pass_begin(p->z, ZERO_EVAL, 0, 1);
+    if (result == ZERO_OK) result = gpt2_chunk_forward(p->model, &c);
+    if (result == ZERO_OK && is_end(p, w)) result = look_end(p, w, &c);
+    if (result == ZERO_OK) result = zero_pass_end(p->z);
+    return failed(p, result);
+}
+
+/* The plan is kept for the next call of as many. */
+static zero_result look(gpt2_pipeline *p, int n) {
+    const pipeline_host host = {look_forward, NULL, p};
+    if (p->look.shape.micro != n) {
+        const pipeline_shape shape = shape_of(p->stage, n, 1);
+        pipeline_free(&p->look);
+        if (pipeline_make(&p->look, &shape, p->stage->stage))
+            return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for a schedule");
+    }
+    ZERO_TRY(get_memory(p, p->look.buffers));
+    return step(p, &p->look, &host);
+}
+
+zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const int *inputs, const int *targets,
+                               const int *rows, int n, double *sum, float *token_losses) {
+    p->inputs = inputs;
+    p->targets = targets;
+    p->rows = rows;
+    p->losses = token_losses;
+    p->logits = NULL;
+    p->sum = 0;
+    const zero_result result = look(p, n);
+    *sum = p->sum;
+    return result;
+}
+
+/* The last stage's logits, to all. */
+static zero_result share_logits(gpt2_pipeline *p, float *logits, size_t n) {
+    float *shared = (float *)zero_host_alloc(n * sizeof *shared);
+    if (!shared) return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for logits");
+    memcpy(shared, logits, n * sizeof *shared);
+    zero_result result =
+        zero_group_broadcast(p->stage->pp, shared, n * sizeof *shared, p->stage->stages - 1);
+    if (result == ZERO_OK) result = zero_group_barrier(p->stage->pp);
+    if (result != ZERO_OK)
+        (void)refuse(&p->error, result, zero_group_error(p->stage->pp));
+    else
+        memcpy(logits, shared, n * sizeof *shared);
+    zero_host_free(shared);
+    return result;
+}
+
+zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits) {
+    const int rows = 1;
+    int *all = (int *)calloc(p->tokens, sizeof *all);
+    if (!all) return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for tokens");
+    memcpy(all, inputs, (size_t)t * sizeof *all);
+    p->inputs = all;
+    p->targets = NULL;
+    p->rows = &rows;
+    p->logits = logits;
+    p->t = t;
+    zero_result result = look(p, 1);
+    free(all);
+    if (result == ZERO_OK) result = share_logits(p, logits, gpt2_vocabulary(p->model));
+    return result;
+}

@@ -1,0 +1,81 @@
+/* pipelined.h - GPT-2 over the stages of a pipeline: what gpt2.h's train_step, loss and logits are
+   where a model is one stage of several.
+
+   EXAMPLE
+       gpt2_stage_make(&stage, &cfg, p, v, zero_group_rank(pp), T, &err);      // stages.h
+       stage.pp = pp, stage.ends = ends;
+       gpt2_pipeline_slots(&stage, m);
+       parallel.stage = &stage;                                  // of gpt2_table, gpt2_run, ...
+       gpt2_pipeline_open(&line, model, &cfg, &stage, m, wires, &err);
+       for (int step = 0; step < steps; step++) {
+           zero_pass_begin(z, ZERO_TRAIN, ZERO_TOGETHER, m);
+           gpt2_pipeline_train(line, inputs, targets, zero_loss_scale(z) / m);
+           zero_pass_end(z);
+           zero_reduce(z);
+           zero_step(z, &hyper);
+           gpt2_take_losses(model, &loss);                       // the last stage's; others': 0
+       }
+
+   The context adds gradients up where they lie: accumulation LOCAL, gradients in f32. Weights have
+   the bits of the same micro-steps without a pipeline; where embeddings are tied, but for one
+   rounding: gradients of lookup and classifier are added up apart, and to each other once.
+
+   TRAFFIC of a stage and step: b T C numbers for each boundary of its chunks, direction and
+   micro-batch (pipeline_sends), and once the tied wte's gradient between first and last stage. */
+#ifndef GPT2_PIPELINED_H
+#define GPT2_PIPELINED_H
+
+#include "gpt2.h"
+#include "stages.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct gpt2_pipeline gpt2_pipeline;
+
+/* Activations that a stage keeps, for m micro-batches: before gpt2_create and
+   gpt2_activation_bytes. */
+void gpt2_pipeline_slots(gpt2_stage *stage, int micro_steps);
+
+/* Buffers for the messages of a training step's plan, bytes; before anything is built. */
+size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, const gpt2_stage *stage,
+                           int micro_steps);
+/* Bytes that the stage sends to its neighbours in a training step. */
+uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, const gpt2_stage *stage,
+                            int micro_steps);
+
+/* For a model that was made with that stage, and m micro-batches a step. wires: CUDA: the stream of
+   stage->pp, which nobody else uses then; CPU: NULL. All are borrowed. On error *p is NULL. Errors:
+   ARGUMENT (m that the schedule cannot take, with what is nearest), MEMORY. */
+zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model,
+                               const gpt2_stage *stage, int micro_steps, void *wires,
+                               gpt2_error *err);
+void gpt2_pipeline_close(gpt2_pipeline *p); /* NULL is allowed */
+
+/* Forward and backward of all micro-batches, inside a ZERO_TOGETHER pass. inputs, targets: [m][B
+   T], of which the first stage reads the former, the last the latter. loss_factor: as
+   gpt2_train_step's. COLLECTIVE over the stages, and through its hooks. Errors: those of
+   gpt2_train_step, and of the group. */
+zero_result gpt2_pipeline_train(gpt2_pipeline *p, const int *inputs, const int *targets,
+                                float loss_factor);
+
+/* Forward alone of n batches of rows[i] sequences, outside of any pass: *sum gets the sum of all
+   their losses on the last stage, others 0. inputs, targets: [n][B T]. What token_losses (may be
+   NULL; [n][B T], of the last stage alone) gets is each token's. SYNC. */
+zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const int *inputs, const int *targets,
+                               const int *rows, int n, double *sum, float *token_losses);
+
+/* gpt2_logits, outside of any pass; on every stage. */
+zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits);
+
+/* The sentence for the last error. */
+const char *gpt2_pipeline_error(const gpt2_pipeline *p);
+
+/* Seconds of the stage so far, CPU: computing, and waiting for messages. */
+void gpt2_pipeline_times(const gpt2_pipeline *p, double *busy_s, double *waited_s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
