@@ -33,6 +33,7 @@ memory 120 beside $B/test_memory
 gpt2-ops 120 beside $B/test_gpt2_ops
 gpt2 120 beside $B/test_gpt2
 gpt2-tiles 120 beside $B/test_gpt2_tiles
+gpt2-pipeline 120 beside $B/test_gpt2_pipeline
 pipeline 120 alone $B/test_pipeline $SEED
 launch 60 beside $B/test_launch
 report 30 beside $B/test_report
