@@ -118,7 +118,7 @@ $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_check tes
 $B/test_offload_rings: tests/test_offload.c | libraries
 	@mkdir -p $B
 	$(COMPILE) $(RINGS) -O1 -I. -o $@ $< -lm
-$B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
+$B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops $B/test_gpt2_parallel: $B/%: tests/%.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
