@@ -5,6 +5,7 @@
      windows N..  the same where ranks see no peer's files, and share MPI windows instead
      hash N       on real hosts of N ranks: compares, and prints the hash
      errors       what must be refused, and ranks that go, stall or disagree
+     groups       groups of ranks: collectives with LOCAL's bits, parts, contexts of parts, faults
      thread       MPI started below MPI_THREAD_MULTIPLE
      small        with little room in /dev/shm: no difference
      none         the same where windows need it: an error
@@ -38,6 +39,7 @@ static zero_comm mpi_comm_of(const test_rank *r) {
 #define test_comm mpi_comm_of
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "host.h"
+#include "groups.h"
 
 /* ---- what the plugin calls ---- */
 
@@ -542,6 +544,92 @@ static void mpi_hide(void) {
     mpi_pid = (pid_t)all[(mpi_rank + 1) % mpi_ranks];
 }
 
+/* ---- groups of ranks ---- */
+
+/* A context over a part of the ranks has the bits of as many ranks of LOCAL. */
+static uint64_t mpi_part_hash(test_rank *r) {
+    host_spec s;
+    host_run h;
+    mpi_spec(&s, 0, 0, ZERO_ACCUMULATE_SHARDED);
+    s.nranks = r->nranks;
+    s.cfg.stage = 3;
+    int ok = host_open(&h, &s, r);
+    for (int step = 0; step < s.steps && ok; step++) ok = host_train_step(&h);
+    const uint64_t hash = ok ? host_hash(&h) : 0;
+    zero_destroy(h.z);
+    return hash;
+}
+static void mpi_part_rank(test_rank *r) {
+    const uint64_t hash = mpi_part_hash(r);
+    if (r->rank == 0) *(uint64_t *)r->arg = hash;
+}
+
+static void mpi_groups_go(zero_group *all) {
+    zero_group *part = NULL, *none = all;
+    groups_case c;
+    uint64_t local = 0, hash = 0;
+    test_rank r;
+    const MPI_Comm given = mpi_given;
+    const int colour = mpi_ranks > 2 && mpi_rank == mpi_ranks - 1 ? -1 : mpi_rank % 2;
+    test_check(groups_all(&c, all, GROUPS_SIZES), "groups, rank %d: %s", mpi_rank, c.why);
+    test_check(!zero_group_split(all, colour, -mpi_rank, &part) && (part != NULL) == (colour >= 0),
+               "a split, rank %d: %s", mpi_rank, zero_group_error(all));
+    test_check(!zero_group_split(all, -1, 0, &none) && !none, "a group of nobody");
+    zero_group_name(part, "dp");
+    if (part) {
+        const int size = zero_group_size(part);
+        zero_comm comm = zero_group_comm(part);
+        test_check(groups_all(&c, part, 5), "a part, rank %d: %s", mpi_rank, c.why);
+        memset(&r, 0, sizeof r);
+        r.rank = zero_group_rank(part);
+        r.nranks = size;
+        mpi_given = *(MPI_Comm *)comm.handle;
+        hash = mpi_part_hash(&r);
+        mpi_given = given;
+        test_check(test_ranks(size, 0, mpi_part_rank, &local) && hash == local && hash,
+                   "a context of a part, rank %d: %s%s", mpi_rank, r.why, test_first);
+    }
+    test_check(groups_all(&c, all, 3), "all ranks after, rank %d: %s", mpi_rank, c.why);
+    zero_group_close(part);
+}
+
+/* The last rank makes another call, comes late, or leaves; all the others learn of it. */
+static void mpi_groups_fail(int what) {
+    static const char *const says[] = {"all_gather of 64 bytes", "did not come", "failed"};
+    const zero_comm comm = {ZERO_COMM_MPI, 0, &mpi_given, 0};
+    zero_group *g = NULL;
+    static float x[4000];
+    const int odd = mpi_rank == mpi_ranks - 1;
+    zero_result e = zero_group_open(&g, &comm, NULL, 2);
+    zero_group_name(g, "tp");
+    mpi_meet();
+    const double start = test_now();
+    if (odd && what == 1) usleep(3000000);
+    if (!e && odd && what == 2) e = ZERO_ERR_STATE; /* gives up: another group has failed */
+    if (!e && odd && what == 0) e = zero_group_all_gather(g, x, x + 16, 64);
+    for (int i = 0; i < 2 && !e; i++) e = zero_group_all_reduce(g, x, 2000, ZERO_F32, ZERO_SUM);
+    const double took = test_now() - start;
+    if (what == 2 && odd) {
+        zero_group_close(g); /* in good order, and waits: peers run into their time limit */
+    } else {
+        test_check(e && took < 6 && (what || strstr(zero_group_error(g), says[0]))
+                       && (what || e == ZERO_ERR_MISMATCH) && strstr(zero_group_error(g), "tp"),
+                   "fault %d, rank %d: %d after %.1f s: %s", what, mpi_rank, (int)e, took,
+                   zero_group_error(g));
+        zero_group_close(g);
+    }
+    mpi_meet();
+}
+
+static void mpi_groups(void) {
+    const zero_comm comm = {ZERO_COMM_MPI, 0, &mpi_given, 0};
+    zero_group *all = NULL;
+    test_check(!zero_group_open(&all, &comm, NULL, 30), "opens: %s", zero_group_error(all));
+    if (!zero_group_barrier(all)) mpi_groups_go(all);
+    zero_group_close(all);
+    for (int what = 0; what < 3 && mpi_ranks > 1; what++) mpi_groups_fail(what);
+}
+
 static void mpi_small(int room) {
     static test_rank rank;
     host_spec s;
@@ -581,6 +669,8 @@ int main(int argc, char **argv) {
         mpi_small(1);
     else if (!strcmp(mode, "die"))
         mpi_troubled("rank 1 dies", 1, MPI_DIES, 600, NULL);
+    else if (!strcmp(mode, "groups"))
+        mpi_groups();
     else if (!strcmp(mode, "errors"))
         mpi_errors();
     else if (level < MPI_THREAD_MULTIPLE)

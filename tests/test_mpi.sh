@@ -68,6 +68,7 @@ for mpi in openmpi mpich; do
     run 7 $some 0 1
     run 8 $some 0 1 4
     run 4 errors
+    for ranks in 1 2 3 5; do run $ranks groups; done
     run 2 thread
     run 2 windows 0 1
     dies

@@ -116,8 +116,9 @@ static const char *zp_rank_text(const zp_group *g, int rank, char *text, size_t 
     return text;
 }
 
-static zero_result zp_peer_failed(zp_group *g, int rank, const char *why) {
+static zero_result zp_peer_failed(zp_group *g, int rank, int told, const char *why) {
     char who[ZP_PLACE_BYTES + 48];
+    if (told == ZERO_ERR_MISMATCH) return zp_error(g, ZERO_ERR_MISMATCH, "%s", why);
     if (rank < 0) return zp_error(g, ZERO_ERR_PEER, "%s", why);
     return zp_error(g, ZERO_ERR_PEER, "%s failed: %s", zp_rank_text(g, rank, who, sizeof who), why);
 }
@@ -127,16 +128,14 @@ static zero_result zp_peer_failed(zp_group *g, int rank, const char *why) {
 static zero_result zp_seats_aborted(zp_group *g) {
     const zp_seats *s = zp_seats_of(g);
     int rank = g->rank;
-    if (s->board && __atomic_load_n(&s->board->aborted, __ATOMIC_ACQUIRE)) {
-        if (s->board->abort_result == ZERO_ERR_MISMATCH) /* it names both calls */
-            return zp_error(g, ZERO_ERR_MISMATCH, "%s", s->board->abort_text);
-        return zp_peer_failed(g, (int)s->board->abort_rank, s->board->abort_text);
-    }
+    if (s->board && __atomic_load_n(&s->board->aborted, __ATOMIC_ACQUIRE))
+        return zp_peer_failed(g, (int)s->board->abort_rank, s->board->abort_result,
+                              s->board->abort_text);
     for (const zero_local *l = s->local; l;) {
         const zp_board *b = &l->board;
         if (__atomic_load_n(&b->aborted, __ATOMIC_ACQUIRE)) {
             if (l == s->local || b->abort_rank < 0)
-                return zp_peer_failed(g, (int)b->abort_rank, b->abort_text);
+                return zp_peer_failed(g, (int)b->abort_rank, b->abort_result, b->abort_text);
             return zp_error(g, ZERO_ERR_PEER, "rank %d of those that this group was cut from: %s",
                             (int)b->abort_rank, b->abort_text);
         }
@@ -147,11 +146,15 @@ static zero_result zp_seats_aborted(zp_group *g) {
     return ZERO_OK;
 }
 
+/* What peers are to return: of a host's group that they called different things, too. */
+static zero_result zp_told_as(const zp_group *g) {
+    const int differs = g->swaps && zp_failure_result(g->failure) == ZERO_ERR_MISMATCH;
+    return differs ? ZERO_ERR_MISMATCH : ZERO_ERR_PEER;
+}
+
 static void zp_local_abort(zp_group *g, const char *why) {
     const zp_seats *s = zp_seats_of(g);
-    const int differs = g->swaps && zp_failure_result(g->failure) == ZERO_ERR_MISMATCH;
-    const zero_result result = differs ? ZERO_ERR_MISMATCH : ZERO_ERR_PEER;
-    if (s->board || s->local) zp_board_abort_as(zp_board_of(s), g->rank, result, why);
+    if (s->board || s->local) zp_board_abort_as(zp_board_of(s), g->rank, zp_told_as(g), why);
 }
 
 /* The time limit has passed for want of a rank; -1: of some. */

@@ -109,6 +109,126 @@ static zero_result zp_mpi_memory(zp_group *g, zp_memory *m) {
     return other ? zp_memory_window(g, m) : r;
 }
 
+/* A message on its way: its envelope goes first, so that a peer which expects another one is told;
+   what it holds follows, in pieces that MPI can count. */
+enum { ZP_ENVELOPE_TAG = 1, ZP_MESSAGE_TAG };
+typedef struct zp_mpi_moving {
+    zp_envelope envelope; /* that is sent, or has come */
+    MPI_Request head, body;
+    size_t at;                  /* bytes that were given to MPI */
+    int headed, embodied, done; /* the envelope has moved; a piece is on its way; all have moved */
+} zp_mpi_moving;
+
+static zero_result zp_mpi_message_begin(const zp_swap *x, int i) {
+    zp_group *g = x->group;
+    const zero_message *m = &x->list[i];
+    const MPI_Comm comm = zp_mpi_of(g)->comm[ZP_GRADIENTS];
+    zp_mpi_moving *w = &zp_mpi_of(g)->moving[i];
+    const zp_envelope mine = {x->call, x->number, m->bytes};
+    const int bytes = (int)sizeof mine;
+    memset(w, 0, sizeof *w);
+    w->envelope = mine;
+    if (m->sends)
+        ZP_MPI(g,
+               MPI_Isend(&w->envelope, bytes, MPI_BYTE, m->peer, ZP_ENVELOPE_TAG, comm, &w->head));
+    else
+        ZP_MPI(g,
+               MPI_Irecv(&w->envelope, bytes, MPI_BYTE, m->peer, ZP_ENVELOPE_TAG, comm, &w->head));
+    return ZERO_OK;
+}
+
+/* What can be done about it now. *moved: something was. */
+static zero_result zp_mpi_message_go(const zp_swap *x, int i, int *moved) {
+    zp_group *g = x->group;
+    const zero_message *m = &x->list[i];
+    const MPI_Comm comm = zp_mpi_of(g)->comm[ZP_GRADIENTS];
+    zp_mpi_moving *w = &zp_mpi_of(g)->moving[i];
+    const zp_envelope mine = {x->call, x->number, m->bytes};
+    const int piece = (int)zp_min((size_t)1 << 30, m->bytes - w->at);
+    int over = 0;
+    if (!w->headed) ZP_MPI(g, MPI_Test(&w->head, &w->headed, MPI_STATUS_IGNORE));
+    if (w->headed && !m->sends) ZP_TRY(zp_envelope_same(g, m->peer, &w->envelope, &mine));
+    if (!w->headed && !m->sends) return ZERO_OK;
+    if (w->embodied) ZP_MPI(g, MPI_Test(&w->body, &over, MPI_STATUS_IGNORE));
+    if (w->embodied && !over) return ZERO_OK;
+    *moved |= w->embodied || w->at < m->bytes || w->headed;
+    w->embodied = w->at < m->bytes;
+    w->done = !w->embodied && w->headed;
+    if (!w->embodied) return ZERO_OK;
+    char *at = (char *)m->data + w->at;
+    w->at += (size_t)piece;
+    if (m->sends)
+        ZP_MPI(g, MPI_Isend(at, piece, MPI_BYTE, m->peer, ZP_MESSAGE_TAG, comm, &w->body));
+    else
+        ZP_MPI(g, MPI_Irecv(at, piece, MPI_BYTE, m->peer, ZP_MESSAGE_TAG, comm, &w->body));
+    return ZERO_OK;
+}
+
+/* Between two ranks, in one direction, one after the other. *left: a message that has not moved. */
+static zero_result zp_mpi_messages_go(const zp_swap *x, int *left, int *moved) {
+    zp_mpi_moving *w = zp_mpi_of(x->group)->moving;
+    zero_result r = ZERO_OK;
+    *left = -1;
+    for (int i = 0; i < x->n; i++) {
+        const zero_message *m = &x->list[i];
+        int first = !w[i].done;
+        for (int k = 0; k < i && first; k++)
+            first = w[k].done || x->list[k].peer != m->peer || x->list[k].sends != m->sends;
+        const zero_result one = first ? zp_mpi_message_go(x, i, moved) : ZERO_OK;
+        if (one && !r) r = one;
+        if (!w[i].done) *left = i;
+    }
+    return r;
+}
+
+static zero_result zp_mpi_swap(zp_stream *s, const zp_swap *x) {
+    zp_group *g = x->group;
+    zp_mpi_moving *w = zp_mpi_of(g)->moving;
+    double deadline = 0;
+    int left = 0;
+    zero_result r = ZERO_OK;
+    for (int i = 0; i < x->n && !r; i++) r = zp_mpi_message_begin(x, i);
+    for (int spin = 0; left >= 0 && !r; spin++) {
+        int moved = 0;
+        r = zp_mpi_messages_go(x, &left, &moved);
+        if (moved) spin = 0, deadline = 0;
+        if (r || left < 0 || spin < 64) continue;
+        r = zp_mpi_aborted(g);
+        const double now = zp_seconds();
+        if (deadline == 0) deadline = now + g->timeout_s;
+        if (!r && now > deadline) r = zp_late(g, x->call.kind, x->list[left].peer);
+        if (spin > 256) zp_nap(); /* a neighbour's layer may be short */
+    }
+    for (int i = 0; i < x->n && r; i++) /* nothing is written to the host's memory any more */
+        if (!x->list[i].sends && w[i].embodied) (void)MPI_Cancel(&w[i].body);
+    if (r) zp_mpi_of(g)->abandoned = 1;
+    return r;
+}
+
+/* The communicator is the part's until its last group or context is gone. */
+static zero_result zp_mpi_cut(zp_group *of, const zp_cut *cut, zero_comm *part) {
+    const zero_comm none = {ZERO_COMM_MPI, 0, NULL, 0};
+    const int colour = cut->part < 0 ? MPI_UNDEFINED : cut->part;
+    MPI_Comm *comm = (MPI_Comm *)malloc(sizeof *comm);
+    int who = -1;
+    *part = none;
+    ZP_TRY(zp_agree(of, comm != NULL, &who));
+    if (!comm || who >= 0) {
+        free(comm);
+        return zp_error(of, ZERO_ERR_MEMORY, "rank %d has no memory for a group", who);
+    }
+    ZP_MPI(of, MPI_Comm_split(zp_mpi_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm));
+    if (colour == MPI_UNDEFINED) free(comm);
+    if (colour != MPI_UNDEFINED) part->handle = comm;
+    return ZERO_OK;
+}
+static void zp_mpi_uncut(zero_comm *part, int broken) {
+    int ended = 0;
+    if (!part->handle || MPI_Finalized(&ended) || ended || broken) return; /* to the end */
+    (void)MPI_Comm_free((MPI_Comm *)part->handle);
+    free(part->handle);
+}
+
 /* What every rank says of its node, which is named by its lowest rank. */
 typedef struct zp_node {
     int ranks, first, place, asked;
@@ -159,7 +279,7 @@ static zero_result zp_mpi_even(zp_group *g, const zp_node *said, int node_size) 
                             "ranks: a node lies on one host",
                             node_size, r, n);
     }
-    if (nodes <= ZP_LOCAL_MAX) return ZERO_OK;
+    if (nodes <= ZP_LOCAL_MAX || g->swaps) return ZERO_OK;
     return zp_error(g, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", nodes, ZP_LOCAL_MAX);
 }
 
@@ -211,7 +331,8 @@ static int zp_mpi_make(zp_group *g) {
     m->landing = (zp_landing *)calloc(1 + n, sizeof *m->landing);
     m->told = (MPI_Request *)malloc(n * sizeof *m->told);
     m->node_rank = (int *)malloc(n * sizeof *m->node_rank);
-    return m->landing && m->told && m->node_rank;
+    if (g->swaps) m->moving = (zp_mpi_moving *)calloc(ZP_MESSAGES, sizeof *m->moving);
+    return m->landing && m->told && m->node_rank && (!g->swaps || m->moving);
 }
 
 static zero_result zp_mpi_join(zp_group *g, const zero_comm *given) {
@@ -226,8 +347,10 @@ static zero_result zp_mpi_join(zp_group *g, const zero_comm *given) {
         ZP_MPI(g, MPI_Comm_set_errhandler(m->comm[i], MPI_ERRORS_RETURN));
     }
     m->joined = 1;
-    ZP_TRY(zp_mpi_nodes(g, given->node_size));
-    const size_t wires = 2 * (size_t)(m->nnodes - 1) * zp_crossings(m->nnodes);
+    /* a host's group sends messages alone: each rank is a node of its own */
+    ZP_TRY(zp_mpi_nodes(g, g->swaps ? 1 : given->node_size));
+    const size_t crossings = g->swaps ? 0 : zp_crossings(m->nnodes);
+    const size_t wires = 2 * (size_t)(m->nnodes - 1) * crossings;
     g->shares = m->nnodes == 1;
     g->wire_bytes = wires * ZP_CROSS_NUMEL * sizeof *m->wire;
     m->wire = (float *)malloc(zp_max(g->wire_bytes, 1));
@@ -270,11 +393,13 @@ static void zp_mpi_leave(zp_group *g, int broken) {
     free(m->told);
     free(m->node_rank);
     free(m->wire);
+    free(m->moving);
     free(m);
 }
 
 static const zp_transport zp_mpi_row = {
-    "MPI",           zp_mpi_join,      NULL,        zp_mpi_memory, NULL,         zp_mpi_issue,
-    zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_cost, NULL,          zp_mpi_abort, zp_mpi_leave};
+    "MPI",           zp_mpi_join,      NULL,         zp_mpi_memory, NULL,         zp_mpi_issue,
+    zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_cost,  NULL,          zp_mpi_abort, zp_mpi_leave,
+    zp_mpi_swap,     zp_mpi_cut,       zp_mpi_uncut, NULL};
 
 #endif

@@ -12,8 +12,8 @@
 
 #ifdef ZERO_WITH_MPI
 
-#define ZP_ABORT_TAG 1     /* on the control channel, where there are no other messages */
-#define ZP_TAGS      16384 /* units that tags tell apart; MPI promises tags up to 32767 */
+/* On the control channel there are no messages but word of failures: the tag is a zero_result. */
+#define ZP_TAGS 16384 /* units that tags tell apart; MPI promises tags up to 32767 */
 
 /* A rank's part of an exchange: what it is at, then what it gives. All exchanges have one size in
    MPI's eyes, so that ranks that do not agree meet, and are told. */
@@ -31,7 +31,8 @@ typedef struct zp_mpi {
     float *wire;         /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
     zp_landing *landing; /* [1 + nranks] given and got in an exchange */
     char told_text[ZP_TEXT_BYTES];
-    MPI_Request *told; /* [nranks] word of this rank's failure */
+    struct zp_mpi_moving *moving; /* [ZP_MESSAGES] of a host's group; otherwise NULL */
+    MPI_Request *told;            /* [nranks] word of this rank's failure */
     int is_told;
     int abandoned; /* a request was given up, or a peer: what MPI may touch is never freed */
 } zp_mpi;
@@ -56,13 +57,14 @@ static zero_result zp_mpi_aborted(zp_group *g) {
     int found = 0;
     if (!m->seats.board) return ZERO_OK; /* joining: a rank that sends word has been through it */
     ZP_TRY(zp_seats_aborted(g));
-    ZP_MPI(g, MPI_Improbe(MPI_ANY_SOURCE, ZP_ABORT_TAG, m->comm[ZP_CONTROL], &found, &message,
+    ZP_MPI(g, MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, m->comm[ZP_CONTROL], &found, &message,
                           &status));
     if (!found) return ZERO_OK;
     ZP_MPI(g, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
     text[sizeof text - 1] = 0;
-    zp_board_abort(m->seats.board, status.MPI_SOURCE, text);
-    return zp_peer_failed(g, status.MPI_SOURCE, text);
+    const int source = status.MPI_SOURCE, told = status.MPI_TAG;
+    zp_board_abort_as(m->seats.board, source, (zero_result)told, text);
+    return zp_peer_failed(g, source, told, text);
 }
 
 /* Tells this node's ranks, and those of other nodes if it was this rank that failed first here.
@@ -72,14 +74,14 @@ static void zp_mpi_abort(zp_group *g, const char *why) {
     const double deadline = zp_seconds() + 1;
     int n = 0, done = 0;
     if (!m || !m->seats.board) return;
-    zp_board_abort(m->seats.board, g->rank, why);
+    zp_board_abort_as(m->seats.board, g->rank, zp_told_as(g), why);
     if (m->seats.n == g->nranks || m->seats.board->abort_rank != g->rank) return;
     if (__atomic_exchange_n(&m->is_told, 1, __ATOMIC_ACQ_REL)) return;
     memcpy(m->told_text, m->seats.board->abort_text, sizeof m->told_text);
     for (int i = 0; i < g->nranks; i++) {
         if (i / m->seats.n == m->node) continue;
-        if (MPI_Isend(m->told_text, ZP_TEXT_BYTES, MPI_BYTE, m->node_rank[i], ZP_ABORT_TAG,
-                      m->comm[ZP_CONTROL], &m->told[n]))
+        if (MPI_Isend(m->told_text, ZP_TEXT_BYTES, MPI_BYTE, m->node_rank[i],
+                      m->seats.board->abort_result, m->comm[ZP_CONTROL], &m->told[n]))
             break;
         n++;
     }
