@@ -429,7 +429,7 @@ static void test_slices(void) {
     for (int k = 0; k < n; k++)
         for (int size = 1; size <= 2; size++) {
             const size_t all = table[k].numel * (size_t)table[k].layers;
-            float *back = (float *)calloc(all, sizeof *back), piece[7], part[7];
+            float *back = (float *)calloc(all, sizeof *back), piece[7], taken[7];
             size_t had[2] = {0, 0};
             int ok = 1;
             for (size_t first = 0; first < all; first += 7)
@@ -441,8 +441,8 @@ static void test_slices(void) {
                     const size_t got = tensor_slice_take(&s, piece, first, m, &at);
                     ok = ok && at == had[rank] && got == tensor_slice_before(&s, first + m) - at;
                     had[rank] += got;
-                    memcpy(part, piece, sizeof part);
-                    tensor_slice_put(&s, back + first, first, m, part);
+                    memcpy(taken, piece, sizeof taken);
+                    tensor_slice_put(&s, back + first, first, m, taken);
                 }
             for (size_t i = 0; i < all; i++) ok = ok && back[i] == (float)(i + 1);
             const tensor_slice s = tensor_slice_of(&cfg, k, 0, size);
