@@ -503,8 +503,8 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
 static gpt2_run make_run(const trainer *t) {
     const job *j = t->j;
     const train_options *o = j->opt;
-    gpt2_run run = {j->batch.rows, j->batch.seq_len, o->recompute, (zero_type)o->type,
-                    o->tf32,       o->any_order,     o->tile_rows, train_folder(o, &j->ds),
+    gpt2_run run = {j->batch.rows,  j->batch.seq_len, o->recompute, (zero_type)o->type,
+                    o->tf32,        o->any_order,     o->tile_rows, train_folder(o, &j->ds),
                     &t->groups.part};
     return run;
 }
@@ -533,8 +533,7 @@ static void start_weights(trainer *t) {
     if (in_file)
         result = model_load_part(t->z, &j->model, &t->groups.part, j->opt->model, &error);
     else
-        result =
-            gpt2_init_part(t->z, &j->model, &t->groups.part, (uint64_t)j->opt->seed, &error);
+        result = gpt2_init_part(t->z, &j->model, &t->groups.part, (uint64_t)j->opt->seed, &error);
     if (result != ZERO_OK) launch_fail_result(j->l, result, error.sentence);
 }
 
@@ -1312,9 +1311,8 @@ static void resolve(job *j) {
     const int uneven = train_batch(j->opt, j->ranks.dp, &j->batch, sentence, sizeof sentence);
     require(j, !uneven, "%s", sentence);
     gpt2_error error;
-    const zero_result result =
-        gpt2_parallel_check(&j->model, j->opt->seq_len, j->opt->tile_rows, j->ranks.tp,
-                            j->ranks.part.sequence, &error);
+    const zero_result result = gpt2_parallel_check(&j->model, j->opt->seq_len, j->opt->tile_rows,
+                                                   j->ranks.tp, j->ranks.part.sequence, &error);
     require(j, result == ZERO_OK, "-tp %d: %s", j->ranks.tp, error.sentence);
 }
 

@@ -1,6 +1,6 @@
-/* test_gpt2_parallel.c - GPT-2 over the ranks of groups, adapters/gpt2/tensor_parallel.h, beside the
-   same model on data-parallel ranks alone: gradients of the first step, losses, norms, logits; the
-   same bits at every stage; bytes as the formula says; memory as planned; what cannot be cut.
+/* test_gpt2_parallel.c - GPT-2 over the ranks of groups, adapters/gpt2/tensor_parallel.h, beside
+   the same model on data-parallel ranks alone: gradients of the first step, losses, norms, logits;
+   the same bits at every stage; bytes as the formula says; memory as planned; what cannot be cut.
 
    With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "harness.h"
@@ -22,8 +22,8 @@ typedef struct training {
     zero_type type;
     double loss[MOST_STEPS], norm[MOST_STEPS], eval;
     float logits[V];
-    float *grad;      /* of the first step, dense; NULL: not wanted */
-    uint64_t weights; /* dense; a hash of this test's own */
+    float *grad;            /* of the first step, dense; NULL: not wanted */
+    uint64_t weights;       /* dense; a hash of this test's own */
     uint64_t sent, formula; /* of the tensor-parallel group, in the first step */
     zero_group_stats stats; /* of that step */
 } training;
@@ -87,7 +87,8 @@ static zero_result open_model(part *p) {
     return gpt2_create(&p->m, p->z, &p->cfg, &run, &p->err);
 }
 
-/* Tokens of a data-parallel rank: targets follow from inputs, so that there is something to learn. */
+/* Tokens of a data-parallel rank: targets follow from inputs, so that there is something to learn.
+ */
 static void draw_tokens(int *tokens, int dp_rank, int pass) {
     for (int i = 0; i < B * T; i++) {
         const uint64_t at = (uint64_t)(pass * B * T + i);
@@ -131,7 +132,8 @@ static zero_result take_step(part *p, int step) {
     for (int micro = 0; micro < MICRO; micro++) {
         draw_tokens(tokens, p->dp_rank, step * MICRO + micro);
         ZERO_TRY(zero_pass_begin(p->z, ZERO_TRAIN, micro, MICRO));
-        ZERO_TRY(gpt2_train_step(p->m, tokens, tokens + B * T, zero_loss_scale(p->z) / MICRO, NULL));
+        ZERO_TRY(
+            gpt2_train_step(p->m, tokens, tokens + B * T, zero_loss_scale(p->z) / MICRO, NULL));
         ZERO_TRY(zero_pass_end(p->z));
     }
     zero_group_query_stats(p->tp, &after);
@@ -175,7 +177,9 @@ static void train_body(test_rank *r) {
     memset(&p, 0, sizeof p);
     p.rank = r->rank;
     p.t = r->rank ? &own : wanted;
-    if (r->rank && own.grad) own.grad = (float *)malloc(gpt2_numel(&(gpt2_config){T, V, Vp, L, NH, C, 1}) * sizeof(float));
+    if (r->rank && own.grad)
+        own.grad =
+            (float *)malloc(gpt2_numel(&(gpt2_config){T, V, Vp, L, NH, C, 1}) * sizeof(float));
     const zero_result result = train_part(&p, &comm);
     if (result)
         test_rank_fail(r, "result %d: %s; %s; %s; %s; %s; %s", (int)result, p.err.sentence,
@@ -192,10 +196,10 @@ static void train_body(test_rank *r) {
 }
 
 static int train(training *t) {
-    return test_check(test_ranks(t->dp * t->tp, 0, train_body, t),
-                      "dp %d, tp %d, sequence %d, untied %d, tiles of %d, recompute %d, stage %d: %s",
-                      t->dp, t->tp, t->sequence, t->untied, t->tile_rows, t->recompute, t->stage,
-                      test_first);
+    return test_check(
+        test_ranks(t->dp * t->tp, 0, train_body, t),
+        "dp %d, tp %d, sequence %d, untied %d, tiles of %d, recompute %d, stage %d: %s", t->dp,
+        t->tp, t->sequence, t->untied, t->tile_rows, t->recompute, t->stage, test_first);
 }
 
 static training layout(int dp, int tp, int sequence) {
@@ -209,9 +213,9 @@ static training layout(int dp, int tp, int sequence) {
 }
 
 static const char *name_of(const training *t, char text[128]) {
-    (void)snprintf(text, 128, "dp %d tp %d sequence %d untied %d tiles %d recompute %d stage %d type %d",
-                   t->dp, t->tp, t->sequence, t->untied, t->tile_rows, t->recompute, t->stage,
-                   (int)t->type);
+    (void)snprintf(
+        text, 128, "dp %d tp %d sequence %d untied %d tiles %d recompute %d stage %d type %d",
+        t->dp, t->tp, t->sequence, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type);
     return text;
 }
 
@@ -252,9 +256,10 @@ static void check_near(training *t, const training *whole, double rounding) {
         logit = fmax(logit, fabs((double)t->logits[i] - (double)whole->logits[i]));
     test_check(loss <= 10 * rounding, "%s: losses are off by %g", name, loss);
     test_check(apart(t->norm[0], whole->norm[0]) <= rounding / 10 && norm <= 100 * rounding,
-               "%s: norm %.9g, whole %.9g; off by %g later", name, t->norm[0], whole->norm[0], norm);
-    test_check(apart(t->eval, whole->eval) <= 10 * rounding, "%s: evaluation %.9g, whole %.9g", name,
-               t->eval, whole->eval);
+               "%s: norm %.9g, whole %.9g; off by %g later", name, t->norm[0], whole->norm[0],
+               norm);
+    test_check(apart(t->eval, whole->eval) <= 10 * rounding, "%s: evaluation %.9g, whole %.9g",
+               name, t->eval, whole->eval);
     test_check(logit <= 100 * rounding, "%s: logits are off by %g", name, logit);
     check_gradients(t, whole, rounding);
     free(t->grad);
@@ -274,7 +279,8 @@ static training whole_of(int dp, int untied, int steps, zero_type type) {
 static void test_near(void) {
     static const struct near_case {
         int tp, sequence, tile_rows, recompute;
-    } cases[] = {{2, 0, 0, 1}, {2, 1, 0, 1}, {4, 0, 0, 0}, {4, 1, 0, 3}, {2, 0, 96, 1}, {4, 1, 32, 2}};
+    } cases[] = {{2, 0, 0, 1}, {2, 1, 0, 1},  {4, 0, 0, 0},
+                 {4, 1, 0, 3}, {2, 0, 96, 1}, {4, 1, 32, 2}};
     for (int dp = 1; dp <= 2; dp++)
         for (int untied = 0; untied < 2; untied++) {
             training whole = whole_of(dp, untied, MOST_STEPS, ZERO_F32);
@@ -306,8 +312,9 @@ static void test_near_half(void) {
 static void check_same(training *t, const training *as) {
     char name[128];
     train(t);
-    test_check(!memcmp(t->loss, as->loss, sizeof t->loss) && !memcmp(t->norm, as->norm, sizeof t->norm)
-                   && t->weights == as->weights && !memcmp(&t->eval, &as->eval, sizeof t->eval)
+    test_check(!memcmp(t->loss, as->loss, sizeof t->loss)
+                   && !memcmp(t->norm, as->norm, sizeof t->norm) && t->weights == as->weights
+                   && !memcmp(&t->eval, &as->eval, sizeof t->eval)
                    && !memcmp(t->logits, as->logits, sizeof t->logits),
                "%s: other bits than recompute %d at stage %d: loss %.9g, %.9g; norm %.9g, %.9g",
                name_of(t, name), as->recompute, as->stage, t->loss[3], as->loss[3], t->norm[3],
@@ -354,8 +361,7 @@ static void test_traffic(void) {
     train(&t);
     test_check(t.sent == MICRO * ((4 * L + 2) * one + loss), "%llu bytes, of gathers and scatters",
                (unsigned long long)t.sent);
-    test_check(t.stats.all_reduces == MICRO * 3
-                   && t.stats.all_gathers == MICRO * (4 * L + 2)
+    test_check(t.stats.all_reduces == MICRO * 3 && t.stats.all_gathers == MICRO * (4 * L + 2)
                    && t.stats.reduce_scatters == MICRO * (4 * L + 2),
                "%llu all-gathers, %llu reduce-scatters", (unsigned long long)t.stats.all_gathers,
                (unsigned long long)t.stats.reduce_scatters);
@@ -393,8 +399,10 @@ static void test_activations(void) {
             test_check(test_ranks(tp, 0, memory_body, &t), "activations: %s", test_first);
             const size_t want = block_bytes((size_t)tp, sequence ? (size_t)tp : 1);
             const size_t is = t.two - t.one;
-            test_check(is >= want && is < want + 12 * 128, "tp %d, sequence %d: a block takes %zu bytes, "
-                       "the formula says %zu", tp, sequence, is, want);
+            test_check(is >= want && is < want + 12 * 128,
+                       "tp %d, sequence %d: a block takes %zu bytes, "
+                       "the formula says %zu",
+                       tp, sequence, is, want);
         }
 }
 

@@ -91,8 +91,7 @@ static zero_result load_tensor(const model_file *f, const gpt2_parallel *how, in
         const zero_result r =
             gpt2_write(f->z, f->cfg, how, tensor, ZERO_MASTER, first, n, f->turned);
         if (r != ZERO_OK)
-            return model_refuse(f->e, r, "%.200s: %.300s", f->path,
-                                gpt2_parallel_error(f->z, how));
+            return model_refuse(f->e, r, "%.200s: %.300s", f->path, gpt2_parallel_error(f->z, how));
     }
     return ZERO_OK;
 }

@@ -65,8 +65,9 @@ static int layout_read(const char *word, int length, int ranks, int *tp, char *s
     }
     for (int k = 0; k < 2; k++) sizes[k] += !sizes[k];
     if (sizes[0] * sizes[1] != ranks)
-        return layout_fail(sentence, bytes, "-layouts: %.*s is a layout of %d ranks, and there are %d",
-                           length, word, sizes[0] * sizes[1], ranks);
+        return layout_fail(sentence, bytes,
+                           "-layouts: %.*s is a layout of %d ranks, and there are %d", length, word,
+                           sizes[0] * sizes[1], ranks);
     *tp = sizes[0];
     return 0;
 }
@@ -86,7 +87,8 @@ void layout_name(const layout *l, char name[LAYOUT_NAME]) {
     int used = 0;
     name[0] = 0;
     if (l->tp > 1) used = snprintf(name, LAYOUT_NAME, "tp%d", l->tp);
-    if (l->dp > 1 || l->tp == 1) (void)snprintf(name + used, LAYOUT_NAME - (size_t)used, "dp%d", l->dp);
+    if (l->dp > 1 || l->tp == 1)
+        (void)snprintf(name + used, LAYOUT_NAME - (size_t)used, "dp%d", l->dp);
 }
 
 zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double timeout_s) {

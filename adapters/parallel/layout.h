@@ -42,8 +42,8 @@ int layout_word(const char *list, int i, int ranks, int *tp, char *sentence, siz
 /* Of the kinds that have more than one rank: "tp2dp2"; "dp1" for one rank alone. */
 void layout_name(const layout *l, char name[LAYOUT_NAME]);
 
-/* Makes the groups, of `comm`, which is borrowed until layout_close; on an error, too, that is to be
-   called. `stream` as in zero_group_open. COLLECTIVE. */
+/* Makes the groups, of `comm`, which is borrowed until layout_close; on an error, too, that is to
+   be called. `stream` as in zero_group_open. COLLECTIVE. */
 zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double timeout_s);
 const char *layout_error(const layout *l);
 void layout_close(layout *l); /* after contexts and models */
