@@ -47,11 +47,13 @@
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
 #include "adapters/options/train_resolve.h"
+#include "adapters/parallel/layout.h"
 #include "adapters/report/main_log.h"
 #include "adapters/report/pace.h"
 #include "adapters/report/plan_rows.h"
 #include "adapters/report/progress.h"
 #include "adapters/report/report.h"
+#include "adapters/report/settings_rows.h"
 #include "adapters/report/step_line.h"
 #include "adapters/schedule/outliers.h"
 #include "data/tokenizer.h"
@@ -69,6 +71,7 @@ typedef struct job {
     main_log *log; /* rank 0, with -o */
     int steps;     /* of the run; in a comparison, of each stage */
     int threads;   /* of this rank */
+    layout ranks;  /* what they are; without groups */
     gpt2_config model;
     batch_shape batch;
     token_file train, val;
@@ -95,7 +98,9 @@ typedef struct trainer {
     int stage;
     zero_ctx *z;
     gpt2_model *model;
-    zero_tensor_desc table[GPT2_TENSORS];
+    layout groups;
+    zero_tensor_desc table[GPT2_MOST_TENSORS]; /* of the whole model */
+    int tensors;
     zero_plan plan;
     zero_hyper hyper; /* but for lr and betas: lr's schedule has them */
     schedule lr;
@@ -232,6 +237,13 @@ static void check(const trainer *t, zero_result result) {
     launch_fail_result(t->j->l, result, t->z != NULL ? zero_last_error(t->z) : "");
 }
 
+/* Of groups, or of groups and the context. */
+static void check_groups(const trainer *t, zero_result result) {
+    const char *why = t->z != NULL ? zero_last_error(t->z) : "";
+    if (result != ZERO_OK)
+        launch_fail_result(t->j->l, result, why[0] ? why : layout_error(&t->groups));
+}
+
 static void check_model(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_last_error(t->model));
 }
@@ -289,7 +301,7 @@ static void read_file(job *j, train_options *o) {
     const ds_notes notes = {note_key, j};
     require(j, o->ds_path[0] || !o->ds_out[0], "-dso %s: there is no -ds to resolve", o->ds_out);
     if (!o->ds_path[0]) return;
-    const ds_auto autos = train_autos(o, j->l->nranks, j->model.channels, &said);
+    const ds_auto autos = train_autos(o, j->ranks.dp, j->model.channels, &said);
     const int failed =
         ds_config_load(o->ds_path, &autos, &j->ds, &notes, sentence, sizeof sentence);
     require(j, !failed, "-ds: %s", sentence);
@@ -374,8 +386,8 @@ static void open_tokenizer(job *j) {
 static void open_examples(job *j) {
     char error[512];
     hellaswag *h = &j->exam;
-    h->rank = j->l->rank;
-    h->nranks = j->l->nranks;
+    h->rank = j->ranks.dp_rank;
+    h->nranks = j->ranks.dp;
     h->rows = j->batch.rows;
     h->seq_len = j->batch.seq_len;
     if (!j->opt->evaluate) return;
@@ -445,7 +457,7 @@ static void load_batch(trainer *t, int micro) {
     char error[LAUNCH_SENTENCE];
     job *j = t->j;
     const batch_shape *s = &j->batch;
-    const int64_t first = ((int64_t)micro * j->l->nranks + j->l->rank) * s->rows;
+    const int64_t first = ((int64_t)micro * j->ranks.dp + j->ranks.dp_rank) * s->rows;
     check_data(j,
                windows_load(&j->deal, step_of_data(t), first, s->rows, j->inputs, j->targets, error,
                             sizeof error),
@@ -465,7 +477,7 @@ static void say_batch(trainer *t) {
 
 /* Context and plan; nothing large is allocated yet. */
 static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
-    const ds_config config = make_settings(j, stage);
+    ds_config config = make_settings(j, stage);
     char sentence[LAUNCH_SENTENCE];
     memset(t, 0, sizeof *t);
     t->j = j;
@@ -475,19 +487,25 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     comm->node_size = j->opt->node_size;
     const int wrong = train_schedule(j->opt, &j->ds, j->steps, &t->lr, sentence, sizeof sentence);
     require(j, !wrong, "%s", sentence);
-    check(t, zero_create(&t->z, &config.zero, comm));
-    gpt2_describe_tiled(&j->model, j->opt->tile_rows, t->table);
-    check(t, zero_tensors(t->z, t->table, GPT2_TENSORS));
-    gpt2_describe(&j->model, t->table); /* as checkpoints and hashes have them */
+    t->groups = j->ranks;
+    check_groups(t, layout_open(&t->groups, comm, config.zero.stream, config.zero.timeout_s));
+    const zero_comm shards = layout_comm(&t->groups, comm);
+    config.zero.world = t->groups.world;
+    check(t, zero_create(&t->z, &config.zero, &shards));
+    t->tensors = gpt2_table(&j->model, &t->groups.part, j->opt->tile_rows, t->table);
+    check(t, zero_tensors(t->z, t->table, t->tensors));
+    (void)gpt2_table(&j->model, NULL, 0, t->table); /* as checkpoints and hashes have them */
     zero_result planned = zero_query_plan(t->z, &t->plan);
     require(j, planned == ZERO_OK, "%s%s", j->opt->bucket > 0 ? "-zb: " : "",
             zero_last_error(t->z));
 }
 
-static gpt2_run make_run(const job *j) {
+static gpt2_run make_run(const trainer *t) {
+    const job *j = t->j;
     const train_options *o = j->opt;
-    gpt2_run run = {j->batch.rows, j->batch.seq_len, o->recompute, (zero_type)o->type,
-                    o->tf32,       o->any_order,     o->tile_rows, train_folder(o, &j->ds)};
+    gpt2_run run = {j->batch.rows,  j->batch.seq_len, o->recompute, (zero_type)o->type,
+                    o->tf32,        o->any_order,     o->tile_rows, train_folder(o, &j->ds),
+                    &t->groups.part};
     return run;
 }
 
@@ -513,15 +531,15 @@ static void start_weights(trainer *t) {
     progress_phase(j->out, in_file ? "reading the weights" : "drawing the first weights",
                    t->plan.numel * sizeof(float));
     if (in_file)
-        result = model_load(t->z, &j->model, j->opt->model, &error);
+        result = model_load_part(t->z, &j->model, &t->groups.part, j->opt->model, &error);
     else
-        result = gpt2_init(t->z, &j->model, (uint64_t)j->opt->seed, &error);
+        result = gpt2_init_part(t->z, &j->model, &t->groups.part, (uint64_t)j->opt->seed, &error);
     if (result != ZERO_OK) launch_fail_result(j->l, result, error.sentence);
 }
 
 static void create_model(trainer *t) {
     job *j = t->j;
-    gpt2_run run = make_run(j);
+    gpt2_run run = make_run(t);
     gpt2_error error;
     const zero_result result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
@@ -531,6 +549,7 @@ static void close_trainer(trainer *t) {
     checkpoint_destroy(t->saves);
     gpt2_destroy(t->model);
     zero_destroy(t->z);
+    layout_close(&t->groups);
 }
 
 /* Bytes of a rank: what the context will allocate, and what the model will. */
@@ -540,20 +559,29 @@ static uint64_t plan_bytes(const zero_plan *p) {
 
 /* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? `host`:
    bytes of a rank that are the host's everywhere. */
-static void check_memory(job *j, const zero_plan *plans, int count, size_t host) {
+static void check_memory(const trainer *t, int count, size_t host) {
     char sentence[LAUNCH_SENTENCE];
-    gpt2_run run = make_run(j);
-    uint64_t each = gpt2_activation_bytes(&j->model, &run), need = 0, shared = 0;
-    require(j, each > 0, "-b %d: too many windows of -t %d tokens for the model's activations",
-            run.batch, run.seq_len);
-    each += (uint64_t)j->batch.rows * (uint64_t)j->batch.seq_len * 2 * sizeof(int);
+    job *j = t->j;
+    uint64_t need = 0, shared = 0;
     for (int i = 0; i < count; i++) {
-        need += plan_bytes(&plans[i]) + each;
-        shared += plan_bytes(&plans[i]) - plans[i].optimizer_bytes;
+        const zero_plan *p = &t[i].plan;
+        const gpt2_run run = make_run(&t[i]);
+        const uint64_t activations = gpt2_activation_bytes(&j->model, &run);
+        require(j, activations > 0,
+                "-b %d: too many windows of -t %d tokens for the model's activations", run.batch,
+                run.seq_len);
+        need += plan_bytes(p) + activations
+                + (uint64_t)run.batch * (uint64_t)run.seq_len * 2 * sizeof(int);
+        shared += plan_bytes(p) - p->optimizer_bytes;
     }
     const int full = device_fits(&j->computes, need, sentence, sizeof sentence);
     require(j, !full, "rank %d: %s", j->l->rank, sentence);
     if (DEVICE_IS_HOST) launch_check_memory(j->l, need + host, shared);
+}
+
+/* Over all ranks, whatever they are. */
+static void sum_over_ranks(trainer *t, double *values, int n) {
+    check_groups(t, layout_sum(&t->groups, t->z, values, n));
 }
 
 /* The mean loss over the ranks, of the steps since it was last asked for. Ranks that a signal has
@@ -561,7 +589,7 @@ static void check_memory(job *j, const zero_plan *plans, int count, size_t host)
 static double take_loss(trainer *t) {
     double sums[2] = {0, launch_asked_to_stop() ? 1.0 : 0.0};
     check_model(t, gpt2_take_losses(t->model, &sums[0]));
-    check(t, zero_all_sum(t->z, sums, 2));
+    sum_over_ranks(t, sums, 2);
     t->stop = t->stop || sums[1] > 0;
     return sums[0] / t->j->l->nranks;
 }
@@ -569,7 +597,7 @@ static double take_loss(trainer *t) {
 /* Between steps: has a signal asked any rank to stop? */
 static int must_stop(trainer *t) {
     double asked = launch_asked_to_stop() ? 1 : 0;
-    if (t->j->opt->save_every > 0) check(t, zero_all_sum(t->z, &asked, 1));
+    if (t->j->opt->save_every > 0) sum_over_ranks(t, &asked, 1);
     t->stop = t->stop || asked > 0;
     return t->stop;
 }
@@ -608,7 +636,7 @@ static double validate(trainer *t) {
     const int rows = j->batch.rows;
     const size_t T = (size_t)j->batch.seq_len;
     int64_t all = j->look.count;
-    int64_t at_once = (int64_t)rows * j->l->nranks;
+    int64_t at_once = (int64_t)rows * j->ranks.dp;
     int64_t wanted = j->opt->val_batches > 0 ? j->opt->val_batches * at_once : all;
     double total = 0;
     progress watch;
@@ -618,7 +646,7 @@ static double validate(trainer *t) {
         double sum = 0;
         if (must_stop(t)) return NAN;
         progress_at(&watch, (double)first / (double)all, NULL);
-        int64_t mine = first + (int64_t)j->l->rank * rows, left = all - mine;
+        int64_t mine = first + (int64_t)j->ranks.dp_rank * rows, left = all - mine;
         int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
         for (int b = 0; b < count; b++)
             check_data(j,
@@ -663,9 +691,14 @@ static void print_sample(trainer *t) {
     say(j, "\n---\n");
 }
 
+static zero_result read_weights(void *user, int tensor, size_t first, size_t count, float *out) {
+    const trainer *t = (const trainer *)user;
+    return gpt2_read(t->z, &t->j->model, &t->groups.part, tensor, ZERO_MASTER, first, count, out);
+}
+
 static uint64_t weights_of(const trainer *t) {
     uint64_t hash = 0;
-    check(t, hash_weights(t->z, t->table, GPT2_TENSORS, &hash));
+    check_groups(t, hash_weights(read_weights, (void *)(uintptr_t)t, t->table, t->tensors, &hash));
     return hash;
 }
 
@@ -741,7 +774,7 @@ static checkpoint_options make_checkpoint_options(trainer *t) {
     c.refuse_damaged = o->resume == 2;
     c.config = j->settings;
     c.tensors = t->table;
-    c.ntensors = GPT2_TENSORS;
+    c.ntensors = t->tensors;
     c.log = note_save;
     c.log_user = j;
     return c;
@@ -754,6 +787,9 @@ static void plan_saves(trainer *t) {
             o->resume ? "-y" : "-n");
     require(t->j, !saves_anything(o) || o->stage.n == 1,
             "-n and -y: a comparison of stages has no checkpoints");
+    require(t->j, !saves_anything(o) || t->groups.tp == 1,
+            "-n and -y: checkpoints of a model in parts, -tp %d, are not supported yet",
+            t->groups.tp);
     if (!saves_anything(o)) return;
     const checkpoint_options options = make_checkpoint_options(t);
     t->saves_bytes = checkpoint_bytes(t->z, &options);
@@ -949,72 +985,44 @@ static void save_if_due(trainer *t) {
 
 static void measure_matmul(trainer *t) {
     double best = 0;
-    check(t, zero_barrier(t->z));
+    sum_over_ranks(t, NULL, 0);
     for (int i = 0; i < MATMUL_ROUNDS; i++) {
         double rate = gpt2_matmul_rate((zero_type)t->j->opt->type, t->j->threads);
         if (rate > best) best = rate;
     }
     double rates[2] = {best, gpt2_peak_rate((zero_type)t->j->opt->type, t->j->opt->tf32)};
     rates[1] /= t->j->computes.sharers;
-    check(t, zero_all_sum(t->z, rates, 2));
+    sum_over_ranks(t, rates, 2);
     t->j->matmul_rate = rates[0];
     t->j->peak_rate = rates[1];
 }
 
 static void print_settings(const trainer *t) {
     const job *j = t->j;
-    const train_options *o = j->opt;
-    const gpt2_config *m = &j->model;
-    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
-    train_options_word(o, "-dt", type);
-    train_options_word(o, "-op", rule);
-    report_rule(j->out);
-    report_row(j->out, "model", "%s", o->model);
-    report_row(j->out, "parameters", "%zu", t->plan.numel);
-    report_row(j->out, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
-    report_row(j->out, "vocabulary", "%d, padded %d", m->vocab_size, m->padded_vocab_size);
-    if (o->tile_rows > 0)
-        report_row(j->out, "tiles of wte", "%d rows each", gpt2_tile_rows(m, o->tile_rows));
-    report_row(j->out, "training tokens", "%zu, windows %s", j->train.count,
-               order_words[j->deal.order]);
-    report_row(j->out, "validation tokens", "%zu", j->val.count);
-    report_row(j->out, "tokens per step", "%lld = -b %d x -t %d x %d ranks x %d micro-steps",
-               (long long)j->batch.tokens, j->batch.rows, j->batch.seq_len, j->l->nranks,
-               j->batch.micro_steps);
-    report_row(j->out, "steps", "%d", j->steps);
-    report_row(j->out, "type", "%s, %s", type,
-               o->type == ZERO_F32 ? "which are their own master weights"
-               : o->master         ? "f32 master weights"
-                                   : "no master weights, stochastic rounding");
-    if (o->type == ZERO_F16 && o->scale == 0)
-        report_row(j->out, "loss scale", "dynamic, from %g, window %d", o->first_scale,
-                   o->scale_window);
-    report_row(j->out, "overflow", "%s",
-               !j->ds.zero.no_overflow_check ? "checked in every step" : "not checked");
-    if (j->ds.has_schedule)
-        report_row(j->out, "learning rate", "%s, by %s", schedule_name(t->lr.kind), o->ds_path);
-    else
-        report_row(j->out, "learning rate", "%s, %g to %g, warm-up %d", schedule_name(t->lr.kind),
-                   o->lr, t->lr.kind == SCHEDULE_CONSTANT ? o->lr : o->lr * o->final_fraction,
-                   o->warmup);
-    report_row(j->out, "optimizer", "%s, betas %g %g, eps %g, decay %g, clip %g", rule, o->beta1,
-               o->beta2, o->eps, o->weight_decay, o->clip);
-    report_row(j->out, "ranks", "%d, started %s", j->l->nranks, launch_how(j->l));
-    report_row(j->out, "device", "%s", j->computes.name);
-    report_row(j->out, "threads per rank", "%d", j->threads);
-    if (j->l->note[0] && o->threads == 0) report_row(j->out, "", "%s", j->l->note);
-    report_row(j->out, "matrix products", "%.1f GFLOP/s, all ranks; %s", j->matmul_rate * 1e-9,
-               gpt2_product_path(t->model));
-    if (j->peak_rate > 0)
-        report_row(j->out, "  by their maker", "%.1f GFLOP/s", j->peak_rate * 1e-9);
-    report_row(j->out, "attention", "%s", gpt2_attention_path(t->model));
-    report_rule(j->out);
+    const settings all = {j->opt,
+                          &j->model,
+                          &j->batch,
+                          &j->ds,
+                          j->l,
+                          &j->ranks,
+                          t->lr.kind,
+                          j->train.count,
+                          j->val.count,
+                          order_words[j->deal.order],
+                          j->computes.name,
+                          j->steps,
+                          j->threads,
+                          j->matmul_rate,
+                          j->peak_rate,
+                          gpt2_product_path(t->model),
+                          gpt2_attention_path(t->model)};
+    settings_rows(j->out, &all);
 }
 
 static void print_plan(const trainer *t) {
     const job *j = t->j;
     const zero_plan *p = &t->plan;
-    gpt2_run run = make_run(j);
+    gpt2_run run = make_run(t);
     zero_config c;
     char bucket[64] = "the largest unit";
     zero_query_config(t->z, &c);
@@ -1062,7 +1070,7 @@ static void print_first_step(const trainer *t, const char *before) {
     const char *now = gpt2_product_path(t->model);
     if (strcmp(before, now) != 0) say(j, "matrix products: %s\n", now);
     if (DEVICE_IS_HOST) return;
-    const gpt2_run run = make_run(j);
+    const gpt2_run run = make_run(t);
     const size_t planned = plan_bytes(&t->plan) + gpt2_activation_bytes(&j->model, &run);
     const double mib = 1024.0 * 1024;
     say(j, "device memory: %.1f MiB taken, %.1f MiB planned\n",
@@ -1138,7 +1146,7 @@ static int run_training(job *j) {
     trainer t;
     open_trainer(&t, j, j->opt->stage.at[0], &j->l->comm[0]);
     plan_saves(&t);
-    check_memory(j, &t.plan, 1, t.saves_bytes);
+    check_memory(&t, 1, t.saves_bytes);
     progress_phase(j->out, "building", plan_bytes(&t.plan));
     check(&t, zero_build(t.z));
     if (!open_saves(&t)) start_weights(&t);
@@ -1179,18 +1187,15 @@ static void compare_check_result(void *t, zero_result result) { check((trainer *
 static uint64_t compare_hash(void *t) { return weights_of((const trainer *)t); }
 
 static void open_entries(job *j, compare *c, trainer *t) {
-    zero_plan plans[COMPARE_MOST];
-    memset(plans, 0, sizeof plans);
     for (int i = 0; i < c->n; i++) {
         open_trainer(&t[i], j, j->opt->stage.at[i], &j->l->comm[i]);
         plan_saves(&t[i]);
-        plans[i] = t[i].plan;
         c->entry[i].trainer = &t[i];
         c->entry[i].z = t[i].z;
         c->entry[i].plan = &t[i].plan;
         c->entry[i].stage = t[i].stage;
     }
-    check_memory(j, plans, c->n, 0);
+    check_memory(t, c->n, 0);
     for (int i = 0; i < c->n; i++) {
         check(&t[i], zero_build(t[i].z));
         start_weights(&t[i]);
@@ -1253,12 +1258,17 @@ static void resolve_model(job *j) {
     require(j, info.cfg.heads > 0,
             "-e: %s does not tell its number of heads: put its config.json beside it", o->model);
     j->model = info.cfg;
+    j->model.untied = o->untied;
     require(j, o->seq_len <= j->model.max_seq_len, "-t %d: %s has positions for %d tokens",
             o->seq_len, o->model, j->model.max_seq_len);
 }
 
 static void resolve_ranks(job *j) {
-    const int node_size = j->opt->node_size, nranks = j->l->nranks;
+    const int node_size = j->opt->node_size, nranks = j->l->nranks, tp = j->opt->tensor_parallel;
+    char why[LAUNCH_SENTENCE];
+    const int uneven = layout_divide(&j->ranks, nranks, j->l->rank, tp, j->opt->sequence_parallel,
+                                     why, sizeof why);
+    require(j, !uneven, "%s", why);
     require(j, node_size == 0 || nranks % node_size == 0,
             "-ns %d: the ranks per node do not divide the %d rank%s", node_size, nranks,
             nranks > 1 ? "s" : "");
@@ -1298,8 +1308,12 @@ static void resolve(job *j) {
     char sentence[LAUNCH_SENTENCE];
     const int clash = train_check(j->opt, sentence, sizeof sentence);
     require(j, !clash, "%s", sentence);
-    const int uneven = train_batch(j->opt, j->l->nranks, &j->batch, sentence, sizeof sentence);
+    const int uneven = train_batch(j->opt, j->ranks.dp, &j->batch, sentence, sizeof sentence);
     require(j, !uneven, "%s", sentence);
+    gpt2_error error;
+    const zero_result result = gpt2_parallel_check(&j->model, j->opt->seq_len, j->opt->tile_rows,
+                                                   j->ranks.tp, j->ranks.part.sequence, &error);
+    require(j, result == ZERO_OK, "-tp %d: %s", j->ranks.tp, error.sentence);
 }
 
 static void open_device(job *j) {

@@ -34,6 +34,8 @@ static const option train_table[] = {
     ROW(TEXT, "-e", "--model", model, "char:4x128x4", .compare = "char:6x384x6", .course = 1,
         .help = "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a file "
                 "with its weights: llm.c's .bin, or Hugging Face's .safetensors"),
+    ROW(INT, "-ut", "--untied", untied, "0", RANGE(0, 1), .course = 1,
+        .help = "1: the classifier is a tensor of its own; from a file it begins as the embedding"),
     ROW(PATH, "-o", "--out-dir", log_dir, "",
         .help = "folder for main.log and checkpoints; without it neither"),
     HEADING("Batches"),
@@ -179,6 +181,13 @@ static const option train_table[] = {
     ROW(RANK, "-pr", "--rank", rank, "0", RANGE(0, 1e6), .help = "tcp, fs: rank of this process"),
     ROW(INT, "-pg", "--ranks-per-host", per_node, "0", RANGE(0, 4096),
         .help = "tcp, fs: ranks per machine; 0: as host names tell"),
+    ROW(INT, "-tp", "--tensor-parallel", tensor_parallel, "1", RANGE(1, 4096),
+        .help = "ranks that have one model in parts: heads, hidden channels and vocabulary; it "
+                "divides the ranks, which are data-parallel beyond that: -b, -d and windows count "
+                "those alone"),
+    ROW(INT, "-sp", "--sequence-parallel", sequence_parallel, "0", RANGE(0, 1),
+        .help = "1: with -tp, what lies between layers is in parts, too: 1/tp of its memory, as "
+                "many bytes sent"),
     ROW(INT, "-nt", "--threads", threads, "0", RANGE(0, 4096),
         .help = "threads of a rank; 0: the processors of this machine divided by its ranks"),
     ROW(INT, "-ns", "--node-size", node_size, "0", RANGE(0, 4096),
@@ -245,6 +254,8 @@ static const option train_table[] = {
             "3 whole blocks, 4 whole blocks whose inputs are kept in a file in -zfd (CUDA: in the "
             "host's memory) until then"),
     HEADING("Comparison of stages"),
+    ROW(TEXT, "-layouts", "--layouts", layouts, "",
+        .help = "compares layouts of the ranks in one run, at the stage of -z: \"dp4 tp2dp2\""),
     ROW(INT, "-rd", "--rounds", rounds, "8", RANGE(1, TRAIN_MAX_ROUNDS),
         .help = "rounds in which the stages take turns; divides -x"),
     ROW(PATH, "-csv", "--csv", csv_path, "build/compare.csv", .help = "file for the comparison"),

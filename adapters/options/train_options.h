@@ -27,6 +27,8 @@ typedef struct train_options {
     const char *server, *folder;            /* -ps, -pf */
     int method, rank, per_node, as_threads; /* -pi, -pr, -pg, -pt */
     int ranks, node_size, threads;
+    int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */
+    const char *layouts;                            /* -layouts; "": none to compare */
     int batch, seq_len, steps;
     int64_t step_tokens; /* -d */
     int64_t seed;

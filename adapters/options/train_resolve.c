@@ -33,6 +33,13 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
                           "-ep 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
     if (o->tile_rows > 0 && o->tile_rows < 32)
         return train_fail(sentence, bytes, "-zl %d: a tile has 32 rows at least", o->tile_rows);
+    if (o->sequence_parallel && o->tensor_parallel < 2 && !o->layouts[0])
+        return train_fail(sentence, bytes,
+                          "-sp 1: sequence parallelism divides rows among the ranks of -tp, found "
+                          "-tp 1");
+    if (o->layouts[0] && (o->stage.n > 1 || o->tensor_parallel > 1))
+        return train_fail(sentence, bytes,
+                          "-layouts: layouts are compared at one stage of -z, without -tp");
     if (o->stage.n > 1 && (o->skip_loss != 0 || o->skip_norm != 0))
         return train_fail(sentence, bytes, "-sl and -sg: a comparison of stages skips no steps");
     if (o->stage.n > 1 && o->evaluate)
