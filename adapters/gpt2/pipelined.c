@@ -15,13 +15,14 @@ struct gpt2_pipeline {
     pipeline_plan train, look; /* a step; forward of one micro-batch or several */
     void *memory;              /* [most buffers][bytes] */
     int buffers;
-    size_t bytes;  /* of a message */
-    size_t tokens; /* B T */
+    size_t bytes;          /* of a message */
+    size_t tokens;         /* B T */
+    int *inputs, *targets; /* (B T) of the micro-batch at hand */
+    float *losses;         /* (B T) */
     /* of the call at hand */
-    const int *inputs, *targets, *rows;
+    const gpt2_feed *feed;
     float factor;
     double sum;
-    float *losses; /* of tokens; NULL: not wanted */
     float *logits; /* of what follows t tokens; NULL: losses are */
     int t;
     int in_host; /* the host's functions failed: the model has the sentence */
@@ -89,6 +90,11 @@ static zero_result open_run(gpt2_pipeline *p, void *wires) {
     zero_query_config(p->z, &c);
     const zero_result result = pipeline_open(&p->run, p->stage->pp, c.stream, wires, why);
     if (result != ZERO_OK) return refuse(&p->error, result, why);
+    p->inputs = (int *)calloc(2 * p->tokens, sizeof *p->inputs);
+    p->losses = (float *)calloc(p->tokens, sizeof *p->losses);
+    if (!p->inputs || !p->losses)
+        return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for a pipeline's tokens");
+    p->targets = p->inputs + p->tokens;
     return get_memory(p, p->train.buffers);
 }
 
@@ -125,6 +131,8 @@ void gpt2_pipeline_close(gpt2_pipeline *p) {
     pipeline_free(&p->train);
     pipeline_free(&p->look);
     gpt2_free(p->memory);
+    free(p->inputs);
+    free(p->losses);
     free(p);
 }
 
@@ -157,39 +165,43 @@ static zero_result step(gpt2_pipeline *p, const pipeline_plan *plan, const pipel
     return result;
 }
 
-static gpt2_chunk chunk_of(const gpt2_pipeline *p, const pipeline_work *w, void *in) {
+/* The model's last chunk. */
+static int is_end(const gpt2_pipeline *p, const pipeline_work *w) {
+    return gpt2_stage_is_last(p->stage) && w->chunk == p->stage->chunks - 1;
+}
+
+/* At the ends of the model tokens are asked for each time: to keep them takes more than that. */
+static gpt2_chunk enter(gpt2_pipeline *p, const pipeline_work *w, void *in) {
+    const int first = in == NULL, last = is_end(p, w);
     gpt2_chunk c;
-    const size_t at = (size_t)w->micro * p->tokens;
     memset(&c, 0, sizeof c);
     c.chunk = w->chunk;
     c.slot = w->slot;
-    c.rows = p->rows ? p->rows[w->micro] : gpt2_batch(p->model);
-    c.inputs = p->inputs ? p->inputs + at : NULL;
-    c.targets = p->targets ? p->targets + at : NULL;
+    c.inputs = p->inputs;
+    c.targets = p->targets;
     c.in = in;
+    c.rows =
+        p->feed->load(p->feed->user, w->micro, first ? p->inputs : NULL, last ? p->targets : NULL);
     return c;
 }
 
 static zero_result train_forward(void *user, const pipeline_work *w, void *in, void *out) {
     gpt2_pipeline *p = (gpt2_pipeline *)user;
-    gpt2_chunk c = chunk_of(p, w, in);
+    gpt2_chunk c = enter(p, w, in);
     c.out = out;
     return failed(p, gpt2_chunk_forward(p->model, &c));
 }
 
 static zero_result train_backward(void *user, const pipeline_work *w, void *in, void *gradient) {
     gpt2_pipeline *p = (gpt2_pipeline *)user;
-    gpt2_chunk c = chunk_of(p, w, in);
+    gpt2_chunk c = enter(p, w, in);
     c.gradient = gradient;
     return failed(p, gpt2_chunk_backward(p->model, &c, p->factor));
 }
 
-zero_result gpt2_pipeline_train(gpt2_pipeline *p, const int *inputs, const int *targets,
-                                float loss_factor) {
+zero_result gpt2_pipeline_train(gpt2_pipeline *p, const gpt2_feed *feed, float loss_factor) {
     const pipeline_host host = {train_forward, train_backward, p};
-    p->inputs = inputs;
-    p->targets = targets;
-    p->rows = NULL;
+    p->feed = feed;
     p->factor = loss_factor;
     return step(p, &p->train, &host);
 }
@@ -197,24 +209,22 @@ zero_result gpt2_pipeline_train(gpt2_pipeline *p, const int *inputs, const int *
 /* ---- forward alone
  * -------------------------------------------------------------------------------- */
 
-static int is_end(const gpt2_pipeline *p, const pipeline_work *w) {
-    return gpt2_stage_is_last(p->stage) && w->chunk == p->stage->chunks - 1;
-}
-
 static zero_result look_end(gpt2_pipeline *p, const pipeline_work *w, const gpt2_chunk *c) {
     double sum = 0;
     if (p->logits) return gpt2_chunk_logits(p->model, c, p->t, p->logits);
     ZERO_TRY(gpt2_chunk_loss(p->model, c, &sum));
     p->sum += sum;
-    if (!p->losses) return ZERO_OK;
+    if (!p->feed->take) return ZERO_OK;
     const size_t n = (size_t)c->rows * (p->tokens / (size_t)gpt2_batch(p->model));
-    return gpt2_token_losses(p->model, p->losses + (size_t)w->micro * p->tokens, n);
+    ZERO_TRY(gpt2_token_losses(p->model, p->losses, n));
+    p->feed->take(p->feed->user, w->micro, p->losses);
+    return ZERO_OK;
 }
 
 /* A pass of its own: chunks of other micro-batches, and of this one, come at other times. */
 static zero_result look_forward(void *user, const pipeline_work *w, void *in, void *out) {
     gpt2_pipeline *p = (gpt2_pipeline *)user;
-    gpt2_chunk c = chunk_of(p, w, in);
+    gpt2_chunk c = enter(p, w, in);
     c.out = out;
     zero_result result = zero_pass_begin(p->z, ZERO_EVAL, 0, 1);
     if (result == ZERO_OK) result = gpt2_chunk_forward(p->model, &c);
@@ -236,12 +246,8 @@ static zero_result look(gpt2_pipeline *p, int n) {
     return step(p, &p->look, &host);
 }
 
-zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const int *inputs, const int *targets,
-                               const int *rows, int n, double *sum, float *token_losses) {
-    p->inputs = inputs;
-    p->targets = targets;
-    p->rows = rows;
-    p->losses = token_losses;
+zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int n, double *sum) {
+    p->feed = feed;
     p->logits = NULL;
     p->sum = 0;
     const zero_result result = look(p, n);
@@ -265,18 +271,29 @@ static zero_result share_logits(gpt2_pipeline *p, float *logits, size_t n) {
     return result;
 }
 
+/* One sequence of t tokens; what stands behind them is seen by none of them. */
+typedef struct sequence {
+    const int *tokens;
+    size_t t, all;
+} sequence;
+
+static int load_sequence(void *user, int i, int *inputs, int *targets) {
+    const sequence *s = (const sequence *)user;
+    (void)i;
+    (void)targets;
+    if (inputs) memset(inputs, 0, s->all * sizeof *inputs);
+    if (inputs) memcpy(inputs, s->tokens, s->t * sizeof *inputs);
+    return 1;
+}
+
 zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits) {
-    const int rows = 1;
-    int *all = (int *)calloc(p->tokens, sizeof *all);
-    if (!all) return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for tokens");
-    memcpy(all, inputs, (size_t)t * sizeof *all);
-    p->inputs = all;
-    p->targets = NULL;
-    p->rows = &rows;
+    sequence s = {inputs, (size_t)t, p->tokens};
+    const gpt2_feed feed = {load_sequence, NULL, &s};
+    p->feed = &feed;
     p->logits = logits;
     p->t = t;
-    zero_result result = look(p, 1);
-    free(all);
-    if (result == ZERO_OK) result = share_logits(p, logits, gpt2_vocabulary(p->model));
-    return result;
+    const zero_result result = look(p, 1);
+    p->feed = NULL;
+    if (result != ZERO_OK) return result;
+    return share_logits(p, logits, gpt2_vocabulary(p->model));
 }

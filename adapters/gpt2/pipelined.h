@@ -9,7 +9,7 @@
        gpt2_pipeline_open(&line, model, &cfg, &stage, m, wires, &err);
        for (int step = 0; step < steps; step++) {
            zero_pass_begin(z, ZERO_TRAIN, ZERO_TOGETHER, m);
-           gpt2_pipeline_train(line, inputs, targets, zero_loss_scale(z) / m);
+           gpt2_pipeline_train(line, &feed, zero_loss_scale(z) / m);
            zero_pass_end(z);
            zero_reduce(z);
            zero_step(z, &hyper);
@@ -53,18 +53,25 @@ zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model
                                gpt2_error *err);
 void gpt2_pipeline_close(gpt2_pipeline *p); /* NULL is allowed */
 
-/* Forward and backward of all micro-batches, inside a ZERO_TOGETHER pass. inputs, targets: [m][B
-   T], of which the first stage reads the former, the last the latter. loss_factor: as
-   gpt2_train_step's. COLLECTIVE over the stages, and through its hooks. Errors: those of
-   gpt2_train_step, and of the group. */
-zero_result gpt2_pipeline_train(gpt2_pipeline *p, const int *inputs, const int *targets,
-                                float loss_factor);
+/* Where batches come from. */
+typedef struct gpt2_feed {
+    /* Batch i: inputs and targets (B T), of which the first stage asks for the former, the last for
+       the latter, both more than once; NULL: not wanted. Returns how many sequences it has, the
+       same on all stages, 0..B; B in training. */
+    int (*load)(void *user, int i, int *inputs, int *targets);
+    /* gpt2_pipeline_loss, on the last stage: the losses of its tokens. NULL: not wanted. */
+    void (*take)(void *user, int i, const float *losses);
+    void *user;
+} gpt2_feed;
 
-/* Forward alone of n batches of rows[i] sequences, outside of any pass: *sum gets the sum of all
-   their losses on the last stage, others 0. inputs, targets: [n][B T]. What token_losses (may be
-   NULL; [n][B T], of the last stage alone) gets is each token's. SYNC. */
-zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const int *inputs, const int *targets,
-                               const int *rows, int n, double *sum, float *token_losses);
+/* Forward and backward of the m micro-batches of a step, inside a ZERO_TOGETHER pass. loss_factor:
+   as gpt2_train_step's. COLLECTIVE over the stages, and through its hooks. Errors: those of
+   gpt2_train_step, and of the group. */
+zero_result gpt2_pipeline_train(gpt2_pipeline *p, const gpt2_feed *feed, float loss_factor);
+
+/* Forward alone of n batches, outside of any pass: *sum gets the sum of all their losses on the
+   last stage, on others 0. SYNC. */
+zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int n, double *sum);
 
 /* gpt2_logits, outside of any pass; on every stage. */
 zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits);
