@@ -207,7 +207,7 @@ static zero_result look(ranks *k, training *t) {
     if (k->line) {
         lying l = {inputs, targets, rows};
         const gpt2_feed feed = {load_lying, NULL, &l};
-        ZERO_TRY(gpt2_pipeline_loss(k->line, &feed, 3, &t->eval));
+        ZERO_TRY(gpt2_pipeline_loss(k->line, &feed, 0, 3, &t->eval));
         ZERO_TRY(zero_group_all_reduce(k->pp, &t->eval, 1, ZERO_F64, ZERO_SUM));
         return gpt2_pipeline_logits(k->line, inputs, T - 3, t->logits);
     }

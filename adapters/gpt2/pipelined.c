@@ -21,6 +21,7 @@ struct gpt2_pipeline {
     float *losses;         /* (B T) */
     /* of the call at hand */
     const gpt2_feed *feed;
+    int first; /* batch of the feed that is micro-batch 0 */
     float factor;
     double sum;
     float *logits; /* of what follows t tokens; NULL: losses are */
@@ -84,38 +85,44 @@ static zero_result get_memory(gpt2_pipeline *p, int buffers) {
     return ZERO_OK;
 }
 
-static zero_result open_run(gpt2_pipeline *p, void *wires) {
+static zero_result open_run(gpt2_pipeline *p, int micro_steps, void *wires) {
+    const pipeline_shape shape = shape_of(p->stage, micro_steps, 0);
+    const int layers = p->stage->first[p->stage->stages * p->stage->chunks];
     char why[PIPELINE_SENTENCE];
     zero_config c;
+    if (pipeline_check(&shape, layers, why, sizeof why))
+        return refuse(&p->error, ZERO_ERR_ARGUMENT, why);
+    if (pipeline_make(&p->train, &shape, p->stage->stage))
+        return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for a schedule");
     zero_query_config(p->z, &c);
     const zero_result result = pipeline_open(&p->run, p->stage->pp, c.stream, wires, why);
     if (result != ZERO_OK) return refuse(&p->error, result, why);
+    return get_memory(p, p->train.buffers);
+}
+
+static zero_result get_tokens(gpt2_pipeline *p) {
     p->inputs = (int *)calloc(2 * p->tokens, sizeof *p->inputs);
     p->losses = (float *)calloc(p->tokens, sizeof *p->losses);
     if (!p->inputs || !p->losses)
-        return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for a pipeline's tokens");
+        return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for a batch's tokens");
     p->targets = p->inputs + p->tokens;
-    return get_memory(p, p->train.buffers);
+    return ZERO_OK;
 }
 
 zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model,
                                const gpt2_stage *stage, int micro_steps, void *wires,
                                gpt2_error *err) {
-    const pipeline_shape shape = shape_of(stage, micro_steps, 0);
-    char why[256];
-    *p = NULL;
-    if (pipeline_check(&shape, stage->first[stage->stages * stage->chunks], why, sizeof why))
-        return refuse(err, ZERO_ERR_ARGUMENT, why);
     gpt2_pipeline *made = (gpt2_pipeline *)calloc(1, sizeof *made);
+    *p = NULL;
     if (!made) return refuse(err, ZERO_ERR_MEMORY, "no memory for a pipeline");
     made->z = z;
     made->model = model;
     made->stage = stage;
     made->bytes = gpt2_chunk_bytes(model);
     made->tokens = gpt2_batch_tokens(model);
-    zero_result result = pipeline_make(&made->train, &shape, stage->stage)
-                             ? refuse(&made->error, ZERO_ERR_MEMORY, "no memory for a schedule")
-                             : open_run(made, wires);
+    zero_result result = get_tokens(made);
+    if (result == ZERO_OK && !gpt2_stage_is_whole(stage))
+        result = open_run(made, micro_steps, wires);
     if (result != ZERO_OK) {
         (void)refuse(err, result, made->error.sentence);
         gpt2_pipeline_close(made);
@@ -139,8 +146,8 @@ void gpt2_pipeline_close(gpt2_pipeline *p) {
 const char *gpt2_pipeline_error(const gpt2_pipeline *p) { return p->error.sentence; }
 
 void gpt2_pipeline_times(const gpt2_pipeline *p, double *busy_s, double *waited_s) {
-    pipeline_times times;
-    pipeline_query_times(p->run, &times);
+    pipeline_times times = {0, 0};
+    if (p->run) pipeline_query_times(p->run, &times);
     *busy_s = times.busy_s;
     *waited_s = times.waited_s;
 }
@@ -202,6 +209,7 @@ static zero_result train_backward(void *user, const pipeline_work *w, void *in, 
 zero_result gpt2_pipeline_train(gpt2_pipeline *p, const gpt2_feed *feed, float loss_factor) {
     const pipeline_host host = {train_forward, train_backward, p};
     p->feed = feed;
+    p->first = 0;
     p->factor = loss_factor;
     return step(p, &p->train, &host);
 }
@@ -217,7 +225,7 @@ static zero_result look_end(gpt2_pipeline *p, const pipeline_work *w, const gpt2
     if (!p->feed->take) return ZERO_OK;
     const size_t n = (size_t)c->rows * (p->tokens / (size_t)gpt2_batch(p->model));
     ZERO_TRY(gpt2_token_losses(p->model, p->losses, n));
-    p->feed->take(p->feed->user, w->micro, p->losses);
+    p->feed->take(p->feed->user, p->first + w->micro, p->losses);
     return ZERO_OK;
 }
 
@@ -246,11 +254,33 @@ static zero_result look(gpt2_pipeline *p, int n) {
     return step(p, &p->look, &host);
 }
 
-zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int n, double *sum) {
+/* Without a pipeline: one batch, and a pass. */
+static zero_result plain_loss(gpt2_pipeline *p, const gpt2_feed *feed, int i) {
+    const int rows = feed->load(feed->user, i, p->inputs, p->targets);
+    double sum = 0;
+    ZERO_TRY(zero_pass_begin(p->z, ZERO_EVAL, 0, 1));
+    ZERO_TRY(gpt2_loss(p->model, p->inputs, p->targets, rows, &sum));
+    p->sum += sum;
+    if (feed->take)
+        ZERO_TRY(gpt2_token_losses(p->model, p->losses,
+                                   (size_t)rows * (p->tokens / (size_t)gpt2_batch(p->model))));
+    ZERO_TRY(zero_pass_end(p->z));
+    if (feed->take) feed->take(feed->user, i, p->losses);
+    return ZERO_OK;
+}
+
+zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int first, int n,
+                               double *sum) {
+    zero_result result = ZERO_OK;
     p->feed = feed;
+    p->first = first;
     p->logits = NULL;
     p->sum = 0;
-    const zero_result result = look(p, n);
+    if (p->run)
+        result = look(p, n);
+    else
+        for (int i = 0; i < n && result == ZERO_OK; i++)
+            result = failed(p, plain_loss(p, feed, first + i));
     *sum = p->sum;
     return result;
 }
@@ -286,9 +316,17 @@ static int load_sequence(void *user, int i, int *inputs, int *targets) {
     return 1;
 }
 
+static zero_result plain_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits) {
+    ZERO_TRY(zero_pass_begin(p->z, ZERO_EVAL, 0, 1));
+    ZERO_TRY(gpt2_logits(p->model, inputs, t, logits));
+    return zero_pass_end(p->z);
+}
+
 zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits) {
     sequence s = {inputs, (size_t)t, p->tokens};
     const gpt2_feed feed = {load_sequence, NULL, &s};
+    if (!p->run) return failed(p, plain_logits(p, inputs, t, logits));
+    p->first = 0;
     p->feed = &feed;
     p->logits = logits;
     p->t = t;

@@ -45,7 +45,9 @@ size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, const gp
 uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, const gpt2_stage *stage,
                             int micro_steps);
 
-/* For a model that was made with that stage, and m micro-batches a step. wires: CUDA: the stream of
+/* For a model that was made with that stage, and m micro-batches a step. stage NULL, or whole:
+   there is no pipeline, and what looks at the model goes batch by batch. stage NULL, or whole:
+   there is no pipeline, and what looks at the model goes batch by batch. wires: CUDA: the stream of
    stage->pp, which nobody else uses then; CPU: NULL. All are borrowed. On error *p is NULL. Errors:
    ARGUMENT (m that the schedule cannot take, with what is nearest), MEMORY. */
 zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model,
@@ -69,9 +71,10 @@ typedef struct gpt2_feed {
    gpt2_train_step, and of the group. */
 zero_result gpt2_pipeline_train(gpt2_pipeline *p, const gpt2_feed *feed, float loss_factor);
 
-/* Forward alone of n batches, outside of any pass: *sum gets the sum of all their losses on the
-   last stage, on others 0. SYNC. */
-zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int n, double *sum);
+/* Forward alone of batches first .. first + n - 1, outside of any pass: *sum gets the sum of all
+   their losses on the last stage, on others 0. SYNC. */
+zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int first, int n,
+                               double *sum);
 
 /* gpt2_logits, outside of any pass; on every stage. */
 zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits);
