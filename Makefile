@@ -1,6 +1,7 @@
 # make deps             install what is missing
 # make                  the trainer, ./train_gpt2_zero, and tiny Shakespeare as tokens
-# make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run
+# make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run,
+#                       ARGS='-layouts "dp4 tp2dp2"' compares layouts of the ranks
 # make drop DIR=folder  the plugin's two files, for your own trainer
 # make lib, install     the plugin as a library; PREFIX
 # make zero_ckpt        the tool for checkpoints
@@ -18,6 +19,7 @@ B      ?= build
 OPT    ?= -O3 -march=native
 OMP    ?= -fopenmp
 NVCC   ?= nvcc
+comma   = ,
 SILENT  = $(findstring s,$(firstword -$(MAKEFLAGS)))
 short   = $(if $V,,@$(if $(SILENT),,echo '  $1 $@';) )# what a command line is printed as
 once    = $(eval $1 := $(shell $2))$($1)
@@ -102,7 +104,7 @@ $B/data/tiny_gpt2_train.bin: $B/tokens
 	$(call short,TOKENS)$B/tokens gpt2 data/tinyshakespeare.txt $B/data/tiny_gpt2 data/gpt2.tiktoken
 
 compare: train_gpt2_zero data
-	./train_gpt2_zero -z 0,1,2,3 -pn 2 -csv $B/compare.csv $(ARGS)
+	./train_gpt2_zero $(if $(findstring -layouts,$(ARGS)),-pn 4,-z 0$(comma)1$(comma)2$(comma)3 -pn 2) -csv $B/compare.csv $(ARGS)
 
 # ---- tests: every program ends with `N passed, N failed` ----
 # The trainer without its measure of the processor, nine tenths of a short run: of tests that start many.
