@@ -156,10 +156,17 @@ static void compare_say(compare *c, const compare_entry *e) {
                (unsigned long long)e->weights);
 }
 
-int compare_unequal(const compare *c) {
-    for (int i = 1; i < c->n; i++)
-        if (c->entry[i].weights != c->entry[0].weights) return i;
-    return -1;
+int compare_unequal(const compare *c, char *sentence, size_t bytes) {
+    const compare_entry *a = &c->entry[0];
+    for (const compare_entry *b = a + 1; b < a + c->n; b++) {
+        if (b->weights == a->weights) continue;
+        (void)snprintf(sentence, bytes,
+                       "after the same %d steps, %s %s has weights %016llx, but %s %s has %016llx",
+                       c->steps + 2, c->what, b->name, (unsigned long long)b->weights, c->what,
+                       a->name, (unsigned long long)a->weights);
+        return 1;
+    }
+    return 0;
 }
 
 /* A rank's file, which is no part of its memory. */
@@ -188,7 +195,8 @@ static void compare_explain(compare *c) {
         report_say(c->report, "%s%s: %.1f MiB%s",
                    i ? ", " : "activations  of a rank: ", c->entry[i].name,
                    (double)c->entry[i].activation_bytes / (1024 * 1024), i + 1 < c->n ? "" : "\n");
-    if (compare_unequal(c) < 0)
+    char sentence[256];
+    if (!compare_unequal(c, sentence, sizeof sentence))
         report_say(c->report,
                    "weights  identical, bit for bit, at the %d %ss after the same %d steps\n", c->n,
                    c->what, steps);

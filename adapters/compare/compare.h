@@ -75,8 +75,8 @@ void compare_run(compare *c);
    csv is not NULL. */
 void compare_print(compare *c, FILE *csv);
 
-/* The first entry whose weights are not those of entry 0; -1: they are equal. */
-int compare_unequal(const compare *c);
+/* 1, and a sentence: an entry's weights are not those of entry 0. */
+int compare_unequal(const compare *c, char *sentence, size_t bytes);
 
 /* Makes the file, and the folder that it lies in; NULL: errno says why not. */
 FILE *compare_open_csv(const char *path);
