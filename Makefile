@@ -1,6 +1,7 @@
 # make deps             install what is missing
 # make                  the trainer, ./train_gpt2_zero, and tiny Shakespeare as tokens
-# make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run
+# make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run,
+#                       ARGS='-layouts "dp4 tp2dp2"' compares layouts of the ranks
 # make drop DIR=folder  the plugin's two files, for your own trainer
 # make lib, install     the plugin as a library; PREFIX
 # make zero_ckpt        the tool for checkpoints
@@ -18,6 +19,7 @@ B      ?= build
 OPT    ?= -O3 -march=native
 OMP    ?= -fopenmp
 NVCC   ?= nvcc
+comma   = ,
 SILENT  = $(findstring s,$(firstword -$(MAKEFLAGS)))
 short   = $(if $V,,@$(if $(SILENT),,echo '  $1 $@';) )# what a command line is printed as
 once    = $(eval $1 := $(shell $2))$($1)
@@ -46,7 +48,7 @@ CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_f
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_check test_abi test_group test_groups test_transport test_run test_ease test_ease_checked test_offload test_offload_rings test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_pipeline test_pipeline test_launch test_report test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_pipeline test_pipeline test_launch test_report test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/hosts/*.c tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -103,7 +105,7 @@ $B/data/tiny_gpt2_train.bin: $B/tokens
 	$(call short,TOKENS)$B/tokens gpt2 data/tinyshakespeare.txt $B/data/tiny_gpt2 data/gpt2.tiktoken
 
 compare: train_gpt2_zero data
-	./train_gpt2_zero -z 0,1,2,3 -pn 2 -csv $B/compare.csv $(ARGS)
+	./train_gpt2_zero $(if $(findstring -layouts,$(ARGS)),-pn 4,-z 0$(comma)1$(comma)2$(comma)3 -pn 2) -csv $B/compare.csv $(ARGS)
 
 # ---- tests: every program ends with `N passed, N failed` ----
 # The trainer without its measure of the processor, nine tenths of a short run: of tests that start many.

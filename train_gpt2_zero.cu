@@ -368,7 +368,7 @@ static void open_tokenizer(job *j) {
     char path[1024], error[512];
     const train_options *o = j->opt;
     int given = o->tokenizer_path[0] != 0;
-    if ((o->sample_tokens == 0 && !given) || o->stage.n > 1) return;
+    if ((o->sample_tokens == 0 && !given) || train_compares(o)) return;
     if (given)
         snprintf(path, sizeof path, "%s", o->tokenizer_path);
     else
@@ -517,17 +517,12 @@ static void say_idle_flags(const job *j) {
         say(j, "%s\n", sentence);
 }
 
-static int is_model_file(const char *model) {
-    return model_ends(model, ".bin") || model_ends(model, ".safetensors")
-           || model_ends(model, ".json");
-}
-
 /* Weights, as a training starts with them. */
 static void start_weights(trainer *t) {
     const job *j = t->j;
     gpt2_error error;
     zero_result result;
-    const int in_file = is_model_file(j->opt->model);
+    const int in_file = model_is_file(j->opt->model);
     progress_phase(j->out, in_file ? "reading the weights" : "drawing the first weights",
                    t->plan.numel * sizeof(float));
     if (in_file)
@@ -785,8 +780,8 @@ static void plan_saves(trainer *t) {
     const train_options *o = t->j->opt;
     require(t->j, !saves_anything(o) || o->log_dir[0], "%s: checkpoints need a folder, -o",
             o->resume ? "-y" : "-n");
-    require(t->j, !saves_anything(o) || o->stage.n == 1,
-            "-n and -y: a comparison of stages has no checkpoints");
+    require(t->j, !saves_anything(o) || !train_compares(o),
+            "-n and -y: a comparison has no checkpoints");
     require(t->j, !saves_anything(o) || t->groups.tp == 1,
             "-n and -y: checkpoints of a model in parts, -tp %d, are not supported yet",
             t->groups.tp);
@@ -1019,27 +1014,27 @@ static void print_settings(const trainer *t) {
     settings_rows(j->out, &all);
 }
 
+static size_t parts_bytes(const trainer *t) {
+    const gpt2_run run = make_run(t);
+    return gpt2_parallel_bytes(&t->j->model, &run) * (size_t)t->j->batch.micro_steps;
+}
+
 static void print_plan(const trainer *t) {
     const job *j = t->j;
-    const zero_plan *p = &t->plan;
-    gpt2_run run = make_run(t);
+    const gpt2_run run = make_run(t);
     zero_config c;
-    char bucket[64] = "the largest unit";
     zero_query_config(t->z, &c);
-    if (c.bucket_numel > 0) snprintf(bucket, sizeof bucket, "%zu", c.bucket_numel);
-    report_row(j->out, "ZeRO stage", "%d", t->stage);
-    report_row(j->out, "micro-steps add up", "%s",
-               c.accumulation == ZERO_ACCUMULATE_LOCAL ? "locally" : "in shards");
-    report_row(j->out, "communication", "%s, bucket: %s, prefetch %d",
-               c.no_overlap ? "in between" : "overlapped", bucket, c.prefetch > 0 ? c.prefetch : 0);
-    plan_rows(j->out, p, &c, DEVICE_IS_HOST);
-    report_mib(j->out, "activations", gpt2_activation_bytes(&j->model, &run), "");
-    if (run.recompute == GPT2_RECOMPUTE_AWAY)
-        report_mib(j->out, "  kept away", gpt2_away_bytes(&j->model, &run), DEVICE_AWAY);
-    if (t->saves_bytes > 0) report_mib(j->out, "checkpoints", t->saves_bytes, " of the host");
-    report_mib(j->out, "sent per step", p->sent_bytes, "");
-    report_mib(j->out, "  by the formula", p->formula_sent_bytes, "");
-    report_rule(j->out);
+    const plan_view all = {t->stage,
+                           &t->plan,
+                           &c,
+                           run.recompute == GPT2_RECOMPUTE_AWAY,
+                           gpt2_activation_bytes(&j->model, &run),
+                           gpt2_away_bytes(&j->model, &run),
+                           t->saves_bytes,
+                           parts_bytes(t),
+                           DEVICE_AWAY,
+                           DEVICE_IS_HOST};
+    plan_table(j->out, &all);
 }
 
 /* A share is one at most: a step may do better than the product that was measured. */
@@ -1185,15 +1180,34 @@ static void compare_wait(void *t) {
 }
 static void compare_check_result(void *t, zero_result result) { check((trainer *)t, result); }
 static uint64_t compare_hash(void *t) { return weights_of((const trainer *)t); }
+static void compare_sum(void *t, double *values, int n) { sum_over_ranks((trainer *)t, values, n); }
+static void compare_groups(void *t, zero_group_stats *stats) {
+    memset(stats, 0, sizeof *stats);
+    zero_group_query_stats(((const trainer *)t)->groups.part.tp, stats);
+}
 
-static void open_entries(job *j, compare *c, trainer *t) {
+static void open_entries(job *jobs, compare *c, trainer *t) {
+    const train_options *o = jobs->opt;
+    char why[LAUNCH_SENTENCE] = "";
     for (int i = 0; i < c->n; i++) {
-        open_trainer(&t[i], j, j->opt->stage.at[i], &j->l->comm[i]);
+        compare_entry *e = &c->entry[i];
+        job *j = &jobs[i];
+        const int wrong =
+            o->layouts[0]
+            && train_divide_as(o, i, &j->model, &j->ranks, &j->batch, why, sizeof why);
+        require(j, !wrong, "%s", why);
+        open_trainer(&t[i], j, o->stage.at[o->layouts[0] ? 0 : i], &j->l->comm[i]);
         plan_saves(&t[i]);
-        c->entry[i].trainer = &t[i];
-        c->entry[i].z = t[i].z;
-        c->entry[i].plan = &t[i].plan;
-        c->entry[i].stage = t[i].stage;
+        const gpt2_run run = make_run(&t[i]);
+        e->trainer = &t[i];
+        e->z = t[i].z;
+        e->plan = &t[i].plan;
+        e->stage = t[i].stage;
+        e->beside_bytes = parts_bytes(&t[i]);
+        e->activation_bytes = gpt2_activation_bytes(&j->model, &run);
+        layout_name(&t[i].groups, e->layout);
+        snprintf(e->name, sizeof e->name, "%d", e->stage);
+        if (o->layouts[0]) snprintf(e->name, sizeof e->name, "%s", e->layout);
     }
     check_memory(t, c->n, 0);
     for (int i = 0; i < c->n; i++) {
@@ -1203,21 +1217,13 @@ static void open_entries(job *j, compare *c, trainer *t) {
     }
 }
 
-static void require_equal_weights(job *j, const compare *c) {
-    const int i = compare_unequal(c);
-    const compare_entry *a = &c->entry[0], *b = &c->entry[i > 0 ? i : 0];
-    require(j, i < 0,
-            "after the same %d steps, stage %d has weights %016llx, but stage %d has %016llx",
-            ((const trainer *)b->trainer)->step, b->stage, (unsigned long long)b->weights, a->stage,
-            (unsigned long long)a->weights);
-}
-
 static int run_comparison(job *j) {
     static const compare_host host = {compare_step, compare_wait, compare_check_result,
-                                      compare_hash};
+                                      compare_hash, compare_sum,  compare_groups};
     const train_options *o = j->opt;
     compare *c = (compare *)get_memory(j, 1, sizeof *c);
     trainer *t = (trainer *)get_memory(j, COMPARE_MOST, sizeof *t);
+    job *jobs = (job *)get_memory(j, COMPARE_MOST, sizeof *jobs);
     FILE *csv = j->l->rank == 0 ? compare_open_csv(o->csv_path) : NULL;
     require(j, j->l->rank != 0 || csv != NULL, "-csv: %s cannot be written: %s", o->csv_path,
             strerror(errno));
@@ -1229,16 +1235,21 @@ static int run_comparison(job *j) {
     c->rounds = o->rounds;
     c->steps = j->steps;
     c->step_tokens = j->batch.tokens;
-    c->n = o->stage.n;
-    open_entries(j, c, t);
+    c->n = o->layouts[0] ? layout_words(o->layouts) : o->stage.n;
+    c->what = o->layouts[0] ? "layout" : "stage";
+    for (int i = 0; i < c->n; i++) jobs[i] = *j;
+    open_entries(jobs, c, t);
     measure_matmul(&t[0]);
     print_settings(&t[0]);
     say_idle_flags(j);
     compare_run(c);
     compare_print(c, csv);
     if (csv != NULL) fclose(csv);
-    require_equal_weights(j, c);
+    char unequal[LAUNCH_SENTENCE];
+    const int differ = !o->layouts[0] && compare_unequal(c, unequal, sizeof unequal);
+    require(j, !differ, "%s", unequal);
     for (int i = 0; i < c->n; i++) close_trainer(&t[i]);
+    free(jobs);
     free(t);
     free(c);
     return 0;
@@ -1251,7 +1262,7 @@ static void resolve_model(job *j) {
     gpt2_error error;
     model_info info;
     memset(&info, 0, sizeof info);
-    zero_result result = is_model_file(o->model)
+    zero_result result = model_is_file(o->model)
                              ? model_info_read(o->model, &info, &error)
                              : gpt2_config_parse(o->model, 0, o->seq_len, &info.cfg, &error);
     require(j, result == ZERO_OK, "-e: %s", error.sentence);
@@ -1266,8 +1277,7 @@ static void resolve_model(job *j) {
 static void resolve_ranks(job *j) {
     const int node_size = j->opt->node_size, nranks = j->l->nranks, tp = j->opt->tensor_parallel;
     char why[LAUNCH_SENTENCE];
-    const int uneven = layout_divide(&j->ranks, nranks, j->l->rank, tp, j->opt->sequence_parallel,
-                                     why, sizeof why);
+    const int uneven = layout_divide(&j->ranks, nranks, j->l->rank, tp, why, sizeof why);
     require(j, !uneven, "%s", why);
     require(j, node_size == 0 || nranks % node_size == 0,
             "-ns %d: the ranks per node do not divide the %d rank%s", node_size, nranks,
@@ -1304,16 +1314,12 @@ static void compare_data(job *j) {
 }
 
 /* What follows from flags and ranks. */
-static void resolve(job *j) {
+static void resolve(job *j, train_options *o) {
     char sentence[LAUNCH_SENTENCE];
-    const int clash = train_check(j->opt, sentence, sizeof sentence);
+    const int clash =
+        train_check(o, sentence, sizeof sentence)
+        || train_divide(o, &j->model, &j->ranks, &j->batch, sentence, sizeof sentence);
     require(j, !clash, "%s", sentence);
-    const int uneven = train_batch(j->opt, j->ranks.dp, &j->batch, sentence, sizeof sentence);
-    require(j, !uneven, "%s", sentence);
-    gpt2_error error;
-    const zero_result result = gpt2_parallel_check(&j->model, j->opt->seq_len, j->opt->tile_rows,
-                                                   j->ranks.tp, j->ranks.part.sequence, &error);
-    require(j, result == ZERO_OK, "-tp %d: %s", j->ranks.tp, error.sentence);
 }
 
 static void open_device(job *j) {
@@ -1369,15 +1375,15 @@ static int run_rank(launch *l, void *user) {
     open_device(&j);
     resolve_model(&j);
     read_file(&j, o);
-    resolve(&j);
-    if (is_model_file(o->model)) compare_file(&j, "-e", o->model);
+    resolve(&j, o);
+    if (model_is_file(o->model)) compare_file(&j, "-e", o->model);
     open_files(&j);
     if (o->evaluate) compare_file(&j, "-hf", o->eval_path);
     open_windows(&j);
     compare_data(&j);
     get_buffers(&j);
     render_settings(&j);
-    int code = o->stage.n > 1 ? run_comparison(&j) : run_training(&j);
+    int code = train_compares(o) ? run_comparison(&j) : run_training(&j);
     device_close(&j.computes);
     close_data(&j);
     return code;
@@ -1386,29 +1392,11 @@ static int run_rank(launch *l, void *user) {
 int main(int argc, char **argv) {
     train_options o;
     char method[OPTION_WORD_BYTES];
-    launch_request request;
     if (!report_begin()) return LAUNCH_EXIT_FAILURE; /* and nowhere to say it */
     train_options_parse(&o, argc, argv);
-    memset(&request, 0, sizeof request);
+    launch_request request = train_request(&o, method);
     request.program = PROGRAM;
-    request.ranks = o.ranks;
-    request.default_ranks = o.stage.n > 1 ? 2 : 1;
-    request.groups = o.stage.n > 0 ? o.stage.n : 1;
-    request.usage_error = o.error[0] ? o.error : NULL;
     request.rank_main = run_rank;
     request.user = &o;
-    if (o.method >= 0) train_options_word(&o, "-pi", method);
-    request.method = o.method >= 0 ? method : NULL;
-    request.rank = o.rank;
-    request.per_node = o.per_node;
-    request.server = o.server[0] ? o.server : NULL;
-    request.folder = o.folder;
-    request.as_threads = o.as_threads;
-    if (o.help) {
-        request.ranks = 0; /* or as many as mpirun started: rank 0 prints */
-        request.default_ranks = 1;
-        request.usage_error = NULL;
-    }
-    request.stop = o.save_every > 0;
     return launch_run(&request);
 }

@@ -248,7 +248,8 @@ __attribute__((unused)) static int groups_all(groups_case *c, zero_group *g, int
     GROUPS_PUT(data, host, 2 * b * ranks);
     zero_group_query_stats(g, &before);
     GROUPS_TRY(c, zero_group_all_reduce(g, data, b / 4, ZERO_F32, ZERO_SUM));
-    GROUPS_TRY(c, zero_group_reduce_scatter(g, data, data, b / 4, ZERO_F32, ZERO_SUM));
+    char *mine = (char *)data + (size_t)c->rank * b;
+    GROUPS_TRY(c, zero_group_reduce_scatter(g, data, mine, b / 4, ZERO_F32, ZERO_SUM));
     GROUPS_TRY(c, zero_group_all_gather(g, data, (char *)data + b * ranks, b));
     zero_group_query_stats(g, &after);
     free(host);

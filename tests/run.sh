@@ -35,6 +35,7 @@ gpt2 120 beside $B/test_gpt2
 gpt2-tiles 120 beside $B/test_gpt2_tiles
 gpt2-pipeline 120 beside $B/test_gpt2_pipeline
 pipeline 120 alone $B/test_pipeline $SEED
+gpt2-parallel 120 beside $B/test_gpt2_parallel
 launch 60 beside $B/test_launch
 report 30 beside $B/test_report
 schedule 60 beside $B/test_schedule
@@ -86,6 +87,7 @@ emulated() {
     if [ -x "$B/emulated/train_gpt2_zero" ]; then cat <<TABLE
 emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulation 120 beside $B/emulated/test_emulation
+emulated-groups 120 beside $B/emulated/test_groups_cuda
 emulated-cuda 300 beside $B/emulated/test_cuda seeds 10 $SEED
 emulated-attention 120 beside $B/emulated/test_attention
 cudnn-graphs 120 beside sh $here/test_cudnn.sh $B
@@ -104,10 +106,10 @@ variant() { # NAME OPT MORE PROGRAMS...
 }
 long_build() {
     variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" \
-        test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
+        test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
         test_host_own test_host_llama test_scale test_optimizers test_schedule test_ds_config fuzz_ds_config
     variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_checkpoint
-    if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles"; fi
+    if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles $B/emulated/test_gpt2_parallel"; fi
     # cuda-build has compiled for 90
     if command -v nvcc >/dev/null 2>&1; then build cuda-archs 600 "-s B=$B/archs ARCHS='80 89 100 120' cuda"
     else echo "cuda-archs 0 skip nvcc is not installed"; fi
@@ -130,6 +132,7 @@ asan-model 600 beside $B/asan/test_model 300 $SEED
 asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
 asan-gpt2 600 beside $B/asan/test_gpt2
 asan-gpt2-tiles 600 beside $B/asan/test_gpt2_tiles
+asan-gpt2-parallel 600 beside $B/asan/test_gpt2_parallel
 tsan-model 600 beside $B/tsan/test_model 150 $SEED
 tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
 tsan-bits 600 beside $B/tsan/test_bits 6 $SEED
@@ -140,6 +143,7 @@ emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 20 $SEED
 emulated-cuda-faults 600 beside $B/emulated/test_cuda faults 10
 emulated-gpt2 600 beside $B/emulated/test_gpt2
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
+emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
 TABLE
     fi
     cat <<TABLE

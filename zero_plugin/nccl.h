@@ -19,7 +19,7 @@
 #define ZP_SENT ((size_t)256) /* lists on their way at once; the host waits for the oldest then */
 
 typedef struct zp_sent { /* a list that was issued */
-    int kind, unit;      /* of its first collective */
+    zp_call call;        /* its first collective */
     double since;
 } zp_sent;
 
@@ -34,6 +34,7 @@ typedef struct zp_nccl_channel {
 
 typedef struct zp_nccl {
     zp_nccl_channel channel[ZP_CONTROL];
+    int channels;             /* a host's group: one; the others are not opened */
     volatile uint64_t *ended; /* [ZP_CONTROL] lists that ended, raised by their streams */
     int version, ordered;     /* ordered: NCCL launches in the host's order by itself */
     int aborted;              /* both communicators */
@@ -63,33 +64,32 @@ static zero_result zp_nccl_well(zp_group *g, int ch) {
     zp_nccl_channel *c = &n->channel[ch];
     const uint64_t ended = n->ended[ch];
     const int waits = ended < c->issued;
-    const zp_sent none = {0, -1, 0}, sent = waits ? c->sent[ended % ZP_SENT] : none;
-    const char *name = zp_call_name(sent.kind);
+    const zp_sent none = {{0, -1, 0}, 0}, sent = waits ? c->sent[ended % ZP_SENT] : none;
+    char name[96];
+    (void)zp_call_text(&sent.call, name, sizeof name);
     ncclResult_t state = ncclSuccess;
     if (ended != c->seen) c->moved = zp_seconds();
     c->seen = ended;
     const cudaError_t e = waits ? cudaEventQuery(c->last.cuda) : cudaSuccess;
     if (e == cudaErrorNotReady) (void)cudaGetLastError(); /* which is no error */
     if (e != cudaSuccess && e != cudaErrorNotReady)
-        return zp_error(g, ZERO_ERR_DEVICE, "at %s of unit %d: %s", name, sent.unit,
-                        cudaGetErrorString(e));
+        return zp_error(g, ZERO_ERR_DEVICE, "at %s: %s", name, cudaGetErrorString(e));
     const ncclResult_t r = ncclCommGetAsyncError(c->comm, &state);
     if (r != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
-        return zp_error(g, ZERO_ERR_COMM, "NCCL, at %s of unit %d: %s (%s)", name, sent.unit,
+        return zp_error(g, ZERO_ERR_COMM, "NCCL, at %s: %s (%s)", name,
                         ncclGetErrorString(r ? r : state), ncclGetLastError(c->comm));
     const double since = sent.since > c->moved ? sent.since : c->moved;
     if (!waits || zp_seconds() - since <= g->timeout_s) return ZERO_OK;
     return zp_error(g, ZERO_ERR_TIMEOUT,
-                    "%s of unit %d was not over within %g s: another rank did not come to it, or "
-                    "hangs",
-                    name, sent.unit, g->timeout_s);
+                    "%s was not over within %g s: another rank did not come to it, or hangs", name,
+                    g->timeout_s);
 }
 
 /* Ends both communicators, and the kernels that wait in them. The lock is held, or its holder is
    inside NCCL for good. */
 static void zp_nccl_end_both(zp_nccl *n) {
     n->aborted = 1;
-    for (int ch = 0; ch < ZP_CONTROL; ch++)
+    for (int ch = 0; ch < n->channels; ch++)
         if (n->channel[ch].comm) (void)ncclCommAbort(n->channel[ch].comm);
 }
 
@@ -105,7 +105,7 @@ static void zp_nccl_look(zp_group *g) {
         return;
     }
     n->held = 0;
-    for (int ch = 0; ch < ZP_CONTROL && !zp_failure_result(g->failure); ch++)
+    for (int ch = 0; ch < n->channels && !zp_failure_result(g->failure); ch++)
         (void)zp_nccl_well(g, ch);
     if (zp_failure_result(g->failure)) zp_nccl_end_both(n);
     pthread_mutex_unlock(&n->lock);
@@ -139,7 +139,8 @@ static zero_result zp_nccl_settle(zp_group *g, ncclComm_t comm, ncclResult_t r, 
 }
 
 static ncclDataType_t zp_nccl_type(zero_type type) {
-    return type == ZERO_F32 ? ncclFloat32 : type == ZERO_BF16 ? ncclBfloat16 : ncclFloat16;
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16, ncclFloat64};
+    return types[type];
 }
 
 /* The sum is what is wanted, where it is wanted: nothing is to be added to it, or rounded. */
@@ -166,14 +167,28 @@ static ncclResult_t zp_nccl_call(zp_nccl *n, zp_stream *s, const zp_op *op) {
     }
 }
 
-/* Behind it the host and the watching thread learn when the list is over. */
-static zero_result zp_nccl_list(zp_stream *s, const zp_op *op, int count) {
-    zp_group *g = op->group;
+/* A list of ops. */
+typedef struct zp_nccl_ops {
+    const zp_op *op;
+    int n;
+} zp_nccl_ops;
+static ncclResult_t zp_nccl_calls(zp_nccl *n, zp_stream *s, const void *what) {
+    const zp_nccl_ops *list = (const zp_nccl_ops *)what;
+    ncclResult_t r = ncclSuccess;
+    for (int i = 0; i < list->n && (r == ncclSuccess || r == ncclInProgress); i++)
+        r = zp_nccl_call(n, s, &list->op[i]);
+    return r;
+}
+
+/* The calls of one NCCL group. Behind it the host and the watching thread learn when it is over. */
+typedef ncclResult_t (*zp_nccl_fn)(zp_nccl *n, zp_stream *s, const void *what);
+static zero_result zp_nccl_enqueue(zp_stream *s, zp_group *g, int channel, const zp_call *call,
+                                   zp_nccl_fn fn, const void *what) {
     zp_nccl *n = zp_nccl_of(g);
-    zp_nccl_channel *own = &n->channel[op->channel];
-    char text[64];
+    zp_nccl_channel *own = &n->channel[channel];
+    char text[96];
     ZP_TRY(zp_failure_result(g->failure));
-    for (int ch = 0; ch < ZP_CONTROL; ch++) {
+    for (int ch = 0; ch < n->channels; ch++) {
         zp_nccl_channel *c = &n->channel[ch];
         if (!c->issued || c->stream == s->cuda || (c != own && n->ordered)) continue;
         ZP_TRY(zp_event_wait(s, &c->last));
@@ -181,16 +196,14 @@ static zero_result zp_nccl_list(zp_stream *s, const zp_op *op, int count) {
     pthread_mutex_lock(&n->lock);
     ncclResult_t r = n->aborted ? ncclSystemError : ncclGroupStart();
     if (r == ncclSuccess) {
-        for (int i = 0; i < count && (r == ncclSuccess || r == ncclInProgress); i++)
-            r = zp_nccl_call(n, s, &op[i]);
+        r = fn(n, s, what);
         const ncclResult_t ended = ncclGroupEnd();
         if (r == ncclSuccess || r == ncclInProgress) r = ended;
     }
     pthread_mutex_unlock(&n->lock);
-    (void)snprintf(text, sizeof text, "%s of unit %d", zp_call_name(op->kind), op->unit);
-    ZP_TRY(zp_nccl_settle(g, own->comm, r, text));
-    const zp_sent sent = {op->kind, op->unit, zp_seconds()};
-    const zp_tick_args tick = {&n->ended[op->channel], own->issued + 1};
+    ZP_TRY(zp_nccl_settle(g, own->comm, r, zp_call_text(call, text, sizeof text)));
+    const zp_sent sent = {*call, zp_seconds()};
+    const zp_tick_args tick = {&n->ended[channel], own->issued + 1};
     while (own->issued - *tick.counter >= ZP_SENT) {
         ZP_TRY(zp_failure_result(g->failure));
         zp_nap();
@@ -202,6 +215,12 @@ static zero_result zp_nccl_list(zp_stream *s, const zp_op *op, int count) {
     own->stream = s->cuda;
     pthread_mutex_unlock(&n->lock);
     return ZERO_OK;
+}
+
+static zero_result zp_nccl_list(zp_stream *s, const zp_op *op, int count) {
+    const zp_nccl_ops list = {op, count};
+    const zp_call call = zp_op_call(op);
+    return zp_nccl_enqueue(s, op->group, op->channel, &call, zp_nccl_calls, &list);
 }
 
 static zero_result zp_nccl_issue(zp_stream *s, const zp_op *op, int count) {
@@ -223,7 +242,7 @@ static zero_result zp_nccl_host(const zp_op *given, const void *mine, void *all,
     const int exchange = given->kind == ZP_EXCHANGE;
     zp_stream s;
     zp_op op = *given;
-    op.channel = ZP_PARAMETERS;
+    op.channel = (zp_channel)(n->channels - 1);
     (void)zp_stream_take(&s, g->device, g->device->own, 1);
     if (exchange || op.unit == g->rank) {
         memcpy(n->pinned, mine, op.shard);
@@ -346,12 +365,13 @@ static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
     zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
     if (!n) return zp_error(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
     g->own = n;
+    n->channels = g->swaps ? 1 : ZP_CONTROL;
     pthread_mutex_init(&n->lock, NULL);
     ZP_TRY(zp_nccl_check(g, given, parent));
     g->divisor = (float)g->nranks;
     /* first: peers wait in it on the caller's communicator, which nobody here may end */
-    for (int ch = 0; ch < ZP_CONTROL; ch++) ZP_TRY(zp_nccl_split(g, parent, ch));
-    for (int ch = 0; ch < ZP_CONTROL; ch++) {
+    for (int ch = 0; ch < n->channels; ch++) ZP_TRY(zp_nccl_split(g, parent, ch));
+    for (int ch = 0; ch < n->channels; ch++) {
         n->channel[ch].moved = zp_seconds();
         ZP_TRY(zp_event_open(g->device, &n->channel[ch].last));
     }
@@ -380,7 +400,7 @@ static void zp_nccl_leave(zp_group *g, int broken) {
     if (dead && !n->aborted) zp_nccl_end_both(n);
     (void)cudaStreamSynchronize(g->device->own); /* an exchange that failed has left copies there */
     for (zp_memory *m = g->first; m; m = m->next) zp_nccl_memory_free(n, m);
-    for (int ch = 0; ch < ZP_CONTROL; ch++) {
+    for (int ch = 0; ch < n->channels; ch++) {
         const ncclComm_t comm = n->channel[ch].comm;
         zp_event_close(&n->channel[ch].last);
         if (!comm || n->aborted) continue;
@@ -393,9 +413,68 @@ static void zp_nccl_leave(zp_group *g, int broken) {
     free(n);
 }
 
+static ncclResult_t zp_nccl_messages(zp_nccl *n, zp_stream *s, const void *what) {
+    const zp_swap *x = (const zp_swap *)what;
+    const ncclComm_t comm = n->channel[0].comm;
+    ncclResult_t r = ncclSuccess;
+    for (int i = 0; i < x->n && (r == ncclSuccess || r == ncclInProgress); i++) {
+        const zero_message *m = &x->list[i];
+        r = m->sends ? ncclSend(m->data, m->bytes, ncclChar, m->peer, comm, s->cuda)
+                     : ncclRecv(m->data, m->bytes, ncclChar, m->peer, comm, s->cuda);
+    }
+    return r;
+}
+static zero_result zp_nccl_swap(zp_stream *s, const zp_swap *x) {
+    return zp_nccl_enqueue(s, x->group, 0, &x->call, zp_nccl_messages, x);
+}
+
+static ncclResult_t zp_nccl_one(zp_nccl *n, zp_stream *s, const void *what) {
+    const zp_whole *w = (const zp_whole *)what;
+    const ncclComm_t comm = n->channel[0].comm;
+    const ncclRedOp_t how = w->how == ZERO_MAX ? ncclMax : ncclSum;
+    const ncclDataType_t type = zp_nccl_type(w->type);
+    switch (w->call.kind) {
+    case ZP_SOME_ALL_REDUCE: return ncclAllReduce(w->from, w->to, w->n, type, how, comm, s->cuda);
+    case ZP_SOME_REDUCE_SCATTER:
+        return ncclReduceScatter(w->from, w->to, w->n, type, how, comm, s->cuda);
+    case ZP_SOME_ALL_GATHER: return ncclAllGather(w->from, w->to, w->n, ncclChar, comm, s->cuda);
+    default: return ncclBroadcast(w->from, w->to, w->n, ncclChar, w->call.unit, comm, s->cuda);
+    }
+}
+static zero_result zp_nccl_whole(zp_stream *s, const zp_whole *w) {
+    return zp_nccl_enqueue(s, w->group, 0, &w->call, zp_nccl_one, w);
+}
+
+static zero_result zp_nccl_cut(zp_group *of, const zp_cut *cut, zero_comm *part) {
+    const zero_comm none = {ZERO_COMM_NCCL, 0, NULL, 0};
+    const int colour = cut->part < 0 ? NCCL_SPLIT_NOCOLOR : cut->part;
+    const ncclComm_t parent = zp_nccl_of(of)->channel[0].comm;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t *comm = (ncclComm_t *)calloc(1, sizeof *comm);
+    config.blocking = 0;
+    *part = none;
+    if (!comm) return zp_error(of, ZERO_ERR_MEMORY, "no memory for a group");
+    const ncclResult_t r = ncclCommSplit(parent, colour, cut->rank, comm, &config);
+    zero_result e = zp_nccl_settle(of, parent, r, "ncclCommSplit");
+    if (!e && cut->part >= 0) e = zp_nccl_settle(of, *comm, ncclInProgress, "ncclCommSplit");
+    if (e || cut->part < 0)
+        free(comm);
+    else
+        part->handle = comm;
+    return e;
+}
+static void zp_nccl_uncut(zero_comm *part, int broken) {
+    if (!part->handle) return;
+    const ncclComm_t comm = *(ncclComm_t *)part->handle;
+    (void)(broken ? ncclCommAbort(comm) : ncclCommDestroy(comm));
+    free(part->handle);
+}
+
 static const zp_transport zp_nccl_row = {"NCCL",           zp_nccl_join,      NULL,
                                          zp_nccl_memory,   zp_nccl_announce,  zp_nccl_issue,
                                          zp_nccl_exchange, zp_nccl_broadcast, zp_local_cost,
-                                         zp_nccl_look,     zp_nccl_abort,     zp_nccl_leave};
+                                         zp_nccl_look,     zp_nccl_abort,     zp_nccl_leave,
+                                         zp_nccl_swap,     zp_nccl_cut,       zp_nccl_uncut,
+                                         zp_nccl_whole};
 
 #endif

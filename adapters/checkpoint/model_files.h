@@ -97,6 +97,9 @@ int model_beside(char *out, size_t bytes, const char *path, const char *name);
 /* 1: there is something before the path's end, `tail`. */
 int model_ends(const char *path, const char *tail);
 
+/* 1: a name of such a file, or of its config.json. */
+int model_is_file(const char *path);
+
 /* What llm.c's state files say beyond moments and master weights. */
 typedef struct llmc_state {
     int64_t step; /* updates made: the next step's number, counted from 0 */

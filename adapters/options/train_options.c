@@ -289,15 +289,16 @@ static option_set train_view(const train_options *o) {
 }
 
 /* A comparison has defaults of its own, so it must be known before the defaults are set. */
-static int train_compares(const option_set *view, int argc, char **argv) {
+static int train_is_comparison(const option_set *view, int argc, char **argv) {
     const char *stages = options_value(view, argc, argv, "-z");
-    return stages != NULL && strchr(stages, ',') != NULL;
+    return (stages != NULL && strchr(stages, ',') != NULL)
+           || options_value(view, argc, argv, "-layouts") != NULL;
 }
 
 void train_options_parse(train_options *o, int argc, char **argv) {
     memset(o, 0, sizeof *o);
     option_set view = train_view(o);
-    const int compares = train_compares(&view, argc, argv);
+    const int compares = train_is_comparison(&view, argc, argv);
     o->help = options_parse(&view, argc, argv, compares, launch_adds_argument);
 }
 

@@ -37,14 +37,42 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return train_fail(sentence, bytes,
                           "-sp 1: sequence parallelism divides rows among the ranks of -tp, found "
                           "-tp 1");
-    if (o->layouts[0] && (o->stage.n > 1 || o->tensor_parallel > 1))
+    if (o->layouts[0] && (o->stage.n > 1 || o->tensor_parallel > 1 || o->ds_path[0]))
         return train_fail(sentence, bytes,
-                          "-layouts: layouts are compared at one stage of -z, without -tp");
-    if (o->stage.n > 1 && (o->skip_loss != 0 || o->skip_norm != 0))
+                          "-layouts: layouts are compared at one stage of -z, without -tp and -ds");
+    if (layout_words(o->layouts) > LAYOUT_MOST)
+        return train_fail(sentence, bytes, "-layouts: %d layouts, at most %d are compared",
+                          layout_words(o->layouts), LAYOUT_MOST);
+    if (train_compares(o) && (o->skip_loss != 0 || o->skip_norm != 0))
         return train_fail(sentence, bytes, "-sl and -sg: a comparison of stages skips no steps");
-    if (o->stage.n > 1 && o->evaluate)
+    if (train_compares(o) && o->evaluate)
         return train_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
     return 0;
+}
+
+int train_compares(const train_options *o) { return o->stage.n > 1 || o->layouts[0]; }
+
+launch_request train_request(const train_options *o, char method[OPTION_WORD_BYTES]) {
+    launch_request r;
+    memset(&r, 0, sizeof r);
+    r.ranks = o->ranks;
+    r.default_ranks = train_compares(o) ? 2 : 1;
+    r.groups = o->layouts[0] ? layout_words(o->layouts) : o->stage.n > 0 ? o->stage.n : 1;
+    r.usage_error = o->error[0] ? o->error : NULL;
+    if (o->method >= 0) train_options_word(o, "-pi", method);
+    r.method = o->method >= 0 ? method : NULL;
+    r.rank = o->rank;
+    r.per_node = o->per_node;
+    r.server = o->server[0] ? o->server : NULL;
+    r.folder = o->folder;
+    r.as_threads = o->as_threads;
+    r.stop = o->save_every > 0;
+    if (o->help) {
+        r.ranks = 0; /* or as many as mpirun started: rank 0 prints */
+        r.default_ranks = 1;
+        r.usage_error = NULL;
+    }
+    return r;
 }
 
 int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,
@@ -76,6 +104,45 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     batch->micro_steps = (int)micro;
     batch->windows = windows;
     batch->tokens = windows * T;
+    return 0;
+}
+
+/* By so many tensor-parallel ranks. */
+static int train_divide_by(const train_options *o, int tp, const gpt2_config *model, layout *ranks,
+                           batch_shape *batch, char *sentence, size_t bytes) {
+    const int cut = tp > 1 && o->sequence_parallel;
+    gpt2_error error;
+    if (layout_divide(ranks, ranks->ranks, ranks->rank, tp, sentence, bytes)) return 1;
+    ranks->part.sequence = cut;
+    if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, tp, cut, &error))
+        return train_fail(sentence, bytes, "-tp %d: %s", tp, error.sentence);
+    return train_batch(o, ranks->dp, batch, sentence, bytes);
+}
+
+int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
+                    batch_shape *batch, char *sentence, size_t bytes) {
+    int tp = 1;
+    return layout_word(o->layouts, i, ranks->ranks, &tp, sentence, bytes)
+           || train_divide_by(o, tp, model, ranks, batch, sentence, bytes);
+}
+
+int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batch_shape *batch,
+                 char *sentence, size_t bytes) {
+    const int n = layout_words(o->layouts);
+    if (n == 0) return train_divide_by(o, o->tensor_parallel, model, ranks, batch, sentence, bytes);
+    if (o->step_tokens == 0)
+        o->step_tokens =
+            (int64_t)o->batch * layout_most_data(o->layouts, ranks->ranks) * o->seq_len;
+    o->batch = 0;
+    memset(batch, 0, sizeof *batch);
+    for (int i = 0; i < n; i++) {
+        layout other = *ranks;
+        batch_shape its;
+        if (train_divide_as(o, i, model, &other, &its, sentence, bytes)) return 1;
+        if (its.rows < batch->rows) continue;
+        *ranks = other;
+        *batch = its;
+    }
     return 0;
 }
 

@@ -29,21 +29,21 @@ static int layout_nearest(int n, int k) {
     return 1;
 }
 
-int layout_divide(layout *l, int ranks, int rank, int tp, int sequence, char *sentence,
-                  size_t bytes) {
+int layout_divide(layout *l, int ranks, int rank, int tp, char *sentence, size_t bytes) {
     memset(l, 0, sizeof *l);
     if (ranks % tp)
         return layout_fail(sentence, bytes,
                            "-tp %d: %d rank%s cannot be divided into groups of so many; the "
                            "nearest that can is -tp %d",
                            tp, ranks, ranks > 1 ? "s" : "", layout_nearest(ranks, tp));
+    l->ranks = ranks;
+    l->rank = rank;
     l->pp = 1;
     l->tp = tp;
     l->dp = ranks / tp;
     l->tp_rank = rank % tp;
     l->dp_rank = rank / tp % l->dp;
     l->pp_rank = rank / tp / l->dp;
-    l->part.sequence = sequence;
     return 0;
 }
 
@@ -81,6 +81,23 @@ int layout_word(const char *list, int i, int ranks, int *tp, char *sentence, siz
     }
     if (!*list) return -1;
     return layout_read(list, (int)strcspn(list, blanks), ranks, tp, sentence, bytes);
+}
+
+int layout_words(const char *list) {
+    int n = 0;
+    for (list += strspn(list, " ,"); *list; n++) {
+        list += strcspn(list, " ,");
+        list += strspn(list, " ,");
+    }
+    return n;
+}
+
+int layout_most_data(const char *list, int ranks) {
+    int most = 1, tp;
+    char sentence[8];
+    for (int i = 0; layout_word(list, i, ranks, &tp, sentence, sizeof sentence) == 0; i++)
+        if (ranks / tp > most) most = ranks / tp;
+    return most;
 }
 
 void layout_name(const layout *l, char name[LAYOUT_NAME]) {

@@ -23,7 +23,8 @@ extern "C" {
 enum { LAYOUT_MOST = 8, LAYOUT_NAME = 48 }; /* of a list; bytes of a name */
 
 typedef struct layout {
-    int pp, dp, tp; /* ranks of each kind; pp: 1 */
+    int pp, dp, tp;  /* ranks of each kind; pp: 1 */
+    int ranks, rank; /* of all; this one, and what that is */
     int pp_rank, dp_rank, tp_rank;
     zero_group *world, *data; /* NULL: data parallelism alone */
     gpt2_parallel part;       /* what a model is told; its group NULL: the model is whole */
@@ -31,13 +32,16 @@ typedef struct layout {
 } layout;
 
 /* What the ranks are, and this one: no rank is asked. `tp` 1 or more. */
-int layout_divide(layout *l, int ranks, int rank, int tp, int sequence, char *sentence,
-                  size_t bytes);
+int layout_divide(layout *l, int ranks, int rank, int tp, char *sentence, size_t bytes);
 
 /* "dp4", "tp2dp2", "tp2": each kind once, in any order; ranks of kinds that are not named: 1. The
    words of a list are separated by blanks or commas. Returns 0 and the tp of word number i, -1
    behind the last word, or 1. */
 int layout_word(const char *list, int i, int ranks, int *tp, char *sentence, size_t bytes);
+
+/* Words of a list. The most data-parallel ranks that one of them has; words are right. */
+int layout_words(const char *list);
+int layout_most_data(const char *list, int ranks);
 
 /* Of the kinds that have more than one rank: "tp2dp2"; "dp1" for one rank alone. */
 void layout_name(const layout *l, char name[LAYOUT_NAME]);

@@ -1,6 +1,10 @@
 /* settings_rows.c - see settings_rows.h. */
 #include "settings_rows.h"
 
+#include "plan_rows.h"
+
+#include <stdio.h>
+
 void settings_rows(report *r, const settings *s) {
     const train_options *o = s->opt;
     const gpt2_config *m = s->model;
@@ -47,5 +51,25 @@ void settings_rows(report *r, const settings *s) {
                s->products);
     if (s->peak_rate > 0) report_row(r, "  by their maker", "%.1f GFLOP/s", s->peak_rate * 1e-9);
     report_row(r, "attention", "%s", s->attention);
+    report_rule(r);
+}
+
+void plan_table(report *r, const plan_view *v) {
+    const zero_config *c = v->config;
+    char bucket[64] = "the largest unit";
+    if (c->bucket_numel > 0) (void)snprintf(bucket, sizeof bucket, "%zu", c->bucket_numel);
+    report_row(r, "ZeRO stage", "%d", v->stage);
+    report_row(r, "micro-steps add up", "%s",
+               c->accumulation == ZERO_ACCUMULATE_LOCAL ? "locally" : "in shards");
+    report_row(r, "communication", "%s, bucket: %s, prefetch %d",
+               c->no_overlap ? "in between" : "overlapped", bucket,
+               c->prefetch > 0 ? c->prefetch : 0);
+    plan_rows(r, v->plan, c, v->host_is_device);
+    report_mib(r, "activations", v->activations, "");
+    if (v->keeps_away) report_mib(r, "  kept away", v->away, v->away_where);
+    if (v->saves > 0) report_mib(r, "checkpoints", v->saves, " of the host");
+    report_mib(r, "sent per step", v->plan->sent_bytes, "");
+    report_mib(r, "  by the formula", v->plan->formula_sent_bytes, "");
+    if (v->parts > 0) report_mib(r, "  among parts", v->parts, "");
     report_rule(r);
 }

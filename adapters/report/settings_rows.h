@@ -32,6 +32,19 @@ typedef struct settings {
 
 void settings_rows(report *r, const settings *s);
 
+/* What a rank keeps, and sends in a step. */
+typedef struct plan_view {
+    int stage;
+    const zero_plan *plan;
+    const zero_config *config;              /* as resolved */
+    int keeps_away;                         /* GPT2_RECOMPUTE_AWAY */
+    size_t activations, away, saves, parts; /* parts: bytes that are sent among parts of a model */
+    const char *away_where;
+    int host_is_device;
+} plan_view;
+
+void plan_table(report *r, const plan_view *v);
+
 #ifdef __cplusplus
 }
 #endif

@@ -23,8 +23,9 @@ using namespace emulation;
 
 namespace {
 
-enum Kind { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, BROADCAST };
-const char *const kind_names[] = {"reduce-scatter", "all-gather", "all-reduce", "broadcast"};
+enum Kind { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, BROADCAST, SEND, RECV };
+const char *const kind_names[] = {"reduce-scatter", "all-gather", "all-reduce",
+                                  "broadcast",      "send",       "receive"};
 
 struct Op {
     Kind kind;
@@ -33,7 +34,15 @@ struct Op {
     size_t count, send_bytes, recv_bytes; /* count: as NCCL's argument */
     ncclDataType_t type;
     ncclRedOp_t redop;
-    int root;
+    int root; /* of a message: the peer */
+};
+
+/* The k-th message from one rank to another: sides begin on their streams, then it is taken. */
+struct Letter {
+    const char *data = NULL;
+    size_t bytes = 0;
+    bool sent = false, wanted = false, taken = false;
+    std::vector<char> content;
 };
 
 /* One rank's part of a group of collectives. */
@@ -64,6 +73,7 @@ struct Shared {
     int arrived = 0;
     std::map<uint64_t, std::shared_ptr<Group>> groups;
     std::map<uint64_t, Meeting> meetings;
+    std::map<std::pair<int, int>, std::deque<std::shared_ptr<Letter>>> posted[2]; /* by side */
 };
 
 struct Deferred {
@@ -328,9 +338,94 @@ struct Collective : Task {
     }
 };
 
+/* Messages of one NCCL group, which only the ranks that they are between take part in. */
+struct Messages : Task {
+    ncclComm *comm;
+    std::vector<Op> ops;
+    std::vector<std::shared_ptr<Letter>> letter;
+    std::vector<uint64_t> sums;
+    bool begun = false;
+    bool ready() override {
+        if (comm->aborted) return true;
+        if (comm->broken != ncclSuccess) return false;
+        const std::deque<const void *> &order = device_order[comm->device];
+        if (!begun)
+            return !device_runs.count(comm->device) && (order.empty() || order.front() == this);
+        for (const std::shared_ptr<Letter> &l : letter)
+            if (!l->sent || !l->wanted) return false;
+        return true;
+    }
+    bool step() override {
+        if (comm->aborted) return over();
+        for (size_t i = 0; i < ops.size() && !begun; i++) {
+            const bool sends = ops[i].kind == SEND;
+            char *p = sends ? (char *)(uintptr_t)ops[i].send : ops[i].recv;
+            check_range(p, ops[i].count, "a message");
+            sums.push_back(sends ? checksum(p, ops[i].count) : 0);
+            if (!sends) memset(p, 0xFF, ops[i].count);
+            (sends ? letter[i]->sent : letter[i]->wanted) = true;
+            if (sends) letter[i]->data = p, letter[i]->bytes = ops[i].count;
+        }
+        if (!begun) {
+            begun = true;
+            device_runs[comm->device] = this;
+            return false;
+        }
+        for (size_t i = 0; i < ops.size(); i++) {
+            Letter &l = *letter[i];
+            if (!l.taken) l.content.assign(l.data, l.data + l.bytes);
+            l.taken = true;
+            if (l.bytes != ops[i].count)
+                find("a message of %zu bytes is received as %zu", l.bytes, ops[i].count);
+            else if (ops[i].kind == RECV)
+                memcpy(ops[i].recv, l.content.data(), l.bytes);
+            else if (sums[i] != checksum(ops[i].send, ops[i].count))
+                find("a message changed while it was under way");
+        }
+        return over();
+    }
+    bool over() {
+        std::deque<const void *> &order = device_order[comm->device];
+        const auto mine = std::find(order.begin(), order.end(), (const void *)this);
+        if (mine != order.end()) order.erase(mine);
+        comm->running--;
+        const auto it = device_runs.find(comm->device);
+        if (it != device_runs.end() && it->second == this) device_runs.erase(it);
+        return true;
+    }
+};
+
+/* The letter that this side's next message from one rank to another is. */
+std::shared_ptr<Letter> letter_of(ncclComm *c, const Op &op) {
+    const bool sends = op.kind == SEND;
+    const std::pair<int, int> way(sends ? c->rank : op.root, sends ? op.root : c->rank);
+    std::deque<std::shared_ptr<Letter>> &mine = c->shared->posted[sends][way];
+    if (mine.empty()) { /* the other side comes later, and finds it */
+        mine.push_back(std::make_shared<Letter>());
+        c->shared->posted[!sends][way].push_back(mine.back());
+    }
+    const std::shared_ptr<Letter> l = mine.front();
+    mine.pop_front();
+    return l;
+}
+
+ncclResult_t launch_messages(ncclComm *c, const std::vector<Op> &ops, Stream *s) {
+    Messages *task = new Messages;
+    task->name = "messages";
+    task->comm = c;
+    task->ops = ops;
+    for (const Op &op : ops) task->letter.push_back(letter_of(c, op));
+    c->running++;
+    const char *ordered = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    if (ordered && strcmp(ordered, "0") != 0) device_order[c->device].push_back(task);
+    enqueue(s, task);
+    return ncclSuccess;
+}
+
 ncclResult_t launch(ncclComm *c, const std::vector<Op> &ops, cudaStream_t stream) {
     Stream *s = stream_of(stream);
     if (!s || s->device != c->device) return ncclInvalidUsage;
+    if (ops[0].kind >= SEND) return launch_messages(c, ops, s);
     std::shared_ptr<Group> &g = c->shared->groups[c->groups++];
     if (!g) {
         g = std::make_shared<Group>();
@@ -443,7 +538,7 @@ ncclResult_t issue(ncclComm *c, const Op &op, cudaStream_t stream, const char *c
         return ncclInvalidUsage;
     }
     if (self.device != c->device) return ncclInvalidUsage;
-    if (op.send < op.recv + op.recv_bytes && op.recv < op.send + op.send_bytes) {
+    if (op.kind < SEND && op.send < op.recv + op.recv_bytes && op.recv < op.send + op.send_bytes) {
         const size_t bytes = op.count * bytes_of(op.type) * (size_t)c->rank;
         const bool in_place = op.kind == REDUCE_SCATTER ? op.recv == op.send + bytes
                               : op.kind == ALL_GATHER   ? op.send == op.recv + bytes
@@ -706,6 +801,23 @@ ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataT
     Op op = op_of(BROADCAST, send, recv, count, type);
     op.root = root;
     return issue(comm, op, stream, "ncclBroadcast");
+}
+
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+    NCCL_ENTER
+    Op op = op_of(SEND, send, NULL, count * bytes_of(type), ncclInt8);
+    op.recv_bytes = 0;
+    op.root = peer;
+    return issue(comm, op, stream, "ncclSend");
+}
+ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+    NCCL_ENTER
+    Op op = op_of(RECV, NULL, recv, count * bytes_of(type), ncclInt8);
+    op.send_bytes = 0;
+    op.root = peer;
+    return issue(comm, op, stream, "ncclRecv");
 }
 
 ncclResult_t ncclMemAlloc(void **p, size_t bytes) {
