@@ -44,6 +44,7 @@
 #include "adapters/eval/sample.h"
 #include "adapters/gpt2/device.h"
 #include "adapters/gpt2/gpt2.h"
+#include "adapters/gpt2/pipelined.h"
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
 #include "adapters/options/train_resolve.h"
@@ -98,6 +99,7 @@ typedef struct trainer {
     int stage;
     zero_ctx *z;
     gpt2_model *model;
+    gpt2_pipeline *line; /* what runs it where it is a stage, and looks at it */
     layout groups;
     zero_tensor_desc table[GPT2_MOST_TENSORS]; /* of the whole model */
     int tensors;
@@ -115,6 +117,7 @@ typedef struct trainer {
     int64_t durable;    /* of the last that was said to be on the disk, or loaded */
     int stop;           /* a signal has asked for it, on any rank */
     int first;          /* steps that were made before this run */
+    int64_t look;       /* windows of a validation */
     pace speed;
     progress watch;    /* of the whole run */
     double device_mib; /* CUDA: taken after the first step */
@@ -132,7 +135,8 @@ typedef struct step_values {
 
 static void check(const trainer *t, zero_result result); /* ends the job, and tells why */
 static void check_model(const trainer *t, zero_result result);
-static void load_batch(trainer *t, int micro); /* this rank's rows */
+static void check_line(const trainer *t, zero_result result);
+static int load_batch(void *trainer_, int micro, int *inputs, int *targets); /* this rank's rows */
 static void settle(trainer *t, zero_step_report *done);
 static int is_unusual(trainer *t, step_values *v);
 static double take_loss(trainer *t);
@@ -145,13 +149,18 @@ static void say_mean_step(const trainer *t);
 static void run_micro_steps(trainer *t) {
     job *j = t->j;
     const int micro_steps = j->batch.micro_steps;
-    for (int micro = 0; micro < micro_steps; micro++) {
-        load_batch(t, micro);
+    const float factor = zero_loss_scale(t->z) / (float)micro_steps;
+    const gpt2_feed feed = {load_batch, NULL, t};
+    for (int micro = 0; micro < micro_steps && t->groups.pp == 1; micro++) {
+        (void)load_batch(t, micro, j->inputs, j->targets);
         check(t, zero_pass_begin(t->z, ZERO_TRAIN, micro, micro_steps));
-        check_model(t, gpt2_train_step(t->model, j->inputs, j->targets,
-                                       zero_loss_scale(t->z) / (float)micro_steps, NULL));
+        check_model(t, gpt2_train_step(t->model, j->inputs, j->targets, factor, NULL));
         check(t, zero_pass_end(t->z));
     }
+    if (t->groups.pp == 1) return;
+    check(t, zero_pass_begin(t->z, ZERO_TRAIN, ZERO_TOGETHER, micro_steps));
+    check_line(t, gpt2_pipeline_train(t->line, &feed, factor));
+    check(t, zero_pass_end(t->z));
 }
 
 /* One step. v NULL: its values are not wanted; then the host waits for a GPU only to know whether
@@ -247,6 +256,9 @@ static void check_groups(const trainer *t, zero_result result) {
 static void check_model(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_last_error(t->model));
 }
+static void check_line(const trainer *t, zero_result result) {
+    if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_pipeline_error(t->line));
+}
 
 /* On rank 0. */
 static void warn(const job *j, const char *format, ...) LAUNCH_PRINTF(2, 3);
@@ -327,6 +339,7 @@ static ds_config make_settings(const job *j, int stage) {
     /* The two ways to accumulate round differently: stages can be compared at one of them. */
     if (j->opt->stage.n > 1 && c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation = ZERO_ACCUMULATE_SHARDED;
+    if (j->ranks.pp > 1) c->accumulation = ZERO_ACCUMULATE_LOCAL; /* train_check saw to it */
     train_tiers(j->opt, c);
     c->threads = j->threads;
     c->stream = j->computes.stream;
@@ -453,15 +466,19 @@ static void check_data(const job *j, data_result result, const char *error) {
     if (result != DATA_OK) launch_fail(j->l, "%s", error);
 }
 
-static void load_batch(trainer *t, int micro) {
+/* Either may be NULL: it is not wanted. */
+static int load_batch(void *trainer_, int micro, int *inputs, int *targets) {
     char error[LAUNCH_SENTENCE];
+    const trainer *t = (const trainer *)trainer_;
     job *j = t->j;
-    const batch_shape *s = &j->batch;
-    const int64_t first = ((int64_t)micro * j->ranks.dp + j->ranks.dp_rank) * s->rows;
+    const int rows = j->batch.rows;
+    const int64_t first = ((int64_t)micro * j->ranks.dp + j->ranks.dp_rank) * rows;
+    if (inputs == NULL && targets == NULL) return rows;
     check_data(j,
-               windows_load(&j->deal, step_of_data(t), first, s->rows, j->inputs, j->targets, error,
-                            sizeof error),
+               windows_load(&j->deal, step_of_data(t), first, rows, inputs ? inputs : j->inputs,
+                            targets ? targets : j->targets, error, sizeof error),
                error);
+    return rows;
 }
 
 /* -db: all windows of a step, whoever trains on them. */
@@ -490,7 +507,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     t->groups = j->ranks;
     check_groups(t, layout_open(&t->groups, comm, config.zero.stream, config.zero.timeout_s));
     const zero_comm shards = layout_comm(&t->groups, comm);
-    config.zero.world = t->groups.world;
+    require(j, layout_settings(&t->groups, &j->model, &config.zero) == ZERO_OK, "no memory");
     check(t, zero_create(&t->z, &config.zero, &shards));
     t->tensors = gpt2_table(&j->model, &t->groups.part, j->opt->tile_rows, t->table);
     check(t, zero_tensors(t->z, t->table, t->tensors));
@@ -536,12 +553,16 @@ static void create_model(trainer *t) {
     job *j = t->j;
     gpt2_run run = make_run(t);
     gpt2_error error;
-    const zero_result result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
+    zero_result result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
+    require(j, result == ZERO_OK, "%s", error.sentence);
+    result = gpt2_pipeline_open(&t->line, t->z, t->model, &t->groups.stage, j->batch.micro_steps,
+                                j->computes.stream, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
 }
 
 static void close_trainer(trainer *t) {
     checkpoint_destroy(t->saves);
+    gpt2_pipeline_close(t->line);
     gpt2_destroy(t->model);
     zero_destroy(t->z);
     layout_close(&t->groups);
@@ -550,6 +571,13 @@ static void close_trainer(trainer *t) {
 /* Bytes of a rank: what the context will allocate, and what the model will. */
 static uint64_t plan_bytes(const zero_plan *p) {
     return (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes;
+}
+
+/* Of a pipeline's messages: what it keeps. */
+static size_t message_bytes(const trainer *t) {
+    const gpt2_run run = make_run(t);
+    const gpt2_stage *s = t->groups.part.stage;
+    return s ? gpt2_pipeline_bytes(&t->j->model, &run, s, t->j->batch.micro_steps) : 0;
 }
 
 /* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? `host`:
@@ -565,7 +593,7 @@ static void check_memory(const trainer *t, int count, size_t host) {
         require(j, activations > 0,
                 "-b %d: too many windows of -t %d tokens for the model's activations", run.batch,
                 run.seq_len);
-        need += plan_bytes(p) + activations
+        need += plan_bytes(p) + activations + message_bytes(&t[i])
                 + (uint64_t)run.batch * (uint64_t)run.seq_len * 2 * sizeof(int);
         shared += plan_bytes(p) - p->optimizer_bytes;
     }
@@ -586,7 +614,7 @@ static double take_loss(trainer *t) {
     check_model(t, gpt2_take_losses(t->model, &sums[0]));
     sum_over_ranks(t, sums, 2);
     t->stop = t->stop || sums[1] > 0;
-    return sums[0] / t->j->l->nranks;
+    return sums[0] * t->groups.pp / t->j->l->nranks; /* a pipeline's last stage has it */
 }
 
 /* Between steps: has a signal asked any rank to stop? */
@@ -623,38 +651,49 @@ static void settle(trainer *t, zero_step_report *done) {
 
 enum { STREAM_SAMPLE = 1002 }; /* of gpt2_draw, after the model's and those of windows.h */
 
-/* Mean loss over the validation file; NaN if it had to stop. Its windows are dealt to the ranks in
-   turn; a rank whose share is used up takes part with none. */
-static double validate(trainer *t) {
+/* Batch i of the validation file: windows are dealt to the data-parallel ranks in turn; one whose
+   share is used up takes part with none. */
+static int load_validation(void *trainer_, int i, int *inputs, int *targets) {
     char error[LAUNCH_SENTENCE];
+    const trainer *t = (const trainer *)trainer_;
     job *j = t->j;
     const int rows = j->batch.rows;
     const size_t T = (size_t)j->batch.seq_len;
-    int64_t all = j->look.count;
-    int64_t at_once = (int64_t)rows * j->ranks.dp;
-    int64_t wanted = j->opt->val_batches > 0 ? j->opt->val_batches * at_once : all;
+    const int64_t mine = ((int64_t)i * j->ranks.dp + j->ranks.dp_rank) * rows,
+                  left = t->look - mine;
+    const int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
+    for (int b = 0; b < count && (inputs != NULL || targets != NULL); b++)
+        check_data(j,
+                   windows_load(&j->look, mine + b, 0, 1, (inputs ? inputs : j->inputs) + b * T,
+                                (targets ? targets : j->targets) + b * T, error, sizeof error),
+                   error);
+    return count;
+}
+
+/* Mean loss over the validation file; NaN if it had to stop. A pipeline takes several batches at
+   once, for its stages to have work. */
+static double validate(trainer *t) {
+    job *j = t->j;
+    const int64_t each = (int64_t)j->batch.rows * j->ranks.dp;
+    const int at_once = t->groups.pp > 1 ? 4 * t->groups.pp : 1;
+    const gpt2_feed feed = {load_validation, NULL, t};
     double total = 0;
     progress watch;
-    if (all > wanted) all = wanted;
+    t->look = j->look.count;
+    if (j->opt->val_batches > 0 && t->look > j->opt->val_batches * each)
+        t->look = j->opt->val_batches * each;
+    const int batches = (int)((t->look + each - 1) / each);
     progress_begin(&watch, j->out, "validation");
-    for (int64_t first = 0; first < all; first += at_once) {
+    for (int first = 0; first < batches; first += at_once) {
         double sum = 0;
         if (must_stop(t)) return NAN;
-        progress_at(&watch, (double)first / (double)all, NULL);
-        int64_t mine = first + (int64_t)j->ranks.dp_rank * rows, left = all - mine;
-        int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
-        for (int b = 0; b < count; b++)
-            check_data(j,
-                       windows_load(&j->look, mine + b, 0, 1, j->inputs + (size_t)b * T,
-                                    j->targets + (size_t)b * T, error, sizeof error),
-                       error);
-        check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
-        check_model(t, gpt2_loss(t->model, j->inputs, j->targets, count, &sum));
-        check(t, zero_pass_end(t->z));
+        progress_at(&watch, (double)first / batches, NULL);
+        const int n = batches - first < at_once ? batches - first : at_once;
+        check_line(t, gpt2_pipeline_loss(t->line, &feed, first, n, &sum));
         total += sum;
     }
-    check(t, zero_all_sum(t->z, &total, 1));
-    return total / ((double)all * j->batch.seq_len);
+    check_groups(t, layout_sum_data(&t->groups, t->z, &total, 1));
+    return total / ((double)t->look * j->batch.seq_len);
 }
 
 static void print_token(const job *j, int token) {
@@ -677,9 +716,7 @@ static void print_sample(trainer *t) {
     for (int n = 1; n <= j->opt->sample_tokens && !must_stop(t); n++) {
         int seen = n < T ? n : T;
         uint64_t draw = gpt2_draw((uint64_t)j->opt->seed, STREAM_SAMPLE, (uint64_t)n);
-        check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
-        check_model(t, gpt2_logits(t->model, j->sample + n - seen, seen, j->logits));
-        check(t, zero_pass_end(t->z));
+        check_line(t, gpt2_pipeline_logits(t->line, j->sample + n - seen, seen, j->logits));
         j->sample[n] = sample_pick(j->logits, known, (double)(draw >> 11) / 9007199254740992.0);
         print_token(j, j->sample[n]);
     }
@@ -710,12 +747,28 @@ static void print_validation(trainer *t) {
     check_log(t->j, main_log_validation(t->j->log, t->step, loss));
 }
 
+/* A pass of -h, which is in the job's buffers; on the last stage of a pipeline it is counted. */
+static int load_examples(void *trainer_, int i, int *inputs, int *targets) {
+    const trainer *t = (const trainer *)trainer_;
+    const job *j = t->j;
+    const size_t bytes = (size_t)j->batch.rows * (size_t)j->batch.seq_len * sizeof(int);
+    (void)i;
+    if (inputs != NULL) memcpy(inputs, j->inputs, bytes);
+    if (targets != NULL) memcpy(targets, j->targets, bytes);
+    return (int)t->look;
+}
+static void take_examples(void *trainer_, int i, const float *losses) {
+    (void)i;
+    hellaswag_count(&((trainer *)trainer_)->j->exam, losses);
+}
+
 /* -h: the share of its examples that the model answers right. */
 static void print_evaluation(trainer *t) {
     char error[LAUNCH_SENTENCE];
     job *j = t->j;
     hellaswag *h = &j->exam;
     const int64_t passes = hellaswag_passes(h);
+    const gpt2_feed feed = {load_examples, take_examples, t};
     progress watch;
     progress_begin(&watch, j->out, "HellaSwag");
     hellaswag_begin(h);
@@ -725,14 +778,11 @@ static void print_evaluation(trainer *t) {
         if (must_stop(t)) return;
         progress_at(&watch, (double)pass / (double)passes, NULL);
         check_data(j, hellaswag_fill(h, j->inputs, j->targets, &rows, error, sizeof error), error);
-        check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
-        check_model(t, gpt2_loss(t->model, j->inputs, j->targets, rows, &sum));
-        check_model(t, gpt2_token_losses(t->model, j->losses, (size_t)rows * (size_t)h->seq_len));
-        check(t, zero_pass_end(t->z));
-        hellaswag_count(h, j->losses);
+        t->look = rows;
+        check_line(t, gpt2_pipeline_loss(t->line, &feed, 0, 1, &sum));
     }
     double sums[2] = {(double)h->right, (double)h->asked};
-    check(t, zero_all_sum(t->z, sums, 2));
+    check_groups(t, layout_sum_data(&t->groups, t->z, sums, 2));
     say(j, "HellaSwag: %.0f/%.0f = %f\n", sums[0], sums[1], sums[0] / sums[1]);
     check_log(j, main_log_evaluation(j->log, t->step, sums[0] / sums[1]));
 }
@@ -782,9 +832,9 @@ static void plan_saves(trainer *t) {
             o->resume ? "-y" : "-n");
     require(t->j, !saves_anything(o) || !train_compares(o),
             "-n and -y: a comparison has no checkpoints");
-    require(t->j, !saves_anything(o) || t->groups.tp == 1,
-            "-n and -y: checkpoints of a model in parts, -tp %d, are not supported yet",
-            t->groups.tp);
+    require(t->j, !saves_anything(o) || t->groups.world == NULL,
+            "-n and -y: checkpoints of a model in parts, -tp %d and -pp %d, are not supported yet",
+            t->groups.tp, t->groups.pp);
     if (!saves_anything(o)) return;
     const checkpoint_options options = make_checkpoint_options(t);
     t->saves_bytes = checkpoint_bytes(t->z, &options);
@@ -1014,9 +1064,13 @@ static void print_settings(const trainer *t) {
     settings_rows(j->out, &all);
 }
 
+/* What a rank sends in a step beside its context: parts of layers, and between stages. */
 static size_t parts_bytes(const trainer *t) {
     const gpt2_run run = make_run(t);
-    return gpt2_parallel_bytes(&t->j->model, &run) * (size_t)t->j->batch.micro_steps;
+    const int micro_steps = t->j->batch.micro_steps;
+    const gpt2_stage *s = t->groups.part.stage;
+    const size_t between = s ? gpt2_pipeline_sent(&t->j->model, &run, s, micro_steps) : 0;
+    return gpt2_parallel_bytes(&t->j->model, &run) * (size_t)micro_steps + between;
 }
 
 static void print_plan(const trainer *t) {
@@ -1028,7 +1082,7 @@ static void print_plan(const trainer *t) {
                            &t->plan,
                            &c,
                            run.recompute == GPT2_RECOMPUTE_AWAY,
-                           gpt2_activation_bytes(&j->model, &run),
+                           gpt2_activation_bytes(&j->model, &run) + message_bytes(t),
                            gpt2_away_bytes(&j->model, &run),
                            t->saves_bytes,
                            parts_bytes(t),
@@ -1275,9 +1329,10 @@ static void resolve_model(job *j) {
 }
 
 static void resolve_ranks(job *j) {
-    const int node_size = j->opt->node_size, nranks = j->l->nranks, tp = j->opt->tensor_parallel;
+    const int node_size = j->opt->node_size, nranks = j->l->nranks;
+    const layout_sizes sizes = {j->opt->pipeline, j->opt->tensor_parallel};
     char why[LAUNCH_SENTENCE];
-    const int uneven = layout_divide(&j->ranks, nranks, j->l->rank, tp, why, sizeof why);
+    const int uneven = layout_divide(&j->ranks, nranks, j->l->rank, sizes, why, sizeof why);
     require(j, !uneven, "%s", why);
     require(j, node_size == 0 || nranks % node_size == 0,
             "-ns %d: the ranks per node do not divide the %d rank%s", node_size, nranks,

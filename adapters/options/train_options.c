@@ -185,6 +185,13 @@ static const option train_table[] = {
         .help = "ranks that have one model in parts: heads, hidden channels and vocabulary; it "
                 "divides the ranks, which are data-parallel beyond that: -b, -d and windows count "
                 "those alone"),
+    ROW(INT, "-pp", "--pipeline", pipeline, "1", RANGE(1, 512),
+        .help = "stages that have the model's blocks one after the other, and run its micro-steps "
+                "as a pipeline, one forward, one backward; -d gives the micro-steps: of m, (p-1)/m "
+                "of the time is idle"),
+    ROW(INT, "-ppv", "--pipeline-chunks", pipeline_chunks, "1", RANGE(1, 512),
+        .help = "chunks of blocks that each stage has, interleaved: a v-th of the idle time, for v "
+                "times the messages; the stages divide the micro-steps then"),
     ROW(INT, "-sp", "--sequence-parallel", sequence_parallel, "0", RANGE(0, 1),
         .help = "1: with -tp, what lies between layers is in parts, too: 1/tp of its memory, as "
                 "many bytes sent"),

@@ -37,9 +37,32 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return train_fail(sentence, bytes,
                           "-sp 1: sequence parallelism divides rows among the ranks of -tp, found "
                           "-tp 1");
-    if (o->layouts[0] && (o->stage.n > 1 || o->tensor_parallel > 1 || o->ds_path[0]))
+    if (o->layouts[0]
+        && (o->stage.n > 1 || o->tensor_parallel > 1 || o->pipeline > 1 || o->ds_path[0]))
         return train_fail(sentence, bytes,
-                          "-layouts: layouts are compared at one stage of -z, without -tp and -ds");
+                          "-layouts: layouts are compared at one stage of -z, without -tp, -pp and "
+                          "-ds");
+    if (o->pipeline > 1 && o->accumulation == ZERO_ACCUMULATE_SHARDED)
+        return train_fail(sentence, bytes,
+                          "-za sharded: the micro-steps of a pipeline, -pp %d, add up locally",
+                          o->pipeline);
+    if (o->pipeline > 1 && o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
+        return train_fail(sentence, bytes,
+                          "-zg type: the gradients of a pipeline, -pp %d, add up in f32",
+                          o->pipeline);
+    if (o->pipeline > 1 && o->tile_rows > 0)
+        return train_fail(sentence, bytes,
+                          "-zl %d: a tile's gradient is made by lookup and classifier together, "
+                          "which a pipeline, -pp %d, has on two stages",
+                          o->tile_rows, o->pipeline);
+    if (o->pipeline > 1 && o->recompute == GPT2_RECOMPUTE_AWAY)
+        return train_fail(sentence, bytes,
+                          "-r 4: a pipeline, -pp %d, keeps inputs of blocks in memory; -r 3 is the "
+                          "nearest that can",
+                          o->pipeline);
+    if (o->pipeline > 1 && o->delay_from > 0)
+        return train_fail(sentence, bytes, "-zod %d: a pipeline, -pp %d, does not delay updates",
+                          o->delay_from, o->pipeline);
     if (layout_words(o->layouts) > LAYOUT_MOST)
         return train_fail(sentence, bytes, "-layouts: %d layouts, at most %d are compared",
                           layout_words(o->layouts), LAYOUT_MOST);
@@ -107,29 +130,32 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     return 0;
 }
 
-/* By so many tensor-parallel ranks. */
-static int train_divide_by(const train_options *o, int tp, const gpt2_config *model, layout *ranks,
-                           batch_shape *batch, char *sentence, size_t bytes) {
-    const int cut = tp > 1 && o->sequence_parallel;
+/* By stages and tensor-parallel ranks. */
+static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt2_config *model,
+                           layout *ranks, batch_shape *batch, char *sentence, size_t bytes) {
+    const int cut = sizes.tp > 1 && o->sequence_parallel;
     gpt2_error error;
-    if (layout_divide(ranks, ranks->ranks, ranks->rank, tp, sentence, bytes)) return 1;
+    if (layout_divide(ranks, ranks->ranks, ranks->rank, sizes, sentence, bytes)) return 1;
     ranks->part.sequence = cut;
-    if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, tp, cut, &error))
-        return train_fail(sentence, bytes, "-tp %d: %s", tp, error.sentence);
-    return train_batch(o, ranks->dp, batch, sentence, bytes);
+    if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
+        return train_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
+    return train_batch(o, ranks->dp, batch, sentence, bytes)
+           || layout_stages(ranks, model, o->pipeline_chunks, batch->micro_steps, o->seq_len,
+                            sentence, bytes);
 }
 
 int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
                     batch_shape *batch, char *sentence, size_t bytes) {
-    int tp = 1;
-    return layout_word(o->layouts, i, ranks->ranks, &tp, sentence, bytes)
-           || train_divide_by(o, tp, model, ranks, batch, sentence, bytes);
+    layout_sizes sizes = {1, 1};
+    return layout_word(o->layouts, i, ranks->ranks, &sizes, sentence, bytes)
+           || train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
 }
 
 int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batch_shape *batch,
                  char *sentence, size_t bytes) {
     const int n = layout_words(o->layouts);
-    if (n == 0) return train_divide_by(o, o->tensor_parallel, model, ranks, batch, sentence, bytes);
+    const layout_sizes sizes = {o->pipeline, o->tensor_parallel};
+    if (n == 0) return train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
     if (o->step_tokens == 0)
         o->step_tokens =
             (int64_t)o->batch * layout_most_data(o->layouts, ranks->ranks) * o->seq_len;

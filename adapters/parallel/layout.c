@@ -4,6 +4,8 @@
 #endif
 #include "layout.h"
 
+#include "../pipeline/pipeline.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,50 +31,77 @@ static int layout_nearest(int n, int k) {
     return 1;
 }
 
-int layout_divide(layout *l, int ranks, int rank, int tp, char *sentence, size_t bytes) {
+int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sentence,
+                  size_t bytes) {
+    const int tp = sizes.tp, pp = sizes.pp, left = tp > 0 ? ranks / tp : 0;
     memset(l, 0, sizeof *l);
     if (ranks % tp)
         return layout_fail(sentence, bytes,
                            "-tp %d: %d rank%s cannot be divided into groups of so many; the "
                            "nearest that can is -tp %d",
                            tp, ranks, ranks > 1 ? "s" : "", layout_nearest(ranks, tp));
+    if (left % pp)
+        return layout_fail(sentence, bytes,
+                           "-pp %d: %d rank%s%s cannot be divided into so many stages; the nearest "
+                           "that can is -pp %d",
+                           pp, left, left > 1 ? "s" : "", tp > 1 ? " beside -tp's" : "",
+                           layout_nearest(left, pp));
     l->ranks = ranks;
     l->rank = rank;
-    l->pp = 1;
+    l->pp = pp;
     l->tp = tp;
-    l->dp = ranks / tp;
+    l->dp = left / pp;
     l->tp_rank = rank % tp;
     l->dp_rank = rank / tp % l->dp;
     l->pp_rank = rank / tp / l->dp;
     return 0;
 }
 
-/* Reads one word of `length` characters. */
-static int layout_read(const char *word, int length, int ranks, int *tp, char *sentence,
-                       size_t bytes) {
-    int sizes[2] = {0, 0}, at = 0; /* tp, dp */
-    while (at < length) {
-        int n = 0, end = 0;
-        const int kind = strncmp(word + at, "tp", 2) == 0   ? 0
-                         : strncmp(word + at, "dp", 2) == 0 ? 1
-                                                            : -1;
-        if (kind < 0 || sizes[kind] || sscanf(word + at + 2, "%5d%n", &n, &end) != 1 || n < 1)
-            return layout_fail(sentence, bytes,
-                               "-layouts: '%.*s' is no layout: expected words like dp4 or tp2dp2",
-                               length, word);
-        sizes[kind] = n;
-        at += 2 + end;
-    }
-    for (int k = 0; k < 2; k++) sizes[k] += !sizes[k];
-    if (sizes[0] * sizes[1] != ranks)
+int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_steps, int seq_len,
+                  char *sentence, size_t bytes) {
+    const pipeline_shape shape = {l->pp, micro_steps, chunks, 0};
+    gpt2_error error;
+    char why[256];
+    if (l->pp == 1 && chunks > 1)
         return layout_fail(sentence, bytes,
-                           "-layouts: %.*s is a layout of %d ranks, and there are %d", length, word,
-                           sizes[0] * sizes[1], ranks);
-    *tp = sizes[0];
+                           "-ppv %d: chunks are of a pipeline's stages, found -pp 1", chunks);
+    if (l->pp == 1) return 0;
+    if (pipeline_check(&shape, model->layers, why, sizeof why))
+        return layout_fail(sentence, bytes, "-pp %d: %s", l->pp, why);
+    if (gpt2_stage_make(&l->stage, model, l->pp, chunks, l->pp_rank, seq_len, &error))
+        return layout_fail(sentence, bytes, "-pp %d: %s", l->pp, error.sentence);
+    gpt2_pipeline_slots(&l->stage, micro_steps);
     return 0;
 }
 
-int layout_word(const char *list, int i, int ranks, int *tp, char *sentence, size_t bytes) {
+/* Reads one word of `length` characters. */
+static int layout_read(const char *word, int length, int ranks, layout_sizes *sizes, char *sentence,
+                       size_t bytes) {
+    static const char kinds[3][3] = {"pp", "tp", "dp"};
+    int size[3] = {0, 0, 0}, at = 0;
+    while (at < length) {
+        int n = 0, end = 0, kind = 0;
+        while (kind < 3 && strncmp(word + at, kinds[kind], 2) != 0) kind++;
+        if (kind == 3 || size[kind] || sscanf(word + at + 2, "%5d%n", &n, &end) != 1 || n < 1)
+            return layout_fail(sentence, bytes,
+                               "-layouts: '%.*s' is no layout: expected words like dp4, tp2dp2 or "
+                               "pp2tp2",
+                               length, word);
+        size[kind] = n;
+        at += 2 + end;
+    }
+    for (int k = 0; k < 3; k++) size[k] += !size[k];
+    if ((long long)size[0] * size[1] * size[2] != ranks)
+        return layout_fail(sentence, bytes,
+                           "-layouts: %.*s is a layout of %lld ranks, and there are %d", length,
+                           word, (long long)size[0] * size[1] * size[2], ranks);
+    sizes->pp = size[0];
+    sizes->tp = size[1];
+    return 0;
+}
+
+int layout_word(const char *list, int i, int ranks, layout_sizes *sizes, char *sentence,
+                size_t bytes) {
     static const char *const blanks = " ,";
     list += strspn(list, blanks);
     for (; *list && i > 0; i--) {
@@ -80,7 +109,7 @@ int layout_word(const char *list, int i, int ranks, int *tp, char *sentence, siz
         list += strspn(list, blanks);
     }
     if (!*list) return -1;
-    return layout_read(list, (int)strcspn(list, blanks), ranks, tp, sentence, bytes);
+    return layout_read(list, (int)strcspn(list, blanks), ranks, sizes, sentence, bytes);
 }
 
 int layout_words(const char *list) {
@@ -93,23 +122,36 @@ int layout_words(const char *list) {
 }
 
 int layout_most_data(const char *list, int ranks) {
-    int most = 1, tp;
+    int most = 1;
+    layout_sizes s;
     char sentence[8];
-    for (int i = 0; layout_word(list, i, ranks, &tp, sentence, sizeof sentence) == 0; i++)
-        if (ranks / tp > most) most = ranks / tp;
+    for (int i = 0; layout_word(list, i, ranks, &s, sentence, sizeof sentence) == 0; i++)
+        if (ranks / s.tp / s.pp > most) most = ranks / s.tp / s.pp;
     return most;
 }
 
 void layout_name(const layout *l, char name[LAYOUT_NAME]) {
     int used = 0;
     name[0] = 0;
-    if (l->tp > 1) used = snprintf(name, LAYOUT_NAME, "tp%d", l->tp);
-    if (l->dp > 1 || l->tp == 1)
+    if (l->pp > 1) used += snprintf(name, LAYOUT_NAME, "pp%d", l->pp);
+    if (l->tp > 1) used += snprintf(name + used, LAYOUT_NAME - (size_t)used, "tp%d", l->tp);
+    if (l->dp > 1 || l->tp * l->pp == 1)
         (void)snprintf(name + used, LAYOUT_NAME - (size_t)used, "dp%d", l->dp);
 }
 
+/* Stages of one dp_rank and tp_rank, and the first and last of them. */
+static zero_result layout_open_stages(layout *l) {
+    const int of_stages = l->dp_rank * l->tp + l->tp_rank;
+    const int ends = l->pp_rank == 0 || l->pp_rank == l->pp - 1;
+    if (l->pp == 1) return ZERO_OK;
+    ZERO_TRY(zero_group_split(l->world, of_stages, l->pp_rank, &l->stage.pp));
+    zero_group_name(l->stage.pp, "pp");
+    l->part.stage = &l->stage;
+    return zero_group_split(l->world, ends ? of_stages : -1, l->pp_rank, &l->stage.ends);
+}
+
 zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double timeout_s) {
-    if (l->tp == 1) return ZERO_OK;
+    if (l->tp * l->pp == 1) return ZERO_OK;
     const int of_data = l->pp_rank * l->tp + l->tp_rank, of_parts = l->pp_rank * l->dp + l->dp_rank;
     l->sums = (double *)zero_host_alloc(LAYOUT_SUMS * sizeof *l->sums);
     ZERO_TRY(zero_group_open(&l->world, comm, stream, timeout_s));
@@ -117,29 +159,49 @@ zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double t
     ZERO_TRY(zero_group_split(l->world, of_parts, l->tp_rank, &l->part.tp));
     zero_group_name(l->data, "dp");
     zero_group_name(l->part.tp, "tp");
+    ZERO_TRY(layout_open_stages(l));
     return l->sums ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
 const char *layout_error(const layout *l) {
-    const zero_group *const all[3] = {l->part.tp, l->data, l->world};
-    for (int i = 0; i < 3; i++)
+    const zero_group *const all[5] = {l->part.tp, l->stage.ends, l->stage.pp, l->data, l->world};
+    for (int i = 0; i < 5; i++)
         if (all[i] && zero_group_error(all[i])[0]) return zero_group_error(all[i]);
     return "";
 }
 
 void layout_close(layout *l) {
+    zero_group_close(l->stage.ends);
+    zero_group_close(l->stage.pp);
     zero_group_close(l->part.tp);
     zero_group_close(l->data);
     zero_group_close(l->world);
     zero_host_free(l->sums);
-    l->world = l->data = l->part.tp = NULL;
+    free(l->world_unit);
+    l->world = l->data = l->part.tp = l->stage.pp = l->stage.ends = NULL;
     l->sums = NULL;
+    l->world_unit = NULL;
+}
+
+/* A pipeline's micro-steps add up where they lie, in f32, unless that was asked otherwise. */
+zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
+    c->world = l->world;
+    if (l->pp == 1) return ZERO_OK;
+    if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = ZERO_ACCUMULATE_LOCAL;
+    if (c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
+    l->world_unit = (int *)malloc((size_t)gpt2_world_units(model) * sizeof *l->world_unit);
+    if (!l->world_unit) return ZERO_ERR_MEMORY;
+    gpt2_stage_world(model, &l->stage, l->world_unit);
+    c->world_units = gpt2_world_units(model);
+    c->world_unit = l->world_unit;
+    return ZERO_OK;
 }
 
 zero_comm layout_comm(const layout *l, const zero_comm *comm) {
     if (!l->world) return *comm;
     zero_comm own = zero_group_comm(l->data);
-    if (comm->node_size % l->tp == 0) own.node_size = comm->node_size / l->tp;
+    own.node_size = comm->node_size % l->tp == 0 ? comm->node_size / l->tp : 0;
+    if (own.node_size && l->dp % own.node_size) own.node_size = 0;
     return own;
 }
 
@@ -150,5 +212,12 @@ zero_result layout_sum(layout *l, zero_ctx *z, double *values, int n) {
     ZERO_TRY(zero_group_all_reduce(l->world, l->sums, (size_t)n, ZERO_F64, ZERO_SUM));
     ZERO_TRY(zero_group_barrier(l->world)); /* a device is done, too */
     memcpy(values, l->sums, (size_t)n * sizeof *values);
+    return ZERO_OK;
+}
+
+zero_result layout_sum_data(layout *l, zero_ctx *z, double *values, int n) {
+    if (l->pp == 1) return zero_all_sum(z, values, n);
+    ZERO_TRY(layout_sum(l, z, values, n));
+    for (int i = 0; i < n; i++) values[i] /= l->tp;
     return ZERO_OK;
 }
