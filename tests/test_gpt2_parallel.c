@@ -81,7 +81,6 @@ static zero_result open_groups(part *p, const zero_comm *comm) {
 
 static zero_result open_model(part *p) {
     const training *t = p->t;
-    zero_tensor_desc table[GPT2_MOST_TENSORS];
     const zero_comm comm = zero_group_comm(p->dp);
     const gpt2_run run = run_of(p);
     zero_config zc;
@@ -93,9 +92,8 @@ static zero_result open_model(part *p) {
     zc.log = test_quiet;
     zc.world = p->world;
     p->cfg = config_of(t);
-    const int n = gpt2_table(&p->cfg, &p->how, t->tile_rows, table);
     ZERO_TRY(zero_create(&p->z, &zc, &comm));
-    ZERO_TRY(zero_tensors(p->z, table, n));
+    ZERO_TRY(gpt2_announce(p->z, &p->cfg, &p->how, t->tile_rows));
     ZERO_TRY(zero_build(p->z));
     ZERO_TRY(gpt2_init_part(p->z, &p->cfg, &p->how, 7, &p->err));
     return gpt2_create(&p->m, p->z, &p->cfg, &run, &p->err);

@@ -74,7 +74,6 @@ static zero_result make_stage(ranks *k, const training *t, const gpt2_config *cf
 }
 
 static zero_result make_context(ranks *k, const training *t, const gpt2_config *cfg) {
-    zero_tensor_desc table[GPT2_MOST_TENSORS];
     const zero_comm dp = zero_group_comm(k->dp);
     zero_config zc;
     memset(&zc, 0, sizeof zc);
@@ -89,8 +88,7 @@ static zero_result make_context(ranks *k, const training *t, const gpt2_config *
     gpt2_stage_world(cfg, t->stages ? &k->stage : NULL, k->world_unit);
     zc.world_unit = k->world_unit;
     ZERO_TRY(zero_create(&k->z, &zc, &dp));
-    const int n = gpt2_table(cfg, t->stages ? &k->how : NULL, 0, table);
-    ZERO_TRY(zero_tensors(k->z, table, n));
+    ZERO_TRY(gpt2_announce(k->z, cfg, t->stages ? &k->how : NULL, 0));
     ZERO_TRY(zero_build(k->z));
     return gpt2_init_part(k->z, cfg, t->stages ? &k->how : NULL, 7, &k->err);
 }

@@ -255,7 +255,6 @@ static void describe_part(const gpt2_config *cfg, const gpt2_parallel *how, zero
         const tensor_slice s = tensor_slice_of(cfg, i, rank, size);
         const int is_whole = tensor_slice_is_whole(&s);
         if (is_whole && rank > 0) table[i].flags |= ZERO_COPY;
-        if (is_whole && how->sequence) table[i].sum_group = how->tp;
         if (!is_whole && i != GPT2_WTE && i != GPT2_LMHEADW) table[i].numel /= (size_t)size;
     }
 }
@@ -269,6 +268,30 @@ int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
     if (cfg->untied) describe_classifier(out);
     if (size > 1) describe_part(cfg, how, out, n);
     return gpt2_stage_table(cfg, how ? how->stage : NULL, out, n);
+}
+
+/* Over which ranks a tensor's gradient is summed first; NULL: over none. */
+static zero_group *sum_group_of(const gpt2_config *cfg, const gpt2_parallel *how, int tensor) {
+    const tensor_slice s =
+        tensor_slice_of(cfg, tensor, zero_group_rank(how->tp), zero_group_size(how->tp));
+    if (tensor == GPT2_WTE && !cfg->untied && !gpt2_stage_is_whole(how->stage))
+        return how->stage->ends;
+    return how->sequence && zero_group_size(how->tp) > 1 && tensor_slice_is_whole(&s) ? how->tp
+                                                                                      : NULL;
+}
+
+zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                          int tile_rows) {
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
+    const int n = gpt2_table(cfg, how, tile_rows, table);
+    TRY(zero_tensors(z, table, n));
+    for (int i = 0, k = 0; how && i < GPT2_MOST_TENSORS && k < n; i++) {
+        if (strcmp(gpt2_tensor_name(i), table[k].name) != 0) continue;
+        k++;
+        zero_group *over = sum_group_of(cfg, how, i);
+        if (over) TRY(zero_tensor_sum(z, gpt2_tensor_name(i), over));
+    }
+    return ZERO_OK;
 }
 
 size_t gpt2_numel(const gpt2_config *cfg) {

@@ -97,10 +97,8 @@ int gpt2_stage_table(const gpt2_config *cfg, const gpt2_stage *s, zero_tensor_de
         d.unit = unit_here(cfg, s, i);
         if (is_of_blocks(i)) d.layers = gpt2_stage_layers(s);
         if (i == GPT2_WTE) d.uses = 1;
-        if (i == GPT2_WTE && !cfg->untied) {
-            d.sum_group = s->ends;
+        if (i == GPT2_WTE && !cfg->untied)
             d.flags |= ZERO_LATE | (gpt2_stage_is_first(s) ? 0 : ZERO_COPY);
-        }
         table[kept++] = d;
     }
     return kept;

@@ -10,7 +10,7 @@
                               stage 1:           blocks 2 3 | 6 7 | final norm | classifier
 
    TIED EMBEDDINGS. The last stage has wte as well, in a unit of its own. Its gradient there is the
-   classifier's, on the first stage that of the lookup; zero_tensor_desc.sum_group adds them up,
+   classifier's, on the first stage that of the lookup; zero_tensor_sum adds them up,
    once a step (ZERO_LATE), and the norm counts it on the first stage (ZERO_COPY on the last). */
 #ifndef GPT2_STAGES_H
 #define GPT2_STAGES_H
