@@ -85,7 +85,6 @@ typedef struct job {
     int *sample;           /* [1 + sample_tokens] */
     float *logits;         /* [V] */
     hellaswag exam;        /* -h */
-    float *losses;         /* [rows * T], of its tokens */
     char data[256];        /* the files' tokens and hashes, "NAME VALUE" a line */
     char settings[6144];   /* the same, with all flags: saved along in checkpoints */
     double matmul_rate;    /* operations per second of all ranks together, measured */
@@ -451,7 +450,6 @@ static void close_data(job *j) {
     token_file_close(&j->val);
     tokenizer_close(&j->words);
     hellaswag_close(&j->exam);
-    free(j->losses);
     free(j->inputs);
     free(j->targets);
     free(j->sample);
@@ -572,13 +570,6 @@ static uint64_t plan_bytes(const zero_plan *p) {
     return (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes;
 }
 
-/* Of a pipeline's messages: what it keeps. */
-static size_t message_bytes(const trainer *t) {
-    const gpt2_run run = make_run(t);
-    const gpt2_stage *s = t->groups.part.stage;
-    return s ? gpt2_pipeline_bytes(&t->j->model, &run, s, t->j->batch.micro_steps) : 0;
-}
-
 /* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? `host`:
    bytes of a rank that are the host's everywhere. */
 static void check_memory(const trainer *t, int count, size_t host) {
@@ -592,7 +583,8 @@ static void check_memory(const trainer *t, int count, size_t host) {
         require(j, activations > 0,
                 "-b %d: too many windows of -t %d tokens for the model's activations", run.batch,
                 run.seq_len);
-        need += plan_bytes(p) + activations + message_bytes(&t[i])
+        need += plan_bytes(p) + activations
+                + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps)
                 + (uint64_t)run.batch * (uint64_t)run.seq_len * 2 * sizeof(int);
         shared += plan_bytes(p) - p->optimizer_bytes;
     }
@@ -746,39 +738,23 @@ static void print_validation(trainer *t) {
     check_log(t->j, main_log_validation(t->j->log, t->step, loss));
 }
 
-/* A pass of -h, which is in the job's buffers; on the last stage of a pipeline it is counted. */
-static int load_examples(void *trainer_, int i, int *inputs, int *targets) {
-    const trainer *t = (const trainer *)trainer_;
-    const job *j = t->j;
-    const size_t bytes = (size_t)j->batch.rows * (size_t)j->batch.seq_len * sizeof(int);
-    (void)i;
-    if (inputs != NULL) memcpy(inputs, j->inputs, bytes);
-    if (targets != NULL) memcpy(targets, j->targets, bytes);
-    return (int)t->look;
-}
-static void take_examples(void *trainer_, int i, const float *losses) {
-    (void)i;
-    hellaswag_count(&((trainer *)trainer_)->j->exam, losses);
-}
-
 /* -h: the share of its examples that the model answers right. */
 static void print_evaluation(trainer *t) {
     char error[LAUNCH_SENTENCE];
     job *j = t->j;
     hellaswag *h = &j->exam;
     const int64_t passes = hellaswag_passes(h);
-    const gpt2_feed feed = {load_examples, take_examples, t};
     progress watch;
     progress_begin(&watch, j->out, "HellaSwag");
     hellaswag_begin(h);
     for (int64_t pass = 0; pass < passes; pass++) {
         int rows = 0;
-        double sum = 0;
+        const float *losses;
         if (must_stop(t)) return;
         progress_at(&watch, (double)pass / (double)passes, NULL);
         check_data(j, hellaswag_fill(h, j->inputs, j->targets, &rows, error, sizeof error), error);
-        t->look = rows;
-        check_line(t, gpt2_pipeline_loss(t->line, &feed, 0, 1, &sum));
+        check_line(t, gpt2_pipeline_batch(t->line, j->inputs, j->targets, rows, &losses));
+        if (losses != NULL) hellaswag_count(h, losses);
     }
     double sums[2] = {(double)h->right, (double)h->asked};
     check_groups(t, layout_sum_data(&t->groups, t->z, sums, 2));
@@ -1067,9 +1043,8 @@ static void print_settings(const trainer *t) {
 static size_t parts_bytes(const trainer *t) {
     const gpt2_run run = make_run(t);
     const int micro_steps = t->j->batch.micro_steps;
-    const gpt2_stage *s = t->groups.part.stage;
-    const size_t between = s ? gpt2_pipeline_sent(&t->j->model, &run, s, micro_steps) : 0;
-    return gpt2_parallel_bytes(&t->j->model, &run) * (size_t)micro_steps + between;
+    return gpt2_parallel_bytes(&t->j->model, &run) * (size_t)micro_steps
+           + gpt2_pipeline_sent(&t->j->model, &run, micro_steps);
 }
 
 static void print_plan(const trainer *t) {
@@ -1081,7 +1056,8 @@ static void print_plan(const trainer *t) {
                            &t->plan,
                            &c,
                            run.recompute == GPT2_RECOMPUTE_AWAY,
-                           gpt2_activation_bytes(&j->model, &run) + message_bytes(t),
+                           gpt2_activation_bytes(&j->model, &run)
+                               + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps),
                            gpt2_away_bytes(&j->model, &run),
                            t->saves_bytes,
                            parts_bytes(t),
@@ -1388,7 +1364,6 @@ static void get_buffers(job *j) {
     j->targets = (int *)get_memory(j, tokens, sizeof *j->targets);
     j->sample = (int *)get_memory(j, (size_t)j->opt->sample_tokens + 1, sizeof *j->sample);
     j->logits = (float *)get_memory(j, (size_t)j->model.vocab_size, sizeof *j->logits);
-    j->losses = (float *)get_memory(j, j->opt->evaluate ? tokens : 0, sizeof *j->losses);
 }
 
 /* What a checkpoint's run can be told by: flags, with a file's values in their place. */

@@ -412,15 +412,18 @@ static void sent_body(test_rank *r) {
 static void test_sent(void) {
     training t = {4, 2, 1, 2, 4, 1, 1, ZERO_BF16, 1.0f, 0, 0, {0}, {0}, 0, {0}, NULL, {0}};
     const gpt2_config cfg = config_of(&t);
-    const gpt2_run run = run_of(&t, NULL);
+    ranks none;
+    memset(&none, 0, sizeof none);
+    const gpt2_run run = run_of(&t, &none);
     uint64_t all = 0;
     test_check(test_ranks(4, 0, sent_body, &t), "a step of 4 stages: %s", test_first);
     for (int rank = 0; rank < 4; rank++) {
         gpt2_stage s;
-        gpt2_run plain = run;
-        plain.parallel = NULL;
+        const gpt2_parallel how = {NULL, 0, &s};
+        gpt2_run one = run;
+        one.parallel = &how;
         (void)gpt2_stage_make(&s, &cfg, 4, 2, rank, T, NULL);
-        const uint64_t formula = gpt2_pipeline_sent(&cfg, &plain, &s, t.micro);
+        const uint64_t formula = gpt2_pipeline_sent(&cfg, &one, t.micro);
         test_check(t.sent[rank] == formula, "stage %d sent %llu bytes, not %llu", rank,
                    (unsigned long long)t.sent[rank], (unsigned long long)formula);
         all += formula;

@@ -50,18 +50,25 @@ static size_t message_bytes(const gpt2_config *cfg, const gpt2_run *run) {
            * zero_type_bytes(run->type);
 }
 
-size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, const gpt2_stage *s,
-                           int micro_steps) {
-    const pipeline_shape shape = shape_of(s, micro_steps, 0);
+static const gpt2_stage *stage_of(const gpt2_run *run) {
+    const gpt2_stage *s = run->parallel ? run->parallel->stage : NULL;
+    return gpt2_stage_is_whole(s) ? NULL : s;
+}
+
+size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, int micro_steps) {
+    const gpt2_stage *s = stage_of(run);
     pipeline_plan plan;
+    if (!s) return 0;
+    const pipeline_shape shape = shape_of(s, micro_steps, 0);
     if (pipeline_make(&plan, &shape, s->stage)) return 0;
     const size_t bytes = (size_t)plan.buffers * message_bytes(cfg, run);
     pipeline_free(&plan);
     return bytes;
 }
 
-uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, const gpt2_stage *s,
-                            int micro_steps) {
+uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, int micro_steps) {
+    const gpt2_stage *s = stage_of(run);
+    if (!s) return 0;
     const pipeline_shape shape = shape_of(s, micro_steps, 0);
     return (uint64_t)pipeline_sends(&shape, s->stage) * message_bytes(cfg, run);
 }
@@ -282,6 +289,35 @@ zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int firs
         for (int i = 0; i < n && result == ZERO_OK; i++)
             result = failed(p, plain_loss(p, feed, first + i));
     *sum = p->sum;
+    return result;
+}
+
+/* A batch in memory, and whether its losses were taken. */
+typedef struct batch {
+    const int *inputs, *targets;
+    size_t bytes;
+    int rows, taken;
+} batch;
+
+static int load_held(void *user, int i, int *inputs, int *targets) {
+    const batch *b = (const batch *)user;
+    (void)i;
+    if (inputs) memcpy(inputs, b->inputs, b->bytes);
+    if (targets) memcpy(targets, b->targets, b->bytes);
+    return b->rows;
+}
+static void take_held(void *user, int i, const float *losses) {
+    (void)i;
+    ((batch *)user)->taken = losses != NULL;
+}
+
+zero_result gpt2_pipeline_batch(gpt2_pipeline *p, const int *inputs, const int *targets, int rows,
+                                const float **losses) {
+    batch b = {inputs, targets, p->tokens * sizeof *inputs, rows, 0};
+    const gpt2_feed feed = {load_held, take_held, &b};
+    double sum;
+    const zero_result result = gpt2_pipeline_loss(p, &feed, 0, 1, &sum);
+    *losses = b.taken ? p->losses : NULL;
     return result;
 }
 

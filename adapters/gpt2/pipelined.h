@@ -38,12 +38,10 @@ typedef struct gpt2_pipeline gpt2_pipeline;
    gpt2_activation_bytes. */
 void gpt2_pipeline_slots(gpt2_stage *stage, int micro_steps);
 
-/* Buffers for the messages of a training step's plan, bytes; before anything is built. */
-size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, const gpt2_stage *stage,
-                           int micro_steps);
-/* Bytes that the stage sends to its neighbours in a training step. */
-uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, const gpt2_stage *stage,
-                            int micro_steps);
+/* Of run->parallel's stage, 0 without one: buffers for the messages of a training step, bytes,
+   before anything is built; and bytes that the stage sends to its neighbours in a step. */
+size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, int micro_steps);
+uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, int micro_steps);
 
 /* For a model that was made with that stage, and m micro-batches a step. stage NULL, or whole:
    there is no pipeline, and what looks at the model goes batch by batch. stage NULL, or whole:
@@ -75,6 +73,11 @@ zero_result gpt2_pipeline_train(gpt2_pipeline *p, const gpt2_feed *feed, float l
    their losses on the last stage, on others 0. SYNC. */
 zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int first, int n,
                                double *sum);
+
+/* The same of one batch that lies in memory. *losses: those of its tokens, where this is the last
+   stage, until the next call; else NULL. */
+zero_result gpt2_pipeline_batch(gpt2_pipeline *p, const int *inputs, const int *targets, int rows,
+                                const float **losses);
 
 /* gpt2_logits, outside of any pass; on every stage. */
 zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits);
