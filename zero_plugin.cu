@@ -34,6 +34,7 @@
      check      misuse, in builds that ask for it
      build      agreement and allocation
      shards     shards between the file and where they are reduced or gathered
+     world      ranks beside those that a context shards over: agreement, first sums
      pass       hooks, gathers, buckets: a unit while a pass runs
      step       skip, clip, update
      access     tensors by name, and as state
@@ -101,6 +102,7 @@
 #include "zero_plugin/check.h"
 #include "zero_plugin/build.h"
 #include "zero_plugin/shards.h"
+#include "zero_plugin/world.h"
 #include "zero_plugin/pass.h"
 #include "zero_plugin/step.h"
 #include "zero_plugin/access.h"

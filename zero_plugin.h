@@ -375,8 +375,8 @@ enum {
                        the norm, and this one does not: as of a tied tensor on all stages but the
                        first, of replicated norms on all tensor-parallel ranks but the first */
     ZERO_LATE = 128 /* its unit is reduced at the end of the pass, behind all others: where the
-                       ranks of sum_group come to it at different places of their backwards, as the
-                       stages of a pipeline to a tied tensor */
+                       ranks of zero_tensor_sum come to it at different places of their backwards,
+                       as the stages of a pipeline to a tied tensor */
 };
 
 typedef struct zero_tensor_desc {
@@ -390,11 +390,6 @@ typedef struct zero_tensor_desc {
     int flags;        /* ZERO_KEEP | ... */
     size_t field;     /* offsetof its pointer in the host's struct of base pointers, the same in the
                          struct of parameters and in that of gradients */
-    zero_group *sum_group; /* its gradient is summed over these ranks, each of another sharding
-                              group, before it is reduced: tied embeddings of the first and the last
-                              stage, norms and biases under sequence parallelism. Those ranks have
-                              such tensors in the same order, and reduce them as often. NULL: none.
-                              Read by zero_build */
 } zero_tensor_desc;
 
 /* One row of a table of tensors, by the name of the struct's field; further fields follow by name,
@@ -512,6 +507,13 @@ zero_result zero_tensor_together(zero_ctx *z, const char *name, int together);
    without this call). Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
 zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, float decay_factor);
 
+/* The tensor's gradient is summed over these ranks, each of another sharding group, before it is
+   reduced: tied embeddings of the first and the last stage, norms and biases under sequence
+   parallelism. Those ranks name such tensors in the same order, and reduce them as often. The group
+   is borrowed until zero_destroy; zero_build makes a copy of its own. Before zero_build, on all
+   ranks that the context shards over. Errors: ARGUMENT, STATE. */
+zero_result zero_tensor_sum(zero_ctx *z, const char *name, zero_group *over);
+
 /* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
    peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
    one more unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
@@ -580,7 +582,7 @@ typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
    micro-step after the other if each unit's backwards come in the order of micro-batches. For
    gradients that add up where they lie: accumulation LOCAL, in f32. COLLECTIVE. Errors: ARGUMENT,
    STATE and the sticky ones. */
-#define ZERO_TOGETHER (-1)
+#define ZERO_TOGETHER (-2)
 zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
 
 /* Before and after a unit's forward. `params` is the host's struct of base pointers (may be NULL

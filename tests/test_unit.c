@@ -1155,7 +1155,7 @@ static void unit_tensor_errors(void) {
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1 << 30, 0, 0, 0, 0},
                     "tensor b: layers 1073741824, expected 0..1048576");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, -4, 0, 0}, "uses -4");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, 64, 0}, "flags 64");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, 256, 0}, "flags 256");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, ZERO_OVERWRITTEN, 0}, "3 micro-steps");
     unit_bad_group(z, "nobody", 1, 1, "no tensor is named nobody");
     unit_bad_group(z, NULL, 1, 1, "NULL");

@@ -67,6 +67,8 @@ static zero_result zp_create_join(zero_ctx *z, const zp_transport *row, const ze
         g->timeout_s = zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
     }
     ZP_DO(z, zp_group_open(z->data, row, comm));
+    if (z->data->divisor != 1 && z->cfg.divisor > 0) z->data->divisor = (float)z->cfg.divisor;
+    ZP_TRY(zp_world_open(z));
     zp_called(z, z->call);
     return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
 }
@@ -83,7 +85,8 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->phase = ZP_NEW;
     z->call = "zero_create";
     z->data = &z->group[ZP_DATA];
-    z->data->nranks = 1;
+    z->data->nranks = z->together = 1;
+    z->world = z->data;
     zp_gate_init(&z->host.gate);
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
@@ -110,7 +113,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d, "desc is NULL");
     char number[16];
     (void)snprintf(number, sizeof number, "%d", z->ntensors);
-    zp_tensor t = {*d, 0, 1, 1, 1};
+    zp_tensor t = {*d, 0, 1, 1, 1, NULL};
     if (!d->name) t.desc.name = number;
     d = &t.desc;
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
@@ -127,7 +130,9 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     const size_t most = ((size_t)1 << 48) / (size_t)(d->layers ? d->layers : 1);
     ZP_REFUSE(z, d->numel < 1 || d->numel > most, "tensor %s: numel is %zu, expected 1..%zu",
               d->name, d->numel, most);
-    ZP_REFUSE(z, d->flags & ~(2 * ZERO_AGAIN - 1), "tensor %s: flags %d, unknown bits", d->name,
+    ZP_REFUSE(z, d->flags & ZERO_COPY && !z->cfg.world, "tensor %s is COPY: of what world?",
+              d->name);
+    ZP_REFUSE(z, d->flags & ~(2 * ZERO_LATE - 1), "tensor %s: flags %d, unknown bits", d->name,
               d->flags);
     ZP_REFUSE(
         z,
@@ -166,6 +171,15 @@ zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, fl
               (double)lr_factor, (double)decay_factor);
     t->lr_factor = lr_factor;
     t->decay_factor = decay_factor;
+    return ZERO_OK;
+}
+
+zero_result zero_tensor_sum(zero_ctx *z, const char *name, zero_group *over) {
+    ZP_ENTER(z, "zero_tensor_sum", ZP_NEW, "groups are named before zero_build");
+    zp_tensor *t;
+    ZP_TRY(zp_tensor_named(z, name, &t));
+    ZP_REFUSE(z, !over, "tensor %s: the group is NULL", name);
+    t->sum_group = over;
     return ZERO_OK;
 }
 
@@ -219,6 +233,7 @@ zero_result zero_build(zero_ctx *z) {
     if (!r) r = zp_build_units(z);
     if (r) return z->dead = r; /* but for MEMORY the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z));
+    ZP_TRY(zp_world_build(z));
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_slot_tie(z, &z->slots[i]);
     zp_point_kept(z, NULL, NULL);
@@ -234,6 +249,7 @@ void zero_destroy(zero_ctx *z) {
     for (; g < end && broken; g++) /* first: what this rank's own streams wait for */
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+    if (broken) zp_world_abort(z);
     zp_host_leave(z);
     for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
     zp_stream_close(&z->compute);
@@ -246,6 +262,7 @@ void zero_destroy(zero_ctx *z) {
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
     zp_checks_close(z);
+    zp_world_close(z);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
     void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,     z->aliases,
@@ -333,19 +350,12 @@ zero_result zero_reduce(zero_ctx *z) {
     ZP_UNTIMELY(z, !z->scale_asked && z->cfg.scaler.fixed != 1,
                 "the loss scale was not asked for: the loss must be multiplied by zero_loss_scale "
                 "before backward");
+    ZP_TRY(zp_world_ready(z, 1));
     z->scale_asked = 0;
-    zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const zp_op verdict = zp_verdict_op(z);
-    const zp_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
-    const zp_judge_args judge = {z->control, z->verdicts, z->data->nranks};
     if (z->plan.file_bytes) ZP_TRY(zp_updates_fill(z));
     ZP_DO(z, zp_event_record(&z->compute, z->passed)); /* parameters are read no more */
-    ZP_DO(z, zp_event_wait(s, z->passed));
-    ZP_DO(z, zp_declare(s, &declare, 1));
-    ZP_DO(z, zp_issue(s, &verdict, 1));
-    ZP_DO(z, zp_judge(s, &judge, 1));
-    ZP_DO(z, zp_event_record(s, z->agreed));
-    z->judged = 1;
+    ZP_DO(z, zp_event_wait(&z->stream[ZP_GRADIENTS], z->passed));
+    ZP_TRY(zp_world_agree(z));
     z->phase = ZP_REDUCED;
     if (!z->pending) return ZERO_OK;
     zp_pool_forget(&z->pool[ZP_PARAM]); /* every unit's new weights come in */
@@ -357,6 +367,7 @@ zero_result zero_reduce(zero_ctx *z) {
 zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
     ZP_REFUSE(z, !norm, "norm is NULL");
+    ZP_TRY(zp_world_ready(z, 0));
     ZP_DO(z, zp_event_wait(&z->compute, z->agreed));
     ZP_TRY(zp_report_send(z));
     ZP_TRY(zp_report(z));
@@ -367,6 +378,7 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
     ZP_REFUSE(z, !h, "hyper is NULL");
+    ZP_TRY(zp_world_ready(z, 0));
     ZP_REFUSE(z, !zp_rule_takes(z->rule, h),
               "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected none below "
               "0, betas below 1",
@@ -380,6 +392,7 @@ zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
 zero_result zero_skip_step(zero_ctx *z) {
     const zero_hyper none = {0, 0, 0, 0, 0, 0};
     ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
+    ZP_TRY(zp_world_ready(z, 0));
     return zp_step_take(z, 2, &none);
 }
 
@@ -391,11 +404,15 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
                 "ask before the next zero_reduce or after zero_step");
     ZP_TRY(zp_report(z));
     const zp_control *c = &z->report;
-    const int unit = (int)c->bad_unit; /* -1: none */
+    int unit = -1; /* that is not finite: one of this rank's */
+    for (int u = 0; u < z->layout.all; u++)
+        if (zp_world_unit(z, u) == (int)c->bad_unit) unit = u;
     const size_t at = (size_t)c->bad_offset;
     const zero_step_report now = {
         !c->skip, c->norm, c->used_scale, c->scale, c->steps, c->skipped, NULL, 0, 0};
     *report = now;
+    if (c->bad_unit >= 0) report->bad_rank = (int)c->bad_rank;
+    if (c->bad_unit >= 0) report->bad_tensor = "one of another rank";
     for (int i = 0; unit >= 0 && i < z->layout.unit[unit].members; i++) {
         const zp_member *m = &z->layout.unit[unit].member[i];
         if (at < m->at || at >= m->at + m->numel) continue;

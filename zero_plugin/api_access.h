@@ -210,7 +210,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             skipped,
                             exposed,
                             z->hooks_s,
-                            m->verdict_bytes,
+                            z->world->meter.verdict_bytes,
                             m->control_bytes,
                             z->disk.read_bytes,
                             z->disk.written_bytes,

@@ -36,7 +36,7 @@ __attribute__((format(printf, 2, 3))) static zero_result zp_group_refuse(zero_gr
 #define ZP_GROUP_DO(g, counter, bytes, does)                                                       \
     do {                                                                                           \
         const double zp_start = zp_seconds();                                                      \
-        (g)->number += &(g)->stats.counter != &(g)->stats.messages;                                \
+        (g)->number++;                                                                             \
         const zero_result zp_done = zp_group_done(g, (g)->call, does);                             \
         if (zp_host_computes()) (g)->stats.waited_s += zp_seconds() - zp_start;                    \
         if (zp_done) return zp_done;                                                               \
@@ -56,41 +56,13 @@ zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g
     if (!g) return ZERO_ERR_ARGUMENT;
     *g = NULL;
     ZP_TRY(zp_group_enter(of, "zero_group_split"));
-    const int32_t mine[2] = {colour, key};
-    zp_split *split = (zp_split *)calloc(1, sizeof *split);
-    if (!split) (void)zp_error(&of->group, ZERO_ERR_MEMORY, "no memory for a group");
-    ZP_TRY(zp_group_done(of, of->call, zp_exchange(&of->group, mine, sizeof mine)));
-    split->next = of->splits;
-    of->splits = split;
-    zp_cut cut = zp_group_cut(of, colour);
-    cut.memory = &split->memory;
-    if (!cut.parts) return ZERO_OK;
-    zero_comm part;
-    ZP_TRY(zp_group_done(of, of->call, of->group.transport->cut(&of->group, &cut, &part)));
-    if (cut.part < 0) return ZERO_OK;
-    return zp_group_make(g, of->call, &part, of->host_stream, of->group.timeout_s, of);
+    return zp_group_split(of, of->call, colour, key, of->host_stream, g);
 }
 
 void zero_group_close(zero_group *g) {
     if (!g) return;
-    zp_group *p = &g->group;
-    const zp_transport *row = p->transport;
-    if (p->call) *p->call = "zero_group_close";
-    const int broken = g->dead || zp_failure_result(&g->failure);
-    if (broken && row && p->own) row->abort(p, g->text[0] ? g->text : "it gave up its group");
-    if (g->stream.device) (void)zp_stream_sync(&g->stream);
-    zp_watch_close(&g->watch);
-    zp_group_close(p, broken);
-    if (g->of && row && row->uncut) row->uncut(&g->comm, broken);
-    while (g->splits) {
-        zp_split *next = g->splits->next;
-        free(g->splits);
-        g->splits = next;
-    }
-    zp_device_free(g->scratch);
-    free(g->list);
-    zp_device_close(&g->device);
-    free(g);
+    if (g->group.call) *g->group.call = "zero_group_close";
+    zp_group_leave(g);
 }
 
 /* Where a rank stands is told with its number, by whoever misses it. */

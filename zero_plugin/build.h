@@ -147,13 +147,15 @@ static zero_result zp_build_shared(zero_ctx *z) {
     zp_memory *grad = &z->memory[ZP_GRAD], *param = &z->memory[ZP_PARAM];
     z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
     const zp_op verdict = zp_verdict_op(z);
-    const size_t of_g = z->verdict_at + (size_t)g->nranks * zp_op_shard_bytes(&verdict);
+    const size_t verdicts = (size_t)z->world->nranks * zp_op_shard_bytes(&verdict);
+    const size_t of_g = z->verdict_at + (z->world == g ? verdicts : 0);
     const int seen = z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0;
     ZP_TRY(zp_memory_open(g, &g->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
     ZP_TRY(zp_memory_open(g, param, z->pool[ZP_PARAM].bytes, seen));
     ZP_TRY(zp_memory_open(g, grad, of_g, 0));
-    z->verdict = (double *)(void *)(grad->base + verdict.source);
-    z->verdicts = (double *)(void *)(grad->base + verdict.target);
+    if (z->world != g) ZP_TRY(zp_memory_open(z->world, &z->world_memory, verdicts, 0));
+    z->verdict = (double *)(void *)(verdict.memory->base + verdict.source);
+    z->verdicts = (double *)(void *)(verdict.memory->base + verdict.target);
     z->array[ZP_PARAM].memory = param->base;
     z->array[ZP_GRAD].memory = z->array[ZP_MEAN].memory = grad->base;
     return ZERO_OK;

@@ -196,7 +196,7 @@ static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
     zp_checks *c = &z->checks;
     const zp_live *live = &z->live[unit];
     const int outermost = !live->forward_opens && !live->backward_opens;
-    const int most = z->layout.unit[unit].forwards;
+    const int most = z->layout.unit[unit].forwards * z->together;
     c->forwards[unit] += which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* no recompute */
     ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
                 "unit %d: forward number %d of this pass, but its tensors announce %d uses", unit,

@@ -52,6 +52,8 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(no_overflow_check), ZP_FLAG},
     {ZP_SETTING(no_mapping), ZP_FLAG},
     {ZP_SETTING(threads), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 1},
+    {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0},
+    {ZP_SETTING(divisor), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(timeout_s), ZP_REAL, 0, ZP_UNLIMITED, ZP_TIMEOUT_S, 0},
 };
 enum { ZP_SETTINGS = sizeof zp_settings / sizeof *zp_settings };

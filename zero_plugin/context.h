@@ -1,7 +1,7 @@
 /* context.h - everything that one rank owns */
 #pragma once
 
-#include "group.h"
+#include "groups.h"
 #include "schedule.h"
 #include "ring.h"
 #include "config.h"
@@ -23,6 +23,9 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int touched;  /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
     int pending;  /* in the bucket that is not yet issued */
     int offloads; /* tiers are for it */
+    int copies;   /* with a world: a tensor of it is counted in the norm by other ranks */
+    int late;     /* it is reduced behind all others */
+    int sums;     /* tensors of it are summed over groups of their own first */
     int apart;    /* its update is a task of the stream `updates` */
     int rounds;   /* of the ring that have updated it, modulo 2 */
     int turned;   /* delayed, in the file: NEXT's place is PARAM's now */
@@ -50,6 +53,12 @@ typedef struct zp_slot {
     char *was[2]; /* what they pointed to at zero_slot; NULL: nothing, or it is adopted */
 } zp_slot;
 
+/* A group over which gradients are summed first: the host's, and this context's own copy. */
+typedef struct zp_first_sum {
+    struct zp_first_sum *next;
+    zero_group *given, *own;
+} zp_first_sum;
+
 typedef struct zp_alias { /* one more field for a tensor's pointer */
     int tensor;
     size_t field;
@@ -74,14 +83,21 @@ typedef struct zp_checks {
     int nhooks, hooks_cap;
 } zp_checks;
 
-enum { ZP_DATA = 0, ZP_GROUPS };
+enum { ZP_DATA = 0, ZP_WORLD, ZP_GROUPS };
 
 struct zero_ctx {
     zero_config cfg; /* resolved */
     zp_policy policy;
     zp_failure failure; /* the first of any collective */
     zp_group group[ZP_GROUPS];
-    zp_group *data; /* group[ZP_DATA]: the ranks that parameters are sharded over */
+    zp_group *data;  /* group[ZP_DATA]: the ranks that parameters are sharded over */
+    zp_group *world; /* those that agree on a step: group[ZP_WORLD], or data */
+    int world_units; /* of the whole model, and one of all KEEP tensors; 0: there is no world */
+    int *world_unit; /* [layout.all] their numbers there */
+    zp_memory world_memory; /* of the world's verdicts */
+    zero_ctx *joined;       /* the context that joins this one */
+    int agrees_later;       /* cfg.joins: its zero_reduce has not come yet */
+    zp_first_sum *first_sums;
     zp_watch watch;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
@@ -119,7 +135,7 @@ struct zero_ctx {
     char *arena; /* [private_bytes] no peer sees it: SUM, MASTER, STATE, partial, control, spans */
     size_t private_bytes;
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
-    double *verdict, *verdicts; /* this rank's [ZP_VERDICT], within [nranks * ZP_VERDICT] */
+    double *verdict, *verdicts; /* this rank's [zp_verdict_words], within all ranks' */
     size_t verdict_at;          /* of the ranks' verdicts, in the gradients' memory */
     zp_event *passed;           /* the host has computed with the last micro-step's parameters */
     int judged;                 /* a verdict was asked for: control says what came of it */
@@ -137,6 +153,7 @@ struct zero_ctx {
     int phase, resume; /* ZP_NEW and so on; resume: phase to return to after an evaluation */
     zero_pass pass;
     int micro, micro_steps;
+    int together; /* micro-steps that the pass is of */
     zp_adding adding;
     int scale_asked; /* zero_loss_scale was called for the coming step */
     int stepped;     /* a step was made: a report exists */
@@ -170,6 +187,11 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, ze
 #define ZP_REFUSE(z, when, ...)                                                                    \
     ZP_TRY((when) ? zp_fail(z, ZERO_ERR_ARGUMENT, __VA_ARGS__) : ZERO_OK)
 #define ZP_UNTIMELY(z, when, ...) ZP_TRY((when) ? zp_fail(z, ZERO_ERR_STATE, __VA_ARGS__) : ZERO_OK)
+
+/* Words of a rank's verdict; behind it, with a world, the squares of each of its units. */
+static int zp_verdict_words(const zero_ctx *z) { return ZP_VERDICT + z->world_units; }
+/* Unit u's number in the whole model. */
+static int zp_world_unit(const zero_ctx *z, int u) { return z->world_units ? z->world_unit[u] : u; }
 
 /* One of 0..n-1. */
 static zero_result zp_one_of(zero_ctx *z, const char *what, int i, int n) {

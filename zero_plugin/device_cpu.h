@@ -40,6 +40,8 @@ static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int th
     s->threads = threads;
     return ZERO_OK;
 }
+/* As hosts name it. */
+static void *zp_stream_handle(const zp_stream *s) { return NULL; }
 static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int queued, int urgency,
                                   int threads) {
     (void)zp_stream_take(s, d, host, threads);

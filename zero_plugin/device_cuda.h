@@ -93,6 +93,8 @@ static zero_result zp_stream_take(zp_stream *s, zp_device *d, void *host, int th
     s->made = s->beside = 0;
     return ZERO_OK;
 }
+/* As hosts name it. */
+static void *zp_stream_handle(const zp_stream *s) { return (void *)s->cuda; }
 /* A stream for communication, the more urgent the higher `urgency`; or the host's own. */
 static zero_result zp_stream_open(zp_stream *s, zp_device *d, void *host, int queued, int urgency,
                                   int threads) {

@@ -324,3 +324,42 @@ static zp_cut zp_group_cut(const zero_group *of, int colour) {
     }
     return cut;
 }
+
+/* zero_group_split; `call`: for sentences. */
+static zero_result zp_group_split(zero_group *of, const char *call, int colour, int key,
+                                  void *stream, zero_group **out) {
+    const int32_t mine[2] = {colour, key};
+    zp_split *split = (zp_split *)calloc(1, sizeof *split);
+    if (!split) (void)zp_error(&of->group, ZERO_ERR_MEMORY, "no memory for a group");
+    if (!split) return zp_group_done(of, call, ZERO_ERR_MEMORY);
+    split->next = of->splits;
+    of->splits = split;
+    ZP_TRY(zp_group_done(of, call, zp_exchange(&of->group, mine, sizeof mine)));
+    zp_cut cut = zp_group_cut(of, colour);
+    cut.memory = &split->memory;
+    if (!cut.parts) return ZERO_OK;
+    zero_comm part;
+    ZP_TRY(zp_group_done(of, call, of->group.transport->cut(&of->group, &cut, &part)));
+    if (cut.part < 0) return ZERO_OK;
+    return zp_group_make(out, call, &part, stream, of->group.timeout_s, of);
+}
+
+static void zp_group_leave(zero_group *g) {
+    zp_group *p = &g->group;
+    const zp_transport *row = p->transport;
+    const int broken = g->dead || zp_failure_result(&g->failure);
+    if (broken && row && p->own) row->abort(p, g->text[0] ? g->text : "it gave up its group");
+    if (g->stream.device) (void)zp_stream_sync(&g->stream);
+    zp_watch_close(&g->watch);
+    zp_group_close(p, broken);
+    if (g->of && row && row->uncut) row->uncut(&g->comm, broken);
+    while (g->splits) {
+        zp_split *next = g->splits->next;
+        free(g->splits);
+        g->splits = next;
+    }
+    zp_device_free(g->scratch);
+    free(g->list);
+    zp_device_close(&g->device);
+    free(g);
+}

@@ -102,6 +102,7 @@ typedef struct zp_fold_args {
     zp_norm_args norm;
     double *verdict;       /* [ZP_VERDICT], zeros to begin with */
     double unit, shard_at; /* the shard's first element within the unit */
+    double *squares;       /* where they are added up; NULL: in the verdict */
 } zp_fold_args;
 
 #define ZP_FOLD_LANES ((size_t)256)
@@ -123,7 +124,7 @@ ZP_FN double zp_fold_lane(const zp_fold_args *a, size_t lane, size_t *bad) {
     return sum;
 }
 ZP_FN void zp_fold_close(const zp_fold_args *a, double sum, size_t bad) {
-    a->verdict[ZP_SQUARES] += sum;
+    *(a->squares ? a->squares : &a->verdict[ZP_SQUARES]) += sum;
     if (bad == (size_t)-1
         || (a->verdict[ZP_BAD_UNIT] > 0 && a->verdict[ZP_BAD_UNIT] <= a->unit + 1))
         return;
@@ -170,6 +171,7 @@ typedef struct zp_judge_args {
     zp_control *control;
     const double *verdicts;
     int nranks;
+    int units; /* behind each verdict, with a world: the squares of so many units */
 } zp_judge_args;
 
 ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
@@ -177,8 +179,14 @@ ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
     c->sumsq = 0;
     c->bad_unit = -1;
     c->differs = 0;
+    const int words = ZP_VERDICT + a->units;
+    for (int u = 0; u < a->units; u++) { /* in an order that no layout of the ranks changes */
+        double unit = 0;
+        for (int r = 0; r < a->nranks; r++) unit += a->verdicts[words * r + ZP_VERDICT + u];
+        c->sumsq += unit;
+    }
     for (int r = 0; r < a->nranks; r++) {
-        const double *v = a->verdicts + ZP_VERDICT * r;
+        const double *v = a->verdicts + words * r;
         c->sumsq += v[ZP_SQUARES];
         const int came = v[ZP_SCALE] != 0 && a->verdicts[ZP_SCALE] != 0;
         for (int i = ZP_CALL; i < ZP_VERDICT && came && !c->differs; i++) {
@@ -197,6 +205,39 @@ ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
     c->norm = sqrt(c->sumsq) / c->stored;
 }
 ZP_KERNEL(zp_judge, zp_judge_args, 1)
+
+/* A context that joins another one: its squares go to the other's verdict, and, `back`, what was
+   agreed comes from there. One thread. */
+typedef struct zp_join_args {
+    double *to;         /* [ZP_VERDICT + units] */
+    const double *from; /* of the context that joins */
+    int units;
+    zp_control *control; /* of the context that joins; NULL: not yet */
+    const zp_control *agreed;
+} zp_join_args;
+
+ZP_FN void zp_join_at(const zp_join_args *a, size_t one) {
+    zp_control *c = a->control;
+    if (c) {
+        c->sumsq = a->agreed->sumsq;
+        c->bad_unit = a->agreed->bad_unit;
+        c->bad_offset = a->agreed->bad_offset;
+        c->bad_rank = a->agreed->bad_rank;
+        c->differs = a->agreed->differs;
+        c->differs_rank = a->agreed->differs_rank;
+        c->differing[0] = a->agreed->differing[0];
+        c->differing[1] = a->agreed->differing[1];
+        c->norm = a->agreed->norm;
+        return;
+    }
+    for (int u = 0; u < a->units; u++) a->to[ZP_VERDICT + u] += a->from[ZP_VERDICT + u];
+    if (a->from[ZP_BAD_UNIT] == 0
+        || (a->to[ZP_BAD_UNIT] > 0 && a->to[ZP_BAD_UNIT] <= a->from[ZP_BAD_UNIT]))
+        return;
+    a->to[ZP_BAD_UNIT] = a->from[ZP_BAD_UNIT];
+    a->to[ZP_BAD_PLACE] = a->from[ZP_BAD_PLACE];
+}
+ZP_KERNEL(zp_join, zp_join_args, 1)
 
 /* The loss scale after a step, by DeepSpeed's rules (zero_scaler in the header). */
 ZP_FN void zp_scale_next(zp_control *c, const zero_scaler *s, int overflow) {

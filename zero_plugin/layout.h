@@ -21,6 +21,7 @@ typedef struct zp_tensor {
     int first_member;      /* in zp_layout.by_tensor: one per `together` layers */
     int together;          /* layers of a unit */
     float lr_factor, decay_factor;
+    zero_group *sum_group; /* of zero_tensor_sum */
 } zp_tensor;
 
 typedef struct zp_unit {

@@ -1,7 +1,7 @@
 /* pass.h - hooks, gathers, buckets: a unit while a pass runs */
 #pragma once
 
-#include "shards.h"
+#include "world.h"
 
 /* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
    the buffer that it goes to. */
@@ -166,18 +166,6 @@ static void zp_point(zero_ctx *z, zp_side side, int u, char *memory, void *host)
     }
 }
 
-/* Enqueues the squares of u's reduced shard into this rank's verdict. */
-static zero_result zp_gradient_norm(zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const zp_array *mean = &z->array[ZP_MEAN];
-    const zp_norm_args norm = {zp_unit_mean(z, u), mean->type, x->shard, z->partial};
-    const size_t first = (size_t)z->data->rank * x->shard;
-    const zp_fold_args fold = {norm, z->verdict, (double)u, (double)first};
-    ZP_TRY(zp_norm(s, &norm, (x->shard + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
-    return zp_fold(s, &fold, 1);
-}
-
 /* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
    becomes the gradient. */
 static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
@@ -197,7 +185,7 @@ static zp_op zp_reduce_op(zero_ctx *z, int u) {
     op.source = (size_t)(zp_unit_memory(z, ZP_GRAD, u) - z->memory[ZP_GRAD].base);
     op.target = (size_t)(zp_unit_mean(z, u) - z->memory[ZP_GRAD].base);
     if (sum->share == ZP_SHARD) op.sum = (float *)(void *)(z->array[ZP_SUM].memory + sum->at);
-    op.scale = z->data->divisor / (float)z->data->nranks;
+    op.scale = z->data->divisor / (float)(z->cfg.divisor ? z->cfg.divisor : z->data->nranks);
     op.accumulate = z->adding == ZP_EACH_REDUCED && z->micro > 0 && !zp_mean_adds(z, u);
     return op;
 }
@@ -225,6 +213,8 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
         ZP_DO(z, zp_event_wait(s, z->live[z->bucket[i]].written));
         if (zp_delays(z)) ZP_DO(z, zp_host_mean_read(z, s, z->bucket[i]));
         if (collects) ZP_DO(z, zp_collect_unit(z, z->bucket[i], last));
+        if (z->live[z->bucket[i]].sums && (last || !collects))
+            ZP_DO(z, zp_first_sums(z, z->bucket[i]));
     }
     if (last || !collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
     for (int i = 0; i < z->nbucket; i++) {
@@ -316,7 +306,7 @@ static int zp_reduces_now(const zero_ctx *z) {
 
 /* All of u's backwards of this micro-step have ended. */
 static int zp_unit_written(const zero_ctx *z, int u) {
-    return z->live[u].writes >= z->layout.unit[u].uses;
+    return z->live[u].writes >= z->layout.unit[u].uses * z->together;
 }
 
 /* Ends a training micro-step: what has not been reduced is, in descending order, then KEEP. */
@@ -324,7 +314,7 @@ static zero_result zp_gradients_finish(zero_ctx *z) {
     if (!zp_reduces_now(z)) return ZERO_OK;
     for (int i = z->layout.all - 1; i >= 0; i--) {
         const int u = zp_unit_nth(&z->layout, i);
-        if (zp_unit_written(z, u) || !z->layout.unit[u].numel) continue;
+        if ((zp_unit_written(z, u) && !z->live[u].late) || !z->layout.unit[u].numel) continue;
         ZP_TRY(zp_gradient_touch(z, u, 1));
         ZP_TRY(zp_bucket_add(z, u));
     }
@@ -333,6 +323,12 @@ static zero_result zp_gradients_finish(zero_ctx *z) {
 
 static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) {
     const int expected = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
+    const int together = micro == ZERO_TOGETHER;
+    if (together) micro = expected;
+    ZP_UNTIMELY(z, together && expected, "the step has begun with %d single micro-steps", expected);
+    ZP_REFUSE(z, together && micro_steps > 1 && z->adding != ZP_IN_PLACE,
+              "ZERO_TOGETHER is for gradients that add up where they lie: accumulation LOCAL, "
+              "gradients in f32");
     ZP_REFUSE(z, micro_steps < 1 || micro_steps > z->cfg.micro_steps,
               "micro_steps is %d, the configuration allows 1..%d", micro_steps, z->cfg.micro_steps);
     ZP_UNTIMELY(z, z->phase == ZP_REDUCED, "zero_step is due after zero_reduce");
@@ -340,15 +336,17 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
         z, micro != expected || (expected && micro_steps != z->micro_steps) || micro >= micro_steps,
         "micro-step %d of %d, expected %d of %d", micro, micro_steps, expected,
         expected ? z->micro_steps : micro_steps);
-    z->micro = micro;
+    z->micro = together ? micro_steps - 1 : micro;
     z->micro_steps = micro_steps;
+    z->together = together ? micro_steps : 1;
     for (int u = 0; u < z->layout.all; u++) {
         z->live[u].writes = 0;
         if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
     }
     if (micro == 0) /* peers' too: one that fails to come must not leave the old one */
         ZP_DO(z, zp_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
-                          (size_t)z->data->nranks * ZP_VERDICT * sizeof *z->verdicts));
+                          (size_t)z->world->nranks * (size_t)zp_verdict_words(z)
+                              * sizeof *z->verdicts));
     return zp_gradient_touch(z, z->layout.units, 1);
 }
 
@@ -416,7 +414,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     ZP_UNTIMELY(z, zp_unit_written(z, unit),
                 "unit %d: its gradient is complete after %d uses, here is one more; see "
                 "zero_tensor_desc.uses",
-                unit, z->layout.unit[unit].uses);
+                unit, z->layout.unit[unit].uses * z->together);
     ZP_UNTIMELY(z, live->backward_opens == 64, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_host_struct(z, unit, grads, "gradients"));
     if (params) ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
@@ -442,7 +440,9 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     if (live->backward_opens == 1) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
     live->with_parameters >>= 1;
-    if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses) return ZERO_OK;
+    if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses * z->together)
+        return ZERO_OK;
+    if (live->late) return ZERO_OK;
     return zp_reduces_now(z) && z->layout.unit[unit].numel ? zp_bucket_add(z, unit) : ZERO_OK;
 }
 

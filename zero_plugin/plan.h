@@ -290,11 +290,14 @@ static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
 /* The agreement that ends a step: every rank's verdict to every rank. */
 static zp_op zp_verdict_op(zero_ctx *z) {
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
+    const int apart = z->world != z->data;
+    op.group = z->world;
+    if (apart) op.memory = &z->world_memory;
     op.unit = -1;
     op.type = ZERO_F32;
-    op.shard = ZP_VERDICT * sizeof(double) / sizeof(float);
-    op.target = z->verdict_at;
-    op.source = op.target + (size_t)z->data->rank * zp_op_shard_bytes(&op);
+    op.shard = (size_t)zp_verdict_words(z) * sizeof(double) / sizeof(float);
+    op.target = apart ? 0 : z->verdict_at;
+    op.source = op.target + (size_t)z->world->rank * zp_op_shard_bytes(&op);
     return op;
 }
 
@@ -319,7 +322,7 @@ static void zp_plan_traffic(zero_ctx *z) {
     }
     z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
     const zp_op verdict = zp_verdict_op(z);
-    z->plan.verdict_bytes = zp_op_cost(&verdict);
+    z->plan.verdict_bytes = z->cfg.joins ? 0 : zp_op_cost(&verdict);
 }
 
 static void zp_plan_close(zero_ctx *z) {
@@ -350,12 +353,41 @@ static zero_result zp_plan_memory(zero_ctx *z) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
+/* What the whole model and its ranks make of the units. */
+static zero_result zp_plan_world(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    const int units = c->world_units ? c->world_units : z->layout.units;
+    for (int m = 0; m < z->layout.nmembers; m++) {
+        const zp_member *x = &z->layout.members[m];
+        const zero_tensor_desc *d = &z->tensors[x->tensor].desc;
+        z->live[x->unit].copies |= (d->flags & ZERO_COPY) != 0;
+        z->live[x->unit].late |= (d->flags & ZERO_LATE) != 0;
+        z->live[x->unit].sums |= z->tensors[x->tensor].sum_group != NULL;
+    }
+    free(z->world_unit);
+    z->world_unit = (int *)calloc((size_t)z->layout.all, sizeof *z->world_unit);
+    if (!z->world_unit) return ZERO_ERR_MEMORY;
+    if (!c->world && !c->joins) return ZERO_OK;
+    z->world_units = units + 1;
+    for (int u = 0; u < z->layout.units; u++) {
+        const int number = z->world_unit[u] = c->world_unit ? c->world_unit[u] : u;
+        ZP_REFUSE(z, number < 0 || number >= units || (u && number <= z->world_unit[u - 1]),
+                  "unit %d is number %d of the whole model, expected one more than the unit before "
+                  "and below world_units, %d",
+                  u, number, units);
+    }
+    z->world_unit[z->layout.units] = units;
+    return ZERO_OK;
+}
+
 /* Fills z->layout, live, pools, traces, gathers and plan. */
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
     zero_result r = zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks);
     if (!r) r = zp_plan_memory(z);
+    if (!r) r = zp_plan_world(z);
+    if (r == ZERO_ERR_ARGUMENT) return r;
     if (!r) r = zp_plan_shared(z);
     if (r) return zp_fail(z, r, "lists of %d tensors", z->ntensors);
     z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel;

@@ -1,0 +1,200 @@
+/* world.h - ranks beside those that a context shards over
+
+   THE WORLD agrees on a step: each rank's verdict carries the squares of each of its units, at the
+   unit's number in the whole model, and all ranks add them up unit by unit, over the ranks in
+   order. Ranks that do not have a unit give 0: so the norm has the same bits however the units are
+   spread over the stages of a pipeline. A tensor that others count, too, is left out here.
+
+   FIRST SUMS: a tensor's gradient is summed over a group of its own, on the gradient stream, before
+   the ranks that shard it reduce it.
+
+   A CONTEXT THAT JOINS another one gives its squares to that one's verdict, and takes what was
+   agreed from there. */
+#pragma once
+
+#include "shards.h"
+
+/* Enqueues the squares of elements [from, to) of unit u, of this rank's reduced shard, into its
+   verdict. */
+static zero_result zp_gradient_squares(zero_ctx *z, int u, size_t from, size_t to) {
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    const zp_array *mean = &z->array[ZP_MEAN];
+    const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
+    const char *g = zp_unit_mean(z, u) + (from - first) * zp_bytes(mean->type);
+    const int number = zp_world_unit(z, u);
+    const zp_norm_args norm = {g, mean->type, to - from, z->partial};
+    const zp_fold_args fold = {norm, z->verdict, (double)number, (double)from,
+                               z->world_units ? z->verdict + ZP_VERDICT + number : NULL};
+    ZP_TRY(zp_norm(s, &norm, (to - from + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
+    return zp_fold(s, &fold, 1);
+}
+
+/* The whole shard, or what no other rank counts of it: the runs between copies. */
+static zero_result zp_gradient_norm(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const size_t first = (size_t)z->data->rank * x->shard, end = first + x->shard;
+    if (!z->live[u].copies) return zp_gradient_squares(z, u, first, end);
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        const size_t next = i + 1 < x->members ? x->member[i + 1].at : x->padded;
+        const size_t from = zp_max(first, m->at), to = zp_min(end, next);
+        if (!(z->tensors[m->tensor].desc.flags & ZERO_COPY) && from < to)
+            ZP_TRY(zp_gradient_squares(z, u, from, to));
+    }
+    return ZERO_OK;
+}
+
+/* The tensors of unit u that are summed over groups of their own: a task of the gradient stream, or
+   calls that enqueue on it. */
+typedef struct zp_first_sums_args {
+    zero_ctx *z;
+    int unit;
+    char *memory; /* of its gradient */
+} zp_first_sums_args;
+
+static void zp_first_sums_task(const void *args, size_t n, int threads) {
+    const zp_first_sums_args *a = (const zp_first_sums_args *)args;
+    zero_ctx *z = a->z;
+    const zp_unit *x = &z->layout.unit[a->unit];
+    const zp_array *grad = &z->array[ZP_GRAD];
+    for (int i = 0; i < x->members && !zp_failure_result(&z->failure); i++) {
+        const zp_member *m = &x->member[i];
+        zero_group *given = z->tensors[m->tensor].sum_group;
+        zp_first_sum *f = z->first_sums;
+        while (f && f->given != given) f = f->next;
+        if (!given || !f || f->own->group.nranks == 1) continue;
+        f->own->number++;
+        const zero_result r =
+            zp_group_done(f->own, "a gradient's first sum",
+                          zp_group_all_reduce(f->own, a->memory + m->at * zp_bytes(grad->type),
+                                              m->numel, grad->type, ZERO_SUM));
+        if (r) (void)zp_error(z->data, r, "%s", f->own->text);
+    }
+}
+static zero_result zp_first_sums(zero_ctx *z, int u) {
+    const zp_first_sums_args a = {z, u, zp_unit_memory(z, ZP_GRAD, u)};
+    if (zp_host_computes())
+        return zp_stream_push(&z->stream[ZP_GRADIENTS], zp_first_sums_task, &a, sizeof a, 1);
+    zp_first_sums_task(&a, 1, 1);
+    return zp_failure_result(&z->failure);
+}
+
+/* ---- life ---- */
+
+/* Joins the world's ranks. COLLECTIVE over them. */
+static zero_result zp_world_open(zero_ctx *z) {
+    zero_group *world = z->cfg.world;
+    zero_ctx *joins = z->cfg.joins;
+    ZP_REFUSE(z,
+              joins && (joins->joined || joins->cfg.joins || joins->cfg.world != world || !world),
+              "joins: that context has joined another one, is joined, or is of another world");
+    ZP_REFUSE(z, joins && z->cfg.world_units != joins->cfg.world_units,
+              "world_units is %d, of the context that this one joins %d", z->cfg.world_units,
+              joins->cfg.world_units);
+    if (joins) {
+        joins->joined = z;
+        return ZERO_OK;
+    }
+    if (!world) return ZERO_OK;
+    const zero_comm comm = world->comm;
+    ZP_DO(z, zp_group_open(&z->group[ZP_WORLD], zp_transport_of(comm.kind), &comm));
+    z->world = &z->group[ZP_WORLD];
+    return ZERO_OK;
+}
+
+/* The context's own copy of each group that a tensor is summed over; and the whole model is as
+   large for all. COLLECTIVE over each of them. */
+static zero_result zp_world_build(zero_ctx *z) {
+    const int32_t units = z->world_units;
+    if (z->world != z->data) {
+        ZP_DO(z, zp_exchange(z->world, &units, sizeof units));
+        const int r = zp_mail_differs(z->world, sizeof units);
+        int32_t his = 0;
+        memcpy(&his, z->world->mail + (size_t)r * sizeof his, sizeof his);
+        if (r)
+            return z->dead = zp_fail(z, ZERO_ERR_MISMATCH,
+                                     "world_units is %d here, %d on rank %d of the world",
+                                     (int)units - 1, (int)his - 1, r);
+    }
+    for (int t = 0; t < z->ntensors; t++) {
+        zero_group *given = z->tensors[t].sum_group;
+        zp_first_sum *f = z->first_sums;
+        while (f && f->given != given) f = f->next;
+        if (!given || f) continue;
+        f = (zp_first_sum *)calloc(1, sizeof *f);
+        if (!f)
+            return z->dead =
+                       zp_fail(z, ZERO_ERR_MEMORY, "a group of tensor %s", z->tensors[t].desc.name);
+        f->given = given;
+        f->next = z->first_sums;
+        z->first_sums = f;
+        void *stream = zp_stream_handle(&z->stream[ZP_GRADIENTS]);
+        const zero_result r =
+            zp_group_split(given, "zero_build", 0, given->group.rank, stream, &f->own);
+        if (r)
+            return z->dead = zp_fail(z, r, "tensor %s, zero_tensor_sum: %s",
+                                     z->tensors[t].desc.name, f->own ? f->own->text : given->text);
+    }
+    return ZERO_OK;
+}
+
+/* Those that wait for this context in a first sum learn that it is gone. */
+static void zp_world_abort(zero_ctx *z) {
+    for (zp_first_sum *f = z->first_sums; f; f = f->next)
+        if (f->own) {
+            (void)zp_error(&f->own->group, ZERO_ERR_PEER, "%s", "its context has failed");
+            (void)zp_group_done(f->own, "zero_destroy", ZERO_OK);
+        }
+}
+static void zp_world_close(zero_ctx *z) {
+    while (z->first_sums) {
+        zp_first_sum *f = z->first_sums;
+        z->first_sums = f->next;
+        if (f->own) zp_group_leave(f->own);
+        free(f);
+    }
+    if (z->cfg.joins && z->cfg.joins->joined == z) z->cfg.joins->joined = NULL;
+    if (z->joined) z->joined->cfg.joins = NULL;
+    free(z->world_unit);
+}
+
+/* ---- a step ---- */
+
+/* Both contexts of a rank have come to where they can agree; where one is alone, it has. */
+static zero_result zp_world_ready(zero_ctx *z, int reduces) {
+    const zero_ctx *j = z->joined;
+    ZP_UNTIMELY(z, reduces && j && !j->agrees_later,
+                "zero_reduce of the context that joins this one comes first");
+    ZP_UNTIMELY(z, !reduces && z->agrees_later,
+                "zero_reduce of the context that this one joins comes first");
+    return ZERO_OK;
+}
+
+/* Enqueues the agreement: every rank's verdict to every rank, and what comes of it. */
+static zero_result zp_world_agree(zero_ctx *z) {
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    zero_ctx *j = z->joined;
+    const zp_op verdict = zp_verdict_op(z);
+    const zp_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
+    const zp_judge_args judge = {z->control, z->verdicts, z->world->nranks, z->world_units};
+    z->agrees_later = z->cfg.joins != NULL;
+    if (z->agrees_later) return zp_check(z, zp_event_record(s, z->agreed));
+    if (j) {
+        const zp_join_args join = {z->verdict, j->verdict, z->world_units, NULL, NULL};
+        ZP_DO(z, zp_event_wait(s, j->agreed));
+        ZP_DO(z, zp_join(s, &join, 1));
+    }
+    ZP_DO(z, zp_declare(s, &declare, 1));
+    ZP_DO(z, zp_issue(s, &verdict, 1));
+    ZP_DO(z, zp_judge(s, &judge, 1));
+    ZP_DO(z, zp_event_record(s, z->agreed));
+    z->judged = 1;
+    if (!j) return ZERO_OK;
+    const zp_join_args back = {NULL, NULL, 0, j->control, z->control};
+    ZP_DO(z, zp_join(s, &back, 1));
+    ZP_DO(z, zp_event_record(s, j->agreed));
+    ZP_DO(z, zp_event_wait(&j->stream[ZP_GRADIENTS], j->agreed));
+    j->judged = 1;
+    j->agrees_later = 0;
+    return ZERO_OK;
+}
