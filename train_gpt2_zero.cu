@@ -492,9 +492,8 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     const zero_comm shards = layout_comm(&t->groups, comm);
     config.zero.world = t->groups.world;
     check(t, zero_create(&t->z, &config.zero, &shards));
-    t->tensors = gpt2_table(&j->model, &t->groups.part, j->opt->tile_rows, t->table);
-    check(t, zero_tensors(t->z, t->table, t->tensors));
-    (void)gpt2_table(&j->model, NULL, 0, t->table); /* as checkpoints and hashes have them */
+    check(t, gpt2_announce(t->z, &j->model, &t->groups.part, j->opt->tile_rows));
+    t->tensors = gpt2_table(&j->model, NULL, 0, t->table); /* as checkpoints and hashes have them */
     zero_result planned = zero_query_plan(t->z, &t->plan);
     require(j, planned == ZERO_OK, "%s%s", j->opt->bucket > 0 ? "-zb: " : "",
             zero_last_error(t->z));

@@ -254,7 +254,6 @@ static void describe_part(const gpt2_config *cfg, const gpt2_parallel *how, zero
         const tensor_slice s = tensor_slice_of(cfg, i, rank, size);
         const int is_whole = tensor_slice_is_whole(&s);
         if (is_whole && rank > 0) table[i].flags |= ZERO_COPY;
-        if (is_whole && how->sequence) table[i].sum_group = how->tp;
         if (!is_whole && i != GPT2_WTE && i != GPT2_LMHEADW) table[i].numel /= (size_t)size;
     }
 }
@@ -268,6 +267,18 @@ int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
     if (cfg->untied) describe_classifier(out);
     if (size > 1) describe_part(cfg, how, out, n);
     return n;
+}
+
+zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                          int tile_rows) {
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
+    const int size = how ? zero_group_size(how->tp) : 1, n = gpt2_table(cfg, how, tile_rows, table);
+    TRY(zero_tensors(z, table, n));
+    for (int i = 0; i < n && size > 1 && how->sequence; i++) {
+        const tensor_slice s = tensor_slice_of(cfg, i, 0, size);
+        if (tensor_slice_is_whole(&s)) TRY(zero_tensor_sum(z, table[i].name, how->tp));
+    }
+    return ZERO_OK;
 }
 
 size_t gpt2_numel(const gpt2_config *cfg) {

@@ -168,10 +168,13 @@ zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_ro
 
 /* All tensors of a model, tied or not, as this rank has them: gpt2_describe_tiled, with lmheadw as
    number 16 in a unit behind the final norm's, or in as many tiles as wte is. Of what is whole on
-   every rank of a group, ranks but the first have ZERO_COPY; with sequence parallelism it has
-   sum_group. Returns how many. */
+   every rank of a group, ranks but the first have ZERO_COPY. Returns how many. */
 int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                zero_tensor_desc out[GPT2_MOST_TENSORS]);
+/* Announces them. With sequence parallelism gradients of what is whole are summed over the group
+   (zero_tensor_sum): each rank has seen its rows alone. Errors: those of zero_tensor. */
+zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                          int tile_rows);
 const char *gpt2_tensor_name(int tensor);
 
 /* zero_write_tensor and zero_read_tensor in terms of the dense tensor, over all layers: elements
