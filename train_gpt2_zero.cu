@@ -1307,8 +1307,7 @@ static void resolve_ranks(job *j) {
     const int node_size = j->opt->node_size, nranks = j->l->nranks;
     const layout_sizes sizes = {j->opt->pipeline, j->opt->tensor_parallel};
     char why[LAUNCH_SENTENCE];
-    const int uneven = layout_divide(&j->ranks, nranks, j->l->rank, sizes, why, sizeof why);
-    require(j, !uneven, "%s", why);
+    require(j, !layout_divide(&j->ranks, nranks, j->l->rank, sizes, why, sizeof why), "%s", why);
     require(j, node_size == 0 || nranks % node_size == 0,
             "-ns %d: the ranks per node do not divide the %d rank%s", node_size, nranks,
             nranks > 1 ? "s" : "");

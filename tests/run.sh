@@ -79,6 +79,7 @@ checkpoint-slow 200 beside sh $here/test_checkpoint_faults.sh $B slow
 allocations 240 alone sh $here/test_allocations.sh $B
 losses 200 alone sh $here/test_losses.sh $B
 mpi 500 alone sh $here/test_mpi.sh $B
+layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
 trainer 600 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
 TABLE
     emulated

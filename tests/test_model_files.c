@@ -827,11 +827,11 @@ static void test_other_models(void) {
     static const struct {
         gpt2_config cfg;
         const char *part;
-    } cases[] = {{{16, 65, 128, 3, 2, 8}, "ln1w has 3 x 8 elements there, 2 x 8 here"},
-                 {{16, 65, 128, 2, 2, 16}, "wte has 1 x 2048 elements there, 1 x 1024 here"},
-                 {{17, 65, 128, 2, 2, 8}, "wpe has 1 x 136 elements there, 1 x 128 here"},
-                 {{16, 66, 128, 2, 2, 8}, "wte has 66 vocabulary entries there, 65 here"},
-                 {{16, 65, 128, 2, 4, 8}, "qkvw has 4 heads there, 2 here"}};
+    } cases[] = {{{16, 65, 128, 3, 2, 8, 0}, "ln1w has 3 x 8 elements there, 2 x 8 here"},
+                 {{16, 65, 128, 2, 2, 16, 0}, "wte has 1 x 2048 elements there, 1 x 1024 here"},
+                 {{17, 65, 128, 2, 2, 8, 0}, "wpe has 1 x 136 elements there, 1 x 128 here"},
+                 {{16, 66, 128, 2, 2, 8, 0}, "wte has 66 vocabulary entries there, 65 here"},
+                 {{16, 65, 128, 2, 4, 8, 0}, "qkvw has 4 heads there, 2 here"}};
     char path[PATH];
     (void)snprintf(path, PATH, "%s/other", folder);
     zero_ctx *z = make_alone(&tiny, ZERO_F32);

@@ -186,8 +186,9 @@ zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_ro
    what it has besides. Returns how many. */
 int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                zero_tensor_desc out[GPT2_MOST_TENSORS]);
-/* Tells a context of them, and of the groups that gradients are summed over first. Errors: those of
-   zero_tensor. */
+/* Announces them, and the groups that gradients are summed over first (zero_tensor_sum): with
+   sequence parallelism what is whole, since each rank has seen its rows alone; of a pipeline a tied
+   wte. Errors: those of zero_tensor. */
 zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                           int tile_rows);
 const char *gpt2_tensor_name(int tensor);

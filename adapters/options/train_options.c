@@ -313,6 +313,7 @@ void train_options_help(const char *program) {
     static const char *const examples[][2] = {
         {"", "a character model on tiny Shakespeare, half a minute on two cores"},
         {" --ranks 2 --stage 3", "the same on two ranks, everything sharded"},
+        {" --ranks 4 --tensor-parallel 2", "two data-parallel ranks of two with half a model each"},
         {" --ranks 2 --stage 0,1,2,3", "DDP against ZeRO: speed, memory, traffic, weights"},
         {" -e d12 -i train.bin -j val.bin -t 1024 -b 4",
          "GPT-2 124M, with llm.c's flags and files"},
