@@ -464,18 +464,16 @@ static void check_data(const job *j, data_result result, const char *error) {
     if (result != DATA_OK) launch_fail(j->l, "%s", error);
 }
 
-/* Either may be NULL: it is not wanted. */
 static int load_batch(void *trainer_, int micro, int *inputs, int *targets) {
     char error[LAUNCH_SENTENCE];
     const trainer *t = (const trainer *)trainer_;
     job *j = t->j;
     const int rows = j->batch.rows;
     const int64_t first = ((int64_t)micro * j->ranks.dp + j->ranks.dp_rank) * rows;
-    if (inputs == NULL && targets == NULL) return rows;
-    check_data(j,
-               windows_load(&j->deal, step_of_data(t), first, rows, inputs ? inputs : j->inputs,
-                            targets ? targets : j->targets, error, sizeof error),
-               error);
+    check_data(
+        j,
+        windows_load(&j->deal, step_of_data(t), first, rows, inputs, targets, error, sizeof error),
+        error);
     return rows;
 }
 
@@ -649,15 +647,11 @@ static int load_validation(void *trainer_, int i, int *inputs, int *targets) {
     const trainer *t = (const trainer *)trainer_;
     job *j = t->j;
     const int rows = j->batch.rows;
-    const size_t T = (size_t)j->batch.seq_len;
-    const int64_t mine = ((int64_t)i * j->ranks.dp + j->ranks.dp_rank) * rows,
-                  left = t->look - mine;
+    const int64_t mine = ((int64_t)i * j->ranks.dp + j->ranks.dp_rank) * rows;
+    const int64_t left = t->look - mine;
     const int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
-    for (int b = 0; b < count && (inputs != NULL || targets != NULL); b++)
-        check_data(j,
-                   windows_load(&j->look, mine + b, 0, 1, (inputs ? inputs : j->inputs) + b * T,
-                                (targets ? targets : j->targets) + b * T, error, sizeof error),
-                   error);
+    check_data(j, windows_load(&j->look, 0, mine, count, inputs, targets, error, sizeof error),
+               error);
     return count;
 }
 
