@@ -41,9 +41,15 @@ void settings_rows(report *r, const settings *s) {
     report_row(r, "optimizer", "%s, betas %g %g, eps %g, decay %g, clip %g", rule, o->beta1,
                o->beta2, o->eps, o->weight_decay, o->clip);
     report_row(r, "ranks", "%d, started %s", s->l->nranks, launch_how(s->l));
-    if (s->ranks->tp > 1)
-        report_row(r, "  as", "%d tensor-parallel%s x %d data-parallel", s->ranks->tp,
+    if (s->ranks->tp * s->ranks->pp > 1)
+        report_row(r, "  as", "%d stage%s x %d tensor-parallel%s x %d data-parallel", s->ranks->pp,
+                   s->ranks->pp > 1 ? "s" : "", s->ranks->tp,
                    s->ranks->part.sequence ? ", rows between layers cut" : "", s->ranks->dp);
+    if (s->ranks->pp > 1)
+        report_row(r, "pipeline", "%d chunk%s a stage, %d micro-batches kept, idle %.1f%%",
+                   o->pipeline_chunks, o->pipeline_chunks > 1 ? "s" : "", s->ranks->stage.slots,
+                   100.0 * (s->ranks->pp - 1)
+                       / (o->pipeline_chunks * s->batch->micro_steps + s->ranks->pp - 1));
     report_row(r, "device", "%s", s->device);
     report_row(r, "threads per rank", "%d", s->threads);
     if (s->l->note[0] && o->threads == 0) report_row(r, "", "%s", s->l->note);
