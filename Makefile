@@ -1,7 +1,8 @@
 # make deps             install what is missing
 # make                  the trainer, ./train_gpt2_zero, and tiny Shakespeare as tokens
 # make plan             memory, traffic, what fits, without a machine; ARGS="-e 7.5e9 -pn 64 -dt bf16"; machine: measure this one
-# make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run
+# make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run,
+#                       ARGS='-layouts "dp4 tp2dp2"' compares layouts of the ranks
 # make report           after a comparison or a run with -o log: build/report.html, one page; LOG, CSV, TRACE, PEERS
 # make drop DIR=folder  the plugin's two files, for your own trainer
 # make lib, install     the plugin as a library; PREFIX
@@ -20,6 +21,7 @@ B      ?= build
 OPT    ?= -O3 -march=native
 OMP    ?= -fopenmp
 NVCC   ?= nvcc
+comma   = ,
 SILENT  = $(findstring s,$(firstword -$(MAKEFLAGS)))
 short   = $(if $V,,@$(if $(SILENT),,echo '  $1 $@';) )# what a command line is printed as
 once    = $(eval $1 := $(shell $2))$($1)
@@ -34,20 +36,21 @@ RINGS   = -DZERO_WITH_URING -Wl,--no-as-needed -luring
 COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) $(if $(URING),$(RINGS)) -MMD -MP
 
 PLUGIN  = $B/zero_plugin.o
-vpath %.c adapters/gpt2 adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/plan adapters/page data
-GPT2    = $B/gpt2.o $B/ops_cpu.o $B/spill_file.o
+vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/plan adapters/page data
+PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
+GPT2    = $B/gpt2.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/spill_file.o $(PIPES)
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o
 CKPT    = $(patsubst adapters/checkpoint/%.c,$B/%.o,$(wildcard adapters/checkpoint/checkpoint*.c))
-ROOMS   = $(patsubst %.c,$B/%.o,$(notdir $(wildcard adapters/options/*.c adapters/compare/*.c adapters/eval/*.c adapters/report/*.c))) $B/outliers.o
+ROOMS   = $(patsubst %.c,$B/%.o,$(notdir $(wildcard adapters/options/*.c adapters/compare/*.c adapters/eval/*.c adapters/report/*.c adapters/parallel/*.c))) $B/outliers.o
 READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windows.o)
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_transport test_run test_ease test_ease_checked test_trace test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_launch test_report test_plan test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/hosts/*.c tests/hosts/*/*.[ch] tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -106,7 +109,7 @@ $B/data/tiny_gpt2_train.bin: $B/tokens
 	$(call short,TOKENS)$B/tokens gpt2 data/tinyshakespeare.txt $B/data/tiny_gpt2 data/gpt2.tiktoken
 
 compare: train_gpt2_zero data
-	./train_gpt2_zero -z 0,1,2,3 -pn 2 -csv $B/compare.csv $(ARGS)
+	./train_gpt2_zero $(if $(findstring -layouts,$(ARGS)),-pn 4,-z 0$(comma)1$(comma)2$(comma)3 -pn 2) -csv $B/compare.csv $(ARGS)
 
 # ---- tests: every program ends with `N passed, N failed` ----
 # The trainer without its measure of the processor, nine tenths of a short run: of tests that start many.
@@ -122,10 +125,12 @@ $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors t
 $B/test_offload_rings: tests/test_offload.c | libraries
 	@mkdir -p $B
 	$(COMPILE) $(RINGS) -O1 -I. -o $@ $< -lm
-$B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops: $B/%: tests/%.c $(PLUGIN) $(GPT2)
+$B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_gpt2_pipeline: $B/%: tests/%.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
+$B/test_pipeline: tests/test_pipeline.c $(PLUGIN) $(PIPES)
+	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(PIPES) -lm
 $B/test_report: tests/test_report.c $(addprefix $B/,report.o plan_rows.o progress.o step_line.o pace.o hellaswag.o eval_file.o data_file.o)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) -lm
 $B/test_observe: tests/test_observe.c $(addprefix $B/,trace.o breakdown.o comms_table.o flops_table.o scalars.o report.o) $(PLUGIN) $(GPT2)
@@ -171,7 +176,7 @@ $B/bench_%: tests/bench_%.c $(PLUGIN)
 FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -o $@ $(filter %.c,$^)
 $B/libfuzzer/ds_config: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*.c) adapters/schedule/schedule.c
 $B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/checkpoint*.c)
-$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/ops_cpu.c adapters/gpt2/spill_file.c
+$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/tensor_parallel.c adapters/gpt2/ops_cpu.c adapters/gpt2/spill_file.c
 $B/libfuzzer/%:
 	@mkdir -p $B/libfuzzer
 	$(call short,CLANG)$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)

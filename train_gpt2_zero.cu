@@ -44,15 +44,18 @@
 #include "adapters/eval/sample.h"
 #include "adapters/gpt2/device.h"
 #include "adapters/gpt2/gpt2.h"
+#include "adapters/gpt2/pipelined.h"
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
 #include "adapters/options/train_resolve.h"
+#include "adapters/parallel/layout.h"
 #include "adapters/report/main_log.h"
 #include "adapters/report/observe.h"
 #include "adapters/report/pace.h"
 #include "adapters/report/plan_rows.h"
 #include "adapters/report/progress.h"
 #include "adapters/report/report.h"
+#include "adapters/report/settings_rows.h"
 #include "adapters/report/step_line.h"
 #include "adapters/schedule/outliers.h"
 #include "data/tokenizer.h"
@@ -71,6 +74,7 @@ typedef struct job {
     observer *see; /* NULL: nothing of -tr, -tb ... is asked for */
     int steps;     /* of the run; in a comparison, of each stage */
     int threads;   /* of this rank */
+    layout ranks;  /* what they are; without groups */
     gpt2_config model;
     batch_shape batch;
     token_file train, val;
@@ -83,7 +87,6 @@ typedef struct job {
     int *sample;           /* [1 + sample_tokens] */
     float *logits;         /* [V] */
     hellaswag exam;        /* -h */
-    float *losses;         /* [rows * T], of its tokens */
     char data[256];        /* the files' tokens and hashes, "NAME VALUE" a line */
     char settings[6144];   /* the same, with all flags: saved along in checkpoints */
     double matmul_rate;    /* operations per second of all ranks together, measured */
@@ -97,7 +100,10 @@ typedef struct trainer {
     int stage;
     zero_ctx *z;
     gpt2_model *model;
-    zero_tensor_desc table[GPT2_TENSORS];
+    gpt2_pipeline *line; /* what runs it where it is a stage, and looks at it */
+    layout groups;
+    zero_tensor_desc table[GPT2_MOST_TENSORS]; /* of the whole model */
+    int tensors;
     zero_plan plan;
     zero_hyper hyper; /* but for lr and betas: lr's schedule has them */
     schedule lr;
@@ -112,6 +118,7 @@ typedef struct trainer {
     int64_t durable;    /* of the last that was said to be on the disk, or loaded */
     int stop;           /* a signal has asked for it, on any rank */
     int first;          /* steps that were made before this run */
+    int64_t look;       /* windows of a validation */
     pace speed;
     progress watch;    /* of the whole run */
     double device_mib; /* CUDA: taken after the first step */
@@ -129,7 +136,8 @@ typedef struct step_values {
 
 static void check(const trainer *t, zero_result result); /* ends the job, and tells why */
 static void check_model(const trainer *t, zero_result result);
-static void load_batch(trainer *t, int micro); /* this rank's rows */
+static void check_line(const trainer *t, zero_result result);
+static int load_batch(void *trainer_, int micro, int *inputs, int *targets); /* this rank's rows */
 static void settle(trainer *t, zero_step_report *done);
 static int is_unusual(trainer *t, step_values *v);
 static double take_loss(trainer *t);
@@ -142,15 +150,20 @@ static void say_mean_step(const trainer *t);
 static void run_micro_steps(trainer *t) {
     job *j = t->j;
     const int micro_steps = j->batch.micro_steps;
-    for (int micro = 0; micro < micro_steps; micro++) {
+    const float factor = zero_loss_scale(t->z) / (float)micro_steps;
+    const gpt2_feed feed = {load_batch, NULL, t};
+    for (int micro = 0; micro < micro_steps && t->groups.pp == 1; micro++) {
         observe_begin(j->see, "data", BREAKDOWN_DATA);
-        load_batch(t, micro);
+        (void)load_batch(t, micro, j->inputs, j->targets);
         observe_end(j->see);
         check(t, zero_pass_begin(t->z, ZERO_TRAIN, micro, micro_steps));
-        check_model(t, gpt2_train_step(t->model, j->inputs, j->targets,
-                                       zero_loss_scale(t->z) / (float)micro_steps, NULL));
+        check_model(t, gpt2_train_step(t->model, j->inputs, j->targets, factor, NULL));
         check(t, zero_pass_end(t->z));
     }
+    if (t->groups.pp == 1) return;
+    check(t, zero_pass_begin(t->z, ZERO_TRAIN, ZERO_TOGETHER, micro_steps));
+    check_line(t, gpt2_pipeline_train(t->line, &feed, factor));
+    check(t, zero_pass_end(t->z));
 }
 
 /* One step. v NULL: its values are not wanted; then the host waits for a GPU only to know whether
@@ -236,8 +249,18 @@ static void check(const trainer *t, zero_result result) {
     launch_fail_result(t->j->l, result, t->z != NULL ? zero_last_error(t->z) : "");
 }
 
+/* Of groups, or of groups and the context. */
+static void check_groups(const trainer *t, zero_result result) {
+    const char *why = t->z != NULL ? zero_last_error(t->z) : "";
+    if (result != ZERO_OK)
+        launch_fail_result(t->j->l, result, why[0] ? why : layout_error(&t->groups));
+}
+
 static void check_model(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_last_error(t->model));
+}
+static void check_line(const trainer *t, zero_result result) {
+    if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_pipeline_error(t->line));
 }
 
 /* On rank 0. */
@@ -293,7 +316,7 @@ static void read_file(job *j, train_options *o) {
     const ds_notes notes = {note_key, j};
     require(j, o->ds_path[0] || !o->ds_out[0], "-dso %s: there is no -ds to resolve", o->ds_out);
     if (!o->ds_path[0]) return;
-    const ds_auto autos = train_autos(o, j->l->nranks, j->model.channels, &said);
+    const ds_auto autos = train_autos(o, j->ranks.dp, j->model.channels, &said);
     const int failed =
         ds_config_load(o->ds_path, &autos, &j->ds, &notes, sentence, sizeof sentence);
     require(j, !failed, "-ds: %s", sentence);
@@ -319,6 +342,7 @@ static ds_config make_settings(const job *j, int stage) {
     /* The two ways to accumulate round differently: stages can be compared at one of them. */
     if (j->opt->stage.n > 1 && c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation = ZERO_ACCUMULATE_SHARDED;
+    if (j->ranks.pp > 1) c->accumulation = ZERO_ACCUMULATE_LOCAL; /* train_check saw to it */
     train_tiers(j->opt, c);
     c->threads = j->threads;
     c->stream = j->computes.stream;
@@ -361,7 +385,7 @@ static void open_tokenizer(job *j) {
     char path[1024], error[512];
     const train_options *o = j->opt;
     int given = o->tokenizer_path[0] != 0;
-    if ((o->sample_tokens == 0 && !given) || o->stage.n > 1) return;
+    if ((o->sample_tokens == 0 && !given) || train_compares(o)) return;
     if (given)
         snprintf(path, sizeof path, "%s", o->tokenizer_path);
     else
@@ -379,8 +403,8 @@ static void open_tokenizer(job *j) {
 static void open_examples(job *j) {
     char error[512];
     hellaswag *h = &j->exam;
-    h->rank = j->l->rank;
-    h->nranks = j->l->nranks;
+    h->rank = j->ranks.dp_rank;
+    h->nranks = j->ranks.dp;
     h->rows = j->batch.rows;
     h->seq_len = j->batch.seq_len;
     if (!j->opt->evaluate) return;
@@ -431,7 +455,6 @@ static void close_data(job *j) {
     token_file_close(&j->val);
     tokenizer_close(&j->words);
     hellaswag_close(&j->exam);
-    free(j->losses);
     free(j->inputs);
     free(j->targets);
     free(j->sample);
@@ -446,15 +469,17 @@ static void check_data(const job *j, data_result result, const char *error) {
     if (result != DATA_OK) launch_fail(j->l, "%s", error);
 }
 
-static void load_batch(trainer *t, int micro) {
+static int load_batch(void *trainer_, int micro, int *inputs, int *targets) {
     char error[LAUNCH_SENTENCE];
+    const trainer *t = (const trainer *)trainer_;
     job *j = t->j;
-    const batch_shape *s = &j->batch;
-    const int64_t first = ((int64_t)micro * j->l->nranks + j->l->rank) * s->rows;
-    check_data(j,
-               windows_load(&j->deal, step_of_data(t), first, s->rows, j->inputs, j->targets, error,
-                            sizeof error),
-               error);
+    const int rows = j->batch.rows;
+    const int64_t first = ((int64_t)micro * j->ranks.dp + j->ranks.dp_rank) * rows;
+    check_data(
+        j,
+        windows_load(&j->deal, step_of_data(t), first, rows, inputs, targets, error, sizeof error),
+        error);
+    return rows;
 }
 
 /* -db: all windows of a step, whoever trains on them. */
@@ -470,7 +495,7 @@ static void say_batch(trainer *t) {
 
 /* Context and plan; nothing large is allocated yet. */
 static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
-    const ds_config config = make_settings(j, stage);
+    ds_config config = make_settings(j, stage);
     char sentence[LAUNCH_SENTENCE];
     memset(t, 0, sizeof *t);
     t->j = j;
@@ -480,18 +505,24 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     comm->node_size = j->opt->node_size;
     const int wrong = train_schedule(j->opt, &j->ds, j->steps, &t->lr, sentence, sizeof sentence);
     require(j, !wrong, "%s", sentence);
-    check(t, zero_create(&t->z, &config.zero, comm));
-    check(t, gpt2_announce(t->z, &j->model, j->opt->tile_rows, t->table));
-    gpt2_describe(&j->model, t->table); /* as checkpoints and hashes have them */
+    t->groups = j->ranks;
+    check_groups(t, layout_open(&t->groups, comm, config.zero.stream, config.zero.timeout_s));
+    const zero_comm shards = layout_comm(&t->groups, comm);
+    require(j, layout_settings(&t->groups, &j->model, &config.zero) == ZERO_OK, "no memory");
+    check(t, zero_create(&t->z, &config.zero, &shards));
+    check(t, gpt2_announce(t->z, &j->model, &t->groups.part, j->opt->tile_rows));
+    t->tensors = gpt2_table(&j->model, NULL, 0, t->table); /* as checkpoints and hashes have them */
     zero_result planned = zero_query_plan(t->z, &t->plan);
     require(j, planned == ZERO_OK, "%s%s", j->opt->bucket > 0 ? "-zb: " : "",
             zero_last_error(t->z));
 }
 
-static gpt2_run make_run(const job *j) {
+static gpt2_run make_run(const trainer *t) {
+    const job *j = t->j;
     const train_options *o = j->opt;
-    gpt2_run run = {j->batch.rows, j->batch.seq_len, o->recompute, (zero_type)o->type,
-                    o->tf32,       o->any_order,     o->tile_rows, train_folder(o, &j->ds)};
+    gpt2_run run = {j->batch.rows,  j->batch.seq_len, o->recompute, (zero_type)o->type,
+                    o->tf32,        o->any_order,     o->tile_rows, train_folder(o, &j->ds),
+                    &t->groups.part};
     return run;
 }
 
@@ -503,38 +534,38 @@ static void say_idle_flags(const job *j) {
         say(j, "%s\n", sentence);
 }
 
-static int is_model_file(const char *model) {
-    return model_ends(model, ".bin") || model_ends(model, ".safetensors")
-           || model_ends(model, ".json");
-}
-
 /* Weights, as a training starts with them. */
 static void start_weights(trainer *t) {
     const job *j = t->j;
     gpt2_error error;
     zero_result result;
-    const int in_file = is_model_file(j->opt->model);
+    const int in_file = model_is_file(j->opt->model);
     progress_phase(j->out, in_file ? "reading the weights" : "drawing the first weights",
                    t->plan.numel * sizeof(float));
     if (in_file)
-        result = model_load(t->z, &j->model, j->opt->model, &error);
+        result = model_load_part(t->z, &j->model, &t->groups.part, j->opt->model, &error);
     else
-        result = gpt2_init(t->z, &j->model, (uint64_t)j->opt->seed, &error);
+        result = gpt2_init_part(t->z, &j->model, &t->groups.part, (uint64_t)j->opt->seed, &error);
     if (result != ZERO_OK) launch_fail_result(j->l, result, error.sentence);
 }
 
 static void create_model(trainer *t) {
     job *j = t->j;
-    gpt2_run run = make_run(j);
+    gpt2_run run = make_run(t);
     gpt2_error error;
-    const zero_result result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
+    zero_result result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
+    require(j, result == ZERO_OK, "%s", error.sentence);
+    result = gpt2_pipeline_open(&t->line, t->z, t->model, &t->groups.stage, j->batch.micro_steps,
+                                j->computes.stream, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
 }
 
 static void close_trainer(trainer *t) {
     checkpoint_destroy(t->saves);
+    gpt2_pipeline_close(t->line);
     gpt2_destroy(t->model);
     zero_destroy(t->z);
+    layout_close(&t->groups);
 }
 
 /* Bytes of a rank: what the context will allocate, and what the model will. */
@@ -544,20 +575,30 @@ static uint64_t plan_bytes(const zero_plan *p) {
 
 /* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? `host`:
    bytes of a rank that are the host's everywhere. */
-static void check_memory(job *j, const zero_plan *plans, int count, size_t host) {
+static void check_memory(const trainer *t, int count, size_t host) {
     char sentence[LAUNCH_SENTENCE];
-    gpt2_run run = make_run(j);
-    uint64_t each = gpt2_activation_bytes(&j->model, &run), need = 0, shared = 0;
-    require(j, each > 0, "-b %d: too many windows of -t %d tokens for the model's activations",
-            run.batch, run.seq_len);
-    each += (uint64_t)j->batch.rows * (uint64_t)j->batch.seq_len * 2 * sizeof(int);
+    job *j = t->j;
+    uint64_t need = 0, shared = 0;
     for (int i = 0; i < count; i++) {
-        need += plan_bytes(&plans[i]) + each;
-        shared += plan_bytes(&plans[i]) - plans[i].optimizer_bytes;
+        const zero_plan *p = &t[i].plan;
+        const gpt2_run run = make_run(&t[i]);
+        const uint64_t activations = gpt2_activation_bytes(&j->model, &run);
+        require(j, activations > 0,
+                "-b %d: too many windows of -t %d tokens for the model's activations", run.batch,
+                run.seq_len);
+        need += plan_bytes(p) + activations
+                + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps)
+                + (uint64_t)run.batch * (uint64_t)run.seq_len * 2 * sizeof(int);
+        shared += plan_bytes(p) - p->optimizer_bytes;
     }
     const int full = device_fits(&j->computes, need, sentence, sizeof sentence);
     require(j, !full, "rank %d: %s", j->l->rank, sentence);
     if (DEVICE_IS_HOST) launch_check_memory(j->l, need + host, shared);
+}
+
+/* Over all ranks, whatever they are. */
+static void sum_over_ranks(trainer *t, double *values, int n) {
+    check_groups(t, layout_sum(&t->groups, t->z, values, n));
 }
 
 /* The mean loss over the ranks, of the steps since it was last asked for. Ranks that a signal has
@@ -566,16 +607,16 @@ static double take_loss(trainer *t) {
     double sums[2] = {0, launch_asked_to_stop() ? 1.0 : 0.0};
     observe_begin(t->j->see, "loss", BREAKDOWN_HOST);
     check_model(t, gpt2_take_losses(t->model, &sums[0]));
-    check(t, zero_all_sum(t->z, sums, 2));
+    sum_over_ranks(t, sums, 2);
     observe_end(t->j->see);
     t->stop = t->stop || sums[1] > 0;
-    return sums[0] / t->j->l->nranks;
+    return sums[0] * t->groups.pp / t->j->l->nranks; /* a pipeline's last stage has it */
 }
 
 /* Between steps: has a signal asked any rank to stop? */
 static int must_stop(trainer *t) {
     double asked = launch_asked_to_stop() ? 1 : 0;
-    if (t->j->opt->save_every > 0) check(t, zero_all_sum(t->z, &asked, 1));
+    if (t->j->opt->save_every > 0) sum_over_ranks(t, &asked, 1);
     t->stop = t->stop || asked > 0;
     return t->stop;
 }
@@ -606,38 +647,45 @@ static void settle(trainer *t, zero_step_report *done) {
 
 enum { STREAM_SAMPLE = 1002 }; /* of gpt2_draw, after the model's and those of windows.h */
 
-/* Mean loss over the validation file; NaN if it had to stop. Its windows are dealt to the ranks in
-   turn; a rank whose share is used up takes part with none. */
-static double validate(trainer *t) {
+/* Batch i of the validation file: windows are dealt to the data-parallel ranks in turn; one whose
+   share is used up takes part with none. */
+static int load_validation(void *trainer_, int i, int *inputs, int *targets) {
     char error[LAUNCH_SENTENCE];
+    const trainer *t = (const trainer *)trainer_;
     job *j = t->j;
     const int rows = j->batch.rows;
-    const size_t T = (size_t)j->batch.seq_len;
-    int64_t all = j->look.count;
-    int64_t at_once = (int64_t)rows * j->l->nranks;
-    int64_t wanted = j->opt->val_batches > 0 ? j->opt->val_batches * at_once : all;
+    const int64_t mine = ((int64_t)i * j->ranks.dp + j->ranks.dp_rank) * rows;
+    const int64_t left = t->look - mine;
+    const int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
+    check_data(j, windows_load(&j->look, 0, mine, count, inputs, targets, error, sizeof error),
+               error);
+    return count;
+}
+
+/* Mean loss over the validation file; NaN if it had to stop. A pipeline takes several batches at
+   once, for its stages to have work. */
+static double validate(trainer *t) {
+    job *j = t->j;
+    const int64_t each = (int64_t)j->batch.rows * j->ranks.dp;
+    const int at_once = t->groups.pp > 1 ? 4 * t->groups.pp : 1;
+    const gpt2_feed feed = {load_validation, NULL, t};
     double total = 0;
     progress watch;
-    if (all > wanted) all = wanted;
+    t->look = j->look.count;
+    if (j->opt->val_batches > 0 && t->look > j->opt->val_batches * each)
+        t->look = j->opt->val_batches * each;
+    const int batches = (int)((t->look + each - 1) / each);
     progress_begin(&watch, j->out, "validation");
-    for (int64_t first = 0; first < all; first += at_once) {
+    for (int first = 0; first < batches; first += at_once) {
         double sum = 0;
         if (must_stop(t)) return NAN;
-        progress_at(&watch, (double)first / (double)all, NULL);
-        int64_t mine = first + (int64_t)j->l->rank * rows, left = all - mine;
-        int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
-        for (int b = 0; b < count; b++)
-            check_data(j,
-                       windows_load(&j->look, mine + b, 0, 1, j->inputs + (size_t)b * T,
-                                    j->targets + (size_t)b * T, error, sizeof error),
-                       error);
-        check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
-        check_model(t, gpt2_loss(t->model, j->inputs, j->targets, count, &sum));
-        check(t, zero_pass_end(t->z));
+        progress_at(&watch, (double)first / batches, NULL);
+        const int n = batches - first < at_once ? batches - first : at_once;
+        check_line(t, gpt2_pipeline_loss(t->line, &feed, first, n, &sum));
         total += sum;
     }
-    check(t, zero_all_sum(t->z, &total, 1));
-    return total / ((double)all * j->batch.seq_len);
+    check_groups(t, layout_sum_data(&t->groups, t->z, &total, 1));
+    return total / ((double)t->look * j->batch.seq_len);
 }
 
 static void print_token(const job *j, int token) {
@@ -660,18 +708,21 @@ static void print_sample(trainer *t) {
     for (int n = 1; n <= j->opt->sample_tokens && !must_stop(t); n++) {
         int seen = n < T ? n : T;
         uint64_t draw = gpt2_draw((uint64_t)j->opt->seed, STREAM_SAMPLE, (uint64_t)n);
-        check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
-        check_model(t, gpt2_logits(t->model, j->sample + n - seen, seen, j->logits));
-        check(t, zero_pass_end(t->z));
+        check_line(t, gpt2_pipeline_logits(t->line, j->sample + n - seen, seen, j->logits));
         j->sample[n] = sample_pick(j->logits, known, (double)(draw >> 11) / 9007199254740992.0);
         print_token(j, j->sample[n]);
     }
     say(j, "\n---\n");
 }
 
+static zero_result read_weights(void *user, int tensor, size_t first, size_t count, float *out) {
+    const trainer *t = (const trainer *)user;
+    return gpt2_read(t->z, &t->j->model, &t->groups.part, tensor, ZERO_MASTER, first, count, out);
+}
+
 static uint64_t weights_of(const trainer *t) {
     uint64_t hash = 0;
-    check(t, hash_weights(t->z, t->table, GPT2_TENSORS, &hash));
+    check_groups(t, hash_weights(read_weights, (void *)(uintptr_t)t, t->table, t->tensors, &hash));
     return hash;
 }
 
@@ -699,18 +750,15 @@ static void print_evaluation(trainer *t) {
     hellaswag_begin(h);
     for (int64_t pass = 0; pass < passes; pass++) {
         int rows = 0;
-        double sum = 0;
+        const float *losses;
         if (must_stop(t)) return;
         progress_at(&watch, (double)pass / (double)passes, NULL);
         check_data(j, hellaswag_fill(h, j->inputs, j->targets, &rows, error, sizeof error), error);
-        check(t, zero_pass_begin(t->z, ZERO_EVAL, 0, 1));
-        check_model(t, gpt2_loss(t->model, j->inputs, j->targets, rows, &sum));
-        check_model(t, gpt2_token_losses(t->model, j->losses, (size_t)rows * (size_t)h->seq_len));
-        check(t, zero_pass_end(t->z));
-        hellaswag_count(h, j->losses);
+        check_line(t, gpt2_pipeline_batch(t->line, j->inputs, j->targets, rows, &losses));
+        if (losses != NULL) hellaswag_count(h, losses);
     }
     double sums[2] = {(double)h->right, (double)h->asked};
-    check(t, zero_all_sum(t->z, sums, 2));
+    check_groups(t, layout_sum_data(&t->groups, t->z, sums, 2));
     say(j, "HellaSwag: %.0f/%.0f = %f\n", sums[0], sums[1], sums[0] / sums[1]);
     check_log(j, main_log_evaluation(j->log, t->step, sums[0] / sums[1]));
 }
@@ -747,7 +795,7 @@ static checkpoint_options make_checkpoint_options(trainer *t) {
     c.refuse_damaged = o->resume == 2;
     c.config = j->settings;
     c.tensors = t->table;
-    c.ntensors = GPT2_TENSORS;
+    c.ntensors = t->tensors;
     c.log = note_save;
     c.log_user = j;
     return c;
@@ -758,8 +806,11 @@ static void plan_saves(trainer *t) {
     const train_options *o = t->j->opt;
     require(t->j, !saves_anything(o) || o->log_dir[0], "%s: checkpoints need a folder, -o",
             o->resume ? "-y" : "-n");
-    require(t->j, !saves_anything(o) || o->stage.n == 1,
-            "-n and -y: a comparison of stages has no checkpoints");
+    require(t->j, !saves_anything(o) || !train_compares(o),
+            "-n and -y: a comparison has no checkpoints");
+    require(t->j, !saves_anything(o) || t->groups.world == NULL,
+            "-n and -y: checkpoints of a model in parts, -tp %d and -pp %d, are not supported yet",
+            t->groups.tp, t->groups.pp);
     if (!saves_anything(o)) return;
     const checkpoint_options options = make_checkpoint_options(t);
     t->saves_bytes = checkpoint_bytes(t->z, &options);
@@ -955,89 +1006,65 @@ static void save_if_due(trainer *t) {
 
 static void measure_matmul(trainer *t) {
     double best = 0;
-    check(t, zero_barrier(t->z));
+    sum_over_ranks(t, NULL, 0);
     for (int i = 0; i < MATMUL_ROUNDS; i++) {
         double rate = gpt2_matmul_rate((zero_type)t->j->opt->type, t->j->threads);
         if (rate > best) best = rate;
     }
     double rates[2] = {best, gpt2_peak_rate((zero_type)t->j->opt->type, t->j->opt->tf32)};
     rates[1] /= t->j->computes.sharers;
-    check(t, zero_all_sum(t->z, rates, 2));
+    sum_over_ranks(t, rates, 2);
     t->j->matmul_rate = rates[0];
     t->j->peak_rate = rates[1];
 }
 
 static void print_settings(const trainer *t) {
     const job *j = t->j;
-    const train_options *o = j->opt;
-    const gpt2_config *m = &j->model;
-    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
-    train_options_word(o, "-dt", type);
-    train_options_word(o, "-op", rule);
-    report_rule(j->out);
-    report_row(j->out, "model", "%s", o->model);
-    report_row(j->out, "parameters", "%zu", t->plan.numel);
-    report_row(j->out, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
-    report_row(j->out, "vocabulary", "%d, padded %d", m->vocab_size, m->padded_vocab_size);
-    if (o->tile_rows > 0)
-        report_row(j->out, "tiles of wte", "%d rows each", gpt2_tile_rows(m, o->tile_rows));
-    report_row(j->out, "training tokens", "%zu, windows %s", j->train.count,
-               order_words[j->deal.order]);
-    report_row(j->out, "validation tokens", "%zu", j->val.count);
-    report_row(j->out, "tokens per step", "%lld = -b %d x -t %d x %d ranks x %d micro-steps",
-               (long long)j->batch.tokens, j->batch.rows, j->batch.seq_len, j->l->nranks,
-               j->batch.micro_steps);
-    report_row(j->out, "steps", "%d", j->steps);
-    report_row(j->out, "type", "%s, %s", type,
-               o->type == ZERO_F32 ? "which are their own master weights"
-               : o->master         ? "f32 master weights"
-                                   : "no master weights, stochastic rounding");
-    if (o->type == ZERO_F16 && o->scale == 0)
-        report_row(j->out, "loss scale", "dynamic, from %g, window %d", o->first_scale,
-                   o->scale_window);
-    report_row(j->out, "overflow", "%s",
-               !j->ds.zero.no_overflow_check ? "checked in every step" : "not checked");
-    if (j->ds.has_schedule)
-        report_row(j->out, "learning rate", "%s, by %s", schedule_name(t->lr.kind), o->ds_path);
-    else
-        report_row(j->out, "learning rate", "%s, %g to %g, warm-up %d", schedule_name(t->lr.kind),
-                   o->lr, t->lr.kind == SCHEDULE_CONSTANT ? o->lr : o->lr * o->final_fraction,
-                   o->warmup);
-    report_row(j->out, "optimizer", "%s, betas %g %g, eps %g, decay %g, clip %g", rule, o->beta1,
-               o->beta2, o->eps, o->weight_decay, o->clip);
-    report_row(j->out, "ranks", "%d, started %s", j->l->nranks, launch_how(j->l));
-    report_row(j->out, "device", "%s", j->computes.name);
-    report_row(j->out, "threads per rank", "%d", j->threads);
-    if (j->l->note[0] && o->threads == 0) report_row(j->out, "", "%s", j->l->note);
-    report_row(j->out, "matrix products", "%.1f GFLOP/s, all ranks; %s", j->matmul_rate * 1e-9,
-               gpt2_product_path(t->model));
-    if (j->peak_rate > 0)
-        report_row(j->out, "  by their maker", "%.1f GFLOP/s", j->peak_rate * 1e-9);
-    report_row(j->out, "attention", "%s", gpt2_attention_path(t->model));
-    report_rule(j->out);
+    const settings all = {j->opt,
+                          &j->model,
+                          &j->batch,
+                          &j->ds,
+                          j->l,
+                          &j->ranks,
+                          t->lr.kind,
+                          j->train.count,
+                          j->val.count,
+                          order_words[j->deal.order],
+                          j->computes.name,
+                          j->steps,
+                          j->threads,
+                          j->matmul_rate,
+                          j->peak_rate,
+                          gpt2_product_path(t->model),
+                          gpt2_attention_path(t->model)};
+    settings_rows(j->out, &all);
+}
+
+/* What a rank sends in a step beside its context: parts of layers, and between stages. */
+static size_t parts_bytes(const trainer *t) {
+    const gpt2_run run = make_run(t);
+    const int micro_steps = t->j->batch.micro_steps;
+    return gpt2_parallel_bytes(&t->j->model, &run) * (size_t)micro_steps
+           + gpt2_pipeline_sent(&t->j->model, &run, micro_steps);
 }
 
 static void print_plan(const trainer *t) {
     const job *j = t->j;
-    const zero_plan *p = &t->plan;
-    gpt2_run run = make_run(j);
+    const gpt2_run run = make_run(t);
     zero_config c;
-    char bucket[64] = "the largest unit";
     zero_query_config(t->z, &c);
-    if (c.bucket_numel > 0) snprintf(bucket, sizeof bucket, "%zu", c.bucket_numel);
-    report_row(j->out, "ZeRO stage", "%d", t->stage);
-    report_row(j->out, "micro-steps add up", "%s",
-               c.accumulation == ZERO_ACCUMULATE_LOCAL ? "locally" : "in shards");
-    report_row(j->out, "communication", "%s, bucket: %s, prefetch %d",
-               c.no_overlap ? "in between" : "overlapped", bucket, c.prefetch > 0 ? c.prefetch : 0);
-    plan_rows(j->out, p, &c, DEVICE_IS_HOST);
-    report_mib(j->out, "activations", gpt2_activation_bytes(&j->model, &run), "");
-    if (run.recompute == GPT2_RECOMPUTE_AWAY)
-        report_mib(j->out, "  kept away", gpt2_away_bytes(&j->model, &run), DEVICE_AWAY);
-    if (t->saves_bytes > 0) report_mib(j->out, "checkpoints", t->saves_bytes, " of the host");
-    report_mib(j->out, "sent per step", p->sent_bytes, "");
-    report_mib(j->out, "  by the formula", p->formula_sent_bytes, "");
-    report_rule(j->out);
+    const plan_view all = {t->stage,
+                           &t->plan,
+                           &c,
+                           run.recompute == GPT2_RECOMPUTE_AWAY,
+                           gpt2_activation_bytes(&j->model, &run)
+                               + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps),
+                           gpt2_away_bytes(&j->model, &run),
+                           t->saves_bytes,
+                           parts_bytes(t),
+                           DEVICE_AWAY,
+                           DEVICE_IS_HOST};
+    plan_table(j->out, &all);
 }
 
 /* A share is one at most: a step may do better than the product that was measured. */
@@ -1068,7 +1095,7 @@ static void print_first_step(const trainer *t, const char *before) {
     const char *now = gpt2_product_path(t->model);
     if (strcmp(before, now) != 0) say(j, "matrix products: %s\n", now);
     if (DEVICE_IS_HOST) return;
-    const gpt2_run run = make_run(j);
+    const gpt2_run run = make_run(t);
     const size_t planned = plan_bytes(&t->plan) + gpt2_activation_bytes(&j->model, &run);
     const double mib = 1024.0 * 1024;
     say(j, "device memory: %.1f MiB taken, %.1f MiB planned\n",
@@ -1153,7 +1180,7 @@ static int run_training(job *j) {
     require(j, !text[0], "%s", text);
     open_trainer(&t, j, j->opt->stage.at[0], &j->l->comm[0]);
     plan_saves(&t);
-    check_memory(j, &t.plan, 1, t.saves_bytes);
+    check_memory(&t, 1, t.saves_bytes);
     progress_phase(j->out, "building", plan_bytes(&t.plan));
     check(&t, zero_build(t.z));
     if (!open_saves(&t)) start_weights(&t);
@@ -1194,20 +1221,36 @@ static void compare_wait(void *t) {
 }
 static void compare_check_result(void *t, zero_result result) { check((trainer *)t, result); }
 static uint64_t compare_hash(void *t) { return weights_of((const trainer *)t); }
+static void compare_sum(void *t, double *values, int n) { sum_over_ranks((trainer *)t, values, n); }
+static void compare_groups(void *t, zero_group_stats *stats) {
+    memset(stats, 0, sizeof *stats);
+    zero_group_query_stats(((const trainer *)t)->groups.part.tp, stats);
+}
 
-static void open_entries(job *j, compare *c, trainer *t) {
-    zero_plan plans[COMPARE_MOST];
-    memset(plans, 0, sizeof plans);
+static void open_entries(job *jobs, compare *c, trainer *t) {
+    const train_options *o = jobs->opt;
+    char why[LAUNCH_SENTENCE] = "";
     for (int i = 0; i < c->n; i++) {
-        open_trainer(&t[i], j, j->opt->stage.at[i], &j->l->comm[i]);
+        compare_entry *e = &c->entry[i];
+        job *j = &jobs[i];
+        const int wrong =
+            o->layouts[0]
+            && train_divide_as(o, i, &j->model, &j->ranks, &j->batch, why, sizeof why);
+        require(j, !wrong, "%s", why);
+        open_trainer(&t[i], j, o->stage.at[o->layouts[0] ? 0 : i], &j->l->comm[i]);
         plan_saves(&t[i]);
-        plans[i] = t[i].plan;
-        c->entry[i].trainer = &t[i];
-        c->entry[i].z = t[i].z;
-        c->entry[i].plan = &t[i].plan;
-        c->entry[i].stage = t[i].stage;
+        const gpt2_run run = make_run(&t[i]);
+        e->trainer = &t[i];
+        e->z = t[i].z;
+        e->plan = &t[i].plan;
+        e->stage = t[i].stage;
+        e->beside_bytes = parts_bytes(&t[i]);
+        e->activation_bytes = gpt2_activation_bytes(&j->model, &run);
+        layout_name(&t[i].groups, e->layout);
+        snprintf(e->name, sizeof e->name, "%d", e->stage);
+        if (o->layouts[0]) snprintf(e->name, sizeof e->name, "%s", e->layout);
     }
-    check_memory(j, plans, c->n, 0);
+    check_memory(t, c->n, 0);
     for (int i = 0; i < c->n; i++) {
         check(&t[i], zero_build(t[i].z));
         start_weights(&t[i]);
@@ -1215,21 +1258,13 @@ static void open_entries(job *j, compare *c, trainer *t) {
     }
 }
 
-static void require_equal_weights(job *j, const compare *c) {
-    const int i = compare_unequal(c);
-    const compare_entry *a = &c->entry[0], *b = &c->entry[i > 0 ? i : 0];
-    require(j, i < 0,
-            "after the same %d steps, stage %d has weights %016llx, but stage %d has %016llx",
-            ((const trainer *)b->trainer)->step, b->stage, (unsigned long long)b->weights, a->stage,
-            (unsigned long long)a->weights);
-}
-
 static int run_comparison(job *j) {
     static const compare_host host = {compare_step, compare_wait, compare_check_result,
-                                      compare_hash};
+                                      compare_hash, compare_sum,  compare_groups};
     const train_options *o = j->opt;
     compare *c = (compare *)get_memory(j, 1, sizeof *c);
     trainer *t = (trainer *)get_memory(j, COMPARE_MOST, sizeof *t);
+    job *jobs = (job *)get_memory(j, COMPARE_MOST, sizeof *jobs);
     FILE *csv = j->l->rank == 0 ? compare_open_csv(o->csv_path) : NULL;
     require(j, j->l->rank != 0 || csv != NULL, "-csv: %s cannot be written: %s", o->csv_path,
             strerror(errno));
@@ -1241,16 +1276,21 @@ static int run_comparison(job *j) {
     c->rounds = o->rounds;
     c->steps = j->steps;
     c->step_tokens = j->batch.tokens;
-    c->n = o->stage.n;
-    open_entries(j, c, t);
+    c->n = o->layouts[0] ? layout_words(o->layouts) : o->stage.n;
+    c->what = o->layouts[0] ? "layout" : "stage";
+    for (int i = 0; i < c->n; i++) jobs[i] = *j;
+    open_entries(jobs, c, t);
     measure_matmul(&t[0]);
     print_settings(&t[0]);
     say_idle_flags(j);
     compare_run(c);
     compare_print(c, csv);
     if (csv != NULL) fclose(csv);
-    require_equal_weights(j, c);
+    char unequal[LAUNCH_SENTENCE];
+    const int differ = !o->layouts[0] && compare_unequal(c, unequal, sizeof unequal);
+    require(j, !differ, "%s", unequal);
     for (int i = 0; i < c->n; i++) close_trainer(&t[i]);
+    free(jobs);
     free(t);
     free(c);
     return 0;
@@ -1263,19 +1303,23 @@ static void resolve_model(job *j) {
     gpt2_error error;
     model_info info;
     memset(&info, 0, sizeof info);
-    zero_result result = is_model_file(o->model)
+    zero_result result = model_is_file(o->model)
                              ? model_info_read(o->model, &info, &error)
                              : gpt2_config_parse(o->model, 0, o->seq_len, &info.cfg, &error);
     require(j, result == ZERO_OK, "-e: %s", error.sentence);
     require(j, info.cfg.heads > 0,
             "-e: %s does not tell its number of heads: put its config.json beside it", o->model);
     j->model = info.cfg;
+    j->model.untied = o->untied;
     require(j, o->seq_len <= j->model.max_seq_len, "-t %d: %s has positions for %d tokens",
             o->seq_len, o->model, j->model.max_seq_len);
 }
 
 static void resolve_ranks(job *j) {
     const int node_size = j->opt->node_size, nranks = j->l->nranks;
+    const layout_sizes sizes = {j->opt->pipeline, j->opt->tensor_parallel};
+    char why[LAUNCH_SENTENCE];
+    require(j, !layout_divide(&j->ranks, nranks, j->l->rank, sizes, why, sizeof why), "%s", why);
     require(j, node_size == 0 || nranks % node_size == 0,
             "-ns %d: the ranks per node do not divide the %d rank%s", node_size, nranks,
             nranks > 1 ? "s" : "");
@@ -1311,12 +1355,12 @@ static void compare_data(job *j) {
 }
 
 /* What follows from flags and ranks. */
-static void resolve(job *j) {
+static void resolve(job *j, train_options *o) {
     char sentence[LAUNCH_SENTENCE];
-    const int clash = train_check(j->opt, sentence, sizeof sentence);
+    const int clash =
+        train_check(o, sentence, sizeof sentence)
+        || train_divide(o, &j->model, &j->ranks, &j->batch, sentence, sizeof sentence);
     require(j, !clash, "%s", sentence);
-    const int uneven = train_batch(j->opt, j->l->nranks, &j->batch, sentence, sizeof sentence);
-    require(j, !uneven, "%s", sentence);
 }
 
 static void open_device(job *j) {
@@ -1331,7 +1375,6 @@ static void get_buffers(job *j) {
     j->targets = (int *)get_memory(j, tokens, sizeof *j->targets);
     j->sample = (int *)get_memory(j, (size_t)j->opt->sample_tokens + 1, sizeof *j->sample);
     j->logits = (float *)get_memory(j, (size_t)j->model.vocab_size, sizeof *j->logits);
-    j->losses = (float *)get_memory(j, j->opt->evaluate ? tokens : 0, sizeof *j->losses);
 }
 
 /* What a checkpoint's run can be told by: flags, with a file's values in their place. */
@@ -1372,15 +1415,15 @@ static int run_rank(launch *l, void *user) {
     open_device(&j);
     resolve_model(&j);
     read_file(&j, o);
-    resolve(&j);
-    if (is_model_file(o->model)) compare_file(&j, "-e", o->model);
+    resolve(&j, o);
+    if (model_is_file(o->model)) compare_file(&j, "-e", o->model);
     open_files(&j);
     if (o->evaluate) compare_file(&j, "-hf", o->eval_path);
     open_windows(&j);
     compare_data(&j);
     get_buffers(&j);
     render_settings(&j);
-    int code = o->stage.n > 1 ? run_comparison(&j) : run_training(&j);
+    int code = train_compares(o) ? run_comparison(&j) : run_training(&j);
     device_close(&j.computes);
     close_data(&j);
     return code;
@@ -1389,10 +1432,9 @@ static int run_rank(launch *l, void *user) {
 int main(int argc, char **argv) {
     train_options o;
     char method[OPTION_WORD_BYTES];
-    launch_request request;
     if (!report_begin()) return LAUNCH_EXIT_FAILURE; /* and nowhere to say it */
     train_options_parse(&o, argc, argv);
-    request = train_request(&o, PROGRAM, method);
+    launch_request request = train_request(&o, PROGRAM, method);
     request.rank_main = run_rank;
     request.user = &o;
     return launch_run(&request);

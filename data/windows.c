@@ -62,13 +62,13 @@ static data_result windows_read(windows *w, int64_t step, int64_t row, char *err
 
 data_result windows_load(windows *w, int64_t step, int64_t first, int rows, int *inputs,
                          int *targets, char *error, size_t error_bytes) {
-    for (int b = 0; b < rows; b++, inputs += w->seq_len, targets += w->seq_len) {
-        const data_result result = windows_read(w, step, first + b, error, error_bytes);
+    const size_t T = (size_t)w->seq_len;
+    for (size_t b = 0; b < (size_t)rows && (inputs != NULL || targets != NULL); b++) {
+        const data_result result = windows_read(w, step, first + (int64_t)b, error, error_bytes);
         if (result != DATA_OK) return result;
-        for (int t = 0; t < w->seq_len; t++) {
-            inputs[t] = (int)w->tokens[t];
-            targets[t] = (int)w->tokens[t + 1];
-        }
+        for (size_t t = 0; t < T && inputs != NULL; t++) inputs[b * T + t] = (int)w->tokens[t];
+        for (size_t t = 0; t < T && targets != NULL; t++)
+            targets[b * T + t] = (int)w->tokens[t + 1];
     }
     return DATA_OK;
 }

@@ -46,8 +46,8 @@ typedef struct windows {
 int windows_open(windows *w);
 void windows_close(windows *w);
 
-/* Rows first to first + rows - 1 of a step: inputs and targets [rows][seq_len]. Errors: those of
-   token_file_read. */
+/* Rows first to first + rows - 1 of a step: inputs and targets [rows][seq_len], NULL: not
+   wanted. Errors: those of token_file_read. */
 data_result windows_load(windows *w, int64_t step, int64_t first, int rows, int *inputs,
                          int *targets, char *error, size_t error_bytes);
 

@@ -152,6 +152,7 @@ part_ops() {
     suite test_attention 120 "$C/test_attention"
     suite test_gpt2 100 "$C/test_gpt2"
     suite test_gpt2_tiles 100 "$C/test_gpt2_tiles"
+    suite test_gpt2_parallel 100 "$C/test_gpt2_parallel"
     suite test_cuda 120 "$C/test_cuda"
     for type in f32 bf16 fp16; do golden $type "" ""; done
     sanitizer memcheck "-dt bf16 -z 3 -pn 2"
@@ -332,7 +333,7 @@ table() {
     echo "|---|---|"
     row build "build"
     row found "libraries"
-    for test in test_gpt2_ops test_attention test_gpt2 test_gpt2_tiles test_cuda; do row $test "tests/$test on the device"; done
+    for test in test_gpt2_ops test_attention test_gpt2 test_gpt2_tiles test_gpt2_parallel test_cuda; do row $test "tests/$test on the device"; done
     for type in f32 bf16 fp16; do row losses-$type "50 losses in $type, against the CPU's"; done
     row memcheck "compute-sanitizer memcheck, 2 ranks, stage 3"
     row racecheck "compute-sanitizer racecheck, bf16"

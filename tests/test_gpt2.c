@@ -68,7 +68,7 @@ static void test_parse(void) {
                                         "char:0x8x1",
                                         "char:-1x8x1",
                                         "model.bin"};
-    gpt2_config c = {1, 2, 3, 4, 5, 6};
+    gpt2_config c = {1, 2, 3, 4, 5, 6, 0};
     test_parse_one("d6", 6, 384, 6, 1024, 50257, 50304);
     test_parse_one("d12", 12, 768, 12, 1024, 50257, 50304);
     test_parse_one("gpt2:d48", 48, 1600, 25, 1024, 50257, 50304);
@@ -118,7 +118,7 @@ static void test_describe(void) {
 
 enum { L = 2, NH = 3, C = 12, H = C / NH, V = 11, Vp = 128, MAXT = 9, T = 7, B = 2, R = B * T };
 
-static const gpt2_config tiny = {MAXT, V, Vp, L, NH, C};
+static const gpt2_config tiny = {MAXT, V, Vp, L, NH, C, 0};
 
 /* All parameters, type-major, and where each tensor begins. */
 typedef struct tiny_model {
@@ -257,7 +257,7 @@ typedef struct outcome {
 } outcome;
 
 static outcome run_step(const setup *s, zero_ctx *z) {
-    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL};
+    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL, NULL};
     outcome o = {0, 0, (float *)calloc(gpt2_numel(&tiny), sizeof(float))};
     gpt2_model *m;
     int ok = gpt2_create(&m, z, &tiny, &run, &err) == ZERO_OK;
@@ -319,7 +319,7 @@ static void test_against_reference(void) {
 /* Evaluation of fewer rows, and logits after every position. */
 static void test_evaluation(void) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL};
     const setup s = {3, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_model *model;
@@ -408,7 +408,7 @@ static void same_bits(const struct number_types *t) {
 /* Losses that are asked for later are the mean of those that were not. */
 static void test_losses(void) {
     const setup s = {0, 1, 3, ZERO_F32, ZERO_GRAD_F32};
-    const gpt2_run run = {B, T, 1, ZERO_F32, 0, 0, 0, NULL};
+    const gpt2_run run = {B, T, 1, ZERO_F32, 0, 0, 0, NULL, NULL};
     const int *const inputs[] = {tiny_inputs, tiny_targets, tiny_inputs};
     zero_ctx *z = make_tiny(&s);
     gpt2_model *m = NULL;
@@ -474,7 +474,7 @@ static void near_f32(const struct number_types *t) {
 
 /* Trains for some steps; parameters into out (gpt2_numel floats), the last loss is returned. */
 static double train(const setup *s, float *out) {
-    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL};
+    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL, NULL};
     const zero_hyper hyper = {1e-2f, 0.9f, 0.95f, 1e-8f, 0, 1.0f};
     zero_ctx *z = make_tiny(s);
     gpt2_model *m = NULL;
@@ -514,7 +514,7 @@ static void test_types(void) {
 /* ---- initialisation ---------------------------------------------------------------------------
  */
 
-static const gpt2_config small = {16, 300, 384, 2, 2, 48};
+static const gpt2_config small = {16, 300, 384, 2, 2, 48, 0};
 
 /* Values from another program with the same formula. */
 static void test_draws(void) {
@@ -582,7 +582,7 @@ static void check_memory(zero_type type) {
     zero_ctx *z = make_context(&s, &comm, &small);
     size_t last = SIZE_MAX;
     for (int recompute = 0; recompute < 4; recompute++) {
-        const gpt2_run run = {5, 16, recompute, type, 0, 0, 0, NULL};
+        const gpt2_run run = {5, 16, recompute, type, 0, 0, 0, NULL, NULL};
         gpt2_model *m;
         const size_t before = allocated_bytes();
         const zero_result r = gpt2_create(&m, z, &small, &run, &err);
@@ -604,8 +604,8 @@ static void test_memory(void) {
     for (int t = 0; t < ZERO_TYPES; t++) check_memory((zero_type)t);
 #endif
     gpt2_config d12;
-    const gpt2_run run = {4, 64, 1, ZERO_F32, 0, 0, 0, NULL},
-                   half = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL};
+    const gpt2_run run = {4, 64, 1, ZERO_F32, 0, 0, 0, NULL, NULL},
+                   half = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL};
     gpt2_config_parse("d12", 0, 0, &d12, &err);
     test_check(gpt2_activation_bytes(&d12, &run) < 170e6 + 70e6 * ON_GPU,
                "GPT-2 124M, T 64, B 4: %zu bytes", gpt2_activation_bytes(&d12, &run));
@@ -615,12 +615,12 @@ static void test_memory(void) {
 
 static void test_errors(void) {
     static const gpt2_run wrong[] = {
-        {0, 4, 0, ZERO_F32, 0, 0, 0, NULL},  {1, 0, 0, ZERO_F32, 0, 0, 0, NULL},
-        {1, 17, 0, ZERO_F32, 0, 0, 0, NULL}, {1, 4, 5, ZERO_F32, 0, 0, 0, NULL},
-        {1, 4, -1, ZERO_F32, 0, 0, 0, NULL}, {1 << 30, 16, 0, ZERO_F32, 0, 0, 0, NULL},
-        {1, 4, 0, ZERO_TYPES, 0, 0, 0, NULL}};
+        {0, 4, 0, ZERO_F32, 0, 0, 0, NULL, NULL},  {1, 0, 0, ZERO_F32, 0, 0, 0, NULL, NULL},
+        {1, 17, 0, ZERO_F32, 0, 0, 0, NULL, NULL}, {1, 4, 5, ZERO_F32, 0, 0, 0, NULL, NULL},
+        {1, 4, -1, ZERO_F32, 0, 0, 0, NULL, NULL}, {1 << 30, 16, 0, ZERO_F32, 0, 0, 0, NULL, NULL},
+        {1, 4, 0, ZERO_TYPES, 0, 0, 0, NULL, NULL}};
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL};
     const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_model *m = NULL;
@@ -666,9 +666,9 @@ static void test_errors(void) {
 /* Channels that no kernel takes are refused when the model is made; TF32 is near f32. */
 static void test_cuda(void) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_config odd = {8, 11, 128, 1, 1, 5003};
-    const gpt2_run run = {1, 8, 0, ZERO_F32, 0, 0, 0, NULL},
-                   tf32 = {B, T, 0, ZERO_F32, 1, 0, 0, NULL};
+    const gpt2_config odd = {8, 11, 128, 1, 1, 5003, 0};
+    const gpt2_run run = {1, 8, 0, ZERO_F32, 0, 0, 0, NULL, NULL},
+                   tf32 = {B, T, 0, ZERO_F32, 1, 0, 0, NULL, NULL};
     const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_model *m = NULL;
@@ -701,7 +701,7 @@ static void test_cuda(void) {
 /* Steps whose host never waits within one, with tokens that are overwritten as soon as a call
    returns; parameters into out, the mean loss is returned. */
 static double run_unwaited(const setup *s, float *out) {
-    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL};
+    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL, NULL};
     const zero_hyper hyper = {1e-2f, 0.9f, 0.95f, 1e-8f, 0, 1.0f};
     zero_ctx *z = make_tiny(s);
     gpt2_model *m = NULL;

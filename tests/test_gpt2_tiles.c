@@ -24,7 +24,7 @@
 
 enum { V = 300, Vp = 384, L = 4, NH = 2, C = 48, MAXT = 16, T = 13, B = 2, STEPS = 2, MICRO = 2 };
 
-static gpt2_config model = {MAXT, V, Vp, L, NH, C};
+static gpt2_config model = {MAXT, V, Vp, L, NH, C, 0};
 
 /* A training of STEPS steps, and what rank 0 finds. */
 typedef struct training {
@@ -56,7 +56,7 @@ static zero_result make_context(zero_ctx **z, const training *t, const zero_comm
 }
 
 static gpt2_run run_of(const training *t) {
-    const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir};
+    const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, NULL};
     return run;
 }
 
@@ -194,10 +194,10 @@ static void test_near(const struct number_types *n) {
 /* Loss and gradient's norm of a step with a large vocabulary, whose logits are cut by rows too. */
 static void large_step(int tile_rows, double *loss, double *norm) {
     enum { LONG = 1024, WORDS = 50257 };
-    static const gpt2_config large = {LONG, WORDS, 50304, 1, 1, 8};
+    static const gpt2_config large = {LONG, WORDS, 50304, 1, 1, 8, 0};
     static int tokens[2 * LONG];
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {1, LONG, 0, ZERO_F32, 0, 0, tile_rows, NULL};
+    const gpt2_run run = {1, LONG, 0, ZERO_F32, 0, 0, tile_rows, NULL, NULL};
     zero_tensor_desc table[GPT2_TENSORS];
     zero_config zc;
     zero_ctx *z = NULL;
@@ -417,8 +417,8 @@ static void test_rows(void) {
 }
 
 static void test_memory(void) {
-    const gpt2_run whole = {1, 64, 3, ZERO_F32, 0, 0, 0, NULL},
-                   tiled = {1, 64, 3, ZERO_F32, 0, 0, 8384, NULL};
+    const gpt2_run whole = {1, 64, 3, ZERO_F32, 0, 0, 0, NULL, NULL},
+                   tiled = {1, 64, 3, ZERO_F32, 0, 0, 8384, NULL, NULL};
     gpt2_config d12;
     gpt2_config_parse("d12", 0, 0, &d12, NULL);
     const size_t a = gpt2_activation_bytes(&d12, &whole), b = gpt2_activation_bytes(&d12, &tiled);

@@ -22,9 +22,10 @@
 enum { PATH = 512 };
 
 static char folder[256];
-static const gpt2_config tiny = {16, 65, 128, 2, 2, 8};
-static const gpt2_config wide = {8, 1100, 1152, 1, 8, 512}; /* rows and tensors of several pieces */
-static const gpt2_config middle = {8, 300, 384, 1, 6, 384}; /* generations of several windows */
+static const gpt2_config tiny = {16, 65, 128, 2, 2, 8, 0};
+static const gpt2_config wide = {8, 1100, 1152, 1,
+                                 8, 512,  0}; /* rows and tensors of several pieces */
+static const gpt2_config middle = {8, 300, 384, 1, 6, 384, 0}; /* generations of several windows */
 
 /* ---- a model as plain memory ---- */
 
@@ -496,7 +497,7 @@ static void test_styles(void) {
 
 static void test_heads(void) {
     char path[PATH], config[PATH];
-    const gpt2_config other = {16, 65, 128, 2, 4, 8};
+    const gpt2_config other = {16, 65, 128, 2, 4, 8, 0};
     model m = make_model(&tiny, 3, ZERO_F32, 0);
     const hf_style s = {"", NULL, 0, 0, 0, 0, ZERO_F32};
     bytes b = hf_bytes(&m, &s);
@@ -804,7 +805,7 @@ static void damage(bytes *b, size_t header, const model *m, const char *what) {
 }
 
 static void test_damage(void) {
-    const gpt2_config one = {4, 5, 128, 1, 1, 2};
+    const gpt2_config one = {4, 5, 128, 1, 1, 2, 0};
     model m = make_model(&one, 21, ZERO_F32, 0);
     const hf_style s = {"", "\"n_head\":\"1\"", 1, 1, 0, 0, ZERO_F32};
     bytes b = hf_bytes(&m, &s);
@@ -826,11 +827,11 @@ static void test_other_models(void) {
     static const struct {
         gpt2_config cfg;
         const char *part;
-    } cases[] = {{{16, 65, 128, 3, 2, 8}, "ln1w has 3 x 8 elements there, 2 x 8 here"},
-                 {{16, 65, 128, 2, 2, 16}, "wte has 1 x 2048 elements there, 1 x 1024 here"},
-                 {{17, 65, 128, 2, 2, 8}, "wpe has 1 x 136 elements there, 1 x 128 here"},
-                 {{16, 66, 128, 2, 2, 8}, "wte has 66 vocabulary entries there, 65 here"},
-                 {{16, 65, 128, 2, 4, 8}, "qkvw has 4 heads there, 2 here"}};
+    } cases[] = {{{16, 65, 128, 3, 2, 8, 0}, "ln1w has 3 x 8 elements there, 2 x 8 here"},
+                 {{16, 65, 128, 2, 2, 16, 0}, "wte has 1 x 2048 elements there, 1 x 1024 here"},
+                 {{17, 65, 128, 2, 2, 8, 0}, "wpe has 1 x 136 elements there, 1 x 128 here"},
+                 {{16, 66, 128, 2, 2, 8, 0}, "wte has 66 vocabulary entries there, 65 here"},
+                 {{16, 65, 128, 2, 4, 8, 0}, "qkvw has 4 heads there, 2 here"}};
     char path[PATH];
     (void)snprintf(path, PATH, "%s/other", folder);
     zero_ctx *z = make_alone(&tiny, ZERO_F32);
@@ -1141,7 +1142,7 @@ static void test_values(void) {
                  {"gpt2.heads", 0, "gpt2.heads is missing"},
                  {"", 0, ""}};
     char path[PATH], generation[PATH + 32], why[CHECKPOINT_SENTENCE];
-    const gpt2_config untouched = {1, 2, 3, 4, 5, 6};
+    const gpt2_config untouched = {1, 2, 3, 4, 5, 6, 0};
     checkpoint_options o = {0};
     checkpoint *c;
     checkpoint_reader *r;
@@ -1190,7 +1191,7 @@ static void py_write(void) {
     gpt2_error err = {""};
     model m = py_model();
     gpt2_model *g = NULL;
-    const gpt2_run run = {1, 16, 0, ZERO_F32, 0, 0, 0, NULL};
+    const gpt2_run run = {1, 16, 0, ZERO_F32, 0, 0, 0, NULL, NULL};
     float logits[65];
     zero_ctx *z = make_alone(&tiny, ZERO_F32);
     bytes b = llmc_bytes(&m, ZERO_F32);
@@ -1370,7 +1371,7 @@ static void tool_write(void) {
 }
 
 static void tool_large(void) {
-    const gpt2_config c = {1024, 50257, 50304, 8, 8, 512};
+    const gpt2_config c = {1024, 50257, 50304, 8, 8, 512, 0};
     const int32_t h[8] = {20240326, 3, 1024, 50257, 8, 8, 512, 50304};
     char path[PATH];
     tool_path(path, "large.bin");

@@ -35,7 +35,7 @@ checks() {
 test_stages() {
     for setting in "-z 0" "-z 1" "-z 2" "-z 3" "-z 0 -zo 0" "-z 3 -zo 0" "-z 2 -dt bf16" "-z 3 -dt bf16 -sd 7" "-z 3 -r 3 -sd 8"; do
         plain=$(train -pn 2 -x 20 -d 128 $setting)
-        shown=$(train -pn 2 -x 20 -d 128 $setting -tr "$work/t.json" -tb 3 -tc 1 -tp 2 -tbd "$work/tb" -tcd "$work/csv")
+        shown=$(train -pn 2 -x 20 -d 128 $setting -tr "$work/t.json" -tb 3 -tc 1 -tk 2 -tbd "$work/tb" -tcd "$work/csv")
         same "$setting: weights" "$plain" "$shown"
         case $setting in
         *-r*) ;; # forward runs within backward
@@ -82,7 +82,7 @@ test_breakdown() {
 }
 
 test_tables() {
-    train -pn 2 -z 1 -x 5 -tc 1 -tp 3 >/dev/null
+    train -pn 2 -z 1 -x 5 -tc 1 -tk 3 >/dev/null
     says "collectives" "^gather  *[0-9]* *[0-9]* "
     says "reductions" "^reduction "
     says "stragglers" "^reduction .*0: .* 1: "

@@ -36,13 +36,19 @@ __attribute__((format(printf, 2, 3))) static zero_result zp_group_refuse(zero_gr
 #define ZP_GROUP_DO(g, counter, bytes, does)                                                       \
     do {                                                                                           \
         const double zp_start = zp_seconds();                                                      \
-        (g)->number++;                                                                             \
         const zero_result zp_done = zp_group_done(g, (g)->call, does);                             \
         if (zp_host_computes()) (g)->stats.waited_s += zp_seconds() - zp_start;                    \
         if (zp_done) return zp_done;                                                               \
         (g)->stats.counter++;                                                                      \
         (g)->stats.sent_bytes += bytes;                                                            \
         return ZERO_OK;                                                                            \
+    } while (0)
+
+/* A collective, which all ranks count alike; messages are the business of two. */
+#define ZP_GROUP_ALL(g, counter, bytes, does)                                                      \
+    do {                                                                                           \
+        (g)->number++;                                                                             \
+        ZP_GROUP_DO(g, counter, bytes, does);                                                      \
     } while (0)
 
 zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s) {
@@ -106,7 +112,7 @@ zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type
     const size_t mine = zp_slice_at(g, n, (int)me + 1) - zp_slice_at(g, n, (int)me);
     const size_t sent = (n - mine + (ranks - 1) * mine) * zp_group_element(type);
     if (ranks == 1 || !n) return ZERO_OK;
-    ZP_GROUP_DO(g, all_reduces, sent, zp_group_all_reduce(g, data, n, type, how));
+    ZP_GROUP_ALL(g, all_reduces, sent, zp_group_all_reduce(g, data, n, type, how));
 }
 
 zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
@@ -117,24 +123,24 @@ zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine
     if (!n) return ZERO_OK;
     if (ranks == 1 && all == mine) return ZERO_OK;
     if (ranks == 1) return zp_group_done(g, g->call, zp_copy(&g->stream, mine, all, bytes));
-    ZP_GROUP_DO(g, reduce_scatters, (ranks - 1) * bytes,
-                zp_group_reduce_scatter(g, all, mine, n, type, how));
+    ZP_GROUP_ALL(g, reduce_scatters, (ranks - 1) * bytes,
+                 zp_group_reduce_scatter(g, all, mine, n, type, how));
 }
 
 zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes) {
     ZP_TRY(zp_group_enter(g, "zero_group_all_gather"));
     ZP_GROUP_REFUSE(g, bytes && (!mine || !all), "memory is NULL, for %zu bytes", bytes);
     if (!bytes) return ZERO_OK;
-    ZP_GROUP_DO(g, all_gathers, (size_t)(g->group.nranks - 1) * bytes,
-                zp_group_all_gather(g, mine, all, bytes));
+    ZP_GROUP_ALL(g, all_gathers, (size_t)(g->group.nranks - 1) * bytes,
+                 zp_group_all_gather(g, mine, all, bytes));
 }
 
 zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes) {
     ZP_TRY(zp_group_enter(g, "zero_group_all_to_all"));
     ZP_GROUP_REFUSE(g, bytes && (!out || !in), "memory is NULL, for %zu bytes", bytes);
     if (!bytes) return ZERO_OK;
-    ZP_GROUP_DO(g, all_to_alls, (size_t)(g->group.nranks - 1) * bytes,
-                zp_group_all_to_all(g, (const char *)out, NULL, (char *)in, NULL, bytes));
+    ZP_GROUP_ALL(g, all_to_alls, (size_t)(g->group.nranks - 1) * bytes,
+                 zp_group_all_to_all(g, (const char *)out, NULL, (char *)in, NULL, bytes));
 }
 
 zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t *out_bytes,
@@ -149,8 +155,8 @@ zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t 
     ZP_GROUP_REFUSE(g, out_bytes[me] != in_bytes[me],
                     "this rank's own part is of %zu bytes in one list, of %zu in the other",
                     out_bytes[me], in_bytes[me]);
-    ZP_GROUP_DO(g, all_to_alls, sent - out_bytes[me],
-                zp_group_all_to_all(g, (const char *)out, out_bytes, (char *)in, in_bytes, 0));
+    ZP_GROUP_ALL(g, all_to_alls, sent - out_bytes[me],
+                 zp_group_all_to_all(g, (const char *)out, out_bytes, (char *)in, in_bytes, 0));
 }
 
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root) {
@@ -160,7 +166,7 @@ zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int ro
                     g->group.nranks - 1);
     const size_t peers = g->group.rank == root ? (size_t)(g->group.nranks - 1) : 0;
     if (g->group.nranks == 1 || !bytes) return ZERO_OK;
-    ZP_GROUP_DO(g, broadcasts, peers * bytes, zp_group_broadcast(g, data, bytes, root));
+    ZP_GROUP_ALL(g, broadcasts, peers * bytes, zp_group_broadcast(g, data, bytes, root));
 }
 
 zero_result zero_group_barrier(zero_group *g) {

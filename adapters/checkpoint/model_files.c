@@ -81,27 +81,38 @@ static zero_result open_for_load(model_file *f, const char *path) {
     return make_ready(f);
 }
 
-static zero_result load(const model_file *f) {
-    for (int i = 0; i < GPT2_TENSORS; i++) {
-        const zero_tensor_desc *d = &f->table[i];
-        const size_t all = model_total(d);
-        for (size_t first = 0; first < all; first += f->piece) {
-            const size_t n = all - first < f->piece ? all - first : f->piece;
-            MODEL_TRY(model_agree(f->z, get_elements(f, i, first, n, f->turned), f->e));
-            MODEL_TRY(model_from_plugin(
-                f, zero_write_tensor(f->z, d->name, ZERO_MASTER, first, n, f->turned)));
-        }
+/* Tensor number `tensor` from number `from` of the file. */
+static zero_result load_tensor(const model_file *f, const gpt2_parallel *how, int tensor,
+                               int from) {
+    const size_t all = model_total(&f->table[from]);
+    for (size_t first = 0; first < all; first += f->piece) {
+        const size_t n = all - first < f->piece ? all - first : f->piece;
+        MODEL_TRY(model_agree(f->z, get_elements(f, from, first, n, f->turned), f->e));
+        const zero_result r =
+            gpt2_write(f->z, f->cfg, how, tensor, ZERO_MASTER, first, n, f->turned);
+        if (r != ZERO_OK)
+            return model_refuse(f->e, r, "%.200s: %.300s", f->path, gpt2_parallel_error(f->z, how));
     }
     return ZERO_OK;
 }
 
-zero_result model_load(zero_ctx *z, const gpt2_config *cfg, const char *path, gpt2_error *err) {
+static zero_result load(const model_file *f, const gpt2_parallel *how) {
+    for (int i = 0; i < GPT2_TENSORS; i++) MODEL_TRY(load_tensor(f, how, i, i));
+    return f->cfg->untied ? load_tensor(f, how, GPT2_LMHEADW, GPT2_WTE) : ZERO_OK;
+}
+
+zero_result model_load_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                            const char *path, gpt2_error *err) {
     gpt2_error e = {""};
     model_file f = {.z = z, .cfg = cfg, .e = &e, .path = path, .fd = -1};
     zero_result r = model_agree(z, open_for_load(&f, path), &e);
-    if (r == ZERO_OK) r = load(&f);
+    if (r == ZERO_OK) r = load(&f, how);
     close_file(&f);
     return model_hand_out(err, &e, r);
+}
+
+zero_result model_load(zero_ctx *z, const gpt2_config *cfg, const char *path, gpt2_error *err) {
+    return model_load_part(z, cfg, NULL, path, err);
 }
 
 static zero_result open_for_save(model_file *f, model_format format, zero_type type) {

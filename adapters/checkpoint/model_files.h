@@ -79,6 +79,10 @@ zero_result model_info_read(const char *path, model_info *info, gpt2_error *err)
 /* Reads the weights of a file of either format into a context built with gpt2_describe(cfg). A file
    of another model is refused with the first tensor that differs. COLLECTIVE, SYNC. */
 zero_result model_load(zero_ctx *z, const gpt2_config *cfg, const char *path, gpt2_error *err);
+/* The same for this rank's part of a model, into a context built with gpt2_table. An untied
+   classifier begins as the embedding. */
+zero_result model_load_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                            const char *path, gpt2_error *err);
 
 /* Saves the weights. llm.c has F32 and BF16 only. COLLECTIVE, SYNC. */
 zero_result model_save(zero_ctx *z, const gpt2_config *cfg, const char *path, model_format format,
@@ -92,6 +96,9 @@ int model_beside(char *out, size_t bytes, const char *path, const char *name);
 
 /* 1: there is something before the path's end, `tail`. */
 int model_ends(const char *path, const char *tail);
+
+/* 1: a name of such a file, or of its config.json. */
+int model_is_file(const char *path);
 
 /* What llm.c's state files say beyond moments and master weights. */
 typedef struct llmc_state {

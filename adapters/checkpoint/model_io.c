@@ -168,6 +168,11 @@ int model_ends(const char *path, const char *tail) {
     return n > end && strcmp(path + n - end, tail) == 0;
 }
 
+int model_is_file(const char *path) {
+    return model_ends(path, ".bin") || model_ends(path, ".safetensors")
+           || model_ends(path, ".json");
+}
+
 /* The folder's entry is what makes a rename last. */
 static int sync_folder(const char *path) {
     char folder[MODEL_PATH];

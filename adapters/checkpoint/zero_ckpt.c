@@ -357,7 +357,7 @@ static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t firs
 
 /* Where GPT-2's tensors are in a generation that has these and no others. 0: it has not. */
 static int tool_find_model(tool_source *s, char *why) {
-    const gpt2_config any = {1, 1, 128, 1, 1, 1};
+    const gpt2_config any = {1, 1, 128, 1, 1, 1, 0};
     zero_tensor_desc table[GPT2_TENSORS];
     checkpoint_tensor x;
     gpt2_describe(&any, table);
@@ -381,8 +381,13 @@ static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cf
     enum { WTE = 0, WPE = 1, LN1W = 2, LNFW = 14 };
     char missing[200];
     const size_t C = s->total[LNFW];
-    const gpt2_config c = {(int)(s->total[WPE] / C),  a->vocab, (int)(s->total[WTE] / C),
-                           (int)(s->total[LN1W] / C), a->heads, (int)C};
+    const gpt2_config c = {(int)(s->total[WPE] / C),
+                           a->vocab,
+                           (int)(s->total[WTE] / C),
+                           (int)(s->total[LN1W] / C),
+                           a->heads,
+                           (int)C,
+                           0};
     *cfg = c;
     if (a->heads > 0 && a->vocab > 0) return 1;
     (void)snprintf(missing, sizeof missing, "%.199s", why);

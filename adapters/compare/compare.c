@@ -35,27 +35,32 @@ static void compare_check(const compare *c, const compare_entry *e, zero_result 
 /* One step that is not timed: caches fill, pages are touched. */
 static void compare_warm_up(compare *c) {
     for (int i = 0; i < c->n; i++) {
-        char what[32];
-        (void)snprintf(what, sizeof what, "warming up stage %d", c->entry[i].stage);
+        char what[64];
+        (void)snprintf(what, sizeof what, "warming up %s %s", c->what, c->entry[i].name);
         progress_phase(c->report, what, 0);
         c->host->step(c->entry[i].trainer, NULL);
-        compare_check(c, &c->entry[i], zero_barrier(c->entry[i].z));
+        c->host->sum(c->entry[i].trainer, NULL, 0);
     }
 }
 
 /* All ranks start together; the clock stops when the last communication has ended. */
 static void compare_turn(compare *c, compare_entry *e, int round, int steps) {
     zero_stats before, after;
+    zero_group_stats beside[2];
     compare_check(c, e, zero_query_stats(e->z, &before));
-    compare_check(c, e, zero_barrier(e->z));
+    c->host->groups(e->trainer, &beside[0]);
+    c->host->sum(e->trainer, NULL, 0);
     const double started = pace_clock();
     for (int i = 0; i < steps; i++) c->host->step(e->trainer, NULL);
     compare_check(c, e, zero_query_stats(e->z, &after));
+    c->host->groups(e->trainer, &beside[1]);
     c->host->wait(e->trainer);
-    compare_check(c, e, zero_barrier(e->z));
+    c->host->sum(e->trainer, NULL, 0);
     e->rates[round] = (double)c->step_tokens * steps / (pace_clock() - started);
     e->sent_bytes = (after.sent_bytes - before.sent_bytes) / (uint64_t)steps;
     e->exposed_s += after.exposed_s - before.exposed_s;
+    e->sent_bytes += (beside[1].sent_bytes - beside[0].sent_bytes) / (uint64_t)steps;
+    e->exposed_s += beside[1].waited_s - beside[0].waited_s;
 }
 
 /* Every round begins with another stage, so that none always follows the same one. */
@@ -67,9 +72,9 @@ static void compare_rounds(compare *c) {
             progress_at(&watch, (double)(round * c->n + i) / (c->rounds * c->n), NULL);
             compare_turn(c, &c->entry[(round + i) % c->n], round, c->steps / c->rounds);
         }
-        report_say(c->report, "round %d/%d | tok/s at stage", round + 1, c->rounds);
+        report_say(c->report, "round %d/%d | tok/s at %s", round + 1, c->rounds, c->what);
         for (int i = 0; i < c->n; i++)
-            report_say(c->report, "%s%d: %.0f", i ? " | " : " ", c->entry[i].stage,
+            report_say(c->report, "%s%s: %.0f", i ? " | " : " ", c->entry[i].name,
                        c->entry[i].rates[round]);
         report_say(c->report, "\n");
     }
@@ -79,7 +84,7 @@ static void compare_rounds(compare *c) {
 static void compare_finish(compare *c, compare_entry *e) {
     c->host->step(e->trainer, &e->loss);
     compare_check(c, e, zero_query_stats(e->z, &e->stats));
-    compare_check(c, e, zero_all_sum(e->z, &e->exposed_s, 1));
+    c->host->sum(e->trainer, &e->exposed_s, 1);
     e->exposed_s /= c->ranks;
     e->weights = c->host->hash(e->trainer);
 }
@@ -115,32 +120,53 @@ void compare_run(compare *c) {
 
 /* ---- results ------------------------------------------------------------------------------- */
 
+/* Bytes sent in a step. */
+static size_t compare_formula(const compare_entry *e) {
+    return e->plan->formula_sent_bytes + e->beside_bytes;
+}
+
 static void compare_write(const compare *c, FILE *csv, const compare_entry *e) {
-    fprintf(csv, "%d,%d,%.1f,%.4f,%zu,%zu,%zu,%zu,%zu,%llu,%zu,%.3f,%.6f,%016llx,%.4f,%.4f\n",
-            e->stage, c->ranks, e->median, e->ratio, e->stats.param_bytes, e->stats.grad_bytes,
-            e->stats.optimizer_bytes, e->stats.buffer_bytes, e->plan->formula_bytes,
-            (unsigned long long)e->sent_bytes, e->plan->formula_sent_bytes,
-            1e3 * e->exposed_s / c->steps, e->loss, (unsigned long long)e->weights, e->low,
-            e->high);
+    fprintf(
+        csv, "%d,%d,%.1f,%.4f,%zu,%zu,%zu,%zu,%zu,%llu,%zu,%.3f,%.6f,%016llx,%.4f,%.4f,%s,%zu\n",
+        e->stage, c->ranks, e->median, e->ratio, e->stats.param_bytes, e->stats.grad_bytes,
+        e->stats.optimizer_bytes, e->stats.buffer_bytes, e->plan->formula_bytes,
+        (unsigned long long)e->sent_bytes, compare_formula(e), 1e3 * e->exposed_s / c->steps,
+        e->loss, (unsigned long long)e->weights, e->low, e->high, e->layout, e->activation_bytes);
+}
+
+/* Of the first column: its title, and the longest name. */
+static int compare_width(const compare *c) {
+    size_t width = strlen(c->what);
+    for (int i = 0; i < c->n; i++)
+        if (strlen(c->entry[i].name) > width) width = strlen(c->entry[i].name);
+    return (int)width;
 }
 
 static void compare_say(compare *c, const compare_entry *e) {
     const double mib = 1024 * 1024;
     report_say(c->report,
-               "| %5d | %8.0f | %5.3f  %5.3f-%5.3f | %7.1f %7.1f %7.1f %7.1f | %7.1f | %6.1f %6.1f "
+               "| %*s | %8.0f | %5.3f  %5.3f-%5.3f | %7.1f %7.1f %7.1f %7.1f | %7.1f | %6.1f %6.1f "
                "| %7.2f | %8.6f | "
                "%016llx |\n",
-               e->stage, e->median, e->ratio, e->low, e->high, (double)e->stats.param_bytes / mib,
-               (double)e->stats.grad_bytes / mib, (double)e->stats.optimizer_bytes / mib,
-               (double)e->stats.buffer_bytes / mib, (double)e->plan->formula_bytes / mib,
-               (double)e->sent_bytes / mib, (double)e->plan->formula_sent_bytes / mib,
-               1e3 * e->exposed_s / c->steps, e->loss, (unsigned long long)e->weights);
+               compare_width(c), e->name, e->median, e->ratio, e->low, e->high,
+               (double)e->stats.param_bytes / mib, (double)e->stats.grad_bytes / mib,
+               (double)e->stats.optimizer_bytes / mib, (double)e->stats.buffer_bytes / mib,
+               (double)e->plan->formula_bytes / mib, (double)e->sent_bytes / mib,
+               (double)compare_formula(e) / mib, 1e3 * e->exposed_s / c->steps, e->loss,
+               (unsigned long long)e->weights);
 }
 
-int compare_unequal(const compare *c) {
-    for (int i = 1; i < c->n; i++)
-        if (c->entry[i].weights != c->entry[0].weights) return i;
-    return -1;
+int compare_unequal(const compare *c, char *sentence, size_t bytes) {
+    const compare_entry *a = &c->entry[0];
+    for (const compare_entry *b = a + 1; b < a + c->n; b++) {
+        if (b->weights == a->weights) continue;
+        (void)snprintf(sentence, bytes,
+                       "after the same %d steps, %s %s has weights %016llx, but %s %s has %016llx",
+                       c->steps + 2, c->what, b->name, (unsigned long long)b->weights, c->what,
+                       a->name, (unsigned long long)a->weights);
+        return 1;
+    }
+    return 0;
 }
 
 /* A rank's file, which is no part of its memory. */
@@ -148,9 +174,8 @@ static void compare_explain_file(compare *c, const compare_entry *e) {
     const double mib = 1024 * 1024;
     const zero_plan *p = e->plan;
     if (!p->file_bytes) return;
-    report_say(c->report,
-               "file     stage %d: %.1f MiB of a rank, %.1f read and %.1f written a step\n",
-               e->stage, (double)p->file_bytes / mib, (double)p->file_read_bytes / mib,
+    report_say(c->report, "file     %s %s: %.1f MiB of a rank, %.1f read and %.1f written a step\n",
+               c->what, e->name, (double)p->file_bytes / mib, (double)p->file_read_bytes / mib,
                (double)p->file_written_bytes / mib);
 }
 
@@ -159,25 +184,31 @@ static void compare_explain(compare *c) {
     const int steps = c->steps + 2; /* the first and the last are not timed */
     report_say(
         c->report,
-        "ratio    tokens/s to those of stage %d, the median over %d rounds in which the "
-        "stages took turns;\n"
+        "ratio    tokens/s to those of %s %s, the median over %d rounds in which the "
+        "%ss took turns;\n"
         "         beside it the quartiles: half of the rounds lie between the two\n"
         "exposed  time of a step in which a rank waits for communication that computing does "
         "not hide\n",
-        c->entry[compare_reference(c)].stage, c->rounds);
+        c->what, c->entry[compare_reference(c)].name, c->rounds, c->what);
     for (int i = 0; i < c->n; i++) compare_explain_file(c, &c->entry[i]);
-    if (compare_unequal(c) < 0)
+    for (int i = 0; i < c->n && strcmp(c->what, "layout") == 0; i++)
+        report_say(c->report, "%s%s: %.1f MiB%s",
+                   i ? ", " : "activations  of a rank: ", c->entry[i].name,
+                   (double)c->entry[i].activation_bytes / (1024 * 1024), i + 1 < c->n ? "" : "\n");
+    char sentence[256];
+    if (!compare_unequal(c, sentence, sizeof sentence))
         report_say(c->report,
-                   "weights  identical, bit for bit, at the %d stages after the same %d steps\n",
-                   c->n, steps);
+                   "weights  identical, bit for bit, at the %d %ss after the same %d steps\n", c->n,
+                   c->what, steps);
 }
 
 void compare_print(compare *c, FILE *csv) {
     report_say(c->report,
-               "|       |          |                    |  MiB of a rank: param, grad, optim, "
+               "| %*s |          |                    |  MiB of a rank: param, grad, optim, "
                "buffer | formula |  MiB sent, by  | exposed |          |                  |\n"
-               "| stage |    tok/s | ratio    quartiles |  params   grads   optim buffers | "
-               "no buf. |  step  formula | ms/step |     loss |          weights |\n");
+               "| %*s |    tok/s | ratio    quartiles |  params   grads   optim buffers | "
+               "no buf. |  step  formula | ms/step |     loss |          weights |\n",
+               compare_width(c), "", compare_width(c), c->what);
     for (int i = 0; i < c->n; i++) {
         compare_say(c, &c->entry[i]);
         if (csv != NULL) compare_write(c, csv, &c->entry[i]);
@@ -194,6 +225,6 @@ FILE *compare_open_csv(const char *path) {
     if (csv != NULL)
         fprintf(csv, "stage,ranks,tokens_per_s,ratio,param_bytes,grad_bytes,optimizer_bytes,"
                      "buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,"
-                     "weights,ratio_low,ratio_high\n");
+                     "weights,ratio_low,ratio_high,layout,activation_bytes\n");
     return csv;
 }

@@ -1,4 +1,5 @@
-/* compare.h - several ZeRO stages that train the same model in turns, in one process.
+/* compare.h - several ZeRO stages, or layouts of the ranks, that train the same model in turns, in
+   one process.
 
    WHY. Speeds that were measured one after the other are those of the machine's other load. Here
    the stages take turns in rounds, every round begins with another one, and a ratio is the median
@@ -21,7 +22,7 @@
 extern "C" {
 #endif
 
-enum { COMPARE_MOST = 4, COMPARE_ROUNDS = 1000 };
+enum { COMPARE_MOST = 8, COMPARE_ROUNDS = 1000 };
 
 /* What the comparison asks of a trainer. */
 typedef struct compare_host {
@@ -30,6 +31,10 @@ typedef struct compare_host {
     void (*wait)(void *trainer);                      /* until the device has done its work */
     void (*check)(void *trainer, zero_result result); /* does not return from a failure */
     uint64_t (*hash)(void *trainer);                  /* of all weights */
+    /* Sums n values over all ranks; 0: they only meet. */
+    void (*sum)(void *trainer, double *values, int n);
+    /* What groups beside the context have done so far; zeros without any. */
+    void (*groups)(void *trainer, zero_group_stats *stats);
 } compare_host;
 
 typedef struct compare_entry {
@@ -37,6 +42,9 @@ typedef struct compare_entry {
     zero_ctx *z;
     const zero_plan *plan;
     int stage;
+    char name[48], layout[48]; /* in the table: stage or layout; "tp2dp2" */
+    size_t beside_bytes;       /* that groups beside the context send in a step, by formula */
+    size_t activation_bytes;
     /* What is found out. */
     double rates[COMPARE_ROUNDS]; /* tokens per second */
     double median, ratio;         /* ratio: to stage 0, the median over rounds */
@@ -55,7 +63,8 @@ typedef struct compare {
     int rounds; /* 1..COMPARE_ROUNDS */
     int steps;  /* of each entry: a multiple of rounds */
     int64_t step_tokens;
-    compare_entry entry[COMPARE_MOST]; /* trainer, z, plan, stage: the caller's */
+    const char *what;                  /* "stage", or "layout": what entries differ in */
+    compare_entry entry[COMPARE_MOST]; /* down to activation_bytes: the caller's */
     int n;
 } compare;
 
@@ -66,8 +75,8 @@ void compare_run(compare *c);
    csv is not NULL. */
 void compare_print(compare *c, FILE *csv);
 
-/* The first entry whose weights are not those of entry 0; -1: they are equal. */
-int compare_unequal(const compare *c);
+/* 1, and a sentence: an entry's weights are not those of entry 0. */
+int compare_unequal(const compare *c, char *sentence, size_t bytes);
 
 /* Makes the file, and the folder that it lies in; NULL: errno says why not. */
 FILE *compare_open_csv(const char *path);

@@ -7,25 +7,26 @@
 
 enum { PIECE = 1 << 18 /* f32 read at once */ };
 
-static zero_result hash_tensor(zero_ctx *z, const zero_tensor_desc *d, float *piece,
-                               XXH64_state_t *state) {
+static zero_result hash_tensor(hash_read read, void *user, const zero_tensor_desc *d, int tensor,
+                               float *piece, XXH64_state_t *state) {
     const size_t total = d->numel * (size_t)(d->layers > 0 ? d->layers : 1);
     zero_result result = ZERO_OK;
     for (size_t first = 0; first < total && result == ZERO_OK; first += PIECE) {
         const size_t left = total - first, count = left < PIECE ? left : (size_t)PIECE;
-        result = zero_read_tensor(z, d->name, ZERO_MASTER, first, count, piece);
+        result = read(user, tensor, first, count, piece);
         if (result == ZERO_OK) XXH64_update(state, piece, count * sizeof *piece);
     }
     return result;
 }
 
-zero_result hash_weights(zero_ctx *z, const zero_tensor_desc *table, int tensors, uint64_t *hash) {
+zero_result hash_weights(hash_read read, void *user, const zero_tensor_desc *table, int tensors,
+                         uint64_t *hash) {
     XXH64_state_t *state = XXH64_createState();
     float *piece = (float *)malloc(PIECE * sizeof *piece);
     zero_result result = state != NULL && piece != NULL ? ZERO_OK : ZERO_ERR_MEMORY;
     if (result == ZERO_OK) XXH64_reset(state, 0);
     for (int i = 0; i < tensors && result == ZERO_OK; i++)
-        result = hash_tensor(z, &table[i], piece, state);
+        result = hash_tensor(read, user, &table[i], i, piece, state);
     if (result == ZERO_OK) *hash = XXH64_digest(state);
     XXH64_freeState(state);
     free(piece);

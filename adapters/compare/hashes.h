@@ -13,9 +13,14 @@
 extern "C" {
 #endif
 
-/* Tensor after tensor, f32 masters where there are any. COLLECTIVE. ZERO_ERR_MEMORY: also where
-   this rank has no room for a piece. */
-zero_result hash_weights(zero_ctx *z, const zero_tensor_desc *table, int tensors, uint64_t *hash);
+/* Elements [first, first + count) of tensor number `tensor`, over all layers: f32 masters where
+   there are any. COLLECTIVE. */
+typedef zero_result (*hash_read)(void *user, int tensor, size_t first, size_t count, float *out);
+
+/* Tensor after tensor. COLLECTIVE. Errors: those of read; MEMORY also where this rank has no room
+   for a piece. */
+zero_result hash_weights(hash_read read, void *user, const zero_tensor_desc *table, int tensors,
+                         uint64_t *hash);
 
 /* A whole file. Returns 0 where it cannot be read; errno says why. */
 int hash_file(const char *path, uint64_t *hash);

@@ -10,6 +10,8 @@
 #ifndef GPT2_CUDA_KERNELS_H
 #define GPT2_CUDA_KERNELS_H
 
+#include <float.h>
+
 #include "cuda_bytes.h"
 #include "cuda_numbers.h"
 #include "ops.h"
@@ -558,10 +560,31 @@ __global__ void softmax_add_kernel(float *mean, const float *factor, const typen
     }
 }
 
-static __global__ void softmax_end_kernel(ops_softmax s, size_t R) {
-    for (size_t r = (size_t)blockIdx.x * blockDim.x + threadIdx.x; r < R;
+#define EVERY_ROW(r)                                                                               \
+    for (size_t r = (size_t)blockIdx.x * blockDim.x + threadIdx.x; r < R;                          \
          r += (size_t)gridDim.x * blockDim.x)
-        s.losses[r] = logf(s.sum[r]) + s.most[r] - s.losses[r];
+
+static __global__ void softmax_begin_kernel(ops_softmax s, size_t R) {
+    EVERY_ROW(r) {
+        s.most[r] = -FLT_MAX;
+        s.sum[r] = s.losses[r] = 0.0f;
+    }
+}
+
+static __global__ void softmax_meet_kernel(ops_softmax s, const float *most, size_t R) {
+    EVERY_ROW(r) {
+        s.factor[r] = expf(s.most[r] - most[r]);
+        s.sum[r] *= s.factor[r];
+        s.most[r] = most[r];
+    }
+}
+
+static __global__ void softmax_share_kernel(ops_softmax s, size_t R) {
+    EVERY_ROW(r) s.factor[r] = s.sum[r] / s.factor[r];
+}
+
+static __global__ void softmax_end_kernel(ops_softmax s, size_t R) {
+    EVERY_ROW(r) s.losses[r] = logf(s.sum[r]) + s.most[r] - s.losses[r];
 }
 
 template <class NUM, int W>

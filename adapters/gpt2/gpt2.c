@@ -11,6 +11,10 @@
    share memory. `recompute` moves values from kept to shared; no other code depends on it, except
    for the line that computes them again.
 
+   PARTS. Cp, NHp and Vr are what this rank has of channels, heads and the vocabulary's rows, Rp of
+   the rows between layers: C, NH, Vp and R where the model is whole. tensor_parallel.h says where
+   parts meet; what is (R, C) has this rank's Rp rows in their place among all (own).
+
    AWAY. With GPT2_RECOMPUTE_AWAY inputs of blocks take turns in WINDOW places; block l's is at
    l % WINDOW. Forward sends each away as soon as it is there, but for those that the last blocks
    leave in their places; backward asks for one as soon as a block is done with its place.
@@ -34,6 +38,8 @@
 
 #include "ops.h"
 #include "spill.h"
+#include "stages.h"
+#include "tensor_parallel.h"
 
 #ifdef _OPENMP
 #define OMP(x) _Pragma(#x)
@@ -56,6 +62,11 @@ static zero_result refuse(gpt2_error *err, zero_result result, const char *forma
     (void)vsnprintf(err->sentence, sizeof err->sentence, format, list);
     va_end(list);
     return result;
+}
+
+const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how) {
+    const char *sentence = zero_last_error(z);
+    return sentence[0] || !how ? sentence : zero_group_error(how->tp);
 }
 
 /* Passes a result of the plugin on, with its sentence. */
@@ -158,25 +169,6 @@ zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_se
 
 /* ---- tensors ------------------------------------------------------------------------------- */
 
-enum tensor_index {
-    WTE,
-    WPE,
-    LN1W,
-    LN1B,
-    QKVW,
-    QKVB,
-    ATTPROJW,
-    ATTPROJB,
-    LN2W,
-    LN2B,
-    FCW,
-    FCB,
-    FCPROJW,
-    FCPROJB,
-    LNFW,
-    LNFB
-};
-
 static zero_tensor_desc describe(const char *name, size_t numel, size_t field, int layers, int unit,
                                  int flags) {
     zero_tensor_desc d;
@@ -199,23 +191,23 @@ static zero_tensor_desc describe(const char *name, size_t numel, size_t field, i
 void gpt2_describe(const gpt2_config *cfg, zero_tensor_desc out[GPT2_TENSORS]) {
     const size_t C = (size_t)cfg->channels;
     const int L = cfg->layers;
-    out[WTE] = MATRIX(wte, (size_t)cfg->padded_vocab_size * C, 1, 0);
-    out[WTE].uses = 2;
-    out[WPE] = MATRIX(wpe, (size_t)cfg->max_seq_len * C, 1, 0);
-    out[LN1W] = VECTOR(ln1w, C, L, 1);
-    out[LN1B] = VECTOR(ln1b, C, L, 1);
-    out[QKVW] = MATRIX(qkvw, 3 * C * C, L, 1);
-    out[QKVB] = VECTOR(qkvb, 3 * C, L, 1);
-    out[ATTPROJW] = MATRIX(attprojw, C * C, L, 1);
-    out[ATTPROJB] = VECTOR(attprojb, C, L, 1);
-    out[LN2W] = VECTOR(ln2w, C, L, 1);
-    out[LN2B] = VECTOR(ln2b, C, L, 1);
-    out[FCW] = MATRIX(fcw, 4 * C * C, L, 1);
-    out[FCB] = VECTOR(fcb, 4 * C, L, 1);
-    out[FCPROJW] = MATRIX(fcprojw, 4 * C * C, L, 1);
-    out[FCPROJB] = VECTOR(fcprojb, C, L, 1);
-    out[LNFW] = VECTOR(lnfw, C, 1, L + 1);
-    out[LNFB] = VECTOR(lnfb, C, 1, L + 1);
+    out[GPT2_WTE] = MATRIX(wte, (size_t)cfg->padded_vocab_size * C, 1, 0);
+    out[GPT2_WTE].uses = 2;
+    out[GPT2_WPE] = MATRIX(wpe, (size_t)cfg->max_seq_len * C, 1, 0);
+    out[GPT2_LN1W] = VECTOR(ln1w, C, L, 1);
+    out[GPT2_LN1B] = VECTOR(ln1b, C, L, 1);
+    out[GPT2_QKVW] = MATRIX(qkvw, 3 * C * C, L, 1);
+    out[GPT2_QKVB] = VECTOR(qkvb, 3 * C, L, 1);
+    out[GPT2_ATTPROJW] = MATRIX(attprojw, C * C, L, 1);
+    out[GPT2_ATTPROJB] = VECTOR(attprojb, C, L, 1);
+    out[GPT2_LN2W] = VECTOR(ln2w, C, L, 1);
+    out[GPT2_LN2B] = VECTOR(ln2b, C, L, 1);
+    out[GPT2_FCW] = MATRIX(fcw, 4 * C * C, L, 1);
+    out[GPT2_FCB] = VECTOR(fcb, 4 * C, L, 1);
+    out[GPT2_FCPROJW] = MATRIX(fcprojw, 4 * C * C, L, 1);
+    out[GPT2_FCPROJB] = VECTOR(fcprojb, C, L, 1);
+    out[GPT2_LNFW] = VECTOR(lnfw, C, 1, L + 1);
+    out[GPT2_LNFB] = VECTOR(lnfb, C, 1, L + 1);
 }
 
 int gpt2_tile_rows(const gpt2_config *cfg, int rows) {
@@ -230,32 +222,134 @@ void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[
     const int each = gpt2_tile_rows(cfg, rows);
     gpt2_describe(cfg, out);
     if (!each) return;
-    out[WTE].numel = (size_t)each * (size_t)cfg->channels;
-    out[WTE].layers = cfg->padded_vocab_size / each;
-    out[WTE].uses = 1;
-    out[WTE].flags |= ZERO_AGAIN; /* the lookup, and the classifier */
-    for (int i = WPE; i < GPT2_TENSORS; i++) out[i].unit += out[WTE].layers;
+    out[GPT2_WTE].numel = (size_t)each * (size_t)cfg->channels;
+    out[GPT2_WTE].layers = cfg->padded_vocab_size / each;
+    out[GPT2_WTE].uses = 1;
+    out[GPT2_WTE].flags |= ZERO_AGAIN; /* the lookup, and the classifier */
+    for (int i = GPT2_WPE; i < GPT2_TENSORS; i++) out[i].unit += out[GPT2_WTE].layers;
 }
 
-zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, int rows,
-                          zero_tensor_desc out[GPT2_TENSORS]) {
-    const size_t C = (size_t)cfg->channels;
-    gpt2_describe_tiled(cfg, rows, out);
-    ZERO_TRY(zero_tensors(z, out, GPT2_TENSORS));
-    ZERO_TRY(zero_tensor_matrix(z, "qkvw", 3 * C, C));
-    ZERO_TRY(zero_tensor_matrix(z, "attprojw", C, C));
-    ZERO_TRY(zero_tensor_matrix(z, "fcw", 4 * C, C));
-    return zero_tensor_matrix(z, "fcprojw", C, 4 * C);
+const char *gpt2_tensor_name(int tensor) {
+    static const char *const names[GPT2_MOST_TENSORS] = {
+        "wte",  "wpe", "ln1w", "ln1b",    "qkvw",    "qkvb", "attprojw", "attprojb", "ln2w",
+        "ln2b", "fcw", "fcb",  "fcprojw", "fcprojb", "lnfw", "lnfb",     "lmheadw"};
+    return names[tensor];
 }
 
 static size_t tensor_numel(const zero_tensor_desc *d) { return d->numel * (size_t)d->layers; }
 
+/* The classifier of an untied model, cut as wte is, behind all other units. */
+static void describe_classifier(zero_tensor_desc out[GPT2_MOST_TENSORS]) {
+    const zero_tensor_desc *wte = &out[GPT2_WTE];
+    out[GPT2_LMHEADW] = MATRIX(lmheadw, wte->numel, wte->layers, out[GPT2_LNFB].unit + 1);
+    out[GPT2_WTE].uses = 1;
+    out[GPT2_WTE].flags &= ~ZERO_AGAIN;
+}
+
+/* What this rank has of the tensors of a whole model; of those with rows of the vocabulary `table`
+   has its part already. */
+static void describe_part(const gpt2_config *cfg, const gpt2_parallel *how, zero_tensor_desc *table,
+                          int n) {
+    const int rank = zero_group_rank(how->tp), size = zero_group_size(how->tp);
+    for (int i = 0; i < n; i++) {
+        const tensor_slice s = tensor_slice_of(cfg, i, rank, size);
+        const int is_whole = tensor_slice_is_whole(&s);
+        if (is_whole && rank > 0) table[i].flags |= ZERO_COPY;
+        if (!is_whole && i != GPT2_WTE && i != GPT2_LMHEADW) table[i].numel /= (size_t)size;
+    }
+}
+
+int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
+               zero_tensor_desc out[GPT2_MOST_TENSORS]) {
+    const int size = how ? zero_group_size(how->tp) : 1, n = GPT2_TENSORS + (cfg->untied != 0);
+    gpt2_config part = *cfg;
+    part.padded_vocab_size /= size; /* tiles are cut from what a rank has of the vocabulary */
+    gpt2_describe_tiled(&part, tile_rows, out);
+    if (cfg->untied) describe_classifier(out);
+    if (size > 1) describe_part(cfg, how, out, n);
+    return gpt2_stage_table(cfg, how ? how->stage : NULL, out, n);
+}
+
+/* Over which ranks a tensor's gradient is summed first; NULL: over none. */
+static zero_group *sum_group_of(const gpt2_config *cfg, const gpt2_parallel *how, int tensor) {
+    const tensor_slice s =
+        tensor_slice_of(cfg, tensor, zero_group_rank(how->tp), zero_group_size(how->tp));
+    if (tensor == GPT2_WTE && !cfg->untied && !gpt2_stage_is_whole(how->stage))
+        return how->stage->ends;
+    return how->sequence && zero_group_size(how->tp) > 1 && tensor_slice_is_whole(&s) ? how->tp
+                                                                                      : NULL;
+}
+
+/* The sides of a block's matrices, qkvw as one; none of other tensors, and of parts. */
+static void matrix_sides(const gpt2_config *cfg, int tensor, size_t *rows, size_t *cols) {
+    const size_t C = (size_t)cfg->channels;
+    const size_t high = tensor == GPT2_QKVW ? 3 * C : tensor == GPT2_FCW ? 4 * C : C;
+    const int is = tensor == GPT2_QKVW || tensor == GPT2_ATTPROJW || tensor == GPT2_FCW
+                   || tensor == GPT2_FCPROJW;
+    *rows = is ? high : 0;
+    *cols = is ? (tensor == GPT2_FCPROJW ? 4 * C : C) : 0;
+}
+
+zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                          int tile_rows) {
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
+    const int n = gpt2_table(cfg, how, tile_rows, table);
+    const int whole = !how || zero_group_size(how->tp) == 1;
+    TRY(zero_tensors(z, table, n));
+    for (int i = 0, k = 0; i < GPT2_MOST_TENSORS && k < n; i++) {
+        const char *name = gpt2_tensor_name(i);
+        size_t rows, cols;
+        if (strcmp(name, table[k].name) != 0) continue;
+        k++;
+        matrix_sides(cfg, i, &rows, &cols);
+        if (rows && whole) TRY(zero_tensor_matrix(z, name, rows, cols));
+        zero_group *over = how ? sum_group_of(cfg, how, i) : NULL;
+        if (over) TRY(zero_tensor_sum(z, name, over));
+    }
+    return ZERO_OK;
+}
+
 size_t gpt2_numel(const gpt2_config *cfg) {
-    zero_tensor_desc table[GPT2_TENSORS];
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
     size_t sum = 0;
-    gpt2_describe(cfg, table);
-    for (int i = 0; i < GPT2_TENSORS; i++) sum += tensor_numel(&table[i]);
+    const int n = gpt2_table(cfg, NULL, 0, table);
+    for (int i = 0; i < n; i++) sum += tensor_numel(&table[i]);
     return sum;
+}
+
+/* What keeps a model from being cut over so many ranks; "": nothing. */
+static void cut_reason(const gpt2_config *cfg, int seq_len, int tile_rows, int ranks, int sequence,
+                       char *why, size_t bytes) {
+    const int rows = cfg->padded_vocab_size;
+    why[0] = 0;
+    if (ranks < 1 || cfg->heads % ranks)
+        (void)snprintf(why, bytes, "they do not divide %d heads", cfg->heads);
+    else if (rows % ranks)
+        (void)snprintf(why, bytes, "they do not divide the vocabulary's %d rows, padded", rows);
+    else if (tile_rows > 0 && ranks > 1 && rows / ranks % 32)
+        (void)snprintf(why, bytes, "%d rows of the vocabulary each are no tiles of 32",
+                       rows / ranks);
+    else if (sequence && seq_len % ranks)
+        (void)snprintf(why, bytes, "with sequence parallelism they do not divide %d tokens",
+                       seq_len);
+}
+
+zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_rows, int ranks,
+                                int sequence, gpt2_error *err) {
+    char why[128], other[128];
+    no_error(err);
+    cut_reason(cfg, seq_len, tile_rows, ranks, sequence, why, sizeof why);
+    for (int off = 1; why[0] && off < ranks + cfg->heads; off++)
+        for (int sign = -1; sign < 2; sign += 2) {
+            const int near = ranks + sign * off;
+            cut_reason(cfg, seq_len, tile_rows, near, sequence, other, sizeof other);
+            if (!other[0])
+                return refuse(err, ZERO_ERR_ARGUMENT,
+                              "a model cannot be cut over %d tensor-parallel ranks: %s; the "
+                              "nearest that can is %d",
+                              ranks, why, near);
+        }
+    return ZERO_OK;
 }
 
 /* ---- initialisation ------------------------------------------------------------------------ */
@@ -347,22 +441,25 @@ static void normals(float *out, uint64_t key, uint64_t first, size_t n, double d
 /* Standard deviation of a tensor's elements; 0: they are constant. */
 static double tensor_deviation(int tensor, int layers) {
     switch (tensor) {
-    case WTE:
-    case WPE:
-    case QKVW:
-    case FCW: return 0.02;
-    case ATTPROJW:
-    case FCPROJW: return 0.02 / sqrt(2.0 * layers);
+    case GPT2_WTE:
+    case GPT2_LMHEADW:
+    case GPT2_WPE:
+    case GPT2_QKVW:
+    case GPT2_FCW: return 0.02;
+    case GPT2_ATTPROJW:
+    case GPT2_FCPROJW: return 0.02 / sqrt(2.0 * layers);
     default: return 0.0;
     }
 }
 
-static int is_norm_weight(int tensor) { return tensor == LN1W || tensor == LN2W || tensor == LNFW; }
+static int is_norm_weight(int tensor) {
+    return tensor == GPT2_LN1W || tensor == GPT2_LN2W || tensor == GPT2_LNFW;
+}
 
-static zero_result init_tensor(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, int tensor,
-                               const zero_tensor_desc *d, float *chunk) {
-    const size_t numel = tensor_numel(d);
-    const size_t drawn = tensor == WTE ? (size_t)cfg->vocab_size * (size_t)cfg->channels : numel;
+static zero_result init_tensor(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                               uint64_t seed, int tensor, size_t numel, float *chunk) {
+    const int has_rows = tensor == GPT2_WTE || tensor == GPT2_LMHEADW;
+    const size_t drawn = has_rows ? (size_t)cfg->vocab_size * (size_t)cfg->channels : numel;
     const double deviation = tensor_deviation(tensor, cfg->layers);
     const uint64_t key = mix(seed + golden * ((uint64_t)tensor + 1));
     for (size_t first = 0; first < numel; first += CHUNK) {
@@ -370,41 +467,48 @@ static zero_result init_tensor(zero_ctx *z, const gpt2_config *cfg, uint64_t see
         for (size_t j = 0; j < n; j++) chunk[j] = is_norm_weight(tensor) ? 1.0f : 0.0f;
         if (deviation > 0 && first < drawn)
             normals(chunk, key, first, drawn - first < n ? drawn - first : n, deviation);
-        TRY(zero_write_tensor(z, d->name, ZERO_PARAMETER, first, n, chunk));
+        TRY(gpt2_write(z, cfg, how, tensor, ZERO_PARAMETER, first, n, chunk));
     }
     return ZERO_OK;
 }
 
-zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_error *err) {
-    zero_tensor_desc table[GPT2_TENSORS];
+zero_result gpt2_init_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                           uint64_t seed, gpt2_error *err) {
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
     zero_result result = ZERO_OK;
     float *chunk = (float *)malloc(CHUNK * sizeof(float));
     no_error(err);
     if (!chunk) return refuse(err, ZERO_ERR_MEMORY, "no memory to initialise the model");
-    gpt2_describe(cfg, table);
-    for (int i = 0; i < GPT2_TENSORS && result == ZERO_OK; i++)
-        result = plugin(err, z, init_tensor(z, cfg, seed, i, &table[i], chunk));
+    const int n = gpt2_table(cfg, NULL, 0, table);
+    for (int i = 0; i < n && result == ZERO_OK; i++)
+        result = init_tensor(z, cfg, how, seed, i, tensor_numel(&table[i]), chunk);
     free(chunk);
-    return result;
+    if (result == ZERO_OK) return ZERO_OK;
+    return refuse(err, result, "%s", gpt2_parallel_error(z, how));
+}
+
+zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_error *err) {
+    return gpt2_init_part(z, cfg, NULL, seed, err);
 }
 
 /* ---- memory of a model --------------------------------------------------------------------- */
 
 /* What the forward of a block leaves for its backward. */
 typedef struct block_values {
-    void *x;      /* (R, C) input */
+    void *x;      /* (Rp, C) input */
+    void *own;    /* where it is, unless it comes from another stage; or NULL */
     void *ln1;    /* (R, C) */
-    float *mean1; /* (R) */
-    float *rstd1; /* (R) */
-    void *qkv;    /* (R, 3C); with bias or without, see ops.h */
-    float *lse;   /* (B, NH, T) */
-    void *atty;   /* (R, C) attention before its projection */
-    void *res2;   /* (R, C) x + projected attention */
+    float *mean1; /* (Rp) */
+    float *rstd1; /* (Rp) */
+    void *qkv;    /* (R, 3Cp); with bias or without, see ops.h */
+    float *lse;   /* (B, NHp, T) */
+    void *atty;   /* (R, Cp) attention before its projection */
+    void *res2;   /* (Rp, C) x + projected attention */
     void *ln2;    /* (R, C) */
-    float *mean2; /* (R) */
-    float *rstd2; /* (R) */
-    void *fch;    /* (R, 4C) before GELU; likewise */
-    void *gelu;   /* (R, 4C) */
+    float *mean2; /* (Rp) */
+    float *rstd2; /* (Rp) */
+    void *fch;    /* (R, 4Cp) before GELU; likewise */
+    void *gelu;   /* (R, 4Cp) */
 } block_values;
 
 /* Inputs of blocks that are in memory at once where others are away: one that is read, one that is
@@ -417,12 +521,23 @@ struct gpt2_model {
     zero_ctx *z; /* borrowed */
     ops_ctx *ops;
     gpt2_tensors params, grads; /* base pointers, rebased by the hooks */
+    tensor_parallel tp;         /* of one rank: everything is whole */
     size_t C, V, Vp, T;
+    size_t Cp, heads, Vr;     /* this rank's part: of the channels, heads, rows of the vocabulary */
+    size_t row;               /* the first of these */
     size_t tile_rows, tiles;  /* of wte; 0: it is whole, and in one unit with wpe */
     int first_block;          /* its unit */
     size_t bytes, grad_bytes; /* of a parameter or activation; of a gradient of a parameter */
     void *memory;             /* everything below but blocks */
-    block_values *blocks;     /* L, and one more whose x is the input of the final norm */
+    gpt2_stage stage;         /* of a pipeline; whole: all chunks are one */
+    int layers;               /* blocks of this rank: L, or the stage's */
+    int longest, slots;       /* blocks of a chunk at most; sets of values that are kept */
+    block_values *sets;       /* [slots][longest + 1] */
+    int first, count;         /* the chunk at hand: its first block on this rank, and how many */
+    block_values *blocks;     /* its set: count, and one more whose x is what goes on, or the input
+                                 of the final norm */
+    void *norm_x;             /* (Rp, C) the latter */
+    void *sum_x;              /* (R, C) dres, where it is not another stage's message */
     void *lnf;                /* (R, C) */
     float *meanf;             /* (R) */
     float *rstdf;             /* (R) */
@@ -440,6 +555,8 @@ struct gpt2_model {
     void *window[WINDOW];     /* (R, C) where the others take turns */
     ops_softmax softmax;      /* (R): of tiles; its losses are these */
     float *mean;              /* (R, C) the mean row of wte, beside logits */
+    float *most;              /* (R) of parts: the largest logits of all ranks */
+    void *line;               /* (Vp) of parts: logits of one token */
     float scale;              /* of the losses' gradient in this pass */
     gpt2_error error;
 };
@@ -466,41 +583,55 @@ static size_t chunk_rows(size_t R, size_t row_bytes) {
     return (R + chunks - 1) / chunks;
 }
 
+/* Rows of an activation between layers. */
+static size_t rows_between(const gpt2_model *m) {
+    return tensor_parallel_rows(&m->tp, (size_t)m->run.batch * m->T);
+}
+
+/* Between stages gradients are computed where their messages lie, unless rows are cut. */
+static int has_own_dres(const gpt2_model *m) {
+    return gpt2_stage_is_whole(&m->stage) || m->tp.sequence;
+}
+
 /* Where the input of block l is. */
 static void *place_input(const gpt2_model *m, int l, region *kept) {
     if (m->run.recompute == GPT2_RECOMPUTE_AWAY) return m->window[l % WINDOW];
-    return cut(kept, (size_t)m->run.batch * m->T * m->C, m->bytes);
+    return cut(kept, rows_between(m) * m->C, m->bytes);
 }
 
 static void place_block(block_values *b, region *kept, region *shared, const gpt2_model *m) {
-    const size_t R = (size_t)m->run.batch * m->T, C = m->C;
+    const size_t R = (size_t)m->run.batch * m->T, Rp = rows_between(m), C = m->C, Cp = m->Cp;
     const int again = m->run.recompute;
     region *inner = again >= GPT2_RECOMPUTE_BLOCK ? shared : kept;
     region *norms = again >= GPT2_RECOMPUTE_NORM ? shared : kept;
     b->ln1 = cut(norms, R * C, m->bytes);
-    b->mean1 = cut_floats(inner, R);
-    b->rstd1 = cut_floats(inner, R);
-    b->qkv = cut(inner, R * 3 * C, m->bytes);
-    b->lse = cut_floats(inner, R * (size_t)m->cfg.heads);
-    b->atty = cut(inner, R * C, m->bytes);
-    b->res2 = cut(inner, R * C, m->bytes);
+    b->mean1 = cut_floats(inner, Rp);
+    b->rstd1 = cut_floats(inner, Rp);
+    b->qkv = cut(inner, R * 3 * Cp, m->bytes);
+    b->lse = cut_floats(inner, R * m->heads);
+    b->atty = cut(inner, R * Cp, m->bytes);
+    b->res2 = cut(inner, Rp * C, m->bytes);
     b->ln2 = cut(norms, R * C, m->bytes);
-    b->mean2 = cut_floats(inner, R);
-    b->rstd2 = cut_floats(inner, R);
-    b->fch = cut(inner, R * 4 * C, m->bytes);
-    b->gelu = cut(again >= GPT2_RECOMPUTE_GELU ? shared : kept, R * 4 * C, m->bytes);
+    b->mean2 = cut_floats(inner, Rp);
+    b->rstd2 = cut_floats(inner, Rp);
+    b->fch = cut(inner, R * 4 * Cp, m->bytes);
+    b->gelu = cut(again >= GPT2_RECOMPUTE_GELU ? shared : kept, R * 4 * Cp, m->bytes);
 }
 
 static void place_classifier(gpt2_model *m, region *kept, region *shared) {
-    const size_t R = (size_t)m->run.batch * m->T, columns = m->tiles ? m->tile_rows : m->Vp;
+    const size_t R = (size_t)m->run.batch * m->T, columns = m->tiles ? m->tile_rows : m->Vr;
     m->chunk = chunk_rows(R, columns * m->bytes);
     m->logits = cut(shared, m->chunk * columns, m->bytes);
     m->softmax.losses = m->losses;
-    if (m->tiles) {
+    if (m->tiles || m->tp.group) {
         m->softmax.most = cut_floats(kept, R);
         m->softmax.sum = cut_floats(kept, R);
         m->softmax.factor = cut_floats(shared, R);
-        m->mean = cut_floats(shared, R * m->C);
+    }
+    if (m->tiles) m->mean = cut_floats(shared, R * m->C);
+    if (m->tp.group) {
+        m->most = cut_floats(shared, R);
+        m->line = cut(shared, m->Vp, m->bytes);
     }
     shared->at = 0;
 }
@@ -510,35 +641,35 @@ static void place(gpt2_model *m, region *kept, region *shared) {
     const size_t R = (size_t)m->run.batch * m->T, C = m->C;
     block_values spare;
     m->lnf = cut(kept, R * C, m->bytes);
-    m->meanf = cut_floats(kept, R);
-    m->rstdf = cut_floats(kept, R);
+    m->meanf = cut_floats(kept, rows_between(m));
+    m->rstdf = cut_floats(kept, rows_between(m));
     m->losses = cut_floats(kept, R);
     m->totals = (double *)cut(kept, 2, sizeof(double));
     m->tokens = (int *)cut(kept, R, sizeof(int));
     m->targets = (int *)cut(kept, R, sizeof(int));
-    m->dres = cut(kept, R * C, m->bytes);
+    m->sum_x = m->dres = has_own_dres(m) ? cut(kept, R * C, m->bytes) : NULL;
     m->dc = cut(kept, R * C, m->bytes);
     place_classifier(m, kept, shared);
-    m->d4c = cut(shared, R * 4 * C, m->bytes);
+    m->d4c = cut(shared, R * 4 * m->Cp, m->bytes);
     const size_t passing = shared->at;
     for (int i = 0; i < WINDOW && m->run.recompute == GPT2_RECOMPUTE_AWAY; i++)
-        m->window[i] = i <= m->cfg.layers ? cut(kept, R * C, m->bytes) : NULL;
-    for (int l = 0; l < m->cfg.layers; l++) {
-        block_values *b = m->blocks ? &m->blocks[l] : &spare;
-        shared->at = passing;
-        b->x = place_input(m, l, kept);
-        place_block(b, kept, shared, m);
-    }
-    spare.x = place_input(m, m->cfg.layers, kept);
-    if (m->blocks) m->blocks[m->cfg.layers].x = spare.x;
+        m->window[i] = i <= m->layers ? cut(kept, rows_between(m) * C, m->bytes) : NULL;
+    m->norm_x = gpt2_stage_is_last(&m->stage) ? place_input(m, m->layers, kept) : NULL;
+    for (int slot = 0; slot < m->slots; slot++)
+        for (int l = 0; l < m->longest; l++) {
+            block_values *b = m->sets ? &m->sets[slot * (m->longest + 1) + l] : &spare;
+            shared->at = passing;
+            b->own = l > 0 || gpt2_stage_is_first(&m->stage) ? place_input(m, l, kept) : NULL;
+            place_block(b, kept, shared, m);
+        }
 }
 
 static ops_limits limits_of(const gpt2_model *m) {
     ops_limits limits;
     limits.batch = (size_t)m->run.batch;
-    limits.heads = (size_t)m->cfg.heads;
+    limits.heads = m->heads;
     limits.seq_len = m->T;
-    limits.head_size = m->C / (size_t)m->cfg.heads;
+    limits.head_size = m->Cp / m->heads;
     limits.width = 4 * m->C;
     limits.vocab = m->Vp;
     limits.rows = (size_t)m->run.batch * m->T;
@@ -551,6 +682,27 @@ static size_t measure(gpt2_model *m, region *kept, region *shared) {
     memset(shared, 0, sizeof *shared);
     place(m, kept, shared);
     return kept->most + shared->most;
+}
+
+/* Blocks of this rank. */
+static zero_result set_stage(gpt2_model *m, const gpt2_stage *stage, gpt2_error *err) {
+    m->layers = m->longest = m->cfg.layers;
+    m->slots = 1;
+    if (gpt2_stage_is_whole(stage)) return ZERO_OK;
+    if (m->tiles)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "wte in tiles, whose gradients are made at the end of backward, where a "
+                      "pipeline has lookup and classifier on two stages");
+    if (m->run.recompute == GPT2_RECOMPUTE_AWAY)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "recompute 4: a pipeline's inputs of blocks stay in memory; 3 is the next");
+    m->stage = *stage;
+    m->layers = gpt2_stage_layers(stage);
+    m->longest = gpt2_stage_most(stage);
+    m->slots = stage->slots;
+    m->first_block = gpt2_stage_units(&m->cfg, stage) - m->layers
+                     - (gpt2_stage_is_last(stage) ? 1 + (m->cfg.untied != 0) : 0);
+    return ZERO_OK;
 }
 
 static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_run *run,
@@ -575,21 +727,41 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
                       (int)run->type);
     if (run->tile_rows < 0)
         return refuse(err, ZERO_ERR_ARGUMENT, "tiles of %d rows", run->tile_rows);
+    tensor_parallel_open(&m->tp, run->parallel, run->type);
+    const int ranks = (int)m->tp.size;
+    TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
+    gpt2_config part = *cfg;
+    part.padded_vocab_size /= ranks;
     m->cfg = *cfg;
     m->run = *run;
+    m->run.parallel = NULL;
     m->C = (size_t)cfg->channels;
     m->V = (size_t)cfg->vocab_size;
     m->Vp = (size_t)cfg->padded_vocab_size;
     m->T = (size_t)run->seq_len;
-    m->tile_rows = (size_t)gpt2_tile_rows(cfg, run->tile_rows);
-    m->tiles = m->tile_rows ? m->Vp / m->tile_rows : 0;
+    m->Cp = m->C / m->tp.size;
+    m->heads = (size_t)cfg->heads / m->tp.size;
+    m->Vr = m->Vp / m->tp.size;
+    m->row = m->Vr * m->tp.rank;
+    m->tile_rows = (size_t)gpt2_tile_rows(&part, run->tile_rows);
+    m->tiles = m->tile_rows ? m->Vr / m->tile_rows : 0;
     m->first_block = (int)m->tiles + 1;
     m->bytes = zero_type_bytes(run->type);
-    return ZERO_OK;
+    return set_stage(m, run->parallel ? run->parallel->stage : NULL, err);
 }
 
 static int unit_of_block(const gpt2_model *m, size_t l) { return m->first_block + (int)l; }
-static int unit_of_norm(const gpt2_model *m) { return m->first_block + m->cfg.layers; }
+static int unit_of_norm(const gpt2_model *m) { return m->first_block + m->layers; }
+/* Of the classifier, or its tile i. */
+static int unit_of_classifier(const gpt2_model *m, size_t i) {
+    return (int)i + (m->cfg.untied ? unit_of_norm(m) + 1 : 0);
+}
+/* Units in all. */
+static int units_of(const gpt2_model *m) {
+    const int own = m->tiles ? (int)m->tiles : 1;
+    if (!gpt2_stage_is_last(&m->stage)) return unit_of_norm(m);
+    return unit_of_norm(m) + 1 + (m->cfg.untied ? own : 0);
+}
 
 /* The context's type must be that of the run; its gradients' and the stream are looked up. */
 static zero_result take_settings(gpt2_model *m, zero_ctx *z, ops_settings *settings,
@@ -621,12 +793,10 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
 
 /* Records of the inputs that are away. */
 static int away_records(const gpt2_model *m) {
-    const int records = m->cfg.layers + 1 - WINDOW;
+    const int records = m->layers + 1 - WINDOW;
     return m->run.recompute == GPT2_RECOMPUTE_AWAY && records > 0 ? records : 0;
 }
-static size_t away_record_bytes(const gpt2_model *m) {
-    return (size_t)m->run.batch * m->T * m->C * m->bytes;
-}
+static size_t away_record_bytes(const gpt2_model *m) { return rows_between(m) * m->C * m->bytes; }
 
 size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     gpt2_model shape;
@@ -643,6 +813,16 @@ static zero_result open_away(gpt2_model *m, void *stream, gpt2_error *err) {
     return result == ZERO_OK ? ZERO_OK : refuse(err, result, "%s", why);
 }
 
+/* Chunk c in a slot: where its inputs are. */
+static void choose(gpt2_model *m, int c, int slot) {
+    const int whole = gpt2_stage_is_whole(&m->stage);
+    m->first = whole ? 0 : gpt2_stage_first(&m->stage, c);
+    m->count = whole ? m->layers : gpt2_stage_blocks(&m->stage, c);
+    m->blocks = m->sets + (size_t)slot * ((size_t)m->longest + 1);
+    for (int i = 0; i < m->count; i++) m->blocks[i].x = m->blocks[i].own;
+    m->blocks[m->count].x = m->norm_x;
+}
+
 static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_error *err) {
     region kept, shared;
     char why[OPS_SENTENCE];
@@ -650,9 +830,9 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     const ops_limits limits = limits_of(m);
     const zero_result result = ops_create(&m->ops, &limits, settings, why);
     if (result != ZERO_OK) return refuse(err, result, "%s", why);
-    m->blocks = (block_values *)calloc((size_t)m->cfg.layers + 1, sizeof *m->blocks);
+    m->sets = (block_values *)calloc((size_t)m->slots * ((size_t)m->longest + 1), sizeof *m->sets);
     m->memory = ops_alloc(bytes);
-    if (!m->blocks || !m->memory)
+    if (!m->sets || !m->memory)
         return refuse(err, ZERO_ERR_MEMORY, "no memory for %.1f MiB of activations",
                       (double)bytes / (1024 * 1024));
     memset(&kept, 0, sizeof kept);
@@ -660,13 +840,14 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     kept.base = (char *)m->memory;
     shared.base = kept.base + shared_at;
     place(m, &kept, &shared);
+    choose(m, 0, 0);
     ops_clear(m->ops, m->totals, 2 * sizeof(double));
     return ZERO_OK;
 }
 
 /* Tiles must be those that the context was told of. */
 static zero_result check_units(const gpt2_model *m, gpt2_error *err) {
-    const int needed = unit_of_norm(m) + 1;
+    const int needed = units_of(m);
     zero_plan plan;
     TRY(plugin(err, m->z, zero_query_plan(m->z, &plan)));
     if (plan.units == needed) return ZERO_OK;
@@ -700,7 +881,7 @@ void gpt2_destroy(gpt2_model *m) {
     spill_destroy(m->away);
     ops_destroy(m->ops);
     ops_free(m->memory);
-    free(m->blocks);
+    free(m->sets);
     free(m);
 }
 
@@ -712,122 +893,231 @@ const char *gpt2_last_error(const gpt2_model *m) { return m->error.sentence; }
 
 /* ---- a block ------------------------------------------------------------------------------- */
 
-/* The shape of a call: B sequences of T tokens, NH heads. */
+/* The shape of a call: B sequences of T tokens, NHp heads. */
 static ops_heads shape_of(const gpt2_model *m, size_t B, size_t T) {
     ops_heads s;
     s.batch = B;
     s.seq_len = T;
-    s.heads = (size_t)m->cfg.heads;
-    s.head_size = m->C / s.heads;
+    s.heads = m->heads;
+    s.head_size = m->Cp / m->heads;
     return s;
 }
 
 /* Element i of x, each of so many bytes. */
 static void *element(void *x, size_t i, size_t bytes) { return (char *)x + i * bytes; }
 
+/* Block l of this rank, of the chunk at hand. */
+static const block_values *block_at(const gpt2_model *m, size_t l) {
+    return &m->blocks[l - (size_t)m->first];
+}
+
 /* Of model m and layer l: a tensor of numel elements, and its gradient. */
 #define PARAM(name, numel) element(m->params.name, l *(numel), m->bytes)
 #define GRAD(name, numel)  element(m->grads.name, l *(numel), m->grad_bytes)
 
+/* This rank's rows of x (R, C). */
+static void *own(const gpt2_model *m, void *x, size_t R) {
+    return element(x, tensor_parallel_first(&m->tp, R) * m->C, m->bytes);
+}
+static size_t own_rows(const gpt2_model *m, size_t R) { return tensor_parallel_rows(&m->tp, R); }
+
+/* All rows of x (R, C), of which each rank has its own. */
+static void gather(gpt2_model *m, void *x, size_t R) { tensor_parallel_gather(&m->tp, x, R, m->C); }
+/* This rank's rows of the sum of all ranks' x (R, C). */
+static void sum_up(gpt2_model *m, void *x, size_t R) {
+    tensor_parallel_sum(&m->tp, x, own(m, x, R), R, m->C);
+}
+
+/* The layer that ends half a block: out (Rp, C) = x + in w^T + bias, in (R, I), w (C, I), all
+   ranks' products added up. dc takes this rank's. */
+static void join_residual(gpt2_model *m, void *out, const void *x, const void *in, const void *w,
+                          const void *bias, size_t R, size_t I) {
+    if (!m->tp.group) {
+        ops_linear_residual(m->ops, out, x, in, w, bias, R, I, m->C);
+        return;
+    }
+    ops_linear(m->ops, m->dc, in, w, NULL, R, I, m->C);
+    sum_up(m, m->dc, R);
+    ops_add_bias(m->ops, out, x, own(m, m->dc, R), bias, own_rows(m, R), m->C);
+}
+/* Gradients of its w and bias, from dres and in. */
+static void join_backward(gpt2_model *m, void *dw, void *dbias, const void *in, size_t R,
+                          size_t I) {
+    const int cut_rows = m->tp.sequence;
+    ops_linear_dw(m->ops, dw, cut_rows ? NULL : dbias, m->dres, in, R, I, m->C);
+    if (cut_rows) ops_bias_backward(m->ops, dbias, own(m, m->dres, R), own_rows(m, R), m->C);
+}
+
 /* From b->x to the input of the next block; with `again`, in backward, only what that needs. */
 static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
-    const block_values *b = &m->blocks[l];
-    const size_t R = s->batch * s->seq_len, C = m->C;
+    const block_values *b = block_at(m, l);
+    const size_t R = s->batch * s->seq_len, Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
     ops_ctx *o = m->ops;
-    ops_norm(o, b->ln1, b->mean1, b->rstd1, b->x, PARAM(ln1w, C), PARAM(ln1b, C), R, C);
-    ops_linear(o, b->qkv, b->ln1, PARAM(qkvw, 3 * C * C), PARAM(qkvb, 3 * C), R, C, 3 * C);
-    ops_attention(o, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * C), s);
-    ops_linear_residual(o, b->res2, b->x, b->atty, PARAM(attprojw, C * C), PARAM(attprojb, C), R, C,
-                        C);
-    ops_norm(o, b->ln2, b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), R, C);
-    ops_linear_gelu(o, b->fch, b->gelu, again, b->ln2, PARAM(fcw, 4 * C * C), PARAM(fcb, 4 * C), R,
-                    C, 4 * C);
+    ops_norm(o, own(m, b->ln1, R), b->mean1, b->rstd1, b->x, PARAM(ln1w, C), PARAM(ln1b, C), Rp, C);
+    gather(m, b->ln1, R);
+    ops_linear(o, b->qkv, b->ln1, PARAM(qkvw, 3 * Cp * C), PARAM(qkvb, 3 * Cp), R, C, 3 * Cp);
+    ops_attention(o, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * Cp), s);
+    join_residual(m, b->res2, b->x, b->atty, PARAM(attprojw, C * Cp), PARAM(attprojb, C), R, Cp);
+    ops_norm(o, own(m, b->ln2, R), b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), Rp,
+             C);
+    gather(m, b->ln2, R);
+    ops_linear_gelu(o, b->fch, b->gelu, again, b->ln2, PARAM(fcw, 4 * Cp * C), PARAM(fcb, 4 * Cp),
+                    R, C, 4 * Cp);
     if (!again)
-        ops_linear_residual(o, m->blocks[l + 1].x, b->res2, b->gelu, PARAM(fcprojw, 4 * C * C),
-                            PARAM(fcprojb, C), R, 4 * C, C);
+        join_residual(m, block_at(m, l + 1)->x, b->res2, b->gelu, PARAM(fcprojw, 4 * Cp * C),
+                      PARAM(fcprojb, C), R, 4 * Cp);
 }
 
 /* The second half, backwards: dres (R, C) in: of the output; out: of res2. */
 static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
-    const block_values *b = &m->blocks[l];
-    const size_t C = m->C;
-    void *dfch = m->d4c; /* (R, 4C) */
+    const block_values *b = block_at(m, l);
+    const size_t Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
+    void *dfch = m->d4c; /* (R, 4Cp) */
     void *dln2 = m->dc;  /* (R, C) */
     const int kept =
         m->run.recompute == GPT2_RECOMPUTE_NONE || m->run.recompute >= GPT2_RECOMPUTE_BLOCK;
     ops_ctx *o = m->ops;
-    ops_linear_dx_gelu(o, dfch, GRAD(fcb, 4 * C), b->gelu, kept, m->dres, PARAM(fcprojw, 4 * C * C),
-                       b->fch, PARAM(fcb, 4 * C), R, 4 * C, C);
-    ops_linear_dw(o, GRAD(fcprojw, 4 * C * C), GRAD(fcprojb, C), m->dres, b->gelu, R, 4 * C, C);
-    if (m->run.recompute == GPT2_RECOMPUTE_NORM)
-        ops_norm_again(o, b->ln2, b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), R,
-                       C);
-    ops_linear_dw(o, GRAD(fcw, 4 * C * C), NULL, dfch, b->ln2, R, C, 4 * C);
-    ops_linear_dx(o, dln2, dfch, PARAM(fcw, 4 * C * C), R, C, 4 * C);
-    ops_norm_backward(o, m->dres, GRAD(ln2w, C), GRAD(ln2b, C), dln2, b->res2, b->mean2, b->rstd2,
-                      PARAM(ln2w, C), 0, R, C);
+    gather(m, m->dres, R);
+    ops_linear_dx_gelu(o, dfch, GRAD(fcb, 4 * Cp), b->gelu, kept, m->dres,
+                       PARAM(fcprojw, 4 * Cp * C), b->fch, PARAM(fcb, 4 * Cp), R, 4 * Cp, C);
+    join_backward(m, GRAD(fcprojw, 4 * Cp * C), GRAD(fcprojb, C), b->gelu, R, 4 * Cp);
+    if (m->run.recompute == GPT2_RECOMPUTE_NORM) {
+        ops_norm_again(o, own(m, b->ln2, R), b->mean2, b->rstd2, b->res2, PARAM(ln2w, C),
+                       PARAM(ln2b, C), Rp, C);
+        gather(m, b->ln2, R);
+    }
+    ops_linear_dw(o, GRAD(fcw, 4 * Cp * C), NULL, dfch, b->ln2, R, C, 4 * Cp);
+    ops_linear_dx(o, dln2, dfch, PARAM(fcw, 4 * Cp * C), R, C, 4 * Cp);
+    sum_up(m, dln2, R);
+    ops_norm_backward(o, own(m, m->dres, R), GRAD(ln2w, C), GRAD(ln2b, C), own(m, dln2, R), b->res2,
+                      b->mean2, b->rstd2, PARAM(ln2w, C), 0, Rp, C);
 }
 
 /* The first half, backwards: dres (R, C) in: of res2; out: of x. */
 static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s) {
-    const block_values *b = &m->blocks[l];
-    const size_t R = s->batch * s->seq_len, C = m->C;
-    void *dqkv = m->d4c; /* (R, 3C) */
-    void *datty = m->dc; /* (R, C) */
+    const block_values *b = block_at(m, l);
+    const size_t R = s->batch * s->seq_len, Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
+    void *dqkv = m->d4c; /* (R, 3Cp) */
+    void *datty = m->dc; /* (R, Cp) */
     void *dln1 = m->dc;  /* (R, C) */
     ops_ctx *o = m->ops;
-    ops_linear_dw(o, GRAD(attprojw, C * C), GRAD(attprojb, C), m->dres, b->atty, R, C, C);
-    ops_linear_dx(o, datty, m->dres, PARAM(attprojw, C * C), R, C, C);
-    ops_attention_backward(o, dqkv, datty, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * C), s);
-    if (m->run.recompute == GPT2_RECOMPUTE_NORM)
-        ops_norm_again(o, b->ln1, b->mean1, b->rstd1, b->x, PARAM(ln1w, C), PARAM(ln1b, C), R, C);
-    ops_linear_dw(o, GRAD(qkvw, 3 * C * C), GRAD(qkvb, 3 * C), dqkv, b->ln1, R, C, 3 * C);
-    ops_linear_dx(o, dln1, dqkv, PARAM(qkvw, 3 * C * C), R, C, 3 * C);
-    ops_norm_backward(o, m->dres, GRAD(ln1w, C), GRAD(ln1b, C), dln1, b->x, b->mean1, b->rstd1,
-                      PARAM(ln1w, C), 0, R, C);
+    gather(m, m->dres, R);
+    join_backward(m, GRAD(attprojw, C * Cp), GRAD(attprojb, C), b->atty, R, Cp);
+    ops_linear_dx(o, datty, m->dres, PARAM(attprojw, C * Cp), R, Cp, C);
+    ops_attention_backward(o, dqkv, datty, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * Cp), s);
+    if (m->run.recompute == GPT2_RECOMPUTE_NORM) {
+        ops_norm_again(o, own(m, b->ln1, R), b->mean1, b->rstd1, b->x, PARAM(ln1w, C),
+                       PARAM(ln1b, C), Rp, C);
+        gather(m, b->ln1, R);
+    }
+    ops_linear_dw(o, GRAD(qkvw, 3 * Cp * C), GRAD(qkvb, 3 * Cp), dqkv, b->ln1, R, C, 3 * Cp);
+    ops_linear_dx(o, dln1, dqkv, PARAM(qkvw, 3 * Cp * C), R, C, 3 * Cp);
+    sum_up(m, dln1, R);
+    ops_norm_backward(o, own(m, m->dres, R), GRAD(ln1w, C), GRAD(ln1b, C), own(m, dln1, R), b->x,
+                      b->mean1, b->rstd1, PARAM(ln1w, C), 0, Rp, C);
 }
 
 /* ---- units --------------------------------------------------------------------------------- */
 
-/* A hook's result, with the plugin's sentence. */
+/* A hook's result, with the plugin's sentence; or that of the group that went wrong before it. */
 static zero_result hook(gpt2_model *m, zero_result result) {
+    if (result == ZERO_OK && m->tp.result != ZERO_OK)
+        return refuse(&m->error, m->tp.result, "%s", zero_group_error(m->tp.group));
     return plugin(&m->error, m->z, result);
 }
 
-/* Tile i of wte, and where it begins among parameters and gradients while its unit is open. */
+/* Tile i of wte, or all that this rank has of it; and where it begins among parameters and
+   gradients while its unit is open. */
 static ops_tile tile_at(const gpt2_model *m, size_t i) {
     ops_tile t;
-    t.first = i * m->tile_rows;
-    t.rows = m->tile_rows;
+    t.first = m->row + i * m->tile_rows;
+    t.rows = m->tiles ? m->tile_rows : m->Vr;
     t.valid = m->V <= t.first ? 0 : m->V - t.first < t.rows ? m->V - t.first : t.rows;
     return t;
 }
 static void *tile_param(const gpt2_model *m, const ops_tile *t) {
-    return element(m->params.wte, t->first * m->C, m->bytes);
+    return element(m->params.wte, (t->first - m->row) * m->C, m->bytes);
 }
 static void *tile_grad(const gpt2_model *m, const ops_tile *t) {
-    return element(m->grads.wte, t->first * m->C, m->grad_bytes);
+    return element(m->grads.wte, (t->first - m->row) * m->C, m->grad_bytes);
+}
+/* The same of the classifier. */
+static void *class_param(const gpt2_model *m, const ops_tile *t) {
+    void *w = m->cfg.untied ? m->params.lmheadw : m->params.wte;
+    return element(w, (t->first - m->row) * m->C, m->bytes);
+}
+static void *class_grad(const gpt2_model *m, const ops_tile *t) {
+    void *dw = m->cfg.untied ? m->grads.lmheadw : m->grads.wte;
+    return element(dw, (t->first - m->row) * m->C, m->grad_bytes);
+}
+
+/* ---- embeddings ---------------------------------------------------------------------------- */
+
+/* Where rows of wte are put together: parts of a sum are so before they are this rank's rows. */
+static void *embedded(const gpt2_model *m) { return m->tp.sequence ? m->dc : m->blocks[0].x; }
+
+/* Rows whose token another rank has are zeros. */
+static void embed_begin(gpt2_model *m, size_t R) {
+    if (m->tp.group) ops_clear(m->ops, embedded(m), R * m->C * m->bytes);
+}
+
+/* Rows of a sequence before this rank's first row begins another one. */
+static size_t rows_of_begun(const gpt2_model *m, size_t R, size_t T) {
+    const size_t at = tensor_parallel_first(&m->tp, R) % T, n = own_rows(m, R);
+    return at == 0 ? 0 : T - at < n ? T - at : n;
+}
+
+/* The input of the first block, from all ranks' rows of wte and wpe. */
+static void embed_end(gpt2_model *m, const ops_heads *s) {
+    const size_t R = s->batch * s->seq_len, T = s->seq_len, C = m->C, Rp = own_rows(m, R);
+    const size_t begun = rows_of_begun(m, R, T), at = tensor_parallel_first(&m->tp, R) % T;
+    void *x = m->blocks[0].x; /* (Rp, C) */
+    tensor_parallel_sum(&m->tp, embedded(m), x, R, C);
+    ops_add_places(m->ops, x, element(m->params.wpe, at * C, m->bytes), begun, T, C);
+    ops_add_places(m->ops, element(x, begun * C, m->bytes), m->params.wpe, Rp - begun, T, C);
+}
+
+/* The gradient of wpe from this rank's rows of dres. */
+static void places_backward(gpt2_model *m, const ops_heads *s) {
+    const size_t R = s->batch * s->seq_len, T = s->seq_len, C = m->C, Rp = own_rows(m, R);
+    const size_t begun = rows_of_begun(m, R, T), at = tensor_parallel_first(&m->tp, R) % T;
+    void *dres = own(m, m->dres, R);
+    ops_places_backward(m->ops, element(m->grads.wpe, at * C, m->grad_bytes), dres, begun, T, C);
+    ops_places_backward(m->ops, m->grads.wpe, element(dres, begun * C, m->bytes), Rp - begun, T, C);
 }
 
 /* Every tile is opened, whatever the tokens are: hooks are the same on all ranks. */
 static zero_result embed_tiles(gpt2_model *m, const ops_heads *s) {
     const size_t R = s->batch * s->seq_len;
+    embed_begin(m, R);
     for (size_t i = 0; i < m->tiles; i++) {
         const ops_tile t = tile_at(m, i);
         TRY(hook(m, zero_forward_begin(m->z, (int)i, &m->params)));
-        ops_tile_rows(m->ops, m->blocks[0].x, m->tokens, tile_param(m, &t), &t, R, m->C);
+        ops_tile_rows(m->ops, embedded(m), m->tokens, tile_param(m, &t), &t, R, m->C);
         TRY(hook(m, zero_forward_end(m->z, (int)i)));
     }
     TRY(hook(m, zero_forward_begin(m->z, (int)m->tiles, &m->params)));
-    ops_add_places(m->ops, m->blocks[0].x, m->params.wpe, R, s->seq_len, m->C);
+    embed_end(m, s);
     return hook(m, zero_forward_end(m->z, (int)m->tiles));
+}
+
+/* This rank's rows of wte. */
+static void embed_part(gpt2_model *m, const ops_heads *s) {
+    const ops_tile t = tile_at(m, 0);
+    const size_t R = s->batch * s->seq_len;
+    embed_begin(m, R);
+    ops_tile_rows(m->ops, embedded(m), m->tokens, m->params.wte, &t, R, m->C);
+    embed_end(m, s);
 }
 
 static zero_result embed(gpt2_model *m, const ops_heads *s) {
     if (m->tiles) return embed_tiles(m, s);
     TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
-    ops_embed(m->ops, m->blocks[0].x, m->tokens, m->params.wte, m->params.wpe,
-              s->batch * s->seq_len, s->seq_len, m->C);
+    if (m->tp.group)
+        embed_part(m, s);
+    else
+        ops_embed(m->ops, m->blocks[0].x, m->tokens, m->params.wte, m->params.wpe,
+                  s->batch * s->seq_len, s->seq_len, m->C);
     return hook(m, zero_forward_end(m->z, 0));
 }
 
@@ -852,50 +1142,28 @@ static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
     return hook(m, zero_backward_end(m->z, unit));
 }
 
+/* To lnf, all rows. */
 static zero_result final_norm(gpt2_model *m, const ops_heads *s) {
-    const void *x = m->blocks[m->cfg.layers].x; /* (R, C) */
+    const void *x = m->blocks[m->count].x; /* (Rp, C) */
+    const size_t R = s->batch * s->seq_len;
     TRY(hook(m, zero_forward_begin(m->z, unit_of_norm(m), &m->params)));
-    ops_norm(m->ops, m->lnf, m->meanf, m->rstdf, x, m->params.lnfw, m->params.lnfb,
-             s->batch * s->seq_len, m->C);
+    ops_norm(m->ops, own(m, m->lnf, R), m->meanf, m->rstdf, x, m->params.lnfw, m->params.lnfb,
+             own_rows(m, R), m->C);
+    gather(m, m->lnf, R);
     return hook(m, zero_forward_end(m->z, unit_of_norm(m)));
 }
 
 /* From dc, that of the norm's output, to dres. */
 static zero_result final_norm_backward(gpt2_model *m, const ops_heads *s) {
-    const void *x = m->blocks[m->cfg.layers].x; /* (R, C) */
+    const void *x = m->blocks[m->count].x; /* (Rp, C) */
+    const size_t R = s->batch * s->seq_len;
     TRY(hook(m, zero_backward_begin(m->z, unit_of_norm(m), &m->params, &m->grads)));
-    ops_norm_backward(m->ops, m->dres, m->grads.lnfw, m->grads.lnfb, m->dc, x, m->meanf, m->rstdf,
-                      m->params.lnfw, 1, s->batch * s->seq_len, m->C);
+    ops_norm_backward(m->ops, own(m, m->dres, R), m->grads.lnfw, m->grads.lnfb, own(m, m->dc, R), x,
+                      m->meanf, m->rstdf, m->params.lnfw, 1, own_rows(m, R), m->C);
     return hook(m, zero_backward_end(m->z, unit_of_norm(m)));
 }
 
-/* Logits and losses of rows [first, first + n); with `train` also the gradients of scale * losses:
-   of wte, and of lnf into dc. */
-static void classify_rows(gpt2_model *m, size_t first, size_t n, int train, float scale) {
-    const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
-    ops_ctx *o = m->ops;
-    ops_linear(o, m->logits, lnf, m->params.wte, NULL, n, m->C, m->Vp);
-    ops_cross_entropy(o, m->losses + first, m->logits, m->targets + first, train, scale, n, m->V,
-                      m->Vp);
-    if (!train) return;
-    ops_linear_dx(o, element(m->dc, first * m->C, m->bytes), m->logits, m->params.wte, n, m->C,
-                  m->Vp);
-    ops_linear_dw(o, m->grads.wte, NULL, m->logits, lnf, n, m->C, m->Vp);
-}
-
-static void classify(gpt2_model *m, const ops_heads *s, int train, float scale) {
-    const size_t R = s->batch * s->seq_len;
-    for (size_t first = 0; first < R; first += m->chunk)
-        classify_rows(m, first, R - first < m->chunk ? R - first : m->chunk, train, scale);
-}
-
-/* ---- the classifier, tile by tile ----------------------------------------------------------- */
-
-/* Logits of rows [first, first + n) in a tile. */
-static void tile_logits(gpt2_model *m, const ops_tile *t, size_t first, size_t n) {
-    const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
-    ops_linear(m->ops, m->logits, lnf, tile_param(m, t), NULL, n, m->C, t->rows);
-}
+/* ---- the classifier ------------------------------------------------------------------------ */
 
 /* The softmax from row `first` on. */
 static ops_softmax softmax_at(const gpt2_model *m, size_t first) {
@@ -907,6 +1175,61 @@ static ops_softmax softmax_at(const gpt2_model *m, size_t first) {
     return s;
 }
 
+/* What all ranks know of n softmaxes, of which each has seen its part of the vocabulary. */
+static void meet_softmax(gpt2_model *m, const ops_softmax *s, size_t n) {
+    ops_copy(m->ops, m->most, s->most, n * sizeof *m->most);
+    tensor_parallel_reduce(&m->tp, m->most, n, ZERO_MAX);
+    ops_softmax_meet(m->ops, s, m->most, n);
+    tensor_parallel_reduce(&m->tp, s->sum, n, ZERO_SUM);
+    tensor_parallel_reduce(&m->tp, s->losses, n, ZERO_SUM);
+}
+
+/* Losses from logits (n, Vr) of rows `first` on, of this rank's part of the vocabulary, and with
+   `train` their gradient. */
+static void part_cross_entropy(gpt2_model *m, const ops_tile *t, size_t first, size_t n, int train,
+                               float scale) {
+    const ops_softmax s = softmax_at(m, first);
+    const int *targets = m->targets + first;
+    ops_softmax_begin(m->ops, &s, n);
+    ops_softmax_tile(m->ops, &s, m->logits, targets, t, 0, n);
+    meet_softmax(m, &s, n);
+    if (train) ops_softmax_backward(m->ops, m->logits, &s, targets, t, scale, n);
+    ops_softmax_end(m->ops, &s, n);
+}
+
+/* Logits and losses of rows [first, first + n); with `train` also the gradients of scale * losses:
+   of the classifier's weight, and of lnf into dc. */
+static void classify_rows(gpt2_model *m, size_t first, size_t n, int train, float scale) {
+    const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
+    const ops_tile t = tile_at(m, 0);
+    const void *w = class_param(m, &t); /* (Vr, C) */
+    ops_ctx *o = m->ops;
+    ops_linear(o, m->logits, lnf, w, NULL, n, m->C, m->Vr);
+    if (m->tp.group)
+        part_cross_entropy(m, &t, first, n, train, scale);
+    else
+        ops_cross_entropy(o, m->losses + first, m->logits, m->targets + first, train, scale, n,
+                          m->V, m->Vp);
+    if (!train) return;
+    ops_linear_dx(o, element(m->dc, first * m->C, m->bytes), m->logits, w, n, m->C, m->Vr);
+    ops_linear_dw(o, class_grad(m, &t), NULL, m->logits, lnf, n, m->C, m->Vr);
+}
+
+static void classify(gpt2_model *m, const ops_heads *s, int train, float scale) {
+    const size_t R = s->batch * s->seq_len;
+    for (size_t first = 0; first < R; first += m->chunk)
+        classify_rows(m, first, R - first < m->chunk ? R - first : m->chunk, train, scale);
+    if (train) sum_up(m, m->dc, R);
+}
+
+/* ---- the classifier, tile by tile ----------------------------------------------------------- */
+
+/* Logits of rows [first, first + n) in a tile. */
+static void tile_logits(gpt2_model *m, const ops_tile *t, size_t first, size_t n) {
+    const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
+    ops_linear(m->ops, m->logits, lnf, class_param(m, t), NULL, n, m->C, t->rows);
+}
+
 /* What a tile says about rows [first, first + n): with `train` its part of the mean row of wte, by
    way of dres, and to dc the rows of the targets. */
 static void see_tile_rows(gpt2_model *m, const ops_tile *t, size_t first, size_t n, int train) {
@@ -916,22 +1239,45 @@ static void see_tile_rows(gpt2_model *m, const ops_tile *t, size_t first, size_t
     tile_logits(m, t, first, n);
     ops_softmax_tile(m->ops, &s, m->logits, targets, t, train, n);
     if (!train) return;
-    ops_linear_dx(m->ops, m->dres, m->logits, tile_param(m, t), n, C, t->rows);
+    ops_linear_dx(m->ops, m->dres, m->logits, class_param(m, t), n, C, t->rows);
     ops_softmax_add(m->ops, m->mean + first * C, &s, m->dres, t, n, C);
-    ops_tile_rows(m->ops, element(m->dc, first * C, m->bytes), targets, tile_param(m, t), t, n, C);
+    ops_tile_rows(m->ops, element(m->dc, first * C, m->bytes), targets, class_param(m, t), t, n, C);
+}
+
+/* Of parts: targets, and whole tiles, may be other ranks' alone. */
+static void begin_part(gpt2_model *m, size_t R) {
+    ops_softmax_begin(m->ops, &m->softmax, R);
+    ops_clear(m->ops, m->mean, R * m->C * sizeof *m->mean);
+    ops_clear(m->ops, m->dc, R * m->C * m->bytes);
+}
+
+/* To dc, that of lnf, and losses, behind all tiles. Of parts: dc is a part of a sum, whose mean
+   rows are by this rank's largest logit: `factor` is what they are divided by. */
+static void end_tiles(gpt2_model *m, size_t R, int train, float scale) {
+    ops_softmax s = m->softmax;
+    if (m->tp.group) {
+        meet_softmax(m, &s, R);
+        ops_softmax_share(m->ops, &s, R);
+    }
+    ops_softmax_end(m->ops, &s, R);
+    if (m->tp.group) s.sum = s.factor;
+    if (!train) return;
+    ops_softmax_dx(m->ops, m->dc, m->mean, &s, scale, R, m->C);
+    sum_up(m, m->dc, R);
 }
 
 static zero_result classify_tiles(gpt2_model *m, const ops_heads *s, int train, float scale) {
     const size_t R = s->batch * s->seq_len;
+    if (m->tp.group) begin_part(m, R);
     for (size_t i = 0; i < m->tiles; i++) {
         const ops_tile t = tile_at(m, i);
-        TRY(hook(m, zero_forward_begin(m->z, (int)i, &m->params)));
+        const int unit = unit_of_classifier(m, i);
+        TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
         for (size_t first = 0; first < R; first += m->chunk)
             see_tile_rows(m, &t, first, R - first < m->chunk ? R - first : m->chunk, train);
-        TRY(hook(m, zero_forward_end(m->z, (int)i)));
+        TRY(hook(m, zero_forward_end(m->z, unit)));
     }
-    ops_softmax_end(m->ops, &m->softmax, R);
-    if (train) ops_softmax_dx(m->ops, m->dc, m->mean, &m->softmax, scale, R, m->C);
+    end_tiles(m, R, train, scale);
     m->scale = scale;
     return ZERO_OK;
 }
@@ -942,20 +1288,37 @@ static void tile_rows_backward(gpt2_model *m, const ops_tile *t, size_t first, s
     const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
     tile_logits(m, t, first, n);
     ops_softmax_backward(m->ops, m->logits, &s, m->targets + first, t, m->scale, n);
-    ops_linear_dw(m->ops, tile_grad(m, t), NULL, m->logits, lnf, n, m->C, t->rows);
+    ops_linear_dw(m->ops, class_grad(m, t), NULL, m->logits, lnf, n, m->C, t->rows);
+}
+static void class_tile_backward(gpt2_model *m, const ops_tile *t, size_t R) {
+    for (size_t first = 0; first < R; first += m->chunk)
+        tile_rows_backward(m, t, first, R - first < m->chunk ? R - first : m->chunk);
 }
 
-/* All that tiles get, and wpe: the end of backward. */
+/* Gradients of an untied classifier's tiles. */
+static zero_result class_tiles_backward(gpt2_model *m, const ops_heads *s) {
+    for (size_t i = m->tiles; i-- > 0;) {
+        const ops_tile t = tile_at(m, i);
+        const int unit = unit_of_classifier(m, i);
+        TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
+        class_tile_backward(m, &t, s->batch * s->seq_len);
+        TRY(hook(m, zero_backward_end(m->z, unit)));
+    }
+    return ZERO_OK;
+}
+
+/* All that tiles of wte get, and wpe: the end of backward. */
 static zero_result tiles_backward(gpt2_model *m, const ops_heads *s) {
     const size_t R = s->batch * s->seq_len;
     TRY(hook(m, zero_backward_begin(m->z, (int)m->tiles, NULL, &m->grads)));
-    ops_places_backward(m->ops, m->grads.wpe, m->dres, R, s->seq_len, m->C);
+    places_backward(m, s);
     TRY(hook(m, zero_backward_end(m->z, (int)m->tiles)));
+    gather(m, m->dres, R);
     for (size_t i = m->tiles; i-- > 0;) {
         const ops_tile t = tile_at(m, i);
-        TRY(hook(m, zero_backward_begin(m->z, (int)i, &m->params, &m->grads)));
-        for (size_t first = 0; first < R; first += m->chunk)
-            tile_rows_backward(m, &t, first, R - first < m->chunk ? R - first : m->chunk);
+        void *params = m->cfg.untied ? NULL : &m->params;
+        TRY(hook(m, zero_backward_begin(m->z, (int)i, params, &m->grads)));
+        if (!m->cfg.untied) class_tile_backward(m, &t, R);
         ops_tile_rows_backward(m->ops, tile_grad(m, &t), m->dres, m->tokens, &t, R, m->C);
         TRY(hook(m, zero_backward_end(m->z, (int)i)));
     }
@@ -964,28 +1327,41 @@ static zero_result tiles_backward(gpt2_model *m, const ops_heads *s) {
 
 /* Forward and backward of the classifier at once: its unit is open for both. */
 static zero_result classify_and_back(gpt2_model *m, const ops_heads *s, float scale) {
-    if (m->tiles) return classify_tiles(m, s, 1, scale);
-    TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
-    TRY(hook(m, zero_backward_begin(m->z, 0, &m->params, &m->grads)));
+    const int unit = unit_of_classifier(m, 0);
+    if (m->tiles) {
+        TRY(classify_tiles(m, s, 1, scale));
+        return m->cfg.untied ? class_tiles_backward(m, s) : ZERO_OK;
+    }
+    TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
+    TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
     classify(m, s, 1, scale);
-    TRY(hook(m, zero_backward_end(m->z, 0)));
-    return hook(m, zero_forward_end(m->z, 0));
+    TRY(hook(m, zero_backward_end(m->z, unit)));
+    return hook(m, zero_forward_end(m->z, unit));
 }
 
 /* Losses alone. */
 static zero_result classify_only(gpt2_model *m, const ops_heads *s) {
+    const int unit = unit_of_classifier(m, 0);
     if (m->tiles) return classify_tiles(m, s, 0, 0.0f);
-    TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
+    TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
     classify(m, s, 0, 0.0f);
-    return hook(m, zero_forward_end(m->z, 0));
+    return hook(m, zero_forward_end(m->z, unit));
 }
 
 /* The lookup reads no weights. */
 static zero_result embed_backward(gpt2_model *m, const ops_heads *s) {
+    const size_t R = s->batch * s->seq_len;
     if (m->tiles) return tiles_backward(m, s);
     TRY(hook(m, zero_backward_begin(m->z, 0, NULL, &m->grads)));
-    ops_embed_backward(m->ops, m->grads.wte, m->grads.wpe, m->dres, m->tokens,
-                       s->batch * s->seq_len, s->seq_len, m->C);
+    if (m->tp.group) {
+        const ops_tile t = tile_at(m, 0);
+        places_backward(m, s);
+        gather(m, m->dres, R);
+        ops_tile_rows_backward(m->ops, m->grads.wte, m->dres, m->tokens, &t, R, m->C);
+    } else {
+        ops_embed_backward(m->ops, m->grads.wte, m->grads.wpe, m->dres, m->tokens, R, s->seq_len,
+                           m->C);
+    }
     return hook(m, zero_backward_end(m->z, 0));
 }
 
@@ -1022,7 +1398,7 @@ static void fetch_input(gpt2_model *m, size_t l) {
 /* From tokens to lnf. `back`: a backward follows. */
 static zero_result forward(gpt2_model *m, const ops_heads *s, int back) {
     TRY(embed(m, s));
-    for (size_t l = 0; l < (size_t)m->cfg.layers; l++) {
+    for (size_t l = 0; l < (size_t)m->layers; l++) {
         if (back && m->away) send_input(m, l);
         TRY(block(m, l, s));
     }
@@ -1031,8 +1407,8 @@ static zero_result forward(gpt2_model *m, const ops_heads *s, int back) {
 
 static zero_result backward(gpt2_model *m, const ops_heads *s) {
     TRY(final_norm_backward(m, s));
-    if (m->away) fetch_input(m, (size_t)m->cfg.layers);
-    for (size_t l = (size_t)m->cfg.layers; l-- > 0;) {
+    if (m->away) fetch_input(m, (size_t)m->layers);
+    for (size_t l = (size_t)m->layers; l-- > 0;) {
         if (m->away && l < (size_t)away_records(m)) spill_await(m->away, (int)l);
         TRY(block_backward(m, l, s));
         if (m->away) fetch_input(m, l);
@@ -1045,6 +1421,10 @@ static zero_result outcome(gpt2_model *m) {
     const char *sentence;
     zero_result result = ops_status(m->ops, &sentence);
     if (result == ZERO_OK && m->away) result = spill_status(m->away, &sentence);
+    if (result == ZERO_OK && m->tp.result != ZERO_OK) {
+        result = m->tp.result;
+        sentence = zero_group_error(m->tp.group);
+    }
     if (result == ZERO_OK) return ZERO_OK;
     return refuse(&m->error, result, "%s", sentence);
 }
@@ -1098,32 +1478,154 @@ zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n) {
     return outcome(m);
 }
 
-/* Logits of token number `row` of lnf, those of a tile. */
+/* Logits of token number `row` of lnf, those of a tile. Of parts they stay on the device. */
 static zero_result read_logits(gpt2_model *m, float *logits, size_t row, const ops_tile *t) {
     const void *lnf = element(m->lnf, row * m->C, m->bytes); /* (C) */
-    ops_linear(m->ops, m->logits, lnf, tile_param(m, t), NULL, 1, m->C, t->rows);
+    void *out = m->tp.group ? element(m->line, t->first, m->bytes) : m->logits;
+    ops_linear(m->ops, out, lnf, class_param(m, t), NULL, 1, m->C, t->rows);
     TRY(outcome(m));
+    if (m->tp.group) return ZERO_OK;
     ops_download(m->ops, logits + t->first, m->logits, m->run.type, t->valid);
     return outcome(m);
 }
 
+/* Tokens of a sequence, rounded up to what ranks can divide: none sees those behind it. */
+static zero_result take_sequence(gpt2_model *m, const int *inputs, size_t t, size_t padded) {
+    int *all = (int *)calloc(padded, sizeof *all);
+    if (!all) return refuse(&m->error, ZERO_ERR_MEMORY, "no memory for %zu tokens", padded);
+    memcpy(all, inputs, t * sizeof *all);
+    const zero_result result = take_tokens(m, all, NULL, padded);
+    free(all);
+    return result;
+}
+
+/* Logits (V) of row `row` of lnf. */
+static zero_result logits_of(gpt2_model *m, size_t row, float *logits) {
+    for (size_t i = 0; i < (m->tiles ? m->tiles : 1); i++) {
+        const ops_tile tile = tile_at(m, i);
+        const int unit = unit_of_classifier(m, i);
+        TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
+        TRY(read_logits(m, logits, row, &tile));
+        TRY(hook(m, zero_forward_end(m->z, unit)));
+    }
+    if (!m->tp.group) return ZERO_OK;
+    tensor_parallel_join(&m->tp, m->line, m->Vr);
+    TRY(outcome(m));
+    ops_download(m->ops, logits, m->line, m->run.type, m->V);
+    return outcome(m);
+}
+
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
-    const ops_heads s = shape_of(m, 1, t < 1 ? 1 : (size_t)t);
+    const size_t known = t < 1 ? 1 : (size_t)t, each = m->tp.sequence ? m->tp.size : 1;
+    const ops_heads s = shape_of(m, 1, (known + each - 1) / each * each);
     if (t < 1 || t > m->run.seq_len)
         return refuse(&m->error, ZERO_ERR_ARGUMENT, "%d tokens, but the model was made for 1 to %d",
                       t, m->run.seq_len);
-    TRY(take_tokens(m, inputs, NULL, s.seq_len));
+    TRY(take_sequence(m, inputs, known, s.seq_len));
     TRY(forward(m, &s, 0));
-    for (size_t i = 0; i < (m->tiles ? m->tiles : 1); i++) {
-        const ops_tile tile = tile_at(m, i), all = {0, m->Vp, m->V};
-        TRY(hook(m, zero_forward_begin(m->z, (int)i, &m->params)));
-        TRY(read_logits(m, logits, s.seq_len - 1, m->tiles ? &tile : &all));
-        TRY(hook(m, zero_forward_end(m->z, (int)i)));
+    return logits_of(m, known - 1, logits);
+}
+
+/* ---- chunks of a pipeline's stage ------------------------------------------------------------ */
+
+/* Chunk c, its messages, and where its gradients are. */
+static ops_heads enter_chunk(gpt2_model *m, const gpt2_chunk *c) {
+    choose(m, c->chunk, c->slot);
+    if (c->in) m->blocks[0].x = c->in;
+    if (c->out) m->blocks[m->count].x = c->out;
+    m->dres = has_own_dres(m) ? m->sum_x : c->gradient;
+    return shape_of(m, (size_t)c->rows, m->T);
+}
+
+zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c) {
+    const ops_heads s = enter_chunk(m, c);
+    if (!c->in) {
+        TRY(take_tokens(m, c->inputs, NULL, s.batch * s.seq_len));
+        TRY(embed(m, &s));
     }
+    for (int i = 0; i < m->count; i++) TRY(block(m, (size_t)(m->first + i), &s));
+    return outcome(m);
+}
+
+/* From the last block's output to its gradient. */
+static zero_result chunk_end(gpt2_model *m, const gpt2_chunk *c, const ops_heads *s, float factor) {
+    const size_t R = s->batch * s->seq_len;
+    TRY(take_tokens(m, c->targets, c->targets, R));
+    TRY(final_norm(m, s));
+    TRY(classify_and_back(m, s, factor / (float)R));
+    TRY(final_norm_backward(m, s));
+    ops_sum(m->ops, m->totals, m->losses, R);
+    m->summed += R;
     return ZERO_OK;
 }
 
+/* A message to and from dres, of which this rank's rows alone go on. */
+static void carry_gradient(gpt2_model *m, const gpt2_chunk *c, const ops_heads *s, int comes) {
+    const size_t R = s->batch * s->seq_len, bytes = own_rows(m, R) * m->C * m->bytes;
+    void *here = own(m, m->dres, R);
+    if (here != c->gradient)
+        ops_copy(m->ops, comes ? here : c->gradient, comes ? c->gradient : here, bytes);
+}
+
+/* The model's last. */
+static int is_last_chunk(const gpt2_model *m, const gpt2_chunk *c) {
+    return gpt2_stage_is_last(&m->stage) && c->chunk >= m->stage.chunks - 1;
+}
+
+zero_result gpt2_chunk_backward(gpt2_model *m, const gpt2_chunk *c, float loss_factor) {
+    const ops_heads s = enter_chunk(m, c);
+    if (is_last_chunk(m, c))
+        TRY(chunk_end(m, c, &s, loss_factor));
+    else
+        carry_gradient(m, c, &s, 1);
+    for (int i = m->count; i-- > 0;) TRY(block_backward(m, (size_t)(m->first + i), &s));
+    if (c->in) {
+        carry_gradient(m, c, &s, 0);
+        return outcome(m);
+    }
+    TRY(take_tokens(m, c->inputs, NULL, s.batch * s.seq_len));
+    TRY(embed_backward(m, &s));
+    return outcome(m);
+}
+
+zero_result gpt2_chunk_loss(gpt2_model *m, const gpt2_chunk *c, double *sum) {
+    const ops_heads s = enter_chunk(m, c);
+    TRY(take_tokens(m, c->targets, c->targets, s.batch * s.seq_len));
+    TRY(final_norm(m, &s));
+    TRY(classify_only(m, &s));
+    TRY(outcome(m));
+    return sum_now(m, s.batch * s.seq_len, sum);
+}
+
+zero_result gpt2_chunk_logits(gpt2_model *m, const gpt2_chunk *c, int t, float *logits) {
+    const ops_heads s = enter_chunk(m, c);
+    TRY(final_norm(m, &s));
+    return logits_of(m, (size_t)t - 1, logits);
+}
+
+size_t gpt2_chunk_bytes(const gpt2_model *m) { return rows_between(m) * m->C * m->bytes; }
+
+int gpt2_batch(const gpt2_model *m) { return m->run.batch; }
+size_t gpt2_batch_tokens(const gpt2_model *m) { return (size_t)m->run.batch * m->T; }
+size_t gpt2_vocabulary(const gpt2_model *m) { return m->V; }
+
+void *gpt2_memory(size_t bytes) { return ops_alloc(bytes); }
+void gpt2_free(void *memory) { ops_free(memory); }
+
 /* ---- figures ------------------------------------------------------------------------------- */
+
+uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
+    gpt2_model shape;
+    if (set_shape(&shape, cfg, run, NULL) != ZERO_OK || !shape.tp.group) return 0;
+    const uint64_t others = shape.tp.size - 1, size = shape.tp.size;
+    const uint64_t R = (uint64_t)run->batch * shape.T, again = (uint64_t)run->recompute;
+    const uint64_t half = R * shape.C * shape.bytes / size * others; /* of an all-reduce */
+    uint64_t halves = 8;                                             /* of a block */
+    if (again >= GPT2_RECOMPUTE_BLOCK) halves += shape.tp.sequence ? 3 : 2;
+    if (again == GPT2_RECOMPUTE_NORM && shape.tp.sequence) halves += 2;
+    return half * (halves * (uint64_t)cfg->layers + 4)
+           + 3 * (2 * R * sizeof(float) * others / size);
+}
 
 double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len) {
     const double L = cfg->layers, C = cfg->channels;

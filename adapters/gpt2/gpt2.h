@@ -2,7 +2,7 @@
 
    EXAMPLE: all that a trainer does with it
        gpt2_config cfg;
-       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL}; // B, T, recompute, type, ...
+       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL}; // B, T, recompute, type, ...
        gpt2_error err;
        zero_tensor_desc table[GPT2_TENSORS];
        gpt2_model *m;
@@ -32,6 +32,7 @@
      B        sequences per micro-step on this rank
      unit     see zero_plugin.h: 0 the embeddings, 1..L the blocks, L+1 the final norm
      tile     rows of wte that are a unit of their own, see gpt2_describe_tiled
+     part     what a rank of a tensor-parallel group has of a tensor, see gpt2_parallel
 
    TYPES. Parameters and activations are stored in the type of the context; gradients of parameters
    in what zero_query_config says of cfg.grads. What is computed is computed in f32 and rounded when
@@ -76,6 +77,7 @@ typedef struct gpt2_config {
     int layers;            /* L */
     int heads;             /* NH, divides C */
     int channels;          /* C */
+    int untied;            /* 1: the classifier is a tensor of its own, lmheadw */
 } gpt2_config;
 
 /* A model from its short name.
@@ -89,7 +91,28 @@ zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_se
 
 /* ---- tensors ------------------------------------------------------------------------------- */
 
-enum { GPT2_TENSORS = 16 };
+enum { GPT2_TENSORS = 16, GPT2_MOST_TENSORS = 17 /* untied */ };
+
+/* Their numbers, in the order of the table. */
+enum {
+    GPT2_WTE,
+    GPT2_WPE,
+    GPT2_LN1W,
+    GPT2_LN1B,
+    GPT2_QKVW,
+    GPT2_QKVB,
+    GPT2_ATTPROJW,
+    GPT2_ATTPROJB,
+    GPT2_LN2W,
+    GPT2_LN2B,
+    GPT2_FCW,
+    GPT2_FCB,
+    GPT2_FCPROJW,
+    GPT2_FCPROJB,
+    GPT2_LNFW,
+    GPT2_LNFB,
+    GPT2_LMHEADW
+};
 
 /* Base pointers, as zero_plugin.h rebases them: inside its unit's begin and end, layer l of a
    tensor begins at element l * numel. One struct holds parameters, of zero_config.type, another
@@ -111,6 +134,7 @@ typedef struct gpt2_tensors {
     void *fcprojb;  /* (L, C) */
     void *lnfw;     /* (C) */
     void *lnfb;     /* (C) */
+    void *lmheadw;  /* (Vp, C) of an untied model alone: the classifier */
 } gpt2_tensors;
 
 /* The 16 tensors for zero_tensor, in the order of the struct (which is that of model files). Names
@@ -129,18 +153,65 @@ int gpt2_tile_rows(const gpt2_config *cfg, int rows);
    and the lookup together, at the end of backward. `rows` 0: gpt2_describe. */
 void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[GPT2_TENSORS]);
 
-/* gpt2_describe_tiled, zero_tensors, and zero_tensor_matrix for the blocks' four kinds of matrices,
-   qkvw as one: what MUON makes orthogonal. Before zero_build. */
-zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, int rows,
-                          zero_tensor_desc out[GPT2_TENSORS]);
+/* BESIDE DATA PARALLELISM: the same model cut over the ranks of groups, each of which has a part of
+   its tensors; see tensor_parallel.h, which says what is whole. NULL, or a group of one rank: the
+   model is whole, and nothing is different. */
+typedef struct gpt2_parallel {
+    zero_group *tp; /* borrowed: heads, hidden channels and vocabulary are divided by its ranks */
+    int sequence;   /* sequence parallelism: between layers rows are, too */
+    const struct gpt2_stage *stage; /* of a pipeline: blocks are divided by its stages; NULL: the
+                                       model is in one piece */
+} gpt2_parallel;
 
-/* Elements of all tensors; padded vocabulary entries count. */
+/* A stage of a pipeline, made by gpt2_stage_make of stages.h. */
+enum { GPT2_MOST_CHUNKS = 512 };
+typedef struct gpt2_stage {
+    int stages, chunks; /* p, v */
+    int stage;          /* this one, 0..p-1 */
+    int slots;          /* micro-batches, times chunks, that are kept for backward */
+    int first[GPT2_MOST_CHUNKS
+              + 1];   /* chunk k of the model has blocks first[k] .. first[k+1] - 1 */
+    zero_group *pp;   /* borrowed: the stages, in order */
+    zero_group *ends; /* borrowed: the first and the last of them; others: NULL */
+} gpt2_stage;
+
+/* Why a model of sequences of T tokens, wte in tiles of `tile_rows` (0: whole), cannot be cut over
+   so many ranks, and the nearest number that can. Errors: ARGUMENT. */
+zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_rows, int ranks,
+                                int sequence, gpt2_error *err);
+
+/* All tensors of a model, tied or not, as this rank has them: gpt2_describe_tiled, with lmheadw as
+   number 16 in a unit behind the final norm's, or in as many tiles as wte is. Of what is whole on
+   every rank of a group, ranks but the first have ZERO_COPY. Of a stage those of its blocks, and of
+   what it has besides. Returns how many. */
+int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
+               zero_tensor_desc out[GPT2_MOST_TENSORS]);
+/* Announces them, and the groups that gradients are summed over first (zero_tensor_sum): with
+   sequence parallelism what is whole, since each rank has seen its rows alone; of a pipeline a tied
+   wte; and the blocks' four kinds of matrices, which MUON makes orthogonal, where they are whole.
+   Errors: those of zero_tensor. */
+zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                          int tile_rows);
+const char *gpt2_tensor_name(int tensor);
+
+/* zero_write_tensor and zero_read_tensor in terms of the dense tensor, over all layers: elements
+   [first, first + n). write: every rank gives the same values, and keeps its part; they are
+   spoilt. read: every rank gets all; `out` may be NULL. COLLECTIVE over all ranks. Errors: MEMORY,
+   those of the two, and of the group. */
+zero_result gpt2_write(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
+                       zero_kind kind, size_t first, size_t n, float *values);
+zero_result gpt2_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
+                      zero_kind kind, size_t first, size_t n, float *out);
+/* What they failed over. */
+const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how);
+
+/* Elements of all tensors of the whole model; padded vocabulary entries count. */
 size_t gpt2_numel(const gpt2_config *cfg);
 
 /* Random number i of a stream, from its index alone: mix is the finaliser of SplitMix64 (Steele,
    Lea, Flood 2014), G = 0x9E3779B97F4A7C15:
        mix(mix(seed + G (stream + 1)) + G (i + 1))
-   Streams 0..15 are taken by gpt2_init. */
+   Streams 0..16 are taken by gpt2_init. */
 uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i);
 
 /* GPT-2's initialisation (Radford et al. 2019, section 2.3): normal with standard deviation 0.02,
@@ -150,6 +221,9 @@ uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i);
    ranks. After zero_build, on every rank. COLLECTIVE, SYNC. Holds one chunk of 1 MiB.
    Errors: MEMORY and those of zero_write_tensor. */
 zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_error *err);
+/* The same for this rank's part: all parts together are the model that gpt2_init makes. */
+zero_result gpt2_init_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                           uint64_t seed, gpt2_error *err);
 
 /* ---- a model ------------------------------------------------------------------------------- */
 
@@ -177,6 +251,7 @@ typedef struct gpt2_run {
                        one tile at a time: losses and gradients are those without tiles, roundings
                        apart, and its products are 4 where they were 3 */
     const char *folder; /* AWAY on the CPU: where the file is made; read by gpt2_create alone */
+    const gpt2_parallel *parallel; /* NULL: the model is whole. Copied */
 } gpt2_run;
 
 typedef struct gpt2_model gpt2_model;
@@ -230,6 +305,40 @@ zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n);
    get the same. SYNC. Errors: as gpt2_train_step. */
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits);
 
+/* ---- chunks of a pipeline's stage ------------------------------------------------------------ */
+
+/* What pipelined.h hands a model that is a stage, chunk by chunk. Activations between chunks are
+   (rows of this rank, C), of the run's type, on the device. */
+typedef struct gpt2_chunk {
+    int chunk; /* of the stage */
+    int slot;  /* 0..slots-1: where forward leaves what backward needs */
+    int rows;  /* sequences, 0..B */
+    const int *inputs,
+        *targets;   /* (rows T): first chunk, last chunk; read at forward and backward */
+    void *in;       /* activation that comes in; first chunk: NULL */
+    void *out;      /* that goes on; last chunk: NULL */
+    void *gradient; /* backward: in, that of out (last chunk: nothing); out, that of in */
+} gpt2_chunk;
+
+/* The blocks of a chunk, with the lookup before the first one's; final norm and classifier are
+   backward's, which follows a last chunk's forward at once. Hooks, COLLECTIVE, errors: as
+   gpt2_train_step, which is the two behind one another where there is one stage. */
+zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c);
+zero_result gpt2_chunk_backward(gpt2_model *m, const gpt2_chunk *c, float loss_factor);
+/* Behind a last chunk's forward, in a ZERO_EVAL pass: the sum of its losses, as gpt2_loss. */
+zero_result gpt2_chunk_loss(gpt2_model *m, const gpt2_chunk *c, double *sum);
+/* And the logits (V) of what follows the first t tokens of its one sequence. */
+zero_result gpt2_chunk_logits(gpt2_model *m, const gpt2_chunk *c, int t, float *logits);
+/* Bytes of an activation between chunks, for a whole micro-batch. */
+size_t gpt2_chunk_bytes(const gpt2_model *m);
+/* B, B T and V of the run. */
+int gpt2_batch(const gpt2_model *m);
+size_t gpt2_batch_tokens(const gpt2_model *m);
+size_t gpt2_vocabulary(const gpt2_model *m);
+/* Memory of the model's device. */
+void *gpt2_memory(size_t bytes);
+void gpt2_free(void *memory);
+
 /* ---- figures ------------------------------------------------------------------------------- */
 
 /* Bytes that gpt2_create allocates for activations and scratch memory. 0 for a run that it would
@@ -239,6 +348,15 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run);
 /* Bytes that GPT2_RECOMPUTE_AWAY keeps in the file, or in CUDA in the host's memory; not among
    those above. 0 without it, and for a run that gpt2_create would refuse. */
 size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
+
+/* Bytes that a rank of run->parallel's group sends in a micro-step of training, as zero_group_stats
+   counts them, of N ranks; U = (N-1)/N of the bytes of B T rows of C activations:
+       a block       8 U: four all-reduces; or as many all-gathers and reduce-scatters in all
+         recomputed  2 U more (BLOCK, AWAY: the last sum of a block is not needed again); with
+                     sequence parallelism 2 U (NORM) or 3 U (BLOCK, AWAY)
+       embedding and classifier  4 U
+       loss          three all-reduces of B T f32. */
+uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Floating-point operations per token of a training step, forward and backward: 6 per parameter
    (without wpe) and 12 L C T for attention (Chowdhery et al. 2022, appendix B). */

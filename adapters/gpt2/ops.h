@@ -98,6 +98,7 @@ void ops_sum(ops_ctx *o, double *total, const float *x, size_t n);
 /* Its value, and 0 in its place; waits. */
 double ops_take_sum(ops_ctx *o, double *total);
 void ops_clear(ops_ctx *o, void *device, size_t bytes);
+void ops_copy(ops_ctx *o, void *to, const void *from, size_t bytes); /* on the device */
 
 /* Floating-point operations per second of a large matrix product; see gpt2_matmul_rate. And what
    the device's maker says; see gpt2_peak_rate. */
@@ -242,6 +243,18 @@ void ops_softmax_tile(ops_ctx *o, const ops_softmax *s, void *logits, const int 
 /* mean (R, C), f32 = mean * factor + x; behind the first tile = x. */
 void ops_softmax_add(ops_ctx *o, float *mean, const ops_softmax *s, const void *x,
                      const ops_tile *t, size_t R, size_t C);
+/* A VOCABULARY IN PARTS: ranks see different tiles, of which any may begin, and have no entry of
+   the vocabulary. Each begins like this, which makes tiles of any `first` go on from nothing; the
+   mean row starts as zeros. */
+void ops_softmax_begin(ops_ctx *o, const ops_softmax *s, size_t R);
+/* Where ranks meet: most (R) is the largest of theirs. The sums become those of e^(logit - most),
+   ready to be added up over ranks, as `losses` are, the target's logit on one and 0 on the others;
+   factor = e^(s.most - most); s.most = most. */
+void ops_softmax_meet(ops_ctx *o, const ops_softmax *s, const float *most, size_t R);
+/* factor = sum / factor: what ops_softmax_dx needs for its sum, where `mean` is by the largest
+   logit that this rank has seen. Infinite where that is nothing beside the others'. */
+void ops_softmax_share(ops_ctx *o, const ops_softmax *s, size_t R);
+
 /* After all tiles. */
 void ops_softmax_end(ops_ctx *o, const ops_softmax *s, size_t R);
 /* dx (R, C), which holds the targets' rows of wte, becomes scale * (mean / sum - dx): the gradient

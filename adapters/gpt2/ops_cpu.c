@@ -11,6 +11,7 @@
    number of threads alone, then added in thread order. */
 #include "ops.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -339,6 +340,10 @@ double ops_take_sum(ops_ctx *o, double *total) {
 void ops_clear(ops_ctx *o, void *device, size_t bytes) {
     (void)o;
     memset(device, 0, bytes);
+}
+
+void ops_copy(ops_ctx *o, void *to, const void *from, size_t bytes) {
+    if (!o->status && bytes) memcpy(to, from, bytes);
 }
 
 void ops_sums_begin(ops_ctx *o) { (void)o; }
@@ -1562,6 +1567,25 @@ void ops_softmax_add(ops_ctx *o, float *mean, const ops_softmax *s, const void *
         OMP(omp simd)
         for (size_t i = 0; i < C; i++) sum[i] = FMA(sum[i], factor, more[i]);
     }
+}
+
+void ops_softmax_begin(ops_ctx *o, const ops_softmax *s, size_t R) {
+    for (size_t r = 0; r < R && !o->status; r++) {
+        s->most[r] = -FLT_MAX;
+        s->sum[r] = s->losses[r] = 0.0f;
+    }
+}
+
+void ops_softmax_meet(ops_ctx *o, const ops_softmax *s, const float *most, size_t R) {
+    for (size_t r = 0; r < R && !o->status; r++) {
+        s->factor[r] = exp_of(s->most[r] - most[r]);
+        s->sum[r] *= s->factor[r];
+        s->most[r] = most[r];
+    }
+}
+
+void ops_softmax_share(ops_ctx *o, const ops_softmax *s, size_t R) {
+    for (size_t r = 0; r < R && !o->status; r++) s->factor[r] = s->sum[r] / s->factor[r];
 }
 
 void ops_softmax_end(ops_ctx *o, const ops_softmax *s, size_t R) {

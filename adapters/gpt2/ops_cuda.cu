@@ -179,6 +179,11 @@ void ops_clear(ops_ctx *o, void *device, size_t bytes) {
     if (!o->status) (void)WORKED(o, cudaMemsetAsync(device, 0, bytes, o->stream));
 }
 
+void ops_copy(ops_ctx *o, void *to, const void *from, size_t bytes) {
+    if (!o->status && bytes)
+        (void)WORKED(o, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, o->stream));
+}
+
 void ops_upload(ops_ctx *o, void *device, const void *host, size_t bytes) {
     if (o->status || !bytes) return;
     if (WORKED(o, cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, o->stream)))
@@ -835,6 +840,19 @@ void ops_softmax_add(ops_ctx *o, float *mean, const ops_softmax *s, const void *
         (const NUM::word *)x, t->first == 0, R, C)
     FOR_ROWS(o, C, USE);
 #undef USE
+}
+
+void ops_softmax_begin(ops_ctx *o, const ops_softmax *s, size_t R) {
+    if (!o->status && R) RUN(o, softmax_begin_kernel, row_blocks(o, (R + 255) / 256), 256, *s, R);
+}
+
+void ops_softmax_meet(ops_ctx *o, const ops_softmax *s, const float *most, size_t R) {
+    if (!o->status && R)
+        RUN(o, softmax_meet_kernel, row_blocks(o, (R + 255) / 256), 256, *s, most, R);
+}
+
+void ops_softmax_share(ops_ctx *o, const ops_softmax *s, size_t R) {
+    if (!o->status && R) RUN(o, softmax_share_kernel, row_blocks(o, (R + 255) / 256), 256, *s, R);
 }
 
 void ops_softmax_end(ops_ctx *o, const ops_softmax *s, size_t R) {

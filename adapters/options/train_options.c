@@ -34,6 +34,8 @@ static const option train_table[] = {
     ROW(TEXT, "-e", "--model", model, "char:4x128x4", .compare = "char:6x384x6", .course = 1,
         .help = "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a file "
                 "with its weights: llm.c's .bin, or Hugging Face's .safetensors"),
+    ROW(INT, "-ut", "--untied", untied, "0", RANGE(0, 1), .course = 1,
+        .help = "1: the classifier is a tensor of its own; from a file it begins as the embedding"),
     ROW(PATH, "-o", "--out-dir", log_dir, "",
         .help = "folder for main.log and checkpoints; without it neither"),
     HEADING("Batches"),
@@ -174,8 +176,8 @@ static const option train_table[] = {
     ROW(INT, "-tc", "--comms-log", comms_log, "0", RANGE(0, 1), TO(INT, comms_log),
         KEY("comms_logger.enabled: -tc", DS_GIVEN_COMMS, IF_GIVEN),
         .help = "1: in the end a table of collectives: count, mean, p50, p99, bandwidth, ranks"),
-    ROW(INT, "-tp", "--profile-step", profile_step, "0", RANGE(0, 2e9), TO(INT, profile_step),
-        KEY("flops_profiler.profile_step: -tp", DS_GIVEN_PROFILE, IF_GIVEN),
+    ROW(INT, "-tk", "--profile-step", profile_step, "0", RANGE(0, 2e9), TO(INT, profile_step),
+        KEY("flops_profiler.profile_step: -tk", DS_GIVEN_PROFILE, IF_GIVEN),
         .help = "operations and times of each layer in this step; 0: none"),
     ROW(PATH, "-tbd", "--tensorboard-dir", tensorboard_dir, "",
         .help = "folder for TensorBoard's event files: loss, learning rate, loss scale, norm over "
@@ -216,6 +218,20 @@ static const option train_table[] = {
     ROW(RANK, "-pr", "--rank", rank, "0", RANGE(0, 1e6), .help = "tcp, fs: rank of this process"),
     ROW(INT, "-pg", "--ranks-per-host", per_node, "0", RANGE(0, 4096),
         .help = "tcp, fs: ranks per machine; 0: as host names tell"),
+    ROW(INT, "-tp", "--tensor-parallel", tensor_parallel, "1", RANGE(1, 4096),
+        .help = "ranks that have one model in parts: heads, hidden channels and vocabulary; it "
+                "divides the ranks, which are data-parallel beyond that: -b, -d and windows count "
+                "those alone"),
+    ROW(INT, "-pp", "--pipeline", pipeline, "1", RANGE(1, 512),
+        .help = "stages that have the model's blocks one after the other, and run its micro-steps "
+                "as a pipeline, one forward, one backward; -d gives the micro-steps: of m, (p-1)/m "
+                "of the time is idle"),
+    ROW(INT, "-ppv", "--pipeline-chunks", pipeline_chunks, "1", RANGE(1, 512),
+        .help = "chunks of blocks that each stage has, interleaved: a v-th of the idle time, for v "
+                "times the messages; the stages divide the micro-steps then"),
+    ROW(INT, "-sp", "--sequence-parallel", sequence_parallel, "0", RANGE(0, 1),
+        .help = "1: with -tp, what lies between layers is in parts, too: 1/tp of its memory, as "
+                "many bytes sent"),
     ROW(INT, "-nt", "--threads", threads, "0", RANGE(0, 4096),
         .help = "threads of a rank; 0: the processors of this machine divided by its ranks"),
     ROW(INT, "-ns", "--node-size", node_size, "0", RANGE(0, 4096),
@@ -282,6 +298,8 @@ static const option train_table[] = {
             "3 whole blocks, 4 whole blocks whose inputs are kept in a file in -zfd (CUDA: in the "
             "host's memory) until then"),
     HEADING("Comparison of stages"),
+    ROW(TEXT, "-layouts", "--layouts", layouts, "",
+        .help = "compares layouts of the ranks in one run, at the stage of -z: \"dp4 tp2dp2\""),
     ROW(INT, "-rd", "--rounds", rounds, "8", RANGE(1, TRAIN_MAX_ROUNDS),
         .help = "rounds in which the stages take turns; divides -x"),
     ROW(PATH, "-csv", "--csv", csv_path, "build/compare.csv", .help = "file for the comparison"),
@@ -315,15 +333,16 @@ static option_set train_view(const train_options *o) {
 }
 
 /* A comparison has defaults of its own, so it must be known before the defaults are set. */
-static int train_compares(const option_set *view, int argc, char **argv) {
+static int train_is_comparison(const option_set *view, int argc, char **argv) {
     const char *stages = options_value(view, argc, argv, "-z");
-    return stages != NULL && strchr(stages, ',') != NULL;
+    return (stages != NULL && strchr(stages, ',') != NULL)
+           || options_value(view, argc, argv, "-layouts") != NULL;
 }
 
 void train_options_parse(train_options *o, int argc, char **argv) {
     memset(o, 0, sizeof *o);
     option_set view = train_view(o);
-    const int compares = train_compares(&view, argc, argv);
+    const int compares = train_is_comparison(&view, argc, argv);
     o->help = options_parse(&view, argc, argv, compares, launch_adds_argument);
 }
 
@@ -331,6 +350,7 @@ void train_options_help(const char *program) {
     static const char *const examples[][2] = {
         {"", "a character model on tiny Shakespeare, half a minute on two cores"},
         {" --ranks 2 --stage 3", "the same on two ranks, everything sharded"},
+        {" --ranks 4 --tensor-parallel 2", "two data-parallel ranks of two with half a model each"},
         {" --ranks 2 --stage 0,1,2,3", "DDP against ZeRO: speed, memory, traffic, weights"},
         {" -e d12 -i train.bin -j val.bin -t 1024 -b 4",
          "GPT-2 124M, with llm.c's flags and files"},

@@ -27,6 +27,9 @@ typedef struct train_options {
     const char *server, *folder;            /* -ps, -pf */
     int method, rank, per_node, as_threads; /* -pi, -pr, -pg, -pt */
     int ranks, node_size, threads;
+    int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */
+    int pipeline, pipeline_chunks;                  /* -pp, -ppv */
+    const char *layouts;                            /* -layouts; "": none to compare */
     int batch, seq_len, steps;
     int64_t step_tokens; /* -d */
     int64_t seed;
@@ -58,7 +61,7 @@ typedef struct train_options {
     int print_every;                               /* -lp */
     const char *trace_path;                        /* -tr; "": none, as the two folders */
     const char *tensorboard_dir, *csv_monitor_dir; /* -tbd, -tcd */
-    int breakdown_every, comms_log, profile_step;  /* -tb, -tc, -tp; 0: never */
+    int breakdown_every, comms_log, profile_step;  /* -tb, -tc, -tk; 0: never */
     int evaluate;                                  /* -h */
     const char *eval_path;                         /* -hf */
     int gelu_fusion, gpu_log;                      /* -ge, -lg: accepted alone */

@@ -35,20 +35,61 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return train_fail(sentence, bytes, "-tl %g is above -tm %g", o->trust_least, o->trust_most);
     if (o->tile_rows > 0 && o->tile_rows < 32)
         return train_fail(sentence, bytes, "-zl %d: a tile has 32 rows at least", o->tile_rows);
-    if (o->stage.n > 1 && (o->skip_loss != 0 || o->skip_norm != 0))
+    if (o->sequence_parallel && o->tensor_parallel < 2 && !o->layouts[0])
+        return train_fail(sentence, bytes,
+                          "-sp 1: sequence parallelism divides rows among the ranks of -tp, found "
+                          "-tp 1");
+    if (o->layouts[0]
+        && (o->stage.n > 1 || o->tensor_parallel > 1 || o->pipeline > 1 || o->ds_path[0]))
+        return train_fail(sentence, bytes,
+                          "-layouts: layouts are compared at one stage of -z, without -tp, -pp and "
+                          "-ds");
+    if (o->pipeline > 1 && o->accumulation == ZERO_ACCUMULATE_SHARDED)
+        return train_fail(sentence, bytes,
+                          "-za sharded: the micro-steps of a pipeline, -pp %d, add up locally",
+                          o->pipeline);
+    if (o->pipeline > 1 && o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
+        return train_fail(sentence, bytes,
+                          "-zg type: the gradients of a pipeline, -pp %d, add up in f32",
+                          o->pipeline);
+    if (o->pipeline > 1 && o->tile_rows > 0)
+        return train_fail(sentence, bytes,
+                          "-zl %d: a tile's gradient is made by lookup and classifier together, "
+                          "which a pipeline, -pp %d, has on two stages",
+                          o->tile_rows, o->pipeline);
+    if (o->pipeline > 1 && o->recompute == GPT2_RECOMPUTE_AWAY)
+        return train_fail(sentence, bytes,
+                          "-r 4: a pipeline, -pp %d, keeps inputs of blocks in memory; -r 3 is the "
+                          "nearest that can",
+                          o->pipeline);
+    if (o->pipeline > 1 && o->delay_from > 0)
+        return train_fail(sentence, bytes, "-zod %d: a pipeline, -pp %d, does not delay updates",
+                          o->delay_from, o->pipeline);
+    if ((o->optimizer == ZERO_LAMB || o->optimizer == ZERO_MUON)
+        && (o->tensor_parallel > 1 || o->layouts[0]))
+        return train_fail(
+            sentence, bytes,
+            "-op lamb and muon look at whole tensors, which ranks of -tp have parts of: "
+            "use another optimizer, or -tp 1");
+    if (layout_words(o->layouts) > LAYOUT_MOST)
+        return train_fail(sentence, bytes, "-layouts: %d layouts, at most %d are compared",
+                          layout_words(o->layouts), LAYOUT_MOST);
+    if (train_compares(o) && (o->skip_loss != 0 || o->skip_norm != 0))
         return train_fail(sentence, bytes, "-sl and -sg: a comparison of stages skips no steps");
-    static const char *const shown[] = {"-tr", "-tb", "-tc", "-tp", "-tbd", "-tcd"};
+    static const char *const shown[] = {"-tr", "-tb", "-tc", "-tk", "-tbd", "-tcd"};
     int shows = 0;
     for (int i = 0; i < (int)(sizeof shown / sizeof *shown); i++)
         shows |= train_options_given(o, shown[i]);
-    if (o->stage.n > 1 && shows)
+    if (train_compares(o) && shows)
         return train_fail(sentence, bytes,
-                          "-tr, -tb, -tc, -tp, -tbd and -tcd: a comparison of stages shows its own "
+                          "-tr, -tb, -tc, -tk, -tbd and -tcd: a comparison of stages shows its own "
                           "table alone");
-    if (o->stage.n > 1 && o->evaluate)
+    if (train_compares(o) && o->evaluate)
         return train_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
     return 0;
 }
+
+int train_compares(const train_options *o) { return o->stage.n > 1 || o->layouts[0]; }
 
 int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,
                 size_t bytes) {
@@ -79,6 +120,48 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     batch->micro_steps = (int)micro;
     batch->windows = windows;
     batch->tokens = windows * T;
+    return 0;
+}
+
+/* By stages and tensor-parallel ranks. */
+static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt2_config *model,
+                           layout *ranks, batch_shape *batch, char *sentence, size_t bytes) {
+    const int cut = sizes.tp > 1 && o->sequence_parallel;
+    gpt2_error error;
+    if (layout_divide(ranks, ranks->ranks, ranks->rank, sizes, sentence, bytes)) return 1;
+    ranks->part.sequence = cut;
+    if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
+        return train_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
+    return train_batch(o, ranks->dp, batch, sentence, bytes)
+           || layout_stages(ranks, model, o->pipeline_chunks, batch->micro_steps, o->seq_len,
+                            sentence, bytes);
+}
+
+int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
+                    batch_shape *batch, char *sentence, size_t bytes) {
+    layout_sizes sizes = {1, 1};
+    return layout_word(o->layouts, i, ranks->ranks, &sizes, sentence, bytes)
+           || train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
+}
+
+int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batch_shape *batch,
+                 char *sentence, size_t bytes) {
+    const int n = layout_words(o->layouts);
+    const layout_sizes sizes = {o->pipeline, o->tensor_parallel};
+    if (n == 0) return train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
+    if (o->step_tokens == 0)
+        o->step_tokens =
+            (int64_t)o->batch * layout_most_data(o->layouts, ranks->ranks) * o->seq_len;
+    o->batch = 0;
+    memset(batch, 0, sizeof *batch);
+    for (int i = 0; i < n; i++) {
+        layout other = *ranks;
+        batch_shape its;
+        if (train_divide_as(o, i, model, &other, &its, sentence, bytes)) return 1;
+        if (its.rows < batch->rows) continue;
+        *ranks = other;
+        *batch = its;
+    }
     return 0;
 }
 
@@ -123,8 +206,8 @@ launch_request train_request(const train_options *o, const char *program,
     memset(&r, 0, sizeof r);
     r.program = program;
     r.ranks = o->ranks;
-    r.default_ranks = o->stage.n > 1 ? 2 : 1;
-    r.groups = o->stage.n > 0 ? o->stage.n : 1;
+    r.default_ranks = train_compares(o) ? 2 : 1;
+    r.groups = o->layouts[0] ? layout_words(o->layouts) : o->stage.n > 0 ? o->stage.n : 1;
     r.usage_error = o->error[0] ? o->error : NULL;
     if (o->method >= 0) train_options_word(o, "-pi", method);
     r.method = o->method >= 0 ? method : NULL;

@@ -8,7 +8,9 @@
 #ifndef TRAIN_RESOLVE_H
 #define TRAIN_RESOLVE_H
 
+#include "../gpt2/gpt2.h"
 #include "../launch/launch.h"
+#include "../parallel/layout.h"
 #include "train_options.h"
 
 #ifdef __cplusplus
@@ -30,10 +32,22 @@ typedef struct batch_shape {
 /* Flags that do not go together. */
 int train_check(const train_options *o, char *sentence, size_t bytes);
 
-/* -b, -d and -t, with the number of ranks: any two of rows, micro-steps and windows give the third.
+/* 1: a comparison, of stages or of layouts. */
+int train_compares(const train_options *o);
+
+/* -b, -d and -t, with the number of data-parallel ranks: any two of rows, micro-steps and windows
+ * give the third.
  */
 int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,
                 size_t bytes);
+
+/* The ranks, -tp of them on a model, and what each takes of a step. `ranks` has been divided,
+   somehow: how many there are, and which is this one. _as: by word number i of -layouts. Otherwise
+   of layouts that which gives a rank most windows, after -d is made the same for all of them. */
+int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batch_shape *batch,
+                 char *sentence, size_t bytes);
+int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
+                    batch_shape *batch, char *sentence, size_t bytes);
 
 /* What "auto" in a file stands for. `said` is filled with what the flags say, and borrowed. */
 ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *said);

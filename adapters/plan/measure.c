@@ -87,8 +87,9 @@ static double measure_pass(measure_rank *r, const measure_shape *s) {
                              (s->vocabulary + 127) / 128 * 128,
                              s->layers,
                              s->channels / (s->channels >= 256 ? 64 : 32),
-                             s->channels};
-    const gpt2_run run = {s->batch, s->seq_len, GPT2_RECOMPUTE_GELU, s->type, 0, 0, 0, NULL};
+                             s->channels,
+                             0};
+    const gpt2_run run = {s->batch, s->seq_len, GPT2_RECOMPUTE_GELU, s->type, 0, 0, 0, NULL, NULL};
     double times[MEASURE_ROUNDS] = {0};
     int tokens[MEASURE_ROWS];
     zero_tensor_desc table[GPT2_TENSORS];

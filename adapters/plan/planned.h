@@ -42,7 +42,7 @@ static void plan_leave(zp_group *g, int broken) {
 }
 
 /* `cost` is LOCAL's, which is NCCL's too, and MPI's within one node. */
-static const zp_transport plan_row = {"PLANNED",     plan_join,  NULL,          plan_memory,
-                                      NULL,          plan_issue, plan_exchange, plan_broadcast,
-                                      zp_local_cost, NULL,       NULL,          plan_leave};
+static const zp_transport plan_row = {
+    "PLANNED",     plan_join, NULL, plan_memory, NULL, plan_issue, plan_exchange, plan_broadcast,
+    zp_local_cost, NULL,      NULL, plan_leave,  NULL, NULL,       NULL,          NULL};
 #define ZERO_OWN_ROWS , &plan_row

@@ -28,7 +28,7 @@ struct observer {
     flops_table *flops;
     scalars *figures;
     int every;        /* -tb */
-    int profile_step; /* -tp: from 1 on; 0: none, or told */
+    int profile_step; /* -tk: from 1 on; 0: none, or told */
     int64_t step;     /* of the host's slices */
     int depth;
     struct {

@@ -27,7 +27,7 @@ extern "C" {
 
 typedef struct observer observer;
 
-/* By -tr, -tb, -tc, -tp, -tbd and -tcd, or the file's keys. step_tokens: of all ranks. `computes`:
+/* By -tr, -tb, -tc, -tk, -tbd and -tcd, or the file's keys. step_tokens: of all ranks. `computes`:
    the device is the host itself. NULL: nothing is asked for, or, with a sentence, it cannot be had.
    Everything but the model is borrowed. COLLECTIVE. */
 observer *observe_open(const train_options *o, const ds_config *file, launch *l, report *out,

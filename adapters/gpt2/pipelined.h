@@ -1,0 +1,94 @@
+/* pipelined.h - GPT-2 over the stages of a pipeline: what gpt2.h's train_step, loss and logits are
+   where a model is one stage of several.
+
+   EXAMPLE
+       gpt2_stage_make(&stage, &cfg, p, v, zero_group_rank(pp), T, &err);      // stages.h
+       stage.pp = pp, stage.ends = ends;
+       gpt2_pipeline_slots(&stage, m);
+       parallel.stage = &stage;                                  // of gpt2_table, gpt2_run, ...
+       gpt2_pipeline_open(&line, model, &cfg, &stage, m, wires, &err);
+       for (int step = 0; step < steps; step++) {
+           zero_pass_begin(z, ZERO_TRAIN, ZERO_TOGETHER, m);
+           gpt2_pipeline_train(line, &feed, zero_loss_scale(z) / m);
+           zero_pass_end(z);
+           zero_reduce(z);
+           zero_step(z, &hyper);
+           gpt2_take_losses(model, &loss);                       // the last stage's; others': 0
+       }
+
+   The context adds gradients up where they lie: accumulation LOCAL, gradients in f32. Weights have
+   the bits of the same micro-steps without a pipeline; where embeddings are tied, but for one
+   rounding: gradients of lookup and classifier are added up apart, and to each other once.
+
+   TRAFFIC of a stage and step: b T C numbers for each boundary of its chunks, direction and
+   micro-batch (pipeline_sends), and once the tied wte's gradient between first and last stage. */
+#ifndef GPT2_PIPELINED_H
+#define GPT2_PIPELINED_H
+
+#include "gpt2.h"
+#include "stages.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct gpt2_pipeline gpt2_pipeline;
+
+/* Activations that a stage keeps, for m micro-batches: before gpt2_create and
+   gpt2_activation_bytes. */
+void gpt2_pipeline_slots(gpt2_stage *stage, int micro_steps);
+
+/* Of run->parallel's stage, 0 without one: buffers for the messages of a training step, bytes,
+   before anything is built; and bytes that the stage sends to its neighbours in a step. */
+size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, int micro_steps);
+uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, int micro_steps);
+
+/* For a model that was made with that stage, and m micro-batches a step. stage NULL, or whole:
+   there is no pipeline, and what looks at the model goes batch by batch. stage NULL, or whole:
+   there is no pipeline, and what looks at the model goes batch by batch. wires: CUDA: the stream of
+   stage->pp, which nobody else uses then; CPU: NULL. All are borrowed. On error *p is NULL. Errors:
+   ARGUMENT (m that the schedule cannot take, with what is nearest), MEMORY. */
+zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model,
+                               const gpt2_stage *stage, int micro_steps, void *wires,
+                               gpt2_error *err);
+void gpt2_pipeline_close(gpt2_pipeline *p); /* NULL is allowed */
+
+/* Where batches come from. */
+typedef struct gpt2_feed {
+    /* Batch i: inputs and targets (B T), of which the first stage asks for the former, the last for
+       the latter, both more than once; NULL: not wanted. Returns how many sequences it has, the
+       same on all stages, 0..B; B in training. */
+    int (*load)(void *user, int i, int *inputs, int *targets);
+    /* gpt2_pipeline_loss, on the last stage: the losses of its tokens. NULL: not wanted. */
+    void (*take)(void *user, int i, const float *losses);
+    void *user;
+} gpt2_feed;
+
+/* Forward and backward of the m micro-batches of a step, inside a ZERO_TOGETHER pass. loss_factor:
+   as gpt2_train_step's. COLLECTIVE over the stages, and through its hooks. Errors: those of
+   gpt2_train_step, and of the group. */
+zero_result gpt2_pipeline_train(gpt2_pipeline *p, const gpt2_feed *feed, float loss_factor);
+
+/* Forward alone of batches first .. first + n - 1, outside of any pass: *sum gets the sum of all
+   their losses on the last stage, on others 0. SYNC. */
+zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int first, int n,
+                               double *sum);
+
+/* The same of one batch that lies in memory. *losses: those of its tokens, where this is the last
+   stage, until the next call; else NULL. */
+zero_result gpt2_pipeline_batch(gpt2_pipeline *p, const int *inputs, const int *targets, int rows,
+                                const float **losses);
+
+/* gpt2_logits, outside of any pass; on every stage. */
+zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits);
+
+/* The sentence for the last error. */
+const char *gpt2_pipeline_error(const gpt2_pipeline *p);
+
+/* Seconds of the stage so far, CPU: computing, and waiting for messages. */
+void gpt2_pipeline_times(const gpt2_pipeline *p, double *busy_s, double *waited_s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

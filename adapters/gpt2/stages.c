@@ -1,0 +1,155 @@
+/* stages.c - see stages.h. Common subset of C11 and CUDA C++. */
+#include "stages.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../pipeline/pipeline.h"
+
+/* ---- the cut -----------------------------------------------------------------------------------
+ */
+
+/* Products of the classifier a token, over those of a block, and attention's. */
+static double classifier_cost(const gpt2_config *cfg, int seq_len) {
+    const double C = cfg->channels;
+    return (double)cfg->padded_vocab_size * C / (12 * C * C + C * seq_len);
+}
+
+zero_result gpt2_stage_make(gpt2_stage *s, const gpt2_config *cfg, int stages, int chunks, int rank,
+                            int seq_len, gpt2_error *err) {
+    const pipeline_shape shape = {stages, stages, chunks, 0};
+    int blocks[GPT2_MOST_CHUNKS];
+    char why[256];
+    memset(s, 0, sizeof *s);
+    if (!pipeline_check(&shape, cfg->layers, why, sizeof why) && stages * chunks > GPT2_MOST_CHUNKS)
+        (void)snprintf(why, sizeof why, "%d stages of %d chunks: %d chunks in all are the most",
+                       stages, chunks, GPT2_MOST_CHUNKS);
+    if (why[0] && err) (void)snprintf(err->sentence, sizeof err->sentence, "%s", why);
+    if (why[0]) return ZERO_ERR_ARGUMENT;
+    s->stages = stages;
+    s->chunks = chunks;
+    s->stage = rank;
+    s->slots = 1;
+    pipeline_partition(cfg->layers, stages * chunks, 0, classifier_cost(cfg, seq_len), blocks);
+    for (int k = 0; k < stages * chunks; k++) s->first[k + 1] = s->first[k] + blocks[k];
+    return ZERO_OK;
+}
+
+int gpt2_stage_is_whole(const gpt2_stage *s) { return s == NULL || s->stages < 2; }
+int gpt2_stage_is_first(const gpt2_stage *s) { return gpt2_stage_is_whole(s) || s->stage == 0; }
+int gpt2_stage_is_last(const gpt2_stage *s) {
+    return gpt2_stage_is_whole(s) || s->stage == s->stages - 1;
+}
+
+/* Chunk c of the stage is this one of the model. */
+static int chunk_of(const gpt2_stage *s, int c) { return c * s->stages + s->stage; }
+
+int gpt2_stage_blocks(const gpt2_stage *s, int c) {
+    return s->first[chunk_of(s, c) + 1] - s->first[chunk_of(s, c)];
+}
+
+int gpt2_stage_first(const gpt2_stage *s, int c) {
+    int first = 0;
+    for (int i = 0; i < c; i++) first += gpt2_stage_blocks(s, i);
+    return first;
+}
+
+int gpt2_stage_layers(const gpt2_stage *s) { return gpt2_stage_first(s, s->chunks); }
+
+int gpt2_stage_most(const gpt2_stage *s) {
+    int most = 0;
+    for (int c = 0; c < s->chunks; c++)
+        if (gpt2_stage_blocks(s, c) > most) most = gpt2_stage_blocks(s, c);
+    return most;
+}
+
+/* ---- tensors and units -------------------------------------------------------------------------
+ */
+
+static int is_of_blocks(int tensor) { return tensor >= GPT2_LN1W && tensor <= GPT2_FCPROJB; }
+
+/* A tensor that is not of blocks. */
+static int is_here(const gpt2_config *cfg, const gpt2_stage *s, int tensor) {
+    if (tensor == GPT2_WPE) return gpt2_stage_is_first(s);
+    if (tensor == GPT2_WTE)
+        return gpt2_stage_is_first(s) || (!cfg->untied && gpt2_stage_is_last(s));
+    return gpt2_stage_is_last(s);
+}
+
+/* The embeddings, or a tied classifier, are unit 0. */
+static int has_unit_0(const gpt2_config *cfg, const gpt2_stage *s) {
+    return is_here(cfg, s, GPT2_WTE);
+}
+
+static int unit_here(const gpt2_config *cfg, const gpt2_stage *s, int tensor) {
+    const int first = has_unit_0(cfg, s);
+    if (tensor == GPT2_WTE || tensor == GPT2_WPE) return 0;
+    if (is_of_blocks(tensor)) return first;
+    return first + gpt2_stage_layers(s) + (tensor == GPT2_LMHEADW);
+}
+
+int gpt2_stage_table(const gpt2_config *cfg, const gpt2_stage *s, zero_tensor_desc *table, int n) {
+    int kept = 0;
+    if (gpt2_stage_is_whole(s)) return n;
+    for (int i = 0; i < n; i++) {
+        zero_tensor_desc d = table[i];
+        if (!is_of_blocks(i) && !is_here(cfg, s, i)) continue;
+        d.unit = unit_here(cfg, s, i);
+        if (is_of_blocks(i)) d.layers = gpt2_stage_layers(s);
+        if (i == GPT2_WTE) d.uses = 1;
+        if (i == GPT2_WTE && !cfg->untied)
+            d.flags |= ZERO_LATE | (gpt2_stage_is_first(s) ? 0 : ZERO_COPY);
+        table[kept++] = d;
+    }
+    return kept;
+}
+
+int gpt2_world_units(const gpt2_config *cfg) { return cfg->layers + 2 + (cfg->untied != 0); }
+
+int gpt2_stage_units(const gpt2_config *cfg, const gpt2_stage *s) {
+    if (gpt2_stage_is_whole(s)) return gpt2_world_units(cfg);
+    return has_unit_0(cfg, s) + gpt2_stage_layers(s)
+           + (gpt2_stage_is_last(s) ? 1 + (cfg->untied != 0) : 0);
+}
+
+void gpt2_stage_world(const gpt2_config *cfg, const gpt2_stage *s, int *out) {
+    int n = 0;
+    if (gpt2_stage_is_whole(s)) {
+        for (; n < gpt2_world_units(cfg); n++) out[n] = n;
+        return;
+    }
+    if (has_unit_0(cfg, s)) out[n++] = 0;
+    for (int c = 0; c < s->chunks; c++)
+        for (int l = s->first[chunk_of(s, c)]; l < s->first[chunk_of(s, c) + 1]; l++)
+            out[n++] = 1 + l;
+    if (gpt2_stage_is_last(s)) out[n++] = 1 + cfg->layers;
+    if (gpt2_stage_is_last(s) && cfg->untied) out[n++] = 2 + cfg->layers;
+}
+
+/* ---- elements ----------------------------------------------------------------------------------
+ */
+
+/* The chunk of the model that has a block. */
+static int chunk_with(const gpt2_stage *s, int layer) {
+    int k = 0;
+    while (s->first[k + 1] <= layer) k++;
+    return k;
+}
+
+gpt2_run_of gpt2_stage_run(const gpt2_config *cfg, const gpt2_stage *s, int tensor, size_t numel,
+                           size_t first, size_t n) {
+    gpt2_run_of r = {n, 0, 1, first};
+    if (gpt2_stage_is_whole(s)) return r;
+    if (!is_of_blocks(tensor)) {
+        r.here = is_here(cfg, s, tensor);
+        r.owner = tensor == GPT2_WTE || tensor == GPT2_WPE ? 0 : s->stages - 1;
+        return r;
+    }
+    const int k = chunk_with(s, (int)(first / numel)), c = k / s->stages;
+    const size_t begin = (size_t)s->first[k] * numel, end = (size_t)s->first[k + 1] * numel;
+    r.n = end - first < n ? end - first : n;
+    r.owner = k % s->stages;
+    r.here = r.owner == s->stage;
+    r.first = r.here ? (size_t)gpt2_stage_first(s, c) * numel + first - begin : 0;
+    return r;
+}

@@ -1,0 +1,223 @@
+/* layout.c - see layout.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "layout.h"
+
+#include "../pipeline/pipeline.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYOUT_SUMS = 8 };
+
+__attribute__((format(printf, 3, 4))) static int layout_fail(char *sentence, size_t bytes,
+                                                             const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    (void)vsnprintf(sentence, bytes, format, values);
+    va_end(values);
+    return 1;
+}
+
+/* The divisor of n that is nearest to k; of two the lower one. */
+static int layout_nearest(int n, int k) {
+    for (int off = 0; off < k; off++) {
+        if (n % (k - off) == 0) return k - off;
+        if (k + off <= n && n % (k + off) == 0) return k + off;
+    }
+    return 1;
+}
+
+int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sentence,
+                  size_t bytes) {
+    const int tp = sizes.tp, pp = sizes.pp, left = tp > 0 ? ranks / tp : 0;
+    memset(l, 0, sizeof *l);
+    if (ranks % tp)
+        return layout_fail(sentence, bytes,
+                           "-tp %d: %d rank%s cannot be divided into groups of so many; the "
+                           "nearest that can is -tp %d",
+                           tp, ranks, ranks > 1 ? "s" : "", layout_nearest(ranks, tp));
+    if (left % pp)
+        return layout_fail(sentence, bytes,
+                           "-pp %d: %d rank%s%s cannot be divided into so many stages; the nearest "
+                           "that can is -pp %d",
+                           pp, left, left > 1 ? "s" : "", tp > 1 ? " beside -tp's" : "",
+                           layout_nearest(left, pp));
+    l->ranks = ranks;
+    l->rank = rank;
+    l->pp = pp;
+    l->tp = tp;
+    l->dp = left / pp;
+    l->tp_rank = rank % tp;
+    l->dp_rank = rank / tp % l->dp;
+    l->pp_rank = rank / tp / l->dp;
+    return 0;
+}
+
+int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_steps, int seq_len,
+                  char *sentence, size_t bytes) {
+    const pipeline_shape shape = {l->pp, micro_steps, chunks, 0};
+    gpt2_error error;
+    char why[256];
+    if (l->pp == 1 && chunks > 1)
+        return layout_fail(sentence, bytes,
+                           "-ppv %d: chunks are of a pipeline's stages, found -pp 1", chunks);
+    if (l->pp == 1) return 0;
+    if (pipeline_check(&shape, model->layers, why, sizeof why))
+        return layout_fail(sentence, bytes, "-pp %d: %s", l->pp, why);
+    if (gpt2_stage_make(&l->stage, model, l->pp, chunks, l->pp_rank, seq_len, &error))
+        return layout_fail(sentence, bytes, "-pp %d: %s", l->pp, error.sentence);
+    gpt2_pipeline_slots(&l->stage, micro_steps);
+    return 0;
+}
+
+/* Reads one word of `length` characters. */
+static int layout_read(const char *word, int length, int ranks, layout_sizes *sizes, char *sentence,
+                       size_t bytes) {
+    static const char kinds[3][3] = {"pp", "tp", "dp"};
+    int size[3] = {0, 0, 0}, at = 0;
+    while (at < length) {
+        int n = 0, end = 0, kind = 0;
+        while (kind < 3 && strncmp(word + at, kinds[kind], 2) != 0) kind++;
+        if (kind == 3 || size[kind] || sscanf(word + at + 2, "%5d%n", &n, &end) != 1 || n < 1)
+            return layout_fail(sentence, bytes,
+                               "-layouts: '%.*s' is no layout: expected words like dp4, tp2dp2 or "
+                               "pp2tp2",
+                               length, word);
+        size[kind] = n;
+        at += 2 + end;
+    }
+    for (int k = 0; k < 3; k++) size[k] += !size[k];
+    if ((long long)size[0] * size[1] * size[2] != ranks)
+        return layout_fail(sentence, bytes,
+                           "-layouts: %.*s is a layout of %lld ranks, and there are %d", length,
+                           word, (long long)size[0] * size[1] * size[2], ranks);
+    sizes->pp = size[0];
+    sizes->tp = size[1];
+    return 0;
+}
+
+int layout_word(const char *list, int i, int ranks, layout_sizes *sizes, char *sentence,
+                size_t bytes) {
+    static const char *const blanks = " ,";
+    list += strspn(list, blanks);
+    for (; *list && i > 0; i--) {
+        list += strcspn(list, blanks);
+        list += strspn(list, blanks);
+    }
+    if (!*list) return -1;
+    return layout_read(list, (int)strcspn(list, blanks), ranks, sizes, sentence, bytes);
+}
+
+int layout_words(const char *list) {
+    int n = 0;
+    for (list += strspn(list, " ,"); *list; n++) {
+        list += strcspn(list, " ,");
+        list += strspn(list, " ,");
+    }
+    return n;
+}
+
+int layout_most_data(const char *list, int ranks) {
+    int most = 1;
+    layout_sizes s;
+    char sentence[8];
+    for (int i = 0; layout_word(list, i, ranks, &s, sentence, sizeof sentence) == 0; i++)
+        if (ranks / s.tp / s.pp > most) most = ranks / s.tp / s.pp;
+    return most;
+}
+
+void layout_name(const layout *l, char name[LAYOUT_NAME]) {
+    int used = 0;
+    name[0] = 0;
+    if (l->pp > 1) used += snprintf(name, LAYOUT_NAME, "pp%d", l->pp);
+    if (l->tp > 1) used += snprintf(name + used, LAYOUT_NAME - (size_t)used, "tp%d", l->tp);
+    if (l->dp > 1 || l->tp * l->pp == 1)
+        (void)snprintf(name + used, LAYOUT_NAME - (size_t)used, "dp%d", l->dp);
+}
+
+/* Stages of one dp_rank and tp_rank, and the first and last of them. */
+static zero_result layout_open_stages(layout *l) {
+    const int of_stages = l->dp_rank * l->tp + l->tp_rank;
+    const int ends = l->pp_rank == 0 || l->pp_rank == l->pp - 1;
+    if (l->pp == 1) return ZERO_OK;
+    ZERO_TRY(zero_group_split(l->world, of_stages, l->pp_rank, &l->stage.pp));
+    zero_group_name(l->stage.pp, "pp");
+    l->part.stage = &l->stage;
+    return zero_group_split(l->world, ends ? of_stages : -1, l->pp_rank, &l->stage.ends);
+}
+
+zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double timeout_s) {
+    if (l->tp * l->pp == 1) return ZERO_OK;
+    const int of_data = l->pp_rank * l->tp + l->tp_rank, of_parts = l->pp_rank * l->dp + l->dp_rank;
+    l->sums = (double *)zero_host_alloc(LAYOUT_SUMS * sizeof *l->sums);
+    ZERO_TRY(zero_group_open(&l->world, comm, stream, timeout_s));
+    ZERO_TRY(zero_group_split(l->world, of_data, l->dp_rank, &l->data));
+    ZERO_TRY(zero_group_split(l->world, of_parts, l->tp_rank, &l->part.tp));
+    zero_group_name(l->data, "dp");
+    zero_group_name(l->part.tp, "tp");
+    ZERO_TRY(layout_open_stages(l));
+    return l->sums ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+
+const char *layout_error(const layout *l) {
+    const zero_group *const all[5] = {l->part.tp, l->stage.ends, l->stage.pp, l->data, l->world};
+    for (int i = 0; i < 5; i++)
+        if (all[i] && zero_group_error(all[i])[0]) return zero_group_error(all[i]);
+    return "";
+}
+
+void layout_close(layout *l) {
+    zero_group_close(l->stage.ends);
+    zero_group_close(l->stage.pp);
+    zero_group_close(l->part.tp);
+    zero_group_close(l->data);
+    zero_group_close(l->world);
+    zero_host_free(l->sums);
+    free(l->world_unit);
+    l->world = l->data = l->part.tp = l->stage.pp = l->stage.ends = NULL;
+    l->sums = NULL;
+    l->world_unit = NULL;
+}
+
+/* A pipeline's micro-steps add up where they lie, in f32, unless that was asked otherwise. */
+zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
+    c->world = l->world;
+    if (l->pp == 1) return ZERO_OK;
+    if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = ZERO_ACCUMULATE_LOCAL;
+    if (c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
+    l->world_unit = (int *)malloc((size_t)gpt2_world_units(model) * sizeof *l->world_unit);
+    if (!l->world_unit) return ZERO_ERR_MEMORY;
+    gpt2_stage_world(model, &l->stage, l->world_unit);
+    c->world_units = gpt2_world_units(model);
+    c->world_unit = l->world_unit;
+    return ZERO_OK;
+}
+
+zero_comm layout_comm(const layout *l, const zero_comm *comm) {
+    if (!l->world) return *comm;
+    zero_comm own = zero_group_comm(l->data);
+    own.node_size = comm->node_size % l->tp == 0 ? comm->node_size / l->tp : 0;
+    if (own.node_size && l->dp % own.node_size) own.node_size = 0;
+    return own;
+}
+
+zero_result layout_sum(layout *l, zero_ctx *z, double *values, int n) {
+    if (!n) return l->world ? zero_group_barrier(l->world) : zero_barrier(z);
+    if (!l->world) return zero_all_sum(z, values, n);
+    memcpy(l->sums, values, (size_t)n * sizeof *values);
+    ZERO_TRY(zero_group_all_reduce(l->world, l->sums, (size_t)n, ZERO_F64, ZERO_SUM));
+    ZERO_TRY(zero_group_barrier(l->world)); /* a device is done, too */
+    memcpy(values, l->sums, (size_t)n * sizeof *values);
+    return ZERO_OK;
+}
+
+zero_result layout_sum_data(layout *l, zero_ctx *z, double *values, int n) {
+    if (l->pp == 1) return zero_all_sum(z, values, n);
+    ZERO_TRY(layout_sum(l, z, values, n));
+    for (int i = 0; i < n; i++) values[i] /= l->tp;
+    return ZERO_OK;
+}

@@ -1,0 +1,84 @@
+/* layout.h - how the ranks of a run are divided: pipeline stages of data-parallel ranks of
+   tensor-parallel ranks, those that talk most next to each other:
+       rank = (pp_rank * dp + dp_rank) * tp + tp_rank,  ranks = pp * dp * tp
+
+   The stages of a pipeline (one dp_rank and tp_rank) have blocks of the model one after the other.
+   Tensor-parallel ranks (one dp_rank) have the same data and parts of one model; a context shards
+   each part over the data-parallel ranks (one tp_rank) that have it. Norm, overflow and skip are
+   agreed over all (zero_config.world). Where all ranks are data-parallel there are no groups, and
+   the context has the launcher's communicator.
+
+   Functions that can fail return 0, or 1 and a sentence, or a zero_result. */
+#ifndef PARALLEL_LAYOUT_H
+#define PARALLEL_LAYOUT_H
+
+#include <stddef.h>
+
+#include "../../zero_plugin.h"
+#include "../gpt2/gpt2.h"
+#include "../gpt2/pipelined.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LAYOUT_MOST = 8, LAYOUT_NAME = 48 }; /* of a list; bytes of a name */
+
+typedef struct layout_sizes {
+    int pp, tp; /* the rest is data-parallel */
+} layout_sizes;
+
+typedef struct layout {
+    int pp, dp, tp;  /* ranks of each kind */
+    int ranks, rank; /* of all; this one, and what that is */
+    int pp_rank, dp_rank, tp_rank;
+    zero_group *world, *data; /* NULL: data parallelism alone */
+    gpt2_parallel part;       /* what a model is told; its group NULL: the model is whole */
+    double *sums;             /* memory that groups reach */
+    gpt2_stage stage;         /* of a pipeline: this rank's */
+    int *world_unit;          /* of the context's units, where there is a pipeline */
+} layout;
+
+/* What the ranks are, and this one: no rank is asked. Sizes: 1 or more. */
+int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sentence, size_t bytes);
+
+/* The stages of a pipeline, of so many chunks, and micro-steps: behind layout_divide. */
+int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_steps, int seq_len,
+                  char *sentence, size_t bytes);
+
+/* "dp4", "tp2dp2", "pp2tp2": each kind once, in any order; ranks of kinds that are not named: 1.
+   The words of a list are separated by blanks or commas. Returns 0 and word number i, -1 behind the
+   last word, or 1. */
+int layout_word(const char *list, int i, int ranks, layout_sizes *sizes, char *sentence,
+                size_t bytes);
+
+/* Words of a list. The most data-parallel ranks that one of them has; words are right. */
+int layout_words(const char *list);
+int layout_most_data(const char *list, int ranks);
+
+/* Of the kinds that have more than one rank: "tp2dp2"; "dp1" for one rank alone. */
+void layout_name(const layout *l, char name[LAYOUT_NAME]);
+
+/* Makes the groups, of `comm`, which is borrowed until layout_close; on an error, too, that is to
+   be called. `stream` as in zero_group_open. COLLECTIVE. */
+zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double timeout_s);
+const char *layout_error(const layout *l);
+void layout_close(layout *l); /* after contexts and models */
+
+/* What the settings of a context take of it; borrowed until layout_close. Errors: MEMORY. */
+zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c);
+/* What a context is made with. */
+zero_comm layout_comm(const layout *l, const zero_comm *comm);
+
+/* Sums over all ranks of the run, of at most 8 values (none: a barrier): zero_all_sum, where
+   all are of the context.
+   COLLECTIVE, SYNC. */
+zero_result layout_sum(layout *l, zero_ctx *z, double *values, int n);
+/* The same of values that one rank of each model has, the others of its ranks the same or, in a
+   pipeline before the last stage, zeros. */
+zero_result layout_sum_data(layout *l, zero_ctx *z, double *values, int n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,506 @@
+/* pipeline.c - see pipeline.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "pipeline.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Ticks that the schedule is played with. */
+enum { FORWARD_TICKS = 1, BACKWARD_TICKS = 2 };
+
+int pipeline_check(const pipeline_shape *s, int layers, char *why, size_t bytes) {
+    const int p = s->stages, v = s->chunks, m = s->micro;
+    why[0] = '\0';
+    if (p < 1 || v < 1 || m < 1)
+        (void)snprintf(why, bytes,
+                       "%d stages, %d chunks and %d micro-steps: 1 is the least of each", p, v, m);
+    else if (p > layers)
+        (void)snprintf(why, bytes,
+                       "%d stages need a block each, and the model has %d: %d stages can", p,
+                       layers, layers);
+    else if ((long long)p * v > layers)
+        (void)snprintf(
+            why, bytes,
+            "%d stages of %d chunks need %lld blocks, and the model has %d: %d chunk%s can", p, v,
+            (long long)p * v, layers, layers / p, layers / p > 1 ? "s" : "");
+    else if (v > 1 && p == 1)
+        (void)snprintf(why, bytes, "%d chunks of one stage: there is nothing to interleave", v);
+    else if (v > 1 && m % p && !s->forward_only)
+        (void)snprintf(
+            why, bytes,
+            "interleaving goes by groups of as many micro-steps as there are stages, and "
+            "%d do not divide %d: %d micro-steps can",
+            p, m, (m + p - 1) / p * p);
+    return why[0] != '\0';
+}
+
+/* ---- the order of a stage ---------------------------------------------------------------------
+ */
+
+static int works_of(const pipeline_shape *s) {
+    return (s->forward_only ? 1 : 2) * s->micro * s->chunks;
+}
+
+/* Forwards of a stage before its first backward. */
+static int warm_up(const pipeline_shape *s, int stage) {
+    const int all = s->micro * s->chunks, behind = s->stages - 1 - stage;
+    const int wanted = s->chunks == 1 ? behind : 2 * behind + (s->chunks - 1) * s->stages;
+    return wanted < all ? wanted : all;
+}
+
+/* Forward number k of a stage, or backward: groups of p micro-batches, chunk by chunk. */
+static void name_work(const pipeline_shape *s, int backward, int k, pipeline_work *w) {
+    const int whole = s->stages * s->chunks, group = k / whole, first = group * s->stages;
+    const int left = s->micro - first, width = left < s->stages ? left : s->stages;
+    const int chunk = (k - group * whole) / width;
+    memset(w, 0, sizeof *w);
+    w->backward = backward;
+    w->chunk = backward ? s->chunks - 1 - chunk : chunk;
+    w->micro = first + (k - group * whole) % width;
+    w->slot = w->input = w->output = w->gradient = -1;
+}
+
+static void order_works(const pipeline_shape *s, int stage, pipeline_work *work) {
+    const int all = s->micro * s->chunks;
+    const int early = s->forward_only ? all : warm_up(s, stage);
+    int n = 0, forwards = 0, backwards = 0;
+    while (forwards < early) name_work(s, 0, forwards++, &work[n++]);
+    while (n < works_of(s)) {
+        if (forwards < all) name_work(s, 0, forwards++, &work[n++]);
+        name_work(s, 1, backwards++, &work[n++]);
+    }
+}
+
+int pipeline_in_flight(const pipeline_shape *s, int stage) {
+    const int all = s->micro * s->chunks, early = warm_up(s, stage);
+    if (s->forward_only) return 1;
+    return early + 1 < all ? early + 1 : all;
+}
+
+/* Of chunk c of a stage: where it stands in the model. */
+static int place_of(const pipeline_shape *s, int stage, int c) { return c * s->stages + stage; }
+static int is_first(const pipeline_shape *s, int stage, int c) {
+    return place_of(s, stage, c) == 0;
+}
+static int is_last(const pipeline_shape *s, int stage, int c) {
+    return place_of(s, stage, c) == s->stages * s->chunks - 1;
+}
+
+int pipeline_sends(const pipeline_shape *s, int stage) {
+    const int forward = s->chunks - is_last(s, stage, s->chunks - 1);
+    const int backward = s->forward_only ? 0 : s->chunks - is_first(s, stage, 0);
+    return s->micro * (forward + backward);
+}
+
+/* ---- the paper play ----------------------------------------------------------------------------
+ */
+
+/* When works end, by what they are: [backward][place in the model][micro-batch]; 0: not yet. */
+typedef struct play {
+    const pipeline_shape *s;
+    int *end;
+} play;
+
+static int *end_of(const play *y, int backward, int place, int micro) {
+    const int places = y->s->stages * y->s->chunks;
+    return &y->end[((size_t)backward * (size_t)places + (size_t)place) * (size_t)y->s->micro
+                   + (size_t)micro];
+}
+
+/* When the input of a work is there; below 0: not yet. */
+static int ready_at(const play *y, int stage, const pipeline_work *w) {
+    const int place = place_of(y->s, stage, w->chunk);
+    const int last = y->s->stages * y->s->chunks - 1;
+    int from;
+    if (!w->backward && place == 0) return 0;
+    if (!w->backward)
+        from = *end_of(y, 0, place - 1, w->micro);
+    else
+        from = place == last ? *end_of(y, 0, place, w->micro) : *end_of(y, 1, place + 1, w->micro);
+    return from > 0 ? from : -1;
+}
+
+/* Works of a stage, from number *next on, as far as their inputs are there. */
+static int play_stage(play *y, int stage, const pipeline_work *work, int *next, int *now) {
+    const int before = *next;
+    for (; *next < works_of(y->s); (*next)++) {
+        const pipeline_work *w = &work[*next];
+        const int ready = ready_at(y, stage, w);
+        if (ready < 0) break;
+        *now = (ready > *now ? ready : *now) + (w->backward ? BACKWARD_TICKS : FORWARD_TICKS);
+        *end_of(y, w->backward, place_of(y->s, stage, w->chunk), w->micro) = *now;
+    }
+    return *next - before;
+}
+
+/* All stages; own: the works of this one. */
+static int play_all(play *y, int own_stage, pipeline_work *own) {
+    const int p = y->s->stages, works = works_of(y->s);
+    pipeline_work *work = (pipeline_work *)calloc((size_t)p * (size_t)works, sizeof *work);
+    int *next = (int *)calloc((size_t)p * 2, sizeof *next), moved = 1;
+    const int failed = work == NULL || next == NULL;
+    for (int stage = 0; stage < p && !failed; stage++)
+        order_works(y->s, stage, work + (size_t)stage * (size_t)works);
+    while (moved && !failed) {
+        moved = 0;
+        for (int stage = 0; stage < p; stage++)
+            moved += play_stage(y, stage, work + (size_t)stage * (size_t)works, &next[stage],
+                                &next[p + stage]);
+    }
+    if (!failed) memcpy(own, work + (size_t)own_stage * (size_t)works, (size_t)works * sizeof *own);
+    free(work);
+    free(next);
+    return failed;
+}
+
+/* ---- messages and exchanges --------------------------------------------------------------------
+ */
+
+typedef struct note {
+    pipeline_message message;
+    int at;
+} note;
+
+/* By tick, then in one order on both sides. */
+static int compare_notes(const void *a_, const void *b_) {
+    const note *a = (const note *)a_, *b = (const note *)b_;
+    if (a->at != b->at) return a->at < b->at ? -1 : 1;
+    if (a->message.work != b->message.work) return a->message.work < b->message.work ? -1 : 1;
+    return b->message.sends - a->message.sends;
+}
+
+static void write_note(note *n, int peer, int sends, int work, int at) {
+    n->message.peer = peer;
+    n->message.sends = sends;
+    n->message.work = work;
+    n->message.buffer = -1;
+    n->at = at;
+}
+
+/* What a work receives and sends. */
+static int note_work(const play *y, int stage, const pipeline_work *w, int number, note *out) {
+    const pipeline_shape *s = y->s;
+    const int p = s->stages, place = place_of(s, stage, w->chunk);
+    const int up = (stage + 1) % p, down = (stage + p - 1) % p;
+    const int first = is_first(s, stage, w->chunk), last = is_last(s, stage, w->chunk);
+    const int from_end = w->backward ? last : first, to_end = w->backward ? first : last;
+    int n = 0;
+    if (!from_end) write_note(&out[n++], w->backward ? up : down, 0, number, ready_at(y, stage, w));
+    if (!to_end)
+        write_note(&out[n++], w->backward ? down : up, 1, number,
+                   *end_of(y, w->backward, place, w->micro));
+    return n;
+}
+
+static void group_notes(pipeline_plan *plan, const note *notes, int n) {
+    plan->messages = n;
+    plan->exchanges = 0;
+    for (int i = 0; i < n; i++) {
+        pipeline_exchange *x = &plan->exchange[plan->exchanges];
+        plan->message[i] = notes[i].message;
+        if (i > 0 && notes[i].at == notes[i - 1].at) {
+            x[-1].count++;
+            continue;
+        }
+        memset(x, 0, sizeof *x);
+        x->first = i;
+        x->count = 1;
+        x->at = notes[i].at;
+        plan->exchanges++;
+    }
+}
+
+/* ---- slots and buffers -------------------------------------------------------------------------
+ */
+
+/* Rooms that are taken and given back in the order of the play. `last`: of each, how far works or
+   exchanges must have come for it to be free. */
+typedef struct pool {
+    int *open, *freed_by_work, *freed_by_exchange;
+    int n, most;
+} pool;
+
+static int take_room(pool *q) {
+    for (int i = 0; i < q->most; i++)
+        if (!q->open[i]) {
+            q->open[i] = 1;
+            return i;
+        }
+    q->open[q->most] = 1;
+    return q->most++;
+}
+
+static void raise_to(int *value, int to) {
+    if (*value < to) *value = to;
+}
+
+/* The forward that a backward belongs to. */
+static pipeline_work *forward_of(pipeline_plan *plan, int backward) {
+    const pipeline_work *b = &plan->work[backward];
+    for (int i = 0; i < backward; i++)
+        if (!plan->work[i].backward && plan->work[i].chunk == b->chunk
+            && plan->work[i].micro == b->micro)
+            return &plan->work[i];
+    return NULL;
+}
+
+/* Work i begins: what it writes for others has its place, and so has what forward leaves. */
+static void begin_work(pipeline_plan *plan, int i, pool *slots, pool *buffers) {
+    pipeline_work *w = &plan->work[i];
+    const pipeline_shape *s = &plan->shape;
+    const int last = is_last(s, plan->stage, w->chunk);
+    int taken = -1;
+    if (!w->backward) {
+        w->slot = take_room(slots);
+        if (!last) w->output = taken = take_room(buffers);
+    } else {
+        const pipeline_work *f = forward_of(plan, i);
+        w->slot = f->slot;
+        w->input = f->input;
+        if (last) w->gradient = taken = take_room(buffers);
+    }
+    if (taken >= 0) raise_to(&w->needs, buffers->freed_by_exchange[taken]);
+}
+
+static void free_by_work(pool *q, int room, int works) {
+    if (room < 0) return;
+    q->open[room] = 0;
+    q->freed_by_work[room] = works;
+}
+
+static void end_work(pipeline_plan *plan, int i, pool *slots, pool *buffers) {
+    const pipeline_work *w = &plan->work[i];
+    if (!w->backward && !plan->shape.forward_only) return;
+    free_by_work(slots, w->slot, i + 1);
+    free_by_work(buffers, w->input, i + 1);
+    if (w->backward && is_first(&plan->shape, plan->stage, w->chunk))
+        free_by_work(buffers, w->gradient, i + 1);
+}
+
+/* Exchange k: buffers for what comes; then those of what went are free. */
+static void do_exchange(pipeline_plan *plan, int k, pool *buffers) {
+    pipeline_exchange *x = &plan->exchange[k];
+    for (int i = x->first; i < x->first + x->count; i++) {
+        pipeline_message *message = &plan->message[i];
+        pipeline_work *w = &plan->work[message->work];
+        if (message->sends) {
+            message->buffer = w->backward ? w->gradient : w->output;
+            raise_to(&x->after, message->work + 1);
+            continue;
+        }
+        message->buffer = take_room(buffers);
+        *(w->backward ? &w->gradient : &w->input) = message->buffer;
+        raise_to(&x->after, buffers->freed_by_work[message->buffer]);
+        raise_to(&w->needs, k + 1);
+    }
+    for (int i = x->first; i < x->first + x->count; i++) {
+        const pipeline_message *message = &plan->message[i];
+        if (!message->sends) continue;
+        buffers->open[message->buffer] = 0;
+        buffers->freed_by_exchange[message->buffer] = k + 1;
+    }
+}
+
+static void do_exchanges(pipeline_plan *plan, int *done, int before, pool *buffers) {
+    while (*done < plan->exchanges && plan->exchange[*done].at < before)
+        do_exchange(plan, (*done)++, buffers);
+}
+
+/* The stage's part of the play again, now with rooms: at each tick works end, then messages go,
+   then works begin. */
+static void give_rooms(pipeline_plan *plan, const play *y, pool *slots, pool *buffers) {
+    int exchanged = 0;
+    for (int i = 0; i < plan->works; i++) {
+        const pipeline_work *w = &plan->work[i];
+        const int place = place_of(&plan->shape, plan->stage, w->chunk);
+        const int end = *end_of(y, w->backward, place, w->micro);
+        const int begin = end - (w->backward ? BACKWARD_TICKS : FORWARD_TICKS);
+        do_exchanges(plan, &exchanged, begin + 1, buffers);
+        begin_work(plan, i, slots, buffers);
+        do_exchanges(plan, &exchanged, end, buffers);
+        end_work(plan, i, slots, buffers);
+    }
+    do_exchanges(plan, &exchanged, INT_MAX, buffers);
+}
+
+static int open_pool(pool *q, int most) {
+    memset(q, 0, sizeof *q);
+    q->n = most;
+    q->open = (int *)calloc((size_t)most * 3, sizeof(int));
+    if (q->open == NULL) return 1;
+    q->freed_by_work = q->open + most;
+    q->freed_by_exchange = q->open + 2 * (size_t)most;
+    return 0;
+}
+
+/* ---- plans ------------------------------------------------------------------------------------
+ */
+
+static int fill_plan(pipeline_plan *plan, play *y, note *notes, pool *slots, pool *buffers) {
+    int n = 0;
+    if (play_all(y, plan->stage, plan->work)) return 1;
+    for (int i = 0; i < plan->works; i++)
+        n += note_work(y, plan->stage, &plan->work[i], i, &notes[n]);
+    qsort(notes, (size_t)n, sizeof *notes, compare_notes);
+    group_notes(plan, notes, n);
+    give_rooms(plan, y, slots, buffers);
+    plan->slots = slots->most;
+    plan->buffers = buffers->most;
+    return 0;
+}
+
+int pipeline_make(pipeline_plan *plan, const pipeline_shape *shape, int stage) {
+    const size_t works = (size_t)works_of(shape);
+    play y;
+    pool slots, buffers;
+    memset(plan, 0, sizeof *plan);
+    plan->shape = *shape;
+    plan->stage = stage;
+    plan->works = (int)works;
+    y.s = &plan->shape;
+    y.end = (int *)calloc(2 * works * (size_t)shape->stages, sizeof *y.end);
+    plan->work = (pipeline_work *)calloc(works, sizeof *plan->work);
+    plan->message = (pipeline_message *)calloc(2 * works, sizeof *plan->message);
+    plan->exchange = (pipeline_exchange *)calloc(2 * works, sizeof *plan->exchange);
+    note *notes = (note *)calloc(2 * works, sizeof *notes);
+    int failed = open_pool(&slots, (int)works);
+    failed += open_pool(&buffers, 4 * (int)works);
+    failed = failed || y.end == NULL || plan->work == NULL || plan->message == NULL
+             || plan->exchange == NULL || notes == NULL;
+    failed = failed || fill_plan(plan, &y, notes, &slots, &buffers);
+    free(y.end);
+    free(notes);
+    free(slots.open);
+    free(buffers.open);
+    if (failed) pipeline_free(plan);
+    return failed;
+}
+
+void pipeline_free(pipeline_plan *plan) {
+    free(plan->work);
+    free(plan->message);
+    free(plan->exchange);
+    memset(plan, 0, sizeof *plan);
+}
+
+/* ---- how long it takes --------------------------------------------------------------------------
+ */
+
+/* A stage in time: how far works and exchanges have come, and when each ended. */
+typedef struct clock_of {
+    pipeline_plan plan;
+    int works, exchanges;
+    double *work_end, *exchange_end;
+} clock_of;
+
+static int run_works(clock_of *c, double forward, double backward) {
+    int moved = 0;
+    for (; c->works < c->plan.works; c->works++, moved++) {
+        const pipeline_work *w = &c->plan.work[c->works];
+        if (w->needs > c->exchanges) break;
+        double from = c->works > 0 ? c->work_end[c->works - 1] : 0;
+        if (w->needs > 0 && c->exchange_end[w->needs - 1] > from)
+            from = c->exchange_end[w->needs - 1];
+        c->work_end[c->works] = from + (w->backward ? backward : forward);
+    }
+    return moved;
+}
+
+/* The tick of a stage's next exchange. */
+static int next_tick(const clock_of *c) {
+    return c->exchanges < c->plan.exchanges ? c->plan.exchange[c->exchanges].at : INT_MAX;
+}
+
+/* When a stage comes to its next exchange; below 0: works are missing. */
+static double comes_at(const clock_of *c) {
+    const pipeline_exchange *x = &c->plan.exchange[c->exchanges];
+    double at = c->exchanges > 0 ? c->exchange_end[c->exchanges - 1] : 0;
+    if (x->after > c->works) return -1;
+    if (x->after > 0 && c->work_end[x->after - 1] > at) at = c->work_end[x->after - 1];
+    return at;
+}
+
+/* The exchanges of the earliest tick, on all stages: a message waits for both its sides. */
+static int run_tick(clock_of *all, int stages) {
+    int tick = INT_MAX, moved = 0;
+    for (int r = 0; r < stages; r++)
+        if (next_tick(&all[r]) < tick) tick = next_tick(&all[r]);
+    if (tick == INT_MAX) return 0;
+    for (int r = 0; r < stages; r++)
+        if (next_tick(&all[r]) == tick && comes_at(&all[r]) < 0) return 0;
+    for (int r = 0; r < stages; r++) {
+        clock_of *c = &all[r];
+        if (next_tick(c) != tick) continue;
+        const pipeline_exchange *x = &c->plan.exchange[c->exchanges];
+        double at = comes_at(c);
+        for (int i = x->first; i < x->first + x->count; i++) {
+            const double other = comes_at(&all[c->plan.message[i].peer]);
+            if (other > at) at = other;
+        }
+        c->exchange_end[c->exchanges] = at;
+    }
+    for (int r = 0; r < stages; r++)
+        if (next_tick(&all[r]) == tick) moved += ++all[r].exchanges > 0;
+    return moved;
+}
+
+static double idle_of(clock_of *all, int stages, double forward, double backward) {
+    double last = 0, busy = 0;
+    int moved = 1;
+    while (moved) {
+        moved = 0;
+        for (int r = 0; r < stages; r++) moved += run_works(&all[r], forward, backward);
+        moved += run_tick(all, stages);
+    }
+    for (int r = 0; r < stages; r++) {
+        const pipeline_plan *plan = &all[r].plan;
+        if (all[r].works < plan->works) return -1;
+        if (all[r].work_end[plan->works - 1] > last) last = all[r].work_end[plan->works - 1];
+        for (int i = 0; i < plan->works; i++) busy += plan->work[i].backward ? backward : forward;
+    }
+    return 1 - busy / (last * stages);
+}
+
+double pipeline_idle(const pipeline_shape *shape, double forward, double backward) {
+    const int p = shape->stages;
+    clock_of *all = (clock_of *)calloc((size_t)p, sizeof *all);
+    int failed = all == NULL;
+    double idle = -1;
+    for (int r = 0; r < p && !failed; r++) {
+        failed = pipeline_make(&all[r].plan, shape, r);
+        if (failed) break;
+        all[r].work_end = (double *)calloc((size_t)all[r].plan.works, sizeof(double));
+        all[r].exchange_end = (double *)calloc((size_t)all[r].plan.exchanges + 1, sizeof(double));
+        failed = all[r].work_end == NULL || all[r].exchange_end == NULL;
+    }
+    if (!failed) idle = idle_of(all, p, forward, backward);
+    for (int r = 0; r < p && all != NULL; r++) {
+        free(all[r].work_end);
+        free(all[r].exchange_end);
+        pipeline_free(&all[r].plan);
+    }
+    free(all);
+    return idle;
+}
+
+/* ---- blocks ------------------------------------------------------------------------------------
+ */
+
+void pipeline_partition(int layers, int n, double first, double last, int *blocks) {
+    for (int i = 0; i < n; i++) blocks[i] = 1;
+    for (int given = n; given < layers; given++) {
+        int best = 0;
+        double least = -1;
+        for (int i = 0; i < n; i++) {
+            const double cost = blocks[i] + (i == 0 ? first : 0) + (i == n - 1 ? last : 0);
+            if (least >= 0 && cost >= least) continue;
+            best = i;
+            least = cost;
+        }
+        blocks[best]++;
+    }
+}

@@ -1,0 +1,120 @@
+/* pipeline_lane.c - pipeline_lane.h on the CPU: a thread, which sleeps while there is no plan. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "pipeline_lane.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct pipeline_lane {
+    zero_group *group;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t worked, exchanged; /* what the lane waits for, and what its owner does */
+    const pipeline_plan *plan;        /* NULL: none runs */
+    char *memory;
+    size_t bytes;
+    int works, exchanges; /* done of the plan */
+    int busy;             /* inside an exchange */
+    int broken, quits;
+    zero_result result;
+};
+
+/* An exchange can begin. Under the lock. */
+static int has_exchange(const pipeline_lane *n) {
+    return n->plan != NULL && !n->broken && !n->result && n->exchanges < n->plan->exchanges
+           && n->plan->exchange[n->exchanges].after <= n->works;
+}
+
+/* Without the lock while messages go. */
+static void exchange(pipeline_lane *n) {
+    zero_message list[PIPELINE_TOGETHER];
+    const int count = pipeline_lane_list(n->plan, n->exchanges, n->memory, n->bytes, list);
+    n->busy = 1;
+    pthread_mutex_unlock(&n->lock);
+    const zero_result result = zero_group_send_receive(n->group, list, count);
+    pthread_mutex_lock(&n->lock);
+    n->busy = 0;
+    n->result = result;
+    if (!result) n->exchanges++;
+    pthread_cond_signal(&n->exchanged);
+}
+
+static void *lane_main(void *lane) {
+    pipeline_lane *n = (pipeline_lane *)lane;
+    pthread_mutex_lock(&n->lock);
+    while (!n->quits) {
+        if (has_exchange(n))
+            exchange(n);
+        else
+            pthread_cond_wait(&n->worked, &n->lock);
+    }
+    pthread_mutex_unlock(&n->lock);
+    return NULL;
+}
+
+pipeline_lane *pipeline_lane_open(zero_group *group, void *computes, void *wires) {
+    pipeline_lane *n = (pipeline_lane *)calloc(1, sizeof *n);
+    (void)computes;
+    (void)wires;
+    if (n == NULL) return NULL;
+    n->group = group;
+    pthread_mutex_init(&n->lock, NULL);
+    pthread_cond_init(&n->worked, NULL);
+    pthread_cond_init(&n->exchanged, NULL);
+    if (pthread_create(&n->thread, NULL, lane_main, n) == 0) return n;
+    free(n);
+    return NULL;
+}
+
+void pipeline_lane_close(pipeline_lane *n) {
+    if (n == NULL) return;
+    pthread_mutex_lock(&n->lock);
+    n->quits = 1;
+    pthread_cond_signal(&n->worked);
+    pthread_mutex_unlock(&n->lock);
+    pthread_join(n->thread, NULL);
+    pthread_cond_destroy(&n->exchanged);
+    pthread_cond_destroy(&n->worked);
+    pthread_mutex_destroy(&n->lock);
+    free(n);
+}
+
+void pipeline_lane_begin(pipeline_lane *n, const pipeline_plan *plan, char *memory, size_t bytes) {
+    pthread_mutex_lock(&n->lock);
+    n->plan = plan;
+    n->memory = memory;
+    n->bytes = bytes;
+    n->works = n->exchanges = 0;
+    pthread_cond_signal(&n->worked);
+    pthread_mutex_unlock(&n->lock);
+}
+
+zero_result pipeline_lane_done(pipeline_lane *n, int works) {
+    pthread_mutex_lock(&n->lock);
+    const zero_result result = n->result;
+    n->works = works;
+    if (has_exchange(n)) pthread_cond_signal(&n->worked);
+    pthread_mutex_unlock(&n->lock);
+    return result;
+}
+
+zero_result pipeline_lane_await(pipeline_lane *n, int exchanges) {
+    pthread_mutex_lock(&n->lock);
+    while (n->exchanges < exchanges && !n->result) pthread_cond_wait(&n->exchanged, &n->lock);
+    const zero_result result = n->result;
+    pthread_mutex_unlock(&n->lock);
+    return result;
+}
+
+zero_result pipeline_lane_end(pipeline_lane *n, int broken) {
+    pthread_mutex_lock(&n->lock);
+    n->broken = n->broken || broken;
+    while (n->busy || (!n->broken && !n->result && n->exchanges < n->plan->exchanges))
+        pthread_cond_wait(&n->exchanged, &n->lock);
+    n->plan = NULL;
+    const zero_result result = n->result;
+    pthread_mutex_unlock(&n->lock);
+    return result;
+}

@@ -1,0 +1,101 @@
+/* pipeline_lane_cuda.cu - pipeline_lane.h on CUDA: exchanges are enqueued on the group's stream
+   behind an event of the stream that computes; each leaves an event that works wait for.
+
+   An exchange is enqueued as soon as the works that it is `after` have been, so that at that moment
+   the computing stream's last event is the one to wait for. */
+#include "pipeline_lane.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda_runtime.h>
+
+/* Events in turn: works wait for exchanges of the last few ticks, or for older ones, which are done
+   when a younger one is. */
+enum { EVENTS = 64 };
+
+struct pipeline_lane {
+    zero_group *group;
+    cudaStream_t computes, wires;
+    cudaEvent_t worked, exchanged[EVENTS];
+    const pipeline_plan *plan;
+    char *memory;
+    size_t bytes;
+    int exchanges; /* enqueued */
+    int awaited;   /* by the computing stream */
+    zero_result result;
+};
+
+static int worked(pipeline_lane *n, cudaError_t e) {
+    if (e != cudaSuccess && !n->result) n->result = ZERO_ERR_DEVICE;
+    return e == cudaSuccess;
+}
+
+pipeline_lane *pipeline_lane_open(zero_group *group, void *computes, void *wires) {
+    pipeline_lane *n = (pipeline_lane *)calloc(1, sizeof *n);
+    if (n == NULL) return NULL;
+    n->group = group;
+    n->computes = (cudaStream_t)computes;
+    n->wires = (cudaStream_t)wires;
+    (void)worked(n, cudaEventCreateWithFlags(&n->worked, cudaEventDisableTiming));
+    for (int i = 0; i < EVENTS && !n->result; i++)
+        (void)worked(n, cudaEventCreateWithFlags(&n->exchanged[i], cudaEventDisableTiming));
+    if (!n->result) return n;
+    pipeline_lane_close(n);
+    return NULL;
+}
+
+void pipeline_lane_close(pipeline_lane *n) {
+    if (n == NULL) return;
+    (void)cudaStreamSynchronize(n->wires);
+    if (n->worked) (void)cudaEventDestroy(n->worked);
+    for (int i = 0; i < EVENTS; i++)
+        if (n->exchanged[i]) (void)cudaEventDestroy(n->exchanged[i]);
+    free(n);
+}
+
+static void exchange(pipeline_lane *n) {
+    zero_message list[PIPELINE_TOGETHER];
+    const int count = pipeline_lane_list(n->plan, n->exchanges, n->memory, n->bytes, list);
+    if (!worked(n, cudaStreamWaitEvent(n->wires, n->worked, 0))) return;
+    const zero_result result = zero_group_send_receive(n->group, list, count);
+    if (result && !n->result) n->result = result;
+    if (!n->result)
+        (void)worked(n, cudaEventRecord(n->exchanged[n->exchanges++ % EVENTS], n->wires));
+}
+
+zero_result pipeline_lane_done(pipeline_lane *n, int works) {
+    int begins =
+        n->exchanges < n->plan->exchanges && n->plan->exchange[n->exchanges].after <= works;
+    if (begins && !n->result) (void)worked(n, cudaEventRecord(n->worked, n->computes));
+    while (begins && !n->result) {
+        exchange(n);
+        begins =
+            n->exchanges < n->plan->exchanges && n->plan->exchange[n->exchanges].after <= works;
+    }
+    return n->result;
+}
+
+void pipeline_lane_begin(pipeline_lane *n, const pipeline_plan *plan, char *memory, size_t bytes) {
+    n->plan = plan;
+    n->memory = memory;
+    n->bytes = bytes;
+    n->exchanges = n->awaited = 0;
+    (void)pipeline_lane_done(n, 0);
+}
+
+/* What needs an exchange that is not enqueued yet needs a work that comes later: no plan says so.
+ */
+zero_result pipeline_lane_await(pipeline_lane *n, int exchanges) {
+    if (exchanges <= n->awaited || n->result) return n->result;
+    const int at = exchanges + EVENTS > n->exchanges ? exchanges : n->exchanges;
+    if (worked(n, cudaStreamWaitEvent(n->computes, n->exchanged[(at - 1) % EVENTS], 0)))
+        n->awaited = at;
+    return n->result;
+}
+
+zero_result pipeline_lane_end(pipeline_lane *n, int broken) {
+    if (!broken && n->plan->exchanges > 0) (void)pipeline_lane_await(n, n->plan->exchanges);
+    n->plan = NULL;
+    return n->result;
+}

@@ -1,0 +1,81 @@
+/* settings_rows.c - see settings_rows.h. */
+#include "settings_rows.h"
+
+#include "plan_rows.h"
+
+#include <stdio.h>
+
+void settings_rows(report *r, const settings *s) {
+    const train_options *o = s->opt;
+    const gpt2_config *m = s->model;
+    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
+    train_options_word(o, "-dt", type);
+    train_options_word(o, "-op", rule);
+    report_rule(r);
+    report_row(r, "model", "%s", o->model);
+    report_row(r, "parameters", "%zu", gpt2_numel(m));
+    report_row(r, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
+    report_row(r, "vocabulary", "%d, padded %d%s", m->vocab_size, m->padded_vocab_size,
+               m->untied ? ", the classifier untied" : "");
+    if (o->tile_rows > 0)
+        report_row(r, "tiles of wte", "%d rows each", gpt2_tile_rows(m, o->tile_rows));
+    report_row(r, "training tokens", "%zu, windows %s", s->train_tokens, s->order);
+    report_row(r, "validation tokens", "%zu", s->val_tokens);
+    report_row(r, "tokens per step", "%lld = -b %d x -t %d x %d ranks x %d micro-steps",
+               (long long)s->batch->tokens, s->batch->rows, s->batch->seq_len, s->ranks->dp,
+               s->batch->micro_steps);
+    report_row(r, "steps", "%d", s->steps);
+    report_row(r, "type", "%s, %s", type,
+               o->type == ZERO_F32 ? "which are their own master weights"
+               : o->master         ? "f32 master weights"
+                                   : "no master weights, stochastic rounding");
+    if (o->type == ZERO_F16 && o->scale == 0)
+        report_row(r, "loss scale", "dynamic, from %g, window %d", o->first_scale, o->scale_window);
+    report_row(r, "overflow", "%s",
+               !s->ds->zero.no_overflow_check ? "checked in every step" : "not checked");
+    if (s->ds->has_schedule)
+        report_row(r, "learning rate", "%s, by %s", schedule_name(s->lr_kind), o->ds_path);
+    else
+        report_row(r, "learning rate", "%s, %g to %g, warm-up %d", schedule_name(s->lr_kind), o->lr,
+                   s->lr_kind == SCHEDULE_CONSTANT ? o->lr : o->lr * o->final_fraction, o->warmup);
+    report_row(r, "optimizer", "%s, betas %g %g, eps %g, decay %g, clip %g", rule, o->beta1,
+               o->beta2, o->eps, o->weight_decay, o->clip);
+    report_row(r, "ranks", "%d, started %s", s->l->nranks, launch_how(s->l));
+    if (s->ranks->tp * s->ranks->pp > 1)
+        report_row(r, "  as", "%d stage%s x %d tensor-parallel%s x %d data-parallel", s->ranks->pp,
+                   s->ranks->pp > 1 ? "s" : "", s->ranks->tp,
+                   s->ranks->part.sequence ? ", rows between layers cut" : "", s->ranks->dp);
+    if (s->ranks->pp > 1)
+        report_row(r, "pipeline", "%d chunk%s a stage, %d micro-batches kept, idle %.1f%%",
+                   o->pipeline_chunks, o->pipeline_chunks > 1 ? "s" : "", s->ranks->stage.slots,
+                   100.0 * (s->ranks->pp - 1)
+                       / (o->pipeline_chunks * s->batch->micro_steps + s->ranks->pp - 1));
+    report_row(r, "device", "%s", s->device);
+    report_row(r, "threads per rank", "%d", s->threads);
+    if (s->l->note[0] && o->threads == 0) report_row(r, "", "%s", s->l->note);
+    report_row(r, "matrix products", "%.1f GFLOP/s, all ranks; %s", s->matmul_rate * 1e-9,
+               s->products);
+    if (s->peak_rate > 0) report_row(r, "  by their maker", "%.1f GFLOP/s", s->peak_rate * 1e-9);
+    report_row(r, "attention", "%s", s->attention);
+    report_rule(r);
+}
+
+void plan_table(report *r, const plan_view *v) {
+    const zero_config *c = v->config;
+    char bucket[64] = "the largest unit";
+    if (c->bucket_numel > 0) (void)snprintf(bucket, sizeof bucket, "%zu", c->bucket_numel);
+    report_row(r, "ZeRO stage", "%d", v->stage);
+    report_row(r, "micro-steps add up", "%s",
+               c->accumulation == ZERO_ACCUMULATE_LOCAL ? "locally" : "in shards");
+    report_row(r, "communication", "%s, bucket: %s, prefetch %d",
+               c->no_overlap ? "in between" : "overlapped", bucket,
+               c->prefetch > 0 ? c->prefetch : 0);
+    plan_rows(r, v->plan, c, v->host_is_device);
+    report_mib(r, "activations", v->activations, "");
+    if (v->keeps_away) report_mib(r, "  kept away", v->away, v->away_where);
+    if (v->saves > 0) report_mib(r, "checkpoints", v->saves, " of the host");
+    report_mib(r, "sent per step", v->plan->sent_bytes, "");
+    report_mib(r, "  by the formula", v->plan->formula_sent_bytes, "");
+    if (v->parts > 0) report_mib(r, "  among parts", v->parts, "");
+    report_rule(r);
+}

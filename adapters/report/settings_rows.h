@@ -1,0 +1,51 @@
+/* settings_rows.h - the settings of a training as rows of a table, before its first step.
+
+   WHY A ROOM. What is printed is read from flags, model and ranks alone: nothing of it trains.
+*/
+#ifndef SETTINGS_ROWS_H
+#define SETTINGS_ROWS_H
+
+#include "../gpt2/gpt2.h"
+#include "../launch/launch.h"
+#include "../options/train_resolve.h"
+#include "../parallel/layout.h"
+#include "report.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct settings {
+    const train_options *opt;
+    const gpt2_config *model;
+    const batch_shape *batch;
+    const ds_config *ds;
+    const launch *l;
+    const layout *ranks;
+    schedule_kind lr_kind;
+    size_t train_tokens, val_tokens;
+    const char *order, *device;
+    int steps, threads;
+    double matmul_rate, peak_rate;
+    const char *products, *attention;
+} settings;
+
+void settings_rows(report *r, const settings *s);
+
+/* What a rank keeps, and sends in a step. */
+typedef struct plan_view {
+    int stage;
+    const zero_plan *plan;
+    const zero_config *config;              /* as resolved */
+    int keeps_away;                         /* GPT2_RECOMPUTE_AWAY */
+    size_t activations, away, saves, parts; /* parts: bytes that are sent among parts of a model */
+    const char *away_where;
+    int host_is_device;
+} plan_view;
+
+void plan_table(report *r, const plan_view *v);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,84 @@
+#!/bin/sh
+# test_layouts.sh [BUILD_DIR] - layouts of the ranks as the trainer's users meet them: -tp, -sp, -ut and
+# -layouts beside one rank, and what cannot be. TRAINER names another program than ./train_gpt2_zero.
+# Run it where the trainer's default data is found. The last line is `N passed, N failed`.
+
+# shellcheck disable=SC2086
+
+build=${1:-build}
+trainer=${TRAINER:-./train_gpt2_zero}
+mkdir -p "$build" || exit 1
+scratch=$build/test_layouts.$$
+mkdir "$scratch" || exit 1
+trap 'rm -rf "$scratch"' EXIT
+passed=0
+failed=0
+check() { # CONDITION WORDS
+    if [ "$1" = 1 ]; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        echo "FAILED: $2"
+    fi
+}
+small="-e char:2x32x4 -t 16 -v 2 -m 1 -g 6 -x 4 -u 0 -d 256 -nt 1"
+run() { # NAME FLAGS...
+    name=$1
+    shift
+    timeout 100 "$trainer" $small "$@" >"$scratch/$name" 2>&1
+}
+numbers() { sed -n 's/^step.* loss \([0-9.]*\) .*norm \([0-9.]*\) .*/\1 \2/p; s/^val loss //p' "$scratch/$1"; }
+weights() { sed -n 's/^weights //p' "$scratch/$1"; }
+# near NAME AS: losses and norms, as they are printed
+near() {
+    numbers "$1" >"$scratch/a"
+    numbers "$2" >"$scratch/b"
+    far=$(paste "$scratch/a" "$scratch/b" | awk '
+        { for (i = 1; i <= NF / 2; i++) { d = $i - $(i + NF / 2); if (d < 0) d = -d; if (d > m) m = d }; n++ }
+        END { print (n >= 6) ? m + 0 : 99 }')
+    check "$(awk "BEGIN { print ($far <= 0.0002) ? 1 : 0 }")" "$1: losses or norms differ by $far: $(tail -n 1 "$scratch/$1")"
+}
+refused() { # WORDS FLAGS...
+    words=$1
+    shift
+    run refused "$@"
+    check "$(grep -c -- "$words" "$scratch/refused" | sed 's/^[1-9].*/1/')" "$*: expected '$words', found: $(tail -n 1 "$scratch/refused")"
+}
+
+for untied in 0 1; do
+    run one -pn 1 -ut $untied
+    for way in "-pn 2 -tp 2" "-pn 4 -tp 4 -sp 1" "-pn 4 -tp 2 -sp 1 -r 3" "-pn 2 -tp 2 -zl 32"; do
+        run way $way -ut $untied
+        near way one
+    done
+done
+for sequence in 0 1; do
+    for stage in 0 1 2 3; do run z$stage -pn 4 -tp 2 -sp $sequence -z $stage -za sharded; done
+    for stage in 1 2 3; do
+        check "$([ -n "$(weights z0)" ] && [ "$(weights z0)" = "$(weights z$stage)" ] && echo 1)" \
+            "-sp $sequence: stage $stage has other weights than stage 0: $(tail -n 1 "$scratch/z$stage")"
+    done
+done
+sed -n '/^---/,/^---/p' "$scratch/one" >"$scratch/text"
+run text_of_parts -pn 2 -tp 2 -ut 1
+sed -n '/^---/,/^---/p' "$scratch/text_of_parts" | cmp -s - "$scratch/text"
+check $((!$?)) "a sample of two ranks is that of one"
+
+run log -pn 2 -tp 2 -o "$scratch/folder"
+check "$([ "$(grep -c trl "$scratch/folder/main.log")" = 4 ] && echo 1)" "one rank alone writes main.log"
+
+timeout 200 "$trainer" -e char:2x32x4 -t 16 -b 4 -nt 1 -x 4 -rd 2 -pn 4 -layouts "dp4 tp2dp2, tp4" \
+    -csv "$scratch/csv" >"$scratch/layouts" 2>&1
+check "$(cut -d, -f17 "$scratch/csv" | tr '\n' ' ' | grep -c '^layout dp4 tp2dp2 tp4 $')" "a row for each layout: $(tail -n 1 "$scratch/layouts")"
+check "$(sed 1d "$scratch/csv" | cut -d, -f13 | awk '{ if (NR == 1) l = $1; d = $1 - l; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 3 && m < 1e-4) ? 1 : 0 }')" \
+    "layouts have one loss"
+check "$(sed 1d "$scratch/csv" | awk -F, '{ d = $10 / $11 - 1; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 3 && m < 0.05) ? 1 : 0 }')" \
+    "layouts send what the formula says"
+
+refused 'cannot be divided into groups of so many; the nearest that can is -tp 2' -pn 2 -tp 3
+refused 'they do not divide 4 heads; the nearest that can is 2' -pn 3 -tp 3
+refused 'do not divide 15 tokens; the nearest that can is 1' -pn 2 -tp 2 -sp 1 -t 15 -d 240
+refused '-sp 1: sequence parallelism divides rows' -pn 2 -sp 1
+refused 'tp2dp2 is a layout of 4 ranks, and there are 2' -pn 2 -layouts tp2dp2 -b 1 -d 0
+refused "'tp2x' is no layout" -pn 2 -layouts tp2x -b 1 -d 0
+refused 'checkpoints of a model in parts' -pn 2 -tp 2 -n 2 -o "$scratch/saves"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
