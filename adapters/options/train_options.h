@@ -28,7 +28,7 @@ typedef struct train_options {
     int method, rank, per_node, as_threads; /* -pi, -pr, -pg, -pt */
     int ranks, node_size, threads;
     int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */
-    int pipeline, pipeline_chunks; /* -pp, -ppv */
+    int pipeline, pipeline_chunks;                  /* -pp, -ppv */
     const char *layouts;                            /* -layouts; "": none to compare */
     int batch, seq_len, steps;
     int64_t step_tokens; /* -d */
