@@ -13,8 +13,7 @@
 
 enum { MOST_STAGES = 8 };
 
-/* ---- a machine that plays plans -----------------------------------------------------------------
- */
+/* ---- a machine that plays plans -------------------------------------------------------------- */
 
 typedef struct stage_state {
     pipeline_plan plan;

@@ -6,8 +6,7 @@
 
 #include "../pipeline/pipeline.h"
 
-/* ---- the cut -----------------------------------------------------------------------------------
- */
+/* ---- the cut --------------------------------------------------------------------------------- */
 
 /* Products of the classifier a token, over those of a block, and attention's. */
 static double classifier_cost(const gpt2_config *cfg, int seq_len) {
@@ -63,8 +62,7 @@ int gpt2_stage_most(const gpt2_stage *s) {
     return most;
 }
 
-/* ---- tensors and units -------------------------------------------------------------------------
- */
+/* ---- tensors and units ----------------------------------------------------------------------- */
 
 static int is_of_blocks(int tensor) { return tensor >= GPT2_LN1W && tensor <= GPT2_FCPROJB; }
 
@@ -126,8 +124,7 @@ void gpt2_stage_world(const gpt2_config *cfg, const gpt2_stage *s, int *out) {
     if (gpt2_stage_is_last(s) && cfg->untied) out[n++] = 2 + cfg->layers;
 }
 
-/* ---- elements ----------------------------------------------------------------------------------
- */
+/* ---- elements -------------------------------------------------------------------------------- */
 
 /* The chunk of the model that has a block. */
 static int chunk_with(const gpt2_stage *s, int layer) {

@@ -38,8 +38,7 @@ int pipeline_check(const pipeline_shape *s, int layers, char *why, size_t bytes)
     return why[0] != '\0';
 }
 
-/* ---- the order of a stage ---------------------------------------------------------------------
- */
+/* ---- the order of a stage -------------------------------------------------------------------- */
 
 static int works_of(const pipeline_shape *s) {
     return (s->forward_only ? 1 : 2) * s->micro * s->chunks;
@@ -96,8 +95,7 @@ int pipeline_sends(const pipeline_shape *s, int stage) {
     return s->micro * (forward + backward);
 }
 
-/* ---- the paper play ----------------------------------------------------------------------------
- */
+/* ---- the paper play -------------------------------------------------------------------------- */
 
 /* When works end, by what they are: [backward][place in the model][micro-batch]; 0: not yet. */
 typedef struct play {
@@ -157,8 +155,7 @@ static int play_all(play *y, int own_stage, pipeline_work *own) {
     return failed;
 }
 
-/* ---- messages and exchanges --------------------------------------------------------------------
- */
+/* ---- messages and exchanges ------------------------------------------------------------------ */
 
 typedef struct note {
     pipeline_message message;
@@ -214,8 +211,7 @@ static void group_notes(pipeline_plan *plan, const note *notes, int n) {
     }
 }
 
-/* ---- slots and buffers -------------------------------------------------------------------------
- */
+/* ---- slots and buffers ----------------------------------------------------------------------- */
 
 /* Rooms that are taken and given back in the order of the play. `last`: of each, how far works or
    exchanges must have come for it to be free. */
@@ -337,8 +333,7 @@ static int open_pool(pool *q, int most) {
     return 0;
 }
 
-/* ---- plans ------------------------------------------------------------------------------------
- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 static int fill_plan(pipeline_plan *plan, play *y, note *notes, pool *slots, pool *buffers) {
     int n = 0;
@@ -384,11 +379,13 @@ void pipeline_free(pipeline_plan *plan) {
     free(plan->work);
     free(plan->message);
     free(plan->exchange);
-    memset(plan, 0, sizeof *plan);
+    plan->work = NULL;
+    plan->message = NULL;
+    plan->exchange = NULL;
+    plan->works = plan->messages = plan->exchanges = plan->shape.micro = 0;
 }
 
-/* ---- how long it takes --------------------------------------------------------------------------
- */
+/* ---- how long it takes ----------------------------------------------------------------------- */
 
 /* A stage in time: how far works and exchanges have come, and when each ended. */
 typedef struct clock_of {
@@ -487,8 +484,7 @@ double pipeline_idle(const pipeline_shape *shape, double forward, double backwar
     return idle;
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------
- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 void pipeline_partition(int layers, int n, double first, double last, int *blocks) {
     for (int i = 0; i < n; i++) blocks[i] = 1;
