@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 4 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 5 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -24,7 +24,7 @@ static void abi_structs(void) {
     FIELD(zero_scaler, window, 12)
     FIELD(zero_scaler, hysteresis, 16)
     FIELD(zero_scaler, consecutive_hysteresis, 20)
-    SIZE(zero_config, 168)
+    SIZE(zero_config, 208)
     FIELD(zero_config, stage, 0)
     FIELD(zero_config, micro_steps, 4)
     FIELD(zero_config, accumulation, 8)
@@ -53,6 +53,25 @@ static void abi_structs(void) {
     FIELD(zero_config, offload_share, 152)
     FIELD(zero_config, no_file_check, 156)
     FIELD(zero_config, delay_from, 160)
+    FIELD(zero_config, world, 168)
+    FIELD(zero_config, world_units, 176)
+    FIELD(zero_config, world_unit, 184)
+    FIELD(zero_config, divisor, 192)
+    FIELD(zero_config, joins, 200)
+    SIZE(zero_message, 24)
+    FIELD(zero_message, peer, 0)
+    FIELD(zero_message, sends, 4)
+    FIELD(zero_message, data, 8)
+    FIELD(zero_message, bytes, 16)
+    SIZE(zero_group_stats, 64)
+    FIELD(zero_group_stats, sent_bytes, 0)
+    FIELD(zero_group_stats, all_reduces, 8)
+    FIELD(zero_group_stats, reduce_scatters, 16)
+    FIELD(zero_group_stats, all_gathers, 24)
+    FIELD(zero_group_stats, all_to_alls, 32)
+    FIELD(zero_group_stats, broadcasts, 40)
+    FIELD(zero_group_stats, messages, 48)
+    FIELD(zero_group_stats, waited_s, 56)
     SIZE(zero_tensor_desc, 40)
     FIELD(zero_tensor_desc, name, 0)
     FIELD(zero_tensor_desc, numel, 8)
@@ -161,6 +180,12 @@ static void abi_numbers(void) {
     NUMBER(ZERO_F32, 0)
     NUMBER(ZERO_BF16, 1)
     NUMBER(ZERO_F16, 2)
+    NUMBER(ZERO_F64, 3)
+    NUMBER(ZERO_SUM, 0)
+    NUMBER(ZERO_MAX, 1)
+    NUMBER(ZERO_COPY, 64)
+    NUMBER(ZERO_LATE, 128)
+    NUMBER(ZERO_TOGETHER, -2)
     NUMBER(ZERO_GRAD_AUTO, 0)
     NUMBER(ZERO_GRAD_F32, 1)
     NUMBER(ZERO_GRAD_AS_TYPE, 2)
@@ -189,7 +214,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 4 && ZERO_ABI == 4, "this is ABI 4");
+    test_check(sizeof(void *) == 8 && zero_abi() == 5 && ZERO_ABI == 5, "this is ABI 5");
     abi_structs();
     abi_numbers();
     return test_summary();

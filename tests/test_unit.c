@@ -611,7 +611,7 @@ static void unit_fold(zp_stream *s, float *g, size_t n, double unit, double shar
                       double *verdict) {
     double partial[4];
     zp_norm_args a = {g, ZERO_F32, n, partial};
-    zp_fold_args f = {a, verdict, unit, shard_at};
+    zp_fold_args f = {a, verdict, unit, shard_at, NULL};
     (void)zp_norm(s, &a, (n + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK);
     (void)zp_fold(s, &f, 1);
 }
@@ -655,7 +655,7 @@ static void unit_judge(void) {
     for (int r = 0; r < 4; r++)
         for (int i = 0; i < ZP_VERDICT; i++)
             verdicts[r * ZP_VERDICT + i] = i < ZP_CALL ? first[r][i] : 0.5 * i;
-    zp_judge_args a = {&c, verdicts, 4};
+    zp_judge_args a = {&c, verdicts, 4, 0};
     (void)zp_judge(&s, &a, 1);
     test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2
                    && c.norm == sqrt(15.0) / 2 && !c.differs,
