@@ -68,7 +68,6 @@ extern Tensors params, grads;
 extern Block block[];
 extern Tensor tensor[];
 extern zero_ctx *z;
-extern zero_group *tp;
 extern zero_config cfg;
 extern zero_hyper hyper;
 void must(zero_result result);
