@@ -228,13 +228,6 @@ void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[
     for (int i = GPT2_WPE; i < GPT2_TENSORS; i++) out[i].unit += out[GPT2_WTE].layers;
 }
 
-const char *gpt2_tensor_name(int tensor) {
-    static const char *const names[GPT2_MOST_TENSORS] = {
-        "wte",  "wpe", "ln1w", "ln1b",    "qkvw",    "qkvb", "attprojw", "attprojb", "ln2w",
-        "ln2b", "fcw", "fcb",  "fcprojw", "fcprojb", "lnfw", "lnfb",     "lmheadw"};
-    return names[tensor];
-}
-
 static size_t tensor_numel(const zero_tensor_desc *d) { return d->numel * (size_t)d->layers; }
 
 /* The classifier of an untied model, cut as wte is, behind all other units. */

@@ -139,6 +139,13 @@ void tensor_slice_put(const tensor_slice *s, float *values, size_t first, size_t
 
 /* ---- by name, dense ------------------------------------------------------------------------ */
 
+const char *gpt2_tensor_name(int tensor) {
+    static const char *const names[GPT2_MOST_TENSORS] = {
+        "wte",  "wpe", "ln1w", "ln1b",    "qkvw",    "qkvb", "attprojw", "attprojb", "ln2w",
+        "ln2b", "fcw", "fcb",  "fcprojw", "fcprojb", "lnfw", "lnfb",     "lmheadw"};
+    return names[tensor];
+}
+
 enum { PIECE = 1 << 18 /* dense elements at once */ };
 
 zero_result gpt2_write(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
