@@ -315,13 +315,15 @@ static void test_near_half(void) {
 
 /* ---- the same bits ------------------------------------------------------------------------- */
 
+static int same_bytes(const void *a, const void *b, size_t n) { return memcmp(a, b, n) == 0; }
+
 static void check_same(training *t, const training *as) {
     char name[128];
     train(t);
-    test_check(!memcmp(t->loss, as->loss, sizeof t->loss)
-                   && !memcmp(t->norm, as->norm, sizeof t->norm) && t->weights == as->weights
-                   && !memcmp(&t->eval, &as->eval, sizeof t->eval)
-                   && !memcmp(t->logits, as->logits, sizeof t->logits),
+    test_check(same_bytes(t->loss, as->loss, sizeof t->loss)
+                   && same_bytes(t->norm, as->norm, sizeof t->norm) && t->weights == as->weights
+                   && same_bytes(&t->eval, &as->eval, sizeof t->eval)
+                   && same_bytes(t->logits, as->logits, sizeof t->logits),
                "%s: other bits than recompute %d at stage %d: loss %.9g, %.9g; norm %.9g, %.9g",
                name_of(t, name), as->recompute, as->stage, t->loss[3], as->loss[3], t->norm[3],
                as->norm[3]);

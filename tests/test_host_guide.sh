@@ -71,7 +71,6 @@ extern const size_t sizes[];
 extern Block block[];
 extern Tensor tensor[];
 extern zero_ctx *z;
-extern zero_group *tp;
 extern zero_config cfg;
 extern zero_hyper hyper;
 void must(zero_result result);
