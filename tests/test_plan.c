@@ -145,8 +145,9 @@ static int real_rank(const zero_comm *comm, void *arg) {
     return here.failed;
 }
 
-static int is_near(double planned, double found) {
-    return fabs(planned - found) <= 0.01 * planned + 4096;
+/* Within 1%, and what the allocator and oneDNN keep for themselves. */
+static int is_near(double planned, double found, double own) {
+    return fabs(planned - found) <= 0.01 * planned + own;
 }
 
 static void check_measured(const plan_case *c, measured *shared, const char *what) {
@@ -167,9 +168,9 @@ static void check_measured(const plan_case *c, measured *shared, const char *wha
     const double planned[4] = {(double)a.zero.param_bytes, (double)a.zero.grad_bytes,
                                (double)a.zero.optimizer_bytes, (double)a.zero.buffer_bytes};
     for (int i = 0; i < 4; i++)
-        test_check(is_near(planned[i], shared->bytes[i]), "%s: kind %d: %.0f bytes, planned %.0f",
-                   what, i, shared->bytes[i], planned[i]);
-    test_check(is_near((double)a.activations, shared->activations),
+        test_check(is_near(planned[i], shared->bytes[i], 4096),
+                   "%s: kind %d: %.0f bytes, planned %.0f", what, i, shared->bytes[i], planned[i]);
+    test_check(is_near((double)a.activations, shared->activations, 131072),
                "%s: activations take %.0f bytes, planned %zu", what, shared->activations,
                a.activations);
 }
