@@ -25,7 +25,24 @@ static void cuda_log(void *user, zero_log_level level, const char *sentence);
 #undef test_comm
 #undef test_quiet
 
+#include <errno.h>
+/* The k-th read or write of a file fails, over all ranks; 0: none. */
+static struct { long reads, writes, fail_read, fail_write; } cuda_disk;
+static ssize_t cuda_pread(int fd, void *p, size_t n, off_t at) {
+    const long k = __atomic_add_fetch(&cuda_disk.reads, 1, __ATOMIC_RELAXED);
+    return k == cuda_disk.fail_read ? (errno = EIO, -1) : pread(fd, p, n, at);
+}
+static ssize_t cuda_pwrite(int fd, const void *p, size_t n, off_t at) {
+    const long k = __atomic_add_fetch(&cuda_disk.writes, 1, __ATOMIC_RELAXED);
+    return k == cuda_disk.fail_write ? (errno = ENOSPC, -1) : pwrite(fd, p, n, at);
+}
+
+#define pread          cuda_pread
+#define pwrite         cuda_pwrite
+#define ZP_PIECE_NUMEL ((size_t)2048) /* so that units of a test have several */
 #include CUDA_SOURCE /* as make drop writes it: one file, so that a place is a line of it */
+#undef pread
+#undef pwrite
 #include "loops.h"
 
 #ifdef EMULATED_LAUNCH
@@ -54,6 +71,8 @@ static uint64_t emulation_pageable(void) { return 0; }
 #define CUDA_LAST  (CUDA_STEPS - 1)
 
 /* ---- cases --------------------------------------------------------------------------------- */
+
+static const char *cuda_folder = "/tmp"; /* for files */
 
 typedef struct cuda_case {
     const char *name;
@@ -100,8 +119,11 @@ enum {
     CUDA_REWRITES = 1 << 22,  /* writes a gradient between zero_reduce and zero_step */
     CUDA_MANY = 1 << 23,      /* more units than a lane has places */
     CUDA_AHEAD = 1 << 24,     /* asks for no step's report but the last one's */
-    CUDA_DELAYS = 1 << 25     /* updates run beside the next step */
+    CUDA_DELAYS = 1 << 25,    /* updates run beside the next step */
+    CUDA_FILE = 1 << 26,      /* the tier FILE: the same as without */
+    CUDA_LARGE = 1 << 27      /* units of several pieces, more than a ring has places */
 };
+enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE };
 
 static const cuda_case cuda_cases[] = {
     /* name, kind, ranks, stage, micro, accumulation, type, prefetch, buckets, overflow, eval */
@@ -240,6 +262,38 @@ static const cuda_case cuda_cases[] = {
      CUDA_HOST | CUDA_DELAYS | CUDA_SAVES, 20},
     {"saved-host-3", ZERO_COMM_NCCL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, 0,
      CUDA_HOST | CUDA_SAVES | CUDA_ALL_GATHERED, 20},
+    {"file-self", ZERO_COMM_SELF, 1, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, CUDA_EVAL_ALL,
+     CUDA_FILE, 20},
+    {"file-0-f16", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_FILE | CUDA_NORM, 20},
+    {"file-1", ZERO_COMM_LOCAL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0,
+     CUDA_EVAL_STEPPED, CUDA_FILE | CUDA_DEVICES | CUDA_SILENT, 20},
+    {"file-2-half", ZERO_COMM_LOCAL, 3, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_HALF | CUDA_NORM | CUDA_SKIPS, 20},
+    {"file-2-large", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_LARGE, 10},
+    {"file-3", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, CUDA_EVAL_ALL,
+     CUDA_FILE | CUDA_NO_MAPPING | CUDA_ALL_GATHERED | CUDA_REWRITES, 20},
+    {"file-3-written", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_FILE | CUDA_WRITES | CUDA_ALL_GATHERED | CUDA_NO_MASTER, 20},
+    {"file-3-leaves", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_LEAVES | CUDA_DEVICES | CUDA_ALL_GATHERED, 20},
+    {"file-2-leaves", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_LEAVES | CUDA_AHEAD, 20},
+    {"file-3-ahead", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0, 0,
+     CUDA_FILE | CUDA_AHEAD | CUDA_SILENT | CUDA_NO_MAPPING, 20},
+    {"file-2-delays", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_DELAYS | CUDA_AHEAD | CUDA_DEVICES, 20},
+    {"file-nccl-3", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0, CUDA_EVAL_ALL,
+     CUDA_FILE | CUDA_ALL_GATHERED | CUDA_READS | CUDA_SILENT, 20},
+    {"file-nccl-alone", ZERO_COMM_NCCL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_NO_OVERLAP | CUDA_DEFAULT, 20},
+    {"saved-file-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_FILE | CUDA_SAVES, 20},
+    {"saved-file-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_SAVES | CUDA_NO_MASTER | CUDA_SKIPS, 20},
+    {"saved-file-delays", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_DELAYS | CUDA_SAVES, 20},
 };
 enum { CUDA_OLDEST = 21900 }; /* version of NCCL */
 enum { CUDA_CASES = sizeof cuda_cases / sizeof *cuda_cases };
@@ -331,9 +385,10 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->recompute = k->more & CUDA_RECOMPUTE;
     s->integer = k->kind == ZERO_COMM_NCCL; /* sums are exact: whatever the order and rounding */
     s->poison = k->overflow ? cuda_overflow : NULL;
+    const size_t fc = k->more & CUDA_LARGE ? 12001 : k->more & CUDA_MANY ? 3 : 131;
     const int layers = k->more & CUDA_MANY ? (int)ZP_LANE_TASKS + 20 : 4;
     cuda_tensor(s, "wte", 150, 1, 0, 2, 0);
-    cuda_tensor(s, "fc", layers > 4 ? 3 : 131, layers, 1, 0, 0);
+    cuda_tensor(s, "fc", fc, layers, 1, 0, 0);
     cuda_tensor(s, "ln", 5, 4, 1, 0, in_place ? 0 : ZERO_OVERWRITTEN);
     cuda_tensor(s, "lnf", 9, 1, 1 + layers, 0, 0);
     if (!(k->more & CUDA_LOOKS_LATE)) cuda_tensor(s, "keep", 7, 2, 0, 0, ZERO_KEEP);
@@ -353,7 +408,9 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.scaler.initial = 1024;
     s->cfg.scaler.hysteresis = 1;
     s->cfg.no_overflow_check = 0;
+    s->cfg.folder = cuda_folder;
     if (k->more & CUDA_HOST) s->cfg.optimizer_tier = ZERO_HOST;
+    if (k->more & CUDA_FILE) s->cfg.optimizer_tier = ZERO_FILE;
     if (k->more & CUDA_HALF) s->cfg.offload_share = 0.5f;
     if (k->more & CUDA_DELAYS) s->cfg.delay_from = 1;
 }
@@ -381,7 +438,7 @@ static void cuda_log(void *user, zero_log_level level, const char *sentence) {
 /* Where state and master weights are, the plan says. */
 static void cuda_planned(test_rank *rank, zero_ctx *z) {
     const zero_config *c = &cuda_me->spec.cfg;
-    const int host = c->optimizer_tier == ZERO_HOST, all = host && c->offload_share == 0;
+    const int host = c->optimizer_tier != ZERO_DEVICE, all = host && c->offload_share == 0;
     zero_plan p;
     memset(&p, 0, sizeof p);
     if (zero_query_plan(z, &p)) test_rank_fail(rank, "%s", zero_last_error(z));
@@ -389,6 +446,28 @@ static void cuda_planned(test_rank *rank, zero_ctx *z) {
     if ((p.host_bytes > 0) != host || p.host_bytes != got || (p.optimizer_bytes == 0) != all)
         test_rank_fail(rank, "%zu bytes of state planned, and %zu of the host's", p.optimizer_bytes,
                        p.host_bytes);
+    if ((p.file_bytes > 0) != (c->optimizer_tier == ZERO_FILE))
+        test_rank_fail(rank, "%zu bytes of the file planned", p.file_bytes);
+}
+
+/* A step writes to the file what the plan says, and reads as much, and some of the next step's. */
+static int cuda_moved(host_run *h, const zp_disk *before) {
+    const cuda_case *k = cuda_me->run->k;
+    const int access = CUDA_SKIPS | CUDA_WRITES | CUDA_REWRITES | CUDA_SAVES;
+    zero_stats now;
+    zero_plan p;
+    if (h->spec->cfg.optimizer_tier != ZERO_FILE || k->overflow || (k->more & access)) return 1;
+    HOST_TRY(h, zero_query_stats(h->z, &now));
+    HOST_TRY(h, zero_query_plan(h->z, &p));
+    const uint64_t written = (uint64_t)CUDA_STEPS * p.file_written_bytes,
+                   read = (uint64_t)CUDA_STEPS * p.file_read_bytes;
+    if (now.file_written_bytes - before->written_bytes != written || !written
+        || now.file_read_bytes - before->read_bytes < read)
+        test_rank_fail(h->rank, "%llu bytes written, %llu read, planned %llu and %llu",
+                       (unsigned long long)now.file_written_bytes,
+                       (unsigned long long)now.file_read_bytes, (unsigned long long)written,
+                       (unsigned long long)read);
+    return !h->rank->failed;
 }
 
 /* Arenas are registered in the way that this NCCL offers. */
@@ -783,10 +862,12 @@ static void cuda_train(test_rank *rank) {
     if (rank->rank == 0) emulation_fail(me->run->sort, me->run->fail_at);
     if (cuda_start(&h, rank) && cuda_registered(rank)) {
         cuda_planned(rank, h.z);
+        const zp_disk begun = h.z->disk; /* the initial weights are written */
         if (rank->rank == 1 && !me->run->loss) cuda_arm(me->run, h.z);
         if (me->run->loss)
             (void)cuda_lose(&h, me->run->loss);
-        else if (cuda_pinned_steps(&h) && cuda_finish(&h) && (me->run->k->more & CUDA_LEAVES))
+        else if (cuda_pinned_steps(&h) && cuda_moved(&h, &begun) && cuda_finish(&h)
+                 && (me->run->k->more & CUDA_LEAVES))
             (void)cuda_leave(&h);
     }
     (void)__atomic_add_fetch(&me->run->gone, 1, __ATOMIC_ACQ_REL);
@@ -950,15 +1031,16 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
     (void)cuda_open(&run, k);
     if (!test_check(cuda_once(&run, 0), "%s at once: %s", k->name, test_first)) return;
     memcpy(expected, run.seen, sizeof expected);
-    if (k->more & CUDA_HOST) {
+    if (k->more & CUDA_AWAY) {
         const int delays = run.spec.cfg.delay_from;
+        const zero_tier tier = run.spec.cfg.optimizer_tier;
         run.spec.cfg.optimizer_tier = ZERO_DEVICE;
         run.spec.cfg.delay_from = 0;
         const int ok = cuda_once(&run, 0);
         for (int r = 0; r < CUDA_RANKS && delays; r++) run.seen[r].looks = expected[r].looks;
         (void)test_check(ok && !memcmp(expected, run.seen, sizeof expected), "%s on the device: %s",
                          k->name, test_first);
-        run.spec.cfg.optimizer_tier = ZERO_HOST;
+        run.spec.cfg.optimizer_tier = tier;
         run.spec.cfg.delay_from = delays;
     }
     for (int i = 0; i < n; i++) {
@@ -1195,12 +1277,48 @@ static void cuda_unpinned(void) {
     cuda_close(&run);
 }
 
+/* A read or write of the file's that fails: every rank says which, or, over NCCL, that rank, for
+   which its peers wait. */
+static void cuda_disk_fails(const char *name, int n) {
+    static cuda_run run;
+    cuda_seen none[CUDA_RANKS];
+    const char *wrong = NULL;
+    memset(none, 0, sizeof none);
+    memset(&cuda_disk, 0, sizeof cuda_disk);
+    (void)cuda_open(&run, cuda_named(name));
+    (void)test_check(cuda_once(&run, 0), "%s: %s", name, test_first);
+    const long all[2] = {cuda_disk.reads, cuda_disk.writes};
+    run.faults = 1;
+    for (int writes = 0; writes < 2; writes++)
+        for (long k = 1; k <= all[writes]; k += all[writes] / n + 1) {
+            memset(&cuda_disk, 0, sizeof cuda_disk);
+            *(writes ? &cuda_disk.fail_write : &cuda_disk.fail_read) = k;
+            const int failed = cuda_clean(&run, none, &wrong);
+            const int met = (writes ? cuda_disk.writes : cuda_disk.reads) >= k;
+            (void)test_check(failed == met && !wrong, "%s, %s %ld fails: %s", name,
+                             writes ? "write" : "read", k, wrong ? wrong : "no error");
+            int told = 0;
+            for (int r = 0; r < run.k->nranks; r++)
+                told += strstr(run.why[r], writes ? "writing byte" : "reading byte") != NULL;
+            (void)test_check(told
+                                 == (!met                            ? 0
+                                     : run.k->kind == ZERO_COMM_NCCL ? 1
+                                                                     : run.k->nranks),
+                             "%s: %d ranks say it: %s", name, told, run.why[0]);
+        }
+    memset(&cuda_disk, 0, sizeof cuda_disk);
+    cuda_close(&run);
+}
+
 static void cuda_faults(int n) {
     emulation_patience(1.5);
+    cuda_disk_fails("file-3", n);
+    cuda_disk_fails("file-nccl-3", n);
+    cuda_disk_fails("file-2-delays", n);
     cuda_unpinned();
-    static const char *const cases[] = {"local-3",     "local-1",     "local-3-mapped", "nccl-3",
-                                        "nccl-0",      "saved-3",     "host-3",         "host-1",
-                                        "host-nccl-3", "saved-host-0"};
+    static const char *const cases[] = {
+        "local-3", "local-1",     "local-3-mapped", "nccl-3", "nccl-0", "saved-3",     "host-3",
+        "host-1",  "host-nccl-3", "saved-host-0",   "file-3", "file-1", "saved-file-2"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_fail_each(cases[i], EMULATION_ALLOCATION, "allocation", 1000);
         cuda_fail_each(cases[i], EMULATION_ANY, "call", n);
@@ -1450,7 +1568,8 @@ static void cuda_tiers(void) {
         int can;
     } cases[] = {{ZERO_HOST, ZERO_DEVICE, ZERO_DEVICE, 1}, {ZERO_HOST, ZERO_HOST, ZERO_DEVICE, 1},
                  {ZERO_DEVICE, ZERO_HOST, ZERO_DEVICE, 0}, {ZERO_HOST, ZERO_HOST, ZERO_HOST, 0},
-                 {ZERO_FILE, ZERO_DEVICE, ZERO_DEVICE, 0}, {ZERO_HOST, ZERO_FILE, ZERO_DEVICE, 0}};
+                 {ZERO_FILE, ZERO_DEVICE, ZERO_DEVICE, 1}, {ZERO_FILE, ZERO_HOST, ZERO_DEVICE, 1},
+                 {ZERO_HOST, ZERO_FILE, ZERO_DEVICE, 0}};
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         zero_config cfg;

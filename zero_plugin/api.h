@@ -250,8 +250,11 @@ void zero_destroy(zero_ctx *z) {
     zp_checks_close(z);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,     z->aliases,
-                     z->bucket,    z->ops,       z->events,  z->ring.stop, z->disk_memory};
+    void *lists[] = {z->ranges[0], z->ranges[1],
+                     z->tensors,   z->slots,
+                     z->aliases,   z->bucket,
+                     z->ops,       z->events,
+                     z->ring.stop, zp_host_on(z) ? NULL : z->disk_memory};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_close(&z->device);
     free(z);

@@ -213,9 +213,8 @@ static zero_result zp_build_apart(zero_ctx *z) {
     ZP_TRY(zp_stream_open(&z->updates, &z->device, c->stream, !c->no_overlap, 0, c->threads));
     r->stop = (zp_stop *)calloc(r->stops, sizeof *r->stop);
     if (!r->stop) return ZERO_ERR_MEMORY;
-    if (bytes && posix_memalign((void **)&z->disk_memory, ZP_SECTOR, z->disk_bytes))
+    if (zp_tier_buffers(z) && posix_memalign((void **)&z->disk_memory, ZP_SECTOR, z->disk_bytes))
         return ZERO_ERR_MEMORY;
-    zp_build_pieces(z);
     zp_stop *stop = r->stop;
     for (int i = 0; i < z->layout.all; i++) {
         const int u = zp_update_nth(z, i);
@@ -268,6 +267,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
                                  "rank %d could not allocate optimizer state (%zu bytes)", who,
                                  z->plan.optimizer_bytes);
     if (zp_host_on(z)) ZP_TRY(zp_build_host(z));
+    zp_build_pieces(z);
     r = zp_build_shared(z);
     if (!r) return zp_build_announce(z);
     ZP_DO(z, ZERO_OK);

@@ -28,9 +28,11 @@
 
 #include <sys/statvfs.h>
 
+#ifndef ZP_PIECE_NUMEL /* a test may want more of them */
 #define ZP_PIECE_NUMEL ((size_t)1 << 18)
-#define ZP_SECTOR      ((size_t)4096) /* offsets and lengths of what passes the cache by */
-#define ZP_RING        8              /* pieces of an array that are in memory at once */
+#endif
+#define ZP_SECTOR ((size_t)4096) /* offsets and lengths of what passes the cache by */
+#define ZP_RING   8              /* pieces of an array that are in memory at once */
 
 typedef struct zp_disk {
     zp_group *group;    /* for its failure and rank */

@@ -43,7 +43,8 @@ static void zp_host_plan(zero_ctx *z) {
         a->tier = ZERO_HOST;
         a->host_bytes = 0;
         for (int u = 0; u < z->layout.all; u++) {
-            const zp_share share = zp_own(z, u)->tier == ZERO_HOST ? z->policy.state : ZP_NOTHING;
+            const int here = zp_own(z, u)->tier == ZERO_DEVICE || zp_host_computes();
+            const zp_share share = here ? ZP_NOTHING : z->policy.state;
             (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0);
             z->live[u].apart |= share && a->part[u].numel;
             z->host.on |= z->live[u].apart;
@@ -61,6 +62,8 @@ static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
     zp_host *h = &z->host;
     *pinned = *plain = 0;
     if (!h->on) return;
+    if (z->disk_bytes)
+        z->disk_memory = (char *)zp_host_cut(&h->plain, plain, zp_round_up(z->disk_bytes, 4096));
     h->control = (zp_control *)zp_host_cut(&h->pinned, pinned, sizeof *h->control);
     h->spans =
         (zp_span *)zp_host_cut(&h->plain, plain, (size_t)z->layout.nmembers * sizeof *h->spans);
@@ -187,10 +190,10 @@ static zero_result zp_host_return(zero_ctx *z, int u) {
 }
 
 /* Brings values of array `a` to f32 or back, as zp_fetch does: where the array lies in the host's
-   plain memory, which no kernel reaches, here and now. */
+   plain memory, which no kernel reaches, or in a piece of the file, here and now. */
 static zero_result zp_fetch_of(zero_ctx *z, const zp_array *a, int u, const zp_fetch_args *args,
                                size_t n) {
-    if (a->part[u].tier != ZERO_HOST) return zp_fetch(&z->compute, args, n);
+    if (a->part[u].tier == ZERO_DEVICE) return zp_fetch(&z->compute, args, n);
     ZP_TRY(zp_stream_sync(&z->compute));
     zp_fetch_loop(args, n, z->cfg.threads);
     return ZERO_OK;

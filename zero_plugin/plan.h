@@ -169,12 +169,12 @@ static void zp_plan_bytes(zero_ctx *z) {
         plan->formula_bytes += zp_plan_share(z, a[k].share, z->layout.numel) * zp_bytes(a[k].type);
     }
     zp_host_plan(z);
-    plan->host_bytes = zp_host_bytes(z, &pinned);
     zp_plan_disk(z);
+    plan->host_bytes = zp_host_bytes(z, &pinned);
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
-    plan->buffer_bytes = plan->accumulator_bytes + z->disk_bytes + a[ZP_NEXT].bytes;
+    plan->buffer_bytes = plan->accumulator_bytes + zp_tier_buffers(z) + a[ZP_NEXT].bytes;
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
 }
 
@@ -189,8 +189,8 @@ static void zp_plan_buffers(zero_ctx *z) {
     const int sectors[2] = {z->array[ZP_MEAN].tier == ZERO_FILE,
                             z->array[ZP_PARAM].tier == ZERO_FILE};
     int open[2];
-    size_t take_turns = 0, own_bytes = z->disk_bytes + z->array[ZP_NEXT].bytes, shared_bytes = 0,
-           pads = 0;
+    const size_t apart = zp_tier_buffers(z) + z->array[ZP_NEXT].bytes;
+    size_t take_turns = 0, own_bytes = apart, shared_bytes = 0, pads = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
@@ -216,8 +216,7 @@ static void zp_plan_buffers(zero_ctx *z) {
     z->plan.open_forward = open[ZP_PARAM];
     z->plan.open_backward = open[open[ZP_PARAM] < open[ZP_GRAD]];
     own_bytes += pads;
-    z->plan.buffer_bytes +=
-        own_bytes - z->disk_bytes - z->array[ZP_NEXT].bytes + shared_bytes + staging;
+    z->plan.buffer_bytes += own_bytes - apart + shared_bytes + staging;
     z->plan.buffer_ceiling_bytes =
         own_bytes + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
         + zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open(z)) * (of[0] + of[1]) * shared

@@ -113,7 +113,7 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
 static zero_result zp_update_from_master(zero_ctx *z, int u) {
     zp_array *master = &z->array[ZP_MASTER], *param = zp_weights(z, u);
     const zp_kept *own = zp_own(z, u);
-    const int staged = master->part[u].tier == ZERO_HOST; /* no kernel reaches it */
+    const int staged = master->part[u].tier && !zp_host_computes(); /* no kernel reaches it */
     char *from, *to, *stage = z->data->stage.base;
     z->live[u].old_next = 1;
     for (size_t e = own->first, n; e < own->first + own->numel && master->share; e += n) {

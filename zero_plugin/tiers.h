@@ -19,6 +19,9 @@ static size_t zp_tier_addends(const zero_ctx *z, int k) {
     return adds ? ZP_DISK_LANES : 0;
 }
 
+/* Bytes of the device's memory that pieces of the file pass through; the host's is another. */
+static size_t zp_tier_buffers(const zero_ctx *z) { return zp_host_computes() ? z->disk_bytes : 0; }
+
 /* Where the parts of arrays lie in the file: whole sectors, and pieces that have numbers. */
 static void zp_plan_disk(zero_ctx *z) {
     z->disk_bytes = z->disk_pieces = z->ring.stops = 0;
