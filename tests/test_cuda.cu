@@ -121,7 +121,8 @@ enum {
     CUDA_AHEAD = 1 << 24,     /* asks for no step's report but the last one's */
     CUDA_DELAYS = 1 << 25,    /* updates run beside the next step */
     CUDA_FILE = 1 << 26,      /* the tier FILE: the same as without */
-    CUDA_LARGE = 1 << 27      /* units of several pieces, more than a ring has places */
+    CUDA_LARGE = 1 << 27,     /* units of several pieces, more than a ring has places */
+    CUDA_PARAMS = 1 << 28     /* parameters are of that tier, too */
 };
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE };
 
@@ -288,6 +289,32 @@ static const cuda_case cuda_cases[] = {
      CUDA_FILE | CUDA_ALL_GATHERED | CUDA_READS | CUDA_SILENT, 20},
     {"file-nccl-alone", ZERO_COMM_NCCL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_FILE | CUDA_NO_OVERLAP | CUDA_DEFAULT, 20},
+    {"host-3-params", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0,
+     CUDA_EVAL_ALL, CUDA_HOST | CUDA_PARAMS | CUDA_ALL_GATHERED | CUDA_REWRITES, 20},
+    {"host-3-params-f32", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 1, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_HOST | CUDA_PARAMS | CUDA_WRITES | CUDA_DEVICES, 20},
+    {"host-3-params-ahead", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 3, 0, 1, 0,
+     CUDA_HOST | CUDA_PARAMS | CUDA_AHEAD | CUDA_HALF, 20},
+    {"host-nccl-params", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0,
+     CUDA_EVAL_ALL, CUDA_HOST | CUDA_PARAMS | CUDA_ALL_GATHERED | CUDA_READS | CUDA_SILENT, 20},
+    {"file-self-params", ZERO_COMM_SELF, 1, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_ALL, CUDA_FILE | CUDA_PARAMS, 20},
+    {"file-3-params", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0,
+     CUDA_EVAL_ALL, CUDA_FILE | CUDA_PARAMS | CUDA_ALL_GATHERED | CUDA_REWRITES, 20},
+    {"file-3-params-none", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_FILE | CUDA_PARAMS | CUDA_WRITES | CUDA_NO_MASTER, 20},
+    {"file-3-params-large", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_LARGE | CUDA_AHEAD, 10},
+    {"file-3-params-leaves", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_LEAVES | CUDA_DEVICES | CUDA_ALL_GATHERED, 20},
+    {"file-3-params-alone", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_NO_OVERLAP | CUDA_DEFAULT | CUDA_HALF | CUDA_RECOMPUTE, 20},
+    {"file-nccl-params", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 2, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_ALL_GATHERED | CUDA_AHEAD | CUDA_SILENT, 20},
+    {"saved-host-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_HOST | CUDA_PARAMS | CUDA_SAVES | CUDA_NO_MASTER, 20},
+    {"saved-file-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 2, 0, 1, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_SAVES | CUDA_ALL_GATHERED, 20},
     {"saved-file-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
      CUDA_FILE | CUDA_SAVES, 20},
     {"saved-file-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
@@ -411,6 +438,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.folder = cuda_folder;
     if (k->more & CUDA_HOST) s->cfg.optimizer_tier = ZERO_HOST;
     if (k->more & CUDA_FILE) s->cfg.optimizer_tier = ZERO_FILE;
+    if (k->more & CUDA_PARAMS) s->cfg.parameter_tier = s->cfg.optimizer_tier;
     if (k->more & CUDA_HALF) s->cfg.offload_share = 0.5f;
     if (k->more & CUDA_DELAYS) s->cfg.delay_from = 1;
 }
@@ -847,7 +875,8 @@ static void cuda_train_saved(host_run *h, test_rank *rank, cuda_state *m) {
     zero_destroy(h->z);
     h->z = NULL;
     if (!cuda_me->spec.cfg.delay_from)
-        cuda_me->spec.cfg.optimizer_tier = ZERO_DEVICE; /* state moves between tiers */
+        cuda_me->spec.cfg.optimizer_tier = cuda_me->spec.cfg.parameter_tier =
+            ZERO_DEVICE; /* state moves between tiers */
     if (!rank->failed && cuda_start(h, rank) && cuda_state_move(h, m, 1))
         (void)cuda_last(h, &once, looks, "put into a new context");
     zero_destroy(h->z);
@@ -1033,14 +1062,15 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
     memcpy(expected, run.seen, sizeof expected);
     if (k->more & CUDA_AWAY) {
         const int delays = run.spec.cfg.delay_from;
-        const zero_tier tier = run.spec.cfg.optimizer_tier;
-        run.spec.cfg.optimizer_tier = ZERO_DEVICE;
+        const zero_tier tier = run.spec.cfg.optimizer_tier, params = run.spec.cfg.parameter_tier;
+        run.spec.cfg.optimizer_tier = run.spec.cfg.parameter_tier = ZERO_DEVICE;
         run.spec.cfg.delay_from = 0;
         const int ok = cuda_once(&run, 0);
         for (int r = 0; r < CUDA_RANKS && delays; r++) run.seen[r].looks = expected[r].looks;
         (void)test_check(ok && !memcmp(expected, run.seen, sizeof expected), "%s on the device: %s",
                          k->name, test_first);
         run.spec.cfg.optimizer_tier = tier;
+        run.spec.cfg.parameter_tier = params;
         run.spec.cfg.delay_from = delays;
     }
     for (int i = 0; i < n; i++) {
@@ -1315,10 +1345,12 @@ static void cuda_faults(int n) {
     cuda_disk_fails("file-3", n);
     cuda_disk_fails("file-nccl-3", n);
     cuda_disk_fails("file-2-delays", n);
+    cuda_disk_fails("file-3-params", n);
     cuda_unpinned();
-    static const char *const cases[] = {
-        "local-3", "local-1",     "local-3-mapped", "nccl-3", "nccl-0", "saved-3",     "host-3",
-        "host-1",  "host-nccl-3", "saved-host-0",   "file-3", "file-1", "saved-file-2"};
+    static const char *const cases[] = {"local-3",      "local-1",       "local-3-mapped", "nccl-3",
+                                        "nccl-0",       "saved-3",       "host-3",         "host-1",
+                                        "host-nccl-3",  "saved-host-0",  "file-3",         "file-1",
+                                        "saved-file-2", "file-3-params", "host-3-params"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_fail_each(cases[i], EMULATION_ALLOCATION, "allocation", 1000);
         cuda_fail_each(cases[i], EMULATION_ANY, "call", n);
@@ -1567,9 +1599,10 @@ static void cuda_tiers(void) {
         zero_tier optimizer, gradients, parameters;
         int can;
     } cases[] = {{ZERO_HOST, ZERO_DEVICE, ZERO_DEVICE, 1}, {ZERO_HOST, ZERO_HOST, ZERO_DEVICE, 1},
-                 {ZERO_DEVICE, ZERO_HOST, ZERO_DEVICE, 0}, {ZERO_HOST, ZERO_HOST, ZERO_HOST, 0},
+                 {ZERO_DEVICE, ZERO_HOST, ZERO_DEVICE, 0}, {ZERO_HOST, ZERO_HOST, ZERO_HOST, 1},
                  {ZERO_FILE, ZERO_DEVICE, ZERO_DEVICE, 1}, {ZERO_FILE, ZERO_HOST, ZERO_DEVICE, 1},
-                 {ZERO_HOST, ZERO_FILE, ZERO_DEVICE, 0}};
+                 {ZERO_HOST, ZERO_FILE, ZERO_DEVICE, 0},   {ZERO_HOST, ZERO_HOST, ZERO_FILE, 1},
+                 {ZERO_DEVICE, ZERO_DEVICE, ZERO_FILE, 0}};
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         zero_config cfg;
@@ -1581,9 +1614,10 @@ static void cuda_tiers(void) {
         cfg.gradient_tier = cases[i].gradients;
         cfg.parameter_tier = cases[i].parameters;
         const zero_result r = zero_create(&z, &cfg, &self);
-        (void)test_check(cases[i].can ? r == ZERO_OK
-                                      : r == ZERO_ERR_ARGUMENT
-                                            && strstr(zero_last_error(z), "CUDA builds have HOST"),
+        (void)test_check(cases[i].can
+                             ? r == ZERO_OK
+                             : r == ZERO_ERR_ARGUMENT
+                                   && strstr(zero_last_error(z), "in CUDA builds gradients are"),
                          "tiers, %d: %s", (int)i, zero_last_error(z));
         zero_destroy(z);
     }

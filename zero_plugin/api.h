@@ -87,6 +87,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->data = &z->group[ZP_DATA];
     z->data->nranks = 1;
     zp_gate_init(&z->host.gate);
+    zp_gate_init(&z->host.lift.gate);
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
     zero_result r = zp_check(z, zp_device_open(&z->device));
@@ -242,6 +243,7 @@ void zero_destroy(zero_ctx *z) {
     zp_stream_close(&z->updates);
     zp_watch_close(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_event_close(&z->events[i]);
+    if (z->host.lift.open) zp_lane_close(&z->host.lift.asks);
     zp_disk_close(&z->disk);
     zp_host_close(z);
     for (g = z->group; g < end; g++) zp_group_close(g, broken);

@@ -183,12 +183,13 @@ static void zp_build_pieces(zero_ctx *z) {
     for (int k = 0; k < ZP_ARRAYS; k++) {
         zp_array *a = &z->array[k];
         const size_t bytes = ZP_PIECE_NUMEL * zp_bytes(a->type);
-        if (!zp_plan_away(z, a)) continue;
-        a->disk = &z->disk;
+        const zp_array *turned = k == ZP_PARAM && zp_host_on(z) ? &z->array[ZP_UP] : a;
+        if (a->tier != ZERO_FILE || !zp_plan_away(z, a)) continue;
+        a->disk = z->array[ZP_UP].disk = &z->disk;
         a->bounce = at;
         at += bytes;
         for (int i = 0; i < ZP_RINGED; i++)
-            if (z->ring.turn[i].array == a) z->ring.turn[i].memory = at;
+            if (z->ring.turn[i].array == turned) z->ring.turn[i].memory = at;
         at += zp_tier_places(z, k) * bytes;
         if (zp_tier_addends(z, k)) z->addends = at;
         at += zp_tier_addends(z, k) * bytes;

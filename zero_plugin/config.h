@@ -137,18 +137,18 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
     if (c->no_master && c->type != ZERO_BF16)
         (void)snprintf(text, bytes,
                        "no_master is set: weights can do without an f32 copy in BF16 alone");
-    else if (c->delay_from && !zp_host_computes() && (!c->optimizer_tier || c->offload_share < 1))
+    else if (c->delay_from && !zp_host_computes()
+             && (!c->optimizer_tier || c->parameter_tier || c->offload_share < 1))
         (void)snprintf(
             text, bytes,
             "delay_from is %d: in CUDA builds it is for the host's updates, of all units "
-            "(optimizer_tier HOST or FILE, offload_share 1)",
+            "(optimizer_tier HOST or FILE, offload_share 1), and parameters on the device",
             c->delay_from);
-    else if (tiers && !zp_host_computes()
-             && (c->gradient_tier == ZERO_FILE || c->parameter_tier || !c->optimizer_tier))
+    else if (tiers && !zp_host_computes() && (c->gradient_tier == ZERO_FILE || !c->optimizer_tier))
         (void)snprintf(
             text, bytes,
-            "tiers %d, %d and %d: CUDA builds have HOST and FILE for the optimizer, and HOST for "
-            "gradients with it, so far",
+            "tiers %d, %d and %d: in CUDA builds gradients are on the device or HOST, and other "
+            "tiers than the device's are for an optimizer that has one, too",
             (int)c->optimizer_tier, (int)c->gradient_tier, (int)c->parameter_tier);
     else if (files && !c->folder)
         (void)snprintf(text, bytes, "a tier is FILE, and folder is NULL");

@@ -28,15 +28,27 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int turned;   /* delayed, in the file: NEXT's place is PARAM's now */
     int old_next; /* delayed, in memory: NEXT is older than PARAM, which was written by name */
     zp_event *written, *gathered, *reduction, *updated;
-    zp_event *spent; /* delayed: its update is over, and has read the gradient */
+    zp_event *spent;    /* delayed: its update is over, and has read the gradient */
+    zp_lane_event task; /* beside a GPU: the same, for lanes */
 } zp_live;
 
-/* Of the tier HOST beside a GPU; see host. */
+/* Parameters on their way from the file to a GPU; see shards. */
+typedef struct zp_lift {
+    char *memory; /* [ZP_RING] pinned pieces; NULL: none goes that way */
+    zp_lane asks; /* gives reads to the file's lanes */
+    int open;     /* it is */
+    zp_gate gate; /* a piece has gone up, and its place is free */
+    size_t turns; /* pieces so far: place i % ZP_RING */
+    zp_lane_event read[ZP_RING];
+} zp_lift;
+
+/* Of the tiers HOST and FILE beside a GPU; see host. */
 typedef struct zp_host {
     int on;
     zp_stream down;
     zp_gate gate; /* of a step's updates: all that they read is in the host's memory */
-    zp_event decided, ready, done;
+    zp_event decided, ready, done, gathered;
+    zp_lift lift;
     zp_pages pinned, plain;
     zp_control *control; /* pinned: the decision, as the updates see it */
     zp_span *spans;      /* as zero_ctx.spans */

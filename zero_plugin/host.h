@@ -44,12 +44,23 @@ static void zp_host_plan(zero_ctx *z) {
         a->host_bytes = 0;
         for (int u = 0; u < z->layout.all; u++) {
             const int here = zp_own(z, u)->tier == ZERO_DEVICE || zp_host_computes();
-            const zp_share share = here ? ZP_NOTHING : z->policy.state;
+            const int filed = zp_array_filed(&z->array[twin_of[i]], u);
+            const zp_share share = here || filed ? ZP_NOTHING : z->policy.state;
             (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0);
-            z->live[u].apart |= share && a->part[u].numel;
+            z->live[u].apart |= a->part[u].numel > 0;
             z->host.on |= z->live[u].apart;
         }
     }
+}
+
+/* Parameters that are not on the device lie in UP, or UP's part of them in the file. */
+static void zp_host_share(zero_ctx *z) {
+    zp_array *param = &z->array[ZP_PARAM], *up = &z->array[ZP_UP];
+    for (int u = 0; u < z->layout.all && z->host.on; u++) {
+        if (param->part[u].tier == ZERO_HOST) param->part[u].at = up->part[u].at;
+        if (param->part[u].tier == ZERO_FILE) up->part[u] = param->part[u];
+    }
+    param->host_bytes = 0;
 }
 
 /* A part of the host's memory; before that is there it is only measured. */
@@ -64,6 +75,9 @@ static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
     if (!h->on) return;
     if (z->disk_bytes)
         z->disk_memory = (char *)zp_host_cut(&h->plain, plain, zp_round_up(z->disk_bytes, 4096));
+    if (z->array[ZP_PARAM].tier == ZERO_FILE)
+        h->lift.memory = (char *)zp_host_cut(
+            &h->pinned, pinned, ZP_RING * ZP_PIECE_NUMEL * zp_bytes(z->array[ZP_PARAM].type));
     h->control = (zp_control *)zp_host_cut(&h->pinned, pinned, sizeof *h->control);
     h->spans =
         (zp_span *)zp_host_cut(&h->plain, plain, (size_t)z->layout.nmembers * sizeof *h->spans);
@@ -73,6 +87,7 @@ static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
         a->host = (char *)zp_host_cut(copied ? &h->pinned : &h->plain, copied ? pinned : plain,
                                       a->host_bytes);
     }
+    z->array[ZP_PARAM].host = z->array[ZP_UP].host;
 }
 /* Bytes that this rank keeps in the host's memory, in all and pinned. */
 static size_t zp_host_bytes(zero_ctx *z, size_t *pinned) {
@@ -93,6 +108,12 @@ static zero_result zp_host_open(zero_ctx *z) {
     ZP_TRY(zp_event_open(&z->device, &h->decided));
     ZP_TRY(zp_event_open(&z->device, &h->ready));
     ZP_TRY(zp_event_open(&z->device, &h->done));
+    ZP_TRY(zp_event_open(&z->device, &h->gathered));
+    if (z->array[ZP_PARAM].tier == ZERO_FILE) {
+        ZP_TRY(zp_stream_beside(&z->stream[ZP_PARAMETERS], 1));
+        ZP_TRY(zp_lane_open(&h->lift.asks, 1));
+        h->lift.open = 1;
+    }
     ZP_TRY(zp_pages_open(&h->pinned, pinned, 1));
     ZP_TRY(zp_pages_open(&h->plain, plain, 0));
     zp_host_arrays(z, &pinned, &plain);
@@ -103,15 +124,19 @@ static zero_result zp_host_open(zero_ctx *z) {
 static void zp_host_leave(zero_ctx *z) {
     zp_stream_close(&z->host.down);
     zp_gate_leave(&z->host.gate);
+    if (z->host.lift.open) (void)zp_stream_sync(&z->stream[ZP_PARAMETERS]);
+    zp_gate_leave(&z->host.lift.gate);
 }
 static void zp_host_close(zero_ctx *z) {
     zp_host *h = &z->host;
     zp_event_close(&h->decided);
     zp_event_close(&h->ready);
     zp_event_close(&h->done);
+    zp_event_close(&h->gathered);
     zp_pages_close(&h->pinned);
     zp_pages_close(&h->plain);
     zp_gate_close(&h->gate);
+    zp_gate_close(&h->lift.gate);
 }
 
 /* Copies what this rank updates of unit u down: its gradient, or its parameters. */
@@ -119,7 +144,7 @@ static zero_result zp_host_fetch(zero_ctx *z, int u, zp_side side) {
     const zp_array *to = &z->array[side == ZP_GRAD ? ZP_DOWN : ZP_UP];
     const zp_array *from = side == ZP_GRAD ? zp_update_gradient(z) : &z->array[ZP_PARAM];
     const zp_kept *own = &to->part[u];
-    if (!own->numel) return ZERO_OK;
+    if (!own->numel || zp_array_away(from, u)) return ZERO_OK;
     return zp_copy(&z->host.down, zp_array_at(to, u, own->first), zp_array_at(from, u, own->first),
                    own->numel * zp_bytes(to->type));
 }
@@ -161,6 +186,10 @@ static zero_result zp_host_begin(zero_ctx *z) {
     ZP_TRY(zp_copy(&z->compute, h->control, z->control, sizeof *h->control));
     ZP_TRY(zp_event_record(&z->compute, &h->decided));
     ZP_TRY(zp_event_wait(&h->down, &h->decided));
+    if (z->array[ZP_PARAM].tier) { /* what gathers read is over, too */
+        ZP_TRY(zp_event_record(&z->stream[ZP_PARAMETERS], &h->gathered));
+        ZP_TRY(zp_event_wait(&h->down, &h->gathered));
+    }
     for (int side = 0; side < ZP_SIDES; side++)
         for (int u = 0; u < z->layout.all && (h->stale >> side & 1); u++)
             ZP_TRY(zp_host_fetch(z, u, (zp_side)side));
@@ -184,7 +213,7 @@ static const zp_control *zp_host_decision(const zero_ctx *z) {
 static zero_result zp_host_return(zero_ctx *z, int u) {
     const zp_array *from = &z->array[ZP_UP];
     const zp_kept *own = &from->part[u];
-    if (!zp_host_on(z) || !own->numel) return ZERO_OK;
+    if (!zp_host_on(z) || !own->numel || zp_array_away(&z->array[ZP_PARAM], u)) return ZERO_OK;
     return zp_copy(&z->updates, zp_array_at(&z->array[ZP_PARAM], u, own->first),
                    zp_array_at(from, u, own->first), own->numel * zp_bytes(from->type));
 }

@@ -100,6 +100,10 @@ static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share,
     return at;
 }
 
+/* Unit u's part is not in the device's memory. */
+static int zp_array_away(const zp_array *a, int u) {
+    return a->part[u].tier != ZERO_DEVICE && a->part[u].numel;
+}
 /* Unit u's part is in the file. */
 static int zp_array_filed(const zp_array *a, int u) {
     return a->part[u].tier == ZERO_FILE && a->part[u].numel;

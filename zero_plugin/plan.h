@@ -7,7 +7,7 @@
 static void zp_plan_row(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
     a->type = type;
     a->share = share;
-    a->tier = tier == ZERO_HOST ? ZERO_DEVICE : tier; /* that is the host, or beside it */
+    a->tier = tier == ZERO_HOST && zp_host_computes() ? ZERO_DEVICE : tier;
 }
 
 /* What the settings mean for this context, once they are resolved: the table of arrays, and the
@@ -27,11 +27,12 @@ static void zp_plan_settings(zero_ctx *z) {
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
     if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* buffers */
-    if (stage.parameters == ZP_SHARD && sees && c->parameter_tier != ZERO_FILE) param = ZP_SEEN;
     zp_plan_row(&z->array[ZP_GRAD], type, grad, ZERO_DEVICE);
     zp_plan_row(&z->array[ZP_PARAM], c->type, param, c->parameter_tier);
+    if (param == ZP_SHARD && sees && !z->array[ZP_PARAM].tier) z->array[ZP_PARAM].share = ZP_SEEN;
     const int all = zp_doubles(z) && stage.state == ZP_WHOLE;
-    zp_plan_row(&z->array[ZP_MEAN], type, all ? ZP_WHOLE : ZP_SHARD, c->gradient_tier);
+    zp_plan_row(&z->array[ZP_MEAN], type, all ? ZP_WHOLE : ZP_SHARD,
+                c->gradient_tier == ZERO_FILE ? ZERO_FILE : ZERO_DEVICE);
     zp_plan_row(&z->array[ZP_NEXT], c->type, zp_doubles(z) ? stage.state : ZP_NOTHING,
                 c->parameter_tier);
     zp_plan_row(&z->array[ZP_SUM], ZERO_F32,
@@ -44,8 +45,6 @@ static void zp_plan_settings(zero_ctx *z) {
     for (int i = 0; i < ZP_STATES; i++)
         zp_plan_row(&z->array[ZP_STATE + i], ZERO_F32,
                     i < z->rule->states ? stage.state : ZP_NOTHING, c->optimizer_tier);
-    for (int k = ZP_MASTER; k < ZP_NEXT; k++)
-        if (c->optimizer_tier == ZERO_HOST && !zp_host_computes()) z->array[k].tier = ZERO_HOST;
     report->divisor = (double)z->data->divisor;
     zp_scale_set(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
     report->used_scale = report->scale;
@@ -170,6 +169,7 @@ static void zp_plan_bytes(zero_ctx *z) {
     }
     zp_host_plan(z);
     zp_plan_disk(z);
+    zp_host_share(z);
     plan->host_bytes = zp_host_bytes(z, &pinned);
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;

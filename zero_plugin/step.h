@@ -96,6 +96,7 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     if (z->live[u].apart) {
         const zp_apart_args a = {z, u, *h, *zp_host_decision(z)};
         ZP_DO(z, zp_stream_push(s, zp_apart_task, &a, sizeof a, own->numel));
+        if (zp_host_on(z)) zp_lane_record(&s->lane, &z->live[u].task);
         return zp_delays(z) ? ZERO_OK : zp_check(z, zp_host_return(z, u));
     }
     if (!z->live[u].spans) return ZERO_OK;
@@ -113,7 +114,7 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
 static zero_result zp_update_from_master(zero_ctx *z, int u) {
     zp_array *master = &z->array[ZP_MASTER], *param = zp_weights(z, u);
     const zp_kept *own = zp_own(z, u);
-    const int staged = master->part[u].tier && !zp_host_computes(); /* no kernel reaches it */
+    const int staged = master->part[u].tier && !zp_host_computes() && !param->part[u].tier;
     char *from, *to, *stage = z->data->stage.base;
     z->live[u].old_next = 1;
     for (size_t e = own->first, n; e < own->first + own->numel && master->share; e += n) {

@@ -58,10 +58,10 @@ static void zp_plan_offload(zero_ctx *z) {
     }
 }
 
-/* Bytes of an array that are in the file, less what sectors round up. */
+/* Bytes of an array that are not on the device, less what sectors round up. */
 static size_t zp_plan_away(const zero_ctx *z, const zp_array *a) {
     size_t numel = 0;
-    for (int u = 0; u < z->layout.all; u++) numel += zp_array_filed(a, u) ? a->part[u].numel : 0;
+    for (int u = 0; u < z->layout.all; u++) numel += a->part[u].tier ? a->part[u].numel : 0;
     return numel * zp_bytes(a->type);
 }
 
