@@ -262,6 +262,15 @@ typedef enum zero_optimizer {
            forward has begun; parameters when their unit is gathered, ahead of its use */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
 
+/* Who updates what optimizer_tier HOST keeps, beside a GPU; no bit depends on it. */
+typedef enum zero_update_on {
+    ZERO_UPDATE_AUTO =
+        0,             /* what takes less time by link_gbs and memory_gbs: zero_plan tells both */
+    ZERO_UPDATE_HOST,  /* the host's processors: gradients go down, parameters up */
+    ZERO_UPDATE_DEVICE /* the GPU, which state goes through piece by piece, up and down. With
+                          parameters on the device; not delayed */
+} zero_update_on;
+
 /* Dynamic loss scaling, by DeepSpeed's rules: an overflow uses up one of `hysteresis` and from then
    on halves the scale; `window` steps without one (window + 1 after the start or an overflow)
    double it and restore the hysteresis. Zeros are the defaults. */
@@ -333,7 +342,11 @@ typedef struct zero_config {
                                  they were written with */
     int delay_from; /* DELAYED UPDATE from this step on, skipped ones counted too (1: the first; 0:
                        never): a step's update runs beside the next step's passes, which see the
-                       weights of before it; see zero_step. CUDA: of all units in HOST */
+                       weights of before it; see zero_step. CUDA: of all units in HOST or FILE, with
+                       parameters on the device */
+    zero_update_on update_on;
+    float link_gbs;   /* AUTO: 1e9 bytes a second between host and GPU, in one direction; 0: 25 */
+    float memory_gbs; /* AUTO: of the host's memory, this rank's part of it; 0: 60 */
 } zero_config;
 
 /* ---- tensors ------------------------------------------------------------------------------- */
@@ -407,6 +420,9 @@ typedef struct zero_plan {
     size_t file_read_bytes, file_written_bytes; /* in a step */
     size_t host_bytes; /* CUDA: kept in the host's memory: optimizer state and master weights, which
                           are not in optimizer_bytes then, and pinned what goes down and up */
+    zero_update_on update_on; /* CUDA: who updates what HOST keeps; AUTO: there is nothing of it */
+    double update_host_s,
+        update_device_s; /* seconds a step by either, from link_gbs and memory_gbs */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */

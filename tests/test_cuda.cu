@@ -122,9 +122,10 @@ enum {
     CUDA_DELAYS = 1 << 25,    /* updates run beside the next step */
     CUDA_FILE = 1 << 26,      /* the tier FILE: the same as without */
     CUDA_LARGE = 1 << 27,     /* units of several pieces, more than a ring has places */
-    CUDA_PARAMS = 1 << 28     /* parameters are of that tier, too */
+    CUDA_PARAMS = 1 << 28,    /* parameters are of that tier, too */
+    CUDA_THROUGH = 1 << 29    /* state in the host's memory goes through the device */
 };
-enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE };
+enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
     /* name, kind, ranks, stage, micro, accumulation, type, prefetch, buckets, overflow, eval */
@@ -263,6 +264,34 @@ static const cuda_case cuda_cases[] = {
      CUDA_HOST | CUDA_DELAYS | CUDA_SAVES, 20},
     {"saved-host-3", ZERO_COMM_NCCL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, 0,
      CUDA_HOST | CUDA_SAVES | CUDA_ALL_GATHERED, 20},
+    {"through-self", ZERO_COMM_SELF, 1, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_ALL, CUDA_THROUGH, 20},
+    {"through-0-f16", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_THROUGH | CUDA_NORM, 40},
+    {"through-1", ZERO_COMM_LOCAL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0,
+     CUDA_EVAL_STEPPED, CUDA_THROUGH | CUDA_DEVICES | CUDA_SILENT, 40},
+    {"through-2-half", ZERO_COMM_LOCAL, 3, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_HALF | CUDA_NORM | CUDA_SKIPS, 40},
+    {"through-2-none", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_LOCAL, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_NO_MASTER | CUDA_SILENT | CUDA_AHEAD, 40},
+    {"through-2-large", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_LARGE | CUDA_AHEAD, 20},
+    {"through-3", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, CUDA_EVAL_ALL,
+     CUDA_THROUGH | CUDA_NO_MAPPING | CUDA_ALL_GATHERED | CUDA_REWRITES, 40},
+    {"through-3-written", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_THROUGH | CUDA_WRITES | CUDA_ALL_GATHERED | CUDA_NO_MASTER, 20},
+    {"through-3-ahead", ZERO_COMM_LOCAL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 1, 0, 0, 0,
+     CUDA_THROUGH | CUDA_AHEAD | CUDA_SILENT, 60},
+    {"through-2-leaves", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_THROUGH | CUDA_LEAVES, 20},
+    {"through-nccl-3", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0,
+     CUDA_EVAL_ALL, CUDA_THROUGH | CUDA_ALL_GATHERED | CUDA_READS | CUDA_SILENT, 40},
+    {"through-nccl-alone", ZERO_COMM_NCCL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_NO_OVERLAP | CUDA_DEFAULT, 20},
+    {"saved-through-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_SAVES | CUDA_SKIPS, 20},
+    {"saved-through-3", ZERO_COMM_NCCL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F16, 2, 0, 1, 0,
+     CUDA_THROUGH | CUDA_SAVES | CUDA_ALL_GATHERED, 20},
     {"file-self", ZERO_COMM_SELF, 1, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, CUDA_EVAL_ALL,
      CUDA_FILE, 20},
     {"file-0-f16", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
@@ -436,7 +465,8 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.scaler.hysteresis = 1;
     s->cfg.no_overflow_check = 0;
     s->cfg.folder = cuda_folder;
-    if (k->more & CUDA_HOST) s->cfg.optimizer_tier = ZERO_HOST;
+    if (k->more & (CUDA_HOST | CUDA_THROUGH)) s->cfg.optimizer_tier = ZERO_HOST;
+    s->cfg.update_on = k->more & CUDA_THROUGH ? ZERO_UPDATE_DEVICE : ZERO_UPDATE_HOST;
     if (k->more & CUDA_FILE) s->cfg.optimizer_tier = ZERO_FILE;
     if (k->more & CUDA_PARAMS) s->cfg.parameter_tier = s->cfg.optimizer_tier;
     if (k->more & CUDA_HALF) s->cfg.offload_share = 0.5f;
@@ -1347,10 +1377,11 @@ static void cuda_faults(int n) {
     cuda_disk_fails("file-2-delays", n);
     cuda_disk_fails("file-3-params", n);
     cuda_unpinned();
-    static const char *const cases[] = {"local-3",      "local-1",       "local-3-mapped", "nccl-3",
-                                        "nccl-0",       "saved-3",       "host-3",         "host-1",
-                                        "host-nccl-3",  "saved-host-0",  "file-3",         "file-1",
-                                        "saved-file-2", "file-3-params", "host-3-params"};
+    static const char *const cases[] = {
+        "local-3",   "local-1",        "local-3-mapped", "nccl-3",        "nccl-0",
+        "saved-3",   "host-3",         "host-1",         "host-nccl-3",   "saved-host-0",
+        "file-3",    "file-1",         "saved-file-2",   "file-3-params", "host-3-params",
+        "through-3", "saved-through-2"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_fail_each(cases[i], EMULATION_ALLOCATION, "allocation", 1000);
         cuda_fail_each(cases[i], EMULATION_ANY, "call", n);
@@ -1368,8 +1399,8 @@ static void cuda_faults(int n) {
 
 /* ---- mutations ----------------------------------------------------------------------------- */
 
-#define CUDA_SITES 96
-#define CUDA_LINES 8192 /* of zero_plugin.cu */
+#define CUDA_SITES 192
+#define CUDA_LINES 12288 /* of zero_plugin.cu */
 
 /* Places are found in the compiled file's text; built in its folder. */
 
@@ -1623,6 +1654,48 @@ static void cuda_tiers(void) {
     }
 }
 
+/* Who updates what the host keeps: by the rates, or as asked for; and what the plan says of it. */
+static void cuda_chooses(void) {
+    static const struct {
+        zero_update_on asked, expected;
+        zero_type type;
+        float link, memory;
+        double host_ns, device_ns; /* an element */
+    } cases[] = {
+        {ZERO_UPDATE_AUTO, ZERO_UPDATE_DEVICE, ZERO_BF16, 0, 0, 28.0 / 60 + 2.0 / 25, 12.0 / 25},
+        {ZERO_UPDATE_AUTO, ZERO_UPDATE_HOST, ZERO_BF16, 12, 100, 28.0 / 100 + 2.0 / 12, 1},
+        {ZERO_UPDATE_AUTO, ZERO_UPDATE_HOST, ZERO_F32, 10, 100, 28.0 / 100 + 4.0 / 10, 0.8},
+        {ZERO_UPDATE_AUTO, ZERO_UPDATE_DEVICE, ZERO_F32, 400, 200, 28.0 / 200 + 4.0 / 400, 0.08},
+        {ZERO_UPDATE_HOST, ZERO_UPDATE_HOST, ZERO_BF16, 0, 0, 28.0 / 60 + 2.0 / 25, 12.0 / 25},
+        {ZERO_UPDATE_DEVICE, ZERO_UPDATE_DEVICE, ZERO_BF16, 12, 100, 28.0 / 100 + 2.0 / 12, 1}};
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        zero_config cfg;
+        zero_plan p;
+        zero_ctx *z = NULL;
+        zero_tensor_desc d;
+        memset(&cfg, 0, sizeof cfg);
+        memset(&d, 0, sizeof d);
+        memset(&p, 0, sizeof p);
+        cfg.optimizer_tier = ZERO_HOST;
+        cfg.type = cases[i].type;
+        cfg.update_on = cases[i].asked;
+        cfg.link_gbs = cases[i].link;
+        cfg.memory_gbs = cases[i].memory;
+        d.name = "w";
+        d.numel = 1 << 20;
+        const int made =
+            !zero_create(&z, &cfg, &self) && !zero_tensor(z, &d) && !zero_query_plan(z, &p);
+        const double n = 1e-9 * (1 << 20);
+        (void)test_check(made && p.update_on == cases[i].expected
+                             && fabs(p.update_host_s / n - cases[i].host_ns) < 1e-6
+                             && fabs(p.update_device_s / n - cases[i].device_ns) < 1e-6,
+                         "update, %d: %d by %g ns, %g ns: %s", (int)i, (int)p.update_on,
+                         p.update_host_s / n, p.update_device_s / n, zero_last_error(z));
+        zero_destroy(z);
+    }
+}
+
 static void cuda_all_seeds(int percent, uint64_t first) {
     int runs = 0;
     const double start = test_now();
@@ -1645,6 +1718,7 @@ int main(int argc, char **argv) {
             cuda_case_seeds(&cuda_cases[i], argc > 3 ? strtoull(argv[3], NULL, 10) : 1,
                             argc > 4 ? atoi(argv[4]) : 1);
     if (all || !strcmp(what, "seeds")) lane_all(), loop_all(), cuda_host_erred(), cuda_tiers();
+    if (all || !strcmp(what, "seeds")) cuda_chooses();
     if (all || !strcmp(what, "seeds"))
         cuda_all_seeds(n ? n : 100, argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
 #ifdef EMULATED_LAUNCH

@@ -266,7 +266,12 @@ static void check_plan(const zero_config *c, int host_is_device, const char *con
         p.file_read_bytes = (size_t)32 << 20;
         p.file_written_bytes = (size_t)64 << 20;
     }
-    if (c->optimizer_tier == ZERO_HOST && !host_is_device) p.host_bytes = (size_t)128 << 20;
+    if (c->optimizer_tier == ZERO_HOST && !host_is_device) {
+        p.host_bytes = (size_t)128 << 20;
+        p.update_on = c->update_on == ZERO_UPDATE_HOST ? ZERO_UPDATE_HOST : ZERO_UPDATE_DEVICE;
+        p.update_host_s = 0.002;
+        p.update_device_s = 0.0015;
+    }
     listen_begin();
     plan_rows(&out, &p, c, host_is_device);
     listen_end(text, sizeof text);
@@ -278,18 +283,22 @@ static void check_plan(const zero_config *c, int host_is_device, const char *con
 }
 
 static void test_plan_rows(void) {
-    static const char *const device[] = {"| memory of a rank     | 15.0 MiB  ", "!tiers", "!host",
-                                         "!file", NULL};
+    static const char *const device[] = {
+        "| memory of a rank     | 15.0 MiB  ", "!tiers", "!host", "!update", "!file", NULL};
     static const char *const host[] = {
         "| tiers                | parameters device, gradients host, optimizer host  ",
         "|   host               | is device: the CPU version has one memory  ",
         "|   optimizer state    | 4.0 MiB   ", NULL};
-    static const char *const gpu[] = {"!is device",
-                                      "|   parameters         | 1.0 MiB   ",
-                                      "|   gradients          | 2.0 MiB   ",
-                                      "|   optimizer state    | 4.0 MiB   ",
-                                      "| host, of a rank      | 128.0 MiB, state, and",
-                                      NULL};
+    static const char *const gpu[] = {
+        "!is device",
+        "|   parameters         | 1.0 MiB   ",
+        "|   gradients          | 2.0 MiB   ",
+        "|   optimizer state    | 4.0 MiB   ",
+        "| host, of a rank      | 128.0 MiB, state, and",
+        "| update               | by the GPU, which state goes through",
+        "|   by the host        | 2 ms at ",
+        "|   through the GPU    | 1.5 ms  ",
+        NULL};
     static const char *const share[] = {
         "|   of                 | 0.25 of the elements; the rest: device  ",
         "|   optimizer state    | 4.0 MiB   ", "| host, of a rank      | 128.0 MiB, state, and",

@@ -256,7 +256,7 @@ void zero_destroy(zero_ctx *z) {
                      z->tensors,   z->slots,
                      z->aliases,   z->bucket,
                      z->ops,       z->events,
-                     z->ring.stop, zp_host_on(z) ? NULL : z->disk_memory};
+                     z->ring.stop, zp_host_keeps(z) ? NULL : z->disk_memory};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_close(&z->device);
     free(z);

@@ -101,6 +101,7 @@ static size_t zp_build_arrays(zero_ctx *z) {
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
         if (z->array[k].bytes)
             z->array[k].memory = (char *)zp_build_cut(z, &at, z->array[k].bytes, 1);
+    if (zp_through_bytes(z)) z->host.places = (char *)zp_build_cut(z, &at, zp_through_bytes(z), 1);
     z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
     z->spans = (zp_span *)zp_build_cut(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
@@ -236,7 +237,7 @@ static zero_result zp_build_host(zero_ctx *z) {
     const size_t all = zp_host_bytes(z, &pinned);
     const zero_result r = zp_host_open(z);
     int who = -1;
-    if (!r)
+    if (!r && h->spans)
         for (int u = 0; u < z->layout.all; u++)
             (void)zp_update_spans(z, u, h->spans + (z->layout.unit[u].member - z->layout.members));
     ZP_DO(z, zp_agree(z->data, r == ZERO_OK, &who));
@@ -267,7 +268,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
         return z->dead = zp_fail(z, ZERO_ERR_MEMORY,
                                  "rank %d could not allocate optimizer state (%zu bytes)", who,
                                  z->plan.optimizer_bytes);
-    if (zp_host_on(z)) ZP_TRY(zp_build_host(z));
+    if (zp_host_keeps(z)) ZP_TRY(zp_build_host(z));
     zp_build_pieces(z);
     r = zp_build_shared(z);
     if (!r) return zp_build_announce(z);

@@ -42,10 +42,19 @@ typedef struct zp_lift {
     zp_lane_event read[ZP_RING];
 } zp_lift;
 
+/* A place on the device that state goes through; see through. */
+typedef struct zp_passage {
+    zp_event filled, used, emptied;
+} zp_passage;
+
 /* Of the tiers HOST and FILE beside a GPU; see host. */
 typedef struct zp_host {
-    int on;
-    zp_stream down;
+    int on;      /* the host's processors update */
+    int through; /* HOST: state goes through the GPU; see through */
+    zp_stream down, up;
+    zp_passage passage[ZP_RING];
+    char *places; /* of all arrays, on the device */
+    size_t turn;  /* pieces so far */
     zp_gate gate; /* of a step's updates: all that they read is in the host's memory */
     zp_event decided, ready, done, gathered;
     zp_lift lift;

@@ -31,6 +31,7 @@
 #include "context.h"
 
 static int zp_host_on(const zero_ctx *z) { return z->host.on; }
+static int zp_host_keeps(const zero_ctx *z) { return z->host.on || z->host.through; }
 
 /* Cuts the two arrays, and says whose update is apart. */
 static void zp_host_plan(zero_ctx *z) {
@@ -43,12 +44,13 @@ static void zp_host_plan(zero_ctx *z) {
         a->tier = ZERO_HOST;
         a->host_bytes = 0;
         for (int u = 0; u < z->layout.all; u++) {
-            const int here = zp_own(z, u)->tier == ZERO_DEVICE || zp_host_computes();
+            const int here =
+                zp_own(z, u)->tier == ZERO_DEVICE || zp_host_computes() || z->host.through;
             const int filed = zp_array_filed(&z->array[twin_of[i]], u);
             const zp_share share = here || filed ? ZP_NOTHING : z->policy.state;
             (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0);
-            z->live[u].apart |= a->part[u].numel > 0;
-            z->host.on |= z->live[u].apart;
+            z->host.on |= a->part[u].numel > 0;
+            z->live[u].apart |= zp_own(z, u)->tier == ZERO_HOST || a->part[u].numel;
         }
     }
 }
@@ -72,7 +74,7 @@ static void *zp_host_cut(const zp_pages *m, size_t *at, size_t bytes) {
 static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
     zp_host *h = &z->host;
     *pinned = *plain = 0;
-    if (!h->on) return;
+    if (!zp_host_keeps(z)) return;
     if (z->disk_bytes)
         z->disk_memory = (char *)zp_host_cut(&h->plain, plain, zp_round_up(z->disk_bytes, 4096));
     if (z->array[ZP_PARAM].tier == ZERO_FILE)
@@ -83,7 +85,7 @@ static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
         (zp_span *)zp_host_cut(&h->plain, plain, (size_t)z->layout.nmembers * sizeof *h->spans);
     for (int k = ZP_MASTER; k < ZP_ARRAYS_AND_TWINS; k++) {
         zp_array *a = &z->array[k];
-        const int copied = k >= ZP_DOWN;
+        const int copied = k >= ZP_DOWN || h->through;
         a->host = (char *)zp_host_cut(copied ? &h->pinned : &h->plain, copied ? pinned : plain,
                                       a->host_bytes);
     }
@@ -104,7 +106,13 @@ static zero_result zp_host_open(zero_ctx *z) {
     size_t pinned, plain;
     zp_host_arrays(z, &pinned, &plain);
     ZP_TRY(zp_stream_open(&h->down, &z->device, c->stream, !c->no_overlap, 0, 1));
-    ZP_TRY(zp_stream_beside(&z->updates, c->threads));
+    ZP_TRY(zp_stream_open(&h->up, &z->device, c->stream, !c->no_overlap, 0, 1));
+    if (h->on) ZP_TRY(zp_stream_beside(&z->updates, c->threads));
+    for (zp_passage *p = h->passage; p < h->passage + ZP_RING && h->through; p++) {
+        ZP_TRY(zp_event_open(&z->device, &p->filled));
+        ZP_TRY(zp_event_open(&z->device, &p->used));
+        ZP_TRY(zp_event_open(&z->device, &p->emptied));
+    }
     ZP_TRY(zp_event_open(&z->device, &h->decided));
     ZP_TRY(zp_event_open(&z->device, &h->ready));
     ZP_TRY(zp_event_open(&z->device, &h->done));
@@ -123,6 +131,7 @@ static zero_result zp_host_open(zero_ctx *z) {
 /* While `updates` may still be waited for: a device that is lost opens no gate any more. */
 static void zp_host_leave(zero_ctx *z) {
     zp_stream_close(&z->host.down);
+    zp_stream_close(&z->host.up);
     zp_gate_leave(&z->host.gate);
     if (z->host.lift.open) (void)zp_stream_sync(&z->stream[ZP_PARAMETERS]);
     zp_gate_leave(&z->host.lift.gate);
@@ -131,6 +140,11 @@ static void zp_host_close(zero_ctx *z) {
     zp_host *h = &z->host;
     zp_event_close(&h->decided);
     zp_event_close(&h->ready);
+    for (zp_passage *p = h->passage; p < h->passage + ZP_RING; p++) {
+        zp_event_close(&p->filled);
+        zp_event_close(&p->used);
+        zp_event_close(&p->emptied);
+    }
     zp_event_close(&h->done);
     zp_event_close(&h->gathered);
     zp_pages_close(&h->pinned);

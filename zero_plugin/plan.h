@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tiers.h"
-#include "host.h"
+#include "through.h"
 
 static void zp_plan_row(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
     a->type = type;
@@ -45,6 +45,7 @@ static void zp_plan_settings(zero_ctx *z) {
     for (int i = 0; i < ZP_STATES; i++)
         zp_plan_row(&z->array[ZP_STATE + i], ZERO_F32,
                     i < z->rule->states ? stage.state : ZP_NOTHING, c->optimizer_tier);
+    zp_through_choose(z);
     report->divisor = (double)z->data->divisor;
     zp_scale_set(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
     report->used_scale = report->scale;
@@ -148,6 +149,9 @@ static size_t zp_plan_share(const zero_ctx *z, zp_share share, size_t numel) {
     return share == ZP_NOTHING ? 0 : share == ZP_SHARD ? (numel + n - 1) / n : numel;
 }
 
+/* Bytes of the device's memory that pieces pass through. */
+static size_t zp_plan_pieces(const zero_ctx *z) { return zp_tier_buffers(z) + zp_through_bytes(z); }
+
 /* What the arrays take; the formulas' bytes are the stage table, every array without padding. */
 static void zp_plan_bytes(zero_ctx *z) {
     const zp_array *a = z->array;
@@ -170,11 +174,12 @@ static void zp_plan_bytes(zero_ctx *z) {
     zp_host_plan(z);
     zp_plan_disk(z);
     zp_host_share(z);
+    zp_through_plan(z);
     plan->host_bytes = zp_host_bytes(z, &pinned);
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
-    plan->buffer_bytes = plan->accumulator_bytes + zp_tier_buffers(z) + a[ZP_NEXT].bytes;
+    plan->buffer_bytes = plan->accumulator_bytes + zp_plan_pieces(z) + a[ZP_NEXT].bytes;
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
 }
 
@@ -189,7 +194,7 @@ static void zp_plan_buffers(zero_ctx *z) {
     const int sectors[2] = {z->array[ZP_MEAN].tier == ZERO_FILE,
                             z->array[ZP_PARAM].tier == ZERO_FILE};
     int open[2];
-    const size_t apart = zp_tier_buffers(z) + z->array[ZP_NEXT].bytes;
+    const size_t apart = zp_plan_pieces(z) + z->array[ZP_NEXT].bytes;
     size_t take_turns = 0, own_bytes = apart, shared_bytes = 0, pads = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];

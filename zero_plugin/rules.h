@@ -182,7 +182,7 @@ static __device__ __forceinline__ void zp_update_threads(const zp_update *all, s
     for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x,
                 stride = (size_t)gridDim.x * blockDim.x;
          at < n; at += stride) {
-        const size_t i = at * ZP_WIDE;
+        const size_t i = u.begin + at * ZP_WIDE;
         float p[ZP_WIDE], g[ZP_WIDE], s1[ZP_WIDE], s2[ZP_WIDE];
         const zero_type type = u.master ? ZERO_F32 : u.type;
         const uint4 p0 = zp_load_words(u.master ? u.master : u.p, type, i);

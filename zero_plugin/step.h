@@ -86,6 +86,20 @@ static zero_result zp_updates_fill(zero_ctx *z) {
     return zp_check(z, zp_stream_push(&z->updates, zp_fill_task, &r, sizeof r, 1));
 }
 
+/* Enqueues the update of a unit whose state goes through the GPU. */
+static zero_result zp_update_through(zero_ctx *z, int u, const zero_hyper *h) {
+    const size_t numel = zp_own(z, u)->numel;
+    char *at[ZP_RINGED];
+    for (size_t from = 0; from < numel; from += ZP_PIECE_NUMEL) {
+        const size_t n = zp_min(ZP_PIECE_NUMEL, numel - from);
+        ZP_DO(z, zp_through_open(z, u, from, n, at));
+        const zp_update update = zp_update_make(z, u, h, z->control, from, n, at);
+        ZP_DO(z, z->rule->update(&z->updates, &update, n / ZP_WIDE));
+        ZP_DO(z, zp_through_close(z, u, from, n));
+    }
+    return ZERO_OK;
+}
+
 static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     const zp_kept *own = zp_own(z, u);
     if (!own->numel) return ZERO_OK;
@@ -93,6 +107,7 @@ static zero_result zp_update_unit(zero_ctx *z, int u, const zero_hyper *h) {
     char *at[ZP_RINGED];
     /* a gather that an evaluation left under way */
     ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
+    if (z->live[u].apart && z->host.through) return zp_update_through(z, u, h);
     if (z->live[u].apart) {
         const zp_apart_args a = {z, u, *h, *zp_host_decision(z)};
         ZP_DO(z, zp_stream_push(s, zp_apart_task, &a, sizeof a, own->numel));
@@ -179,6 +194,7 @@ static zero_result zp_step_take(zero_ctx *z, int said, const zero_hyper *h) {
     ZP_DO(z, zp_decide(&z->compute, &decide, 1));
     ZP_TRY(zp_report_send(z));
     ZP_DO(z, zp_host_begin(z));
+    ZP_DO(z, zp_through_begin(z));
     z->said = said;
     z->hyper = zp_rule_reads(z->rule, *h);
     z->stepped = 1;
