@@ -6,6 +6,11 @@
 #include "harness.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 /* What the disk does: counted over all ranks. */
@@ -14,8 +19,35 @@ static struct {
     long fail_read, fail_write; /* the k-th one fails; 0: none */
     int shorten, interrupt;     /* transfers are cut, or interrupted first, now and then */
     int flip;                   /* a bit of what the next read brings is another */
-    int full, no_file;
+    int full;
+    int refuse_direct, refuse_unnamed, refuse_named; /* errno of open, and of mkstemp */
+    int wants;  /* statx: offsets and memory are multiples of that; -1: it fails */
+    int direct; /* the last open that worked asked for O_DIRECT */
 } disk_does;
+
+static int disk_open(const char *path, int flags, int mode, ...) {
+    const int unnamed = (flags & O_TMPFILE) == O_TMPFILE, direct = (flags & O_DIRECT) != 0;
+    if (unnamed && direct && disk_does.refuse_direct) return errno = disk_does.refuse_direct, -1;
+    if (unnamed && disk_does.refuse_unnamed) return errno = disk_does.refuse_unnamed, -1;
+    if (unnamed) disk_does.direct = direct;
+    return open(path, flags, mode);
+}
+static int disk_mkstemp(char *path) {
+    if (disk_does.refuse_named) return errno = disk_does.refuse_named, -1;
+    disk_does.direct = 0;
+    return mkstemp(path);
+}
+#ifdef STATX_DIOALIGN
+static int disk_statx(int fd, const char *path, int flags, unsigned mask, struct statx *s) {
+    if (disk_does.wants < 0) return errno = ENOSYS, -1;
+    const int r = statx(fd, path, flags, mask, s);
+    if (!r && disk_does.wants) s->stx_mask |= STATX_DIOALIGN;
+    if (!r && disk_does.wants)
+        s->stx_dio_mem_align = s->stx_dio_offset_align = (unsigned)disk_does.wants;
+    return r;
+}
+#define statx(fd, path, flags, mask, s) disk_statx(fd, path, flags, mask, s)
+#endif
 
 static ssize_t disk_cut(size_t *n, long k) {
     if (disk_does.interrupt && k % 3 == 0) {
@@ -73,10 +105,15 @@ static int disk_wait(struct io_uring *ring, struct io_uring_cqe **c) {
 #define pread           disk_pread
 #define pwrite          disk_pwrite
 #define posix_fallocate disk_allocate
+#define mkstemp         disk_mkstemp
+#define open(path, ...) disk_open(path, __VA_ARGS__, 0, 0)
 #include "../zero_plugin.cu"
 #undef pread
 #undef pwrite
 #undef posix_fallocate
+#undef mkstemp
+#undef open
+#undef statx
 
 static const char *offload_folder;
 
@@ -481,6 +518,126 @@ static void offload_flips(void) {
     zero_destroy(z);
 }
 
+/* ---- how the file is opened ---- */
+
+static char disk_said[ZP_TEXT_BYTES]; /* of the file, for the log */
+static void disk_log(void *user, zero_log_level level, const char *sentence) {
+    (void)user;
+    if (level == ZERO_LOG_INFO && strstr(sentence, "a file of "))
+        (void)snprintf(disk_said, sizeof disk_said, "%s", sentence);
+}
+static int disk_files(void) { /* that are open */
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* What a file system may refuse, and what then is done, or said; nothing stays open or behind. */
+static void offload_opens(void) {
+    static const struct {
+        const char *what;
+        int direct, unnamed, named, wants;
+        zero_result result;
+        const char *says;
+    } cases[] = {
+        {"nothing", 0, 0, 0, 0, ZERO_OK, "a file of "},
+        {"O_DIRECT", EINVAL, 0, 0, 0, ZERO_OK, "through the system's cache"},
+        {"O_TMPFILE", 0, EOPNOTSUPP, 0, 0, ZERO_OK, "through the system's cache"},
+        {"O_TMPFILE, an old kernel", 0, EISDIR, 0, 0, ZERO_OK, "through the system's cache"},
+        {"sectors of 64 KiB", 0, 0, 0, 65536, ZERO_OK, "through the system's cache"},
+        {"sectors of 512 bytes", 0, 0, 0, 512, ZERO_OK, "past the cache"},
+        {"statx", 0, 0, 0, -1, ZERO_OK, "past the cache"},
+        {"a name", 0, EOPNOTSUPP, EMFILE, 0, ZERO_ERR_DEVICE, "Too many open files"},
+        {"any file", 0, EMFILE, 0, 0, ZERO_ERR_DEVICE, "Too many open files"},
+        {"to write", 0, EROFS, 0, 0, ZERO_ERR_DEVICE, "Read-only file system"},
+        {"a place in memory", ENOMEM, 0, 0, 0, ZERO_ERR_MEMORY, "Cannot allocate memory"}};
+    zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    uint64_t expected = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static offload_case c;
+        zero_ctx *z = NULL;
+        uint64_t hash = ZP_HASH_EMPTY;
+        const int before = disk_files();
+#ifndef STATX_DIOALIGN
+        if (cases[i].wants) continue;
+#endif
+        memset(&c, 0, sizeof c);
+        c.cfg.optimizer_tier = ZERO_FILE;
+        c.cfg.log = disk_log;
+        disk_said[0] = 0;
+        disk_does.refuse_direct = cases[i].direct;
+        disk_does.refuse_unnamed = cases[i].unnamed;
+        disk_does.refuse_named = cases[i].named;
+        disk_does.wants = cases[i].wants;
+        zero_result r = offload_open(&z, &self, &c, 1);
+        if (!r) r = offload_step(z, &c, 0, 0, &hash);
+        if (!r) r = offload_look(z, &c, &hash);
+        if (!i) expected = hash;
+        const char *said = r ? zero_last_error(z) : disk_said;
+        test_check(r == cases[i].result && strstr(said, cases[i].says)
+                       && (!r ? hash == expected : strstr(said, offload_folder) != NULL),
+                   "refused: %s: %s: %s", cases[i].what, zero_result_string(r), said);
+        zero_destroy(z);
+        test_check(disk_files() == before, "refused: %s: %d files are left open", cases[i].what,
+                   disk_files() - before);
+    }
+    disk_does.refuse_direct = disk_does.refuse_unnamed = disk_does.refuse_named = 0;
+    disk_does.wants = 0;
+}
+
+/* An overlay as containers have it, that this process alone sees. "": it may not have one. */
+static void offload_overlay(char *over, size_t bytes, const char *below) {
+    static const char *const parts[] = {"lower", "upper", "work", "over"};
+    char path[300], options[1200];
+    if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL)) return;
+    for (int i = 0; i < 4; i++) {
+        (void)snprintf(path, sizeof path, "%.200s/%s", below, parts[i]);
+        if (mkdir(path, 0700)) return;
+    }
+    (void)snprintf(options, sizeof options,
+                   "lowerdir=%.200s/lower,upperdir=%.200s/upper,workdir=%.200s/work", below, below,
+                   below);
+    if (!mount("none", path, "overlay", 0, options)) (void)snprintf(over, bytes, "%s", path);
+}
+static void offload_overlay_end(const char *over, const char *below) {
+    static const char *const parts[] = {"over", "work/work", "work", "upper", "lower", ""};
+    char path[300];
+    if (over[0]) (void)umount(over);
+    for (int i = 0; i < 6; i++) {
+        (void)snprintf(path, sizeof path, "%.200s/%s", below, parts[i]);
+        (void)rmdir(path);
+    }
+}
+
+/* Folders of other file systems: buffered where direct transfers cannot be had, and told. */
+static void offload_folders(void) {
+    const char *kept = offload_folder;
+    char over[300] = "", below[64] = "/tmp/offload-XXXXXX";
+    static offload_case c;
+    if (mkdtemp(below)) offload_overlay(over, sizeof over, below);
+    for (int i = 0; i < 2; i++) {
+        struct statfs s;
+        offload_folder = i ? over : "/dev/shm";
+        if (statfs(offload_folder, &s) || (i == 0 && s.f_type != TMPFS_MAGIC)) {
+            printf("skipped: there is no %s here\n", i ? "overlay" : "tmpfs");
+            continue;
+        }
+        memset(&c, 0, sizeof c);
+        c.cfg.stage = 3;
+        c.cfg.type = ZERO_BF16;
+        c.cfg.optimizer_tier = c.cfg.gradient_tier = c.cfg.parameter_tier = ZERO_FILE;
+        c.cfg.log = disk_log;
+        disk_said[0] = 0;
+        offload_same(&c, 2, i ? "an overlay" : "tmpfs");
+        test_check(
+            strstr(disk_said, disk_does.direct ? "past the cache" : "through the system's cache")
+                != NULL,
+            "%s: %s", offload_folder, disk_said);
+    }
+    offload_overlay_end(over, below);
+    offload_folder = kept;
+}
+
 /* What cannot be: told at the build, before any training. */
 static void offload_refused(void) {
     static offload_case c;
@@ -528,6 +685,8 @@ int main(int argc, char **argv) {
     const int every = argc > 1 ? atoi(argv[1]) : 1;
     offload_folder = argc > 3 ? argv[3] : "/tmp";
     offload_refused();
+    offload_opens();
+    offload_folders();
     offload_flips();
     offload_faults();
     offload_all(every, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
