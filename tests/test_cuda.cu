@@ -28,8 +28,10 @@ static void cuda_log(void *user, zero_log_level level, const char *sentence);
 #include <errno.h>
 /* The k-th read or write of a file fails, over all ranks; 0: none. */
 static struct { long reads, writes, fail_read, fail_write; } cuda_disk;
+static int cuda_slow; /* a read takes milliseconds */
 static ssize_t cuda_pread(int fd, void *p, size_t n, off_t at) {
     const long k = __atomic_add_fetch(&cuda_disk.reads, 1, __ATOMIC_RELAXED);
+    if (cuda_slow) (void)usleep(3000);
     return k == cuda_disk.fail_read ? (errno = EIO, -1) : pread(fd, p, n, at);
 }
 static ssize_t cuda_pwrite(int fd, const void *p, size_t n, off_t at) {
@@ -123,7 +125,8 @@ enum {
     CUDA_FILE = 1 << 26,      /* the tier FILE: the same as without */
     CUDA_LARGE = 1 << 27,     /* units of several pieces, more than a ring has places */
     CUDA_PARAMS = 1 << 28,    /* parameters are of that tier, too */
-    CUDA_THROUGH = 1 << 29    /* state in the host's memory goes through the device */
+    CUDA_THROUGH = 1 << 29,   /* state in the host's memory goes through the device */
+    CUDA_SLOW = 1 << 30       /* the disk is slow: lanes are late */
 };
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
@@ -314,6 +317,10 @@ static const cuda_case cuda_cases[] = {
      CUDA_FILE | CUDA_AHEAD | CUDA_SILENT | CUDA_NO_MAPPING, 20},
     {"file-2-delays", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_FILE | CUDA_DELAYS | CUDA_AHEAD | CUDA_DEVICES, 20},
+    {"file-2-delays-slow", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_DELAYS | CUDA_AHEAD | CUDA_SLOW, 10},
+    {"file-3-slow-leaves", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_LEAVES | CUDA_DEVICES | CUDA_ALL_GATHERED | CUDA_SLOW, 10},
     {"file-nccl-3", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0, CUDA_EVAL_ALL,
      CUDA_FILE | CUDA_ALL_GATHERED | CUDA_READS | CUDA_SILENT, 20},
     {"file-nccl-alone", ZERO_COMM_NCCL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
@@ -1046,6 +1053,7 @@ static int cuda_once(cuda_run *run, uint64_t seed) {
     emulation_seed(seed);
     emulation_thread_order(seed);
     cuda_prepare(run);
+    cuda_slow = (k->more & CUDA_SLOW) != 0;
     int ok = test_ranks(k->nranks, 0, cuda_body, run);
     const char *found = emulation_found();
     if (found) {
@@ -1425,17 +1433,15 @@ static const struct {
     {"zero_state_begin", "zp_stream_sync(&z->stream[",
      "what was gathered ahead reads what may be put, and is thrown away behind "
      "zero_state_end: a race without a trace"},
-    {"zp_nccl_leave", "cudaStreamSynchronize(",
+    {"zp_group_close", "->leave(g, broken)",
      "only an exchange that failed leaves copies behind: see the faults"},
     {"zp_build_private", "zp_stream_sync(&z->compute)",
      "the spans are freed behind it: a late copy reads what nobody has written "
      "over yet"},
     {"zero_state_set_counters", "zp_stream_sync(&z->compute)",
      "the host may write *z->pinned again: a second copy follows the first"},
-    {"zp_host_send", "z->live[u].updated",
-     "a lane is a real thread, which has read its gradients before: a seed in a hundred shows it"},
-    {"zp_settle", "zp_stream_sync(&z->host.down)",
-     "a gradient that is written under its copy down is copied again at the step"},
+    {"zp_host_begin", "->gathered)",
+     "what an evaluation left under way is thrown away behind the step: a race without a trace"},
     {NULL, NULL, NULL}};
 
 static char cuda_lines[CUDA_LINES][104];
