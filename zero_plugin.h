@@ -250,16 +250,18 @@ typedef enum zero_optimizer {
 } zero_optimizer;
 
 /* Where an array is kept; the same bits at every tier.
-     HOST  CUDA: optimizer_tier; gradient_tier may say the same. The update runs on the host's
-           processors (cfg.threads; compile with OpenMP), on a thread of the plugin's: reduced
-           gradients go down as they are reduced, parameters up unit by unit, both as they are
-           stored, and the next forward waits for its unit alone. Both pass through pinned memory,
-           exactly as much as zero_plan says; gradients stay on the device as well. While it waits,
-           a callback of the plugin's holds back those of other streams. The CPU version has one
-           memory: there it is DEVICE
-     FILE  CPU: one file of a rank, of which pieces of 1 MiB pass through memory: those of the
-           update in its order, read ahead and written back while others are updated and the next
-           forward has begun; parameters when their unit is gathered, ahead of its use */
+     HOST  CUDA: optimizer_tier, and with it parameter_tier; gradient_tier may say the same. The
+           update runs on the host's processors (cfg.threads; compile with OpenMP), on a thread of
+           the plugin's, or on the GPU: see zero_update_on. By the host reduced gradients go down as
+           they are reduced, parameters up unit by unit, both as they are stored, and the next
+           forward waits for its unit alone. Both pass through pinned memory, exactly as much as
+           zero_plan says; gradients stay on the device as well. While it waits, a callback of the
+           plugin's holds back those of other streams. The CPU version has one memory: there it is
+           DEVICE
+     FILE  one file of a rank, of which pieces of 1 MiB pass through memory: those of the update in
+           its order, read ahead and written back while others are updated and the next forward has
+           begun; parameters when their unit is gathered, ahead of its use. CUDA: optimizer_tier,
+           updated by the host, and with it parameter_tier */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
 
 /* Who updates what optimizer_tier HOST keeps, beside a GPU; no bit depends on it. */

@@ -262,6 +262,7 @@ static void check_plan(const zero_config *c, int host_is_device, const char *con
     p.optimizer_bytes = (size_t)4 << 20;
     p.buffer_bytes = (size_t)8 << 20;
     if (c->optimizer_tier == ZERO_FILE) {
+        p.accumulator_bytes = (size_t)3 << 20;
         p.file_bytes = (size_t)16 << 20;
         p.file_read_bytes = (size_t)32 << 20;
         p.file_written_bytes = (size_t)64 << 20;
@@ -304,9 +305,11 @@ static void test_plan_rows(void) {
         "|   optimizer state    | 4.0 MiB   ", "| host, of a rank      | 128.0 MiB, state, and",
         NULL};
     static const char *const file[] = {"| file of a rank       | 16.0 MiB, pieces are checked  ",
+                                       "|   sums in memory     | 3.0 MiB, in buffers",
                                        "|   in                 | /fast  ",
                                        "|   read in a step     | 32.0 MiB  ",
-                                       "|   written in a step  | 64.0 MiB  ", NULL};
+                                       "|   written in a step  | 64.0 MiB  ",
+                                       NULL};
     zero_config c;
     memset(&c, 0, sizeof c);
     c.offload_share = 1;
@@ -316,7 +319,7 @@ static void test_plan_rows(void) {
     check_plan(&c, 0, gpu);
     c.offload_share = 0.25f;
     check_plan(&c, 0, share);
-    c.optimizer_tier = ZERO_FILE;
+    c.optimizer_tier = c.gradient_tier = ZERO_FILE;
     c.folder = "/fast";
     check_plan(&c, 1, file);
 }

@@ -56,6 +56,9 @@ void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_
     report_mib(r, "  optimizer state", p->optimizer_bytes, "");
     report_mib(r, "  buffers", p->buffer_bytes, "");
     report_mib(r, "  by the formula", p->formula_bytes, ", without buffers and padding");
+    if (p->accumulator_bytes && c->gradient_tier == ZERO_FILE)
+        report_mib(r, "  sums in memory", p->accumulator_bytes,
+                   ", in buffers: micro-steps of 16-bit gradients add up there");
     plan_host_row(r, p);
     plan_update_rows(r, p, c);
     plan_file_rows(r, p, c);
