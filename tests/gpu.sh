@@ -255,7 +255,7 @@ disk -zos file -zop file
 TABLE
 }
 part_offload() {
-    all= large=d48 T=1024
+    all="" large=d48 T=1024
     tiers >"$G/tiers.txt"
     while [ -z "$SMALL" ] && read -r tier flags; do
         golden f32 "-pn 2 -b 6 -z 3 -zfd $G $flags" "-tier-$tier" </dev/null

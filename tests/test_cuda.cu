@@ -448,7 +448,8 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->recompute = k->more & CUDA_RECOMPUTE;
     s->integer = k->kind == ZERO_COMM_NCCL; /* sums are exact: whatever the order and rounding */
     s->poison = k->overflow ? cuda_overflow : NULL;
-    const size_t fc = k->more & CUDA_LARGE ? 12001 : k->more & CUDA_MANY ? 3 : 131;
+    const size_t larger = k->more & CUDA_THROUGH ? 36001 : 12001;
+    const size_t fc = k->more & CUDA_LARGE ? larger : k->more & CUDA_MANY ? 3 : 131;
     const int layers = k->more & CUDA_MANY ? (int)ZP_LANE_TASKS + 20 : 4;
     cuda_tensor(s, "wte", 150, 1, 0, 2, 0);
     cuda_tensor(s, "fc", fc, layers, 1, 0, 0);

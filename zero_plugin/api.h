@@ -87,7 +87,8 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->data = &z->group[ZP_DATA];
     z->data->nranks = 1;
     zp_gate_init(&z->host.gate);
-    zp_gate_init(&z->host.lift.gate);
+    zp_gate_init(&z->host.lift.given);
+    zp_gate_init(&z->host.lift.copied);
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
     zero_result r = zp_check(z, zp_device_open(&z->device));

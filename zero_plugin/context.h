@@ -34,25 +34,28 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
 
 /* Parameters on their way from the file to a GPU; see shards. */
 typedef struct zp_lift {
-    char *memory; /* [ZP_RING] pinned pieces; NULL: none goes that way */
-    zp_lane asks; /* gives reads to the file's lanes */
-    int open;     /* it is */
-    zp_gate gate; /* a piece has gone up, and its place is free */
-    size_t turns; /* pieces so far: place i % ZP_RING */
+    char *memory;          /* [2][ZP_LIFTED] pinned pieces */
+    zp_lane asks;          /* gives reads to the file's lanes */
+    int open;              /* it is */
+    zp_gate given, copied; /* a half's reads are given; it has gone up, and is free */
+    size_t turns;          /* halves so far: of the host, of `asks`, and of the stream */
+    size_t asked, awaited;
     zp_lane_event read[ZP_RING];
 } zp_lift;
+enum { ZP_LIFTED = ZP_RING / 2 };
 
 /* A place on the device that state goes through; see through. */
 typedef struct zp_passage {
     zp_event filled, used, emptied;
 } zp_passage;
+enum { ZP_PASSAGES = 4 };
 
 /* Of the tiers HOST and FILE beside a GPU; see host. */
 typedef struct zp_host {
     int on;      /* the host's processors update */
     int through; /* HOST: state goes through the GPU; see through */
     zp_stream down, up;
-    zp_passage passage[ZP_RING];
+    zp_passage passage[ZP_PASSAGES];
     char *places; /* of all arrays, on the device */
     size_t turn;  /* pieces so far */
     zp_gate gate; /* of a step's updates: all that they read is in the host's memory */

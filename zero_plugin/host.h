@@ -108,7 +108,7 @@ static zero_result zp_host_open(zero_ctx *z) {
     ZP_TRY(zp_stream_open(&h->down, &z->device, c->stream, !c->no_overlap, 0, 1));
     ZP_TRY(zp_stream_open(&h->up, &z->device, c->stream, !c->no_overlap, 0, 1));
     if (h->on) ZP_TRY(zp_stream_beside(&z->updates, c->threads));
-    for (zp_passage *p = h->passage; p < h->passage + ZP_RING && h->through; p++) {
+    for (zp_passage *p = h->passage; p < h->passage + ZP_PASSAGES && h->through; p++) {
         ZP_TRY(zp_event_open(&z->device, &p->filled));
         ZP_TRY(zp_event_open(&z->device, &p->used));
         ZP_TRY(zp_event_open(&z->device, &p->emptied));
@@ -118,7 +118,6 @@ static zero_result zp_host_open(zero_ctx *z) {
     ZP_TRY(zp_event_open(&z->device, &h->done));
     ZP_TRY(zp_event_open(&z->device, &h->gathered));
     if (z->array[ZP_PARAM].tier == ZERO_FILE) {
-        ZP_TRY(zp_stream_beside(&z->stream[ZP_PARAMETERS], 1));
         ZP_TRY(zp_lane_open(&h->lift.asks, 1));
         h->lift.open = 1;
     }
@@ -134,13 +133,14 @@ static void zp_host_leave(zero_ctx *z) {
     zp_stream_close(&z->host.up);
     zp_gate_leave(&z->host.gate);
     if (z->host.lift.open) (void)zp_stream_sync(&z->stream[ZP_PARAMETERS]);
-    zp_gate_leave(&z->host.lift.gate);
+    zp_gate_leave(&z->host.lift.copied);
+    zp_gate_leave(&z->host.lift.given);
 }
 static void zp_host_close(zero_ctx *z) {
     zp_host *h = &z->host;
     zp_event_close(&h->decided);
     zp_event_close(&h->ready);
-    for (zp_passage *p = h->passage; p < h->passage + ZP_RING; p++) {
+    for (zp_passage *p = h->passage; p < h->passage + ZP_PASSAGES; p++) {
         zp_event_close(&p->filled);
         zp_event_close(&p->used);
         zp_event_close(&p->emptied);
@@ -150,7 +150,8 @@ static void zp_host_close(zero_ctx *z) {
     zp_pages_close(&h->pinned);
     zp_pages_close(&h->plain);
     zp_gate_close(&h->gate);
-    zp_gate_close(&h->lift.gate);
+    zp_gate_close(&h->lift.given);
+    zp_gate_close(&h->lift.copied);
 }
 
 /* Copies what this rank updates of unit u down: its gradient, or its parameters. */

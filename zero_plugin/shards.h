@@ -5,12 +5,13 @@
    is read behind its last update, into its place in the gather buffer; a gradient shard is written
    from its place in the gradient buffer, before that has its next user.
 
-   Beside a GPU parameters alone go that way: from the host's memory by a copy, from the file piece
-   by piece through a ring of pinned places. asks    a lane: waits until the piece's place is free,
-   and the last update is done with it, and gives the read to the file's lane beside  the parameter
-   stream's lane waits for the read; the stream for that, copies the piece up, and opens the gate
-   that the next piece of this place waits at When the stream comes to a piece, its read waits for
-   nothing but the disk: see device_cuda. */
+   Beside a GPU parameters alone go that way: from the host's memory by a copy; from the file
+   through two halves of a ring of pinned pieces, in turn, a few large copies a unit. asks    a
+   lane, a task a unit: waits until the last update is done with it; for each half until it has gone
+   up, gate `copied`; gives the half's reads to the file's lanes, and opens the gate `given`
+     parameter stream  calls back: passes `given`, waits for the reads; copies the half up; opens
+             `copied`
+   When the stream comes to a half its reads wait for nothing but the disk: see device_cuda. */
 #pragma once
 
 #include "check.h"
@@ -27,51 +28,52 @@ static void zp_fetch_shard_task(const void *args, size_t n, int threads) {
     (void)zp_array_move(zp_weights(a->z, a->unit), a->unit, a->memory, 0);
 }
 
-/* A piece on its way up. */
+/* A unit on its way up. */
 typedef struct zp_lift_args {
     zero_ctx *z;
     int unit;
-    size_t piece, turn;
-    zp_lane_event after; /* the unit's update, or that the read is asked for */
+    zp_lane_event updated;
 } zp_lift_args;
 
-static char *zp_lift_place(const zero_ctx *z, size_t turn) {
-    return z->host.lift.memory + turn % ZP_RING * ZP_PIECE_NUMEL * zp_bytes(z->cfg.type);
+static char *zp_lift_place(const zero_ctx *z, size_t turn, size_t i) {
+    const size_t place = turn % 2 * ZP_LIFTED + i;
+    return z->host.lift.memory + place * ZP_PIECE_NUMEL * zp_bytes(z->cfg.type);
 }
-static void zp_lift_ask_task(const void *args, size_t n, int threads) {
+static void zp_lift_ask_task(const void *args, size_t pieces, int threads) {
     const zp_lift_args *a = (const zp_lift_args *)args;
     zp_lift *l = &a->z->host.lift;
-    const zp_transfer t =
-        zp_array_piece(&a->z->array[ZP_PARAM], a->unit, a->piece, zp_lift_place(a->z, a->turn), 0);
-    zp_lane_await(&a->after);
-    if (a->turn >= ZP_RING) (void)zp_gate_pass(&l->gate);
-    zp_disk_give(&t, &l->read[a->turn % ZP_RING]);
+    zp_lane_await(&a->updated);
+    for (size_t from = 0; from < pieces; from += ZP_LIFTED, l->asked++) {
+        if (l->asked >= 2) (void)zp_gate_pass(&l->copied);
+        for (size_t i = 0; i < zp_min(ZP_LIFTED, pieces - from); i++) {
+            const zp_transfer t = zp_array_piece(&a->z->array[ZP_PARAM], a->unit, from + i,
+                                                 zp_lift_place(a->z, l->asked, i), 0);
+            zp_disk_give(&t, &l->read[l->asked % 2 * ZP_LIFTED + i]);
+        }
+        zp_gate_open(&l->given);
+    }
 }
-static void zp_lift_read_task(const void *args, size_t n, int threads) {
-    const zp_lift_args *a = (const zp_lift_args *)args;
-    zp_lane_await(&a->after);
-    zp_disk_await(&a->z->disk, &a->z->host.lift.read[a->turn % ZP_RING]);
+static void zp_lift_await(void *context) {
+    zero_ctx *z = (zero_ctx *)context;
+    zp_lift *l = &z->host.lift;
+    (void)zp_gate_pass(&l->given);
+    for (size_t i = 0; i < ZP_LIFTED; i++)
+        zp_disk_await(&z->disk, &l->read[l->awaited % 2 * ZP_LIFTED + i]);
+    l->awaited++;
 }
 static zero_result zp_lift_shard(zero_ctx *z, int u, char *to) {
+    const size_t of = zp_bytes(z->cfg.type), most = ZP_LIFTED * ZP_PIECE_NUMEL;
+    const zp_lift_args ask = {z, u, z->live[u].task};
+    zp_array *param = &z->array[ZP_PARAM];
     zp_lift *l = &z->host.lift;
     zp_stream *s = &z->stream[ZP_PARAMETERS];
-    const size_t of = zp_bytes(z->cfg.type), first = l->turns;
-    const zp_kept *part = &z->array[ZP_PARAM].part[u];
-    const size_t pieces = zp_array_pieces(&z->array[ZP_PARAM], u);
-    for (size_t i = 0; i < pieces + ZP_RING; i++) {
-        zp_lift_args read = {z, u, i - ZP_RING, first + i - ZP_RING, {NULL, 0}};
-        const zp_lift_args ask = {z, u, i, first + i, z->live[u].task};
-        if (i >= ZP_RING && read.piece < pieces) {
-            const size_t at = read.piece * ZP_PIECE_NUMEL;
-            zp_lane_record(&l->asks, &read.after);
-            ZP_TRY(zp_stream_push(s, zp_lift_read_task, &read, sizeof read, 1));
-            ZP_TRY(zp_copy(s, to + at * of, zp_lift_place(z, read.turn),
-                           zp_min(ZP_PIECE_NUMEL, part->numel - at) * of));
-            ZP_TRY(zp_stream_opens(s, &l->gate));
-        }
-        if (i < pieces) zp_lane_push(&l->asks, zp_lift_ask_task, &ask, sizeof ask, 1);
+    zp_lane_push(&l->asks, zp_lift_ask_task, &ask, sizeof ask, zp_array_pieces(param, u));
+    for (size_t at = 0; at < param->part[u].numel; at += most, l->turns++) {
+        const size_t n = zp_min(most, param->part[u].numel - at);
+        ZP_TRY(zp_stream_calls(s, zp_lift_await, z));
+        ZP_TRY(zp_copy(s, to + at * of, zp_lift_place(z, l->turns, 0), n * of));
+        ZP_TRY(zp_stream_opens(s, &l->copied));
     }
-    l->turns += pieces;
     return ZERO_OK;
 }
 

@@ -90,8 +90,8 @@ static zero_result zp_updates_fill(zero_ctx *z) {
 static zero_result zp_update_through(zero_ctx *z, int u, const zero_hyper *h) {
     const size_t numel = zp_own(z, u)->numel;
     char *at[ZP_RINGED];
-    for (size_t from = 0; from < numel; from += ZP_PIECE_NUMEL) {
-        const size_t n = zp_min(ZP_PIECE_NUMEL, numel - from);
+    for (size_t from = 0; from < numel; from += ZP_THROUGH_NUMEL) {
+        const size_t n = zp_min(ZP_THROUGH_NUMEL, numel - from);
         ZP_DO(z, zp_through_open(z, u, from, n, at));
         const zp_update update = zp_update_make(z, u, h, z->control, from, n, at);
         ZP_DO(z, z->rule->update(&z->updates, &update, n / ZP_WIDE));

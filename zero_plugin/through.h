@@ -18,13 +18,20 @@
 
 #include "host.h"
 
-static size_t zp_through_places(const zero_ctx *z) { return zp_min(ZP_RING, z->ring.stops); }
+#define ZP_THROUGH_NUMEL (8 * ZP_PIECE_NUMEL)
 
-/* Elements of a place. */
+/* Elements of a place, and places. */
 static size_t zp_through_numel(const zero_ctx *z) {
     size_t most = 0;
-    for (int u = 0; u < z->layout.all; u++) most = zp_max(most, zp_own(z, u)->numel);
-    return zp_min(most, ZP_PIECE_NUMEL);
+    for (int u = 0; u < z->layout.all; u++)
+        if (z->live[u].apart) most = zp_max(most, zp_own(z, u)->numel);
+    return zp_min(most, ZP_THROUGH_NUMEL);
+}
+static size_t zp_through_places(const zero_ctx *z) {
+    size_t pieces = 0;
+    for (int u = 0; u < z->layout.all; u++)
+        if (z->live[u].apart) pieces += zp_own(z, u)->numel > 0;
+    return zp_min(ZP_PASSAGES, pieces);
 }
 /* Bytes of the device's memory that state goes through. */
 static size_t zp_through_bytes(const zero_ctx *z) {
@@ -74,7 +81,6 @@ static zero_result zp_through_begin(zero_ctx *z) {
     zp_host *h = &z->host;
     if (!h->through) return ZERO_OK;
     ZP_TRY(zp_event_record(&z->compute, &h->decided));
-    ZP_TRY(zp_event_wait(&h->up, &h->decided));
     return zp_event_wait(&z->updates, &h->decided);
 }
 
