@@ -1578,6 +1578,8 @@ static void cuda_mutants(int seeds) {
     if (!test_check(cuda_read_source(), "zero_plugin.cu has more than %d lines", CUDA_LINES))
         return;
     for (int k = 0; k < CUDA_CASES; k++) n = cuda_find_sites(sites, n, k);
+    cuda_folder =
+        access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"; /* a disk takes longer than that */
     emulation_patience(0.2);
     for (int k = 0; k < CUDA_CASES; k++) {
         (void)cuda_open(&runs[k], &cuda_cases[k]);

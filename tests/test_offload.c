@@ -25,6 +25,26 @@ static struct {
     int direct; /* the last open that worked asked for O_DIRECT */
 } disk_does;
 
+/* Reads from a part of each rank's file wait until they are let go; `late`: that did not happen. */
+static struct {
+    int on, waiting, let_go, late;
+    size_t from, to;
+    int together; /* instead, until so many of them wait */
+} disk_hold;
+static void disk_held(size_t at) {
+    if (!disk_hold.on || at < disk_hold.from || at >= disk_hold.to) return;
+    const int waiting = __atomic_add_fetch(&disk_hold.waiting, 1, __ATOMIC_ACQ_REL);
+    const double start = test_now();
+    if (disk_hold.together && waiting >= disk_hold.together)
+        __atomic_store_n(&disk_hold.let_go, 1, __ATOMIC_RELEASE);
+    while (!__atomic_load_n(&disk_hold.let_go, __ATOMIC_ACQUIRE)) {
+        (void)usleep(200);
+        if (test_now() - start < 10) continue;
+        __atomic_store_n(&disk_hold.late, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&disk_hold.let_go, 1, __ATOMIC_RELEASE);
+    }
+}
+
 static int disk_open(const char *path, int flags, int mode, ...) {
     const int unnamed = (flags & O_TMPFILE) == O_TMPFILE, direct = (flags & O_DIRECT) != 0;
     if (unnamed && direct && disk_does.refuse_direct) return errno = disk_does.refuse_direct, -1;
@@ -59,6 +79,7 @@ static ssize_t disk_cut(size_t *n, long k) {
 }
 static ssize_t disk_pread(int fd, void *p, size_t n, off_t at) {
     const long k = __atomic_add_fetch(&disk_does.reads, 1, __ATOMIC_RELAXED);
+    disk_held((size_t)at);
     if (k == disk_does.fail_read) return errno = EIO, -1;
     if (disk_cut(&n, k)) return -1;
     const ssize_t got = pread(fd, p, n, at);
@@ -83,6 +104,7 @@ static void disk_request(struct io_uring_sqe *q, uint64_t i) {
     const int writes = q->opcode == IORING_OP_WRITE;
     const long k =
         __atomic_add_fetch(writes ? &disk_does.writes : &disk_does.reads, 1, __ATOMIC_RELAXED);
+    if (!writes) disk_held((size_t)q->off);
     if (k == (writes ? disk_does.fail_write : disk_does.fail_read)) q->fd = -1;
     if (disk_does.shorten && k % 2 && q->len > 8192) q->len = 4096 * (1 + (unsigned)k % 3);
     disk_reads_to[i] = writes ? NULL : (char *)(uintptr_t)q->addr;
@@ -681,12 +703,110 @@ static void offload_refused(void) {
     zero_destroy(z);
 }
 
+/* ---- what waits for what ---- */
+
+/* Begins the next step while an update is held up: who gets through has not waited for that. */
+static zero_result offload_ahead_of(zero_ctx *z, offload_case *c, int rank, int nranks) {
+    static int through;
+    const int delayed = c->cfg.delay_from > 0, last = delayed ? 4 : 3;
+    uint64_t hash = 0;
+    offload_host p, g;
+    if (rank == 0) {
+        const zp_kept *state = &z->array[ZP_STATE].part[3];
+        memset(&disk_hold, 0, sizeof disk_hold);
+        disk_hold.from = state->at;
+        disk_hold.to = state->at + 1;
+        disk_hold.on = 1;
+        through = 0;
+    }
+    ZERO_TRY(zero_barrier(z));
+    ZERO_TRY(offload_step(z, c, 0, rank, &hash));
+    ZERO_TRY(zero_bind(z, &p, &g));
+    ZERO_TRY(zero_pass_begin(z, ZERO_TRAIN, 0, 1));
+    (void)zero_loss_scale(z);
+    for (int u = 0; u < last; u++) {
+        ZERO_TRY(zero_forward_begin(z, u, &p));
+        ZERO_TRY(zero_forward_end(z, u));
+    }
+    if (delayed) ZERO_TRY(zero_backward_begin(z, 3, &p, &g));
+    const int late = __atomic_load_n(&disk_hold.late, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&through, 1, __ATOMIC_ACQ_REL) == nranks)
+        __atomic_store_n(&disk_hold.let_go, 1, __ATOMIC_RELEASE);
+    if (delayed) ZERO_TRY(zero_backward_end(z, 3));
+    ZERO_TRY(zero_forward_begin(z, 3, &p));
+    ZERO_TRY(zero_forward_end(z, 3));
+    return late ? ZERO_ERR_TIMEOUT : ZERO_OK;
+}
+static void offload_overlap_rank(test_rank *r) {
+    offload_case *c = (offload_case *)r->arg;
+    const zero_comm comm = test_comm(r);
+    zero_ctx *z = NULL;
+    c->result[r->rank] = offload_open(&z, &comm, c, 1);
+    if (!c->result[r->rank]) c->result[r->rank] = offload_ahead_of(z, c, r->rank, r->nranks);
+    __atomic_store_n(&disk_hold.let_go, 1, __ATOMIC_RELEASE);
+    snprintf(c->why[r->rank], sizeof c->why[0], "%s", zero_last_error(z));
+    zero_destroy(z);
+}
+
+/* A unit whose update is held up by its disk holds up nobody else: neither the next forward of
+   other units, nor, delayed, any gather of the next step. By order alone: no times are measured.
+   (No piece that is waited for is of the held one's lane.) */
+static void offload_overlap(void) {
+    static offload_case c;
+    for (int stage = 0; stage < 4; stage++)
+        for (int how = 0; how < 8; how++) { /* delayed; parameters in the file; 16 bit */
+            memset(&c, 0, sizeof c);
+            c.cfg.stage = stage;
+            c.cfg.persistence_numel = ZERO_NONE;
+            c.cfg.optimizer_tier = ZERO_FILE;
+            c.cfg.delay_from = how & 1;
+            c.cfg.prefetch = how & 2 ? 0 : ZERO_NONE;
+            if ((how & 2) && stage == 3) c.cfg.parameter_tier = ZERO_FILE;
+            if (how & 4) c.cfg.type = ZERO_BF16;
+            if (how == 4 && stage >= 2) c.cfg.gradient_tier = ZERO_FILE;
+            const int nranks = 1 + (how + stage) % 2;
+            (void)test_ranks(nranks, 0, offload_overlap_rank, &c);
+            for (int r = 0; r < nranks; r++)
+                test_check(!c.result[r] && disk_hold.waiting,
+                           "held up: stage %d, delayed %d, parameters %d, rank %d: %s%s", stage,
+                           how & 1, (int)c.cfg.parameter_tier, r,
+                           c.result[r] == ZERO_ERR_TIMEOUT ? "waits for another unit's update"
+                                                           : c.why[r],
+                           disk_hold.waiting ? "" : ": nothing was held");
+        }
+    disk_hold.on = 0;
+}
+
+/* Reads of pieces to come are under way together. */
+static void offload_reads_ahead(void) {
+    static offload_case c;
+    zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_ctx *z = NULL;
+    uint64_t hash = 0;
+    memset(&c, 0, sizeof c);
+    c.large = 1;
+    c.cfg.optimizer_tier = ZERO_FILE;
+    zero_result r = offload_open(&z, &self, &c, 1);
+    memset(&disk_hold, 0, sizeof disk_hold);
+    disk_hold.to = SIZE_MAX;
+    disk_hold.together = 4;
+    disk_hold.on = 1;
+    if (!r) r = offload_step(z, &c, 0, 0, &hash);
+    if (!r) r = zp_settle(z);
+    test_check(!r && !disk_hold.late, "pieces are read one after the other: %s",
+               zero_last_error(z));
+    zero_destroy(z);
+    disk_hold.on = 0;
+}
+
 int main(int argc, char **argv) {
     const int every = argc > 1 ? atoi(argv[1]) : 1;
     offload_folder = argc > 3 ? argv[3] : "/tmp";
     offload_refused();
     offload_opens();
     offload_folders();
+    offload_overlap();
+    offload_reads_ahead();
     offload_flips();
     offload_faults();
     offload_all(every, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
