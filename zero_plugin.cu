@@ -35,6 +35,7 @@
      tiers      which units are kept elsewhere than in memory
      host       the tier that is the host's memory, beside a GPU
      deal       what ranks make of whole tensors between the passes of a rule
+     through    that tier's state on its way through the GPU
      plan       memory and traffic before anything is allocated
      check      misuse, in builds that ask for it
      build      agreement and allocation
@@ -110,6 +111,7 @@
 #include "zero_plugin/tiers.h"
 #include "zero_plugin/host.h"
 #include "zero_plugin/deal.h"
+#include "zero_plugin/through.h"
 #include "zero_plugin/plan.h"
 #include "zero_plugin/check.h"
 #include "zero_plugin/build.h"

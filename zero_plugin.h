@@ -271,17 +271,28 @@ typedef struct zero_muon {
 } zero_muon;
 
 /* Where an array is kept; the same bits at every tier.
-     HOST  CUDA: optimizer_tier; gradient_tier may say the same. The update runs on the host's
-           processors (cfg.threads; compile with OpenMP), on a thread of the plugin's: reduced
-           gradients go down as they are reduced, parameters up unit by unit, both as they are
-           stored, and the next forward waits for its unit alone. Both pass through pinned memory,
-           exactly as much as zero_plan says; gradients stay on the device as well. While it waits,
-           a callback of the plugin's holds back those of other streams. The CPU version has one
-           memory: there it is DEVICE
-     FILE  CPU: one file of a rank, of which pieces of 1 MiB pass through memory: those of the
-           update in its order, read ahead and written back while others are updated and the next
-           forward has begun; parameters when their unit is gathered, ahead of its use */
+     HOST  CUDA: optimizer_tier, and with it parameter_tier; gradient_tier may say the same. The
+           update runs on the host's processors (cfg.threads; compile with OpenMP), on a thread of
+           the plugin's, or on the GPU: see zero_update_on. By the host reduced gradients go down as
+           they are reduced, parameters up unit by unit, both as they are stored, and the next
+           forward waits for its unit alone. Both pass through pinned memory, exactly as much as
+           zero_plan says; gradients stay on the device as well. While it waits, a callback of the
+           plugin's holds back those of other streams. The CPU version has one memory: there it is
+           DEVICE
+     FILE  one file of a rank, of which pieces of 1 MiB pass through memory: those of the update in
+           its order, read ahead and written back while others are updated and the next forward has
+           begun; parameters when their unit is gathered, ahead of its use. CUDA: optimizer_tier,
+           updated by the host, and with it parameter_tier */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
+
+/* Who updates what optimizer_tier HOST keeps, beside a GPU; no bit depends on it. */
+typedef enum zero_update_on {
+    ZERO_UPDATE_AUTO =
+        0,             /* what takes less time by link_gbs and memory_gbs: zero_plan tells both */
+    ZERO_UPDATE_HOST,  /* the host's processors: gradients go down, parameters up */
+    ZERO_UPDATE_DEVICE /* the GPU, which state goes through piece by piece, up and down. With
+                          parameters on the device; not delayed */
+} zero_update_on;
 
 /* Dynamic loss scaling, by DeepSpeed's rules: an overflow uses up one of `hysteresis` and from then
    on halves the scale; `window` steps without one (window + 1 after the start or an overflow)
@@ -415,7 +426,8 @@ typedef struct zero_config {
                                  they were written with */
     int delay_from; /* DELAYED UPDATE from this step on, skipped ones counted too (1: the first; 0:
                        never): a step's update runs beside the next step's passes, which see the
-                       weights of before it; see zero_step. CUDA: of all units in HOST */
+                       weights of before it; see zero_step. CUDA: of all units in HOST or FILE, with
+                       parameters on the device */
     zero_trace_fn trace; /* gets what ran when; NULL: nothing is recorded, at no cost. It changes no
                             bit, and nothing waits for it. CUDA: times are those of events on the
                             streams, and where nvtx3/nvToolsExt.h was found the calls are ranges of
@@ -424,6 +436,9 @@ typedef struct zero_config {
     float trust_least, trust_most; /* LAMB: its trust ratio is at least and at most that; 0: no
                                       bound, as in the paper */
     zero_muon muon;
+    zero_update_on update_on;
+    float link_gbs;   /* AUTO: 1e9 bytes a second between host and GPU, in one direction; 0: 25 */
+    float memory_gbs; /* AUTO: of the host's memory, this rank's part of it; 0: 60 */
     /* BESIDE DATA PARALLELISM; read until zero_build returns. See GROUPS OF RANKS below */
     zero_group *world; /* the ranks over which norm, overflow, loss scale and skip are agreed, and
                           what a step must have alike; the ranks that the context shards over are
@@ -519,6 +534,9 @@ typedef struct zero_plan {
     size_t file_read_bytes, file_written_bytes; /* in a step */
     size_t host_bytes; /* CUDA: kept in the host's memory: optimizer state and master weights, which
                           are not in optimizer_bytes then, and pinned what goes down and up */
+    zero_update_on update_on; /* CUDA: who updates what HOST keeps; AUTO: there is nothing of it */
+    double update_host_s,
+        update_device_s; /* seconds a step by either, from link_gbs and memory_gbs */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */

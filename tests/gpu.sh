@@ -1,5 +1,5 @@
 #!/bin/sh
-# gpu.sh build | ops | bench | ranks | resume [NAME...] | table | carry DIR - the project on one GPU, in parts of
+# gpu.sh build | ops | bench | ranks | resume | offload [NAME...] | table | carry DIR - the project on one GPU, in parts of
 # at most 8 minutes each, and one table of what was seen. Needs the CUDA toolkit and no network. Where time is
 # short, in this order: each part begins with what is worth most. NAME: only what begins with it, as in `ops memcheck`.
 #
@@ -11,6 +11,8 @@
 #   ranks   stages 0-3 on 2 and 4 threads that share the card, NCCL with 1 rank and, where the library
 #           can, with 2 processes on the card
 #   resume  stages 0-3 in three types: a run that goes on from a checkpoint, against one without a stop
+#   offload state and parameters in the host's memory and in files: the weights of the same run on the
+#           device, rate and memory of GPT-2 1558M
 #   table   what was measured so far; every part ends with it. What was not says so
 #   carry   copies to DIR what another machine may lack: xxHash, cJSON, token files. There: CARRY=DIR
 #
@@ -169,7 +171,7 @@ ranks_of() { # N
         golden f32 "-pn $1 -b $((12 / $1)) -z $stage" "-n$1-z$stage"
         all="$all $(weights_of "losses-f32-n$1-z$stage")"
     done
-    golden f32 "-pn $1 -b $((12 / $1)) -z 2 -zos host" "-n$1-host"
+    golden f32 "-pn $1 -b $((12 / $1)) -z 2 -zos host -zou host" "-n$1-host"
     all="$all $(weights_of "losses-f32-n$1-host")"
     [ -n "$DRY" ] && return
     different=$(echo "$all" | tr ' ' '\n' | sed '/^$/d' | sort -u | wc -l)
@@ -239,7 +241,37 @@ part_resume() {
     resumed bf16-1 -z 1 -dt bf16 -pn 2
     resumed fp16-2 -z 2 -dt fp16 -ls 64 -pn 2
     resumed bf16-3 -z 3 -dt bf16 -pn 2 -na 1
-    resumed bf16-host -z 3 -dt bf16 -pn 2 -zos host
+    resumed bf16-host -z 3 -dt bf16 -pn 2 -zos host -zou host
+}
+
+# Where state and parameters are kept, and who updates: NAME FLAGS, one a line.
+tiers() {
+    cat <<TABLE
+device
+host -zos host -zou host
+through -zos host -zou device
+params -zos host -zop host
+file -zos file
+disk -zos file -zop file
+TABLE
+}
+part_offload() {
+    all="" large=d48 T=1024
+    tiers >"$G/tiers.txt"
+    while [ -z "$SMALL" ] && read -r tier flags; do
+        golden f32 "-pn 2 -b 6 -z 3 -zfd $G $flags" "-tier-$tier" </dev/null
+        all="$all $(weights_of "losses-f32-tier-$tier" 2>/dev/null)"
+    done <"$G/tiers.txt"
+    different=$(echo "$all" | tr ' ' '\n' | sed '/^$/d' | sort -u | wc -l)
+    if [ -n "$DRY$SMALL" ]; then :
+    elif [ "$different" -eq 1 ]; then note weights-tiers "the same bits at every tier:$(echo "$all" | cut -d' ' -f1-2)"
+    else note weights-tiers "FAILED: different weights at tiers:$all"; fi
+    data=$(tokens)
+    [ -n "$SMALL" ] && large=char:3x32x2 T=8 data=$(find_data tiny_char_train.bin)
+    while read -r tier flags; do
+        # shellcheck disable=SC2086
+        model "gpt2-1558M-tier-$tier" 60 -i "$data" -j "$data" -v -1 -g 0 -dt bf16 -u 2 -e $large -b 4 -t $T -x 5 -r 1 -z 3 -zfd "$G" $flags </dev/null
+    done <"$G/tiers.txt"
 }
 
 # The mean of the last step lines' rates and utilisation.
@@ -305,7 +337,7 @@ part_bench() {
     # shellcheck disable=SC2086
     model gpt2-1558M-micro 100 $common -e $large -b $rows -t $T -d $((4 * rows * T)) -x 4 -r $recompute
     # shellcheck disable=SC2086
-    model gpt2-1558M-host 130 $common -e $large -b $rows -t $T -d $((4 * rows * T)) -x 4 -r $recompute -zos host
+    model gpt2-1558M-host 130 $common -e $large -b $rows -t $T -d $((4 * rows * T)) -x 4 -r $recompute -zos host -zou host
     llmc gpt2-124M d12 $B124 $T 0
     llmc gpt2-1558M d48 "$rows" $T "$recompute"
     # shellcheck disable=SC2086
@@ -347,6 +379,12 @@ table() {
         for stage in 0 3; do row losses-f32-nccl$n-z$stage "NCCL, $n rank(s) on the card, stage $stage"; done
     done
     for run in f32-0 bf16-1 fp16-2 bf16-3 bf16-host; do row resume-$run "goes on from a checkpoint: type and stage $run"; done
+    tiers | while read -r tier flags; do row "losses-f32-tier-$tier" "2 ranks that share the card, stage 3, ${flags:-all on the device}"; done
+    row weights-tiers "weights of these"
+    tiers | while read -r tier flags; do
+        row "gpt2-1558M-tier-$tier" "GPT-2 1558M, bf16, B 4, T 1024, stage 3, ${flags:-all on the device}"
+        row "gpt2-1558M-tier-$tier-memory" "its device memory"
+    done
     row kernel-copy "copy, bytes read and written"
     for kernel in adamw-f32 adamw-bf16 norm-f32 norm-bf16 layer-norm-768 layer-norm-backward-768 layer-norm-1600 layer-norm-backward-1600; do
         row kernel-$kernel "$kernel"
@@ -388,8 +426,8 @@ carry() { # DIR
 }
 
 case $part in
-build | ops | bench | ranks | resume) "part_$part"; [ -n "$DRY" ] || table | tee "$G/table.md" ;;
+build | ops | bench | ranks | resume | offload) "part_$part"; [ -n "$DRY" ] || table | tee "$G/table.md" ;;
 table) table ;;
 carry) carry "${2:?gpu.sh carry: a folder is expected}" ;;
-*) echo "gpu.sh: expected build, ops, bench, ranks, resume, table or carry, found '$part'" >&2; exit 2 ;;
+*) echo "gpu.sh: expected build, ops, bench, ranks, resume, offload, table or carry, found '$part'" >&2; exit 2 ;;
 esac

@@ -30,9 +30,14 @@ enum { HASHES_RANKS = 8, HASHES_STEPS = 4 };
     X(allocated)                                                                                   \
     HASHES_VERDICTS(X)
 #if ZERO_ABI > 1
-#define HASHES_VERDICTS(X) X(verdict_planned) X(verdict) /* of a step; of all */
+#define HASHES_VERDICTS(X) X(verdict_planned) X(verdict) /* of a step; of all */ HASHES_FILES(X)
 #else
 #define HASHES_VERDICTS(X)
+#endif
+#if ZERO_ABI > 3 /* tiers: planned, and written in all steps */
+#define HASHES_FILES(X) X(file) X(file_read) X(file_written) X(file_moved)
+#else
+#define HASHES_FILES(X)
 #endif
 #define HASHES_INDEX(name) HASH_##name,
 #define HASHES_NAME(name)  #name,
@@ -87,7 +92,26 @@ typedef struct hashes_case { /* in shared memory */
 /* What a set of configurations goes through; -1: drawn by the number of the configuration. */
 typedef struct hashes_pick {
     int stage, type, rule, group, micro, sharded, model, overlap, prefetch, mapping, bucket;
+    int tiers; /* never drawn: bits of HASHES_FILE_* */
 } hashes_pick;
+
+enum { HASHES_FILE_STATE = 1, HASHES_FILE_GRADS = 2, HASHES_FILE_PARAMS = 4, HASHES_DELAYS = 8 };
+#if ZERO_ABI > 3
+/* What the stage can have of these. */
+static void hashes_tiers(host_spec *s, int tiers) {
+    zero_config *c = &s->cfg;
+    const int shards =
+        c->stage > 1 && (s->micro_steps == 1 || c->accumulation == ZERO_ACCUMULATE_SHARDED);
+    if (tiers & HASHES_FILE_STATE) c->optimizer_tier = ZERO_FILE;
+    if ((tiers & HASHES_FILE_GRADS) && shards) c->gradient_tier = ZERO_FILE;
+    if ((tiers & HASHES_FILE_PARAMS) && c->stage == 3) c->parameter_tier = ZERO_FILE;
+    if (tiers & HASHES_DELAYS) c->delay_from = 2;
+    if (tiers & HASHES_FILE_PARAMS) c->offload_share = 0.75f;
+    c->folder = "/tmp";
+}
+#else
+static void hashes_tiers(host_spec *s, int tiers) { (void)s, (void)tiers; }
+#endif
 
 static int hashes_draw(test_random *r, int picked, int n) {
     const int drawn = test_below(r, n); /* always, so that what is picked leaves the rest */
@@ -178,11 +202,12 @@ static void hashes_spec(hashes_case *c, int number, const hashes_pick *p) {
     const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, clip};
     s->adamw = hyper;
     hashes_host(c, &r);
-    snprintf(c->name, sizeof c->name, "%d:z%d,%s,%s,%s%d/%d,%d%c,m%d,b%d,o%d,p%d,k%d,v%d%s", number,
-             s->cfg.stage, hashes_types[type].name, hashes_rules[rule], c->alone ? "self" : "r",
-             s->nranks, s->node_size, s->micro_steps, sharded ? 'S' : 'L', model, bucket,
-             !s->cfg.no_overlap, s->cfg.prefetch, kept, !s->cfg.no_mapping,
-             c->skip ? ",skips" : "");
+    hashes_tiers(s, p->tiers);
+    snprintf(c->name, sizeof c->name, "%d:z%d,%s,%s,%s%d/%d,%d%c,m%d,b%d,o%d,p%d,k%d,v%d%s%.0d%s",
+             number, s->cfg.stage, hashes_types[type].name, hashes_rules[rule],
+             c->alone ? "self" : "r", s->nranks, s->node_size, s->micro_steps, sharded ? 'S' : 'L',
+             model, bucket, !s->cfg.no_overlap, s->cfg.prefetch, kept, !s->cfg.no_mapping,
+             p->tiers ? ",t" : "", p->tiers, c->skip ? ",skips" : "");
 }
 
 /* ---- one rank ---- */
@@ -296,6 +321,12 @@ static int hashes_counts(host_run *h, uint64_t *column) {
     if (stats.verdict_bytes != HASHES_STEPS * plan.verdict_bytes)
         test_rank_fail(h->rank, "the verdicts' bytes are not what was planned");
 #endif
+#if ZERO_ABI > 3
+    column[HASH_file] = plan.file_bytes;
+    column[HASH_file_read] = plan.file_read_bytes;
+    column[HASH_file_written] = plan.file_written_bytes;
+    column[HASH_file_moved] = stats.file_written_bytes;
+#endif
     if (stats.param_bytes != column[HASH_param] || stats.grad_bytes != column[HASH_grad]
         || stats.optimizer_bytes != column[HASH_optimizer]
         || stats.buffer_bytes != column[HASH_buffer])
@@ -365,7 +396,7 @@ static void hashes_run(hashes_case *c, const hashes_pick *pick, int processes) {
 
 /* Stages by what they are crossed with; the rest is drawn. */
 static void hashes_stage(hashes_case *c, int stage) {
-    const hashes_pick any = {stage, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+    const hashes_pick any = {stage, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0};
     for (int i = 0; i < HASHES_TYPES * HASHES_RULES; i++) {
         hashes_pick p = any;
         p.type = i / HASHES_RULES;
@@ -390,6 +421,24 @@ static void hashes_stage(hashes_case *c, int stage) {
     }
 }
 
+/* Tiers, alone and together: what they end with is what all in memory does. */
+static void hashes_away(hashes_case *c) {
+    for (int i = 0; i < (ZERO_ABI > 3 ? 4 * 14 : 0); i++) {
+        hashes_pick p = {i % 4, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1 + i / 4};
+        uint64_t ends[HASHES_RANKS][HASHES_N];
+        hashes_run(c, &p, 0);
+        if (!strstr(c->name, hashes_part) || hashes_number_of % hashes_every) continue;
+        memcpy(ends, c->column, sizeof ends);
+        hashes_number_of--; /* the same again */
+        p.tiers = 0;
+        hashes_run(c, &p, 0);
+        const int ran = strstr(c->name, hashes_part) != NULL;
+        for (int r = 0; r < c->spec.nranks && ran; r++)
+            (void)test_check(!memcmp(ends[r], c->column[r], HASH_units * sizeof ends[r][0]),
+                             "%s: other bits than with tiers %d", c->name, 1 + i / 4);
+    }
+}
+
 int main(int argc, char **argv) {
     hashes_case *c = (hashes_case *)test_shared(sizeof *c);
     if (argc > 1) hashes_part = argv[1];
@@ -399,10 +448,13 @@ int main(int argc, char **argv) {
     printf("\n");
 #ifndef __CUDACC__ /* its local ranks are threads */
     for (int i = 0; i < 24; i++) {
-        const hashes_pick p = {i % 4, -1, -1, 1 + i % 6, -1, -1, -1, -1, -1, i / 4 % 2, -1};
+        const hashes_pick p = {i % 4, -1, -1, 1 + i % 6, -1, -1, -1, -1, -1, i / 4 % 2, -1, 0};
         hashes_run(c, &p, 1);
     }
 #endif
     for (int stage = 0; stage < 4; stage++) hashes_stage(c, stage);
+#ifndef __CUDACC__
+    hashes_away(c);
+#endif
     return test_summary();
 }

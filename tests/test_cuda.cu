@@ -26,7 +26,26 @@ static void cuda_log(void *user, zero_log_level level, const char *sentence);
 #undef test_comm
 #undef test_quiet
 
+#include <errno.h>
+/* The k-th read or write of a file fails, over all ranks; 0: none. */
+static struct { long reads, writes, fail_read, fail_write; } cuda_disk;
+static int cuda_slow; /* a read takes milliseconds */
+static ssize_t cuda_pread(int fd, void *p, size_t n, off_t at) {
+    const long k = __atomic_add_fetch(&cuda_disk.reads, 1, __ATOMIC_RELAXED);
+    if (cuda_slow) (void)usleep(3000);
+    return k == cuda_disk.fail_read ? (errno = EIO, -1) : pread(fd, p, n, at);
+}
+static ssize_t cuda_pwrite(int fd, const void *p, size_t n, off_t at) {
+    const long k = __atomic_add_fetch(&cuda_disk.writes, 1, __ATOMIC_RELAXED);
+    return k == cuda_disk.fail_write ? (errno = ENOSPC, -1) : pwrite(fd, p, n, at);
+}
+
+#define pread          cuda_pread
+#define pwrite         cuda_pwrite
+#define ZP_PIECE_NUMEL ((size_t)2048) /* so that units of a test have several */
 #include CUDA_SOURCE /* as make drop writes it: one file, so that a place is a line of it */
+#undef pread
+#undef pwrite
 #include "loops.h"
 
 #ifdef EMULATED_LAUNCH
@@ -56,6 +75,8 @@ static uint64_t emulation_pageable(void) { return 0; }
 
 /* ---- cases --------------------------------------------------------------------------------- */
 
+static const char *cuda_folder = "/tmp"; /* for files */
+
 typedef struct cuda_case {
     const char *name;
     zero_comm_kind kind;
@@ -65,7 +86,7 @@ typedef struct cuda_case {
     int prefetch, buckets; /* buckets: units that one bucket takes; 0: the default */
     int overflow;          /* the second step overflows */
     int evaluate;          /* CUDA_EVAL_*: where there is an evaluation */
-    int more;              /* CUDA_* flags */
+    int64_t more;          /* CUDA_* flags */
     int seeds;             /* of a thousand */
 } cuda_case;
 
@@ -102,9 +123,15 @@ enum {
     CUDA_MANY = 1 << 23,      /* more units than a lane has places */
     CUDA_AHEAD = 1 << 24,     /* asks for no step's report but the last one's */
     CUDA_DELAYS = 1 << 25,    /* updates run beside the next step */
-    CUDA_LAMB = 1 << 26,
-    CUDA_MUON = 1 << 27
+    CUDA_FILE = 1 << 26,      /* the tier FILE: the same as without */
+    CUDA_LARGE = 1 << 27,     /* units of several pieces, more than a ring has places */
+    CUDA_PARAMS = 1 << 28,    /* parameters are of that tier, too */
+    CUDA_THROUGH = 1 << 29,   /* state in the host's memory goes through the device */
+    CUDA_SLOW = 1 << 30       /* the disk is slow: lanes are late */
 };
+#define CUDA_LAMB ((int64_t)1 << 31)
+#define CUDA_MUON ((int64_t)1 << 32)
+enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
     /* name, kind, ranks, stage, micro, accumulation, type, prefetch, buckets, overflow, eval */
@@ -281,8 +308,134 @@ static const cuda_case cuda_cases[] = {
      CUDA_LAMB | CUDA_HOST | CUDA_DELAYS, 40},
     {"muon-host-delays", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_MUON | CUDA_HOST | CUDA_DELAYS | CUDA_ALL_GATHERED, 40},
+    {"lamb-file-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_FILE | CUDA_HALF, 20},
+    {"lamb-file-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_LAMB | CUDA_FILE, 20},
+    {"lamb-file-3", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_FILE | CUDA_PARAMS | CUDA_SAVES, 20},
+    {"lamb-file-delays", ZERO_COMM_LOCAL, 2, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_FILE | CUDA_DELAYS, 20},
+    {"muon-file-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_MUON | CUDA_FILE | CUDA_HALF | CUDA_SKIPS, 20},
+    {"muon-file-3", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_FILE | CUDA_PARAMS | CUDA_SAVES | CUDA_NO_MASTER, 20},
+    {"muon-file-ahead", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_FILE | CUDA_AHEAD | CUDA_LARGE, 10},
+    {"muon-file-delays", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_FILE | CUDA_DELAYS | CUDA_ALL_GATHERED, 20},
+    {"lamb-host-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_HOST | CUDA_PARAMS, 20},
+    {"muon-host-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_HOST | CUDA_PARAMS | CUDA_AHEAD, 20},
+    {"lamb-through-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_THROUGH | CUDA_HALF, 20},
+    {"lamb-through-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_LAMB | CUDA_THROUGH | CUDA_AHEAD, 20},
+    {"lamb-through-3", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_THROUGH | CUDA_NO_MASTER | CUDA_SAVES, 20},
+    {"lamb-through-large", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_THROUGH | CUDA_LARGE, 10},
+    {"muon-through-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_THROUGH | CUDA_NORM, 20},
+    {"muon-through-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_MUON | CUDA_THROUGH | CUDA_HALF | CUDA_SKIPS, 20},
+    {"muon-through-3", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_THROUGH | CUDA_AHEAD | CUDA_SAVES, 20},
+    {"muon-through-large", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_THROUGH | CUDA_LARGE, 10},
     {"saved-host-3", ZERO_COMM_NCCL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, 0,
      CUDA_HOST | CUDA_SAVES | CUDA_ALL_GATHERED, 20},
+    {"through-self", ZERO_COMM_SELF, 1, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_ALL, CUDA_THROUGH, 20},
+    {"through-0-f16", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_THROUGH | CUDA_NORM, 40},
+    {"through-1", ZERO_COMM_LOCAL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0,
+     CUDA_EVAL_STEPPED, CUDA_THROUGH | CUDA_DEVICES | CUDA_SILENT, 40},
+    {"through-2-half", ZERO_COMM_LOCAL, 3, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_HALF | CUDA_NORM | CUDA_SKIPS, 40},
+    {"through-2-none", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_LOCAL, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_NO_MASTER | CUDA_SILENT | CUDA_AHEAD, 40},
+    {"through-2-large", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_LARGE | CUDA_AHEAD, 20},
+    {"through-3", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, CUDA_EVAL_ALL,
+     CUDA_THROUGH | CUDA_NO_MAPPING | CUDA_ALL_GATHERED | CUDA_REWRITES, 40},
+    {"through-3-written", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_THROUGH | CUDA_WRITES | CUDA_ALL_GATHERED | CUDA_NO_MASTER, 20},
+    {"through-3-ahead", ZERO_COMM_LOCAL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 1, 0, 0, 0,
+     CUDA_THROUGH | CUDA_AHEAD | CUDA_SILENT, 60},
+    {"through-2-leaves", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_THROUGH | CUDA_LEAVES, 20},
+    {"through-nccl-3", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0,
+     CUDA_EVAL_ALL, CUDA_THROUGH | CUDA_ALL_GATHERED | CUDA_READS | CUDA_SILENT, 40},
+    {"through-nccl-alone", ZERO_COMM_NCCL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_NO_OVERLAP | CUDA_DEFAULT, 20},
+    {"saved-through-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_SAVES | CUDA_SKIPS, 20},
+    {"saved-through-3", ZERO_COMM_NCCL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F16, 2, 0, 1, 0,
+     CUDA_THROUGH | CUDA_SAVES | CUDA_ALL_GATHERED, 20},
+    {"file-self", ZERO_COMM_SELF, 1, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, CUDA_EVAL_ALL,
+     CUDA_FILE, 20},
+    {"file-0-f16", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_FILE | CUDA_NORM, 20},
+    {"file-1", ZERO_COMM_LOCAL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0,
+     CUDA_EVAL_STEPPED, CUDA_FILE | CUDA_DEVICES | CUDA_SILENT, 20},
+    {"file-2-half", ZERO_COMM_LOCAL, 3, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_HALF | CUDA_NORM | CUDA_SKIPS, 20},
+    {"file-2-large", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_LARGE, 10},
+    {"file-3", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, CUDA_EVAL_ALL,
+     CUDA_FILE | CUDA_NO_MAPPING | CUDA_ALL_GATHERED | CUDA_REWRITES, 20},
+    {"file-3-written", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_FILE | CUDA_WRITES | CUDA_ALL_GATHERED | CUDA_NO_MASTER, 20},
+    {"file-3-leaves", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_LEAVES | CUDA_DEVICES | CUDA_ALL_GATHERED, 20},
+    {"file-2-leaves", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_LEAVES | CUDA_AHEAD, 20},
+    {"file-3-ahead", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0, 0,
+     CUDA_FILE | CUDA_AHEAD | CUDA_SILENT | CUDA_NO_MAPPING, 20},
+    {"file-2-delays", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_DELAYS | CUDA_AHEAD | CUDA_DEVICES, 20},
+    {"file-2-delays-slow", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_DELAYS | CUDA_AHEAD | CUDA_SLOW, 10},
+    {"file-3-slow-leaves", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_LEAVES | CUDA_DEVICES | CUDA_ALL_GATHERED | CUDA_SLOW, 10},
+    {"file-nccl-3", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0, CUDA_EVAL_ALL,
+     CUDA_FILE | CUDA_ALL_GATHERED | CUDA_READS | CUDA_SILENT, 20},
+    {"file-nccl-alone", ZERO_COMM_NCCL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_NO_OVERLAP | CUDA_DEFAULT, 20},
+    {"host-3-params", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0,
+     CUDA_EVAL_ALL, CUDA_HOST | CUDA_PARAMS | CUDA_ALL_GATHERED | CUDA_REWRITES, 20},
+    {"host-3-params-f32", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 1, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_HOST | CUDA_PARAMS | CUDA_WRITES | CUDA_DEVICES, 20},
+    {"host-3-params-ahead", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 3, 0, 1, 0,
+     CUDA_HOST | CUDA_PARAMS | CUDA_AHEAD | CUDA_HALF, 20},
+    {"host-nccl-params", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0,
+     CUDA_EVAL_ALL, CUDA_HOST | CUDA_PARAMS | CUDA_ALL_GATHERED | CUDA_READS | CUDA_SILENT, 20},
+    {"file-self-params", ZERO_COMM_SELF, 1, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_ALL, CUDA_FILE | CUDA_PARAMS, 20},
+    {"file-3-params", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0,
+     CUDA_EVAL_ALL, CUDA_FILE | CUDA_PARAMS | CUDA_ALL_GATHERED | CUDA_REWRITES, 20},
+    {"file-3-params-none", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_FILE | CUDA_PARAMS | CUDA_WRITES | CUDA_NO_MASTER, 20},
+    {"file-3-params-large", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_LARGE | CUDA_AHEAD, 10},
+    {"file-3-params-leaves", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_LEAVES | CUDA_DEVICES | CUDA_ALL_GATHERED, 20},
+    {"file-3-params-alone", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_NO_OVERLAP | CUDA_DEFAULT | CUDA_HALF | CUDA_RECOMPUTE, 20},
+    {"file-nccl-params", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 2, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_ALL_GATHERED | CUDA_AHEAD | CUDA_SILENT, 20},
+    {"saved-host-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_HOST | CUDA_PARAMS | CUDA_SAVES | CUDA_NO_MASTER, 20},
+    {"saved-file-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 2, 0, 1, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_SAVES | CUDA_ALL_GATHERED, 20},
+    {"saved-file-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_FILE | CUDA_SAVES, 20},
+    {"saved-file-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_SAVES | CUDA_NO_MASTER | CUDA_SKIPS, 20},
+    {"saved-file-delays", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_DELAYS | CUDA_SAVES, 20},
 };
 enum { CUDA_OLDEST = 21900 }; /* version of NCCL */
 enum { CUDA_CASES = sizeof cuda_cases / sizeof *cuda_cases };
@@ -375,9 +528,11 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->recompute = k->more & CUDA_RECOMPUTE;
     s->integer = k->kind == ZERO_COMM_NCCL; /* sums are exact: whatever the order and rounding */
     s->poison = k->overflow ? cuda_overflow : NULL;
+    const size_t larger = k->more & CUDA_THROUGH ? 36001 : 12001;
+    const size_t fc = k->more & CUDA_LARGE ? larger : k->more & CUDA_MANY ? 3 : 131;
     const int layers = k->more & CUDA_MANY ? (int)ZP_LANE_TASKS + 20 : 4;
     cuda_tensor(s, "wte", 150, 1, 0, 2, 0);
-    cuda_tensor(s, "fc", layers > 4 ? 3 : 131, layers, 1, 0, 0);
+    cuda_tensor(s, "fc", fc, layers, 1, 0, 0);
     cuda_tensor(s, "ln", 5, 4, 1, 0, in_place ? 0 : ZERO_OVERWRITTEN);
     cuda_tensor(s, "lnf", 9, 1, 1 + layers, 0, 0);
     if (!(k->more & CUDA_LOOKS_LATE)) cuda_tensor(s, "keep", 7, 2, 0, 0, ZERO_KEEP);
@@ -397,7 +552,11 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.scaler.initial = 1024;
     s->cfg.scaler.hysteresis = 1;
     s->cfg.no_overflow_check = 0;
-    if (k->more & CUDA_HOST) s->cfg.optimizer_tier = ZERO_HOST;
+    s->cfg.folder = cuda_folder;
+    if (k->more & (CUDA_HOST | CUDA_THROUGH)) s->cfg.optimizer_tier = ZERO_HOST;
+    s->cfg.update_on = k->more & CUDA_THROUGH ? ZERO_UPDATE_DEVICE : ZERO_UPDATE_HOST;
+    if (k->more & CUDA_FILE) s->cfg.optimizer_tier = ZERO_FILE;
+    if (k->more & CUDA_PARAMS) s->cfg.parameter_tier = s->cfg.optimizer_tier;
     if (k->more & CUDA_HALF) s->cfg.offload_share = 0.5f;
     if (k->more & CUDA_DELAYS) s->cfg.delay_from = 1;
     if (k->more & CUDA_LAMB) s->cfg.optimizer = ZERO_LAMB;
@@ -430,7 +589,7 @@ static void cuda_log(void *user, zero_log_level level, const char *sentence) {
 /* Where state and master weights are, the plan says. */
 static void cuda_planned(test_rank *rank, zero_ctx *z) {
     const zero_config *c = &cuda_me->spec.cfg;
-    const int host = c->optimizer_tier == ZERO_HOST, all = host && c->offload_share == 0;
+    const int host = c->optimizer_tier != ZERO_DEVICE, all = host && c->offload_share == 0;
     zero_plan p;
     memset(&p, 0, sizeof p);
     if (zero_query_plan(z, &p)) test_rank_fail(rank, "%s", zero_last_error(z));
@@ -438,6 +597,28 @@ static void cuda_planned(test_rank *rank, zero_ctx *z) {
     if ((p.host_bytes > 0) != host || p.host_bytes != got || (p.optimizer_bytes == 0) != all)
         test_rank_fail(rank, "%zu bytes of state planned, and %zu of the host's", p.optimizer_bytes,
                        p.host_bytes);
+    if ((p.file_bytes > 0) != (c->optimizer_tier == ZERO_FILE))
+        test_rank_fail(rank, "%zu bytes of the file planned", p.file_bytes);
+}
+
+/* A step writes to the file what the plan says, and reads as much, and some of the next step's. */
+static int cuda_moved(host_run *h, const zp_disk *before) {
+    const cuda_case *k = cuda_me->run->k;
+    const int access = CUDA_SKIPS | CUDA_WRITES | CUDA_REWRITES | CUDA_SAVES;
+    zero_stats now;
+    zero_plan p;
+    if (h->spec->cfg.optimizer_tier != ZERO_FILE || k->overflow || (k->more & access)) return 1;
+    HOST_TRY(h, zero_query_stats(h->z, &now));
+    HOST_TRY(h, zero_query_plan(h->z, &p));
+    const uint64_t written = (uint64_t)CUDA_STEPS * p.file_written_bytes,
+                   read = (uint64_t)CUDA_STEPS * p.file_read_bytes;
+    if (now.file_written_bytes - before->written_bytes != written || !written
+        || now.file_read_bytes - before->read_bytes < read)
+        test_rank_fail(h->rank, "%llu bytes written, %llu read, planned %llu and %llu",
+                       (unsigned long long)now.file_written_bytes,
+                       (unsigned long long)now.file_read_bytes, (unsigned long long)written,
+                       (unsigned long long)read);
+    return !h->rank->failed;
 }
 
 /* Arenas are registered in the way that this NCCL offers. */
@@ -817,7 +998,8 @@ static void cuda_train_saved(host_run *h, test_rank *rank, cuda_state *m) {
     zero_destroy(h->z);
     h->z = NULL;
     if (!cuda_me->spec.cfg.delay_from)
-        cuda_me->spec.cfg.optimizer_tier = ZERO_DEVICE; /* state moves between tiers */
+        cuda_me->spec.cfg.optimizer_tier = cuda_me->spec.cfg.parameter_tier =
+            ZERO_DEVICE; /* state moves between tiers */
     if (!rank->failed && cuda_start(h, rank) && cuda_state_move(h, m, 1))
         (void)cuda_last(h, &once, looks, "put into a new context");
     zero_destroy(h->z);
@@ -832,10 +1014,12 @@ static void cuda_train(test_rank *rank) {
     if (rank->rank == 0) emulation_fail(me->run->sort, me->run->fail_at);
     if (cuda_start(&h, rank) && cuda_registered(rank)) {
         cuda_planned(rank, h.z);
+        const zp_disk begun = h.z->disk; /* the initial weights are written */
         if (rank->rank == 1 && !me->run->loss) cuda_arm(me->run, h.z);
         if (me->run->loss)
             (void)cuda_lose(&h, me->run->loss);
-        else if (cuda_pinned_steps(&h) && cuda_finish(&h) && (me->run->k->more & CUDA_LEAVES))
+        else if (cuda_pinned_steps(&h) && cuda_moved(&h, &begun) && cuda_finish(&h)
+                 && (me->run->k->more & CUDA_LEAVES))
             (void)cuda_leave(&h);
     }
     (void)__atomic_add_fetch(&me->run->gone, 1, __ATOMIC_ACQ_REL);
@@ -964,6 +1148,7 @@ static int cuda_once(cuda_run *run, uint64_t seed) {
     emulation_seed(seed);
     emulation_thread_order(seed);
     cuda_prepare(run);
+    cuda_slow = (k->more & CUDA_SLOW) != 0;
     int ok = test_ranks(k->nranks, 0, cuda_body, run);
     const char *found = emulation_found();
     if (found) {
@@ -1011,15 +1196,17 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
     run.records = 1;
     if (!test_check(cuda_once(&run, 0), "%s at once: %s", k->name, test_first)) return;
     memcpy(expected, run.seen, sizeof expected);
-    if (k->more & CUDA_HOST) {
+    if (k->more & CUDA_AWAY) {
         const int delays = run.spec.cfg.delay_from;
-        run.spec.cfg.optimizer_tier = ZERO_DEVICE;
+        const zero_tier tier = run.spec.cfg.optimizer_tier, params = run.spec.cfg.parameter_tier;
+        run.spec.cfg.optimizer_tier = run.spec.cfg.parameter_tier = ZERO_DEVICE;
         run.spec.cfg.delay_from = 0;
         const int ok = cuda_once(&run, 0);
         for (int r = 0; r < CUDA_RANKS && delays; r++) run.seen[r].looks = expected[r].looks;
         (void)test_check(ok && !memcmp(expected, run.seen, sizeof expected), "%s on the device: %s",
                          k->name, test_first);
-        run.spec.cfg.optimizer_tier = ZERO_HOST;
+        run.spec.cfg.optimizer_tier = tier;
+        run.spec.cfg.parameter_tier = params;
         run.spec.cfg.delay_from = delays;
     }
     for (int i = 0; i < n; i++) {
@@ -1039,7 +1226,7 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
 
 /* Rules of two passes: the same weights at every stage. */
 static void cuda_stages(void) {
-    for (int more = CUDA_LAMB; more <= CUDA_MUON; more *= 2) {
+    for (int64_t more = CUDA_LAMB; more <= CUDA_MUON; more *= 2) {
         uint64_t first = 0;
         for (int stage = 0; stage < 4; stage++) {
             static cuda_run run;
@@ -1280,12 +1467,51 @@ static void cuda_unpinned(void) {
     cuda_close(&run);
 }
 
+/* A read or write of the file's that fails: every rank says which, or, over NCCL, that rank, for
+   which its peers wait. */
+static void cuda_disk_fails(const char *name, int n) {
+    static cuda_run run;
+    cuda_seen none[CUDA_RANKS];
+    const char *wrong = NULL;
+    memset(none, 0, sizeof none);
+    memset(&cuda_disk, 0, sizeof cuda_disk);
+    (void)cuda_open(&run, cuda_named(name));
+    (void)test_check(cuda_once(&run, 0), "%s: %s", name, test_first);
+    const long all[2] = {cuda_disk.reads, cuda_disk.writes};
+    run.faults = 1;
+    for (int writes = 0; writes < 2; writes++)
+        for (long k = 1; k <= all[writes]; k += all[writes] / n + 1) {
+            memset(&cuda_disk, 0, sizeof cuda_disk);
+            *(writes ? &cuda_disk.fail_write : &cuda_disk.fail_read) = k;
+            const int failed = cuda_clean(&run, none, &wrong);
+            const int met = (writes ? cuda_disk.writes : cuda_disk.reads) >= k;
+            (void)test_check(failed == met && !wrong, "%s, %s %ld fails: %s", name,
+                             writes ? "write" : "read", k, wrong ? wrong : "no error");
+            int told = 0;
+            for (int r = 0; r < run.k->nranks; r++)
+                told += strstr(run.why[r], writes ? "writing byte" : "reading byte") != NULL;
+            (void)test_check(told
+                                 == (!met                            ? 0
+                                     : run.k->kind == ZERO_COMM_NCCL ? 1
+                                                                     : run.k->nranks),
+                             "%s: %d ranks say it: %s", name, told, run.why[0]);
+        }
+    memset(&cuda_disk, 0, sizeof cuda_disk);
+    cuda_close(&run);
+}
+
 static void cuda_faults(int n) {
     emulation_patience(1.5);
+    cuda_disk_fails("file-3", n);
+    cuda_disk_fails("file-nccl-3", n);
+    cuda_disk_fails("file-2-delays", n);
+    cuda_disk_fails("file-3-params", n);
     cuda_unpinned();
-    static const char *const cases[] = {"local-3",     "local-1",     "local-3-mapped", "nccl-3",
-                                        "nccl-0",      "saved-3",     "host-3",         "host-1",
-                                        "host-nccl-3", "saved-host-0"};
+    static const char *const cases[] = {
+        "local-3",   "local-1",        "local-3-mapped", "nccl-3",        "nccl-0",
+        "saved-3",   "host-3",         "host-1",         "host-nccl-3",   "saved-host-0",
+        "file-3",    "file-1",         "saved-file-2",   "file-3-params", "host-3-params",
+        "through-3", "saved-through-2"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_fail_each(cases[i], EMULATION_ALLOCATION, "allocation", 1000);
         cuda_fail_each(cases[i], EMULATION_ANY, "call", n);
@@ -1303,7 +1529,7 @@ static void cuda_faults(int n) {
 
 /* ---- mutations ----------------------------------------------------------------------------- */
 
-#define CUDA_SITES 160
+#define CUDA_SITES 224
 #define CUDA_LINES 16384 /* of zero_plugin.cu */
 
 /* Places are found in the compiled file's text; built in its folder. */
@@ -1329,17 +1555,15 @@ static const struct {
     {"zero_state_begin", "zp_stream_sync(&z->stream[",
      "what was gathered ahead reads what may be put, and is thrown away behind "
      "zero_state_end: a race without a trace"},
-    {"zp_nccl_leave", "cudaStreamSynchronize(",
+    {"zp_group_close", "->leave(g, broken)",
      "only an exchange that failed leaves copies behind: see the faults"},
     {"zp_build_private", "zp_stream_sync(&z->compute)",
      "the spans are freed behind it: a late copy reads what nobody has written "
      "over yet"},
     {"zero_state_set_counters", "zp_stream_sync(&z->compute)",
      "the host may write *z->pinned again: a second copy follows the first"},
-    {"zp_host_send", "z->live[u].updated",
-     "a lane is a real thread, which has read its gradients before: a seed in a hundred shows it"},
-    {"zp_settle", "zp_stream_sync(&z->host.down)",
-     "a gradient that is written under its copy down is copied again at the step"},
+    {"zp_host_begin", "->gathered)",
+     "what an evaluation left under way is thrown away behind the step: a race without a trace"},
     {NULL, NULL, NULL}};
 
 static char cuda_lines[CUDA_LINES][104];
@@ -1476,6 +1700,8 @@ static void cuda_mutants(int seeds, const char *word) {
     if (!test_check(cuda_read_source(), "zero_plugin.cu has more than %d lines", CUDA_LINES))
         return;
     for (int k = 0; k < CUDA_CASES; k++) n = cuda_find_sites(sites, n, k);
+    cuda_folder =
+        access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"; /* a disk takes longer than that */
     emulation_patience(0.2);
     for (int k = 0; k < CUDA_CASES; k++) {
         (void)cuda_open(&runs[k], &cuda_cases[k]);
@@ -1536,8 +1762,10 @@ static void cuda_tiers(void) {
         zero_tier optimizer, gradients, parameters;
         int can;
     } cases[] = {{ZERO_HOST, ZERO_DEVICE, ZERO_DEVICE, 1}, {ZERO_HOST, ZERO_HOST, ZERO_DEVICE, 1},
-                 {ZERO_DEVICE, ZERO_HOST, ZERO_DEVICE, 0}, {ZERO_HOST, ZERO_HOST, ZERO_HOST, 0},
-                 {ZERO_FILE, ZERO_DEVICE, ZERO_DEVICE, 0}, {ZERO_HOST, ZERO_FILE, ZERO_DEVICE, 0}};
+                 {ZERO_DEVICE, ZERO_HOST, ZERO_DEVICE, 0}, {ZERO_HOST, ZERO_HOST, ZERO_HOST, 1},
+                 {ZERO_FILE, ZERO_DEVICE, ZERO_DEVICE, 1}, {ZERO_FILE, ZERO_HOST, ZERO_DEVICE, 1},
+                 {ZERO_HOST, ZERO_FILE, ZERO_DEVICE, 0},   {ZERO_HOST, ZERO_HOST, ZERO_FILE, 1},
+                 {ZERO_DEVICE, ZERO_DEVICE, ZERO_FILE, 0}};
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         zero_config cfg;
@@ -1549,10 +1777,53 @@ static void cuda_tiers(void) {
         cfg.gradient_tier = cases[i].gradients;
         cfg.parameter_tier = cases[i].parameters;
         const zero_result r = zero_create(&z, &cfg, &self);
-        (void)test_check(cases[i].can ? r == ZERO_OK
-                                      : r == ZERO_ERR_ARGUMENT
-                                            && strstr(zero_last_error(z), "CUDA builds have HOST"),
+        (void)test_check(cases[i].can
+                             ? r == ZERO_OK
+                             : r == ZERO_ERR_ARGUMENT
+                                   && strstr(zero_last_error(z), "in CUDA builds gradients are"),
                          "tiers, %d: %s", (int)i, zero_last_error(z));
+        zero_destroy(z);
+    }
+}
+
+/* Who updates what the host keeps: by the rates, or as asked for; and what the plan says of it. */
+static void cuda_chooses(void) {
+    static const struct {
+        zero_update_on asked, expected;
+        zero_type type;
+        float link, memory;
+        double host_ns, device_ns; /* an element */
+    } cases[] = {
+        {ZERO_UPDATE_AUTO, ZERO_UPDATE_DEVICE, ZERO_BF16, 0, 0, 28.0 / 60 + 2.0 / 25, 12.0 / 25},
+        {ZERO_UPDATE_AUTO, ZERO_UPDATE_HOST, ZERO_BF16, 12, 100, 28.0 / 100 + 2.0 / 12, 1},
+        {ZERO_UPDATE_AUTO, ZERO_UPDATE_HOST, ZERO_F32, 10, 100, 28.0 / 100 + 4.0 / 10, 0.8},
+        {ZERO_UPDATE_AUTO, ZERO_UPDATE_DEVICE, ZERO_F32, 400, 200, 28.0 / 200 + 4.0 / 400, 0.08},
+        {ZERO_UPDATE_HOST, ZERO_UPDATE_HOST, ZERO_BF16, 0, 0, 28.0 / 60 + 2.0 / 25, 12.0 / 25},
+        {ZERO_UPDATE_DEVICE, ZERO_UPDATE_DEVICE, ZERO_BF16, 12, 100, 28.0 / 100 + 2.0 / 12, 1}};
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        zero_config cfg;
+        zero_plan p;
+        zero_ctx *z = NULL;
+        zero_tensor_desc d;
+        memset(&cfg, 0, sizeof cfg);
+        memset(&d, 0, sizeof d);
+        memset(&p, 0, sizeof p);
+        cfg.optimizer_tier = ZERO_HOST;
+        cfg.type = cases[i].type;
+        cfg.update_on = cases[i].asked;
+        cfg.link_gbs = cases[i].link;
+        cfg.memory_gbs = cases[i].memory;
+        d.name = "w";
+        d.numel = 1 << 20;
+        const int made =
+            !zero_create(&z, &cfg, &self) && !zero_tensor(z, &d) && !zero_query_plan(z, &p);
+        const double n = 1e-9 * (1 << 20);
+        (void)test_check(made && p.update_on == cases[i].expected
+                             && fabs(p.update_host_s / n - cases[i].host_ns) < 1e-6
+                             && fabs(p.update_device_s / n - cases[i].device_ns) < 1e-6,
+                         "update, %d: %d by %g ns, %g ns: %s", (int)i, (int)p.update_on,
+                         p.update_host_s / n, p.update_device_s / n, zero_last_error(z));
         zero_destroy(z);
     }
 }
@@ -1579,7 +1850,7 @@ int main(int argc, char **argv) {
             cuda_case_seeds(&cuda_cases[i], argc > 3 ? strtoull(argv[3], NULL, 10) : 1,
                             argc > 4 ? atoi(argv[4]) : 1);
     if (all || !strcmp(what, "seeds"))
-        lane_all(), loop_all(), cuda_host_erred(), cuda_tiers(), cuda_stages();
+        lane_all(), loop_all(), cuda_host_erred(), cuda_tiers(), cuda_stages(), cuda_chooses();
     if (all || !strcmp(what, "seeds"))
         cuda_all_seeds(n ? n : 100, argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
 #ifdef EMULATED_LAUNCH

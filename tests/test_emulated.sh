@@ -42,8 +42,10 @@ for type in f32 bf16 fp16; do
     done
     check "$([ -n "$(weights z0)" ] && [ "$(weights z0)" = "$(weights z1)" ] && echo 1)" "$type: stage 1 has the weights of stage 0"
     check "$([ -n "$(weights z2)" ] && [ "$(weights z2)" = "$(weights z3)" ] && echo 1)" "$type: stage 3 has the weights of stage 2"
-    timeout 100 "$cuda" $flags -b 4 -pn 2 -z 2 -zos host >"$scratch/host" 2>&1
-    check "$([ "$(weights host)" = "$(weights z2)" ] && echo 1)" "$type: state in the host's memory gives the same weights: $(tail -n 1 "$scratch/host")"
+    for tier in '-zos host -zou host' '-zos host -zou device' '-zos file' '-zos host -zop host' '-zos file -zop file'; do
+        timeout 100 "$cuda" $flags -b 4 -pn 2 -z 3 -zfd "$scratch" $tier >"$scratch/tier" 2>&1
+        check "$([ "$(weights tier)" = "$(weights z3)" ] && echo 1)" "$type: $tier gives the same weights: $(tail -n 1 "$scratch/tier")"
+    done
 done
 "$cpu" $small -b 8 -r 0 >"$scratch/cpu" 2>&1
 for r in 0 1 2 3; do
@@ -68,7 +70,7 @@ check "$(tail -n +2 "$scratch/csv" | cut -d, -f14 | sort | uniq -c | awk '$1 == 
 timeout 60 "$cuda" -e d48 -t 1024 -b 64 -i "$B/data/tiny_gpt2_train.bin" -j "$B/data/tiny_gpt2_val.bin" -g 0 >"$scratch/large" 2>&1
 check "$(grep -c '^train_gpt2_zero: .*memory free of' "$scratch/large")" "a model larger than the device is refused: $(tail -n 1 "$scratch/large")"
 
-for part in build ops ranks resume bench; do
+for part in build ops ranks resume offload bench; do
     B=$B DRY=1 sh tests/gpu.sh $part >"$scratch/dry" 2>&1
     check "$([ "$(wc -l <"$scratch/dry")" -ge 1 ] && ! grep -q 'not found' "$scratch/dry" && echo 1)" "gpu.sh $part, dry"
 done
@@ -81,6 +83,8 @@ check "$(grep -c '^| tokens/s at stages 0-3 on one rank, of stage 0 | 0:1.0000 1
 check "$(grep -c '^| adamw-bf16, share of copy | [0-9.]* of-copy' "$scratch/bench")" "gpu.sh bench, kernels"
 B=$scratch/gpu TRAINER=$cuda sh tests/gpu.sh resume >"$scratch/resume" 2>&1
 check "$(grep -c '^| goes on from a checkpoint.*| the same bits |$' "$scratch/resume" | awk '{ print ($1 == 5) }')" "gpu.sh resume: $(grep -e '-- resume' "$scratch/resume")"
+B=$scratch/gpu TRAINER=$cuda SMALL=1 sh tests/gpu.sh offload >"$scratch/offload" 2>&1
+check "$(grep -c '^| GPT-2 1558M, bf16, B 4, T 1024, stage 3, .* | [0-9]* tokens/s' "$scratch/offload" | awk '{ print ($1 == 6) }')" "gpu.sh offload: $(grep 'stage 3, ' "$scratch/offload")"
 check "$(grep -c '^| its checkpoint, written aside |.*being written' "$scratch/bench")" "gpu.sh bench, checkpoint: $(grep 'written aside' "$scratch/bench")"
 check "$(grep -c '| not measured |' "$scratch/bench" | awk '{ print ($1 > 10) }')" "gpu.sh says what was not measured"
 echo "$passed passed, $failed failed"

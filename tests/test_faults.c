@@ -263,7 +263,13 @@ static void fault_config(fault_test *t, int which) {
         {.stage = 0, .no_overlap = 1},
         {.stage = 3, .persistence_numel = ZERO_NONE},
         {.stage = 1, .micro_steps = 2},
-        {.stage = 2}};
+        {.stage = 2},
+        {.stage = 3,
+         .optimizer_tier = ZERO_FILE,
+         .gradient_tier = ZERO_FILE,
+         .parameter_tier = ZERO_FILE,
+         .micro_steps = 2,
+         .folder = "/tmp"}};
     t->cfg = cfg[which];
     t->cfg.threads = 1;
     t->cfg.timeout_s = 8;
@@ -556,7 +562,7 @@ static void fault_leavers(void) {
     fault_test *t = fault_shared();
     t->deed = fault_deed_leave;
     t->sticky = 1;
-    for (int config = 0; config < 5; config++)
+    for (int config = 0; config < 6; config++)
         for (t->place = AT_CREATE; t->place < FAULT_PLACES; t->place++) {
             fault_config(t, config);
             t->odd = (config + (int)t->place) % FAULT_RANKS;
@@ -610,7 +616,7 @@ static void fault_launch(fault_test *t) {
 static void fault_killed(void) {
     fault_test *t = fault_shared();
     t->deed = fault_deed_die;
-    for (int config = 0; config < 5; config++)
+    for (int config = 0; config < 6; config++)
         for (t->place = AT_CREATE; t->place < FAULT_PLACES; t->place += 1 + config % 2) {
             fault_config(t, config);
             t->odd = (config + (int)t->place) % FAULT_RANKS;
@@ -828,7 +834,7 @@ static void fault_alone(void) {
     fault_test *t = fault_shared();
     t->deed = fault_deed_leave;
     t->odd = 0;
-    for (int config = 0; config < 5; config++)
+    for (int config = 0; config < 6; config++)
         for (t->place = AT_CREATE; t->place < FAULT_PLACES; t->place++) {
             fault_config(t, config);
             fault_begin("a rank alone leaves at place %d, configuration %d", (int)t->place, config);
@@ -850,7 +856,7 @@ int main(void) {
     fault_allocations(2, 1); /* processes first: OpenMP's threads do not survive a fork */
     fault_allocations(0, 1);
     fault_forked();
-    for (int config = 0; config < 5; config++) fault_allocations(config, 0);
+    for (int config = 0; config < 6; config++) fault_allocations(config, 0);
     fault_disagreements();
     fault_bad_values();
     fault_writes();

@@ -6,6 +6,11 @@
 #include "harness.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 /* What the disk does: counted over all ranks. */
@@ -14,8 +19,55 @@ static struct {
     long fail_read, fail_write; /* the k-th one fails; 0: none */
     int shorten, interrupt;     /* transfers are cut, or interrupted first, now and then */
     int flip;                   /* a bit of what the next read brings is another */
-    int full, no_file;
+    int full;
+    int refuse_direct, refuse_unnamed, refuse_named; /* errno of open, and of mkstemp */
+    int wants;  /* statx: offsets and memory are multiples of that; -1: it fails */
+    int direct; /* the last open that worked asked for O_DIRECT */
 } disk_does;
+
+/* Reads from a part of each rank's file wait until they are let go; `late`: that did not happen. */
+static struct {
+    int on, waiting, let_go, late;
+    size_t from, to;
+    int together; /* instead, until so many of them wait */
+} disk_hold;
+static void disk_held(size_t at) {
+    if (!disk_hold.on || at < disk_hold.from || at >= disk_hold.to) return;
+    const int waiting = __atomic_add_fetch(&disk_hold.waiting, 1, __ATOMIC_ACQ_REL);
+    const double start = test_now();
+    if (disk_hold.together && waiting >= disk_hold.together)
+        __atomic_store_n(&disk_hold.let_go, 1, __ATOMIC_RELEASE);
+    while (!__atomic_load_n(&disk_hold.let_go, __ATOMIC_ACQUIRE)) {
+        (void)usleep(200);
+        if (test_now() - start < 10) continue;
+        __atomic_store_n(&disk_hold.late, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&disk_hold.let_go, 1, __ATOMIC_RELEASE);
+    }
+}
+
+static int disk_open(const char *path, int flags, int mode, ...) {
+    const int unnamed = (flags & O_TMPFILE) == O_TMPFILE, direct = (flags & O_DIRECT) != 0;
+    if (unnamed && direct && disk_does.refuse_direct) return errno = disk_does.refuse_direct, -1;
+    if (unnamed && disk_does.refuse_unnamed) return errno = disk_does.refuse_unnamed, -1;
+    if (unnamed) disk_does.direct = direct;
+    return open(path, flags, mode);
+}
+static int disk_mkstemp(char *path) {
+    if (disk_does.refuse_named) return errno = disk_does.refuse_named, -1;
+    disk_does.direct = 0;
+    return mkstemp(path);
+}
+#ifdef STATX_DIOALIGN
+static int disk_statx(int fd, const char *path, int flags, unsigned mask, struct statx *s) {
+    if (disk_does.wants < 0) return errno = ENOSYS, -1;
+    const int r = statx(fd, path, flags, mask, s);
+    if (!r && disk_does.wants) s->stx_mask |= STATX_DIOALIGN;
+    if (!r && disk_does.wants)
+        s->stx_dio_mem_align = s->stx_dio_offset_align = (unsigned)disk_does.wants;
+    return r;
+}
+#define statx(fd, path, flags, mask, s) disk_statx(fd, path, flags, mask, s)
+#endif
 
 static ssize_t disk_cut(size_t *n, long k) {
     if (disk_does.interrupt && k % 3 == 0) {
@@ -27,6 +79,7 @@ static ssize_t disk_cut(size_t *n, long k) {
 }
 static ssize_t disk_pread(int fd, void *p, size_t n, off_t at) {
     const long k = __atomic_add_fetch(&disk_does.reads, 1, __ATOMIC_RELAXED);
+    disk_held((size_t)at);
     if (k == disk_does.fail_read) return errno = EIO, -1;
     if (disk_cut(&n, k)) return -1;
     const ssize_t got = pread(fd, p, n, at);
@@ -51,6 +104,7 @@ static void disk_request(struct io_uring_sqe *q, uint64_t i) {
     const int writes = q->opcode == IORING_OP_WRITE;
     const long k =
         __atomic_add_fetch(writes ? &disk_does.writes : &disk_does.reads, 1, __ATOMIC_RELAXED);
+    if (!writes) disk_held((size_t)q->off);
     if (k == (writes ? disk_does.fail_write : disk_does.fail_read)) q->fd = -1;
     if (disk_does.shorten && k % 2 && q->len > 8192) q->len = 4096 * (1 + (unsigned)k % 3);
     disk_reads_to[i] = writes ? NULL : (char *)(uintptr_t)q->addr;
@@ -73,10 +127,15 @@ static int disk_wait(struct io_uring *ring, struct io_uring_cqe **c) {
 #define pread           disk_pread
 #define pwrite          disk_pwrite
 #define posix_fallocate disk_allocate
+#define mkstemp         disk_mkstemp
+#define open(path, ...) disk_open(path, __VA_ARGS__, 0, 0)
 #include "../zero_plugin.cu"
 #undef pread
 #undef pwrite
 #undef posix_fallocate
+#undef mkstemp
+#undef open
+#undef statx
 
 static const char *offload_folder;
 
@@ -481,6 +540,126 @@ static void offload_flips(void) {
     zero_destroy(z);
 }
 
+/* ---- how the file is opened ---- */
+
+static char disk_said[ZP_TEXT_BYTES]; /* of the file, for the log */
+static void disk_log(void *user, zero_log_level level, const char *sentence) {
+    (void)user;
+    if (level == ZERO_LOG_INFO && strstr(sentence, "a file of "))
+        (void)snprintf(disk_said, sizeof disk_said, "%s", sentence);
+}
+static int disk_files(void) { /* that are open */
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* What a file system may refuse, and what then is done, or said; nothing stays open or behind. */
+static void offload_opens(void) {
+    static const struct {
+        const char *what;
+        int direct, unnamed, named, wants;
+        zero_result result;
+        const char *says;
+    } cases[] = {
+        {"nothing", 0, 0, 0, 0, ZERO_OK, "a file of "},
+        {"O_DIRECT", EINVAL, 0, 0, 0, ZERO_OK, "through the system's cache"},
+        {"O_TMPFILE", 0, EOPNOTSUPP, 0, 0, ZERO_OK, "through the system's cache"},
+        {"O_TMPFILE, an old kernel", 0, EISDIR, 0, 0, ZERO_OK, "through the system's cache"},
+        {"sectors of 64 KiB", 0, 0, 0, 65536, ZERO_OK, "through the system's cache"},
+        {"sectors of 512 bytes", 0, 0, 0, 512, ZERO_OK, "past the cache"},
+        {"statx", 0, 0, 0, -1, ZERO_OK, "past the cache"},
+        {"a name", 0, EOPNOTSUPP, EMFILE, 0, ZERO_ERR_DEVICE, "Too many open files"},
+        {"any file", 0, EMFILE, 0, 0, ZERO_ERR_DEVICE, "Too many open files"},
+        {"to write", 0, EROFS, 0, 0, ZERO_ERR_DEVICE, "Read-only file system"},
+        {"a place in memory", ENOMEM, 0, 0, 0, ZERO_ERR_MEMORY, "Cannot allocate memory"}};
+    zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    uint64_t expected = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static offload_case c;
+        zero_ctx *z = NULL;
+        uint64_t hash = ZP_HASH_EMPTY;
+        const int before = disk_files();
+#ifndef STATX_DIOALIGN
+        if (cases[i].wants) continue;
+#endif
+        memset(&c, 0, sizeof c);
+        c.cfg.optimizer_tier = ZERO_FILE;
+        c.cfg.log = disk_log;
+        disk_said[0] = 0;
+        disk_does.refuse_direct = cases[i].direct;
+        disk_does.refuse_unnamed = cases[i].unnamed;
+        disk_does.refuse_named = cases[i].named;
+        disk_does.wants = cases[i].wants;
+        zero_result r = offload_open(&z, &self, &c, 1);
+        if (!r) r = offload_step(z, &c, 0, 0, &hash);
+        if (!r) r = offload_look(z, &c, &hash);
+        if (!i) expected = hash;
+        const char *said = r ? zero_last_error(z) : disk_said;
+        test_check(r == cases[i].result && strstr(said, cases[i].says)
+                       && (!r ? hash == expected : strstr(said, offload_folder) != NULL),
+                   "refused: %s: %s: %s", cases[i].what, zero_result_string(r), said);
+        zero_destroy(z);
+        test_check(disk_files() == before, "refused: %s: %d files are left open", cases[i].what,
+                   disk_files() - before);
+    }
+    disk_does.refuse_direct = disk_does.refuse_unnamed = disk_does.refuse_named = 0;
+    disk_does.wants = 0;
+}
+
+/* An overlay as containers have it, that this process alone sees. "": it may not have one. */
+static void offload_overlay(char *over, size_t bytes, const char *below) {
+    static const char *const parts[] = {"lower", "upper", "work", "over"};
+    char path[300], options[1200];
+    if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL)) return;
+    for (int i = 0; i < 4; i++) {
+        (void)snprintf(path, sizeof path, "%.200s/%s", below, parts[i]);
+        if (mkdir(path, 0700)) return;
+    }
+    (void)snprintf(options, sizeof options,
+                   "lowerdir=%.200s/lower,upperdir=%.200s/upper,workdir=%.200s/work", below, below,
+                   below);
+    if (!mount("none", path, "overlay", 0, options)) (void)snprintf(over, bytes, "%s", path);
+}
+static void offload_overlay_end(const char *over, const char *below) {
+    static const char *const parts[] = {"over", "work/work", "work", "upper", "lower", ""};
+    char path[300];
+    if (over[0]) (void)umount(over);
+    for (int i = 0; i < 6; i++) {
+        (void)snprintf(path, sizeof path, "%.200s/%s", below, parts[i]);
+        (void)rmdir(path);
+    }
+}
+
+/* Folders of other file systems: buffered where direct transfers cannot be had, and told. */
+static void offload_folders(void) {
+    const char *kept = offload_folder;
+    char over[300] = "", below[64] = "/tmp/offload-XXXXXX";
+    static offload_case c;
+    if (mkdtemp(below)) offload_overlay(over, sizeof over, below);
+    for (int i = 0; i < 2; i++) {
+        struct statfs s;
+        offload_folder = i ? over : "/dev/shm";
+        if (statfs(offload_folder, &s) || (i == 0 && s.f_type != TMPFS_MAGIC)) {
+            printf("skipped: there is no %s here\n", i ? "overlay" : "tmpfs");
+            continue;
+        }
+        memset(&c, 0, sizeof c);
+        c.cfg.stage = 3;
+        c.cfg.type = ZERO_BF16;
+        c.cfg.optimizer_tier = c.cfg.gradient_tier = c.cfg.parameter_tier = ZERO_FILE;
+        c.cfg.log = disk_log;
+        disk_said[0] = 0;
+        offload_same(&c, 2, i ? "an overlay" : "tmpfs");
+        test_check(
+            strstr(disk_said, disk_does.direct ? "past the cache" : "through the system's cache")
+                != NULL,
+            "%s: %s", offload_folder, disk_said);
+    }
+    offload_overlay_end(over, below);
+    offload_folder = kept;
+}
+
 /* What cannot be: told at the build, before any training. */
 static void offload_refused(void) {
     static offload_case c;
@@ -524,10 +703,110 @@ static void offload_refused(void) {
     zero_destroy(z);
 }
 
+/* ---- what waits for what ---- */
+
+/* Begins the next step while an update is held up: who gets through has not waited for that. */
+static zero_result offload_ahead_of(zero_ctx *z, offload_case *c, int rank, int nranks) {
+    static int through;
+    const int delayed = c->cfg.delay_from > 0, last = delayed ? 4 : 3;
+    uint64_t hash = 0;
+    offload_host p, g;
+    if (rank == 0) {
+        const zp_kept *state = &z->array[ZP_STATE].part[3];
+        memset(&disk_hold, 0, sizeof disk_hold);
+        disk_hold.from = state->at;
+        disk_hold.to = state->at + 1;
+        disk_hold.on = 1;
+        through = 0;
+    }
+    ZERO_TRY(zero_barrier(z));
+    ZERO_TRY(offload_step(z, c, 0, rank, &hash));
+    ZERO_TRY(zero_bind(z, &p, &g));
+    ZERO_TRY(zero_pass_begin(z, ZERO_TRAIN, 0, 1));
+    (void)zero_loss_scale(z);
+    for (int u = 0; u < last; u++) {
+        ZERO_TRY(zero_forward_begin(z, u, &p));
+        ZERO_TRY(zero_forward_end(z, u));
+    }
+    if (delayed) ZERO_TRY(zero_backward_begin(z, 3, &p, &g));
+    const int late = __atomic_load_n(&disk_hold.late, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&through, 1, __ATOMIC_ACQ_REL) == nranks)
+        __atomic_store_n(&disk_hold.let_go, 1, __ATOMIC_RELEASE);
+    if (delayed) ZERO_TRY(zero_backward_end(z, 3));
+    ZERO_TRY(zero_forward_begin(z, 3, &p));
+    ZERO_TRY(zero_forward_end(z, 3));
+    return late ? ZERO_ERR_TIMEOUT : ZERO_OK;
+}
+static void offload_overlap_rank(test_rank *r) {
+    offload_case *c = (offload_case *)r->arg;
+    const zero_comm comm = test_comm(r);
+    zero_ctx *z = NULL;
+    c->result[r->rank] = offload_open(&z, &comm, c, 1);
+    if (!c->result[r->rank]) c->result[r->rank] = offload_ahead_of(z, c, r->rank, r->nranks);
+    __atomic_store_n(&disk_hold.let_go, 1, __ATOMIC_RELEASE);
+    snprintf(c->why[r->rank], sizeof c->why[0], "%s", zero_last_error(z));
+    zero_destroy(z);
+}
+
+/* A unit whose update is held up by its disk holds up nobody else: neither the next forward of
+   other units, nor, delayed, any gather of the next step. By order alone: no times are measured.
+   (No piece that is waited for is of the held one's lane.) */
+static void offload_overlap(void) {
+    static offload_case c;
+    for (int stage = 0; stage < 4; stage++)
+        for (int how = 0; how < 8; how++) { /* delayed; parameters in the file; 16 bit */
+            memset(&c, 0, sizeof c);
+            c.cfg.stage = stage;
+            c.cfg.persistence_numel = ZERO_NONE;
+            c.cfg.optimizer_tier = ZERO_FILE;
+            c.cfg.delay_from = how & 1;
+            c.cfg.prefetch = how & 2 ? 0 : ZERO_NONE;
+            if ((how & 2) && stage == 3) c.cfg.parameter_tier = ZERO_FILE;
+            if (how & 4) c.cfg.type = ZERO_BF16;
+            if (how == 4 && stage >= 2) c.cfg.gradient_tier = ZERO_FILE;
+            const int nranks = 1 + (how + stage) % 2;
+            (void)test_ranks(nranks, 0, offload_overlap_rank, &c);
+            for (int r = 0; r < nranks; r++)
+                test_check(!c.result[r] && disk_hold.waiting,
+                           "held up: stage %d, delayed %d, parameters %d, rank %d: %s%s", stage,
+                           how & 1, (int)c.cfg.parameter_tier, r,
+                           c.result[r] == ZERO_ERR_TIMEOUT ? "waits for another unit's update"
+                                                           : c.why[r],
+                           disk_hold.waiting ? "" : ": nothing was held");
+        }
+    disk_hold.on = 0;
+}
+
+/* Reads of pieces to come are under way together. */
+static void offload_reads_ahead(void) {
+    static offload_case c;
+    zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_ctx *z = NULL;
+    uint64_t hash = 0;
+    memset(&c, 0, sizeof c);
+    c.large = 1;
+    c.cfg.optimizer_tier = ZERO_FILE;
+    zero_result r = offload_open(&z, &self, &c, 1);
+    memset(&disk_hold, 0, sizeof disk_hold);
+    disk_hold.to = SIZE_MAX;
+    disk_hold.together = 4;
+    disk_hold.on = 1;
+    if (!r) r = offload_step(z, &c, 0, 0, &hash);
+    if (!r) r = zp_settle(z);
+    test_check(!r && !disk_hold.late, "pieces are read one after the other: %s",
+               zero_last_error(z));
+    zero_destroy(z);
+    disk_hold.on = 0;
+}
+
 int main(int argc, char **argv) {
     const int every = argc > 1 ? atoi(argv[1]) : 1;
     offload_folder = argc > 3 ? argv[3] : "/tmp";
     offload_refused();
+    offload_opens();
+    offload_folders();
+    offload_overlap();
+    offload_reads_ahead();
     offload_flips();
     offload_faults();
     offload_all(every, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);

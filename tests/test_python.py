@@ -52,8 +52,8 @@ Config = struct("zero_config", all_of(I, "stage micro_steps accumulation type gr
                 all_of(P, "stream"), all_of(c.c_double, "timeout_s"), all_of(P, "log log_user"),
                 all_of(I, "open_units optimizer_tier"), all_of(P, "folder"),
                 all_of(I, "gradient_tier parameter_tier"), all_of(F, "offload_share"),
-                all_of(I, "no_file_check delay_from"), all_of(F, "trust_least trust_most"),
-                all_of(Muon, "muon"))
+                 all_of(I, "no_file_check delay_from"), all_of(F, "trust_least trust_most"),
+                 all_of(Muon, "muon"), all_of(I, "update_on"), all_of(F, "link_gbs memory_gbs"))
 Desc = struct("zero_tensor_desc", all_of(c.c_char_p, "name"), all_of(S, "numel"),
               all_of(I, "layers unit uses flags"), all_of(S, "field"))
 Tensors, HYPER = struct("tensors", all_of(c.POINTER(F), "w b")), (F * 6)(LR, .9, .95, 1e-8, .1, 0)

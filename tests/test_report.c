@@ -262,11 +262,17 @@ static void check_plan(const zero_config *c, int host_is_device, const char *con
     p.optimizer_bytes = (size_t)4 << 20;
     p.buffer_bytes = (size_t)8 << 20;
     if (c->optimizer_tier == ZERO_FILE) {
+        p.accumulator_bytes = (size_t)3 << 20;
         p.file_bytes = (size_t)16 << 20;
         p.file_read_bytes = (size_t)32 << 20;
         p.file_written_bytes = (size_t)64 << 20;
     }
-    if (c->optimizer_tier == ZERO_HOST && !host_is_device) p.host_bytes = (size_t)128 << 20;
+    if (c->optimizer_tier == ZERO_HOST && !host_is_device) {
+        p.host_bytes = (size_t)128 << 20;
+        p.update_on = c->update_on == ZERO_UPDATE_HOST ? ZERO_UPDATE_HOST : ZERO_UPDATE_DEVICE;
+        p.update_host_s = 0.002;
+        p.update_device_s = 0.0015;
+    }
     listen_begin();
     plan_rows(&out, &p, c, host_is_device);
     listen_end(text, sizeof text);
@@ -278,26 +284,32 @@ static void check_plan(const zero_config *c, int host_is_device, const char *con
 }
 
 static void test_plan_rows(void) {
-    static const char *const device[] = {"| memory of a rank     | 15.0 MiB  ", "!tiers", "!host",
-                                         "!file", NULL};
+    static const char *const device[] = {
+        "| memory of a rank     | 15.0 MiB  ", "!tiers", "!host", "!update", "!file", NULL};
     static const char *const host[] = {
         "| tiers                | parameters device, gradients host, optimizer host  ",
         "|   host               | is device: the CPU version has one memory  ",
         "|   optimizer state    | 4.0 MiB   ", NULL};
-    static const char *const gpu[] = {"!is device",
-                                      "|   parameters         | 1.0 MiB   ",
-                                      "|   gradients          | 2.0 MiB   ",
-                                      "|   optimizer state    | 4.0 MiB   ",
-                                      "| host, of a rank      | 128.0 MiB, state, and",
-                                      NULL};
+    static const char *const gpu[] = {
+        "!is device",
+        "|   parameters         | 1.0 MiB   ",
+        "|   gradients          | 2.0 MiB   ",
+        "|   optimizer state    | 4.0 MiB   ",
+        "| host, of a rank      | 128.0 MiB, state, and",
+        "| update               | by the GPU, which state goes through",
+        "|   by the host        | 2 ms at ",
+        "|   through the GPU    | 1.5 ms  ",
+        NULL};
     static const char *const share[] = {
         "|   of                 | 0.25 of the elements; the rest: device  ",
         "|   optimizer state    | 4.0 MiB   ", "| host, of a rank      | 128.0 MiB, state, and",
         NULL};
     static const char *const file[] = {"| file of a rank       | 16.0 MiB, pieces are checked  ",
+                                       "|   sums in memory     | 3.0 MiB, in buffers",
                                        "|   in                 | /fast  ",
                                        "|   read in a step     | 32.0 MiB  ",
-                                       "|   written in a step  | 64.0 MiB  ", NULL};
+                                       "|   written in a step  | 64.0 MiB  ",
+                                       NULL};
     zero_config c;
     memset(&c, 0, sizeof c);
     c.offload_share = 1;
@@ -307,7 +319,7 @@ static void test_plan_rows(void) {
     check_plan(&c, 0, gpu);
     c.offload_share = 0.25f;
     check_plan(&c, 0, share);
-    c.optimizer_tier = ZERO_FILE;
+    c.optimizer_tier = c.gradient_tier = ZERO_FILE;
     c.folder = "/fast";
     check_plan(&c, 1, file);
 }

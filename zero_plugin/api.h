@@ -95,6 +95,8 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->data->nranks = z->together = 1;
     z->world = z->data;
     zp_gate_init(&z->host.gate);
+    zp_gate_init(&z->host.lift.given);
+    zp_gate_init(&z->host.lift.copied);
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
     zero_result r = zp_check(z, zp_device_open(&z->device));
@@ -286,6 +288,7 @@ void zero_destroy(zero_ctx *z) {
     zp_watch_close(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_event_close(&z->events[i]);
     zp_disk_sync(&z->disk);
+    if (z->host.lift.open) zp_lane_close(&z->host.lift.asks);
     zp_record_give(z->device.recorder); /* the rest */
     zp_disk_close(&z->disk);
     zp_host_close(z);
@@ -296,8 +299,11 @@ void zero_destroy(zero_ctx *z) {
     zp_world_close(z);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->ranges[0], z->ranges[1], z->tensors, z->slots,     z->aliases,
-                     z->bucket,    z->ops,       z->events,  z->ring.stop, z->disk_memory};
+    void *lists[] = {z->ranges[0], z->ranges[1],
+                     z->tensors,   z->slots,
+                     z->aliases,   z->bucket,
+                     z->ops,       z->events,
+                     z->ring.stop, zp_host_keeps(z) ? NULL : z->disk_memory};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_recorder_end(z->device.recorder);
     zp_recorder_close(z->device.recorder);

@@ -218,7 +218,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     zp_disk_sync(&z->disk);
     ZP_TRY(zp_report(z));          /* as of the last step, or norm */
     z->device.exposed_s = exposed; /* asking is not training */
-    const size_t allocated = m->allocated_bytes + z->private_bytes + z->disk_bytes;
+    const size_t allocated = m->allocated_bytes + z->private_bytes + zp_tier_buffers(z);
     const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
     const zero_stats now = {p->param_bytes,
                             p->grad_bytes,

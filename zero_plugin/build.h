@@ -111,6 +111,7 @@ static size_t zp_build_arrays(zero_ctx *z) {
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
         if (z->array[k].bytes)
             z->array[k].memory = (char *)zp_build_cut(z, &at, z->array[k].bytes, 1);
+    if (zp_through_bytes(z)) z->host.places = (char *)zp_build_cut(z, &at, zp_through_bytes(z), 1);
     z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
     z->spans = (zp_span *)zp_build_cut(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
@@ -202,12 +203,13 @@ static void zp_build_pieces(zero_ctx *z) {
     for (int k = 0; k < ZP_ARRAYS; k++) {
         zp_array *a = &z->array[k];
         const size_t bytes = ZP_PIECE_NUMEL * zp_bytes(a->type);
-        if (!zp_plan_away(z, a)) continue;
-        a->disk = &z->disk;
+        const zp_array *turned = k == ZP_PARAM && zp_host_on(z) ? &z->array[ZP_UP] : a;
+        if (a->tier != ZERO_FILE || !zp_plan_away(z, a)) continue;
+        a->disk = z->array[ZP_UP].disk = &z->disk;
         a->bounce = at;
         at += bytes;
         for (int i = 0; i < ZP_RINGED; i++)
-            if (z->ring.turn[i].array == a) z->ring.turn[i].memory = at;
+            if (z->ring.turn[i].array == turned) z->ring.turn[i].memory = at;
         at += zp_tier_places(z, k) * bytes;
         if (zp_tier_addends(z, k)) z->addends = at;
         at += zp_tier_addends(z, k) * bytes;
@@ -233,9 +235,8 @@ static zero_result zp_build_apart(zero_ctx *z) {
     zp_stream_on(&z->updates, ZERO_TRACK_UPDATES);
     r->stop = (zp_stop *)calloc(r->stops, sizeof *r->stop);
     if (!r->stop) return ZERO_ERR_MEMORY;
-    if (bytes && posix_memalign((void **)&z->disk_memory, ZP_SECTOR, z->disk_bytes))
+    if (zp_tier_buffers(z) && posix_memalign((void **)&z->disk_memory, ZP_SECTOR, z->disk_bytes))
         return ZERO_ERR_MEMORY;
-    zp_build_pieces(z);
     zp_stop *stop = r->stop;
     for (int i = 0; i < r->passes * z->layout.all; i++) {
         const int u = zp_update_nth(z, i % z->layout.all);
@@ -256,7 +257,7 @@ static zero_result zp_build_host(zero_ctx *z) {
     const size_t all = zp_host_bytes(z, &pinned);
     const zero_result r = zp_host_open(z);
     int who = -1;
-    if (!r)
+    if (!r && h->spans)
         for (int u = 0; u < z->layout.all; u++)
             (void)zp_update_spans(z, u, h->spans + (z->layout.unit[u].member - z->layout.members));
     ZP_DO(z, zp_agree(z->data, r == ZERO_OK, &who));
@@ -297,7 +298,8 @@ static zero_result zp_build_allocate(zero_ctx *z) {
         return z->dead = zp_fail(z, ZERO_ERR_MEMORY,
                                  "rank %d could not allocate optimizer state (%zu bytes)", who,
                                  z->plan.optimizer_bytes);
-    if (zp_host_on(z)) ZP_TRY(zp_build_host(z));
+    if (zp_host_keeps(z)) ZP_TRY(zp_build_host(z));
+    zp_build_pieces(z);
     r = zp_build_shared(z);
     if (!r) return zp_build_announce(z);
     ZP_DO(z, ZERO_OK);

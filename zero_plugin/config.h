@@ -49,6 +49,9 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(offload_share), ZP_REAL, 0, 1, 1, 0},
     {ZP_SETTING(no_file_check), ZP_FLAG},
     {ZP_SETTING(delay_from), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(update_on), ZP_SIGNED, 0, ZERO_UPDATE_DEVICE, 0, 1},
+    {ZP_SETTING(link_gbs), ZP_REAL, 0, 1e6, 25, 1},
+    {ZP_SETTING(memory_gbs), ZP_REAL, 0, 1e6, 60, 1},
     {ZP_SETTING(no_overlap), ZP_FLAG},
     {ZP_SETTING(no_overflow_check), ZP_FLAG},
     {ZP_SETTING(no_mapping), ZP_FLAG},
@@ -151,18 +154,23 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
         (void)snprintf(text, bytes, "trust_least %g is above trust_most %g", (double)c->trust_least,
                        (double)c->trust_most);
     else if (c->delay_from && !zp_host_computes()
-             && (c->optimizer_tier != ZERO_HOST || c->offload_share < 1))
+             && (!c->optimizer_tier || c->parameter_tier || c->offload_share < 1))
         (void)snprintf(
             text, bytes,
             "delay_from is %d: in CUDA builds it is for the host's updates, of all units "
-            "(optimizer_tier HOST, offload_share 1)",
+            "(optimizer_tier HOST or FILE, offload_share 1), and parameters on the device",
             c->delay_from);
-    else if (tiers && (files || c->parameter_tier || !c->optimizer_tier) && !zp_host_computes())
+    else if (tiers && !zp_host_computes() && (c->gradient_tier == ZERO_FILE || !c->optimizer_tier))
         (void)snprintf(
             text, bytes,
-            "tiers %d, %d and %d: CUDA builds have HOST for the optimizer, and gradients "
-            "with it, so far",
+            "tiers %d, %d and %d: in CUDA builds gradients are on the device or HOST, and other "
+            "tiers than the device's are for an optimizer that has one, too",
             (int)c->optimizer_tier, (int)c->gradient_tier, (int)c->parameter_tier);
+    else if (c->update_on == ZERO_UPDATE_DEVICE && !zp_host_computes()
+             && (c->optimizer_tier == ZERO_FILE || c->parameter_tier || c->delay_from))
+        (void)snprintf(text, bytes,
+                       "update_on is DEVICE: state goes through the GPU from the tier HOST, with "
+                       "parameters on the device and updates at once");
     else if (files && !c->folder)
         (void)snprintf(text, bytes, "a tier is FILE, and folder is NULL");
     else if (c->parameter_tier && c->stage < 3)

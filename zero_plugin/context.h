@@ -32,15 +32,39 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int old_next; /* delayed, in memory: NEXT is older than PARAM, which was written by name */
     zp_event *written, *gathered, *reduction, *updated;
     zp_event *spent;     /* delayed: its update is over, and has read the gradient */
+    zp_lane_event task;  /* beside a GPU: the same, for lanes */
     zp_record *slice[2]; /* its forward and its backward, while they run; NULL: nobody asks */
 } zp_live;
 
-/* Of the tier HOST beside a GPU; see host. */
+/* Parameters on their way from the file to a GPU; see shards. */
+typedef struct zp_lift {
+    char *memory;          /* [2][ZP_LIFTED] pinned pieces */
+    zp_lane asks;          /* gives reads to the file's lanes */
+    int open;              /* it is */
+    zp_gate given, copied; /* a half's reads are given; it has gone up, and is free */
+    size_t turns;          /* halves so far: of the host, of `asks`, and of the stream */
+    size_t asked, awaited;
+    zp_lane_event read[ZP_RING];
+} zp_lift;
+enum { ZP_LIFTED = ZP_RING / 2 };
+
+/* A place on the device that state goes through; see through. */
+typedef struct zp_passage {
+    zp_event filled, used, emptied;
+} zp_passage;
+enum { ZP_PASSAGES = 4 };
+
+/* Of the tiers HOST and FILE beside a GPU; see host. */
 typedef struct zp_host {
-    int on;
-    zp_stream down;
+    int on;      /* the host's processors update */
+    int through; /* HOST: state goes through the GPU; see through */
+    zp_stream down, up;
+    zp_passage passage[ZP_PASSAGES];
+    char *places; /* of all arrays, on the device */
+    size_t turn;  /* pieces so far */
     zp_gate gate; /* of a step's updates: all that they read is in the host's memory */
-    zp_event decided, ready, done;
+    zp_event decided, ready, done, gathered;
+    zp_lift lift;
     zp_pages pinned, plain;
     zp_control *control; /* pinned: the decision, as the updates see it */
     zp_span *spans;      /* as zero_ctx.spans */

@@ -213,6 +213,7 @@ typedef struct zp_pages {
 static zero_result zp_pages_open(zp_pages *m, size_t bytes, int pinned) { return ZERO_OK; }
 static void zp_pages_close(zp_pages *m) {}
 static zero_result zp_stream_beside(zp_stream *s, int threads) { return ZERO_OK; }
+static zero_result zp_stream_calls(zp_stream *s, void (*fn)(void *), void *arg) { return ZERO_OK; }
 static zero_result zp_stream_opens(zp_stream *s, zp_gate *g) { return ZERO_OK; }
 
 #define ZP_FN ZP_INLINE

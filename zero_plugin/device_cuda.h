@@ -157,9 +157,13 @@ static zero_result zp_stream_push(zp_stream *s, zp_task_fn fn, const void *args,
     ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, zp_stream_join, s));
     return ZERO_OK;
 }
-static zero_result zp_stream_opens(zp_stream *s, zp_gate *g) {
-    ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, zp_gate_open, g));
+/* The stream calls a function, which calls nothing of CUDA's. */
+static zero_result zp_stream_calls(zp_stream *s, void (*fn)(void *), void *arg) {
+    ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, fn, arg));
     return ZERO_OK;
+}
+static zero_result zp_stream_opens(zp_stream *s, zp_gate *g) {
+    return zp_stream_calls(s, zp_gate_open, g);
 }
 static zero_result zp_event_open(zp_device *d, zp_event *e) {
     ZP_CUDA(d, cudaEventCreateWithFlags(&e->cuda, cudaEventDisableTiming));

@@ -28,9 +28,11 @@
 
 #include <sys/statvfs.h>
 
+#ifndef ZP_PIECE_NUMEL /* a test may want more of them */
 #define ZP_PIECE_NUMEL ((size_t)1 << 18)
-#define ZP_SECTOR      ((size_t)4096) /* offsets and lengths of what passes the cache by */
-#define ZP_RING        8              /* pieces of an array that are in memory at once */
+#endif
+#define ZP_SECTOR ((size_t)4096) /* offsets and lengths of what passes the cache by */
+#define ZP_RING   8              /* pieces of an array that are in memory at once */
 
 typedef struct zp_disk {
     zp_group *group;    /* for its failure and rank */
@@ -138,6 +140,11 @@ static int zp_disk_aligned(int fd) {
     return 1;
 }
 
+/* A file system, or a kernel, that has no such files; whatever else is wrong would be so again. */
+static int zp_disk_refuses(int code) {
+    return code == EINVAL || code == EOPNOTSUPP || code == EISDIR || code == ENOSYS;
+}
+
 /* A file without a name; past the cache if that can be had. -1, and errno. */
 static int zp_disk_make(zp_disk *f) {
     char path[ZP_TEXT_BYTES];
@@ -145,8 +152,9 @@ static int zp_disk_make(zp_disk *f) {
     int fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
     f->direct = fd >= 0 && zp_disk_aligned(fd);
     if (fd >= 0 && !f->direct) (void)close(fd);
-    if (!f->direct) fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0 || errno == ENOENT || errno == EACCES || errno == ENOTDIR) return fd;
+    if (!f->direct && (fd >= 0 || zp_disk_refuses(errno)))
+        fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || !zp_disk_refuses(errno)) return fd;
 #endif
     if (snprintf(path, sizeof path, "%s/zero-XXXXXX", f->folder) >= (int)sizeof path) {
         errno = ENAMETOOLONG;
@@ -166,7 +174,8 @@ static zero_result zp_disk_open(zp_disk *f, zp_group *g, const char *folder, siz
     f->sum = (uint64_t *)calloc(pieces, sizeof *f->sum);
     if (!f->sum) return ZERO_ERR_MEMORY;
     const int fd = zp_disk_make(f);
-    if (fd < 0) return zp_error(g, ZERO_ERR_DEVICE, "a file in %s: %s", folder, strerror(errno));
+    const zero_result bad = errno == ENOMEM ? ZERO_ERR_MEMORY : ZERO_ERR_DEVICE;
+    if (fd < 0) return zp_error(g, bad, "a file in %s: %s", folder, strerror(errno));
     f->fd = fd;
     const int full = posix_fallocate(fd, 0, (off_t)bytes);
     if (full && fstatvfs(fd, &space)) memset(&space, 0, sizeof space);

@@ -35,6 +35,7 @@
 #include "context.h"
 
 static int zp_host_on(const zero_ctx *z) { return z->host.on; }
+static int zp_host_keeps(const zero_ctx *z) { return z->host.on || z->host.through; }
 
 /* Cuts the two arrays, and says whose update is apart. */
 static void zp_host_plan(zero_ctx *z) {
@@ -47,15 +48,27 @@ static void zp_host_plan(zero_ctx *z) {
         a->tier = ZERO_HOST;
         a->host_bytes = 0;
         for (int u = 0; u < z->layout.all; u++) {
-            const int here = zp_own(z, u)->tier == ZERO_HOST;
-            const int wanted = here && (i < 2 || z->layout.unit[u].matrices);
-            const zp_share share = wanted ? z->policy.state : ZP_NOTHING;
+            const int here =
+                zp_own(z, u)->tier == ZERO_DEVICE || zp_host_computes() || z->host.through;
+            const int wanted[] = {1, !zp_array_filed(&z->array[ZP_PARAM], u),
+                                  z->layout.unit[u].matrices > 0};
+            const zp_share share = !here && wanted[i] ? z->policy.state : ZP_NOTHING;
             (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0,
                                SIZE_MAX);
-            z->live[u].apart |= share && a->part[u].numel;
-            z->host.on |= z->live[u].apart;
+            z->host.on |= a->part[u].numel > 0;
+            z->live[u].apart |= zp_own(z, u)->tier == ZERO_HOST || a->part[u].numel;
         }
     }
+}
+
+/* Parameters that are not on the device lie in UP, or UP's part of them in the file. */
+static void zp_host_share(zero_ctx *z) {
+    zp_array *param = &z->array[ZP_PARAM], *up = &z->array[ZP_UP];
+    for (int u = 0; u < z->layout.all && z->host.on; u++) {
+        if (param->part[u].tier == ZERO_HOST) param->part[u].at = up->part[u].at;
+        if (param->part[u].tier == ZERO_FILE) up->part[u] = param->part[u];
+    }
+    param->host_bytes = 0;
 }
 
 /* A part of the host's memory; before that is there it is only measured. */
@@ -69,9 +82,14 @@ static size_t zp_host_parts(const zero_ctx *z) { /* layers whose norms a rule ne
 }
 static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
     zp_host *h = &z->host;
-    const size_t parts = zp_host_parts(z);
+    const size_t parts = h->on ? zp_host_parts(z) : 0;
     *pinned = *plain = 0;
-    if (!h->on) return;
+    if (!zp_host_keeps(z)) return;
+    if (z->disk_bytes)
+        z->disk_memory = (char *)zp_host_cut(&h->plain, plain, zp_round_up(z->disk_bytes, 4096));
+    if (z->array[ZP_PARAM].tier == ZERO_FILE)
+        h->lift.memory = (char *)zp_host_cut(
+            &h->pinned, pinned, ZP_RING * ZP_PIECE_NUMEL * zp_bytes(z->array[ZP_PARAM].type));
     h->control = (zp_control *)zp_host_cut(&h->pinned, pinned, sizeof *h->control);
     h->spans =
         (zp_span *)zp_host_cut(&h->plain, plain, (size_t)z->layout.nmembers * sizeof *h->spans);
@@ -80,10 +98,11 @@ static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
     if (parts) h->trust = (double *)zp_host_cut(&h->pinned, pinned, parts * sizeof *h->trust);
     for (int k = ZP_MASTER; k < ZP_ARRAYS_AND_TWINS; k++) {
         zp_array *a = &z->array[k];
-        const int copied = k >= ZP_DOWN;
+        const int copied = k >= ZP_DOWN || h->through;
         a->host = (char *)zp_host_cut(copied ? &h->pinned : &h->plain, copied ? pinned : plain,
                                       a->host_bytes);
     }
+    z->array[ZP_PARAM].host = z->array[ZP_UP].host;
 }
 /* Bytes that this rank keeps in the host's memory, in all and pinned. */
 static size_t zp_host_bytes(zero_ctx *z, size_t *pinned) {
@@ -100,12 +119,23 @@ static zero_result zp_host_open(zero_ctx *z) {
     size_t pinned, plain;
     zp_host_arrays(z, &pinned, &plain);
     ZP_TRY(zp_stream_open(&h->down, &z->device, c->stream, !c->no_overlap, 0, 1));
+    ZP_TRY(zp_stream_open(&h->up, &z->device, c->stream, !c->no_overlap, 0, 1));
     zp_stream_on(&h->down, ZERO_TRACK_COPIES);
-    ZP_TRY(zp_stream_beside(&z->updates, c->threads));
+    if (h->on) ZP_TRY(zp_stream_beside(&z->updates, c->threads));
+    for (zp_passage *p = h->passage; p < h->passage + ZP_PASSAGES && h->through; p++) {
+        ZP_TRY(zp_event_open(&z->device, &p->filled));
+        ZP_TRY(zp_event_open(&z->device, &p->used));
+        ZP_TRY(zp_event_open(&z->device, &p->emptied));
+    }
     ZP_TRY(zp_event_open(&z->device, &h->decided));
     ZP_TRY(zp_event_open(&z->device, &h->ready));
     ZP_TRY(zp_event_open(&z->device, &h->done));
     ZP_TRY(zp_event_open(&z->device, &h->returned));
+    ZP_TRY(zp_event_open(&z->device, &h->gathered));
+    if (z->array[ZP_PARAM].tier == ZERO_FILE) {
+        ZP_TRY(zp_lane_open(&h->lift.asks, 1));
+        h->lift.open = 1;
+    }
     ZP_TRY(zp_pages_open(&h->pinned, pinned, 1));
     ZP_TRY(zp_pages_open(&h->plain, plain, 0));
     zp_host_arrays(z, &pinned, &plain);
@@ -115,17 +145,29 @@ static zero_result zp_host_open(zero_ctx *z) {
 /* While `updates` may still be waited for: a device that is lost opens no gate any more. */
 static void zp_host_leave(zero_ctx *z) {
     zp_stream_close(&z->host.down);
+    zp_stream_close(&z->host.up);
     zp_gate_leave(&z->host.gate);
+    if (z->host.lift.open) (void)zp_stream_sync(&z->stream[ZP_PARAMETERS]);
+    zp_gate_leave(&z->host.lift.copied);
+    zp_gate_leave(&z->host.lift.given);
 }
 static void zp_host_close(zero_ctx *z) {
     zp_host *h = &z->host;
     zp_event_close(&h->decided);
     zp_event_close(&h->ready);
+    for (zp_passage *p = h->passage; p < h->passage + ZP_PASSAGES; p++) {
+        zp_event_close(&p->filled);
+        zp_event_close(&p->used);
+        zp_event_close(&p->emptied);
+    }
     zp_event_close(&h->done);
     zp_event_close(&h->returned);
+    zp_event_close(&h->gathered);
     zp_pages_close(&h->pinned);
     zp_pages_close(&h->plain);
     zp_gate_close(&h->gate);
+    zp_gate_close(&h->lift.given);
+    zp_gate_close(&h->lift.copied);
 }
 
 /* Copies what this rank updates of unit u down: its gradient, or its parameters. */
@@ -133,7 +175,7 @@ static zero_result zp_host_fetch(zero_ctx *z, int u, zp_side side) {
     const zp_array *to = &z->array[side == ZP_GRAD ? ZP_DOWN : ZP_UP];
     const zp_array *from = side == ZP_GRAD ? zp_update_gradient(z) : &z->array[ZP_PARAM];
     const zp_kept *own = &to->part[u];
-    if (!own->numel) return ZERO_OK;
+    if (!own->numel || zp_array_away(from, u)) return ZERO_OK;
     const size_t bytes = own->numel * zp_bytes(to->type);
     zp_record *r = zp_slice_begin(&z->host.down, ZERO_EVENT_COPY, u, bytes);
     ZP_TRY(zp_copy(&z->host.down, zp_array_at(to, u, own->first), zp_array_at(from, u, own->first),
@@ -188,6 +230,10 @@ static zero_result zp_host_begin(zero_ctx *z) {
     ZP_TRY(zp_copy(&z->compute, h->control, z->control, sizeof *h->control));
     ZP_TRY(zp_event_record(&z->compute, &h->decided));
     ZP_TRY(zp_event_wait(&h->down, &h->decided));
+    if (z->array[ZP_PARAM].tier) { /* what gathers read is over, too */
+        ZP_TRY(zp_event_record(&z->stream[ZP_PARAMETERS], &h->gathered));
+        ZP_TRY(zp_event_wait(&h->down, &h->gathered));
+    }
     for (int side = 0; side < ZP_SIDES; side++)
         for (int u = 0; u < z->layout.all && (h->stale >> side & 1); u++)
             ZP_TRY(zp_host_fetch(z, u, (zp_side)side));
@@ -211,7 +257,7 @@ static int zp_host_has(const zero_ctx *z, int u) { return zp_host_on(z) && z->li
 static zero_result zp_host_return(zero_ctx *z, int u) {
     const zp_array *from = &z->array[ZP_UP];
     const zp_kept *own = &from->part[u];
-    if (!zp_host_on(z) || !own->numel) return ZERO_OK;
+    if (!zp_host_on(z) || !own->numel || zp_array_away(&z->array[ZP_PARAM], u)) return ZERO_OK;
     const size_t bytes = own->numel * zp_bytes(from->type);
     zp_record *r = zp_slice_begin(&z->updates, ZERO_EVENT_COPY, u, bytes);
     ZP_TRY(zp_copy(&z->updates, zp_array_at(&z->array[ZP_PARAM], u, own->first),
@@ -221,10 +267,10 @@ static zero_result zp_host_return(zero_ctx *z, int u) {
 }
 
 /* Brings values of array `a` to f32 or back, as zp_fetch does: where the array lies in the host's
-   plain memory, which no kernel reaches, here and now. */
+   plain memory, which no kernel reaches, or in a piece of the file, here and now. */
 static zero_result zp_fetch_of(zero_ctx *z, const zp_array *a, int u, const zp_fetch_args *args,
                                size_t n) {
-    if (a->part[u].tier != ZERO_HOST) return zp_fetch(&z->compute, args, n);
+    if (a->part[u].tier == ZERO_DEVICE) return zp_fetch(&z->compute, args, n);
     ZP_TRY(zp_stream_sync(&z->compute));
     zp_fetch_loop(args, n, z->cfg.threads);
     return ZERO_OK;

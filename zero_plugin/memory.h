@@ -102,6 +102,10 @@ static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share,
     return at;
 }
 
+/* Unit u's part is not in the device's memory. */
+static int zp_array_away(const zp_array *a, int u) {
+    return a->part[u].tier != ZERO_DEVICE && a->part[u].numel;
+}
 /* Unit u's part is in the file. */
 static int zp_array_filed(const zp_array *a, int u) {
     return a->part[u].tier == ZERO_FILE && a->part[u].numel;
@@ -162,7 +166,8 @@ static zero_result zp_array_open(zp_array *a, int u, size_t e, size_t *n, zp_str
     if (!zp_array_filed(a, u)) return ZERO_OK;
     *n = zp_min(*n, ZP_PIECE_NUMEL - at % ZP_PIECE_NUMEL);
     *p = a->bounce + at % ZP_PIECE_NUMEL * zp_bytes(a->type);
-    zp_disk_sync(d); /* a step may still write */
+    ZP_TRY(zp_stream_sync(s)); /* it may still copy what was open before */
+    zp_disk_sync(d);           /* a step may still write */
     if (a->bounced == x->piece + piece + 1 && a->since == d->written_bytes) return ZERO_OK;
     const zp_transfer read = zp_array_piece(a, u, piece, a->bounce, 0);
     a->bounced = 0;

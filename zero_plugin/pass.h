@@ -10,7 +10,7 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     zp_stream *s = &z->stream[ZP_PARAMETERS];
     zp_op op = zp_op_make(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
-    const int filed = zp_array_filed(&z->array[ZP_PARAM], u);
+    const int away = zp_array_away(&z->array[ZP_PARAM], u);
     op.in_place = part->share == ZP_SEEN;
     op.source = op.target = part->at;
     if (!zp_unit_whole(z, ZP_PARAM, u)) {
@@ -19,10 +19,10 @@ static zero_result zp_gather(zero_ctx *z, int u) {
         op.target = zp_unit_in_buffer(z, ZP_PARAM, u, b);
         ZP_DO(z, zp_event_wait(s, pool->buffer[b].released));
     }
-    if (filed || zp_unit_whole(z, ZP_PARAM, u))
+    if (away || zp_unit_whole(z, ZP_PARAM, u))
         op.source = op.target + (size_t)z->data->rank * zp_op_shard_bytes(&op);
     ZP_DO(z, zp_event_wait(s, live->updated));
-    if (filed) ZP_DO(z, zp_fetch_shard(z, u, op.memory->base + op.source));
+    if (away) ZP_DO(z, zp_fetch_shard(z, u, op.memory->base + op.source));
     ZP_DO(z, zp_issue(s, &op, 1));
     return zp_check(z, zp_event_record(s, live->gathered));
 }

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "tiers.h"
-#include "host.h"
+#include "through.h"
 #include "deal.h"
 
 static void zp_plan_row(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
     a->type = type;
     a->share = share;
-    a->tier = tier == ZERO_HOST ? ZERO_DEVICE : tier; /* that is the host, or beside it */
+    a->tier = tier == ZERO_HOST && zp_host_computes() ? ZERO_DEVICE : tier;
 }
 
 /* What the settings mean for this context, once they are resolved: the table of arrays, and the
@@ -28,11 +28,12 @@ static void zp_plan_settings(zero_ctx *z) {
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
     if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* buffers */
-    if (stage.parameters == ZP_SHARD && sees && c->parameter_tier != ZERO_FILE) param = ZP_SEEN;
     zp_plan_row(&z->array[ZP_GRAD], type, grad, ZERO_DEVICE);
     zp_plan_row(&z->array[ZP_PARAM], c->type, param, c->parameter_tier);
+    if (param == ZP_SHARD && sees && !z->array[ZP_PARAM].tier) z->array[ZP_PARAM].share = ZP_SEEN;
     const int all = zp_doubles(z) && stage.state == ZP_WHOLE;
-    zp_plan_row(&z->array[ZP_MEAN], type, all ? ZP_WHOLE : ZP_SHARD, c->gradient_tier);
+    zp_plan_row(&z->array[ZP_MEAN], type, all ? ZP_WHOLE : ZP_SHARD,
+                c->gradient_tier == ZERO_FILE ? ZERO_FILE : ZERO_DEVICE);
     zp_plan_row(&z->array[ZP_NEXT], c->type, zp_doubles(z) ? stage.state : ZP_NOTHING,
                 c->parameter_tier);
     zp_plan_row(&z->array[ZP_SUM], ZERO_F32,
@@ -45,8 +46,7 @@ static void zp_plan_settings(zero_ctx *z) {
     for (int i = 0; i < ZP_STATES; i++)
         zp_plan_row(&z->array[ZP_STATE + i], ZERO_F32,
                     i < z->rule->states ? stage.state : ZP_NOTHING, c->optimizer_tier);
-    for (int k = ZP_MASTER; k < ZP_NEXT; k++)
-        if (c->optimizer_tier == ZERO_HOST && !zp_host_computes()) z->array[k].tier = ZERO_HOST;
+    zp_through_choose(z);
     report->divisor = (double)z->data->divisor;
     zp_scale_set(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
     report->used_scale = report->scale;
@@ -151,6 +151,9 @@ static size_t zp_plan_share(const zero_ctx *z, zp_share share, size_t numel) {
     return share == ZP_NOTHING ? 0 : share == ZP_SHARD ? (numel + n - 1) / n : numel;
 }
 
+/* Bytes of the device's memory that pieces pass through. */
+static size_t zp_plan_pieces(const zero_ctx *z) { return zp_tier_buffers(z) + zp_through_bytes(z); }
+
 /* What the arrays take; the formulas' bytes are the stage table, every array without padding. */
 static void zp_plan_bytes(zero_ctx *z) {
     const zp_array *a = z->array;
@@ -172,12 +175,14 @@ static void zp_plan_bytes(zero_ctx *z) {
         plan->formula_bytes += zp_plan_share(z, a[k].share, kept) * zp_bytes(a[k].type);
     }
     zp_host_plan(z);
-    plan->host_bytes = zp_host_bytes(z, &pinned);
     zp_plan_disk(z);
+    zp_host_share(z);
+    zp_through_plan(z);
+    plan->host_bytes = zp_host_bytes(z, &pinned);
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
-    plan->buffer_bytes = plan->accumulator_bytes + z->disk_bytes + a[ZP_NEXT].bytes;
+    plan->buffer_bytes = plan->accumulator_bytes + zp_plan_pieces(z) + a[ZP_NEXT].bytes;
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
 }
 
@@ -192,8 +197,8 @@ static void zp_plan_buffers(zero_ctx *z) {
     const int sectors[2] = {z->array[ZP_MEAN].tier == ZERO_FILE,
                             z->array[ZP_PARAM].tier == ZERO_FILE};
     int open[2];
-    size_t take_turns = 0, own_bytes = z->disk_bytes + z->array[ZP_NEXT].bytes, shared_bytes = 0,
-           pads = 0;
+    const size_t apart = zp_plan_pieces(z) + z->array[ZP_NEXT].bytes;
+    size_t take_turns = 0, own_bytes = apart, shared_bytes = 0, pads = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
@@ -219,8 +224,7 @@ static void zp_plan_buffers(zero_ctx *z) {
     z->plan.open_forward = open[ZP_PARAM];
     z->plan.open_backward = open[open[ZP_PARAM] < open[ZP_GRAD]];
     own_bytes += pads;
-    z->plan.buffer_bytes +=
-        own_bytes - z->disk_bytes - z->array[ZP_NEXT].bytes + shared_bytes + staging;
+    z->plan.buffer_bytes += own_bytes - apart + shared_bytes + staging;
     z->plan.buffer_ceiling_bytes =
         own_bytes + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
         + zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open(z)) * (of[0] + of[1]) * shared

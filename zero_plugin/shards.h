@@ -3,7 +3,15 @@
 
    Tasks of the streams that communicate, which wait in them for the file's lanes: a parameter shard
    is read behind its last update, into its place in the gather buffer; a gradient shard is written
-   from its place in the gradient buffer, before that has its next user. */
+   from its place in the gradient buffer, before that has its next user.
+
+   Beside a GPU parameters alone go that way: from the host's memory by a copy; from the file
+   through two halves of a ring of pinned pieces, in turn, a few large copies a unit. asks    a
+   lane, a task a unit: waits until the last update is done with it; for each half until it has gone
+   up, gate `copied`; gives the half's reads to the file's lanes, and opens the gate `given`
+     parameter stream  calls back: passes `given`, waits for the reads; copies the half up; opens
+             `copied`
+   When the stream comes to a half its reads wait for nothing but the disk: see device_cuda. */
 #pragma once
 
 #include "check.h"
@@ -24,13 +32,71 @@ static void zp_fetch_shard_task(const void *args, size_t n, int threads) {
     const zp_shard_args *a = (const zp_shard_args *)args;
     (void)zp_array_move(zp_weights(a->z, a->unit), a->unit, a->memory, 0);
 }
+
+/* A unit on its way up. */
+typedef struct zp_lift_args {
+    zero_ctx *z;
+    int unit;
+    zp_lane_event updated;
+} zp_lift_args;
+
+static char *zp_lift_place(const zero_ctx *z, size_t turn, size_t i) {
+    const size_t place = turn % 2 * ZP_LIFTED + i;
+    return z->host.lift.memory + place * ZP_PIECE_NUMEL * zp_bytes(z->cfg.type);
+}
+static void zp_lift_ask_task(const void *args, size_t pieces, int threads) {
+    const zp_lift_args *a = (const zp_lift_args *)args;
+    zp_lift *l = &a->z->host.lift;
+    zp_lane_await(&a->updated);
+    for (size_t from = 0; from < pieces; from += ZP_LIFTED, l->asked++) {
+        if (l->asked >= 2) (void)zp_gate_pass(&l->copied);
+        for (size_t i = 0; i < zp_min(ZP_LIFTED, pieces - from); i++) {
+            const zp_transfer t = zp_array_piece(&a->z->array[ZP_PARAM], a->unit, from + i,
+                                                 zp_lift_place(a->z, l->asked, i), 0);
+            zp_disk_give(&t, &l->read[l->asked % 2 * ZP_LIFTED + i]);
+        }
+        zp_gate_open(&l->given);
+    }
+}
+static void zp_lift_await(void *context) {
+    zero_ctx *z = (zero_ctx *)context;
+    zp_lift *l = &z->host.lift;
+    (void)zp_gate_pass(&l->given);
+    for (size_t i = 0; i < ZP_LIFTED; i++)
+        zp_disk_await(&z->disk, &l->read[l->awaited % 2 * ZP_LIFTED + i]);
+    l->awaited++;
+}
+static zero_result zp_lift_shard(zero_ctx *z, int u, char *to) {
+    const size_t of = zp_bytes(z->cfg.type), most = ZP_LIFTED * ZP_PIECE_NUMEL;
+    const zp_lift_args ask = {z, u, z->live[u].task};
+    zp_array *param = &z->array[ZP_PARAM];
+    zp_lift *l = &z->host.lift;
+    zp_stream *s = &z->stream[ZP_PARAMETERS];
+    zp_lane_push(&l->asks, zp_lift_ask_task, &ask, sizeof ask, zp_array_pieces(param, u));
+    for (size_t at = 0; at < param->part[u].numel; at += most, l->turns++) {
+        const size_t n = zp_min(most, param->part[u].numel - at);
+        ZP_TRY(zp_stream_calls(s, zp_lift_await, z));
+        ZP_TRY(zp_copy(s, to + at * of, zp_lift_place(z, l->turns, 0), n * of));
+        ZP_TRY(zp_stream_opens(s, &l->copied));
+    }
+    return ZERO_OK;
+}
+
 static zero_result zp_fetch_shard(zero_ctx *z, int u, char *to) {
     const zp_shard_args a = {z, u, to};
+    const zp_array *param = &z->array[ZP_PARAM];
     zp_stream *s = &z->stream[ZP_PARAMETERS];
-    zp_record *r = zp_slice_begin(s, ZERO_EVENT_READ, u, zp_kept_bytes(&z->array[ZP_PARAM], u));
-    const zero_result result = zp_stream_push(s, zp_fetch_shard_task, &a, sizeof a, 1);
+    const size_t bytes = zp_kept_bytes(param, u);
+    zp_record *r =
+        zp_slice_begin(s, param->tier == ZERO_FILE ? ZERO_EVENT_READ : ZERO_EVENT_COPY, u, bytes);
+    if (zp_host_computes())
+        ZP_TRY(zp_stream_push(s, zp_fetch_shard_task, &a, sizeof a, 1));
+    else if (zp_array_filed(param, u))
+        ZP_TRY(zp_lift_shard(z, u, to));
+    else
+        ZP_TRY(zp_copy(s, to, zp_array_at(param, u, param->part[u].first), bytes));
     zp_slice_end(s, r);
-    return result;
+    return ZERO_OK;
 }
 
 /* Adds what the file has of the step's earlier micro-steps, piece by piece, read ahead. */

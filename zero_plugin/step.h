@@ -94,6 +94,22 @@ static zp_stream *zp_update_stream(zero_ctx *z, int u) {
     return z->live[u].apart ? &z->updates : &z->compute;
 }
 
+/* Enqueues a pass over a unit whose state goes through the GPU. */
+static zero_result zp_update_through(zero_ctx *z, int u, int pass, const zero_hyper *h) {
+    const zp_rule *rule = z->rule;
+    const size_t numel = zp_own(z, u)->numel;
+    char *at[ZP_RINGED];
+    for (size_t from = 0; from < numel; from += ZP_THROUGH_NUMEL) {
+        const size_t n = zp_min(ZP_THROUGH_NUMEL, numel - from);
+        ZP_DO(z, zp_through_open(z, u, from, n, at));
+        const zp_update update = zp_update_make(z, u, h, z->control, from, n, at);
+        for (int k = zp_rule_first(rule, pass); k < zp_rule_last(rule, pass); k++)
+            ZP_DO(z, rule->update[k](&z->updates, &update, n / ZP_WIDE));
+        ZP_DO(z, zp_through_close(z, u, from, n));
+    }
+    return ZERO_OK;
+}
+
 static zero_result zp_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
     const zp_rule *rule = z->rule;
     const zp_kept *own = zp_own(z, u);
@@ -104,11 +120,18 @@ static zero_result zp_update_unit(zero_ctx *z, int u, int pass, const zero_hyper
     char *at[ZP_RINGED];
     /* a gather that an evaluation left under way */
     ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
+    if (z->live[u].apart && z->host.through) {
+        r = zp_slice_begin(s, ZERO_EVENT_UPDATE, u, bytes);
+        ZP_TRY(zp_update_through(z, u, pass, h));
+        zp_slice_end(s, r);
+        return ZERO_OK;
+    }
     if (z->live[u].apart) {
         const zp_apart_args a = {z, u, pass, *h, *zp_host_decision(z)};
         r = zp_slice_begin(s, ZERO_EVENT_UPDATE, u, bytes);
         ZP_DO(z, zp_stream_push(s, zp_apart_task, &a, sizeof a, own->numel));
         zp_slice_end(s, r);
+        if (zp_host_on(z)) zp_lane_record(&s->lane, &z->live[u].task);
         const int pending = zp_delays(z) || pass + 1 < rule->passes;
         return pending ? ZERO_OK : zp_check(z, zp_host_return(z, u));
     }
@@ -145,7 +168,7 @@ static zero_result zp_update_first(zero_ctx *z, const zero_hyper *h) {
 static zero_result zp_update_from_master(zero_ctx *z, int u) {
     zp_array *master = &z->array[ZP_MASTER], *param = zp_weights(z, u);
     const zp_kept *own = zp_own(z, u);
-    const int staged = master->part[u].tier == ZERO_HOST; /* no kernel reaches it */
+    const int staged = master->part[u].tier && !zp_host_computes() && !param->part[u].tier;
     char *from, *to, *stage = z->data->stage.base;
     z->live[u].old_next = 1;
     for (size_t e = own->first, n; e < own->first + own->numel && master->share; e += n) {
@@ -212,6 +235,7 @@ static zero_result zp_step_take(zero_ctx *z, int said, const zero_hyper *h) {
     ZP_DO(z, zp_decide(&z->compute, &decide, 1));
     ZP_TRY(zp_report_send(z));
     ZP_DO(z, zp_host_begin(z));
+    ZP_DO(z, zp_through_begin(z));
     z->said = said;
     z->hyper = zp_rule_reads(z->rule, *h);
     z->stepped = 1;

@@ -19,6 +19,9 @@ static size_t zp_tier_addends(const zero_ctx *z, int k) {
     return adds ? ZP_DISK_LANES : 0;
 }
 
+/* Bytes of the device's memory that pieces of the file pass through; the host's is another. */
+static size_t zp_tier_buffers(const zero_ctx *z) { return zp_host_computes() ? z->disk_bytes : 0; }
+
 /* Where the parts of arrays lie in the file: whole sectors, and pieces that have numbers. */
 static void zp_plan_disk(zero_ctx *z) {
     z->disk_bytes = z->disk_pieces = z->ring.stops = 0;
@@ -57,10 +60,10 @@ static void zp_plan_offload(zero_ctx *z) {
     }
 }
 
-/* Bytes of an array that are in the file, less what sectors round up. */
+/* Bytes of an array that are not on the device, less what sectors round up. */
 static size_t zp_plan_away(const zero_ctx *z, const zp_array *a) {
     size_t numel = 0;
-    for (int u = 0; u < z->layout.all; u++) numel += zp_array_filed(a, u) ? a->part[u].numel : 0;
+    for (int u = 0; u < z->layout.all; u++) numel += a->part[u].tier ? a->part[u].numel : 0;
     return numel * zp_bytes(a->type);
 }
 

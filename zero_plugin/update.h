@@ -240,7 +240,7 @@ static __device__ __forceinline__ void zp_update_threads(const zp_update *all, s
     for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x,
                 stride = (size_t)gridDim.x * blockDim.x;
          at < n; at += stride) {
-        const size_t i = at * ZP_WIDE;
+        const size_t i = u.begin + at * ZP_WIDE;
         float p[ZP_WIDE], g[ZP_WIDE], s1[ZP_WIDE], s2[ZP_WIDE];
         const zero_type type = u.master ? ZERO_F32 : u.type;
         const zp_span *span = &all->spans[zp_span_at(all, i)];
@@ -278,9 +278,9 @@ static __device__ __forceinline__ void zp_update_summed(const zp_update *all, si
     const zero_type type = all->master ? ZERO_F32 : all->type;
     for (size_t at = (size_t)blockIdx.x * blockDim.x; at < blocks;
          at += (size_t)gridDim.x * blockDim.x) {
-        size_t n, left = 0, i = (at + threadIdx.x) * ZP_EXACT_BLOCK;
-        const size_t common = zp_span_part(&all->spans[zp_span_at(all, at * ZP_EXACT_BLOCK)],
-                                           at * ZP_EXACT_BLOCK, 1, &n);
+        const size_t begin = all->begin + at * ZP_EXACT_BLOCK;
+        size_t n, left = 0, i = begin + threadIdx.x * ZP_EXACT_BLOCK;
+        const size_t common = zp_span_part(&all->spans[zp_span_at(all, begin)], begin, 1, &n);
         const zp_span *span = &all->spans[zp_span_at(all, i)];
         for (size_t k = threadIdx.x; k < 2 * ZP_LIMBS; k += blockDim.x) sums[k] = 0;
         __syncthreads();

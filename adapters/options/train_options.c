@@ -277,6 +277,15 @@ static const option train_table[] = {
         KEY("zero_optimization.offload_optimizer.ratio", DS_GIVEN_SHARE, IF_GIVEN),
         .help = "share of the model, in whole units, that -zos, -zog and -zop are for; the rest "
                 "stays on the device. 0: all of it does"),
+    ROW(WORD, "-zou", "--update-on", update_on, "auto", .words = "auto host device",
+        TO(INT, zero.update_on),
+        .help = "CUDA, -zos host: who updates: the host's processors, or the device, which state "
+                "goes through; auto: what takes less time by -zol and -zom; the plan tells both"),
+    ROW(REAL, "-zol", "--link", link_gbs, "25", RANGE(0.001, 1e6), TO(FLOAT, zero.link_gbs),
+        .help = "1e9 bytes a second between host and GPU, in one direction"),
+    ROW(REAL, "-zom", "--host-memory", memory_gbs, "60", RANGE(0.001, 1e6),
+        TO(FLOAT, zero.memory_gbs),
+        .help = "1e9 bytes a second of the host's memory, a rank's part of them"),
     ROW(PATH, "-zfd", "--offload-folder", offload_folder, ".",
         .help = "tier file: folder for a file per rank; it has no name, and is gone with the run"),
     ROW(INT, "-zfc", "--file-check", file_check, "1", RANGE(0, 1), TO(NOT, zero.no_file_check),

@@ -52,6 +52,8 @@ typedef struct train_options {
     int optimizer_tier, gradient_tier, parameter_tier; /* -zos, -zog, -zop; see train_tiers */
     double offload_share;                              /* -zor; 0: all tiers are DEVICE */
     int delay_from;                                    /* -zod */
+    int update_on;                                     /* -zou */
+    double link_gbs, memory_gbs;                       /* -zol, -zom */
     const char *offload_folder;                        /* -zfd */
     int file_check;                                    /* -zfc */
     int64_t bucket, persistence;

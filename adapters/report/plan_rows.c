@@ -26,6 +26,17 @@ static void plan_host_row(report *r, const zero_plan *p) {
         report_mib(r, "host, of a rank", p->host_bytes, ", state, and what is on its way");
 }
 
+/* The two ways to update what the host keeps, and what was chosen. */
+static void plan_update_rows(report *r, const zero_plan *p, const zero_config *c) {
+    const int through = p->update_on == ZERO_UPDATE_DEVICE;
+    if (p->update_on == ZERO_UPDATE_AUTO) return;
+    report_row(r, "update", "by the %s%s", through ? "GPU, which state goes through" : "host",
+               c->update_on == ZERO_UPDATE_AUTO ? "" : ", as asked for");
+    report_row(r, "  by the host", "%.3g ms at %.4g GB/s of memory, %.4g of the link",
+               1e3 * p->update_host_s, (double)c->memory_gbs, (double)c->link_gbs);
+    report_row(r, "  through the GPU", "%.3g ms", 1e3 * p->update_device_s);
+}
+
 static void plan_file_rows(report *r, const zero_plan *p, const zero_config *c) {
     if (!p->file_bytes) return;
     report_mib(r, "file of a rank", p->file_bytes,
@@ -45,6 +56,10 @@ void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_
     report_mib(r, "  optimizer state", p->optimizer_bytes, "");
     report_mib(r, "  buffers", p->buffer_bytes, "");
     report_mib(r, "  by the formula", p->formula_bytes, ", without buffers and padding");
+    if (p->accumulator_bytes && c->gradient_tier == ZERO_FILE)
+        report_mib(r, "  sums in memory", p->accumulator_bytes,
+                   ", in buffers: micro-steps of 16-bit gradients add up there");
     plan_host_row(r, p);
+    plan_update_rows(r, p, c);
     plan_file_rows(r, p, c);
 }

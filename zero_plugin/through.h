@@ -1,0 +1,133 @@
+/* through.h - state that is kept in the host's memory and updated by the GPU, through which it goes
+
+   The other way to update the tier HOST: MASTER and STATE lie in pinned memory, and go piece by
+   piece up, through the rule's kernel, which has the gradient and PARAM beside it, and down again.
+   What is cheaper, `zp_update_cost` tells: the host's processors read and write all of it in their
+   memory, and send parameters up; the GPU has it cross the link twice, once in each direction at a
+   time.
+
+   THE WALK OF ONE PIECE, in a place of the device's memory
+     up       waits until the place's last piece has gone down; copies the piece up: event `filled`
+     updates  waits for that; the rule's kernel: event `used`
+     down     waits for that; copies the piece down: event `emptied`
+   There are as many places as a ring has, or as there are pieces, so a piece goes up behind its
+   last way down. At a step's begin `up` and `updates` wait for the decision on the compute stream,
+   behind which nobody writes state by name. A unit's parameters are new behind its last kernel,
+   whatever is still on its way down. */
+#pragma once
+
+#include "host.h"
+
+#define ZP_THROUGH_NUMEL (8 * ZP_PIECE_NUMEL)
+
+/* Elements of a place, and places. */
+static size_t zp_through_numel(const zero_ctx *z) {
+    size_t most = 0;
+    for (int u = 0; u < z->layout.all; u++)
+        if (z->live[u].apart) most = zp_max(most, zp_own(z, u)->numel);
+    return zp_min(most, ZP_THROUGH_NUMEL);
+}
+static size_t zp_through_places(const zero_ctx *z) {
+    size_t pieces = 0;
+    for (int u = 0; u < z->layout.all; u++)
+        if (z->live[u].apart) pieces += zp_own(z, u)->numel > 0;
+    return zp_min(ZP_PASSAGES, pieces);
+}
+/* Bytes of the device's memory that state goes through. */
+static size_t zp_through_bytes(const zero_ctx *z) {
+    size_t arrays = 0;
+    for (int k = ZP_MASTER; k < ZP_NEXT; k++) arrays += z->array[k].share != ZP_NOTHING;
+    return z->host.through ? arrays * zp_through_places(z) * zp_through_numel(z) * sizeof(float)
+                           : 0;
+}
+
+/* Seconds for an element of the state, by the rates of the configuration: by the host's processors,
+   whose parameters go up behind; and through the GPU. */
+static void zp_update_cost(const zero_ctx *z, double *host, double *device) {
+    const zero_config *c = &z->cfg;
+    const int masters = z->array[ZP_MASTER].share != ZP_NOTHING;
+    const double link = 1e9 * (double)c->link_gbs, memory = 1e9 * (double)c->memory_gbs;
+    const double state = 4.0 * (z->rule->states + masters);
+    const double p = (double)zp_bytes(c->type), g = (double)zp_bytes(z->array[ZP_GRAD].type);
+    const double passes = z->rule->passes;
+    *host = passes * (2 * state + g + (masters ? 1 : 2) * p) / memory + p / link;
+    *device = passes * (state / link > 2 * state / memory ? state / link : 2 * state / memory);
+}
+
+/* Which of the two it is, and what the plan says of both. */
+static void zp_through_choose(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    double host, device;
+    z->host.through = 0;
+    if (c->optimizer_tier != ZERO_HOST || zp_host_computes()) return;
+    zp_update_cost(z, &host, &device);
+    const int can = !c->delay_from && !c->parameter_tier;
+    z->host.through = c->update_on == ZERO_UPDATE_DEVICE
+                      || (c->update_on == ZERO_UPDATE_AUTO && can && device < host);
+}
+static void zp_through_plan(zero_ctx *z) {
+    size_t numel = 0;
+    double host = 0, device = 0;
+    for (int u = 0; u < z->layout.all; u++)
+        numel += zp_own(z, u)->tier == ZERO_HOST ? zp_own(z, u)->numel : 0;
+    if (!numel) return;
+    zp_update_cost(z, &host, &device);
+    z->plan.update_on = z->host.through ? ZERO_UPDATE_DEVICE : ZERO_UPDATE_HOST;
+    z->plan.update_host_s = host * (double)numel;
+    z->plan.update_device_s = device * (double)numel;
+}
+
+/* It is decided what the update does. */
+static zero_result zp_through_begin(zero_ctx *z) {
+    zp_host *h = &z->host;
+    if (!h->through) return ZERO_OK;
+    ZP_TRY(zp_event_record(&z->compute, &h->decided));
+    return zp_event_wait(&z->updates, &h->decided);
+}
+
+/* Array k's place on the device for the next piece. */
+static char *zp_through_place(const zero_ctx *z, int k) {
+    const size_t place = z->host.turn % zp_through_places(z), each = zp_through_numel(z);
+    size_t before = 0;
+    for (int i = ZP_MASTER; i < k; i++) before += z->array[i].share != ZP_NOTHING;
+    return z->host.places + (before * zp_through_places(z) + place) * each * sizeof(float);
+}
+
+/* Bytes that array k keeps of n elements of unit u's part from `from` on: matrices have one state.
+ */
+static size_t zp_through_kept(const zero_ctx *z, int k, int u, size_t from, size_t n) {
+    const size_t kept = z->array[k].part[u].numel;
+    return from < kept ? zp_min(n, kept - from) * sizeof(float) : 0;
+}
+
+/* n elements of unit u's part from `from` on are on their way up, to at[k]; `updates` waits. */
+static zero_result zp_through_open(zero_ctx *z, int u, size_t from, size_t n, char **at) {
+    zp_host *h = &z->host;
+    zp_passage *p = &h->passage[h->turn % zp_through_places(z)];
+    const size_t e = zp_own(z, u)->first + from;
+    at[ZP_RING_PARAM] = zp_array_at(&z->array[ZP_PARAM], u, e);
+    at[ZP_RING_MEAN] = zp_array_at(zp_update_gradient(z), u, e);
+    ZP_TRY(zp_event_wait(&h->up, &p->emptied));
+    for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
+        const char *state = zp_array_at(&z->array[k], u, e);
+        char **to = &at[ZP_RING_MASTER + k - ZP_MASTER];
+        *to = state ? zp_through_place(z, k) : NULL;
+        if (state) ZP_TRY(zp_copy(&h->up, *to, state, zp_through_kept(z, k, u, from, n)));
+    }
+    ZP_TRY(zp_event_record(&h->up, &p->filled));
+    return zp_event_wait(&z->updates, &p->filled);
+}
+/* Behind their update they go down. */
+static zero_result zp_through_close(zero_ctx *z, int u, size_t from, size_t n) {
+    zp_host *h = &z->host;
+    zp_passage *p = &h->passage[h->turn % zp_through_places(z)];
+    ZP_TRY(zp_event_record(&z->updates, &p->used));
+    ZP_TRY(zp_event_wait(&h->down, &p->used));
+    for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
+        char *state = zp_array_at(&z->array[k], u, zp_own(z, u)->first + from);
+        const size_t kept = zp_through_kept(z, k, u, from, n);
+        if (state) ZP_TRY(zp_copy(&h->down, state, zp_through_place(z, k), kept));
+    }
+    h->turn++;
+    return zp_event_record(&h->down, &p->emptied);
+}
