@@ -120,13 +120,13 @@ static zero_result zp_update_unit(zero_ctx *z, int u, int pass, const zero_hyper
     char *at[ZP_RINGED];
     /* a gather that an evaluation left under way */
     ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
-    if (z->live[u].apart && z->host.through) {
+    if (z->live[u].apart && z->host.through && z->live[u].spans) {
         r = zp_slice_begin(s, ZERO_EVENT_UPDATE, u, bytes);
         ZP_TRY(zp_update_through(z, u, pass, h));
         zp_slice_end(s, r);
         return ZERO_OK;
     }
-    if (z->live[u].apart) {
+    if (z->live[u].apart && !z->host.through) {
         const zp_apart_args a = {z, u, pass, *h, *zp_host_decision(z)};
         r = zp_slice_begin(s, ZERO_EVENT_UPDATE, u, bytes);
         ZP_DO(z, zp_stream_push(s, zp_apart_task, &a, sizeof a, own->numel));
