@@ -103,7 +103,8 @@ static zero_result zp_update_through(zero_ctx *z, int u, int pass, const zero_hy
         const size_t n = zp_min(ZP_THROUGH_NUMEL, numel - from);
         ZP_DO(z, zp_through_open(z, u, from, n, at));
         const zp_update update = zp_update_make(z, u, h, z->control, from, n, at);
-        for (int k = zp_rule_first(rule, pass); k < zp_rule_last(rule, pass); k++)
+        const int last = z->live[u].spans ? zp_rule_last(rule, pass) : 0; /* padding keeps turns */
+        for (int k = zp_rule_first(rule, pass); k < last; k++)
             ZP_DO(z, rule->update[k](&z->updates, &update, n / ZP_WIDE));
         ZP_DO(z, zp_through_close(z, u, from, n));
     }
@@ -120,13 +121,13 @@ static zero_result zp_update_unit(zero_ctx *z, int u, int pass, const zero_hyper
     char *at[ZP_RINGED];
     /* a gather that an evaluation left under way */
     ZP_DO(z, zp_event_wait(s, z->live[u].gathered));
-    if (z->live[u].apart && z->host.through && z->live[u].spans) {
+    if (z->live[u].apart && z->host.through) {
         r = zp_slice_begin(s, ZERO_EVENT_UPDATE, u, bytes);
         ZP_TRY(zp_update_through(z, u, pass, h));
         zp_slice_end(s, r);
         return ZERO_OK;
     }
-    if (z->live[u].apart && !z->host.through) {
+    if (z->live[u].apart) {
         const zp_apart_args a = {z, u, pass, *h, *zp_host_decision(z)};
         r = zp_slice_begin(s, ZERO_EVENT_UPDATE, u, bytes);
         ZP_DO(z, zp_stream_push(s, zp_apart_task, &a, sizeof a, own->numel));
