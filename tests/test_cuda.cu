@@ -342,8 +342,6 @@ static const cuda_case cuda_cases[] = {
      CUDA_MUON | CUDA_THROUGH | CUDA_HALF | CUDA_SKIPS, 20},
     {"muon-through-3", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_MUON | CUDA_THROUGH | CUDA_AHEAD | CUDA_SAVES, 20},
-    {"muon-through-large", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
-     CUDA_MUON | CUDA_THROUGH | CUDA_LARGE, 10},
     {"saved-host-3", ZERO_COMM_NCCL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, 0,
      CUDA_HOST | CUDA_SAVES | CUDA_ALL_GATHERED, 20},
     {"through-self", ZERO_COMM_SELF, 1, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,

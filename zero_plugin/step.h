@@ -103,7 +103,8 @@ static zero_result zp_update_through(zero_ctx *z, int u, int pass, const zero_hy
         const size_t n = zp_min(ZP_THROUGH_NUMEL, numel - from);
         ZP_DO(z, zp_through_open(z, u, from, n, at));
         const zp_update update = zp_update_make(z, u, h, z->control, from, n, at);
-        for (int k = zp_rule_first(rule, pass); k < zp_rule_last(rule, pass); k++)
+        const int last = z->live[u].spans ? zp_rule_last(rule, pass) : 0; /* padding keeps turns */
+        for (int k = zp_rule_first(rule, pass); k < last; k++)
             ZP_DO(z, rule->update[k](&z->updates, &update, n / ZP_WIDE));
         ZP_DO(z, zp_through_close(z, u, from, n));
     }

@@ -93,8 +93,7 @@ static char *zp_through_place(const zero_ctx *z, int k) {
     return z->host.places + (before * zp_through_places(z) + place) * each * sizeof(float);
 }
 
-/* Bytes that array k keeps of n elements of unit u's part from `from` on: matrices have one state.
- */
+/* Bytes that array k keeps of n elements of unit u's part from `from` on; matrices: one state. */
 static size_t zp_through_kept(const zero_ctx *z, int k, int u, size_t from, size_t n) {
     const size_t kept = z->array[k].part[u].numel;
     return from < kept ? zp_min(n, kept - from) * sizeof(float) : 0;
