@@ -52,8 +52,10 @@ Config = struct("zero_config", all_of(I, "stage micro_steps accumulation type gr
                 all_of(P, "stream"), all_of(c.c_double, "timeout_s"), all_of(P, "log log_user"),
                 all_of(I, "open_units optimizer_tier"), all_of(P, "folder"),
                 all_of(I, "gradient_tier parameter_tier"), all_of(F, "offload_share"),
-                 all_of(I, "no_file_check delay_from"), all_of(F, "trust_least trust_most"),
-                 all_of(Muon, "muon"), all_of(I, "update_on"), all_of(F, "link_gbs memory_gbs"))
+                all_of(I, "no_file_check delay_from"), all_of(P, "trace trace_user"),
+                all_of(F, "trust_least trust_most"), all_of(Muon, "muon"), all_of(I, "update_on"),
+                all_of(F, "link_gbs memory_gbs"), all_of(P, "world"), all_of(I, "world_units"),
+                all_of(P, "world_unit"), all_of(I, "divisor"), all_of(P, "joins"))
 Desc = struct("zero_tensor_desc", all_of(c.c_char_p, "name"), all_of(S, "numel"),
               all_of(I, "layers unit uses flags"), all_of(S, "field"))
 Tensors, HYPER = struct("tensors", all_of(c.POINTER(F), "w b")), (F * 6)(LR, .9, .95, 1e-8, .1, 0)
@@ -202,7 +204,8 @@ def check_layout():
                    scaler=Scaler(2, 64, 4, 7, 8, 1), prefetch=5, bucket_numel=1 << 20,
                    persistence_numel=77, no_overlap=1, no_overflow_check=1, no_mapping=1,
                    threads=2, timeout_s=12.5, log_user=42, trust_least=.5, trust_most=2,
-                   muon=Muon(.5, 3, 4, 1, 1))
+                   muon=Muon(.5, 3, 4, 1, 1), offload_share=1, link_gbs=10,
+                   memory_gbs=20)
     ok = lib.zero_create(c.byref(z), c.byref(asked), c.byref(Comm(0, 0, None, 0))) == 0
     ok = ok and lib.zero_tensor(z, c.byref(Desc(b"t", 1 << 21, 1, 0, 0, 0, 0))) == 0
     lib.zero_query_config(z, c.byref(seen))

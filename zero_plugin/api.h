@@ -28,9 +28,7 @@ const char *zero_event_name(zero_event_kind kind) {
 zero_result zero_local_create(zero_local **local, int nranks, int shared) {
     if (!local || nranks < 1 || nranks > ZP_LOCAL_MAX) return ZERO_ERR_ARGUMENT;
     *local = NULL;
-#ifndef __linux__
-    if (shared) return ZERO_ERR_UNSUPPORTED;
-#endif
+    if (shared && !ZP_LINUX) return ZERO_ERR_UNSUPPORTED;
     void *p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE,
                    (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return ZERO_ERR_MEMORY;

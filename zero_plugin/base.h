@@ -50,6 +50,9 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#define ZP_LINUX 1
+#else
+#define ZP_LINUX 0
 #endif
 #define ZP_NO_NCCL "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"
 #ifdef __CUDACC__
@@ -101,6 +104,13 @@ static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
         const zero_result zp_r = (call);                                                           \
         if (zp_r) return zp_r;                                                                     \
     } while (0)
+
+/* Large pages where the system has them. */
+ZP_UNUSED static void zp_huge(void *p, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    (void)madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+}
 
 __attribute__((unused)) static void zp_nap(void) {
     const struct timespec t = {0, 50000};

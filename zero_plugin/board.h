@@ -287,9 +287,7 @@ static char *zp_file_map(int fd, size_t bytes, int writes) {
     const int how = writes ? PROT_READ | PROT_WRITE : PROT_READ;
     void *p = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, how, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED) return NULL;
-#ifdef MADV_HUGEPAGE
-    (void)madvise(p, bytes, MADV_HUGEPAGE);
-#endif
+    zp_huge(p, bytes);
     return (char *)p;
 }
 

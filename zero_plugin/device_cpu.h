@@ -195,9 +195,7 @@ static zero_result zp_copy_away(zp_stream *s, void *to, const void *from, size_t
 static void *zp_device_alloc(zp_device *d, size_t bytes) {
     void *p = NULL;
     if (posix_memalign(&p, bytes >= (1u << 22) ? (size_t)1 << 21 : 4096, bytes)) return NULL;
-#ifdef MADV_HUGEPAGE
-    if (bytes >= (1u << 22)) (void)madvise(p, bytes, MADV_HUGEPAGE);
-#endif
+    if (bytes >= (1u << 22)) zp_huge(p, bytes);
     memset(p, 0, bytes);
     return p;
 }
