@@ -52,8 +52,8 @@ E       = $B/emulated
 EFLAGS  = -g -O2 -march=native -ffp-contract=off -pthread $(CUFLAGS) -I. -MMD -MP
 $E/train_gpt2_zero.o: EFLAGS += -DMATMUL_ROUNDS=0
 ECXX    = $(CXX) -std=c++17 -D__CUDACC__ -Itests/emulation $(EFLAGS)
-EPIPES  = $(addprefix $E/,stages.o pipelined.o pipeline.o pipeline_run.o pipeline_lane_cuda.o)
-EDEVICE = $(EPIPES) $(addprefix $E/,ops_cuda.o spill_cuda.o attention_cuda.o attention_cudnn.o emulation.o emulation_nccl.o cublaslt.o cudnn.o)
+EMODEL  = $(addprefix $E/,gpt2.o tensor_parallel.o stages.o pipelined.o pipeline.o pipeline_run.o pipeline_lane_cuda.o)
+EDEVICE = $(addprefix $E/,ops_cuda.o spill_cuda.o attention_cuda.o attention_cudnn.o emulation.o emulation_nccl.o cublaslt.o cudnn.o)
 vpath %.cc tests/emulation
 $E/%.o: %.cu
 	@mkdir -p $E
@@ -64,12 +64,12 @@ $E/%.o: %.cc
 $E/%.o: %.c
 	@mkdir -p $E
 	$(call short,CC)$(CC) -std=c11 -D_GNU_SOURCE $(EFLAGS) -c -o $@ $<
-$E/train_gpt2_zero: $(addprefix $E/,zero_plugin.o train_gpt2_zero.o gpt2.o tensor_parallel.o) $(EDEVICE) $(LAUNCH:$B/%=$E/%) $(filter-out $(LAUNCH) %/train_gpt2_zero.o,$(TRAINER))
+$E/train_gpt2_zero: $(addprefix $E/,zero_plugin.o train_gpt2_zero.o) $(EMODEL) $(EDEVICE) $(LAUNCH:$B/%=$E/%) $(filter-out $(LAUNCH) %/train_gpt2_zero.o,$(TRAINER))
 	$(call short,CXX)$(CXX) -pthread -fopenmp -rdynamic -o $@ $^ -lxxhash -lcjson -lm -ldl
 $E/test_gpt2_ops.o $E/test_gpt2.o $E/test_gpt2_tiles.o $E/test_gpt2_parallel.o $E/test_gpt2_pipeline.o: $E/%.o: tests/%.c
 	@mkdir -p $E
 	$(call short,CXX)$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
-$E/test_gpt2 $E/test_gpt2_tiles $E/test_gpt2_parallel $E/test_gpt2_pipeline: $E/%: $E/%.o $E/gpt2.o $E/tensor_parallel.o $E/zero_plugin.o $(EDEVICE)
+$E/test_gpt2 $E/test_gpt2_tiles $E/test_gpt2_parallel $E/test_gpt2_pipeline: $E/%: $E/%.o $(EMODEL) $E/zero_plugin.o $(EDEVICE)
 $E/test_gpt2_ops: $E/test_gpt2_ops.o $E/zero_plugin.o $(EDEVICE)
 $E/test_attention: $E/test_attention.o $E/zero_plugin.o $(EDEVICE)
 $E/test_cuda.o $E/test_groups_cuda.o: $B/drop/zero_plugin.cu
