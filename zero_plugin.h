@@ -849,7 +849,8 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
    `params` and of slots, numbers of `type`, ZERO_F64 too, [layers, numel] (a slot: [numel]), and
    gives them back as the plugin has them. DOUBLES are rounded, since the plugin's weights, sums,
    moments and updates have 32 bits at most: the host computes in double, from weights that are f32.
-   The same values on all ranks. COLLECTIVE, SYNC. Errors: those of zero_build and zero_adopt.
+   The same values on all ranks; `params` and `grads` are NULL where all tensors have slots.
+   COLLECTIVE, SYNC. Errors: those of zero_build and zero_adopt.
    zero_lend_train is the step, in the place of the host's optimizer: takes the gradients of the
    fields of `grads` (a struct of the same kind; it may be a local of the caller) and of slots,
    times the loss scale, reduces, steps, and gives the new weights back. Gradients are the host's to

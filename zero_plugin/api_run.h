@@ -223,7 +223,8 @@ static int zp_run_fork(int nranks, zero_comm *comm, zero_log_fn log, void *log_u
     if (!zp_run_open(&crew, nranks, 1, log, log_user)) return ended;
     if (zp_run_threads() > 1)
         zp_run_say(&crew, "this process has other threads already and cannot be forked: start the "
-                          "ranks first in main");
+                          "ranks first in main; if a BLAS library makes threads when it is loaded, "
+                          "set OPENBLAS_NUM_THREADS=1 (or its like) in the environment");
     else if ((ended = zp_run_crew(&crew, comm)) == ZP_A_RANK)
         return ended;
     zero_local_destroy(crew.local);
