@@ -48,6 +48,7 @@ numbered=$(grep -oE '// [0-9]+(\.|$)' "$guide" | tr -dc '0-9\n' | awk '$1 == n +
 # ---- the guide: each block of code becomes a function behind what it takes for granted ----
 cat >"$dir/guide.c" <<'END'
 #include "adapters/checkpoint/checkpoint.h"
+#include "adapters/pipeline/pipeline_run.h"
 #include <stdio.h>
 #include <stdlib.h>
 typedef struct { float *wte, *fcw, *fcb, *ln; } Tensors;
@@ -77,6 +78,13 @@ void must(zero_result result);
 int cudaSetDevice(int device);
 void load_batch(int number), save_model(const Tensors *p);
 extern int steps;
+extern const zero_comm comm;
+extern const int pp, pp_rank, dp_rank, m, units_of_the_model, *numbers_of_my_units;
+extern pipeline_run *run;
+extern const pipeline_plan plan;
+extern const pipeline_host host;
+extern void *memory;
+extern const size_t bytes;
 double forward_and_backward(const Tensors *p, Tensors *g);
 extern const zero_tensor_desc table[];
 int draw_token(void);
