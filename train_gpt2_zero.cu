@@ -298,22 +298,13 @@ static void *get_memory(job *j, size_t count, size_t size) {
 
 /* ---- 4 settings ---------------------------------------------------------------------------- */
 
-static void note_key(void *user, const char *sentence) { say((const job *)user, "%s\n", sentence); }
-
-static void write_resolved(job *j, const char *text) {
-    const char *path = j->opt->ds_out;
-    FILE *file = path[0] && j->l->rank == 0 ? fopen(path, "w") : NULL;
-    int ok = file != NULL && fprintf(file, "%s\n", text) > 0;
-    ok = file != NULL && fclose(file) == 0 && ok;
-    require(j, !path[0] || j->l->rank != 0 || ok, "-dso: %s cannot be written: %s", path,
-            strerror(errno));
-}
+static void note(void *user, const char *sentence) { say((const job *)user, "%s\n", sentence); }
 
 /* -ds. What no flag has stays in j->ds: the schedule, if there is one, among it. */
 static void read_file(job *j, train_options *o) {
     char sentence[512], *text;
     ds_config said;
-    const ds_notes notes = {note_key, j};
+    const ds_notes notes = {note, j};
     require(j, o->ds_path[0] || !o->ds_out[0], "-dso %s: there is no -ds to resolve", o->ds_out);
     if (!o->ds_path[0]) return;
     const ds_auto autos = train_autos(o, j->ranks.dp, j->model.channels, &said);
@@ -329,7 +320,8 @@ static void read_file(job *j, train_options *o) {
     if (o->stage.n > 1 && j->ds.given & DS_GIVEN_STAGE)
         say(j, "%s: zero_optimization.stage has no effect: -z compares stages\n", o->ds_path);
     train_options_take(o, &j->ds);
-    write_resolved(j, text);
+    const int lost = j->l->rank == 0 && !train_write(o->ds_out, text);
+    require(j, !lost, "-dso: %s cannot be written: %s", o->ds_out, strerror(errno));
     free(text);
 }
 
@@ -596,18 +588,13 @@ static void check_memory(const trainer *t, int count, size_t host) {
     if (DEVICE_IS_HOST) launch_check_memory(j->l, need + host, shared);
 }
 
-/* Over all ranks, whatever they are. */
-static void sum_over_ranks(trainer *t, double *values, int n) {
-    check_groups(t, layout_sum(&t->groups, t->z, values, n));
-}
-
 /* The mean loss over the ranks, of the steps since it was last asked for. Ranks that a signal has
    reached tell the others by the way. */
 static double take_loss(trainer *t) {
     double sums[2] = {0, launch_asked_to_stop() ? 1.0 : 0.0};
     observe_begin(t->j->see, "loss", BREAKDOWN_HOST);
     check_model(t, gpt2_take_losses(t->model, &sums[0]));
-    sum_over_ranks(t, sums, 2);
+    check_groups(t, layout_sum(&t->groups, t->z, sums, 2));
     observe_end(t->j->see);
     t->stop = t->stop || sums[1] > 0;
     return sums[0] * t->groups.pp / t->j->l->nranks; /* a pipeline's last stage has it */
@@ -616,7 +603,7 @@ static double take_loss(trainer *t) {
 /* Between steps: has a signal asked any rank to stop? */
 static int must_stop(trainer *t) {
     double asked = launch_asked_to_stop() ? 1 : 0;
-    if (t->j->opt->save_every > 0) sum_over_ranks(t, &asked, 1);
+    if (t->j->opt->save_every > 0) check_groups(t, layout_sum(&t->groups, t->z, &asked, 1));
     t->stop = t->stop || asked > 0;
     return t->stop;
 }
@@ -777,10 +764,6 @@ static void look_at_model(trainer *t) {
 
 /* ---- 8 checkpoints ------------------------------------------------------------------------- */
 
-static void note_save(void *user, const char *sentence) {
-    say((const job *)user, "%s\n", sentence);
-}
-
 static int saves_anything(const train_options *o) { return o->save_every > 0 || o->resume; }
 
 static checkpoint_options make_checkpoint_options(trainer *t) {
@@ -796,7 +779,7 @@ static checkpoint_options make_checkpoint_options(trainer *t) {
     c.config = j->settings;
     c.tensors = t->table;
     c.ntensors = t->tensors;
-    c.log = note_save;
+    c.log = note;
     c.log_user = j;
     return c;
 }
@@ -804,13 +787,6 @@ static checkpoint_options make_checkpoint_options(trainer *t) {
 /* After open_trainer: what checkpoints take of the host's memory. */
 static void plan_saves(trainer *t) {
     const train_options *o = t->j->opt;
-    require(t->j, !saves_anything(o) || o->log_dir[0], "%s: checkpoints need a folder, -o",
-            o->resume ? "-y" : "-n");
-    require(t->j, !saves_anything(o) || !train_compares(o),
-            "-n and -y: a comparison has no checkpoints");
-    require(t->j, !saves_anything(o) || t->groups.world == NULL,
-            "-n and -y: checkpoints of a model in parts, -tp %d and -pp %d, are not supported yet",
-            t->groups.tp, t->groups.pp);
     if (!saves_anything(o)) return;
     const checkpoint_options options = make_checkpoint_options(t);
     t->saves_bytes = checkpoint_bytes(t->z, &options);
@@ -1006,14 +982,14 @@ static void save_if_due(trainer *t) {
 
 static void measure_matmul(trainer *t) {
     double best = 0;
-    sum_over_ranks(t, NULL, 0);
+    check_groups(t, layout_sum(&t->groups, t->z, NULL, 0));
     for (int i = 0; i < MATMUL_ROUNDS; i++) {
         double rate = gpt2_matmul_rate((zero_type)t->j->opt->type, t->j->threads);
         if (rate > best) best = rate;
     }
     double rates[2] = {best, gpt2_peak_rate((zero_type)t->j->opt->type, t->j->opt->tf32)};
     rates[1] /= t->j->computes.sharers;
-    sum_over_ranks(t, rates, 2);
+    check_groups(t, layout_sum(&t->groups, t->z, rates, 2));
     t->j->matmul_rate = rates[0];
     t->j->peak_rate = rates[1];
 }
@@ -1221,7 +1197,10 @@ static void compare_wait(void *t) {
 }
 static void compare_check_result(void *t, zero_result result) { check((trainer *)t, result); }
 static uint64_t compare_hash(void *t) { return weights_of((const trainer *)t); }
-static void compare_sum(void *t, double *values, int n) { sum_over_ranks((trainer *)t, values, n); }
+static void compare_sum(void *of, double *values, int n) {
+    trainer *t = (trainer *)of;
+    check_groups(t, layout_sum(&t->groups, t->z, values, n));
+}
 static void compare_groups(void *t, zero_group_stats *stats) {
     memset(stats, 0, sizeof *stats);
     zero_group_query_stats(((const trainer *)t)->groups.part.tp, stats);
@@ -1299,20 +1278,8 @@ static int run_comparison(job *j) {
 /* ---- 11 main ------------------------------------------------------------------------------- */
 
 static void resolve_model(job *j) {
-    const train_options *o = j->opt;
-    gpt2_error error;
-    model_info info;
-    memset(&info, 0, sizeof info);
-    zero_result result = model_is_file(o->model)
-                             ? model_info_read(o->model, &info, &error)
-                             : gpt2_config_parse(o->model, 0, o->seq_len, &info.cfg, &error);
-    require(j, result == ZERO_OK, "-e: %s", error.sentence);
-    require(j, info.cfg.heads > 0,
-            "-e: %s does not tell its number of heads: put its config.json beside it", o->model);
-    j->model = info.cfg;
-    j->model.untied = o->untied;
-    require(j, o->seq_len <= j->model.max_seq_len, "-t %d: %s has positions for %d tokens",
-            o->seq_len, o->model, j->model.max_seq_len);
+    char why[LAUNCH_SENTENCE];
+    require(j, !train_model(j->opt, &j->model, why, sizeof why), "%s", why);
 }
 
 static void resolve_ranks(job *j) {
@@ -1354,21 +1321,6 @@ static void compare_data(job *j) {
     launch_same(j->l, j->data);
 }
 
-/* What follows from flags and ranks. */
-static void resolve(job *j, train_options *o) {
-    char sentence[LAUNCH_SENTENCE];
-    const int clash =
-        train_check(o, sentence, sizeof sentence)
-        || train_divide(o, &j->model, &j->ranks, &j->batch, sentence, sizeof sentence);
-    require(j, !clash, "%s", sentence);
-}
-
-static void open_device(job *j) {
-    char sentence[LAUNCH_SENTENCE];
-    const int none = device_open(&j->computes, j->l->local_ranks, sentence, sizeof sentence);
-    require(j, !none, "rank %d: %s", j->l->rank, sentence);
-}
-
 static void get_buffers(job *j) {
     size_t tokens = (size_t)j->batch.rows * (size_t)j->batch.seq_len;
     j->inputs = (int *)get_memory(j, tokens, sizeof *j->inputs);
@@ -1399,6 +1351,7 @@ static int run_rank(launch *l, void *user) {
     train_options options = *(const train_options *)user,
                   *o = &options; /* a file may change them */
     report out;
+    char sentence[LAUNCH_SENTENCE];
     if (o->help) return l->rank == 0 ? say_help(l) : 0;
     memset(&j, 0, sizeof j);
     memset(&out, 0, sizeof out);
@@ -1412,10 +1365,13 @@ static int run_rank(launch *l, void *user) {
     train_options_render(o, j.settings, sizeof j.settings);
     launch_same(l, j.settings);
     resolve_ranks(&j);
-    open_device(&j);
+    const int none = device_open(&j.computes, l->local_ranks, sentence, sizeof sentence);
+    require(&j, !none, "rank %d: %s", l->rank, sentence);
     resolve_model(&j);
     read_file(&j, o);
-    resolve(&j, o);
+    const int clash = train_check(o, sentence, sizeof sentence)
+                      || train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
+    require(&j, !clash, "%s", sentence);
     if (model_is_file(o->model)) compare_file(&j, "-e", o->model);
     open_files(&j);
     if (o->evaluate) compare_file(&j, "-hf", o->eval_path);

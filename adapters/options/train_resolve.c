@@ -4,6 +4,8 @@
 #endif
 #include "train_resolve.h"
 
+#include "../checkpoint/model_files.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +17,20 @@ __attribute__((format(printf, 3, 4))) static int train_fail(char *sentence, size
     (void)vsnprintf(sentence, bytes, format, values);
     va_end(values);
     return 1;
+}
+
+static int train_check_saves(const train_options *o, char *sentence, size_t bytes) {
+    if (o->save_every <= 0 && !o->resume) return 0;
+    if (!o->log_dir[0])
+        return train_fail(sentence, bytes, "%s: checkpoints need a folder, -o",
+                          o->resume ? "-y" : "-n");
+    if (train_compares(o))
+        return train_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
+    if (o->tensor_parallel < 2 && o->pipeline < 2) return 0;
+    return train_fail(sentence, bytes,
+                      "-n and -y: checkpoints of a model in parts, -tp %d and -pp %d, are not "
+                      "supported yet",
+                      o->tensor_parallel, o->pipeline);
 }
 
 int train_check(const train_options *o, char *sentence, size_t bytes) {
@@ -86,7 +102,34 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
                           "table alone");
     if (train_compares(o) && o->evaluate)
         return train_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
+    return train_check_saves(o, sentence, bytes);
+}
+
+int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
+    gpt2_error error;
+    model_info info;
+    memset(&info, 0, sizeof info);
+    const zero_result result = model_is_file(o->model)
+                                   ? model_info_read(o->model, &info, &error)
+                                   : gpt2_config_parse(o->model, 0, o->seq_len, &info.cfg, &error);
+    if (result) return train_fail(sentence, bytes, "-e: %s", error.sentence);
+    if (info.cfg.heads <= 0)
+        return train_fail(sentence, bytes,
+                          "-e: %s does not tell its number of heads: put its config.json beside it",
+                          o->model);
+    if (o->seq_len > info.cfg.max_seq_len)
+        return train_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", o->seq_len,
+                          o->model, info.cfg.max_seq_len);
+    *model = info.cfg;
+    model->untied = o->untied;
     return 0;
+}
+
+int train_write(const char *path, const char *text) {
+    if (!path[0]) return 1;
+    FILE *file = fopen(path, "w");
+    const int ok = file != NULL && fprintf(file, "%s\n", text) > 0;
+    return file != NULL && fclose(file) == 0 && ok;
 }
 
 int train_compares(const train_options *o) { return o->stage.n > 1 || o->layouts[0]; }

@@ -32,6 +32,12 @@ typedef struct batch_shape {
 /* Flags that do not go together. */
 int train_check(const train_options *o, char *sentence, size_t bytes);
 
+/* The model that -e names, or whose file it is. */
+int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes);
+
+/* Writes a text to a file, if there is a path. 0: it cannot be written; errno says why. */
+int train_write(const char *path, const char *text);
+
 /* 1: a comparison, of stages or of layouts. */
 int train_compares(const train_options *o);
 
