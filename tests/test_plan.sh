@@ -98,7 +98,8 @@ says "  -z 1 -b 2 -t 1024" -e gpt2:d48 -pn 64 -dt bf16 --memory 12G
 says "-zos host" -e gpt2:d48 -pn 1 -dt bf16 --memory 16G
 says "Advice: nothing fits" -e gpt2:d48 -pn 1 -dt bf16 --memory 1G
 says "-zos file -zog file -zop file" -e d24 -pn 2 -t 64 -b 1 --on cpu --memory 1G
-says "no files: tiers" -e d12
+says "    1 state file " -e d12
+says "    3 and params " -e d12
 printf '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 3}' >"$scratch/ds.json"
 says "bf16 and f32 masters" -e d12 -ds "$scratch/ds.json"
 says "-b 3 -t 1024" -e d12 -ds "$scratch/ds.json"

@@ -298,7 +298,7 @@ refused() { # NAME PATTERN ARGUMENT...
 test_errors() {
     refused 'no folder' '-n: checkpoints need a folder, -o' -n 5
     refused 'nowhere to go on' '-y: checkpoints need a folder, -o' -y 1
-    refused 'comparison' '-n and -y: a comparison of stages has no checkpoints' -z 0,1 -n 5 -o "$work/x"
+    refused 'comparison' '-n and -y: a comparison has no checkpoints' -z 0,1 -n 5 -o "$work/x"
     train errors -x 6 -n 3 >/dev/null
     refused 'checkpoints of another run' '-o: .*/errors has checkpoints already, the newest step_00000006: -y 1' -x 6 -n 3 -o "$work/errors"
     refused 'other heads' '-e: the checkpoint has another model: gpt2.heads is 2 there, 4 here' -x 9 -y 1 -o "$work/errors" -e char:2x32x4

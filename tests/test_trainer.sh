@@ -464,12 +464,13 @@ test_comparison() {
     train $small -z 0,1,2,3 -x 4 -rd 2 -csv "$scratch/new/c.csv" >/dev/null
     csv=$scratch/new/c.csv
     same 'csv header' "stage,ranks,tokens_per_s,ratio,param_bytes,grad_bytes,optimizer_bytes,\
-buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,weights,ratio_low,ratio_high" \
+buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,weights,ratio_low,ratio_high,\
+layout,activation_bytes" \
         "$(head -n 1 "$csv")"
     same 'csv stages' '0 1 2 3 ' "$(sed 1d "$csv" | cut -d , -f 1 | tr '\n' ' ')"
     same 'csv weights' 1 "$(sed 1d "$csv" | cut -d , -f 14 | sort -u | wc -l | tr -d ' ')"
     same 'csv ratio' 1.0000 "$(sed -n 2p "$csv" | cut -d , -f 4)"
-    same 'csv fields' 64 "$(sed 1d "$csv" | tr ',' '\n' | grep -c '[0-9a-f]')"
+    same 'csv fields' 72 "$(sed 1d "$csv" | tr ',' '\n' | grep -c '[0-9a-f]')"
     same 'spread around the ratio' yes "$(sed 1d "$csv" | awk -F , '$15 > $4 || $16 < $4 || $15 <= 0 { bad = 1 }
         END { print bad ? "no" : "yes" }')"
     same 'weights in words' 1 "$(grep -c '^weights  identical, bit for bit, at the 4 stages after the same 6 steps' \

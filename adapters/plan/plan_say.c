@@ -19,10 +19,12 @@ typedef struct plan_tiers {
 
 static const plan_tiers plan_rows_of_tiers[] = {
     {"device", "all on the device", ZERO_DEVICE, ZERO_DEVICE, ZERO_DEVICE, -1},
-    {"host", "-zos host: the optimizer's state in the host's memory, updated by its processors",
-     ZERO_HOST, ZERO_HOST, ZERO_DEVICE, 1},
+    {"host", "-zos host: the optimizer's state in the host's memory", ZERO_HOST, ZERO_HOST,
+     ZERO_DEVICE, 1},
     {"state file", "-zos file: the optimizer's state in a file", ZERO_FILE, ZERO_DEVICE,
-     ZERO_DEVICE, 0},
+     ZERO_DEVICE, -1},
+    {"and params", "-zos file -zop file: the optimizer's state and parameters in files", ZERO_FILE,
+     ZERO_DEVICE, ZERO_FILE, 1},
     {"all file", "-zos file -zog file -zop file: all that has a shard in files", ZERO_FILE,
      ZERO_FILE, ZERO_FILE, 0}};
 enum { PLAN_TIERS = sizeof plan_rows_of_tiers / sizeof *plan_rows_of_tiers };
@@ -80,7 +82,8 @@ static int plan_row_case(const plan_request *r, int stage, const plan_tiers *t, 
 static int plan_row_is_new(const plan_request *r, int stage, const plan_tiers *t) {
     if (plan_tiers_typed(&r->options)) return t == plan_rows_of_tiers;
     if (t->on_gpus >= 0 && t->on_gpus != r->on_gpus) return 0;
-    return stage >= 2 || t->gradient != ZERO_FILE;
+    if (t->gradient == ZERO_FILE) return stage >= 2;
+    return stage == 3 || t->parameter != ZERO_FILE;
 }
 
 /* ---- the table ----------------------------------------------------------------------------- */
@@ -193,19 +196,6 @@ static int plan_say_table(const plan_request *r, char *sentence, size_t bytes) {
            r->most.device > 0 ? "  fits" : "",
            r->machine != NULL ? "      step: compute + send + update" : "");
     return plan_each_row(r, plan_to_table, NULL, sentence, bytes);
-}
-
-/* Why there are no rows of a file. */
-static void plan_say_no_files(const plan_request *r) {
-    plan_case c;
-    plan_answer a;
-    char why[PLAN_SENTENCE];
-    if (!r->on_gpus || plan_case_of(r, 3, &c, why, sizeof why)) return;
-    c.zero.optimizer_tier = ZERO_FILE;
-    if (plan_ask(&c, &a, why, sizeof why)) {
-        const char *from = strstr(why, ": tiers");
-        printf("no files: %s\n", from != NULL ? from + 2 : why);
-    }
 }
 
 /* ---- the largest models -------------------------------------------------------------------- */
@@ -356,7 +346,6 @@ int plan_say(const plan_request *r, char *sentence, size_t bytes) {
     }
     plan_say_head(r, &c);
     if (plan_say_table(r, sentence, bytes) || plan_write_csv(r, sentence, bytes)) return 1;
-    plan_say_no_files(r);
     plan_say_largest(r);
     plan_say_advice(r);
     return 0;
