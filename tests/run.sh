@@ -102,7 +102,7 @@ emulated() {
 emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulation 120 beside $B/emulated/test_emulation
 emulated-groups 120 beside $B/emulated/test_groups_cuda
-emulated-cuda 300 beside $B/emulated/test_cuda seeds 10 $SEED
+emulated-cuda 300 beside $B/emulated/test_cuda seeds 3 $SEED
 emulated-attention 120 beside $B/emulated/test_attention
 cudnn-graphs 120 beside sh $here/test_cudnn.sh $B
 TABLE
