@@ -106,7 +106,7 @@ static void loop_norms(loop_test *t) {
             zp_store(t->loop->g[0], type, at, k ? NAN : INFINITY);
         }
         auto norm = [&](loop_memory *m) { return zp_norm_args{m->g[0], type, LOOP_N, m->partial}; };
-        auto fold = [&](loop_memory *m) { return zp_fold_args{norm(m), m->verdict, 5, 640}; };
+        auto fold = [&](loop_memory *m) { return zp_fold_args{norm(m), m->verdict, 5, 640, NULL}; };
         LOOP_RUN(t, zp_norm, norm, LOOP_BLOCKS, how);
         LOOP_RUN(t, zp_fold, fold, 1, how);
         const double *v = t->kernel->verdict;
@@ -136,7 +136,7 @@ static void loop_verdicts(loop_test *t) {
         };
         LOOP_RUN(t, zp_declare, declare, 1, how);
         auto judge = [&](loop_memory *m) {
-            return zp_judge_args{&m->control, &m->verdicts[0][0], LOOP_RANKS};
+            return zp_judge_args{&m->control, &m->verdicts[0][0], LOOP_RANKS, 0};
         };
         auto decide = [&](loop_memory *m) {
             return zp_decide_args{&m->control, hyper, scaler, how & 4, how >> 3};
