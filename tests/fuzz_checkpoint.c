@@ -33,7 +33,7 @@ static char *fuzz_sealed(const uint8_t *data, size_t size, size_t *bytes) {
 /* Everything that a reader would do with it, but for the files. */
 static void fuzz_use(const ck_manifest *m) {
     for (int t = 0; t < m->ntensors; t++)
-        for (int k = 0; k < m->narrays; k++) {
+        for (int k = 0; k < m->tensor[t].narrays; k++) {
             const ck_tensor *x = &m->tensor[t];
             const uint64_t total = x->layers * x->numel;
             ck_copies list = {0, 0, NULL};
