@@ -176,7 +176,7 @@ $B/bench_%: tests/bench_%.c $(PLUGIN)
 FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -o $@ $(filter %.c,$^)
 $B/libfuzzer/ds_config: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*.c) adapters/schedule/schedule.c
 $B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/checkpoint*.c)
-$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/tensor_parallel.c adapters/gpt2/ops_cpu.c adapters/gpt2/spill_file.c
+$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/tensor_parallel.c adapters/gpt2/stages.c adapters/gpt2/pipelined.c adapters/gpt2/ops_cpu.c adapters/gpt2/spill_file.c $(addprefix adapters/pipeline/,pipeline.c pipeline_run.c pipeline_lane.c)
 $B/libfuzzer/%:
 	@mkdir -p $B/libfuzzer
 	$(call short,CLANG)$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
