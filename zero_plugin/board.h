@@ -99,13 +99,15 @@ static void zp_board_abort(zp_board *b, int rank, const char *why) {
     zp_board_abort_as(b, rank, ZERO_ERR_PEER, why);
 }
 
-/* A rank of the group, in words: rank 3, tp 1 (rank 3: tp 1, pp 0), where more is known of it. */
+/* A rank of the group, in words: rank 3, tp 1 (rank 3: tp 1, pp 0), where more is known of it. A
+   host may name a rank that is none (zero_local_abort): that one has a number alone. */
 static const char *zp_rank_text(const zp_group *g, int rank, char *text, size_t bytes) {
     const zp_seats *s = zp_seats_of(g);
-    const int cut = s && s->local && s->local->of[g->rank];
+    zero_local *local = s && rank >= 0 && rank < ZP_LOCAL_MAX ? s->local : NULL;
+    const int cut = local && local->of[g->rank];
     int me = g->rank;
-    const zero_local *first = s && s->local ? zp_local_first(s->local, &me) : NULL;
-    const int there = !first ? -1 : cut ? s->local->first_rank[rank] : rank;
+    const zero_local *first = zp_local_first(local, &me);
+    const int there = cut ? local->first_rank[rank] : rank;
     const char *place = first ? first->place[there] : "";
     int n = snprintf(text, bytes, "%s %d", g->label[0] ? g->label : "rank", rank);
     if (cut || (place[0] && g->label[0]))
