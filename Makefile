@@ -118,7 +118,7 @@ $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu | libraries
 	$(COMPILE) -DMATMUL_ROUNDS=0 -x c -c -o $@ $<
 $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
-$B/test_faults $B/test_check $B/test_group $B/test_offload: OPT := -O1 # neither bits nor speed: half the time to compile
+$B/test_faults $B/test_check $B/test_group $B/test_transport $B/test_memory $B/test_offload: OPT := -O1 # neither bits nor speed: half the time to compile
 $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_offload): $B/%: tests/%.c | libraries # they include the plugin
 	@mkdir -p $B
 	$(COMPILE) -I. -o $@ $< -lm

@@ -27,6 +27,7 @@ one_mpi() { [ "$1" = 0 ] && echo openmpi || echo mpich; }
 quick_build() { build build 500 "-s tests"; }
 quick() {
     cat <<TABLE
+trainer 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
 checkpoint-faults 300 beside sh $here/test_checkpoint_faults.sh $B fast $SEED
 unit 120 beside $B/test_unit
 model 300 beside $B/test_model 400 $SEED
@@ -87,22 +88,19 @@ deepspeed-import 600 beside sh $here/test_deepspeed_import.sh $B
 data 120 beside sh $here/test_data.sh $B
 resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
 faults 300 beside $B/test_faults
-checkpoint-slow 200 beside sh $here/test_checkpoint_faults.sh $B slow
 allocations 240 alone sh $here/test_allocations.sh $B
 losses 200 alone sh $here/test_losses.sh $B
 mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
-trainer 600 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
 TABLE
     emulated
 }
 # The CUDA version, run on the CPU; and whether nvcc takes it and its tests, for one architecture.
 emulated() {
     if [ -x "$B/emulated/train_gpt2_zero" ]; then cat <<TABLE
-emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulation 120 beside $B/emulated/test_emulation
 emulated-groups 120 beside $B/emulated/test_groups_cuda
-emulated-cuda 300 beside $B/emulated/test_cuda seeds 3 $SEED
+emulated-cuda 300 beside $B/emulated/test_cuda seeds 2 $SEED
 emulated-attention 120 beside $B/emulated/test_attention
 cudnn-graphs 120 beside sh $here/test_cudnn.sh $B
 TABLE
@@ -131,6 +129,7 @@ long_build() {
 }
 long() {
     cat <<TABLE
+checkpoint-slow 200 beside sh $here/test_checkpoint_faults.sh $B slow
 asan-scale 300 beside $B/asan/test_scale 300 $SEED
 asan-optimizers 600 beside $B/asan/test_optimizers
 asan-tensors 900 beside $B/asan/test_tensors $B
@@ -152,11 +151,12 @@ asan-gpt2-parallel 600 beside $B/asan/test_gpt2_parallel
 tsan-model 600 beside $B/tsan/test_model 150 $SEED
 tsan-trace 300 beside $B/tsan/test_trace
 tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
-tsan-bits 600 beside $B/tsan/test_bits 6 $SEED
+tsan-bits 600 beside $B/tsan/test_bits 3 $SEED
 TABLE
     fuzz 20
     if [ -x "$B/emulated/test_cuda" ]; then cat <<TABLE
-emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 20 $SEED
+emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
+emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 10 $SEED
 emulated-cuda-faults 600 beside $B/emulated/test_cuda faults 10
 emulated-trainer 400 beside sh $here/test_emulated.sh $B
 emulated-gpt2 600 beside $B/emulated/test_gpt2
