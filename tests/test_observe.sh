@@ -80,6 +80,35 @@ PYTHON
     done
 }
 
+# TensorBoard's trace view (torch-tb-profiler) shows the same slices.
+test_trace_view() {
+    if ! "$tensorboard" -c 'import torch_tb_profiler.plugin' 2>/dev/null; then
+        skip "timelines in TensorBoard's trace view: TENSORBOARD's Python lacks torch-tb-profiler"
+        return
+    fi
+    train -pn 2 -x 5 -z 3 -tr "$work/v.json" >/dev/null
+    mkdir -p "$work/views/one"
+    { echo '{"traceEvents":'; cat "$work/v.json"; echo '}'; } >"$work/views/one/v.pt.trace.json"
+    cat >"$work/view.py" <<'PYTHON'
+import gzip, json, sys, time
+from tensorboard.plugins.base_plugin import TBContext
+from torch_tb_profiler.plugin import TorchProfilerPlugin
+from werkzeug.test import Client
+from werkzeug.wrappers import Response
+if __name__ == "__main__":
+    apps = TorchProfilerPlugin(TBContext(logdir=sys.argv[1])).get_plugin_apps()
+    ask = lambda route, **words: Client(apps[route], Response).get(route, query_string=words).data
+    while (state := json.loads(ask("/runs")))["loading"] or not state["runs"]:
+        time.sleep(0.1)
+    print("Trace" in json.loads(ask("/views", run="one")))
+    trace = ask("/trace", run="one", worker="v", span="default")
+    trace = json.loads(gzip.decompress(trace) if trace[:2] == b"\x1f\x8b" else trace)
+    print(sum(event["ph"] == "X" for event in trace["traceEvents"]))
+PYTHON
+    same "in TensorBoard's trace view" "True $(grep -c '"ph":"X"' "$work/v.json")" \
+        "$(timeout 60 "$tensorboard" "$work/view.py" "$work/views" 2>"$work/err" | tr '\n' ' ' | sed 's/ $//')"
+}
+
 # Ranks whose clocks differ by 1000 s, as those of two machines do: one clock in the timeline, and the same weights.
 test_clocks() {
     if ! unshare --time --monotonic 1000 --fork true 2>/dev/null; then
@@ -206,6 +235,7 @@ test_errors() {
 
 test_stages
 test_perfetto
+test_trace_view
 test_clocks
 test_killed
 test_breakdown
