@@ -129,8 +129,9 @@ enum {
     CUDA_THROUGH = 1 << 29,   /* state in the host's memory goes through the device */
     CUDA_SLOW = 1 << 30       /* the disk is slow: lanes are late */
 };
-#define CUDA_LAMB ((int64_t)1 << 31)
-#define CUDA_MUON ((int64_t)1 << 32)
+#define CUDA_LAMB  ((int64_t)1 << 31)
+#define CUDA_MUON  ((int64_t)1 << 32)
+#define CUDA_GRADS ((int64_t)1 << 33) /* reduced gradients are in the file, beside either tier */
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
@@ -424,6 +425,34 @@ static const cuda_case cuda_cases[] = {
      CUDA_FILE | CUDA_PARAMS | CUDA_NO_OVERLAP | CUDA_DEFAULT | CUDA_HALF | CUDA_RECOMPUTE, 20},
     {"file-nccl-params", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 2, 0, 0,
      CUDA_FILE | CUDA_PARAMS | CUDA_ALL_GATHERED | CUDA_AHEAD | CUDA_SILENT, 20},
+    {"file-self-grads", ZERO_COMM_SELF, 1, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_ALL, CUDA_FILE | CUDA_GRADS | CUDA_SILENT, 20},
+    {"file-2-grads", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_READS | CUDA_SILENT | CUDA_DEVICES, 20},
+    {"file-2-grads-f16", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_SHARDED, ZERO_F16, 0, 2, 1, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_NORM, 20},
+    {"file-3-grads", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0,
+     CUDA_EVAL_ALL, CUDA_FILE | CUDA_PARAMS | CUDA_GRADS | CUDA_ALL_GATHERED | CUDA_REWRITES, 20},
+    {"file-3-grads-large", ZERO_COMM_LOCAL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_GRADS | CUDA_LARGE | CUDA_AHEAD, 10},
+    {"file-3-grads-leaves", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_LEAVES | CUDA_AHEAD, 20},
+    {"file-2-grads-delays", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_DELAYS | CUDA_AHEAD | CUDA_SLOW, 10},
+    {"file-nccl-grads", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_ALL_GATHERED | CUDA_AHEAD | CUDA_SILENT, 20},
+    {"file-2-grads-alone", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_NO_OVERLAP | CUDA_DEFAULT | CUDA_HALF, 20},
+    {"host-2-grads", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_HOST | CUDA_GRADS | CUDA_HALF | CUDA_SKIPS, 20},
+    {"host-3-grads-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_HOST | CUDA_PARAMS | CUDA_GRADS | CUDA_AHEAD, 20},
+    {"lamb-grads", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_FILE | CUDA_GRADS, 20},
+    {"muon-grads", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_HOST | CUDA_GRADS | CUDA_DELAYS, 20},
+    {"saved-file-grads", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_GRADS | CUDA_SAVES, 20},
     {"saved-host-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_HOST | CUDA_PARAMS | CUDA_SAVES | CUDA_NO_MASTER, 20},
     {"saved-file-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 2, 0, 1, 0,
@@ -555,6 +584,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.update_on = k->more & CUDA_THROUGH ? ZERO_UPDATE_DEVICE : ZERO_UPDATE_HOST;
     if (k->more & CUDA_FILE) s->cfg.optimizer_tier = ZERO_FILE;
     if (k->more & CUDA_PARAMS) s->cfg.parameter_tier = s->cfg.optimizer_tier;
+    if (k->more & CUDA_GRADS) s->cfg.gradient_tier = ZERO_FILE;
     if (k->more & CUDA_HALF) s->cfg.offload_share = 0.5f;
     if (k->more & CUDA_DELAYS) s->cfg.delay_from = 1;
     if (k->more & CUDA_LAMB) s->cfg.optimizer = ZERO_LAMB;
@@ -595,7 +625,8 @@ static void cuda_planned(test_rank *rank, zero_ctx *z) {
     if ((p.host_bytes > 0) != host || p.host_bytes != got || (p.optimizer_bytes == 0) != all)
         test_rank_fail(rank, "%zu bytes of state planned, and %zu of the host's", p.optimizer_bytes,
                        p.host_bytes);
-    if ((p.file_bytes > 0) != (c->optimizer_tier == ZERO_FILE))
+    const int filed = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE;
+    if ((p.file_bytes > 0) != filed)
         test_rank_fail(rank, "%zu bytes of the file planned", p.file_bytes);
 }
 
@@ -605,7 +636,8 @@ static int cuda_moved(host_run *h, const zp_disk *before) {
     const int access = CUDA_SKIPS | CUDA_WRITES | CUDA_REWRITES | CUDA_SAVES;
     zero_stats now;
     zero_plan p;
-    if (h->spec->cfg.optimizer_tier != ZERO_FILE || k->overflow || (k->more & access)) return 1;
+    if (!(k->more & (CUDA_FILE | CUDA_GRADS)) || k->overflow || (k->more & access)) return 1;
+    if (!h->spec->cfg.optimizer_tier) return 1; /* on the device */
     HOST_TRY(h, zero_query_stats(h->z, &now));
     HOST_TRY(h, zero_query_plan(h->z, &p));
     const uint64_t written = (uint64_t)CUDA_STEPS * p.file_written_bytes,
@@ -997,7 +1029,7 @@ static void cuda_train_saved(host_run *h, test_rank *rank, cuda_state *m) {
     h->z = NULL;
     if (!cuda_me->spec.cfg.delay_from)
         cuda_me->spec.cfg.optimizer_tier = cuda_me->spec.cfg.parameter_tier =
-            ZERO_DEVICE; /* state moves between tiers */
+            cuda_me->spec.cfg.gradient_tier = ZERO_DEVICE; /* state moves between tiers */
     if (!rank->failed && cuda_start(h, rank) && cuda_state_move(h, m, 1))
         (void)cuda_last(h, &once, looks, "put into a new context");
     zero_destroy(h->z);
@@ -1196,8 +1228,10 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
     memcpy(expected, run.seen, sizeof expected);
     if (k->more & CUDA_AWAY) {
         const int delays = run.spec.cfg.delay_from;
-        const zero_tier tier = run.spec.cfg.optimizer_tier, params = run.spec.cfg.parameter_tier;
-        run.spec.cfg.optimizer_tier = run.spec.cfg.parameter_tier = ZERO_DEVICE;
+        const zero_tier tier = run.spec.cfg.optimizer_tier, params = run.spec.cfg.parameter_tier,
+                        grads = run.spec.cfg.gradient_tier;
+        run.spec.cfg.optimizer_tier = run.spec.cfg.parameter_tier = run.spec.cfg.gradient_tier =
+            ZERO_DEVICE;
         run.spec.cfg.delay_from = 0;
         const int ok = cuda_once(&run, 0);
         for (int r = 0; r < CUDA_RANKS && delays; r++) run.seen[r].looks = expected[r].looks;
@@ -1205,6 +1239,7 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
                          k->name, test_first);
         run.spec.cfg.optimizer_tier = tier;
         run.spec.cfg.parameter_tier = params;
+        run.spec.cfg.gradient_tier = grads;
         run.spec.cfg.delay_from = delays;
     }
     for (int i = 0; i < n; i++) {
@@ -1504,6 +1539,7 @@ static void cuda_faults(int n) {
     cuda_disk_fails("file-nccl-3", n);
     cuda_disk_fails("file-2-delays", n);
     cuda_disk_fails("file-3-params", n);
+    cuda_disk_fails("file-3-grads", n);
     cuda_unpinned();
     static const char *const cases[] = {
         "local-3",   "local-1",        "local-3-mapped", "nccl-3",        "nccl-0",
@@ -1527,7 +1563,7 @@ static void cuda_faults(int n) {
 
 /* ---- mutations ----------------------------------------------------------------------------- */
 
-#define CUDA_SITES 224
+#define CUDA_SITES 256
 #define CUDA_LINES 16384 /* of zero_plugin.cu */
 
 /* Places are found in the compiled file's text; built in its folder. */
@@ -1756,7 +1792,7 @@ static void cuda_host_erred(void) {
         }
 }
 
-/* What tiers a CUDA build has: HOST for the optimizer, and then for gradients or not. */
+/* What tiers a CUDA build has: of the optimizer first. */
 static void cuda_tiers(void) {
     static const struct {
         zero_tier optimizer, gradients, parameters;
@@ -1764,7 +1800,8 @@ static void cuda_tiers(void) {
     } cases[] = {{ZERO_HOST, ZERO_DEVICE, ZERO_DEVICE, 1}, {ZERO_HOST, ZERO_HOST, ZERO_DEVICE, 1},
                  {ZERO_DEVICE, ZERO_HOST, ZERO_DEVICE, 0}, {ZERO_HOST, ZERO_HOST, ZERO_HOST, 1},
                  {ZERO_FILE, ZERO_DEVICE, ZERO_DEVICE, 1}, {ZERO_FILE, ZERO_HOST, ZERO_DEVICE, 1},
-                 {ZERO_HOST, ZERO_FILE, ZERO_DEVICE, 0},   {ZERO_HOST, ZERO_HOST, ZERO_FILE, 1},
+                 {ZERO_HOST, ZERO_FILE, ZERO_DEVICE, 1},   {ZERO_HOST, ZERO_HOST, ZERO_FILE, 1},
+                 {ZERO_FILE, ZERO_FILE, ZERO_FILE, 1},     {ZERO_DEVICE, ZERO_FILE, ZERO_DEVICE, 0},
                  {ZERO_DEVICE, ZERO_DEVICE, ZERO_FILE, 0}};
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -1777,10 +1814,10 @@ static void cuda_tiers(void) {
         cfg.gradient_tier = cases[i].gradients;
         cfg.parameter_tier = cases[i].parameters;
         const zero_result r = zero_create(&z, &cfg, &self);
-        (void)test_check(cases[i].can
-                             ? r == ZERO_OK
-                             : r == ZERO_ERR_ARGUMENT
-                                   && strstr(zero_last_error(z), "in CUDA builds gradients are"),
+        (void)test_check(cases[i].can ? r == ZERO_OK
+                                      : r == ZERO_ERR_ARGUMENT
+                                            && strstr(zero_last_error(z),
+                                                      "in CUDA builds tiers are for the optimizer"),
                          "tiers, %d: %s", (int)i, zero_last_error(z));
         zero_destroy(z);
     }
