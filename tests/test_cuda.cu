@@ -8,7 +8,8 @@
    On a GPU (ranks are threads on the card; seeds and faults are left out):
      nvcc -DZP_CUDA_MALLOC=cudaMallocManaged -std=c++17 -fmad=false tests/test_cuda.cu
    RUN
-     test_cuda [seeds PERCENT FIRST_SEED | mutants SEEDS [FUNCTION] | faults RUNS
+     test_cuda [seeds PERCENT FIRST_SEED | drawn CASES FIRST_SEED
+               | mutants SEEDS [FUNCTION] | faults RUNS
                | case NAME FIRST_SEED SEEDS]
 
    The host of tests/host.h computes in functions on its stream: they look at parameters twice,
@@ -129,9 +130,10 @@ enum {
     CUDA_THROUGH = 1 << 29,   /* state in the host's memory goes through the device */
     CUDA_SLOW = 1 << 30       /* the disk is slow: lanes are late */
 };
-#define CUDA_LAMB  ((int64_t)1 << 31)
-#define CUDA_MUON  ((int64_t)1 << 32)
-#define CUDA_GRADS ((int64_t)1 << 33) /* reduced gradients are in the file, beside either tier */
+#define CUDA_LAMB    ((int64_t)1 << 31)
+#define CUDA_MUON    ((int64_t)1 << 32)
+#define CUDA_GRADS   ((int64_t)1 << 33) /* reduced gradients are in the file, beside either tier */
+#define CUDA_ADAGRAD ((int64_t)1 << 34)
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
@@ -589,6 +591,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     if (k->more & CUDA_DELAYS) s->cfg.delay_from = 1;
     if (k->more & CUDA_LAMB) s->cfg.optimizer = ZERO_LAMB;
     if (k->more & CUDA_MUON) s->cfg.optimizer = ZERO_MUON;
+    if (k->more & CUDA_ADAGRAD) s->cfg.optimizer = ZERO_ADAGRAD;
     s->rows[0] = 10, s->cols[0] = 15; /* wte */
     s->rows[1] = s->desc[1].numel, s->cols[1] = 1;
     s->rows[2] = 1, s->cols[2] = 5;
@@ -1200,11 +1203,11 @@ static int cuda_open(cuda_run *run, const cuda_case *k) {
     run->absent = -1;
     cuda_spec(&run->spec, k);
     const int sharded = cuda_sharded(k) && k->micro_steps > 1;
-    run->compares =
-        !k->overflow
-        && !(k->more
-             & (CUDA_NORM | CUDA_NO_MASTER | CUDA_SKIPS | CUDA_REWRITES | CUDA_LAMB | CUDA_MUON))
-        && (k->kind != ZERO_COMM_NCCL || k->nranks < 3); /* a third is not exact */
+    run->compares = !k->overflow
+                    && !(k->more
+                         & (CUDA_NORM | CUDA_NO_MASTER | CUDA_SKIPS | CUDA_REWRITES | CUDA_LAMB
+                            | CUDA_MUON | CUDA_ADAGRAD))
+                    && (k->kind != ZERO_COMM_NCCL || k->nranks < 3); /* a third is not exact */
     for (int i = 0; i <= CUDA_STEPS && run->compares; i++) {
         host_reference *r = &run->references[i];
         host_reference_open(r, &run->spec);
@@ -1255,6 +1258,61 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
     (void)test_check(good == n, "%s: %d of %d seeds give the same as at once", k->name, good, n);
     (void)test_check(!cuda_untimely, "%s: %d events are untimely", k->name, cuda_untimely);
     cuda_close(&run);
+}
+
+/* On a GPU ranks are threads on the current device, in memory that the host reaches as well. */
+static int cuda_can(const cuda_case *k) {
+    return EMULATES || (k->kind != ZERO_COMM_NCCL && !(k->more & CUDA_DEVICES));
+}
+
+static int cuda_one_of(test_random *r, int n) { return (int)test_below(r, n); }
+static int64_t cuda_flag(test_random *r, int of, int64_t flag) {
+    return test_below(r, of) ? 0 : flag;
+}
+
+/* A case with tiers, drawn: of what goes together. */
+static void cuda_draw(cuda_case *k, char *name, size_t bytes, uint64_t seed) {
+    static const int64_t tiers[] = {CUDA_HOST, CUDA_FILE, CUDA_THROUGH};
+    static const int64_t rules[] = {0, CUDA_LAMB, CUDA_MUON, CUDA_ADAGRAD};
+    test_random r = {seed};
+    memset(k, 0, sizeof *k);
+    k->kind = test_below(&r, 3) ? ZERO_COMM_LOCAL : ZERO_COMM_NCCL;
+    k->nranks = 2 + cuda_one_of(&r, 2);
+    k->stage = cuda_one_of(&r, 4);
+    k->micro_steps = test_below(&r, 3) ? 1 : 3;
+    k->accumulation = test_below(&r, 2) ? ZERO_ACCUMULATE_AUTO : ZERO_ACCUMULATE_SHARDED;
+    k->type = (zero_type)cuda_one_of(&r, 3);
+    k->prefetch = cuda_one_of(&r, 4) - 1;
+    k->buckets = 2 * cuda_one_of(&r, 2);
+    k->overflow = k->type == ZERO_F16;
+    k->evaluate = test_below(&r, 2) ? cuda_one_of(&r, CUDA_EVAL_ALL + 1) : 0;
+    k->more = tiers[cuda_one_of(&r, 3)] | rules[cuda_one_of(&r, 4)] | cuda_flag(&r, 3, CUDA_READS)
+              | cuda_flag(&r, 3, CUDA_NORM) | cuda_flag(&r, 3, CUDA_ALL_GATHERED)
+              | cuda_flag(&r, 3, CUDA_NO_MAPPING) | cuda_flag(&r, 3, CUDA_AHEAD)
+              | cuda_flag(&r, 4, CUDA_SILENT) | cuda_flag(&r, 5, CUDA_NO_OVERLAP)
+              | cuda_flag(&r, 6, CUDA_RECOMPUTE) | cuda_flag(&r, 8, CUDA_LARGE);
+    if (k->type == ZERO_BF16) k->more |= cuda_flag(&r, 3, CUDA_NO_MASTER);
+    if (k->more & CUDA_LARGE) k->buckets = 0;
+    if (!k->overflow) k->more |= cuda_flag(&r, 4, CUDA_SKIPS);
+    const int64_t delays = k->more & CUDA_THROUGH ? 0 : cuda_flag(&r, 4, CUDA_DELAYS);
+    k->more |= delays ? delays : cuda_flag(&r, 3, CUDA_HALF);
+    if (delays) k->evaluate &= CUDA_EVAL_STEPPED; /* others see what has come in so far */
+    if (!delays && k->stage == 3 && !(k->more & CUDA_THROUGH))
+        k->more |= cuda_flag(&r, 2, CUDA_PARAMS);
+    if (k->stage >= 2 && !(k->more & CUDA_THROUGH)) k->more |= cuda_flag(&r, 2, CUDA_GRADS);
+    (void)snprintf(name, bytes,
+                   "drawn %llu: kind %d, stage %d, type %d, micro-steps %d, flags %llx",
+                   (unsigned long long)seed, (int)k->kind, k->stage, (int)k->type, k->micro_steps,
+                   (unsigned long long)k->more);
+    k->name = name;
+}
+static void cuda_all_drawn(int n, uint64_t first) {
+    for (int i = 0; i < n; i++) {
+        cuda_case k;
+        char name[128];
+        cuda_draw(&k, name, sizeof name, first + (uint64_t)i);
+        if (cuda_can(&k)) cuda_case_seeds(&k, first, EMULATES);
+    }
 }
 
 /* Rules of two passes: the same weights at every stage. */
@@ -1762,15 +1820,6 @@ static void cuda_mutants(int seeds, const char *word) {
 
 /* ---- what is run --------------------------------------------------------------------------- */
 
-#ifndef EMULATED_LAUNCH
-/* On a GPU ranks are threads on the current device, in memory that the host reaches as well. */
-static int cuda_can(const cuda_case *k) {
-    return k->kind != ZERO_COMM_NCCL && !(k->more & CUDA_DEVICES);
-}
-#else
-static int cuda_can(const cuda_case *k) { return k != NULL; }
-#endif
-
 /* An error that the host has met before, and not looked at, is neither blamed on the plugin nor
  * lost. */
 static void cuda_host_erred(void) {
@@ -1890,6 +1939,9 @@ int main(int argc, char **argv) {
         lane_all(), loop_all(), cuda_host_erred(), cuda_tiers(), cuda_stages(), cuda_chooses();
     if (all || !strcmp(what, "seeds"))
         cuda_all_seeds(n ? n : 100, argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
+    if (all || !strcmp(what, "seeds") || !strcmp(what, "drawn"))
+        cuda_all_drawn(!strcmp(what, "drawn") ? n : 10 * (n ? n : 100),
+                       argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
 #ifdef EMULATED_LAUNCH
     if (all || !strcmp(what, "seeds")) cuda_lost_calls();
     if (all || !strcmp(what, "seeds")) cuda_old_nccl();

@@ -148,10 +148,10 @@ typedef struct offload_host {
 /* Several pieces in a shard of one rank and of two, tails that are no whole sectors. */
 static const zero_tensor_desc offload_table[OFFLOAD_TENSORS] = {
     ZERO_FIELD(offload_host, emb, 600007),
-    ZERO_FIELD(offload_host, w, 30011, .layers = 3, .unit = 1),
+    ZERO_FIELD(offload_host, w, 30012, .layers = 3, .unit = 1),
     ZERO_FIELD(offload_host, b, 33, .layers = 3, .unit = 1, .flags = ZERO_KEEP)};
 static const zero_tensor_desc offload_small[OFFLOAD_TENSORS] = {
-    ZERO_FIELD(offload_host, emb, 701), ZERO_FIELD(offload_host, w, 311, .layers = 3, .unit = 1),
+    ZERO_FIELD(offload_host, emb, 701), ZERO_FIELD(offload_host, w, 312, .layers = 3, .unit = 1),
     ZERO_FIELD(offload_host, b, 33, .layers = 3, .unit = 1, .flags = ZERO_KEEP)};
 
 typedef struct offload_case {
@@ -188,6 +188,8 @@ static zero_result offload_open(zero_ctx **z, const zero_comm *comm, const offlo
     cfg.timeout_s = 30;
     ZERO_TRY(zero_create(z, &cfg, comm));
     ZERO_TRY(zero_tensors(*z, offload_tensors(c), OFFLOAD_TENSORS));
+    if (cfg.optimizer == ZERO_MUON)
+        ZERO_TRY(zero_tensor_matrix(*z, "w", 12, offload_tensors(c)[1].numel / 12));
     return zero_build(*z);
 }
 
@@ -197,6 +199,7 @@ static zero_result offload_kind(zero_ctx *z, const offload_case *c, zero_kind ki
     for (int t = 0; t < OFFLOAD_TENSORS; t++) {
         const zero_tensor_desc *d = &offload_tensors(c)[t];
         const size_t n = d->numel * (size_t)(d->layers ? d->layers : 1);
+        if (kind == ZERO_MOMENT_2 && zp_tensor_find(z, d->name)->rows) continue; /* a matrix */
         float *values = (float *)malloc(n * sizeof *values);
         const zero_result r = zero_read_tensor(z, d->name, kind, 0, n, values);
         for (size_t i = 0; i < n && !r; i++) *hash = zp_hash(*hash, zp_bits(values[i]));
