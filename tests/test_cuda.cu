@@ -28,25 +28,54 @@ static void cuda_log(void *user, zero_log_level level, const char *sentence);
 #undef test_quiet
 
 #include <errno.h>
-/* The k-th read or write of a file fails, over all ranks; 0: none. */
-static struct { long reads, writes, fail_read, fail_write; } cuda_disk;
+#include <fcntl.h>
+/* What the disk does, counted over all ranks: a call fails, or calls are short, interrupted, to be
+   made again, and late, now and then. */
+enum { CUDA_READ = 0, CUDA_WRITE, CUDA_OPEN, CUDA_ALLOCATE, CUDA_DISK_CALLS };
+static struct {
+    long calls[CUDA_DISK_CALLS], fail[CUDA_DISK_CALLS]; /* the k-th one fails; 0: none */
+    int moody;
+} cuda_disk;
 static int cuda_slow; /* a read takes milliseconds */
+
+/* 0, or an errno. */
+static int cuda_disk_turn(int call, size_t *n) {
+    const long k = __atomic_add_fetch(&cuda_disk.calls[call], 1, __ATOMIC_RELAXED);
+    if (cuda_slow && call == CUDA_READ) (void)usleep(3000);
+    if (k == cuda_disk.fail[call]) return call == CUDA_READ ? EIO : ENOSPC;
+    if (!cuda_disk.moody) return 0;
+    if (k % 5 == 0) (void)usleep(300);
+    if (k % 3 == 0) return k % 2 ? EINTR : EAGAIN;
+    if (n && k % 2 && *n > 4096) *n = 4096;
+    return 0;
+}
 static ssize_t cuda_pread(int fd, void *p, size_t n, off_t at) {
-    const long k = __atomic_add_fetch(&cuda_disk.reads, 1, __ATOMIC_RELAXED);
-    if (cuda_slow) (void)usleep(3000);
-    return k == cuda_disk.fail_read ? (errno = EIO, -1) : pread(fd, p, n, at);
+    const int error = cuda_disk_turn(CUDA_READ, &n);
+    return error ? (errno = error, -1) : pread(fd, p, n, at);
 }
 static ssize_t cuda_pwrite(int fd, const void *p, size_t n, off_t at) {
-    const long k = __atomic_add_fetch(&cuda_disk.writes, 1, __ATOMIC_RELAXED);
-    return k == cuda_disk.fail_write ? (errno = ENOSPC, -1) : pwrite(fd, p, n, at);
+    const int error = cuda_disk_turn(CUDA_WRITE, &n);
+    return error ? (errno = error, -1) : pwrite(fd, p, n, at);
+}
+static int cuda_file(const char *path, int flags, int mode, ...) {
+    const int error = (flags & O_TMPFILE) == O_TMPFILE ? cuda_disk_turn(CUDA_OPEN, NULL) : 0;
+    return error ? (errno = error, -1) : open(path, flags, mode);
+}
+static int cuda_allocate(int fd, off_t at, off_t n) {
+    const int error = cuda_disk_turn(CUDA_ALLOCATE, NULL);
+    return error ? error : posix_fallocate(fd, at, n);
 }
 
-#define pread          cuda_pread
-#define pwrite         cuda_pwrite
-#define ZP_PIECE_NUMEL ((size_t)2048) /* so that units of a test have several */
+#define open(path, ...) cuda_file(path, __VA_ARGS__, 0, 0)
+#define posix_fallocate cuda_allocate
+#define pread           cuda_pread
+#define pwrite          cuda_pwrite
+#define ZP_PIECE_NUMEL  ((size_t)2048) /* so that units of a test have several */
 #include CUDA_SOURCE /* as make drop writes it: one file, so that a place is a line of it */
 #undef pread
 #undef pwrite
+#undef open
+#undef posix_fallocate
 #include "loops.h"
 
 #ifdef EMULATED_LAUNCH
@@ -1292,6 +1321,7 @@ static void cuda_draw(cuda_case *k, char *name, size_t bytes, uint64_t seed) {
               | cuda_flag(&r, 4, CUDA_SILENT) | cuda_flag(&r, 5, CUDA_NO_OVERLAP)
               | cuda_flag(&r, 6, CUDA_RECOMPUTE) | cuda_flag(&r, 8, CUDA_LARGE);
     if (k->type == ZERO_BF16) k->more |= cuda_flag(&r, 3, CUDA_NO_MASTER);
+    if (k->more & CUDA_MUON) k->more &= ~(int64_t)CUDA_LARGE; /* a matrix takes a minute here */
     if (k->more & CUDA_LARGE) k->buckets = 0;
     if (!k->overflow) k->more |= cuda_flag(&r, 4, CUDA_SKIPS);
     const int64_t delays = k->more & CUDA_THROUGH ? 0 : cuda_flag(&r, 4, CUDA_DELAYS);
@@ -1311,7 +1341,9 @@ static void cuda_all_drawn(int n, uint64_t first) {
         cuda_case k;
         char name[128];
         cuda_draw(&k, name, sizeof name, first + (uint64_t)i);
+        cuda_disk.moody = i % 2;
         if (cuda_can(&k)) cuda_case_seeds(&k, first, EMULATES);
+        cuda_disk.moody = 0;
     }
 }
 
@@ -1558,9 +1590,11 @@ static void cuda_unpinned(void) {
     cuda_close(&run);
 }
 
-/* A read or write of the file's that fails: every rank says which, or, over NCCL, that rank, for
-   which its peers wait. */
+/* A call to the disk that fails: every rank says which, or, over NCCL, that rank, for which its
+   peers wait; of a file that cannot be made that rank alone. */
 static void cuda_disk_fails(const char *name, int n) {
+    static const char *const says[] = {"reading byte", "writing byte", "a file in ",
+                                       "are free: No"};
     static cuda_run run;
     cuda_seen none[CUDA_RANKS];
     const char *wrong = NULL;
@@ -1568,24 +1602,22 @@ static void cuda_disk_fails(const char *name, int n) {
     memset(&cuda_disk, 0, sizeof cuda_disk);
     (void)cuda_open(&run, cuda_named(name));
     (void)test_check(cuda_once(&run, 0), "%s: %s", name, test_first);
-    const long all[2] = {cuda_disk.reads, cuda_disk.writes};
+    long all[CUDA_DISK_CALLS];
+    memcpy(all, cuda_disk.calls, sizeof all);
     run.faults = 1;
-    for (int writes = 0; writes < 2; writes++)
-        for (long k = 1; k <= all[writes]; k += all[writes] / n + 1) {
+    for (int call = 0; call < CUDA_DISK_CALLS; call++)
+        for (long k = 1; k <= all[call]; k += all[call] / n + 1) {
             memset(&cuda_disk, 0, sizeof cuda_disk);
-            *(writes ? &cuda_disk.fail_write : &cuda_disk.fail_read) = k;
+            cuda_disk.fail[call] = k;
             const int failed = cuda_clean(&run, none, &wrong);
-            const int met = (writes ? cuda_disk.writes : cuda_disk.reads) >= k;
-            (void)test_check(failed == met && !wrong, "%s, %s %ld fails: %s", name,
-                             writes ? "write" : "read", k, wrong ? wrong : "no error");
+            const int met = cuda_disk.calls[call] >= k;
+            (void)test_check(failed == met && !wrong, "%s, %s %ld fails: %s", name, says[call], k,
+                             wrong ? wrong : "no error");
             int told = 0;
-            for (int r = 0; r < run.k->nranks; r++)
-                told += strstr(run.why[r], writes ? "writing byte" : "reading byte") != NULL;
-            (void)test_check(told
-                                 == (!met                            ? 0
-                                     : run.k->kind == ZERO_COMM_NCCL ? 1
-                                                                     : run.k->nranks),
-                             "%s: %d ranks say it: %s", name, told, run.why[0]);
+            for (int r = 0; r < run.k->nranks; r++) told += strstr(run.why[r], says[call]) != NULL;
+            const int alone = run.k->kind == ZERO_COMM_NCCL;
+            (void)test_check(told == (met ? alone ? 1 : run.k->nranks : 0),
+                             "%s: %d ranks say %s: %s", name, told, says[call], run.why[0]);
         }
     memset(&cuda_disk, 0, sizeof cuda_disk);
     cuda_close(&run);
