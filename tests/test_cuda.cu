@@ -1686,8 +1686,6 @@ static const struct {
      "over yet"},
     {"zero_state_set_counters", "zp_stream_sync(&z->compute)",
      "the host may write *z->pinned again: a second copy follows the first"},
-    {"zp_host_send", "z->live[u].spent",
-     "a lane is a real thread, which has read its gradients before: a seed in a hundred shows it"},
     {"zp_host_begin", "->gathered)",
      "what an evaluation left under way is thrown away behind the step: a race without a trace"},
     {NULL, NULL, NULL}};

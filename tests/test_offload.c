@@ -4,13 +4,16 @@
    short transfers, interruptions, errors, no room, other bytes than were written. Includes the
    plugin. */
 #include "harness.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* What the disk does: counted over all ranks. */
@@ -693,6 +696,60 @@ static void offload_folders(void) {
     offload_folder = kept;
 }
 
+/* Names in a folder. */
+static int offload_names(const char *folder) {
+    DIR *d = opendir(folder);
+    int n = 0;
+    for (const struct dirent *e; d && (e = readdir(d));) n += e->d_name[0] != '.';
+    if (d) (void)closedir(d);
+    return n;
+}
+/* Files of that folder that a process has open. */
+static int offload_has_open(pid_t who, const char *folder) {
+    char path[64], of[400];
+    int n = 0;
+    for (int fd = 3; fd < 64; fd++) {
+        (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)who, fd);
+        const ssize_t bytes = readlink(path, of, sizeof of);
+        n += bytes > 0 && !strncmp(of, folder, zp_min((size_t)bytes, strlen(folder)));
+    }
+    return n;
+}
+
+/* Ranks that are killed at any moment, from the build to a step's writes, leave nothing behind. */
+static void offload_killed(int times, uint64_t seed) {
+    static offload_case c;
+    const char *kept = offload_folder;
+    char folder[300];
+    test_random random = {seed};
+    int met = 0, left = 0, died = 0;
+    (void)snprintf(folder, sizeof folder, "%.200s/killed-XXXXXX", kept);
+    if (!mkdtemp(folder)) abort();
+    char *real = realpath(folder, NULL);
+    offload_folder = folder;
+    memset(&c, 0, sizeof c);
+    c.cfg.stage = 3;
+    c.cfg.optimizer_tier = c.cfg.gradient_tier = c.cfg.parameter_tier = ZERO_FILE;
+    c.large = c.files = 1;
+    for (int i = 0; i < times; i++) {
+        int status = 0;
+        (void)fflush(stdout);
+        const pid_t child = fork();
+        while (child == 0) offload_run(&c, 2);
+        (void)usleep((unsigned)test_below(&random, 150000));
+        met += offload_has_open(child, real ? real : folder) > 0;
+        (void)kill(child, SIGKILL);
+        died += waitpid(child, &status, 0) != child || !WIFSIGNALED(status);
+        left += offload_names(folder);
+    }
+    test_check(!left && !died && met > 0,
+               "killed %d times, %d with files: %d names are left, %d ended by themselves", times,
+               met, left, died);
+    free(real);
+    test_check(!rmdir(folder), "%s: %s", folder, strerror(errno));
+    offload_folder = kept;
+}
+
 /* What cannot be: told at the build, before any training. */
 static void offload_refused(void) {
     static offload_case c;
@@ -842,6 +899,7 @@ int main(int argc, char **argv) {
     offload_reads_ahead();
     offload_flips();
     offload_faults();
+    offload_killed(every > 1 ? 20 : 200, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     offload_all(every, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     return test_summary();
 }
