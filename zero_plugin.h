@@ -276,13 +276,14 @@ typedef struct zero_muon {
            the plugin's, or on the GPU: see zero_update_on. By the host reduced gradients go down as
            they are reduced, parameters up unit by unit, both as they are stored, and the next
            forward waits for its unit alone. Both pass through pinned memory, exactly as much as
-           zero_plan says; gradients stay on the device as well. While it waits, a callback of the
-           plugin's holds back those of other streams. The CPU version has one memory: there it is
-           DEVICE
+           zero_plan says; gradients stay on the device as well, for the norm and for micro-steps
+           that add up. While it waits, a callback of the plugin's holds back those of other
+           streams. The CPU version has one memory: there it is DEVICE
      FILE  one file of a rank, of which pieces of 1 MiB pass through memory: those of the update in
            its order, read ahead and written back while others are updated and the next forward has
-           begun; parameters when their unit is gathered, ahead of its use. CUDA: optimizer_tier,
-           updated by the host, and with it parameter_tier */
+           begun; parameters when their unit is gathered, ahead of its use; gradients as they are
+           reduced. CUDA: optimizer_tier, updated by the host; and with it, or with HOST, the other
+           two: then neither the device nor the host's memory keeps a shard of them */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
 
 /* Who updates what optimizer_tier HOST keeps, beside a GPU; no bit depends on it. */

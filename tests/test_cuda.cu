@@ -8,7 +8,8 @@
    On a GPU (ranks are threads on the card; seeds and faults are left out):
      nvcc -DZP_CUDA_MALLOC=cudaMallocManaged -std=c++17 -fmad=false tests/test_cuda.cu
    RUN
-     test_cuda [seeds PERCENT FIRST_SEED | mutants SEEDS [FUNCTION] | faults RUNS
+     test_cuda [seeds PERCENT FIRST_SEED | drawn CASES FIRST_SEED
+               | mutants SEEDS [FUNCTION] | faults RUNS
                | case NAME FIRST_SEED SEEDS]
 
    The host of tests/host.h computes in functions on its stream: they look at parameters twice,
@@ -27,25 +28,54 @@ static void cuda_log(void *user, zero_log_level level, const char *sentence);
 #undef test_quiet
 
 #include <errno.h>
-/* The k-th read or write of a file fails, over all ranks; 0: none. */
-static struct { long reads, writes, fail_read, fail_write; } cuda_disk;
+#include <fcntl.h>
+/* What the disk does, counted over all ranks: a call fails, or calls are short, interrupted, to be
+   made again, and late, now and then. */
+enum { CUDA_READ = 0, CUDA_WRITE, CUDA_OPEN, CUDA_ALLOCATE, CUDA_DISK_CALLS };
+static struct {
+    long calls[CUDA_DISK_CALLS], fail[CUDA_DISK_CALLS]; /* the k-th one fails; 0: none */
+    int moody;
+} cuda_disk;
 static int cuda_slow; /* a read takes milliseconds */
+
+/* 0, or an errno. */
+static int cuda_disk_turn(int call, size_t *n) {
+    const long k = __atomic_add_fetch(&cuda_disk.calls[call], 1, __ATOMIC_RELAXED);
+    if (cuda_slow && call == CUDA_READ) (void)usleep(3000);
+    if (k == cuda_disk.fail[call]) return call == CUDA_READ ? EIO : ENOSPC;
+    if (!cuda_disk.moody) return 0;
+    if (k % 5 == 0) (void)usleep(300);
+    if (k % 3 == 0) return k % 2 ? EINTR : EAGAIN;
+    if (n && k % 2 && *n > 4096) *n = 4096;
+    return 0;
+}
 static ssize_t cuda_pread(int fd, void *p, size_t n, off_t at) {
-    const long k = __atomic_add_fetch(&cuda_disk.reads, 1, __ATOMIC_RELAXED);
-    if (cuda_slow) (void)usleep(3000);
-    return k == cuda_disk.fail_read ? (errno = EIO, -1) : pread(fd, p, n, at);
+    const int error = cuda_disk_turn(CUDA_READ, &n);
+    return error ? (errno = error, -1) : pread(fd, p, n, at);
 }
 static ssize_t cuda_pwrite(int fd, const void *p, size_t n, off_t at) {
-    const long k = __atomic_add_fetch(&cuda_disk.writes, 1, __ATOMIC_RELAXED);
-    return k == cuda_disk.fail_write ? (errno = ENOSPC, -1) : pwrite(fd, p, n, at);
+    const int error = cuda_disk_turn(CUDA_WRITE, &n);
+    return error ? (errno = error, -1) : pwrite(fd, p, n, at);
+}
+static int cuda_file(const char *path, int flags, int mode, ...) {
+    const int error = (flags & O_TMPFILE) == O_TMPFILE ? cuda_disk_turn(CUDA_OPEN, NULL) : 0;
+    return error ? (errno = error, -1) : open(path, flags, mode);
+}
+static int cuda_allocate(int fd, off_t at, off_t n) {
+    const int error = cuda_disk_turn(CUDA_ALLOCATE, NULL);
+    return error ? error : posix_fallocate(fd, at, n);
 }
 
-#define pread          cuda_pread
-#define pwrite         cuda_pwrite
-#define ZP_PIECE_NUMEL ((size_t)2048) /* so that units of a test have several */
+#define open(path, ...) cuda_file(path, __VA_ARGS__, 0, 0)
+#define posix_fallocate cuda_allocate
+#define pread           cuda_pread
+#define pwrite          cuda_pwrite
+#define ZP_PIECE_NUMEL  ((size_t)2048) /* so that units of a test have several */
 #include CUDA_SOURCE /* as make drop writes it: one file, so that a place is a line of it */
 #undef pread
 #undef pwrite
+#undef open
+#undef posix_fallocate
 #include "loops.h"
 
 #ifdef EMULATED_LAUNCH
@@ -129,8 +159,10 @@ enum {
     CUDA_THROUGH = 1 << 29,   /* state in the host's memory goes through the device */
     CUDA_SLOW = 1 << 30       /* the disk is slow: lanes are late */
 };
-#define CUDA_LAMB ((int64_t)1 << 31)
-#define CUDA_MUON ((int64_t)1 << 32)
+#define CUDA_LAMB    ((int64_t)1 << 31)
+#define CUDA_MUON    ((int64_t)1 << 32)
+#define CUDA_GRADS   ((int64_t)1 << 33) /* reduced gradients are in the file, beside either tier */
+#define CUDA_ADAGRAD ((int64_t)1 << 34)
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
@@ -424,6 +456,34 @@ static const cuda_case cuda_cases[] = {
      CUDA_FILE | CUDA_PARAMS | CUDA_NO_OVERLAP | CUDA_DEFAULT | CUDA_HALF | CUDA_RECOMPUTE, 20},
     {"file-nccl-params", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 2, 0, 0,
      CUDA_FILE | CUDA_PARAMS | CUDA_ALL_GATHERED | CUDA_AHEAD | CUDA_SILENT, 20},
+    {"file-self-grads", ZERO_COMM_SELF, 1, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_ALL, CUDA_FILE | CUDA_GRADS | CUDA_SILENT, 20},
+    {"file-2-grads", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_READS | CUDA_SILENT | CUDA_DEVICES, 20},
+    {"file-2-grads-f16", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_SHARDED, ZERO_F16, 0, 2, 1, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_NORM, 20},
+    {"file-3-grads", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0,
+     CUDA_EVAL_ALL, CUDA_FILE | CUDA_PARAMS | CUDA_GRADS | CUDA_ALL_GATHERED | CUDA_REWRITES, 20},
+    {"file-3-grads-large", ZERO_COMM_LOCAL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_GRADS | CUDA_LARGE | CUDA_AHEAD, 10},
+    {"file-3-grads-leaves", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_LEAVES | CUDA_AHEAD, 20},
+    {"file-2-grads-delays", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_DELAYS | CUDA_AHEAD | CUDA_SLOW, 10},
+    {"file-nccl-grads", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_ALL_GATHERED | CUDA_AHEAD | CUDA_SILENT, 20},
+    {"file-2-grads-alone", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_FILE | CUDA_GRADS | CUDA_NO_OVERLAP | CUDA_DEFAULT | CUDA_HALF, 20},
+    {"host-2-grads", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_HOST | CUDA_GRADS | CUDA_HALF | CUDA_SKIPS, 20},
+    {"host-3-grads-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_HOST | CUDA_PARAMS | CUDA_GRADS | CUDA_AHEAD, 20},
+    {"lamb-grads", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_FILE | CUDA_GRADS, 20},
+    {"muon-grads", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_HOST | CUDA_GRADS | CUDA_DELAYS, 20},
+    {"saved-file-grads", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_GRADS | CUDA_SAVES, 20},
     {"saved-host-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_HOST | CUDA_PARAMS | CUDA_SAVES | CUDA_NO_MASTER, 20},
     {"saved-file-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 2, 0, 1, 0,
@@ -555,10 +615,12 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.update_on = k->more & CUDA_THROUGH ? ZERO_UPDATE_DEVICE : ZERO_UPDATE_HOST;
     if (k->more & CUDA_FILE) s->cfg.optimizer_tier = ZERO_FILE;
     if (k->more & CUDA_PARAMS) s->cfg.parameter_tier = s->cfg.optimizer_tier;
+    if (k->more & CUDA_GRADS) s->cfg.gradient_tier = ZERO_FILE;
     if (k->more & CUDA_HALF) s->cfg.offload_share = 0.5f;
     if (k->more & CUDA_DELAYS) s->cfg.delay_from = 1;
     if (k->more & CUDA_LAMB) s->cfg.optimizer = ZERO_LAMB;
     if (k->more & CUDA_MUON) s->cfg.optimizer = ZERO_MUON;
+    if (k->more & CUDA_ADAGRAD) s->cfg.optimizer = ZERO_ADAGRAD;
     s->rows[0] = 10, s->cols[0] = 15; /* wte */
     s->rows[1] = s->desc[1].numel, s->cols[1] = 1;
     s->rows[2] = 1, s->cols[2] = 5;
@@ -595,7 +657,8 @@ static void cuda_planned(test_rank *rank, zero_ctx *z) {
     if ((p.host_bytes > 0) != host || p.host_bytes != got || (p.optimizer_bytes == 0) != all)
         test_rank_fail(rank, "%zu bytes of state planned, and %zu of the host's", p.optimizer_bytes,
                        p.host_bytes);
-    if ((p.file_bytes > 0) != (c->optimizer_tier == ZERO_FILE))
+    const int filed = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE;
+    if ((p.file_bytes > 0) != filed)
         test_rank_fail(rank, "%zu bytes of the file planned", p.file_bytes);
 }
 
@@ -605,7 +668,8 @@ static int cuda_moved(host_run *h, const zp_disk *before) {
     const int access = CUDA_SKIPS | CUDA_WRITES | CUDA_REWRITES | CUDA_SAVES;
     zero_stats now;
     zero_plan p;
-    if (h->spec->cfg.optimizer_tier != ZERO_FILE || k->overflow || (k->more & access)) return 1;
+    if (!(k->more & (CUDA_FILE | CUDA_GRADS)) || k->overflow || (k->more & access)) return 1;
+    if (!h->spec->cfg.optimizer_tier) return 1; /* on the device */
     HOST_TRY(h, zero_query_stats(h->z, &now));
     HOST_TRY(h, zero_query_plan(h->z, &p));
     const uint64_t written = (uint64_t)CUDA_STEPS * p.file_written_bytes,
@@ -997,7 +1061,7 @@ static void cuda_train_saved(host_run *h, test_rank *rank, cuda_state *m) {
     h->z = NULL;
     if (!cuda_me->spec.cfg.delay_from)
         cuda_me->spec.cfg.optimizer_tier = cuda_me->spec.cfg.parameter_tier =
-            ZERO_DEVICE; /* state moves between tiers */
+            cuda_me->spec.cfg.gradient_tier = ZERO_DEVICE; /* state moves between tiers */
     if (!rank->failed && cuda_start(h, rank) && cuda_state_move(h, m, 1))
         (void)cuda_last(h, &once, looks, "put into a new context");
     zero_destroy(h->z);
@@ -1168,11 +1232,11 @@ static int cuda_open(cuda_run *run, const cuda_case *k) {
     run->absent = -1;
     cuda_spec(&run->spec, k);
     const int sharded = cuda_sharded(k) && k->micro_steps > 1;
-    run->compares =
-        !k->overflow
-        && !(k->more
-             & (CUDA_NORM | CUDA_NO_MASTER | CUDA_SKIPS | CUDA_REWRITES | CUDA_LAMB | CUDA_MUON))
-        && (k->kind != ZERO_COMM_NCCL || k->nranks < 3); /* a third is not exact */
+    run->compares = !k->overflow
+                    && !(k->more
+                         & (CUDA_NORM | CUDA_NO_MASTER | CUDA_SKIPS | CUDA_REWRITES | CUDA_LAMB
+                            | CUDA_MUON | CUDA_ADAGRAD))
+                    && (k->kind != ZERO_COMM_NCCL || k->nranks < 3); /* a third is not exact */
     for (int i = 0; i <= CUDA_STEPS && run->compares; i++) {
         host_reference *r = &run->references[i];
         host_reference_open(r, &run->spec);
@@ -1196,8 +1260,10 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
     memcpy(expected, run.seen, sizeof expected);
     if (k->more & CUDA_AWAY) {
         const int delays = run.spec.cfg.delay_from;
-        const zero_tier tier = run.spec.cfg.optimizer_tier, params = run.spec.cfg.parameter_tier;
-        run.spec.cfg.optimizer_tier = run.spec.cfg.parameter_tier = ZERO_DEVICE;
+        const zero_tier tier = run.spec.cfg.optimizer_tier, params = run.spec.cfg.parameter_tier,
+                        grads = run.spec.cfg.gradient_tier;
+        run.spec.cfg.optimizer_tier = run.spec.cfg.parameter_tier = run.spec.cfg.gradient_tier =
+            ZERO_DEVICE;
         run.spec.cfg.delay_from = 0;
         const int ok = cuda_once(&run, 0);
         for (int r = 0; r < CUDA_RANKS && delays; r++) run.seen[r].looks = expected[r].looks;
@@ -1205,6 +1271,7 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
                          k->name, test_first);
         run.spec.cfg.optimizer_tier = tier;
         run.spec.cfg.parameter_tier = params;
+        run.spec.cfg.gradient_tier = grads;
         run.spec.cfg.delay_from = delays;
     }
     for (int i = 0; i < n; i++) {
@@ -1220,6 +1287,64 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
     (void)test_check(good == n, "%s: %d of %d seeds give the same as at once", k->name, good, n);
     (void)test_check(!cuda_untimely, "%s: %d events are untimely", k->name, cuda_untimely);
     cuda_close(&run);
+}
+
+/* On a GPU ranks are threads on the current device, in memory that the host reaches as well. */
+static int cuda_can(const cuda_case *k) {
+    return EMULATES || (k->kind != ZERO_COMM_NCCL && !(k->more & CUDA_DEVICES));
+}
+
+static int cuda_one_of(test_random *r, int n) { return (int)test_below(r, n); }
+static int64_t cuda_flag(test_random *r, int of, int64_t flag) {
+    return test_below(r, of) ? 0 : flag;
+}
+
+/* A case with tiers, drawn: of what goes together. */
+static void cuda_draw(cuda_case *k, char *name, size_t bytes, uint64_t seed) {
+    static const int64_t tiers[] = {CUDA_HOST, CUDA_FILE, CUDA_THROUGH};
+    static const int64_t rules[] = {0, CUDA_LAMB, CUDA_MUON, CUDA_ADAGRAD};
+    test_random r = {seed};
+    memset(k, 0, sizeof *k);
+    k->kind = test_below(&r, 3) ? ZERO_COMM_LOCAL : ZERO_COMM_NCCL;
+    k->nranks = 2 + cuda_one_of(&r, 2);
+    k->stage = cuda_one_of(&r, 4);
+    k->micro_steps = test_below(&r, 3) ? 1 : 3;
+    k->accumulation = test_below(&r, 2) ? ZERO_ACCUMULATE_AUTO : ZERO_ACCUMULATE_SHARDED;
+    k->type = (zero_type)cuda_one_of(&r, 3);
+    k->prefetch = cuda_one_of(&r, 4) - 1;
+    k->buckets = 2 * cuda_one_of(&r, 2);
+    k->overflow = k->type == ZERO_F16;
+    k->evaluate = test_below(&r, 2) ? cuda_one_of(&r, CUDA_EVAL_ALL + 1) : 0;
+    k->more = tiers[cuda_one_of(&r, 3)] | rules[cuda_one_of(&r, 4)] | cuda_flag(&r, 3, CUDA_READS)
+              | cuda_flag(&r, 3, CUDA_NORM) | cuda_flag(&r, 3, CUDA_ALL_GATHERED)
+              | cuda_flag(&r, 3, CUDA_NO_MAPPING) | cuda_flag(&r, 3, CUDA_AHEAD)
+              | cuda_flag(&r, 4, CUDA_SILENT) | cuda_flag(&r, 5, CUDA_NO_OVERLAP)
+              | cuda_flag(&r, 6, CUDA_RECOMPUTE) | cuda_flag(&r, 8, CUDA_LARGE);
+    if (k->type == ZERO_BF16) k->more |= cuda_flag(&r, 3, CUDA_NO_MASTER);
+    if (k->more & CUDA_MUON) k->more &= ~(int64_t)CUDA_LARGE; /* a matrix takes a minute here */
+    if (k->more & CUDA_LARGE) k->buckets = 0;
+    if (!k->overflow) k->more |= cuda_flag(&r, 4, CUDA_SKIPS);
+    const int64_t delays = k->more & CUDA_THROUGH ? 0 : cuda_flag(&r, 4, CUDA_DELAYS);
+    k->more |= delays ? delays : cuda_flag(&r, 3, CUDA_HALF);
+    if (delays) k->evaluate &= CUDA_EVAL_STEPPED; /* others see what has come in so far */
+    if (!delays && k->stage == 3 && !(k->more & CUDA_THROUGH))
+        k->more |= cuda_flag(&r, 2, CUDA_PARAMS);
+    if (k->stage >= 2 && !(k->more & CUDA_THROUGH)) k->more |= cuda_flag(&r, 2, CUDA_GRADS);
+    (void)snprintf(name, bytes,
+                   "drawn %llu: kind %d, stage %d, type %d, micro-steps %d, flags %llx",
+                   (unsigned long long)seed, (int)k->kind, k->stage, (int)k->type, k->micro_steps,
+                   (unsigned long long)k->more);
+    k->name = name;
+}
+static void cuda_all_drawn(int n, uint64_t first) {
+    for (int i = 0; i < n; i++) {
+        cuda_case k;
+        char name[128];
+        cuda_draw(&k, name, sizeof name, first + (uint64_t)i);
+        cuda_disk.moody = i % 2;
+        if (cuda_can(&k)) cuda_case_seeds(&k, first, EMULATES);
+        cuda_disk.moody = 0;
+    }
 }
 
 /* Rules of two passes: the same weights at every stage. */
@@ -1465,9 +1590,11 @@ static void cuda_unpinned(void) {
     cuda_close(&run);
 }
 
-/* A read or write of the file's that fails: every rank says which, or, over NCCL, that rank, for
-   which its peers wait. */
+/* A call to the disk that fails: every rank says which, or, over NCCL, that rank, for which its
+   peers wait; of a file that cannot be made that rank alone. */
 static void cuda_disk_fails(const char *name, int n) {
+    static const char *const says[] = {"reading byte", "writing byte", "a file in ",
+                                       "are free: No"};
     static cuda_run run;
     cuda_seen none[CUDA_RANKS];
     const char *wrong = NULL;
@@ -1475,24 +1602,22 @@ static void cuda_disk_fails(const char *name, int n) {
     memset(&cuda_disk, 0, sizeof cuda_disk);
     (void)cuda_open(&run, cuda_named(name));
     (void)test_check(cuda_once(&run, 0), "%s: %s", name, test_first);
-    const long all[2] = {cuda_disk.reads, cuda_disk.writes};
+    long all[CUDA_DISK_CALLS];
+    memcpy(all, cuda_disk.calls, sizeof all);
     run.faults = 1;
-    for (int writes = 0; writes < 2; writes++)
-        for (long k = 1; k <= all[writes]; k += all[writes] / n + 1) {
+    for (int call = 0; call < CUDA_DISK_CALLS; call++)
+        for (long k = 1; k <= all[call]; k += all[call] / n + 1) {
             memset(&cuda_disk, 0, sizeof cuda_disk);
-            *(writes ? &cuda_disk.fail_write : &cuda_disk.fail_read) = k;
+            cuda_disk.fail[call] = k;
             const int failed = cuda_clean(&run, none, &wrong);
-            const int met = (writes ? cuda_disk.writes : cuda_disk.reads) >= k;
-            (void)test_check(failed == met && !wrong, "%s, %s %ld fails: %s", name,
-                             writes ? "write" : "read", k, wrong ? wrong : "no error");
+            const int met = cuda_disk.calls[call] >= k;
+            (void)test_check(failed == met && !wrong, "%s, %s %ld fails: %s", name, says[call], k,
+                             wrong ? wrong : "no error");
             int told = 0;
-            for (int r = 0; r < run.k->nranks; r++)
-                told += strstr(run.why[r], writes ? "writing byte" : "reading byte") != NULL;
-            (void)test_check(told
-                                 == (!met                            ? 0
-                                     : run.k->kind == ZERO_COMM_NCCL ? 1
-                                                                     : run.k->nranks),
-                             "%s: %d ranks say it: %s", name, told, run.why[0]);
+            for (int r = 0; r < run.k->nranks; r++) told += strstr(run.why[r], says[call]) != NULL;
+            const int alone = run.k->kind == ZERO_COMM_NCCL;
+            (void)test_check(told == (met ? alone ? 1 : run.k->nranks : 0),
+                             "%s: %d ranks say %s: %s", name, told, says[call], run.why[0]);
         }
     memset(&cuda_disk, 0, sizeof cuda_disk);
     cuda_close(&run);
@@ -1504,6 +1629,7 @@ static void cuda_faults(int n) {
     cuda_disk_fails("file-nccl-3", n);
     cuda_disk_fails("file-2-delays", n);
     cuda_disk_fails("file-3-params", n);
+    cuda_disk_fails("file-3-grads", n);
     cuda_unpinned();
     static const char *const cases[] = {
         "local-3",   "local-1",        "local-3-mapped", "nccl-3",        "nccl-0",
@@ -1527,7 +1653,7 @@ static void cuda_faults(int n) {
 
 /* ---- mutations ----------------------------------------------------------------------------- */
 
-#define CUDA_SITES 224
+#define CUDA_SITES 256
 #define CUDA_LINES 16384 /* of zero_plugin.cu */
 
 /* Places are found in the compiled file's text; built in its folder. */
@@ -1560,8 +1686,6 @@ static const struct {
      "over yet"},
     {"zero_state_set_counters", "zp_stream_sync(&z->compute)",
      "the host may write *z->pinned again: a second copy follows the first"},
-    {"zp_host_send", "z->live[u].spent",
-     "a lane is a real thread, which has read its gradients before: a seed in a hundred shows it"},
     {"zp_host_begin", "->gathered)",
      "what an evaluation left under way is thrown away behind the step: a race without a trace"},
     {NULL, NULL, NULL}};
@@ -1726,15 +1850,6 @@ static void cuda_mutants(int seeds, const char *word) {
 
 /* ---- what is run --------------------------------------------------------------------------- */
 
-#ifndef EMULATED_LAUNCH
-/* On a GPU ranks are threads on the current device, in memory that the host reaches as well. */
-static int cuda_can(const cuda_case *k) {
-    return k->kind != ZERO_COMM_NCCL && !(k->more & CUDA_DEVICES);
-}
-#else
-static int cuda_can(const cuda_case *k) { return k != NULL; }
-#endif
-
 /* An error that the host has met before, and not looked at, is neither blamed on the plugin nor
  * lost. */
 static void cuda_host_erred(void) {
@@ -1756,7 +1871,7 @@ static void cuda_host_erred(void) {
         }
 }
 
-/* What tiers a CUDA build has: HOST for the optimizer, and then for gradients or not. */
+/* What tiers a CUDA build has: of the optimizer first. */
 static void cuda_tiers(void) {
     static const struct {
         zero_tier optimizer, gradients, parameters;
@@ -1764,7 +1879,8 @@ static void cuda_tiers(void) {
     } cases[] = {{ZERO_HOST, ZERO_DEVICE, ZERO_DEVICE, 1}, {ZERO_HOST, ZERO_HOST, ZERO_DEVICE, 1},
                  {ZERO_DEVICE, ZERO_HOST, ZERO_DEVICE, 0}, {ZERO_HOST, ZERO_HOST, ZERO_HOST, 1},
                  {ZERO_FILE, ZERO_DEVICE, ZERO_DEVICE, 1}, {ZERO_FILE, ZERO_HOST, ZERO_DEVICE, 1},
-                 {ZERO_HOST, ZERO_FILE, ZERO_DEVICE, 0},   {ZERO_HOST, ZERO_HOST, ZERO_FILE, 1},
+                 {ZERO_HOST, ZERO_FILE, ZERO_DEVICE, 1},   {ZERO_HOST, ZERO_HOST, ZERO_FILE, 1},
+                 {ZERO_FILE, ZERO_FILE, ZERO_FILE, 1},     {ZERO_DEVICE, ZERO_FILE, ZERO_DEVICE, 0},
                  {ZERO_DEVICE, ZERO_DEVICE, ZERO_FILE, 0}};
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -1777,10 +1893,10 @@ static void cuda_tiers(void) {
         cfg.gradient_tier = cases[i].gradients;
         cfg.parameter_tier = cases[i].parameters;
         const zero_result r = zero_create(&z, &cfg, &self);
-        (void)test_check(cases[i].can
-                             ? r == ZERO_OK
-                             : r == ZERO_ERR_ARGUMENT
-                                   && strstr(zero_last_error(z), "in CUDA builds gradients are"),
+        (void)test_check(cases[i].can ? r == ZERO_OK
+                                      : r == ZERO_ERR_ARGUMENT
+                                            && strstr(zero_last_error(z),
+                                                      "in CUDA builds tiers are for the optimizer"),
                          "tiers, %d: %s", (int)i, zero_last_error(z));
         zero_destroy(z);
     }
@@ -1853,6 +1969,9 @@ int main(int argc, char **argv) {
         lane_all(), loop_all(), cuda_host_erred(), cuda_tiers(), cuda_stages(), cuda_chooses();
     if (all || !strcmp(what, "seeds"))
         cuda_all_seeds(n ? n : 100, argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
+    if (all || !strcmp(what, "seeds") || !strcmp(what, "drawn"))
+        cuda_all_drawn(!strcmp(what, "drawn") ? n : 10 * (n ? n : 100),
+                       argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
 #ifdef EMULATED_LAUNCH
     if (all || !strcmp(what, "seeds")) cuda_lost_calls();
     if (all || !strcmp(what, "seeds")) cuda_old_nccl();

@@ -4,13 +4,16 @@
    short transfers, interruptions, errors, no room, other bytes than were written. Includes the
    plugin. */
 #include "harness.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* What the disk does: counted over all ranks. */
@@ -18,7 +21,9 @@ static struct {
     long reads, writes;
     long fail_read, fail_write; /* the k-th one fails; 0: none */
     int shorten, interrupt;     /* transfers are cut, or interrupted first, now and then */
-    int flip;                   /* a bit of what the next read brings is another */
+    int late;                   /* and calls take their time */
+    long opens, allocates;
+    int flip; /* a bit of what the next read brings is another */
     int full;
     int refuse_direct, refuse_unnamed, refuse_named; /* errno of open, and of mkstemp */
     int wants;  /* statx: offsets and memory are multiples of that; -1: it fails */
@@ -45,8 +50,18 @@ static void disk_held(size_t at) {
     }
 }
 
+static void disk_late(long k) {
+    if (disk_does.late && k % 5 == 0) (void)usleep(500);
+}
+/* EINTR or EAGAIN, now and then; 0. */
+static int disk_again(long k) {
+    disk_late(k);
+    return disk_does.interrupt && k % 3 ? k % 3 == 1 ? EINTR : EAGAIN : 0;
+}
 static int disk_open(const char *path, int flags, int mode, ...) {
     const int unnamed = (flags & O_TMPFILE) == O_TMPFILE, direct = (flags & O_DIRECT) != 0;
+    const int again = disk_again(__atomic_add_fetch(&disk_does.opens, 1, __ATOMIC_RELAXED));
+    if (unnamed && again) return errno = again, -1;
     if (unnamed && direct && disk_does.refuse_direct) return errno = disk_does.refuse_direct, -1;
     if (unnamed && disk_does.refuse_unnamed) return errno = disk_does.refuse_unnamed, -1;
     if (unnamed) disk_does.direct = direct;
@@ -80,6 +95,7 @@ static ssize_t disk_cut(size_t *n, long k) {
 static ssize_t disk_pread(int fd, void *p, size_t n, off_t at) {
     const long k = __atomic_add_fetch(&disk_does.reads, 1, __ATOMIC_RELAXED);
     disk_held((size_t)at);
+    disk_late(k);
     if (k == disk_does.fail_read) return errno = EIO, -1;
     if (disk_cut(&n, k)) return -1;
     const ssize_t got = pread(fd, p, n, at);
@@ -89,11 +105,13 @@ static ssize_t disk_pread(int fd, void *p, size_t n, off_t at) {
 }
 static ssize_t disk_pwrite(int fd, const void *p, size_t n, off_t at) {
     const long k = __atomic_add_fetch(&disk_does.writes, 1, __ATOMIC_RELAXED);
+    disk_late(k);
     if (k == disk_does.fail_write) return errno = ENOSPC, -1;
     return disk_cut(&n, k) ? -1 : pwrite(fd, p, n, at);
 }
 static int disk_allocate(int fd, off_t at, off_t n) {
-    return disk_does.full ? ENOSPC : posix_fallocate(fd, at, n);
+    const int again = disk_again(__atomic_add_fetch(&disk_does.allocates, 1, __ATOMIC_RELAXED));
+    return disk_does.full ? ENOSPC : again ? again : posix_fallocate(fd, at, n);
 }
 #ifdef ZERO_WITH_URING
 #include <liburing.h>
@@ -113,6 +131,7 @@ static void disk_request(struct io_uring_sqe *q, uint64_t i) {
 static int disk_wait(struct io_uring *ring, struct io_uring_cqe **c) {
     static long calls;
     const long k = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
+    disk_late(k);
     if (disk_does.interrupt && k % 3 == 0) return k % 2 ? -EINTR : -EAGAIN;
     const int r = io_uring_wait_cqe(ring, c);
     if (disk_does.interrupt && k % 5 == 0 && !r) (*c)->res = k % 2 ? -EINTR : -EAGAIN;
@@ -148,10 +167,10 @@ typedef struct offload_host {
 /* Several pieces in a shard of one rank and of two, tails that are no whole sectors. */
 static const zero_tensor_desc offload_table[OFFLOAD_TENSORS] = {
     ZERO_FIELD(offload_host, emb, 600007),
-    ZERO_FIELD(offload_host, w, 30011, .layers = 3, .unit = 1),
+    ZERO_FIELD(offload_host, w, 30012, .layers = 3, .unit = 1),
     ZERO_FIELD(offload_host, b, 33, .layers = 3, .unit = 1, .flags = ZERO_KEEP)};
 static const zero_tensor_desc offload_small[OFFLOAD_TENSORS] = {
-    ZERO_FIELD(offload_host, emb, 701), ZERO_FIELD(offload_host, w, 311, .layers = 3, .unit = 1),
+    ZERO_FIELD(offload_host, emb, 701), ZERO_FIELD(offload_host, w, 312, .layers = 3, .unit = 1),
     ZERO_FIELD(offload_host, b, 33, .layers = 3, .unit = 1, .flags = ZERO_KEEP)};
 
 typedef struct offload_case {
@@ -169,6 +188,7 @@ typedef struct offload_case {
     uint64_t ahead[OFFLOAD_RANKS];
     int refers; /* the delayed update's plain reference: updates at once, and computes gradients
                    with the weights that a delayed run would see */
+    int shown[OFFLOAD_RANKS];
     float *now[OFFLOAD_RANKS], *before[OFFLOAD_RANKS], *use[OFFLOAD_RANKS]; /* all weights */
     char why[OFFLOAD_RANKS][512];
 } offload_case;
@@ -188,6 +208,8 @@ static zero_result offload_open(zero_ctx **z, const zero_comm *comm, const offlo
     cfg.timeout_s = 30;
     ZERO_TRY(zero_create(z, &cfg, comm));
     ZERO_TRY(zero_tensors(*z, offload_tensors(c), OFFLOAD_TENSORS));
+    if (cfg.optimizer == ZERO_MUON)
+        ZERO_TRY(zero_tensor_matrix(*z, "w", 12, offload_tensors(c)[1].numel / 12));
     return zero_build(*z);
 }
 
@@ -197,6 +219,7 @@ static zero_result offload_kind(zero_ctx *z, const offload_case *c, zero_kind ki
     for (int t = 0; t < OFFLOAD_TENSORS; t++) {
         const zero_tensor_desc *d = &offload_tensors(c)[t];
         const size_t n = d->numel * (size_t)(d->layers ? d->layers : 1);
+        if (kind == ZERO_MOMENT_2 && zp_tensor_find(z, d->name)->rows) continue; /* a matrix */
         float *values = (float *)malloc(n * sizeof *values);
         const zero_result r = zero_read_tensor(z, d->name, kind, 0, n, values);
         for (size_t i = 0; i < n && !r; i++) *hash = zp_hash(*hash, zp_bits(values[i]));
@@ -375,12 +398,24 @@ static zero_result offload_work(zero_ctx **z, const zero_comm *comm, offload_cas
     return zero_query_plan(*z, &c->plan[rank]);
 }
 
+/* Behind an update that failed nobody is shown weights, half of which may be new. */
+static void offload_shut(zero_ctx *z, offload_case *c, int rank) {
+    offload_host p = {NULL, NULL, NULL};
+    float value;
+    c->shown[rank] = !zero_read_tensor(z, "w", ZERO_PARAMETER, 0, 1, &value)
+                     || !zero_write_tensor(z, "w", ZERO_PARAMETER, 0, 1, &value)
+                     || !zero_pass_begin(z, ZERO_EVAL, 0, 1) || !zero_forward_begin(z, 1, &p)
+                     || !zero_state_begin(z) || !zero_bind(z, &p, NULL);
+}
+
 static void offload_rank(test_rank *r) {
     offload_case *c = (offload_case *)r->arg;
     const zero_comm comm = test_comm(r);
     zero_ctx *z = NULL;
     c->now[r->rank] = c->before[r->rank] = c->use[r->rank] = NULL;
     c->result[r->rank] = offload_work(&z, &comm, c);
+    c->shown[r->rank] = 0;
+    if (c->result[r->rank]) offload_shut(z, c, r->rank);
     float *first = c->now[r->rank], *second = c->before[r->rank];
     free(first && second < first ? second : first);
     snprintf(c->why[r->rank], sizeof c->why[0], "%s", c->result[r->rank] ? zero_last_error(z) : "");
@@ -480,9 +515,10 @@ static void offload_all(int every, uint64_t seed) {
             c.cfg.grads = test_below(&random, 2) ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
         disk_does.shorten = test_below(&random, 2);
         disk_does.interrupt = test_below(&random, 2);
+        disk_does.late = test_below(&random, 3) == 0;
         offload_same(&c, nranks, "drawn");
     }
-    disk_does.shorten = disk_does.interrupt = 0;
+    disk_does.shorten = disk_does.interrupt = disk_does.late = 0;
 }
 
 /* Every k-th read or write fails: one sentence, on all ranks, and no step is taken from there. */
@@ -503,7 +539,7 @@ static void offload_faults(void) {
             const int reached = (writes ? disk_does.writes : disk_does.reads) >= k;
             for (int r = 0; r < 2; r++)
                 test_check(
-                    (c.result[r] != ZERO_OK) == reached
+                    (c.result[r] != ZERO_OK) == reached && !c.shown[r]
                         && (!reached || strstr(c.why[r], writes ? "writing byte" : "reading byte")),
                     "%s %ld fails, rank %d: %s", writes ? "write" : "read", k, r, c.why[r]);
         }
@@ -660,6 +696,60 @@ static void offload_folders(void) {
     offload_folder = kept;
 }
 
+/* Names in a folder. */
+static int offload_names(const char *folder) {
+    DIR *d = opendir(folder);
+    int n = 0;
+    for (const struct dirent *e; d && (e = readdir(d));) n += e->d_name[0] != '.';
+    if (d) (void)closedir(d);
+    return n;
+}
+/* Files of that folder that a process has open. */
+static int offload_has_open(pid_t who, const char *folder) {
+    char path[64], of[400];
+    int n = 0;
+    for (int fd = 3; fd < 64; fd++) {
+        (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)who, fd);
+        const ssize_t bytes = readlink(path, of, sizeof of);
+        n += bytes > 0 && !strncmp(of, folder, zp_min((size_t)bytes, strlen(folder)));
+    }
+    return n;
+}
+
+/* Ranks that are killed at any moment, from the build to a step's writes, leave nothing behind. */
+static void offload_killed(int times, uint64_t seed) {
+    static offload_case c;
+    const char *kept = offload_folder;
+    char folder[300];
+    test_random random = {seed};
+    int met = 0, left = 0, died = 0;
+    (void)snprintf(folder, sizeof folder, "%.200s/killed-XXXXXX", kept);
+    if (!mkdtemp(folder)) abort();
+    char *real = realpath(folder, NULL);
+    offload_folder = folder;
+    memset(&c, 0, sizeof c);
+    c.cfg.stage = 3;
+    c.cfg.optimizer_tier = c.cfg.gradient_tier = c.cfg.parameter_tier = ZERO_FILE;
+    c.large = c.files = 1;
+    for (int i = 0; i < times; i++) {
+        int status = 0;
+        (void)fflush(stdout);
+        const pid_t child = fork();
+        while (child == 0) offload_run(&c, 2);
+        (void)usleep((unsigned)test_below(&random, 150000));
+        met += offload_has_open(child, real ? real : folder) > 0;
+        (void)kill(child, SIGKILL);
+        died += waitpid(child, &status, 0) != child || !WIFSIGNALED(status);
+        left += offload_names(folder);
+    }
+    test_check(!left && !died && met > 0,
+               "killed %d times, %d with files: %d names are left, %d ended by themselves", times,
+               met, left, died);
+    free(real);
+    test_check(!rmdir(folder), "%s: %s", folder, strerror(errno));
+    offload_folder = kept;
+}
+
 /* What cannot be: told at the build, before any training. */
 static void offload_refused(void) {
     static offload_case c;
@@ -809,6 +899,7 @@ int main(int argc, char **argv) {
     offload_reads_ahead();
     offload_flips();
     offload_faults();
+    offload_killed(every > 1 ? 20 : 200, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     offload_all(every, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     return test_summary();
 }

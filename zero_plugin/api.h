@@ -93,8 +93,10 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->data->nranks = z->together = 1;
     z->world = z->data;
     zp_gate_init(&z->host.gate);
-    zp_gate_init(&z->host.lift.given);
-    zp_gate_init(&z->host.lift.copied);
+    for (int side = 0; side < ZP_SIDES; side++) {
+        zp_gate_init(&z->host.lift[side].given);
+        zp_gate_init(&z->host.lift[side].copied);
+    }
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
     zero_result r = zp_check(z, zp_device_open(&z->device));
@@ -286,7 +288,8 @@ void zero_destroy(zero_ctx *z) {
     zp_watch_close(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_event_close(&z->events[i]);
     zp_disk_sync(&z->disk);
-    if (z->host.lift.open) zp_lane_close(&z->host.lift.asks);
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (z->host.lift[side].open) zp_lane_close(&z->host.lift[side].asks);
     zp_record_give(z->device.recorder); /* the rest */
     zp_disk_close(&z->disk);
     zp_host_close(z);

@@ -112,6 +112,8 @@ static size_t zp_build_arrays(zero_ctx *z) {
         if (z->array[k].bytes)
             z->array[k].memory = (char *)zp_build_cut(z, &at, z->array[k].bytes, 1);
     if (zp_through_bytes(z)) z->host.places = (char *)zp_build_cut(z, &at, zp_through_bytes(z), 1);
+    if (zp_tier_sums(z))
+        z->host.lift[ZP_GRAD].sums = (float *)zp_build_cut(z, &at, zp_tier_sums(z), 1);
     z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
     z->spans = (zp_span *)zp_build_cut(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
@@ -203,9 +205,10 @@ static void zp_build_pieces(zero_ctx *z) {
     for (int k = 0; k < ZP_ARRAYS; k++) {
         zp_array *a = &z->array[k];
         const size_t bytes = ZP_PIECE_NUMEL * zp_bytes(a->type);
-        const zp_array *turned = k == ZP_PARAM && zp_host_on(z) ? &z->array[ZP_UP] : a;
+        const int twin = k == ZP_PARAM ? ZP_UP : k == ZP_MEAN ? ZP_DOWN : k;
+        const zp_array *turned = &z->array[zp_host_on(z) ? twin : k];
         if (a->tier != ZERO_FILE || !zp_plan_away(z, a)) continue;
-        a->disk = z->array[ZP_UP].disk = &z->disk;
+        a->disk = z->array[twin].disk = &z->disk;
         a->bounce = at;
         at += bytes;
         for (int i = 0; i < ZP_RINGED; i++)

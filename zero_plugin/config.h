@@ -160,17 +160,16 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
             "delay_from is %d: in CUDA builds it is for the host's updates, of all units "
             "(optimizer_tier HOST or FILE, offload_share 1), and parameters on the device",
             c->delay_from);
-    else if (tiers && !zp_host_computes() && (c->gradient_tier == ZERO_FILE || !c->optimizer_tier))
-        (void)snprintf(
-            text, bytes,
-            "tiers %d, %d and %d: in CUDA builds gradients are on the device or HOST, and other "
-            "tiers than the device's are for an optimizer that has one, too",
-            (int)c->optimizer_tier, (int)c->gradient_tier, (int)c->parameter_tier);
+    else if (tiers && !zp_host_computes() && !c->optimizer_tier)
+        (void)snprintf(text, bytes,
+                       "gradient_tier %d, parameter_tier %d, optimizer_tier DEVICE: in CUDA builds "
+                       "tiers are for the optimizer first",
+                       (int)c->gradient_tier, (int)c->parameter_tier);
     else if (c->update_on == ZERO_UPDATE_DEVICE && !zp_host_computes()
-             && (c->optimizer_tier == ZERO_FILE || c->parameter_tier || c->delay_from))
+             && (files || c->parameter_tier || c->delay_from))
         (void)snprintf(text, bytes,
                        "update_on is DEVICE: state goes through the GPU from the tier HOST, with "
-                       "parameters on the device and updates at once");
+                       "parameters and gradients on the device and updates at once");
     else if (files && !c->folder)
         (void)snprintf(text, bytes, "a tier is FILE, and folder is NULL");
     else if (c->parameter_tier && c->stage < 3)

@@ -36,12 +36,13 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     zp_record *slice[2]; /* its forward and its backward, while they run; NULL: nobody asks */
 } zp_live;
 
-/* Parameters on their way from the file to a GPU; see shards. */
+/* Parameters on their way from the file to a GPU, or reduced gradients to the file; see shards. */
 typedef struct zp_lift {
     char *memory;          /* [2][ZP_LIFTED] pinned pieces */
-    zp_lane asks;          /* gives reads to the file's lanes */
+    float *sums;           /* gradients: [ZP_LIFTED] on the device; NULL: nothing adds up there */
+    zp_lane asks;          /* gives transfers to the file's lanes */
     int open;              /* it is */
-    zp_gate given, copied; /* a half's reads are given; it has gone up, and is free */
+    zp_gate given, copied; /* a half's reads are given, or it is free; it has gone up, or down */
     size_t turns;          /* halves so far: of the host, of `asks`, and of the stream */
     size_t asked, awaited;
     zp_lane_event read[ZP_RING];
@@ -64,7 +65,7 @@ typedef struct zp_host {
     size_t turn;  /* pieces so far */
     zp_gate gate; /* of a step's updates: all that they read is in the host's memory */
     zp_event decided, ready, done, gathered;
-    zp_lift lift;
+    zp_lift lift[ZP_SIDES];
     zp_pages pinned, plain;
     zp_control *control; /* pinned: the decision, as the updates see it */
     zp_span *spans;      /* as zero_ctx.spans */
@@ -327,6 +328,8 @@ static zero_result zp_enter(zero_ctx *z, const char *call, int phases, const cha
 /* Waits until nothing moves any more. */
 static zero_result zp_settle(zero_ctx *z) {
     for (int i = 0; i < 2; i++) ZP_TRY(zp_stream_sync(&z->stream[i]));
+    zp_lift *sink = &z->host.lift[ZP_GRAD];
+    if (sink->open) zp_lane_sync(&sink->asks); /* writes what has come down */
     if (z->host.down.device) ZP_TRY(zp_stream_sync(&z->host.down));
     if (z->updates.device) ZP_TRY(zp_stream_sync(&z->updates));
     return zp_stream_sync(&z->compute);
@@ -350,10 +353,15 @@ static int zp_unit_whole(const zero_ctx *z, zp_side side, int u) {
     return share == ZP_WHOLE || share == ZP_SEEN;
 }
 
+/* The array whose shards go between the file and a side's buffers. */
+static const zp_array *zp_side_array(const zero_ctx *z, int side) {
+    return &z->array[side == ZP_GRAD ? (int)ZP_MEAN : (int)ZP_PARAM];
+}
+
 /* Where unit u begins in its side's buffer b: a shard that goes to or from the file lies on a
    sector's border there. */
 static size_t zp_unit_in_buffer(const zero_ctx *z, zp_side side, int u, int b) {
-    const zp_array *a = &z->array[side == ZP_GRAD ? (int)ZP_MEAN : (int)ZP_PARAM];
+    const zp_array *a = zp_side_array(z, side);
     const size_t before = a->part[u].first * zp_bytes(a->type);
     const size_t skew = zp_array_filed(a, u) ? zp_round_up(before, ZP_SECTOR) - before : 0;
     return z->pool[side].buffer[b].at + skew;

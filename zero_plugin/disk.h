@@ -72,6 +72,9 @@ static zero_result zp_disk_failed(const zp_transfer *t, size_t done, int code) {
                     t->disk->folder, code ? strerror(code) : "the file ends there");
 }
 
+/* A call that was interrupted, or could not be made just now, is made again. */
+static int zp_disk_again(int code) { return code == EINTR || code == EAGAIN; }
+
 /* Bytes that were moved of what is left; 0: the file ends; -1, and errno. */
 static ssize_t zp_disk_some(zp_disk *f, const zp_transfer *t, size_t done) {
     char *memory = t->memory + done;
@@ -89,7 +92,7 @@ static zero_result zp_disk_move(const zp_transfer *t) {
     if (t->writes && !f->unchecked) f->sum[t->piece] = zp_disk_sum(t->memory, t->bytes);
     for (size_t done = 0; done < t->bytes;) {
         const ssize_t n = zp_disk_some(f, t, done);
-        if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (n < 0 && zp_disk_again(errno)) continue;
         if (n <= 0) return zp_disk_failed(t, done, n < 0 ? errno : 0);
         done += (size_t)n;
     }
@@ -145,15 +148,20 @@ static int zp_disk_refuses(int code) {
     return code == EINVAL || code == EOPNOTSUPP || code == EISDIR || code == ENOSYS;
 }
 
+ZP_UNUSED static int zp_disk_unnamed(const zp_disk *f, int flags) {
+    for (;;) {
+        const int fd = open(f->folder, flags | O_RDWR | O_CLOEXEC, 0600);
+        if (fd >= 0 || !zp_disk_again(errno)) return fd;
+    }
+}
 /* A file without a name; past the cache if that can be had. -1, and errno. */
 static int zp_disk_make(zp_disk *f) {
     char path[ZP_TEXT_BYTES];
 #if defined(O_DIRECT) && defined(O_TMPFILE)
-    int fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
+    int fd = zp_disk_unnamed(f, O_TMPFILE | O_DIRECT);
     f->direct = fd >= 0 && zp_disk_aligned(fd);
     if (fd >= 0 && !f->direct) (void)close(fd);
-    if (!f->direct && (fd >= 0 || zp_disk_refuses(errno)))
-        fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (!f->direct && (fd >= 0 || zp_disk_refuses(errno))) fd = zp_disk_unnamed(f, O_TMPFILE);
     if (fd >= 0 || !zp_disk_refuses(errno)) return fd;
 #endif
     if (snprintf(path, sizeof path, "%s/zero-XXXXXX", f->folder) >= (int)sizeof path) {
@@ -177,7 +185,8 @@ static zero_result zp_disk_open(zp_disk *f, zp_group *g, const char *folder, siz
     const zero_result bad = errno == ENOMEM ? ZERO_ERR_MEMORY : ZERO_ERR_DEVICE;
     if (fd < 0) return zp_error(g, bad, "a file in %s: %s", folder, strerror(errno));
     f->fd = fd;
-    const int full = posix_fallocate(fd, 0, (off_t)bytes);
+    int full = posix_fallocate(fd, 0, (off_t)bytes);
+    while (zp_disk_again(full)) full = posix_fallocate(fd, 0, (off_t)bytes);
     if (full && fstatvfs(fd, &space)) memset(&space, 0, sizeof space);
     if (full)
         return zp_error(

@@ -48,23 +48,27 @@ static void zp_host_plan(zero_ctx *z) {
         a->tier = ZERO_HOST;
         a->host_bytes = 0;
         for (int u = 0; u < z->layout.all; u++) {
-            const int here =
-                zp_own(z, u)->tier == ZERO_DEVICE || zp_host_computes() || z->host.through;
-            const int wanted[] = {1, !zp_array_filed(&z->array[ZP_PARAM], u),
+            const zp_kept *own = zp_own(z, u);
+            const int here = own->tier == ZERO_DEVICE || zp_host_computes() || z->host.through;
+            const int wanted[] = {!zp_array_filed(&z->array[ZP_MEAN], u),
+                                  !zp_array_filed(&z->array[ZP_PARAM], u),
                                   z->layout.unit[u].matrices > 0};
             const zp_share share = !here && wanted[i] ? z->policy.state : ZP_NOTHING;
             (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0,
                                SIZE_MAX);
-            z->host.on |= a->part[u].numel > 0;
-            z->live[u].apart |= zp_own(z, u)->tier == ZERO_HOST || a->part[u].numel;
+            z->host.on |= !here && own->numel;
+            z->live[u].apart |= own->tier == ZERO_HOST || (!here && own->numel);
         }
     }
 }
 
-/* Parameters that are not on the device lie in UP, or UP's part of them in the file. */
+/* Parameters that are not on the device lie in UP, or UP's part of them in the file; gradients that
+   are in the file are DOWN's part. */
 static void zp_host_share(zero_ctx *z) {
     zp_array *param = &z->array[ZP_PARAM], *up = &z->array[ZP_UP];
     for (int u = 0; u < z->layout.all && z->host.on; u++) {
+        const zp_array *mean = &z->array[ZP_MEAN];
+        if (zp_array_filed(mean, u)) z->array[ZP_DOWN].part[u] = mean->part[u];
         if (param->part[u].tier == ZERO_HOST) param->part[u].at = up->part[u].at;
         if (param->part[u].tier == ZERO_FILE) up->part[u] = param->part[u];
     }
@@ -87,9 +91,10 @@ static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
     if (!zp_host_keeps(z)) return;
     if (z->disk_bytes)
         z->disk_memory = (char *)zp_host_cut(&h->plain, plain, zp_round_up(z->disk_bytes, 4096));
-    if (z->array[ZP_PARAM].tier == ZERO_FILE)
-        h->lift.memory = (char *)zp_host_cut(
-            &h->pinned, pinned, ZP_RING * ZP_PIECE_NUMEL * zp_bytes(z->array[ZP_PARAM].type));
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (zp_side_array(z, side)->tier == ZERO_FILE)
+            h->lift[side].memory = (char *)zp_host_cut(
+                &h->pinned, pinned, ZP_RING * ZP_PIECE_NUMEL * zp_bytes(z->array[side].type));
     h->control = (zp_control *)zp_host_cut(&h->pinned, pinned, sizeof *h->control);
     h->spans =
         (zp_span *)zp_host_cut(&h->plain, plain, (size_t)z->layout.nmembers * sizeof *h->spans);
@@ -132,9 +137,10 @@ static zero_result zp_host_open(zero_ctx *z) {
     ZP_TRY(zp_event_open(&z->device, &h->done));
     ZP_TRY(zp_event_open(&z->device, &h->returned));
     ZP_TRY(zp_event_open(&z->device, &h->gathered));
-    if (z->array[ZP_PARAM].tier == ZERO_FILE) {
-        ZP_TRY(zp_lane_open(&h->lift.asks, 1));
-        h->lift.open = 1;
+    for (int side = 0; side < ZP_SIDES; side++) {
+        if (zp_side_array(z, side)->tier != ZERO_FILE) continue;
+        ZP_TRY(zp_lane_open(&h->lift[side].asks, 1));
+        h->lift[side].open = 1;
     }
     ZP_TRY(zp_pages_open(&h->pinned, pinned, 1));
     ZP_TRY(zp_pages_open(&h->plain, plain, 0));
@@ -147,9 +153,12 @@ static void zp_host_leave(zero_ctx *z) {
     zp_stream_close(&z->host.down);
     zp_stream_close(&z->host.up);
     zp_gate_leave(&z->host.gate);
-    if (z->host.lift.open) (void)zp_stream_sync(&z->stream[ZP_PARAMETERS]);
-    zp_gate_leave(&z->host.lift.copied);
-    zp_gate_leave(&z->host.lift.given);
+    for (int side = 0; side < ZP_SIDES; side++) {
+        zp_lift *l = &z->host.lift[side];
+        if (l->open) (void)zp_stream_sync(&z->stream[side]);
+        zp_gate_leave(&l->copied);
+        zp_gate_leave(&l->given);
+    }
 }
 static void zp_host_close(zero_ctx *z) {
     zp_host *h = &z->host;
@@ -166,8 +175,10 @@ static void zp_host_close(zero_ctx *z) {
     zp_pages_close(&h->pinned);
     zp_pages_close(&h->plain);
     zp_gate_close(&h->gate);
-    zp_gate_close(&h->lift.given);
-    zp_gate_close(&h->lift.copied);
+    for (int side = 0; side < ZP_SIDES; side++) {
+        zp_gate_close(&h->lift[side].given);
+        zp_gate_close(&h->lift[side].copied);
+    }
 }
 
 /* Copies what this rank updates of unit u down: its gradient, or its parameters. */
@@ -193,10 +204,12 @@ static zero_result zp_host_send(zero_ctx *z, int u) {
     return zp_host_fetch(z, u, ZP_GRAD);
 }
 /* Before stream s writes unit u's gradient: the last update has read it, or, where that may still
-   be under way beside this step, its way down is over. */
+   be under way beside this step, its way down is over. Beside a GPU one that is in the file is
+   waited for when it is written there. */
 static zero_result zp_host_mean_read(zero_ctx *z, zp_stream *s, int u) {
     const int copied = zp_host_on(z) && zp_delays(z);
     zp_live *live = &z->live[u];
+    if (zp_host_on(z) && zp_array_filed(&z->array[ZP_MEAN], u)) return ZERO_OK;
     return zp_event_wait(s, copied ? &z->host.ready : zp_delays(z) ? live->spent : live->updated);
 }
 
@@ -238,7 +251,11 @@ static zero_result zp_host_begin(zero_ctx *z) {
         for (int u = 0; u < z->layout.all && (h->stale >> side & 1); u++)
             ZP_TRY(zp_host_fetch(z, u, (zp_side)side));
     h->stale = 0;
-    return zp_host_let(z, &h->ready);
+    ZP_TRY(zp_host_let(z, &h->ready));
+    if (!h->lift[ZP_GRAD].open) return ZERO_OK;
+    zp_lane_event sent; /* the step's gradients are with the file's lanes */
+    zp_lane_record(&h->lift[ZP_GRAD].asks, &sent);
+    return zp_stream_push(&z->updates, zp_lane_await_task, &sent, sizeof sent, 0);
 }
 
 /* What an update apart reads in place of the device's: the spans; and its decision, which is known
@@ -270,8 +287,13 @@ static zero_result zp_host_return(zero_ctx *z, int u) {
    plain memory, which no kernel reaches, or in a piece of the file, here and now. */
 static zero_result zp_fetch_of(zero_ctx *z, const zp_array *a, int u, const zp_fetch_args *args,
                                size_t n) {
+    zp_fetch_args here = *args;
     if (a->part[u].tier == ZERO_DEVICE) return zp_fetch(&z->compute, args, n);
+    if (args->control && zp_host_on(z)) { /* the device's, which the host does not reach */
+        here.control = z->host.control;
+        ZP_TRY(zp_copy(&z->compute, z->host.control, args->control, sizeof *here.control));
+    }
     ZP_TRY(zp_stream_sync(&z->compute));
-    zp_fetch_loop(args, n, z->cfg.threads);
+    zp_fetch_loop(&here, n, z->cfg.threads);
     return ZERO_OK;
 }

@@ -152,7 +152,9 @@ static size_t zp_plan_share(const zero_ctx *z, zp_share share, size_t numel) {
 }
 
 /* Bytes of the device's memory that pieces pass through. */
-static size_t zp_plan_pieces(const zero_ctx *z) { return zp_tier_buffers(z) + zp_through_bytes(z); }
+static size_t zp_plan_pieces(const zero_ctx *z) {
+    return zp_tier_buffers(z) + zp_tier_sums(z) + zp_through_bytes(z);
+}
 
 /* What the arrays take; the formulas' bytes are the stage table, every array without padding. */
 static void zp_plan_bytes(zero_ctx *z) {

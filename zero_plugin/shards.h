@@ -5,13 +5,20 @@
    is read behind its last update, into its place in the gather buffer; a gradient shard is written
    from its place in the gradient buffer, before that has its next user.
 
-   Beside a GPU parameters alone go that way: from the host's memory by a copy; from the file
+   Beside a GPU parameters go that way from the host's memory by a copy; from the file
    through two halves of a ring of pinned pieces, in turn, a few large copies a unit. asks    a
    lane, a task a unit: waits until the last update is done with it; for each half until it has gone
    up, gate `copied`; gives the half's reads to the file's lanes, and opens the gate `given`
      parameter stream  calls back: passes `given`, waits for the reads; copies the half up; opens
              `copied`
-   When the stream comes to a half its reads wait for nothing but the disk: see device_cuda. */
+   Reduced gradients go the other way, through two halves and a lane of their own:
+     gradient stream  waits until the last update has read what is in the file; calls back: passes
+             `given`; copies the half down; opens `copied`
+     asks    waits until the half's last writes are over; opens `given`; passes `copied`; gives the
+             half's writes to the file's lanes
+   and up first where micro-steps add up: `given` is behind the reads then, and a kernel adds.
+   `updates` waits until the lane has given all of a step. When a stream comes to a half, that waits
+   for nothing but the disk: see device_cuda. */
 #pragma once
 
 #include "check.h"
@@ -40,19 +47,19 @@ typedef struct zp_lift_args {
     zp_lane_event updated;
 } zp_lift_args;
 
-static char *zp_lift_place(const zero_ctx *z, size_t turn, size_t i) {
+static char *zp_lift_place(const zero_ctx *z, zp_side side, size_t turn, size_t i) {
     const size_t place = turn % 2 * ZP_LIFTED + i;
-    return z->host.lift.memory + place * ZP_PIECE_NUMEL * zp_bytes(z->cfg.type);
+    return z->host.lift[side].memory + place * ZP_PIECE_NUMEL * zp_bytes(z->array[side].type);
 }
 static void zp_lift_ask_task(const void *args, size_t pieces, int threads) {
     const zp_lift_args *a = (const zp_lift_args *)args;
-    zp_lift *l = &a->z->host.lift;
+    zp_lift *l = &a->z->host.lift[ZP_PARAM];
     zp_lane_await(&a->updated);
     for (size_t from = 0; from < pieces; from += ZP_LIFTED, l->asked++) {
         if (l->asked >= 2) (void)zp_gate_pass(&l->copied);
         for (size_t i = 0; i < zp_min(ZP_LIFTED, pieces - from); i++) {
             const zp_transfer t = zp_array_piece(&a->z->array[ZP_PARAM], a->unit, from + i,
-                                                 zp_lift_place(a->z, l->asked, i), 0);
+                                                 zp_lift_place(a->z, ZP_PARAM, l->asked, i), 0);
             zp_disk_give(&t, &l->read[l->asked % 2 * ZP_LIFTED + i]);
         }
         zp_gate_open(&l->given);
@@ -60,7 +67,7 @@ static void zp_lift_ask_task(const void *args, size_t pieces, int threads) {
 }
 static void zp_lift_await(void *context) {
     zero_ctx *z = (zero_ctx *)context;
-    zp_lift *l = &z->host.lift;
+    zp_lift *l = &z->host.lift[ZP_PARAM];
     (void)zp_gate_pass(&l->given);
     for (size_t i = 0; i < ZP_LIFTED; i++)
         zp_disk_await(&z->disk, &l->read[l->awaited % 2 * ZP_LIFTED + i]);
@@ -70,13 +77,13 @@ static zero_result zp_lift_shard(zero_ctx *z, int u, char *to) {
     const size_t of = zp_bytes(z->cfg.type), most = ZP_LIFTED * ZP_PIECE_NUMEL;
     const zp_lift_args ask = {z, u, z->live[u].task};
     zp_array *param = &z->array[ZP_PARAM];
-    zp_lift *l = &z->host.lift;
+    zp_lift *l = &z->host.lift[ZP_PARAM];
     zp_stream *s = &z->stream[ZP_PARAMETERS];
     zp_lane_push(&l->asks, zp_lift_ask_task, &ask, sizeof ask, zp_array_pieces(param, u));
     for (size_t at = 0; at < param->part[u].numel; at += most, l->turns++) {
         const size_t n = zp_min(most, param->part[u].numel - at);
         ZP_TRY(zp_stream_calls(s, zp_lift_await, z));
-        ZP_TRY(zp_copy(s, to + at * of, zp_lift_place(z, l->turns, 0), n * of));
+        ZP_TRY(zp_copy(s, to + at * of, zp_lift_place(z, ZP_PARAM, l->turns, 0), n * of));
         ZP_TRY(zp_stream_opens(s, &l->copied));
     }
     return ZERO_OK;
@@ -96,6 +103,60 @@ static zero_result zp_fetch_shard(zero_ctx *z, int u, char *to) {
     else
         ZP_TRY(zp_copy(s, to, zp_array_at(param, u, param->part[u].first), bytes));
     zp_slice_end(s, r);
+    return ZERO_OK;
+}
+
+/* A unit's reduced gradient on its way between a GPU and the file. */
+typedef struct zp_sink_args {
+    zero_ctx *z;
+    int unit, writes;
+} zp_sink_args;
+
+/* Waits for what is under way of a half of the pinned pieces. */
+static void zp_sink_await(const zp_lane_event *half) {
+    for (int i = 0; i < (int)ZP_LIFTED; i++) zp_lane_await(&half[i]);
+}
+static void zp_sink_give(const zp_sink_args *a, size_t from, size_t n, zp_lane_event *half) {
+    const zp_lift *l = &a->z->host.lift[ZP_GRAD];
+    for (size_t i = 0; i < n; i++) {
+        const zp_transfer t = zp_array_piece(&a->z->array[ZP_MEAN], a->unit, from + i,
+                                             zp_lift_place(a->z, ZP_GRAD, l->asked, i), a->writes);
+        zp_disk_give(&t, &half[i]);
+    }
+}
+static void zp_sink_task(const void *args, size_t pieces, int threads) {
+    const zp_sink_args *a = (const zp_sink_args *)args;
+    zp_lift *l = &a->z->host.lift[ZP_GRAD];
+    for (size_t from = 0; from < pieces; from += ZP_LIFTED, l->asked++) {
+        zp_lane_event *half = &l->read[l->asked % 2 * ZP_LIFTED];
+        const size_t n = zp_min(ZP_LIFTED, pieces - from);
+        zp_sink_await(half);
+        if (!a->writes) zp_sink_give(a, from, n, half);
+        if (!a->writes) zp_sink_await(half);
+        zp_gate_open(&l->given);
+        (void)zp_gate_pass(&l->copied);
+        if (a->writes) zp_sink_give(a, from, n, half);
+    }
+}
+static void zp_sink_pass(void *gate) { (void)zp_gate_pass((zp_gate *)gate); }
+/* Writes it, or adds what the file has of the step's earlier micro-steps. */
+static zero_result zp_sink_shard(zero_ctx *z, int u, char *memory, int writes) {
+    const zp_array *mean = &z->array[ZP_MEAN];
+    const size_t of = zp_bytes(mean->type), most = ZP_LIFTED * ZP_PIECE_NUMEL;
+    const zp_sink_args ask = {z, u, writes};
+    zp_lift *l = &z->host.lift[ZP_GRAD];
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    if (writes) ZP_TRY(zp_event_wait(s, zp_delays(z) ? z->live[u].spent : z->live[u].updated));
+    zp_lane_push(&l->asks, zp_sink_task, &ask, sizeof ask, zp_array_pieces(mean, u));
+    for (size_t at = 0; at < mean->part[u].numel; at += most, l->turns++) {
+        const size_t n = zp_min(most, mean->part[u].numel - at);
+        char *half = zp_lift_place(z, ZP_GRAD, l->turns, 0), *here = memory + at * of;
+        const zp_collect_args add = {l->sums, here, mean->type, 0, 1};
+        ZP_TRY(zp_stream_calls(s, zp_sink_pass, &l->given));
+        ZP_TRY(zp_copy(s, writes ? half : (char *)l->sums, writes ? here : half, n * of));
+        ZP_TRY(zp_stream_opens(s, &l->copied));
+        if (!writes) ZP_TRY(zp_collect(s, &add, n / ZP_WIDE));
+    }
     return ZERO_OK;
 }
 
@@ -134,7 +195,9 @@ static zero_result zp_mean_push(zero_ctx *z, int u, zp_task_fn task) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zero_event_kind kind = task == zp_mean_write_task ? ZERO_EVENT_WRITE : ZERO_EVENT_READ;
     zp_record *r = zp_slice_begin(s, kind, u, zp_kept_bytes(&z->array[ZP_MEAN], u));
-    const zero_result result = zp_stream_push(s, task, &a, sizeof a, 1);
+    const zero_result result = zp_host_computes()
+                                   ? zp_stream_push(s, task, &a, sizeof a, 1)
+                                   : zp_sink_shard(z, u, a.memory, kind == ZERO_EVENT_WRITE);
     zp_slice_end(s, r);
     return result;
 }

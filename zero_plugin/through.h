@@ -61,7 +61,7 @@ static void zp_through_choose(zero_ctx *z) {
     z->host.through = 0;
     if (c->optimizer_tier != ZERO_HOST || zp_host_computes()) return;
     zp_update_cost(z, &host, &device);
-    const int can = !c->delay_from && !c->parameter_tier;
+    const int can = !c->delay_from && !c->parameter_tier && c->gradient_tier != ZERO_FILE;
     z->host.through = c->update_on == ZERO_UPDATE_DEVICE
                       || (c->update_on == ZERO_UPDATE_AUTO && can && device < host);
 }

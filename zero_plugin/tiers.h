@@ -16,11 +16,17 @@ static size_t zp_tier_places(const zero_ctx *z, int k) {
 }
 static size_t zp_tier_addends(const zero_ctx *z, int k) {
     const int adds = k == ZP_MEAN && z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
-    return adds ? ZP_DISK_LANES : 0;
+    return adds && zp_host_computes() ? ZP_DISK_LANES : 0;
 }
 
 /* Bytes of the device's memory that pieces of the file pass through; the host's is another. */
 static size_t zp_tier_buffers(const zero_ctx *z) { return zp_host_computes() ? z->disk_bytes : 0; }
+/* Of a GPU's: pieces of gradients that several micro-steps add up in the file. */
+static size_t zp_tier_sums(const zero_ctx *z) {
+    const int adds = z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share && !zp_host_computes();
+    return adds && z->array[ZP_MEAN].tier == ZERO_FILE ? ZP_LIFTED * ZP_PIECE_NUMEL * sizeof(float)
+                                                       : 0;
+}
 
 /* Where the parts of arrays lie in the file: whole sectors, and pieces that have numbers. */
 static void zp_plan_disk(zero_ctx *z) {
