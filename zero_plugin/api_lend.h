@@ -22,7 +22,6 @@ static zero_result zp_lend_take(zero_ctx *z, char *ours, char *array, size_t n) 
     const int adds = z->adding == ZP_IN_PLACE && z->micro > 0;
     const float scale = z->report.scale;
     ZP_DO(z, zp_copy(&z->compute, p.raw, array, n * zero_type_bytes(z->lent_type)));
-    ZP_DO(z, zp_clear(&z->compute, array, n * zero_type_bytes(z->lent_type)));
     ZP_DO(z, zp_stream_sync(&z->compute));
     zero_convert(p.values, ZERO_F32, p.raw, z->lent_type, n);
     if (adds) {
@@ -33,6 +32,9 @@ static zero_result zp_lend_take(zero_ctx *z, char *ours, char *array, size_t n) 
         p.values[i] = p.values[i] * scale + (adds ? zp_load(p.raw, type, i) : 0);
     zp_narrow(p.raw, type, p.values, n);
     ZP_DO(z, zp_copy(&z->compute, ours, p.raw, n * zp_bytes(type)));
+    ZP_DO(z, zp_stream_sync(&z->compute));
+    memset(p.raw, 0, n * zero_type_bytes(z->lent_type)); /* copied: it may be the host's memory */
+    ZP_DO(z, zp_copy(&z->compute, array, p.raw, n * zero_type_bytes(z->lent_type)));
     return zp_check(z, zp_stream_sync(&z->compute));
 }
 
