@@ -448,8 +448,11 @@ typedef struct zero_config {
                           tensors' not counted; 0: as many as this rank has */
     const int *world_unit; /* [this rank's units] each one's number in the whole model, 0 ..
                               world_units - 1, ascending; NULL: its own number */
-    int divisor;           /* what the sum of gradients is divided by; 0: nranks. Of experts: the
-                              number of data-parallel ranks, whose tokens the all-to-all brought */
+    int divisor;           /* what the sum of gradients over ranks is divided by; 0: nranks. Of
+                              experts: the number of data-parallel ranks, whose tokens the
+                              all-to-all brought. Of a host whose gradients are sums over the B
+                              samples of its batch: nranks * B; norm, clipping and access by name
+                              see what is divided */
     zero_ctx *joins; /* a context of the same rank, world and world_units that this one steps with,
                         as experts do with what is dense; see zero_create. NULL: none */
 } zero_config;
@@ -615,6 +618,15 @@ zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
    KEEP, named by their numbers, tensor i of numel[i] elements with its pointers at params[i] and
    grads[i], which are its slots (zero_slot): borrowed until zero_destroy. */
 zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads);
+
+/* For hosts whose pointers are scattered over structs and globals: a row of the table at a time, a
+   tensor of one layer, KEEP, named by its number, whose pointers are the slots *param and *grad:
+       for (int l = 0; l < L; l++) ZERO_PLACE(z, C * C, attention[l]->wq, attention[l]->wq_grad);
+   Rows need not be tested one by one: zero_build and zero_adopt return ARGUMENT with the sentence
+   of the first that was refused. Errors: as of zero_tensor and zero_slot. (Arrays that stay the
+   host's: zero_lend_array.) */
+zero_result zero_place(zero_ctx *z, size_t numel, void **param, void **grad);
+#define ZERO_PLACE(z, numel, param, grad) zero_place(z, numel, (void **)&(param), (void **)&(grad))
 
 /* Several layers in a unit: layer l of the tensor belongs to unit `unit + l / together`, and these
    layers lie behind one another there. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
@@ -854,14 +866,20 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
    COLLECTIVE, SYNC. Errors: those of zero_build and zero_adopt.
    zero_lend_train is the step, in the place of the host's optimizer: takes the gradients of the
    fields of `grads` (a struct of the same kind; it may be a local of the caller) and of slots,
-   times the loss scale, reduces, steps, and gives the new weights back. Gradients are the host's to
-   clear. With micro_steps above 1 each call takes those of one, and the last steps; the rest is as
-   at zero_train_end. There is no time between steps in which an update could be delayed.
-   COLLECTIVE, SYNC. Errors: those of zero_train_end; ARGUMENT (a pointer is NULL). zero_lend_read
-   gives the weights back once more, where zero_write_tensor or a checkpoint has changed them.
-   COLLECTIVE, SYNC. Errors: ARGUMENT, STATE and the sticky ones. */
+   times the loss scale, clears them, reduces, steps, and gives the new weights back. Gradients that
+   are sums over a batch: cfg.divisor. With micro_steps above 1 each call takes those of one, and
+   the last steps; the rest is as at zero_train_end. There is no time between steps in which an
+   update could be delayed. COLLECTIVE, SYNC. Errors: those of zero_train_end; ARGUMENT (a pointer
+   is NULL). zero_lend_read gives the weights back once more, where zero_write_tensor or a
+   checkpoint has changed them. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE and the sticky ones.
+   zero_lend_array is a row of the table, before zero_lend: the two arrays themselves, [numel], in
+   whatever struct, global or part of a larger array they are, where they stay until zero_destroy; a
+   tensor named by its number. Small ones share units. Rows need not be tested one by one: zero_lend
+   returns ARGUMENT with the sentence of the first that was refused. Errors: as of zero_tensor and
+   zero_slot. */
+zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grads);
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type);
-zero_result zero_lend_train(zero_ctx *z, void *params, const void *grads, const zero_hyper *hyper,
+zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
                             double loss, double *mean);
 zero_result zero_lend_read(zero_ctx *z, void *params);
 

@@ -1,6 +1,6 @@
-/* test_lend.c - arrays that stay the host's: inside a struct, by pointer, by slot; f32, double and
-   16 bit. They train as adopted ones do, bit for bit, at every stage. Compiled with ZERO_CHECK=1 as
-   well (test_lend_checked). Against the header alone. */
+/* test_lend.c - arrays that stay the host's: inside a struct, by pointer, by slot, row by row; f32,
+   double and 16 bit; gradients that are sums. They train as adopted ones do, bit for bit, at every
+   stage. Compiled with ZERO_CHECK=1 as well (test_lend_checked). Against the header alone. */
 #include "harness.h"
 
 #ifndef TEST_CHECKED
@@ -11,7 +11,7 @@ enum { RANKS = 3, TENSORS = 3, WIDTH = 5000, LAYERS = 3, STEPS = 3 };
 static const size_t lend_numel[TENSORS] = {70, (size_t)WIDTH *LAYERS, 333};
 
 /* How the host has its arrays; ADOPTED: they become the plugin's, what all others are held to. */
-enum { ADOPTED, INLINE, POINTERS, SLOTS, KEPT_SLOTS, WAYS };
+enum { ADOPTED, INLINE, POINTERS, SLOTS, KEPT_SLOTS, ARRAYS, WAYS };
 
 typedef struct lend_host {
     char *blob[TENSORS]; /* pointers; INLINE: the struct is what blob[0] points to */
@@ -19,6 +19,7 @@ typedef struct lend_host {
 
 typedef struct lend_case {
     int stage, way, micro_steps, together;
+    int sums; /* gradients are sums over as many samples; 0: means */
     zero_accumulation accumulation;
     zero_type type, arrays;
     float huge; /* a gradient of rank 1's in step 1 */
@@ -55,7 +56,9 @@ static zero_result lend_tensors(zero_ctx *z, const lend_case *c, lend_host *p, l
     static const char *const names[TENSORS] = {"a", "b", "c"};
     if (c->way == KEPT_SLOTS)
         return zero_tensors_at(z, TENSORS, lend_numel, (void **)p->blob, (void **)g->blob);
-    for (int t = 0; t < TENSORS; t++) {
+    for (int t = 0; t < TENSORS && c->way == ARRAYS; t++)
+        (void)zero_lend_array(z, lend_numel[t], p->blob[t], g->blob[t]);
+    for (int t = 0; t < TENSORS && c->way != ARRAYS; t++) {
         const int layers = t == 1 && c->way != SLOTS ? LAYERS : 1;
         zero_tensor_desc d = {names[t], lend_numel[t] / (size_t)layers, layers, 0, 0, 0, 0};
         d.unit = c->way == SLOTS ? t : t == 2 ? LAYERS / (c->together ? c->together : 1) : 0;
@@ -84,7 +87,8 @@ static void lend_backward(const lend_case *c, const lend_host *p, lend_host *g, 
             float d =
                 0.25f * lend_get(p, c, t, i) + 0.01f * (float)(((int)i + 3 * rank + micro) % 7 - 3);
             if (step == 1 && rank == 1 && t == 1 && i == 4321 && c->huge != 0) d = c->huge;
-            if (c->way == ADOPTED) d += lend_get(g, c, t, i); /* adds; others are cleared */
+            if (c->sums) d *= (float)c->sums;
+            d += lend_get(g, c, t, i); /* which is 0: no host clears */
             zero_convert(at, c->arrays, &d, ZERO_F32, 1);
         }
 }
@@ -112,7 +116,7 @@ static zero_result lend_work(zero_ctx *z, lend_case *c, lend_host *p, lend_host 
         static const char *const names[2][TENSORS] = {{"a", "b", "c"}, {"0", "1", "2"}};
         const size_t at = lend_numel[t] - 3;
         float values[3] = {4, 5, 6}, had;
-        const char *name = names[c->way == KEPT_SLOTS][t];
+        const char *name = names[c->way >= KEPT_SLOTS][t];
         ZERO_TRY(zero_read_tensor(z, name, ZERO_PARAMETER, at, 3, values));
         had = lend_get(p, c, t, at + 1);
         test_check(had == values[1], "way %d, tensor %d: %g, the plugin has %g", c->way, t,
@@ -138,6 +142,7 @@ static void lend_rank(test_rank *r) {
     cfg.type = c->type;
     cfg.micro_steps = c->micro_steps;
     cfg.accumulation = c->accumulation;
+    cfg.divisor = c->sums * r->nranks;
     cfg.scaler.initial = 256;
     cfg.threads = 1;
     cfg.timeout_s = 20;
@@ -165,6 +170,7 @@ static void lend_same(void) {
                     c.accumulation =
                         k == 2 && stage < 2 ? ZERO_ACCUMULATE_LOCAL : ZERO_ACCUMULATE_SHARDED;
                     if (k == 2 && stage >= 2) continue;
+                    c.sums = way % 2 ? 16 : 0;
                     c.way = way == WAYS ? INLINE : way == WAYS + 1 ? POINTERS : way;
                     c.arrays = way >= WAYS ? ZERO_F64 : ZERO_F32;
                     c.together = way == INLINE ? LAYERS : 0;
@@ -247,6 +253,30 @@ static void lend_refused(void) {
     REFUSED(zero_build(z), ZERO_ERR_STATE, "zero_lend");
     REFUSED(zero_lend_train(z, &p, &g, &hyper, 0, NULL), ZERO_ERR_STATE, "zero_lend comes first");
     zero_destroy(z);
+    if (zero_create(&z, &cfg, &self)) return; /* rows are not tested one by one */
+    REFUSED(zero_lend_array(z, 40, more, NULL), ZERO_OK, "");
+    REFUSED(zero_lend_array(z, 0, p.w, g.w), ZERO_ERR_ARGUMENT, "tensor 1: numel is 0");
+    REFUSED(zero_lend_array(z, 0, p.w, g.w), ZERO_ERR_ARGUMENT, "numel is 0");
+    REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT,
+            "a row of the table was refused: zero_tensor, rank 0 of 1: tensor 1: numel is 0");
+    zero_destroy(z);
+    if (zero_create(&z, &cfg, &self)) return;
+    (void)zero_lend_array(z, 40, more, NULL);
+    REFUSED(zero_adopt(z, NULL, NULL, ZERO_F32, NULL), ZERO_ERR_STATE, "by zero_lend");
+    test_check(!zero_lend(z, NULL, ZERO_F32), "arrays: %s", zero_last_error(z));
+    REFUSED(zero_lend_train(z, NULL, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT,
+            "tensor 0, layer 0: the host's array of gradients is NULL");
+    REFUSED(zero_lend_array(z, 40, p.w, g.w), ZERO_ERR_STATE, "before zero_lend");
+    zero_destroy(z);
+    if (zero_create(&z, &cfg, &self)) return;
+    (void)zero_lend_array(z, 40, NULL, more);
+    (void)zero_lend_array(z, 70000, NULL, more);
+    (void)zero_lend_array(z, 40, NULL, more);
+    zero_plan plan;
+    test_check(!zero_query_plan(z, &plan) && plan.units == 2, "small arrays share units: %d",
+               plan.units);
+    REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT, "the host's array is NULL");
+    zero_destroy(z);
     if (zero_create(&z, &cfg, &self) || zero_tensors(z, &both[1], 1)) return;
     p.p = more;
     REFUSED(zero_adopt(z, &p, &g, ZERO_F64, NULL), ZERO_ERR_ARGUMENT, "zero_lend leaves them");
@@ -274,7 +304,8 @@ static void lend_refused(void) {
     zero_destroy(z);
     test_check(zero_lend(NULL, NULL, ZERO_F32) && zero_lend_read(NULL, NULL)
                    && zero_lend_train(NULL, NULL, NULL, NULL, 0, NULL)
-                   && zero_tensors_at(NULL, 0, NULL, NULL, NULL),
+                   && zero_tensors_at(NULL, 0, NULL, NULL, NULL)
+                   && zero_lend_array(NULL, 1, more, more) && zero_place(NULL, 1, NULL, NULL),
                "no context");
 }
 

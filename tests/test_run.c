@@ -216,6 +216,22 @@ static void run_threads(void) {
     pthread_join(thread, NULL);
 }
 
+/* A library that makes a thread when it is loaded, and ends it before a fork, as OpenBLAS does. */
+static pthread_t run_helper;
+static int run_helper_stop;
+static void run_helper_end(void) {
+    if (!run_helper) return;
+    __atomic_store_n(&run_helper_stop, 1, __ATOMIC_RELEASE);
+    pthread_join(run_helper, NULL);
+    run_helper = 0;
+}
+static void run_libraries(void) {
+    run_note *n = run_fresh();
+    pthread_atfork(run_helper_end, NULL, NULL);
+    pthread_create(&run_helper, NULL, run_idle, &run_helper_stop);
+    test_check(run_main(n, 2, 1) == 0 && n->runs == 2, "beside such a library: %s", n->said);
+}
+
 /* The parent is killed: no rank stays. */
 static void run_orphans(void) {
     run_note *n = run_fresh();
@@ -315,5 +331,6 @@ int main(void) {
     run_flushes();
     run_starts();
     run_threads();
+    run_libraries();
     return test_summary();
 }

@@ -72,7 +72,8 @@ static zero_result zp_create_join(zero_ctx *z, const zp_transport *row, const ze
         g->timeout_s = zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
     }
     ZP_DO(z, zp_group_open(z->data, row, comm));
-    if (z->data->divisor != 1 && z->cfg.divisor > 0) z->data->divisor = (float)z->cfg.divisor;
+    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->data->nranks;
+    if (z->data->sums) z->data->divisor = (float)divisor;
     ZP_TRY(zp_world_open(z));
     zp_called(z, z->call);
     return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
@@ -258,6 +259,7 @@ zero_result zero_build(zero_ctx *z) {
         ZP_UNTIMELY(z, z->tensors[t].desc.flags & ZERO_INLINE,
                     "tensor %s is INLINE: its array stays the host's, by zero_lend",
                     z->tensors[t].desc.name);
+    ZP_REFUSE(z, z->row[0], "a row of the table was refused: %s", z->row);
     ZP_TRY(zp_build_agree(z));
     zero_result r = z->ntensors ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "no tensor was announced");
     if (!r) r = zp_plan_now(z);
@@ -343,7 +345,8 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
     z->slots = list;
     zp_slot slot = {(int)(t - z->tensors), layer, NULL, {grad, param}, {NULL, NULL}};
     for (int side = 0; side < 2; side++)
-        if (slot.place[side]) memcpy(&slot.was[side], slot.place[side], sizeof slot.was[side]);
+        if (slot.place[side] && !(t->desc.flags & ZERO_INLINE))
+            memcpy(&slot.was[side], slot.place[side], sizeof slot.was[side]);
     if (z->phase != ZP_NEW) zp_slot_tie(z, &slot);
     z->slots[z->nslots++] = slot;
     if (slot.member && t->desc.flags & ZERO_KEEP) zp_point_kept(z, NULL, NULL);

@@ -28,15 +28,29 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
     return ZERO_OK;
 }
 
+/* Rows need not be tested one by one: zero_build tells the first that was refused. */
+static zero_result zp_row(zero_ctx *z, const char *call, size_t numel, int unit, int flags,
+                          void **param, void **grad) {
+    const zero_tensor_desc one = {NULL, numel, 1, unit, 0, ZERO_BY_SLOT | (flags & ZERO_KEEP), 0};
+    zero_result r = zero_tensor(z, &one);
+    if (!r) z->tensors[z->ntensors - 1].desc.flags |= flags;
+    if (!r) r = zero_slot(z, NULL, 0, param, grad);
+    zp_called(z, call);
+    if (r && !z->row[0]) memcpy(z->row, z->text, sizeof z->row);
+    return r;
+}
+
 zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads) {
     ZP_ENTER(z, "zero_tensors_at", ZP_NEW, "tensors are announced before zero_build");
     ZP_REFUSE(z, n < 0 || (n && (!numel || !params || !grads)), "%d tensors: an array is NULL", n);
-    for (int i = 0; i < n; i++) {
-        const zero_tensor_desc one = {NULL, numel[i], 1, 0, 0, ZERO_BY_SLOT | ZERO_KEEP, 0};
-        ZP_TRY(zero_tensor(z, &one));
-        ZP_TRY(zero_slot(z, NULL, 0, &params[i], &grads[i]));
-    }
+    for (int i = 0; i < n; i++)
+        ZP_TRY(zp_row(z, "zero_tensors_at", numel[i], 0, ZERO_KEEP, &params[i], &grads[i]));
     return ZERO_OK;
+}
+
+zero_result zero_place(zero_ctx *z, size_t numel, void **param, void **grad) {
+    ZP_ENTER(z, "zero_place", ZP_NEW, "tensors are announced before zero_build");
+    return zp_row(z, "zero_place", numel, 0, ZERO_KEEP, param, grad);
 }
 
 void zero_log_file(void *file, zero_log_level level, const char *sentence) {
@@ -55,7 +69,9 @@ static char *zp_adopt_array(const zero_ctx *z, zp_side side, int tensor, int lay
     for (int i = 0; i < z->nslots && (d->flags & ZERO_BY_SLOT) && !array; i++)
         if (z->slots[i].tensor == tensor && z->slots[i].layer == layer) {
             array = z->slots[i].was[side];
-            if (z->lent && z->slots[i].place[side])
+            if (d->flags & ZERO_INLINE)
+                array = (char *)z->slots[i].place[side];
+            else if (z->lent && z->slots[i].place[side])
                 memcpy(&array, z->slots[i].place[side], sizeof array);
         }
     if (d->flags & ZERO_BY_SLOT || !host) return array;
@@ -109,7 +125,8 @@ static zero_result zp_adopt_check(zero_ctx *z, zp_side side, const void *host) {
         for (int l = 0; l < z->tensors[t].desc.layers; l++) {
             const zero_tensor_desc *d = &z->tensors[t].desc;
             const char *array = zp_adopt_array(z, side, t, l, host);
-            const char *of = d->flags & ZERO_BY_SLOT ? "slot" : "field";
+            const int slot = d->flags & ZERO_BY_SLOT, inside = d->flags & ZERO_INLINE;
+            const char *of = !slot ? "field" : inside ? "array" : "slot";
             ZP_REFUSE(z, !array, "tensor %s, layer %d: the host's %s%s is NULL", d->name, l, of,
                       what);
             ZP_REFUSE(z, zp_adopt_ours(z, side, array),

@@ -14,8 +14,9 @@ typedef struct zp_lent_piece {
     float values[ZP_LENT_PIECE];
 } zp_lent_piece;
 
-/* `ours` becomes, or is increased by, the host's gradients times the loss scale. */
-static zero_result zp_lend_take(zero_ctx *z, char *ours, const char *array, size_t n) {
+/* `ours` becomes, or is increased by, the host's gradients times the loss scale; they are cleared.
+ */
+static zero_result zp_lend_take(zero_ctx *z, char *ours, char *array, size_t n) {
     zp_lent_piece p;
     const zero_type type = z->array[ZP_GRAD].type;
     const int adds = z->adding == ZP_IN_PLACE && z->micro > 0;
@@ -31,6 +32,9 @@ static zero_result zp_lend_take(zero_ctx *z, char *ours, const char *array, size
         p.values[i] = p.values[i] * scale + (adds ? zp_load(p.raw, type, i) : 0);
     zp_narrow(p.raw, type, p.values, n);
     ZP_DO(z, zp_copy(&z->compute, ours, p.raw, n * zp_bytes(type)));
+    ZP_DO(z, zp_stream_sync(&z->compute));
+    memset(p.raw, 0, n * zero_type_bytes(z->lent_type)); /* copied: it may be the host's memory */
+    ZP_DO(z, zp_copy(&z->compute, array, p.raw, n * zero_type_bytes(z->lent_type)));
     return zp_check(z, zp_stream_sync(&z->compute));
 }
 
@@ -113,8 +117,8 @@ static zero_result zp_lend_give_all(zero_ctx *z, const void *params) {
     return zp_hook_pass_end(z);
 }
 
-static zero_result zp_lend_step(zero_ctx *z, void *params, const void *grads,
-                                const zero_hyper *hyper, double loss, double *mean) {
+static zero_result zp_lend_step(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
+                                double loss, double *mean) {
     (void)zero_loss_scale(z); /* which is applied here */
     ZP_TRY(zp_lend_check(z, params));
     ZP_TRY(zero_train_begin(z));
@@ -126,6 +130,22 @@ static zero_result zp_lend_step(zero_ctx *z, void *params, const void *grads,
     }
     ZP_TRY(zero_train_end(z, hyper, loss, mean));
     return z->phase == ZP_IDLE ? zp_lend_give_all(z, params) : ZERO_OK;
+}
+
+zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grads) {
+    enum { ENOUGH = 1 << 16 }; /* elements of a unit: small arrays share one */
+    ZP_ENTER(z, "zero_lend_array", ZP_NEW, "tensors are announced before zero_lend");
+    int unit = -1;
+    size_t has = 0;
+    for (int t = 0; t < z->ntensors; t++) {
+        const zero_tensor_desc *d = &z->tensors[t].desc;
+        const int last = d->unit + d->layers - 1;
+        if (last > unit) has = 0;
+        if (last >= unit) has += d->numel;
+        if (last > unit) unit = last;
+    }
+    if (unit < 0 || has >= ENOUGH) unit++;
+    return zp_row(z, "zero_lend_array", numel, unit, ZERO_INLINE, (void **)weights, (void **)grads);
 }
 
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type) {
@@ -150,7 +170,7 @@ zero_result zero_lend_read(zero_ctx *z, void *params) {
     return r;
 }
 
-zero_result zero_lend_train(zero_ctx *z, void *params, const void *grads, const zero_hyper *hyper,
+zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
                             double loss, double *mean) {
     ZP_ENTER(z, "zero_lend_train", ZP_IDLE | ZP_BETWEEN, "zero_lend comes first");
     ZP_UNTIMELY(z, !z->lent, "zero_lend comes first");

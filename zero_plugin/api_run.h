@@ -115,6 +115,16 @@ static int zp_run_threads(void) {
     return n;
 }
 
+/* 1: there are other threads, also once a first fork has told libraries that they are to end
+   theirs, as OpenBLAS does. */
+static int zp_run_crowded(void) {
+    if (zp_run_threads() < 2) return 0;
+    const pid_t nobody = fork();
+    if (!nobody) _exit(0);
+    if (nobody > 0) (void)waitpid(nobody, NULL, 0);
+    return zp_run_threads() > 1;
+}
+
 /* What the last call of a rank that a signal has ended says about the cause. */
 static const char *zp_run_cause(const char *call, int number) {
     static const char *const causes[][2] = {
@@ -221,10 +231,10 @@ static int zp_run_fork(int nranks, zero_comm *comm, zero_log_fn log, void *log_u
     int ended = ZP_NOT_STARTED;
     memset(comm, 0, sizeof *comm);
     if (!zp_run_open(&crew, nranks, 1, log, log_user)) return ended;
-    if (zp_run_threads() > 1)
+    if (zp_run_crowded())
         zp_run_say(&crew, "this process has other threads already and cannot be forked: start the "
-                          "ranks first in main; if a BLAS library makes threads when it is loaded, "
-                          "set OPENBLAS_NUM_THREADS=1 (or its like) in the environment");
+                          "ranks first in main; if a library makes threads when it is loaded, its "
+                          "variable in the environment (OMP_NUM_THREADS=1, say) may prevent that");
     else if ((ended = zp_run_crew(&crew, comm)) == ZP_A_RANK)
         return ended;
     zero_local_destroy(crew.local);

@@ -220,6 +220,7 @@ struct zero_ctx {
     zero_result dead;
     const char *call; /* the public function that runs */
     char text[ZP_TEXT_BYTES + 128];
+    char row[ZP_TEXT_BYTES + 128]; /* of the first row of a table that was refused */
 };
 
 /* An error of this call: `call, rank r of n: sentence`. */

@@ -168,8 +168,9 @@ struct zp_group {
     int crowd;         /* ranks that the processors which this rank sees are for */
     int shares;        /* memory that is ONE costs no more to read than one's own */
     int node_size;     /* ranks whose gradients are summed first */
-    float divisor;     /* a reduce-scatter's result is the mean times this: 1; nranks where the
-                          library cannot scale */
+    int sums;          /* the library cannot scale: a reduce-scatter's result is the sum */
+    float divisor;     /* a reduce-scatter's result is the mean times this: 1; where it is the sum,
+                          nranks or cfg.divisor */
     size_t wire_bytes; /* that the transport keeps for pieces on their way between nodes */
     char note[128];    /* about the library, for the log; "": nothing */
     const char **call; /* where the name of the function that was called last is left for whoever

@@ -368,7 +368,7 @@ static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
     n->channels = g->swaps ? 1 : ZP_CONTROL;
     pthread_mutex_init(&n->lock, NULL);
     ZP_TRY(zp_nccl_check(g, given, parent));
-    g->divisor = (float)g->nranks;
+    g->sums = 1;
     /* first: peers wait in it on the caller's communicator, which nobody here may end */
     for (int ch = 0; ch < n->channels; ch++) ZP_TRY(zp_nccl_split(g, parent, ch));
     for (int ch = 0; ch < n->channels; ch++) {
