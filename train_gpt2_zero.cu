@@ -779,6 +779,7 @@ static checkpoint_options make_checkpoint_options(trainer *t) {
     c.config = j->settings;
     c.tensors = t->table;
     c.ntensors = t->tensors;
+    c.parts = layout_parts(&t->groups);
     c.log = note;
     c.log_user = j;
     return c;

@@ -226,6 +226,7 @@ static int tool_show_one(const tool_args *a, const char *path) {
         checkpoint_query_tensor(r, t, &x);
         printf("tensor %-16s %4zu x %-10zu", x.name, x.layers, x.numel);
         for (int k = 0; k < x.arrays; k++) printf(" %s", ck_types[x.type[k]]);
+        if (x.parts > 1) printf("  in %d parts", x.parts);
         printf("\n");
     }
     checkpoint_close(r);
@@ -500,6 +501,7 @@ static int tool_merge(const tool_args *a, const char *path) {
     ck_manifest m = {.step = 0}; /* the reader's stays as it is; this one is written */
     e.code = tool_open(&r, path, e.text);
     if (!e.code) (void)ck_manifest_read(&m, path, &e);
+    for (int t = 0; t < m.ntensors; t++) m.tensor[t].row = m.tensor[t].parts = 0;
     const int code =
         e.code ? tool_told(e.code, e.text) : tool_write(a->word[1], &m, tool_read_again, r);
     ck_manifest_free(&m);

@@ -24,13 +24,8 @@ static int train_check_saves(const train_options *o, char *sentence, size_t byte
     if (!o->log_dir[0])
         return train_fail(sentence, bytes, "%s: checkpoints need a folder, -o",
                           o->resume ? "-y" : "-n");
-    if (train_compares(o))
-        return train_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
-    if (o->tensor_parallel < 2 && o->pipeline < 2) return 0;
-    return train_fail(sentence, bytes,
-                      "-n and -y: checkpoints of a model in parts, -tp %d and -pp %d, are not "
-                      "supported yet",
-                      o->tensor_parallel, o->pipeline);
+    if (!train_compares(o)) return 0;
+    return train_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
 }
 
 int train_check(const train_options *o, char *sentence, size_t bytes) {
