@@ -79,6 +79,6 @@ refused 'do not divide 15 tokens; the nearest that can is 1' -pn 2 -tp 2 -sp 1 -
 refused '-sp 1: sequence parallelism divides rows' -pn 2 -sp 1
 refused 'tp2dp2 is a layout of 4 ranks, and there are 2' -pn 2 -layouts tp2dp2 -b 1 -d 0
 refused "'tp2x' is no layout" -pn 2 -layouts tp2x -b 1 -d 0
-refused 'checkpoints of a model in parts' -pn 2 -tp 2 -n 2 -o "$scratch/saves"
+refused 'a comparison has no checkpoints' -pn 2 -layouts 'tp2 dp2' -b 1 -d 0 -n 2 -o "$scratch/saves"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

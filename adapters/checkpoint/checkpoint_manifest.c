@@ -16,7 +16,7 @@
 const char *const ck_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
 static const char *const ck_kinds[CK_ARRAYS] = {"weight", "moment_1", "moment_2"};
 #define CK_MOST 9007199254740992.0 /* 2^53: whole numbers that a double holds */
-enum { CK_MOST_PARTS = 1 << 16 }; /* of a tensor */
+enum { CK_MOST_PARTS = 1 << 16 };  /* of a tensor */
 
 /* ---- the struct ---- */
 
