@@ -307,7 +307,7 @@ static void read_file(job *j, train_options *o) {
     const ds_notes notes = {note, j};
     require(j, o->ds_path[0] || !o->ds_out[0], "-dso %s: there is no -ds to resolve", o->ds_out);
     if (!o->ds_path[0]) return;
-    const ds_auto autos = train_autos(o, j->ranks.dp, j->model.channels, &said);
+    const ds_auto autos = train_autos(o, j->l->nranks, j->model.channels, &said);
     const int failed =
         ds_config_load(o->ds_path, &autos, &j->ds, &notes, sentence, sizeof sentence);
     require(j, !failed, "-ds: %s", sentence);
