@@ -1203,8 +1203,7 @@ static void compare_sum(void *of, double *values, int n) {
     check_groups(t, layout_sum(&t->groups, t->z, values, n));
 }
 static void compare_groups(void *t, zero_group_stats *stats) {
-    memset(stats, 0, sizeof *stats);
-    zero_group_query_stats(((const trainer *)t)->groups.part.tp, stats);
+    layout_stats(&((const trainer *)t)->groups, stats);
 }
 
 static void open_entries(job *jobs, compare *c, trainer *t) {
@@ -1373,6 +1372,7 @@ static int run_rank(launch *l, void *user) {
     const int clash = train_check(o, sentence, sizeof sentence)
                       || train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
     require(&j, !clash, "%s", sentence);
+    if (!o->layouts[0]) launch_layout(l, j.ranks.tp, j.ranks.dp);
     if (model_is_file(o->model)) compare_file(&j, "-e", o->model);
     open_files(&j);
     if (o->evaluate) compare_file(&j, "-hf", o->eval_path);

@@ -93,6 +93,7 @@ losses 200 alone sh $here/test_losses.sh $B
 mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
 layout-saves 500 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_saves.sh $B
+layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B
 trainer 600 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
 TABLE
     emulated

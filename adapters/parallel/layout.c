@@ -158,9 +158,9 @@ zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double t
     ZERO_TRY(zero_group_open(&l->world, comm, stream, timeout_s));
     ZERO_TRY(zero_group_split(l->world, of_data, l->dp_rank, &l->data));
     ZERO_TRY(zero_group_split(l->world, of_parts, l->tp_rank, &l->part.tp));
-    zero_group_name(l->data, "dp");
     zero_group_name(l->part.tp, "tp");
     ZERO_TRY(layout_open_stages(l));
+    zero_group_name(l->data, "dp");
     return l->sums ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
@@ -205,6 +205,17 @@ zero_comm layout_comm(const layout *l, const zero_comm *comm) {
     own.node_size = comm->node_size % l->tp == 0 ? comm->node_size / l->tp : 0;
     if (own.node_size && l->dp % own.node_size) own.node_size = 0;
     return own;
+}
+
+void layout_stats(const layout *l, zero_group_stats *stats) {
+    const zero_group *const all[3] = {l->part.tp, l->stage.pp, l->stage.ends};
+    memset(stats, 0, sizeof *stats);
+    for (int i = 0; i < 3; i++) {
+        zero_group_stats of;
+        zero_group_query_stats(all[i], &of);
+        stats->sent_bytes += of.sent_bytes;
+        stats->waited_s += of.waited_s;
+    }
 }
 
 static void layout_place(const void *user, const char *name, size_t at, checkpoint_place *place) {

@@ -72,6 +72,9 @@ zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c)
 /* What a context is made with. */
 zero_comm layout_comm(const layout *l, const zero_comm *comm);
 
+/* Bytes sent, and seconds waited, in the groups beside the contexts. */
+void layout_stats(const layout *l, zero_group_stats *stats);
+
 /* How a checkpoint knows what this rank has; borrows the layout. Behind layout_settings. */
 checkpoint_parts layout_parts(const layout *l);
 
