@@ -79,13 +79,17 @@ check "$([ -n "$(weights file)" ] && [ "$(weights file)" = "$(weights flags)" ] 
 check "$(grep -c 'pipeline.seed_layers has no effect: first weights are the same at every layout' "$scratch/file")" \
     "-ds: what has no effect is told"
 
-timeout 200 "$trainer" -e char:2x32x4 -t 16 -b 4 -nt 1 -x 4 -rd 2 -pn 4 -layouts "dp4 tp2dp2, tp4" \
+timeout 200 "$trainer" -e char:2x32x4 -t 16 -b 4 -nt 1 -x 4 -rd 2 -pn 4 -layouts "dp4 tp2dp2, tp4 pp2dp2 tp2pp2" \
     -csv "$scratch/csv" >"$scratch/layouts" 2>&1
-check "$(cut -d, -f17 "$scratch/csv" | tr '\n' ' ' | grep -c '^layout dp4 tp2dp2 tp4 $')" "a row for each layout: $(tail -n 1 "$scratch/layouts")"
-check "$(sed 1d "$scratch/csv" | cut -d, -f13 | awk '{ if (NR == 1) l = $1; d = $1 - l; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 3 && m < 1e-4) ? 1 : 0 }')" \
+check "$(cut -d, -f17 "$scratch/csv" | tr '\n' ' ' | grep -c '^layout dp4 tp2dp2 tp4 pp2dp2 pp2tp2 $')" "a row for each layout: $(tail -n 1 "$scratch/layouts")"
+check "$(sed 1d "$scratch/csv" | cut -d, -f13 | awk '{ if (NR == 1) l = $1; d = $1 - l; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 5 && m < 1e-4) ? 1 : 0 }')" \
     "layouts have one loss"
-check "$(sed 1d "$scratch/csv" | awk -F, '{ d = $10 / $11 - 1; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 3 && m < 0.05) ? 1 : 0 }')" \
+check "$(sed 1d "$scratch/csv" | awk -F, '{ d = $10 / $11 - 1; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 5 && m < 0.05) ? 1 : 0 }')" \
     "layouts send what the formula says"
+
+check "$(sed 1d "$scratch/csv" | awk -F, '{ ok += $3 > 0 && $5 > 0 && $12 > 0 && $18 > 0 } NR == 1 { whole = $5 } $5 < 0.6 * whole { less++ } END { print (ok == 5 && less == 4) ? 1 : 0 }')" \
+    "layouts have speed, memory, exposed time and activations of their own, and parts of the parameters"
+check "$(grep -c '^| pp2tp2 |' "$scratch/layouts")" "the table has a row for pp2tp2"
 
 refused 'cannot be divided into groups of so many; the nearest that can is -tp 2' -pn 2 -tp 3
 refused 'they do not divide 4 heads; the nearest that can is 2' -pn 3 -tp 3
