@@ -307,7 +307,7 @@ static void read_file(job *j, train_options *o) {
     const ds_notes notes = {note, j};
     require(j, o->ds_path[0] || !o->ds_out[0], "-dso %s: there is no -ds to resolve", o->ds_out);
     if (!o->ds_path[0]) return;
-    const ds_auto autos = train_autos(o, j->ranks.dp, j->model.channels, &said);
+    const ds_auto autos = train_autos(o, j->l->nranks, j->model.channels, &said);
     const int failed =
         ds_config_load(o->ds_path, &autos, &j->ds, &notes, sentence, sizeof sentence);
     require(j, !failed, "-ds: %s", sentence);
@@ -779,6 +779,7 @@ static checkpoint_options make_checkpoint_options(trainer *t) {
     c.config = j->settings;
     c.tensors = t->table;
     c.ntensors = t->tensors;
+    c.parts = layout_parts(&t->groups);
     c.log = note;
     c.log_user = j;
     return c;
@@ -1202,8 +1203,7 @@ static void compare_sum(void *of, double *values, int n) {
     check_groups(t, layout_sum(&t->groups, t->z, values, n));
 }
 static void compare_groups(void *t, zero_group_stats *stats) {
-    memset(stats, 0, sizeof *stats);
-    zero_group_query_stats(((const trainer *)t)->groups.part.tp, stats);
+    layout_stats(&((const trainer *)t)->groups, stats);
 }
 
 static void open_entries(job *jobs, compare *c, trainer *t) {
@@ -1372,6 +1372,7 @@ static int run_rank(launch *l, void *user) {
     const int clash = train_check(o, sentence, sizeof sentence)
                       || train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
     require(&j, !clash, "%s", sentence);
+    if (!o->layouts[0]) launch_layout(l, j.ranks.tp, j.ranks.dp);
     if (model_is_file(o->model)) compare_file(&j, "-e", o->model);
     open_files(&j);
     if (o->evaluate) compare_file(&j, "-hf", o->eval_path);

@@ -92,6 +92,8 @@ allocations 240 alone sh $here/test_allocations.sh $B
 losses 200 alone sh $here/test_losses.sh $B
 mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
+layout-saves 500 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_saves.sh $B
+layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B
 TABLE
     emulated
 }

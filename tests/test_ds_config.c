@@ -435,6 +435,8 @@ static void test_table(void) {
         if (row->id == DS_OPTIMIZER_FOLDER || row->id == DS_PARAM_FOLDER)
             cases++;                                                      /* test_folders */
         if (row->id >= DS_TENSORBOARD && row->id <= DS_CSV_NAME) cases++; /* test_monitors */
+        if (row->id == DS_TENSOR_RANKS || row->id == DS_STAGES || row->id == DS_PARTITION)
+            cases++; /* test_parallel */
         test_check(cases > 0, "no case for %s", row->path);
     }
     printf("%d keys: %d applied, %d without effect, %d not supported; %d objects\n",
@@ -1045,6 +1047,57 @@ static void test_files(void) {
                why);
 }
 
+/* ---- ranks of other kinds than data-parallel ones ---- */
+
+static void check_parallel(const char *keys, int ranks, int tp, int pp, int sequence, int micro) {
+    char text[TEXT];
+    ds_auto autos = test_plain;
+    ds_config ds;
+    autos.ranks = ranks;
+    snprintf(text, sizeof text,
+             "{\"train_batch_size\": 48, %s\n\"gradient_accumulation_steps\": 2}", keys);
+    test_check(!parse_with(text, &autos, &ds) && ds.tensor_parallel == tp && ds.pipeline == pp
+                   && ds.sequence_parallel == sequence && ds.micro_batch == micro && !notes_seen,
+               "%s: -tp %d -pp %d -sp %d -b %d, %d notes %s; %s", text, ds.tensor_parallel,
+               ds.pipeline, ds.sequence_parallel, ds.micro_batch, notes_seen, notes_last, why);
+    check_round(text, &ds, &autos);
+}
+
+static void test_parallel(void) {
+    ds_auto autos = test_plain;
+    ds_config ds;
+    check_parallel("", 4, 1, 1, 0, 6);
+    check_parallel("\"tensor_parallel\": {\"autotp_size\": 2},", 4, 2, 1, 0, 12);
+    check_parallel("\"tensor_parallel\": {\"autotp_size\": 0},", 4, 1, 1, 0, 6);
+    check_parallel("\"tensor_parallel\": {\"tp\": {\"tp_size\": 4}},", 4, 4, 1, 0, 24);
+    check_parallel("\"tensor_parallel\": {\"tensor_parallel\": {\"tp_size\": 2}},", 2, 2, 1, 0, 24);
+    check_parallel("\"pipeline\": {\"stages\": 2},", 4, 1, 2, 0, 12);
+    check_parallel("\"pipeline\": {\"stages\": \"auto\"},", 4, 1, 1, 0, 6);
+    check_parallel("\"pipeline\": {\"stages\": 2}, \"tensor_parallel\": {\"autotp_size\": 2},"
+                   "\"activation_checkpointing\": {\"partition_activations\": true},",
+                   8, 2, 2, 1, 12);
+    check_error("{" MICRO "\"tensor_parallel\": {\"autotp_size\": 2,\n\"tp\": {\"tp_size\": 2}}}",
+                "line 2*tp_size is the same key as tensor_parallel.autotp_size");
+    check_error("{" MICRO "\"tensor_parallel\": {\n\"autotp_size\": 3}}",
+                "line 2*2 ranks cannot be divided into 1 stages of 3 tensor-parallel ranks");
+    check_error("{" MICRO "\n\"pipeline\": {\"stages\": 4}}", "line 2*4 stages of 1");
+    check_error("{" MICRO "\n\"pipeline\": {\"stages\": 600}}", "line 2*stages is 600, expected");
+    check_error("{" MICRO "\n\"tensor_parallel\": {\"autotp_size\": true}}", "autotp_size is true");
+    check_error("{" MICRO "\n\"activation_checkpointing\": {\"partition_activations\": 2}}",
+                "line 2*partition_activations is 2*true or false");
+    /* the flags' where the file says nothing; one rank has whole activations */
+    const char *text = "{\"train_batch_size\": 48, \"activation_checkpointing\": "
+                       "{\"partition_activations\": true}, \"gradient_accumulation_steps\": 2}";
+    autos.ranks = 8;
+    autos.tensor_parallel = autos.pipeline = 2;
+    test_check(!parse_with(text, &autos, &ds) && ds.micro_batch == 12 && ds.sequence_parallel == 1
+                   && ds.given == DS_GIVEN_SEQUENCE,
+               "%s: -b %d -sp %d; %s", text, ds.micro_batch, ds.sequence_parallel, why);
+    test_check(!parse(text, &ds) && ds.sequence_parallel == 0 && notes_seen == 1
+                   && says(notes_last, "partition_activations has no effect*there is one"),
+               "%s: %s", text, notes_last);
+}
+
 int main(int argc, char **argv) {
     folder = argc > 1 ? argv[1] : "tests/ds_config";
     test_table();
@@ -1055,5 +1108,6 @@ int main(int argc, char **argv) {
     test_comments();
     test_memory();
     test_files();
+    test_parallel();
     return test_summary();
 }

@@ -63,6 +63,8 @@ extern float *x, *dx;
 extern const int L, rank, nranks, local_rank, micro, micro_steps, ntensors;
 extern const size_t numel, piece;
 extern const double loss;
+extern zero_group *world;
+void my_place(const void *user, const char *name, size_t at, checkpoint_place *place);
 extern float lr, *values;
 extern FILE *file;
 extern Tensors params, grads;

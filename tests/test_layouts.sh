@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_layouts.sh [BUILD_DIR] - layouts of the ranks as the trainer's users meet them: -tp, -sp, -ut and
-# -layouts beside one rank, and what cannot be. TRAINER names another program than ./train_gpt2_zero.
+# test_layouts.sh [BUILD_DIR] - layouts of the ranks as the trainer's users meet them: -tp, -sp, -pp, -ut, -ds
+# and -layouts beside one rank, and what cannot be. TRAINER names another program than ./train_gpt2_zero.
 # Run it where the trainer's default data is found. The last line is `N passed, N failed`.
 
 # shellcheck disable=SC2086
@@ -65,13 +65,31 @@ check $((!$?)) "a sample of two ranks is that of one"
 run log -pn 2 -tp 2 -o "$scratch/folder"
 check "$([ "$(grep -c trl "$scratch/folder/main.log")" = 4 ] && echo 1)" "one rank alone writes main.log"
 
-timeout 200 "$trainer" -e char:2x32x4 -t 16 -b 4 -nt 1 -x 4 -rd 2 -pn 4 -layouts "dp4 tp2dp2, tp4" \
+# DeepSpeed's keys are the flags
+cat >"$scratch/ds.json" <<JSON
+{"train_batch_size": 16, "gradient_accumulation_steps": 4, "gradient_clipping": "auto",
+ "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+ "tensor_parallel": {"autotp_size": 2}, "pipeline": {"stages": 2, "seed_layers": true},
+ "activation_checkpointing": {"partition_activations": true}, "zero_optimization": {"stage": 1}}
+JSON
+timeout 100 "$trainer" -e char:2x32x4 -t 16 -nt 1 -x 4 -pn 8 -ds "$scratch/ds.json" >"$scratch/file" 2>&1
+run flags -pn 8 -tp 2 -pp 2 -sp 1 -z 1 -b 2 -k constant
+check "$([ -n "$(weights file)" ] && [ "$(weights file)" = "$(weights flags)" ] && echo 1)" \
+    "-ds: other weights than with -tp 2 -pp 2 -sp 1: $(tail -n 1 "$scratch/file")"
+check "$(grep -c 'pipeline.seed_layers has no effect: first weights are the same at every layout' "$scratch/file")" \
+    "-ds: what has no effect is told"
+
+timeout 200 "$trainer" -e char:2x32x4 -t 16 -b 4 -nt 1 -x 4 -rd 2 -pn 4 -layouts "dp4 tp2dp2, tp4 pp2dp2 tp2pp2" \
     -csv "$scratch/csv" >"$scratch/layouts" 2>&1
-check "$(cut -d, -f17 "$scratch/csv" | tr '\n' ' ' | grep -c '^layout dp4 tp2dp2 tp4 $')" "a row for each layout: $(tail -n 1 "$scratch/layouts")"
-check "$(sed 1d "$scratch/csv" | cut -d, -f13 | awk '{ if (NR == 1) l = $1; d = $1 - l; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 3 && m < 1e-4) ? 1 : 0 }')" \
+check "$(cut -d, -f17 "$scratch/csv" | tr '\n' ' ' | grep -c '^layout dp4 tp2dp2 tp4 pp2dp2 pp2tp2 $')" "a row for each layout: $(tail -n 1 "$scratch/layouts")"
+check "$(sed 1d "$scratch/csv" | cut -d, -f13 | awk '{ if (NR == 1) l = $1; d = $1 - l; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 5 && m < 1e-4) ? 1 : 0 }')" \
     "layouts have one loss"
-check "$(sed 1d "$scratch/csv" | awk -F, '{ d = $10 / $11 - 1; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 3 && m < 0.05) ? 1 : 0 }')" \
+check "$(sed 1d "$scratch/csv" | awk -F, '{ d = $10 / $11 - 1; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 5 && m < 0.05) ? 1 : 0 }')" \
     "layouts send what the formula says"
+
+check "$(sed 1d "$scratch/csv" | awk -F, '{ ok += $3 > 0 && $5 > 0 && $12 > 0 && $18 > 0 } NR == 1 { whole = $5 } $5 < 0.6 * whole { less++ } END { print (ok == 5 && less == 4) ? 1 : 0 }')" \
+    "layouts have speed, memory, exposed time and activations of their own, and parts of the parameters"
+check "$(grep -c '^| pp2tp2 |' "$scratch/layouts")" "the table has a row for pp2tp2"
 
 refused 'cannot be divided into groups of so many; the nearest that can is -tp 2' -pn 2 -tp 3
 refused 'they do not divide 4 heads; the nearest that can is 2' -pn 3 -tp 3
@@ -79,6 +97,7 @@ refused 'do not divide 15 tokens; the nearest that can is 1' -pn 2 -tp 2 -sp 1 -
 refused '-sp 1: sequence parallelism divides rows' -pn 2 -sp 1
 refused 'tp2dp2 is a layout of 4 ranks, and there are 2' -pn 2 -layouts tp2dp2 -b 1 -d 0
 refused "'tp2x' is no layout" -pn 2 -layouts tp2x -b 1 -d 0
-refused 'checkpoints of a model in parts' -pn 2 -tp 2 -n 2 -o "$scratch/saves"
+refused 'gives tensor_parallel: -tp 2: leave one of the two out' -pn 8 -tp 4 -d 0 -ds "$scratch/ds.json"
+refused 'a comparison has no checkpoints' -pn 2 -layouts 'tp2 dp2' -b 1 -d 0 -n 2 -o "$scratch/saves"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

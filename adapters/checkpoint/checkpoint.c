@@ -19,16 +19,19 @@ enum { CK_LATE = 60 /* seconds that a file may take to be seen by another host *
 /* Seconds that a run spends on what killed runs left: before it begins, and after each save. */
 static const double ck_clean_first = 0.25, ck_clean_again = 0.1;
 
-/* One range of this rank and where it begins in the image. */
+/* One range of this rank, where its elements are in stored order, and where it begins in the
+   image. */
 typedef struct ck_item {
     zero_range range;
-    uint64_t offset;
+    ck_cut cut;
+    uint64_t part, first, offset;
 } ck_item;
 
 struct checkpoint {
     zero_ctx *z;
     checkpoint_options o; /* its pointers are own copies, or NULL */
-    int rank, nranks;
+    ck_ranks all;
+    int rank, nranks; /* of them */
     char folder[CK_PATH];
     int lock;               /* rank 0: the folder, locked; -1 */
     ck_leftovers leftovers; /* rank 0 */
@@ -60,7 +63,7 @@ static const ck_error ck_none = {CHECKPOINT_OK, 0, ""};
 
 /* What rank 0 has to do with files; the others wait for it. */
 static checkpoint_result ck_on_first(checkpoint *c, ck_body body, void *arg, ck_error *e) {
-    return ck_together(&c->work, c->z, c->rank == 0 ? body : NULL, arg, e);
+    return ck_together(&c->work, &c->all, c->rank == 0 ? body : NULL, arg, e);
 }
 
 /* Keeps the sentence where checkpoint_error finds it. */
@@ -92,30 +95,58 @@ static int ck_array_of(zero_kind kind) {
     return kind == ZERO_MOMENT_1 ? 1 : kind == ZERO_MOMENT_2 ? 2 : 0;
 }
 
-static uint64_t ck_image_bytes(const zero_ctx *z, ck_item *items) {
-    const int n = zero_state_ranges(z, 0);
+/* The range's elements as far as they follow one another in the whole tensor, too. */
+static ck_item ck_item_of(const checkpoint_parts *parts, const zero_range *r, int *saves) {
+    checkpoint_place p = {0, 0, 1, 0, 1, r->first, r->count};
+    ck_item x = {*r, {0, 0, 1}, 0, 0, 0};
+    if (parts->place) parts->place(parts->user, r->name, r->first, &p);
+    if (p.n < x.range.count) x.range.count = p.n;
+    x.cut.total = p.total;
+    x.cut.row = p.parts > 1 ? p.row : p.total;
+    x.cut.parts = (uint64_t)p.parts;
+    x.part = (uint64_t)p.part;
+    x.first = p.first + x.part * (p.total / x.cut.parts);
+    *saves = p.saves;
+    return x;
+}
+
+/* What this rank saves; `whole`: all that it needs. items may be NULL: how many there are, and how
+   large an image of them is. */
+static int ck_items(const zero_ctx *z, const checkpoint_parts *parts, int whole, ck_item *items,
+                    uint64_t *image) {
+    const int ranges = zero_state_ranges(z, whole);
     uint64_t at = CK_HEADER;
-    for (int i = 0; i < n; i++) {
+    int n = 0, saves;
+    for (int i = 0; i < ranges; i++) {
         zero_range r;
         /* The plugin's functions take a context to write errors to; this one only looks. */
-        if (zero_state_range((zero_ctx *)(uintptr_t)z, 0, i, &r)) continue;
-        if (items) items[i].range = r;
-        if (items) items[i].offset = at;
-        at = ck_round_up(at + r.count * zero_type_bytes(r.type), CK_ALIGN);
+        if (zero_state_range((zero_ctx *)(uintptr_t)z, whole, i, &r)) continue;
+        while (r.count > 0) {
+            ck_item x = ck_item_of(parts, &r, &saves);
+            r.first += x.range.count;
+            r.count -= x.range.count;
+            if (!saves && !whole) continue;
+            x.offset = at;
+            if (items) items[n] = x;
+            n++;
+            at = ck_round_up(at + x.range.count * zero_type_bytes(x.range.type), CK_ALIGN);
+        }
     }
-    return ck_round_up(at, CK_PAGE);
+    if (image) *image = ck_round_up(at, CK_PAGE);
+    return n;
 }
 
 size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_options *options) {
-    const uint64_t image = ck_image_bytes(z, NULL);
+    uint64_t image;
+    (void)ck_items(z, &options->parts, 0, NULL, &image);
     const uint64_t copy = options->asynchronous ? image + CK_PAGE : 0;
     return (size_t)(CK_WINDOWS + ck_table_bytes(image) + copy);
 }
 
 /* A range on its way to the other ranks; the name follows, with its zero. */
 typedef struct ck_wire {
-    uint64_t first, count, offset;
-    uint32_t array, type, name_bytes;
+    uint64_t first, count, offset, row;
+    uint32_t array, type, parts, name_bytes;
 } ck_wire;
 
 static size_t ck_wire_pack(const checkpoint *c, char *out) {
@@ -124,11 +155,13 @@ static size_t ck_wire_pack(const checkpoint *c, char *out) {
     for (int i = 0; i < c->nitems; i++) {
         const ck_item *x = &c->item[i];
         const uint32_t name = (uint32_t)strlen(x->range.name) + 1;
-        const ck_wire w = {x->range.first,
+        const ck_wire w = {x->first,
                            x->range.count,
                            x->offset,
+                           x->cut.row,
                            (uint32_t)ck_array_of(x->range.kind),
                            (uint32_t)x->range.type,
+                           (uint32_t)x->cut.parts,
                            name};
         if (out) memcpy(out + n, &w, sizeof w);
         if (out) memcpy(out + n + sizeof w, x->range.name, name);
@@ -151,6 +184,8 @@ static checkpoint_result ck_wire_unpack(checkpoint *c, int rank, const char *in,
         if (t == NULL || ck_array_add(&t->array[w.array], &piece) == NULL)
             return ck_fail(e, CHECKPOINT_MEMORY, "no memory for the list of tensors");
         t->array[w.array].type = (zero_type)w.type;
+        t->row = w.parts > 1 ? w.row : 0;
+        t->parts = w.parts > 1 ? w.parts : 0;
         if (t->narrays <= (int)w.array) t->narrays = (int)w.array + 1;
         if (w.array == 0) t->numel += w.count;
         at += sizeof w + w.name_bytes;
@@ -181,16 +216,16 @@ static checkpoint_result ck_plan_close(checkpoint *c, const checkpoint_options *
 static checkpoint_result ck_plan_sizes(checkpoint *c, uint64_t *bytes, char **wire, ck_error *e) {
     uint64_t most = 1;
     if (bytes == NULL) (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for %d sizes", c->nranks);
-    CK_TRY(ck_agree(c->z, e));
+    CK_TRY(ck_agree(&c->all, e));
     bytes[c->rank] = ck_wire_pack(c, NULL);
     for (int r = 0; r < c->nranks; r++) {
-        const zero_result zr = zero_broadcast(c->z, &bytes[r], sizeof bytes[r], r);
-        if (zr) return ck_plugin(c->z, zr, e);
+        const zero_result zr = ck_broadcast(&c->all, &bytes[r], sizeof bytes[r], r);
+        if (zr) return ck_plugin(&c->all, zr, e);
         if (bytes[r] > most) most = bytes[r];
     }
     *wire = (char *)malloc((size_t)most);
     if (*wire == NULL) (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for ranges");
-    return ck_agree(c->z, e);
+    return ck_agree(&c->all, e);
 }
 
 /* Everyone learns everyone's ranges. A rank that runs out of memory listens to the rest. */
@@ -201,8 +236,8 @@ static checkpoint_result ck_plan_exchange(checkpoint *c, const checkpoint_option
     (void)ck_plan_sizes(c, bytes, &wire, e);
     for (int r = 0; r < c->nranks && !e->code; r++) {
         if (r == c->rank) (void)ck_wire_pack(c, wire);
-        const zero_result zr = zero_broadcast(c->z, wire, (size_t)bytes[r], r);
-        if (zr) (void)ck_plugin(c->z, zr, e);
+        const zero_result zr = ck_broadcast(&c->all, wire, (size_t)bytes[r], r);
+        if (zr) (void)ck_plugin(&c->all, zr, e);
         if (!zr && !mine.code) (void)ck_wire_unpack(c, r, wire, (size_t)bytes[r], &mine);
     }
     free(wire);
@@ -210,7 +245,7 @@ static checkpoint_result ck_plan_exchange(checkpoint *c, const checkpoint_option
     if (e->code) return e->code;
     *e = mine;
     if (!e->code) (void)ck_plan_close(c, o, e);
-    return ck_agree(c->z, e);
+    return ck_agree(&c->all, e);
 }
 
 /* ---- create ---- */
@@ -220,14 +255,14 @@ static char *ck_align(char *p) {
 }
 
 static checkpoint_result ck_reserve(checkpoint *c, ck_error *e) {
-    const int n = zero_state_ranges(c->z, 0);
+    const int n = ck_items(c->z, &c->o.parts, 0, NULL, NULL);
     c->item = (ck_item *)calloc((size_t)n + 1, sizeof *c->item);
     c->plan.file = (ck_file *)calloc((size_t)c->nranks, sizeof *c->plan.file);
     c->window = (char *)ck_pages_alloc(CK_WINDOWS);
     if (c->item == NULL || c->plan.file == NULL || c->window == NULL)
         return ck_fail(e, CHECKPOINT_MEMORY, "no memory to read and write in");
     c->nitems = n;
-    c->image_bytes = ck_image_bytes(c->z, c->item);
+    (void)ck_items(c->z, &c->o.parts, 0, c->item, &c->image_bytes);
     const uint64_t table = ck_table_bytes(c->image_bytes);
     c->table = (char *)ck_pages_alloc((size_t)table);
     if (c->o.asynchronous) c->host = (char *)zero_host_alloc((size_t)c->image_bytes + CK_PAGE);
@@ -290,19 +325,28 @@ static checkpoint_result ck_open_folder(void *arg, ck_error *e) {
 
 checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpoint_options *o) {
     ck_error e = ck_none;
+    ck_ranks all;
     checkpoint *c = (checkpoint *)calloc(1, sizeof *c);
     *out = c;
+    if (!ck_ranks_open(&all, z, o->parts.world)) { /* nothing can be told: the others time out */
+        free(c);
+        *out = NULL;
+        return CHECKPOINT_MEMORY;
+    }
     if (c == NULL) {
         (void)ck_fail(&e, CHECKPOINT_MEMORY, "no memory for a checkpoint");
-        return ck_agree(z, &e);
+        const checkpoint_result result = ck_agree(&all, &e);
+        ck_ranks_close(&all);
+        return result;
     }
     c->z = z;
+    c->all = all;
     c->lock = -1;
     c->o = *o;
     c->o.folder = c->o.config = NULL;
     c->o.tensors = NULL;
-    c->rank = zero_rank(z);
-    c->nranks = zero_nranks(z);
+    c->rank = all.rank;
+    c->nranks = all.n;
     c->report.saved_step = -1;
     zero_query_config(z, &c->plan.run);
     if (!ck_work_open(&c->work, c->plan.run.timeout_s))
@@ -310,8 +354,8 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
     if (!e.code) (void)ck_options(c, o, &e);
     if (ck_on_first(c, ck_open_folder, c, &e)) return ck_told(c, &e);
     if (ck_plan_exchange(c, o, &e)) return ck_told(c, &e);
-    const zero_result zr = zero_broadcast(z, &c->id, sizeof c->id, 0);
-    if (zr) (void)ck_plugin(z, zr, &e);
+    const zero_result zr = ck_broadcast(&c->all, &c->id, sizeof c->id, 0);
+    if (zr) (void)ck_plugin(&c->all, zr, &e);
     c->report.total_bytes = c->total_bytes;
     ck_notes_tell(c);
     return ck_told(c, &e);
@@ -330,7 +374,7 @@ static checkpoint_result ck_fill_item(checkpoint *c, const ck_item *x, uint64_t 
     part.first += (size_t)((from - x->offset) / size);
     part.count = (size_t)((to - from) / size);
     const zero_result zr = zero_state_get(c->z, &part, out + (from - at));
-    if (zr) return ck_plugin(c->z, zr, e);
+    if (zr) return ck_plugin(&c->all, zr, e);
     ck_little_endian(out + (from - at), part.type, part.count);
     return CHECKPOINT_OK;
 }
@@ -466,8 +510,8 @@ static checkpoint_result ck_save_open(checkpoint *c, int64_t step, const checkpo
                                       int n, ck_error *e) {
     char name[CK_NAME];
     int64_t his = step;
-    const zero_result zr = zero_broadcast(c->z, &his, sizeof his, 0);
-    if (zr) return ck_plugin(c->z, zr, e);
+    const zero_result zr = ck_broadcast(&c->all, &his, sizeof his, 0);
+    if (zr) return ck_plugin(&c->all, zr, e);
     const uint64_t number[] = {c->id, ++c->saves};
     c->published = 0;
     c->plan.step = step;
@@ -502,7 +546,7 @@ static checkpoint_result ck_save_end(checkpoint *c, const ck_error *e) {
 /* All ranks come here, or none. */
 static checkpoint_result ck_state_begin(checkpoint *c, ck_error *e) {
     const zero_result zr = zero_state_begin(c->z);
-    if (zr) return ck_plugin(c->z, zr, e);
+    if (zr) return ck_plugin(&c->all, zr, e);
     zero_state_counters(c->z, &c->plan.counters);
     return CHECKPOINT_OK;
 }
@@ -510,7 +554,7 @@ static checkpoint_result ck_state_begin(checkpoint *c, ck_error *e) {
 /* The caller waits: the state stays open until it is written. */
 static checkpoint_result ck_save_now(checkpoint *c, ck_error *e) {
     CK_TRY(ck_state_begin(c, e));
-    const checkpoint_result written = ck_together(&c->work, c->z, ck_write, c, e);
+    const checkpoint_result written = ck_together(&c->work, &c->all, ck_write, c, e);
     (void)zero_state_end(c->z, 0);
     return written ? written : ck_on_first(c, ck_commit, c, e);
 }
@@ -528,7 +572,7 @@ static checkpoint_result ck_save_aside(checkpoint *c, ck_error *e) {
     (void)ck_fill(c, 0, (size_t)c->image_bytes, c->image, e);
     c->report.copy_s = ck_now() - start;
     (void)zero_state_end(c->z, 0);
-    if (ck_agree(c->z, e)) return e->code;
+    if (ck_agree(&c->all, e)) return e->code;
     ck_work_begin(&c->work, ck_write_aside, c, e);
     c->flying = 1;
     return CHECKPOINT_OK;
@@ -538,7 +582,7 @@ static checkpoint_result ck_save_aside(checkpoint *c, ck_error *e) {
 static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
     if (!c->flying) return CHECKPOINT_OK;
     c->flying = 0;
-    (void)ck_work_end(&c->work, c->z, e);
+    (void)ck_work_end(&c->work, &c->all, e);
     return ck_save_end(c, e);
 }
 
@@ -599,6 +643,7 @@ void checkpoint_destroy(checkpoint *c) {
     free(c->window);
     free(c->table);
     zero_host_free(c->host);
+    ck_ranks_close(&c->all);
     free(c);
 }
 
@@ -627,16 +672,16 @@ static checkpoint_result ck_load_manifest(checkpoint *c, const char *folder, ck_
     }
     char *text = read.text;
     size_t bytes = read.bytes;
-    zero_result zr = zero_broadcast(c->z, &bytes, sizeof bytes, 0);
+    zero_result zr = ck_broadcast(&c->all, &bytes, sizeof bytes, 0);
     if (c->rank != 0 && !zr) text = (char *)malloc(bytes + 1);
     if (text == NULL && !zr) (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for manifest.json");
-    if (!zr && ck_agree(c->z, e) == CHECKPOINT_OK) {
-        zr = zero_broadcast(c->z, text, bytes, 0);
+    if (!zr && ck_agree(&c->all, e) == CHECKPOINT_OK) {
+        zr = ck_broadcast(&c->all, text, bytes, 0);
         if (!zr) (void)ck_manifest_parse(m, text, bytes, e);
-        if (!zr) (void)ck_agree(c->z, e);
+        if (!zr) (void)ck_agree(&c->all, e);
     }
     free(text);
-    return zr ? ck_plugin(c->z, zr, e) : e->code;
+    return zr ? ck_plugin(&c->all, zr, e) : e->code;
 }
 
 static checkpoint_result ck_same_tensor(const ck_tensor *mine, const ck_tensor *his, ck_error *e) {
@@ -679,47 +724,82 @@ static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m
     return CHECKPOINT_OK;
 }
 
-/* What this rank needs, in the order of the files. */
-static checkpoint_result ck_load_list(checkpoint *c, const ck_manifest *m, ck_copies *list,
-                                      ck_error *e) {
-    const int n = zero_state_ranges(c->z, 1);
-    for (int i = 0; i < n; i++) {
-        zero_range r;
-        const zero_result zr = zero_state_range(c->z, 1, i, &r);
-        if (zr) return ck_plugin(c->z, zr, e);
-        const int array = ck_array_of(r.kind);
-        if (array && c->o.weights_only) continue;
-        CK_TRY(ck_copies_add(list, m, ck_manifest_find(m, r.name), array, r.first, r.count, e));
-    }
-    return CHECKPOINT_OK;
-}
-
 typedef struct ck_loading {
     checkpoint *c;
     const ck_manifest *m;
     const char *folder;
+    ck_item *need; /* what this rank needs, a copy's `use` is one of these */
     ck_copies list;
     int touched;         /* the state is no more what it was */
     const ck_copy *part; /* that is put, and its elements */
-    const void *elements;
+    const char *elements;
 } ck_loading;
 
-static checkpoint_result ck_load_put(void *arg, ck_error *e) {
+/* Dense elements that an item is among, in which its part has no others. */
+static void ck_item_dense(const ck_item *x, uint64_t *first, uint64_t *end) {
+    (void)ck_cut_dense(&x->cut, x->first, 1, first);
+    (void)ck_cut_dense(&x->cut, x->first + x->range.count - 1, 1, end);
+    ++*end;
+}
+
+/* What this rank needs, in the order of the files. */
+static checkpoint_result ck_load_list(ck_loading *l, ck_error *e) {
+    const checkpoint *c = l->c;
+    const int n = ck_items(c->z, &c->o.parts, 1, NULL, NULL);
+    l->need = (ck_item *)calloc((size_t)n + 1, sizeof *l->need);
+    if (l->need == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for %d ranges", n);
+    (void)ck_items(c->z, &c->o.parts, 1, l->need, NULL);
+    for (int i = 0; i < n; i++) {
+        ck_item *x = &l->need[i];
+        const int array = ck_array_of(x->range.kind), t = ck_manifest_find(l->m, x->range.name);
+        const ck_cut his = ck_cut_of(&l->m->tensor[t]);
+        uint64_t first, end;
+        if (array && c->o.weights_only) continue;
+        if (x->cut.parts == 1) x->cut.total = x->cut.row = his.total;
+        if (ck_cut_is_same(&his, &x->cut)) {
+            CK_TRY(ck_copies_add(&l->list, l->m, t, array, i, x->first, x->range.count, e));
+            continue;
+        }
+        ck_item_dense(x, &first, &end);
+        CK_TRY(ck_copies_dense(&l->list, l->m, t, array, i, first, end - first, e));
+    }
+    return CHECKPOINT_OK;
+}
+
+/* n elements, of which stored element `at`, as this rank's parts are, is the first. */
+static checkpoint_result ck_load_put_run(ck_loading *l, const ck_item *x, uint64_t at, uint64_t n,
+                                         const char *elements, ck_error *e) {
     static const zero_kind kinds[CK_ARRAYS] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    const zero_range r = {x->range.name, kinds[l->part->array], l->part->type,
+                          x->range.first + (size_t)(at - x->first), (size_t)n};
+    const zero_result zr = zero_state_put(l->c->z, &r, elements);
+    l->touched = 1;
+    return zr ? ck_plugin(&l->c->all, zr, e) : CHECKPOINT_OK;
+}
+
+/* What of a part that was stored as the file's parts are is this rank's. */
+static checkpoint_result ck_load_put(void *arg, ck_error *e) {
     ck_loading *l = (ck_loading *)arg;
     const ck_copy *part = l->part;
-    const zero_range r = {l->m->tensor[part->tensor].name, kinds[part->array], part->type,
-                          (size_t)part->first, (size_t)part->count};
-    const zero_result zr = zero_state_put(l->c->z, &r, l->elements);
-    l->touched = 1;
-    return zr ? ck_plugin(l->c->z, zr, e) : CHECKPOINT_OK;
+    const ck_item *x = &l->need[part->use];
+    const ck_cut his = ck_cut_of(&l->m->tensor[part->tensor]);
+    const uint64_t size = zero_type_bytes(part->type);
+    if (ck_cut_is_same(&his, &x->cut))
+        return ck_load_put_run(l, x, part->first, part->count, l->elements, e);
+    for (uint64_t done = 0, n; done < part->count; done += n) {
+        uint64_t begin, at, mine, m;
+        n = ck_cut_dense(&his, part->first + done, part->count - done, &begin);
+        for (at = begin; (m = ck_cut_next(&x->cut, x->part, &at, begin + n, &mine)) > 0; at += m)
+            CK_TRY(ck_load_put_run(l, x, mine, m, l->elements + (done + at - begin) * size, e));
+    }
+    return CHECKPOINT_OK;
 }
 
 static checkpoint_result ck_load_take(void *user, const ck_copy *part, void *elements,
                                       ck_error *e) {
     ck_loading *l = (ck_loading *)user;
     l->part = part;
-    l->elements = elements;
+    l->elements = (const char *)elements;
     return ck_work_ask(&l->c->work, ck_load_put, l, e);
 }
 
@@ -732,14 +812,14 @@ static checkpoint_result ck_load_read(void *arg, ck_error *e) {
 
 static checkpoint_result ck_load_state(ck_loading *l, ck_error *e) {
     checkpoint *c = l->c;
-    (void)ck_load_list(c, l->m, &l->list, e);
-    if (ck_agree(c->z, e)) return e->code;
+    (void)ck_load_list(l, e);
+    if (ck_agree(&c->all, e)) return e->code;
     zero_result zr = zero_state_begin(c->z);
-    if (!zr) (void)ck_together(&c->work, c->z, ck_load_read, l, e);
+    if (!zr) (void)ck_together(&c->work, &c->all, ck_load_read, l, e);
     if (!zr && !c->o.weights_only) zr = zero_state_set_counters(c->z, &l->m->counters);
     if (!zr) zr = zero_state_end(c->z, 1); /* also when a rank failed: all ranks come here */
-    if (zr && !e->code) (void)ck_plugin(c->z, zr, e);
-    return ck_agree(c->z, e);
+    if (zr && !e->code) (void)ck_plugin(&c->all, zr, e);
+    return ck_agree(&c->all, e);
 }
 
 static checkpoint_result ck_load_one(ck_loading *l, const checkpoint_generation *g, ck_error *e) {
@@ -758,6 +838,8 @@ static checkpoint_result ck_load_one(ck_loading *l, const checkpoint_generation 
             (void)ck_load_state(l, e);
     }
     free(l->list.copy);
+    free(l->need);
+    l->need = NULL;
     if (e->code) {
         ck_manifest_free(&m);
         return e->code;
@@ -798,8 +880,8 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
         checkpoint_generation g = {-1, ""};
         while (i < offer->n && step >= 0 && list[i].step != step) i++;
         if (i < offer->n) g = list[i];
-        const zero_result zr = zero_broadcast(c->z, &g, sizeof g, 0);
-        if (zr) return ck_plugin(c->z, zr, e);
+        const zero_result zr = ck_broadcast(&c->all, &g, sizeof g, 0);
+        if (zr) return ck_plugin(&c->all, zr, e);
         if (g.step < 0) break;
         *e = ck_none;
         if (ck_load_one(l, &g, e) != CHECKPOINT_DAMAGED) return e->code;

@@ -41,10 +41,11 @@
                  of zero_counters, and the caller's own values
 
    WHAT CAN BE LOADED WHERE. The files know elements of tensors and nothing of stages, ranks,
-   buckets or padding: any number of ranks, any stage. Types may differ too: masters are f32 at
-   every type; weights without masters (bf16) are stored as they are, and converted where they
-   differ. What is random or counts in a run beyond the plugin (data order, schedule) are the
-   caller's values; bits of stochastic rounding go on if cfg.seed is the same.
+   buckets or padding: any number of ranks, any stage; and of a model in parts (options.parts) any
+   other number of tensor-parallel ranks and of a pipeline's stages, or the whole model. Types may
+   differ too: masters are f32 at every type; weights without masters (bf16) are stored as they are,
+   and converted where they differ. What is random or counts in a run beyond the plugin (data order,
+   schedule) are the caller's values; bits of stochastic rounding go on if cfg.seed is the same.
 
    SAFETY. Every file and folder is fsynced before the one rename that makes a generation, and older
    ones are removed after it. There is no pointer to the latest one that could be wrong: the newest
@@ -65,7 +66,8 @@
    others give up at the next meeting (a second, or a quarter of timeout_s), once the system has
    done with what they had asked it for.
 
-   COLLECTIVE. Functions with this mark are called by all ranks in the same order with the same
+   COLLECTIVE. Functions with this mark are called by all ranks (of parts.world, where there is one)
+   in the same order with the same
    arguments (values: rank 0's count), and return the same on all. One run at a time uses a folder
    (rank 0 holds a lock on it, where the file system has locks), which all ranks see, also from
    several hosts.
@@ -113,6 +115,30 @@ typedef struct checkpoint_value {
     const char *text;
 } checkpoint_value;
 
+/* ---- a model in parts ---------------------------------------------------------------------- */
+
+/* Where an element of this rank's tensor is in the whole one, which has `total` elements over all
+   layers. Of its rows of `row` elements each of `parts` equal slices is a part's: heads, columns,
+   rows of a vocabulary, experts. `first` counts within the part, over all layers of the whole
+   model: of a pipeline the rank has some of them. parts 1: first is the dense element; row is not
+   looked at. */
+typedef struct checkpoint_place {
+    size_t total, row;
+    int parts, part;
+    int saves;    /* 1: this rank saves these; 0: another one, which has the same */
+    size_t first; /* of the element that was asked for */
+    size_t n;     /* 1 or more elements follow each other there as they do here */
+} checkpoint_place;
+
+/* A context's ranks have one model together; those of several contexts have one where each has a
+   part of its tensors, or of its layers: tensor and pipeline parallelism, experts. */
+typedef struct checkpoint_parts {
+    zero_group *world; /* all of them, in the order of their files; NULL: the context's */
+    /* Of element `at` of a tensor as this rank's context has it, over all its layers. */
+    void (*place)(const void *user, const char *name, size_t at, checkpoint_place *place);
+    const void *user; /* borrowed */
+} checkpoint_parts;
+
 /* ---- saving and loading with a context ----------------------------------------------------- */
 
 /* Every zero is the default. Strings are copied. */
@@ -133,6 +159,8 @@ typedef struct checkpoint_options {
     void (*log)(void *user, const char *sentence); /* what was skipped, removed, waited for; may be
                                                       NULL. On rank 0 */
     void *log_user;
+    checkpoint_parts parts; /* zeros: the context has the whole model. `tensors` tells the whole
+                               ones */
 } checkpoint_options;
 
 typedef struct checkpoint checkpoint;
@@ -212,6 +240,7 @@ typedef struct checkpoint_tensor {
     size_t layers, numel; /* layers 1 and numel all, if they were not given at the save */
     zero_type type[3];    /* of weights, first and second moments, as they are stored */
     int arrays;           /* how many of these there are: 1 to 3 */
+    int parts;            /* that it was saved in; 1: whole */
 } checkpoint_tensor;
 
 /* Opens a generation by its path and verifies its manifest; no shard file is read. On error *r is

@@ -4,6 +4,7 @@
      checkpoint_writer.c    a generation without a context, for converters
      checkpoint_reader.c    the same the other way round
      checkpoint_shard.c     shard files: written once, read in verified blocks
+     checkpoint_cut.c       tensors in parts: the order in which their elements are stored
      checkpoint_manifest.c  manifest.json to and from a struct
      checkpoint_folder.c    generations as folders: list, publish, remove
      checkpoint_meeting.c   agreement of ranks, and waiting for those whose disks are slow
@@ -20,7 +21,8 @@
 #define CK_PRINTF(a, b) __attribute__((format(printf, a, b)))
 
 enum {
-    CK_VERSION = 1,
+    CK_VERSION = 1, /* of files; of a manifest, too, where no tensor is in parts */
+    CK_PARTS_VERSION = 2,
     CK_PAGE = 4096, /* every part of a shard file is a multiple: direct I/O needs no tail */
     CK_HEADER = CK_PAGE,
     CK_ALIGN = 64,              /* of a range's first byte */
@@ -78,11 +80,24 @@ void *ck_pages_alloc(size_t bytes); /* NULL: no memory; free() */
 
 /* ---- ranks together ------------------------------------------------------------------------ */
 
+/* Those that save and load together: the ranks of a context, or of a group that has more. */
+typedef struct ck_ranks {
+    zero_ctx *z;
+    zero_group *world; /* NULL: the context's ranks */
+    void *bounce;      /* of a group: memory that its collectives reach */
+    int rank, n;
+} ck_ranks;
+int ck_ranks_open(ck_ranks *r, zero_ctx *z, zero_group *world); /* 0: no memory */
+void ck_ranks_close(ck_ranks *r);
+/* zero_broadcast, and zero_all_sum of at most 8 values, over them. COLLECTIVE. */
+zero_result ck_broadcast(const ck_ranks *r, void *data, size_t bytes, int root);
+zero_result ck_sum(const ck_ranks *r, double *values, int n);
+
 /* The plugin's error as one of these. */
-checkpoint_result ck_plugin(zero_ctx *z, zero_result result, ck_error *e);
+checkpoint_result ck_plugin(const ck_ranks *r, zero_result result, ck_error *e);
 
 /* Every rank brings its own outcome and gets that of the first rank that failed. COLLECTIVE. */
-checkpoint_result ck_agree(zero_ctx *z, ck_error *e);
+checkpoint_result ck_agree(const ck_ranks *r, ck_error *e);
 
 typedef checkpoint_result (*ck_body)(void *arg, ck_error *e);
 typedef struct ck_call {
@@ -111,9 +126,9 @@ void ck_work_close(ck_work *w);
 void ck_work_begin(ck_work *w, ck_body body, void *arg, const ck_error *e);
 /* Waits for the work of all ranks, as ck_agree; a failure of one ends the others' as soon as they
    look. w NULL: this one has none. COLLECTIVE. */
-checkpoint_result ck_work_end(ck_work *w, zero_ctx *z, ck_error *e);
+checkpoint_result ck_work_end(ck_work *w, const ck_ranks *r, ck_error *e);
 /* Both. */
-checkpoint_result ck_together(ck_work *w, zero_ctx *z, ck_body body, void *arg, ck_error *e);
+checkpoint_result ck_together(ck_work *w, const ck_ranks *r, ck_body body, void *arg, ck_error *e);
 /* For the thread: has the caller's do what calls the plugin. */
 checkpoint_result ck_work_ask(ck_work *w, ck_body body, void *arg, ck_error *e);
 /* Another rank failed, or is gone. */
@@ -122,9 +137,33 @@ int ck_given_up(const ck_work *w);
 int ck_alone(const ck_work *w);
 int ck_work_done(const ck_work *w);
 
+/* ---- tensors in parts ---------------------------------------------------------------------- */
+
+/* A dense tensor of `total` elements, over all layers, is rows of `row` elements, and a part has
+   one of `parts` equal slices of every row. Stored are the parts one after another, each in its
+   own order, so that what a rank has of its part is one piece whatever the rows are. With one part
+   stored order is dense order.
+
+       row 6, parts 2    dense   0 1 2 3 4 5 | 6 7 8 9 10 11
+                         stored  0 1 2 6 7 8 | 3 4 5 9 10 11
+
+   Heads of a matrix, columns, rows and the experts of a layer are slices like that. */
+typedef struct ck_cut {
+    uint64_t total, row, parts; /* parts 1: row is `total` */
+} ck_cut;
+int ck_cut_is_same(const ck_cut *a, const ck_cut *b);
+/* The dense element that stored element `at` is; returns how many of the n from `at` on follow it
+   in both orders. */
+uint64_t ck_cut_dense(const ck_cut *c, uint64_t at, uint64_t n, uint64_t *dense);
+/* How many of the dense elements before `dense` a part has. */
+uint64_t ck_cut_before(const ck_cut *c, uint64_t part, uint64_t dense);
+/* The next run of dense elements [*dense, end) that a part has, at stored element *at; *dense is
+   its begin. Returns its length; 0: there is none. */
+uint64_t ck_cut_next(const ck_cut *c, uint64_t part, uint64_t *dense, uint64_t end, uint64_t *at);
+
 /* ---- the manifest -------------------------------------------------------------------------- */
 
-/* Elements [first, first + count) of an array lie in a file from byte `offset` on. */
+/* Stored elements [first, first + count) of an array lie in a file from byte `offset` on. */
 typedef struct ck_piece {
     int file;
     uint64_t first, count, offset;
@@ -139,6 +178,7 @@ typedef struct ck_array {
 typedef struct ck_tensor {
     char *name;
     uint64_t layers, numel;
+    uint64_t row, parts; /* as of ck_cut; parts below 2: in dense order */
     int narrays;
     ck_array array[CK_ARRAYS]; /* weights, first and second moments */
 } ck_tensor;
@@ -165,6 +205,7 @@ typedef struct ck_manifest {
 } ck_manifest;
 
 void ck_manifest_free(ck_manifest *m); /* of what it holds */
+ck_cut ck_cut_of(const ck_tensor *t);
 /* A new tensor, or the one of this name; NULL: no memory. */
 ck_tensor *ck_manifest_tensor(ck_manifest *m, const char *name);
 int ck_manifest_find(const ck_manifest *m, const char *name); /* -1: none */
@@ -229,9 +270,9 @@ void ck_source_close(ck_source *s);
 checkpoint_result ck_source_read(ck_source *s, uint64_t at, size_t bytes, char *window,
                                  ck_error *e);
 
-/* Elements to fetch: part of a piece and where it goes. */
+/* Elements to fetch, in stored order: part of a piece, and what for: a number of the caller's. */
 typedef struct ck_copy {
-    int file, tensor, array;
+    int file, tensor, array, use;
     zero_type type;
     uint64_t first, count, offset;
 } ck_copy;
@@ -239,9 +280,12 @@ typedef struct ck_copies {
     int n, room;
     ck_copy *copy;
 } ck_copies;
-/* Adds what [first, first + count) of an array lies in. */
+/* Adds what stored elements [first, first + count) of an array lie in. */
 checkpoint_result ck_copies_add(ck_copies *list, const ck_manifest *m, int tensor, int array,
-                                uint64_t first, uint64_t count, ck_error *e);
+                                int use, uint64_t first, uint64_t count, ck_error *e);
+/* The same of dense ones. */
+checkpoint_result ck_copies_dense(ck_copies *list, const ck_manifest *m, int tensor, int array,
+                                  int use, uint64_t first, uint64_t count, ck_error *e);
 /* Reads them in the order of the files, every block once, and hands them to `take` in parts, from
    the thread of the caller. `window`: CK_WINDOWS bytes, aligned to pages. */
 typedef checkpoint_result (*ck_take)(void *user, const ck_copy *part, void *elements, ck_error *e);

@@ -16,6 +16,7 @@
 const char *const ck_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
 static const char *const ck_kinds[CK_ARRAYS] = {"weight", "moment_1", "moment_2"};
 #define CK_MOST 9007199254740992.0 /* 2^53: whole numbers that a double holds */
+enum { CK_MOST_PARTS = 1 << 16 };  /* of a tensor */
 
 /* ---- the struct ---- */
 
@@ -232,8 +233,9 @@ static void ck_print_tensors(ck_text *t, const ck_manifest *m) {
         const ck_tensor *x = &m->tensor[i];
         ck_say(t, "%s\n    {\"name\": ", i ? "," : "");
         ck_quote(t, x->name);
-        ck_say(t, ", \"layers\": %" PRIu64 ", \"numel\": %" PRIu64 ", \"arrays\": [", x->layers,
-               x->numel);
+        ck_say(t, ", \"layers\": %" PRIu64 ", \"numel\": %" PRIu64, x->layers, x->numel);
+        if (x->parts > 1) ck_say(t, ", \"slice\": [%" PRIu64 ", %" PRIu64 "]", x->row, x->parts);
+        ck_say(t, ", \"arrays\": [");
         for (int k = 0; k < x->narrays; k++) {
             if (k) ck_say(t, ",");
             ck_print_array(t, &x->array[k], ck_kinds[k]);
@@ -260,11 +262,18 @@ static void ck_print_files(ck_text *t, const ck_manifest *m) {
 #define CK_SEAL_TAIL "\"}\n"
 enum { CK_DIGITS = 16, CK_TAIL = CK_DIGITS + sizeof CK_SEAL_TAIL - 1 };
 
+/* Who does not know of parts must not take their order for the dense one. */
+static int ck_manifest_version(const ck_manifest *m) {
+    for (int t = 0; t < m->ntensors; t++)
+        if (m->tensor[t].parts > 1) return CK_PARTS_VERSION;
+    return CK_VERSION;
+}
+
 char *ck_manifest_print(const ck_manifest *m, size_t *bytes) {
     ck_text t = {NULL, 0, 0, 0};
     const zero_config *c = &m->run;
     ck_say(&t, "{\"format\": \"zero-checkpoint\", \"version\": %d,\n  \"step\": %" PRId64 ",\n",
-           CK_VERSION, m->step);
+           ck_manifest_version(m), m->step);
     ck_say(&t, "  \"save\": \"%016" PRIx64 "\",\n  \"optimizer\": {\"name\": ", m->save);
     ck_quote(&t, m->optimizer);
     ck_say(&t, ", \"arrays\": %d},\n", m->narrays - 1);
@@ -334,9 +343,10 @@ static checkpoint_result ck_parse_head(ck_manifest *m, const cJSON *root, ck_err
     if (format == NULL || strcmp(format, "zero-checkpoint") != 0
         || !ck_key(root, "version", 0, CK_MOST, &version))
         return ck_bad(e, "format or version");
-    if (version != CK_VERSION)
-        return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: version %" PRId64 ", this reads %d",
-                       version, CK_VERSION);
+    if (version < CK_VERSION || version > CK_PARTS_VERSION)
+        return ck_fail(e, CHECKPOINT_DAMAGED,
+                       "manifest.json: version %" PRId64 ", this reads %d to %d", version,
+                       CK_VERSION, CK_PARTS_VERSION);
     if (!ck_key(root, "step", 0, CK_MOST, &m->step)) return ck_bad(e, "step");
     if (!ck_key_hex(root, "save", &m->save)) return ck_bad(e, "save");
     if (name == NULL || strlen(name) >= CK_NAME || !ck_key(o, "arrays", 0, CK_ARRAYS - 1, &arrays))
@@ -483,6 +493,21 @@ static checkpoint_result ck_parse_array(const ck_manifest *m, const ck_tensor *t
     return ck_array_close(t, a, e);
 }
 
+/* How a tensor in parts is stored; where nothing is said it is whole. 0: what is said is wrong. */
+static int ck_parse_slice(ck_tensor *t, const cJSON *o) {
+    const cJSON *slice = cJSON_GetObjectItemCaseSensitive(o, "slice");
+    const uint64_t total = t->layers * t->numel;
+    int64_t row, parts;
+    if (slice == NULL) return 1;
+    if (!cJSON_IsArray(slice) || cJSON_GetArraySize(slice) != 2
+        || !ck_whole(slice->child, 1, (double)total, &row)
+        || !ck_whole(slice->child->next, 2, CK_MOST_PARTS, &parts))
+        return 0;
+    t->row = (uint64_t)row;
+    t->parts = (uint64_t)parts;
+    return total % t->row == 0 && t->row % t->parts == 0;
+}
+
 static checkpoint_result ck_parse_tensor(ck_manifest *m, const cJSON *o, ck_error *e) {
     const cJSON *arrays = cJSON_GetObjectItemCaseSensitive(o, "arrays");
     const char *name = ck_string(o, "name");
@@ -495,6 +520,8 @@ static checkpoint_result ck_parse_tensor(ck_manifest *m, const cJSON *o, ck_erro
     if (t == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for the tensor %s", name);
     t->layers = (uint64_t)layers;
     t->numel = (uint64_t)numel;
+    if (!ck_parse_slice(t, o))
+        return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s: its slice is wrong", t->name);
     const int n = cJSON_GetArraySize(arrays), least = m->narrays < 2 ? m->narrays : 2;
     if (n < least || n > m->narrays) /* a second one may be for what is no matrix alone */
         return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s has %d arrays, expected %d",

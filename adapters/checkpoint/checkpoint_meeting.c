@@ -8,8 +8,51 @@
 #include <string.h>
 #include <time.h>
 
-checkpoint_result ck_plugin(zero_ctx *z, zero_result result, ck_error *e) {
-    (void)ck_fail(e, CHECKPOINT_PLUGIN, "%s: %s", zero_result_string(result), zero_last_error(z));
+/* ---- ranks ---- */
+
+enum { CK_BOUNCE = 1 << 16 };
+
+int ck_ranks_open(ck_ranks *r, zero_ctx *z, zero_group *world) {
+    r->z = z;
+    r->world = world;
+    r->rank = world ? zero_group_rank(world) : zero_rank(z);
+    r->n = world ? zero_group_size(world) : zero_nranks(z);
+    r->bounce = world ? zero_host_alloc(CK_BOUNCE) : NULL;
+    return !world || r->bounce;
+}
+
+void ck_ranks_close(ck_ranks *r) {
+    zero_host_free(r->bounce);
+    r->bounce = NULL;
+}
+
+zero_result ck_broadcast(const ck_ranks *r, void *data, size_t bytes, int root) {
+    char *at = (char *)data;
+    if (!r->world) return zero_broadcast(r->z, data, bytes, root);
+    for (size_t n; bytes > 0; bytes -= n, at += n) {
+        n = bytes < CK_BOUNCE ? bytes : CK_BOUNCE;
+        if (r->rank == root) memcpy(r->bounce, at, n);
+        ZERO_TRY(zero_group_broadcast(r->world, r->bounce, n, root));
+        ZERO_TRY(zero_group_barrier(r->world)); /* waits for a device, too */
+        if (r->rank != root) memcpy(at, r->bounce, n);
+    }
+    return ZERO_OK;
+}
+
+zero_result ck_sum(const ck_ranks *r, double *values, int n) {
+    const size_t bytes = (size_t)n * sizeof *values;
+    if (!r->world) return zero_all_sum(r->z, values, n);
+    memcpy(r->bounce, values, bytes);
+    ZERO_TRY(zero_group_all_reduce(r->world, r->bounce, (size_t)n, ZERO_F64, ZERO_SUM));
+    ZERO_TRY(zero_group_barrier(r->world));
+    memcpy(values, r->bounce, bytes);
+    return ZERO_OK;
+}
+
+checkpoint_result ck_plugin(const ck_ranks *r, zero_result result, ck_error *e) {
+    const char *why = r->world ? zero_group_error(r->world) : "";
+    (void)ck_fail(e, CHECKPOINT_PLUGIN, "%s: %s", zero_result_string(result),
+                  why[0] ? why : zero_last_error(r->z));
     e->number = (int)result;
     return e->code;
 }
@@ -111,14 +154,14 @@ static void ck_work_join(ck_work *w, ck_error *e) {
 /* ---- meetings ---- */
 
 /* What the first rank that failed says, on all of them. */
-static checkpoint_result ck_first(zero_ctx *z, ck_error *e) {
-    for (int r = 0; r < zero_nranks(z); r++) {
+static checkpoint_result ck_first(const ck_ranks *ranks, ck_error *e) {
+    for (int r = 0; r < ranks->n; r++) {
         ck_error his = *e;
-        const zero_result zr = zero_broadcast(z, &his, sizeof his, r);
-        if (zr) return ck_plugin(z, zr, e);
+        const zero_result zr = ck_broadcast(ranks, &his, sizeof his, r);
+        if (zr) return ck_plugin(ranks, zr, e);
         if (his.code == CHECKPOINT_OK) continue;
         *e = his;
-        if (zero_nranks(z) > 1 && strncmp(his.text, "rank ", 5) != 0) /* told at another meeting */
+        if (ranks->n > 1 && strncmp(his.text, "rank ", 5) != 0) /* told at another meeting */
             (void)snprintf(e->text, sizeof e->text, "rank %d: %.*s", r, (int)sizeof his.text - 32,
                            his.text);
         break;
@@ -126,7 +169,7 @@ static checkpoint_result ck_first(zero_ctx *z, ck_error *e) {
     return e->code;
 }
 
-checkpoint_result ck_work_end(ck_work *w, zero_ctx *z, ck_error *e) {
+checkpoint_result ck_work_end(ck_work *w, const ck_ranks *ranks, ck_error *e) {
     double count[2]; /* ranks that are at work, and that failed */
     zero_result zr;
     int given_up = 0;
@@ -134,7 +177,7 @@ checkpoint_result ck_work_end(ck_work *w, zero_ctx *z, ck_error *e) {
         const int done = w == NULL || ck_work_serve(w);
         count[0] = !done;
         count[1] = done && (w ? w->outcome.code : e->code) != CHECKPOINT_OK;
-        zr = zero_all_sum(z, count, 2);
+        zr = ck_sum(ranks, count, 2);
         if (done) continue;
         if (zr || count[1] > 0) given_up = 1;
         __atomic_store_n(&w->cancel, given_up, __ATOMIC_RELEASE);
@@ -142,14 +185,17 @@ checkpoint_result ck_work_end(ck_work *w, zero_ctx *z, ck_error *e) {
     } while (zr == ZERO_OK && count[0] > 0);
     if (w) ck_work_join(w, e);
     if (given_up) e->code = CHECKPOINT_OK; /* it did not fail by itself */
-    if (zr) return ck_plugin(z, zr, e);
-    return count[1] > 0 ? ck_first(z, e) : CHECKPOINT_OK;
+    if (zr) return ck_plugin(ranks, zr, e);
+    return count[1] > 0 ? ck_first(ranks, e) : CHECKPOINT_OK;
 }
 
-checkpoint_result ck_agree(zero_ctx *z, ck_error *e) { return ck_work_end(NULL, z, e); }
+checkpoint_result ck_agree(const ck_ranks *ranks, ck_error *e) {
+    return ck_work_end(NULL, ranks, e);
+}
 
-checkpoint_result ck_together(ck_work *w, zero_ctx *z, ck_body body, void *arg, ck_error *e) {
-    if (zero_nranks(z) == 1) return e->code || !body ? e->code : body(arg, e); /* nobody waits */
+checkpoint_result ck_together(ck_work *w, const ck_ranks *ranks, ck_body body, void *arg,
+                              ck_error *e) {
+    if (ranks->n == 1) return e->code || !body ? e->code : body(arg, e); /* nobody waits */
     ck_work_begin(w, body, arg, e);
-    return ck_work_end(w, z, e);
+    return ck_work_end(w, ranks, e);
 }

@@ -66,21 +66,27 @@ void checkpoint_query_tensor(const checkpoint_reader *r, int i, checkpoint_tenso
     tensor->layers = (size_t)t->layers;
     tensor->numel = (size_t)t->numel;
     tensor->arrays = t->narrays;
+    tensor->parts = (int)ck_cut_of(t).parts;
     for (int k = 0; k < t->narrays; k++) tensor->type[k] = t->array[k].type;
 }
 
-/* Where element `first` goes. */
+/* Where dense element `first` goes. */
 typedef struct ck_target {
     float *out;
     uint64_t first;
+    ck_cut cut;
 } ck_target;
 
 static checkpoint_result ck_reader_take(void *user, const ck_copy *part, void *elements,
                                         ck_error *e) {
     const ck_target *to = (const ck_target *)user;
+    const char *from = (const char *)elements;
     (void)e;
-    zero_convert(to->out + (part->first - to->first), ZERO_F32, elements, part->type,
-                 (size_t)part->count);
+    for (uint64_t done = 0, n, at; done < part->count; done += n) {
+        n = ck_cut_dense(&to->cut, part->first + done, part->count - done, &at);
+        zero_convert(to->out + (at - to->first), ZERO_F32, from, part->type, (size_t)n);
+        from += n * zero_type_bytes(part->type);
+    }
     return CHECKPOINT_OK;
 }
 
@@ -89,15 +95,17 @@ checkpoint_result checkpoint_read(checkpoint_reader *r, int tensor, int array, s
     ck_error e = {CHECKPOINT_OK, 0, ""};
     ck_copies list = {0, 0, NULL};
     uint64_t read_bytes = 0;
-    ck_target to = {out, first};
+    ck_target to = {out, first, {0, 0, 1}};
     const ck_tensor *t = tensor >= 0 && tensor < r->m.ntensors ? &r->m.tensor[tensor] : NULL;
     const uint64_t total = t ? t->layers * t->numel : 0;
     if (t == NULL || array < 0 || array >= t->narrays || first > total || count > total - first)
         (void)ck_fail(&e, CHECKPOINT_ARGUMENT, "tensor %d, array %d: no elements [%zu, %zu)",
                       tensor, array, first, first + count);
-    else if (!ck_copies_add(&list, &r->m, tensor, array, first, count, &e))
+    else if (!ck_copies_dense(&list, &r->m, tensor, array, 0, first, count, &e)) {
+        to.cut = ck_cut_of(t);
         (void)ck_copies_run(&list, r->folder, &r->m, 0, r->window, ck_reader_take, &to, &read_bytes,
                             &e);
+    }
     free(list.copy);
     return ck_say_why(&e, why);
 }

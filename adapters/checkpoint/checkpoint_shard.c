@@ -231,7 +231,7 @@ static checkpoint_result ck_copies_push(ck_copies *list, const ck_copy *copy, ck
 }
 
 checkpoint_result ck_copies_add(ck_copies *list, const ck_manifest *m, int tensor, int array,
-                                uint64_t first, uint64_t count, ck_error *e) {
+                                int use, uint64_t first, uint64_t count, ck_error *e) {
     const ck_array *a = &m->tensor[tensor].array[array];
     const uint64_t size = zero_type_bytes(a->type), end = first + count;
     int low = 0, high = a->npieces;
@@ -246,9 +246,21 @@ checkpoint_result ck_copies_add(ck_copies *list, const ck_manifest *m, int tenso
         const ck_piece *p = &a->piece[low];
         const uint64_t from = p->first > first ? p->first : first;
         const uint64_t to = p->first + p->count < end ? p->first + p->count : end;
-        const ck_copy copy = {
-            p->file, tensor, array, a->type, from, to - from, p->offset + (from - p->first) * size};
+        const uint64_t at = p->offset + (from - p->first) * size;
+        const ck_copy copy = {p->file, tensor, array, use, a->type, from, to - from, at};
         CK_TRY(ck_copies_push(list, &copy, e));
+    }
+    return CHECKPOINT_OK;
+}
+
+checkpoint_result ck_copies_dense(ck_copies *list, const ck_manifest *m, int tensor, int array,
+                                  int use, uint64_t first, uint64_t count, ck_error *e) {
+    const ck_cut c = ck_cut_of(&m->tensor[tensor]);
+    for (uint64_t part = 0; part < c.parts; part++) {
+        const uint64_t from = ck_cut_before(&c, part, first);
+        const uint64_t to = ck_cut_before(&c, part, first + count);
+        const uint64_t begin = part * (c.total / c.parts) + from;
+        CK_TRY(ck_copies_add(list, m, tensor, array, use, begin, to - from, e));
     }
     return CHECKPOINT_OK;
 }

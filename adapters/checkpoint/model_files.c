@@ -98,7 +98,8 @@ static zero_result load_tensor(const model_file *f, const gpt2_parallel *how, in
 
 static zero_result load(const model_file *f, const gpt2_parallel *how) {
     for (int i = 0; i < GPT2_TENSORS; i++) MODEL_TRY(load_tensor(f, how, i, i));
-    return f->cfg->untied ? load_tensor(f, how, GPT2_LMHEADW, GPT2_WTE) : ZERO_OK;
+    if (!f->cfg->untied) return ZERO_OK;
+    return load_tensor(f, how, GPT2_LMHEADW, model_safetensors_head(f) ? GPT2_LMHEADW : GPT2_WTE);
 }
 
 zero_result model_load_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
@@ -121,6 +122,11 @@ static zero_result open_for_save(model_file *f, model_format format, zero_type t
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.300s: there is no format %d with numbers of type %d", f->path,
                             (int)format, (int)type);
+    if (format == MODEL_LLMC && f->cfg->untied)
+        return model_refuse(f->e, ZERO_ERR_ARGUMENT,
+                            "%.300s: llm.c's files have no place for a classifier that is not wte "
+                            "(an untied model): safetensors have one",
+                            f->path);
     MODEL_TRY(model_check_config(f->cfg, f->path, f->e));
     MODEL_TRY(model_buffers(f));
     return f->z == NULL || zero_rank(f->z) == 0 ? model_create(f, f->path) : ZERO_OK;
@@ -179,7 +185,10 @@ static zero_result reader_open(model_reader *r, const char *model, const char *s
     r->shape = r->model.info.cfg;
     if (r->shape.heads == 0) r->shape.heads = 1;
     r->model.cfg = r->state.cfg = &r->shape;
-    MODEL_TRY(make_ready(&r->model));
+    MODEL_TRY(model_buffers(&r->model));
+    if (r->model.header) MODEL_TRY(model_safetensors_unties(&r->model, &r->shape.untied));
+    r->model.info.cfg.untied = r->shape.untied;
+    (void)gpt2_table(&r->shape, NULL, 0, r->model.table);
     r->state.path = state;
     return state == NULL ? ZERO_OK : model_state_open(&r->state, &r->s);
 }

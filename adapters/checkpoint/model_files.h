@@ -27,7 +27,9 @@
    names, `transformer.h.0.attn.c_attn.weight`; read are the same without `transformer.` as well.
    Weights of c_attn, c_proj and c_fc are stored the other way round there (in, out), and turned on
    the way. wte has V rows: padded ones are left out, and read as zeros. lm_head.weight is tied to
-   wte: not saved, and on reading either absent or equal. The buffers h.N.attn.bias and
+   wte: not saved, and on reading either absent or equal; of an untied model it is saved and read,
+   and where it is absent the classifier begins as wte. llm.c's files have no place for it: an
+   untied model is refused. The buffers h.N.attn.bias and
    h.N.attn.masked_bias are skipped; any other name is an error. The number of heads is in no shape:
    saved as `n_head` in __metadata__; where that is absent, looked up in config.json beside the
    file.
@@ -79,8 +81,7 @@ zero_result model_info_read(const char *path, model_info *info, gpt2_error *err)
 /* Reads the weights of a file of either format into a context built with gpt2_describe(cfg). A file
    of another model is refused with the first tensor that differs. COLLECTIVE, SYNC. */
 zero_result model_load(zero_ctx *z, const gpt2_config *cfg, const char *path, gpt2_error *err);
-/* The same for this rank's part of a model, into a context built with gpt2_table. An untied
-   classifier begins as the embedding. */
+/* The same for this rank's part of a model, into a context built with gpt2_table. */
 zero_result model_load_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                             const char *path, gpt2_error *err);
 

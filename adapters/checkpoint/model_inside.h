@@ -38,7 +38,7 @@ typedef struct model_file {
     void *user;
     zero_kind kind; /* saving a context: what is read from it */
 
-    zero_tensor_desc table[GPT2_TENSORS]; /* of cfg */
+    zero_tensor_desc table[GPT2_MOST_TENSORS]; /* of cfg */
     size_t piece;       /* elements that each buffer holds: whole rows of 4C, one or more */
     unsigned char *raw; /* as in the file */
     float *values, *turned;
@@ -101,6 +101,9 @@ zero_result model_llmc_save(model_file *f, zero_type type);
    checked once there are buffers. close: before model_close. */
 zero_result model_safetensors_info(model_file *f);
 zero_result model_safetensors_ready(const model_file *f);
+/* Whether the file has lm_head.weight, and whether that is another than wte; behind the buffers. */
+int model_safetensors_head(const model_file *f);
+zero_result model_safetensors_unties(const model_file *f, int *unties);
 zero_result model_safetensors_get(const model_file *f, int tensor, size_t first, size_t n,
                                   float *out);
 void model_safetensors_close(model_file *f);

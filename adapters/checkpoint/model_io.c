@@ -207,7 +207,7 @@ void model_close(model_file *f) {
 
 zero_result model_buffers(model_file *f) {
     const size_t row = 4 * (size_t)f->cfg->channels;
-    gpt2_describe(f->cfg, f->table);
+    (void)gpt2_table(f->cfg, NULL, 0, f->table);
     f->piece = row > PIECE ? row : PIECE / row * row;
     f->raw = (unsigned char *)malloc(f->piece * 4);
     f->values = (float *)malloc(f->piece * sizeof(float));

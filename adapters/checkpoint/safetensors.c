@@ -25,7 +25,7 @@ enum {
 
 /* ---- names and shapes ---------------------------------------------------------------------- */
 
-/* The 16 tensors in gpt2.h's order. A shape is in units of V, maxT or C; 0: no second dimension.
+/* The tensors in gpt2.h's order. A shape is in units of V, maxT or C; 0: no second dimension.
    Turned: the file has (in, out), the context (out, in). */
 enum { BY_V = -1, BY_T = -2 };
 typedef struct st_name {
@@ -34,7 +34,7 @@ typedef struct st_name {
     int rows, columns; /* in the file */
 } st_name;
 
-static const st_name st_names[GPT2_TENSORS] = {
+static const st_name st_names[GPT2_MOST_TENSORS] = {
     {"wte.weight", 0, 0, BY_V, 1},      {"wpe.weight", 0, 0, BY_T, 1},
     {"ln_1.weight", 1, 0, 1, 0},        {"ln_1.bias", 1, 0, 1, 0},
     {"attn.c_attn.weight", 1, 1, 1, 3}, {"attn.c_attn.bias", 1, 0, 3, 0},
@@ -43,6 +43,7 @@ static const st_name st_names[GPT2_TENSORS] = {
     {"mlp.c_fc.weight", 1, 1, 1, 4},    {"mlp.c_fc.bias", 1, 0, 4, 0},
     {"mlp.c_proj.weight", 1, 1, 4, 1},  {"mlp.c_proj.bias", 1, 0, 1, 0},
     {"ln_f.weight", 0, 0, 1, 0},        {"ln_f.bias", 0, 0, 1, 0},
+    {"lm_head.weight", 0, 0, BY_V, 1}, /* of an untied model; without "transformer." */
 };
 enum { ST_WTE = 0, ST_WPE = 1, ST_SKIPPED = -1, ST_HEAD = -2, ST_UNKNOWN = -3 };
 
@@ -622,29 +623,43 @@ static zero_result st_get(const st_header *h, const st_entry *x, uint64_t at, si
     return model_get(&p->in, p->data + x->begin + at, n, out);
 }
 
-/* An output layer of its own is nothing that GPT-2 here can hold. */
-zero_result model_safetensors_ready(const model_file *f) {
+int model_safetensors_head(const model_file *f) { return f->header != NULL && f->header->head; }
+
+zero_result model_safetensors_unties(const model_file *f, int *unties) {
     const st_header *h = f->header;
     const st_entry *a = st_at(h, 0, ST_WTE), *b = h->head;
     unsigned char *other = (unsigned char *)f->values;
-    if (b == NULL) return ZERO_OK;
-    if (b->type != a->type) return st_bad(f, b->name, "has another dtype than wte.weight");
+    *unties = b != NULL && b->type != a->type;
+    if (b == NULL || *unties) return ZERO_OK;
     for (uint64_t at = 0; at < a->end - a->begin; at += f->piece * 2) {
         const uint64_t left = a->end - a->begin - at;
         const size_t n = left < f->piece * 2 ? (size_t)left : f->piece * 2;
         MODEL_TRY(st_get(h, a, at, n, f->raw));
         MODEL_TRY(st_get(h, b, at, n, other));
-        if (memcmp(f->raw, other, n) != 0)
-            return st_bad(f, b->name, "differs from wte.weight: the two are not tied");
+        *unties = memcmp(f->raw, other, n) != 0;
+        if (*unties) break;
     }
     return ZERO_OK;
+}
+
+/* A classifier of its own is what an untied model alone can hold. */
+zero_result model_safetensors_ready(const model_file *f) {
+    const st_header *h = f->header;
+    int unties = 0;
+    if (f->cfg->untied) return ZERO_OK;
+    MODEL_TRY(model_safetensors_unties(f, &unties));
+    if (!unties) return ZERO_OK;
+    return st_bad(f, h->head->name,
+                  h->head->type != st_at(h, 0, ST_WTE)->type
+                      ? "has another dtype than wte.weight"
+                      : "differs from wte.weight: the two are not tied");
 }
 
 /* Elements [first, first + n) of one layer of a tensor. */
 static zero_result st_get_layer(const model_file *f, int layer, int tensor, size_t first, size_t n,
                                 float *out) {
     const st_header *h = f->header;
-    const st_entry *x = st_at(h, layer, tensor);
+    const st_entry *x = tensor == GPT2_LMHEADW ? h->head : st_at(h, layer, tensor);
     const st_part *p = &h->part[x->part];
     const zero_type type = (zero_type)x->type;
     const size_t size = zero_type_bytes(type);
@@ -668,7 +683,7 @@ zero_result model_safetensors_get(const model_file *f, int tensor, size_t first,
     for (size_t done = 0; done < n;) {
         const size_t at = first + done, layer = st_names[tensor].layered ? at / numel : 0;
         const size_t in_layer = at - layer * numel;
-        if (in_layer >= numel) { /* rows V..Vp of wte, which no file of this format has */
+        if (in_layer >= numel) { /* rows V..Vp of a vocabulary, which no file of this format has */
             memset(out + done, 0, (n - done) * sizeof *out);
             break;
         }
@@ -685,15 +700,17 @@ static uint64_t st_bytes(const gpt2_config *c, int tensor, zero_type type) {
     return (uint64_t)st_rows(c, tensor) * st_columns(c, tensor) * zero_type_bytes(type);
 }
 
+static int st_tensors(const gpt2_config *c) { return GPT2_TENSORS + (c->untied != 0); }
+
 /* Tensors lie in gpt2.h's order, a tensor's layers after one another. */
 static void st_print(FILE *out, const gpt2_config *c, zero_type type) {
     static const char *const types[ZERO_TYPES] = {"F32", "BF16", "F16"};
     uint64_t at = 0;
     fprintf(out, "{\"__metadata__\":{\"format\":\"pt\",\"n_head\":\"%d\"}", c->heads);
-    for (int i = 0; i < GPT2_TENSORS; i++)
+    for (int i = 0; i < st_tensors(c); i++)
         for (int l = 0; l < (st_names[i].layered ? c->layers : 1); l++) {
             const uint64_t bytes = st_bytes(c, i, type);
-            fputs(",\"transformer.", out);
+            fputs(i == GPT2_LMHEADW ? ",\"" : ",\"transformer.", out);
             if (st_names[i].layered) fprintf(out, "h.%d.", l);
             fprintf(out, "%s\":{\"dtype\":\"%s\",\"shape\":[%zu", st_names[i].name, types[type],
                     st_rows(c, i));
@@ -724,7 +741,7 @@ static char *st_make_header(const gpt2_config *c, zero_type type, size_t *n) {
 }
 
 static zero_result st_save(const model_file *f, zero_type type, uint64_t at) {
-    for (int i = 0; i < GPT2_TENSORS; i++)
+    for (int i = 0; i < st_tensors(f->cfg); i++)
         for (int l = 0; l < (st_names[i].layered ? f->cfg->layers : 1); l++) {
             const st_turned t = {
                 i, (size_t)l * f->table[i].numel, st_rows(f->cfg, i), st_columns(f->cfg, i), type,
@@ -743,7 +760,7 @@ zero_result model_safetensors_save(model_file *f, zero_type type) {
     zero_result r = ZERO_OK;
     if (header == NULL) r = st_no_memory(f);
     f->bytes = n;
-    for (int i = 0; i < GPT2_TENSORS; i++)
+    for (int i = 0; i < st_tensors(f->cfg); i++)
         f->bytes +=
             st_bytes(f->cfg, i, type) * (uint64_t)(st_names[i].layered ? f->cfg->layers : 1);
     if (r == ZERO_OK && f->fd >= 0) r = model_put(f, 0, n, header);
@@ -762,8 +779,9 @@ zero_result model_save_hf_config(const gpt2_config *cfg, const char *path, gpt2_
         "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
         "  \"layer_norm_epsilon\": 1e-05,\n  \"model_type\": \"gpt2\",\n  \"n_ctx\": %d,\n"
         "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_layer\": %d,\n  \"n_positions\": %d,\n"
-        "  \"tie_word_embeddings\": true,\n",
-        cfg->max_seq_len, cfg->channels, cfg->heads, cfg->layers, cfg->max_seq_len);
+        "  \"tie_word_embeddings\": %s,\n",
+        cfg->max_seq_len, cfg->channels, cfg->heads, cfg->layers, cfg->max_seq_len,
+        cfg->untied ? "false" : "true");
     n += snprintf(text + n, sizeof text - (size_t)n,
                   end < 0 ? "  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n"
                           : "  \"bos_token_id\": 50256,\n  \"eos_token_id\": 50256,\n");

@@ -226,6 +226,7 @@ static int tool_show_one(const tool_args *a, const char *path) {
         checkpoint_query_tensor(r, t, &x);
         printf("tensor %-16s %4zu x %-10zu", x.name, x.layers, x.numel);
         for (int k = 0; k < x.arrays; k++) printf(" %s", ck_types[x.type[k]]);
+        if (x.parts > 1) printf("  in %d parts", x.parts);
         printf("\n");
     }
     checkpoint_close(r);
@@ -340,8 +341,9 @@ static int tool_diff(const tool_args *a) {
 /* A generation as a model_read. */
 typedef struct tool_source {
     checkpoint_reader *r;
-    int at[GPT2_TENSORS]; /* numbers of GPT-2's tensors in the generation */
-    size_t total[GPT2_TENSORS];
+    int at[GPT2_MOST_TENSORS]; /* numbers of GPT-2's tensors in the generation */
+    size_t total[GPT2_MOST_TENSORS];
+    int untied, tensors;      /* with a classifier of its own; how many that makes */
     checkpoint_result result; /* of the last read */
 } tool_source;
 
@@ -357,11 +359,12 @@ static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t firs
 
 /* Where GPT-2's tensors are in a generation that has these and no others. 0: it has not. */
 static int tool_find_model(tool_source *s, char *why) {
-    const gpt2_config any = {1, 1, 128, 1, 1, 1, 0};
-    zero_tensor_desc table[GPT2_TENSORS];
+    gpt2_config any = {1, 1, 128, 1, 1, 1, 0};
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
     checkpoint_tensor x;
-    gpt2_describe(&any, table);
-    for (int i = 0; i < GPT2_TENSORS; i++) {
+    any.untied = s->untied = tool_find(s->r, gpt2_tensor_name(GPT2_LMHEADW), &x) >= 0;
+    s->tensors = gpt2_table(&any, NULL, 0, table);
+    for (int i = 0; i < s->tensors; i++) {
         s->at[i] = tool_find(s->r, table[i].name, &x);
         s->total[i] = x.layers * x.numel;
         if (s->at[i] >= 0) continue;
@@ -369,9 +372,9 @@ static int tool_find_model(tool_source *s, char *why) {
                        table[i].name);
         return 0;
     }
-    if (checkpoint_tensors(s->r) == GPT2_TENSORS) return 1;
+    if (checkpoint_tensors(s->r) == s->tensors) return 1;
     (void)snprintf(why, CHECKPOINT_SENTENCE, "no model of GPT-2: it has %d tensors, expected %d",
-                   checkpoint_tensors(s->r), GPT2_TENSORS);
+                   checkpoint_tensors(s->r), s->tensors);
     return 0;
 }
 
@@ -407,13 +410,13 @@ static int tool_same(const char *option, int asked, int known, char *why) {
 }
 
 static int tool_config(const tool_source *s, const tool_args *a, gpt2_config *cfg, char *why) {
-    zero_tensor_desc table[GPT2_TENSORS];
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
     if (!gpt2_values_read(s->r, cfg, why) && !tool_derive(s, a, cfg, why)) return 0;
     if (!tool_same("heads", a->heads, cfg->heads, why)
         || !tool_same("vocab", a->vocab, cfg->vocab_size, why))
         return 0;
-    gpt2_describe(cfg, table);
-    for (int i = 0; i < GPT2_TENSORS; i++) {
+    cfg->untied = s->untied;
+    for (int i = 0; i < gpt2_table(cfg, NULL, 0, table); i++) {
         if (table[i].numel * (size_t)table[i].layers == s->total[i]) continue;
         (void)snprintf(why, CHECKPOINT_SENTENCE,
                        "no model of GPT-2: %s has %zu elements, expected %d x %zu", table[i].name,
@@ -500,6 +503,7 @@ static int tool_merge(const tool_args *a, const char *path) {
     ck_manifest m = {.step = 0}; /* the reader's stays as it is; this one is written */
     e.code = tool_open(&r, path, e.text);
     if (!e.code) (void)ck_manifest_read(&m, path, &e);
+    for (int t = 0; t < m.ntensors; t++) m.tensor[t].row = m.tensor[t].parts = 0;
     const int code =
         e.code ? tool_told(e.code, e.text) : tool_write(a->word[1], &m, tool_read_again, r);
     ck_manifest_free(&m);
@@ -544,14 +548,14 @@ static int tool_model_values(ck_manifest *m, const gpt2_config *cfg, const llmc_
 static int tool_model_manifest(ck_manifest *m, const gpt2_config *cfg, const llmc_state *s,
                                ck_error *e) {
     const zero_counters fresh = {s ? s->step : 0, 0, 0, -1, 65536, 2};
-    zero_tensor_desc table[GPT2_TENSORS];
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
     (void)ck_optimizer_name(ZERO_ADAMW, m->optimizer);
     m->narrays = CK_ARRAYS;
     m->nranks = m->run.micro_steps = 1;
     m->counters = fresh;
     if (s) m->step = s->step;
-    gpt2_describe(cfg, table);
-    for (int i = 0; i < GPT2_TENSORS; i++) {
+    const int n = gpt2_table(cfg, NULL, 0, table);
+    for (int i = 0; i < n; i++) {
         ck_tensor *t = ck_manifest_tensor(m, table[i].name);
         if (t == NULL) {
             (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for the list of tensors");

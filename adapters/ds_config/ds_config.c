@@ -36,7 +36,8 @@ typedef struct ds_reader {
     const char *name;
     char *sentence;
     size_t bytes;
-    const ds_auto *autos;
+    const ds_auto *autos; /* in the end `shares` */
+    ds_auto shares;       /* its ranks are the data-parallel ones */
     const ds_notes *notes;
     ds_config *out;
 
@@ -460,6 +461,55 @@ static double ds_get(const ds_reader *r, ds_id id, double otherwise) {
 
 static int ds_line_of(const ds_reader *r, ds_id id) { return r->text.line[r->at[id]]; }
 
+static const char *ds_row_name(const ds_reader *r, ds_id id) {
+    return ds_rows[r->entry[r->at[id]].row].path;
+}
+
+/* ---- kinds of ranks ------------------------------------------------------------------------ */
+
+/* A number of ranks of a kind: the file's; 0 there, as an absent one, is the flag's. */
+static int ds_resolve_kind(ds_reader *r, ds_id id, int flag, unsigned given) {
+    const int said = (int)ds_get(r, id, 0);
+    if (said) r->out->given |= given;
+    return said ? said : flag > 0 ? flag : 1;
+}
+
+/* Batches are of the data-parallel ranks, which are known from here on. */
+static int ds_resolve_parallel(ds_reader *r) {
+    ds_config *o = r->out;
+    ds_auto *a = &r->shares;
+    *a = *r->autos;
+    r->autos = a;
+    o->tensor_parallel =
+        ds_resolve_kind(r, DS_TENSOR_RANKS, a->tensor_parallel, DS_GIVEN_TENSOR_RANKS);
+    o->pipeline = ds_resolve_kind(r, DS_STAGES, a->pipeline, DS_GIVEN_PIPELINE);
+    const int each = o->tensor_parallel * o->pipeline;
+    if (a->ranks % each)
+        return ds_fail(r,
+                       r->state[DS_STAGES]         ? ds_line_of(r, DS_STAGES)
+                       : r->state[DS_TENSOR_RANKS] ? ds_line_of(r, DS_TENSOR_RANKS)
+                                                   : 0,
+                       "%d ranks cannot be divided into %d stages of %d tensor-parallel ranks",
+                       a->ranks, o->pipeline, o->tensor_parallel);
+    a->ranks /= each;
+    const int other = o->given & (DS_GIVEN_TENSOR_RANKS | DS_GIVEN_PIPELINE);
+    if (other && a->accumulation && a->micro_batch)
+        a->accumulation = (int)(a->train_batch / a->micro_batch / a->ranks);
+    if (r->state[DS_PARTITION] != DS_SET) return 0;
+    if (o->tensor_parallel > 1) {
+        o->sequence_parallel = r->value[DS_PARTITION] != 0;
+        o->given |= DS_GIVEN_SEQUENCE;
+    } else if (r->value[DS_PARTITION] != 0) {
+        ds_note(r, ds_line_of(r, DS_PARTITION),
+                "%s has no effect: activations are divided among tensor-parallel ranks, of which "
+                "there is one",
+                ds_row_name(r, DS_PARTITION));
+    }
+    return 0;
+}
+
+/* ---- batches, types ------------------------------------------------------------------------ */
+
 /* "(line 3)" for a value of the file, "(solved)" for one that follows from others */
 static const char *ds_source(const ds_reader *r, ds_id id, char out[32]) {
     if (r->state[id] == DS_SET)
@@ -625,10 +675,6 @@ static void ds_resolve_zero(ds_reader *r) {
 }
 
 /* ---- offload ------------------------------------------------------------------------------- */
-
-static const char *ds_row_name(const ds_reader *r, ds_id id) {
-    return ds_rows[r->entry[r->at[id]].row].path;
-}
 
 /* One nvme_path, beside the device that it is for: a rank has one file, in one folder. */
 static int ds_resolve_folder(ds_reader *r, ds_id id, ds_id device, zero_tier tier) {
@@ -988,7 +1034,8 @@ static int ds_resolve_schedule(ds_reader *r) {
 /* ---- reading ------------------------------------------------------------------------------- */
 
 static int ds_resolve(ds_reader *r) {
-    if (ds_resolve_batch(r) || ds_resolve_type(r) || ds_resolve_scaler(r) || ds_resolve_grads(r))
+    if (ds_resolve_parallel(r) || ds_resolve_batch(r) || ds_resolve_type(r) || ds_resolve_scaler(r)
+        || ds_resolve_grads(r))
         return 1;
     ds_resolve_zero(r);
     return ds_resolve_offload(r) || ds_resolve_optimizer(r) || ds_resolve_schedule(r)

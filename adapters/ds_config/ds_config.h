@@ -54,7 +54,7 @@ enum {
 
 /* What the trainer's flags say; a 0 is "not known" (an absent type is F32). */
 typedef struct ds_auto {
-    int ranks;                /* that train together; has to be known */
+    int ranks;                /* that train together, of all kinds; has to be known */
     int64_t train_batch;      /* sequences per step */
     int micro_batch;          /* sequences per rank and micro-step */
     int accumulation;         /* micro-steps per step */
@@ -67,6 +67,8 @@ typedef struct ds_auto {
     int64_t hidden;           /* width of the model: stage3_prefetch_bucket_size 0.9 hidden^2,
                                  stage3_param_persistence_threshold 10 hidden */
     const char *folder;       /* what an absent nvme_path leaves to the trainer; NULL: an error */
+    int tensor_parallel; /* ranks with a model in parts, and stages of a pipeline: the rest is */
+    int pipeline;        /* data-parallel, and takes batches; 0: 1, or what the file says */
 } ds_auto;
 
 /* Keys that were in the file and have a value, be it by "auto". */
@@ -92,7 +94,10 @@ enum {
     DS_GIVEN_MOST_TRUST = 1 << 19,
     DS_GIVEN_BREAKDOWN = 1 << 24,
     DS_GIVEN_COMMS = 1 << 25,
-    DS_GIVEN_PROFILE = 1 << 26
+    DS_GIVEN_PROFILE = 1 << 26,
+    DS_GIVEN_TENSOR_RANKS = 1 << 27,
+    DS_GIVEN_PIPELINE = 1 << 28,
+    DS_GIVEN_SEQUENCE = 1 << 29
 };
 
 typedef struct ds_config {
@@ -103,7 +108,7 @@ typedef struct ds_config {
     zero_hyper hyper; /* the optimizer's own; schedule_at says what lr becomes */
     int has_schedule; /* 0: lr is constant, lr_schedule zeros */
     schedule lr_schedule;
-    int64_t train_batch; /* micro_batch x accumulation x ranks */
+    int64_t train_batch; /* micro_batch x accumulation x data-parallel ranks */
     int micro_batch, accumulation;
     int64_t prefetch_numel; /* stage3_prefetch_bucket_size, elements; see DS_GIVEN_PREFETCH */
     int steps_per_print;    /* 0: not given */
@@ -117,6 +122,9 @@ typedef struct ds_config {
     char csv_monitor[DS_CONFIG_FOLDER]; /* the same of `csv_monitor` */
     char folder[DS_CONFIG_FOLDER];      /* nvme_path, for zero.folder; "": the trainer's own, or no
                                            tier is FILE */
+    int tensor_parallel;   /* ranks with one model in parts; see DS_GIVEN_TENSOR_RANKS */
+    int pipeline;          /* stages; see DS_GIVEN_PIPELINE */
+    int sequence_parallel; /* partition_activations; see DS_GIVEN_SEQUENCE */
 } ds_config;
 
 /* Gets a sentence (without newline) for each key that has no effect here, with the reason. */

@@ -236,6 +236,19 @@ static int ds_put_shown(cJSON *root, const ds_config *ds) {
            | ds_put_monitor(root, "csv_monitor", ds->csv_monitor);
 }
 
+static int ds_put_parallel(cJSON *root, const ds_config *ds) {
+    int bad = 0;
+    if (ds->given & DS_GIVEN_TENSOR_RANKS)
+        bad |= ds_put(cJSON_AddObjectToObject(root, "tensor_parallel"), "autotp_size",
+                      ds->tensor_parallel);
+    if (ds->given & DS_GIVEN_PIPELINE)
+        bad |= ds_put(cJSON_AddObjectToObject(root, "pipeline"), "stages", ds->pipeline);
+    if (ds->given & DS_GIVEN_SEQUENCE)
+        bad |= ds_put_bool(cJSON_AddObjectToObject(root, "activation_checkpointing"),
+                           "partition_activations", ds->sequence_parallel);
+    return bad;
+}
+
 char *ds_config_print(const ds_config *ds) {
     cJSON *root = cJSON_CreateObject();
     char *text = NULL;
@@ -248,7 +261,7 @@ char *ds_config_print(const ds_config *ds) {
     if (ds->given & DS_GIVEN_STEPS_PER_PRINT)
         bad |= ds_put(root, "steps_per_print", ds->steps_per_print);
     bad |= ds_put_types(root, ds) | ds_put_zero(root, ds) | ds_put_optimizer(root, ds)
-           | ds_put_schedule(root, ds) | ds_put_shown(root, ds);
+           | ds_put_schedule(root, ds) | ds_put_shown(root, ds) | ds_put_parallel(root, ds);
     if (!bad) text = cJSON_Print(root);
     cJSON_Delete(root);
     return text;

@@ -87,6 +87,9 @@ typedef enum ds_id {
     DS_CSV,
     DS_CSV_PATH,
     DS_CSV_NAME,
+    DS_TENSOR_RANKS,
+    DS_STAGES,
+    DS_PARTITION,
     DS_IDS
 } ds_id;
 
@@ -129,19 +132,26 @@ typedef struct ds_row {
 #define DS_MANY    9007199254740992.0
 
 /* ---- reasons that several rows share ---- */
-#define WHY_OFF      "read only where its feature is switched on, which is not supported here"
-#define WHY_BUCKET   "a bucket is the largest unit, whose buffer there is anyway; -zb: larger"
-#define WHY_MEMORY   "memory for gathers is planned from the model's units"
-#define WHY_TORCH    "it is about PyTorch, which is not used here"
-#define WHY_TIMES    "the trainer prints its own timings"
-#define WHY_TRACE    "the trainer's flag -tr records each operation"
-#define WHY_LAYERS   "the table has all layers, and the operations of each"
-#define WHY_SAVING   "DeepSpeed's checkpoint files are not read or written here"
-#define WHY_SCALING  "gradients are summed in f32, which needs no scaling before the sum"
-#define WHY_AIO      "the plugin sizes and spreads its transfers from and to files by itself"
-#define WHY_RING     "the plugin plans its buffers between memory and files by itself"
-#define WHY_PINNED   "memory is pinned where a GPU copies from it, and only there"
-#define WHY_PIPELINE "pieces are always read ahead, and written back while others are updated"
+#define WHY_OFF        "read only where its feature is switched on, which is not supported here"
+#define WHY_BUCKET     "a bucket is the largest unit, whose buffer there is anyway; -zb: larger"
+#define WHY_MEMORY     "memory for gathers is planned from the model's units"
+#define WHY_TORCH      "it is about PyTorch, which is not used here"
+#define WHY_TIMES      "the trainer prints its own timings"
+#define WHY_TRACE      "the trainer's flag -tr records each operation"
+#define WHY_LAYERS     "the table has all layers, and the operations of each"
+#define WHY_SAVING     "DeepSpeed's checkpoint files are not read or written here"
+#define WHY_SCALING    "gradients are summed in f32, which needs no scaling before the sum"
+#define WHY_AIO        "the plugin sizes and spreads its transfers from and to files by itself"
+#define WHY_RING       "the plugin plans its buffers between memory and files by itself"
+#define WHY_PINNED     "memory is pinned where a GPU copies from it, and only there"
+#define WHY_PIPELINE   "pieces are always read ahead, and written back while others are updated"
+#define WHY_VOCABULARY "embedding, classifier and loss are always cut by vocabulary"
+#define WHY_HEADS      "whole heads and channels are what is divided"
+#define WHY_GROUPS     "the trainer makes its groups by itself"
+#define WHY_GPT2       "the model is GPT-2, which the trainer knows how to cut"
+#define WHY_BETWEEN                                                                                \
+    "what goes between stages is in parts where partition_activations (-sp 1) is on, and whole "   \
+    "otherwise"
 #define USE_SHARDING "use zero_optimization.stage 3"
 #define USE_ZENFLOW                                                                                \
     "remove it; it updates most weights with gradients of earlier steps, and here every update "   \
@@ -454,7 +464,7 @@ static const ds_row ds_rows[] = {
 
     /* ---- activations, compilation ---- */
     SECTION("activation_checkpointing"),
-    REFUSED("activation_checkpointing.partition_activations", DS_BOOL, "false", USE_WHOLE),
+    APPLIED("activation_checkpointing.partition_activations", DS_BOOL, DS_PARTITION),
     REFUSED("activation_checkpointing.cpu_checkpointing", DS_BOOL, "false",
             "use false; the trainer's -r 4 keeps the inputs of blocks in a file instead"),
     IGNORED("activation_checkpointing.contiguous_memory_optimization", DS_BOOL, WHY_TORCH),
@@ -484,35 +494,38 @@ static const ds_row ds_rows[] = {
 
     /* ---- other kinds of parallelism ---- */
     SECTION("tensor_parallel"),
-    REFUSED("tensor_parallel.autotp_size", DS_WHOLE, "0", USE_WHOLE),
-    IGNORED("tensor_parallel.dtype", DS_ANY, WHY_OFF),
-    IGNORED("tensor_parallel.tp_overlap_comm", DS_BOOL, WHY_OFF),
-    IGNORED("tensor_parallel.vocab_parallel_lm_head", DS_BOOL, WHY_OFF),
-    IGNORED("tensor_parallel.vocab_parallel_ce_backend", DS_TEXT, WHY_OFF),
+    RANGED("tensor_parallel.autotp_size", DS_WHOLE, DS_TENSOR_RANKS, 0, 4096),
+    IGNORED("tensor_parallel.dtype", DS_ANY, "weights have the type of fp16 and bf16"),
+    IGNORED("tensor_parallel.tp_overlap_comm", DS_BOOL,
+            "parts meet when they are needed, in the order of the layers"),
+    IGNORED("tensor_parallel.vocab_parallel_lm_head", DS_BOOL, WHY_VOCABULARY),
+    IGNORED("tensor_parallel.vocab_parallel_ce_backend", DS_TEXT, WHY_VOCABULARY),
     SECTION("tensor_parallel.tensor_parallel"),
-    REFUSED("tensor_parallel.tensor_parallel.tp_size", DS_WHOLE, "1", USE_WHOLE),
-    IGNORED("tensor_parallel.tensor_parallel.tp_grain_size", DS_WHOLE, WHY_OFF),
-    IGNORED("tensor_parallel.tensor_parallel.mpu", DS_ANY, WHY_OFF),
-    IGNORED("tensor_parallel.tensor_parallel.tp_group", DS_ANY, WHY_OFF),
+    RANGED("tensor_parallel.tensor_parallel.tp_size", DS_WHOLE, DS_TENSOR_RANKS, 0, 4096),
+    IGNORED("tensor_parallel.tensor_parallel.tp_grain_size", DS_WHOLE, WHY_HEADS),
+    IGNORED("tensor_parallel.tensor_parallel.mpu", DS_ANY, WHY_GROUPS),
+    IGNORED("tensor_parallel.tensor_parallel.tp_group", DS_ANY, WHY_GROUPS),
     SECTION("tensor_parallel.tp"),
-    REFUSED("tensor_parallel.tp.tp_size", DS_WHOLE, "1", USE_WHOLE),
-    IGNORED("tensor_parallel.tp.tp_grain_size", DS_WHOLE, WHY_OFF),
-    IGNORED("tensor_parallel.tp.mpu", DS_ANY, WHY_OFF),
-    IGNORED("tensor_parallel.tp.tp_group", DS_ANY, WHY_OFF),
-    IGNORED("tensor_parallel.injection_policy_tuple", DS_ANY, WHY_OFF),
-    IGNORED("tensor_parallel.partition_config", DS_ANY, WHY_OFF),
-    IGNORED("tensor_parallel.preset_model", DS_TEXT, WHY_OFF),
-    IGNORED("tensor_parallel.keep_module_on_host", DS_BOOL, WHY_OFF),
-    IGNORED("tensor_parallel.replace_with_kernel_inject", DS_BOOL, WHY_OFF),
-    IGNORED("tensor_parallel.kernel_inject", DS_BOOL, WHY_OFF),
+    RANGED("tensor_parallel.tp.tp_size", DS_WHOLE, DS_TENSOR_RANKS, 0, 4096),
+    IGNORED("tensor_parallel.tp.tp_grain_size", DS_WHOLE, WHY_HEADS),
+    IGNORED("tensor_parallel.tp.mpu", DS_ANY, WHY_GROUPS),
+    IGNORED("tensor_parallel.tp.tp_group", DS_ANY, WHY_GROUPS),
+    IGNORED("tensor_parallel.injection_policy_tuple", DS_ANY, WHY_GPT2),
+    IGNORED("tensor_parallel.partition_config", DS_ANY, WHY_GPT2),
+    IGNORED("tensor_parallel.preset_model", DS_TEXT, WHY_GPT2),
+    IGNORED("tensor_parallel.keep_module_on_host", DS_BOOL, WHY_TORCH),
+    IGNORED("tensor_parallel.replace_with_kernel_inject", DS_BOOL, WHY_TORCH),
+    IGNORED("tensor_parallel.kernel_inject", DS_BOOL, WHY_TORCH),
     SECTION("pipeline"),
-    REFUSED("pipeline.stages", DS_ANY, "1", USE_WHOLE),
-    IGNORED("pipeline.partition", DS_TEXT, WHY_OFF),
-    IGNORED("pipeline.seed_layers", DS_BOOL, WHY_OFF),
-    IGNORED("pipeline.activation_checkpoint_interval", DS_WHOLE, WHY_OFF),
-    IGNORED("pipeline.pipe_partitioned", DS_BOOL, WHY_OFF),
-    IGNORED("pipeline.grad_partitioned", DS_BOOL, WHY_OFF),
-    IGNORED("pipeline.use_reentrant", DS_BOOL, WHY_OFF),
+    RANGED("pipeline.stages", DS_WHOLE, DS_STAGES, 0, 512),
+    IGNORED("pipeline.partition", DS_TEXT,
+            "stages have as many blocks as makes their work alike, the classifier's counted"),
+    IGNORED("pipeline.seed_layers", DS_BOOL, "first weights are the same at every layout"),
+    IGNORED("pipeline.activation_checkpoint_interval", DS_WHOLE,
+            "the trainer's own flag -r says what is recomputed"),
+    IGNORED("pipeline.pipe_partitioned", DS_BOOL, WHY_BETWEEN),
+    IGNORED("pipeline.grad_partitioned", DS_BOOL, WHY_BETWEEN),
+    IGNORED("pipeline.use_reentrant", DS_BOOL, WHY_TORCH),
     SECTION("expert_parallel"),
     REFUSED(EP "enabled", DS_BOOL, "false", "use false; the model has no experts"),
     IGNORED(EP "autoep_size", DS_WHOLE, WHY_OFF),

@@ -1616,8 +1616,10 @@ uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     uint64_t halves = 8;                                             /* of a block */
     if (again >= GPT2_RECOMPUTE_BLOCK) halves += shape.tp.sequence ? 3 : 2;
     if (again == GPT2_RECOMPUTE_NORM && shape.tp.sequence) halves += 2;
-    return half * (halves * (uint64_t)cfg->layers + 4)
-           + 3 * (2 * R * sizeof(float) * others / size);
+    const uint64_t first = (uint64_t)gpt2_stage_is_first(&shape.stage);
+    const uint64_t last = (uint64_t)gpt2_stage_is_last(&shape.stage);
+    return half * (halves * (uint64_t)shape.layers + 2 * first + 2 * last)
+           + last * 3 * (2 * R * sizeof(float) * others / size);
 }
 
 double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len) {

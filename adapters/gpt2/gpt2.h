@@ -354,8 +354,8 @@ size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
        a block       8 U: four all-reduces; or as many all-gathers and reduce-scatters in all
          recomputed  2 U more (BLOCK, AWAY: the last sum of a block is not needed again); with
                      sequence parallelism 2 U (NORM) or 3 U (BLOCK, AWAY)
-       embedding and classifier  4 U
-       loss          three all-reduces of B T f32. */
+       embedding, classifier  2 U each
+       loss          three all-reduces of B T f32. Of a pipeline what its stage has. */
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Floating-point operations per token of a training step, forward and backward: 6 per parameter

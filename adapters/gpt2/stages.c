@@ -1,6 +1,7 @@
 /* stages.c - see stages.h. Common subset of C11 and CUDA C++. */
 #include "stages.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -148,5 +149,21 @@ gpt2_run_of gpt2_stage_run(const gpt2_config *cfg, const gpt2_stage *s, int tens
     r.owner = k % s->stages;
     r.here = r.owner == s->stage;
     r.first = r.here ? (size_t)gpt2_stage_first(s, c) * numel + first - begin : 0;
+    return r;
+}
+
+gpt2_run_of gpt2_stage_place(const gpt2_config *cfg, const gpt2_stage *s, int tensor, size_t numel,
+                             size_t at) {
+    gpt2_run_of r = {SIZE_MAX - at, 0, 1, at};
+    int c = 0;
+    if (gpt2_stage_is_whole(s)) return r;
+    r.owner = is_of_blocks(tensor) ? s->stage : gpt2_stage_run(cfg, s, tensor, numel, 0, 1).owner;
+    if (!is_of_blocks(tensor)) return r;
+    const int layer = (int)(at / numel);
+    while (gpt2_stage_first(s, c) + gpt2_stage_blocks(s, c) <= layer) c++;
+    const int behind = gpt2_stage_first(s, c) + gpt2_stage_blocks(s, c);
+    const int first = s->first[chunk_of(s, c)] + layer - gpt2_stage_first(s, c);
+    r.n = (size_t)behind * numel - at;
+    r.first = (size_t)first * numel + at % numel;
     return r;
 }

@@ -63,6 +63,11 @@ typedef struct gpt2_run_of {
 gpt2_run_of gpt2_stage_run(const gpt2_config *cfg, const gpt2_stage *s, int tensor, size_t numel,
                            size_t first, size_t n);
 
+/* The way back: element `at` of what the stage has, where it is in the whole model, and how many
+   follow it in both; `owner` as above. */
+gpt2_run_of gpt2_stage_place(const gpt2_config *cfg, const gpt2_stage *s, int tensor, size_t numel,
+                             size_t at);
+
 #ifdef __cplusplus
 }
 #endif

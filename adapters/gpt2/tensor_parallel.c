@@ -190,6 +190,28 @@ static size_t most_of(const gpt2_config *cfg, int tensor, int size, size_t first
     return most;
 }
 
+int gpt2_place_of(const gpt2_config *cfg, const gpt2_parallel *how, const char *name, size_t at,
+                  gpt2_place *out) {
+    const zero_group *tp = how ? how->tp : NULL;
+    const gpt2_stage *stage = how ? how->stage : NULL;
+    int t = 0;
+    while (t < GPT2_MOST_TENSORS && strcmp(gpt2_tensor_name(t), name) != 0) t++;
+    if (t == GPT2_MOST_TENSORS) return -1;
+    const tensor_slice s = tensor_slice_of(cfg, t, zero_group_rank(tp), zero_group_size(tp));
+    const int whole = tensor_slice_is_whole(&s), layered = t >= GPT2_LN1W && t <= GPT2_FCPROJB;
+    const size_t layers = layered ? (size_t)cfg->layers : 1;
+    const gpt2_run_of run = gpt2_stage_place(cfg, stage, t, tensor_slice_numel(&s), at);
+    out->total = layers * layer_numel(cfg, t);
+    out->row = s.dim * s.inner;
+    out->parts = whole ? 1 : zero_group_size(tp);
+    out->part = whole ? 0 : zero_group_rank(tp);
+    out->owner = (!whole || zero_group_rank(tp) == 0)
+                 && (gpt2_stage_is_whole(stage) || run.owner == stage->stage);
+    out->first = run.first;
+    out->n = run.n;
+    return t;
+}
+
 /* At most PIECE elements; parts: [size][PIECE], memory that the group's collectives reach. */
 static zero_result read_piece(zero_ctx *z, const gpt2_config *cfg, zero_group *tp, int tensor,
                               zero_kind kind, size_t first, size_t n, float *parts, float *out) {

@@ -81,6 +81,18 @@ size_t tensor_slice_take(const tensor_slice *s, float *values, size_t first, siz
 void tensor_slice_put(const tensor_slice *s, float *values, size_t first, size_t n,
                       const float *part);
 
+/* Where an element of this rank's tensor, over its layers, is in the whole model: the dense tensor,
+   of `total` elements, is rows of `row`, of which each of `parts` has an equal slice, and `first`
+   counts within the part, over all layers. `owner`: of the ranks that have it this one is the
+   first. n elements follow one another in both. -> number of the tensor, -1: none has this name.
+   (Experts of a layer are slices of a row of them all.) */
+typedef struct gpt2_place {
+    size_t total, row, first, n;
+    int parts, part, owner;
+} gpt2_place;
+int gpt2_place_of(const gpt2_config *cfg, const gpt2_parallel *how, const char *name, size_t at,
+                  gpt2_place *out);
+
 #ifdef __cplusplus
 }
 #endif

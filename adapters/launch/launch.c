@@ -36,6 +36,7 @@ struct launch_board {
     int claimed;      /* somebody has spoken: the job has failed, everybody leaves */
     int asked;        /* somebody has said that the job was asked to stop */
     int64_t saved;    /* of launch_saved, and one; 0: never told */
+    int tp, dp;       /* of launch_layout; 0: never told */
     unsigned arrived; /* ranks that came to a launch_agree, counted over all rounds */
     int failed[2][LAUNCH_MAX_RANKS]; /* by round modulo 2: nobody is two rounds ahead */
     char copy[LAUNCH_BROADCAST];     /* of launch_broadcast */
@@ -316,6 +317,25 @@ void launch_saved(launch *l, int64_t step) {
     __atomic_store_n(&l->board->saved, step + 1, __ATOMIC_RELEASE);
 }
 
+void launch_layout(launch *l, int tp, int dp) {
+    __atomic_store_n(&l->board->dp, dp, __ATOMIC_RELAXED);
+    __atomic_store_n(&l->board->tp, tp, __ATOMIC_RELEASE);
+}
+
+/* "rank 3 (process 12) ..." with the rank's place: "rank 3 (tp 1, pp 0, dp 1; process 12) ...";
+   other sentences as they are. */
+static void launch_locate(const launch *l, const char *sentence, char out[LAUNCH_SENTENCE]) {
+    const int tp = __atomic_load_n(&l->board->tp, __ATOMIC_ACQUIRE);
+    const int dp = __atomic_load_n(&l->board->dp, __ATOMIC_RELAXED);
+    int rank = 0, n = 0;
+    if (sscanf(sentence, "rank %d (process%n", &rank, &n) == 1 && n > 0 && tp > 0 && dp > 0
+        && !(tp == 1 && dp == l->nranks))
+        snprintf(out, LAUNCH_SENTENCE, "rank %d (tp %d, pp %d, dp %d; process%s", rank, rank % tp,
+                 rank / tp / dp, rank / tp % dp, sentence + n);
+    else
+        snprintf(out, LAUNCH_SENTENCE, "%s", sentence);
+}
+
 /* The line of a job that a signal ends. */
 static void launch_last_words(const launch *l, int number, char *sentence, size_t bytes) {
     const int64_t saved = __atomic_load_n(&l->board->saved, __ATOMIC_ACQUIRE);
@@ -501,7 +521,9 @@ static void launch_kill_all(launch_watch *w, int number) {
 }
 
 /* Says the sentence, unless a rank did, and lets the others' collectives return. */
-static void launch_end_all(launch_watch *w, int rank, const char *sentence) {
+static void launch_end_all(launch_watch *w, int rank, const char *what) {
+    char sentence[LAUNCH_SENTENCE];
+    launch_locate(w->l, what, sentence);
     if (launch_claim(w->l->board)) launch_print(w->l->program, sentence);
     launch_abort_locals(w->l, rank, sentence);
     if (w->ending) return;
@@ -783,8 +805,10 @@ static int launch_map_file(launch *l, const meeting_seat *seat, int own, char *s
 }
 
 /* In a thread of the meeting: another rank has ended the job, or is gone. */
-static void launch_on_end(void *user, const char *sentence) {
+static void launch_on_end(void *user, const char *what) {
     const launch *l = (const launch *)user;
+    char text[LAUNCH_SENTENCE], *sentence = what != NULL ? text : NULL;
+    if (what != NULL) launch_locate(l, what, text);
     int speaks = sentence != NULL && launch_claim(l->board);
     if (speaks) launch_print(l->program, sentence);
     launch_abort_locals(l, 0, sentence != NULL ? sentence : "another rank failed");

@@ -172,6 +172,10 @@ int launch_asked_to_stop(void);
    this is never called the line says nothing of it. */
 void launch_saved(launch *l, int64_t step);
 
+/* For lines about a rank that died: rank = (pp * dp + d) * tp + t is `tp t, pp p, dp d`, of so many
+   tensor-parallel and data-parallel ranks. All ranks give the same. */
+void launch_layout(launch *l, int tp, int dp);
+
 /* Whether this build can be started by mpirun. */
 int launch_has_mpi(void);
 

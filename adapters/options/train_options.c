@@ -219,10 +219,12 @@ static const option train_table[] = {
     ROW(INT, "-pg", "--ranks-per-host", per_node, "0", RANGE(0, 4096),
         .help = "tcp, fs: ranks per machine; 0: as host names tell"),
     ROW(INT, "-tp", "--tensor-parallel", tensor_parallel, "1", RANGE(1, 4096),
+        TO(INT, tensor_parallel), KEY("tensor_parallel: -tp", DS_GIVEN_TENSOR_RANKS, IF_GIVEN),
         .help = "ranks that have one model in parts: heads, hidden channels and vocabulary; it "
                 "divides the ranks, which are data-parallel beyond that: -b, -d and windows count "
                 "those alone"),
-    ROW(INT, "-pp", "--pipeline", pipeline, "1", RANGE(1, 512),
+    ROW(INT, "-pp", "--pipeline", pipeline, "1", RANGE(1, 512), TO(INT, pipeline),
+        KEY("pipeline.stages: -pp", DS_GIVEN_PIPELINE, IF_GIVEN),
         .help = "stages that have the model's blocks one after the other, and run its micro-steps "
                 "as a pipeline, one forward, one backward; -d gives the micro-steps: of m, (p-1)/m "
                 "of the time is idle"),
@@ -230,6 +232,7 @@ static const option train_table[] = {
         .help = "chunks of blocks that each stage has, interleaved: a v-th of the idle time, for v "
                 "times the messages; the stages divide the micro-steps then"),
     ROW(INT, "-sp", "--sequence-parallel", sequence_parallel, "0", RANGE(0, 1),
+        TO(INT, sequence_parallel), KEY("partition_activations: -sp", DS_GIVEN_SEQUENCE, IF_GIVEN),
         .help = "1: with -tp, what lies between layers is in parts, too: 1/tp of its memory, as "
                 "many bytes sent"),
     ROW(INT, "-nt", "--threads", threads, "0", RANGE(0, 4096),

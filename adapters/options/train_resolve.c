@@ -24,13 +24,8 @@ static int train_check_saves(const train_options *o, char *sentence, size_t byte
     if (!o->log_dir[0])
         return train_fail(sentence, bytes, "%s: checkpoints need a folder, -o",
                           o->resume ? "-y" : "-n");
-    if (train_compares(o))
-        return train_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
-    if (o->tensor_parallel < 2 && o->pipeline < 2) return 0;
-    return train_fail(sentence, bytes,
-                      "-n and -y: checkpoints of a model in parts, -tp %d and -pp %d, are not "
-                      "supported yet",
-                      o->tensor_parallel, o->pipeline);
+    if (!train_compares(o)) return 0;
+    return train_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
 }
 
 int train_check(const train_options *o, char *sentence, size_t bytes) {
@@ -214,11 +209,14 @@ ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *
     memset(said, 0, sizeof *said);
     train_options_store(o, said);
     a.ranks = ranks;
+    a.tensor_parallel = o->tensor_parallel;
+    a.pipeline = o->pipeline;
+    const int data = ranks / (o->tensor_parallel * o->pipeline);
     a.micro_batch = said->micro_batch;
     a.train_batch = said->train_batch;
     if (a.train_batch == 0 && a.micro_batch == 0) a.train_batch = TRAIN_WINDOWS;
-    if (o->step_tokens > 0 && o->batch > 0)
-        a.accumulation = (int)(a.train_batch / a.micro_batch / a.ranks);
+    if (o->step_tokens > 0 && o->batch > 0 && data > 0)
+        a.accumulation = (int)(a.train_batch / a.micro_batch / data);
     a.type = said->zero.type;
     a.hyper = &said->hyper;
     a.optimizer = said->zero.optimizer;

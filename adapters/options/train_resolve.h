@@ -55,7 +55,8 @@ int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batc
 int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
                     batch_shape *batch, char *sentence, size_t bytes);
 
-/* What "auto" in a file stands for. `said` is filled with what the flags say, and borrowed. */
+/* What "auto" in a file stands for, with so many ranks of all kinds. `said` is filled with what the
+ * flags say, and borrowed. */
 ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *said);
 
 /* The plugin's settings: the file's (zeros without one), and the flags'. Their folder is borrowed

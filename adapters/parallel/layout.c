@@ -4,6 +4,7 @@
 #endif
 #include "layout.h"
 
+#include "../gpt2/tensor_parallel.h"
 #include "../pipeline/pipeline.h"
 
 #include <stdarg.h>
@@ -157,9 +158,9 @@ zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double t
     ZERO_TRY(zero_group_open(&l->world, comm, stream, timeout_s));
     ZERO_TRY(zero_group_split(l->world, of_data, l->dp_rank, &l->data));
     ZERO_TRY(zero_group_split(l->world, of_parts, l->tp_rank, &l->part.tp));
-    zero_group_name(l->data, "dp");
     zero_group_name(l->part.tp, "tp");
     ZERO_TRY(layout_open_stages(l));
+    zero_group_name(l->data, "dp");
     return l->sums ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
@@ -186,6 +187,7 @@ void layout_close(layout *l) {
 /* A pipeline's micro-steps add up where they lie, in f32, unless that was asked otherwise. */
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
     c->world = l->world;
+    l->model = model;
     if (l->pp == 1) return ZERO_OK;
     if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = ZERO_ACCUMULATE_LOCAL;
     if (c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
@@ -203,6 +205,30 @@ zero_comm layout_comm(const layout *l, const zero_comm *comm) {
     own.node_size = comm->node_size % l->tp == 0 ? comm->node_size / l->tp : 0;
     if (own.node_size && l->dp % own.node_size) own.node_size = 0;
     return own;
+}
+
+void layout_stats(const layout *l, zero_group_stats *stats) {
+    const zero_group *const all[3] = {l->part.tp, l->stage.pp, l->stage.ends};
+    memset(stats, 0, sizeof *stats);
+    for (int i = 0; i < 3; i++) {
+        zero_group_stats of;
+        zero_group_query_stats(all[i], &of);
+        stats->sent_bytes += of.sent_bytes;
+        stats->waited_s += of.waited_s;
+    }
+}
+
+static void layout_place(const void *user, const char *name, size_t at, checkpoint_place *place) {
+    const layout *l = (const layout *)user;
+    gpt2_place p;
+    if (gpt2_place_of(l->model, &l->part, name, at, &p) < 0) return;
+    const checkpoint_place found = {p.total, p.row, p.parts, p.part, p.owner, p.first, p.n};
+    *place = found;
+}
+
+checkpoint_parts layout_parts(const layout *l) {
+    const checkpoint_parts parts = {l->world, layout_place, l}, none = {NULL, NULL, NULL};
+    return l->world ? parts : none;
 }
 
 zero_result layout_sum(layout *l, zero_ctx *z, double *values, int n) {

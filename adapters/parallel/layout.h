@@ -15,6 +15,7 @@
 #include <stddef.h>
 
 #include "../../zero_plugin.h"
+#include "../checkpoint/checkpoint.h"
 #include "../gpt2/gpt2.h"
 #include "../gpt2/pipelined.h"
 
@@ -37,6 +38,7 @@ typedef struct layout {
     double *sums;             /* memory that groups reach */
     gpt2_stage stage;         /* of a pipeline: this rank's */
     int *world_unit;          /* of the context's units, where there is a pipeline */
+    const gpt2_config *model; /* borrowed, from layout_settings on */
 } layout;
 
 /* What the ranks are, and this one: no rank is asked. Sizes: 1 or more. */
@@ -69,6 +71,12 @@ void layout_close(layout *l); /* after contexts and models */
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c);
 /* What a context is made with. */
 zero_comm layout_comm(const layout *l, const zero_comm *comm);
+
+/* Bytes sent, and seconds waited, in the groups beside the contexts. */
+void layout_stats(const layout *l, zero_group_stats *stats);
+
+/* How a checkpoint knows what this rank has; borrows the layout. Behind layout_settings. */
+checkpoint_parts layout_parts(const layout *l);
 
 /* Sums over all ranks of the run, of at most 8 values (none: a barrier): zero_all_sum, where
    all are of the context.
