@@ -219,6 +219,46 @@ static void lend_types(void) {
         }
 }
 
+#define REFUSED(call, result, text)                                                                \
+    do {                                                                                           \
+        const zero_result refused = (call);                                                        \
+        test_check(refused == (result) && strstr(zero_last_error(z), text), "%s: %d, %s", #call,   \
+                   (int)refused, zero_last_error(z));                                              \
+    } while (0)
+
+/* Rows: not tested one by one. */
+static void lend_refused_rows(void) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0};
+    zero_config cfg = {0};
+    float some[40] = {0}, more[40] = {0};
+    zero_ctx *z;
+    if (zero_create(&z, &cfg, &self)) return;
+    REFUSED(zero_lend_array(z, 40, more, NULL), ZERO_OK, "");
+    REFUSED(zero_lend_array(z, 0, some, more), ZERO_ERR_ARGUMENT, "tensor 1: numel is 0");
+    REFUSED(zero_lend_array(z, 0, some, more), ZERO_ERR_ARGUMENT, "numel is 0");
+    REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT,
+            "a row of the table was refused: zero_tensor, rank 0 of 1: tensor 1: numel is 0");
+    zero_destroy(z);
+    if (zero_create(&z, &cfg, &self)) return;
+    (void)zero_lend_array(z, 40, more, NULL);
+    REFUSED(zero_adopt(z, NULL, NULL, ZERO_F32, NULL), ZERO_ERR_STATE, "by zero_lend");
+    test_check(!zero_lend(z, NULL, ZERO_F32), "arrays: %s", zero_last_error(z));
+    REFUSED(zero_lend_train(z, NULL, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT,
+            "tensor 0, layer 0: the host's array of gradients is NULL");
+    REFUSED(zero_lend_array(z, 40, some, more), ZERO_ERR_STATE, "before zero_lend");
+    zero_destroy(z);
+    if (zero_create(&z, &cfg, &self)) return;
+    (void)zero_lend_array(z, 40, NULL, more);
+    (void)zero_lend_array(z, 70000, NULL, more);
+    (void)zero_lend_array(z, 40, NULL, more);
+    zero_plan plan;
+    test_check(!zero_query_plan(z, &plan) && plan.units == 2, "small arrays share units: %d",
+               plan.units);
+    REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT, "the host's array is NULL");
+    zero_destroy(z);
+}
+
 /* What is refused, and what is said. */
 static void lend_refused(void) {
     typedef struct inside {
@@ -235,12 +275,6 @@ static void lend_refused(void) {
     inside p = {{0}, NULL}, g = {{0}, NULL};
     float more[40] = {0};
     zero_ctx *z;
-#define REFUSED(call, result, text)                                                                \
-    do {                                                                                           \
-        const zero_result refused = (call);                                                        \
-        test_check(refused == (result) && strstr(zero_last_error(z), text), "%s: %d, %s", #call,   \
-                   (int)refused, zero_last_error(z));                                              \
-    } while (0)
     cfg.type = ZERO_F64;
     test_check(zero_create(&z, &cfg, &self) == ZERO_ERR_ARGUMENT, "weights of 64 bits");
     zero_destroy(z);
@@ -252,30 +286,6 @@ static void lend_refused(void) {
     test_check(!zero_tensors(z, w, 1), "a table");
     REFUSED(zero_build(z), ZERO_ERR_STATE, "zero_lend");
     REFUSED(zero_lend_train(z, &p, &g, &hyper, 0, NULL), ZERO_ERR_STATE, "zero_lend comes first");
-    zero_destroy(z);
-    if (zero_create(&z, &cfg, &self)) return; /* rows are not tested one by one */
-    REFUSED(zero_lend_array(z, 40, more, NULL), ZERO_OK, "");
-    REFUSED(zero_lend_array(z, 0, p.w, g.w), ZERO_ERR_ARGUMENT, "tensor 1: numel is 0");
-    REFUSED(zero_lend_array(z, 0, p.w, g.w), ZERO_ERR_ARGUMENT, "numel is 0");
-    REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT,
-            "a row of the table was refused: zero_tensor, rank 0 of 1: tensor 1: numel is 0");
-    zero_destroy(z);
-    if (zero_create(&z, &cfg, &self)) return;
-    (void)zero_lend_array(z, 40, more, NULL);
-    REFUSED(zero_adopt(z, NULL, NULL, ZERO_F32, NULL), ZERO_ERR_STATE, "by zero_lend");
-    test_check(!zero_lend(z, NULL, ZERO_F32), "arrays: %s", zero_last_error(z));
-    REFUSED(zero_lend_train(z, NULL, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT,
-            "tensor 0, layer 0: the host's array of gradients is NULL");
-    REFUSED(zero_lend_array(z, 40, p.w, g.w), ZERO_ERR_STATE, "before zero_lend");
-    zero_destroy(z);
-    if (zero_create(&z, &cfg, &self)) return;
-    (void)zero_lend_array(z, 40, NULL, more);
-    (void)zero_lend_array(z, 70000, NULL, more);
-    (void)zero_lend_array(z, 40, NULL, more);
-    zero_plan plan;
-    test_check(!zero_query_plan(z, &plan) && plan.units == 2, "small arrays share units: %d",
-               plan.units);
-    REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT, "the host's array is NULL");
     zero_destroy(z);
     if (zero_create(&z, &cfg, &self) || zero_tensors(z, &both[1], 1)) return;
     p.p = more;
@@ -329,6 +339,7 @@ static void lend_numbers(void) {
 int main(void) {
     lend_same();
     lend_types();
+    lend_refused_rows();
     lend_refused();
     lend_numbers();
     return test_summary();
