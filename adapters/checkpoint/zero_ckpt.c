@@ -357,7 +357,7 @@ static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t firs
 
 /* Where GPT-2's tensors are in a generation that has these and no others. 0: it has not. */
 static int tool_find_model(tool_source *s, char *why) {
-    const gpt2_config any = {1, 1, 128, 1, 1, 1, 0};
+    const gpt2_config any = {1, 1, 128, 1, 1, 1, 0, GPT2_NO_EXPERTS};
     zero_tensor_desc table[GPT2_TENSORS];
     checkpoint_tensor x;
     gpt2_describe(&any, table);
