@@ -405,6 +405,15 @@ static int hooked(experts *x, zero_result result) {
     return went(x, result, result == ZERO_OK ? "" : zero_last_error(x->z));
 }
 
+zero_result experts_pass_begin(experts *x, zero_pass kind, int micro, int micro_steps) {
+    (void)hooked(x, zero_pass_begin(x->z, kind, micro, micro_steps));
+    return x->result;
+}
+zero_result experts_pass_end(experts *x) {
+    (void)hooked(x, zero_pass_end(x->z));
+    return x->result;
+}
+
 /* From out (S, C) to `to`: where experts are, or back. One rank has one memory for both. */
 static void exchange(experts *x, const void *out, void *to) {
     const size_t bytes = x->slots / x->ranks * x->C * x->bytes;

@@ -86,6 +86,9 @@ zero_result experts_create(experts **x, const gpt2_config *cfg, const gpt2_run *
 void experts_destroy(experts *x); /* NULL is allowed */
 const char *experts_error(const experts *x);
 
+zero_result experts_pass_begin(experts *x, zero_pass kind, int micro, int micro_steps);
+zero_result experts_pass_end(experts *x);
+
 /* Layer i: out (R, C) = x + the mixture of in. `counts`: a training's, for experts_take. */
 zero_result experts_forward(experts *x, int i, void *out, const void *residual, const void *in,
                             size_t R, int counts);

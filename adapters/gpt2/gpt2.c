@@ -67,6 +67,7 @@ static zero_result refuse(gpt2_error *err, zero_result result, const char *forma
 
 const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how) {
     const char *sentence = zero_last_error(z);
+    if (!sentence[0] && how && how->experts) sentence = zero_last_error(how->experts);
     return sentence[0] || !how ? sentence : zero_group_error(how->tp);
 }
 
@@ -480,6 +481,8 @@ zero_result gpt2_init_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_paral
     for (int i = 0; i < n && result == ZERO_OK; i++)
         result = init_tensor(z, cfg, how, seed, i, tensor_numel(&table[i]), chunk);
     free(chunk);
+    if (result == ZERO_OK && how && how->experts)
+        result = experts_init(how->experts, cfg, how, seed);
     if (result == ZERO_OK) return ZERO_OK;
     return refuse(err, result, "%s", gpt2_parallel_error(z, how));
 }
@@ -1426,6 +1429,15 @@ static zero_result embed_backward(gpt2_model *m, const ops_heads *s) {
 
 /* ---- passes -------------------------------------------------------------------------------- */
 
+zero_result gpt2_pass_begin(gpt2_model *m, zero_pass kind, int micro, int micro_steps) {
+    TRY(hook(m, zero_pass_begin(m->z, kind, micro, micro_steps)));
+    return m->moe ? mixed(m, experts_pass_begin(m->moe, kind, micro, micro_steps)) : ZERO_OK;
+}
+zero_result gpt2_pass_end(gpt2_model *m) {
+    if (m->moe) TRY(mixed(m, experts_pass_end(m->moe)));
+    return hook(m, zero_pass_end(m->z));
+}
+
 /* Copies tokens to the device, after a look at each. targets may be NULL. */
 static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targets, size_t n) {
     m->error.sentence[0] = '\0';
@@ -1686,7 +1698,8 @@ void gpt2_free(void *memory) { ops_free(memory); }
 
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     gpt2_model shape;
-    if (set_shape(&shape, cfg, run, NULL) != ZERO_OK || !shape.tp.group) return 0;
+    if (set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
+    if (!shape.tp.group) return experts_sent(cfg, run);
     const uint64_t others = shape.tp.size - 1, size = shape.tp.size;
     const uint64_t R = (uint64_t)run->batch * shape.T, again = (uint64_t)run->recompute;
     const uint64_t half = R * shape.C * shape.bytes / size * others; /* of an all-reduce */

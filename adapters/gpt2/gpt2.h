@@ -293,6 +293,10 @@ const char *gpt2_attention_path(const gpt2_model *m);
 /* The sentence for the last error of a call with this model; "" without one. Owned by the model. */
 const char *gpt2_last_error(const gpt2_model *m);
 
+/* zero_pass_begin and zero_pass_end of the model's context, and of that of its experts. */
+zero_result gpt2_pass_begin(gpt2_model *m, zero_pass kind, int micro, int micro_steps);
+zero_result gpt2_pass_end(gpt2_model *m);
+
 /* Forward and backward of one micro-step, inside a ZERO_TRAIN pass. inputs, targets: B x T token
    indices 0..V-1. Adds to the gradients that of (mean loss over B*T) * loss_factor, which is
    zero_loss_scale(z) / micro_steps. *loss: the mean cross entropy in nats, before the factor; of
@@ -375,7 +379,8 @@ size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
          recomputed  2 U more (BLOCK, AWAY: the last sum of a block is not needed again); with
                      sequence parallelism 2 U (NORM) or 3 U (BLOCK, AWAY)
        embedding and classifier  4 U
-       loss          three all-reduces of B T f32. */
+       loss          three all-reduces of B T f32
+   and of an expert group what experts_sent says. */
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Floating-point operations per token of a training step, forward and backward: 6 per parameter
