@@ -252,7 +252,8 @@ enum { E = 4, MOST_NUMEL = 400000 };
 
 /* A training on dp ranks, ep of which share a layer's experts; and what the first rank finds. */
 typedef struct training {
-    int dp, ep, chosen, stage, steps, recompute, micro, together;
+    int dp, ep, chosen, stage, steps, recompute, micro;
+    zero_accumulation accumulation;
     zero_type type;
     zero_tier tier;
     float capacity;
@@ -303,7 +304,7 @@ static zero_result open_contexts(part *p) {
     memset(&zc, 0, sizeof zc);
     zc.stage = t->stage;
     zc.micro_steps = t->micro;
-    zc.accumulation = ZERO_ACCUMULATE_SHARDED;
+    zc.accumulation = t->accumulation;
     zc.type = t->type;
     zc.log = test_quiet;
     zc.world = p->world;
@@ -472,6 +473,7 @@ static training layout(int dp, int ep, int chosen) {
     t.chosen = chosen;
     t.steps = EMULATED ? 2 : 6;
     t.micro = MICRO;
+    t.accumulation = ZERO_ACCUMULATE_SHARDED;
     t.capacity = 1.0f;
     return t;
 }
@@ -593,6 +595,21 @@ static void test_bits(int ep, int chosen) {
     }
 }
 
+/* A rank that alone has its experts divides by the data-parallel ranks all the same, also where
+   gradients are reduced where they lie. */
+static void test_alone(void) {
+    training first = layout(2, 2, 1);
+    first.micro = 1;
+    first.accumulation = ZERO_ACCUMULATE_AUTO;
+    first.stage = 2;
+    train(&first);
+    for (int stage = 0; stage < 4; stage++) {
+        training t = first;
+        t.stage = stage;
+        check_same(&t, &first);
+    }
+}
+
 /* In words of the layers: four all-to-alls of E capacity C numbers. */
 static void test_traffic(void) {
     training t = layout(2, 2, 2);
@@ -644,6 +661,7 @@ int main(void) {
     test_refused();
     for (int i = 0; i < (int)(sizeof layers / sizeof *layers); i++) test_layer(layers[i]);
     test_traffic();
+    test_alone();
     for (int i = EMULATED; i < 4 - EMULATED; i++) test_bits(1 << i % 3, 1 + i % 2);
     for (int i = EMULATED; i < 4 - EMULATED; i++)
         test_near(2 + 2 * (i / 2), 1 + i % 2, ZERO_F32, 1e-5);

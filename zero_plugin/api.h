@@ -72,7 +72,8 @@ static zero_result zp_create_join(zero_ctx *z, const zp_transport *row, const ze
         g->timeout_s = zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
     }
     ZP_DO(z, zp_group_open(z->data, row, comm));
-    if (z->data->divisor != 1 && z->cfg.divisor > 0) z->data->divisor = (float)z->cfg.divisor;
+    const int sums = z->data->divisor != 1 || comm->kind == ZERO_COMM_NCCL; /* it cannot scale */
+    if (sums && z->cfg.divisor > 0) z->data->divisor = (float)z->cfg.divisor;
     ZP_TRY(zp_world_open(z));
     zp_called(z, z->call);
     return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));

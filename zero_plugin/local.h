@@ -47,7 +47,7 @@ static zero_result zp_local_work(zp_stream *s, const zp_op *op) {
         zp_sum sum = zp_op_sum(op, seats->n, op->group->node_size);
         for (int p = 0; p < seats->n; p++)
             sum.source[p] = zp_op_peer(op, p, (size_t)op->group->rank * op->shard);
-        const int there = seats->n == 1 && op->source == op->target && !op->sum;
+        const int there = seats->n == 1 && op->source == op->target && !op->sum && op->scale == 1;
         return there ? ZERO_OK : zp_sum_ranks(s, &sum, op->shard / ZP_WIDE);
     }
     for (int p = 0; p < seats->n; p++) {
