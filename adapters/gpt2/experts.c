@@ -293,6 +293,7 @@ static size_t place(experts *x, size_t R, char *base) {
     const size_t C = x->C, S = x->slots, c = x->capacity;
     size_t at = 0;
     x->totals = (double *)cut(base, &at, 2, sizeof(double));
+    double *sums = (double *)cut(base, &at, 2 * x->E, sizeof(double));
     x->out = cut(base, &at, S * C, x->bytes);
     x->in = x->ranks > 1 ? cut(base, &at, S * C, x->bytes) : x->out;
     x->zeros = cut(base, &at, c * C, x->bytes);
@@ -305,6 +306,7 @@ static size_t place(experts *x, size_t R, char *base) {
         expert_values spare, *v = x->values ? &x->values[i] : &spare;
         v->fch = fch;
         v->gelu = gelu;
+        v->route.sums = sums;
         place_layer(x, v, R, base, &at);
     }
     return at;

@@ -29,6 +29,7 @@ typedef struct ops_route {
     int *choices;                     /* (R, k) the experts */
     int *rows;                        /* (E capacity) r k + j of what is there; -1: nothing */
     float *shares;                    /* (E) of all rows, those whose first choice it is */
+    double *sums;                     /* (E, 2) CUDA: of each expert, for the totals */
 } ops_route;
 
 /* gates = softmax(x w'): x (R, C), w (E, C). */
