@@ -48,13 +48,14 @@
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
 #include "adapters/options/train_resolve.h"
-#include "adapters/parallel/layout.h"
+#include "adapters/parallel/expert_saves.h"
 #include "adapters/report/main_log.h"
 #include "adapters/report/observe.h"
 #include "adapters/report/pace.h"
 #include "adapters/report/plan_rows.h"
 #include "adapters/report/progress.h"
 #include "adapters/report/report.h"
+#include "adapters/report/save_line.h"
 #include "adapters/report/settings_rows.h"
 #include "adapters/report/step_line.h"
 #include "adapters/schedule/outliers.h"
@@ -108,11 +109,12 @@ typedef struct trainer {
     zero_hyper hyper; /* but for lr and betas: lr's schedule has them */
     schedule lr;
     outliers losses, norms;
-    int step;           /* steps made, skipped ones too */
-    int64_t data_step;  /* the next one's data; of a run that goes on with other batches not step */
-    int64_t updates;    /* that the optimizer made: the schedule's clock */
-    int unsettled;      /* the last step's report was not asked for yet */
-    checkpoint *saves;  /* -n, -y; else NULL */
+    int step;          /* steps made, skipped ones too */
+    int64_t data_step; /* the next one's data; of a run that goes on with other batches not step */
+    int64_t updates;   /* that the optimizer made: the schedule's clock */
+    int unsettled;     /* the last step's report was not asked for yet */
+    checkpoint *saves; /* -n, -y; else NULL */
+    expert_saves of_experts;
     size_t saves_bytes; /* of host memory for them */
     int64_t saved;      /* step of the last save or load; -1: none */
     int64_t durable;    /* of the last that was said to be on the disk, or loaded */
@@ -126,7 +128,8 @@ typedef struct trainer {
 
 /* What a step told. */
 typedef struct step_values {
-    double loss; /* mean over all ranks */
+    double loss, aux,
+        dropped; /* mean over all ranks; of experts: auxiliary loss, choices dropped */
     double loss_z, norm_z;
     double lr;
     zero_step_report done;
@@ -135,12 +138,13 @@ typedef struct step_values {
 /* ---- 2 the loop ---------------------------------------------------------------------------- */
 
 static void check(const trainer *t, zero_result result); /* ends the job, and tells why */
+static void check_groups(const trainer *t, zero_result result);
 static void check_model(const trainer *t, zero_result result);
 static void check_line(const trainer *t, zero_result result);
 static int load_batch(void *trainer_, int micro, int *inputs, int *targets); /* this rank's rows */
 static void settle(trainer *t, zero_step_report *done);
 static int is_unusual(trainer *t, step_values *v);
-static double take_loss(trainer *t);
+static void take_loss(trainer *t, step_values *v);
 static void look_at_model(trainer *t); /* validation and sample, when they are due */
 static void train_step(trainer *t);
 static void save_if_due(trainer *t);
@@ -156,14 +160,14 @@ static void run_micro_steps(trainer *t) {
         observe_begin(j->see, "data", BREAKDOWN_DATA);
         (void)load_batch(t, micro, j->inputs, j->targets);
         observe_end(j->see);
-        check(t, zero_pass_begin(t->z, ZERO_TRAIN, micro, micro_steps));
+        check_model(t, gpt2_pass_begin(t->model, ZERO_TRAIN, micro, micro_steps));
         check_model(t, gpt2_train_step(t->model, j->inputs, j->targets, factor, NULL));
-        check(t, zero_pass_end(t->z));
+        check_model(t, gpt2_pass_end(t->model));
     }
     if (t->groups.pp == 1) return;
-    check(t, zero_pass_begin(t->z, ZERO_TRAIN, ZERO_TOGETHER, micro_steps));
+    check_model(t, gpt2_pass_begin(t->model, ZERO_TRAIN, ZERO_TOGETHER, micro_steps));
     check_line(t, gpt2_pipeline_train(t->line, &feed, factor));
-    check(t, zero_pass_end(t->z));
+    check_model(t, gpt2_pass_end(t->model));
 }
 
 /* One step. v NULL: its values are not wanted; then the host waits for a GPU only to know whether
@@ -181,17 +185,15 @@ static void take_step(trainer *t, step_values *v) {
     hyper.lr = (float)now.lr;
     hyper.beta1 = (float)now.beta1;
     hyper.beta2 = (float)now.beta2;
-    check(t, zero_reduce(t->z));
-    if (judged && v != NULL && is_unusual(t, v))
-        check(t, zero_skip_step(t->z));
-    else
-        check(t, zero_step(t->z, &hyper));
+    check_groups(t, layout_reduce(&t->groups, t->z));
+    const int skips = judged && v != NULL && is_unusual(t, v);
+    check_groups(t, layout_step(&t->groups, t->z, skips ? NULL : &hyper));
     t->step++;
     t->data_step++;
     t->unsettled = 1;
     if (v == NULL) return;
     v->lr = now.lr;
-    if (!judged) v->loss = take_loss(t);
+    if (!judged) take_loss(t, v);
     settle(t, &v->done);
     if (judged) return;
     v->loss_z = outliers_score(&t->losses, v->loss);
@@ -504,9 +506,10 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     check(t, zero_create(&t->z, &config.zero, &shards));
     check(t, gpt2_announce(t->z, &j->model, &t->groups.part, j->opt->tile_rows));
     t->tensors = gpt2_table(&j->model, NULL, 0, t->table); /* as checkpoints and hashes have them */
-    zero_result planned = zero_query_plan(t->z, &t->plan);
-    require(j, planned == ZERO_OK, "%s%s", j->opt->bucket > 0 ? "-zb: " : "",
-            zero_last_error(t->z));
+    check_groups(t, layout_experts(&t->groups, t->z, &j->model, &config.zero));
+    zero_result planned = layout_plan(&t->groups, t->z, &t->plan);
+    const char *zb = j->opt->bucket > 0 ? "-zb: " : "", *why = zero_last_error(t->z);
+    require(j, planned == ZERO_OK, "%s%s", zb, why[0] ? why : layout_error(&t->groups));
 }
 
 static gpt2_run make_run(const trainer *t) {
@@ -554,9 +557,10 @@ static void create_model(trainer *t) {
 
 static void close_trainer(trainer *t) {
     checkpoint_destroy(t->saves);
+    expert_saves_close(&t->of_experts);
     gpt2_pipeline_close(t->line);
     gpt2_destroy(t->model);
-    zero_destroy(t->z);
+    layout_destroy(&t->groups, t->z);
     layout_close(&t->groups);
 }
 
@@ -588,16 +592,19 @@ static void check_memory(const trainer *t, int count, size_t host) {
     if (DEVICE_IS_HOST) launch_check_memory(j->l, need + host, shared);
 }
 
-/* The mean loss over the ranks, of the steps since it was last asked for. Ranks that a signal has
-   reached tell the others by the way. */
-static double take_loss(trainer *t) {
-    double sums[2] = {0, launch_asked_to_stop() ? 1.0 : 0.0};
+/* The mean losses over the ranks, of the steps since they were last asked for. Ranks that a signal
+   has reached tell the others by the way. */
+static void take_loss(trainer *t, step_values *v) {
+    double sums[4] = {0, launch_asked_to_stop() ? 1.0 : 0.0};
     observe_begin(t->j->see, "loss", BREAKDOWN_HOST);
     check_model(t, gpt2_take_losses(t->model, &sums[0]));
-    check_groups(t, layout_sum(&t->groups, t->z, sums, 2));
+    if (t->groups.mixed) check_model(t, gpt2_take_experts(t->model, &sums[2], &sums[3]));
+    check_groups(t, layout_sum(&t->groups, t->z, sums, t->groups.mixed ? 4 : 2));
     observe_end(t->j->see);
     t->stop = t->stop || sums[1] > 0;
-    return sums[0] * t->groups.pp / t->j->l->nranks; /* a pipeline's last stage has it */
+    v->loss = sums[0] * t->groups.pp / t->j->l->nranks; /* a pipeline's last stage has it */
+    v->aux = sums[2] / t->j->l->nranks;
+    v->dropped = sums[3];
 }
 
 /* Between steps: has a signal asked any rank to stop? */
@@ -613,7 +620,7 @@ static int must_stop(trainer *t) {
 static int is_unusual(trainer *t, step_values *v) {
     const train_options *o = t->j->opt;
     double norm = 0;
-    v->loss = take_loss(t);
+    take_loss(t, v);
     check(t, zero_norm(t->z, &norm));
     v->loss_z = outliers_score(&t->losses, v->loss);
     v->norm_z = outliers_score(&t->norms, norm);
@@ -621,8 +628,7 @@ static int is_unusual(trainer *t, step_values *v) {
            || (o->skip_norm > 0 && v->norm_z > o->skip_norm);
 }
 
-/* Asks what the last step did, if that is not known yet. A skipped step does not move the schedule.
- */
+/* Asks what the last step did, unless it is known. A skipped step does not move the schedule. */
 static void settle(trainer *t, zero_step_report *done) {
     if (!t->unsettled) return;
     check(t, zero_step_result(t->z, done));
@@ -710,6 +716,7 @@ static zero_result read_weights(void *user, int tensor, size_t first, size_t cou
 static uint64_t weights_of(const trainer *t) {
     uint64_t hash = 0;
     check_groups(t, hash_weights(read_weights, (void *)(uintptr_t)t, t->table, t->tensors, &hash));
+    check_groups(t, layout_hash(&t->groups, &t->j->model, &hash));
     return hash;
 }
 
@@ -790,7 +797,8 @@ static void plan_saves(trainer *t) {
     const train_options *o = t->j->opt;
     if (!saves_anything(o)) return;
     const checkpoint_options options = make_checkpoint_options(t);
-    t->saves_bytes = checkpoint_bytes(t->z, &options);
+    t->saves_bytes =
+        checkpoint_bytes(t->z, &options) + expert_saves_bytes(&t->groups, &t->j->model, &options);
 }
 
 /* `last`: no other save will make good for it. */
@@ -809,6 +817,12 @@ static void check_saves(trainer *t, checkpoint_result result, int last) {
     warn(j, "checkpoint: %s", why);
 }
 
+/* All ranks end if one of them cannot: the rest would be of another step. */
+static void check_expert_saves(trainer *t, checkpoint_result result) {
+    require(t->j, result == CHECKPOINT_OK, "checkpoint of experts: %s",
+            expert_saves_error(&t->of_experts));
+}
+
 static void print_difference(const trainer *t, const char *name) {
     int a = 0, b = 0;
     const char *was = options_line(checkpoint_config(t->saves), name, &a);
@@ -817,8 +831,7 @@ static void print_difference(const trainer *t, const char *name) {
         say(t->j, "it was saved with %s %.*s; now it is %.*s\n", name, a, was, b, is);
 }
 
-/* What this run does otherwise than the one that it continues: flags, and lines of render_settings.
- */
+/* What this run does otherwise than the one that it continues: flags, render_settings' lines. */
 static void print_differences(const trainer *t) {
     static const char *const lines[] = {"tokens-per-step", "windows", "ds-config", "training-data",
                                         "validation-data"};
@@ -868,6 +881,7 @@ static int resume_training(trainer *t) {
     check_saves(t, result, 1);
     require_same_model(t);
     const int64_t step = checkpoint_step(t->saves);
+    check_expert_saves(t, expert_saves_load(&t->of_experts, step));
     require(j, step <= j->steps, "-x %d: the checkpoint in %s is of step %lld", j->steps, folder,
             (long long)step);
     t->step = (int)step;
@@ -878,8 +892,7 @@ static int resume_training(trainer *t) {
     return 1;
 }
 
-/* A run from the start, killed before its first save, would be taken for the one that left these.
- */
+/* A new run, killed before its first save, would be taken for the one that left these. */
 static void require_no_other(job *j) {
     char why[CHECKPOINT_SENTENCE];
     checkpoint_generation *list = NULL;
@@ -900,6 +913,7 @@ static int open_saves(trainer *t) {
     const checkpoint_result result = checkpoint_create(&t->saves, t->z, &options);
     require(j, t->saves != NULL, "rank %d: out of memory for checkpoints", j->l->rank);
     check_saves(t, result, 1);
+    check_expert_saves(t, expert_saves_open(&t->of_experts, &t->groups, &j->model, &options));
     return j->opt->resume && resume_training(t);
 }
 
@@ -913,21 +927,6 @@ static void print_durable(trainer *t) {
     launch_saved(t->j->l, t->durable);
     say(t->j, "on the disk: the checkpoint of step %lld, written in %.1f ms\n",
         (long long)r.saved_step, 1e3 * r.write_s);
-}
-
-/* What a save took, and what of a step that is. */
-static void print_save(trainer *t, double step_s) {
-    checkpoint_report r;
-    const job *j = t->j;
-    print_durable(t);
-    checkpoint_query(t->saves, &r);
-    say(j, "checkpoint of step %d, %.1f MiB: ", t->step, (double)r.total_bytes / (1024 * 1024));
-    say(j, j->opt->save_aside ? "copied in %.1f ms, being written" : "saved in %.1f ms",
-        1e3 * (r.stall_s - r.waited_s));
-    if (r.waited_s > 1e-3) say(j, ", after %.1f ms for the one before", 1e3 * r.waited_s);
-    if (step_s > r.stall_s) say(j, ", %.1f%% of a step", 100 * r.stall_s / step_s);
-    if (step_s > 0 && step_s <= r.stall_s) say(j, ", as long as %.1f steps", r.stall_s / step_s);
-    say(j, "\n");
 }
 
 /* step_s: mean seconds of a step so far; 0: not known. */
@@ -947,12 +946,16 @@ static void save_checkpoint(trainer *t, double step_s, int last) {
     v[GPT2_VALUES + 2].text = norms;
     v[GPT2_VALUES + 1].kind = v[GPT2_VALUES + 2].kind = CHECKPOINT_TEXT;
     progress_phase(t->j->out, "saving", 0);
+    check_expert_saves(t, expert_saves_save(&t->of_experts, t->step));
     const checkpoint_result result = checkpoint_save(t->saves, t->step, v, GPT2_VALUES + 3);
     check_saves(t, result, last);
     if (result == CHECKPOINT_OK) {
         t->saved = t->step;
         if (!t->j->opt->save_aside) launch_saved(t->j->l, t->saved);
-        print_save(t, step_s);
+        checkpoint_report r;
+        print_durable(t);
+        checkpoint_query(t->saves, &r);
+        save_line(t->j->out, t->step, &r, t->j->opt->save_aside, step_s);
     }
     if (last) check_saves(t, checkpoint_wait(t->saves), 1);
 }
@@ -1052,8 +1055,9 @@ static step_line make_line(const trainer *t, const step_values *v) {
     const double flops = p->rate * gpt2_flops_per_token(&j->model, j->batch.seq_len);
     const double share = peak <= 0 ? 0 : flops < peak ? flops / peak : 1;
     const char *of = j->peak_rate > 0 ? "MFU" : "of matmul";
-    const step_line line = {t->step,    j->steps, v->loss, v->loss_z, v->norm_z, v->lr,
-                            p->seconds, share,    of,      p->smooth, &v->done};
+    const step_line line = {t->step,  j->steps,        v->loss, v->loss_z, v->norm_z,
+                            v->lr,    p->seconds,      share,   of,        p->smooth,
+                            &v->done, t->groups.mixed, v->aux,  v->dropped};
     return line;
 }
 
@@ -1159,7 +1163,7 @@ static int run_training(job *j) {
     plan_saves(&t);
     check_memory(&t, 1, t.saves_bytes);
     progress_phase(j->out, "building", plan_bytes(&t.plan));
-    check(&t, zero_build(t.z));
+    check_groups(&t, layout_build(&t.groups, t.z));
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
     open_log(j, t.step);
@@ -1186,7 +1190,7 @@ static void compare_step(void *trainer_, double *loss) {
     trainer *t = (trainer *)trainer_;
     step_values v;
     memset(&v, 0, sizeof v);
-    if (loss != NULL) (void)take_loss(t); /* of the steps before */
+    if (loss != NULL) take_loss(t, &v); /* of the steps before */
     take_step(t, loss != NULL ? &v : NULL);
     if (loss != NULL) *loss = v.loss;
 }
@@ -1231,7 +1235,7 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
     }
     check_memory(t, c->n, 0);
     for (int i = 0; i < c->n; i++) {
-        check(&t[i], zero_build(t[i].z));
+        check_groups(&t[i], layout_build(&t[i].groups, t[i].z));
         start_weights(&t[i]);
         create_model(&t[i]);
     }
@@ -1284,7 +1288,7 @@ static void resolve_model(job *j) {
 
 static void resolve_ranks(job *j) {
     const int node_size = j->opt->node_size, nranks = j->l->nranks;
-    const layout_sizes sizes = {j->opt->pipeline, j->opt->tensor_parallel};
+    const layout_sizes sizes = {j->opt->pipeline, j->opt->tensor_parallel, j->opt->expert_group};
     char why[LAUNCH_SENTENCE];
     require(j, !layout_divide(&j->ranks, nranks, j->l->rank, sizes, why, sizeof why), "%s", why);
     require(j, node_size == 0 || nranks % node_size == 0,

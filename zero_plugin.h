@@ -632,6 +632,11 @@ zero_result zero_place(zero_ctx *z, size_t numel, void **param, void **grad);
    layers lie behind one another there. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
 zero_result zero_tensor_together(zero_ctx *z, const char *name, int together);
 
+/* Layers that not every unit has: layer l of the tensor belongs to unit `unit + l * every` (of
+   several together, their count in place of l), as of a tensor of every second block. Before
+   zero_build, on all ranks. Errors: ARGUMENT, STATE. */
+zero_result zero_tensor_every(zero_ctx *z, const char *name, int every);
+
 /* Parameter groups: the tensor's learning rate and weight decay are these times the step's (1 and 1
    without this call). Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
 zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, float decay_factor);

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static const gpt2_config fuzz_cfg = {4, 5, 128, 1, 1, 2, 0};
+static const gpt2_config fuzz_cfg = {4, 5, 128, 1, 1, 2, 0, GPT2_NO_EXPERTS};
 static zero_ctx *fuzz_ctx;
 static char fuzz_folder[64];
 /* in it: the input by three names, what is saved, and the two files that an index may name */

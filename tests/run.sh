@@ -39,6 +39,7 @@ gpt2-tiles 120 beside $B/test_gpt2_tiles
 gpt2-pipeline 120 beside $B/test_gpt2_pipeline
 pipeline 120 alone $B/test_pipeline $SEED
 gpt2-parallel 120 beside $B/test_gpt2_parallel
+gpt2-experts 120 beside $B/test_gpt2_experts
 launch 60 beside $B/test_launch
 report 30 beside $B/test_report
 observe 30 beside $B/test_observe
@@ -94,6 +95,7 @@ mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
 layout-saves 500 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_saves.sh $B
 layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B
+experts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_experts.sh $B
 TABLE
     emulated
 }
@@ -119,10 +121,10 @@ variant() { # NAME OPT MORE PROGRAMS...
 }
 long_build() {
     variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" \
-        test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
+        test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
         test_host_own test_host_llama test_scale test_optimizers test_tensors test_schedule test_ds_config fuzz_ds_config
     variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_trace test_checkpoint
-    if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles $B/emulated/test_gpt2_parallel"; fi
+    if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles $B/emulated/test_gpt2_parallel $B/emulated/test_gpt2_experts"; fi
     # cuda-build has compiled for 90
     if command -v nvcc >/dev/null 2>&1; then
         build cuda-archs 600 "-s B=$B/archs ARCHS='80 89 100 120' cuda"
@@ -150,6 +152,7 @@ asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
 asan-gpt2 600 beside $B/asan/test_gpt2
 asan-gpt2-tiles 600 beside $B/asan/test_gpt2_tiles
 asan-gpt2-parallel 600 beside $B/asan/test_gpt2_parallel
+asan-gpt2-experts 600 beside $B/asan/test_gpt2_experts
 tsan-model 600 beside $B/tsan/test_model 150 $SEED
 tsan-trace 300 beside $B/tsan/test_trace
 tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
@@ -164,6 +167,7 @@ emulated-trainer 400 beside sh $here/test_emulated.sh $B
 emulated-gpt2 600 beside $B/emulated/test_gpt2
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
 emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
+emulated-gpt2-experts 600 beside $B/emulated/test_gpt2_experts
 TABLE
     fi
     cat <<TABLE

@@ -22,10 +22,11 @@
 enum { PATH = 512 };
 
 static char folder[256];
-static const gpt2_config tiny = {16, 65, 128, 2, 2, 8, 0};
+static const gpt2_config tiny = {16, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS};
 static const gpt2_config wide = {8, 1100, 1152, 1,
                                  8, 512,  0}; /* rows and tensors of several pieces */
-static const gpt2_config middle = {8, 300, 384, 1, 6, 384, 0}; /* generations of several windows */
+static const gpt2_config middle = {
+    8, 300, 384, 1, 6, 384, 0, GPT2_NO_EXPERTS}; /* generations of several windows */
 
 /* ---- a model as plain memory ---- */
 
@@ -497,7 +498,7 @@ static void test_styles(void) {
 
 static void test_heads(void) {
     char path[PATH], config[PATH];
-    const gpt2_config other = {16, 65, 128, 2, 4, 8, 0};
+    const gpt2_config other = {16, 65, 128, 2, 4, 8, 0, GPT2_NO_EXPERTS};
     model m = make_model(&tiny, 3, ZERO_F32, 0);
     const hf_style s = {"", NULL, 0, 0, 0, 0, ZERO_F32};
     bytes b = hf_bytes(&m, &s);
@@ -805,7 +806,7 @@ static void damage(bytes *b, size_t header, const model *m, const char *what) {
 }
 
 static void test_damage(void) {
-    const gpt2_config one = {4, 5, 128, 1, 1, 2, 0};
+    const gpt2_config one = {4, 5, 128, 1, 1, 2, 0, GPT2_NO_EXPERTS};
     model m = make_model(&one, 21, ZERO_F32, 0);
     const hf_style s = {"", "\"n_head\":\"1\"", 1, 1, 0, 0, ZERO_F32};
     bytes b = hf_bytes(&m, &s);
@@ -1142,7 +1143,7 @@ static void test_values(void) {
                  {"gpt2.heads", 0, "gpt2.heads is missing"},
                  {"", 0, ""}};
     char path[PATH], generation[PATH + 32], why[CHECKPOINT_SENTENCE];
-    const gpt2_config untouched = {1, 2, 3, 4, 5, 6, 0};
+    const gpt2_config untouched = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS};
     checkpoint_options o = {0};
     checkpoint *c;
     checkpoint_reader *r;
@@ -1371,7 +1372,7 @@ static void tool_write(void) {
 }
 
 static void tool_large(void) {
-    const gpt2_config c = {1024, 50257, 50304, 8, 8, 512, 0};
+    const gpt2_config c = {1024, 50257, 50304, 8, 8, 512, 0, GPT2_NO_EXPERTS};
     const int32_t h[8] = {20240326, 3, 1024, 50257, 8, 8, 512, 50304};
     char path[PATH];
     tool_path(path, "large.bin");

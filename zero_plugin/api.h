@@ -123,7 +123,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d, "desc is NULL");
     char number[16];
     (void)snprintf(number, sizeof number, "%d", z->ntensors);
-    zp_tensor t = {*d, 0, 1, 1, 1, 0, 0, 0, NULL};
+    zp_tensor t = {*d, 0, 1, 1, 1, 1, 0, 0, 0, NULL};
     if (!d->name) t.desc.name = number;
     d = &t.desc;
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
@@ -171,6 +171,18 @@ zero_result zero_tensor_together(zero_ctx *z, const char *name, int together) {
     ZP_REFUSE(z, together < 1 || together > ZP_UNITS,
               "tensor %s: %d layers in a unit, expected 1..%d", name, together, ZP_UNITS);
     t->together = together;
+    return ZERO_OK;
+}
+
+zero_result zero_tensor_every(zero_ctx *z, const char *name, int every) {
+    ZP_ENTER(z, "zero_tensor_every", ZP_NEW, "units are cut before zero_build");
+    zp_tensor *t;
+    ZP_TRY(zp_tensor_named(z, name, &t));
+    const int last = (t->desc.layers - 1) / t->together;
+    ZP_REFUSE(z, every < 1 || every > ZP_UNITS || last > (ZP_UNITS - t->desc.unit) / every,
+              "tensor %s: every %d units, expected 1..%d, and units up to that", name, every,
+              ZP_UNITS);
+    t->every = every;
     return ZERO_OK;
 }
 

@@ -22,11 +22,12 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     for (const char *c = d->name; *c; c++) name = zp_hash(name, (unsigned char)*c);
     if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
-    (void)snprintf(text, bytes,
-                   "tensor %d: numel %zu, layers %d, unit %d, together %d, uses %d, flags %d, "
-                   "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, name %s%s",
-                   at, d->numel, d->layers, d->unit, t->together, d->uses, d->flags,
-                   (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, hash, d->name);
+    (void)snprintf(
+        text, bytes,
+        "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
+        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, name %s%s",
+        at, d->numel, d->layers, d->unit, t->together, t->every, d->uses, d->flags,
+        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, hash, d->name);
     return 1;
 }
 

@@ -22,6 +22,7 @@ typedef struct zp_tensor {
     zero_tensor_desc desc; /* name owned */
     int first_member;      /* in zp_layout.by_tensor: one per `together` layers */
     int together;          /* layers of a unit */
+    int every;             /* units from one of these to the next */
     float lr_factor, decay_factor;
     size_t rows, cols;     /* of its matrices, if the rule needs them: one after another; 0: none */
     int first_layer;       /* of the layers of all tensors */
@@ -68,7 +69,7 @@ static int zp_tensor_member(const zp_tensor *t, int layer) {
     return t->first_member + layer / zp_tensor_together(t);
 }
 static int zp_tensor_unit(const zp_layout *l, const zp_tensor *t, int layer) {
-    return t->desc.flags & ZERO_KEEP ? l->units : t->desc.unit + layer / t->together;
+    return t->desc.flags & ZERO_KEEP ? l->units : t->desc.unit + layer / t->together * t->every;
 }
 
 static void zp_layout_close(zp_layout *l) {
@@ -167,7 +168,7 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     memset(l, 0, sizeof *l);
     for (int t = 0; t < n; t++) {
         const zero_tensor_desc *d = &tensors[t].desc;
-        const int last = d->unit + (d->layers - 1) / tensors[t].together;
+        const int last = d->unit + (d->layers - 1) / tensors[t].together * tensors[t].every;
         if (last >= l->units) l->units = last + 1;
         tensors[t].first_member = l->nmembers;
         tensors[t].first_layer = l->layers;
@@ -184,7 +185,8 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     }
     for (int t = 0; t < n; t++)
         for (int i = 0; i < tensors[t].desc.layers; i++) {
-            l->unit[tensors[t].desc.unit + i / tensors[t].together].announced = 1;
+            const int at = i / tensors[t].together * tensors[t].every;
+            l->unit[tensors[t].desc.unit + at].announced = 1;
             if (i % zp_tensor_together(&tensors[t]) == 0)
                 l->unit[zp_tensor_unit(l, &tensors[t], i)].members++;
         }

@@ -359,7 +359,7 @@ static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t firs
 
 /* Where GPT-2's tensors are in a generation that has these and no others. 0: it has not. */
 static int tool_find_model(tool_source *s, char *why) {
-    gpt2_config any = {1, 1, 128, 1, 1, 1, 0};
+    gpt2_config any = {1, 1, 128, 1, 1, 1, 0, GPT2_NO_EXPERTS};
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     checkpoint_tensor x;
     any.untied = s->untied = tool_find(s->r, gpt2_tensor_name(GPT2_LMHEADW), &x) >= 0;
@@ -390,7 +390,8 @@ static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cf
                            (int)(s->total[LN1W] / C),
                            a->heads,
                            (int)C,
-                           0};
+                           0,
+                           GPT2_NO_EXPERTS};
     *cfg = c;
     if (a->heads > 0 && a->vocab > 0) return 1;
     (void)snprintf(missing, sizeof missing, "%.199s", why);

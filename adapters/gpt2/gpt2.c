@@ -36,6 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experts.h"
 #include "ops.h"
 #include "spill.h"
 #include "stages.h"
@@ -66,6 +67,7 @@ static zero_result refuse(gpt2_error *err, zero_result result, const char *forma
 
 const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how) {
     const char *sentence = zero_last_error(z);
+    if (!sentence[0] && how && how->experts) sentence = zero_last_error(how->experts);
     return sentence[0] || !how ? sentence : zero_group_error(how->tp);
 }
 
@@ -208,6 +210,7 @@ void gpt2_describe(const gpt2_config *cfg, zero_tensor_desc out[GPT2_TENSORS]) {
     out[GPT2_FCPROJB] = VECTOR(fcprojb, C, L, 1);
     out[GPT2_LNFW] = VECTOR(lnfw, C, 1, L + 1);
     out[GPT2_LNFB] = VECTOR(lnfb, C, 1, L + 1);
+    for (int i = GPT2_FCW; i <= GPT2_FCPROJB; i++) out[i].layers -= experts_layers(cfg);
 }
 
 int gpt2_tile_rows(const gpt2_config *cfg, int rows) {
@@ -294,6 +297,8 @@ zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parall
         size_t rows, cols;
         if (strcmp(name, table[k].name) != 0) continue;
         k++;
+        if (cfg->moe.experts && i >= GPT2_FCW && i <= GPT2_FCPROJB)
+            TRY(zero_tensor_every(z, name, 2)); /* other blocks have experts */
         matrix_sides(cfg, i, &rows, &cols);
         if (rows && whole) TRY(zero_tensor_matrix(z, name, rows, cols));
         zero_group *over = how ? sum_group_of(cfg, how, i) : NULL;
@@ -476,6 +481,8 @@ zero_result gpt2_init_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_paral
     for (int i = 0; i < n && result == ZERO_OK; i++)
         result = init_tensor(z, cfg, how, seed, i, tensor_numel(&table[i]), chunk);
     free(chunk);
+    if (result == ZERO_OK && how && how->experts)
+        result = experts_init(how->experts, cfg, how, seed);
     if (result == ZERO_OK) return ZERO_OK;
     return refuse(err, result, "%s", gpt2_parallel_error(z, how));
 }
@@ -515,6 +522,10 @@ struct gpt2_model {
     ops_ctx *ops;
     gpt2_tensors params, grads; /* base pointers, rebased by the hooks */
     tensor_parallel tp;         /* of one rank: everything is whole */
+    experts *moe;               /* NULL: there are none */
+    size_t trained;             /* training steps since its sums were last taken */
+    int counts;                 /* this pass is a training's */
+    float aux;                  /* of its auxiliary loss, in this pass */
     size_t C, V, Vp, T;
     size_t Cp, heads, Vr;     /* this rank's part: of the channels, heads, rows of the vocabulary */
     size_t row;               /* the first of these */
@@ -592,7 +603,8 @@ static void *place_input(const gpt2_model *m, int l, region *kept) {
     return cut(kept, rows_between(m) * m->C, m->bytes);
 }
 
-static void place_block(block_values *b, region *kept, region *shared, const gpt2_model *m) {
+static void place_block(block_values *b, region *kept, region *shared, const gpt2_model *m,
+                        int moe) {
     const size_t R = (size_t)m->run.batch * m->T, Rp = rows_between(m), C = m->C, Cp = m->Cp;
     const int again = m->run.recompute;
     region *inner = again >= GPT2_RECOMPUTE_BLOCK ? shared : kept;
@@ -607,6 +619,7 @@ static void place_block(block_values *b, region *kept, region *shared, const gpt
     b->ln2 = cut(norms, R * C, m->bytes);
     b->mean2 = cut_floats(inner, Rp);
     b->rstd2 = cut_floats(inner, Rp);
+    if (moe) return;
     b->fch = cut(inner, R * 4 * Cp, m->bytes);
     b->gelu = cut(again >= GPT2_RECOMPUTE_GELU ? shared : kept, R * 4 * Cp, m->bytes);
 }
@@ -653,7 +666,7 @@ static void place(gpt2_model *m, region *kept, region *shared) {
             block_values *b = m->sets ? &m->sets[slot * (m->longest + 1) + l] : &spare;
             shared->at = passing;
             b->own = l > 0 || gpt2_stage_is_first(&m->stage) ? place_input(m, l, kept) : NULL;
-            place_block(b, kept, shared, m);
+            place_block(b, kept, shared, m, experts_is_layer(&m->cfg, l));
         }
 }
 
@@ -698,6 +711,18 @@ static zero_result set_stage(gpt2_model *m, const gpt2_stage *stage, gpt2_error 
     return ZERO_OK;
 }
 
+/* Experts beside what else divides a model. */
+static zero_result check_mixture(const gpt2_config *cfg, const gpt2_run *run, gpt2_error *err) {
+    const gpt2_parallel *how = run->parallel;
+    TRY(experts_check(cfg, zero_group_size(how ? how->ep : NULL), err));
+    if (!cfg->moe.experts || how == NULL) return ZERO_OK;
+    if (zero_group_size(how->tp) > 1 || !gpt2_stage_is_whole(how->stage))
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "a model with experts is not cut by tensor or pipeline parallelism; one rank "
+                      "of each is the nearest that can be");
+    return ZERO_OK;
+}
+
 static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_run *run,
                              gpt2_error *err) {
     memset(m, 0, sizeof *m);
@@ -723,6 +748,7 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
     tensor_parallel_open(&m->tp, run->parallel, run->type);
     const int ranks = (int)m->tp.size;
     TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
+    TRY(check_mixture(cfg, run, err));
     gpt2_config part = *cfg;
     part.padded_vocab_size /= ranks;
     m->cfg = *cfg;
@@ -781,7 +807,8 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     region kept, shared;
     if (set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
     const ops_limits limits = limits_of(&shape);
-    return measure(&shape, &kept, &shared) + ops_scratch_bytes(&limits, run->type);
+    return measure(&shape, &kept, &shared) + ops_scratch_bytes(&limits, run->type)
+           + experts_bytes(cfg, run);
 }
 
 /* Records of the inputs that are away. */
@@ -861,6 +888,8 @@ zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, con
     if (result == ZERO_OK) result = allocate(made, &settings, err);
     if (result == ZERO_OK) result = check_units(made, err);
     if (result == ZERO_OK) result = open_away(made, settings.stream, err);
+    if (result == ZERO_OK && cfg->moe.experts)
+        result = experts_create(&made->moe, cfg, run, made->ops, err);
     if (result != ZERO_OK) {
         gpt2_destroy(made);
         return result;
@@ -871,6 +900,7 @@ zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, con
 
 void gpt2_destroy(gpt2_model *m) {
     if (!m) return;
+    experts_destroy(m->moe);
     spill_destroy(m->away);
     ops_destroy(m->ops);
     ops_free(m->memory);
@@ -907,6 +937,10 @@ static const block_values *block_at(const gpt2_model *m, size_t l) {
 /* Of model m and layer l: a tensor of numel elements, and its gradient. */
 #define PARAM(name, numel) element(m->params.name, l *(numel), m->bytes)
 #define GRAD(name, numel)  element(m->grads.name, l *(numel), m->grad_bytes)
+/* The same of an MLP's, whose layers are those of the blocks that have one. */
+static size_t mlp_of(const gpt2_model *m, size_t l) { return m->moe ? l / 2 : l; }
+#define MLP_PARAM(name, numel) element(m->params.name, mlp_of(m, l) * (numel), m->bytes)
+#define MLP_GRAD(name, numel)  element(m->grads.name, mlp_of(m, l) * (numel), m->grad_bytes)
 
 /* This rank's rows of x (R, C). */
 static void *own(const gpt2_model *m, void *x, size_t R) {
@@ -941,7 +975,10 @@ static void join_backward(gpt2_model *m, void *dw, void *dbias, const void *in, 
     if (cut_rows) ops_bias_backward(m->ops, dbias, own(m, m->dres, R), own_rows(m, R), m->C);
 }
 
-/* From b->x to the input of the next block; with `again`, in backward, only what that needs. */
+static int is_mixture(const gpt2_model *m, size_t l) { return experts_is_layer(&m->cfg, (int)l); }
+
+/* From b->x to the input of the next block, of a mixture of experts to what goes there; with
+ * `again`, in backward, only what that needs. */
 static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
     const block_values *b = block_at(m, l);
     const size_t R = s->batch * s->seq_len, Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
@@ -954,36 +991,50 @@ static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again
     ops_norm(o, own(m, b->ln2, R), b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), Rp,
              C);
     gather(m, b->ln2, R);
-    ops_linear_gelu(o, b->fch, b->gelu, again, b->ln2, PARAM(fcw, 4 * Cp * C), PARAM(fcb, 4 * Cp),
-                    R, C, 4 * Cp);
+    if (is_mixture(m, l)) return;
+    ops_linear_gelu(o, b->fch, b->gelu, again, b->ln2, MLP_PARAM(fcw, 4 * Cp * C),
+                    MLP_PARAM(fcb, 4 * Cp), R, C, 4 * Cp);
     if (!again)
-        join_residual(m, block_at(m, l + 1)->x, b->res2, b->gelu, PARAM(fcprojw, 4 * Cp * C),
-                      PARAM(fcprojb, C), R, 4 * Cp);
+        join_residual(m, block_at(m, l + 1)->x, b->res2, b->gelu, MLP_PARAM(fcprojw, 4 * Cp * C),
+                      MLP_PARAM(fcprojb, C), R, 4 * Cp);
+}
+
+/* From dln2, in dc, to res2. */
+static void block_backward_norm(gpt2_model *m, size_t l, size_t R) {
+    const block_values *b = block_at(m, l);
+    const size_t C = m->C;
+    ops_norm_backward(m->ops, own(m, m->dres, R), GRAD(ln2w, C), GRAD(ln2b, C), own(m, m->dc, R),
+                      b->res2, b->mean2, b->rstd2, PARAM(ln2w, C), 0, own_rows(m, R), C);
+}
+/* ln2, where it was not kept. */
+static void block_norm_again(gpt2_model *m, size_t l, size_t R) {
+    const block_values *b = block_at(m, l);
+    const size_t C = m->C;
+    if (m->run.recompute != GPT2_RECOMPUTE_NORM) return;
+    ops_norm_again(m->ops, own(m, b->ln2, R), b->mean2, b->rstd2, b->res2, PARAM(ln2w, C),
+                   PARAM(ln2b, C), own_rows(m, R), C);
+    gather(m, b->ln2, R);
 }
 
 /* The second half, backwards: dres (R, C) in: of the output; out: of res2. */
 static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
     const block_values *b = block_at(m, l);
-    const size_t Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
+    const size_t C = m->C, Cp = m->Cp;
     void *dfch = m->d4c; /* (R, 4Cp) */
     void *dln2 = m->dc;  /* (R, C) */
     const int kept =
         m->run.recompute == GPT2_RECOMPUTE_NONE || m->run.recompute >= GPT2_RECOMPUTE_BLOCK;
     ops_ctx *o = m->ops;
     gather(m, m->dres, R);
-    ops_linear_dx_gelu(o, dfch, GRAD(fcb, 4 * Cp), b->gelu, kept, m->dres,
-                       PARAM(fcprojw, 4 * Cp * C), b->fch, PARAM(fcb, 4 * Cp), R, 4 * Cp, C);
-    join_backward(m, GRAD(fcprojw, 4 * Cp * C), GRAD(fcprojb, C), b->gelu, R, 4 * Cp);
-    if (m->run.recompute == GPT2_RECOMPUTE_NORM) {
-        ops_norm_again(o, own(m, b->ln2, R), b->mean2, b->rstd2, b->res2, PARAM(ln2w, C),
-                       PARAM(ln2b, C), Rp, C);
-        gather(m, b->ln2, R);
-    }
-    ops_linear_dw(o, GRAD(fcw, 4 * Cp * C), NULL, dfch, b->ln2, R, C, 4 * Cp);
-    ops_linear_dx(o, dln2, dfch, PARAM(fcw, 4 * Cp * C), R, C, 4 * Cp);
+    ops_linear_dx_gelu(o, dfch, MLP_GRAD(fcb, 4 * Cp), b->gelu, kept, m->dres,
+                       MLP_PARAM(fcprojw, 4 * Cp * C), b->fch, MLP_PARAM(fcb, 4 * Cp), R, 4 * Cp,
+                       C);
+    join_backward(m, MLP_GRAD(fcprojw, 4 * Cp * C), MLP_GRAD(fcprojb, C), b->gelu, R, 4 * Cp);
+    block_norm_again(m, l, R);
+    ops_linear_dw(o, MLP_GRAD(fcw, 4 * Cp * C), NULL, dfch, b->ln2, R, C, 4 * Cp);
+    ops_linear_dx(o, dln2, dfch, MLP_PARAM(fcw, 4 * Cp * C), R, C, 4 * Cp);
     sum_up(m, dln2, R);
-    ops_norm_backward(o, own(m, m->dres, R), GRAD(ln2w, C), GRAD(ln2b, C), own(m, dln2, R), b->res2,
-                      b->mean2, b->rstd2, PARAM(ln2w, C), 0, Rp, C);
+    block_backward_norm(m, l, R);
 }
 
 /* The first half, backwards: dres (R, C) in: of res2; out: of x. */
@@ -1114,22 +1165,40 @@ static zero_result embed(gpt2_model *m, const ops_heads *s) {
     return hook(m, zero_forward_end(m->z, 0));
 }
 
+/* A result of the mixture, with its sentence. */
+static zero_result mixed(gpt2_model *m, zero_result result) {
+    return result == ZERO_OK ? ZERO_OK : refuse(&m->error, result, "%s", experts_error(m->moe));
+}
+
 static zero_result block(gpt2_model *m, size_t l, const ops_heads *s) {
+    const block_values *b = block_at(m, l);
     TRY(hook(m, zero_forward_begin(m->z, unit_of_block(m, l), &m->params)));
     block_forward(m, l, s, 0);
+    if (is_mixture(m, l))
+        TRY(mixed(m, experts_forward(m->moe, (int)l / 2, block_at(m, l + 1)->x, b->res2, b->ln2,
+                                     s->batch * s->seq_len, m->counts)));
     return hook(m, zero_forward_end(m->z, unit_of_block(m, l)));
 }
 
 static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
     const int unit = unit_of_block(m, l);
+    const size_t R = s->batch * s->seq_len;
     TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
     if (m->run.recompute >= GPT2_RECOMPUTE_BLOCK) {
         TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
         block_forward(m, l, s, 1);
         TRY(hook(m, zero_forward_end(m->z, unit)));
     }
+    if (is_mixture(m, l)) { /* its own units end before the block's */
+        block_norm_again(m, l, R);
+        TRY(mixed(m, experts_backward(m->moe, (int)l / 2, m->dc, block_at(m, l)->ln2, m->dres, R,
+                                      m->aux)));
+    }
     ops_sums_begin(m->ops);
-    block_backward_mlp(m, l, s->batch * s->seq_len);
+    if (is_mixture(m, l))
+        block_backward_norm(m, l, R);
+    else
+        block_backward_mlp(m, l, R);
     block_backward_attention(m, l, s);
     ops_sums_end(m->ops);
     return hook(m, zero_backward_end(m->z, unit));
@@ -1360,6 +1429,15 @@ static zero_result embed_backward(gpt2_model *m, const ops_heads *s) {
 
 /* ---- passes -------------------------------------------------------------------------------- */
 
+zero_result gpt2_pass_begin(gpt2_model *m, zero_pass kind, int micro, int micro_steps) {
+    TRY(hook(m, zero_pass_begin(m->z, kind, micro, micro_steps)));
+    return m->moe ? mixed(m, experts_pass_begin(m->moe, kind, micro, micro_steps)) : ZERO_OK;
+}
+zero_result gpt2_pass_end(gpt2_model *m) {
+    if (m->moe) TRY(mixed(m, experts_pass_end(m->moe)));
+    return hook(m, zero_pass_end(m->z));
+}
+
 /* Copies tokens to the device, after a look at each. targets may be NULL. */
 static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targets, size_t n) {
     m->error.sentence[0] = '\0';
@@ -1390,6 +1468,7 @@ static void fetch_input(gpt2_model *m, size_t l) {
 
 /* From tokens to lnf. `back`: a backward follows. */
 static zero_result forward(gpt2_model *m, const ops_heads *s, int back) {
+    m->counts = back;
     TRY(embed(m, s));
     for (size_t l = 0; l < (size_t)m->layers; l++) {
         if (back && m->away) send_input(m, l);
@@ -1434,6 +1513,8 @@ zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets
     const ops_heads s = shape_of(m, (size_t)m->run.batch, m->T);
     const size_t R = s.batch * s.seq_len;
     TRY(take_tokens(m, inputs, targets, R));
+    m->aux = loss_factor * m->cfg.moe.aux;
+    m->trained++;
     TRY(forward(m, &s, 1));
     TRY(classify_and_back(m, &s, loss_factor / (float)R));
     TRY(backward(m, &s));
@@ -1450,6 +1531,14 @@ zero_result gpt2_take_losses(gpt2_model *m, double *mean) {
     const double sum = ops_take_sum(m->ops, m->totals);
     *mean = m->summed ? sum / (double)m->summed : 0;
     m->summed = 0;
+    return outcome(m);
+}
+
+zero_result gpt2_take_experts(gpt2_model *m, double *aux, double *dropped) {
+    *aux = *dropped = 0;
+    if (m->moe) experts_take(m->moe, aux, dropped);
+    *aux /= m->trained ? (double)m->trained : 1;
+    m->trained = 0;
     return outcome(m);
 }
 
@@ -1609,7 +1698,8 @@ void gpt2_free(void *memory) { ops_free(memory); }
 
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     gpt2_model shape;
-    if (set_shape(&shape, cfg, run, NULL) != ZERO_OK || !shape.tp.group) return 0;
+    if (set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
+    if (!shape.tp.group) return experts_sent(cfg, run);
     const uint64_t others = shape.tp.size - 1, size = shape.tp.size;
     const uint64_t R = (uint64_t)run->batch * shape.T, again = (uint64_t)run->recompute;
     const uint64_t half = R * shape.C * shape.bytes / size * others; /* of an all-reduce */
@@ -1625,7 +1715,8 @@ uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
 double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len) {
     const double L = cfg->layers, C = cfg->channels;
     const double places = (double)cfg->max_seq_len * C;
-    return 6.0 * ((double)gpt2_numel(cfg) - places) + 12.0 * L * C * seq_len;
+    const double asked = experts_layers(cfg) * 8 * C * C * cfg->moe.chosen; /* of experts */
+    return 6.0 * ((double)gpt2_numel(cfg) - places + asked) + 12.0 * L * C * seq_len;
 }
 
 double gpt2_matmul_rate(zero_type type, int threads) { return ops_matmul_rate(type, 0, threads); }

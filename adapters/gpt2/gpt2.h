@@ -69,6 +69,17 @@ typedef struct gpt2_error {
 
 /* ---- configuration ------------------------------------------------------------------------- */
 
+/* A mixture of experts in place of the MLP of every second block, from the second on; see
+   experts.h. */
+typedef struct gpt2_moe {
+    int experts;    /* E of a layer; 0: none, and all of this is zeros */
+    int chosen;     /* of which a token asks 1 or 2 */
+    float capacity; /* slots of an expert, over the mean number of choices */
+    float aux;      /* factor of the auxiliary loss */
+} gpt2_moe;
+#define GPT2_NO_EXPERTS                                                                            \
+    { 0, 0, 0, 0 }
+
 typedef struct gpt2_config {
     int max_seq_len;       /* maxT */
     int vocab_size;        /* V */
@@ -78,6 +89,7 @@ typedef struct gpt2_config {
     int heads;             /* NH, divides C */
     int channels;          /* C */
     int untied;            /* 1: the classifier is a tensor of its own, lmheadw */
+    gpt2_moe moe;
 } gpt2_config;
 
 /* A model from its short name.
@@ -161,6 +173,8 @@ typedef struct gpt2_parallel {
     int sequence;   /* sequence parallelism: between layers rows are, too */
     const struct gpt2_stage *stage; /* of a pipeline: blocks are divided by its stages; NULL: the
                                        model is in one piece */
+    zero_group *ep;    /* borrowed: each layer's experts are divided by its ranks; NULL: one rank */
+    zero_ctx *experts; /* borrowed: what has them, see experts.h; NULL: a model without */
 } gpt2_parallel;
 
 /* A stage of a pipeline, made by gpt2_stage_make of stages.h. */
@@ -205,13 +219,14 @@ zero_result gpt2_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *
 /* What they failed over. */
 const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how);
 
-/* Elements of all tensors of the whole model; padded vocabulary entries count. */
+/* Elements of all tensors of the whole model but experts and their gates (experts_numel); padded
+   vocabulary entries count. */
 size_t gpt2_numel(const gpt2_config *cfg);
 
 /* Random number i of a stream, from its index alone: mix is the finaliser of SplitMix64 (Steele,
    Lea, Flood 2014), G = 0x9E3779B97F4A7C15:
        mix(mix(seed + G (stream + 1)) + G (i + 1))
-   Streams 0..16 are taken by gpt2_init. */
+   Streams 0..16 are taken by gpt2_init, 17..19 by experts_init. */
 uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i);
 
 /* GPT-2's initialisation (Radford et al. 2019, section 2.3): normal with standard deviation 0.02,
@@ -278,6 +293,10 @@ const char *gpt2_attention_path(const gpt2_model *m);
 /* The sentence for the last error of a call with this model; "" without one. Owned by the model. */
 const char *gpt2_last_error(const gpt2_model *m);
 
+/* zero_pass_begin and zero_pass_end of the model's context, and of that of its experts. */
+zero_result gpt2_pass_begin(gpt2_model *m, zero_pass kind, int micro, int micro_steps);
+zero_result gpt2_pass_end(gpt2_model *m);
+
 /* Forward and backward of one micro-step, inside a ZERO_TRAIN pass. inputs, targets: B x T token
    indices 0..V-1. Adds to the gradients that of (mean loss over B*T) * loss_factor, which is
    zero_loss_scale(z) / micro_steps. *loss: the mean cross entropy in nats, before the factor; of
@@ -289,6 +308,11 @@ zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets
 /* The mean loss of all gpt2_train_step since this was last asked, of this rank alone; 0 without
    one. SYNC: once a step, after zero_step, it costs next to nothing. Errors: DEVICE. */
 zero_result gpt2_take_losses(gpt2_model *m, double *mean);
+
+/* Of a mixture of experts, the same: the sum over its layers of the auxiliary loss, before its
+   factor and not in the loss above, as a mean of those training steps; and choices of tokens that
+   were dropped, all together. */
+zero_result gpt2_take_experts(gpt2_model *m, double *aux, double *dropped);
 
 /* Forward only, inside a ZERO_EVAL pass. inputs, targets: rows x T, rows 0..B; with 0 rows (a rank
    whose share of the data is used up) the hooks still run. *loss: the SUM of the cross entropies of
@@ -355,7 +379,8 @@ size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
          recomputed  2 U more (BLOCK, AWAY: the last sum of a block is not needed again); with
                      sequence parallelism 2 U (NORM) or 3 U (BLOCK, AWAY)
        embedding, classifier  2 U each
-       loss          three all-reduces of B T f32. Of a pipeline what its stage has. */
+       loss          three all-reduces of B T f32
+    Of a pipeline what its stage has; and of an expert group what experts_sent says. */
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Floating-point operations per token of a training step, forward and backward: 6 per parameter

@@ -241,10 +241,10 @@ static zero_result look_forward(void *user, const pipeline_work *w, void *in, vo
     gpt2_pipeline *p = (gpt2_pipeline *)user;
     gpt2_chunk c = enter(p, w, in);
     c.out = out;
-    zero_result result = zero_pass_begin(p->z, ZERO_EVAL, 0, 1);
+    zero_result result = gpt2_pass_begin(p->model, ZERO_EVAL, 0, 1);
     if (result == ZERO_OK) result = gpt2_chunk_forward(p->model, &c);
     if (result == ZERO_OK && is_end(p, w)) result = look_end(p, w, &c);
-    if (result == ZERO_OK) result = zero_pass_end(p->z);
+    if (result == ZERO_OK) result = gpt2_pass_end(p->model);
     return failed(p, result);
 }
 
@@ -265,13 +265,13 @@ static zero_result look(gpt2_pipeline *p, int n) {
 static zero_result plain_loss(gpt2_pipeline *p, const gpt2_feed *feed, int i) {
     const int rows = feed->load(feed->user, i, p->inputs, p->targets);
     double sum = 0;
-    ZERO_TRY(zero_pass_begin(p->z, ZERO_EVAL, 0, 1));
+    ZERO_TRY(gpt2_pass_begin(p->model, ZERO_EVAL, 0, 1));
     ZERO_TRY(gpt2_loss(p->model, p->inputs, p->targets, rows, &sum));
     p->sum += sum;
     if (feed->take)
         ZERO_TRY(gpt2_token_losses(p->model, p->losses,
                                    (size_t)rows * (p->tokens / (size_t)gpt2_batch(p->model))));
-    ZERO_TRY(zero_pass_end(p->z));
+    ZERO_TRY(gpt2_pass_end(p->model));
     if (feed->take) feed->take(feed->user, i, p->losses);
     return ZERO_OK;
 }
@@ -353,9 +353,9 @@ static int load_sequence(void *user, int i, int *inputs, int *targets) {
 }
 
 static zero_result plain_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits) {
-    ZERO_TRY(zero_pass_begin(p->z, ZERO_EVAL, 0, 1));
+    ZERO_TRY(gpt2_pass_begin(p->model, ZERO_EVAL, 0, 1));
     ZERO_TRY(gpt2_logits(p->model, inputs, t, logits));
-    return zero_pass_end(p->z);
+    return gpt2_pass_end(p->model);
 }
 
 zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits) {

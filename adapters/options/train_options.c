@@ -235,6 +235,20 @@ static const option train_table[] = {
         TO(INT, sequence_parallel), KEY("partition_activations: -sp", DS_GIVEN_SEQUENCE, IF_GIVEN),
         .help = "1: with -tp, what lies between layers is in parts, too: 1/tp of its memory, as "
                 "many bytes sent"),
+    ROW(INT, "-en", "--experts", experts, "0", RANGE(0, 1024), .course = 1,
+        .help =
+            "experts, in place of the MLP of every second block, of which a token asks -ek: the "
+            "mixtures of GShard and Switch; 0: none"),
+    ROW(INT, "-ek", "--experts-asked", chosen, "1", RANGE(1, 2), .course = 1,
+        .help = "experts that a token asks: 1, by its gate, or 2, by their gates over their sum"),
+    ROW(INT, "-eg", "--expert-group", expert_group, "1", RANGE(1, 65536),
+        .help = "data-parallel ranks that share a layer's experts: each has -en / -eg of them, and "
+                "tokens travel; it divides both"),
+    ROW(REAL, "-ec", "--capacity", capacity, "1", RANGE(0.001, 1e6), .course = 1,
+        .help = "choices that an expert takes of a rank's micro-step, over their mean number, at "
+                "least 4; what is beyond that is dropped, and counted"),
+    ROW(REAL, "-ea", "--auxiliary", aux, "0.01", RANGE(0, 1e6), .course = 1,
+        .help = "factor of the auxiliary loss, which is least where all experts are asked alike"),
     ROW(INT, "-nt", "--threads", threads, "0", RANGE(0, 4096),
         .help = "threads of a rank; 0: the processors of this machine divided by its ranks"),
     ROW(INT, "-ns", "--node-size", node_size, "0", RANGE(0, 4096),

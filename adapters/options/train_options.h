@@ -29,6 +29,8 @@ typedef struct train_options {
     int ranks, node_size, threads;
     int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */
     int pipeline, pipeline_chunks;                  /* -pp, -ppv */
+    int experts, chosen, expert_group;              /* -en, -ek, -eg */
+    double capacity, aux;                           /* -ec, -ea */
     const char *layouts;                            /* -layouts; "": none to compare */
     int batch, seq_len, steps;
     int64_t step_tokens; /* -d */

@@ -5,6 +5,7 @@
 #include "train_resolve.h"
 
 #include "../checkpoint/model_files.h"
+#include "../gpt2/experts.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,6 +27,34 @@ static int train_check_saves(const train_options *o, char *sentence, size_t byte
                           o->resume ? "-y" : "-n");
     if (!train_compares(o)) return 0;
     return train_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
+}
+
+/* What experts, a context of their own, do not do. */
+static int train_check_experts(const train_options *o, char *sentence, size_t bytes) {
+    if (!o->experts) {
+        if (o->expert_group < 2 || o->layouts[0]) return 0;
+        return train_fail(sentence, bytes, "-eg %d: there are no experts to share: -en gives them",
+                          o->expert_group);
+    }
+    if (o->tile_rows > 0)
+        return train_fail(sentence, bytes,
+                          "-zl %d: beside experts, -en %d, wte is in one piece: -zl 0",
+                          o->tile_rows, o->experts);
+    if (o->delay_from > 0)
+        return train_fail(sentence, bytes,
+                          "-zod %d: beside experts, -en %d, updates are not delayed: -zod 0",
+                          o->delay_from, o->experts);
+    if (o->optimizer == ZERO_LAMB || o->optimizer == ZERO_MUON)
+        return train_fail(sentence, bytes,
+                          "-op lamb and muon with experts, -en %d, are not supported yet: adamw is "
+                          "the nearest that can be",
+                          o->experts);
+    if (o->save_aside && o->save_every > 0)
+        return train_fail(sentence, bytes,
+                          "-na 1: checkpoints of experts, -en %d, and of the rest are saved one "
+                          "after the other: -na 0",
+                          o->experts);
+    return 0;
 }
 
 int train_check(const train_options *o, char *sentence, size_t bytes) {
@@ -51,10 +80,11 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
                           "-sp 1: sequence parallelism divides rows among the ranks of -tp, found "
                           "-tp 1");
     if (o->layouts[0]
-        && (o->stage.n > 1 || o->tensor_parallel > 1 || o->pipeline > 1 || o->ds_path[0]))
+        && (o->stage.n > 1 || o->tensor_parallel > 1 || o->pipeline > 1 || o->expert_group > 1
+            || o->ds_path[0]))
         return train_fail(sentence, bytes,
-                          "-layouts: layouts are compared at one stage of -z, without -tp, -pp and "
-                          "-ds");
+                          "-layouts: layouts are compared at one stage of -z, without -tp, -pp, "
+                          "-eg and -ds");
     if (o->pipeline > 1 && o->accumulation == ZERO_ACCUMULATE_SHARDED)
         return train_fail(sentence, bytes,
                           "-za sharded: the micro-steps of a pipeline, -pp %d, add up locally",
@@ -97,7 +127,7 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
                           "table alone");
     if (train_compares(o) && o->evaluate)
         return train_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
-    return train_check_saves(o, sentence, bytes);
+    return train_check_experts(o, sentence, bytes) || train_check_saves(o, sentence, bytes);
 }
 
 int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
@@ -117,6 +147,16 @@ int train_model(const train_options *o, gpt2_config *model, char *sentence, size
                           o->model, info.cfg.max_seq_len);
     *model = info.cfg;
     model->untied = o->untied;
+    if (!o->experts) return 0;
+    if (model_is_file(o->model))
+        return train_fail(sentence, bytes,
+                          "-en %d: %s has the weights of a dense model, without experts; a name as "
+                          "d12 or char:LxCxH starts one with",
+                          o->experts, o->model);
+    model->moe.experts = o->experts;
+    model->moe.chosen = o->chosen;
+    model->moe.capacity = (float)o->capacity;
+    model->moe.aux = (float)o->aux;
     return 0;
 }
 
@@ -168,6 +208,15 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     gpt2_error error;
     if (layout_divide(ranks, ranks->ranks, ranks->rank, sizes, sentence, bytes)) return 1;
     ranks->part.sequence = cut;
+    ranks->mixed = model->moe.experts > 0;
+    if (experts_check(model, sizes.ep, &error))
+        return train_fail(sentence, bytes, "-en %d -eg %d: %s", model->moe.experts, sizes.ep,
+                          error.sentence);
+    if (ranks->mixed && sizes.tp * sizes.pp > 1)
+        return train_fail(sentence, bytes,
+                          "-en %d: experts beside -tp %d and -pp %d are not supported; the nearest "
+                          "that can be is -tp 1 -pp 1, all ranks data-parallel",
+                          model->moe.experts, sizes.tp, sizes.pp);
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
         return train_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
     return train_batch(o, ranks->dp, batch, sentence, bytes)
@@ -177,7 +226,7 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
 
 int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
                     batch_shape *batch, char *sentence, size_t bytes) {
-    layout_sizes sizes = {1, 1};
+    layout_sizes sizes = {1, 1, 1};
     return layout_word(o->layouts, i, ranks->ranks, &sizes, sentence, bytes)
            || train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
 }
@@ -185,7 +234,7 @@ int train_divide_as(const train_options *o, int i, const gpt2_config *model, lay
 int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batch_shape *batch,
                  char *sentence, size_t bytes) {
     const int n = layout_words(o->layouts);
-    const layout_sizes sizes = {o->pipeline, o->tensor_parallel};
+    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group};
     if (n == 0) return train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
     if (o->step_tokens == 0)
         o->step_tokens =

@@ -4,6 +4,7 @@
 #endif
 #include "layout.h"
 
+#include "../gpt2/experts.h"
 #include "../gpt2/tensor_parallel.h"
 #include "../pipeline/pipeline.h"
 
@@ -52,9 +53,16 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
     l->pp = pp;
     l->tp = tp;
     l->dp = left / pp;
+    if (l->dp % sizes.ep)
+        return layout_fail(sentence, bytes,
+                           "-eg %d: %d data-parallel rank%s cannot be divided into groups of so "
+                           "many; the nearest that can is -eg %d",
+                           sizes.ep, l->dp, l->dp > 1 ? "s" : "", layout_nearest(l->dp, sizes.ep));
+    l->ep = sizes.ep;
     l->tp_rank = rank % tp;
     l->dp_rank = rank / tp % l->dp;
     l->pp_rank = rank / tp / l->dp;
+    l->ep_rank = l->dp_rank % l->ep;
     return 0;
 }
 
@@ -78,26 +86,29 @@ int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_ste
 /* Reads one word of `length` characters. */
 static int layout_read(const char *word, int length, int ranks, layout_sizes *sizes, char *sentence,
                        size_t bytes) {
-    static const char kinds[3][3] = {"pp", "tp", "dp"};
-    int size[3] = {0, 0, 0}, at = 0;
+    enum { KINDS = 4, EP = 3 }; /* ep is of dp's ranks */
+    static const char kinds[KINDS][3] = {"pp", "tp", "dp", "ep"};
+    int size[KINDS] = {0, 0, 0, 0}, at = 0;
     while (at < length) {
         int n = 0, end = 0, kind = 0;
-        while (kind < 3 && strncmp(word + at, kinds[kind], 2) != 0) kind++;
-        if (kind == 3 || size[kind] || sscanf(word + at + 2, "%5d%n", &n, &end) != 1 || n < 1)
+        while (kind < KINDS && strncmp(word + at, kinds[kind], 2) != 0) kind++;
+        if (kind == KINDS || size[kind] || sscanf(word + at + 2, "%5d%n", &n, &end) != 1 || n < 1)
             return layout_fail(sentence, bytes,
-                               "-layouts: '%.*s' is no layout: expected words like dp4, tp2dp2 or "
-                               "pp2tp2",
+                               "-layouts: '%.*s' is no layout: expected words like dp4, tp2dp2, "
+                               "pp2tp2 or ep2dp4",
                                length, word);
         size[kind] = n;
         at += 2 + end;
     }
-    for (int k = 0; k < 3; k++) size[k] += !size[k];
+    if (size[EP] && !size[2]) size[2] = size[EP];
+    for (int k = 0; k < KINDS; k++) size[k] += !size[k];
     if ((long long)size[0] * size[1] * size[2] != ranks)
         return layout_fail(sentence, bytes,
                            "-layouts: %.*s is a layout of %lld ranks, and there are %d", length,
                            word, (long long)size[0] * size[1] * size[2], ranks);
     sizes->pp = size[0];
     sizes->tp = size[1];
+    sizes->ep = size[EP];
     return 0;
 }
 
@@ -136,6 +147,7 @@ void layout_name(const layout *l, char name[LAYOUT_NAME]) {
     name[0] = 0;
     if (l->pp > 1) used += snprintf(name, LAYOUT_NAME, "pp%d", l->pp);
     if (l->tp > 1) used += snprintf(name + used, LAYOUT_NAME - (size_t)used, "tp%d", l->tp);
+    if (l->ep > 1) used += snprintf(name + used, LAYOUT_NAME - (size_t)used, "ep%d", l->ep);
     if (l->dp > 1 || l->tp * l->pp == 1)
         (void)snprintf(name + used, LAYOUT_NAME - (size_t)used, "dp%d", l->dp);
 }
@@ -151,22 +163,33 @@ static zero_result layout_open_stages(layout *l) {
     return zero_group_split(l->world, ends ? of_stages : -1, l->pp_rank, &l->stage.ends);
 }
 
+/* Neighbours that share experts, and those that have the same ones. */
+static zero_result layout_open_experts(layout *l) {
+    if (!l->mixed) return ZERO_OK;
+    ZERO_TRY(zero_group_split(l->data, l->dp_rank / l->ep, l->ep_rank, &l->part.ep));
+    zero_group_name(l->part.ep, "ep");
+    return zero_group_split(l->data, l->ep_rank, l->dp_rank, &l->same);
+}
+
 zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double timeout_s) {
-    if (l->tp * l->pp == 1) return ZERO_OK;
+    if (l->tp * l->pp == 1 && !l->mixed) return ZERO_OK;
     const int of_data = l->pp_rank * l->tp + l->tp_rank, of_parts = l->pp_rank * l->dp + l->dp_rank;
     l->sums = (double *)zero_host_alloc(LAYOUT_SUMS * sizeof *l->sums);
     ZERO_TRY(zero_group_open(&l->world, comm, stream, timeout_s));
     ZERO_TRY(zero_group_split(l->world, of_data, l->dp_rank, &l->data));
     ZERO_TRY(zero_group_split(l->world, of_parts, l->tp_rank, &l->part.tp));
     zero_group_name(l->part.tp, "tp");
+    ZERO_TRY(layout_open_experts(l));
     ZERO_TRY(layout_open_stages(l));
     zero_group_name(l->data, "dp");
     return l->sums ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
 const char *layout_error(const layout *l) {
-    const zero_group *const all[5] = {l->part.tp, l->stage.ends, l->stage.pp, l->data, l->world};
-    for (int i = 0; i < 5; i++)
+    const zero_group *const all[7] = {l->part.tp, l->stage.ends, l->stage.pp, l->part.ep,
+                                      l->same,    l->data,       l->world};
+    if (l->experts && zero_last_error(l->experts)[0]) return zero_last_error(l->experts);
+    for (int i = 0; i < 7; i++)
         if (all[i] && zero_group_error(all[i])[0]) return zero_group_error(all[i]);
     return "";
 }
@@ -174,12 +197,14 @@ const char *layout_error(const layout *l) {
 void layout_close(layout *l) {
     zero_group_close(l->stage.ends);
     zero_group_close(l->stage.pp);
+    zero_group_close(l->same);
+    zero_group_close(l->part.ep);
     zero_group_close(l->part.tp);
     zero_group_close(l->data);
     zero_group_close(l->world);
     zero_host_free(l->sums);
     free(l->world_unit);
-    l->world = l->data = l->part.tp = l->stage.pp = l->stage.ends = NULL;
+    l->world = l->data = l->part.tp = l->stage.pp = l->stage.ends = l->part.ep = l->same = NULL;
     l->sums = NULL;
     l->world_unit = NULL;
 }
@@ -188,6 +213,7 @@ void layout_close(layout *l) {
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
     c->world = l->world;
     l->model = model;
+    if (l->mixed) c->world_units = gpt2_world_units(model) + experts_world_units(model);
     if (l->pp == 1) return ZERO_OK;
     if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = ZERO_ACCUMULATE_LOCAL;
     if (c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
@@ -207,10 +233,100 @@ zero_comm layout_comm(const layout *l, const zero_comm *comm) {
     return own;
 }
 
+/* ---- experts ------------------------------------------------------------------------------- */
+
+/* wte in tiles is as many units more. */
+zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c) {
+    const int units = experts_units(model, l->ep);
+    zero_config own = *c;
+    if (!l->mixed) return ZERO_OK;
+    const zero_comm comm = zero_group_comm(l->same);
+    l->world_unit = (int *)malloc((size_t)units * sizeof *l->world_unit);
+    if (!l->world_unit) return ZERO_ERR_MEMORY;
+    experts_world(model, l->ep_rank, l->ep, c->world_units - experts_world_units(model),
+                  l->world_unit);
+    own.world_unit = l->world_unit;
+    own.joins = z;
+    own.divisor = l->dp;
+    ZERO_TRY(zero_create(&l->experts, &own, &comm));
+    l->part.experts = l->experts;
+    return experts_announce(l->experts, model, &l->part);
+}
+
+zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan) {
+    zero_plan x;
+    ZERO_TRY(zero_query_plan(z, plan));
+    if (!l->experts) return ZERO_OK;
+    ZERO_TRY(zero_query_plan(l->experts, &x));
+    size_t *const sums[] = {&plan->numel,
+                            &plan->padded_numel,
+                            &plan->param_bytes,
+                            &plan->grad_bytes,
+                            &plan->optimizer_bytes,
+                            &plan->buffer_bytes,
+                            &plan->formula_bytes,
+                            &plan->buffer_ceiling_bytes,
+                            &plan->accumulator_bytes,
+                            &plan->sent_bytes,
+                            &plan->formula_sent_bytes,
+                            &plan->kept_bytes,
+                            &plan->verdict_bytes,
+                            &plan->file_bytes,
+                            &plan->file_read_bytes,
+                            &plan->file_written_bytes,
+                            &plan->host_bytes};
+    const size_t more[] = {x.numel,
+                           x.padded_numel,
+                           x.param_bytes,
+                           x.grad_bytes,
+                           x.optimizer_bytes,
+                           x.buffer_bytes,
+                           x.formula_bytes,
+                           x.buffer_ceiling_bytes,
+                           x.accumulator_bytes,
+                           x.sent_bytes,
+                           x.formula_sent_bytes,
+                           x.kept_bytes,
+                           x.verdict_bytes,
+                           x.file_bytes,
+                           x.file_read_bytes,
+                           x.file_written_bytes,
+                           x.host_bytes};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) *sums[i] += more[i];
+    plan->units += x.units;
+    return ZERO_OK;
+}
+
+zero_result layout_build(const layout *l, zero_ctx *z) {
+    ZERO_TRY(zero_build(z));
+    return l->experts ? zero_build(l->experts) : ZERO_OK;
+}
+zero_result layout_reduce(const layout *l, zero_ctx *z) {
+    if (l->experts) ZERO_TRY(zero_reduce(l->experts));
+    return zero_reduce(z);
+}
+zero_result layout_step(const layout *l, zero_ctx *z, const zero_hyper *hyper) {
+    if (l->experts) ZERO_TRY(hyper ? zero_step(l->experts, hyper) : zero_skip_step(l->experts));
+    return hyper ? zero_step(z, hyper) : zero_skip_step(z);
+}
+void layout_destroy(layout *l, zero_ctx *z) {
+    zero_destroy(l->experts);
+    zero_destroy(z);
+    l->experts = l->part.experts = NULL;
+}
+
+zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *hash) {
+    uint64_t mixed = 0;
+    if (!l->experts) return ZERO_OK;
+    ZERO_TRY(experts_hash(l->experts, model, l->part.ep, &mixed));
+    *hash ^= mixed;
+    return ZERO_OK;
+}
+
 void layout_stats(const layout *l, zero_group_stats *stats) {
-    const zero_group *const all[3] = {l->part.tp, l->stage.pp, l->stage.ends};
+    const zero_group *const all[4] = {l->part.tp, l->part.ep, l->stage.pp, l->stage.ends};
     memset(stats, 0, sizeof *stats);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         zero_group_stats of;
         zero_group_query_stats(all[i], &of);
         stats->sent_bytes += of.sent_bytes;

@@ -8,6 +8,9 @@
    agreed over all (zero_config.world). Where all ranks are data-parallel there are no groups, and
    the context has the launcher's communicator.
 
+   EXPERTS have a context of their own (../gpt2/experts.h) beside the one that is given here: so
+   these functions stand in the place of zero_build and what follows it.
+
    Functions that can fail return 0, or 1 and a sentence, or a zero_result. */
 #ifndef PARALLEL_LAYOUT_H
 #define PARALLEL_LAYOUT_H
@@ -27,12 +30,17 @@ enum { LAYOUT_MOST = 8, LAYOUT_NAME = 48 }; /* of a list; bytes of a name */
 
 typedef struct layout_sizes {
     int pp, tp; /* the rest is data-parallel */
+    int ep;     /* data-parallel ranks that share a layer's experts */
 } layout_sizes;
 
 typedef struct layout {
     int pp, dp, tp;  /* ranks of each kind */
     int ranks, rank; /* of all; this one, and what that is */
     int pp_rank, dp_rank, tp_rank;
+    int ep, ep_rank;          /* neighbours among the data-parallel ranks share experts */
+    int mixed;                /* the model has some */
+    zero_group *same;         /* the ranks that have the same ones */
+    zero_ctx *experts;        /* what has them; NULL: there are none */
     zero_group *world, *data; /* NULL: data parallelism alone */
     gpt2_parallel part;       /* what a model is told; its group NULL: the model is whole */
     double *sums;             /* memory that groups reach */
@@ -71,6 +79,20 @@ void layout_close(layout *l); /* after contexts and models */
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c);
 /* What a context is made with. */
 zero_comm layout_comm(const layout *l, const zero_comm *comm);
+
+/* Makes the experts' context, whose settings are those that `z` was made with, and announces its
+   tensors; then the plan of both together: figures of bytes are sums. Errors: those of zero_create,
+   zero_tensor and zero_query_plan. COLLECTIVE. */
+zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c);
+zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan);
+
+/* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step) and zero_destroy of both. */
+zero_result layout_build(const layout *l, zero_ctx *z);
+zero_result layout_reduce(const layout *l, zero_ctx *z);
+zero_result layout_step(const layout *l, zero_ctx *z, const zero_hyper *hyper);
+void layout_destroy(layout *l, zero_ctx *z);
+/* The experts' weights into a hash of the others. COLLECTIVE, SYNC. */
+zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *hash);
 
 /* Bytes sent, and seconds waited, in the groups beside the contexts. */
 void layout_stats(const layout *l, zero_group_stats *stats);

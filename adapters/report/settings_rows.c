@@ -1,6 +1,7 @@
 /* settings_rows.c - see settings_rows.h. */
 #include "settings_rows.h"
 
+#include "../gpt2/experts.h"
 #include "plan_rows.h"
 
 #include <stdio.h>
@@ -13,7 +14,12 @@ void settings_rows(report *r, const settings *s) {
     train_options_word(o, "-op", rule);
     report_rule(r);
     report_row(r, "model", "%s", o->model);
-    report_row(r, "parameters", "%zu", gpt2_numel(m));
+    report_row(r, "parameters", "%zu", gpt2_numel(m) + experts_numel(m));
+    if (m->moe.experts)
+        report_row(r, "experts",
+                   "%d in each of %d blocks, %d on a rank; a token asks %d, capacity %zu",
+                   m->moe.experts, experts_layers(m), m->moe.experts / s->ranks->ep, m->moe.chosen,
+                   experts_capacity(m, (size_t)s->batch->rows * (size_t)s->batch->seq_len));
     report_row(r, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
     report_row(r, "vocabulary", "%d, padded %d%s", m->vocab_size, m->padded_vocab_size,
                m->untied ? ", the classifier untied" : "");

@@ -31,6 +31,7 @@ void step_line_print(const step_line *v, char text[STEP_LINE_BYTES]) {
     step_line_z(text, v->norm_z);
     step_line_add(text, "lr %.2e | %.2f ms | %.1f%% %s | %.0f tok/s", v->lr, 1e3 * v->seconds,
                   100 * v->share, v->share_of, v->tokens_per_s);
+    if (v->mixed) step_line_add(text, " | aux %.4f | dropped %.0f", v->aux, v->dropped);
     if (done->loss_scale != 1 || done->next_loss_scale != 1)
         step_line_add(text, " | scale %g", (double)done->loss_scale);
     if (done->next_loss_scale != done->loss_scale)

@@ -31,6 +31,8 @@ typedef struct step_line {
     const char *share_of; /* "MFU", "of matmul" */
     double tokens_per_s;  /* averaged */
     const zero_step_report *done;
+    int mixed;           /* there are experts: */
+    double aux, dropped; /* auxiliary loss of their layers; choices of tokens dropped */
 } step_line;
 
 /* The whole line, its end included; and a short one, for a live line. */

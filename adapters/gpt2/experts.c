@@ -1,0 +1,534 @@
+/* experts.c - see experts.h. Common subset of C11 and CUDA C++.
+
+   Where slots are, of N ranks, El experts each, c = capacity; a rank's own [E][c] is [N][El][c]:
+
+       at the rank of the rows   [to rank 0: expert 0 .. El-1 | to rank 1: expert El .. | ...]
+       at the rank of the experts, behind the all-to-all   [from rank 0: its El experts | from 1
+   ...]
+
+   Products are of c rows, one source's for one expert: sums over sources are added in their order,
+   as one rank adds those of micro-steps. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include "experts.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops_experts.h"
+
+enum { LEAST_CAPACITY = 4, STREAM = 17 };
+
+/* ---- before anything is built ---------------------------------------------------------------- */
+
+int experts_layers(const gpt2_config *cfg) { return cfg->moe.experts ? cfg->layers / 2 : 0; }
+int experts_is_layer(const gpt2_config *cfg, int block) {
+    return cfg->moe.experts > 0 && block % 2 == 1;
+}
+
+/* Elements of a layer of each tensor of the whole model, by its number, and of one expert. */
+static size_t numel_of(const gpt2_config *cfg, int tensor) {
+    const size_t C = (size_t)cfg->channels, E = (size_t)cfg->moe.experts;
+    const size_t of[EXPERTS_TENSORS] = {E * C, 4 * C * C, 4 * C, 4 * C * C, C};
+    return of[tensor];
+}
+
+size_t experts_numel(const gpt2_config *cfg) {
+    size_t one = 0;
+    for (int i = EXPERTS_XFCW; i < EXPERTS_TENSORS; i++) one += numel_of(cfg, i);
+    return (size_t)experts_layers(cfg)
+           * (numel_of(cfg, EXPERTS_GATEW) + one * (size_t)cfg->moe.experts);
+}
+
+__attribute__((format(printf, 2, 3))) static zero_result refuse(gpt2_error *err, const char *format,
+                                                                ...) {
+    va_list values;
+    va_start(values, format);
+    if (err) (void)vsnprintf(err->sentence, sizeof err->sentence, format, values);
+    va_end(values);
+    return ZERO_ERR_ARGUMENT;
+}
+
+zero_result experts_check(const gpt2_config *cfg, int ranks, gpt2_error *err) {
+    const int E = cfg->moe.experts, k = cfg->moe.chosen;
+    int near = ranks < E ? ranks : E;
+    if (E == 0) return ranks == 1 ? ZERO_OK : refuse(err, "%d ranks share no experts", ranks);
+    if (E < 2 || E > OPS_MOST_EXPERTS)
+        return refuse(err, "%d experts, expected 2 to %d", E, OPS_MOST_EXPERTS);
+    if (k < 1 || k > OPS_MOST_CHOSEN)
+        return refuse(err, "a token asks %d experts, expected 1 or %d", k, OPS_MOST_CHOSEN);
+    if (cfg->layers < 2)
+        return refuse(err, "experts are in every second block, and the model has %d", cfg->layers);
+    if (!(cfg->moe.capacity > 0) || !(cfg->moe.aux >= 0))
+        return refuse(err, "a capacity factor of %g and an auxiliary loss's of %g",
+                      (double)cfg->moe.capacity, (double)cfg->moe.aux);
+    while (near > 1 && E % near) near--;
+    if (near != ranks)
+        return refuse(err, "%d ranks do not divide %d experts; the nearest that can is %d", ranks,
+                      E, near);
+    return ZERO_OK;
+}
+
+static const char *const names[EXPERTS_TENSORS] = {"gatew", "xfcw", "xfcb", "xprojw", "xprojb"};
+
+/* Base pointers, rebased by the hooks. */
+typedef struct expert_tensors {
+    void *at[EXPERTS_TENSORS];
+} expert_tensors;
+
+void experts_table(const gpt2_config *cfg, int rank, int ranks,
+                   zero_tensor_desc out[EXPERTS_TENSORS]) {
+    const int L = experts_layers(cfg);
+    memset(out, 0, EXPERTS_TENSORS * sizeof *out);
+    for (int i = 0; i < EXPERTS_TENSORS; i++) {
+        zero_tensor_desc *d = &out[i];
+        d->name = names[i];
+        d->numel = numel_of(cfg, i);
+        d->layers = i ? L * (cfg->moe.experts / ranks) : L;
+        d->unit = i ? L : 0;
+        d->uses = 1;
+        d->field = offsetof(expert_tensors, at) + (size_t)i * sizeof(void *);
+        if (i == EXPERTS_XFCB || i == EXPERTS_XPROJB) d->flags = ZERO_NO_DECAY | ZERO_ONE_D;
+        if (!i && rank) d->flags = ZERO_COPY;
+    }
+}
+
+zero_result experts_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how) {
+    const size_t C = (size_t)cfg->channels;
+    const int ranks = zero_group_size(how->ep);
+    zero_tensor_desc table[EXPERTS_TENSORS];
+    experts_table(cfg, zero_group_rank(how->ep), ranks, table);
+    ZERO_TRY(zero_tensors(z, table, EXPERTS_TENSORS));
+    if (ranks > 1) ZERO_TRY(zero_tensor_sum(z, names[EXPERTS_GATEW], how->ep));
+    ZERO_TRY(zero_tensor_matrix(z, names[EXPERTS_XFCW], 4 * C, C));
+    return zero_tensor_matrix(z, names[EXPERTS_XPROJW], C, 4 * C);
+}
+
+int experts_units(const gpt2_config *cfg, int ranks) {
+    return experts_layers(cfg) * (1 + cfg->moe.experts / ranks);
+}
+int experts_world_units(const gpt2_config *cfg) { return experts_units(cfg, 1); }
+
+void experts_world(const gpt2_config *cfg, int rank, int ranks, int dense, int *out) {
+    const int L = experts_layers(cfg), E = cfg->moe.experts, mine = E / ranks;
+    for (int i = 0; i < L; i++) *out++ = dense + i;
+    for (int i = 0; i < L * mine; i++) *out++ = dense + L + i / mine * E + rank * mine + i % mine;
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+enum { CHUNK = 1 << 16 };
+
+/* Of element `at` of a tensor, over all layers and experts. */
+static void draw(float *out, int tensor, uint64_t seed, double deviation, size_t at, size_t n) {
+    const int stream = STREAM + (tensor + 1) / 2;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t a = gpt2_draw(seed, (uint64_t)stream, 2 * (at + i));
+        const uint64_t b = gpt2_draw(seed, (uint64_t)stream, 2 * (at + i) + 1);
+        const double u = ((double)(a >> 11) + 0.5) * 0x1p-53,
+                     v = ((double)(b >> 11) + 0.5) * 0x1p-53;
+        out[i] = (float)(sqrt(-2.0 * log(u)) * cos(6.28318530717958647693 * v) * deviation);
+    }
+}
+
+/* Layer l of a tensor of this rank: number l of all layers and experts. */
+static size_t layer_of(const gpt2_config *cfg, int tensor, int rank, int ranks, int l) {
+    const int mine = cfg->moe.experts / ranks;
+    if (tensor == EXPERTS_GATEW) return (size_t)l;
+    return (size_t)(l / mine * cfg->moe.experts + rank * mine + l % mine);
+}
+
+static zero_result init_layer(zero_ctx *z, const gpt2_config *cfg, int tensor, uint64_t seed,
+                              size_t whole, size_t l, float *chunk) {
+    const size_t numel = numel_of(cfg, tensor);
+    const double deviation = tensor == EXPERTS_XPROJW ? 0.02 / sqrt(2.0 * cfg->layers) : 0.02;
+    for (size_t first = 0; first < numel; first += CHUNK) {
+        const size_t n = numel - first < CHUNK ? numel - first : CHUNK;
+        memset(chunk, 0, n * sizeof *chunk);
+        if (tensor != EXPERTS_XFCB && tensor != EXPERTS_XPROJB)
+            draw(chunk, tensor, seed, deviation, whole * numel + first, n);
+        ZERO_TRY(zero_write_tensor(z, names[tensor], ZERO_PARAMETER, l * numel + first, n, chunk));
+    }
+    return ZERO_OK;
+}
+
+zero_result experts_init(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                         uint64_t seed) {
+    const int rank = zero_group_rank(how->ep), ranks = zero_group_size(how->ep);
+    zero_tensor_desc table[EXPERTS_TENSORS];
+    zero_result result = ZERO_OK;
+    float *chunk = (float *)malloc(CHUNK * sizeof *chunk);
+    if (!chunk) return ZERO_ERR_MEMORY;
+    experts_table(cfg, rank, ranks, table);
+    for (int i = 0; i < EXPERTS_TENSORS; i++)
+        for (int l = 0; l < table[i].layers && result == ZERO_OK; l++)
+            result =
+                init_layer(z, cfg, i, seed, layer_of(cfg, i, rank, ranks, l), (size_t)l, chunk);
+    free(chunk);
+    return result;
+}
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* Of one layer, begun with its number. */
+static zero_result hash_layer(zero_ctx *z, const gpt2_config *cfg, int tensor, size_t whole,
+                              size_t l, float *chunk, uint64_t *all) {
+    const size_t numel = numel_of(cfg, tensor);
+    uint64_t hash = mix((uint64_t)whole * EXPERTS_TENSORS + (uint64_t)tensor + 1);
+    for (size_t first = 0; first < numel; first += CHUNK) {
+        const size_t n = numel - first < CHUNK ? numel - first : CHUNK;
+        ZERO_TRY(zero_read_tensor(z, names[tensor], ZERO_MASTER, l * numel + first, n, chunk));
+        for (size_t i = 0; i < n; i++) {
+            uint32_t bits;
+            memcpy(&bits, &chunk[i], sizeof bits);
+            hash = mix(hash ^ bits);
+        }
+    }
+    *all ^= hash;
+    return ZERO_OK;
+}
+
+/* Every rank's hash to every rank; `all` is of memory that groups reach. */
+static zero_result hash_ranks(zero_group *over, uint64_t *all, uint64_t *hash) {
+    all[zero_group_rank(over)] = *hash;
+    ZERO_TRY(zero_group_all_gather(over, all + zero_group_rank(over), all, sizeof *all));
+    ZERO_TRY(zero_group_barrier(over));
+    *hash = 0;
+    for (int r = 0; r < zero_group_size(over); r++) *hash ^= all[r];
+    return ZERO_OK;
+}
+
+zero_result experts_hash(zero_ctx *z, const gpt2_config *cfg, zero_group *over, uint64_t *hash) {
+    const int rank = zero_group_rank(over), ranks = zero_group_size(over);
+    zero_tensor_desc table[EXPERTS_TENSORS];
+    zero_result result = ZERO_OK;
+    const size_t bytes = CHUNK * sizeof(float) + (size_t)ranks * sizeof(uint64_t);
+    float *chunk = (float *)zero_host_alloc(bytes);
+    if (!chunk) return ZERO_ERR_MEMORY;
+    *hash = 0;
+    experts_table(cfg, rank, ranks, table);
+    for (int i = 0; i < EXPERTS_TENSORS; i++)
+        for (int l = 0; l < table[i].layers && result == ZERO_OK; l++) {
+            uint64_t one = 0;
+            result =
+                hash_layer(z, cfg, i, layer_of(cfg, i, rank, ranks, l), (size_t)l, chunk, &one);
+            if (i || !rank) *hash ^= one; /* gates are on every rank */
+        }
+    if (result == ZERO_OK && ranks > 1)
+        result = hash_ranks(over, (uint64_t *)(void *)(chunk + CHUNK), hash);
+    zero_host_free(chunk);
+    return result;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* What the forward of a layer leaves for its backward. */
+typedef struct expert_values {
+    ops_route route;
+    void *inbox; /* (S, C) rows that have come; S = E capacity slots */
+    void *back;  /* (S, C) results that have come back */
+    void *fch;   /* (S, 4C) before GELU; with blocks recomputed: of one product, shared */
+    void *gelu;  /* (S, 4C), or likewise */
+} expert_values;
+
+struct experts {
+    gpt2_config cfg;
+    zero_ctx *z;    /* borrowed, as the others */
+    zero_group *ep; /* NULL: one rank */
+    ops_ctx *ops;
+    size_t C, E, mine, ranks, capacity, slots; /* mine: El */
+    size_t bytes, grad_bytes;
+    int recompute, layers;
+    expert_values *values; /* [layers] */
+    void *memory;
+    void *out, *in;            /* (S, C) on their way */
+    void *zeros;               /* (capacity, C) */
+    void *dfch;                /* (capacity, 4C) */
+    float *dweights, *dlogits; /* (R, k), (R, E) */
+    double *totals;            /* (2) */
+    expert_tensors params, grads;
+    zero_result result;
+    char sentence[256];
+};
+
+size_t experts_capacity(const gpt2_config *cfg, size_t R) {
+    const double mean = (double)R / cfg->moe.experts * cfg->moe.chosen;
+    const double wanted = ceil(mean * (double)cfg->moe.capacity);
+    const size_t capacity = wanted >= (double)R ? R : (size_t)wanted;
+    const size_t least = R < LEAST_CAPACITY ? R : LEAST_CAPACITY;
+    return capacity < least ? least : capacity;
+}
+
+static void *cut(char *base, size_t *at, size_t n, size_t bytes_each) {
+    char *p = base ? base + *at : NULL;
+    *at += (n * bytes_each + 127) / 128 * 128;
+    return p;
+}
+
+static void place_layer(const experts *x, expert_values *v, size_t R, char *base, size_t *at) {
+    const size_t E = x->E, k = (size_t)x->cfg.moe.chosen, S = x->slots, hidden = 4 * x->C;
+    ops_route *t = &v->route;
+    t->gates = (float *)cut(base, at, R * E, sizeof(float));
+    t->weights = (float *)cut(base, at, R * k, sizeof(float));
+    t->slots = (int *)cut(base, at, R * k, sizeof(int));
+    t->choices = (int *)cut(base, at, R * k, sizeof(int));
+    t->rows = (int *)cut(base, at, S, sizeof(int));
+    t->shares = (float *)cut(base, at, E, sizeof(float));
+    v->inbox = cut(base, at, S * x->C, x->bytes);
+    v->back = cut(base, at, S * x->C, x->bytes);
+    if (x->recompute < GPT2_RECOMPUTE_BLOCK) v->fch = cut(base, at, S * hidden, x->bytes);
+    if (x->recompute == GPT2_RECOMPUTE_NONE) v->gelu = cut(base, at, S * hidden, x->bytes);
+}
+
+/* Gives every pointer its place, or measures (base NULL). Returns bytes. */
+static size_t place(experts *x, size_t R, char *base) {
+    const size_t C = x->C, S = x->slots, c = x->capacity;
+    size_t at = 0;
+    x->totals = (double *)cut(base, &at, 2, sizeof(double));
+    double *sums = (double *)cut(base, &at, 2 * x->E, sizeof(double));
+    x->out = cut(base, &at, S * C, x->bytes);
+    x->in = x->ranks > 1 ? cut(base, &at, S * C, x->bytes) : x->out;
+    x->zeros = cut(base, &at, c * C, x->bytes);
+    x->dfch = cut(base, &at, c * 4 * C, x->bytes);
+    x->dweights = (float *)cut(base, &at, R * (size_t)x->cfg.moe.chosen, sizeof(float));
+    x->dlogits = (float *)cut(base, &at, R * x->E, sizeof(float));
+    void *fch = x->recompute < GPT2_RECOMPUTE_BLOCK ? NULL : cut(base, &at, c * 4 * C, x->bytes);
+    void *gelu = x->recompute == GPT2_RECOMPUTE_NONE ? NULL : cut(base, &at, c * 4 * C, x->bytes);
+    for (int i = 0; i < x->layers; i++) {
+        expert_values spare, *v = x->values ? &x->values[i] : &spare;
+        v->fch = fch;
+        v->gelu = gelu;
+        v->route.sums = sums;
+        place_layer(x, v, R, base, &at);
+    }
+    return at;
+}
+
+static void set_shape(experts *x, const gpt2_config *cfg, const gpt2_run *run) {
+    const size_t R = (size_t)run->batch * (size_t)run->seq_len;
+    memset(x, 0, sizeof *x);
+    x->cfg = *cfg;
+    x->ranks = run->parallel ? (size_t)zero_group_size(run->parallel->ep) : 1;
+    if (x->ranks > 1) x->ep = run->parallel->ep;
+    x->C = (size_t)cfg->channels;
+    x->E = (size_t)cfg->moe.experts;
+    x->mine = x->E / x->ranks;
+    x->capacity = experts_capacity(cfg, R);
+    x->slots = x->E * x->capacity;
+    x->bytes = zero_type_bytes(run->type);
+    x->recompute = run->recompute;
+    x->layers = experts_layers(cfg);
+}
+
+size_t experts_bytes(const gpt2_config *cfg, const gpt2_run *run) {
+    experts shape;
+    if (!cfg->moe.experts) return 0;
+    set_shape(&shape, cfg, run);
+    return place(&shape, (size_t)run->batch * (size_t)run->seq_len, NULL);
+}
+
+uint64_t experts_sent(const gpt2_config *cfg, const gpt2_run *run) {
+    experts shape;
+    if (!cfg->moe.experts) return 0;
+    set_shape(&shape, cfg, run);
+    return 4 * (uint64_t)shape.layers * (shape.slots / shape.ranks * (shape.ranks - 1)) * shape.C
+           * shape.bytes;
+}
+
+/* What operations are told. */
+static void set_routes(experts *x, const zero_config *c) {
+    for (int i = 0; i < x->layers; i++) {
+        ops_route *t = &x->values[i].route;
+        t->type = c->type;
+        t->grad_type = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
+        t->stream = c->stream;
+        t->experts = x->E;
+        t->chosen = (size_t)x->cfg.moe.chosen;
+        t->capacity = x->capacity;
+        x->grad_bytes = zero_type_bytes(t->grad_type);
+    }
+}
+
+zero_result experts_create(experts **x, const gpt2_config *cfg, const gpt2_run *run, ops_ctx *ops,
+                           gpt2_error *err) {
+    const size_t R = (size_t)run->batch * (size_t)run->seq_len;
+    experts *made = (experts *)malloc(sizeof *made);
+    zero_config c;
+    *x = NULL;
+    if (!made) return ZERO_ERR_MEMORY;
+    set_shape(made, cfg, run);
+    made->z = run->parallel->experts;
+    made->ops = ops;
+    const size_t bytes = place(made, R, NULL);
+    made->values = (expert_values *)calloc((size_t)made->layers, sizeof *made->values);
+    made->memory = ops_alloc(bytes);
+    if (!made->values || !made->memory) {
+        (void)refuse(err, "no memory for %.1f MiB of experts' rows", (double)bytes / (1024 * 1024));
+        experts_destroy(made);
+        return ZERO_ERR_MEMORY;
+    }
+    (void)place(made, R, (char *)made->memory);
+    zero_query_config(made->z, &c);
+    set_routes(made, &c);
+    ops_clear(ops, made->totals, 2 * sizeof(double));
+    ops_clear(ops, made->zeros, made->capacity * made->C * made->bytes);
+    *x = made;
+    return ZERO_OK;
+}
+
+void experts_destroy(experts *x) {
+    if (!x) return;
+    ops_free(x->memory);
+    free(x->values);
+    free(x);
+}
+
+const char *experts_error(const experts *x) { return x->sentence; }
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
+/* Keeps the first error. */
+static int went(experts *x, zero_result result, const char *why) {
+    if (result != ZERO_OK && x->result == ZERO_OK) {
+        x->result = result;
+        (void)snprintf(x->sentence, sizeof x->sentence, "%s", why);
+    }
+    return x->result == ZERO_OK;
+}
+static int hooked(experts *x, zero_result result) {
+    return went(x, result, result == ZERO_OK ? "" : zero_last_error(x->z));
+}
+
+zero_result experts_pass_begin(experts *x, zero_pass kind, int micro, int micro_steps) {
+    (void)hooked(x, zero_pass_begin(x->z, kind, micro, micro_steps));
+    return x->result;
+}
+zero_result experts_pass_end(experts *x) {
+    (void)hooked(x, zero_pass_end(x->z));
+    return x->result;
+}
+
+/* From out (S, C) to `to`: where experts are, or back. One rank has one memory for both. */
+static void exchange(experts *x, const void *out, void *to) {
+    const size_t bytes = x->slots / x->ranks * x->C * x->bytes;
+    if (x->ep == NULL || x->result != ZERO_OK) return;
+    const zero_result result = zero_group_all_to_all(x->ep, out, to, bytes);
+    (void)went(x, result, result == ZERO_OK ? "" : zero_group_error(x->ep));
+}
+
+static int unit_of_gate(int i) { return i; }
+static int unit_of_expert(const experts *x, int i, size_t e) {
+    return x->layers + i * (int)x->mine + (int)e;
+}
+
+/* Tensor number `tensor`, of layer or expert l. */
+static void *param(const experts *x, int tensor, size_t l) {
+    return (char *)x->params.at[tensor] + l * numel_of(&x->cfg, tensor) * x->bytes;
+}
+static void *grad(const experts *x, int tensor, size_t l) {
+    return (char *)x->grads.at[tensor] + l * numel_of(&x->cfg, tensor) * x->grad_bytes;
+}
+
+/* The slots of expert e that are rank s's, in rows of n numbers. */
+static void *slots_of(const experts *x, void *all, size_t s, size_t e, size_t n) {
+    return (char *)all + (s * x->mine + e) * x->capacity * n * x->bytes;
+}
+/* The same of what may be of one product alone. */
+static void *hidden_of(const experts *x, void *all, size_t s, size_t e, int recompute) {
+    return x->recompute < recompute ? slots_of(x, all, s, e, 4 * x->C) : all;
+}
+
+/* Expert e of layer i: from inbox to `to`. */
+static void expert_forward(experts *x, int i, size_t e, void *to) {
+    const expert_values *v = &x->values[i];
+    const size_t l = (size_t)i * x->mine + e, n = x->capacity, C = x->C;
+    for (size_t s = 0; s < x->ranks; s++) {
+        void *fch = hidden_of(x, v->fch, s, e, GPT2_RECOMPUTE_BLOCK);
+        void *gelu = hidden_of(x, v->gelu, s, e, GPT2_RECOMPUTE_GELU);
+        ops_linear_gelu(x->ops, fch, gelu, 0, slots_of(x, v->inbox, s, e, C),
+                        param(x, EXPERTS_XFCW, l), param(x, EXPERTS_XFCB, l), n, C, 4 * C);
+        ops_linear_residual(x->ops, slots_of(x, to, s, e, C), x->zeros, gelu,
+                            param(x, EXPERTS_XPROJW, l), param(x, EXPERTS_XPROJB, l), n, 4 * C, C);
+    }
+}
+
+zero_result experts_forward(experts *x, int i, void *out, const void *residual, const void *in,
+                            size_t R, int counts) {
+    const expert_values *v = &x->values[i];
+    void *rows = x->ep ? x->out : v->inbox, *results = x->ep ? x->out : v->back;
+    if (!hooked(x, zero_forward_begin(x->z, unit_of_gate(i), &x->params))) return x->result;
+    ops_gates(&v->route, in, param(x, EXPERTS_GATEW, (size_t)i), R, x->C);
+    if (!hooked(x, zero_forward_end(x->z, unit_of_gate(i)))) return x->result;
+    ops_routes(&v->route, counts ? x->totals : NULL, R);
+    ops_dispatch(&v->route, rows, in, R, x->C);
+    exchange(x, rows, v->inbox);
+    for (size_t e = 0; e < x->mine; e++) {
+        if (!hooked(x, zero_forward_begin(x->z, unit_of_expert(x, i, e), &x->params))) break;
+        expert_forward(x, i, e, results);
+        if (!hooked(x, zero_forward_end(x->z, unit_of_expert(x, i, e)))) break;
+    }
+    exchange(x, results, v->back);
+    if (x->result == ZERO_OK) ops_combine(&v->route, out, residual, v->back, R, x->C);
+    return x->result;
+}
+
+/* Expert e of layer i: from dout to din, both (S, C). */
+static void expert_backward(experts *x, int i, size_t e, void *din, void *dout) {
+    const expert_values *v = &x->values[i];
+    const size_t l = (size_t)i * x->mine + e, n = x->capacity, C = x->C;
+    const int kept = x->recompute == GPT2_RECOMPUTE_NONE;
+    for (size_t s = 0; s < x->ranks; s++) {
+        void *fch = hidden_of(x, v->fch, s, e, GPT2_RECOMPUTE_BLOCK);
+        void *gelu = hidden_of(x, v->gelu, s, e, GPT2_RECOMPUTE_GELU);
+        const void *inbox = slots_of(x, v->inbox, s, e, C), *dy = slots_of(x, dout, s, e, C);
+        if (x->recompute >= GPT2_RECOMPUTE_BLOCK)
+            ops_linear_gelu(x->ops, fch, gelu, 1, inbox, param(x, EXPERTS_XFCW, l),
+                            param(x, EXPERTS_XFCB, l), n, C, 4 * C);
+        ops_linear_dx_gelu(x->ops, x->dfch, grad(x, EXPERTS_XFCB, l), gelu, kept, dy,
+                           param(x, EXPERTS_XPROJW, l), fch, param(x, EXPERTS_XFCB, l), n, 4 * C,
+                           C);
+        ops_linear_dw(x->ops, grad(x, EXPERTS_XPROJW, l), grad(x, EXPERTS_XPROJB, l), dy, gelu, n,
+                      4 * C, C);
+        ops_linear_dw(x->ops, grad(x, EXPERTS_XFCW, l), NULL, x->dfch, inbox, n, C, 4 * C);
+        ops_linear_dx(x->ops, slots_of(x, din, s, e, C), x->dfch, param(x, EXPERTS_XFCW, l), n, C,
+                      4 * C);
+    }
+}
+
+/* `out` has gradients that travel, `in` those that have come; where there is one rank, both are one
+   memory, of which an expert's product writes what its others have read. */
+zero_result experts_backward(experts *x, int i, void *din, const void *in, const void *dout,
+                             size_t R, float aux) {
+    const expert_values *v = &x->values[i];
+    ops_combine_backward(&v->route, x->out, x->dweights, dout, v->back, R, x->C);
+    exchange(x, x->out, x->in);
+    for (size_t e = x->mine; e-- > 0;) {
+        const int unit = unit_of_expert(x, i, e);
+        if (!hooked(x, zero_backward_begin(x->z, unit, &x->params, &x->grads))) break;
+        expert_backward(x, i, e, x->in, x->in);
+        if (!hooked(x, zero_backward_end(x->z, unit))) break;
+    }
+    exchange(x, x->in, x->out);
+    if (x->result != ZERO_OK) return x->result;
+    if (!hooked(x, zero_backward_begin(x->z, unit_of_gate(i), &x->params, &x->grads)))
+        return x->result;
+    ops_routes_backward(&v->route, x->dlogits, x->dweights, aux, R);
+    ops_gates_dw(&v->route, grad(x, EXPERTS_GATEW, (size_t)i), x->dlogits, in, R, x->C);
+    ops_dispatch_backward(&v->route, din, x->out, x->dlogits, param(x, EXPERTS_GATEW, (size_t)i), R,
+                          x->C);
+    (void)hooked(x, zero_backward_end(x->z, unit_of_gate(i)));
+    return x->result;
+}
+
+void experts_take(experts *x, double *aux, double *dropped) {
+    *aux = ops_take_sum(x->ops, x->totals);
+    *dropped = ops_take_sum(x->ops, x->totals + 1);
+}

@@ -1,0 +1,106 @@
+/* experts.h - a mixture of experts in place of an MLP: GPT-2 whose every second block (1, 3, ...)
+   has E of them, of which a token asks k (Shazeer et al. 2017; GShard, Lepikhin et al. 2021;
+   Switch, Fedus et al. 2022).
+
+   TENSORS of a context of their own, which joins that of all else (zero_config.joins), since
+   experts shard over other ranks. Lm layers of experts; N ranks share a layer's experts, El = E / N
+   on each: gatew   (Lm, E, C)             on every rank, units 0 .. Lm - 1 xfcw    (Lm El, 4C, C)
+   xfcb    (Lm El, 4C)    an expert is a unit of its own, Lm + i El + e, xprojw  (Lm El, C, 4C)
+   xprojb  (Lm El, C)     so that any N gives the same units of the model The ranks of an expert
+   group are neighbours among the data-parallel ones; those that have the same experts, one of each
+   group, shard them. Gradients of experts are sums over these, of gates over all, and both are
+   divided by the number of data-parallel ranks: each token's loss is in the mean once, wherever its
+   expert is.
+
+   A LAYER. gates = softmax(x gatew'), in f32; each row's k largest, first choices before second
+   ones, take the slots of their experts, row by row: capacity = max(4, ceil(R / E * factor * k)) of
+   this rank's R rows, at most R; what finds none is dropped (its residual goes on alone). Slots
+   travel to their experts, results back: two all-to-alls forward, two backward, of [E][capacity][C]
+   numbers each. They are kept rather than sent again where blocks are recomputed. The auxiliary
+   loss is E sum over e of (share of first choices of e) (mean gate of e), times moe.aux, of each
+   rank's rows by themselves. No token is chosen at random: what DeepSpeed draws (use_rts, the
+   second expert's noise) is first come, first served, here.
+
+   ERRORS are sticky; the result is that of the first. */
+#ifndef GPT2_EXPERTS_H
+#define GPT2_EXPERTS_H
+
+#include "gpt2.h"
+#include "ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { EXPERTS_TENSORS = 5, EXPERTS_ARRAYS = EXPERTS_TENSORS };
+enum { EXPERTS_GATEW, EXPERTS_XFCW, EXPERTS_XFCB, EXPERTS_XPROJW, EXPERTS_XPROJB };
+
+/* ---- before anything is built ---------------------------------------------------------------- */
+
+/* Layers of experts; 0 without. */
+int experts_layers(const gpt2_config *cfg);
+int experts_is_layer(const gpt2_config *cfg, int block);
+/* Elements of gates and experts of the whole model. */
+size_t experts_numel(const gpt2_config *cfg);
+
+/* What is wrong with a mixture over so many ranks, and the nearest that can be. Errors: ARGUMENT.
+ */
+zero_result experts_check(const gpt2_config *cfg, int ranks, gpt2_error *err);
+
+/* This rank's tensors: rank of `ranks` that share a layer's experts. */
+void experts_table(const gpt2_config *cfg, int rank, int ranks,
+                   zero_tensor_desc out[EXPERTS_TENSORS]);
+/* Announces them in z, which is how->experts; those of how->ep sum the gates' gradients. */
+zero_result experts_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how);
+
+/* Units of the context, and the number of each among all: those of the rest come first, `dense` of
+   them. out [experts_units]. */
+int experts_units(const gpt2_config *cfg, int ranks);
+int experts_world_units(const gpt2_config *cfg);
+void experts_world(const gpt2_config *cfg, int rank, int ranks, int dense, int *out);
+
+/* Weights as a training starts with them: gpt2_init's, streams 17 (gatew), 18 (xfcw) and 19
+   (xprojw), elements counted over all experts of all layers. COLLECTIVE over the ranks of z. */
+zero_result experts_init(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                         uint64_t seed);
+
+/* A hash of what the whole model's experts are: XOR over (layer, expert), the same however they are
+   shared. COLLECTIVE over all ranks: `over` is the group of ranks that share a layer's. */
+zero_result experts_hash(zero_ctx *z, const gpt2_config *cfg, zero_group *over, uint64_t *hash);
+
+/* Slots of an expert for R rows of a rank. */
+size_t experts_capacity(const gpt2_config *cfg, size_t R);
+/* Bytes of memory of a model beside gpt2's own, of a run; 0 without experts. */
+size_t experts_bytes(const gpt2_config *cfg, const gpt2_run *run);
+/* Bytes that a rank sends in a micro-step of training, as zero_group_stats counts them: 4
+   all-to-alls a layer of E capacity C numbers, of which (N-1)/N go to other ranks. */
+uint64_t experts_sent(const gpt2_config *cfg, const gpt2_run *run);
+
+/* ---- of a model ------------------------------------------------------------------------------ */
+
+typedef struct experts experts;
+
+/* run->parallel has group and context. Borrows ops. On an error *x is NULL. Errors: MEMORY. */
+zero_result experts_create(experts **x, const gpt2_config *cfg, const gpt2_run *run, ops_ctx *ops,
+                           gpt2_error *err);
+void experts_destroy(experts *x); /* NULL is allowed */
+const char *experts_error(const experts *x);
+
+zero_result experts_pass_begin(experts *x, zero_pass kind, int micro, int micro_steps);
+zero_result experts_pass_end(experts *x);
+
+/* Layer i: out (R, C) = x + the mixture of in. `counts`: a training's, for experts_take. */
+zero_result experts_forward(experts *x, int i, void *out, const void *residual, const void *in,
+                            size_t R, int counts);
+/* din (R, C) is stored, from dout and in; aux: what the auxiliary loss is multiplied by, its factor
+   included. */
+zero_result experts_backward(experts *x, int i, void *din, const void *in, const void *dout,
+                             size_t R, float aux);
+
+/* Sums since they were last taken: of the auxiliary losses of layers, and choices dropped. SYNC. */
+void experts_take(experts *x, double *aux, double *dropped);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,53 @@
+/* expert_saves.c - see expert_saves.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "expert_saves.h"
+
+#include "../gpt2/experts.h"
+
+#include <stdio.h>
+
+static checkpoint_options own_options(expert_saves *x, const layout *l, const gpt2_config *model,
+                                      const checkpoint_options *o) {
+    checkpoint_options own = *o;
+    experts_table(model, l->ep_rank, l->ep, x->table);
+    (void)snprintf(x->folder, sizeof x->folder, "%s/experts-%d", o->folder, l->ep_rank);
+    own.folder = x->folder;
+    own.keep_last += own.keep_last > 0;
+    own.tensors = x->table;
+    own.ntensors = EXPERTS_TENSORS;
+    if (l->rank > 0) own.log = NULL; /* one group speaks */
+    return own;
+}
+
+size_t expert_saves_bytes(const layout *l, const gpt2_config *model, const checkpoint_options *o) {
+    expert_saves x;
+    if (!l->experts) return 0;
+    const checkpoint_options own = own_options(&x, l, model, o);
+    return checkpoint_bytes(l->experts, &own);
+}
+
+checkpoint_result expert_saves_open(expert_saves *x, const layout *l, const gpt2_config *model,
+                                    const checkpoint_options *o) {
+    if (!l->experts) return CHECKPOINT_OK;
+    const checkpoint_options own = own_options(x, l, model, o);
+    return checkpoint_create(&x->saves, l->experts, &own);
+}
+
+checkpoint_result expert_saves_save(expert_saves *x, int64_t step) {
+    return x->saves ? checkpoint_save(x->saves, step, NULL, 0) : CHECKPOINT_OK;
+}
+
+checkpoint_result expert_saves_load(expert_saves *x, int64_t step) {
+    return x->saves ? checkpoint_load(x->saves, step) : CHECKPOINT_OK;
+}
+
+const char *expert_saves_error(const expert_saves *x) {
+    return x->saves ? checkpoint_error(x->saves) : "";
+}
+
+void expert_saves_close(expert_saves *x) {
+    checkpoint_destroy(x->saves);
+    x->saves = NULL;
+}

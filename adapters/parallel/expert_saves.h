@@ -1,0 +1,39 @@
+/* expert_saves.h - checkpoints of experts, beside those of the rest of a model.
+
+   Each rank of an expert group saves what it has, with the ranks that have the same, into a folder
+   of its own, FOLDER/experts-0 ...: before the rest of the step's checkpoint, so that this has its
+   experts wherever it is there itself; one generation more is kept for the same reason. They are
+   loaded by as many ranks of an expert group as saved them, and any number of such groups.
+
+   Without experts (a layout that is not mixed) these functions do nothing. COLLECTIVE over all
+   ranks; a result is this rank's. */
+#ifndef PARALLEL_EXPERT_SAVES_H
+#define PARALLEL_EXPERT_SAVES_H
+
+#include "../checkpoint/checkpoint.h"
+#include "layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a rank has in a folder of its own. All zeros before. */
+typedef struct expert_saves {
+    checkpoint *saves;
+    zero_tensor_desc table[8];
+    char folder[1100];
+} expert_saves;
+
+/* Options: those of the rest. */
+size_t expert_saves_bytes(const layout *l, const gpt2_config *model, const checkpoint_options *o);
+checkpoint_result expert_saves_open(expert_saves *x, const layout *l, const gpt2_config *model,
+                                    const checkpoint_options *o);
+checkpoint_result expert_saves_save(expert_saves *x, int64_t step);
+checkpoint_result expert_saves_load(expert_saves *x, int64_t step);
+const char *expert_saves_error(const expert_saves *x); /* "" without one */
+void expert_saves_close(expert_saves *x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
