@@ -128,8 +128,7 @@ typedef struct trainer {
 
 /* What a step told. */
 typedef struct step_values {
-    double loss, aux,
-        dropped; /* mean over all ranks; of experts: auxiliary loss, choices dropped */
+    double loss, aux, dropped; /* means over ranks; of experts: auxiliary loss, choices dropped */
     double loss_z, norm_z;
     double lr;
     zero_step_report done;
@@ -186,8 +185,7 @@ static void take_step(trainer *t, step_values *v) {
     hyper.beta1 = (float)now.beta1;
     hyper.beta2 = (float)now.beta2;
     check_groups(t, layout_reduce(&t->groups, t->z));
-    const int skips = judged && v != NULL && is_unusual(t, v);
-    check_groups(t, layout_step(&t->groups, t->z, skips ? NULL : &hyper));
+    check_groups(t, layout_step(&t->groups, t->z, judged && v && is_unusual(t, v) ? NULL : &hyper));
     t->step++;
     t->data_step++;
     t->unsettled = 1;
