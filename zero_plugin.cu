@@ -45,6 +45,7 @@
      step       skip, clip, update
      access     tensors by name, and as state
      api        the functions of the header: contexts, passes, steps
+     api_tensors  tensors are announced, and what is told of them
      api_access  tensors by name, state, numbers, small collectives, statistics
      api_host   few lines for a host: weights that are adopted, a step without hooks, a hash
      api_lend   arrays that stay the host's: gradients are taken from them, weights come back
@@ -121,6 +122,7 @@
 #include "zero_plugin/step.h"
 #include "zero_plugin/access.h"
 #include "zero_plugin/api.h"
+#include "zero_plugin/api_tensors.h"
 #include "zero_plugin/api_access.h"
 #include "zero_plugin/api_host.h"
 #include "zero_plugin/api_lend.h"
