@@ -8,7 +8,7 @@
    On a GPU (ranks are threads on the card; seeds and faults are left out):
      nvcc -DZP_CUDA_MALLOC=cudaMallocManaged -std=c++17 -fmad=false tests/test_cuda.cu
    RUN
-     test_cuda [seeds PERCENT FIRST_SEED | drawn CASES FIRST_SEED
+     test_cuda [seeds PERCENT FIRST_SEED | drawn CASES FIRST_SEED | recording
                | mutants SEEDS [FUNCTION] | faults RUNS
                | case NAME FIRST_SEED SEEDS]
 
@@ -516,7 +516,7 @@ typedef struct cuda_run {
     host_spec spec;
     host_reference references[CUDA_STEPS + 1]; /* before step 0, 1, ... */
     int compares;                              /* with the references */
-    int records;                               /* odd seeds record what ran when */
+    int records;                               /* odd seeds record what ran when; 2: and count */
     int faults;          /* this run is to fail: peers wait for a moment only */
     int erred;           /* the host has met an error that it has not looked at yet */
     emulation_call sort; /* the k-th call of that sort fails, from rank 0's training on */
@@ -1196,6 +1196,12 @@ static void cuda_trace(void *user, const zero_event *events, int n) {
             __atomic_add_fetch(&cuda_untimely, 1, __ATOMIC_RELAXED);
 }
 
+static int cuda_events; /* told */
+static void cuda_count(void *user, const zero_event *events, int n) {
+    cuda_trace(user, events, n);
+    __atomic_add_fetch(&cuda_events, n, __ATOMIC_RELAXED);
+}
+
 /* Everything is right so far: nothing failed, nothing was found, all was freed. */
 static int cuda_once(cuda_run *run, uint64_t seed) {
     const cuda_case *k = run->k;
@@ -1204,7 +1210,8 @@ static int cuda_once(cuda_run *run, uint64_t seed) {
     memset(run->why, 0, sizeof run->why);
     run->gone = 0;
     run->spec.cfg.timeout_s = run->loss ? 1 : run->faults ? 0.25 : 20;
-    run->spec.cfg.trace = run->records && seed & 1 ? cuda_trace : NULL;
+    run->spec.cfg.trace =
+        run->records && seed & 1 ? run->records > 1 ? cuda_count : cuda_trace : NULL;
     emulation_reset();
     emulation_devices(several ? k->nranks : 1, 1);
     emulation_seed(seed);
@@ -1846,6 +1853,47 @@ static void cuda_mutants(int seeds, const char *word) {
     for (int k = 0; k < CUDA_CASES; k++) cuda_close(&runs[k]);
 }
 
+/* What recording sends by itself is waited for by nobody: without any one place of it training is
+   the same, and every event is told. */
+static void cuda_recording(const char *name) {
+    static cuda_run run;
+    static cuda_seen expected[CUDA_RANKS];
+    void *plain[CUDA_SITES], *all[CUDA_SITES];
+    emulation_site_kind kinds[CUDA_SITES];
+    int nplain = 0, nall = 0, own = 0, good = 0;
+    (void)cuda_open(&run, cuda_named(name));
+    for (run.records = 0; run.records < 2; run.records++) {
+        emulation_watch_sites(1);
+        (void)test_check(cuda_once(&run, 1), "%s: %s", name, test_first);
+        if (run.records)
+            nall = emulation_sites(all, kinds, CUDA_SITES);
+        else
+            nplain = emulation_sites(plain, kinds, CUDA_SITES);
+        if (!run.records) memcpy(expected, run.seen, sizeof expected);
+    }
+    run.records = 2; /* and counts */
+    cuda_events = 0;
+    (void)cuda_once(&run, 1);
+    const int events = cuda_events;
+    for (int i = 0; i < nall; i++) {
+        int known = 0;
+        for (int k = 0; k < nplain; k++) known |= plain[k] == all[i];
+        /* without a wait of the host's the emulation holds the stream up for good: no finding */
+        if (known || kinds[i] == EMULATION_HOST_WAIT) continue;
+        own++;
+        emulation_leave_out(all[i]);
+        const int ok = cuda_once(&run, 1) && !memcmp(expected, run.seen, sizeof expected);
+        emulation_leave_out(NULL);
+        good += ok && !cuda_untimely;
+        (void)test_check(ok, "%s without a place of recording: %s", name, test_first);
+    }
+    emulation_watch_sites(0);
+    (void)test_check(own >= 10 && good == own && events > 0,
+                     "%s: %d of %d places of recording change nothing; %d events", name, good, own,
+                     events);
+    cuda_close(&run);
+}
+
 #endif
 
 /* ---- what is run --------------------------------------------------------------------------- */
@@ -1974,6 +2022,8 @@ int main(int argc, char **argv) {
                        argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
 #ifdef EMULATED_LAUNCH
     if (all || !strcmp(what, "seeds")) cuda_lost_calls();
+    if (all || !strcmp(what, "seeds") || !strcmp(what, "recording"))
+        cuda_recording("local-3"), cuda_recording("nccl-3");
     if (all || !strcmp(what, "seeds")) cuda_old_nccl();
     if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-3");
     if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-0");

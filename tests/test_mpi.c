@@ -260,8 +260,8 @@ static void mpi_case(const host_spec *s, uint64_t expected, int nodes, const cha
         !rank.failed && r.hash == expected && r.hash,
         "%s, stage %d, rule %d, type %d, accumulation %d, overlap %d, mapping %d: weights differ "
         "from the local communicator's %s",
-        what, s->cfg.stage, (int)s->cfg.optimizer, (int)s->cfg.type, (int)s->cfg.accumulation, !s->cfg.no_overlap,
-        !s->cfg.no_mapping, rank.why);
+        what, s->cfg.stage, (int)s->cfg.optimizer, (int)s->cfg.type, (int)s->cfg.accumulation,
+        !s->cfg.no_overlap, !s->cfg.no_mapping, rank.why);
     if (rank.failed) return;
     const uint64_t between = mpi_between(s, &r, nodes);
     test_check(s->evaluate || r.stats.sent_bytes == r.plan.sent_bytes * (uint64_t)s->steps,
