@@ -253,6 +253,7 @@ through -zos host -zou device
 params -zos host -zop host
 file -zos file
 disk -zos file -zop file
+all -zos file -zog file -zop file
 TABLE
 }
 part_offload() {

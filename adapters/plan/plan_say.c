@@ -26,7 +26,7 @@ static const plan_tiers plan_rows_of_tiers[] = {
     {"and params", "-zos file -zop file: the optimizer's state and parameters in files", ZERO_FILE,
      ZERO_DEVICE, ZERO_FILE, 1},
     {"all file", "-zos file -zog file -zop file: all that has a shard in files", ZERO_FILE,
-     ZERO_FILE, ZERO_FILE, 0}};
+     ZERO_FILE, ZERO_FILE, -1}};
 enum { PLAN_TIERS = sizeof plan_rows_of_tiers / sizeof *plan_rows_of_tiers };
 
 /* ---- cases --------------------------------------------------------------------------------- */
