@@ -387,7 +387,8 @@ static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cf
                            (int)(s->total[LN1W] / C),
                            a->heads,
                            (int)C,
-                           0};
+                           0,
+                           GPT2_NO_EXPERTS};
     *cfg = c;
     if (a->heads > 0 && a->vocab > 0) return 1;
     (void)snprintf(missing, sizeof missing, "%.199s", why);
