@@ -1145,6 +1145,7 @@ static void test_values(void) {
                  {"gpt2.vocab_size", INT64_MAX, "gpt2.vocab_size is 9223372036854775807"},
                  {"gpt2.channels", 0, "gpt2.channels is no whole number"},
                  {"gpt2.heads", 0, "gpt2.heads is missing"},
+                 {"gpt2.experts", 4, "its model has 4 experts a layer"},
                  {"", 0, ""}};
     char path[PATH], generation[PATH + 32], why[CHECKPOINT_SENTENCE];
     const gpt2_config untouched = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS};

@@ -13,6 +13,7 @@
 #include <omp.h>
 #endif
 
+#include "adapters/gpt2/experts.h"
 #include "adapters/plan/machine.h"
 #include "adapters/plan/plan_world.h"
 
