@@ -427,6 +427,10 @@ static void ease_refused(void) {
                "an alias that is a field: %s", zero_last_error(z));
     test_check(zero_tensor_together(z, "fcw", 0) == ZERO_ERR_ARGUMENT, "no layers together");
     test_check(zero_tensor_together(z, "x", 1) == ZERO_ERR_ARGUMENT, "nobody together");
+    test_check(zero_tensor_every(z, "fcw", 0) == ZERO_ERR_ARGUMENT
+                   && zero_tensor_every(z, "x", 1) == ZERO_ERR_ARGUMENT
+                   && zero_tensor_every(z, "fcw", 1 << 20) == ZERO_ERR_ARGUMENT,
+               "every so many units: %s", zero_last_error(z));
     test_check(zero_slot(z, "emb", 1, NULL, NULL) == ZERO_ERR_ARGUMENT, "a slot of no layer");
     test_check(zero_hash(z, &hash) == ZERO_ERR_STATE, "hashed before the build");
     test_check(zero_adopt(z, &p, &p, ZERO_F32, NULL) == ZERO_ERR_ARGUMENT

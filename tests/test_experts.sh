@@ -50,6 +50,13 @@ train -pn 2 -eg 2 -b 4 -z 3 -x 6 -o "$work/whole" -n 3 -y 1 || fail "fewer ranks
 if [ "$(weights)" = "$want" ]; then pass; else fail "fewer ranks: $(weights), saved $want"; fi
 refused experts -pn 4 -eg 4 -x 9 -o "$work/whole" -n 3 -y 1
 
+# ---- no dense model's file has a place for them ----
+tool=$(dirname "$TRAINER")/../zero_ckpt
+if [ -x "$tool" ]; then
+    if "$tool" export "$work/parts" "$work/dense.bin" --heads 4 --vocab 65 >"$work/out" 2>&1; then fail "exported"
+    elif grep -q 'experts' "$work/out"; then pass; else fail "export: $(cat "$work/out")"; fi
+fi
+
 # ---- what cannot be ----
 refused 'nearest that can is -eg 2' -pn 2 -eg 3
 refused 'divide 4 experts' -pn 8 -b 1 -eg 8

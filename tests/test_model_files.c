@@ -23,8 +23,8 @@ enum { PATH = 512 };
 
 static char folder[256];
 static const gpt2_config tiny = {16, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS};
-static const gpt2_config wide = {8, 1100, 1152, 1,
-                                 8, 512,  0}; /* rows and tensors of several pieces */
+static const gpt2_config wide = {
+    8, 1100, 1152, 1, 8, 512, 0, GPT2_NO_EXPERTS}; /* rows and tensors of several pieces */
 static const gpt2_config middle = {
     8, 300, 384, 1, 6, 384, 0, GPT2_NO_EXPERTS}; /* generations of several windows */
 
@@ -828,11 +828,15 @@ static void test_other_models(void) {
     static const struct {
         gpt2_config cfg;
         const char *part;
-    } cases[] = {{{16, 65, 128, 3, 2, 8, 0}, "ln1w has 3 x 8 elements there, 2 x 8 here"},
-                 {{16, 65, 128, 2, 2, 16, 0}, "wte has 1 x 2048 elements there, 1 x 1024 here"},
-                 {{17, 65, 128, 2, 2, 8, 0}, "wpe has 1 x 136 elements there, 1 x 128 here"},
-                 {{16, 66, 128, 2, 2, 8, 0}, "wte has 66 vocabulary entries there, 65 here"},
-                 {{16, 65, 128, 2, 4, 8, 0}, "qkvw has 4 heads there, 2 here"}};
+    } cases[] = {
+        {{16, 65, 128, 3, 2, 8, 0, GPT2_NO_EXPERTS}, "ln1w has 3 x 8 elements there, 2 x 8 here"},
+        {{16, 65, 128, 2, 2, 16, 0, GPT2_NO_EXPERTS},
+         "wte has 1 x 2048 elements there, 1 x 1024 here"},
+        {{17, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS},
+         "wpe has 1 x 136 elements there, 1 x 128 here"},
+        {{16, 66, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS},
+         "wte has 66 vocabulary entries there, 65 here"},
+        {{16, 65, 128, 2, 4, 8, 0, GPT2_NO_EXPERTS}, "qkvw has 4 heads there, 2 here"}};
     char path[PATH];
     (void)snprintf(path, PATH, "%s/other", folder);
     zero_ctx *z = make_alone(&tiny, ZERO_F32);
@@ -1141,6 +1145,7 @@ static void test_values(void) {
                  {"gpt2.vocab_size", INT64_MAX, "gpt2.vocab_size is 9223372036854775807"},
                  {"gpt2.channels", 0, "gpt2.channels is no whole number"},
                  {"gpt2.heads", 0, "gpt2.heads is missing"},
+                 {"gpt2.experts", 4, "its model has 4 experts a layer"},
                  {"", 0, ""}};
     char path[PATH], generation[PATH + 32], why[CHECKPOINT_SENTENCE];
     const gpt2_config untouched = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS};
@@ -1229,7 +1234,7 @@ static void py_read(void) {
     for (int i = 0; i < 5; i++) {
         char path[PATH];
         gpt2_error err = {""};
-        model_info info = {MODEL_LLMC, ZERO_F32, {0, 0, 0, 0, 0, 0, 0}};
+        model_info info = {MODEL_LLMC, ZERO_F32, {0, 0, 0, 0, 0, 0, 0, GPT2_NO_EXPERTS}};
         py_path(path, names[i]);
         if (i >= 2 && access(path, F_OK) != 0) continue; /* torch, transformers not installed */
         model rounded = round_model(&m, types[i]);

@@ -13,6 +13,7 @@
 #include <omp.h>
 #endif
 
+#include "adapters/gpt2/experts.h"
 #include "adapters/plan/machine.h"
 #include "adapters/plan/plan_world.h"
 
@@ -366,6 +367,38 @@ static void test_prediction(void) {
                "a disk's update takes %g s: %s", step.update, why);
 }
 
+/* Experts: what a rank has of them falls as more ranks share them, and what travels is told. */
+static void test_experts(void) {
+    const gpt2_moe moe = {8, 2, 1.0f, 0.01f};
+    char why[PLAN_SENTENCE] = "";
+    plan_model m;
+    plan_answer a[2];
+    plan_case c;
+    test_check(!plan_model_read("char:4x64x4", 32, &m, why, sizeof why), "%s", why);
+    m.gpt2.moe = moe;
+    memset(&c, 0, sizeof c);
+    c.model = &m;
+    c.nranks = 4;
+    c.run.batch = 2;
+    c.run.seq_len = 32;
+    const size_t dense = gpt2_numel(&m.gpt2), all = experts_numel(&m.gpt2);
+    const size_t gates = 2 * 8 * 64, slots = 8 * 16; /* 64 rows ask 2 of 8 */
+    for (int i = 0; i < 2; i++) {
+        c.sharers = i ? 4 : 1;
+        test_check(!plan_ask(&c, &a[i], why, sizeof why), "experts: %s", why);
+    }
+    test_check(a[0].zero.numel == dense + all, "%zu elements, one rank's experts", a[0].zero.numel);
+    test_check(a[1].zero.numel == dense + gates + (all - gates) / 4,
+               "%zu elements, a quarter of the experts", a[1].zero.numel);
+    test_check(a[0].exchanged == 0 && a[1].exchanged == 4 * 2 * slots * 64 * 4 * 3 / 4,
+               "%llu bytes travel", (unsigned long long)a[1].exchanged);
+    test_check(a[1].device_bytes < a[0].device_bytes, "%llu bytes, of all experts %llu",
+               (unsigned long long)a[1].device_bytes, (unsigned long long)a[0].device_bytes);
+    c.sharers = 3;
+    test_check(plan_ask(&c, &a[0], why, sizeof why) && strstr(why, "nearest that can is 2"), "%s",
+               why);
+}
+
 int main(int argc, char **argv) {
     const char *folder = argc > 1 ? argv[1] : "/tmp";
     char path[512];
@@ -378,6 +411,7 @@ int main(int argc, char **argv) {
     test_figure_1();
     test_table_1();
     test_models();
+    test_experts();
     test_limits();
     test_machine_files(path);
     test_prediction();

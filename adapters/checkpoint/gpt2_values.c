@@ -17,6 +17,7 @@ static const struct {
     {"gpt2.layers", offsetof(gpt2_config, layers), 4096},
     {"gpt2.heads", offsetof(gpt2_config, heads), 1 << 16},
     {"gpt2.channels", offsetof(gpt2_config, channels), 1 << 16},
+    {"gpt2.experts", offsetof(gpt2_config, moe), 0}, /* 0, or missing: none */
 };
 
 void gpt2_values(const gpt2_config *cfg, checkpoint_value values[GPT2_VALUES]) {
@@ -35,16 +36,29 @@ static const checkpoint_value *find(const checkpoint_reader *r, const char *name
     return NULL;
 }
 
+int gpt2_values_mixed(const checkpoint_reader *r) {
+    const checkpoint_value *v = find(r, "gpt2.experts");
+    return v != NULL && v->kind == CHECKPOINT_INT && v->number > 0;
+}
+
 int gpt2_values_read(const checkpoint_reader *r, gpt2_config *cfg, char *why) {
     gpt2_config found = {0};
     for (int i = 0; i < GPT2_VALUES; i++) {
         const checkpoint_value *v = find(r, known[i].name);
+        if (v == NULL && known[i].most == 0) continue;
+        if (v != NULL && v->number > 0 && known[i].most == 0) {
+            (void)snprintf(why, CHECKPOINT_SENTENCE,
+                           "its model has %" PRId64 " experts a layer in place of every second "
+                           "MLP, which are saved beside it and have no place in a dense model",
+                           v->number);
+            return 0;
+        }
         if (v == NULL || v->kind != CHECKPOINT_INT) {
             (void)snprintf(why, CHECKPOINT_SENTENCE, "the value %s is %s", known[i].name,
                            v == NULL ? "missing" : "no whole number");
             return 0;
         }
-        if (v->number < 1 || v->number > known[i].most) {
+        if (v->number < (known[i].most > 0) || v->number > known[i].most) {
             (void)snprintf(why, CHECKPOINT_SENTENCE,
                            "the value %s is %" PRId64 ", expected 1 to %" PRId64, known[i].name,
                            v->number, known[i].most);

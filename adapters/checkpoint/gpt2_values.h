@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-enum { GPT2_VALUES = 6 };
+enum { GPT2_VALUES = 7 };
 
 /* For checkpoint_save. The names are string constants. */
 void gpt2_values(const gpt2_config *cfg, checkpoint_value values[GPT2_VALUES]);
@@ -28,6 +28,8 @@ void gpt2_values(const gpt2_config *cfg, checkpoint_value values[GPT2_VALUES]);
 /* 1; or 0 and a sentence in `why` (CHECKPOINT_SENTENCE bytes) about what is missing, no whole
    number, or out of range; *cfg is untouched then. */
 int gpt2_values_read(const checkpoint_reader *r, gpt2_config *cfg, char *why);
+/* Whether the model has experts, which gpt2_values_read refuses. */
+int gpt2_values_mixed(const checkpoint_reader *r);
 
 #ifdef __cplusplus
 }

@@ -412,7 +412,8 @@ static int tool_same(const char *option, int asked, int known, char *why) {
 
 static int tool_config(const tool_source *s, const tool_args *a, gpt2_config *cfg, char *why) {
     zero_tensor_desc table[GPT2_MOST_TENSORS];
-    if (!gpt2_values_read(s->r, cfg, why) && !tool_derive(s, a, cfg, why)) return 0;
+    const int known = gpt2_values_read(s->r, cfg, why);
+    if (!known && (gpt2_values_mixed(s->r) || !tool_derive(s, a, cfg, why))) return 0;
     if (!tool_same("heads", a->heads, cfg->heads, why)
         || !tool_same("vocab", a->vocab, cfg->vocab_size, why))
         return 0;

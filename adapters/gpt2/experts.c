@@ -119,6 +119,29 @@ void experts_world(const gpt2_config *cfg, int rank, int ranks, int dense, int *
     for (int i = 0; i < L * mine; i++) *out++ = dense + L + i / mine * E + rank * mine + i % mine;
 }
 
+void experts_add_plan(zero_plan *plan, const zero_plan *x) {
+    plan->numel += x->numel;
+    plan->padded_numel += x->padded_numel;
+    plan->param_bytes += x->param_bytes;
+    plan->grad_bytes += x->grad_bytes;
+    plan->optimizer_bytes += x->optimizer_bytes;
+    plan->buffer_bytes += x->buffer_bytes;
+    plan->formula_bytes += x->formula_bytes;
+    plan->buffer_ceiling_bytes += x->buffer_ceiling_bytes;
+    plan->accumulator_bytes += x->accumulator_bytes;
+    plan->sent_bytes += x->sent_bytes;
+    plan->formula_sent_bytes += x->formula_sent_bytes;
+    plan->kept_bytes += x->kept_bytes;
+    plan->units += x->units;
+    plan->verdict_bytes += x->verdict_bytes;
+    plan->file_bytes += x->file_bytes;
+    plan->file_read_bytes += x->file_read_bytes;
+    plan->file_written_bytes += x->file_written_bytes;
+    plan->host_bytes += x->host_bytes;
+    plan->update_host_s += x->update_host_s;
+    plan->update_device_s += x->update_device_s;
+}
+
 /* ---- weights --------------------------------------------------------------------------------- */
 
 enum { CHUNK = 1 << 16 };
@@ -312,12 +335,11 @@ static size_t place(experts *x, size_t R, char *base) {
     return at;
 }
 
-static void set_shape(experts *x, const gpt2_config *cfg, const gpt2_run *run) {
+static void set_shape(experts *x, const gpt2_config *cfg, const gpt2_run *run, int ranks) {
     const size_t R = (size_t)run->batch * (size_t)run->seq_len;
     memset(x, 0, sizeof *x);
     x->cfg = *cfg;
-    x->ranks = run->parallel ? (size_t)zero_group_size(run->parallel->ep) : 1;
-    if (x->ranks > 1) x->ep = run->parallel->ep;
+    x->ranks = (size_t)ranks;
     x->C = (size_t)cfg->channels;
     x->E = (size_t)cfg->moe.experts;
     x->mine = x->E / x->ranks;
@@ -328,19 +350,29 @@ static void set_shape(experts *x, const gpt2_config *cfg, const gpt2_run *run) {
     x->layers = experts_layers(cfg);
 }
 
-size_t experts_bytes(const gpt2_config *cfg, const gpt2_run *run) {
+size_t experts_bytes_of(const gpt2_config *cfg, const gpt2_run *run, int ranks) {
     experts shape;
     if (!cfg->moe.experts) return 0;
-    set_shape(&shape, cfg, run);
+    set_shape(&shape, cfg, run, ranks);
     return place(&shape, (size_t)run->batch * (size_t)run->seq_len, NULL);
 }
 
-uint64_t experts_sent(const gpt2_config *cfg, const gpt2_run *run) {
+uint64_t experts_sent_of(const gpt2_config *cfg, const gpt2_run *run, int ranks) {
     experts shape;
     if (!cfg->moe.experts) return 0;
-    set_shape(&shape, cfg, run);
+    set_shape(&shape, cfg, run, ranks);
     return 4 * (uint64_t)shape.layers * (shape.slots / shape.ranks * (shape.ranks - 1)) * shape.C
            * shape.bytes;
+}
+
+static int sharers(const gpt2_run *run) {
+    return zero_group_size(run->parallel ? run->parallel->ep : NULL);
+}
+size_t experts_bytes(const gpt2_config *cfg, const gpt2_run *run) {
+    return experts_bytes_of(cfg, run, sharers(run));
+}
+uint64_t experts_sent(const gpt2_config *cfg, const gpt2_run *run) {
+    return experts_sent_of(cfg, run, sharers(run));
 }
 
 /* What operations are told. */
@@ -364,7 +396,8 @@ zero_result experts_create(experts **x, const gpt2_config *cfg, const gpt2_run *
     zero_config c;
     *x = NULL;
     if (!made) return ZERO_ERR_MEMORY;
-    set_shape(made, cfg, run);
+    set_shape(made, cfg, run, sharers(run));
+    if (made->ranks > 1) made->ep = run->parallel->ep;
     made->z = run->parallel->experts;
     made->ops = ops;
     const size_t bytes = place(made, R, NULL);

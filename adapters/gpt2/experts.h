@@ -59,6 +59,9 @@ int experts_units(const gpt2_config *cfg, int ranks);
 int experts_world_units(const gpt2_config *cfg);
 void experts_world(const gpt2_config *cfg, int rank, int ranks, int dense, int *out);
 
+/* The plan of both contexts together: figures of bytes and numbers of elements are sums. */
+void experts_add_plan(zero_plan *plan, const zero_plan *experts);
+
 /* Weights as a training starts with them: gpt2_init's, streams 17 (gatew), 18 (xfcw) and 19
    (xprojw), elements counted over all experts of all layers. COLLECTIVE over the ranks of z. */
 zero_result experts_init(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
@@ -75,6 +78,9 @@ size_t experts_bytes(const gpt2_config *cfg, const gpt2_run *run);
 /* Bytes that a rank sends in a micro-step of training, as zero_group_stats counts them: 4
    all-to-alls a layer of E capacity C numbers, of which (N-1)/N go to other ranks. */
 uint64_t experts_sent(const gpt2_config *cfg, const gpt2_run *run);
+/* The two where so many ranks share a layer's experts, whatever run->parallel says. */
+size_t experts_bytes_of(const gpt2_config *cfg, const gpt2_run *run, int ranks);
+uint64_t experts_sent_of(const gpt2_config *cfg, const gpt2_run *run, int ranks);
 
 /* ---- of a model ------------------------------------------------------------------------------ */
 

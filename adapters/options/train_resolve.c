@@ -130,6 +130,20 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     return train_check_experts(o, sentence, bytes) || train_check_saves(o, sentence, bytes);
 }
 
+int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
+    if (!o->experts) return 0;
+    if (model == NULL || model_is_file(o->model))
+        return train_fail(sentence, bytes,
+                          "-en %d: %s has the weights of a dense model, without experts; a name as "
+                          "d12 or char:LxCxH starts one with",
+                          o->experts, o->model);
+    model->moe.experts = o->experts;
+    model->moe.chosen = o->chosen;
+    model->moe.capacity = (float)o->capacity;
+    model->moe.aux = (float)o->aux;
+    return 0;
+}
+
 int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
     gpt2_error error;
     model_info info;
@@ -147,17 +161,7 @@ int train_model(const train_options *o, gpt2_config *model, char *sentence, size
                           o->model, info.cfg.max_seq_len);
     *model = info.cfg;
     model->untied = o->untied;
-    if (!o->experts) return 0;
-    if (model_is_file(o->model))
-        return train_fail(sentence, bytes,
-                          "-en %d: %s has the weights of a dense model, without experts; a name as "
-                          "d12 or char:LxCxH starts one with",
-                          o->experts, o->model);
-    model->moe.experts = o->experts;
-    model->moe.chosen = o->chosen;
-    model->moe.capacity = (float)o->capacity;
-    model->moe.aux = (float)o->aux;
-    return 0;
+    return train_mixture(o, model, sentence, bytes);
 }
 
 int train_write(const char *path, const char *text) {

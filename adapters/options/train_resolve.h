@@ -32,6 +32,8 @@ typedef struct batch_shape {
 /* Flags that do not go together. */
 int train_check(const train_options *o, char *sentence, size_t bytes);
 
+/* -en, -ek, -ec, -ea: what they make of a model; NULL: of one that is no GPT-2. */
+int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes);
 /* The model that -e names, or whose file it is. */
 int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes);
 

@@ -258,42 +258,7 @@ zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan) {
     ZERO_TRY(zero_query_plan(z, plan));
     if (!l->experts) return ZERO_OK;
     ZERO_TRY(zero_query_plan(l->experts, &x));
-    size_t *const sums[] = {&plan->numel,
-                            &plan->padded_numel,
-                            &plan->param_bytes,
-                            &plan->grad_bytes,
-                            &plan->optimizer_bytes,
-                            &plan->buffer_bytes,
-                            &plan->formula_bytes,
-                            &plan->buffer_ceiling_bytes,
-                            &plan->accumulator_bytes,
-                            &plan->sent_bytes,
-                            &plan->formula_sent_bytes,
-                            &plan->kept_bytes,
-                            &plan->verdict_bytes,
-                            &plan->file_bytes,
-                            &plan->file_read_bytes,
-                            &plan->file_written_bytes,
-                            &plan->host_bytes};
-    const size_t more[] = {x.numel,
-                           x.padded_numel,
-                           x.param_bytes,
-                           x.grad_bytes,
-                           x.optimizer_bytes,
-                           x.buffer_bytes,
-                           x.formula_bytes,
-                           x.buffer_ceiling_bytes,
-                           x.accumulator_bytes,
-                           x.sent_bytes,
-                           x.formula_sent_bytes,
-                           x.kept_bytes,
-                           x.verdict_bytes,
-                           x.file_bytes,
-                           x.file_read_bytes,
-                           x.file_written_bytes,
-                           x.host_bytes};
-    for (size_t i = 0; i < sizeof more / sizeof *more; i++) *sums[i] += more[i];
-    plan->units += x.units;
+    experts_add_plan(plan, &x);
     return ZERO_OK;
 }
 

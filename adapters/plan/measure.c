@@ -88,7 +88,8 @@ static double measure_pass(measure_rank *r, const measure_shape *s) {
                              s->layers,
                              s->channels / (s->channels >= 256 ? 64 : 32),
                              s->channels,
-                             0};
+                             0,
+                             GPT2_NO_EXPERTS};
     const gpt2_run run = {s->batch, s->seq_len, GPT2_RECOMPUTE_GELU, s->type, 0, 0, 0, NULL, NULL};
     double times[MEASURE_ROUNDS] = {0};
     int tokens[MEASURE_ROWS];

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "../checkpoint/model_files.h"
+#include "../gpt2/experts.h"
 #include "plan_world.h"
 
 #define PLAN_MOST_NUMEL 1e14 /* of a model */
@@ -76,6 +77,8 @@ int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence
 static zero_result plan_describe(const plan_case *c, zero_ctx *z) {
     const plan_model *m = c->model;
     zero_tensor_desc table[GPT2_TENSORS];
+    if (m->is_gpt2 && m->gpt2.moe.experts)
+        return gpt2_announce(z, &m->gpt2, NULL, c->run.tile_rows);
     if (m->is_gpt2) {
         gpt2_describe_tiled(&m->gpt2, c->run.tile_rows, table);
         return zero_tensors(z, table, GPT2_TENSORS);
@@ -104,21 +107,37 @@ static int plan_activations(const plan_case *c, plan_answer *a, char *sentence, 
         return plan_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", run.seq_len,
                          c->model->name, c->model->gpt2.max_seq_len);
     a->activations = gpt2_activation_bytes(&c->model->gpt2, &run);
+    if (a->activations && c->sharers > 1) {
+        a->activations += experts_bytes_of(&c->model->gpt2, &run, c->sharers)
+                          - experts_bytes_of(&c->model->gpt2, &run, 1);
+        a->exchanged = experts_sent_of(&c->model->gpt2, &run, c->sharers)
+                       * (uint64_t)(c->zero.micro_steps > 0 ? c->zero.micro_steps : 1);
+    }
     a->away = gpt2_away_bytes(&c->model->gpt2, &run);
     if (a->activations) return 0;
     return plan_fail(sentence, bytes, "-b %d: too many windows of -t %d tokens", run.batch,
                      run.seq_len);
 }
 
+/* The tensors of one context: of all but experts, or of those that a rank has. */
+static zero_result plan_tensors(const plan_case *c, int of_experts, zero_ctx *z) {
+    zero_tensor_desc table[EXPERTS_TENSORS];
+    if (!of_experts) return plan_describe(c, z);
+    experts_table(&c->model->gpt2, 0, c->sharers, table);
+    return zero_tensors(z, table, EXPERTS_TENSORS);
+}
+
 /* The plugin's plan; `resolved` may be NULL. */
-static int plan_query(const plan_case *c, const zero_config *cfg, zero_plan *plan,
-                      zero_config *resolved, char *sentence, size_t bytes) {
-    plan_world world = {c->nranks > 0 ? c->nranks : 1, !c->on_gpus && c->one_machine};
-    const zero_comm comm = {ZERO_COMM_OWN, 0, &world, c->node_size};
+static int plan_context(const plan_case *c, int of_experts, const zero_config *cfg, zero_plan *plan,
+                        zero_config *resolved, char *sentence, size_t bytes) {
+    const int ranks = (c->nranks > 0 ? c->nranks : 1) / (of_experts ? c->sharers : 1);
+    plan_world world = {ranks, !c->on_gpus && c->one_machine};
+    const int node = of_experts && ranks % (c->node_size ? c->node_size : 1) ? 0 : c->node_size;
+    const zero_comm comm = {ZERO_COMM_OWN, 0, &world, node};
     zero_ctx *z = NULL;
     plan_for_gpus(c->on_gpus);
     zero_result r = zero_create(&z, cfg, &comm);
-    if (!r) r = plan_describe(c, z);
+    if (!r) r = plan_tensors(c, of_experts, z);
     if (!r) r = zero_query_plan(z, plan);
     if (r) (void)plan_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
     zero_query_config(z, resolved);
@@ -126,10 +145,37 @@ static int plan_query(const plan_case *c, const zero_config *cfg, zero_plan *pla
     return r != ZERO_OK;
 }
 
-int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes) {
+/* Of all contexts together. */
+static int plan_query(const plan_case *c, const zero_config *cfg, zero_plan *plan,
+                      zero_config *resolved, char *sentence, size_t bytes) {
+    zero_plan more;
+    if (plan_context(c, 0, cfg, plan, resolved, sentence, bytes)) return 1;
+    if (!c->model->is_gpt2 || !c->model->gpt2.moe.experts) return 0;
+    if (plan_context(c, 1, cfg, &more, NULL, sentence, bytes)) return 1;
+    experts_add_plan(plan, &more);
+    return 0;
+}
+
+/* Of the ranks, how many share a layer's experts: right, or 1 and a sentence. */
+static int plan_sharers(plan_case *c, char *sentence, size_t bytes) {
+    const int ranks = c->nranks > 0 ? c->nranks : 1;
+    gpt2_error error;
+    if (c->sharers < 1) c->sharers = 1;
+    if (!c->model->is_gpt2) return 0;
+    if (experts_check(&c->model->gpt2, c->sharers, &error))
+        return plan_fail(sentence, bytes, "-eg %d: %s", c->sharers, error.sentence);
+    if (ranks % c->sharers == 0) return 0;
+    return plan_fail(sentence, bytes, "-eg %d: %d ranks cannot be divided into groups of so many",
+                     c->sharers, ranks);
+}
+
+int plan_ask(const plan_case *asked, plan_answer *a, char *sentence, size_t bytes) {
+    plan_case own = *asked;
+    const plan_case *c = &own;
     zero_config cfg = c->zero;
     zero_plan here;
     memset(a, 0, sizeof *a);
+    if (plan_sharers(&own, sentence, bytes)) return 1;
     if (cfg.folder == NULL) cfg.folder = ".";
     if (plan_query(c, &cfg, &a->zero, &a->resolved, sentence, bytes)) return 1;
     cfg.optimizer_tier = cfg.gradient_tier = cfg.parameter_tier = ZERO_DEVICE;
@@ -137,6 +183,7 @@ int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes) {
     if (plan_query(c, &cfg, &here, NULL, sentence, bytes)) return 1;
     if (plan_activations(c, a, sentence, bytes)) return 1;
     const zero_plan *p = &a->zero;
+    a->zero.sent_bytes += a->exchanged;
     a->state_bytes = here.optimizer_bytes;
     a->device_bytes = (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes
                       + p->buffer_bytes + a->activations;

@@ -56,6 +56,7 @@ typedef struct plan_case {
     zero_config zero; /* `folder` may be NULL: a file is planned anywhere */
     gpt2_run run;     /* of a GPT-2; batch 0: no activations */
     int nranks;       /* 0: 1 */
+    int sharers;      /* ranks that share a layer's experts; 0: 1 */
     int node_size;    /* as in zero_comm */
     int on_gpus;      /* 0: CPUs */
     int one_machine;  /* CPU: ranks see each other's memory, as those of -pn do */
@@ -67,6 +68,7 @@ typedef struct plan_answer {
     zero_config resolved; /* with every default */
     size_t activations;   /* and the model's scratch memory */
     size_t state_bytes;   /* optimizer state and master weights, wherever they lie */
+    uint64_t exchanged;   /* of zero.sent_bytes: to ranks that share experts, and back */
     size_t away;          /* inputs of blocks, kept in the host's memory (GPU) or in a file */
     uint64_t device_bytes, host_bytes, file_bytes; /* all that a rank takes, by where it lies */
 } plan_answer;

@@ -55,6 +55,7 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     c->run.any_order = o->any_order;
     c->run.tile_rows = o->tile_rows;
     c->nranks = r->ranks;
+    c->sharers = o->expert_group;
     c->node_size = o->node_size;
     c->on_gpus = r->on_gpus;
     c->one_machine = o->per_node == 0 || o->per_node >= r->ranks;

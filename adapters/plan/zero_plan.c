@@ -24,6 +24,7 @@
 
 #include "../report/report.h"
 #include "measure.h"
+#include "../gpt2/experts.h"
 #include "plan_say.h"
 
 #define PROGRAM "zero_plan"
@@ -173,6 +174,9 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
         return 1;
     const int windows = train_options_given(o, "-t");
     if (plan_model_read(o->model, windows ? o->seq_len : 0, &r->model, sentence, bytes)) return 1;
+    if (train_mixture(o, r->model.is_gpt2 ? &r->model.gpt2 : NULL, sentence, bytes)) return 1;
+    if (r->model.is_gpt2 && r->model.gpt2.moe.experts)
+        r->model.numel = gpt2_numel(&r->model.gpt2) + experts_numel(&r->model.gpt2);
     if (!windows) o->seq_len = r->model.is_gpt2 ? r->model.gpt2.max_seq_len : 1024;
     r->ranks = o->ranks > 0 ? o->ranks : 1;
     if (o->node_size > 0 && r->ranks % o->node_size) {
