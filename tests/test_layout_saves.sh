@@ -57,7 +57,8 @@ saved() { # NAME FLAGS...
     of=$1
     check "$([ "$(weights "$of")" ] && echo 1)" "$*: $(why "$of")"
     check "$(is "$tool" verify "$scratch/$of")" "$of: verify: $(cat "$scratch/said")"
-    run again -o "$scratch/$of" -y 1 -x 2 $(echo "$*" | grep -o -e "-ut 1")
+    own=$(echo "$*" | grep -o -e "-ut 1")
+    run again -o "$scratch/$of" -y 1 -x 2 $own
     check "$([ "$(weights "$of")" = "$(weights again)" ] && echo 1)" "$of: one rank reads other weights: $(why again)"
 }
 saved tp2 -pn 4 -tp 2 -z 2
