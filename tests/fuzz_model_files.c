@@ -120,7 +120,8 @@ static void fuzz_again(void) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const model_info untouched = {MODEL_FORMATS, ZERO_TYPES, {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS}};
+    static const model_info untouched = {
+        MODEL_FORMATS, ZERO_TYPES, {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS}};
     model_info info = untouched;
     gpt2_error e;
     fuzz_start();

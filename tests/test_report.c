@@ -19,7 +19,8 @@
 static void test_step_line(void) {
     char text[STEP_LINE_BYTES];
     zero_step_report done;
-    step_line v = {7, 2000, 4.25, NAN, NAN, 1e-3, 0.0125, 0.5, "of matmul", 81920.4, &done, 0, 0, 0};
+    step_line v = {7,   2000,        4.25,    NAN,   NAN, 1e-3, 0.0125,
+                   0.5, "of matmul", 81920.4, &done, 0,   0,    0};
     memset(&done, 0, sizeof done);
     done.norm = 1.5;
     done.stepped = 1;
