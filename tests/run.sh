@@ -93,7 +93,6 @@ allocations 240 alone sh $here/test_allocations.sh $B
 losses 200 alone sh $here/test_losses.sh $B
 mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
-layout-saves 500 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_saves.sh $B
 layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B
 experts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_experts.sh $B
 TABLE
@@ -133,6 +132,7 @@ long_build() {
 }
 long() {
     cat <<TABLE
+layout-saves 500 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_saves.sh $B
 checkpoint-slow 200 beside sh $here/test_checkpoint_faults.sh $B slow
 asan-scale 300 beside $B/asan/test_scale 300 $SEED
 asan-optimizers 600 beside $B/asan/test_optimizers

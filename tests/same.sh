@@ -44,7 +44,7 @@ compare() {
     / passed, / { next }
     $1 == "name" { for (i = 2; i <= NF; i++) { column[FILENAME, $i] = i; if (FNR == NR) names[++n] = $i; else if (!((ARGV[1], $i) in column)) print "    only here: " $i }; next }
     FNR == NR { line[$1] = $0; next }
-    !($1 in line) { lost++; next }
+    !($1 in line) { more++; next } # of what the base cannot do
     {
         seen++
         split(line[$1], was)
@@ -65,7 +65,7 @@ compare() {
             print "    " names[i] " differs in " count[names[i]] " of " seen (allowed ? ", which is allowed" : "") examples[names[i]]
             bad += !allowed
         }
-        print "    " seen " configurations, " same + 0 " of " n " columns equal" (lost ? ", " lost " configurations on one side only" : "")
+        print "    " seen " configurations, " same + 0 " of " n " columns equal" (more ? ", " more " configurations only here" : "") (lost ? ", " lost " only in the base" : "")
         exit bad || lost || !seen
     }' "$B/base.$1.txt" "$B/here.$1.txt"
 }

@@ -55,6 +55,8 @@ tool=$(dirname "$TRAINER")/../zero_ckpt
 if [ -x "$tool" ]; then
     if "$tool" export "$work/parts" "$work/dense.bin" --heads 4 --vocab 65 >"$work/out" 2>&1; then fail "exported"
     elif grep -q 'experts' "$work/out"; then pass; else fail "export: $(cat "$work/out")"; fi
+    if "$tool" convert "$work/parts" "$work/one" >"$work/out" 2>&1; then fail "converted"
+    elif grep -q 'experts are saved beside it' "$work/out" && [ ! -e "$work/one" ]; then pass; else fail "convert: $(cat "$work/out")"; fi
 fi
 
 # ---- what cannot be ----

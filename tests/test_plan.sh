@@ -76,6 +76,8 @@ refused "unknown flag '--memry'" --memry 8G
 refused "parameters are whole on every rank" -zop file -z 1 --on cpu
 refused "the tokens of a step do not divide" -d 100 -t 64
 refused "-on: expected one of: auto gpu cpu" -on tpu
+refused "only the trainer plans these" -pn 4 -tp 2
+refused "only the trainer plans these" -pn 4 -pp 2
 refused "--memory: expected a value, found the end" --memory
 printf 'flops.f32=1e11\nspeed=3\n' >"$scratch/machine"
 refused "machine:2: unknown key 'speed'" --machine "$scratch/machine"
@@ -96,7 +98,7 @@ says "Advice: the cheapest that fits is" -e gpt2:d48 -pn 64 -dt bf16 --memory 80
 says "  -z 0 -b 2 -t 1024" -e gpt2:d48 -pn 64 -dt bf16 --memory 80G
 says "  -z 1 -b 2 -t 1024" -e gpt2:d48 -pn 64 -dt bf16 --memory 12G
 says "-zos host" -e gpt2:d48 -pn 1 -dt bf16 --memory 16G
-says "Advice: nothing fits" -e gpt2:d48 -pn 1 -dt bf16 --memory 1G
+says "Advice: nothing fits" -e gpt2:d48 -pn 1 -dt bf16 --memory 512M
 says "-zos file -zog file -zop file" -e d24 -pn 2 -t 64 -b 1 --on cpu --memory 1G
 says "    1 state file " -e d12
 says "    3 and params " -e d12

@@ -504,6 +504,9 @@ static int tool_merge(const tool_args *a, const char *path) {
     checkpoint_reader *r = NULL;
     ck_manifest m = {.step = 0}; /* the reader's stays as it is; this one is written */
     e.code = tool_open(&r, path, e.text);
+    if (!e.code && gpt2_values_mixed(r))
+        (void)ck_fail(&e, CHECKPOINT_MODEL,
+                      "%s: its experts are saved beside it, and would be lost", path);
     if (!e.code) (void)ck_manifest_read(&m, path, &e);
     for (int t = 0; t < m.ntensors; t++) m.tensor[t].row = m.tensor[t].parts = 0;
     const int code =

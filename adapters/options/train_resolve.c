@@ -6,54 +6,47 @@
 
 #include "../checkpoint/model_files.h"
 #include "../gpt2/experts.h"
+#include "../report/sentence.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-__attribute__((format(printf, 3, 4))) static int train_fail(char *sentence, size_t bytes,
-                                                            const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    (void)vsnprintf(sentence, bytes, format, values);
-    va_end(values);
-    return 1;
-}
 
 static int train_check_saves(const train_options *o, char *sentence, size_t bytes) {
     if (o->save_every <= 0 && !o->resume) return 0;
     if (!o->log_dir[0])
-        return train_fail(sentence, bytes, "%s: checkpoints need a folder, -o",
-                          o->resume ? "-y" : "-n");
+        return sentence_fail(sentence, bytes, "%s: checkpoints need a folder, -o",
+                             o->resume ? "-y" : "-n");
     if (!train_compares(o)) return 0;
-    return train_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
+    return sentence_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
 }
 
 /* What experts, a context of their own, do not do. */
 static int train_check_experts(const train_options *o, char *sentence, size_t bytes) {
     if (!o->experts) {
         if (o->expert_group < 2 || o->layouts[0]) return 0;
-        return train_fail(sentence, bytes, "-eg %d: there are no experts to share: -en gives them",
-                          o->expert_group);
+        return sentence_fail(sentence, bytes,
+                             "-eg %d: there are no experts to share: -en gives them",
+                             o->expert_group);
     }
     if (o->tile_rows > 0)
-        return train_fail(sentence, bytes,
-                          "-zl %d: beside experts, -en %d, wte is in one piece: -zl 0",
-                          o->tile_rows, o->experts);
+        return sentence_fail(sentence, bytes,
+                             "-zl %d: beside experts, -en %d, wte is in one piece: -zl 0",
+                             o->tile_rows, o->experts);
     if (o->delay_from > 0)
-        return train_fail(sentence, bytes,
-                          "-zod %d: beside experts, -en %d, updates are not delayed: -zod 0",
-                          o->delay_from, o->experts);
+        return sentence_fail(sentence, bytes,
+                             "-zod %d: beside experts, -en %d, updates are not delayed: -zod 0",
+                             o->delay_from, o->experts);
     if (o->optimizer == ZERO_LAMB || o->optimizer == ZERO_MUON)
-        return train_fail(sentence, bytes,
-                          "-op lamb and muon with experts, -en %d, are not supported yet: adamw is "
-                          "the nearest that can be",
-                          o->experts);
+        return sentence_fail(
+            sentence, bytes,
+            "-op lamb and muon with experts, -en %d, are not supported yet: adamw is "
+            "the nearest that can be",
+            o->experts);
     if (o->save_aside && o->save_every > 0)
-        return train_fail(sentence, bytes,
-                          "-na 1: checkpoints of experts, -en %d, and of the rest are saved one "
-                          "after the other: -na 0",
-                          o->experts);
+        return sentence_fail(sentence, bytes,
+                             "-na 1: checkpoints of experts, -en %d, and of the rest are saved one "
+                             "after the other: -na 0",
+                             o->experts);
     return 0;
 }
 
@@ -61,82 +54,88 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     char type[OPTION_WORD_BYTES];
     train_options_word(o, "-dt", type);
     if (!o->master && o->type != ZERO_BF16)
-        return train_fail(sentence, bytes,
-                          "-w 0: weights can do without a copy in f32 in bf16 alone, found -dt %s",
-                          type);
+        return sentence_fail(
+            sentence, bytes,
+            "-w 0: weights can do without a copy in f32 in bf16 alone, found -dt %s", type);
     if (o->type == ZERO_F16 && o->scale <= 0 && o->first_scale < o->least_scale)
-        return train_fail(sentence, bytes,
-                          "-li %g: the first loss scale is below the least, -lm %g", o->first_scale,
-                          o->least_scale);
+        return sentence_fail(sentence, bytes,
+                             "-li %g: the first loss scale is below the least, -lm %g",
+                             o->first_scale, o->least_scale);
     if (o->eps <= 0 && (o->optimizer <= ZERO_ADAM || o->optimizer >= ZERO_ADAGRAD))
-        return train_fail(sentence, bytes,
-                          "-ep 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+        return sentence_fail(
+            sentence, bytes,
+            "-ep 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
     if (o->trust_least > 0 && o->trust_most > 0 && o->trust_least > o->trust_most)
-        return train_fail(sentence, bytes, "-tl %g is above -tm %g", o->trust_least, o->trust_most);
+        return sentence_fail(sentence, bytes, "-tl %g is above -tm %g", o->trust_least,
+                             o->trust_most);
     if (o->tile_rows > 0 && o->tile_rows < 32)
-        return train_fail(sentence, bytes, "-zl %d: a tile has 32 rows at least", o->tile_rows);
+        return sentence_fail(sentence, bytes, "-zl %d: a tile has 32 rows at least", o->tile_rows);
     if (o->sequence_parallel && o->tensor_parallel < 2 && !o->layouts[0])
-        return train_fail(sentence, bytes,
-                          "-sp 1: sequence parallelism divides rows among the ranks of -tp, found "
-                          "-tp 1");
+        return sentence_fail(
+            sentence, bytes,
+            "-sp 1: sequence parallelism divides rows among the ranks of -tp, found "
+            "-tp 1");
     if (o->layouts[0]
         && (o->stage.n > 1 || o->tensor_parallel > 1 || o->pipeline > 1 || o->expert_group > 1
             || o->ds_path[0]))
-        return train_fail(sentence, bytes,
-                          "-layouts: layouts are compared at one stage of -z, without -tp, -pp, "
-                          "-eg and -ds");
+        return sentence_fail(sentence, bytes,
+                             "-layouts: layouts are compared at one stage of -z, without -tp, -pp, "
+                             "-eg and -ds");
     if (o->pipeline > 1 && o->accumulation == ZERO_ACCUMULATE_SHARDED)
-        return train_fail(sentence, bytes,
-                          "-za sharded: the micro-steps of a pipeline, -pp %d, add up locally",
-                          o->pipeline);
+        return sentence_fail(sentence, bytes,
+                             "-za sharded: the micro-steps of a pipeline, -pp %d, add up locally",
+                             o->pipeline);
     if (o->pipeline > 1 && o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
-        return train_fail(sentence, bytes,
-                          "-zg type: the gradients of a pipeline, -pp %d, add up in f32",
-                          o->pipeline);
+        return sentence_fail(sentence, bytes,
+                             "-zg type: the gradients of a pipeline, -pp %d, add up in f32",
+                             o->pipeline);
     if (o->pipeline > 1 && o->tile_rows > 0)
-        return train_fail(sentence, bytes,
-                          "-zl %d: a tile's gradient is made by lookup and classifier together, "
-                          "which a pipeline, -pp %d, has on two stages",
-                          o->tile_rows, o->pipeline);
+        return sentence_fail(sentence, bytes,
+                             "-zl %d: a tile's gradient is made by lookup and classifier together, "
+                             "which a pipeline, -pp %d, has on two stages",
+                             o->tile_rows, o->pipeline);
     if (o->pipeline > 1 && o->recompute == GPT2_RECOMPUTE_AWAY)
-        return train_fail(sentence, bytes,
-                          "-r 4: a pipeline, -pp %d, keeps inputs of blocks in memory; -r 3 is the "
-                          "nearest that can",
-                          o->pipeline);
+        return sentence_fail(
+            sentence, bytes,
+            "-r 4: a pipeline, -pp %d, keeps inputs of blocks in memory; -r 3 is the "
+            "nearest that can",
+            o->pipeline);
     if (o->pipeline > 1 && o->delay_from > 0)
-        return train_fail(sentence, bytes, "-zod %d: a pipeline, -pp %d, does not delay updates",
-                          o->delay_from, o->pipeline);
+        return sentence_fail(sentence, bytes, "-zod %d: a pipeline, -pp %d, does not delay updates",
+                             o->delay_from, o->pipeline);
     if ((o->optimizer == ZERO_LAMB || o->optimizer == ZERO_MUON)
         && (o->tensor_parallel > 1 || o->layouts[0]))
-        return train_fail(
+        return sentence_fail(
             sentence, bytes,
             "-op lamb and muon look at whole tensors, which ranks of -tp have parts of: "
             "use another optimizer, or -tp 1");
     if (layout_words(o->layouts) > LAYOUT_MOST)
-        return train_fail(sentence, bytes, "-layouts: %d layouts, at most %d are compared",
-                          layout_words(o->layouts), LAYOUT_MOST);
+        return sentence_fail(sentence, bytes, "-layouts: %d layouts, at most %d are compared",
+                             layout_words(o->layouts), LAYOUT_MOST);
     if (train_compares(o) && (o->skip_loss != 0 || o->skip_norm != 0))
-        return train_fail(sentence, bytes, "-sl and -sg: a comparison of stages skips no steps");
+        return sentence_fail(sentence, bytes, "-sl and -sg: a comparison of stages skips no steps");
     static const char *const shown[] = {"-tr", "-tb", "-tc", "-tk", "-tbd", "-tcd"};
     int shows = 0;
     for (int i = 0; i < (int)(sizeof shown / sizeof *shown); i++)
         shows |= train_options_given(o, shown[i]);
     if (train_compares(o) && shows)
-        return train_fail(sentence, bytes,
-                          "-tr, -tb, -tc, -tk, -tbd and -tcd: a comparison of stages shows its own "
-                          "table alone");
+        return sentence_fail(
+            sentence, bytes,
+            "-tr, -tb, -tc, -tk, -tbd and -tcd: a comparison of stages shows its own "
+            "table alone");
     if (train_compares(o) && o->evaluate)
-        return train_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
+        return sentence_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
     return train_check_experts(o, sentence, bytes) || train_check_saves(o, sentence, bytes);
 }
 
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
     if (!o->experts) return 0;
     if (model == NULL || model_is_file(o->model))
-        return train_fail(sentence, bytes,
-                          "-en %d: %s has the weights of a dense model, without experts; a name as "
-                          "d12 or char:LxCxH starts one with",
-                          o->experts, o->model);
+        return sentence_fail(
+            sentence, bytes,
+            "-en %d: %s has the weights of a dense model, without experts; a name as "
+            "d12 or char:LxCxH starts one with",
+            o->experts, o->model);
     model->moe.experts = o->experts;
     model->moe.chosen = o->chosen;
     model->moe.capacity = (float)o->capacity;
@@ -151,14 +150,14 @@ int train_model(const train_options *o, gpt2_config *model, char *sentence, size
     const zero_result result = model_is_file(o->model)
                                    ? model_info_read(o->model, &info, &error)
                                    : gpt2_config_parse(o->model, 0, o->seq_len, &info.cfg, &error);
-    if (result) return train_fail(sentence, bytes, "-e: %s", error.sentence);
+    if (result) return sentence_fail(sentence, bytes, "-e: %s", error.sentence);
     if (info.cfg.heads <= 0)
-        return train_fail(sentence, bytes,
-                          "-e: %s does not tell its number of heads: put its config.json beside it",
-                          o->model);
+        return sentence_fail(
+            sentence, bytes,
+            "-e: %s does not tell its number of heads: put its config.json beside it", o->model);
     if (o->seq_len > info.cfg.max_seq_len)
-        return train_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", o->seq_len,
-                          o->model, info.cfg.max_seq_len);
+        return sentence_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", o->seq_len,
+                             o->model, info.cfg.max_seq_len);
     *model = info.cfg;
     model->untied = o->untied;
     return train_mixture(o, model, sentence, bytes);
@@ -179,24 +178,24 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     char rows_text[64] = "";
     if (o->batch > 0) (void)snprintf(rows_text, sizeof rows_text, " with -b %d", o->batch);
     if (o->step_tokens % T != 0)
-        return train_fail(sentence, bytes,
-                          "-d %lld: the tokens of a step do not divide into windows of -t %lld",
-                          (long long)o->step_tokens, (long long)T);
+        return sentence_fail(sentence, bytes,
+                             "-d %lld: the tokens of a step do not divide into windows of -t %lld",
+                             (long long)o->step_tokens, (long long)T);
     const int64_t windows = o->step_tokens > 0 ? o->step_tokens / T
                             : o->batch > 0     ? (int64_t)o->batch * ranks
                                                : (int64_t)TRAIN_WINDOWS;
     const int64_t rows = o->batch > 0 ? o->batch : windows / ranks;
     const int64_t micro = rows > 0 ? windows / (rows * ranks) : 0;
     if (micro * rows * ranks != windows || micro <= 0 || micro > INT32_MAX)
-        return train_fail(
+        return sentence_fail(
             sentence, bytes,
             "the batch does not divide: a step of %lld windows (-t %lld tokens each) over %d "
             "rank%s%s; choose -b (windows per rank) or -d (tokens per step) so that it does",
             (long long)windows, (long long)T, ranks, ranks > 1 ? "s" : "", rows_text);
     if (rows > INT32_MAX / T)
-        return train_fail(sentence, bytes,
-                          "-b %lld with -t %lld: more tokens than a rank can count",
-                          (long long)rows, (long long)T);
+        return sentence_fail(sentence, bytes,
+                             "-b %lld with -t %lld: more tokens than a rank can count",
+                             (long long)rows, (long long)T);
     batch->rows = (int)rows;
     batch->seq_len = o->seq_len;
     batch->micro_steps = (int)micro;
@@ -214,15 +213,16 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     ranks->part.sequence = cut;
     ranks->mixed = model->moe.experts > 0;
     if (experts_check(model, sizes.ep, &error))
-        return train_fail(sentence, bytes, "-en %d -eg %d: %s", model->moe.experts, sizes.ep,
-                          error.sentence);
+        return sentence_fail(sentence, bytes, "-en %d -eg %d: %s", model->moe.experts, sizes.ep,
+                             error.sentence);
     if (ranks->mixed && sizes.tp * sizes.pp > 1)
-        return train_fail(sentence, bytes,
-                          "-en %d: experts beside -tp %d and -pp %d are not supported; the nearest "
-                          "that can be is -tp 1 -pp 1, all ranks data-parallel",
-                          model->moe.experts, sizes.tp, sizes.pp);
+        return sentence_fail(
+            sentence, bytes,
+            "-en %d: experts beside -tp %d and -pp %d are not supported; the nearest "
+            "that can be is -tp 1 -pp 1, all ranks data-parallel",
+            model->moe.experts, sizes.tp, sizes.pp);
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
-        return train_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
+        return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
     return train_batch(o, ranks->dp, batch, sentence, bytes)
            || layout_stages(ranks, model, o->pipeline_chunks, batch->micro_steps, o->seq_len,
                             sentence, bytes);
@@ -382,8 +382,9 @@ static int train_check_betas(const train_options *o, const schedule *s, int step
         schedule_value v;
         schedule_at(s, step, &v);
         if (!(v.beta1 >= 0 && v.beta1 < 1))
-            return train_fail(sentence, bytes, "%s: %s gives beta1 %g in step %d, expected 0 to 1",
-                              o->ds_path, schedule_name(s->kind), v.beta1, step + 1);
+            return sentence_fail(sentence, bytes,
+                                 "%s: %s gives beta1 %g in step %d, expected 0 to 1", o->ds_path,
+                                 schedule_name(s->kind), v.beta1, step + 1);
     }
     return 0;
 }
@@ -403,5 +404,5 @@ int train_schedule(const train_options *o, const ds_config *file, int steps, sch
     out->total_steps = steps > 0 ? steps : 1;
     out->final_fraction = o->final_fraction;
     if (schedule_check(out, why, sizeof why) == 0) return 0;
-    return train_fail(sentence, bytes, "-k %s: %s", schedule_name(out->kind), why);
+    return sentence_fail(sentence, bytes, "-k %s: %s", schedule_name(out->kind), why);
 }

@@ -4,24 +4,16 @@
 #endif
 #include "page_input.h"
 
+#include "../report/sentence.h"
+
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PAGE_MOST_BYTES ((size_t)1 << 30) /* of a file */
-
-__attribute__((format(printf, 3, 4))) static int page_fail(char *sentence, size_t bytes,
-                                                           const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    (void)vsnprintf(sentence, bytes, format, values);
-    va_end(values);
-    return 1;
-}
 
 /* A whole file, with a zero behind it. */
 static char *page_read(const char *path, size_t *length, char *sentence, size_t bytes) {
@@ -29,7 +21,7 @@ static char *page_read(const char *path, size_t *length, char *sentence, size_t 
     char *text = NULL;
     size_t room = 0, used = 0, got = 0;
     if (file == NULL) {
-        (void)page_fail(sentence, bytes, "%.300s cannot be read: %s", path, strerror(errno));
+        (void)sentence_fail(sentence, bytes, "%.300s cannot be read: %s", path, strerror(errno));
         return NULL;
     }
     do {
@@ -48,7 +40,8 @@ static char *page_read(const char *path, size_t *length, char *sentence, size_t 
         *length = used;
         return text;
     }
-    (void)page_fail(sentence, bytes, failed ? "%.300s cannot be read" : "%.300s is no text", path);
+    (void)sentence_fail(sentence, bytes, failed ? "%.300s cannot be read" : "%.300s is no text",
+                        path);
     free(text);
     return NULL;
 }
@@ -111,26 +104,27 @@ int page_log_read(const char *path, page_log *log, char *sentence, size_t bytes)
         number++;
         (void)snprintf(start, sizeof start, "%.60s", line);
         if (!page_log_words(line, &s, &look, &kind))
-            return page_fail(sentence, bytes,
-                             "%.300s:%d: expected 's:STEP trl:LOSS ...', 's:STEP tel:LOSS ...' or "
-                             "'s:STEP eval:SHARE ...', found '%s'",
-                             path, number, start);
+            return sentence_fail(
+                sentence, bytes,
+                "%.300s:%d: expected 's:STEP trl:LOSS ...', 's:STEP tel:LOSS ...' or "
+                "'s:STEP eval:SHARE ...', found '%s'",
+                path, number, start);
         if (kind == 's') {
             page_step *list = (page_step *)page_grow(log->step, log->steps, sizeof *list);
-            if (list == NULL) return page_fail(sentence, bytes, "no memory for %.300s", path);
+            if (list == NULL) return sentence_fail(sentence, bytes, "no memory for %.300s", path);
             log->step = list;
             log->step[log->steps++] = s;
         } else if (kind == 'v') {
             page_look *list =
                 (page_look *)page_grow(log->validation, log->validations, sizeof *list);
-            if (list == NULL) return page_fail(sentence, bytes, "no memory for %.300s", path);
+            if (list == NULL) return sentence_fail(sentence, bytes, "no memory for %.300s", path);
             const page_look one = {s.step, look};
             log->validation = list;
             log->validation[log->validations++] = one;
         }
     }
     if (log->steps) return 0;
-    return page_fail(sentence, bytes, "%.300s has no line of a step", path);
+    return sentence_fail(sentence, bytes, "%.300s has no line of a step", path);
 }
 
 void page_log_free(page_log *log) {
@@ -175,8 +169,9 @@ static int page_csv_check(const char *path, const page_csv *csv, int row, const 
         const char *name = csv->cell[i], *cell = csv->cell[(row + 1) * csv->columns + i];
         if (!page_in_words(needed, name) || page_in_words(words, name)) continue;
         if (!page_number(cell, &v) || !isfinite(v.number))
-            return page_fail(sentence, bytes, "%.300s:%d: %.40s: expected a number, found '%.40s'",
-                             path, row + 2, name, cell);
+            return sentence_fail(sentence, bytes,
+                                 "%.300s:%d: %.40s: expected a number, found '%.40s'", path,
+                                 row + 2, name, cell);
     }
     return 0;
 }
@@ -187,7 +182,7 @@ static int page_csv_needs(const char *path, const page_csv *csv, const char *nee
     for (const char *at = needed; *at; at += strcspn(at, " "), at += *at == ' ') {
         (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
         if (page_csv_column(csv, name) < 0)
-            return page_fail(sentence, bytes, "%.300s:1: expected a column %s", path, name);
+            return sentence_fail(sentence, bytes, "%.300s:1: expected a column %s", path, name);
     }
     return 0;
 }
@@ -204,21 +199,21 @@ int page_csv_read(const char *path, const char *needed, const char *words, page_
         csv->columns += *p == ',' && lines == 0;
     }
     csv->cell = (const char **)calloc((lines + 1) * (size_t)csv->columns, sizeof *csv->cell);
-    if (csv->cell == NULL) return page_fail(sentence, bytes, "no memory for %.300s", path);
+    if (csv->cell == NULL) return sentence_fail(sentence, bytes, "no memory for %.300s", path);
     csv->rows = -1;
     for (char *line = csv->text, *next; (next = strchr(line, '\n')) != NULL; line = next + 1) {
         *next = 0;
         if (next > line && next[-1] == '\r') next[-1] = 0;
         if (page_csv_cut(csv, line, ++csv->rows))
-            return page_fail(sentence, bytes, "%.300s:%d: expected %d cells, as the header has",
-                             path, csv->rows + 1, csv->columns);
+            return sentence_fail(sentence, bytes, "%.300s:%d: expected %d cells, as the header has",
+                                 path, csv->rows + 1, csv->columns);
         if (csv->rows == 0 && page_csv_needs(path, csv, needed, sentence, bytes)) return 1;
         if (csv->rows > 0
             && page_csv_check(path, csv, csv->rows - 1, needed, words, sentence, bytes))
             return 1;
     }
     if (csv->rows > 0) return 0;
-    return page_fail(sentence, bytes, "%.300s has no row behind its header", path);
+    return sentence_fail(sentence, bytes, "%.300s has no row behind its header", path);
 }
 
 page_value page_csv_value(const page_csv *csv, int row, const char *column) {
@@ -309,7 +304,7 @@ int page_trace_read(const char *path, page_trace *trace, char *sentence, size_t 
     const char *p = text + strspn(text, " \t\r\n");
     int failed = 0;
     if (*p != '[')
-        failed = page_fail(sentence, bytes, "%.300s:1: expected an array of events, '['", path);
+        failed = sentence_fail(sentence, bytes, "%.300s:1: expected an array of events, '['", path);
     for (p += *p == '['; !failed;) {
         p += strspn(p, " \t\r\n,");
         if (!*p || *p == ']') break;
@@ -319,14 +314,14 @@ int page_trace_read(const char *path, page_trace *trace, char *sentence, size_t 
         const char *lacks = event == NULL ? "" : page_trace_event(trace, event);
         cJSON_Delete(event);
         if (lacks != NULL)
-            failed = page_fail(sentence, bytes, "%.300s:%d: %s%s, found '%.40s'", path,
-                               page_line_of(text, p), *lacks ? "expected an event with " : "",
-                               *lacks ? lacks : "expected an event of JSON", p);
+            failed = sentence_fail(sentence, bytes, "%.300s:%d: %s%s, found '%.40s'", path,
+                                   page_line_of(text, p), *lacks ? "expected an event with " : "",
+                                   *lacks ? lacks : "expected an event of JSON", p);
         p = end;
     }
     free(text);
     if (failed || trace->slices) return failed;
-    return page_fail(sentence, bytes, "%.300s has no slice (ph X)", path);
+    return sentence_fail(sentence, bytes, "%.300s has no slice (ph X)", path);
 }
 
 void page_trace_free(page_trace *trace) {

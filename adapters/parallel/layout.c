@@ -7,22 +7,13 @@
 #include "../gpt2/experts.h"
 #include "../gpt2/tensor_parallel.h"
 #include "../pipeline/pipeline.h"
+#include "../report/sentence.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { LAYOUT_SUMS = 8 };
-
-__attribute__((format(printf, 3, 4))) static int layout_fail(char *sentence, size_t bytes,
-                                                             const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    (void)vsnprintf(sentence, bytes, format, values);
-    va_end(values);
-    return 1;
-}
 
 /* The divisor of n that is nearest to k; of two the lower one. */
 static int layout_nearest(int n, int k) {
@@ -38,26 +29,27 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
     const int tp = sizes.tp, pp = sizes.pp, left = tp > 0 ? ranks / tp : 0;
     memset(l, 0, sizeof *l);
     if (ranks % tp)
-        return layout_fail(sentence, bytes,
-                           "-tp %d: %d rank%s cannot be divided into groups of so many; the "
-                           "nearest that can is -tp %d",
-                           tp, ranks, ranks > 1 ? "s" : "", layout_nearest(ranks, tp));
+        return sentence_fail(sentence, bytes,
+                             "-tp %d: %d rank%s cannot be divided into groups of so many; the "
+                             "nearest that can is -tp %d",
+                             tp, ranks, ranks > 1 ? "s" : "", layout_nearest(ranks, tp));
     if (left % pp)
-        return layout_fail(sentence, bytes,
-                           "-pp %d: %d rank%s%s cannot be divided into so many stages; the nearest "
-                           "that can is -pp %d",
-                           pp, left, left > 1 ? "s" : "", tp > 1 ? " beside -tp's" : "",
-                           layout_nearest(left, pp));
+        return sentence_fail(
+            sentence, bytes,
+            "-pp %d: %d rank%s%s cannot be divided into so many stages; the nearest "
+            "that can is -pp %d",
+            pp, left, left > 1 ? "s" : "", tp > 1 ? " beside -tp's" : "", layout_nearest(left, pp));
     l->ranks = ranks;
     l->rank = rank;
     l->pp = pp;
     l->tp = tp;
     l->dp = left / pp;
     if (l->dp % sizes.ep)
-        return layout_fail(sentence, bytes,
-                           "-eg %d: %d data-parallel rank%s cannot be divided into groups of so "
-                           "many; the nearest that can is -eg %d",
-                           sizes.ep, l->dp, l->dp > 1 ? "s" : "", layout_nearest(l->dp, sizes.ep));
+        return sentence_fail(sentence, bytes,
+                             "-eg %d: %d data-parallel rank%s cannot be divided into groups of so "
+                             "many; the nearest that can is -eg %d",
+                             sizes.ep, l->dp, l->dp > 1 ? "s" : "",
+                             layout_nearest(l->dp, sizes.ep));
     l->ep = sizes.ep;
     l->tp_rank = rank % tp;
     l->dp_rank = rank / tp % l->dp;
@@ -72,13 +64,13 @@ int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_ste
     gpt2_error error;
     char why[256];
     if (l->pp == 1 && chunks > 1)
-        return layout_fail(sentence, bytes,
-                           "-ppv %d: chunks are of a pipeline's stages, found -pp 1", chunks);
+        return sentence_fail(sentence, bytes,
+                             "-ppv %d: chunks are of a pipeline's stages, found -pp 1", chunks);
     if (l->pp == 1) return 0;
     if (pipeline_check(&shape, model->layers, why, sizeof why))
-        return layout_fail(sentence, bytes, "-pp %d: %s", l->pp, why);
+        return sentence_fail(sentence, bytes, "-pp %d: %s", l->pp, why);
     if (gpt2_stage_make(&l->stage, model, l->pp, chunks, l->pp_rank, seq_len, &error))
-        return layout_fail(sentence, bytes, "-pp %d: %s", l->pp, error.sentence);
+        return sentence_fail(sentence, bytes, "-pp %d: %s", l->pp, error.sentence);
     gpt2_pipeline_slots(&l->stage, micro_steps);
     return 0;
 }
@@ -93,19 +85,19 @@ static int layout_read(const char *word, int length, int ranks, layout_sizes *si
         int n = 0, end = 0, kind = 0;
         while (kind < KINDS && strncmp(word + at, kinds[kind], 2) != 0) kind++;
         if (kind == KINDS || size[kind] || sscanf(word + at + 2, "%5d%n", &n, &end) != 1 || n < 1)
-            return layout_fail(sentence, bytes,
-                               "-layouts: '%.*s' is no layout: expected words like dp4, tp2dp2, "
-                               "pp2tp2 or ep2dp4",
-                               length, word);
+            return sentence_fail(sentence, bytes,
+                                 "-layouts: '%.*s' is no layout: expected words like dp4, tp2dp2, "
+                                 "pp2tp2 or ep2dp4",
+                                 length, word);
         size[kind] = n;
         at += 2 + end;
     }
     if (size[EP] && !size[2]) size[2] = size[EP];
     for (int k = 0; k < KINDS; k++) size[k] += !size[k];
     if ((long long)size[0] * size[1] * size[2] != ranks)
-        return layout_fail(sentence, bytes,
-                           "-layouts: %.*s is a layout of %lld ranks, and there are %d", length,
-                           word, (long long)size[0] * size[1] * size[2], ranks);
+        return sentence_fail(sentence, bytes,
+                             "-layouts: %.*s is a layout of %lld ranks, and there are %d", length,
+                             word, (long long)size[0] * size[1] * size[2], ranks);
     sizes->pp = size[0];
     sizes->tp = size[1];
     sizes->ep = size[EP];
@@ -309,7 +301,7 @@ static void layout_place(const void *user, const char *name, size_t at, checkpoi
 
 checkpoint_parts layout_parts(const layout *l) {
     const checkpoint_parts parts = {l->world, layout_place, l}, none = {NULL, NULL, NULL};
-    return l->world ? parts : none;
+    return l->tp * l->pp > 1 ? parts : none; /* beside experts each context has its model whole */
 }
 
 zero_result layout_sum(layout *l, zero_ctx *z, double *values, int n) {

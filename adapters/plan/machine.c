@@ -4,11 +4,12 @@
 #endif
 #include "machine.h"
 
+#include "../report/sentence.h"
+
 #include <cjson/cJSON.h>
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,15 +17,6 @@
 enum { MACHINE_FILE = 1 << 16, MACHINE_KEY = 48 };
 
 static const char *const machine_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
-
-__attribute__((format(printf, 3, 4))) static int machine_fail(char *sentence, size_t bytes,
-                                                              const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    (void)vsnprintf(sentence, bytes, format, values);
-    va_end(values);
-    return 1;
-}
 
 /* ---- keys ---------------------------------------------------------------------------------- */
 
@@ -92,8 +84,8 @@ static int machine_take(machine *m, const char *where, const char *key, const ch
     if (strcmp(key, "device") == 0) {
         m->on_gpus = strcmp(value, "gpu") == 0;
         if (m->on_gpus || strcmp(value, "cpu") == 0) return 0;
-        return machine_fail(sentence, bytes, "%s: device: expected cpu or gpu, found '%.60s'",
-                            where, value);
+        return sentence_fail(sentence, bytes, "%s: device: expected cpu or gpu, found '%.60s'",
+                             where, value);
     }
     for (int i = 0; i < MACHINE_KEYS; i++) {
         if (strcmp(machine_keys[i].name, key) != 0) continue;
@@ -102,15 +94,15 @@ static int machine_take(machine *m, const char *where, const char *key, const ch
     }
     if (to == NULL) to = machine_find_typed(m, key);
     if (to == NULL)
-        return machine_fail(sentence, bytes,
-                            "%s: unknown key '%.60s'; known: device, name, flops.TYPE, "
-                            "block.TYPE.WIDTH, attention.TYPE, vocabulary.TYPE, update, link, "
-                            "overlap, host_link, host_update, disk",
-                            where, key);
+        return sentence_fail(sentence, bytes,
+                             "%s: unknown key '%.60s'; known: device, name, flops.TYPE, "
+                             "block.TYPE.WIDTH, attention.TYPE, vocabulary.TYPE, update, link, "
+                             "overlap, host_link, host_update, disk",
+                             where, key);
     if (end == value || *end || !isfinite(number) || number < 0 || (most > 0 && number > most)
         || (most == 0 && number == 0))
-        return machine_fail(sentence, bytes, "%s: %.60s: expected a number %s, found '%.60s'",
-                            where, key, most > 0 ? "from 0 to 1" : "above 0", value);
+        return sentence_fail(sentence, bytes, "%s: %.60s: expected a number %s, found '%.60s'",
+                             where, key, most > 0 ? "from 0 to 1" : "above 0", value);
     *to = number;
     return 0;
 }
@@ -132,8 +124,8 @@ static int machine_lines(const char *path, char *text, machine *m, char *sentenc
         (void)snprintf(where, sizeof where, "%.250s:%d", path, number);
         char *equals = strchr(line, '=');
         if (equals == NULL)
-            return machine_fail(sentence, bytes, "%s: expected KEY=VALUE, found '%.60s'", where,
-                                line);
+            return sentence_fail(sentence, bytes, "%s: expected KEY=VALUE, found '%.60s'", where,
+                                 line);
         char *value = equals + 1, *end = equals;
         while (end > line && isspace((unsigned char)end[-1])) end--;
         *end = 0;
@@ -152,14 +144,14 @@ static int machine_json(const char *path, const char *text, machine *m, char *se
     for (const char *p = text; all == NULL && stopped != NULL && p < stopped; p++)
         line += *p == '\n';
     if (all == NULL)
-        return machine_fail(sentence, bytes, "%.250s:%d: this is not JSON from here on: '%.20s'",
-                            path, line, stopped != NULL ? stopped : "");
+        return sentence_fail(sentence, bytes, "%.250s:%d: this is not JSON from here on: '%.20s'",
+                             path, line, stopped != NULL ? stopped : "");
     for (const cJSON *item = all->child; item != NULL && !failed; item = item->next) {
         (void)snprintf(value, sizeof value, "%.17g", item->valuedouble);
         if (cJSON_IsString(item)) (void)snprintf(value, sizeof value, "%.150s", item->valuestring);
         if (!cJSON_IsString(item) && !cJSON_IsNumber(item))
-            failed = machine_fail(sentence, bytes, "%.250s: %.60s: expected a number or a string",
-                                  path, item->string);
+            failed = sentence_fail(sentence, bytes, "%.250s: %.60s: expected a number or a string",
+                                   path, item->string);
         else
             failed = machine_take(m, path, item->string, value, sentence, bytes);
     }
@@ -174,7 +166,7 @@ int machine_read(const char *path, machine *m, char *sentence, size_t bytes) {
     m->on_gpus = 1;
     m->overlap = 1;
     if (file == NULL || text == NULL) {
-        (void)machine_fail(sentence, bytes, "%.250s cannot be read: %s", path, strerror(errno));
+        (void)sentence_fail(sentence, bytes, "%.250s cannot be read: %s", path, strerror(errno));
         if (file != NULL) (void)fclose(file);
         free(text);
         return 1;
@@ -184,10 +176,10 @@ int machine_read(const char *path, machine *m, char *sentence, size_t bytes) {
     (void)fclose(file);
     text[length < MACHINE_FILE ? length : MACHINE_FILE - 1] = 0;
     if (failed)
-        (void)machine_fail(sentence, bytes, "%.250s: a machine's file has less than %d bytes", path,
-                           MACHINE_FILE);
+        (void)sentence_fail(sentence, bytes, "%.250s: a machine's file has less than %d bytes",
+                            path, MACHINE_FILE);
     else if (memchr(text, 0, length) != NULL)
-        failed = machine_fail(sentence, bytes, "%.250s: this is no text", path);
+        failed = sentence_fail(sentence, bytes, "%.250s: this is no text", path);
     else if (text[strspn(text, " \t\r\n")] == '{')
         failed = machine_json(path, text, m, sentence, bytes);
     else
@@ -200,7 +192,8 @@ int machine_write(const char *path, const machine *m, const char *comment, char 
                   size_t bytes) {
     FILE *file = fopen(path, "w");
     if (file == NULL)
-        return machine_fail(sentence, bytes, "%.250s cannot be written: %s", path, strerror(errno));
+        return sentence_fail(sentence, bytes, "%.250s cannot be written: %s", path,
+                             strerror(errno));
     fprintf(file, "# %s\ndevice=%s\n", comment, m->on_gpus ? "gpu" : "cpu");
     if (m->name[0]) fprintf(file, "name=%s\n", m->name);
     for (int t = 0; t < ZERO_TYPES; t++) {
@@ -221,7 +214,7 @@ int machine_write(const char *path, const machine *m, const char *comment, char 
     }
     const int failed = ferror(file);
     if (fclose(file) == 0 && !failed) return 0;
-    return machine_fail(sentence, bytes, "%.250s cannot be written: %s", path, strerror(errno));
+    return sentence_fail(sentence, bytes, "%.250s cannot be written: %s", path, strerror(errno));
 }
 
 /* ---- a step -------------------------------------------------------------------------------- */
@@ -285,8 +278,8 @@ int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, 
                                                          : NULL;
     memset(step, 0, sizeof *step);
     if (lacks != NULL)
-        return machine_fail(sentence, bytes, "the machine's file lacks %s, which this needs",
-                            lacks);
+        return sentence_fail(sentence, bytes, "the machine's file lacks %s, which this needs",
+                             lacks);
     step->compute = machine_compute(r, c);
     const double hidden = m->overlap * step->compute * 2 / 3;
     if (p->nranks > 1) step->send = fmax((double)p->sent_bytes / m->link - hidden, 0);

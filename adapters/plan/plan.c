@@ -5,25 +5,16 @@
 #include "plan.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../checkpoint/model_files.h"
 #include "../gpt2/experts.h"
+#include "../report/sentence.h"
 #include "plan_world.h"
 
 #define PLAN_MOST_NUMEL 1e14 /* of a model */
-
-__attribute__((format(printf, 3, 4))) static int plan_fail(char *sentence, size_t bytes,
-                                                           const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    (void)vsnprintf(sentence, bytes, format, values);
-    va_end(values);
-    return 1;
-}
 
 /* ---- models -------------------------------------------------------------------------------- */
 
@@ -47,9 +38,9 @@ int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence
     const double numel = strtod(text, &end);
     if (end != text && *end == 0) {
         if (!(numel >= 1 && numel <= PLAN_MOST_NUMEL) || numel != floor(numel))
-            return plan_fail(sentence, bytes,
-                             "-e %.100s: expected a whole number of parameters, 1 to %g", text,
-                             PLAN_MOST_NUMEL);
+            return sentence_fail(sentence, bytes,
+                                 "-e %.100s: expected a whole number of parameters, 1 to %g", text,
+                                 PLAN_MOST_NUMEL);
         plan_model_of(numel, m);
         return 0;
     }
@@ -58,13 +49,14 @@ int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence
                               ? model_info_read(text, &info, &error)
                               : gpt2_config_parse(text, 0, seq_len, &info.cfg, &error);
     if (r)
-        return plan_fail(sentence, bytes, "-e: %s; or a number of parameters: 7.5e9",
-                         error.sentence);
+        return sentence_fail(sentence, bytes, "-e: %s; or a number of parameters: 7.5e9",
+                             error.sentence);
     if (info.cfg.heads <= 0)
-        return plan_fail(sentence, bytes,
-                         "-e: %.200s does not tell its number of heads: put its config.json beside "
-                         "it",
-                         text);
+        return sentence_fail(
+            sentence, bytes,
+            "-e: %.200s does not tell its number of heads: put its config.json beside "
+            "it",
+            text);
     memset(m, 0, sizeof *m);
     (void)snprintf(m->name, sizeof m->name, "%s", text);
     m->is_gpt2 = 1;
@@ -104,8 +96,8 @@ static int plan_activations(const plan_case *c, plan_answer *a, char *sentence, 
     if (!c->model->is_gpt2 || run.batch == 0) return 0;
     run.type = c->zero.type;
     if (run.seq_len > c->model->gpt2.max_seq_len)
-        return plan_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", run.seq_len,
-                         c->model->name, c->model->gpt2.max_seq_len);
+        return sentence_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", run.seq_len,
+                             c->model->name, c->model->gpt2.max_seq_len);
     a->activations = gpt2_activation_bytes(&c->model->gpt2, &run);
     if (a->activations && c->sharers > 1) {
         a->activations += experts_bytes_of(&c->model->gpt2, &run, c->sharers)
@@ -115,8 +107,8 @@ static int plan_activations(const plan_case *c, plan_answer *a, char *sentence, 
     }
     a->away = gpt2_away_bytes(&c->model->gpt2, &run);
     if (a->activations) return 0;
-    return plan_fail(sentence, bytes, "-b %d: too many windows of -t %d tokens", run.batch,
-                     run.seq_len);
+    return sentence_fail(sentence, bytes, "-b %d: too many windows of -t %d tokens", run.batch,
+                         run.seq_len);
 }
 
 /* The tensors of one context: of all but experts, or of those that a rank has. */
@@ -139,7 +131,7 @@ static int plan_context(const plan_case *c, int of_experts, const zero_config *c
     zero_result r = zero_create(&z, cfg, &comm);
     if (!r) r = plan_tensors(c, of_experts, z);
     if (!r) r = zero_query_plan(z, plan);
-    if (r) (void)plan_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
+    if (r) (void)sentence_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
     zero_query_config(z, resolved);
     zero_destroy(z);
     return r != ZERO_OK;
@@ -163,10 +155,11 @@ static int plan_sharers(plan_case *c, char *sentence, size_t bytes) {
     if (c->sharers < 1) c->sharers = 1;
     if (!c->model->is_gpt2) return 0;
     if (experts_check(&c->model->gpt2, c->sharers, &error))
-        return plan_fail(sentence, bytes, "-eg %d: %s", c->sharers, error.sentence);
+        return sentence_fail(sentence, bytes, "-eg %d: %s", c->sharers, error.sentence);
     if (ranks % c->sharers == 0) return 0;
-    return plan_fail(sentence, bytes, "-eg %d: %d ranks cannot be divided into groups of so many",
-                     c->sharers, ranks);
+    return sentence_fail(sentence, bytes,
+                         "-eg %d: %d ranks cannot be divided into groups of so many", c->sharers,
+                         ranks);
 }
 
 int plan_ask(const plan_case *asked, plan_answer *a, char *sentence, size_t bytes) {

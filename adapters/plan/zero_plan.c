@@ -184,7 +184,12 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
                        o->node_size, r->ranks);
         return 1;
     }
-    return plan_read_file(r, sentence, bytes) || train_check(o, sentence, bytes);
+    if (plan_read_file(r, sentence, bytes) || train_check(o, sentence, bytes)) return 1;
+    if (o->tensor_parallel == 1 && o->pipeline == 1) return 0;
+    (void)snprintf(sentence, bytes,
+                   "-tp %d -pp %d: only the trainer plans these: its first lines, with -x 0",
+                   o->tensor_parallel, o->pipeline);
+    return 1;
 }
 
 static int plan_measure(const plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {

@@ -20,8 +20,10 @@ int report_begin(void) {
 
 int report_end(char *sentence, size_t bytes) {
     errno = 0;
-    const int failed = fflush(stdout) != 0, number = errno;
-    if (!failed && !ferror(stdout)) return 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+    if (errno == 0 && putchar('\n') >= 0)
+        (void)fflush(stdout); /* it failed before: asks again why */
+    const int number = errno;
     (void)snprintf(sentence, bytes, "the output cannot be written%s%s", number ? ": " : "",
                    number ? strerror(number) : "");
     return 1;
