@@ -19,7 +19,7 @@ refused() { # words, flags
     words=$1
     shift
     if train -x 1 "$@"; then fail "taken: $*"; return; fi
-    grep -q -e "$words" "$work/out" && pass || fail "$* without '$words': $(head -c 300 "$work/out")"
+    if grep -q -e "$words" "$work/out"; then pass; else fail "$* without '$words': $(head -c 300 "$work/out")"; fi
 }
 
 # ---- the same at every stage ----
@@ -31,7 +31,7 @@ for group in 1 2; do
             fail "group $group, stage $stage: $(weights), stage 0: $first"
         fi
     done
-    [ "$(printf '%s\n' "$lines" | grep -c dropped)" = 4 ] && pass || fail "lines of steps: $lines"
+    if [ "$(printf '%s\n' "$lines" | grep -c dropped)" = 4 ]; then pass; else fail "lines of steps: $lines"; fi
 done
 
 # ---- stages and layouts side by side ----

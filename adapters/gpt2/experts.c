@@ -392,9 +392,10 @@ static void set_routes(experts *x, const zero_config *c) {
 zero_result experts_create(experts **x, const gpt2_config *cfg, const gpt2_run *run, ops_ctx *ops,
                            gpt2_error *err) {
     const size_t R = (size_t)run->batch * (size_t)run->seq_len;
-    experts *made = (experts *)malloc(sizeof *made);
     zero_config c;
     *x = NULL;
+    if (experts_layers(cfg) <= 0) return refuse(err, "no block of the model has experts");
+    experts *made = (experts *)malloc(sizeof *made);
     if (!made) return ZERO_ERR_MEMORY;
     set_shape(made, cfg, run, sharers(run));
     if (made->ranks > 1) made->ep = run->parallel->ep;

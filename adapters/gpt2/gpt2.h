@@ -227,7 +227,15 @@ size_t gpt2_numel(const gpt2_config *cfg);
    Lea, Flood 2014), G = 0x9E3779B97F4A7C15:
        mix(mix(seed + G (stream + 1)) + G (i + 1))
    Streams 0..16 are taken by gpt2_init, 17..19 by experts_init. */
-uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i);
+static inline uint64_t gpt2_mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+static inline uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i) {
+    const uint64_t golden = 0x9E3779B97F4A7C15u;
+    return gpt2_mix(gpt2_mix(seed + golden * (stream + 1)) + golden * (i + 1));
+}
 
 /* GPT-2's initialisation (Radford et al. 2019, section 2.3): normal with standard deviation 0.02,
    0.02 / sqrt(2L) for attprojw and fcprojw, zero biases, unit norm weights. Element i of a tensor
