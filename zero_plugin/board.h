@@ -125,27 +125,29 @@ static zero_result zp_peer_failed(zp_group *g, int rank, int told, const char *w
     return zp_error(g, ZERO_ERR_PEER, "%s failed: %s", zp_rank_text(g, rank, who, sizeof who), why);
 }
 
-/* Another rank has failed, or the launcher of the ranks said so: here, or to those that this group
-   was cut from. */
-static zero_result zp_seats_aborted(zp_group *g) {
+/* The board that was told of a failure, by a rank or by the launcher of the ranks: the group's own,
+   or that of those it was cut from. NULL: none was. */
+static const zp_board *zp_told_board(const zp_group *g) {
     const zp_seats *s = zp_seats_of(g);
     int rank = g->rank;
-    if (s->board && __atomic_load_n(&s->board->aborted, __ATOMIC_ACQUIRE))
-        return zp_peer_failed(g, (int)s->board->abort_rank, s->board->abort_result,
-                              s->board->abort_text);
+    if (s->board && __atomic_load_n(&s->board->aborted, __ATOMIC_ACQUIRE)) return s->board;
     for (const zero_local *l = s->local; l;) {
-        const zp_board *b = &l->board;
-        if (__atomic_load_n(&b->aborted, __ATOMIC_ACQUIRE)) {
-            if (l == s->local || b->abort_rank < 0)
-                return zp_peer_failed(g, (int)b->abort_rank, b->abort_result, b->abort_text);
-            return zp_error(g, ZERO_ERR_PEER, "rank %d of those that this group was cut from: %s",
-                            (int)b->abort_rank, b->abort_text);
-        }
+        if (__atomic_load_n(&l->board.aborted, __ATOMIC_ACQUIRE)) return &l->board;
         const zero_local *of = l->of[rank];
         rank = l->of_rank[rank];
         l = of;
     }
-    return ZERO_OK;
+    return NULL;
+}
+
+static zero_result zp_seats_aborted(zp_group *g) {
+    const zp_seats *s = zp_seats_of(g);
+    const zp_board *b = zp_told_board(g);
+    if (!b) return ZERO_OK;
+    if (b == s->board || b == &s->local->board || b->abort_rank < 0)
+        return zp_peer_failed(g, (int)b->abort_rank, b->abort_result, b->abort_text);
+    return zp_error(g, ZERO_ERR_PEER, "rank %d of those that this group was cut from: %s",
+                    (int)b->abort_rank, b->abort_text);
 }
 
 /* What peers are to return: of a host's group that they called different things, too. */
@@ -201,9 +203,11 @@ static zero_result zp_await(const zp_op *op, uint32_t *word, int place) {
         const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
         if ((int32_t)(seen - value) >= 0) return ZERO_OK;
         if (spin < 64) continue;
-        ZP_TRY(zp_seats_aborted(g));
-        if (__atomic_load_n(left, __ATOMIC_ACQUIRE)) {
+        const int told = zp_told_board(g) != NULL,
+                  gone = __atomic_load_n(left, __ATOMIC_ACQUIRE) != 0;
+        if (told || gone) { /* it may have come before */
             if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
+            ZP_TRY(zp_seats_aborted(g));
             return zp_error(g, ZERO_ERR_PEER, "rank %d destroyed its context before %s",
                             s->rank_of[place], zp_call_name(op->kind));
         }
