@@ -137,7 +137,7 @@ $B/test_observe: tests/test_observe.c $(addprefix $B/,trace.o clocks.o breakdown
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(LIBS)
 $(filter-out %/zero_ckpt,$(CKTESTS)) $B/test_checkpoint_bench: $B/%: tests/%.c $(PLUGIN) $(CKPT)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(PLUGIN) $(CKPT) -lcjson -lm
-$B/zero_ckpt: $B/zero_ckpt.o $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
+$B/zero_ckpt: $B/zero_ckpt.o $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o $B/report.o
 	$(COMPILE) -o $@ $^ $(LIBS)
 $B/test_model_files $B/fuzz_model_files: $B/%: tests/%.c $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(filter %.o,$^) $(LIBS)

@@ -68,8 +68,12 @@ static int zp_tensor_together(const zp_tensor *t) {
 static int zp_tensor_member(const zp_tensor *t, int layer) {
     return t->first_member + layer / zp_tensor_together(t);
 }
+/* The unit that a layer is announced for; where it lies is another one if it is KEEP. */
+static int zp_tensor_announced(const zp_tensor *t, int layer) {
+    return t->desc.unit + layer / t->together * t->every;
+}
 static int zp_tensor_unit(const zp_layout *l, const zp_tensor *t, int layer) {
-    return t->desc.flags & ZERO_KEEP ? l->units : t->desc.unit + layer / t->together * t->every;
+    return t->desc.flags & ZERO_KEEP ? l->units : zp_tensor_announced(t, layer);
 }
 
 static void zp_layout_close(zp_layout *l) {
@@ -168,7 +172,7 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     memset(l, 0, sizeof *l);
     for (int t = 0; t < n; t++) {
         const zero_tensor_desc *d = &tensors[t].desc;
-        const int last = d->unit + (d->layers - 1) / tensors[t].together * tensors[t].every;
+        const int last = zp_tensor_announced(&tensors[t], d->layers - 1);
         if (last >= l->units) l->units = last + 1;
         tensors[t].first_member = l->nmembers;
         tensors[t].first_layer = l->layers;
@@ -185,8 +189,7 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     }
     for (int t = 0; t < n; t++)
         for (int i = 0; i < tensors[t].desc.layers; i++) {
-            const int at = i / tensors[t].together * tensors[t].every;
-            l->unit[tensors[t].desc.unit + at].announced = 1;
+            l->unit[zp_tensor_announced(&tensors[t], i)].announced = 1;
             if (i % zp_tensor_together(&tensors[t]) == 0)
                 l->unit[zp_tensor_unit(l, &tensors[t], i)].members++;
         }

@@ -131,8 +131,10 @@ static void zp_sink_task(const void *args, size_t pieces, int threads) {
         zp_lane_event *half = &l->read[l->asked % 2 * ZP_LIFTED];
         const size_t n = zp_min(ZP_LIFTED, pieces - from);
         zp_sink_await(half);
-        if (!a->writes) zp_sink_give(a, from, n, half);
-        if (!a->writes) zp_sink_await(half);
+        if (!a->writes) {
+            zp_sink_give(a, from, n, half);
+            zp_sink_await(half);
+        }
         zp_gate_open(&l->given);
         (void)zp_gate_pass(&l->copied);
         if (a->writes) zp_sink_give(a, from, n, half);

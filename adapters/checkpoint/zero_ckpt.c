@@ -29,6 +29,7 @@
 #include "checkpoint_inside.h"
 #include "gpt2_values.h"
 #include "model_files.h"
+#include "../report/report.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -688,10 +689,9 @@ static int tool_run(int command, char **argv) {
 
 /* A disk may be full when what was printed is written at last. */
 static int tool_flush(int code) {
-    errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-    fprintf(stderr, "zero_ckpt: the output cannot be written%s%s\n", errno ? ": " : "",
-            errno ? strerror(errno) : "");
+    char sentence[CHECKPOINT_SENTENCE];
+    if (!report_end(sentence, sizeof sentence)) return code;
+    fprintf(stderr, "zero_ckpt: %s\n", sentence);
     return tool_worse(code, TOOL_BAD);
 }
 

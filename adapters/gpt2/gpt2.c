@@ -354,8 +354,6 @@ zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_ro
 
 #define CHUNK ((size_t)1 << 18) /* floats of a tensor that are held at once */
 
-static const uint64_t golden = 0x9E3779B97F4A7C15u; /* as gpt2_draw has it */
-
 static inline double uniform_of(uint64_t r) { return ((double)(r >> 11) + 0.5) * 0x1p-53; }
 
 static inline uint64_t bits_of(double x) {
@@ -420,8 +418,8 @@ static inline double cos_turns(double v) {
 static void normals(float *out, uint64_t key, uint64_t first, size_t n, double deviation) {
     OMP(omp parallel for simd schedule(static))
     for (size_t j = 0; j < n; j++) {
-        const uint64_t at = key + golden * (2 * (first + j) + 1);
-        const double u = uniform_of(gpt2_mix(at)), v = uniform_of(gpt2_mix(at + golden));
+        const uint64_t at = key + GPT2_GOLDEN * (2 * (first + j) + 1);
+        const double u = uniform_of(gpt2_mix(at)), v = uniform_of(gpt2_mix(at + GPT2_GOLDEN));
         out[j] = (float)(sqrt(-2.0 * log_of(u)) * cos_turns(v) * deviation);
     }
 }
@@ -449,7 +447,7 @@ static zero_result init_tensor(zero_ctx *z, const gpt2_config *cfg, const gpt2_p
     const int has_rows = tensor == GPT2_WTE || tensor == GPT2_LMHEADW;
     const size_t drawn = has_rows ? (size_t)cfg->vocab_size * (size_t)cfg->channels : numel;
     const double deviation = tensor_deviation(tensor, cfg->layers);
-    const uint64_t key = gpt2_mix(seed + golden * ((uint64_t)tensor + 1));
+    const uint64_t key = gpt2_mix(seed + GPT2_GOLDEN * ((uint64_t)tensor + 1));
     for (size_t first = 0; first < numel; first += CHUNK) {
         const size_t n = numel - first < CHUNK ? numel - first : CHUNK;
         for (size_t j = 0; j < n; j++) chunk[j] = is_norm_weight(tensor) ? 1.0f : 0.0f;

@@ -227,14 +227,14 @@ size_t gpt2_numel(const gpt2_config *cfg);
    Lea, Flood 2014), G = 0x9E3779B97F4A7C15:
        mix(mix(seed + G (stream + 1)) + G (i + 1))
    Streams 0..16 are taken by gpt2_init, 17..19 by experts_init. */
+#define GPT2_GOLDEN ((uint64_t)0x9E3779B97F4A7C15u)
 static inline uint64_t gpt2_mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
 }
 static inline uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i) {
-    const uint64_t golden = 0x9E3779B97F4A7C15u;
-    return gpt2_mix(gpt2_mix(seed + golden * (stream + 1)) + golden * (i + 1));
+    return gpt2_mix(gpt2_mix(seed + GPT2_GOLDEN * (stream + 1)) + GPT2_GOLDEN * (i + 1));
 }
 
 /* GPT-2's initialisation (Radford et al. 2019, section 2.3): normal with standard deviation 0.02,

@@ -23,6 +23,7 @@
 #endif
 
 #include "../report/report.h"
+#include "../report/sentence.h"
 #include "measure.h"
 #include "../gpt2/experts.h"
 #include "plan_say.h"
@@ -112,9 +113,8 @@ static int plan_size(const char *flag, const char *text, double *size, char *sen
     }
     *size = number * unit;
     if (end != text && !*end && isfinite(*size) && *size > 0) return 0;
-    (void)snprintf(sentence, bytes, "%s: expected a size, as 80G, 640M or 80GB, found '%.60s'",
-                   flag, text);
-    return 1;
+    return sentence_fail(sentence, bytes,
+                         "%s: expected a size, as 80G, 640M or 80GB, found '%.60s'", flag, text);
 }
 
 static void plan_help(const option_set *own) {
@@ -161,10 +161,8 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
                         size_t bytes) {
     train_options *o = &r->options;
     char why[PLAN_SENTENCE];
-    if (f->machine[0] && machine_read(f->machine, m, why, sizeof why)) {
-        (void)snprintf(sentence, bytes, "--machine: %s", why);
-        return 1;
-    }
+    if (f->machine[0] && machine_read(f->machine, m, why, sizeof why))
+        return sentence_fail(sentence, bytes, "--machine: %s", why);
     r->machine = f->machine[0] ? m : NULL;
     r->on_gpus =
         f->on == PLAN_ON_AUTO ? (r->machine != NULL ? m->on_gpus : 1) : f->on == PLAN_ON_GPU;
@@ -179,17 +177,15 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
         r->model.numel = gpt2_numel(&r->model.gpt2) + experts_numel(&r->model.gpt2);
     if (!windows) o->seq_len = r->model.is_gpt2 ? r->model.gpt2.max_seq_len : 1024;
     r->ranks = o->ranks > 0 ? o->ranks : 1;
-    if (o->node_size > 0 && r->ranks % o->node_size) {
-        (void)snprintf(sentence, bytes, "-ns %d: the ranks per node do not divide the %d ranks",
-                       o->node_size, r->ranks);
-        return 1;
-    }
+    if (o->node_size > 0 && r->ranks % o->node_size)
+        return sentence_fail(sentence, bytes,
+                             "-ns %d: the ranks per node do not divide the %d ranks", o->node_size,
+                             r->ranks);
     if (plan_read_file(r, sentence, bytes) || train_check(o, sentence, bytes)) return 1;
     if (o->tensor_parallel == 1 && o->pipeline == 1) return 0;
-    (void)snprintf(sentence, bytes,
-                   "-tp %d -pp %d: only the trainer plans these: its first lines, with -x 0",
-                   o->tensor_parallel, o->pipeline);
-    return 1;
+    return sentence_fail(sentence, bytes,
+                         "-tp %d -pp %d: only the trainer plans these: its first lines, with -x 0",
+                         o->tensor_parallel, o->pipeline);
 }
 
 static int plan_measure(const plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {
@@ -200,11 +196,9 @@ static int plan_measure(const plan_request *r, const plan_flags *f, char *senten
         train_options_given(o, "-dt") ? 1u << o->type : 1u << ZERO_F32 | 1u << ZERO_BF16;
     const measure_wish wish = {o->ranks > 0 ? o->ranks : 1, o->threads, types, o->offload_folder};
     FILE *first = fopen(f->measure, "a"); /* before a minute is spent */
-    if (first == NULL || fclose(first) != 0) {
-        (void)snprintf(sentence, bytes, "--measure: %.250s cannot be written: %s", f->measure,
-                       strerror(errno));
-        return 1;
-    }
+    if (first == NULL || fclose(first) != 0)
+        return sentence_fail(sentence, bytes, "--measure: %.250s cannot be written: %s", f->measure,
+                             strerror(errno));
     if (measure_machine(&wish, &m, sentence, bytes)) return 1;
     (void)snprintf(comment, sizeof comment, "rates of a rank, %d at once, by " PROGRAM " --measure",
                    wish.ranks);
