@@ -2,12 +2,25 @@
 # bench_pss.sh COMMAND... - runs a command and samples, from outside, the proportional set size of each
 # of its processes (shared pages count once, divided among those that map them). Prints the largest
 # peak of a process, and that of all together, in MiB, as the last line.
+# LIMIT=4G: a memory cgroup holds all of them together to that (as root; what wants more is killed), and the last
+# line tells the peak that the cgroup saw, pages of files in the cache included.
 set -u
-"$@" &
+group='' runs=''
+if [ -n "${LIMIT:-}" ]; then
+    if [ -d /sys/fs/cgroup/memory ]; then group=/sys/fs/cgroup/memory/bench_pss_$$ bound=memory.limit_in_bytes peak=memory.max_usage_in_bytes
+    else group=/sys/fs/cgroup/bench_pss_$$ bound=memory.max peak=memory.peak; fi
+    if ! mkdir "$group" 2>/dev/null || ! echo "$LIMIT" >"$group/$bound" 2>/dev/null; then
+        echo "bench_pss.sh: no memory cgroup can be made at $group" >&2
+        exit 2
+    fi
+    # shellcheck disable=SC2016
+    runs='echo $$ >"$0/cgroup.procs" && exec "$@"'
+fi
+if [ -n "$group" ]; then sh -c "$runs" "$group" "$@" & else "$@" & fi
 main=$!
 peaks=$(mktemp)
 sample=0
-trap 'rm -f "$peaks"' EXIT
+trap 'rm -f "$peaks"; [ -z "$group" ] || rmdir "$group"' EXIT
 descendants() { for c in $(cat /proc/"$1"/task/*/children 2>/dev/null); do echo "$c"; descendants "$c"; done; }
 while kill -0 $main 2>/dev/null; do
     sample=$((sample + 1))
@@ -18,7 +31,9 @@ while kill -0 $main 2>/dev/null; do
 done
 wait $main
 code=$?
-awk '$2 > most[$1] { most[$1] = $2 } { sum[$3] += $2 } END { for (p in most) if (most[p] > top) top = most[p]
+seen=''
+[ -z "$group" ] || seen=", $(($(cat "$group/$peak") / 1048576)) MiB in a cgroup of $LIMIT"
+awk -v seen="$seen" '$2 > most[$1] { most[$1] = $2 } { sum[$3] += $2 } END { for (p in most) if (most[p] > top) top = most[p]
      for (at in sum) if (sum[at] > all) all = sum[at]
-     printf "peak PSS %.0f MiB, all ranks together %.0f MiB\n", top / 1024, all / 1024 }' "$peaks"
+     printf "peak PSS %.0f MiB, all ranks together %.0f MiB%s\n", top / 1024, all / 1024, seen }' "$peaks"
 exit $code
