@@ -73,8 +73,8 @@
 
    OWNERSHIP
      A zero_ctx owns all memory it hands out. Every tensor begins at a multiple of 64 bytes.
-   Descriptions and names are copied. A pointer that a begin hook writes is borrowed until the
-   matching end hook; what it points to is the plugin's.
+     Descriptions and names are copied. A pointer that a begin hook writes is borrowed until the
+     matching end hook; what it points to is the plugin's.
 
    THREADS, STREAMS, COLLECTIVE ORDER
      One context belongs to one host thread. Functions marked COLLECTIVE must be called by all ranks
@@ -82,9 +82,9 @@
      others only enqueue (on the CPU the compute stream is the calling thread itself, and
      communication runs on threads of its own).
      CUDA: the host computes on cfg.stream, of the device that is current at zero_create and at
-   every later call. Memory that a begin hook hands out may be used on that stream from then on, and
-   on it until the end hook; the plugin orders its own two streams, which communicate, around that
-   by events. In a step it neither waits for the device nor allocates, and no device is ever
+     every later call. Memory that a begin hook hands out may be used on that stream from then on,
+     and on it until the end hook; the plugin orders its own two streams, which communicate, around
+     that by events. In a step it neither waits for the device nor allocates, and no device is ever
      synchronised as a whole. With NCCL a thread of the plugin's looks after errors and time-outs:
      it aborts the plugin's two communicators, so that whatever waits for them goes on, and the next
      call says what happened; the caller's communicator stays as it was. With LOCAL, the ranks'
@@ -101,13 +101,14 @@
      if set, gets every error as it happens, what NCCL offers (ZERO_LOG_INFO), and, of rank 0, a
      warning if denormal numbers become zeros where the host's stream computes (threads of a program
      that is linked with -Ofast; a GPU's code by -use_fast_math). The plugin leaves that thread as
-   it is, and its own threads keep such numbers: training goes on, and a host that wants the bits of
-     other builds is linked without that flag.
+     it is, and its own threads keep such numbers: training goes on, and a host that wants the bits
+     of other builds is linked without that flag.
      CHECKED BUILDS. Compiled with -DZERO_CHECK=1, zero_plugin.cu tells misuse at the call: hooks
-   that do not match, a unit once too often, a parameter that the host writes, pointers that were
-   never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages
-   that nobody may touch: a pointer kept past its end hook, a weight written, another layer's tensor
-     without KEEP is a SIGSEGV at the place (CUDA: NaN). Slow, and twice the memory; same bits.
+     that do not match, a unit once too often, a parameter that the host writes, pointers that were
+     never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages
+     that nobody may touch: a pointer kept past its end hook, a weight written, another layer's
+     tensor without KEEP is a SIGSEGV at the place (CUDA: NaN). Slow, and twice the memory; same
+     bits.
 
    WHAT IT DOES NOT DO
      Launching ranks, files, JSON, data loading, the model: those are the host's (see adapters/).
@@ -781,10 +782,11 @@ float zero_loss_scale(zero_ctx *z);
             with mu = cfg.muon.momentum:
               m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g,  X = d / max(|d|, 1e-7), cfg.muon.turns
               times: A = X X', X = 3.4445 X + (-4.775 A + 2.0315 A A) X   (of X' where rows > cols),
-              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)) or
-   cfg.muon.match_rms in f32, where torch iterates in bf16. Matrices are dealt over the ranks by
-   what they cost: d goes to its owner, X comes back, both in f32 and by whole units; sent_bytes
-            says so. Clipping and skipping come before. All else is ADAMW's, with lr times
+              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)), or, with
+              cfg.muon.match_rms, 0.2 sqrt(max(rows, cols))
+            In f32, where torch iterates in bf16. Matrices are dealt over the ranks by what they
+            cost: d goes to its owner, X comes back, both in f32 and by whole units; sent_bytes says
+            so. Clipping and skipping come before. All else is ADAMW's, with lr times
             cfg.muon.plain_lr, and alone has MOMENT_2 */
 typedef struct zero_hyper {
     float lr;

@@ -73,6 +73,8 @@ at_most() {
     if [ "${4:-}" = not-yet ]; then echo "not yet $3: $1, to be at most $2"
     else check "$3: $1, at most $2" [ "$1" -le "$2" ]; fi
 }
+# Nobody outside the transports asks which one it is.
+kinds() { ! grep -nE 'kind [!=]= ZERO_COMM_|case ZERO_COMM_' $(ls zero_plugin/*.h | grep -vE '/(local|mpi|mpi_cross|nccl|transport)\.h$'); }
 # Each room by itself; a device's room only where that device is.
 alone() { # OTHER-DEVICE COMPILER...
     other=$1
@@ -116,7 +118,9 @@ check "contents name the rooms in order" contents
 check "rooms include earlier ones alone" upward
 check "rooms of at most 480 lines${long_rooms:+, but $long_rooms}" short
 at_most "$conditionals" 45 "#if in unit and rooms"
+at_most "$(wc -l <train_gpt2_zero.cu)" 1400 "lines of the trainer"
 at_most "$all_lines" 6100 "lines of header, unit and rooms" not-yet
+check "a communicator's kind is the transports' alone" kinds
 check "rooms compile alone" alone device_cuda "$CC" $flags -fopenmp -x c
 check "header as C11" header "$CC" c -std=c11
 check "header as C++17" header "${CXX:-c++}" c++ -std=c++17

@@ -73,16 +73,12 @@ void zero_group_close(zero_group *g) {
 
 /* Where a rank stands is told with its number, by whoever misses it. */
 void zero_group_name(zero_group *g, const char *name) {
-    if (!g || !name || g->comm.kind == ZERO_COMM_SELF) return;
-    (void)snprintf(g->group.label, sizeof g->group.label, "%s", name);
-    zero_local *local = g->comm.kind == ZERO_COMM_LOCAL ? (zero_local *)g->comm.handle : NULL;
-    int rank = g->group.rank;
-    zero_local *first = zp_local_first(local, &rank);
-    if (!first || g->dead) return;
-    char *place = first->place[rank];
-    const size_t n = strlen(place);
-    (void)snprintf(place + n, ZP_PLACE_BYTES - n, "%s%s %d", n ? ", " : "", g->group.label,
-                   g->group.rank);
+    if (!g || !name) return;
+    zp_group *p = &g->group;
+    (void)snprintf(p->label, sizeof p->label, "%s", name);
+    if (!p->place || g->dead) return;
+    const size_t n = strlen(p->place);
+    (void)snprintf(p->place + n, ZP_PLACE_BYTES - n, "%s%s %d", n ? ", " : "", p->label, p->rank);
 }
 
 int zero_group_rank(const zero_group *g) { return g ? g->group.rank : 0; }

@@ -297,10 +297,7 @@ static zero_result zp_group_make(zero_group **out, const char *call, const zero_
     g->of = of;
     g->host_stream = stream;
     if (!row || !row->cut)
-        return zp_group_fail(g, ZERO_ERR_UNSUPPORTED, call,
-                             comm->kind == ZERO_COMM_MPI    ? ZP_NO_MPI
-                             : comm->kind == ZERO_COMM_NCCL ? ZP_NO_NCCL
-                                                            : "no such kind");
+        return zp_group_fail(g, ZERO_ERR_UNSUPPORTED, call, zp_lacking_why(comm->kind));
     zero_result r = zp_device_open(&g->device);
     if (r && row->refuse) row->refuse(comm, g->device.text);
     if (!r) r = zp_group_join(g, row, comm);

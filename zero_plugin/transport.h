@@ -13,9 +13,11 @@
 #include "nccl.h"
 
 /* What this build lacks: joining says how to have it. */
+static const char *zp_lacking_why(zero_comm_kind kind) {
+    return kind == ZERO_COMM_MPI ? ZP_NO_MPI : kind == ZERO_COMM_NCCL ? ZP_NO_NCCL : "no such kind";
+}
 ZP_UNUSED static zero_result zp_lacking_join(zp_group *g, const zero_comm *given) {
-    const int mpi = given->kind == ZERO_COMM_MPI;
-    return zp_error(g, ZERO_ERR_UNSUPPORTED, mpi ? ZP_NO_MPI : ZP_NO_NCCL);
+    return zp_error(g, ZERO_ERR_UNSUPPORTED, "%s", zp_lacking_why(given->kind));
 }
 ZP_UNUSED static const zp_transport zp_lacking = {
     "",   zp_lacking_join, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,

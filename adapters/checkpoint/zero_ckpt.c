@@ -136,7 +136,7 @@ static int tool_verify_one(const char *path, const char *name) {
     if (result)
         printf("%s: %s\n", name, why);
     else
-        printf("%s: good, %" PRIu64 " bytes\n", name, bytes);
+        printf("%s: good, %.1f MiB\n", name, (double)bytes / (1024 * 1024));
     return tool_code(result);
 }
 
@@ -487,8 +487,8 @@ static int tool_write(const char *folder, ck_manifest *m, ck_read read, void *us
     char name[CK_NAME];
     if (ck_generation_write(folder, m, read, user, &e)) return tool_told(e.code, e.text);
     ck_generation_name(name, m->step);
-    printf("%s/%s: %d tensors in %" PRIu64 " bytes\n", folder, name, m->ntensors,
-           ck_file_bytes(m->file->image_bytes));
+    printf("%s/%s: %d tensors in %.1f MiB\n", folder, name, m->ntensors,
+           (double)ck_file_bytes(m->file->image_bytes) / (1024 * 1024));
     return TOOL_GOOD;
 }
 

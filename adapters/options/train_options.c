@@ -185,8 +185,9 @@ static const option train_table[] = {
     ROW(PATH, "-tcd", "--csv-dir", csv_monitor_dir, "", .help = "folder for the same as CSV"),
     HEADING("Checkpoints"),
     ROW(INT, "-n", "--save-every", save_every, "0", RANGE(0, 2e9),
-        .help = "save in the folder of -o every so many steps, at the end, and when SIGTERM or "
-                "SIGUSR1 asks for it to stop; 0: never"),
+        .help =
+            "save in the folder of -o every so many steps, at the end, and when Ctrl-C, SIGTERM or "
+            "SIGUSR1 asks for it to stop; 0: never"),
     ROW(INT, "-nk", "--keep-last", keep_last, "0", RANGE(0, 2e9),
         .help = "newest checkpoints that are kept; 0: all"),
     ROW(INT, "-nm", "--keep-every", keep_every, "0", RANGE(0, 2e9),
