@@ -3,8 +3,10 @@
      test_observe trace FILE RANKS STEPS MICRO LAYERS    a trainer's timeline
      test_observe clocks FILE OTHER S           of rank 0 and rank 1, whose clock is S seconds ahead
      test_observe killed FILE                  the same of a run that was killed
+     test_observe layout FILE RANKS            of ranks that have parts of a model, or experts
      test_observe events FILE                  prints an event file: X TAG VALUE a line
-   The last line of the first three and of `killed`: N passed, N failed. */
+   The last line of all but `events`: N passed, N failed. */
+#include "../adapters/gpt2/experts.h"
 #include "../adapters/report/breakdown.h"
 #include "../adapters/report/clocks.h"
 #include "../adapters/report/comms_table.h"
@@ -203,6 +205,33 @@ static void check_trace(const char *path, int ranks, int steps, int micro, int l
     free(text);
 }
 
+/* Contexts that shard over a part of the ranks each: slices of every rank, which nest in order, and
+   arrows of which each has an id of its own. */
+static void check_layout(const char *path, int ranks) {
+    size_t length;
+    char *text = read_all(path, &length);
+    cJSON *root = cJSON_Parse(text);
+    const cJSON *a, *b;
+    int n = 0, shared = 0;
+    if (!test_check(cJSON_IsArray(root), "%s: no JSON array", path)) return;
+    for (int pid = 0; pid < ranks; pid++)
+        test_check(count(root, pid, "forward", NULL, -1) > 0
+                       && count(root, pid, "update", NULL, -1) > 0,
+                   "slices of rank %d", pid);
+    cJSON_ArrayForEach(a, root) {
+        if (!is(a, "s")) continue;
+        for (b = a->next; b != NULL; b = b->next)
+            shared += is(b, "s") && number_of(a, "id") == number_of(b, "id");
+    }
+    test_check(!shared, "%d arrows have the id of another one", shared);
+    slice *s = slices_of(root, &n);
+    check_slices(s, n);
+    check_arrows(root, s, n, 1);
+    free(s);
+    cJSON_Delete(root);
+    free(text);
+}
+
 /* The file as JSON: what lacks its end has one. */
 static cJSON *read_open(const char *path) {
     size_t length;
@@ -329,7 +358,7 @@ static void test_trace(void) {
     e[3].cause = ZERO_EVENT_GATHER;
     e[3].flow = e[2].number;
     e[4].bytes = 7;
-    trace_events(t, e, 5);
+    trace_events(t, 0, e, 5);
     trace_slice(t, "step", 0, 100, 100.01);
     trace_counter(t, "loss", 100.01, 2.5);
     trace_counter(t, "loss", 100.02, NAN); /* JSON has none */
@@ -358,6 +387,36 @@ static void test_trace(void) {
                why);
     trace_slice(t, "step", 1, 101, 102);
     test_check(!trace_close(t, 1, why, sizeof why), "it is told once");
+}
+
+/* Two ranks that are the first of what they shard over, and contexts of experts: all count alike.
+ */
+static void test_trace_contexts(void) {
+    const trace_clock clock = {100, 0, 0};
+    const char *path = in_folder("c.json");
+    trace *t[2];
+    zero_event e[4] = {event_of(ZERO_EVENT_FORWARD, 0, 1, 100.001, 100.004),
+                       event_of(ZERO_EVENT_GATHER, 2, 1, 100.002, 100.006),
+                       event_of(ZERO_EVENT_WAIT, 0, 1, 100.005, 100.006),
+                       event_of(ZERO_EVENT_UPDATE, 0, 1, 100.007, 100.008)};
+    e[2].cause = ZERO_EVENT_GATHER;
+    e[2].flow = e[1].number;
+    for (int r = 0; r < 2; r++) {
+        t[r] = trace_open(path, r, &clock, why, sizeof why);
+        if (!test_check(t[r] != NULL, "%s", why)) return;
+    }
+    for (int theirs = 0; theirs < 2; theirs++) {
+        for (int r = 0; r < 2; r++) trace_events(t[r], theirs, e, 4);
+        for (int i = 0; i < 4; i++) e[i].begin -= 0.0005; /* and these are told later */
+    }
+    for (int r = 1; r >= 0; r--) test_check(!trace_close(t[r], r == 0, why, sizeof why), "%s", why);
+    check_layout(path, 2);
+    size_t length;
+    char *text = read_all(path, &length);
+    test_check(strstr(text, "\"tid\":640,\"args\":{\"name\":\"experts: compute\"}") != NULL,
+               "experts have tracks of their own");
+    test_check(strstr(text, "beside") == NULL, "what nests on its track stays there");
+    free(text);
 }
 
 /* ---- where time goes ----------------------------------------------------------------------- */
@@ -455,15 +514,19 @@ static void test_comms(void) {
 /* The kinds add up to what the trainer's share is made of, but for vectors. */
 static void test_flops(void) {
     const char *const models[] = {"char:4x128x4", "d12", "gpt3:c768"};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6;
+         i++) { /* the second three with experts, of which a token asks one or two */
+        const gpt2_moe moe = {8, 1 + i % 2, 1, 0.01f};
         gpt2_config m;
         gpt2_error error;
-        if (!test_check(!gpt2_config_parse(models[i], 0, 64, &m, &error), "%s", error.sentence))
+        if (!test_check(!gpt2_config_parse(models[i % 3], 0, 64, &m, &error), "%s", error.sentence))
             return;
-        const double vectors = 6.0 * (13.0 * m.layers + 2) * m.channels;
+        if (i >= 3) m.moe = moe;
+        const double biases = 5.0 * experts_layers(&m); /* experts' are not counted */
+        const double vectors = 6.0 * (13.0 * m.layers + 2 - biases) * m.channels;
         const double kinds = 3 * flops_forward(&m, 64), all = gpt2_flops_per_token(&m, 64);
         test_check(fabs(kinds + vectors - all) < 1e-6 * all, "%s: %g and %g, together %g",
-                   models[i], kinds, vectors, all);
+                   models[i % 3], kinds, vectors, all);
     }
 }
 
@@ -585,10 +648,15 @@ int main(int argc, char **argv) {
         check_killed(argv[2]);
         return test_summary();
     }
+    if (argc == 4 && !strcmp(argv[1], "layout")) {
+        check_layout(argv[2], atoi(argv[3]));
+        return test_summary();
+    }
     if (argc == 3 && !strcmp(argv[1], "events")) return events_read(argv[2], stdout) < 1;
     snprintf(folder, sizeof folder, "/tmp/test_observe.XXXXXX");
     if (mkdtemp(folder) == NULL) return 1;
     test_trace();
+    test_trace_contexts();
     test_clocks();
     test_breakdown();
     test_breakdown_adds_up();

@@ -52,6 +52,22 @@ test_stages() {
     same "its lanes are in the timeline" yes "$(grep -q '"name":"file 0"' "$work/t.json" && echo yes)"
 }
 
+# Ranks that have parts of a model, or experts: contexts that shard over a part of the ranks each.
+test_layouts() {
+    for setting in "-pn 4 -tp 2 -z 3" "-pn 2 -pp 2 -z 1" "-pn 4 -en 4 -ek 2 -eg 2 -z 3"; do
+        plain=$(train -x 40 -d 128 $setting)
+        same "$setting: weights" "$plain" "$(train -x 40 -d 128 $setting -tr "$work/l.json" -tb 10 -tc 1)"
+        checks "$setting: timeline" "$B/test_observe" layout "$work/l.json" "$(echo "$setting" | cut -d ' ' -f 2)"
+    done
+    says "experts' collectives have the group's own ranks" "^experts' collectives of rank 0 among 2 ranks"
+    train -pn 4 -tp 2 -x 4 -tb 4 >/dev/null
+    says "whose mean" "^the run, mean of 2 ranks with rank 0's part, ms a step"
+    train -pn 2 -en 4 -ek 2 -eg 2 -x 3 -tk 2 >/dev/null
+    says "experts' operations" "^fully connected, C to 4C  *[0-9.]*  *31.6%"
+    train -pn 2 -pp 2 -d 128 -x 3 -tk 2 >/dev/null
+    says "a pipeline's layers" "-tk 2: the layers of a pipeline, -pp 2, are on several ranks"
+}
+
 # Perfetto's trace processor finds every slice, arrow, counter and name where it was put, and nothing to complain of.
 test_perfetto() {
     if [ ! -f "$perfetto/engine_bundle.js" ] || ! command -v node >/dev/null 2>&1; then
@@ -234,6 +250,7 @@ test_errors() {
 }
 
 test_stages
+test_layouts
 test_perfetto
 test_trace_view
 test_clocks

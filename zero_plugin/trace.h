@@ -11,11 +11,13 @@
    depends on it.
 
    WHERE RECORDS COME FROM: the one way to a stream, and the one way into a wait
+
      zp_slice_begin, _end   around what is sent to a stream: zp_issue, an update, a clearing ..
      zp_event_wait, _sync   a stream, or the host, waits: WAIT, with the number of what it waits for
      zp_disk_give           a piece of the file, on the lane that reads or writes it
 
    WHO WRITES THE TIMES of a slice of stream s
+
      the host's own work    the host, at begin and end
      a lane's tasks         the lane, which gets the record with every task that is pushed between
                             begin and end: before the first and behind each
@@ -23,6 +25,7 @@
                             only looked at when the record is handed on, and never waited for
 
    THE WALK OF ONE RECORD (the all-gather of unit u, CPU version, overlapped)
+
      host     zp_slice_begin(parameter stream, GATHER, u): takes record i, which becomes the
               stream's: a task that is pushed now carries it
      host     zp_issue: pushes the collective's task
@@ -31,9 +34,9 @@
      host     zp_event_record of `gathered` on that stream: the event takes `last` along
      lane     comes to the task: writes `begin`, runs it, writes `end`
      host     zero_forward_begin(u): zp_event_wait for `gathered` has to wait: takes record j, a
-   WAIT whose `flow` is i's number; writes both times itself; seals it host     at the end of
-   zero_step: record i is sealed, and its lane that far: copies i, then j, into a zero_event each,
-   and calls zero_config.trace with as many as there are */
+              WAIT whose `flow` is i's number; writes both times itself; seals it
+     host     at the end of zero_step: record i is sealed, and its lane that far: copies i, then j,
+              into a zero_event each, and calls zero_config.trace with as many as there are */
 #pragma once
 
 #include "base.h"

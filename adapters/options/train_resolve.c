@@ -100,6 +100,11 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
             "-r 4: a pipeline, -pp %d, keeps inputs of blocks in memory; -r 3 is the "
             "nearest that can",
             o->pipeline);
+    if (o->pipeline > 1 && o->profile_step > 0)
+        return sentence_fail(sentence, bytes,
+                             "-tk %d: the layers of a pipeline, -pp %d, are on several ranks: -tr "
+                             "shows each rank's",
+                             o->profile_step, o->pipeline);
     if (o->pipeline > 1 && o->delay_from > 0)
         return sentence_fail(sentence, bytes, "-zod %d: a pipeline, -pp %d, does not delay updates",
                              o->delay_from, o->pipeline);

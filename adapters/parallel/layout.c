@@ -228,7 +228,8 @@ zero_comm layout_comm(const layout *l, const zero_comm *comm) {
 /* ---- experts ------------------------------------------------------------------------------- */
 
 /* wte in tiles is as many units more. */
-zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c) {
+zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c,
+                           void *trace_user) {
     const int units = experts_units(model, l->ep);
     zero_config own = *c;
     if (!l->mixed) return ZERO_OK;
@@ -239,6 +240,7 @@ zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, con
                   l->world_unit);
     own.world_unit = l->world_unit;
     own.joins = z;
+    own.trace_user = trace_user;
     own.divisor = l->dp;
     ZERO_TRY(zero_create(&l->experts, &own, &comm));
     l->part.experts = l->experts;

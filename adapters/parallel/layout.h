@@ -80,10 +80,11 @@ zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c)
 /* What a context is made with. */
 zero_comm layout_comm(const layout *l, const zero_comm *comm);
 
-/* Makes the experts' context, whose settings are those that `z` was made with, and announces its
-   tensors; then the plan of both together: figures of bytes are sums. Errors: those of zero_create,
-   zero_tensor and zero_query_plan. COLLECTIVE. */
-zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c);
+/* Makes the experts' context, whose settings are those that `z` was made with, but for what its
+   trace_user is, and announces its tensors; then the plan of both together: figures of bytes are
+   sums. Errors: those of zero_create, zero_tensor and zero_query_plan. COLLECTIVE. */
+zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c,
+                           void *trace_user);
 zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan);
 
 /* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step) and zero_destroy of both. */

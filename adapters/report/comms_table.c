@@ -87,13 +87,12 @@ static zero_result comms_stragglers(comms_table *t, zero_ctx *z, report *out) {
     return ZERO_OK;
 }
 
-zero_result comms_print(comms_table *t, zero_ctx *z, report *out) {
+zero_result comms_print(comms_table *t, zero_ctx *z, const char *what, report *out) {
     const int n = zero_nranks(z);
     report_rule(out);
     report_say(out,
-               "collectives of rank 0 among %d rank%s; algbw and busbw in GB/s as nccl-tests "
-               "define them\n",
-               n, n > 1 ? "s" : "");
+               "%s of rank 0 among %d rank%s; algbw and busbw in GB/s as nccl-tests define them\n",
+               what, n, n > 1 ? "s" : "");
     report_say(out, "%-10s %12s %8s %10s %10s %10s %8s %8s\n", "operation", "bytes", "count",
                "mean ms", "p50 ms", "p99 ms", "algbw", "busbw");
     for (int i = 0; i < t->n; i++) {

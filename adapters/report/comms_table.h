@@ -48,9 +48,10 @@ typedef struct comms_figures {
 } comms_figures;
 comms_figures comms_of(const comms_row *row, int nranks);
 
-/* Prints rank 0's, then the mean of each rank and its straggler time. The same operations on all
-   ranks, and at most 64 of these. COLLECTIVE, SYNC. */
-zero_result comms_print(comms_table *t, zero_ctx *z, report *out);
+/* Prints rank 0's, of the ranks that z shards over, then the mean of each of them and its straggler
+   time. `what`: "collectives". The same operations on all ranks, and at most 64 of these.
+   COLLECTIVE, SYNC. */
+zero_result comms_print(comms_table *t, zero_ctx *z, const char *what, report *out);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../gpt2/experts.h"
+
 double flops_of(const gpt2_config *m, flops_kind kind, int seq_len) {
     const double C = m->channels, T = seq_len;
     switch (kind) {
@@ -18,13 +20,28 @@ double flops_of(const gpt2_config *m, flops_kind kind, int seq_len) {
     }
 }
 
-static double flops_block(const gpt2_config *m, int seq_len) {
+/* How often a block has that: an MLP for each expert that a token asks. */
+static int flops_times(const gpt2_config *m, flops_kind kind, int block) {
+    const int is_mlp = kind == FLOPS_FC || kind == FLOPS_FC_OUT;
+    return is_mlp && experts_is_layer(m, block) ? m->moe.chosen : 1;
+}
+static double flops_block(const gpt2_config *m, int block, int seq_len) {
     double sum = 0;
-    for (int k = 0; k < FLOPS_CLASSIFIER; k++) sum += flops_of(m, (flops_kind)k, seq_len);
+    for (int k = 0; k < FLOPS_CLASSIFIER; k++)
+        sum += flops_times(m, (flops_kind)k, block) * flops_of(m, (flops_kind)k, seq_len);
     return sum;
 }
+/* Of one kind, the whole model. */
+static double flops_kind_forward(const gpt2_config *m, flops_kind kind, int seq_len) {
+    int times = kind == FLOPS_CLASSIFIER;
+    for (int l = 0; l < m->layers && kind != FLOPS_CLASSIFIER; l++)
+        times += flops_times(m, kind, l);
+    return times * flops_of(m, kind, seq_len);
+}
 double flops_forward(const gpt2_config *m, int seq_len) {
-    return m->layers * flops_block(m, seq_len) + flops_of(m, FLOPS_CLASSIFIER, seq_len);
+    double sum = 0;
+    for (int k = 0; k < FLOPS_KIND_COUNT; k++) sum += flops_kind_forward(m, (flops_kind)k, seq_len);
+    return sum;
 }
 
 /* The embeddings (in tiles: and wpe's), the blocks, the final norm. */
@@ -84,8 +101,7 @@ void flops_print(const flops_table *t, report *out) {
                t->seq_len);
     report_say(out, "%-26s %12s %8s\n", "forward of a rank", "GFLOP", "share");
     for (int k = 0; k < FLOPS_KIND_COUNT; k++) {
-        const double times = k == FLOPS_CLASSIFIER ? 1 : m->layers;
-        const double flops = tokens * times * flops_of(m, (flops_kind)k, t->seq_len);
+        const double flops = tokens * flops_kind_forward(m, (flops_kind)k, t->seq_len);
         report_say(out, "%-26s %12.3f %7.1f%%\n", words[k], flops * 1e-9, 100 * flops / forward);
     }
     report_say(out, "%-26s %12.3f %7.1f%%\n", "together", forward * 1e-9, 100.0);
@@ -95,7 +111,8 @@ void flops_print(const flops_table *t, report *out) {
               flops_first_block(t));
     for (int l = 0; l < m->layers; l++) {
         (void)snprintf(name, sizeof name, "block %d", l);
-        flops_row(t, out, name, tokens * flops_block(m, t->seq_len), flops_first_block(t) + l, 1);
+        flops_row(t, out, name, tokens * flops_block(m, l, t->seq_len), flops_first_block(t) + l,
+                  1);
     }
     flops_row(t, out, "final norm", 0, flops_units(t) - 1, 1);
     flops_row(t, out, "together", forward, 0, flops_units(t));

@@ -3,9 +3,9 @@
    Floating-point operations of forward, a multiplication and an addition being two: a product of a
    token with a matrix of r x c has 2 r c, attention over a window of T tokens 4 C T (scores and
    values; the causal half that is masked counts, as in PaLM's appendix B). Backward has twice as
-   many. What is computed again (-r) does not count, as it does not in MFU. Lookups, norms and GELU
-   are not counted. Times are those of the units' slices of one step: on the compute track, without
-   what is waited for before.
+   many. What is computed again (-r) does not count, as it does not in MFU. Lookups, norms, GELU
+   and the experts' router are not counted; of experts those that a token asks are. Times are those
+   of the units' slices of one step: on the compute track, without what is waited for before.
 
    WHY A ROOM. It is arithmetic on a model and on events, and tested as that.
 */
@@ -35,7 +35,7 @@ extern "C" {
 typedef enum flops_kind { FLOPS_KINDS(FLOPS_ENUM) FLOPS_KIND_COUNT } flops_kind;
 #undef FLOPS_ENUM
 
-/* Operations of forward per token, of one layer; of the classifier of the model. */
+/* Operations of forward per token, of one layer without experts; of the classifier of the model. */
 double flops_of(const gpt2_config *model, flops_kind kind, int seq_len);
 /* Of forward per token, all layers and the classifier. */
 double flops_forward(const gpt2_config *model, int seq_len);

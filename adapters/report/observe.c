@@ -15,15 +15,22 @@
 #include "scalars.h"
 #include "trace.h"
 
-enum { NESTED = 8, CLOCK_ROUNDS = 16 };
+enum { NESTED = 8, CLOCK_ROUNDS = 16, CONTEXTS = 2 };
+
+/* What a context hands its events to. */
+typedef struct observed {
+    observer *by;
+    int experts; /* it is theirs */
+} observed;
 
 struct observer {
+    observed of[CONTEXTS];
     launch *l;
     report *out;
     int computes;
     trace *timeline;
     breakdown *times;
-    comms_table *comms;
+    comms_table *comms; /* [CONTEXTS] */
     flops_table *flops;
     scalars *figures;
     int every;        /* -tb */
@@ -101,7 +108,7 @@ static int observe_open_parts(observer *s, const train_options *o, const ds_conf
     s->profile_step = o->profile_step;
     if (o->trace_path[0] && observe_open_trace(s, o->trace_path, sentence, bytes)) return 1;
     if (s->every) s->times = (breakdown *)calloc(1, sizeof *s->times);
-    if (o->comms_log) s->comms = (comms_table *)calloc(1, sizeof *s->comms);
+    if (o->comms_log) s->comms = (comms_table *)calloc(CONTEXTS, sizeof *s->comms);
     if ((s->every && s->times == NULL) || (o->comms_log && s->comms == NULL)
         || (s->profile_step && observe_open_flops(s, o, model, step_tokens))) {
         (void)snprintf(sentence, bytes, "no memory to observe the run with");
@@ -136,6 +143,10 @@ observer *observe_open(const train_options *o, const ds_config *file, launch *l,
     s->l = l;
     s->out = out;
     s->computes = computes;
+    for (int i = 0; i < CONTEXTS; i++) {
+        s->of[i].by = s;
+        s->of[i].experts = i;
+    }
     if (!observe_open_parts(s, o, file, model, step_tokens, sentence, bytes)) return s;
     observe_free(s);
     return NULL;
@@ -144,18 +155,21 @@ observer *observe_open(const train_options *o, const ds_config *file, launch *l,
 /* ---- events -------------------------------------------------------------------------------- */
 
 static void observe_events(void *user, const zero_event *events, int n) {
-    observer *s = (observer *)user;
-    if (s->timeline != NULL) trace_events(s->timeline, events, n);
+    const observed *of = (const observed *)user;
+    observer *s = of->by;
+    if (s->timeline != NULL) trace_events(s->timeline, of->experts, events, n);
     if (s->times != NULL) breakdown_events(s->times, events, n);
-    if (s->comms != NULL) comms_events(s->comms, events, n);
-    if (s->flops != NULL) flops_events(s->flops, events, n);
+    if (s->comms != NULL) comms_events(&s->comms[of->experts], events, n);
+    if (s->flops != NULL && !of->experts) /* experts are within their block */
+        flops_events(s->flops, events, n);
 }
 
 void observe_hook(observer *s, zero_config *c) {
     if (s == NULL || !(s->timeline || s->times || s->comms || s->flops)) return;
     c->trace = observe_events;
-    c->trace_user = s;
+    c->trace_user = &s->of[0];
 }
+void *observe_too(observer *s) { return s != NULL ? &s->of[1] : NULL; }
 
 void observe_begin(observer *s, const char *name, breakdown_kind kind) {
     if (s == NULL || s->depth == NESTED) return;
@@ -271,26 +285,33 @@ int observe_step(observer *s, const step_line *v, double began, int64_t samples,
 
 static zero_result observe_sum_times(observer *s, zero_ctx *z) {
     double sums[BREAKDOWN_KINDS + 2];
+    char what[64] = "the run, mean of all ranks";
     if (s->times == NULL) return ZERO_OK;
     memcpy(sums, s->all.seconds, sizeof s->all.seconds);
     sums[BREAKDOWN_KINDS] = s->all.end;
     sums[BREAKDOWN_KINDS + 1] = (double)s->all.step;
     ZERO_TRY(zero_all_sum(z, sums, BREAKDOWN_KINDS + 2));
+    if (zero_nranks(z) < s->l->nranks) /* -tp, -pp */
+        (void)snprintf(what, sizeof what, "the run, mean of %d rank%s with rank 0's part",
+                       zero_nranks(z), zero_nranks(z) > 1 ? "s" : "");
     if (sums[BREAKDOWN_KINDS + 1] > 0)
-        observe_print_times(s, "the run, mean of all ranks", sums, sums[BREAKDOWN_KINDS],
-                            sums[BREAKDOWN_KINDS + 1]);
+        observe_print_times(s, what, sums, sums[BREAKDOWN_KINDS], sums[BREAKDOWN_KINDS + 1]);
     return ZERO_OK;
 }
 
-zero_result observe_sum(observer *s, zero_ctx *z) {
+zero_result observe_sum(observer *s, zero_ctx *z, zero_ctx *experts) {
     char sentence[LAUNCH_SENTENCE] = "";
     zero_stats stats;
     if (s == NULL) return ZERO_OK;
     ZERO_TRY(zero_query_stats(z, &stats)); /* tells what is over by now: all */
+    if (experts != NULL) ZERO_TRY(zero_query_stats(experts, &stats));
     if (observe_take_times(s, 1, sentence, sizeof sentence)) report_say(s->out, "%s\n", sentence);
     observe_profile(s, 1);
     ZERO_TRY(observe_sum_times(s, z));
-    return s->comms != NULL ? comms_print(s->comms, z, s->out) : ZERO_OK;
+    if (s->comms == NULL) return ZERO_OK;
+    ZERO_TRY(comms_print(&s->comms[0], z, "collectives", s->out));
+    if (experts == NULL) return ZERO_OK;
+    return comms_print(&s->comms[1], experts, "experts' collectives", s->out);
 }
 
 int observe_close(observer *s, char *sentence, size_t bytes) {

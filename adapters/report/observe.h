@@ -34,8 +34,10 @@ observer *observe_open(const train_options *o, const ds_config *file, launch *l,
                        const gpt2_config *model, int64_t step_tokens, int computes, char *sentence,
                        size_t bytes);
 
-/* Sets zero_config.trace, where events are asked for. */
+/* Sets zero_config.trace, where events are asked for; what the context of experts, if there is one,
+   has for trace_user. */
 void observe_hook(observer *s, zero_config *c);
+void *observe_too(observer *s);
 
 /* The host's own work, nested: its name (borrowed) and kind. */
 void observe_begin(observer *s, const char *name, breakdown_kind kind);
@@ -46,8 +48,9 @@ void observe_end(observer *s);
 int observe_step(observer *s, const step_line *v, double began, int64_t samples, double mib,
                  char *sentence, size_t bytes);
 
-/* Behind the last step: tables of the run. COLLECTIVE, SYNC. */
-zero_result observe_sum(observer *s, zero_ctx *z);
+/* Behind the last step: tables of the run. `experts`: their context; NULL: there are none.
+   COLLECTIVE, SYNC. */
+zero_result observe_sum(observer *s, zero_ctx *z, zero_ctx *experts);
 
 /* After zero_destroy, which tells the last events. Returns as observe_step does. COLLECTIVE. */
 int observe_close(observer *s, char *sentence, size_t bytes);

@@ -18,8 +18,9 @@ enum {
     LINE = 512,
     KNOWN = 4096, /* slices that arrows can begin at */
     DEPTH = 32,
-    BESIDE = 64, /* tid of a track's slices that do not nest, less the track's own */
-    TIDS = BESIDE + ZERO_TRACK_FILES,
+    BESIDE = 64,          /* tid of a track's slices that do not nest, less the track's own */
+    EXPERTS = 2 * BESIDE, /* tid of a track of the experts' context, less the track's own */
+    TIDS = EXPERTS + BESIDE + ZERO_TRACK_FILES,
     TIDS_OF_RANK = 256 /* of the file: Perfetto keeps 0 for itself, and takes those of two processes
                           that are alike for one thread now and then */
 };
@@ -128,24 +129,24 @@ static const char *trace_us(int64_t ns, char out[32]) {
 static void trace_name(trace *t, int tid) {
     static const char *const names[] = {"compute", "gradients", "parameters",
                                         "updates", "copies",    "host"};
-    const int track = tid % BESIDE;
-    const char *beside = tid >= BESIDE ? ", beside" : "";
+    const int track = tid % BESIDE, is_beside = tid % EXPERTS >= BESIDE;
+    const char *beside = is_beside ? ", beside" : "", *whose = tid >= EXPERTS ? "experts: " : "";
     if (t->named[tid]) return;
     t->named[tid] = 1;
     if (track < ZERO_TRACK_FILE)
         trace_line(t,
                    "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
-                   "\"args\":{\"name\":\"%s%s\"}},\n",
-                   t->rank, t->tids + tid, names[track], beside);
+                   "\"args\":{\"name\":\"%s%s%s\"}},\n",
+                   t->rank, t->tids + tid, whose, names[track], beside);
     else
         trace_line(t,
                    "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
-                   "\"args\":{\"name\":\"file %d%s\"}},\n",
-                   t->rank, t->tids + tid, track - ZERO_TRACK_FILE, beside);
+                   "\"args\":{\"name\":\"%sfile %d%s\"}},\n",
+                   t->rank, t->tids + tid, whose, track - ZERO_TRACK_FILE, beside);
     trace_line(t,
                "{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                "\"args\":{\"sort_index\":%d}},\n",
-               t->rank, t->tids + tid, 2 * track + (tid >= BESIDE));
+               t->rank, t->tids + tid, 4 * track + 2 * (tid >= EXPERTS) + is_beside);
 }
 
 /* The slices of a tid nest: one that reaches out of the slice around it goes beside. */
@@ -156,8 +157,9 @@ static int trace_nests(trace *t, int tid, int64_t begin, int64_t end) {
     t->open[tid][(*depth)++] = end;
     return 1;
 }
-static int trace_place(trace *t, int track, int64_t begin, int64_t end) {
+static int trace_place(trace *t, int experts, int track, int64_t begin, int64_t end) {
     int tid = track >= 0 && track < ZERO_TRACK_FILES ? track : ZERO_TRACK_HOST;
+    if (experts) tid += EXPERTS;
     if (!trace_nests(t, tid, begin, end)) {
         tid += BESIDE;
         (void)trace_nests(t, tid, begin, end);
@@ -168,15 +170,22 @@ static int trace_place(trace *t, int track, int64_t begin, int64_t end) {
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-static void trace_end_of_arrow(trace *t, const zero_event *e, const char *phase, int tid,
-                               int64_t at) {
+/* The number of an event among all that are in the file: contexts know the rank among those that
+   they shard over, which others have as well. */
+static uint64_t trace_number(const trace *t, int experts, uint64_t number) {
+    const uint64_t count = number & (((uint64_t)1 << 39) - 1);
+    return number ? (uint64_t)(t->rank + 1) << 40 | (uint64_t)experts << 39 | count : 0;
+}
+
+static void trace_end_of_arrow(trace *t, const zero_event *e, uint64_t id, const char *phase,
+                               int tid, int64_t at) {
     trace_text x;
     x.n = 0;
     put_text(&x, "{\"name\":\"");
     put_text(&x, zero_event_name(e->cause));
     put_text(&x, "\",\"cat\":\"flow\",\"ph\":");
     put_text(&x, phase);
-    put_field(&x, ",\"id\":", (int64_t)e->number);
+    put_field(&x, ",\"id\":", (int64_t)id);
     put_field(&x, ",\"pid\":", t->rank);
     put_field(&x, ",\"tid\":", t->tids + tid);
     put_us(&x, ",\"ts\":", at);
@@ -185,11 +194,14 @@ static void trace_end_of_arrow(trace *t, const zero_event *e, const char *phase,
 }
 
 /* From the slice that is waited for to the end of the wait. */
-static void trace_arrow(trace *t, const zero_event *e, int tid, int64_t end) {
-    const trace_known *from = &t->known[e->flow % KNOWN];
-    if (!e->flow || from->number != e->flow) return;
-    trace_end_of_arrow(t, e, "\"s\"", from->tid, from->end - 1);
-    trace_end_of_arrow(t, e, "\"f\",\"bp\":\"e\"", tid, (end > from->end ? end : from->end) - 1);
+static void trace_arrow(trace *t, int experts, const zero_event *e, int tid, int64_t end) {
+    const uint64_t flow = trace_number(t, experts, e->flow);
+    const uint64_t id = trace_number(t, experts, e->number);
+    const trace_known *from = &t->known[flow % KNOWN];
+    if (!flow || from->number != flow) return;
+    trace_end_of_arrow(t, e, id, "\"s\"", from->tid, from->end - 1);
+    trace_end_of_arrow(t, e, id, "\"f\",\"bp\":\"e\"", tid,
+                       (end > from->end ? end : from->end) - 1);
 }
 
 /* "forward 3", "reduction 3 and 2 more", "wait for gather 3", "agree". */
@@ -225,7 +237,7 @@ static void trace_put_slice(trace *t, const zero_event *e, int tid, int64_t begi
     trace_put(t, &x);
 }
 
-static void trace_event(trace *t, const zero_event *e) {
+static void trace_event(trace *t, int experts, const zero_event *e) {
     char at[32];
     const int64_t begin = trace_ns(t, e->begin), end = trace_ns(t, e->end);
     if (e->kind == ZERO_EVENT_LOST) {
@@ -235,15 +247,16 @@ static void trace_event(trace *t, const zero_event *e) {
                    t->rank, t->tids, trace_us(begin, at), (unsigned long long)e->bytes);
         return;
     }
-    const int tid = trace_place(t, e->track, begin, end);
-    const trace_known known = {e->number, tid, end > begin ? end : begin + 1};
+    const int tid = trace_place(t, experts, e->track, begin, end);
+    const uint64_t number = trace_number(t, experts, e->number);
+    const trace_known known = {number, tid, end > begin ? end : begin + 1};
     trace_put_slice(t, e, tid, begin, end);
-    t->known[e->number % KNOWN] = known;
-    if (e->kind == ZERO_EVENT_WAIT) trace_arrow(t, e, tid, end);
+    t->known[number % KNOWN] = known;
+    if (e->kind == ZERO_EVENT_WAIT) trace_arrow(t, experts, e, tid, end);
 }
 
-void trace_events(trace *t, const zero_event *events, int n) {
-    for (int i = 0; i < n && !t->failed; i++) trace_event(t, &events[i]);
+void trace_events(trace *t, int experts, const zero_event *events, int n) {
+    for (int i = 0; i < n && !t->failed; i++) trace_event(t, experts, &events[i]);
 }
 
 void trace_slice(trace *t, const char *name, int64_t step, double begin, double end) {

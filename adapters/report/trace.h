@@ -3,15 +3,22 @@
    THE FILE is Trace Event Format's array of JSON objects, one a line, which may lack its end: what
    a run that was killed has written opens as well. A process (pid) is a rank, a thread (tid) a
    track of zero_event. In it:
-       X  a slice: `forward 3` is unit 3's; args: those of zero_event
-       s, f  an arrow from a slice to the wait that ends with it
-       C  a counter: loss, norm, loss scale, memory
-       M  names of ranks and tracks; of a rank also when it began, on its own clock, and how far
-   that may be off rank 0's: origin_ns, within_ns i  events that there was no room for: `lost` ts
-   and dur are microseconds, from the run's start on. All ranks with one clock append to one file,
-   by single writes of whole lines; those of another machine to FILE.rRANK, which opens by itself.
-   All in one, which needs no end:
+
+       X     a slice: `forward 3` is unit 3's; args: those of zero_event
+       s, f  an arrow from a slice to the wait that ends with it; ids differ over all ranks
+       C     a counter: loss, norm, loss scale, memory
+       M     names of ranks and tracks; of a rank also when it began, on its own clock, and how far
+             that may be off rank 0's: origin_ns, within_ns
+       i     events that there was no room for: `lost`
+
+   `ts` and `dur` are microseconds, from the run's start on. All ranks with one clock append to one
+   file, by single writes of whole lines; those of another machine to FILE.rRANK, which opens by
+   itself. All in one, which needs no end:
+
        { head -n -2 FILE; tail -q -n +2 FILE.r*; } >ALL
+
+   EXPERTS have a context of their own, whose units, tracks and numbers of events begin at 0 again:
+   its slices are on tracks of their own, `experts: compute`, beside those of the rest.
 
    WHY A ROOM. The format is not the plugin's business, and nobody else's either.
 */
@@ -41,7 +48,8 @@ typedef struct trace_clock {
 trace *trace_open(const char *path, int rank, const trace_clock *clock, char *sentence,
                   size_t bytes);
 
-void trace_events(trace *t, const zero_event *events, int n);
+/* `experts`: 1: of the experts' context; 0: of the other one. */
+void trace_events(trace *t, int experts, const zero_event *events, int n);
 /* A slice of the host's, on its own track, within the one before or behind it. `step`: as of
    zero_event; seconds of CLOCK_MONOTONIC. */
 void trace_slice(trace *t, const char *name, int64_t step, double begin, double end);
