@@ -76,6 +76,7 @@ host-llama 120 beside $B/test_host_llama
 host-layers 120 beside $B/test_host_layers
 foreign 120 beside sh $here/test_foreign.sh $B
 host-guide 200 beside sh $here/test_host_guide.sh $B
+host-groups 120 beside sh $here/test_host_groups.sh $B
 python 200 beside sh $here/test_python.sh $B
 install 200 beside sh $here/test_install.sh $B
 llmc 400 beside LLMC= sh $here/test_llmc.sh $B
