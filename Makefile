@@ -49,7 +49,7 @@ TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_transport test_run test_ease test_ease_checked test_trace test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
-HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers)
+HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
@@ -153,6 +153,8 @@ $B/test_host_layers: $B/test_host_layers.o $B/lib/zero_plugin.o
 	$(COMPILE) -o $@ $^ -lstdc++ -lm
 $B/test_host_own $B/test_host_llama: $B/%: tests/%.c $B/lib/zero_plugin.o
 	$(COMPILE) -o $@ $< $B/lib/zero_plugin.o -lm
+$B/host_%: tests/hosts/%.c $(PLUGIN)
+	$(COMPILE) -I. -o $@ $< $(PLUGIN) -lm
 $B/checked.o: OPT := -O1
 $B/checked.o: zero_plugin.cu | libraries
 	@mkdir -p $B

@@ -34,6 +34,7 @@
      context    everything one rank owns
      tiers      which units are kept elsewhere than in memory
      host       the tier that is the host's memory, beside a GPU
+     slices     whole tensors of which the ranks of another group have slices
      deal       what ranks make of whole tensors between the passes of a rule
      through    that tier's state on its way through the GPU
      plan       memory and traffic before anything is allocated
@@ -111,6 +112,7 @@
 #include "zero_plugin/context.h"
 #include "zero_plugin/tiers.h"
 #include "zero_plugin/host.h"
+#include "zero_plugin/slices.h"
 #include "zero_plugin/deal.h"
 #include "zero_plugin/through.h"
 #include "zero_plugin/plan.h"

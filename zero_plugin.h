@@ -649,6 +649,17 @@ zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, fl
    STATE. */
 zero_result zero_tensor_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols);
 
+/* LAMB, MUON: what this rank announces is a slice of a tensor that the ranks of `over` cut, as
+   tensor-parallel ones do: of each of a layer's `outer` rows rank r of them has the r-th equal
+   part. A matrix that is cut by its rows has 1, by its columns as many as it has rows, a fused
+   query, key and value cut by heads 3. A layer's trust ratio is then that of all slices together,
+   and zero_tensor_matrix gives the sides of the whole matrix, which one rank of them makes
+   orthogonal. The ranks of `over` have the same shards of their slices (the same rank of as many).
+   One group for all tensors, borrowed until zero_destroy; zero_build makes a copy of its own. Other
+   optimizers do not look at it. Before zero_tensor_matrix and zero_build, on all ranks. Errors:
+   ARGUMENT, STATE. */
+zero_result zero_tensor_slice(zero_ctx *z, const char *name, zero_group *over, size_t outer);
+
 /* The tensor's gradient is summed over these ranks, each of another sharding group, before it is
    reduced: tied embeddings of the first and the last stage, norms and biases under sequence
    parallelism. Those ranks name such tensors in the same order, and reduce them as often. The group

@@ -25,6 +25,8 @@ for stage in 0 1 2 3; do
 done
 echo "steps as they are planned (zero_plan --machine):"
 sh "$here/bench_plan.sh" "$B" | sed 's/^/  /'
+echo "idle stages of pipelines whose layers sleep:"
+"$B/test_pipeline" bubble | sed 's/^/  /'
 echo "state on a disk:"
 sh "$here/bench_offload.sh" "$B" | sed 's/^/  /'
 echo "checkpoints of d12 (2 ranks):"

@@ -76,6 +76,7 @@ host-llama 120 beside $B/test_host_llama
 host-layers 120 beside $B/test_host_layers
 foreign 120 beside sh $here/test_foreign.sh $B
 host-guide 200 beside sh $here/test_host_guide.sh $B
+host-groups 120 beside sh $here/test_host_groups.sh $B
 python 200 beside sh $here/test_python.sh $B
 install 200 beside sh $here/test_install.sh $B
 llmc 400 beside LLMC= sh $here/test_llmc.sh $B
@@ -123,7 +124,7 @@ long_build() {
         test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
         test_host_own test_host_llama test_scale test_optimizers test_tensors test_schedule test_ds_config fuzz_ds_config
     variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_trace test_checkpoint
-    if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles $B/emulated/test_gpt2_parallel $B/emulated/test_gpt2_experts"; fi
+    if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles $B/emulated/test_gpt2_parallel $B/emulated/test_gpt2_experts $B/emulated/test_gpt2_pipeline"; fi
     # cuda-build has compiled for 90
     if command -v nvcc >/dev/null 2>&1; then
         build cuda-archs 600 "-s B=$B/archs ARCHS='80 89 100 120' cuda"
@@ -168,6 +169,7 @@ emulated-gpt2 600 beside $B/emulated/test_gpt2
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
 emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
 emulated-gpt2-experts 600 beside $B/emulated/test_gpt2_experts
+emulated-gpt2-pipeline 600 beside $B/emulated/test_gpt2_pipeline
 TABLE
     fi
     cat <<TABLE

@@ -1,6 +1,7 @@
 /* test_gpt2_parallel.c - GPT-2 over the ranks of groups, adapters/gpt2/tensor_parallel.h, beside
    the same model on data-parallel ranks alone: gradients of the first step, losses, norms, logits;
-   the same bits at every stage; bytes as the formula says; memory as planned; what cannot be cut.
+   the same bits at every stage; bytes as the formula says; memory as planned; what cannot be cut;
+   LAMB and Muon, which look at whole tensors.
 
    With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "harness.h"
@@ -29,12 +30,14 @@ enum { EMULATED = 0 };
 typedef struct training {
     int dp, tp, sequence, untied, tile_rows, recompute, stage, steps;
     zero_type type;
+    zero_optimizer rule;
     double loss[MOST_STEPS], norm[MOST_STEPS], eval;
     float logits[V];
     float *grad;            /* of the first step, dense; NULL: not wanted */
     uint64_t weights;       /* dense; a hash of this test's own */
     uint64_t sent, formula; /* of the tensor-parallel group, in the first step */
     zero_group_stats stats; /* of that step */
+    int planned;            /* the context sent in it what its plan says */
 } training;
 
 /* What one rank has. */
@@ -89,6 +92,8 @@ static zero_result open_model(part *p) {
     zc.micro_steps = MICRO;
     zc.accumulation = ZERO_ACCUMULATE_SHARDED;
     zc.type = t->type;
+    zc.optimizer = t->rule;
+    zc.muon.match_rms = 1;
     zc.log = test_quiet;
     zc.world = p->world;
     p->cfg = config_of(t);
@@ -158,6 +163,12 @@ static zero_result take_step(part *p, int step) {
     t->loss[step] = mean / t->dp;
     t->norm[step] = done.norm;
     if (step) return ZERO_OK;
+    zero_plan plan;
+    zero_stats stats;
+    ZERO_TRY(zero_query_plan(p->z, &plan));
+    ZERO_TRY(zero_query_stats(p->z, &stats));
+    t->planned = plan.sent_bytes == stats.sent_bytes && plan.verdict_bytes == stats.verdict_bytes
+                 && plan.verdict_bytes > 0;
     const gpt2_run run = run_of(p);
     t->stats = after;
     t->sent = after.sent_bytes - before.sent_bytes;
@@ -222,8 +233,10 @@ static training layout(int dp, int tp, int sequence) {
 
 static const char *name_of(const training *t, char text[128]) {
     (void)snprintf(
-        text, 128, "dp %d tp %d sequence %d untied %d tiles %d recompute %d stage %d type %d",
-        t->dp, t->tp, t->sequence, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type);
+        text, 128,
+        "dp %d tp %d sequence %d untied %d tiles %d recompute %d stage %d type %d rule %d", t->dp,
+        t->tp, t->sequence, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type,
+        (int)t->rule);
     return text;
 }
 
@@ -270,6 +283,7 @@ static void check_near(training *t, const training *whole, double rounding) {
                name, t->eval, whole->eval);
     test_check(logit <= 100 * rounding, "%s: logits are off by %g", name, logit);
     check_gradients(t, whole, rounding);
+    test_check(t->planned, "%s: the context sends other bytes than planned", name);
     free(t->grad);
     t->grad = NULL;
 }
@@ -359,6 +373,36 @@ static void test_bits(int sequence, int tile_rows, int untied) {
     }
     test_check(first.sent == first.formula && first.sent > 0, "%llu bytes sent, formula %llu",
                (unsigned long long)first.sent, (unsigned long long)first.formula);
+}
+
+/* Rules that look at whole tensors: near one rank that has them, and the same at every stage. */
+static void test_rules(int steps) {
+    static const zero_optimizer rules[] = {ZERO_LAMB, ZERO_MUON};
+    for (int i = 0; i < 2; i++) {
+        training whole = layout(1, 1, 0);
+        whole.rule = rules[i];
+        whole.steps = steps;
+        whole.grad = (float *)malloc(most_numel() * sizeof(float));
+        train(&whole);
+        for (int k = 0; k < (EMULATED ? 1 : 3); k++) {
+            training t = whole;
+            t.tp = k == 2 ? 4 : 2;
+            t.sequence = k > 0;
+            t.untied = 0;
+            check_near(&t, &whole, 1e-5);
+        }
+        free(whole.grad);
+        training first = layout(2, 2, i);
+        first.rule = rules[i];
+        first.tile_rows = i ? 0 : 96;
+        train(&first);
+        for (int stage = EMULATED ? 3 : 1; stage < 4; stage++) {
+            training t = first;
+            t.stage = stage;
+            check_same(&t, &first);
+        }
+        test_check(first.planned, "rule %d: other bytes than planned", (int)rules[i]);
+    }
 }
 
 /* ---- figures ------------------------------------------------------------------------------- */
@@ -491,6 +535,7 @@ int main(void) {
     if (!EMULATED) test_near(1, 0, MOST_STEPS);
     if (!EMULATED) test_near(2, 0, MOST_STEPS);
     for (int i = 0; i < (EMULATED ? 1 : 4); i++) test_near(1 + i % 2, i / 2, 4);
+    test_rules(EMULATED ? 4 : MOST_STEPS);
     test_near_half();
 #ifdef EMULATED_LAUNCH
     test_check(!emulation_found(), "the emulation found: %s", emulation_found());

@@ -1,13 +1,22 @@
 /* test_gpt2_pipeline.c - GPT-2 over the stages of a pipeline, of adapters/gpt2/pipelined.h, beside
    the same micro-steps without one: the same bits with the classifier untied, at every stage of
    ZeRO, number of chunks, type and recomputation; tied, those of a plain reference that adds up
-   lookup and classifier apart. And what it sends, evaluates, and refuses. */
+   lookup and classifier apart. And what it sends, evaluates, and refuses.
+
+   With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "harness.h"
 
 #include "../adapters/gpt2/pipelined.h"
 #include "../adapters/pipeline/pipeline.h"
 
 #include <math.h>
+
+#ifdef EMULATED_LAUNCH
+#include "emulation/emulation.h"
+enum { EMULATED = 1 }; /* a hundred times as slow: some of it */
+#else
+enum { EMULATED = 0 };
+#endif
 
 enum { V = 300, Vp = 384, L = 8, NH = 2, C = 32, MAXT = 16, T = 12, B = 2, STEPS = 3, MOST_M = 8 };
 enum { TOKENS = B * T };
@@ -309,13 +318,13 @@ static void same_training(const training *a, const training *b) {
 /* One reference of each type and recomputation; a pipeline at each stage and shape beside it. */
 static void test_untied(void) {
     static const int shapes[][3] = {{2, 1, 3}, {2, 2, 4}, {4, 1, 4}, {4, 2, 4}, {8, 1, 2}};
-    for (int type = ZERO_F32; type <= ZERO_BF16; type++)
-        for (int i = 0; i < 5; i++) {
+    for (int type = ZERO_F32; type <= (EMULATED ? ZERO_F32 : ZERO_BF16); type++)
+        for (int i = EMULATED; i < (EMULATED ? 2 : 5); i++) {
             training plain = {0, 1,   2,   i % 4, shapes[i][2], i % 4, 1,  (zero_type)type, 1.0f, 0,
                               0, {0}, {0}, 0,     {0},          NULL,  {0}};
             if (shapes[i][0] == 8) plain.data = 1;
             if (!train(&plain)) continue;
-            for (int stage = 0; stage <= 3; stage++) {
+            for (int stage = EMULATED; stage <= 3; stage += 1 + EMULATED) {
                 training t = plain;
                 t.stages = shapes[i][0];
                 t.chunks = shapes[i][1];
@@ -328,7 +337,7 @@ static void test_untied(void) {
 }
 
 static void test_recompute(void) {
-    for (int recompute = 0; recompute <= 3; recompute++) {
+    for (int recompute = EMULATED ? 3 : 0; recompute <= 3; recompute++) {
         training plain = {0, 1, 1,   0,   4, recompute, 1,    ZERO_F32, 0.0f,
                           0, 0, {0}, {0}, 0, {0},       NULL, {0}};
         training t = plain;
@@ -348,7 +357,7 @@ static void test_tied(void) {
     usual.adds_by_hand = 0;
     if (!train(&plain) || !train(&usual)) return;
     for (int stages = 2; stages <= 4; stages += 2)
-        for (int stage = 0; stage <= 3; stage++) {
+        for (int stage = EMULATED ? stages - 1 : 0; stage <= 3; stage += EMULATED ? 4 : 1) {
             training t = usual;
             size_t differ = 0;
             t.stages = stages;
@@ -376,8 +385,8 @@ static void test_tied(void) {
  * --------------------------------------------------------------------------------------- */
 
 static void test_looks(void) {
-    for (int chunks = 1; chunks <= 2; chunks++)
-        for (int stage = 0; stage <= 3; stage += 3) {
+    for (int chunks = 1 + EMULATED; chunks <= 2; chunks++)
+        for (int stage = EMULATED ? 3 : 0; stage <= 3; stage += 3) {
             training plain = {0, 1, 1,   0,   4, 1,   1,    ZERO_F32, 1.0f,
                               0, 1, {0}, {0}, 0, {0}, NULL, {0}};
             training t = plain;
@@ -452,5 +461,8 @@ int main(void) {
     test_recompute();
     test_tied();
     test_untied();
+#ifdef EMULATED_LAUNCH
+    test_check(!emulation_found(), "the emulation found: %s", emulation_found());
+#endif
     return test_summary();
 }

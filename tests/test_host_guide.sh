@@ -51,19 +51,22 @@ cat >"$dir/guide.c" <<'END'
 #include "adapters/pipeline/pipeline_run.h"
 #include <stdio.h>
 #include <stdlib.h>
-typedef struct { float *wte, *fcw, *fcb, *ln; } Tensors;
+typedef struct { float *wte, *fcw, *fcb, *ln, *projw; } Tensors;
 typedef struct { float *fcw, *grad_fcw; } Block;
 typedef struct { const char *name; size_t numel; int layer; float *data, *grad; } Tensor;
 typedef void *cudaStream_t, *ncclComm_t, *MPI_Comm;
 extern cudaStream_t main_stream;
 extern ncclComm_t nccl_comm;
-extern MPI_Comm mpi_comm;
+extern MPI_Comm mpi_comm, my_world, my_pair, my_data;
+enum { H = 4, B = 4, M = 4 };
+extern zero_group *world, *all, *pair, *tp, *dp;
+extern float *y, *dn, hidden[B];
+extern const int tps, *unit;
 extern const size_t C, V, BT;
 extern float *x, *dx;
 extern const int L, rank, nranks, local_rank, micro, micro_steps, ntensors;
 extern const size_t numel, piece;
 extern const double loss;
-extern zero_group *world;
 void my_place(const void *user, const char *name, size_t at, checkpoint_place *place);
 extern float lr, *values;
 extern FILE *file;

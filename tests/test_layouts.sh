@@ -50,6 +50,17 @@ for untied in 0 1; do
         near way one
     done
 done
+# rules that look at whole tensors
+for rule in lamb muon; do
+    run one -pn 1 -op $rule
+    for way in "-pn 2 -tp 2" "-pn 4 -tp 4 -sp 1"; do
+        run way $way -op $rule
+        near way one
+    done
+    for stage in 0 3; do run r$stage -pn 8 -tp 2 -pp 2 -op $rule -z $stage; done
+    check "$([ -n "$(weights r0)" ] && [ "$(weights r0)" = "$(weights r3)" ] && echo 1)" \
+        "-op $rule: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/r3")"
+done
 for sequence in 0 1; do
     for stage in 0 1 2 3; do run z$stage -pn 4 -tp 2 -sp $sequence -z $stage -za sharded; done
     for stage in 1 2 3; do

@@ -14,6 +14,8 @@
 #endif
 
 #include "adapters/gpt2/experts.h"
+#include "adapters/gpt2/pipelined.h"
+#include "adapters/parallel/layout.h"
 #include "adapters/plan/machine.h"
 #include "adapters/plan/plan_world.h"
 
@@ -202,6 +204,173 @@ static void test_measured(const char *folder) {
                  c.nranks, (int)c.zero.type, c.run.recompute);
         check_measured(&c, shared, what);
     }
+}
+
+/* ---- layouts ------------------------------------------------------------------------------- */
+
+/* What a rank of a layout plans and takes, really there; by rank. */
+typedef struct laid {
+    zero_plan plan;
+    double activations;
+    char why[256];
+} laid;
+typedef struct laid_run {
+    const plan_case *c;
+    laid *out; /* shared */
+} laid_run;
+
+typedef struct laid_rank {
+    layout l;
+    zero_ctx *z;
+    gpt2_model *m;
+    gpt2_pipeline *line;
+    gpt2_error error;
+} laid_rank;
+
+static zero_result lay(const plan_case *c, const zero_comm *comm, laid_rank *k, laid *out) {
+    const layout_sizes sizes = {c->pp, c->tp, 1};
+    const gpt2_config *model = &c->model->gpt2;
+    gpt2_run run = c->run;
+    zero_config own = c->zero;
+    if (layout_divide(&k->l, c->nranks, comm->rank, sizes, out->why, sizeof out->why)
+        || layout_stages(&k->l, model, c->chunks, own.micro_steps, run.seq_len, out->why,
+                         sizeof out->why))
+        return ZERO_ERR_ARGUMENT;
+    k->l.part.sequence = c->tp > 1 && c->sequence;
+    ZERO_TRY(layout_open(&k->l, comm, NULL, 60));
+    const zero_comm shards = layout_comm(&k->l, comm);
+    ZERO_TRY(layout_settings(&k->l, model, &own));
+    ZERO_TRY(zero_create(&k->z, &own, &shards));
+    ZERO_TRY(gpt2_announce(k->z, model, &k->l.part, run.tile_rows));
+    ZERO_TRY(zero_build(k->z));
+    ZERO_TRY(zero_query_plan(k->z, &out->plan));
+    const double before = heap_bytes();
+    run.parallel = &k->l.part;
+    ZERO_TRY(gpt2_create(&k->m, k->z, model, &run, &k->error));
+    ZERO_TRY(
+        gpt2_pipeline_open(&k->line, k->z, k->m, &k->l.stage, own.micro_steps, NULL, &k->error));
+    out->activations = heap_bytes() - before;
+    return layout_sum(&k->l, k->z, NULL, 0);
+}
+
+static int laid_main(const zero_comm *comm, void *arg) {
+    const laid_run *run = (const laid_run *)arg;
+    laid *out = &run->out[comm->rank];
+    laid_rank k;
+    memset(&k, 0, sizeof k);
+    const zero_result r = lay(run->c, comm, &k, out);
+    if (r && !out->why[0])
+        snprintf(out->why, sizeof out->why, "%.80s; %.80s; %.80s", k.error.sentence,
+                 k.z ? zero_last_error(k.z) : "", layout_error(&k.l));
+    gpt2_pipeline_close(k.line);
+    gpt2_destroy(k.m);
+    layout_destroy(&k.l, k.z);
+    layout_close(&k.l);
+    return r != ZERO_OK;
+}
+
+/* The plan of each stage is that of all its ranks, and the most loaded one's is the answer. */
+static void check_layout(const plan_case *c, laid *shared) {
+    const laid_run run = {c, shared};
+    char why[PLAN_SENTENCE] = "", what[128];
+    plan_answer all, most;
+    snprintf(what, sizeof what, "tp %d pp %d chunks %d sequence %d of %d ranks, stage %d, rule %d",
+             c->tp, c->pp, c->chunks, c->sequence, c->nranks, c->zero.stage,
+             (int)c->zero.optimizer);
+    memset(shared, 0, (size_t)c->nranks * sizeof *shared);
+    memset(&most, 0, sizeof most);
+    const int code = zero_run_local(c->nranks, laid_main, (void *)(uintptr_t)&run);
+    for (int r = 0; code && r < c->nranks; r++)
+        if (shared[r].why[0]) test_check(0, "%s: rank %d: %s", what, r, shared[r].why);
+    if (!test_check(code == 0, "%s: code %d", what, code)) return;
+    for (int r = 0; r < c->nranks; r++) {
+        const int stage = r / (c->nranks / c->pp);
+        plan_answer a;
+        if (!test_check(!plan_ask_stage(c, stage, &a, why, sizeof why), "%s: %s", what, why))
+            return;
+        /* a matrix is one rank's: who is not the first of its stage may take less */
+        const int alike = c->zero.optimizer != ZERO_MUON || r % (c->nranks / c->pp) == 0;
+        test_check(!alike || memcmp(&a.zero, &shared[r].plan, sizeof a.zero) == 0,
+                   "%s: rank %d: planned %zu + %zu + %zu + %zu, sent %zu, verdict %zu; it says %zu "
+                   "+ %zu + %zu + %zu, %zu, %zu",
+                   what, r, a.zero.param_bytes, a.zero.grad_bytes, a.zero.optimizer_bytes,
+                   a.zero.buffer_bytes, a.zero.sent_bytes, a.zero.verdict_bytes,
+                   shared[r].plan.param_bytes, shared[r].plan.grad_bytes,
+                   shared[r].plan.optimizer_bytes, shared[r].plan.buffer_bytes,
+                   shared[r].plan.sent_bytes, shared[r].plan.verdict_bytes);
+        test_check(is_near((double)a.activations, shared[r].activations, 131072),
+                   "%s: rank %d: activations take %.0f bytes, planned %zu", what, r,
+                   shared[r].activations, a.activations);
+        if (a.device_bytes > most.device_bytes) most = a;
+    }
+    test_check(!plan_ask(c, &all, why, sizeof why) && all.device_bytes == most.device_bytes
+                   && all.rank == most.rank && all.among == most.among,
+               "%s: the most loaded is rank %d, not %d: %s", what, all.rank, most.rank, why);
+}
+
+static void test_layouts(void) {
+    static const int cases[][6] = {/* ranks, tp, pp, chunks, sequence, micro-steps */
+                                   {2, 2, 1, 1, 0, 1}, {4, 2, 1, 1, 1, 2}, {4, 1, 2, 1, 0, 4},
+                                   {4, 1, 4, 1, 0, 4}, {4, 2, 2, 2, 0, 4}, {8, 2, 2, 1, 1, 2}};
+    static const zero_optimizer rules[] = {ZERO_ADAMW, ZERO_LAMB, ZERO_MUON};
+    laid *shared = (laid *)test_shared(8 * sizeof *shared);
+    char why[PLAN_SENTENCE] = "";
+    plan_model model;
+    plan_answer a;
+    plan_case c;
+    test_check(!plan_model_read("char:8x128x4", 0, &model, why, sizeof why), "%s", why);
+    for (int i = 0; i < 6; i++) {
+        memset(&c, 0, sizeof c);
+        c.model = &model;
+        c.nranks = cases[i][0];
+        c.tp = cases[i][1];
+        c.pp = cases[i][2];
+        c.chunks = cases[i][3];
+        c.sequence = cases[i][4];
+        c.one_machine = 1;
+        c.zero.stage = i % 4;
+        c.zero.type = c.run.type = i % 2 ? ZERO_BF16 : ZERO_F32;
+        c.zero.optimizer = rules[i % 3];
+        c.zero.micro_steps = cases[i][5];
+        c.zero.threads = 1;
+        c.run.batch = 4;
+        c.run.seq_len = 64;
+        c.run.recompute = i % 3;
+        check_layout(&c, shared);
+    }
+    c.tp = 3;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest that can is -tp 2"),
+               "%s", why);
+    c.nranks = c.tp = 8;
+    c.pp = 1;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "do not divide 4 heads"), "%s",
+               why);
+}
+
+/* A number of parameters: each of tp x pp parts has as many, within a block. */
+static void test_parts_of_a_number(void) {
+    const plan_limits most = {8 * 1073741824.0, 0, 0};
+    char why[PLAN_SENTENCE] = "";
+    plan_answer a;
+    plan_model m;
+    plan_case c;
+    memset(&c, 0, sizeof c);
+    plan_model_of(7.5e9, &m);
+    c.model = &m;
+    c.nranks = 64;
+    c.on_gpus = 1;
+    c.zero.stage = 1;
+    c.zero.type = ZERO_BF16;
+    const double alone = plan_largest_model(&c, &most);
+    c.tp = 4;
+    c.pp = 2;
+    const double parts = 7.5e9 / 8, block = 7.5e9 / m.blocks / 4;
+    test_check(!plan_ask(&c, &a, why, sizeof why) && fabs((double)a.zero.numel - parts) <= block + 4
+                   && a.zero.nranks == 8,
+               "an eighth of the parameters is %zu: %s", a.zero.numel, why);
+    const double larger = plan_largest_model(&c, &most);
+    test_check(alone > 0 && larger > 3 * alone, "the largest model is of %g, over data alone %g",
+               larger, alone);
 }
 
 /* ---- models, limits ------------------------------------------------------------------------ */
@@ -407,7 +576,9 @@ int main(int argc, char **argv) {
 #ifdef _OPENMP
     omp_set_num_threads(1); /* scratch memory is by threads */
 #endif
-    test_measured(folder); /* first: it forks */
+    test_measured(folder); /* first: these fork */
+    test_layouts();
+    test_parts_of_a_number();
     test_figure_1();
     test_table_1();
     test_models();

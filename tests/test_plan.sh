@@ -43,6 +43,14 @@ same "$cpu" cpu $small -pn 3 -z 3 -dt bf16 -r 3 -zm 0
 same "$cpu" cpu $small -pn 2 -z 2 -dt bf16 -d 1024 -zos file -zfd "$scratch"
 same "$cpu" cpu $small -pn 2 -z 3 -zos file -zog file -zop file -zod 3 -zfd "$scratch"
 same "$cpu" cpu $small -pn 1 -op sgd -zl 32 -r 2
+# layouts: the trainer's plan is rank 0's, and so is the first line of bytes
+for layout in "-pn 4 -tp 2 -sp 1 -z 3" "-pn 4 -pp 2 -d 2048 -z 1" "-pn 8 -tp 2 -pp 2 -d 2048 -ut 1 -z 2 -dt bf16" \
+              "-pn 4 -tp 4 -op lamb" "-pn 4 -tp 2 -op muon -z 2" "-pn 2 -pp 2 -ppv 2 -d 1024 -e char:4x128x4"; do
+    same "$cpu" cpu $small $layout
+    theirs=$(said "among parts")
+    check "$([ "$theirs" = "$(mib "$(column among_bytes)")" ] && echo 1)" "$layout: among parts: planned $(column among_bytes), said $theirs MiB"
+done
+check "$([ "$(sed 1d "$scratch/csv" | cut -d, -f19 | sort -u | tr '\n' ' ')" = '0 1 ' ] && echo 1)" "a line of bytes for each stage of a pipeline"
 gpu=$B/emulated/train_gpt2_zero
 if [ -x "$gpu" ]; then
     export OMP_NUM_THREADS=1
@@ -76,8 +84,10 @@ refused "unknown flag '--memry'" --memry 8G
 refused "parameters are whole on every rank" -zop file -z 1 --on cpu
 refused "the tokens of a step do not divide" -d 100 -t 64
 refused "-on: expected one of: auto gpu cpu" -on tpu
-refused "only the trainer plans these" -pn 4 -tp 2
-refused "only the trainer plans these" -pn 4 -pp 2
+refused "the nearest that can is -tp 2" -pn 4 -tp 3
+refused "-pp 3: 4 ranks cannot be divided" -pn 4 -pp 3
+refused "8 stages can" -e char:8x128x4 -pn 9 -pp 9 -d 576 -b 1 -t 64
+refused "only the trainer plans these" -e char:8x128x4 -t 64 -pn 4 -tp 2 -en 4
 refused "--memory: expected a value, found the end" --memory
 printf 'flops.f32=1e11\nspeed=3\n' >"$scratch/machine"
 refused "machine:2: unknown key 'speed'" --machine "$scratch/machine"
@@ -101,6 +111,9 @@ says "-zos host" -e gpt2:d48 -pn 1 -dt bf16 --memory 16G
 says "Advice: nothing fits" -e gpt2:d48 -pn 1 -dt bf16 --memory 512M
 says "-zos file -zog file -zop file" -e d24 -pn 2 -t 64 -b 1 --on cpu --memory 1G
 says "    1 state file " -e d12
+says "2 stages x 4 tensor-parallel, rows between layers cut x 8 data-parallel ranks" -e gpt2:d36 -pn 64 -tp 4 -pp 2 -sp 1 -d 524288 -b 1 -dt bf16
+says "  rank 0" -e gpt2:d36 -pn 64 -tp 4 -pp 2 -d 524288 -b 1 -dt bf16 --memory 80G
+says "Largest models that fit" -e gpt2:d36 -pn 64 -tp 4 -pp 2 -d 524288 -b 1 -dt bf16 --memory 80G
 says "    3 and params " -e d12
 printf '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 3}' >"$scratch/ds.json"
 says "bf16 and f32 masters" -e d12 -ds "$scratch/ds.json"

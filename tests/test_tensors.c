@@ -717,6 +717,25 @@ static void ten_refused(zero_ctx *z, zero_result r, zero_result expected, const 
     test_check(r == expected && strstr(zero_last_error(z), words), "%d, not \"%s\": %s", (int)r,
                words, zero_last_error(z));
 }
+/* Of slices over one rank all is whole. */
+static void ten_slices(void) {
+    static const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_group *g = NULL;
+    zero_ctx *z = ten_alone(ZERO_MUON, 0);
+    test_check(!zero_group_open(&g, &self, NULL, 0), "%s", zero_group_error(g));
+    ten_refused(z, zero_tensor_slice(z, "w", NULL, 1), ZERO_ERR_ARGUMENT, "the group is NULL");
+    ten_refused(z, zero_tensor_slice(z, "v", g, 1), ZERO_ERR_ARGUMENT, "no tensor is named v");
+    ten_refused(z, zero_tensor_slice(z, "w", g, 0), ZERO_ERR_ARGUMENT, "each of 0 rows");
+    ten_refused(z, zero_tensor_slice(z, "w", g, 63), ZERO_ERR_ARGUMENT, "do not divide its 4096");
+    test_check(!zero_tensor_slice(z, "w", g, 64) && !zero_tensor_matrix(z, "w", 64, 64), "%s",
+               zero_last_error(z));
+    ten_refused(z, zero_tensor_slice(z, "w", g, 64), ZERO_ERR_ARGUMENT,
+                "before zero_tensor_matrix");
+    test_check(!zero_build(z), "%s", zero_last_error(z));
+    ten_refused(z, zero_tensor_slice(z, "w", g, 64), ZERO_ERR_STATE, "before zero_build");
+    zero_destroy(z);
+    zero_group_close(g);
+}
 static void ten_errors(void) {
     static const size_t sides[][2] = {{64, 0}, {0, 64}, {65, 64}, {4096, 2}, {(size_t)-1, 2}};
     static const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
@@ -733,6 +752,7 @@ static void ten_errors(void) {
                 "muon has one state array for matrices");
     test_check(!zero_read_tensor(z, "emb", ZERO_MOMENT_2, 0, 4, x), "%s", zero_last_error(z));
     zero_destroy(z);
+    ten_slices();
     test_check(zero_create(&z, &cfg, &self) == ZERO_ERR_ARGUMENT
                    && strstr(zero_last_error(z), "trust_least 2 is above trust_most 1"),
                "%s", zero_last_error(z));

@@ -218,6 +218,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     zp_disk_sync(&z->disk);
     ZP_TRY(zp_report(z));          /* as of the last step, or norm */
     z->device.exposed_s = exposed; /* asking is not training */
+    const uint64_t apart = z->world == z->data ? 0 : z->world->meter.verdict_bytes;
     const size_t allocated = m->allocated_bytes + z->private_bytes + zp_tier_buffers(z);
     const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
     const zero_stats now = {p->param_bytes,
@@ -233,7 +234,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             skipped,
                             exposed,
                             z->hooks_s,
-                            z->world->meter.verdict_bytes,
+                            m->verdict_bytes + apart,
                             m->control_bytes,
                             z->disk.read_bytes,
                             z->disk.written_bytes,

@@ -8,7 +8,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d, "desc is NULL");
     char number[16];
     (void)snprintf(number, sizeof number, "%d", z->ntensors);
-    zp_tensor t = {*d, 0, 1, 1, 1, 1, 0, 0, 0, NULL};
+    zp_tensor t = {*d, 0, 1, 1, 1, 1, 0, 0, 0, NULL, NULL, 1, 1};
     if (!d->name) t.desc.name = number;
     d = &t.desc;
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
@@ -87,12 +87,15 @@ zero_result zero_tensor_matrix(zero_ctx *z, const char *name, size_t rows, size_
     ZP_ENTER(z, "zero_tensor_matrix", ZP_NEW, "matrices are announced before zero_build");
     zp_tensor *t;
     ZP_TRY(zp_tensor_named(z, name, &t));
-    const size_t numel = t->desc.numel;
-    const int fits = rows && cols && cols <= numel / rows && numel % (rows * cols) == 0;
-    ZP_REFUSE(z, (rows || cols) && !fits,
-              "tensor %s: matrices of %zu x %zu, expected sides whose product divides its %zu "
-              "elements, or 0 x 0",
-              name, rows, cols, numel);
+    const size_t numel = t->desc.numel * (size_t)t->slices;
+    const int whole = rows && cols && cols <= numel / rows && numel % (rows * cols) == 0;
+    const int fits = whole && (t->slices == 1 || rows * cols == numel);
+    ZP_REFUSE(
+        z, (rows || cols) && !fits,
+        "tensor %s: matrices of %zu x %zu, expected sides whose product %s %zu elements, or 0 "
+        "x 0",
+        name, rows, cols, t->slices > 1 ? "is that of a layer of all slices," : "divides its",
+        numel);
     const int wanted = fits && z->rule->needs & ZP_MATRICES;
     t->rows = wanted ? rows : 0; /* other rules know of none */
     t->cols = wanted ? cols : 0;
@@ -105,5 +108,24 @@ zero_result zero_tensor_sum(zero_ctx *z, const char *name, zero_group *over) {
     ZP_TRY(zp_tensor_named(z, name, &t));
     ZP_REFUSE(z, !over, "tensor %s: the group is NULL", name);
     t->sum_group = over;
+    return ZERO_OK;
+}
+
+zero_result zero_tensor_slice(zero_ctx *z, const char *name, zero_group *over, size_t outer) {
+    ZP_ENTER(z, "zero_tensor_slice", ZP_NEW, "slices are announced before zero_build");
+    zp_tensor *t;
+    ZP_TRY(zp_tensor_named(z, name, &t));
+    ZP_REFUSE(z, !over, "tensor %s: the group is NULL", name);
+    ZP_REFUSE(z, t->rows, "tensor %s: zero_tensor_slice comes before zero_tensor_matrix", name);
+    ZP_REFUSE(z, !outer || t->desc.numel % outer,
+              "tensor %s: a part of each of %zu rows, which do not divide its %zu elements", name,
+              outer, t->desc.numel);
+    for (int i = 0; i < z->ntensors; i++)
+        ZP_REFUSE(z, z->tensors[i].slice_group && z->tensors[i].slice_group != over,
+                  "tensor %s is a slice over another group than tensor %s", name,
+                  z->tensors[i].desc.name);
+    t->slices = zero_group_size(over);
+    t->outer = outer;
+    if (z->rule->needs && t->slices > 1) t->slice_group = over; /* other rules know of none */
     return ZERO_OK;
 }

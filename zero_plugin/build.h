@@ -120,10 +120,16 @@ static size_t zp_build_arrays(zero_ctx *z) {
     z->spans = (zp_span *)zp_build_cut(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
     zp_deal *d = &z->deal;
     if (d->parts) d->trust = (double *)zp_build_cut(z, &at, d->parts, sizeof *d->trust);
+    if (d->parts && d->slices > 1)
+        d->slice_sums = (zp_limb *)zp_build_cut(z, &at, (size_t)d->slices * zp_slices_limbs(z),
+                                                sizeof *d->slice_sums);
     if (!z->layout.nmatrices) return at;
     d->norm = (double *)zp_build_cut(z, &at, 1, sizeof *d->norm);
     d->kept = (float *)zp_build_cut(z, &at, d->kept_numel, sizeof *d->kept);
     d->scratch = (float *)zp_build_cut(z, &at, d->scratch_numel, sizeof *d->scratch);
+    if (d->slices == 1) return at;
+    d->shared = (float *)zp_build_cut(z, &at, d->shared_numel, sizeof *d->shared);
+    d->whole = (float *)zp_build_cut(z, &at, d->whole_numel, sizeof *d->whole);
     return at;
 }
 

@@ -88,6 +88,11 @@ typedef struct zp_deal {
     float *kept, *scratch;
     zp_event *full[ZP_PLACES], *read[ZP_PLACES]; /* a place is written; and may be written again */
     zp_event *summed, *ended;                    /* trust is there; matrices are orthogonal */
+    zero_group *slice_group; /* the host's: its ranks have slices of tensors; see slices */
+    int slices, slice;       /* how many; this rank's. 1, 0: tensors are whole */
+    zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */
+    float *shared, *whole;   /* MATRIX: [slices] slices of what this rank makes orthogonal; one */
+    size_t shared_numel, whole_numel;
 } zp_deal;
 
 typedef struct zp_slot {

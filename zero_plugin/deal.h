@@ -18,12 +18,14 @@
    `read` It all takes place behind the decision about skipping, and is sent whatever that was, as
    ranks may learn of it late; the arithmetic of a skipped step is left out.
 
+   Of tensors that tensor-parallel ranks have slices of see slices: between ratios and sums, and
+   around what owners make.
+
    Delayed updates do the same beside the next step's forward. A rule that needs nothing is not
    touched by any of it. */
 #pragma once
 
-#include "host.h"
-#include "matrix.h"
+#include "slices.h"
 
 /* A collective of unit u: where from and where to is the caller's. */
 static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
@@ -49,8 +51,7 @@ static int zp_deals(const zero_ctx *z, int u) { return z->layout.unit[u].matrice
 /* Elements of a second state array, over all ranks. */
 static size_t zp_deal_plain(const zero_ctx *z) {
     size_t numel = z->layout.numel;
-    for (int i = 0; i < z->layout.nmatrices; i++)
-        numel -= z->layout.matrices[i].rows * z->layout.matrices[i].cols;
+    for (int i = 0; i < z->layout.nmatrices; i++) numel -= z->layout.matrices[i].numel;
     return numel;
 }
 
@@ -87,11 +88,12 @@ static zp_op zp_deal_op(zero_ctx *z, int u, int kind, int place) {
 static size_t zp_deal_sent(zero_ctx *z, int u) {
     const zp_op gather = zp_deal_op(z, u, ZP_ALL_GATHER, 0),
                 reduce = zp_deal_op(z, u, ZP_REDUCE_SCATTER, 0);
-    return zp_deals(z, u) ? zp_op_cost(&gather) + zp_op_cost(&reduce) : 0;
+    return zp_deals(z, u) ? zp_op_cost(&gather) + zp_op_cost(&reduce) + zp_slices_sent(z, u) : 0;
 }
 static size_t zp_deal_sums_sent(zero_ctx *z) {
     const zp_op op = zp_deal_sums_op(z);
-    return z->deal.parts && !zp_deal_whole(z) ? zp_op_cost(&op) : 0;
+    const size_t gathered = z->deal.parts && !zp_deal_whole(z) ? zp_op_cost(&op) : 0;
+    return gathered + zp_slices_sums_sent(z);
 }
 
 /* Sums of one rank: the device's, then those of the tier HOST. */
@@ -104,6 +106,7 @@ static void zp_deal_plan(zero_ctx *z) {
     d->sums_bytes = zp_round_up(d->parts * 2 * sizeof(zp_exact), 256) * (size_t)zp_deal_slots(z);
     d->place_bytes = d->kept_numel = d->scratch_numel = 0;
     d->places = 0;
+    const size_t of_slices = zp_slices_plan(z);
     for (int u = 0; u < l->all; u++) {
         const size_t bytes = zp_round_up(l->unit[u].padded * sizeof(float), 256);
         if (!zp_deals(z, u)) continue;
@@ -112,13 +115,14 @@ static void zp_deal_plan(zero_ctx *z) {
     }
     for (int i = 0; i < l->nmatrices; i++) {
         const zp_matrix *m = &l->matrices[i];
-        if (m->owner != z->data->rank) continue;
-        d->kept_numel += zp_round_up(m->rows * m->cols, ZP_ALIGN);
+        if (m->owner == z->data->rank) d->kept_numel += zp_round_up(m->numel, ZP_ALIGN);
+        if (!zp_slices_makes(z, m)) continue;
         d->scratch_numel = zp_max(d->scratch_numel, zp_matrix_scratch(m->rows, m->cols));
     }
-    const size_t bytes =
-        (size_t)z->data->nranks * d->sums_bytes + (size_t)d->places * d->place_bytes
-        + (d->kept_numel + d->scratch_numel) * sizeof(float) + d->parts * sizeof *d->trust;
+    const size_t bytes = (size_t)z->data->nranks * d->sums_bytes
+                         + (size_t)d->places * d->place_bytes
+                         + (d->kept_numel + d->scratch_numel) * sizeof(float)
+                         + d->parts * sizeof *d->trust + of_slices;
     z->plan.buffer_bytes += bytes;
     z->plan.buffer_ceiling_bytes += bytes;
 }
@@ -183,7 +187,7 @@ static zero_result zp_deal_copy(zero_ctx *z, int u, float *place, int back) {
         float *here = z->deal.kept + m->kept, *there = place + m->at;
         if (m->unit != u || m->owner != z->data->rank) continue;
         ZP_TRY(zp_copy(&z->stream[ZP_GRADIENTS], back ? there : here, back ? here : there,
-                       m->rows * m->cols * sizeof(float)));
+                       m->numel * sizeof(float)));
     }
     return ZERO_OK;
 }
@@ -236,7 +240,7 @@ static zero_result zp_deal_trust(zero_ctx *z) {
     const int whole = zp_deal_whole(z), slots = zp_deal_slots(z), on = zp_host_on(z);
     const size_t slot = d->sums_bytes / (size_t)slots;
     const char *sums = whole ? (const char *)zp_deal_sums(z) : zp_deal_at(z, d->sums_at);
-    const zp_trust_args trust = {
+    zp_trust_args trust = {
         (const zp_limb *)(const void *)sums,   d->trust,           slot / sizeof(zp_limb),
         slots * (whole ? 1 : z->data->nranks), z->cfg.trust_least, z->cfg.trust_most};
     if (on) ZP_TRY(zp_copy(&z->updates, (char *)zp_deal_sums(z) + slot, h->sums, slot));
@@ -245,6 +249,12 @@ static zero_result zp_deal_trust(zero_ctx *z) {
         ZP_TRY(zp_event_wait(g, d->full[i]));
     }
     if (!whole) ZP_TRY(zp_issue(g, &op, 1));
+    if (d->slices > 1) {
+        ZP_TRY(zp_slices_add(z, trust.sums, trust.stride, trust.ranks));
+        trust.sums = d->slice_sums;
+        trust.stride = zp_slices_limbs(z);
+        trust.ranks = d->slices;
+    }
     ZP_TRY(zp_trust(g, &trust, d->parts));
     ZP_TRY(zp_clear(g, zp_deal_sums(z), d->sums_bytes));
     ZP_TRY(zp_event_record(g, d->summed));
@@ -264,11 +274,15 @@ static zero_result zp_deal_between(zero_ctx *z, const zp_control *control) {
     const int left_out = zp_host_computes() && control->skip;
     control = zp_host_computes() ? NULL : zp_host_on(z) ? z->host.control : control;
     for (int i = 0; i < d->places; i++) ZP_TRY(zp_event_wait(s, d->read[i]));
+    ZP_TRY(zp_slices_come(z, s));
     for (int i = 0; i < z->layout.nmatrices; i++) {
         const zp_matrix *m = &z->layout.matrices[i];
-        if (m->owner != z->data->rank || left_out) continue;
-        ZP_TRY(zp_matrix_orthogonal(s, d->kept + m->kept, m->rows, m->cols, z->cfg.muon.turns,
-                                    d->scratch, d->norm, control));
+        if (!zp_slices_makes(z, m) || left_out) continue;
+        ZP_TRY(m->slices > 1
+                   ? zp_slices_orthogonal(z, s, m, control)
+                   : zp_matrix_orthogonal(s, d->kept + m->kept, m->rows, m->cols, z->cfg.muon.turns,
+                                          d->scratch, d->norm, control));
     }
-    return zp_event_record(s, d->ended);
+    ZP_TRY(zp_slices_go(z, s));
+    return zp_event_record(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s, d->ended);
 }

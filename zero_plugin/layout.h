@@ -27,12 +27,18 @@ typedef struct zp_tensor {
     size_t rows, cols;     /* of its matrices, if the rule needs them: one after another; 0: none */
     int first_layer;       /* of the layers of all tensors */
     zero_group *sum_group; /* of zero_tensor_sum */
+    zero_group *slice_group; /* of zero_tensor_slice, if the rule needs it; NULL: it is whole */
+    int slices;              /* ranks of that */
+    size_t outer;            /* rows of a layer, of each of which this rank has a part */
 } zp_tensor;
 
 typedef struct zp_matrix {
     int unit, owner;       /* owner: the rank that makes it orthogonal */
-    size_t at, rows, cols; /* at: in the unit */
+    size_t at, rows, cols; /* at: in the unit; the sides of the whole */
     size_t kept;           /* elements of the owner's that are kept before it */
+    size_t numel;          /* what this rank has of it: all, or a slice */
+    int slices, sharer;    /* of a slice: of how many, and who of them makes it orthogonal */
+    size_t outer;          /* as of the tensor */
 } zp_matrix;
 
 typedef struct zp_unit {
@@ -59,6 +65,7 @@ typedef struct zp_layout {
     int layers;          /* of all tensors */
     zp_matrix *matrices; /* [nmatrices] by unit */
     int nmatrices;
+    int sharers; /* ranks that have slices of the same matrices */
 } zp_layout;
 
 /* Layers that are one member: of KEEP all. */
@@ -122,9 +129,12 @@ static int zp_matrix_compare(const void *a, const void *b) {
     return more > 0 ? 1 : more < 0 ? -1 : x < y ? -1 : x > y;
 }
 
-/* Deals the matrices over the ranks: the costliest first, each to who has least so far. */
+/* Deals the matrices over the ranks, and over those that have slices of the same: the costliest
+   first, each to who has least so far. An owner keeps those of one sharer behind one another; whole
+   ones, which every sharer makes orthogonal by itself, are the last. */
 static zero_result zp_layout_deal(zp_layout *l, int nranks) {
-    double *load = (double *)calloc((size_t)nranks, sizeof *load);
+    const int sharers = l->sharers;
+    double *load = (double *)calloc((size_t)nranks * (size_t)sharers, sizeof *load);
     size_t *kept = (size_t *)calloc((size_t)nranks, sizeof *kept);
     zp_matrix **order = (zp_matrix **)calloc((size_t)l->nmatrices + 1, sizeof(zp_matrix *));
     const int made = load && kept && order;
@@ -132,24 +142,41 @@ static zero_result zp_layout_deal(zp_layout *l, int nranks) {
     if (made) qsort(order, (size_t)l->nmatrices, sizeof *order, zp_matrix_compare);
     for (int i = 0; i < l->nmatrices && made; i++) {
         zp_matrix *m = order[i];
-        for (int r = 1; r < nranks; r++)
-            if (load[r] < load[m->owner]) m->owner = r;
-        load[m->owner] += zp_matrix_cost(m);
-        m->kept = kept[m->owner];
-        kept[m->owner] += zp_round_up(m->rows * m->cols, ZP_ALIGN);
+        int to = 0;
+        for (int r = 1; r < nranks * sharers; r++)
+            if (load[r] < load[to]) to = r;
+        m->owner = to / sharers;
+        m->sharer = m->slices > 1 ? to % sharers : sharers;
+        for (int s = 0; s < sharers; s++)
+            if (m->sharer == s || m->sharer == sharers)
+                load[m->owner * sharers + s] += zp_matrix_cost(m);
     }
+    for (int s = 0; s <= sharers && made; s++)
+        for (int i = 0; i < l->nmatrices; i++) {
+            zp_matrix *m = order[i];
+            if (m->sharer != s) continue;
+            m->kept = kept[m->owner];
+            kept[m->owner] += zp_round_up(m->numel, ZP_ALIGN);
+        }
     free(load);
     free(kept);
     free(order);
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
+/* What this rank has of one of its matrices. */
+static size_t zp_tensor_matrix_numel(const zp_tensor *t) {
+    return t->rows * t->cols / (size_t)t->slices;
+}
+
 /* The matrices of all units, in their order. */
 static zero_result zp_layout_matrices(zp_layout *l, const zp_tensor *tensors, int nranks) {
     size_t n = 0;
+    l->sharers = 1;
     for (int i = 0; i < l->nmembers; i++) {
         const zp_tensor *t = &tensors[l->members[i].tensor];
-        n += t->rows ? l->members[i].numel / (t->rows * t->cols) : 0;
+        n += t->rows ? l->members[i].numel / zp_tensor_matrix_numel(t) : 0;
+        if (t->rows && t->slices > l->sharers) l->sharers = t->slices;
     }
     if (!n) return ZERO_OK;
     if (n > INT_MAX) return ZERO_ERR_MEMORY;
@@ -158,8 +185,10 @@ static zero_result zp_layout_matrices(zp_layout *l, const zp_tensor *tensors, in
     for (int i = 0; i < l->nmembers; i++) {
         const zp_member *m = &l->members[i];
         const zp_tensor *t = &tensors[m->tensor];
-        for (size_t at = 0; t->rows && at < m->numel; at += t->rows * t->cols) {
-            const zp_matrix made = {m->unit, 0, m->at + at, t->rows, t->cols, 0};
+        const size_t numel = t->rows ? zp_tensor_matrix_numel(t) : 0;
+        for (size_t at = 0; t->rows && at < m->numel; at += numel) {
+            const zp_matrix made = {m->unit, 0,     m->at + at, t->rows, t->cols,
+                                    0,       numel, t->slices,  0,       t->outer};
             l->matrices[l->nmatrices++] = made;
             l->unit[m->unit].matrices++;
         }

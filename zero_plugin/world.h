@@ -62,16 +62,14 @@ static void zp_first_sums_task(const void *args, size_t n, int threads) {
     const zp_array *grad = &z->array[ZP_GRAD];
     for (int i = 0; i < x->members && !zp_failure_result(&z->failure); i++) {
         const zp_member *m = &x->member[i];
-        zero_group *given = z->tensors[m->tensor].sum_group;
-        zp_first_sum *f = z->first_sums;
-        while (f && f->given != given) f = f->next;
-        if (!given || !f || f->own->group.nranks == 1) continue;
-        f->own->number++;
+        zero_group *g = zp_own_group(z, z->tensors[m->tensor].sum_group);
+        if (!g || g->group.nranks == 1) continue;
+        g->number++;
         const zero_result r =
-            zp_group_done(f->own, "a gradient's first sum",
-                          zp_group_all_reduce(f->own, a->memory + m->at * zp_bytes(grad->type),
-                                              m->numel, grad->type, ZERO_SUM));
-        if (r) (void)zp_error(z->data, r, "%s", f->own->text);
+            zp_group_done(g, "a gradient's first sum",
+                          zp_group_all_reduce(g, a->memory + m->at * zp_bytes(grad->type), m->numel,
+                                              grad->type, ZERO_SUM));
+        if (r) (void)zp_error(z->data, r, "%s", g->text);
     }
 }
 static zero_result zp_first_sums(zero_ctx *z, int u) {
@@ -105,8 +103,24 @@ static zero_result zp_world_open(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* The context's own copy of each group that a tensor is summed over; and the whole model is as
-   large for all. COLLECTIVE over each of them. */
+/* The context's own copy of a group that a tensor names. COLLECTIVE over it. */
+static zero_result zp_world_copy(zero_ctx *z, const zp_tensor *t, zero_group *given,
+                                 const char *call) {
+    if (!given || zp_own_group(z, given)) return ZERO_OK;
+    zp_first_sum *f = (zp_first_sum *)calloc(1, sizeof *f);
+    if (!f) return z->dead = zp_fail(z, ZERO_ERR_MEMORY, "a group of tensor %s", t->desc.name);
+    f->given = given;
+    f->next = z->first_sums;
+    z->first_sums = f;
+    void *stream = zp_stream_handle(&z->stream[ZP_GRADIENTS]);
+    const zero_result r =
+        zp_group_split(given, "zero_build", 0, given->group.rank, stream, &f->own);
+    if (!r) return ZERO_OK;
+    return z->dead = zp_fail(z, r, "tensor %s, %s: %s", t->desc.name, call,
+                             f->own ? f->own->text : given->text);
+}
+
+/* All of these; and the whole model is as large for all. COLLECTIVE over each of them. */
 static zero_result zp_world_build(zero_ctx *z) {
     const int32_t units = z->world_units;
     if (z->world != z->data) {
@@ -120,23 +134,9 @@ static zero_result zp_world_build(zero_ctx *z) {
                                      (int)units - 1, (int)his - 1, r);
     }
     for (int t = 0; t < z->ntensors; t++) {
-        zero_group *given = z->tensors[t].sum_group;
-        zp_first_sum *f = z->first_sums;
-        while (f && f->given != given) f = f->next;
-        if (!given || f) continue;
-        f = (zp_first_sum *)calloc(1, sizeof *f);
-        if (!f)
-            return z->dead =
-                       zp_fail(z, ZERO_ERR_MEMORY, "a group of tensor %s", z->tensors[t].desc.name);
-        f->given = given;
-        f->next = z->first_sums;
-        z->first_sums = f;
-        void *stream = zp_stream_handle(&z->stream[ZP_GRADIENTS]);
-        const zero_result r =
-            zp_group_split(given, "zero_build", 0, given->group.rank, stream, &f->own);
-        if (r)
-            return z->dead = zp_fail(z, r, "tensor %s, zero_tensor_sum: %s",
-                                     z->tensors[t].desc.name, f->own ? f->own->text : given->text);
+        const zp_tensor *x = &z->tensors[t];
+        ZP_TRY(zp_world_copy(z, x, x->sum_group, "zero_tensor_sum"));
+        ZP_TRY(zp_world_copy(z, x, x->slice_group, "zero_tensor_slice"));
     }
     return ZERO_OK;
 }

@@ -276,7 +276,18 @@ static zero_group *sum_group_of(const gpt2_config *cfg, const gpt2_parallel *how
                                                                                       : NULL;
 }
 
-/* The sides of a block's matrices, qkvw as one; none of other tensors, and of parts. */
+/* Over which ranks a tensor is cut, into parts of so many rows; NULL: this rank has whole layers,
+   as tiles are. */
+static zero_group *slice_group_of(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
+                                  int tensor, size_t *rows) {
+    const tensor_slice s =
+        tensor_slice_of(cfg, tensor, zero_group_rank(how->tp), zero_group_size(how->tp));
+    const int tiles = tile_rows > 0 && (tensor == GPT2_WTE || tensor == GPT2_LMHEADW);
+    *rows = s.outer;
+    return tensor_slice_is_whole(&s) || tiles ? NULL : how->tp;
+}
+
+/* The sides of a block's matrices, qkvw as one; none of other tensors. */
 static void matrix_sides(const gpt2_config *cfg, int tensor, size_t *rows, size_t *cols) {
     const size_t C = (size_t)cfg->channels;
     const size_t high = tensor == GPT2_QKVW ? 3 * C : tensor == GPT2_FCW ? 4 * C : C;
@@ -290,17 +301,18 @@ zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parall
                           int tile_rows) {
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     const int n = gpt2_table(cfg, how, tile_rows, table);
-    const int whole = !how || zero_group_size(how->tp) == 1;
     TRY(zero_tensors(z, table, n));
     for (int i = 0, k = 0; i < GPT2_MOST_TENSORS && k < n; i++) {
         const char *name = gpt2_tensor_name(i);
-        size_t rows, cols;
+        size_t rows, cols, outer;
         if (strcmp(name, table[k].name) != 0) continue;
         k++;
         if (cfg->moe.experts && i >= GPT2_FCW && i <= GPT2_FCPROJB)
             TRY(zero_tensor_every(z, name, 2)); /* other blocks have experts */
         matrix_sides(cfg, i, &rows, &cols);
-        if (rows && whole) TRY(zero_tensor_matrix(z, name, rows, cols));
+        zero_group *cut = how ? slice_group_of(cfg, how, tile_rows, i, &outer) : NULL;
+        if (cut) TRY(zero_tensor_slice(z, name, cut, outer));
+        if (rows) TRY(zero_tensor_matrix(z, name, rows, cols));
         zero_group *over = how ? sum_group_of(cfg, how, i) : NULL;
         if (over) TRY(zero_tensor_sum(z, name, over));
     }

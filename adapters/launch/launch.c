@@ -8,6 +8,7 @@
 #include "gpu.h"
 #include "meeting.h"
 #include "signals.h"
+#include "witness.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -33,10 +34,12 @@
 
 /* Shared by the ranks of one machine (by fork also with the process that watches them). */
 struct launch_board {
-    int claimed;      /* somebody has spoken: the job has failed, everybody leaves */
-    int asked;        /* somebody has said that the job was asked to stop */
-    int64_t saved;    /* of launch_saved, and one; 0: never told */
-    int tp, dp;       /* of launch_layout; 0: never told */
+    int claimed;                   /* somebody has spoken: the job has failed, everybody leaves */
+    int asked;                     /* somebody has said that the job was asked to stop */
+    int64_t saved;                 /* of launch_saved, and one; 0: never told */
+    int tp, dp;                    /* of launch_layout; 0: never told */
+    int process[LAUNCH_MAX_RANKS]; /* mpirun: of the machine's ranks; 0: it ends by itself */
+    int rank_of[LAUNCH_MAX_RANKS];
     unsigned arrived; /* ranks that came to a launch_agree, counted over all rounds */
     int failed[2][LAUNCH_MAX_RANKS]; /* by round modulo 2: nobody is two rounds ahead */
     char copy[LAUNCH_BROADCAST];     /* of launch_broadcast */
@@ -210,7 +213,11 @@ static void launch_meet(launch *l, int ok, const char *sentence, int exit_code) 
     /* By fork, the watching process must not see an exit before it sees the claim. */
     if (l->kind == LAUNCH_FORK) launch_await_claim(l->board, LAUNCH_WITNESS_MS);
 #ifdef ZERO_WITH_MPI
-    if (l->kind == LAUNCH_MPI) MPI_Finalize();
+    if (l->kind == LAUNCH_MPI) {
+        witness_unwatch();
+        MPI_Barrier(MPI_COMM_WORLD); /* nobody is missed */
+        MPI_Finalize();
+    }
 #endif
     if (!speaks) launch_leave_silently(l, exit_code);
     launch_leave(exit_code);
@@ -684,13 +691,52 @@ static void launch_mpi_board(launch *l, launch_mpi *mpi) {
     l->board = (launch_board *)board;
 }
 
+/* Rank i of this machine is gone. It has said so, or nobody has: mpirun names its number alone. */
+static void launch_mpi_gone(void *user, int i) {
+    const launch *l = (const launch *)user;
+    const int process = __atomic_load_n(&l->board->process[i], __ATOMIC_ACQUIRE);
+    char what[LAUNCH_SENTENCE], sentence[LAUNCH_SENTENCE];
+    if (!process) return;
+    snprintf(what, sizeof what, "rank %d (process %d) is gone; all ranks end", l->board->rank_of[i],
+             process);
+    launch_locate(l, what, sentence);
+    if (launch_claim(l->board)) launch_write(l->program, sentence);
+}
+
+/* mpirun ends the others by a signal, which may come before the witness does. */
+static void launch_mpi_signal(void *user, signals_verdict verdict, int number) {
+    launch *l = (launch *)user;
+    const int who = witness_gone();
+    if (who >= 0) launch_mpi_gone(l, who);
+    if (who < 0 && verdict != SIGNALS_END) launch_take_signal(l, verdict, number);
+    if (verdict != SIGNALS_END) return;
+    __atomic_store_n(&l->board->process[l->local_rank], 0, __ATOMIC_RELEASE);
+    if (signals_stops()) launch_take_signal(l, verdict, number);
+    signals_release();
+    (void)signal(number, SIG_DFL);
+    (void)kill(getpid(), number);
+    _exit(128 + number);
+}
+
+/* The ranks of this machine look at each other. */
+static void launch_mpi_watch(launch *l) {
+    int others[LAUNCH_MAX_RANKS];
+    if (l->local_ranks > LAUNCH_MAX_RANKS) return;
+    l->board->rank_of[l->local_rank] = l->rank;
+    l->board->process[l->local_rank] = (int)getpid();
+    MPI_Barrier(MPI_COMM_WORLD);
+    memcpy(others, l->board->process, sizeof others);
+    others[l->local_rank] = 0;
+    (void)witness_watch(l->local_ranks, others, launch_mpi_gone, l);
+    if (!signals_watch(launch_mpi_signal, l)) launch_fail(l, "rank %d: no more threads", l->rank);
+}
+
 static int launch_run_mpi(const launch_request *request, launch *l, const environment *e) {
     launch_mpi mpi;
     char sentence[LAUNCH_SENTENCE];
     int provided = MPI_THREAD_SINGLE;
     l->kind = LAUNCH_MPI;
     l->mpi = &mpi;
-    if (!request->stop) signals_release(); /* mpirun ends its ranks */
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
         launch_print(l->program, "MPI_Init_thread failed");
         return LAUNCH_EXIT_FAILURE;
@@ -703,6 +749,7 @@ static int launch_run_mpi(const launch_request *request, launch *l, const enviro
     l->threads = launch_share(l->local_ranks);
     MPI_Allreduce(MPI_IN_PLACE, &l->threads, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     l->elsewhere = 1;
+    launch_mpi_watch(l);
     snprintf(sentence, sizeof sentence,
              "%d ranks were started %s, but MPI knows of %d: this build's MPI library is not that "
              "of the launcher",
@@ -721,9 +768,9 @@ static int launch_run_mpi(const launch_request *request, launch *l, const enviro
         "built with it, or start the ranks with -pn",
         provided, MPI_THREAD_MULTIPLE);
     launch_agree(l, provided >= MPI_THREAD_MULTIPLE, sentence);
-    if (request->stop) launch_watch_signals(l);
     int code = launch_run_rank(request, l);
     signals_unwatch();
+    witness_unwatch();
     fflush(stdout);
     MPI_Win_free(&mpi.board);
     MPI_Comm_free(&mpi.machine);

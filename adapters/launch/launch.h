@@ -35,8 +35,9 @@
    right to speak through memory that all ranks of a machine share, and writes one line to stderr.
    All ranks end within seconds. Exit code 1; 2 for a wrong command line; 128 + n after signal n.
    The watching process (join: rank 0, or the others if it is rank 0) adds its line where a rank
-   died without a word (a signal, a crash), and on SIGINT or SIGTERM. Children die with it. On
-   several machines it is one line for all as long as rank 0 can be asked, otherwise one for each.
+   died without a word (a signal, a crash), and on SIGINT or SIGTERM. Children die with it. By
+   mpirun the other ranks of its machine say that it is gone (witness.h). On several machines it is
+   one line for all as long as rank 0 can be asked, otherwise one for each.
 
    SIGNALS. SIGINT and SIGTERM end the job, and the line says what is saved (launch_saved). With
    request.stop the first of them, and every SIGUSR1, asks it to stop instead: launch_asked_to_stop

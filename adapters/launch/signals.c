@@ -106,6 +106,8 @@ void signals_unwatch(void) {
     (void)pthread_join(signals_thread, NULL);
 }
 
+int signals_stops(void) { return signals_stop; }
+
 int signals_asked(void) {
     sigset_t pending;
     if (!signals_stop) return 0;

@@ -51,6 +51,9 @@ signals_verdict signals_wait(int milliseconds, int *number);
 int signals_watch(void (*take)(void *user, signals_verdict verdict, int number), void *user);
 void signals_unwatch(void);
 
+/* The job can stop, as signals_begin was told. */
+int signals_stops(void);
+
 /* Whether this process was asked to stop. It stays so. */
 int signals_asked(void);
 

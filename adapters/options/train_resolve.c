@@ -108,12 +108,6 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (o->pipeline > 1 && o->delay_from > 0)
         return sentence_fail(sentence, bytes, "-zod %d: a pipeline, -pp %d, does not delay updates",
                              o->delay_from, o->pipeline);
-    if ((o->optimizer == ZERO_LAMB || o->optimizer == ZERO_MUON)
-        && (o->tensor_parallel > 1 || o->layouts[0]))
-        return sentence_fail(
-            sentence, bytes,
-            "-op lamb and muon look at whole tensors, which ranks of -tp have parts of: "
-            "use another optimizer, or -tp 1");
     if (layout_words(o->layouts) > LAYOUT_MOST)
         return sentence_fail(sentence, bytes, "-layouts: %d layouts, at most %d are compared",
                              layout_words(o->layouts), LAYOUT_MOST);

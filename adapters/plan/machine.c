@@ -254,9 +254,12 @@ static double machine_compute(const machine_rates *r, const plan_case *c) {
     const double attention = r->attention > 0 ? r->attention : r->flops;
     const double vocabulary = r->vocabulary > 0 ? r->vocabulary : r->flops;
     const double again = c->run.recompute >= GPT2_RECOMPUTE_BLOCK ? 4.0 / 3 : 1;
-    if (!m->is_gpt2) return tokens * 6 * (double)m->numel / r->flops;
+    const double parts = (double)(c->tp > 1 ? c->tp : 1) * (c->pp > 1 ? c->pp : 1);
+    const int stages = c->pp > 1 ? c->pp : 1, chunks = c->chunks > 1 ? c->chunks : 1;
+    const double idle = (double)(stages - 1) / (chunks * micro); /* of a pipeline, over its work */
+    if (!m->is_gpt2) return tokens * (1 + idle) / parts * 6 * (double)m->numel / r->flops;
     const machine_work w = machine_token(&m->gpt2, c->run.seq_len);
-    return tokens
+    return tokens * (1 + idle) / parts
            * (again * (w.block / machine_block_rate(r, m->gpt2.channels) + w.attention / attention)
               + w.vocabulary / vocabulary);
 }
@@ -269,13 +272,13 @@ int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, 
     const int on_host = c->on_gpus && a->resolved.optimizer_tier == ZERO_HOST;
     char flops[MACHINE_KEY];
     (void)snprintf(flops, sizeof flops, "flops.%s", machine_types[c->zero.type]);
-    const char *lacks = r->flops <= 0                    ? flops
-                        : m->update <= 0 && !on_host     ? "update"
-                        : p->nranks > 1 && m->link <= 0  ? "link"
-                        : moved > 0 && m->disk <= 0      ? "disk"
-                        : on_host && m->host_link <= 0   ? "host_link"
-                        : on_host && m->host_update <= 0 ? "host_update"
-                                                         : NULL;
+    const char *lacks = r->flops <= 0                                 ? flops
+                        : m->update <= 0 && !on_host                  ? "update"
+                        : (p->nranks > 1 || a->among) && m->link <= 0 ? "link"
+                        : moved > 0 && m->disk <= 0                   ? "disk"
+                        : on_host && m->host_link <= 0                ? "host_link"
+                        : on_host && m->host_update <= 0              ? "host_update"
+                                                                      : NULL;
     memset(step, 0, sizeof *step);
     if (lacks != NULL)
         return sentence_fail(sentence, bytes, "the machine's file lacks %s, which this needs",
@@ -283,6 +286,7 @@ int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, 
     step->compute = machine_compute(r, c);
     const double hidden = m->overlap * step->compute * 2 / 3;
     if (p->nranks > 1) step->send = fmax((double)p->sent_bytes / m->link - hidden, 0);
+    if (a->among) step->send += (double)a->among / m->link; /* layers wait for it */
     step->update = machine_update_bytes(a) / (on_host ? m->host_update : m->update);
     if (on_host) /* gradients down, parameters up */
         step->update +=

@@ -11,6 +11,7 @@
 
 #include "../checkpoint/model_files.h"
 #include "../gpt2/experts.h"
+#include "../parallel/layout.h"
 #include "../report/sentence.h"
 #include "plan_world.h"
 
@@ -66,44 +67,123 @@ int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence
     return 0;
 }
 
-static zero_result plan_describe(const plan_case *c, zero_ctx *z) {
-    const plan_model *m = c->model;
-    zero_tensor_desc table[GPT2_TENSORS];
-    if (m->is_gpt2 && m->gpt2.moe.experts)
-        return gpt2_announce(z, &m->gpt2, NULL, c->run.tile_rows);
-    if (m->is_gpt2) {
-        gpt2_describe_tiled(&m->gpt2, c->run.tile_rows, table);
-        return zero_tensors(z, table, GPT2_TENSORS);
+/* Where a rank stands, among ranks that are not there. */
+typedef struct plan_place {
+    layout l;
+    plan_world all, data, tp, pp, ends;
+} plan_place;
+
+static int plan_or_1(int n) { return n > 0 ? n : 1; }
+
+static int plan_part(zero_group **g, plan_world *world, int nranks, int shares, int rank) {
+    world->nranks = nranks;
+    world->shares = shares;
+    *g = plan_group(world, rank);
+    return *g == NULL;
+}
+
+static void plan_place_close(plan_place *p) {
+    plan_group_free(p->l.world);
+    plan_group_free(p->l.data);
+    plan_group_free(p->l.part.tp);
+    plan_group_free(p->l.stage.pp);
+    plan_group_free(p->l.stage.ends);
+    free(p->l.world_unit);
+}
+
+/* The first rank of a stage. Without parts of a model all ranks are data-parallel, and there are no
+   groups. */
+static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char *sentence,
+                           size_t bytes) {
+    const layout_sizes sizes = {plan_or_1(c->pp), plan_or_1(c->tp), plan_or_1(c->sharers)};
+    const int ranks = plan_or_1(c->nranks), micro = plan_or_1(c->zero.micro_steps);
+    const int shares = !c->on_gpus && c->one_machine;
+    const gpt2_config *model = &c->model->gpt2;
+    const int first = ranks / sizes.pp * pp_rank;
+    layout *l = &p->l;
+    gpt2_error error;
+    memset(p, 0, sizeof *p);
+    if (layout_divide(l, ranks, first, sizes, sentence, bytes)) return 1;
+    p->all.nranks = ranks;
+    p->all.shares = shares;
+    if (sizes.tp * sizes.pp == 1) return 0;
+    if (c->model->is_gpt2) {
+        if (model->moe.experts)
+            return sentence_fail(sentence, bytes,
+                                 "-en %d: experts beside -tp %d and -pp %d: only the trainer plans "
+                                 "these: its first lines, with -x 0",
+                                 model->moe.experts, sizes.tp, sizes.pp);
+        if (sizes.pp > 1 && c->run.recompute == GPT2_RECOMPUTE_AWAY)
+            return sentence_fail(sentence, bytes,
+                                 "-r 4: a pipeline keeps inputs of blocks in memory; -r 3 is the "
+                                 "nearest that can");
+        if (gpt2_parallel_check(model, c->run.seq_len, c->run.tile_rows, sizes.tp, c->sequence,
+                                &error))
+            return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
+        if (layout_stages(l, model, plan_or_1(c->chunks), micro, c->run.seq_len, sentence, bytes))
+            return 1;
     }
+    if (plan_part(&l->world, &p->all, ranks, shares, first)
+        || plan_part(&l->data, &p->data, l->dp, shares, 0)
+        || plan_part(&l->part.tp, &p->tp, l->tp, shares, 0)
+        || plan_part(&l->stage.pp, &p->pp, l->pp, shares, pp_rank)
+        || plan_part(&l->stage.ends, &p->ends, 2, shares, pp_rank > 0))
+        return sentence_fail(sentence, bytes, "out of memory");
+    l->part.sequence = l->tp > 1 && c->sequence;
+    if (l->pp > 1) l->part.stage = &l->stage;
+    return 0;
+}
+
+/* Blocks of a number of parameters: of a stage, each cut over tensor-parallel ranks. */
+static zero_result plan_describe_number(const plan_case *c, const layout *l, zero_ctx *z) {
+    const plan_model *m = c->model;
     const size_t each = m->numel / (size_t)m->blocks, rest = m->numel % (size_t)m->blocks;
+    const size_t tp = (size_t)l->tp;
+    const int more = l->pp_rank < m->blocks % l->pp, mine = m->blocks / l->pp + more;
+    const int blocks = mine > 0 ? mine : 1;
+    const int ends = rest && l->pp_rank == l->pp - 1;
+    zero_tensor_desc table[2];
     memset(table, 0, sizeof table);
     table[0].name = "blocks";
-    table[0].numel = each;
-    table[0].layers = m->blocks;
+    table[0].numel = (each + tp - 1) / tp;
+    table[0].layers = blocks;
     table[0].flags = ZERO_BY_SLOT;
     table[1] = table[0];
     table[1].name = "rest";
-    table[1].numel = rest;
+    table[1].numel = (rest + tp - 1) / tp;
     table[1].layers = 1;
-    table[1].unit = m->blocks - 1;
-    return zero_tensors(z, table, rest ? 2 : 1);
+    table[1].unit = blocks - 1;
+    return zero_tensors(z, table, ends ? 2 : 1);
+}
+
+static zero_result plan_describe(const plan_case *c, const layout *l, zero_ctx *z) {
+    const plan_model *m = c->model;
+    if (m->is_gpt2) return gpt2_announce(z, &m->gpt2, &l->part, c->run.tile_rows);
+    return plan_describe_number(c, l, z);
 }
 
 /* ---- one case ------------------------------------------------------------------------------ */
 
-static int plan_activations(const plan_case *c, plan_answer *a, char *sentence, size_t bytes) {
+static int plan_activations(const plan_case *c, const layout *l, plan_answer *a, char *sentence,
+                            size_t bytes) {
+    const int micro = plan_or_1(c->zero.micro_steps);
     gpt2_run run = c->run;
     if (!c->model->is_gpt2 || run.batch == 0) return 0;
     run.type = c->zero.type;
+    run.parallel = l->world ? &l->part : NULL;
     if (run.seq_len > c->model->gpt2.max_seq_len)
         return sentence_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", run.seq_len,
                              c->model->name, c->model->gpt2.max_seq_len);
     a->activations = gpt2_activation_bytes(&c->model->gpt2, &run);
+    if (a->activations && l->world) {
+        a->activations += gpt2_pipeline_bytes(&c->model->gpt2, &run, micro);
+        a->among = gpt2_parallel_bytes(&c->model->gpt2, &run) * (uint64_t)micro
+                   + gpt2_pipeline_sent(&c->model->gpt2, &run, micro);
+    }
     if (a->activations && c->sharers > 1) {
         a->activations += experts_bytes_of(&c->model->gpt2, &run, c->sharers)
                           - experts_bytes_of(&c->model->gpt2, &run, 1);
-        a->exchanged = experts_sent_of(&c->model->gpt2, &run, c->sharers)
-                       * (uint64_t)(c->zero.micro_steps > 0 ? c->zero.micro_steps : 1);
+        a->exchanged = experts_sent_of(&c->model->gpt2, &run, c->sharers) * (uint64_t)micro;
     }
     a->away = gpt2_away_bytes(&c->model->gpt2, &run);
     if (a->activations) return 0;
@@ -112,24 +192,39 @@ static int plan_activations(const plan_case *c, plan_answer *a, char *sentence, 
 }
 
 /* The tensors of one context: of all but experts, or of those that a rank has. */
-static zero_result plan_tensors(const plan_case *c, int of_experts, zero_ctx *z) {
+static zero_result plan_tensors(const plan_case *c, const layout *l, int of_experts, zero_ctx *z) {
     zero_tensor_desc table[EXPERTS_TENSORS];
-    if (!of_experts) return plan_describe(c, z);
+    if (!of_experts) return plan_describe(c, l, z);
     experts_table(&c->model->gpt2, 0, c->sharers, table);
     return zero_tensors(z, table, EXPERTS_TENSORS);
 }
 
+/* What the settings take of a layout. A number of parameters has no units to be numbered. */
+static zero_result plan_settings(const plan_case *c, layout *l, zero_config *cfg) {
+    if (!l->world) return ZERO_OK;
+    free(l->world_unit);
+    l->world_unit = NULL;
+    if (c->model->is_gpt2) return layout_settings(l, &c->model->gpt2, cfg);
+    if (l->pp > 1 && cfg->accumulation == ZERO_ACCUMULATE_AUTO)
+        cfg->accumulation = ZERO_ACCUMULATE_LOCAL;
+    if (l->pp > 1 && cfg->grads == ZERO_GRAD_AUTO) cfg->grads = ZERO_GRAD_F32;
+    return ZERO_OK;
+}
+
 /* The plugin's plan; `resolved` may be NULL. */
-static int plan_context(const plan_case *c, int of_experts, const zero_config *cfg, zero_plan *plan,
-                        zero_config *resolved, char *sentence, size_t bytes) {
-    const int ranks = (c->nranks > 0 ? c->nranks : 1) / (of_experts ? c->sharers : 1);
-    plan_world world = {ranks, !c->on_gpus && c->one_machine};
+static int plan_context(const plan_case *c, plan_place *at, int of_experts, const zero_config *cfg,
+                        zero_plan *plan, zero_config *resolved, char *sentence, size_t bytes) {
+    const int ranks = at->all.nranks / (of_experts ? c->sharers : 1);
+    plan_world world = {ranks, at->all.shares};
     const int node = of_experts && ranks % (c->node_size ? c->node_size : 1) ? 0 : c->node_size;
-    const zero_comm comm = {ZERO_COMM_OWN, 0, &world, node};
+    const zero_comm all = {ZERO_COMM_OWN, 0, &world, node};
+    const zero_comm comm = layout_comm(&at->l, &all);
+    zero_config own = *cfg;
     zero_ctx *z = NULL;
     plan_for_gpus(c->on_gpus);
-    zero_result r = zero_create(&z, cfg, &comm);
-    if (!r) r = plan_tensors(c, of_experts, z);
+    zero_result r = plan_settings(c, &at->l, &own);
+    if (!r) r = zero_create(&z, &own, &comm);
+    if (!r) r = plan_tensors(c, &at->l, of_experts, z);
     if (!r) r = zero_query_plan(z, plan);
     if (r) (void)sentence_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
     zero_query_config(z, resolved);
@@ -138,12 +233,12 @@ static int plan_context(const plan_case *c, int of_experts, const zero_config *c
 }
 
 /* Of all contexts together. */
-static int plan_query(const plan_case *c, const zero_config *cfg, zero_plan *plan,
+static int plan_query(const plan_case *c, plan_place *at, const zero_config *cfg, zero_plan *plan,
                       zero_config *resolved, char *sentence, size_t bytes) {
     zero_plan more;
-    if (plan_context(c, 0, cfg, plan, resolved, sentence, bytes)) return 1;
+    if (plan_context(c, at, 0, cfg, plan, resolved, sentence, bytes)) return 1;
     if (!c->model->is_gpt2 || !c->model->gpt2.moe.experts) return 0;
-    if (plan_context(c, 1, cfg, &more, NULL, sentence, bytes)) return 1;
+    if (plan_context(c, at, 1, cfg, &more, NULL, sentence, bytes)) return 1;
     experts_add_plan(plan, &more);
     return 0;
 }
@@ -162,26 +257,48 @@ static int plan_sharers(plan_case *c, char *sentence, size_t bytes) {
                          ranks);
 }
 
-int plan_ask(const plan_case *asked, plan_answer *a, char *sentence, size_t bytes) {
-    plan_case own = *asked;
-    const plan_case *c = &own;
+static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char *sentence,
+                       size_t bytes) {
     zero_config cfg = c->zero;
     zero_plan here;
-    memset(a, 0, sizeof *a);
-    if (plan_sharers(&own, sentence, bytes)) return 1;
     if (cfg.folder == NULL) cfg.folder = ".";
-    if (plan_query(c, &cfg, &a->zero, &a->resolved, sentence, bytes)) return 1;
+    if (plan_query(c, at, &cfg, &a->zero, &a->resolved, sentence, bytes)) return 1;
     cfg.optimizer_tier = cfg.gradient_tier = cfg.parameter_tier = ZERO_DEVICE;
     cfg.delay_from = 0;
-    if (plan_query(c, &cfg, &here, NULL, sentence, bytes)) return 1;
-    if (plan_activations(c, a, sentence, bytes)) return 1;
+    if (plan_query(c, at, &cfg, &here, NULL, sentence, bytes)) return 1;
+    if (plan_activations(c, &at->l, a, sentence, bytes)) return 1;
     const zero_plan *p = &a->zero;
+    a->rank = at->l.rank;
+    a->pp_rank = at->l.pp_rank;
+    a->resolved.world = NULL; /* they are gone with the place */
+    a->resolved.world_unit = NULL;
     a->zero.sent_bytes += a->exchanged;
     a->state_bytes = here.optimizer_bytes;
     a->device_bytes = (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes
                       + p->buffer_bytes + a->activations;
     a->host_bytes = (uint64_t)p->host_bytes + (c->on_gpus ? a->away : 0);
     a->file_bytes = (uint64_t)p->file_bytes + (c->on_gpus ? 0 : a->away);
+    return 0;
+}
+
+int plan_ask_stage(const plan_case *asked, int pp_rank, plan_answer *a, char *sentence,
+                   size_t bytes) {
+    plan_case own = *asked;
+    plan_place at;
+    memset(a, 0, sizeof *a);
+    if (plan_sharers(&own, sentence, bytes)) return 1;
+    const int failed = plan_place_open(&at, &own, pp_rank, sentence, bytes)
+                       || plan_ask_at(&own, &at, a, sentence, bytes);
+    plan_place_close(&at);
+    return failed;
+}
+
+int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes) {
+    for (int stage = 0; stage < plan_or_1(c->pp); stage++) {
+        plan_answer at;
+        if (plan_ask_stage(c, stage, &at, sentence, bytes)) return 1;
+        if (stage == 0 || at.device_bytes > a->device_bytes) *a = at;
+    }
     return 0;
 }
 

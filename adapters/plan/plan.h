@@ -57,23 +57,31 @@ typedef struct plan_case {
     gpt2_run run;     /* of a GPT-2; batch 0: no activations */
     int nranks;       /* 0: 1 */
     int sharers;      /* ranks that share a layer's experts; 0: 1 */
+    int tp, sequence; /* tensor-parallel ranks, 0: 1; rows between layers are cut, too */
+    int pp, chunks;   /* stages of a pipeline, and chunks of each; 0: 1. The rest of the ranks is
+                         data-parallel */
     int node_size;    /* as in zero_comm */
     int on_gpus;      /* 0: CPUs */
     int one_machine;  /* CPU: ranks see each other's memory, as those of -pn do */
 } plan_case;
 
-/* Bytes of one rank (rank 0: all are alike, but for what the last ones pad). */
+/* Bytes of one rank: the first of its stage (its others are alike, but for what the last ones pad,
+   and for the matrices that MUON deals out). */
 typedef struct plan_answer {
+    int rank, pp_rank; /* of tensor- and data-parallel ranks the first */
     zero_plan zero;
     zero_config resolved; /* with every default */
-    size_t activations;   /* and the model's scratch memory */
+    size_t activations;   /* and the model's scratch memory, and messages of a pipeline */
     size_t state_bytes;   /* optimizer state and master weights, wherever they lie */
     uint64_t exchanged;   /* of zero.sent_bytes: to ranks that share experts, and back */
+    uint64_t among;       /* beside zero.sent_bytes: among parts of layers, and between stages */
     size_t away;          /* inputs of blocks, kept in the host's memory (GPU) or in a file */
     uint64_t device_bytes, host_bytes, file_bytes; /* all that a rank takes, by where it lies */
 } plan_answer;
 
+/* Of the stage whose ranks take most device memory; and of stage pp_rank. */
 int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes);
+int plan_ask_stage(const plan_case *c, int pp_rank, plan_answer *a, char *sentence, size_t bytes);
 
 /* What a rank may take; 0: no limit. */
 typedef struct plan_limits {

@@ -2,10 +2,10 @@
 PLANNER = $(addprefix $B/,plan.o plan_ops.o plan_plugin.o machine.o)
 # gpt2.c asks for the scratch memory of what the plan is for
 PLANOPS = -Wl,--wrap=ops_scratch_bytes,--wrap=ops_logits_budget
-PLANNED = $(PLANNER) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
+PLANNED = $(PLANNER) $B/layout.o $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
 zero_plan: $B/zero_plan
 	@cp $< $@
-$B/zero_plan: $B/zero_plan.o $B/plan_say.o $B/measure.o $B/options.o $B/train_options.o $B/train_resolve.o $B/layout.o $B/report.o $B/pace.o $(LAUNCH) $(DSCONF) $(PLANNED)
+$B/zero_plan: $B/zero_plan.o $B/plan_say.o $B/measure.o $B/options.o $B/train_options.o $B/train_resolve.o $B/report.o $B/pace.o $(LAUNCH) $(DSCONF) $(PLANNED)
 	$(COMPILE) -o $@ $^ $(PLANOPS) $(LIBS)
 $B/test_plan: tests/test_plan.c $(PLANNED)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)

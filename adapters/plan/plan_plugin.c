@@ -22,3 +22,14 @@ enum { PLAN_LINE = ZP_ALIGN, PLAN_GPU_LINE = 64 /* as in base.h */ };
 #define zp_host_computes()  (!plan_gpus && (zp_host_computes)())
 #define ZERO_OWN_TRANSPORTS "../adapters/plan/planned.h"
 #include "../../zero_plugin.cu"
+
+zero_group *plan_group(plan_world *world, int rank) {
+    zero_group *g = (zero_group *)calloc(1, sizeof *g);
+    if (!g) return NULL;
+    const zero_comm comm = {ZERO_COMM_OWN, rank, world, 0};
+    g->group.rank = rank;
+    g->group.nranks = world->nranks;
+    g->comm = comm;
+    return g;
+}
+void plan_group_free(zero_group *g) { free(g); }

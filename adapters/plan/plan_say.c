@@ -39,13 +39,17 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     const train_options *o = &r->options;
     const ds_config all =
         train_settings(o, &r->file, r->model.is_gpt2 ? r->model.gpt2.channels : 1);
+    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group};
     batch_shape batch = {1, o->seq_len, 1, 0, 0};
+    layout l;
     memset(c, 0, sizeof *c);
-    if (plan_batch_typed(r) && train_batch(o, r->ranks, &batch, sentence, bytes)) return 1;
+    if (layout_divide(&l, r->ranks, 0, sizes, sentence, bytes)) return 1;
+    if (plan_batch_typed(r) && train_batch(o, l.dp, &batch, sentence, bytes)) return 1;
     c->model = &r->model;
     c->zero = all.zero;
     c->zero.stage = stage;
     c->zero.micro_steps = batch.micro_steps;
+    if (l.pp > 1) c->zero.accumulation = ZERO_ACCUMULATE_LOCAL; /* as the trainer does */
     train_tiers(o, &c->zero);
     c->run.batch = batch.rows;
     c->run.seq_len = batch.seq_len;
@@ -56,6 +60,10 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     c->run.tile_rows = o->tile_rows;
     c->nranks = r->ranks;
     c->sharers = o->expert_group;
+    c->tp = l.tp;
+    c->pp = l.pp;
+    c->chunks = o->pipeline_chunks;
+    c->sequence = o->sequence_parallel;
     c->node_size = o->node_size;
     c->on_gpus = r->on_gpus;
     c->one_machine = o->per_node == 0 || o->per_node >= r->ranks;
@@ -111,12 +119,16 @@ static void plan_say_time(const plan_request *r, const plan_case *c, const plan_
 static void plan_say_row(const plan_request *r, const plan_case *c, const plan_answer *a,
                          const char *tiers) {
     const zero_plan *p = &a->zero;
-    const double number[] = {
-        (double)p->param_bytes,     (double)p->grad_bytes,
-        (double)p->optimizer_bytes, (double)p->buffer_bytes,
-        (double)a->activations,     (double)a->device_bytes,
-        (double)a->host_bytes,      (double)a->file_bytes,
-        (double)p->sent_bytes,      (double)p->file_read_bytes + (double)p->file_written_bytes};
+    const double number[] = {(double)p->param_bytes,
+                             (double)p->grad_bytes,
+                             (double)p->optimizer_bytes,
+                             (double)p->buffer_bytes,
+                             (double)a->activations,
+                             (double)a->device_bytes,
+                             (double)a->host_bytes,
+                             (double)a->file_bytes,
+                             (double)p->sent_bytes + (double)a->among,
+                             (double)p->file_read_bytes + (double)p->file_written_bytes};
     char text[24];
     printf("%5d %-10s", c->zero.stage, tiers);
     for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
@@ -125,6 +137,7 @@ static void plan_say_row(const plan_request *r, const plan_case *c, const plan_a
     }
     if (r->most.device > 0) printf("  %-4s", plan_fits(a, &r->most) ? "yes" : "no");
     plan_say_time(r, c, a);
+    if (c->pp > 1) printf("  rank %d", a->rank);
     printf("\n");
 }
 
@@ -138,17 +151,18 @@ static void plan_to_table(const plan_request *r, const plan_case *c, const plan_
     plan_say_row(r, c, a, tiers);
 }
 
-/* As -csv has it: bytes. */
+/* As -csv has it: bytes; a line for the first rank of each stage of a pipeline. */
 static void plan_to_csv(const plan_request *r, const plan_case *c, const plan_answer *a,
                         const char *tiers, void *to) {
     const zero_plan *p = &a->zero;
-    fprintf((FILE *)to, "%d,%s,%d,%d,%zu,%zu,%zu,%zu,%zu,%llu,%llu,%llu,%zu,%zu,%zu,%zu,%zu,%d\n",
+    fprintf((FILE *)to,
+            "%d,%s,%d,%d,%zu,%zu,%zu,%zu,%zu,%llu,%llu,%llu,%zu,%zu,%zu,%zu,%zu,%d,%d,%llu\n",
             c->zero.stage, tiers, r->ranks, c->run.batch, p->param_bytes, p->grad_bytes,
             p->optimizer_bytes, p->buffer_bytes, a->activations,
             (unsigned long long)a->device_bytes, (unsigned long long)a->host_bytes,
             (unsigned long long)a->file_bytes, p->formula_bytes, p->sent_bytes,
             p->formula_sent_bytes, p->file_read_bytes, p->file_written_bytes,
-            plan_fits(a, &r->most));
+            plan_fits(a, &r->most), a->rank, (unsigned long long)a->among);
 }
 
 /* The stages of -z, or all; a stage that cannot have the tiers that were typed is left out where
@@ -168,8 +182,12 @@ static int plan_each_row(const plan_request *r, plan_row_fn use, void *to, char 
             if (plan_row_case(r, stage, t, &c, sentence, bytes)) return 1;
             const int refused = plan_ask(&c, &a, sentence, bytes);
             if (refused && !(all && typed)) return 1;
-            if (!refused && use != NULL) use(r, &c, &a, typed ? "as typed" : t->name, to);
             rows += !refused;
+            if (refused || use == NULL) continue;
+            for (int p = 0; use == plan_to_csv && p < c.pp; p++)
+                if (!plan_ask_stage(&c, p, &a, sentence, bytes))
+                    use(r, &c, &a, typed ? "as typed" : t->name, to);
+            if (use != plan_to_csv) use(r, &c, &a, typed ? "as typed" : t->name, to);
         }
     return rows == 0; /* the last sentence says why */
 }
@@ -182,7 +200,8 @@ static int plan_write_csv(const plan_request *r, char *sentence, size_t bytes) {
         (void)fputs("stage,tiers,ranks,batch,param_bytes,grad_bytes,"
                     "optimizer_bytes,buffer_bytes,activation_bytes,device_bytes,"
                     "host_bytes,file_bytes,formula_bytes,sent_bytes,"
-                    "formula_sent_bytes,file_read_bytes,file_written_bytes,fits\n",
+                    "formula_sent_bytes,file_read_bytes,file_written_bytes,fits,rank,"
+                    "among_bytes\n",
                     csv);
     int failed = csv == NULL || plan_each_row(r, plan_to_csv, csv, sentence, bytes);
     if (csv != NULL && fclose(csv) != 0) failed = 1;
@@ -327,6 +346,14 @@ static void plan_say_head(const plan_request *r, const plan_case *c) {
                c->zero.micro_steps, c->zero.micro_steps > 1 ? "s" : "", c->run.recompute);
     else
         printf("a number alone: no activations; buffers as of %d equal blocks\n", r->model.blocks);
+    if (c->tp * c->pp > 1)
+        printf("%d stage%s x %d tensor-parallel%s x %d data-parallel ranks%s\n", c->pp,
+               c->pp > 1 ? "s" : "", c->tp,
+               c->tp > 1 && c->sequence ? ", rows between layers cut" : "",
+               r->ranks / c->tp / c->pp,
+               c->pp > 1
+                   ? "; a line is of the stage whose ranks take most, and names the first of them"
+                   : "");
     if (r->most.device > 0)
         printf("a rank's device has %.4g GiB%s\n", r->most.device / plan_gib,
                r->on_gpus ? ", of which CUDA itself takes about half a GiB that no plan has" : "");

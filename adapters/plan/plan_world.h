@@ -2,6 +2,8 @@
 #ifndef PLAN_WORLD_H
 #define PLAN_WORLD_H
 
+#include "../../zero_plugin.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -15,6 +17,11 @@ typedef struct plan_world {
    process; contexts of one kind are destroyed before the other is chosen. */
 void plan_for_gpus(int yes);
 int plan_is_for_gpus(void);
+
+/* A group of these ranks, borrowed: for contexts that are planned, and for who asks for its rank
+   and size. NULL: no memory. */
+zero_group *plan_group(plan_world *world, int rank);
+void plan_group_free(zero_group *g); /* NULL is allowed */
 
 #ifdef __cplusplus
 }

@@ -173,7 +173,8 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
     const int windows = train_options_given(o, "-t");
     if (plan_model_read(o->model, windows ? o->seq_len : 0, &r->model, sentence, bytes)) return 1;
     if (train_mixture(o, r->model.is_gpt2 ? &r->model.gpt2 : NULL, sentence, bytes)) return 1;
-    if (r->model.is_gpt2 && r->model.gpt2.moe.experts)
+    r->model.gpt2.untied = o->untied;
+    if (r->model.is_gpt2)
         r->model.numel = gpt2_numel(&r->model.gpt2) + experts_numel(&r->model.gpt2);
     if (!windows) o->seq_len = r->model.is_gpt2 ? r->model.gpt2.max_seq_len : 1024;
     r->ranks = o->ranks > 0 ? o->ranks : 1;
@@ -181,11 +182,7 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
         return sentence_fail(sentence, bytes,
                              "-ns %d: the ranks per node do not divide the %d ranks", o->node_size,
                              r->ranks);
-    if (plan_read_file(r, sentence, bytes) || train_check(o, sentence, bytes)) return 1;
-    if (o->tensor_parallel == 1 && o->pipeline == 1) return 0;
-    return sentence_fail(sentence, bytes,
-                         "-tp %d -pp %d: only the trainer plans these: its first lines, with -x 0",
-                         o->tensor_parallel, o->pipeline);
+    return plan_read_file(r, sentence, bytes) || train_check(o, sentence, bytes);
 }
 
 static int plan_measure(const plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {
