@@ -601,8 +601,8 @@ static void take_loss(trainer *t, step_values *v) {
     observe_end(t->j->see);
     t->stop = t->stop || sums[1] > 0;
     v->loss = sums[0] * t->groups.pp / t->j->l->nranks; /* a pipeline's last stage has it */
-    v->aux = sums[2] / t->j->l->nranks;
-    v->dropped = sums[3];
+    v->aux = sums[2] * t->groups.pp / t->j->l->nranks;
+    v->dropped = sums[3] / t->groups.tp;
 }
 
 /* Between steps: has a signal asked any rank to stop? */
@@ -784,7 +784,7 @@ static checkpoint_options make_checkpoint_options(trainer *t) {
     c.config = j->settings;
     c.tensors = t->table;
     c.ntensors = t->tensors;
-    c.parts = layout_parts(&t->groups);
+    c.parts = layout_parts(&t->groups, 0);
     c.log = note;
     c.log_user = j;
     return c;

@@ -350,6 +350,7 @@ typedef struct gpt2_chunk {
     void *in;       /* activation that comes in; first chunk: NULL */
     void *out;      /* that goes on; last chunk: NULL */
     void *gradient; /* backward: in, that of out (last chunk: nothing); out, that of in */
+    int train;      /* forward: a backward follows */
 } gpt2_chunk;
 
 /* The blocks of a chunk, with the lookup before the first one's; final norm and classifier are

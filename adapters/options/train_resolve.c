@@ -28,20 +28,6 @@ static int train_check_experts(const train_options *o, char *sentence, size_t by
                              "-eg %d: there are no experts to share: -en gives them",
                              o->expert_group);
     }
-    if (o->tile_rows > 0)
-        return sentence_fail(sentence, bytes,
-                             "-zl %d: beside experts, -en %d, wte is in one piece: -zl 0",
-                             o->tile_rows, o->experts);
-    if (o->delay_from > 0)
-        return sentence_fail(sentence, bytes,
-                             "-zod %d: beside experts, -en %d, updates are not delayed: -zod 0",
-                             o->delay_from, o->experts);
-    if (o->optimizer == ZERO_LAMB || o->optimizer == ZERO_MUON)
-        return sentence_fail(
-            sentence, bytes,
-            "-op lamb and muon with experts, -en %d, are not supported yet: adamw is "
-            "the nearest that can be",
-            o->experts);
     if (o->save_aside && o->save_every > 0)
         return sentence_fail(sentence, bytes,
                              "-na 1: checkpoints of experts, -en %d, and of the rest are saved one "
@@ -212,15 +198,10 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     if (layout_divide(ranks, ranks->ranks, ranks->rank, sizes, sentence, bytes)) return 1;
     ranks->part.sequence = cut;
     ranks->mixed = model->moe.experts > 0;
+    ranks->tile_rows = o->tile_rows;
     if (experts_check(model, sizes.ep, &error))
         return sentence_fail(sentence, bytes, "-en %d -eg %d: %s", model->moe.experts, sizes.ep,
                              error.sentence);
-    if (ranks->mixed && sizes.tp * sizes.pp > 1)
-        return sentence_fail(
-            sentence, bytes,
-            "-en %d: experts beside -tp %d and -pp %d are not supported; the nearest "
-            "that can be is -tp 1 -pp 1, all ranks data-parallel",
-            model->moe.experts, sizes.tp, sizes.pp);
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
         return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
     return train_batch(o, ranks->dp, batch, sentence, bytes)

@@ -39,6 +39,7 @@ typedef struct layout {
     int pp_rank, dp_rank, tp_rank;
     int ep, ep_rank;          /* neighbours among the data-parallel ranks share experts */
     int mixed;                /* the model has some */
+    int tile_rows;            /* wte is in tiles of so many rows at most; 0: whole */
     zero_group *same;         /* the ranks that have the same ones */
     zero_ctx *experts;        /* what has them; NULL: there are none */
     zero_group *world, *data; /* NULL: data parallelism alone */
@@ -46,6 +47,7 @@ typedef struct layout {
     double *sums;             /* memory that groups reach */
     gpt2_stage stage;         /* of a pipeline: this rank's */
     int *world_unit;          /* of the context's units, where there is a pipeline */
+    int *expert_unit;         /* of the experts' context's */
     const gpt2_config *model; /* borrowed, from layout_settings on */
 } layout;
 
@@ -97,8 +99,9 @@ zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *has
 /* Bytes sent, and seconds waited, in the groups beside the contexts. */
 void layout_stats(const layout *l, zero_group_stats *stats);
 
-/* How a checkpoint knows what this rank has; borrows the layout. Behind layout_settings. */
-checkpoint_parts layout_parts(const layout *l);
+/* How a checkpoint, of experts or of the rest, knows what this rank has; borrows the layout. Behind
+   layout_settings. */
+checkpoint_parts layout_parts(const layout *l, int of_experts);
 
 /* Sums over all ranks of the run, of at most 8 values (none: a barrier): zero_all_sum, where
    all are of the context.

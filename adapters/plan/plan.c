@@ -115,7 +115,8 @@ static int plan_activations(const plan_case *c, plan_answer *a, char *sentence, 
 static zero_result plan_tensors(const plan_case *c, int of_experts, zero_ctx *z) {
     zero_tensor_desc table[EXPERTS_TENSORS];
     if (!of_experts) return plan_describe(c, z);
-    experts_table(&c->model->gpt2, 0, c->sharers, table);
+    const experts_part part = {0, c->sharers, 0, 1, NULL};
+    experts_table(&c->model->gpt2, &part, table);
     return zero_tensors(z, table, EXPERTS_TENSORS);
 }
 
