@@ -1204,8 +1204,8 @@ static void compare_sum(void *of, double *values, int n) {
     trainer *t = (trainer *)of;
     check_groups(t, layout_sum(&t->groups, t->z, values, n));
 }
-static void compare_groups(void *t, zero_group_stats *stats) {
-    layout_stats(&((const trainer *)t)->groups, stats);
+static void compare_beside(void *t, zero_stats *stats) {
+    check_groups((trainer *)t, layout_stats(&((const trainer *)t)->groups, stats));
 }
 
 static void open_entries(job *jobs, compare *c, trainer *t) {
@@ -1241,7 +1241,7 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
 
 static int run_comparison(job *j) {
     static const compare_host host = {compare_step, compare_wait, compare_check_result,
-                                      compare_hash, compare_sum,  compare_groups};
+                                      compare_hash, compare_sum,  compare_beside};
     const train_options *o = j->opt;
     compare *c = (compare *)get_memory(j, 1, sizeof *c);
     trainer *t = (trainer *)get_memory(j, COMPARE_MOST, sizeof *t);

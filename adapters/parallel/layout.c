@@ -288,15 +288,17 @@ zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *has
     return ZERO_OK;
 }
 
-void layout_stats(const layout *l, zero_group_stats *stats) {
+zero_result layout_stats(const layout *l, zero_stats *stats) {
     const zero_group *const all[4] = {l->part.tp, l->part.ep, l->stage.pp, l->stage.ends};
     memset(stats, 0, sizeof *stats);
+    if (l->experts) ZERO_TRY(zero_query_stats(l->experts, stats));
     for (int i = 0; i < 4; i++) {
         zero_group_stats of;
         zero_group_query_stats(all[i], &of);
         stats->sent_bytes += of.sent_bytes;
-        stats->waited_s += of.waited_s;
+        stats->exposed_s += of.waited_s;
     }
+    return ZERO_OK;
 }
 
 static void layout_place(const void *user, const char *name, size_t at, checkpoint_place *place) {

@@ -96,8 +96,9 @@ void layout_destroy(layout *l, zero_ctx *z);
 /* The experts' weights into a hash of the others. COLLECTIVE, SYNC. */
 zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *hash);
 
-/* Bytes sent, and seconds waited, in the groups beside the contexts. */
-void layout_stats(const layout *l, zero_group_stats *stats);
+/* Of what is beside the context: the experts' zero_query_stats, to which the groups' bytes sent and
+   seconds waited are added. SYNC. Errors: those of zero_query_stats. */
+zero_result layout_stats(const layout *l, zero_stats *stats);
 
 /* How a checkpoint, of experts or of the rest, knows what this rank has; borrows the layout. Behind
    layout_settings. */
