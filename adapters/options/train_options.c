@@ -227,7 +227,7 @@ static const option train_table[] = {
         KEY("pipeline.stages: -pp", DS_GIVEN_PIPELINE, IF_GIVEN),
         .help = "stages that have the model's blocks one after the other, and run its micro-steps "
                 "as a pipeline, one forward, one backward; -d gives the micro-steps: of m, (p-1)/m "
-                "of the time is idle"),
+                "of the time is idle. With -en blocks go by twos"),
     ROW(INT, "-ppv", "--pipeline-chunks", pipeline_chunks, "1", RANGE(1, 512),
         .help = "chunks of blocks that each stage has, interleaved: a v-th of the idle time, for v "
                 "times the messages; the stages divide the micro-steps then"),
@@ -243,7 +243,7 @@ static const option train_table[] = {
         .help = "experts that a token asks: 1, by its gate, or 2, by their gates over their sum"),
     ROW(INT, "-eg", "--expert-group", expert_group, "1", RANGE(1, 65536),
         .help = "data-parallel ranks that share a layer's experts: each has -en / -eg of them, and "
-                "tokens travel; it divides both"),
+                "tokens travel; it divides both. Of -tp's ranks each has a part of every expert"),
     ROW(REAL, "-ec", "--capacity", capacity, "1", RANGE(0.001, 1e6), .course = 1,
         .help = "choices that an expert takes of a rank's micro-step, over their mean number, at "
                 "least 4; what is beyond that is dropped, and counted"),
