@@ -319,7 +319,7 @@ static void read_file(job *j, train_options *o) {
     require(j, !differs, "%s", sentence);
     if (o->stage.n > 1 && j->ds.given & DS_GIVEN_STAGE)
         say(j, "%s: zero_optimization.stage has no effect: -z compares stages\n", o->ds_path);
-    train_options_take(o, &j->ds);
+    train_take(o, &j->ds, &j->model);
     const int lost = j->l->rank == 0 && !train_write(o->ds_out, text);
     require(j, !lost, "-dso: %s cannot be written: %s", o->ds_out, strerror(errno));
     free(text);
@@ -1286,7 +1286,7 @@ static void resolve_model(job *j) {
 
 static void resolve_ranks(job *j) {
     const int node_size = j->opt->node_size, nranks = j->l->nranks;
-    const layout_sizes sizes = {j->opt->pipeline, j->opt->tensor_parallel, j->opt->expert_group};
+    const layout_sizes sizes = {j->opt->pipeline, j->opt->tensor_parallel, j->opt->expert_group, 0};
     char why[LAUNCH_SENTENCE];
     require(j, !layout_divide(&j->ranks, nranks, j->l->rank, sizes, why, sizeof why), "%s", why);
     require(j, node_size == 0 || nranks % node_size == 0,

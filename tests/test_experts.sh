@@ -51,6 +51,22 @@ lines=$(steps)
 for way in "-pn 4 -tp 2" "-pn 8 -tp 4 -sp 1 -z 3 -r 3" "-pn 4 -pp 2 -z 2" "-pn 8 -tp 2 -pp 2 -z 3 -sp 1 -r 2" "-pn 2 -zl 32" "-pn 4 -tp 2 -zl 32 -z 3 -zos host"; do
     near $way -eg 2 -ek 2 -x 4 -d 256
 done
+train -pn 4 -eg 2 -ek 2 -x 4 -d 256 -z 1 -k constant -u 0 || fail "four ranks: $(tail -n 2 "$work/out")"
+lines=$(steps) neighbours=$(weights)
+near -pn 4 -eg 2 -ek 2 -x 4 -d 256 -z 1 -k constant -u 0 -ego 1
+apart=$(weights)
+cat >"$work/ds.json" <<JSON
+{"train_batch_size": 8, "expert_parallel": {"enabled": true, "autoep_size": 2, "top_k": 2}, "use_data_before_expert_parallelism": true,
+ "gradient_clipping": "auto", "zero_optimization": {"stage": 1},
+ "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}}}
+JSON
+train -pn 4 -x 4 -ds "$work/ds.json" || fail "-ds: $(tail -n 2 "$work/out")"
+if [ -n "$apart" ] && [ "$(weights)" = "$apart" ] && [ "$apart" != "$neighbours" ]; then pass; else
+    fail "-ds: $(weights), -ego 1: $apart, -ego 0: $neighbours"
+fi
+refused 'is 2, which does not divide 3' -pn 3 -b 2 -d 192 -ds "$work/ds.json"
+refused 'autoep_size: -eg 2: leave one of the two out' -pn 4 -eg 4 -ds "$work/ds.json"
+
 for update in "-op lamb" "-op muon" "-zod 2"; do
     train -pn 2 -eg 1 -x 4 -d 256 -z 1 $update || fail "$update: $(tail -n 2 "$work/out")"
     lines=$(steps)

@@ -129,6 +129,11 @@ int train_mixture(const train_options *o, gpt2_config *model, char *sentence, si
     return 0;
 }
 
+void train_take(train_options *o, const ds_config *file, gpt2_config *model) {
+    train_options_take(o, file);
+    if (model->moe.experts) model->moe.chosen = o->chosen;
+}
+
 int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
     gpt2_error error;
     model_info info;
@@ -211,7 +216,7 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
 
 int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
                     batch_shape *batch, char *sentence, size_t bytes) {
-    layout_sizes sizes = {1, 1, 1};
+    layout_sizes sizes = {1, 1, 1, o->experts_apart};
     return layout_word(o->layouts, i, ranks->ranks, &sizes, sentence, bytes)
            || train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
 }
@@ -219,7 +224,7 @@ int train_divide_as(const train_options *o, int i, const gpt2_config *model, lay
 int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batch_shape *batch,
                  char *sentence, size_t bytes) {
     const int n = layout_words(o->layouts);
-    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group};
+    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group, o->experts_apart};
     if (n == 0) return train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
     if (o->step_tokens == 0)
         o->step_tokens =

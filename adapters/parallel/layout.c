@@ -54,7 +54,8 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
     l->tp_rank = rank % tp;
     l->dp_rank = rank / tp % l->dp;
     l->pp_rank = rank / tp / l->dp;
-    l->ep_rank = l->dp_rank % l->ep;
+    l->ep_rank = sizes.apart ? l->dp_rank / (l->dp / l->ep) : l->dp_rank % l->ep;
+    l->ep_group = sizes.apart ? l->dp_rank % (l->dp / l->ep) : l->dp_rank / l->ep;
     return 0;
 }
 
@@ -155,10 +156,10 @@ static zero_result layout_open_stages(layout *l) {
     return zero_group_split(l->world, ends ? of_stages : -1, l->pp_rank, &l->stage.ends);
 }
 
-/* Neighbours that share experts, and those that have the same ones. */
+/* Ranks that share experts, and those that have the same ones. */
 static zero_result layout_open_experts(layout *l) {
     if (!l->mixed) return ZERO_OK;
-    ZERO_TRY(zero_group_split(l->data, l->dp_rank / l->ep, l->ep_rank, &l->part.ep));
+    ZERO_TRY(zero_group_split(l->data, l->ep_group, l->ep_rank, &l->part.ep));
     zero_group_name(l->part.ep, "ep");
     return zero_group_split(l->data, l->ep_rank, l->dp_rank, &l->same);
 }

@@ -31,13 +31,15 @@ enum { LAYOUT_MOST = 8, LAYOUT_NAME = 48 }; /* of a list; bytes of a name */
 typedef struct layout_sizes {
     int pp, tp; /* the rest is data-parallel */
     int ep;     /* data-parallel ranks that share a layer's experts */
+    int apart;  /* 1: those that have the same experts are neighbours, not those that share them */
 } layout_sizes;
 
 typedef struct layout {
     int pp, dp, tp;  /* ranks of each kind */
     int ranks, rank; /* of all; this one, and what that is */
     int pp_rank, dp_rank, tp_rank;
-    int ep, ep_rank;          /* neighbours among the data-parallel ranks share experts */
+    int ep, ep_rank;          /* of the data-parallel ranks, those that share experts */
+    int ep_group;             /* which of these groups */
     int mixed;                /* the model has some */
     int tile_rows;            /* wte is in tiles of so many rows at most; 0: whole */
     zero_group *same;         /* the ranks that have the same ones */
