@@ -94,6 +94,10 @@ want=$(weights)
 train -pn 4 -eg 2 -z 2 -x 3 -o "$work/parts" -n 3 || fail "a part: $(tail -n 2 "$work/out")"
 train -pn 4 -eg 2 -z 2 -x 6 -o "$work/parts" -n 3 -y 1 || fail "goes on: $(tail -n 2 "$work/out")"
 if [ -n "$want" ] && [ "$(weights)" = "$want" ]; then pass; else fail "goes on to $(weights), expected $want"; fi
+train -pn 4 -eg 2 -z 2 -x 6 -o "$work/aside" -n 1 -nk 2 -na 1 || fail "saves aside: $(tail -n 2 "$work/out")"
+rm -rf "$work/aside/step_00000006" # as if it had been killed in the last one
+train -pn 4 -eg 2 -z 2 -x 6 -o "$work/aside" -n 1 -nk 2 -na 1 -y 1 || fail "aside: $(tail -n 2 "$work/out")"
+if [ "$(weights)" = "$want" ]; then pass; else fail "goes on to $(weights) from what was saved aside, expected $want"; fi
 train -pn 2 -eg 2 -b 4 -z 3 -x 6 -o "$work/whole" -n 3 -y 1 || fail "fewer ranks: $(tail -n 2 "$work/out")"
 if [ "$(weights)" = "$want" ]; then pass; else fail "fewer ranks: $(weights), saved $want"; fi
 at() { # FOLDER STEPS FLAGS: from a copy of it to that step
@@ -137,7 +141,6 @@ refused 'divide 4 experts' -pn 8 -b 1 -eg 8
 refused '2 stages can' -pn 3 -pp 3 -b 2 -d 192
 refused '1 chunk can' -pn 2 -pp 2 -ppv 2 -d 256
 refused 'look at whole tensors' -pn 2 -tp 2 -op lamb
-refused '-na 0' -na 1 -n 1 -o "$work/none"
 refused 'no experts to share' -en 0 -eg 2 -pn 2
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

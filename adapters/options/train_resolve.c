@@ -20,20 +20,10 @@ static int train_check_saves(const train_options *o, char *sentence, size_t byte
     return sentence_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
 }
 
-/* What experts, a context of their own, do not do. */
 static int train_check_experts(const train_options *o, char *sentence, size_t bytes) {
-    if (!o->experts) {
-        if (o->expert_group < 2 || o->layouts[0]) return 0;
-        return sentence_fail(sentence, bytes,
-                             "-eg %d: there are no experts to share: -en gives them",
-                             o->expert_group);
-    }
-    if (o->save_aside && o->save_every > 0)
-        return sentence_fail(sentence, bytes,
-                             "-na 1: checkpoints of experts, -en %d, and of the rest are saved one "
-                             "after the other: -na 0",
-                             o->experts);
-    return 0;
+    if (o->experts || o->expert_group < 2 || o->layouts[0]) return 0;
+    return sentence_fail(sentence, bytes, "-eg %d: there are no experts to share: -en gives them",
+                         o->expert_group);
 }
 
 int train_check(const train_options *o, char *sentence, size_t bytes) {

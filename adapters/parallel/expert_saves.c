@@ -15,7 +15,8 @@ static checkpoint_options own_options(expert_saves *x, const layout *l, const gp
     experts_table(model, &whole, x->table);
     (void)snprintf(x->folder, sizeof x->folder, "%s/experts", o->folder);
     own.folder = x->folder;
-    own.keep_last += own.keep_last > 0;
+    if (own.keep_last) own.keep_last += 1 + own.asynchronous;
+    own.asynchronous = 0;
     own.tensors = x->table;
     own.ntensors = EXPERTS_TENSORS;
     own.parts = layout_parts(l, 1);

@@ -1,9 +1,9 @@
 /* expert_saves.h - checkpoints of experts, beside those of the rest of a model.
 
    They are a checkpoint of their context, in FOLDER/experts: saved before the rest of the step's,
-   so that this has its experts wherever it is there itself; one generation more is kept for the
-   same reason. Its tensors are those of the whole model, experts of a layer one after the other:
-   any layout goes on from it.
+   so that this has its experts wherever it is there itself, and never aside, as the rest's may be;
+   one generation more is kept for the same reason, or two then. Its tensors are those of the whole
+   model, experts of a layer one after the other: any layout goes on from it.
 
    Without experts (a layout that is not mixed) these functions do nothing. COLLECTIVE over all
    ranks; a result is this rank's. */
