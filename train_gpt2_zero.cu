@@ -319,7 +319,7 @@ static void read_file(job *j, train_options *o) {
     require(j, !differs, "%s", sentence);
     if (o->stage.n > 1 && j->ds.given & DS_GIVEN_STAGE)
         say(j, "%s: zero_optimization.stage has no effect: -z compares stages\n", o->ds_path);
-    train_options_take(o, &j->ds);
+    train_take(o, &j->ds, &j->model);
     const int lost = j->l->rank == 0 && !train_write(o->ds_out, text);
     require(j, !lost, "-dso: %s cannot be written: %s", o->ds_out, strerror(errno));
     free(text);
@@ -601,8 +601,8 @@ static void take_loss(trainer *t, step_values *v) {
     observe_end(t->j->see);
     t->stop = t->stop || sums[1] > 0;
     v->loss = sums[0] * t->groups.pp / t->j->l->nranks; /* a pipeline's last stage has it */
-    v->aux = sums[2] / t->j->l->nranks;
-    v->dropped = sums[3];
+    v->aux = sums[2] * t->groups.pp / t->j->l->nranks;
+    v->dropped = sums[3] / t->groups.tp;
 }
 
 /* Between steps: has a signal asked any rank to stop? */
@@ -784,7 +784,7 @@ static checkpoint_options make_checkpoint_options(trainer *t) {
     c.config = j->settings;
     c.tensors = t->table;
     c.ntensors = t->tensors;
-    c.parts = layout_parts(&t->groups);
+    c.parts = layout_parts(&t->groups, 0);
     c.log = note;
     c.log_user = j;
     return c;
@@ -1204,8 +1204,8 @@ static void compare_sum(void *of, double *values, int n) {
     trainer *t = (trainer *)of;
     check_groups(t, layout_sum(&t->groups, t->z, values, n));
 }
-static void compare_groups(void *t, zero_group_stats *stats) {
-    layout_stats(&((const trainer *)t)->groups, stats);
+static void compare_beside(void *t, zero_stats *stats) {
+    check_groups((trainer *)t, layout_stats(&((const trainer *)t)->groups, stats));
 }
 
 static void open_entries(job *jobs, compare *c, trainer *t) {
@@ -1241,7 +1241,7 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
 
 static int run_comparison(job *j) {
     static const compare_host host = {compare_step, compare_wait, compare_check_result,
-                                      compare_hash, compare_sum,  compare_groups};
+                                      compare_hash, compare_sum,  compare_beside};
     const train_options *o = j->opt;
     compare *c = (compare *)get_memory(j, 1, sizeof *c);
     trainer *t = (trainer *)get_memory(j, COMPARE_MOST, sizeof *t);
@@ -1286,7 +1286,7 @@ static void resolve_model(job *j) {
 
 static void resolve_ranks(job *j) {
     const int node_size = j->opt->node_size, nranks = j->l->nranks;
-    const layout_sizes sizes = {j->opt->pipeline, j->opt->tensor_parallel, j->opt->expert_group};
+    const layout_sizes sizes = {j->opt->pipeline, j->opt->tensor_parallel, j->opt->expert_group, 0};
     char why[LAUNCH_SENTENCE];
     require(j, !layout_divide(&j->ranks, nranks, j->l->rank, sizes, why, sizeof why), "%s", why);
     require(j, node_size == 0 || nranks % node_size == 0,

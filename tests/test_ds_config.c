@@ -436,7 +436,8 @@ static void test_table(void) {
             cases++;                                                      /* test_folders */
         if (row->id >= DS_TENSORBOARD && row->id <= DS_CSV_NAME) cases++; /* test_monitors */
         if (row->id == DS_TENSOR_RANKS || row->id == DS_STAGES || row->id == DS_PARTITION)
-            cases++; /* test_parallel */
+            cases++;                                                       /* test_parallel */
+        if (row->id >= DS_EXPERTS && row->id <= DS_EXPERTS_APART) cases++; /* test_experts */
         test_check(cases > 0, "no case for %s", row->path);
     }
     printf("%d keys: %d applied, %d without effect, %d not supported; %d objects\n",
@@ -1063,6 +1064,42 @@ static void check_parallel(const char *keys, int ranks, int tp, int pp, int sequ
     check_round(text, &ds, &autos);
 }
 
+static void check_experts(const char *keys, int ranks, int group, int asked, int apart, int notes) {
+    char text[TEXT];
+    ds_auto autos = test_plain;
+    ds_config ds;
+    autos.ranks = ranks;
+    snprintf(text, sizeof text,
+             "{\"train_batch_size\": 48, %s\n\"gradient_accumulation_steps\": 2}", keys);
+    test_check(!parse_with(text, &autos, &ds) && ds.expert_group == group
+                   && ds.experts_asked == asked && ds.experts_apart == apart && notes_seen == notes,
+               "%s: -eg %d -ek %d -ego %d, %d notes %s; %s", text, ds.expert_group,
+               ds.experts_asked, ds.experts_apart, notes_seen, notes_last, why);
+    check_round(text, &ds, &autos);
+}
+
+static void test_experts(void) {
+    check_experts("", 4, 0, 0, 0, 0);
+    check_experts("\"expert_parallel\": {\"enabled\": true},", 4, 0, 0, 0, 0);
+    check_experts("\"expert_parallel\": {\"enabled\": true, \"autoep_size\": 4},", 4, 4, 0, 0, 0);
+    check_experts("\"expert_parallel\": {\"enabled\": true, \"autoep_size\": \"auto\", "
+                  "\"top_k\": 2},",
+                  4, 0, 2, 0, 0);
+    check_experts("\"expert_parallel\": {\"enabled\": true, \"autoep_size\": 2, "
+                  "\"top_k\": \"auto\"}, \"tensor_parallel\": {\"autotp_size\": 2},"
+                  "\"use_data_before_expert_parallelism\": true,",
+                  4, 2, 0, 1, 0);
+    check_experts("\"use_data_before_expert_parallelism\": false,", 4, 0, 0, 0, 0);
+    check_experts("\"expert_parallel\": {\"enabled\": false, \"autoep_size\": 3, "
+                  "\"top_k\": 8},",
+                  4, 0, 0, 0, 2);
+    check_error("{" MICRO "\"expert_parallel\": {\"enabled\": true,\n\"autoep_size\": 3}}",
+                "line 2*autoep_size is 3, which does not divide 2 data-parallel ranks");
+    check_error("{" MICRO "\"expert_parallel\": {\"enabled\": true,\n\"top_k\": 8}}",
+                "line 2*top_k is 8, expected 1 or 2");
+    check_error("{" MICRO "\"expert_parallel\": {\"enabled\": 1}}", "enabled is 1*true or false");
+}
+
 static void test_parallel(void) {
     ds_auto autos = test_plain;
     ds_config ds;
@@ -1109,5 +1146,6 @@ int main(int argc, char **argv) {
     test_memory();
     test_files();
     test_parallel();
+    test_experts();
     return test_summary();
 }

@@ -45,22 +45,21 @@ static void compare_warm_up(compare *c) {
 
 /* All ranks start together; the clock stops when the last communication has ended. */
 static void compare_turn(compare *c, compare_entry *e, int round, int steps) {
-    zero_stats before, after;
-    zero_group_stats beside[2];
+    zero_stats before, after, beside[2];
     compare_check(c, e, zero_query_stats(e->z, &before));
-    c->host->groups(e->trainer, &beside[0]);
+    c->host->beside(e->trainer, &beside[0]);
     c->host->sum(e->trainer, NULL, 0);
     const double started = pace_clock();
     for (int i = 0; i < steps; i++) c->host->step(e->trainer, NULL);
     compare_check(c, e, zero_query_stats(e->z, &after));
-    c->host->groups(e->trainer, &beside[1]);
+    c->host->beside(e->trainer, &beside[1]);
     c->host->wait(e->trainer);
     c->host->sum(e->trainer, NULL, 0);
     e->rates[round] = (double)c->step_tokens * steps / (pace_clock() - started);
     e->sent_bytes = (after.sent_bytes - before.sent_bytes) / (uint64_t)steps;
     e->exposed_s += after.exposed_s - before.exposed_s;
     e->sent_bytes += (beside[1].sent_bytes - beside[0].sent_bytes) / (uint64_t)steps;
-    e->exposed_s += beside[1].waited_s - beside[0].waited_s;
+    e->exposed_s += beside[1].exposed_s - beside[0].exposed_s;
 }
 
 /* Every round begins with another stage, so that none always follows the same one. */
@@ -82,8 +81,14 @@ static void compare_rounds(compare *c) {
 
 /* The loss of a last step, which is not timed either; then memory, exposed time, weights. */
 static void compare_finish(compare *c, compare_entry *e) {
+    zero_stats beside;
     c->host->step(e->trainer, &e->loss);
     compare_check(c, e, zero_query_stats(e->z, &e->stats));
+    c->host->beside(e->trainer, &beside);
+    e->stats.param_bytes += beside.param_bytes;
+    e->stats.grad_bytes += beside.grad_bytes;
+    e->stats.optimizer_bytes += beside.optimizer_bytes;
+    e->stats.buffer_bytes += beside.buffer_bytes;
     c->host->sum(e->trainer, &e->exposed_s, 1);
     e->exposed_s /= c->ranks;
     e->weights = c->host->hash(e->trainer);

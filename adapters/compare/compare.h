@@ -33,8 +33,8 @@ typedef struct compare_host {
     uint64_t (*hash)(void *trainer);                  /* of all weights */
     /* Sums n values over all ranks; 0: they only meet. */
     void (*sum)(void *trainer, double *values, int n);
-    /* What groups beside the context have done so far; zeros without any. */
-    void (*groups)(void *trainer, zero_group_stats *stats);
+    /* What contexts and groups beside the context have, and have done so far; zeros without any. */
+    void (*beside)(void *trainer, zero_stats *stats);
 } compare_host;
 
 typedef struct compare_entry {

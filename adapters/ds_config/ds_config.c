@@ -474,6 +474,38 @@ static int ds_resolve_kind(ds_reader *r, ds_id id, int flag, unsigned given) {
     return said ? said : flag > 0 ? flag : 1;
 }
 
+/* Of data-parallel ranks, the ones that share experts. */
+static int ds_resolve_experts(ds_reader *r) {
+    ds_config *o = r->out;
+    const int on = ds_get(r, DS_EXPERTS, 0) != 0;
+    static const ds_id idle[2] = {DS_EXPERT_GROUP, DS_EXPERTS_ASKED};
+    if (r->state[DS_EXPERTS_APART] == DS_SET) {
+        o->experts_apart = r->value[DS_EXPERTS_APART] != 0;
+        o->given |= DS_GIVEN_EXPERTS_APART;
+    }
+    for (int i = 0; i < 2 && !on; i++)
+        if (r->state[idle[i]] == DS_SET)
+            ds_note(r, ds_line_of(r, idle[i]), "%s has no effect: expert_parallel is not enabled",
+                    ds_row_name(r, idle[i]));
+    if (!on) return 0;
+    if (r->state[DS_EXPERTS_ASKED] == DS_SET) {
+        o->experts_asked = (int)r->value[DS_EXPERTS_ASKED];
+        o->given |= DS_GIVEN_EXPERTS_ASKED;
+        if (o->experts_asked > 2)
+            return ds_fail(r, ds_line_of(r, DS_EXPERTS_ASKED),
+                           "%s is %d, expected 1 or 2: the experts that a token asks",
+                           ds_row_name(r, DS_EXPERTS_ASKED), o->experts_asked);
+    }
+    if (r->state[DS_EXPERT_GROUP] != DS_SET) return 0;
+    o->expert_group = (int)r->value[DS_EXPERT_GROUP];
+    o->given |= DS_GIVEN_EXPERT_GROUP;
+    if (r->autos->ranks % o->expert_group)
+        return ds_fail(r, ds_line_of(r, DS_EXPERT_GROUP),
+                       "%s is %d, which does not divide %d data-parallel ranks",
+                       ds_row_name(r, DS_EXPERT_GROUP), o->expert_group, r->autos->ranks);
+    return 0;
+}
+
 /* Batches are of the data-parallel ranks, which are known from here on. */
 static int ds_resolve_parallel(ds_reader *r) {
     ds_config *o = r->out;
@@ -495,6 +527,7 @@ static int ds_resolve_parallel(ds_reader *r) {
     const int other = o->given & (DS_GIVEN_TENSOR_RANKS | DS_GIVEN_PIPELINE);
     if (other && a->accumulation && a->micro_batch)
         a->accumulation = (int)(a->train_batch / a->micro_batch / a->ranks);
+    if (ds_resolve_experts(r)) return 1;
     if (r->state[DS_PARTITION] != DS_SET) return 0;
     if (o->tensor_parallel > 1) {
         o->sequence_parallel = r->value[DS_PARTITION] != 0;

@@ -92,6 +92,9 @@ enum {
     DS_GIVEN_PLAIN_LR = 1 << 17, /* adam_lr, or muon_lr beside lr */
     DS_GIVEN_LEAST_TRUST = 1 << 18,
     DS_GIVEN_MOST_TRUST = 1 << 19,
+    DS_GIVEN_EXPERT_GROUP = 1 << 20,
+    DS_GIVEN_EXPERTS_ASKED = 1 << 21,
+    DS_GIVEN_EXPERTS_APART = 1 << 22,
     DS_GIVEN_BREAKDOWN = 1 << 24,
     DS_GIVEN_COMMS = 1 << 25,
     DS_GIVEN_PROFILE = 1 << 26,
@@ -125,6 +128,9 @@ typedef struct ds_config {
     int tensor_parallel;   /* ranks with one model in parts; see DS_GIVEN_TENSOR_RANKS */
     int pipeline;          /* stages; see DS_GIVEN_PIPELINE */
     int sequence_parallel; /* partition_activations; see DS_GIVEN_SEQUENCE */
+    int expert_group;      /* ranks that share a layer's experts; see DS_GIVEN_EXPERT_GROUP */
+    int experts_asked;     /* by a token: 1 or 2; see DS_GIVEN_EXPERTS_ASKED */
+    int experts_apart; /* neighbours have the same experts, not a group's; DS_GIVEN_EXPERTS_APART */
 } ds_config;
 
 /* Gets a sentence (without newline) for each key that has no effect here, with the reason. */

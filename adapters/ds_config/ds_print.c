@@ -243,6 +243,15 @@ static int ds_put_parallel(cJSON *root, const ds_config *ds) {
                       ds->tensor_parallel);
     if (ds->given & DS_GIVEN_PIPELINE)
         bad |= ds_put(cJSON_AddObjectToObject(root, "pipeline"), "stages", ds->pipeline);
+    if (ds->given & (DS_GIVEN_EXPERT_GROUP | DS_GIVEN_EXPERTS_ASKED)) {
+        cJSON *experts = cJSON_AddObjectToObject(root, "expert_parallel");
+        bad |= ds_put_bool(experts, "enabled", 1);
+        if (ds->given & DS_GIVEN_EXPERT_GROUP)
+            bad |= ds_put(experts, "autoep_size", ds->expert_group);
+        if (ds->given & DS_GIVEN_EXPERTS_ASKED) bad |= ds_put(experts, "top_k", ds->experts_asked);
+    }
+    if (ds->given & DS_GIVEN_EXPERTS_APART)
+        bad |= ds_put_bool(root, "use_data_before_expert_parallelism", ds->experts_apart);
     if (ds->given & DS_GIVEN_SEQUENCE)
         bad |= ds_put_bool(cJSON_AddObjectToObject(root, "activation_checkpointing"),
                            "partition_activations", ds->sequence_parallel);

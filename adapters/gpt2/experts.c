@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "ops_experts.h"
+#include "stages.h"
 
 enum { LEAST_CAPACITY = 4, STREAM = 17 };
 
@@ -30,11 +31,57 @@ int experts_is_layer(const gpt2_config *cfg, int block) {
     return cfg->moe.experts > 0 && block % 2 == 1;
 }
 
+experts_part experts_part_of(const gpt2_parallel *how) {
+    const experts_part all = {0, 1, 0, 1, NULL};
+    if (!how) return all;
+    const experts_part part = {zero_group_rank(how->ep), zero_group_size(how->ep),
+                               zero_group_rank(how->tp), zero_group_size(how->tp),
+                               gpt2_stage_is_whole(how->stage) ? NULL : how->stage};
+    return part;
+}
+
+/* A stage's chunks begin with a block that has none, so that every second of its blocks has some.
+ */
+static int layers_of(const gpt2_config *cfg, const experts_part *part) {
+    if (!cfg->moe.experts) return 0;
+    return part->stage ? gpt2_stage_layers(part->stage) / 2 : experts_layers(cfg);
+}
+/* Layer i of the part's, among those of the model. */
+static int layer_of(const experts_part *part, int i) {
+    return part->stage ? gpt2_stage_block(part->stage, 2 * i + 1) / 2 : i;
+}
+/* Experts of a layer that the part has. */
+static int mine_of(const gpt2_config *cfg, const experts_part *part) {
+    return cfg->moe.experts / part->ranks;
+}
+
+int experts_number(const gpt2_config *cfg, const experts_part *part, int tensor, int layer) {
+    const int mine = mine_of(cfg, part);
+    if (tensor == EXPERTS_GATEW) return layer_of(part, layer);
+    return layer_of(part, layer / mine) * cfg->moe.experts + part->rank * mine + layer % mine;
+}
+
 /* Elements of a layer of each tensor of the whole model, by its number, and of one expert. */
 static size_t numel_of(const gpt2_config *cfg, int tensor) {
     const size_t C = (size_t)cfg->channels, E = (size_t)cfg->moe.experts;
     const size_t of[EXPERTS_TENSORS] = {E * C, 4 * C * C, 4 * C, 4 * C * C, C};
     return of[tensor];
+}
+
+/* What the part has of it: hidden channels, or all. */
+static tensor_slice slice_of(const gpt2_config *cfg, const experts_part *part, int tensor) {
+    const size_t C = (size_t)cfg->channels;
+    tensor_slice s = {1, 4 * C, 1, 0, 4 * C / (size_t)part->tp};
+    if (tensor == EXPERTS_XFCW) s.inner = C;
+    if (tensor == EXPERTS_XPROJW) s.outer = C;
+    s.first = s.count * (size_t)part->tp_rank;
+    if (tensor != EXPERTS_GATEW && tensor != EXPERTS_XPROJB) return s;
+    const tensor_slice whole = {1, 1, numel_of(cfg, tensor), 0, 1};
+    return whole;
+}
+static size_t part_numel(const gpt2_config *cfg, const experts_part *part, int tensor) {
+    const tensor_slice s = slice_of(cfg, part, tensor);
+    return tensor_slice_numel(&s);
 }
 
 size_t experts_numel(const gpt2_config *cfg) {
@@ -80,43 +127,73 @@ typedef struct expert_tensors {
     void *at[EXPERTS_TENSORS];
 } expert_tensors;
 
-void experts_table(const gpt2_config *cfg, int rank, int ranks,
+/* Of the ranks that have the same, the first. */
+static int is_owner(const experts_part *part, int tensor, const tensor_slice *s) {
+    return !(tensor == EXPERTS_GATEW && part->rank) && !(tensor_slice_is_whole(s) && part->tp_rank);
+}
+
+void experts_table(const gpt2_config *cfg, const experts_part *part,
                    zero_tensor_desc out[EXPERTS_TENSORS]) {
-    const int L = experts_layers(cfg);
+    const int L = layers_of(cfg, part);
     memset(out, 0, EXPERTS_TENSORS * sizeof *out);
     for (int i = 0; i < EXPERTS_TENSORS; i++) {
         zero_tensor_desc *d = &out[i];
+        const tensor_slice slice = slice_of(cfg, part, i);
         d->name = names[i];
-        d->numel = numel_of(cfg, i);
-        d->layers = i ? L * (cfg->moe.experts / ranks) : L;
+        d->numel = tensor_slice_numel(&slice);
+        d->layers = i ? L * mine_of(cfg, part) : L;
         d->unit = i ? L : 0;
         d->uses = 1;
         d->field = offsetof(expert_tensors, at) + (size_t)i * sizeof(void *);
         if (i == EXPERTS_XFCB || i == EXPERTS_XPROJB) d->flags = ZERO_NO_DECAY | ZERO_ONE_D;
-        if (!i && rank) d->flags = ZERO_COPY;
+        if (!is_owner(part, i, &slice)) d->flags |= ZERO_COPY;
     }
 }
 
 zero_result experts_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how) {
     const size_t C = (size_t)cfg->channels;
-    const int ranks = zero_group_size(how->ep);
+    const experts_part part = experts_part_of(how);
     zero_tensor_desc table[EXPERTS_TENSORS];
-    experts_table(cfg, zero_group_rank(how->ep), ranks, table);
+    experts_table(cfg, &part, table);
     ZERO_TRY(zero_tensors(z, table, EXPERTS_TENSORS));
-    if (ranks > 1) ZERO_TRY(zero_tensor_sum(z, names[EXPERTS_GATEW], how->ep));
+    if (part.ranks > 1) ZERO_TRY(zero_tensor_sum(z, names[EXPERTS_GATEW], how->ep));
+    if (part.tp > 1) return ZERO_OK; /* parts are no matrices */
     ZERO_TRY(zero_tensor_matrix(z, names[EXPERTS_XFCW], 4 * C, C));
     return zero_tensor_matrix(z, names[EXPERTS_XPROJW], C, 4 * C);
 }
 
-int experts_units(const gpt2_config *cfg, int ranks) {
-    return experts_layers(cfg) * (1 + cfg->moe.experts / ranks);
+int experts_units(const gpt2_config *cfg, const experts_part *part) {
+    return layers_of(cfg, part) * (1 + mine_of(cfg, part));
 }
-int experts_world_units(const gpt2_config *cfg) { return experts_units(cfg, 1); }
+int experts_world_units(const gpt2_config *cfg) {
+    return experts_layers(cfg) * (1 + cfg->moe.experts);
+}
 
-void experts_world(const gpt2_config *cfg, int rank, int ranks, int dense, int *out) {
-    const int L = experts_layers(cfg), E = cfg->moe.experts, mine = E / ranks;
-    for (int i = 0; i < L; i++) *out++ = dense + i;
-    for (int i = 0; i < L * mine; i++) *out++ = dense + L + i / mine * E + rank * mine + i % mine;
+void experts_world(const gpt2_config *cfg, const experts_part *part, int dense, int *out) {
+    const int L = layers_of(cfg, part), n = L * mine_of(cfg, part);
+    for (int i = 0; i < L; i++) *out++ = dense + experts_number(cfg, part, EXPERTS_GATEW, i);
+    for (int i = 0; i < n; i++)
+        *out++ = dense + experts_layers(cfg) + experts_number(cfg, part, EXPERTS_XFCW, i);
+}
+
+int experts_place_of(const gpt2_config *cfg, const gpt2_parallel *how, const char *name, size_t at,
+                     gpt2_place *out) {
+    const experts_part part = experts_part_of(how);
+    int t = 0;
+    while (t < EXPERTS_TENSORS && strcmp(names[t], name) != 0) t++;
+    if (t == EXPERTS_TENSORS) return -1;
+    const tensor_slice s = slice_of(cfg, &part, t);
+    const size_t numel = tensor_slice_numel(&s), L = (size_t)experts_layers(cfg);
+    const int layer = (int)(at / numel), mine = mine_of(cfg, &part);
+    const int follow = t == EXPERTS_GATEW ? 1 : mine - layer % mine; /* in the model, too */
+    out->total = (t == EXPERTS_GATEW ? L : L * (size_t)cfg->moe.experts) * numel_of(cfg, t);
+    out->row = s.dim * s.inner;
+    out->parts = tensor_slice_is_whole(&s) ? 1 : part.tp;
+    out->part = out->parts > 1 ? part.tp_rank : 0;
+    out->owner = is_owner(&part, t, &s);
+    out->first = (size_t)experts_number(cfg, &part, t, layer) * numel + at % numel;
+    out->n = (size_t)follow * numel - at % numel;
+    return t;
 }
 
 void experts_add_plan(zero_plan *plan, const zero_plan *x) {
@@ -158,61 +235,90 @@ static void draw(float *out, int tensor, uint64_t seed, double deviation, size_t
     }
 }
 
-/* Layer l of a tensor of this rank: number l of all layers and experts. */
-static size_t layer_of(const gpt2_config *cfg, int tensor, int rank, int ranks, int l) {
-    const int mine = cfg->moe.experts / ranks;
-    if (tensor == EXPERTS_GATEW) return (size_t)l;
-    return (size_t)(l / mine * cfg->moe.experts + rank * mine + l % mine);
-}
-
-static zero_result init_layer(zero_ctx *z, const gpt2_config *cfg, int tensor, uint64_t seed,
-                              size_t whole, size_t l, float *chunk) {
-    const size_t numel = numel_of(cfg, tensor);
+/* Layer l of this rank's is `number` of the model's. */
+static zero_result init_layer(zero_ctx *z, const gpt2_config *cfg, const tensor_slice *slice,
+                              int tensor, uint64_t seed, size_t number, size_t l, float *chunk) {
+    const size_t numel = numel_of(cfg, tensor), own = tensor_slice_numel(slice);
     const double deviation = tensor == EXPERTS_XPROJW ? 0.02 / sqrt(2.0 * cfg->layers) : 0.02;
     for (size_t first = 0; first < numel; first += CHUNK) {
-        const size_t n = numel - first < CHUNK ? numel - first : CHUNK;
+        size_t n = numel - first < CHUNK ? numel - first : CHUNK, at = first;
         memset(chunk, 0, n * sizeof *chunk);
         if (tensor != EXPERTS_XFCB && tensor != EXPERTS_XPROJB)
-            draw(chunk, tensor, seed, deviation, whole * numel + first, n);
-        ZERO_TRY(zero_write_tensor(z, names[tensor], ZERO_PARAMETER, l * numel + first, n, chunk));
+            draw(chunk, tensor, seed, deviation, number * numel + first, n);
+        if (!tensor_slice_is_whole(slice)) n = tensor_slice_take(slice, chunk, first, n, &at);
+        if (n == 0) continue;
+        ZERO_TRY(zero_write_tensor(z, names[tensor], ZERO_PARAMETER, l * own + at, n, chunk));
     }
     return ZERO_OK;
 }
 
 zero_result experts_init(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                          uint64_t seed) {
-    const int rank = zero_group_rank(how->ep), ranks = zero_group_size(how->ep);
+    const experts_part part = experts_part_of(how);
     zero_tensor_desc table[EXPERTS_TENSORS];
     zero_result result = ZERO_OK;
     float *chunk = (float *)malloc(CHUNK * sizeof *chunk);
     if (!chunk) return ZERO_ERR_MEMORY;
-    experts_table(cfg, rank, ranks, table);
-    for (int i = 0; i < EXPERTS_TENSORS; i++)
+    experts_table(cfg, &part, table);
+    for (int i = 0; i < EXPERTS_TENSORS; i++) {
+        const tensor_slice s = slice_of(cfg, &part, i);
         for (int l = 0; l < table[i].layers && result == ZERO_OK; l++)
-            result =
-                init_layer(z, cfg, i, seed, layer_of(cfg, i, rank, ranks, l), (size_t)l, chunk);
+            result = init_layer(z, cfg, &s, i, seed, (size_t)experts_number(cfg, &part, i, l),
+                                (size_t)l, chunk);
+    }
     free(chunk);
     return result;
 }
 
-static uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
+/* By way of memory that the group's collectives reach, parts [tp][n]. */
+static zero_result read_parts(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                              int tensor, zero_kind kind, size_t layer, size_t first, size_t n,
+                              float *parts, float *out) {
+    experts_part part = experts_part_of(how);
+    tensor_slice s = slice_of(cfg, &part, tensor);
+    const size_t at = tensor_slice_before(&s, first);
+    const size_t has = tensor_slice_before(&s, first + n) - at;
+    float *own = parts + (size_t)part.tp_rank * n;
+    if (has > 0)
+        ZERO_TRY(zero_read_tensor(z, names[tensor], kind, layer * tensor_slice_numel(&s) + at, has,
+                                  own));
+    ZERO_TRY(zero_group_all_gather(how->tp, own, parts, n * sizeof *parts));
+    ZERO_TRY(zero_group_barrier(how->tp)); /* waits for a device, too */
+    for (part.tp_rank = 0; part.tp_rank < part.tp && out; part.tp_rank++) {
+        s = slice_of(cfg, &part, tensor);
+        tensor_slice_put(&s, out, first, n, parts + (size_t)part.tp_rank * n);
+    }
+    return ZERO_OK;
+}
+
+zero_result experts_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
+                         zero_kind kind, int layer, size_t first, size_t n, float *out) {
+    const experts_part part = experts_part_of(how);
+    const tensor_slice s = slice_of(cfg, &part, tensor);
+    const size_t l = (size_t)layer;
+    if (tensor_slice_is_whole(&s))
+        return zero_read_tensor(z, names[tensor], kind, l * tensor_slice_numel(&s) + first, n, out);
+    float *parts = (float *)zero_host_alloc((size_t)part.tp * n * sizeof *parts);
+    if (!parts) return ZERO_ERR_MEMORY;
+    const zero_result result = read_parts(z, cfg, how, tensor, kind, l, first, n, parts, out);
+    zero_host_free(parts);
+    return result;
 }
 
 /* Of one layer, begun with its number. */
-static zero_result hash_layer(zero_ctx *z, const gpt2_config *cfg, int tensor, size_t whole,
-                              size_t l, float *chunk, uint64_t *all) {
+static zero_result hash_layer(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                              int tensor, int l, float *chunk, uint64_t *all) {
+    const experts_part part = experts_part_of(how);
     const size_t numel = numel_of(cfg, tensor);
-    uint64_t hash = mix((uint64_t)whole * EXPERTS_TENSORS + (uint64_t)tensor + 1);
+    const uint64_t number = (uint64_t)experts_number(cfg, &part, tensor, l);
+    uint64_t hash = gpt2_mix(number * EXPERTS_TENSORS + (uint64_t)tensor + 1);
     for (size_t first = 0; first < numel; first += CHUNK) {
         const size_t n = numel - first < CHUNK ? numel - first : CHUNK;
-        ZERO_TRY(zero_read_tensor(z, names[tensor], ZERO_MASTER, l * numel + first, n, chunk));
+        ZERO_TRY(experts_read(z, cfg, how, tensor, ZERO_MASTER, l, first, n, chunk));
         for (size_t i = 0; i < n; i++) {
             uint32_t bits;
             memcpy(&bits, &chunk[i], sizeof bits);
-            hash = mix(hash ^ bits);
+            hash = gpt2_mix(hash ^ bits);
         }
     }
     *all ^= hash;
@@ -221,6 +327,7 @@ static zero_result hash_layer(zero_ctx *z, const gpt2_config *cfg, int tensor, s
 
 /* Every rank's hash to every rank; `all` is of memory that groups reach. */
 static zero_result hash_ranks(zero_group *over, uint64_t *all, uint64_t *hash) {
+    if (zero_group_size(over) == 1) return ZERO_OK;
     all[zero_group_rank(over)] = *hash;
     ZERO_TRY(zero_group_all_gather(over, all + zero_group_rank(over), all, sizeof *all));
     ZERO_TRY(zero_group_barrier(over));
@@ -229,24 +336,27 @@ static zero_result hash_ranks(zero_group *over, uint64_t *all, uint64_t *hash) {
     return ZERO_OK;
 }
 
-zero_result experts_hash(zero_ctx *z, const gpt2_config *cfg, zero_group *over, uint64_t *hash) {
-    const int rank = zero_group_rank(over), ranks = zero_group_size(over);
+zero_result experts_hash(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
+                         uint64_t *hash) {
+    const experts_part part = experts_part_of(how);
     zero_tensor_desc table[EXPERTS_TENSORS];
     zero_result result = ZERO_OK;
-    const size_t bytes = CHUNK * sizeof(float) + (size_t)ranks * sizeof(uint64_t);
+    const int most =
+        part.stage && part.stage->stages > part.ranks ? part.stage->stages : part.ranks;
+    const size_t bytes = CHUNK * sizeof(float) + (size_t)most * sizeof(uint64_t);
     float *chunk = (float *)zero_host_alloc(bytes);
     if (!chunk) return ZERO_ERR_MEMORY;
+    uint64_t *all = (uint64_t *)(void *)(chunk + CHUNK);
     *hash = 0;
-    experts_table(cfg, rank, ranks, table);
+    experts_table(cfg, &part, table);
     for (int i = 0; i < EXPERTS_TENSORS; i++)
         for (int l = 0; l < table[i].layers && result == ZERO_OK; l++) {
             uint64_t one = 0;
-            result =
-                hash_layer(z, cfg, i, layer_of(cfg, i, rank, ranks, l), (size_t)l, chunk, &one);
-            if (i || !rank) *hash ^= one; /* gates are on every rank */
+            result = hash_layer(z, cfg, how, i, l, chunk, &one);
+            if (i || !part.rank) *hash ^= one; /* gates are on every rank */
         }
-    if (result == ZERO_OK && ranks > 1)
-        result = hash_ranks(over, (uint64_t *)(void *)(chunk + CHUNK), hash);
+    if (result == ZERO_OK) result = hash_ranks(how->ep, all, hash);
+    if (result == ZERO_OK && part.stage) result = hash_ranks(part.stage->pp, all, hash);
     zero_host_free(chunk);
     return result;
 }
@@ -258,8 +368,8 @@ typedef struct expert_values {
     ops_route route;
     void *inbox; /* (S, C) rows that have come; S = E capacity slots */
     void *back;  /* (S, C) results that have come back */
-    void *fch;   /* (S, 4C) before GELU; with blocks recomputed: of one product, shared */
-    void *gelu;  /* (S, 4C), or likewise */
+    void *fch;   /* (S, H) before GELU; with blocks recomputed: of one product, shared */
+    void *gelu;  /* (S, H), or likewise */
 } expert_values;
 
 struct experts {
@@ -267,14 +377,19 @@ struct experts {
     zero_ctx *z;    /* borrowed, as the others */
     zero_group *ep; /* NULL: one rank */
     ops_ctx *ops;
-    size_t C, E, mine, ranks, capacity, slots; /* mine: El */
+    experts_part part;
+    tensor_parallel tp;
+    size_t C, E, H, mine, ranks, capacity, slots; /* mine: El */
     size_t bytes, grad_bytes;
+    size_t numel[EXPERTS_TENSORS]; /* of a layer, or expert, of this rank's */
     int recompute, layers;
-    expert_values *values; /* [layers] */
+    int longest, sets;     /* layers of a chunk at most; micro-batches whose values are kept */
+    expert_values *values; /* [sets][longest] */
+    int at;                /* where layer 0's would be in the set at hand */
     void *memory;
     void *out, *in;            /* (S, C) on their way */
     void *zeros;               /* (capacity, C) */
-    void *dfch;                /* (capacity, 4C) */
+    void *dfch;                /* (capacity, H) */
     float *dweights, *dlogits; /* (R, k), (R, E) */
     double *totals;            /* (2) */
     expert_tensors params, grads;
@@ -297,7 +412,7 @@ static void *cut(char *base, size_t *at, size_t n, size_t bytes_each) {
 }
 
 static void place_layer(const experts *x, expert_values *v, size_t R, char *base, size_t *at) {
-    const size_t E = x->E, k = (size_t)x->cfg.moe.chosen, S = x->slots, hidden = 4 * x->C;
+    const size_t E = x->E, k = (size_t)x->cfg.moe.chosen, S = x->slots, H = x->H;
     ops_route *t = &v->route;
     t->gates = (float *)cut(base, at, R * E, sizeof(float));
     t->weights = (float *)cut(base, at, R * k, sizeof(float));
@@ -307,25 +422,25 @@ static void place_layer(const experts *x, expert_values *v, size_t R, char *base
     t->shares = (float *)cut(base, at, E, sizeof(float));
     v->inbox = cut(base, at, S * x->C, x->bytes);
     v->back = cut(base, at, S * x->C, x->bytes);
-    if (x->recompute < GPT2_RECOMPUTE_BLOCK) v->fch = cut(base, at, S * hidden, x->bytes);
-    if (x->recompute == GPT2_RECOMPUTE_NONE) v->gelu = cut(base, at, S * hidden, x->bytes);
+    if (x->recompute < GPT2_RECOMPUTE_BLOCK) v->fch = cut(base, at, S * H, x->bytes);
+    if (x->recompute == GPT2_RECOMPUTE_NONE) v->gelu = cut(base, at, S * H, x->bytes);
 }
 
 /* Gives every pointer its place, or measures (base NULL). Returns bytes. */
 static size_t place(experts *x, size_t R, char *base) {
-    const size_t C = x->C, S = x->slots, c = x->capacity;
+    const size_t C = x->C, H = x->H, S = x->slots, c = x->capacity;
     size_t at = 0;
     x->totals = (double *)cut(base, &at, 2, sizeof(double));
     double *sums = (double *)cut(base, &at, 2 * x->E, sizeof(double));
     x->out = cut(base, &at, S * C, x->bytes);
     x->in = x->ranks > 1 ? cut(base, &at, S * C, x->bytes) : x->out;
     x->zeros = cut(base, &at, c * C, x->bytes);
-    x->dfch = cut(base, &at, c * 4 * C, x->bytes);
+    x->dfch = cut(base, &at, c * H, x->bytes);
     x->dweights = (float *)cut(base, &at, R * (size_t)x->cfg.moe.chosen, sizeof(float));
     x->dlogits = (float *)cut(base, &at, R * x->E, sizeof(float));
-    void *fch = x->recompute < GPT2_RECOMPUTE_BLOCK ? NULL : cut(base, &at, c * 4 * C, x->bytes);
-    void *gelu = x->recompute == GPT2_RECOMPUTE_NONE ? NULL : cut(base, &at, c * 4 * C, x->bytes);
-    for (int i = 0; i < x->layers; i++) {
+    void *fch = x->recompute < GPT2_RECOMPUTE_BLOCK ? NULL : cut(base, &at, c * H, x->bytes);
+    void *gelu = x->recompute == GPT2_RECOMPUTE_NONE ? NULL : cut(base, &at, c * H, x->bytes);
+    for (int i = 0; i < x->sets * x->longest; i++) {
         expert_values spare, *v = x->values ? &x->values[i] : &spare;
         v->fch = fch;
         v->gelu = gelu;
@@ -335,39 +450,50 @@ static size_t place(experts *x, size_t R, char *base) {
     return at;
 }
 
-static void set_shape(experts *x, const gpt2_config *cfg, const gpt2_run *run, int ranks) {
+static void set_shape(experts *x, const gpt2_config *cfg, const gpt2_run *run,
+                      const experts_part *part) {
     const size_t R = (size_t)run->batch * (size_t)run->seq_len;
     memset(x, 0, sizeof *x);
     x->cfg = *cfg;
-    x->ranks = (size_t)ranks;
+    x->part = *part;
+    x->ranks = (size_t)part->ranks;
     x->C = (size_t)cfg->channels;
     x->E = (size_t)cfg->moe.experts;
+    x->H = 4 * x->C / (size_t)part->tp;
     x->mine = x->E / x->ranks;
     x->capacity = experts_capacity(cfg, R);
     x->slots = x->E * x->capacity;
     x->bytes = zero_type_bytes(run->type);
+    for (int i = 0; i < EXPERTS_TENSORS; i++) x->numel[i] = part_numel(cfg, part, i);
     x->recompute = run->recompute;
-    x->layers = experts_layers(cfg);
+    x->layers = layers_of(cfg, part);
+    x->longest = part->stage ? gpt2_stage_most(part->stage) / 2 : x->layers;
+    x->sets = part->stage ? part->stage->slots : 1;
 }
 
 size_t experts_bytes_of(const gpt2_config *cfg, const gpt2_run *run, int ranks) {
+    experts_part part = experts_part_of(run->parallel);
     experts shape;
     if (!cfg->moe.experts) return 0;
-    set_shape(&shape, cfg, run, ranks);
+    part.ranks = ranks;
+    set_shape(&shape, cfg, run, &part);
     return place(&shape, (size_t)run->batch * (size_t)run->seq_len, NULL);
 }
 
 uint64_t experts_sent_of(const gpt2_config *cfg, const gpt2_run *run, int ranks) {
+    const uint64_t weights =
+        (uint64_t)run->batch * (uint64_t)run->seq_len * (uint64_t)cfg->moe.chosen * sizeof(float);
+    experts_part part = experts_part_of(run->parallel);
     experts shape;
     if (!cfg->moe.experts) return 0;
-    set_shape(&shape, cfg, run, ranks);
-    return 4 * (uint64_t)shape.layers * (shape.slots / shape.ranks * (shape.ranks - 1)) * shape.C
-           * shape.bytes;
+    part.ranks = ranks;
+    set_shape(&shape, cfg, run, &part);
+    const uint64_t others = shape.slots / shape.ranks * (shape.ranks - 1), tp = (uint64_t)part.tp;
+    return (uint64_t)shape.layers
+           * (4 * others * shape.C * shape.bytes + 2 * weights * (tp - 1) / tp);
 }
 
-static int sharers(const gpt2_run *run) {
-    return zero_group_size(run->parallel ? run->parallel->ep : NULL);
-}
+static int sharers(const gpt2_run *run) { return experts_part_of(run->parallel).ranks; }
 size_t experts_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     return experts_bytes_of(cfg, run, sharers(run));
 }
@@ -377,7 +503,7 @@ uint64_t experts_sent(const gpt2_config *cfg, const gpt2_run *run) {
 
 /* What operations are told. */
 static void set_routes(experts *x, const zero_config *c) {
-    for (int i = 0; i < x->layers; i++) {
+    for (int i = 0; i < x->sets * x->longest; i++) {
         ops_route *t = &x->values[i].route;
         t->type = c->type;
         t->grad_type = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
@@ -397,12 +523,16 @@ zero_result experts_create(experts **x, const gpt2_config *cfg, const gpt2_run *
     if (experts_layers(cfg) <= 0) return refuse(err, "no block of the model has experts");
     experts *made = (experts *)malloc(sizeof *made);
     if (!made) return ZERO_ERR_MEMORY;
-    set_shape(made, cfg, run, sharers(run));
+    const experts_part part = experts_part_of(run->parallel);
+    set_shape(made, cfg, run, &part);
+    made->part.stage = NULL; /* borrowed for the call */
+    tensor_parallel_open(&made->tp, run->parallel, run->type);
     if (made->ranks > 1) made->ep = run->parallel->ep;
     made->z = run->parallel->experts;
     made->ops = ops;
     const size_t bytes = place(made, R, NULL);
-    made->values = (expert_values *)calloc((size_t)made->layers, sizeof *made->values);
+    made->values =
+        (expert_values *)calloc((size_t)made->sets * (size_t)made->longest, sizeof *made->values);
     made->memory = ops_alloc(bytes);
     if (!made->values || !made->memory) {
         (void)refuse(err, "no memory for %.1f MiB of experts' rows", (double)bytes / (1024 * 1024));
@@ -458,6 +588,10 @@ static void exchange(experts *x, const void *out, void *to) {
     (void)went(x, result, result == ZERO_OK ? "" : zero_group_error(x->ep));
 }
 
+void experts_choose(experts *x, int slot, int first) { x->at = slot * x->longest - first; }
+const void *experts_no_bias(const experts *x) { return x->zeros; }
+static const expert_values *values_of(const experts *x, int i) { return &x->values[x->at + i]; }
+
 static int unit_of_gate(int i) { return i; }
 static int unit_of_expert(const experts *x, int i, size_t e) {
     return x->layers + i * (int)x->mine + (int)e;
@@ -465,10 +599,10 @@ static int unit_of_expert(const experts *x, int i, size_t e) {
 
 /* Tensor number `tensor`, of layer or expert l. */
 static void *param(const experts *x, int tensor, size_t l) {
-    return (char *)x->params.at[tensor] + l * numel_of(&x->cfg, tensor) * x->bytes;
+    return (char *)x->params.at[tensor] + l * x->numel[tensor] * x->bytes;
 }
 static void *grad(const experts *x, int tensor, size_t l) {
-    return (char *)x->grads.at[tensor] + l * numel_of(&x->cfg, tensor) * x->grad_bytes;
+    return (char *)x->grads.at[tensor] + l * x->numel[tensor] * x->grad_bytes;
 }
 
 /* The slots of expert e that are rank s's, in rows of n numbers. */
@@ -477,26 +611,27 @@ static void *slots_of(const experts *x, void *all, size_t s, size_t e, size_t n)
 }
 /* The same of what may be of one product alone. */
 static void *hidden_of(const experts *x, void *all, size_t s, size_t e, int recompute) {
-    return x->recompute < recompute ? slots_of(x, all, s, e, 4 * x->C) : all;
+    return x->recompute < recompute ? slots_of(x, all, s, e, x->H) : all;
 }
 
-/* Expert e of layer i: from inbox to `to`. */
+/* Expert e of layer i: from inbox to `to`. The bias behind a sum's parts is the first one's. */
 static void expert_forward(experts *x, int i, size_t e, void *to) {
-    const expert_values *v = &x->values[i];
-    const size_t l = (size_t)i * x->mine + e, n = x->capacity, C = x->C;
+    const expert_values *v = values_of(x, i);
+    const size_t l = (size_t)i * x->mine + e, n = x->capacity, C = x->C, H = x->H;
+    const void *bias = x->tp.rank ? x->zeros : param(x, EXPERTS_XPROJB, l);
     for (size_t s = 0; s < x->ranks; s++) {
         void *fch = hidden_of(x, v->fch, s, e, GPT2_RECOMPUTE_BLOCK);
         void *gelu = hidden_of(x, v->gelu, s, e, GPT2_RECOMPUTE_GELU);
         ops_linear_gelu(x->ops, fch, gelu, 0, slots_of(x, v->inbox, s, e, C),
-                        param(x, EXPERTS_XFCW, l), param(x, EXPERTS_XFCB, l), n, C, 4 * C);
+                        param(x, EXPERTS_XFCW, l), param(x, EXPERTS_XFCB, l), n, C, H);
         ops_linear_residual(x->ops, slots_of(x, to, s, e, C), x->zeros, gelu,
-                            param(x, EXPERTS_XPROJW, l), param(x, EXPERTS_XPROJB, l), n, 4 * C, C);
+                            param(x, EXPERTS_XPROJW, l), bias, n, H, C);
     }
 }
 
 zero_result experts_forward(experts *x, int i, void *out, const void *residual, const void *in,
                             size_t R, int counts) {
-    const expert_values *v = &x->values[i];
+    const expert_values *v = values_of(x, i);
     void *rows = x->ep ? x->out : v->inbox, *results = x->ep ? x->out : v->back;
     if (!hooked(x, zero_forward_begin(x->z, unit_of_gate(i), &x->params))) return x->result;
     ops_gates(&v->route, in, param(x, EXPERTS_GATEW, (size_t)i), R, x->C);
@@ -516,8 +651,8 @@ zero_result experts_forward(experts *x, int i, void *out, const void *residual, 
 
 /* Expert e of layer i: from dout to din, both (S, C). */
 static void expert_backward(experts *x, int i, size_t e, void *din, void *dout) {
-    const expert_values *v = &x->values[i];
-    const size_t l = (size_t)i * x->mine + e, n = x->capacity, C = x->C;
+    const expert_values *v = values_of(x, i);
+    const size_t l = (size_t)i * x->mine + e, n = x->capacity, C = x->C, H = x->H;
     const int kept = x->recompute == GPT2_RECOMPUTE_NONE;
     for (size_t s = 0; s < x->ranks; s++) {
         void *fch = hidden_of(x, v->fch, s, e, GPT2_RECOMPUTE_BLOCK);
@@ -525,24 +660,26 @@ static void expert_backward(experts *x, int i, size_t e, void *din, void *dout) 
         const void *inbox = slots_of(x, v->inbox, s, e, C), *dy = slots_of(x, dout, s, e, C);
         if (x->recompute >= GPT2_RECOMPUTE_BLOCK)
             ops_linear_gelu(x->ops, fch, gelu, 1, inbox, param(x, EXPERTS_XFCW, l),
-                            param(x, EXPERTS_XFCB, l), n, C, 4 * C);
+                            param(x, EXPERTS_XFCB, l), n, C, H);
         ops_linear_dx_gelu(x->ops, x->dfch, grad(x, EXPERTS_XFCB, l), gelu, kept, dy,
-                           param(x, EXPERTS_XPROJW, l), fch, param(x, EXPERTS_XFCB, l), n, 4 * C,
-                           C);
+                           param(x, EXPERTS_XPROJW, l), fch, param(x, EXPERTS_XFCB, l), n, H, C);
         ops_linear_dw(x->ops, grad(x, EXPERTS_XPROJW, l), grad(x, EXPERTS_XPROJB, l), dy, gelu, n,
-                      4 * C, C);
-        ops_linear_dw(x->ops, grad(x, EXPERTS_XFCW, l), NULL, x->dfch, inbox, n, C, 4 * C);
+                      H, C);
+        ops_linear_dw(x->ops, grad(x, EXPERTS_XFCW, l), NULL, x->dfch, inbox, n, C, H);
         ops_linear_dx(x->ops, slots_of(x, din, s, e, C), x->dfch, param(x, EXPERTS_XFCW, l), n, C,
-                      4 * C);
+                      H);
     }
 }
 
-/* `out` has gradients that travel, `in` those that have come; where there is one rank, both are one
-   memory, of which an expert's product writes what its others have read. */
+/* The gates' part of a sum's parts is the first one's. `out` has gradients that travel, `in` those
+   that have come; where there is one rank, both are one memory, of which an expert's product writes
+   what its others have read. */
 zero_result experts_backward(experts *x, int i, void *din, const void *in, const void *dout,
                              size_t R, float aux) {
-    const expert_values *v = &x->values[i];
+    const expert_values *v = values_of(x, i);
     ops_combine_backward(&v->route, x->out, x->dweights, dout, v->back, R, x->C);
+    tensor_parallel_reduce(&x->tp, x->dweights, R * v->route.chosen, ZERO_SUM);
+    (void)went(x, x->tp.result, x->tp.result == ZERO_OK ? "" : zero_group_error(x->tp.group));
     exchange(x, x->out, x->in);
     for (size_t e = x->mine; e-- > 0;) {
         const int unit = unit_of_expert(x, i, e);
@@ -556,6 +693,7 @@ zero_result experts_backward(experts *x, int i, void *din, const void *in, const
         return x->result;
     ops_routes_backward(&v->route, x->dlogits, x->dweights, aux, R);
     ops_gates_dw(&v->route, grad(x, EXPERTS_GATEW, (size_t)i), x->dlogits, in, R, x->C);
+    if (x->tp.rank) ops_clear(x->ops, x->dlogits, R * x->E * sizeof *x->dlogits);
     ops_dispatch_backward(&v->route, din, x->out, x->dlogits, param(x, EXPERTS_GATEW, (size_t)i), R,
                           x->C);
     (void)hooked(x, zero_backward_end(x->z, unit_of_gate(i)));

@@ -210,7 +210,7 @@ void gpt2_describe(const gpt2_config *cfg, zero_tensor_desc out[GPT2_TENSORS]) {
     out[GPT2_FCPROJB] = VECTOR(fcprojb, C, L, 1);
     out[GPT2_LNFW] = VECTOR(lnfw, C, 1, L + 1);
     out[GPT2_LNFB] = VECTOR(lnfb, C, 1, L + 1);
-    for (int i = GPT2_FCW; i <= GPT2_FCPROJB; i++) out[i].layers -= experts_layers(cfg);
+    for (int i = GPT2_FCW; i <= GPT2_FCPROJB; i++) out[i].layers = gpt2_tensor_layers(cfg, i);
 }
 
 int gpt2_tile_rows(const gpt2_config *cfg, int rows) {
@@ -711,18 +711,6 @@ static zero_result set_stage(gpt2_model *m, const gpt2_stage *stage, gpt2_error 
     return ZERO_OK;
 }
 
-/* Experts beside what else divides a model. */
-static zero_result check_mixture(const gpt2_config *cfg, const gpt2_run *run, gpt2_error *err) {
-    const gpt2_parallel *how = run->parallel;
-    TRY(experts_check(cfg, zero_group_size(how ? how->ep : NULL), err));
-    if (!cfg->moe.experts || how == NULL) return ZERO_OK;
-    if (zero_group_size(how->tp) > 1 || !gpt2_stage_is_whole(how->stage))
-        return refuse(err, ZERO_ERR_ARGUMENT,
-                      "a model with experts is not cut by tensor or pipeline parallelism; one rank "
-                      "of each is the nearest that can be");
-    return ZERO_OK;
-}
-
 static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_run *run,
                              gpt2_error *err) {
     memset(m, 0, sizeof *m);
@@ -748,7 +736,7 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
     tensor_parallel_open(&m->tp, run->parallel, run->type);
     const int ranks = (int)m->tp.size;
     TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
-    TRY(check_mixture(cfg, run, err));
+    TRY(experts_check(cfg, zero_group_size(run->parallel ? run->parallel->ep : NULL), err));
     gpt2_config part = *cfg;
     part.padded_vocab_size /= ranks;
     m->cfg = *cfg;
@@ -841,6 +829,7 @@ static void choose(gpt2_model *m, int c, int slot) {
     m->blocks = m->sets + (size_t)slot * ((size_t)m->longest + 1);
     for (int i = 0; i < m->count; i++) m->blocks[i].x = m->blocks[i].own;
     m->blocks[m->count].x = m->norm_x;
+    if (m->moe) experts_choose(m->moe, slot, m->first / 2);
 }
 
 static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_error *err) {
@@ -1170,13 +1159,23 @@ static zero_result mixed(gpt2_model *m, zero_result result) {
     return result == ZERO_OK ? ZERO_OK : refuse(&m->error, result, "%s", experts_error(m->moe));
 }
 
-static zero_result block(gpt2_model *m, size_t l, const ops_heads *s) {
+/* From ln2 to the input of the next block: res2 + the mixture, all ranks' parts added up. */
+static zero_result block_mixture(gpt2_model *m, size_t l, size_t R) {
     const block_values *b = block_at(m, l);
+    void *out = block_at(m, l + 1)->x;
+    if (!m->tp.group)
+        return mixed(m, experts_forward(m->moe, (int)l / 2, out, b->res2, b->ln2, R, m->counts));
+    TRY(mixed(m, experts_forward(m->moe, (int)l / 2, m->dc, NULL, b->ln2, R, m->counts)));
+    sum_up(m, m->dc, R);
+    ops_add_bias(m->ops, out, b->res2, own(m, m->dc, R), experts_no_bias(m->moe), own_rows(m, R),
+                 m->C);
+    return ZERO_OK;
+}
+
+static zero_result block(gpt2_model *m, size_t l, const ops_heads *s) {
     TRY(hook(m, zero_forward_begin(m->z, unit_of_block(m, l), &m->params)));
     block_forward(m, l, s, 0);
-    if (is_mixture(m, l))
-        TRY(mixed(m, experts_forward(m->moe, (int)l / 2, block_at(m, l + 1)->x, b->res2, b->ln2,
-                                     s->batch * s->seq_len, m->counts)));
+    if (is_mixture(m, l)) TRY(block_mixture(m, l, s->batch * s->seq_len));
     return hook(m, zero_forward_end(m->z, unit_of_block(m, l)));
 }
 
@@ -1191,8 +1190,10 @@ static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
     }
     if (is_mixture(m, l)) { /* its own units end before the block's */
         block_norm_again(m, l, R);
+        gather(m, m->dres, R);
         TRY(mixed(m, experts_backward(m->moe, (int)l / 2, m->dc, block_at(m, l)->ln2, m->dres, R,
                                       m->aux)));
+        sum_up(m, m->dc, R);
     }
     ops_sums_begin(m->ops);
     if (is_mixture(m, l))
@@ -1621,6 +1622,8 @@ static ops_heads enter_chunk(gpt2_model *m, const gpt2_chunk *c) {
 
 zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c) {
     const ops_heads s = enter_chunk(m, c);
+    m->counts = c->train;
+    m->trained += c->train && c->chunk == 0;
     if (!c->in) {
         TRY(take_tokens(m, c->inputs, NULL, s.batch * s.seq_len));
         TRY(embed(m, &s));
@@ -1656,6 +1659,7 @@ static int is_last_chunk(const gpt2_model *m, const gpt2_chunk *c) {
 
 zero_result gpt2_chunk_backward(gpt2_model *m, const gpt2_chunk *c, float loss_factor) {
     const ops_heads s = enter_chunk(m, c);
+    m->aux = loss_factor * m->cfg.moe.aux;
     if (is_last_chunk(m, c))
         TRY(chunk_end(m, c, &s, loss_factor));
     else
@@ -1699,7 +1703,8 @@ void gpt2_free(void *memory) { ops_free(memory); }
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     gpt2_model shape;
     if (set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
-    if (!shape.tp.group) return experts_sent(cfg, run);
+    const uint64_t mixture = experts_sent(cfg, run);
+    if (!shape.tp.group) return mixture;
     const uint64_t others = shape.tp.size - 1, size = shape.tp.size;
     const uint64_t R = (uint64_t)run->batch * shape.T, again = (uint64_t)run->recompute;
     const uint64_t half = R * shape.C * shape.bytes / size * others; /* of an all-reduce */
@@ -1708,7 +1713,7 @@ uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     if (again == GPT2_RECOMPUTE_NORM && shape.tp.sequence) halves += 2;
     const uint64_t first = (uint64_t)gpt2_stage_is_first(&shape.stage);
     const uint64_t last = (uint64_t)gpt2_stage_is_last(&shape.stage);
-    return half * (halves * (uint64_t)shape.layers + 2 * first + 2 * last)
+    return mixture + half * (halves * (uint64_t)shape.layers + 2 * first + 2 * last)
            + last * 3 * (2 * R * sizeof(float) * others / size);
 }
 

@@ -350,6 +350,7 @@ typedef struct gpt2_chunk {
     void *in;       /* activation that comes in; first chunk: NULL */
     void *out;      /* that goes on; last chunk: NULL */
     void *gradient; /* backward: in, that of out (last chunk: nothing); out, that of in */
+    int train;      /* forward: a backward follows */
 } gpt2_chunk;
 
 /* The blocks of a chunk, with the lookup before the first one's; final norm and classifier are
@@ -388,7 +389,7 @@ size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
                      sequence parallelism 2 U (NORM) or 3 U (BLOCK, AWAY)
        embedding, classifier  2 U each
        loss          three all-reduces of B T f32
-    Of a pipeline what its stage has; and of an expert group what experts_sent says. */
+    Of a pipeline what its stage has; and what experts_sent says, of an expert group and beside. */
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Floating-point operations per token of a training step, forward and backward: 6 per parameter

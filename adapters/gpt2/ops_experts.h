@@ -43,7 +43,8 @@ void ops_routes(const ops_route *t, double *totals, size_t R);
 
 /* out (E capacity, C): the rows of the slots, zeros where there is none. */
 void ops_dispatch(const ops_route *t, void *out, const void *x, size_t R, size_t C);
-/* out (R, C) = x + the sum over choices of weight times its row of in (E capacity, C). */
+/* out (R, C) = x + the sum over choices of weight times its row of in (E capacity, C). x NULL:
+   without. */
 void ops_combine(const ops_route *t, void *out, const void *x, const void *in, size_t R, size_t C);
 
 /* Backwards through ops_combine: din (E capacity, C) is stored, dweights (R, k) as well. */

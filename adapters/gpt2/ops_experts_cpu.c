@@ -142,7 +142,10 @@ void ops_combine(const ops_route *t, void *out, const void *x, const void *in, s
         for (size_t c = 0; c < C; c += PIECE) {
             const size_t n = least(C - c, PIECE);
             float sum[PIECE];
-            take(sum, x, r * C + c, n, t->type);
+            if (x)
+                take(sum, x, r * C + c, n, t->type);
+            else
+                memset(sum, 0, sizeof sum);
             for (size_t j = r * k; j < (r + 1) * k; j++)
                 if (t->slots[j] >= 0)
                     add_row(sum, t->weights[j], in, (size_t)t->slots[j] * C + c, n, t->type);

@@ -164,7 +164,7 @@ __global__ void combine_kernel(ops_route t, typename NUM::word *out, const typen
                                const typename NUM::word *in, size_t R, size_t C) {
     EACH(i, R * C) {
         const size_t r = i / C;
-        float sum = ops_load_one(x + i, NUM());
+        float sum = x ? ops_load_one(x + i, NUM()) : 0.0f;
         for (size_t at = r * t.chosen; at < (r + 1) * t.chosen; at++)
             if (t.slots[at] >= 0)
                 sum += t.weights[at] * ops_load_one(in + (size_t)t.slots[at] * C + i % C, NUM());

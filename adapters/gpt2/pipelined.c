@@ -203,6 +203,7 @@ static zero_result train_forward(void *user, const pipeline_work *w, void *in, v
     gpt2_pipeline *p = (gpt2_pipeline *)user;
     gpt2_chunk c = enter(p, w, in);
     c.out = out;
+    c.train = 1;
     return failed(p, gpt2_chunk_forward(p->model, &c));
 }
 

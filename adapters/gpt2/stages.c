@@ -15,23 +15,52 @@ static double classifier_cost(const gpt2_config *cfg, int seq_len) {
     return (double)cfg->padded_vocab_size * C / (12 * C * C + C * seq_len);
 }
 
+/* Blocks that stay together. */
+static int blocks_of_piece(const gpt2_config *cfg) { return cfg->moe.experts ? 2 : 1; }
+
+static void cut_reason(const gpt2_config *cfg, const pipeline_shape *shape, char *why,
+                       size_t bytes) {
+    const int each = blocks_of_piece(cfg), chunks = shape->stages * shape->chunks;
+    why[0] = 0;
+    if (each == 1 && pipeline_check(shape, cfg->layers, why, bytes)) return;
+    if (chunks > GPT2_MOST_CHUNKS)
+        (void)snprintf(why, bytes, "%d stages of %d chunks: %d chunks in all are the most",
+                       shape->stages, shape->chunks, GPT2_MOST_CHUNKS);
+    else if (chunks > cfg->layers / each && shape->stages > cfg->layers / each)
+        (void)snprintf(why, bytes,
+                       "%d stages need two blocks each, one of them with experts, and the model "
+                       "has %d: %d stage%s can",
+                       shape->stages, cfg->layers, cfg->layers / each,
+                       cfg->layers / each > 1 ? "s" : "");
+    else if (chunks > cfg->layers / each)
+        (void)snprintf(why, bytes,
+                       "%d stages of %d chunks need two blocks a chunk, one of them with experts, "
+                       "and the model has %d: %d chunk%s can",
+                       shape->stages, shape->chunks, cfg->layers,
+                       cfg->layers / each / shape->stages,
+                       cfg->layers / each / shape->stages > 1 ? "s" : "");
+    else
+        (void)pipeline_check(shape, cfg->layers, why, bytes);
+}
+
 zero_result gpt2_stage_make(gpt2_stage *s, const gpt2_config *cfg, int stages, int chunks, int rank,
                             int seq_len, gpt2_error *err) {
     const pipeline_shape shape = {stages, stages, chunks, 0};
-    int blocks[GPT2_MOST_CHUNKS];
+    const int each = blocks_of_piece(cfg);
+    int pieces[GPT2_MOST_CHUNKS];
     char why[256];
     memset(s, 0, sizeof *s);
-    if (!pipeline_check(&shape, cfg->layers, why, sizeof why) && stages * chunks > GPT2_MOST_CHUNKS)
-        (void)snprintf(why, sizeof why, "%d stages of %d chunks: %d chunks in all are the most",
-                       stages, chunks, GPT2_MOST_CHUNKS);
+    cut_reason(cfg, &shape, why, sizeof why);
     if (why[0] && err) (void)snprintf(err->sentence, sizeof err->sentence, "%s", why);
     if (why[0]) return ZERO_ERR_ARGUMENT;
     s->stages = stages;
     s->chunks = chunks;
     s->stage = rank;
     s->slots = 1;
-    pipeline_partition(cfg->layers, stages * chunks, 0, classifier_cost(cfg, seq_len), blocks);
-    for (int k = 0; k < stages * chunks; k++) s->first[k + 1] = s->first[k] + blocks[k];
+    pipeline_partition(cfg->layers / each, stages * chunks, 0,
+                       classifier_cost(cfg, seq_len) / each + cfg->layers % each * 0.5, pieces);
+    for (int k = 0; k < stages * chunks; k++) s->first[k + 1] = s->first[k] + each * pieces[k];
+    s->first[stages * chunks] = cfg->layers; /* a last block without experts */
     return ZERO_OK;
 }
 
@@ -54,6 +83,12 @@ int gpt2_stage_first(const gpt2_stage *s, int c) {
     return first;
 }
 
+int gpt2_stage_block(const gpt2_stage *s, int i) {
+    int c = 0;
+    while (gpt2_stage_first(s, c + 1) <= i) c++;
+    return s->first[chunk_of(s, c)] + i - gpt2_stage_first(s, c);
+}
+
 int gpt2_stage_layers(const gpt2_stage *s) { return gpt2_stage_first(s, s->chunks); }
 
 int gpt2_stage_most(const gpt2_stage *s) {
@@ -66,6 +101,15 @@ int gpt2_stage_most(const gpt2_stage *s) {
 /* ---- tensors and units ----------------------------------------------------------------------- */
 
 static int is_of_blocks(int tensor) { return tensor >= GPT2_LN1W && tensor <= GPT2_FCPROJB; }
+
+/* Of the first n blocks, those that have a tensor of blocks. */
+static int having(const gpt2_config *cfg, int tensor, int n) {
+    return cfg->moe.experts && tensor >= GPT2_FCW ? (n + 1) / 2 : n;
+}
+
+int gpt2_tensor_layers(const gpt2_config *cfg, int tensor) {
+    return is_of_blocks(tensor) ? having(cfg, tensor, cfg->layers) : 1;
+}
 
 /* A tensor that is not of blocks. */
 static int is_here(const gpt2_config *cfg, const gpt2_stage *s, int tensor) {
@@ -94,7 +138,7 @@ int gpt2_stage_table(const gpt2_config *cfg, const gpt2_stage *s, zero_tensor_de
         zero_tensor_desc d = table[i];
         if (!is_of_blocks(i) && !is_here(cfg, s, i)) continue;
         d.unit = unit_here(cfg, s, i);
-        if (is_of_blocks(i)) d.layers = gpt2_stage_layers(s);
+        if (is_of_blocks(i)) d.layers = having(cfg, i, gpt2_stage_layers(s));
         if (i == GPT2_WTE) d.uses = 1;
         if (i == GPT2_WTE && !cfg->untied)
             d.flags |= ZERO_LATE | (gpt2_stage_is_first(s) ? 0 : ZERO_COPY);
@@ -127,10 +171,10 @@ void gpt2_stage_world(const gpt2_config *cfg, const gpt2_stage *s, int *out) {
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-/* The chunk of the model that has a block. */
-static int chunk_with(const gpt2_stage *s, int layer) {
+/* The chunk of the model that has a layer of a tensor of blocks. */
+static int chunk_with(const gpt2_config *cfg, const gpt2_stage *s, int tensor, int layer) {
     int k = 0;
-    while (s->first[k + 1] <= layer) k++;
+    while (having(cfg, tensor, s->first[k + 1]) <= layer) k++;
     return k;
 }
 
@@ -143,12 +187,15 @@ gpt2_run_of gpt2_stage_run(const gpt2_config *cfg, const gpt2_stage *s, int tens
         r.owner = tensor == GPT2_WTE || tensor == GPT2_WPE ? 0 : s->stages - 1;
         return r;
     }
-    const int k = chunk_with(s, (int)(first / numel)), c = k / s->stages;
-    const size_t begin = (size_t)s->first[k] * numel, end = (size_t)s->first[k + 1] * numel;
+    const int k = chunk_with(cfg, s, tensor, (int)(first / numel)), c = k / s->stages;
+    const size_t begin = (size_t)having(cfg, tensor, s->first[k]) * numel;
+    const size_t end = (size_t)having(cfg, tensor, s->first[k + 1]) * numel;
     r.n = end - first < n ? end - first : n;
     r.owner = k % s->stages;
     r.here = r.owner == s->stage;
-    r.first = r.here ? (size_t)gpt2_stage_first(s, c) * numel + first - begin : 0;
+    if (!r.here) r.first = 0;
+    if (r.here)
+        r.first = (size_t)having(cfg, tensor, gpt2_stage_first(s, c)) * numel + first - begin;
     return r;
 }
 
@@ -160,9 +207,10 @@ gpt2_run_of gpt2_stage_place(const gpt2_config *cfg, const gpt2_stage *s, int te
     r.owner = is_of_blocks(tensor) ? s->stage : gpt2_stage_run(cfg, s, tensor, numel, 0, 1).owner;
     if (!is_of_blocks(tensor)) return r;
     const int layer = (int)(at / numel);
-    while (gpt2_stage_first(s, c) + gpt2_stage_blocks(s, c) <= layer) c++;
-    const int behind = gpt2_stage_first(s, c) + gpt2_stage_blocks(s, c);
-    const int first = s->first[chunk_of(s, c)] + layer - gpt2_stage_first(s, c);
+    while (having(cfg, tensor, gpt2_stage_first(s, c + 1)) <= layer) c++;
+    const int behind = having(cfg, tensor, gpt2_stage_first(s, c + 1));
+    const int first = having(cfg, tensor, s->first[chunk_of(s, c)]) + layer
+                      - having(cfg, tensor, gpt2_stage_first(s, c));
     r.n = (size_t)behind * numel - at;
     r.first = (size_t)first * numel + at % numel;
     return r;

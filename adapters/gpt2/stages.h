@@ -9,6 +9,10 @@
        L = 8, p = 2, v = 2    stage 0: wte wpe | blocks 0 1 | 4 5
                               stage 1:           blocks 2 3 | 6 7 | final norm | classifier
 
+   EXPERTS are in every second block of the model (experts.h), and chunks have even numbers of
+   blocks then, but for the last one of an odd model: so they are in every second block of a stage,
+   too.
+
    TIED EMBEDDINGS. The last stage has wte as well, in a unit of its own. Its gradient there is the
    classifier's, on the first stage that of the lookup; zero_tensor_sum adds them up,
    once a step (ZERO_LATE), and the norm counts it on the first stage (ZERO_COPY on the last). */
@@ -38,6 +42,12 @@ int gpt2_stage_layers(const gpt2_stage *s);
 int gpt2_stage_most(const gpt2_stage *s);
 int gpt2_stage_blocks(const gpt2_stage *s, int c);
 int gpt2_stage_first(const gpt2_stage *s, int c);
+/* Block i of the stage, among those of the model. */
+int gpt2_stage_block(const gpt2_stage *s, int i);
+
+/* Layers of a tensor of the whole model: of an MLP's where experts stand in place of some, fewer
+   than it has blocks. */
+int gpt2_tensor_layers(const gpt2_config *cfg, int tensor);
 
 /* The stage's rows of a whole table of n tensors, in place: units are numbered anew. Returns how
    many. */

@@ -198,8 +198,8 @@ int gpt2_place_of(const gpt2_config *cfg, const gpt2_parallel *how, const char *
     while (t < GPT2_MOST_TENSORS && strcmp(gpt2_tensor_name(t), name) != 0) t++;
     if (t == GPT2_MOST_TENSORS) return -1;
     const tensor_slice s = tensor_slice_of(cfg, t, zero_group_rank(tp), zero_group_size(tp));
-    const int whole = tensor_slice_is_whole(&s), layered = t >= GPT2_LN1W && t <= GPT2_FCPROJB;
-    const size_t layers = layered ? (size_t)cfg->layers : 1;
+    const int whole = tensor_slice_is_whole(&s);
+    const size_t layers = (size_t)gpt2_tensor_layers(cfg, t);
     const gpt2_run_of run = gpt2_stage_place(cfg, stage, t, tensor_slice_numel(&s), at);
     out->total = layers * layer_numel(cfg, t);
     out->row = s.dim * s.inner;

@@ -228,7 +228,7 @@ static const option train_table[] = {
         KEY("pipeline.stages: -pp", DS_GIVEN_PIPELINE, IF_GIVEN),
         .help = "stages that have the model's blocks one after the other, and run its micro-steps "
                 "as a pipeline, one forward, one backward; -d gives the micro-steps: of m, (p-1)/m "
-                "of the time is idle"),
+                "of the time is idle. With -en blocks go by twos"),
     ROW(INT, "-ppv", "--pipeline-chunks", pipeline_chunks, "1", RANGE(1, 512),
         .help = "chunks of blocks that each stage has, interleaved: a v-th of the idle time, for v "
                 "times the messages; the stages divide the micro-steps then"),
@@ -241,10 +241,16 @@ static const option train_table[] = {
             "experts, in place of the MLP of every second block, of which a token asks -ek: the "
             "mixtures of GShard and Switch; 0: none"),
     ROW(INT, "-ek", "--experts-asked", chosen, "1", RANGE(1, 2), .course = 1,
+        TO(INT, experts_asked), KEY("expert_parallel.top_k: -ek", DS_GIVEN_EXPERTS_ASKED, IF_GIVEN),
         .help = "experts that a token asks: 1, by its gate, or 2, by their gates over their sum"),
-    ROW(INT, "-eg", "--expert-group", expert_group, "1", RANGE(1, 65536),
+    ROW(INT, "-eg", "--expert-group", expert_group, "1", RANGE(1, 65536), TO(INT, expert_group),
+        KEY("expert_parallel.autoep_size: -eg", DS_GIVEN_EXPERT_GROUP, IF_GIVEN),
         .help = "data-parallel ranks that share a layer's experts: each has -en / -eg of them, and "
-                "tokens travel; it divides both"),
+                "tokens travel; it divides both. Of -tp's ranks each has a part of every expert"),
+    ROW(INT, "-ego", "--experts-apart", experts_apart, "0", RANGE(0, 1), TO(INT, experts_apart),
+        KEY("use_data_before_expert_parallelism: -ego", DS_GIVEN_EXPERTS_APART, IF_GIVEN),
+        .help = "0: the ranks of an expert group are neighbours; 1: those that have the same "
+                "experts are"),
     ROW(REAL, "-ec", "--capacity", capacity, "1", RANGE(0.001, 1e6), .course = 1,
         .help = "choices that an expert takes of a rank's micro-step, over their mean number, at "
                 "least 4; what is beyond that is dropped, and counted"),

@@ -30,6 +30,7 @@ typedef struct train_options {
     int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */
     int pipeline, pipeline_chunks;                  /* -pp, -ppv */
     int experts, chosen, expert_group;              /* -en, -ek, -eg */
+    int experts_apart;                              /* -ego */
     double capacity, aux;                           /* -ec, -ea */
     const char *layouts;                            /* -layouts; "": none to compare */
     int batch, seq_len, steps;

@@ -20,34 +20,10 @@ static int train_check_saves(const train_options *o, char *sentence, size_t byte
     return sentence_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
 }
 
-/* What experts, a context of their own, do not do. */
 static int train_check_experts(const train_options *o, char *sentence, size_t bytes) {
-    if (!o->experts) {
-        if (o->expert_group < 2 || o->layouts[0]) return 0;
-        return sentence_fail(sentence, bytes,
-                             "-eg %d: there are no experts to share: -en gives them",
-                             o->expert_group);
-    }
-    if (o->tile_rows > 0)
-        return sentence_fail(sentence, bytes,
-                             "-zl %d: beside experts, -en %d, wte is in one piece: -zl 0",
-                             o->tile_rows, o->experts);
-    if (o->delay_from > 0)
-        return sentence_fail(sentence, bytes,
-                             "-zod %d: beside experts, -en %d, updates are not delayed: -zod 0",
-                             o->delay_from, o->experts);
-    if (o->optimizer == ZERO_LAMB || o->optimizer == ZERO_MUON)
-        return sentence_fail(
-            sentence, bytes,
-            "-op lamb and muon with experts, -en %d, are not supported yet: adamw is "
-            "the nearest that can be",
-            o->experts);
-    if (o->save_aside && o->save_every > 0)
-        return sentence_fail(sentence, bytes,
-                             "-na 1: checkpoints of experts, -en %d, and of the rest are saved one "
-                             "after the other: -na 0",
-                             o->experts);
-    return 0;
+    if (o->experts || o->expert_group < 2 || o->layouts[0]) return 0;
+    return sentence_fail(sentence, bytes, "-eg %d: there are no experts to share: -en gives them",
+                         o->expert_group);
 }
 
 int train_check(const train_options *o, char *sentence, size_t bytes) {
@@ -142,6 +118,11 @@ int train_mixture(const train_options *o, gpt2_config *model, char *sentence, si
     return 0;
 }
 
+void train_take(train_options *o, const ds_config *file, gpt2_config *model) {
+    train_options_take(o, file);
+    if (model->moe.experts) model->moe.chosen = o->chosen;
+}
+
 int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
     gpt2_error error;
     model_info info;
@@ -211,15 +192,10 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     if (layout_divide(ranks, ranks->ranks, ranks->rank, sizes, sentence, bytes)) return 1;
     ranks->part.sequence = cut;
     ranks->mixed = model->moe.experts > 0;
+    ranks->tile_rows = o->tile_rows;
     if (experts_check(model, sizes.ep, &error))
         return sentence_fail(sentence, bytes, "-en %d -eg %d: %s", model->moe.experts, sizes.ep,
                              error.sentence);
-    if (ranks->mixed && sizes.tp * sizes.pp > 1)
-        return sentence_fail(
-            sentence, bytes,
-            "-en %d: experts beside -tp %d and -pp %d are not supported; the nearest "
-            "that can be is -tp 1 -pp 1, all ranks data-parallel",
-            model->moe.experts, sizes.tp, sizes.pp);
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
         return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
     return train_batch(o, ranks->dp, batch, sentence, bytes)
@@ -229,7 +205,7 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
 
 int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
                     batch_shape *batch, char *sentence, size_t bytes) {
-    layout_sizes sizes = {1, 1, 1};
+    layout_sizes sizes = {1, 1, 1, o->experts_apart};
     return layout_word(o->layouts, i, ranks->ranks, &sizes, sentence, bytes)
            || train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
 }
@@ -237,7 +213,7 @@ int train_divide_as(const train_options *o, int i, const gpt2_config *model, lay
 int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batch_shape *batch,
                  char *sentence, size_t bytes) {
     const int n = layout_words(o->layouts);
-    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group};
+    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group, o->experts_apart};
     if (n == 0) return train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
     if (o->step_tokens == 0)
         o->step_tokens =

@@ -37,6 +37,9 @@ int train_mixture(const train_options *o, gpt2_config *model, char *sentence, si
 /* The model that -e names, or whose file it is. */
 int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes);
 
+/* What a file says, into the flags, and what of that is the model's. */
+void train_take(train_options *o, const ds_config *file, gpt2_config *model);
+
 /* Writes a text to a file, if there is a path. 0: it cannot be written; errno says why. */
 int train_write(const char *path, const char *text);
 

@@ -10,14 +10,16 @@
 
 static checkpoint_options own_options(expert_saves *x, const layout *l, const gpt2_config *model,
                                       const checkpoint_options *o) {
+    const experts_part whole = experts_part_of(NULL);
     checkpoint_options own = *o;
-    experts_table(model, l->ep_rank, l->ep, x->table);
-    (void)snprintf(x->folder, sizeof x->folder, "%s/experts-%d", o->folder, l->ep_rank);
+    experts_table(model, &whole, x->table);
+    (void)snprintf(x->folder, sizeof x->folder, "%s/experts", o->folder);
     own.folder = x->folder;
-    own.keep_last += own.keep_last > 0;
+    if (own.keep_last) own.keep_last += 1 + own.asynchronous;
+    own.asynchronous = 0;
     own.tensors = x->table;
     own.ntensors = EXPERTS_TENSORS;
-    if (l->rank > 0) own.log = NULL; /* one group speaks */
+    own.parts = layout_parts(l, 1);
     return own;
 }
 

@@ -1,9 +1,9 @@
 /* expert_saves.h - checkpoints of experts, beside those of the rest of a model.
 
-   Each rank of an expert group saves what it has, with the ranks that have the same, into a folder
-   of its own, FOLDER/experts-0 ...: before the rest of the step's checkpoint, so that this has its
-   experts wherever it is there itself; one generation more is kept for the same reason. They are
-   loaded by as many ranks of an expert group as saved them, and any number of such groups.
+   They are a checkpoint of their context, in FOLDER/experts: saved before the rest of the step's,
+   so that this has its experts wherever it is there itself, and never aside, as the rest's may be;
+   one generation more is kept for the same reason, or two then. Its tensors are those of the whole
+   model, experts of a layer one after the other: any layout goes on from it.
 
    Without experts (a layout that is not mixed) these functions do nothing. COLLECTIVE over all
    ranks; a result is this rank's. */
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-/* What a rank has in a folder of its own. All zeros before. */
+/* All zeros before. */
 typedef struct expert_saves {
     checkpoint *saves;
     zero_tensor_desc table[8];

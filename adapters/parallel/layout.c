@@ -54,7 +54,8 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
     l->tp_rank = rank % tp;
     l->dp_rank = rank / tp % l->dp;
     l->pp_rank = rank / tp / l->dp;
-    l->ep_rank = l->dp_rank % l->ep;
+    l->ep_rank = sizes.apart ? l->dp_rank / (l->dp / l->ep) : l->dp_rank % l->ep;
+    l->ep_group = sizes.apart ? l->dp_rank % (l->dp / l->ep) : l->dp_rank / l->ep;
     return 0;
 }
 
@@ -67,10 +68,10 @@ int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_ste
         return sentence_fail(sentence, bytes,
                              "-ppv %d: chunks are of a pipeline's stages, found -pp 1", chunks);
     if (l->pp == 1) return 0;
-    if (pipeline_check(&shape, model->layers, why, sizeof why))
-        return sentence_fail(sentence, bytes, "-pp %d: %s", l->pp, why);
     if (gpt2_stage_make(&l->stage, model, l->pp, chunks, l->pp_rank, seq_len, &error))
         return sentence_fail(sentence, bytes, "-pp %d: %s", l->pp, error.sentence);
+    if (pipeline_check(&shape, model->layers, why, sizeof why))
+        return sentence_fail(sentence, bytes, "-pp %d: %s", l->pp, why);
     gpt2_pipeline_slots(&l->stage, micro_steps);
     return 0;
 }
@@ -155,10 +156,10 @@ static zero_result layout_open_stages(layout *l) {
     return zero_group_split(l->world, ends ? of_stages : -1, l->pp_rank, &l->stage.ends);
 }
 
-/* Neighbours that share experts, and those that have the same ones. */
+/* Ranks that share experts, and those that have the same ones. */
 static zero_result layout_open_experts(layout *l) {
     if (!l->mixed) return ZERO_OK;
-    ZERO_TRY(zero_group_split(l->data, l->dp_rank / l->ep, l->ep_rank, &l->part.ep));
+    ZERO_TRY(zero_group_split(l->data, l->ep_group, l->ep_rank, &l->part.ep));
     zero_group_name(l->part.ep, "ep");
     return zero_group_split(l->data, l->ep_rank, l->dp_rank, &l->same);
 }
@@ -196,23 +197,33 @@ void layout_close(layout *l) {
     zero_group_close(l->world);
     zero_host_free(l->sums);
     free(l->world_unit);
+    free(l->expert_unit);
     l->world = l->data = l->part.tp = l->stage.pp = l->stage.ends = l->part.ep = l->same = NULL;
     l->sums = NULL;
-    l->world_unit = NULL;
+    l->world_unit = l->expert_unit = NULL;
+}
+
+/* Units of the rest: with wte in tiles, which a pipeline has not, each is one, and wpe another. */
+static int layout_units(const layout *l, const gpt2_config *model) {
+    gpt2_config part = *model;
+    part.padded_vocab_size /= l->tp;
+    const int rows = gpt2_tile_rows(&part, l->tile_rows);
+    const int tiles = rows ? part.padded_vocab_size / rows : 0;
+    return gpt2_world_units(model) + tiles + (tiles && model->untied ? tiles - 1 : 0);
 }
 
 /* A pipeline's micro-steps add up where they lie, in f32, unless that was asked otherwise. */
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
     c->world = l->world;
     l->model = model;
-    if (l->mixed) c->world_units = gpt2_world_units(model) + experts_world_units(model);
+    if (l->mixed) c->world_units = layout_units(l, model) + experts_world_units(model);
     if (l->pp == 1) return ZERO_OK;
     if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = ZERO_ACCUMULATE_LOCAL;
     if (c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
     l->world_unit = (int *)malloc((size_t)gpt2_world_units(model) * sizeof *l->world_unit);
     if (!l->world_unit) return ZERO_ERR_MEMORY;
     gpt2_stage_world(model, &l->stage, l->world_unit);
-    c->world_units = gpt2_world_units(model);
+    c->world_units = gpt2_world_units(model) + (l->mixed ? experts_world_units(model) : 0);
     c->world_unit = l->world_unit;
     return ZERO_OK;
 }
@@ -230,15 +241,14 @@ zero_comm layout_comm(const layout *l, const zero_comm *comm) {
 /* wte in tiles is as many units more. */
 zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c,
                            void *trace_user) {
-    const int units = experts_units(model, l->ep);
+    const experts_part part = experts_part_of(&l->part);
     zero_config own = *c;
     if (!l->mixed) return ZERO_OK;
     const zero_comm comm = zero_group_comm(l->same);
-    l->world_unit = (int *)malloc((size_t)units * sizeof *l->world_unit);
-    if (!l->world_unit) return ZERO_ERR_MEMORY;
-    experts_world(model, l->ep_rank, l->ep, c->world_units - experts_world_units(model),
-                  l->world_unit);
-    own.world_unit = l->world_unit;
+    l->expert_unit = (int *)malloc((size_t)experts_units(model, &part) * sizeof *l->expert_unit);
+    if (!l->expert_unit) return ZERO_ERR_MEMORY;
+    experts_world(model, &part, c->world_units - experts_world_units(model), l->expert_unit);
+    own.world_unit = l->expert_unit;
     own.joins = z;
     own.trace_user = trace_user;
     own.divisor = l->dp;
@@ -277,33 +287,37 @@ void layout_destroy(layout *l, zero_ctx *z) {
 zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *hash) {
     uint64_t mixed = 0;
     if (!l->experts) return ZERO_OK;
-    ZERO_TRY(experts_hash(l->experts, model, l->part.ep, &mixed));
+    ZERO_TRY(experts_hash(l->experts, model, &l->part, &mixed));
     *hash ^= mixed;
     return ZERO_OK;
 }
 
-void layout_stats(const layout *l, zero_group_stats *stats) {
+zero_result layout_stats(const layout *l, zero_stats *stats) {
     const zero_group *const all[4] = {l->part.tp, l->part.ep, l->stage.pp, l->stage.ends};
     memset(stats, 0, sizeof *stats);
+    if (l->experts) ZERO_TRY(zero_query_stats(l->experts, stats));
     for (int i = 0; i < 4; i++) {
         zero_group_stats of;
         zero_group_query_stats(all[i], &of);
         stats->sent_bytes += of.sent_bytes;
-        stats->waited_s += of.waited_s;
+        stats->exposed_s += of.waited_s;
     }
+    return ZERO_OK;
 }
 
 static void layout_place(const void *user, const char *name, size_t at, checkpoint_place *place) {
     const layout *l = (const layout *)user;
     gpt2_place p;
-    if (gpt2_place_of(l->model, &l->part, name, at, &p) < 0) return;
+    if (gpt2_place_of(l->model, &l->part, name, at, &p) < 0
+        && experts_place_of(l->model, &l->part, name, at, &p) < 0)
+        return;
     const checkpoint_place found = {p.total, p.row, p.parts, p.part, p.owner, p.first, p.n};
     *place = found;
 }
 
-checkpoint_parts layout_parts(const layout *l) {
+checkpoint_parts layout_parts(const layout *l, int of_experts) {
     const checkpoint_parts parts = {l->world, layout_place, l}, none = {NULL, NULL, NULL};
-    return l->tp * l->pp > 1 ? parts : none; /* beside experts each context has its model whole */
+    return l->tp * l->pp > 1 || of_experts ? parts : none;
 }
 
 zero_result layout_sum(layout *l, zero_ctx *z, double *values, int n) {

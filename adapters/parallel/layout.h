@@ -31,14 +31,17 @@ enum { LAYOUT_MOST = 8, LAYOUT_NAME = 48 }; /* of a list; bytes of a name */
 typedef struct layout_sizes {
     int pp, tp; /* the rest is data-parallel */
     int ep;     /* data-parallel ranks that share a layer's experts */
+    int apart;  /* 1: those that have the same experts are neighbours, not those that share them */
 } layout_sizes;
 
 typedef struct layout {
     int pp, dp, tp;  /* ranks of each kind */
     int ranks, rank; /* of all; this one, and what that is */
     int pp_rank, dp_rank, tp_rank;
-    int ep, ep_rank;          /* neighbours among the data-parallel ranks share experts */
+    int ep, ep_rank;          /* of the data-parallel ranks, those that share experts */
+    int ep_group;             /* which of these groups */
     int mixed;                /* the model has some */
+    int tile_rows;            /* wte is in tiles of so many rows at most; 0: whole */
     zero_group *same;         /* the ranks that have the same ones */
     zero_ctx *experts;        /* what has them; NULL: there are none */
     zero_group *world, *data; /* NULL: data parallelism alone */
@@ -46,6 +49,7 @@ typedef struct layout {
     double *sums;             /* memory that groups reach */
     gpt2_stage stage;         /* of a pipeline: this rank's */
     int *world_unit;          /* of the context's units, where there is a pipeline */
+    int *expert_unit;         /* of the experts' context's */
     const gpt2_config *model; /* borrowed, from layout_settings on */
 } layout;
 
@@ -95,11 +99,13 @@ void layout_destroy(layout *l, zero_ctx *z);
 /* The experts' weights into a hash of the others. COLLECTIVE, SYNC. */
 zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *hash);
 
-/* Bytes sent, and seconds waited, in the groups beside the contexts. */
-void layout_stats(const layout *l, zero_group_stats *stats);
+/* Of what is beside the context: the experts' zero_query_stats, to which the groups' bytes sent and
+   seconds waited are added. SYNC. Errors: those of zero_query_stats. */
+zero_result layout_stats(const layout *l, zero_stats *stats);
 
-/* How a checkpoint knows what this rank has; borrows the layout. Behind layout_settings. */
-checkpoint_parts layout_parts(const layout *l);
+/* How a checkpoint, of experts or of the rest, knows what this rank has; borrows the layout. Behind
+   layout_settings. */
+checkpoint_parts layout_parts(const layout *l, int of_experts);
 
 /* Sums over all ranks of the run, of at most 8 values (none: a barrier): zero_all_sum, where
    all are of the context.

@@ -195,7 +195,8 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
 static zero_result plan_tensors(const plan_case *c, const layout *l, int of_experts, zero_ctx *z) {
     zero_tensor_desc table[EXPERTS_TENSORS];
     if (!of_experts) return plan_describe(c, l, z);
-    experts_table(&c->model->gpt2, 0, c->sharers, table);
+    const experts_part part = {0, c->sharers, 0, 1, NULL};
+    experts_table(&c->model->gpt2, &part, table);
     return zero_tensors(z, table, EXPERTS_TENSORS);
 }
 

@@ -153,7 +153,7 @@ static int plan_read_file(plan_request *r, char *sentence, size_t bytes) {
     const int failed = ds_config_load(o->ds_path, &autos, &r->file, &notes, why, sizeof why);
     if (failed) (void)snprintf(sentence, bytes, "-ds: %s", why);
     if (failed || train_options_conflict(o, &r->file, sentence, bytes)) return 1;
-    train_options_take(o, &r->file);
+    train_take(o, &r->file, &r->model.gpt2);
     return 0;
 }
 
