@@ -228,7 +228,7 @@ typedef struct laid_rank {
 } laid_rank;
 
 static zero_result lay(const plan_case *c, const zero_comm *comm, laid_rank *k, laid *out) {
-    const layout_sizes sizes = {c->pp, c->tp, 1};
+    const layout_sizes sizes = {c->pp, c->tp, 1, 0};
     const gpt2_config *model = &c->model->gpt2;
     gpt2_run run = c->run;
     zero_config own = c->zero;

@@ -238,7 +238,6 @@ zero_comm layout_comm(const layout *l, const zero_comm *comm) {
 
 /* ---- experts ------------------------------------------------------------------------------- */
 
-/* wte in tiles is as many units more. */
 zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c,
                            void *trace_user) {
     const experts_part part = experts_part_of(&l->part);

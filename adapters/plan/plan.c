@@ -95,7 +95,7 @@ static void plan_place_close(plan_place *p) {
    groups. */
 static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char *sentence,
                            size_t bytes) {
-    const layout_sizes sizes = {plan_or_1(c->pp), plan_or_1(c->tp), plan_or_1(c->sharers)};
+    const layout_sizes sizes = {plan_or_1(c->pp), plan_or_1(c->tp), plan_or_1(c->sharers), 0};
     const int ranks = plan_or_1(c->nranks), micro = plan_or_1(c->zero.micro_steps);
     const int shares = !c->on_gpus && c->one_machine;
     const gpt2_config *model = &c->model->gpt2;

@@ -39,7 +39,7 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     const train_options *o = &r->options;
     const ds_config all =
         train_settings(o, &r->file, r->model.is_gpt2 ? r->model.gpt2.channels : 1);
-    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group};
+    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group, 0};
     batch_shape batch = {1, o->seq_len, 1, 0, 0};
     layout l;
     memset(c, 0, sizeof *c);
