@@ -449,8 +449,34 @@ static void ease_refused(void) {
                "no context");
 }
 
+/* What all KEEP and no hooks cost, in bytes an element, as the guide's table has it: stages 0 to 3,
+   and 3 where ranks do not see one copy of the parameters. */
+static void ease_costs(test_rank *r) {
+    static const zero_tensor_desc d = ZERO_FIELD(ease_host, emb, 4000000, .flags = ZERO_KEEP);
+    const double n = r->nranks;
+    const double expected[] = {16, 8 + 8 / n, 8 + 12 / n, 4 + 16 / n, 8 + 12 / n};
+    const zero_comm comm = test_comm(r);
+    for (int i = 0; i < 5; i++) {
+        zero_config cfg = {0};
+        zero_plan p = {0};
+        zero_ctx *z = NULL;
+        cfg.stage = i < 4 ? i : 3;
+        cfg.no_mapping = i == 4;
+        if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &d) || zero_query_plan(z, &p))
+            test_rank_fail(r, "stage %d: %s", cfg.stage, zero_last_error(z));
+        const double all =
+            (double)(p.param_bytes + p.grad_bytes + p.optimizer_bytes + p.buffer_bytes) / 4e6;
+        if (all < expected[i] || all > expected[i] + 0.1)
+            test_rank_fail(r, "row %d on %d ranks: %gP, expected %gP", i, r->nranks, all,
+                           expected[i]);
+        zero_destroy(z);
+    }
+}
+
 int main(void) {
     ease_same();
+    for (int n = 2; n <= RANKS + 1; n++)
+        test_check(test_ranks(n, 0, ease_costs, NULL), "what no hooks cost: %s", test_first);
     ease_units();
     ease_arrays_of_all_kinds();
     ease_slots();

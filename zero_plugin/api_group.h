@@ -71,14 +71,14 @@ void zero_group_close(zero_group *g) {
     zp_group_leave(g);
 }
 
-/* Where a rank stands is told with its number, by whoever misses it. */
+/* A rank's coordinates are told with its number, by whoever misses it. */
 void zero_group_name(zero_group *g, const char *name) {
     if (!g || !name) return;
     zp_group *p = &g->group;
     (void)snprintf(p->label, sizeof p->label, "%s", name);
-    if (!p->place || g->dead) return;
-    const size_t n = strlen(p->place);
-    (void)snprintf(p->place + n, ZP_PLACE_BYTES - n, "%s%s %d", n ? ", " : "", p->label, p->rank);
+    if (!p->coords || g->dead) return;
+    const size_t n = strlen(p->coords);
+    (void)snprintf(p->coords + n, ZP_COORDS_BYTES - n, "%s%s %d", n ? ", " : "", p->label, p->rank);
 }
 
 int zero_group_rank(const zero_group *g) { return g ? g->group.rank : 0; }

@@ -140,10 +140,10 @@ static const char *zp_run_cause(const char *call, int number) {
 static void zp_run_died(zp_crew *c, int rank, int number) {
     char text[ZP_TEXT_BYTES];
     const char *call = c->local->call[rank];
-    const char *place = c->local->place[rank];
+    const char *coords = c->local->coords[rank];
     (void)snprintf(text, sizeof text,
                    "rank %d%s%s%s was ended by signal %d (%s), its last call was %s%s", rank,
-                   place[0] ? " (" : "", place, place[0] ? ")" : "", number, strsignal(number),
+                   coords[0] ? " (" : "", coords, coords[0] ? ")" : "", number, strsignal(number),
                    call ? call : "none", zp_run_cause(call, number));
     if (zp_run_failed(c, ZP_BY_SIGNAL + number, text)) zp_run_say(c, text);
 }

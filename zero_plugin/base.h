@@ -75,7 +75,7 @@
 #define ZP_LOCAL_MAX     64              /* ranks that share memory */
 #define ZP_MAIL_BYTES    512             /* of one rank in an exchange */
 #define ZP_TEXT_BYTES    384             /* of an error sentence */
-#define ZP_PLACE_BYTES   64              /* of where a rank stands: tp 1, pp 0 */
+#define ZP_COORDS_BYTES  64              /* of a rank's coordinates: tp 1, pp 0 */
 #define ZP_STAGE_NUMEL   ((size_t)65536) /* elements that are staged at once */
 #define ZP_NORM_BLOCK    ((size_t)1024)  /* elements summed into one f64 before blocks are added */
 #define ZP_CONVERT_BLOCK ((size_t)512)   /* elements that are converted by way of other memory */

@@ -55,10 +55,10 @@ struct zero_local {
     const char *call[ZP_LOCAL_MAX]; /* the plugin's function that the rank called last, for the
                                        parent of forked ranks, whose literals lie where theirs do */
     /* Of a part that was cut from another one, by rank: that one, as this rank sees it, and the
-       rank there; of the first, NULL. And where a rank stands, "tp 1, pp 0", in the first alone. */
+       rank there; of the first, NULL. In the first alone a rank's coordinates: tp 1, pp 0. */
     zero_local *of[ZP_LOCAL_MAX];
     int32_t of_rank[ZP_LOCAL_MAX], first_rank[ZP_LOCAL_MAX];
-    char place[ZP_LOCAL_MAX][ZP_PLACE_BYTES];
+    char coords[ZP_LOCAL_MAX][ZP_COORDS_BYTES];
     uint32_t leavers; /* threads: ranks that have left a part for good */
 };
 
@@ -108,18 +108,18 @@ static const char *zp_rank_text(const zp_group *g, int rank, char *text, size_t 
     int me = g->rank;
     const zero_local *first = zp_local_first(local, &me);
     const int there = cut ? local->first_rank[rank] : rank;
-    const char *place = first ? first->place[there] : "";
+    const char *coords = first ? first->coords[there] : "";
     int n = snprintf(text, bytes, "%s %d", g->label[0] ? g->label : "rank", rank);
-    if (cut || (place[0] && g->label[0]))
-        (void)snprintf(text + n, bytes - (size_t)n, " (rank %d%s%s)", there, place[0] ? ": " : "",
-                       place);
-    else if (place[0])
-        (void)snprintf(text + n, bytes - (size_t)n, " (%s)", place);
+    if (cut || (coords[0] && g->label[0]))
+        (void)snprintf(text + n, bytes - (size_t)n, " (rank %d%s%s)", there, coords[0] ? ": " : "",
+                       coords);
+    else if (coords[0])
+        (void)snprintf(text + n, bytes - (size_t)n, " (%s)", coords);
     return text;
 }
 
 static zero_result zp_peer_failed(zp_group *g, int rank, int told, const char *why) {
-    char who[ZP_PLACE_BYTES + 48];
+    char who[ZP_COORDS_BYTES + 48];
     if (told == ZERO_ERR_MISMATCH) return zp_error(g, ZERO_ERR_MISMATCH, "%s", why);
     if (rank < 0) return zp_error(g, ZERO_ERR_PEER, "%s", why);
     return zp_error(g, ZERO_ERR_PEER, "%s failed: %s", zp_rank_text(g, rank, who, sizeof who), why);
@@ -163,7 +163,7 @@ static void zp_local_abort(zp_group *g, const char *why) {
 
 /* The time limit has passed for want of a rank; -1: of some. */
 static zero_result zp_late(zp_group *g, int kind, int rank) {
-    char who[ZP_PLACE_BYTES + 48] = "not all ranks", text[ZP_TEXT_BYTES];
+    char who[ZP_COORDS_BYTES + 48] = "not all ranks", text[ZP_TEXT_BYTES];
     if (rank >= 0) (void)zp_rank_text(g, rank, who, sizeof who);
     (void)snprintf(text, sizeof text, "%s %s to %s within %g s", who,
                    rank >= 0 ? "did not come" : "came", zp_call_name(kind), g->timeout_s);

@@ -175,8 +175,8 @@ struct zp_group {
     char note[128];    /* about the library, for the log; "": nothing */
     const char **call; /* where the name of the function that was called last is left for whoever
                           watches this rank; NULL: nobody does */
-    char *place;       /* [ZP_PLACE_BYTES] where this rank stands, for who misses it: tp 1, pp 0;
-                          NULL: nobody could read it */
+    char *coords;      /* [ZP_COORDS_BYTES] this rank's coordinates, for whoever misses it; NULL:
+                          nobody could read them */
 
     char *mail;       /* [nranks * ZP_MAIL_BYTES] what the last exchange brought */
     zp_memory stage;  /* [ZP_STAGE_NUMEL] f32 of the host's, to stream through */

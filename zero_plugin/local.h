@@ -169,7 +169,7 @@ static zero_result zp_local_enter(zp_group *g, const zero_comm *given) {
     zero_local *first = zp_local_first(local, &there);
     g->crowd = first->parted ? 1 : first->nranks;
     g->call = &first->call[there];
-    g->place = first->place[there];
+    g->coords = first->coords[there];
     ZP_TRY(zp_seats_make(g, sizeof(zp_seats)));
     zp_seats *s = zp_seats_of(g);
     s->local = local;

@@ -212,7 +212,7 @@ static zero_result zp_pipes_wait(const zp_swap *x, const zp_moving *at, const ui
                                  uint32_t seen, double *deadline) {
     zp_group *g = x->group;
     const zp_seats *s = zp_seats_of(g);
-    char who[ZP_PLACE_BYTES + 48];
+    char who[ZP_COORDS_BYTES + 48];
     const double now = zp_seconds();
     int late = -1;
     ZP_TRY(zp_seats_aborted(g));
