@@ -101,13 +101,14 @@
      if set, gets every error as it happens, what NCCL offers (ZERO_LOG_INFO), and, of rank 0, a
      warning if denormal numbers become zeros where the host's stream computes (threads of a program
      that is linked with -Ofast; a GPU's code by -use_fast_math). The plugin leaves that thread as
-   it is, and its own threads keep such numbers: training goes on, and a host that wants the bits of
-     other builds is linked without that flag.
+     it is, and its own threads keep such numbers: training goes on, and a host that wants the bits
+     of other builds is linked without that flag.
      CHECKED BUILDS. Compiled with -DZERO_CHECK=1, zero_plugin.cu tells misuse at the call: hooks
-   that do not match, a unit once too often, a parameter that the host writes, pointers that were
-   never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages
-   that nobody may touch: a pointer kept past its end hook, a weight written, another layer's tensor
-     without KEEP is a SIGSEGV at the place (CUDA: NaN). Slow, and twice the memory; same bits.
+     that do not match, a unit once too often, a parameter that the host writes, pointers that were
+     never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages
+     that nobody may touch: a pointer kept past its end hook, a weight written, another layer's
+     tensor without KEEP is a SIGSEGV at the place (CUDA: NaN). Slow, and twice the memory; same
+     bits.
 
    WHAT IT DOES NOT DO
      Launching ranks, files, JSON, data loading, the model: those are the host's (see adapters/).
@@ -341,7 +342,7 @@ typedef enum zero_track {
     ZERO_TRACK_GRADIENTS,   /* the stream of reductions */
     ZERO_TRACK_PARAMETERS,  /* the stream of gathers */
     ZERO_TRACK_UPDATES,     /* updates of units that are kept elsewhere, and delayed ones */
-    ZERO_TRACK_COPIES,      /* CUDA, tier HOST: gradients go down */
+    ZERO_TRACK_COPIES,      /* CUDA, tier HOST: gradients go down, or state up and down */
     ZERO_TRACK_HOST,        /* CUDA: the host's thread, where it waits */
     ZERO_TRACK_FILE,        /* and the next ones: threads that read and write the file */
     ZERO_TRACK_FILES = ZERO_TRACK_FILE + 8
@@ -781,9 +782,10 @@ float zero_loss_scale(zero_ctx *z);
             with mu = cfg.muon.momentum:
               m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g,  X = d / max(|d|, 1e-7), cfg.muon.turns
               times: A = X X', X = 3.4445 X + (-4.775 A + 2.0315 A A) X   (of X' where rows > cols),
-              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)) or
-   cfg.muon.match_rms in f32, where torch iterates in bf16. Matrices are dealt over the ranks by
-   what they cost: d goes to its owner, X comes back, both in f32 and by whole units; sent_bytes
+              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)), or with
+              cfg.muon.match_rms 0.2 sqrt(max(rows, cols));
+            in f32, where torch iterates in bf16. Matrices are dealt over the ranks by what they
+            cost: d goes to its owner, X comes back, both in f32 and by whole units; sent_bytes
             says so. Clipping and skipping come before. All else is ADAMW's, with lr times
             cfg.muon.plain_lr, and alone has MOMENT_2 */
 typedef struct zero_hyper {
