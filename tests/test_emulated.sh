@@ -93,6 +93,8 @@ for way in host:4 through:24 disk:4 all:4; do
         awk -v n="$numel" -v each="${way#*:}" '{ of = 1e9 * $1 / (each * n); print (of > 0.99 && of < 1.05) }')" \
         "gpu.sh offload, ${way%:*}: $(grep -e '-link' "$scratch/offload")"
 done
+check "$(grep -q '"tid":260' "$scratch/gpu/gpu/gpt2-1558M-tier-through.json" && ! grep -q '"cat":"copy".*"tid":256' "$scratch/gpu/gpu/gpt2-1558M-tier-through.json" && echo 1)" \
+    "copies have a track of their own"
 check "$(grep -c '^| the same, .* | char:3x32x2: [0-9]* tokens/s' "$scratch/offload" | awk '{ print ($1 == 2) }')" "gpu.sh offload, largest: $(grep 'the same, ' "$scratch/offload")"
 check "$(grep -c '^| its checkpoint, written aside |.*being written' "$scratch/bench")" "gpu.sh bench, checkpoint: $(grep 'written aside' "$scratch/bench")"
 check "$(grep -c '| not measured |' "$scratch/bench" | awk '{ print ($1 > 10) }')" "gpu.sh says what was not measured"
