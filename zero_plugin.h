@@ -342,7 +342,7 @@ typedef enum zero_track {
     ZERO_TRACK_GRADIENTS,   /* the stream of reductions */
     ZERO_TRACK_PARAMETERS,  /* the stream of gathers */
     ZERO_TRACK_UPDATES,     /* updates of units that are kept elsewhere, and delayed ones */
-    ZERO_TRACK_COPIES,      /* CUDA, tier HOST: gradients go down */
+    ZERO_TRACK_COPIES,      /* CUDA, tier HOST: gradients go down, or state up and down */
     ZERO_TRACK_HOST,        /* CUDA: the host's thread, where it waits */
     ZERO_TRACK_FILE,        /* and the next ones: threads that read and write the file */
     ZERO_TRACK_FILES = ZERO_TRACK_FILE + 8

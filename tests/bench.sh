@@ -27,6 +27,8 @@ echo "steps as they are planned (zero_plan --machine):"
 sh "$here/bench_plan.sh" "$B" | sed 's/^/  /'
 echo "idle stages of pipelines whose layers sleep:"
 "$B/test_pipeline" bubble | sed 's/^/  /'
+echo "what recording costs a step (-tr, -tb, -tc, -tbd), and of processor time:"
+sh "$here/bench_trace.sh" "$B" | sed -n '$s/^/  /p'
 echo "state on a disk:"
 sh "$here/bench_offload.sh" "$B" | sed 's/^/  /'
 echo "checkpoints of d12 (2 ranks):"

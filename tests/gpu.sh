@@ -12,7 +12,8 @@
 #           can, with 2 processes on the card
 #   resume  stages 0-3 in three types: a run that goes on from a checkpoint, against one without a stop
 #   offload state and parameters in the host's memory and in files: the weights of the same run on the
-#           device, rate and memory of GPT-2 1558M
+#           device; rate and memory of GPT-2 1558M, bytes over the link and what of it is beside computing; the
+#           largest model that trains
 #   table   what was measured so far; every part ends with it. What was not says so
 #   carry   copies to DIR what another machine may lack: xxHash, cJSON, token files. There: CARRY=DIR
 #
@@ -256,7 +257,36 @@ disk -zos file -zop file
 all -zos file -zog file -zop file
 TABLE
 }
+# link_of NAME: from rank 0's timeline $G/NAME.json: what a step copies between host and device, and the share of the
+# copies' time in which the device computes and waits for nothing. Parameters from the file and gradients to it, on the
+# tracks 2 and 1, cross the link, too. The first two steps do not count.
+link_of() {
+    awk 'function of(key, at) { at = index($0, "\"" key "\":"); return at ? substr($0, at + length(key) + 3) + 0 : -1 }
+         /"ph":"X"/ && of("pid") == 0 && of("step") >= 2 {
+             what = /"cat":"copy"|"cat":"read".*"tid":258|"cat":"write".*"tid":257/ ? "copy" : ""
+             if (what == "" && of("tid") == 256) what = /"cat":"wait"/ ? "wait" : "work"
+             if (what == "copy") { bytes += of("bytes"); seen[of("step")] = 1 }
+             if (what != "") printf "%.3f %s 1\n%.3f %s -1\n", of("ts"), what, of("ts") + of("dur"), what
+         }
+         END { for (step in seen) n++; if (n) print "-1 bytes " bytes / n }' "$G/$1.json" 2>/dev/null | sort -n |
+        awk '$2 == "bytes" { bytes = $3; next }
+             { if (on["copy"] > 0) { all += $1 - last; if (on["work"] > 0 && on["wait"] <= 0) beside += $1 - last }
+               last = $1; on[$2] += $3 }
+             END { if (all > 0) printf "%.6f GB a step, %.0f %% of the time beside computing\n", bytes / 1e9, 100 * beside / all }'
+}
+
+# The largest of these that trains, in the time that there is: what does not fit says so before anything is allocated.
+largest() { # NAME FLAGS...
+    name=largest-$1
+    shift
+    for size in $sizes; do
+        model "$name" 300 -i "$data" -j "$data" -v -1 -g 0 -dt bf16 -u 2 -e "$size" -b 1 -t "$T" -x 2 -r 3 -z 3 -zfd "$G" "$@" &&
+            { note "$name" "$size: $speed"; break; }
+    done
+}
+
 part_offload() {
+    sizes="gpt3:c12288 gpt2:d84 gpt2:d72 gpt3:c4096 gpt2:d60 gpt2:d48"
     all="" large=d48 T=1024
     tiers >"$G/tiers.txt"
     while [ -z "$SMALL" ] && read -r tier flags; do
@@ -268,11 +298,16 @@ part_offload() {
     elif [ "$different" -eq 1 ]; then note weights-tiers "the same bits at every tier:$(echo "$all" | cut -d' ' -f1-2)"
     else note weights-tiers "FAILED: different weights at tiers:$all"; fi
     data=$(tokens)
-    [ -n "$SMALL" ] && large=char:3x32x2 T=8 data=$(find_data tiny_char_train.bin)
+    [ -n "$SMALL" ] && large=char:3x32x2 sizes=char:3x32x2 T=8 data=$(find_data tiny_char_train.bin)
     while read -r tier flags; do
         # shellcheck disable=SC2086
-        model "gpt2-1558M-tier-$tier" 60 -i "$data" -j "$data" -v -1 -g 0 -dt bf16 -u 2 -e $large -b 4 -t $T -x 5 -r 1 -z 3 -zfd "$G" $flags </dev/null
+        model "gpt2-1558M-tier-$tier" 60 -i "$data" -j "$data" -v -1 -g 0 -dt bf16 -u 2 -e $large -b 4 -t $T -x 5 -r 1 -z 3 -zfd "$G" -tr "$G/gpt2-1558M-tier-$tier.json" $flags </dev/null
+        moved=$(link_of "gpt2-1558M-tier-$tier")
+        [ -z "$moved" ] || note "gpt2-1558M-tier-$tier-link" "$moved"
     done <"$G/tiers.txt"
+    largest device
+    largest host -zos host
+    largest all -zos file -zog file -zop file
 }
 
 # The mean of the last step lines' rates and utilisation.
@@ -385,7 +420,11 @@ table() {
     tiers | while read -r tier flags; do
         row "gpt2-1558M-tier-$tier" "GPT-2 1558M, bf16, B 4, T 1024, stage 3, ${flags:-all on the device}"
         row "gpt2-1558M-tier-$tier-memory" "its device memory"
+        [ "$tier" = device ] || row "gpt2-1558M-tier-$tier-link" "between host and device"
     done
+    row largest-device "largest of GPT-2's and GPT-3's models that trains, bf16, T 1024, B 1, stage 3, 1 rank"
+    row largest-host "the same, state in the host's memory"
+    row largest-all "the same, everything in files"
     row kernel-copy "copy, bytes read and written"
     for kernel in adamw-f32 adamw-bf16 norm-f32 norm-bf16 layer-norm-768 layer-norm-backward-768 layer-norm-1600 layer-norm-backward-1600; do
         row kernel-$kernel "$kernel"

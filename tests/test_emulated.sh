@@ -86,6 +86,16 @@ B=$scratch/gpu TRAINER=$cuda sh tests/gpu.sh resume >"$scratch/resume" 2>&1
 check "$(grep -c '^| goes on from a checkpoint.*| the same bits |$' "$scratch/resume" | awk '{ print ($1 == 5) }')" "gpu.sh resume: $(grep -e '-- resume' "$scratch/resume")"
 B=$scratch/gpu TRAINER=$cuda SMALL=1 sh tests/gpu.sh offload >"$scratch/offload" 2>&1
 check "$(grep -c '^| GPT-2 1558M, bf16, B 4, T 1024, stage 3, .* | [0-9]* tokens/s' "$scratch/offload" | awk '{ print ($1 == 7) }')" "gpu.sh offload: $(grep 'stage 3, ' "$scratch/offload")"
+# AdamW in bf16 with master weights: 12 bytes of state each way through the GPU; else a gradient down and a parameter up
+numel=$(sed -n 's/^| parameters  *| \([0-9]*\).*/\1/p' "$scratch/gpu/gpu/gpt2-1558M-tier-host.log" | head -n 1)
+for way in host:4 through:24 disk:4 all:4; do
+    check "$(sed -n "s/^-- gpt2-1558M-tier-${way%:*}-link: \([0-9.]*\) GB.*/\1/p" "$scratch/offload" |
+        awk -v n="$numel" -v each="${way#*:}" '{ of = 1e9 * $1 / (each * n); print (of > 0.99 && of < 1.05) }')" \
+        "gpu.sh offload, ${way%:*}: $(grep -e '-link' "$scratch/offload")"
+done
+check "$(grep -q '"tid":260' "$scratch/gpu/gpu/gpt2-1558M-tier-through.json" && ! grep -q '"cat":"copy".*"tid":256' "$scratch/gpu/gpu/gpt2-1558M-tier-through.json" && echo 1)" \
+    "copies have a track of their own"
+check "$(grep -c '^| the same, .* | char:3x32x2: [0-9]* tokens/s' "$scratch/offload" | awk '{ print ($1 == 2) }')" "gpu.sh offload, largest: $(grep 'the same, ' "$scratch/offload")"
 check "$(grep -c '^| its checkpoint, written aside |.*being written' "$scratch/bench")" "gpu.sh bench, checkpoint: $(grep 'written aside' "$scratch/bench")"
 check "$(grep -c '| not measured |' "$scratch/bench" | awk '{ print ($1 > 10) }')" "gpu.sh says what was not measured"
 echo "$passed passed, $failed failed"

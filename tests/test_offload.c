@@ -476,13 +476,14 @@ static void offload_same(const offload_case *like, int nranks, const char *what)
 
 static void offload_all(int every, uint64_t seed) {
     static offload_case c;
-    for (int n = 0; n < 5 * 4 * 4 * OFFLOAD_RANKS; n++) {
+    enum { RULES = ZERO_OPTIMIZER_OWN, STAGES = 4, TYPES = 4 };
+    for (int n = 0; n < RULES * STAGES * TYPES * OFFLOAD_RANKS; n++) {
         test_random random = {seed + (uint64_t)n};
         if (test_below(&random, every)) continue;
         memset(&c, 0, sizeof c);
-        c.cfg.stage = n % 4;
-        c.cfg.optimizer = (zero_optimizer)(n / 4 % ZERO_OPTIMIZER_OWN);
-        const int type = n / 20 % 4, nranks = n / 80 % OFFLOAD_RANKS + 1;
+        c.cfg.stage = n % STAGES;
+        c.cfg.optimizer = (zero_optimizer)(n / STAGES % RULES);
+        const int type = n / (STAGES * RULES) % TYPES, nranks = n / (STAGES * RULES * TYPES) + 1;
         c.cfg.type = (zero_type)(type % 3);
         c.cfg.no_master = type == 3;
         if (type == 3) c.cfg.type = ZERO_BF16;

@@ -126,6 +126,7 @@ static zero_result zp_host_open(zero_ctx *z) {
     ZP_TRY(zp_stream_open(&h->down, &z->device, c->stream, !c->no_overlap, 0, 1));
     ZP_TRY(zp_stream_open(&h->up, &z->device, c->stream, !c->no_overlap, 0, 1));
     zp_stream_on(&h->down, ZERO_TRACK_COPIES);
+    zp_stream_on(&h->up, ZERO_TRACK_COPIES);
     if (h->on) ZP_TRY(zp_stream_beside(&z->updates, c->threads));
     for (zp_passage *p = h->passage; p < h->passage + ZP_PASSAGES && h->through; p++) {
         ZP_TRY(zp_event_open(&z->device, &p->filled));

@@ -99,6 +99,15 @@ static size_t zp_through_kept(const zero_ctx *z, int k, int u, size_t from, size
     return from < kept ? zp_min(n, kept - from) * sizeof(float) : 0;
 }
 
+/* The same of all arrays that go. */
+static uint64_t zp_through_moved(zero_ctx *z, int u, size_t from, size_t n) {
+    const size_t e = zp_own(z, u)->first + from;
+    uint64_t bytes = 0;
+    for (int k = ZP_MASTER; k < ZP_NEXT; k++)
+        if (zp_array_at(&z->array[k], u, e)) bytes += zp_through_kept(z, k, u, from, n);
+    return bytes;
+}
+
 /* n elements of unit u's part from `from` on are on their way up, to at[k]; `updates` waits. */
 static zero_result zp_through_open(zero_ctx *z, int u, size_t from, size_t n, char **at) {
     zp_host *h = &z->host;
@@ -107,12 +116,14 @@ static zero_result zp_through_open(zero_ctx *z, int u, size_t from, size_t n, ch
     at[ZP_RING_PARAM] = zp_array_at(&z->array[ZP_PARAM], u, e);
     at[ZP_RING_MEAN] = zp_array_at(zp_update_gradient(z), u, e);
     ZP_TRY(zp_event_wait(&h->up, &p->emptied));
+    zp_record *r = zp_slice_begin(&h->up, ZERO_EVENT_COPY, u, zp_through_moved(z, u, from, n));
     for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
         const char *state = zp_array_at(&z->array[k], u, e);
         char **to = &at[ZP_RING_MASTER + k - ZP_MASTER];
         *to = state ? zp_through_place(z, k) : NULL;
         if (state) ZP_TRY(zp_copy(&h->up, *to, state, zp_through_kept(z, k, u, from, n)));
     }
+    zp_slice_end(&h->up, r);
     ZP_TRY(zp_event_record(&h->up, &p->filled));
     return zp_event_wait(&z->updates, &p->filled);
 }
@@ -122,11 +133,13 @@ static zero_result zp_through_close(zero_ctx *z, int u, size_t from, size_t n) {
     zp_passage *p = &h->passage[h->turn % zp_through_places(z)];
     ZP_TRY(zp_event_record(&z->updates, &p->used));
     ZP_TRY(zp_event_wait(&h->down, &p->used));
+    zp_record *r = zp_slice_begin(&h->down, ZERO_EVENT_COPY, u, zp_through_moved(z, u, from, n));
     for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
         char *state = zp_array_at(&z->array[k], u, zp_own(z, u)->first + from);
         const size_t kept = zp_through_kept(z, k, u, from, n);
         if (state) ZP_TRY(zp_copy(&h->down, state, zp_through_place(z, k), kept));
     }
+    zp_slice_end(&h->down, r);
     h->turn++;
     return zp_event_record(&h->down, &p->emptied);
 }

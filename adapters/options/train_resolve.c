@@ -26,6 +26,39 @@ static int train_check_experts(const train_options *o, char *sentence, size_t by
                          o->expert_group);
 }
 
+/* What a pipeline does not do. */
+static int train_check_pipeline(const train_options *o, char *sentence, size_t bytes) {
+    if (o->pipeline < 2) return 0;
+    if (o->accumulation == ZERO_ACCUMULATE_SHARDED)
+        return sentence_fail(sentence, bytes,
+                             "-za sharded: the micro-steps of a pipeline, -pp %d, add up locally",
+                             o->pipeline);
+    if (o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
+        return sentence_fail(sentence, bytes,
+                             "-zg type: the gradients of a pipeline, -pp %d, add up in f32",
+                             o->pipeline);
+    if (o->tile_rows > 0)
+        return sentence_fail(sentence, bytes,
+                             "-zl %d: a tile's gradient is made by lookup and classifier together, "
+                             "which a pipeline, -pp %d, has on two stages",
+                             o->tile_rows, o->pipeline);
+    if (o->recompute == GPT2_RECOMPUTE_AWAY)
+        return sentence_fail(
+            sentence, bytes,
+            "-r 4: a pipeline, -pp %d, keeps inputs of blocks in memory; -r 3 is the "
+            "nearest that can",
+            o->pipeline);
+    if (o->profile_step > 0)
+        return sentence_fail(sentence, bytes,
+                             "-tk %d: the layers of a pipeline, -pp %d, are on several ranks: -tr "
+                             "shows each rank's",
+                             o->profile_step, o->pipeline);
+    if (o->delay_from > 0)
+        return sentence_fail(sentence, bytes, "-zod %d: a pipeline, -pp %d, does not delay updates",
+                             o->delay_from, o->pipeline);
+    return 0;
+}
+
 int train_check(const train_options *o, char *sentence, size_t bytes) {
     char type[OPTION_WORD_BYTES];
     train_options_word(o, "-dt", type);
@@ -57,33 +90,6 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return sentence_fail(sentence, bytes,
                              "-layouts: layouts are compared at one stage of -z, without -tp, -pp, "
                              "-eg and -ds");
-    if (o->pipeline > 1 && o->accumulation == ZERO_ACCUMULATE_SHARDED)
-        return sentence_fail(sentence, bytes,
-                             "-za sharded: the micro-steps of a pipeline, -pp %d, add up locally",
-                             o->pipeline);
-    if (o->pipeline > 1 && o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
-        return sentence_fail(sentence, bytes,
-                             "-zg type: the gradients of a pipeline, -pp %d, add up in f32",
-                             o->pipeline);
-    if (o->pipeline > 1 && o->tile_rows > 0)
-        return sentence_fail(sentence, bytes,
-                             "-zl %d: a tile's gradient is made by lookup and classifier together, "
-                             "which a pipeline, -pp %d, has on two stages",
-                             o->tile_rows, o->pipeline);
-    if (o->pipeline > 1 && o->recompute == GPT2_RECOMPUTE_AWAY)
-        return sentence_fail(
-            sentence, bytes,
-            "-r 4: a pipeline, -pp %d, keeps inputs of blocks in memory; -r 3 is the "
-            "nearest that can",
-            o->pipeline);
-    if (o->pipeline > 1 && o->profile_step > 0)
-        return sentence_fail(sentence, bytes,
-                             "-tk %d: the layers of a pipeline, -pp %d, are on several ranks: -tr "
-                             "shows each rank's",
-                             o->profile_step, o->pipeline);
-    if (o->pipeline > 1 && o->delay_from > 0)
-        return sentence_fail(sentence, bytes, "-zod %d: a pipeline, -pp %d, does not delay updates",
-                             o->delay_from, o->pipeline);
     if (layout_words(o->layouts) > LAYOUT_MOST)
         return sentence_fail(sentence, bytes, "-layouts: %d layouts, at most %d are compared",
                              layout_words(o->layouts), LAYOUT_MOST);
@@ -100,7 +106,8 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
             "table alone");
     if (train_compares(o) && o->evaluate)
         return sentence_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
-    return train_check_experts(o, sentence, bytes) || train_check_saves(o, sentence, bytes);
+    return train_check_pipeline(o, sentence, bytes) || train_check_experts(o, sentence, bytes)
+           || train_check_saves(o, sentence, bytes);
 }
 
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
