@@ -678,6 +678,102 @@ static void ten_libraries(const char *path) {
     if (file) (void)fclose(file);
 }
 
+/* ---- slices ---- */
+
+/* Two matrices, cut over two ranks by rows and by columns, and a vector that is whole: the same
+   bits as without slices, on two data-parallel ranks each. */
+enum { TEN_CUT = 3, TEN_CUT_NUMEL = 96 };
+static const size_t ten_cut_shape[TEN_CUT][2] = {{8, 12}, {12, 8}, {1, 7}};
+typedef struct ten_slices_run {
+    zero_config cfg;
+    int cut;
+    float found[TEN_CUT][TEN_CUT_NUMEL]; /* dense */
+} ten_slices_run;
+
+/* Where a rank has dense element i of tensor t; -1: it has not. */
+static long ten_cut_place(int t, int cut, int slice, size_t i) {
+    const size_t cols = ten_cut_shape[t][1], row = i / cols, col = i % cols, half = cols / 2;
+    if (!cut || t == 2) return (long)i;
+    if (t == 0) return (int)(row / 4) == slice ? (long)(row % 4 * cols + col) : -1;
+    return (int)(col / half) == slice ? (long)(row * half + col % half) : -1;
+}
+static size_t ten_cut_numel(int t) { return ten_cut_shape[t][0] * ten_cut_shape[t][1]; }
+static void ten_cut_fill(const ten_slices_run *f, int t, int slice, size_t what, float times,
+                         float *out) {
+    for (size_t i = 0; i < ten_cut_numel(t); i++) {
+        const long at = ten_cut_place(t, f->cut, slice, i);
+        if (at >= 0) out[at] = times * ten_figure(what, i);
+    }
+}
+
+static zero_result ten_cut_train(test_rank *rank, zero_ctx **z, zero_group **g) {
+    static const char *const name[TEN_CUT] = {"rows", "cols", "vector"};
+    static const size_t outer[] = {1, 12};
+    ten_slices_run *f = (ten_slices_run *)rank->arg;
+    const zero_hyper hyper = {0.02f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+    const zero_comm comm = test_comm(rank);
+    const int slice = f->cut ? rank->rank % 2 : 0, data = f->cut ? rank->rank / 2 : rank->rank;
+    ten_host p = {0}, d = {0};
+    float *const *grads[] = {&d.wide, &d.tall, &d.vector}, x[TEN_CUT_NUMEL];
+    ZERO_TRY(zero_group_open(&g[0], &comm, NULL, 30));
+    ZERO_TRY(zero_group_split(g[0], slice, data, &g[1]));
+    ZERO_TRY(zero_group_split(g[0], data, slice, &g[2]));
+    const zero_comm own = zero_group_comm(g[1]);
+    ZERO_TRY(zero_create(z, &f->cfg, &own));
+    for (int t = 0; t < TEN_CUT; t++) {
+        const size_t numel = ten_cut_numel(t) / (f->cut && t < 2 ? 2 : 1);
+        const zero_tensor_desc desc = {
+            name[t], numel, 1, 0, 0, ZERO_KEEP, (size_t)t * sizeof(float *)};
+        ZERO_TRY(zero_tensor(*z, &desc));
+        if (t < 2 && f->cut) ZERO_TRY(zero_tensor_slice(*z, name[t], g[2], outer[t]));
+        if (t < 2)
+            ZERO_TRY(zero_tensor_matrix(*z, name[t], ten_cut_shape[t][0], ten_cut_shape[t][1]));
+    }
+    ZERO_TRY(zero_build(*z));
+    ZERO_TRY(zero_bind(*z, &p, &d));
+    for (int t = 0; t < TEN_CUT; t++) {
+        ten_cut_fill(f, t, slice, 1 + (size_t)t, 1, x);
+        const size_t numel = ten_cut_numel(t) / (f->cut && t < 2 ? 2 : 1);
+        ZERO_TRY(zero_write_tensor(*z, name[t], ZERO_PARAMETER, 0, numel, x));
+    }
+    for (size_t step = 0; step < 3; step++) {
+        ZERO_TRY(zero_train_begin(*z));
+        for (int t = 0; t < TEN_CUT; t++)
+            ten_cut_fill(f, t, slice, 10 + 3 * step + (size_t)t, (float)(1 + data), *grads[t]);
+        ZERO_TRY(zero_train_end(*z, &hyper, 0, NULL));
+    }
+    for (int t = 0; t < TEN_CUT; t++) {
+        const size_t numel = ten_cut_numel(t) / (f->cut && t < 2 ? 2 : 1);
+        ZERO_TRY(zero_read_tensor(*z, name[t], ZERO_PARAMETER, 0, numel, x));
+        for (size_t i = 0; i < ten_cut_numel(t) && data == 0; i++) {
+            const long at = ten_cut_place(t, f->cut, slice, i);
+            if (at >= 0 && (t < 2 || slice == 0)) f->found[t][i] = x[at];
+        }
+    }
+    return ZERO_OK;
+}
+static void ten_cut_rank(test_rank *rank) {
+    zero_ctx *z = NULL;
+    zero_group *g[3] = {NULL, NULL, NULL};
+    if (ten_cut_train(rank, &z, g))
+        test_rank_fail(rank, "%s; %s", zero_last_error(z), zero_group_error(g[0]));
+    zero_destroy(z);
+    for (int i = 2; i >= 0; i--) zero_group_close(g[i]);
+}
+static void ten_sliced(void) {
+    static const zero_optimizer rules[] = {ZERO_LAMB, ZERO_MUON, ZERO_ADAMW};
+    for (int k = 0; k < 12; k++) {
+        ten_slices_run whole = {.cfg = {.stage = k % 4, .optimizer = rules[k / 4], .threads = 1}};
+        ten_slices_run cut = whole;
+        cut.cut = 1;
+        const int ok =
+            test_ranks(2, 0, ten_cut_rank, &whole) && test_ranks(4, 0, ten_cut_rank, &cut);
+        test_check(
+            ok && whole.found[0][0] != 0 && !memcmp(whole.found, cut.found, sizeof whole.found),
+            "rule %d, stage %d: slices have other bits: %s", (int)rules[k / 4], k % 4, test_first);
+    }
+}
+
 /* ---- memory, and errors ---- */
 
 static zero_ctx *ten_alone(zero_optimizer rule, int matrices) {
@@ -777,6 +873,7 @@ int main(int argc, char **argv) {
     ten_moves();
     ten_libraries("tests/reference/optimizers.txt");
     ten_memory();
+    ten_sliced();
     ten_errors();
     return test_summary();
 }

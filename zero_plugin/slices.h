@@ -11,9 +11,10 @@
    MATRIX. An owner has a slice of the matrix, its neighbours in the group the others: one of them,
    the sharer, gets them all, makes the matrix orthogonal, and sends every slice back.
      kept      [ sharer 0's matrices | sharer 1's | ... | whole ones ]    this rank's slices
-     shared    [ slices of rank 0 | of rank 1 | ... ]     of the matrices that this rank is sharer
-   of A slice has a part of each of `outer` rows of the whole: whole     [ row 0: rank 0's part,
-   rank 1's, ... | row 1: ... ]
+
+     shared    [ slices of rank 0 | of rank 1 | ... ]    of what this rank is sharer of
+
+     whole     [ row 0: rank 0's part, rank 1's, ... | row 1: ... ]    `outer` rows
 
    All is sent on the gradient stream, over the context's own copy of the group. */
 #pragma once
