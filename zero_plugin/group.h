@@ -145,6 +145,11 @@ typedef struct zp_transport {
     void (*uncut)(zero_comm *part, int broken);
     /* A collective in the library's own way. NULL: it is made of messages. */
     zero_result (*whole)(zp_stream *s, const zp_whole *w);
+    /* Where this rank sees the pieces of `m`, which is memory of `of`, by the places of `part`,
+       whose rank i is rank first + i * step of `of`: to view->peer. NULL: peers' memory is not
+       seen. */
+    void (*view)(const zp_group *of, const zp_memory *m, const zp_group *part, int first, int step,
+                 zp_memory *view);
 } zp_transport;
 
 typedef struct zp_meter {              /* counted where it is issued */

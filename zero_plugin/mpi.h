@@ -400,6 +400,6 @@ static void zp_mpi_leave(zp_group *g, int broken) {
 static const zp_transport zp_mpi_row = {
     "MPI",           zp_mpi_join,      NULL,         zp_mpi_memory, NULL,         zp_mpi_issue,
     zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_cost,  NULL,          zp_mpi_abort, zp_mpi_leave,
-    zp_mpi_swap,     zp_mpi_cut,       zp_mpi_uncut, NULL};
+    zp_mpi_swap,     zp_mpi_cut,       zp_mpi_uncut, NULL,          zp_seats_view};
 
 #endif

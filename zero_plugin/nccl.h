@@ -470,11 +470,22 @@ static void zp_nccl_uncut(zero_comm *part, int broken) {
     free(part->handle);
 }
 
-static const zp_transport zp_nccl_row = {"NCCL",           zp_nccl_join,      NULL,
-                                         zp_nccl_memory,   zp_nccl_announce,  zp_nccl_issue,
-                                         zp_nccl_exchange, zp_nccl_broadcast, zp_local_cost,
-                                         zp_nccl_look,     zp_nccl_abort,     zp_nccl_leave,
-                                         zp_nccl_swap,     zp_nccl_cut,       zp_nccl_uncut,
-                                         zp_nccl_whole};
+static const zp_transport zp_nccl_row = {"NCCL",
+                                         zp_nccl_join,
+                                         NULL,
+                                         zp_nccl_memory,
+                                         zp_nccl_announce,
+                                         zp_nccl_issue,
+                                         zp_nccl_exchange,
+                                         zp_nccl_broadcast,
+                                         zp_local_cost,
+                                         zp_nccl_look,
+                                         zp_nccl_abort,
+                                         zp_nccl_leave,
+                                         zp_nccl_swap,
+                                         zp_nccl_cut,
+                                         zp_nccl_uncut,
+                                         zp_nccl_whole,
+                                         NULL};
 
 #endif
