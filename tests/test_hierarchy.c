@@ -385,6 +385,7 @@ static void hier_norms(int runs, test_random *r) {
         const int dp = hier_in_worlds ? n / 2 : n;
         hier_spec(&hier_a->spec, n, 1 + test_below(r, 3));
         hier_a->spec.integer = 1;
+        hier_a->spec.cfg.divisor = 8; /* and so are products with it */
         hier_a->spec.micro_steps = 1 + test_below(r, 3);
         hier_draw(hier_a, r, kind);
         hier_a->spec.adamw.max_norm = 0.5f;
@@ -482,10 +483,12 @@ static void hier_saved(int runs, test_random *r) {
         hier_kind_of(&m->run.spec, kind);
         if (test_below(r, 2)) m->run.spec.cfg.optimizer_tier = ZERO_FILE;
         memset(m->sizes, 0, sizeof m->sizes);
+        memset(m->state->times, 0, sizeof m->state->times);
         const int plain = test_ranks(n, 0, hier_moves_rank, m);
         const uint64_t flat = m->hash[0];
         test_check(plain, "state without groups: %s", test_first);
         const int way = test_below(r, 3);
+        memset(m->state->times, 0, sizeof m->state->times);
         for (int part = 0; part < 3; part++) m->sizes[part] = part == way ? 0 : hier_divisor(r, n);
         const int ok = test_ranks(n, 0, hier_moves_rank, m);
         test_check(ok && m->hash[0] == flat,
