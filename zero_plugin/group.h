@@ -173,6 +173,7 @@ struct zp_group {
     int crowd;         /* ranks that the processors which this rank sees are for */
     int shares;        /* memory that is ONE costs no more to read than one's own */
     int node_size;     /* ranks whose gradients are summed first */
+    int scattered;     /* the ranks of a node do not follow one another */
     int sums;          /* the library cannot scale: a reduce-scatter's result is the sum */
     float divisor;     /* a reduce-scatter's result is the mean times this: 1; where it is the sum,
                           nranks or cfg.divisor */

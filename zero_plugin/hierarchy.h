@@ -72,9 +72,10 @@ static zero_result zp_replicas_open(zero_ctx *z) {
     const int n = all->nranks, size = z->cfg.shard_ranks, rank = all->rank;
     if (!size || size == n) return ZERO_OK;
     const int count = n / size, one = all->node_size == n;
+    const int node = all->scattered ? 1 : zp_common_divisor(size, all->node_size);
     const zp_cut data = {count, rank / size, rank % size, size, NULL};
     const zp_cut replicas = {size, rank % size, rank / size, count, NULL};
-    ZP_TRY(zp_part_open(z, ZP_DATA, all, data, zp_common_divisor(size, all->node_size), "shard"));
+    ZP_TRY(zp_part_open(z, ZP_DATA, all, data, node, "shard"));
     ZP_TRY(zp_part_open(z, ZP_REPLICAS, all, replicas, !one, "replica"));
     z->data = &z->group[ZP_DATA];
     z->data->divisor = all->divisor;

@@ -299,7 +299,10 @@ static zero_result zp_mpi_nodes(zp_group *g, int node_size) {
         if (said[i].place) continue;
         if (mine.first == i) m->node = m->nnodes;
         for (int r = 0; r < g->nranks; r++)
-            if (said[r].first == i) m->node_rank[m->nnodes * mine.ranks + said[r].place] = r;
+            if (said[r].first == i) {
+                m->node_rank[m->nnodes * mine.ranks + said[r].place] = r;
+                g->scattered |= r != m->nnodes * mine.ranks + said[r].place;
+            }
         m->nnodes++;
     }
     for (int p = 0; p < m->seats.n; p++)
