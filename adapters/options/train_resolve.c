@@ -42,6 +42,11 @@ static int train_check_experts(const train_options *o, char *sentence, size_t by
             "-op lamb and muon with experts, -en %d, are not supported yet: adamw is "
             "the nearest that can be",
             o->experts);
+    if (o->shard_ranks || o->second_ranks)
+        return sentence_fail(sentence, bytes,
+                             "-zs %d, -zh %d: beside experts, -en %d, which shard over ranks of "
+                             "their own, there are no such groups: -zs 0 -zh 0",
+                             o->shard_ranks, o->second_ranks, o->experts);
     if (o->save_aside && o->save_every > 0)
         return sentence_fail(sentence, bytes,
                              "-na 1: checkpoints of experts, -en %d, and of the rest are saved one "
