@@ -144,9 +144,8 @@ static zero_result zp_build_announce(zero_ctx *z) {
     const zp_transport *t = z->data->transport;
     const char *how[2] = {"", ""};
     char text[ZP_TEXT_BYTES];
-    for (int i = 0; i < 2 && t->announce; i++) /* not what is of all replicas together */
-        if (i == ZP_PARAM || !z->replicas.group)
-            ZP_DO(z, t->announce(z->data, &z->memory[i], (zp_channel)i, &how[i]));
+    for (int i = 0; i < 2 && t->announce; i++)
+        ZP_DO(z, t->announce(z->data, &z->memory[i], (zp_channel)i, &how[i]));
     (void)snprintf(text, sizeof text, "%s; gradients %s, parameters %s", z->data->note,
                    how[ZP_GRADIENTS], how[ZP_PARAMETERS]);
     if (t->announce && z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);

@@ -198,16 +198,18 @@ static zp_memory zp_view_of(const zp_group *of, const zp_memory *m, const zp_gro
     return view;
 }
 
-/* The gradients' memory and the stage of the hosts are opened by all ranks. COLLECTIVE. */
+/* The gradients' memory and the stage of the hosts are opened by all ranks, or, where nobody sees a
+   peer's, by those whose library is to know it. COLLECTIVE. */
 static zero_result zp_hierarchy_gradients(zero_ctx *z, size_t bytes) {
     zp_group *all = z->all, *data = z->data;
     zp_replicas *x = &z->replicas;
     if (!x->group) return zp_memory_open(data, &z->memory[ZP_GRAD], bytes, 0);
     const int size = data->nranks, first = all->rank / size * size;
     x->sums_at = zp_round_up(bytes, 4096);
-    ZP_TRY(zp_memory_open(all, &x->memory, x->sums_at + x->sums_bytes, 0));
-    x->view = zp_view_of(all, &x->memory, x->group, all->rank % size, size);
-    z->memory[ZP_GRAD] = zp_view_of(all, &x->memory, data, first, 1);
+    zp_memory *m = all->transport->view ? &x->memory : &z->memory[ZP_GRAD];
+    ZP_TRY(zp_memory_open(m == &x->memory ? all : data, m, x->sums_at + x->sums_bytes, 0));
+    x->view = zp_view_of(all, m, x->group, all->rank % size, size);
+    if (m == &x->memory) z->memory[ZP_GRAD] = zp_view_of(all, m, data, first, 1);
     data->stage = zp_view_of(all, &all->stage, data, first, 1);
     return ZERO_OK;
 }
