@@ -37,11 +37,15 @@
      slices     whole tensors of which the ranks of another group have slices
      deal       what ranks make of whole tensors between the passes of a rule
      through    that tier's state on its way through the GPU
+     hierarchy  groups inside the context's ranks: shard groups, replicas, near ones
      plan       memory and traffic before anything is allocated
      check      misuse, in builds that ask for it
      build      agreement and allocation
      shards     shards between the file and where they are reduced or gathered
      world      ranks beside those that a context shards over: agreement, first sums
+     replicas   shards of reduced gradients are summed over the copies of what is sharded
+     second     a second shard of the parameters, among ranks that are near each other
+     pointers   what the host reads and writes a unit's tensors by
      pass       hooks, gathers, buckets: a unit while a pass runs
      step       skip, clip, update
      access     tensors by name, and as state
@@ -115,11 +119,15 @@
 #include "zero_plugin/slices.h"
 #include "zero_plugin/deal.h"
 #include "zero_plugin/through.h"
+#include "zero_plugin/hierarchy.h"
 #include "zero_plugin/plan.h"
 #include "zero_plugin/check.h"
 #include "zero_plugin/build.h"
 #include "zero_plugin/shards.h"
 #include "zero_plugin/world.h"
+#include "zero_plugin/replicas.h"
+#include "zero_plugin/second.h"
+#include "zero_plugin/pointers.h"
 #include "zero_plugin/pass.h"
 #include "zero_plugin/step.h"
 #include "zero_plugin/access.h"

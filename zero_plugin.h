@@ -128,7 +128,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     5
+#define ZERO_ABI     6
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -456,7 +456,27 @@ typedef struct zero_config {
                               see what is divided */
     zero_ctx *joins; /* a context of the same rank, world and world_units that this one steps with,
                         as experts do with what is dense; see zero_create. NULL: none */
+    /* HIERARCHY; see HIERARCHY below */
+    int shard_ranks;  /* stages 1 to 3: consecutive ranks that share one copy of what is sharded,
+                         beside which there are replicas; divides nranks. 0: all ranks */
+    int second_ranks; /* stage 3: consecutive ranks, of those that share a copy, that keep a second
+                         shard of the parameters; divides shard_ranks. 0: none */
 } zero_config;
+
+/* HIERARCHY, for ranks of which some are near each other, as those of a node are.
+   cfg.shard_ranks S (MiCS, HSDP): a SHARD GROUP of S consecutive ranks, 0..S-1, S..2S-1, ..., keeps
+   one copy of all that the stage shards, S-th parts instead of N-th, and gathers and reduces among
+   its ranks alone. The ranks of one place in all groups, N/S of them, are a REPLICA GROUP: in the
+   last micro-step, once a unit is reduced inside the groups, in f32, its shards are summed over
+   them, in f32 and in order, divided and rounded once. So with one micro-step and node_size S the
+   bits are those without shard_ranks; with more, each group's micro-steps are added up before. The
+   norm's bits, and what a rank saves (zero_state_ranges), are those of N shards, whatever S.
+   cfg.second_ranks S (hpZ): the first gather of a unit behind an update leaves each rank, beside
+   its buffer, an S-th part of the unit, as it was gathered; every later one, up to the next update,
+   goes among the S consecutive ranks that have all parts. No bit depends on it. Units that are
+   resident, or have a buffer of their own, have no second shard; where peers' shards are seen in
+   place (LOCAL, unless cfg.no_mapping) nothing is gathered, and there are none at all: second_bytes
+   of zero_plan tells. */
 
 /* ---- tensors ------------------------------------------------------------------------------- */
 
@@ -542,6 +562,9 @@ typedef struct zero_plan {
     zero_update_on update_on; /* CUDA: who updates what HOST keeps; AUTO: there is nothing of it */
     double update_host_s,
         update_device_s; /* seconds a step by either, from link_gbs and memory_gbs */
+    size_t second_bytes; /* the part of buffer_bytes that is second shards (cfg.second_ranks) */
+    size_t near_bytes, replica_bytes; /* the parts of sent_bytes that go among second_ranks ranks,
+                                         and to other replicas (cfg.shard_ranks) */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
@@ -572,6 +595,7 @@ typedef struct zero_stats {
                                access by name, checkpoints; and for building */
     uint64_t file_read_bytes, file_written_bytes;
     double file_s; /* the calling thread waited for the file */
+    uint64_t near_bytes, replica_bytes; /* the parts of sent_bytes, as in zero_plan */
 } zero_stats;
 
 /* ---- life of a context --------------------------------------------------------------------- */

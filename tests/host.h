@@ -15,6 +15,7 @@ struct host_run;
 typedef struct host_spec {
     uint64_t seed;
     int nranks, node_size, steps, micro_steps;
+    int shard_ranks; /* as cfg says it, for the reference */
     int ntensors, units;
     zero_tensor_desc desc[HOST_TENSORS];
     char name[HOST_TENSORS][HOST_NAME];
@@ -183,12 +184,35 @@ static float host_sum(const host_spec *s, const float *by_rank) {
     return total;
 }
 
+/* Of shard groups (cfg.shard_ranks, here too), whose ranks are added in order: each adds up its
+   micro-steps, then the groups are summed, and what comes of it is divided. */
+static float host_sharded_gradient(const host_spec *s, int step, int t, size_t i) {
+    const int size = s->shard_ranks ? s->shard_ranks : s->nranks;
+    const float scale = 1.0f / (float)s->nranks;
+    float total = 0;
+    for (int group = 0; group * size < s->nranks; group++) {
+        float acc = 0;
+        for (int micro = 0; micro < s->micro_steps; micro++) {
+            float sum = 0;
+            for (int r = group * size; r < (group + 1) * size; r++) {
+                const float g = host_gradient(s, 0, step, micro, r, t, i);
+                sum = r == group * size ? g : sum + g;
+            }
+            acc = micro ? acc + sum : sum;
+        }
+        total = group ? total + acc : acc;
+    }
+    return host_round(host_grad_type(s), scale * total);
+}
+
 /* Scaled, as it is stored after reduction. */
 static float host_mean_gradient(const host_spec *s, int sharded, int step, int t, size_t i) {
     float local[64], acc = 0;
     const float scale = 1.0f / (float)s->nranks;
     const zero_type type = host_grad_type(s);
     const int collects = !sharded && type != ZERO_F32;
+    if (sharded && s->shard_ranks && s->shard_ranks < s->nranks)
+        return host_sharded_gradient(s, step, t, i);
     memset(local, 0, sizeof local);
     for (int micro = 0; micro < s->micro_steps; micro++) {
         for (int r = 0; r < s->nranks; r++) {

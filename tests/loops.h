@@ -136,7 +136,7 @@ static void loop_verdicts(loop_test *t) {
         };
         LOOP_RUN(t, zp_declare, declare, 1, how);
         auto judge = [&](loop_memory *m) {
-            return zp_judge_args{&m->control, &m->verdicts[0][0], LOOP_RANKS, 0};
+            return zp_judge_args{&m->control, &m->verdicts[0][0], LOOP_RANKS, 0, NULL};
         };
         auto decide = [&](loop_memory *m) {
             return zp_decide_args{&m->control, hyper, scaler, how & 4, how >> 3};

@@ -68,6 +68,7 @@ transport 120 alone $B/test_transport
 group 120 alone $B/test_group
 groups 120 alone $B/test_groups
 world 120 beside $B/test_world
+hierarchy 120 beside $B/test_hierarchy 24 $SEED $B
 fast-math 120 beside $B/test_fast_math
 fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
 drop 200 beside sh $here/test_drop.sh $B

@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 5 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 6 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -24,7 +24,7 @@ static void abi_structs(void) {
     FIELD(zero_scaler, window, 12)
     FIELD(zero_scaler, hysteresis, 16)
     FIELD(zero_scaler, consecutive_hysteresis, 20)
-    SIZE(zero_config, 264)
+    SIZE(zero_config, 272)
     FIELD(zero_config, stage, 0)
     FIELD(zero_config, micro_steps, 4)
     FIELD(zero_config, accumulation, 8)
@@ -72,6 +72,8 @@ static void abi_structs(void) {
     FIELD(zero_config, world_unit, 240)
     FIELD(zero_config, divisor, 248)
     FIELD(zero_config, joins, 256)
+    FIELD(zero_config, shard_ranks, 264)
+    FIELD(zero_config, second_ranks, 268)
     SIZE(zero_event, 80)
     FIELD(zero_event, kind, 0)
     FIELD(zero_event, cause, 4)
@@ -108,7 +110,7 @@ static void abi_structs(void) {
     FIELD(zero_tensor_desc, uses, 24)
     FIELD(zero_tensor_desc, flags, 28)
     FIELD(zero_tensor_desc, field, 32)
-    SIZE(zero_plan, 176)
+    SIZE(zero_plan, 200)
     FIELD(zero_plan, numel, 0)
     FIELD(zero_plan, padded_numel, 8)
     FIELD(zero_plan, param_bytes, 16)
@@ -133,6 +135,9 @@ static void abi_structs(void) {
     FIELD(zero_plan, update_on, 152)
     FIELD(zero_plan, update_host_s, 160)
     FIELD(zero_plan, update_device_s, 168)
+    FIELD(zero_plan, second_bytes, 176)
+    FIELD(zero_plan, near_bytes, 184)
+    FIELD(zero_plan, replica_bytes, 192)
     SIZE(zero_plan_unit, 40)
     FIELD(zero_plan_unit, numel, 0)
     FIELD(zero_plan_unit, padded, 8)
@@ -140,7 +145,7 @@ static void abi_structs(void) {
     FIELD(zero_plan_unit, gathers, 20)
     FIELD(zero_plan_unit, resident, 24)
     FIELD(zero_plan_unit, sent_bytes, 32)
-    SIZE(zero_stats, 144)
+    SIZE(zero_stats, 160)
     FIELD(zero_stats, param_bytes, 0)
     FIELD(zero_stats, grad_bytes, 8)
     FIELD(zero_stats, optimizer_bytes, 16)
@@ -156,6 +161,8 @@ static void abi_structs(void) {
     FIELD(zero_stats, hooks_s, 96)
     FIELD(zero_stats, verdict_bytes, 104)
     FIELD(zero_stats, control_bytes, 112)
+    FIELD(zero_stats, near_bytes, 144)
+    FIELD(zero_stats, replica_bytes, 152)
     SIZE(zero_hyper, 24)
     FIELD(zero_hyper, lr, 0)
     FIELD(zero_hyper, beta1, 4)
@@ -250,7 +257,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 5 && ZERO_ABI == 5, "this is ABI 5");
+    test_check(sizeof(void *) == 8 && zero_abi() == 6 && ZERO_ABI == 6, "this is ABI 6");
     abi_structs();
     abi_numbers();
     return test_summary();

@@ -100,7 +100,7 @@ static uint64_t emulation_pageable(void) { return 0; }
 #endif
 
 #define CUDA_STEPS 3
-#define CUDA_RANKS 3
+#define CUDA_RANKS 4
 #define CUDA_LAST  (CUDA_STEPS - 1)
 
 /* ---- cases --------------------------------------------------------------------------------- */
@@ -163,6 +163,8 @@ enum {
 #define CUDA_MUON    ((int64_t)1 << 32)
 #define CUDA_GRADS   ((int64_t)1 << 33) /* reduced gradients are in the file, beside either tier */
 #define CUDA_ADAGRAD ((int64_t)1 << 34)
+#define CUDA_SHARDS  ((int64_t)1 << 35) /* two ranks, or one of an odd number, share a copy */
+#define CUDA_SECOND  ((int64_t)1 << 36) /* as many keep a second shard */
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
@@ -236,6 +238,34 @@ static const cuda_case cuda_cases[] = {
      CUDA_SAVES | CUDA_SKIPS, 20},
     {"saved-nccl-3", ZERO_COMM_NCCL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 2, 0, 1, 0,
      CUDA_SAVES | CUDA_ALL_GATHERED, 20},
+    {"shards-1", ZERO_COMM_LOCAL, 4, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0, 0,
+     CUDA_SHARDS | CUDA_DEVICES, 40},
+    {"shards-1-f16", ZERO_COMM_LOCAL, 4, 1, 3, ZERO_ACCUMULATE_SHARDED, ZERO_F16, 0, 2, 1, 0,
+     CUDA_SHARDS | CUDA_NORM, 40},
+    {"shards-2", ZERO_COMM_LOCAL, 4, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_SHARDS | CUDA_READS | CUDA_SILENT, 40},
+    {"shards-3", ZERO_COMM_LOCAL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, CUDA_EVAL_ALL,
+     CUDA_SHARDS | CUDA_SECOND | CUDA_NO_MAPPING | CUDA_ALL_GATHERED | CUDA_RECOMPUTE, 60},
+    {"second-3", ZERO_COMM_LOCAL, 4, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, CUDA_EVAL_ALL,
+     CUDA_SECOND | CUDA_NO_MAPPING | CUDA_ALL_GATHERED, 60},
+    {"shards-saved-3", ZERO_COMM_LOCAL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_SHARDS | CUDA_SAVES | CUDA_NO_MAPPING, 20},
+    {"shards-leaves", ZERO_COMM_LOCAL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_SHARDS | CUDA_SECOND | CUDA_NO_MAPPING | CUDA_LEAVES | CUDA_ALL_GATHERED, 40},
+    {"shards-host-3", ZERO_COMM_LOCAL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_SHARDS | CUDA_SECOND | CUDA_HOST | CUDA_PARAMS | CUDA_ALL_GATHERED, 20},
+    {"shards-host-delays", ZERO_COMM_LOCAL, 4, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_SHARDS | CUDA_HOST | CUDA_DELAYS, 20},
+    {"shards-file-3", ZERO_COMM_LOCAL, 4, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_SHARDS | CUDA_SECOND | CUDA_FILE | CUDA_PARAMS | CUDA_GRADS | CUDA_ALL_GATHERED, 20},
+    {"shards-nccl-2", ZERO_COMM_NCCL, 4, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0,
+     CUDA_EVAL_STEPPED, CUDA_SHARDS | CUDA_NORM, 40},
+    {"shards-nccl-3", ZERO_COMM_NCCL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0,
+     CUDA_EVAL_ALL, CUDA_SHARDS | CUDA_SECOND | CUDA_ALL_GATHERED | CUDA_READS, 40},
+    {"shards-nccl-f16", ZERO_COMM_NCCL, 4, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_SHARDS | CUDA_SAVES, 40},
+    {"second-nccl", ZERO_COMM_NCCL, 4, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0,
+     CUDA_EVAL_ALL, CUDA_SECOND | CUDA_ALL_GATHERED | CUDA_OLD_NCCL, 40},
     {"host-self", ZERO_COMM_SELF, 1, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, CUDA_EVAL_ALL,
      CUDA_HOST, 20},
     {"host-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0, CUDA_EVAL_ALL,
@@ -584,7 +614,8 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->micro_steps = k->micro_steps;
     s->silent_unit = k->more & CUDA_SILENT ? 3 : -1;
     s->recompute = k->more & CUDA_RECOMPUTE;
-    s->integer = k->kind == ZERO_COMM_NCCL; /* sums are exact: whatever the order and rounding */
+    /* sums are exact: whatever the order and rounding */
+    s->integer = k->kind == ZERO_COMM_NCCL || k->more & CUDA_SHARDS;
     s->poison = k->overflow ? cuda_overflow : NULL;
     const size_t larger = k->more & CUDA_THROUGH ? 36001 : 12001;
     const size_t fc = k->more & CUDA_LARGE ? larger : k->more & CUDA_MANY ? 3 : 131;
@@ -602,6 +633,8 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.type = k->type;
     s->cfg.prefetch = k->prefetch;
     s->cfg.no_mapping = (k->more & CUDA_NO_MAPPING) != 0;
+    if (k->more & CUDA_SHARDS) s->cfg.shard_ranks = k->nranks % 2 ? 1 : 2;
+    if (k->more & CUDA_SECOND) s->cfg.second_ranks = k->nranks % 2 ? 1 : 2;
     s->cfg.no_overlap = (k->more & CUDA_NO_OVERLAP) != 0;
     s->cfg.no_master = (k->more & CUDA_NO_MASTER) != 0;
     s->cfg.persistence_numel = k->more & CUDA_ALL_GATHERED ? ZERO_NONE : 0;

@@ -5,10 +5,10 @@
      windows N..  the same where ranks see no peer's files, and share MPI windows instead
      hash N       on real hosts of N ranks: compares, and prints the hash
      errors       what must be refused, and ranks that go, stall or disagree
-     groups       groups of ranks: collectives with LOCAL's bits, parts, contexts of parts, faults
-     thread       MPI started below MPI_THREAD_MULTIPLE
-     small        with little room in /dev/shm: no difference
-     none         the same where windows need it: an error
+     hierarchy N..  shard groups, replicas and second shards, with nodes of N: LOCAL's weights, and
+   the bytes of the formulas between nodes groups       groups of ranks: collectives with LOCAL's
+   bits, parts, contexts of parts, faults thread       MPI started below MPI_THREAD_MULTIPLE small
+   with little room in /dev/shm: no difference none         the same where windows need it: an error
      die          rank 1 kills itself: MPI must end the others
    Every MPI call of the plugin goes through the functions below that count: the test itself calls
    PMPI. Rank 0 prints `N passed, N failed` for all ranks. */
@@ -180,10 +180,34 @@ static void mpi_spec(host_spec *s, int node_size, int large, zero_accumulation a
 
 typedef struct mpi_result {
     uint64_t hash, sent, other;
+    uint64_t far;     /* bytes between nodes that the formulas say: mpi_far */
     uint64_t reduced; /* elements of this rank's shards, each as often as it is reduced in a step */
     zero_stats stats;
     zero_plan plan;
 } mpi_result;
+
+static int mpi_common(int a, int b) { return b ? mpi_common(b, a % b) : a; }
+
+/* Bytes of a step that go between nodes of `node` ranks for a unit, where ranks have groups. */
+static uint64_t mpi_far(const host_spec *s, const zero_plan_unit *x, int u, int node) {
+    const int shard = s->cfg.shard_ranks ? s->cfg.shard_ranks : mpi_ranks;
+    const int inside = mpi_common(shard, node), near = s->cfg.second_ranks;
+    const uint64_t far = (uint64_t)(shard / inside - 1), of = zero_type_bytes(s->cfg.type);
+    const uint64_t part = x->padded / (size_t)shard, piece = x->padded / (size_t)mpi_ranks;
+    const uint64_t replicas = node == mpi_ranks ? 0 : (uint64_t)(mpi_ranks / shard - 1);
+    const int seen = shard == inside && !s->cfg.no_mapping;
+    const int turns =
+        near && s->cfg.stage == 3 && !seen && !x->resident && u < s->units && host_uses(s, u) == 1;
+    const uint64_t later = turns ? (uint64_t)x->gathers - 1 : 0;
+    uint64_t bytes = far * part * of * ((uint64_t)x->gathers - later);
+    bytes += far * part * sizeof(float) * (uint64_t)x->reductions;
+    if (x->reductions)
+        bytes += replicas * piece * (sizeof(float) + zero_type_bytes(host_grad_type(s)));
+    if (later)
+        bytes += later * (uint64_t)(near / mpi_common(near, inside) - 1)
+                 * (x->padded / (size_t)near) * of;
+    return bytes;
+}
 
 static void mpi_train(test_rank *rank, const host_spec *s, mpi_result *out) {
     host_run h;
@@ -200,6 +224,7 @@ static void mpi_train(test_rank *rank, const host_spec *s, mpi_result *out) {
     for (int u = 0; u < out->plan.units && ok; u++) {
         zero_plan_unit unit;
         ok = !zero_query_plan_unit(h.z, u, &unit);
+        out->far += mpi_far(s, &unit, u, s->node_size ? s->node_size : mpi_ranks);
         out->reduced += (uint64_t)unit.reductions * (unit.padded / (size_t)mpi_ranks);
     }
     out->sent = mpi_sent - sent;
@@ -263,7 +288,10 @@ static void mpi_case(const host_spec *s, uint64_t expected, int nodes, const cha
         what, s->cfg.stage, (int)s->cfg.optimizer, (int)s->cfg.type, (int)s->cfg.accumulation,
         !s->cfg.no_overlap, !s->cfg.no_mapping, rank.why);
     if (rank.failed) return;
-    const uint64_t between = mpi_between(s, &r, nodes);
+    uint64_t between = mpi_between(s, &r, nodes);
+    if (s->cfg.shard_ranks || s->cfg.second_ranks)
+        between = r.far * (uint64_t)s->steps
+                  + r.stats.verdict_bytes / (uint64_t)(mpi_ranks - 1) * (uint64_t)(nodes - 1);
     test_check(s->evaluate || r.stats.sent_bytes == r.plan.sent_bytes * (uint64_t)s->steps,
                "%s, stage %d: sent %llu, planned %llu", what, s->cfg.stage,
                (unsigned long long)r.stats.sent_bytes,
@@ -353,6 +381,51 @@ static void mpi_in_turns(void) {
     mpi_hosts = -2;
     for (s.cfg.stage = 0; s.cfg.stage <= 3; s.cfg.stage++)
         mpi_case(&s, expected, 2, "hosts in turns");
+    mpi_hosts = 0;
+}
+
+/* Every shard group and second shard that the ranks allow, and ranks that do not follow each other.
+ */
+static void mpi_hierarchy(int argc, char **argv) {
+    host_spec s;
+    int k = 0;
+    for (int i = 2; i < argc; i++)
+        for (int shard = 1; shard <= mpi_ranks; shard++)
+            for (int near = 0; near <= shard && mpi_ranks % shard == 0; near++) {
+                const int given = atoi(argv[i]), size = given ? given : mpi_ranks;
+                char what[80];
+                if (near && shard % near) continue;
+                mpi_spec(&s, size, 0, ++k & 1 ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL);
+                s.cfg.stage = near ? 3 : 1 + k % 3;
+                s.cfg.type = k % 3 == 1 ? ZERO_BF16 : ZERO_F32;
+                s.cfg.grads = k & 2 ? ZERO_GRAD_AS_TYPE : ZERO_GRAD_AUTO;
+                s.cfg.no_overlap = k % 4 == 3;
+                s.cfg.no_mapping = k % 5 > 0;
+                s.cfg.shard_ranks = shard;
+                s.cfg.second_ranks = near;
+                snprintf(what, sizeof what, "%d ranks, node_size %d, shard_ranks %d, second %d",
+                         mpi_ranks, given, shard, near);
+                const uint64_t expected = mpi_local_hash(&s);
+                s.node_size = given;
+                mpi_case(&s, expected, mpi_ranks / size, what);
+            }
+    if (mpi_ranks != 4) return;
+    mpi_spec(&s, 0, 0, ZERO_ACCUMULATE_SHARDED);
+    s.integer = s.cfg.stage = s.evaluate = 1;
+    const uint64_t expected = mpi_local_hash(&s);
+    mpi_hosts = -2;
+    for (s.cfg.stage = 1; s.cfg.stage <= 3; s.cfg.stage++) {
+        static test_rank rank;
+        mpi_result r;
+        s.cfg.shard_ranks = 2;
+        s.cfg.second_ranks = s.cfg.stage == 3 ? 2 : 0;
+        memset(&rank, 0, sizeof rank);
+        rank.rank = mpi_rank;
+        rank.nranks = mpi_ranks;
+        mpi_train(&rank, &s, &r);
+        test_check(!rank.failed && r.hash == expected, "hosts in turns, stage %d: %s", s.cfg.stage,
+                   rank.why);
+    }
     mpi_hosts = 0;
 }
 
@@ -685,6 +758,8 @@ int main(int argc, char **argv) {
         mpi_small(0);
     else if (mpi_few || !strcmp(mode, "same") || !strcmp(mode, "windows"))
         mpi_same(argc, argv);
+    else if (!strcmp(mode, "hierarchy"))
+        mpi_hierarchy(argc, argv);
     else if (!strcmp(mode, "hash"))
         mpi_hash(argc > 2 ? atoi(argv[2]) : 1);
     else if (!strcmp(mode, "small"))

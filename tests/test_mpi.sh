@@ -69,6 +69,9 @@ for mpi; do
     run 4 $some 0 1 2
     run 7 $some 0 1
     run 8 $some 0 1 4
+    run 2 hierarchy 0 1
+    run 4 hierarchy 0 1 2
+    run 6 hierarchy 0 2 3
     run 4 errors
     for ranks in 1 2 3 5; do run $ranks groups; done
     run 2 thread

@@ -90,7 +90,7 @@ static int unit_partition(unit_list *list, int nranks) {
     zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
     unsigned char *mark[8] = {0};
     size_t total = 0, content = 0, padded = 0, marked = 0;
-    int ok = z && zp_layout_open(&z->layout, list->tensor, list->n, nranks) == ZERO_OK;
+    int ok = z && zp_layout_open(&z->layout, list->tensor, list->n, nranks, 1) == ZERO_OK;
     for (int u = 0; ok && u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         mark[u] = (unsigned char *)calloc(x->padded + 1, 1);
@@ -141,9 +141,9 @@ static void unit_same_places(void) {
     unit_announce(&l, 37, 3, 0, 0);
     unit_announce(&l, 5, 3, 0, ZERO_KEEP);
     unit_announce(&l, 100, 2, 1, 0);
-    if (!test_check(!zp_layout_open(&one, l.tensor, l.n, 1), "layout")) return;
+    if (!test_check(!zp_layout_open(&one, l.tensor, l.n, 1, 1), "layout")) return;
     for (int nranks = 2; nranks <= 64; nranks++) {
-        int same = !zp_layout_open(&many, l.tensor, l.n, nranks) && many.all == one.all;
+        int same = !zp_layout_open(&many, l.tensor, l.n, nranks, 1) && many.all == one.all;
         for (int u = 0; same && u < one.all; u++)
             for (int i = 0; i < one.unit[u].members; i++)
                 same &= !memcmp(&one.unit[u].member[i], &many.unit[u].member[i], sizeof(zp_member));
@@ -655,7 +655,7 @@ static void unit_judge(void) {
     for (int r = 0; r < 4; r++)
         for (int i = 0; i < ZP_VERDICT; i++)
             verdicts[r * ZP_VERDICT + i] = i < ZP_CALL ? first[r][i] : 0.5 * i;
-    zp_judge_args a = {&c, verdicts, 4, 0};
+    zp_judge_args a = {&c, verdicts, 4, 0, NULL};
     (void)zp_judge(&s, &a, 1);
     test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2
                    && c.norm == sqrt(15.0) / 2 && !c.differs,

@@ -10,19 +10,25 @@
 
 /* A run of a tensor's elements that one rank owns. */
 typedef struct zp_run {
-    int unit, owner;
-    size_t at; /* in the unit */
+    int unit, owner; /* owner: of z->data; of a run by pieces its number */
+    size_t at;       /* in the unit */
     size_t numel;
 } zp_run;
 
-static zp_run zp_run_at(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count) {
+static zp_run zp_run_cut(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count,
+                         int by_pieces) {
     zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all are as long */
     const size_t inside = element % members[0]->numel;
     const zp_member *m = members[element / members[0]->numel];
-    const size_t at = m->at + inside, shard = z->layout.unit[m->unit].shard, owner = at / shard;
+    const zp_unit *x = &z->layout.unit[m->unit];
+    const size_t at = m->at + inside, shard = by_pieces ? x->piece : x->shard, owner = at / shard;
     const zp_run run = {m->unit, (int)owner, at,
                         zp_min(zp_min(count, m->numel - inside), (owner + 1) * shard - at)};
     return run;
+}
+
+static zp_run zp_run_at(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count) {
+    return zp_run_cut(z, t, element, count, 0);
 }
 
 /* Where a kind is kept. */
@@ -132,8 +138,8 @@ static zero_result zp_access_agree(zero_ctx *z, const zp_tensor *t, zero_kind ki
     uint64_t mine = ZP_HASH_EMPTY;
     for (int i = 0; i < 5; i++) mine = zp_hash(mine, what[i]);
     for (size_t i = 0; i < count && values; i++) mine = zp_hash(mine, zp_bits(values[i]));
-    ZP_DO(z, zp_exchange(z->data, &mine, sizeof mine));
-    const int r = zp_mail_differs(z->data, sizeof mine);
+    ZP_DO(z, zp_exchange(z->all, &mine, sizeof mine));
+    const int r = zp_mail_differs(z->all, sizeof mine);
     if (!r) return ZERO_OK;
     return zp_fail(z, ZERO_ERR_MISMATCH,
                    values ? "%s, [%zu, %zu): rank %d gives other values, or another range, than "
@@ -143,11 +149,15 @@ static zero_result zp_access_agree(zero_ctx *z, const zp_tensor *t, zero_kind ki
                    t->desc.name, first, first + count, r);
 }
 
-/* Fills z->ranges, from the plan: of every tensor and kind what this rank owns, or all. */
+/* Fills z->ranges, from the plan: of every tensor and kind what this rank owns, or all; to
+   save, of replicas each its pieces. */
 static zero_result zp_state_plan(zero_ctx *z) {
     static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
     for (int whole = 0; whole < 2; whole++) {
-        const int all = whole && z->policy.state == ZP_WHOLE;
+        const int all = whole && z->policy.state == ZP_WHOLE, count_of = zp_replicas_of(z);
+        const int mine = whole || !z->replicas.group
+                             ? z->data->rank
+                             : z->data->rank * count_of + z->replicas.group->rank;
         int *n = &z->nranges[whole];
         *n = 0;
         for (int i = 0; i < 3 * z->ntensors; i++) { /* a tensor's kinds after one another */
@@ -156,9 +166,9 @@ static zero_result zp_state_plan(zero_ctx *z) {
             const size_t total =
                 zp_kind_of(z, kinds[i % 3], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
-                const zp_run run = zp_run_at(z, t, at, total - at);
+                const zp_run run = zp_run_cut(z, t, at, total - at, !whole);
                 count = all ? total : run.numel;
-                if (!all && run.owner != z->data->rank) continue;
+                if (!all && run.owner != mine) continue;
                 const zero_range range = {t->desc.name, kinds[i % 3], a->type, at, count};
                 void *list =
                     zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof range);

@@ -71,10 +71,26 @@ static zero_result zp_create_join(zero_ctx *z, const zp_transport *row, const ze
         /* opened before the settings are checked: so that peers learn what is wrong with them */
         g->timeout_s = zp_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
     }
-    ZP_DO(z, zp_group_open(z->data, row, comm));
-    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->data->nranks;
-    if (z->data->sums) z->data->divisor = (float)divisor;
+    ZP_DO(z, zp_group_open(z->all, row, comm));
+    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
+    if (z->all->sums) z->all->divisor = (float)divisor;
     ZP_TRY(zp_world_open(z));
+    zp_called(z, z->call);
+    return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
+}
+
+/* The settings' meaning, and the groups that they cut. COLLECTIVE where they cut any. */
+static zero_result zp_create_settle(zero_ctx *z) {
+    const int cuts = z->cfg.shard_ranks || z->cfg.second_ranks;
+    if (cuts) {
+        ZP_TRY(zp_hierarchy_check(z));
+        ZP_TRY(zp_settle_settings(z));
+        zp_watch_close(&z->watch);
+        ZP_TRY(zp_replicas_open(z));
+    }
+    zp_plan_settings(z);
+    if (!cuts) return ZERO_OK;
+    ZP_TRY(zp_second_open(z));
     zp_called(z, z->call);
     return zp_check(z, zp_watch_open(&z->watch, z->group, ZP_GROUPS));
 }
@@ -90,9 +106,8 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->cfg = *cfg;
     z->phase = ZP_NEW;
     z->call = "zero_create";
-    z->data = &z->group[ZP_DATA];
-    z->data->nranks = z->together = 1;
-    z->world = z->data;
+    z->world = z->data = z->all = &z->group[ZP_ALL];
+    z->all->nranks = z->together = 1;
     zp_gate_init(&z->host.gate);
     for (int side = 0; side < ZP_SIDES; side++) {
         zp_gate_init(&z->host.lift[side].given);
@@ -104,14 +119,14 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_create_join(z, row, comm);
     if (!r
-        && zp_config_resolve(&z->cfg, z->data->crowd, text,
+        && zp_config_resolve(&z->cfg, z->all->crowd, text,
                              sizeof text)) /* peers learn it from zero_destroy */
         r = zp_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
+    if (!r) r = zp_create_settle(z);
     if (r) return z->dead = r;
-    zp_plan_settings(z);
     if (!cfg->log) return ZERO_OK;
     ZP_DO(z, zp_flushes(&z->device, cfg->stream, &flushes)); /* which makes other weights */
-    if (flushes && z->data->rank == 0)
+    if (flushes && z->all->rank == 0)
         cfg->log(cfg->log_user, ZERO_LOG_WARNING,
                  "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
                  "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
@@ -174,6 +189,7 @@ zero_result zero_build(zero_ctx *z) {
     if (r) return z->dead = r; /* but for MEMORY the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z));
     ZP_TRY(zp_world_build(z));
+    ZP_TRY(zp_hierarchy_build(z));
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_slot_tie(z, &z->slots[i]);
     zp_point_kept(z, NULL, NULL);
@@ -185,8 +201,8 @@ void zero_destroy(zero_ctx *z) {
     zp_called(z, "zero_destroy");
     const int broken =
         z->dead || zp_failure_result(&z->failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
-    zp_group *g = z->group, *end = g + ZP_GROUPS;
-    for (; g < end && broken; g++) /* first: what this rank's own streams wait for */
+    for (zp_group *g = z->group; g < z->group + ZP_GROUPS && broken;
+         g++) /* first: what this rank's own streams wait for */
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
     if (broken) zp_world_abort(z);
@@ -202,7 +218,7 @@ void zero_destroy(zero_ctx *z) {
     zp_record_give(z->device.recorder); /* the rest */
     zp_disk_close(&z->disk);
     zp_host_close(z);
-    for (g = z->group; g < end; g++) zp_group_close(g, broken);
+    for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_part_close(z, i, broken);
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
     zp_checks_close(z);
@@ -229,8 +245,8 @@ void zero_query_config(const zero_ctx *z, zero_config *cfg) {
     *cfg = z->cfg;
     cfg->bucket_numel = z->bucket_numel;
 }
-int zero_rank(const zero_ctx *z) { return z ? z->data->rank : 0; }
-int zero_nranks(const zero_ctx *z) { return z ? z->data->nranks : 1; }
+int zero_rank(const zero_ctx *z) { return z ? z->all->rank : 0; }
+int zero_nranks(const zero_ctx *z) { return z ? z->all->nranks : 1; }
 
 zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
     ZP_ENTER(z, "zero_bind", ZP_BUILT, "pointers are there after zero_build");
@@ -308,7 +324,7 @@ zero_result zero_reduce(zero_ctx *z) {
     ZP_TRY(zp_world_agree(z));
     z->phase = ZP_REDUCED;
     if (!z->pending) return ZERO_OK;
-    zp_pool_forget(&z->pool[ZP_PARAM]); /* every unit's new weights come in */
+    zp_gathered_forget(z); /* every unit's new weights come in */
     z->pending = 0;
     ZP_TRY(zp_checks_seal(z, ZP_SEAL));
     return ZERO_OK;

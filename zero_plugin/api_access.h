@@ -42,10 +42,10 @@ static zero_result zp_write_named(zero_ctx *z, const char *call, const char *nam
         ZP_DO(z, zp_put(z, weights ? ZERO_PARAMETER : kind, &run, ZERO_F32, from));
         done += run.numel;
     }
-    if (weights) zp_pool_forget(&z->pool[ZP_PARAM]);
+    if (weights) zp_gathered_forget(z);
     ZP_DO(z, zp_stream_sync(&z->compute));
     ZP_TRY(zp_checks_seal(z, ZP_SEAL));
-    return zp_check(z, zp_barrier(z->data));
+    return zp_check(z, zp_barrier(z->all));
 }
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values) {
@@ -65,7 +65,7 @@ zero_result zero_state_begin(zero_ctx *z) {
     ZP_TRY(zp_turn_all(z));
     ZP_DO(z, zp_settle(z)); /* gathers ahead read what may be put */
     ZP_TRY(zp_report(z));
-    ZP_DO(z, zp_barrier(z->data)); /* behind it no peer reads what may be put */
+    ZP_DO(z, zp_barrier(z->all)); /* behind it no peer reads what may be put */
     z->phase = ZP_OPEN;
     return ZERO_OK;
 }
@@ -183,11 +183,11 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
     ZP_REFUSE(z, !values && n > 0, "values is NULL");
     ZP_REFUSE(z, n < 0 || (size_t)n * sizeof *values > ZP_MAIL_BYTES, "n is %d, expected 0..%zu", n,
               ZP_MAIL_BYTES / sizeof *values);
-    ZP_DO(z, zp_exchange(z->data, values, (size_t)n * sizeof *values));
+    ZP_DO(z, zp_exchange(z->all, values, (size_t)n * sizeof *values));
     for (int i = 0; i < n; i++) values[i] = 0;
-    for (int i = 0; i < n * z->data->nranks; i++) { /* in rank order */
+    for (int i = 0; i < n * z->all->nranks; i++) { /* in rank order */
         double value;
-        memcpy(&value, z->data->mail + (size_t)i * sizeof value, sizeof value);
+        memcpy(&value, z->all->mail + (size_t)i * sizeof value, sizeof value);
         values[i % n] += value;
     }
     return ZERO_OK;
@@ -196,13 +196,30 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
     ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "zero_build comes first");
     ZP_REFUSE(z, !data && bytes, "data is NULL, and %zu bytes are to be sent", bytes);
-    ZP_TRY(zp_one_of(z, "root is", root, z->data->nranks));
-    return zp_check(z, zp_broadcast(z->data, data, bytes, root));
+    ZP_TRY(zp_one_of(z, "root is", root, z->all->nranks));
+    return zp_check(z, zp_broadcast(z->all, data, bytes, root));
 }
 
 zero_result zero_barrier(zero_ctx *z) {
     ZP_ENTER(z, "zero_barrier", ZP_ANY, "");
-    return zp_check(z, zp_barrier(z->data));
+    return zp_check(z, zp_barrier(z->all));
+}
+
+/* What all groups of the context have counted; of a world its verdicts alone. */
+static zp_meter zp_meters(const zero_ctx *z) {
+    zp_meter all = z->all->meter;
+    for (const zp_group *g = &z->group[ZP_DATA]; g < z->group + ZP_GROUPS; g++) {
+        const int replicas = g == z->replicas.group;
+        all.sent_bytes += g->meter.sent_bytes;
+        all.mapped_bytes += g->meter.mapped_bytes;
+        all.verdict_bytes += g->meter.verdict_bytes;
+        all.control_bytes += g->meter.control_bytes;
+        all.reductions += replicas ? 0 : g->meter.reductions;
+        all.gathers += replicas ? 0 : g->meter.gathers;
+        all.allocated_bytes += g->meter.allocated_bytes;
+    }
+    if (z->world != z->all) all.verdict_bytes += z->world->meter.verdict_bytes;
+    return all;
 }
 
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
@@ -210,7 +227,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     ZP_REFUSE(z, !stats, "stats is NULL");
     ZP_UNTIMELY(z, z->phase == ZP_NEW, "zero_build comes first");
     const zero_plan *p = &z->plan;
-    const zp_meter *m = &z->data->meter;
+    const zp_meter m = zp_meters(z);
     const double exposed = z->device.exposed_s;
     for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
     if (z->updates.device) ZP_DO(z, zp_stream_sync(&z->updates));
@@ -218,27 +235,28 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     zp_disk_sync(&z->disk);
     ZP_TRY(zp_report(z));          /* as of the last step, or norm */
     z->device.exposed_s = exposed; /* asking is not training */
-    const uint64_t apart = z->world == z->data ? 0 : z->world->meter.verdict_bytes;
-    const size_t allocated = m->allocated_bytes + z->private_bytes + zp_tier_buffers(z);
+    const size_t allocated = m.allocated_bytes + z->private_bytes + zp_tier_buffers(z);
     const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
     const zero_stats now = {p->param_bytes,
                             p->grad_bytes,
                             p->optimizer_bytes,
                             p->buffer_bytes,
                             allocated,
-                            m->sent_bytes,
-                            m->mapped_bytes,
-                            m->reductions,
-                            m->gathers,
+                            m.sent_bytes,
+                            m.mapped_bytes,
+                            m.reductions,
+                            m.gathers,
                             steps,
                             skipped,
                             exposed,
                             z->hooks_s,
-                            m->verdict_bytes + apart,
-                            m->control_bytes,
+                            m.verdict_bytes,
+                            m.control_bytes,
                             z->disk.read_bytes,
                             z->disk.written_bytes,
-                            1e-9 * (double)z->disk.waited_ns};
+                            1e-9 * (double)z->disk.waited_ns,
+                            z->group[ZP_NEAR].meter.sent_bytes,
+                            z->group[ZP_REPLICAS].meter.sent_bytes};
     *stats = now;
     return ZERO_OK;
 }

@@ -144,7 +144,7 @@ static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_typ
     zero_result r = zp_adopt_check(z, ZP_PARAM, params);
     float *values = r ? NULL : (float *)malloc(3 * ZP_STAGE_NUMEL * sizeof *values);
     if (!r && !values) r = zp_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
-    const zero_result met = zp_check(z, zp_agree(z->data, !r, &who));
+    const zero_result met = zp_check(z, zp_agree(z->all, !r, &who));
     if (!r) r = met;
     if (!r && who >= 0)
         r = zp_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory", who);
@@ -205,7 +205,7 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
         ZP_TRY(zero_step(z, hyper));
         /* who has no hooks reads weights at once */
         if (!z->hooked) ZP_DO(z, zp_event_wait(&z->compute, z->live[z->layout.units].gathered));
-        steps *= z->data->nranks;
+        steps *= z->all->nranks;
         if (mean) ZP_TRY(zero_all_sum(z, &sum, 1));
     }
     if (mean) *mean = sum / steps;

@@ -447,6 +447,17 @@ static zero_result zp_board_open(zp_group *g) {
     return ZERO_OK;
 }
 
+/* The transport's view. A part's ranks of this machine are among those of the group that it was cut
+   from. */
+static void zp_seats_view(const zp_group *of, const zp_memory *m, const zp_group *part, int first,
+                          int step, zp_memory *view) {
+    const zp_seats *all = zp_seats_of(of), *some = zp_seats_of(part);
+    memset(view->peer, 0, sizeof view->peer);
+    for (int p = 0; p < some->n; p++)
+        for (int q = 0; q < all->n; q++)
+            if (all->rank_of[q] == first + some->rank_of[p] * step) view->peer[p] = m->peer[q];
+}
+
 /* Peers that still wait for this rank are told that it has left. Its memory goes, the board last:
    it was the first. */
 static void zp_seats_close(zp_group *g) {

@@ -4,17 +4,15 @@
 #include "plan.h"
 #include "check.h"
 
-/* Line i of what all ranks must have alike: a setting, or a tensor; "": nothing to compare. The
+/* Line i of what all ranks must have alike beside the settings: the build, then each tensor. The
    first that differs is reported as it is. */
 static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
-    const int at = i - ZP_SETTINGS - 1;
+    const int at = i - 1;
     const zp_tensor *t = at >= 0 && at < z->ntensors ? &z->tensors[at] : NULL;
     memset(text, 0, bytes);
-    if (at < -1 && !zp_settings[i].free)
-        zp_setting_print(&zp_settings[i], &z->cfg, text, bytes);
-    else if (at == -1)
+    if (at == -1)
         (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
-                       ZERO_VERSION, ZERO_CHECK, z->data->node_size, z->ntensors);
+                       ZERO_VERSION, ZERO_CHECK, z->all->node_size, z->ntensors);
     if (!t) return at < z->ntensors;
     const zero_tensor_desc *d = &t->desc;
     uint64_t name = ZP_HASH_EMPTY;
@@ -33,16 +31,8 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
 
 static zero_result zp_build_agree(zero_ctx *z) {
     char mine[ZP_MAIL_BYTES];
-    const char *all = z->data->mail;
-    for (int i = 0; zp_agree_line(z, i, mine, sizeof mine); i++) {
-        if (!mine[0]) continue;
-        ZP_DO(z, zp_exchange(z->data, mine, sizeof mine));
-        const int r = zp_mail_differs(z->data, sizeof mine);
-        if (r)
-            return z->dead =
-                       zp_fail(z, ZERO_ERR_MISMATCH, "rank 0 has {%.180s}, rank %d has {%.180s}",
-                               all, r, all + (size_t)r * sizeof mine);
-    }
+    ZP_TRY(zp_settle_settings(z));
+    for (int i = 0; zp_agree_line(z, i, mine, sizeof mine); i++) ZP_TRY(zp_settle_line(z, mine));
     return ZERO_OK;
 }
 
@@ -117,6 +107,8 @@ static size_t zp_build_arrays(zero_ctx *z) {
         z->host.lift[ZP_GRAD].sums = (float *)zp_build_cut(z, &at, zp_tier_sums(z), 1);
     z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
+    if (z->replicas.group)
+        z->replicas.order = (int *)zp_build_cut(z, &at, (size_t)z->world->nranks, sizeof(int));
     z->spans = (zp_span *)zp_build_cut(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
     zp_deal *d = &z->deal;
     if (d->parts) d->trust = (double *)zp_build_cut(z, &at, d->parts, sizeof *d->trust);
@@ -170,15 +162,18 @@ static zero_result zp_build_announce(zero_ctx *z) {
    memory outlives the context. */
 static zero_result zp_build_shared(zero_ctx *z) {
     zp_group *g = z->data;
+    const size_t params =
+        z->second.bytes ? z->second.at + z->second.bytes : z->pool[ZP_PARAM].bytes;
     zp_memory *grad = &z->memory[ZP_GRAD], *param = &z->memory[ZP_PARAM];
     z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
     const zp_op verdict = zp_verdict_op(z);
     const size_t verdicts = (size_t)z->world->nranks * zp_op_shard_bytes(&verdict);
     const size_t of_g = zp_deal_lay(z, z->verdict_at + (z->world == g ? verdicts : 0));
     const int seen = z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0;
-    ZP_TRY(zp_memory_open(g, &g->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
-    ZP_TRY(zp_memory_open(g, param, z->pool[ZP_PARAM].bytes, seen));
-    ZP_TRY(zp_memory_open(g, grad, of_g, 0));
+    ZP_TRY(zp_memory_open(z->all, &z->all->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
+    ZP_TRY(zp_memory_open(g, param, params, seen));
+    ZP_TRY(zp_hierarchy_gradients(z, of_g));
+    zp_hierarchy_parameters(z);
     if (z->world != g) ZP_TRY(zp_memory_open(z->world, &z->world_memory, verdicts, 0));
     z->verdict = (double *)(void *)(verdict.memory->base + verdict.source);
     z->verdicts = (double *)(void *)(verdict.memory->base + verdict.target);
@@ -232,7 +227,7 @@ static zero_result zp_build_apart(zero_ctx *z) {
     zp_ring *r = &z->ring;
     const size_t bytes = z->plan.file_bytes;
     if (!r->stops) return ZERO_OK;
-    if (bytes) ZP_TRY(zp_disk_open(&z->disk, z->data, c->folder, bytes, z->disk_pieces));
+    if (bytes) ZP_TRY(zp_disk_open(&z->disk, z->all, c->folder, bytes, z->disk_pieces));
     z->disk.unchecked = c->no_file_check;
     if (bytes && c->log) {
         char text[ZP_TEXT_BYTES];
@@ -270,7 +265,7 @@ static zero_result zp_build_host(zero_ctx *z) {
     if (!r && h->spans)
         for (int u = 0; u < z->layout.all; u++)
             (void)zp_update_spans(z, u, h->spans + (z->layout.unit[u].member - z->layout.members));
-    ZP_DO(z, zp_agree(z->data, r == ZERO_OK, &who));
+    ZP_DO(z, zp_agree(z->all, r == ZERO_OK, &who));
     if (who < 0) return ZERO_OK;
     if (r && z->device.text[0]) return zp_check(z, r); /* it was something else */
     return z->dead =
@@ -282,7 +277,7 @@ static zero_result zp_build_host(zero_ctx *z) {
 /* What ran when, if the host asks. */
 static zero_result zp_build_recorder(zero_ctx *z) {
     if (!z->cfg.trace) return ZERO_OK;
-    zp_recorder *t = zp_recorder_open(z->cfg.trace, z->cfg.trace_user, z->data->rank);
+    zp_recorder *t = zp_recorder_open(z->cfg.trace, z->cfg.trace_user, z->all->rank);
     z->device.recorder = t;
     return t ? zp_recorder_begin(t, &z->device) : ZERO_ERR_MEMORY;
 }
@@ -302,7 +297,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
     zp_build_turns(z);
     if (!r) r = zp_build_apart(z);
     /* everybody learns who could not allocate; then all return the same error */
-    ZP_DO(z, zp_agree(z->data, r == ZERO_OK, &who));
+    ZP_DO(z, zp_agree(z->all, r == ZERO_OK, &who));
     if (who >= 0 && z->failure.claimed) return zp_check(z, r);
     if (who >= 0)
         return z->dead = zp_fail(z, ZERO_ERR_MEMORY,

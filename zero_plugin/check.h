@@ -258,10 +258,10 @@ static zero_result zp_checks_compare(zero_ctx *z) {
     for (int at = 0; !ends; at += PIECE) {
         for (int i = 0; i < PIECE; i++)
             mine[i] = at + i < z->checks.nhooks ? z->checks.hook[at + i] : UINT32_MAX;
-        ZP_DO(z, zp_exchange(z->data, mine, sizeof mine));
-        memcpy(zeroth, z->data->mail, sizeof zeroth);
-        const int r = zp_mail_differs(z->data, sizeof his);
-        memcpy(his, z->data->mail + (size_t)r * sizeof his, sizeof his);
+        ZP_DO(z, zp_exchange(z->all, mine, sizeof mine));
+        memcpy(zeroth, z->all->mail, sizeof zeroth);
+        const int r = zp_mail_differs(z->all, sizeof his);
+        memcpy(his, z->all->mail + (size_t)r * sizeof his, sizeof his);
         for (int i = 0; i < PIECE; i++) {
             if (his[i] != zeroth[i])
                 return z->dead = zp_fail(

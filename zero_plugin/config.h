@@ -65,6 +65,8 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(muon.no_nesterov), ZP_FLAG},
     {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0},
     {ZP_SETTING(divisor), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(shard_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(second_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(timeout_s), ZP_REAL, 0, ZP_UNLIMITED, ZP_TIMEOUT_S, 0},
 };
 enum { ZP_SETTINGS = sizeof zp_settings / sizeof *zp_settings };
@@ -183,6 +185,16 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
             text, bytes,
             "gradient_tier is FILE: whole gradients are in memory at stages 0 and 1, and "
             "where several micro-steps accumulate LOCAL");
+    else if (c->shard_ranks && c->stage < 1)
+        (void)snprintf(text, bytes,
+                       "shard_ranks is %d: at stage 0 nothing is sharded, and every rank is a "
+                       "replica; it is for stages 1 to 3",
+                       c->shard_ranks);
+    else if (c->second_ranks && c->stage < 3)
+        (void)snprintf(text, bytes,
+                       "second_ranks is %d: at stage %d parameters are whole on every rank; it is "
+                       "for stage 3",
+                       c->second_ranks, c->stage);
     else if (scaler->fixed == 0 && scaler->initial < scaler->minimum)
         (void)snprintf(text, bytes, "scaler: initial %g is below minimum %g",
                        (double)scaler->initial, (double)scaler->minimum);

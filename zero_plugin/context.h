@@ -29,7 +29,10 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int apart;    /* its update is a task of the stream `updates` */
     int rounds;   /* of the ring that have updated it, modulo 2 */
     int turned;   /* delayed, in the file: NEXT's place is PARAM's now */
-    int old_next; /* delayed, in memory: NEXT is older than PARAM, which was written by name */
+    int near;     /* of `gathers`, those among the ranks that keep a second shard */
+    size_t second_at; /* bytes of the parameters' memory before its second shard; 0: it has none */
+    int second;       /* that shard is of the weights that are */
+    int old_next;     /* delayed, in memory: NEXT is older than PARAM, which was written by name */
     zp_event *written, *gathered, *reduction, *updated;
     zp_event *spent;     /* delayed: its update is over, and has read the gradient */
     zp_lane_event task;  /* beside a GPU: the same, for lanes */
@@ -136,7 +139,31 @@ typedef struct zp_checks {
     int nhooks, hooks_cap;
 } zp_checks;
 
-enum { ZP_DATA = 0, ZP_WORLD, ZP_GROUPS };
+/* A group that was cut from another one of the context's; see hierarchy. */
+typedef struct zp_part {
+    const zp_transport *of; /* NULL: nothing is cut */
+    zero_comm comm;
+    zp_memory meeting; /* the transport's */
+} zp_part;
+
+/* Ranks of one place in all shard groups; see replicas. */
+typedef struct zp_replicas {
+    zp_group *group;            /* NULL: there are none */
+    zp_memory memory;           /* the gradients', of all ranks */
+    zp_memory view;             /* the same, as this group sees it */
+    size_t sums_at, sums_bytes; /* in it: f32 shards of a bucket's units; 16 bit */
+    int *order; /* [world->nranks] on the device, in which verdicts are added up: by pieces */
+} zp_replicas;
+
+/* Ranks that keep a second shard; see second. */
+typedef struct zp_second {
+    zp_group *group; /* NULL: there is none */
+    zp_memory view;  /* the parameters' memory, as this group sees it */
+    size_t at, bytes;
+} zp_second;
+
+/* In this order they are opened, and backwards closed. */
+enum { ZP_WORLD = 0, ZP_ALL, ZP_DATA, ZP_REPLICAS, ZP_NEAR, ZP_GROUPS };
 enum { ZP_LENT = 1, ZP_LENT_INSIDE };
 
 struct zero_ctx {
@@ -144,8 +171,13 @@ struct zero_ctx {
     zp_policy policy;
     zp_failure failure; /* the first of any collective */
     zp_group group[ZP_GROUPS];
-    zp_group *data;  /* group[ZP_DATA]: the ranks that parameters are sharded over */
-    zp_group *world; /* those that agree on a step: group[ZP_WORLD], or data */
+    zp_group *all;   /* group[ZP_ALL]: the ranks that zero_create was given */
+    zp_group *data;  /* those that parameters are sharded over: group[ZP_DATA], or all */
+    zp_group *world; /* those that agree on a step: group[ZP_WORLD], or all */
+    zp_part part[ZP_GROUPS];
+    zp_replicas replicas;
+    zp_second second;
+    int settled;     /* the ranks have compared their settings */
     int world_units; /* of the whole model, and one of all KEEP tensors; 0: there is no world */
     int *world_unit; /* [layout.all] their numbers there */
     zp_memory world_memory; /* of the world's verdicts */
@@ -232,8 +264,8 @@ struct zero_ctx {
 __attribute__((format(printf, 3, 4))) static zero_result zp_fail(zero_ctx *z, zero_result result,
                                                                  const char *format, ...) {
     va_list list;
-    const int n = snprintf(z->text, sizeof z->text, "%s, rank %d of %d: ", z->call, z->data->rank,
-                           z->data->nranks);
+    const int n = snprintf(z->text, sizeof z->text, "%s, rank %d of %d: ", z->call, z->all->rank,
+                           z->all->nranks);
     va_start(list, format);
     (void)vsnprintf(z->text + n, sizeof z->text - (size_t)n, format, list);
     va_end(list);
@@ -313,7 +345,7 @@ static int zp_mail_differs(const zp_group *g, size_t bytes) {
 /* The public function that runs, for error sentences and for whoever watches this rank. */
 static void zp_called(zero_ctx *z, const char *call) {
     z->call = call;
-    if (z->data->call) *z->data->call = call;
+    if (z->all->call) *z->all->call = call;
 }
 
 /* Every public function begins here: its name, the phases that it may be called in, and what is

@@ -11,11 +11,12 @@
 #endif
 
 typedef struct zp_device {
-    double exposed_s;         /* not measured: waits are the streams' */
-    zp_recorder *recorder;    /* NULL: nobody asks what ran when */
-    int number;               /* CUDA's */
-    cudaStream_t own;         /* for what happens outside steps */
-    char text[ZP_TEXT_BYTES]; /* of the first error */
+    double exposed_s;             /* not measured: waits are the streams' */
+    zp_recorder *recorder;        /* NULL: nobody asks what ran when */
+    int number;                   /* CUDA's */
+    cudaStream_t own;             /* for what happens outside steps */
+    struct zp_nccl_channel *list; /* NCCL: that has sent the newest list */
+    char text[ZP_TEXT_BYTES];     /* of the first error */
 } zp_device;
 typedef struct zp_stream {
     cudaStream_t cuda;

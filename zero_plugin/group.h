@@ -145,6 +145,11 @@ typedef struct zp_transport {
     void (*uncut)(zero_comm *part, int broken);
     /* A collective in the library's own way. NULL: it is made of messages. */
     zero_result (*whole)(zp_stream *s, const zp_whole *w);
+    /* Where this rank sees the pieces of `m`, which is memory of `of`, by the places of `part`,
+       whose rank i is rank first + i * step of `of`: to view->peer. NULL: peers' memory is not
+       seen. */
+    void (*view)(const zp_group *of, const zp_memory *m, const zp_group *part, int first, int step,
+                 zp_memory *view);
 } zp_transport;
 
 typedef struct zp_meter {              /* counted where it is issued */
@@ -168,6 +173,7 @@ struct zp_group {
     int crowd;         /* ranks that the processors which this rank sees are for */
     int shares;        /* memory that is ONE costs no more to read than one's own */
     int node_size;     /* ranks whose gradients are summed first */
+    int scattered;     /* the ranks of a node do not follow one another */
     int sums;          /* the library cannot scale: a reduce-scatter's result is the sum */
     float divisor;     /* a reduce-scatter's result is the mean times this: 1; where it is the sum,
                           nranks or cfg.divisor */

@@ -171,7 +171,8 @@ typedef struct zp_judge_args {
     zp_control *control;
     const double *verdicts;
     int nranks;
-    int units; /* behind each verdict, with a world: the squares of so many units */
+    int units;        /* behind each verdict, with a world: the squares of so many units */
+    const int *order; /* [nranks] in which they are added up; NULL: as they come */
 } zp_judge_args;
 
 ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
@@ -182,10 +183,12 @@ ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
     const int words = ZP_VERDICT + a->units;
     for (int u = 0; u < a->units; u++) { /* in an order that no layout of the ranks changes */
         double unit = 0;
-        for (int r = 0; r < a->nranks; r++) unit += a->verdicts[words * r + ZP_VERDICT + u];
+        for (int i = 0; i < a->nranks; i++)
+            unit += a->verdicts[words * (a->order ? a->order[i] : i) + ZP_VERDICT + u];
         c->sumsq += unit;
     }
-    for (int r = 0; r < a->nranks; r++) {
+    for (int k = 0; k < a->nranks; k++) {
+        const int r = a->order ? a->order[k] : k;
         const double *v = a->verdicts + words * r;
         c->sumsq += v[ZP_SQUARES];
         const int came = v[ZP_SCALE] != 0 && a->verdicts[ZP_SCALE] != 0;

@@ -1,10 +1,11 @@
 /* layout.h - where a tensor, a unit and a shard begin
 
    Where things lie, from the list of tensors and the number of ranks alone: no setting moves an
-   element to another shard or another block of the norm. Pure; used by the plan and by the build.
+   element to another piece or another block of the norm. Pure; used by the plan and by the build.
 
      unit u:   [ tensor a | tensor b | ... | pad ]     tensors begin on lines
      shards:   |  rank 0  |  rank 1  |  ...  |         equal, whole lines
+     pieces:   | 0  |  1  | 0  |  1  |  ...  |         by replica; without replicas a shard is one
      KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ]
      matrices, of a rule that needs them, lie behind everything else of their unit, so that a second
      state array, which is not for them, ends with what it is for */
@@ -46,6 +47,7 @@ typedef struct zp_unit {
     int members;
     int uses, forwards;          /* per pass: backward writes, and uses in forward */
     size_t numel, padded, shard; /* elements: with alignment; shard * nranks; of one rank */
+    size_t piece;                /* of a shard, that one of its replicas counts and saves */
     size_t content;              /* elements without alignment */
     size_t plain;                /* elements before the first matrix */
     int matrices;
@@ -196,8 +198,11 @@ static zero_result zp_layout_matrices(zp_layout *l, const zp_tensor *tensors, in
     return zp_layout_deal(l, nranks);
 }
 
-/* Counts, then fills: members of a unit lie together. */
-static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks) {
+/* Counts, then fills: members of a unit lie together. nranks ranks share a copy, of which there are
+   so many replicas: a unit is cut for all of them, and a shard is the pieces of its replicas. */
+static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks,
+                                  int replicas) {
+    const size_t all = (size_t)nranks * (size_t)replicas;
     memset(l, 0, sizeof *l);
     for (int t = 0; t < n; t++) {
         const zero_tensor_desc *d = &tensors[t].desc;
@@ -236,7 +241,8 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
             l->by_tensor[zp_tensor_member(&tensors[t], i)] = zp_unit_add(l, &tensors[t], t, i);
     }
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
-        u->shard = zp_round_up((u->numel + (size_t)nranks - 1) / (size_t)nranks, ZP_ALIGN);
+        u->piece = zp_round_up((u->numel + all - 1) / all, ZP_ALIGN);
+        u->shard = u->piece * (size_t)replicas;
         u->padded = u->shard * (size_t)nranks;
         l->numel += u->content;
         l->padded += u->padded;

@@ -236,9 +236,10 @@ static const zp_transport zp_self = {
     "SELF",        zp_self_join,   zp_local_refuse,   zp_memory_shared,
     NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,
     zp_local_cost, NULL,           zp_local_abort,    zp_local_leave,
-    NULL,          zp_local_cut,   zp_local_uncut,    NULL};
+    NULL,          zp_local_cut,   zp_local_uncut,    NULL,
+    zp_seats_view};
 static const zp_transport zp_local = {
-    "LOCAL",       zp_local_join,  zp_local_refuse,   zp_memory_shared,
-    NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,
-    zp_local_cost, NULL,           zp_local_abort,    zp_local_leave,
-    zp_local_swap, zp_local_cut,   zp_local_uncut,    NULL};
+    "LOCAL",        zp_local_join,     zp_local_refuse,    zp_memory_shared, NULL,
+    zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_cost,    NULL,
+    zp_local_abort, zp_local_leave,    zp_local_swap,      zp_local_cut,     zp_local_uncut,
+    NULL,           zp_seats_view};

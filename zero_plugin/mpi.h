@@ -299,7 +299,10 @@ static zero_result zp_mpi_nodes(zp_group *g, int node_size) {
         if (said[i].place) continue;
         if (mine.first == i) m->node = m->nnodes;
         for (int r = 0; r < g->nranks; r++)
-            if (said[r].first == i) m->node_rank[m->nnodes * mine.ranks + said[r].place] = r;
+            if (said[r].first == i) {
+                m->node_rank[m->nnodes * mine.ranks + said[r].place] = r;
+                g->scattered |= r != m->nnodes * mine.ranks + said[r].place;
+            }
         m->nnodes++;
     }
     for (int p = 0; p < m->seats.n; p++)
@@ -400,6 +403,6 @@ static void zp_mpi_leave(zp_group *g, int broken) {
 static const zp_transport zp_mpi_row = {
     "MPI",           zp_mpi_join,      NULL,         zp_mpi_memory, NULL,         zp_mpi_issue,
     zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_cost,  NULL,          zp_mpi_abort, zp_mpi_leave,
-    zp_mpi_swap,     zp_mpi_cut,       zp_mpi_uncut, NULL};
+    zp_mpi_swap,     zp_mpi_cut,       zp_mpi_uncut, NULL,          zp_seats_view};
 
 #endif

@@ -7,9 +7,9 @@
    failure. A lock is held during NCCL's calls, and by who aborts; only a call that has not come
    back within timeout_s is aborted under, since nothing else ends it.
 
-   Lists of both communicators run in the order of the host, which is the same on all ranks: kernels
-   that wait for one another in two orders would wait for ever. NCCL sees to that itself if it was
-   asked to (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
+   Lists of all a context's groups run in the order of the host, which is the same on all ranks:
+   kernels that wait for one another in two orders would wait for ever. NCCL sees to that itself if
+   it was asked to (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
 #pragma once
 
 #include "local.h"
@@ -188,11 +188,9 @@ static zero_result zp_nccl_enqueue(zp_stream *s, zp_group *g, int channel, const
     zp_nccl_channel *own = &n->channel[channel];
     char text[96];
     ZP_TRY(zp_failure_result(g->failure));
-    for (int ch = 0; ch < n->channels; ch++) {
-        zp_nccl_channel *c = &n->channel[ch];
-        if (!c->issued || c->stream == s->cuda || (c != own && n->ordered)) continue;
-        ZP_TRY(zp_event_wait(s, &c->last));
-    }
+    zp_nccl_channel *before = n->ordered ? own : g->device->list; /* which waited for its own */
+    if (before && before->issued && before->stream != s->cuda)
+        ZP_TRY(zp_event_wait(s, &before->last));
     pthread_mutex_lock(&n->lock);
     ncclResult_t r = n->aborted ? ncclSystemError : ncclGroupStart();
     if (r == ncclSuccess) {
@@ -213,6 +211,7 @@ static zero_result zp_nccl_enqueue(zp_stream *s, zp_group *g, int channel, const
     pthread_mutex_lock(&n->lock);
     own->sent[own->issued++ % ZP_SENT] = sent;
     own->stream = s->cuda;
+    g->device->list = own;
     pthread_mutex_unlock(&n->lock);
     return ZERO_OK;
 }
@@ -398,6 +397,7 @@ static void zp_nccl_leave(zp_group *g, int broken) {
     if (!n) return;
     const int dead = broken || zp_failure_result(g->failure) != ZERO_OK;
     if (dead && !n->aborted) zp_nccl_end_both(n);
+    g->device->list = NULL;
     (void)cudaStreamSynchronize(g->device->own); /* an exchange that failed has left copies there */
     for (zp_memory *m = g->first; m; m = m->next) zp_nccl_memory_free(n, m);
     for (int ch = 0; ch < n->channels; ch++) {
@@ -469,12 +469,5 @@ static void zp_nccl_uncut(zero_comm *part, int broken) {
     (void)(broken ? ncclCommAbort(comm) : ncclCommDestroy(comm));
     free(part->handle);
 }
-
-static const zp_transport zp_nccl_row = {"NCCL",           zp_nccl_join,      NULL,
-                                         zp_nccl_memory,   zp_nccl_announce,  zp_nccl_issue,
-                                         zp_nccl_exchange, zp_nccl_broadcast, zp_local_cost,
-                                         zp_nccl_look,     zp_nccl_abort,     zp_nccl_leave,
-                                         zp_nccl_swap,     zp_nccl_cut,       zp_nccl_uncut,
-                                         zp_nccl_whole};
 
 #endif

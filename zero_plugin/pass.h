@@ -1,7 +1,9 @@
 /* pass.h - hooks, gathers, buckets: a unit while a pass runs */
 #pragma once
 
-#include "world.h"
+#include "pointers.h"
+#include "replicas.h"
+#include "second.h"
 
 /* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
    the buffer that it goes to. */
@@ -21,10 +23,12 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     }
     if (away || zp_unit_whole(z, ZP_PARAM, u))
         op.source = op.target + (size_t)z->data->rank * zp_op_shard_bytes(&op);
+    if (live->second) return zp_check(z, zp_second_gather(z, u, op.target));
     ZP_DO(z, zp_event_wait(s, live->updated));
     if (away) ZP_DO(z, zp_fetch_shard(z, u, op.memory->base + op.source));
     ZP_DO(z, zp_issue(s, &op, 1));
-    return zp_check(z, zp_event_record(s, live->gathered));
+    ZP_DO(z, zp_event_record(s, live->gathered));
+    return zp_check(z, zp_second_keep(z, u, op.target));
 }
 
 /* Stream s has written u's weights: a unit that lies whole is gathered at once, any other when a
@@ -64,6 +68,7 @@ static void zp_turn_task(const void *args, size_t n, int threads) {
 static zero_result zp_turn_unit(zero_ctx *z, int u, zp_event *computed) {
     const zp_turn_args a = {z, u};
     zp_stream *s = &z->updates;
+    z->live[u].second = 0;
     ZP_DO(z, zp_event_wait(s, computed));
     ZP_DO(z, zp_event_wait(s, z->live[u].gathered)); /* one that nobody has waited for */
     if (zp_host_on(z)) {
@@ -83,7 +88,7 @@ static zero_result zp_turn_all(zero_ctx *z) {
         const int u = zp_update_nth(z, i);
         if (z->layout.unit[u].numel) ZP_TRY(zp_turn_unit(z, u, z->agreed));
     }
-    zp_pool_forget(&z->pool[ZP_PARAM]);
+    zp_gathered_forget(z);
     z->pending = 0;
     return zp_checks_seal(z, ZP_SEAL);
 }
@@ -128,38 +133,6 @@ static zero_result zp_parameters_close(zero_ctx *z, int u) {
     return zp_check(z, zp_event_record(&z->compute, b->released));
 }
 
-/* Where the host finds a member whose unit lies in `memory`. */
-static char *zp_member_memory(const zero_ctx *z, zp_side side, const zp_member *m, char *memory) {
-    const zp_shadow *shadow = zp_checks_shadow(z, side, m);
-    return shadow ? shadow->data : memory + m->at * zp_bytes(z->array[side].type);
-}
-
-/* Writes the pointers of one unit's tensors: fields of the host's struct, if there is one, then
-   slots. Memory NULL: they become NULL. */
-static void zp_point(zero_ctx *z, zp_side side, int u, char *memory, void *host) {
-    const zp_unit *x = &z->layout.unit[u];
-    const size_t of = zp_bytes(z->array[side].type);
-    if (z->lent) return;
-    for (int i = 0; i < x->members && host; i++) {
-        const zp_member *m = &x->member[i];
-        const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
-        const uintptr_t at = memory ? (uintptr_t)zp_member_memory(z, side, m, memory) : 0;
-        const uintptr_t to = memory ? at - m->first * of : 0;
-        if (!(d->flags & ZERO_BY_SLOT)) memcpy((char *)host + d->field, &to, sizeof to);
-        for (int k = 0; k < z->naliases; k++)
-            if (z->aliases[k].tensor == m->tensor)
-                memcpy((char *)host + z->aliases[k].field, &to, sizeof to);
-    }
-    for (int i = 0; i < z->nslots; i++) {
-        const zp_slot *s = &z->slots[i];
-        const zp_member *m = s->member;
-        if (!s->place[side] || m->unit != u) continue;
-        char *to = memory ? zp_member_memory(z, side, m, memory) : NULL;
-        if (to) to += (size_t)(s->layer - m->layer) * z->tensors[m->tensor].desc.numel * of;
-        memcpy(s->place[side], &to, sizeof to); /* as bytes: it may be any pointer to data */
-    }
-}
-
 /* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
    becomes the gradient. */
 static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
@@ -177,12 +150,11 @@ static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
 }
 
 static zp_op zp_reduce_op(zero_ctx *z, int u) {
-    const zp_kept *sum = &z->array[ZP_SUM].part[u];
     zp_op op = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
     op.source = (size_t)(zp_unit_memory(z, ZP_GRAD, u) - z->memory[ZP_GRAD].base);
     op.target = (size_t)(zp_unit_mean(z, u) - z->memory[ZP_GRAD].base);
-    if (sum->share == ZP_SHARD) op.sum = (float *)(void *)(z->array[ZP_SUM].memory + sum->at);
-    op.scale = z->data->divisor / (float)(z->cfg.divisor ? z->cfg.divisor : z->data->nranks);
+    op.sum = zp_unit_sums(z, u);
+    op.scale = z->replicas.group ? 1 : zp_sum_scale(z);
     op.accumulate = z->adding == ZP_EACH_REDUCED && z->micro > 0 && !zp_mean_adds(z, u);
     return op;
 }
@@ -214,9 +186,12 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
             ZP_DO(z, zp_first_sums(z, z->bucket[i]));
     }
     if (last || !collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
+    for (int i = 0; i < z->nbucket; i++)
+        if (zp_mean_adds(z, z->bucket[i]))
+            ZP_DO(z, zp_mean_push(z, z->bucket[i], zp_mean_add_task));
+    if (last) ZP_DO(z, zp_replicas_sum(z));
     for (int i = 0; i < z->nbucket; i++) {
         const int u = z->bucket[i], writes = last || !z->array[ZP_SUM].share;
-        if (zp_mean_adds(z, u)) ZP_DO(z, zp_mean_push(z, u, zp_mean_add_task));
         if (last) ZP_DO(z, zp_gradient_norm(z, u));
         if (zp_mean_filed(z, u) && writes) ZP_DO(z, zp_mean_push(z, u, zp_mean_write_task));
     }

@@ -3,7 +3,7 @@
 
 #include "tiers.h"
 #include "through.h"
-#include "deal.h"
+#include "hierarchy.h"
 
 static void zp_plan_row(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
     a->type = type;
@@ -195,7 +195,7 @@ static void zp_plan_buffers(zero_ctx *z) {
     const size_t reduced = zp_max(bucket_units + 2, zp_plan_open(z));
     const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : reduced, zp_plan_gathered(z)};
     /* what passes through in pieces: broadcasts, and sums between nodes */
-    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + z->data->wire_bytes;
+    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_wire_bytes(z);
     const int sectors[2] = {z->array[ZP_MEAN].tier == ZERO_FILE,
                             z->array[ZP_PARAM].tier == ZERO_FILE};
     int open[2];
@@ -301,8 +301,9 @@ static size_t zp_plan_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     const zp_op gather = zp_op_make(z, gathered, ZP_ALL_GATHER, u);
     const zp_op reduce = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
-    return (size_t)z->live[u].gathers * zp_op_cost(&gather)
-           + (size_t)zp_plan_reductions(z, u) * zp_op_cost(&reduce) + zp_deal_sent(z, u);
+    return (size_t)(z->live[u].gathers - z->live[u].near) * zp_op_cost(&gather)
+           + (size_t)zp_plan_reductions(z, u) * zp_op_cost(&reduce) + zp_deal_sent(z, u)
+           + zp_replicas_sent(z, u) + zp_near_sent(z, u);
 }
 
 static void zp_plan_traffic(zero_ctx *z) {
@@ -311,6 +312,8 @@ static void zp_plan_traffic(zero_ctx *z) {
         const zp_unit *x = &z->layout.unit[u];
         const size_t sent = zp_plan_sent(z, u);
         z->plan.sent_bytes += sent;
+        z->plan.near_bytes += zp_near_sent(z, u);
+        z->plan.replica_bytes += zp_replicas_sent(z, u);
         if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
     }
     z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
@@ -377,7 +380,8 @@ static zero_result zp_plan_world(zero_ctx *z) {
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
-    zero_result r = zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks);
+    zero_result r =
+        zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, zp_replicas_of(z));
     if (!r) r = zp_plan_memory(z);
     if (!r) r = zp_plan_world(z);
     if (r == ZERO_ERR_ARGUMENT) return r;
@@ -395,12 +399,14 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_buffers(z);
     zp_plan_gathers(z);
     zp_deal_plan(z);
+    zp_replicas_plan(z);
+    zp_second_plan(z);
     zp_plan_traffic(z);
     zp_plan_file_traffic(z);
     zp_trace_natural(z, &z->trace[ZERO_EVAL], 0);
     z->plan.numel = z->layout.numel;
     z->plan.padded_numel = z->layout.padded;
     z->plan.units = z->layout.units + (z->layout.unit[z->layout.units].members > 0);
-    z->plan.nranks = z->data->nranks;
+    z->plan.nranks = z->all->nranks;
     return ZERO_OK;
 }

@@ -204,7 +204,7 @@ static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
     z->pending = delayed;
     if (!hyper) zp_ring_forget(&z->ring, &z->disk);
     if (!hyper) zp_host_wrote(z, &z->array[ZP_PARAM]);
-    if (!delayed) zp_pool_forget(&z->pool[ZP_PARAM]); /* gathered values are old now */
+    if (!delayed) zp_gathered_forget(z);
     return ZERO_OK;
 }
 

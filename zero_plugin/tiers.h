@@ -88,7 +88,8 @@ static void zp_plan_file_traffic(zero_ctx *z) {
         const size_t param = zp_plan_filed(&a[ZP_PARAM], u), mean = zp_plan_filed(&a[ZP_MEAN], u);
         const size_t times = a[ZP_SUM].share ? 1 : (size_t)zp_plan_reductions(z, u);
         const size_t passes = (size_t)z->rule->passes, more = passes - 1;
-        const size_t uses = (size_t)z->live[u].gathers + (a[ZP_MASTER].share ? 0 : passes);
+        const size_t uses =
+            (size_t)(z->live[u].gathers - z->live[u].near) + (a[ZP_MASTER].share ? 0 : passes);
         for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
             plan->file_read_bytes += zp_plan_filed(&a[k], u) * passes;
             plan->file_written_bytes += zp_plan_filed(&a[k], u) * (k == ZP_MASTER ? 1 : passes);

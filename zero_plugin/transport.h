@@ -21,12 +21,30 @@ ZP_UNUSED static zero_result zp_lacking_join(zp_group *g, const zero_comm *given
 }
 ZP_UNUSED static const zp_transport zp_lacking = {
     "",   zp_lacking_join, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, zp_local_leave,  NULL, NULL, NULL, NULL};
+    NULL, zp_local_leave,  NULL, NULL, NULL, NULL, NULL};
 #ifndef ZERO_WITH_MPI
 #define zp_mpi_row zp_lacking
 #endif
 #ifndef ZERO_WITH_NCCL
 #define zp_nccl_row zp_lacking
+#else
+static const zp_transport zp_nccl_row = {"NCCL",
+                                         zp_nccl_join,
+                                         NULL,
+                                         zp_nccl_memory,
+                                         zp_nccl_announce,
+                                         zp_nccl_issue,
+                                         zp_nccl_exchange,
+                                         zp_nccl_broadcast,
+                                         zp_local_cost,
+                                         zp_nccl_look,
+                                         zp_nccl_abort,
+                                         zp_nccl_leave,
+                                         zp_nccl_swap,
+                                         zp_nccl_cut,
+                                         zp_nccl_uncut,
+                                         zp_nccl_whole,
+                                         NULL};
 #endif
 
 #ifdef ZERO_OWN_TRANSPORTS

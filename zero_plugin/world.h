@@ -32,10 +32,11 @@ static zero_result zp_gradient_squares(zero_ctx *z, int u, size_t from, size_t t
     return result;
 }
 
-/* The whole shard, or what no other rank counts of it: the runs between copies. */
+/* The whole shard, of replicas a piece, or what no other rank counts of it: the runs between
+   copies. */
 static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
-    const size_t first = (size_t)z->data->rank * x->shard, end = first + x->shard;
+    const size_t first = zp_piece_first(z, u), end = first + x->piece;
     if (!z->live[u].copies) return zp_gradient_squares(z, u, first, end);
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
@@ -122,16 +123,21 @@ static zero_result zp_world_copy(zero_ctx *z, const zp_tensor *t, zero_group *gi
 
 /* All of these; and the whole model is as large for all. COLLECTIVE over each of them. */
 static zero_result zp_world_build(zero_ctx *z) {
-    const int32_t units = z->world_units;
-    if (z->world != z->data) {
+    const int32_t replicas = 1 << 24, units = z->world_units | (z->replicas.group ? replicas : 0);
+    if (z->world != z->all) {
         ZP_DO(z, zp_exchange(z->world, &units, sizeof units));
         const int r = zp_mail_differs(z->world, sizeof units);
         int32_t his = 0;
         memcpy(&his, z->world->mail + (size_t)r * sizeof his, sizeof his);
+        if ((his ^ units) & replicas)
+            return z->dead = zp_fail(z, ZERO_ERR_MISMATCH,
+                                     "shard_ranks cuts the ranks here, or on rank %d of the world, "
+                                     "and not on both",
+                                     r);
         if (r)
             return z->dead = zp_fail(z, ZERO_ERR_MISMATCH,
                                      "world_units is %d here, %d on rank %d of the world",
-                                     (int)units - 1, (int)his - 1, r);
+                                     (int)(units & ~replicas) - 1, (int)(his & ~replicas) - 1, r);
     }
     for (int t = 0; t < z->ntensors; t++) {
         const zp_tensor *x = &z->tensors[t];
@@ -179,7 +185,8 @@ static zero_result zp_world_agree(zero_ctx *z) {
     zero_ctx *j = z->joined;
     const zp_op verdict = zp_verdict_op(z);
     const zp_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
-    const zp_judge_args judge = {z->control, z->verdicts, z->world->nranks, z->world_units};
+    const zp_judge_args judge = {z->control, z->verdicts, z->world->nranks, z->world_units,
+                                 z->replicas.order};
     z->agrees_later = z->cfg.joins != NULL;
     if (z->agrees_later) return zp_check(z, zp_event_record(s, z->agreed));
     if (j) {

@@ -703,6 +703,12 @@ static void ds_resolve_zero(ds_reader *r) {
         o->zero.persistence_numel = persistence == 0 ? ZERO_NONE : persistence;
         o->given |= DS_GIVEN_PERSISTENCE;
     }
+    const int shard = (int)ds_get(r, DS_SHARD_RANKS, 0),
+              second = (int)ds_get(r, DS_SECOND_RANKS, 0);
+    if (shard > 0) o->zero.shard_ranks = shard; /* -1: all */
+    if (shard > 0) o->given |= DS_GIVEN_SHARD_RANKS;
+    if (second > 1) o->zero.second_ranks = second; /* 1: none */
+    if (second > 1) o->given |= DS_GIVEN_SECOND_RANKS;
     o->steps_per_print = (int)ds_get(r, DS_STEPS_PER_PRINT, 0);
     if (o->steps_per_print) o->given |= DS_GIVEN_STEPS_PER_PRINT;
 }

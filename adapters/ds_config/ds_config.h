@@ -95,6 +95,8 @@ enum {
     DS_GIVEN_EXPERT_GROUP = 1 << 20,
     DS_GIVEN_EXPERTS_ASKED = 1 << 21,
     DS_GIVEN_EXPERTS_APART = 1 << 22,
+    DS_GIVEN_SHARD_RANKS = 1 << 23,  /* mics_shard_size, above 0 */
+    DS_GIVEN_SECOND_RANKS = 1 << 30, /* zero_hpz_partition_size, above 1 */
     DS_GIVEN_BREAKDOWN = 1 << 24,
     DS_GIVEN_COMMS = 1 << 25,
     DS_GIVEN_PROFILE = 1 << 26,
@@ -106,8 +108,8 @@ enum {
 typedef struct ds_config {
     zero_config zero; /* stage, micro_steps, type, grads, no_master, optimizer, scaler,
                          persistence_numel, no_overlap, no_overflow_check, optimizer_tier,
-                         parameter_tier, offload_share, trust_least, trust_most, muon; the rest
-                         is 0 */
+                         parameter_tier, offload_share, trust_least, trust_most, muon,
+                         shard_ranks, second_ranks; the rest is 0 */
     zero_hyper hyper; /* the optimizer's own; schedule_at says what lr becomes */
     int has_schedule; /* 0: lr is constant, lr_schedule zeros */
     schedule lr_schedule;

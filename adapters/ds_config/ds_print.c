@@ -103,6 +103,10 @@ static int ds_put_zero(cJSON *root, const ds_config *ds) {
     if (ds->given & DS_GIVEN_PERSISTENCE)
         bad |= ds_put(zero, "stage3_param_persistence_threshold",
                       persistence == ZERO_NONE ? 0.0 : (double)persistence);
+    if (ds->given & DS_GIVEN_SHARD_RANKS)
+        bad |= ds_put(zero, "mics_shard_size", ds->zero.shard_ranks);
+    if (ds->given & DS_GIVEN_SECOND_RANKS)
+        bad |= ds_put(zero, "zero_hpz_partition_size", ds->zero.second_ranks);
     if (ds->given & DS_GIVEN_OPTIMIZER_TIER)
         bad |= ds_put_offload(zero, "offload_optimizer", ds, ds->zero.optimizer_tier,
                               (ds->given & DS_GIVEN_SHARE) != 0);

@@ -94,6 +94,8 @@ typedef enum ds_id {
     DS_EXPERT_GROUP,
     DS_EXPERTS_ASKED,
     DS_EXPERTS_APART,
+    DS_SHARD_RANKS,
+    DS_SECOND_RANKS,
     DS_IDS
 } ds_id;
 
@@ -349,13 +351,14 @@ static const ds_row ds_rows[] = {
     IGNORED(ZO "leaf_module.classes", DS_ANY, "units are what is gathered together"),
     IGNORED(ZO "leaf_module.names", DS_ANY, "units are what is gathered together"),
     IGNORED(ZO "leaf_module.name_suffixes", DS_ANY, "units are what is gathered together"),
-    REFUSED(ZO "zero_hpz_partition_size", DS_WHOLE, "1", "use 1; " USE_PLAIN),
+    RANGED(ZO "zero_hpz_partition_size", DS_WHOLE, DS_SECOND_RANKS, 0, 1e6),
     REFUSED(ZO "zero_quantized_weights", DS_BOOL, "false", USE_PLAIN),
     REFUSED(ZO "zero_quantized_nontrainable_weights", DS_BOOL, "false", USE_PLAIN),
     REFUSED(ZO "zero_quantized_gradients", DS_BOOL, "false", USE_PLAIN),
     REFUSED(ZO "zeropp_loco_param", DS_ANY, "", USE_PLAIN),
-    REFUSED(ZO "mics_shard_size", DS_WHOLE, "-1", USE_SHARDING),
-    REFUSED(ZO "mics_hierarchical_params_gather", DS_BOOL, "false", USE_SHARDING),
+    RANGED(ZO "mics_shard_size", DS_WHOLE, DS_SHARD_RANKS, -1, 1e6),
+    IGNORED(ZO "mics_hierarchical_params_gather", DS_BOOL,
+            "between nodes a shard goes once to each, and inside them ranks copy from each other"),
     APPLIED(ZO "cpu_offload", DS_BOOL, DS_OPTIMIZER_DEVICE), /* old names: true is "cpu" */
     APPLIED(ZO "cpu_offload_param", DS_BOOL, DS_PARAM_DEVICE),
     APPLIED(ZO "cpu_offload_params", DS_BOOL, DS_PARAM_DEVICE),

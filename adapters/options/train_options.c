@@ -284,6 +284,16 @@ static const option train_table[] = {
         .help = "1: communicate while computing; 0: in between"),
     ROW(INT, "-zm", "--mapping", mapping, "1", RANGE(0, 1), TO(NOT, zero.no_mapping),
         .help = "1: gather without a copy where ranks can see each other's memory"),
+    ROW(INT, "-zs", "--shard-ranks", shard_ranks, "0", RANGE(0, 1e6), TO(INT, zero.shard_ranks),
+        KEY("zero_optimization.mics_shard_size: -zs", DS_GIVEN_SHARD_RANKS, IF_GIVEN),
+        .help = "stages 1 to 3: so many ranks, which follow one another, share one copy of what is "
+                "sharded, and the others are replicas (MiCS, HSDP); divides the data-parallel "
+                "ranks. 0: all of them"),
+    ROW(INT, "-zh", "--second-ranks", second_ranks, "0", RANGE(0, 1e6), TO(INT, zero.second_ranks),
+        KEY("zero_optimization.zero_hpz_partition_size: -zh", DS_GIVEN_SECOND_RANKS, IF_GIVEN),
+        .help = "stage 3: a second shard of the parameters among so many ranks, from which all but "
+                "the first gather of a step come (hpZ); where ranks see each other's memory there "
+                "is none (-zm 0). 0: none"),
     ROW(WORD, "-zos", "--optimizer-tier", optimizer_tier, "device", .words = "device host file",
         TO(INT, zero.optimizer_tier),
         KEY("zero_optimization.offload_optimizer.device: -zos", DS_GIVEN_OPTIMIZER_TIER, IF_GIVEN),

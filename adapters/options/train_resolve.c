@@ -21,6 +21,11 @@ static int train_check_saves(const train_options *o, char *sentence, size_t byte
 }
 
 static int train_check_experts(const train_options *o, char *sentence, size_t bytes) {
+    if (o->experts && (o->shard_ranks || o->second_ranks))
+        return sentence_fail(sentence, bytes,
+                             "-zs %d, -zh %d: beside experts, -en %d, which shard over ranks of "
+                             "their own, there are no such groups: -zs 0 -zh 0",
+                             o->shard_ranks, o->second_ranks, o->experts);
     if (o->experts || o->expert_group < 2 || o->layouts[0]) return 0;
     return sentence_fail(sentence, bytes, "-eg %d: there are no experts to share: -en gives them",
                          o->expert_group);

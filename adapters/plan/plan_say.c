@@ -75,10 +75,17 @@ static int plan_tiers_typed(const train_options *o) {
            || train_options_given(o, "-zop");
 }
 
+/* Stages were not typed: they are all asked for. */
+static int plan_all_stages(const plan_request *r) {
+    return !train_options_given(&r->options, "-z") && !(r->file.given & DS_GIVEN_STAGE);
+}
+
 /* The case of a row: gradients and parameters that are whole at this stage stay in memory. */
 static int plan_row_case(const plan_request *r, int stage, const plan_tiers *t, plan_case *c,
                          char *sentence, size_t bytes) {
     if (plan_case_of(r, stage, c, sentence, bytes)) return 1;
+    if (plan_all_stages(r) && stage < 1) c->zero.shard_ranks = 0; /* what it cannot have */
+    if (plan_all_stages(r) && stage < 3) c->zero.second_ranks = 0;
     if (plan_tiers_typed(&r->options)) return 0;
     const int sums = c->zero.micro_steps > 1 && c->zero.accumulation == ZERO_ACCUMULATE_LOCAL;
     c->zero.optimizer_tier = t->optimizer;
@@ -139,6 +146,10 @@ static void plan_say_row(const plan_request *r, const plan_case *c, const plan_a
     plan_say_time(r, c, a);
     if (c->pp > 1) printf("  rank %d", a->rank);
     printf("\n");
+    if (p->near_bytes || p->replica_bytes)
+        printf("      of sent    to near ranks %.4g, to replicas %.4g; second shards %.4g\n",
+               (double)p->near_bytes / plan_gib, (double)p->replica_bytes / plan_gib,
+               (double)p->second_bytes / plan_gib);
 }
 
 /* What is done with each row: NULL: nothing but asking whether it can be. */
@@ -170,7 +181,7 @@ static void plan_to_csv(const plan_request *r, const plan_case *c, const plan_an
 static int plan_each_row(const plan_request *r, plan_row_fn use, void *to, char *sentence,
                          size_t bytes) {
     const option_list *stages = &r->options.stage;
-    const int all = !train_options_given(&r->options, "-z") && !(r->file.given & DS_GIVEN_STAGE);
+    const int all = plan_all_stages(r);
     const int typed = plan_tiers_typed(&r->options);
     int rows = 0;
     for (int i = 0; i < (all ? 4 : stages->n); i++)

@@ -28,13 +28,31 @@ static zero_result plan_issue(zp_stream *s, const zp_op *op, int n) {
     (void)n;
     return plan_refuse(op->group);
 }
+/* All say the same. */
 static zero_result plan_exchange(const zp_op *op, const void *mine) {
-    (void)mine;
-    return plan_refuse(op->group);
+    zp_group *g = op->group;
+    if (!g->mail) g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
+    if (!g->mail) return zp_error(g, ZERO_ERR_MEMORY, "the exchange buffer");
+    for (int r = 0; r < g->nranks; r++) memcpy(g->mail + (size_t)r * op->shard, mine, op->shard);
+    return ZERO_OK;
 }
 static zero_result plan_broadcast(const zp_op *op, void *data) {
     (void)data;
     return plan_refuse(op->group);
+}
+/* A part is as many ranks as the cut says, which are not there either. */
+static zero_result plan_cut(zp_group *of, const zp_cut *cut, zero_comm *part) {
+    plan_world *world = (plan_world *)calloc(1, sizeof *world);
+    const zero_comm made = {ZERO_COMM_OWN, cut->rank, world, 0};
+    *part = made;
+    if (!world) return zp_error(of, ZERO_ERR_MEMORY, "a part of the planned ranks");
+    world->nranks = cut->nranks;
+    world->shares = of->shares;
+    return ZERO_OK;
+}
+static void plan_uncut(zero_comm *part, int broken) {
+    (void)broken;
+    free(part->handle);
 }
 static void plan_leave(zp_group *g, int broken) {
     (void)g;
@@ -43,6 +61,7 @@ static void plan_leave(zp_group *g, int broken) {
 
 /* `cost` is LOCAL's, which is NCCL's too, and MPI's within one node. */
 static const zp_transport plan_row = {
-    "PLANNED",     plan_join, NULL, plan_memory, NULL, plan_issue, plan_exchange, plan_broadcast,
-    zp_local_cost, NULL,      NULL, plan_leave,  NULL, NULL,       NULL,          NULL};
+    "PLANNED",     plan_join,      NULL,          plan_memory, NULL, plan_issue,
+    plan_exchange, plan_broadcast, zp_local_cost, NULL,        NULL, plan_leave,
+    NULL,          plan_cut,       plan_uncut,    NULL,        NULL};
 #define ZERO_OWN_ROWS , &plan_row

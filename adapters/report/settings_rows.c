@@ -76,12 +76,22 @@ void plan_table(report *r, const plan_view *v) {
     report_row(r, "communication", "%s, bucket: %s, prefetch %d",
                c->no_overlap ? "in between" : "overlapped", bucket,
                c->prefetch > 0 ? c->prefetch : 0);
+    if (c->shard_ranks > 0 && c->shard_ranks < v->plan->nranks)
+        report_row(r, "shard groups", "of %d ranks, %d replicas", c->shard_ranks,
+                   v->plan->nranks / c->shard_ranks);
+    if (c->second_ranks > 0 && v->plan->second_bytes)
+        report_row(r, "second shards", "among %d ranks, %.4g MiB of the buffers", c->second_ranks,
+                   (double)v->plan->second_bytes / 1048576.0);
+    else if (c->second_ranks > 0)
+        report_row(r, "second shards", "none: no unit takes turns, or all are seen in place (-zm 0)");
     plan_rows(r, v->plan, c, v->host_is_device);
     report_mib(r, "activations", v->activations, "");
     if (v->keeps_away) report_mib(r, "  kept away", v->away, v->away_where);
     if (v->saves > 0) report_mib(r, "checkpoints", v->saves, " of the host");
     report_mib(r, "sent per step", v->plan->sent_bytes, "");
     report_mib(r, "  by the formula", v->plan->formula_sent_bytes, "");
+    if (v->plan->near_bytes) report_mib(r, "  to near ranks", v->plan->near_bytes, "");
+    if (v->plan->replica_bytes) report_mib(r, "  to replicas", v->plan->replica_bytes, "");
     if (v->parts > 0) report_mib(r, "  among parts", v->parts, "");
     report_rule(r);
 }
