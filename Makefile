@@ -62,7 +62,7 @@ VERSION := $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all help deps libraries drop data compare plan machine report test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt zero_plan clean
+.PHONY: all help deps libraries drop data compare plan machine scale report test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt zero_plan clean
 all: train_gpt2_zero data
 	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
 	    '      ./train_gpt2_zero --ranks 2 --stage 3  the same on two ranks, everything sharded' \

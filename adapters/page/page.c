@@ -408,16 +408,8 @@ static int page_write_svg(const page *p, const struct page_figure *f, char *sent
     (void)fclose(memory);
     (void)snprintf(path, sizeof path, "%.1000s/%s.svg", p->flags.svg, f->name);
     FILE *file = page_open(path);
-    const char *inner = text != NULL ? strchr(text, '\n') : NULL; /* behind <svg ...> */
-    int failed = file == NULL || inner == NULL;
-    if (!failed) {
-        fprintf(file, "%.*s\n<style>\n", (int)(inner - text), text);
-        page_lines(file, page_css);
-        fprintf(file,
-                "</style>\n<rect width=\"100%%\" height=\"100%%\" rx=\"6\" "
-                "style=\"fill:var(--ground)\"/>%s",
-                inner);
-    }
+    int failed = file == NULL || text == NULL;
+    if (!failed) draw_alone(file, text);
     if (file != NULL) failed |= page_close(file);
     free(text);
     return failed ? page_fail_file("--svg", path, sentence, bytes) : 0;
