@@ -173,6 +173,8 @@ $B/test_%: tests/test_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
+$B/bench_links: tests/bench_links.c $(PLUGIN) $(SIMULATOR) $B/machine.o $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF)
+	$(COMPILE) -I. -o $@ $< $(filter %.o,$^) -lcjson -lm
 FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -o $@ $(filter %.c,$^)
 $B/libfuzzer/ds_config: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*.c) adapters/schedule/schedule.c
 $B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/checkpoint*.c)
