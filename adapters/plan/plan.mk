@@ -10,6 +10,8 @@ $B/zero_plan: $B/zero_plan.o $B/plan_say.o $B/scale.o $(SIMULATOR) $B/page_draw.
 	$(COMPILE) -o $@ $^ $(PLANOPS) $(LIBS)
 $B/test_plan: tests/test_plan.c $(PLANNED)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)
+$B/test_wire: tests/test_wire.c $(SIMULATOR) $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF) $(PLANNED)
+	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)
 plan: zero_plan # ARGS="-e gpt2:d48 -pn 64 -dt bf16 --memory 80G"
 	./zero_plan $(or $(ARGS),-e gpt2:d48 -pn 64 -dt bf16 --memory 80G)
 machine: zero_plan # this machine's rates, for zero_plan --machine

@@ -190,10 +190,10 @@ int scale_say(const plan_request *r, const char *csv, const char *folder, char *
     int failed = all == NULL || wire_count > SCALE_METHODS;
     if (failed) (void)snprintf(sentence, bytes, "no memory to simulate in");
     if (!failed) failed = scale_run(r, all, sentence, bytes);
-    if (!failed) scale_print(r, all);
     if (!failed) failed = scale_write(r, all, csv, sentence, bytes);
     for (int l = 0; l < SCALE_LINKS && !failed && folder[0]; l++)
         failed = scale_draw(all, l, folder, sentence, bytes);
+    if (!failed) scale_print(r, all);
     free(all);
     return failed;
 }
