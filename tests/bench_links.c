@@ -4,11 +4,12 @@
    is short, and a step's time beyond that of its sleep is communication alone. It is held against
    the least that is possible over a host's link of MBITS each way where nothing may be updated
    before the norm is known: reductions follow one another behind backward, gathers behind the
-   step, and a layer waits for its own; and against the simulator's step (overlap.h). What went over
-   the host's device `cable`, where there is one, is told beside the formula.
-     swap MBITS   messages of a group, both ways at once, between two hosts: as long as one way
-   MACHINE=FILE: rates of machine.h, for the simulator. Exit code 3: this build refuses the method's
-   flags. Behind `csv,` on a line of its own: LINKS_COLUMNS. Last line: N passed, N failed. */
+   step, and a layer waits for its own; and against the simulator's step (overlap.h), whose rate and
+   latency between hosts are measured first. What went over the host's device `cable`, where there
+   is one, is told beside the formula. swap MBITS   messages of a group, both ways at once, between
+   two hosts: as long as one way MACHINE=FILE: rates of machine.h, for the simulator. Exit code 3:
+   this build refuses the method's flags. Behind `csv,` on a line of its own: LINKS_COLUMNS. Last
+   line: N passed, N failed. */
 #include "../adapters/options/train_options.h"
 #include "../adapters/plan/machine.h"
 #include "../adapters/plan/overlap.h"
@@ -21,9 +22,10 @@
 
 enum { LINKS_LAYERS = 6, LINKS_NUMEL = 1770000, LINKS_STEPS = 7 }; /* 6 layers of 384 channels */
 enum { LINKS_WORDS = 64, LINKS_REFUSED = 3, LINKS_SWAP = 16 << 20 };
+enum { LINKS_TRADED = 8 << 20 };
 #define LINKS_COLUMNS                                                                              \
     "hosts,ranks,stage,method,mbits,compute_ms,step_ms,least_ms,simulated_ms,formula_bytes,"       \
-    "cable_bytes"
+    "cable_bytes,link_mbits,latency_us"
 static const double links_forward_s = 0.038; /* of a layer; backward takes twice as long */
 static const double links_frames = 1.06;     /* bytes on the cable for a byte of ours */
 static const double links_allowed = 1.25;    /* of the least possible; links.sh says what is due */
@@ -37,6 +39,7 @@ typedef struct links_run {
     int rank, ranks, node_size, hosts;
     const wire_method *method;
     double mbits, cable_bytes; /* sent by the first host in a step; 0: not known */
+    double rate, latency;      /* measured: bytes a second of a rank to other hosts, of a message */
     zero_config cfg;
     wire_unit wire; /* of a layer */
 } links_run;
@@ -105,6 +108,41 @@ static double links_least(const links_run *r) {
     return links_later(reduced, turned + (LINKS_LAYERS - 1) * again + LINKS_LAYERS * unit);
 }
 
+/* Seconds of an all-to-all between the ranks of one place on all hosts, the fastest of some. */
+static double links_trade(zero_group *g, char *out, char *in, size_t bytes) {
+    double least = 0;
+    zero_result e = ZERO_OK;
+    for (int i = 0; i < LINKS_STEPS && !e; i++) {
+        e = zero_group_barrier(g);
+        const double start = links_seconds();
+        if (!e) e = zero_group_all_to_all(g, out, in, bytes);
+        const double took = links_seconds() - start;
+        if (i == 0 || took < least) least = took;
+    }
+    if (e) fprintf(stderr, "%s\n", zero_group_error(g));
+    if (e) exit(1);
+    return least;
+}
+
+/* What the link gives, frames and the kernel's part in it: all ranks trade at once. */
+static void links_parts(links_run *r) {
+    const zero_comm comm = {ZERO_COMM_MPI, 0, &r->world, 0};
+    const size_t bytes = LINKS_TRADED / (size_t)r->ranks;
+    char *out = (char *)calloc(2, (size_t)r->ranks * bytes), *in = out + (size_t)r->ranks * bytes;
+    zero_group *all = NULL, *places = NULL;
+    zero_result e = zero_group_open(&all, &comm, NULL, 60);
+    if (!e) e = zero_group_split(all, r->rank % r->node_size, 0, &places);
+    if (e) fprintf(stderr, "%s\n", zero_group_error(all));
+    if (e) exit(1);
+    const double little = links_trade(places, out, in, 64);
+    const double much = links_trade(places, out, in, bytes);
+    r->latency = little / (r->hosts - 1);
+    r->rate = (double)bytes * (r->hosts - 1) / (much - little);
+    zero_group_close(places);
+    zero_group_close(all);
+    free(out);
+}
+
 /* Seconds of a step as overlap.h has it, and what a rank sends between hosts. */
 static double links_simulated(const links_run *r, double *far_bytes) {
     double forward[LINKS_LAYERS], backward[LINKS_LAYERS];
@@ -131,8 +169,8 @@ static double links_simulated(const links_run *r, double *far_bytes) {
     c.visit = visit;
     c.prefetch = r->cfg.prefetch < 0 ? 0 : r->cfg.prefetch ? r->cfg.prefetch : 1;
     c.near = m.link > 0 ? m.link : 2e9;
-    c.far = links_rate(r);
-    c.latency = m.latency > 0 ? m.latency : 2e-4; /* namespaces, and a thread that naps */
+    c.far = r->rate;
+    c.latency = r->latency;
     c.coding = m.coding;
     const int state = r->method->shares ? r->node_size : r->cfg.stage ? r->ranks : 1;
     const double updated = 28.0 * LINKS_LAYERS * LINKS_NUMEL / state; /* AdamW, f32 */
@@ -218,6 +256,7 @@ static int links_train(links_run *r, int argc, char **argv) {
     const size_t element = zero_type_bytes(r->cfg.type);
     const wire_world world = {r->ranks, r->node_size, element, sizeof(float), 32};
     r->wire = wire_of(r->method, r->cfg.stage, &world, LINKS_NUMEL);
+    if (r->hosts > 1) links_parts(r);
     const double step = links_measure(r), least = links_least(r);
     const double simulated = links_simulated(r, &far_bytes);
     const double compute = 3 * LINKS_LAYERS * links_forward_s;
@@ -229,9 +268,10 @@ static int links_train(links_run *r, int argc, char **argv) {
            r->cfg.stage, r->method->name, r->mbits, r->hosts, r->node_size, 1e3 * compute,
            1e3 * step, 1e3 * least, step / least, 1e3 * simulated, step / simulated,
            far_bytes * r->node_size, r->cable_bytes);
-    printf("csv,%d,%d,%d,%s,%g,%.1f,%.1f,%.1f,%.1f,%.0f,%.0f\n%d passed, %d failed\n", r->hosts,
-           r->ranks, r->cfg.stage, r->method->name, r->mbits, 1e3 * compute, 1e3 * step,
-           1e3 * least, 1e3 * simulated, far_bytes * r->node_size, r->cable_bytes, !slow, slow);
+    printf("csv,%d,%d,%d,%s,%g,%.1f,%.1f,%.1f,%.1f,%.0f,%.0f,%.0f,%.0f\n%d passed, %d failed\n",
+           r->hosts, r->ranks, r->cfg.stage, r->method->name, r->mbits, 1e3 * compute, 1e3 * step,
+           1e3 * least, 1e3 * simulated, far_bytes * r->node_size, r->cable_bytes,
+           8e-6 * r->rate * r->node_size, 1e6 * r->latency, !slow, slow);
     return slow;
 }
 

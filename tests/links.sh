@@ -51,7 +51,7 @@ lack=$(hosts_lack)
 make -s B="$B/openmpi" MPICC=mpicc.openmpi "$B/openmpi/bench_links" || { failed=1; end; }
 trap hosts_down EXIT
 trap 'exit 1' HUP INT PIPE TERM
-sed -n '/define LINKS_COLUMNS/,/cable_bytes/s/.*"\(.*\)".*/\1/p' "$(dirname "$0")/bench_links.c" | tr -d '\n' >"$csv"
+sed -n '/define LINKS_COLUMNS/,/latency_us/s/.*"\(.*\)".*/\1/p' "$(dirname "$0")/bench_links.c" | tr -d '\n' >"$csv"
 echo >>"$csv"
 
 field() { echo "$row" | cut -d , -f "$1"; } # of LINKS_COLUMNS
