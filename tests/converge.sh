@@ -9,7 +9,7 @@
 # METHODS="NAME:FLAGS:LIMIT,LIMIT OF 6x384; ..." changes what is compared, RANKS="-pn 4 -ns 2" on what. What
 # this build refuses is told, and not counted. Last line: N passed, N failed[, N skipped].
 # Lists of flags are split at blanks on purpose.
-# shellcheck disable=SC2086
+# shellcheck disable=SC2046,SC2086
 set -u
 B=$1 minutes=${2:-90}
 TRAINER=${TRAINER:-$B/train_gpt2_zero}

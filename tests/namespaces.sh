@@ -1,5 +1,7 @@
 # namespaces.sh - hosts that are network namespaces of this machine, with names of their own; sourced by
 # test_hosts.sh and links.sh. The subnet belongs to them alone and is unreachable from outside.
+# Names are words of letters and digits.
+# shellcheck shell=sh disable=SC2086
 net=10.77.91
 hosts='' # their names, in the order of their addresses $net.1, $net.2 ...
 prefix=zero$$
@@ -71,7 +73,7 @@ hosts_first() { ip netns exec ${prefix}1 unshare -u sh -c "hostname ${prefix}1; 
 hosts_sent() { ip netns exec ${prefix}1 cat /sys/class/net/cable/statistics/tx_bytes; }
 # hosts_list RANKS: as mpirun wants them, "10.77.91.1:2,10.77.91.2:2"
 hosts_list() {
-    list= i=1
+    list='' i=1
     for host in $hosts; do
         list="$list${list:+,}$net.$i:$1"
         i=$((i + 1))
