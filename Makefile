@@ -1,6 +1,7 @@
 # make deps             install what is missing
 # make                  the trainer, ./train_gpt2_zero, and tiny Shakespeare as tokens
 # make plan             memory, traffic, what fits, without a machine; ARGS="-e 7.5e9 -pn 64 -dt bf16"; machine: measure this one
+# make scale            weak scaling over 8 to 1,024 ranks, simulated: MACHINE=file of rates, ARGS; build/scale.csv, pictures
 # make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run,
 #                       ARGS='-layouts "dp4 tp2dp2"' compares layouts of the ranks
 # make report           after a comparison or a run with -o log: build/report.html, one page; LOG, CSV, TRACE, PEERS
@@ -10,6 +11,8 @@
 # make test             the tests, at most 10 minutes; test-long: what CI adds; test-all: no samples
 # make check            format, linters, both compilers
 # make bench            measure against MPI and memory
+# make links            steps over slow links between hosts, with every method, half an hour, root; links-check: the simulator's
+# make converge         losses with and without fewer bits on the wire, paired by seed; MINUTES=90
 # make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
 # make test-llmc LLMC=path of a checkout of llm.c
 # make same BASE=commit does this tree compute, plan and send what that commit does? speed: as fast? golden: new tests/golden.txt
@@ -50,7 +53,7 @@ CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_f
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_transport test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/hosts/*.c tests/hosts/*/*.[ch] tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -62,7 +65,7 @@ VERSION := $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all help deps libraries drop data compare plan machine report test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt zero_plan clean
+.PHONY: all help deps libraries drop data compare plan machine scale report links links-check converge test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt zero_plan clean
 all: train_gpt2_zero data
 	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
 	    '      ./train_gpt2_zero --ranks 2 --stage 3  the same on two ranks, everything sharded' \
@@ -178,6 +181,8 @@ $B/test_%: tests/test_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
+$B/bench_links: tests/bench_links.c $(PLUGIN) $(SIMULATOR) $B/machine.o $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF)
+	$(COMPILE) -I. -o $@ $< $(filter %.o,$^) -lcjson -lm
 FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -o $@ $(filter %.c,$^)
 $B/libfuzzer/ds_config: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*.c) adapters/schedule/schedule.c
 $B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/checkpoint*.c)
@@ -194,6 +199,9 @@ test-llmc: # LLMC=path of a checkout
 bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_reduce
 	@sh tests/bench.sh $B
 
+MINUTES ?= 90
+converge: $B/train_gpt2_zero data
+	@sh tests/converge.sh $B $(MINUTES)
 same: # BASE=a commit: is nothing lost since then?
 	@sh tests/same.sh $B '$(BASE)' '$(CC) $(CFLAGS)' $(if $(HAS_CUDA),'$(ECXX)')
 speed: $B/train_gpt2_zero data # BASE=a commit: is this tree as fast?

@@ -1043,7 +1043,7 @@ zero_result zero_barrier(zero_ctx *z);
    sizes, get MISMATCH with both calls, at the latest at the next call; who waits longer than
    timeout_s gets TIMEOUT with the rank that did not come. Named groups (zero_group_name) say `tp 1`
    for rank 1, and a rank that died or came late is told with all its names: `rank 3 (tp 1, pp 0, dp
-   1)`.
+   1)`. Over MPI the buffers of the call that failed are MPI's until MPI_Finalize: they stay.
 
    BYTES that a call counts as sent by this rank, N ranks, b = bytes of the buffer named:
      all_reduce      2 b (N-1)/N of data        all_gather  (N-1) b of mine

@@ -45,6 +45,7 @@ report 30 beside $B/test_report
 observe 30 beside $B/test_observe
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_observe.sh $B
 plan 60 beside $B/test_plan $B
+wire 60 beside $B/test_wire
 plan-program 120 beside sh $here/test_plan.sh $B
 page 120 beside sh $here/test_page.sh $B
 schedule 60 beside $B/test_schedule
@@ -93,6 +94,7 @@ resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume
 faults 300 beside $B/test_faults
 allocations 240 alone sh $here/test_allocations.sh $B
 losses 200 alone sh $here/test_losses.sh $B
+converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/converge.sh $B sample
 mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
 layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B

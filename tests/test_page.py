@@ -283,6 +283,22 @@ def test_peers():
     check(page.tables["table-peers"] == list(csv.reader(text.splitlines())), "the peers' table")
 
 
+def test_links():
+    head = "hosts,ranks,stage,method,mbits,compute_ms,step_ms,least_ms"
+    rows = [f"{h},{2 * h},{stage},{method},{rate},684.0,{1000 + rate / 10 + stage},{900 + rate / 10}"
+            for h in (2, 4) for rate in (2000, 500, 200) for stage in (2, 3) for method in ("exact", "zh")]
+    text = "\n".join([head] + rows) + "\n"
+    page, _ = make(links=put("links.csv", text))
+    shown = [r for r in csv.DictReader(text.splitlines()) if r["hosts"] == "4" and r["stage"] == "3" and int(r["mbits"]) <= 500]
+    figure = page.figures["links"]
+    titles = [title for tag, a, title in figure if tag == "rect" and "bar" in a.get("class", "")]
+    check(titles == [f"{r['mbits']} Mbit/s, {r['method']}, {what}" for r in shown
+                     for what in (f"computing: {r['compute_ms']}", f"exposed: {float(r['step_ms']) - 684:.1f}")], f"{titles}")
+    marks = [title for tag, a, title in figure if a.get("class") == "mark" and title]
+    check(marks == [f"least possible: {r['least_ms']}" for r in shown], f"{marks}")
+    check(page.tables["table-links"] == list(csv.reader(text.splitlines())), "the links' table")
+
+
 # ---- what the page needs: nothing ----
 def test_alone():
     _, text = make(csv=put("compare.csv", a_csv()), log=put("main.log", a_log(40)), trace=put("trace.json", json.dumps(a_trace(5, 2))))
@@ -314,6 +330,7 @@ def test_malformed():
         ("csv", "\n".join(good[:2]) + "\n" + good[2].replace(",", ",x", 1) + "\n", ":3: ranks: expected a number, found 'x"),
         ("csv", good[0] + "\n" + good[1].replace(good[1].split(",")[2], "nan", 1) + "\n", ":2: tokens_per_s: expected a number, found 'nan'"),
         ("peers", "name\nx\n", ":1: expected a column tokens_per_s"),
+        ("links", "hosts\n2\n", ":1: expected a column ranks"),
         ("trace", "{}", ":1: expected an array of events"),
         ("trace", "", ":1: expected an array of events"),
         ("trace", "[]", "has no slice"),
@@ -341,6 +358,7 @@ for count in (1, 2, 40, 200, 5000):
 test_llmc_log()
 test_trace()
 test_peers()
+test_links()
 test_alone()
 test_malformed()
 print(f"{passed} passed, {failed} failed")

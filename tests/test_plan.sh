@@ -94,6 +94,10 @@ refused "machine:2: unknown key 'speed'" --machine "$scratch/machine"
 printf 'flops.f32=1e11\n' >"$scratch/machine"
 refused "lacks update" -e d12 --machine "$scratch/machine"
 refused "cannot be written" --measure /none/machine -dt f32
+refused "--scale needs --machine FILE" -e d12 --scale "$scratch/scale.csv"
+refused "lacks flops of this type" -e d12 -dt fp16 --machine adapters/plan/card.txt --scale "$scratch/scale.csv"
+refused "one micro-step" -e d12 -dt bf16 -b 1 -d 16384 -pn 8 --machine adapters/plan/card.txt --scale "$scratch/scale.csv"
+refused "cannot be written" -e d12 -dt bf16 --machine adapters/plan/card.txt --scale /none/scale.csv --pictures "$scratch"
 
 # ---- what is right ----
 says() { # WORDS ARGUMENTS
@@ -121,6 +125,18 @@ says "-b 3 -t 1024" -e d12 -ds "$scratch/ds.json"
 printf 'flops.f32=1e12\nupdate=1e11\nlink=1e10\n' >"$scratch/machine"
 says "step: compute + send + update" -e d12 -pn 2 --machine "$scratch/machine"
 says "usage: ./zero_plan" --help
+
+# ---- weak scaling ----
+says "400 Gbit/s" -e gpt2:d12 -b 4 -dt bf16 --machine adapters/plan/card.txt --scale "$scratch/scale.csv" --pictures "$scratch"
+# each link x 8 numbers of ranks x 7 methods; no step is shorter than its compute; a faster link is no slower; all
+# three methods send a quarter of what exact stage 3 does, or a little more: embeddings are gathered once
+check "$(awk -F, 'NR > 1 { n++; if ($4 < $5) bad++; step[$1, $2, $3] = $4; far[$2, $3] = $8 }
+    END { for (r = 8; r <= 1024; r *= 2) {
+            if (step[400, r, "exact"] > step[100, r, "exact"] || step[100, r, "all"] > step[100, r, "exact"]) bad++
+            if (r > 8 && !(far[r, "all"] >= 0.25 * far[r, "exact"] && far[r, "all"] < 0.34 * far[r, "exact"])) bad++ }
+          if (far[8, "exact"] != 0) bad++
+          print (n == 112 && !bad) ? 1 : 0 }' "$scratch/scale.csv")" "scale.csv: $(sed -n 1,9p "$scratch/scale.csv")"
+check "$(grep -c '<path class="line' "$scratch/scale_100.svg" | grep -qx 6 && grep -q '>1024<' "$scratch/scale_400.svg" && echo 1)" "pictures"
 more=
 [ $skipped = 0 ] || more=", $skipped skipped"
 echo "$passed passed, $failed failed$more"

@@ -110,14 +110,22 @@ static zero_result zp_mpi_memory(zp_group *g, zp_memory *m) {
 }
 
 /* A message on its way: its envelope goes first, so that a peer which expects another one is told;
-   what it holds follows, in pieces that MPI can count. */
-enum { ZP_ENVELOPE_TAG = 1, ZP_MESSAGE_TAG };
+   what it holds follows, as pieces between nodes do (zp_cross): so small that MPI sends them
+   unasked, many on their way. Of a message of more pieces than that the rest waits for one word of
+   the receiver, which says that it is there: nothing piles up in the memory of a peer that is late.
+
+       sender     envelope, piece 0 .. most - 1 |          piece most, most + 1 ..
+       receiver                        envelope | word     each when one before it has come */
+enum { ZP_ENVELOPE_TAG = 1, ZP_MESSAGE_TAG, ZP_WORD_TAG };
+#define ZP_MESSAGE_PIECE (ZP_CROSS_NUMEL * sizeof(float))
 typedef struct zp_mpi_moving {
     zp_envelope envelope; /* that is sent, or has come */
-    MPI_Request head, body;
-    size_t at;                  /* bytes that were given to MPI */
-    int headed, embodied, done; /* the envelope has moved; a piece is on its way; all have moved */
+    MPI_Request head, word, piece[ZP_CROSSINGS];
+    size_t pieces, begun, ended; /* of them: given to MPI, and moved */
+    int headed, heard, done;     /* envelope and word have moved; all have */
 } zp_mpi_moving;
+
+static size_t zp_mpi_pieces(const zp_swap *x) { return zp_crossings(x->group->nranks); }
 
 static zero_result zp_mpi_message_begin(const zp_swap *x, int i) {
     zp_group *g = x->group;
@@ -128,39 +136,64 @@ static zero_result zp_mpi_message_begin(const zp_swap *x, int i) {
     const int bytes = (int)sizeof mine;
     memset(w, 0, sizeof *w);
     w->envelope = mine;
-    if (m->sends)
-        ZP_MPI(g,
-               MPI_Isend(&w->envelope, bytes, MPI_BYTE, m->peer, ZP_ENVELOPE_TAG, comm, &w->head));
-    else
+    w->pieces = (m->bytes + ZP_MESSAGE_PIECE - 1) / ZP_MESSAGE_PIECE;
+    w->heard = w->pieces <= zp_mpi_pieces(x);
+    if (!m->sends) {
         ZP_MPI(g,
                MPI_Irecv(&w->envelope, bytes, MPI_BYTE, m->peer, ZP_ENVELOPE_TAG, comm, &w->head));
+        return ZERO_OK;
+    }
+    ZP_MPI(g, MPI_Isend(&w->envelope, bytes, MPI_BYTE, m->peer, ZP_ENVELOPE_TAG, comm, &w->head));
+    if (!w->heard) ZP_MPI(g, MPI_Irecv(NULL, 0, MPI_BYTE, m->peer, ZP_WORD_TAG, comm, &w->word));
     return ZERO_OK;
 }
 
-/* What can be done about it now. *moved: something was. */
-static zero_result zp_mpi_message_go(const zp_swap *x, int i, int *moved) {
+/* Its envelope and the word. *moved: something was. */
+static zero_result zp_mpi_message_meet(const zp_swap *x, int i, int *moved) {
     zp_group *g = x->group;
     const zero_message *m = &x->list[i];
     const MPI_Comm comm = zp_mpi_of(g)->comm[ZP_GRADIENTS];
     zp_mpi_moving *w = &zp_mpi_of(g)->moving[i];
     const zp_envelope mine = {x->call, x->number, m->bytes};
-    const int piece = (int)zp_min((size_t)1 << 30, m->bytes - w->at);
-    int over = 0;
-    if (!w->headed) ZP_MPI(g, MPI_Test(&w->head, &w->headed, MPI_STATUS_IGNORE));
-    if (w->headed && !m->sends) ZP_TRY(zp_envelope_same(g, m->peer, &w->envelope, &mine));
+    const int headed = w->headed, heard = w->heard;
+    if (!headed) ZP_MPI(g, MPI_Test(&w->head, &w->headed, MPI_STATUS_IGNORE));
+    if (!headed && w->headed && !m->sends) {
+        ZP_TRY(zp_envelope_same(g, m->peer, &w->envelope, &mine));
+        if (!heard) ZP_MPI(g, MPI_Isend(NULL, 0, MPI_BYTE, m->peer, ZP_WORD_TAG, comm, &w->word));
+    }
+    if (!heard && (m->sends || w->headed))
+        ZP_MPI(g, MPI_Test(&w->word, &w->heard, MPI_STATUS_IGNORE));
+    *moved |= headed != w->headed || heard != w->heard;
+    return ZERO_OK;
+}
+
+/* What can be done about it now. */
+static zero_result zp_mpi_message_go(const zp_swap *x, int i, int *moved) {
+    zp_group *g = x->group;
+    const zero_message *m = &x->list[i];
+    const MPI_Comm comm = zp_mpi_of(g)->comm[ZP_GRADIENTS];
+    zp_mpi_moving *w = &zp_mpi_of(g)->moving[i];
+    const size_t most = zp_mpi_pieces(x);
+    int over = 1;
+    ZP_TRY(zp_mpi_message_meet(x, i, moved));
     if (!w->headed && !m->sends) return ZERO_OK;
-    if (w->embodied) ZP_MPI(g, MPI_Test(&w->body, &over, MPI_STATUS_IGNORE));
-    if (w->embodied && !over) return ZERO_OK;
-    *moved |= w->embodied || w->at < m->bytes || w->headed;
-    w->embodied = w->at < m->bytes;
-    w->done = !w->embodied && w->headed;
-    if (!w->embodied) return ZERO_OK;
-    char *at = (char *)m->data + w->at;
-    w->at += (size_t)piece;
-    if (m->sends)
-        ZP_MPI(g, MPI_Isend(at, piece, MPI_BYTE, m->peer, ZP_MESSAGE_TAG, comm, &w->body));
-    else
-        ZP_MPI(g, MPI_Irecv(at, piece, MPI_BYTE, m->peer, ZP_MESSAGE_TAG, comm, &w->body));
+    while (w->ended < w->begun && over) {
+        ZP_MPI(g, MPI_Test(&w->piece[w->ended % most], &over, MPI_STATUS_IGNORE));
+        w->ended += over != 0;
+        *moved |= over;
+    }
+    const size_t ahead = m->sends && !w->heard ? most : w->ended + most;
+    for (; w->begun < zp_min(w->pieces, ahead); w->begun++, *moved = 1) {
+        MPI_Request *request = &w->piece[w->begun % most];
+        const size_t at = w->begun * ZP_MESSAGE_PIECE;
+        const int n = (int)zp_min(ZP_MESSAGE_PIECE, m->bytes - at);
+        char *data = (char *)m->data + at;
+        if (m->sends)
+            ZP_MPI(g, MPI_Isend(data, n, MPI_BYTE, m->peer, ZP_MESSAGE_TAG, comm, request));
+        else
+            ZP_MPI(g, MPI_Irecv(data, n, MPI_BYTE, m->peer, ZP_MESSAGE_TAG, comm, request));
+    }
+    w->done = w->headed && w->heard && w->ended == w->pieces;
     return ZERO_OK;
 }
 
@@ -200,7 +233,8 @@ static zero_result zp_mpi_swap(zp_stream *s, const zp_swap *x) {
         if (spin > 256) zp_nap(); /* a neighbour's layer may be short */
     }
     for (int i = 0; i < x->n && r; i++) /* nothing is written to the host's memory any more */
-        if (!x->list[i].sends && w[i].embodied) (void)MPI_Cancel(&w[i].body);
+        for (; !x->list[i].sends && w[i].ended < w[i].begun; w[i].ended++)
+            (void)MPI_Cancel(&w[i].piece[w[i].ended % zp_mpi_pieces(x)]);
     if (r) zp_mpi_of(g)->abandoned = 1;
     return r;
 }

@@ -36,19 +36,20 @@ enum {
     PAGE_TRACE = 4,
     PAGE_PEERS = 8,
     PAGE_PACE = 16,
+    PAGE_LINKS = 32,
     PAGE_ROWS = 200,
     PAGE_BARS = 32
 };
 
 typedef struct page_flags {
-    const char *log, *csv, *trace, *peers, *out, *svg;
+    const char *log, *csv, *trace, *peers, *links, *out, *svg;
 } page_flags;
 
 typedef struct page {
     page_flags flags;
     unsigned has; /* PAGE_LOG | ... */
     page_log log;
-    page_csv csv, peers;
+    page_csv csv, peers, links;
     page_trace trace;
     int64_t step; /* of the timeline */
 } page;
@@ -64,6 +65,7 @@ static const option page_table[] = {
     OWN(PATH, "-tr", "--trace", trace, "", "timeline of a run (-tr of the trainer)"),
     OWN(PATH, "-pe", "--peers", peers, "",
         "CSV of other programs' figures: columns name, tokens_per_s"),
+    OWN(PATH, "-li", "--links", links, "", "CSV of steps over slow links (tests/links.sh)"),
     OWN(PATH, "-out", "--out", out, "build/report.html", "the page"),
     OWN(PATH, "-svg", "--svg", svg, "",
         "folder for the figures as files of their own; without it none"),
@@ -223,6 +225,49 @@ static void page_peers(const page *p, FILE *to) {
     draw_bars(to, &what, bar, n);
 }
 
+/* Stage 3 between the most hosts, over the two slowest links: a bar a method, of what computes and
+   what is waited for, against the least that is possible. */
+static void page_over_links(const page *p, FILE *to) {
+    static const draw_bars_of what = {"links", "A step of stage 3 over slow links",
+                                      "ms",    {"computing", "exposed", NULL},
+                                      {2, 5},  "least possible"};
+    const page_csv *csv = &p->links;
+    double hosts = 0, slowest = INFINITY, second = INFINITY;
+    draw_bar bar[PAGE_BARS];
+    char exposed[PAGE_BARS][32];
+    int n = 0;
+    for (int i = 0; i < csv->rows; i++) hosts = fmax(hosts, page_csv_value(csv, i, "hosts").number);
+    for (int i = 0; i < csv->rows; i++)
+        slowest = fmin(slowest, page_csv_value(csv, i, "mbits").number);
+    for (int i = 0; i < csv->rows; i++) {
+        const double rate = page_csv_value(csv, i, "mbits").number;
+        if (rate > slowest) second = fmin(second, rate);
+    }
+    for (int i = 0; i < csv->rows && n < PAGE_BARS; i++) {
+        const page_value step = page_csv_value(csv, i, "step_ms");
+        const page_value least = page_csv_value(csv, i, "least_ms");
+        draw_bar *b = &bar[n];
+        if (page_csv_value(csv, i, "stage").number != 3
+            || page_csv_value(csv, i, "hosts").number != hosts
+            || page_csv_value(csv, i, "mbits").number > second)
+            continue;
+        memset(b, 0, sizeof *b);
+        b->low = b->high = NAN;
+        (void)snprintf(b->label, sizeof b->label, "%.8s Mbit/s, %.12s",
+                       page_csv_value(csv, i, "mbits").text, page_csv_value(csv, i, "method").text);
+        page_part(csv, i, b, 0, "compute_ms");
+        b->part[1] = fmax(step.number - b->part[0], 0);
+        (void)snprintf(exposed[n], sizeof exposed[n], "%.1f", b->part[1]);
+        b->text[1] = exposed[n];
+        b->mark = least.number;
+        b->mark_text = least.text;
+        (void)snprintf(b->shown, sizeof b->shown, "%.12s ms, x %.2f", step.text,
+                       step.number / least.number);
+        n++;
+    }
+    draw_bars(to, &what, bar, n);
+}
+
 static void page_timeline(const page *p, FILE *to) {
     draw_timeline(to, "timeline", &p->trace, p->step);
 }
@@ -231,11 +276,12 @@ static const struct page_figure {
     const char *name;
     unsigned needs;
     void (*draw)(const page *p, FILE *to);
-} page_figures[] = {{"loss", PAGE_LOG, page_loss},          {"norm", PAGE_LOG, page_norm},
-                    {"pace", PAGE_PACE, page_pace},         {"stages", PAGE_CSV, page_stages},
-                    {"memory", PAGE_CSV, page_memory},      {"exposed", PAGE_CSV, page_exposed},
-                    {"sent", PAGE_CSV, page_sent},          {"peers", PAGE_PEERS, page_peers},
-                    {"timeline", PAGE_TRACE, page_timeline}};
+} page_figures[] = {
+    {"loss", PAGE_LOG, page_loss},          {"norm", PAGE_LOG, page_norm},
+    {"pace", PAGE_PACE, page_pace},         {"stages", PAGE_CSV, page_stages},
+    {"memory", PAGE_CSV, page_memory},      {"exposed", PAGE_CSV, page_exposed},
+    {"sent", PAGE_CSV, page_sent},          {"peers", PAGE_PEERS, page_peers},
+    {"links", PAGE_LINKS, page_over_links}, {"timeline", PAGE_TRACE, page_timeline}};
 enum { PAGE_FIGURES = sizeof page_figures / sizeof *page_figures };
 
 /* ---- tables -------------------------------------------------------------------------------- */
@@ -328,6 +374,7 @@ static unsigned page_source(const char *word) {
            : strcmp(word, "trace") == 0 ? PAGE_TRACE
            : strcmp(word, "peers") == 0 ? PAGE_PEERS
            : strcmp(word, "pace") == 0  ? PAGE_PACE
+           : strcmp(word, "links") == 0 ? PAGE_LINKS
                                         : 0;
 }
 
@@ -336,9 +383,10 @@ static void page_lines(FILE *to, const char *const *line) {
 }
 
 static void page_sources(const page *p, FILE *to) {
-    const char *const path[] = {p->flags.log, p->flags.csv, p->flags.trace, p->flags.peers};
+    const char *const path[] = {p->flags.log, p->flags.csv, p->flags.trace, p->flags.peers,
+                                p->flags.links};
     const char *before = "<p>Made of ";
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof path / sizeof *path; i++) {
         if (!path[i][0]) continue;
         (void)fputs(before, to);
         draw_text(to, path[i]);
@@ -351,6 +399,7 @@ static void page_table_of(const page *p, FILE *to, unsigned source) {
     if (source == PAGE_LOG) page_log_table(p, to);
     if (source == PAGE_CSV) page_csv_table(to, "table-csv", &p->csv);
     if (source == PAGE_PEERS) page_csv_table(to, "table-peers", &p->peers);
+    if (source == PAGE_LINKS) page_csv_table(to, "table-links", &p->links);
     if (source == PAGE_TRACE) page_trace_table(p, to);
 }
 
@@ -408,16 +457,8 @@ static int page_write_svg(const page *p, const struct page_figure *f, char *sent
     (void)fclose(memory);
     (void)snprintf(path, sizeof path, "%.1000s/%s.svg", p->flags.svg, f->name);
     FILE *file = page_open(path);
-    const char *inner = text != NULL ? strchr(text, '\n') : NULL; /* behind <svg ...> */
-    int failed = file == NULL || inner == NULL;
-    if (!failed) {
-        fprintf(file, "%.*s\n<style>\n", (int)(inner - text), text);
-        page_lines(file, page_css);
-        fprintf(file,
-                "</style>\n<rect width=\"100%%\" height=\"100%%\" rx=\"6\" "
-                "style=\"fill:var(--ground)\"/>%s",
-                inner);
-    }
+    int failed = file == NULL || text == NULL;
+    if (!failed) draw_alone(file, text);
     if (file != NULL) failed |= page_close(file);
     free(text);
     return failed ? page_fail_file("--svg", path, sentence, bytes) : 0;
@@ -444,17 +485,22 @@ static int page_read_all(page *p, char *sentence, size_t bytes) {
     if (f->peers[0]
         && page_csv_read(f->peers, "name tokens_per_s", "name", &p->peers, sentence, bytes))
         return 1;
+    if (f->links[0]
+        && page_csv_read(f->links, "hosts ranks stage method mbits compute_ms step_ms least_ms",
+                         "method", &p->links, sentence, bytes))
+        return 1;
     if (f->trace[0] && page_trace_read(f->trace, &p->trace, sentence, bytes)) return 1;
     p->has = (f->log[0] ? PAGE_LOG : 0u) | (f->csv[0] ? PAGE_CSV : 0u)
-             | (f->trace[0] ? PAGE_TRACE : 0u) | (f->peers[0] ? PAGE_PEERS : 0u);
+             | (f->trace[0] ? PAGE_TRACE : 0u) | (f->peers[0] ? PAGE_PEERS : 0u)
+             | (f->links[0] ? PAGE_LINKS : 0u);
     for (int i = 0; i < p->log.steps; i++)
         if (isfinite(p->log.step[i].tps.number)) p->has |= PAGE_PACE;
     if (p->has & PAGE_TRACE) p->step = page_trace_step(&p->trace);
     if (p->has) return 0;
-    (void)snprintf(
-        sentence, bytes,
-        "nothing to make a page of: --log, --csv, --trace or --peers FILE. `make compare` writes "
-        "build/compare.csv, a run with -o FOLDER FOLDER/main.log");
+    (void)snprintf(sentence, bytes,
+                   "nothing to make a page of: --log, --csv, --trace, --peers or --links FILE. "
+                   "`make compare` writes "
+                   "build/compare.csv, a run with -o FOLDER FOLDER/main.log");
     return 1;
 }
 
@@ -484,6 +530,7 @@ int main(int argc, char **argv) {
     page_log_free(&p.log);
     page_csv_free(&p.csv);
     page_csv_free(&p.peers);
+    page_csv_free(&p.links);
     page_trace_free(&p.trace);
     return failed;
 }

@@ -9,10 +9,16 @@ $B/page_text.o: $B/page_text.c
 	$(COMPILE) -I. -c -o $@ $<
 $B/page: $B/page.o $B/page_input.o $B/page_draw.o $B/page_text.o $B/options.o $B/report.o
 	$(COMPILE) -o $@ $^ -lcjson -lm
-# LOG, CSV, TRACE, PEERS: what it is made of, where it is there
+# LOG, CSV, TRACE, PEERS, LINKS: what it is made of, where it is there
 LOG    ?= $(firstword $(wildcard log/main.log))
 CSV    ?= $(wildcard $B/compare.csv)
 TRACE  ?= $(wildcard $B/trace.json)
 PEERS  ?= $(wildcard $B/peers.csv)
+LINKS  ?= $(wildcard $B/links.csv)
 report: $B/page # after a comparison or a run: build/report.html
-	$B/page --out $B/report.html $(if $(LOG),--log $(LOG)) $(if $(CSV),--csv $(CSV)) $(if $(TRACE),--trace $(TRACE)) $(if $(PEERS),--peers $(PEERS)) $(ARGS)
+	$B/page --out $B/report.html $(if $(LOG),--log $(LOG)) $(if $(CSV),--csv $(CSV)) $(if $(TRACE),--trace $(TRACE)) $(if $(PEERS),--peers $(PEERS)) $(if $(LINKS),--links $(LINKS)) $(ARGS)
+# steps over slow links between hosts, with every method (root, an idle machine, half an hour): build/links.csv, build/links.svg
+links: $B/page
+	@sh tests/links.sh $B table; code=$$?; $B/page --out $B/links.html --links $B/links.csv --svg $B; exit $$code
+links-check: # the simulated step against measured ones, within 10 %, five minutes: build/links-check.csv
+	@sh tests/links.sh $B check

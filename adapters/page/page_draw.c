@@ -4,6 +4,8 @@
 #endif
 #include "page_draw.h"
 
+#include "page_text.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +98,7 @@ static void draw_number(double value, char text[32]) {
 
 typedef struct draw_scale {
     double x0, x1, y0, y1;
-    int top;
+    int top, powers;
 } draw_scale;
 
 static double draw_x(const draw_scale *s, double x) {
@@ -140,7 +142,7 @@ static void draw_axes(FILE *to, const draw_scale *s, const char *x_name) {
     }
     for (int i = 0; (ceil(s->x0 / x_step) + i) * x_step <= s->x1; i++) {
         const double x = (ceil(s->x0 / x_step) + i) * x_step;
-        draw_number(x, text);
+        draw_number(s->powers ? exp2(x) : x, text);
         draw_label(to, "tick", "middle", draw_x(s, x), s->top + PLOT + 15, text);
     }
     draw_label(to, "tick", "end", DRAW_WIDTH - RIGHT, s->top + PLOT + 30, x_name);
@@ -158,7 +160,7 @@ static void draw_dots(FILE *to, const draw_scale *s, const draw_series *series) 
         fprintf(to, "<circle class=\"dot c%d\" r=\"4\" cx=\"%.2f\" cy=\"%.2f\"><title>",
                 series->colour, draw_x(s, p->x), draw_y(s, p->y));
         draw_text(to, series->name);
-        fprintf(to, ", %.0f: ", p->x);
+        fprintf(to, ", %.0f: ", s->powers ? exp2(p->x) : p->x);
         draw_text(to, p->text);
         (void)fputs("</title></circle>\n", to);
     }
@@ -189,7 +191,7 @@ static void draw_curve(FILE *to, const draw_scale *s, const draw_series *series)
 }
 
 void draw_lines(FILE *to, const char *id, const char *title, const char *x_name,
-                const draw_series *series, int n, int y_from_0) {
+                const draw_series *series, int n, int how) {
     const char *name[DRAW_PARTS];
     int colour[DRAW_PARTS], rows = 1;
     draw_scale s;
@@ -204,7 +206,8 @@ void draw_lines(FILE *to, const char *id, const char *title, const char *x_name,
         }
         x += wide;
     }
-    draw_fit(&s, series, n, y_from_0);
+    s.powers = how & DRAW_POWERS;
+    draw_fit(&s, series, n, how & DRAW_FROM_0);
     s.top = n > 1 ? rows * LINE + 14 : 12;
     draw_begin(to, id, title, DRAW_WIDTH, s.top + PLOT + BELOW);
     fprintf(to,
@@ -215,6 +218,17 @@ void draw_lines(FILE *to, const char *id, const char *title, const char *x_name,
     draw_axes(to, &s, x_name);
     for (int i = 0; i < n; i++) draw_curve(to, &s, &series[i]);
     (void)fputs("</g>\n</svg>\n", to);
+}
+
+void draw_alone(FILE *to, const char *figure) {
+    const char *inner = strchr(figure, '\n'); /* behind <svg ...> */
+    if (inner == NULL) return;
+    fprintf(to, "%.*s\n<style>\n", (int)(inner - figure), figure);
+    for (const char *const *line = page_css; *line != NULL; line++) fprintf(to, "%s\n", *line);
+    fprintf(to,
+            "</style>\n<rect width=\"100%%\" height=\"100%%\" rx=\"6\" "
+            "style=\"fill:var(--ground)\"/>%s",
+            inner);
 }
 
 /* ---- bars ---------------------------------------------------------------------------------- */

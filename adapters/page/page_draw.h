@@ -29,17 +29,21 @@ typedef struct draw_point {
 } draw_point;
 typedef struct draw_series {
     const char *name;
-    int colour; /* 1..6 */
+    int colour; /* 1..8 */
     int dots;   /* 1: a dot for each point, instead of a line */
     const draw_point *point;
     int n;
 } draw_series;
 /* Lines over an x of whole numbers. More than 600 points are drawn as the least and the largest of
-   each piece. `y_from_0`: the scale has 0. */
+   each piece. how: FROM_0: y's scale has 0; POWERS: x are exponents of 2, whose powers are told. */
+enum { DRAW_FROM_0 = 1, DRAW_POWERS = 2 };
 void draw_lines(FILE *to, const char *id, const char *title, const char *x_name,
-                const draw_series *series, int n, int y_from_0);
+                const draw_series *series, int n, int how);
 
-enum { DRAW_PARTS = 6 };
+/* A figure, as the functions here draw it, as a file of its own: its colours are in it. */
+void draw_alone(FILE *to, const char *figure);
+
+enum { DRAW_PARTS = 8 };
 typedef struct draw_bar {
     char label[48];
     double part[DRAW_PARTS];      /* one behind the other */

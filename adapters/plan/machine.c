@@ -31,7 +31,9 @@ static const machine_key machine_keys[] = {{"update", offsetof(machine, update),
                                            {"overlap", offsetof(machine, overlap), 1},
                                            {"host_link", offsetof(machine, host_link), 0},
                                            {"host_update", offsetof(machine, host_update), 0},
-                                           {"disk", offsetof(machine, disk), 0}};
+                                           {"disk", offsetof(machine, disk), 0},
+                                           {"coding", offsetof(machine, coding), 0},
+                                           {"latency", offsetof(machine, latency), 0}};
 static const machine_key machine_typed[] = {{"flops", offsetof(machine_rates, flops), 0},
                                             {"attention", offsetof(machine_rates, attention), 0},
                                             {"vocabulary", offsetof(machine_rates, vocabulary), 0}};
@@ -97,7 +99,7 @@ static int machine_take(machine *m, const char *where, const char *key, const ch
         return sentence_fail(sentence, bytes,
                              "%s: unknown key '%.60s'; known: device, name, flops.TYPE, "
                              "block.TYPE.WIDTH, attention.TYPE, vocabulary.TYPE, update, link, "
-                             "overlap, host_link, host_update, disk",
+                             "overlap, host_link, host_update, disk, coding, latency",
                              where, key);
     if (end == value || *end || !isfinite(number) || number < 0 || (most > 0 && number > most)
         || (most == 0 && number == 0))
@@ -247,21 +249,25 @@ double machine_update_bytes(const plan_answer *a) {
     return 2 * (double)a->state_bytes + numel * (double)(grad + param * (master ? 1 : 2));
 }
 
-static double machine_compute(const machine_rates *r, const plan_case *c) {
-    const plan_model *m = c->model;
+machine_parts machine_compute(const machine *m, const plan_case *c) {
+    const machine_rates *r = &m->type[c->zero.type];
+    const plan_model *model = c->model;
     const int micro = c->zero.micro_steps > 0 ? c->zero.micro_steps : 1;
     const double tokens = (double)c->run.batch * c->run.seq_len * micro;
     const double attention = r->attention > 0 ? r->attention : r->flops;
     const double vocabulary = r->vocabulary > 0 ? r->vocabulary : r->flops;
     const double again = c->run.recompute >= GPT2_RECOMPUTE_BLOCK ? 4.0 / 3 : 1;
-    const double parts = (double)(c->tp > 1 ? c->tp : 1) * (c->pp > 1 ? c->pp : 1);
+    const double share = (double)(c->tp > 1 ? c->tp : 1) * (c->pp > 1 ? c->pp : 1);
     const int stages = c->pp > 1 ? c->pp : 1, chunks = c->chunks > 1 ? c->chunks : 1;
     const double idle = (double)(stages - 1) / (chunks * micro); /* of a pipeline, over its work */
-    if (!m->is_gpt2) return tokens * (1 + idle) / parts * 6 * (double)m->numel / r->flops;
-    const machine_work w = machine_token(&m->gpt2, c->run.seq_len);
-    return tokens * (1 + idle) / parts
-           * (again * (w.block / machine_block_rate(r, m->gpt2.channels) + w.attention / attention)
-              + w.vocabulary / vocabulary);
+    const double work = tokens * (1 + idle) / share;
+    machine_parts parts = {work * 6 * (double)model->numel / r->flops / model->blocks, 0};
+    if (!model->is_gpt2) return parts;
+    const machine_work w = machine_token(&model->gpt2, c->run.seq_len);
+    const double block = machine_block_rate(r, model->gpt2.channels);
+    parts.block = work * again * (w.block / block + w.attention / attention) / model->blocks;
+    parts.vocabulary = work * w.vocabulary / vocabulary;
+    return parts;
 }
 
 int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, machine_step *step,
@@ -283,7 +289,8 @@ int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, 
     if (lacks != NULL)
         return sentence_fail(sentence, bytes, "the machine's file lacks %s, which this needs",
                              lacks);
-    step->compute = machine_compute(r, c);
+    const machine_parts parts = machine_compute(m, c);
+    step->compute = parts.block * c->model->blocks + parts.vocabulary;
     const double hidden = m->overlap * step->compute * 2 / 3;
     if (p->nranks > 1) step->send = fmax((double)p->sent_bytes / m->link - hidden, 0);
     if (a->among) step->send += (double)a->among / m->link; /* layers wait for it */

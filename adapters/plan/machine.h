@@ -17,6 +17,8 @@
        host_link=RATE         GPU: bytes a second between its memory and the host's
        host_update=RATE       GPU: what `update` is for the host's processors
        disk=RATE              bytes a second to and from files, both added
+       coding=RATE            bytes a second that -qw and -qg read and write to pack and unpack
+       latency=SECONDS        of a message to another node: of zero_plan --scale (5e-6)
 
    THE STEP, in seconds, with n = tokens of a rank in a step, P = parameters, s = P or P/N updated:
        compute   n (72 L C^2 / block + 12 L C T / attention + 6 (Vp + 1) C / vocabulary); blocks
@@ -49,7 +51,7 @@ typedef struct machine {
     char name[128];
     int on_gpus;
     machine_rates type[ZERO_TYPES];
-    double update, link, overlap, host_link, host_update, disk;
+    double update, link, overlap, host_link, host_update, disk, coding, latency;
 } machine;
 
 /* Returns 0, or 1 and a sentence that names file, line and key. */
@@ -57,6 +59,12 @@ int machine_read(const char *path, machine *m, char *sentence, size_t bytes);
 /* As KEY=VALUE; `comment` becomes its first line. */
 int machine_write(const char *path, const machine *m, const char *comment, char *sentence,
                   size_t bytes);
+
+/* Seconds of a step's compute: of a block, and of embedding and classifier. */
+typedef struct machine_parts {
+    double block, vocabulary;
+} machine_parts;
+machine_parts machine_compute(const machine *m, const plan_case *c);
 
 /* Seconds of a step's parts. */
 typedef struct machine_step {

@@ -5,12 +5,19 @@ PLANOPS = -Wl,--wrap=ops_scratch_bytes,--wrap=ops_logits_budget
 PLANNED = $(PLANNER) $B/layout.o $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
 zero_plan: $B/zero_plan
 	@cp $< $@
-$B/zero_plan: $B/zero_plan.o $B/plan_say.o $B/measure.o $B/options.o $B/train_options.o $B/train_resolve.o $B/report.o $B/pace.o $(LAUNCH) $(DSCONF) $(PLANNED)
+SIMULATOR = $B/wire.o $B/overlap.o
+$B/zero_plan: $B/zero_plan.o $B/plan_say.o $B/scale.o $(SIMULATOR) $B/page_draw.o $B/page_text.o $B/measure.o $B/options.o $B/train_options.o $B/train_resolve.o $B/report.o $B/pace.o $(LAUNCH) $(DSCONF) $(PLANNED)
 	$(COMPILE) -o $@ $^ $(PLANOPS) $(LIBS)
 $B/test_plan: tests/test_plan.c $(PLANNED)
+	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)
+$B/test_wire: tests/test_wire.c $(SIMULATOR) $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF) $(PLANNED)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)
 plan: zero_plan # ARGS="-e gpt2:d48 -pn 64 -dt bf16 --memory 80G"
 	./zero_plan $(or $(ARGS),-e gpt2:d48 -pn 64 -dt bf16 --memory 80G)
 machine: zero_plan # this machine's rates, for zero_plan --machine
 	@mkdir -p $B
 	./zero_plan --measure $B/machine.txt $(ARGS)
+# weak scaling, simulated: build/scale.csv and two pictures. MACHINE: a file of measured rates
+MACHINE ?= adapters/plan/card.txt
+scale: zero_plan # ARGS="-e gpt2:d48 -b 8 -t 1024 -dt bf16"
+	./zero_plan --machine $(MACHINE) $(or $(ARGS),-e gpt2:d48 -b 8 -t 1024 -dt bf16) --scale $B/scale.csv --pictures $B

@@ -5,6 +5,7 @@
      ./zero_plan -e 7.5e9 -pn 64 -dt bf16
      ./zero_plan -e d12 -pn 2 -t 64 -b 4 --on cpu --machine build/machine.txt
      ./zero_plan --measure build/machine.txt -pn 2
+     ./zero_plan -e gpt2:d48 -b 4 -dt bf16 --machine machine.txt --scale build/scale.csv
 
    Flags are the trainer's (train_options.h) wherever they mean the same; the planner's own are the
    table below. Every number comes from plan.h, which asks the plugin.
@@ -26,12 +27,12 @@
 #include "../report/sentence.h"
 #include "measure.h"
 #include "../gpt2/experts.h"
-#include "plan_say.h"
+#include "scale.h"
 
 #define PROGRAM "zero_plan"
 
 typedef struct plan_flags {
-    const char *memory, *host_memory, *disk, *machine, *measure;
+    const char *memory, *host_memory, *disk, *machine, *measure, *scale, *pictures;
     int on;
 } plan_flags;
 
@@ -58,6 +59,12 @@ static const option plan_table[] = {
         .help =
             "measures this machine with -pn ranks at once of -nt threads, in types f32 and bf16 "
             "or the one of -dt, the disk of -zfd, and writes such a file"),
+    OWN(PATH, "-sc", "--scale", scale, "",
+        .help =
+            "file for a table of steps that are simulated at the rates of --machine: stage 3 of "
+            "8 to 1024 ranks, 8 a node, over 100 and 400 Gbit/s, with and without -zs, -zh, "
+            "-qw, -qg"),
+    OWN(PATH, "-pc", "--pictures", pictures, "", .help = "with --scale: folder for its pictures"),
 };
 enum { PLAN_FLAGS = sizeof plan_table / sizeof *plan_table };
 
@@ -213,7 +220,9 @@ static int plan_act(plan_request *r, const plan_flags *f, char *sentence, size_t
     const int share = (int)(sysconf(_SC_NPROCESSORS_ONLN) / ranks);
     omp_set_num_threads(r->options.threads > 0 ? r->options.threads : share > 1 ? share : 1);
 #endif
-    return plan_resolve(r, f, &m, sentence, bytes) || plan_say(r, sentence, bytes);
+    if (plan_resolve(r, f, &m, sentence, bytes)) return 1;
+    if (f->scale[0]) return scale_say(r, f->scale, f->pictures, sentence, bytes);
+    return plan_say(r, sentence, bytes);
 }
 
 int main(int argc, char **argv) {

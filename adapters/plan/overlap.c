@@ -1,0 +1,277 @@
+/* overlap.c - see overlap.h.
+
+   One cycle is simulated, from one agreement of the ranks to the next: updates, visits, the rest of
+   the reductions. Nothing is under way at its ends, so every cycle takes as long. */
+#include "overlap.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { OVERLAP_TASKS = OVERLAP_UNITS + OVERLAP_VISITS, OVERLAP_REDUCED = 3 };
+enum { OVERLAP_GRADIENTS = 0, OVERLAP_PARAMETERS, OVERLAP_STREAMS };
+
+/* A unit's gather: issued when the compute stream comes to task `at`, behind the end of task
+   `after`, the last that used its buffer, or the unit's update. */
+typedef struct overlap_fetch {
+    const wire_leg *leg;
+    int at, after;
+} overlap_fetch;
+
+/* Of the compute stream: an update, or a visit. */
+typedef struct overlap_task {
+    double seconds;
+    int fetched, reduced; /* how many gathers and reductions must have ended before it */
+    int reduces;          /* a unit's reduction may begin behind it, -1: none */
+} overlap_task;
+
+typedef struct overlap_stream {
+    const wire_leg *leg[2]; /* one after the other */
+    int legs, at, busy;
+    double ready, near_end,
+        left; /* when it sends, has sent inside the node; bytes to other nodes */
+} overlap_stream;
+
+typedef struct overlap_sim {
+    const overlap_case *c;
+    overlap_task task[OVERLAP_TASKS];
+    overlap_fetch fetch[OVERLAP_TASKS];
+    const wire_unit *reduction[OVERLAP_UNITS]; /* in order */
+    int tasks, fetches, reductions;
+    int begun, ended, fetched, reduced, reducible; /* tasks, gathers, reductions */
+    double now, task_end;
+    overlap_stream stream[OVERLAP_STREAMS];
+    overlap_step *step;
+} overlap_sim;
+
+/* ---- what there is to do ------------------------------------------------------------------- */
+
+typedef struct overlap_pool {
+    int unit[OVERLAP_PREFETCH + 2], after[OVERLAP_PREFETCH + 2], used[OVERLAP_PREFETCH + 2];
+    int n, clock;
+} overlap_pool;
+
+static int overlap_find(const int *list, int n, int unit) {
+    for (int i = 0; i < n; i++)
+        if (list[i] == unit) return i;
+    return -1;
+}
+
+/* The units of this visit and, as far as the host looks ahead, of the next ones. */
+static int overlap_soon(const overlap_case *c, int visit, int *soon) {
+    int n = 1;
+    soon[0] = c->visit[visit].unit;
+    for (int v = visit + 1; v < c->visits && n <= c->prefetch; v++)
+        if (overlap_find(soon + 1, n - 1, c->visit[v].unit) < 0) soon[n++] = c->visit[v].unit;
+    return n;
+}
+
+static void overlap_add(overlap_sim *s, int unit, int first, int at, int after) {
+    const wire_unit *w = &s->c->wire[unit];
+    const overlap_fetch f = {first ? &w->gather : &w->again, at, after};
+    s->fetch[s->fetches++] = f;
+}
+
+/* Gathers of stage 3: what is not held goes to the buffer that was used longest ago. */
+static void overlap_gathers(overlap_sim *s) {
+    const overlap_case *c = s->c;
+    int last[OVERLAP_UNITS] = {0}; /* how many gathers there were with a unit's last one */
+    int soon[OVERLAP_PREFETCH + 1];
+    overlap_pool p;
+    memset(&p, 0, sizeof p);
+    const int turning = c->units - (c->own >= 0);
+    p.n = c->prefetch + 2 < turning ? c->prefetch + 2 : turning;
+    for (int b = 0; b < p.n; b++) p.unit[b] = p.after[b] = -1;
+    for (int v = 0; v < c->visits; v++) {
+        const int n = overlap_soon(c, v, soon), at = c->units + v;
+        for (int i = 0; i < n; i++) {
+            const int unit = soon[i];
+            int b = overlap_find(p.unit, p.n, unit), oldest = -1;
+            if (unit != c->own && b < 0) {
+                for (int k = 0; k < p.n; k++)
+                    if (overlap_find(soon, n, p.unit[k]) < 0
+                        && (oldest < 0 || p.used[k] < p.used[oldest]))
+                        oldest = k;
+                b = oldest;
+            }
+            if (b < 0 && (unit != c->own || last[unit])) continue;
+            if (unit == c->own || p.unit[b] != unit) {
+                const int after = b < 0 || p.after[b] < 0 ? unit : p.after[b]; /* its update */
+                overlap_add(s, unit, !last[unit], at, after);
+                last[unit] = s->fetches;
+            }
+            if (b >= 0) {
+                p.unit[b] = unit;
+                p.used[b] = ++p.clock;
+            }
+        }
+        const int mine = overlap_find(p.unit, p.n, soon[0]);
+        if (mine >= 0) {
+            p.after[mine] = at;
+            p.used[mine] = ++p.clock;
+        }
+        s->task[at].fetched = last[soon[0]];
+    }
+}
+
+static void overlap_tasks(overlap_sim *s) {
+    const overlap_case *c = s->c;
+    int touched[OVERLAP_UNITS] = {0}, touches = 0;
+    for (int u = 0; u < c->units; u++) {
+        const overlap_task update = {c->update / c->units, 0, 0, -1};
+        s->task[s->tasks++] = update;
+        s->step->compute += update.seconds;
+        if (c->stage == 1 || c->stage == 2) overlap_add(s, u, 1, 0, u);
+    }
+    for (int v = 0; v < c->visits; v++) {
+        const overlap_visit *x = &c->visit[v];
+        overlap_task t = {x->seconds, 0, 0, -1};
+        if (c->stage == 1 || c->stage == 2) t.fetched = x->unit + 1;
+        if (x->backward && c->stage >= 2 && x->unit != c->own && !touched[x->unit]++)
+            t.reduced = ++touches > OVERLAP_REDUCED ? touches - OVERLAP_REDUCED : 0;
+        if (x->reduces) {
+            t.reduces = s->reductions;
+            s->reduction[s->reductions++] = &c->wire[x->unit];
+        }
+        s->task[s->tasks++] = t;
+        s->step->compute += x->seconds;
+    }
+    if (c->stage == 3) overlap_gathers(s);
+    s->step->gathers = s->fetches;
+}
+
+/* ---- time ---------------------------------------------------------------------------------- */
+
+/* The stream's next leg begins; 0: there is none. */
+static int overlap_leg(overlap_sim *s, overlap_stream *x) {
+    const overlap_case *c = s->c;
+    if (x->at == x->legs) return x->busy = 0;
+    const wire_leg *leg = x->leg[x->at++];
+    x->ready = s->now + leg->turns * c->latency + (c->coding > 0 ? leg->coded / c->coding : 0);
+    x->near_end = x->ready + (leg->near > 0 ? leg->near / c->near : 0);
+    x->left = leg->far;
+    s->step->near_bytes += leg->near;
+    s->step->far_bytes += leg->far;
+    return x->busy = 1;
+}
+
+static int overlap_sends(const overlap_sim *s, const overlap_stream *x) {
+    return x->busy && x->left > 0 && s->now >= x->ready;
+}
+
+/* Ends what has ended and begins what can begin now; 0: nothing did. */
+static int overlap_gradients_go(overlap_sim *s) {
+    overlap_stream *x = &s->stream[OVERLAP_GRADIENTS];
+    if (x->busy && (x->left > 0 || s->now < x->near_end)) return 0;
+    if (x->busy) {
+        s->reduced += !overlap_leg(s, x);
+        return 1;
+    }
+    if (s->reduced == s->reducible) return 0;
+    const wire_unit *w = s->reduction[s->reduced];
+    x->leg[0] = &w->reduction;
+    x->leg[1] = &w->ending;
+    x->legs = w->ending.near > 0 || w->ending.far > 0 ? 2 : 1;
+    x->at = 0;
+    return overlap_leg(s, x);
+}
+
+static int overlap_parameters_go(overlap_sim *s) {
+    overlap_stream *x = &s->stream[OVERLAP_PARAMETERS];
+    if (x->busy && (x->left > 0 || s->now < x->near_end)) return 0;
+    if (x->busy) {
+        s->fetched += !overlap_leg(s, x);
+        return 1;
+    }
+    if (s->fetched == s->fetches) return 0;
+    const overlap_fetch *f = &s->fetch[s->fetched];
+    const int here = s->begun + (s->c->host_ahead ? 1 : 0);
+    if (f->at > here || f->after >= s->ended) return 0;
+    x->leg[0] = f->leg;
+    x->legs = 1;
+    x->at = 0;
+    return overlap_leg(s, x);
+}
+
+/* begun: the task that the stream is at. */
+static int overlap_compute_go(overlap_sim *s) {
+    const overlap_task *t = &s->task[s->begun];
+    const int runs = s->task_end >= 0;
+    if (s->begun == s->tasks) return 0;
+    if (runs && s->now < s->task_end) return 0;
+    if (runs) {
+        if (t->reduces >= 0) s->reducible++;
+        s->ended = ++s->begun;
+        s->task_end = -1;
+        return 1;
+    }
+    if (s->fetched < t->fetched || s->reduced < t->reduced) return 0;
+    s->task_end = s->now + t->seconds;
+    return 1;
+}
+
+/* To the next time at which something ends; 0: nothing is under way. */
+static int overlap_wait(overlap_sim *s) {
+    double next = s->task_end >= 0 ? s->task_end : INFINITY;
+    int sending = 0;
+    for (int i = 0; i < OVERLAP_STREAMS; i++) sending += overlap_sends(s, &s->stream[i]);
+    const double rate = sending ? s->c->far / sending : 0;
+    for (int i = 0; i < OVERLAP_STREAMS; i++) {
+        const overlap_stream *x = &s->stream[i];
+        if (!x->busy) continue;
+        if (s->now < x->ready) next = fmin(next, x->ready);
+        if (s->now < x->near_end) next = fmin(next, x->near_end);
+        if (overlap_sends(s, x)) next = fmin(next, s->now + x->left / rate);
+    }
+    if (!isfinite(next)) return 0;
+    for (int i = 0; i < OVERLAP_STREAMS; i++) {
+        overlap_stream *x = &s->stream[i];
+        if (!overlap_sends(s, x)) continue;
+        x->left -= (next - s->now) * rate;
+        if (x->left < 1e-3) x->left = 0; /* of a byte */
+    }
+    s->now = next;
+    return 1;
+}
+
+int overlap_simulate(const overlap_case *c, overlap_step *step) {
+    static overlap_sim all;
+    overlap_sim *s = &all;
+    int turns = 0;
+    memset(step, 0, sizeof *step);
+    memset(s, 0, sizeof *s);
+    if (c->units < 1 || c->units > OVERLAP_UNITS || c->visits > OVERLAP_VISITS || c->prefetch < 0
+        || c->prefetch > OVERLAP_PREFETCH || !(c->near > 0) || !(c->far > 0))
+        return 1;
+    s->c = c;
+    s->step = step;
+    s->task_end = -1;
+    overlap_tasks(s);
+    do {
+        while (overlap_compute_go(s) || overlap_gradients_go(s) || overlap_parameters_go(s))
+            ;
+    } while (overlap_wait(s));
+    for (int u = 0; u < c->units; u++)
+        if (c->wire[u].reduction.turns > turns) turns = c->wire[u].reduction.turns;
+    step->step = s->now + turns * c->latency; /* the agreement: a few bytes */
+    return s->begun < s->tasks || s->reduced < s->reductions || s->fetched < s->fetches;
+}
+
+int overlap_chain(int units, int own, const double *forward, const double *backward,
+                  overlap_visit *visit) {
+    int n = 0;
+    for (int leg = 0; leg < 4; leg++) { /* up, the turn, down, the end */
+        if (own >= 0) {
+            const overlap_visit at = {own, leg >= 2, leg == 3,
+                                      leg == 1   ? forward[own]
+                                      : leg == 2 ? backward[own]
+                                                 : 0};
+            visit[n++] = at;
+        }
+        for (int i = 0; i < units && leg % 2 == 0; i++) {
+            const int u = leg ? units - 1 - i : i;
+            const overlap_visit at = {u, leg > 0, leg > 0, leg ? backward[u] : forward[u]};
+            if (u != own) visit[n++] = at;
+        }
+    }
+    return n;
+}

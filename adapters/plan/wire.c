@@ -1,0 +1,108 @@
+/* wire.c - see wire.h. */
+#include "wire.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { WIRE_BLOCK = 256, WIRE_LINE = 64 }; /* elements that share a scale; bytes of a line */
+
+const wire_method wire_methods[] = {{"exact", "exact", 0, 0, 0, 0, 0, 0},
+                                    {"zs", "-zs: a node's ranks", 1, 1, 0, 0, 0, 0},
+                                    {"zh", "-zh: a node's ranks", 3, 0, 1, 0, 0, 0},
+                                    {"qw8", "-qw 8", 3, 0, 0, 8, 0, 0},
+                                    {"qg4", "-qg 4", 1, 0, 0, 0, 4, 0},
+                                    {"qg4qf", "-qg 4 -qf 0.8", 1, 0, 0, 0, 4, 0.8},
+                                    {"all", "-zh, -qw 8, -qg 4", 3, 0, 1, 8, 4, 0}};
+const int wire_count = sizeof wire_methods / sizeof *wire_methods;
+
+const wire_method *wire_find(const char *name) {
+    for (int i = 0; i < wire_count; i++)
+        if (strcmp(wire_methods[i].name, name) == 0) return &wire_methods[i];
+    return NULL;
+}
+
+int wire_flags(const wire_method *m, int node_size, char words[WIRE_WORDS][WIRE_LETTERS]) {
+    const struct {
+        const char *flag;
+        double value;
+    } all[] = {{"-zs", m->shares ? node_size : 0},
+               {"-zh", m->seconds ? node_size : 0},
+               {"-qw", m->weight_bits},
+               {"-qg", m->gradient_bits},
+               {"-qf", m->feedback}};
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].value <= 0) continue;
+        (void)snprintf(words[n++], WIRE_LETTERS, "%s", all[i].flag);
+        (void)snprintf(words[n++], WIRE_LETTERS, "%g", all[i].value);
+    }
+    return n;
+}
+
+static size_t wire_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+size_t wire_packed(int bits, size_t numel) {
+    const size_t scales = 4 * ((numel + WIRE_BLOCK - 1) / WIRE_BLOCK);
+    return wire_up(scales, WIRE_LINE) + wire_up(numel * (size_t)bits / 8, WIRE_LINE);
+}
+
+/* part(g). */
+static size_t wire_part(const wire_world *w, size_t numel, int g) {
+    return wire_up((numel + (size_t)g - 1) / (size_t)g, w->line);
+}
+static int wire_nodes(const wire_world *w, int g) {
+    return g > w->node_size ? g / w->node_size : 1;
+}
+
+/* bits 0: as stored. */
+static wire_leg wire_gather(const wire_world *w, size_t numel, int g, int bits) {
+    const size_t part = wire_part(w, numel, g);
+    const double bytes = (double)(bits ? wire_packed(bits, part) : part * w->element);
+    const int nodes = wire_nodes(w, g);
+    wire_leg leg = {(g - nodes) * bytes, (nodes - 1) * bytes, nodes - 1, 0};
+    if (bits) /* packs its own part, and unpacks all */
+        leg.coded = (g + 1) * (bytes + (double)(part * w->element));
+    return leg;
+}
+
+static wire_leg wire_reduce(const wire_world *w, size_t numel, int g, int bits) {
+    const size_t part = wire_part(w, numel, g);
+    const double stored = (double)(part * w->element);
+    const double packed = (double)(bits ? wire_packed(bits, part) : 0);
+    const int nodes = wire_nodes(w, g), locals = g / nodes;
+    wire_leg leg = {(locals - 1) * nodes * (bits ? packed : stored), 0, nodes - 1, 0};
+    leg.far = (nodes - 1) * (bits ? packed : (double)(part * w->sum_element));
+    if (!bits) return leg;
+    /* packs all of a unit and reads a node's share of it; the same of sums, between nodes */
+    leg.coded = g * (stored + packed) + (locals + 1) * nodes * packed + (double)(4 * part);
+    if (nodes > 1) leg.coded += 2.0 * nodes * ((double)(4 * part) + packed);
+    return leg;
+}
+
+/* The f32 sum of a part over all replicas: slices to all, and back. */
+static wire_leg wire_replicas(const wire_world *w, size_t numel, int g) {
+    const int replicas = w->ranks / g, near = w->node_size > g ? w->node_size / g : 1;
+    const size_t part = wire_part(w, numel, g);
+    const size_t slice = (part + (size_t)replicas - 1) / (size_t)replicas;
+    const double bytes = 2.0 * (double)slice * sizeof(float);
+    const wire_leg leg = {(near - 1) * bytes, (replicas - near) * bytes, 2 * (replicas / near - 1),
+                          0};
+    return leg;
+}
+
+wire_unit wire_of(const wire_method *m, int stage, const wire_world *w, size_t numel) {
+    const int shares = m->shares && w->node_size < w->ranks;
+    const int g = shares ? w->node_size : w->ranks;
+    const int again = m->seconds && w->node_size < g ? w->node_size : g;
+    wire_unit unit;
+    memset(&unit, 0, sizeof unit);
+    unit.reduction = wire_reduce(w, numel, g, m->gradient_bits);
+    if (stage == 0) unit.ending = wire_gather(w, numel, g, 0);
+    if (shares) unit.ending = wire_replicas(w, numel, g);
+    if (stage > 0) unit.gather = wire_gather(w, numel, g, m->weight_bits);
+    if (stage < 3) return unit;
+    const size_t padded =
+        wire_part(w, numel, g) * (size_t)g; /* of which a second shard is a part */
+    unit.again = wire_gather(w, padded, again, again < g ? 0 : m->weight_bits);
+    return unit;
+}
