@@ -270,7 +270,8 @@ static void check_plan(const zero_config *c, int host_is_device, const char *con
     }
     if (c->optimizer_tier == ZERO_HOST && !host_is_device) {
         p.host_bytes = (size_t)128 << 20;
-        p.update_on = c->update_on == ZERO_UPDATE_HOST ? ZERO_UPDATE_HOST : ZERO_UPDATE_DEVICE;
+        p.update_on = c->update_on == ZERO_UPDATE_HOST || c->parameter_tier ? ZERO_UPDATE_HOST
+                                                                            : ZERO_UPDATE_DEVICE;
         p.update_host_s = 0.002;
         p.update_device_s = 0.0015;
     }
@@ -301,6 +302,10 @@ static void test_plan_rows(void) {
         "|   by the host        | 2 ms at ",
         "|   through the GPU    | 1.5 ms  ",
         NULL};
+    static const char *const only[] = {
+        "| update               | by the host, the only way with other tiers or -zod   |", NULL};
+    static const char *const asked[] = {"| update               | by the host, as asked for  ",
+                                        NULL};
     static const char *const share[] = {
         "|   of                 | 0.25 of the elements; the rest: device  ",
         "|   optimizer state    | 4.0 MiB   ", "| host, of a rank      | 128.0 MiB, state, and",
@@ -318,6 +323,12 @@ static void test_plan_rows(void) {
     c.optimizer_tier = c.gradient_tier = ZERO_HOST;
     check_plan(&c, 1, host);
     check_plan(&c, 0, gpu);
+    c.parameter_tier = ZERO_HOST;
+    check_plan(&c, 0, only);
+    c.update_on = ZERO_UPDATE_HOST;
+    check_plan(&c, 0, asked);
+    c.parameter_tier = ZERO_DEVICE;
+    c.update_on = ZERO_UPDATE_AUTO;
     c.offload_share = 0.25f;
     check_plan(&c, 0, share);
     c.optimizer_tier = c.gradient_tier = ZERO_FILE;

@@ -30,8 +30,11 @@ static void plan_host_row(report *r, const zero_plan *p) {
 static void plan_update_rows(report *r, const zero_plan *p, const zero_config *c) {
     const int through = p->update_on == ZERO_UPDATE_DEVICE;
     if (p->update_on == ZERO_UPDATE_AUTO) return;
-    report_row(r, "update", "by the %s%s", through ? "GPU, which state goes through" : "host",
-               c->update_on == ZERO_UPDATE_AUTO ? "" : ", as asked for");
+    const char *why = c->update_on != ZERO_UPDATE_AUTO ? ", as asked for"
+                      : !through && p->update_device_s < p->update_host_s
+                          ? ", the only way with other tiers or -zod"
+                          : "";
+    report_row(r, "update", "by the %s%s", through ? "GPU, which state goes through" : "host", why);
     report_row(r, "  by the host", "%.3g ms at %.4g GB/s of memory, %.4g of the link",
                1e3 * p->update_host_s, (double)c->memory_gbs, (double)c->link_gbs);
     report_row(r, "  through the GPU", "%.3g ms", 1e3 * p->update_device_s);
