@@ -41,7 +41,7 @@ test_bits() {
     n=0
     for run in "-z 0" "-z 1 -dt bf16 -pn 2" "-z 2 -dt fp16 -lw 4 -pn 3" "-z 3 -dt bf16 -w 0 -pn 2" \
         "-z 3 -sh 1 -b 1 -pn 2" "-z 1 -sh 0 -op lion -na 1 -pn 2" "-z 2 -dt fp16 -li 1e9 -lh 1 -na 1" \
-        "-z 3 -pt 1 -pn 3 -k wsd" "-ds tests/ds_config/minimal.json -pn 2 -b 0 -d 0"; do
+        "-z 3 -zs 2 -zh 1 -zm 0 -b 1 -pn 4" "-z 3 -pt 1 -pn 3 -k wsd" "-ds tests/ds_config/minimal.json -pn 2 -b 0 -d 0"; do
         n=$((n + 1))
         whole=$(train whole$n $run -x 20)
         train parts$n $run -x 20 -n 7 >/dev/null
@@ -70,8 +70,12 @@ test_windows() {
 # Other ranks, stages and types: the weights that were saved, and the same windows of data.
 test_anywhere() {
     saved=$(train any -z 3 -pn 3 -x 12 -n 6 -db 1)
-    for run in "-z 0" "-z 1 -pn 2" "-z 2 -pn 6 -b 1" "-z 3 -pn 4 -b 1"; do
+    for run in "-z 0" "-z 1 -pn 2" "-z 2 -pn 6 -b 1" "-z 3 -pn 4 -b 1" "-z 2 -pn 4 -b 1 -zs 2" "-z 3 -pn 4 -b 1 -zs 1"; do
         same "loaded with $run" "$saved" "$(train any $run -x 12 -y 1)"
+    done
+    saved=$(train groups -z 1 -pn 6 -b 1 -zs 3 -x 12 -n 6)
+    for run in "-z 0" "-z 3 -pn 4 -b 1" "-z 2 -pn 4 -b 1 -zs 2"; do
+        same "of shard groups, loaded with $run" "$saved" "$(train groups $run -x 12 -y 1)"
     done
     train again -z 1 -pn 2 -x 12 -db 1 >/dev/null
     grep '^batch' "$work/out" | tail -n 6 >"$work/batches"
