@@ -39,4 +39,4 @@ echo "reduce-scatter, 2 ranks:"
 if command -v mpirun.openmpi >/dev/null 2>&1; then mpirun.openmpi --allow-run-as-root -np 2 "$B/bench_reduce"
 else echo "  not measured: Open MPI is not installed"; fi
 echo "a step over a slow link between two hosts:"
-sh "$here/test_hosts.sh" "$B" links | sed '$d; s/^/  /'
+HOSTS=2 RANKS=1 RATES='2000 1000 500' CASES='0:exact 2:exact 3:exact' OUT="$B/links-bench.csv" sh "$here/links.sh" "$B" table | sed '$d; s/^/  /'

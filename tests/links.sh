@@ -27,8 +27,8 @@ else
     CASES=${CASES:-0:exact 1:exact 2:exact 2:zs 2:qg4 3:exact 3:zs 3:zh 3:qw8 3:qg4 3:qg4qf 3:all}
 fi
 HOSTS=${HOSTS:-2 4}
-csv=$B/links.csv
-[ "$mode" = check ] && csv=$B/links-check.csv
+csv=${OUT:-$B/links.csv}
+[ "$mode" = check ] && csv=${OUT:-$B/links-check.csv}
 if [ -z "${MACHINE:-}" ] && [ -f "$B/machine.txt" ]; then MACHINE=$B/machine.txt; fi
 [ -z "${MACHINE:-}" ] || MACHINE=$(cd "$(dirname "$MACHINE")" && pwd)/$(basename "$MACHINE")
 export MACHINE="${MACHINE:-}" OMP_NUM_THREADS=1
