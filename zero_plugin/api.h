@@ -174,6 +174,7 @@ zero_result zero_build(zero_ctx *z) {
     if (r) return z->dead = r; /* but for MEMORY the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z));
     ZP_TRY(zp_world_build(z));
+    ZP_TRY(zp_hops_open(z));
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_slot_tie(z, &z->slots[i]);
     zp_point_kept(z, NULL, NULL);
@@ -189,6 +190,7 @@ void zero_destroy(zero_ctx *z) {
     for (; g < end && broken; g++) /* first: what this rank's own streams wait for */
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+    if (broken) zp_hops_abort(z);
     if (broken) zp_world_abort(z);
     zp_host_leave(z);
     for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
@@ -202,6 +204,7 @@ void zero_destroy(zero_ctx *z) {
     zp_record_give(z->device.recorder); /* the rest */
     zp_disk_close(&z->disk);
     zp_host_close(z);
+    zp_hops_close(z, broken);
     for (g = z->group; g < end; g++) zp_group_close(g, broken);
     zp_device_free(z->arena);
     zp_host_free(z->pinned);

@@ -115,6 +115,10 @@ static size_t zp_build_arrays(zero_ctx *z) {
     if (zp_through_bytes(z)) z->host.places = (char *)zp_build_cut(z, &at, zp_through_bytes(z), 1);
     if (zp_tier_sums(z))
         z->host.lift[ZP_GRAD].sums = (float *)zp_build_cut(z, &at, zp_tier_sums(z), 1);
+    zp_wire *w = &z->wire;
+    if (w->packed_bytes) w->out = (char *)zp_build_cut(z, &at, w->packed_bytes, 1);
+    if (w->packed_bytes) w->in = (char *)zp_build_cut(z, &at, w->packed_bytes, 1);
+    if (w->errors) w->error = (uint16_t *)zp_build_cut(z, &at, w->errors, sizeof *w->error);
     z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
     z->spans = (zp_span *)zp_build_cut(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
@@ -173,6 +177,8 @@ static zero_result zp_build_shared(zero_ctx *z) {
     ZP_TRY(zp_memory_open(g, &g->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
     ZP_TRY(zp_memory_open(g, param, z->pool[ZP_PARAM].bytes, seen));
     ZP_TRY(zp_memory_open(g, grad, of_g, 0));
+    if (z->wire.gathered_bytes)
+        ZP_TRY(zp_memory_open(g, &z->wire.gathered, z->wire.gathered_bytes, 0));
     if (z->world != g) ZP_TRY(zp_memory_open(z->world, &z->world_memory, verdicts, 0));
     z->verdict = (double *)(void *)(verdict.memory->base + verdict.source);
     z->verdicts = (double *)(void *)(verdict.memory->base + verdict.target);
