@@ -535,6 +535,47 @@ static uint64_t plain_train(const codec_group *g) {
     return hash;
 }
 
+/* Saves all that this rank goes on from, and goes on from it in a context made anew; saves 2: but
+   for the errors. */
+static int codec_again(host_run *h, int saves) {
+    enum { MOST = 64 };
+    zero_range range[MOST];
+    void *values[MOST] = {NULL};
+    zero_counters counters;
+    const int step = h->step;
+    HOST_TRY(h, zero_state_begin(h->z));
+    const int n = zero_state_ranges(h->z, 1);
+    for (int i = 0; i < n && n <= MOST; i++) {
+        HOST_TRY(h, zero_state_range(h->z, 1, i, &range[i]));
+        values[i] = malloc(range[i].count * zero_type_bytes(range[i].type));
+        HOST_TRY(h, zero_state_get(h->z, &range[i], values[i]));
+    }
+    zero_state_counters(h->z, &counters);
+    HOST_TRY(h, zero_state_end(h->z, 0));
+    const host_reference *reference = h->reference;
+    const host_spec *s = h->spec;
+    test_rank *rank = h->rank;
+    zero_ctx *old = h->z;
+    char name[64];
+    snprintf(name, sizeof name, ZERO_FEEDBACK_NAME "%d of %d", rank->rank, s->nranks);
+    if (!host_open(h, s, rank)) return 0;
+    h->step = step;
+    h->reference = reference;
+    HOST_TRY(h, zero_state_begin(h->z));
+    for (int i = 0; i < n && n <= MOST; i++) {
+        const int last = i == n - 1, fed = !strncmp(range[i].name, ZERO_FEEDBACK_NAME, 17);
+        if (fed != (last && s->cfg.feedback > 0) || (fed && strcmp(range[i].name, name)))
+            test_rank_fail(rank, "range %d of %d is %s", i, n, range[i].name);
+        if (!fed || saves == 1) HOST_TRY(h, zero_state_put(h->z, &range[i], values[i]));
+    }
+    if (n > MOST) test_rank_fail(rank, "%d ranges", n);
+    HOST_TRY(h, zero_state_set_counters(h->z, &counters));
+    HOST_TRY(h, zero_state_end(h->z, 1));
+    zero_destroy(old); /* it owns the names */
+    for (int i = 0; i < n && i < MOST; i++) free(values[i]);
+    return 1;
+}
+
 static void codec_rank(test_rank *rank) {
     codec_run *run = (codec_run *)rank->arg;
     const host_spec *s = &run->spec;
@@ -544,7 +585,8 @@ static void codec_rank(test_rank *rank) {
     for (int step = 0; step < CODEC_STEPS && ok; step++) {
         zero_step_report report;
         memset(&report, 0, sizeof report);
-        ok = host_train_step(&h);
+        if (step == 2 && run->saves) ok = codec_again(&h, run->saves);
+        ok = ok && host_train_step(&h);
         if (ok && zero_step_result(h.z, &report)) test_rank_fail(rank, "%s", zero_last_error(h.z));
         run->norm[rank->rank][step] = report.norm;
         if (h.reference) h.reference++;
@@ -575,10 +617,11 @@ static codec_run *codec_shared;
 
 /* One training, against `expected`; 0: nothing yet. */
 static uint64_t codec_train(const codec_group *g, const codec_setting *how, int processes,
-                            uint64_t expected, int looks) {
+                            uint64_t expected, int looks, int saves) {
     codec_run *run = codec_shared;
     memset(run, 0, sizeof *run);
     run->group = *g;
+    run->saves = saves;
     run->looks = looks;
     codec_spec(&run->spec, g, how);
     (void)alarm(100);
@@ -681,9 +724,20 @@ static void codec_contexts(uint64_t seed, int runs, int processes) {
         const uint64_t expected = plain_train(&g);
         for (int k = 0; k < runs; k++) {
             const codec_setting how = codec_drawn(&r, &g, i + k);
-            (void)codec_train(&g, &how, processes, expected, 1);
+            (void)codec_train(&g, &how, processes, expected, 1, 0);
             if (!processes) codec_bytes(&g, &how);
         }
+        if (processes || i % 2) continue;
+        const codec_setting how = codec_drawn(&r, &g, i);
+        (void)codec_train(&g, &how, 0, expected, 0, 1);
+        if (!(g.beta > 0) || g.reset) continue; /* a reset comes where the state was saved */
+        codec_run *run = codec_shared;
+        memset(run, 0, sizeof *run);
+        run->saves = 2;
+        codec_spec(&run->spec, &g, &how);
+        test_check(test_ranks(g.nranks, g.node_size, codec_rank, run) && run->hash[0] != expected
+                       && run->hash[1] == run->hash[0],
+                   "%s: errors are not needed, or not cleared: %s", codec_name(&g), test_first);
     }
     for (int i = 0; i < 8 && !processes; i++) { /* clipped: bits are the plugin's own */
         codec_group g = {.nranks = ranks[i][0], .node_size = ranks[i][1], .micro_steps = 1 + i % 2};
@@ -694,7 +748,7 @@ static void codec_contexts(uint64_t seed, int runs, int processes) {
         uint64_t expected = 0;
         for (int k = 0; k < runs + 1; k++) {
             const codec_setting how = codec_drawn(&r, &g, i + k);
-            expected = codec_train(&g, &how, 0, expected, 0);
+            expected = codec_train(&g, &how, 0, expected, 0, 0);
         }
     }
 }

@@ -261,7 +261,6 @@ ZP_FN int32_t zp_lane_code(const zp_codec *c, uint2 words, int j) {
 }
 /* The sum over the senders of a lane's numbers. */
 ZP_FN void zp_lane_sum(const zp_coded *c, const zp_block *k, size_t lane, float *x) {
-#pragma unroll 4
     for (int p = 0; p < c->n; p++) {
         char *from = (char *)(uintptr_t)c->from + (size_t)p * c->stride;
         const zp_packed at = zp_packed_at(c, from, k->part, k->b);

@@ -89,6 +89,8 @@ typedef struct zp_wire {
     zero_comm part[2];
     uint64_t number[2]; /* of their collectives so far */
     zero_message *list; /* [2 * nranks] */
+    char name[48];      /* of the errors, as state */
+    int put;            /* they have come, since the state was opened */
     zp_watch watch;
 } zp_wire;
 
