@@ -535,8 +535,19 @@ static const struct {
      "line 2*data_types.param_dtype is bf16*fp32"},
     /* optimizer */
     {"{\"optimizer\": {\n\"type\": \"OneBitAdam\", \"params\": {\"freeze_step\": 2}}}",
-     "line 2*\"OneBitAdam\", which is not supported: use AdamW, Adam, SGD, Lion, Adagrad, "
+     "line 2*\"OneBitAdam\", which is not supported*AdamW with gradients in 4 bits and error "
+     "feedback*-qg 4 -qf 0.8"},
+    {"{\"optimizer\": {\n\"type\": \"OneBitLamb\"}}", "line 2*\"OneBitLamb\"*Lamb with*-qg 4"},
+    {"{\"optimizer\": {\n\"type\": \"ZeroOneAdam\"}}", "line 2*\"ZeroOneAdam\"*AdamW with*-qg 4"},
+    {"{\"optimizer\": {\n\"type\": \"RAdam\"}}",
+     "line 2*\"RAdam\", which is not supported: use AdamW, Adam, SGD, Lion, Adagrad, "
      "Lamb or Muon"},
+    {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 2,\n"
+     "\"zero_quantized_weights\": true}}",
+     "line 2*zero_quantized_weights is true at stage 2*use stage 3"},
+    {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 0,\n"
+     "\"zero_quantized_gradients\": true}}",
+     "line 2*zero_quantized_gradients is true at stage 0*stage 1 to 3"},
     {"{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Lamb\", \"params\": {\n\"min_coeff\": "
      "2, \"max_coeff\": 1}}}",
      "line 2*min_coeff is above max_coeff"},

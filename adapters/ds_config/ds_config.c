@@ -749,6 +749,41 @@ static int ds_resolve_offload(ds_reader *r) {
            || ds_resolve_folder(r, DS_PARAM_FOLDER, DS_PARAM_DEVICE, z->parameter_tier);
 }
 
+/* ---- packed traffic ------------------------------------------------------------------------ */
+
+/* DeepSpeed's are 8 bits for weights, and 4 for gradients. */
+static int ds_resolve_packed(ds_reader *r) {
+    zero_config *z = &r->out->zero;
+    const int staged = (r->out->given & DS_GIVEN_STAGE) != 0;
+    const int fed = r->state[DS_LOCO_BETA] || r->state[DS_LOCO_RESET];
+    const int line = ds_line_of(r, r->state[DS_LOCO_BETA] ? DS_LOCO_BETA : DS_LOCO_RESET);
+    z->weight_bits = ds_get(r, DS_QUANTIZED_WEIGHTS, 0) != 0 ? 8 : 0;
+    z->gradient_bits = ds_get(r, DS_QUANTIZED_GRADIENTS, 0) != 0 ? 4 : 0;
+    if (r->state[DS_QUANTIZED_WEIGHTS] == DS_SET) r->out->given |= DS_GIVEN_WEIGHT_BITS;
+    if (r->state[DS_QUANTIZED_GRADIENTS] == DS_SET) r->out->given |= DS_GIVEN_GRADIENT_BITS;
+    if (z->weight_bits && staged && z->stage < 3)
+        return ds_fail(r, ds_line_of(r, DS_QUANTIZED_WEIGHTS),
+                       "%s is true at stage %d, where nothing is gathered that has an exact shard "
+                       "beside it: use stage 3, or false",
+                       ds_row_name(r, DS_QUANTIZED_WEIGHTS), z->stage);
+    if (z->gradient_bits && staged && z->stage < 1)
+        return ds_fail(r, ds_line_of(r, DS_QUANTIZED_GRADIENTS),
+                       "%s is true at stage 0, where gradients stay whole: use stage 1 to 3, or "
+                       "false",
+                       ds_row_name(r, DS_QUANTIZED_GRADIENTS));
+    if (!fed) return 0;
+    if (!z->gradient_bits) {
+        ds_note(r, line,
+                "zero_optimization.zeropp_loco_param has no effect: it is for "
+                "zero_quantized_gradients");
+        return 0;
+    }
+    z->feedback = (float)ds_get(r, DS_LOCO_BETA, 0.8);
+    z->feedback_reset = z->feedback > 0 ? (int)ds_get(r, DS_LOCO_RESET, 1024) : 0;
+    r->out->given |= DS_GIVEN_FEEDBACK;
+    return 0;
+}
+
 /* ---- what a run shows of itself ------------------------------------------------------------ */
 
 /* output_path/job_name, where the monitor is switched on: id, and the two behind it. DeepSpeed's
@@ -820,6 +855,13 @@ static int ds_pick_optimizer(ds_reader *r) {
         return 0;
     }
     ds_shorten(word, r->entry[e].item->valuestring);
+    if (!strcasecmp(word, "OneBitAdam") || !strcasecmp(word, "ZeroOneAdam")
+        || !strcasecmp(word, "OneBitLamb"))
+        return ds_fail(r, r->text.line[e],
+                       "optimizer.type is \"%s\", which is not supported: less is sent by %s with "
+                       "gradients in 4 bits and error feedback, zero_quantized_gradients and "
+                       "zeropp_loco_param (-qg 4 -qf 0.8)",
+                       word, strcasecmp(word, "OneBitLamb") ? "AdamW" : "Lamb");
     return ds_fail(
         r, r->text.line[e],
         "optimizer.type is \"%s\", which is not supported: use AdamW, Adam, SGD, Lion, Adagrad, "
@@ -1038,8 +1080,8 @@ static int ds_resolve(ds_reader *r) {
         || ds_resolve_grads(r))
         return 1;
     ds_resolve_zero(r);
-    return ds_resolve_offload(r) || ds_resolve_optimizer(r) || ds_resolve_schedule(r)
-           || ds_resolve_shown(r);
+    return ds_resolve_offload(r) || ds_resolve_packed(r) || ds_resolve_optimizer(r)
+           || ds_resolve_schedule(r) || ds_resolve_shown(r);
 }
 
 static int ds_read(ds_reader *r, const char *text, size_t length) {

@@ -92,6 +92,9 @@ enum {
     DS_GIVEN_PLAIN_LR = 1 << 17, /* adam_lr, or muon_lr beside lr */
     DS_GIVEN_LEAST_TRUST = 1 << 18,
     DS_GIVEN_MOST_TRUST = 1 << 19,
+    DS_GIVEN_WEIGHT_BITS = 1 << 20,
+    DS_GIVEN_GRADIENT_BITS = 1 << 21,
+    DS_GIVEN_FEEDBACK = 1 << 22,
     DS_GIVEN_BREAKDOWN = 1 << 24,
     DS_GIVEN_COMMS = 1 << 25,
     DS_GIVEN_PROFILE = 1 << 26,

@@ -90,6 +90,10 @@ typedef enum ds_id {
     DS_TENSOR_RANKS,
     DS_STAGES,
     DS_PARTITION,
+    DS_QUANTIZED_WEIGHTS,
+    DS_QUANTIZED_GRADIENTS,
+    DS_LOCO_BETA,
+    DS_LOCO_RESET,
     DS_IDS
 } ds_id;
 
@@ -341,10 +345,12 @@ static const ds_row ds_rows[] = {
     IGNORED(ZO "leaf_module.names", DS_ANY, "units are what is gathered together"),
     IGNORED(ZO "leaf_module.name_suffixes", DS_ANY, "units are what is gathered together"),
     REFUSED(ZO "zero_hpz_partition_size", DS_WHOLE, "1", "use 1; " USE_PLAIN),
-    REFUSED(ZO "zero_quantized_weights", DS_BOOL, "false", USE_PLAIN),
+    APPLIED(ZO "zero_quantized_weights", DS_BOOL, DS_QUANTIZED_WEIGHTS),
     REFUSED(ZO "zero_quantized_nontrainable_weights", DS_BOOL, "false", USE_PLAIN),
-    REFUSED(ZO "zero_quantized_gradients", DS_BOOL, "false", USE_PLAIN),
-    REFUSED(ZO "zeropp_loco_param", DS_ANY, "", USE_PLAIN),
+    APPLIED(ZO "zero_quantized_gradients", DS_BOOL, DS_QUANTIZED_GRADIENTS),
+    SECTION(ZO "zeropp_loco_param"),
+    RANGED(ZO "zeropp_loco_param.err_beta", DS_REAL, DS_LOCO_BETA, 0, 0.9999999),
+    RANGED(ZO "zeropp_loco_param.reset_T", DS_WHOLE, DS_LOCO_RESET, 0, INT_MAX),
     REFUSED(ZO "mics_shard_size", DS_WHOLE, "-1", USE_SHARDING),
     REFUSED(ZO "mics_hierarchical_params_gather", DS_BOOL, "false", USE_SHARDING),
     APPLIED(ZO "cpu_offload", DS_BOOL, DS_OPTIMIZER_DEVICE), /* old names: true is "cpu" */
