@@ -755,8 +755,8 @@ static int ds_resolve_offload(ds_reader *r) {
 static int ds_resolve_packed(ds_reader *r) {
     zero_config *z = &r->out->zero;
     const int staged = (r->out->given & DS_GIVEN_STAGE) != 0;
-    const int fed = r->state[DS_LOCO_BETA] || r->state[DS_LOCO_RESET];
-    const int line = ds_line_of(r, r->state[DS_LOCO_BETA] ? DS_LOCO_BETA : DS_LOCO_RESET);
+    const int loco = ds_entry_of(r, "zero_optimization.zeropp_loco_param");
+    const int fed = loco >= 0 && cJSON_IsObject(r->entry[loco].item);
     z->weight_bits = ds_get(r, DS_QUANTIZED_WEIGHTS, 0) != 0 ? 8 : 0;
     z->gradient_bits = ds_get(r, DS_QUANTIZED_GRADIENTS, 0) != 0 ? 4 : 0;
     if (r->state[DS_QUANTIZED_WEIGHTS] == DS_SET) r->out->given |= DS_GIVEN_WEIGHT_BITS;
@@ -773,7 +773,7 @@ static int ds_resolve_packed(ds_reader *r) {
                        ds_row_name(r, DS_QUANTIZED_GRADIENTS));
     if (!fed) return 0;
     if (!z->gradient_bits) {
-        ds_note(r, line,
+        ds_note(r, r->text.line[loco],
                 "zero_optimization.zeropp_loco_param has no effect: it is for "
                 "zero_quantized_gradients");
         return 0;
