@@ -119,7 +119,7 @@ $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu | libraries
 $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 $B/test_faults $B/test_check $B/test_group $B/test_transport $B/test_memory $B/test_offload: OPT := -O1 # neither bits nor speed: half the time to compile
-$(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_offload test_codec): $B/%: tests/%.c | libraries # they include the plugin
+$(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_offload test_codec) $B/bench_codec: $B/%: tests/%.c | libraries # they include the plugin
 	@mkdir -p $B
 	$(COMPILE) -I. -o $@ $< -lm
 $B/test_offload_rings: tests/test_offload.c | libraries
@@ -186,7 +186,7 @@ test test-long test-all: | $(filter deps,$(MAKECMDGOALS)) # builds what is neede
 	@sh tests/run.sh $(patsubst test,quick,$(@:test-%=%)) $B
 test-llmc: # LLMC=path of a checkout
 	@LLMC='$(LLMC)' sh tests/test_llmc.sh $B
-bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_reduce
+bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_reduce $B/bench_codec
 	@sh tests/bench.sh $B
 
 same: # BASE=a commit: is nothing lost since then?

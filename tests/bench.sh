@@ -34,5 +34,7 @@ for type in f32 bf16 f16 bf16-alone; do OMP_NUM_THREADS=2 "$B/bench_step" $type 
 echo "reduce-scatter, 2 ranks:"
 if command -v mpirun.openmpi >/dev/null 2>&1; then mpirun.openmpi --allow-run-as-root -np 2 "$B/bench_reduce"
 else echo "  not measured: Open MPI is not installed"; fi
+echo "packing and unpacking:"
+"$B/bench_codec" | sed 's/^/  /'
 echo "a step over a slow link between two hosts:"
 sh "$here/test_hosts.sh" "$B" links | sed '$d; s/^/  /'
