@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 5 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 6 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -24,7 +24,7 @@ static void abi_structs(void) {
     FIELD(zero_scaler, window, 12)
     FIELD(zero_scaler, hysteresis, 16)
     FIELD(zero_scaler, consecutive_hysteresis, 20)
-    SIZE(zero_config, 264)
+    SIZE(zero_config, 280)
     FIELD(zero_config, stage, 0)
     FIELD(zero_config, micro_steps, 4)
     FIELD(zero_config, accumulation, 8)
@@ -72,6 +72,10 @@ static void abi_structs(void) {
     FIELD(zero_config, world_unit, 240)
     FIELD(zero_config, divisor, 248)
     FIELD(zero_config, joins, 256)
+    FIELD(zero_config, weight_bits, 264)
+    FIELD(zero_config, gradient_bits, 268)
+    FIELD(zero_config, feedback, 272)
+    FIELD(zero_config, feedback_reset, 276)
     SIZE(zero_event, 80)
     FIELD(zero_event, kind, 0)
     FIELD(zero_event, cause, 4)
@@ -108,7 +112,7 @@ static void abi_structs(void) {
     FIELD(zero_tensor_desc, uses, 24)
     FIELD(zero_tensor_desc, flags, 28)
     FIELD(zero_tensor_desc, field, 32)
-    SIZE(zero_plan, 176)
+    SIZE(zero_plan, 184)
     FIELD(zero_plan, numel, 0)
     FIELD(zero_plan, padded_numel, 8)
     FIELD(zero_plan, param_bytes, 16)
@@ -133,6 +137,7 @@ static void abi_structs(void) {
     FIELD(zero_plan, update_on, 152)
     FIELD(zero_plan, update_host_s, 160)
     FIELD(zero_plan, update_device_s, 168)
+    FIELD(zero_plan, packed_bytes, 176)
     SIZE(zero_plan_unit, 40)
     FIELD(zero_plan_unit, numel, 0)
     FIELD(zero_plan_unit, padded, 8)
@@ -250,7 +255,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 5 && ZERO_ABI == 5, "this is ABI 5");
+    test_check(sizeof(void *) == 8 && zero_abi() == 6 && ZERO_ABI == 6, "this is ABI 6");
     abi_structs();
     abi_numbers();
     return test_summary();
