@@ -28,7 +28,7 @@
 
 #define ZP_CODED_BLOCK ((size_t)256)
 #define ZP_CODED_GROUP ((size_t)32) /* a part is a multiple of that many numbers */
-static_assert(ZP_ALIGN % ZP_CODED_GROUP == 0, "shards are made of whole groups");
+static_assert(ZP_CODED_GROUP == ZP_EXACT_BLOCK, "no shard ends inside a group, nor inside those");
 
 typedef struct zp_codec {
     int bits, most;
@@ -144,18 +144,21 @@ ZP_FN zp_block zp_block_of(const zp_coded *c, size_t i) {
 /* x = a packed block's numbers, or x += them. */
 ZP_FN void zp_block_open(const zp_coded *c, zp_packed p, size_t n, float *x, int adds) {
     const uint8_t *codes = (const uint8_t *)p.codes;
+    uint32_t pair[ZP_CODED_BLOCK / 2]; /* so that each loop has words of one size */
     float scale, v[ZP_CODED_BLOCK];
     memcpy(&scale, p.scale, sizeof scale);
     float *to = adds ? v : x;
-    if (c->codec.bits == 8)
+    if (c->codec.bits == 8) {
         for (size_t j = 0; j < n; j++) to[j] = zp_decoded(((const int8_t *)codes)[j], scale);
-    else
+    } else {
+        for (size_t j = 0; j < n / 2; j++) pair[j] = codes[j];
         for (size_t g = 0; g < n; g += ZP_CODED_GROUP)
             for (size_t j = 0; j < ZP_CODED_GROUP / 2; j++) {
-                const uint32_t byte = codes[g / 2 + j];
-                to[g + j] = zp_decoded(zp_half_code(byte), scale);
-                to[g + j + ZP_CODED_GROUP / 2] = zp_decoded(zp_half_code(byte >> 4), scale);
+                const uint32_t both = pair[g / 2 + j];
+                to[g + j] = zp_decoded(zp_half_code(both), scale);
+                to[g + j + ZP_CODED_GROUP / 2] = zp_decoded(zp_half_code(both >> 4), scale);
             }
+    }
     for (size_t j = 0; j < n && adds; j++) x[j] += v[j];
 }
 /* The sum over the senders. */
@@ -168,16 +171,17 @@ ZP_FN void zp_block_sum(const zp_coded *c, const zp_block *k, float *x) {
 
 /* Codes of a block that is finite and has a scale. */
 ZP_FN void zp_block_codes(const zp_codec *c, const float *x, size_t n, float inverse, char *to) {
-    int32_t code[ZP_CODED_BLOCK];
-    for (size_t j = 0; j < n; j++) code[j] = zp_code(x[j], inverse);
-    if (c->bits == 8)
-        for (size_t j = 0; j < n; j++) ((int8_t *)to)[j] = (int8_t)code[j];
-    else
-        for (size_t g = 0; g < n; g += ZP_CODED_GROUP)
-            for (size_t j = 0; j < ZP_CODED_GROUP / 2; j++) {
-                const uint32_t high = (uint32_t)code[g + j + ZP_CODED_GROUP / 2];
-                ((uint8_t *)to)[g / 2 + j] = (uint8_t)(((uint32_t)code[g + j] & 15u) | high << 4);
-            }
+    uint32_t code[ZP_CODED_BLOCK], pair[ZP_CODED_BLOCK / 2];
+    const size_t half = ZP_CODED_GROUP / 2;
+    for (size_t j = 0; j < n; j++) code[j] = (uint32_t)zp_code(x[j], inverse);
+    if (c->bits == 8) {
+        for (size_t j = 0; j < n; j++) ((uint8_t *)to)[j] = (uint8_t)code[j];
+        return;
+    }
+    for (size_t g = 0; g < n; g += ZP_CODED_GROUP)
+        for (size_t j = 0; j < half; j++)
+            pair[g / 2 + j] = (code[g + j] & 15u) | code[g + j + half] << 4;
+    for (size_t j = 0; j < n / 2; j++) ((uint8_t *)to)[j] = (uint8_t)pair[j];
 }
 
 /* Adds errors to what is to be sent; and makes the next ones of what came out. */
