@@ -44,9 +44,9 @@ int main(int argc, char **argv) {
     const zp_control control = {.scale = 1};
     m.n = (size_t)(argc > 1 ? atoi(argv[1]) : 32) << 20;
     m.threads = argc > 2 ? atoi(argv[2]) : 1;
-    m.x = (char *)zp_device_alloc(NULL, 4 * m.n);
+    m.x = (char *)zp_device_alloc(NULL, 6 * m.n);
     m.out = (char *)zp_device_alloc(NULL, 4 * m.n);
-    m.copy = (char *)zp_device_alloc(NULL, 4 * m.n);
+    m.copy = (char *)zp_device_alloc(NULL, 6 * m.n);
     m.packed = (char *)zp_device_alloc(NULL, (size_t)SENDERS * 2 * m.n);
     m.error = (uint16_t *)zp_device_alloc(NULL, 2 * m.n);
     if (!m.x || !m.out || !m.copy || !m.packed || !m.error) return 1;

@@ -141,32 +141,37 @@ ZP_FN zp_block zp_block_of(const zp_coded *c, size_t i) {
     return block;
 }
 
-/* x = a packed block's numbers, or x += them. */
+/* x = a packed block's numbers, or x += them. Each loop has words of one size, and n is a number
+   that the compiler knows but for a part's last block: so they become the processor's widest. */
 ZP_FN void zp_block_open(const zp_coded *c, zp_packed p, size_t n, float *x, int adds) {
     const uint8_t *codes = (const uint8_t *)p.codes;
-    uint32_t pair[ZP_CODED_BLOCK / 2]; /* so that each loop has words of one size */
-    float scale, v[ZP_CODED_BLOCK];
+    const size_t half = ZP_CODED_GROUP / 2;
+    uint32_t pair[ZP_CODED_BLOCK / 2];
+    float scale;
     memcpy(&scale, p.scale, sizeof scale);
-    float *to = adds ? v : x;
     if (c->codec.bits == 8) {
-        for (size_t j = 0; j < n; j++) to[j] = zp_decoded(((const int8_t *)codes)[j], scale);
-    } else {
-        for (size_t j = 0; j < n / 2; j++) pair[j] = codes[j];
-        for (size_t g = 0; g < n; g += ZP_CODED_GROUP)
-            for (size_t j = 0; j < ZP_CODED_GROUP / 2; j++) {
-                const uint32_t both = pair[g / 2 + j];
-                to[g + j] = zp_decoded(zp_half_code(both), scale);
-                to[g + j + ZP_CODED_GROUP / 2] = zp_decoded(zp_half_code(both >> 4), scale);
-            }
+        for (size_t j = 0; j < n; j++) {
+            const float v = zp_decoded(((const int8_t *)codes)[j], scale);
+            x[j] = adds ? x[j] + v : v;
+        }
+        return;
     }
-    for (size_t j = 0; j < n && adds; j++) x[j] += v[j];
+    for (size_t j = 0; j < n / 2; j++) pair[j] = codes[j];
+    for (size_t g = 0; g < n; g += ZP_CODED_GROUP)
+        for (size_t j = 0; j < half; j++) {
+            const uint32_t both = pair[g / 2 + j];
+            const float low = zp_decoded(zp_half_code(both), scale),
+                        high = zp_decoded(zp_half_code(both >> 4), scale);
+            x[g + j] = adds ? x[g + j] + low : low;
+            x[g + j + half] = adds ? x[g + j + half] + high : high;
+        }
 }
 /* The sum over the senders. */
-ZP_FN void zp_block_sum(const zp_coded *c, const zp_block *k, float *x) {
-    for (int p = 0; p < c->n; p++) {
-        char *from = (char *)(uintptr_t)c->from + (size_t)p * c->stride;
-        zp_block_open(c, zp_packed_at(c, from, k->part, k->b), k->n, x, p > 0);
-    }
+ZP_FN void zp_block_sum(const zp_coded *c, const zp_block *k, size_t n, float *x) {
+    char *from = (char *)(uintptr_t)c->from;
+    zp_block_open(c, zp_packed_at(c, from, k->part, k->b), n, x, 0);
+    for (int p = 1; p < c->n; p++)
+        zp_block_open(c, zp_packed_at(c, from + (size_t)p * c->stride, k->part, k->b), n, x, 1);
 }
 
 /* Codes of a block that is finite and has a scale. */
@@ -185,55 +190,72 @@ ZP_FN void zp_block_codes(const zp_codec *c, const float *x, size_t n, float inv
 }
 
 /* Adds errors to what is to be sent; and makes the next ones of what came out. */
-ZP_FN void zp_block_feed(const zp_encode_args *a, const zp_block *k, float *x, float *error) {
+ZP_FN void zp_block_feed(const zp_encode_args *a, const zp_block *k, size_t n, float *x,
+                         float *error) {
     const float loss_scale = a->control->scale;
-    zp_widen(error, a->error + k->at, ZERO_BF16, k->n);
-    for (size_t j = 0; j < k->n; j++) {
+    zp_widen(error, a->error + k->at, ZERO_BF16, n);
+    for (size_t j = 0; j < n; j++) {
         const float more = loss_scale * error[j];
         x[j] += more;
     }
 }
-ZP_FN void zp_block_keep(const zp_encode_args *a, const zp_block *k, zp_packed p, const float *x,
-                         float *error) {
+ZP_FN void zp_block_keep(const zp_encode_args *a, const zp_block *k, zp_packed p, size_t n,
+                         const float *x, float *error) {
     const float unscale = 1.0f / a->control->scale, beta = a->beta;
     float out[ZP_CODED_BLOCK];
-    zp_block_open(&a->sum, p, k->n, out, 0);
-    for (size_t j = 0; j < k->n; j++)
-        error[j] = zp_next_error(x[j], out[j], error[j], beta, unscale);
-    zp_narrow(a->error + k->at, ZERO_BF16, error, k->n);
+    zp_block_open(&a->sum, p, n, out, 0);
+    for (size_t j = 0; j < n; j++) error[j] = zp_next_error(x[j], out[j], error[j], beta, unscale);
+    zp_narrow(a->error + k->at, ZERO_BF16, error, n);
 }
 
-ZP_FN void zp_encode_at(const zp_encode_args *a, size_t i) {
+/* n: of k. */
+ZP_FN void zp_encode_block(const zp_encode_args *a, const zp_block *k, size_t n) {
     const zp_coded *c = &a->sum;
-    const zp_block k = zp_block_of(c, i);
-    const zp_packed p = zp_packed_at(c, a->to, zp_packed_place(a, k.part), k.b);
-    float x[ZP_CODED_BLOCK], error[ZP_CODED_BLOCK];
+    const zp_packed p = zp_packed_at(c, a->to, zp_packed_place(a, k->part), k->b);
+    float copy[ZP_CODED_BLOCK], error[ZP_CODED_BLOCK];
+    const float *x = copy;
     uint32_t largest = 0;
     if (c->n)
-        zp_block_sum(c, &k, x);
+        zp_block_sum(c, k, n, copy);
+    else if (a->type == ZERO_F32 && !a->error)
+        x = (const float *)a->x + k->at;
     else
-        zp_widen(x, (const char *)a->x + k.at * zp_bytes(a->type), a->type, k.n);
-    if (a->error) zp_block_feed(a, &k, x, error);
-    for (size_t j = 0; j < k.n; j++) largest = zp_largest(largest, x[j]);
+        zp_widen(copy, (const char *)a->x + k->at * zp_bytes(a->type), a->type, n);
+    if (a->error) zp_block_feed(a, k, n, copy, error);
+    for (size_t j = 0; j < n; j++) largest = zp_largest(largest, x[j]);
     const zp_measure m = zp_block_measure(largest, c->codec.most);
     memcpy(p.scale, &m.scale, sizeof m.scale);
     if (m.inverse == 0)
-        memset(p.codes, 0, k.n * (size_t)c->codec.bits / 8);
+        memset(p.codes, 0, n * (size_t)c->codec.bits / 8);
     else
-        zp_block_codes(&c->codec, x, k.n, m.inverse, p.codes);
-    if (a->error && largest < 0x7F800000u) zp_block_keep(a, &k, p, x, error);
+        zp_block_codes(&c->codec, x, n, m.inverse, p.codes);
+    if (a->error && largest < 0x7F800000u) zp_block_keep(a, k, p, n, x, error);
+}
+ZP_FN void zp_encode_at(const zp_encode_args *a, size_t i) {
+    const zp_block k = zp_block_of(&a->sum, i);
+    if (k.n == ZP_CODED_BLOCK)
+        zp_encode_block(a, &k, ZP_CODED_BLOCK);
+    else
+        zp_encode_block(a, &k, k.n);
 }
 
+ZP_FN void zp_decode_block(const zp_decode_args *a, const zp_block *k, size_t n) {
+    float x[ZP_CODED_BLOCK];
+    float *total = a->total ? a->total + k->at : a->type == ZERO_F32 ? (float *)a->out + k->at : x;
+    const int plain = !a->accumulate && a->scale == 1; /* x is the same, times 1 */
+    zp_block_sum(&a->sum, k, n, plain ? total : x);
+    if (a->accumulate)
+        for (size_t j = 0; j < n; j++) total[j] += a->scale * x[j];
+    else if (!plain)
+        for (size_t j = 0; j < n; j++) total[j] = a->scale * x[j];
+    if (a->type != ZERO_F32) zp_narrow((uint16_t *)a->out + k->at, a->type, total, n);
+}
 ZP_FN void zp_decode_at(const zp_decode_args *a, size_t i) {
     const zp_block k = zp_block_of(&a->sum, i);
-    float x[ZP_CODED_BLOCK];
-    float *total = a->total ? a->total + k.at : a->type == ZERO_F32 ? (float *)a->out + k.at : x;
-    zp_block_sum(&a->sum, &k, x);
-    if (a->accumulate)
-        for (size_t j = 0; j < k.n; j++) total[j] += a->scale * x[j];
+    if (k.n == ZP_CODED_BLOCK)
+        zp_decode_block(a, &k, ZP_CODED_BLOCK);
     else
-        for (size_t j = 0; j < k.n; j++) total[j] = a->scale * x[j];
-    if (a->type != ZERO_F32) zp_narrow((uint16_t *)a->out + k.at, a->type, total, k.n);
+        zp_decode_block(a, &k, k.n);
 }
 
 #ifdef __CUDACC__
