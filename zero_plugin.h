@@ -458,8 +458,8 @@ typedef struct zero_config {
     /* PACKED TRAFFIC: numbers travel as integers of so many bits, 8 or 4, in blocks of 256 with a
        scale each; 0: as they are stored. With one rank nothing travels, and nothing is packed */
     int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner too, computes with what
-                          came out; shards, master weights and checkpoints stay exact, resident
-                          units too, and no_mapping changes nothing (ZeRO++, Wang et al. 2023: qwZ) */
+                          came out; shards, masters and checkpoints stay exact, resident units too,
+                          and no_mapping changes nothing (ZeRO++, Wang et al. 2023: qwZ) */
     int gradient_bits; /* stages 1 to 3: reductions, but of units of ZERO_ONE_D tensors alone: an
                           all-to-all inside nodes of comm.node_size consecutive ranks, sums in f32,
                           packed again for an all-to-all between nodes. Norm and clipping are those

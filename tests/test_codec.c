@@ -266,7 +266,7 @@ typedef struct codec_group {
 } codec_group;
 /* What they do not. */
 typedef struct codec_setting {
-    int stage, no_overlap, bucket, prefetch, no_mapping, threads, tier, delays;
+    int stage, no_overlap, bucket, prefetch, no_mapping, threads, tier;
 } codec_setting;
 
 enum { CODEC_STEPS = 4, CODEC_BAD = 1 };
@@ -501,7 +501,7 @@ static void plain_show(const host_spec *s, const host_reference *r, host_referen
 /* The same training without any plugin, into codec_after and codec_norm; its hash at the end. */
 static uint64_t plain_train(const codec_group *g) {
     static float mean[PLAIN_MOST];
-    const codec_setting any = {3, 0, 0, 0, 0, 0, 0, 0};
+    const codec_setting any = {3, 0, 0, 0, 0, 0, 0};
     host_spec s;
     host_reference r;
     uint64_t hash = 0;
@@ -692,7 +692,6 @@ static codec_setting codec_drawn(test_random *r, const codec_group *g, int i) {
     how.no_mapping = test_below(r, 2);
     how.threads = test_below(r, 2);
     how.tier = test_below(r, 3) == 0;
-    how.delays = 0;
     return how;
 }
 
