@@ -55,7 +55,7 @@ static void plan_packed_rows(report *r, const zero_plan *p, const zero_config *c
         (void)snprintf(gradients, sizeof gradients, "in %d bits", c->gradient_bits);
     report_row(r, "travels", "weights %s, gradients %s%s", weights, gradients,
                c->feedback > 0 ? ", with error feedback" : "");
-    report_mib(r, "  messages and errors", p->packed_bytes, ", in buffers");
+    report_mib(r, "  packed messages", p->packed_bytes, ", with errors, in buffers");
 }
 
 void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_device) {
