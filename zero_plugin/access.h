@@ -166,16 +166,28 @@ static zero_result zp_state_plan_errors(zero_ctx *z) {
 }
 static zero_result zp_errors_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
     zp_wire *w = &z->wire;
-    ZP_REFUSE(z, r->type != ZERO_BF16 || r->first > w->errors || r->count > w->errors - r->first,
+    uint16_t *stage = (uint16_t *)(void *)z->data->stage.base;
+    ZP_REFUSE(z,
+              r->first > w->errors || r->count > w->errors - r->first || (int)r->type < 0
+                  || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
               "%s has %zu errors in bf16, asked for [%zu, %zu) in type %d", r->name, w->errors,
               r->first, r->first + r->count, (int)r->type);
     ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
               r->first + r->count);
-    uint16_t *at = w->error + r->first;
     w->put |= !out;
-    ZP_DO(z, zp_copy(&z->compute, out ? (void *)out : (void *)at, out ? (const char *)at : values,
-                     r->count * sizeof *at));
-    return zp_check(z, zp_stream_sync(&z->compute));
+    for (size_t at = 0, n; at < r->count; at += n) { /* by way of memory that the device reaches */
+        float wide[ZP_CONVERT_BLOCK];
+        uint16_t *here = w->error + r->first + at;
+        n = zp_min(ZP_CONVERT_BLOCK, r->count - at);
+        if (!out) {
+            zp_widen(wide, values + at * zp_bytes(r->type), r->type, n);
+            zp_narrow(stage, ZERO_BF16, wide, n);
+        }
+        ZP_DO(z, zp_copy(&z->compute, out ? stage : here, out ? here : stage, n * sizeof *here));
+        ZP_DO(z, zp_stream_sync(&z->compute));
+        if (out) memcpy(out + at * sizeof *here, stage, n * sizeof *here);
+    }
+    return ZERO_OK;
 }
 
 /* Fills z->ranges, from the plan: of every tensor and kind what this rank owns, or all. */
