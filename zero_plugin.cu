@@ -15,6 +15,7 @@
      update     what is around every update rule: spans, passes, rounding
      rules      the update rules, and how to add one
      matrix     a matrix is made orthogonal, nearly
+     codec      how numbers travel packed: codes of a few bits, a scale for each block
      group      ranks that do collectives together: the contract of a transport
      board      how ranks of one machine meet, and see each other's memory
      pipe       messages between ranks of one machine
@@ -38,6 +39,7 @@
      deal       what ranks make of whole tensors between the passes of a rule
      through    that tier's state on its way through the GPU
      hierarchy  groups inside the context's ranks: shard groups, replicas, near ones
+     coded      which units travel packed, and what that takes
      plan       memory and traffic before anything is allocated
      check      misuse, in builds that ask for it
      build      agreement and allocation
@@ -46,6 +48,7 @@
      replicas   shards of reduced gradients are summed over the copies of what is sharded
      second     a second shard of the parameters, among ranks that are near each other
      pointers   what the host reads and writes a unit's tensors by
+     hops       collectives whose numbers travel packed
      pass       hooks, gathers, buckets: a unit while a pass runs
      step       skip, clip, update
      access     tensors by name, and as state
@@ -59,6 +62,7 @@
 
    WHERE SOMETHING NEW GOES
      a stage      a row of zp_policies in memory; its number, in config's table and the header
+     a codec      a row of zp_codecs in codec, the bits in config
      an array     a value of the enum in memory, a line of its walk, a zp_plan_row in plan
      a tier       zero_tier; where a part lies and how it is opened: memory; its cost: tiers, plan;
                   its memory: build, or a room of its own, as host and disk are
@@ -97,6 +101,7 @@
 #include "zero_plugin/update.h"
 #include "zero_plugin/rules.h"
 #include "zero_plugin/matrix.h"
+#include "zero_plugin/codec.h"
 #include "zero_plugin/group.h"
 #include "zero_plugin/board.h"
 #include "zero_plugin/pipe.h"
@@ -120,6 +125,7 @@
 #include "zero_plugin/deal.h"
 #include "zero_plugin/through.h"
 #include "zero_plugin/hierarchy.h"
+#include "zero_plugin/coded.h"
 #include "zero_plugin/plan.h"
 #include "zero_plugin/check.h"
 #include "zero_plugin/build.h"
@@ -128,6 +134,7 @@
 #include "zero_plugin/replicas.h"
 #include "zero_plugin/second.h"
 #include "zero_plugin/pointers.h"
+#include "zero_plugin/hops.h"
 #include "zero_plugin/pass.h"
 #include "zero_plugin/step.h"
 #include "zero_plugin/access.h"

@@ -461,6 +461,20 @@ typedef struct zero_config {
                          beside which there are replicas; divides nranks. 0: all ranks */
     int second_ranks; /* stage 3: consecutive ranks, of those that share a copy, that keep a second
                          shard of the parameters; divides shard_ranks. 0: none */
+    /* PACKED TRAFFIC: numbers travel as integers of so many bits, 8 or 4, in blocks of 256 with a
+       scale each; 0: as they are stored. With one rank nothing travels, and nothing is packed */
+    int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner too, computes with what
+                          came out; shards, masters and checkpoints stay exact, resident units too,
+                          and no_mapping changes nothing (ZeRO++, Wang et al. 2023: qwZ) */
+    int gradient_bits; /* stages 1 to 3: reductions, but of units of ZERO_ONE_D tensors alone: an
+                          all-to-all inside nodes of comm.node_size consecutive ranks, sums in f32,
+                          packed again for an all-to-all between nodes. Norm and clipping are those
+                          of what came out (ZeRO++: qgZ) */
+    float feedback; /* of these reductions: what a rank's codes lost is kept, and sent later, as a
+                       moving average with this beta (LoCo, Xie et al. 2024: 0.8). Takes 2 bytes
+                       an element on every rank. A skipped step leaves the errors of blocks that
+                       were not finite as they are. 0: it is lost */
+    int feedback_reset; /* steps, skipped ones too, after which that begins at zero; 0: never */
 } zero_config;
 
 /* HIERARCHY, for ranks of which some are near each other, as those of a node are.
@@ -565,6 +579,8 @@ typedef struct zero_plan {
     size_t second_bytes; /* the part of buffer_bytes that is second shards (cfg.second_ranks) */
     size_t near_bytes, replica_bytes; /* the parts of sent_bytes that go among second_ranks ranks,
                                          and to other replicas (cfg.shard_ranks) */
+    size_t packed_bytes; /* the part of buffer_bytes for packed traffic: messages, and errors fed
+                            back */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
@@ -954,6 +970,12 @@ typedef struct zero_range {
     zero_type type;   /* as it is stored: F32, but for weights without an f32 copy */
     size_t first, count;
 } zero_range;
+
+/* With cfg.feedback one range more, the last: the errors of this rank, in BF16, as ZERO_MASTER of a
+   tensor of that name and `2 of 4`, its place among the ranks that agree on a step. They are of use
+   to the same rank of as many alone. Where none are put before zero_state_end (`changed`), errors
+   begin at zero. */
+#define ZERO_FEEDBACK_NAME "feedback of rank "
 
 /* All that training goes on from: the weights, the optimizer's arrays, and these. */
 typedef struct zero_counters {

@@ -38,5 +38,7 @@ for type in f32 bf16 f16 bf16-alone; do OMP_NUM_THREADS=2 "$B/bench_step" $type 
 echo "reduce-scatter, 2 ranks:"
 if command -v mpirun.openmpi >/dev/null 2>&1; then mpirun.openmpi --allow-run-as-root -np 2 "$B/bench_reduce"
 else echo "  not measured: Open MPI is not installed"; fi
+echo "packing and unpacking:"
+"$B/bench_codec" | sed 's/^/  /'
 echo "a step over a slow link between two hosts:"
 HOSTS=2 RANKS=1 RATES='2000 1000 500' CASES='0:exact 2:exact 3:exact' OUT="$B/links-bench.csv" sh "$here/links.sh" "$B" table | sed '$d; s/^/  /'

@@ -254,6 +254,50 @@ static void loop_matrices(loop_test *t) {
     }
 }
 
+/* Numbers are packed, packed ones added up, and packed again, with what was lost or without. */
+static void loop_packs(loop_test *t) {
+    for (int how = 0; how < 24; how++) {
+        const zero_type type = (zero_type)(how % 3);
+        const zp_codec codec = zp_codecs[how / 3 % 2];
+        const int parts = how & 1 ? 4 : 1, fed = how / 6 % 2, bad = how / 12;
+        const size_t numel = how & 1 ? 1312 : 5248 + 64, blocks = zp_coded_blocks(numel);
+        const size_t packed = zp_packed_bytes(&codec, numel);
+        const float beta = 0.8f;
+        auto plain = [&](loop_memory *m) {
+            return zp_encode_args{{NULL, 0, numel, codec, 0, parts},
+                                  m->g[0],
+                                  (char *)m->p,
+                                  type,
+                                  parts == 4 ? 2 : 1,
+                                  fed ? (uint16_t *)(void *)m->s1 : NULL,
+                                  &m->control,
+                                  beta};
+        };
+        auto sums = [&](loop_memory *m) { /* of 4 senders' part, or of one's */
+                                          return zp_coded{
+                                              (const char *)m->p, packed, numel, codec, parts, 1};
+        };
+        auto again = [&](loop_memory *m) {
+            return zp_encode_args{sums(m),     NULL, (char *)m->dealt,
+                                  ZERO_F32,    1,    fed ? (uint16_t *)(void *)m->s2 : NULL,
+                                  &m->control, beta};
+        };
+        auto open = [&](loop_memory *m) {
+            return zp_decode_args{sums(m), m->g[1], fed ? m->sum : NULL,
+                                  type,    0.25f,   fed || (type == ZERO_F32 && bad)};
+        };
+        loop_fill(t, type);
+        loop_numbers(t, t->kernel->s1, ZERO_BF16, LOOP_N);
+        loop_numbers(t, t->kernel->s2, ZERO_BF16, LOOP_N);
+        for (size_t i = 256; i < 600; i++) zp_store(t->kernel->g[0], type, i, 0);
+        if (bad) zp_store(t->kernel->g[0], type, 700, how & 1 ? NAN : -INFINITY);
+        memcpy(t->loop, t->kernel, sizeof *t->loop);
+        LOOP_RUN(t, zp_encode, plain, (size_t)parts * blocks, how);
+        LOOP_RUN(t, zp_encode, again, blocks, how);
+        LOOP_RUN(t, zp_decode, open, blocks, how);
+    }
+}
+
 static void loop_all(void) {
     static loop_test t;
     if (!test_check(!zp_device_open(&t.device) && !zp_lane_open(&t.lane, 2)
@@ -268,6 +312,7 @@ static void loop_all(void) {
         loop_elements(&t);
         loop_rules(&t);
         loop_matrices(&t);
+        loop_packs(&t);
     }
     zp_lane_close(&t.lane);
     zp_stream_close(&t.stream);

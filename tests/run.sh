@@ -63,6 +63,7 @@ trace 60 beside $B/test_trace
 ease-checked 60 beside $B/test_ease_checked
 lend 60 beside $B/test_lend
 lend-checked 60 beside $B/test_lend_checked
+codec 200 beside $B/test_codec $SEED $B
 offload 120 beside $B/test_offload 8 $SEED $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 transport 120 alone $B/test_transport
@@ -125,7 +126,7 @@ variant() { # NAME OPT MORE PROGRAMS...
 long_build() {
     variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" \
         test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
-        test_host_own test_host_llama test_scale test_optimizers test_tensors test_schedule test_ds_config fuzz_ds_config
+        test_codec test_host_own test_host_llama test_scale test_optimizers test_tensors test_schedule test_ds_config fuzz_ds_config
     variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_trace test_checkpoint
     if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles $B/emulated/test_gpt2_parallel $B/emulated/test_gpt2_experts $B/emulated/test_gpt2_pipeline"; fi
     # cuda-build has compiled for 90
@@ -139,6 +140,7 @@ long() {
 layout-saves 500 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_saves.sh $B
 checkpoint-slow 200 beside sh $here/test_checkpoint_faults.sh $B slow
 asan-scale 300 beside $B/asan/test_scale 300 $SEED
+asan-codec 600 beside $B/asan/test_codec $SEED $B
 asan-optimizers 600 beside $B/asan/test_optimizers
 asan-tensors 900 beside $B/asan/test_tensors $B
 asan-checkpoint 300 beside $B/asan/test_checkpoint sample $SEED

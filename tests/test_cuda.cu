@@ -165,6 +165,7 @@ enum {
 #define CUDA_ADAGRAD ((int64_t)1 << 34)
 #define CUDA_SHARDS  ((int64_t)1 << 35) /* two ranks, or one of an odd number, share a copy */
 #define CUDA_SECOND  ((int64_t)1 << 36) /* as many keep a second shard */
+#define CUDA_PACKED  ((int64_t)1 << 37) /* gradients travel in 4 bits, at stage 3 weights in 8 */
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
@@ -204,6 +205,16 @@ static const cuda_case cuda_cases[] = {
      CUDA_NO_OVERLAP | CUDA_BLOCKING | CUDA_SKIPS, 20},
     {"local-3-late", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
      CUDA_EVAL_PASSED, CUDA_LOOKS_LATE, 60},
+    {"packed-1", ZERO_COMM_LOCAL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0, 0,
+     CUDA_PACKED | CUDA_NORM, 20},
+    {"packed-2", ZERO_COMM_LOCAL, 3, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_PACKED | CUDA_SILENT | CUDA_DEVICES, 20},
+    {"packed-3", ZERO_COMM_LOCAL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, CUDA_EVAL_ALL,
+     CUDA_PACKED | CUDA_ALL_GATHERED | CUDA_SAVES, 20},
+    {"packed-3-host", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, 0,
+     CUDA_PACKED | CUDA_HOST | CUDA_PARAMS, 20},
+    {"packed-nccl-3", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_PACKED | CUDA_ALL_GATHERED, 20},
     {"nccl-one", ZERO_COMM_NCCL, 1, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, 0, 20},
     {"nccl-0", ZERO_COMM_NCCL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0, 0, 60},
     {"nccl-1", ZERO_COMM_NCCL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0, CUDA_EVAL_STEPPED,
@@ -654,6 +665,12 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     if (k->more & CUDA_LAMB) s->cfg.optimizer = ZERO_LAMB;
     if (k->more & CUDA_MUON) s->cfg.optimizer = ZERO_MUON;
     if (k->more & CUDA_ADAGRAD) s->cfg.optimizer = ZERO_ADAGRAD;
+    if (k->more & CUDA_PACKED) {
+        s->cfg.weight_bits = k->stage == 3 ? 8 : 0;
+        s->cfg.gradient_bits = 4;
+        s->cfg.feedback = k->prefetch == 2 ? 0 : 0.8f;
+        s->cfg.feedback_reset = k->micro_steps == 1 ? 0 : 2;
+    }
     s->rows[0] = 10, s->cols[0] = 15; /* wte */
     s->rows[1] = s->desc[1].numel, s->cols[1] = 1;
     s->rows[2] = 1, s->cols[2] = 5;
@@ -1276,7 +1293,7 @@ static int cuda_open(cuda_run *run, const cuda_case *k) {
     run->compares = !k->overflow
                     && !(k->more
                          & (CUDA_NORM | CUDA_NO_MASTER | CUDA_SKIPS | CUDA_REWRITES | CUDA_LAMB
-                            | CUDA_MUON | CUDA_ADAGRAD))
+                            | CUDA_MUON | CUDA_ADAGRAD | CUDA_PACKED))
                     && (k->kind != ZERO_COMM_NCCL || k->nranks < 3); /* a third is not exact */
     for (int i = 0; i <= CUDA_STEPS && run->compares; i++) {
         host_reference *r = &run->references[i];

@@ -224,6 +224,10 @@ static const applied_case applied[] = {
      DS_GIVEN_PARAMETER_TIER, NOWHERE, 0},
     {"zero_optimization.cpu_offload_params", "true", NULL, 'i', IN(zero.parameter_tier), ZERO_HOST,
      DS_GIVEN_PARAMETER_TIER, NOWHERE, 0},
+    {"zero_optimization.zero_quantized_weights", "true", NULL, 'i', IN(zero.weight_bits), 8,
+     DS_GIVEN_WEIGHT_BITS, NOWHERE, 0},
+    {"zero_optimization.zero_quantized_gradients", "true", NULL, 'i', IN(zero.gradient_bits), 4,
+     DS_GIVEN_GRADIENT_BITS, NOWHERE, 0},
     {"wall_clock_breakdown", "true", NULL, 'i', IN(breakdown), 10, DS_GIVEN_BREAKDOWN, NOWHERE, 0},
     {"comms_logger.enabled", "true", NULL, 'i', IN(comms_log), 1, DS_GIVEN_COMMS, NOWHERE, 0},
     {"flops_profiler.enabled", "true", NULL, 'i', IN(profile_step), 1, DS_GIVEN_PROFILE, NOWHERE,
@@ -445,6 +449,7 @@ static void test_table(void) {
         if (row->id == DS_TENSOR_RANKS || row->id == DS_STAGES || row->id == DS_PARTITION)
             cases++;                                                       /* test_parallel */
         if (row->id >= DS_EXPERTS && row->id <= DS_EXPERTS_APART) cases++; /* test_experts */
+        if (row->id == DS_LOCO_BETA || row->id == DS_LOCO_RESET) cases++;  /* test_loco */
         test_check(cases > 0, "no case for %s", row->path);
     }
     printf("%d keys: %d applied, %d without effect, %d not supported; %d objects\n",
@@ -543,8 +548,19 @@ static const struct {
      "line 2*data_types.param_dtype is bf16*fp32"},
     /* optimizer */
     {"{\"optimizer\": {\n\"type\": \"OneBitAdam\", \"params\": {\"freeze_step\": 2}}}",
-     "line 2*\"OneBitAdam\", which is not supported: use AdamW, Adam, SGD, Lion, Adagrad, "
+     "line 2*\"OneBitAdam\", which is not supported*AdamW with gradients in 4 bits and error "
+     "feedback*-qg 4 -qf 0.8"},
+    {"{\"optimizer\": {\n\"type\": \"OneBitLamb\"}}", "line 2*\"OneBitLamb\"*Lamb with*-qg 4"},
+    {"{\"optimizer\": {\n\"type\": \"ZeroOneAdam\"}}", "line 2*\"ZeroOneAdam\"*AdamW with*-qg 4"},
+    {"{\"optimizer\": {\n\"type\": \"RAdam\"}}",
+     "line 2*\"RAdam\", which is not supported: use AdamW, Adam, SGD, Lion, Adagrad, "
      "Lamb or Muon"},
+    {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 2,\n"
+     "\"zero_quantized_weights\": true}}",
+     "line 2*zero_quantized_weights is true at stage 2*use stage 3"},
+    {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 0,\n"
+     "\"zero_quantized_gradients\": true}}",
+     "line 2*zero_quantized_gradients is true at stage 0*stage 1 to 3"},
     {"{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Lamb\", \"params\": {\n\"min_coeff\": "
      "2, \"max_coeff\": 1}}}",
      "line 2*min_coeff is above max_coeff"},
@@ -1142,6 +1158,35 @@ static void test_parallel(void) {
                "%s: %s", text, notes_last);
 }
 
+/* Error feedback, of packed gradients alone. */
+static void test_loco(void) {
+    static const struct {
+        const char *packs, *loco;
+        float beta;
+        int reset;
+    } cases[] = {{"true", "{\"err_beta\": 0.5, \"reset_T\": 7}", 0.5f, 7},
+                 {"true", "{}", 0.8f, 1024},
+                 {"true", "{\"err_beta\": 0}", 0, 0},
+                 {"true", "null", 0, 0},
+                 {"false", "{\"err_beta\": 0.5}", 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[TEXT];
+        ds_config ds;
+        snprintf(text, sizeof text,
+                 "{" MICRO "\"zero_optimization\": {\"zero_quantized_gradients\": %s,\n"
+                 "\"zeropp_loco_param\": %s}}",
+                 cases[i].packs, cases[i].loco);
+        notes_last[0] = 0;
+        if (!test_check(!parse(text, &ds), "%s: %s", text, why)) continue;
+        test_check(ds.zero.feedback == cases[i].beta && ds.zero.feedback_reset == cases[i].reset,
+                   "%s: beta %g, reset %d", text, (double)ds.zero.feedback, ds.zero.feedback_reset);
+        check_round(text, &ds, &test_plain);
+        if (i == 4)
+            test_check(says(notes_last, "line 2*zeropp_loco_param has no effect"), "%s: %s", text,
+                       notes_last);
+    }
+}
+
 int main(int argc, char **argv) {
     folder = argc > 1 ? argv[1] : "tests/ds_config";
     test_table();
@@ -1154,5 +1199,6 @@ int main(int argc, char **argv) {
     test_files();
     test_parallel();
     test_experts();
+    test_loco();
     return test_summary();
 }

@@ -42,6 +42,8 @@ for stage in 0 1 2 3; do same "$cpu" cpu $small -pn 2 -z $stage; done
 same "$cpu" cpu $small -pn 3 -z 3 -dt bf16 -r 3 -zm 0
 same "$cpu" cpu $small -pn 2 -z 2 -dt bf16 -d 1024 -zos file -zfd "$scratch"
 same "$cpu" cpu $small -pn 2 -z 3 -zos file -zog file -zop file -zod 3 -zfd "$scratch"
+same "$cpu" cpu $small -pn 4 -z 3 -dt bf16 -qw 8 -qg 4 -qf 0.8 -ns 2
+same "$cpu" cpu $small -pn 3 -z 1 -qg 8
 same "$cpu" cpu $small -pn 1 -op sgd -zl 32 -r 2
 # layouts: the trainer's plan is rank 0's, and so is the first line of bytes
 for layout in "-pn 4 -tp 2 -sp 1 -z 3" "-pn 4 -pp 2 -d 2048 -z 1" "-pn 8 -tp 2 -pp 2 -d 2048 -ut 1 -z 2 -dt bf16" \

@@ -222,6 +222,20 @@ test_same_weights() {
     same 'micro-steps, sharded' "$reference" "$(train $micro -z 3)"
 }
 
+# Packed traffic: bits depend on ranks and nodes alone.
+test_packed() {
+    packed="$small -x 4 -nt 1 -pn 4 -qg 4 -qf 0.8 -qr 3 -ns 2"
+    reference=$(train $packed -z 1)
+    for stage in 2 3; do same "packed, stage $stage" "$reference" "$(train $packed -z $stage -zb 30000)"; done
+    packed="$packed -z 3 -qw 8"
+    reference=$(train $packed)
+    same 'packed, other settings' "$reference" "$(train $packed -zo 0 -zm 0 -zp 3 -r 3)"
+    same 'packed, travels' 1 "$(grep -c 'weights in 8 bits, gradients in 4 bits, with error feedback' "$scratch/out")"
+    [ "$reference" != "$(train $packed -ns 4)" ] && pass || fail 'packed: nodes make no difference'
+    refused 'packed weights at stage 2' 1 'weight_bits is 8: at stage 2' $small -pn 2 -z 2 -qw 8
+    refused 'five bits' 1 'gradient_bits is 5, expected 8 or 4' $small -pn 2 -z 2 -qg 5
+}
+
 # In every type the stages end with the same weights, also where steps overflow and are skipped.
 test_types() {
     for type in '-dt bf16' '-dt bf16 -w 0' '-dt bf16 -zg f32' '-dt fp16' '-dt fp16 -li 1e9 -lw 3' \
@@ -814,6 +828,10 @@ test_mpi() {
             2>"$scratch/err"
         same "mpirun, stage $stage" "$reference" "$(sed -n 's/^weights //p' "$scratch/out")"
     done
+    packed="$small -x 3 -nt 1 -z 3 -qw 8 -qg 4 -qf 0.8 -ns 2"
+    reference=$(train $packed -pn 4)
+    timeout -k 1 60 "$mpirun" -n 4 "$trainer" $packed >"$scratch/out" 2>"$scratch/err"
+    same 'mpirun, packed traffic' "$reference" "$(sed -n 's/^weights //p' "$scratch/out")"
     refused_mpi 'mpirun, -pn' 'leave -pn out' -n 2 "$trainer" $small -pn 3
     refused_mpi 'mpirun, unknown flag' "unknown flag '-Q'" -n 2 "$trainer" -Q 1
     for ds in '' '-ds tests/ds_config/minimal.json'; do
@@ -868,6 +886,7 @@ test_wrong_files
 test_wrong_sizes
 test_no_data
 test_same_weights
+test_packed
 test_types
 test_deepspeed
 test_tiers

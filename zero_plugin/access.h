@@ -149,6 +149,53 @@ static zero_result zp_access_agree(zero_ctx *z, const zp_tensor *t, zero_kind ki
                    t->desc.name, first, first + count, r);
 }
 
+/* One more range of both lists. */
+static zero_result zp_state_add(zero_ctx *z, int whole, const zero_range *range) {
+    int *n = &z->nranges[whole];
+    void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);
+    if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
+    z->ranges[whole] = (zero_range *)list;
+    z->ranges[whole][(*n)++] = *range;
+    return ZERO_OK;
+}
+
+/* Errors that are fed back, of this rank alone, as a tensor of its own: its name says of which of
+   how many ranks, so that others never take them for theirs. */
+static zero_result zp_state_plan_errors(zero_ctx *z) {
+    const zp_group *all = z->cfg.joins ? z->cfg.joins->world : z->world;
+    const zero_range errors = {z->wire.name, ZERO_MASTER, ZERO_BF16, 0, z->wire.errors};
+    (void)snprintf(z->wire.name, sizeof z->wire.name, ZERO_FEEDBACK_NAME "%d of %d", all->rank,
+                   all->nranks);
+    for (int whole = 0; whole < 2 && z->wire.errors; whole++)
+        ZP_TRY(zp_state_add(z, whole, &errors));
+    return ZERO_OK;
+}
+static zero_result zp_errors_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
+    zp_wire *w = &z->wire;
+    uint16_t *stage = (uint16_t *)(void *)z->data->stage.base;
+    ZP_REFUSE(z,
+              r->first > w->errors || r->count > w->errors - r->first || (int)r->type < 0
+                  || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
+              "%s has %zu errors in bf16, asked for [%zu, %zu) in type %d", r->name, w->errors,
+              r->first, r->first + r->count, (int)r->type);
+    ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
+              r->first + r->count);
+    w->put |= !out;
+    for (size_t at = 0, n; at < r->count; at += n) { /* by way of memory that the device reaches */
+        float wide[ZP_CONVERT_BLOCK];
+        uint16_t *here = w->error + r->first + at;
+        n = zp_min(ZP_CONVERT_BLOCK, r->count - at);
+        if (!out) {
+            zp_widen(wide, values + at * zp_bytes(r->type), r->type, n);
+            zp_narrow(stage, ZERO_BF16, wide, n);
+        }
+        ZP_DO(z, zp_copy(&z->compute, out ? stage : here, out ? here : stage, n * sizeof *here));
+        ZP_DO(z, zp_stream_sync(&z->compute));
+        if (out) memcpy(out + at * sizeof *here, stage, n * sizeof *here);
+    }
+    return ZERO_OK;
+}
+
 /* Fills z->ranges, from the plan: of every tensor and kind what this rank owns, or all; to
    save, of replicas each its pieces. */
 static zero_result zp_state_plan(zero_ctx *z) {
@@ -158,8 +205,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
         const int mine = whole || !z->replicas.group
                              ? z->data->rank
                              : z->data->rank * count_of + z->replicas.group->rank;
-        int *n = &z->nranges[whole];
-        *n = 0;
+        z->nranges[whole] = 0;
         for (int i = 0; i < 3 * z->ntensors; i++) { /* a tensor's kinds after one another */
             const zp_tensor *t = &z->tensors[i / 3];
             const zp_array *a = zp_kind_array(z, kinds[i % 3]);
@@ -170,21 +216,19 @@ static zero_result zp_state_plan(zero_ctx *z) {
                 count = all ? total : run.numel;
                 if (!all && run.owner != mine) continue;
                 const zero_range range = {t->desc.name, kinds[i % 3], a->type, at, count};
-                void *list =
-                    zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof range);
-                if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
-                z->ranges[whole] = (zero_range *)list;
-                z->ranges[whole][(*n)++] = range;
+                ZP_TRY(zp_state_add(z, whole, &range));
             }
         }
     }
-    return ZERO_OK;
+    return zp_state_plan_errors(z);
 }
 
 /* Values in or out; elements that are not this rank's are an error on the way out. */
 static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
     zp_tensor *t;
     ZP_REFUSE(z, !r, "range is NULL");
+    if (z->wire.errors && r->name && !strcmp(r->name, z->wire.name))
+        return zp_errors_move(z, r, values, out);
     ZP_TRY(zp_access_check(z, r->name, r->kind, r->first, r->count, &t));
     ZP_REFUSE(z, r->kind < ZERO_MOMENT_1 || (int)r->type < 0 || r->type >= ZERO_TYPES,
               "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);

@@ -190,6 +190,7 @@ zero_result zero_build(zero_ctx *z) {
     ZP_TRY(zp_build_allocate(z));
     ZP_TRY(zp_world_build(z));
     ZP_TRY(zp_hierarchy_build(z));
+    ZP_TRY(zp_hops_open(z));
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_slot_tie(z, &z->slots[i]);
     zp_point_kept(z, NULL, NULL);
@@ -205,6 +206,7 @@ void zero_destroy(zero_ctx *z) {
          g++) /* first: what this rank's own streams wait for */
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+    if (broken) zp_hops_abort(z);
     if (broken) zp_world_abort(z);
     zp_host_leave(z);
     for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
@@ -218,6 +220,7 @@ void zero_destroy(zero_ctx *z) {
     zp_record_give(z->device.recorder); /* the rest */
     zp_disk_close(&z->disk);
     zp_host_close(z);
+    zp_hops_close(z, broken);
     for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_part_close(z, i, broken);
     zp_device_free(z->arena);
     zp_host_free(z->pinned);

@@ -66,6 +66,7 @@ zero_result zero_state_begin(zero_ctx *z) {
     ZP_DO(z, zp_settle(z)); /* gathers ahead read what may be put */
     ZP_TRY(zp_report(z));
     ZP_DO(z, zp_barrier(z->all)); /* behind it no peer reads what may be put */
+    z->wire.put = 0;
     z->phase = ZP_OPEN;
     return ZERO_OK;
 }
@@ -125,6 +126,8 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
     ZP_TRY(zp_update_all(z, NULL));
+    if (z->wire.errors && !z->wire.put)
+        ZP_DO(z, zp_clear(&z->compute, z->wire.error, z->wire.errors * sizeof *z->wire.error));
     z->stepped = 0; /* of the last step of another run nothing is known */
     return zp_checks_seal(z, ZP_SEAL);
 }

@@ -171,22 +171,20 @@ static zero_result zp_late(zp_group *g, int kind, int rank) {
     return zp_error(g, ZERO_ERR_TIMEOUT, "%s", text);
 }
 
-/* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then. */
-static void zp_sleep_on(uint32_t *word, uint32_t seen) {
+/* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then; and
+   wakes all that sleep on *word. */
 #ifdef __linux__
+static void zp_sleep_on(uint32_t *word, uint32_t seen) {
     const struct timespec t = {0, 20000000};
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
-#else
-    zp_nap();
-#endif
 }
-
-/* Wakes all that sleep on *word. */
 static void zp_wake(uint32_t *word) {
-#ifdef __linux__
     (void)syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
-#endif
 }
+#else
+static void zp_sleep_on(uint32_t *word, uint32_t seen) { zp_nap(); }
+static void zp_wake(uint32_t *word) {}
+#endif
 
 static void zp_raise(uint32_t *word, uint32_t value) {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);

@@ -63,7 +63,8 @@ static zero_result zp_build_live(zero_ctx *z) {
     zp_pool *pool = &z->pool[ZP_PARAM];
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
-    z->events = (zp_event *)calloc(5 * all + (size_t)pool->n + 2 * ZP_PLACES, sizeof *z->events);
+    z->events =
+        (zp_event *)calloc(5 * all + (size_t)pool->n + 2 * ZP_PLACES + 2, sizeof *z->events);
     if (!z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
     zp_event *e = z->events;
     for (int u = 0; u < z->layout.all; u++) {
@@ -81,6 +82,7 @@ static zero_result zp_build_live(zero_ctx *z) {
     }
     z->deal.summed = e++;
     z->deal.ended = e++;
+    for (int i = 0; i < 2; i++) z->wire.sent[i] = e++;
     z->passed = e++;
     z->agreed = e++;
     z->reported = e++;
@@ -105,6 +107,10 @@ static size_t zp_build_arrays(zero_ctx *z) {
     if (zp_through_bytes(z)) z->host.places = (char *)zp_build_cut(z, &at, zp_through_bytes(z), 1);
     if (zp_tier_sums(z))
         z->host.lift[ZP_GRAD].sums = (float *)zp_build_cut(z, &at, zp_tier_sums(z), 1);
+    zp_wire *w = &z->wire;
+    if (w->packed_bytes) w->out = (char *)zp_build_cut(z, &at, w->packed_bytes, 1);
+    if (w->packed_bytes) w->in = (char *)zp_build_cut(z, &at, w->packed_bytes, 1);
+    if (w->errors) w->error = (uint16_t *)zp_build_cut(z, &at, w->errors, sizeof *w->error);
     z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
     if (z->replicas.group)
@@ -174,6 +180,8 @@ static zero_result zp_build_shared(zero_ctx *z) {
     ZP_TRY(zp_memory_open(g, param, params, seen));
     ZP_TRY(zp_hierarchy_gradients(z, of_g));
     zp_hierarchy_parameters(z);
+    if (z->wire.gathered_bytes)
+        ZP_TRY(zp_memory_open(g, &z->wire.gathered, z->wire.gathered_bytes, 0));
     if (z->world != g) ZP_TRY(zp_memory_open(z->world, &z->world_memory, verdicts, 0));
     z->verdict = (double *)(void *)(verdict.memory->base + verdict.source);
     z->verdicts = (double *)(void *)(verdict.memory->base + verdict.target);

@@ -67,6 +67,10 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(divisor), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(shard_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(second_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(weight_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(gradient_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(feedback), ZP_REAL, 0, ZP_BELOW_1, 0, 0},
+    {ZP_SETTING(feedback_reset), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(timeout_s), ZP_REAL, 0, ZP_UNLIMITED, ZP_TIMEOUT_S, 0},
 };
 enum { ZP_SETTINGS = sizeof zp_settings / sizeof *zp_settings };
@@ -121,6 +125,33 @@ static zero_result zp_setting_check(const zp_setting *s, const zero_config *c, c
     (void)snprintf(text, bytes, "%s is %.15g, expected %s%g%s", s->name, value, number, s->least,
                    most);
     return ZERO_ERR_ARGUMENT;
+}
+
+/* Those of what travels packed. */
+static void zp_config_coded(const zero_config *c, char *text, size_t bytes) {
+    const int weights = c->weight_bits && !zp_codec_of(c->weight_bits);
+    if (weights || (c->gradient_bits && !zp_codec_of(c->gradient_bits)))
+        (void)snprintf(text, bytes, "%s is %d, expected 8 or 4, or 0: as they are stored",
+                       weights ? "weight_bits" : "gradient_bits",
+                       weights ? c->weight_bits : c->gradient_bits);
+    else if (c->weight_bits && c->stage < 3)
+        (void)snprintf(text, bytes,
+                       "weight_bits is %d: at stage %d a rank has no exact shard beside the "
+                       "weights it computes with; it is for stage 3",
+                       c->weight_bits, c->stage);
+    else if (c->gradient_bits && c->stage < 1)
+        (void)snprintf(text, bytes,
+                       "gradient_bits is %d: at stage 0 reduced gradients are gathered whole on "
+                       "every rank; it is for stages 1 to 3",
+                       c->gradient_bits);
+    else if (c->feedback > 0 && !c->gradient_bits)
+        (void)snprintf(text, bytes,
+                       "feedback is %g, but gradients travel as they are stored, and nothing is "
+                       "lost: set gradient_bits",
+                       (double)c->feedback);
+    else if (c->feedback_reset && !(c->feedback > 0))
+        (void)snprintf(text, bytes, "feedback_reset is %d, but feedback is 0: there is none",
+                       c->feedback_reset);
 }
 
 /* Checks every setting, and puts into each zero's place what it means. `crowd`: the group's. On an
@@ -201,5 +232,7 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
     else if (scaler->fixed == 0 && c->no_overflow_check)
         (void)snprintf(text, bytes,
                        "no_overflow_check is set, but a dynamic loss scale lives on overflows");
+    else
+        zp_config_coded(c, text, bytes);
     return text[0] ? ZERO_ERR_ARGUMENT : ZERO_OK;
 }

@@ -33,6 +33,7 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     size_t second_at; /* bytes of the parameters' memory before its second shard; 0: it has none */
     int second;       /* that shard is of the weights that are */
     int old_next;     /* delayed, in memory: NEXT is older than PARAM, which was written by name */
+    size_t errors;    /* feedback: its first number among them */
     zp_event *written, *gathered, *reduction, *updated;
     zp_event *spent;     /* delayed: its update is over, and has read the gradient */
     zp_lane_event task;  /* beside a GPU: the same, for lanes */
@@ -78,6 +79,24 @@ typedef struct zp_host {
     size_t sums_bytes;
     int stale; /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
 } zp_host;
+
+/* What travels packed: see hops. */
+typedef struct zp_wire {
+    const zp_codec *weights, *gradients;         /* NULL: as they are stored */
+    size_t gathered_bytes, packed_bytes, errors; /* errors: how many this rank keeps */
+    zp_memory gathered;                          /* [nranks] packed shards of a unit */
+    char *out, *in;       /* [packed_bytes] of a unit's reduction, sent and received */
+    uint16_t *error;      /* [errors] bf16, a unit's hops behind one another; NULL: no feedback */
+    zp_group hop[2];      /* inside nodes, or of all ranks; between nodes */
+    zp_memory meeting[2]; /* in which their parts met */
+    zero_comm part[2];
+    uint64_t number[2]; /* of their collectives so far */
+    zero_message *list; /* [2 * nranks] */
+    char name[48];      /* of the errors, as state */
+    int put;            /* they have come, since the state was opened */
+    zp_watch watch;
+    zp_event *sent[2]; /* by channel: what was sent last, where communicators must take turns */
+} zp_wire;
 
 /* What the ranks make of whole tensors between the passes of a rule that needs it; see deal. */
 #define ZP_PLACES 2
@@ -185,6 +204,7 @@ struct zero_ctx {
     int agrees_later;       /* cfg.joins: its zero_reduce has not come yet */
     zp_first_sum *first_sums;
     zp_watch watch;
+    zp_wire wire;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
     zp_stream updates;            /* of units that are not in memory; not open: all are */

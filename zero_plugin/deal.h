@@ -41,8 +41,6 @@ static zp_op zp_op_make(zero_ctx *z, zp_channel channel, int kind, int u) {
     return op;
 }
 
-static size_t zp_op_cost(const zp_op *op) { return op->group->transport->cost(op->group, op); }
-
 /* ---- the plan ---- */
 
 static int zp_deal_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }

@@ -19,7 +19,7 @@
    all have left it: a rank that failed never pulls memory from under a peer that still reads. */
 #pragma once
 
-#include "kernels.h"
+#include "codec.h"
 
 /* Kinds of collective: of contexts, and from SOME_MESSAGES on of the groups that hosts have. */
 enum {
@@ -80,6 +80,8 @@ typedef struct zp_op {
     float *sum; /* reduce-scatter of 16 bit: the shard's f32 accumulator; NULL: none */
     float scale;
     int accumulate, in_place; /* in_place: an all-gather that only waits */
+    const zp_codec *codec;    /* numbers travel as it packs them: see hops. NULL: as they are
+                                 stored, which is all that transports know */
 } zp_op;
 
 /* Messages that progress together, of a host's group: all are of one call. */
@@ -203,10 +205,25 @@ static zp_call zp_op_call(const zp_op *op) {
 }
 /* What the hosts do together. unit: the root of a broadcast, or -1. */
 static zp_op zp_host_op(zp_group *g, int kind, int unit, size_t bytes) {
-    const zp_op op = {g, NULL, kind, unit, bytes, 0, 0, ZERO_F32, ZP_CONTROL, NULL, 1, 0, 0};
+    const zp_op op = {g, NULL, kind, unit, bytes, 0, 0, ZERO_F32, ZP_CONTROL, NULL, 1, 0, 0, NULL};
     return op;
 }
 static size_t zp_op_shard_bytes(const zp_op *op) { return op->shard * zp_bytes(op->type); }
+
+/* A packed reduction has two hops where there are several nodes of several ranks: inside nodes,
+   then between the ranks of one place. Ranks that the first hop is among, which are consecutive. */
+static int zp_hop_ranks(const zp_group *g) {
+    const int hops = g->node_size > 1 && g->node_size < g->nranks;
+    return hops ? g->node_size : g->nranks;
+}
+/* Bytes that a rank sends for an op. */
+static size_t zp_op_cost(const zp_op *op) {
+    const zp_group *g = op->group;
+    if (!op->codec) return g->transport->cost(g, op);
+    const int local = op->kind == ZP_REDUCE_SCATTER ? zp_hop_ranks(g) : g->nranks;
+    const int nodes = g->nranks / local;
+    return (size_t)((local - 1) * nodes + nodes - 1) * zp_packed_bytes(op->codec, op->shard);
+}
 
 /* The first failure of a context is kept, whichever thread meets it. */
 __attribute__((format(printf, 3, 4))) static zero_result zp_error(zp_group *g, zero_result result,

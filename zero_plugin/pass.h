@@ -4,6 +4,7 @@
 #include "pointers.h"
 #include "replicas.h"
 #include "second.h"
+#include "hops.h"
 
 /* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
    the buffer that it goes to. */
@@ -14,6 +15,7 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     zp_op op = zp_op_make(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
     const int away = zp_array_away(&z->array[ZP_PARAM], u);
     op.in_place = part->share == ZP_SEEN;
+    op.codec = zp_unit_codec(z, ZP_ALL_GATHER, u);
     op.source = op.target = part->at;
     if (!zp_unit_whole(z, ZP_PARAM, u)) {
         zp_pool *pool = &z->pool[ZP_PARAM];
@@ -26,7 +28,7 @@ static zero_result zp_gather(zero_ctx *z, int u) {
     if (live->second) return zp_check(z, zp_second_gather(z, u, op.target));
     ZP_DO(z, zp_event_wait(s, live->updated));
     if (away) ZP_DO(z, zp_fetch_shard(z, u, op.memory->base + op.source));
-    ZP_DO(z, zp_issue(s, &op, 1));
+    ZP_DO(z, zp_send(z, s, &op, 1));
     ZP_DO(z, zp_event_record(s, live->gathered));
     return zp_check(z, zp_second_keep(z, u, op.target));
 }
@@ -156,6 +158,7 @@ static zp_op zp_reduce_op(zero_ctx *z, int u) {
     op.sum = zp_unit_sums(z, u);
     op.scale = z->replicas.group ? 1 : zp_sum_scale(z);
     op.accumulate = z->adding == ZP_EACH_REDUCED && z->micro > 0 && !zp_mean_adds(z, u);
+    op.codec = zp_unit_codec(z, ZP_REDUCE_SCATTER, u);
     return op;
 }
 
@@ -170,7 +173,7 @@ static zp_op zp_whole_op(zero_ctx *z, int u) {
 /* Issues one collective of every unit of the bucket, together. */
 static zero_result zp_bucket_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) {
     for (int i = 0; i < z->nbucket; i++) z->ops[i] = make(z, z->bucket[i]);
-    return zp_issue(&z->stream[ZP_GRADIENTS], z->ops, z->nbucket);
+    return zp_send(z, &z->stream[ZP_GRADIENTS], z->ops, z->nbucket);
 }
 
 /* Enqueues what follows the backward of the bucket's units in this micro-step. */
@@ -318,6 +321,7 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
         z->live[u].writes = 0;
         if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
     }
+    if (micro == 0) ZP_DO(z, zp_errors_turn(z));
     if (micro == 0) /* peers' too: one that fails to come must not leave the old one */
         ZP_DO(z, zp_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
                           (size_t)z->world->nranks * (size_t)zp_verdict_words(z)

@@ -3,7 +3,7 @@
 
 #include "tiers.h"
 #include "through.h"
-#include "hierarchy.h"
+#include "coded.h"
 
 static void zp_plan_row(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
     a->type = type;
@@ -21,9 +21,12 @@ static void zp_plan_settings(zero_ctx *z) {
     const int several = c->micro_steps > 1, sums = several && type != ZERO_F32;
     const int each =
         several ? c->accumulation == ZERO_ACCUMULATE_SHARDED : stage.gradients == ZP_SHARD;
-    const int sees = z->data->nranks == 1 || (!c->no_mapping && z->data->shares);
+    const int several_ranks = z->data->nranks > 1;
+    const int sees = !several_ranks || (!c->no_mapping && z->data->shares && !c->weight_bits);
     const int masters = c->type != ZERO_F32 && !c->no_master;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
+    z->wire.weights = several_ranks ? zp_codec_of(c->weight_bits) : NULL;
+    z->wire.gradients = several_ranks ? zp_codec_of(c->gradient_bits) : NULL;
     z->rule = &zp_rules[c->optimizer];
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
@@ -299,8 +302,10 @@ static zp_op zp_verdict_op(zero_ctx *z) {
 /* Bytes that this rank sends for unit u in a step: at stage 0 gradients are gathered. */
 static size_t zp_plan_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
-    const zp_op gather = zp_op_make(z, gathered, ZP_ALL_GATHER, u);
-    const zp_op reduce = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
+    zp_op gather = zp_op_make(z, gathered, ZP_ALL_GATHER, u);
+    zp_op reduce = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
+    gather.codec = zp_unit_codec(z, ZP_ALL_GATHER, u);
+    reduce.codec = zp_unit_codec(z, ZP_REDUCE_SCATTER, u);
     return (size_t)(z->live[u].gathers - z->live[u].near) * zp_op_cost(&gather)
            + (size_t)zp_plan_reductions(z, u) * zp_op_cost(&reduce) + zp_deal_sent(z, u)
            + zp_replicas_sent(z, u) + zp_near_sent(z, u);
@@ -397,6 +402,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_arrays(z);
     zp_plan_bytes(z);
     zp_plan_buffers(z);
+    zp_coded_plan(z);
     zp_plan_gathers(z);
     zp_deal_plan(z);
     zp_replicas_plan(z);

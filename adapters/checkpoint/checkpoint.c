@@ -693,17 +693,46 @@ static checkpoint_result ck_same_tensor(const ck_tensor *mine, const ck_tensor *
                    mine->name, his->layers, his->numel, mine->layers, mine->numel);
 }
 
+/* Where m has what `mine` is; -1: it has none of that size. */
+static int ck_find_feedback(const ck_manifest *m, const char *name, uint64_t numel) {
+    const int i = ck_manifest_find(m, name);
+    return i >= 0 && m->tensor[i].layers * m->tensor[i].numel == numel ? i : -1;
+}
+/* All ranks find theirs, or none takes any: errors of some alone are those of no run. */
+static int ck_has_feedback(const checkpoint *c, const ck_manifest *m) {
+    int has = 0;
+    for (int t = 0; t < c->plan.ntensors; t++) {
+        const ck_tensor *mine = &c->plan.tensor[t];
+        if (!ck_is_feedback(mine->name)) continue;
+        if (ck_find_feedback(m, mine->name, mine->layers * mine->numel) < 0) return 0;
+        has = 1;
+    }
+    return has;
+}
+static void ck_say_feedback(const checkpoint *c, const ck_manifest *m) {
+    int mine = 0, his = 0;
+    char text[160];
+    for (int t = 0; t < c->plan.ntensors; t++) mine += ck_is_feedback(c->plan.tensor[t].name);
+    for (int t = 0; t < m->ntensors; t++) his += ck_is_feedback(m->tensor[t].name);
+    if (!mine || c->rank != 0 || !c->o.log || ck_has_feedback(c, m)) return;
+    (void)snprintf(text, sizeof text,
+                   "errors that are fed back begin at zero: the checkpoint has those of %d ranks%s",
+                   his, his == mine ? " of other nodes" : "");
+    c->o.log(c->o.log_user, text);
+}
+
 static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m, ck_error *e) {
     for (int t = 0; t < c->plan.ntensors; t++) {
         const ck_tensor *mine = &c->plan.tensor[t];
         const int i = ck_manifest_find(m, mine->name);
+        if (ck_is_feedback(mine->name)) continue;
         if (i < 0)
             return ck_fail(e, CHECKPOINT_MODEL, "another model: the checkpoint has no tensor %s",
                            mine->name);
         CK_TRY(ck_same_tensor(mine, &m->tensor[i], e));
     }
     for (int t = 0; t < m->ntensors; t++)
-        if (ck_manifest_find(&c->plan, m->tensor[t].name) < 0)
+        if (!ck_is_feedback(m->tensor[t].name) && ck_manifest_find(&c->plan, m->tensor[t].name) < 0)
             return ck_fail(e, CHECKPOINT_MODEL,
                            "another model: tensor %s of the checkpoint is not in this one",
                            m->tensor[t].name);
@@ -714,6 +743,7 @@ static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m
                        m->optimizer, m->narrays - 1, c->plan.optimizer, c->plan.narrays - 1);
     for (int t = 0; t < c->plan.ntensors; t++) {
         const ck_tensor *mine = &c->plan.tensor[t];
+        if (ck_is_feedback(mine->name)) continue;
         const ck_tensor *his = &m->tensor[ck_manifest_find(m, mine->name)];
         if (mine->narrays != his->narrays)
             return ck_fail(e, CHECKPOINT_MODEL,
@@ -752,6 +782,8 @@ static checkpoint_result ck_load_list(ck_loading *l, ck_error *e) {
     for (int i = 0; i < n; i++) {
         ck_item *x = &l->need[i];
         const int array = ck_array_of(x->range.kind), t = ck_manifest_find(l->m, x->range.name);
+        const int fed = ck_is_feedback(x->range.name);
+        if (fed && (c->o.weights_only || !ck_has_feedback(c, l->m))) continue;
         const ck_cut his = ck_cut_of(&l->m->tensor[t]);
         uint64_t first, end;
         if (array && c->o.weights_only) continue;
@@ -814,6 +846,7 @@ static checkpoint_result ck_load_state(ck_loading *l, ck_error *e) {
     checkpoint *c = l->c;
     (void)ck_load_list(l, e);
     if (ck_agree(&c->all, e)) return e->code;
+    ck_say_feedback(c, l->m);
     zero_result zr = zero_state_begin(c->z);
     if (!zr) (void)ck_together(&c->work, &c->all, ck_load_read, l, e);
     if (!zr && !c->o.weights_only) zr = zero_state_set_counters(c->z, &l->m->counters);

@@ -209,6 +209,9 @@ ck_cut ck_cut_of(const ck_tensor *t);
 /* A new tensor, or the one of this name; NULL: no memory. */
 ck_tensor *ck_manifest_tensor(ck_manifest *m, const char *name);
 int ck_manifest_find(const ck_manifest *m, const char *name); /* -1: none */
+/* Errors that a rank feeds back (zero_config.feedback), of which a model has none: each rank looks
+   for its own, and begins at zero without them. They have one array. */
+int ck_is_feedback(const char *name);
 /* NULL: no memory. */
 ck_piece *ck_array_add(ck_array *a, const ck_piece *piece);
 /* Sorts the pieces and sees that they are the whole tensor. */

@@ -48,6 +48,10 @@ int ck_manifest_find(const ck_manifest *m, const char *name) {
     return -1;
 }
 
+int ck_is_feedback(const char *name) {
+    return strncmp(name, ZERO_FEEDBACK_NAME, strlen(ZERO_FEEDBACK_NAME)) == 0;
+}
+
 ck_tensor *ck_manifest_tensor(ck_manifest *m, const char *name) {
     const int t = ck_manifest_find(m, name);
     if (t >= 0) return &m->tensor[t];
@@ -522,7 +526,8 @@ static checkpoint_result ck_parse_tensor(ck_manifest *m, const cJSON *o, ck_erro
     t->numel = (uint64_t)numel;
     if (!ck_parse_slice(t, o))
         return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s: its slice is wrong", t->name);
-    const int n = cJSON_GetArraySize(arrays), least = m->narrays < 2 ? m->narrays : 2;
+    const int alone = m->narrays < 2 || ck_is_feedback(name);
+    const int n = cJSON_GetArraySize(arrays), least = alone ? 1 : 2;
     if (n < least || n > m->narrays) /* a second one may be for what is no matrix alone */
         return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s has %d arrays, expected %d",
                        t->name, n, m->narrays);

@@ -87,14 +87,18 @@ static int tool_walk(const char *folder, tool_each each) {
     return code;
 }
 
-static size_t tool_elements(const checkpoint_reader *r) {
-    size_t sum = 0;
+/* Of the model, and their elements: errors that ranks feed back are none of its tensors. */
+static int tool_tensors(const checkpoint_reader *r, size_t *elements) {
+    int n = 0;
+    *elements = 0;
     for (int t = 0; t < checkpoint_tensors(r); t++) {
         checkpoint_tensor x;
         checkpoint_query_tensor(r, t, &x);
-        sum += x.layers * x.numel;
+        if (ck_is_feedback(x.name)) continue;
+        *elements += x.layers * x.numel;
+        n++;
     }
-    return sum;
+    return n;
 }
 
 /* Opens a generation, and holds its folder's name, step_N, against its step: a run goes by both. */
@@ -119,9 +123,10 @@ static int tool_list_one(const char *path, const char *name) {
         printf("%-24s %s\n", name, why);
         return tool_code(result);
     }
+    size_t elements;
+    const int tensors = tool_tensors(r, &elements);
     printf("%-24s step %" PRId64 ", %d tensors, %zu elements, %s\n", name,
-           checkpoint_reader_step(r), checkpoint_tensors(r), tool_elements(r),
-           checkpoint_optimizer(r));
+           checkpoint_reader_step(r), tensors, elements, checkpoint_optimizer(r));
     checkpoint_close(r);
     return TOOL_GOOD;
 }
@@ -373,9 +378,11 @@ static int tool_find_model(tool_source *s, char *why) {
                        table[i].name);
         return 0;
     }
-    if (checkpoint_tensors(s->r) == s->tensors) return 1;
+    size_t elements;
+    const int has = tool_tensors(s->r, &elements);
+    if (has == s->tensors) return 1;
     (void)snprintf(why, CHECKPOINT_SENTENCE, "no model of GPT-2: it has %d tensors, expected %d",
-                   checkpoint_tensors(s->r), s->tensors);
+                   has, s->tensors);
     return 0;
 }
 

@@ -468,7 +468,7 @@ static const char *ds_row_name(const ds_reader *r, ds_id id) {
 /* ---- kinds of ranks ------------------------------------------------------------------------ */
 
 /* A number of ranks of a kind: the file's; 0 there, as an absent one, is the flag's. */
-static int ds_resolve_kind(ds_reader *r, ds_id id, int flag, unsigned given) {
+static int ds_resolve_kind(ds_reader *r, ds_id id, int flag, uint64_t given) {
     const int said = (int)ds_get(r, id, 0);
     if (said) r->out->given |= given;
     return said ? said : flag > 0 ? flag : 1;
@@ -788,6 +788,41 @@ static int ds_resolve_offload(ds_reader *r) {
            || ds_resolve_folder(r, DS_PARAM_FOLDER, DS_PARAM_DEVICE, z->parameter_tier);
 }
 
+/* ---- packed traffic ------------------------------------------------------------------------ */
+
+/* DeepSpeed's are 8 bits for weights, and 4 for gradients. */
+static int ds_resolve_packed(ds_reader *r) {
+    zero_config *z = &r->out->zero;
+    const int staged = (r->out->given & DS_GIVEN_STAGE) != 0;
+    const int loco = ds_entry_of(r, "zero_optimization.zeropp_loco_param");
+    const int fed = loco >= 0 && cJSON_IsObject(r->entry[loco].item);
+    z->weight_bits = ds_get(r, DS_QUANTIZED_WEIGHTS, 0) != 0 ? 8 : 0;
+    z->gradient_bits = ds_get(r, DS_QUANTIZED_GRADIENTS, 0) != 0 ? 4 : 0;
+    if (r->state[DS_QUANTIZED_WEIGHTS] == DS_SET) r->out->given |= DS_GIVEN_WEIGHT_BITS;
+    if (r->state[DS_QUANTIZED_GRADIENTS] == DS_SET) r->out->given |= DS_GIVEN_GRADIENT_BITS;
+    if (z->weight_bits && staged && z->stage < 3)
+        return ds_fail(r, ds_line_of(r, DS_QUANTIZED_WEIGHTS),
+                       "%s is true at stage %d, where nothing is gathered that has an exact shard "
+                       "beside it: use stage 3, or false",
+                       ds_row_name(r, DS_QUANTIZED_WEIGHTS), z->stage);
+    if (z->gradient_bits && staged && z->stage < 1)
+        return ds_fail(r, ds_line_of(r, DS_QUANTIZED_GRADIENTS),
+                       "%s is true at stage 0, where gradients stay whole: use stage 1 to 3, or "
+                       "false",
+                       ds_row_name(r, DS_QUANTIZED_GRADIENTS));
+    if (!fed) return 0;
+    if (!z->gradient_bits) {
+        ds_note(r, r->text.line[loco],
+                "zero_optimization.zeropp_loco_param has no effect: it is for "
+                "zero_quantized_gradients");
+        return 0;
+    }
+    z->feedback = (float)ds_get(r, DS_LOCO_BETA, 0.8);
+    z->feedback_reset = z->feedback > 0 ? (int)ds_get(r, DS_LOCO_RESET, 1024) : 0;
+    r->out->given |= DS_GIVEN_FEEDBACK;
+    return 0;
+}
+
 /* ---- what a run shows of itself ------------------------------------------------------------ */
 
 /* output_path/job_name, where the monitor is switched on: id, and the two behind it. DeepSpeed's
@@ -859,6 +894,13 @@ static int ds_pick_optimizer(ds_reader *r) {
         return 0;
     }
     ds_shorten(word, r->entry[e].item->valuestring);
+    if (!strcasecmp(word, "OneBitAdam") || !strcasecmp(word, "ZeroOneAdam")
+        || !strcasecmp(word, "OneBitLamb"))
+        return ds_fail(r, r->text.line[e],
+                       "optimizer.type is \"%s\", which is not supported: less is sent by %s with "
+                       "gradients in 4 bits and error feedback, zero_quantized_gradients and "
+                       "zeropp_loco_param (-qg 4 -qf 0.8)",
+                       word, strcasecmp(word, "OneBitLamb") ? "AdamW" : "Lamb");
     return ds_fail(
         r, r->text.line[e],
         "optimizer.type is \"%s\", which is not supported: use AdamW, Adam, SGD, Lion, Adagrad, "
@@ -887,7 +929,7 @@ static zero_optimizer ds_rule(const ds_reader *r) {
 static void ds_resolve_given(ds_reader *r) {
     const struct {
         ds_id id;
-        unsigned given;
+        uint64_t given;
     } bits[] = {{DS_LR, DS_GIVEN_LR},
                 {DS_MUON_LR, DS_GIVEN_LR},
                 {DS_BETA1, DS_GIVEN_BETAS},
@@ -1077,8 +1119,8 @@ static int ds_resolve(ds_reader *r) {
         || ds_resolve_grads(r))
         return 1;
     ds_resolve_zero(r);
-    return ds_resolve_offload(r) || ds_resolve_optimizer(r) || ds_resolve_schedule(r)
-           || ds_resolve_shown(r);
+    return ds_resolve_offload(r) || ds_resolve_packed(r) || ds_resolve_optimizer(r)
+           || ds_resolve_schedule(r) || ds_resolve_shown(r);
 }
 
 static int ds_read(ds_reader *r, const char *text, size_t length) {

@@ -104,6 +104,9 @@ enum {
     DS_GIVEN_PIPELINE = 1 << 28,
     DS_GIVEN_SEQUENCE = 1 << 29
 };
+#define DS_GIVEN_WEIGHT_BITS   ((uint64_t)1 << 31) /* an enum is an int */
+#define DS_GIVEN_GRADIENT_BITS ((uint64_t)1 << 32)
+#define DS_GIVEN_FEEDBACK      ((uint64_t)1 << 33)
 
 typedef struct ds_config {
     zero_config zero; /* stage, micro_steps, type, grads, no_master, optimizer, scaler,
@@ -117,7 +120,7 @@ typedef struct ds_config {
     int micro_batch, accumulation;
     int64_t prefetch_numel; /* stage3_prefetch_bucket_size, elements; see DS_GIVEN_PREFETCH */
     int steps_per_print;    /* 0: not given */
-    unsigned given;         /* DS_GIVEN_... */
+    uint64_t given;         /* DS_GIVEN_... */
     int breakdown;    /* wall_clock_breakdown: every so many steps (steps_per_print, or 10); 0:
                          never */
     int comms_log;    /* comms_logger.enabled */

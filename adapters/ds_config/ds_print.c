@@ -112,6 +112,15 @@ static int ds_put_zero(cJSON *root, const ds_config *ds) {
                               (ds->given & DS_GIVEN_SHARE) != 0);
     if (ds->given & DS_GIVEN_PARAMETER_TIER)
         bad |= ds_put_offload(zero, "offload_param", ds, ds->zero.parameter_tier, 0);
+    if (ds->given & DS_GIVEN_WEIGHT_BITS)
+        bad |= ds_put_bool(zero, "zero_quantized_weights", ds->zero.weight_bits != 0);
+    if (ds->given & DS_GIVEN_GRADIENT_BITS)
+        bad |= ds_put_bool(zero, "zero_quantized_gradients", ds->zero.gradient_bits != 0);
+    if (ds->given & DS_GIVEN_FEEDBACK) {
+        cJSON *loco = cJSON_AddObjectToObject(zero, "zeropp_loco_param");
+        bad |= loco == NULL || ds_put_float(loco, "err_beta", ds->zero.feedback)
+               || ds_put(loco, "reset_T", ds->zero.feedback_reset);
+    }
     return bad;
 }
 

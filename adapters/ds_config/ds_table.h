@@ -96,6 +96,10 @@ typedef enum ds_id {
     DS_EXPERTS_APART,
     DS_SHARD_RANKS,
     DS_SECOND_RANKS,
+    DS_QUANTIZED_WEIGHTS,
+    DS_QUANTIZED_GRADIENTS,
+    DS_LOCO_BETA,
+    DS_LOCO_RESET,
     DS_IDS
 } ds_id;
 
@@ -352,10 +356,12 @@ static const ds_row ds_rows[] = {
     IGNORED(ZO "leaf_module.names", DS_ANY, "units are what is gathered together"),
     IGNORED(ZO "leaf_module.name_suffixes", DS_ANY, "units are what is gathered together"),
     RANGED(ZO "zero_hpz_partition_size", DS_WHOLE, DS_SECOND_RANKS, 0, 1e6),
-    REFUSED(ZO "zero_quantized_weights", DS_BOOL, "false", USE_PLAIN),
+    APPLIED(ZO "zero_quantized_weights", DS_BOOL, DS_QUANTIZED_WEIGHTS),
     REFUSED(ZO "zero_quantized_nontrainable_weights", DS_BOOL, "false", USE_PLAIN),
-    REFUSED(ZO "zero_quantized_gradients", DS_BOOL, "false", USE_PLAIN),
-    REFUSED(ZO "zeropp_loco_param", DS_ANY, "", USE_PLAIN),
+    APPLIED(ZO "zero_quantized_gradients", DS_BOOL, DS_QUANTIZED_GRADIENTS),
+    SECTION(ZO "zeropp_loco_param"),
+    RANGED(ZO "zeropp_loco_param.err_beta", DS_REAL, DS_LOCO_BETA, 0, 0.9999999),
+    RANGED(ZO "zeropp_loco_param.reset_T", DS_WHOLE, DS_LOCO_RESET, 0, INT_MAX),
     RANGED(ZO "mics_shard_size", DS_WHOLE, DS_SHARD_RANKS, -1, 1e6),
     IGNORED(ZO "mics_hierarchical_params_gather", DS_BOOL,
             "between nodes a shard goes once to each, and inside them ranks copy from each other"),

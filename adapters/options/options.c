@@ -404,7 +404,7 @@ static double option_found(const option_set *o, const option *d, const void *tar
 }
 
 /* Whether the file has a value for a row. A list of several is the command line's alone. */
-static int option_in_file(const option_set *o, const option *d, const void *target, unsigned bits) {
+static int option_in_file(const option_set *o, const option *d, const void *target, uint64_t bits) {
     if (d->key == NULL) return 0;
     if (d->type == OPTION_STAGES && ((const option_list *)option_field(o, d))->n > 1) return 0;
     if (d->bit) return (bits & d->bit) != 0;
@@ -416,7 +416,7 @@ void options_store(const option_set *o, void *target) {
     for (int i = 0; i < o->rows; i++) option_store(o, &o->table[i], target);
 }
 
-int options_conflict(const option_set *o, const void *target, unsigned bits, const char *name,
+int options_conflict(const option_set *o, const void *target, uint64_t bits, const char *name,
                      char *sentence, size_t bytes) {
     for (int i = 0; i < o->rows; i++) {
         const option *d = &o->table[i];
@@ -448,7 +448,7 @@ int options_conflict(const option_set *o, const void *target, unsigned bits, con
     return 0;
 }
 
-void options_take(option_set *o, const void *target, unsigned bits) {
+void options_take(option_set *o, const void *target, uint64_t bits) {
     for (int i = 0; i < o->rows; i++) {
         const option *d = &o->table[i];
         if (option_in_file(o, d, target, bits)

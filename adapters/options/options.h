@@ -17,6 +17,7 @@
 #define OPTIONS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -80,7 +81,7 @@ typedef struct option {
     size_t to;
     size_t per;      /* where the target counts in units of an int option: its field; else 0 */
     const char *key; /* of the file, for sentences; NULL: no file says it */
-    unsigned bit;    /* that a file sets for it; 0: where the target is not 0 */
+    uint64_t bit;    /* that a file sets for it; 0: where the target is not 0 */
     option_rule rule;
     int unsaid; /* 1: a typed 0 leaves it to the file */
 } option;
@@ -133,11 +134,11 @@ void options_store(const option_set *o, void *target);
 
 /* bits: of the rows whose values the file has. Returns 1 and a sentence if a flag was typed and the
    file, called `name`, gives another value. */
-int options_conflict(const option_set *o, const void *target, unsigned bits, const char *name,
+int options_conflict(const option_set *o, const void *target, uint64_t bits, const char *name,
                      char *sentence, size_t bytes);
 
 /* The file's values. */
-void options_take(option_set *o, const void *target, unsigned bits);
+void options_take(option_set *o, const void *target, uint64_t bits);
 
 #ifdef __cplusplus
 }

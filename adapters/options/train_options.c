@@ -294,6 +294,24 @@ static const option train_table[] = {
         .help = "stage 3: a second shard of the parameters among so many ranks, from which all but "
                 "the first gather of a step come (hpZ); where ranks see each other's memory there "
                 "is none (-zm 0). 0: none"),
+    ROW(INT, "-qw", "--weight-bits", weight_bits, "0", RANGE(0, 8), .course = 1,
+        TO(INT, zero.weight_bits),
+        KEY("zero_optimization.zero_quantized_weights: -qw", DS_GIVEN_WEIGHT_BITS, IF_GIVEN),
+        .help = "stage 3: gathers of weights travel as integers of 8 or 4 bits, a scale for every "
+                "256 of them (ZeRO++); masters and shards stay exact. 0: as they are stored"),
+    ROW(INT, "-qg", "--gradient-bits", gradient_bits, "0", RANGE(0, 8), .course = 1,
+        TO(INT, zero.gradient_bits),
+        KEY("zero_optimization.zero_quantized_gradients: -qg", DS_GIVEN_GRADIENT_BITS, IF_GIVEN),
+        .help = "stages 1 to 3: reductions of gradients do, inside nodes (-ns), then between them"),
+    ROW(REAL, "-qf", "--feedback", feedback, "0", RANGE(0, 0.9999999), .course = 1,
+        TO(FLOAT, zero.feedback),
+        KEY("zero_optimization.zeropp_loco_param.err_beta: -qf", DS_GIVEN_FEEDBACK, IF_GIVEN),
+        .help = "-qg: what codes lost is kept, 2 bytes an element, and sent later, as a moving "
+                "average with this beta (LoCo: 0.8); 0: lost"),
+    ROW(INT, "-qr", "--feedback-reset", feedback_reset, "0", RANGE(0, 2e9), .course = 1,
+        TO(INT, zero.feedback_reset),
+        KEY("zero_optimization.zeropp_loco_param.reset_T: -qr", DS_GIVEN_FEEDBACK, IF_GIVEN),
+        .help = "steps after which that begins at zero; 0: never"),
     ROW(WORD, "-zos", "--optimizer-tier", optimizer_tier, "device", .words = "device host file",
         TO(INT, zero.optimizer_tier),
         KEY("zero_optimization.offload_optimizer.device: -zos", DS_GIVEN_OPTIMIZER_TIER, IF_GIVEN),

@@ -52,7 +52,9 @@ typedef struct train_options {
     int recompute, tf32, any_order;
     int tile_rows; /* -zl; 0: wte is whole */
     int accumulation, prefetch, overlap, mapping;
-    int shard_ranks, second_ranks; /* -zs, -zh */
+    int shard_ranks, second_ranks;                     /* -zs, -zh */
+    int weight_bits, gradient_bits, feedback_reset;    /* -qw, -qg, -qr */
+    double feedback;                                   /* -qf */
     int optimizer_tier, gradient_tier, parameter_tier; /* -zos, -zog, -zop; see train_tiers */
     double offload_share;                              /* -zor; 0: all tiers are DEVICE */
     int delay_from;                                    /* -zod */

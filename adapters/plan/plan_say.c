@@ -183,6 +183,7 @@ static int plan_each_row(const plan_request *r, plan_row_fn use, void *to, char 
     const option_list *stages = &r->options.stage;
     const int all = plan_all_stages(r);
     const int typed = plan_tiers_typed(&r->options);
+    const int some = typed || r->options.weight_bits || r->options.gradient_bits; /* not at all */
     int rows = 0;
     for (int i = 0; i < (all ? 4 : stages->n); i++)
         for (const plan_tiers *t = plan_rows_of_tiers; t < plan_rows_of_tiers + PLAN_TIERS; t++) {
@@ -192,7 +193,7 @@ static int plan_each_row(const plan_request *r, plan_row_fn use, void *to, char 
             if (!plan_row_is_new(r, stage, t)) continue;
             if (plan_row_case(r, stage, t, &c, sentence, bytes)) return 1;
             const int refused = plan_ask(&c, &a, sentence, bytes);
-            if (refused && !(all && typed)) return 1;
+            if (refused && !(all && some)) return 1;
             rows += !refused;
             if (refused || use == NULL) continue;
             for (int p = 0; use == plan_to_csv && p < c.pp; p++)

@@ -49,6 +49,18 @@ static void plan_file_rows(report *r, const zero_plan *p, const zero_config *c) 
     report_mib(r, "  written in a step", p->file_written_bytes, "");
 }
 
+/* What travels packed, if anything does. */
+static void plan_packed_rows(report *r, const zero_plan *p, const zero_config *c) {
+    char weights[32] = "as stored", gradients[32] = "as stored";
+    if (!c->weight_bits && !c->gradient_bits) return;
+    if (c->weight_bits) (void)snprintf(weights, sizeof weights, "in %d bits", c->weight_bits);
+    if (c->gradient_bits)
+        (void)snprintf(gradients, sizeof gradients, "in %d bits", c->gradient_bits);
+    report_row(r, "travels", "weights %s, gradients %s%s", weights, gradients,
+               c->feedback > 0 ? ", with error feedback" : "");
+    report_mib(r, "  packed messages", p->packed_bytes, ", with errors, in buffers");
+}
+
 void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_device) {
     const uint64_t all =
         (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes;
@@ -62,6 +74,7 @@ void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_
     if (p->accumulator_bytes && c->gradient_tier == ZERO_FILE)
         report_mib(r, "  sums in memory", p->accumulator_bytes,
                    ", in buffers: micro-steps of 16-bit gradients add up there");
+    plan_packed_rows(r, p, c);
     plan_host_row(r, p);
     plan_update_rows(r, p, c);
     plan_file_rows(r, p, c);
