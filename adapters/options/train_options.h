@@ -51,7 +51,7 @@ typedef struct train_options {
     int recompute, tf32, any_order;
     int tile_rows; /* -zl; 0: wte is whole */
     int accumulation, prefetch, overlap, mapping;
-    int shard_ranks, second_ranks; /* -zs, -zh */
+    int shard_ranks, second_ranks;                     /* -zs, -zh */
     int optimizer_tier, gradient_tier, parameter_tier; /* -zos, -zog, -zop; see train_tiers */
     double offload_share;                              /* -zor; 0: all tiers are DEVICE */
     int delay_from;                                    /* -zod */
