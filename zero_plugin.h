@@ -610,7 +610,7 @@ typedef struct zero_stats {
     uint64_t control_bytes; /* sent for what the host asks for: zero_all_sum, zero_broadcast,
                                access by name, checkpoints; and for building */
     uint64_t file_read_bytes, file_written_bytes;
-    double file_s; /* the calling thread waited for the file */
+    double file_s;                      /* the calling thread waited for the file */
     uint64_t near_bytes, replica_bytes; /* the parts of sent_bytes, as in zero_plan */
 } zero_stats;
 

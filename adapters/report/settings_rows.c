@@ -83,7 +83,8 @@ void plan_table(report *r, const plan_view *v) {
         report_row(r, "second shards", "among %d ranks, %.4g MiB of the buffers", c->second_ranks,
                    (double)v->plan->second_bytes / 1048576.0);
     else if (c->second_ranks > 0)
-        report_row(r, "second shards", "none: no unit takes turns, or all are seen in place (-zm 0)");
+        report_row(r, "second shards",
+                   "none: no unit takes turns, or all are seen in place (-zm 0)");
     plan_rows(r, v->plan, c, v->host_is_device);
     report_mib(r, "activations", v->activations, "");
     if (v->keeps_away) report_mib(r, "  kept away", v->away, v->away_where);
