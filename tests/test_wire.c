@@ -34,7 +34,7 @@ static void wire_by_hand(void) {
     test_check(u.gather.far == 2048 && u.again.far == 0 && u.again.near == 3 * 4096, "-zh");
     u = wire_of(wire_find("zs"), 3, &w, n);
     test_check(u.gather.far == 0 && u.reduction.far == 0 && u.gather.near == 3 * 4096
-                   && u.ending.far == 2 * 1024 * 4 && u.ending.near == 0,
+                   && u.ending.far == 1024 * (4 + 2) && u.ending.near == 0,
                "-zs: %g %g", u.ending.far, u.ending.near);
     u = wire_of(wire_find("all"), 3, &w, n);
     test_check(u.gather.far == 64 + 1024 && u.again.far == 0 && u.reduction.far == 64 + 512

@@ -46,9 +46,10 @@ size_t wire_packed(int bits, size_t numel) {
     return wire_up(scales, WIRE_LINE) + wire_up(numel * (size_t)bits / 8, WIRE_LINE);
 }
 
-/* part(g). */
+/* part(g): of whole pieces, one for every rank there is. */
 static size_t wire_part(const wire_world *w, size_t numel, int g) {
-    return wire_up((numel + (size_t)g - 1) / (size_t)g, w->line);
+    const size_t ranks = (size_t)w->ranks;
+    return wire_up((numel + ranks - 1) / ranks, w->line) * (ranks / (size_t)g);
 }
 static int wire_nodes(const wire_world *w, int g) {
     return g > w->node_size ? g / w->node_size : 1;
@@ -79,12 +80,11 @@ static wire_leg wire_reduce(const wire_world *w, size_t numel, int g, int bits) 
     return leg;
 }
 
-/* The f32 sum of a part over all replicas: slices to all, and back. */
+/* A part's sum over all replicas: f32 pieces to each, and back as gradients are stored. */
 static wire_leg wire_replicas(const wire_world *w, size_t numel, int g) {
     const int replicas = w->ranks / g, near = w->node_size > g ? w->node_size / g : 1;
-    const size_t part = wire_part(w, numel, g);
-    const size_t slice = (part + (size_t)replicas - 1) / (size_t)replicas;
-    const double bytes = 2.0 * (double)slice * sizeof(float);
+    const double piece = (double)wire_part(w, numel, w->ranks);
+    const double bytes = piece * (double)(sizeof(float) + w->element);
     const wire_leg leg = {(near - 1) * bytes, (replicas - near) * bytes, 2 * (replicas / near - 1),
                           0};
     return leg;

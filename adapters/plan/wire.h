@@ -3,7 +3,7 @@
    N ranks in nodes of L consecutive ones. State is sharded over G = N of them or, with -zs, over
    the G = L of a node, of which there are R = N / G replicas; K = G / L nodes are in a shard group
    (1 where G is not larger than L). Of a unit of n elements, of e bytes each as they are stored:
-       part(g)        ceil(n / g) elements, rounded up to a line of the layout
+       part(g)        N / g pieces of ceil(n / N) elements, rounded up to a line of the layout
        packed(b, m)   line(4 ceil(m / 256)) + line(m b / 8): scales and codes of m elements in b
                       bits, both in whole lines of 64 bytes
    A rank sends to other nodes (far) and to the others of its own (near):
@@ -14,7 +14,7 @@
      reduction                   (K - 1) part(G) w           (L - 1) K part(G) e
        w: bytes of an element of a node's sum: 4 over MPI, e over NCCL
        -qg b                     (K - 1) packed(b, part(G))  (L - 1) K packed(b, part(G))
-     -zs, over the replicas      2 (R - 1) ceil(part(G) / R) 4, in the last micro-step
+     -zs, over the replicas      (R - 1) part(N) (4 + e)     in the last micro-step
 
    A step of stage 3 gathers every unit in forward, and again in backward what it no longer holds;
    stages 1 and 2 once, behind the update; stage 0 gathers gradients, behind their reduction.
