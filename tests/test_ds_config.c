@@ -133,7 +133,7 @@ typedef struct applied_case {
     char type;                         /* of the field: i int, f float, l int64, u given alone */
     size_t field;
     double expected;
-    unsigned given;
+    uint64_t given;
     size_t field2; /* of the same type */
     double expected2;
 } applied_case;
