@@ -70,6 +70,7 @@ refused 'autoep_size: -eg 2: leave one of the two out' -pn 4 -eg 4 -ds "$work/ds
 for update in "-op lamb" "-op muon" "-zod 2"; do
     train -pn 2 -eg 1 -x 4 -d 256 -z 1 $update || fail "$update: $(tail -n 2 "$work/out")"
     lines=$(steps)
+    [ "$update" = "-zod 2" ] || near -pn 4 -tp 2 -eg 2 -x 4 -d 256 -z 1 $update
     for stage in 0 1 2 3; do
         near -pn 2 -eg 2 -x 4 -d 256 -z $stage -za sharded $update
         [ $stage = 0 ] && first=$(weights)
@@ -140,7 +141,6 @@ refused 'nearest that can is -eg 2' -pn 2 -eg 3
 refused 'divide 4 experts' -pn 8 -b 1 -eg 8
 refused '2 stages can' -pn 3 -pp 3 -b 2 -d 192
 refused '1 chunk can' -pn 2 -pp 2 -ppv 2 -d 256
-refused 'look at whole tensors' -pn 2 -tp 2 -op lamb
 refused 'no experts to share' -en 0 -eg 2 -pn 2
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -705,13 +705,22 @@ static void test_divided(void) {
     }
 }
 
-/* Optimizers that look at whole tensors, and updates that come a step later. */
+/* Optimizers that look at whole tensors, of which tensor-parallel ranks have slices too, and
+   updates that come a step later. */
 static void test_updates(void) {
-    static const zero_optimizer of[3] = {ZERO_LAMB, ZERO_MUON, ZERO_ADAMW};
-    for (int i = 0; i < 3 - 2 * EMULATED; i++) {
-        training t = layout(4, 2, 1);
-        t.optimizer = of[i];
-        t.delay = i == 2 ? 2 : 0;
+    static const struct {
+        zero_optimizer optimizer;
+        int tp, delay;
+    } of[5] = {{ZERO_LAMB, 1, 0},
+               {ZERO_MUON, 1, 0},
+               {ZERO_ADAMW, 1, 2},
+               {ZERO_LAMB, 2, 0},
+               {ZERO_MUON, 2, 0}};
+    for (int i = 0; i < 5; i += 1 + 2 * EMULATED) {
+        training t = layout(of[i].tp > 1 ? 2 : 4, 2, 1);
+        t.optimizer = of[i].optimizer;
+        t.tp = of[i].tp;
+        t.delay = of[i].delay;
         t.steps = EMULATED ? 2 : 4;
         training one = one_rank_of(&t);
         check_near(&t, &one, 1e-5);

@@ -157,7 +157,10 @@ zero_result experts_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_par
     experts_table(cfg, &part, table);
     ZERO_TRY(zero_tensors(z, table, EXPERTS_TENSORS));
     if (part.ranks > 1) ZERO_TRY(zero_tensor_sum(z, names[EXPERTS_GATEW], how->ep));
-    if (part.tp > 1) return ZERO_OK; /* parts are no matrices */
+    for (int t = 0; t < EXPERTS_TENSORS && part.tp > 1; t++) {
+        const tensor_slice s = slice_of(cfg, &part, t);
+        if (!tensor_slice_is_whole(&s)) ZERO_TRY(zero_tensor_slice(z, names[t], how->tp, s.outer));
+    }
     ZERO_TRY(zero_tensor_matrix(z, names[EXPERTS_XFCW], 4 * C, C));
     return zero_tensor_matrix(z, names[EXPERTS_XPROJW], C, 4 * C);
 }
