@@ -228,7 +228,7 @@ typedef struct laid_rank {
 } laid_rank;
 
 static zero_result lay(const plan_case *c, const zero_comm *comm, laid_rank *k, laid *out) {
-    const layout_sizes sizes = {c->pp, c->tp, 1, 0};
+    const layout_sizes sizes = {c->pp, c->tp, c->sharers, 0};
     const gpt2_config *model = &c->model->gpt2;
     gpt2_run run = c->run;
     zero_config own = c->zero;
@@ -237,13 +237,15 @@ static zero_result lay(const plan_case *c, const zero_comm *comm, laid_rank *k, 
                          sizeof out->why))
         return ZERO_ERR_ARGUMENT;
     k->l.part.sequence = c->tp > 1 && c->sequence;
+    k->l.mixed = model->moe.experts > 0;
     ZERO_TRY(layout_open(&k->l, comm, NULL, 60));
     const zero_comm shards = layout_comm(&k->l, comm);
     ZERO_TRY(layout_settings(&k->l, model, &own));
     ZERO_TRY(zero_create(&k->z, &own, &shards));
     ZERO_TRY(gpt2_announce(k->z, model, &k->l.part, run.tile_rows));
-    ZERO_TRY(zero_build(k->z));
-    ZERO_TRY(zero_query_plan(k->z, &out->plan));
+    ZERO_TRY(layout_experts(&k->l, k->z, model, &own, NULL));
+    ZERO_TRY(layout_build(&k->l, k->z));
+    ZERO_TRY(layout_plan(&k->l, k->z, &out->plan));
     const double before = heap_bytes();
     run.parallel = &k->l.part;
     ZERO_TRY(gpt2_create(&k->m, k->z, model, &run, &k->error));
@@ -274,9 +276,9 @@ static void check_layout(const plan_case *c, laid *shared) {
     const laid_run run = {c, shared};
     char why[PLAN_SENTENCE] = "", what[128];
     plan_answer all, most;
-    snprintf(what, sizeof what, "tp %d pp %d chunks %d sequence %d of %d ranks, stage %d, rule %d",
-             c->tp, c->pp, c->chunks, c->sequence, c->nranks, c->zero.stage,
-             (int)c->zero.optimizer);
+    snprintf(what, sizeof what,
+             "tp %d pp %d chunks %d sequence %d ep %d of %d ranks, stage %d, rule %d", c->tp, c->pp,
+             c->chunks, c->sequence, c->sharers, c->nranks, c->zero.stage, (int)c->zero.optimizer);
     memset(shared, 0, (size_t)c->nranks * sizeof *shared);
     memset(&most, 0, sizeof most);
     const int code = zero_run_local(c->nranks, laid_main, (void *)(uintptr_t)&run);
@@ -309,9 +311,12 @@ static void check_layout(const plan_case *c, laid *shared) {
 }
 
 static void test_layouts(void) {
-    static const int cases[][6] = {/* ranks, tp, pp, chunks, sequence, micro-steps */
-                                   {2, 2, 1, 1, 0, 1}, {4, 2, 1, 1, 1, 2}, {4, 1, 2, 1, 0, 4},
-                                   {4, 1, 4, 1, 0, 4}, {4, 2, 2, 2, 0, 4}, {8, 2, 2, 1, 1, 2}};
+    static const int cases[][8] = {
+        /* ranks, tp, pp, chunks, sequence, micro-steps, experts, ranks that share them */
+        {2, 2, 1, 1, 0, 1, 0, 1}, {4, 2, 1, 1, 1, 2, 0, 1}, {4, 1, 2, 1, 0, 4, 0, 1},
+        {4, 1, 4, 1, 0, 4, 0, 1}, {4, 2, 2, 2, 0, 4, 0, 1}, {8, 2, 2, 1, 1, 2, 0, 1},
+        {4, 2, 1, 1, 0, 2, 4, 2}, {4, 2, 1, 1, 1, 1, 4, 1}, {8, 2, 2, 1, 0, 2, 4, 2},
+        {4, 1, 2, 1, 0, 4, 4, 2}};
     static const zero_optimizer rules[] = {ZERO_ADAMW, ZERO_LAMB, ZERO_MUON};
     laid *shared = (laid *)test_shared(8 * sizeof *shared);
     char why[PLAN_SENTENCE] = "";
@@ -319,9 +324,12 @@ static void test_layouts(void) {
     plan_answer a;
     plan_case c;
     test_check(!plan_model_read("char:8x128x4", 0, &model, why, sizeof why), "%s", why);
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 10; i++) {
+        const gpt2_moe none = {0, 0, 0, 0}, some = {cases[i][6], 2, 1.25f, 0.01f};
         memset(&c, 0, sizeof c);
+        model.gpt2.moe = cases[i][6] ? some : none;
         c.model = &model;
+        c.sharers = cases[i][7];
         c.nranks = cases[i][0];
         c.tp = cases[i][1];
         c.pp = cases[i][2];
@@ -338,6 +346,9 @@ static void test_layouts(void) {
         c.run.recompute = i % 3;
         check_layout(&c, shared);
     }
+    c.sharers = 1;
+    c.nranks = 8;
+    c.pp = 2;
     c.tp = 3;
     test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest that can is -tp 2"),
                "%s", why);

@@ -89,7 +89,6 @@ refused "-on: expected one of: auto gpu cpu" -on tpu
 refused "the nearest that can is -tp 2" -pn 4 -tp 3
 refused "-pp 3: 4 ranks cannot be divided" -pn 4 -pp 3
 refused "8 stages can" -e char:8x128x4 -pn 9 -pp 9 -d 576 -b 1 -t 64
-refused "only the trainer plans these" -e char:8x128x4 -t 64 -pn 4 -tp 2 -en 4
 refused "--memory: expected a value, found the end" --memory
 printf 'flops.f32=1e11\nspeed=3\n' >"$scratch/machine"
 refused "machine:2: unknown key 'speed'" --machine "$scratch/machine"

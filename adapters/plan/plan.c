@@ -70,7 +70,7 @@ int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence
 /* Where a rank stands, among ranks that are not there. */
 typedef struct plan_place {
     layout l;
-    plan_world all, data, tp, pp, ends;
+    plan_world all, data, tp, pp, ends, ep, same;
 } plan_place;
 
 static int plan_or_1(int n) { return n > 0 ? n : 1; }
@@ -88,6 +88,8 @@ static void plan_place_close(plan_place *p) {
     plan_group_free(p->l.part.tp);
     plan_group_free(p->l.stage.pp);
     plan_group_free(p->l.stage.ends);
+    plan_group_free(p->l.part.ep);
+    plan_group_free(p->l.same);
     free(p->l.world_unit);
 }
 
@@ -108,11 +110,7 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
     p->all.shares = shares;
     if (sizes.tp * sizes.pp == 1) return 0;
     if (c->model->is_gpt2) {
-        if (model->moe.experts)
-            return sentence_fail(sentence, bytes,
-                                 "-en %d: experts beside -tp %d and -pp %d: only the trainer plans "
-                                 "these: its first lines, with -x 0",
-                                 model->moe.experts, sizes.tp, sizes.pp);
+        l->mixed = model->moe.experts > 0;
         if (sizes.pp > 1 && c->run.recompute == GPT2_RECOMPUTE_AWAY)
             return sentence_fail(sentence, bytes,
                                  "-r 4: a pipeline keeps inputs of blocks in memory; -r 3 is the "
@@ -127,7 +125,9 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
         || plan_part(&l->data, &p->data, l->dp, shares, 0)
         || plan_part(&l->part.tp, &p->tp, l->tp, shares, 0)
         || plan_part(&l->stage.pp, &p->pp, l->pp, shares, pp_rank)
-        || plan_part(&l->stage.ends, &p->ends, 2, shares, pp_rank > 0))
+        || plan_part(&l->stage.ends, &p->ends, 2, shares, pp_rank > 0)
+        || plan_part(&l->part.ep, &p->ep, l->ep, shares, 0)
+        || plan_part(&l->same, &p->same, l->dp / l->ep, shares, 0))
         return sentence_fail(sentence, bytes, "out of memory");
     l->part.sequence = l->tp > 1 && c->sequence;
     if (l->pp > 1) l->part.stage = &l->stage;
@@ -180,7 +180,7 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
         a->among = gpt2_parallel_bytes(&c->model->gpt2, &run) * (uint64_t)micro
                    + gpt2_pipeline_sent(&c->model->gpt2, &run, micro);
     }
-    if (a->activations && c->sharers > 1) {
+    if (a->activations && c->sharers > 1 && !l->world) { /* parts of a layout share them already */
         a->activations += experts_bytes_of(&c->model->gpt2, &run, c->sharers)
                           - experts_bytes_of(&c->model->gpt2, &run, 1);
         a->exchanged = experts_sent_of(&c->model->gpt2, &run, c->sharers) * (uint64_t)micro;
@@ -226,10 +226,13 @@ static int plan_context(const plan_case *c, plan_place *at, int of_experts, cons
     zero_result r = plan_settings(c, &at->l, &own);
     if (!r) r = zero_create(&z, &own, &comm);
     if (!r) r = plan_tensors(c, &at->l, of_experts, z);
-    if (!r) r = zero_query_plan(z, plan);
+    if (!r) r = layout_experts(&at->l, z, &c->model->gpt2, &own, NULL);
+    if (!r) r = layout_plan(&at->l, z, plan);
     if (r) (void)sentence_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
     zero_query_config(z, resolved);
-    zero_destroy(z);
+    layout_destroy(&at->l, z);
+    free(at->l.expert_unit);
+    at->l.expert_unit = NULL;
     return r != ZERO_OK;
 }
 
@@ -238,7 +241,7 @@ static int plan_query(const plan_case *c, plan_place *at, const zero_config *cfg
                       zero_config *resolved, char *sentence, size_t bytes) {
     zero_plan more;
     if (plan_context(c, at, 0, cfg, plan, resolved, sentence, bytes)) return 1;
-    if (!c->model->is_gpt2 || !c->model->gpt2.moe.experts) return 0;
+    if (!c->model->is_gpt2 || !c->model->gpt2.moe.experts || at->l.mixed) return 0;
     if (plan_context(c, at, 1, cfg, &more, NULL, sentence, bytes)) return 1;
     experts_add_plan(plan, &more);
     return 0;
