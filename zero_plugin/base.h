@@ -83,7 +83,7 @@
 #define ZP_TIMEOUT_S     600.0
 #define ZP_CROSS_NUMEL   ((size_t)15360) /* f32 elements of a piece that goes between nodes */
 #define ZP_CROSSINGS     ((size_t)32)    /* pieces on their way at once */
-#define ZP_TASK_BYTES    ((size_t)1024)  /* most arguments of a task */
+#define ZP_TASK_BYTES    ((size_t)768)   /* most arguments of a task */
 #define ZP_LANE_TASKS    ((size_t)128)   /* of a lane that are not worked off */
 
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;

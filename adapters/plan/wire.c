@@ -103,6 +103,6 @@ wire_unit wire_of(const wire_method *m, int stage, const wire_world *w, size_t n
     if (stage < 3) return unit;
     const size_t padded =
         wire_part(w, numel, g) * (size_t)g; /* of which a second shard is a part */
-    unit.again = wire_gather(w, padded, again, again < g ? 0 : m->weight_bits);
+    unit.again = wire_gather(w, padded, again, m->seconds ? 0 : m->weight_bits);
     return unit;
 }
