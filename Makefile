@@ -11,7 +11,7 @@
 # make test             the tests, at most 10 minutes; test-long: what CI adds; test-all: no samples
 # make check            format, linters, both compilers
 # make bench            measure against MPI and memory
-# make links            steps over slow links between hosts, with every method, half an hour, root; links-check: the simulator's
+# make links            steps over slow links between hosts, with every method, half an hour, root; links-check: is the simulator right?
 # make converge         losses with and without fewer bits on the wire, paired by seed; MINUTES=90
 # make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
 # make test-llmc LLMC=path of a checkout of llm.c

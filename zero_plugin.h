@@ -456,7 +456,7 @@ typedef struct zero_config {
                               see what is divided */
     zero_ctx *joins; /* a context of the same rank, world and world_units that this one steps with,
                         as experts do with what is dense; see zero_create. NULL: none */
-    /* HIERARCHY; see HIERARCHY below */
+    /* Ranks that are near each other; see HIERARCHY below */
     int shard_ranks;  /* stages 1 to 3: consecutive ranks that share one copy of what is sharded,
                          beside which there are replicas; divides nranks. 0: all ranks */
     int second_ranks; /* stage 3: consecutive ranks, of those that share a copy, that keep a second
@@ -468,13 +468,13 @@ typedef struct zero_config {
                           and no_mapping changes nothing (ZeRO++, Wang et al. 2023: qwZ) */
     int gradient_bits; /* stages 1 to 3: reductions, but of units of ZERO_ONE_D tensors alone: an
                           all-to-all inside nodes of comm.node_size consecutive ranks, sums in f32,
-                          packed again for an all-to-all between nodes. Norm and clipping are those
-                          of what came out (ZeRO++: qgZ) */
+                          packed again for an all-to-all between nodes; NCCL: one, of all ranks.
+                          Norm and clipping are those of what came out (ZeRO++: qgZ) */
     float feedback; /* of these reductions: what a rank's codes lost is kept, and sent later, as a
                        moving average with this beta (LoCo, Xie et al. 2024: 0.8). Takes 2 bytes
                        an element on every rank. A skipped step leaves the errors of blocks that
                        were not finite as they are. 0: it is lost */
-    int feedback_reset; /* steps, skipped ones too, after which that begins at zero; 0: never */
+    int feedback_reset; /* steps, skipped too, after which what is kept becomes 0; 0: never */
 } zero_config;
 
 /* HIERARCHY, for ranks of which some are near each other, as those of a node are.

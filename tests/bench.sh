@@ -1,5 +1,5 @@
 #!/bin/sh
-# bench.sh BUILD - the figures of README: tokens/s of every stage (stages take turns in one run), peak
+# bench.sh BUILD - figures of README and figures.md: tokens/s of every stage (stages take turns in one run), peak
 # memory per rank, the optimizer step against this machine's bandwidth, the reduce-scatter against
 # MPI's, steps over a slow link. 2 ranks of one thread. Timings on a shared machine are noisy: compare within one run.
 set -u

@@ -1,15 +1,20 @@
 /* bench_links.c METHOD MBITS [FLAG VALUE]... - what of the communication between hosts a step does
-   not hide, with a method of wire.h and the trainer's flags (-z 3). Started by mpirun with as many
-   ranks on each host (see links.sh). The host's layers sleep instead of computing, so that no core
-   is short, and a step's time beyond that of its sleep is communication alone. It is held against
-   the least that is possible over a host's link of MBITS each way where nothing may be updated
-   before the norm is known: reductions follow one another behind backward, gathers behind the
-   step, and a layer waits for its own; and against the simulator's step (overlap.h), whose rate and
-   latency between hosts are measured first. What went over the host's device `cable`, where there
-   is one, is told beside the formula. swap MBITS   messages of a group, both ways at once, between
-   two hosts: as long as one way MACHINE=FILE: rates of machine.h, for the simulator. Exit code 3:
-   this build refuses the method's flags. Behind `csv,` on a line of its own: LINKS_COLUMNS. Last
-   line: N passed, N failed. */
+   not hide, with a method of wire.h and the trainer's flags (-z 3)
+   bench_links.c swap MBITS - messages of a group, both ways at once, between two hosts: they must
+   not take longer than one way alone
+
+   Started by mpirun with as many ranks on each host (see links.sh). Layers sleep instead of
+   computing, so that no core is short, and what a step takes beyond their sleep is communication
+   alone. The step's time is held against
+
+   - the least that is possible over a host's link of MBITS each way where nothing may be updated
+     before the norm is known: reductions follow one another behind backward, gathers behind the
+     step, and a layer waits for its own gather;
+   - the simulator's step (overlap.h), whose rate and latency between hosts are measured first.
+
+   What went over the host's device `cable`, where there is one, is told beside the formula's bytes.
+   MACHINE=FILE: rates of machine.h, for the simulator. Exit code 3: this build refuses the method's
+   flags. Behind `csv,` on a line of its own: LINKS_COLUMNS. Last line: N passed, N failed. */
 #include "../adapters/options/train_options.h"
 #include "../adapters/plan/machine.h"
 #include "../adapters/plan/overlap.h"

@@ -159,8 +159,8 @@ static zero_result zp_state_add(zero_ctx *z, int whole, const zero_range *range)
     return ZERO_OK;
 }
 
-/* Errors that are fed back, of this rank alone, as a tensor of its own: its name says of which of
-   how many ranks, so that others never take them for theirs. */
+/* Errors that this rank feeds back, as a tensor that it alone has: the name says of which of how
+   many ranks, so that no other rank loads it. */
 static zero_result zp_state_plan_errors(zero_ctx *z) {
     const zp_group *all = z->cfg.joins ? z->cfg.joins->world : z->world;
     const zero_range errors = {z->wire.name, ZERO_MASTER, ZERO_BF16, 0, z->wire.errors};
@@ -196,8 +196,8 @@ static zero_result zp_errors_move(zero_ctx *z, const zero_range *r, const char *
     return ZERO_OK;
 }
 
-/* Fills z->ranges, from the plan: of every tensor and kind what this rank owns, or all; to
-   save, of replicas each its pieces. */
+/* Fills z->ranges, from the plan. To load: of every tensor and kind what this rank keeps; to save:
+   what no other rank saves, which of a shard with replicas is this replica's piece. */
 static zero_result zp_state_plan(zero_ctx *z) {
     static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
     for (int whole = 0; whole < 2; whole++) {

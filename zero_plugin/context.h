@@ -31,9 +31,9 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int turned;   /* delayed, in the file: NEXT's place is PARAM's now */
     int near;     /* of `gathers`, those among the ranks that keep a second shard */
     size_t second_at; /* bytes of the parameters' memory before its second shard; 0: it has none */
-    int second;       /* that shard is of the weights that are */
+    int second;       /* its second shard has the weights of now */
     int old_next;     /* delayed, in memory: NEXT is older than PARAM, which was written by name */
-    size_t errors;    /* feedback: its first number among them */
+    size_t errors;    /* feedback: where its errors begin in those of all units */
     zp_event *written, *gathered, *reduction, *updated;
     zp_event *spent;     /* delayed: its update is over, and has read the gradient */
     zp_lane_event task;  /* beside a GPU: the same, for lanes */
@@ -88,12 +88,12 @@ typedef struct zp_wire {
     char *out, *in;       /* [packed_bytes] of a unit's reduction, sent and received */
     uint16_t *error;      /* [errors] bf16, a unit's hops behind one another; NULL: no feedback */
     zp_group hop[2];      /* inside nodes, or of all ranks; between nodes */
-    zp_memory meeting[2]; /* in which their parts met */
+    zp_memory meeting[2]; /* of the transport: where the ranks of a hop met */
     zero_comm part[2];
-    uint64_t number[2]; /* of their collectives so far */
+    uint64_t number[2]; /* of a hop's collectives so far */
     zero_message *list; /* [2 * nranks] */
     char name[48];      /* of the errors, as state */
-    int put;            /* they have come, since the state was opened */
+    int put;            /* errors were put, since the state was opened */
     zp_watch watch;
     zp_event *sent[2]; /* by channel: what was sent last, where communicators must take turns */
 } zp_wire;

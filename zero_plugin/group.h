@@ -211,7 +211,7 @@ static zp_op zp_host_op(zp_group *g, int kind, int unit, size_t bytes) {
 static size_t zp_op_shard_bytes(const zp_op *op) { return op->shard * zp_bytes(op->type); }
 
 /* A packed reduction has two hops where there are several nodes of several ranks: inside nodes,
-   then between the ranks of one place. Ranks that the first hop is among, which are consecutive. */
+   then between the ranks of one place. How many ranks, consecutive ones, are in the first hop. */
 static int zp_hop_ranks(const zp_group *g) {
     const int hops = g->node_size > 1 && g->node_size < g->nranks;
     return hops ? g->node_size : g->nranks;

@@ -16,8 +16,8 @@
        first hop brings, and adds                      00+10 02+12   01+11 03+13   20+30 .. ..
        second hop, with the same place                 sum of 0      sum of 1      of 2     of 3
 
-   All of it runs on the stream of its side, where messages of one unit are sent while nothing else
-   of that stream is: so one packed unit is enough. What is sent is counted here. */
+   Packing, messages and sums of a unit run on the gradient stream, which does nothing else
+   meanwhile: so there is memory for one packed unit. What is sent is counted here. */
 #pragma once
 
 #include "world.h"
@@ -129,7 +129,7 @@ static zero_result zp_send(zero_ctx *z, zp_stream *s, const zp_op *op, int n) {
     return turns ? zp_event_record(s, z->wire.sent[channel]) : ZERO_OK;
 }
 
-/* A step begins: now and then errors begin at zero. */
+/* A step begins: every feedback_reset steps with errors of zero. */
 static zero_result zp_errors_turn(zero_ctx *z) {
     const int every = z->cfg.feedback_reset;
     if (!every || !z->wire.error || z->taken % every) return ZERO_OK;

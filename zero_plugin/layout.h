@@ -132,8 +132,8 @@ static int zp_matrix_compare(const void *a, const void *b) {
 }
 
 /* Deals the matrices over the ranks, and over those that have slices of the same: the costliest
-   first, each to who has least so far. An owner keeps those of one sharer behind one another; whole
-   ones, which every sharer makes orthogonal by itself, are the last. */
+   first, each to who has least so far. An owner keeps the matrices of one sharer behind one
+   another, and last those that are whole, which every sharer makes orthogonal by itself. */
 static zero_result zp_layout_deal(zp_layout *l, int nranks) {
     const int sharers = l->sharers;
     double *load = (double *)calloc((size_t)nranks * (size_t)sharers, sizeof *load);

@@ -4,8 +4,8 @@
    and neither divided nor rounded: a reduce-scatter over the replicas, in which each sums its piece
    of each shard, in order, and divides it; the piece is rounded once, to the gradients' type, and
    gathered from all replicas. All on the gradient stream: what waits for a reduction waits for
-   that. f32 gradients are summed where they lie; others in f32 shards behind the gradients, which
-   the bucket's units share out.
+   that. f32 gradients are summed where they lie; others in f32 shards behind the gradients, a place
+   for each unit of a bucket.
 
      MEAN, or sums of 16 bit   [ piece 0 | piece 1 | ... ] of a rank's shard, one of each replica */
 #pragma once

@@ -6,10 +6,10 @@
 
    NORMS. The sums of all shards, which every rank has by then, are added up to one per layer; one
    all-gather over the group brings those of the other slices, as exact, so that the order is
-   nothing. Of tensors that are whole on every rank those of the first rank count.
+   nothing. A tensor that is whole on every rank of the group counts once, on the first.
 
-   MATRIX. An owner has a slice of the matrix, its neighbours in the group the others: one of them,
-   the sharer, gets them all, makes the matrix orthogonal, and sends every slice back.
+   MATRIX. An owner has one slice of a matrix, its neighbours in the group have the others: one of
+   the group, the sharer, gets all slices, makes the matrix orthogonal, and sends every slice back.
      kept      [ sharer 0's matrices | sharer 1's | ... | whole ones ]    this rank's slices
 
      shared    [ slices of rank 0 | of rank 1 | ... ]    of what this rank is sharer of
@@ -98,8 +98,8 @@ static size_t zp_slices_plan(zero_ctx *z) {
            + (size_t)d->slices * zp_slices_limbs(z) * sizeof(zp_limb);
 }
 
-/* Bytes that this rank sends over the group in a step: of sums; and of unit u's matrices, the
-   slices that others make whole, and of those that it makes all others' back. */
+/* Bytes that this rank sends over the group in a step: its sums; and of unit u's matrices its
+   slices to their sharers, and, of what it is sharer of, every other rank's slice back. */
 static size_t zp_slices_sums_sent(const zero_ctx *z) {
     return (size_t)(z->deal.slices - 1) * zp_slices_limbs(z) * sizeof(zp_limb);
 }

@@ -32,8 +32,8 @@ static zero_result zp_gradient_squares(zero_ctx *z, int u, size_t from, size_t t
     return result;
 }
 
-/* The whole shard, of replicas a piece, or what no other rank counts of it: the runs between
-   copies. */
+/* The squares of what this rank counts: its shard, of a shard with replicas its piece, and of
+   either only the runs between copies. */
 static zero_result zp_gradient_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     const size_t first = zp_piece_first(z, u), end = first + x->piece;
@@ -121,7 +121,8 @@ static zero_result zp_world_copy(zero_ctx *z, const zp_tensor *t, zero_group *gi
                              f->own ? f->own->text : given->text);
 }
 
-/* All of these; and the whole model is as large for all. COLLECTIVE over each of them. */
+/* Copies of all tensors' groups; and the world's ranks have a model of one size. COLLECTIVE over
+   the world and each group. */
 static zero_result zp_world_build(zero_ctx *z) {
     const int32_t replicas = 1 << 24, units = z->world_units | (z->replicas.group ? replicas : 0);
     if (z->world != z->all) {

@@ -693,12 +693,12 @@ static checkpoint_result ck_same_tensor(const ck_tensor *mine, const ck_tensor *
                    mine->name, his->layers, his->numel, mine->layers, mine->numel);
 }
 
-/* Where m has what `mine` is; -1: it has none of that size. */
+/* The number of m's tensor of that name; -1: m has none, or of another size. */
 static int ck_find_feedback(const ck_manifest *m, const char *name, uint64_t numel) {
     const int i = ck_manifest_find(m, name);
     return i >= 0 && m->tensor[i].layers * m->tensor[i].numel == numel ? i : -1;
 }
-/* All ranks find theirs, or none takes any: errors of some alone are those of no run. */
+/* Every rank finds its errors in m. If one does not, no rank loads any: a run has those of all. */
 static int ck_has_feedback(const checkpoint *c, const ck_manifest *m) {
     int has = 0;
     for (int t = 0; t < c->plan.ntensors; t++) {

@@ -87,7 +87,7 @@ static int tool_walk(const char *folder, tool_each each) {
     return code;
 }
 
-/* Of the model, and their elements: errors that ranks feed back are none of its tensors. */
+/* Counts the model's tensors and their elements, without the errors that ranks feed back. */
 static int tool_tensors(const checkpoint_reader *r, size_t *elements) {
     int n = 0;
     *elements = 0;

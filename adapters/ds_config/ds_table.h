@@ -161,8 +161,7 @@ typedef struct ds_row {
 #define WHY_EXPERTS    "experts are GPT-2's MLPs, as many as the trainer's own flag -en says"
 #define WHY_GATES                                                                                  \
     "gates are softmaxes; one expert's output is multiplied by its gate, two by theirs over "      \
-    "their "                                                                                       \
-    "sum"
+    "their sum"
 #define WHY_GPT2 "the model is GPT-2, which the trainer knows how to cut"
 #define WHY_BETWEEN                                                                                \
     "what goes between stages is in parts where partition_activations (-sp 1) is on, and whole "   \

@@ -46,7 +46,7 @@ static int layers_of(const gpt2_config *cfg, const experts_part *part) {
     if (!cfg->moe.experts) return 0;
     return part->stage ? gpt2_stage_layers(part->stage) / 2 : experts_layers(cfg);
 }
-/* Layer i of the part's, among those of the model. */
+/* The number in the model of the part's layer i. */
 static int layer_of(const experts_part *part, int i) {
     return part->stage ? gpt2_stage_block(part->stage, 2 * i + 1) / 2 : i;
 }
@@ -68,7 +68,7 @@ static size_t numel_of(const gpt2_config *cfg, int tensor) {
     return of[tensor];
 }
 
-/* What the part has of it: hidden channels, or all. */
+/* What the part has of a tensor's layer, or expert: its hidden channels, or all. */
 static tensor_slice slice_of(const gpt2_config *cfg, const experts_part *part, int tensor) {
     const size_t C = (size_t)cfg->channels;
     tensor_slice s = {1, 4 * C, 1, 0, 4 * C / (size_t)part->tp};
@@ -127,7 +127,7 @@ typedef struct expert_tensors {
     void *at[EXPERTS_TENSORS];
 } expert_tensors;
 
-/* Of the ranks that have the same, the first. */
+/* This rank is the first of those that have the same elements of a tensor. */
 static int is_owner(const experts_part *part, int tensor, const tensor_slice *s) {
     return !(tensor == EXPERTS_GATEW && part->rank) && !(tensor_slice_is_whole(s) && part->tp_rank);
 }

@@ -215,7 +215,7 @@ static void launch_meet(launch *l, int ok, const char *sentence, int exit_code) 
 #ifdef ZERO_WITH_MPI
     if (l->kind == LAUNCH_MPI) {
         witness_unwatch();
-        MPI_Barrier(MPI_COMM_WORLD); /* nobody is missed */
+        MPI_Barrier(MPI_COMM_WORLD); /* no rank takes another's end for a failure */
         MPI_Finalize();
     }
 #endif
@@ -691,7 +691,8 @@ static void launch_mpi_board(launch *l, launch_mpi *mpi) {
     l->board = (launch_board *)board;
 }
 
-/* Rank i of this machine is gone. It has said so, or nobody has: mpirun names its number alone. */
+/* Place i of this machine is gone. If no rank has said so, this one does: mpirun tells its number
+   alone. */
 static void launch_mpi_gone(void *user, int i) {
     const launch *l = (const launch *)user;
     const int process = __atomic_load_n(&l->board->process[i], __ATOMIC_ACQUIRE);
@@ -703,7 +704,7 @@ static void launch_mpi_gone(void *user, int i) {
     if (launch_claim(l->board)) launch_write(l->program, sentence);
 }
 
-/* mpirun ends the others by a signal, which may come before the witness does. */
+/* mpirun ends the other ranks by a signal, which may come before the witness sees who is gone. */
 static void launch_mpi_signal(void *user, signals_verdict verdict, int number) {
     launch *l = (launch *)user;
     const int who = witness_gone();

@@ -302,7 +302,9 @@ static const option train_table[] = {
     ROW(INT, "-qg", "--gradient-bits", gradient_bits, "0", RANGE(0, 8), .course = 1,
         TO(INT, zero.gradient_bits),
         KEY("zero_optimization.zero_quantized_gradients: -qg", DS_GIVEN_GRADIENT_BITS, IF_GIVEN),
-        .help = "stages 1 to 3: reductions of gradients do, inside nodes (-ns), then between them"),
+        .help =
+            "stages 1 to 3: reductions of gradients travel so, inside nodes (-ns), then between "
+            "them. 0: as they are stored"),
     ROW(REAL, "-qf", "--feedback", feedback, "0", RANGE(0, 0.9999999), .course = 1,
         TO(FLOAT, zero.feedback),
         KEY("zero_optimization.zeropp_loco_param.err_beta: -qf", DS_GIVEN_FEEDBACK, IF_GIVEN),
@@ -311,7 +313,7 @@ static const option train_table[] = {
     ROW(INT, "-qr", "--feedback-reset", feedback_reset, "0", RANGE(0, 2e9), .course = 1,
         TO(INT, zero.feedback_reset),
         KEY("zero_optimization.zeropp_loco_param.reset_T: -qr", DS_GIVEN_FEEDBACK, IF_GIVEN),
-        .help = "steps after which that begins at zero; 0: never"),
+        .help = "-qf: steps after which what is kept becomes zero; 0: never"),
     ROW(WORD, "-zos", "--optimizer-tier", optimizer_tier, "device", .words = "device host file",
         TO(INT, zero.optimizer_tier),
         KEY("zero_optimization.offload_optimizer.device: -zos", DS_GIVEN_OPTIMIZER_TIER, IF_GIVEN),

@@ -27,8 +27,8 @@ typedef struct overlap_task {
 typedef struct overlap_stream {
     const wire_leg *leg[2]; /* one after the other */
     int legs, at, busy;
-    double ready, near_end,
-        left; /* when it sends, has sent inside the node; bytes to other nodes */
+    double ready, near_end; /* when it begins to send; when all inside the node is sent */
+    double left;            /* bytes to other nodes */
 } overlap_stream;
 
 typedef struct overlap_sim {

@@ -20,7 +20,7 @@ enum { NESTED = 8, CLOCK_ROUNDS = 16, CONTEXTS = 2 };
 /* What a context hands its events to. */
 typedef struct observed {
     observer *by;
-    int experts; /* it is theirs */
+    int experts; /* the context is the experts' */
 } observed;
 
 struct observer {
