@@ -184,7 +184,9 @@ typedef struct zero_comm {
     int node_size; /* ranks per node, in rank order: sums go inside nodes first, then over nodes in
                       node order. 0: what the machine is (LOCAL: one node; MPI: as MPI reports).
                       LOCAL with a value reproduces the bits of that many ranks per host; MPI with a
-                      value cuts hosts into nodes of that size. Must divide nranks. */
+                      value cuts hosts into nodes of that size. NCCL sums in an order of its own, and
+                      looks at it for packed reductions alone (cfg.gradient_bits; 0: one node). Must
+                      divide nranks. */
 } zero_comm;
 
 /* Ranks that communicate by themselves: see GROUPS OF RANKS below. */
@@ -468,8 +470,8 @@ typedef struct zero_config {
                           and no_mapping changes nothing (ZeRO++, Wang et al. 2023: qwZ) */
     int gradient_bits; /* stages 1 to 3: reductions, but of units of ZERO_ONE_D tensors alone: an
                           all-to-all inside nodes of comm.node_size consecutive ranks, sums in f32,
-                          packed again for an all-to-all between nodes; NCCL: one, of all ranks.
-                          Norm and clipping are those of what came out (ZeRO++: qgZ) */
+                          packed again for an all-to-all between nodes. Norm and clipping are those
+                          of what came out (ZeRO++: qgZ) */
     float feedback; /* of these reductions: what a rank's codes lost is kept, and sent later, as a
                        moving average with this beta (LoCo, Xie et al. 2024: 0.8). Takes 2 bytes
                        an element on every rank. A skipped step leaves the errors of blocks that

@@ -166,6 +166,7 @@ enum {
 #define CUDA_SHARDS  ((int64_t)1 << 35) /* two ranks, or one of an odd number, share a copy */
 #define CUDA_SECOND  ((int64_t)1 << 36) /* as many keep a second shard */
 #define CUDA_PACKED  ((int64_t)1 << 37) /* gradients travel in 4 bits, at stage 3 weights in 8 */
+#define CUDA_NODES   ((int64_t)1 << 38) /* of two ranks */
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
@@ -215,6 +216,12 @@ static const cuda_case cuda_cases[] = {
      CUDA_PACKED | CUDA_HOST | CUDA_PARAMS, 20},
     {"packed-nccl-3", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
      CUDA_EVAL_STEPPED, CUDA_PACKED | CUDA_ALL_GATHERED, 20},
+    {"packed-nccl-hops", ZERO_COMM_NCCL, 4, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0, 0,
+     CUDA_PACKED | CUDA_NODES | CUDA_SECOND | CUDA_NORM, 20},
+    {"packed-hops", ZERO_COMM_LOCAL, 4, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 2, 0, 0,
+     CUDA_PACKED | CUDA_NODES, 20},
+    {"packed-nccl-shards", ZERO_COMM_NCCL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0, 0,
+     CUDA_PACKED | CUDA_SHARDS, 20},
     {"nccl-one", ZERO_COMM_NCCL, 1, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, 0, 20},
     {"nccl-0", ZERO_COMM_NCCL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0, 0, 60},
     {"nccl-1", ZERO_COMM_NCCL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0, CUDA_EVAL_STEPPED,
@@ -681,7 +688,8 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
 static __thread cuda_rank *cuda_me;
 
 static zero_comm cuda_comm(const test_rank *r) {
-    zero_comm c = {cuda_me->run->k->kind, r->rank, r->local, 0};
+    const cuda_case *k = cuda_me->run->k;
+    zero_comm c = {k->kind, r->rank, r->local, k->more & CUDA_NODES ? 2 : 0};
     if (c.kind == ZERO_COMM_SELF) c.handle = NULL;
 #ifdef EMULATED_LAUNCH
     if (c.kind == ZERO_COMM_NCCL) c.handle = &cuda_me->comm;
