@@ -149,7 +149,7 @@ static zero_result zp_access_agree(zero_ctx *z, const zp_tensor *t, zero_kind ki
                    t->desc.name, first, first + count, r);
 }
 
-/* One more range of both lists. */
+/* One more range of one of the lists. */
 static zero_result zp_state_add(zero_ctx *z, int whole, const zero_range *range) {
     int *n = &z->nranges[whole];
     void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);

@@ -164,8 +164,10 @@ static zero_result zp_hops_open(zero_ctx *z) {
                                  "gradient_bits is %d, but %s has no messages between ranks",
                                  z->cfg.gradient_bits, z->data->transport->name);
     w->list = (zero_message *)calloc(2 * (size_t)z->data->nranks, sizeof *w->list);
-    ZP_DO(z, zp_agree(z->data, w->list != NULL, &who));
-    if (who >= 0) return z->dead = zp_fail(z, ZERO_ERR_MEMORY, "rank %d: messages", who);
+    ZP_DO(z, zp_agree(z->all, w->list != NULL, &who));
+    if (who >= 0)
+        return z->dead =
+                   zp_fail(z, ZERO_ERR_MEMORY, "rank %d has no memory for a list of messages", who);
     ZP_DO(z, zp_hop_open(z, 0, local));
     if (two) ZP_DO(z, zp_hop_open(z, 1, local));
     return zp_check(z, zp_watch_open(&w->watch, w->hop, 1 + two));
