@@ -16,16 +16,18 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (!t) return at < z->ntensors;
     const zero_tensor_desc *d = &t->desc;
     uint64_t name = ZP_HASH_EMPTY;
-    char hash[32] = "";
+    char hash[32] = "", slices[64] = "";
     for (const char *c = d->name; *c; c++) name = zp_hash(name, (unsigned char)*c);
     if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
+    if (t->slices > 1)
+        (void)snprintf(slices, sizeof slices, "slices %d of %zu rows, ", t->slices, t->outer);
     (void)snprintf(
         text, bytes,
         "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
-        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, name %s%s",
+        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, %sname %s%s",
         at, d->numel, d->layers, d->unit, t->together, t->every, d->uses, d->flags,
-        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, hash, d->name);
+        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, slices, hash, d->name);
     return 1;
 }
 
