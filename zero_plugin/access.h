@@ -149,7 +149,7 @@ static zero_result zp_access_agree(zero_ctx *z, const zp_tensor *t, zero_kind ki
                    t->desc.name, first, first + count, r);
 }
 
-/* One more range of both lists. */
+/* One more range of one of the lists. */
 static zero_result zp_state_add(zero_ctx *z, int whole, const zero_range *range) {
     int *n = &z->nranges[whole];
     void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);
@@ -184,10 +184,11 @@ static zero_result zp_errors_move(zero_ctx *z, const zero_range *r, const char *
     for (size_t at = 0, n; at < r->count; at += n) { /* by way of memory that the device reaches */
         float wide[ZP_CONVERT_BLOCK];
         uint16_t *here = w->error + r->first + at;
-        n = zp_min(ZP_CONVERT_BLOCK, r->count - at);
-        if (!out) {
-            zp_widen(wide, values + at * zp_bytes(r->type), r->type, n);
-            zp_narrow(stage, ZERO_BF16, wide, n);
+        n = zp_min(ZP_STAGE_NUMEL, r->count - at);
+        for (size_t i = 0, some; i < n && !out; i += some) {
+            some = zp_min(ZP_CONVERT_BLOCK, n - i);
+            zp_widen(wide, values + (at + i) * zp_bytes(r->type), r->type, some);
+            zp_narrow(stage + i, ZERO_BF16, wide, some);
         }
         ZP_DO(z, zp_copy(&z->compute, out ? stage : here, out ? here : stage, n * sizeof *here));
         ZP_DO(z, zp_stream_sync(&z->compute));

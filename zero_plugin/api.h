@@ -202,8 +202,8 @@ void zero_destroy(zero_ctx *z) {
     zp_called(z, "zero_destroy");
     const int broken =
         z->dead || zp_failure_result(&z->failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
-    for (zp_group *g = z->group; g < z->group + ZP_GROUPS && broken;
-         g++) /* first: what this rank's own streams wait for */
+    /* first: what this rank's own streams wait for */
+    for (zp_group *g = z->group; g < z->group + ZP_GROUPS && broken; g++)
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
     if (broken) zp_hops_abort(z);

@@ -196,6 +196,7 @@ static zero_result zp_await(const zp_op *op, uint32_t *word, int place) {
     zp_group *g = op->group;
     const zp_seats *s = zp_seats_of(g);
     const uint32_t *left = &zp_board_of(s)->left[place], value = s->seq[op->channel];
+    char who[ZP_COORDS_BYTES + 48];
     double deadline = 0;
     for (int spin = 0;; spin++) {
         const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
@@ -206,8 +207,9 @@ static zero_result zp_await(const zp_op *op, uint32_t *word, int place) {
         if (told || gone) { /* it may have come before */
             if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
             ZP_TRY(zp_seats_aborted(g));
-            return zp_error(g, ZERO_ERR_PEER, "rank %d destroyed its context before %s",
-                            s->rank_of[place], zp_call_name(op->kind));
+            return zp_error(g, ZERO_ERR_PEER, "%s destroyed its context before %s",
+                            zp_rank_text(g, s->rank_of[place], who, sizeof who),
+                            zp_call_name(op->kind));
         }
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;

@@ -16,16 +16,18 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (!t) return at < z->ntensors;
     const zero_tensor_desc *d = &t->desc;
     uint64_t name = ZP_HASH_EMPTY;
-    char hash[32] = "";
+    char hash[32] = "", slices[64] = "";
     for (const char *c = d->name; *c; c++) name = zp_hash(name, (unsigned char)*c);
     if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
+    if (t->slices > 1)
+        (void)snprintf(slices, sizeof slices, "slices %d of %zu rows, ", t->slices, t->outer);
     (void)snprintf(
         text, bytes,
         "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
-        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, name %s%s",
+        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, %sname %s%s",
         at, d->numel, d->layers, d->unit, t->together, t->every, d->uses, d->flags,
-        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, hash, d->name);
+        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, slices, hash, d->name);
     return 1;
 }
 
@@ -63,8 +65,7 @@ static zero_result zp_build_live(zero_ctx *z) {
     zp_pool *pool = &z->pool[ZP_PARAM];
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
-    z->events =
-        (zp_event *)calloc(5 * all + (size_t)pool->n + 2 * ZP_PLACES + 2, sizeof *z->events);
+    z->events = (zp_event *)calloc(5 * all + (size_t)pool->n + 2 * ZP_PLACES, sizeof *z->events);
     if (!z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
     zp_event *e = z->events;
     for (int u = 0; u < z->layout.all; u++) {
@@ -82,7 +83,6 @@ static zero_result zp_build_live(zero_ctx *z) {
     }
     z->deal.summed = e++;
     z->deal.ended = e++;
-    for (int i = 0; i < 2; i++) z->wire.sent[i] = e++;
     z->passed = e++;
     z->agreed = e++;
     z->reported = e++;

@@ -9,14 +9,19 @@
 
    MATRIX. Each matrix is dealt to an owner, by what it costs (see layout). A place is room for one
    unit, f32; there are ZP_PLACES, or as many as units with matrices, which take turns, in the order
-   of updates. compute (or updates)  the first pass writes its shard's directions into the unit's
-   place: `full` gradient stream       all-gathers the place (stage 0: all is there already); each
-   owner keeps its matrices: `read` compute (or updates)  when all units are through, each owner
-   makes its matrices orthogonal, one after another: `ended` gradient stream       writes the owned
-   matrices of a unit into its place, beside zeros, and reduce-scatters it: x + 0 + ... is x. Stage
-   0: then gathers it. `full` compute (or updates)  the last pass takes its shard from the place:
-   `read` It all takes place behind the decision about skipping, and is sent whatever that was, as
-   ranks may learn of it late; the arithmetic of a skipped step is left out.
+   of updates.
+
+     compute (or updates)  the first pass writes its shard's directions into the place: `full`
+     gradient stream       all-gathers the place (stage 0: all is there already); each owner keeps
+                           its matrices: `read`
+     compute (or updates)  when all units are through, each owner makes its matrices orthogonal, one
+                           after another: `ended`
+     gradient stream       writes the owned matrices of a unit into its place, beside zeros, and
+                           reduce-scatters it: x + 0 + ... is x. Stage 0: then gathers it. `full`
+     compute (or updates)  the last pass takes its shard from the place: `read`
+
+   It all takes place behind the decision about skipping, and is sent whatever that was, as ranks
+   may learn of it late; the arithmetic of a skipped step is left out.
 
    Of tensors that tensor-parallel ranks have slices of see slices: between ratios and sums, and
    around what owners make.

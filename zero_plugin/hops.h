@@ -112,12 +112,8 @@ static zero_result zp_packed_gather(zero_ctx *z, zp_stream *s, const zp_op *op) 
 }
 
 /* Collectives of units to a stream: those that travel as they are stored together, where they
-   follow one another. Over NCCL hops have communicators of their own, which take turns with that of
-   the gathers, in the host's order: kernels that wait for one another in two orders wait for ever.
- */
+   follow one another. */
 static zero_result zp_send(zero_ctx *z, zp_stream *s, const zp_op *op, int n) {
-    const int turns = z->wire.packed_bytes && z->data->sums, channel = n ? (int)op->channel : 0;
-    if (turns) ZP_TRY(zp_event_wait(s, z->wire.sent[!channel]));
     for (int i = 0, next; i < n; i = next) {
         for (next = i; next < n && !op[next].codec;) next++;
         if (next > i) ZP_TRY(zp_issue(s, &op[i], next - i));
@@ -126,7 +122,7 @@ static zero_result zp_send(zero_ctx *z, zp_stream *s, const zp_op *op, int n) {
         ZP_TRY(packed->kind == ZP_ALL_GATHER ? zp_packed_gather(z, s, packed)
                                              : zp_packed_reduction(z, s, packed));
     }
-    return turns ? zp_event_record(s, z->wire.sent[channel]) : ZERO_OK;
+    return ZERO_OK;
 }
 
 /* A step begins: every feedback_reset steps with errors of zero. */
@@ -164,8 +160,10 @@ static zero_result zp_hops_open(zero_ctx *z) {
                                  "gradient_bits is %d, but %s has no messages between ranks",
                                  z->cfg.gradient_bits, z->data->transport->name);
     w->list = (zero_message *)calloc(2 * (size_t)z->data->nranks, sizeof *w->list);
-    ZP_DO(z, zp_agree(z->data, w->list != NULL, &who));
-    if (who >= 0) return z->dead = zp_fail(z, ZERO_ERR_MEMORY, "rank %d: messages", who);
+    ZP_DO(z, zp_agree(z->all, w->list != NULL, &who));
+    if (who >= 0)
+        return z->dead =
+                   zp_fail(z, ZERO_ERR_MEMORY, "rank %d has no memory for a list of messages", who);
     ZP_DO(z, zp_hop_open(z, 0, local));
     if (two) ZP_DO(z, zp_hop_open(z, 1, local));
     return zp_check(z, zp_watch_open(&w->watch, w->hop, 1 + two));

@@ -128,17 +128,18 @@ static zero_result zp_world_build(zero_ctx *z) {
     if (z->world != z->all) {
         ZP_DO(z, zp_exchange(z->world, &units, sizeof units));
         const int r = zp_mail_differs(z->world, sizeof units);
-        int32_t his = 0;
+        int32_t zeroth, his;
+        memcpy(&zeroth, z->world->mail, sizeof zeroth);
         memcpy(&his, z->world->mail + (size_t)r * sizeof his, sizeof his);
-        if ((his ^ units) & replicas)
+        if ((zeroth ^ his) & replicas)
             return z->dead = zp_fail(z, ZERO_ERR_MISMATCH,
-                                     "shard_ranks cuts the ranks here, or on rank %d of the world, "
-                                     "and not on both",
-                                     r);
+                                     "shard_ranks cuts the ranks on rank %d of the world, and not "
+                                     "on rank %d",
+                                     his & replicas ? r : 0, his & replicas ? 0 : r);
         if (r)
             return z->dead = zp_fail(z, ZERO_ERR_MISMATCH,
-                                     "world_units is %d here, %d on rank %d of the world",
-                                     (int)(units & ~replicas) - 1, (int)(his & ~replicas) - 1, r);
+                                     "world_units is %d on rank 0 of the world, %d on rank %d",
+                                     (int)(zeroth & ~replicas) - 1, (int)(his & ~replicas) - 1, r);
     }
     for (int t = 0; t < z->ntensors; t++) {
         const zp_tensor *x = &z->tensors[t];

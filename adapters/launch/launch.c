@@ -214,6 +214,7 @@ static void launch_meet(launch *l, int ok, const char *sentence, int exit_code) 
     if (l->kind == LAUNCH_FORK) launch_await_claim(l->board, LAUNCH_WITNESS_MS);
 #ifdef ZERO_WITH_MPI
     if (l->kind == LAUNCH_MPI) {
+        signals_unwatch(); /* it asks the witness */
         witness_unwatch();
         MPI_Barrier(MPI_COMM_WORLD); /* no rank takes another's end for a failure */
         MPI_Finalize();
@@ -711,7 +712,8 @@ static void launch_mpi_signal(void *user, signals_verdict verdict, int number) {
     if (who >= 0) launch_mpi_gone(l, who);
     if (who < 0 && verdict != SIGNALS_END) launch_take_signal(l, verdict, number);
     if (verdict != SIGNALS_END) return;
-    __atomic_store_n(&l->board->process[l->local_rank], 0, __ATOMIC_RELEASE);
+    if (l->local_rank < LAUNCH_MAX_RANKS)
+        __atomic_store_n(&l->board->process[l->local_rank], 0, __ATOMIC_RELEASE);
     if (signals_stops()) launch_take_signal(l, verdict, number);
     signals_release();
     (void)signal(number, SIG_DFL);
@@ -722,13 +724,15 @@ static void launch_mpi_signal(void *user, signals_verdict verdict, int number) {
 /* The ranks of this machine look at each other. */
 static void launch_mpi_watch(launch *l) {
     int others[LAUNCH_MAX_RANKS];
-    if (l->local_ranks > LAUNCH_MAX_RANKS) return;
-    l->board->rank_of[l->local_rank] = l->rank;
-    l->board->process[l->local_rank] = (int)getpid();
+    if (l->local_rank < LAUNCH_MAX_RANKS) {
+        l->board->rank_of[l->local_rank] = l->rank;
+        l->board->process[l->local_rank] = (int)getpid();
+    }
     MPI_Barrier(MPI_COMM_WORLD);
     memcpy(others, l->board->process, sizeof others);
-    others[l->local_rank] = 0;
-    (void)witness_watch(l->local_ranks, others, launch_mpi_gone, l);
+    if (l->local_rank < LAUNCH_MAX_RANKS) others[l->local_rank] = 0;
+    const int n = l->local_ranks < LAUNCH_MAX_RANKS ? l->local_ranks : LAUNCH_MAX_RANKS;
+    (void)witness_watch(n, others, launch_mpi_gone, l);
     if (!signals_watch(launch_mpi_signal, l)) launch_fail(l, "rank %d: no more threads", l->rank);
 }
 
