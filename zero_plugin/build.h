@@ -63,8 +63,7 @@ static zero_result zp_build_live(zero_ctx *z) {
     zp_pool *pool = &z->pool[ZP_PARAM];
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
-    z->events =
-        (zp_event *)calloc(5 * all + (size_t)pool->n + 2 * ZP_PLACES + 2, sizeof *z->events);
+    z->events = (zp_event *)calloc(5 * all + (size_t)pool->n + 2 * ZP_PLACES, sizeof *z->events);
     if (!z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
     zp_event *e = z->events;
     for (int u = 0; u < z->layout.all; u++) {
@@ -82,7 +81,6 @@ static zero_result zp_build_live(zero_ctx *z) {
     }
     z->deal.summed = e++;
     z->deal.ended = e++;
-    for (int i = 0; i < 2; i++) z->wire.sent[i] = e++;
     z->passed = e++;
     z->agreed = e++;
     z->reported = e++;

@@ -95,7 +95,6 @@ typedef struct zp_wire {
     char name[48];      /* of the errors, as state */
     int put;            /* they have come, since the state was opened */
     zp_watch watch;
-    zp_event *sent[2]; /* by channel: what was sent last, where communicators must take turns */
 } zp_wire;
 
 /* What the ranks make of whole tensors between the passes of a rule that needs it; see deal. */

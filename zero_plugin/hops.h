@@ -112,12 +112,8 @@ static zero_result zp_packed_gather(zero_ctx *z, zp_stream *s, const zp_op *op) 
 }
 
 /* Collectives of units to a stream: those that travel as they are stored together, where they
-   follow one another. Over NCCL hops have communicators of their own, which take turns with that of
-   the gathers, in the host's order: kernels that wait for one another in two orders wait for ever.
- */
+   follow one another. */
 static zero_result zp_send(zero_ctx *z, zp_stream *s, const zp_op *op, int n) {
-    const int turns = z->wire.packed_bytes && z->data->sums, channel = n ? (int)op->channel : 0;
-    if (turns) ZP_TRY(zp_event_wait(s, z->wire.sent[!channel]));
     for (int i = 0, next; i < n; i = next) {
         for (next = i; next < n && !op[next].codec;) next++;
         if (next > i) ZP_TRY(zp_issue(s, &op[i], next - i));
@@ -126,7 +122,7 @@ static zero_result zp_send(zero_ctx *z, zp_stream *s, const zp_op *op, int n) {
         ZP_TRY(packed->kind == ZP_ALL_GATHER ? zp_packed_gather(z, s, packed)
                                              : zp_packed_reduction(z, s, packed));
     }
-    return turns ? zp_event_record(s, z->wire.sent[channel]) : ZERO_OK;
+    return ZERO_OK;
 }
 
 /* A step begins: now and then errors begin at zero. */
