@@ -174,20 +174,22 @@ static zero_result zp_errors_move(zero_ctx *z, const zero_range *r, const char *
     zp_wire *w = &z->wire;
     uint16_t *stage = (uint16_t *)(void *)z->data->stage.base;
     ZP_REFUSE(z,
-              r->first > w->errors || r->count > w->errors - r->first || (int)r->type < 0
-                  || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
-              "%s has %zu errors in bf16, asked for [%zu, %zu) in type %d", r->name, w->errors,
-              r->first, r->first + r->count, (int)r->type);
+              r->kind != ZERO_MASTER || r->first > w->errors || r->count > w->errors - r->first
+                  || (int)r->type < 0 || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
+              "%s has %zu errors in bf16 of kind %d, asked for [%zu, %zu) in type %d of kind %d",
+              r->name, w->errors, (int)ZERO_MASTER, r->first, r->first + r->count, (int)r->type,
+              (int)r->kind);
     ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
               r->first + r->count);
     w->put |= !out;
     for (size_t at = 0, n; at < r->count; at += n) { /* by way of memory that the device reaches */
         float wide[ZP_CONVERT_BLOCK];
         uint16_t *here = w->error + r->first + at;
-        n = zp_min(ZP_CONVERT_BLOCK, r->count - at);
-        if (!out) {
-            zp_widen(wide, values + at * zp_bytes(r->type), r->type, n);
-            zp_narrow(stage, ZERO_BF16, wide, n);
+        n = zp_min(ZP_STAGE_NUMEL, r->count - at);
+        for (size_t i = 0, m; i < n && !out; i += m) {
+            m = zp_min(ZP_CONVERT_BLOCK, n - i);
+            zp_widen(wide, values + (at + i) * zp_bytes(r->type), r->type, m);
+            zp_narrow(stage + i, ZERO_BF16, wide, m);
         }
         ZP_DO(z, zp_copy(&z->compute, out ? stage : here, out ? here : stage, n * sizeof *here));
         ZP_DO(z, zp_stream_sync(&z->compute));
