@@ -184,7 +184,10 @@ typedef struct zero_comm {
     int node_size; /* ranks per node, in rank order: sums go inside nodes first, then over nodes in
                       node order. 0: what the machine is (LOCAL: one node; MPI: as MPI reports).
                       LOCAL with a value reproduces the bits of that many ranks per host; MPI with a
-                      value cuts hosts into nodes of that size. Must divide nranks. */
+                      value cuts hosts into nodes of that size; NCCL, which sums in an order of its
+                      own, needs one for cfg.gradient_bits alone: with 0 packed gradients take one
+                      hop, which sends across as often what two do as a node has ranks. Must divide
+                      nranks. */
 } zero_comm;
 
 /* Ranks that communicate by themselves: see GROUPS OF RANKS below. */

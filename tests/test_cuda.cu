@@ -166,6 +166,7 @@ enum {
 #define CUDA_SHARDS  ((int64_t)1 << 35) /* two ranks, or one of an odd number, share a copy */
 #define CUDA_SECOND  ((int64_t)1 << 36) /* as many keep a second shard */
 #define CUDA_PACKED  ((int64_t)1 << 37) /* gradients travel in 4 bits, at stage 3 weights in 8 */
+#define CUDA_NODES   ((int64_t)1 << 38) /* nodes have two ranks */
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
@@ -213,6 +214,10 @@ static const cuda_case cuda_cases[] = {
      CUDA_PACKED | CUDA_ALL_GATHERED | CUDA_SAVES, 20},
     {"packed-3-host", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, 0,
      CUDA_PACKED | CUDA_HOST | CUDA_PARAMS, 20},
+    {"packed-nodes", ZERO_COMM_LOCAL, 4, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_PACKED | CUDA_NODES, 20},
+    {"packed-nccl-nodes", ZERO_COMM_NCCL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_PACKED | CUDA_NODES | CUDA_ALL_GATHERED, 20},
     {"packed-nccl-3", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
      CUDA_EVAL_STEPPED, CUDA_PACKED | CUDA_ALL_GATHERED, 20},
     {"nccl-one", ZERO_COMM_NCCL, 1, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, 0, 20},
@@ -683,6 +688,7 @@ static __thread cuda_rank *cuda_me;
 static zero_comm cuda_comm(const test_rank *r) {
     zero_comm c = {cuda_me->run->k->kind, r->rank, r->local, 0};
     if (c.kind == ZERO_COMM_SELF) c.handle = NULL;
+    if (cuda_me->run->k->more & CUDA_NODES) c.node_size = 2;
 #ifdef EMULATED_LAUNCH
     if (c.kind == ZERO_COMM_NCCL) c.handle = &cuda_me->comm;
 #endif

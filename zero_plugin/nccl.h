@@ -341,9 +341,6 @@ static zero_result zp_nccl_check(zp_group *g, const zero_comm *given, ncclComm_t
     zp_nccl *n = zp_nccl_of(g);
     int device = -1;
     if (!parent) return zp_error(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
-    if (given->node_size)
-        return zp_error(g, ZERO_ERR_ARGUMENT,
-                        "comm.node_size is %d: NCCL sums in an order of its own", given->node_size);
     ncclResult_t r = ncclGetVersion(&n->version);
     if (r == ncclSuccess && n->version < 21900)
         return zp_error(g, ZERO_ERR_UNSUPPORTED, "NCCL %d.%d.%d is loaded: 2.19 or newer is needed",
@@ -356,7 +353,8 @@ static zero_result zp_nccl_check(zp_group *g, const zero_comm *given, ncclComm_t
         return zp_error(g, ZERO_ERR_ARGUMENT,
                         "the communicator belongs to device %d, but device %d is current", device,
                         g->device->number);
-    return ZERO_OK;
+    if (given->node_size) g->node_size = given->node_size; /* NCCL's sums do not look at it */
+    return zp_node_size_check(g, given->node_size);
 }
 
 static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
