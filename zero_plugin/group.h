@@ -411,6 +411,7 @@ static zero_result zp_watch_open(zp_watch *w, zp_group *groups, int n) {
     for (int i = 0; i < n; i++) wanted |= groups[i].transport && groups[i].transport->look;
     w->group = groups;
     w->n = n;
+    w->stop = 0; /* it may have been closed before */
     w->runs = wanted && pthread_create(&w->thread, NULL, zp_watch_work, w) == 0;
     if (!wanted || w->runs) return ZERO_OK;
     return zp_error(groups, ZERO_ERR_MEMORY, "a thread that looks after the groups");
