@@ -535,6 +535,18 @@ static uint64_t plain_train(const codec_group *g) {
     return hash;
 }
 
+/* Errors are this rank's, of one kind, and as many as there are. */
+static void codec_bad_ranges(host_run *h, const zero_range *errors, const void *values) {
+    zero_range bad[3] = {*errors, *errors, *errors};
+    bad[0].count++;
+    bad[1].first = bad[1].count + 1;
+    bad[2].kind = ZERO_MOMENT_1;
+    for (int i = 0; i < 4; i++)
+        if (zero_state_put(h->z, i < 3 ? &bad[i] : errors, i < 3 ? values : NULL)
+            != ZERO_ERR_ARGUMENT)
+            test_rank_fail(h->rank, "bad range %d of errors is taken", i);
+}
+
 /* Saves all that this rank goes on from, and goes on from it in a context made anew; saves 2: but
    for the errors. */
 static int codec_again(host_run *h, int saves) {
@@ -566,6 +578,7 @@ static int codec_again(host_run *h, int saves) {
         const int last = i == n - 1, fed = !strncmp(range[i].name, ZERO_FEEDBACK_NAME, 17);
         if (fed != (last && s->cfg.feedback > 0) || (fed && strcmp(range[i].name, name)))
             test_rank_fail(rank, "range %d of %d is %s", i, n, range[i].name);
+        if (fed) codec_bad_ranges(h, &range[i], values[i]);
         if (!fed || saves == 1) HOST_TRY(h, zero_state_put(h->z, &range[i], values[i]));
     }
     if (n > MOST) test_rank_fail(rank, "%d ranges", n);

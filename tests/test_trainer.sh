@@ -231,7 +231,12 @@ test_packed() {
     reference=$(train $packed)
     same 'packed, other settings' "$reference" "$(train $packed -zo 0 -zm 0 -zp 3 -r 3)"
     same 'packed, travels' 1 "$(grep -c 'weights in 8 bits, gradients in 4 bits, with error feedback' "$scratch/out")"
+    same 'packed, second shards' "$reference" "$(train $packed -zh 2)"
     [ "$reference" != "$(train $packed -ns 4)" ] && pass || fail 'packed: nodes make no difference'
+    packed="$small -x 4 -nt 1 -pn 4 -qg 4 -qf 0.8 -zs 2"
+    reference=$(train $packed -z 1)
+    same 'packed, shard groups' "$reference" "$(train $packed -z 3 -zo 0 -zm 0 -zb 30000)"
+    same 'packed, shard groups, bf16' "$(train $packed -dt bf16 -z 1)" "$(train $packed -dt bf16 -z 3)"
     refused 'packed weights at stage 2' 1 'weight_bits is 8: at stage 2' $small -pn 2 -z 2 -qw 8
     refused 'five bits' 1 'gradient_bits is 5, expected 8 or 4' $small -pn 2 -z 2 -qg 5
 }

@@ -174,10 +174,11 @@ static zero_result zp_errors_move(zero_ctx *z, const zero_range *r, const char *
     zp_wire *w = &z->wire;
     uint16_t *stage = (uint16_t *)(void *)z->data->stage.base;
     ZP_REFUSE(z,
-              r->first > w->errors || r->count > w->errors - r->first || (int)r->type < 0
-                  || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
-              "%s has %zu errors in bf16, asked for [%zu, %zu) in type %d", r->name, w->errors,
-              r->first, r->first + r->count, (int)r->type);
+              r->kind != ZERO_MASTER || r->first > w->errors || r->count > w->errors - r->first
+                  || (int)r->type < 0 || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
+              "%s has %zu errors in bf16 of kind %d, asked for [%zu, %zu) in type %d of kind %d",
+              r->name, w->errors, (int)ZERO_MASTER, r->first, r->first + r->count, (int)r->type,
+              (int)r->kind);
     ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
               r->first + r->count);
     w->put |= !out;

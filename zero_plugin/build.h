@@ -154,10 +154,12 @@ static zero_result zp_build_private(zero_ctx *z) {
 /* Memory that one channel uses alone is made known to the transport. */
 static zero_result zp_build_announce(zero_ctx *z) {
     const zp_transport *t = z->data->transport;
-    const char *how[2] = {"", ""};
+    const char *how[2] = {"", ""}, *packed = "";
     char text[ZP_TEXT_BYTES];
     for (int i = 0; i < 2 && t->announce; i++)
         ZP_DO(z, t->announce(z->data, &z->memory[i], (zp_channel)i, &how[i]));
+    if (t->announce && z->wire.gathered_bytes)
+        ZP_DO(z, t->announce(z->data, &z->wire.gathered, ZP_PARAMETERS, &packed));
     (void)snprintf(text, sizeof text, "%s; gradients %s, parameters %s", z->data->note,
                    how[ZP_GRADIENTS], how[ZP_PARAMETERS]);
     if (t->announce && z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);

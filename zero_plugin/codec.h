@@ -8,7 +8,7 @@
      8 bits: a byte is the code of one number
      4 bits: of 32 numbers byte j has the codes of number j, low half, and of number j + 16
 
-   CODES are symmetric and unbiased: with most = 2^(bits-1) - 1,
+   CODES are symmetric: with most = 2^(bits-1) - 1,
      scale = largest |x| of the block / most        code = x * (most / largest), to nearest even
    so that the largest number is met and none is clipped; what comes out is code * scale, which is
    finite (a scale that would make it infinite is the number below). A block whose scale would not
@@ -60,8 +60,7 @@ typedef struct zp_coded {
 } zp_coded;
 
 /* Numbers, `parts` parts behind one another, or the sums of packed ones, become packed parts. Part
-   r goes to place r % locals * (parts / locals) + r / locals: what one message holds is together.
- */
+   r goes to place r % locals * (parts / locals) + r / locals: a message's parts are together. */
 typedef struct zp_encode_args {
     zp_coded sum;  /* sum.n 0: of x; numel, parts and codec are those of what is written, too */
     const void *x; /* [parts][numel] */

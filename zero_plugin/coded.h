@@ -11,8 +11,7 @@
 
 #include "hierarchy.h"
 
-/* NULL: unit u travels as it is stored. kind: ALL_GATHER of weights, REDUCE_SCATTER of gradients.
- */
+/* NULL: as it is stored. kind: ALL_GATHER of weights, REDUCE_SCATTER of gradients. */
 static const zp_codec *zp_unit_codec(const zero_ctx *z, int kind, int u) {
     const zp_unit *x = &z->layout.unit[u];
     const int sharded = z->array[ZP_PARAM].part[u].share == ZP_SHARD;

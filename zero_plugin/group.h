@@ -269,7 +269,8 @@ static zero_result zp_call_same(zp_group *g, int rank, const zp_call *his, const
                     "order",
                     who, rank, zp_call_text(his, a, sizeof a), who, g->rank,
                     zp_call_text(mine, b, sizeof b),
-                    g->swaps ? "functions with the same sizes" : "hooks and functions");
+                    g->swaps && mine->kind != ZP_REDUCE_SCATTER ? "functions with the same sizes"
+                                                                : "hooks and functions");
 }
 
 /* The same of a message that is to come from that rank. */

@@ -51,7 +51,7 @@ static zero_result zp_part_open(zero_ctx *z, int which, zp_group *of, zp_cut cut
     cut.memory = &part->meeting;
     ZP_DO(z, of->transport->cut(of, &cut, &part->comm));
     part->of = of->transport;
-    part->comm.node_size = of->sums ? 0 : node_size;
+    part->comm.node_size = node_size;
     ZP_DO(z, zp_group_open(g, zp_transport_of(part->comm.kind), &part->comm));
     (void)snprintf(g->label, sizeof g->label, "%s", label);
     return ZERO_OK;

@@ -37,7 +37,7 @@ static zero_result zp_hop(zp_stream *s, zp_wire *w, int hop, const zp_op *op, si
     const size_t own = (size_t)g->rank * bytes;
     ZP_TRY(zp_copy(s, w->in + own, w->out + own, bytes));
     ZP_TRY(zp_failure_result(g->failure));
-    return x.n ? g->transport->swap(s, &x) : ZERO_OK;
+    return g->transport->swap(s, &x);
 }
 
 typedef struct zp_hops_args {
@@ -147,7 +147,12 @@ static zero_result zp_hop_open(zero_ctx *z, int hop, int local) {
     g->failure = &z->failure;
     g->timeout_s = data->timeout_s;
     g->swaps = 1;
-    return zp_group_open(g, zp_transport_of(w->part[hop].kind), &w->part[hop]);
+    ZP_TRY(zp_group_open(g, zp_transport_of(w->part[hop].kind), &w->part[hop]));
+    (void)snprintf(g->label, sizeof g->label, "%s",
+                   hop         ? "node"
+                   : nodes > 1 ? "local"
+                               : data->label);
+    return ZERO_OK;
 }
 
 static zero_result zp_hops_open(zero_ctx *z) {
