@@ -974,8 +974,9 @@ typedef struct zero_range {
 } zero_range;
 
 /* With cfg.feedback one range more, the last: the errors of this rank, in BF16, as ZERO_MASTER of a
-   tensor of that name and `2 of 4`, its place among the ranks that agree on a step. They are of use
-   to the same rank of as many alone. Where none are put before zero_state_end (`changed`), errors
+   tensor of that name and `2 of 4, 4 by 2`: its place among the ranks that agree on a step, how many
+   share what is sharded, and how many of them are in the first hop. They are of use to the same
+   rank of as many alone. Where none are put before zero_state_end (`changed`), errors
    begin at zero. */
 #define ZERO_FEEDBACK_NAME "feedback of rank "
 

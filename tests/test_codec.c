@@ -569,7 +569,9 @@ static int codec_again(host_run *h, int saves) {
     test_rank *rank = h->rank;
     zero_ctx *old = h->z;
     char name[64];
-    snprintf(name, sizeof name, ZERO_FEEDBACK_NAME "%d of %d", rank->rank, s->nranks);
+    const int node = rank->node_size > 1 ? rank->node_size : s->nranks;
+    snprintf(name, sizeof name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d", rank->rank, s->nranks,
+             s->nranks, node);
     if (!host_open(h, s, rank)) return 0;
     h->step = step;
     h->reference = reference;

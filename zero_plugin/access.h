@@ -160,12 +160,13 @@ static zero_result zp_state_add(zero_ctx *z, int whole, const zero_range *range)
 }
 
 /* Errors that this rank feeds back, as a tensor that it alone has: the name says of which of how
-   many ranks, so that no other rank loads it. */
+   many ranks, of how many that share and how many in the first hop, so that no other rank loads
+   it. */
 static zero_result zp_state_plan_errors(zero_ctx *z) {
     const zp_group *all = z->cfg.joins ? z->cfg.joins->world : z->world;
     const zero_range errors = {z->wire.name, ZERO_MASTER, ZERO_BF16, 0, z->wire.errors};
-    (void)snprintf(z->wire.name, sizeof z->wire.name, ZERO_FEEDBACK_NAME "%d of %d", all->rank,
-                   all->nranks);
+    (void)snprintf(z->wire.name, sizeof z->wire.name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
+                   all->rank, all->nranks, z->data->nranks, zp_hop_ranks(z->data));
     for (int whole = 0; whole < 2 && z->wire.errors; whole++)
         ZP_TRY(zp_state_add(z, whole, &errors));
     return ZERO_OK;

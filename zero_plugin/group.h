@@ -213,7 +213,7 @@ static size_t zp_op_shard_bytes(const zp_op *op) { return op->shard * zp_bytes(o
 /* A packed reduction has two hops where there are several nodes of several ranks: inside nodes,
    then between the ranks of one place. How many ranks, consecutive ones, are in the first hop. */
 static int zp_hop_ranks(const zp_group *g) {
-    const int hops = g->node_size > 1 && g->node_size < g->nranks;
+    const int hops = g->node_size > 1 && g->node_size < g->nranks && !g->scattered;
     return hops ? g->node_size : g->nranks;
 }
 /* Bytes that a rank sends for an op. */
