@@ -184,9 +184,9 @@ typedef struct zero_comm {
     int node_size; /* ranks per node, in rank order: sums go inside nodes first, then over nodes in
                       node order. 0: what the machine is (LOCAL: one node; MPI: as MPI reports).
                       LOCAL with a value reproduces the bits of that many ranks per host; MPI with a
-                      value cuts hosts into nodes of that size. NCCL sums in an order of its own, and
-                      looks at it for packed reductions alone (cfg.gradient_bits; 0: one node). Must
-                      divide nranks. */
+                      value cuts hosts into nodes of that size. NCCL sums in an order of its own,
+                      and looks at it for packed reductions alone (cfg.gradient_bits; 0: one node).
+                      Must divide nranks. */
 } zero_comm;
 
 /* Ranks that communicate by themselves: see GROUPS OF RANKS below. */
@@ -974,10 +974,10 @@ typedef struct zero_range {
 } zero_range;
 
 /* With cfg.feedback one range more, the last: the errors of this rank, in BF16, as ZERO_MASTER of a
-   tensor of that name and `2 of 4, 4 by 2`: its place among the ranks that agree on a step, how many
-   share what is sharded, and how many of them are in the first hop. They are of use to the same
-   rank of as many alone. Where none are put before zero_state_end (`changed`), errors
-   begin at zero. */
+   tensor of that name and `2 of 4, 4 by 2`: its place among the ranks that agree on a step, how
+   many share what is sharded, and how many of them are in the first hop. They are of use to the
+   same rank of as many alone. Where none are put before zero_state_end (`changed`), errors begin at
+   zero. */
 #define ZERO_FEEDBACK_NAME "feedback of rank "
 
 /* All that training goes on from: the weights, the optimizer's arrays, and these. */
