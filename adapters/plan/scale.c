@@ -84,8 +84,8 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
     c.latency = m->latency > 0 ? m->latency : 5e-6;
     c.coding = m->coding;
     c.update = machine_update_bytes(&a) / m->update;
-    if (method->shares)
-        c.update *= (double)(ranks / asked.node_size); /* each replica updates all of it */
+    const int replicas = method->shares ? ranks / asked.node_size : 1;
+    c.update *= replicas; /* each updates all of its state */
     if (!overlap_simulate(&c, step)) return 0;
     return sentence_fail(sentence, bytes, "-zp %d: at most %d units ahead are simulated",
                          c.prefetch, OVERLAP_PREFETCH);
