@@ -168,7 +168,7 @@ TABLE
     if [ -x "$B/emulated/test_cuda" ]; then cat <<TABLE
 emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 10 $SEED
-emulated-cuda-faults 600 beside $B/emulated/test_cuda faults 10
+emulated-cuda-faults 900 beside $B/emulated/test_cuda faults 4
 emulated-trainer 400 beside sh $here/test_emulated.sh $B
 emulated-gpt2 600 beside $B/emulated/test_gpt2
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
