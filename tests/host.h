@@ -466,6 +466,17 @@ __attribute__((unused)) static uint64_t host_hash_floats(uint64_t hash, const fl
     return hash;
 }
 
+/* The reference's weights, as stored and in f32, m and v. */
+__attribute__((unused)) static uint64_t host_hash_reference(uint64_t hash, const host_reference *r,
+                                                            const host_spec *s) {
+    for (int t = 0; t < s->ntensors; t++) {
+        float *const kinds[] = {r->p[t], r->m[t], r->v[t], r->master[t]};
+        for (int k = 0; k < (s->cfg.type == ZERO_F32 ? 3 : 4); k++)
+            hash = host_hash_floats(hash, kinds[k], host_numel(s, t));
+    }
+    return hash;
+}
+
 /* A 64-bit hash of all weights, m and v. */
 __attribute__((unused)) static uint64_t host_hash(host_run *h) {
     const host_spec *s = h->spec;

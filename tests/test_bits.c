@@ -238,11 +238,7 @@ static uint64_t bits_reference(const bits_group *g) {
         else if (step < BITS_STEPS)
             host_reference_step(&r, &s, g->sharded && g->micro_steps > 1, step, 1);
     }
-    for (int t = 0; t < s.ntensors; t++) {
-        float *const kinds[] = {r.p[t], r.m[t], r.v[t], r.master[t]};
-        for (int k = 0; k < (s.cfg.type == ZERO_F32 ? 3 : 4); k++)
-            hash = host_hash_floats(hash, kinds[k], host_numel(&s, t));
-    }
+    hash = host_hash_reference(hash, &r, &s);
     host_reference_close(&r, &s);
     return hash;
 }

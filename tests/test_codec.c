@@ -526,11 +526,7 @@ static uint64_t plain_train(const codec_group *g) {
         codec_norm[step] = sqrt(sum) / (double)host_scale(&s);
         if (skips) s.cfg.scaler.initial /= 2;
     }
-    for (int t = 0; t < s.ntensors; t++) {
-        float *const kinds[] = {r.p[t], r.m[t], r.v[t], r.master[t]};
-        for (int k = 0; k < (s.cfg.type == ZERO_F32 ? 3 : 4); k++)
-            hash = host_hash_floats(hash, kinds[k], host_numel(&s, t));
-    }
+    hash = host_hash_reference(hash, &r, &s);
     host_reference_close(&r, &s);
     return hash;
 }

@@ -1073,14 +1073,22 @@ static void test_files(void) {
 
 /* ---- ranks of other kinds than data-parallel ones ---- */
 
+/* Keys beside a batch of 48 in two micro-steps, of so many ranks: text, and what was read. */
+static int load_divided(const char *keys, int ranks, char text[TEXT], ds_auto *autos,
+                        ds_config *ds) {
+    *autos = test_plain;
+    autos->ranks = ranks;
+    snprintf(text, TEXT, "{\"train_batch_size\": 48, %s\n\"gradient_accumulation_steps\": 2}",
+             keys);
+    return parse_with(text, autos, ds);
+}
+
 static void check_parallel(const char *keys, int ranks, int tp, int pp, int sequence, int micro) {
     char text[TEXT];
-    ds_auto autos = test_plain;
+    ds_auto autos;
     ds_config ds;
-    autos.ranks = ranks;
-    snprintf(text, sizeof text,
-             "{\"train_batch_size\": 48, %s\n\"gradient_accumulation_steps\": 2}", keys);
-    test_check(!parse_with(text, &autos, &ds) && ds.tensor_parallel == tp && ds.pipeline == pp
+    const int read = !load_divided(keys, ranks, text, &autos, &ds);
+    test_check(read && ds.tensor_parallel == tp && ds.pipeline == pp
                    && ds.sequence_parallel == sequence && ds.micro_batch == micro && !notes_seen,
                "%s: -tp %d -pp %d -sp %d -b %d, %d notes %s; %s", text, ds.tensor_parallel,
                ds.pipeline, ds.sequence_parallel, ds.micro_batch, notes_seen, notes_last, why);
@@ -1089,13 +1097,11 @@ static void check_parallel(const char *keys, int ranks, int tp, int pp, int sequ
 
 static void check_experts(const char *keys, int ranks, int group, int asked, int apart, int notes) {
     char text[TEXT];
-    ds_auto autos = test_plain;
+    ds_auto autos;
     ds_config ds;
-    autos.ranks = ranks;
-    snprintf(text, sizeof text,
-             "{\"train_batch_size\": 48, %s\n\"gradient_accumulation_steps\": 2}", keys);
-    test_check(!parse_with(text, &autos, &ds) && ds.expert_group == group
-                   && ds.experts_asked == asked && ds.experts_apart == apart && notes_seen == notes,
+    const int read = !load_divided(keys, ranks, text, &autos, &ds);
+    test_check(read && ds.expert_group == group && ds.experts_asked == asked
+                   && ds.experts_apart == apart && notes_seen == notes,
                "%s: -eg %d -ek %d -ego %d, %d notes %s; %s", text, ds.expert_group,
                ds.experts_asked, ds.experts_apart, notes_seen, notes_last, why);
     check_round(text, &ds, &autos);

@@ -360,12 +360,7 @@ static void hier_order(int runs, test_random *r) {
         host_reference_open(&ref, s);
         for (int step = 0; step < s->steps; step++)
             host_reference_step(&ref, s, sharded && s->micro_steps > 1, step, 1);
-        uint64_t hash = 0;
-        for (int t = 0; t < s->ntensors; t++) {
-            float *const kinds[] = {ref.p[t], ref.m[t], ref.v[t], ref.master[t]};
-            for (int k = 0; k < (s->cfg.type == ZERO_F32 ? 3 : 4); k++)
-                hash = host_hash_floats(hash, kinds[k], host_numel(s, t));
-        }
+        const uint64_t hash = host_hash_reference(0, &ref, s);
         host_reference_close(&ref, s);
         const int ok = hier_train(hier_a, i % 6 == 5);
         test_check(ok && hier_a->hash[0] == hash, "reference: %s: %016llx, expected %016llx: %s",

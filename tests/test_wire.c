@@ -58,20 +58,12 @@ static void wire_quarter(void) {
 
 /* ---- the plugin's plan --------------------------------------------------------------------- */
 
-/* Gathers and bytes of a step as simulated, of units that are alike. */
-static overlap_step wire_step(const wire_method *m, int stage, const wire_world *w, int units,
-                              size_t numel, int prefetch) {
-    static double forward[OVERLAP_UNITS], backward[OVERLAP_UNITS];
-    static wire_unit wire[OVERLAP_UNITS];
-    static overlap_visit visit[OVERLAP_VISITS];
+/* A chain of units, on links of a megabyte a second. */
+static overlap_case wire_chain(int stage, int units, int prefetch, const wire_unit *wire,
+                               const double *forward, const double *backward,
+                               overlap_visit *visit) {
     overlap_case c;
-    overlap_step step;
     memset(&c, 0, sizeof c);
-    for (int u = 0; u < units; u++) {
-        forward[u] = 1e-3;
-        backward[u] = 2e-3;
-        wire[u] = wire_of(m, stage, w, numel);
-    }
     c.stage = stage;
     c.units = units;
     c.own = -1;
@@ -79,6 +71,23 @@ static overlap_step wire_step(const wire_method *m, int stage, const wire_world 
     c.visits = overlap_chain(units, -1, forward, backward, visit);
     c.visit = visit;
     c.prefetch = prefetch;
+    c.near = c.far = 1e6;
+    return c;
+}
+
+/* Gathers and bytes of a step as simulated, of units that are alike. */
+static overlap_step wire_step(const wire_method *m, int stage, const wire_world *w, int units,
+                              size_t numel, int prefetch) {
+    static double forward[OVERLAP_UNITS], backward[OVERLAP_UNITS];
+    static wire_unit wire[OVERLAP_UNITS];
+    static overlap_visit visit[OVERLAP_VISITS];
+    overlap_step step;
+    for (int u = 0; u < units; u++) {
+        forward[u] = 1e-3;
+        backward[u] = 2e-3;
+        wire[u] = wire_of(m, stage, w, numel);
+    }
+    overlap_case c = wire_chain(stage, units, prefetch, wire, forward, backward, visit);
     c.near = 1e9;
     c.far = 1e8;
     c.latency = 1e-6;
@@ -154,9 +163,7 @@ static double hand_step(int stage, int units, int prefetch, double gather, doubl
     double forward[16], backward[16];
     wire_unit wire[16];
     overlap_visit visit[36];
-    overlap_case c;
     overlap_step step;
-    memset(&c, 0, sizeof c);
     memset(wire, 0, sizeof wire);
     for (int u = 0; u < units; u++) {
         forward[u] = 1;
@@ -166,14 +173,7 @@ static double hand_step(int stage, int units, int prefetch, double gather, doubl
         wire[u].reduction.far = 1e6 * reduce;
         wire[u].ending.far = 1e6 * ending;
     }
-    c.stage = stage;
-    c.units = units;
-    c.own = -1;
-    c.wire = wire;
-    c.visits = overlap_chain(units, -1, forward, backward, visit);
-    c.visit = visit;
-    c.prefetch = prefetch;
-    c.near = c.far = 1e6;
+    const overlap_case c = wire_chain(stage, units, prefetch, wire, forward, backward, visit);
     return overlap_simulate(&c, &step) ? -1 : step.step;
 }
 

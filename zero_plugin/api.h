@@ -221,7 +221,7 @@ void zero_destroy(zero_ctx *z) {
     zp_disk_close(&z->disk);
     zp_host_close(z);
     zp_hops_close(z, broken);
-    for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_part_close(z, i, broken);
+    for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_part_close(&z->part[i], &z->group[i], broken);
     zp_device_free(z->arena);
     zp_host_free(z->pinned);
     zp_checks_close(z);

@@ -80,16 +80,22 @@ typedef struct zp_host {
     int stale; /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
 } zp_host;
 
+/* A group that was cut from another one of the context's; see hierarchy. */
+typedef struct zp_part {
+    const zp_transport *of; /* NULL: nothing is cut */
+    zero_comm comm;
+    zp_memory meeting; /* the transport's */
+} zp_part;
+
 /* What travels packed: see hops. */
 typedef struct zp_wire {
     const zp_codec *weights, *gradients;         /* NULL: as they are stored */
     size_t gathered_bytes, packed_bytes, errors; /* errors: how many this rank keeps */
     zp_memory gathered;                          /* [nranks] packed shards of a unit */
-    char *out, *in;       /* [packed_bytes] of a unit's reduction, sent and received */
-    uint16_t *error;      /* [errors] bf16, a unit's hops behind one another; NULL: no feedback */
-    zp_group hop[2];      /* inside nodes, or of all ranks; between nodes */
-    zp_memory meeting[2]; /* of the transport: where the ranks of a hop met */
-    zero_comm part[2];
+    char *out, *in;  /* [packed_bytes] of a unit's reduction, sent and received */
+    uint16_t *error; /* [errors] bf16, a unit's hops behind one another; NULL: no feedback */
+    zp_group hop[2]; /* inside nodes, or of all ranks; between nodes */
+    zp_part part[2];
     uint64_t number[2]; /* of a hop's collectives so far */
     zero_message *list; /* [2 * nranks] */
     char name[48];      /* of the errors, as state */
@@ -156,13 +162,6 @@ typedef struct zp_checks {
     uint32_t *hook;  /* of this pass: which one, and its unit */
     int nhooks, hooks_cap;
 } zp_checks;
-
-/* A group that was cut from another one of the context's; see hierarchy. */
-typedef struct zp_part {
-    const zp_transport *of; /* NULL: nothing is cut */
-    zero_comm comm;
-    zp_memory meeting; /* the transport's */
-} zp_part;
 
 /* Ranks of one place in all shard groups; see replicas. */
 typedef struct zp_replicas {

@@ -42,10 +42,8 @@ static zero_result zp_settle_settings(zero_ctx *z) {
 static int zp_common_divisor(int a, int b) { return b ? zp_common_divisor(b, a % b) : a; }
 
 /* Cuts `of` into parts, in one of which this rank is, and opens that one. COLLECTIVE over `of`. */
-static zero_result zp_part_open(zero_ctx *z, int which, zp_group *of, zp_cut cut, int node_size,
-                                const char *label) {
-    zp_part *part = &z->part[which];
-    zp_group *g = &z->group[which];
+static zero_result zp_part_open(zero_ctx *z, zp_part *part, zp_group *g, zp_group *of, zp_cut cut,
+                                int node_size, const char *label) {
     ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
               of->nranks, of->transport->name);
     cut.memory = &part->meeting;
@@ -58,11 +56,16 @@ static zero_result zp_part_open(zero_ctx *z, int which, zp_group *of, zp_cut cut
 }
 
 /* The parts go before what they were cut from. */
-static void zp_part_close(zero_ctx *z, int which, int broken) {
-    zp_part *part = &z->part[which];
-    zp_group_close(&z->group[which], broken);
+static void zp_part_close(zp_part *part, zp_group *g, int broken) {
+    zp_group_close(g, broken);
     if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
     part->of = NULL;
+}
+
+/* The same of one of the context's own groups. */
+static zero_result zp_part_cut(zero_ctx *z, int which, zp_group *of, zp_cut cut, int node_size,
+                               const char *label) {
+    return zp_part_open(z, &z->part[which], &z->group[which], of, cut, node_size, label);
 }
 
 /* Shard groups, and their replicas. Ranks of a node are summed first, as without; the replicas in
@@ -75,8 +78,8 @@ static zero_result zp_replicas_open(zero_ctx *z) {
     const int node = all->scattered ? 1 : zp_common_divisor(size, all->node_size);
     const zp_cut data = {count, rank / size, rank % size, size, NULL};
     const zp_cut replicas = {size, rank % size, rank / size, count, NULL};
-    ZP_TRY(zp_part_open(z, ZP_DATA, all, data, node, "shard"));
-    ZP_TRY(zp_part_open(z, ZP_REPLICAS, all, replicas, !one, "replica"));
+    ZP_TRY(zp_part_cut(z, ZP_DATA, all, data, node, "shard"));
+    ZP_TRY(zp_part_cut(z, ZP_REPLICAS, all, replicas, !one, "replica"));
     z->data = &z->group[ZP_DATA];
     z->data->divisor = all->divisor;
     z->replicas.group = &z->group[ZP_REPLICAS];
@@ -89,7 +92,7 @@ static zero_result zp_second_open(zero_ctx *z) {
     const int size = z->cfg.second_ranks, rank = data->rank;
     if (!size || z->array[ZP_PARAM].share != ZP_SHARD) return ZERO_OK;
     const zp_cut near = {data->nranks / size, rank / size, rank % size, size, NULL};
-    ZP_TRY(zp_part_open(z, ZP_NEAR, data, near, zp_common_divisor(size, data->node_size), "near"));
+    ZP_TRY(zp_part_cut(z, ZP_NEAR, data, near, zp_common_divisor(size, data->node_size), "near"));
     z->second.group = &z->group[ZP_NEAR];
     return ZERO_OK;
 }

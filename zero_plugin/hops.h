@@ -140,19 +140,14 @@ static zero_result zp_hop_open(zero_ctx *z, int hop, int local) {
     zp_wire *w = &z->wire;
     zp_group *g = &w->hop[hop], *data = z->data;
     const int nodes = data->nranks / local, node = data->rank / local, place = data->rank % local;
-    const zp_cut inside = {nodes, node, place, local, &w->meeting[hop]};
-    const zp_cut between = {local, place, node, nodes, &w->meeting[hop]};
-    ZP_TRY(data->transport->cut(data, hop ? &between : &inside, &w->part[hop]));
+    const zp_cut inside = {nodes, node, place, local, NULL};
+    const zp_cut between = {local, place, node, nodes, NULL};
+    const char *label = hop ? "node" : nodes > 1 ? "local" : data->label;
     g->device = &z->device;
     g->failure = &z->failure;
     g->timeout_s = data->timeout_s;
     g->swaps = 1;
-    ZP_TRY(zp_group_open(g, zp_transport_of(w->part[hop].kind), &w->part[hop]));
-    (void)snprintf(g->label, sizeof g->label, "%s",
-                   hop         ? "node"
-                   : nodes > 1 ? "local"
-                               : data->label);
-    return ZERO_OK;
+    return zp_part_open(z, &w->part[hop], g, data, hop ? between : inside, 0, label);
 }
 
 static zero_result zp_hops_open(zero_ctx *z) {
@@ -169,8 +164,8 @@ static zero_result zp_hops_open(zero_ctx *z) {
     if (who >= 0)
         return z->dead =
                    zp_fail(z, ZERO_ERR_MEMORY, "rank %d has no memory for a list of messages", who);
-    ZP_DO(z, zp_hop_open(z, 0, local));
-    if (two) ZP_DO(z, zp_hop_open(z, 1, local));
+    ZP_TRY(zp_hop_open(z, 0, local));
+    if (two) ZP_TRY(zp_hop_open(z, 1, local));
     return zp_check(z, zp_watch_open(&w->watch, w->hop, 1 + two));
 }
 
@@ -183,10 +178,6 @@ static void zp_hops_abort(zero_ctx *z) {
 static void zp_hops_close(zero_ctx *z, int broken) {
     zp_wire *w = &z->wire;
     zp_watch_close(&w->watch);
-    for (int i = 0; i < 2; i++) {
-        const zp_transport *row = w->hop[i].transport;
-        zp_group_close(&w->hop[i], broken);
-        if (row && row->uncut) row->uncut(&w->part[i], broken);
-    }
+    for (int i = 0; i < 2; i++) zp_part_close(&w->part[i], &w->hop[i], broken);
     free(w->list);
 }

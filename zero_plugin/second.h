@@ -12,7 +12,7 @@
 /* The weights have changed: neither buffers nor second shards have them. */
 static void zp_gathered_forget(zero_ctx *z) {
     zp_pool_forget(&z->pool[ZP_PARAM]);
-    for (int u = 0; u < z->layout.all; u++) z->live[u].second = 0;
+    for (int u = 0; u < z->layout.all && z->second.group; u++) z->live[u].second = 0;
 }
 
 /* Enqueues u's gather from second shards, to `target`. */
