@@ -96,7 +96,8 @@ static double links_rate(const links_run *r) {
 
 /* Seconds of a step at best, with what a layer's collectives send between hosts. Stage 0 gathers
    gradients, behind their reduction; stages 1 and 2 parameters, ahead of forward; stage 3 those of
-   `again` layers for backward again: buffers hold the others. Replicas add up behind a reduction.
+   `again` layers for backward again: buffers hold the others, until their own backwards. Replicas
+   add up behind a reduction.
  */
 static double links_least(const links_run *r, int again) {
     const wire_unit *w = &r->wire;
@@ -112,7 +113,8 @@ static double links_least(const links_run *r, int again) {
         now += 2 * links_forward_s;
         reduced = links_later(now, reduced) + unit;
     }
-    return links_later(reduced, turned + again * once + LINKS_LAYERS * unit);
+    const double freed = turned + 2 * links_forward_s; /* a gradient, and the first buffer */
+    return links_later(reduced, freed + again * once + LINKS_LAYERS * unit);
 }
 
 /* Seconds of an all-to-all between the ranks of one place on all hosts, the mean of some without a
