@@ -1707,7 +1707,7 @@ static void cuda_faults(int n) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_fail_each(cases[i], EMULATION_ALLOCATION, "allocation", 1000);
         cuda_fail_each(cases[i], EMULATION_ANY, "call", n);
-        cuda_fail_each(cases[i], EMULATION_DEATH, "device", n / 2);
+        cuda_fail_each(cases[i], EMULATION_DEATH, "device", (n + 1) / 2);
         if (!strncmp(cases[i], "nccl", 4)) cuda_fail_each(cases[i], EMULATION_NCCL, "NCCL call", n);
     }
     cuda_rank_stays_away("local-3", "did not come to");
