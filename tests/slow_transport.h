@@ -170,7 +170,7 @@ static void slow_refuse_join(const zero_comm *given, const char *why) {
 static const zp_transport slow_row = {
     "SLOW",        slow_join,      slow_refuse_join, slow_memory, NULL,           slow_issue,
     slow_exchange, slow_broadcast, zp_local_cost,    NULL,        zp_local_abort, zp_local_leave,
-    zp_local_swap, zp_local_cut,   zp_local_uncut,   NULL,        zp_seats_view};
+    zp_local_swap, zp_local_cut,   zp_local_uncut,   NULL,        zp_seats_view,  zp_local_room};
 #define ZERO_OWN_ROWS , &slow_row
 
 #endif

@@ -28,6 +28,20 @@ static size_t zp_unit_errors(const zero_ctx *z, int u) {
     return feeds ? (ranks + again) * z->layout.unit[u].shard : 0;
 }
 
+/* The ranks of a hop: 0, inside nodes, or all of them; 1, between nodes. */
+static zp_cut zp_hop_cut(const zp_group *data, int hop) {
+    const int local = zp_hop_ranks(data), nodes = data->nranks / local;
+    const int node = data->rank / local, place = data->rank % local;
+    const zp_cut cut[2] = {{nodes, node, place, local, NULL}, {local, place, node, nodes, NULL}};
+    return cut[hop];
+}
+/* What the transport keeps for them. */
+static size_t zp_hops_room(const zp_group *data) {
+    const zp_cut inside = zp_hop_cut(data, 0), between = zp_hop_cut(data, 1);
+    return zp_part_room(data, &inside, 1)
+           + (inside.parts > 1 ? zp_part_room(data, &between, 1) : 0);
+}
+
 static void zp_coded_plan(zero_ctx *z) {
     zp_wire *w = &z->wire;
     size_t gathered = 0, packed = 0;
@@ -43,7 +57,8 @@ static void zp_coded_plan(zero_ctx *z) {
     }
     w->gathered_bytes = gathered * (size_t)z->data->nranks;
     w->packed_bytes = packed * (size_t)z->data->nranks;
+    const size_t hops = w->packed_bytes ? zp_hops_room(z->data) : 0;
     z->plan.packed_bytes = w->gathered_bytes + 2 * w->packed_bytes + w->errors * sizeof *w->error;
-    z->plan.buffer_bytes += z->plan.packed_bytes;
-    z->plan.buffer_ceiling_bytes += z->plan.packed_bytes;
+    z->plan.buffer_bytes += z->plan.packed_bytes + hops;
+    z->plan.buffer_ceiling_bytes += z->plan.packed_bytes + hops;
 }

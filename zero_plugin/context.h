@@ -85,6 +85,7 @@ typedef struct zp_part {
     const zp_transport *of; /* NULL: nothing is cut */
     zero_comm comm;
     zp_memory meeting; /* the transport's */
+    size_t bytes;      /* of this rank for it, as the transport's `room` says */
 } zp_part;
 
 /* What travels packed: see hops. */

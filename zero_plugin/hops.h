@@ -136,23 +136,21 @@ static zero_result zp_errors_turn(zero_ctx *z) {
 /* ---- life ---- */
 
 /* Cuts the ranks of a hop from those that shard. COLLECTIVE. */
-static zero_result zp_hop_open(zero_ctx *z, int hop, int local) {
+static zero_result zp_hop_open(zero_ctx *z, int hop) {
     zp_wire *w = &z->wire;
     zp_group *g = &w->hop[hop], *data = z->data;
-    const int nodes = data->nranks / local, node = data->rank / local, place = data->rank % local;
-    const zp_cut inside = {nodes, node, place, local, NULL};
-    const zp_cut between = {local, place, node, nodes, NULL};
-    const char *label = hop ? "node" : nodes > 1 ? "local" : data->label;
+    const zp_cut cut = zp_hop_cut(data, hop);
+    const char *label = hop ? "node" : cut.parts > 1 ? "local" : data->label;
     g->device = &z->device;
     g->failure = &z->failure;
     g->timeout_s = data->timeout_s;
     g->swaps = 1;
-    return zp_part_open(z, &w->part[hop], g, data, hop ? between : inside, 0, label);
+    return zp_part_open(z, &w->part[hop], g, data, cut, 0, label);
 }
 
 static zero_result zp_hops_open(zero_ctx *z) {
     zp_wire *w = &z->wire;
-    const int local = zp_hop_ranks(z->data), two = local < z->data->nranks;
+    const int two = zp_hop_ranks(z->data) < z->data->nranks;
     int who = -1;
     if (!w->packed_bytes) return ZERO_OK;
     if (!z->data->transport->cut)
@@ -164,8 +162,8 @@ static zero_result zp_hops_open(zero_ctx *z) {
     if (who >= 0)
         return z->dead =
                    zp_fail(z, ZERO_ERR_MEMORY, "rank %d has no memory for a list of messages", who);
-    ZP_TRY(zp_hop_open(z, 0, local));
-    if (two) ZP_TRY(zp_hop_open(z, 1, local));
+    ZP_TRY(zp_hop_open(z, 0));
+    if (two) ZP_TRY(zp_hop_open(z, 1));
     return zp_check(z, zp_watch_open(&w->watch, w->hop, 1 + two));
 }
 
