@@ -95,6 +95,7 @@ typedef struct zp_wire {
     zp_memory gathered;                          /* [nranks] packed shards of a unit */
     char *out, *in;  /* [packed_bytes] of a unit's reduction, sent and received */
     uint16_t *error; /* [errors] bf16, a unit's hops behind one another; NULL: no feedback */
+    size_t apart;    /* elements from there to a second copy; 0: there is none */
     zp_group hop[2]; /* inside nodes, or of all ranks; between nodes */
     zp_part part[2];
     uint64_t number[2]; /* of a hop's collectives so far */
