@@ -34,12 +34,12 @@ static double bench_low(double *t, size_t n) {
     return t[n / 10];
 }
 
-/* Seconds of a copy of half as many bytes. */
-static double bench_copy(const bench_memory *m, size_t i, size_t bytes) {
+/* Seconds of a copy of half as many bytes, of a piece that was not touched just now. */
+static double bench_copy(const bench_memory *m, size_t i, size_t bytes, int plain) {
     const size_t at = i * m->numel * sizeof(float);
     const zp_copy_args a = {m->copy + at, m->out + at};
     const double begin = test_now();
-    if (i & 1)
+    if (plain)
         memcpy(m->copy + at, m->out + at, bytes / 2);
     else
         zp_away_task(&a, bytes / 2, 1);
@@ -70,10 +70,10 @@ static void bench_line(const bench_memory *m, const bench_kernel *k) {
     const size_t pieces = m->again ? 1 : m->pieces;
     size_t times = 0;
     for (int r = 0; r < ROUNDS * (int)(m->pieces / pieces); r++)
-        for (size_t i = 0; i + 1 < pieces + m->again && times < PIECES; i++, times++) {
-            away[times] = bench_copy(m, m->again ? 0 : i / 2 * 2, bytes);
-            plain[times] = bench_copy(m, m->again ? 1 : i / 2 * 2 + 1, bytes);
-            time[times] = bench_run(m, k, m->again ? 0 : i);
+        for (size_t i = 0; i < pieces && times < PIECES; i++, times++) {
+            away[times] = bench_copy(m, (i + pieces / 3) % pieces, bytes, 0);
+            plain[times] = bench_copy(m, (i + 2 * pieces / 3) % pieces, bytes, 1);
+            time[times] = bench_run(m, k, i);
         }
     const double one = bench_low(plain, times), other = bench_low(away, times);
     const double copy = one < other ? one : other, t = bench_low(time, times);
