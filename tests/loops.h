@@ -273,7 +273,7 @@ static void loop_packs(loop_test *t) {
                                   &m->control,
                                   beta,
                                   how / 3 % 2,
-                                  bad ? LOOP_N : 0};
+                                  bad ? (size_t)LOOP_N : 0};
         };
         auto sums = [&](loop_memory *m) { /* of 4 senders' part, or of one's */
                                           return zp_coded{

@@ -221,6 +221,7 @@ static zp_meter zp_meters(const zero_ctx *z) {
         all.gathers += replicas ? 0 : g->meter.gathers;
         all.allocated_bytes += g->meter.allocated_bytes;
     }
+    for (int i = 0; i < 2; i++) all.allocated_bytes += z->wire.hop[i].meter.allocated_bytes;
     if (z->world != z->all) all.verdict_bytes += z->world->meter.verdict_bytes;
     return all;
 }
