@@ -1152,6 +1152,15 @@ static void say_end(const trainer *t) {
     say(t->j, "weights %016llx\n", (unsigned long long)weights);
 }
 
+/* Their tracks in a timeline. */
+static void see_groups(const trainer *t) {
+    static const char *const names[] = {"tp", "pp", "ep", "world"};
+    const layout *l = &t->groups;
+    zero_group *const all[] = {l->part.tp, l->stage.pp, l->part.ep, l->world};
+    for (int i = 0; i < 4; i++)
+        check_groups(t, observe_group(t->j->see, t->z, all[i], i, names[i]));
+}
+
 static int run_training(job *j) {
     trainer t;
     char text[LAUNCH_SENTENCE] = "";
@@ -1163,6 +1172,7 @@ static int run_training(job *j) {
     check_memory(&t, 1, t.saves_bytes);
     progress_phase(j->out, "building", plan_bytes(&t.plan));
     check_groups(&t, layout_build(&t.groups, t.z));
+    see_groups(&t);
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
     open_log(j, t.step);
@@ -1173,7 +1183,7 @@ static int run_training(job *j) {
     print_plan(&t);
     say_idle_flags(j);
     train_all(&t);
-    check(&t, observe_sum(j->see, t.z, t.groups.experts));
+    check_groups(&t, observe_sum(j->see, t.z, t.groups.experts));
     if (t.stop)
         say(j, "stopped by a signal after step %d: -y 1 goes on\n", t.step);
     else
