@@ -118,6 +118,7 @@ typedef struct trainer {
     size_t saves_bytes; /* of host memory for them */
     int64_t saved;      /* step of the last save or load; -1: none */
     int64_t durable;    /* of the last that was said to be on the disk, or loaded */
+    uint64_t moved[2];  /* bytes read from the file and written, before the first step */
     int stop;           /* a signal has asked for it, on any rank */
     int first;          /* steps that were made before this run */
     int64_t look;       /* windows of a validation */
@@ -148,6 +149,8 @@ static void look_at_model(trainer *t); /* validation and sample, when they are d
 static void train_step(trainer *t);
 static void save_if_due(trainer *t);
 static void say_mean_step(const trainer *t);
+static void count_file(trainer *t, uint64_t moved[2]);
+static void say_file(trainer *t);
 
 /* Tokens in, gradients out: all micro-steps of a step. On a GPU they are only enqueued. */
 static void run_micro_steps(trainer *t) {
@@ -202,6 +205,7 @@ static void take_step(trainer *t, step_values *v) {
 static void train_all(trainer *t) {
     progress_begin(&t->watch, t->j->out, "training");
     t->first = t->step;
+    count_file(t, t->moved);
     for (;;) {
         look_at_model(t);
         if (t->step == t->j->steps || t->stop) break;
@@ -210,6 +214,7 @@ static void train_all(trainer *t) {
     }
     save_if_due(t); /* a signal came while the model was looked at */
     say_mean_step(t);
+    say_file(t);
 }
 
 /* ---- 3 words ------------------------------------------------------------------------------- */
@@ -1120,6 +1125,32 @@ static void train_step(trainer *t) {
 static void say_mean_step(const trainer *t) {
     const double mean = pace_mean(&t->speed);
     if (mean > 0) say(t->j, "total average iteration time: %f ms\n", 1e3 * mean);
+}
+
+/* Of this rank, and of all its contexts. */
+static void count_file(trainer *t, uint64_t moved[2]) {
+    zero_ctx *const all[2] = {t->z, t->groups.experts};
+    moved[0] = moved[1] = 0;
+    for (int i = 0; i < 2 && t->plan.file_bytes; i++) {
+        zero_stats s;
+        if (all[i] == NULL) continue;
+        check_groups(t, zero_query_stats(all[i], &s));
+        moved[0] += s.file_read_bytes;
+        moved[1] += s.file_written_bytes;
+    }
+}
+
+/* What steps have moved, and what looked at the model between them. */
+static void say_file(trainer *t) {
+    const double mib = 1024.0 * 1024, steps = t->step - t->first;
+    uint64_t moved[2];
+    if (!t->plan.file_bytes || steps < 1) return;
+    count_file(t, moved);
+    say(t->j,
+        "moved by the file in a step, MiB of a rank: read %.1f, planned %.1f; written %.1f, "
+        "planned %.1f\n",
+        (double)(moved[0] - t->moved[0]) / mib / steps, (double)t->plan.file_read_bytes / mib,
+        (double)(moved[1] - t->moved[1]) / mib / steps, (double)t->plan.file_written_bytes / mib);
 }
 
 /* ---- 10 runs ------------------------------------------------------------------------------- */
