@@ -112,10 +112,12 @@ ZP_UNUSED static void zp_huge(void *p, size_t bytes) {
 #endif
 }
 
-__attribute__((unused)) static void zp_nap(void) {
-    const struct timespec t = {0, 50000};
+/* Less than a second. */
+ZP_UNUSED static void zp_nap_for(double seconds) {
+    const struct timespec t = {0, (long)(1e9 * seconds)};
     nanosleep(&t, NULL);
 }
+ZP_UNUSED static void zp_nap(void) { zp_nap_for(5e-5); }
 
 /* FNV-1a, by words. */
 #define ZP_HASH_EMPTY ((uint64_t)14695981039346656037u)

@@ -3,8 +3,9 @@
    Ranks of one machine meet on a board in memory that all of them see: one line per rank and
    channel. A collective is: write your line, raise `ready`, wait until all are ready, work, raise
    `done`, wait until all are done. Nobody is a step ahead by more than one, so one line suffices.
+   All sleep on one word, and who comes last wakes them: N ranks meet in N sleeps.
 
-     channel GRADIENTS   | rank 0: ready done call source target | rank 1: ... |
+     channel GRADIENTS   | rank 0: ready done call source target | rank 1: ... | came, met |
      channel PARAMETERS  | ...
      channel CONTROL     | ...                       mail: 512 bytes per rank
 
@@ -23,6 +24,12 @@ typedef struct zp_line {
 } zp_line;
 static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
 
+typedef struct zp_round { /* of a channel, to be ready or done */
+    uint32_t came;        /* ranks so far */
+    uint32_t met;         /* the last collective to which all have come */
+    unsigned char pad[56];
+} zp_round;
+
 /* Memory of threads belongs to the board that its ranks share, and a board to its group: a rank
    that failed must not pull memory from under a peer that still reads, and who failed within an
    exchange cannot tell which peers it has reached. */
@@ -33,6 +40,7 @@ typedef struct zp_hold {
 
 typedef struct zp_board {
     zp_line lines[ZP_CHANNELS][ZP_LOCAL_MAX]; /* first: a board begins on a cache line */
+    zp_round rounds[ZP_CHANNELS][2];
     uint32_t aborted;
     int32_t abort_claimed, abort_rank, abort_result;
     uint32_t left[ZP_LOCAL_MAX]; /* by place: this rank has destroyed its context */
@@ -191,30 +199,49 @@ static void zp_raise(uint32_t *word, uint32_t value) {
     zp_wake(word);
 }
 
-/* Waits until the rank at `place` has raised *word as often as this one has come. */
-static zero_result zp_await(const zp_op *op, uint32_t *word, int place) {
+/* Who has not come to this rank's collective, ready or done: *missing, -1 if all have. Those that
+   have must be at the same one. Aborts and ranks that left are looked for before their lines: they
+   may have come first. */
+static zero_result zp_meet_look(const zp_op *op, int end, int *missing) {
     zp_group *g = op->group;
     const zp_seats *s = zp_seats_of(g);
-    const uint32_t *left = &zp_board_of(s)->left[place], value = s->seq[op->channel];
+    zp_board *b = zp_board_of(s);
+    zp_line *lines = b->lines[op->channel];
+    const int told = zp_told_board(g) != NULL;
     char who[ZP_COORDS_BYTES + 48];
+    int gone = -1;
+    *missing = -1;
+    for (int p = s->n - 1; p >= 0; p--) {
+        const uint32_t left = __atomic_load_n(&b->left[p], __ATOMIC_ACQUIRE);
+        const uint32_t at = __atomic_load_n(&lines[p].reached[end], __ATOMIC_ACQUIRE);
+        if ((int32_t)(at - s->seq[op->channel]) < 0) {
+            *missing = p;
+            if (left) gone = p;
+        } else if (!end)
+            ZP_TRY(zp_call_same(g, s->rank_of[p], &lines[p].call, &lines[s->me].call));
+    }
+    if (told && *missing >= 0) return zp_seats_aborted(g);
+    if (gone < 0) return ZERO_OK;
+    return zp_error(g, ZERO_ERR_PEER, "%s destroyed its context before %s",
+                    zp_rank_text(g, s->rank_of[gone], who, sizeof who), zp_call_name(op->kind));
+}
+
+/* Waits until all ranks have come as often as this one. */
+static zero_result zp_await(const zp_op *op, int end, uint32_t *met) {
+    zp_group *g = op->group;
+    const zp_seats *s = zp_seats_of(g);
     double deadline = 0;
     for (int spin = 0;; spin++) {
-        const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-        if ((int32_t)(seen - value) >= 0) return ZERO_OK;
+        const uint32_t seen = __atomic_load_n(met, __ATOMIC_ACQUIRE);
+        int missing = -1;
+        if ((int32_t)(seen - s->seq[op->channel]) >= 0) return ZERO_OK;
         if (spin < 64) continue;
-        const int told = zp_told_board(g) != NULL,
-                  gone = __atomic_load_n(left, __ATOMIC_ACQUIRE) != 0;
-        if (told || gone) { /* it may have come before */
-            if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
-            ZP_TRY(zp_seats_aborted(g));
-            return zp_error(g, ZERO_ERR_PEER, "%s destroyed its context before %s",
-                            zp_rank_text(g, s->rank_of[place], who, sizeof who),
-                            zp_call_name(op->kind));
-        }
+        zp_sleep_on(met, seen);
+        ZP_TRY(zp_meet_look(op, end, &missing));
+        if (missing < 0) return ZERO_OK;
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;
-        if (now > deadline) return zp_late(g, op->kind, s->rank_of[place]);
-        zp_sleep_on(word, seen);
+        if (now > deadline) return zp_late(g, op->kind, s->rank_of[missing]);
     }
 }
 
@@ -223,19 +250,24 @@ static zero_result zp_await(const zp_op *op, uint32_t *word, int place) {
 static zero_result zp_meet(const zp_op *op, int end) {
     zp_seats *s = zp_seats_of(op->group);
     if (s->n == 1) return ZERO_OK;
-    zp_line *lines = zp_board_of(s)->lines[op->channel], *mine = &lines[s->me];
+    zp_board *b = zp_board_of(s);
+    zp_line *lines = b->lines[op->channel], *mine = &lines[s->me];
+    zp_round *round = &b->rounds[op->channel][end];
     if (!end) {
         s->seq[op->channel]++;
         mine->call = zp_op_call(op);
         mine->source = op->source;
         mine->target = op->target;
     }
-    zp_raise(&mine->reached[end], s->seq[op->channel]);
-    for (int p = 0; p < s->n; p++) {
-        if (p == s->me) continue;
-        ZP_TRY(zp_await(op, &lines[p].reached[end], p));
-        if (!end) ZP_TRY(zp_call_same(op->group, s->rank_of[p], &lines[p].call, &mine->call));
-    }
+    const uint32_t seq = s->seq[op->channel];
+    __atomic_store_n(&mine->reached[end], seq, __ATOMIC_RELEASE);
+    const uint32_t came = __atomic_add_fetch(&round->came, 1, __ATOMIC_ACQ_REL);
+    if (came == seq * (uint32_t)s->n)
+        zp_raise(&round->met, seq);
+    else
+        ZP_TRY(zp_await(op, end, &round->met));
+    for (int p = 0; p < s->n && !end; p++)
+        ZP_TRY(zp_call_same(op->group, s->rank_of[p], &lines[p].call, &mine->call));
     return ZERO_OK;
 }
 

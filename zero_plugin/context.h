@@ -125,8 +125,9 @@ typedef struct zp_deal {
 typedef struct zp_slot {
     int tensor, layer;
     const zp_member *member; /* NULL: not until zero_build */
-    void **place[2];         /* by side */
-    char *was[2]; /* what they pointed to at zero_slot; NULL: nothing, or it is adopted */
+    int next;        /* another one of the layer's, in a circle: behind the last the first */
+    void **place[2]; /* by side */
+    char *was[2];    /* what they pointed to at zero_slot; NULL: nothing, or it is adopted */
 } zp_slot;
 
 /* A group over which gradients are summed first: the host's, and this context's own copy. */
@@ -137,8 +138,15 @@ typedef struct zp_first_sum {
 
 typedef struct zp_alias { /* one more field for a tensor's pointer */
     int tensor;
+    int next; /* 1 + another one of the tensor's; 0: none */
     size_t field;
 } zp_alias;
+
+/* Where zero_lend_array is: the last unit of the first `seen` tensors, and its elements. */
+typedef struct zp_lending {
+    int seen, units;
+    size_t has;
+} zp_lending;
 
 /* A tensor's copy for the host. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
@@ -209,10 +217,17 @@ struct zero_ctx {
 
     zp_tensor *tensors;
     int ntensors, tensors_cap;
+    int *names; /* [2][index_room], a power of 2: 1 + the tensor of a name, and the first one of a
+                   field of the host's, by their hashes; 0: none */
+    size_t index_room;
+    int planned; /* the plan is that of the tensors as they are */
+    int sliced;  /* 1 + a tensor that has a slice group; 0: none has */
+    zp_lending lending;
     zp_layout layout;
     zp_live *live; /* [layout.all] */
     zp_slot *slots;
     int nslots, slots_cap;
+    int *layer_slots; /* [layout.layers] 1 + the last slot of a tensor's layer; 0: it has none */
     zp_alias *aliases;
     int naliases, aliases_cap;
     zp_event *events; /* [nevents] all that live, buffers and what is below point to */
@@ -377,6 +392,7 @@ static zero_result zp_enter(zero_ctx *z, const char *call, int phases, const cha
         z->device.text[0] = 0; /* nothing is lost: the host may turn back */
         return ZERO_ERR_STATE;
     }
+    if (phases == ZP_NEW) z->planned = 0; /* what comes before the build alone changes the plan */
     return z->phase & phases ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "%s", otherwise);
 }
 #define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_enter(z, call, phases, otherwise))
@@ -391,11 +407,57 @@ static zero_result zp_settle(zero_ctx *z) {
     return zp_stream_sync(&z->compute);
 }
 
+static uint64_t zp_name_hash(const char *name) {
+    uint64_t hash = ZP_HASH_EMPTY;
+    for (const char *c = name; *c; c++) hash = zp_hash(hash, (unsigned char)*c);
+    return hash;
+}
+/* Where a name is in the index, or would be; and the first tensor of a field. */
+static int *zp_name_place(const zero_ctx *z, const char *name) {
+    for (size_t i = zp_name_hash(name) >> 32;; i++) {
+        int *at = &z->names[i & (z->index_room - 1)];
+        if (!*at || !strcmp(z->tensors[*at - 1].desc.name, name)) return at;
+    }
+}
+static int *zp_field_place(const zero_ctx *z, size_t field) {
+    for (size_t i = zp_hash(ZP_HASH_EMPTY, field) >> 32;; i++) {
+        int *at = &z->names[z->index_room + (i & (z->index_room - 1))];
+        if (!*at || z->tensors[*at - 1].desc.field == field) return at;
+    }
+}
+static void zp_index_put(zero_ctx *z, int t) {
+    const zero_tensor_desc *d = &z->tensors[t].desc;
+    *zp_name_place(z, d->name) = t + 1;
+    if (d->flags & ZERO_BY_SLOT) return;
+    int *field = zp_field_place(z, d->field);
+    if (!*field) *field = t + 1;
+}
+/* One more tensor: at most half of the index is taken. */
+static zero_result zp_index_add(zero_ctx *z) {
+    const size_t n = (size_t)z->ntensors + 1;
+    if (2 * n > z->index_room) {
+        const size_t room = zp_max(64, 2 * z->index_room);
+        int *more = (int *)calloc(2 * room, sizeof *more);
+        if (!more) return ZERO_ERR_MEMORY;
+        free(z->names);
+        z->names = more;
+        z->index_room = room;
+        for (int t = 0; t < z->ntensors; t++) zp_index_put(z, t);
+    }
+    zp_index_put(z, z->ntensors++);
+    return ZERO_OK;
+}
 /* NULL: there is none. */
 static zp_tensor *zp_tensor_find(const zero_ctx *z, const char *name) {
-    for (int t = 0; t < z->ntensors && name; t++)
-        if (!strcmp(z->tensors[t].desc.name, name)) return &z->tensors[t];
-    return NULL;
+    const int at = name && z->names ? *zp_name_place(z, name) : 0;
+    return at ? &z->tensors[at - 1] : NULL;
+}
+/* The first of the host's slots for a layer, or the one behind `s`; NULL: none. Once it is built.
+ */
+static const zp_slot *zp_slot_next(const zero_ctx *z, int tensor, int layer, const zp_slot *s) {
+    const int last = z->layer_slots[z->tensors[tensor].first_layer + layer] - 1;
+    if (last < 0 || s == &z->slots[last]) return NULL;
+    return &z->slots[(s ? s : &z->slots[last])->next];
 }
 static zero_result zp_tensor_named(zero_ctx *z, const char *name, zp_tensor **t) {
     *t = zp_tensor_find(z, name);

@@ -31,8 +31,9 @@ typedef struct zp_mpi {
     float *wire;         /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
     zp_landing *landing; /* [1 + nranks] given and got in an exchange */
     char told_text[ZP_TEXT_BYTES];
-    struct zp_mpi_moving *moving; /* [ZP_MESSAGES] of a host's group; otherwise NULL */
-    MPI_Request *told;            /* [nranks] word of this rank's failure */
+    struct zp_mpi_moving *moving; /* of a host's group, as many as a list has; otherwise NULL */
+    int *last; /* [2 * nranks] 1 + the last message to a rank, from it; joining, nodes' numbers */
+    MPI_Request *told; /* [nranks] word of this rank's failure */
     int is_told;
     int abandoned; /* a request was given up, or a peer: what MPI may touch is never freed */
 } zp_mpi;
@@ -129,23 +130,33 @@ static zero_result zp_mpi_late(const zp_op *op, MPI_Request *requests, int n) {
     return zp_late(op->group, op->kind, arrived ? -1 : zp_mpi_counterpart(op->group, node));
 }
 
+/* Whoever waits looks for aborts, and gives up at the time limit. *deadline 0: it begins here. */
+static zero_result zp_mpi_patience(const zp_op *op, MPI_Request *requests, int n,
+                                   double *deadline) {
+    zero_result r = zp_mpi_aborted(op->group);
+    const double now = zp_seconds();
+    if (*deadline == 0) *deadline = now + op->group->timeout_s;
+    if (!r && now > *deadline) r = zp_mpi_late(op, requests, n);
+    return r;
+}
+
+static zero_result zp_mpi_test(const zp_op *op, MPI_Request *requests, int n, int *done) {
+    MPI_Status statuses[2 * ZP_LOCAL_MAX];
+    const int code = MPI_Testall(n, requests, done, statuses);
+    return *done || code ? zp_mpi_wrong(op, code, statuses, n) : ZERO_OK;
+}
+
 /* Waits for requests as zp_await does for a peer: aborts and the time limit end it. */
 static zero_result zp_mpi_wait(const zp_op *op, MPI_Request *requests, int n) {
-    zp_group *g = op->group;
-    MPI_Status statuses[2 * ZP_LOCAL_MAX];
     double deadline = 0;
     for (int spin = 0;; spin++) {
         int done = 0;
-        const int code = MPI_Testall(n, requests, &done, statuses);
-        zero_result r = done || code ? zp_mpi_wrong(op, code, statuses, n) : ZERO_OK;
+        zero_result r = zp_mpi_test(op, requests, n, &done);
         if (!r && done) return ZERO_OK;
         if (!r && spin < 64) continue; /* no yield: it would hand the core over for milliseconds */
-        if (!r) r = zp_mpi_aborted(g);
-        const double now = zp_seconds();
-        if (deadline == 0) deadline = now + g->timeout_s;
-        if (!r && now > deadline) r = zp_mpi_late(op, requests, n);
+        if (!r) r = zp_mpi_patience(op, requests, n, &deadline);
         if (r) {
-            zp_mpi_of(g)->abandoned = 1;
+            zp_mpi_of(op->group)->abandoned = 1;
             return r;
         }
         zp_nap();
@@ -166,39 +177,43 @@ typedef struct zp_crossing {
     MPI_Request request[2 * ZP_LOCAL_MAX];
 } zp_crossing;
 
-/* Sums inside this node a piece of a rank's shard, in f32. */
-static void zp_sum_node(const zp_op *op, int rank, const zp_crossing *x, float *out) {
+/* Where this node's sum of a piece of a rank's shard is, in f32: summed to `room`, unless it lies
+   there already. */
+static float *zp_sum_node(const zp_op *op, int rank, const zp_crossing *x, float *room) {
     const int n = zp_seats_of(op->group)->n;
-    zp_sum s = {{NULL}, op->type, ZERO_F32, n, n, out, NULL, 1, 0};
+    zp_sum s = {{NULL}, op->type, ZERO_F32, n, n, room, NULL, 1, 0};
     for (int p = 0; p < n; p++) s.source[p] = zp_op_peer(op, p, (size_t)rank * op->shard + x->at);
+    if (n == 1 && op->type == ZERO_F32) return (float *)(uintptr_t)s.source[0];
     zp_sum_slices(&s, x->n, 1);
+    return room;
 }
 
-/* A reduction trades the sums of every counterpart's slice for those of this rank's; an all-gather
-   slices, straight into the target, where the node's other ranks find them. */
-static zero_result zp_cross_begin(const zp_op *op, zp_crossing *x) {
+/* What is sent to the k-th of the other nodes, and where what it sends goes. A reduction trades the
+   sums of every counterpart's slice for those of this rank's; an all-gather slices, straight into
+   the target, where the node's other ranks find them. */
+static void *zp_cross_out(const zp_op *op, const zp_crossing *x, int peer, int k) {
+    const size_t at = x->at * zp_bytes(op->type);
+    if (op->kind != ZP_REDUCE_SCATTER) return op->memory->base + op->source + at;
+    return zp_sum_node(op, peer, x, x->wire + 2 * (size_t)k * ZP_CROSS_NUMEL);
+}
+static void *zp_cross_in(const zp_op *op, const zp_crossing *x, int peer, int k) {
+    const size_t at = x->at * zp_bytes(op->type);
+    if (op->kind == ZP_REDUCE_SCATTER) return x->wire + (2 * (size_t)k + 1) * ZP_CROSS_NUMEL;
+    return op->memory->base + op->target + (size_t)peer * zp_op_shard_bytes(op) + at;
+}
+
+static zero_result zp_cross_begin(const zp_op *op, zp_crossing *x, void *const *out) {
     zp_group *g = op->group;
     const zp_mpi *m = zp_mpi_of(g);
     const MPI_Comm comm = m->comm[op->channel];
-    const int reduces = op->kind == ZP_REDUCE_SCATTER;
-    const size_t element = zp_bytes(op->type);
-    const int bytes = (int)(x->n * (reduces ? sizeof(float) : element));
-    char *base = op->memory->base + x->at * element;
-    float *sum = x->wire;
+    const size_t element = op->kind == ZP_REDUCE_SCATTER ? sizeof(float) : zp_bytes(op->type);
+    const int bytes = (int)(x->n * element);
     MPI_Request *request = x->request;
-    for (int k = 0; k < m->nnodes; k++) {
-        if (k == m->node) continue;
-        const int peer = zp_mpi_counterpart(g, k);
-        void *in = base + op->target + (size_t)peer * zp_op_shard_bytes(op);
-        const void *out = base + op->source;
-        if (reduces) {
-            zp_sum_node(op, peer, x, sum);
-            in = sum + ZP_CROSS_NUMEL;
-            out = sum;
-        }
+    for (int k = 0; k + 1 < m->nnodes; k++) {
+        const int peer = zp_mpi_counterpart(g, k + (k >= m->node));
+        void *in = zp_cross_in(op, x, peer, k);
         ZP_MPI(g, MPI_Irecv(in, bytes, MPI_BYTE, peer, MPI_ANY_TAG, comm, request++));
-        ZP_MPI(g, MPI_Isend(out, bytes, MPI_BYTE, peer, zp_mpi_tag(op), comm, request++));
-        sum += 2 * ZP_CROSS_NUMEL;
+        ZP_MPI(g, MPI_Isend(out[k], bytes, MPI_BYTE, peer, zp_mpi_tag(op), comm, request++));
     }
     return ZERO_OK;
 }
@@ -206,40 +221,108 @@ static zero_result zp_cross_begin(const zp_op *op, zp_crossing *x) {
 /* Adds over the nodes in node order; this node's own sum takes the place of one that was sent. */
 static void zp_cross_add(const zp_op *op, const zp_crossing *x) {
     const zp_mpi *m = zp_mpi_of(op->group);
-    const float *received = x->wire + ZP_CROSS_NUMEL;
     zp_sum nodes = zp_op_sum(op, m->nnodes, m->nnodes);
-    zp_sum_node(op, op->group->rank, x, x->wire);
     nodes.type = ZERO_F32;
     nodes.out = (char *)nodes.out + x->at * zp_bytes(op->type);
     if (nodes.sum) nodes.sum += x->at;
-    for (int k = 0; k < m->nnodes; k++) {
-        nodes.source[k] = k == m->node ? x->wire : received;
-        if (k != m->node) received += 2 * ZP_CROSS_NUMEL;
-    }
+    nodes.source[m->node] = zp_sum_node(op, op->group->rank, x, x->wire);
+    for (int k = 0; k + 1 < m->nnodes; k++)
+        nodes.source[k + (k >= m->node)] = zp_cross_in(op, x, 0, k);
     zp_sum_slices(&nodes, x->n, 1);
+}
+
+/* A collective between nodes: pieces ended, on their way, and all. Piece i is at x[i % depth]. */
+typedef struct zp_crossed {
+    zp_crossing x[ZP_CROSSINGS];
+    size_t depth, ended, begun, pieces;
+    double since, each, deadline; /* when the last one ended; seconds of a piece; of patience */
+} zp_crossed;
+
+/* More pieces set out, as many sums at a time as the lane has threads. */
+static zero_result zp_cross_more(const zp_op *op, zp_crossed *c, int threads) {
+    void *out[ZP_CROSSINGS][ZP_LOCAL_MAX];
+    const zp_mpi *m = zp_mpi_of(op->group);
+    const int others = m->nnodes - 1;
+    while (c->begun < zp_min(c->pieces, c->ended + c->depth)) {
+        const size_t left = zp_min(c->pieces, c->ended + c->depth) - c->begun;
+        const int n = (int)zp_min(left, (size_t)threads);
+        for (int i = 0; i < n; i++) {
+            zp_crossing *x = &c->x[(c->begun + (size_t)i) % c->depth];
+            x->at = (c->begun + (size_t)i) * ZP_CROSS_NUMEL;
+            x->n = zp_min(ZP_CROSS_NUMEL, op->shard - x->at);
+            x->wire =
+                m->wire + (c->begun + (size_t)i) % c->depth * 2 * (size_t)others * ZP_CROSS_NUMEL;
+        }
+        ZP_OMP_FOR(n > 1)
+        for (int i = 0; i < n * others; i++) {
+            const int k = i % others, peer = zp_mpi_counterpart(op->group, k + (k >= m->node));
+            out[i / others][k] =
+                zp_cross_out(op, &c->x[(c->begun + (size_t)(i / others)) % c->depth], peer, k);
+        }
+        for (int i = 0; i < n; i++, c->begun++)
+            ZP_TRY(zp_cross_begin(op, &c->x[c->begun % c->depth], out[i]));
+    }
+    return ZERO_OK;
+}
+
+/* Waits for the oldest piece; *n: how many have come, with those behind it. A nap is half of what a
+   piece takes: a thread that computes on this core is woken twice a piece, and the buffers of a
+   socket, which hold more than a piece, do not run empty meanwhile. */
+static zero_result zp_cross_wait(const zp_op *op, zp_crossed *c, int *n) {
+    const int requests = 2 * (zp_mpi_of(op->group)->nnodes - 1);
+    double looked = 0;
+    for (*n = 0;;) {
+        int done = 1;
+        while (done && c->ended + (size_t)*n < c->begun) {
+            zp_crossing *x = &c->x[(c->ended + (size_t)*n) % c->depth];
+            ZP_TRY(zp_mpi_test(op, x->request, requests, &done));
+            *n += done;
+        }
+        const double now = zp_seconds();
+        if (*n) {
+            const double each = (now - c->since) / *n;
+            c->each = c->each > 0 ? (c->each + each) / 2 : each;
+            c->since = now;
+            c->deadline = 0;
+            return ZERO_OK;
+        }
+        if (now > looked + 2e-3) {
+            MPI_Request *oldest = c->x[c->ended % c->depth].request;
+            ZP_TRY(zp_mpi_patience(op, oldest, requests, &c->deadline));
+            looked = now;
+        }
+        zp_nap_for(fmin(fmax(fmax(c->each, now - c->since) / 2, 5e-5), 5e-4));
+    }
 }
 
 /* Piece by piece, many on their way at a time, each so small that MPI sends it unasked (Open MPI:
    up to 64 KiB). Asked first, the answers queue behind what a peer is sending, and the directions
-   of a link take turns. */
-static zero_result zp_cross(const zp_op *op) {
-    zp_crossing x[ZP_CROSSINGS];
+   of a link take turns. A single piece is waited for awake: it is as soon there as it is asked. */
+static zero_result zp_cross_pieces(const zp_op *op, zp_crossed *c, int threads) {
     const zp_mpi *m = zp_mpi_of(op->group);
-    const size_t pieces = (op->shard + ZP_CROSS_NUMEL - 1) / ZP_CROSS_NUMEL;
-    const size_t depth = zp_crossings(m->nnodes), requests = 2 * (size_t)(m->nnodes - 1);
-    for (size_t i = 0; i < pieces + depth; i++) {
-        zp_crossing *now = &x[i % depth];
-        if (i >= depth) {
-            ZP_TRY(zp_mpi_wait(op, now->request, (int)requests));
-            if (op->kind == ZP_REDUCE_SCATTER) zp_cross_add(op, now);
-        }
-        if (i >= pieces) continue;
-        now->at = i * ZP_CROSS_NUMEL;
-        now->n = zp_min(ZP_CROSS_NUMEL, op->shard - now->at);
-        now->wire = m->wire + i % depth * requests * ZP_CROSS_NUMEL;
-        ZP_TRY(zp_cross_begin(op, now));
+    c->depth = zp_crossings(m->nnodes);
+    c->pieces = (op->shard + ZP_CROSS_NUMEL - 1) / ZP_CROSS_NUMEL;
+    c->ended = c->begun = 0;
+    c->each = c->deadline = 0;
+    c->since = zp_seconds();
+    for (int n = 1; c->ended < c->pieces; c->ended += (size_t)n) {
+        ZP_TRY(zp_cross_more(op, c, threads));
+        if (c->pieces == 1)
+            ZP_TRY(zp_mpi_wait(op, c->x->request, 2 * (m->nnodes - 1)));
+        else
+            ZP_TRY(zp_cross_wait(op, c, &n));
+        ZP_OMP_FOR(n > 1)
+        for (int i = 0; i < n; i++)
+            if (op->kind == ZP_REDUCE_SCATTER)
+                zp_cross_add(op, &c->x[(c->ended + (size_t)i) % c->depth]);
     }
     return ZERO_OK;
+}
+static zero_result zp_cross(const zp_op *op, int threads) {
+    zp_crossed c;
+    const zero_result r = zp_cross_pieces(op, &c, threads);
+    if (r) zp_mpi_of(op->group)->abandoned = 1;
+    return r;
 }
 
 /* What the counterparts of this node's other ranks gave, from where those ranks have got it. */
@@ -261,7 +344,7 @@ static zero_result zp_mpi_run(zp_stream *s, const zp_op *op) {
     const zp_mpi *m = zp_mpi_of(op->group);
     if (m->nnodes == 1 || op->in_place) return zp_local_run(s, op);
     ZP_TRY(zp_op_meet(s, op, 0));
-    ZP_TRY(zp_cross(op));
+    ZP_TRY(zp_cross(op, s->threads));
     if (op->kind == ZP_ALL_GATHER) {
         ZP_TRY(zp_op_meet(s, op, 1));
         ZP_TRY(zp_op_meet(s, op, 0));
