@@ -6,7 +6,7 @@
 # logarithm over that of the ranks (of the tensors, where these grow), by least squares over rows of
 # 0.05 ms or more. N log N has 1.2 to 1.3 here. A rank's processor time may have at most 1.3 in what N
 # ranks meet for; otherwise it is a failure. Last line: N passed, N failed[, N skipped].
-# shellcheck disable=SC2046,SC2086
+# shellcheck disable=SC2046,SC2086,SC2154
 set -u
 B=$1
 passed=0 failed=0 skipped=0
@@ -72,7 +72,7 @@ awk -F, -v csv="$csv" '
         printf format, "exponent", "", "", ""
         for (i = 5; i <= columns; i++) {
             slope = n[i] > 2 ? (n[i] * sxy[i] - sx[i] * sy[i]) / (n[i] * sxx[i] - sx[i] ^ 2) : 0
-            printf " %13s", n[i] > 2 ? sprintf("%.2f", slope) : "-"
+            printf " %13s", (n[i] > 2) ? sprintf("%.2f", slope) : "-"
             if (i > 8 && i < columns && slope > 1.3) bad = bad " " where ":" name[i]
             if (i > 8 && i < columns && n[i] > 2) ok++
             n[i] = sx[i] = sy[i] = sxx[i] = sxy[i] = 0
