@@ -12,6 +12,7 @@
 # make check            format, linters, both compilers
 # make bench            measure against MPI and memory
 # make links            steps over slow links between hosts, with every method, half an hour, root; links-check: is the simulator right?
+# make ranks            planning, meeting, building and stepping with 2 to 32 ranks and 2 to 8 hosts, and how each grows
 # make converge         losses with and without fewer bits on the wire, paired by seed; MINUTES=90
 # make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
 # make test-llmc LLMC=path of a checkout of llm.c
@@ -51,7 +52,7 @@ READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windo
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_transport test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
+UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_transport test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
@@ -65,7 +66,7 @@ VERSION := $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all help deps libraries drop data compare plan machine scale report links links-check converge test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt zero_plan clean
+.PHONY: all help deps libraries drop data compare plan machine scale report links links-check ranks converge test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt zero_plan clean
 all: train_gpt2_zero data
 	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
 	    '      ./train_gpt2_zero --ranks 2 --stage 3  the same on two ranks, everything sharded' \
@@ -122,7 +123,7 @@ $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu | libraries
 $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 $B/test_faults $B/test_check $B/test_group $B/test_transport $B/test_memory $B/test_offload: OPT := -O1 # neither bits nor speed: half the time to compile
-$(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_offload test_codec) $B/bench_codec: $B/%: tests/%.c | libraries # they include the plugin
+$(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_growth test_offload test_codec) $B/bench_codec $B/bench_ranks: $B/%: tests/%.c | libraries # they include the plugin
 	@mkdir -p $B
 	$(COMPILE) -I. -o $@ $< -lm
 $B/test_offload_rings: tests/test_offload.c | libraries
@@ -196,8 +197,10 @@ test test-long test-all: | $(filter deps,$(MAKECMDGOALS)) # builds what is neede
 	@sh tests/run.sh $(patsubst test,quick,$(@:test-%=%)) $B
 test-llmc: # LLMC=path of a checkout
 	@LLMC='$(LLMC)' sh tests/test_llmc.sh $B
-bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_reduce $B/bench_codec
+bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_reduce $B/bench_codec $B/bench_ranks
 	@sh tests/bench.sh $B
+ranks: $B/bench_ranks
+	@sh tests/bench_ranks.sh $B
 
 MINUTES ?= 90
 converge: $B/train_gpt2_zero data

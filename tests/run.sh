@@ -67,6 +67,7 @@ codec 200 beside $B/test_codec $SEED $B
 offload 120 beside $B/test_offload 8 $SEED $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 transport 120 alone $B/test_transport
+growth 60 beside $B/test_growth
 group 120 alone $B/test_group
 groups 120 alone $B/test_groups
 world 120 beside $B/test_world

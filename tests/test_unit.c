@@ -834,7 +834,8 @@ static void unit_trace(void) {
 
 static void unit_pool(void) {
     zp_buffer buffer[4];
-    zp_pool p = {buffer, 0, 0, 0};
+    int held_by[10] = {0};
+    zp_pool p = {buffer, 0, 0, held_by, 0, 0};
     const int soon[] = {4, 1};
     test_check(zp_pool_add(&p, 100, 1, 0) == 0 && zp_pool_add(&p, 10, 0, 0) == 1
                    && zp_pool_add(&p, 10, 0, 0) == 2 && p.bytes == 120 && buffer[2].at == 110,

@@ -196,16 +196,16 @@ static checkpoint_result ck_wire_unpack(checkpoint *c, int rank, const char *in,
 /* Shapes as the caller gives them, where they fit. */
 static checkpoint_result ck_plan_close(checkpoint *c, const checkpoint_options *o, ck_error *e) {
     ck_manifest *m = &c->plan;
+    for (int k = 0; k < o->ntensors && o->tensors; k++) {
+        const zero_tensor_desc *d = &o->tensors[k];
+        const uint64_t layers = d->layers > 1 ? (uint64_t)d->layers : 1;
+        const int i = ck_manifest_find(m, d->name);
+        if (i < 0 || m->tensor[i].layers != 1 || layers * d->numel != m->tensor[i].numel) continue;
+        m->tensor[i].layers = layers;
+        m->tensor[i].numel = d->numel;
+    }
     for (int i = 0; i < m->ntensors; i++) {
         ck_tensor *t = &m->tensor[i];
-        for (int k = 0; k < o->ntensors && o->tensors; k++) {
-            const zero_tensor_desc *d = &o->tensors[k];
-            const uint64_t layers = d->layers > 1 ? (uint64_t)d->layers : 1;
-            if (strcmp(d->name, t->name) != 0 || layers * d->numel != t->numel) continue;
-            t->layers = layers;
-            t->numel = d->numel;
-            break;
-        }
         if (t->narrays > m->narrays) m->narrays = t->narrays;
         for (int k = 0; k < t->narrays; k++) CK_TRY(ck_array_close(t, &t->array[k], e));
     }

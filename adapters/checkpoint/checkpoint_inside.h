@@ -199,6 +199,7 @@ typedef struct ck_manifest {
     int nranks;
     char *config;
     int nvalues, nfiles, ntensors, room;
+    int *index; /* [2 * room], a power of 2: 1 + the tensor of a name, by its hash; 0: none */
     checkpoint_value *value; /* names and texts are owned */
     ck_file *file;
     ck_tensor *tensor;
