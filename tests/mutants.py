@@ -3,8 +3,8 @@
 Samples the rooms of the CPU version by SEED (1), room by room as long as it is, for BUDGET minutes (20), on JOBS
 processors (1). A mutant is compiled at -O1 in a copy of the tree. It is `equal` if the compiler makes the same object
 of it, `broken` if it makes none. Then the programs that include or link the unit run, those first that are quick and
-have killed in this room before: the first that fails, crashes or lasts too long (60 s at most) kills it. Each has
-processes, /tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
+have killed in this room before: the first that fails, crashes or lasts too long (60 s at most, PATIENCE=N:
+N times that, on a busy machine) kills it; what fails in a clean copy is left out. Each has processes, /tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
 Results are lines of BUILD/mutants/results.csv, from where the next run goes on; AGAIN=1 tries those once more that
 were alive. tests/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
 Last line: N passed (killed), N failed (alive); succeeds if 90 % are killed."""
@@ -13,6 +13,7 @@ import collections, csv, os, random, re, shutil, subprocess, sys, threading, tim
 SEED = os.environ.get("SEED", "1")
 JOBS, END = int(os.environ.get("JOBS", 1)), time.time() + 60 * float(os.environ.get("BUDGET", 20))
 AGAIN, PAUSE = os.environ.get("AGAIN"), os.environ.get("PAUSE", "")
+PATIENCE = int(os.environ.get("PATIENCE", 1))
 BASE = os.path.abspath(sys.argv[1]) + "/mutants"
 RESULTS = BASE + "/results.csv"
 COLUMNS = ["room", "line", "column", "old", "new", "fate", "by", "seconds", "text"]
@@ -128,7 +129,7 @@ class Lab:
                 return self.objects[target]
             if program not in self.takes:
                 begin = time.time()
-                why = self.run(command, 50) if self.make(program) else "not built"
+                why = self.run(command, 60 * PATIENCE) if self.make(program) else "not built"
                 self.takes[program] = None if why else time.time() - begin
                 print(f"    {program}: {time.time() - begin:.1f} s{why and ', left out: '}{why}", flush=True)
             return self.takes[program]
@@ -141,7 +142,7 @@ class Lab:
             guess = dict(zip(programs, range(5, 99)), **self.clean.takes)
             for p in sorted(programs, key=lambda p: (guess[p] or 0) / (1 + 4 * kills[room, p])):
                 takes = self.clean.known(target, p, programs[p])
-                why = takes and (self.run(programs[p], min(60, 15 + 6 * takes)) if self.make(p) else "not built")
+                why = takes and (self.run(programs[p], min(60 * PATIENCE, 15 + 6 * takes)) if self.make(p) else "not built")
                 if why: return "killed", f"{p}: {why}"
             return "alive", ""
         return "equal", ""
