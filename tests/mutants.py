@@ -4,7 +4,8 @@ Samples the rooms of the CPU version by SEED (1), room by room as long as it is,
 processors (1). A mutant is compiled at -O1 in a copy of the tree. It is `equal` if the compiler makes the same object
 of it, `broken` if it makes none. Then the programs that include or link the unit run, those first that are quick and
 have killed in this room before: the first that fails, crashes or lasts too long (60 s at most, PATIENCE=N:
-N times that, on a busy machine) kills it; what fails in a clean copy is left out. Each has processes, /tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
+N times that, on a busy machine) kills it; what fails in a clean copy is left out. Each has processes,
+/tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
 Results are lines of BUILD/mutants/results.csv, from where the next run goes on; AGAIN=1 tries those once more that
 were alive. tests/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
 Last line: N passed (killed), N failed (alive); succeeds if 90 % are killed."""
@@ -141,6 +142,7 @@ class Lab:
             if self.object(target) == self.clean.known(target): continue
             guess = dict(zip(programs, range(5, 99)), **self.clean.takes)
             for p in sorted(programs, key=lambda p: (guess[p] or 0) / (1 + 4 * kills[room, p])):
+                if time.time() > END: return "", ""
                 takes = self.clean.known(target, p, programs[p])
                 why = takes and (self.run(programs[p], min(60 * PATIENCE, 15 + 6 * takes)) if self.make(p) else "not built")
                 if why: return "killed", f"{p}: {why}"
@@ -177,6 +179,7 @@ def main():
             with lock: row = next(queue, None)
             if not row: return
             lab.test(row, kills)
+            if not row["fate"]: return  # the budget ended first
             with lock, open(RESULTS, "a") as f:
                 kills[row["room"], row["by"].split(":")[0]] += 1
                 past[key(row)] = row
