@@ -1839,12 +1839,18 @@ static void unit_collectives_rank(test_rank *r) {
     zero_ctx *z = NULL;
     zero_config cfg = {.log = test_quiet};
     zero_comm comm = test_comm(r);
-    double v[64];
+    double v[65], few[3] = {r->rank + 1, 2, -7}; /* the last of each is not in the sum */
     enum { N = 700001 };
     unsigned char *data = (unsigned char *)malloc(N);
     int ok = !zero_create(&z, &cfg, &comm);
-    for (int i = 0; i < 64; i++) v[i] = (double)(i + 1) * 0.1 * (r->rank + 1);
+    for (int i = 0; i < 65; i++) v[i] = (double)(i + 1) * 0.1 * (r->rank + 1);
+    const double beyond = v[64];
     ok = ok && !zero_all_sum(z, v, 64); /* before build, too */
+    ok = ok && !zero_all_sum(z, few, 2);
+    if (v[64] != beyond || few[0] != r->nranks * (r->nranks + 1) / 2 || few[1] != 2 * r->nranks
+        || few[2] != -7)
+        test_rank_fail(r, "sums of two: %g and %g, beyond them %g and %g", few[0], few[1], few[2],
+                       v[64]);
     for (int i = 0; i < 64 && ok; i++) {
         double sum = 0;
         for (int p = 0; p < r->nranks; p++) sum += (double)(i + 1) * 0.1 * (p + 1);
