@@ -99,6 +99,7 @@ converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/co
 mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
 layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B
+elastic 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 12 $SEED
 experts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_experts.sh $B
 TABLE
     emulated
@@ -210,6 +211,7 @@ emulated-cuda-mutants 3600 beside $B/emulated/test_cuda mutants 4
 emulated-cuda-all 3600 beside $B/emulated/test_cuda all 0 $SEED
 checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
 checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
+elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 1000 $SEED
 offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1
