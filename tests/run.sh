@@ -102,6 +102,7 @@ converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/co
 mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
 layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B
+elastic 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 12 $SEED
 experts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_experts.sh $B
 TABLE
     emulated
@@ -218,6 +219,7 @@ checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_che
 soak-hour 9000 alone python3 $here/soak.py $B 1 $SEED
 mutants 6000 alone env BUDGET=60 SEED=$SEED python3 $here/mutants.py $B
 checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
+elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 1000 $SEED
 offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1

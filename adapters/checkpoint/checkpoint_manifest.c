@@ -603,12 +603,13 @@ checkpoint_result ck_manifest_read(ck_manifest *m, const char *folder, ck_error 
     return r ? ck_fail(e, r, "%.400s/%.220s", folder, why.text) : r;
 }
 
-checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, ck_error *e) {
+checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, const char *name,
+                                    ck_error *e) {
     char path[CK_PATH];
     size_t bytes = 0;
-    CK_TRY(ck_path(path, folder, "manifest.json", e));
+    CK_TRY(ck_path(path, folder, name, e));
     char *text = ck_manifest_print(m, &bytes);
-    if (text == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for manifest.json");
+    if (text == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for %s", name);
     const checkpoint_result r = ck_file_write(path, text, bytes, e);
     free(text);
     return r;
