@@ -1,4 +1,5 @@
-/* ops_cpu.c - ops.h on the CPU. Matrix products are oneDNN's (2.6 or 3.x), the rest is here.
+/* ops_cpu.c - ops.h on the CPU. Matrix products are products.c's in f32 and oneDNN's (2.6 or 3.x)
+   in 16 bits, the rest is here.
 
    Build: cc -std=c11 -O3 -march=native -ffp-contract=off -fno-math-errno -fopenmp -c ops_cpu.c
 
@@ -27,80 +28,17 @@
 #define OMP(x)
 #endif
 
-#ifdef __FMA__
-#define FMA(a, b, c) __builtin_fmaf(a, b, c)
-#else
-#define FMA(a, b, c) ((a) * (b) + (c))
-#endif
+#include "products.h"
+#include "vectors.h"
 
-/* Attention works in tiles of TILE_M x TILE_N, as many as registers hold; rows of its scratch
-   memory are multiples of PAD, which TILE_N divides. vec_zip_low and _high interleave the lower and
-   the upper halves of two vectors. */
-#if defined(__AVX512F__)
-#include <immintrin.h>
-enum { LANES = 16, TILE_M = 8 };
-typedef __m512 vec;
-static inline vec vec_set(float x) { return _mm512_set1_ps(x); }
-static inline vec vec_load(const float *p) { return _mm512_load_ps(p); }
-static inline void vec_store(float *p, vec x) { _mm512_store_ps(p, x); }
-static inline vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vec vec_zip_low(vec a, vec b) {
-    const __m512i from = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    return _mm512_permutex2var_ps(a, from, b);
-}
-static inline vec vec_zip_high(vec a, vec b) {
-    const __m512i from =
-        _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    return _mm512_permutex2var_ps(a, from, b);
-}
-#elif defined(__AVX2__) && defined(__FMA__)
-#include <immintrin.h>
-enum { LANES = 8, TILE_M = 4 };
-typedef __m256 vec;
-static inline vec vec_set(float x) { return _mm256_set1_ps(x); }
-static inline vec vec_load(const float *p) { return _mm256_load_ps(p); }
-static inline void vec_store(float *p, vec x) { _mm256_store_ps(p, x); }
-static inline vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vec vec_zip_low(vec a, vec b) {
-    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20);
-}
-static inline vec vec_zip_high(vec a, vec b) {
-    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
-}
-#else
-enum { LANES = 4, TILE_M = 4 };
-typedef struct vec {
-    float f[LANES];
-} vec;
-static inline vec vec_set(float x) {
-    vec v;
-    for (int i = 0; i < LANES; i++) v.f[i] = x;
-    return v;
-}
-static inline vec vec_load(const float *p) {
-    vec v;
-    for (int i = 0; i < LANES; i++) v.f[i] = p[i];
-    return v;
-}
-static inline void vec_store(float *p, vec x) {
-    for (int i = 0; i < LANES; i++) p[i] = x.f[i];
-}
-static inline vec vec_fma(vec a, vec b, vec c) {
-    for (int i = 0; i < LANES; i++) c.f[i] = FMA(a.f[i], b.f[i], c.f[i]);
-    return c;
-}
-static inline vec vec_zip_low(vec a, vec b) {
-    vec v;
-    for (int i = 0; i < LANES; i++) v.f[i] = (i % 2 ? b : a).f[i / 2];
-    return v;
-}
-static inline vec vec_zip_high(vec a, vec b) {
-    vec v;
-    for (int i = 0; i < LANES; i++) v.f[i] = (i % 2 ? b : a).f[(LANES + i) / 2];
-    return v;
-}
-#endif
-enum { TILE_N = 2 * LANES, PAD = 32, QUERIES = 64 /* queries whose scores are held at once */ };
+/* Attention works in tiles of TILE_M x TILE_N; rows of its scratch memory are multiples of PAD,
+   which TILE_N divides. */
+enum {
+    TILE_M = LANES == 16 ? 8 : 4,
+    TILE_N = 2 * LANES,
+    PAD = 32,
+    QUERIES = 64 /* queries whose scores are held at once */
+};
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
@@ -152,9 +90,10 @@ struct ops_ctx {
     dnnl_stream_t stream;
     matrix_product products[PRODUCTS];
     size_t next_product;   /* the place that the next one takes */
-    char *product_scratch; /* oneDNN's, or the blocks of product_converted */
+    char *product_scratch; /* oneDNN's, or what f32 products work in, then block_converted's */
     size_t product_bytes;
-    char path[96]; /* ops_product_path */
+    const products_choice *chosen; /* borrowed; NULL: the table */
+    char path[96];                 /* ops_product_path */
     zero_result status;
     char sentence[256];
 };
@@ -223,11 +162,12 @@ static void lay_out(ops_ctx *o) {
     o->sums_at = 8 * t * h + 2 * QUERIES * t + (TILE_M + 1) * h + 2 * t;
     o->rooms_at = o->sums_at + o->room;
     o->thread_floats = o->rooms_at;
+    o->product_bytes = products_scratch(o->threads) * sizeof(float);
     if (o->type == ZERO_F32) return;
     o->thread_floats += vocab > ROOMS * o->room ? vocab : ROOMS * o->room;
-    o->product_bytes = o->threads * SCRATCH_BYTES;
-    if (o->product_bytes < 3 * BLOCK * BLOCK * sizeof(float))
-        o->product_bytes = 3 * BLOCK * BLOCK * sizeof(float);
+    o->product_bytes += 3 * BLOCK * BLOCK * sizeof(float);
+    if (o->product_bytes < o->threads * SCRATCH_BYTES)
+        o->product_bytes = o->threads * SCRATCH_BYTES;
 }
 
 static size_t vector_bytes(const ops_ctx *o) {
@@ -513,15 +453,40 @@ static void try_products(ops_ctx *o, char *way, size_t bytes) {
     if (!works) close_products(o);
 }
 
+static void name_path(ops_ctx *o, const char *choice) {
+    static const char *const from[ZERO_TYPES] = {"", " after conversion from bf16",
+                                                 " after conversion from f16"};
+    (void)snprintf(o->path, sizeof o->path, "f32 by the %s%s", choice, from[o->type]);
+}
+
 static void open_products(ops_ctx *o) {
-    static const char *const names[ZERO_TYPES] = {"f32", "bf16", "f16"};
-    char way[64] = "sgemm";
+    char way[64] = "", why[8];
+    products_choice table;
+    memset(&table, 0, sizeof table);
+    (void)products_open(&table, "", o->threads, why, sizeof why);
     if (o->type != ZERO_F32) try_products(o, way, sizeof way);
-    if (o->type == ZERO_F32 || o->engine)
-        (void)snprintf(o->path, sizeof o->path, "oneDNN %s (%s)", names[o->type], way);
-    else
-        (void)snprintf(o->path, sizeof o->path, "oneDNN f32 (sgemm) after conversion from %s",
-                       names[o->type]);
+    name_path(o, table.name);
+    if (o->engine)
+        (void)snprintf(o->path, sizeof o->path, "oneDNN %s (%s)",
+                       o->type == ZERO_BF16 ? "bf16" : "f16", way);
+}
+
+zero_result ops_choose_products(products_choice *c, const char *path, const ops_layer *layers,
+                                int n, int threads, char *why) {
+    memset(c, 0, sizeof *c);
+    for (int i = 0; i < n; i++) {
+        const ops_layer *l = &layers[i];
+        products_add(c, 'N', 'T', l->rows, l->out, l->in);
+        products_add(c, 'N', 'N', l->rows, l->in, l->out);
+        products_add(c, 'T', 'N', l->out, l->in, l->rows);
+    }
+    const size_t team = threads > 0 ? (size_t)threads : thread_count();
+    return products_open(c, path, team, why, OPS_SENTENCE) ? ZERO_ERR_ARGUMENT : ZERO_OK;
+}
+
+void ops_take_products(ops_ctx *o, const products_choice *c) {
+    o->chosen = c;
+    if (!o->engine) name_path(o, c->name);
 }
 
 static void close_products(ops_ctx *o) {
@@ -534,15 +499,10 @@ static void close_products(ops_ctx *o) {
 
 /* ---- linear layers ------------------------------------------------------------------------- */
 
-/* c (m, n) = a (m, k) b (k, n), or += with beta 1, rows of c without gaps. 'T': the operand lies
-   transposed. gap_a, gap_b: from row to row as they lie. */
-static void product_f32(ops_ctx *o, char ta, char tb, size_t m, size_t n, size_t k, const float *a,
-                        size_t gap_a, const float *b, size_t gap_b, float beta, float *c,
-                        size_t gap_c) {
-    const dnnl_status_t status =
-        dnnl_sgemm(ta, tb, (dnnl_dim_t)m, (dnnl_dim_t)n, (dnnl_dim_t)k, 1.0f, a, (dnnl_dim_t)gap_a,
-                   b, (dnnl_dim_t)gap_b, beta, c, (dnnl_dim_t)gap_c);
-    if (status != dnnl_success) fail_product(o, status, m, n, k);
+static void product_f32(ops_ctx *o, const f32_product *p) {
+    float *scratch = (float *)(void *)o->product_scratch;
+    const int status = products_multiply(o->chosen, p, scratch, o->threads);
+    if (status) fail_product(o, (dnnl_status_t)status, p->m, p->n, p->k);
 }
 
 /* The place of a product of this shape, made if it is new; the oldest gives way. NULL: an error. */
@@ -612,7 +572,8 @@ static void store_block(const ops_ctx *o, void *to, zero_type type, size_t at, s
 /* The block of c at row i and column j, by products of f32 blocks. */
 static void block_converted(ops_ctx *o, const matrix_product *s, const void *a, const void *b,
                             void *c, size_t i, size_t j) {
-    float *fa = (float *)(void *)o->product_scratch, *fb = fa + BLOCK * BLOCK;
+    float *fa = (float *)(void *)o->product_scratch + products_scratch(o->threads);
+    float *fb = fa + BLOCK * BLOCK;
     float *fc = fb + BLOCK * BLOCK;
     const size_t m = least(BLOCK, s->m - i), n = least(BLOCK, s->n - j);
     const int ta = s->ta == 'T', tb = s->tb == 'T';
@@ -624,8 +585,9 @@ static void block_converted(ops_ctx *o, const matrix_product *s, const void *a, 
                    ta ? m : k);
         load_block(o, fb, b, o->type, tb ? j * gap_b + at : at * gap_b + j, gap_b, tb ? n : k,
                    tb ? k : n);
-        product_f32(o, s->ta, s->tb, m, n, k, fa, ta ? m : k, fb, tb ? k : n,
-                    ta || at ? 1.0f : 0.0f, fc, n);
+        const f32_product p = {s->ta, s->tb, m,          n,          k, fa,
+                               fb,    fc,    ta ? m : k, tb ? k : n, n, ta || at};
+        product_f32(o, &p);
     }
     store_block(o, c, to, i * s->n + j, s->n, fc, m, n);
 }
@@ -637,8 +599,19 @@ static void product(ops_ctx *o, char ta, char tb, size_t m, size_t n, size_t k, 
     const matrix_product shape = product_shape(ta, tb, m, n, k, ta == 'T' ? m : k);
     if (o->status || !m || !n || !k) return;
     if (o->type == ZERO_F32) {
-        product_f32(o, ta, tb, m, n, k, (const float *)a, shape.gap, (const float *)b,
-                    tb == 'T' ? k : n, ta == 'T' ? 1.0f : 0.0f, (float *)c, n);
+        const f32_product p = {ta,
+                               tb,
+                               m,
+                               n,
+                               k,
+                               (const float *)a,
+                               (const float *)b,
+                               (float *)c,
+                               shape.gap,
+                               tb == 'T' ? k : n,
+                               n,
+                               ta == 'T'};
+        product_f32(o, &p);
     } else if (o->engine) {
         product_native(o, &shape, a, b, c);
     } else {
@@ -1212,19 +1185,6 @@ static void pack(float *to, const void *from, size_t stride, const float *bias, 
         for (size_t i = H; i < s->hp; i++) row[i] = 0.0f;
     }
     memset(to + s->T * s->hp, 0, (s->tp - s->T) * s->hp * sizeof(float));
-}
-
-/* Row i of r becomes column i: as often as LANES can be halved, the first half of the rows is
-   interleaved with the second. */
-static inline void transpose(vec r[LANES]) {
-    for (int stage = LANES; stage > 1; stage /= 2) {
-        vec t[LANES];
-        for (int i = 0; i < LANES / 2; i++) {
-            t[2 * i] = vec_zip_low(r[i], r[i + LANES / 2]);
-            t[2 * i + 1] = vec_zip_high(r[i], r[i + LANES / 2]);
-        }
-        for (int i = 0; i < LANES; i++) r[i] = t[i];
-    }
 }
 
 /* to (T' / TILE_N, H', TILE_N) from (T', H'). */

@@ -50,7 +50,8 @@ typedef struct train_options {
     int val_every, val_batches, sample_every, sample_tokens;
     int save_every, keep_last, keep_every, save_aside, save_or_go_on, resume; /* -n..., -y */
     int recompute, tf32, any_order;
-    int tile_rows; /* -zl; 0: wte is whole */
+    int tile_rows;             /* -zl; 0: wte is whole */
+    const char *products_path; /* -pc; "": the table's ways */
     int accumulation, prefetch, overlap, mapping;
     int shard_ranks, second_ranks;                     /* -zs, -zh */
     int weight_bits, gradient_bits, feedback_reset;    /* -qw, -qg, -qr */
