@@ -16,6 +16,7 @@
      rules      the update rules, and how to add one
      matrix     a matrix is made orthogonal, nearly
      codec      how numbers travel packed: codes of a few bits, a scale for each block
+     packing    they are packed, unpacked and added up
      group      ranks that do collectives together: the contract of a transport
      board      how ranks of one machine meet, and see each other's memory
      pipe       messages between ranks of one machine
@@ -102,6 +103,7 @@
 #include "zero_plugin/rules.h"
 #include "zero_plugin/matrix.h"
 #include "zero_plugin/codec.h"
+#include "zero_plugin/packing.h"
 #include "zero_plugin/group.h"
 #include "zero_plugin/board.h"
 #include "zero_plugin/pipe.h"

@@ -474,8 +474,10 @@ typedef struct zero_config {
                           of what came out (ZeRO++: qgZ) */
     float feedback; /* of these reductions: what a rank's codes lost is kept, and sent later, as a
                        moving average with this beta (LoCo, Xie et al. 2024: 0.8). Takes 2 bytes
-                       an element on every rank. A skipped step leaves the errors of blocks that
-                       were not finite as they are. 0: it is lost */
+                       an element on every rank, in fp16 4: there a skipped step leaves what was kept
+                       as it was before it. In other types, where steps are skipped for want of
+                       sense and not of range, it takes part as one that is taken, but for blocks
+                       that are not finite. 0: it is lost */
     int feedback_reset; /* steps, skipped too, after which what is kept becomes 0; 0: never */
 } zero_config;
 

@@ -27,11 +27,12 @@
 
 enum { LINKS_LAYERS = 6, LINKS_NUMEL = 1770000, LINKS_STEPS = 7 }; /* 6 layers of 384 channels */
 enum { LINKS_WORDS = 64, LINKS_REFUSED = 3, LINKS_SWAP = 16 << 20 };
-enum { LINKS_TRADED = 8 << 20 };
+enum { LINKS_TRADES = 4 };
 #define LINKS_COLUMNS                                                                              \
     "hosts,ranks,stage,method,mbits,compute_ms,step_ms,least_ms,simulated_ms,formula_bytes,"       \
     "cable_bytes,link_mbits,latency_us"
 static const double links_forward_s = 0.038; /* of a layer; backward takes twice as long */
+static const double links_trade_s = 0.25;    /* of the link, to measure it */
 static const double links_frames = 1.06;     /* bytes on the cable for a byte of ours */
 static const double links_allowed = 1.25;    /* of the least possible; links.sh says what is due */
 
@@ -95,10 +96,12 @@ static double links_rate(const links_run *r) {
 
 /* Seconds of a step at best, with what a layer's collectives send between hosts. Stage 0 gathers
    gradients, behind their reduction; stages 1 and 2 parameters, ahead of forward; stage 3 those of
-   all layers but the last for backward again. Replicas add up behind a reduction. */
-static double links_least(const links_run *r) {
+   `again` layers for backward again: buffers hold the others, until their own backwards. Replicas
+   add up behind a reduction.
+ */
+static double links_least(const links_run *r, int again) {
     const wire_unit *w = &r->wire;
-    const double gather = w->gather.far / links_rate(r), again = w->again.far / links_rate(r);
+    const double gather = w->gather.far / links_rate(r), once = w->again.far / links_rate(r);
     const double unit = (w->reduction.far + w->ending.far) / links_rate(r);
     double gathered = 0, now = 0, reduced = 0;
     for (int l = 0; l < LINKS_LAYERS; l++) {
@@ -110,37 +113,38 @@ static double links_least(const links_run *r) {
         now += 2 * links_forward_s;
         reduced = links_later(now, reduced) + unit;
     }
-    return links_later(reduced, turned + (LINKS_LAYERS - 1) * again + LINKS_LAYERS * unit);
+    const double freed = turned + 2 * links_forward_s; /* a gradient, and the first buffer */
+    return links_later(reduced, freed + again * once + LINKS_LAYERS * unit);
 }
 
-/* Seconds of an all-to-all between the ranks of one place on all hosts, the fastest of some. */
-static double links_trade(zero_group *g, char *out, char *in, size_t bytes) {
-    double least = 0;
+/* Seconds of an all-to-all between the ranks of one place on all hosts, the mean of some without a
+   pause, behind one that fills the queues on the way: a burst goes faster than a link. */
+static double links_trade(zero_group *g, zero_group *all, char *out, char *in, size_t bytes) {
+    double start = 0;
     zero_result e = ZERO_OK;
-    for (int i = 0; i < LINKS_STEPS && !e; i++) {
-        e = zero_group_barrier(g);
-        const double start = links_seconds();
-        if (!e) e = zero_group_all_to_all(g, out, in, bytes);
-        const double took = links_seconds() - start;
-        if (i == 0 || took < least) least = took;
+    for (int i = 0; i <= LINKS_TRADES && !e; i++) {
+        e = zero_group_all_to_all(g, out, in, bytes);
+        if (!e && i % LINKS_TRADES == 0) e = zero_group_barrier(all);
+        if (i == 0) start = links_seconds();
     }
     if (e) fprintf(stderr, "%s\n", zero_group_error(g));
     if (e) exit(1);
-    return least;
+    return (links_seconds() - start) / LINKS_TRADES;
 }
 
 /* What the link gives, frames and the kernel's part in it: all ranks trade at once. */
 static void links_parts(links_run *r) {
     const zero_comm comm = {ZERO_COMM_MPI, 0, &r->world, 0};
-    const size_t bytes = LINKS_TRADED / (size_t)r->ranks;
-    char *out = (char *)calloc(2, (size_t)r->ranks * bytes), *in = out + (size_t)r->ranks * bytes;
+    const double second = r->mbits * 1e6 / 8 / r->node_size / (r->hosts - 1); /* of a peer's */
+    const size_t bytes = (size_t)(links_trade_s * second);
+    char *out = (char *)calloc(2, (size_t)r->hosts * bytes), *in = out + (size_t)r->hosts * bytes;
     zero_group *all = NULL, *places = NULL;
     zero_result e = zero_group_open(&all, &comm, NULL, 60);
     if (!e) e = zero_group_split(all, r->rank % r->node_size, 0, &places);
     if (e) fprintf(stderr, "%s\n", zero_group_error(all));
     if (e) exit(1);
-    const double little = links_trade(places, out, in, 64);
-    const double much = links_trade(places, out, in, bytes);
+    const double little = links_trade(places, all, out, in, 64);
+    const double much = links_trade(places, all, out, in, bytes);
     r->latency = little / (r->hosts - 1);
     r->rate = (double)bytes * (r->hosts - 1) / (much - little);
     zero_group_close(places);
@@ -148,8 +152,8 @@ static void links_parts(links_run *r) {
     free(out);
 }
 
-/* Seconds of a step as overlap.h has it, and what a rank sends between hosts. */
-static double links_simulated(const links_run *r, double *far_bytes) {
+/* A step as overlap.h has it. */
+static overlap_step links_simulated(const links_run *r) {
     double forward[LINKS_LAYERS], backward[LINKS_LAYERS];
     wire_unit wire[LINKS_LAYERS];
     overlap_visit visit[2 * LINKS_LAYERS];
@@ -180,9 +184,8 @@ static double links_simulated(const links_run *r, double *far_bytes) {
     const int state = r->method->shares ? r->node_size : r->cfg.stage ? r->ranks : 1;
     const double updated = 28.0 * LINKS_LAYERS * LINKS_NUMEL / state; /* AdamW, f32 */
     c.update = updated / (m.update > 0 ? m.update : 1e10);
-    if (overlap_simulate(&c, &step)) return 0;
-    *far_bytes = step.far_bytes;
-    return step.step;
+    if (overlap_simulate(&c, &step)) memset(&step, 0, sizeof step);
+    return step;
 }
 
 static void links_do(zero_ctx *z, zero_result r) {
@@ -255,15 +258,16 @@ static int links_settings(links_run *r, int argc, char **argv) {
 }
 
 static int links_train(links_run *r, int argc, char **argv) {
-    double far_bytes = 0;
     const int code = links_settings(r, argc, argv);
     if (code) return code;
     const size_t element = zero_type_bytes(r->cfg.type);
     const wire_world world = {r->ranks, r->node_size, element, sizeof(float), 32};
     r->wire = wire_of(r->method, r->cfg.stage, &world, LINKS_NUMEL);
     if (r->hosts > 1) links_parts(r);
-    const double step = links_measure(r), least = links_least(r);
-    const double simulated = links_simulated(r, &far_bytes);
+    const overlap_step simulation = links_simulated(r);
+    const double simulated = simulation.step, far_bytes = simulation.far_bytes;
+    const int again = r->cfg.stage == 3 ? simulation.gathers - LINKS_LAYERS : 0;
+    const double step = links_measure(r), least = links_least(r, again);
     const double compute = 3 * LINKS_LAYERS * links_forward_s;
     const int slow = step > links_allowed * least;
     if (r->rank) return slow;

@@ -271,23 +271,32 @@ static void loop_packs(loop_test *t) {
                                   parts == 4 ? 2 : 1,
                                   fed ? (uint16_t *)(void *)m->s1 : NULL,
                                   &m->control,
-                                  beta};
+                                  beta,
+                                  how / 3 % 2,
+                                  bad ? (size_t)LOOP_N : 0};
         };
         auto sums = [&](loop_memory *m) { /* of 4 senders' part, or of one's */
                                           return zp_coded{
                                               (const char *)m->p, packed, numel, codec, parts, 1};
         };
         auto again = [&](loop_memory *m) {
-            return zp_encode_args{sums(m),     NULL, (char *)m->dealt,
-                                  ZERO_F32,    1,    fed ? (uint16_t *)(void *)m->s2 : NULL,
-                                  &m->control, beta};
+            return zp_encode_args{sums(m),
+                                  NULL,
+                                  (char *)m->dealt,
+                                  ZERO_F32,
+                                  1,
+                                  fed ? (uint16_t *)(void *)m->s2 : NULL,
+                                  &m->control,
+                                  beta,
+                                  how / 3 % 2,
+                                  0};
         };
         auto open = [&](loop_memory *m) {
             return zp_decode_args{sums(m), m->g[1], fed ? m->sum : NULL,
                                   type,    0.25f,   fed || (type == ZERO_F32 && bad)};
         };
         loop_fill(t, type);
-        loop_numbers(t, t->kernel->s1, ZERO_BF16, LOOP_N);
+        loop_numbers(t, t->kernel->s1, ZERO_BF16, 2 * LOOP_N);
         loop_numbers(t, t->kernel->s2, ZERO_BF16, LOOP_N);
         for (size_t i = 256; i < 600; i++) zp_store(t->kernel->g[0], type, i, 0);
         if (bad) zp_store(t->kernel->g[0], type, 700, how & 1 ? NAN : -INFINITY);

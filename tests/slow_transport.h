@@ -1,25 +1,40 @@
 /* slow_transport.h - a transport for tests: LOCAL over a network that is slow, out of step, and
    fails on request
 
-   Compiled into the plugin as ZERO_OWN_TRANSPORTS; comm.handle is a slow_net, which all ranks see.
+   Compiled into the plugin as ZERO_OWN_TRANSPORTS; comm.handle is a slow_way into a slow_net, which
+   all ranks see. Parts of the ranks meet over the same network.
 
-   Slow: every collective begins late, by a time that seed, rank and channel choose, so ranks come
-   to it in any order.
+   Slow: every collective, and every list of messages, begins late, by a time that seed, rank and
+   channel choose, so ranks come to it in any order.
 
    Out of step: some collectives wait until their rank has begun one of the other channel, or for a
    while: on one rank gradients overtake parameters, on another parameters gradients.
 
    Failing: one call of one rank is refused (an error, nothing is sent), breaks (issue: an error
-   when the stream comes to it), or is lost: it never ends, and time-outs find out. */
+   when the stream comes to it), or is lost: it never ends, and time-outs find out; or the process
+   of that rank dies in it. */
 #ifndef SLOW_TRANSPORT_H
 #define SLOW_TRANSPORT_H
 
-typedef enum slow_call { SLOW_ISSUE, SLOW_EXCHANGE, SLOW_BROADCAST, SLOW_MEMORY } slow_call;
-typedef enum slow_fault { SLOW_WORKS, SLOW_REFUSED, SLOW_BREAKS, SLOW_LOST } slow_fault;
-enum { SLOW_CALLS = 4, SLOW_RANKS = 8 };
+typedef enum slow_call {
+    SLOW_ISSUE,
+    SLOW_EXCHANGE,
+    SLOW_BROADCAST,
+    SLOW_MEMORY,
+    SLOW_SWAP
+} slow_call;
+typedef enum slow_fault { SLOW_WORKS, SLOW_REFUSED, SLOW_BREAKS, SLOW_LOST, SLOW_DIES } slow_fault;
+enum { SLOW_CALLS = 5, SLOW_RANKS = 8 };
 
-typedef struct slow_net {
+typedef struct slow_net slow_net;
+typedef struct slow_way { /* a rank's, to all ranks or to a part of them */
+    slow_net *net;
     zero_local *local;
+    int rank; /* among all */
+} slow_way;
+
+struct slow_net {
+    slow_way way[SLOW_RANKS];
     uint64_t seed;
     double most_s;    /* of a delay; 0: as fast as LOCAL */
     slow_fault fault; /* of the call below */
@@ -29,25 +44,27 @@ typedef struct slow_net {
     long calls[SLOW_RANKS][SLOW_CALLS]; /* so far */
     long held, overtaken; /* collectives that waited for the other channel, and had not to go on */
     int happened;         /* the fault has been reached */
-} slow_net;
+};
 
 typedef struct slow_own {
     zp_seats seats; /* first: LOCAL's functions find their own by it */
     slow_net *net;
+    int rank;                    /* among all */
     uint32_t begun[ZP_CHANNELS]; /* collectives; each is written by its channel's stream alone */
 } slow_own;
 static slow_own *slow_of(const zp_group *g) { return (slow_own *)g->own; }
 
-static const char *const slow_names[] = {"issue", "exchange", "broadcast", "memory"};
+static const char *const slow_names[] = {"issue", "exchange", "broadcast", "memory", "messages"};
 
 /* Counts a call, and says what becomes of it. */
 static slow_fault slow_next(zp_group *g, slow_call call) {
     slow_net *net = slow_of(g)->net;
-    const long number = ++net->calls[g->rank][call];
-    if (net->fault == SLOW_WORKS || net->rank != g->rank || net->call != call
-        || net->number != number)
+    const int rank = slow_of(g)->rank;
+    const long number = __atomic_add_fetch(&net->calls[rank][call], 1, __ATOMIC_RELAXED);
+    if (net->fault == SLOW_WORKS || net->rank != rank || net->call != call || net->number != number)
         return SLOW_WORKS;
     __atomic_store_n(&net->happened, 1, __ATOMIC_RELAXED);
+    if (net->fault == SLOW_DIES) _exit(0);
     return net->fault;
 }
 
@@ -93,15 +110,21 @@ static void slow_hold(zp_group *g, zp_channel channel, double most_s) {
     }
 }
 
-static zero_result slow_run(zp_stream *s, const zp_op *op) {
-    slow_own *own = slow_of(op->group);
-    const double most_s = own->net->most_s;
-    const uint64_t place = (uint64_t)op->group->rank * ZP_CHANNELS + (uint64_t)op->channel;
+/* The next of this channel is late; what was drawn for it. */
+static uint64_t slow_delay(zp_group *g, zp_channel channel) {
+    slow_own *own = slow_of(g);
+    const uint64_t place = (uint64_t)own->rank * ZP_CHANNELS + (uint64_t)channel;
     const uint64_t drawn =
         slow_mix(slow_mix(own->net->seed * 64 + place)
-                 + __atomic_add_fetch(&own->begun[op->channel], 1, __ATOMIC_RELEASE));
-    const double end = zp_seconds() + most_s * (double)(drawn % 1024) / 1024;
+                 + __atomic_add_fetch(&own->begun[channel], 1, __ATOMIC_RELEASE));
+    const double end = zp_seconds() + own->net->most_s * (double)(drawn % 1024) / 1024;
     while (zp_seconds() < end) zp_nap();
+    return drawn;
+}
+
+static zero_result slow_run(zp_stream *s, const zp_op *op) {
+    const double most_s = slow_of(op->group)->net->most_s;
+    const uint64_t drawn = slow_delay(op->group, op->channel);
     if (most_s > 0 && (drawn >> 10) % 3 == 0) slow_hold(op->group, op->channel, 2 * most_s);
     return zp_local_run(s, op);
 }
@@ -145,10 +168,16 @@ static zero_result slow_memory(zp_group *g, zp_memory *m) {
     return slow_fails(g, SLOW_MEMORY, &r) ? r : zp_memory_shared(g, m);
 }
 
+static zero_result slow_swap(zp_stream *s, const zp_swap *x) {
+    zero_result r;
+    if (slow_fails(x->group, SLOW_SWAP, &r)) return r;
+    (void)slow_delay(x->group, ZP_GRADIENTS);
+    return zp_local_swap(s, x);
+}
+
 static zero_comm slow_inner(const zero_comm *given) {
-    const slow_net *net = (const slow_net *)given->handle;
-    const zero_comm inner = {ZERO_COMM_LOCAL, given->rank,
-                             __atomic_load_n(&net->local, __ATOMIC_RELAXED), given->node_size};
+    const slow_way *way = (const slow_way *)given->handle;
+    const zero_comm inner = {ZERO_COMM_LOCAL, given->rank, way->local, given->node_size};
     return inner;
 }
 static zero_result slow_join(zp_group *g, const zero_comm *given) {
@@ -158,7 +187,8 @@ static zero_result slow_join(zp_group *g, const zero_comm *given) {
         zp_local_refuse(&inner, "the slow network's memory");
         return zp_error(g, ZERO_ERR_MEMORY, "the slow network's memory");
     }
-    own->net = (slow_net *)given->handle;
+    own->net = ((const slow_way *)given->handle)->net;
+    own->rank = ((const slow_way *)given->handle)->rank;
     g->own = own;
     return zp_local_join(g, &inner);
 }
@@ -167,10 +197,34 @@ static void slow_refuse_join(const zero_comm *given, const char *why) {
     zp_local_refuse(&inner, why);
 }
 
+/* The part's ranks have a way of their own. */
+static zero_result slow_cut(zp_group *of, const zp_cut *cut, zero_comm *part) {
+    const slow_own *own = slow_of(of);
+    slow_way *way = (slow_way *)calloc(1, sizeof *way);
+    if (!way) return zp_error(of, ZERO_ERR_MEMORY, "the slow network's memory");
+    const zero_result r = zp_local_cut(of, cut, part);
+    if (r || part->kind != ZERO_COMM_LOCAL) {
+        free(way);
+        return r;
+    }
+    way->net = own->net;
+    way->local = (zero_local *)part->handle;
+    way->rank = own->rank;
+    part->kind = ZERO_COMM_OWN;
+    part->handle = way;
+    return ZERO_OK;
+}
+static void slow_uncut(zero_comm *part, int broken) {
+    if (part->kind != ZERO_COMM_OWN) return;
+    zero_comm inner = slow_inner(part);
+    zp_local_uncut(&inner, broken);
+    free(part->handle);
+}
+
 static const zp_transport slow_row = {
     "SLOW",        slow_join,      slow_refuse_join, slow_memory, NULL,           slow_issue,
     slow_exchange, slow_broadcast, zp_local_cost,    NULL,        zp_local_abort, zp_local_leave,
-    zp_local_swap, zp_local_cut,   zp_local_uncut,   NULL,        zp_seats_view};
+    slow_swap,     slow_cut,       slow_uncut,       NULL,        zp_seats_view,  zp_local_room};
 #define ZERO_OWN_ROWS , &slow_row
 
 #endif

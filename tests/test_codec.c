@@ -125,7 +125,7 @@ static void codec_packs(int bits, zero_type type, int data, size_t n, int parts,
     codec_fill(data, n + (size_t)bits, type, all, stored, x);
     memset(packed, 0, sizeof packed);
     const zp_coded plain = {NULL, 0, n, *codec, 0, parts};
-    const zp_encode_args a = {plain, stored, (char *)packed, type, locals, NULL, NULL, 0};
+    const zp_encode_args a = {plain, stored, (char *)packed, type, locals, NULL, NULL, 0, 0, 0};
     zp_encode_loop(&a, (size_t)parts * blocks, 1);
     for (int r = 0; r < parts; r++) {
         const int place = r % locals * (parts / locals) + r / locals;
@@ -169,12 +169,13 @@ static void codec_packs(int bits, zero_type type, int data, size_t n, int parts,
     }
 }
 
-/* Sums of n senders' parts, as numbers and packed again. */
+/* Sums of n senders' parts, as numbers and packed again; how & 4: with two copies of the errors. */
 static void codec_sums(int bits, zero_type type, int data, size_t n, int senders, int parts,
                        int how) {
     static unsigned char packed[5 * 2 * 4096], again[2 * 4096], expected[2 * 4096];
     static float x[CODEC_MOST], one[CODEC_MOST], sum[CODEC_MOST], total[CODEC_MOST],
-        before[CODEC_MOST], out[CODEC_MOST], error[CODEC_MOST], stored_error[CODEC_MOST];
+        before[CODEC_MOST], out[CODEC_MOST], error[CODEC_MOST];
+    static uint16_t kept[2][CODEC_MOST], was[CODEC_MOST];
     const zp_codec *codec = zp_codec_of(bits);
     const size_t all = n * (size_t)parts, each = plain_bytes(bits, n), blocks = zp_coded_blocks(n);
     const float scale = how & 1 ? 0.25f : 1.0f / 3;
@@ -207,24 +208,29 @@ static void codec_sums(int bits, zero_type type, int data, size_t n, int senders
     zp_control control;
     memset(&control, 0, sizeof control);
     control.scale = how & 1 ? 1024.0f : 1.0f;
+    control.fed = how & 4 ? n / 32 % 2 : 0;
+    const int read = control.fed, feeds = (how & 2) != 0, later = n % 3 == 0;
+    const int from_copy = how & 4 ? read ^ later : 0, to_copy = how & 4 ? !read : 0;
     for (size_t i = 0; i < all; i++) {
         error[i] = plain_bf16(codec_number(0, test_mix(i), i) * (how & 1 ? 1e-3f : 1.0f));
-        host_put(stored_error, ZERO_BF16, i, error[i]);
+        host_put(kept[from_copy], ZERO_BF16, i, error[i]);
     }
-    uint16_t *kept = how & 2 ? (uint16_t *)(void *)stored_error : NULL;
-    const zp_encode_args b = {from, NULL, (char *)again, ZERO_F32, 1, kept, &control, 0.8f};
+    memcpy(was, kept[from_copy], sizeof was);
+    const zp_encode_args b = {
+        from, NULL,  (char *)again,           ZERO_F32, 1, feeds ? kept[0] : NULL, &control,
+        0.8f, later, how & 4 ? CODEC_MOST : 0};
     memset(again, 0, sizeof again);
     zp_encode_loop(&b, (size_t)parts * blocks, 1);
     int right = 1;
     for (int r = 0; r < parts; r++) {
         float *mine = sum + (size_t)r * n, fed[CODEC_MOST];
         memcpy(fed, mine, n * sizeof *fed);
-        for (size_t i = 0; i < n && kept; i++) {
+        for (size_t i = 0; i < n && feeds; i++) {
             const float more = control.scale * error[(size_t)r * n + i];
             fed[i] += more;
         }
         plain_through(bits, fed, n, one, expected);
-        if (kept) plain_feed(bits, mine, n, error + (size_t)r * n, 0.8f, control.scale, one);
+        if (feeds) plain_feed(bits, mine, n, error + (size_t)r * n, 0.8f, control.scale, one);
         for (size_t i = 0; i < 4 * blocks; i += 4) {
             float s;
             memcpy(&s, expected + i, 4);
@@ -232,12 +238,40 @@ static void codec_sums(int bits, zero_type type, int data, size_t n, int senders
         }
         right &= !memcmp(again + (size_t)r * each, expected, each);
     }
-    for (size_t i = 0; i < all && kept; i++) {
-        const float now = host_get(stored_error, ZERO_BF16, i);
+    right &= from_copy == to_copy || !memcmp(was, kept[from_copy], sizeof was);
+    for (size_t i = 0; i < all && feeds; i++) {
+        const float now = host_get(kept[to_copy], ZERO_BF16, i);
         right &= !memcmp(&now, &error[i], sizeof now);
     }
     test_check(right, "sum of %d packed again, %d bits, %s, %d parts of %zu, how %d", senders, bits,
                codec_data[data], parts, n, how);
+}
+
+/* Where the processor has instructions of its own: the plain bodies' bits. */
+static void codec_bodies(void) {
+    static float x[PLAIN_BLOCK], wide[PLAIN_BLOCK], plain[PLAIN_BLOCK];
+    uint8_t codes[PLAIN_BLOCK], other[PLAIN_BLOCK];
+    for (uint64_t i = 0; i < 4 * CODEC_DATA; i++) {
+        const zp_codec *c = &zp_codecs[i % 2];
+        const size_t n = i % 3 ? PLAIN_BLOCK : 32 * (1 + i % 7);
+        codec_fill((int)(i % CODEC_DATA), i, ZERO_F32, n, x, x);
+        const uint32_t largest = zp_plain_largest(x, n);
+        const zp_measure m = zp_block_measure(largest, c->most);
+        int same = zp_block_largest(x, n) == largest;
+        memset(codes, 0, sizeof codes);
+        memset(other, 0, sizeof other);
+        if (m.inverse != 0) zp_plain_codes(c, x, n, m.inverse, codes);
+        if (m.inverse != 0) zp_block_codes(c, x, n, m.inverse, other);
+        same &= !memcmp(codes, other, sizeof codes);
+        for (int adds = 0; adds < 2; adds++) {
+            zp_plain_open(c, codes, m.scale, n, plain, adds);
+            zp_block_open(c, codes, m.scale, n, wide, adds);
+            size_t at;
+            same &= codec_same(plain, wide, n, &at);
+        }
+        test_check(same, "%d bits, %s, %zu: the processor's own instructions", c->bits,
+                   codec_data[i % CODEC_DATA], n);
+    }
 }
 
 static void codec_kernels(void) {
@@ -508,6 +542,7 @@ static uint64_t plain_train(const codec_group *g) {
     codec_spec(&s, g, &any);
     host_reference_open(&r, &s);
     memset(plain_error, 0, sizeof *plain_error);
+    plain_errors *before = (plain_errors *)malloc(sizeof *before);
     for (int step = 0; step <= CODEC_STEPS; step++) {
         const int skips = g->bad && step == CODEC_BAD, sharded = g->sharded && g->micro_steps > 1;
         double sum = 0;
@@ -515,6 +550,7 @@ static uint64_t plain_train(const codec_group *g) {
         if (step == CODEC_STEPS) break;
         if (g->reset && step % g->reset == 0) memset(plain_error, 0, sizeof *plain_error);
         r.steps += !skips;
+        *before = *plain_error;
         for (int u = 0; u <= s.units; u++) {
             const plain_unit x = plain_unit_of(&s, u);
             plain_mean(&s, sharded, step, u, &x, mean);
@@ -524,8 +560,10 @@ static uint64_t plain_train(const codec_group *g) {
                     plain_adamw(&r, &s, x.tensor[m], x.from[m] + i, mean[x.at[m] + i]);
         }
         codec_norm[step] = sqrt(sum) / (double)host_scale(&s);
+        if (skips && g->type == ZERO_F16) *plain_error = *before;
         if (skips) s.cfg.scaler.initial /= 2;
     }
+    free(before);
     hash = host_hash_reference(hash, &r, &s);
     host_reference_close(&r, &s);
     return hash;
@@ -679,7 +717,8 @@ static void codec_bytes(const codec_group *g, const codec_setting *how) {
         if (how->stage < 3) sum += (double)(x.shard * (n - 1) * stored);
         if (codes && g->gradients) packed = one > packed ? one : packed;
         if (codes && g->gradients && g->beta > 0)
-            memory += 2 * (double)(x.padded + (hops ? nodes * x.shard : 0));
+            memory +=
+                (g->type == ZERO_F16 ? 4 : 2) * (double)(x.padded + (hops ? nodes * x.shard : 0));
         if (codes && g->weights) gathered = weights > gathered ? weights : gathered;
     }
     memory += (gathered + 2 * packed) * (double)n;
@@ -806,6 +845,7 @@ int main(int argc, char **argv) {
     codec_contexts(seed, 2, 1); /* first: OpenMP's threads do not survive a fork */
     codec_refused();
     codec_kernels();
+    codec_bodies();
     codec_contexts(seed, 3, 0);
     return test_summary();
 }

@@ -1707,15 +1707,21 @@ static void cuda_faults(int n) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_fail_each(cases[i], EMULATION_ALLOCATION, "allocation", 1000);
         cuda_fail_each(cases[i], EMULATION_ANY, "call", n);
-        cuda_fail_each(cases[i], EMULATION_DEATH, "device", n / 2);
+        cuda_fail_each(cases[i], EMULATION_DEATH, "device", (n + 1) / 2);
         if (!strncmp(cases[i], "nccl", 4)) cuda_fail_each(cases[i], EMULATION_NCCL, "NCCL call", n);
     }
     cuda_rank_stays_away("local-3", "did not come to");
     cuda_rank_stays_away("local-2", "did not come to");
     cuda_rank_stays_away("nccl-3", "another rank did not come");
     cuda_rank_stays_away("nccl-0", "another rank did not come");
+    cuda_rank_stays_away("packed-nccl-hops", "another rank did not come");
+    cuda_rank_stays_away("packed-nccl-shards", "another rank did not come");
     for (uint64_t k = 3; k < 50; k += 13)
-        for (int lost = 0; lost < 2; lost++) cuda_collective_fails("nccl-3", k, lost);
+        for (int lost = 0; lost < 2; lost++) {
+            cuda_collective_fails("nccl-3", k, lost);
+            cuda_collective_fails("packed-nccl-hops", k, lost);   /* in a hop, or between two */
+            cuda_collective_fails("packed-nccl-shards", k, lost); /* among replicas, too */
+        }
     emulation_patience(20);
 }
 

@@ -44,6 +44,7 @@ static size_t mem_of_state(const zero_config *c) {
 
 typedef struct mem_test { /* shared memory */
     zero_config cfg;
+    int node_size;  /* 0: of all ranks */
     zero_plan plan; /* rank 0's */
     zero_plan_unit unit[MEM_UNITS];
     zero_stats stats;
@@ -207,17 +208,19 @@ static void mem_rank(test_rank *r) {
 
 static const char *mem_name(const mem_test *t, int nranks) {
     static const char *const types[] = {"f32", "bf16", "f16"};
-    static char text[160];
-    snprintf(text, sizeof text,
-             "stage %d, %s, gradients %s%s, optimizer %d, %d ranks, %s, %d micro-steps, %s, "
-             "prefetch %d, bucket %zu",
-             t->cfg.stage, types[t->cfg.type], types[mem_grad_type(&t->cfg)],
-             t->cfg.no_master ? ", no master" : "", (int)t->cfg.optimizer, nranks,
-             t->cfg.no_mapping ? "copied" : "mapped", t->cfg.micro_steps,
-             t->cfg.accumulation == ZERO_ACCUMULATE_AUTO    ? "default"
-             : t->cfg.accumulation == ZERO_ACCUMULATE_LOCAL ? "LOCAL"
-                                                            : "SHARDED",
-             t->cfg.prefetch, t->cfg.bucket_numel);
+    static char text[240];
+    snprintf(
+        text, sizeof text,
+        "stage %d, %s, gradients %s%s, optimizer %d, %d ranks, %s, %d micro-steps, %s, "
+        "prefetch %d, bucket %zu, nodes of %d, shard_ranks %d, second_ranks %d, %d and %d bits",
+        t->cfg.stage, types[t->cfg.type], types[mem_grad_type(&t->cfg)],
+        t->cfg.no_master ? ", no master" : "", (int)t->cfg.optimizer, nranks,
+        t->cfg.no_mapping ? "copied" : "mapped", t->cfg.micro_steps,
+        t->cfg.accumulation == ZERO_ACCUMULATE_AUTO    ? "default"
+        : t->cfg.accumulation == ZERO_ACCUMULATE_LOCAL ? "LOCAL"
+                                                       : "SHARDED",
+        t->cfg.prefetch, t->cfg.bucket_numel, t->node_size, t->cfg.shard_ranks, t->cfg.second_ranks,
+        t->cfg.weight_bits, t->cfg.gradient_bits);
     return text;
 }
 
@@ -230,6 +233,10 @@ static void mem_table(const zero_config *c, double p, int n, double *kind) {
     kind[2] = (double)mem_of_state(c) * p / (c->stage >= 1 ? n : 1);
 }
 
+static int mem_parts(const mem_test *t) {
+    return t->cfg.shard_ranks || t->cfg.second_ranks || t->cfg.weight_bits || t->cfg.gradient_bits;
+}
+
 static void mem_check_bytes(const mem_test *t, int nranks) {
     const zero_plan *p = &t->plan;
     const double planned =
@@ -238,15 +245,15 @@ static void mem_check_bytes(const mem_test *t, int nranks) {
     for (int r = 0; r < nranks; r++) own += (double)t->own[r];
     test_check(mem_near(own, planned * nranks), "%s: %.0f bytes a rank are allocated, %.0f planned",
                mem_name(t, nranks), own / nranks, planned);
-    const int one_for_all =
-        t->cfg.stage == 3 && !t->cfg.no_mapping; /* parameters are one file, rank 0's */
+    /* parameters are one file, rank 0's; and so are the places where parts of the ranks meet */
+    const int one_for_all = (t->cfg.stage == 3 && !t->cfg.no_mapping) || mem_parts(t);
     test_check(mem_near((double)t->stats.allocated_bytes, own / nranks),
                "%s: zero_stats says %zu bytes, counted were %.0f", mem_name(t, nranks),
                t->stats.allocated_bytes, own / nranks);
     for (int r = 0; r < nranks && !one_for_all; r++)
         test_check(mem_near((double)t->own[r], planned), "%s: rank %d has %ld bytes, planned %.0f",
                    mem_name(t, nranks), r, t->own[r], planned);
-    mem_table(&t->cfg, (double)p->numel, nranks, kind);
+    mem_table(&t->cfg, (double)p->numel, t->cfg.shard_ranks ? t->cfg.shard_ranks : nranks, kind);
     test_check(mem_near((double)p->param_bytes, kind[0]) && mem_near((double)p->grad_bytes, kind[1])
                    && mem_near((double)p->optimizer_bytes, kind[2]),
                "%s: %zu, %zu, %zu bytes, the table says %.0f, %.0f, %.0f", mem_name(t, nranks),
@@ -343,11 +350,11 @@ static void mem_case(mem_test *t, int nranks) {
     t->cfg.threads = 1;
     t->cfg.log = test_quiet;
     memset(t->own, 0, sizeof t->own);
-    const int ok = test_processes(nranks, 0, mem_rank, t, 60);
+    const int ok = test_processes(nranks, t->node_size, mem_rank, t, 60);
     if (!test_check(ok, "%s: %s", mem_name(t, nranks), test_first)) return;
     mem_check_bytes(t, nranks);
-    mem_check_ceiling(t, nranks);
-    mem_check_traffic(t, nranks);
+    if (!mem_parts(t)) mem_check_ceiling(t, nranks);
+    if (!mem_parts(t)) mem_check_traffic(t, nranks);
     printf(
         "%s: %.1f MB a rank, %.1f of them buffers, %.1f sent a step, %.1f s\n", mem_name(t, nranks),
         1e-6
@@ -378,6 +385,24 @@ static void mem_types(mem_test *t) {
             }
 }
 
+/* Groups that are cut from the ranks, and packed numbers with the hops' own groups. */
+static void mem_groups(mem_test *t) {
+    static const zero_config kinds[] = {
+        {.stage = 1, .gradient_bits = 8},
+        {.stage = 3, .no_mapping = 1, .weight_bits = 8, .gradient_bits = 4, .feedback = 0.8f},
+        {.stage = 3, .type = ZERO_F16, .weight_bits = 4, .gradient_bits = 4, .feedback = 0.8f},
+        {.stage = 2, .shard_ranks = 2},
+        {.stage = 3, .type = ZERO_BF16, .no_mapping = 1, .second_ranks = 2},
+        {.stage = 3, .weight_bits = 8, .gradient_bits = 4, .shard_ranks = 2, .second_ranks = 1}};
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
+        for (t->node_size = 0; t->node_size <= 2; t->node_size += 2) {
+            t->cfg = kinds[kind];
+            t->cfg.micro_steps = 1;
+            mem_case(t, 4);
+        }
+    t->node_size = 0;
+}
+
 int main(void) {
     mem_test *t = (mem_test *)test_shared(sizeof *t);
     for (int nranks = 1; nranks <= 4; nranks += nranks)
@@ -401,5 +426,6 @@ int main(void) {
             mem_case(t, 2);
         }
     mem_types(t);
+    mem_groups(t);
     return test_summary();
 }

@@ -5,10 +5,12 @@
      windows N..  the same where ranks see no peer's files, and share MPI windows instead
      hash N       on real hosts of N ranks: compares, and prints the hash
      errors       what must be refused, and ranks that go, stall or disagree
-     hierarchy N..  shard groups, replicas and second shards, with nodes of N: LOCAL's weights, and
-   the bytes of the formulas between nodes groups       groups of ranks: collectives with LOCAL's
-   bits, parts, contexts of parts, faults thread       MPI started below MPI_THREAD_MULTIPLE small
-   with little room in /dev/shm: no difference none         the same where windows need it: an error
+     hierarchy N..  shard groups, replicas, second shards and numbers that travel packed, with nodes
+                  of N: LOCAL's weights, and the bytes of the formulas between nodes
+     groups       groups of ranks: collectives with LOCAL's bits, parts, contexts of parts, faults
+     thread       MPI started below MPI_THREAD_MULTIPLE
+     small        with little room in /dev/shm: no difference
+     none         the same where windows need it: an error
      die          rank 1 kills itself: MPI must end the others
    Every MPI call of the plugin goes through the functions below that count: the test itself calls
    PMPI. Rank 0 prints `N passed, N failed` for all ranks. */
@@ -182,25 +184,58 @@ typedef struct mpi_result {
     uint64_t hash, sent, other;
     uint64_t far;     /* bytes between nodes that the formulas say: mpi_far */
     uint64_t reduced; /* elements of this rank's shards, each as often as it is reduced in a step */
+    uint64_t envelopes; /* bytes of a step: of nodes of one rank */
     zero_stats stats;
     zero_plan plan;
 } mpi_result;
 
 static int mpi_common(int a, int b) { return b ? mpi_common(b, a % b) : a; }
 
-/* Bytes of a step that go between nodes of `node` ranks for a unit, where ranks have groups. */
+/* Of n numbers in codes of so many bits, with a scale for each 256 of them. */
+static uint64_t mpi_packed_bytes(int bits, uint64_t n) {
+    return ((n + 255) / 256 * 4 + 63) / 64 * 64 + (n * (uint64_t)bits / 8 + 63) / 64 * 64;
+}
+/* A unit of vectors alone, whose gradient never travels packed. */
+static int mpi_vectors(const host_spec *s, int u) {
+    int all = 1;
+    for (int t = 0; t < s->ntensors; t++) {
+        const int kept = s->desc[t].flags & ZERO_KEEP;
+        if (u == s->units ? kept : !kept && host_in_unit(&s->desc[t], u))
+            all &= (s->desc[t].flags & ZERO_ONE_D) != 0;
+    }
+    return all;
+}
+
+enum { MPI_ENVELOPE = 32 }; /* bytes before each message of a hop */
+
+/* Bytes of a step that a packed reduction of a unit gives MPI: in hops, inside nodes, too. */
+static uint64_t mpi_hops(const host_spec *s, uint64_t part, int shard, int inside) {
+    const int local = inside > 1 ? inside : shard, nodes = shard / local;
+    const uint64_t messages = (uint64_t)(local - 1 + nodes - 1);
+    return (uint64_t)((local - 1) * nodes + nodes - 1)
+               * mpi_packed_bytes(s->cfg.gradient_bits, part)
+           + messages * MPI_ENVELOPE;
+}
+
+/* Bytes of a step that go between nodes of `node` ranks for a unit, where ranks have groups or
+   numbers travel packed. */
 static uint64_t mpi_far(const host_spec *s, const zero_plan_unit *x, int u, int node) {
     const int shard = s->cfg.shard_ranks ? s->cfg.shard_ranks : mpi_ranks;
     const int inside = mpi_common(shard, node), near = s->cfg.second_ranks;
     const uint64_t far = (uint64_t)(shard / inside - 1), of = zero_type_bytes(s->cfg.type);
     const uint64_t part = x->padded / (size_t)shard, piece = x->padded / (size_t)mpi_ranks;
     const uint64_t replicas = node == mpi_ranks ? 0 : (uint64_t)(mpi_ranks / shard - 1);
-    const int seen = shard == inside && !s->cfg.no_mapping;
+    const int seen = shard == inside && !s->cfg.no_mapping && !s->cfg.weight_bits;
+    const uint64_t whole = s->cfg.weight_bits && !x->resident && s->cfg.stage == 3
+                               ? mpi_packed_bytes(s->cfg.weight_bits, part)
+                               : part * of;
     const int turns =
         near && s->cfg.stage == 3 && !seen && !x->resident && u < s->units && host_uses(s, u) == 1;
     const uint64_t later = turns ? (uint64_t)x->gathers - 1 : 0;
-    uint64_t bytes = far * part * of * ((uint64_t)x->gathers - later);
-    bytes += far * part * sizeof(float) * (uint64_t)x->reductions;
+    uint64_t bytes = far * whole * ((uint64_t)x->gathers - later);
+    bytes += (uint64_t)x->reductions
+             * (s->cfg.gradient_bits && !mpi_vectors(s, u) ? mpi_hops(s, part, shard, inside)
+                                                           : far * part * sizeof(float));
     if (x->reductions)
         bytes += replicas * piece * (sizeof(float) + zero_type_bytes(host_grad_type(s)));
     if (later)
@@ -226,6 +261,8 @@ static void mpi_train(test_rank *rank, const host_spec *s, mpi_result *out) {
         ok = !zero_query_plan_unit(h.z, u, &unit);
         out->far += mpi_far(s, &unit, u, s->node_size ? s->node_size : mpi_ranks);
         out->reduced += (uint64_t)unit.reductions * (unit.padded / (size_t)mpi_ranks);
+        if (s->cfg.gradient_bits && !mpi_vectors(s, u))
+            out->envelopes += (uint64_t)unit.reductions * (uint64_t)(mpi_ranks - 1) * MPI_ENVELOPE;
     }
     out->sent = mpi_sent - sent;
     out->other = mpi_other;
@@ -289,13 +326,18 @@ static void mpi_case(const host_spec *s, uint64_t expected, int nodes, const cha
         !s->cfg.no_overlap, !s->cfg.no_mapping, rank.why);
     if (rank.failed) return;
     uint64_t between = mpi_between(s, &r, nodes);
-    if (s->cfg.shard_ranks || s->cfg.second_ranks)
+    if (s->cfg.shard_ranks || s->cfg.second_ranks || s->cfg.weight_bits || s->cfg.gradient_bits)
         between = r.far * (uint64_t)s->steps
                   + r.stats.verdict_bytes / (uint64_t)(mpi_ranks - 1) * (uint64_t)(nodes - 1);
     test_check(s->evaluate || r.stats.sent_bytes == r.plan.sent_bytes * (uint64_t)s->steps,
                "%s, stage %d: sent %llu, planned %llu", what, s->cfg.stage,
                (unsigned long long)r.stats.sent_bytes,
                (unsigned long long)(r.plan.sent_bytes * (uint64_t)s->steps));
+    if (nodes == mpi_ranks && s->cfg.gradient_bits && !s->cfg.shard_ranks)
+        test_check(
+            r.sent == r.stats.sent_bytes + r.stats.verdict_bytes + r.envelopes * (uint64_t)s->steps,
+            "%s: %llu bytes in messages, %llu counted", what, (unsigned long long)r.sent,
+            (unsigned long long)r.stats.sent_bytes);
     test_check(r.sent == between, "%s, stage %d: %llu bytes in messages, expected %llu", what,
                s->cfg.stage, (unsigned long long)r.sent, (unsigned long long)between);
     test_check(r.other <= 528, "%s, stage %d: a collective of %llu bytes while training", what,
@@ -384,11 +426,41 @@ static void mpi_in_turns(void) {
     mpi_hosts = 0;
 }
 
-/* Every shard group and second shard that the ranks allow, and ranks that do not follow each other.
- */
+/* Weights and gradients in fewer bits, together with second shards, and with shard groups. Where
+   every rank is a node of its own all that is planned and counted goes through MPI: its bytes are
+   those, and the envelopes of messages. */
+static void mpi_packed(int given, int size) {
+    host_spec s;
+    for (int k = 0; k < 4; k++) {
+        const int near = size > 1 && size < mpi_ranks ? size : mpi_ranks % 2 ? mpi_ranks : 2;
+        char what[100];
+        mpi_spec(&s, size, k == 3 && mpi_ranks <= 4,
+                 k & 1 ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL);
+        s.cfg.stage = 3;
+        s.cfg.type = k & 2 ? ZERO_F32 : ZERO_BF16;
+        s.cfg.grads = k & 1 ? ZERO_GRAD_AS_TYPE : ZERO_GRAD_AUTO;
+        s.cfg.no_overlap = k == 2;
+        s.cfg.no_mapping = k & 1;
+        s.cfg.weight_bits = k & 1 ? 8 : 4;
+        s.cfg.gradient_bits = k & 1 ? 4 : 8;
+        s.cfg.feedback = k < 2 ? 0.8f : 0;
+        s.cfg.second_ranks = near;
+        if (k == 2 && mpi_ranks % 2 == 0) s.cfg.shard_ranks = s.cfg.second_ranks = mpi_ranks / 2;
+        snprintf(what, sizeof what, "packed, %d ranks, node_size %d, shard_ranks %d, second %d",
+                 mpi_ranks, given, s.cfg.shard_ranks, s.cfg.second_ranks);
+        const uint64_t expected = mpi_local_hash(&s);
+        s.node_size = given;
+        mpi_case(&s, expected, mpi_ranks / size, what);
+    }
+}
+
+/* Every shard group and second shard that the ranks allow, packed numbers, and ranks that do not
+   follow each other. */
 static void mpi_hierarchy(int argc, char **argv) {
     host_spec s;
     int k = 0;
+    for (int i = 2; i < argc; i++)
+        mpi_packed(atoi(argv[i]), atoi(argv[i]) ? atoi(argv[i]) : mpi_ranks);
     for (int i = 2; i < argc; i++)
         for (int shard = 1; shard <= mpi_ranks; shard++)
             for (int near = 0; near <= shard && mpi_ranks % shard == 0; near++) {

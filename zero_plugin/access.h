@@ -185,7 +185,7 @@ static zero_result zp_errors_move(zero_ctx *z, const zero_range *r, const char *
     w->put |= !out;
     for (size_t at = 0, n; at < r->count; at += n) { /* by way of memory that the device reaches */
         float wide[ZP_CONVERT_BLOCK];
-        uint16_t *here = w->error + r->first + at;
+        uint16_t *here = w->error + (z->report.fed ? w->apart : 0) + r->first + at;
         n = zp_min(ZP_STAGE_NUMEL, r->count - at);
         for (size_t i = 0, some; i < n && !out; i += some) {
             some = zp_min(ZP_CONVERT_BLOCK, n - i);

@@ -127,7 +127,7 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     if (!changed) return ZERO_OK;
     ZP_TRY(zp_update_all(z, NULL));
     if (z->wire.errors && !z->wire.put)
-        ZP_DO(z, zp_clear(&z->compute, z->wire.error, z->wire.errors * sizeof *z->wire.error));
+        ZP_DO(z, zp_clear(&z->compute, z->wire.error, zp_errors_bytes(&z->wire)));
     z->stepped = 0; /* of the last step of another run nothing is known */
     return zp_checks_seal(z, ZP_SEAL);
 }
@@ -221,6 +221,7 @@ static zp_meter zp_meters(const zero_ctx *z) {
         all.gathers += replicas ? 0 : g->meter.gathers;
         all.allocated_bytes += g->meter.allocated_bytes;
     }
+    for (int i = 0; i < 2; i++) all.allocated_bytes += z->wire.hop[i].meter.allocated_bytes;
     if (z->world != z->all) all.verdict_bytes += z->world->meter.verdict_bytes;
     return all;
 }

@@ -82,7 +82,7 @@
 #define ZP_SUM_BLOCK     ((size_t)2048)  /* elements summed over ranks while they stay in cache */
 #define ZP_TIMEOUT_S     600.0
 #define ZP_CROSS_NUMEL   ((size_t)15360) /* f32 elements of a piece that goes between nodes */
-#define ZP_CROSSINGS     ((size_t)32)    /* pieces on their way at once */
+#define ZP_CROSSINGS     ((size_t)6)     /* pieces on their way at once; see zp_cross */
 #define ZP_TASK_BYTES    ((size_t)768)   /* most arguments of a task */
 #define ZP_LANE_TASKS    ((size_t)128)   /* of a lane that are not worked off */
 

@@ -110,7 +110,7 @@ static size_t zp_build_arrays(zero_ctx *z) {
     zp_wire *w = &z->wire;
     if (w->packed_bytes) w->out = (char *)zp_build_cut(z, &at, w->packed_bytes, 1);
     if (w->packed_bytes) w->in = (char *)zp_build_cut(z, &at, w->packed_bytes, 1);
-    if (w->errors) w->error = (uint16_t *)zp_build_cut(z, &at, w->errors, sizeof *w->error);
+    if (w->errors) w->error = (uint16_t *)zp_build_cut(z, &at, zp_errors_bytes(w), 1);
     z->partial = (double *)zp_build_cut(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_build_cut(z, &at, 1, sizeof *z->control);
     if (z->replicas.group)

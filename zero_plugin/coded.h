@@ -6,7 +6,7 @@
    MEMORY of a rank, for the unit that needs most: N packed shards where gathers land; of reductions
    twice as much, to send from and to receive in. With feedback, of every unit that is packed, an
    error for each element (what this rank's codes lost in the first hop), and for the shards that it
-   packs again for the second. */
+   packs again for the second; in fp16, where steps are skipped as a matter of course, twice. */
 #pragma once
 
 #include "hierarchy.h"
@@ -28,6 +28,24 @@ static size_t zp_unit_errors(const zero_ctx *z, int u) {
     return feeds ? (ranks + again) * z->layout.unit[u].shard : 0;
 }
 
+/* The ranks of a hop: 0, inside nodes, or all of them; 1, between nodes. */
+static zp_cut zp_hop_cut(const zp_group *data, int hop) {
+    const int local = zp_hop_ranks(data), nodes = data->nranks / local;
+    const int node = data->rank / local, place = data->rank % local;
+    const zp_cut cut[2] = {{nodes, node, place, local, NULL}, {local, place, node, nodes, NULL}};
+    return cut[hop];
+}
+/* What the transport keeps for them. */
+static size_t zp_hops_room(const zp_group *data) {
+    const zp_cut inside = zp_hop_cut(data, 0), between = zp_hop_cut(data, 1);
+    return zp_part_room(data, &inside, 1)
+           + (inside.parts > 1 ? zp_part_room(data, &between, 1) : 0);
+}
+
+static size_t zp_errors_bytes(const zp_wire *w) {
+    return (w->errors + w->apart) * sizeof *w->error;
+}
+
 static void zp_coded_plan(zero_ctx *z) {
     zp_wire *w = &z->wire;
     size_t gathered = 0, packed = 0;
@@ -43,7 +61,9 @@ static void zp_coded_plan(zero_ctx *z) {
     }
     w->gathered_bytes = gathered * (size_t)z->data->nranks;
     w->packed_bytes = packed * (size_t)z->data->nranks;
-    z->plan.packed_bytes = w->gathered_bytes + 2 * w->packed_bytes + w->errors * sizeof *w->error;
-    z->plan.buffer_bytes += z->plan.packed_bytes;
-    z->plan.buffer_ceiling_bytes += z->plan.packed_bytes;
+    w->apart = z->cfg.type == ZERO_F16 && !z->cfg.no_overflow_check ? w->errors : 0;
+    const size_t hops = w->packed_bytes ? zp_hops_room(z->data) : 0;
+    z->plan.packed_bytes = w->gathered_bytes + 2 * w->packed_bytes + zp_errors_bytes(w);
+    z->plan.buffer_bytes += z->plan.packed_bytes + hops;
+    z->plan.buffer_ceiling_bytes += z->plan.packed_bytes + hops;
 }

@@ -85,6 +85,7 @@ typedef struct zp_part {
     const zp_transport *of; /* NULL: nothing is cut */
     zero_comm comm;
     zp_memory meeting; /* the transport's */
+    size_t bytes;      /* of this rank for it, as the transport's `room` says */
 } zp_part;
 
 /* What travels packed: see hops. */
@@ -94,6 +95,7 @@ typedef struct zp_wire {
     zp_memory gathered;                          /* [nranks] packed shards of a unit */
     char *out, *in;  /* [packed_bytes] of a unit's reduction, sent and received */
     uint16_t *error; /* [errors] bf16, a unit's hops behind one another; NULL: no feedback */
+    size_t apart;    /* elements from there to a second copy; 0: there is none */
     zp_group hop[2]; /* inside nodes, or of all ranks; between nodes */
     zp_part part[2];
     uint64_t number[2]; /* of a hop's collectives so far */

@@ -152,6 +152,10 @@ typedef struct zp_transport {
        seen. */
     void (*view)(const zp_group *of, const zp_memory *m, const zp_group *part, int first, int step,
                  zp_memory *view);
+    /* Bytes that each of n ranks of `of` has got once they were cut from it, into one of so many
+       parts: to meet in, and of a group of messages (`swaps`) what these go through. For the plan,
+       and maybe before anything is cut. */
+    size_t (*room)(const zp_group *of, int parts, int n, int swaps);
 } zp_transport;
 
 typedef struct zp_meter {              /* counted where it is issued */

@@ -41,12 +41,17 @@ static zero_result zp_settle_settings(zero_ctx *z) {
 
 static int zp_common_divisor(int a, int b) { return b ? zp_common_divisor(b, a % b) : a; }
 
+static size_t zp_part_room(const zp_group *of, const zp_cut *cut, int swaps) {
+    return of->transport->room ? of->transport->room(of, cut->parts, cut->nranks, swaps) : 0;
+}
+
 /* Cuts `of` into parts, in one of which this rank is, and opens that one. COLLECTIVE over `of`. */
 static zero_result zp_part_open(zero_ctx *z, zp_part *part, zp_group *g, zp_group *of, zp_cut cut,
                                 int node_size, const char *label) {
     ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
               of->nranks, of->transport->name);
     cut.memory = &part->meeting;
+    part->bytes = zp_part_room(of, &cut, g->swaps);
     ZP_DO(z, of->transport->cut(of, &cut, &part->comm));
     part->of = of->transport;
     part->comm.node_size = node_size;
@@ -182,10 +187,10 @@ static size_t zp_near_sent(zero_ctx *z, int u) {
     return (size_t)z->live[u].near * zp_op_cost(&gather);
 }
 
-/* Bytes that transports keep for pieces on their way between nodes. */
+/* Bytes that transports keep for pieces on their way between nodes, and where parts meet. */
 static size_t zp_wire_bytes(const zero_ctx *z) {
     size_t bytes = z->all->wire_bytes;
-    for (int i = ZP_DATA; i < ZP_GROUPS; i++) bytes += z->group[i].wire_bytes;
+    for (int i = ZP_DATA; i < ZP_GROUPS; i++) bytes += z->group[i].wire_bytes + z->part[i].bytes;
     return bytes;
 }
 

@@ -20,6 +20,7 @@
    meanwhile: so there is memory for one packed unit. What is sent is counted here. */
 #pragma once
 
+#include "packing.h"
 #include "world.h"
 
 /* To each rank of a hop `bytes` from `out`, and as many from each to `in`, in their order. */
@@ -43,6 +44,7 @@ static zero_result zp_hop(zp_stream *s, zp_wire *w, int hop, const zp_op *op, si
 typedef struct zp_hops_args {
     zero_ctx *z;
     zp_op op;
+    int again; /* the unit has been reduced in this step */
 } zp_hops_args;
 
 static zero_result zp_hops_run(zp_stream *s, const zp_hops_args *a) {
@@ -59,8 +61,9 @@ static zero_result zp_hops_run(zp_stream *s, const zp_hops_args *a) {
                    node = {w->in, sent, op->shard, *op->codec, local, nodes},
                    last = {w->in, packed, op->shard, *op->codec, nodes > 1 ? nodes : local, 1};
     const zp_encode_args first = {all,   base + op->source, w->out, op->type, local,
-                                  error, control,           beta};
-    const zp_encode_args again = {node, NULL, w->out, ZERO_F32, 1, next, control, beta};
+                                  error, control,           beta,   a->again, w->apart};
+    const zp_encode_args again = {node, NULL,    w->out, ZERO_F32, 1,
+                                  next, control, beta,   a->again, w->apart};
     const zp_decode_args mean = {
         last, op->memory->base + op->target, op->sum, op->type, op->scale, op->accumulate};
     ZP_TRY(zp_encode_parts(s, &first));
@@ -77,7 +80,7 @@ static void zp_hops_task(const void *args, size_t n, int threads) {
 }
 
 static zero_result zp_packed_reduction(zero_ctx *z, zp_stream *s, const zp_op *op) {
-    const zp_hops_args a = {z, *op};
+    const zp_hops_args a = {z, *op, z->adding == ZP_EACH_REDUCED && z->micro > 0};
     const uint64_t sent = zp_op_cost(op);
     const size_t unit = (size_t)op->group->nranks * zp_packed_bytes(op->codec, op->shard);
     ZP_TRY(zp_failure_result(op->group->failure));
@@ -104,7 +107,8 @@ static zero_result zp_packed_gather(zero_ctx *z, zp_stream *s, const zp_op *op) 
     gather.target = 0;
     gather.source = (size_t)op->group->rank * packed;
     const zp_encode_args pack = {
-        own, op->memory->base + op->source, m->base + gather.source, op->type, 1, NULL, NULL, 0};
+        own, op->memory->base + op->source, m->base + gather.source, op->type, 1, NULL, NULL, 0, 0,
+        0};
     const zp_decode_args unpack = {all, op->memory->base + op->target, NULL, op->type, 1, 0};
     ZP_TRY(zp_encode_parts(s, &pack));
     ZP_TRY(zp_issue(s, &gather, 1));
@@ -129,30 +133,27 @@ static zero_result zp_send(zero_ctx *z, zp_stream *s, const zp_op *op, int n) {
 static zero_result zp_errors_turn(zero_ctx *z) {
     const int every = z->cfg.feedback_reset;
     if (!every || !z->wire.error || z->taken % every) return ZERO_OK;
-    return zp_clear(&z->stream[ZP_GRADIENTS], z->wire.error,
-                    z->wire.errors * sizeof *z->wire.error);
+    return zp_clear(&z->stream[ZP_GRADIENTS], z->wire.error, zp_errors_bytes(&z->wire));
 }
 
 /* ---- life ---- */
 
 /* Cuts the ranks of a hop from those that shard. COLLECTIVE. */
-static zero_result zp_hop_open(zero_ctx *z, int hop, int local) {
+static zero_result zp_hop_open(zero_ctx *z, int hop) {
     zp_wire *w = &z->wire;
     zp_group *g = &w->hop[hop], *data = z->data;
-    const int nodes = data->nranks / local, node = data->rank / local, place = data->rank % local;
-    const zp_cut inside = {nodes, node, place, local, NULL};
-    const zp_cut between = {local, place, node, nodes, NULL};
-    const char *label = hop ? "node" : nodes > 1 ? "local" : data->label;
+    const zp_cut cut = zp_hop_cut(data, hop);
+    const char *label = hop ? "node" : cut.parts > 1 ? "local" : data->label;
     g->device = &z->device;
     g->failure = &z->failure;
     g->timeout_s = data->timeout_s;
     g->swaps = 1;
-    return zp_part_open(z, &w->part[hop], g, data, hop ? between : inside, 0, label);
+    return zp_part_open(z, &w->part[hop], g, data, cut, 0, label);
 }
 
 static zero_result zp_hops_open(zero_ctx *z) {
     zp_wire *w = &z->wire;
-    const int local = zp_hop_ranks(z->data), two = local < z->data->nranks;
+    const int two = zp_hop_ranks(z->data) < z->data->nranks;
     int who = -1;
     if (!w->packed_bytes) return ZERO_OK;
     if (!z->data->transport->cut)
@@ -164,8 +165,8 @@ static zero_result zp_hops_open(zero_ctx *z) {
     if (who >= 0)
         return z->dead =
                    zp_fail(z, ZERO_ERR_MEMORY, "rank %d has no memory for a list of messages", who);
-    ZP_TRY(zp_hop_open(z, 0, local));
-    if (two) ZP_TRY(zp_hop_open(z, 1, local));
+    ZP_TRY(zp_hop_open(z, 0));
+    if (two) ZP_TRY(zp_hop_open(z, 1));
     return zp_check(z, zp_watch_open(&w->watch, w->hop, 1 + two));
 }
 

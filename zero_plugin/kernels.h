@@ -36,6 +36,7 @@ typedef struct zp_control { /* device memory; written by the agreement and by th
         differs_rank;    /* the word of the verdict that is not rank 0's, and whose; 0: none */
     double differing[2]; /* rank 0's, and that rank's */
     int64_t iteration, last_overflow;
+    int fed; /* which copy of the errors that are fed back is of the last step taken: 0 or 1 */
     /* what moving averages by beta1 and beta2, which begin at 0, are short of after t steps */
     double bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
     double root_correction; /* sqrt(1 - beta2^t), for eps */
@@ -285,6 +286,7 @@ ZP_FN void zp_decide_at(const zp_decide_args *a, size_t one) {
     const double clip = most > 0 && norm + 1e-6 > most ? most / (norm + 1e-6) : 1;
     c->factor = clip / stored;
     c->steps++;
+    c->fed ^= 1;
     const double root = sqrt(1.0 - pow((double)a->hyper.beta2, (double)c->steps));
     c->bias_ratio = root / (1.0 - pow((double)a->hyper.beta1, (double)c->steps));
     c->root_correction = root;

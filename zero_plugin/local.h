@@ -224,6 +224,18 @@ static zero_result zp_local_cut(zp_group *of, const zp_cut *cut, zero_comm *part
     return zp_barrier(of); /* all ranks of the part are in it */
 }
 
+/* Boards, and where parts meet, are one for all of their ranks. direct: these are threads. */
+static size_t zp_parts_room(const zp_group *of, int parts, int n, int swaps, int direct) {
+    const size_t meeting = (size_t)parts * zp_round_up(sizeof(zero_local), 4096);
+    const size_t pipes = swaps && n > 1 ? zp_pipes_room(direct, (size_t)n) : 0;
+    return meeting / (size_t)of->nranks + zp_round_up(sizeof(zp_board), 4096) / (size_t)n
+           + zp_round_up(pipes, 4096);
+}
+static size_t zp_local_room(const zp_group *of, int parts, int n, int swaps) {
+    const zp_seats *s = zp_seats_of(of);
+    return zp_parts_room(of, parts, n, swaps, !s->local || zp_pipes_direct(s));
+}
+
 /* Threads: what the boards of contexts and groups of the part have left goes with the last rank. */
 static void zp_local_uncut(zero_comm *part, int broken) {
     zero_local *l = (zero_local *)part->handle;
@@ -237,9 +249,9 @@ static const zp_transport zp_self = {
     NULL,          zp_local_issue, zp_board_exchange, zp_board_broadcast,
     zp_local_cost, NULL,           zp_local_abort,    zp_local_leave,
     NULL,          zp_local_cut,   zp_local_uncut,    NULL,
-    zp_seats_view};
+    zp_seats_view, zp_local_room};
 static const zp_transport zp_local = {
     "LOCAL",        zp_local_join,     zp_local_refuse,    zp_memory_shared, NULL,
     zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_cost,    NULL,
     zp_local_abort, zp_local_leave,    zp_local_swap,      zp_local_cut,     zp_local_uncut,
-    NULL,           zp_seats_view};
+    NULL,           zp_seats_view,     zp_local_room};

@@ -257,6 +257,11 @@ static zero_result zp_mpi_cut(zp_group *of, const zp_cut *cut, zero_comm *part) 
     if (colour != MPI_UNDEFINED) part->handle = comm;
     return ZERO_OK;
 }
+static size_t zp_mpi_room(const zp_group *of, int parts, int n, int swaps) {
+    const size_t board = zp_round_up(sizeof(zp_board), 4096);
+    return (size_t)(1 + n) * sizeof(zp_landing)
+           + (swaps ? board + ZP_MESSAGES * sizeof(zp_mpi_moving) : board / zp_seats_of(of)->n);
+}
 static void zp_mpi_uncut(zero_comm *part, int broken) {
     int ended = 0;
     if (!part->handle || MPI_Finalized(&ended) || ended || broken) return; /* to the end */
@@ -436,8 +441,8 @@ static void zp_mpi_leave(zp_group *g, int broken) {
 }
 
 static const zp_transport zp_mpi_row = {
-    "MPI",           zp_mpi_join,      NULL,         zp_mpi_memory, NULL,         zp_mpi_issue,
-    zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_cost,  NULL,          zp_mpi_abort, zp_mpi_leave,
-    zp_mpi_swap,     zp_mpi_cut,       zp_mpi_uncut, NULL,          zp_seats_view};
+    "MPI",           zp_mpi_join,      NULL,         zp_mpi_memory, NULL,          zp_mpi_issue,
+    zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_cost,  NULL,          zp_mpi_abort,  zp_mpi_leave,
+    zp_mpi_swap,     zp_mpi_cut,       zp_mpi_uncut, NULL,          zp_seats_view, zp_mpi_room};
 
 #endif

@@ -221,7 +221,9 @@ static void zp_cross_add(const zp_op *op, const zp_crossing *x) {
 
 /* Piece by piece, many on their way at a time, each so small that MPI sends it unasked (Open MPI:
    up to 64 KiB). Asked first, the answers queue behind what a peer is sending, and the directions
-   of a link take turns. */
+   of a link take turns. Few are on their way: a collective waits for its slowest peer, and what the
+   network's queues hold of one peer's pieces is in the way of the others' (4 hosts, 200 Mbit/s: 32
+   took 1.41 of the least possible, 6 take 1.03; of 2 hosts 6 take no more than 32). */
 static zero_result zp_cross(const zp_op *op) {
     zp_crossing x[ZP_CROSSINGS];
     const zp_mpi *m = zp_mpi_of(op->group);

@@ -358,6 +358,10 @@ static zero_result zp_nccl_check(zp_group *g, const zero_comm *given, ncclComm_t
     return ZERO_OK;
 }
 
+/* What exchanges go through; what NCCL takes for a communicator is its own. */
+static size_t zp_nccl_scratch(int ranks) {
+    return zp_max((size_t)(1 + ranks) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * sizeof(float));
+}
 static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
     ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
     zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
@@ -373,8 +377,7 @@ static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
         n->channel[ch].moved = zp_seconds();
         ZP_TRY(zp_event_open(g->device, &n->channel[ch].last));
     }
-    const size_t mails = (size_t)(1 + g->nranks) * ZP_MAIL_BYTES;
-    const size_t bytes = zp_max(mails, ZP_STAGE_NUMEL * sizeof(float));
+    const size_t bytes = zp_nccl_scratch(g->nranks);
     n->scratch = (char *)zp_device_alloc(g->device, bytes);
     n->pinned = (char *)zp_host_alloc(bytes + ZP_CONTROL * sizeof *n->ended);
     g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
@@ -461,6 +464,9 @@ static zero_result zp_nccl_cut(zp_group *of, const zp_cut *cut, zero_comm *part)
     else
         part->handle = comm;
     return e;
+}
+static size_t zp_nccl_room(const zp_group *of, int parts, int n, int swaps) {
+    return zp_nccl_scratch(n);
 }
 static void zp_nccl_uncut(zero_comm *part, int broken) {
     if (!part->handle) return;

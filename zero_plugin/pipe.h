@@ -43,12 +43,20 @@ typedef struct zp_bell {
 static int zp_pipes_direct(const zp_seats *s) { return !s->local->shared; }
 
 /* Bytes of a piece: the more ranks the smaller. */
-static size_t zp_pipe_piece(const zp_seats *s) {
-    if (zp_pipes_direct(s)) return 0;
-    return zp_max(4096, zp_min(65536, ((size_t)1 << 18) / (size_t)s->n / 4096 * 4096));
+static size_t zp_pipe_cut(int direct, size_t ranks) {
+    if (direct) return 0;
+    return zp_max(4096, zp_min(65536, ((size_t)1 << 18) / ranks / 4096 * 4096));
 }
-static size_t zp_pipe_bytes(const zp_seats *s) {
-    return sizeof(zp_pipe) + ZP_PIPE_SLOTS * (sizeof(zp_pipe_slot) + zp_pipe_piece(s));
+static size_t zp_pipe_piece(const zp_seats *s) {
+    return zp_pipe_cut(zp_pipes_direct(s), (size_t)s->n);
+}
+static size_t zp_pipe_room(size_t piece) {
+    return sizeof(zp_pipe) + ZP_PIPE_SLOTS * (sizeof(zp_pipe_slot) + piece);
+}
+static size_t zp_pipe_bytes(const zp_seats *s) { return zp_pipe_room(zp_pipe_piece(s)); }
+/* Of all of a rank's, among so many. */
+static size_t zp_pipes_room(int direct, size_t ranks) {
+    return sizeof(zp_bell) + ranks * zp_pipe_room(zp_pipe_cut(direct, ranks));
 }
 static zp_bell *zp_bell_of(const zp_seats *s, int place) {
     return (zp_bell *)(void *)s->pipes.peer[place];
@@ -67,7 +75,7 @@ static zp_pipe_slot *zp_pipe_slot_of(const zp_seats *s, zp_pipe *p, uint32_t num
 static zero_result zp_pipes_open(zp_group *g) {
     zp_seats *s = zp_seats_of(g);
     if (s->n == 1) return ZERO_OK;
-    const size_t bytes = sizeof(zp_bell) + (size_t)s->n * zp_pipe_bytes(s);
+    const size_t bytes = zp_pipes_room(zp_pipes_direct(s), (size_t)s->n);
     const zero_result r = zp_memory_open(g, &s->pipes, bytes, ZP_ON_HOST);
     return r ? zp_error(g, r, "%zu bytes that peers see", bytes) : ZERO_OK;
 }

@@ -21,7 +21,7 @@ ZP_UNUSED static zero_result zp_lacking_join(zp_group *g, const zero_comm *given
 }
 ZP_UNUSED static const zp_transport zp_lacking = {
     "",   zp_lacking_join, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, zp_local_leave,  NULL, NULL, NULL, NULL, NULL};
+    NULL, zp_local_leave,  NULL, NULL, NULL, NULL, NULL, NULL};
 #ifndef ZERO_WITH_MPI
 #define zp_mpi_row zp_lacking
 #endif
@@ -44,7 +44,8 @@ static const zp_transport zp_nccl_row = {"NCCL",
                                          zp_nccl_cut,
                                          zp_nccl_uncut,
                                          zp_nccl_whole,
-                                         NULL};
+                                         NULL,
+                                         zp_nccl_room};
 #endif
 
 #ifdef ZERO_OWN_TRANSPORTS

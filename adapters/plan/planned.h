@@ -54,6 +54,12 @@ static void plan_uncut(zero_comm *part, int broken) {
     (void)broken;
     free(part->handle);
 }
+/* Processes of one machine, or ranks with NCCL. */
+static size_t plan_room(const zp_group *of, int parts, int n, int swaps) {
+    const size_t exchanges =
+        zp_max((size_t)(1 + n) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * sizeof(float));
+    return of->shares ? zp_parts_room(of, parts, n, swaps, 0) : exchanges;
+}
 static void plan_leave(zp_group *g, int broken) {
     (void)g;
     (void)broken;
@@ -63,5 +69,5 @@ static void plan_leave(zp_group *g, int broken) {
 static const zp_transport plan_row = {
     "PLANNED",     plan_join,      NULL,          plan_memory, NULL, plan_issue,
     plan_exchange, plan_broadcast, zp_local_cost, NULL,        NULL, plan_leave,
-    NULL,          plan_cut,       plan_uncut,    NULL,        NULL};
+    NULL,          plan_cut,       plan_uncut,    NULL,        NULL, plan_room};
 #define ZERO_OWN_ROWS , &plan_row

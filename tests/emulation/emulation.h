@@ -85,10 +85,11 @@ void emulation_nccl_lacks(const char *name); /* a function that emulated_dlsym d
 /* compile with -Ddlsym=emulated_dlsym */
 void *emulated_dlsym(void *handle, const char *name) __THROW;
 void emulation_nccl_windows(int works); /* 0: registering succeeds without a window; default 1 */
-/* The k-th collective (1: the next) that this rank of its communicator begins never ends, and
-   ncclCommGetAsyncError of that communicator says `result` from then on. 0: none. */
+/* The k-th collective, or group of messages (1: the next), that this rank begins never ends, and
+   ncclCommGetAsyncError of that communicator says `result` from then on. 0: none. Ranks are those
+   of the first communicator, whichever part of it is at work. */
 void emulation_nccl_break(int rank, uint64_t k, int result);
-/* The k-th collective that this rank issues is lost on the way: it never comes to it. */
+/* The k-th of them that this rank issues is lost on the way: the rank never comes to it. */
 void emulation_nccl_miss(int rank, uint64_t k);
 /* The next ncclGroupStart of this thread calls it. */
 void emulation_nccl_begun(void (*once)(void));

@@ -86,6 +86,7 @@ struct Deferred {
 struct ncclComm {
     std::shared_ptr<Shared> shared;
     int rank, device;
+    int number; /* of the rank, before any communicator was split */
     bool blocking, aborted;
     ncclResult_t broken; /* an asynchronous error */
     uint64_t groups, meetings;
@@ -295,6 +296,12 @@ void depart(Part *p, int rank) {
     p->departed = true;
 }
 
+/* Whether what this rank begins is the one that is lost; and the one that meets an error. */
+bool misses(const ncclComm *c) { return to_miss.at && to_miss.rank == c->number && !--to_miss.at; }
+void break_now(ncclComm *c) {
+    if (to_break.at && to_break.rank == c->number && !--to_break.at) c->broken = to_break.result;
+}
+
 struct Collective : Task {
     ncclComm *comm;
     std::shared_ptr<Group> group;
@@ -313,8 +320,7 @@ struct Collective : Task {
             return over();
         }
         if (!part->begun) {
-            if (to_break.at && to_break.rank == comm->rank && !--to_break.at)
-                comm->broken = to_break.result;
+            break_now(comm);
             begin(part, comm->rank);
             group->begun++;
             device_runs[comm->device] = part;
@@ -344,10 +350,10 @@ struct Messages : Task {
     std::vector<Op> ops;
     std::vector<std::shared_ptr<Letter>> letter;
     std::vector<uint64_t> sums;
-    bool begun = false;
+    bool begun = false, lost = false;
     bool ready() override {
         if (comm->aborted) return true;
-        if (comm->broken != ncclSuccess) return false;
+        if (comm->broken != ncclSuccess || lost) return false;
         const std::deque<const void *> &order = device_order[comm->device];
         if (!begun)
             return !device_runs.count(comm->device) && (order.empty() || order.front() == this);
@@ -357,6 +363,7 @@ struct Messages : Task {
     }
     bool step() override {
         if (comm->aborted) return over();
+        if (!begun) break_now(comm);
         for (size_t i = 0; i < ops.size() && !begun; i++) {
             const bool sends = ops[i].kind == SEND;
             char *p = sends ? (char *)(uintptr_t)ops[i].send : ops[i].recv;
@@ -415,6 +422,7 @@ ncclResult_t launch_messages(ncclComm *c, const std::vector<Op> &ops, Stream *s)
     task->comm = c;
     task->ops = ops;
     for (const Op &op : ops) task->letter.push_back(letter_of(c, op));
+    task->lost = misses(c);
     c->running++;
     const char *ordered = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     if (ordered && strcmp(ordered, "0") != 0) device_order[c->device].push_back(task);
@@ -434,7 +442,7 @@ ncclResult_t launch(ncclComm *c, const std::vector<Op> &ops, cudaStream_t stream
     Part *p = &g->part[(size_t)c->rank];
     p->issued = true;
     p->ops = ops;
-    if (to_miss.at && to_miss.rank == c->rank && !--to_miss.at) p->lost = true;
+    p->lost = misses(c);
     Collective *task = new Collective;
     task->name = kind_names[ops[0].kind];
     task->comm = c;
@@ -490,7 +498,7 @@ ncclComm *comm_new(bool blocking) {
     return c;
 }
 void comm_join(ncclComm *c, std::shared_ptr<Shared> shared, int rank) {
-    c->rank = rank;
+    c->rank = c->number = rank;
     shared->ranks[(size_t)rank] = c;
     shared->arrived++;
     for (const ncclComm *o : shared->ranks)
@@ -587,6 +595,7 @@ void split_join(ncclComm *child, const ncclComm *parent, Meeting *m) {
     }
     for (size_t i = 0; i < order.size(); i++)
         if (order[i].second == parent->rank) comm_join(child, shared, (int)i);
+    child->number = parent->number;
 }
 
 void reset() {
