@@ -41,7 +41,7 @@ COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DO
 PLUGIN  = $B/zero_plugin.o
 vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/plan adapters/page data
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
-GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/products.o $B/spill_file.o $(PIPES)
+GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o
@@ -132,7 +132,7 @@ $B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_g
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
-$B/test_products: tests/test_products.c $B/products.o
+$B/test_products: tests/test_products.c $B/matmul.o $B/products.o $B/products_text.o
 	$(COMPILE) -I. -o $@ $^ -ldnnl -lm
 $B/test_pipeline: tests/test_pipeline.c $(PLUGIN) $(PIPES)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(PIPES) -lm
@@ -190,7 +190,7 @@ $B/bench_links: tests/bench_links.c $(PLUGIN) $(SIMULATOR) $B/machine.o $B/optio
 FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -o $@ $(filter %.c,$^)
 $B/libfuzzer/ds_config: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*.c) adapters/schedule/schedule.c
 $B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/checkpoint*.c)
-$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/experts.c adapters/gpt2/ops_experts_cpu.c adapters/gpt2/tensor_parallel.c adapters/gpt2/stages.c adapters/gpt2/pipelined.c adapters/gpt2/ops_cpu.c adapters/gpt2/products.c adapters/gpt2/spill_file.c $(addprefix adapters/pipeline/,pipeline.c pipeline_run.c pipeline_lane.c)
+$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/experts.c adapters/gpt2/ops_experts_cpu.c adapters/gpt2/tensor_parallel.c adapters/gpt2/stages.c adapters/gpt2/pipelined.c adapters/gpt2/ops_cpu.c adapters/gpt2/matmul.c adapters/gpt2/products.c adapters/gpt2/products_text.c adapters/gpt2/spill_file.c $(addprefix adapters/pipeline/,pipeline.c pipeline_run.c pipeline_lane.c)
 $B/libfuzzer/%:
 	@mkdir -p $B/libfuzzer
 	$(call short,CLANG)$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)

@@ -33,10 +33,10 @@ same "equal commands, equal bits" "$one" "$(train -x 6 -pn 2 -pc "$work/choice" 
 same "it is not written again" same "$(cmp "$work/first" "$work/choice" && echo same)"
 
 # All products the other way: told, as a checkpoint goes on.
-for way in sgemm tiles; do sed "s/ [a-z]* #/ $way #/" "$work/first" >"$work/$way"; done
-all=$(train -x 6 -pc "$work/tiles" -o "$work/c" -n 4)
+for way in sgemm packed; do sed "s/ [a-z]* #/ $way #/" "$work/first" >"$work/$way"; done
+all=$(train -x 6 -pc "$work/packed" -o "$work/c" -n 4)
 rm -rf "$work/c/step_00000006"
-same "goes on with the same choice" "$all" "$(train -x 6 -pc "$work/tiles" -o "$work/c" -n 4 -y 1)"
+same "goes on with the same choice" "$all" "$(train -x 6 -pc "$work/packed" -o "$work/c" -n 4 -y 1)"
 same "nothing differs" no "$(grep -q 'it was saved with' "$work/out" && echo yes || echo no)"
 same "one line of main.log" 1 "$(grep -c products: "$work/c/main.log")"
 rm -rf "$work/c/step_00000006"
@@ -49,7 +49,7 @@ says "and none" 'it was saved with products choice of hash .*; now it is table f
 
 echo 'NT 1 2 3 mkl' >"$work/bad"
 train -x 1 -pn 2 -pc "$work/bad" >/dev/null
-says "a bad file" "^train_gpt2_zero: -pc: $work/bad:1: known ways are sgemm and tiles\$"
+says "a bad file" "^train_gpt2_zero: -pc: $work/bad:1: known ways are sgemm, matmul and packed\$"
 train -x 1 -dt bf16 -pc "$work/choice" >/dev/null
 says "16 bit" '^train_gpt2_zero: -pc: it chooses among ways of f32 products'
 echo "$passed passed, $failed failed"

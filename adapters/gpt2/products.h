@@ -7,8 +7,8 @@
    can be kept in a file, and then is as fixed.
 
    A choice as text is a line for each shape, and comments:
-       # 1 thread of an Intel Xeon, GFLOP/s of sgemm and tiles
-       NT 768 384 128 tiles # 98.1 131.4
+       # 1 thread, Intel, AMX; GFLOP/s of sgemm matmul packed
+       NT 768 128 512 packed # 172.4 187.5 191.2
    NT: transposition of a and of b, as they lie; then m, n, k. What no line says takes the way of
    the table. */
 #ifndef GPT2_PRODUCTS_H
@@ -17,24 +17,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "matmul.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* c (m, n) = a (m, k) b (k, n), or += with `add`. 'T': the operand lies transposed. gap_a, gap_b,
-   gap_c: from row to row as they lie. */
-typedef struct f32_product {
-    char ta, tb;
-    size_t m, n, k;
-    const float *a, *b;
-    float *c;
-    size_t gap_a, gap_b, gap_c;
-    int add;
-} f32_product;
-
 typedef enum product_way {
     PRODUCT_SGEMM = 0, /* oneDNN's dnnl_sgemm */
-    PRODUCT_TILES,     /* products.c's own */
+    PRODUCT_MATMUL,    /* oneDNN's matmul, of operands as they lie */
+    PRODUCT_PACKED,    /* the same, b packed before */
     PRODUCT_WAYS
 } product_way;
 
@@ -52,23 +44,25 @@ typedef struct products_choice {
     int lines;
     products_line line[PRODUCTS_MOST];
     uint64_t hash; /* of the lines but their rates, in their order; 0: there is none */
-    char name[64]; /* for logs: "table for Intel, 16 lanes", "choice of hash ..." */
+    char name[64]; /* for logs: "table for Intel, AMX", "choice of hash ..." */
 } products_choice;
 
-/* Floats that products_multiply works in with this many threads; aligned to 64 bytes. */
-size_t products_scratch(size_t threads);
-
-/* Elements of c depend on neither threads nor addresses. chosen may be NULL. Returns 0, or oneDNN's
-   dnnl_status_t. */
-int products_multiply(const products_choice *chosen, const f32_product *p, float *scratch,
-                      size_t threads);
-int products_multiply_by(product_way way, const f32_product *p, float *scratch, size_t threads);
+/* Of f32 operands; p->packed is the way's. Bits: see matmul.h. chosen may be NULL. Returns 0, or
+   oneDNN's dnnl_status_t. */
+int products_multiply(const products_choice *chosen, matmuls *kept, const matmul *p, const float *a,
+                      const float *b, float *c);
+int products_multiply_by(product_way way, matmuls *kept, const matmul *p, const float *a,
+                         const float *b, float *c);
 
 product_way products_way(const products_choice *chosen, char ta, char tb, size_t m, size_t n,
                          size_t k);
 const char *products_name(product_way way);
+const char *products_processor(void); /* what the table goes by */
 /* A line for a product that has none yet; the table's way. More than PRODUCTS_MOST are left out. */
 void products_add(products_choice *c, char ta, char tb, size_t m, size_t n, size_t k);
+/* NULL: it has none. */
+const products_line *products_find(const products_choice *c, char ta, char tb, size_t m, size_t n,
+                                   size_t k);
 
 /* The choice that a file has; without the file what is measured for the lines that c comes with,
    and the file is written, whole or not at all. path "": the table. Sets the name. Returns 0; 1 and
@@ -77,8 +71,9 @@ int products_open(products_choice *c, const char *path, size_t threads, char *se
                   size_t bytes);
 
 /* Sets way and rates of every line by the best of several products each; in turns, so that what
-   else runs meets all alike. Returns 0, or 1: no memory. */
-int products_measure(products_choice *c, size_t threads);
+   else runs meets all alike. A way is taken for the table's if it is 5 % faster. Returns 0, or 1:
+   no memory. */
+int products_measure(products_choice *c);
 
 /* Returns 1 and a sentence, "LINE: REASON", if the text is no choice. */
 int products_parse(products_choice *c, const char *text, char *sentence, size_t bytes);
