@@ -121,6 +121,7 @@ typedef struct trainer {
     size_t saves_bytes; /* of host memory for them */
     int64_t saved;      /* step of the last save or load; -1: none */
     int64_t durable;    /* of the last that was said to be on the disk, or loaded */
+    uint64_t moved[2];  /* bytes read from the file and written, before the first step */
     int stop;           /* a signal has asked for it, on any rank */
     int first;          /* steps that were made before this run */
     int64_t look;       /* windows of a validation */
@@ -151,6 +152,8 @@ static void look_at_model(trainer *t); /* validation and sample, when they are d
 static void train_step(trainer *t);
 static void save_if_due(trainer *t);
 static void say_mean_step(const trainer *t);
+static void count_file(trainer *t, uint64_t moved[2]);
+static void say_file(trainer *t);
 
 /* Tokens in, gradients out: all micro-steps of a step. On a GPU they are only enqueued. */
 static void run_micro_steps(trainer *t) {
@@ -205,6 +208,7 @@ static void take_step(trainer *t, step_values *v) {
 static void train_all(trainer *t) {
     progress_begin(&t->watch, t->j->out, "training");
     t->first = t->step;
+    count_file(t, t->moved);
     for (;;) {
         look_at_model(t);
         if (t->step == t->j->steps || t->stop) break;
@@ -213,6 +217,7 @@ static void train_all(trainer *t) {
     }
     save_if_due(t); /* a signal came while the model was looked at */
     say_mean_step(t);
+    say_file(t);
 }
 
 /* ---- 3 words ------------------------------------------------------------------------------- */
@@ -507,7 +512,8 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     check(t, zero_create(&t->z, &config.zero, &shards));
     check(t, gpt2_announce(t->z, &j->model, &t->groups.part, j->opt->tile_rows));
     t->tensors = gpt2_table(&j->model, NULL, 0, t->table); /* as checkpoints and hashes have them */
-    check_groups(t, layout_experts(&t->groups, t->z, &j->model, &config.zero, observe_too(j->see)));
+    check_groups(t, layout_experts(&t->groups, t->z, &j->model, &config.zero, shards.node_size,
+                                   observe_too(j->see)));
     zero_result planned = layout_plan(&t->groups, t->z, &t->plan);
     const char *zb = j->opt->bucket > 0 ? "-zb: " : "", *why = zero_last_error(t->z);
     require(j, planned == ZERO_OK, "%s%s", zb, why[0] ? why : layout_error(&t->groups));
@@ -1127,6 +1133,32 @@ static void say_mean_step(const trainer *t) {
     if (mean > 0) say(t->j, "total average iteration time: %f ms\n", 1e3 * mean);
 }
 
+/* Of this rank, and of all its contexts. */
+static void count_file(trainer *t, uint64_t moved[2]) {
+    zero_ctx *const all[2] = {t->z, t->groups.experts};
+    moved[0] = moved[1] = 0;
+    for (int i = 0; i < 2 && t->plan.file_bytes; i++) {
+        zero_stats s;
+        if (all[i] == NULL) continue;
+        check_groups(t, zero_query_stats(all[i], &s));
+        moved[0] += s.file_read_bytes;
+        moved[1] += s.file_written_bytes;
+    }
+}
+
+/* What steps have moved, and what looked at the model between them. */
+static void say_file(trainer *t) {
+    const double mib = 1024.0 * 1024, steps = t->step - t->first;
+    uint64_t moved[2];
+    if (!t->plan.file_bytes || steps < 1) return;
+    count_file(t, moved);
+    say(t->j,
+        "moved by the file in a step, MiB of a rank: read %.1f, planned %.1f; written %.1f, "
+        "planned %.1f\n",
+        (double)(moved[0] - t->moved[0]) / mib / steps, (double)t->plan.file_read_bytes / mib,
+        (double)(moved[1] - t->moved[1]) / mib / steps, (double)t->plan.file_written_bytes / mib);
+}
+
 /* ---- 10 runs ------------------------------------------------------------------------------- */
 
 static void open_log(job *j, int64_t step) {
@@ -1159,6 +1191,15 @@ static void say_end(const trainer *t) {
     say(t->j, "weights %016llx\n", (unsigned long long)weights);
 }
 
+/* Their tracks in a timeline. */
+static void see_groups(const trainer *t) {
+    static const char *const names[] = {"tp", "pp", "ep", "world"};
+    const layout *l = &t->groups;
+    zero_group *const all[] = {l->part.tp, l->stage.pp, l->part.ep, l->world};
+    for (int i = 0; i < 4; i++)
+        check_groups(t, observe_group(t->j->see, t->z, all[i], i, names[i]));
+}
+
 static int run_training(job *j) {
     trainer t;
     char text[LAUNCH_SENTENCE] = "";
@@ -1170,6 +1211,7 @@ static int run_training(job *j) {
     check_memory(&t, 1, t.saves_bytes);
     progress_phase(j->out, "building", plan_bytes(&t.plan));
     check_groups(&t, layout_build(&t.groups, t.z));
+    see_groups(&t);
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
     open_log(j, t.step);
@@ -1180,7 +1222,7 @@ static int run_training(job *j) {
     print_plan(&t);
     say_idle_flags(j);
     train_all(&t);
-    check(&t, observe_sum(j->see, t.z, t.groups.experts));
+    check_groups(&t, observe_sum(j->see, t.z, t.groups.experts));
     if (t.stop)
         say(j, "stopped by a signal after step %d: -y 1 goes on\n", t.step);
     else

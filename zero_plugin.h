@@ -128,7 +128,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     6
+#define ZERO_ABI     7
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -330,8 +330,14 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence);
     X(ZERO_EVENT_WAIT, "wait")                                                                     \
     X(ZERO_EVENT_READ, "read") /* a piece of this rank's file */                                   \
     X(ZERO_EVENT_WRITE, "write")                                                                   \
-    X(ZERO_EVENT_COPY, "copy") /* CUDA: between device and host */                                 \
-    X(ZERO_EVENT_LOST, "lost") /* `bytes` events that there was no room for */
+    X(ZERO_EVENT_COPY, "copy")             /* CUDA: between device and host */                     \
+    X(ZERO_EVENT_LOST, "lost")             /* `bytes` events that there was no room for */         \
+    X(ZERO_EVENT_ALL_REDUCE, "all_reduce") /* of a zero_group, as what follows; zero_tensor_sum */ \
+    X(ZERO_EVENT_REDUCE_SCATTER, "reduce_scatter")                                                 \
+    X(ZERO_EVENT_ALL_GATHER, "all_gather")                                                         \
+    X(ZERO_EVENT_ALL_TO_ALL, "all_to_all")                                                         \
+    X(ZERO_EVENT_BROADCAST, "broadcast")                                                           \
+    X(ZERO_EVENT_MESSAGES, "messages")
 
 #define ZERO_EVENT_ENUM(name, word) name,
 typedef enum zero_event_kind { ZERO_EVENTS(ZERO_EVENT_ENUM) ZERO_EVENT_KINDS } zero_event_kind;
@@ -347,7 +353,9 @@ typedef enum zero_track {
     ZERO_TRACK_COPIES,      /* CUDA, tier HOST: gradients go down, or state up and down */
     ZERO_TRACK_HOST,        /* CUDA: the host's thread, where it waits */
     ZERO_TRACK_FILE,        /* and the next ones: threads that read and write the file */
-    ZERO_TRACK_FILES = ZERO_TRACK_FILE + 8
+    ZERO_TRACK_FILES = ZERO_TRACK_FILE + 8,
+    ZERO_TRACK_GROUP = ZERO_TRACK_FILES, /* and the next ones: groups, see zero_group_trace */
+    ZERO_TRACK_GROUPS = ZERO_TRACK_GROUP + 8
 } zero_track;
 
 typedef struct zero_event {
@@ -358,11 +366,15 @@ typedef struct zero_event {
     int units;         /* reduced together: `unit` is the first, and these are how many; else 1 */
     int micro;         /* 0..micro_steps-1 */
     int64_t step;      /* steps made before, skipped ones too */
-    uint64_t bytes;    /* of the whole unit (GATHER, REDUCTION), of what is written otherwise */
-    uint64_t sent;     /* GATHER, REDUCTION, AGREE: by this rank, as in zero_stats */
+    uint64_t bytes;    /* of the whole unit (GATHER, REDUCTION), of what is written otherwise. Of a
+                          group: of all ranks' parts together (REDUCE_SCATTER, ALL_GATHER,
+                          ALL_TO_ALL: size times what this rank has); MESSAGES: of what is sent or
+                          received, the larger */
+    uint64_t sent;     /* by this rank, where it communicates, as in zero_stats, zero_group_stats */
     uint64_t number;   /* (rank + 1) << 40, and the count of this rank's events from 1 on */
     uint64_t flow;     /* WAIT: number of the event that is waited for; 0: none is recorded */
     double begin, end; /* seconds of the host's CLOCK_MONOTONIC */
+    int ranks;         /* that communicate with each other; 0: none do */
 } zero_event;
 
 /* Gets n events, in the order in which they began on each track (where a file is in use, those that
@@ -1153,6 +1165,12 @@ typedef struct zero_group_stats {
     double waited_s; /* the calling thread was inside these calls. CPU; 0 in the CUDA build */
 } zero_group_stats;
 void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
+
+/* From here on what the group does is among the events of z (zero_config.trace), on track
+   ZERO_TRACK_GROUP + lane, 0..7; until it is closed, or z destroyed, or z is NULL here. z: built;
+   where it has no trace nothing is recorded. Barriers and splits are not. One thread at a time may
+   be inside this function, and the group's calls. Errors: ARGUMENT. */
+zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane);
 
 /* ---- statistics ---------------------------------------------------------------------------- */
 

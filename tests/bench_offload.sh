@@ -1,21 +1,25 @@
 #!/bin/sh
 # bench_offload.sh BUILD [FOLDER [MODEL...]] - state on a disk: what a step takes with everything in FOLDER
 # (default /tmp) at stage 3, at once and delayed, beside the same step in memory, and beside what fio
-# needs for the same bytes: 1 MiB, direct, as many read as written as a step has. 2 ranks of one thread,
-# T 64, B 4 a rank; models d12 and d24 by default. MiB are of all ranks together.
+# needs for the same bytes: 1 MiB, direct, as many read as written as a step has. Then the bytes of a rank
+# and step as planned and as counted, and what checksums cost: runs with them and without in turns.
+# 2 ranks of one thread, T 64, B 4 a rank; models d12 and d24 by default. MiB of memory are of all ranks together.
 set -u
 B=$1
 folder=${2:-/tmp}
 here=$(dirname "$0")
 if [ $# -gt 2 ]; then shift 2; else set -- d12 d24; fi
 out=$(mktemp)
-trap 'rm -f "$out" "$folder/zero-fio"' EXIT
+trap 'rm -f "$out" "$out".* "$folder/zero-fio"' EXIT
+all="-zos file -zog file -zop file -zfd $folder"
+times() { sed -n 's/^step  *[4-8]\/8 .* \([0-9.]*\) ms .*/\1/p' "$@"; }
+median() { sort -n | awk '{ at[NR] = $1 } END { print at[int((NR + 1) / 2)] }'; }
 step() { # MODEL FLAG... -> $out, and the median of the last steps in ms
     model=$1
     shift
     sh "$here/bench_pss.sh" "$B/train_gpt2_zero" -e "$model" -t 64 -b 4 -x 8 -v -1 -g 0 -pn 2 -nt 1 -z 3 -r 0 "$@" >"$out" 2>&1 ||
         tail -n 2 "$out" >&2
-    ms=$(sed -n 's/^step  *[4-8]\/8 .* \([0-9.]*\) ms .*/\1/p' "$out" | sort -n | sed -n 3p)
+    ms=$(times "$out" | median)
     pss=$(sed -n 's/.*all ranks together \([0-9]*\) MiB.*/\1/p' "$out")
 }
 planned() { sed -n "s/.*$1[^0-9]*\([0-9.]*\) MiB.*/\1/p" "$out"; }
@@ -24,11 +28,18 @@ echo "model  memory: ms  MiB | file: ms  MiB | delayed: ms  MiB | a step moves M
 for model; do
     step "$model"
     memory="$ms $pss"
-    step "$model" -zos file -zog file -zop file -zfd "$folder"
-    file="$ms $pss"
-    read=$(planned 'read in a step')
-    written=$(planned 'written in a step')
-    step "$model" -zos file -zog file -zop file -zfd "$folder" -zod 1
+    rm -f "$out".?
+    for check in 1 0 1 0; do
+        # shellcheck disable=SC2086
+        step "$model" $all -zfc $check
+        times "$out" >>"$out.$check"
+        [ $check = 0 ] || { file=$pss read=$(planned 'read in a step') written=$(planned 'written in a step') counted=$(grep '^moved by the file' "$out"); }
+    done
+    checked=$(median <"$out.1")
+    plain=$(median <"$out.0")
+    file="$checked $file"
+    # shellcheck disable=SC2086
+    step "$model" $all -zod 1
     share=$(awk "BEGIN { printf \"%.0f\", 100 * $read / ($read + $written) }")
     rate=$(fio --name=zero --filename="$folder/zero-fio" --size=2G --bs=1M --direct=1 --rw=rw --rwmixread="$share" \
                --ioengine=psync --thread --numjobs=16 --runtime=8 --time_based --group_reporting --output-format=terse \
@@ -37,4 +48,6 @@ for model; do
         larger = $2 > io ? $2 : io
         printf "%-5s  %10.0f %5d | %8.0f %5d | %11.0f %5d | %16.0f %8.2f | %8.2f %5.0f | %21.2f %19.2f\n", $1, $2, $3, $4, $5, $6, $7,
                bytes / 1048576, bytes / $4 / 1e6, $10, io, $4 / ($2 + io), $6 / larger }'
+    echo "       $counted"
+    awk "BEGIN { printf \"       checksums: %.0f ms a step with them, %.0f without: %.3f\\n\", $checked, $plain, $checked / $plain }"
 done

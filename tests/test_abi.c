@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 6 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 7 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -78,7 +78,7 @@ static void abi_structs(void) {
     FIELD(zero_config, gradient_bits, 276)
     FIELD(zero_config, feedback, 280)
     FIELD(zero_config, feedback_reset, 284)
-    SIZE(zero_event, 80)
+    SIZE(zero_event, 88)
     FIELD(zero_event, kind, 0)
     FIELD(zero_event, cause, 4)
     FIELD(zero_event, track, 8)
@@ -92,6 +92,7 @@ static void abi_structs(void) {
     FIELD(zero_event, flow, 56)
     FIELD(zero_event, begin, 64)
     FIELD(zero_event, end, 72)
+    FIELD(zero_event, ranks, 80)
     SIZE(zero_message, 24)
     FIELD(zero_message, peer, 0)
     FIELD(zero_message, sends, 4)
@@ -262,7 +263,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 6 && ZERO_ABI == 6, "this is ABI 6");
+    test_check(sizeof(void *) == 8 && zero_abi() == 7 && ZERO_ABI == 7, "this is ABI 7");
     abi_structs();
     abi_numbers();
     return test_summary();

@@ -48,7 +48,7 @@ near() { # FLAGS: the losses, auxiliary losses and dropped choices of $lines
 }
 train -pn 2 -eg 2 -ek 2 -x 4 -d 256 -z 1 || fail "two ranks: $(tail -n 2 "$work/out")"
 lines=$(steps)
-for way in "-pn 4 -tp 2" "-pn 8 -tp 4 -sp 1 -z 3 -r 3" "-pn 4 -pp 2 -z 2" "-pn 8 -tp 2 -pp 2 -z 3 -sp 1 -r 2" "-pn 2 -zl 32" "-pn 4 -tp 2 -zl 32 -z 3 -zos host"; do
+for way in "-pn 4 -tp 2" "-pn 8 -tp 4 -sp 1 -z 3 -r 3" "-pn 4 -pp 2 -z 2" "-pn 8 -tp 2 -pp 2 -z 3 -sp 1 -r 2" "-pn 2 -zl 32" "-pn 4 -tp 2 -zl 32 -z 3 -zos host" "-pn 4 -pp 2 -z 3 -zl 32 -r 4"; do
     near $way -eg 2 -ek 2 -x 4 -d 256
 done
 train -pn 4 -eg 2 -ek 2 -x 4 -d 256 -z 1 -k constant -u 0 || fail "four ranks: $(tail -n 2 "$work/out")"
@@ -78,6 +78,21 @@ for update in "-op lamb" "-op muon" "-zod 2"; do
     done
 done
 
+# ---- copies of a node's own, and second shards: the bits of ranks that are summed node by node ----
+for group in "-eg 2" "-eg 2 -ego 1" "-eg 4" "-eg 1"; do
+    train -pn 4 $group -ek 2 -x 4 -d 256 -ns 2 -z 1 || fail "$group -ns 2: $(tail -n 2 "$work/out")"
+    first=$(weights) lines=$(steps)
+    for way in "-z 1 -zs 2" "-z 2 -zs 2 -zm 0" "-z 3 -zs 2" "-z 3 -zh 2 -zm 0" "-z 3 -zs 2 -zh 2 -zm 0" "-z 3 -zs 2 -zod 99 -zos file -zfd $work"; do
+        train -pn 4 $group -ek 2 -x 4 -d 256 -ns 2 $way || fail "$group $way: $(tail -n 2 "$work/out")"
+        if [ -n "$first" ] && [ "$(weights)" = "$first" ] && [ "$(steps)" = "$lines" ]; then pass; else
+            fail "$group $way: $(weights), without copies $first"
+        fi
+    done
+done
+near -pn 8 -tp 2 -eg 2 -ek 2 -x 4 -d 256 -z 3 -zs 2
+near -pn 8 -pp 2 -eg 2 -ek 2 -x 4 -d 256 -z 2 -zs 2 -zl 32
+refused 'a multiple or a divisor of 2 can be' -pn 6 -b 1 -d 192 -eg 2 -z 1 -zs 3
+
 # ---- stages and layouts side by side ----
 if train -pn 4 -x 4 -rd 2 -z 1 -layouts "dp4 ep2dp4 ep4" -csv "$work/csv" && grep -q ep2dp4 "$work/csv" && grep -q ep4dp4 "$work/csv"; then pass; else
     fail "-layouts: $(tail -n 3 "$work/out")"
@@ -101,6 +116,10 @@ train -pn 4 -eg 2 -z 2 -x 6 -o "$work/aside" -n 1 -nk 2 -na 1 -y 1 || fail "asid
 if [ "$(weights)" = "$want" ]; then pass; else fail "goes on to $(weights) from what was saved aside, expected $want"; fi
 train -pn 2 -eg 2 -b 4 -z 3 -x 6 -o "$work/whole" -n 3 -y 1 || fail "fewer ranks: $(tail -n 2 "$work/out")"
 if [ "$(weights)" = "$want" ]; then pass; else fail "fewer ranks: $(weights), saved $want"; fi
+train -pn 4 -eg 2 -z 3 -zs 2 -ns 2 -x 3 -o "$work/near" -n 3 || fail "saves copies: $(tail -n 2 "$work/out")"
+near_want=$(weights)
+train -pn 4 -eg 1 -z 1 -x 3 -o "$work/near" -n 3 -y 1 || fail "goes on from copies: $(tail -n 2 "$work/out")"
+if [ -n "$near_want" ] && [ "$(weights)" = "$near_want" ]; then pass; else fail "from copies: $(weights), saved $near_want"; fi
 at() { # FOLDER STEPS FLAGS: from a copy of it to that step
     rm -rf "$work/copy"
     cp -r "$work/$1" "$work/copy"

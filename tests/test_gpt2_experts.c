@@ -324,19 +324,11 @@ static zero_result open_groups(part *p, const zero_comm *comm) {
     return zero_group_split(p->world, ends ? dp * t->tp + tp_rank : -1, pp, &p->stage.ends);
 }
 
-/* Units of the rest of the whole model. */
-static int dense_units(const training *t) {
-    const gpt2_config cfg = config_of(t);
-    gpt2_config own = cfg;
-    own.padded_vocab_size /= t->tp;
-    const int rows = gpt2_tile_rows(&own, t->tile_rows), tiles = rows ? Vp / t->tp / rows : 0;
-    return gpt2_world_units(&cfg) + tiles + (tiles && t->untied ? tiles - 1 : 0);
-}
-
 static zero_result open_contexts(part *p) {
     const training *t = p->t;
     const zero_comm comm = zero_group_comm(p->dp), of_experts = zero_group_comm(p->edp);
-    const int dense = dense_units(t);
+    const int tiles = gpt2_tiles(&p->cfg, t->tp, t->tile_rows);
+    const int dense = gpt2_world_units(&p->cfg, tiles);
     const experts_part mine = experts_part_of(&p->how);
     zero_config zc;
     memset(&zc, 0, sizeof zc);
@@ -352,7 +344,7 @@ static zero_result open_contexts(part *p) {
     zc.optimizer = t->optimizer;
     zc.delay_from = t->delay;
     if (t->accumulation == ZERO_ACCUMULATE_LOCAL) zc.grads = ZERO_GRAD_F32;
-    if (t->pp > 1) gpt2_stage_world(&p->cfg, &p->stage, p->unit);
+    if (t->pp > 1) gpt2_stage_world(&p->cfg, &p->stage, tiles, p->unit);
     if (t->pp > 1) zc.world_unit = p->unit;
     ZERO_TRY(zero_create(&p->z, &zc, &comm));
     ZERO_TRY(gpt2_announce(p->z, &p->cfg, &p->how, t->tile_rows));

@@ -1,7 +1,8 @@
 /* test_gpt2_pipeline.c - GPT-2 over the stages of a pipeline, of adapters/gpt2/pipelined.h, beside
    the same micro-steps without one: the same bits with the classifier untied, at every stage of
-   ZeRO, number of chunks, type and recomputation; tied, those of a plain reference that adds up
-   lookup and classifier apart. And what it sends, evaluates, and refuses.
+   ZeRO, number of chunks, type and recomputation, with wte in tiles, inputs of blocks away, delayed
+   updates and state in a file; tied, those of a plain reference that adds up lookup and classifier
+   apart. And what it sends, evaluates, and refuses.
 
    With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "harness.h"
@@ -29,6 +30,8 @@ typedef struct training {
     float max_norm;
     int adds_by_hand; /* the reference of tied embeddings: untied, with gradients added here */
     int looks;        /* evaluates and samples as well */
+    int tile_rows, delay_from;
+    zero_tier tier; /* of optimizer state */
     /* found */
     double loss[STEPS], norm[STEPS], eval;
     float logits[V];
@@ -40,12 +43,22 @@ typedef struct ranks {
     zero_group *world, *dp, *pp, *ends;
     gpt2_stage stage;
     gpt2_parallel how;
-    int world_unit[L + 3];
+    int world_unit[2 * Vp / 32 + L + 3];
     zero_ctx *z;
     gpt2_model *model;
     gpt2_pipeline *line;
     gpt2_error err;
 } ranks;
+
+/* One rank, without a pipeline. */
+static training plain_of(int micro, int untied) {
+    training t;
+    memset(&t, 0, sizeof t);
+    t.chunks = t.data = t.recompute = 1;
+    t.micro = micro;
+    t.untied = untied;
+    return t;
+}
 
 static gpt2_config config_of(const training *t) {
     const gpt2_config c = {MAXT, V, Vp, L, NH, C, t->untied || t->adds_by_hand, GPT2_NO_EXPERTS};
@@ -54,7 +67,7 @@ static gpt2_config config_of(const training *t) {
 
 static gpt2_run run_of(const training *t, const ranks *k) {
     const gpt2_run run = {
-        B, T, t->recompute, t->type, 0, 0, 0, P_tmpdir, t->stages ? &k->how : NULL};
+        B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, t->stages ? &k->how : NULL};
     return run;
 }
 
@@ -84,6 +97,7 @@ static zero_result make_stage(ranks *k, const training *t, const gpt2_config *cf
 
 static zero_result make_context(ranks *k, const training *t, const gpt2_config *cfg) {
     const zero_comm dp = zero_group_comm(k->dp);
+    const int tiles = gpt2_tiles(cfg, 1, t->tile_rows);
     zero_config zc;
     memset(&zc, 0, sizeof zc);
     zc.stage = t->zero_stage;
@@ -93,11 +107,14 @@ static zero_result make_context(ranks *k, const training *t, const gpt2_config *
     zc.type = t->type;
     zc.log = test_quiet;
     zc.world = k->world;
-    zc.world_units = gpt2_world_units(cfg);
-    gpt2_stage_world(cfg, t->stages ? &k->stage : NULL, k->world_unit);
+    zc.delay_from = t->delay_from;
+    zc.optimizer_tier = t->tier;
+    zc.folder = P_tmpdir;
+    zc.world_units = gpt2_world_units(cfg, tiles);
+    gpt2_stage_world(cfg, t->stages ? &k->stage : NULL, tiles, k->world_unit);
     zc.world_unit = k->world_unit;
     ZERO_TRY(zero_create(&k->z, &zc, &dp));
-    ZERO_TRY(gpt2_announce(k->z, cfg, t->stages ? &k->how : NULL, 0));
+    ZERO_TRY(gpt2_announce(k->z, cfg, t->stages ? &k->how : NULL, t->tile_rows));
     ZERO_TRY(zero_build(k->z));
     return gpt2_init_part(k->z, cfg, t->stages ? &k->how : NULL, 7, &k->err);
 }
@@ -277,9 +294,11 @@ static void train_body(test_rank *r) {
 }
 
 static void describe(const training *t, char text[160]) {
-    snprintf(text, 160, "p %d, v %d, m %d, %d data ranks, stage %d, type %d, recompute %d%s",
+    snprintf(text, 160,
+             "p %d, v %d, m %d, %d data ranks, stage %d, type %d, recompute %d, tiles %d, delay "
+             "%d, tier %d%s",
              t->stages, t->chunks, t->micro, t->data, t->zero_stage, (int)t->type, t->recompute,
-             t->untied ? ", untied" : "");
+             t->tile_rows, t->delay_from, (int)t->tier, t->untied ? ", untied" : "");
 }
 
 static int train(training *t) {
@@ -320,9 +339,11 @@ static void test_untied(void) {
     static const int shapes[][3] = {{2, 1, 3}, {2, 2, 4}, {4, 1, 4}, {4, 2, 4}, {8, 1, 2}};
     for (int type = ZERO_F32; type <= (EMULATED ? ZERO_F32 : ZERO_BF16); type++)
         for (int i = EMULATED; i < (EMULATED ? 2 : 5); i++) {
-            training plain = {0, 1,   2,   i % 4, shapes[i][2], i % 4, 1,  (zero_type)type, 1.0f, 0,
-                              0, {0}, {0}, 0,     {0},          NULL,  {0}};
-            if (shapes[i][0] == 8) plain.data = 1;
+            training plain = plain_of(shapes[i][2], 1);
+            plain.data = shapes[i][0] == 8 ? 1 : 2;
+            plain.zero_stage = plain.recompute = i % 4;
+            plain.type = (zero_type)type;
+            plain.max_norm = 1.0f;
             if (!train(&plain)) continue;
             for (int stage = EMULATED; stage <= 3; stage += 1 + EMULATED) {
                 training t = plain;
@@ -337,10 +358,10 @@ static void test_untied(void) {
 }
 
 static void test_recompute(void) {
-    for (int recompute = EMULATED ? 3 : 0; recompute <= 3; recompute++) {
-        training plain = {0, 1, 1,   0,   4, recompute, 1,    ZERO_F32, 0.0f,
-                          0, 0, {0}, {0}, 0, {0},       NULL, {0}};
-        training t = plain;
+    for (int recompute = EMULATED ? 3 : 0; recompute <= GPT2_RECOMPUTE_AWAY; recompute++) {
+        training plain = plain_of(4, 1), t;
+        plain.recompute = recompute;
+        t = plain;
         t.stages = 2;
         t.chunks = 2;
         t.zero_stage = 2;
@@ -350,11 +371,46 @@ static void test_recompute(void) {
     }
 }
 
+/* Tiles of wte, inputs of blocks that are away, delayed updates, state in a file: one after the
+   other, then together. */
+static void test_ways(void) {
+    static const struct {
+        int tile_rows, recompute, delay_from;
+        zero_tier tier;
+    } ways[] = {{96, 1, 0, ZERO_DEVICE},
+                {0, GPT2_RECOMPUTE_AWAY, 0, ZERO_DEVICE},
+                {0, 1, 2, ZERO_DEVICE},
+                {32, GPT2_RECOMPUTE_AWAY, 1, ZERO_FILE}};
+    static const int shapes[][3] = {{2, 1, 4}, {4, 2, 4}, {3, 1, 1}};
+    for (int w = 0; w < (EMULATED ? 1 : 4); w++)
+        for (int i = 0; i < (EMULATED ? 1 : 3); i++) {
+            training plain = plain_of(shapes[i][2], 1), t;
+            plain.data = 2 - (i == 1);
+            plain.max_norm = 1.0f;
+            plain.type = i == 1 ? ZERO_BF16 : ZERO_F32;
+            plain.tile_rows = ways[w].tile_rows;
+            plain.recompute = ways[w].recompute;
+            plain.delay_from = ways[w].delay_from;
+            if (!train(&plain)) continue;
+            for (int stage = EMULATED ? 3 : 0; stage <= 3; stage++) {
+                t = plain;
+                t.stages = shapes[i][0];
+                t.chunks = shapes[i][1];
+                t.zero_stage = stage;
+                t.tier = ways[w].tier;
+                if (train(&t)) same_training(&plain, &t);
+                forget(&t);
+            }
+            forget(&plain);
+        }
+}
+
 /* Tied, without clipping: the reference's norm counts lookup and classifier apart. */
-static void test_tied(void) {
-    training plain = {0, 1, 1, 0, 4, 1, 0, ZERO_F32, 0.0f, 1, 0, {0}, {0}, 0, {0}, NULL, {0}};
-    training usual = plain;
-    usual.adds_by_hand = 0;
+static void test_tied(int tile_rows) {
+    training usual = plain_of(4, 0), plain;
+    usual.tile_rows = tile_rows;
+    plain = usual;
+    plain.adds_by_hand = 1;
     if (!train(&plain) || !train(&usual)) return;
     for (int stages = 2; stages <= 4; stages += 2)
         for (int stage = EMULATED ? stages - 1 : 0; stage <= 3; stage += EMULATED ? 4 : 1) {
@@ -384,13 +440,15 @@ static void test_tied(void) {
 /* ---- what else
  * --------------------------------------------------------------------------------------- */
 
-static void test_looks(void) {
+static void test_looks(int tile_rows) {
     for (int chunks = 1 + EMULATED; chunks <= 2; chunks++)
         for (int stage = EMULATED ? 3 : 0; stage <= 3; stage += 3) {
-            training plain = {0, 1, 1,   0,   4, 1,   1,    ZERO_F32, 1.0f,
-                              0, 1, {0}, {0}, 0, {0}, NULL, {0}};
-            training t = plain;
+            training plain = plain_of(4, 1), t;
             double most = 0;
+            plain.max_norm = 1.0f;
+            plain.looks = 1;
+            plain.tile_rows = tile_rows;
+            t = plain;
             t.stages = 2;
             t.chunks = chunks;
             t.zero_stage = stage;
@@ -419,7 +477,10 @@ static void sent_body(test_rank *r) {
 }
 
 static void test_sent(void) {
-    training t = {4, 2, 1, 2, 4, 1, 1, ZERO_BF16, 1.0f, 0, 0, {0}, {0}, 0, {0}, NULL, {0}};
+    training t = plain_of(4, 1);
+    t.stages = 4;
+    t.chunks = t.zero_stage = 2;
+    t.type = ZERO_BF16;
     const gpt2_config cfg = config_of(&t);
     ranks none;
     memset(&none, 0, sizeof none);
@@ -443,7 +504,7 @@ static void test_sent(void) {
 }
 
 static void test_refusals(void) {
-    const training t = {4, 1, 1, 0, 4, 1, 0, ZERO_F32, 0, 0, 0, {0}, {0}, 0, {0}, NULL, {0}};
+    const training t = plain_of(4, 0);
     const gpt2_config cfg = config_of(&t);
     gpt2_stage s;
     gpt2_error err;
@@ -457,9 +518,12 @@ static void test_refusals(void) {
 int main(void) {
     test_refusals();
     test_sent();
-    test_looks();
+    test_looks(0);
+    if (!EMULATED) test_looks(64);
     test_recompute();
-    test_tied();
+    test_ways();
+    test_tied(0);
+    if (!EMULATED) test_tied(96);
     test_untied();
 #ifdef EMULATED_LAUNCH
     test_check(!emulation_found(), "the emulation found: %s", emulation_found());

@@ -313,7 +313,7 @@ static size_t io_part(size_t bytes) {
 }
 static int io_fails(void) {
     if (++io_calls % 5 == 3 && io_short) {
-        errno = EINTR;
+        errno = io_calls % 2 ? EINTR : EAGAIN;
         return 1;
     }
     if (io_calls == io_bad) errno = EIO;

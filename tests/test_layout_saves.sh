@@ -65,6 +65,7 @@ saved tp2 -pn 4 -tp 2 -z 2
 saved pp2 -pn 2 -pp 2 -z 1
 saved all -pn 8 -tp 2 -pp 2 -ppv 2 -z 3 -sp 1
 saved tiles -pn 4 -tp 2 -z 3 -zl 32 -zos file -zfd "$scratch"
+saved piped -pn 4 -tp 2 -pp 2 -z 3 -zl 32 -r 4 -zod 2 -zos file -zfd "$scratch"
 saved half -pn 4 -tp 2 -pp 2 -z 1 -dt bf16
 check "$("$tool" show "$scratch/all" | grep -c '^tensor \(wte\|qkvw\|qkvb\|attprojw\|fcw\|fcb\|fcprojw\) .* in 2 parts$' | sed 's/^7$/1/')" \
     "show: seven tensors are in two parts"
@@ -78,6 +79,8 @@ goes_on pp2 4 -pn 2 -z 3 -zos file -zfd "$scratch"
 goes_on all 4 -pn 1
 goes_on all 4 -pn 4 -tp 2 -pp 2 -z 1
 goes_on tiles 4 -pn 8 -tp 2 -pp 2 -z 3
+goes_on piped 4 -pn 4 -pp 2 -z 2 -zl 32 -zod 1
+goes_on piped 4 -pn 2 -z 1
 goes_on half 4 -pn 2 -tp 2 -dt bf16 -z 2
 goes_on half 4 -pn 2 -pp 2 -dt f32
 

@@ -496,19 +496,36 @@ static void test_comms(void) {
     for (int i = 1; i <= 100; i++) { /* 1 to 100 ms, shuffled */
         zero_event e = event_of(ZERO_EVENT_GATHER, 2, 1, 5, 5 + (i * 37 % 101) * 1e-3);
         e.bytes = 8000000;
+        e.ranks = 4;
         comms_events(&t, &e, 1);
         e.bytes = 4;
         comms_events(&t, &e, 1);
         e.kind = ZERO_EVENT_FORWARD;
+        e.ranks = 0;
         comms_events(&t, &e, 1);
     }
     test_check(t.n == 2 && t.row[0].bytes == 4 && t.row[1].count == 100, "%d rows", t.n);
-    const comms_figures f = comms_of(&t.row[1], 4);
+    const comms_figures f = comms_of(&t.row[1]);
     test_check(near(f.mean_ms, 50.5) && near(f.p50_ms, 50) && near(f.p99_ms, 99),
                "mean %g, p50 %g, p99 %g", f.mean_ms, f.p50_ms, f.p99_ms);
     test_check(near(f.algbw, 8e6 / 50.5e-3 * 1e-9) && near(f.busbw, f.algbw * 3 / 4),
                "algbw %g, busbw %g", f.algbw, f.busbw);
-    test_check(near(comms_of(&t.row[1], 1).busbw, 0), "one rank sends nothing");
+    static const struct {
+        zero_event_kind kind;
+        double factor;
+    } kinds[] = {{ZERO_EVENT_ALL_REDUCE, 1.5},
+                 {ZERO_EVENT_ALL_TO_ALL, 0.75},
+                 {ZERO_EVENT_BROADCAST, 1},
+                 {ZERO_EVENT_MESSAGES, 1}};
+    for (int i = 0; i < 4; i++) {
+        comms_row row = t.row[1];
+        row.kind = kinds[i].kind;
+        const comms_figures g = comms_of(&row);
+        test_check(near(g.busbw, g.algbw * kinds[i].factor), "%s: busbw %g of algbw %g",
+                   zero_event_name(row.kind), g.busbw, g.algbw);
+    }
+    t.row[1].ranks = 1;
+    test_check(near(comms_of(&t.row[1]).busbw, 0), "one rank sends nothing");
 }
 
 /* The kinds add up to what the trainer's share is made of, but for vectors. */

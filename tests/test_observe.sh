@@ -60,6 +60,18 @@ test_layouts() {
         checks "$setting: timeline" "$B/test_observe" layout "$work/l.json" "$(echo "$setting" | cut -d ' ' -f 2)"
     done
     says "experts' collectives have the group's own ranks" "^experts' collectives of rank 0 among 2 ranks"
+    says "what experts' group sends" "^all_to_all  *[0-9]* .* 2$"
+    says "all ranks' group" "^group world's collectives of rank 0 among 4 ranks"
+    # four all-reduces a block, two at the ends, three for the loss; in the table and the timeline, bytes as planned
+    train -pn 2 -tp 2 -x 5 -b 2 -tr "$work/g.json" -tc 1 >/dev/null
+    says "a group's table" "^group tp's collectives of rank 0 among 2 ranks"
+    says "whose sums" "^all_reduce  *4096  *50 .* 2$"
+    says "its softmax" "^all_reduce  *128  *15 .* 2$"
+    group=$(sed -n 's/.*"pid":0,"tid":\([0-9]*\),"args":{"name":"group tp"}.*/\1/p' "$work/g.json")
+    same "its track" 65 "$(grep -c "\"ph\":\"X\",\"pid\":0,\"tid\":${group:-none}," "$work/g.json")"
+    same "its bytes" "$((5 * (10 * 4096 + 3 * 128)))" "$(sed -n "s/.*\"pid\":0,\"tid\":${group:-none},.*\"sent\":\([0-9]*\),.*/\1/p" "$work/g.json" | awk '{ n += $1 } END { print n }')"
+    train -pn 2 -pp 2 -d 128 -x 5 -tr "$work/g.json" -tc 1 >/dev/null
+    says "a pipeline's messages" "^messages  *4096 .* 2$"
     train -pn 4 -tp 2 -x 4 -tb 4 >/dev/null
     says "whose mean" "^the run, mean of 2 ranks with rank 0's part, ms a step"
     train -pn 2 -en 4 -ek 2 -eg 2 -x 3 -tk 2 >/dev/null
@@ -184,7 +196,7 @@ test_tables() {
     says "flops" "^flops of step 3: 2 ranks, 32 tokens each"
     says "layers" "^block 1 "
     says "which definition" "of matmul: 6 per parameter"
-    same "each reduction of five steps" "$(awk '/^reduction/ && NF == 8 { n += $3 } END { print n }' "$work/out")" 20
+    same "each reduction of five steps" "$(awk '/^reduction/ && NF == 9 { n += $3 } END { print n }' "$work/out")" 20
     train -pn 1 -z 0 -x 3 -tc 1 >/dev/null
     says "one rank" "collectives of rank 0 among 1 rank;"
 }

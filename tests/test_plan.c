@@ -243,7 +243,7 @@ static zero_result lay(const plan_case *c, const zero_comm *comm, laid_rank *k, 
     ZERO_TRY(layout_settings(&k->l, model, &own));
     ZERO_TRY(zero_create(&k->z, &own, &shards));
     ZERO_TRY(gpt2_announce(k->z, model, &k->l.part, run.tile_rows));
-    ZERO_TRY(layout_experts(&k->l, k->z, model, &own, NULL));
+    ZERO_TRY(layout_experts(&k->l, k->z, model, &own, 0, NULL));
     ZERO_TRY(layout_build(&k->l, k->z));
     ZERO_TRY(layout_plan(&k->l, k->z, &out->plan));
     const double before = heap_bytes();

@@ -244,6 +244,77 @@ static void test_flood(void) {
     }
 }
 
+/* What a group does, beside a context that records: each call once, with its bytes, on its lane. */
+static void groups_body(test_rank *rank) {
+    trace_seen *seen = &((trace_run *)rank->arg)->seen[rank->rank];
+    static const zero_event_kind kinds[] = {ZERO_EVENT_ALL_REDUCE, ZERO_EVENT_REDUCE_SCATTER,
+                                            ZERO_EVENT_ALL_GATHER, ZERO_EVENT_ALL_TO_ALL,
+                                            ZERO_EVENT_BROADCAST,  ZERO_EVENT_MESSAGES};
+    static const uint64_t sizes[] = {4000, 800, 480, 640, 40, 80};
+    const int me = rank->rank, silent = me == 1; /* a rank may record nothing */
+    const zero_comm comm = test_comm(rank);
+    float a[2000] = {0}, b[2000] = {0};
+    const zero_message both[2] = {{!me, 1, a, me ? 80u : 24u}, {!me, 0, b, me ? 24u : 80u}};
+    zero_group *g = NULL;
+    zero_group_stats stats;
+    zero_stats of_context;
+    zero_ctx *z = NULL;
+    zero_config cfg;
+    uint64_t sent = 0;
+    memset(&cfg, 0, sizeof cfg);
+    if (!silent) cfg.trace = trace_take;
+    cfg.trace_user = seen;
+    zero_result r = zero_group_open(&g, &comm, NULL, 30);
+    const zero_comm own = zero_group_comm(g);
+    if (!r) r = zero_create(&z, &cfg, &own);
+    if (!r) r = zero_tensor(z, &trace_tensors[0]);
+    test_check(zero_group_trace(g, z, 0) == ZERO_ERR_ARGUMENT
+                   && strstr(zero_group_error(g), "is not built"),
+               "too early: %s", zero_group_error(g));
+    if (!r) r = zero_build(z);
+    test_check(zero_group_trace(g, z, 8) == ZERO_ERR_ARGUMENT
+                   && strstr(zero_group_error(g), "lane is 8, expected 0..7"),
+               "no lane: %s", zero_group_error(g));
+    if (!r) r = zero_group_trace(g, z, 5);
+    if (!r) r = zero_group_trace(g, z, 3); /* the later counts */
+    if (!r) r = zero_group_all_reduce(g, a, 1000, ZERO_F32, ZERO_SUM);
+    if (!r) r = zero_group_reduce_scatter(g, a, b, 100, ZERO_F32, ZERO_SUM);
+    if (!r) r = zero_group_all_gather(g, a, b, 240);
+    if (!r) r = zero_group_all_to_all(g, a, b, 320);
+    if (!r) r = zero_group_broadcast(g, a, 40, 1);
+    if (!r) r = zero_group_send_receive(g, both, 2);
+    if (!r) r = zero_group_barrier(g);
+    zero_group_query_stats(g, &stats);
+    if (!r) r = zero_group_trace(g, NULL, 0);
+    if (!r) r = zero_group_all_gather(g, a, b, 240);
+    if (!r) r = zero_group_trace(g, z, 0);
+    if (!r) r = zero_query_stats(z, &of_context);
+    if (r) test_rank_fail(rank, "%d: %s %s", (int)r, zero_group_error(g), zero_last_error(z));
+    test_check(seen->n == (silent ? 0 : 6), "rank %d: %d events", me, seen->n);
+    for (int i = 0; i < seen->n && i < 6; i++) {
+        const zero_event *e = &seen->event[i];
+        test_check(e->kind == kinds[i] && e->bytes == sizes[i] && e->ranks == TRACE_RANKS
+                       && e->track == ZERO_TRACK_GROUP + 3 && e->unit == -1 && e->end >= e->begin
+                       && (i == 0 || e->begin >= e[-1].end),
+                   "event %d: %s of %d bytes among %d on %d", i, zero_event_name(e->kind),
+                   (int)e->bytes, e->ranks, e->track);
+        sent += e->sent;
+    }
+    test_check(silent || sent == stats.sent_bytes, "%d bytes sent, counted %d", (int)sent,
+               (int)stats.sent_bytes);
+    zero_destroy(z);
+    r = zero_group_all_gather(g, a, b, 240); /* goes on without */
+    if (r) test_rank_fail(rank, "behind the context: %s", zero_group_error(g));
+    zero_group_close(g);
+}
+
+static void test_groups(void) {
+    static trace_run run;
+    trace_open(&run, 0, 0, 1);
+    test_check(test_ranks(TRACE_RANKS, 0, groups_body, &run), "groups: %s", test_first);
+    trace_close(&run);
+}
+
 static void test_names(void) {
     for (int i = 0; i < ZERO_EVENT_KINDS; i++)
         test_check(zero_event_name((zero_event_kind)i)[0] != 'n' || i == ZERO_EVENT_NORM, "name %d",
@@ -257,5 +328,6 @@ int main(void) {
     test_file();
     test_delayed();
     test_flood();
+    test_groups();
     return test_summary();
 }

@@ -217,6 +217,7 @@ void zero_destroy(zero_ctx *z) {
     zp_disk_sync(&z->disk);
     for (int side = 0; side < ZP_SIDES; side++)
         if (z->host.lift[side].open) zp_lane_close(&z->host.lift[side].asks);
+    while (z->traced) zp_group_untrace(z->traced);
     zp_record_give(z->device.recorder); /* the rest */
     zp_disk_close(&z->disk);
     zp_host_close(z);

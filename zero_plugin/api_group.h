@@ -32,11 +32,16 @@ __attribute__((format(printf, 2, 3))) static zero_result zp_group_refuse(zero_gr
 }
 #define ZP_GROUP_REFUSE(g, when, ...) ZP_TRY((when) ? zp_group_refuse(g, __VA_ARGS__) : ZERO_OK)
 
-/* A call that communicates: it is counted, and its time. With one rank there is nobody to meet. */
-#define ZP_GROUP_DO(g, counter, bytes, does)                                                       \
+/* A call that communicates: it is counted, and its time, and recorded. size: of its slice. With one
+   rank there is nobody to meet. */
+#define ZP_GROUP_DO(g, kind, size, counter, bytes, does)                                           \
     do {                                                                                           \
+        zp_record *zp_r = zp_slice_begin(&(g)->stream, kind, -1, size);                            \
         const double zp_start = zp_seconds();                                                      \
+        if (zp_r) zp_r->event.ranks = (g)->group.nranks;                                           \
+        if (zp_r) zp_r->event.sent = bytes;                                                        \
         const zero_result zp_done = zp_group_done(g, (g)->call, does);                             \
+        zp_slice_end(&(g)->stream, zp_r);                                                          \
         if (zp_host_computes()) (g)->stats.waited_s += zp_seconds() - zp_start;                    \
         if (zp_done) return zp_done;                                                               \
         (g)->stats.counter++;                                                                      \
@@ -45,10 +50,10 @@ __attribute__((format(printf, 2, 3))) static zero_result zp_group_refuse(zero_gr
     } while (0)
 
 /* A collective, which all ranks count alike; messages are the business of two. */
-#define ZP_GROUP_ALL(g, counter, bytes, does)                                                      \
+#define ZP_GROUP_ALL(g, kind, size, counter, bytes, does)                                          \
     do {                                                                                           \
         (g)->number++;                                                                             \
-        ZP_GROUP_DO(g, counter, bytes, does);                                                      \
+        ZP_GROUP_DO(g, kind, size, counter, bytes, does);                                          \
     } while (0)
 
 zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s) {
@@ -104,11 +109,10 @@ zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type
                                   zero_reduction how) {
     ZP_TRY(zp_group_enter(g, "zero_group_all_reduce"));
     ZP_TRY(zp_group_summed(g, data, data, n, type, how));
-    const size_t me = (size_t)g->group.rank, ranks = (size_t)g->group.nranks;
-    const size_t mine = zp_slice_at(g, n, (int)me + 1) - zp_slice_at(g, n, (int)me);
-    const size_t sent = (n - mine + (ranks - 1) * mine) * zp_group_element(type);
-    if (ranks == 1 || !n) return ZERO_OK;
-    ZP_GROUP_ALL(g, all_reduces, sent, zp_group_all_reduce(g, data, n, type, how));
+    const size_t element = zp_group_element(type), sent = zp_group_sums_sent(g, n) * element;
+    if (g->group.nranks == 1 || !n) return ZERO_OK;
+    ZP_GROUP_ALL(g, ZERO_EVENT_ALL_REDUCE, n * element, all_reduces, sent,
+                 zp_group_all_reduce(g, data, n, type, how));
 }
 
 zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
@@ -119,7 +123,7 @@ zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine
     if (!n) return ZERO_OK;
     if (ranks == 1 && all == mine) return ZERO_OK;
     if (ranks == 1) return zp_group_done(g, g->call, zp_copy(&g->stream, mine, all, bytes));
-    ZP_GROUP_ALL(g, reduce_scatters, (ranks - 1) * bytes,
+    ZP_GROUP_ALL(g, ZERO_EVENT_REDUCE_SCATTER, ranks * bytes, reduce_scatters, (ranks - 1) * bytes,
                  zp_group_reduce_scatter(g, all, mine, n, type, how));
 }
 
@@ -127,7 +131,8 @@ zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, si
     ZP_TRY(zp_group_enter(g, "zero_group_all_gather"));
     ZP_GROUP_REFUSE(g, bytes && (!mine || !all), "memory is NULL, for %zu bytes", bytes);
     if (!bytes) return ZERO_OK;
-    ZP_GROUP_ALL(g, all_gathers, (size_t)(g->group.nranks - 1) * bytes,
+    const size_t ranks = (size_t)g->group.nranks;
+    ZP_GROUP_ALL(g, ZERO_EVENT_ALL_GATHER, ranks * bytes, all_gathers, (ranks - 1) * bytes,
                  zp_group_all_gather(g, mine, all, bytes));
 }
 
@@ -135,7 +140,8 @@ zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size
     ZP_TRY(zp_group_enter(g, "zero_group_all_to_all"));
     ZP_GROUP_REFUSE(g, bytes && (!out || !in), "memory is NULL, for %zu bytes", bytes);
     if (!bytes) return ZERO_OK;
-    ZP_GROUP_ALL(g, all_to_alls, (size_t)(g->group.nranks - 1) * bytes,
+    const size_t ranks = (size_t)g->group.nranks;
+    ZP_GROUP_ALL(g, ZERO_EVENT_ALL_TO_ALL, ranks * bytes, all_to_alls, (ranks - 1) * bytes,
                  zp_group_all_to_all(g, (const char *)out, NULL, (char *)in, NULL, bytes));
 }
 
@@ -151,7 +157,7 @@ zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t 
     ZP_GROUP_REFUSE(g, out_bytes[me] != in_bytes[me],
                     "this rank's own part is of %zu bytes in one list, of %zu in the other",
                     out_bytes[me], in_bytes[me]);
-    ZP_GROUP_ALL(g, all_to_alls, sent - out_bytes[me],
+    ZP_GROUP_ALL(g, ZERO_EVENT_ALL_TO_ALL, sent, all_to_alls, sent - out_bytes[me],
                  zp_group_all_to_all(g, (const char *)out, out_bytes, (char *)in, in_bytes, 0));
 }
 
@@ -162,7 +168,8 @@ zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int ro
                     g->group.nranks - 1);
     const size_t peers = g->group.rank == root ? (size_t)(g->group.nranks - 1) : 0;
     if (g->group.nranks == 1 || !bytes) return ZERO_OK;
-    ZP_GROUP_ALL(g, broadcasts, peers * bytes, zp_group_broadcast(g, data, bytes, root));
+    ZP_GROUP_ALL(g, ZERO_EVENT_BROADCAST, bytes, broadcasts, peers * bytes,
+                 zp_group_broadcast(g, data, bytes, root));
 }
 
 zero_result zero_group_barrier(zero_group *g) {
@@ -174,7 +181,7 @@ zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int
     ZP_TRY(zp_group_enter(g, "zero_group_send_receive"));
     const zp_call call = {ZP_SOME_MESSAGES, -1, 0};
     zero_message some[ZP_MESSAGES];
-    size_t sent = 0;
+    size_t sent = 0, received = 0;
     int messages = 0;
     ZP_GROUP_REFUSE(g, n < 0 || n > ZP_MESSAGES || (n && !list),
                     "%d messages, expected 0..%d and where they are", n, ZP_MESSAGES);
@@ -189,11 +196,13 @@ zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int
         some[messages].sends = m->sends != 0;
         messages += m->bytes > 0;
         sent += m->sends ? m->bytes : 0;
+        received += m->sends ? 0 : m->bytes;
     }
     g->stats.messages += (uint64_t)messages;
     if (!messages) return ZERO_OK;
     g->stats.messages--;
-    ZP_GROUP_DO(g, messages, sent, zp_group_swap(g, &call, some, messages));
+    ZP_GROUP_DO(g, ZERO_EVENT_MESSAGES, zp_max(sent, received), messages, sent,
+                zp_group_swap(g, &call, some, messages));
 }
 
 zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int peer) {
@@ -203,6 +212,23 @@ zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int p
 zero_result zero_group_receive(zero_group *g, void *data, size_t bytes, int peer) {
     const zero_message m = {peer, 0, data, bytes};
     return zero_group_send_receive(g, &m, 1);
+}
+
+zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane) {
+    if (!g) return ZERO_ERR_ARGUMENT;
+    g->call = "zero_group_trace";
+    ZP_GROUP_REFUSE(g, lane < 0 || lane >= ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP,
+                    "lane is %d, expected 0..%d", lane, ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP - 1);
+    ZP_GROUP_REFUSE(g, z && z->phase == ZP_NEW, "the context is not built yet");
+    zp_group_untrace(g);
+    if (!z || !z->device.recorder) return ZERO_OK;
+    g->device.recorder = z->device.recorder;
+    g->stream.track = ZERO_TRACK_GROUP + lane;
+    g->traced = &z->traced;
+    g->next_traced = z->traced;
+    if (z->traced) z->traced->traced = &g->next_traced;
+    z->traced = g;
+    return ZERO_OK;
 }
 
 void zero_group_query_stats(const zero_group *g, zero_group_stats *stats) {

@@ -203,6 +203,7 @@ struct zero_ctx {
     zero_ctx *joined;       /* the context that joins this one */
     int agrees_later;       /* cfg.joins: its zero_reduce has not come yet */
     zp_first_sum *first_sums;
+    zero_group *traced; /* groups that have this context's recorder */
     zp_watch watch;
     zp_wire wire;
     zp_device device;

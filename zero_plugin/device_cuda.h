@@ -179,7 +179,7 @@ typedef struct zp_stamps {
     cudaEvent_t event[2 * ZP_RECORDS]; /* begin, end by place */
     cudaEvent_t anchor[2];             /* the one in use, and the next */
     double at[2];                      /* when they were recorded */
-    double last[ZERO_TRACK_FILES];     /* the latest begin of each track: order stays */
+    double last[ZERO_TRACK_GROUPS];    /* the latest begin of each track: order stays */
 } zp_stamps;
 
 static void zp_stamps_anchor(zp_stamps *m) {

@@ -312,6 +312,7 @@ static zero_result zp_issue(zp_stream *s, const zp_op *op, int n) {
     zp_record *r = zp_slice_begin(s, kind, op->unit, whole);
     if (r) r->event.units = n;
     if (r) r->event.sent = sent;
+    if (r) r->event.ranks = g->nranks;
     const zero_result result = g->transport->issue(s, op, n);
     zp_slice_end(s, r);
     return result;

@@ -34,6 +34,8 @@ struct zero_group {
     size_t piece;
     zero_message *list; /* [2 * nranks] */
     zero_group_stats stats;
+    zero_group **traced; /* where the list of its recorder's context has it; NULL: it has none */
+    zero_group *next_traced;
     uint64_t number; /* of collectives so far */
     zero_result dead;
     const char *call;
@@ -103,6 +105,13 @@ static zero_result zp_group_swap(zero_group *g, const zp_call *call, const zero_
 static size_t zp_slice_at(const zero_group *g, size_t n, int r) {
     const size_t ranks = (size_t)g->group.nranks, each = (n + ranks - 1) / ranks;
     return zp_min(n, each * (size_t)r);
+}
+
+/* Elements that this rank sends for a sum of n: others' slices, then its own to each of them. */
+static size_t zp_group_sums_sent(const zero_group *g, size_t n) {
+    const int me = g->group.rank;
+    const size_t mine = zp_slice_at(g, n, me + 1) - zp_slice_at(g, n, me);
+    return n - mine + (size_t)(g->group.nranks - 1) * mine;
 }
 
 /* Every rank's slice of `all`, n elements cut as above, to all others. */
@@ -341,8 +350,19 @@ static zero_result zp_group_split(zero_group *of, const char *call, int colour, 
     return zp_group_make(out, call, &part, stream, of->group.timeout_s, of);
 }
 
+/* What the group does is recorded no longer. */
+static void zp_group_untrace(zero_group *g) {
+    if (!g->traced) return;
+    *g->traced = g->next_traced;
+    if (g->next_traced) g->next_traced->traced = g->traced;
+    g->traced = NULL;
+    g->next_traced = NULL;
+    g->device.recorder = NULL;
+}
+
 static void zp_group_leave(zero_group *g) {
     zp_group *p = &g->group;
+    zp_group_untrace(g);
     const zp_transport *row = p->transport;
     const int broken = g->dead || zp_failure_result(&g->failure);
     if (broken && row && p->own) row->abort(p, g->text[0] ? g->text : "it gave up its group");

@@ -88,6 +88,7 @@ static zero_result zp_packed_reduction(zero_ctx *z, zp_stream *s, const zp_op *o
     op->group->meter.reductions++;
     zp_record *r = zp_slice_begin(s, ZERO_EVENT_REDUCTION, op->unit, unit);
     if (r) r->event.sent = sent;
+    if (r) r->event.ranks = op->group->nranks;
     const zero_result result =
         zp_host_computes() ? zp_stream_push(s, zp_hops_task, &a, sizeof a, 1) : zp_hops_run(s, &a);
     zp_slice_end(s, r);

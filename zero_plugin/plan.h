@@ -203,14 +203,15 @@ static void zp_plan_buffers(zero_ctx *z) {
                             z->array[ZP_PARAM].tier == ZERO_FILE};
     int open[2];
     const size_t apart = zp_plan_pieces(z) + z->array[ZP_NEXT].bytes;
-    size_t take_turns = 0, own_bytes = apart, shared_bytes = 0, pads = 0;
+    size_t take_turns[2] = {0, 0}, own_bytes = apart, shared_bytes = 0, pads = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
-        const int own = u == z->layout.units || x->uses > 1 || x->padded > shared;
-        take_turns += x->numel && !own;
-        for (int side = 0; side < 2; side++) {
+        const int alone = u == z->layout.units || x->uses > 1 || x->padded > shared;
+        for (int side = 0; side < 2; side++) { /* a late one's gradient waits in its buffer */
+            const int own = alone || (side == ZP_GRAD && live->late);
             const int adds = x->numel && own && !zp_unit_whole(z, (zp_side)side, u);
+            take_turns[side] += x->numel && !own;
             live->buffer[side] = -1;
             live->own[side] =
                 adds ? zp_pool_add(&z->pool[side], x->padded * of[side], 1, sectors[side]) : -1;
@@ -219,12 +220,13 @@ static void zp_plan_buffers(zero_ctx *z) {
         }
     }
     for (int side = 0; side < 2; side++) {
-        for (size_t i = 0; i < zp_min(take_turns, most[side]); i++) {
+        for (size_t i = 0; i < zp_min(take_turns[side], most[side]); i++) {
             (void)zp_pool_add(&z->pool[side], shared * of[side], 0, sectors[side]);
             shared_bytes += shared * of[side];
             pads += sectors[side] ? 3 * ZP_SECTOR : 0;
         }
-        open[side] = most[side] && most[side] < take_turns ? (int)most[side] : z->layout.units;
+        open[side] =
+            most[side] && most[side] < take_turns[side] ? (int)most[side] : z->layout.units;
     }
     z->plan.open_forward = open[ZP_PARAM];
     z->plan.open_backward = open[open[ZP_PARAM] < open[ZP_GRAD]];

@@ -12,7 +12,8 @@
 
    WHERE RECORDS COME FROM: the one way to a stream, and the one way into a wait
 
-     zp_slice_begin, _end   around what is sent to a stream: zp_issue, an update, a clearing ..
+     zp_slice_begin, _end   around what is sent to a stream: zp_issue, an update, a clearing ..,
+                            and a call of a group that has lent its context's recorder
      zp_event_wait, _sync   a stream, or the host, waits: WAIT, with the number of what it waits for
      zp_disk_give           a piece of the file, on the lane that reads or writes it
 

@@ -73,12 +73,30 @@ static void zp_first_sums_task(const void *args, size_t n, int threads) {
         if (r) (void)zp_error(z->data, r, "%s", g->text);
     }
 }
+/* What is recorded of them: the bytes, and the ranks of the last one. */
+static void zp_first_sums_record(const zero_ctx *z, int u, zp_record *r) {
+    const zp_unit *x = &z->layout.unit[u];
+    for (int i = 0; r && i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        const zero_group *g = zp_own_group(z, z->tensors[m->tensor].sum_group);
+        if (!g || g->group.nranks == 1) continue;
+        r->event.bytes += m->numel * zp_bytes(z->array[ZP_GRAD].type);
+        r->event.ranks = g->group.nranks;
+        r->event.sent += zp_group_sums_sent(g, m->numel) * zp_bytes(z->array[ZP_GRAD].type);
+    }
+}
 static zero_result zp_first_sums(zero_ctx *z, int u) {
     const zp_first_sums_args a = {z, u, zp_unit_memory(z, ZP_GRAD, u)};
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    zero_result result = ZERO_OK;
+    zp_record *r = zp_slice_begin(s, ZERO_EVENT_ALL_REDUCE, u, 0);
+    zp_first_sums_record(z, u, r);
     if (zp_host_computes())
-        return zp_stream_push(&z->stream[ZP_GRADIENTS], zp_first_sums_task, &a, sizeof a, 1);
-    zp_first_sums_task(&a, 1, 1);
-    return zp_failure_result(&z->failure);
+        result = zp_stream_push(s, zp_first_sums_task, &a, sizeof a, 1);
+    else
+        zp_first_sums_task(&a, 1, 1);
+    zp_slice_end(s, r);
+    return result ? result : zp_failure_result(&z->failure);
 }
 
 /* ---- life ---- */

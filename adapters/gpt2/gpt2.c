@@ -15,16 +15,21 @@
    the rows between layers: C, NH, Vp and R where the model is whole. tensor_parallel.h says where
    parts meet; what is (R, C) has this rank's Rp rows in their place among all (own).
 
-   AWAY. With GPT2_RECOMPUTE_AWAY inputs of blocks take turns in WINDOW places; block l's is at
-   l % WINDOW. Forward sends each away as soon as it is there, but for those that the last blocks
-   leave in their places; backward asks for one as soon as a block is done with its place.
+   AWAY. With GPT2_RECOMPUTE_AWAY inputs of blocks take turns in WINDOW places; block i's of a chunk
+   is at i % WINDOW. Forward sends each away as soon as it is there, and waits for one that is on
+   its way before its place is written again; backward asks for the last WINDOW, then for one more
+   as soon as a block is done with its place. What the last blocks of a whole model leave in their
+   places stays there, since backward follows at once; between forward and backward of a pipeline's
+   chunk others come, so that all inputs go, but for those that are another stage's message.
 
    TILES. With wte in tiles the classifier goes through them twice. Behind the final norm, tile by
    tile: logits, what is known of their softmax so far, and the mean row of wte under it, which with
    the target's row makes the loss and the gradient of the final norm's output. At the end of
    backward, tile by tile again: the same logits, their gradient, and from it the tile's, to which
    the lookup adds. So a tile's gradient is open once, and takes turns with the blocks' in memory;
-   with two uses, as wte has when it is whole, each would have to stay until the pass ends. */
+   with two uses, as wte has when it is whole, each would have to stay until the pass ends. Where
+   lookup and classifier are apart (an untied model's tensors, a pipeline's stages) a tile's
+   gradient is that of one of the two: the classifier's is made behind its first round. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -264,6 +269,13 @@ int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
     if (cfg->untied) describe_classifier(out);
     if (size > 1) describe_part(cfg, how, out, n);
     return gpt2_stage_table(cfg, how ? how->stage : NULL, out, n);
+}
+
+int gpt2_tiles(const gpt2_config *cfg, int parts, int tile_rows) {
+    gpt2_config part = *cfg;
+    part.padded_vocab_size /= parts;
+    const int rows = gpt2_tile_rows(&part, tile_rows);
+    return rows ? part.padded_vocab_size / rows : 0;
 }
 
 /* Over which ranks a tensor's gradient is summed first; NULL: over none. */
@@ -534,6 +546,7 @@ struct gpt2_model {
     size_t bytes, grad_bytes; /* of a parameter or activation; of a gradient of a parameter */
     void *memory;             /* everything below but blocks */
     gpt2_stage stage;         /* of a pipeline; whole: all chunks are one */
+    int apart;                /* wte's gradient here is that of lookup or classifier alone */
     int layers;               /* blocks of this rank: L, or the stage's */
     int longest, slots;       /* blocks of a chunk at most; sets of values that are kept */
     block_values *sets;       /* [slots][longest + 1] */
@@ -555,8 +568,10 @@ struct gpt2_model {
     void *d4c;                /* (R, 4C) gradient of fch; (R, 3C) of qkv */
     void *logits;             /* (chunk, Vp), overlapping d4c and what blocks compute again */
     size_t chunk;             /* rows of the classifier at once */
-    spill *away;              /* inputs of blocks 0..L-WINDOW; NULL: all are kept */
-    void *window[WINDOW];     /* (R, C) where the others take turns */
+    spill *away;              /* inputs of blocks, a record each; NULL: all are kept */
+    int slot;                 /* the chunk at hand: of its set, whose records these are */
+    void *window[WINDOW];     /* (Rp, C) where inputs take turns */
+    int leaving[WINDOW];      /* the record that is on its way from there; -1: none */
     ops_softmax softmax;      /* (R): of tiles; its losses are these */
     float *mean;              /* (R, C) the mean row of wte, beside logits */
     float *most;              /* (R) of parts: the largest logits of all ranks */
@@ -655,12 +670,15 @@ static void place(gpt2_model *m, region *kept, region *shared) {
     m->targets = (int *)cut(kept, R, sizeof(int));
     m->sum_x = m->dres = has_own_dres(m) ? cut(kept, R * C, m->bytes) : NULL;
     m->dc = cut(kept, R * C, m->bytes);
-    place_classifier(m, kept, shared);
+    if (gpt2_stage_is_last(&m->stage)) place_classifier(m, kept, shared);
     m->d4c = cut(shared, R * 4 * m->Cp, m->bytes);
     const size_t passing = shared->at;
+    const int whole = gpt2_stage_is_whole(&m->stage);
     for (int i = 0; i < WINDOW && m->run.recompute == GPT2_RECOMPUTE_AWAY; i++)
-        m->window[i] = i <= m->layers ? cut(kept, rows_between(m) * C, m->bytes) : NULL;
-    m->norm_x = gpt2_stage_is_last(&m->stage) ? place_input(m, m->layers, kept) : NULL;
+        m->window[i] = i < m->longest + whole ? cut(kept, rows_between(m) * C, m->bytes) : NULL;
+    m->norm_x = whole                           ? place_input(m, m->layers, kept)
+                : gpt2_stage_is_last(&m->stage) ? cut(kept, rows_between(m) * C, m->bytes)
+                                                : NULL;
     for (int slot = 0; slot < m->slots; slot++)
         for (int l = 0; l < m->longest; l++) {
             block_values *b = m->sets ? &m->sets[slot * (m->longest + 1) + l] : &spare;
@@ -691,24 +709,17 @@ static size_t measure(gpt2_model *m, region *kept, region *shared) {
 }
 
 /* Blocks of this rank. */
-static zero_result set_stage(gpt2_model *m, const gpt2_stage *stage, gpt2_error *err) {
+static void set_stage(gpt2_model *m, const gpt2_stage *stage) {
     m->layers = m->longest = m->cfg.layers;
     m->slots = 1;
-    if (gpt2_stage_is_whole(stage)) return ZERO_OK;
-    if (m->tiles)
-        return refuse(err, ZERO_ERR_ARGUMENT,
-                      "wte in tiles, whose gradients are made at the end of backward, where a "
-                      "pipeline has lookup and classifier on two stages");
-    if (m->run.recompute == GPT2_RECOMPUTE_AWAY)
-        return refuse(err, ZERO_ERR_ARGUMENT,
-                      "recompute 4: a pipeline's inputs of blocks stay in memory; 3 is the next");
+    m->apart = m->cfg.untied;
+    if (gpt2_stage_is_whole(stage)) return;
+    m->apart = 1;
     m->stage = *stage;
     m->layers = gpt2_stage_layers(stage);
     m->longest = gpt2_stage_most(stage);
     m->slots = stage->slots;
-    m->first_block = gpt2_stage_units(&m->cfg, stage) - m->layers
-                     - (gpt2_stage_is_last(stage) ? 1 + (m->cfg.untied != 0) : 0);
-    return ZERO_OK;
+    m->first_block = gpt2_stage_first_block(&m->cfg, stage, (int)m->tiles);
 }
 
 static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_run *run,
@@ -737,8 +748,6 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
     const int ranks = (int)m->tp.size;
     TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
     TRY(experts_check(cfg, zero_group_size(run->parallel ? run->parallel->ep : NULL), err));
-    gpt2_config part = *cfg;
-    part.padded_vocab_size /= ranks;
     m->cfg = *cfg;
     m->run = *run;
     m->run.parallel = NULL;
@@ -750,11 +759,12 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
     m->heads = (size_t)cfg->heads / m->tp.size;
     m->Vr = m->Vp / m->tp.size;
     m->row = m->Vr * m->tp.rank;
-    m->tile_rows = (size_t)gpt2_tile_rows(&part, run->tile_rows);
-    m->tiles = m->tile_rows ? m->Vr / m->tile_rows : 0;
+    m->tiles = (size_t)gpt2_tiles(cfg, ranks, run->tile_rows);
+    m->tile_rows = m->tiles ? m->Vr / m->tiles : 0;
     m->first_block = (int)m->tiles + 1;
     m->bytes = zero_type_bytes(run->type);
-    return set_stage(m, run->parallel ? run->parallel->stage : NULL, err);
+    set_stage(m, run->parallel ? run->parallel->stage : NULL);
+    return ZERO_OK;
 }
 
 static int unit_of_block(const gpt2_model *m, size_t l) { return m->first_block + (int)l; }
@@ -799,11 +809,15 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
            + experts_bytes(cfg, run);
 }
 
-/* Records of the inputs that are away. */
-static int away_records(const gpt2_model *m) {
-    const int records = m->layers + 1 - WINDOW;
-    return m->run.recompute == GPT2_RECOMPUTE_AWAY && records > 0 ? records : 0;
+/* Inputs of a chunk that go away, a record each: its first one may be a message on this stage, and
+   on all but the first always is. */
+static int away_first(const gpt2_model *m) { return !gpt2_stage_is_first(&m->stage); }
+static int away_inputs(const gpt2_model *m) {
+    const int whole = gpt2_stage_is_whole(&m->stage);
+    const int inputs = whole ? m->layers + 1 - WINDOW : m->longest - away_first(m);
+    return m->run.recompute == GPT2_RECOMPUTE_AWAY && inputs > 0 ? inputs : 0;
 }
+static int away_records(const gpt2_model *m) { return m->slots * away_inputs(m); }
 static size_t away_record_bytes(const gpt2_model *m) { return rows_between(m) * m->C * m->bytes; }
 
 size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run) {
@@ -815,6 +829,7 @@ size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run) {
 static zero_result open_away(gpt2_model *m, void *stream, gpt2_error *err) {
     const spill_shape shape = {away_records(m), away_record_bytes(m), m->run.folder, stream};
     char why[SPILL_SENTENCE];
+    for (int i = 0; i < WINDOW; i++) m->leaving[i] = -1;
     if (!shape.records) return ZERO_OK;
     const zero_result result = spill_create(&m->away, &shape, why);
     m->run.folder = NULL;
@@ -826,6 +841,7 @@ static void choose(gpt2_model *m, int c, int slot) {
     const int whole = gpt2_stage_is_whole(&m->stage);
     m->first = whole ? 0 : gpt2_stage_first(&m->stage, c);
     m->count = whole ? m->layers : gpt2_stage_blocks(&m->stage, c);
+    m->slot = slot;
     m->blocks = m->sets + (size_t)slot * ((size_t)m->longest + 1);
     for (int i = 0; i < m->count; i++) m->blocks[i].x = m->blocks[i].own;
     m->blocks[m->count].x = m->norm_x;
@@ -1382,7 +1398,7 @@ static void class_tile_backward(gpt2_model *m, const ops_tile *t, size_t R) {
         tile_rows_backward(m, t, first, R - first < m->chunk ? R - first : m->chunk);
 }
 
-/* Gradients of an untied classifier's tiles. */
+/* Gradients of the tiles of a classifier that has some of its own. */
 static zero_result class_tiles_backward(gpt2_model *m, const ops_heads *s) {
     for (size_t i = m->tiles; i-- > 0;) {
         const ops_tile t = tile_at(m, i);
@@ -1403,9 +1419,9 @@ static zero_result tiles_backward(gpt2_model *m, const ops_heads *s) {
     gather(m, m->dres, R);
     for (size_t i = m->tiles; i-- > 0;) {
         const ops_tile t = tile_at(m, i);
-        void *params = m->cfg.untied ? NULL : &m->params;
+        void *params = m->apart ? NULL : &m->params;
         TRY(hook(m, zero_backward_begin(m->z, (int)i, params, &m->grads)));
-        if (!m->cfg.untied) class_tile_backward(m, &t, R);
+        if (!m->apart) class_tile_backward(m, &t, R);
         ops_tile_rows_backward(m->ops, tile_grad(m, &t), m->dres, m->tokens, &t, R, m->C);
         TRY(hook(m, zero_backward_end(m->z, (int)i)));
     }
@@ -1417,7 +1433,7 @@ static zero_result classify_and_back(gpt2_model *m, const ops_heads *s, float sc
     const int unit = unit_of_classifier(m, 0);
     if (m->tiles) {
         TRY(classify_tiles(m, s, 1, scale));
-        return m->cfg.untied ? class_tiles_backward(m, s) : ZERO_OK;
+        return m->apart ? class_tiles_backward(m, s) : ZERO_OK;
     }
     TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
     TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
@@ -1478,38 +1494,65 @@ static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targ
     return ZERO_OK;
 }
 
-/* Before block l: its input goes away, and the one that was where its output goes has done so. */
-static void send_input(gpt2_model *m, size_t l) {
-    const size_t records = (size_t)away_records(m);
-    if (l < records) spill_put(m->away, (int)l, m->blocks[l].x);
-    if (l + 1 >= WINDOW && l + 1 - WINDOW < records) spill_await(m->away, (int)(l + 1 - WINDOW));
+/* The record of the input of block i of the chunk at hand; -1: it stays. */
+static int away_record(const gpt2_model *m, int i) {
+    const int at = i - away_first(m);
+    if (i < 0 || i >= m->count || m->blocks[i].x != m->blocks[i].own) return -1;
+    return at >= 0 && at < away_inputs(m) ? m->slot * away_inputs(m) + at : -1;
 }
 
-/* The place of the input of block l is free: the next one that it is for comes back. */
-static void fetch_input(gpt2_model *m, size_t l) {
-    if (l < WINDOW || l - WINDOW >= (size_t)away_records(m)) return;
-    spill_get(m->away, (int)(l - WINDOW), m->blocks[l - WINDOW].x);
+/* Before the input of block i is written: what was in its place is away. */
+static void free_window(gpt2_model *m, int i) {
+    int *leaving = &m->leaving[i % WINDOW];
+    if (m->away && *leaving >= 0) spill_await(m->away, *leaving);
+    *leaving = -1;
+}
+
+/* Before block i: its input goes away. */
+static void send_input(gpt2_model *m, int i) {
+    const int record = away_record(m, i);
+    if (record >= 0) spill_put(m->away, record, m->blocks[i].x);
+    if (record >= 0) m->leaving[i % WINDOW] = record;
+    free_window(m, i + 1);
+}
+
+/* The place of the input of block i is free for it. */
+static void fetch_input(gpt2_model *m, int i) {
+    const int record = m->away ? away_record(m, i) : -1;
+    if (record >= 0) spill_get(m->away, record, m->blocks[i].x);
+}
+
+/* All blocks of the chunk at hand; with m->counts a backward follows. */
+static zero_result blocks_forward(gpt2_model *m, const ops_heads *s) {
+    for (int i = 0; i < m->count; i++) {
+        if (m->counts && m->away) send_input(m, i);
+        TRY(block(m, (size_t)(m->first + i), s));
+    }
+    return ZERO_OK;
+}
+/* The same backwards. */
+static zero_result blocks_backward(gpt2_model *m, const ops_heads *s) {
+    for (int i = m->count; i > m->count - WINDOW; i--) fetch_input(m, i - 1);
+    for (int i = m->count; i-- > 0;) {
+        const int record = m->away ? away_record(m, i) : -1;
+        if (record >= 0) spill_await(m->away, record);
+        TRY(block_backward(m, (size_t)(m->first + i), s));
+        fetch_input(m, i - WINDOW);
+    }
+    return ZERO_OK;
 }
 
 /* From tokens to lnf. `back`: a backward follows. */
 static zero_result forward(gpt2_model *m, const ops_heads *s, int back) {
     m->counts = back;
     TRY(embed(m, s));
-    for (size_t l = 0; l < (size_t)m->layers; l++) {
-        if (back && m->away) send_input(m, l);
-        TRY(block(m, l, s));
-    }
+    TRY(blocks_forward(m, s));
     return final_norm(m, s);
 }
 
 static zero_result backward(gpt2_model *m, const ops_heads *s) {
     TRY(final_norm_backward(m, s));
-    if (m->away) fetch_input(m, (size_t)m->layers);
-    for (size_t l = (size_t)m->layers; l-- > 0;) {
-        if (m->away && l < (size_t)away_records(m)) spill_await(m->away, (int)l);
-        TRY(block_backward(m, l, s));
-        if (m->away) fetch_input(m, l);
-    }
+    TRY(blocks_backward(m, s));
     return embed_backward(m, s);
 }
 
@@ -1650,9 +1693,10 @@ zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c) {
     m->trained += c->train && c->chunk == 0;
     if (!c->in) {
         TRY(take_tokens(m, c->inputs, NULL, s.batch * s.seq_len));
+        free_window(m, 0);
         TRY(embed(m, &s));
     }
-    for (int i = 0; i < m->count; i++) TRY(block(m, (size_t)(m->first + i), &s));
+    TRY(blocks_forward(m, &s));
     return outcome(m);
 }
 
@@ -1688,7 +1732,7 @@ zero_result gpt2_chunk_backward(gpt2_model *m, const gpt2_chunk *c, float loss_f
         TRY(chunk_end(m, c, &s, loss_factor));
     else
         carry_gradient(m, c, &s, 1);
-    for (int i = m->count; i-- > 0;) TRY(block_backward(m, (size_t)(m->first + i), &s));
+    TRY(blocks_backward(m, &s));
     if (c->in) {
         carry_gradient(m, c, &s, 0);
         return outcome(m);

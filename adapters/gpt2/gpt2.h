@@ -157,6 +157,8 @@ void gpt2_describe(const gpt2_config *cfg, zero_tensor_desc out[GPT2_TENSORS]);
 /* Rows of a tile of wte: the largest multiple of 32 up to `rows` that divides Vp, at least 32. 0
    for 0, which means that wte is whole. */
 int gpt2_tile_rows(const gpt2_config *cfg, int rows);
+/* Tiles of what one of so many tensor-parallel ranks has of wte; 0: it is whole. */
+int gpt2_tiles(const gpt2_config *cfg, int parts, int tile_rows);
 
 /* The same 16 tensors with wte in n tiles of gpt2_tile_rows(cfg, rows) rows, so that neither wte
    nor its gradient need be anywhere whole: wte has n layers of fewer elements, units 0..n-1; wpe is
@@ -258,8 +260,9 @@ enum {
     GPT2_RECOMPUTE_GELU = 1,  /* a trainer's default: next to no time */
     GPT2_RECOMPUTE_NORM = 2,  /* and the outputs of layer norms */
     GPT2_RECOMPUTE_BLOCK = 3, /* whole blocks, from their input: a third more time */
-    GPT2_RECOMPUTE_AWAY = 4   /* the same, and their inputs are kept elsewhere, but for three: in a
-                                 file of gpt2_run.folder; in CUDA in the host's memory */
+    GPT2_RECOMPUTE_AWAY = 4   /* the same, and their inputs are kept elsewhere, but for three (of a
+                                 pipeline: but for messages, and three): in a file of
+                                 gpt2_run.folder; in CUDA in the host's memory */
 };
 
 typedef struct gpt2_run {

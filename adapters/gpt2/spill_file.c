@@ -71,7 +71,7 @@ static void spill_move(spill *s, const spill_job *j) {
             spill_fail(s, ZERO_ERR_DEVICE, "the file of activations in %s ends at offset %lld",
                        s->folder, (long long)offset);
             return;
-        } else if (errno != EINTR) {
+        } else if (errno != EINTR && errno != EAGAIN) {
             spill_fail(s, ZERO_ERR_DEVICE,
                        "the file of activations in %s, offset %lld: %s of %zu bytes: %s", s->folder,
                        (long long)offset, j->writes ? "write" : "read", s->bytes - at,
@@ -128,7 +128,8 @@ static zero_result spill_open(spill *s, const spill_shape *shape, char *why) {
                        strerror(errno));
         return ZERO_ERR_DEVICE;
     }
-    const int full = posix_fallocate(s->fd, 0, (off_t)all);
+    int full = posix_fallocate(s->fd, 0, (off_t)all);
+    while (full == EINTR) full = posix_fallocate(s->fd, 0, (off_t)all);
     if (full) {
         (void)snprintf(why, SPILL_SENTENCE, "a file of activations in %s, of %lld bytes: %s",
                        s->folder, all, strerror(full));

@@ -119,27 +119,34 @@ static int is_here(const gpt2_config *cfg, const gpt2_stage *s, int tensor) {
     return gpt2_stage_is_last(s);
 }
 
-/* The embeddings, or a tied classifier, are unit 0. */
-static int has_unit_0(const gpt2_config *cfg, const gpt2_stage *s) {
-    return is_here(cfg, s, GPT2_WTE);
+/* Units of wte, or of an untied classifier. */
+static int units_of_rows(int tiles) { return tiles ? tiles : 1; }
+
+/* The embeddings, or a tied classifier, come first; with wte in tiles wpe is a unit behind them. */
+int gpt2_stage_first_block(const gpt2_config *cfg, const gpt2_stage *s, int tiles) {
+    if (!is_here(cfg, s, GPT2_WTE)) return 0;
+    return units_of_rows(tiles) + (tiles && gpt2_stage_is_first(s));
 }
 
-static int unit_here(const gpt2_config *cfg, const gpt2_stage *s, int tensor) {
-    const int first = has_unit_0(cfg, s);
-    if (tensor == GPT2_WTE || tensor == GPT2_WPE) return 0;
+static int unit_here(const gpt2_config *cfg, const gpt2_stage *s, int tiles, int tensor) {
+    const int first = gpt2_stage_first_block(cfg, s, tiles);
+    if (tensor == GPT2_WTE) return 0;
+    if (tensor == GPT2_WPE) return tiles;
     if (is_of_blocks(tensor)) return first;
     return first + gpt2_stage_layers(s) + (tensor == GPT2_LMHEADW);
 }
 
 int gpt2_stage_table(const gpt2_config *cfg, const gpt2_stage *s, zero_tensor_desc *table, int n) {
+    const int tiles = table[GPT2_WPE].unit; /* in which a whole model has wte */
     int kept = 0;
     if (gpt2_stage_is_whole(s)) return n;
     for (int i = 0; i < n; i++) {
         zero_tensor_desc d = table[i];
         if (!is_of_blocks(i) && !is_here(cfg, s, i)) continue;
-        d.unit = unit_here(cfg, s, i);
+        d.unit = unit_here(cfg, s, tiles, i);
         if (is_of_blocks(i)) d.layers = having(cfg, i, gpt2_stage_layers(s));
         if (i == GPT2_WTE) d.uses = 1;
+        if (i == GPT2_WTE) d.flags &= ~ZERO_AGAIN;
         if (i == GPT2_WTE && !cfg->untied)
             d.flags |= ZERO_LATE | (gpt2_stage_is_first(s) ? 0 : ZERO_COPY);
         table[kept++] = d;
@@ -147,26 +154,26 @@ int gpt2_stage_table(const gpt2_config *cfg, const gpt2_stage *s, zero_tensor_de
     return kept;
 }
 
-int gpt2_world_units(const gpt2_config *cfg) { return cfg->layers + 2 + (cfg->untied != 0); }
-
-int gpt2_stage_units(const gpt2_config *cfg, const gpt2_stage *s) {
-    if (gpt2_stage_is_whole(s)) return gpt2_world_units(cfg);
-    return has_unit_0(cfg, s) + gpt2_stage_layers(s)
-           + (gpt2_stage_is_last(s) ? 1 + (cfg->untied != 0) : 0);
+int gpt2_world_units(const gpt2_config *cfg, int tiles) {
+    const int rows = units_of_rows(tiles);
+    return rows + (tiles > 0) + cfg->layers + 1 + (cfg->untied ? rows : 0);
 }
 
-void gpt2_stage_world(const gpt2_config *cfg, const gpt2_stage *s, int *out) {
+int gpt2_stage_units(const gpt2_config *cfg, const gpt2_stage *s, int tiles) {
+    return gpt2_stage_first_block(cfg, s, tiles)
+           + (gpt2_stage_is_whole(s) ? cfg->layers : gpt2_stage_layers(s))
+           + (gpt2_stage_is_last(s) ? 1 + (cfg->untied ? units_of_rows(tiles) : 0) : 0);
+}
+
+void gpt2_stage_world(const gpt2_config *cfg, const gpt2_stage *s, int tiles, int *out) {
+    const int units = gpt2_stage_units(cfg, s, tiles), whole = gpt2_stage_is_whole(s);
+    const int before = gpt2_stage_first_block(cfg, NULL, tiles); /* in the whole model */
     int n = 0;
-    if (gpt2_stage_is_whole(s)) {
-        for (; n < gpt2_world_units(cfg); n++) out[n] = n;
-        return;
-    }
-    if (has_unit_0(cfg, s)) out[n++] = 0;
-    for (int c = 0; c < s->chunks; c++)
+    while (n < (whole ? units : gpt2_stage_first_block(cfg, s, tiles))) out[n] = n, n++;
+    for (int c = 0; c < (whole ? 0 : s->chunks); c++)
         for (int l = s->first[chunk_of(s, c)]; l < s->first[chunk_of(s, c) + 1]; l++)
-            out[n++] = 1 + l;
-    if (gpt2_stage_is_last(s)) out[n++] = 1 + cfg->layers;
-    if (gpt2_stage_is_last(s) && cfg->untied) out[n++] = 2 + cfg->layers;
+            out[n++] = before + l;
+    for (int i = 0; n < units; i++) out[n++] = before + cfg->layers + i;
 }
 
 /* ---- elements -------------------------------------------------------------------------------- */

@@ -13,9 +13,10 @@
    blocks then, but for the last one of an odd model: so they are in every second block of a stage,
    too.
 
-   TIED EMBEDDINGS. The last stage has wte as well, in a unit of its own. Its gradient there is the
-   classifier's, on the first stage that of the lookup; zero_tensor_sum adds them up,
-   once a step (ZERO_LATE), and the norm counts it on the first stage (ZERO_COPY on the last). */
+   TIED EMBEDDINGS. The last stage has wte as well, in a unit of its own, or its tiles in theirs.
+   Its gradient there is the classifier's, on the first stage that of the lookup; zero_tensor_sum
+   adds them up, once a step (ZERO_LATE), and the norm counts it on the first stage (ZERO_COPY on
+   the last). */
 #ifndef GPT2_STAGES_H
 #define GPT2_STAGES_H
 
@@ -50,14 +51,16 @@ int gpt2_stage_block(const gpt2_stage *s, int i);
 int gpt2_tensor_layers(const gpt2_config *cfg, int tensor);
 
 /* The stage's rows of a whole table of n tensors, in place: units are numbered anew. Returns how
-   many. */
+   many. A table with wte in tiles (gpt2_describe_tiled) stays one. */
 int gpt2_stage_table(const gpt2_config *cfg, const gpt2_stage *s, zero_tensor_desc *table, int n);
 
 /* Units of the whole model, and the number there of each of the stage's, ascending, for
-   zero_config.world_units and world_unit. out [gpt2_stage_units]. */
-int gpt2_world_units(const gpt2_config *cfg);
-int gpt2_stage_units(const gpt2_config *cfg, const gpt2_stage *s);
-void gpt2_stage_world(const gpt2_config *cfg, const gpt2_stage *s, int *out);
+   zero_config.world_units and world_unit. tiles: of wte, gpt2_tiles. out [gpt2_stage_units]. */
+int gpt2_world_units(const gpt2_config *cfg, int tiles);
+int gpt2_stage_units(const gpt2_config *cfg, const gpt2_stage *s, int tiles);
+void gpt2_stage_world(const gpt2_config *cfg, const gpt2_stage *s, int tiles, int *out);
+/* The unit of the stage's first block. */
+int gpt2_stage_first_block(const gpt2_config *cfg, const gpt2_stage *s, int tiles);
 
 /* A run of a tensor's elements, over all layers, that one stage has. */
 typedef struct gpt2_run_of {

@@ -21,11 +21,6 @@ static int train_check_saves(const train_options *o, char *sentence, size_t byte
 }
 
 static int train_check_experts(const train_options *o, char *sentence, size_t bytes) {
-    if (o->experts && (o->shard_ranks || o->second_ranks))
-        return sentence_fail(sentence, bytes,
-                             "-zs %d, -zh %d: beside experts, -en %d, which shard over ranks of "
-                             "their own, there are no such groups: -zs 0 -zh 0",
-                             o->shard_ranks, o->second_ranks, o->experts);
     if (o->experts || o->expert_group < 2 || o->layouts[0]) return 0;
     return sentence_fail(sentence, bytes, "-eg %d: there are no experts to share: -en gives them",
                          o->expert_group);
@@ -35,32 +30,21 @@ static int train_check_experts(const train_options *o, char *sentence, size_t by
 static int train_check_pipeline(const train_options *o, char *sentence, size_t bytes) {
     if (o->pipeline < 2) return 0;
     if (o->accumulation == ZERO_ACCUMULATE_SHARDED)
-        return sentence_fail(sentence, bytes,
-                             "-za sharded: the micro-steps of a pipeline, -pp %d, add up locally",
-                             o->pipeline);
-    if (o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
-        return sentence_fail(sentence, bytes,
-                             "-zg type: the gradients of a pipeline, -pp %d, add up in f32",
-                             o->pipeline);
-    if (o->tile_rows > 0)
-        return sentence_fail(sentence, bytes,
-                             "-zl %d: a tile's gradient is made by lookup and classifier together, "
-                             "which a pipeline, -pp %d, has on two stages",
-                             o->tile_rows, o->pipeline);
-    if (o->recompute == GPT2_RECOMPUTE_AWAY)
         return sentence_fail(
             sentence, bytes,
-            "-r 4: a pipeline, -pp %d, keeps inputs of blocks in memory; -r 3 is the "
-            "nearest that can",
+            "-za sharded: several micro-steps of a pipeline, -pp %d, are under way "
+            "at once, and add up where they lie: -za local",
             o->pipeline);
+    if (o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
+        return sentence_fail(sentence, bytes,
+                             "-zg type: gradients of micro-steps add up in f32, and a pipeline's, "
+                             "-pp %d, do so where they lie: -zg f32",
+                             o->pipeline);
     if (o->profile_step > 0)
         return sentence_fail(sentence, bytes,
                              "-tk %d: the layers of a pipeline, -pp %d, are on several ranks: -tr "
                              "shows each rank's",
                              o->profile_step, o->pipeline);
-    if (o->delay_from > 0)
-        return sentence_fail(sentence, bytes, "-zod %d: a pipeline, -pp %d, does not delay updates",
-                             o->delay_from, o->pipeline);
     return 0;
 }
 
@@ -208,6 +192,8 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     if (experts_check(model, sizes.ep, &error))
         return sentence_fail(sentence, bytes, "-en %d -eg %d: %s", model->moe.experts, sizes.ep,
                              error.sentence);
+    if (ranks->mixed && layout_near(ranks, o->shard_ranks, o->second_ranks, sentence, bytes))
+        return 1;
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
         return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
     return train_batch(o, ranks->dp, batch, sentence, bytes)

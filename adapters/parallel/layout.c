@@ -51,12 +51,32 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
                              sizes.ep, l->dp, l->dp > 1 ? "s" : "",
                              layout_nearest(l->dp, sizes.ep));
     l->ep = sizes.ep;
+    l->apart = sizes.apart;
     l->tp_rank = rank % tp;
     l->dp_rank = rank / tp % l->dp;
     l->pp_rank = rank / tp / l->dp;
     l->ep_rank = sizes.apart ? l->dp_rank / (l->dp / l->ep) : l->dp_rank % l->ep;
     l->ep_group = sizes.apart ? l->dp_rank % (l->dp / l->ep) : l->dp_rank / l->ep;
     return 0;
+}
+
+int layout_same(const layout *l, int ranks) {
+    const int all = l->dp / l->ep, each = l->apart ? 1 : l->ep;
+    const int near = ranks / each, rest = ranks % each;
+    if (rest) return each % ranks ? 0 : 1;
+    return all % near == 0 ? near : near % all == 0 ? all : 0;
+}
+
+int layout_near(const layout *l, int shard_ranks, int second_ranks, char *sentence, size_t bytes) {
+    const int odd = shard_ranks && !layout_same(l, shard_ranks);
+    if (!odd && (!second_ranks || layout_same(l, second_ranks))) return 0;
+    return sentence_fail(sentence, bytes,
+                         "%s %d: of so many ranks that follow one another, not as many everywhere "
+                         "have the same experts, of which %d ranks %s share a layer's; a multiple "
+                         "or a divisor of %d can be",
+                         odd ? "-zs" : "-zh", odd ? shard_ranks : second_ranks, l->ep,
+                         l->apart ? "apart (-ego 1)" : "side by side",
+                         l->apart ? l->dp / l->ep : l->ep);
 }
 
 int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_steps, int seq_len,
@@ -203,27 +223,20 @@ void layout_close(layout *l) {
     l->world_unit = l->expert_unit = NULL;
 }
 
-/* Units of the rest: with wte in tiles, which a pipeline has not, each is one, and wpe another. */
-static int layout_units(const layout *l, const gpt2_config *model) {
-    gpt2_config part = *model;
-    part.padded_vocab_size /= l->tp;
-    const int rows = gpt2_tile_rows(&part, l->tile_rows);
-    const int tiles = rows ? part.padded_vocab_size / rows : 0;
-    return gpt2_world_units(model) + tiles + (tiles && model->untied ? tiles - 1 : 0);
-}
-
 /* A pipeline's micro-steps add up where they lie, in f32, unless that was asked otherwise. */
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
+    const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
+    const int units = gpt2_world_units(model, tiles);
     c->world = l->world;
     l->model = model;
-    if (l->mixed) c->world_units = layout_units(l, model) + experts_world_units(model);
+    if (l->mixed) c->world_units = units + experts_world_units(model);
     if (l->pp == 1) return ZERO_OK;
     if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = ZERO_ACCUMULATE_LOCAL;
     if (c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
-    l->world_unit = (int *)malloc((size_t)gpt2_world_units(model) * sizeof *l->world_unit);
+    l->world_unit = (int *)malloc((size_t)units * sizeof *l->world_unit);
     if (!l->world_unit) return ZERO_ERR_MEMORY;
-    gpt2_stage_world(model, &l->stage, l->world_unit);
-    c->world_units = gpt2_world_units(model) + (l->mixed ? experts_world_units(model) : 0);
+    gpt2_stage_world(model, &l->stage, tiles, l->world_unit);
+    c->world_units = units + (l->mixed ? experts_world_units(model) : 0);
     c->world_unit = l->world_unit;
     return ZERO_OK;
 }
@@ -239,11 +252,12 @@ zero_comm layout_comm(const layout *l, const zero_comm *comm) {
 /* ---- experts ------------------------------------------------------------------------------- */
 
 zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c,
-                           void *trace_user) {
+                           int node_size, void *trace_user) {
     const experts_part part = experts_part_of(&l->part);
     zero_config own = *c;
     if (!l->mixed) return ZERO_OK;
-    const zero_comm comm = zero_group_comm(l->same);
+    zero_comm comm = zero_group_comm(l->same);
+    comm.node_size = node_size ? layout_same(l, node_size) : 0;
     l->expert_unit = (int *)malloc((size_t)experts_units(model, &part) * sizeof *l->expert_unit);
     if (!l->expert_unit) return ZERO_ERR_MEMORY;
     experts_world(model, &part, c->world_units - experts_world_units(model), l->expert_unit);
@@ -251,6 +265,8 @@ zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, con
     own.joins = z;
     own.trace_user = trace_user;
     own.divisor = l->dp;
+    if (own.shard_ranks) own.shard_ranks = layout_same(l, own.shard_ranks);
+    if (own.second_ranks) own.second_ranks = layout_same(l, own.second_ranks);
     ZERO_TRY(zero_create(&l->experts, &own, &comm));
     l->part.experts = l->experts;
     return experts_announce(l->experts, model, &l->part);

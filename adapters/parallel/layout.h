@@ -40,6 +40,7 @@ typedef struct layout {
     int pp_rank, dp_rank, tp_rank;
     int ep, ep_rank;          /* of the data-parallel ranks, those that share experts */
     int ep_group;             /* which of these groups */
+    int apart;                /* ranks that have the same ones are neighbours */
     int mixed;                /* the model has some */
     int tile_rows;            /* wte is in tiles of so many rows at most; 0: whole */
     zero_group *same;         /* the ranks that have the same ones */
@@ -59,6 +60,12 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
 /* The stages of a pipeline, of so many chunks, and micro-steps: behind layout_divide. */
 int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_steps, int seq_len,
                   char *sentence, size_t bytes);
+
+/* Of so many data-parallel ranks that follow one another, those that have the same experts: what
+   -zs, -zh and -ns are for the experts' context; 0: not as many everywhere. Whether these two can
+   be: 0, or 1 and a sentence. */
+int layout_same(const layout *l, int ranks);
+int layout_near(const layout *l, int shard_ranks, int second_ranks, char *sentence, size_t bytes);
 
 /* "dp4", "tp2dp2", "pp2tp2": each kind once, in any order; ranks of kinds that are not named: 1.
    The words of a list are separated by blanks or commas. Returns 0 and word number i, -1 behind the
@@ -85,10 +92,12 @@ zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c)
 zero_comm layout_comm(const layout *l, const zero_comm *comm);
 
 /* Makes the experts' context, whose settings are those that `z` was made with, but for what its
-   trace_user is, and announces its tensors; then the plan of both together: figures of bytes are
-   sums. Errors: those of zero_create, zero_tensor and zero_query_plan. COLLECTIVE. */
+   trace_user is, with shard_ranks, second_ranks and node_size (of layout_comm, or 0) counted among
+   the ranks that have the same experts, and announces its tensors; then the plan of both together:
+   figures of bytes are sums. Errors: those of zero_create, zero_tensor and zero_query_plan.
+   COLLECTIVE. */
 zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c,
-                           void *trace_user);
+                           int node_size, void *trace_user);
 zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan);
 
 /* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step) and zero_destroy of both. */

@@ -106,15 +106,15 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
     gpt2_error error;
     memset(p, 0, sizeof *p);
     if (layout_divide(l, ranks, first, sizes, sentence, bytes)) return 1;
+    if (c->model->is_gpt2 && model->moe.experts
+        && layout_near(l, c->zero.shard_ranks, c->zero.second_ranks, sentence, bytes))
+        return 1;
     p->all.nranks = ranks;
     p->all.shares = shares;
     if (sizes.tp * sizes.pp == 1) return 0;
     if (c->model->is_gpt2) {
         l->mixed = model->moe.experts > 0;
-        if (sizes.pp > 1 && c->run.recompute == GPT2_RECOMPUTE_AWAY)
-            return sentence_fail(sentence, bytes,
-                                 "-r 4: a pipeline keeps inputs of blocks in memory; -r 3 is the "
-                                 "nearest that can");
+        l->tile_rows = c->run.tile_rows;
         if (gpt2_parallel_check(model, c->run.seq_len, c->run.tile_rows, sizes.tp, c->sequence,
                                 &error))
             return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
@@ -217,16 +217,18 @@ static int plan_context(const plan_case *c, plan_place *at, int of_experts, cons
                         zero_plan *plan, zero_config *resolved, char *sentence, size_t bytes) {
     const int ranks = at->all.nranks / (of_experts ? c->sharers : 1);
     plan_world world = {ranks, at->all.shares};
-    const int node = of_experts && ranks % (c->node_size ? c->node_size : 1) ? 0 : c->node_size;
+    const int node = of_experts && c->node_size ? layout_same(&at->l, c->node_size) : c->node_size;
     const zero_comm all = {ZERO_COMM_OWN, 0, &world, node};
     const zero_comm comm = layout_comm(&at->l, &all);
     zero_config own = *cfg;
     zero_ctx *z = NULL;
     plan_for_gpus(c->on_gpus);
+    if (of_experts && own.shard_ranks) own.shard_ranks = layout_same(&at->l, own.shard_ranks);
+    if (of_experts && own.second_ranks) own.second_ranks = layout_same(&at->l, own.second_ranks);
     zero_result r = plan_settings(c, &at->l, &own);
     if (!r) r = zero_create(&z, &own, &comm);
     if (!r) r = plan_tensors(c, &at->l, of_experts, z);
-    if (!r) r = layout_experts(&at->l, z, &c->model->gpt2, &own, NULL);
+    if (!r) r = layout_experts(&at->l, z, &c->model->gpt2, &own, comm.node_size, NULL);
     if (!r) r = layout_plan(&at->l, z, plan);
     if (r) (void)sentence_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
     zero_query_config(z, resolved);

@@ -20,6 +20,7 @@ static breakdown_kind breakdown_of(zero_event_kind kind) {
     case ZERO_EVENT_GATHER: return BREAKDOWN_GATHER;
     case ZERO_EVENT_REDUCTION:
     case ZERO_EVENT_NORM:
+    case ZERO_EVENT_ALL_REDUCE: /* a first sum: groups have tracks of their own */
     case ZERO_EVENT_AGREE: return BREAKDOWN_REDUCTION;
     case ZERO_EVENT_UPDATE:
     case ZERO_EVENT_COPY: return BREAKDOWN_UPDATE;
@@ -27,6 +28,11 @@ static breakdown_kind breakdown_of(zero_event_kind kind) {
     case ZERO_EVENT_WRITE: return BREAKDOWN_FILE;
     case ZERO_EVENT_WAIT:
     case ZERO_EVENT_LOST:
+    case ZERO_EVENT_REDUCE_SCATTER:
+    case ZERO_EVENT_ALL_GATHER:
+    case ZERO_EVENT_ALL_TO_ALL:
+    case ZERO_EVENT_BROADCAST:
+    case ZERO_EVENT_MESSAGES:
     case ZERO_EVENT_KINDS:
     default: return BREAKDOWN_IDLE;
     }

@@ -4,29 +4,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The row of an operation and size, made if there is none. Rows stay in order, since ranks meet
-   them in other orders. */
-static comms_row *comms_find(comms_table *t, zero_event_kind kind, uint64_t bytes) {
+/* Below 0: the row comes before the event's. */
+static int comms_beside(const comms_row *row, const zero_event *e) {
+    if (row->kind != e->kind) return row->kind < e->kind ? -1 : 1;
+    if (row->bytes != e->bytes) return row->bytes < e->bytes ? -1 : 1;
+    return row->ranks - e->ranks;
+}
+
+/* The row of an event, made if there is none. Rows stay in order, since ranks meet them in other
+   orders. */
+static comms_row *comms_find(comms_table *t, const zero_event *e) {
     int i = 0;
-    while (i < t->n
-           && (t->row[i].kind < kind || (t->row[i].kind == kind && t->row[i].bytes < bytes)))
-        i++;
-    if (i < t->n && t->row[i].kind == kind && t->row[i].bytes == bytes) return &t->row[i];
+    while (i < t->n && comms_beside(&t->row[i], e) < 0) i++;
+    if (i < t->n && comms_beside(&t->row[i], e) == 0) return &t->row[i];
     if (t->n == COMMS_ROWS) return NULL;
     memmove(&t->row[i + 1], &t->row[i], (size_t)(t->n++ - i) * sizeof *t->row);
     memset(&t->row[i], 0, sizeof *t->row);
-    t->row[i].kind = kind;
-    t->row[i].bytes = bytes;
+    t->row[i].kind = e->kind;
+    t->row[i].bytes = e->bytes;
+    t->row[i].ranks = e->ranks;
     return &t->row[i];
 }
 
 void comms_events(comms_table *t, const zero_event *events, int n) {
     for (int i = 0; i < n; i++) {
         const zero_event *e = &events[i];
-        if (e->kind != ZERO_EVENT_GATHER && e->kind != ZERO_EVENT_REDUCTION
-            && e->kind != ZERO_EVENT_AGREE)
-            continue;
-        comms_row *row = comms_find(t, e->kind, e->bytes);
+        if (e->ranks == 0) continue;
+        comms_row *row = comms_find(t, e);
         if (row == NULL) {
             t->others++;
             continue;
@@ -41,7 +45,14 @@ static int comms_order(const void *a_, const void *b_) {
     return a < b ? -1 : a > b;
 }
 
-comms_figures comms_of(const comms_row *row, int nranks) {
+/* busbw over algbw. */
+static double comms_factor(const comms_row *row) {
+    const double share = (double)(row->ranks - 1) / row->ranks;
+    if (row->kind == ZERO_EVENT_BROADCAST || row->kind == ZERO_EVENT_MESSAGES) return 1;
+    return row->kind == ZERO_EVENT_ALL_REDUCE ? 2 * share : share;
+}
+
+comms_figures comms_of(const comms_row *row) {
     static const comms_figures none = {0, 0, 0, 0, 0};
     double sorted[COMMS_NEWEST];
     const size_t n = row->count < COMMS_NEWEST ? (size_t)row->count : COMMS_NEWEST;
@@ -54,32 +65,74 @@ comms_figures comms_of(const comms_row *row, int nranks) {
     f.p50_ms = 1e3 * sorted[(n - 1) / 2];
     f.p99_ms = 1e3 * sorted[(99 * n + 99) / 100 - 1]; /* the least that 99% do not exceed */
     f.algbw = mean > 0 ? (double)row->bytes / mean * 1e-9 : 0;
-    f.busbw = f.algbw * (nranks - 1) / nranks;
+    f.busbw = f.algbw * comms_factor(row);
     return f;
 }
 
-/* Mean milliseconds of a row by rank. */
-static zero_result comms_ranks(const comms_row *row, zero_ctx *z, double ms[64]) {
-    memset(ms, 0, 64 * sizeof *ms);
-    ms[zero_rank(z)] = comms_of(row, zero_nranks(z)).mean_ms;
-    return zero_all_sum(z, ms, zero_nranks(z));
+static zero_result comms_sum(void *z, double *values, int n) {
+    return zero_all_sum((zero_ctx *)z, values, n);
+}
+comms_ranks comms_ranks_of(zero_ctx *z) {
+    const comms_ranks ranks = {zero_rank(z), zero_nranks(z), comms_sum, z};
+    return ranks;
 }
 
-static zero_result comms_stragglers(comms_table *t, zero_ctx *z, report *out) {
-    const int n = zero_nranks(z);
-    double ms[64], rows = t->n, least;
+/* A device's group reaches memory of its own kind alone. */
+static zero_result comms_sum_of_group(void *g, double *values, int n) {
+    const size_t bytes = (size_t)n * sizeof *values;
+    double *own = (double *)zero_host_alloc(bytes);
+    if (own == NULL) return ZERO_ERR_MEMORY;
+    memcpy(own, values, bytes);
+    zero_result r = zero_group_all_reduce((zero_group *)g, own, (size_t)n, ZERO_F64, ZERO_SUM);
+    if (r == ZERO_OK) r = zero_group_barrier((zero_group *)g);
+    memcpy(values, own, bytes);
+    zero_host_free(own);
+    return r;
+}
+comms_ranks comms_ranks_of_group(zero_group *g) {
+    const comms_ranks ranks = {zero_group_rank(g), zero_group_size(g), comms_sum_of_group, g};
+    return ranks;
+}
+
+/* Have all ranks met the same operations? Where one has not, it is not what all have in the mean.
+ */
+static zero_result comms_same(const comms_table *t, const comms_ranks *all, int *same) {
+    uint32_t hash = 2166136261u;
+    for (int i = 0; i < t->n; i++)
+        hash = (((hash ^ t->row[i].kind) * 16777619u ^ (uint32_t)t->row[i].bytes) * 16777619u
+                ^ (uint32_t)t->row[i].ranks)
+               * 16777619u;
+    double sum = hash, differs;
+    ZERO_TRY(all->sum(all->of, &sum, 1));
+    differs = sum != (double)hash * all->n;
+    ZERO_TRY(all->sum(all->of, &differs, 1));
+    *same = differs == 0;
+    return ZERO_OK;
+}
+
+/* Mean milliseconds of a row by rank. */
+static zero_result comms_by_rank(const comms_row *row, const comms_ranks *all, double ms[64]) {
+    memset(ms, 0, 64 * sizeof *ms);
+    ms[all->rank] = comms_of(row).mean_ms;
+    return all->sum(all->of, ms, all->n);
+}
+
+static zero_result comms_stragglers(comms_table *t, const comms_ranks *all, report *out) {
+    const int n = all->n;
+    double ms[64], least;
+    int same = 0;
     if (n == 1 || n > 64) return ZERO_OK;
-    ZERO_TRY(zero_all_sum(z, &rows, 1));
-    if ((int)rows != t->n * n) { /* sizes that one rank lost */
+    ZERO_TRY(comms_same(t, all, &same));
+    if (!same) { /* sizes that one rank lost; stages of a pipeline */
         report_say(out, "stragglers: the ranks have other operations\n");
         return ZERO_OK;
     }
     report_say(out, "mean ms by rank, and what lies above the least (straggler)\n");
     for (int i = 0; i < t->n; i++) {
-        ZERO_TRY(comms_ranks(&t->row[i], z, ms));
+        ZERO_TRY(comms_by_rank(&t->row[i], all, ms));
         least = ms[0];
         for (int r = 1; r < n; r++) least = ms[r] < least ? ms[r] : least;
-        report_say(out, "%-10s %12llu", zero_event_name(t->row[i].kind),
+        report_say(out, "%-14s %12llu", zero_event_name(t->row[i].kind),
                    (unsigned long long)t->row[i].bytes);
         for (int r = 0; r < n; r++) report_say(out, "  %d: %.3f (+%.3f)", r, ms[r], ms[r] - least);
         report_say(out, "\n");
@@ -87,23 +140,23 @@ static zero_result comms_stragglers(comms_table *t, zero_ctx *z, report *out) {
     return ZERO_OK;
 }
 
-zero_result comms_print(comms_table *t, zero_ctx *z, const char *what, report *out) {
-    const int n = zero_nranks(z);
+zero_result comms_print(comms_table *t, const comms_ranks *ranks, const char *what, report *out) {
+    const int n = ranks->n;
     report_rule(out);
     report_say(out,
                "%s of rank 0 among %d rank%s; algbw and busbw in GB/s as nccl-tests define them\n",
                what, n, n > 1 ? "s" : "");
-    report_say(out, "%-10s %12s %8s %10s %10s %10s %8s %8s\n", "operation", "bytes", "count",
-               "mean ms", "p50 ms", "p99 ms", "algbw", "busbw");
+    report_say(out, "%-14s %12s %8s %10s %10s %10s %8s %8s %6s\n", "operation", "bytes", "count",
+               "mean ms", "p50 ms", "p99 ms", "algbw", "busbw", "ranks");
     for (int i = 0; i < t->n; i++) {
-        const comms_figures f = comms_of(&t->row[i], n);
-        report_say(out, "%-10s %12llu %8llu %10.3f %10.3f %10.3f %8.2f %8.2f\n",
+        const comms_figures f = comms_of(&t->row[i]);
+        report_say(out, "%-14s %12llu %8llu %10.3f %10.3f %10.3f %8.2f %8.2f %6d\n",
                    zero_event_name(t->row[i].kind), (unsigned long long)t->row[i].bytes,
                    (unsigned long long)t->row[i].count, f.mean_ms, f.p50_ms, f.p99_ms, f.algbw,
-                   f.busbw);
+                   f.busbw, t->row[i].ranks);
     }
     if (t->others) report_say(out, "and %llu of other sizes\n", (unsigned long long)t->others);
-    ZERO_TRY(comms_stragglers(t, z, out));
+    ZERO_TRY(comms_stragglers(t, ranks, out));
     report_rule(out);
     return ZERO_OK;
 }

@@ -15,7 +15,7 @@
 #include "scalars.h"
 #include "trace.h"
 
-enum { NESTED = 8, CLOCK_ROUNDS = 16, CONTEXTS = 2 };
+enum { NESTED = 8, CLOCK_ROUNDS = 16, CONTEXTS = 2, GROUPS = 8 };
 
 /* What a context hands its events to. */
 typedef struct observed {
@@ -30,7 +30,9 @@ struct observer {
     int computes;
     trace *timeline;
     breakdown *times;
-    comms_table *comms; /* [CONTEXTS] */
+    comms_table *comms; /* [CONTEXTS + GROUPS] */
+    zero_group *group[GROUPS];
+    char named[GROUPS][8];
     flops_table *flops;
     scalars *figures;
     int every;        /* -tb */
@@ -108,7 +110,7 @@ static int observe_open_parts(observer *s, const train_options *o, const ds_conf
     s->profile_step = o->profile_step;
     if (o->trace_path[0] && observe_open_trace(s, o->trace_path, sentence, bytes)) return 1;
     if (s->every) s->times = (breakdown *)calloc(1, sizeof *s->times);
-    if (o->comms_log) s->comms = (comms_table *)calloc(CONTEXTS, sizeof *s->comms);
+    if (o->comms_log) s->comms = (comms_table *)calloc(CONTEXTS + GROUPS, sizeof *s->comms);
     if ((s->every && s->times == NULL) || (o->comms_log && s->comms == NULL)
         || (s->profile_step && observe_open_flops(s, o, model, step_tokens))) {
         (void)snprintf(sentence, bytes, "no memory to observe the run with");
@@ -159,7 +161,10 @@ static void observe_events(void *user, const zero_event *events, int n) {
     observer *s = of->by;
     if (s->timeline != NULL) trace_events(s->timeline, of->experts, events, n);
     if (s->times != NULL) breakdown_events(s->times, events, n);
-    if (s->comms != NULL) comms_events(&s->comms[of->experts], events, n);
+    for (int i = 0; i < n && s->comms != NULL; i++) {
+        const int lane = events[i].track - ZERO_TRACK_GROUP;
+        comms_events(&s->comms[lane < 0 ? of->experts : CONTEXTS + lane], &events[i], 1);
+    }
     if (s->flops != NULL && !of->experts) /* experts are within their block */
         flops_events(s->flops, events, n);
 }
@@ -170,6 +175,14 @@ void observe_hook(observer *s, zero_config *c) {
     c->trace_user = &s->of[0];
 }
 void *observe_too(observer *s) { return s != NULL ? &s->of[1] : NULL; }
+
+zero_result observe_group(observer *s, zero_ctx *z, zero_group *g, int lane, const char *name) {
+    if (s == NULL || zero_group_size(g) < 2) return ZERO_OK;
+    if (s->timeline != NULL) trace_group(s->timeline, lane, name);
+    (void)snprintf(s->named[lane], sizeof s->named[lane], "%s", name);
+    s->group[lane] = g;
+    return zero_group_trace(g, z, lane);
+}
 
 void observe_begin(observer *s, const char *name, breakdown_kind kind) {
     if (s == NULL || s->depth == NESTED) return;
@@ -299,6 +312,25 @@ static zero_result observe_sum_times(observer *s, zero_ctx *z) {
     return ZERO_OK;
 }
 
+/* Behind what the groups have done in the run: the tables' own sums are not of it. */
+static zero_result observe_print_groups(observer *s) {
+    char what[32];
+    for (int i = 0; i < GROUPS; i++)
+        if (s->group[i] != NULL) ZERO_TRY(zero_group_trace(s->group[i], NULL, 0));
+    for (int i = 0; i < GROUPS && s->comms != NULL; i++) {
+        if (s->group[i] == NULL) continue;
+        const comms_ranks ranks = comms_ranks_of_group(s->group[i]);
+        (void)snprintf(what, sizeof what, "group %s's collectives", s->named[i]);
+        ZERO_TRY(comms_print(&s->comms[CONTEXTS + i], &ranks, what, s->out));
+    }
+    return ZERO_OK;
+}
+
+static zero_result observe_print_comms(observer *s, zero_ctx *z, const char *what, int experts) {
+    const comms_ranks ranks = comms_ranks_of(z);
+    return s->comms != NULL ? comms_print(&s->comms[experts], &ranks, what, s->out) : ZERO_OK;
+}
+
 zero_result observe_sum(observer *s, zero_ctx *z, zero_ctx *experts) {
     char sentence[LAUNCH_SENTENCE] = "";
     zero_stats stats;
@@ -308,10 +340,9 @@ zero_result observe_sum(observer *s, zero_ctx *z, zero_ctx *experts) {
     if (observe_take_times(s, 1, sentence, sizeof sentence)) report_say(s->out, "%s\n", sentence);
     observe_profile(s, 1);
     ZERO_TRY(observe_sum_times(s, z));
-    if (s->comms == NULL) return ZERO_OK;
-    ZERO_TRY(comms_print(&s->comms[0], z, "collectives", s->out));
-    if (experts == NULL) return ZERO_OK;
-    return comms_print(&s->comms[1], experts, "experts' collectives", s->out);
+    ZERO_TRY(observe_print_comms(s, z, "collectives", 0));
+    if (experts != NULL) ZERO_TRY(observe_print_comms(s, experts, "experts' collectives", 1));
+    return observe_print_groups(s);
 }
 
 int observe_close(observer *s, char *sentence, size_t bytes) {

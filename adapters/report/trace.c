@@ -20,7 +20,8 @@ enum {
     DEPTH = 32,
     BESIDE = 64,          /* tid of a track's slices that do not nest, less the track's own */
     EXPERTS = 2 * BESIDE, /* tid of a track of the experts' context, less the track's own */
-    TIDS = EXPERTS + BESIDE + ZERO_TRACK_FILES,
+    TIDS = EXPERTS + BESIDE + ZERO_TRACK_GROUPS,
+    NAME = 16,
     TIDS_OF_RANK = 256 /* of the file: Perfetto keeps 0 for itself, and takes those of two processes
                           that are alike for one thread now and then */
 };
@@ -41,6 +42,7 @@ struct trace {
     int depth[TIDS];
     int64_t open[TIDS][DEPTH]; /* ends of the slices around, ns */
     unsigned char named[TIDS];
+    char group[ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP][NAME];
     trace_known known[KNOWN];
 };
 
@@ -129,20 +131,21 @@ static const char *trace_us(int64_t ns, char out[32]) {
 static void trace_name(trace *t, int tid) {
     static const char *const names[] = {"compute", "gradients", "parameters",
                                         "updates", "copies",    "host"};
+    char name[NAME + 8];
     const int track = tid % BESIDE, is_beside = tid % EXPERTS >= BESIDE;
     const char *beside = is_beside ? ", beside" : "", *whose = tid >= EXPERTS ? "experts: " : "";
     if (t->named[tid]) return;
     t->named[tid] = 1;
     if (track < ZERO_TRACK_FILE)
-        trace_line(t,
-                   "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
-                   "\"args\":{\"name\":\"%s%s%s\"}},\n",
-                   t->rank, t->tids + tid, whose, names[track], beside);
+        (void)snprintf(name, sizeof name, "%s", names[track]);
+    else if (track < ZERO_TRACK_FILES)
+        (void)snprintf(name, sizeof name, "file %d", track - ZERO_TRACK_FILE);
     else
-        trace_line(t,
-                   "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
-                   "\"args\":{\"name\":\"%sfile %d%s\"}},\n",
-                   t->rank, t->tids + tid, whose, track - ZERO_TRACK_FILE, beside);
+        (void)snprintf(name, sizeof name, "group %s", t->group[track - ZERO_TRACK_GROUP]);
+    trace_line(t,
+               "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+               "\"args\":{\"name\":\"%s%s%s\"}},\n",
+               t->rank, t->tids + tid, whose, name, beside);
     trace_line(t,
                "{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                "\"args\":{\"sort_index\":%d}},\n",
@@ -158,7 +161,7 @@ static int trace_nests(trace *t, int tid, int64_t begin, int64_t end) {
     return 1;
 }
 static int trace_place(trace *t, int experts, int track, int64_t begin, int64_t end) {
-    int tid = track >= 0 && track < ZERO_TRACK_FILES ? track : ZERO_TRACK_HOST;
+    int tid = track >= 0 && track < ZERO_TRACK_GROUPS ? track : ZERO_TRACK_HOST;
     if (experts) tid += EXPERTS;
     if (!trace_nests(t, tid, begin, end)) {
         tid += BESIDE;
@@ -233,6 +236,7 @@ static void trace_put_slice(trace *t, const zero_event *e, int tid, int64_t begi
     put_field(&x, ",\"units\":", e->units);
     put_field(&x, ",\"bytes\":", (int64_t)e->bytes);
     put_field(&x, ",\"sent\":", (int64_t)e->sent);
+    put_field(&x, ",\"ranks\":", e->ranks);
     put_text(&x, "}},\n");
     trace_put(t, &x);
 }
@@ -257,6 +261,10 @@ static void trace_event(trace *t, int experts, const zero_event *e) {
 
 void trace_events(trace *t, int experts, const zero_event *events, int n) {
     for (int i = 0; i < n && !t->failed; i++) trace_event(t, experts, &events[i]);
+}
+
+void trace_group(trace *t, int lane, const char *name) {
+    (void)snprintf(t->group[lane], NAME, "%s", name);
 }
 
 void trace_slice(trace *t, const char *name, int64_t step, double begin, double end) {

@@ -20,6 +20,8 @@
    EXPERTS have a context of their own, whose units, tracks and numbers of events begin at 0 again:
    its slices are on tracks of their own, `experts: compute`, beside those of the rest.
 
+   GROUPS of the host's (zero_group_trace) have a track each, `group tp`.
+
    WHY A ROOM. The format is not the plugin's business, and nobody else's either.
 */
 #ifndef TRACE_H
@@ -50,6 +52,8 @@ trace *trace_open(const char *path, int rank, const trace_clock *clock, char *se
 
 /* `experts`: 1: of the experts' context; 0: of the other one. */
 void trace_events(trace *t, int experts, const zero_event *events, int n);
+/* What track ZERO_TRACK_GROUP + lane is called, before its first event; short. */
+void trace_group(trace *t, int lane, const char *name);
 /* A slice of the host's, on its own track, within the one before or behind it. `step`: as of
    zero_event; seconds of CLOCK_MONOTONIC. */
 void trace_slice(trace *t, const char *name, int64_t step, double begin, double end);
