@@ -12,7 +12,10 @@
 # make check            format, linters, both compilers
 # make bench            measure against MPI and memory
 # make links            steps over slow links between hosts, with every method, half an hour, root; links-check: is the simulator right?
+# make ranks            planning, meeting, building and stepping with 2 to 32 ranks and 2 to 8 hosts, and how each grows
 # make converge         losses with and without fewer bits on the wire, paired by seed; MINUTES=90
+# make soak             everything on for HOURS=1, beside kills and fuzz inputs, counted over runs
+# make mutants          do the tests notice when one token of the plugin is another? BUDGET=20 minutes, SEED, JOBS, AGAIN=1; root
 # make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
 # make test-llmc LLMC=path of a checkout of llm.c
 # make same BASE=commit does this tree compute, plan and send what that commit does? speed: as fast? golden: new tests/golden.txt
@@ -51,9 +54,9 @@ READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windo
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_transport test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
+UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_transport test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/hosts/*.c tests/hosts/*/*.[ch] tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -65,7 +68,7 @@ VERSION := $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
-.PHONY: all help deps libraries drop data compare plan machine scale report links links-check converge test test-long test-all test-llmc check bench golden same speed lib install unit tests zero_ckpt zero_plan clean
+.PHONY: all help deps libraries drop data compare plan machine scale report links links-check ranks converge test test-long test-all test-llmc check bench golden same speed soak mutants lib install unit tests zero_ckpt zero_plan clean
 all: train_gpt2_zero data
 	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
 	    '      ./train_gpt2_zero --ranks 2 --stage 3  the same on two ranks, everything sharded' \
@@ -122,7 +125,7 @@ $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu | libraries
 $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 $B/test_faults $B/test_check $B/test_group $B/test_transport $B/test_memory $B/test_offload: OPT := -O1 # neither bits nor speed: half the time to compile
-$(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_offload test_codec) $B/bench_codec: $B/%: tests/%.c | libraries # they include the plugin
+$(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_growth test_offload test_codec) $B/bench_codec $B/bench_ranks: $B/%: tests/%.c | libraries # they include the plugin
 	@mkdir -p $B
 	$(COMPILE) -I. -o $@ $< -lm
 $B/test_offload_rings: tests/test_offload.c | libraries
@@ -150,6 +153,10 @@ $B/test_deepspeed_load: $B/%: tests/%.c $(PLUGIN) $(GPT2) $(CKPT) $B/gpt2_values
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(LIBS)
 $B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: tests/%.c $(DSCONF)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(DSCONF) -lcjson -lm
+$B/fuzz_data: tests/fuzz_data.c $(addprefix $B/,data_file.o token_file.o eval_file.o tokenizer.o)
+	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $(filter %.c %.o,$^)
+$B/fuzz_machine: tests/fuzz_machine.c $B/machine.o $(PLUGIN)
+	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $(filter %.c %.o,$^) -lcjson -lm
 $B/test_host_layers.o: tests/test_host_layers.cc
 	@mkdir -p $B
 	$(call short,CXX)$(CXX) -std=c++17 -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN) -I. -MMD -MP -c -o $@ $<
@@ -191,6 +198,8 @@ FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefine
 $B/libfuzzer/ds_config: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*.c) adapters/schedule/schedule.c
 $B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/checkpoint*.c)
 $B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/experts.c adapters/gpt2/ops_experts_cpu.c adapters/gpt2/tensor_parallel.c adapters/gpt2/stages.c adapters/gpt2/pipelined.c adapters/gpt2/ops_cpu.c adapters/gpt2/matmul.c adapters/gpt2/products.c adapters/gpt2/products_text.c adapters/gpt2/spill_file.c $(addprefix adapters/pipeline/,pipeline.c pipeline_run.c pipeline_lane.c)
+$B/libfuzzer/data: tests/fuzz_data.c $(addprefix data/,data_file.c token_file.c eval_file.c tokenizer.c)
+$B/libfuzzer/machine: tests/fuzz_machine.c adapters/plan/machine.c
 $B/libfuzzer/%:
 	@mkdir -p $B/libfuzzer
 	$(call short,CLANG)$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
@@ -200,12 +209,21 @@ test test-long test-all: | $(filter deps,$(MAKECMDGOALS)) # builds what is neede
 	@sh tests/run.sh $(patsubst test,quick,$(@:test-%=%)) $B
 test-llmc: # LLMC=path of a checkout
 	@LLMC='$(LLMC)' sh tests/test_llmc.sh $B
-bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_ops $B/bench_reduce $B/bench_codec
+bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_ops $B/bench_reduce $B/bench_codec $B/bench_ranks
 	@sh tests/bench.sh $B
+ranks: $B/bench_ranks
+	@sh tests/bench_ranks.sh $B
 
 MINUTES ?= 90
 converge: $B/train_gpt2_zero data
 	@sh tests/converge.sh $B $(MINUTES)
+HOURS ?= 1
+ASAN    = -O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+soak: data $B/unmeasured/train_gpt2_zero $B/test_checkpoint_kill
+	@$(MAKE) -s B=$B/asan OPT='$(ASAN)' MPICC= WARN= $(addprefix $B/asan/fuzz_,ds_config checkpoint model_files data machine)
+	@python3 tests/soak.py $B $(HOURS) $(SEED)
+mutants: | libraries
+	@BUDGET='$(or $(BUDGET),20)' python3 tests/mutants.py $B
 same: # BASE=a commit: is nothing lost since then?
 	@sh tests/same.sh $B '$(BASE)' '$(CC) $(CFLAGS)' $(if $(HAS_CUDA),'$(ECXX)')
 speed: $B/train_gpt2_zero data # BASE=a commit: is this tree as fast?

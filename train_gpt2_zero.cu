@@ -82,20 +82,21 @@ typedef struct job {
     token_file train, val;
     windows deal, look; /* of the training file; of the other, one a step */
     tokenizer words;
-    int has_words;            /* the tokenizer fits the model */
-    ds_config ds;             /* of -ds; all 0 without */
-    uint64_t ds_hash;         /* of what it was resolved to */
-    int *inputs, *targets;    /* [rows * T] */
-    int *sample;              /* [1 + sample_tokens] */
-    float *logits;            /* [V] */
-    hellaswag exam;           /* -h */
-    char data[256];           /* the files' tokens and hashes, "NAME VALUE" a line */
-    products_choice products; /* which way f32 products take */
-    int products_known;       /* the log has this choice already */
-    char settings[6144];      /* the same, with all flags: saved along in checkpoints */
-    double matmul_rate;       /* operations per second of all ranks together, measured */
-    double peak_rate;         /* the same as the GPUs' maker states it; 0: not known */
-    device computes;          /* what this rank computes on */
+    int has_words;                    /* the tokenizer fits the model */
+    ds_config ds;                     /* of -ds; all 0 without */
+    uint64_t ds_hash;                 /* of what it was resolved to */
+    int *inputs, *targets;            /* [rows * T] */
+    int *sample;                      /* [1 + sample_tokens] */
+    float *logits;                    /* [V] */
+    hellaswag exam;                   /* -h */
+    char data[256];                   /* the files' tokens and hashes, "NAME VALUE" a line */
+    products_choice products;         /* which way f32 products take */
+    int products_known;               /* the log has this choice already */
+    char settings[6144];              /* the same, with all flags: saved along in checkpoints */
+    checkpoint_memory *const *memory; /* -pm: of the model's copies, and of its experts' */
+    double matmul_rate;               /* operations per second of all ranks together, measured */
+    double peak_rate;                 /* the same as the GPUs' maker states it; 0: not known */
+    device computes;                  /* what this rank computes on */
 } job;
 
 /* One stage of it. */
@@ -112,12 +113,14 @@ typedef struct trainer {
     zero_hyper hyper; /* but for lr and betas: lr's schedule has them */
     schedule lr;
     outliers losses, norms;
-    int step;          /* steps made, skipped ones too */
-    int64_t data_step; /* the next one's data; of a run that goes on with other batches not step */
-    int64_t updates;   /* that the optimizer made: the schedule's clock */
-    int unsettled;     /* the last step's report was not asked for yet */
-    checkpoint *saves; /* -n, -y; else NULL */
-    expert_saves of_experts;
+    int step;           /* steps made, skipped ones too */
+    int64_t data_step;  /* the next one's data; of a run that goes on with other batches not step */
+    int64_t updates;    /* that the optimizer made: the schedule's clock */
+    int unsettled;      /* the last step's report was not asked for yet */
+    checkpoint *saves;  /* -n, -y; else NULL */
+    checkpoint *copies; /* -pm; else NULL */
+    checkpoint *from;   /* of these two what was loaded */
+    expert_saves of_experts, expert_copies;
     size_t saves_bytes; /* of host memory for them */
     int64_t saved;      /* step of the last save or load; -1: none */
     int64_t durable;    /* of the last that was said to be on the disk, or loaded */
@@ -147,9 +150,11 @@ static void check_line(const trainer *t, zero_result result);
 static int load_batch(void *trainer_, int micro, int *inputs, int *targets); /* this rank's rows */
 static void settle(trainer *t, zero_step_report *done);
 static int is_unusual(trainer *t, step_values *v);
+static int from_copy(const trainer *t);
 static void take_loss(trainer *t, step_values *v);
 static void look_at_model(trainer *t); /* validation and sample, when they are due */
 static void train_step(trainer *t);
+static void copy_if_due(trainer *t);
 static void save_if_due(trainer *t);
 static void say_mean_step(const trainer *t);
 static void count_file(trainer *t, uint64_t moved[2]);
@@ -208,11 +213,13 @@ static void take_step(trainer *t, step_values *v) {
 static void train_all(trainer *t) {
     progress_begin(&t->watch, t->j->out, "training");
     t->first = t->step;
+    if (from_copy(t)) save_if_due(t); /* what died with its step's checkpoint */
     count_file(t, t->moved);
     for (;;) {
         look_at_model(t);
         if (t->step == t->j->steps || t->stop) break;
         train_step(t);
+        copy_if_due(t);
         save_if_due(t);
     }
     save_if_due(t); /* a signal came while the model was looked at */
@@ -566,6 +573,8 @@ static void create_model(trainer *t) {
 static void close_trainer(trainer *t) {
     checkpoint_destroy(t->saves);
     expert_saves_close(&t->of_experts);
+    checkpoint_destroy(t->copies);
+    expert_saves_close(&t->expert_copies);
     gpt2_pipeline_close(t->line);
     gpt2_destroy(t->model);
     layout_destroy(&t->groups, t->z);
@@ -800,6 +809,13 @@ static checkpoint_options make_checkpoint_options(trainer *t) {
     return c;
 }
 
+/* -pm: of the model, or of its experts. */
+static checkpoint_options make_copy_options(trainer *t, int of_experts) {
+    checkpoint_options c = make_checkpoint_options(t);
+    c.memory = t->j->memory[of_experts];
+    return c;
+}
+
 /* After open_trainer: what checkpoints take of the host's memory. */
 static void plan_saves(trainer *t) {
     const train_options *o = t->j->opt;
@@ -807,6 +823,10 @@ static void plan_saves(trainer *t) {
     const checkpoint_options options = make_checkpoint_options(t);
     t->saves_bytes =
         checkpoint_bytes(t->z, &options) + expert_saves_bytes(&t->groups, &t->j->model, &options);
+    if (!o->copies) return;
+    const checkpoint_options copies = make_copy_options(t, 0), others = make_copy_options(t, 1);
+    t->saves_bytes +=
+        checkpoint_bytes(t->z, &copies) + expert_saves_bytes(&t->groups, &t->j->model, &others);
 }
 
 /* `last`: no other save will make good for it. */
@@ -826,14 +846,20 @@ static void check_saves(trainer *t, checkpoint_result result, int last) {
 }
 
 /* All ranks end if one of them cannot: the rest would be of another step. */
-static void check_expert_saves(trainer *t, checkpoint_result result) {
-    require(t->j, result == CHECKPOINT_OK, "checkpoint of experts: %s",
-            expert_saves_error(&t->of_experts));
+static void check_experts(trainer *t, const expert_saves *x, checkpoint_result result) {
+    require(t->j, result == CHECKPOINT_OK, "checkpoint of experts: %s", expert_saves_error(x));
+}
+
+static void check_copies(trainer *t, checkpoint_result result) {
+    if (result == CHECKPOINT_PLUGIN)
+        launch_fail_result(t->j->l, checkpoint_plugin_result(t->copies),
+                           checkpoint_error(t->copies));
+    require(t->j, result == CHECKPOINT_OK, "-pm: %s", checkpoint_error(t->copies));
 }
 
 static int print_difference(const trainer *t, const char *name) {
     int a = 0, b = 0;
-    const char *was = options_line(checkpoint_config(t->saves), name, &a);
+    const char *was = options_line(checkpoint_config(t->from), name, &a);
     const char *is = options_line(t->j->settings, name, &b);
     const int differs = was != NULL && is != NULL && (a != b || memcmp(was, is, (size_t)a) != 0);
     if (differs) say(t->j, "it was saved with %s %.*s; now it is %.*s\n", name, a, was, b, is);
@@ -856,9 +882,19 @@ static void require_same_model(trainer *t) {
     int64_t number;
     gpt2_values(&t->j->model, v);
     for (int i = 0; i < GPT2_VALUES; i++)
-        require(t->j, !checkpoint_get_int(t->saves, v[i].name, &number) || number == v[i].number,
+        require(t->j, !checkpoint_get_int(t->from, v[i].name, &number) || number == v[i].number,
                 "-e: the checkpoint has another model: %s is %lld there, %lld here", v[i].name,
                 (long long)number, (long long)v[i].number);
+}
+
+/* -pe, where ranks have died: a -ds without train_batch_size gives fewer ranks a smaller step. */
+static void require_same_batch(trainer *t) {
+    int bytes = 0;
+    const char *was = options_line(checkpoint_config(t->from), "tokens-per-step", &bytes);
+    require(t->j, t->j->l->starts == 0 || was == NULL || atoll(was) == t->j->batch.tokens,
+            "-pe 1: a step had %.*s tokens, and on the ranks that are left %lld: -d or the file's "
+            "train_batch_size must say",
+            bytes, was ? was : "", (long long)t->j->batch.tokens);
 }
 
 /* What the run counts by itself; checkpoints of other programs lack its own values. A step of other
@@ -869,35 +905,55 @@ static void take_values(trainer *t) {
     zero_counters counters;
     int64_t tokens;
     const char *text;
-    if (checkpoint_get_counters(t->saves, &counters)) t->updates = counters.steps;
+    if (checkpoint_get_counters(t->from, &counters)) t->updates = counters.steps;
     t->data_step = t->step;
-    if (checkpoint_get_int(t->saves, "data.tokens", &tokens) && tokens >= 0
+    if (checkpoint_get_int(t->from, "data.tokens", &tokens) && tokens >= 0
         && tokens <= INT64_C(1) << 53)
         t->data_step = tokens / step_tokens + (tokens % step_tokens != 0);
-    if (checkpoint_get_text(t->saves, "losses", &text)) outliers_parse(&t->losses, text);
-    if (checkpoint_get_text(t->saves, "norms", &text)) outliers_parse(&t->norms, text);
+    if (checkpoint_get_text(t->from, "losses", &text)) outliers_parse(&t->losses, text);
+    if (checkpoint_get_text(t->from, "norms", &text)) outliers_parse(&t->norms, text);
+}
+
+/* What goes on from a copy has yet to be saved. */
+static int from_copy(const trainer *t) { return t->from != NULL && t->from == t->copies; }
+
+/* No checkpoint is newer than the copies of the same job. */
+static checkpoint_result load_newest(trainer *t) {
+    if (t->copies != NULL) {
+        const checkpoint_result copied = checkpoint_load(t->copies, CHECKPOINT_NEWEST);
+        t->from = t->copies;
+        if (copied != CHECKPOINT_NONE) check_copies(t, copied);
+        if (copied == CHECKPOINT_OK) return copied;
+    }
+    t->from = t->saves;
+    return checkpoint_load(t->saves, CHECKPOINT_NEWEST);
 }
 
 /* -y. Returns whether there was something to go on from. */
 static int resume_training(trainer *t) {
     job *j = t->j;
     const char *folder = j->opt->log_dir;
+    char with[48] = "";
+    if (j->l->starts)
+        snprintf(with, sizeof with, ", with %d rank%s", j->l->nranks, j->l->nranks > 1 ? "s" : "");
     progress_phase(j->out, "loading the newest checkpoint", t->plan.numel * 3 * sizeof(float));
-    const checkpoint_result result = checkpoint_load(t->saves, CHECKPOINT_NEWEST);
+    const checkpoint_result result = load_newest(t);
     if (result == CHECKPOINT_NONE) {
-        say(j, "no checkpoint in %s: the training starts\n", folder);
+        say(j, "no checkpoint in %s: the training starts%s\n", folder, with);
         return 0;
     }
     check_saves(t, result, 1);
     require_same_model(t);
-    const int64_t step = checkpoint_step(t->saves);
-    check_expert_saves(t, expert_saves_load(&t->of_experts, step));
+    const int64_t step = checkpoint_step(t->from);
+    expert_saves *x = from_copy(t) ? &t->expert_copies : &t->of_experts;
+    check_experts(t, x, expert_saves_load(x, step));
     require(j, step <= j->steps, "-x %d: the checkpoint in %s is of step %lld", j->steps, folder,
             (long long)step);
     t->step = (int)step;
-    t->saved = t->durable = step;
+    t->saved = t->durable = from_copy(t) ? -1 : step;
+    require_same_batch(t);
     take_values(t);
-    say(j, "going on from step %d in %s\n", t->step, folder);
+    say(j, "going on from step %d in %s%s\n", t->step, from_copy(t) ? "memory" : folder, with);
     print_differences(t);
     return 1;
 }
@@ -914,6 +970,13 @@ static void require_no_other(job *j) {
     free(list);
 }
 
+static void open_copies(trainer *t) {
+    const checkpoint_options options = make_copy_options(t, 0), others = make_copy_options(t, 1);
+    check_copies(t, checkpoint_create(&t->copies, t->z, &options));
+    check_experts(t, &t->expert_copies,
+                  expert_saves_open(&t->expert_copies, &t->groups, &t->j->model, &others));
+}
+
 /* After the context is built. Returns whether the weights are there. */
 static int open_saves(trainer *t) {
     job *j = t->j;
@@ -923,7 +986,9 @@ static int open_saves(trainer *t) {
     const checkpoint_result result = checkpoint_create(&t->saves, t->z, &options);
     require(j, t->saves != NULL, "rank %d: out of memory for checkpoints", j->l->rank);
     check_saves(t, result, 1);
-    check_expert_saves(t, expert_saves_open(&t->of_experts, &t->groups, &j->model, &options));
+    check_experts(t, &t->of_experts,
+                  expert_saves_open(&t->of_experts, &t->groups, &j->model, &options));
+    if (j->opt->copies) open_copies(t);
     return j->opt->resume && resume_training(t);
 }
 
@@ -939,9 +1004,8 @@ static void print_durable(trainer *t) {
         (long long)r.saved_step, 1e3 * r.write_s);
 }
 
-/* step_s: mean seconds of a step so far; 0: not known. */
-static void save_checkpoint(trainer *t, double step_s, int last) {
-    check_log(t->j, main_log_sync(t->j->log));
+/* The state, and what the run counts by itself, into one of both. */
+static checkpoint_result save_state(const trainer *t, checkpoint *to) {
     char losses[OUTLIERS_TEXT], norms[OUTLIERS_TEXT];
     checkpoint_value v[GPT2_VALUES + 3];
     memset(v, 0, sizeof v);
@@ -955,9 +1019,25 @@ static void save_checkpoint(trainer *t, double step_s, int last) {
     v[GPT2_VALUES + 2].name = "norms";
     v[GPT2_VALUES + 2].text = norms;
     v[GPT2_VALUES + 1].kind = v[GPT2_VALUES + 2].kind = CHECKPOINT_TEXT;
+    return checkpoint_save(to, t->step, v, GPT2_VALUES + 3);
+}
+
+/* -pm. Before a checkpoint of the same step. */
+static void copy_if_due(trainer *t) {
+    const train_options *o = t->j->opt;
+    if (t->copies == NULL) return;
+    if (t->step % o->copies && t->step % o->save_every && t->step != t->j->steps) return;
+    check_experts(t, &t->expert_copies, expert_saves_save(&t->expert_copies, t->step));
+    check_copies(t, save_state(t, t->copies));
+    launch_copied(t->j->l, t->step);
+}
+
+/* step_s: mean seconds of a step so far; 0: not known. */
+static void save_checkpoint(trainer *t, double step_s, int last) {
+    check_log(t->j, main_log_sync(t->j->log));
     progress_phase(t->j->out, "saving", 0);
-    check_expert_saves(t, expert_saves_save(&t->of_experts, t->step));
-    const checkpoint_result result = checkpoint_save(t->saves, t->step, v, GPT2_VALUES + 3);
+    check_experts(t, &t->of_experts, expert_saves_save(&t->of_experts, t->step));
+    const checkpoint_result result = save_state(t, t->saves);
     check_saves(t, result, last);
     if (result == CHECKPOINT_OK) {
         t->saved = t->step;
@@ -1215,7 +1295,10 @@ static int run_training(job *j) {
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
     open_log(j, t.step);
-    launch_saved(j->l, t.step); /* what was loaded, or nothing */
+    if (from_copy(&t))
+        launch_copied(j->l, t.step);
+    else
+        launch_saved(j->l, t.step); /* what was loaded, or nothing */
     progress_phase(j->out, "measuring a matrix product", 0);
     measure_matmul(&t);
     print_settings(&t);
@@ -1335,13 +1418,8 @@ static void resolve_model(job *j) {
 }
 
 static void resolve_ranks(job *j) {
-    const int node_size = j->opt->node_size, nranks = j->l->nranks;
-    const layout_sizes sizes = {j->opt->pipeline, j->opt->tensor_parallel, j->opt->expert_group, 0};
-    char why[LAUNCH_SENTENCE];
-    require(j, !layout_divide(&j->ranks, nranks, j->l->rank, sizes, why, sizeof why), "%s", why);
-    require(j, node_size == 0 || nranks % node_size == 0,
-            "-ns %d: the ranks per node do not divide the %d rank%s", node_size, nranks,
-            nranks > 1 ? "s" : "");
+    j->ranks.ranks = j->l->nranks; /* train_divide does the rest */
+    j->ranks.rank = j->l->rank;
     j->threads = j->opt->threads > 0 ? j->opt->threads : launch_threads(j->l);
 #ifdef _OPENMP
     omp_set_num_threads(j->threads);
@@ -1407,6 +1485,18 @@ static void render_settings(job *j) {
              j->products.name, j->l->nranks, j->data);
 }
 
+/* -pe, where ranks have died: how many of those that are left can go on? */
+static void fit_ranks(job *j) {
+    char why[LAUNCH_SENTENCE / 2] = "", sentence[LAUNCH_SENTENCE];
+    const int here = j->l->nranks;
+    if (j->l->starts == 0) return;
+    const int n = train_fit(j->opt, &j->model, here, why, sizeof why);
+    if (n == here) return;
+    snprintf(sentence, sizeof sentence, "%d of %d ranks can go on: %s", n, here, why);
+    require(j, n > 0, "%s", sentence);
+    launch_fewer(j->l, n, sentence);
+}
+
 static int say_help(launch *l) {
     char sentence[LAUNCH_SENTENCE];
     train_options_help(PROGRAM);
@@ -1414,19 +1504,27 @@ static int say_help(launch *l) {
     return 0;
 }
 
+/* What main hands to the ranks. */
+typedef struct start {
+    train_options options;
+    checkpoint_memory *memory[2]; /* -pm: of the model, and of its experts */
+} start;
+
 static int run_rank(launch *l, void *user) {
     job j; /* nothing is static: ranks can be threads of one process */
-    train_options options = *(const train_options *)user,
-                  *o = &options; /* a file may change them */
+    const start *s = (const start *)user;
+    train_options options = s->options, *o = &options; /* a file may change them */
     report out;
     char sentence[LAUNCH_SENTENCE];
     if (o->help) return l->rank == 0 ? say_help(l) : 0;
+    if (o->elastic && !o->resume) o->resume = 1;
     memset(&j, 0, sizeof j);
     memset(&out, 0, sizeof out);
     out.speaks = l->rank == 0;
     out.terminal = l->rank == 0 && !l->elsewhere && report_is_terminal();
     j.opt = o;
     j.l = l;
+    j.memory = s->memory;
     j.out = &out;
     out.on_loss = lose;
     out.user = &j;
@@ -1437,9 +1535,14 @@ static int run_rank(launch *l, void *user) {
     require(&j, !none, "rank %d: %s", l->rank, sentence);
     resolve_model(&j);
     read_file(&j, o);
-    const int clash = train_check(o, sentence, sizeof sentence)
-                      || train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
+    const int clash = train_check(o, sentence, sizeof sentence);
     require(&j, !clash, "%s", sentence);
+    require(&j, !o->copies || l->kind == LAUNCH_FORK,
+            "-pm %d: copies are kept by what starts the ranks of -pn, found %d rank%s %s",
+            o->copies, l->nranks, l->nranks > 1 ? "s" : "", launch_how(l));
+    fit_ranks(&j);
+    const int uneven = train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
+    require(&j, !uneven, "%s", sentence);
     if (!o->layouts[0]) launch_layout(l, j.ranks.tp, j.ranks.dp);
     if (model_is_file(o->model)) compare_file(&j, "-e", o->model);
     open_files(&j);
@@ -1455,13 +1558,29 @@ static int run_rank(launch *l, void *user) {
     return code;
 }
 
+/* -pm: memory that outlives the ranks of -pn. */
+static void make_memory(start *s) {
+    train_options *o = &s->options;
+    if (!o->copies || o->ranks < 2 || o->ranks > LAUNCH_MAX_RANKS || o->error[0]) return;
+    for (int i = 0; i < (o->experts > 0) + 1; i++) {
+        s->memory[i] = checkpoint_memory_create(o->ranks);
+        if (s->memory[i] == NULL)
+            snprintf(o->error, sizeof o->error, "-pm %d: nowhere to keep copies of %d ranks: %s",
+                     o->copies, o->ranks, strerror(errno));
+    }
+}
+
 int main(int argc, char **argv) {
-    train_options o;
+    start s;
     char method[OPTION_WORD_BYTES];
     if (!report_begin()) return LAUNCH_EXIT_FAILURE; /* and nowhere to say it */
-    train_options_parse(&o, argc, argv);
-    launch_request request = train_request(&o, PROGRAM, method);
+    memset(&s, 0, sizeof s);
+    train_options_parse(&s.options, argc, argv);
+    make_memory(&s);
+    launch_request request = train_request(&s.options, PROGRAM, method);
     request.rank_main = run_rank;
-    request.user = &o;
-    return launch_run(&request);
+    request.user = &s;
+    const int code = launch_run(&request);
+    for (int i = 0; i < 2; i++) checkpoint_memory_destroy(s.memory[i]);
+    return code;
 }

@@ -18,7 +18,8 @@
      codec      how numbers travel packed: codes of a few bits, a scale for each block
      packing    they are packed, unpacked and added up
      group      ranks that do collectives together: the contract of a transport
-     board      how ranks of one machine meet, and see each other's memory
+     board      how ranks of one machine meet
+     shared     how they see each other's memory
      pipe       messages between ranks of one machine
      local      SELF and LOCAL: one rank, the ranks of one machine
      mpi_cross  how MPI is waited for; collectives between nodes
@@ -34,6 +35,7 @@
      ring       pieces of the optimizer's state on their way between disk and update
      config     what settings may be, and what zeros mean
      context    everything one rank owns
+     names      tensors by their names and fields, slots by their layers
      tiers      which units are kept elsewhere than in memory
      host       the tier that is the host's memory, beside a GPU
      slices     whole tensors of which the ranks of another group have slices
@@ -106,6 +108,7 @@
 #include "zero_plugin/packing.h"
 #include "zero_plugin/group.h"
 #include "zero_plugin/board.h"
+#include "zero_plugin/shared.h"
 #include "zero_plugin/pipe.h"
 #include "zero_plugin/local.h"
 #include "zero_plugin/mpi_cross.h"
@@ -121,6 +124,7 @@
 #include "zero_plugin/ring.h"
 #include "zero_plugin/config.h"
 #include "zero_plugin/context.h"
+#include "zero_plugin/names.h"
 #include "zero_plugin/tiers.h"
 #include "zero_plugin/host.h"
 #include "zero_plugin/slices.h"

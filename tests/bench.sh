@@ -42,5 +42,7 @@ if command -v mpirun.openmpi >/dev/null 2>&1; then mpirun.openmpi --allow-run-as
 else echo "  not measured: Open MPI is not installed"; fi
 echo "packing and unpacking:"
 "$B/bench_codec" | sed 's/^/  /'
+echo "what more ranks, hosts and tensors take:"
+sh "$here/bench_ranks.sh" "$B" | sed '$d; s/^/  /'
 echo "a step over a slow link between two hosts:"
 HOSTS=2 RANKS=1 RATES='2000 1000 500' CASES='0:exact 2:exact 3:exact' OUT="$B/links-bench.csv" sh "$here/links.sh" "$B" table | sed '$d; s/^/  /'

@@ -52,6 +52,8 @@ plan-program 120 beside sh $here/test_plan.sh $B
 page 120 beside sh $here/test_page.sh $B
 schedule 60 beside $B/test_schedule
 ds-config 60 beside $B/test_ds_config
+data-fuzz 60 beside $B/fuzz_data 5 $SEED
+machine-fuzz 60 beside $B/fuzz_machine 5 $SEED adapters/plan/card.txt
 ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json
 scale 120 beside $B/test_scale 1000 $SEED
 optimizers 120 beside $B/test_optimizers
@@ -69,6 +71,7 @@ codec 200 beside $B/test_codec $SEED $B
 offload 120 beside $B/test_offload 8 $SEED $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 transport 120 alone $B/test_transport
+growth 60 beside $B/test_growth
 group 120 alone $B/test_group
 groups 120 alone $B/test_groups
 world 120 beside $B/test_world
@@ -101,6 +104,7 @@ converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/co
 mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
 layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B
+elastic 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 12 $SEED
 experts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_experts.sh $B
 TABLE
     emulated
@@ -128,7 +132,7 @@ variant() { # NAME OPT MORE PROGRAMS...
 long_build() {
     variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" \
         test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
-        test_codec test_host_own test_host_llama test_scale test_optimizers test_tensors test_schedule test_ds_config fuzz_ds_config
+        test_codec test_host_own test_host_llama test_scale test_optimizers test_tensors test_schedule test_ds_config fuzz_ds_config fuzz_data fuzz_machine
     variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_trace test_checkpoint
     if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles $B/emulated/test_gpt2_parallel $B/emulated/test_gpt2_experts $B/emulated/test_gpt2_pipeline"; fi
     # cuda-build has compiled for 90
@@ -149,6 +153,8 @@ asan-checkpoint 300 beside $B/asan/test_checkpoint sample $SEED
 asan-checkpoint-fuzz 120 beside $B/asan/fuzz_checkpoint 15 $SEED
 asan-model-files 300 beside OMP_NUM_THREADS=1 $B/asan/test_model_files
 asan-model-fuzz 120 beside $B/asan/fuzz_model_files 15 $SEED
+asan-data-fuzz 60 beside $B/asan/fuzz_data 10 $SEED
+asan-machine-fuzz 60 beside $B/asan/fuzz_machine 10 $SEED adapters/plan/card.txt
 asan-host-own 300 beside $B/asan/test_host_own
 asan-host-llama 300 beside $B/asan/test_host_llama
 asan-schedule 60 beside $B/asan/test_schedule
@@ -181,6 +187,7 @@ TABLE
     fi
     cat <<TABLE
 asan-faults 600 alone $B/asan/test_faults
+soak 400 alone python3 $here/soak.py $B 0.033 $SEED
 launchers 300 alone sh $here/test_launchers.sh $B
 hosts 400 alone sh $here/test_hosts.sh $B
 mpi-other 300 alone sh $here/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
@@ -196,7 +203,7 @@ fuzz() { # SECONDS of each
     echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' |
         clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1 ||
         { echo "fuzz-$1 0 skip clang with libFuzzer is not installed"; return; }
-    for target in ds_config checkpoint model_files; do
+    for target in ds_config checkpoint model_files data machine; do
         echo "fuzz-$target-$1 $(($1 + 200)) beside mkdir -p $B/corpus/$target && make -s $B/libfuzzer/$target &&" \
             "$B/libfuzzer/$target -seed=$((SEED % 4294967296)) -max_total_time=$1 -max_len=65536 $B/corpus/$target" \
             "$([ $target = ds_config ] && echo "$here/ds_config") && echo '1 passed, 0 failed'"
@@ -211,7 +218,10 @@ checkpoint-all 1800 beside $B/test_checkpoint all
 emulated-cuda-mutants 3600 beside $B/emulated/test_cuda mutants 4
 emulated-cuda-all 3600 beside $B/emulated/test_cuda all 0 $SEED
 checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
+soak-hour 9000 alone python3 $here/soak.py $B 1 $SEED
+mutants 6000 alone env BUDGET=60 SEED=$SEED python3 $here/mutants.py $B
 checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
+elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 1000 $SEED
 offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1

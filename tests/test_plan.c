@@ -467,6 +467,8 @@ static void test_machine_files(const char *path) {
         {"update=-1\n", ":1: update: expected a number above 0, found '-1'"},
         {"update=1e9x\n", "expected a number above 0, found '1e9x'"},
         {"update=nan\n", "expected a number above 0"},
+        {"update=1.79e308\n", "expected a number above 0"}, /* it would be written as infinite */
+        {"block.f32.inf=1\n", "unknown key 'block.f32.inf'"},
         {"overlap=1.5\n", "overlap: expected a number from 0 to 1, found '1.5'"},
         {"device=tpu\n", "device: expected cpu or gpu, found 'tpu'"},
         {"{\"flops.f32\": 1e11,\n \"update\": }", ":2: this is not JSON from here on"},

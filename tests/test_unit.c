@@ -834,7 +834,8 @@ static void unit_trace(void) {
 
 static void unit_pool(void) {
     zp_buffer buffer[4];
-    zp_pool p = {buffer, 0, 0, 0};
+    int held_by[10] = {0};
+    zp_pool p = {buffer, 0, 0, held_by, 0, 0};
     const int soon[] = {4, 1};
     test_check(zp_pool_add(&p, 100, 1, 0) == 0 && zp_pool_add(&p, 10, 0, 0) == 1
                    && zp_pool_add(&p, 10, 0, 0) == 2 && p.bytes == 120 && buffer[2].at == 110,
@@ -1838,12 +1839,18 @@ static void unit_collectives_rank(test_rank *r) {
     zero_ctx *z = NULL;
     zero_config cfg = {.log = test_quiet};
     zero_comm comm = test_comm(r);
-    double v[64];
+    double v[65], few[3] = {r->rank + 1, 2, -7}; /* the last of each is not in the sum */
     enum { N = 700001 };
     unsigned char *data = (unsigned char *)malloc(N);
     int ok = !zero_create(&z, &cfg, &comm);
-    for (int i = 0; i < 64; i++) v[i] = (double)(i + 1) * 0.1 * (r->rank + 1);
+    for (int i = 0; i < 65; i++) v[i] = (double)(i + 1) * 0.1 * (r->rank + 1);
+    const double beyond = v[64];
     ok = ok && !zero_all_sum(z, v, 64); /* before build, too */
+    ok = ok && !zero_all_sum(z, few, 2);
+    if (v[64] != beyond || few[0] != r->nranks * (r->nranks + 1) / 2 || few[1] != 2 * r->nranks
+        || few[2] != -7)
+        test_rank_fail(r, "sums of two: %g and %g, beyond them %g and %g", few[0], few[1], few[2],
+                       v[64]);
     for (int i = 0; i < 64 && ok; i++) {
         double sum = 0;
         for (int p = 0; p < r->nranks; p++) sum += (double)(i + 1) * 0.1 * (p + 1);

@@ -13,6 +13,7 @@ typedef struct zp_run {
     int unit, owner; /* owner: of z->data; of a run by pieces its number */
     size_t at;       /* in the unit */
     size_t numel;
+    size_t left; /* of the member, from here on */
 } zp_run;
 
 static zp_run zp_run_cut(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count,
@@ -23,7 +24,8 @@ static zp_run zp_run_cut(const zero_ctx *z, const zp_tensor *t, size_t element, 
     const zp_unit *x = &z->layout.unit[m->unit];
     const size_t at = m->at + inside, shard = by_pieces ? x->piece : x->shard, owner = at / shard;
     const zp_run run = {m->unit, (int)owner, at,
-                        zp_min(zp_min(count, m->numel - inside), (owner + 1) * shard - at)};
+                        zp_min(zp_min(count, m->numel - inside), (owner + 1) * shard - at),
+                        m->numel - inside};
     return run;
 }
 
@@ -216,8 +218,13 @@ static zero_result zp_state_plan(zero_ctx *z) {
                 zp_kind_of(z, kinds[i % 3], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
                 const zp_run run = zp_run_cut(z, t, at, total - at, !whole);
+                const zp_unit *x = &z->layout.unit[run.unit];
+                const size_t first = (size_t)mine * (whole ? x->shard : x->piece);
                 count = all ? total : run.numel;
-                if (!all && run.owner != mine) continue;
+                if (!all && run.owner != mine) { /* on to its own, in one stride */
+                    count = run.owner < mine ? zp_min(run.left, first - run.at) : run.left;
+                    continue;
+                }
                 const zero_range range = {t->desc.name, kinds[i % 3], a->type, at, count};
                 ZP_TRY(zp_state_add(z, whole, &range));
             }

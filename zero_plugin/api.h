@@ -135,9 +135,11 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
 
 /* The plan of the tensors so far. */
 static zero_result zp_plan_now(zero_ctx *z) {
-    if (z->phase != ZP_NEW) return ZERO_OK;
+    if (z->phase != ZP_NEW || z->planned) return ZERO_OK;
     ZP_TRY(zp_plan_make(z));
-    return zp_state_plan(z);
+    ZP_TRY(zp_state_plan(z));
+    z->planned = 1;
+    return ZERO_OK;
 }
 
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
@@ -169,10 +171,15 @@ static void zp_point_kept(zero_ctx *z, void *params, void *grads) {
     zp_point(z, ZP_GRAD, u, zp_unit_memory(z, ZP_GRAD, u), grads);
 }
 
-/* A slot knows where its layer lies as soon as the plan is made. */
-static void zp_slot_tie(const zero_ctx *z, zp_slot *slot) {
+/* A slot knows where its layer lies as soon as the plan is made, and the layer its slots. */
+static void zp_slot_tie(zero_ctx *z, int i) {
+    zp_slot *slot = &z->slots[i];
     const zp_tensor *t = &z->tensors[slot->tensor];
+    int *last = &z->layer_slots[t->first_layer + slot->layer];
     slot->member = z->layout.by_tensor[zp_tensor_member(t, slot->layer)];
+    slot->next = *last ? z->slots[*last - 1].next : i;
+    if (*last) z->slots[*last - 1].next = i;
+    *last = i + 1;
 }
 
 zero_result zero_build(zero_ctx *z) {
@@ -192,7 +199,7 @@ zero_result zero_build(zero_ctx *z) {
     ZP_TRY(zp_hierarchy_build(z));
     ZP_TRY(zp_hops_open(z));
     z->phase = ZP_IDLE;
-    for (int i = 0; i < z->nslots; i++) zp_slot_tie(z, &z->slots[i]);
+    for (int i = 0; i < z->nslots; i++) zp_slot_tie(z, i);
     zp_point_kept(z, NULL, NULL);
     return ZERO_OK;
 }
@@ -229,11 +236,10 @@ void zero_destroy(zero_ctx *z) {
     zp_world_close(z);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->ranges[0], z->ranges[1],
-                     z->tensors,   z->slots,
-                     z->aliases,   z->bucket,
-                     z->ops,       z->events,
-                     z->ring.stop, zp_host_keeps(z) ? NULL : z->disk_memory};
+    void *lists[] = {z->ranges[0],   z->ranges[1], z->tensors,
+                     z->slots,       z->aliases,   z->bucket,
+                     z->ops,         z->events,    z->names,
+                     z->layer_slots, z->ring.stop, zp_host_keeps(z) ? NULL : z->disk_memory};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_recorder_end(z->device.recorder);
     zp_recorder_close(z->device.recorder);
@@ -270,13 +276,17 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
     zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
     z->slots = list;
-    zp_slot slot = {(int)(t - z->tensors), layer, NULL, {grad, param}, {NULL, NULL}};
+    zp_slot slot = {(int)(t - z->tensors), layer, NULL, 0, {grad, param}, {NULL, NULL}};
     for (int side = 0; side < 2; side++)
         if (slot.place[side] && !(t->desc.flags & ZERO_INLINE))
             memcpy(&slot.was[side], slot.place[side], sizeof slot.was[side]);
-    if (z->phase != ZP_NEW) zp_slot_tie(z, &slot);
     z->slots[z->nslots++] = slot;
-    if (slot.member && t->desc.flags & ZERO_KEEP) zp_point_kept(z, NULL, NULL);
+    if (z->phase == ZP_NEW) return ZERO_OK;
+    zp_slot_tie(z, z->nslots - 1);
+    for (int side = 0; side < 2 && t->desc.flags & ZERO_KEEP; side++)
+        zp_point_slot(z, (zp_side)side, &z->slots[z->nslots - 1],
+                      side == ZP_GRAD ? zp_unit_memory(z, ZP_GRAD, z->layout.units)
+                                      : zp_unit_shown(z, z->layout.units));
     return ZERO_OK;
 }
 

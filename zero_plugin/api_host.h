@@ -15,16 +15,16 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
     zp_tensor *t;
     ZP_TRY(zp_tensor_named(z, name, &t));
     ZP_REFUSE(z, t->desc.flags & ZERO_BY_SLOT, "%s has slots: give it one more", name);
-    for (int i = 0; i < z->ntensors; i++)
-        ZP_REFUSE(z,
-                  !(z->tensors[i].desc.flags & ZERO_BY_SLOT) && z->tensors[i].desc.field == field,
-                  "%s: offset %zu is the field of tensor %s", name, field, z->tensors[i].desc.name);
+    const int other = *zp_field_place(z, field);
+    ZP_REFUSE(z, other, "%s: offset %zu is the field of tensor %s", name, field,
+              z->tensors[other - 1].desc.name);
     zp_alias *list =
         (zp_alias *)zp_list_grow(z->aliases, z->naliases, &z->aliases_cap, sizeof *list);
     if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "an alias of %s", name);
-    const zp_alias alias = {(int)(t - z->tensors), field};
+    const zp_alias alias = {(int)(t - z->tensors), t->aliases, field};
     z->aliases = list;
     z->aliases[z->naliases++] = alias;
+    t->aliases = z->naliases;
     return ZERO_OK;
 }
 
@@ -65,15 +65,15 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence) {
 static char *zp_adopt_array(const zero_ctx *z, zp_side side, int tensor, int layer,
                             const void *host) {
     const zero_tensor_desc *d = &z->tensors[tensor].desc;
+    const zp_slot *s = d->flags & ZERO_BY_SLOT ? zp_slot_next(z, tensor, layer, NULL) : NULL;
     char *array = NULL;
-    for (int i = 0; i < z->nslots && (d->flags & ZERO_BY_SLOT) && !array; i++)
-        if (z->slots[i].tensor == tensor && z->slots[i].layer == layer) {
-            array = z->slots[i].was[side];
-            if (d->flags & ZERO_INLINE)
-                array = (char *)z->slots[i].place[side];
-            else if (z->lent && z->slots[i].place[side])
-                memcpy(&array, z->slots[i].place[side], sizeof array);
-        }
+    for (; s && !array; s = zp_slot_next(z, tensor, layer, s)) {
+        array = s->was[side];
+        if (d->flags & ZERO_INLINE)
+            array = (char *)s->place[side];
+        else if (z->lent && s->place[side])
+            memcpy(&array, s->place[side], sizeof array);
+    }
     if (d->flags & ZERO_BY_SLOT || !host) return array;
     if (d->flags & ZERO_INLINE) return (char *)(uintptr_t)host + d->field;
     memcpy(&array, (const char *)host + d->field, sizeof array);

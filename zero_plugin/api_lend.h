@@ -135,16 +135,15 @@ static zero_result zp_lend_step(zero_ctx *z, void *params, void *grads, const ze
 zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grads) {
     enum { ENOUGH = 1 << 16 }; /* elements of a unit: small arrays share one */
     ZP_ENTER(z, "zero_lend_array", ZP_NEW, "tensors are announced before zero_lend");
-    int unit = -1;
-    size_t has = 0;
-    for (int t = 0; t < z->ntensors; t++) {
-        const zero_tensor_desc *d = &z->tensors[t].desc;
-        const int last = d->unit + d->layers - 1;
-        if (last > unit) has = 0;
-        if (last >= unit) has += d->numel;
-        if (last > unit) unit = last;
+    zp_lending *l = &z->lending;
+    for (; l->seen < z->ntensors; l->seen++) {
+        const zero_tensor_desc *d = &z->tensors[l->seen].desc;
+        const int units = d->unit + d->layers;
+        if (units > l->units) l->has = 0;
+        if (units >= l->units) l->has += d->numel;
+        if (units > l->units) l->units = units;
     }
-    if (unit < 0 || has >= ENOUGH) unit++;
+    const int unit = l->units && l->has < ENOUGH ? l->units - 1 : l->units;
     return zp_row(z, "zero_lend_array", numel, unit, ZERO_INLINE, (void **)weights, (void **)grads);
 }
 

@@ -8,7 +8,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d, "desc is NULL");
     char number[16];
     (void)snprintf(number, sizeof number, "%d", z->ntensors);
-    zp_tensor t = {*d, 0, 1, 1, 1, 1, 0, 0, 0, NULL, NULL, 1, 1};
+    zp_tensor t = {*d, 0, 1, 1, 0, 1, 1, 0, 0, 0, NULL, NULL, 1, 1};
     if (!d->name) t.desc.name = number;
     d = &t.desc;
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
@@ -45,8 +45,10 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     t.desc.name = name;
     if (!t.desc.layers) t.desc.layers = 1;
     if (!t.desc.uses) t.desc.uses = 1;
-    z->tensors[z->ntensors++] = t;
-    return ZERO_OK;
+    z->tensors[z->ntensors] = t;
+    if (!zp_index_add(z)) return ZERO_OK;
+    free(name);
+    return zp_fail(z, ZERO_ERR_MEMORY, "the names of %d tensors", z->ntensors + 1);
 }
 
 zero_result zero_tensor_together(zero_ctx *z, const char *name, int together) {
@@ -120,12 +122,13 @@ zero_result zero_tensor_slice(zero_ctx *z, const char *name, zero_group *over, s
     ZP_REFUSE(z, !outer || t->desc.numel % outer,
               "tensor %s: a part of each of %zu rows, which do not divide its %zu elements", name,
               outer, t->desc.numel);
-    for (int i = 0; i < z->ntensors; i++)
-        ZP_REFUSE(z, z->tensors[i].slice_group && z->tensors[i].slice_group != over,
-                  "tensor %s is a slice over another group than tensor %s", name,
-                  z->tensors[i].desc.name);
+    const zp_tensor *other = z->sliced ? &z->tensors[z->sliced - 1] : NULL;
+    ZP_REFUSE(z, other && other->slice_group != over,
+              "tensor %s is a slice over another group than tensor %s", name, other->desc.name);
     t->slices = zero_group_size(over);
     t->outer = outer;
-    if (z->rule->needs && t->slices > 1) t->slice_group = over; /* other rules know of none */
+    if (!z->rule->needs || t->slices == 1) return ZERO_OK; /* other rules know of none */
+    t->slice_group = over;
+    if (!other) z->sliced = (int)(t - z->tensors) + 1;
     return ZERO_OK;
 }

@@ -1,16 +1,13 @@
-/* board.h - how ranks of one machine meet, and see each other's memory
+/* board.h - how ranks of one machine meet
 
    Ranks of one machine meet on a board in memory that all of them see: one line per rank and
    channel. A collective is: write your line, raise `ready`, wait until all are ready, work, raise
    `done`, wait until all are done. Nobody is a step ahead by more than one, so one line suffices.
+   All sleep on one word, and who comes last wakes them: N ranks meet in N sleeps.
 
-     channel GRADIENTS   | rank 0: ready done call source target | rank 1: ... |
+     channel GRADIENTS   | rank 0: ready done call source target | rank 1: ... | came, met |
      channel PARAMETERS  | ...
-     channel CONTROL     | ...                       mail: 512 bytes per rank
-
-   Memory of threads is ordinary memory, exchanged by address; of processes memory files, which the
-   peers open through /proc while their makers wait. What all ranks have one copy of is a memory
-   file of threads too, so that hosts are shown a second mapping of it that can only be read. */
+     channel CONTROL     | ...                       mail: 512 bytes per rank */
 #pragma once
 
 #include "group.h"
@@ -23,6 +20,12 @@ typedef struct zp_line {
 } zp_line;
 static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
 
+typedef struct zp_round { /* of a channel, to be ready or done */
+    uint32_t came;        /* ranks so far */
+    uint32_t met;         /* the last collective to which all have come */
+    unsigned char pad[56];
+} zp_round;
+
 /* Memory of threads belongs to the board that its ranks share, and a board to its group: a rank
    that failed must not pull memory from under a peer that still reads, and who failed within an
    exchange cannot tell which peers it has reached. */
@@ -33,6 +36,7 @@ typedef struct zp_hold {
 
 typedef struct zp_board {
     zp_line lines[ZP_CHANNELS][ZP_LOCAL_MAX]; /* first: a board begins on a cache line */
+    zp_round rounds[ZP_CHANNELS][2];
     uint32_t aborted;
     int32_t abort_claimed, abort_rank, abort_result;
     uint32_t left[ZP_LOCAL_MAX]; /* by place: this rank has destroyed its context */
@@ -191,30 +195,49 @@ static void zp_raise(uint32_t *word, uint32_t value) {
     zp_wake(word);
 }
 
-/* Waits until the rank at `place` has raised *word as often as this one has come. */
-static zero_result zp_await(const zp_op *op, uint32_t *word, int place) {
+/* Who has not come to this rank's collective, ready or done: *missing, -1 if all have. Those that
+   have must be at the same one. Aborts and ranks that left are looked for before their lines: they
+   may have come first. */
+static zero_result zp_meet_look(const zp_op *op, int end, int *missing) {
     zp_group *g = op->group;
     const zp_seats *s = zp_seats_of(g);
-    const uint32_t *left = &zp_board_of(s)->left[place], value = s->seq[op->channel];
+    zp_board *b = zp_board_of(s);
+    zp_line *lines = b->lines[op->channel];
+    const int told = zp_told_board(g) != NULL;
     char who[ZP_COORDS_BYTES + 48];
+    int gone = -1;
+    *missing = -1;
+    for (int p = s->n - 1; p >= 0; p--) {
+        const uint32_t left = __atomic_load_n(&b->left[p], __ATOMIC_ACQUIRE);
+        const uint32_t at = __atomic_load_n(&lines[p].reached[end], __ATOMIC_ACQUIRE);
+        if ((int32_t)(at - s->seq[op->channel]) < 0) {
+            *missing = p;
+            if (left) gone = p;
+        } else if (!end)
+            ZP_TRY(zp_call_same(g, s->rank_of[p], &lines[p].call, &lines[s->me].call));
+    }
+    if (told && *missing >= 0) return zp_seats_aborted(g);
+    if (gone < 0) return ZERO_OK;
+    return zp_error(g, ZERO_ERR_PEER, "%s destroyed its context before %s",
+                    zp_rank_text(g, s->rank_of[gone], who, sizeof who), zp_call_name(op->kind));
+}
+
+/* Waits until all ranks have come as often as this one. */
+static zero_result zp_await(const zp_op *op, int end, uint32_t *met) {
+    zp_group *g = op->group;
+    const zp_seats *s = zp_seats_of(g);
     double deadline = 0;
     for (int spin = 0;; spin++) {
-        const uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-        if ((int32_t)(seen - value) >= 0) return ZERO_OK;
+        const uint32_t seen = __atomic_load_n(met, __ATOMIC_ACQUIRE);
+        int missing = -1;
+        if ((int32_t)(seen - s->seq[op->channel]) >= 0) return ZERO_OK;
         if (spin < 64) continue;
-        const int told = zp_told_board(g) != NULL,
-                  gone = __atomic_load_n(left, __ATOMIC_ACQUIRE) != 0;
-        if (told || gone) { /* it may have come before */
-            if ((int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0) return ZERO_OK;
-            ZP_TRY(zp_seats_aborted(g));
-            return zp_error(g, ZERO_ERR_PEER, "%s destroyed its context before %s",
-                            zp_rank_text(g, s->rank_of[place], who, sizeof who),
-                            zp_call_name(op->kind));
-        }
+        zp_sleep_on(met, seen);
+        ZP_TRY(zp_meet_look(op, end, &missing));
+        if (missing < 0) return ZERO_OK;
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;
-        if (now > deadline) return zp_late(g, op->kind, s->rank_of[place]);
-        zp_sleep_on(word, seen);
+        if (now > deadline) return zp_late(g, op->kind, s->rank_of[missing]);
     }
 }
 
@@ -223,19 +246,24 @@ static zero_result zp_await(const zp_op *op, uint32_t *word, int place) {
 static zero_result zp_meet(const zp_op *op, int end) {
     zp_seats *s = zp_seats_of(op->group);
     if (s->n == 1) return ZERO_OK;
-    zp_line *lines = zp_board_of(s)->lines[op->channel], *mine = &lines[s->me];
+    zp_board *b = zp_board_of(s);
+    zp_line *lines = b->lines[op->channel], *mine = &lines[s->me];
+    zp_round *round = &b->rounds[op->channel][end];
     if (!end) {
         s->seq[op->channel]++;
         mine->call = zp_op_call(op);
         mine->source = op->source;
         mine->target = op->target;
     }
-    zp_raise(&mine->reached[end], s->seq[op->channel]);
-    for (int p = 0; p < s->n; p++) {
-        if (p == s->me) continue;
-        ZP_TRY(zp_await(op, &lines[p].reached[end], p));
-        if (!end) ZP_TRY(zp_call_same(op->group, s->rank_of[p], &lines[p].call, &mine->call));
-    }
+    const uint32_t seq = s->seq[op->channel];
+    __atomic_store_n(&mine->reached[end], seq, __ATOMIC_RELEASE);
+    const uint32_t came = __atomic_add_fetch(&round->came, 1, __ATOMIC_ACQ_REL);
+    if (came == seq * (uint32_t)s->n)
+        zp_raise(&round->met, seq);
+    else
+        ZP_TRY(zp_await(op, end, &round->met));
+    for (int p = 0; p < s->n && !end; p++)
+        ZP_TRY(zp_call_same(op->group, s->rank_of[p], &lines[p].call, &mine->call));
     return ZERO_OK;
 }
 
@@ -257,215 +285,4 @@ static zero_result zp_board_broadcast(const zp_op *op, void *data) {
     ZP_TRY(zp_meet(op, 0));
     if (op->group->rank != root && copies) memcpy(data, stage->peer[root], op->shard);
     return zp_meet(op, 1);
-}
-
-/* How memory was got. OWN: allocated; HELD: a hold's; FILES: mapped from memory files. */
-typedef enum zp_holder { ZP_NOT_HELD = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_holder;
-
-/* Memory that no peer maps; NULL: there is none. */
-static char *zp_memory_alloc(zp_group *g, zp_memory *m) {
-    void *p = m->how & ZP_ON_HOST ? zp_host_alloc(m->bytes) : zp_device_alloc(g->device, m->bytes);
-    m->holder = ZP_OWN;
-    return m->base = m->view = m->peer[0] = (char *)p;
-}
-
-/* What OWN and FILES have is given back. */
-static void zp_memory_free(zp_memory *m) {
-    if (m->holder == ZP_OWN && m->how & ZP_ON_HOST) zp_host_free(m->base);
-    if (m->holder == ZP_OWN && !(m->how & ZP_ON_HOST)) zp_device_free(m->base);
-    for (int p = 0; p < ZP_LOCAL_MAX && m->holder == ZP_FILES; p++)
-        if (m->peer[p] && (!(m->how & ZP_ONE) || p == 0)) (void)munmap(m->peer[p], m->bytes);
-    if (m->holder == ZP_FILES && m->view && m->view != m->base) (void)munmap(m->view, m->bytes);
-    memset(m->peer, 0, sizeof m->peer);
-    m->base = m->view = NULL;
-    m->holder = ZP_NOT_HELD;
-}
-
-#ifdef __linux__
-static int zp_file_make(size_t bytes) {
-    const int fd = (int)syscall(SYS_memfd_create, "zero", 1u /* close on exec */);
-    if (fd < 0 || !ftruncate(fd, (off_t)bytes)) return fd;
-    (void)close(fd);
-    return -1;
-}
-
-static char *zp_file_map(int fd, size_t bytes, int writes) {
-    const int how = writes ? PROT_READ | PROT_WRITE : PROT_READ;
-    void *p = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, how, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED) return NULL;
-    zp_huge(p, bytes);
-    return (char *)p;
-}
-
-/* A place tells the others which file its piece is. The number of a process may mean another one
-   here (containers), so a file is recognised by device and inode. */
-typedef struct zp_piece {
-    int64_t pid, fd, device, inode;
-} zp_piece;
-
-static zp_piece zp_piece_of(int fd) {
-    struct stat s;
-    zp_piece p = {(int64_t)getpid(), fd, -1, -1};
-    if (fd < 0 || fstat(fd, &s)) return p;
-    p.device = (int64_t)s.st_dev;
-    p.inode = (int64_t)s.st_ino;
-    return p;
-}
-
-/* The peer's file; -1 where it cannot be seen. */
-static int zp_piece_open(const zp_piece *his) {
-    char path[64];
-    (void)snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)his->pid,
-                   (long long)his->fd);
-    const int fd = open(path, O_RDWR | O_CLOEXEC);
-    const zp_piece found = zp_piece_of(fd);
-    if (fd < 0 || (found.device == his->device && found.inode == his->inode)) return fd;
-    (void)close(fd);
-    return -1;
-}
-
-/* Maps the piece at place p; one copy of the devices' is shown to hosts as well. 1: it is there. */
-static int zp_file_show(zp_memory *m, int p, int fd) {
-    m->holder = ZP_FILES;
-    m->peer[p] = zp_file_map(fd, m->bytes, 1);
-    if (m->how == ZP_ONE) m->view = zp_file_map(fd, m->bytes, 0);
-    return m->peer[p] && (m->how != ZP_ONE || m->view);
-}
-
-/* Pieces of processes. */
-static zero_result zp_memory_files(zp_group *g, zp_memory *m) {
-    const zp_seats *s = zp_seats_of(g);
-    const int one = m->how & ZP_ONE, fd = !one || s->me == 0 ? zp_file_make(m->bytes) : -1;
-    const zp_piece mine = zp_piece_of(fd), *his = (const zp_piece *)(const void *)g->mail;
-    int who = -1, ok = 1;
-    zero_result r = zp_exchange(g, &mine, sizeof mine);
-    for (int p = 0; p < (one ? 1 : s->n) && !r; p++) {
-        const int file = p == s->me ? fd : zp_piece_open(&his[s->rank_of[p]]);
-        ok &= zp_file_show(m, p, file);
-        if (file >= 0 && p != s->me) (void)close(file);
-    }
-    for (int p = 1; p < s->n && one; p++) m->peer[p] = m->peer[0];
-    m->base = m->peer[s->me];
-    if (!r) r = zp_agree(g, ok, &who);
-    if (fd >= 0) (void)close(fd);
-    if (!r && who >= 0) r = ZERO_ERR_MEMORY;
-    if (r) zp_memory_free(m);
-    return r;
-}
-#else
-static int zp_file_make(size_t bytes) { return -1; }
-static int zp_file_show(zp_memory *m, int p, int fd) { return 0; }
-static zero_result zp_memory_files(zp_group *g, zp_memory *m) { return ZERO_ERR_UNSUPPORTED; }
-#endif
-
-static void zp_hold_free(zp_hold *h) {
-    while (h) {
-        zp_hold *next = h->next;
-        zp_memory_free(&h->memory);
-        free(h);
-        h = next;
-    }
-}
-
-/* Memory of threads that lives as long as the list: ONE copy of the CPU's is a file of two maps. */
-static zp_hold *zp_hold_make(zp_group *g, zp_hold **list, const zp_memory *wanted) {
-    zp_hold *h = (zp_hold *)calloc(1, sizeof *h);
-    if (!h) return NULL;
-    zp_memory *m = &h->memory;
-    m->bytes = wanted->bytes;
-    m->how = wanted->how;
-    const int file = zp_host_computes() && m->how == ZP_ONE;
-    const int fd = file ? zp_file_make(m->bytes) : -1;
-    const int ok = file ? zp_file_show(m, 0, fd) : zp_memory_alloc(g, m) != NULL;
-    m->base = m->peer[0];
-    if (fd >= 0) (void)close(fd);
-    if (!ok) {
-        zp_hold_free(h);
-        return NULL;
-    }
-    h->next = __atomic_load_n(list, __ATOMIC_ACQUIRE);
-    while (!__atomic_compare_exchange_n(list, &h->next, h, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-    }
-    return h;
-}
-
-/* Pieces of threads. The first is the board's own, which is made before there is a board. */
-static zero_result zp_memory_threads(zp_group *g, zp_memory *m) {
-    const zp_seats *s = zp_seats_of(g);
-    zp_hold *mine = NULL, **his = (zp_hold **)(void *)g->mail;
-    if (!(m->how & ZP_ONE) || s->me == 0)
-        mine = zp_hold_make(g, s->board ? &s->board->pieces : &s->local->boards, m);
-    if (mine && !s->board) {
-        zp_board *board = (zp_board *)(void *)mine->memory.base;
-        board->self = mine;
-        board->users = (uint32_t)s->n;
-    }
-    ZP_TRY(zp_exchange(g, &mine, sizeof mine));
-    for (int p = 0; p < s->n; p++) {
-        const zp_hold *h = his[m->how & ZP_ONE ? 0 : p];
-        if (!h) return ZERO_ERR_MEMORY; /* on all ranks alike */
-        m->peer[p] = h->memory.base;
-        if (p == s->me) m->view = h->memory.view;
-    }
-    m->base = m->peer[s->me];
-    m->holder = ZP_HELD;
-    return ZERO_OK;
-}
-
-/* A rank is done with a board of threads. The last one frees all memory of its ranks. */
-static void zp_board_close(zp_board *b) {
-    if (__atomic_sub_fetch(&b->users, 1, __ATOMIC_ACQ_REL)) return;
-    zp_hold *self = b->self; /* stays in the group's list, empty */
-    for (int i = 0; i < 2 * ZP_CONTROL * ZP_LOCAL_MAX; i++)
-        zp_event_close(&b->streams[0][0][0] + i);
-    zp_hold_free(b->pieces);
-    zp_memory_free(&self->memory);
-}
-
-/* All boards that were made where threads meet, with what failed ranks left on them. */
-static void zp_boards_free(zero_local *local) {
-    for (zp_hold *h = local->boards; h; h = h->next)
-        if (h->memory.holder) zp_hold_free(((zp_board *)(void *)h->memory.base)->pieces);
-    zp_hold_free(local->boards);
-    local->boards = NULL;
-}
-
-/* What the ranks of this machine share, in whichever way; the board first. */
-static zero_result zp_memory_shared(zp_group *g, zp_memory *m) {
-    const zp_seats *s = zp_seats_of(g);
-    if (g->nranks == 1) return zp_memory_alloc(g, m) ? ZERO_OK : ZERO_ERR_MEMORY;
-    return s->local && !s->local->shared ? zp_memory_threads(g, m) : zp_memory_files(g, m);
-}
-
-/* The context's own board, before all other memory. COLLECTIVE. */
-static zero_result zp_board_open(zp_group *g) {
-    zp_seats *s = zp_seats_of(g);
-    const zero_result r =
-        zp_memory_open(g, &s->board_memory, sizeof(zp_board), ZP_ONE | ZP_ON_HOST);
-    if (r) return zp_error(g, r, "memory that all ranks of the machine share");
-    s->board = (zp_board *)(void *)s->board_memory.base;
-    return ZERO_OK;
-}
-
-/* The transport's view. A part's ranks of this machine are among those of the group that it was cut
-   from. */
-static void zp_seats_view(const zp_group *of, const zp_memory *m, const zp_group *part, int first,
-                          int step, zp_memory *view) {
-    const zp_seats *all = zp_seats_of(of), *some = zp_seats_of(part);
-    memset(view->peer, 0, sizeof view->peer);
-    for (int p = 0; p < some->n; p++)
-        for (int q = 0; q < all->n; q++)
-            if (all->rank_of[q] == first + some->rank_of[p] * step) view->peer[p] = m->peer[q];
-}
-
-/* Peers that still wait for this rank are told that it has left. Its memory goes, the board last:
-   it was the first. */
-static void zp_seats_close(zp_group *g) {
-    zp_seats *s = zp_seats_of(g);
-    if (s->board) __atomic_store_n(&s->board->left[s->me], 1, __ATOMIC_RELEASE);
-    for (zp_memory *m = g->first; m; m = m->next) {
-        if (m == &s->board_memory && m->holder == ZP_HELD) zp_board_close(s->board);
-        zp_memory_free(m);
-    }
-    s->board = NULL;
 }

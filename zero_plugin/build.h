@@ -15,9 +15,8 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
                        ZERO_VERSION, ZERO_CHECK, z->all->node_size, z->ntensors);
     if (!t) return at < z->ntensors;
     const zero_tensor_desc *d = &t->desc;
-    uint64_t name = ZP_HASH_EMPTY;
+    const uint64_t name = zp_name_hash(d->name);
     char hash[32] = "", slices[64] = "";
-    for (const char *c = d->name; *c; c++) name = zp_hash(name, (unsigned char)*c);
     if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
     if (t->slices > 1)
@@ -32,10 +31,8 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
 }
 
 static zero_result zp_build_agree(zero_ctx *z) {
-    char mine[ZP_MAIL_BYTES];
     ZP_TRY(zp_settle_settings(z));
-    for (int i = 0; zp_agree_line(z, i, mine, sizeof mine); i++) ZP_TRY(zp_settle_line(z, mine));
-    return ZERO_OK;
+    return zp_settle_lines(z, zp_agree_line);
 }
 
 /* The tensors in this rank's part of unit u. */
@@ -66,7 +63,8 @@ static zero_result zp_build_live(zero_ctx *z) {
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
     z->events = (zp_event *)calloc(5 * all + (size_t)pool->n + 2 * ZP_PLACES, sizeof *z->events);
-    if (!z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
+    z->layer_slots = (int *)calloc((size_t)z->layout.layers, sizeof *z->layer_slots);
+    if (!z->bucket || !z->ops || !z->events || !z->layer_slots) return ZERO_ERR_MEMORY;
     zp_event *e = z->events;
     for (int u = 0; u < z->layout.all; u++) {
         zp_live *live = &z->live[u];
@@ -323,21 +321,46 @@ static zero_result zp_build_allocate(zero_ctx *z) {
                        z->pool[ZP_PARAM].bytes, z->pool[ZP_GRAD].bytes);
 }
 
-/* The units of all tensors are 0..n-1, with no gap; the pointers of a unit's tensors go to
-   different fields. */
+/* A member's field in the host's struct. */
+typedef struct zp_field {
+    size_t at;
+    int member;
+} zp_field;
+
+static int zp_field_compare(const void *a, const void *b) {
+    const zp_field *x = (const zp_field *)a, *y = (const zp_field *)b;
+    if (x->at != y->at) return x->at < y->at ? -1 : 1;
+    return x->member - y->member;
+}
+
+/* The pointers of a unit's tensors go to different fields. `list`: memory for its members. */
+static zero_result zp_build_fields(zero_ctx *z, const zp_unit *x, zp_field *list) {
+    int n = 0;
+    for (int i = 0; i < x->members; i++) {
+        const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
+        const zp_field field = {d->field, i};
+        if (!(d->flags & ZERO_BY_SLOT)) list[n++] = field;
+    }
+    qsort(list, (size_t)n, sizeof *list, zp_field_compare);
+    for (int i = 1; i < n; i++) {
+        const int a = x->member[list[i - 1].member].tensor, b = x->member[list[i].member].tensor;
+        ZP_REFUSE(z, a != b && list[i - 1].at == list[i].at,
+                  "tensors %s and %s of unit %d have the same field (offset %zu)",
+                  z->tensors[a].desc.name, z->tensors[b].desc.name, (int)(x - z->layout.unit),
+                  list[i].at);
+    }
+    return ZERO_OK;
+}
+
+/* The units of all tensors are 0..n-1, with no gap. */
 static zero_result zp_build_units(zero_ctx *z) {
+    zero_result r = ZERO_OK;
     for (int u = 0; u < z->layout.units; u++)
         ZP_REFUSE(z, !z->layout.unit[u].announced,
                   "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
-    for (int m = 0; m < z->layout.nmembers; m++) {
-        const zp_member *x = &z->layout.members[m];
-        const zero_tensor_desc *b = &z->tensors[x->tensor].desc;
-        for (const zp_member *y = z->layout.unit[x->unit].member; y < x; y++) {
-            const zero_tensor_desc *a = &z->tensors[y->tensor].desc;
-            ZP_REFUSE(z, a != b && a->field == b->field && !((a->flags | b->flags) & ZERO_BY_SLOT),
-                      "tensors %s and %s of unit %d have the same field (offset %zu)", a->name,
-                      b->name, x->unit, a->field);
-        }
-    }
-    return ZERO_OK;
+    zp_field *list = (zp_field *)calloc((size_t)z->layout.nmembers, sizeof *list);
+    if (!list) return zp_fail(z, ZERO_ERR_MEMORY, "fields of %d tensors", z->ntensors);
+    for (int u = 0; u < z->layout.all && !r; u++) r = zp_build_fields(z, &z->layout.unit[u], list);
+    free(list);
+    return r;
 }

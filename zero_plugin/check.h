@@ -206,10 +206,8 @@ static zero_result zp_checks_pass(zero_ctx *z) {
         ZP_UNTIMELY(z, (d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound,
                     "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
-            int known = 0;
-            for (int i = 0; i < z->nslots; i++)
-                known |= z->slots[i].tensor == t && z->slots[i].layer == l;
-            ZP_UNTIMELY(z, !known, "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
+            ZP_UNTIMELY(z, !zp_slot_next(z, t, l, NULL),
+                        "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
         }
     }
     const size_t units = (size_t)z->layout.all;

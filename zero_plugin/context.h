@@ -127,8 +127,9 @@ typedef struct zp_deal {
 typedef struct zp_slot {
     int tensor, layer;
     const zp_member *member; /* NULL: not until zero_build */
-    void **place[2];         /* by side */
-    char *was[2]; /* what they pointed to at zero_slot; NULL: nothing, or it is adopted */
+    int next;        /* another one of the layer's, in a circle: behind the last the first */
+    void **place[2]; /* by side */
+    char *was[2];    /* what they pointed to at zero_slot; NULL: nothing, or it is adopted */
 } zp_slot;
 
 /* A group over which gradients are summed first: the host's, and this context's own copy. */
@@ -139,8 +140,14 @@ typedef struct zp_first_sum {
 
 typedef struct zp_alias { /* one more field for a tensor's pointer */
     int tensor;
+    int next; /* 1 + another one of the tensor's; 0: none */
     size_t field;
 } zp_alias;
+
+typedef struct zp_lending { /* the last unit of the first `seen` tensors, and its elements */
+    int seen, units;
+    size_t has;
+} zp_lending;
 
 /* A tensor's copy for the host. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
@@ -212,10 +219,17 @@ struct zero_ctx {
 
     zp_tensor *tensors;
     int ntensors, tensors_cap;
+    int *names; /* [2][index_room], a power of 2: 1 + the tensor of a name, and the first one of a
+                   field of the host's, by their hashes; 0: none */
+    size_t index_room;
+    int planned; /* the plan is that of the tensors as they are */
+    int sliced;  /* 1 + a tensor that has a slice group; 0: none has */
+    zp_lending lending;
     zp_layout layout;
     zp_live *live; /* [layout.all] */
     zp_slot *slots;
     int nslots, slots_cap;
+    int *layer_slots; /* [layout.layers] 1 + the last slot of a tensor's layer; 0: it has none */
     zp_alias *aliases;
     int naliases, aliases_cap;
     zp_event *events; /* [nevents] all that live, buffers and what is below point to */
@@ -369,8 +383,7 @@ static void zp_called(zero_ctx *z, const char *call) {
     if (z->all->call) *z->all->call = call;
 }
 
-/* Every public function begins here: its name, the phases that it may be called in, and what is
-   said in others. */
+/* Every public function begins here: its name, its phases, and what is said in others. */
 static zero_result zp_enter(zero_ctx *z, const char *call, int phases, const char *otherwise) {
     if (!z) return ZERO_ERR_ARGUMENT;
     zp_called(z, call);
@@ -380,6 +393,7 @@ static zero_result zp_enter(zero_ctx *z, const char *call, int phases, const cha
         z->device.text[0] = 0; /* nothing is lost: the host may turn back */
         return ZERO_ERR_STATE;
     }
+    if (phases == ZP_NEW) z->planned = 0; /* nothing else changes the plan */
     return z->phase & phases ? ZERO_OK : zp_fail(z, ZERO_ERR_STATE, "%s", otherwise);
 }
 #define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_enter(z, call, phases, otherwise))
@@ -392,18 +406,6 @@ static zero_result zp_settle(zero_ctx *z) {
     if (z->host.down.device) ZP_TRY(zp_stream_sync(&z->host.down));
     if (z->updates.device) ZP_TRY(zp_stream_sync(&z->updates));
     return zp_stream_sync(&z->compute);
-}
-
-/* NULL: there is none. */
-static zp_tensor *zp_tensor_find(const zero_ctx *z, const char *name) {
-    for (int t = 0; t < z->ntensors && name; t++)
-        if (!strcmp(z->tensors[t].desc.name, name)) return &z->tensors[t];
-    return NULL;
-}
-static zero_result zp_tensor_named(zero_ctx *z, const char *name, zp_tensor **t) {
-    *t = zp_tensor_find(z, name);
-    if (*t) return ZERO_OK;
-    return zp_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
 }
 
 /* Unit u lies whole in the side's array; otherwise in a buffer, while it is in use. */

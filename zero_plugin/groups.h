@@ -313,20 +313,29 @@ static zero_result zp_group_make(zero_group **out, const char *call, const zero_
     return zp_group_done(g, call, r);
 }
 
-/* The parts that colours make: this rank's place in its own. mail: every rank's colour and key. */
+static int zp_colour_compare(const void *a, const void *b) {
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+/* The parts that colours make: this rank's place in its own. mail: every rank's colour and key.
+   The colours are sorted where the list of messages is. */
 static zp_cut zp_group_cut(const zero_group *of, int colour) {
     const int32_t *said = (const int32_t *)(const void *)of->group.mail;
     const int me = of->group.rank, n = of->group.nranks;
+    int32_t *colours = (int32_t *)(void *)of->list;
     zp_cut cut = {0, -1, 0, 0, NULL};
     for (int r = 0; r < n; r++) {
-        int first = said[2 * r] >= 0;
-        for (int q = 0; q < r; q++) first &= said[2 * q] != said[2 * r];
-        cut.parts += first;
-        if (colour >= 0 && first && said[2 * r] <= colour) cut.part++;
+        colours[r] = said[2 * r];
         if (said[2 * r] != colour || colour < 0) continue;
         cut.nranks++;
         cut.rank +=
             said[2 * r + 1] < said[2 * me + 1] || (said[2 * r + 1] == said[2 * me + 1] && r < me);
+    }
+    qsort(colours, (size_t)n, sizeof *colours, zp_colour_compare);
+    for (int r = 0; r < n; r++) {
+        if (colours[r] < 0 || (r && colours[r] == colours[r - 1])) continue;
+        cut.parts++;
+        cut.part += colour >= 0 && colours[r] <= colour;
     }
     return cut;
 }

@@ -26,15 +26,30 @@ static zero_result zp_settle_line(zero_ctx *z, const char *mine) {
                              r, all + (size_t)r * ZP_MAIL_BYTES);
 }
 
-/* All settings, one by one: once. */
+/* Line i of what all ranks must have alike, zeros behind it; 0: there is none. */
+typedef int (*zp_line_fn)(const zero_ctx *z, int i, char *text, size_t bytes);
+
+/* By one exchange of a hash of all lines; one by one only where they differ. */
+static zero_result zp_settle_lines(zero_ctx *z, zp_line_fn line) {
+    uint64_t words[ZP_MAIL_BYTES / sizeof(uint64_t)], hash = ZP_HASH_EMPTY;
+    char *mine = (char *)words;
+    for (int i = 0; line(z, i, mine, sizeof words); i++)
+        for (size_t w = 0; w < sizeof words / sizeof *words; w++) hash = zp_hash(hash, words[w]);
+    ZP_DO(z, zp_exchange(z->all, &hash, sizeof hash));
+    const int differ = zp_mail_differs(z->all, sizeof hash);
+    for (int i = 0; differ && line(z, i, mine, sizeof words); i++) ZP_TRY(zp_settle_line(z, mine));
+    return ZERO_OK;
+}
+
+static int zp_setting_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+    memset(text, 0, bytes);
+    if (i < ZP_SETTINGS && !zp_settings[i].free)
+        zp_setting_print(&zp_settings[i], &z->cfg, text, bytes);
+    return i < ZP_SETTINGS;
+}
+/* All settings: once. */
 static zero_result zp_settle_settings(zero_ctx *z) {
-    char mine[ZP_MAIL_BYTES];
-    for (int i = 0; i < ZP_SETTINGS && !z->settled; i++) {
-        memset(mine, 0, sizeof mine);
-        if (zp_settings[i].free) continue;
-        zp_setting_print(&zp_settings[i], &z->cfg, mine, sizeof mine);
-        ZP_TRY(zp_settle_line(z, mine));
-    }
+    if (!z->settled) ZP_TRY(zp_settle_lines(z, zp_setting_line));
     z->settled = 1;
     return ZERO_OK;
 }

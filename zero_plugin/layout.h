@@ -24,6 +24,7 @@ typedef struct zp_tensor {
     int first_member;      /* in zp_layout.by_tensor: one per `together` layers */
     int together;          /* layers of a unit */
     int every;             /* units from one of these to the next */
+    int aliases;           /* 1 + the last of them; 0: it has none */
     float lr_factor, decay_factor;
     size_t rows, cols;     /* of its matrices, if the rule needs them: one after another; 0: none */
     int first_layer;       /* of the layers of all tensors */

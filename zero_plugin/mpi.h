@@ -124,6 +124,7 @@ typedef struct zp_mpi_moving {
     MPI_Request head, word, piece[ZP_CROSSINGS];
     size_t pieces, begun, ended; /* of them: given to MPI, and moved */
     int headed, heard, done;     /* envelope and word have moved; all have */
+    int before; /* 1 + the message that goes first, between the same ranks, in this direction */
 } zp_mpi_moving;
 
 static size_t zp_mpi_pieces(const zp_swap *x) { return zp_crossings(x->group->nranks); }
@@ -135,7 +136,10 @@ static zero_result zp_mpi_message_begin(const zp_swap *x, int i) {
     zp_mpi_moving *w = &zp_mpi_of(g)->moving[i];
     const zp_envelope mine = {x->call, x->number, m->bytes};
     const int bytes = (int)sizeof mine;
+    int *last = &zp_mpi_of(g)->last[2 * m->peer + !m->sends];
     memset(w, 0, sizeof *w);
+    w->before = *last;
+    *last = i + 1;
     w->envelope = mine;
     w->pieces = (m->bytes + ZP_MESSAGE_PIECE - 1) / ZP_MESSAGE_PIECE;
     w->heard = w->pieces <= zp_mpi_pieces(x);
@@ -204,10 +208,7 @@ static zero_result zp_mpi_messages_go(const zp_swap *x, int *left, int *moved) {
     zero_result r = ZERO_OK;
     *left = -1;
     for (int i = 0; i < x->n; i++) {
-        const zero_message *m = &x->list[i];
-        int first = !w[i].done;
-        for (int k = 0; k < i && first; k++)
-            first = w[k].done || x->list[k].peer != m->peer || x->list[k].sends != m->sends;
+        const int first = !w[i].done && (!w[i].before || w[w[i].before - 1].done);
         const zero_result one = first ? zp_mpi_message_go(x, i, moved) : ZERO_OK;
         if (one && !r) r = one;
         if (!w[i].done) *left = i;
@@ -221,6 +222,7 @@ static zero_result zp_mpi_swap(zp_stream *s, const zp_swap *x) {
     double deadline = 0;
     int left = 0;
     zero_result r = ZERO_OK;
+    memset(zp_mpi_of(g)->last, 0, 2 * (size_t)g->nranks * sizeof(int));
     for (int i = 0; i < x->n && !r; i++) r = zp_mpi_message_begin(x, i);
     for (int spin = 0; left >= 0 && !r; spin++) {
         int moved = 0;
@@ -335,16 +337,14 @@ static zero_result zp_mpi_nodes(zp_group *g, int node_size) {
     ZP_TRY(zp_mpi_even(g, said, node_size));
     g->node_size = m->seats.n = mine.ranks;
     m->seats.me = mine.place;
-    for (int i = 0; i < g->nranks; i++) {
-        if (said[i].place) continue;
-        if (mine.first == i) m->node = m->nnodes;
-        for (int r = 0; r < g->nranks; r++)
-            if (said[r].first == i) {
-                m->node_rank[m->nnodes * mine.ranks + said[r].place] = r;
-                g->scattered |= r != m->nnodes * mine.ranks + said[r].place;
-            }
-        m->nnodes++;
+    int *number = m->last; /* by a node's lowest rank, which comes before its others */
+    for (int r = 0; r < g->nranks; r++) {
+        if (said[r].first == r) number[r] = m->nnodes++;
+        const int at = number[said[r].first] * mine.ranks + said[r].place;
+        m->node_rank[at] = r;
+        g->scattered |= r != at;
     }
+    m->node = number[mine.first];
     for (int p = 0; p < m->seats.n; p++)
         m->seats.rank_of[p] = m->node_rank[m->node * mine.ranks + p];
     return ZERO_OK;
@@ -374,8 +374,10 @@ static int zp_mpi_make(zp_group *g) {
     m->landing = (zp_landing *)calloc(1 + n, sizeof *m->landing);
     m->told = (MPI_Request *)malloc(n * sizeof *m->told);
     m->node_rank = (int *)malloc(n * sizeof *m->node_rank);
-    if (g->swaps) m->moving = (zp_mpi_moving *)calloc(ZP_MESSAGES, sizeof *m->moving);
-    return m->landing && m->told && m->node_rank && (!g->swaps || m->moving);
+    m->last = (int *)malloc(2 * n * sizeof *m->last);
+    if (g->swaps)
+        m->moving = (zp_mpi_moving *)calloc(zp_max(ZP_MESSAGES, 2 * n), sizeof *m->moving);
+    return m->landing && m->told && m->node_rank && m->last && (!g->swaps || m->moving);
 }
 
 static zero_result zp_mpi_join(zp_group *g, const zero_comm *given) {
@@ -437,6 +439,7 @@ static void zp_mpi_leave(zp_group *g, int broken) {
     free(m->node_rank);
     free(m->wire);
     free(m->moving);
+    free(m->last);
     free(m);
 }
 

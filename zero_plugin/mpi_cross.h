@@ -31,8 +31,9 @@ typedef struct zp_mpi {
     float *wire;         /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
     zp_landing *landing; /* [1 + nranks] given and got in an exchange */
     char told_text[ZP_TEXT_BYTES];
-    struct zp_mpi_moving *moving; /* [ZP_MESSAGES] of a host's group; otherwise NULL */
-    MPI_Request *told;            /* [nranks] word of this rank's failure */
+    struct zp_mpi_moving *moving; /* of a host's group, as many as a list has; otherwise NULL */
+    int *last; /* [2 * nranks] 1 + the last message to a rank, from it; joining, nodes' numbers */
+    MPI_Request *told; /* [nranks] word of this rank's failure */
     int is_told;
     int abandoned; /* a request was given up, or a peer: what MPI may touch is never freed */
 } zp_mpi;

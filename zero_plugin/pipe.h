@@ -12,7 +12,7 @@
    sleeps on nothing else: all messages of a list are looked after in turn, until all have moved. */
 #pragma once
 
-#include "board.h"
+#include "shared.h"
 
 #define ZP_PIPE_SLOTS ((size_t)4)
 #define ZP_MESSAGES   256 /* of one list */

@@ -114,8 +114,9 @@ static int zp_unit_stays(const zero_ctx *z, int u) {
    to shift a unit to where its shard does, and for the rest of the last sector. */
 static int zp_pool_add(zp_pool *p, size_t bytes, int own, int sectors) {
     if (sectors) p->bytes = zp_round_up(p->bytes, ZP_SECTOR);
-    const zp_buffer made = {p->bytes, -1, own, 0, 0, NULL};
+    const zp_buffer made = {p->bytes, -1, 0, 0, NULL};
     p->buffer[p->n] = made;
+    p->alone += own; /* they come first */
     if (sectors) bytes += 2 * ZP_SECTOR;
     p->bytes += bytes;
     return p->n++;
@@ -335,6 +336,7 @@ static void zp_plan_close(zero_ctx *z) {
     z->array[0].part = NULL;
     for (int i = 0; i < 2; i++) {
         free(z->pool[i].buffer);
+        free(z->pool[i].held_by);
         free(z->trace[i].unit);
         memset(&z->pool[i], 0, sizeof z->pool[i]);
         memset(&z->trace[i], 0, sizeof z->trace[i]);
@@ -351,7 +353,8 @@ static zero_result zp_plan_memory(zero_ctx *z) {
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
         z->trace[i].cap = (int)(4 * units + 16);
         z->trace[i].unit = (int *)calloc((size_t)z->trace[i].cap, sizeof *z->trace[i].unit);
-        made &= z->pool[i].buffer && z->trace[i].unit;
+        z->pool[i].held_by = (int *)calloc(units, sizeof *z->pool[i].held_by);
+        made &= z->pool[i].buffer && z->pool[i].held_by && z->trace[i].unit;
     }
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }

@@ -11,7 +11,6 @@
 typedef struct zp_buffer {
     size_t at;          /* bytes in its region */
     int unit;           /* whose values it holds, or -1 */
-    int own;            /* belongs to one unit */
     int open;           /* begun and not ended */
     uint64_t used;      /* clock of the last begin, end or gather */
     zp_event *released; /* parameters: the last unit that had it has been computed with */
@@ -20,6 +19,8 @@ typedef struct zp_buffer {
 typedef struct zp_pool {
     zp_buffer *buffer;
     int n;
+    int alone;    /* of these, the first ones: each belongs to one unit */
+    int *held_by; /* by unit: 1 + the buffer that zp_pool_take gave it; 0: none */
     uint64_t clock;
     size_t bytes; /* of its region: what lies alone, then the buffers */
 } zp_pool;
@@ -29,28 +30,28 @@ typedef struct zp_trace { /* units in order of their outermost begin with parame
     int n, at, cap;
 } zp_trace;
 
-static int zp_pool_find(const zp_pool *p, int unit) {
-    for (int b = 0; b < p->n; b++)
-        if (p->buffer[b].unit == unit) return b;
-    return -1;
-}
+static int zp_pool_find(const zp_pool *p, int unit) { return p->held_by[unit] - 1; }
 
 /* The shared buffer that was used longest ago, among those that are not open and whose unit is not
    wanted soon; -1: there is none. */
 static int zp_pool_oldest(const zp_pool *p, const int *soon, int nsoon) {
     int best = -1;
-    for (int b = 0; b < p->n; b++) {
+    for (int b = p->alone; b < p->n; b++) {
         const zp_buffer *x = &p->buffer[b];
         int wanted = 0;
-        if (x->own || x->open) continue;
+        if (x->open) continue;
         for (int i = 0; i < nsoon; i++) wanted |= x->unit >= 0 && soon[i] == x->unit;
         if (!wanted && (best < 0 || x->used < p->buffer[best].used)) best = b;
     }
     return best;
 }
 
+static void zp_pool_leave(zp_pool *p, int b) {
+    if (p->buffer[b].unit >= 0) p->held_by[p->buffer[b].unit] = 0;
+    p->buffer[b].unit = -1;
+}
 static void zp_pool_forget(zp_pool *p) {
-    for (int b = 0; b < p->n; b++) p->buffer[b].unit = -1;
+    for (int b = 0; b < p->n; b++) zp_pool_leave(p, b);
 }
 
 /* Gives `unit` a buffer. 1: the buffer must be filled; 0: it holds the unit; -1: none is free. */
@@ -59,7 +60,9 @@ static int zp_pool_take(zp_pool *p, int unit, int own, const int *soon, int nsoo
     const int held = b >= 0;
     if (!held) b = own >= 0 ? own : zp_pool_oldest(p, soon, nsoon);
     if (b < 0) return -1;
+    zp_pool_leave(p, b);
     p->buffer[b].unit = unit;
+    p->held_by[unit] = b + 1;
     p->buffer[b].used = ++p->clock;
     return !held;
 }
@@ -96,8 +99,8 @@ static int zp_trace_ahead(const zp_trace *t, int wraps, int max, int *soon) {
 static const char *zp_pool_open(const zp_pool *p, char *text, size_t bytes) {
     size_t n = 0;
     text[0] = 0;
-    for (int b = 0; b < p->n && n + 16 < bytes; b++)
-        if (p->buffer[b].open && !p->buffer[b].own)
+    for (int b = p->alone; b < p->n && n + 16 < bytes; b++)
+        if (p->buffer[b].open)
             n += (size_t)snprintf(text + n, bytes - n, "%s%d", n ? ", " : "", p->buffer[b].unit);
     return text;
 }

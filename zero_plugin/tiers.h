@@ -2,7 +2,7 @@
  */
 #pragma once
 
-#include "context.h"
+#include "names.h"
 
 /* Bytes of unit u's part in the file: whole sectors. */
 static size_t zp_plan_filed(const zp_array *a, int u) {

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -51,6 +52,10 @@ struct checkpoint {
     char temporary[CK_PATH];
     double write_s;
     char notes[4 * CHECKPOINT_SENTENCE];
+
+    /* of generations in memory */
+    int slot;             /* rank 0: of what was saved or loaded last; -1: nothing was */
+    char *held[CK_SLOTS]; /* this rank's files, once it has written them */
 
     ck_manifest loaded;
     int has_loaded;
@@ -139,6 +144,7 @@ static int ck_items(const zero_ctx *z, const checkpoint_parts *parts, int whole,
 size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_options *options) {
     uint64_t image;
     (void)ck_items(z, &options->parts, 0, NULL, &image);
+    if (options->memory) return (size_t)(CK_WINDOWS + CK_SLOTS * ck_file_bytes(image));
     const uint64_t copy = options->asynchronous ? image + CK_PAGE : 0;
     return (size_t)(CK_WINDOWS + ck_table_bytes(image) + copy);
 }
@@ -196,16 +202,16 @@ static checkpoint_result ck_wire_unpack(checkpoint *c, int rank, const char *in,
 /* Shapes as the caller gives them, where they fit. */
 static checkpoint_result ck_plan_close(checkpoint *c, const checkpoint_options *o, ck_error *e) {
     ck_manifest *m = &c->plan;
+    for (int k = 0; k < o->ntensors && o->tensors; k++) {
+        const zero_tensor_desc *d = &o->tensors[k];
+        const uint64_t layers = d->layers > 1 ? (uint64_t)d->layers : 1;
+        const int i = ck_manifest_find(m, d->name);
+        if (i < 0 || m->tensor[i].layers != 1 || layers * d->numel != m->tensor[i].numel) continue;
+        m->tensor[i].layers = layers;
+        m->tensor[i].numel = d->numel;
+    }
     for (int i = 0; i < m->ntensors; i++) {
         ck_tensor *t = &m->tensor[i];
-        for (int k = 0; k < o->ntensors && o->tensors; k++) {
-            const zero_tensor_desc *d = &o->tensors[k];
-            const uint64_t layers = d->layers > 1 ? (uint64_t)d->layers : 1;
-            if (strcmp(d->name, t->name) != 0 || layers * d->numel != t->numel) continue;
-            t->layers = layers;
-            t->numel = d->numel;
-            break;
-        }
         if (t->narrays > m->narrays) m->narrays = t->narrays;
         for (int k = 0; k < t->narrays; k++) CK_TRY(ck_array_close(t, &t->array[k], e));
     }
@@ -264,6 +270,8 @@ static checkpoint_result ck_reserve(checkpoint *c, ck_error *e) {
     c->nitems = n;
     (void)ck_items(c->z, &c->o.parts, 0, c->item, &c->image_bytes);
     const uint64_t table = ck_table_bytes(c->image_bytes);
+    c->report.bytes = c->image_bytes + table;
+    if (c->o.memory) return CHECKPOINT_OK; /* its files are mapped when they are first written */
     c->table = (char *)ck_pages_alloc((size_t)table);
     if (c->o.asynchronous) c->host = (char *)zero_host_alloc((size_t)c->image_bytes + CK_PAGE);
     if (c->table == NULL || (c->o.asynchronous && c->host == NULL))
@@ -276,13 +284,14 @@ static checkpoint_result ck_reserve(checkpoint *c, ck_error *e) {
 
 static checkpoint_result ck_options(checkpoint *c, const checkpoint_options *o, ck_error *e) {
     const char *config = o->config ? o->config : "";
-    if (o->folder == NULL || o->folder[0] == 0 || strlen(o->folder) > CK_PATH - 4 * CK_NAME)
+    const char *folder = o->memory ? CK_MEMORY : o->folder;
+    if (folder == NULL || folder[0] == 0 || strlen(folder) > CK_PATH - 4 * CK_NAME)
         return ck_fail(e, CHECKPOINT_ARGUMENT, "options.folder is missing or too long");
     if (o->keep_last < 0 || o->keep_every < 0 || o->ntensors < 0)
         return ck_fail(e, CHECKPOINT_ARGUMENT,
                        "keep_last %d, keep_every %" PRId64 ": 0 or more is expected", o->keep_last,
                        o->keep_every);
-    memcpy(c->folder, o->folder, strlen(o->folder) + 1);
+    memcpy(c->folder, folder, strlen(folder) + 1);
     c->plan.config = strdup(config);
     if (c->plan.config == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for options");
     c->plan.nranks = c->plan.nfiles = c->nranks;
@@ -341,7 +350,7 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
     }
     c->z = z;
     c->all = all;
-    c->lock = -1;
+    c->lock = c->slot = -1;
     c->o = *o;
     c->o.folder = c->o.config = NULL;
     c->o.tensors = NULL;
@@ -352,7 +361,7 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
     if (!ck_work_open(&c->work, c->plan.run.timeout_s))
         (void)ck_fail(&e, CHECKPOINT_MEMORY, "no memory for a thread");
     if (!e.code) (void)ck_options(c, o, &e);
-    if (ck_on_first(c, ck_open_folder, c, &e)) return ck_told(c, &e);
+    if (ck_on_first(c, c->o.memory ? NULL : ck_open_folder, c, &e)) return ck_told(c, &e);
     if (ck_plan_exchange(c, o, &e)) return ck_told(c, &e);
     const zero_result zr = ck_broadcast(&c->all, &c->id, sizeof c->id, 0);
     if (zr) (void)ck_plugin(&c->all, zr, &e);
@@ -458,7 +467,7 @@ static checkpoint_result ck_tables(checkpoint *c, ck_error *e) {
 static checkpoint_result ck_commit(void *arg, ck_error *e) {
     checkpoint *c = (checkpoint *)arg;
     CK_TRY(ck_tables(c, e));
-    checkpoint_result r = ck_manifest_write(&c->plan, c->temporary, e);
+    checkpoint_result r = ck_manifest_write(&c->plan, c->temporary, "manifest.json", e);
     if (!r)
         r = ck_generation_publish(c->folder, strrchr(c->temporary, '/') + 1, c->plan.step,
                                   c->plan.save, &c->published, e);
@@ -578,6 +587,58 @@ static checkpoint_result ck_save_aside(checkpoint *c, ck_error *e) {
     return CHECKPOINT_OK;
 }
 
+/* ---- save in memory ---- */
+
+/* This rank's file: made in its place. */
+static checkpoint_result ck_memory_fill(checkpoint *c, int slot, ck_error *e) {
+    char **file = &c->held[slot];
+    const uint64_t bytes = ck_file_bytes(c->image_bytes);
+    if (*file == NULL) CK_TRY(ck_memory_map(c->o.memory, slot, c->rank, bytes, file, e));
+    CK_TRY(ck_fill(c, 0, (size_t)c->image_bytes, *file, e));
+    memset(*file + c->image_bytes, 0, (size_t)ck_table_bytes(c->image_bytes));
+    ck_blocks_hash(*file + c->image_bytes, 0, *file, (size_t)c->image_bytes);
+    return CHECKPOINT_OK;
+}
+
+/* Rank 0, when all ranks hold theirs. */
+static checkpoint_result ck_memory_close(checkpoint *c, int slot, ck_error *e) {
+    char name[CK_NAME];
+    ck_memory_name(name, c->o.memory, slot, CK_OF_MANIFEST);
+    CK_TRY(ck_tables(c, e));
+    CK_TRY(ck_manifest_write(&c->plan, c->temporary, name, e));
+    ck_memory_commit(c->o.memory, slot, c->plan.step);
+    c->slot = slot;
+    return CHECKPOINT_OK;
+}
+
+/* Into the slot that the run does not go on from. No rank writes before rank 0 has said that this
+   one is not whole, nor into the other one before rank 0 has committed this. */
+static checkpoint_result ck_save_memory(checkpoint *c, int64_t step, const checkpoint_value *values,
+                                        int n, ck_error *e) {
+    int64_t first[2] = {step, c->slot == 0};
+    const zero_result zr = ck_broadcast(&c->all, first, sizeof first, 0);
+    if (zr) return ck_plugin(&c->all, zr, e);
+    const int slot = (int)first[1];
+    c->plan.step = step;
+    c->plan.save = (uint64_t)++c->saves;
+    (void)snprintf(c->temporary, sizeof c->temporary, CK_MEMORY "/fd");
+    if (step < 0 || first[0] != step)
+        (void)ck_fail(e, CHECKPOINT_ARGUMENT,
+                      "step %" PRId64 ": expected 0 or more, and the same on all ranks", step);
+    if (!e->code && c->rank == 0) (void)ck_memory_begin(c->o.memory, slot, c->nranks, e);
+    if (!e->code && c->rank == 0) (void)ck_manifest_set_values(&c->plan, values, n, e);
+    if (ck_agree(&c->all, e)) return e->code;
+    for (int r = 0; r < c->nranks; r++) ck_memory_name(c->plan.file[r].name, c->o.memory, slot, r);
+    CK_TRY(ck_state_begin(c, e));
+    (void)ck_memory_fill(c, slot, e);
+    (void)zero_state_end(c->z, 0);
+    if (ck_agree(&c->all, e)) return e->code;
+    if (c->rank == 0) (void)ck_memory_close(c, slot, e);
+    return ck_agree(&c->all, e);
+}
+
+/* ---- save, whatever kind ---- */
+
 /* The end of a save that was written aside. */
 static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
     if (!c->flying) return CHECKPOINT_OK;
@@ -613,6 +674,11 @@ checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_
     const double start = ck_now();
     const int64_t earlier = c->plan.step;
     ck_error e = ck_none, before = ck_none;
+    if (c->o.memory) {
+        (void)ck_save_memory(c, step, values, nvalues, &e);
+        c->report.stall_s = ck_now() - start;
+        return ck_told(c, &e);
+    }
     (void)ck_finish(c, &before);
     c->report.waited_s = ck_now() - start;
     if (before.code == CHECKPOINT_PLUGIN) return ck_told(c, &before);
@@ -639,6 +705,8 @@ void checkpoint_destroy(checkpoint *c) {
     ck_leftovers_free(&c->leftovers);
     ck_manifest_free(&c->plan);
     ck_manifest_free(&c->loaded);
+    for (int i = 0; i < CK_SLOTS; i++)
+        if (c->held[i]) (void)munmap(c->held[i], (size_t)ck_file_bytes(c->image_bytes));
     free(c->item);
     free(c->window);
     free(c->table);
@@ -649,23 +717,26 @@ void checkpoint_destroy(checkpoint *c) {
 
 /* ---- load ---- */
 
-/* A generation's manifest.json. */
+/* A generation's manifest. */
 typedef struct ck_text {
-    const char *folder;
+    const char *folder, *name;
     char *text;
     size_t bytes;
 } ck_text;
 static checkpoint_result ck_text_read(void *arg, ck_error *e) {
     ck_text *t = (ck_text *)arg;
     char path[CK_PATH];
-    CK_TRY(ck_path(path, t->folder, "manifest.json", e));
+    CK_TRY(ck_path(path, t->folder, t->name, e));
     return ck_file_read(path, &t->text, &t->bytes, e);
 }
 
 /* Rank 0's manifest on all ranks, so that all read the same. */
-static checkpoint_result ck_load_manifest(checkpoint *c, const char *folder, ck_manifest *m,
-                                          ck_error *e) {
-    ck_text read = {folder, NULL, 0};
+static checkpoint_result ck_load_manifest(checkpoint *c, const char *folder, int64_t step,
+                                          ck_manifest *m, ck_error *e) {
+    char name[CK_NAME] = "manifest.json";
+    if (c->o.memory && c->rank == 0)
+        ck_memory_name(name, c->o.memory, ck_memory_find(c->o.memory, step), CK_OF_MANIFEST);
+    ck_text read = {folder, name, NULL, 0};
     if (ck_on_first(c, ck_text_read, &read, e)) {
         free(read.text);
         return e->code;
@@ -864,7 +935,7 @@ static checkpoint_result ck_load_one(ck_loading *l, const checkpoint_generation 
     l->m = &m;
     l->folder = folder;
     if (ck_path(folder, c->folder, g->name, e)) return e->code; /* the same on all ranks */
-    if (ck_load_manifest(c, folder, &m, e) == CHECKPOINT_OK) {
+    if (ck_load_manifest(c, folder, g->step, &m, e) == CHECKPOINT_OK) {
         if (m.step != g->step)
             (void)ck_fail(e, CHECKPOINT_DAMAGED, "%s holds step %" PRId64, folder, m.step);
         else if (ck_same_model(c, &m, e) == CHECKPOINT_OK)
@@ -880,6 +951,7 @@ static checkpoint_result ck_load_one(ck_loading *l, const checkpoint_generation 
     ck_manifest_free(&c->loaded);
     c->loaded = m;
     c->has_loaded = 1;
+    if (c->o.memory && c->rank == 0) c->slot = ck_memory_find(c->o.memory, g->step);
     return CHECKPOINT_OK;
 }
 
@@ -894,11 +966,13 @@ static void ck_say_skipped(checkpoint *c, const char *name, const ck_error *e) {
 /* Rank 0's list of generations. */
 typedef struct ck_offer {
     const char *folder;
+    const checkpoint_memory *memory;
     checkpoint_generation *list;
     int n;
 } ck_offer;
 static checkpoint_result ck_offer_list(void *arg, ck_error *e) {
     ck_offer *offer = (ck_offer *)arg;
+    if (offer->memory) return ck_memory_list(offer->memory, &offer->list, &offer->n, e);
     return e->code = checkpoint_list(offer->folder, &offer->list, &offer->n, e->text);
 }
 
@@ -934,7 +1008,7 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
 checkpoint_result checkpoint_load(checkpoint *c, int64_t step) {
     const double start = ck_now();
     ck_loading l = {.c = c};
-    ck_offer offer = {c->folder, NULL, 0};
+    ck_offer offer = {c->folder, c->o.memory, NULL, 0};
     ck_error e = ck_none;
     if (ck_finish(c, &e)) return ck_told(c, &e);
     c->report.skipped = 0;

@@ -141,6 +141,18 @@ typedef struct checkpoint_parts {
 
 /* ---- saving and loading with a context ----------------------------------------------------- */
 
+/* Generations without a disk: two of them, one whole while the other is written, in memory of a
+   process that forks the ranks and outlives them. A rank that dies leaves the newest whole one as
+   it was, and ranks that are forked after it load it, however many. The memory is taken by
+   the first two saves: of each rank twice its shard file. It goes with that process. */
+typedef struct checkpoint_memory checkpoint_memory;
+
+/* By that process, before it forks: for one checkpoint of at most so many ranks. NULL: no memory or
+   descriptors, 2 for each rank and 2; errno says which. */
+checkpoint_memory *checkpoint_memory_create(int ranks);
+/* When the ranks have ended. NULL is allowed. */
+void checkpoint_memory_destroy(checkpoint_memory *m);
+
 /* Every zero is the default. Strings are copied. */
 typedef struct checkpoint_options {
     const char *folder; /* of the generations; made if it is not there (its parent must be), at
@@ -159,8 +171,11 @@ typedef struct checkpoint_options {
     void (*log)(void *user, const char *sentence); /* what was skipped, removed, waited for; may be
                                                       NULL. On rank 0 */
     void *log_user;
-    checkpoint_parts parts; /* zeros: the context has the whole model. `tensors` tells the whole
-                               ones */
+    checkpoint_parts parts;    /* zeros: the context has the whole model. `tensors` tells the whole
+                                  ones */
+    checkpoint_memory *memory; /* not NULL: generations are in it, of one checkpoint at a time;
+                                  folder, what is kept there and asynchronous count for nothing.
+                                  Borrowed until checkpoint_destroy */
 } checkpoint_options;
 
 typedef struct checkpoint checkpoint;

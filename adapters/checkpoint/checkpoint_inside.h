@@ -7,6 +7,7 @@
      checkpoint_cut.c       tensors in parts: the order in which their elements are stored
      checkpoint_manifest.c  manifest.json to and from a struct
      checkpoint_folder.c    generations as folders: list, publish, remove
+     checkpoint_memory.c    generations in the memory of the process that starts ranks
      checkpoint_meeting.c   agreement of ranks, and waiting for those whose disks are slow
      checkpoint_base.c      sentences, sizes, bytes, threads
 
@@ -199,6 +200,7 @@ typedef struct ck_manifest {
     int nranks;
     char *config;
     int nvalues, nfiles, ntensors, room;
+    int *index; /* [2 * room], a power of 2: 1 + the tensor of a name, by its hash; 0: none */
     checkpoint_value *value; /* names and texts are owned */
     ck_file *file;
     ck_tensor *tensor;
@@ -223,9 +225,10 @@ checkpoint_result ck_manifest_set_values(ck_manifest *m, const checkpoint_value 
 char *ck_manifest_print(const ck_manifest *m, size_t *bytes);
 /* *m is to be freed in any case. DAMAGED: its checksum or what it says is wrong. */
 checkpoint_result ck_manifest_parse(ck_manifest *m, const char *text, size_t bytes, ck_error *e);
-/* The same from and to a generation's folder. */
+/* The same from and to a generation's folder; a new one is called manifest.json on a disk. */
 checkpoint_result ck_manifest_read(ck_manifest *m, const char *folder, ck_error *e);
-checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, ck_error *e);
+checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, const char *name,
+                                    ck_error *e);
 extern const char *const ck_types[ZERO_TYPES]; /* "f32", ... */
 const char *ck_optimizer_name(zero_optimizer optimizer, char out[CK_NAME]);
 
@@ -256,6 +259,8 @@ typedef struct ck_shard {
     char *table;         /* ck_table_bytes, aligned to pages */
     const ck_work *work; /* looked at between windows, to give up. NULL: never */
 } ck_shard;
+/* Makes the table of an image's checksums. */
+void ck_blocks_hash(char *table, uint64_t at, const char *bytes, size_t n);
 /* Written as shard_00000.part, fsynced, and renamed. */
 checkpoint_result ck_shard_write(const ck_shard *s, ck_error *e);
 
@@ -340,6 +345,23 @@ void ck_leftovers_free(ck_leftovers *l);
 /* The whole file, a zero after it; the caller frees. */
 checkpoint_result ck_file_read(const char *path, char **text, size_t *bytes, ck_error *e);
 checkpoint_result ck_file_write(const char *path, const char *text, size_t bytes, ck_error *e);
+
+/* ---- generations in memory ----------------------------------------------------------------- */
+
+/* Files in CK_MEMORY "/fd", in one of two slots. Rank 0's, but for _name and _map. */
+#define CK_MEMORY "/proc/self"
+enum { CK_SLOTS = 2, CK_OF_MANIFEST = -1 };
+/* The slot of a step that is whole, below 0: of the newest; -1: there is none. */
+int ck_memory_find(const checkpoint_memory *m, int64_t step);
+checkpoint_result ck_memory_list(const checkpoint_memory *m, checkpoint_generation **list, int *n,
+                                 ck_error *e);
+/* Of a rank's file; of the manifest: CK_OF_MANIFEST. */
+void ck_memory_name(char out[CK_NAME], const checkpoint_memory *m, int slot, int rank);
+/* The slot is not whole from here to its commit; ranks write between them, at what they map. */
+checkpoint_result ck_memory_begin(checkpoint_memory *m, int slot, int ranks, ck_error *e);
+checkpoint_result ck_memory_map(const checkpoint_memory *m, int slot, int rank, uint64_t bytes,
+                                char **out, ck_error *e);
+void ck_memory_commit(checkpoint_memory *m, int slot, int64_t step);
 
 /* ---- a generation without a context -------------------------------------------------------- */
 

@@ -37,15 +37,39 @@ void ck_manifest_free(ck_manifest *m) {
         for (int k = 0; k < CK_ARRAYS; k++) free(m->tensor[t].array[k].piece);
     }
     free(m->tensor);
+    free(m->index);
     free(m->file);
     free(m->config);
     memset(m, 0, sizeof *m);
 }
 
+/* Where a name is in the index, or would be: at most half of it is taken. */
+static int *ck_manifest_place(const ck_manifest *m, const char *name) {
+    for (size_t i = (size_t)ck_hash(name, strlen(name));; i++) {
+        int *at = &m->index[i & (2 * (size_t)m->room - 1)];
+        if (*at == 0 || strcmp(m->tensor[*at - 1].name, name) == 0) return at;
+    }
+}
 int ck_manifest_find(const ck_manifest *m, const char *name) {
-    for (int t = 0; t < m->ntensors; t++)
-        if (strcmp(m->tensor[t].name, name) == 0) return t;
-    return -1;
+    return m->room ? *ck_manifest_place(m, name) - 1 : -1;
+}
+
+/* Room for one more tensor. 0: there is no memory. */
+static int ck_manifest_grow(ck_manifest *m) {
+    const int room = m->room ? 2 * m->room : 32;
+    if (m->ntensors < m->room) return 1;
+    int *index = (int *)calloc(2 * (size_t)room, sizeof *index);
+    void *more = index ? realloc(m->tensor, (size_t)room * sizeof *m->tensor) : NULL;
+    if (more == NULL) {
+        free(index);
+        return 0;
+    }
+    free(m->index);
+    m->index = index;
+    m->tensor = (ck_tensor *)more;
+    m->room = room;
+    for (int t = 0; t < m->ntensors; t++) *ck_manifest_place(m, m->tensor[t].name) = t + 1;
+    return 1;
 }
 
 int ck_is_feedback(const char *name) {
@@ -55,19 +79,13 @@ int ck_is_feedback(const char *name) {
 ck_tensor *ck_manifest_tensor(ck_manifest *m, const char *name) {
     const int t = ck_manifest_find(m, name);
     if (t >= 0) return &m->tensor[t];
-    if (m->ntensors == m->room) {
-        const int room = m->room ? 2 * m->room : 32;
-        void *more = realloc(m->tensor, (size_t)room * sizeof *m->tensor);
-        if (more == NULL) return NULL;
-        m->tensor = (ck_tensor *)more;
-        m->room = room;
-    }
+    if (!ck_manifest_grow(m)) return NULL;
     ck_tensor *x = &m->tensor[m->ntensors];
     memset(x, 0, sizeof *x);
     x->name = strdup(name);
     if (x->name == NULL) return NULL;
     x->layers = 1;
-    m->ntensors++;
+    *ck_manifest_place(m, name) = ++m->ntensors;
     return x;
 }
 
@@ -585,12 +603,13 @@ checkpoint_result ck_manifest_read(ck_manifest *m, const char *folder, ck_error 
     return r ? ck_fail(e, r, "%.400s/%.220s", folder, why.text) : r;
 }
 
-checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, ck_error *e) {
+checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, const char *name,
+                                    ck_error *e) {
     char path[CK_PATH];
     size_t bytes = 0;
-    CK_TRY(ck_path(path, folder, "manifest.json", e));
+    CK_TRY(ck_path(path, folder, name, e));
     char *text = ck_manifest_print(m, &bytes);
-    if (text == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for manifest.json");
+    if (text == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for %s", name);
     const checkpoint_result r = ck_file_write(path, text, bytes, e);
     free(text);
     return r;

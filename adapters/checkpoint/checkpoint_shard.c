@@ -74,7 +74,7 @@ static int ck_open(const char *path, int flags, int *direct) {
     return fd;
 }
 
-static void ck_blocks_hash(char *table, uint64_t at, const char *bytes, size_t n) {
+void ck_blocks_hash(char *table, uint64_t at, const char *bytes, size_t n) {
     for (size_t done = 0; done < n; done += CK_BLOCK) {
         const size_t block = n - done < CK_BLOCK ? n - done : CK_BLOCK;
         unsigned char *to = (unsigned char *)table + (at + done) / CK_BLOCK * sizeof(uint64_t);

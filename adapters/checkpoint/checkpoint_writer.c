@@ -89,7 +89,7 @@ static checkpoint_result ck_pull_write(const char *temporary, ck_manifest *m, co
                                        ck_error *e) {
     CK_TRY(ck_shard_write(s, e));
     m->file->table = ck_hash(s->table, (size_t)ck_table_bytes(s->image_bytes));
-    return ck_manifest_write(m, temporary, e);
+    return ck_manifest_write(m, temporary, "manifest.json", e);
 }
 
 static checkpoint_result ck_pull_publish(const char *folder, ck_manifest *m, ck_shard s,

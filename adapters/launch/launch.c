@@ -37,6 +37,8 @@ struct launch_board {
     int claimed;                   /* somebody has spoken: the job has failed, everybody leaves */
     int asked;                     /* somebody has said that the job was asked to stop */
     int64_t saved;                 /* of launch_saved, and one; 0: never told */
+    int64_t copied;                /* the same of launch_copied */
+    int fewer;                     /* of launch_fewer; 0: never told */
     int tp, dp;                    /* of launch_layout; 0: never told */
     int process[LAUNCH_MAX_RANKS]; /* mpirun: of the machine's ranks; 0: it ends by itself */
     int rank_of[LAUNCH_MAX_RANKS];
@@ -67,6 +69,7 @@ enum {
     LAUNCH_WITNESS_MS = 2000, /* for the rank that failed first to say its sentence */
     LAUNCH_POLL_MS = 50,
     LAUNCH_LINGER_MS = 2000, /* of a rank that failed before there was shared memory */
+    LAUNCH_BARREN = 3,       /* starts of an elastic job, one after another, that save nothing */
     LAUNCH_JOIN_S = 120      /* for ranks to come, unless told otherwise */
 };
 
@@ -325,6 +328,16 @@ void launch_saved(launch *l, int64_t step) {
     __atomic_store_n(&l->board->saved, step + 1, __ATOMIC_RELEASE);
 }
 
+void launch_copied(launch *l, int64_t step) {
+    __atomic_store_n(&l->board->copied, step + 1, __ATOMIC_RELEASE);
+}
+
+void launch_fewer(launch *l, int ranks, const char *why) {
+    if (l->rank == 0) launch_print(l->program, why);
+    __atomic_store_n(&l->board->fewer, ranks, __ATOMIC_RELEASE);
+    launch_leave(0);
+}
+
 void launch_layout(launch *l, int tp, int dp) {
     __atomic_store_n(&l->board->dp, dp, __ATOMIC_RELAXED);
     __atomic_store_n(&l->board->tp, tp, __ATOMIC_RELEASE);
@@ -512,6 +525,9 @@ typedef struct launch_watch {
     pid_t child[LAUNCH_MAX_RANKS]; /* 0: reaped */
     int living;
     int code;       /* exit code of the program so far */
+    int dead;       /* ranks that ended without a word, of their own or from here */
+    int told;       /* the job ends for a reason that a rank told */
+    int asked;      /* a signal has asked it to end, or to stop */
     int ending;     /* the ranks have been told to end */
     int killed;     /* and then killed */
     long ending_ms; /* since when */
@@ -532,9 +548,11 @@ static void launch_kill_all(launch_watch *w, int number) {
 static void launch_end_all(launch_watch *w, int rank, const char *what) {
     char sentence[LAUNCH_SENTENCE];
     launch_locate(w->l, what, sentence);
-    if (launch_claim(w->l->board)) launch_print(w->l->program, sentence);
+    const int first = launch_claim(w->l->board);
+    if (first) launch_print(w->l->program, sentence);
     launch_abort_locals(w->l, rank, sentence);
     if (w->ending) return;
+    w->told = !first;
     w->ending = 1;
     w->ending_ms = launch_clock_ms();
 }
@@ -546,6 +564,7 @@ static void launch_on_exit(launch_watch *w, int rank, int status) {
     w->living--;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
     if (w->code == 0) w->code = WIFEXITED(status) ? WEXITSTATUS(status) : LAUNCH_EXIT_FAILURE;
+    w->dead += WIFSIGNALED(status) ? !w->killed : !launch_is_claimed(w->l->board);
     if (WIFSIGNALED(status))
         snprintf(sentence, sizeof sentence,
                  "rank %d (process %ld) was killed by signal %d (%s); all ranks end", rank, pid,
@@ -575,11 +594,12 @@ static void launch_reap(launch_watch *w) {
 
 /* Signals are blocked, so that none is missed between two looks. SIGTERM tells the ranks to stop,
    whatever told this process: they ignore SIGINT. */
-static int launch_supervise(launch_watch *w) {
+static void launch_supervise(launch_watch *w) {
     while (w->living > 0) {
         int number = 0;
         const signals_verdict verdict = signals_wait(LAUNCH_POLL_MS, &number);
         launch_reap(w);
+        w->asked |= verdict != SIGNALS_NONE;
         if (verdict == SIGNALS_STOP) launch_say_asked(w->l, number);
         if (verdict == SIGNALS_STOP || verdict == SIGNALS_AGAIN) launch_kill_all(w, SIGTERM);
         if (verdict == SIGNALS_END && w->living > 0) launch_on_signal(w, number);
@@ -588,7 +608,6 @@ static int launch_supervise(launch_watch *w) {
             launch_kill_all(w, SIGKILL);
         }
     }
-    return w->code;
 }
 
 static void launch_child(const launch_request *request, launch *l, int rank,
@@ -604,10 +623,10 @@ static void launch_child(const launch_request *request, launch *l, int rank, pid
     exit(code);
 }
 
-static int launch_start(const launch_request *request, launch *l) {
-    launch_watch w;
-    memset(&w, 0, sizeof w);
-    w.l = l;
+/* Starts the ranks, and watches them until the last has ended. */
+static void launch_start(const launch_request *request, launch *l, launch_watch *w) {
+    memset(w, 0, sizeof *w);
+    w->l = l;
     signals_expect_children();
     pid_t parent = getpid();
     fflush(NULL); /* or the children would print it again */
@@ -618,30 +637,26 @@ static int launch_start(const launch_request *request, launch *l) {
             char sentence[LAUNCH_SENTENCE];
             snprintf(sentence, sizeof sentence, "rank %d could not be started: %s", r,
                      strerror(errno));
-            w.code = LAUNCH_EXIT_FAILURE;
-            launch_end_all(&w, r, sentence);
-            launch_kill_all(&w, SIGKILL);
+            w->code = LAUNCH_EXIT_FAILURE;
+            launch_end_all(w, r, sentence);
+            launch_kill_all(w, SIGKILL);
             break;
         }
-        w.child[r] = pid;
-        w.living++;
+        w->child[r] = pid;
+        w->living++;
     }
-    return launch_supervise(&w);
+    launch_supervise(w);
 }
 
-static int launch_run_fork(const launch_request *request, launch *l, int ranks) {
-    l->kind = LAUNCH_FORK;
-    l->how = "here (fork)";
+/* What ranks find when they start: an empty board, and meeting places that nobody was at. Returns
+   the exit code. */
+static int launch_live(const launch_request *request, launch *l, int ranks, launch_watch *w) {
+    int groups = LAUNCH_GPUS || ranks == 1 ? 0 : l->groups, made = 0;
+    memset(l->board, 0, sizeof *l->board);
     l->nranks = l->local_ranks = ranks;
     l->threads = launch_share(ranks);
-    void *shared =
-        mmap(NULL, sizeof(launch_board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED) {
-        launch_print(l->program, "no shared memory for the ranks");
-        return LAUNCH_EXIT_FAILURE;
-    }
-    l->board = (launch_board *)shared; /* mmap gives zeros */
-    int code = LAUNCH_EXIT_FAILURE, groups = LAUNCH_GPUS ? 0 : l->groups, made = 0;
+    memset(l->local, 0, sizeof l->local);
+    for (int i = 0; i < l->groups; i++) l->comm[i].kind = ZERO_COMM_SELF;
     for (; made < groups; made++) {
         zero_result result = zero_local_create(&l->local[made], ranks, 1);
         if (result != ZERO_OK) {
@@ -651,8 +666,60 @@ static int launch_run_fork(const launch_request *request, launch *l, int ranks) 
         l->comm[made].kind = ZERO_COMM_LOCAL;
         l->comm[made].handle = l->local[made];
     }
-    if (made == groups) code = launch_start(request, l);
+    w->code = LAUNCH_EXIT_FAILURE;
+    if (made == groups) launch_start(request, l, w);
     while (made-- > 0) zero_local_destroy(l->local[made]);
+    return w->code;
+}
+
+/* Of an elastic job, between its starts. */
+typedef struct launch_lives {
+    int64_t reached; /* the newest step that was saved or copied, and one */
+    int barren;      /* deaths since it was */
+} launch_lives;
+
+/* How many ranks start now that these have ended; 0: none, the job is over. */
+static int launch_next(const launch_request *request, const launch_watch *w, launch_lives *lives) {
+    const launch_board *b = w->l->board;
+    const int left = w->l->nranks - w->dead;
+    const int64_t reached = b->saved > b->copied ? b->saved : b->copied;
+    char sentence[LAUNCH_SENTENCE];
+    if (!request->elastic || w->told || w->asked) return 0;
+    if (w->dead == 0) return w->code == 0 ? b->fewer : 0;
+    lives->barren = reached > lives->reached ? 1 : lives->barren + 1;
+    if (reached > lives->reached) lives->reached = reached;
+    const int over = left == 0 || lives->barren > LAUNCH_BARREN;
+    if (left == 0)
+        snprintf(sentence, sizeof sentence, "no rank is left to go on");
+    else if (over)
+        snprintf(sentence, sizeof sentence,
+                 "ranks died %d times, and no later step was saved in between: the job ends",
+                 lives->barren);
+    else
+        snprintf(sentence, sizeof sentence, "%d rank%s left: going on", left,
+                 left > 1 ? "s are" : " is");
+    launch_print(w->l->program, sentence);
+    return over ? 0 : b->fewer > 0 && b->fewer < left ? b->fewer : left;
+}
+
+static int launch_run_fork(const launch_request *request, launch *l, int ranks) {
+    launch_watch w;
+    launch_lives lives = {0, 0};
+    int code = LAUNCH_EXIT_FAILURE;
+    memset(&w, 0, sizeof w);
+    l->kind = LAUNCH_FORK;
+    l->how = "here (fork)";
+    void *shared =
+        mmap(NULL, sizeof(launch_board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) {
+        launch_print(l->program, "no shared memory for the ranks");
+        return LAUNCH_EXIT_FAILURE;
+    }
+    l->board = (launch_board *)shared;
+    for (; ranks > 0; l->starts++) {
+        code = launch_live(request, l, ranks, &w);
+        ranks = launch_next(request, &w, &lives);
+    }
     munmap(shared, sizeof(launch_board));
     return code;
 }

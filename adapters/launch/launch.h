@@ -46,6 +46,13 @@
    once; signals that were ignored when the program began stay ignored. signals.h has the rules.
    mpirun passes on SIGUSR1 alone, torchrun SIGTERM alone; Slurm sends either to all processes.
 
+   ELASTIC. With request.elastic the watching process of a fork starts the ranks that are left again
+   when some have died without a word: killed, or by an exit code that nobody explained. All others
+   end first; what they go on from is rank_main's affair, and how many can (launch_fewer). It is
+   over when no rank is left, when ranks die more than three times without a later launch_saved or
+   launch_copied in between, and when a rank tells why it ends, or a signal asks for it. Ranks that
+   others started are theirs to start again: torchrun does, mpirun ends the job.
+
    THREADS. One host thread per rank calls these functions. With MPI, MPI_THREAD_MULTIPLE is asked
    for, since the plugin communicates on threads of its own.
 */
@@ -109,6 +116,7 @@ typedef struct launch {
     void *meeting;                        /* LAUNCH_JOIN: private */
     void *gpu;                            /* CUDA: private */
     unsigned round;                       /* of launch_agree */
+    int starts; /* an elastic job: how often ranks have died and were started again */
 } launch;
 
 typedef int (*launch_rank_fn)(launch *l, void *user);
@@ -135,6 +143,7 @@ typedef struct launch_request {
                            are fewer GPUs */
     double limit_s;     /* longest wait for other ranks to come; 0: 120 */
     int stop;           /* 1: signals ask to stop, see above */
+    int elastic;        /* 1: ranks that are left go on, see above */
 } launch_request;
 
 /* Starts the ranks, runs rank_main on each, and waits. Returns the exit code of the program: the
@@ -172,6 +181,13 @@ int launch_asked_to_stop(void);
 /* For the line of a job that a signal ends: work is saved up to this step; 0: nothing is. Where
    this is never called the line says nothing of it. */
 void launch_saved(launch *l, int64_t step);
+
+/* The same of a copy that outlives ranks, but not the job. */
+void launch_copied(launch *l, int64_t step);
+
+/* Elastic, where l->starts is not 0: of these ranks only so many can go on; all say the same, rank
+   0 prints why, and they start again with so many. Does not return. */
+void launch_fewer(launch *l, int ranks, const char *why) LAUNCH_NORETURN;
 
 /* For lines about a rank that died: rank = (pp * dp + d) * tp + t is `tp t, pp p, dp d`, of so many
    tensor-parallel and data-parallel ranks. All ranks give the same. */

@@ -214,6 +214,16 @@ static const option train_table[] = {
     ROW(INT, "-pt", "--rank-threads", as_threads, "0", RANGE(0, 1),
         .help = "1: ranks of -pn are threads of one process; with CUDA so they are where GPUs are "
                 "fewer"),
+    ROW(INT, "-pe", "--elastic", elastic, "0", RANGE(0, 1),
+        .help = "1: as -y 1; and when ranks of -pn die, those that are left go on from the newest "
+                "checkpoint, as many of them as -d, -tp, -pp and -eg allow. The tokens of a step, "
+                "-d, stay, and -b is the most windows of a rank. torchrun and others start ranks "
+                "again themselves"),
+    ROW(INT, "-pm", "--copies", copies, "0", RANGE(0, 2e9),
+        .help =
+            "with -pe 1 and -pn: every so many steps ranks copy what a checkpoint has of them to "
+            "memory that outlives them, two copies in turn, and go on from the newest that all "
+            "have made; 0: from checkpoints alone"),
     ROW(WORD, "-pi", "--rendezvous", method, "mpi", .words = "mpi tcp fs",
         .help = "how ranks find each other: mpi as mpirun, torchrun or srun say; tcp at -ps; fs "
                 "through -pf; with those two -pn is the number of all ranks, and -pr this one's"),

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 128 };
+enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 136 };
 enum { TRAIN_TIER_AUTO = ZERO_TIERS }; /* -zog: as -zos goes */
 
 typedef struct train_options {
@@ -26,6 +26,7 @@ typedef struct train_options {
     option_list stage;                      /* -z; more than one: compare */
     const char *server, *folder;            /* -ps, -pf */
     int method, rank, per_node, as_threads; /* -pi, -pr, -pg, -pt */
+    int elastic, copies;                    /* -pe, -pm */
     int ranks, node_size, threads;
     int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */
     int pipeline, pipeline_chunks;                  /* -pp, -ppv */

@@ -11,6 +11,24 @@
 #include <stdio.h>
 #include <string.h>
 
+static int train_check_elastic(const train_options *o, char *sentence, size_t bytes) {
+    if (o->copies && !o->elastic)
+        return sentence_fail(sentence, bytes,
+                             "-pm %d: copies in memory are for ranks that go on: give -pe 1",
+                             o->copies);
+    if (!o->elastic) return 0;
+    if (o->as_threads)
+        return sentence_fail(sentence, bytes, "-pe 1: threads, -pt 1, die all at once");
+    if (o->save_every <= 0 || !o->log_dir[0])
+        return sentence_fail(sentence, bytes,
+                             "-pe 1: ranks go on from checkpoints: -o FOLDER -n STEPS");
+    if (o->batch == 0 || o->step_tokens > 0) return 0;
+    return sentence_fail(sentence, bytes,
+                         "-pe 1: with -b %d alone a step has fewer tokens on fewer ranks: give "
+                         "those of a step, -d, which stay",
+                         o->batch);
+}
+
 static int train_check_saves(const train_options *o, char *sentence, size_t bytes) {
     if (o->save_every <= 0 && !o->resume) return 0;
     if (!o->log_dir[0])
@@ -96,7 +114,7 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (train_compares(o) && o->evaluate)
         return sentence_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
     return train_check_pipeline(o, sentence, bytes) || train_check_experts(o, sentence, bytes)
-           || train_check_saves(o, sentence, bytes);
+           || train_check_elastic(o, sentence, bytes) || train_check_saves(o, sentence, bytes);
 }
 
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
@@ -148,6 +166,13 @@ int train_write(const char *path, const char *text) {
 
 int train_compares(const train_options *o) { return o->stage.n > 1 || o->layouts[0]; }
 
+/* The most of `rows` that a rank's windows divide into. */
+static int64_t train_rows(int64_t windows, int64_t rows) {
+    if (rows > windows) rows = windows;
+    while (rows > 1 && windows % rows) rows--;
+    return rows;
+}
+
 int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,
                 size_t bytes) {
     const int64_t T = o->seq_len;
@@ -160,7 +185,8 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     const int64_t windows = o->step_tokens > 0 ? o->step_tokens / T
                             : o->batch > 0     ? (int64_t)o->batch * ranks
                                                : (int64_t)TRAIN_WINDOWS;
-    const int64_t rows = o->batch > 0 ? o->batch : windows / ranks;
+    const int64_t most = o->batch > 0 ? o->batch : windows / ranks;
+    const int64_t rows = o->elastic ? train_rows(windows / ranks, most) : most;
     const int64_t micro = rows > 0 ? windows / (rows * ranks) : 0;
     if (micro * rows * ranks != windows || micro <= 0 || micro > INT32_MAX)
         return sentence_fail(
@@ -186,6 +212,10 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     const int cut = sizes.tp > 1 && o->sequence_parallel;
     gpt2_error error;
     if (layout_divide(ranks, ranks->ranks, ranks->rank, sizes, sentence, bytes)) return 1;
+    if (o->node_size > 0 && ranks->ranks % o->node_size)
+        return sentence_fail(sentence, bytes,
+                             "-ns %d: the ranks per node do not divide the %d rank%s", o->node_size,
+                             ranks->ranks, ranks->ranks > 1 ? "s" : "");
     ranks->part.sequence = cut;
     ranks->mixed = model->moe.experts > 0;
     ranks->tile_rows = o->tile_rows;
@@ -225,6 +255,35 @@ int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batc
         if (its.rows < batch->rows) continue;
         *ranks = other;
         *batch = its;
+    }
+    return 0;
+}
+
+/* Groups of data-parallel ranks, which the plugin has its own words for. */
+static int train_check_groups(const train_options *o, int dp, char *sentence, size_t bytes) {
+    const int sizes[] = {o->shard_ranks, o->second_ranks};
+    for (int i = 0; i < 2; i++)
+        if (sizes[i] > 0 && dp % sizes[i])
+            return sentence_fail(sentence, bytes,
+                                 "%s %d does not divide the %d data-parallel rank%s",
+                                 i ? "-zh" : "-zs", sizes[i], dp, dp > 1 ? "s" : "");
+    return 0;
+}
+
+int train_fit(const train_options *o, const gpt2_config *model, int ranks, char *sentence,
+              size_t bytes) {
+    char of_fewer[512];
+    for (int n = ranks; n > 0; n--) {
+        train_options its = *o;
+        layout l;
+        batch_shape batch;
+        char *why = n == ranks ? sentence : of_fewer;
+        const size_t room = n == ranks ? bytes : sizeof of_fewer;
+        memset(&l, 0, sizeof l);
+        l.ranks = n;
+        if (!train_divide(&its, model, &l, &batch, why, room)
+            && !train_check_groups(o, l.dp, why, room))
+            return n;
     }
     return 0;
 }
@@ -284,6 +343,7 @@ launch_request train_request(const train_options *o, const char *program,
     r.folder = o->folder;
     r.as_threads = o->as_threads;
     r.stop = o->save_every > 0;
+    r.elastic = o->elastic;
     if (!o->help) return r;
     r.ranks = 0; /* or as many as mpirun started: rank 0 prints */
     r.default_ranks = 1;

@@ -47,7 +47,7 @@ int train_write(const char *path, const char *text);
 int train_compares(const train_options *o);
 
 /* -b, -d and -t, with the number of data-parallel ranks: any two of rows, micro-steps and windows
- * give the third.
+ * give the third. With -pe -b is the most: the next fewer rows that divide a rank's windows.
  */
 int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,
                 size_t bytes);
@@ -59,6 +59,10 @@ int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batc
                  char *sentence, size_t bytes);
 int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
                     batch_shape *batch, char *sentence, size_t bytes);
+
+/* -pe: the most ranks, up to `ranks`, that train_divide takes; 0: none. Where not all are: why. */
+int train_fit(const train_options *o, const gpt2_config *model, int ranks, char *sentence,
+              size_t bytes);
 
 /* What "auto" in a file stands for, with so many ranks of all kinds. `said` is filled with what the
  * flags say, and borrowed. */

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MACHINE_MOST 1e300 /* a rate below it is written and read again */
 enum { MACHINE_FILE = 1 << 16, MACHINE_KEY = 48 };
 
 static const char *const machine_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
@@ -67,7 +68,8 @@ static double *machine_find_typed(machine *m, const char *key) {
                 return (double *)(void *)((char *)&m->type[t] + machine_typed[i].at);
         char *end = NULL;
         const double width = *rest == '.' ? strtod(rest + 1, &end) : 0;
-        if (dot - key == 5 && memcmp(key, "block", 5) == 0 && width >= 1 && !*end)
+        if (dot - key == 5 && memcmp(key, "block", 5) == 0 && width >= 1 && width < MACHINE_MOST
+            && !*end)
             return machine_block(&m->type[t], width);
     }
     return NULL;
@@ -101,8 +103,8 @@ static int machine_take(machine *m, const char *where, const char *key, const ch
                              "block.TYPE.WIDTH, attention.TYPE, vocabulary.TYPE, update, link, "
                              "overlap, host_link, host_update, disk, coding, latency",
                              where, key);
-    if (end == value || *end || !isfinite(number) || number < 0 || (most > 0 && number > most)
-        || (most == 0 && number == 0))
+    if (end == value || *end || !(number >= 0 && number < MACHINE_MOST)
+        || (most > 0 && number > most) || (most == 0 && number == 0))
         return sentence_fail(sentence, bytes, "%s: %.60s: expected a number %s, found '%.60s'",
                              where, key, most > 0 ? "from 0 to 1" : "above 0", value);
     *to = number;

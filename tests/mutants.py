@@ -1,0 +1,204 @@
+"""mutants.py BUILD - do the tests notice when one operator, constant or statement of the plugin is another?
+
+Samples the rooms of the CPU version by SEED (1), room by room as long as it is, for BUDGET minutes (20), on JOBS
+processors (1). A mutant is compiled at -O1 in a copy of the tree. It is `equal` if the compiler makes the same object
+of it, `broken` if it makes none. Then the programs that include or link the unit run, those first that are quick and
+have killed in this room before: the first that fails, crashes or lasts too long (60 s at most, PATIENCE=N:
+N times that, on a busy machine) kills it; what fails in a clean copy is left out. Each has processes,
+/tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
+Results are lines of BUILD/mutants/results.csv, from where the next run goes on; AGAIN=1 tries those once more that
+were alive. tests/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
+Last line: N passed (killed), N failed (alive); succeeds if 90 % are killed."""
+import collections, csv, os, random, re, shutil, subprocess, sys, threading, time
+
+SEED = os.environ.get("SEED", "1")
+JOBS, END = int(os.environ.get("JOBS", 1)), time.time() + 60 * float(os.environ.get("BUDGET", 20))
+AGAIN, PAUSE = os.environ.get("AGAIN"), os.environ.get("PAUSE", "")
+PATIENCE = int(os.environ.get("PATIENCE", 1))
+BASE = os.path.abspath(sys.argv[1]) + "/mutants"
+RESULTS = BASE + "/results.csv"
+COLUMNS = ["room", "line", "column", "old", "new", "fate", "by", "seconds", "text"]
+PROGRAMS = {name: f"b/{name} {arguments}" for name, arguments in {  # those that are quick first
+    "test_abi": "", "test_check": "", "test_group": "", "test_world": "", "test_trace": "", "test_ease": "",
+    "test_scale": f"300 {SEED}", "test_lend": "", "test_unit": "", "test_optimizers": "", "test_model": f"200 {SEED}",
+    "test_run": "", "test_groups": "", "test_hierarchy": f"24 {SEED} b", "test_offload": f"8 {SEED} b",
+    "test_codec": f"{SEED} b", "test_tensors": "b", "test_faults": "", "test_transport": "", "test_ease_checked": "",
+    "test_lend_checked": "", "test_bits": f"12 {SEED}", "test_fast_math": "", "test_scale_fast": f"300 {SEED}",
+    "test_memory": ""}.items()}
+MPI = {f"openmpi/test_mpi {ranks} {mode}": "mpirun.openmpi --oversubscribe --allow-run-as-root "
+       f"-n {ranks} b/openmpi/test_mpi {mode}" for ranks, mode in (
+           (4, "same 0 1 2"), (7, "same 0 1"), (4, "hierarchy 0 1 2"), (6, "hierarchy 0 2 3"), (3, "groups"),
+           (5, "groups"), (4, "errors"), (2, "thread"), (2, "windows 0 1"), (2, "same 0 1"))}
+# A mutant is tried in the first of these builds whose object it changes: the object, flags, programs.
+BUILDS = (("zero_plugin.o", "", PROGRAMS),
+          ("checked.o", "-DZERO_CHECK=1", {k: v for k, v in PROGRAMS.items() if "check" in k}),
+          ("test_offload_rings", "-DZERO_WITH_URING", {"test_offload_rings": f"b/test_offload_rings 8 {SEED} b"}),
+          ("openmpi/zero_plugin.o", "-DZERO_WITH_MPI -I/usr/lib/x86_64-linux-gnu/openmpi/include", MPI))
+NEVER = {"host", "through"}  # work beside a GPU alone
+SWAPS = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "&&": "||", "||": "&&", "+": "-",
+         "-": "+", "*": "/", "/": "*", "%": "*", "<<": ">>", ">>": "<<", "+=": "-=", "-=": "+=", "++": "--",
+         "--": "++", "|": "&", "&": "|", "^": "|", "|=": "&=", "&=": "|=", "!": "", "~": ""}
+TOKEN = re.compile(r"""(?P<skip>/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|^[ \t]*\#(?:\\\n|[^\n])*|\s+)
+    |(?P<number>0[xX][0-9a-fA-F]+[uUlL]*|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[uUlLfF]*)|(?P<word>[A-Za-z_]\w*)
+    |(?P<sign><<=|>>=|->|\+\+|--|<<|>>|&&|\|\||[-+*/%&|^=!<>]=|.)""", re.S | re.M | re.X)
+
+
+def mutants(room):
+    """(line, column, old, new) of all that can be changed in a room; what is no C is found by compiling."""
+    text = open(f"zero_plugin/{room}.h").read()
+    tokens = [m for m in TOKEN.finditer(text) if m.lastgroup != "skip"]
+    word = [m.group() for m in tokens] + [";"] * 2
+    for i, m in enumerate(tokens):
+        old, new, whole = word[i], [], re.match(r"(\d+)([uUlL]*)$", word[i])
+        if whole: new = [str(int(whole[1]) + 1) + whole[2]] + (["0" + whole[2]] if whole[1] == "1" else [])
+        elif m.lastgroup == "number" and "x" not in old: new = [f"({old} * 2)" if float(old.rstrip("fF")) else "1.0f"]
+        elif old in ("!", "~", "++", "--") or old in SWAPS and text[m.end()].isspace(): new = [SWAPS[old]]
+        elif m.lastgroup == "word" and old != "for" and word[i - 1] in (";", "{", "}", ")", "else") and (
+                old in ("continue", "break", "return")
+                or word[i + 1] in ("(", "=", "[", ".", "->", "+=", "-=", "|=", "&=", "++", "--")):
+            end = next(k for k in range(i, len(word)) if word[k] in "{};")
+            if end < len(tokens) and word[end] == ";": old, new = text[m.start():tokens[end].start()], ["(void)0"]
+        for each in new:
+            yield text.count("\n", 0, m.start()) + 1, m.start() - text.rfind("\n", 0, m.start()), old, each
+
+
+def compiled(flags):
+    """The lines of rooms that a build compiles."""
+    seen, at = set(), None
+    command = ["cc", "-E", "-fopenmp", *flags.split(), "-x", "c", "zero_plugin.cu"]
+    for line in subprocess.run(command, capture_output=True, text=True).stdout.split("\n"):
+        if line.startswith("# "):
+            m = re.match(r'# (\d+) "zero_plugin/(\w+)\.h"', line)
+            at = [m[2], int(m[1])] if m else None
+        elif at:
+            if line.strip(): seen.add(tuple(at))
+            at[1] += 1
+    return seen
+
+
+def sample():
+    """All mutants in the sample's order: of every room one, then rooms by turns, each as often as it is long."""
+    lines, order = set().union(*(compiled(flags) for _, flags, _ in BUILDS)), []
+    for room in sorted({room for room, _ in lines} - NEVER):
+        text = open(f"zero_plugin/{room}.h").read().split("\n")
+        rows = [dict(room=room, line=str(n), column=str(c), old=old, new=new, text=text[n - 1].strip())
+                for n, c, old, new in mutants(room) if (room, n) in lines]
+        chance = random.Random(f"{SEED} {room}")
+        chance.shuffle(rows)
+        order += [((k + chance.random()) / len(rows) if k else 0, room, k, row) for k, row in enumerate(rows)]
+    return [row for *_, row in sorted(order, key=lambda o: o[:3])]
+
+
+def paused():
+    """Whether somebody asked for quiet, which is over then."""
+    waited = False
+    while os.path.exists(PAUSE): waited = not time.sleep(5)
+    return waited
+
+
+class Lab:
+    """A copy of the tree, for one processor, and another that stays as it is, for all: `clean`."""
+    def __init__(self, tree, clean=None):
+        self.tree, self.clean, self.lock, self.objects, self.takes = tree, clean, threading.Lock(), {}, {}
+        shutil.copytree(clean.tree if clean else ".", tree, ignore=lambda at, _: ["build", ".git"] if at == "." else [])
+
+    def make(self, target):
+        mpi = target.startswith("openmpi/")
+        return not subprocess.run(["make", "-s", "-o", "libraries", "B=b" + "/openmpi" * mpi, "OPT=-O1 -march=native -g0",
+                                   "MPICC=" + "mpicc.openmpi" * mpi, "WARN=-w -Werror=return-type",
+                                   "b/" + target.split()[0]], cwd=self.tree, capture_output=True).returncode
+
+    def object(self, target):
+        return open(f"{self.tree}/b/{target}", "rb").read()
+
+    def run(self, command, limit):
+        """How a program ends: '' if it passes. One that was held up runs again."""
+        inside = f"""mount -t tmpfs tmpfs /dev/shm; case $PWD in /tmp/*) ;; *) mount -t tmpfs tmpfs /tmp ;; esac
+            ulimit -c 0; OMP_WAIT_POLICY=passive exec timeout -k 1 {limit:.0f} {command}"""
+        while True:
+            paused()
+            r = subprocess.run(["unshare", "-mpf", "--kill-child", "--mount-proc", "sh", "-c", inside], cwd=self.tree,
+                               capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+            ok = r.returncode == 0 and re.search(r"^\d+ passed, 0 failed", r.stdout, re.M)
+            if ok or not paused(): return "" if ok else f"exit code {r.returncode}"
+
+    def known(self, target, program=None, command=None):
+        """Of the clean tree: an object, or how long a program takes to build and run; None: it fails there, too."""
+        with self.lock:
+            if not program:
+                if target not in self.objects: self.objects[target] = self.object(target) if self.make(target) else None
+                return self.objects[target]
+            if program not in self.takes:
+                begin = time.time()
+                why = self.run(command, 60 * PATIENCE) if self.make(program) else "not built"
+                self.takes[program] = None if why else time.time() - begin
+                print(f"    {program}: {time.time() - begin:.1f} s{why and ', left out: '}{why}", flush=True)
+            return self.takes[program]
+
+    def judge(self, room, kills):
+        for target, _, programs in BUILDS:
+            if not self.clean.known(target): continue
+            if not self.make(target): return "broken", ""
+            if self.object(target) == self.clean.known(target): continue
+            guess = dict(zip(programs, range(5, 99)), **self.clean.takes)
+            for p in sorted(programs, key=lambda p: (guess[p] or 0) / (1 + 4 * kills[room, p])):
+                if time.time() > END: return "", ""
+                takes = self.clean.known(target, p, programs[p])
+                why = takes and (self.run(programs[p], min(60 * PATIENCE, 15 + 6 * takes)) if self.make(p) else "not built")
+                if why: return "killed", f"{p}: {why}"
+            return "alive", ""
+        return "equal", ""
+
+    def test(self, row, kills):
+        path, begin = f"{self.tree}/zero_plugin/{row['room']}.h", time.time()
+        text = open(path).read()
+        at = sum(len(x) + 1 for x in text.split("\n")[:int(row["line"]) - 1]) + int(row["column"]) - 1
+        assert text.startswith(row["old"], at), row
+        open(path, "w").write(text[:at] + row["new"] + text[at + len(row["old"]):])
+        row["fate"], row["by"] = self.judge(row["room"], kills)
+        open(path, "w").write(text)
+        row["seconds"] = f"{time.time() - begin:.0f}"
+
+
+def main():
+    key = lambda r: tuple(r[k] for k in ("room", "text", "column", "old", "new"))
+    past = {key(r): r for r in csv.DictReader(open(RESULTS))} if os.path.exists(RESULTS) else {}
+    same = [x.split(" | ")[:4] for x in open("tests/mutants.txt").read().split("\n")]
+    fate = lambda r: "known" if r["fate"] == "alive" and [r[k] for k in ("room", "old", "new", "text")] in same else r["fate"]
+    every, lock = sample(), threading.Lock()
+    left = [r for r in every if (fate(past[key(r)]) == "alive" and AGAIN if key(r) in past else not AGAIN)]
+    print(f"SEED={SEED}: {len(every)} mutants of {len({r['room'] for r in every})} rooms, {len(past)} tried")
+    kills = collections.Counter((r["room"], r["by"].split(":")[0]) for r in past.values())
+    shutil.rmtree(BASE + "/trees", ignore_errors=True)
+    clean = Lab(BASE + "/trees/clean")
+    labs = [Lab(f"{BASE}/trees/{j}", clean) for j in range(JOBS)]
+    queue = iter(left)
+
+    def work(lab):
+        while time.time() < END:
+            with lock: row = next(queue, None)
+            if not row: return
+            lab.test(row, kills)
+            if not row["fate"]: return  # the budget ended first
+            with lock, open(RESULTS, "a") as f:
+                kills[row["room"], row["by"].split(":")[0]] += 1
+                past[key(row)] = row
+                out = csv.DictWriter(f, COLUMNS)
+                if not f.tell(): out.writeheader()
+                out.writerow(row)
+                print("{room}.h:{line}:{column}: {old!r} -> {new!r}: {fate} {by} ({seconds} s)".format(**row), flush=True)
+
+    threads = [threading.Thread(target=work, args=(lab,)) for lab in labs]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    count = collections.Counter(fate(r) for r in past.values())
+    for r in past.values():
+        if fate(r) == "alive": print("alive: {room}.h:{line}:{column}: {old!r} -> {new!r}\n    {text}".format(**r))
+    rest = count["killed"] + count["alive"]
+    print(f"{len(past)} mutants: {count['broken']} do not compile, {count['equal']} are the same to the compiler, "
+          f"{count['known']} to a reader; of the other {rest} {100 * count['killed'] / max(rest, 1):.1f} % are killed")
+    print(f"{count['killed']} passed, {count['alive']} failed")
+    return count["killed"] < 0.9 * rest
+
+
+if __name__ == "__main__": sys.exit(main())
