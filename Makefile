@@ -44,7 +44,7 @@ COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DO
 PLUGIN  = $B/zero_plugin.o
 vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/plan adapters/page data
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
-GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/spill_file.o $(PIPES)
+GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o
@@ -56,7 +56,7 @@ CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_f
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_transport test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/hosts/*.c tests/hosts/*/*.[ch] tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
@@ -135,6 +135,8 @@ $B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_g
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
+$B/test_products: tests/test_products.c $B/matmul.o $B/products.o $B/products_text.o
+	$(COMPILE) -I. -o $@ $^ -ldnnl -lm
 $B/test_pipeline: tests/test_pipeline.c $(PLUGIN) $(PIPES)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(PIPES) -lm
 $B/test_report: tests/test_report.c $(addprefix $B/,report.o plan_rows.o progress.o step_line.o pace.o hellaswag.o eval_file.o data_file.o)
@@ -188,12 +190,14 @@ $B/test_%: tests/test_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
+$B/bench_ops: tests/bench_ops.c $(PLUGIN) $(GPT2)
+	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/bench_links: tests/bench_links.c $(PLUGIN) $(SIMULATOR) $B/machine.o $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF)
 	$(COMPILE) -I. -o $@ $< $(filter %.o,$^) -lcjson -lm
 FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -o $@ $(filter %.c,$^)
 $B/libfuzzer/ds_config: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*.c) adapters/schedule/schedule.c
 $B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/checkpoint*.c)
-$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/experts.c adapters/gpt2/ops_experts_cpu.c adapters/gpt2/tensor_parallel.c adapters/gpt2/stages.c adapters/gpt2/pipelined.c adapters/gpt2/ops_cpu.c adapters/gpt2/spill_file.c $(addprefix adapters/pipeline/,pipeline.c pipeline_run.c pipeline_lane.c)
+$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/experts.c adapters/gpt2/ops_experts_cpu.c adapters/gpt2/tensor_parallel.c adapters/gpt2/stages.c adapters/gpt2/pipelined.c adapters/gpt2/ops_cpu.c adapters/gpt2/matmul.c adapters/gpt2/products.c adapters/gpt2/products_text.c adapters/gpt2/spill_file.c $(addprefix adapters/pipeline/,pipeline.c pipeline_run.c pipeline_lane.c)
 $B/libfuzzer/data: tests/fuzz_data.c $(addprefix data/,data_file.c token_file.c eval_file.c tokenizer.c)
 $B/libfuzzer/machine: tests/fuzz_machine.c adapters/plan/machine.c
 $B/libfuzzer/%:
@@ -205,7 +209,7 @@ test test-long test-all: | $(filter deps,$(MAKECMDGOALS)) # builds what is neede
 	@sh tests/run.sh $(patsubst test,quick,$(@:test-%=%)) $B
 test-llmc: # LLMC=path of a checkout
 	@LLMC='$(LLMC)' sh tests/test_llmc.sh $B
-bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_reduce $B/bench_codec $B/bench_ranks
+bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_ops $B/bench_reduce $B/bench_codec $B/bench_ranks
 	@sh tests/bench.sh $B
 ranks: $B/bench_ranks
 	@sh tests/bench_ranks.sh $B

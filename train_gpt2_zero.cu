@@ -44,6 +44,7 @@
 #include "adapters/eval/sample.h"
 #include "adapters/gpt2/device.h"
 #include "adapters/gpt2/gpt2.h"
+#include "adapters/gpt2/products.h"
 #include "adapters/gpt2/pipelined.h"
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
@@ -89,6 +90,8 @@ typedef struct job {
     float *logits;                    /* [V] */
     hellaswag exam;                   /* -h */
     char data[256];                   /* the files' tokens and hashes, "NAME VALUE" a line */
+    products_choice products;         /* which way f32 products take */
+    int products_known;               /* the log has this choice already */
     char settings[6144];              /* the same, with all flags: saved along in checkpoints */
     checkpoint_memory *const *memory; /* -pm: of the model's copies, and of its experts' */
     double matmul_rate;               /* operations per second of all ranks together, measured */
@@ -561,6 +564,7 @@ static void create_model(trainer *t) {
     gpt2_error error;
     zero_result result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
+    gpt2_take_products(t->model, &j->products);
     result = gpt2_pipeline_open(&t->line, t->z, t->model, &t->groups.stage, j->batch.micro_steps,
                                 j->computes.stream, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
@@ -853,12 +857,13 @@ static void check_copies(trainer *t, checkpoint_result result) {
     require(t->j, result == CHECKPOINT_OK, "-pm: %s", checkpoint_error(t->copies));
 }
 
-static void print_difference(const trainer *t, const char *name) {
+static int print_difference(const trainer *t, const char *name) {
     int a = 0, b = 0;
     const char *was = options_line(checkpoint_config(t->from), name, &a);
     const char *is = options_line(t->j->settings, name, &b);
-    if (was != NULL && is != NULL && (a != b || memcmp(was, is, (size_t)a) != 0))
-        say(t->j, "it was saved with %s %.*s; now it is %.*s\n", name, a, was, b, is);
+    const int differs = was != NULL && is != NULL && (a != b || memcmp(was, is, (size_t)a) != 0);
+    if (differs) say(t->j, "it was saved with %s %.*s; now it is %.*s\n", name, a, was, b, is);
+    return differs;
 }
 
 /* What this run does otherwise than the one that it continues: flags, render_settings' lines. */
@@ -868,6 +873,7 @@ static void print_differences(const trainer *t) {
     int row = 0;
     for (const char *flag; (flag = train_options_course(&row)) != NULL;) print_difference(t, flag);
     for (int i = 0; i < (int)(sizeof lines / sizeof *lines); i++) print_difference(t, lines[i]);
+    t->j->products_known = !print_difference(t, "products");
 }
 
 /* Heads are in no shape, so that the tensors of another model may fit. */
@@ -1241,6 +1247,8 @@ static void open_log(job *j, int64_t step) {
         j->log = main_log_open(j->opt->log_dir, step, sentence, sizeof sentence);
     require(j, !sentence[0], "%s", sentence);
     check_log(j, 0);
+    if (j->products.hash && !j->products_known)
+        check_log(j, main_log_products(j->log, step, j->products.hash));
 }
 
 /* Of -nf 1: what was told on the way is an error in the end. */
@@ -1443,6 +1451,21 @@ static void compare_data(job *j) {
     launch_same(j->l, j->data);
 }
 
+/* Rank 0 reads or measures which way products take, for all. */
+static void choose_products(job *j) {
+    const train_options *o = j->opt;
+    const size_t rows = (size_t)j->batch.rows * (size_t)j->batch.seq_len;
+    gpt2_error error = {""};
+    zero_result result = ZERO_OK;
+    require(j, !o->products_path[0] || o->type == ZERO_F32,
+            "-pc: it chooses among ways of f32 products; those of other types have one");
+    if (j->l->rank == 0)
+        result = gpt2_choose_products(&j->products, &j->model, rows, j->ranks.tp, o->tile_rows,
+                                      o->products_path, j->threads, &error);
+    require(j, result == ZERO_OK, "-pc: %s", error.sentence);
+    launch_broadcast(j->l, &j->products, sizeof j->products);
+}
+
 static void get_buffers(job *j) {
     size_t tokens = (size_t)j->batch.rows * (size_t)j->batch.seq_len;
     j->inputs = (int *)get_memory(j, tokens, sizeof *j->inputs);
@@ -1456,9 +1479,10 @@ static void render_settings(job *j) {
     train_options_render(j->opt, j->settings, sizeof j->settings);
     const size_t used = strlen(j->settings);
     snprintf(j->settings + used, sizeof j->settings - used,
-             "tokens-per-step %lld\nwindows %s\nds-config of hash %016llx\nranks %d\n%s",
+             "tokens-per-step %lld\nwindows %s\nds-config of hash %016llx\nproducts %s\n"
+             "ranks %d\n%s",
              (long long)j->batch.tokens, order_words[j->deal.order], (unsigned long long)j->ds_hash,
-             j->l->nranks, j->data);
+             j->products.name, j->l->nranks, j->data);
 }
 
 /* -pe, where ranks have died: how many of those that are left can go on? */
@@ -1525,6 +1549,7 @@ static int run_rank(launch *l, void *user) {
     if (o->evaluate) compare_file(&j, "-hf", o->eval_path);
     open_windows(&j);
     compare_data(&j);
+    choose_products(&j);
     get_buffers(&j);
     render_settings(&j);
     int code = train_compares(o) ? run_comparison(&j) : run_training(&j);

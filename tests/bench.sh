@@ -18,6 +18,8 @@ for model in "char4 -e char:4x128x4 -t 64 -b 12 -x 64" "char6 -e char:6x384x6 -t
             && rows "$B/bench_$name.csv" || tail -n 3 "$B/log/bench_$name.txt"
     done
 done
+echo "operations of a step against their limits, one thread:"
+for type in f32 bf16; do "$B/bench_ops" $type | sed 's/^/  /'; done
 echo "d12, peak memory per rank:"
 for stage in 0 1 2 3; do
     printf '  stage %s  ' $stage

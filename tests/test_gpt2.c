@@ -21,7 +21,7 @@
 #define PRODUCTS "cuBLASLt f32"
 enum { ON_GPU = 1 };
 #else
-#define PRODUCTS "oneDNN f32 (sgemm)"
+#define PRODUCTS "f32 by the table for "
 enum { ON_GPU = 0 };
 #endif
 
@@ -640,7 +640,8 @@ static void test_errors(void) {
                "a run in bf16 on f32 parameters: %s", err.sentence);
     must(gpt2_create(&m, z, &tiny, &run, &err) == ZERO_OK, err.sentence);
     test_check(!*gpt2_last_error(m), "a sentence before any error");
-    test_check(!strcmp(gpt2_product_path(m), PRODUCTS) && *gpt2_attention_path(m),
+    test_check(!strncmp(gpt2_product_path(m), PRODUCTS, strlen(PRODUCTS))
+                   && *gpt2_attention_path(m),
                "products go by %s, attention by %s", gpt2_product_path(m), gpt2_attention_path(m));
     memcpy(tokens, tiny_inputs, sizeof tokens);
     tokens[3] = V; /* in the padding */

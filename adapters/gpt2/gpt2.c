@@ -913,6 +913,30 @@ void gpt2_destroy(gpt2_model *m) {
     free(m);
 }
 
+zero_result gpt2_choose_products(struct products_choice *choice, const gpt2_config *cfg,
+                                 size_t rows, int tp, int tile_rows, const char *path, int threads,
+                                 gpt2_error *err) {
+    gpt2_config part = *cfg;
+    part.padded_vocab_size /= tp;
+    const size_t C = (size_t)cfg->channels, Cp = C / (size_t)tp;
+    const size_t tile = (size_t)gpt2_tile_rows(&part, tile_rows);
+    const size_t columns = tile ? tile : (size_t)part.padded_vocab_size;
+    const size_t chunk = chunk_rows(rows, columns * sizeof(float));
+    const ops_layer layers[] = {{rows, C, 3 * Cp},
+                                {rows, Cp, C},
+                                {rows, C, 4 * Cp},
+                                {rows, 4 * Cp, C},
+                                {chunk, C, columns}};
+    char why[OPS_SENTENCE];
+    no_error(err);
+    const zero_result result = ops_choose_products(choice, path, layers, 5, threads, why);
+    return result == ZERO_OK ? ZERO_OK : refuse(err, result, "%s", why);
+}
+
+void gpt2_take_products(gpt2_model *m, const struct products_choice *choice) {
+    ops_take_products(m->ops, choice);
+}
+
 const char *gpt2_product_path(const gpt2_model *m) { return ops_product_path(m->ops); }
 
 const char *gpt2_attention_path(const gpt2_model *m) { return ops_attention_path(m->ops); }

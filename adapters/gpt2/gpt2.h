@@ -294,10 +294,21 @@ zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, con
 /* NULL is allowed. */
 void gpt2_destroy(gpt2_model *m);
 
-/* What multiplies matrices, for a log: "oneDNN f32 (sgemm)", "oneDNN bf16 (IMPLEMENTATION)", or,
-   where oneDNN has no product of the type for this processor (f16 on most), "oneDNN f32 (sgemm)
-   after conversion from f16", which is slower than f32. In CUDA "cuBLASLt bf16", and what it fuses
-   of what was asked for so far: ask after a step. Owned by the model. And what attends. */
+/* Which way f32 products take on the CPU, by products.h: the choice in a file, which is measured
+   and written if it is not there; path "": the table's. `rows` = B T, `tp` tensor-parallel ranks.
+   Errors: ARGUMENT; CUDA, with a path: UNSUPPORTED. */
+struct products_choice;
+zero_result gpt2_choose_products(struct products_choice *choice, const gpt2_config *cfg,
+                                 size_t rows, int tp, int tile_rows, const char *path, int threads,
+                                 gpt2_error *err);
+/* Before the first pass; borrowed until m is destroyed. Without it the table counts. */
+void gpt2_take_products(gpt2_model *m, const struct products_choice *choice);
+
+/* What multiplies matrices, for a log: "f32 by the table for Intel, 16 lanes", "oneDNN bf16
+   (IMPLEMENTATION)", or, where oneDNN has no product of the type for this processor (f16 on most),
+   "f32 by the table ... after conversion from f16", which is slower than f32. In CUDA "cuBLASLt
+   bf16", and what it fuses of what was asked for so far: ask after a step. Owned by the model. And
+   what attends. */
 const char *gpt2_product_path(const gpt2_model *m);
 const char *gpt2_attention_path(const gpt2_model *m);
 

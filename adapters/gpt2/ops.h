@@ -29,6 +29,7 @@
 #include <stdint.h>
 
 #include "../../zero_plugin.h"
+#include "products.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -74,6 +75,19 @@ size_t ops_logits_budget(void);
 /* The way that products take, and attention; see gpt2_product_path and gpt2_attention_path. */
 const char *ops_product_path(const ops_ctx *o);
 const char *ops_attention_path(const ops_ctx *o);
+
+/* A layer's three products, of so many rows. */
+typedef struct ops_layer {
+    size_t rows, in, out;
+} ops_layer;
+
+/* CPU, f32: which way products take; see products_open, whose lines are those of the layers. CUDA:
+   cuBLASLt chooses by itself; a path is UNSUPPORTED. Errors: ARGUMENT, with a sentence in `why`
+   (OPS_SENTENCE bytes). */
+zero_result ops_choose_products(products_choice *c, const char *path, const ops_layer *layers,
+                                int n, int threads, char *why);
+/* From now on; borrowed until o is destroyed. */
+void ops_take_products(ops_ctx *o, const products_choice *c);
 
 /* What went wrong so far, as far as it is known without waiting. *sentence (may be NULL) is owned
    by o. */

@@ -1,4 +1,5 @@
-/* ops_cpu.c - ops.h on the CPU. Matrix products are oneDNN's (2.6 or 3.x), the rest is here.
+/* ops_cpu.c - ops.h on the CPU. Matrix products are products.c's in f32 and oneDNN's (2.6 or 3.x)
+   in 16 bits, the rest is here.
 
    Build: cc -std=c11 -O3 -march=native -ffp-contract=off -fno-math-errno -fopenmp -c ops_cpu.c
 
@@ -26,6 +27,9 @@
 #else
 #define OMP(x)
 #endif
+
+#include "matmul.h"
+#include "products.h"
 
 #ifdef __FMA__
 #define FMA(a, b, c) __builtin_fmaf(a, b, c)
@@ -120,19 +124,10 @@ typedef struct head_work {
     float *lse, *delta;      /* (T') */
 } head_work;
 
-/* A product that oneDNN has been told of: c (m, n) = a (m, k) b (k, n), see make_product. */
-typedef struct matrix_product {
-    size_t m, n, k, gap; /* what tells it from others; gap: from row to row of a as it lies */
-    char ta, tb;
-    dnnl_primitive_t primitive; /* NULL: this place is free */
-    dnnl_memory_t memory[4];    /* a, b, c, scratch: where they lie is told at every call */
-    size_t scratch_bytes;
-} matrix_product;
-
 enum {
-    PRODUCTS = 64,           /* remembered at once: 15 or 20 a batch size, and sampling's */
-    SLICE = 384,             /* rows of dw at once: see ops_linear_dw */
-    BLOCK = 384,             /* a product that needs conversion works on BLOCK x BLOCK x BLOCK */
+    SLICE = 384, /* rows of dw at once: see ops_linear_dw */
+    BLOCK = 384, /* a product that needs conversion works on BLOCK x BLOCK x BLOCK */
+    BLOCKS_BYTES = 3 * BLOCK * BLOCK * 4,
     SCRATCH_BYTES = 1 << 20, /* set aside per thread for oneDNN, which takes 0.05 to 0.9 MiB */
     ROOMS = 4                /* rows in f32 that a thread holds at once */
 };
@@ -148,13 +143,11 @@ struct ops_ctx {
     size_t room;          /* limits.width, rounded up */
     float *vectors;       /* 2 of them, `room` floats each: a bias or norm weights in f32 */
     int *first_row, *next_row; /* see chain_rows */
-    dnnl_engine_t engine;      /* NULL: products are not oneDNN's primitives */
-    dnnl_stream_t stream;
-    matrix_product products[PRODUCTS];
-    size_t next_product;   /* the place that the next one takes */
-    char *product_scratch; /* oneDNN's, or the blocks of product_converted */
-    size_t product_bytes;
-    char path[96]; /* ops_product_path */
+    matmuls *products;
+    int native;                    /* products of 16 bits are oneDNN's */
+    float *blocks;                 /* block_converted's, if they are not */
+    const products_choice *chosen; /* borrowed; NULL: the table */
+    char path[96];                 /* ops_product_path */
     zero_result status;
     char sentence[256];
 };
@@ -225,9 +218,11 @@ static void lay_out(ops_ctx *o) {
     o->thread_floats = o->rooms_at;
     if (o->type == ZERO_F32) return;
     o->thread_floats += vocab > ROOMS * o->room ? vocab : ROOMS * o->room;
-    o->product_bytes = o->threads * SCRATCH_BYTES;
-    if (o->product_bytes < 3 * BLOCK * BLOCK * sizeof(float))
-        o->product_bytes = 3 * BLOCK * BLOCK * sizeof(float);
+}
+
+/* Of 16-bit products: oneDNN's scratch or conversion's blocks, told before it is known which. */
+static size_t product_bytes(const ops_ctx *o) {
+    return o->threads * SCRATCH_BYTES > BLOCKS_BYTES ? o->threads * SCRATCH_BYTES : BLOCKS_BYTES;
 }
 
 static size_t vector_bytes(const ops_ctx *o) {
@@ -245,11 +240,10 @@ size_t ops_scratch_bytes(const ops_limits *limits, zero_type type) {
     o.type = type;
     lay_out(&o);
     return o.thread_floats * o.threads * sizeof(float) + vector_bytes(&o) + chain_bytes(&o)
-           + o.product_bytes;
+           + (type == ZERO_F32 ? 0 : product_bytes(&o));
 }
 
-static void open_products(ops_ctx *o);
-static void close_products(ops_ctx *o);
+static int open_products(ops_ctx *o);
 
 zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings *settings,
                        char *why) {
@@ -265,12 +259,10 @@ zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings
     made->vectors = (float *)ops_alloc(vector_bytes(made));
     made->first_row = (int *)ops_alloc(chain_bytes(made));
     made->next_row = made->first_row + limits->vocab;
-    made->product_scratch = (char *)ops_alloc(made->product_bytes);
-    if (!made->scratch || !made->vectors || !made->first_row || !made->product_scratch) {
+    if (!made->scratch || !made->vectors || !made->first_row || open_products(made)) {
         ops_destroy(made);
         return ZERO_ERR_MEMORY;
     }
-    open_products(made);
     *o = made;
     why[0] = '\0';
     return ZERO_OK;
@@ -278,11 +270,11 @@ zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings
 
 void ops_destroy(ops_ctx *o) {
     if (!o) return;
-    close_products(o);
+    matmul_close(o->products);
+    ops_free(o->blocks);
     ops_free(o->scratch);
     ops_free(o->vectors);
     ops_free(o->first_row);
-    ops_free(o->product_scratch);
     free(o);
 }
 
@@ -349,243 +341,84 @@ void ops_copy(ops_ctx *o, void *to, const void *from, size_t bytes) {
 void ops_sums_begin(ops_ctx *o) { (void)o; }
 void ops_sums_end(ops_ctx *o) { (void)o; }
 
-/* ---- oneDNN -------------------------------------------------------------------------------- */
+/* ---- which products ------------------------------------------------------------------------ */
 
-/* What 2.x and 3.x say differently. */
-#if DNNL_VERSION_MAJOR >= 3
-typedef dnnl_memory_desc_t layout;
-typedef const_dnnl_memory_desc_t const_layout;
-#define LAYOUT(l) (l)
-static void layout_drop(layout l) { (void)dnnl_memory_desc_destroy(l); }
-static dnnl_status_t layout_make(layout *l, const dnnl_dims_t sizes, dnnl_data_type_t type,
-                                 const dnnl_dims_t strides) {
-    return dnnl_memory_desc_create_with_strides(l, 2, sizes, type, strides);
-}
-static dnnl_status_t sum_append(dnnl_post_ops_t ops) {
-    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
-}
-static dnnl_status_t matmul_describe(dnnl_primitive_desc_t *d, dnnl_engine_t engine,
-                                     const layout l[3], const_dnnl_primitive_attr_t attributes) {
-    return dnnl_matmul_primitive_desc_create(d, engine, l[0], l[1], NULL, l[2], attributes);
-}
-#else
-typedef dnnl_memory_desc_t layout;
-typedef const dnnl_memory_desc_t *const_layout;
-#define LAYOUT(l) (&(l))
-static void layout_drop(layout l) { (void)l; }
-static dnnl_status_t layout_make(layout *l, const dnnl_dims_t sizes, dnnl_data_type_t type,
-                                 const dnnl_dims_t strides) {
-    return dnnl_memory_desc_init_by_strides(l, 2, sizes, type, strides);
-}
-static dnnl_status_t sum_append(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
-static dnnl_status_t matmul_describe(dnnl_primitive_desc_t *d, dnnl_engine_t engine,
-                                     const layout l[3], const_dnnl_primitive_attr_t attributes) {
-    dnnl_matmul_desc_t matmul;
-    const dnnl_status_t status = dnnl_matmul_desc_init(&matmul, &l[0], &l[1], NULL, &l[2]);
-    return status ? status : dnnl_primitive_desc_create(d, &matmul, attributes, engine, NULL);
-}
-#endif
-
-#define DNNL_TRY(call)                                                                             \
-    do {                                                                                           \
-        const dnnl_status_t try_status = (call);                                                   \
-        if (try_status != dnnl_success) return try_status;                                         \
-    } while (0)
-
-static const char *dnnl_sentence(dnnl_status_t status) {
-    switch (status) {
-    case dnnl_success: return "success";
-    case dnnl_out_of_memory: return "out of memory";
-    case dnnl_invalid_arguments: return "invalid arguments";
-    case dnnl_unimplemented: return "not implemented";
-    case dnnl_runtime_error: return "runtime error";
-    default: return "an error";
-    }
-}
-
-static void fail_product(ops_ctx *o, dnnl_status_t status, size_t m, size_t n, size_t k) {
+static void fail_product(ops_ctx *o, int status, size_t m, size_t n, size_t k) {
     fail(o, status == dnnl_out_of_memory ? ZERO_ERR_MEMORY : ZERO_ERR_UNSUPPORTED,
          "oneDNN's product of (%zu, %zu) and (%zu, %zu) says: %s", m, k, k, n,
-         dnnl_sentence(status));
+         matmul_sentence(status));
 }
 
-static dnnl_data_type_t dnnl_type(zero_type type) {
-    return type == ZERO_F32 ? dnnl_f32 : type == ZERO_BF16 ? dnnl_bf16 : dnnl_f16;
-}
-
-/* Scratch memory is the context's; with `add`, what the product adds to is what c holds. */
-static dnnl_status_t make_attributes(dnnl_primitive_attr_t *attributes, int add) {
-    dnnl_post_ops_t sum;
-    DNNL_TRY(dnnl_primitive_attr_create(attributes));
-    DNNL_TRY(dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user));
-    if (!add) return dnnl_success;
-    DNNL_TRY(dnnl_post_ops_create(&sum));
-    dnnl_status_t status = sum_append(sum);
-    if (!status) status = dnnl_primitive_attr_set_post_ops(*attributes, sum);
-    (void)dnnl_post_ops_destroy(sum);
-    return status;
-}
-
-/* a (m, k), b (k, n) of the context's type. 'T': the operand lies transposed. */
-static dnnl_status_t make_layouts(const ops_ctx *o, const matrix_product *p, layout l[3], int add) {
-    const dnnl_dim_t m = (dnnl_dim_t)p->m, n = (dnnl_dim_t)p->n, k = (dnnl_dim_t)p->k;
-    const dnnl_dim_t gap = (dnnl_dim_t)p->gap;
-    const dnnl_dims_t a = {m, k}, b = {k, n}, c = {m, n}, rows = {n, 1};
-    const dnnl_dims_t as = {p->ta == 'T' ? 1 : gap, p->ta == 'T' ? gap : 1};
-    const dnnl_dims_t bs = {p->tb == 'T' ? 1 : n, p->tb == 'T' ? k : 1};
-    DNNL_TRY(layout_make(&l[0], a, dnnl_type(o->type), as));
-    DNNL_TRY(layout_make(&l[1], b, dnnl_type(o->type), bs));
-    return layout_make(&l[2], c, dnnl_type(add ? o->grad_type : o->type), rows);
-}
-
-/* The primitive, its memory objects, and what it needs for scratch. */
-static dnnl_status_t make_primitive(const ops_ctx *o, matrix_product *p, const layout l[3],
-                                    const_dnnl_primitive_desc_t description) {
-    const_layout scratch = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
-    DNNL_TRY(dnnl_primitive_create(&p->primitive, description));
-    for (int i = 0; i < 3; i++)
-        DNNL_TRY(dnnl_memory_create(&p->memory[i], LAYOUT(l[i]), o->engine, DNNL_MEMORY_NONE));
-    DNNL_TRY(dnnl_memory_create(&p->memory[3], scratch, o->engine, DNNL_MEMORY_NONE));
-    p->scratch_bytes = dnnl_memory_desc_get_size(scratch);
-    return dnnl_success;
-}
-
-/* Implementations that are slower than conversion to f32: plain loops, and the emulation of bf16 on
-   processors with AVX-512 but without its bf16 (measured: 81 GFLOP/s, 228 after conversion). */
-static int is_slow(const char *name) {
-    return !strncmp(name, "ref", 3) || !strncmp(name, "gemm:jit", 8);
-}
-
-/* Fills p, of which shape and places of operands are given. way (may be NULL): receives the name of
-   the implementation, and one that is slow counts as none. */
-static dnnl_status_t make_product(const ops_ctx *o, matrix_product *p, char *way, size_t bytes) {
-    const int add = p->ta == 'T';
-    dnnl_primitive_attr_t attributes = NULL;
-    dnnl_primitive_desc_t description = NULL;
-    layout l[3];
-    const char *name = "";
-    memset(l, 0, sizeof l);
-    dnnl_status_t status = make_layouts(o, p, l, add);
-    if (!status) status = make_attributes(&attributes, add);
-    if (!status) status = matmul_describe(&description, o->engine, l, attributes);
-    if (!status)
-        status = dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name);
-    if (!status && way && is_slow(name)) status = dnnl_unimplemented;
-    if (!status && way) (void)snprintf(way, bytes, "%s", name);
-    if (!status) status = make_primitive(o, p, l, description);
-    if (description) (void)dnnl_primitive_desc_destroy(description);
-    if (attributes) (void)dnnl_primitive_attr_destroy(attributes);
-    for (int i = 0; i < 3; i++) layout_drop(l[i]);
-    return status;
-}
-
-static void drop_product(matrix_product *p) {
-    for (int i = 0; i < 4; i++)
-        if (p->memory[i]) (void)dnnl_memory_destroy(p->memory[i]);
-    if (p->primitive) (void)dnnl_primitive_destroy(p->primitive);
-    memset(p, 0, sizeof *p);
-}
-
-static matrix_product product_shape(char ta, char tb, size_t m, size_t n, size_t k, size_t gap) {
-    matrix_product p;
-    memset(&p, 0, sizeof p);
-    p.ta = ta;
-    p.tb = tb;
-    p.m = m;
-    p.n = n;
-    p.k = k;
-    p.gap = gap;
+/* Of the context's types, without gaps. A product whose a lies transposed is a gradient of weights,
+   and is added to c. */
+static matmul product_shape(const ops_ctx *o, char ta, char tb, size_t m, size_t n, size_t k) {
+    const int add = ta == 'T';
+    const matmul p = {
+        ta,  tb, m, n, k, add ? m : k, tb == 'T' ? k : n, n, o->type, add ? o->grad_type : o->type,
+        add, 0};
     return p;
 }
 
-/* Makes products of a 16-bit type oneDNN's, if it has any for this processor: one of the three
-   kinds is tried, and the one that adds. */
-static void try_products(ops_ctx *o, char *way, size_t bytes) {
-    matrix_product plain = product_shape('N', 'T', 64, 64, 64, 64), add = plain;
-    add.ta = 'T';
-    add.tb = 'N';
-    if (dnnl_engine_create(&o->engine, dnnl_cpu, 0)) o->engine = NULL;
-    if (!o->engine) return;
-    const int works = !dnnl_stream_create(&o->stream, o->engine, dnnl_stream_default_flags)
-                      && !make_product(o, &add, way, bytes) && !make_product(o, &plain, way, bytes);
-    drop_product(&plain);
-    drop_product(&add);
-    if (!works) close_products(o);
+/* Products of a 16-bit type are oneDNN's, if it has any for this processor: one of the three kinds
+   is tried, and the one that adds. */
+static int try_products(ops_ctx *o, char *way, size_t bytes) {
+    const matmul plain = product_shape(o, 'N', 'T', 64, 64, 64);
+    const matmul add = product_shape(o, 'T', 'N', 64, 64, 64);
+    return matmul_try(o->products, &add, way, bytes) && matmul_try(o->products, &plain, way, bytes);
 }
 
-static void open_products(ops_ctx *o) {
-    static const char *const names[ZERO_TYPES] = {"f32", "bf16", "f16"};
-    char way[64] = "sgemm";
-    if (o->type != ZERO_F32) try_products(o, way, sizeof way);
-    if (o->type == ZERO_F32 || o->engine)
-        (void)snprintf(o->path, sizeof o->path, "oneDNN %s (%s)", names[o->type], way);
-    else
-        (void)snprintf(o->path, sizeof o->path, "oneDNN f32 (sgemm) after conversion from %s",
-                       names[o->type]);
+static void name_path(ops_ctx *o, const char *choice) {
+    static const char *const from[ZERO_TYPES] = {"", " after conversion from bf16",
+                                                 " after conversion from f16"};
+    (void)snprintf(o->path, sizeof o->path, "f32 by the %s%s", choice, from[o->type]);
 }
 
-static void close_products(ops_ctx *o) {
-    for (size_t i = 0; i < PRODUCTS; i++) drop_product(&o->products[i]);
-    if (o->stream) (void)dnnl_stream_destroy(o->stream);
-    if (o->engine) (void)dnnl_engine_destroy(o->engine);
-    o->stream = NULL;
-    o->engine = NULL;
+/* Returns 0, or 1: no memory. */
+static int open_products(ops_ctx *o) {
+    char way[64] = "", why[8];
+    products_choice table;
+    memset(&table, 0, sizeof table);
+    (void)products_open(&table, "", o->threads, why, sizeof why);
+    name_path(o, table.name);
+    o->products = matmul_open();
+    if (!o->products || o->type == ZERO_F32) return !o->products;
+    o->native = try_products(o, way, sizeof way);
+    if (!o->native) return !(o->blocks = (float *)ops_alloc(product_bytes(o)));
+    (void)snprintf(o->path, sizeof o->path, "oneDNN %s (%s)", o->type == ZERO_BF16 ? "bf16" : "f16",
+                   way);
+    return matmul_reserve(o->products, product_bytes(o)) != 0;
+}
+
+zero_result ops_choose_products(products_choice *c, const char *path, const ops_layer *layers,
+                                int n, int threads, char *why) {
+    memset(c, 0, sizeof *c);
+    for (int i = 0; i < n; i++) {
+        const ops_layer *l = &layers[i];
+        products_add(c, 'N', 'T', l->rows, l->out, l->in);
+        products_add(c, 'N', 'N', l->rows, l->in, l->out);
+        products_add(c, 'T', 'N', l->out, l->in, l->rows);
+    }
+    const size_t team = threads > 0 ? (size_t)threads : thread_count();
+    return products_open(c, path, team, why, OPS_SENTENCE) ? ZERO_ERR_ARGUMENT : ZERO_OK;
+}
+
+void ops_take_products(ops_ctx *o, const products_choice *c) {
+    o->chosen = c;
+    if (!o->native) name_path(o, c->name);
 }
 
 /* ---- linear layers ------------------------------------------------------------------------- */
 
-/* c (m, n) = a (m, k) b (k, n), or += with beta 1, rows of c without gaps. 'T': the operand lies
-   transposed. gap_a, gap_b: from row to row as they lie. */
-static void product_f32(ops_ctx *o, char ta, char tb, size_t m, size_t n, size_t k, const float *a,
-                        size_t gap_a, const float *b, size_t gap_b, float beta, float *c,
-                        size_t gap_c) {
-    const dnnl_status_t status =
-        dnnl_sgemm(ta, tb, (dnnl_dim_t)m, (dnnl_dim_t)n, (dnnl_dim_t)k, 1.0f, a, (dnnl_dim_t)gap_a,
-                   b, (dnnl_dim_t)gap_b, beta, c, (dnnl_dim_t)gap_c);
-    if (status != dnnl_success) fail_product(o, status, m, n, k);
-}
-
-/* The place of a product of this shape, made if it is new; the oldest gives way. NULL: an error. */
-static matrix_product *find_product(ops_ctx *o, const matrix_product *shape) {
-    for (size_t i = 0; i < PRODUCTS; i++) {
-        matrix_product *p = &o->products[i];
-        if (p->primitive && p->m == shape->m && p->n == shape->n && p->k == shape->k
-            && p->gap == shape->gap && p->ta == shape->ta && p->tb == shape->tb)
-            return p;
-    }
-    matrix_product *p = &o->products[o->next_product];
-    o->next_product = (o->next_product + 1) % PRODUCTS;
-    drop_product(p);
-    *p = *shape;
-    const dnnl_status_t status = make_product(o, p, NULL, 0);
-    if (!status && p->scratch_bytes <= o->product_bytes) return p;
-    if (!status) {
-        ops_free(o->product_scratch);
-        o->product_scratch = (char *)ops_alloc(p->scratch_bytes);
-        o->product_bytes = o->product_scratch ? p->scratch_bytes : 0;
-        if (o->product_scratch) return p;
-    }
-    fail_product(o, status ? status : dnnl_out_of_memory, shape->m, shape->n, shape->k);
-    drop_product(p);
-    return NULL;
+static void product_f32(ops_ctx *o, const matmul *p, const void *a, const void *b, void *c) {
+    const int status = products_multiply(o->chosen, o->products, p, (const float *)a,
+                                         (const float *)b, (float *)c);
+    if (status) fail_product(o, status, p->m, p->n, p->k);
 }
 
 /* The same of 16-bit operands by oneDNN. */
-static void product_native(ops_ctx *o, const matrix_product *shape, const void *a, const void *b,
-                           void *c) {
-    const matrix_product *p = find_product(o, shape);
-    if (!p) return;
-    void *const places[4] = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, c, o->product_scratch};
-    const dnnl_exec_arg_t args[4] = {{DNNL_ARG_SRC, p->memory[0]},
-                                     {DNNL_ARG_WEIGHTS, p->memory[1]},
-                                     {DNNL_ARG_DST, p->memory[2]},
-                                     {DNNL_ARG_SCRATCHPAD, p->memory[3]}};
-    dnnl_status_t status = dnnl_success;
-    for (int i = 0; i < 4 && !status; i++)
-        status = dnnl_memory_set_data_handle(p->memory[i], places[i]);
-    if (!status) status = dnnl_primitive_execute(p->primitive, o->stream, 4, args);
-    if (!status) status = dnnl_stream_wait(o->stream);
-    if (status) fail_product(o, status, shape->m, shape->n, shape->k);
+static void product_native(ops_ctx *o, const matmul *p, const void *a, const void *b, void *c) {
+    const int status = matmul_run(o->products, p, a, b, c);
+    if (status) fail_product(o, status, p->m, p->n, p->k);
 }
 
 /* A block (rows, columns) of a matrix with rows `gap` apart, to f32 and back. */
@@ -610,40 +443,38 @@ static void store_block(const ops_ctx *o, void *to, zero_type type, size_t at, s
 }
 
 /* The block of c at row i and column j, by products of f32 blocks. */
-static void block_converted(ops_ctx *o, const matrix_product *s, const void *a, const void *b,
-                            void *c, size_t i, size_t j) {
-    float *fa = (float *)(void *)o->product_scratch, *fb = fa + BLOCK * BLOCK;
-    float *fc = fb + BLOCK * BLOCK;
+static void block_converted(ops_ctx *o, const matmul *s, const void *a, const void *b, void *c,
+                            size_t i, size_t j) {
+    float *fa = o->blocks, *fb = fa + BLOCK * BLOCK, *fc = fb + BLOCK * BLOCK;
     const size_t m = least(BLOCK, s->m - i), n = least(BLOCK, s->n - j);
     const int ta = s->ta == 'T', tb = s->tb == 'T';
     const zero_type to = ta ? o->grad_type : o->type;
     if (ta) load_block(o, fc, c, to, i * s->n + j, s->n, m, n);
     for (size_t at = 0; at < s->k; at += BLOCK) {
         const size_t k = least(BLOCK, s->k - at), gap_b = tb ? s->k : s->n;
-        load_block(o, fa, a, o->type, ta ? at * s->gap + i : i * s->gap + at, s->gap, ta ? k : m,
-                   ta ? m : k);
+        load_block(o, fa, a, o->type, ta ? at * s->gap_a + i : i * s->gap_a + at, s->gap_a,
+                   ta ? k : m, ta ? m : k);
         load_block(o, fb, b, o->type, tb ? j * gap_b + at : at * gap_b + j, gap_b, tb ? n : k,
                    tb ? k : n);
-        product_f32(o, s->ta, s->tb, m, n, k, fa, ta ? m : k, fb, tb ? k : n,
-                    ta || at ? 1.0f : 0.0f, fc, n);
+        const matmul p = {s->ta,      s->tb, m,        n,        k,        ta ? m : k,
+                          tb ? k : n, n,     ZERO_F32, ZERO_F32, ta || at, 0};
+        product_f32(o, &p, fa, fb, fc);
     }
     store_block(o, c, to, i * s->n + j, s->n, fc, m, n);
 }
 
-/* c (m, n) = a (m, k) b (k, n), without gaps. 'T': the operand lies transposed. A product whose a
-   lies transposed is a gradient of weights, and is added to c. */
+/* c = a b, see product_shape. */
 static void product(ops_ctx *o, char ta, char tb, size_t m, size_t n, size_t k, const void *a,
                     const void *b, void *c) {
-    const matrix_product shape = product_shape(ta, tb, m, n, k, ta == 'T' ? m : k);
+    const matmul p = product_shape(o, ta, tb, m, n, k);
     if (o->status || !m || !n || !k) return;
     if (o->type == ZERO_F32) {
-        product_f32(o, ta, tb, m, n, k, (const float *)a, shape.gap, (const float *)b,
-                    tb == 'T' ? k : n, ta == 'T' ? 1.0f : 0.0f, (float *)c, n);
-    } else if (o->engine) {
-        product_native(o, &shape, a, b, c);
+        product_f32(o, &p, a, b, c);
+    } else if (o->native) {
+        product_native(o, &p, a, b, c);
     } else {
         for (size_t i = 0; i < m; i += BLOCK)
-            for (size_t j = 0; j < n; j += BLOCK) block_converted(o, &shape, a, b, c, i, j);
+            for (size_t j = 0; j < n; j += BLOCK) block_converted(o, &p, a, b, c, i, j);
     }
 }
 
@@ -664,13 +495,14 @@ void ops_linear_dx(ops_ctx *o, void *dx, const void *dy, const void *w, size_t R
 void ops_linear_dw(ops_ctx *o, void *dw, void *dbias, const void *dy, const void *x, size_t R,
                    size_t I, size_t O) {
     if (dbias) ops_bias_backward(o, dbias, dy, R, O);
-    if (!o->engine) {
+    if (!o->native) {
         product(o, 'T', 'N', O, I, R, dy, x, dw);
         return;
     }
     for (size_t i = 0; i < O && R && I && !o->status; i += SLICE) {
-        const matrix_product shape = product_shape('T', 'N', least(SLICE, O - i), I, R, O);
-        product_native(o, &shape, (const char *)dy + i * zero_type_bytes(o->type), x,
+        matmul p = product_shape(o, 'T', 'N', least(SLICE, O - i), I, R);
+        p.gap_a = O;
+        product_native(o, &p, (const char *)dy + i * zero_type_bytes(o->type), x,
                        (char *)dw + i * I * zero_type_bytes(o->grad_type));
     }
 }

@@ -254,6 +254,23 @@ static void open_libraries(ops_ctx *o, const ops_settings *settings) {
     if (result) fail(o, result, "attention: %s", attention_error(o->attend));
 }
 
+zero_result ops_choose_products(products_choice *c, const char *path, const ops_layer *layers,
+                                int n, int threads, char *why) {
+    (void)layers;
+    (void)n;
+    (void)threads;
+    memset(c, 0, sizeof *c);
+    snprintf(c->name, sizeof c->name, "choice of cuBLASLt");
+    if (!path[0]) return ZERO_OK;
+    snprintf(why, OPS_SENTENCE, "%.150s: cuBLASLt chooses by itself which way products take", path);
+    return ZERO_ERR_UNSUPPORTED;
+}
+
+void ops_take_products(ops_ctx *o, const products_choice *c) {
+    (void)o;
+    (void)c;
+}
+
 zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings *settings,
                        char *why) {
     ops_ctx *made = (ops_ctx *)calloc(1, sizeof *made);

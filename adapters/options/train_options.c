@@ -94,6 +94,10 @@ static const option train_table[] = {
     ROW(INT, "-ao", "--any-order", any_order, "0", RANGE(0, 1),
         .help = "1: cuDNN adds attention's gradients in any order: faster, not the same bits each "
                 "time"),
+    ROW(PATH, "-pc", "--products", products_path, "",
+        .help = "CPU, f32: file that says which way the product of each shape takes; if it is not "
+                "there, rank 0 measures the ways and writes it. Without it a table by processor "
+                "and shape; either way equal commands make equal bits"),
     HEADING("Optimizer"),
     ROW(WORD, "-op", "--optimizer", optimizer, "adamw",
         .words = "adamw adam sgd nesterov lion "

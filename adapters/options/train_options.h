@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 128 };
+enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 136 };
 enum { TRAIN_TIER_AUTO = ZERO_TIERS }; /* -zog: as -zos goes */
 
 typedef struct train_options {
@@ -51,7 +51,8 @@ typedef struct train_options {
     int val_every, val_batches, sample_every, sample_tokens;
     int save_every, keep_last, keep_every, save_aside, save_or_go_on, resume; /* -n..., -y */
     int recompute, tf32, any_order;
-    int tile_rows; /* -zl; 0: wte is whole */
+    int tile_rows;             /* -zl; 0: wte is whole */
+    const char *products_path; /* -pc; "": the table's ways */
     int accumulation, prefetch, overlap, mapping;
     int shard_ranks, second_ranks;                     /* -zs, -zh */
     int weight_bits, gradient_bits, feedback_reset;    /* -qw, -qg, -qr */

@@ -189,6 +189,14 @@ int main_log_evaluation(main_log *log, int64_t step, double share) {
     return main_log_look(log, step, "eval", share);
 }
 
+int main_log_products(main_log *log, int64_t step, uint64_t hash) {
+    char line[LINE];
+    if (log == NULL) return 0;
+    const int chars = snprintf(line, sizeof line, "s:%lld products:%016llx t:%.3f\n",
+                               (long long)step, (unsigned long long)hash, main_log_time());
+    return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
+}
+
 const char *main_log_error(const main_log *log) { return log->error; }
 
 const char *main_log_note(main_log *log) {

@@ -3,11 +3,13 @@
        s:STEP trl:LOSS lr:RATE norm:NORM t:TIME ms:STEP_TIME tps:TOKENS_PER_S mib:MEMORY
        s:STEP tel:LOSS t:TIME
        s:STEP eval:SHARE t:TIME
+       s:STEP products:HASH t:TIME
 
    trl is the loss of a step; the first step is 0, as llm.c counts, while stdout counts from 1. tel
-   is a validation's, after so many steps, eval the share of HellaSwag's examples that is right. t
-   is seconds since 1970, mib what rank 0 had at most: of a GPU what all ranks on it took, else
-   resident memory.
+   is a validation's, after so many steps, eval the share of HellaSwag's examples that is right.
+   products is told with -pc when a run starts, or goes on with another: the choice of ways that
+   products take. t is seconds since 1970, mib what rank 0 had at most: of a GPU what all ranks on
+   it took, else resident memory.
 
    WHY A ROOM. A run that goes on continues its log as if it had never stopped, and a log is of use
    if it has every line: so there is more to it than printing. What was written after the checkpoint
@@ -44,6 +46,7 @@ main_log *main_log_open(const char *folder, int64_t step, char *sentence, size_t
 int main_log_step(main_log *log, const main_log_values *v);
 int main_log_validation(main_log *log, int64_t step, double loss);
 int main_log_evaluation(main_log *log, int64_t step, double share);
+int main_log_products(main_log *log, int64_t step, uint64_t hash);
 const char *main_log_error(const main_log *log);
 
 /* What the user should know, once: lines that are missing, a log that was made again. NULL:

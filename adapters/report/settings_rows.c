@@ -5,6 +5,7 @@
 #include "plan_rows.h"
 
 #include <stdio.h>
+#include <string.h>
 
 void settings_rows(report *r, const settings *s) {
     const train_options *o = s->opt;
@@ -61,6 +62,9 @@ void settings_rows(report *r, const settings *s) {
     if (s->l->note[0] && o->threads == 0) report_row(r, "", "%s", s->l->note);
     report_row(r, "matrix products", "%.1f GFLOP/s, all ranks; %s", s->matmul_rate * 1e-9,
                s->products);
+    if (strstr(s->products, "after conversion"))
+        report_row(r, "", "this processor has no instructions for %s: -dt f32 is faster here",
+                   type);
     if (s->peak_rate > 0) report_row(r, "  by their maker", "%.1f GFLOP/s", s->peak_rate * 1e-9);
     report_row(r, "attention", "%s", s->attention);
     report_rule(r);
