@@ -486,10 +486,9 @@ typedef struct zero_config {
                           of what came out (ZeRO++: qgZ) */
     float feedback; /* of these reductions: what a rank's codes lost is kept, and sent later, as a
                        moving average with this beta (LoCo, Xie et al. 2024: 0.8). Takes 2 bytes
-                       an element on every rank, in fp16 4: there a skipped step leaves what was kept
-                       as it was before it. In other types, where steps are skipped for want of
-                       sense and not of range, it takes part as one that is taken, but for blocks
-                       that are not finite. 0: it is lost */
+                       an element on every rank. A step that is skipped counts, but for its blocks
+                       that are not finite; in fp16, where steps are skipped as a matter of course,
+                       it leaves what was kept as it was: that takes 4 bytes. 0: it is lost */
     int feedback_reset; /* steps, skipped too, after which what is kept becomes 0; 0: never */
 } zero_config;
 
