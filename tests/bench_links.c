@@ -97,8 +97,7 @@ static double links_rate(const links_run *r) {
 /* Seconds of a step at best, with what a layer's collectives send between hosts. Stage 0 gathers
    gradients, behind their reduction; stages 1 and 2 parameters, ahead of forward; stage 3 those of
    `again` layers for backward again: buffers hold the others, until their own backwards. Replicas
-   add up behind a reduction.
- */
+   add up behind a reduction. */
 static double links_least(const links_run *r, int again) {
     const wire_unit *w = &r->wire;
     const double gather = w->gather.far / links_rate(r), once = w->again.far / links_rate(r);

@@ -127,6 +127,8 @@ typedef struct zp_mpi_moving {
     int before; /* 1 + the message that goes first, between the same ranks, in this direction */
 } zp_mpi_moving;
 
+/* Of a host's group: a list has as many, and a hop two for each of its n ranks. */
+static size_t zp_mpi_messages(size_t n) { return zp_max(ZP_MESSAGES, 2 * n); }
 static size_t zp_mpi_pieces(const zp_swap *x) { return zp_crossings(x->group->nranks); }
 
 static zero_result zp_mpi_message_begin(const zp_swap *x, int i) {
@@ -262,7 +264,8 @@ static zero_result zp_mpi_cut(zp_group *of, const zp_cut *cut, zero_comm *part) 
 static size_t zp_mpi_room(const zp_group *of, int parts, int n, int swaps) {
     const size_t board = zp_round_up(sizeof(zp_board), 4096);
     return (size_t)(1 + n) * sizeof(zp_landing)
-           + (swaps ? board + ZP_MESSAGES * sizeof(zp_mpi_moving) : board / zp_seats_of(of)->n);
+           + (swaps ? board + zp_mpi_messages((size_t)n) * sizeof(zp_mpi_moving)
+                    : board / zp_seats_of(of)->n);
 }
 static void zp_mpi_uncut(zero_comm *part, int broken) {
     int ended = 0;
@@ -375,8 +378,7 @@ static int zp_mpi_make(zp_group *g) {
     m->told = (MPI_Request *)malloc(n * sizeof *m->told);
     m->node_rank = (int *)malloc(n * sizeof *m->node_rank);
     m->last = (int *)malloc(2 * n * sizeof *m->last);
-    if (g->swaps)
-        m->moving = (zp_mpi_moving *)calloc(zp_max(ZP_MESSAGES, 2 * n), sizeof *m->moving);
+    if (g->swaps) m->moving = (zp_mpi_moving *)calloc(zp_mpi_messages(n), sizeof *m->moving);
     return m->landing && m->told && m->node_rank && m->last && (!g->swaps || m->moving);
 }
 

@@ -48,8 +48,7 @@ static zp_tensor *zp_tensor_find(const zero_ctx *z, const char *name) {
     const int at = name && z->names ? *zp_name_place(z, name) : 0;
     return at ? &z->tensors[at - 1] : NULL;
 }
-/* The first of the host's slots for a layer, or the one behind `s`; NULL: none. Once it is built.
- */
+/* The first of the host's slots for a layer, or the one behind `s`; NULL: none. Once built. */
 static const zp_slot *zp_slot_next(const zero_ctx *z, int tensor, int layer, const zp_slot *s) {
     const int last = z->layer_slots[z->tensors[tensor].first_layer + layer] - 1;
     if (last < 0 || s == &z->slots[last]) return NULL;
