@@ -1,8 +1,7 @@
 /* zero_plugin.cu - the plugin's one translation unit; zero_plugin.h is its manual.
 
-   One source for two compilers: nvcc makes the CUDA version, a C compiler (cc -x c) the CPU
-   version. Each element-wise kernel has one body, of which a macro makes a loop of the host and,
-   for CUDA, a grid-stride kernel.
+   One source for two compilers: nvcc makes the CUDA version, cc -x c the CPU version. Each
+   element-wise kernel has one body, of which a macro makes a host loop and, for CUDA, a kernel.
 
    CONTENTS, a room each in the folder zero_plugin/, in order: a room includes those before it alone
      base       limits, clock, hash, lists, the first failure
@@ -29,7 +28,7 @@
      groups     ranks that communicate by themselves, on the host's own buffers
      layout     where a tensor, a unit and a shard begin
      schedule   which unit sits in which buffer
-     rings      io_uring, where the build asked for it
+     uring      io_uring, where the build asked for it
      disk       the tier that is a disk: pieces, checksums, threads
      memory     the stages as data; arrays: what a rank keeps, and where
      ring       pieces of the optimizer's state on their way between disk and update
@@ -40,8 +39,8 @@
      host       the tier that is the host's memory, beside a GPU
      slices     whole tensors of which the ranks of another group have slices
      deal       what ranks make of whole tensors between the passes of a rule
-     through    that tier's state on its way through the GPU
-     hierarchy  groups inside the context's ranks: shard groups, replicas, near ones
+     through    state of the host's tier on its way through the GPU
+     hierarchy  groups inside the context's ranks: shard groups, replicas, near ones; second shards
      coded      which units travel packed, and what that takes
      plan       memory and traffic before anything is allocated
      check      misuse, in builds that ask for it
@@ -49,7 +48,6 @@
      shards     shards between the file and where they are reduced or gathered
      world      ranks beside those that a context shards over: agreement, first sums
      replicas   shards of reduced gradients are summed over the copies of what is sharded
-     second     a second shard of the parameters, among ranks that are near each other
      pointers   what the host reads and writes a unit's tensors by
      hops       collectives whose numbers travel packed
      pass       hooks, gathers, buckets: a unit while a pass runs
@@ -64,8 +62,8 @@
      api_group  groups of ranks
 
    WHERE SOMETHING NEW GOES
-     a stage      a row of zp_policies in memory; its number, in config's table and the header
-     a codec      a row of zp_codecs in codec, the bits in config
+     a stage      a row of zp_policies in memory; its number, in the header
+     a codec      a row of zp_codecs in codec; how a block's codes lie: packing; who may ask: config
      an array     a value of the enum in memory, a line of its walk, a zp_plan_row in plan
      a tier       zero_tier; where a part lies and how it is opened: memory; its cost: tiers, plan;
                   its memory: build, or a room of its own, as host and disk are
@@ -76,23 +74,20 @@
      an event     a word of ZERO_EVENTS, zp_slice_begin and _end around what is sent to the stream
      a room       an #include below and a line above, behind all that it uses
 
-   THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step)
-     compute stream   zero_backward_begin: takes a gradient buffer, waits for its last reduction,
-                      clears it; the host adds into it; zero_backward_end: event `written`
-     gradient stream  waits for `written`, then reduce-scatter: every rank sums its own slice of u
-                      from all ranks, in rank order, into its gradient shard; squares of the shard
-                      by blocks; event `reduction`; after the last unit one all-gather of the
-                      ranks' verdicts makes norm and skip the same everywhere, and finds ranks
-                      that differ: event `agreed`
-     compute stream   zero_step waits for `agreed` and for u's last gather, updates the shard:
-                      event `updated`
-     parameter stream waits for `updated`, all-gathers u (stages 1 and 2, resident units) or leaves
-                      it to the next pass (stage 3): event `gathered`
-     compute stream   the next zero_forward_begin(u) waits for `gathered`
+   THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step), by streams
+     compute     zero_backward_begin: takes a gradient buffer, waits for its last reduction, clears
+                 it; the host adds into it; zero_backward_end: event `written`
+     gradients   waits for `written`; reduce-scatter: every rank sums its slice of u from all ranks,
+                 in rank order, into its gradient shard; squares of the shard: event `reduction`;
+                 after the last unit one all-gather of the ranks' verdicts makes norm and skip the
+                 same everywhere, and finds ranks that differ: event `agreed`
+     compute     zero_step waits for `agreed` and u's last gather, updates the shard: `updated`
+     parameters  waits for `updated`; gathers u from all ranks (stages 1 and 2, resident units) or
+                 leaves that to the next pass (stage 3): event `gathered`
+     compute     the next zero_forward_begin(u) waits for `gathered`
    When a reduction has ended on any rank, all ranks have computed with that unit's old parameters;
    when u's gather has ended, no rank reads this shard: so its owner may update it. */
 
-/* A host copies two files: `make drop DIR=folder` writes them. */
 #if __has_include("zero_plugin/base.h")
 #include "zero_plugin/base.h"
 #include "zero_plugin/trace.h"
@@ -118,7 +113,7 @@
 #include "zero_plugin/groups.h"
 #include "zero_plugin/layout.h"
 #include "zero_plugin/schedule.h"
-#include "zero_plugin/rings.h"
+#include "zero_plugin/uring.h"
 #include "zero_plugin/disk.h"
 #include "zero_plugin/memory.h"
 #include "zero_plugin/ring.h"
@@ -138,7 +133,6 @@
 #include "zero_plugin/shards.h"
 #include "zero_plugin/world.h"
 #include "zero_plugin/replicas.h"
-#include "zero_plugin/second.h"
 #include "zero_plugin/pointers.h"
 #include "zero_plugin/hops.h"
 #include "zero_plugin/pass.h"

@@ -24,7 +24,7 @@
 #pragma once
 
 #include "group.h"
-#include "rings.h"
+#include "uring.h"
 
 #include <sys/statvfs.h>
 

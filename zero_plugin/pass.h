@@ -3,7 +3,6 @@
 
 #include "pointers.h"
 #include "replicas.h"
-#include "second.h"
 #include "hops.h"
 
 /* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
