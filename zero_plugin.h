@@ -374,7 +374,8 @@ typedef struct zero_event {
                           ALL_TO_ALL: size times what this rank has); MESSAGES: of what is sent or
                           received, the larger */
     uint64_t sent;     /* by this rank, where it communicates, as in zero_stats, zero_group_stats */
-    uint64_t number;   /* (rank + 1) << 40, and the count of this rank's events from 1 on */
+    uint64_t number;   /* (rank + 1) << 40, and the count of this rank's events from 1 on; of a
+                          context that joins another one (cfg.joins) 1 << 39 besides */
     uint64_t flow;     /* WAIT: number of the event that is waited for; 0: none is recorded */
     double begin, end; /* seconds of the host's CLOCK_MONOTONIC */
     int ranks;         /* that communicate with each other; 0: none do */

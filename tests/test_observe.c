@@ -407,7 +407,8 @@ static void test_trace_contexts(void) {
     }
     for (int theirs = 0; theirs < 2; theirs++) {
         for (int r = 0; r < 2; r++) trace_events(t[r], theirs, e, 4);
-        for (int i = 0; i < 4; i++) e[i].begin -= 0.0005; /* and these are told later */
+        for (int i = 0; i < 4; i++) e[i].begin -= 0.0005, e[i].number |= (uint64_t)1 << 39;
+        e[2].flow |= (uint64_t)1 << 39; /* and these are told later */
     }
     for (int r = 1; r >= 0; r--) test_check(!trace_close(t[r], r == 0, why, sizeof why), "%s", why);
     check_layout(path, 2);
