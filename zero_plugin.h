@@ -128,7 +128,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     7
+#define ZERO_ABI     8
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -337,7 +337,10 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence);
     X(ZERO_EVENT_ALL_GATHER, "all_gather")                                                         \
     X(ZERO_EVENT_ALL_TO_ALL, "all_to_all")                                                         \
     X(ZERO_EVENT_BROADCAST, "broadcast")                                                           \
-    X(ZERO_EVENT_MESSAGES, "messages")
+    X(ZERO_EVENT_MESSAGES, "messages")                                                             \
+    X(ZERO_EVENT_BARRIER, "barrier")                                                               \
+    X(ZERO_EVENT_SPLIT, "split") /* this group was cut */                                          \
+    X(ZERO_EVENT_OPEN, "open")   /* it was made, by zero_group_open or _split: told when traced */
 
 #define ZERO_EVENT_ENUM(name, word) name,
 typedef enum zero_event_kind { ZERO_EVENTS(ZERO_EVENT_ENUM) ZERO_EVENT_KINDS } zero_event_kind;
@@ -371,7 +374,8 @@ typedef struct zero_event {
                           ALL_TO_ALL: size times what this rank has); MESSAGES: of what is sent or
                           received, the larger */
     uint64_t sent;     /* by this rank, where it communicates, as in zero_stats, zero_group_stats */
-    uint64_t number;   /* (rank + 1) << 40, and the count of this rank's events from 1 on */
+    uint64_t number;   /* (rank + 1) << 40, and the count of this rank's events from 1 on; of a
+                          context that joins another one (cfg.joins) 1 << 39 besides */
     uint64_t flow;     /* WAIT: number of the event that is waited for; 0: none is recorded */
     double begin, end; /* seconds of the host's CLOCK_MONOTONIC */
     int ranks;         /* that communicate with each other; 0: none do */
@@ -1166,9 +1170,10 @@ typedef struct zero_group_stats {
 void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
 
 /* From here on what the group does is among the events of z (zero_config.trace), on track
-   ZERO_TRACK_GROUP + lane, 0..7; until it is closed, or z destroyed, or z is NULL here. z: built;
-   where it has no trace nothing is recorded. Barriers and splits are not. One thread at a time may
-   be inside this function, and the group's calls. Errors: ARGUMENT. */
+   ZERO_TRACK_GROUP + lane, 0..7; until it is closed, or z destroyed, or z is NULL here. The first
+   of them, once, is OPEN, with the times at which the group was made. z: built; where it has no
+   trace nothing is recorded. One thread at a time may be inside this function, and the group's
+   calls. Errors: ARGUMENT. */
 zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane);
 
 /* ---- statistics ---------------------------------------------------------------------------- */

@@ -285,7 +285,9 @@ static zero_result zp_build_host(zero_ctx *z) {
 /* What ran when, if the host asks. */
 static zero_result zp_build_recorder(zero_ctx *z) {
     if (!z->cfg.trace) return ZERO_OK;
-    zp_recorder *t = zp_recorder_open(z->cfg.trace, z->cfg.trace_user, z->all->rank);
+    const zero_ctx *other = z->cfg.joins ? z->cfg.joins : z->joined;
+    zp_recorder *t = zp_recorder_open(z->cfg.trace, z->cfg.trace_user, z->all->rank,
+                                      z->cfg.joins != NULL, other ? other->device.recorder : NULL);
     z->device.recorder = t;
     return t ? zp_recorder_begin(t, &z->device) : ZERO_ERR_MEMORY;
 }
