@@ -415,6 +415,11 @@ test_offload() {
     same '-ds, its tiers again' 'parameters host, gradients host, optimizer host' "$(tiers)"
     same '-ds, nvme' "$reference" "$(train $run -ds "$scratch/nvme.json")"
     same '-ds, its files' 'parameters file, gradients host, optimizer file' "$(tiers)"
+    sed 's|"aio": {|"activation_checkpointing": { "cpu_checkpointing": true }, &|' "$scratch/none.json" >"$scratch/away.json"
+    same '-ds, activations away' "$(train $run -r 3 -ds "$scratch/none.json")" "$(train $run -ds "$scratch/away.json" -zfd "$scratch" -dso "$scratch/resolved.json")"
+    same '-ds, where they are' 1 "$(grep -c '^|   kept away  *| [0-9.]* MiB in a file' "$scratch/out")"
+    same '-ds, activations away, resolved' 1 "$(grep -c '"cpu_checkpointing":.*true' "$scratch/resolved.json")"
+    refused '-ds, activations stay' 1 '-r 3, but .*cpu_checkpointing: -r 4' $run -r 3 -ds "$scratch/away.json"
     case $(train $small -x 2 -pn 2 -b 3 -d 192 -dt fp16 -ds tests/ds_config/zero2_offload.json) in
     ????????????????) pass ;;
     *) fail "-ds zero2_offload.json: $(cat "$scratch/err")" ;;
