@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 7 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 8 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -115,7 +115,7 @@ static void abi_structs(void) {
     FIELD(zero_tensor_desc, uses, 24)
     FIELD(zero_tensor_desc, flags, 28)
     FIELD(zero_tensor_desc, field, 32)
-    SIZE(zero_plan, 208)
+    SIZE(zero_plan, 224)
     FIELD(zero_plan, numel, 0)
     FIELD(zero_plan, padded_numel, 8)
     FIELD(zero_plan, param_bytes, 16)
@@ -144,6 +144,8 @@ static void abi_structs(void) {
     FIELD(zero_plan, near_bytes, 184)
     FIELD(zero_plan, replica_bytes, 192)
     FIELD(zero_plan, packed_bytes, 200)
+    FIELD(zero_plan, pinned_bytes, 208)
+    FIELD(zero_plan, file_way, 216)
     SIZE(zero_plan_unit, 40)
     FIELD(zero_plan_unit, numel, 0)
     FIELD(zero_plan_unit, padded, 8)
@@ -263,7 +265,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 7 && ZERO_ABI == 7, "this is ABI 7");
+    test_check(sizeof(void *) == 8 && zero_abi() == 8 && ZERO_ABI == 8, "this is ABI 8");
     abi_structs();
     abi_numbers();
     return test_summary();
