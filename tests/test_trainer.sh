@@ -365,6 +365,22 @@ test_tiers() {
     same 'files of stages' 4 "$(grep -c '^file     stage [0-3]: [0-9.]* MiB of a rank' "$scratch/out")"
 }
 
+# A delayed update: a save takes what is pending in, so that a run that goes on from there, at any tier and stage, ends
+# as the one that was not stopped; so does an evaluation between steps, at every tier alike.
+test_delayed() {
+    run="$small -x 6 -d 256 -nt 1 -zfd $scratch -o $scratch/late -n 3 -zod 2"
+    reference=$(train $run -pn 2 -z 3 -zos file -zog file -zop file)
+    same 'delayed, in memory' "$reference" "$(rm -r "$scratch/late" && train $run -pn 2 -z 1)"
+    same 'delayed, it was' 0 "$(train $small -x 6 -d 256 -nt 1 -pn 2 | grep -c "$reference")"
+    for how in '-z 0' '-z 2 -zos file -zor 0.5' '-z 3 -zop file -na 1'; do
+        rm -r "$scratch/late/step_00000006"
+        same "delayed, $how" "$reference" "$(train $run -pn 2 $how -y 1)"
+        same 'goes on' 1 "$(grep -c '^going on from step 3' "$scratch/out")"
+    done
+    run="$small -x 6 -d 256 -nt 1 -zfd $scratch -zod 2 -v 3 -m 1"
+    same 'delayed, evaluated' "$(train $run -pn 2 -z 0)" "$(train $run -pn 2 -z 3 -zos file -zop file)"
+}
+
 # wte in tiles: the same weights at every stage and tier; a checkpoint fits other tiles, and none.
 test_tiles() {
     run="$small -x 4 -nt 1 -pn 2 -zfd $scratch -o $scratch/tiles"
@@ -902,6 +918,7 @@ test_packed
 test_types
 test_deepspeed
 test_tiers
+test_delayed
 test_tiles
 test_away
 test_offload
