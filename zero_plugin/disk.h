@@ -3,7 +3,7 @@
    One file per rank, of its full size from the beginning, and without a name as soon as it is open:
    whatever ends the process, nothing stays behind. Arrays lie in it in pieces of ZP_PIECE_NUMEL
    elements, each read and written as a whole, past the system's cache where the file system allows
-   that.
+   that; where it does not, a piece's write ends when the cache has written it out.
 
    THE WALK OF ONE PIECE of a unit's update (a step; the stream `updates` and the file's lanes)
      updates zp_ring_fill: gives the piece's lane a task that reads it into the next place of the
