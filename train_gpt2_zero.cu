@@ -1009,7 +1009,7 @@ static int run_training(job *j) {
     plan_saves(&t);
     check_memory(&t, 1, t.keep.bytes);
     progress_phase(j->out, "building", plan_bytes(&t.plan));
-    check_groups(&t, layout_build(&t.groups, t.z));
+    check_groups(&t, layout_build(&t.groups, t.z, &t.plan));
     see_groups(&t);
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
@@ -1084,7 +1084,7 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
     }
     check_memory(t, c->n, 0);
     for (int i = 0; i < c->n; i++) {
-        check_groups(&t[i], layout_build(&t[i].groups, t[i].z));
+        check_groups(&t[i], layout_build(&t[i].groups, t[i].z, &t[i].plan));
         start_weights(&t[i]);
         create_model(&t[i]);
     }

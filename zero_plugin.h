@@ -598,8 +598,11 @@ typedef struct zero_plan {
     size_t second_bytes; /* the part of buffer_bytes that is second shards (cfg.second_ranks) */
     size_t near_bytes, replica_bytes; /* the parts of sent_bytes that go among second_ranks ranks,
                                          and to other replicas (cfg.shard_ranks) */
-    size_t packed_bytes; /* the part of buffer_bytes for packed traffic: messages, and errors fed
-                            back */
+    size_t packed_bytes;  /* the part of buffer_bytes for packed traffic: messages, and errors fed
+                             back */
+    size_t pinned_bytes;  /* CUDA: the part of host_bytes that is pinned */
+    const char *file_way; /* from zero_build on, in words: io_uring or calls of threads, past the
+                             system's cache or through it; NULL: no file. Never freed */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */

@@ -233,8 +233,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     const zero_plan *p = &z->plan;
     const zp_meter m = zp_meters(z);
     const double exposed = z->device.exposed_s;
-    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
-    if (z->updates.device) ZP_DO(z, zp_stream_sync(&z->updates));
+    ZP_DO(z, zp_settle(z));
     zp_record_give(z->device.recorder);
     zp_disk_sync(&z->disk);
     ZP_TRY(zp_report(z));          /* as of the last step, or norm */

@@ -235,13 +235,14 @@ static zero_result zp_build_apart(zero_ctx *z) {
     zp_ring *r = &z->ring;
     const size_t bytes = z->plan.file_bytes;
     if (!r->stops) return ZERO_OK;
+    r->disk = &z->disk;
     if (bytes) ZP_TRY(zp_disk_open(&z->disk, z->all, c->folder, bytes, z->disk_pieces));
     z->disk.unchecked = c->no_file_check;
+    if (bytes) z->plan.file_way = zp_disk_way(&z->disk);
     if (bytes && c->log) {
         char text[ZP_TEXT_BYTES];
-        (void)snprintf(text, sizeof text, "a file of %zu bytes in %.200s, by %s, %s", bytes,
-                       c->folder, zp_disk_how(&z->disk),
-                       z->disk.direct ? "past the cache" : "through the system's cache");
+        (void)snprintf(text, sizeof text, "a file of %zu bytes in %.200s, by %s", bytes, c->folder,
+                       z->plan.file_way);
         c->log(c->log_user, ZERO_LOG_INFO, text);
     }
     ZP_TRY(zp_stream_open(&z->updates, &z->device, c->stream, !c->no_overlap, 0, c->threads));

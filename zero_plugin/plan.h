@@ -166,7 +166,6 @@ static void zp_plan_bytes(zero_ctx *z) {
     const zp_policy *stage = &z->policy;
     zero_plan *plan = &z->plan;
     const size_t of_p = zp_bytes(a[ZP_PARAM].type), of_g = zp_bytes(a[ZP_GRAD].type);
-    size_t pinned;
     for (int u = 0; u < z->layout.all && stage->parameters == ZP_SHARD; u++)
         if (zp_unit_stays(z, u)) plan->kept_bytes += z->layout.unit[u].padded * of_p;
     plan->param_bytes = zp_plan_share(z, stage->parameters, z->layout.padded) * of_p
@@ -184,7 +183,7 @@ static void zp_plan_bytes(zero_ctx *z) {
     zp_plan_disk(z);
     zp_host_share(z);
     zp_through_plan(z);
-    plan->host_bytes = zp_host_bytes(z, &pinned);
+    plan->host_bytes = zp_host_bytes(z, &plan->pinned_bytes);
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;

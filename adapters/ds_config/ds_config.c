@@ -528,6 +528,7 @@ static int ds_resolve_parallel(ds_reader *r) {
     if (other && a->accumulation && a->micro_batch)
         a->accumulation = (int)(a->train_batch / a->micro_batch / a->ranks);
     if (ds_resolve_experts(r)) return 1;
+    if (ds_get(r, DS_CPU_CHECKPOINTING, 0) != 0) o->recompute = 4;
     if (r->state[DS_PARTITION] != DS_SET) return 0;
     if (o->tensor_parallel > 1) {
         o->sequence_parallel = r->value[DS_PARTITION] != 0;

@@ -90,6 +90,7 @@ typedef enum ds_id {
     DS_TENSOR_RANKS,
     DS_STAGES,
     DS_PARTITION,
+    DS_CPU_CHECKPOINTING,
     DS_EXPERTS,
     DS_EXPERT_GROUP,
     DS_EXPERTS_ASKED,
@@ -482,8 +483,7 @@ static const ds_row ds_rows[] = {
     /* ---- activations, compilation ---- */
     SECTION("activation_checkpointing"),
     APPLIED("activation_checkpointing.partition_activations", DS_BOOL, DS_PARTITION),
-    REFUSED("activation_checkpointing.cpu_checkpointing", DS_BOOL, "false",
-            "use false; the trainer's -r 4 keeps the inputs of blocks in a file instead"),
+    APPLIED("activation_checkpointing.cpu_checkpointing", DS_BOOL, DS_CPU_CHECKPOINTING),
     IGNORED("activation_checkpointing.contiguous_memory_optimization", DS_BOOL, WHY_TORCH),
     IGNORED("activation_checkpointing.number_checkpoints", DS_WHOLE,
             "the trainer's own flag says what is recomputed"),

@@ -218,6 +218,7 @@ void experts_add_plan(zero_plan *plan, const zero_plan *x) {
     plan->file_read_bytes += x->file_read_bytes;
     plan->file_written_bytes += x->file_written_bytes;
     plan->host_bytes += x->host_bytes;
+    plan->pinned_bytes += x->pinned_bytes;
     plan->update_host_s += x->update_host_s;
     plan->update_device_s += x->update_device_s;
 }
