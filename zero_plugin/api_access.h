@@ -219,6 +219,7 @@ static zp_meter zp_meters(const zero_ctx *z) {
         all.control_bytes += g->meter.control_bytes;
         all.reductions += replicas ? 0 : g->meter.reductions;
         all.gathers += replicas ? 0 : g->meter.gathers;
+        all.gather_bytes += g->meter.gather_bytes;
         all.allocated_bytes += g->meter.allocated_bytes;
     }
     for (int i = 0; i < 2; i++) all.allocated_bytes += z->wire.hop[i].meter.allocated_bytes;
@@ -259,7 +260,8 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             z->disk.written_bytes,
                             1e-9 * (double)z->disk.waited_ns,
                             z->group[ZP_NEAR].meter.sent_bytes,
-                            z->group[ZP_REPLICAS].meter.sent_bytes};
+                            z->group[ZP_REPLICAS].meter.sent_bytes,
+                            m.gather_bytes};
     *stats = now;
     return ZERO_OK;
 }

@@ -13,20 +13,22 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (at == -1)
         (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
                        ZERO_VERSION, ZERO_CHECK, z->all->node_size, z->ntensors);
-    if (!t) return at < z->ntensors;
+    if (!t) return at < 0 || zp_order_line(z, at - z->ntensors, text, bytes);
     const zero_tensor_desc *d = &t->desc;
     const uint64_t name = zp_name_hash(d->name);
-    char hash[32] = "", slices[64] = "";
+    char hash[32] = "", slices[64] = "", divisor[32] = "";
     if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
     if (t->slices > 1)
         (void)snprintf(slices, sizeof slices, "slices %d of %zu rows, ", t->slices, t->outer);
+    if (t->divisor) (void)snprintf(divisor, sizeof divisor, "divisor %d, ", t->divisor);
     (void)snprintf(
         text, bytes,
         "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
-        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, %sname %s%s",
+        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, %s%sname %s%s",
         at, d->numel, d->layers, d->unit, t->together, t->every, d->uses, d->flags,
-        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, slices, hash, d->name);
+        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, slices, divisor, hash,
+        d->name);
     return 1;
 }
 

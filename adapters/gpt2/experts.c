@@ -210,6 +210,7 @@ void experts_add_plan(zero_plan *plan, const zero_plan *x) {
     plan->buffer_ceiling_bytes += x->buffer_ceiling_bytes;
     plan->accumulator_bytes += x->accumulator_bytes;
     plan->sent_bytes += x->sent_bytes;
+    plan->gather_bytes += x->gather_bytes;
     plan->formula_sent_bytes += x->formula_sent_bytes;
     plan->kept_bytes += x->kept_bytes;
     plan->units += x->units;
