@@ -206,7 +206,7 @@ fuzz() { # SECONDS of each
         { echo "fuzz-$1 0 skip clang with libFuzzer is not installed"; return; }
     for target in ds_config checkpoint model_files data machine; do
         echo "fuzz-$target-$1 $(($1 + 200)) beside mkdir -p $B/corpus/$target && make -s $B/libfuzzer/$target &&" \
-            "$B/libfuzzer/$target -seed=$((SEED % 4294967296)) -max_total_time=$1 -max_len=65536 $B/corpus/$target" \
+            "$B/libfuzzer/$target -seed=$((SEED % 4294967296)) -max_total_time=$1 -max_len=65536 -len_control=0 $B/corpus/$target" \
             "$([ $target = ds_config ] && echo "$here/ds_config") && echo '1 passed, 0 failed'"
     done
 }
