@@ -912,8 +912,9 @@ static void train_step(trainer *t) {
     observe_end(j->see);
     pace_end(&t->speed, (double)j->batch.tokens);
     const step_line line = make_line(t, &v);
-    const main_log_values logged = {t->step - 1,  v.loss,        v.lr,         v.done.norm,
-                                    line.seconds, t->speed.rate, memory_mib(t)};
+    const main_log_values logged = {
+        t->step - 1,  v.loss,        v.lr,          v.done.norm,
+        line.seconds, t->speed.rate, memory_mib(t), v.done.stepped ? 0 : v.done.skipped};
     step_line_print(&line, text);
     if (is_kept(t, &v)) say(j, "%s", text);
     step_line_brief(&line, text);
@@ -992,10 +993,10 @@ static void say_end(const trainer *t) {
 /* Their tracks in a timeline. */
 static void see_groups(const trainer *t) {
     static const char *const names[] = {"tp", "pp", "ep", "world"};
-    const layout *l = &t->groups;
+    const layout *l = &t->groups; /* a pipeline's messages have a lane of their own */
     zero_group *const all[] = {l->part.tp, l->stage.pp, l->part.ep, l->world};
     for (int i = 0; i < 4; i++)
-        check_groups(t, observe_group(t->j->see, t->z, all[i], i, names[i]));
+        check_groups(t, observe_group(t->j->see, t->z, all[i], i, all[i] == l->stage.pp, names[i]));
 }
 
 static int run_training(job *j) {
@@ -1008,7 +1009,7 @@ static int run_training(job *j) {
     plan_saves(&t);
     check_memory(&t, 1, t.keep.bytes);
     progress_phase(j->out, "building", plan_bytes(&t.plan));
-    check_groups(&t, layout_build(&t.groups, t.z));
+    check_groups(&t, layout_build(&t.groups, t.z, &t.plan));
     see_groups(&t);
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
@@ -1083,7 +1084,7 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
     }
     check_memory(t, c->n, 0);
     for (int i = 0; i < c->n; i++) {
-        check_groups(&t[i], layout_build(&t[i].groups, t[i].z));
+        check_groups(&t[i], layout_build(&t[i].groups, t[i].z, &t[i].plan));
         start_weights(&t[i]);
         create_model(&t[i]);
     }

@@ -34,6 +34,7 @@
      ring       pieces of the optimizer's state on their way between disk and update
      config     what settings may be, and what zeros mean
      context    everything one rank owns
+     order      the order of a pass's calls, as the host announces it
      names      tensors by their names and fields, slots by their layers
      tiers      which units are kept elsewhere than in memory
      host       the tier that is the host's memory, beside a GPU
@@ -55,6 +56,7 @@
      access     tensors by name, and as state
      api        the functions of the header: contexts, passes, steps
      api_tensors  tensors are announced, and what is told of them
+     api_order  the order of a pass, gathers and reductions by a schedule
      api_access  tensors by name, state, numbers, small collectives, statistics
      api_host   few lines for a host: weights that are adopted, a step without hooks, a hash
      api_lend   arrays that stay the host's: gradients are taken from them, weights come back
@@ -119,6 +121,7 @@
 #include "zero_plugin/ring.h"
 #include "zero_plugin/config.h"
 #include "zero_plugin/context.h"
+#include "zero_plugin/order.h"
 #include "zero_plugin/names.h"
 #include "zero_plugin/tiers.h"
 #include "zero_plugin/host.h"
@@ -140,6 +143,7 @@
 #include "zero_plugin/access.h"
 #include "zero_plugin/api.h"
 #include "zero_plugin/api_tensors.h"
+#include "zero_plugin/api_order.h"
 #include "zero_plugin/api_access.h"
 #include "zero_plugin/api_host.h"
 #include "zero_plugin/api_lend.h"

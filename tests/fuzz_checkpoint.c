@@ -100,7 +100,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
 }
 
-#ifdef FUZZ_MAIN
 static void fuzz_piece(ck_manifest *m, const char *name, int array, uint64_t count,
                        uint64_t offset) {
     ck_tensor *t = ck_manifest_tensor(m, name);
@@ -189,5 +188,6 @@ static size_t fuzz_seed(void *text) {
     return fuzz_ngiven && fuzz_below(2) ? fuzz_any_given(text) : fuzz_own(text);
 }
 
-int main(int argc, char **argv) { return fuzz_main(argc, argv, fuzz_seed, 200, 4, fuzz_change); }
+#ifdef FUZZ_MAIN
+int main(int argc, char **argv) { return fuzz_main(argc, argv, 200, 4); }
 #endif

@@ -47,7 +47,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
 }
 
-#ifdef FUZZ_MAIN
 #include "../adapters/ds_config/ds_table.h"
 
 /* A word that means something in such a file, a key's name as often as not. */
@@ -77,7 +76,8 @@ static size_t fuzz_change(void *text, size_t length) {
     return fuzz_change_text((char *)text, length, fuzz_word);
 }
 
-int main(int argc, char **argv) {
-    return fuzz_main(argc, argv, fuzz_any_given, 200, 6, fuzz_change);
-}
+static size_t fuzz_seed(void *text) { return fuzz_any_given(text); }
+
+#ifdef FUZZ_MAIN
+int main(int argc, char **argv) { return fuzz_main(argc, argv, 200, 6); }
 #endif

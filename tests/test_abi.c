@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 7 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 8 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -115,7 +115,7 @@ static void abi_structs(void) {
     FIELD(zero_tensor_desc, uses, 24)
     FIELD(zero_tensor_desc, flags, 28)
     FIELD(zero_tensor_desc, field, 32)
-    SIZE(zero_plan, 208)
+    SIZE(zero_plan, 232)
     FIELD(zero_plan, numel, 0)
     FIELD(zero_plan, padded_numel, 8)
     FIELD(zero_plan, param_bytes, 16)
@@ -144,6 +144,9 @@ static void abi_structs(void) {
     FIELD(zero_plan, near_bytes, 184)
     FIELD(zero_plan, replica_bytes, 192)
     FIELD(zero_plan, packed_bytes, 200)
+    FIELD(zero_plan, pinned_bytes, 208)
+    FIELD(zero_plan, file_way, 216)
+    FIELD(zero_plan, gather_bytes, 224)
     SIZE(zero_plan_unit, 40)
     FIELD(zero_plan_unit, numel, 0)
     FIELD(zero_plan_unit, padded, 8)
@@ -151,7 +154,7 @@ static void abi_structs(void) {
     FIELD(zero_plan_unit, gathers, 20)
     FIELD(zero_plan_unit, resident, 24)
     FIELD(zero_plan_unit, sent_bytes, 32)
-    SIZE(zero_stats, 160)
+    SIZE(zero_stats, 168)
     FIELD(zero_stats, param_bytes, 0)
     FIELD(zero_stats, grad_bytes, 8)
     FIELD(zero_stats, optimizer_bytes, 16)
@@ -169,6 +172,10 @@ static void abi_structs(void) {
     FIELD(zero_stats, control_bytes, 112)
     FIELD(zero_stats, near_bytes, 144)
     FIELD(zero_stats, replica_bytes, 152)
+    FIELD(zero_stats, gather_bytes, 160)
+    SIZE(zero_turn, 8)
+    FIELD(zero_turn, kind, 0)
+    FIELD(zero_turn, unit, 4)
     SIZE(zero_hyper, 24)
     FIELD(zero_hyper, lr, 0)
     FIELD(zero_hyper, beta1, 4)
@@ -229,6 +236,10 @@ static void abi_numbers(void) {
     NUMBER(ZERO_MAX, 1)
     NUMBER(ZERO_COPY, 128)
     NUMBER(ZERO_LATE, 256)
+    NUMBER(ZERO_TURN_FORWARD, 0)
+    NUMBER(ZERO_TURN_BACKWARD, 1)
+    NUMBER(ZERO_TURN_GATHER, 2)
+    NUMBER(ZERO_TURN_RELEASE, 3)
     NUMBER(ZERO_TOGETHER, -2)
     NUMBER(ZERO_GRAD_AUTO, 0)
     NUMBER(ZERO_GRAD_F32, 1)
@@ -263,7 +274,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 7 && ZERO_ABI == 7, "this is ABI 7");
+    test_check(sizeof(void *) == 8 && zero_abi() == 8 && ZERO_ABI == 8, "this is ABI 8");
     abi_structs();
     abi_numbers();
     return test_summary();

@@ -36,6 +36,19 @@ checks() {
     else failed=$((failed + 1)); echo "FAILED: $name"; head -n 5 "$work/checked"; fi
 }
 
+# groups_time NAME SHARE: what -tb says of the groups' time is at least that share of what their slices within steps take, in
+# the timeline, rank 0's, and not more
+groups_time() {
+    same "$1" yes "$({ sed -n 's/^steps .* groups exposed \([0-9.]*\) .*/groups \1/p' "$work/out"; cat "$work/g.json"; } | awk -v share="$2" '
+        function field(key) { return match($0, "\"" key "\":[0-9.]+") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) + 0 : -1 }
+        /^groups/ { told = $2 }
+        !/"ph":"X","pid":0,/ { next }
+        /"name":"step","cat":"host"/ { from[++steps] = field("ts"); end[steps] = from[steps] + field("dur") }
+        field("tid") >= 256 + 14 && field("tid") < 256 + 22 { at[++n] = field("ts"); took[n] = field("dur") }
+        END { for (i = 1; i <= n; i++) for (k = 1; k <= steps; k++) if (at[i] >= from[k] && at[i] < end[k]) ms += took[i] / 1e3 / steps
+              print (ms > 0 && told > 0 && told > share * ms - 0.002 && told < ms + 0.002) ? "yes" : "told " told ", " n " slices in " steps " steps " ms }')"
+}
+
 # Recording changes no bit, at any stage, with overlap and without; timelines have what belongs there.
 test_stages() {
     for setting in "-z 0" "-z 1" "-z 2" "-z 3" "-z 0 -zo 0" "-z 3 -zo 0" "-z 2 -dt bf16" "-z 3 -dt bf16 -sd 7" "-z 3 -r 3 -sd 8"; do
@@ -62,16 +75,23 @@ test_layouts() {
     says "experts' collectives have the group's own ranks" "^experts' collectives of rank 0 among 2 ranks"
     says "what experts' group sends" "^all_to_all  *[0-9]* .* 2$"
     says "all ranks' group" "^group world's collectives of rank 0 among 4 ranks"
-    # four all-reduces a block, two at the ends, three for the loss; in the table and the timeline, bytes as planned
-    train -pn 2 -tp 2 -x 5 -b 2 -tr "$work/g.json" -tc 1 >/dev/null
+    # four all-reduces a block, two at the ends, three for the loss; in the table and the timeline, bytes as planned,
+    # behind the group's opening
+    train -pn 2 -tp 2 -x 5 -b 2 -tr "$work/g.json" -tc 1 -tb 5 >/dev/null
     says "a group's table" "^group tp's collectives of rank 0 among 2 ranks"
     says "whose sums" "^all_reduce  *4096  *50 .* 2$"
     says "its softmax" "^all_reduce  *128  *15 .* 2$"
     group=$(sed -n 's/.*"pid":0,"tid":\([0-9]*\),"args":{"name":"group tp"}.*/\1/p' "$work/g.json")
-    same "its track" 65 "$(grep -c "\"ph\":\"X\",\"pid\":0,\"tid\":${group:-none}," "$work/g.json")"
+    same "its track" 66 "$(grep -c "\"ph\":\"X\",\"pid\":0,\"tid\":${group:-none}," "$work/g.json")"
     same "its bytes" "$((5 * (10 * 4096 + 3 * 128)))" "$(sed -n "s/.*\"pid\":0,\"tid\":${group:-none},.*\"sent\":\([0-9]*\),.*/\1/p" "$work/g.json" | awk '{ n += $1 } END { print n }')"
-    train -pn 2 -pp 2 -d 128 -x 5 -tr "$work/g.json" -tc 1 >/dev/null
+    says "its opening" "^open  *0  *1 .* 2$"
+    says "barriers" "^barrier  *0  *[0-9]* .* 2$"
+    same "each barrier" "$(awk '$1 == "barrier" && NF == 9 { n = $3 } END { print n }' "$work/out")" \
+        "$(grep -c '"name":"barrier","cat":"barrier","ph":"X","pid":0,' "$work/g.json")"
+    groups_time "the time in sums" 1
+    train -pn 2 -pp 2 -d 128 -x 5 -tr "$work/g.json" -tc 1 -tb 5 >/dev/null
     says "a pipeline's messages" "^messages  *4096 .* 2$"
+    groups_time "the time in a pipeline's messages" 0
     train -pn 4 -tp 2 -x 4 -tb 4 >/dev/null
     says "whose mean" "^the run, mean of 2 ranks with rank 0's part, ms a step"
     train -pn 2 -en 4 -ek 2 -eg 2 -x 3 -tk 2 >/dev/null
@@ -230,6 +250,16 @@ PYTHON
     same "TensorBoard reads it" same "$(cmp "$work/a" "$work/d" && echo same)"
 }
 
+# A step that is skipped is told by its line, main.log, and the figures.
+test_skipped() {
+    rm -rf "$work/csv" "$work/log"
+    train -pn 2 -dt fp16 -li 6e6 -x 12 -o "$work/log" -tcd "$work/csv" >/dev/null
+    told=$(sed -n 's/^step *\([0-9]*\).* | skipped \([0-9]*\): .* is not finite$/\1 \2/p' "$work/out")
+    same "skipped steps, and made ones" yes "$(n=$(echo "$told" | wc -l); [ "$n" -gt 1 ] && [ "$n" -lt 12 ] && echo yes)"
+    same "in main.log" "$told" "$(sed -n 's/^s:\([0-9]*\) .* mib:[0-9.]* skipped:\([0-9]*\)$/\1 \2/p' "$work/log/main.log" | awk '{ print $1 + 1, $2 }')"
+    same "in CSV" "$told" "$(awk -F, 'NR > 1 && $2 > last + 0 { print $1 / 4, $2; last = $2 }' "$work/csv/Train_Samples_skipped_steps.csv")"
+}
+
 test_keys() {
     cat >"$work/ds.json" <<JSON
 {"train_micro_batch_size_per_gpu": 2, "steps_per_print": 2, "wall_clock_breakdown": true,
@@ -270,6 +300,7 @@ test_killed
 test_breakdown
 test_tables
 test_figures
+test_skipped
 test_keys
 test_errors
 [ $skipped -gt 0 ] && more=", $skipped skipped" || more=

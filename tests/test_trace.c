@@ -244,23 +244,58 @@ static void test_flood(void) {
     }
 }
 
-/* What a group does, beside a context that records: each call once, with its bytes, on its lane. */
+/* What groups do, beside a context that records: each call once, with its bytes, on its lane; and
+   how a group was made, once. */
+static const struct {
+    zero_event_kind kind;
+    int lane;
+    uint64_t bytes;
+} group_events[] = {{ZERO_EVENT_OPEN, 5, 0},
+                    {ZERO_EVENT_ALL_REDUCE, 3, 4000},
+                    {ZERO_EVENT_REDUCE_SCATTER, 3, 800},
+                    {ZERO_EVENT_ALL_GATHER, 3, 480},
+                    {ZERO_EVENT_ALL_TO_ALL, 3, 640},
+                    {ZERO_EVENT_BROADCAST, 3, 40},
+                    {ZERO_EVENT_MESSAGES, 3, 80},
+                    {ZERO_EVENT_BARRIER, 3, 0},
+                    {ZERO_EVENT_SPLIT, 3, 0},
+                    {ZERO_EVENT_OPEN, 6, 0},
+                    {ZERO_EVENT_ALL_GATHER, 6, 48}};
+enum { GROUP_EVENTS = sizeof group_events / sizeof *group_events };
+
+static void groups_check(const trace_seen *seen, int me, uint64_t counted) {
+    uint64_t sent = 0;
+    test_check(seen->n == GROUP_EVENTS, "rank %d: %d events", me, seen->n);
+    for (int i = 0; i < seen->n && i < GROUP_EVENTS; i++) {
+        const zero_event *e = &seen->event[i];
+        const int part_opened = e->kind == ZERO_EVENT_OPEN && i > 0; /* in the split before it */
+        test_check(e->kind == group_events[i].kind && e->bytes == group_events[i].bytes
+                       && e->ranks == TRACE_RANKS
+                       && e->track == ZERO_TRACK_GROUP + group_events[i].lane && e->unit == -1
+                       && e->end >= e->begin && e->begin > 0,
+                   "event %d: %s of %d bytes among %d on %d", i, zero_event_name(e->kind),
+                   (int)e->bytes, e->ranks, e->track);
+        test_check(i == 0
+                       || (part_opened ? e->begin <= e[-1].begin && e->end >= e[-1].end
+                                       : e->begin >= e[-1].end),
+                   "event %d: %s at %g to %g, the one before to %g", i, zero_event_name(e->kind),
+                   e->begin, e->end, e[-1].end);
+        sent += e->sent;
+    }
+    test_check(sent == counted, "%d bytes sent, counted %d", (int)sent, (int)counted);
+}
+
 static void groups_body(test_rank *rank) {
     trace_seen *seen = &((trace_run *)rank->arg)->seen[rank->rank];
-    static const zero_event_kind kinds[] = {ZERO_EVENT_ALL_REDUCE, ZERO_EVENT_REDUCE_SCATTER,
-                                            ZERO_EVENT_ALL_GATHER, ZERO_EVENT_ALL_TO_ALL,
-                                            ZERO_EVENT_BROADCAST,  ZERO_EVENT_MESSAGES};
-    static const uint64_t sizes[] = {4000, 800, 480, 640, 40, 80};
     const int me = rank->rank, silent = me == 1; /* a rank may record nothing */
     const zero_comm comm = test_comm(rank);
     float a[2000] = {0}, b[2000] = {0};
     const zero_message both[2] = {{!me, 1, a, me ? 80u : 24u}, {!me, 0, b, me ? 24u : 80u}};
-    zero_group *g = NULL;
-    zero_group_stats stats;
+    zero_group *g = NULL, *part = NULL;
+    zero_group_stats stats, of_part;
     zero_stats of_context;
     zero_ctx *z = NULL;
     zero_config cfg;
-    uint64_t sent = 0;
     memset(&cfg, 0, sizeof cfg);
     if (!silent) cfg.trace = trace_take;
     cfg.trace_user = seen;
@@ -284,27 +319,25 @@ static void groups_body(test_rank *rank) {
     if (!r) r = zero_group_broadcast(g, a, 40, 1);
     if (!r) r = zero_group_send_receive(g, both, 2);
     if (!r) r = zero_group_barrier(g);
+    if (!r) r = zero_group_split(g, 0, 0, &part);
+    if (!r) r = zero_group_trace(part, z, 6);
+    if (!r) r = zero_group_all_gather(part, a, b, 24);
+    if (!r) r = zero_group_trace(part, NULL, 0);
     zero_group_query_stats(g, &stats);
+    zero_group_query_stats(part, &of_part);
     if (!r) r = zero_group_trace(g, NULL, 0);
     if (!r) r = zero_group_all_gather(g, a, b, 240);
     if (!r) r = zero_group_trace(g, z, 0);
     if (!r) r = zero_query_stats(z, &of_context);
     if (r) test_rank_fail(rank, "%d: %s %s", (int)r, zero_group_error(g), zero_last_error(z));
-    test_check(seen->n == (silent ? 0 : 6), "rank %d: %d events", me, seen->n);
-    for (int i = 0; i < seen->n && i < 6; i++) {
-        const zero_event *e = &seen->event[i];
-        test_check(e->kind == kinds[i] && e->bytes == sizes[i] && e->ranks == TRACE_RANKS
-                       && e->track == ZERO_TRACK_GROUP + 3 && e->unit == -1 && e->end >= e->begin
-                       && (i == 0 || e->begin >= e[-1].end),
-                   "event %d: %s of %d bytes among %d on %d", i, zero_event_name(e->kind),
-                   (int)e->bytes, e->ranks, e->track);
-        sent += e->sent;
-    }
-    test_check(silent || sent == stats.sent_bytes, "%d bytes sent, counted %d", (int)sent,
-               (int)stats.sent_bytes);
+    if (silent)
+        test_check(seen->n == 0, "rank %d: %d events", me, seen->n);
+    else
+        groups_check(seen, me, stats.sent_bytes + of_part.sent_bytes);
     zero_destroy(z);
     r = zero_group_all_gather(g, a, b, 240); /* goes on without */
     if (r) test_rank_fail(rank, "behind the context: %s", zero_group_error(g));
+    zero_group_close(part);
     zero_group_close(g);
 }
 

@@ -294,6 +294,32 @@ static void world_copies_rank(test_rank *r) {
 
 /* ---- experts ---- */
 
+enum { WORLD_EVENTS = 1000 };
+typedef struct world_seen { /* of both contexts of a rank */
+    zero_event event[WORLD_EVENTS];
+    int n;
+} world_seen;
+static void world_see(void *user, const zero_event *events, int n) {
+    world_seen *s = (world_seen *)user;
+    for (int i = 0; i < n && s->n < WORLD_EVENTS; i++) s->event[s->n++] = events[i];
+}
+/* No two of them have one number, and what a wait is for is among them. */
+static void world_check_seen(test_rank *r, const world_seen *s) {
+    if (s->n < 30 || s->n == WORLD_EVENTS) test_rank_fail(r, "%d events", s->n);
+    for (int i = 0; i < s->n; i++) {
+        const zero_event *e = &s->event[i], *cause = NULL;
+        for (int k = 0; k < s->n; k++) {
+            if (k != i && s->event[k].number == e->number)
+                test_rank_fail(r, "%s and %s have one number", zero_event_name(e->kind),
+                               zero_event_name(s->event[k].kind));
+            if (s->event[k].number == e->flow) cause = &s->event[k];
+        }
+        if (e->kind == ZERO_EVENT_WAIT && e->cause != ZERO_EVENT_WAIT
+            && (!cause || cause->kind != e->cause || e->end + 1e-3 < cause->begin))
+            test_rank_fail(r, "a wait for %s is for something else", zero_event_name(e->cause));
+    }
+}
+
 /* Four data-parallel ranks; ranks 0 and 2 have expert 0, ranks 1 and 3 expert 1. */
 static void world_experts_rank(test_rank *r) {
     const zero_comm comm = test_comm(r);
@@ -305,6 +331,7 @@ static void world_experts_rank(test_rank *r) {
     zero_step_report report[2];
     static const int number[2] = {0, 1};
     const int expert = r->rank % 2;
+    world_seen *told = (world_seen *)calloc(1, sizeof *told);
     const zero_tensor_desc d[2] = {{.name = "a", .numel = 700, .field = offsetof(world_pair, a)},
                                    {.name = "b", .numel = 500, .field = offsetof(world_pair, b)}};
     int e = zero_group_open(&all, &comm, NULL, 20);
@@ -314,6 +341,8 @@ static void world_experts_rank(test_rank *r) {
     cfg.world_units = 2;
     cfg.optimizer = ZERO_SGD;
     cfg.stage = *(const int *)r->arg;
+    cfg.trace = told ? world_see : NULL;
+    cfg.trace_user = told;
     for (int k = 0; k < 2 && !e; k++) {
         cfg.world_unit = &number[k];
         cfg.joins = k ? z[0] : NULL;
@@ -369,6 +398,8 @@ static void world_experts_rank(test_rank *r) {
                        zero_group_error(all));
     zero_destroy(z[1]);
     zero_destroy(z[0]);
+    if (!e && told) world_check_seen(r, told);
+    free(told);
     zero_group_close(edp);
     zero_group_close(all);
 }

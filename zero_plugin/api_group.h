@@ -32,16 +32,21 @@ __attribute__((format(printf, 2, 3))) static zero_result zp_group_refuse(zero_gr
 }
 #define ZP_GROUP_REFUSE(g, when, ...) ZP_TRY((when) ? zp_group_refuse(g, __VA_ARGS__) : ZERO_OK)
 
+/* What a call came to, which ends slice r. */
+static zero_result zp_group_ends(zero_group *g, zp_record *r, size_t sent, zero_result done) {
+    if (r) r->event.ranks = g->group.nranks;
+    if (r) r->event.sent = sent;
+    zp_slice_end(&g->stream, r);
+    return zp_group_done(g, g->call, done);
+}
+
 /* A call that communicates: it is counted, and its time, and recorded. size: of its slice. With one
    rank there is nobody to meet. */
 #define ZP_GROUP_DO(g, kind, size, counter, bytes, does)                                           \
     do {                                                                                           \
         zp_record *zp_r = zp_slice_begin(&(g)->stream, kind, -1, size);                            \
         const double zp_start = zp_seconds();                                                      \
-        if (zp_r) zp_r->event.ranks = (g)->group.nranks;                                           \
-        if (zp_r) zp_r->event.sent = bytes;                                                        \
-        const zero_result zp_done = zp_group_done(g, (g)->call, does);                             \
-        zp_slice_end(&(g)->stream, zp_r);                                                          \
+        const zero_result zp_done = zp_group_ends(g, zp_r, bytes, does);                           \
         if (zp_host_computes()) (g)->stats.waited_s += zp_seconds() - zp_start;                    \
         if (zp_done) return zp_done;                                                               \
         (g)->stats.counter++;                                                                      \
@@ -56,18 +61,32 @@ __attribute__((format(printf, 2, 3))) static zero_result zp_group_refuse(zero_gr
         ZP_GROUP_DO(g, kind, size, counter, bytes, does);                                          \
     } while (0)
 
+/* When it was opened is kept until somebody records it. */
+static zero_result zp_group_opened(zero_group *g, double began, zero_result r) {
+    if (g) g->opened[0] = began;
+    if (g) g->opened[1] = zp_seconds();
+    return r;
+}
+
 zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s) {
     if (!g || !comm) return ZERO_ERR_ARGUMENT;
+    const double began = zp_seconds();
     zero_comm given = *comm;
     given.node_size = 0;
-    return zp_group_make(g, "zero_group_open", &given, stream, timeout_s, NULL);
+    const zero_result r = zp_group_make(g, "zero_group_open", &given, stream, timeout_s, NULL);
+    return zp_group_opened(*g, began, r);
 }
 
 zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g) {
     if (!g) return ZERO_ERR_ARGUMENT;
     *g = NULL;
     ZP_TRY(zp_group_enter(of, "zero_group_split"));
-    return zp_group_split(of, of->call, colour, key, of->host_stream, g);
+    const double began = zp_seconds();
+    zp_record *slice = zp_slice_begin(&of->stream, ZERO_EVENT_SPLIT, -1, 0);
+    const zero_result r = zp_group_split(of, of->call, colour, key, of->host_stream, g);
+    if (slice) slice->event.ranks = of->group.nranks;
+    zp_slice_end(&of->stream, slice);
+    return zp_group_opened(*g, began, r);
 }
 
 void zero_group_close(zero_group *g) {
@@ -174,7 +193,8 @@ zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int ro
 
 zero_result zero_group_barrier(zero_group *g) {
     ZP_TRY(zp_group_enter(g, "zero_group_barrier"));
-    return zp_group_done(g, g->call, zp_barrier(&g->group));
+    zp_record *slice = zp_slice_begin(&g->stream, ZERO_EVENT_BARRIER, -1, 0);
+    return zp_group_ends(g, slice, 0, zp_barrier(&g->group));
 }
 
 zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int n) {
@@ -228,6 +248,11 @@ zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane) {
     g->next_traced = z->traced;
     if (z->traced) z->traced->traced = &g->next_traced;
     z->traced = g;
+    if (!g->opened[1]) return ZERO_OK;
+    zp_record *r = zp_record_take(g->device.recorder, ZERO_EVENT_OPEN, g->stream.track, -1, 0);
+    if (r) r->event.ranks = g->group.nranks;
+    zp_record_ran(r, g->opened[0], g->opened[1]);
+    g->opened[1] = 0;
     return ZERO_OK;
 }
 

@@ -21,9 +21,18 @@
 /* A function, so that no compiler calls what follows a return of it unreachable. */
 static int zp_checks_on(void) { return ZERO_CHECK; }
 
-enum { ZP_HOOK_FORWARD = 0, ZP_HOOK_FORWARD_END, ZP_HOOK_BACKWARD, ZP_HOOK_BACKWARD_END };
+enum {
+    ZP_HOOK_FORWARD = 0,
+    ZP_HOOK_FORWARD_END,
+    ZP_HOOK_BACKWARD,
+    ZP_HOOK_BACKWARD_END,
+    ZP_HOOK_GATHER,
+    ZP_HOOK_RELEASE,
+    ZP_HOOK_REDUCE
+};
 static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
-                                            "backward_end"};
+                                            "backward_end",  "gather",      "release",
+                                            "reduce_begin"};
 
 #ifdef __CUDACC__
 static zero_result zp_shadow_make(zp_device *d, zp_shadow *s) {

@@ -8,6 +8,7 @@
 
 #define ZP_PREFETCH_MAX 64
 #define ZP_UNITS        (1 << 20) /* layers and units, at most */
+#define ZP_TURNS        (1 << 24) /* calls of a pass that are announced */
 #define ZP_UNLIMITED    1e300
 #define ZP_BELOW_1      0.99999994 /* the largest float */
 

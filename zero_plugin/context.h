@@ -17,7 +17,7 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int spans;           /* that this rank updates of it */
     int gathers;         /* per step */
     int buffer[2];       /* -1: none now */
-    int parameter_opens, forward_opens, backward_opens;
+    int parameter_opens, forward_opens, backward_opens, held; /* held: by zero_gather */
     uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
     int writes;               /* outermost backwards that ended in this micro-step */
     int touched;  /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */

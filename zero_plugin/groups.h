@@ -36,7 +36,8 @@ struct zero_group {
     zero_group_stats stats;
     zero_group **traced; /* where the list of its recorder's context has it; NULL: it has none */
     zero_group *next_traced;
-    uint64_t number; /* of collectives so far */
+    uint64_t number;  /* of collectives so far */
+    double opened[2]; /* seconds: when opening it began, and ended; [1] 0: that was recorded */
     zero_result dead;
     const char *call;
     char text[ZP_TEXT_BYTES + 128];

@@ -396,6 +396,18 @@ ZP_FN void zp_fetch_at(const zp_fetch_args *a, size_t i) {
 }
 ZP_KERNEL(zp_fetch, zp_fetch_args, 32768)
 
+/* Gradients of which the sum is divided by another number. */
+typedef struct zp_rescale_args {
+    void *g;
+    zero_type type;
+    float factor;
+} zp_rescale_args;
+
+ZP_FN void zp_rescale_at(const zp_rescale_args *a, size_t i) {
+    zp_store(a->g, a->type, i, a->factor * zp_load(a->g, a->type, i));
+}
+ZP_KERNEL(zp_rescale, zp_rescale_args, 32768)
+
 /* The norm by blocks, the fold and the sum: by hand where the device is a GPU, with the same bits.
  */
 #ifdef __CUDACC__

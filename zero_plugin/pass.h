@@ -94,29 +94,32 @@ static zero_result zp_turn_all(zero_ctx *z) {
     return zp_checks_seal(z, ZP_SEAL);
 }
 
-/* The outermost begin that needs u's parameters: they are on their way or there, and so are the
-   next units'. */
-static zero_result zp_parameters_open(zero_ctx *z, int u) {
+/* u's parameters are on their way or there, and stay, and so are the next units'. */
+static zero_result zp_parameters_take(zero_ctx *z, zero_turn_kind kind, int u) {
     int fill[ZP_PREFETCH_MAX + 1];
-    zp_live *live = &z->live[u];
+    char open[128];
     zp_trace *t = &z->trace[z->pass];
     zp_pool *pool = &z->pool[ZP_PARAM];
     const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
-    if (live->parameter_opens++) return ZERO_OK;
+    ZP_TRY(zp_order_follow(z, kind, u));
     zp_trace_visit(t, u);
     const int n = zp_schedule(z, t, u, wraps, fill);
-    if (n < 0) {
-        char open[128];
-        live->parameter_opens--;
-        return zp_fail(
-            z, ZERO_ERR_STATE,
-            "unit %d: all %d gather buffers belong to units that have begun and not ended "
-            "(%s); raise open_units (ZERO_ALL: all of them), or prefetch",
-            u, pool->n, zp_pool_open(pool, open, sizeof open));
-    }
+    if (n < 0) zp_order_again(t);
+    ZP_UNTIMELY(z, n < 0,
+                "unit %d: all %d gather buffers belong to units that have begun and not ended "
+                "(%s); raise open_units (ZERO_ALL: all of them), or prefetch",
+                u, pool->n, zp_pool_open(pool, open, sizeof open));
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
-    const int b = live->buffer[ZP_PARAM] = zp_pool_find(pool, u);
-    if (b >= 0) pool->buffer[b].open++;
+    zp_pool_hold(pool, u, 1);
+    return ZERO_OK;
+}
+
+/* The outermost begin that needs them. */
+static zero_result zp_parameters_open(zero_ctx *z, zero_turn_kind kind, int u) {
+    zp_live *live = &z->live[u];
+    if (!live->parameter_opens) ZP_TRY(zp_parameters_take(z, kind, u));
+    if (live->parameter_opens++) return ZERO_OK;
+    live->buffer[ZP_PARAM] = zp_pool_find(&z->pool[ZP_PARAM], u);
     ZP_DO(z, zp_event_wait(&z->compute, live->gathered));
     return zp_checks_turn(z, u, ZP_PARAM, 1);
 }
@@ -128,8 +131,7 @@ static zero_result zp_parameters_close(zero_ctx *z, int u) {
     ZP_TRY(zp_checks_turn(z, u, ZP_PARAM, 0));
     if (live->buffer[ZP_PARAM] < 0) return ZERO_OK;
     zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAM]];
-    b->open--;
-    b->used = ++pool->clock;
+    zp_pool_hold(pool, u, -1);
     live->buffer[ZP_PARAM] = -1;
     return zp_check(z, zp_event_record(&z->compute, b->released));
 }
@@ -194,6 +196,7 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     if (last) ZP_DO(z, zp_replicas_sum(z));
     for (int i = 0; i < z->nbucket; i++) {
         const int u = z->bucket[i], writes = last || !z->array[ZP_SUM].share;
+        if (last) ZP_DO(z, zp_gradient_divide(z, u));
         if (last) ZP_DO(z, zp_gradient_norm(z, u));
         if (zp_mean_filed(z, u) && writes) ZP_DO(z, zp_mean_push(z, u, zp_mean_write_task));
     }
@@ -337,6 +340,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
     ZP_UNTIMELY(z, z->lent == ZP_LENT,
                 "the arrays are the host's: weights are in them, and zero_lend_train is the step");
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
+    ZP_TRY(zp_order_begin(z, kind, micro == ZERO_TOGETHER));
     if (kind == ZERO_EVAL && z->phase == ZP_IDLE) ZP_TRY(zp_turn_all(z));
     ZP_TRY(zp_checks_pass(z));
     if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
@@ -373,7 +377,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook(z, "zero_forward_begin", unit));
     ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
-    ZP_TRY(zp_parameters_open(z, unit));
+    ZP_TRY(zp_parameters_open(z, ZERO_TURN_FORWARD, unit));
     zp_live *live = &z->live[unit];
     zp_point(z, ZP_PARAM, unit, zp_unit_shown(z, unit), params);
     if (!live->forward_opens++)
@@ -402,7 +406,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     if (params) ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
-    if (params) ZP_TRY(zp_parameters_open(z, unit));
+    if (params) ZP_TRY(zp_parameters_open(z, ZERO_TURN_BACKWARD, unit));
     if (!live->backward_opens) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 1));
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
@@ -433,10 +437,15 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
 
 static zero_result zp_hook_pass_end(zero_ctx *z) {
     ZP_ENTER(z, "zero_pass_end", ZP_IN_PASS, "no pass has begun");
-    for (int u = 0; u < z->layout.units; u++)
-        ZP_UNTIMELY(z, z->live[u].forward_opens || z->live[u].backward_opens,
+    for (int u = 0; u < z->layout.units; u++) {
+        const zp_live *live = &z->live[u];
+        ZP_UNTIMELY(z, live->forward_opens || live->backward_opens || live->held,
                     "unit %d: its %s has begun and not ended", u,
-                    z->live[u].forward_opens ? "forward" : "backward");
+                    live->forward_opens    ? "forward"
+                    : live->backward_opens ? "backward"
+                                           : "zero_gather");
+    }
+    ZP_TRY(zp_order_end(z));
     ZP_TRY(zp_checks_lock(z));
     ZP_TRY(zp_checks_compare(z));
     ZP_TRY(zp_checks_seal(z, ZP_SEAL_KEEP));

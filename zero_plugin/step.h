@@ -202,7 +202,7 @@ static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
             ZP_TRY(zp_turn_unit(z, u, z->agreed));
     }
     z->pending = delayed;
-    if (!hyper) zp_ring_forget(&z->ring, &z->disk);
+    if (!hyper) zp_ring_forget(&z->ring);
     if (!hyper) zp_host_wrote(z, &z->array[ZP_PARAM]);
     if (!delayed) zp_gathered_forget(z);
     return ZERO_OK;

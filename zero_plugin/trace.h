@@ -65,9 +65,11 @@ typedef struct zp_recorder {
     void *user;
     /* Is it over, and at which times? Of the device, for records that no lane writes; NULL: yes. */
     int (*done)(struct zp_recorder *, zp_record *);
-    void *own;     /* of the device */
-    uint64_t rank; /* in the upper bits of numbers, from 1 on */
-    int64_t step;  /* atomic, as `micro`: of what is recorded now */
+    void *own;                  /* of the device */
+    uint64_t number;            /* of its events, less their count from 1 on */
+    struct zp_recorder *beside; /* of the context that its own joins, or is joined by: each
+                                   waits for the other's agreement */
+    int64_t step;               /* atomic, as `micro`: of what is recorded now */
     int micro;
     size_t taken, given; /* atomic: records so far; taken by anybody, given by the host */
     uint64_t lost;       /* atomic: since it was last told */
@@ -106,7 +108,7 @@ ZP_UNUSED static zp_record *zp_record_take(zp_recorder *t, zero_event_kind kind,
     r->event.bytes = bytes;
     r->event.step = __atomic_load_n(&t->step, __ATOMIC_RELAXED);
     r->event.micro = __atomic_load_n(&t->micro, __ATOMIC_RELAXED);
-    r->event.number = t->rank << 40 | (uint64_t)(i + 1);
+    r->event.number = t->number + (uint64_t)(i + 1);
     r->reached = NULL;
     r->place = i % ZP_RECORDS;
     r->outer = NULL;
@@ -138,11 +140,18 @@ ZP_UNUSED static void zp_record_lane(zp_record *r, const size_t *reached, size_t
     zp_record_seal(r);
 }
 
-/* What a WAIT is for was taken before it, so it was given before. */
+/* What was given with that number; NULL: it is forgotten, or another recorder's. */
+static const zp_given *zp_record_given(const zp_recorder *t, uint64_t number) {
+    const zp_given *was = t && number ? &t->was[(size_t)(number - 1) % ZP_RECORDS] : NULL;
+    return was && was->number == number ? was : NULL;
+}
+
+/* What a WAIT is for was taken before it, so it was given before, unless it is beside. */
 static void zp_record_cause(zp_recorder *t, zp_record *r) {
     zp_given *own = &t->was[r->place];
-    const zp_given *before = &t->was[(size_t)(r->event.flow - 1) % ZP_RECORDS];
-    if (r->event.flow && before->number == r->event.flow) {
+    const zp_given *before = zp_record_given(t, r->event.flow);
+    if (!before) before = zp_record_given(t->beside, r->event.flow);
+    if (before) {
         r->event.cause = before->kind;
         r->event.unit = before->unit;
         r->event.units = before->units;
@@ -153,11 +162,10 @@ static void zp_record_cause(zp_recorder *t, zp_record *r) {
     own->units = r->event.units;
 }
 
-/* Hands on what is complete. On the host's thread, or where nobody else is left. */
-static void zp_record_give(zp_recorder *t) {
+/* Hands on what is complete. */
+static void zp_record_give_own(zp_recorder *t) {
     zero_event event[ZP_HANDED];
     int n = 0;
-    if (!t) return;
     const size_t taken = __atomic_load_n(&t->taken, __ATOMIC_ACQUIRE);
     for (size_t i = t->given; i != taken; i++) {
         zp_record *r = &t->ring[i % ZP_RECORDS];
@@ -182,9 +190,18 @@ static void zp_record_give(zp_recorder *t) {
     }
     if (n) t->give(t->user, event, n);
 }
+/* What is beside goes first: its events may be waited for. On the host's thread, or where nobody
+   else is left. */
+static void zp_record_give(zp_recorder *t) {
+    if (!t) return;
+    if (t->beside) zp_record_give_own(t->beside);
+    zp_record_give_own(t);
+}
 
-/* NULL: there is no memory. */
-ZP_UNUSED static zp_recorder *zp_recorder_open(zero_trace_fn give, void *user, int rank) {
+/* joins: it is of a context that joins another one. beside: that one's, or NULL. NULL: there is no
+   memory. */
+ZP_UNUSED static zp_recorder *zp_recorder_open(zero_trace_fn give, void *user, int rank, int joins,
+                                               zp_recorder *beside) {
     zp_recorder *t = (zp_recorder *)calloc(1, sizeof *t);
     zp_record *ring = t ? (zp_record *)calloc(ZP_RECORDS, sizeof *ring) : NULL;
     zp_given *was = ring ? (zp_given *)calloc(ZP_RECORDS, sizeof *was) : NULL;
@@ -196,11 +213,14 @@ ZP_UNUSED static zp_recorder *zp_recorder_open(zero_trace_fn give, void *user, i
     t->was = was;
     t->give = give;
     t->user = user;
-    t->rank = (uint64_t)rank + 1;
+    t->number = ((uint64_t)rank + 1) << 40 | (uint64_t)(joins != 0) << 39;
     t->ring = ring;
+    t->beside = beside;
+    if (beside) beside->beside = t;
     return t;
 }
 ZP_UNUSED static void zp_recorder_close(zp_recorder *t) {
+    if (t && t->beside) t->beside->beside = NULL;
     if (t) free(t->ring);
     if (t) free(t->was);
     free(t);

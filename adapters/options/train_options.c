@@ -176,7 +176,7 @@ static const option train_table[] = {
     ROW(INT, "-tb", "--breakdown", breakdown_every, "0", RANGE(0, 2e9), TO(INT, breakdown),
         KEY("wall_clock_breakdown: -tb", DS_GIVEN_BREAKDOWN, IF_GIVEN),
         .help = "every so many steps, and of the whole run: where time goes, by forward, backward, "
-                "exposed reductions and gathers, update, data, file; 0: never"),
+                "exposed reductions, gathers and groups' calls, update, data, file; 0: never"),
     ROW(INT, "-tc", "--comms-log", comms_log, "0", RANGE(0, 1), TO(INT, comms_log),
         KEY("comms_logger.enabled: -tc", DS_GIVEN_COMMS, IF_GIVEN),
         .help = "1: in the end a table of collectives: count, mean, p50, p99, bandwidth, ranks"),
@@ -369,7 +369,8 @@ static const option train_table[] = {
                 "in memory at once; the same but for rounding. 0: in one piece"),
     ROW(REAL, "-zw", "--timeout", timeout, "600", RANGE(0.001, 1e9), TO(DOUBLE, zero.timeout_s),
         .help = "seconds to wait for another rank"),
-    ROW(INT, "-r", "--recompute", recompute, "1", RANGE(0, 4),
+    ROW(INT, "-r", "--recompute", recompute, "1", RANGE(0, 4), TO(INT, recompute),
+        KEY("activation_checkpointing.cpu_checkpointing: -r", 0, IF_GIVEN),
         .help =
             "computed again in backward, to save memory: 0 nothing, 1 GELU, 2 layer norms too, "
             "3 whole blocks, 4 whole blocks whose inputs are kept in a file in -zfd (CUDA: in the "

@@ -281,9 +281,10 @@ zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan) {
     return ZERO_OK;
 }
 
-zero_result layout_build(const layout *l, zero_ctx *z) {
+zero_result layout_build(const layout *l, zero_ctx *z, zero_plan *plan) {
     ZERO_TRY(zero_build(z));
-    return l->experts ? zero_build(l->experts) : ZERO_OK;
+    if (l->experts) ZERO_TRY(zero_build(l->experts));
+    return layout_plan(l, z, plan);
 }
 zero_result layout_reduce(const layout *l, zero_ctx *z) {
     if (l->experts) ZERO_TRY(zero_reduce(l->experts));

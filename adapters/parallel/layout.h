@@ -100,8 +100,9 @@ zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, con
                            int node_size, void *trace_user);
 zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan);
 
-/* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step) and zero_destroy of both. */
-zero_result layout_build(const layout *l, zero_ctx *z);
+/* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step) and zero_destroy of both. The
+   plan is told once more, for what it knows from the build on. */
+zero_result layout_build(const layout *l, zero_ctx *z, zero_plan *plan);
 zero_result layout_reduce(const layout *l, zero_ctx *z);
 zero_result layout_step(const layout *l, zero_ctx *z, const zero_hyper *hyper);
 void layout_destroy(layout *l, zero_ctx *z);

@@ -20,7 +20,7 @@ static breakdown_kind breakdown_of(zero_event_kind kind) {
     case ZERO_EVENT_GATHER: return BREAKDOWN_GATHER;
     case ZERO_EVENT_REDUCTION:
     case ZERO_EVENT_NORM:
-    case ZERO_EVENT_ALL_REDUCE: /* a first sum: groups have tracks of their own */
+    case ZERO_EVENT_ALL_REDUCE: /* a first sum */
     case ZERO_EVENT_AGREE: return BREAKDOWN_REDUCTION;
     case ZERO_EVENT_UPDATE:
     case ZERO_EVENT_COPY: return BREAKDOWN_UPDATE;
@@ -33,6 +33,9 @@ static breakdown_kind breakdown_of(zero_event_kind kind) {
     case ZERO_EVENT_ALL_TO_ALL:
     case ZERO_EVENT_BROADCAST:
     case ZERO_EVENT_MESSAGES:
+    case ZERO_EVENT_BARRIER:
+    case ZERO_EVENT_SPLIT:
+    case ZERO_EVENT_OPEN:
     case ZERO_EVENT_KINDS:
     default: return BREAKDOWN_IDLE;
     }
@@ -49,19 +52,24 @@ static void breakdown_put(breakdown *b, int layer, const breakdown_slice *slice)
     b->slice[layer][(*n)++] = *slice;
 }
 
+void breakdown_beside(breakdown *b, int lane) { b->beside |= 1u << lane; }
+
 void breakdown_events(breakdown *b, const zero_event *events, int n) {
     for (int i = 0; i < n; i++) {
         const zero_event *e = &events[i];
-        const breakdown_slice slice = {e->begin, e->end, breakdown_of(e->cause)};
-        if (e->kind == ZERO_EVENT_LOST || e->track != ZERO_TRACK_COMPUTE) continue;
-        breakdown_put(b, 0, &slice);
-        if (e->begin > b->seen) b->seen = e->begin;
+        const int group = e->track >= ZERO_TRACK_GROUP && e->track < ZERO_TRACK_GROUPS;
+        const int beside = group && b->beside >> (e->track - ZERO_TRACK_GROUP) & 1;
+        const breakdown_slice slice = {e->begin, e->end,
+                                       group ? BREAKDOWN_GROUPS : breakdown_of(e->cause)};
+        if (e->kind == ZERO_EVENT_LOST || (!group && e->track != ZERO_TRACK_COMPUTE)) continue;
+        breakdown_put(b, beside ? BREAKDOWN_ON_BESIDE : BREAKDOWN_ON_TRACK, &slice);
+        if (!beside && e->begin > b->seen) b->seen = e->begin;
     }
 }
 
 void breakdown_host(breakdown *b, breakdown_kind kind, double begin, double end) {
     const breakdown_slice slice = {begin, end, kind};
-    breakdown_put(b, 1, &slice);
+    breakdown_put(b, kind == BREAKDOWN_DATA ? BREAKDOWN_ON_DATA : BREAKDOWN_ON_HOST, &slice);
 }
 
 void breakdown_mark(breakdown *b, int64_t step, double begin, double end) {
@@ -86,8 +94,8 @@ static void breakdown_paint(const breakdown *b, int layer, double from, double t
     double ends[64], now = from;
     breakdown_kind kinds[64];
     int depth = 0;
-    if (layer == 2) sums[BREAKDOWN_IDLE] += to - from;
-    if (layer == 2 || to <= from) return;
+    if (layer == BREAKDOWN_LAYERS) sums[BREAKDOWN_IDLE] += to - from;
+    if (layer == BREAKDOWN_LAYERS || to <= from) return;
     for (int i = 0; i <= b->n[layer]; i++) {
         const breakdown_slice *s = i < b->n[layer] ? &b->slice[layer][i] : NULL;
         if (s != NULL && s->begin < to && s->end <= now) continue;
@@ -110,7 +118,7 @@ static void breakdown_paint(const breakdown *b, int layer, double from, double t
 
 /* What ends before the next step is not needed any more. */
 static void breakdown_forget(breakdown *b, double before) {
-    for (int layer = 0; layer < 2; layer++) {
+    for (int layer = 0; layer < BREAKDOWN_LAYERS; layer++) {
         int kept = 0;
         for (int i = 0; i < b->n[layer]; i++)
             if (b->slice[layer][i].end > before) b->slice[layer][kept++] = b->slice[layer][i];
@@ -121,7 +129,7 @@ static void breakdown_forget(breakdown *b, double before) {
 int breakdown_take(breakdown *b, int all, breakdown_step *out) {
     if (!b->steps || !(all || b->seen >= b->step[0].end)) return 0;
     *out = b->step[0];
-    for (int layer = 0; layer < 2; layer++)
+    for (int layer = 0; layer < BREAKDOWN_LAYERS; layer++)
         qsort(b->slice[layer], (size_t)b->n[layer], sizeof *b->slice[layer], breakdown_order);
     breakdown_paint(b, 0, out->begin, out->end, out->seconds);
     breakdown_forget(b, out->end);

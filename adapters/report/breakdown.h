@@ -5,6 +5,11 @@
    either it is idle. So the kinds of a step add up to the step. Communication is there as far as
    it is exposed, which is what the compute track waits for it, or does of it itself.
 
+   GROUPS of the host's do what they do within the compute track: what a forward waits for
+   tensor-parallel peers is the groups', not the forward's. Those of which breakdown_beside was told
+   have a thread or stream of their own, as a pipeline's messages do: they count where nothing is
+   computed and no data read.
+
    A step is complete once a slice behind it is seen, since events come late: breakdown_take hands
    complete ones out, in order.
 
@@ -27,6 +32,7 @@ extern "C" {
     X(BREAKDOWN_BACKWARD, "backward")                                                              \
     X(BREAKDOWN_REDUCTION, "reduction exposed")                                                    \
     X(BREAKDOWN_GATHER, "gather exposed")                                                          \
+    X(BREAKDOWN_GROUPS, "groups exposed")                                                          \
     X(BREAKDOWN_UPDATE, "update")                                                                  \
     X(BREAKDOWN_DATA, "data")                                                                      \
     X(BREAKDOWN_FILE, "file")                                                                      \
@@ -37,6 +43,14 @@ extern "C" {
 typedef enum breakdown_kind { BREAKDOWNS(BREAKDOWN_ENUM) BREAKDOWN_KINDS } breakdown_kind;
 #undef BREAKDOWN_ENUM
 
+/* Slices of an earlier layer go before those of a later one. */
+enum breakdown_layer {
+    BREAKDOWN_ON_TRACK, /* compute, and groups within it */
+    BREAKDOWN_ON_DATA,
+    BREAKDOWN_ON_BESIDE, /* groups beside it */
+    BREAKDOWN_ON_HOST,
+    BREAKDOWN_LAYERS
+};
 enum { BREAKDOWN_SLICES = 1 << 14, BREAKDOWN_STEPS = 64 };
 
 typedef struct breakdown_slice {
@@ -52,16 +66,19 @@ typedef struct breakdown_step {
 
 /* All zeros: empty. Private. */
 typedef struct breakdown {
-    breakdown_slice slice[2][BREAKDOWN_SLICES]; /* of the compute track; of the host */
-    int n[2];
+    breakdown_slice slice[BREAKDOWN_LAYERS][BREAKDOWN_SLICES];
+    int n[BREAKDOWN_LAYERS];
+    unsigned beside; /* 1 << lane of the groups that are */
     breakdown_step step[BREAKDOWN_STEPS];
     int steps;
-    double seen; /* the latest begin on the compute track */
+    double seen; /* the latest begin within the compute track */
 } breakdown;
 
 /* "forward" */
 const char *breakdown_name(breakdown_kind kind);
 
+/* What the group on that lane does runs beside what is computed. */
+void breakdown_beside(breakdown *b, int lane);
 void breakdown_events(breakdown *b, const zero_event *events, int n);
 /* A slice of the host's. */
 void breakdown_host(breakdown *b, breakdown_kind kind, double begin, double end);

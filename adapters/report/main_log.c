@@ -164,12 +164,13 @@ static double main_log_time(void) {
 }
 
 int main_log_step(main_log *log, const main_log_values *v) {
-    char line[LINE];
+    char line[LINE], skipped[32] = "";
     if (log == NULL) return 0;
+    if (v->skipped) (void)snprintf(skipped, sizeof skipped, " skipped:%lld", (long long)v->skipped);
     const int chars = snprintf(
-        line, sizeof line, "s:%lld trl:%.4f lr:%.6f norm:%.2f t:%.3f ms:%.3f tps:%.0f mib:%.1f\n",
+        line, sizeof line, "s:%lld trl:%.4f lr:%.6f norm:%.2f t:%.3f ms:%.3f tps:%.0f mib:%.1f%s\n",
         (long long)v->step, v->loss, v->lr, v->norm, main_log_time(), 1e3 * v->seconds,
-        v->tokens_per_s, v->mib);
+        v->tokens_per_s, v->mib, skipped);
     return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
 }
 

@@ -1,15 +1,16 @@
 /* main_log.h - llm.c's main.log: a line for each step and each validation, for tools that plot.
 
-       s:STEP trl:LOSS lr:RATE norm:NORM t:TIME ms:STEP_TIME tps:TOKENS_PER_S mib:MEMORY
+       s:STEP trl:LOSS lr:RATE norm:NORM t:TIME ms:STEP_TIME tps:TOKENS_PER_S mib:MEMORY[ skipped:N]
        s:STEP tel:LOSS t:TIME
        s:STEP eval:SHARE t:TIME
        s:STEP products:HASH t:TIME
 
-   trl is the loss of a step; the first step is 0, as llm.c counts, while stdout counts from 1. tel
-   is a validation's, after so many steps, eval the share of HellaSwag's examples that is right.
-   products is told with -pc when a run starts, or goes on with another: the choice of ways that
-   products take. t is seconds since 1970, mib what rank 0 had at most: of a GPU what all ranks on
-   it took, else resident memory.
+   trl is the loss of a step; the first step is 0, as llm.c counts, while stdout counts from 1. A
+   step that was skipped ends with skipped: it is the run's N-th; stdout names the tensor that was
+   not finite. tel is a validation's, after so many steps, eval the share of
+   HellaSwag's examples that is right. products is told with -pc when a run starts, or goes on with
+   another: the choice of ways that products take. t is seconds since 1970, mib what rank 0 had at
+   most: of a GPU what all ranks on it took, else resident memory.
 
    WHY A ROOM. A run that goes on continues its log as if it had never stopped, and a log is of use
    if it has every line: so there is more to it than printing. What was written after the checkpoint
@@ -34,6 +35,7 @@ typedef struct main_log_values {
     double seconds;      /* that the step took */
     double tokens_per_s; /* of this step */
     double mib;
+    int64_t skipped; /* 0: the step was made; otherwise so many were not, with this one */
 } main_log_values;
 
 /* FOLDER/main.log, and the folder if need be: a new log; or, of one that is there, the lines of the

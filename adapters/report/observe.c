@@ -176,8 +176,10 @@ void observe_hook(observer *s, zero_config *c) {
 }
 void *observe_too(observer *s) { return s != NULL ? &s->of[1] : NULL; }
 
-zero_result observe_group(observer *s, zero_ctx *z, zero_group *g, int lane, const char *name) {
+zero_result observe_group(observer *s, zero_ctx *z, zero_group *g, int lane, int beside,
+                          const char *name) {
     if (s == NULL || zero_group_size(g) < 2) return ZERO_OK;
+    if (s->times != NULL && beside) breakdown_beside(s->times, lane);
     if (s->timeline != NULL) trace_group(s->timeline, lane, name);
     (void)snprintf(s->named[lane], sizeof s->named[lane], "%s", name);
     s->group[lane] = g;
@@ -227,8 +229,10 @@ static int observe_put_times(observer *s, const breakdown_step *one, char *sente
         {"Train/Samples/elapsed_time_ms_backward_allreduce",
          1e3 * one->seconds[BREAKDOWN_REDUCTION]},
         {"Train/Samples/elapsed_time_ms_gather", 1e3 * one->seconds[BREAKDOWN_GATHER]},
+        {"Train/Samples/elapsed_time_ms_groups", 1e3 * one->seconds[BREAKDOWN_GROUPS]},
         {"Train/Samples/elapsed_time_ms_step", 1e3 * one->seconds[BREAKDOWN_UPDATE]}};
-    return scalars_put(s->figures, (one->step + 1) * s->samples_of, values, 5, sentence, bytes);
+    return scalars_put(s->figures, (one->step + 1) * s->samples_of, values,
+                       (int)(sizeof values / sizeof *values), sentence, bytes);
 }
 
 /* Steps that are complete by now. */
@@ -277,7 +281,8 @@ int observe_step(observer *s, const step_line *v, double began, int64_t samples,
     const scalar values[] = {{"Train/Samples/train_loss", v->loss},
                              {"Train/Samples/lr", v->lr},
                              {"Train/Samples/loss_scale", (double)v->done->loss_scale},
-                             {"Train/Samples/grad_norm", v->done->norm}};
+                             {"Train/Samples/grad_norm", v->done->norm},
+                             {"Train/Samples/skipped_steps", (double)v->done->skipped}};
     s->samples_of = samples / v->step;
     s->step = v->step;
     if (s->times != NULL) breakdown_mark(s->times, v->step - 1, began, end);
@@ -288,7 +293,8 @@ int observe_step(observer *s, const step_line *v, double began, int64_t samples,
     }
     observe_counters(s, v, end, mib);
     observe_profile(s, 0);
-    int failed = scalars_put(s->figures, samples, values, 4, sentence, bytes);
+    int failed = scalars_put(s->figures, samples, values, (int)(sizeof values / sizeof *values),
+                             sentence, bytes);
     failed |= observe_take_times(s, 0, sentence, bytes);
     if (s->timeline != NULL) failed |= trace_flush(s->timeline, sentence, bytes);
     return failed;

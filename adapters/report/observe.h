@@ -39,9 +39,11 @@ observer *observe_open(const train_options *o, const ds_config *file, launch *l,
 void observe_hook(observer *s, zero_config *c);
 void *observe_too(observer *s);
 
-/* A group of the host's, on lane 0..7, beside a context that was built and given the hook: its
-   events, and its table. It is borrowed until observe_sum. NULL, or one rank: nothing. */
-zero_result observe_group(observer *s, zero_ctx *z, zero_group *g, int lane, const char *name);
+/* A group of the host's, on lane 0..7, with a context that was built and given the hook: its
+   events, and its table. `beside`: it communicates beside what is computed (see breakdown.h). It is
+   borrowed until observe_sum. NULL, or one rank: nothing. */
+zero_result observe_group(observer *s, zero_ctx *z, zero_group *g, int lane, int beside,
+                          const char *name);
 
 /* The host's own work, nested: its name (borrowed) and kind. */
 void observe_begin(observer *s, const char *name, breakdown_kind kind);

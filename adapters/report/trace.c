@@ -43,7 +43,7 @@ struct trace {
     int64_t open[TIDS][DEPTH]; /* ends of the slices around, ns */
     unsigned char named[TIDS];
     char group[ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP][NAME];
-    trace_known known[KNOWN];
+    trace_known known[2][KNOWN]; /* [1]: of the experts' context */
 };
 
 /* ---- writing ------------------------------------------------------------------------------- */
@@ -175,9 +175,12 @@ static int trace_place(trace *t, int experts, int track, int64_t begin, int64_t 
 
 /* The number of an event among all that are in the file: contexts know the rank among those that
    they shard over, which others have as well. */
-static uint64_t trace_number(const trace *t, int experts, uint64_t number) {
-    const uint64_t count = number & (((uint64_t)1 << 39) - 1);
-    return number ? (uint64_t)(t->rank + 1) << 40 | (uint64_t)experts << 39 | count : 0;
+static uint64_t trace_number(const trace *t, uint64_t number) {
+    const uint64_t count = number & (((uint64_t)1 << 40) - 1);
+    return number ? (uint64_t)(t->rank + 1) << 40 | count : 0;
+}
+static trace_known *trace_slot(trace *t, uint64_t number) {
+    return &t->known[number >> 39 & 1][number % KNOWN];
 }
 
 static void trace_end_of_arrow(trace *t, const zero_event *e, uint64_t id, const char *phase,
@@ -197,10 +200,9 @@ static void trace_end_of_arrow(trace *t, const zero_event *e, uint64_t id, const
 }
 
 /* From the slice that is waited for to the end of the wait. */
-static void trace_arrow(trace *t, int experts, const zero_event *e, int tid, int64_t end) {
-    const uint64_t flow = trace_number(t, experts, e->flow);
-    const uint64_t id = trace_number(t, experts, e->number);
-    const trace_known *from = &t->known[flow % KNOWN];
+static void trace_arrow(trace *t, const zero_event *e, int tid, int64_t end) {
+    const uint64_t flow = trace_number(t, e->flow), id = trace_number(t, e->number);
+    const trace_known *from = trace_slot(t, flow);
     if (!flow || from->number != flow) return;
     trace_end_of_arrow(t, e, id, "\"s\"", from->tid, from->end - 1);
     trace_end_of_arrow(t, e, id, "\"f\",\"bp\":\"e\"", tid,
@@ -252,11 +254,11 @@ static void trace_event(trace *t, int experts, const zero_event *e) {
         return;
     }
     const int tid = trace_place(t, experts, e->track, begin, end);
-    const uint64_t number = trace_number(t, experts, e->number);
+    const uint64_t number = trace_number(t, e->number);
     const trace_known known = {number, tid, end > begin ? end : begin + 1};
     trace_put_slice(t, e, tid, begin, end);
-    t->known[number % KNOWN] = known;
-    if (e->kind == ZERO_EVENT_WAIT) trace_arrow(t, experts, e, tid, end);
+    *trace_slot(t, number) = known;
+    if (e->kind == ZERO_EVENT_WAIT) trace_arrow(t, e, tid, end);
 }
 
 void trace_events(trace *t, int experts, const zero_event *events, int n) {

@@ -17,7 +17,7 @@
 
        { head -n -2 FILE; tail -q -n +2 FILE.r*; } >ALL
 
-   EXPERTS have a context of their own, whose units, tracks and numbers of events begin at 0 again:
+   EXPERTS have a context of their own, whose units and tracks begin at 0 again:
    its slices are on tracks of their own, `experts: compute`, beside those of the rest.
 
    GROUPS of the host's (zero_group_trace) have a track each, `group tp`.
