@@ -17,9 +17,12 @@ enum { FUZZ_INPUT = 1 << 16 }; /* bytes of the largest input */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Of each target, both in FUZZ_INPUT bytes: a whole input, 0 where there is none, and one change of
-   an input. They return its length. */
+   an input. They return its length. With FUZZ_TEXT the change is that of a text, by a word. */
 static size_t fuzz_seed(void *data);
 static size_t fuzz_change(void *data, size_t length);
+#ifdef FUZZ_TEXT
+static const char *fuzz_word(void);
+#endif
 
 /* AddressSanitizer's: freed memory is held back for as long as some inputs take, in a megabyte that
    a cache holds instead of 256, and two callers of an allocation are noted. */
@@ -52,19 +55,52 @@ __attribute__((unused)) static size_t fuzz_below(size_t n) {
     return (size_t)((x ^ (x >> 31)) % n);
 }
 
-/* Replaces up to 8 bytes somewhere by a word, a byte or nothing. Returns the new length. */
-__attribute__((unused)) static size_t fuzz_change_text(char *text, size_t length,
-                                                       const char *(*word)(void)) {
-    char byte[2] = {(char)fuzz_below(256), 0};
+/* What means something in most texts, or one of the target's own words. */
+__attribute__((unused)) static const char *fuzz_one_of(const char *const *own, size_t n) {
+    static const char *const common[] = {"{",
+                                         "}",
+                                         "[",
+                                         "]",
+                                         ":",
+                                         ",",
+                                         "\"",
+                                         "null",
+                                         "true",
+                                         "false",
+                                         "0",
+                                         "1",
+                                         "-1",
+                                         "0.5",
+                                         "1e99",
+                                         "-1e300",
+                                         "1e-320",
+                                         "inf",
+                                         "nan",
+                                         "0x10",
+                                         "9007199254740993",
+                                         "18446744073709551616",
+                                         "\\u0000",
+                                         " ",
+                                         "\n",
+                                         "#"};
+    return fuzz_below(2) ? own[fuzz_below(n)] : common[fuzz_below(sizeof common / sizeof *common)];
+}
+#define FUZZ_ONE_OF(own) fuzz_one_of(own, sizeof own / sizeof *own)
+
+#ifdef FUZZ_TEXT
+/* Replaces up to 8 bytes somewhere by a word, a byte or nothing. */
+static size_t fuzz_change(void *data, size_t length) {
+    char *text = (char *)data, byte[2] = {(char)fuzz_below(256), 0};
     const size_t at = fuzz_below(length + 1);
     const size_t left = length - at, most = left < 8 ? left : 8, gone = fuzz_below(most + 1);
-    const char *in = fuzz_below(3) ? word() : byte;
+    const char *in = fuzz_below(3) ? fuzz_word() : byte;
     const size_t n = fuzz_below(6) ? strlen(in) : 0;
     if (length + n >= FUZZ_INPUT) return length;
     memmove(text + at + n, text + at + gone, left - gone);
     memcpy(text + at, in, n);
     return length - gone + n;
 }
+#endif
 
 static char **fuzz_given; /* files of the command line */
 static size_t fuzz_ngiven;
