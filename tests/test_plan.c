@@ -129,6 +129,7 @@ static int real_rank(const zero_comm *comm, void *arg) {
     if (!r) r = zero_tensors(z, table, GPT2_TENSORS);
     if (!r) r = zero_build(z);
     if (!r) r = zero_query_plan(z, &here.plan);
+    here.plan.file_way = NULL; /* known from the build on */
     if (!r) r = zero_query_stats(z, &stats);
     zero_query_config(z, &here.resolved);
     const double before = heap_bytes();
@@ -245,6 +246,7 @@ static zero_result lay(const plan_case *c, const zero_comm *comm, laid_rank *k, 
     ZERO_TRY(gpt2_announce(k->z, model, &k->l.part, run.tile_rows));
     ZERO_TRY(layout_experts(&k->l, k->z, model, &own, 0, NULL));
     ZERO_TRY(layout_build(&k->l, k->z, &out->plan));
+    out->plan.file_way = NULL; /* as above */
     const double before = heap_bytes();
     run.parallel = &k->l.part;
     ZERO_TRY(gpt2_create(&k->m, k->z, model, &run, &k->error));
