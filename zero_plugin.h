@@ -944,7 +944,8 @@ zero_result zero_norm(zero_ctx *z, double *norm);
 /* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not
    finite (unless no_overflow_check): weights, moments and the count of steps stay as they are.
    Ranks that gave other values, or of which some called zero_skip_step, get MISMATCH with those
-   values once the next step's norm is agreed on; none of them steps on from there. COLLECTIVE.
+   values once the next step's norm is agreed on, and none steps on from there; who asks for nothing
+   gets it from the zero_step that finds the step before ended. COLLECTIVE.
    DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as ever, then the update
    runs beside the next step. That step's passes see the weights of before it; each unit's new ones
    come in once the unit's last backward of that step is reduced, so that the step after it begins

@@ -119,6 +119,7 @@ check "rooms include earlier ones alone" upward
 check "rooms of at most 480 lines${long_rooms:+, but $long_rooms}" short
 at_most "$conditionals" 45 "#if in unit and rooms"
 at_most "$(wc -l <train_gpt2_zero.cu)" 1400 "lines of the trainer"
+at_most "$(wc -l <tests/slow_transport.h)" 200 "lines of a transport that a host may add"
 at_most "$all_lines" 6100 "lines of header, unit and rooms" not-yet
 check "a communicator's kind is the transports' alone" kinds
 check "rooms compile alone" alone device_cuda "$CC" $flags -fopenmp -x c
@@ -141,7 +142,7 @@ esac
 check "no circles of files under adapters" sh tests/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
 needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/gpu.sh tests/golden.sh \
     tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/test_layouts.sh tests/test_layout_saves.sh \
-    tests/test_layout_kills.sh tests/test_experts.sh tests/namespaces.sh tests/test_hosts.sh tests/links.sh tests/converge.sh tests/run.sh .ci/run
+    tests/test_layout_kills.sh tests/test_experts.sh tests/namespaces.sh tests/test_hosts.sh tests/bench_ranks.sh tests/links.sh tests/converge.sh tests/run.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \
     --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS -UZERO_OWN_TRANSPORTS -U__CUDACC__ --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c
