@@ -66,6 +66,8 @@ void settings_rows(report *r, const settings *s) {
         report_row(r, "", "this processor has no instructions for %s: -dt f32 is faster here",
                    type);
     if (s->peak_rate > 0) report_row(r, "  by their maker", "%.1f GFLOP/s", s->peak_rate * 1e-9);
+    report_row(r, s->peak_rate > 0 ? "  MFU counts" : "  shares count", "%s",
+               "6 N + 12 L C T a token, N without wpe (PaLM)");
     report_row(r, "attention", "%s", s->attention);
     report_rule(r);
 }
