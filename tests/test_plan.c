@@ -246,14 +246,9 @@ static zero_result lay(const plan_case *c, const zero_comm *comm, laid_rank *k, 
     ZERO_TRY(zero_create(&k->z, &own, &shards));
     ZERO_TRY(gpt2_announce(k->z, model, &k->l.part, run.tile_rows));
     ZERO_TRY(layout_experts(&k->l, k->z, model, &own, 0, NULL));
-<<<<<<< HEAD
+    ZERO_TRY(layout_order(&k->l, k->z, model, &own));
     ZERO_TRY(layout_build(&k->l, k->z, &out->plan));
     out->plan.file_way = NULL; /* as above */
-=======
-    ZERO_TRY(layout_order(&k->l, k->z, model, &own));
-    ZERO_TRY(layout_build(&k->l, k->z));
-    ZERO_TRY(layout_plan(&k->l, k->z, &out->plan));
->>>>>>> wt-h18
     const double before = heap_bytes();
     run.parallel = &k->l.part;
     ZERO_TRY(gpt2_create(&k->m, k->z, model, &run, &k->error));
