@@ -483,6 +483,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     t->tensors = gpt2_table(&j->model, NULL, 0, t->table); /* as checkpoints and hashes have them */
     check_groups(t, layout_experts(&t->groups, t->z, &j->model, &config.zero, shards.node_size,
                                    observe_too(j->see)));
+    check_groups(t, layout_order(&t->groups, t->z, &j->model, &config.zero));
     zero_result planned = layout_plan(&t->groups, t->z, &t->plan);
     const char *zb = j->opt->bucket > 0 ? "-zb: " : "", *why = zero_last_error(t->z);
     require(j, planned == ZERO_OK, "%s%s", zb, why[0] ? why : layout_error(&t->groups));

@@ -1930,7 +1930,8 @@ static void cuda_recording(const char *name) {
     static cuda_seen expected[CUDA_RANKS];
     void *plain[CUDA_SITES], *all[CUDA_SITES];
     emulation_site_kind kinds[CUDA_SITES];
-    int nplain = 0, nall = 0, own = 0, good = 0;
+    int nplain = 0, nall = 0, own = 0, good = 0, open = 0;
+    uint64_t ranges[2] = {0, 0};
     (void)cuda_open(&run, cuda_named(name));
     for (run.records = 0; run.records < 2; run.records++) {
         emulation_watch_sites(1);
@@ -1940,11 +1941,16 @@ static void cuda_recording(const char *name) {
         else
             nplain = emulation_sites(plain, kinds, CUDA_SITES);
         if (!run.records) memcpy(expected, run.seen, sizeof expected);
+        ranges[run.records] = emulation_ranges(&open);
+        (void)test_check(open == 0, "%s: %d ranges of NVTX are open", name, open);
     }
     run.records = 2; /* and counts */
     cuda_events = 0;
     (void)cuda_once(&run, 1);
     const int events = cuda_events;
+    (void)test_check(ranges[0] == 0 && ranges[1] > 0 && ranges[1] <= (uint64_t)events,
+                     "%s: %d ranges of NVTX, of %d events; %d without recording", name,
+                     (int)ranges[1], events, (int)ranges[0]);
     for (int i = 0; i < nall; i++) {
         int known = 0;
         for (int k = 0; k < nplain; k++) known |= plain[k] == all[i];

@@ -106,6 +106,7 @@ static zero_result make_context(ranks *k, const training *t, const gpt2_config *
     zc.grads = ZERO_GRAD_F32;
     zc.type = t->type;
     zc.log = test_quiet;
+    zc.no_mapping = t->stages != 4; /* where units are seen in place nothing is gathered */
     zc.world = k->world;
     zc.delay_from = t->delay_from;
     zc.optimizer_tier = t->tier;
@@ -115,6 +116,7 @@ static zero_result make_context(ranks *k, const training *t, const gpt2_config *
     zc.world_unit = k->world_unit;
     ZERO_TRY(zero_create(&k->z, &zc, &dp));
     ZERO_TRY(gpt2_announce(k->z, cfg, t->stages ? &k->how : NULL, t->tile_rows));
+    if (t->stages) ZERO_TRY(gpt2_pipeline_order(k->z, cfg, &k->stage, tiles, t->micro));
     ZERO_TRY(zero_build(k->z));
     return gpt2_init_part(k->z, cfg, t->stages ? &k->how : NULL, 7, &k->err);
 }
@@ -267,6 +269,25 @@ static zero_result read_weights(ranks *k, const training *t, const gpt2_config *
     return ZERO_OK;
 }
 
+/* A step, and whether it gathered and sent what is planned. */
+static zero_result take_counted_step(ranks *k, training *t, int data, int step) {
+    zero_plan p;
+    zero_stats before, after;
+    ZERO_TRY(zero_query_plan(k->z, &p));
+    ZERO_TRY(zero_query_stats(k->z, &before));
+    ZERO_TRY(take_step(k, t, data, step));
+    ZERO_TRY(zero_query_stats(k->z, &after));
+    const uint64_t gathers = after.gather_bytes - before.gather_bytes;
+    const uint64_t sent = after.sent_bytes - before.sent_bytes;
+    /* delayed updates gather a step later, and without a pipeline the first step is learnt from */
+    if (!t->stages || t->delay_from || (gathers == p.gather_bytes && sent == p.sent_bytes))
+        return ZERO_OK;
+    snprintf(k->err.sentence, sizeof k->err.sentence,
+             "step %d: %llu bytes sent to gather of %llu, planned %zu of %zu", step,
+             (unsigned long long)gathers, (unsigned long long)sent, p.gather_bytes, p.sent_bytes);
+    return ZERO_ERR_STATE;
+}
+
 static zero_result train_all(ranks *k, training *t, const gpt2_config *cfg, int rank) {
     const int data = rank % t->data;
     if (t->adds_by_hand) {
@@ -274,7 +295,7 @@ static zero_result train_all(ranks *k, training *t, const gpt2_config *cfg, int 
         ZERO_TRY(zero_read_tensor(k->z, "wte", ZERO_MASTER, 0, (size_t)Vp * C, lookup));
         ZERO_TRY(zero_write_tensor(k->z, "lmheadw", ZERO_MASTER, 0, (size_t)Vp * C, lookup));
     }
-    for (int step = 0; step < STEPS; step++) ZERO_TRY(take_step(k, t, data, step));
+    for (int step = 0; step < STEPS; step++) ZERO_TRY(take_counted_step(k, t, data, step));
     return t->looks ? look(k, t) : read_weights(k, t, cfg, t->weights);
 }
 

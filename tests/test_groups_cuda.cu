@@ -31,8 +31,44 @@ static void *cuda_new(size_t bytes) {
     return p;
 }
 
+/* What a context tells of groups: on each lane in order, how the group was made first. */
+typedef struct cuda_told {
+    int n, opened, wrong;
+    double last[ZERO_TRACK_GROUPS];
+} cuda_told;
+static void cuda_tell(void *user, const zero_event *events, int n) {
+    cuda_told *t = (cuda_told *)user;
+    for (int i = 0; i < n; i++) {
+        const zero_event *e = &events[i];
+        if (e->kind == ZERO_EVENT_LOST || e->track < ZERO_TRACK_GROUP) {
+            t->wrong += e->kind == ZERO_EVENT_LOST;
+            continue;
+        }
+        t->wrong += e->end < e->begin || e->begin < t->last[e->track]
+                    || (e->ranks < 1 && e->kind != ZERO_EVENT_WAIT)
+                    || (e->kind == ZERO_EVENT_OPEN) != (t->last[e->track] == 0);
+        t->last[e->track] = e->begin;
+        t->opened += e->kind == ZERO_EVENT_OPEN;
+        t->n++;
+    }
+}
+/* A context of this rank alone, that records. */
+static zero_result cuda_recorder(zero_ctx **z, cuda_told *told, cudaStream_t stream) {
+    static const zero_tensor_desc one = {"one", 100, 1, 0, 0, 0, 0};
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_config cfg;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.stream = stream;
+    cfg.trace = cuda_tell;
+    cfg.trace_user = told;
+    ZERO_TRY(zero_create(z, &cfg, &self));
+    ZERO_TRY(zero_tensor(*z, &one));
+    return zero_build(*z);
+}
+
 typedef struct cuda_groups {
     int nccl, sizes, devices;
+    int records; /* what groups do */
     ncclUniqueId id;
 } cuda_groups;
 
@@ -43,7 +79,11 @@ static void cuda_groups_rank(test_rank *r) {
     ncclComm_t given = NULL;
     zero_group *all = NULL, *part = NULL, *none = NULL;
     groups_case c;
+    cuda_told told;
+    zero_ctx *z = NULL;
+    zero_stats stats;
     cudaStream_t stream = NULL;
+    memset(&told, 0, sizeof told);
     emulation_enter(r->rank, r->nranks);
     (void)cudaSetDevice(r->rank % run->devices);
     (void)cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
@@ -55,13 +95,22 @@ static void cuda_groups_rank(test_rank *r) {
     }
     if (!r->failed && zero_group_open(&all, &comm, stream, 60))
         test_rank_fail(r, "opens: %s", zero_group_error(all));
+    if (!r->failed && run->records
+        && (cuda_recorder(&z, &told, stream) || zero_group_trace(all, z, 0)))
+        test_rank_fail(r, "records: %s %s", zero_last_error(z), zero_group_error(all));
     if (!r->failed && !groups_all(&c, all, run->sizes)) test_rank_fail(r, "%s", c.why);
     if (!r->failed && zero_group_split(all, r->rank % 2, -r->rank, &part))
         test_rank_fail(r, "splits: %s", zero_group_error(all));
+    if (!r->failed && z && zero_group_trace(part, z, 7)) test_rank_fail(r, "%s", "records a part");
     if (!r->failed && !groups_all(&c, part, 3)) test_rank_fail(r, "a part: %s", c.why);
     if (!r->failed && (zero_group_split(all, -1, 0, &none) || none))
         test_rank_fail(r, "nobody: %s", zero_group_error(all));
     (void)cudaDeviceSynchronize();
+    if (!r->failed && z && zero_query_stats(z, &stats)) test_rank_fail(r, "%s", zero_last_error(z));
+    if (!r->failed && z && (told.wrong || told.opened != 2 || told.n < 30))
+        test_rank_fail(r, "%d of %d events are wrong, %d groups were opened", told.wrong, told.n,
+                       told.opened);
+    zero_destroy(z);
     zero_group_close(part);
     zero_group_close(all);
     if (given) (void)ncclCommDestroy(given);
@@ -70,7 +119,7 @@ static void cuda_groups_rank(test_rank *r) {
 }
 
 static void cuda_groups_go(int nccl, int n, int devices, uint64_t seed) {
-    cuda_groups run = {nccl, seed ? 3 : 6, devices, ncclUniqueId()};
+    cuda_groups run = {nccl, seed ? 3 : 6, devices, (int)(seed & 1), ncclUniqueId()};
     emulation_reset();
     emulation_devices(devices, 1);
     emulation_seed(seed);

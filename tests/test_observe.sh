@@ -216,6 +216,7 @@ test_tables() {
     says "flops" "^flops of step 3: 2 ranks, 32 tokens each"
     says "layers" "^block 1 "
     says "which definition" "of matmul: 6 per parameter"
+    says "without -tk, too" "^|   shares count .* 6 N + 12 L C T a token, N without wpe (PaLM) "
     same "each reduction of five steps" "$(awk '/^reduction/ && NF == 9 { n += $3 } END { print n }' "$work/out")" 20
     train -pn 1 -z 0 -x 3 -tc 1 >/dev/null
     says "one rank" "collectives of rank 0 among 1 rank;"

@@ -200,10 +200,13 @@ static double zp_stamps_time(const zp_stamps *m, cudaEvent_t e) {
 }
 static int zp_stamps_done(zp_recorder *t, zp_record *r) {
     zp_stamps *m = (zp_stamps *)t->own;
-    if (r->event.end > 0) return 1; /* the host's own times */
+    double *last = &m->last[r->event.track];
+    if (r->event.end > 0) { /* the host's own times */
+        if (r->event.begin > *last) *last = r->event.begin;
+        return 1;
+    }
     if (zp_seconds() > m->at[1] + 0.1) zp_stamps_anchor(m);
     if (zp_told(cudaEventQuery(m->event[2 * r->place + 1])) == cudaErrorNotReady) return 0;
-    double *last = &m->last[r->event.track];
     const double begin = zp_stamps_time(m, m->event[2 * r->place]);
     r->event.begin = begin > *last ? begin : *last;
     r->event.end = zp_stamps_time(m, m->event[2 * r->place + 1]);

@@ -272,6 +272,13 @@ zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, con
     return experts_announce(l->experts, model, &l->part);
 }
 
+zero_result layout_order(const layout *l, zero_ctx *z, const gpt2_config *model,
+                         const zero_config *c) {
+    if (l->pp == 1 || c->stage < 3) return ZERO_OK;
+    const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
+    return gpt2_pipeline_order(z, model, &l->stage, tiles, c->micro_steps ? c->micro_steps : 1);
+}
+
 zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan) {
     zero_plan x;
     ZERO_TRY(zero_query_plan(z, plan));

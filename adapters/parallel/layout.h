@@ -100,6 +100,10 @@ zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, con
                            int node_size, void *trace_user);
 zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan);
 
+/* Before the plan: of a stage of a pipeline that gathers weights, the order that it does in. */
+zero_result layout_order(const layout *l, zero_ctx *z, const gpt2_config *model,
+                         const zero_config *c);
+
 /* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step) and zero_destroy of both. The
    plan is told once more, for what it knows from the build on. */
 zero_result layout_build(const layout *l, zero_ctx *z, zero_plan *plan);

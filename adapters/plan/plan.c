@@ -229,6 +229,7 @@ static int plan_context(const plan_case *c, plan_place *at, int of_experts, cons
     if (!r) r = zero_create(&z, &own, &comm);
     if (!r) r = plan_tensors(c, &at->l, of_experts, z);
     if (!r) r = layout_experts(&at->l, z, &c->model->gpt2, &own, comm.node_size, NULL);
+    if (!r && c->model->is_gpt2) r = layout_order(&at->l, z, &c->model->gpt2, &own);
     if (!r) r = layout_plan(&at->l, z, plan);
     if (r) (void)sentence_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
     zero_query_config(z, resolved);

@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 
 /* ---- kernels ------------------------------------------------------------------------------- */
@@ -752,6 +753,25 @@ size_t emulation_live_bytes(void) {
 }
 uint64_t emulation_pageable(void) { return engine.pageable; }
 void emulation_patience(double seconds) { engine.patience = seconds; }
+/* ---- NVTX ---------------------------------------------------------------------------------- */
+
+static std::atomic<uint64_t> ranges;
+static std::atomic<int> ranges_open;
+static thread_local int ranges_of_thread;
+
+extern "C" int nvtxRangePushA(const char *message) {
+    if (message) ranges++, ranges_open++;
+    return ranges_of_thread++;
+}
+extern "C" int nvtxRangePop(void) {
+    ranges_open = ranges_of_thread > 0 && ranges_open >= 0 ? ranges_open - 1 : -1;
+    return --ranges_of_thread;
+}
+uint64_t emulation_ranges(int *open) {
+    *open = ranges_open;
+    return ranges;
+}
+
 void emulation_reset(void) {
     Lock lock;
     shared_allowed.clear();
@@ -773,6 +793,8 @@ void emulation_reset(void) {
     engine.turn = NULL;
     engine.entered = 0;
     engine.failures = engine.pageable = 0;
+    ranges = 0;
+    ranges_open = 0;
     for (int i = 0; i < 4; i++) engine.calls[i] = engine.fail_at[i] = 0;
     self.last = cudaSuccess;
 }

@@ -95,6 +95,12 @@ void emulation_nccl_miss(int rank, uint64_t k);
 void emulation_nccl_begun(void (*once)(void));
 size_t emulation_nccl_live(void); /* communicators that nobody has destroyed or aborted */
 
+/* ---- NVTX ---------------------------------------------------------------------------------- */
+
+/* Ranges that were begun since emulation_reset. *open: that have not ended; -1: one ended that its
+   thread had not begun. */
+uint64_t emulation_ranges(int *open);
+
 /* ---- what was found ------------------------------------------------------------------------ */
 
 /* The first thing that is wrong whatever the results are: a copy from freed memory, an input that
