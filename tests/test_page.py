@@ -128,7 +128,7 @@ def a_trace(steps, ranks):
             events.append({"name": "thread_name", "ph": "M", "pid": rank, "tid": tid, "args": {"name": name}})
         at = 0.0
         for step in range(steps):
-            for kind in ("forward", "backward", "reduction", "wait", "update", "data"):
+            for kind in ("forward", "backward", "all_reduce", "reduction", "wait", "update", "data"):
                 took = round(random.uniform(1, 5000), 3)
                 events.append({"name": f"{kind} {step}", "cat": kind, "ph": "X", "pid": rank, "tid": random.randrange(3),
                                "ts": round(at, 3), "dur": took, "args": {"step": step, "unit": 1}})
@@ -265,6 +265,9 @@ def test_trace():
             check(near((number(a, "x") - s["data-left"]) / s["data-scale"], e["ts"] - s["data-from"], 0.011 / s["data-scale"])
                   and near(number(a, "width") / s["data-scale"], e["dur"], 0.011 / s["data-scale"]) or e["dur"] * s["data-scale"] < 0.3,
                   f"a slice of {e['dur']} us lies elsewhere")
+        colours = {e["cat"]: a["class"].split()[1] for (a, _), e in zip(drawn, slices)}
+        check(colours == {"forward": "c1", "backward": "c2", "all_reduce": "c9", "reduction": "c4", "wait": "c6", "update": "c5",
+                          "data": "c8"}, f"colours of kinds: {colours}")
         sums = {}
         for e in slices:
             n, us = sums.get((e["cat"], str(e["pid"])), (0, 0))

@@ -109,6 +109,7 @@ says() { # WORDS ARGUMENTS
     check "$([ $code = 0 ] && grep -qF -- "$words" "$scratch/out" && echo 1)" "zero_plan $*: code $code, without '$words': $(cat "$scratch/out")"
 }
 says "7500000000 parameters, bf16 and f32 masters, adamw, 64 ranks on GPUs" -e 7.5e9 -pn 64 -dt bf16
+says "  stage 0: 120, 1: 31.4, 2: 16.6, 3: 1.88" -e 7.5e9 -pn 64 -dt bf16
 says "Advice: the cheapest that fits is" -e gpt2:d48 -pn 64 -dt bf16 --memory 80G
 says "  -z 0 -b 2 -t 1024" -e gpt2:d48 -pn 64 -dt bf16 --memory 80G
 says "  -z 1 -b 2 -t 1024" -e gpt2:d48 -pn 64 -dt bf16 --memory 12G

@@ -296,10 +296,15 @@ enum { TRACK_ROW = 24, TRACK_LABEL = 110, TRACK_WIDTH = 900, TRACK_MOST = 64 };
 static const struct {
     const char *kind, *name;
     int colour;
-} draw_kinds[] = {
-    {"forward", "forward", 1},     {"backward", "backward", 2}, {"gather", "gather", 3},
-    {"reduction", "reduction", 4}, {"update", "update", 5},     {"wait", "wait", 6},
-    {"read", "file", 7},           {"write", "file", 7},        {NULL, "other", 8}};
+} draw_kinds[] = {{"forward", "forward", 1},  {"backward", "backward", 2},
+                  {"gather", "gather", 3},    {"reduction", "reduction", 4},
+                  {"update", "update", 5},    {"wait", "wait", 6},
+                  {"read", "file", 7},        {"write", "file", 7},
+                  {"all_", "groups", 9},      {"reduce_", "groups", 9},
+                  {"broadcast", "groups", 9}, {"messages", "groups", 9},
+                  {"barrier", "groups", 9},   {"split", "groups", 9},
+                  {"open", "groups", 9},      {NULL, "other", 8}};
+enum { DRAW_KINDS = sizeof draw_kinds / sizeof *draw_kinds };
 
 static int draw_kind(const page_slice *s) {
     int i = 0;
@@ -386,9 +391,6 @@ static void draw_slices(FILE *to, const page_slice *slice, int n, page_track *ro
 }
 
 void draw_timeline(FILE *to, const char *id, const page_trace *trace, int64_t step) {
-    static const char *const names[] = {"forward", "backward", "gather", "reduction",
-                                        "update",  "wait",     "file",   "other"};
-    static const int colours[] = {1, 2, 3, 4, 5, 6, 7, 8};
     page_track row[TRACK_MOST];
     double from = INFINITY, end = -INFINITY;
     int rows = 0, x = TRACK_LABEL;
@@ -410,11 +412,12 @@ void draw_timeline(FILE *to, const char *id, const page_trace *trace, int64_t st
     draw_begin(to, id, title, TRACK_WIDTH, top + rows * TRACK_ROW + 24);
     fprintf(to, "<g data-from=\"%.17g\" data-scale=\"%.17g\" data-left=\"%d\">\n", from, wide,
             TRACK_LABEL);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < DRAW_KINDS; i++) {
+        if (i > 0 && draw_kinds[i].colour == draw_kinds[i - 1].colour) continue;
         fprintf(to, "<rect class=\"c%d\" x=\"%d\" y=\"3\" width=\"10\" height=\"10\" rx=\"2\"/>\n",
-                colours[i], x);
-        draw_label(to, "name", "start", x + 16, 12, names[i]);
-        x += 42 + LETTER * (int)strlen(names[i]);
+                draw_kinds[i].colour, x);
+        draw_label(to, "name", "start", x + 16, 12, draw_kinds[i].name);
+        x += 42 + LETTER * (int)strlen(draw_kinds[i].name);
     }
     for (int i = 0; i * tick <= span / 1e3; i++) {
         const double ms = i * tick;

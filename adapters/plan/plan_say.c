@@ -165,6 +165,18 @@ static void plan_to_table(const plan_request *r, const plan_case *c, const plan_
     plan_say_row(r, c, a, tiers);
 }
 
+/* Each stage once, as the ZeRO paper has it, in GB of 1e9 bytes. `to`: the stage before. */
+static void plan_to_formula(const plan_request *r, const plan_case *c, const plan_answer *a,
+                            const char *tiers, void *to) {
+    const double gb = (double)a->zero.formula_bytes / 1e9;
+    int *before = (int *)to;
+    (void)r;
+    (void)tiers;
+    if (c->zero.stage != *before)
+        printf("%s %d: %.*g", *before < 0 ? "  stage" : ",", c->zero.stage, gb < 1000 ? 3 : 9, gb);
+    *before = c->zero.stage;
+}
+
 /* As -csv has it: bytes; a line for the first rank of each stage of a pipeline. */
 static void plan_to_csv(const plan_request *r, const plan_case *c, const plan_answer *a,
                         const char *tiers, void *to) {
@@ -225,12 +237,17 @@ static int plan_write_csv(const plan_request *r, char *sentence, size_t bytes) {
 }
 
 static int plan_say_table(const plan_request *r, char *sentence, size_t bytes) {
+    int before = -1;
     printf("GiB of a rank; sent and file: in a step\n"
            "stage tiers        params    grads    optim  buffers activat.   device     host     "
            "file     sent  file io%s%s\n",
            r->most.device > 0 ? "  fits" : "",
            r->machine != NULL ? "      step: compute + send + update" : "");
-    return plan_each_row(r, plan_to_table, NULL, sentence, bytes);
+    if (plan_each_row(r, plan_to_table, NULL, sentence, bytes)) return 1;
+    printf("GB (1e9) by the formula of the stages, without buffers, padding and activations:\n");
+    if (plan_each_row(r, plan_to_formula, &before, sentence, bytes)) return 1;
+    printf("\n");
+    return 0;
 }
 
 /* ---- the largest models -------------------------------------------------------------------- */

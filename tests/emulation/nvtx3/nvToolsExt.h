@@ -1,4 +1,5 @@
-/* nvtx3/nvToolsExt.h - NVTX as far as the plugin calls it: ranges are counted (emulation_ranges). */
+/* nvtx3/nvToolsExt.h - NVTX as far as the plugin calls it: ranges are counted, see
+   emulation_ranges. */
 #ifndef NVTOOLSEXT_H
 #define NVTOOLSEXT_H
 
