@@ -310,9 +310,10 @@ static ds_config make_settings(const job *j, int stage) {
     c->stage = stage;
     c->micro_steps = j->batch.micro_steps;
     /* The two ways to accumulate round differently: stages can be compared at one of them. */
-    if (j->opt->stage.n > 1 && c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_AUTO)
+    if (j->opt->stage.n > 1 && c->micro_steps > 1 && j->ranks.pp == 1
+        && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation = ZERO_ACCUMULATE_SHARDED;
-    if (j->ranks.pp > 1) c->accumulation = ZERO_ACCUMULATE_LOCAL; /* train_check saw to it */
+    if (j->ranks.pp > 1) layout_accumulation(c, j->opt->gradient_tier == ZERO_FILE);
     train_tiers(j->opt, c);
     c->threads = j->threads;
     c->stream = j->computes.stream;

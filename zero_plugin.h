@@ -801,10 +801,11 @@ typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
 
 /* Opens a pass. ZERO_EVAL: forward hooks only (micro 0 of 1). `micro` counts 0..micro_steps-1
    within a step. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines: hooks of
-   several micro-batches come in any order, as forward 2 before backward 1; each unit's gradient is
-   handed out cleared once and complete after uses * micro_steps backwards, and has the bits of one
-   micro-step after the other if each unit's backwards come in the order of micro-batches. For
-   gradients that add up where they lie: accumulation LOCAL, in f32. COLLECTIVE. Errors: ARGUMENT,
+   several micro-batches come in any order, as forward 2 before backward 1. Each unit's gradient, in
+   f32, is handed out cleared once and complete after uses * micro_steps backwards; with
+   accumulation SHARDED cleared and reduced for every micro-batch, whose `uses` backwards follow one
+   another (but KEEP and LATE tensors once, at the end). It has the bits of one micro-step after the
+   other if each unit's backwards come in the order of micro-batches. COLLECTIVE. Errors: ARGUMENT,
    STATE and the sticky ones. */
 #define ZERO_TOGETHER (-2)
 zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);

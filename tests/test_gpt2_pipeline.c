@@ -30,8 +30,8 @@ typedef struct training {
     float max_norm;
     int adds_by_hand; /* the reference of tied embeddings: untied, with gradients added here */
     int looks;        /* evaluates and samples as well */
-    int tile_rows, delay_from;
-    zero_tier tier; /* of optimizer state */
+    int tile_rows, delay_from, sharded;
+    zero_tier tier; /* of optimizer state; sharded: of gradients, too */
     /* found */
     double loss[STEPS], norm[STEPS], eval;
     float logits[V];
@@ -102,7 +102,8 @@ static zero_result make_context(ranks *k, const training *t, const gpt2_config *
     memset(&zc, 0, sizeof zc);
     zc.stage = t->zero_stage;
     zc.micro_steps = t->micro;
-    zc.accumulation = ZERO_ACCUMULATE_LOCAL;
+    zc.accumulation = t->sharded ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL;
+    zc.gradient_tier = t->sharded && t->zero_stage >= 2 ? t->tier : ZERO_DEVICE;
     zc.grads = ZERO_GRAD_F32;
     zc.type = t->type;
     zc.log = test_quiet;
@@ -317,9 +318,10 @@ static void train_body(test_rank *r) {
 static void describe(const training *t, char text[160]) {
     snprintf(text, 160,
              "p %d, v %d, m %d, %d data ranks, stage %d, type %d, recompute %d, tiles %d, delay "
-             "%d, tier %d%s",
+             "%d, tier %d%s%s",
              t->stages, t->chunks, t->micro, t->data, t->zero_stage, (int)t->type, t->recompute,
-             t->tile_rows, t->delay_from, (int)t->tier, t->untied ? ", untied" : "");
+             t->tile_rows, t->delay_from, (int)t->tier, t->sharded ? ", sharded" : "",
+             t->untied ? ", untied" : "");
 }
 
 static int train(training *t) {
@@ -393,17 +395,16 @@ static void test_recompute(void) {
 }
 
 /* Tiles of wte, inputs of blocks that are away, delayed updates, state in a file: one after the
-   other, then together. */
+   other, then together; reductions of every micro-step, with gradients in the file. */
 static void test_ways(void) {
     static const struct {
-        int tile_rows, recompute, delay_from;
+        int tile_rows, recompute, delay_from, sharded;
         zero_tier tier;
-    } ways[] = {{96, 1, 0, ZERO_DEVICE},
-                {0, GPT2_RECOMPUTE_AWAY, 0, ZERO_DEVICE},
-                {0, 1, 2, ZERO_DEVICE},
-                {32, GPT2_RECOMPUTE_AWAY, 1, ZERO_FILE}};
+    } ways[] = {{96, 1, 0, 0, ZERO_DEVICE}, {0, GPT2_RECOMPUTE_AWAY, 0, 0, ZERO_DEVICE},
+                {0, 1, 2, 0, ZERO_DEVICE},  {32, GPT2_RECOMPUTE_AWAY, 1, 0, ZERO_FILE},
+                {0, 1, 0, 1, ZERO_DEVICE},  {32, 1, 0, 1, ZERO_FILE}};
     static const int shapes[][3] = {{2, 1, 4}, {4, 2, 4}, {3, 1, 1}};
-    for (int w = 0; w < (EMULATED ? 1 : 4); w++)
+    for (int w = 0; w < (EMULATED ? 1 : 6); w++)
         for (int i = 0; i < (EMULATED ? 1 : 3); i++) {
             training plain = plain_of(shapes[i][2], 1), t;
             plain.data = 2 - (i == 1);
@@ -412,6 +413,7 @@ static void test_ways(void) {
             plain.tile_rows = ways[w].tile_rows;
             plain.recompute = ways[w].recompute;
             plain.delay_from = ways[w].delay_from;
+            plain.sharded = ways[w].sharded;
             if (!train(&plain)) continue;
             for (int stage = EMULATED ? 3 : 0; stage <= 3; stage++) {
                 t = plain;

@@ -18,6 +18,7 @@ typedef struct order_turn { /* of the host: micro < 0: of none */
 typedef struct order_run {
     uint64_t seed;
     int stage, prefetch, together, announced, held, no_overlap; /* announced: 2: after zero_build */
+    int sharded, file; /* accumulation; gradients in a file */
     zero_type type;
     order_turn turn[TURNS];
     int n;
@@ -107,7 +108,9 @@ static zero_result order_open(zero_ctx **z, const order_run *o, const zero_comm 
     cfg.type = o->type;
     cfg.grads = ZERO_GRAD_F32;
     cfg.micro_steps = MICRO;
-    cfg.accumulation = ZERO_ACCUMULATE_LOCAL;
+    cfg.accumulation = o->sharded ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL;
+    cfg.gradient_tier = o->file ? ZERO_FILE : ZERO_DEVICE;
+    cfg.folder = P_tmpdir;
     cfg.prefetch = o->prefetch ? o->prefetch : ZERO_NONE;
     cfg.no_mapping = 1;
     cfg.open_units = 4;
@@ -233,6 +236,7 @@ static void order_case(uint64_t seed, int stage) {
     plain.seed = seed;
     plain.stage = stage;
     plain.type = (zero_type)(seed % 2);
+    plain.sharded = seed / 2 % 2;
     order_draw(&plain);
     test_check(test_ranks(RANKS, 0, order_body, &plain), "seed %llu, plain: %s",
                (unsigned long long)seed, test_first);
@@ -241,12 +245,14 @@ static void order_case(uint64_t seed, int stage) {
         o.together = i % 4 > 0;
         o.announced = i % 4 == 3 ? 2 : i > 0;
         o.held = i % 2;
+        o.file = plain.sharded && stage >= 2 && i % 3 == 2;
         o.prefetch = test_below(&r, 4);
         o.seed = test_next(&r);
         if (!o.together) o.held = 0;
         order_draw(&o);
-        snprintf(text, sizeof text, "seed %llu, stage %d, order %d, prefetch %d",
-                 (unsigned long long)seed, stage, i, o.prefetch);
+        snprintf(text, sizeof text, "seed %llu, stage %d, order %d, prefetch %d%s%s",
+                 (unsigned long long)seed, stage, i, o.prefetch, o.sharded ? ", sharded" : "",
+                 o.file ? ", in a file" : "");
         if (!test_check(test_ranks(RANKS, 0, order_body, &o), "%s: %s", text, test_first)) continue;
         test_check(o.hash == plain.hash && !memcmp(o.norm, plain.norm, sizeof o.norm),
                    "%s: other bits", text);
@@ -484,6 +490,6 @@ int main(int argc, char **argv) {
                    test_first);
     order_all_divisors();
     for (int stage = 0; stage <= 3; stage++)
-        for (uint64_t k = 0; k < (stage == 3 ? 12 : 2); k++) order_case(seed * 1000 + k, stage);
+        for (uint64_t k = 0; k < (stage == 3 ? 12 : 4); k++) order_case(seed * 1000 + k, stage);
     return test_summary();
 }

@@ -146,6 +146,13 @@ static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
     return ZERO_OK;
 }
 
+/* Unit u's gradients are other ones than were shown. */
+static void zp_checks_cleared(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    for (int i = 0; zp_checks_on() && u < z->layout.units && i < x->members; i++)
+        zp_checks_shadow(z, ZP_GRAD, &x->member[i])->ajar = 0;
+}
+
 /* Locks what no hook shows. */
 static zero_result zp_checks_lock(zero_ctx *z) {
     for (int i = 0; zp_checks_on() && i < 2 * z->layout.nmembers; i++) {

@@ -139,13 +139,14 @@ static zero_result zp_parameters_close(zero_ctx *z, int u) {
 /* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
    becomes the gradient. */
 static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
-    if (last && z->micro == 0) return ZERO_OK; /* one micro-step: nothing to add up */
+    const int first = z->live[u].reduced == 0;
+    if (last && first) return ZERO_OK; /* one micro-step: nothing to add up */
     zp_array *sums = &z->array[ZP_SUM];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const size_t n = z->layout.unit[u].padded;
     const zp_collect_args add = {(float *)(void *)zp_array_at(sums, u, 0),
-                                 zp_unit_memory(z, ZP_GRAD, u), z->array[ZP_GRAD].type,
-                                 z->micro == 0, last};
+                                 zp_unit_memory(z, ZP_GRAD, u), z->array[ZP_GRAD].type, first,
+                                 last};
     zp_record *r = zp_slice_begin(s, ZERO_EVENT_NORM, u, (uint64_t)n * sizeof(float));
     const zero_result result = zp_collect(s, &add, n / ZP_WIDE);
     zp_slice_end(s, r);
@@ -158,7 +159,7 @@ static zp_op zp_reduce_op(zero_ctx *z, int u) {
     op.target = (size_t)(zp_unit_mean(z, u) - z->memory[ZP_GRAD].base);
     op.sum = zp_unit_sums(z, u);
     op.scale = z->replicas.group ? 1 : zp_sum_scale(z);
-    op.accumulate = z->adding == ZP_EACH_REDUCED && z->micro > 0 && !zp_mean_adds(z, u);
+    op.accumulate = z->adding == ZP_EACH_REDUCED && z->live[u].reduced > 0 && !zp_mean_adds(z, u);
     op.codec = zp_unit_codec(z, ZP_REDUCE_SCATTER, u);
     return op;
 }
@@ -177,11 +178,25 @@ static zero_result zp_bucket_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) 
     return zp_send(z, &z->stream[ZP_GRADIENTS], z->ops, z->nbucket);
 }
 
-/* Enqueues what follows the backward of the bucket's units in this micro-step. */
+/* A pass of several micro-steps, each of which is reduced, or collected, by itself. */
+static int zp_rounds(const zero_ctx *z) { return z->together > 1 && z->adding != ZP_IN_PLACE; }
+
+/* All of u's backwards of this pass have ended. */
+static int zp_unit_written(const zero_ctx *z, int u) {
+    return z->live[u].writes >= z->layout.unit[u].uses * z->together;
+}
+
+/* What u has now is of the step's last micro-step. */
+static int zp_unit_last(const zero_ctx *z, int u) {
+    return zp_rounds(z) ? zp_unit_written(z, u) : z->micro + 1 == z->micro_steps;
+}
+
+/* Enqueues what follows the backward of the bucket's units in a micro-step: of all the last one, or
+   of none. */
 static zero_result zp_bucket_flush(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const int last = z->micro + 1 == z->micro_steps, collects = z->adding == ZP_COLLECTED;
     if (!z->nbucket) return ZERO_OK;
+    const int last = zp_unit_last(z, z->bucket[0]), collects = z->adding == ZP_COLLECTED;
     for (int i = 0; i < z->nbucket; i++) {
         ZP_DO(z, zp_event_wait(s, z->live[z->bucket[i]].written));
         if (zp_delays(z)) ZP_DO(z, zp_host_mean_read(z, s, z->bucket[i]));
@@ -207,6 +222,7 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
         if (last) ZP_DO(z, zp_host_send(z, z->bucket[i]));
         if (last && z->pending) ZP_TRY(zp_turn_unit(z, z->bucket[i], live->reduction));
         live->pending = 0;
+        live->reduced++;
         live->buffer[ZP_GRAD] = -1;
     }
     z->nbucket = 0;
@@ -219,9 +235,12 @@ static zero_result zp_bucket_add(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     const int b = live->buffer[ZP_GRAD];
     if (b >= 0) z->pool[ZP_GRAD].buffer[b].open = 0; /* its next user waits for `reduction` */
-    if (z->bucket_filled && z->bucket_filled + numel > z->bucket_numel) ZP_TRY(zp_bucket_flush(z));
+    const int full = z->bucket_filled + numel > z->bucket_numel;
+    if (z->nbucket && (full || zp_unit_last(z, u) != zp_unit_last(z, z->bucket[0])))
+        ZP_TRY(zp_bucket_flush(z));
     ZP_DO(z, zp_event_record(&z->compute, live->written));
     live->pending = 1;
+    if (zp_rounds(z)) live->touched = 0;
     z->bucket[z->nbucket++] = u;
     z->bucket_filled += numel;
     return z->bucket_filled >= z->bucket_numel ? zp_bucket_flush(z) : ZERO_OK;
@@ -271,21 +290,18 @@ static zero_result zp_gradient_clear(zero_ctx *z, int u, int all) {
 static zero_result zp_gradient_touch(zero_ctx *z, int u, int clear_all) {
     zp_live *live = &z->live[u];
     if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
+    if (live->pending) ZP_TRY(zp_bucket_flush(z));
     ZP_TRY(zp_gradient_buffer(z, u));
     ZP_DO(z, zp_event_wait(&z->compute, live->reduction));
     if (live->apart && !zp_doubles(z)) /* it may read them yet */
         ZP_DO(z, zp_host_mean_read(z, &z->compute, u));
     live->touched = 1;
+    zp_checks_cleared(z, u);
     return zp_gradient_clear(z, u, clear_all);
 }
 
 static int zp_reduces_now(const zero_ctx *z) {
     return z->adding != ZP_IN_PLACE || z->micro + 1 == z->micro_steps;
-}
-
-/* All of u's backwards of this micro-step have ended. */
-static int zp_unit_written(const zero_ctx *z, int u) {
-    return z->live[u].writes >= z->layout.unit[u].uses * z->together;
 }
 
 /* Ends a training micro-step: what has not been reduced is, in descending order, then KEEP. */
@@ -295,6 +311,7 @@ static zero_result zp_gradients_finish(zero_ctx *z) {
         const int u = zp_unit_nth(&z->layout, i);
         if ((zp_unit_written(z, u) && !z->live[u].late) || !z->layout.unit[u].numel) continue;
         ZP_TRY(zp_gradient_touch(z, u, 1));
+        z->live[u].writes = z->layout.unit[u].uses * z->together;
         ZP_TRY(zp_bucket_add(z, u));
     }
     return zp_bucket_flush(z);
@@ -305,9 +322,8 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
     const int together = micro == ZERO_TOGETHER;
     if (together) micro = expected;
     ZP_UNTIMELY(z, together && expected, "the step has begun with %d single micro-steps", expected);
-    ZP_REFUSE(z, together && micro_steps > 1 && z->adding != ZP_IN_PLACE,
-              "ZERO_TOGETHER is for gradients that add up where they lie: accumulation LOCAL, "
-              "gradients in f32");
+    ZP_REFUSE(z, together && micro_steps > 1 && z->array[ZP_GRAD].type != ZERO_F32,
+              "ZERO_TOGETHER adds gradients up in f32, these have 16 bit: grads F32");
     ZP_REFUSE(z, micro_steps < 1 || micro_steps > z->cfg.micro_steps,
               "micro_steps is %d, the configuration allows 1..%d", micro_steps, z->cfg.micro_steps);
     ZP_UNTIMELY(z, z->phase == ZP_REDUCED, "zero_step is due after zero_reduce");
@@ -321,6 +337,7 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
     zp_recorder_at(z->device.recorder, z->taken, z->micro);
     for (int u = 0; u < z->layout.all; u++) {
         z->live[u].writes = 0;
+        if (micro == 0) z->live[u].reduced = 0;
         if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
     }
     if (micro == 0) ZP_DO(z, zp_errors_turn(z));
@@ -429,9 +446,8 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     if (live->backward_opens == 1) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
     live->with_parameters >>= 1;
-    if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses * z->together)
-        return ZERO_OK;
-    if (live->late) return ZERO_OK;
+    const int uses = z->layout.unit[unit].uses * (zp_rounds(z) ? 1 : z->together);
+    if (--live->backward_opens || ++live->writes % uses || live->late) return ZERO_OK;
     return zp_reduces_now(z) && z->layout.unit[unit].numel ? zp_bucket_add(z, unit) : ZERO_OK;
 }
 

@@ -206,9 +206,7 @@ static zero_result plan_settings(const plan_case *c, layout *l, zero_config *cfg
     free(l->world_unit);
     l->world_unit = NULL;
     if (c->model->is_gpt2) return layout_settings(l, &c->model->gpt2, cfg);
-    if (l->pp > 1 && cfg->accumulation == ZERO_ACCUMULATE_AUTO)
-        cfg->accumulation = ZERO_ACCUMULATE_LOCAL;
-    if (l->pp > 1 && cfg->grads == ZERO_GRAD_AUTO) cfg->grads = ZERO_GRAD_F32;
+    if (l->pp > 1) layout_accumulation(cfg, cfg->gradient_tier == ZERO_FILE);
     return ZERO_OK;
 }
 
