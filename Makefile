@@ -42,6 +42,7 @@ RINGS   = -DZERO_WITH_URING -Wl,--no-as-needed -luring
 COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) $(if $(URING),$(RINGS)) -MMD -MP
 
 PLUGIN  = $B/zero_plugin.o
+vpath test_%.c tests
 vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/saves adapters/plan adapters/page data
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
 GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
@@ -68,6 +69,7 @@ VERSION := $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
+.SECONDARY: # objects of tests, which a change of the plugin leaves as they are
 .PHONY: all help deps libraries drop data compare plan machine scale report links links-check ranks converge test test-long test-all test-llmc check bench golden same speed soak mutants lib install unit tests zero_ckpt zero_plan clean
 all: train_gpt2_zero data
 	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
@@ -186,8 +188,8 @@ $B/test_fast_math $B/test_scale_fast: $B/test_%: $B/fast/test_%.o $B/fast/zero_p
 $B/fast/test_scale_fast.o: tests/test_scale.c
 	@mkdir -p $B/fast
 	$(COMPILE) -c -o $@ $<
-$B/test_%: tests/test_%.c $(PLUGIN)
-	$(COMPILE) -o $@ $< $(PLUGIN) -lm
+$B/test_%: $B/test_%.o $(PLUGIN)
+	$(COMPILE) -o $@ $^ -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_ops: tests/bench_ops.c $(PLUGIN) $(GPT2)
