@@ -952,10 +952,17 @@ static int cuda_step(host_run *h) {
     }
     if ((k->evaluate & CUDA_EVAL_PASSED) && !cuda_evaluate(h, all)) return 0;
     HOST_TRY(h, zero_reduce(h->z));
-    if (k->more & CUDA_READS) {
-        float g[40];
-        HOST_TRY(h, zero_read_tensor(h->z, "fc", ZERO_GRADIENT, 100, 40, g));
-        cuda_me->seen->looks = host_hash_floats(cuda_me->seen->looks, g, 40);
+    if (k->more & CUDA_READS) { /* first what was reduced last */
+        static const struct {
+            const char *name;
+            size_t from, n;
+        } reads[] = {{"keep", 0, 7}, {"wte", 0, 40}, {"fc", 100, 40}};
+        for (int i = k->more & CUDA_LOOKS_LATE ? 1 : 0; i < 3; i++) {
+            float g[40];
+            HOST_TRY(h, zero_read_tensor(h->z, reads[i].name, ZERO_GRADIENT, reads[i].from,
+                                         reads[i].n, g));
+            cuda_me->seen->looks = host_hash_floats(cuda_me->seen->looks, g, reads[i].n);
+        }
     }
     if (k->more & CUDA_REWRITES) {
         float g[40];

@@ -623,6 +623,7 @@ void emulation_seed(uint64_t seed) {
     Lock lock;
     engine.seeded = seed != 0;
     engine.random = seed * 0xD1342543DE82EF95u + 1;
+    engine.naps = seed * 1021;
     engine.prefers = seed & 1;
     engine.eager = 1 + (unsigned)(seed / 2 % 4);
 }
@@ -708,9 +709,10 @@ int emulated_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex) {
         wait_in_function(cond, mutex);
     else if (self.rank < 0) { /* a lane: with a seed it is slow now and then */
         static thread_local uint64_t waits;
-        const struct timespec t = {0, (long)(++waits * 0x9E3779B97F4A7C15u % 1500000)};
+        const uint64_t draw = (engine.naps + ++waits) * 0x9E3779B97F4A7C15u >> 32;
+        const struct timespec t = {0, (long)(draw / 3 % 1500000)};
         const int e = pthread_cond_wait(cond, mutex);
-        if (engine.seeded && waits % 3 == 0) (void)nanosleep(&t, NULL);
+        if (engine.seeded && draw % 3 == 0) (void)nanosleep(&t, NULL);
         return e;
     } else {
         (void)pthread_mutex_unlock(mutex);

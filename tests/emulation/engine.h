@@ -61,6 +61,7 @@ struct Engine {
     std::condition_variable changed; /* for threads that take no turns */
     uint64_t random = 0;
     bool seeded = false;
+    uint64_t naps = 0;       /* of a seed: which waits of lanes are long */
     bool prefers = false;    /* this seed runs the most urgent stream, not any */
     unsigned eager = 2;      /* how likely tasks run inside calls that do not wait: 1 - 1 / eager */
     void *skipped = nullptr; /* the call that is left out */
