@@ -42,19 +42,20 @@ RINGS   = -DZERO_WITH_URING -Wl,--no-as-needed -luring
 COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) $(if $(URING),$(RINGS)) -MMD -MP
 
 PLUGIN  = $B/zero_plugin.o
-vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/plan adapters/page data
+vpath test_%.c tests
+vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/saves adapters/plan adapters/page data
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
 GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o
 CKPT    = $(patsubst adapters/checkpoint/%.c,$B/%.o,$(wildcard adapters/checkpoint/checkpoint*.c))
-ROOMS   = $(patsubst %.c,$B/%.o,$(notdir $(wildcard adapters/options/*.c adapters/compare/*.c adapters/eval/*.c adapters/report/*.c adapters/parallel/*.c))) $B/outliers.o
+ROOMS   = $(patsubst %.c,$B/%.o,$(notdir $(wildcard adapters/options/*.c adapters/compare/*.c adapters/eval/*.c adapters/report/*.c adapters/parallel/*.c adapters/saves/*.c))) $B/outliers.o
 READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windows.o)
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_transport test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
+UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_transport test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
@@ -68,6 +69,7 @@ VERSION := $(shell sed -n 's/^.define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h
 SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
+.SECONDARY: # objects of tests, which a change of the plugin leaves as they are
 .PHONY: all help deps libraries drop data compare plan machine scale report links links-check ranks converge test test-long test-all test-llmc check bench golden same speed soak mutants lib install unit tests zero_ckpt zero_plan clean
 all: train_gpt2_zero data
 	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
@@ -186,8 +188,8 @@ $B/test_fast_math $B/test_scale_fast: $B/test_%: $B/fast/test_%.o $B/fast/zero_p
 $B/fast/test_scale_fast.o: tests/test_scale.c
 	@mkdir -p $B/fast
 	$(COMPILE) -c -o $@ $<
-$B/test_%: tests/test_%.c $(PLUGIN)
-	$(COMPILE) -o $@ $< $(PLUGIN) -lm
+$B/test_%: $B/test_%.o $(PLUGIN)
+	$(COMPILE) -o $@ $^ -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_ops: tests/bench_ops.c $(PLUGIN) $(GPT2)

@@ -14,7 +14,7 @@
      5 data         token files, and what a step takes of them
      6 trainer      one stage: context, model, weights, what a step asks and tells
      7 looking      validation, sample, hash of the weights
-     8 checkpoints  what is saved beside the plugin's state; going on from it
+     8 saves        what is saved beside the plugin's state; going on from it
      9 lines        settings, plan, steps
     10 runs         a training; a comparison of several stages
     11 main
@@ -35,8 +35,6 @@
 #endif
 #include <xxhash.h>
 
-#include "adapters/checkpoint/checkpoint.h"
-#include "adapters/checkpoint/gpt2_values.h"
 #include "adapters/checkpoint/model_files.h"
 #include "adapters/compare/compare.h"
 #include "adapters/compare/hashes.h"
@@ -49,16 +47,15 @@
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
 #include "adapters/options/train_resolve.h"
-#include "adapters/parallel/expert_saves.h"
 #include "adapters/report/main_log.h"
 #include "adapters/report/observe.h"
 #include "adapters/report/pace.h"
 #include "adapters/report/plan_rows.h"
 #include "adapters/report/progress.h"
 #include "adapters/report/report.h"
-#include "adapters/report/save_line.h"
 #include "adapters/report/settings_rows.h"
 #include "adapters/report/step_line.h"
+#include "adapters/saves/saves.h"
 #include "adapters/schedule/outliers.h"
 #include "data/tokenizer.h"
 #include "data/windows.h"
@@ -91,7 +88,6 @@ typedef struct job {
     hellaswag exam;                   /* -h */
     char data[256];                   /* the files' tokens and hashes, "NAME VALUE" a line */
     products_choice products;         /* which way f32 products take */
-    int products_known;               /* the log has this choice already */
     char settings[6144];              /* the same, with all flags: saved along in checkpoints */
     checkpoint_memory *const *memory; /* -pm: of the model's copies, and of its experts' */
     double matmul_rate;               /* operations per second of all ranks together, measured */
@@ -113,21 +109,15 @@ typedef struct trainer {
     zero_hyper hyper; /* but for lr and betas: lr's schedule has them */
     schedule lr;
     outliers losses, norms;
-    int step;           /* steps made, skipped ones too */
-    int64_t data_step;  /* the next one's data; of a run that goes on with other batches not step */
-    int64_t updates;    /* that the optimizer made: the schedule's clock */
-    int unsettled;      /* the last step's report was not asked for yet */
-    checkpoint *saves;  /* -n, -y; else NULL */
-    checkpoint *copies; /* -pm; else NULL */
-    checkpoint *from;   /* of these two what was loaded */
-    expert_saves of_experts, expert_copies;
-    size_t saves_bytes; /* of host memory for them */
-    int64_t saved;      /* step of the last save or load; -1: none */
-    int64_t durable;    /* of the last that was said to be on the disk, or loaded */
-    uint64_t moved[2];  /* bytes read from the file and written, before the first step */
-    int stop;           /* a signal has asked for it, on any rank */
-    int first;          /* steps that were made before this run */
-    int64_t look;       /* windows of a validation */
+    int step;          /* steps made, skipped ones too */
+    int64_t data_step; /* the next one's data; of a run that goes on with other batches not step */
+    int64_t updates;   /* that the optimizer made: the schedule's clock */
+    int unsettled;     /* the last step's report was not asked for yet */
+    saves keep;
+    uint64_t moved[2]; /* bytes read from the file and written, before the first step */
+    int stop;          /* a signal has asked for it, on any rank */
+    int first;         /* steps that were made before this run */
+    int64_t look;      /* windows of a validation */
     pace speed;
     progress watch;    /* of the whole run */
     double device_mib; /* CUDA: taken after the first step */
@@ -150,7 +140,6 @@ static void check_line(const trainer *t, zero_result result);
 static int load_batch(void *trainer_, int micro, int *inputs, int *targets); /* this rank's rows */
 static void settle(trainer *t, zero_step_report *done);
 static int is_unusual(trainer *t, step_values *v);
-static int from_copy(const trainer *t);
 static void take_loss(trainer *t, step_values *v);
 static void look_at_model(trainer *t); /* validation and sample, when they are due */
 static void train_step(trainer *t);
@@ -213,7 +202,7 @@ static void take_step(trainer *t, step_values *v) {
 static void train_all(trainer *t) {
     progress_begin(&t->watch, t->j->out, "training");
     t->first = t->step;
-    if (from_copy(t)) save_if_due(t); /* what died with its step's checkpoint */
+    if (saves_from_copy(&t->keep)) save_if_due(t); /* what died with its step's checkpoint */
     count_file(t, t->moved);
     for (;;) {
         look_at_model(t);
@@ -230,24 +219,10 @@ static void train_all(trainer *t) {
 /* ---- 3 words ------------------------------------------------------------------------------- */
 
 /* For what every rank sees alike, or checks on its own before anything is built. COLLECTIVE. */
-static void require(job *j, int ok, const char *format, ...) LAUNCH_PRINTF(3, 4);
-static void require(job *j, int ok, const char *format, ...) {
-    char sentence[LAUNCH_SENTENCE];
-    va_list values;
-    va_start(values, format);
-    vsnprintf(sentence, sizeof sentence, format, values);
-    va_end(values);
-    launch_agree(j->l, ok, sentence);
-}
-
+#define require(j, ...) launch_require((j)->l, __VA_ARGS__)
 /* Rank 0's output. */
-static void say(const job *j, const char *format, ...) LAUNCH_PRINTF(2, 3);
-static void say(const job *j, const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    report_vsay(j->out, format, values);
-    va_end(values);
-}
+#define say(j, ...)  report_say((j)->out, __VA_ARGS__)
+#define warn(j, ...) report_warn((j)->out, __VA_ARGS__)
 
 /* Errors come back as results, and are printed once; warnings are the rank's own; what the plugin
    chose by itself, rank 0 tells. */
@@ -276,18 +251,6 @@ static void check_model(const trainer *t, zero_result result) {
 }
 static void check_line(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_pipeline_error(t->line));
-}
-
-/* On rank 0. */
-static void warn(const job *j, const char *format, ...) LAUNCH_PRINTF(2, 3);
-static void warn(const job *j, const char *format, ...) {
-    char sentence[LAUNCH_SENTENCE];
-    va_list values;
-    va_start(values, format);
-    vsnprintf(sentence, sizeof sentence, format, values);
-    va_end(values);
-    report_clear(j->out);
-    if (j->l->rank == 0) fprintf(stderr, PROGRAM ": warning: %s\n", sentence);
 }
 
 /* A line that cannot be written, of stdout or main.log: -nf decides, as over a save. */
@@ -347,9 +310,10 @@ static ds_config make_settings(const job *j, int stage) {
     c->stage = stage;
     c->micro_steps = j->batch.micro_steps;
     /* The two ways to accumulate round differently: stages can be compared at one of them. */
-    if (j->opt->stage.n > 1 && c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_AUTO)
+    if (j->opt->stage.n > 1 && c->micro_steps > 1 && j->ranks.pp == 1
+        && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation = ZERO_ACCUMULATE_SHARDED;
-    if (j->ranks.pp > 1) c->accumulation = ZERO_ACCUMULATE_LOCAL; /* train_check saw to it */
+    if (j->ranks.pp > 1) layout_accumulation(c, j->opt->gradient_tier == ZERO_FILE);
     train_tiers(j->opt, c);
     c->threads = j->threads;
     c->stream = j->computes.stream;
@@ -508,7 +472,6 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     t->j = j;
     t->stage = stage;
     t->hyper = config.hyper;
-    t->saved = t->durable = -1;
     comm->node_size = j->opt->node_size;
     const int wrong = train_schedule(j->opt, &j->ds, j->steps, &t->lr, sentence, sizeof sentence);
     require(j, !wrong, "%s", sentence);
@@ -521,6 +484,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     t->tensors = gpt2_table(&j->model, NULL, 0, t->table); /* as checkpoints and hashes have them */
     check_groups(t, layout_experts(&t->groups, t->z, &j->model, &config.zero, shards.node_size,
                                    observe_too(j->see)));
+    check_groups(t, layout_order(&t->groups, t->z, &j->model, &config.zero));
     zero_result planned = layout_plan(&t->groups, t->z, &t->plan);
     const char *zb = j->opt->bucket > 0 ? "-zb: " : "", *why = zero_last_error(t->z);
     require(j, planned == ZERO_OK, "%s%s", zb, why[0] ? why : layout_error(&t->groups));
@@ -571,10 +535,7 @@ static void create_model(trainer *t) {
 }
 
 static void close_trainer(trainer *t) {
-    checkpoint_destroy(t->saves);
-    expert_saves_close(&t->of_experts);
-    checkpoint_destroy(t->copies);
-    expert_saves_close(&t->expert_copies);
+    saves_close(&t->keep);
     gpt2_pipeline_close(t->line);
     gpt2_destroy(t->model);
     layout_destroy(&t->groups, t->z);
@@ -786,286 +747,44 @@ static void look_at_model(trainer *t) {
         print_sample(t);
 }
 
-/* ---- 8 checkpoints ------------------------------------------------------------------------- */
+/* ---- 8 saves ------------------------------------------------------------------------------- */
 
-static int saves_anything(const train_options *o) { return o->save_every > 0 || o->resume; }
-
-static checkpoint_options make_checkpoint_options(trainer *t) {
-    job *j = t->j;
-    const train_options *o = j->opt;
-    checkpoint_options c;
-    memset(&c, 0, sizeof c);
-    c.folder = o->log_dir;
-    c.keep_last = o->keep_last;
-    c.keep_every = o->keep_every;
-    c.asynchronous = o->save_aside;
-    c.refuse_damaged = o->resume == 2;
-    c.config = j->settings;
-    c.tensors = t->table;
-    c.ntensors = t->tensors;
-    c.parts = layout_parts(&t->groups, 0);
-    c.log = note;
-    c.log_user = j;
-    return c;
-}
-
-/* -pm: of the model, or of its experts. */
-static checkpoint_options make_copy_options(trainer *t, int of_experts) {
-    checkpoint_options c = make_checkpoint_options(t);
-    c.memory = t->j->memory[of_experts];
-    return c;
-}
-
-/* After open_trainer: what checkpoints take of the host's memory. */
+/* Behind open_trainer. */
 static void plan_saves(trainer *t) {
-    const train_options *o = t->j->opt;
-    if (!saves_anything(o)) return;
-    const checkpoint_options options = make_checkpoint_options(t);
-    t->saves_bytes =
-        checkpoint_bytes(t->z, &options) + expert_saves_bytes(&t->groups, &t->j->model, &options);
-    if (!o->copies) return;
-    const checkpoint_options copies = make_copy_options(t, 0), others = make_copy_options(t, 1);
-    t->saves_bytes +=
-        checkpoint_bytes(t->z, &copies) + expert_saves_bytes(&t->groups, &t->j->model, &others);
+    const job *j = t->j;
+    const saves_run run = {j->opt,        j->l,     j->out,         t->z,        &t->groups,
+                           &j->model,     t->table, t->tensors,     j->settings, j->memory,
+                           t->plan.numel, j->steps, j->batch.tokens};
+    saves_plan(&t->keep, &run);
 }
 
-/* `last`: no other save will make good for it. */
-static void check_saves(trainer *t, checkpoint_result result, int last) {
-    job *j = t->j;
-    const char *why = checkpoint_error(t->saves);
-    if (result == CHECKPOINT_OK) return;
-    if (result == CHECKPOINT_PLUGIN)
-        launch_fail_result(j->l, checkpoint_plugin_result(t->saves), why);
-    if (last || !j->opt->save_or_go_on) {
-        char sentence[CHECKPOINT_SENTENCE];
-        snprintf(sentence, sizeof sentence, "%s", why);
-        (void)checkpoint_wait(t->saves); /* a later one may be on its way, and come to a good end */
-        require(j, 0, "checkpoint: %s", sentence);
-    }
-    warn(j, "checkpoint: %s", why);
-}
-
-/* All ranks end if one of them cannot: the rest would be of another step. */
-static void check_experts(trainer *t, const expert_saves *x, checkpoint_result result) {
-    require(t->j, result == CHECKPOINT_OK, "checkpoint of experts: %s", expert_saves_error(x));
-}
-
-static void check_copies(trainer *t, checkpoint_result result) {
-    if (result == CHECKPOINT_PLUGIN)
-        launch_fail_result(t->j->l, checkpoint_plugin_result(t->copies),
-                           checkpoint_error(t->copies));
-    require(t->j, result == CHECKPOINT_OK, "-pm: %s", checkpoint_error(t->copies));
-}
-
-static int print_difference(const trainer *t, const char *name) {
-    int a = 0, b = 0;
-    const char *was = options_line(checkpoint_config(t->from), name, &a);
-    const char *is = options_line(t->j->settings, name, &b);
-    const int differs = was != NULL && is != NULL && (a != b || memcmp(was, is, (size_t)a) != 0);
-    if (differs) say(t->j, "it was saved with %s %.*s; now it is %.*s\n", name, a, was, b, is);
-    return differs;
-}
-
-/* What this run does otherwise than the one that it continues: flags, render_settings' lines. */
-static void print_differences(const trainer *t) {
-    static const char *const lines[] = {"tokens-per-step", "windows", "ds-config", "training-data",
-                                        "validation-data"};
-    int row = 0;
-    for (const char *flag; (flag = train_options_course(&row)) != NULL;) print_difference(t, flag);
-    for (int i = 0; i < (int)(sizeof lines / sizeof *lines); i++) print_difference(t, lines[i]);
-    t->j->products_known = !print_difference(t, "products");
-}
-
-/* Heads are in no shape, so that the tensors of another model may fit. */
-static void require_same_model(trainer *t) {
-    checkpoint_value v[GPT2_VALUES];
-    int64_t number;
-    gpt2_values(&t->j->model, v);
-    for (int i = 0; i < GPT2_VALUES; i++)
-        require(t->j, !checkpoint_get_int(t->from, v[i].name, &number) || number == v[i].number,
-                "-e: the checkpoint has another model: %s is %lld there, %lld here", v[i].name,
-                (long long)number, (long long)v[i].number);
-}
-
-/* -pe, where ranks have died: a -ds without train_batch_size gives fewer ranks a smaller step. */
-static void require_same_batch(trainer *t) {
-    int bytes = 0;
-    const char *was = options_line(checkpoint_config(t->from), "tokens-per-step", &bytes);
-    require(t->j, t->j->l->starts == 0 || was == NULL || atoll(was) == t->j->batch.tokens,
-            "-pe 1: a step had %.*s tokens, and on the ranks that are left %lld: -d or the file's "
-            "train_batch_size must say",
-            bytes, was ? was : "", (long long)t->j->batch.tokens);
-}
-
-/* What the run counts by itself; checkpoints of other programs lack its own values. A step of other
-   batches begins where the data was, rounded up to its own size; windows that an epoch left out at
-   its end are not counted. */
-static void take_values(trainer *t) {
-    const int64_t step_tokens = t->j->batch.tokens;
-    zero_counters counters;
-    int64_t tokens;
-    const char *text;
-    if (checkpoint_get_counters(t->from, &counters)) t->updates = counters.steps;
-    t->data_step = t->step;
-    if (checkpoint_get_int(t->from, "data.tokens", &tokens) && tokens >= 0
-        && tokens <= INT64_C(1) << 53)
-        t->data_step = tokens / step_tokens + (tokens % step_tokens != 0);
-    if (checkpoint_get_text(t->from, "losses", &text)) outliers_parse(&t->losses, text);
-    if (checkpoint_get_text(t->from, "norms", &text)) outliers_parse(&t->norms, text);
-}
-
-/* What goes on from a copy has yet to be saved. */
-static int from_copy(const trainer *t) { return t->from != NULL && t->from == t->copies; }
-
-/* No checkpoint is newer than the copies of the same job. */
-static checkpoint_result load_newest(trainer *t) {
-    if (t->copies != NULL) {
-        const checkpoint_result copied = checkpoint_load(t->copies, CHECKPOINT_NEWEST);
-        t->from = t->copies;
-        if (copied != CHECKPOINT_NONE) check_copies(t, copied);
-        if (copied == CHECKPOINT_OK) return copied;
-    }
-    t->from = t->saves;
-    return checkpoint_load(t->saves, CHECKPOINT_NEWEST);
-}
-
-/* -y. Returns whether there was something to go on from. */
-static int resume_training(trainer *t) {
-    job *j = t->j;
-    const char *folder = j->opt->log_dir;
-    char with[48] = "";
-    if (j->l->starts)
-        snprintf(with, sizeof with, ", with %d rank%s", j->l->nranks, j->l->nranks > 1 ? "s" : "");
-    progress_phase(j->out, "loading the newest checkpoint", t->plan.numel * 3 * sizeof(float));
-    const checkpoint_result result = load_newest(t);
-    if (result == CHECKPOINT_NONE) {
-        say(j, "no checkpoint in %s: the training starts%s\n", folder, with);
-        return 0;
-    }
-    check_saves(t, result, 1);
-    require_same_model(t);
-    const int64_t step = checkpoint_step(t->from);
-    expert_saves *x = from_copy(t) ? &t->expert_copies : &t->of_experts;
-    check_experts(t, x, expert_saves_load(x, step));
-    require(j, step <= j->steps, "-x %d: the checkpoint in %s is of step %lld", j->steps, folder,
-            (long long)step);
-    t->step = (int)step;
-    t->saved = t->durable = from_copy(t) ? -1 : step;
-    require_same_batch(t);
-    take_values(t);
-    say(j, "going on from step %d in %s%s\n", t->step, from_copy(t) ? "memory" : folder, with);
-    print_differences(t);
-    return 1;
-}
-
-/* A new run, killed before its first save, would be taken for the one that left these. */
-static void require_no_other(job *j) {
-    char why[CHECKPOINT_SENTENCE];
-    checkpoint_generation *list = NULL;
-    int n = 0;
-    if (checkpoint_list(j->opt->log_dir, &list, &n, why) != CHECKPOINT_OK)
-        n = 0; /* not there yet */
-    require(j, n == 0, "-o: %s has checkpoints already, the newest %s: -y 1 goes on from it",
-            j->opt->log_dir, n > 0 ? list[0].name : "");
-    free(list);
-}
-
-static void open_copies(trainer *t) {
-    const checkpoint_options options = make_copy_options(t, 0), others = make_copy_options(t, 1);
-    check_copies(t, checkpoint_create(&t->copies, t->z, &options));
-    check_experts(t, &t->expert_copies,
-                  expert_saves_open(&t->expert_copies, &t->groups, &t->j->model, &others));
+static saves_state state_of(trainer *t) {
+    const saves_state at = {t->step, t->data_step, t->updates, &t->losses, &t->norms};
+    return at;
 }
 
 /* After the context is built. Returns whether the weights are there. */
 static int open_saves(trainer *t) {
-    job *j = t->j;
-    if (j->opt->log_dir[0] && !j->opt->resume) require_no_other(j);
-    if (!saves_anything(j->opt)) return 0;
-    const checkpoint_options options = make_checkpoint_options(t);
-    const checkpoint_result result = checkpoint_create(&t->saves, t->z, &options);
-    require(j, t->saves != NULL, "rank %d: out of memory for checkpoints", j->l->rank);
-    check_saves(t, result, 1);
-    check_experts(t, &t->of_experts,
-                  expert_saves_open(&t->of_experts, &t->groups, &j->model, &options));
-    if (j->opt->copies) open_copies(t);
-    return j->opt->resume && resume_training(t);
+    saves_state at = state_of(t);
+    saves_open(&t->keep);
+    if (!saves_load(&t->keep, &at)) return 0;
+    t->step = at.step;
+    t->data_step = at.data_step;
+    t->updates = at.updates;
+    return 1;
 }
 
-/* -na 1: once it is known. */
-static void print_durable(trainer *t) {
-    checkpoint_report r;
-    if (!t->j->opt->save_aside || t->saves == NULL) return;
-    checkpoint_query(t->saves, &r);
-    if (r.saved_step <= t->durable) return;
-    t->durable = r.saved_step;
-    launch_saved(t->j->l, t->durable);
-    say(t->j, "on the disk: the checkpoint of step %lld, written in %.1f ms\n",
-        (long long)r.saved_step, 1e3 * r.write_s);
-}
-
-/* The state, and what the run counts by itself, into one of both. */
-static checkpoint_result save_state(const trainer *t, checkpoint *to) {
-    char losses[OUTLIERS_TEXT], norms[OUTLIERS_TEXT];
-    checkpoint_value v[GPT2_VALUES + 3];
-    memset(v, 0, sizeof v);
-    outliers_print(&t->losses, losses);
-    outliers_print(&t->norms, norms);
-    gpt2_values(&t->j->model, v);
-    v[GPT2_VALUES].name = "data.tokens";
-    v[GPT2_VALUES].number = t->data_step * t->j->batch.tokens;
-    v[GPT2_VALUES + 1].name = "losses";
-    v[GPT2_VALUES + 1].text = losses;
-    v[GPT2_VALUES + 2].name = "norms";
-    v[GPT2_VALUES + 2].text = norms;
-    v[GPT2_VALUES + 1].kind = v[GPT2_VALUES + 2].kind = CHECKPOINT_TEXT;
-    return checkpoint_save(to, t->step, v, GPT2_VALUES + 3);
-}
-
-/* -pm. Before a checkpoint of the same step. */
+/* Into memory, then into the folder, with what main.log says of its steps. */
 static void copy_if_due(trainer *t) {
-    const train_options *o = t->j->opt;
-    if (t->copies == NULL) return;
-    if (t->step % o->copies && t->step % o->save_every && t->step != t->j->steps) return;
-    check_experts(t, &t->expert_copies, expert_saves_save(&t->expert_copies, t->step));
-    check_copies(t, save_state(t, t->copies));
-    launch_copied(t->j->l, t->step);
+    const saves_state at = state_of(t);
+    saves_copy(&t->keep, &at);
 }
-
-/* step_s: mean seconds of a step so far; 0: not known. */
-static void save_checkpoint(trainer *t, double step_s, int last) {
-    check_log(t->j, main_log_sync(t->j->log));
-    progress_phase(t->j->out, "saving", 0);
-    check_experts(t, &t->of_experts, expert_saves_save(&t->of_experts, t->step));
-    const checkpoint_result result = save_state(t, t->saves);
-    check_saves(t, result, last);
-    if (result == CHECKPOINT_OK) {
-        t->saved = t->step;
-        if (!t->j->opt->save_aside) launch_saved(t->j->l, t->saved);
-        checkpoint_report r;
-        print_durable(t);
-        checkpoint_query(t->saves, &r);
-        save_line(t->j->out, t->step, &r, t->j->opt->save_aside, step_s);
-    }
-    if (last) check_saves(t, checkpoint_wait(t->saves), 1);
-}
-
-/* A run that stops, or has come to its end, has its last step on the disk before it says so: one
-   that was being written aside, and failed, is saved again. */
 static void save_if_due(trainer *t) {
-    const int every = t->j->opt->save_every, last = t->stop || t->step == t->j->steps;
-    print_durable(t);
-    if (every == 0) return;
-    if (last) {
-        const checkpoint_result aside = checkpoint_wait(t->saves);
-        if (aside == CHECKPOINT_PLUGIN) check_saves(t, aside, 1);
-        if (aside != CHECKPOINT_OK) {
-            warn(t->j, "checkpoint: %s", checkpoint_error(t->saves));
-            t->saved = -1;
-        }
-    }
-    if (t->saved == t->step || (!last && t->step % every != 0)) return;
-    save_checkpoint(t, pace_mean(&t->speed), last);
+    const saves_state at = state_of(t);
+    const int last = t->stop || t->step == t->j->steps;
+    if (!saves_due(&t->keep, t->step, last)) return;
+    check_log(t->j, main_log_sync(t->j->log));
+    saves_save(&t->keep, &at, pace_mean(&t->speed), last);
 }
 
 /* ---- 9 lines ------------------------------------------------------------------------------ */
@@ -1130,7 +849,7 @@ static void print_plan(const trainer *t) {
                            gpt2_activation_bytes(&j->model, &run)
                                + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps),
                            gpt2_away_bytes(&j->model, &run),
-                           t->saves_bytes,
+                           t->keep.bytes,
                            parts_bytes(t),
                            DEVICE_AWAY,
                            DEVICE_IS_HOST};
@@ -1242,14 +961,15 @@ static void say_file(trainer *t) {
 
 /* ---- 10 runs ------------------------------------------------------------------------------- */
 
-static void open_log(job *j, int64_t step) {
+static void open_log(trainer *t) {
+    job *j = t->j;
     char sentence[LAUNCH_SENTENCE] = "";
     if (j->opt->log_dir[0] && j->l->rank == 0)
-        j->log = main_log_open(j->opt->log_dir, step, sentence, sizeof sentence);
+        j->log = main_log_open(j->opt->log_dir, t->step, sentence, sizeof sentence);
     require(j, !sentence[0], "%s", sentence);
     check_log(j, 0);
-    if (j->products.hash && !j->products_known)
-        check_log(j, main_log_products(j->log, step, j->products.hash));
+    if (j->products.hash && !t->keep.same_products)
+        check_log(j, main_log_products(j->log, t->step, j->products.hash));
 }
 
 /* Of -nf 1: what was told on the way is an error in the end. */
@@ -1289,14 +1009,14 @@ static int run_training(job *j) {
     require(j, !text[0], "%s", text);
     open_trainer(&t, j, j->opt->stage.at[0], &j->l->comm[0]);
     plan_saves(&t);
-    check_memory(&t, 1, t.saves_bytes);
+    check_memory(&t, 1, t.keep.bytes);
     progress_phase(j->out, "building", plan_bytes(&t.plan));
-    check_groups(&t, layout_build(&t.groups, t.z));
+    check_groups(&t, layout_build(&t.groups, t.z, &t.plan));
     see_groups(&t);
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
-    open_log(j, t.step);
-    if (from_copy(&t))
+    open_log(&t);
+    if (saves_from_copy(&t.keep))
         launch_copied(j->l, t.step);
     else
         launch_saved(j->l, t.step); /* what was loaded, or nothing */
@@ -1353,7 +1073,6 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
             && train_divide_as(o, i, &j->model, &j->ranks, &j->batch, why, sizeof why);
         require(j, !wrong, "%s", why);
         open_trainer(&t[i], j, o->stage.at[o->layouts[0] ? 0 : i], &j->l->comm[i]);
-        plan_saves(&t[i]);
         const gpt2_run run = make_run(&t[i]);
         e->trainer = &t[i];
         e->z = t[i].z;
@@ -1367,7 +1086,7 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
     }
     check_memory(t, c->n, 0);
     for (int i = 0; i < c->n; i++) {
-        check_groups(&t[i], layout_build(&t[i].groups, t[i].z));
+        check_groups(&t[i], layout_build(&t[i].groups, t[i].z, &t[i].plan));
         start_weights(&t[i]);
         create_model(&t[i]);
     }
@@ -1521,6 +1240,7 @@ static int run_rank(launch *l, void *user) {
     if (o->elastic && !o->resume) o->resume = 1;
     memset(&j, 0, sizeof j);
     memset(&out, 0, sizeof out);
+    out.program = PROGRAM;
     out.speaks = l->rank == 0;
     out.terminal = l->rank == 0 && !l->elsewhere && report_is_terminal();
     j.opt = o;
@@ -1559,29 +1279,17 @@ static int run_rank(launch *l, void *user) {
     return code;
 }
 
-/* -pm: memory that outlives the ranks of -pn. */
-static void make_memory(start *s) {
-    train_options *o = &s->options;
-    if (!o->copies || o->ranks < 2 || o->ranks > LAUNCH_MAX_RANKS || o->error[0]) return;
-    for (int i = 0; i < (o->experts > 0) + 1; i++) {
-        s->memory[i] = checkpoint_memory_create(o->ranks);
-        if (s->memory[i] == NULL)
-            snprintf(o->error, sizeof o->error, "-pm %d: nowhere to keep copies of %d ranks: %s",
-                     o->copies, o->ranks, strerror(errno));
-    }
-}
-
 int main(int argc, char **argv) {
     start s;
     char method[OPTION_WORD_BYTES];
     if (!report_begin()) return LAUNCH_EXIT_FAILURE; /* and nowhere to say it */
     memset(&s, 0, sizeof s);
     train_options_parse(&s.options, argc, argv);
-    make_memory(&s);
+    saves_memory(&s.options, s.memory);
     launch_request request = train_request(&s.options, PROGRAM, method);
     request.rank_main = run_rank;
     request.user = &s;
     const int code = launch_run(&request);
-    for (int i = 0; i < 2; i++) checkpoint_memory_destroy(s.memory[i]);
+    saves_memory_free(s.memory);
     return code;
 }

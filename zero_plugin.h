@@ -598,8 +598,12 @@ typedef struct zero_plan {
     size_t second_bytes; /* the part of buffer_bytes that is second shards (cfg.second_ranks) */
     size_t near_bytes, replica_bytes; /* the parts of sent_bytes that go among second_ranks ranks,
                                          and to other replicas (cfg.shard_ranks) */
-    size_t packed_bytes; /* the part of buffer_bytes for packed traffic: messages, and errors fed
-                            back */
+    size_t packed_bytes;  /* the part of buffer_bytes for packed traffic: messages, and errors fed
+                             back */
+    size_t pinned_bytes;  /* CUDA: the part of host_bytes that is pinned */
+    const char *file_way; /* from zero_build on, in words: io_uring or calls of threads, past the
+                             system's cache or through it; NULL: no file. Never freed */
+    size_t gather_bytes;  /* the part of sent_bytes that is gathers of parameters */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
@@ -631,6 +635,7 @@ typedef struct zero_stats {
     uint64_t file_read_bytes, file_written_bytes;
     double file_s;                      /* the calling thread waited for the file */
     uint64_t near_bytes, replica_bytes; /* the parts of sent_bytes, as in zero_plan */
+    uint64_t gather_bytes;
 } zero_stats;
 
 /* ---- life of a context --------------------------------------------------------------------- */
@@ -700,6 +705,13 @@ zero_result zero_tensor_every(zero_ctx *z, const char *name, int every);
 /* Parameter groups: the tensor's learning rate and weight decay are these times the step's (1 and 1
    without this call). Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
 zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, float decay_factor);
+
+/* What the sum of the tensor's gradient over the ranks is divided by, where that is not the
+   context's (cfg.divisor; without this call, or 0: that): as of experts among dense tensors, whose
+   tokens come from other ranks as well. The reduced gradient is multiplied by the ratio of the two,
+   in f32, and rounded: exact where that is a power of 2. Norm, clipping and access by name see the
+   result. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
+zero_result zero_tensor_divisor(zero_ctx *z, const char *name, int divisor);
 
 /* MUON: each layer of the tensor is one matrix [rows, cols], row after row, or several behind one
    another, as of a fused query, key and value [3 C, C] either one of 3 C x C or three of C x C. Not
@@ -789,10 +801,11 @@ typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
 
 /* Opens a pass. ZERO_EVAL: forward hooks only (micro 0 of 1). `micro` counts 0..micro_steps-1
    within a step. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines: hooks of
-   several micro-batches come in any order, as forward 2 before backward 1; each unit's gradient is
-   handed out cleared once and complete after uses * micro_steps backwards, and has the bits of one
-   micro-step after the other if each unit's backwards come in the order of micro-batches. For
-   gradients that add up where they lie: accumulation LOCAL, in f32. COLLECTIVE. Errors: ARGUMENT,
+   several micro-batches come in any order, as forward 2 before backward 1. Each unit's gradient, in
+   f32, is handed out cleared once and complete after uses * micro_steps backwards; with
+   accumulation SHARDED cleared and reduced for every micro-batch, whose `uses` backwards follow one
+   another (but KEEP and LATE tensors once, at the end). It has the bits of one micro-step after the
+   other if each unit's backwards come in the order of micro-batches. COLLECTIVE. Errors: ARGUMENT,
    STATE and the sticky ones. */
 #define ZERO_TOGETHER (-2)
 zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
@@ -820,6 +833,46 @@ zero_result zero_backward_end(zero_ctx *z, int unit);
 /* Closes the pass. Units that saw no backward, or fewer uses than announced, are reduced here in
    descending order, missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
 zero_result zero_pass_end(zero_ctx *z);
+
+/* THE ORDER OF A PASS, announced in the place of what is learnt. At stage 3 the next cfg.prefetch
+   units are gathered ahead: those that followed in the pass before, in the first one those of a
+   model of layers. Who knows the order, as a pipeline's stage its schedule, says it: then the first
+   pass gathers ahead as all others do, and where that was said before zero_build the plan counts
+   this order's gathers. Same bits.
+   `turns` are the calls of a pass that want parameters, in order; hooks of a unit that is open, and
+   backwards with `params` NULL, are not among them. A call that is not the next turn is refused,
+   and the pass goes on from where it was; so is an end before the last one. It holds for every pass
+   of that kind (`micro` ZERO_TOGETHER: of all micro-steps together, otherwise 0) until another one
+   is said; n 0: it is learnt again. Behind the tensors or between steps; copied. COLLECTIVE.
+   Errors: ARGUMENT (no such unit; a unit is released that is not gathered, or the other way),
+   STATE, MEMORY and, the ranks' orders being compared here, or in zero_build, MISMATCH with the
+   first turn that differs. */
+typedef enum zero_turn_kind {
+    ZERO_TURN_FORWARD = 0, /* zero_forward_begin of a unit that is not open */
+    ZERO_TURN_BACKWARD,    /* zero_backward_begin of one, with parameters */
+    ZERO_TURN_GATHER,      /* zero_gather */
+    ZERO_TURN_RELEASE,     /* zero_release */
+    ZERO_TURN_KINDS
+} zero_turn_kind;
+typedef struct zero_turn {
+    zero_turn_kind kind;
+    int unit;
+} zero_turn;
+zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_turn *turns, int n);
+
+/* A schedule's own gathers and releases, inside a pass. gather starts that of the unit now, waits
+   for nothing, and keeps the unit in a buffer (open_units) until release: all hooks between find it
+   there, as those of several micro-batches. They nest by count, as hooks do, which they do not
+   replace; what was gathered in a pass is released in it. With prefetch ZERO_NONE nothing else is
+   gathered ahead. Below stage 3, and of resident units, there is nothing to gather. COLLECTIVE.
+   Errors: ARGUMENT, STATE (no buffer is left; release without gather) and the sticky ones. */
+zero_result zero_gather(zero_ctx *z, int unit);
+zero_result zero_release(zero_ctx *z, int unit);
+
+/* Its reductions: those of all units whose gradients are complete start now, and not when a bucket
+   is full (bucket_numel) or the pass ends. No bit depends on it. Inside a training pass.
+   COLLECTIVE. */
+zero_result zero_reduce_begin(zero_ctx *z);
 
 /* LOSS SCALE: what the loss must be multiplied by before every backward of the coming step; the
    update divides by the same. 1 unless the type is F16 or cfg.scaler says otherwise. SYNC where the
@@ -892,7 +945,8 @@ zero_result zero_norm(zero_ctx *z, double *norm);
 /* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not
    finite (unless no_overflow_check): weights, moments and the count of steps stay as they are.
    Ranks that gave other values, or of which some called zero_skip_step, get MISMATCH with those
-   values once the next step's norm is agreed on; none of them steps on from there. COLLECTIVE.
+   values once the next step's norm is agreed on, and none steps on from there; who asks for nothing
+   gets it from the zero_step that finds the step before ended. COLLECTIVE.
    DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as ever, then the update
    runs beside the next step. That step's passes see the weights of before it; each unit's new ones
    come in once the unit's last backward of that step is reduced, so that the step after it begins

@@ -9,18 +9,15 @@
 # shellcheck disable=SC2046,SC2086,SC2154
 set -u
 B=$1
-passed=0 failed=0 skipped=0
-mkdir -p "$B/mpi"
-dir=$(cd "$B/mpi" && pwd)
-root=$(dirname "$dir")
 csv=$B/ranks.csv
 # shellcheck source=tests/namespaces.sh
 . "$(dirname "$0")/namespaces.sh"
 export OMP_NUM_THREADS=1
+limit="timeout -k 5 120"
 row() { # NAME COMMAND...: its lines go to the table
     name=$1
     shift
-    if timeout -k 5 120 "$@" >"$dir/ranks.txt" 2>&1 </dev/null && grep -q '^csv,' "$dir/ranks.txt"; then
+    if "$@" >"$dir/ranks.txt" 2>&1 </dev/null && grep -q '^csv,' "$dir/ranks.txt"; then
         sed -n 's/^csv,//p' "$dir/ranks.txt" >>"$csv"
     else
         failed=$((failed + 1))
@@ -29,23 +26,17 @@ row() { # NAME COMMAND...: its lines go to the table
     fi
 }
 "$B/bench_ranks" columns >"$csv"
-for n in 2 4 8 16 32; do row "$n ranks" "$B/bench_ranks" local $n; done
-row "ranks that are not there" "$B/bench_ranks" many
+for n in 2 4 8 16 32; do row "$n ranks" $limit "$B/bench_ranks" local $n; done
+row "ranks that are not there" $limit "$B/bench_ranks" many
 lack=$(hosts_lack)
 [ -n "$lack" ] || command -v mpirun.openmpi >/dev/null 2>&1 || lack="Open MPI is not installed"
-if [ -n "$lack" ]; then
-    echo "skipped: hosts: $lack"
-    skipped=$((skipped + 1))
+if [ -n "$lack" ]; then skip "hosts: $lack"
 elif make -s B="$B/openmpi" MPICC=mpicc.openmpi "$B/openmpi/bench_ranks"; then
-    trap hosts_down EXIT
-    trap 'exit 1' HUP INT PIPE TERM
     for n in 2 4 8; do
-        if hosts_up $n "$dir"; then
-            row "$n hosts" ip netns exec ${prefix}1 unshare -u sh -c "hostname ${prefix}1; exec \"\$@\"" sh \
-                $(hosts_openmpi) -n $n --host $(hosts_list 1) "$root/openmpi/bench_ranks" mpi
+        if hosts_up $n; then
+            row "$n hosts" hosts_first $limit $(hosts_openmpi) -n $n --host $(hosts_list 1) "$root/openmpi/bench_ranks" mpi
         else
-            echo "skipped: $n hosts: $(head -n 1 "$dir/ip.txt")"
-            skipped=$((skipped + 1))
+            skip "$n hosts: $why"
         fi
         hosts_down
     done
@@ -84,6 +75,4 @@ awk -F, -v csv="$csv" '
 sed '$d' "$dir/ranks-table.txt"
 set -- $(tail -n 1 "$dir/ranks-table.txt")
 passed=$((passed + $1 - $2)) failed=$((failed + $2))
-[ $skipped -gt 0 ] && more=", $skipped skipped" || more=
-echo "$passed passed, $failed failed$more"
-[ $failed -eq 0 ]
+end

@@ -43,22 +43,21 @@ lengths() {
          /^}/ { if (name != "" && FNR - at > 80 && why == "") { print FILENAME ":" at ": " FNR - at " lines: " name; bad = 1 } name = "" }
          END { exit bad }' $sources
 }
-# The unit's list of contents names its rooms, in order; a room includes only those before it.
+# The unit includes every room, and says what it is for; a room includes only those before it.
 rooms=$(sed -n 's|^#include "zero_plugin/\([a-z0-9_]*\)\.h".*|\1|p' zero_plugin.cu)
 contents() {
-    sed -n '/^   CONTENTS/,/^$/s/^     \([a-z0-9_]*\)  .*/\1/p' zero_plugin.cu >"$B/check/contents"
-    echo "$rooms" | diff "$B/check/contents" - || return 1
+    if grep '^#include "zero_plugin/' zero_plugin.cu | grep -vE '/\* [^*]{4,} \*/$'; then return 1; fi
     { echo "$rooms"; echo device_cpu; echo device_cuda; } | sort >"$B/check/rooms" # device.h includes one of the two
     ls zero_plugin/*.h | sed 's|.*/||; s|\.h$||' | sort | diff "$B/check/rooms" -
 }
 # A drop puts each room in its place, and refuses what includes a later one.
 upward() { rm -rf "$B/check/drop" && sh zero_plugin/drop.sh "$B/check/drop"; }
-# A room has 480 lines at most, the unit 160; long_rooms: exceptions, which must still be ones.
+# A room has 480 lines at most, the unit 150; long_rooms: exceptions, which must still be ones.
 long_rooms=
 short() {
     for file in zero_plugin/*.h zero_plugin.cu; do
         most=480 room=${file##*/} room=${room%.h} lines=$(wc -l <"$file")
-        [ "$file" = zero_plugin.cu ] && most=160
+        [ "$file" = zero_plugin.cu ] && most=150
         case " $long_rooms " in
         *" $room "*) [ "$lines" -gt $most ] || { echo "$file has $lines lines: no exception any more"; return 1; } ;;
         *) [ "$lines" -le $most ] || { echo "$file has $lines lines, at most $most"; return 1; } ;;
@@ -114,11 +113,12 @@ tidy() { clang-tidy --quiet "$1" -- -x c -std=c11 -D_GNU_SOURCE -I. -fopenmp; }
 needs clang-format "format" clang-format --dry-run -Werror $sources
 check "100 columns" columns
 check "functions of at most 80 lines" lengths
-check "contents name the rooms in order" contents
+check "contents name the rooms" contents
 check "rooms include earlier ones alone" upward
 check "rooms of at most 480 lines${long_rooms:+, but $long_rooms}" short
-at_most "$conditionals" 46 "#if in unit and rooms"
-at_most "$(wc -l <train_gpt2_zero.cu)" 1400 "lines of the trainer" not-yet
+at_most "$conditionals" 45 "#if in unit and rooms"
+at_most "$(wc -l <train_gpt2_zero.cu)" 1400 "lines of the trainer"
+at_most "$(wc -l <tests/slow_transport.h)" 200 "lines of a transport that a host may add"
 at_most "$all_lines" 6100 "lines of header, unit and rooms" not-yet
 check "a communicator's kind is the transports' alone" kinds
 check "rooms compile alone" alone device_cuda "$CC" $flags -fopenmp -x c
@@ -141,7 +141,7 @@ esac
 check "no circles of files under adapters" sh tests/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
 needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/gpu.sh tests/golden.sh \
     tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/test_layouts.sh tests/test_layout_saves.sh \
-    tests/test_layout_kills.sh tests/test_experts.sh tests/namespaces.sh tests/test_hosts.sh tests/links.sh tests/converge.sh tests/run.sh .ci/run
+    tests/test_layout_kills.sh tests/test_experts.sh tests/namespaces.sh tests/test_hosts.sh tests/bench_ranks.sh tests/links.sh tests/converge.sh tests/run.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \
     --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS -UZERO_OWN_TRANSPORTS -U__CUDACC__ --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c

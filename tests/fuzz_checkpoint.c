@@ -8,6 +8,7 @@
  */
 #include "../adapters/checkpoint/checkpoint_inside.h"
 
+#define FUZZ_TEXT
 #include "fuzz.h"
 
 static const char fuzz_seal[] = "\"checksum\": \"";
@@ -100,7 +101,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
 }
 
-#ifdef FUZZ_MAIN
 static void fuzz_piece(ck_manifest *m, const char *name, int array, uint64_t count,
                        uint64_t offset) {
     ck_tensor *t = ck_manifest_tensor(m, name);
@@ -150,44 +150,49 @@ static size_t fuzz_own(void *out) {
 
 /* A word that means something in a manifest. */
 static const char *fuzz_word(void) {
-    static const char *const words[] = {"{",
-                                        "}",
-                                        "[",
-                                        "]",
-                                        ":",
-                                        ",",
-                                        "\"",
-                                        "null",
-                                        "true",
-                                        "0",
-                                        "1",
-                                        "-1",
-                                        "2",
-                                        "9007199254740992",
-                                        "1e300",
-                                        "0.5",
-                                        "4096",
-                                        "4097",
-                                        "18446744073709551616",
-                                        "\\u0000",
-                                        "\"wte\"",
-                                        "[0, 0, 1, 4096]",
-                                        "../x",
-                                        "nan",
-                                        "\"int\": \"9223372036854775808\"",
-                                        "\"f32\"",
-                                        "\"bf16\"",
-                                        "\"fp16\""};
-    return words[fuzz_below(sizeof words / sizeof *words)];
-}
-
-static size_t fuzz_change(void *text, size_t length) {
-    return fuzz_change_text((char *)text, length, fuzz_word);
+    static const char *const own[] = {"2",
+                                      "9007199254740992",
+                                      "1e300",
+                                      "4096",
+                                      "4097",
+                                      "\"wte\"",
+                                      "[0, 0, 1, 4096]",
+                                      "../x",
+                                      "\"int\": \"9223372036854775808\"",
+                                      "\"f32\"",
+                                      "\"bf16\"",
+                                      "\"fp16\""};
+    return FUZZ_ONE_OF(own);
 }
 
 static size_t fuzz_seed(void *text) {
     return fuzz_ngiven && fuzz_below(2) ? fuzz_any_given(text) : fuzz_own(text);
 }
 
-int main(int argc, char **argv) { return fuzz_main(argc, argv, fuzz_seed, 200, 4, fuzz_change); }
+#ifdef FUZZ_MAIN
+/* A loss scale that is no float but 0 or infinity was taken, and could not be read again. */
+static void fuzz_scales(void) {
+    static const char *const wrong[] = {"1e-320", "3.45e38", "0", "-65536"};
+    static char own[FUZZ_INPUT], text[FUZZ_INPUT + 16];
+    const size_t length = fuzz_own(own);
+    char *scale = strstr(own, "65536");
+    for (int i = 0; i < 4 && scale; i++) {
+        ck_manifest m;
+        ck_error e = {CHECKPOINT_OK, 0, ""};
+        size_t bytes;
+        const int n = snprintf(text, sizeof text, "%.*s%s%.*s", (int)(scale - own), own, wrong[i],
+                               (int)(own + length - scale - 5), scale + 5);
+        char *sealed = fuzz_sealed((uint8_t *)text, (size_t)n, &bytes);
+        fuzz_demand(ck_manifest_parse(&m, sealed, bytes, &e) && strstr(e.text, "counters"),
+                    "a wrong loss scale is taken");
+        ck_manifest_free(&m);
+        free(sealed);
+    }
+    fuzz_demand(scale != NULL, "no scale");
+}
+
+int main(int argc, char **argv) {
+    fuzz_scales();
+    return fuzz_main(argc, argv, 200, 4);
+}
 #endif

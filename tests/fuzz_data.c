@@ -22,11 +22,15 @@ static char fuzz_error[200];
 
 static void fuzz_put(const uint8_t *data, size_t size) {
     static int in = -1;
+    static size_t before;
     if (in < 0) {
         in = memfd_create("fuzz", MFD_CLOEXEC);
         (void)snprintf(fuzz_path, sizeof fuzz_path, "/proc/self/fd/%d", in);
     }
-    fuzz_demand(ftruncate(in, 0) == 0 && pwrite(in, data, size, 0) == (ssize_t)size, "no memory");
+    fuzz_demand(pwrite(in, data, size, 0) == (ssize_t)size
+                    && (size >= before || ftruncate(in, (off_t)size) == 0),
+                "no memory");
+    before = size;
 }
 
 static int fuzz_opened(data_result r) {
@@ -89,15 +93,19 @@ static void fuzz_words(size_t size) {
     tokenizer_close(&words);
 }
 
+/* A file that has one reader's magic number goes to that reader alone. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    uint32_t magic = 0;
+    memcpy(&magic, data, size < sizeof magic ? 0 : sizeof magic);
+    const int tokens = magic == TOKEN_FILE_MAGIC, examples = magic == EVAL_FILE_MAGIC,
+              words = magic == TOKENIZER_MAGIC;
     fuzz_put(data, size);
-    fuzz_tokens(size);
-    fuzz_examples();
-    fuzz_words(size);
+    if (!examples && !words) fuzz_tokens(size);
+    if (!tokens && !words) fuzz_examples();
+    if (!tokens && !examples) fuzz_words(size);
     return 0;
 }
 
-#ifdef FUZZ_MAIN
 /* An example of `numbers`, at `to`: returns how many numbers it has. */
 static size_t fuzz_example(uint16_t *to, uint16_t index) {
     size_t n = 5;
@@ -156,5 +164,6 @@ static size_t fuzz_change(void *bytes, size_t length) {
     return length;
 }
 
-int main(int argc, char **argv) { return fuzz_main(argc, argv, fuzz_seed, 200, 3, fuzz_change); }
+#ifdef FUZZ_MAIN
+int main(int argc, char **argv) { return fuzz_main(argc, argv, 200, 3); }
 #endif

@@ -1,23 +1,23 @@
 /* fuzz_model_files - any bytes as a model file and as llm.c's state file, or, where they begin with
    a brace, as the index of a model in two files; what is accepted must be saved and read again to
    the same. Two ways to build it:
-     clang -fsanitize=fuzzer,address,undefined: a libFuzzer target; the second one's `seeds FOLDER`
-       writes its corpus
+     clang -fsanitize=fuzzer,address,undefined: a libFuzzer target
      cc -DFUZZ_MAIN: fuzz_model_files SECONDS SEED changes files of its own at random, and prints
-       `N passed, N failed`; fuzz_model_files seeds FOLDER */
+       `N passed, N failed` */
 #include "../adapters/checkpoint/model_files.h"
 
 #include "fuzz.h"
 
-#include <sys/mman.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 static const gpt2_config fuzz_cfg = {4, 5, 128, 1, 1, 2, 0, GPT2_NO_EXPERTS};
 static zero_ctx *fuzz_ctx;
 static char fuzz_folder[64];
-/* in it: the input by three names, what is saved, and the two files that an index may name */
+/* in it: one file, the input, by three names; what is saved; and the two that an index may name */
 enum { FUZZ_MODEL = 0, FUZZ_INDEX, FUZZ_STATE, FUZZ_OUT, FUZZ_A, FUZZ_B, FUZZ_FILES };
 static char fuzz_path[FUZZ_FILES][96];
+static int fuzz_input;
 
 static void fuzz_clean(void) {
     zero_destroy(fuzz_ctx);
@@ -25,10 +25,12 @@ static void fuzz_clean(void) {
     (void)rmdir(fuzz_folder);
 }
 
-static void fuzz_write(const char *path, const uint8_t *data, size_t size) {
-    FILE *file = fopen(path, "wb");
-    fuzz_demand(file != NULL && fwrite(data, 1, size, file) == size && fclose(file) == 0,
-                "a file cannot be written");
+static void fuzz_put(const uint8_t *data, size_t size) {
+    static size_t before;
+    fuzz_demand(pwrite(fuzz_input, data, size, 0) == (ssize_t)size
+                    && (size >= before || ftruncate(fuzz_input, (off_t)size) == 0),
+                "the input cannot be written");
+    before = size;
 }
 
 /* A safetensors file with these entries of a header (after a brace or comma), whose places in the
@@ -88,7 +90,11 @@ static void fuzz_start(void) {
     fuzz_demand(mkdtemp(fuzz_folder) != NULL, "no folder");
     for (int i = 0; i < FUZZ_FILES; i++)
         (void)snprintf(fuzz_path[i], sizeof fuzz_path[i], "%s/%s", fuzz_folder, names[i]);
-    c.threads = 1;
+    fuzz_input = open(fuzz_path[FUZZ_MODEL], O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    fuzz_demand(fuzz_input >= 0 && link(fuzz_path[FUZZ_MODEL], fuzz_path[FUZZ_INDEX]) == 0
+                    && link(fuzz_path[FUZZ_MODEL], fuzz_path[FUZZ_STATE]) == 0,
+                "no file of three names");
+    c.threads = c.no_overlap = 1;
     fuzz_demand(zero_create(&fuzz_ctx, &c, &comm) == ZERO_OK, "no context");
     gpt2_describe(&fuzz_cfg, table);
     for (int i = 0; i < GPT2_TENSORS; i++)
@@ -127,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_start();
     const int index = size > 0 && data[0] == '{';
     const char *path = fuzz_path[index ? FUZZ_INDEX : FUZZ_MODEL];
-    fuzz_write(path, data, size);
+    fuzz_put(data, size);
     const zero_result known = model_info_read(path, &info, &e);
     if (known != ZERO_OK) {
         fuzz_sentence(&e);
@@ -138,12 +144,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_demand(known == ZERO_OK || loaded != ZERO_OK, "read what was refused");
     if (loaded == ZERO_OK && size % 8 == 0) fuzz_again(); /* not each: it fsyncs */
     if (index) return 0;
-    fuzz_write(fuzz_path[FUZZ_STATE], data, size);
     if (llmc_state_load(fuzz_ctx, &fuzz_cfg, fuzz_path[FUZZ_STATE], NULL, &e)) fuzz_sentence(&e);
     return 0;
 }
 
-#ifdef FUZZ_MAIN
 enum { FUZZ_SEEDS = 8 };
 static uint8_t fuzz_seeds[FUZZ_SEEDS][FUZZ_INPUT];
 static size_t fuzz_length[FUZZ_SEEDS];
@@ -200,43 +204,28 @@ static size_t fuzz_make_seed(int i, uint8_t *data) {
 
 /* What means something in a safetensors header or an index. */
 static const char *fuzz_word(void) {
-    static const char *const words[] = {"{",
-                                        "}",
-                                        "[",
-                                        "]",
-                                        ":",
-                                        ",",
-                                        "\"",
-                                        "0",
-                                        "-1",
-                                        "1e99",
-                                        "0.5",
-                                        "9007199254740993",
-                                        "128",
-                                        "null",
-                                        "\"F32\"",
-                                        "\"F16\"",
-                                        "\"BF16\"",
-                                        "\"I64\"",
-                                        "\"shape\":",
-                                        "\"dtype\":",
-                                        " ",
-                                        "h.0.",
-                                        "h.1.",
-                                        "transformer.",
-                                        "wte.weight",
-                                        "lm_head.weight",
-                                        "attn.bias",
-                                        "__metadata__",
-                                        "\"data_offsets\":[",
-                                        "\\u0000",
-                                        "\"h.0.attn.bias\":{\"dtype\":\"U8\",",
-                                        "\"weight_map\":{",
-                                        "a.safetensors",
-                                        "b.safetensors",
-                                        "index.json",
-                                        "../"};
-    return words[fuzz_below(sizeof words / sizeof *words)];
+    static const char *const own[] = {"128",
+                                      "\"F32\"",
+                                      "\"F16\"",
+                                      "\"BF16\"",
+                                      "\"I64\"",
+                                      "\"shape\":",
+                                      "\"dtype\":",
+                                      "h.0.",
+                                      "h.1.",
+                                      "transformer.",
+                                      "wte.weight",
+                                      "lm_head.weight",
+                                      "attn.bias",
+                                      "__metadata__",
+                                      "\"data_offsets\":[",
+                                      "\"h.0.attn.bias\":{\"dtype\":\"U8\",",
+                                      "\"weight_map\":{",
+                                      "a.safetensors",
+                                      "b.safetensors",
+                                      "index.json",
+                                      "../"};
+    return FUZZ_ONE_OF(own);
 }
 
 /* Changes the front, where lengths and headers are, by a word, some bits or a number. Returns the
@@ -268,25 +257,21 @@ static size_t fuzz_change(void *bytes, size_t length) {
 }
 
 static size_t fuzz_seed(void *data) {
+    fuzz_start();
+    for (int i = 0; fuzz_length[FUZZ_SEEDS - 1] == 0 && i < FUZZ_SEEDS; i++)
+        fuzz_length[i] = fuzz_make_seed(i, fuzz_seeds[i]);
     const size_t which = fuzz_below(FUZZ_SEEDS);
     memcpy(data, fuzz_seeds[which], fuzz_length[which]);
     return fuzz_length[which];
 }
 
+#ifdef FUZZ_MAIN
 int main(int argc, char **argv) {
-    fuzz_start();
-    for (int i = 0; i < FUZZ_SEEDS; i++) fuzz_length[i] = fuzz_make_seed(i, fuzz_seeds[i]);
-    if (argc > 2 && strcmp(argv[1], "seeds") == 0) {
-        for (int i = 0; i < FUZZ_SEEDS; i++) {
-            char path[512];
-            (void)snprintf(path, sizeof path, "%s/seed%d", argv[2], i);
-            fuzz_write(path, fuzz_seeds[i], fuzz_length[i]);
-        }
-        return 0;
-    }
+    static uint8_t data[FUZZ_INPUT];
+    (void)fuzz_seed(data);
     for (int i = 0; i < FUZZ_SEEDS; i++) fuzz_try(fuzz_seeds[i], fuzz_length[i]);
     fuzz_demand(model_load(fuzz_ctx, &fuzz_cfg, fuzz_path[FUZZ_INDEX], NULL) == ZERO_OK,
                 "the two files are not read by their index");
-    return fuzz_main(argc, argv, fuzz_seed, 50, 4, fuzz_change);
+    return fuzz_main(argc, argv, 50, 4);
 }
 #endif

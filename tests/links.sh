@@ -12,10 +12,6 @@
 # shellcheck disable=SC2046,SC2086
 set -u
 B=$1 mode=${2:-table}
-passed=0 failed=0 skipped=0
-mkdir -p "$B/mpi"
-dir=$(cd "$B/mpi" && pwd)
-root=$(dirname "$dir")
 # shellcheck source=tests/namespaces.sh
 . "$(dirname "$0")/namespaces.sh"
 RANKS=${RANKS:-2}
@@ -32,14 +28,6 @@ csv=${OUT:-$B/links.csv}
 if [ -z "${MACHINE:-}" ] && [ -f "$B/machine.txt" ]; then MACHINE=$B/machine.txt; fi
 [ -z "${MACHINE:-}" ] || MACHINE=$(cd "$(dirname "$MACHINE")" && pwd)/$(basename "$MACHINE")
 export MACHINE="${MACHINE:-}" OMP_NUM_THREADS=1
-end() {
-    hosts_down
-    [ $skipped -gt 0 ] && more=", $skipped skipped" || more=
-    echo "$passed passed, $failed failed$more"
-    [ $failed -eq 0 ]
-    exit
-}
-skip() { echo "skipped: $*"; skipped=$((skipped + 1)); }
 check() { # WHETHER WORDS
     if [ "$1" = 1 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $2"; fi
 }
@@ -49,8 +37,6 @@ lack=$(hosts_lack)
 [ -n "$lack" ] || command -v mpirun.openmpi >/dev/null 2>&1 || lack="Open MPI is not installed"
 [ -z "$lack" ] || { skip "slow links: $lack"; end; }
 make -s B="$B/openmpi" MPICC=mpicc.openmpi "$B/openmpi/bench_links" || { failed=1; end; }
-trap hosts_down EXIT
-trap 'exit 1' HUP INT PIPE TERM
 sed -n '/define LINKS_COLUMNS/,/latency_us/s/.*"\(.*\)".*/\1/p' "$(dirname "$0")/bench_links.c" | tr -d '\n' >"$csv"
 echo >>"$csv"
 
@@ -58,8 +44,7 @@ field() { echo "$row" | cut -d , -f "$1"; } # of LINKS_COLUMNS
 # one HOSTS MBITS STAGE METHOD
 one() {
     log=$dir/links-$1-$2-$3-$4.txt
-    timeout -k 5 120 ip netns exec ${prefix}1 unshare -u sh -c "hostname ${prefix}1; exec \"\$@\"" sh \
-        $(hosts_openmpi) -x MACHINE -n $(($1 * RANKS)) --host $(hosts_list $RANKS) \
+    hosts_first timeout -k 5 120 $(hosts_openmpi) -x MACHINE -n $(($1 * RANKS)) --host $(hosts_list $RANKS) \
         "$root/openmpi/bench_links" $4 $2 -z $3 >"$log" 2>&1 </dev/null
     refused=$(grep '^refused: ' "$log")
     if [ -n "$refused" ]; then skip "$4 at stage $3: $refused"; return; fi
@@ -88,8 +73,8 @@ one() {
         "$4, $1 hosts, $2 Mbit/s: gains $exact / $step ms, at best $exact_least / $least"
 }
 for n in $HOSTS; do
-    if ! hosts_up "$n" "$dir"; then
-        skip "$n hosts: $(head -n 1 "$dir/ip.txt")"
+    if ! hosts_up "$n"; then
+        skip "$n hosts: $why"
         hosts_down
         continue
     fi

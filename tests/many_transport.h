@@ -41,10 +41,7 @@ static zero_result many_exchange(const zp_op *op, const void *mine) {
 static zero_result many_broadcast(const zp_op *op, void *data) {
     return op && data ? ZERO_OK : ZERO_ERR_COMM; /* all have the root's */
 }
-static void many_abort(zp_group *g, const char *why) {
-    (void)g;
-    (void)why;
-}
+static void many_abort(zp_group *g, const char *why) {}
 static void many_leave(zp_group *g, int broken) {
     for (zp_memory *m = g->first; m && !broken; m = m->next) zp_memory_free(m);
     g->own = NULL;

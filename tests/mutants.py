@@ -3,18 +3,19 @@
 Samples the rooms of the CPU version by SEED (1), room by room as long as it is, for BUDGET minutes (20), on JOBS
 processors (1). A mutant is compiled at -O1 in a copy of the tree. It is `equal` if the compiler makes the same object
 of it, `broken` if it makes none. Then the programs that include or link the unit run, those first that are quick and
-have killed in this room before: the first that fails, crashes or lasts too long (60 s at most, PATIENCE=N:
-N times that, on a busy machine) kills it; what fails in a clean copy is left out. Each has processes,
-/tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
+have killed in this room before (QUICK=N: N of them): the first that fails, crashes or lasts too long kills it. That is
+60 s and twice what it took, PATIENCE times, while a clean copy passes beside it, or five times as much of the processor.
+What fails in a clean copy is left out. Each has processes, /tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
 Results are lines of BUILD/mutants/results.csv, from where the next run goes on; AGAIN=1 tries those once more that
 were alive. tests/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
+First, and with PROVE=1, the tool itself is tried: mutants whose fate is known.
 Last line: N passed (killed), N failed (alive); succeeds if 90 % are killed."""
-import collections, csv, os, random, re, shutil, subprocess, sys, threading, time
+import collections, csv, glob, hashlib, json, os, random, re, shutil, subprocess, sys, tempfile, threading, time
 
 SEED = os.environ.get("SEED", "1")
 JOBS, END = int(os.environ.get("JOBS", 1)), time.time() + 60 * float(os.environ.get("BUDGET", 20))
 AGAIN, PAUSE = os.environ.get("AGAIN"), os.environ.get("PAUSE", "")
-PATIENCE = int(os.environ.get("PATIENCE", 1))
+PATIENCE, QUICK = int(os.environ.get("PATIENCE", 1)), int(os.environ.get("QUICK", 999))
 BASE = os.path.abspath(sys.argv[1]) + "/mutants"
 RESULTS = BASE + "/results.csv"
 COLUMNS = ["room", "line", "column", "old", "new", "fate", "by", "seconds", "text"]
@@ -34,6 +35,11 @@ BUILDS = (("zero_plugin.o", "", PROGRAMS),
           ("checked.o", "-DZERO_CHECK=1", {k: v for k, v in PROGRAMS.items() if "check" in k}),
           ("test_offload_rings", "-DZERO_WITH_URING", {"test_offload_rings": f"b/test_offload_rings 8 {SEED} b"}),
           ("openmpi/zero_plugin.o", "-DZERO_WITH_MPI -I/usr/lib/x86_64-linux-gnu/openmpi/include", MPI))
+# What must become of it: room, text, instead, fate, by.
+PROOFS = (("api", "/* api.h", "/* mutant: api.h", "equal", "$"),
+          ("api", "return ZERO_ABI;", "return ZERO_ABI ABI;", "broken", "$"),
+          ("api", "return ZERO_ABI;", "return ZERO_ABI + 1;", "killed", "test_abi: FAILED: this is ABI"),
+          ("api", "return ZERO_ABI;", "for (;;) {}", "killed", "test_abi: takes more than "))
 NEVER = {"host", "through"}  # work beside a GPU alone
 SWAPS = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "&&": "||", "||": "&&", "+": "-",
          "-": "+", "*": "/", "/": "*", "%": "*", "<<": ">>", ">>": "<<", "+=": "-=", "-=": "+=", "++": "--",
@@ -100,7 +106,13 @@ class Lab:
     """A copy of the tree, for one processor, and another that stays as it is, for all: `clean`."""
     def __init__(self, tree, clean=None):
         self.tree, self.clean, self.lock, self.objects, self.takes = tree, clean, threading.Lock(), {}, {}
-        shutil.copytree(clean.tree if clean else ".", tree, ignore=lambda at, _: ["build", ".git"] if at == "." else [])
+        if not os.path.isdir(tree):
+            shutil.copytree(".", tree, ignore=lambda at, _: ["build", ".git"] if at == "." else [])
+        for room in glob.glob("zero_plugin/*"):  # of a run that was ended
+            if open(room).read() != open(f"{tree}/{room}").read(): shutil.copy(room, f"{tree}/{room}")
+        if not clean:
+            self.times = tree[:-len("/clean")] + ".json"
+            if os.path.exists(self.times): self.takes = json.load(open(self.times))
 
     def make(self, target):
         mpi = target.startswith("openmpi/")
@@ -111,40 +123,69 @@ class Lab:
     def object(self, target):
         return open(f"{self.tree}/b/{target}", "rb").read()
 
-    def run(self, command, limit):
-        """How a program ends: '' if it passes. One that was held up runs again."""
+    def run(self, command, limit, cpu="unlimited"):
+        """How a program ends, '' if it passes; and seconds of the processor. One that was held up runs again."""
         inside = f"""mount -t tmpfs tmpfs /dev/shm; case $PWD in /tmp/*) ;; *) mount -t tmpfs tmpfs /tmp ;; esac
-            ulimit -c 0; OMP_WAIT_POLICY=passive exec timeout -k 1 {limit:.0f} {command}"""
+            ulimit -c 0 -t {cpu}; OMP_WAIT_POLICY=passive exec timeout -k 1 {limit:.0f} {command}"""
         while True:
             paused()
-            r = subprocess.run(["unshare", "-mpf", "--kill-child", "--mount-proc", "sh", "-c", inside], cwd=self.tree,
-                               capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
-            ok = r.returncode == 0 and re.search(r"^\d+ passed, 0 failed", r.stdout, re.M)
-            if ok or not paused(): return "" if ok else f"exit code {r.returncode}"
+            with tempfile.TemporaryFile("w+", errors="replace") as text:
+                p = subprocess.Popen(["unshare", "-mpf", "--kill-child", "--mount-proc", "sh", "-c", inside],
+                                     cwd=self.tree, stdout=text, stderr=text, stdin=subprocess.DEVNULL)
+                ended, held = 0, False
+                while not ended:
+                    held = held or os.path.exists(PAUSE)
+                    time.sleep(0.05)
+                    ended, status, used = os.wait4(p.pid, os.WNOHANG)
+                p.returncode = code = os.waitstatus_to_exitcode(status)
+                text.seek(0)
+                said = text.read()
+            used = used.ru_utime + used.ru_stime
+            if code == 0 and re.search(r"^\d+ passed, 0 failed", said, re.M): return "", used
+            if held: continue
+            failed = re.search(r"^FAILED: .*", said, re.M)
+            if code in (124, 137): return f"lasts more than {limit:.0f} s", used
+            if code in (-24, 152): return f"takes more than {cpu} s", used
+            return failed[0][:200] if failed else f"exit code {code}: " + " ".join(said[-100:].split()), used
 
     def known(self, target, program=None, command=None):
-        """Of the clean tree: an object, or how long a program takes to build and run; None: it fails there, too."""
+        """Of the clean tree: an object, or seconds to build and run a program, and of the processor; None: it fails."""
         with self.lock:
             if not program:
                 if target not in self.objects: self.objects[target] = self.object(target) if self.make(target) else None
                 return self.objects[target]
             if program not in self.takes:
                 begin = time.time()
-                why = self.run(command, 60 * PATIENCE) if self.make(program) else "not built"
-                self.takes[program] = None if why else time.time() - begin
+                built = self.make(program)
+                ready = time.time()
+                why, used = self.run(command, 240 * PATIENCE) if built else ("not built", 0)
+                self.takes[program] = None if why else [ready - begin, time.time() - ready, used]
+                json.dump({p: t for p, t in self.takes.items() if t}, open(self.times, "w"))
                 print(f"    {program}: {time.time() - begin:.1f} s{why and ', left out: '}{why}", flush=True)
             return self.takes[program]
+
+    def kills(self, program, command, takes):
+        """Why a program of this tree fails, '' if it passes. Lasting long counts if a clean copy does not beside it."""
+        limit = PATIENCE * (60 + 2 * takes[1])
+        while True:
+            why, _ = self.run(command, limit, int(10 + 5 * takes[2]))
+            if not why.startswith("lasts"): return why
+            with self.clean.lock: slow = self.clean.make(program) and self.clean.run(command, limit)[0]
+            if not slow: return why
+            limit *= 2
 
     def judge(self, room, kills):
         for target, _, programs in BUILDS:
             if not self.clean.known(target): continue
             if not self.make(target): return "broken", ""
             if self.object(target) == self.clean.known(target): continue
-            guess = dict(zip(programs, range(5, 99)), **self.clean.takes)
-            for p in sorted(programs, key=lambda p: (guess[p] or 0) / (1 + 4 * kills[room, p])):
+            guess = {p: sum((self.clean.takes.get(p, [5 + i]) or [0])[:2]) for i, p in enumerate(programs)}
+            for p in sorted(programs, key=lambda p: guess[p] / (1 + 4 * kills[room, p]))[:QUICK]:
                 if time.time() > END: return "", ""
                 takes = self.clean.known(target, p, programs[p])
-                why = takes and (self.run(programs[p], min(60 * PATIENCE, 15 + 6 * takes)) if self.make(p) else "not built")
+                if not takes: continue
+                if not self.make(p): return "broken", p
+                why = self.kills(p, programs[p], takes)
                 if why: return "killed", f"{p}: {why}"
             return "alive", ""
         return "equal", ""
@@ -160,6 +201,20 @@ class Lab:
         row["seconds"] = f"{time.time() - begin:.0f}"
 
 
+def proven(lab):
+    """Whether the mutants of PROOFS have the fate that they must have."""
+    ok = True
+    for room, old, new, fate, by in PROOFS:
+        text = open(f"zero_plugin/{room}.h").read()
+        row = dict(room=room, old=old, new=new, line=text.count("\n", 0, text.index(old)) + 1,
+                   column=text.index(old) - text.rfind("\n", 0, text.index(old)))
+        lab.test(row, collections.Counter())
+        right = row["fate"] == fate and re.match(by, row["by"])
+        print("{}: {room}.h: {old!r} -> {new!r}: {fate} {by} ({seconds} s)".format("as it must" if right else "WRONG", **row), flush=True)
+        ok = ok and right
+    return ok
+
+
 def main():
     key = lambda r: tuple(r[k] for k in ("room", "text", "column", "old", "new"))
     past = {key(r): r for r in csv.DictReader(open(RESULTS))} if os.path.exists(RESULTS) else {}
@@ -169,9 +224,15 @@ def main():
     left = [r for r in every if (fate(past[key(r)]) == "alive" and AGAIN if key(r) in past else not AGAIN)]
     print(f"SEED={SEED}: {len(every)} mutants of {len({r['room'] for r in every})} rooms, {len(past)} tried")
     kills = collections.Counter((r["room"], r["by"].split(":")[0]) for r in past.values())
-    shutil.rmtree(BASE + "/trees", ignore_errors=True)
-    clean = Lab(BASE + "/trees/clean")
-    labs = [Lab(f"{BASE}/trees/{j}", clean) for j in range(JOBS)]
+    # Trees, and what programs take, are those of the last run if the sources are.
+    sources = [p for g in ("zero_plugin*", "zero_plugin/*", "tests/*.[ch]", "Makefile") for p in sorted(glob.glob(g))]
+    text = b"".join(open(p, "rb").read() for p in sources if os.path.isfile(p))
+    trees = f"{BASE}/trees-{hashlib.sha1(text).hexdigest()[:12]}"
+    for old in glob.glob(BASE + "/trees-*"):
+        if not old.startswith(trees): shutil.rmtree(old, ignore_errors=True)
+    clean = Lab(trees + "/clean")
+    labs = [Lab(f"{trees}/{j}", clean) for j in range(JOBS)]
+    if (not past or os.environ.get("PROVE")) and not proven(labs[0]): return 1
     queue = iter(left)
 
     def work(lab):

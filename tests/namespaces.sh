@@ -1,10 +1,25 @@
-# namespaces.sh - hosts that are network namespaces of this machine, with names of their own; sourced by
-# test_hosts.sh and links.sh. The subnet belongs to them alone and is unreachable from outside.
-# Names are words of letters and digits.
-# shellcheck shell=sh disable=SC2086
+# namespaces.sh - hosts that are network namespaces of this machine, with names of their own, and what
+# programs on them say and write; sourced by test_hosts.sh, links.sh and bench_ranks.sh, once $B is the
+# build folder. The subnet belongs to them alone and is unreachable from outside. Names are words of
+# letters and digits.
+# shellcheck shell=sh disable=SC2034,SC2086
+passed=0 failed=0 skipped=0
+mkdir -p "$B/mpi"
+dir=$(cd "$B/mpi" && pwd) # what programs write
+root=$(dirname "$dir")    # the build folder, from everywhere
 net=10.77.91
 hosts='' # their names, in the order of their addresses $net.1, $net.2 ...
 prefix=zero$$
+
+skip() { echo "skipped: $*"; skipped=$((skipped + 1)); }
+# The last line of a test, and its exit.
+end() {
+    hosts_down
+    [ $skipped -gt 0 ] && more=", $skipped skipped" || more=
+    echo "$passed passed, $failed failed$more"
+    [ $failed -eq 0 ]
+    exit
+}
 
 # Why there can be none, in words; nothing: they can be.
 hosts_lack() {
@@ -13,31 +28,36 @@ hosts_lack() {
     fi
 }
 
-# hosts_up N DIR: two hosts are joined by a virtual cable, more by a switch; DIR gets `agent`. Fails with
-# what ip says in DIR/ip.txt.
+# hosts_up N: two hosts are joined by a virtual cable, more by a switch, until hosts_down or the exit.
+# Fails with a reason in $why.
 hosts_up() {
-    agent=$2/agent
+    trap hosts_down EXIT
+    trap 'exit 1' HUP INT PIPE TERM
+    hosts_join $1 2>"$dir/ip.txt" || { why=$(head -n 1 "$dir/ip.txt"); return 1; }
+}
+hosts_join() {
+    agent=$dir/agent
     hosts=
     i=1
     while [ $i -le "$1" ]; do
-        ip netns add $prefix$i 2>"$2/ip.txt" || return 1
+        ip netns add $prefix$i || return 1
         hosts="$hosts $prefix$i"
         i=$((i + 1))
     done
     if [ "$1" -eq 2 ]; then
-        ip link add cable netns ${prefix}1 type veth peer name cable netns ${prefix}2 2>"$2/ip.txt" || return 1
+        ip link add cable netns ${prefix}1 type veth peer name cable netns ${prefix}2 || return 1
     else
-        { ip netns add ${prefix}s && ip -n ${prefix}s link add switch type bridge \
-            && ip -n ${prefix}s link set switch up; } 2>"$2/ip.txt" || return 1
+        ip netns add ${prefix}s && ip -n ${prefix}s link add switch type bridge \
+            && ip -n ${prefix}s link set switch up || return 1
     fi
     i=1
     for host in $hosts; do
         if [ "$1" -ne 2 ]; then
-            { ip link add cable netns $host type veth peer name port$i netns ${prefix}s \
-                && ip -n ${prefix}s link set port$i master switch up; } 2>"$2/ip.txt" || return 1
+            ip link add cable netns $host type veth peer name port$i netns ${prefix}s \
+                && ip -n ${prefix}s link set port$i master switch up || return 1
         fi
-        { ip -n $host addr add $net.$i/24 dev cable && ip -n $host link set cable up \
-            && ip -n $host link set lo up; } 2>"$2/ip.txt" || return 1
+        ip -n $host addr add $net.$i/24 dev cable && ip -n $host link set cable up \
+            && ip -n $host link set lo up || return 1
         i=$((i + 1))
     done
     # what a launcher takes for ssh: the last words are the command, the address before them the host

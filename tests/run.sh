@@ -75,6 +75,7 @@ growth 60 beside $B/test_growth
 group 120 alone $B/test_group
 groups 120 alone $B/test_groups
 world 120 beside $B/test_world
+order 60 beside $B/test_order $SEED
 hierarchy 120 beside $B/test_hierarchy 24 $SEED $B
 fast-math 120 beside $B/test_fast_math
 fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
@@ -205,7 +206,7 @@ fuzz() { # SECONDS of each
         { echo "fuzz-$1 0 skip clang with libFuzzer is not installed"; return; }
     for target in ds_config checkpoint model_files data machine; do
         echo "fuzz-$target-$1 $(($1 + 200)) beside mkdir -p $B/corpus/$target && make -s $B/libfuzzer/$target &&" \
-            "$B/libfuzzer/$target -seed=$((SEED % 4294967296)) -max_total_time=$1 -max_len=65536 $B/corpus/$target" \
+            "$B/libfuzzer/$target -seed=$((SEED % 4294967296)) -max_total_time=$1 -max_len=65536 -len_control=0 $B/corpus/$target" \
             "$([ $target = ds_config ] && echo "$here/ds_config") && echo '1 passed, 0 failed'"
     done
 }

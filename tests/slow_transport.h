@@ -3,37 +3,25 @@
 
    Compiled into the plugin as ZERO_OWN_TRANSPORTS; comm.handle is a slow_way into a slow_net, which
    all ranks see. Parts of the ranks meet over the same network.
+     slow         every collective, and every list of messages, begins late, by a time that seed,
+                  rank and channel choose, so ranks come to it in any order
+     out of step  some collectives wait until their rank has begun one of the other channel, or for
+                  a while: here gradients overtake parameters, there parameters gradients
+     failing      one call of a rank is refused (an error, nothing is sent), breaks (issue: an error
+                  in the stream), is lost (time-outs find out), or that rank's process dies in it */
+#pragma once
 
-   Slow: every collective, and every list of messages, begins late, by a time that seed, rank and
-   channel choose, so ranks come to it in any order.
-
-   Out of step: some collectives wait until their rank has begun one of the other channel, or for a
-   while: on one rank gradients overtake parameters, on another parameters gradients.
-
-   Failing: one call of one rank is refused (an error, nothing is sent), breaks (issue: an error
-   when the stream comes to it), or is lost: it never ends, and time-outs find out; or the process
-   of that rank dies in it. */
-#ifndef SLOW_TRANSPORT_H
-#define SLOW_TRANSPORT_H
-
-typedef enum slow_call {
-    SLOW_ISSUE,
-    SLOW_EXCHANGE,
-    SLOW_BROADCAST,
-    SLOW_MEMORY,
-    SLOW_SWAP
-} slow_call;
+typedef enum { SLOW_ISSUE, SLOW_EXCHANGE, SLOW_BROADCAST, SLOW_MEMORY, SLOW_SWAP } slow_call;
 typedef enum slow_fault { SLOW_WORKS, SLOW_REFUSED, SLOW_BREAKS, SLOW_LOST, SLOW_DIES } slow_fault;
 enum { SLOW_CALLS = 5, SLOW_RANKS = 8 };
 
-typedef struct slow_net slow_net;
 typedef struct slow_way { /* a rank's, to all ranks or to a part of them */
-    slow_net *net;
+    struct slow_net *net;
     zero_local *local;
     int rank; /* among all */
 } slow_way;
 
-struct slow_net {
+typedef struct slow_net {
     slow_way way[SLOW_RANKS];
     uint64_t seed;
     double most_s;    /* of a delay; 0: as fast as LOCAL */
@@ -44,22 +32,22 @@ struct slow_net {
     long calls[SLOW_RANKS][SLOW_CALLS]; /* so far */
     long held, overtaken; /* collectives that waited for the other channel, and had not to go on */
     int happened;         /* the fault has been reached */
-};
+} slow_net;
 
 typedef struct slow_own {
     zp_seats seats; /* first: LOCAL's functions find their own by it */
-    slow_net *net;
-    int rank;                    /* among all */
+    const slow_way *way;
     uint32_t begun[ZP_CHANNELS]; /* collectives; each is written by its channel's stream alone */
 } slow_own;
 static slow_own *slow_of(const zp_group *g) { return (slow_own *)g->own; }
+static slow_net *slow_net_of(const zp_group *g) { return slow_of(g)->way->net; }
 
 static const char *const slow_names[] = {"issue", "exchange", "broadcast", "memory", "messages"};
 
 /* Counts a call, and says what becomes of it. */
 static slow_fault slow_next(zp_group *g, slow_call call) {
-    slow_net *net = slow_of(g)->net;
-    const int rank = slow_of(g)->rank;
+    slow_net *net = slow_net_of(g);
+    const int rank = slow_of(g)->way->rank;
     const long number = __atomic_add_fetch(&net->calls[rank][call], 1, __ATOMIC_RELAXED);
     if (net->fault == SLOW_WORKS || net->rank != rank || net->call != call || net->number != number)
         return SLOW_WORKS;
@@ -70,7 +58,7 @@ static slow_fault slow_next(zp_group *g, slow_call call) {
 
 static zero_result slow_refuse(zp_group *g, slow_call call) {
     return zp_error(g, ZERO_ERR_COMM, "the network refused %s %ld", slow_names[call],
-                    slow_of(g)->net->number);
+                    slow_net_of(g)->number);
 }
 
 /* A call that nobody answers: ends with the peers' time-out or this rank's own. */
@@ -81,59 +69,50 @@ static zero_result slow_lose(zp_group *g, slow_call call) {
         ZP_TRY(zp_seats_aborted(g));
     }
     (void)snprintf(text, sizeof text, "%s %ld was not answered within %g s", slow_names[call],
-                   slow_of(g)->net->number, g->timeout_s);
+                   slow_net_of(g)->number, g->timeout_s);
     zp_local_abort(g, text);
     return zp_error(g, ZERO_ERR_TIMEOUT, "%s", text);
 }
 
 /* ---- collectives of streams ---- */
 
-static uint64_t slow_mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
 /* Until the other channel has begun one more, or for so long. */
 static void slow_hold(zp_group *g, zp_channel channel, double most_s) {
-    slow_own *own = slow_of(g);
-    uint32_t *other = &own->begun[channel == ZP_GRADIENTS ? ZP_PARAMETERS : ZP_GRADIENTS];
+    slow_net *net = slow_net_of(g);
+    const uint32_t *other =
+        &slow_of(g)->begun[channel == ZP_GRADIENTS ? ZP_PARAMETERS : ZP_GRADIENTS];
     const uint32_t seen = __atomic_load_n(other, __ATOMIC_ACQUIRE);
     const double end = zp_seconds() + most_s;
-    __atomic_add_fetch(&own->net->held, 1, __ATOMIC_RELAXED);
-    while (zp_seconds() < end && !zp_failure_result(g->failure)) {
-        if (__atomic_load_n(other, __ATOMIC_ACQUIRE) != seen) {
-            __atomic_add_fetch(&own->net->overtaken, 1, __ATOMIC_RELAXED);
-            return;
-        }
+    int passed = 0;
+    __atomic_add_fetch(&net->held, 1, __ATOMIC_RELAXED);
+    while (zp_seconds() < end && !passed && !zp_failure_result(g->failure)) {
         zp_nap();
+        passed = __atomic_load_n(other, __ATOMIC_ACQUIRE) != seen;
     }
+    __atomic_add_fetch(&net->overtaken, passed, __ATOMIC_RELAXED);
 }
 
 /* The next of this channel is late; what was drawn for it. */
-static uint64_t slow_delay(zp_group *g, zp_channel channel) {
-    slow_own *own = slow_of(g);
-    const uint64_t place = (uint64_t)own->rank * ZP_CHANNELS + (uint64_t)channel;
-    const uint64_t drawn =
-        slow_mix(slow_mix(own->net->seed * 64 + place)
-                 + __atomic_add_fetch(&own->begun[channel], 1, __ATOMIC_RELEASE));
-    const double end = zp_seconds() + own->net->most_s * (double)(drawn % 1024) / 1024;
+static uint32_t slow_delay(zp_group *g, zp_channel channel) {
+    const slow_net *net = slow_net_of(g);
+    const uint32_t number = __atomic_add_fetch(&slow_of(g)->begun[channel], 1, __ATOMIC_RELEASE);
+    const uint32_t place = (uint32_t)(slow_of(g)->way->rank * ZP_CHANNELS + (int)channel);
+    const uint32_t drawn = zp_mix(zp_mix((uint32_t)net->seed * 64 + place) + number);
+    const double end = zp_seconds() + net->most_s * (double)(drawn % 1024) / 1024;
     while (zp_seconds() < end) zp_nap();
     return drawn;
 }
 
 static zero_result slow_run(zp_stream *s, const zp_op *op) {
-    const double most_s = slow_of(op->group)->net->most_s;
-    const uint64_t drawn = slow_delay(op->group, op->channel);
+    const double most_s = slow_net_of(op->group)->most_s;
+    const uint32_t drawn = slow_delay(op->group, op->channel);
     if (most_s > 0 && (drawn >> 10) % 3 == 0) slow_hold(op->group, op->channel, 2 * most_s);
     return zp_local_run(s, op);
 }
 static zero_result slow_run_broken(zp_stream *s, const zp_op *op) {
-    (void)s;
     return slow_refuse(op->group, SLOW_ISSUE);
 }
 static zero_result slow_run_lost(zp_stream *s, const zp_op *op) {
-    (void)s;
     return slow_lose(op->group, SLOW_ISSUE);
 }
 
@@ -148,29 +127,25 @@ static zero_result slow_issue(zp_stream *s, const zp_op *op, int n) {
 
 /* ---- the host's calls ---- */
 
-/* 1: the call has failed already, with *r. */
-static int slow_fails(zp_group *g, slow_call call, zero_result *r) {
+static zero_result slow_try(zp_group *g, slow_call call) {
     const slow_fault fault = slow_next(g, call);
-    if (fault == SLOW_WORKS) return 0;
-    *r = fault == SLOW_LOST ? slow_lose(g, call) : slow_refuse(g, call);
-    return 1;
+    if (fault == SLOW_WORKS) return ZERO_OK;
+    return fault == SLOW_LOST ? slow_lose(g, call) : slow_refuse(g, call);
 }
 static zero_result slow_exchange(const zp_op *op, const void *mine) {
-    zero_result r;
-    return slow_fails(op->group, SLOW_EXCHANGE, &r) ? r : zp_board_exchange(op, mine);
+    ZP_TRY(slow_try(op->group, SLOW_EXCHANGE));
+    return zp_board_exchange(op, mine);
 }
 static zero_result slow_broadcast(const zp_op *op, void *data) {
-    zero_result r;
-    return slow_fails(op->group, SLOW_BROADCAST, &r) ? r : zp_board_broadcast(op, data);
+    ZP_TRY(slow_try(op->group, SLOW_BROADCAST));
+    return zp_board_broadcast(op, data);
 }
 static zero_result slow_memory(zp_group *g, zp_memory *m) {
-    zero_result r;
-    return slow_fails(g, SLOW_MEMORY, &r) ? r : zp_memory_shared(g, m);
+    ZP_TRY(slow_try(g, SLOW_MEMORY));
+    return zp_memory_shared(g, m);
 }
-
 static zero_result slow_swap(zp_stream *s, const zp_swap *x) {
-    zero_result r;
-    if (slow_fails(x->group, SLOW_SWAP, &r)) return r;
+    ZP_TRY(slow_try(x->group, SLOW_SWAP));
     (void)slow_delay(x->group, ZP_GRADIENTS);
     return zp_local_swap(s, x);
 }
@@ -187,8 +162,7 @@ static zero_result slow_join(zp_group *g, const zero_comm *given) {
         zp_local_refuse(&inner, "the slow network's memory");
         return zp_error(g, ZERO_ERR_MEMORY, "the slow network's memory");
     }
-    own->net = ((const slow_way *)given->handle)->net;
-    own->rank = ((const slow_way *)given->handle)->rank;
+    own->way = (const slow_way *)given->handle;
     g->own = own;
     return zp_local_join(g, &inner);
 }
@@ -199,17 +173,15 @@ static void slow_refuse_join(const zero_comm *given, const char *why) {
 
 /* The part's ranks have a way of their own. */
 static zero_result slow_cut(zp_group *of, const zp_cut *cut, zero_comm *part) {
-    const slow_own *own = slow_of(of);
-    slow_way *way = (slow_way *)calloc(1, sizeof *way);
+    slow_way *way = (slow_way *)malloc(sizeof *way);
     if (!way) return zp_error(of, ZERO_ERR_MEMORY, "the slow network's memory");
+    *way = *slow_of(of)->way;
     const zero_result r = zp_local_cut(of, cut, part);
+    way->local = (zero_local *)part->handle;
     if (r || part->kind != ZERO_COMM_LOCAL) {
         free(way);
         return r;
     }
-    way->net = own->net;
-    way->local = (zero_local *)part->handle;
-    way->rank = own->rank;
     part->kind = ZERO_COMM_OWN;
     part->handle = way;
     return ZERO_OK;
@@ -226,5 +198,3 @@ static const zp_transport slow_row = {
     slow_exchange, slow_broadcast, zp_local_cost,    NULL,        zp_local_abort, zp_local_leave,
     slow_swap,     slow_cut,       slow_uncut,       NULL,        zp_seats_view,  zp_local_room};
 #define ZERO_OWN_ROWS , &slow_row
-
-#endif

@@ -714,11 +714,12 @@ static void cuda_planned(test_rank *rank, zero_ctx *z) {
     memset(&p, 0, sizeof p);
     if (zero_query_plan(z, &p)) test_rank_fail(rank, "%s", zero_last_error(z));
     const size_t got = host ? z->host.pinned.bytes + z->host.plain.bytes : 0;
-    if ((p.host_bytes > 0) != host || p.host_bytes != got || (p.optimizer_bytes == 0) != all)
-        test_rank_fail(rank, "%zu bytes of state planned, and %zu of the host's", p.optimizer_bytes,
-                       p.host_bytes);
+    if ((p.host_bytes > 0) != host || p.host_bytes != got || (p.optimizer_bytes == 0) != all
+        || p.pinned_bytes != (host ? z->host.pinned.bytes : 0))
+        test_rank_fail(rank, "%zu bytes of state planned, and %zu of the host's, %zu pinned",
+                       p.optimizer_bytes, p.host_bytes, p.pinned_bytes);
     const int filed = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE;
-    if ((p.file_bytes > 0) != filed)
+    if ((p.file_bytes > 0) != filed || (p.file_way != NULL) != filed)
         test_rank_fail(rank, "%zu bytes of the file planned", p.file_bytes);
 }
 
@@ -1762,6 +1763,8 @@ static const struct {
      "the host may write *z->pinned again: a second copy follows the first"},
     {"zp_host_begin", "->gathered)",
      "what an evaluation left under way is thrown away behind the step: a race without a trace"},
+    {"zp_host_leave", "zp_stream_close(&z->host.up)",
+     "what goes up goes down behind its update, and that was waited for"},
     {NULL, NULL, NULL}};
 
 static char cuda_lines[CUDA_LINES][104];

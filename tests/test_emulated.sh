@@ -48,6 +48,24 @@ for type in f32 bf16 fp16; do
         check "$([ "$(weights tier)" = "$(weights z3)" ] && echo 1)" "$type: $tier gives the same weights: $(tail -n 1 "$scratch/tier")"
     done
 done
+# Who updates what the host keeps: what both ways take is in the plan, and either can be demanded. What is pinned, too.
+for way in '-zom 1:GPU, which state goes through' '-zol 0.1:host' '-zou host:host, as asked for' '-zou device:GPU, which state goes through, as asked for'; do
+    timeout 100 "$cuda" $small -b 4 -pn 2 -z 2 -dt bf16 -zos host ${way%%:*} >"$scratch/update" 2>&1
+    check "$([ "$(grep -c "^| update  *| by the ${way#*:}  *|\|^|   by the host  *| [0-9.]* ms at \|^|   through the GPU  *| [0-9.]* ms\|^|   pinned  *| [0-9.]* MiB, exactly" "$scratch/update")" = 4 ] && echo 1)" \
+        "the plan with ${way%%:*}: $(grep '^| update' "$scratch/update")"
+done
+# DeepSpeed's files that offload, as they are, also to a disk.
+for file in zero2_offload:fp16 zero3_host:bf16 zero3_host:f32; do
+    json=tests/ds_config/${file%:*}.json type=${file#*:}
+    flags="$data -e char:2x32x2 -t 16 -v -1 -g 0 -x 4 -b 3 -d 192 -pn 2 -dt $type"
+    sed 's|"cpu"|"none"|' $json >"$scratch/none.json"
+    sed "s|\"cpu\"|\"nvme\", \"nvme_path\": \"$scratch\"|" $json >"$scratch/nvme.json"
+    for where in "$scratch/none.json" $json "$scratch/nvme.json"; do
+        timeout 100 "$cuda" $flags -ds "$where" >"$scratch/ds" 2>&1
+        [ "$where" = "$scratch/none.json" ] && expected=$(weights ds)
+        check "$([ -n "$expected" ] && [ "$(weights ds)" = "$expected" ] && echo 1)" "-ds ${where##*/}, $type: $(tail -n 1 "$scratch/ds")"
+    done
+done
 "$cpu" $small -b 8 -r 0 >"$scratch/cpu" 2>&1
 for r in 0 1 2 3; do
     timeout 60 "$cuda" $small -b 8 -r $r >"$scratch/r$r" 2>&1

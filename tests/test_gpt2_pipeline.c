@@ -30,8 +30,8 @@ typedef struct training {
     float max_norm;
     int adds_by_hand; /* the reference of tied embeddings: untied, with gradients added here */
     int looks;        /* evaluates and samples as well */
-    int tile_rows, delay_from;
-    zero_tier tier; /* of optimizer state */
+    int tile_rows, delay_from, sharded;
+    zero_tier tier; /* of optimizer state; sharded: of gradients, too */
     /* found */
     double loss[STEPS], norm[STEPS], eval;
     float logits[V];
@@ -102,10 +102,12 @@ static zero_result make_context(ranks *k, const training *t, const gpt2_config *
     memset(&zc, 0, sizeof zc);
     zc.stage = t->zero_stage;
     zc.micro_steps = t->micro;
-    zc.accumulation = ZERO_ACCUMULATE_LOCAL;
+    zc.accumulation = t->sharded ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL;
+    zc.gradient_tier = t->sharded && t->zero_stage >= 2 ? t->tier : ZERO_DEVICE;
     zc.grads = ZERO_GRAD_F32;
     zc.type = t->type;
     zc.log = test_quiet;
+    zc.no_mapping = t->stages != 4; /* where units are seen in place nothing is gathered */
     zc.world = k->world;
     zc.delay_from = t->delay_from;
     zc.optimizer_tier = t->tier;
@@ -115,6 +117,7 @@ static zero_result make_context(ranks *k, const training *t, const gpt2_config *
     zc.world_unit = k->world_unit;
     ZERO_TRY(zero_create(&k->z, &zc, &dp));
     ZERO_TRY(gpt2_announce(k->z, cfg, t->stages ? &k->how : NULL, t->tile_rows));
+    if (t->stages) ZERO_TRY(gpt2_pipeline_order(k->z, cfg, &k->stage, tiles, t->micro));
     ZERO_TRY(zero_build(k->z));
     return gpt2_init_part(k->z, cfg, t->stages ? &k->how : NULL, 7, &k->err);
 }
@@ -267,6 +270,25 @@ static zero_result read_weights(ranks *k, const training *t, const gpt2_config *
     return ZERO_OK;
 }
 
+/* A step, and whether it gathered and sent what is planned. */
+static zero_result take_counted_step(ranks *k, training *t, int data, int step) {
+    zero_plan p;
+    zero_stats before, after;
+    ZERO_TRY(zero_query_plan(k->z, &p));
+    ZERO_TRY(zero_query_stats(k->z, &before));
+    ZERO_TRY(take_step(k, t, data, step));
+    ZERO_TRY(zero_query_stats(k->z, &after));
+    const uint64_t gathers = after.gather_bytes - before.gather_bytes;
+    const uint64_t sent = after.sent_bytes - before.sent_bytes;
+    /* delayed updates gather a step later, and without a pipeline the first step is learnt from */
+    if (!t->stages || t->delay_from || (gathers == p.gather_bytes && sent == p.sent_bytes))
+        return ZERO_OK;
+    snprintf(k->err.sentence, sizeof k->err.sentence,
+             "step %d: %llu bytes sent to gather of %llu, planned %zu of %zu", step,
+             (unsigned long long)gathers, (unsigned long long)sent, p.gather_bytes, p.sent_bytes);
+    return ZERO_ERR_STATE;
+}
+
 static zero_result train_all(ranks *k, training *t, const gpt2_config *cfg, int rank) {
     const int data = rank % t->data;
     if (t->adds_by_hand) {
@@ -274,7 +296,7 @@ static zero_result train_all(ranks *k, training *t, const gpt2_config *cfg, int 
         ZERO_TRY(zero_read_tensor(k->z, "wte", ZERO_MASTER, 0, (size_t)Vp * C, lookup));
         ZERO_TRY(zero_write_tensor(k->z, "lmheadw", ZERO_MASTER, 0, (size_t)Vp * C, lookup));
     }
-    for (int step = 0; step < STEPS; step++) ZERO_TRY(take_step(k, t, data, step));
+    for (int step = 0; step < STEPS; step++) ZERO_TRY(take_counted_step(k, t, data, step));
     return t->looks ? look(k, t) : read_weights(k, t, cfg, t->weights);
 }
 
@@ -296,9 +318,10 @@ static void train_body(test_rank *r) {
 static void describe(const training *t, char text[160]) {
     snprintf(text, 160,
              "p %d, v %d, m %d, %d data ranks, stage %d, type %d, recompute %d, tiles %d, delay "
-             "%d, tier %d%s",
+             "%d, tier %d%s%s",
              t->stages, t->chunks, t->micro, t->data, t->zero_stage, (int)t->type, t->recompute,
-             t->tile_rows, t->delay_from, (int)t->tier, t->untied ? ", untied" : "");
+             t->tile_rows, t->delay_from, (int)t->tier, t->sharded ? ", sharded" : "",
+             t->untied ? ", untied" : "");
 }
 
 static int train(training *t) {
@@ -372,17 +395,16 @@ static void test_recompute(void) {
 }
 
 /* Tiles of wte, inputs of blocks that are away, delayed updates, state in a file: one after the
-   other, then together. */
+   other, then together; reductions of every micro-step, with gradients in the file. */
 static void test_ways(void) {
     static const struct {
-        int tile_rows, recompute, delay_from;
+        int tile_rows, recompute, delay_from, sharded;
         zero_tier tier;
-    } ways[] = {{96, 1, 0, ZERO_DEVICE},
-                {0, GPT2_RECOMPUTE_AWAY, 0, ZERO_DEVICE},
-                {0, 1, 2, ZERO_DEVICE},
-                {32, GPT2_RECOMPUTE_AWAY, 1, ZERO_FILE}};
+    } ways[] = {{96, 1, 0, 0, ZERO_DEVICE}, {0, GPT2_RECOMPUTE_AWAY, 0, 0, ZERO_DEVICE},
+                {0, 1, 2, 0, ZERO_DEVICE},  {32, GPT2_RECOMPUTE_AWAY, 1, 0, ZERO_FILE},
+                {0, 1, 0, 1, ZERO_DEVICE},  {32, 1, 0, 1, ZERO_FILE}};
     static const int shapes[][3] = {{2, 1, 4}, {4, 2, 4}, {3, 1, 1}};
-    for (int w = 0; w < (EMULATED ? 1 : 4); w++)
+    for (int w = 0; w < (EMULATED ? 1 : 6); w++)
         for (int i = 0; i < (EMULATED ? 1 : 3); i++) {
             training plain = plain_of(shapes[i][2], 1), t;
             plain.data = 2 - (i == 1);
@@ -391,6 +413,7 @@ static void test_ways(void) {
             plain.tile_rows = ways[w].tile_rows;
             plain.recompute = ways[w].recompute;
             plain.delay_from = ways[w].delay_from;
+            plain.sharded = ways[w].sharded;
             if (!train(&plain)) continue;
             for (int stage = EMULATED ? 3 : 0; stage <= 3; stage++) {
                 t = plain;

@@ -387,7 +387,8 @@ static void test_no_file(void) {
     (void)signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &little);
     test_check(gpt2_create(&m, z, &model, &run, &err) == ZERO_ERR_DEVICE && !m
-                   && strstr(err.sentence, "of 9984 bytes: "),
+                   && strstr(err.sentence, "of 9984 bytes, where ")
+                   && strstr(err.sentence, " are free: File too large"),
                "no room: %s", err.sentence);
     setrlimit(RLIMIT_FSIZE, &before);
     zero_destroy(z);

@@ -48,10 +48,11 @@ static zero_result group_reduce(zero_ctx *z) {
 
 typedef struct group_difference {
     int stage;
-    const char *what, *values; /* that the sentence must have */
-    float own[6];              /* the last rank's, where it is not 0 */
-    int skips;                 /* the last rank drops the step */
-    int64_t steps;             /* the last rank's counter, if not 0 */
+    const char *what, *values;                          /* that the sentence must have */
+    float own[6];                                       /* the last rank's, where it is not 0 */
+    int skips;                                          /* the last rank drops the step */
+    int64_t steps;                                      /* the last rank's counter, if not 0 */
+    enum { ASKS_RESULT, ASKS_NORM, ASKS_NOTHING } asks; /* of the steps that follow, all alike */
 } group_difference;
 
 static zero_result group_step(zero_ctx *z, const group_difference *d, int odd) {
@@ -71,6 +72,7 @@ static void group_differs_rank(test_rank *r) {
     zero_counters counters;
     zero_step_report report;
     const zero_hyper same = {0.5f, 0.25f, 0.125f, 1e-8f, 0.0625f, 8};
+    double norm;
     if (!group_open(r, &z, d->stage)) test_rank_fail(r, "opens: %s", zero_last_error(z));
     zero_result e = r->failed ? ZERO_OK : zero_state_begin(z);
     zero_state_counters(z, &counters);
@@ -81,7 +83,9 @@ static void group_differs_rank(test_rank *r) {
     if (e) test_rank_fail(r, "the step that differs: %s", zero_last_error(z));
     if (!e) e = group_reduce(z);
     if (!e) e = zero_step(z, &same);
-    if (!e) e = zero_step_result(z, &report);
+    if (!e && d->asks == ASKS_RESULT) e = zero_step_result(z, &report);
+    if (!e) e = group_reduce(z);
+    if (!e) e = d->asks == ASKS_NORM ? zero_norm(z, &norm) : zero_step(z, &same);
     if (!r->failed
         && (e != ZERO_ERR_MISMATCH || !strstr(zero_last_error(z), d->what)
             || !strstr(zero_last_error(z), d->values)))
@@ -102,12 +106,13 @@ static void group_differences(void) {
         {.what = "zero_step", .values = "rank 2 zero_skip_step", .skips = 1},
         {.what = "steps", .values = "0 on rank 0, 7 on rank 2", .steps = 7}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int stage = 0; stage < 4; stage++) {
+        for (int k = 0; k < 12; k++) {
             group_difference d = cases[i];
             const double start = test_now();
-            d.stage = stage;
-            test_check(test_ranks(RANKS, 0, group_differs_rank, &d), "stage %d, %s: %s", stage,
-                       d.what, test_first);
+            const int stage = d.stage = k / 3;
+            d.asks = k % 3;
+            test_check(test_ranks(RANKS, 0, group_differs_rank, &d), "stage %d, %s, asks %d: %s",
+                       stage, d.what, (int)d.asks, test_first);
             test_check(test_now() - start < 10, "stage %d, %s: takes %g s", stage, d.what,
                        test_now() - start);
         }

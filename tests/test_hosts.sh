@@ -7,28 +7,12 @@
 # shellcheck disable=SC2046,SC2086
 set -u
 B=$1
-passed=0 failed=0 skipped=0
-mkdir -p "$B/mpi"
-dir=$(cd "$B/mpi" && pwd)
-root=$(dirname "$dir")
 # shellcheck source=tests/namespaces.sh
 . "$(dirname "$0")/namespaces.sh"
-end() {
-    [ $skipped -gt 0 ] && more=", $skipped skipped" || more=
-    echo "$passed passed, $failed failed$more"
-    [ $failed -eq 0 ]
-    exit
-}
-skip() { echo "skipped: $*"; skipped=$((skipped + 1)); }
 
 lack=$(hosts_lack)
 [ -z "$lack" ] || { skip "two hosts: $lack"; end; }
-trap hosts_down EXIT
-trap 'exit 1' HUP INT PIPE TERM
-if ! hosts_up 2 "$dir"; then
-    skip "two hosts: $(head -n 1 "$dir/ip.txt")"
-    end
-fi
+hosts_up 2 || { skip "two hosts: $why"; end; }
 
 installed() { command -v mpicc.$1 >/dev/null 2>&1 && command -v mpirun.$1 >/dev/null 2>&1; }
 # What the program that wrote the log said, in line, p and f; without a last line it has failed.
@@ -52,8 +36,7 @@ on_hosts() {
     fi
     log="$dir/hosts-$mpi.txt"
     before=$(hosts_sent)
-    OMP_NUM_THREADS=1 timeout -k 5 30 ip netns exec ${prefix}1 unshare -u sh -c \
-        "hostname ${prefix}1; exec \"\$@\"" sh "$@" "$root/$mpi/test_mpi" hash 2 >"$log" 2>&1 </dev/null
+    hosts_first env OMP_NUM_THREADS=1 timeout -k 5 30 "$@" "$root/$mpi/test_mpi" hash 2 >"$log" 2>&1 </dev/null
     code=$?
     bytes=$(($(hosts_sent) - before))
     said "$log"
@@ -78,8 +61,7 @@ links() {
     why=$(hosts_rate $rate) || { skip "a slow cable: $why"; return; }
     make -s B="$B/openmpi" MPICC=mpicc.openmpi "$B/openmpi/bench_links" || { failed=$((failed + 1)); return; }
     log="$dir/links-openmpi.txt"
-    timeout -k 5 60 ip netns exec ${prefix}1 unshare -u sh -c "hostname ${prefix}1; exec \"\$@\"" sh \
-        $(hosts_openmpi) -n 2 --host $(hosts_list 1) "$root/openmpi/bench_links" "$@" >"$log" 2>&1 </dev/null
+    hosts_first timeout -k 5 60 $(hosts_openmpi) -n 2 --host $(hosts_list 1) "$root/openmpi/bench_links" "$@" >"$log" 2>&1 </dev/null
     said "$log"
     passed=$((passed + p)) failed=$((failed + f))
     grep -E '^(stage|messages)' "$log" || tail -n 3 "$log"

@@ -59,6 +59,15 @@ for way in "-zod 2" "-zod 1 -zos file -zfd $scratch" "-r 4 -zfd $scratch" "-zl 3
             "-pp 2 -z $stage $way: other weights than without a pipeline: $(tail -n 1 "$scratch/piped")"
     done
 done
+# and with reductions of every micro-step, which gradients in a file take by themselves
+for way in "-za sharded" "-zog file -zfd $scratch"; do
+    run whole -pn 2 -ut 1 -b 2 -za sharded -zg f32 -z 2
+    for stage in 2 3; do
+        run piped -pn 4 -pp 2 -ut 1 -b 2 -z $stage $way
+        check "$([ -n "$(weights piped)" ] && [ "$(weights piped)" = "$(weights whole)" ] && echo 1)" \
+            "-pp 2 -z $stage $way: other weights than without a pipeline: $(tail -n 1 "$scratch/piped")"
+    done
+done
 # rules that look at whole tensors
 for rule in lamb muon; do
     run one -pn 1 -op $rule
@@ -115,8 +124,7 @@ refused 'cannot be divided into groups of so many; the nearest that can is -tp 2
 refused 'they do not divide 4 heads; the nearest that can is 2' -pn 3 -tp 3
 refused 'do not divide 15 tokens; the nearest that can is 1' -pn 2 -tp 2 -sp 1 -t 15 -d 240
 refused '-sp 1: sequence parallelism divides rows' -pn 2 -sp 1
-refused 'several micro-steps of a pipeline, -pp 2, are under way at once' -pn 2 -pp 2 -b 4 -za sharded
-refused 'do so where they lie: -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type
+refused 'add up in f32, as several of them are under way at once: -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type
 refused 'tp2dp2 is a layout of 4 ranks, and there are 2' -pn 2 -layouts tp2dp2 -b 1 -d 0
 refused "'tp2x' is no layout" -pn 2 -layouts tp2x -b 1 -d 0
 refused 'gives tensor_parallel: -tp 2: leave one of the two out' -pn 8 -tp 4 -d 0 -ds "$scratch/ds.json"

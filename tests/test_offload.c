@@ -25,9 +25,13 @@ static struct {
     long opens, allocates;
     int flip; /* a bit of what the next read brings is another */
     int full;
-    int refuse_direct, refuse_unnamed, refuse_named; /* errno of open, and of mkstemp */
-    int wants;  /* statx: offsets and memory are multiples of that; -1: it fails */
-    int direct; /* the last open that worked asked for O_DIRECT */
+    int refuse_direct, refuse_unnamed, refuse_named; /* errno of fcntl, open, and mkostemp */
+    int refuse_out;   /* errno of sync_file_range; it is interrupted once before */
+    int refuse_rings; /* the k-th ring is not made; 0: all are */
+    int wants;        /* statx: offsets and memory are multiples of that; -1: it fails */
+    int direct;       /* the last file passes the cache by */
+    int too_early;    /* and did so before it had its room */
+    long outs;        /* pieces that were written out */
 } disk_does;
 
 /* Reads from a part of each rank's file wait until they are let go; `late`: that did not happen. */
@@ -59,18 +63,32 @@ static int disk_again(long k) {
     return disk_does.interrupt && k % 3 ? k % 3 == 1 ? EINTR : EAGAIN : 0;
 }
 static int disk_open(const char *path, int flags, int mode, ...) {
-    const int unnamed = (flags & O_TMPFILE) == O_TMPFILE, direct = (flags & O_DIRECT) != 0;
+    const int unnamed = (flags & O_TMPFILE) == O_TMPFILE;
     const int again = disk_again(__atomic_add_fetch(&disk_does.opens, 1, __ATOMIC_RELAXED));
     if (unnamed && again) return errno = again, -1;
-    if (unnamed && direct && disk_does.refuse_direct) return errno = disk_does.refuse_direct, -1;
     if (unnamed && disk_does.refuse_unnamed) return errno = disk_does.refuse_unnamed, -1;
-    if (unnamed) disk_does.direct = direct;
+    if (unnamed) disk_does.direct = 0;
     return open(path, flags, mode);
 }
-static int disk_mkstemp(char *path) {
+static int disk_mkostemp(char *path, int flags) {
     if (disk_does.refuse_named) return errno = disk_does.refuse_named, -1;
     disk_does.direct = 0;
-    return mkstemp(path);
+    return mkostemp(path, flags);
+}
+static int disk_fcntl(int fd, int what, ...) {
+    va_list list;
+    va_start(list, what);
+    const int flags = what == F_SETFL ? va_arg(list, int) : 0;
+    va_end(list);
+    if (flags & O_DIRECT && disk_does.refuse_direct) return errno = disk_does.refuse_direct, -1;
+    const int r = fcntl(fd, what, flags);
+    if (flags & O_DIRECT && !r) disk_does.direct = 1;
+    return r;
+}
+static int disk_out(int fd, off_t at, off_t bytes, unsigned how) {
+    const long k = __atomic_fetch_add(&disk_does.outs, 1, __ATOMIC_RELAXED);
+    if (disk_does.refuse_out) return errno = k ? disk_does.refuse_out : EINTR, -1;
+    return sync_file_range(fd, at, bytes, how);
 }
 #ifdef STATX_DIOALIGN
 static int disk_statx(int fd, const char *path, int flags, unsigned mask, struct statx *s) {
@@ -111,6 +129,7 @@ static ssize_t disk_pwrite(int fd, const void *p, size_t n, off_t at) {
 }
 static int disk_allocate(int fd, off_t at, off_t n) {
     const int again = disk_again(__atomic_add_fetch(&disk_does.allocates, 1, __ATOMIC_RELAXED));
+    disk_does.too_early |= fcntl(fd, F_GETFL) & O_DIRECT;
     return disk_does.full ? ENOSPC : again ? again : posix_fallocate(fd, at, n);
 }
 #ifdef ZERO_WITH_URING
@@ -140,19 +159,39 @@ static int disk_wait(struct io_uring *ring, struct io_uring_cqe **c) {
         to[(*c)->res / 2] ^= 4;
     return r;
 }
+/* As containers refuse it; whether the kernel lets this process have one: disk_rings. */
+static int disk_ring(unsigned n, struct io_uring *ring, unsigned flags) {
+    static int made;
+    if (!disk_does.refuse_rings) made = 0;
+    if (disk_does.refuse_rings && ++made >= disk_does.refuse_rings) return made = 0, -EPERM;
+    return io_uring_queue_init(n, ring, flags);
+}
+static int disk_rings(void) {
+    struct io_uring ring;
+    const int can = !io_uring_queue_init(4, &ring, 0);
+    if (can) io_uring_queue_exit(&ring);
+    return can;
+}
 #define io_uring_sqe_set_data64 disk_request
 #define io_uring_wait_cqe       disk_wait
+#define io_uring_queue_init     disk_ring
+#else
+static int disk_rings(void) { return 0; }
 #endif
 #define pread           disk_pread
 #define pwrite          disk_pwrite
 #define posix_fallocate disk_allocate
-#define mkstemp         disk_mkstemp
+#define mkostemp        disk_mkostemp
+#define fcntl           disk_fcntl
+#define sync_file_range disk_out
 #define open(path, ...) disk_open(path, __VA_ARGS__, 0, 0)
 #include "../zero_plugin.cu"
 #undef pread
 #undef pwrite
 #undef posix_fallocate
-#undef mkstemp
+#undef mkostemp
+#undef fcntl
+#undef sync_file_range
 #undef open
 #undef statx
 
@@ -186,6 +225,7 @@ typedef struct offload_case {
     zero_stats stats[OFFLOAD_RANKS];
     size_t arena[OFFLOAD_RANKS];
     uint64_t ahead[OFFLOAD_RANKS];
+    int unclipped;
     int refers; /* the delayed update's plain reference: updates at once, and computes gradients
                    with the weights that a delayed run would see */
     int shown[OFFLOAD_RANKS];
@@ -245,15 +285,23 @@ static float offload_weight(const offload_case *c, int rank, int t, size_t i, co
     return c->use[rank] ? c->use[rank][at] : zp_load(seen, type, i);
 }
 
+static float offload_noise(uint64_t seed, size_t i) {
+    return (float)((int)(test_mix(seed + i) >> 40) % 2001 - 1000) / 4096;
+}
+/* Of unit u's part of a step's gradient, and of the KEEP tensor's. */
+static uint64_t offload_seed(int step, int micro, int rank, int u) {
+    return (uint64_t)(step * 1000 + micro * 100 + rank * 10 + u) << 24;
+}
+static uint64_t offload_seed_kept(int step, int rank) { return (uint64_t)(step * 7 + rank) << 30; }
+
 /* Adds to the gradient of n elements of tensor t, from `first` on: noise, and the weight. */
 static void offload_add(const offload_case *c, int rank, int t, size_t first, size_t n, char *grad,
                         const char *seen, zero_ctx *z, uint64_t seed, float factor) {
     const zero_type type = z->array[ZP_GRAD].type, type_p = z->array[ZP_PARAM].type;
     for (size_t i = first; i < first + n; i++) {
         const float x = zp_load(grad, type, i);
-        const float noise = (float)((int)(test_mix(seed + i - first) >> 40) % 2001 - 1000) / 4096;
         const float w = offload_weight(c, rank, t, i, seen, type_p);
-        zp_store(grad, type, i, x + (noise + 0.5f * w) * factor);
+        zp_store(grad, type, i, x + (offload_noise(seed, i - first) + 0.5f * w) * factor);
     }
 }
 
@@ -297,7 +345,8 @@ static zero_result offload_eval(zero_ctx *z, const offload_case *c, uint64_t *ha
 
 static zero_result offload_step(zero_ctx *z, const offload_case *c, int step, int rank,
                                 uint64_t *hash) {
-    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, step % 2 ? 1.0f : 0};
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f,
+                              1e-8f, 0.1f, step % 2 && !c->unclipped ? 1.0f : 0};
     const zero_type type = z->array[ZP_GRAD].type, type_p = z->array[ZP_PARAM].type;
     const zero_tensor_desc *t = offload_tensors(c);
     offload_host p, g;
@@ -314,7 +363,7 @@ static zero_result offload_step(zero_ctx *z, const offload_case *c, int step, in
             ZERO_TRY(zero_forward_end(z, u));
         }
         for (int u = 3; u >= 0; u--) {
-            const uint64_t seed = (uint64_t)(step * 1000 + micro * 100 + rank * 10 + u) << 24;
+            const uint64_t seed = offload_seed(step, micro, rank, u);
             const size_t first = u ? (size_t)(u - 1) * t[1].numel : 0, n = t[u > 0].numel;
             ZERO_TRY(zero_backward_begin(z, u, &p, &g));
             offload_add(c, rank, u > 0, first, n, (char *)(u ? g.w : g.emb),
@@ -323,7 +372,7 @@ static zero_result offload_step(zero_ctx *z, const offload_case *c, int step, in
             ZERO_TRY(zero_backward_end(z, u));
         }
         offload_add(c, rank, 2, 0, 3 * t[2].numel, (char *)g.b, (char *)p.b, z,
-                    (uint64_t)(step * 7 + rank) << 30, scale);
+                    offload_seed_kept(step, rank), scale);
         ZERO_TRY(zero_pass_end(z));
     }
     ZERO_TRY(zero_reduce(z));
@@ -522,6 +571,104 @@ static void offload_all(int every, uint64_t seed) {
     disk_does.shorten = disk_does.interrupt = disk_does.late = 0;
 }
 
+/* ---- the delayed update, against a plain one ---- */
+
+typedef struct offload_plain { /* of all weights, in f32, as one process would */
+    float *now, *before, *m, *v;
+    size_t n;
+} offload_plain;
+
+/* Element i of all: its tensor, and the seed and number of its noise. */
+static float offload_plain_gradient(const offload_case *c, const float *seen, int step, int rank,
+                                    size_t i) {
+    const zero_tensor_desc *t = offload_tensors(c);
+    const size_t emb = t[0].numel, w = t[1].numel, kept = emb + 3 * w;
+    const size_t in = i < emb ? i : (i - emb) % w;
+    const int u = i < emb ? 0 : 1 + (int)((i - emb) / w);
+    const float noise = i < kept ? offload_noise(offload_seed(step, 0, rank, u), in)
+                                 : offload_noise(offload_seed_kept(step, rank), i - kept);
+    return noise + 0.5f * seen[i];
+}
+
+/* W(t+1) = AdamW(W(t), mean over ranks of the gradient at W(t-1)), by the header's formulas in f64,
+   rounded where they are stored. */
+static void offload_plain_step(offload_plain *p, const offload_case *c, int step, int nranks) {
+    const double lr = (double)0.01f, b1 = (double)0.9f, b2 = (double)0.95f;
+    const double root = sqrt(1 - pow(b2, step + 1)), size = lr * (root / (1 - pow(b1, step + 1)));
+    const int delayed = c->cfg.delay_from && step >= c->cfg.delay_from;
+    for (size_t i = 0; i < p->n; i++) {
+        const float *seen = delayed ? p->before : p->now;
+        float sum = offload_plain_gradient(c, seen, step, 0, i);
+        for (int r = 1; r < nranks; r++) sum += offload_plain_gradient(c, seen, step, r, i);
+        const double g = (double)(1.0f / (float)nranks * sum), w = (double)p->now[i];
+        const double m = b1 * (double)p->m[i] + (1 - b1) * g;
+        const double v = b2 * (double)p->v[i] + (1 - b2) * (g * g);
+        const double move = m / ((double)sqrtf((float)v) + (double)1e-8f * root);
+        p->m[i] = (float)m;
+        p->v[i] = (float)v;
+        p->before[i] = (float)(w - (lr * (double)0.1f * w + size * move));
+    }
+    float *next = p->before; /* what is behind `now` is not looked at again */
+    p->before = p->now;
+    p->now = next;
+}
+
+static void offload_plain_rank(test_rank *r) {
+    offload_case *c = (offload_case *)r->arg;
+    const zero_comm comm = test_comm(r);
+    zero_ctx *z = NULL;
+    uint64_t hash = 0;
+    zero_result result = offload_open(&z, &comm, c, 1);
+    for (int step = 0; step < OFFLOAD_STEPS && !result; step++)
+        result = offload_step(z, c, step, r->rank, &hash);
+    for (int t = 0, at = 0; t < OFFLOAD_TENSORS && !result; t++) {
+        const zero_tensor_desc *d = &offload_tensors(c)[t];
+        result =
+            zero_read_tensor(z, d->name, ZERO_PARAMETER, 0, offload_numel(d), c->now[r->rank] + at);
+        at += (int)offload_numel(d);
+    }
+    c->result[r->rank] = result;
+    snprintf(c->why[r->rank], sizeof c->why[0], "%s", result ? zero_last_error(z) : "");
+    zero_destroy(z);
+}
+
+/* Every stage, number of ranks, first delayed step and place of what is kept. */
+static void offload_plainly(void) {
+    static offload_case c;
+    float *memory = NULL;
+    size_t n = 0;
+    for (int t = 0; t < OFFLOAD_TENSORS; t++) n += offload_numel(&offload_small[t]);
+    memory = (float *)malloc((OFFLOAD_RANKS + 4) * n * sizeof *memory);
+    if (!memory) abort();
+    for (int way = 0; way < 4 * OFFLOAD_RANKS * (OFFLOAD_STEPS + 1) * 2; way++) {
+        const int nranks = 1 + way / 4 % OFFLOAD_RANKS, filed = way / 4 / OFFLOAD_RANKS % 2;
+        float *of = memory + OFFLOAD_RANKS * n;
+        offload_plain p = {of, of + n, of + 2 * n, of + 3 * n, n};
+        memset(&c, 0, sizeof c);
+        memset(of, 0, 4 * n * sizeof *of);
+        c.unclipped = 1;
+        c.cfg.stage = way % 4;
+        c.cfg.delay_from = way / 4 / OFFLOAD_RANKS / 2;
+        c.cfg.optimizer_tier = filed ? ZERO_FILE : ZERO_DEVICE;
+        if (filed && c.cfg.stage >= 2) c.cfg.gradient_tier = ZERO_FILE;
+        if (filed && c.cfg.stage == 3) c.cfg.parameter_tier = ZERO_FILE;
+        for (int r = 0; r < nranks; r++) c.now[r] = memory + (size_t)r * n;
+        for (int step = 0; step < OFFLOAD_STEPS; step++) offload_plain_step(&p, &c, step, nranks);
+        (void)test_ranks(nranks, 0, offload_plain_rank, &c);
+        for (int r = 0; r < nranks; r++) {
+            size_t same = 0;
+            while (same < n && zp_bits(c.now[r][same]) == zp_bits(p.now[same])) same++;
+            test_check(!c.result[r] && same == n,
+                       "plain: stage %d, rank %d of %d, delayed from %d, %s: element %zu is %g, "
+                       "expected %g: %s",
+                       c.cfg.stage, r, nranks, c.cfg.delay_from, filed ? "file" : "memory", same,
+                       same < n ? (double)c.now[r][same] : 0, same < n ? (double)p.now[same] : 0,
+                       c.why[r]);
+        }
+    }
+    free(memory);
+}
+
 /* Every k-th read or write fails: one sentence, on all ranks, and no step is taken from there. */
 static void offload_faults(void) {
     static offload_case c;
@@ -567,7 +714,7 @@ static void offload_flips(void) {
     if (!r) r = offload_step(z, &c, 0, 0, &hash);
     test_check(!r, "a step: %s", zero_last_error(z));
     (void)zp_settle(z);
-    zp_ring_forget(&z->ring, &z->disk);
+    zp_ring_forget(&z->ring);
     disk_does.flip = 1;
     r = offload_step(z, &c, 1, 0, &hash);
     (void)zp_settle(z); /* the update runs beside */
@@ -591,44 +738,62 @@ static int disk_files(void) { /* that are open */
     return n;
 }
 
-/* What a file system may refuse, and what then is done, or said; nothing stays open or behind. */
+/* What a file system or a kernel may refuse, and what then is done, or said, in log and plan;
+   nothing stays open or behind. */
 static void offload_opens(void) {
+    static const char past[] = "past the cache", through[] = "through the system's cache";
     static const struct {
         const char *what;
-        int direct, unnamed, named, wants;
+        int direct, unnamed, named, wants, out, rings;
         zero_result result;
         const char *says;
     } cases[] = {
-        {"nothing", 0, 0, 0, 0, ZERO_OK, "a file of "},
-        {"O_DIRECT", EINVAL, 0, 0, 0, ZERO_OK, "through the system's cache"},
-        {"O_TMPFILE", 0, EOPNOTSUPP, 0, 0, ZERO_OK, "through the system's cache"},
-        {"O_TMPFILE, an old kernel", 0, EISDIR, 0, 0, ZERO_OK, "through the system's cache"},
-        {"sectors of 64 KiB", 0, 0, 0, 65536, ZERO_OK, "through the system's cache"},
-        {"sectors of 512 bytes", 0, 0, 0, 512, ZERO_OK, "past the cache"},
-        {"statx", 0, 0, 0, -1, ZERO_OK, "past the cache"},
-        {"a name", 0, EOPNOTSUPP, EMFILE, 0, ZERO_ERR_DEVICE, "Too many open files"},
-        {"any file", 0, EMFILE, 0, 0, ZERO_ERR_DEVICE, "Too many open files"},
-        {"to write", 0, EROFS, 0, 0, ZERO_ERR_DEVICE, "Read-only file system"},
-        {"a place in memory", ENOMEM, 0, 0, 0, ZERO_ERR_MEMORY, "Cannot allocate memory"}};
+        {"nothing", 0, 0, 0, 0, 0, 0, ZERO_OK, "a file of "},
+        {"O_DIRECT", EINVAL, 0, 0, 0, 0, 0, ZERO_OK, through},
+        {"O_TMPFILE", 0, EOPNOTSUPP, 0, 0, 0, 0, ZERO_OK, past},
+        {"O_TMPFILE, an old kernel", 0, EISDIR, 0, 0, 0, 0, ZERO_OK, past},
+        {"O_TMPFILE and O_DIRECT", EINVAL, EOPNOTSUPP, 0, 0, 0, 0, ZERO_OK, through},
+        {"sectors of 64 KiB", 0, 0, 0, 65536, 0, 0, ZERO_OK, through},
+        {"sectors of 512 bytes", 0, 0, 0, 512, 0, 0, ZERO_OK, past},
+        {"statx", 0, 0, 0, -1, 0, 0, ZERO_OK, past},
+        {"O_DIRECT and sync_file_range", EINVAL, 0, 0, 0, ENOSYS, 0, ZERO_OK, through},
+        {"to write out", EINVAL, 0, 0, 0, EIO, 0, ZERO_ERR_DEVICE, "writing byte "},
+        {"io_uring", 0, 0, 0, 0, 0, 1, ZERO_OK, "by pread and pwrite"},
+        {"the last ring", 0, 0, 0, 0, 0, ZP_DISK_LANES, ZERO_OK, "by pread and pwrite"},
+        {"a name", 0, EOPNOTSUPP, EMFILE, 0, 0, 0, ZERO_ERR_DEVICE, "Too many open files"},
+        {"any file", 0, EMFILE, 0, 0, 0, 0, ZERO_ERR_DEVICE, "Too many open files"},
+        {"to write", 0, EROFS, 0, 0, 0, 0, ZERO_ERR_DEVICE, "Read-only file system"},
+        {"a place in memory", 0, ENOMEM, 0, 0, 0, 0, ZERO_ERR_MEMORY, "Cannot allocate memory"}};
     zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     uint64_t expected = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static offload_case c;
         zero_ctx *z = NULL;
+        zero_plan plan;
         uint64_t hash = ZP_HASH_EMPTY;
         const int before = disk_files();
 #ifndef STATX_DIOALIGN
         if (cases[i].wants) continue;
 #endif
         memset(&c, 0, sizeof c);
+        memset(&plan, 0, sizeof plan);
+        memset(&disk_does, 0, sizeof disk_does);
         c.cfg.optimizer_tier = ZERO_FILE;
         c.cfg.log = disk_log;
         disk_said[0] = 0;
         disk_does.refuse_direct = cases[i].direct;
         disk_does.refuse_unnamed = cases[i].unnamed;
         disk_does.refuse_named = cases[i].named;
+        disk_does.refuse_out = cases[i].out;
+        disk_does.refuse_rings = cases[i].rings;
         disk_does.wants = cases[i].wants;
         zero_result r = offload_open(&z, &self, &c, 1);
+        const char *by = disk_rings() && !cases[i].rings ? "by io_uring" : "by pread and pwrite";
+        const int built = r == ZERO_OK;
+        const int told = built && !zero_query_plan(z, &plan) && plan.file_way
+                         && strstr(disk_said, plan.file_way) && strstr(disk_said, by)
+                         && strstr(disk_said, disk_does.direct ? past : through);
+        test_check(told == built, "refused: %s: %s, expected %s", cases[i].what, disk_said, by);
         if (!r) r = offload_step(z, &c, 0, 0, &hash);
         if (!r) r = offload_look(z, &c, &hash);
         if (!i) expected = hash;
@@ -636,12 +801,13 @@ static void offload_opens(void) {
         test_check(r == cases[i].result && strstr(said, cases[i].says)
                        && (!r ? hash == expected : strstr(said, offload_folder) != NULL),
                    "refused: %s: %s: %s", cases[i].what, zero_result_string(r), said);
+        test_check(!built || (!disk_does.too_early && (disk_does.outs > 0) == !disk_does.direct),
+                   "refused: %s: %ld pieces are written out", cases[i].what, disk_does.outs);
         zero_destroy(z);
         test_check(disk_files() == before, "refused: %s: %d files are left open", cases[i].what,
                    disk_files() - before);
     }
-    disk_does.refuse_direct = disk_does.refuse_unnamed = disk_does.refuse_named = 0;
-    disk_does.wants = 0;
+    memset(&disk_does, 0, sizeof disk_does);
 }
 
 /* An overlay as containers have it, that this process alone sees. "": it may not have one. */
@@ -899,6 +1065,7 @@ int main(int argc, char **argv) {
     offload_overlap();
     offload_reads_ahead();
     offload_flips();
+    offload_plainly();
     offload_faults();
     offload_killed(every > 1 ? 20 : 200, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     offload_all(every, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);

@@ -129,6 +129,7 @@ static int real_rank(const zero_comm *comm, void *arg) {
     if (!r) r = zero_tensors(z, table, GPT2_TENSORS);
     if (!r) r = zero_build(z);
     if (!r) r = zero_query_plan(z, &here.plan);
+    here.plan.file_way = NULL; /* known from the build on */
     if (!r) r = zero_query_stats(z, &stats);
     zero_query_config(z, &here.resolved);
     const double before = heap_bytes();
@@ -238,14 +239,16 @@ static zero_result lay(const plan_case *c, const zero_comm *comm, laid_rank *k, 
         return ZERO_ERR_ARGUMENT;
     k->l.part.sequence = c->tp > 1 && c->sequence;
     k->l.mixed = model->moe.experts > 0;
+    k->l.tile_rows = run.tile_rows;
     ZERO_TRY(layout_open(&k->l, comm, NULL, 60));
     const zero_comm shards = layout_comm(&k->l, comm);
     ZERO_TRY(layout_settings(&k->l, model, &own));
     ZERO_TRY(zero_create(&k->z, &own, &shards));
     ZERO_TRY(gpt2_announce(k->z, model, &k->l.part, run.tile_rows));
     ZERO_TRY(layout_experts(&k->l, k->z, model, &own, 0, NULL));
-    ZERO_TRY(layout_build(&k->l, k->z));
-    ZERO_TRY(layout_plan(&k->l, k->z, &out->plan));
+    ZERO_TRY(layout_order(&k->l, k->z, model, &own));
+    ZERO_TRY(layout_build(&k->l, k->z, &out->plan));
+    out->plan.file_way = NULL; /* as above */
     const double before = heap_bytes();
     run.parallel = &k->l.part;
     ZERO_TRY(gpt2_create(&k->m, k->z, model, &run, &k->error));
@@ -276,9 +279,12 @@ static void check_layout(const plan_case *c, laid *shared) {
     const laid_run run = {c, shared};
     char why[PLAN_SENTENCE] = "", what[128];
     plan_answer all, most;
-    snprintf(what, sizeof what,
-             "tp %d pp %d chunks %d sequence %d ep %d of %d ranks, stage %d, rule %d", c->tp, c->pp,
-             c->chunks, c->sequence, c->sharers, c->nranks, c->zero.stage, (int)c->zero.optimizer);
+    snprintf(
+        what, sizeof what,
+        "tp %d pp %d chunks %d sequence %d ep %d of %d ranks, stage %d, rule %d, recompute %d, "
+        "tiles of %d",
+        c->tp, c->pp, c->chunks, c->sequence, c->sharers, c->nranks, c->zero.stage,
+        (int)c->zero.optimizer, c->run.recompute, c->run.tile_rows);
     memset(shared, 0, (size_t)c->nranks * sizeof *shared);
     memset(&most, 0, sizeof most);
     const int code = zero_run_local(c->nranks, laid_main, (void *)(uintptr_t)&run);
@@ -311,12 +317,17 @@ static void check_layout(const plan_case *c, laid *shared) {
 }
 
 static void test_layouts(void) {
-    static const int cases[][8] = {
-        /* ranks, tp, pp, chunks, sequence, micro-steps, experts, ranks that share them */
-        {2, 2, 1, 1, 0, 1, 0, 1}, {4, 2, 1, 1, 1, 2, 0, 1}, {4, 1, 2, 1, 0, 4, 0, 1},
-        {4, 1, 4, 1, 0, 4, 0, 1}, {4, 2, 2, 2, 0, 4, 0, 1}, {8, 2, 2, 1, 1, 2, 0, 1},
-        {4, 2, 1, 1, 0, 2, 4, 2}, {4, 2, 1, 1, 1, 1, 4, 1}, {8, 2, 2, 1, 0, 2, 4, 2},
-        {4, 1, 2, 1, 0, 4, 4, 2}};
+    static const int cases[][10] = {
+        /* ranks, tp, pp, chunks, sequence, micro-steps, experts, ranks that share them,
+           recompute, tiles */
+        {2, 2, 1, 1, 0, 1, 0, 1, 0, 0},  {4, 2, 1, 1, 1, 2, 0, 1, 1, 0},
+        {4, 1, 2, 1, 0, 4, 0, 1, 2, 0},  {4, 1, 4, 1, 0, 4, 0, 1, 0, 0},
+        {4, 2, 2, 2, 0, 4, 0, 1, 1, 0},  {8, 2, 2, 1, 1, 2, 0, 1, 2, 0},
+        {4, 2, 1, 1, 0, 2, 4, 2, 0, 0},  {4, 2, 1, 1, 1, 1, 4, 1, 1, 0},
+        {8, 2, 2, 1, 0, 2, 4, 2, 2, 0},  {4, 1, 2, 1, 0, 4, 4, 2, 0, 0},
+        {4, 1, 2, 1, 0, 4, 0, 1, 4, 0},  {4, 1, 4, 1, 0, 4, 0, 1, 0, 32},
+        {4, 2, 2, 2, 0, 4, 0, 1, 4, 32}, {8, 2, 2, 1, 1, 2, 0, 1, 4, 32},
+        {2, 1, 2, 2, 0, 4, 0, 1, 4, 0},  {4, 1, 2, 4, 0, 2, 0, 1, 3, 64}};
     static const zero_optimizer rules[] = {ZERO_ADAMW, ZERO_LAMB, ZERO_MUON};
     laid *shared = (laid *)test_shared(8 * sizeof *shared);
     char why[PLAN_SENTENCE] = "";
@@ -324,7 +335,7 @@ static void test_layouts(void) {
     plan_answer a;
     plan_case c;
     test_check(!plan_model_read("char:8x128x4", 0, &model, why, sizeof why), "%s", why);
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
         const gpt2_moe none = {0, 0, 0, 0}, some = {cases[i][6], 2, 1.25f, 0.01f};
         memset(&c, 0, sizeof c);
         model.gpt2.moe = cases[i][6] ? some : none;
@@ -343,9 +354,12 @@ static void test_layouts(void) {
         c.zero.threads = 1;
         c.run.batch = 4;
         c.run.seq_len = 64;
-        c.run.recompute = i % 3;
+        c.run.recompute = cases[i][8];
+        c.run.tile_rows = cases[i][9];
+        c.run.folder = P_tmpdir;
         check_layout(&c, shared);
     }
+    c.run.tile_rows = 0;
     c.sharers = 1;
     c.nranks = 8;
     c.pp = 2;

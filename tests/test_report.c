@@ -265,11 +265,13 @@ static void check_plan(const zero_config *c, int host_is_device, const char *con
     if (c->optimizer_tier == ZERO_FILE) {
         p.accumulator_bytes = (size_t)3 << 20;
         p.file_bytes = (size_t)16 << 20;
+        p.file_way = c->folder ? "calls, past" : NULL;
         p.file_read_bytes = (size_t)32 << 20;
         p.file_written_bytes = (size_t)64 << 20;
     }
     if (c->optimizer_tier == ZERO_HOST && !host_is_device) {
         p.host_bytes = (size_t)128 << 20;
+        p.pinned_bytes = (size_t)48 << 20;
         p.update_on = c->update_on == ZERO_UPDATE_HOST || c->parameter_tier ? ZERO_UPDATE_HOST
                                                                             : ZERO_UPDATE_DEVICE;
         p.update_host_s = 0.002;
@@ -298,6 +300,7 @@ static void test_plan_rows(void) {
         "|   gradients          | 2.0 MiB   ",
         "|   optimizer state    | 4.0 MiB   ",
         "| host, of a rank      | 128.0 MiB, state, and",
+        "|   pinned             | 48.0 MiB, exactly",
         "| update               | by the GPU, which state goes through",
         "|   by the host        | 2 ms at ",
         "|   through the GPU    | 1.5 ms  ",
@@ -313,6 +316,7 @@ static void test_plan_rows(void) {
     static const char *const file[] = {"| file of a rank       | 16.0 MiB, pieces are checked  ",
                                        "|   sums in memory     | 3.0 MiB, in buffers",
                                        "|   in                 | /fast  ",
+                                       "|   by                 | calls, past  ",
                                        "|   read in a step     | 32.0 MiB  ",
                                        "|   written in a step  | 64.0 MiB  ",
                                        NULL};

@@ -344,6 +344,7 @@ test_tiers() {
     same 'tiers in the plan' 'parameters file, gradients device, optimizer file' "$(tiers)"
     same 'file in the plan' 1 "$(grep -c '^| file of a rank .*, pieces are not checked' "$scratch/out")"
     same 'its folder' 1 "$(grep -c "^|   in .* $scratch " "$scratch/out")"
+    same 'how' 1 "$(grep -c '^|   by  *| \(io_uring\|pread and pwrite of threads\), \(past the\|through the system.s\) cache' "$scratch/out")"
     same 'what it moves' 2 "$(grep -c '^|   \(read\|written\) in a step  *| [0-9.]* MiB' "$scratch/out")"
     same 'and has moved' yes "$(sed -n 's/^moved by the file in a step, .* written \([0-9.]*\), planned \1$/yes/p' "$scratch/out")"
     same 'a share' "$reference" "$(train $run -z 3 -zos file -zor 0.5)"
@@ -362,6 +363,22 @@ test_tiers() {
     same 'tiers of stages' 1 "$(grep -c "^tiers    kept on the device, since they are whole: parameters at stage \
 0, 1, 2 and gradients at stage 0, 1; host is device" "$scratch/out")"
     same 'files of stages' 4 "$(grep -c '^file     stage [0-3]: [0-9.]* MiB of a rank' "$scratch/out")"
+}
+
+# A delayed update: a save takes what is pending in, so that a run that goes on from there, at any tier and stage, ends
+# as the one that was not stopped; so does an evaluation between steps, at every tier alike.
+test_delayed() {
+    run="$small -x 6 -d 256 -nt 1 -zfd $scratch -o $scratch/late -n 3 -zod 2"
+    reference=$(train $run -pn 2 -z 3 -zos file -zog file -zop file)
+    same 'delayed, in memory' "$reference" "$(rm -r "$scratch/late" && train $run -pn 2 -z 1)"
+    same 'delayed, it was' 0 "$(train $small -x 6 -d 256 -nt 1 -pn 2 | grep -c "$reference")"
+    for how in '-z 0' '-z 2 -zos file -zor 0.5' '-z 3 -zop file -na 1'; do
+        rm -r "$scratch/late/step_00000006"
+        same "delayed, $how" "$reference" "$(train $run -pn 2 $how -y 1)"
+        same 'goes on' 1 "$(grep -c '^going on from step 3' "$scratch/out")"
+    done
+    run="$small -x 6 -d 256 -nt 1 -zfd $scratch -zod 2 -v 3 -m 1"
+    same 'delayed, evaluated' "$(train $run -pn 2 -z 0)" "$(train $run -pn 2 -z 3 -zos file -zop file)"
 }
 
 # wte in tiles: the same weights at every stage and tier; a checkpoint fits other tiles, and none.
@@ -415,6 +432,11 @@ test_offload() {
     same '-ds, its tiers again' 'parameters host, gradients host, optimizer host' "$(tiers)"
     same '-ds, nvme' "$reference" "$(train $run -ds "$scratch/nvme.json")"
     same '-ds, its files' 'parameters file, gradients host, optimizer file' "$(tiers)"
+    sed 's|"aio": {|"activation_checkpointing": { "cpu_checkpointing": true }, &|' "$scratch/none.json" >"$scratch/away.json"
+    same '-ds, activations away' "$(train $run -r 3 -ds "$scratch/none.json")" "$(train $run -ds "$scratch/away.json" -zfd "$scratch" -dso "$scratch/resolved.json")"
+    same '-ds, where they are' 1 "$(grep -c '^|   kept away  *| [0-9.]* MiB in a file' "$scratch/out")"
+    same '-ds, activations away, resolved' 1 "$(grep -c '"cpu_checkpointing":.*true' "$scratch/resolved.json")"
+    refused '-ds, activations stay' 1 '-r 3, but .*cpu_checkpointing: -r 4' $run -r 3 -ds "$scratch/away.json"
     case $(train $small -x 2 -pn 2 -b 3 -d 192 -dt fp16 -ds tests/ds_config/zero2_offload.json) in
     ????????????????) pass ;;
     *) fail "-ds zero2_offload.json: $(cat "$scratch/err")" ;;
@@ -896,6 +918,7 @@ test_packed
 test_types
 test_deepspeed
 test_tiers
+test_delayed
 test_tiles
 test_away
 test_offload

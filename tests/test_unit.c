@@ -807,7 +807,7 @@ static int unit_trace_is(const zp_trace *t, int at, const char *units) {
 
 static void unit_trace(void) {
     int list[8], soon[8];
-    zp_trace t = {list, 0, 0, 8};
+    zp_trace t = {list, 0, 0, 8, NULL, 0, 0, 0};
     for (int u = 0; u < 4; u++) zp_trace_visit(&t, u);
     zp_trace_visit(&t, 3);
     zp_trace_visit(&t, 0);

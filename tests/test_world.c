@@ -429,14 +429,16 @@ static void world_refusals(void) {
                    "numbers of units: %s", zero_last_error(z));
         zero_destroy(z);
     }
-    /* several micro-steps at once want gradients that add up in place */
+    /* several micro-steps at once add up in f32 */
     const zero_tensor_desc w = {.name = "w", .numel = 4};
     memset(&cfg, 0, sizeof cfg);
     cfg.stage = 2;
+    cfg.type = ZERO_BF16;
+    cfg.grads = ZERO_GRAD_AS_TYPE;
     cfg.micro_steps = 2;
     test_check(!zero_create(&z, &cfg, &self) && !zero_tensor(z, &w) && !zero_build(z)
                    && zero_pass_begin(z, ZERO_TRAIN, ZERO_TOGETHER, 2) == ZERO_ERR_ARGUMENT,
-               "together with sharded accumulation: %s", zero_last_error(z));
+               "together with gradients of 16 bit: %s", zero_last_error(z));
     zero_destroy(z);
     zero_group_close(g);
 }

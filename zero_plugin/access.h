@@ -126,7 +126,7 @@ static zero_result zp_put(zero_ctx *z, zero_kind kind, const zp_run *run, zero_t
         }
         ZP_TRY(zp_array_close(a, run->unit, run->at + at, &z->compute, 1));
     }
-    if (a->disk) zp_ring_forget(&z->ring, &z->disk);
+    if (a->disk) zp_ring_forget(&z->ring);
     zp_host_wrote(z, a);
     z->live[run->unit].old_next = 1;
     return ZERO_OK;

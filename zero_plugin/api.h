@@ -236,10 +236,13 @@ void zero_destroy(zero_ctx *z) {
     zp_world_close(z);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->ranges[0],   z->ranges[1], z->tensors,
-                     z->slots,       z->aliases,   z->bucket,
-                     z->ops,         z->events,    z->names,
-                     z->layer_slots, z->ring.stop, zp_host_keeps(z) ? NULL : z->disk_memory};
+    void *lists[] = {z->trace[0].turn, z->trace[1].turn,
+                     z->ranges[0],     z->ranges[1],
+                     z->tensors,       z->slots,
+                     z->aliases,       z->bucket,
+                     z->ops,           z->events,
+                     z->names,         z->layer_slots,
+                     z->ring.stop,     zp_host_keeps(z) ? NULL : z->disk_memory};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_recorder_end(z->device.recorder);
     zp_recorder_close(z->device.recorder);

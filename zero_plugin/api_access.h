@@ -219,6 +219,7 @@ static zp_meter zp_meters(const zero_ctx *z) {
         all.control_bytes += g->meter.control_bytes;
         all.reductions += replicas ? 0 : g->meter.reductions;
         all.gathers += replicas ? 0 : g->meter.gathers;
+        all.gather_bytes += g->meter.gather_bytes;
         all.allocated_bytes += g->meter.allocated_bytes;
     }
     for (int i = 0; i < 2; i++) all.allocated_bytes += z->wire.hop[i].meter.allocated_bytes;
@@ -233,8 +234,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     const zero_plan *p = &z->plan;
     const zp_meter m = zp_meters(z);
     const double exposed = z->device.exposed_s;
-    for (int s = 0; s < 2; s++) ZP_DO(z, zp_stream_sync(&z->stream[s]));
-    if (z->updates.device) ZP_DO(z, zp_stream_sync(&z->updates));
+    ZP_DO(z, zp_settle(z));
     zp_record_give(z->device.recorder);
     zp_disk_sync(&z->disk);
     ZP_TRY(zp_report(z));          /* as of the last step, or norm */
@@ -260,7 +260,8 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             z->disk.written_bytes,
                             1e-9 * (double)z->disk.waited_ns,
                             z->group[ZP_NEAR].meter.sent_bytes,
-                            z->group[ZP_REPLICAS].meter.sent_bytes};
+                            z->group[ZP_REPLICAS].meter.sent_bytes,
+                            m.gather_bytes};
     *stats = now;
     return ZERO_OK;
 }

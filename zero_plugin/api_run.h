@@ -9,9 +9,6 @@
 #include "api_lend.h"
 
 enum { ZP_A_RANK = -1, ZP_NOT_STARTED = 126, ZP_BY_SIGNAL = 128 };
-#if defined(__linux__) && !defined(__CUDACC__)
-#define ZP_FORKS
-#endif
 #define ZP_GRACE_S 3.0 /* from the failure of a rank to SIGTERM, and from there to SIGKILL */
 
 /* The ranks that one call starts. */
@@ -66,7 +63,7 @@ static zero_comm zp_run_comm(const zp_crew *c, int rank) {
     return comm;
 }
 
-#ifndef ZP_FORKS
+#if !ZP_LINUX || defined(__CUDACC__)
 /* Ranks as processes: not in this build. */
 static int zp_run_fork(int nranks, zero_comm *comm, zero_log_fn log, void *log_user) {
     if (log)
@@ -158,9 +155,7 @@ static void zp_run_processors(int rank, int nranks) {
     for (int i = 0; i < CPU_SETSIZE; i++)
         if (CPU_ISSET(i, &all) && seen++ / each == rank) CPU_SET(i, &mine);
     if (n >= nranks) (void)sched_setaffinity(0, sizeof mine, &mine);
-#ifdef _OPENMP
-    if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(each);
-#endif
+    if (!getenv("OMP_NUM_THREADS")) zp_set_threads(each);
 }
 
 static void zp_run_signal(const zp_crew *c, int number) {

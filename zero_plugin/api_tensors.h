@@ -8,7 +8,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d, "desc is NULL");
     char number[16];
     (void)snprintf(number, sizeof number, "%d", z->ntensors);
-    zp_tensor t = {*d, 0, 1, 1, 0, 1, 1, 0, 0, 0, NULL, NULL, 1, 1};
+    zp_tensor t = {*d, 0, 1, 1, 0, 1, 1, 0, 0, 0, NULL, NULL, 1, 1, 0};
     if (!d->name) t.desc.name = number;
     d = &t.desc;
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
@@ -82,6 +82,16 @@ zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, fl
               (double)lr_factor, (double)decay_factor);
     t->lr_factor = lr_factor;
     t->decay_factor = decay_factor;
+    return ZERO_OK;
+}
+
+zero_result zero_tensor_divisor(zero_ctx *z, const char *name, int divisor) {
+    ZP_ENTER(z, "zero_tensor_divisor", ZP_NEW, "divisors are said before zero_build");
+    zp_tensor *t;
+    ZP_TRY(zp_tensor_named(z, name, &t));
+    ZP_REFUSE(z, divisor < 0, "tensor %s: divisor %d, expected 1 or more, or 0: the context's",
+              name, divisor);
+    t->divisor = divisor;
     return ZERO_OK;
 }
 

@@ -13,20 +13,22 @@ static int zp_agree_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (at == -1)
         (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
                        ZERO_VERSION, ZERO_CHECK, z->all->node_size, z->ntensors);
-    if (!t) return at < z->ntensors;
+    if (!t) return at < 0 || zp_order_line(z, at - z->ntensors, text, bytes);
     const zero_tensor_desc *d = &t->desc;
     const uint64_t name = zp_name_hash(d->name);
-    char hash[32] = "", slices[64] = "";
+    char hash[32] = "", slices[64] = "", divisor[32] = "";
     if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
     if (t->slices > 1)
         (void)snprintf(slices, sizeof slices, "slices %d of %zu rows, ", t->slices, t->outer);
+    if (t->divisor) (void)snprintf(divisor, sizeof divisor, "divisor %d, ", t->divisor);
     (void)snprintf(
         text, bytes,
         "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
-        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, %sname %s%s",
+        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, %s%sname %s%s",
         at, d->numel, d->layers, d->unit, t->together, t->every, d->uses, d->flags,
-        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, slices, hash, d->name);
+        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, slices, divisor, hash,
+        d->name);
     return 1;
 }
 
@@ -235,13 +237,14 @@ static zero_result zp_build_apart(zero_ctx *z) {
     zp_ring *r = &z->ring;
     const size_t bytes = z->plan.file_bytes;
     if (!r->stops) return ZERO_OK;
+    r->disk = &z->disk;
     if (bytes) ZP_TRY(zp_disk_open(&z->disk, z->all, c->folder, bytes, z->disk_pieces));
     z->disk.unchecked = c->no_file_check;
+    if (bytes) z->plan.file_way = zp_disk_way(&z->disk);
     if (bytes && c->log) {
         char text[ZP_TEXT_BYTES];
-        (void)snprintf(text, sizeof text, "a file of %zu bytes in %.200s, by %s, %s", bytes,
-                       c->folder, zp_disk_how(&z->disk),
-                       z->disk.direct ? "past the cache" : "through the system's cache");
+        (void)snprintf(text, sizeof text, "a file of %zu bytes in %.200s, by %s", bytes, c->folder,
+                       z->plan.file_way);
         c->log(c->log_user, ZERO_LOG_INFO, text);
     }
     ZP_TRY(zp_stream_open(&z->updates, &z->device, c->stream, !c->no_overlap, 0, c->threads));

@@ -21,9 +21,18 @@
 /* A function, so that no compiler calls what follows a return of it unreachable. */
 static int zp_checks_on(void) { return ZERO_CHECK; }
 
-enum { ZP_HOOK_FORWARD = 0, ZP_HOOK_FORWARD_END, ZP_HOOK_BACKWARD, ZP_HOOK_BACKWARD_END };
+enum {
+    ZP_HOOK_FORWARD = 0,
+    ZP_HOOK_FORWARD_END,
+    ZP_HOOK_BACKWARD,
+    ZP_HOOK_BACKWARD_END,
+    ZP_HOOK_GATHER,
+    ZP_HOOK_RELEASE,
+    ZP_HOOK_REDUCE
+};
 static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
-                                            "backward_end"};
+                                            "backward_end",  "gather",      "release",
+                                            "reduce_begin"};
 
 #ifdef __CUDACC__
 static zero_result zp_shadow_make(zp_device *d, zp_shadow *s) {
@@ -135,6 +144,13 @@ static zero_result zp_checks_turn(zero_ctx *z, int u, zp_side side, int opens) {
         s->ajar = !locks;
     }
     return ZERO_OK;
+}
+
+/* Unit u's gradients are other ones than were shown. */
+static void zp_checks_cleared(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    for (int i = 0; zp_checks_on() && u < z->layout.units && i < x->members; i++)
+        zp_checks_shadow(z, ZP_GRAD, &x->member[i])->ajar = 0;
 }
 
 /* Locks what no hook shows. */

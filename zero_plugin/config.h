@@ -8,6 +8,7 @@
 
 #define ZP_PREFETCH_MAX 64
 #define ZP_UNITS        (1 << 20) /* layers and units, at most */
+#define ZP_TURNS        (1 << 24) /* calls of a pass that are announced */
 #define ZP_UNLIMITED    1e300
 #define ZP_BELOW_1      0.99999994 /* the largest float */
 
@@ -25,7 +26,7 @@ typedef struct zp_setting {
 #define ZP_SETTING(field) #field, offsetof(zero_config, field), sizeof(((zero_config *)0)->field)
 #define ZP_FLAG           ZP_SIGNED, -ZP_UNLIMITED, ZP_UNLIMITED, 0, 0
 static const zp_setting zp_settings[] = {
-    {ZP_SETTING(stage), ZP_SIGNED, 0, 3, 0, 0},
+    {ZP_SETTING(stage), ZP_SIGNED, 0, ZP_STAGES - 1, 0, 0},
     {ZP_SETTING(micro_steps), ZP_SIGNED, 0, ZP_UNLIMITED, 1, 0},
     {ZP_SETTING(accumulation), ZP_SIGNED, 0, ZERO_ACCUMULATE_SHARDED, 0, 0},
     {ZP_SETTING(type), ZP_SIGNED, 0, ZERO_TYPES - 1, 0, 0},
@@ -43,9 +44,9 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(bucket_numel), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(persistence_numel), ZP_SIGNED, ZERO_NONE, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(open_units), ZP_SIGNED, ZERO_ALL, ZP_UNITS, 0, 0},
-    {ZP_SETTING(optimizer_tier), ZP_SIGNED, 0, ZERO_FILE, 0, 0},
-    {ZP_SETTING(gradient_tier), ZP_SIGNED, 0, ZERO_FILE, 0, 0},
-    {ZP_SETTING(parameter_tier), ZP_SIGNED, 0, ZERO_FILE, 0, 0},
+    {ZP_SETTING(optimizer_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0},
+    {ZP_SETTING(gradient_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0},
+    {ZP_SETTING(parameter_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0},
     {ZP_SETTING(offload_share), ZP_REAL, 0, 1, 1, 0},
     {ZP_SETTING(no_file_check), ZP_FLAG},
     {ZP_SETTING(delay_from), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
@@ -129,17 +130,18 @@ static zero_result zp_setting_check(const zp_setting *s, const zero_config *c, c
 
 /* Those of what travels packed. */
 static void zp_config_coded(const zero_config *c, char *text, size_t bytes) {
+    const zp_policy *stage = &zp_policies[c->stage];
     const int weights = c->weight_bits && !zp_codec_of(c->weight_bits);
     if (weights || (c->gradient_bits && !zp_codec_of(c->gradient_bits)))
         (void)snprintf(text, bytes, "%s is %d, expected 8 or 4, or 0: as they are stored",
                        weights ? "weight_bits" : "gradient_bits",
                        weights ? c->weight_bits : c->gradient_bits);
-    else if (c->weight_bits && c->stage < 3)
+    else if (c->weight_bits && stage->parameters == ZP_WHOLE)
         (void)snprintf(text, bytes,
                        "weight_bits is %d: at stage %d a rank has no exact shard beside the "
                        "weights it computes with; it is for stage 3",
                        c->weight_bits, c->stage);
-    else if (c->gradient_bits && c->stage < 1)
+    else if (c->gradient_bits && stage->state == ZP_WHOLE)
         (void)snprintf(text, bytes,
                        "gradient_bits is %d: at stage 0 reduced gradients are gathered whole on "
                        "every rank; it is for stages 1 to 3",
@@ -168,17 +170,13 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
     if (!c->grads)
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
     if (scaler->fixed == 0 && c->type != ZERO_F16) scaler->fixed = 1;
-#ifdef _OPENMP
-    const int all = omp_get_max_threads(), each = getenv("OMP_NUM_THREADS") ? all : all / crowd;
-    if (!c->threads) c->threads = each > 1 ? each : 1;
-#else
-    c->threads = 1;
-#endif
+    c->threads = zp_threads(c->threads, crowd);
     const int tiers = c->optimizer_tier || c->gradient_tier || c->parameter_tier;
     const int files = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE
                       || c->parameter_tier == ZERO_FILE;
-    const int whole =
-        c->stage < 2 || (c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
+    const zp_policy *stage = &zp_policies[c->stage];
+    const int whole = stage->gradients == ZP_WHOLE
+                      || (c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
     text[0] = 0;
     if (c->no_master && c->type != ZERO_BF16)
         (void)snprintf(text, bytes,
@@ -205,7 +203,7 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
                        "parameters and gradients on the device and updates at once");
     else if (files && !c->folder)
         (void)snprintf(text, bytes, "a tier is FILE, and folder is NULL");
-    else if (c->parameter_tier && c->stage < 3)
+    else if (c->parameter_tier && stage->parameters == ZP_WHOLE)
         (void)snprintf(
             text, bytes,
             "parameter_tier is %d: at stage %d parameters are whole on every rank; it is "
@@ -216,12 +214,12 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
             text, bytes,
             "gradient_tier is FILE: whole gradients are in memory at stages 0 and 1, and "
             "where several micro-steps accumulate LOCAL");
-    else if (c->shard_ranks && c->stage < 1)
+    else if (c->shard_ranks && stage->state == ZP_WHOLE)
         (void)snprintf(text, bytes,
                        "shard_ranks is %d: at stage 0 nothing is sharded, and every rank is a "
                        "replica; it is for stages 1 to 3",
                        c->shard_ranks);
-    else if (c->second_ranks && c->stage < 3)
+    else if (c->second_ranks && stage->parameters == ZP_WHOLE)
         (void)snprintf(text, bytes,
                        "second_ranks is %d: at stage %d parameters are whole on every rank; it is "
                        "for stage 3",

@@ -17,9 +17,9 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int spans;           /* that this rank updates of it */
     int gathers;         /* per step */
     int buffer[2];       /* -1: none now */
-    int parameter_opens, forward_opens, backward_opens;
+    int parameter_opens, forward_opens, backward_opens, held; /* held: by zero_gather */
     uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
-    int writes;               /* outermost backwards that ended in this micro-step */
+    int writes, reduced; /* outermost backwards that ended in this pass; reductions in a step */
     int touched;  /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
     int pending;  /* in the bucket that is not yet issued */
     int offloads; /* tiers are for it */
@@ -336,10 +336,10 @@ static zero_result zp_differs(zero_ctx *z) {
         "steps",     "skipped", "iteration", "last_overflow", "scale",
         "hysteresis"};
     const zp_control *c = &z->report;
-    const char *of = c->differs < ZP_COUNTERS ? "at the step before" : "of the counters";
+    const char *of = c->differs < ZP_COUNTERS ? "at an earlier step" : "of the counters";
     if (c->differs == ZP_CALL)
         return z->dead = zp_fail(
-                   z, ZERO_ERR_MISMATCH, "at the step before rank 0 called %s, rank %d %s",
+                   z, ZERO_ERR_MISMATCH, "at an earlier step rank 0 called %s, rank %d %s",
                    zp_call_said(c->differing[0]), c->differs_rank, zp_call_said(c->differing[1]));
     return z->dead = zp_fail(z, ZERO_ERR_MISMATCH, "%s %s is %.9g on rank 0, %.9g on rank %d",
                              words[(unsigned)c->differs % ZP_VERDICT], of, c->differing[0],

@@ -84,6 +84,7 @@ static zero_result zp_event_record(zp_stream *s, zp_event *e) {
         e->lane = NULL;
     return ZERO_OK;
 }
+static int zp_event_passed(const zp_event *e) { return zp_lane_reached(e); }
 /* The host waits. */
 static zero_result zp_event_sync(zp_device *d, zp_event *e) {
     if (zp_lane_reached(e)) return ZERO_OK;

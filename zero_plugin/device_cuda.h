@@ -292,6 +292,9 @@ static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
     return ZERO_OK;
 }
 /* The host waits. */
+static int zp_event_passed(const zp_event *e) {
+    return zp_told(cudaEventQuery(e->cuda)) == cudaSuccess;
+}
 static zero_result zp_event_sync(zp_device *d, zp_event *e) {
     zp_record *r = zp_record_wait(d->recorder, ZERO_TRACK_HOST, e->after);
     const double start = r ? zp_seconds() : 0;

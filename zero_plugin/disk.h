@@ -3,7 +3,7 @@
    One file per rank, of its full size from the beginning, and without a name as soon as it is open:
    whatever ends the process, nothing stays behind. Arrays lie in it in pieces of ZP_PIECE_NUMEL
    elements, each read and written as a whole, past the system's cache where the file system allows
-   that.
+   that; where it does not, a piece's write ends when the cache has written it out.
 
    THE WALK OF ONE PIECE of a unit's update (a step; the stream `updates` and the file's lanes)
      updates zp_ring_fill: gives the piece's lane a task that reads it into the next place of the
@@ -24,7 +24,7 @@
 #pragma once
 
 #include "group.h"
-#include "rings.h"
+#include "uring.h"
 
 #include <sys/statvfs.h>
 
@@ -75,6 +75,11 @@ static zero_result zp_disk_failed(const zp_transfer *t, size_t done, int code) {
 /* A call that was interrupted, or could not be made just now, is made again. */
 static int zp_disk_again(int code) { return code == EINTR || code == EAGAIN; }
 
+/* A file system, or a kernel, that has no such files or calls; other errors would come again. */
+static int zp_disk_refuses(int code) {
+    return code == EINVAL || code == EOPNOTSUPP || code == EISDIR || code == ENOSYS;
+}
+
 /* Bytes that were moved of what is left; 0: the file ends; -1, and errno. */
 static ssize_t zp_disk_some(zp_disk *f, const zp_transfer *t, size_t done) {
     char *memory = t->memory + done;
@@ -84,6 +89,18 @@ static ssize_t zp_disk_some(zp_disk *f, const zp_transfer *t, size_t done) {
         return zp_rings_move(&f->rings, t->piece % ZP_DISK_LANES, f->fd, memory, left, at,
                              t->writes);
     return t->writes ? pwrite(f->fd, memory, left, at) : pread(f->fd, memory, left, at);
+}
+
+/* What the cache has of a piece is written out: an error is told now, and what is left to write
+   does not pile up. 0; -1, and errno. */
+static int zp_disk_out(const zp_disk *f, const zp_transfer *t) {
+#ifdef SYNC_FILE_RANGE_WRITE
+    const unsigned how =
+        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (!f->direct && t->writes && sync_file_range(f->fd, (off_t)t->at, (off_t)t->bytes, how) < 0)
+        return zp_disk_refuses(errno) ? 0 : -1;
+#endif
+    return 0;
 }
 
 static zero_result zp_disk_move(const zp_transfer *t) {
@@ -96,6 +113,8 @@ static zero_result zp_disk_move(const zp_transfer *t) {
         if (n <= 0) return zp_disk_failed(t, done, n < 0 ? errno : 0);
         done += (size_t)n;
     }
+    while (zp_disk_out(f, t))
+        if (!zp_disk_again(errno)) return zp_disk_failed(t, 0, errno);
     __atomic_add_fetch(t->writes ? &f->written_bytes : &f->read_bytes, t->bytes, __ATOMIC_RELAXED);
     if (t->writes || !f->sum[t->piece] || f->sum[t->piece] == zp_disk_sum(t->memory, t->bytes))
         return ZERO_OK;
@@ -143,34 +162,30 @@ static int zp_disk_aligned(int fd) {
     return 1;
 }
 
-/* A file system, or a kernel, that has no such files; whatever else is wrong would be so again. */
-static int zp_disk_refuses(int code) {
-    return code == EINVAL || code == EOPNOTSUPP || code == EISDIR || code == ENOSYS;
-}
-
-ZP_UNUSED static int zp_disk_unnamed(const zp_disk *f, int flags) {
-    for (;;) {
-        const int fd = open(f->folder, flags | O_RDWR | O_CLOEXEC, 0600);
-        if (fd >= 0 || !zp_disk_again(errno)) return fd;
-    }
-}
-/* A file without a name; past the cache if that can be had. -1, and errno. */
-static int zp_disk_make(zp_disk *f) {
+/* A file without a name. -1, and errno. */
+static int zp_disk_make(const zp_disk *f) {
     char path[ZP_TEXT_BYTES];
-#if defined(O_DIRECT) && defined(O_TMPFILE)
-    int fd = zp_disk_unnamed(f, O_TMPFILE | O_DIRECT);
-    f->direct = fd >= 0 && zp_disk_aligned(fd);
-    if (fd >= 0 && !f->direct) (void)close(fd);
-    if (!f->direct && (fd >= 0 || zp_disk_refuses(errno))) fd = zp_disk_unnamed(f, O_TMPFILE);
+#ifdef O_TMPFILE
+    int fd = -1;
+    do fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    while (fd < 0 && zp_disk_again(errno));
     if (fd >= 0 || !zp_disk_refuses(errno)) return fd;
 #endif
     if (snprintf(path, sizeof path, "%s/zero-XXXXXX", f->folder) >= (int)sizeof path) {
         errno = ENAMETOOLONG;
         return -1;
     }
-    const int named = mkstemp(path);
+    const int named = mkostemp(path, O_CLOEXEC);
     if (named >= 0) (void)unlink(path);
     return named;
+}
+/* From here on transfers pass the cache by, if the file system lets them. Room was made before:
+   where it has no way of its own to do that, single bytes are written. */
+static void zp_disk_pass(zp_disk *f) {
+#ifdef O_DIRECT
+    const int flags = fcntl(f->fd, F_GETFL);
+    f->direct = flags >= 0 && zp_disk_aligned(f->fd) && !fcntl(f->fd, F_SETFL, flags | O_DIRECT);
+#endif
 }
 
 /* The file with room for all its bytes; an error says how many are wanted and there. */
@@ -192,6 +207,7 @@ static zero_result zp_disk_open(zp_disk *f, zp_group *g, const char *folder, siz
         return zp_error(
             g, ZERO_ERR_MEMORY, "rank %d needs %zu bytes in %s, where %llu are free: %s", g->rank,
             bytes, folder, (unsigned long long)space.f_bavail * space.f_frsize, strerror(full));
+    zp_disk_pass(f);
     for (; f->lanes < ZP_DISK_LANES; f->lanes++) {
         ZP_TRY(zp_lane_open(&f->lane[f->lanes], 1));
         f->lane[f->lanes].track = ZERO_TRACK_FILE + f->lanes;
@@ -200,9 +216,13 @@ static zero_result zp_disk_open(zp_disk *f, zp_group *g, const char *folder, siz
     return ZERO_OK;
 }
 
-/* How the file is read and written, for the log. */
-static const char *zp_disk_how(const zp_disk *f) {
-    return f->rings.n ? "io_uring" : "pread and pwrite of threads";
+/* How the file is read and written, in words. */
+static const char *zp_disk_way(const zp_disk *f) {
+    static const char *const ways[2][2] = {
+        {"pread and pwrite of threads, through the system's cache",
+         "pread and pwrite of threads, past the cache"},
+        {"io_uring, through the system's cache", "io_uring, past the cache"}};
+    return ways[f->rings.n > 0][f->direct];
 }
 
 static void zp_disk_sync(zp_disk *f) {

@@ -55,11 +55,18 @@ write_unit() {
         if (!lines) fail(name " is missing")
         close(rooms name)
     }
-    /^#if __has_include/ { inside = 1; next }
+    /^#if __has_include/ {
+        print "/* ROOMS, in this order:"
+        while ((getline line < FILENAME) > 0) if (sub(/^#include "zero_plugin\//, "     ", line)) {
+            sub(/\.h" +\/\*/, " -", line); sub(/ \*\/$/, "", line); print line
+        }
+        print "*/"
+        inside = 1; next
+    }
     inside && /^#else/ { skips = 1 }
     inside && /^#endif/ { inside = skips = 0; next }
     skips { next }
-    /^#include "zero_plugin\/[a-z0-9_]+\.h"$/ { name = $0; gsub(/^#include "zero_plugin\/|"$/, "", name); room(name); next }
+    /^#include "zero_plugin\/[a-z0-9_]+\.h"/ { name = $0; gsub(/^#include "zero_plugin\/|".*/, "", name); room(name); next }
     { print }
     END { if (failed) exit 1 }' "$here/zero_plugin.cu"
 }

@@ -163,6 +163,7 @@ typedef struct zp_meter {              /* counted where it is issued */
     uint64_t verdict_bytes;            /* of the agreement that ends each step */
     uint64_t control_bytes;            /* of the host's exchanges and broadcasts */
     uint64_t reductions, gathers;
+    uint64_t gather_bytes;  /* the part of sent_bytes that is gathers of parameters */
     size_t allocated_bytes; /* of memory; of a single piece, this rank's share */
 } zp_meter;
 
@@ -305,6 +306,7 @@ static zero_result zp_issue(zp_stream *s, const zp_op *op, int n) {
         g->meter.mapped_bytes += op[i].in_place ? bytes : 0;
         g->meter.reductions += op[i].kind == ZP_REDUCE_SCATTER;
         g->meter.gathers += op[i].kind == ZP_ALL_GATHER;
+        g->meter.gather_bytes += op[i].channel == ZP_PARAMETERS ? bytes : 0;
     }
     const zero_event_kind kind = op->unit < 0                    ? ZERO_EVENT_AGREE
                                  : op->kind == ZP_REDUCE_SCATTER ? ZERO_EVENT_REDUCTION

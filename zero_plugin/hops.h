@@ -80,7 +80,7 @@ static void zp_hops_task(const void *args, size_t n, int threads) {
 }
 
 static zero_result zp_packed_reduction(zero_ctx *z, zp_stream *s, const zp_op *op) {
-    const zp_hops_args a = {z, *op, z->adding == ZP_EACH_REDUCED && z->micro > 0};
+    const zp_hops_args a = {z, *op, z->adding == ZP_EACH_REDUCED && z->live[op->unit].reduced > 0};
     const uint64_t sent = zp_op_cost(op);
     const size_t unit = (size_t)op->group->nranks * zp_packed_bytes(op->codec, op->shard);
     ZP_TRY(zp_failure_result(op->group->failure));

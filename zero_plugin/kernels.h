@@ -33,7 +33,8 @@ typedef struct zp_control { /* device memory; written by the agreement and by th
     double divisor;          /* the group's */
     int hysteresis;          /* left of the loss scale's */
     int differs,
-        differs_rank;    /* the word of the verdict that is not rank 0's, and whose; 0: none */
+        differs_rank;    /* the word of the verdict that is not rank 0's, and whose; 0: none. The
+                            first stays, until the host asks: no step is taken from there */
     double differing[2]; /* rank 0's, and that rank's */
     int64_t iteration, last_overflow;
     int fed; /* which copy of the errors that are fed back is of the last step taken: 0 or 1 */
@@ -180,7 +181,6 @@ ZP_FN void zp_judge_at(const zp_judge_args *a, size_t one) {
     zp_control *c = a->control;
     c->sumsq = 0;
     c->bad_unit = -1;
-    c->differs = 0;
     const int words = ZP_VERDICT + a->units;
     for (int u = 0; u < a->units; u++) { /* in an order that no layout of the ranks changes */
         double unit = 0;
@@ -395,6 +395,18 @@ ZP_FN void zp_fetch_at(const zp_fetch_args *a, size_t i) {
     zp_store(a->to, a->to_type, i, factor * zp_load(a->from, a->from_type, i));
 }
 ZP_KERNEL(zp_fetch, zp_fetch_args, 32768)
+
+/* Gradients of which the sum is divided by another number. */
+typedef struct zp_rescale_args {
+    void *g;
+    zero_type type;
+    float factor;
+} zp_rescale_args;
+
+ZP_FN void zp_rescale_at(const zp_rescale_args *a, size_t i) {
+    zp_store(a->g, a->type, i, a->factor * zp_load(a->g, a->type, i));
+}
+ZP_KERNEL(zp_rescale, zp_rescale_args, 32768)
 
 /* The norm by blocks, the fold and the sum: by hand where the device is a GPU, with the same bits.
  */

@@ -22,9 +22,17 @@
 #define ZP_PRAGMA(text) _Pragma(#text)
 #define ZP_SIMD         ZP_PRAGMA(omp simd)
 #define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
+/* As many as were asked for; of 0 a share of OpenMP's, unless the environment says how many. */
+ZP_UNUSED static int zp_threads(int asked, int crowd) {
+    const int all = omp_get_max_threads(), each = getenv("OMP_NUM_THREADS") ? all : all / crowd;
+    return asked ? asked : each > 1 ? each : 1;
+}
+ZP_UNUSED static void zp_set_threads(int n) { omp_set_num_threads(n); }
 #else
 #define ZP_SIMD
 #define ZP_OMP_FOR(WORTH)
+ZP_UNUSED static int zp_threads(int asked, int crowd) { return 1; }
+ZP_UNUSED static void zp_set_threads(int n) {}
 #endif
 
 /* threads: how many of OpenMP's a task may use. */

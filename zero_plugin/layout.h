@@ -32,6 +32,7 @@ typedef struct zp_tensor {
     zero_group *slice_group; /* of zero_tensor_slice, if the rule needs it; NULL: it is whole */
     int slices;              /* ranks of that */
     size_t outer;            /* rows of a layer, of each of which this rank has a part */
+    int divisor;             /* of its gradient's sum over the ranks; 0: the context's */
 } zp_tensor;
 
 typedef struct zp_matrix {

@@ -71,12 +71,13 @@ typedef struct zp_policy {
     zero_accumulation accumulation;        /* its default */
 } zp_policy;
 
-static const zp_policy zp_policies[4] = {
+static const zp_policy zp_policies[] = {
     {ZP_WHOLE, ZP_WHOLE, ZP_WHOLE, ZERO_ACCUMULATE_LOCAL},
     {ZP_SHARD, ZP_WHOLE, ZP_WHOLE, ZERO_ACCUMULATE_LOCAL},
     {ZP_SHARD, ZP_SHARD, ZP_WHOLE, ZERO_ACCUMULATE_SHARDED},
     {ZP_SHARD, ZP_SHARD, ZP_SHARD, ZERO_ACCUMULATE_SHARDED},
 };
+enum { ZP_STAGES = sizeof zp_policies / sizeof *zp_policies };
 
 /* How the micro-steps of a step become one gradient. */
 typedef enum zp_adding {

@@ -45,9 +45,8 @@ static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
 /* Touches every page. 0: the system has no room for them (a small /dev/shm), which would otherwise
    end the process at the first write. */
 static int zp_populate(char *p, size_t bytes) {
-#ifdef __linux__
-    if (madvise(p, bytes, 23 /* MADV_POPULATE_WRITE, Linux 5.14 */) && errno != EINVAL) return 0;
-#endif
+    const int populate = 23; /* MADV_POPULATE_WRITE, Linux 5.14 */
+    if (ZP_LINUX && madvise(p, bytes, populate) && errno != EINVAL) return 0;
     memset(p, 0, bytes);
     return 1;
 }
@@ -450,4 +449,6 @@ static const zp_transport zp_mpi_row = {
     zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_cost,  NULL,          zp_mpi_abort,  zp_mpi_leave,
     zp_mpi_swap,     zp_mpi_cut,       zp_mpi_uncut, NULL,          zp_seats_view, zp_mpi_room};
 
+#else
+#define zp_mpi_row zp_lacking
 #endif

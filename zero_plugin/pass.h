@@ -3,7 +3,6 @@
 
 #include "pointers.h"
 #include "replicas.h"
-#include "second.h"
 #include "hops.h"
 
 /* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
@@ -95,29 +94,32 @@ static zero_result zp_turn_all(zero_ctx *z) {
     return zp_checks_seal(z, ZP_SEAL);
 }
 
-/* The outermost begin that needs u's parameters: they are on their way or there, and so are the
-   next units'. */
-static zero_result zp_parameters_open(zero_ctx *z, int u) {
+/* u's parameters are on their way or there, and stay, and so are the next units'. */
+static zero_result zp_parameters_take(zero_ctx *z, zero_turn_kind kind, int u) {
     int fill[ZP_PREFETCH_MAX + 1];
-    zp_live *live = &z->live[u];
+    char open[128];
     zp_trace *t = &z->trace[z->pass];
     zp_pool *pool = &z->pool[ZP_PARAM];
     const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
-    if (live->parameter_opens++) return ZERO_OK;
+    ZP_TRY(zp_order_follow(z, kind, u));
     zp_trace_visit(t, u);
     const int n = zp_schedule(z, t, u, wraps, fill);
-    if (n < 0) {
-        char open[128];
-        live->parameter_opens--;
-        return zp_fail(
-            z, ZERO_ERR_STATE,
-            "unit %d: all %d gather buffers belong to units that have begun and not ended "
-            "(%s); raise open_units (ZERO_ALL: all of them), or prefetch",
-            u, pool->n, zp_pool_open(pool, open, sizeof open));
-    }
+    if (n < 0) zp_order_again(t);
+    ZP_UNTIMELY(z, n < 0,
+                "unit %d: all %d gather buffers belong to units that have begun and not ended "
+                "(%s); raise open_units (ZERO_ALL: all of them), or prefetch",
+                u, pool->n, zp_pool_open(pool, open, sizeof open));
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
-    const int b = live->buffer[ZP_PARAM] = zp_pool_find(pool, u);
-    if (b >= 0) pool->buffer[b].open++;
+    zp_pool_hold(pool, u, 1);
+    return ZERO_OK;
+}
+
+/* The outermost begin that needs them. */
+static zero_result zp_parameters_open(zero_ctx *z, zero_turn_kind kind, int u) {
+    zp_live *live = &z->live[u];
+    if (!live->parameter_opens) ZP_TRY(zp_parameters_take(z, kind, u));
+    if (live->parameter_opens++) return ZERO_OK;
+    live->buffer[ZP_PARAM] = zp_pool_find(&z->pool[ZP_PARAM], u);
     ZP_DO(z, zp_event_wait(&z->compute, live->gathered));
     return zp_checks_turn(z, u, ZP_PARAM, 1);
 }
@@ -129,8 +131,7 @@ static zero_result zp_parameters_close(zero_ctx *z, int u) {
     ZP_TRY(zp_checks_turn(z, u, ZP_PARAM, 0));
     if (live->buffer[ZP_PARAM] < 0) return ZERO_OK;
     zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAM]];
-    b->open--;
-    b->used = ++pool->clock;
+    zp_pool_hold(pool, u, -1);
     live->buffer[ZP_PARAM] = -1;
     return zp_check(z, zp_event_record(&z->compute, b->released));
 }
@@ -138,13 +139,14 @@ static zero_result zp_parameters_close(zero_ctx *z, int u) {
 /* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
    becomes the gradient. */
 static zero_result zp_collect_unit(zero_ctx *z, int u, int last) {
-    if (last && z->micro == 0) return ZERO_OK; /* one micro-step: nothing to add up */
+    const int first = z->live[u].reduced == 0;
+    if (last && first) return ZERO_OK; /* one micro-step: nothing to add up */
     zp_array *sums = &z->array[ZP_SUM];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const size_t n = z->layout.unit[u].padded;
     const zp_collect_args add = {(float *)(void *)zp_array_at(sums, u, 0),
-                                 zp_unit_memory(z, ZP_GRAD, u), z->array[ZP_GRAD].type,
-                                 z->micro == 0, last};
+                                 zp_unit_memory(z, ZP_GRAD, u), z->array[ZP_GRAD].type, first,
+                                 last};
     zp_record *r = zp_slice_begin(s, ZERO_EVENT_NORM, u, (uint64_t)n * sizeof(float));
     const zero_result result = zp_collect(s, &add, n / ZP_WIDE);
     zp_slice_end(s, r);
@@ -157,7 +159,7 @@ static zp_op zp_reduce_op(zero_ctx *z, int u) {
     op.target = (size_t)(zp_unit_mean(z, u) - z->memory[ZP_GRAD].base);
     op.sum = zp_unit_sums(z, u);
     op.scale = z->replicas.group ? 1 : zp_sum_scale(z);
-    op.accumulate = z->adding == ZP_EACH_REDUCED && z->micro > 0 && !zp_mean_adds(z, u);
+    op.accumulate = z->adding == ZP_EACH_REDUCED && z->live[u].reduced > 0 && !zp_mean_adds(z, u);
     op.codec = zp_unit_codec(z, ZP_REDUCE_SCATTER, u);
     return op;
 }
@@ -176,11 +178,25 @@ static zero_result zp_bucket_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) 
     return zp_send(z, &z->stream[ZP_GRADIENTS], z->ops, z->nbucket);
 }
 
-/* Enqueues what follows the backward of the bucket's units in this micro-step. */
+/* A pass of several micro-steps, each of which is reduced, or collected, by itself. */
+static int zp_rounds(const zero_ctx *z) { return z->together > 1 && z->adding != ZP_IN_PLACE; }
+
+/* All of u's backwards of this pass have ended. */
+static int zp_unit_written(const zero_ctx *z, int u) {
+    return z->live[u].writes >= z->layout.unit[u].uses * z->together;
+}
+
+/* What u has now is of the step's last micro-step. */
+static int zp_unit_last(const zero_ctx *z, int u) {
+    return zp_rounds(z) ? zp_unit_written(z, u) : z->micro + 1 == z->micro_steps;
+}
+
+/* Enqueues what follows the backward of the bucket's units in a micro-step: of all the last one, or
+   of none. */
 static zero_result zp_bucket_flush(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    const int last = z->micro + 1 == z->micro_steps, collects = z->adding == ZP_COLLECTED;
     if (!z->nbucket) return ZERO_OK;
+    const int last = zp_unit_last(z, z->bucket[0]), collects = z->adding == ZP_COLLECTED;
     for (int i = 0; i < z->nbucket; i++) {
         ZP_DO(z, zp_event_wait(s, z->live[z->bucket[i]].written));
         if (zp_delays(z)) ZP_DO(z, zp_host_mean_read(z, s, z->bucket[i]));
@@ -195,6 +211,7 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     if (last) ZP_DO(z, zp_replicas_sum(z));
     for (int i = 0; i < z->nbucket; i++) {
         const int u = z->bucket[i], writes = last || !z->array[ZP_SUM].share;
+        if (last) ZP_DO(z, zp_gradient_divide(z, u));
         if (last) ZP_DO(z, zp_gradient_norm(z, u));
         if (zp_mean_filed(z, u) && writes) ZP_DO(z, zp_mean_push(z, u, zp_mean_write_task));
     }
@@ -205,6 +222,7 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
         if (last) ZP_DO(z, zp_host_send(z, z->bucket[i]));
         if (last && z->pending) ZP_TRY(zp_turn_unit(z, z->bucket[i], live->reduction));
         live->pending = 0;
+        live->reduced++;
         live->buffer[ZP_GRAD] = -1;
     }
     z->nbucket = 0;
@@ -217,9 +235,12 @@ static zero_result zp_bucket_add(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     const int b = live->buffer[ZP_GRAD];
     if (b >= 0) z->pool[ZP_GRAD].buffer[b].open = 0; /* its next user waits for `reduction` */
-    if (z->bucket_filled && z->bucket_filled + numel > z->bucket_numel) ZP_TRY(zp_bucket_flush(z));
+    const int full = z->bucket_filled + numel > z->bucket_numel;
+    if (z->nbucket && (full || zp_unit_last(z, u) != zp_unit_last(z, z->bucket[0])))
+        ZP_TRY(zp_bucket_flush(z));
     ZP_DO(z, zp_event_record(&z->compute, live->written));
     live->pending = 1;
+    if (zp_rounds(z)) live->touched = 0;
     z->bucket[z->nbucket++] = u;
     z->bucket_filled += numel;
     return z->bucket_filled >= z->bucket_numel ? zp_bucket_flush(z) : ZERO_OK;
@@ -269,21 +290,18 @@ static zero_result zp_gradient_clear(zero_ctx *z, int u, int all) {
 static zero_result zp_gradient_touch(zero_ctx *z, int u, int clear_all) {
     zp_live *live = &z->live[u];
     if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
+    if (live->pending) ZP_TRY(zp_bucket_flush(z));
     ZP_TRY(zp_gradient_buffer(z, u));
     ZP_DO(z, zp_event_wait(&z->compute, live->reduction));
     if (live->apart && !zp_doubles(z)) /* it may read them yet */
         ZP_DO(z, zp_host_mean_read(z, &z->compute, u));
     live->touched = 1;
+    zp_checks_cleared(z, u);
     return zp_gradient_clear(z, u, clear_all);
 }
 
 static int zp_reduces_now(const zero_ctx *z) {
     return z->adding != ZP_IN_PLACE || z->micro + 1 == z->micro_steps;
-}
-
-/* All of u's backwards of this micro-step have ended. */
-static int zp_unit_written(const zero_ctx *z, int u) {
-    return z->live[u].writes >= z->layout.unit[u].uses * z->together;
 }
 
 /* Ends a training micro-step: what has not been reduced is, in descending order, then KEEP. */
@@ -293,6 +311,7 @@ static zero_result zp_gradients_finish(zero_ctx *z) {
         const int u = zp_unit_nth(&z->layout, i);
         if ((zp_unit_written(z, u) && !z->live[u].late) || !z->layout.unit[u].numel) continue;
         ZP_TRY(zp_gradient_touch(z, u, 1));
+        z->live[u].writes = z->layout.unit[u].uses * z->together;
         ZP_TRY(zp_bucket_add(z, u));
     }
     return zp_bucket_flush(z);
@@ -303,9 +322,8 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
     const int together = micro == ZERO_TOGETHER;
     if (together) micro = expected;
     ZP_UNTIMELY(z, together && expected, "the step has begun with %d single micro-steps", expected);
-    ZP_REFUSE(z, together && micro_steps > 1 && z->adding != ZP_IN_PLACE,
-              "ZERO_TOGETHER is for gradients that add up where they lie: accumulation LOCAL, "
-              "gradients in f32");
+    ZP_REFUSE(z, together && micro_steps > 1 && z->array[ZP_GRAD].type != ZERO_F32,
+              "ZERO_TOGETHER adds gradients up in f32, these have 16 bit: grads F32");
     ZP_REFUSE(z, micro_steps < 1 || micro_steps > z->cfg.micro_steps,
               "micro_steps is %d, the configuration allows 1..%d", micro_steps, z->cfg.micro_steps);
     ZP_UNTIMELY(z, z->phase == ZP_REDUCED, "zero_step is due after zero_reduce");
@@ -319,6 +337,7 @@ static zero_result zp_pass_begin_train(zero_ctx *z, int micro, int micro_steps) 
     zp_recorder_at(z->device.recorder, z->taken, z->micro);
     for (int u = 0; u < z->layout.all; u++) {
         z->live[u].writes = 0;
+        if (micro == 0) z->live[u].reduced = 0;
         if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
     }
     if (micro == 0) ZP_DO(z, zp_errors_turn(z));
@@ -338,6 +357,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
     ZP_UNTIMELY(z, z->lent == ZP_LENT,
                 "the arrays are the host's: weights are in them, and zero_lend_train is the step");
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
+    ZP_TRY(zp_order_begin(z, kind, micro == ZERO_TOGETHER));
     if (kind == ZERO_EVAL && z->phase == ZP_IDLE) ZP_TRY(zp_turn_all(z));
     ZP_TRY(zp_checks_pass(z));
     if (kind == ZERO_TRAIN) ZP_TRY(zp_pass_begin_train(z, micro, micro_steps));
@@ -374,7 +394,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook(z, "zero_forward_begin", unit));
     ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
-    ZP_TRY(zp_parameters_open(z, unit));
+    ZP_TRY(zp_parameters_open(z, ZERO_TURN_FORWARD, unit));
     zp_live *live = &z->live[unit];
     zp_point(z, ZP_PARAM, unit, zp_unit_shown(z, unit), params);
     if (!live->forward_opens++)
@@ -403,7 +423,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     if (params) ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
-    if (params) ZP_TRY(zp_parameters_open(z, unit));
+    if (params) ZP_TRY(zp_parameters_open(z, ZERO_TURN_BACKWARD, unit));
     if (!live->backward_opens) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 1));
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
@@ -426,18 +446,22 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     if (live->backward_opens == 1) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_parameters_close(z, unit));
     live->with_parameters >>= 1;
-    if (--live->backward_opens || ++live->writes < z->layout.unit[unit].uses * z->together)
-        return ZERO_OK;
-    if (live->late) return ZERO_OK;
+    const int uses = z->layout.unit[unit].uses * (zp_rounds(z) ? 1 : z->together);
+    if (--live->backward_opens || ++live->writes % uses || live->late) return ZERO_OK;
     return zp_reduces_now(z) && z->layout.unit[unit].numel ? zp_bucket_add(z, unit) : ZERO_OK;
 }
 
 static zero_result zp_hook_pass_end(zero_ctx *z) {
     ZP_ENTER(z, "zero_pass_end", ZP_IN_PASS, "no pass has begun");
-    for (int u = 0; u < z->layout.units; u++)
-        ZP_UNTIMELY(z, z->live[u].forward_opens || z->live[u].backward_opens,
+    for (int u = 0; u < z->layout.units; u++) {
+        const zp_live *live = &z->live[u];
+        ZP_UNTIMELY(z, live->forward_opens || live->backward_opens || live->held,
                     "unit %d: its %s has begun and not ended", u,
-                    z->live[u].forward_opens ? "forward" : "backward");
+                    live->forward_opens    ? "forward"
+                    : live->backward_opens ? "backward"
+                                           : "zero_gather");
+    }
+    ZP_TRY(zp_order_end(z));
     ZP_TRY(zp_checks_lock(z));
     ZP_TRY(zp_checks_compare(z));
     ZP_TRY(zp_checks_seal(z, ZP_SEAL_KEEP));

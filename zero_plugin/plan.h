@@ -1,6 +1,7 @@
 /* plan.h - memory and traffic from layout and configuration alone; the build allocates just that */
 #pragma once
 
+#include "order.h"
 #include "tiers.h"
 #include "through.h"
 #include "coded.h"
@@ -166,7 +167,6 @@ static void zp_plan_bytes(zero_ctx *z) {
     const zp_policy *stage = &z->policy;
     zero_plan *plan = &z->plan;
     const size_t of_p = zp_bytes(a[ZP_PARAM].type), of_g = zp_bytes(a[ZP_GRAD].type);
-    size_t pinned;
     for (int u = 0; u < z->layout.all && stage->parameters == ZP_SHARD; u++)
         if (zp_unit_stays(z, u)) plan->kept_bytes += z->layout.unit[u].padded * of_p;
     plan->param_bytes = zp_plan_share(z, stage->parameters, z->layout.padded) * of_p
@@ -184,7 +184,7 @@ static void zp_plan_bytes(zero_ctx *z) {
     zp_plan_disk(z);
     zp_host_share(z);
     zp_through_plan(z);
-    plan->host_bytes = zp_host_bytes(z, &pinned);
+    plan->host_bytes = zp_host_bytes(z, &plan->pinned_bytes);
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
@@ -239,10 +239,12 @@ static void zp_plan_buffers(zero_ctx *z) {
         + z->bucket_numel * of[ZP_GRAD] + staging;
 }
 
-/* The order that a model of layers has: up, the units used again, down, and those again. */
-static void zp_trace_natural(const zero_ctx *z, zp_trace *t, int backward) {
-    const int n = z->layout.units;
-    t->n = t->at = 0;
+/* The order that was announced; else that of a model of layers: up, the units used again, down, and
+   those again. */
+static void zp_trace_expect(zero_ctx *z, zero_pass kind) {
+    zp_trace *t = &z->trace[kind];
+    const int n = z->layout.units, backward = kind == ZERO_TRAIN;
+    if (zp_order_load(t)) return;
     for (int leg = 0; leg < (backward ? 4 : 2); leg++)
         for (int i = 0; i < n; i++) {
             const int u = leg < 2 ? i : n - 1 - i;
@@ -270,18 +272,27 @@ static int zp_schedule(zero_ctx *z, const zp_trace *t, int unit, int wraps, int 
     return n;
 }
 
-/* Gathers of every unit in one step of the natural order. */
+/* Gathers of every unit in one step of the order that is expected. */
 static void zp_plan_gathers(zero_ctx *z) {
     int fill[ZP_PREFETCH_MAX + 1];
     zp_trace *t = &z->trace[ZERO_TRAIN];
+    zp_pool *pool = &z->pool[ZP_PARAM];
+    const int passes = t->together ? 1 : z->cfg.micro_steps;
     for (int u = 0; u < z->layout.all; u++)
         z->live[u].gathers = zp_unit_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
-    for (int micro = 0; micro < z->cfg.micro_steps; micro++) {
-        zp_trace_natural(z, t, 1);
-        while (t->at < t->n) {
+    for (int pass = 0; pass < passes; pass++) {
+        zp_trace_expect(z, ZERO_TRAIN);
+        for (int i = 0; i < (t->turns ? t->turns : t->n); i++) {
+            const zero_turn *turn = t->turns ? &t->turn[i] : NULL;
+            if (turn && turn->kind == ZERO_TURN_RELEASE) {
+                zp_pool_hold(pool, turn->unit, -1);
+                continue;
+            }
             const int unit = t->unit[t->at++];
-            const int n = zp_schedule(z, t, unit, micro + 1 < z->cfg.micro_steps, fill);
-            for (int i = 0; i < n; i++) z->live[fill[i]].gathers++;
+            const int n = zp_schedule(z, t, unit, pass + 1 < passes, fill);
+            for (int k = 0; k < n; k++) z->live[fill[k]].gathers++;
+            zp_pool_hold(pool, unit, 1);
+            if (!turn || turn->kind != ZERO_TURN_GATHER) zp_pool_hold(pool, unit, -1);
         }
     }
     t->at = 0;
@@ -302,16 +313,20 @@ static zp_op zp_verdict_op(zero_ctx *z) {
     return op;
 }
 
-/* Bytes that this rank sends for unit u in a step: at stage 0 gradients are gathered. */
-static size_t zp_plan_sent(zero_ctx *z, int u) {
+/* Bytes that this rank sends for unit u in a step: for its gathers, at stage 0 of gradients; and in
+   all. */
+static size_t zp_plan_gathers_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     zp_op gather = zp_op_make(z, gathered, ZP_ALL_GATHER, u);
-    zp_op reduce = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
     gather.codec = zp_unit_codec(z, ZP_ALL_GATHER, u);
-    reduce.codec = zp_unit_codec(z, ZP_REDUCE_SCATTER, u);
     return (size_t)(z->live[u].gathers - z->live[u].near) * zp_op_cost(&gather)
-           + (size_t)zp_plan_reductions(z, u) * zp_op_cost(&reduce) + zp_deal_sent(z, u)
-           + zp_replicas_sent(z, u) + zp_near_sent(z, u);
+           + zp_near_sent(z, u);
+}
+static size_t zp_plan_sent(zero_ctx *z, int u) {
+    zp_op reduce = zp_op_make(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
+    reduce.codec = zp_unit_codec(z, ZP_REDUCE_SCATTER, u);
+    return zp_plan_gathers_sent(z, u) + (size_t)zp_plan_reductions(z, u) * zp_op_cost(&reduce)
+           + zp_deal_sent(z, u) + zp_replicas_sent(z, u);
 }
 
 static void zp_plan_traffic(zero_ctx *z) {
@@ -321,6 +336,7 @@ static void zp_plan_traffic(zero_ctx *z) {
         const size_t sent = zp_plan_sent(z, u);
         z->plan.sent_bytes += sent;
         z->plan.near_bytes += zp_near_sent(z, u);
+        if (z->policy.state == ZP_SHARD) z->plan.gather_bytes += zp_plan_gathers_sent(z, u);
         z->plan.replica_bytes += zp_replicas_sent(z, u);
         if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
     }
@@ -339,9 +355,16 @@ static void zp_plan_close(zero_ctx *z) {
         free(z->pool[i].held_by);
         free(z->trace[i].unit);
         memset(&z->pool[i], 0, sizeof z->pool[i]);
-        memset(&z->trace[i], 0, sizeof z->trace[i]);
+        z->trace[i].unit = NULL;
     }
     zp_layout_close(&z->layout);
+}
+
+/* Begin hooks of a pass that are learnt, at most: a million of all micro-steps together. */
+static size_t zp_plan_visits(const zero_ctx *z, int kind) {
+    const size_t micro_steps =
+        kind == ZERO_TRAIN && z->adding == ZP_IN_PLACE ? (size_t)z->cfg.micro_steps : 1;
+    return zp_min(4 * (size_t)z->layout.all * micro_steps, 1 << 20);
 }
 
 static zero_result zp_plan_memory(zero_ctx *z) {
@@ -350,8 +373,9 @@ static zero_result zp_plan_memory(zero_ctx *z) {
     z->array[0].part = (zp_kept *)calloc(ZP_ARRAYS_AND_TWINS * units, sizeof(zp_kept));
     int made = z->live && z->array[0].part;
     for (int i = 0; i < 2; i++) {
+        const size_t turns = (size_t)z->trace[i].turns;
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
-        z->trace[i].cap = (int)(4 * units + 16);
+        z->trace[i].cap = (int)zp_max(4 * units + 16, zp_max(turns, zp_plan_visits(z, i)));
         z->trace[i].unit = (int *)calloc((size_t)z->trace[i].cap, sizeof *z->trace[i].unit);
         z->pool[i].held_by = (int *)calloc(units, sizeof *z->pool[i].held_by);
         made &= z->pool[i].buffer && z->pool[i].held_by && z->trace[i].unit;
@@ -414,7 +438,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_second_plan(z);
     zp_plan_traffic(z);
     zp_plan_file_traffic(z);
-    zp_trace_natural(z, &z->trace[ZERO_EVAL], 0);
+    zp_trace_expect(z, ZERO_EVAL);
     z->plan.numel = z->layout.numel;
     z->plan.padded_numel = z->layout.padded;
     z->plan.units = z->layout.units + (z->layout.unit[z->layout.units].members > 0);

@@ -31,6 +31,7 @@ typedef struct zp_turn { /* of an array through the ring */
 } zp_turn;
 
 typedef struct zp_ring {
+    zp_disk *disk;
     zp_turn turn[ZP_RINGED];
     zp_stop *stop; /* [stops] in the order of updates, pass by pass */
     size_t stops;
@@ -82,12 +83,12 @@ static zero_result zp_ring_open(zp_ring *r, int u, size_t e, size_t n, char **at
         if (!zp_turn_filed(r, t, r->used)) continue;
         at[k] = zp_turn_place(t, r->used);
         if (t->reads)
-            zp_disk_await(t->array->disk, &t->read[r->used % ZP_RING]);
+            zp_disk_await(r->disk, &t->read[r->used % ZP_RING]);
         else { /* what an update leaves out is padding, and stays zeros */
-            zp_disk_await(t->array->disk, &t->written[r->used % ZP_RING]);
+            zp_disk_await(r->disk, &t->written[r->used % ZP_RING]);
             memset(at[k], 0, n * zp_bytes(t->array->type));
         }
-        ZP_TRY(zp_failure_result(t->array->disk->group->failure));
+        ZP_TRY(zp_failure_result(r->disk->group->failure));
     }
     return ZERO_OK;
 }
@@ -101,8 +102,8 @@ static void zp_ring_close(zp_ring *r) {
 }
 
 /* What was read ahead is forgotten: something else has written to the disk. */
-static void zp_ring_forget(zp_ring *r, zp_disk *d) {
+static void zp_ring_forget(zp_ring *r) {
     if (!r->stops) return;
-    zp_disk_sync(d);
+    zp_disk_sync(r->disk);
     for (int k = 0; k < ZP_RINGED; k++) r->turn[k].asked = r->used;
 }

@@ -3,7 +3,8 @@
    Units that are not resident take turns in buffers. A unit of a pass is used once per direction;
    one that is used more often (tied embeddings), or is much larger than the others, has a buffer
    of its own and keeps its value until parameters change. The order of begin hooks in the last
-   pass says what is gathered next. Pure: the plan runs the same functions to count gathers. */
+   pass, or one that the host has announced, says what is gathered next. Pure: the plan runs the
+   same functions to count gathers. */
 #pragma once
 
 #include "device.h"
@@ -28,6 +29,8 @@ typedef struct zp_pool {
 typedef struct zp_trace { /* units in order of their outermost begin with parameters */
     int *unit;
     int n, at, cap;
+    zero_turn *turn; /* [turns] the host's own order of a pass's calls; NULL: it is learnt */
+    int turns, turned, together;
 } zp_trace;
 
 static int zp_pool_find(const zp_pool *p, int unit) { return p->held_by[unit] - 1; }
@@ -67,6 +70,14 @@ static int zp_pool_take(zp_pool *p, int unit, int own, const int *soon, int nsoo
     return !held;
 }
 
+/* One more reason, or one less, to keep a unit in its buffer, if it has one. */
+static void zp_pool_hold(zp_pool *p, int unit, int more) {
+    const int b = zp_pool_find(p, unit);
+    if (b < 0) return;
+    p->buffer[b].open += more;
+    if (more < 0) p->buffer[b].used = ++p->clock;
+}
+
 /* Notes that `unit` comes now. A host in another order than before edits what was expected. */
 static void zp_trace_visit(zp_trace *t, int unit) {
     int next = t->at;
@@ -76,7 +87,7 @@ static void zp_trace_visit(zp_trace *t, int unit) {
         memmove(t->unit + t->at + 1, t->unit + t->at, (size_t)(t->n - t->at) * sizeof *t->unit);
         t->unit[t->at] = unit;
         t->n++;
-    } else { /* expected now or later: take out what it skipped */
+    } else if (next > t->at) { /* expected later: take out what it skipped */
         memmove(t->unit + t->at, t->unit + next, (size_t)(t->n - next) * sizeof *t->unit);
         t->n -= next - t->at;
     }

@@ -205,5 +205,5 @@ static zero_result zp_mean_push(zero_ctx *z, int u, zp_task_fn task) {
 }
 static int zp_mean_filed(const zero_ctx *z, int u) { return zp_array_filed(&z->array[ZP_MEAN], u); }
 static int zp_mean_adds(const zero_ctx *z, int u) {
-    return zp_mean_filed(z, u) && !z->array[ZP_SUM].share && z->micro > 0;
+    return zp_mean_filed(z, u) && !z->array[ZP_SUM].share && z->live[u].reduced > 0;
 }

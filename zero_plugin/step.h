@@ -202,7 +202,7 @@ static zero_result zp_update_all(zero_ctx *z, const zero_hyper *hyper) {
             ZP_TRY(zp_turn_unit(z, u, z->agreed));
     }
     z->pending = delayed;
-    if (!hyper) zp_ring_forget(&z->ring, &z->disk);
+    if (!hyper) zp_ring_forget(&z->ring);
     if (!hyper) zp_host_wrote(z, &z->array[ZP_PARAM]);
     if (!delayed) zp_gathered_forget(z);
     return ZERO_OK;
@@ -214,11 +214,15 @@ static zero_result zp_report_send(zero_ctx *z) {
     return zp_check(z, zp_event_record(&z->compute, z->reported));
 }
 
+/* Takes the last report, which has come. */
+static zero_result zp_report_take(zero_ctx *z) {
+    z->report = *z->pinned;
+    return z->report.differs ? zp_differs(z) : ZERO_OK;
+}
 /* Waits for the last report. SYNC. */
 static zero_result zp_report(zero_ctx *z) {
     ZP_DO(z, zp_event_sync(&z->device, z->reported)); /* an aborted collective ends as well */
-    z->report = *z->pinned;
-    return z->report.differs ? zp_differs(z) : ZERO_OK;
+    return zp_report_take(z);
 }
 
 /* Decides by what was agreed, and updates or not. `said` 1: a step with h; 2: it is dropped. What
@@ -227,6 +231,9 @@ static zero_result zp_report(zero_ctx *z) {
 static zero_result zp_step_take(zero_ctx *z, int said, const zero_hyper *h) {
     const zp_decide_args decide = {z->control, *h, z->cfg.scaler, !z->cfg.no_overflow_check,
                                    said == 2};
+    /* Nobody may ask what becomes of steps: ranks that differ are told by the first report that has
+       come when a step is taken. */
+    if (z->stepped && zp_event_passed(z->reported)) ZP_TRY(zp_report_take(z));
     if (z->looked) { /* rare: the update waits until nobody reads what it changes */
         ZP_DO(z, zp_stream_sync(&z->compute));
         ZP_DO(z, zp_barrier(z->data));

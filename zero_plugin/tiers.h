@@ -73,9 +73,12 @@ static size_t zp_plan_away(const zero_ctx *z, const zp_array *a) {
     return numel * zp_bytes(a->type);
 }
 
+/* In a step. Of micro-steps in one pass what is reduced at its end is reduced once. */
 static int zp_plan_reductions(const zero_ctx *z, int u) {
+    const int ends = z->live[u].late || u == z->layout.units;
     if (!z->layout.unit[u].numel) return 0;
-    return z->adding == ZP_EACH_REDUCED ? z->cfg.micro_steps : 1;
+    if (z->adding != ZP_EACH_REDUCED || (ends && z->trace[ZERO_TRAIN].together)) return 1;
+    return z->cfg.micro_steps;
 }
 
 /* What goes to and from the file in a step: state both ways, by each pass of the rule; weights are

@@ -22,9 +22,6 @@ ZP_UNUSED static zero_result zp_lacking_join(zp_group *g, const zero_comm *given
 ZP_UNUSED static const zp_transport zp_lacking = {
     "",   zp_lacking_join, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     NULL, zp_local_leave,  NULL, NULL, NULL, NULL, NULL, NULL};
-#ifndef ZERO_WITH_MPI
-#define zp_mpi_row zp_lacking
-#endif
 #ifndef ZERO_WITH_NCCL
 #define zp_nccl_row zp_lacking
 #else

@@ -32,6 +32,24 @@ static zero_result zp_gradient_squares(zero_ctx *z, int u, size_t from, size_t t
     return result;
 }
 
+/* What this rank has of unit u's tensors with a divisor of their own, once it is reduced. */
+static zero_result zp_gradient_divide(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const zp_array *mean = &z->array[ZP_MEAN];
+    const size_t first = (size_t)z->data->rank * x->shard, end = first + x->shard;
+    const int usual = z->cfg.divisor ? z->cfg.divisor : z->all->nranks;
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        const int own = z->tensors[m->tensor].divisor;
+        const size_t from = zp_max(first, m->at), to = zp_min(end, m->at + m->numel);
+        if (!own || own == usual || from >= to) continue;
+        const zp_rescale_args a = {zp_unit_mean(z, u) + (from - first) * zp_bytes(mean->type),
+                                   mean->type, (float)((double)usual / (double)own)};
+        ZP_TRY(zp_rescale(&z->stream[ZP_GRADIENTS], &a, to - from));
+    }
+    return ZERO_OK;
+}
+
 /* The squares of what this rank counts: its shard, of a shard with replicas its piece, and of
    either only the runs between copies. */
 static zero_result zp_gradient_norm(zero_ctx *z, int u) {

@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -390,7 +391,7 @@ static checkpoint_result ck_parse_counters(ck_manifest *m, const cJSON *root, ck
         || !ck_key(o, "iteration", 0, CK_MOST, &c->iteration)
         || !ck_key(o, "last_overflow", -1, CK_MOST, &c->last_overflow)
         || !ck_key(o, "hysteresis", 0, 2147483647, &hysteresis) || !cJSON_IsNumber(scale)
-        || !(scale->valuedouble > 0 && scale->valuedouble < 3.5e38))
+        || !(scale->valuedouble >= (double)FLT_TRUE_MIN && scale->valuedouble <= (double)FLT_MAX))
         return ck_bad(e, "counters");
     c->hysteresis = (int)hysteresis;
     c->scale = (float)scale->valuedouble;

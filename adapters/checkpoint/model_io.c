@@ -207,8 +207,13 @@ void model_close(model_file *f) {
 
 zero_result model_buffers(model_file *f) {
     const size_t row = 4 * (size_t)f->cfg->channels;
-    (void)gpt2_table(f->cfg, NULL, 0, f->table);
+    const int tensors = gpt2_table(f->cfg, NULL, 0, f->table);
+    size_t most = row;
+    for (int i = 0; i < tensors; i++)
+        if (model_total(&f->table[i]) > most) most = model_total(&f->table[i]);
+    most = (most + row - 1) / row * row;
     f->piece = row > PIECE ? row : PIECE / row * row;
+    if (f->piece > most) f->piece = most;
     f->raw = (unsigned char *)malloc(f->piece * 4);
     f->values = (float *)malloc(f->piece * sizeof(float));
     f->turned = (float *)malloc(f->piece * sizeof(float));

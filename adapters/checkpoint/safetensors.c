@@ -400,7 +400,10 @@ static zero_result st_read_parts(const model_file *f, st_header *h) {
     const cJSON *file;
     const int index = model_ends(f->path, ".json");
     h->left = HEADER_MOST;
-    h->part = (st_part *)calloc(index ? FILES_MOST : 1, sizeof *h->part);
+    if (index) MODEL_TRY(st_read_index(f, h));
+    const int names = index ? cJSON_GetArraySize(st_map(h)) : 1;
+    h->part =
+        (st_part *)calloc(names < FILES_MOST ? (size_t)names + 1 : FILES_MOST, sizeof *h->part);
     if (h->part == NULL) return st_no_memory(f);
     if (!index) {
         h->parts = 1;
@@ -410,7 +413,6 @@ static zero_result st_read_parts(const model_file *f, st_header *h) {
         h->part[0].in.bytes = f->bytes;
         return st_read_header(&h->part[0], h);
     }
-    MODEL_TRY(st_read_index(f, h));
     cJSON_ArrayForEach(file, st_map(h)) MODEL_TRY(st_open_part(f, h, file->valuestring));
     return st_check_map(f, h);
 }

@@ -43,7 +43,7 @@ typedef struct ds_reader {
 
     ds_text text; /* a copy */
     cJSON *root;
-    ds_entry entry[DS_CONFIG_KEYS];
+    ds_entry *entry; /* [text.nkeys] */
     int nentries;
 
     ds_state state[DS_IDS];
@@ -186,8 +186,9 @@ static int ds_parse(ds_reader *r) {
 /* ---- index: which row each key has --------------------------------------------------------- */
 
 static int ds_find_row(const char *path) {
+    const size_t length = strlen(path);
     for (int i = 0; i < DS_ROWS; i++)
-        if (strcmp(ds_rows[i].path, path) == 0) return i;
+        if (ds_rows[i].length == length && memcmp(ds_rows[i].path, path, length) == 0) return i;
     return DS_UNKNOWN;
 }
 
@@ -245,31 +246,37 @@ static int ds_entry_of(const ds_reader *r, const char *path) {
 
 static int ds_least(int a, int b) { return a < b ? a : b; }
 
-/* Insertions, deletions, replacements and swaps of neighbours that make b of a; case is nothing. */
-static int ds_distance(const char *a, const char *b) {
+/* Insertions, deletions, replacements and swaps of neighbours that make b of a, at most `most`;
+   case is nothing. */
+static int ds_distance(const char *a, const char *b, int most) {
     const int n = (int)strlen(a), m = (int)strlen(b);
     int d[DS_WORD + 1][DS_WORD + 1];
-    if (n > DS_WORD || m > DS_WORD) return DS_WORD;
+    if (n > DS_WORD || m > DS_WORD || abs(n - m) >= most) return most;
     for (int i = 0; i <= n; i++) {
+        const int x = i ? tolower((unsigned char)a[i - 1]) : 0;
+        int least = i; /* of the first column */
         for (int j = 0; j <= m; j++) {
-            d[i][j] = i + j;
-            if (i == 0 || j == 0) continue;
-            const int x = tolower((unsigned char)a[i - 1]), y = tolower((unsigned char)b[j - 1]);
+            d[i][j] = abs(i - j) < most ? i + j : most;
+            if (i == 0 || j == 0 || abs(i - j) >= most) continue;
+            const int y = tolower((unsigned char)b[j - 1]);
             d[i][j] = ds_least(d[i - 1][j] + 1, d[i][j - 1] + 1);
             d[i][j] = ds_least(d[i][j], d[i - 1][j - 1] + (x != y));
             if (i > 1 && j > 1 && x == tolower((unsigned char)b[j - 2])
                 && y == tolower((unsigned char)a[i - 2]))
                 d[i][j] = ds_least(d[i][j], d[i - 2][j - 2] + 1);
+            least = ds_least(least, d[i][j]);
         }
+        if (least >= most) return most; /* no later row has less */
     }
     return d[n][m];
 }
 
-/* Twice the edits between a key and a row's. Where an end was left off (reduce_bucket) it is nearer
-   than two edits; where one was added (stage_number) it is as far as something near can be. */
-static int ds_far(const char *key, const char *row, int farthest) {
+/* Twice the edits between a key and a row's, as far as that is below `best`. Where an end was left
+   off (reduce_bucket) it is nearer than two edits; where one was added (stage_number) it is as far
+   as something near can be. */
+static int ds_far(const char *key, const char *row, int farthest, int best) {
     const size_t n = strlen(key), m = strlen(row), both = n < m ? n : m;
-    const int edits = 2 * ds_distance(key, row);
+    const int edits = 2 * ds_distance(key, row, (best + 1) / 2);
     if (both < 5 || n == m || strncasecmp(key, row, both) != 0) return edits;
     return ds_least(edits, n < m ? 3 : farthest);
 }
@@ -285,7 +292,7 @@ static const char *ds_nearest(const char *key, const char *path) {
         const char *leaf = dot == NULL ? full : dot + 1;
         const size_t above = dot == NULL ? 0 : (size_t)(dot - full);
         if (path != NULL && (above != in || strncmp(full, path, in) != 0)) continue;
-        const int distance = ds_far(key, strchr(key, '.') == NULL ? leaf : full, farthest);
+        const int distance = ds_far(key, strchr(key, '.') == NULL ? leaf : full, farthest, best);
         if (distance >= best) continue;
         best = distance;
         found = full;
@@ -528,6 +535,7 @@ static int ds_resolve_parallel(ds_reader *r) {
     if (other && a->accumulation && a->micro_batch)
         a->accumulation = (int)(a->train_batch / a->micro_batch / a->ranks);
     if (ds_resolve_experts(r)) return 1;
+    if (ds_get(r, DS_CPU_CHECKPOINTING, 0) != 0) o->recompute = 4;
     if (r->state[DS_PARTITION] != DS_SET) return 0;
     if (o->tensor_parallel > 1) {
         o->sequence_parallel = r->value[DS_PARTITION] != 0;
@@ -1134,6 +1142,8 @@ static int ds_read(ds_reader *r, const char *text, size_t length) {
     r->text.length = length;
     if (ds_scan_text(&r->text)) return ds_fail(r, r->text.why_line, "%s", r->text.why);
     if (ds_parse(r)) return 1;
+    r->entry = (ds_entry *)calloc((size_t)r->text.nkeys + 1, sizeof *r->entry);
+    if (r->entry == NULL) return ds_fail(r, 0, "no memory to read it");
     ds_index(r, r->root, -1);
     if (ds_duplicates(r) || ds_pick_optimizer(r) || ds_pick_scheduler(r)) return 1;
     for (int e = 0; e < r->nentries; e++)
@@ -1160,6 +1170,7 @@ int ds_config_parse(const char *text, size_t length, const char *name, const ds_
     if (failed) memset(out, 0, sizeof *out);
     cJSON_Delete(r->root);
     free(r->text.bytes);
+    free(r->entry);
     free(r);
     return failed;
 }

@@ -133,6 +133,7 @@ typedef struct ds_config {
     int tensor_parallel;   /* ranks with one model in parts; see DS_GIVEN_TENSOR_RANKS */
     int pipeline;          /* stages; see DS_GIVEN_PIPELINE */
     int sequence_parallel; /* partition_activations; see DS_GIVEN_SEQUENCE */
+    int recompute;         /* cpu_checkpointing: 4, inputs of blocks are kept away; 0: not given */
     int expert_group;      /* ranks that share a layer's experts; see DS_GIVEN_EXPERT_GROUP */
     int experts_asked;     /* by a token: 1 or 2; see DS_GIVEN_EXPERTS_ASKED */
     int experts_apart; /* neighbours have the same experts, not a group's; DS_GIVEN_EXPERTS_APART */

@@ -265,10 +265,15 @@ static int ds_put_parallel(cJSON *root, const ds_config *ds) {
     }
     if (ds->given & DS_GIVEN_EXPERTS_APART)
         bad |= ds_put_bool(root, "use_data_before_expert_parallelism", ds->experts_apart);
-    if (ds->given & DS_GIVEN_SEQUENCE)
-        bad |= ds_put_bool(cJSON_AddObjectToObject(root, "activation_checkpointing"),
-                           "partition_activations", ds->sequence_parallel);
     return bad;
+}
+
+static int ds_put_activations(cJSON *root, const ds_config *ds) {
+    const int parts = (ds->given & DS_GIVEN_SEQUENCE) != 0, away = ds->recompute == 4;
+    if (!parts && !away) return 0;
+    cJSON *activations = cJSON_AddObjectToObject(root, "activation_checkpointing");
+    return (parts && ds_put_bool(activations, "partition_activations", ds->sequence_parallel))
+           | (away && ds_put_bool(activations, "cpu_checkpointing", 1));
 }
 
 char *ds_config_print(const ds_config *ds) {
@@ -283,7 +288,8 @@ char *ds_config_print(const ds_config *ds) {
     if (ds->given & DS_GIVEN_STEPS_PER_PRINT)
         bad |= ds_put(root, "steps_per_print", ds->steps_per_print);
     bad |= ds_put_types(root, ds) | ds_put_zero(root, ds) | ds_put_optimizer(root, ds)
-           | ds_put_schedule(root, ds) | ds_put_shown(root, ds) | ds_put_parallel(root, ds);
+           | ds_put_schedule(root, ds) | ds_put_shown(root, ds) | ds_put_parallel(root, ds)
+           | ds_put_activations(root, ds);
     if (!bad) text = cJSON_Print(root);
     cJSON_Delete(root);
     return text;

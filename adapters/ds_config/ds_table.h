@@ -90,6 +90,7 @@ typedef enum ds_id {
     DS_TENSOR_RANKS,
     DS_STAGES,
     DS_PARTITION,
+    DS_CPU_CHECKPOINTING,
     DS_EXPERTS,
     DS_EXPERT_GROUP,
     DS_EXPERTS_ASKED,
@@ -116,6 +117,7 @@ enum {
 
 typedef struct ds_row {
     const char *path;
+    size_t length; /* of the path */
     ds_class class;
     ds_kind kind;
     ds_id id;
@@ -126,17 +128,20 @@ typedef struct ds_row {
 } ds_row;
 
 #define SECTION(path)                                                                              \
-    { path, DS_SECTION, DS_OBJECT, DS_NONE, 0, 0, 0, NULL, NULL }
+    { path, sizeof path - 1, DS_SECTION, DS_OBJECT, DS_NONE, 0, 0, 0, NULL, NULL }
 #define RANGED(path, kind, id, least, most)                                                        \
-    { path, DS_APPLIED, kind, id, least, most, DS_FOR_ALL, NULL, NULL }
+    { path, sizeof path - 1, DS_APPLIED, kind, id, least, most, DS_FOR_ALL, NULL, NULL }
 #define APPLIED(path, kind, id) RANGED(path, kind, id, 0, 0)
 #define PARAM(key, kind, id, least, most, optimizers)                                              \
-    { "optimizer.params." key, DS_APPLIED, kind, id, least, most, optimizers, NULL, NULL }
+    {                                                                                              \
+        "optimizer.params." key, sizeof "optimizer.params." key - 1, DS_APPLIED, kind, id, least,  \
+            most, optimizers, NULL, NULL                                                           \
+    }
 #define SCHED(key) APPLIED("scheduler.params." key, DS_SCHEDULE, DS_NONE)
 #define IGNORED(path, kind, why)                                                                   \
-    { path, DS_IGNORED, kind, DS_NONE, 0, 0, DS_FOR_ALL, NULL, why }
+    { path, sizeof path - 1, DS_IGNORED, kind, DS_NONE, 0, 0, DS_FOR_ALL, NULL, why }
 #define REFUSED(path, kind, off, instead)                                                          \
-    { path, DS_REFUSED, kind, DS_NONE, 0, 0, DS_FOR_ALL, off, instead }
+    { path, sizeof path - 1, DS_REFUSED, kind, DS_NONE, 0, 0, DS_FOR_ALL, off, instead }
 
 #define DS_BELOW_1 0.99999994 /* the largest float below 1 */
 #define DS_MANY    9007199254740992.0
@@ -482,8 +487,7 @@ static const ds_row ds_rows[] = {
     /* ---- activations, compilation ---- */
     SECTION("activation_checkpointing"),
     APPLIED("activation_checkpointing.partition_activations", DS_BOOL, DS_PARTITION),
-    REFUSED("activation_checkpointing.cpu_checkpointing", DS_BOOL, "false",
-            "use false; the trainer's -r 4 keeps the inputs of blocks in a file instead"),
+    APPLIED("activation_checkpointing.cpu_checkpointing", DS_BOOL, DS_CPU_CHECKPOINTING),
     IGNORED("activation_checkpointing.contiguous_memory_optimization", DS_BOOL, WHY_TORCH),
     IGNORED("activation_checkpointing.number_checkpoints", DS_WHOLE,
             "the trainer's own flag says what is recomputed"),

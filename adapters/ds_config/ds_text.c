@@ -110,7 +110,7 @@ int ds_scan_text(ds_text *t) {
             if (ds_scan_string(t, &s)) return 1;
             continue;
         }
-        if (strchr("{}[]", c) != NULL) failed = ds_scan_bracket(t, &s, c);
+        if (c == '{' || c == '}' || c == '[' || c == ']') failed = ds_scan_bracket(t, &s, c);
         if (c == ':') failed = ds_scan_colon(t, &s);
         if (failed) return 1;
         ds_scan_mean(&s, c);

@@ -210,6 +210,7 @@ void experts_add_plan(zero_plan *plan, const zero_plan *x) {
     plan->buffer_ceiling_bytes += x->buffer_ceiling_bytes;
     plan->accumulator_bytes += x->accumulator_bytes;
     plan->sent_bytes += x->sent_bytes;
+    plan->gather_bytes += x->gather_bytes;
     plan->formula_sent_bytes += x->formula_sent_bytes;
     plan->kept_bytes += x->kept_bytes;
     plan->units += x->units;
@@ -218,6 +219,7 @@ void experts_add_plan(zero_plan *plan, const zero_plan *x) {
     plan->file_read_bytes += x->file_read_bytes;
     plan->file_written_bytes += x->file_written_bytes;
     plan->host_bytes += x->host_bytes;
+    plan->pinned_bytes += x->pinned_bytes;
     plan->update_host_s += x->update_host_s;
     plan->update_device_s += x->update_device_s;
 }

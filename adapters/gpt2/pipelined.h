@@ -6,6 +6,7 @@
        stage.pp = pp, stage.ends = ends;
        gpt2_pipeline_slots(&stage, m);
        parallel.stage = &stage;                                  // of gpt2_table, gpt2_run, ...
+       gpt2_pipeline_order(z, &cfg, &stage, tiles, m);           // before zero_build
        gpt2_pipeline_open(&line, model, &cfg, &stage, m, wires, &err);
        for (int step = 0; step < steps; step++) {
            zero_pass_begin(z, ZERO_TRAIN, ZERO_TOGETHER, m);
@@ -42,6 +43,12 @@ void gpt2_pipeline_slots(gpt2_stage *stage, int micro_steps);
    before anything is built; and bytes that the stage sends to its neighbours in a step. */
 size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, int micro_steps);
 uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, int micro_steps);
+
+/* Announces the order of a step (zero_pass_order): its first one gathers ahead, too, and the plan
+   counts its gathers. Of a stage with neighbours, behind gpt2_announce; tiles: of wte, gpt2_tiles.
+   Errors: those of zero_pass_order. */
+zero_result gpt2_pipeline_order(zero_ctx *z, const gpt2_config *cfg, const gpt2_stage *stage,
+                                int tiles, int micro_steps);
 
 /* For a model that was made with that stage, and m micro-batches a step. stage NULL, or whole:
    there is no pipeline, and what looks at the model goes batch by batch. stage NULL, or whole:

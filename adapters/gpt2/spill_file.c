@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 typedef struct spill_job {
@@ -131,8 +132,12 @@ static zero_result spill_open(spill *s, const spill_shape *shape, char *why) {
     int full = posix_fallocate(s->fd, 0, (off_t)all);
     while (full == EINTR) full = posix_fallocate(s->fd, 0, (off_t)all);
     if (full) {
-        (void)snprintf(why, SPILL_SENTENCE, "a file of activations in %s, of %lld bytes: %s",
-                       s->folder, all, strerror(full));
+        struct statvfs space = {0};
+        (void)fstatvfs(s->fd, &space);
+        (void)snprintf(why, SPILL_SENTENCE,
+                       "a file of activations in %s, of %lld bytes, where %llu are free: %s",
+                       s->folder, all, (unsigned long long)space.f_bavail * space.f_frsize,
+                       strerror(full));
         return ZERO_ERR_DEVICE;
     }
     const int none = pthread_create(&s->thread, NULL, spill_main, s);

@@ -231,6 +231,15 @@ void launch_agree(launch *l, int ok, const char *sentence) {
     launch_meet(l, ok, sentence, LAUNCH_EXIT_FAILURE);
 }
 
+void launch_require(launch *l, int ok, const char *format, ...) {
+    char sentence[LAUNCH_SENTENCE];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(sentence, sizeof sentence, format, values);
+    va_end(values);
+    launch_agree(l, ok, sentence);
+}
+
 static void launch_check_ranks(launch *l, const launch_request *request) {
     char sentence[LAUNCH_SENTENCE];
     snprintf(sentence, sizeof sentence,

@@ -369,7 +369,8 @@ static const option train_table[] = {
                 "in memory at once; the same but for rounding. 0: in one piece"),
     ROW(REAL, "-zw", "--timeout", timeout, "600", RANGE(0.001, 1e9), TO(DOUBLE, zero.timeout_s),
         .help = "seconds to wait for another rank"),
-    ROW(INT, "-r", "--recompute", recompute, "1", RANGE(0, 4),
+    ROW(INT, "-r", "--recompute", recompute, "1", RANGE(0, 4), TO(INT, recompute),
+        KEY("activation_checkpointing.cpu_checkpointing: -r", 0, IF_GIVEN),
         .help =
             "computed again in backward, to save memory: 0 nothing, 1 GELU, 2 layer norms too, "
             "3 whole blocks, 4 whole blocks whose inputs are kept in a file in -zfd (CUDA: in the "

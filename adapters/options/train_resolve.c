@@ -47,17 +47,12 @@ static int train_check_experts(const train_options *o, char *sentence, size_t by
 /* What a pipeline does not do. */
 static int train_check_pipeline(const train_options *o, char *sentence, size_t bytes) {
     if (o->pipeline < 2) return 0;
-    if (o->accumulation == ZERO_ACCUMULATE_SHARDED)
+    if (o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
         return sentence_fail(
             sentence, bytes,
-            "-za sharded: several micro-steps of a pipeline, -pp %d, are under way "
-            "at once, and add up where they lie: -za local",
+            "-zg type: a pipeline's micro-steps, -pp %d, add up in f32, as several "
+            "of them are under way at once: -zg f32",
             o->pipeline);
-    if (o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
-        return sentence_fail(sentence, bytes,
-                             "-zg type: gradients of micro-steps add up in f32, and a pipeline's, "
-                             "-pp %d, do so where they lie: -zg f32",
-                             o->pipeline);
     if (o->profile_step > 0)
         return sentence_fail(sentence, bytes,
                              "-tk %d: the layers of a pipeline, -pp %d, are on several ranks: -tr "

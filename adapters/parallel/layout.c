@@ -223,7 +223,12 @@ void layout_close(layout *l) {
     l->world_unit = l->expert_unit = NULL;
 }
 
-/* A pipeline's micro-steps add up where they lie, in f32, unless that was asked otherwise. */
+void layout_accumulation(zero_config *c, int in_file) {
+    if (c->accumulation == ZERO_ACCUMULATE_AUTO)
+        c->accumulation = in_file ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL;
+    if (c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
+}
+
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
     const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
     const int units = gpt2_world_units(model, tiles);
@@ -231,8 +236,7 @@ zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c)
     l->model = model;
     if (l->mixed) c->world_units = units + experts_world_units(model);
     if (l->pp == 1) return ZERO_OK;
-    if (c->accumulation == ZERO_ACCUMULATE_AUTO) c->accumulation = ZERO_ACCUMULATE_LOCAL;
-    if (c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
+    layout_accumulation(c, c->gradient_tier == ZERO_FILE);
     l->world_unit = (int *)malloc((size_t)units * sizeof *l->world_unit);
     if (!l->world_unit) return ZERO_ERR_MEMORY;
     gpt2_stage_world(model, &l->stage, tiles, l->world_unit);
@@ -272,6 +276,13 @@ zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, con
     return experts_announce(l->experts, model, &l->part);
 }
 
+zero_result layout_order(const layout *l, zero_ctx *z, const gpt2_config *model,
+                         const zero_config *c) {
+    if (l->pp == 1) return ZERO_OK;
+    const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
+    return gpt2_pipeline_order(z, model, &l->stage, tiles, c->micro_steps ? c->micro_steps : 1);
+}
+
 zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan) {
     zero_plan x;
     ZERO_TRY(zero_query_plan(z, plan));
@@ -281,9 +292,10 @@ zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan) {
     return ZERO_OK;
 }
 
-zero_result layout_build(const layout *l, zero_ctx *z) {
+zero_result layout_build(const layout *l, zero_ctx *z, zero_plan *plan) {
     ZERO_TRY(zero_build(z));
-    return l->experts ? zero_build(l->experts) : ZERO_OK;
+    if (l->experts) ZERO_TRY(zero_build(l->experts));
+    return layout_plan(l, z, plan);
 }
 zero_result layout_reduce(const layout *l, zero_ctx *z) {
     if (l->experts) ZERO_TRY(zero_reduce(l->experts));

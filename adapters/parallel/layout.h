@@ -86,6 +86,10 @@ zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double t
 const char *layout_error(const layout *l);
 void layout_close(layout *l); /* after contexts and models */
 
+/* A pipeline's micro-steps add up locally, or in shards where gradients are kept in a file, and in
+   f32, unless that was asked otherwise. */
+void layout_accumulation(zero_config *c, int in_file);
+
 /* What the settings of a context take of it; borrowed until layout_close. Errors: MEMORY. */
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c);
 /* What a context is made with. */
@@ -100,8 +104,13 @@ zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, con
                            int node_size, void *trace_user);
 zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan);
 
-/* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step) and zero_destroy of both. */
-zero_result layout_build(const layout *l, zero_ctx *z);
+/* Before the plan: of a stage of a pipeline that gathers weights, the order that it does in. */
+zero_result layout_order(const layout *l, zero_ctx *z, const gpt2_config *model,
+                         const zero_config *c);
+
+/* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step) and zero_destroy of both. The
+   plan is told once more, for what it knows from the build on. */
+zero_result layout_build(const layout *l, zero_ctx *z, zero_plan *plan);
 zero_result layout_reduce(const layout *l, zero_ctx *z);
 zero_result layout_step(const layout *l, zero_ctx *z, const zero_hyper *hyper);
 void layout_destroy(layout *l, zero_ctx *z);

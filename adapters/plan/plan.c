@@ -206,9 +206,7 @@ static zero_result plan_settings(const plan_case *c, layout *l, zero_config *cfg
     free(l->world_unit);
     l->world_unit = NULL;
     if (c->model->is_gpt2) return layout_settings(l, &c->model->gpt2, cfg);
-    if (l->pp > 1 && cfg->accumulation == ZERO_ACCUMULATE_AUTO)
-        cfg->accumulation = ZERO_ACCUMULATE_LOCAL;
-    if (l->pp > 1 && cfg->grads == ZERO_GRAD_AUTO) cfg->grads = ZERO_GRAD_F32;
+    if (l->pp > 1) layout_accumulation(cfg, cfg->gradient_tier == ZERO_FILE);
     return ZERO_OK;
 }
 
@@ -229,6 +227,7 @@ static int plan_context(const plan_case *c, plan_place *at, int of_experts, cons
     if (!r) r = zero_create(&z, &own, &comm);
     if (!r) r = plan_tensors(c, &at->l, of_experts, z);
     if (!r) r = layout_experts(&at->l, z, &c->model->gpt2, &own, comm.node_size, NULL);
+    if (!r && c->model->is_gpt2) r = layout_order(&at->l, z, &c->model->gpt2, &own);
     if (!r) r = layout_plan(&at->l, z, plan);
     if (r) (void)sentence_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
     zero_query_config(z, resolved);

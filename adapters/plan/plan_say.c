@@ -146,6 +146,9 @@ static void plan_say_row(const plan_request *r, const plan_case *c, const plan_a
     plan_say_time(r, c, a);
     if (c->pp > 1) printf("  rank %d", a->rank);
     printf("\n");
+    if (c->pp > 1 && p->gather_bytes)
+        printf("      of sent    to gather weights %.4g%s\n", (double)p->gather_bytes / plan_gib,
+               c->zero.stage < 3 ? ", once a step" : ", in every micro-step");
     if (p->near_bytes || p->replica_bytes)
         printf("      of sent    to near ranks %.4g, to replicas %.4g; second shards %.4g\n",
                (double)p->near_bytes / plan_gib, (double)p->replica_bytes / plan_gib,

@@ -22,8 +22,9 @@ static void plan_tier_rows(report *r, const zero_config *c, int host_is_device) 
 }
 
 static void plan_host_row(report *r, const zero_plan *p) {
-    if (p->host_bytes)
-        report_mib(r, "host, of a rank", p->host_bytes, ", state, and what is on its way");
+    if (!p->host_bytes) return;
+    report_mib(r, "host, of a rank", p->host_bytes, ", state, and what is on its way");
+    report_mib(r, "  pinned", p->pinned_bytes, ", exactly");
 }
 
 /* The two ways to update what the host keeps, and what was chosen. */
@@ -45,6 +46,7 @@ static void plan_file_rows(report *r, const zero_plan *p, const zero_config *c) 
     report_mib(r, "file of a rank", p->file_bytes,
                c->no_file_check ? ", pieces are not checked" : ", pieces are checked");
     report_row(r, "  in", "%.200s", c->folder != NULL ? c->folder : "");
+    if (p->file_way) report_row(r, "  by", "%s", p->file_way);
     report_mib(r, "  read in a step", p->file_read_bytes, "");
     report_mib(r, "  written in a step", p->file_written_bytes, "");
 }

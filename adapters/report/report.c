@@ -51,6 +51,17 @@ void report_clear(report *r) {
     if (r->live) report_say(r, "%s", "");
 }
 
+void report_warn(report *r, const char *format, ...) {
+    va_list values;
+    report_clear(r);
+    if (!r->speaks) return;
+    fprintf(stderr, "%s: warning: ", r->program);
+    va_start(values, format);
+    vfprintf(stderr, format, values);
+    va_end(values);
+    fprintf(stderr, "\n");
+}
+
 int report_is_terminal(void) {
     const char *kind = getenv("TERM");
     return isatty(STDOUT_FILENO) && (kind == NULL || strcmp(kind, "dumb") != 0);

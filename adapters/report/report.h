@@ -23,16 +23,19 @@ extern "C" {
 #endif
 
 typedef struct report {
-    int speaks;   /* 0: another rank does, and nothing is printed */
-    int terminal; /* 1: there is a live line, which is rewritten */
-    int live;     /* private: it stands there now */
-    int lost;     /* 1: something could not be written */
+    const char *program; /* what stands before warnings */
+    int speaks;          /* 0: another rank does, and nothing is printed */
+    int terminal;        /* 1: there is a live line, which is rewritten */
+    int live;            /* private: it stands there now */
+    int lost;            /* 1: something could not be written */
     void (*on_loss)(void *user, const char *sentence); /* called when that is found, once */
     void *user;
 } report;
 
 void report_say(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
 void report_vsay(report *r, const char *format, va_list values) REPORT_PRINTF(2, 0);
+/* A line of stderr: "PROGRAM: warning: ...". */
+void report_warn(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
 
 /* The bottom line of a terminal, cut to its width; nothing elsewhere. What is said next takes its
    place; report_clear is for what is written to stderr. */

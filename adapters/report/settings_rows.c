@@ -97,6 +97,11 @@ void plan_table(report *r, const plan_view *v) {
     if (v->saves > 0) report_mib(r, "checkpoints", v->saves, " of the host");
     report_mib(r, "sent per step", v->plan->sent_bytes, "");
     report_mib(r, "  by the formula", v->plan->formula_sent_bytes, "");
+    if (v->plan->gather_bytes)
+        report_mib(r, "  to gather weights", v->plan->gather_bytes,
+                   v->stage == 3 && c->micro_steps > 1 ? ", in every micro-step"
+                   : v->stage == 3                     ? ", forward and backward"
+                                                       : ", once a step");
     if (v->plan->near_bytes) report_mib(r, "  to near ranks", v->plan->near_bytes, "");
     if (v->plan->replica_bytes) report_mib(r, "  to replicas", v->plan->replica_bytes, "");
     if (v->parts > 0) report_mib(r, "  among parts", v->parts, "");

@@ -1,4 +1,4 @@
-/* rings.h - io_uring, a ring for each lane of a file: where the build asked for it
+/* uring.h - io_uring, a ring for each lane of a file: where the build asked for it
    (ZERO_WITH_URING, -luring) and the kernel lets it, which containers may not; threads do without
  */
 #pragma once

@@ -7,11 +7,11 @@
 
    Without experts (a layout that is not mixed) these functions do nothing. COLLECTIVE over all
    ranks; a result is this rank's. */
-#ifndef PARALLEL_EXPERT_SAVES_H
-#define PARALLEL_EXPERT_SAVES_H
+#ifndef EXPERT_SAVES_H
+#define EXPERT_SAVES_H
 
 #include "../checkpoint/checkpoint.h"
-#include "layout.h"
+#include "../parallel/layout.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,0 +1,307 @@
+/* saves.c - see saves.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "saves.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../checkpoint/gpt2_values.h"
+#include "../report/progress.h"
+#include "../report/save_line.h"
+
+/* ---- places -------------------------------------------------------------------------------- */
+
+void saves_memory(train_options *o, checkpoint_memory *memory[2]) {
+    if (!o->copies || o->ranks < 2 || o->ranks > LAUNCH_MAX_RANKS || o->error[0]) return;
+    for (int i = 0; i < (o->experts > 0) + 1; i++) {
+        memory[i] = checkpoint_memory_create(o->ranks);
+        if (memory[i] == NULL)
+            (void)snprintf(o->error, sizeof o->error,
+                           "-pm %d: nowhere to keep copies of %d ranks: %s", o->copies, o->ranks,
+                           strerror(errno));
+    }
+}
+void saves_memory_free(checkpoint_memory *memory[2]) {
+    for (int i = 0; i < 2; i++) checkpoint_memory_destroy(memory[i]);
+}
+
+/* How many of the places the run uses, from the first on. */
+static int places_of(const train_options *o) {
+    if (o->save_every == 0 && !o->resume) return 0;
+    return o->copies ? SAVES_PLACES : 1;
+}
+
+static void note(void *out, const char *sentence) { report_say((report *)out, "%s\n", sentence); }
+
+static checkpoint_options options_of(const saves *s, int place, int of_experts) {
+    const saves_run *run = &s->run;
+    const train_options *o = run->opt;
+    checkpoint_options c;
+    memset(&c, 0, sizeof c);
+    c.folder = o->log_dir;
+    c.keep_last = o->keep_last;
+    c.keep_every = o->keep_every;
+    c.asynchronous = o->save_aside;
+    c.refuse_damaged = o->resume == 2;
+    c.config = run->settings;
+    c.tensors = run->table;
+    c.ntensors = run->tensors;
+    c.parts = layout_parts(run->groups, 0);
+    c.log = note;
+    c.log_user = run->out;
+    if (place == SAVES_IN_MEMORY) c.memory = run->memory[of_experts];
+    return c;
+}
+
+void saves_plan(saves *s, const saves_run *run) {
+    memset(s, 0, sizeof *s);
+    s->run = *run;
+    s->saved = s->durable = -1;
+    for (int i = 0; i < places_of(run->opt); i++) {
+        const checkpoint_options rest = options_of(s, i, 0), experts = options_of(s, i, 1);
+        s->bytes +=
+            checkpoint_bytes(run->z, &rest) + expert_saves_bytes(run->groups, run->model, &experts);
+    }
+}
+
+/* `last`: no other save will make good for it. */
+static void check(saves *s, saves_place *p, checkpoint_result result, int last) {
+    const int disk = p == &s->place[SAVES_ON_DISK];
+    char why[CHECKPOINT_SENTENCE];
+    if (result == CHECKPOINT_OK) return;
+    (void)snprintf(why, sizeof why, "%s", checkpoint_error(p->rest));
+    if (result == CHECKPOINT_PLUGIN)
+        launch_fail_result(s->run.l, checkpoint_plugin_result(p->rest), why);
+    if (!disk || last || !s->run.opt->save_or_go_on) {
+        (void)checkpoint_wait(p->rest); /* one that is on its way may come to a good end */
+        launch_require(s->run.l, 0, "%s: %s", disk ? "checkpoint" : "-pm", why);
+    }
+    report_warn(s->run.out, "checkpoint: %s", why);
+}
+
+/* All ranks end if one of them cannot: the rest would be of another step. */
+static void check_experts(saves *s, const saves_place *p, checkpoint_result result) {
+    launch_require(s->run.l, result == CHECKPOINT_OK, "checkpoint of experts: %s",
+                   expert_saves_error(&p->experts));
+}
+
+/* A new run, killed before its first save, would be taken for the one that left these. */
+static void require_no_other(const saves *s) {
+    const char *folder = s->run.opt->log_dir;
+    char why[CHECKPOINT_SENTENCE];
+    checkpoint_generation *list = NULL;
+    int n = 0;
+    if (checkpoint_list(folder, &list, &n, why) != CHECKPOINT_OK) n = 0; /* not there yet */
+    launch_require(s->run.l, n == 0,
+                   "-o: %s has checkpoints already, the newest %s: -y 1 goes on from it", folder,
+                   n > 0 ? list[0].name : "");
+    free(list);
+}
+
+void saves_open(saves *s) {
+    const saves_run *run = &s->run;
+    if (run->opt->log_dir[0] && !run->opt->resume) require_no_other(s);
+    for (int i = 0; i < places_of(run->opt); i++) {
+        saves_place *p = &s->place[i];
+        const checkpoint_options rest = options_of(s, i, 0), experts = options_of(s, i, 1);
+        const checkpoint_result result = checkpoint_create(&p->rest, run->z, &rest);
+        launch_require(run->l, p->rest != NULL, "rank %d: out of memory for checkpoints",
+                       run->l->rank);
+        check(s, p, result, 1);
+        check_experts(s, p, expert_saves_open(&p->experts, run->groups, run->model, &experts));
+    }
+}
+
+void saves_close(saves *s) {
+    for (int i = 0; i < SAVES_PLACES; i++) {
+        checkpoint_destroy(s->place[i].rest);
+        expert_saves_close(&s->place[i].experts);
+    }
+}
+
+/* ---- going on ------------------------------------------------------------------------------ */
+
+static int print_difference(const saves *s, const char *name) {
+    int a = 0, b = 0;
+    const char *was = options_line(checkpoint_config(s->from->rest), name, &a);
+    const char *is = options_line(s->run.settings, name, &b);
+    const int differs = was != NULL && is != NULL && (a != b || memcmp(was, is, (size_t)a) != 0);
+    if (differs)
+        report_say(s->run.out, "it was saved with %s %.*s; now it is %.*s\n", name, a, was, b, is);
+    return differs;
+}
+
+/* What this run does otherwise than the one that it continues: flags, and other lines of its
+   settings. */
+static void print_differences(saves *s) {
+    static const char *const lines[] = {"tokens-per-step", "windows", "ds-config", "training-data",
+                                        "validation-data"};
+    int row = 0;
+    for (const char *flag; (flag = train_options_course(&row)) != NULL;) print_difference(s, flag);
+    for (int i = 0; i < (int)(sizeof lines / sizeof *lines); i++) print_difference(s, lines[i]);
+    s->same_products = !print_difference(s, "products");
+}
+
+/* Heads are in no shape, so that the tensors of another model may fit. */
+static void require_same_model(const saves *s) {
+    checkpoint_value v[GPT2_VALUES];
+    int64_t number;
+    gpt2_values(s->run.model, v);
+    for (int i = 0; i < GPT2_VALUES; i++)
+        launch_require(s->run.l,
+                       !checkpoint_get_int(s->from->rest, v[i].name, &number)
+                           || number == v[i].number,
+                       "-e: the checkpoint has another model: %s is %lld there, %lld here",
+                       v[i].name, (long long)number, (long long)v[i].number);
+}
+
+/* -pe, where ranks have died: a -ds without train_batch_size gives fewer ranks a smaller step. */
+static void require_same_batch(const saves *s) {
+    int bytes = 0;
+    const char *was = options_line(checkpoint_config(s->from->rest), "tokens-per-step", &bytes);
+    launch_require(
+        s->run.l, s->run.l->starts == 0 || was == NULL || atoll(was) == s->run.step_tokens,
+        "-pe 1: a step had %.*s tokens, and on the ranks that are left %lld: -d or the file's "
+        "train_batch_size must say",
+        bytes, was ? was : "", (long long)s->run.step_tokens);
+}
+
+/* Checkpoints of other programs lack a run's own values. A step of other batches begins where the
+   data was, rounded up to its own size; windows that an epoch left out at its end are not
+   counted. */
+static void take_values(const saves *s, saves_state *at) {
+    const checkpoint *c = s->from->rest;
+    const int64_t step_tokens = s->run.step_tokens;
+    zero_counters counters;
+    int64_t tokens;
+    const char *text;
+    at->step = (int)checkpoint_step(c);
+    if (checkpoint_get_counters(c, &counters)) at->updates = counters.steps;
+    at->data_step = at->step;
+    if (checkpoint_get_int(c, "data.tokens", &tokens) && tokens >= 0 && tokens <= INT64_C(1) << 53)
+        at->data_step = tokens / step_tokens + (tokens % step_tokens != 0);
+    if (checkpoint_get_text(c, "losses", &text)) outliers_parse(at->losses, text);
+    if (checkpoint_get_text(c, "norms", &text)) outliers_parse(at->norms, text);
+}
+
+/* No checkpoint is newer than the copies of the same job. 0: there is neither. */
+static int load_newest(saves *s) {
+    for (int i = places_of(s->run.opt) - 1; i >= 0; i--) {
+        saves_place *p = &s->place[i];
+        const checkpoint_result result = checkpoint_load(p->rest, CHECKPOINT_NEWEST);
+        if (result == CHECKPOINT_NONE) continue;
+        check(s, p, result, 1);
+        s->from = p;
+        return 1;
+    }
+    return 0;
+}
+
+int saves_from_copy(const saves *s) { return s->from == &s->place[SAVES_IN_MEMORY]; }
+
+int saves_load(saves *s, saves_state *at) {
+    const saves_run *run = &s->run;
+    const char *folder = run->opt->log_dir;
+    char with[48] = "";
+    if (!run->opt->resume) return 0;
+    if (run->l->starts)
+        (void)snprintf(with, sizeof with, ", with %d rank%s", run->l->nranks,
+                       run->l->nranks > 1 ? "s" : "");
+    progress_phase(run->out, "loading the newest checkpoint", run->numel * 3 * sizeof(float));
+    if (!load_newest(s)) {
+        report_say(run->out, "no checkpoint in %s: the training starts%s\n", folder, with);
+        return 0;
+    }
+    require_same_model(s);
+    const int64_t step = checkpoint_step(s->from->rest);
+    check_experts(s, s->from, expert_saves_load(&s->from->experts, step));
+    launch_require(run->l, step <= run->steps, "-x %d: the checkpoint in %s is of step %lld",
+                   run->steps, folder, (long long)step);
+    s->saved = s->durable = saves_from_copy(s) ? -1 : step;
+    require_same_batch(s);
+    take_values(s, at);
+    report_say(run->out, "going on from step %d in %s%s\n", at->step,
+               saves_from_copy(s) ? "memory" : folder, with);
+    print_differences(s);
+    return 1;
+}
+
+/* ---- saving -------------------------------------------------------------------------------- */
+
+/* The experts', then the rest with what the run counts by itself, into one of the places. */
+static checkpoint_result save_into(saves *s, saves_place *p, const saves_state *at) {
+    char losses[OUTLIERS_TEXT], norms[OUTLIERS_TEXT];
+    checkpoint_value v[GPT2_VALUES + 3];
+    memset(v, 0, sizeof v);
+    outliers_print(at->losses, losses);
+    outliers_print(at->norms, norms);
+    gpt2_values(s->run.model, v);
+    v[GPT2_VALUES].name = "data.tokens";
+    v[GPT2_VALUES].number = at->data_step * s->run.step_tokens;
+    v[GPT2_VALUES + 1].name = "losses";
+    v[GPT2_VALUES + 1].text = losses;
+    v[GPT2_VALUES + 2].name = "norms";
+    v[GPT2_VALUES + 2].text = norms;
+    v[GPT2_VALUES + 1].kind = v[GPT2_VALUES + 2].kind = CHECKPOINT_TEXT;
+    check_experts(s, p, expert_saves_save(&p->experts, at->step));
+    return checkpoint_save(p->rest, at->step, v, GPT2_VALUES + 3);
+}
+
+void saves_copy(saves *s, const saves_state *at) {
+    const train_options *o = s->run.opt;
+    saves_place *p = &s->place[SAVES_IN_MEMORY];
+    if (p->rest == NULL) return;
+    if (at->step % o->copies && at->step % o->save_every && at->step != s->run.steps) return;
+    check(s, p, save_into(s, p, at), 1);
+    launch_copied(s->run.l, at->step);
+}
+
+/* -na 1: once it is known. */
+static void print_durable(saves *s) {
+    const saves_place *p = &s->place[SAVES_ON_DISK];
+    checkpoint_report r;
+    if (!s->run.opt->save_aside || p->rest == NULL) return;
+    checkpoint_query(p->rest, &r);
+    if (r.saved_step <= s->durable) return;
+    s->durable = r.saved_step;
+    launch_saved(s->run.l, s->durable);
+    report_say(s->run.out, "on the disk: the checkpoint of step %lld, written in %.1f ms\n",
+               (long long)r.saved_step, 1e3 * r.write_s);
+}
+
+int saves_due(saves *s, int step, int last) {
+    const int every = s->run.opt->save_every;
+    saves_place *p = &s->place[SAVES_ON_DISK];
+    print_durable(s);
+    if (every == 0) return 0;
+    if (last) {
+        const checkpoint_result aside = checkpoint_wait(p->rest);
+        if (aside == CHECKPOINT_PLUGIN) check(s, p, aside, 1);
+        if (aside != CHECKPOINT_OK) {
+            report_warn(s->run.out, "checkpoint: %s", checkpoint_error(p->rest));
+            s->saved = -1;
+        }
+    }
+    return s->saved != step && (last || step % every == 0);
+}
+
+void saves_save(saves *s, const saves_state *at, double step_s, int last) {
+    const int aside = s->run.opt->save_aside;
+    saves_place *p = &s->place[SAVES_ON_DISK];
+    progress_phase(s->run.out, "saving", 0);
+    const checkpoint_result result = save_into(s, p, at);
+    check(s, p, result, last);
+    if (result == CHECKPOINT_OK) {
+        s->saved = at->step;
+        if (!aside) launch_saved(s->run.l, s->saved);
+        checkpoint_report r;
+        print_durable(s);
+        checkpoint_query(p->rest, &r);
+        save_line(s->run.out, at->step, &r, aside, step_s);
+    }
+    if (last) check(s, p, checkpoint_wait(p->rest), 1);
+}
