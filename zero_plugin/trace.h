@@ -16,6 +16,7 @@
                             and a call of a group that has lent its context's recorder
      zp_event_wait, _sync   a stream, or the host, waits: WAIT, with the number of what it waits for
      zp_disk_give           a piece of the file, on the lane that reads or writes it
+     zero_group_trace       how long it took to make that group
 
    WHO WRITES THE TIMES of a slice of stream s
 
