@@ -44,6 +44,7 @@
 #include "zero_plugin/rules.h"       /* the update rules, and how to add one */
 #include "zero_plugin/matrix.h"      /* a matrix is made orthogonal, nearly */
 #include "zero_plugin/codec.h"       /* how numbers travel packed: codes, a scale for each block */
+#include "zero_plugin/blocks.h"      /* the numbers of one block, plainly and by AVX-512 */
 #include "zero_plugin/packing.h"     /* they are packed, unpacked and added up */
 #include "zero_plugin/group.h"       /* ranks that do collectives; the contract of a transport */
 #include "zero_plugin/board.h"       /* how ranks of one machine meet */

@@ -1,7 +1,7 @@
 /* bench_codec.c [MILLIONS [NUMBERS]] - how fast numbers are packed, unpacked, and added up from
    packed ones, as a share of a copy that moves as many bytes (what is read and what is written,
    together; the faster of memcpy and stores past the caches). One thread goes over arrays of
-   MILLIONS numbers, larger than the caches (32), in pieces of NUMBERS (131072): a piece is copied
+   MILLIONS numbers, larger than the caches (32), in pieces of NUMBERS (2097152): a piece is copied
    and worked on in turns, and of all pieces' times the one that a tenth are below counts, so that a
    busy machine's other work does not. With MILLIONS 1 and NUMBERS 8192, in turn: what instructions
    alone take, of pieces that stay in the second cache. Includes the plugin. */
@@ -112,7 +112,7 @@ static void bench_type(const bench_memory *m, zp_codec codec, zero_type type) {
 int main(int argc, char **argv) {
     bench_memory m;
     const size_t all = (size_t)(argc > 1 ? atoi(argv[1]) : 32) << 20;
-    m.numel = argc > 2 ? (size_t)atoi(argv[2]) : 131072;
+    m.numel = argc > 2 ? (size_t)atoi(argv[2]) : 2097152;
     m.pieces = all / m.numel;
     m.again = all <= 1 << 20;
     m.x = (char *)zp_device_alloc(NULL, 4 * all);

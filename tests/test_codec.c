@@ -261,7 +261,7 @@ static void codec_bodies(void) {
         memset(codes, 0, sizeof codes);
         memset(other, 0, sizeof other);
         if (m.inverse != 0) zp_plain_codes(c, x, n, m.inverse, codes);
-        if (m.inverse != 0) zp_block_codes(c, x, n, m.inverse, other);
+        if (m.inverse != 0) zp_block_codes(c, x, n, m.inverse, other, 0);
         same &= !memcmp(codes, other, sizeof codes);
         for (int adds = 0; adds < 2; adds++) {
             zp_plain_open(c, codes, m.scale, n, plain, adds);
@@ -272,6 +272,44 @@ static void codec_bodies(void) {
         test_check(same, "%d bits, %s, %zu: the processor's own instructions", c->bits,
                    codec_data[i % CODEC_DATA], n);
     }
+}
+
+/* What is more than caches keep, and goes past them, has the same bits. */
+static void codec_large(int bits, zero_type type) {
+    enum { LARGE = (2 << 20) + 96 };
+    const zp_codec *codec = zp_codec_of(bits);
+    const size_t each = plain_bytes(bits, LARGE), blocks = zp_coded_blocks(LARGE);
+    float *x = (float *)calloc(LARGE, sizeof *x), *out = (float *)calloc(LARGE, sizeof *out);
+    unsigned char *expected = (unsigned char *)calloc(each, 1);
+    char *stored = (char *)zp_device_alloc(NULL, 4 * LARGE);
+    char *packed = (char *)zp_device_alloc(NULL, each);
+    float *total = (float *)zp_device_alloc(NULL, sizeof *total * LARGE);
+    size_t at = 0;
+    codec_fill(0, (uint64_t)bits, type, LARGE, stored, x);
+    plain_through(bits, x, LARGE, out, expected);
+    const zp_coded plain = {NULL, 0, LARGE, *codec, 0, 1}, from = {packed, 0, LARGE, *codec, 2, 1};
+    const zp_encode_args a = {plain, stored, packed, type, 1, NULL, NULL, 0, 0, 0};
+    zp_encode_loop(&a, blocks, 1);
+    test_check(!memcmp(packed, expected, each), "%d bits, type %d, %d numbers: other bytes", bits,
+               (int)type, (int)LARGE);
+    const zp_decode_args b = {from, stored, total, type, 0.25f, 0}; /* of one sender twice */
+    zp_decode_loop(&b, blocks, 1);
+    for (size_t i = 0; i < LARGE; i++) {
+        const float sum = out[i] + out[i];
+        out[i] = 0.25f * sum;
+    }
+    int same = codec_same(total, out, LARGE, &at);
+    for (at = same ? 0 : at; at < LARGE && same && type != ZERO_F32; at++)
+        same = host_get(stored, type, at) == host_round(type, out[at]);
+    at %= LARGE;
+    test_check(same, "%d bits, type %d, %d numbers: by number %zu, %g, not %g", bits, (int)type,
+               (int)LARGE, at, (double)total[at], (double)out[at]);
+    zp_device_free(total);
+    zp_device_free(packed);
+    zp_device_free(stored);
+    free(expected);
+    free(out);
+    free(x);
 }
 
 static void codec_kernels(void) {
@@ -285,6 +323,7 @@ static void codec_kernels(void) {
                     codec_sums(bits, (zero_type)type, data, n, 1 + (i + data) % 5, 1 + i % 2,
                                (i + data) % 8);
                 }
+    for (int i = 0; i < 2 * ZERO_TYPES; i++) codec_large(i % 2 ? 4 : 8, (zero_type)(i / 2));
     test_check(!zp_codec_of(0) && !zp_codec_of(5) && zp_codec_of(4)->most == 7, "codecs");
 }
 

@@ -134,8 +134,8 @@ ZP_FN zp_packed zp_packed_at(const zp_coded *c, char *base, size_t part, size_t 
     return at;
 }
 ZP_FN size_t zp_packed_place(const zp_encode_args *a, size_t part) {
-    const size_t locals = (size_t)a->locals;
-    return part % locals * ((size_t)a->sum.parts / locals) + part / locals;
+    const uint32_t locals = (uint32_t)a->locals, r = (uint32_t)part;
+    return locals == 1 ? part : r % locals * ((uint32_t)a->sum.parts / locals) + r / locals;
 }
 /* Block i of all parts. */
 typedef struct zp_block {

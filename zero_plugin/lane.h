@@ -22,6 +22,8 @@
 #define ZP_PRAGMA(text) _Pragma(#text)
 #define ZP_SIMD         ZP_PRAGMA(omp simd)
 #define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
+#define ZP_OMP_EACH(WORTH) ZP_PRAGMA(omp parallel num_threads(threads) if (WORTH))
+#define ZP_OMP_SHARED ZP_PRAGMA(omp for nowait)
 /* As many as were asked for; of 0 a share of OpenMP's, unless the environment says how many. */
 ZP_UNUSED static int zp_threads(int asked, int crowd) {
     const int all = omp_get_max_threads(), each = getenv("OMP_NUM_THREADS") ? all : all / crowd;
@@ -31,6 +33,8 @@ ZP_UNUSED static void zp_set_threads(int n) { omp_set_num_threads(n); }
 #else
 #define ZP_SIMD
 #define ZP_OMP_FOR(WORTH)
+#define ZP_OMP_EACH(WORTH)
+#define ZP_OMP_SHARED
 ZP_UNUSED static int zp_threads(int asked, int crowd) { return 1; }
 ZP_UNUSED static void zp_set_threads(int n) {}
 #endif

@@ -98,17 +98,19 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
 #else
 #define ZP_WIDE ((size_t)16)
 #ifdef __AVX512F__
+ZP_FN __m256i zp_row_to_bf16(__m512 x) {
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
-/* The instruction takes denormal numbers for zeros; 0x20 finds them. */
-ZP_FN int zp_narrow_bf16(uint16_t *to, const float *x) {
-    const __m512 v = _mm512_loadu_ps(x);
-    if (_mm512_fpclass_ps_mask(v, 0x20)) return 0;
-    _mm256_storeu_si256((__m256i *)(void *)to, (__m256i)_mm512_cvtneps_pbh(v));
-    return 1;
-}
-#else
-ZP_FN int zp_narrow_bf16(uint16_t *to, const float *x) { return !to || !x; }
+    /* The instruction takes denormal numbers for zeros; 0x20 finds them. */
+    if (!_mm512_fpclass_ps_mask(x, 0x20)) return (__m256i)_mm512_cvtneps_pbh(x);
 #endif
+    const __m512i b = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(b, 16), one);
+    const __m512i even = _mm512_add_epi32(b, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const __mmask16 nan =
+        _mm512_cmpgt_epu32_mask(_mm512_slli_epi32(b, 1), _mm512_set1_epi32((int)0xFF000000u));
+    const __m512i h = _mm512_mask_or_epi32(even, nan, b, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(h, 16));
+}
 ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
     const __m256i h =
         _mm256_loadu_si256((const __m256i *)(const void *)((const char *)from + 2 * i));
@@ -119,12 +121,15 @@ ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
     else
         _mm512_storeu_ps(x, _mm512_loadu_ps((const float *)from + i));
 }
+ZP_FN __m256i zp_row_to_half(__m512 x, zero_type type) {
+    return type == ZERO_BF16 ? zp_row_to_bf16(x) : _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+}
 ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
-    if (type == ZERO_F16)
-        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i),
-                            _mm512_cvtps_ph(_mm512_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT));
-    else if (type == ZERO_F32 || !zp_narrow_bf16((uint16_t *)to + i, x))
-        for (size_t j = 0; j < ZP_WIDE; j++) zp_store(to, type, i + j, x[j]);
+    const __m512 v = _mm512_loadu_ps(x);
+    if (type == ZERO_F32)
+        _mm512_storeu_ps((float *)to + i, v);
+    else
+        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i), zp_row_to_half(v, type));
 }
 #else
 ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {

@@ -1,126 +1,43 @@
 /* packing.h - numbers are packed, unpacked and added up: what becomes of a block
 
-   On the CPU a block is read, worked on in f32 while it stays in the first cache, and written; on
-   GPUs it stays in registers. */
+   On the CPU a block is read, worked on in f32 while it stays in the first cache, and written: past
+   the caches where there is more than they keep. On GPUs it stays in registers. */
 #pragma once
 
-#include "codec.h"
+#include "blocks.h"
 
-/* ---- what is done to the numbers of a block: plainly ----
-   Each loop has words of one size, and n is a number that the compiler knows but for a part's last
-   block: so they become the processor's widest. */
-
-/* x = a packed block's numbers, or x += them. */
-ZP_FN void zp_plain_open(const zp_codec *c, const uint8_t *codes, float scale, size_t n, float *x,
-                         int adds) {
-    const size_t half = ZP_CODED_GROUP / 2;
-    uint32_t pair[ZP_CODED_BLOCK / 2];
-    if (c->bits == 8) {
-        for (size_t j = 0; j < n; j++) {
-            const float v = zp_decoded(((const int8_t *)codes)[j], scale);
-            x[j] = adds ? x[j] + v : v;
-        }
-        return;
-    }
-    for (size_t j = 0; j < n / 2; j++) pair[j] = codes[j];
-    for (size_t g = 0; g < n; g += ZP_CODED_GROUP)
-        for (size_t j = 0; j < half; j++) {
-            const uint32_t both = pair[g / 2 + j];
-            const float low = zp_decoded(zp_half_code(both), scale),
-                        high = zp_decoded(zp_half_code(both >> 4), scale);
-            x[g + j] = adds ? x[g + j] + low : low;
-            x[g + j + half] = adds ? x[g + j + half] + high : high;
-        }
-}
-ZP_FN uint32_t zp_plain_largest(const float *x, size_t n) {
-    uint32_t largest = 0;
-    for (size_t j = 0; j < n; j++) largest = zp_largest(largest, x[j]);
-    return largest;
-}
-/* Codes of a block that is finite and has a scale. */
-ZP_FN void zp_plain_codes(const zp_codec *c, const float *x, size_t n, float inverse, uint8_t *to) {
-    uint32_t code[ZP_CODED_BLOCK], pair[ZP_CODED_BLOCK / 2];
-    const size_t half = ZP_CODED_GROUP / 2;
-    for (size_t j = 0; j < n; j++) code[j] = (uint32_t)zp_code(x[j], inverse);
-    if (c->bits == 8) {
-        for (size_t j = 0; j < n; j++) to[j] = (uint8_t)code[j];
-        return;
-    }
-    for (size_t g = 0; g < n; g += ZP_CODED_GROUP)
-        for (size_t j = 0; j < half; j++)
-            pair[g / 2 + j] = (code[g + j] & 15u) | code[g + j + half] << 4;
-    for (size_t j = 0; j < n / 2; j++) to[j] = (uint8_t)pair[j];
-}
-
-/* ---- and by instructions that compilers do not find, with the same bits ---- */
-#if defined(__AVX512F__) && !defined(__CUDACC__)
-ZP_FN void zp_wide_put(float *x, __m512 v, int adds) {
-    _mm512_storeu_ps(x, adds ? _mm512_add_ps(_mm512_loadu_ps(x), v) : v);
-}
-ZP_FN __m128i zp_wide_bytes(const uint8_t *p) {
-    return _mm_loadu_si128((const __m128i *)(const void *)p);
-}
-/* Half a byte has 16 values: they are looked up. */
-ZP_FN void zp_block_open(const zp_codec *c, const uint8_t *codes, float scale, size_t n, float *x,
-                         int adds) {
-    const __m512 by = _mm512_set1_ps(scale);
-    const __m512 value =
-        _mm512_mul_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1), by);
-    for (size_t j = 0; j < n && c->bits == 8; j += 16) {
-        const __m512i code = _mm512_cvtepi8_epi32(zp_wide_bytes(codes + j));
-        zp_wide_put(x + j, _mm512_mul_ps(_mm512_cvtepi32_ps(code), by), adds);
-    }
-    for (size_t j = 0; j < n && c->bits == 4; j += 32) {
-        const __m512i both = _mm512_cvtepu8_epi32(zp_wide_bytes(codes + j / 2));
-        zp_wide_put(x + j, _mm512_permutexvar_ps(both, value), adds);
-        zp_wide_put(x + j + 16, _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), value), adds);
-    }
-}
-ZP_FN uint32_t zp_block_largest(const float *x, size_t n) {
-    const __m512i sign = _mm512_set1_epi32(0x7FFFFFFF);
-    __m512i largest = _mm512_setzero_si512();
-    for (size_t j = 0; j < n; j += 16)
-        largest = _mm512_max_epu32(largest, _mm512_and_si512(_mm512_loadu_si512(x + j), sign));
-    return _mm512_reduce_max_epu32(largest);
-}
-ZP_FN __m512i zp_wide_codes(const float *x, __m512 inverse) {
-    return _mm512_cvt_roundps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), inverse),
-                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-ZP_FN void zp_wide_store(uint8_t *to, __m512i words) {
-    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(words));
-}
-ZP_FN void zp_block_codes(const zp_codec *c, const float *x, size_t n, float inverse, uint8_t *to) {
-    const __m512 by = _mm512_set1_ps(inverse);
-    const __m512i low = _mm512_set1_epi32(15);
-    for (size_t j = 0; j < n && c->bits == 8; j += 16)
-        zp_wide_store(to + j, zp_wide_codes(x + j, by));
-    for (size_t j = 0; j < n && c->bits == 4; j += 32) {
-        const __m512i high = _mm512_slli_epi32(zp_wide_codes(x + j + 16, by), 4);
-        const __m512i both = _mm512_and_si512(zp_wide_codes(x + j, by), low);
-        zp_wide_store(to + j / 2, _mm512_or_si512(both, high));
-    }
-}
-#else
-#define zp_block_open    zp_plain_open
-#define zp_block_largest zp_plain_largest
-#define zp_block_codes   zp_plain_codes
+/* ---- how blocks come and go ----
+   Memory takes longer to answer than a block to work on: what a loop reads is asked for so many
+   bytes before. What it writes goes past the caches where a thread writes more than they keep: a
+   line that is stored to in the usual way is read first. */
+enum { ZP_AHEAD_BYTES = 2048, ZP_KEPT_BYTES = 1 << 20 };
+ZP_FN void zp_block_ahead(const void *p, size_t bytes) {
+#ifndef __CUDA_ARCH__
+    for (size_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch((const char *)p + ZP_AHEAD_BYTES + at);
 #endif
+}
+/* Parts and blocks begin on lines where the array does. */
+ZP_FN int zp_goes_away(uintptr_t to, size_t bytes) {
+    return ZP_PAST_CACHES && bytes >= ZP_KEPT_BYTES && to % 64 == 0;
+}
 
 /* ---- a block ---- */
 
-/* x = a packed block's numbers, or x += them. */
-ZP_FN void zp_packed_open(const zp_coded *c, zp_packed p, size_t n, float *x, int adds) {
+/* x = what sender p's block is, or x += that. */
+ZP_FN void zp_sender_open(const zp_coded *c, const zp_block *k, int p, size_t n, float *x,
+                          int adds) {
+    char *from = (char *)(uintptr_t)c->from + (size_t)p * c->stride;
+    const zp_packed at = zp_packed_at(c, from, k->part, k->b);
     float scale;
-    memcpy(&scale, p.scale, sizeof scale);
-    zp_block_open(&c->codec, (const uint8_t *)p.codes, scale, n, x, adds);
+    memcpy(&scale, at.scale, sizeof scale);
+    zp_block_ahead(at.codes, ZP_CODED_BLOCK * (size_t)c->codec.bits / 8);
+    zp_block_open(&c->codec, (const uint8_t *)at.codes, scale, n, x, adds);
 }
 /* The sum over the senders. */
 ZP_FN void zp_block_sum(const zp_coded *c, const zp_block *k, size_t n, float *x) {
-    char *from = (char *)(uintptr_t)c->from;
-    zp_packed_open(c, zp_packed_at(c, from, k->part, k->b), n, x, 0);
-    for (int p = 1; p < c->n; p++)
-        zp_packed_open(c, zp_packed_at(c, from + (size_t)p * c->stride, k->part, k->b), n, x, 1);
+    zp_sender_open(c, k, 0, n, x, 0);
+    for (int p = 1; p < c->n; p++) zp_sender_open(c, k, p, n, x, 1);
 }
 
 /* The errors that are fed; `next`: those that are made. */
@@ -128,89 +45,94 @@ ZP_FN uint16_t *zp_errors_of(const zp_encode_args *a, int next) {
     return a->error + ((a->control->fed ^ (next || a->again)) ? a->apart : 0);
 }
 
-/* Adds errors to what is to be sent; and makes the next ones of what came out, or, where that is
-   not finite, of those before. */
-ZP_FN void zp_block_feed(const zp_encode_args *a, const zp_block *k, size_t n, float *x,
-                         float *error) {
-    const float loss_scale = a->control->scale;
-    zp_widen(error, zp_errors_of(a, 0) + k->at, ZERO_BF16, n);
-    for (size_t j = 0; j < n; j++) {
-        const float more = loss_scale * error[j];
-        x[j] += more;
-    }
-}
-ZP_FN void zp_block_keep(const zp_encode_args *a, const zp_block *k, zp_packed p, size_t n,
-                         const float *x, float *error) {
-    const float unscale = 1.0f / a->control->scale, beta = a->beta;
-    float out[ZP_CODED_BLOCK];
-    zp_packed_open(&a->sum, p, n, out, 0);
-    for (size_t j = 0; j < n; j++) error[j] = zp_next_error(x[j], out[j], error[j], beta, unscale);
-    zp_narrow(zp_errors_of(a, 1) + k->at, ZERO_BF16, error, n);
-}
-
 /* n: of k. */
-ZP_FN void zp_encode_block(const zp_encode_args *a, const zp_block *k, size_t n) {
+ZP_FN void zp_encode_block(const zp_encode_args *a, const zp_block *k, size_t n, int away) {
     const zp_coded *c = &a->sum;
     const zp_packed p = zp_packed_at(c, a->to, zp_packed_place(a, k->part), k->b);
-    float copy[ZP_CODED_BLOCK], error[ZP_CODED_BLOCK];
-    const float *x = copy;
-    if (c->n)
-        zp_block_sum(c, k, n, copy);
-    else if (a->type == ZERO_F32 && !a->error)
-        x = (const float *)a->x + k->at;
-    else
-        zp_widen(copy, (const char *)a->x + k->at * zp_bytes(a->type), a->type, n);
-    if (a->error) zp_block_feed(a, k, n, copy, error);
+    const char *from = (const char *)a->x + k->at * zp_bytes(a->type);
+    const uint16_t *error = a->error ? zp_errors_of(a, 0) + k->at : NULL;
+    uint16_t *next = a->error ? zp_errors_of(a, 1) + k->at : NULL;
+    float x[ZP_CODED_BLOCK];
+    if (c->n) {
+        zp_block_sum(c, k, n, x);
+    } else {
+        zp_block_ahead(from, ZP_CODED_BLOCK * zp_bytes(a->type));
+        zp_block_load(x, from, a->type, n);
+    }
+    if (error) {
+        zp_block_ahead(error, ZP_CODED_BLOCK * sizeof *error);
+        zp_block_feed(error, a->control->scale, n, x);
+    }
     const uint32_t largest = zp_block_largest(x, n);
     const zp_measure m = zp_block_measure(largest, c->codec.most);
     memcpy(p.scale, &m.scale, sizeof m.scale);
     if (m.inverse == 0)
         memset(p.codes, 0, n * (size_t)c->codec.bits / 8);
     else
-        zp_block_codes(&c->codec, x, n, m.inverse, (uint8_t *)p.codes);
-    if (!a->error) return;
-    if (largest < 0x7F800000u)
-        zp_block_keep(a, k, p, n, x, error);
-    else if (a->apart)
-        zp_narrow(zp_errors_of(a, 1) + k->at, ZERO_BF16, error, n);
+        zp_block_codes(&c->codec, x, n, m.inverse, (uint8_t *)p.codes, away);
+    if (!error) return;
+    if (largest < 0x7F800000u) {
+        zp_block_keep(a, x, m, n, error, next);
+    } else if (next != error) {
+        memcpy(next, error, n * sizeof *next);
+    }
 }
-ZP_FN void zp_encode_at(const zp_encode_args *a, size_t i) {
+ZP_FN void zp_encode_at(const zp_encode_args *a, size_t i, int away) {
     const zp_block k = zp_block_of(&a->sum, i);
     if (k.n == ZP_CODED_BLOCK)
-        zp_encode_block(a, &k, ZP_CODED_BLOCK);
+        zp_encode_block(a, &k, ZP_CODED_BLOCK, away);
     else
-        zp_encode_block(a, &k, k.n);
+        zp_encode_block(a, &k, k.n, away);
 }
 
-ZP_FN void zp_decode_block(const zp_decode_args *a, const zp_block *k, size_t n) {
+ZP_FN void zp_decode_block(const zp_decode_args *a, const zp_block *k, size_t n, int away) {
     float x[ZP_CODED_BLOCK];
-    float *total = a->total ? a->total + k->at : a->type == ZERO_F32 ? (float *)a->out + k->at : x;
-    const int plain = !a->accumulate && a->scale == 1; /* x is the same, times 1 */
-    zp_block_sum(&a->sum, k, n, plain ? total : x);
-    if (a->accumulate)
-        for (size_t j = 0; j < n; j++) total[j] += a->scale * x[j];
-    else if (!plain)
-        for (size_t j = 0; j < n; j++) total[j] = a->scale * x[j];
-    if (a->type != ZERO_F32) zp_narrow((uint16_t *)a->out + k->at, a->type, total, n);
+    float *total = a->total ? a->total : a->type == ZERO_F32 ? (float *)a->out : NULL;
+    const float *before = a->accumulate ? total + k->at : NULL;
+    if (before) zp_block_ahead(before, ZP_CODED_BLOCK * sizeof *before);
+    zp_block_sum(&a->sum, k, n, x);
+    if (a->scale != 1 || before) zp_block_scale(x, a->scale, before, n);
+    if (total) zp_block_store(total + k->at, ZERO_F32, x, n, away && !before);
+    if (a->type != ZERO_F32) zp_block_store((uint16_t *)a->out + k->at, a->type, x, n, away);
 }
-ZP_FN void zp_decode_at(const zp_decode_args *a, size_t i) {
+ZP_FN void zp_decode_at(const zp_decode_args *a, size_t i, int away) {
     const zp_block k = zp_block_of(&a->sum, i);
     if (k.n == ZP_CODED_BLOCK)
-        zp_decode_block(a, &k, ZP_CODED_BLOCK);
+        zp_decode_block(a, &k, ZP_CODED_BLOCK, away);
     else
-        zp_decode_block(a, &k, k.n);
+        zp_decode_block(a, &k, k.n, away);
 }
+
+/* Of n blocks. */
+ZP_FN int zp_encode_away(const zp_encode_args *a, size_t n) {
+    return zp_goes_away((uintptr_t)a->to, n * ZP_CODED_BLOCK * (size_t)a->sum.codec.bits / 8);
+}
+ZP_FN int zp_decode_away(const zp_decode_args *a, size_t n) {
+    return zp_goes_away((uintptr_t)a->out | (uintptr_t)a->total,
+                        n * ZP_CODED_BLOCK * zp_bytes(a->type));
+}
+#define ZP_BLOCKS(F)                                                                               \
+    ZP_UNUSED static void F##_loop(const void *args, size_t n, int threads) {                      \
+        ZP_OMP_EACH(n > 64) {                                                                      \
+            const F##_args a = *(const F##_args *)args; /* a copy that no store can change */      \
+            const int away = F##_away(&a, n / (size_t)threads);                                    \
+            ZP_OMP_SHARED                                                                          \
+            for (size_t i = 0; i < n; i++) F##_at(&a, i, away);                                    \
+            zp_away_end();                                                                         \
+        }                                                                                          \
+    }                                                                                              \
+    static_assert(sizeof(F##_args) <= ZP_TASK_BYTES, "a task carries its arguments");
+ZP_BLOCKS(zp_encode)
+ZP_BLOCKS(zp_decode)
 
 #ifdef __CUDACC__
-ZP_LOOP(zp_encode, zp_encode_args, 64)
-ZP_LOOP(zp_decode, zp_decode_args, 64)
-
-/* By hand, with the same bits: half a warp takes a block, and each of its lanes 16 numbers, a run
-   of eight from `at` on and one from at + 16 on: what eight bytes of 4-bit codes have. So 16-bit
-   numbers are read 16 bytes at a time. */
-#define ZP_LANES_EACH ((size_t)16) /* lanes of a block, and numbers of a lane */
+/* By hand, with the same bits: each lane of a block takes 16 of its numbers, a run of eight from
+   `at` on and one from at + 16 on: what eight bytes of 4-bit codes have. So 16-bit numbers are read
+   16 bytes at a time. */
 #define ZP_RUN        8
-#define ZP_SENDERS    4 /* that are read before any is added */
+#define ZP_LANES_EACH (ZP_CODED_BLOCK / (2 * ZP_RUN)) /* lanes of a block */
+static_assert(ZP_CODED_BLOCK == 128 || ZP_CODED_BLOCK == 256, "a warp takes whole blocks");
+#define ZP_SENDERS 4 /* that are read before any is added */
 typedef struct zp_lane_codes {
     uint2 run[2]; /* of 4 bits one has both */
 } zp_lane_codes;
@@ -355,8 +277,8 @@ __global__ void __launch_bounds__(ZP_THREADS) zp_decode_lanes(zp_decode_args a, 
 }
 ZP_KERNEL_CALL(zp_decode, zp_decode_lanes, zp_decode_args, zp_grid(ZP_LANES_EACH *n, 8192))
 #else
-ZP_KERNEL(zp_encode, zp_encode_args, 64)
-ZP_KERNEL(zp_decode, zp_decode_args, 64)
+ZP_KERNEL_CALL(zp_encode, zp_encode_loop, zp_encode_args)
+ZP_KERNEL_CALL(zp_decode, zp_decode_loop, zp_decode_args)
 #endif
 /* All blocks of all parts. */
 static zero_result zp_encode_parts(zp_stream *s, const zp_encode_args *a) {

@@ -1,0 +1,283 @@
+/* blocks.h - what is done to the numbers of a block: plainly, and by AVX-512
+
+   The plain bodies are the contract. Those by AVX-512 have their bits; a part's last block, which
+   may be shorter, is always the plain ones'. */
+#pragma once
+
+#include "codec.h"
+
+/* ---- what is done to the numbers of a block: plainly ----
+   Each loop has words of one size, and n is a number that the compiler knows but for a part's last
+   block: so they become the processor's widest. */
+
+/* x = a packed block's numbers, or x += them. */
+ZP_FN void zp_plain_open(const zp_codec *c, const uint8_t *codes, float scale, size_t n, float *x,
+                         int adds) {
+    const size_t half = ZP_CODED_GROUP / 2;
+    uint32_t pair[ZP_CODED_BLOCK / 2];
+    if (c->bits == 8) {
+        for (size_t j = 0; j < n; j++) {
+            const float v = zp_decoded(((const int8_t *)codes)[j], scale);
+            x[j] = adds ? x[j] + v : v;
+        }
+        return;
+    }
+    for (size_t j = 0; j < n / 2; j++) pair[j] = codes[j];
+    for (size_t g = 0; g < n; g += ZP_CODED_GROUP)
+        for (size_t j = 0; j < half; j++) {
+            const uint32_t both = pair[g / 2 + j];
+            const float low = zp_decoded(zp_half_code(both), scale),
+                        high = zp_decoded(zp_half_code(both >> 4), scale);
+            x[g + j] = adds ? x[g + j] + low : low;
+            x[g + j + half] = adds ? x[g + j + half] + high : high;
+        }
+}
+ZP_FN uint32_t zp_plain_largest(const float *x, size_t n) {
+    uint32_t largest = 0;
+    for (size_t j = 0; j < n; j++) largest = zp_largest(largest, x[j]);
+    return largest;
+}
+/* Codes of a block that is finite and has a scale. */
+ZP_FN void zp_plain_codes(const zp_codec *c, const float *x, size_t n, float inverse, uint8_t *to) {
+    uint32_t code[ZP_CODED_BLOCK], pair[ZP_CODED_BLOCK / 2];
+    const size_t half = ZP_CODED_GROUP / 2;
+    for (size_t j = 0; j < n; j++) code[j] = (uint32_t)zp_code(x[j], inverse);
+    if (c->bits == 8) {
+        for (size_t j = 0; j < n; j++) to[j] = (uint8_t)code[j];
+        return;
+    }
+    for (size_t g = 0; g < n; g += ZP_CODED_GROUP)
+        for (size_t j = 0; j < half; j++)
+            pair[g / 2 + j] = (code[g + j] & 15u) | code[g + j + half] << 4;
+    for (size_t j = 0; j < n / 2; j++) to[j] = (uint8_t)pair[j];
+}
+
+/* Adds errors to what is to be sent; and makes the next ones of what came out. */
+ZP_FN void zp_plain_feed(const uint16_t *error, float scale, size_t n, float *x) {
+    float wide[ZP_CODED_BLOCK];
+    zp_widen(wide, error, ZERO_BF16, n);
+    for (size_t j = 0; j < n; j++) {
+        const float more = scale * wide[j];
+        x[j] += more;
+    }
+}
+ZP_FN void zp_plain_keep(const zp_encode_args *a, const float *x, zp_measure m, size_t n,
+                         const uint16_t *error, uint16_t *next) {
+    const float unscale = 1.0f / a->control->scale, beta = a->beta;
+    float wide[ZP_CODED_BLOCK];
+    zp_widen(wide, error, ZERO_BF16, n);
+    for (size_t j = 0; j < n; j++) {
+        const float out = zp_decoded(zp_code(x[j], m.inverse), m.scale);
+        wide[j] = zp_next_error(x[j], out, wide[j], beta, unscale);
+    }
+    zp_narrow(next, ZERO_BF16, wide, n);
+}
+/* x times scale, and added to what was before. */
+ZP_FN void zp_plain_scale(float *x, float scale, const float *before, size_t n) {
+    if (before)
+        for (size_t j = 0; j < n; j++) x[j] = before[j] + scale * x[j];
+    else
+        for (size_t j = 0; j < n; j++) x[j] *= scale;
+}
+
+/* ---- and by instructions that compilers do not find, with the same bits ----
+   A row is 16 numbers; those of a whole block are as many registers, since its length is known. */
+#if defined(__AVX512BW__) && !defined(__CUDACC__)
+#ifdef __clang__
+#define ZP_ROWS _Pragma("clang loop unroll(full)")
+#else
+#define ZP_ROWS _Pragma("GCC unroll 16")
+#endif
+ZP_FN __m512 zp_row_of(const float *x) { return _mm512_loadu_ps(x); }
+ZP_FN void zp_row_put(float *x, __m512 v, int adds) {
+    _mm512_storeu_ps(x, adds ? _mm512_add_ps(zp_row_of(x), v) : v);
+}
+ZP_FN __m128i zp_row_bytes(const uint8_t *p) {
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+/* Half a byte has 16 values: they are looked up. */
+ZP_FN void zp_block_open(const zp_codec *c, const uint8_t *codes, float scale, size_t n, float *x,
+                         int adds) {
+    if (n < ZP_CODED_BLOCK) {
+        zp_plain_open(c, codes, scale, n, x, adds);
+        return;
+    }
+    const __m512 by = _mm512_set1_ps(scale);
+    const __m512 value =
+        _mm512_mul_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1), by);
+    if (c->bits == 8) {
+        ZP_ROWS
+        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
+            const __m512i code = _mm512_cvtepi8_epi32(zp_row_bytes(codes + j));
+            zp_row_put(x + j, _mm512_mul_ps(_mm512_cvtepi32_ps(code), by), adds);
+        }
+        return;
+    }
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 32) {
+        const __m512i both = _mm512_cvtepu8_epi32(zp_row_bytes(codes + j / 2));
+        zp_row_put(x + j, _mm512_permutexvar_ps(both, value), adds);
+        zp_row_put(x + j + 16, _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), value), adds);
+    }
+}
+ZP_FN uint32_t zp_block_largest(const float *x, size_t n) {
+    if (n < ZP_CODED_BLOCK) return zp_plain_largest(x, n);
+    const __m512i sign = _mm512_set1_epi32(0x7FFFFFFF);
+    __m512i largest = _mm512_setzero_si512(), other = largest;
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 32) {
+        largest = _mm512_max_epu32(largest, _mm512_and_si512(_mm512_loadu_si512(x + j), sign));
+        other = _mm512_max_epu32(other, _mm512_and_si512(_mm512_loadu_si512(x + j + 16), sign));
+    }
+    return _mm512_reduce_max_epu32(_mm512_max_epu32(largest, other));
+}
+ZP_FN __m512i zp_row_codes(const float *x, __m512 inverse) {
+    return _mm512_cvt_roundps_epi32(_mm512_mul_ps(zp_row_of(x), inverse),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* A line of 64 bytes: to the caches or past them. */
+ZP_FN void zp_line_put(void *to, __m512i v, int away) {
+    if (away)
+        _mm512_stream_si512((__m512i *)to, v);
+    else
+        _mm512_storeu_si512(to, v);
+}
+/* Four rows' words become a line of bytes. */
+ZP_FN __m512i zp_rows_bytes(const __m512i *row) {
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(_mm512_packs_epi32(row[0], row[1]),
+                                                              _mm512_packs_epi32(row[2], row[3])));
+}
+ZP_FN void zp_block_codes(const zp_codec *c, const float *x, size_t n, float inverse, uint8_t *to,
+                          int away) {
+    if (n < ZP_CODED_BLOCK) {
+        zp_plain_codes(c, x, n, inverse, to);
+        return;
+    }
+    const __m512 by = _mm512_set1_ps(inverse);
+    const __m512i low = _mm512_set1_epi32(15);
+    __m512i row[4];
+    if (c->bits == 8) {
+        ZP_ROWS
+        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 64) {
+            ZP_ROWS
+            for (size_t r = 0; r < 4; r++) row[r] = zp_row_codes(x + j + 16 * r, by);
+            zp_line_put(to + j, zp_rows_bytes(row), away);
+        }
+        return;
+    }
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 128) {
+        ZP_ROWS
+        for (size_t r = 0; r < 4; r++) {
+            const __m512i first = zp_row_codes(x + j + 32 * r, by);
+            const __m512i high = _mm512_slli_epi32(zp_row_codes(x + j + 32 * r + 16, by), 4);
+            row[r] = _mm512_ternarylogic_epi32(low, first, high, 0xCA); /* low ? first : high */
+        }
+        zp_line_put(to + j / 2, zp_rows_bytes(row), away);
+    }
+}
+ZP_FN void zp_block_load(float *x, const void *from, zero_type type, size_t n) {
+    if (n < ZP_CODED_BLOCK) {
+        zp_widen(x, from, type, n);
+        return;
+    }
+    if (type == ZERO_F32) {
+        ZP_ROWS
+        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) zp_load_wide(x + j, from, ZERO_F32, j);
+    } else if (type == ZERO_BF16) {
+        ZP_ROWS
+        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) zp_load_wide(x + j, from, ZERO_BF16, j);
+    } else {
+        ZP_ROWS
+        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) zp_load_wide(x + j, from, ZERO_F16, j);
+    }
+}
+ZP_FN void zp_block_feed(const uint16_t *error, float scale, size_t n, float *x) {
+    if (n < ZP_CODED_BLOCK) {
+        zp_plain_feed(error, scale, n, x);
+        return;
+    }
+    const __m512 by = _mm512_set1_ps(scale);
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
+        float e[16];
+        zp_load_wide(e, error, ZERO_BF16, j);
+        _mm512_storeu_ps(x + j, _mm512_add_ps(zp_row_of(x + j), _mm512_mul_ps(by, zp_row_of(e))));
+    }
+}
+ZP_FN void zp_block_keep(const zp_encode_args *a, const float *x, zp_measure m, size_t n,
+                         const uint16_t *error, uint16_t *next) {
+    if (n < ZP_CODED_BLOCK) {
+        zp_plain_keep(a, x, m, n, error, next);
+        return;
+    }
+    const __m512 unscale = _mm512_set1_ps(1.0f / a->control->scale);
+    const __m512 beta = _mm512_set1_ps(a->beta), rest = _mm512_set1_ps(1.0f - a->beta);
+    const __m512 scale = _mm512_set1_ps(m.scale), inverse = _mm512_set1_ps(m.inverse);
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
+        float e[16];
+        zp_load_wide(e, error, ZERO_BF16, j);
+        const __m512 out = _mm512_mul_ps(_mm512_cvtepi32_ps(zp_row_codes(x + j, inverse)), scale);
+        const __m512 lost = _mm512_mul_ps(_mm512_sub_ps(zp_row_of(x + j), out), unscale);
+        const __m512 kept = _mm512_mul_ps(beta, zp_row_of(e));
+        _mm512_storeu_ps(e, _mm512_add_ps(kept, _mm512_mul_ps(rest, lost)));
+        zp_store_wide(next, ZERO_BF16, j, e);
+    }
+}
+ZP_FN void zp_block_scale(float *x, float scale, const float *before, size_t n) {
+    if (n < ZP_CODED_BLOCK) {
+        zp_plain_scale(x, scale, before, n);
+        return;
+    }
+    const __m512 by = _mm512_set1_ps(scale);
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
+        const __m512 more = _mm512_mul_ps(by, zp_row_of(x + j));
+        _mm512_storeu_ps(x + j, before ? _mm512_add_ps(zp_row_of(before + j), more) : more);
+    }
+}
+/* Two rows become a line. */
+ZP_FN __m512i zp_halves(const float *x, zero_type type) {
+    const __m512 a = zp_row_of(x), b = zp_row_of(x + 16);
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+    const __mmask16 denormal = _mm512_fpclass_ps_mask(a, 0x20) | _mm512_fpclass_ps_mask(b, 0x20);
+    if (type == ZERO_BF16 && !denormal) return (__m512i)_mm512_cvtne2ps_pbh(b, a);
+#endif
+    return _mm512_inserti64x4(_mm512_castsi256_si512(zp_row_to_half(a, type)),
+                              zp_row_to_half(b, type), 1);
+}
+ZP_FN void zp_block_store(void *to, zero_type type, const float *x, size_t n, int away) {
+    if (n < ZP_CODED_BLOCK) {
+        zp_narrow(to, type, x, n);
+        return;
+    }
+    if (type == ZERO_F32) {
+        ZP_ROWS
+        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16)
+            zp_line_put((float *)to + j, _mm512_loadu_si512(x + j), away);
+    } else if (type == ZERO_BF16) {
+        ZP_ROWS
+        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 32)
+            zp_line_put((uint16_t *)to + j, zp_halves(x + j, ZERO_BF16), away);
+    } else {
+        ZP_ROWS
+        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 32)
+            zp_line_put((uint16_t *)to + j, zp_halves(x + j, ZERO_F16), away);
+    }
+}
+#define ZP_PAST_CACHES 1
+ZP_FN void zp_away_end(void) { _mm_sfence(); }
+#else
+#define zp_block_open                              zp_plain_open
+#define zp_block_largest                           zp_plain_largest
+#define zp_block_codes(c, x, n, inverse, to, away) zp_plain_codes(c, x, n, inverse, to)
+#define zp_block_load                              zp_widen
+#define zp_block_feed                              zp_plain_feed
+#define zp_block_keep                              zp_plain_keep
+#define zp_block_scale                             zp_plain_scale
+#define zp_block_store(to, type, x, n, away)       zp_narrow(to, type, x, n)
+#define ZP_PAST_CACHES                             0
+ZP_FN void zp_away_end(void) {}
+#endif
