@@ -479,7 +479,7 @@ typedef struct zero_config {
                          beside which there are replicas; divides nranks. 0: all ranks */
     int second_ranks; /* stage 3: consecutive ranks, of those that share a copy, that keep a second
                          shard of the parameters; divides shard_ranks, or nranks. 0: none */
-    /* PACKED TRAFFIC: numbers travel as integers of so many bits, 8 or 4, in blocks of 256 with a
+    /* PACKED TRAFFIC: numbers travel as integers of so many bits, 8 or 4, in blocks of 128 with a
        scale each; 0: as they are stored. With one rank nothing travels, and nothing is packed */
     int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner too, computes with what
                           came out; shards, masters and checkpoints stay exact, resident units too,

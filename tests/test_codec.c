@@ -6,7 +6,7 @@
 
 /* ---- the plain codec ---- */
 
-enum { PLAIN_BLOCK = 256 };
+enum { PLAIN_BLOCK = ZP_CODED_BLOCK };
 
 static size_t plain_bytes(int bits, size_t n) {
     const size_t scales = (n + PLAIN_BLOCK - 1) / PLAIN_BLOCK * 4, codes = n * (size_t)bits / 8;
@@ -111,7 +111,7 @@ static int codec_same(const float *a, const float *b, size_t n, size_t *at) {
     return 1;
 }
 
-static const size_t codec_lengths[] = {32, 64, 96, 224, 256, 288, 480, 512, 544, 1056, 2080};
+static const size_t codec_lengths[] = {32, 96, 128, 160, 224, 256, 288, 480, 512, 544, 1056, 2080};
 enum { CODEC_LENGTHS = sizeof codec_lengths / sizeof *codec_lengths };
 
 /* Parts of n numbers are packed as the plain codec packs each, at their places; and unpacked. */
@@ -253,7 +253,7 @@ static void codec_bodies(void) {
     uint8_t codes[PLAIN_BLOCK], other[PLAIN_BLOCK];
     for (uint64_t i = 0; i < 4 * CODEC_DATA; i++) {
         const zp_codec *c = &zp_codecs[i % 2];
-        const size_t n = i % 3 ? PLAIN_BLOCK : 32 * (1 + i % 7);
+        const size_t n = i % 3 ? PLAIN_BLOCK : 32 * (1 + i / 3 % (PLAIN_BLOCK / 32 - 1));
         codec_fill((int)(i % CODEC_DATA), i, ZERO_F32, n, x, x);
         const uint32_t largest = zp_plain_largest(x, n);
         const zp_measure m = zp_block_measure(largest, c->most);

@@ -191,9 +191,9 @@ typedef struct mpi_result {
 
 static int mpi_common(int a, int b) { return b ? mpi_common(b, a % b) : a; }
 
-/* Of n numbers in codes of so many bits, with a scale for each 256 of them. */
+/* Of n numbers in codes of so many bits, with a scale for each 128 of them. */
 static uint64_t mpi_packed_bytes(int bits, uint64_t n) {
-    return ((n + 255) / 256 * 4 + 63) / 64 * 64 + (n * (uint64_t)bits / 8 + 63) / 64 * 64;
+    return ((n + 127) / 128 * 4 + 63) / 64 * 64 + (n * (uint64_t)bits / 8 + 63) / 64 * 64;
 }
 /* A unit of vectors alone, whose gradient never travels packed. */
 static int mpi_vectors(const host_spec *s, int u) {

@@ -22,8 +22,8 @@ static int near_to(double a, double b, double share) { return fabs(a - b) <= sha
 static void wire_by_hand(void) {
     const wire_world w = {8, 4, 2, 2, 32};
     const size_t n = 8 * 1024; /* a rank's part: 1024; a node's: 2048 */
-    test_check(wire_packed(8, 256) == 64 + 256 && wire_packed(4, 256) == 64 + 128
-                   && wire_packed(4, 1024) == 64 + 512 && wire_packed(8, 17 * 256) == 128 + 4352,
+    test_check(wire_packed(8, 128) == 64 + 128 && wire_packed(4, 128) == 64 + 64
+                   && wire_packed(4, 1024) == 64 + 512 && wire_packed(8, 17 * 128) == 128 + 2176,
                "packed bytes");
     wire_unit u = wire_of(wire_find("exact"), 3, &w, n);
     test_check(u.gather.far == 1 * 2048 && u.gather.near == 6 * 2048 && u.again.far == 2048
@@ -53,7 +53,7 @@ static void wire_quarter(void) {
     const double exact = e.gather.far + e.again.far + e.reduction.far;
     const double all = a.gather.far + a.again.far + a.reduction.far;
     test_check(near_to(exact, 3.0 * 20000000 * 2 * 7 / 8 / 8, 1e-3), "exact: %g bytes", exact);
-    test_check(all >= 0.25 * exact && all < 0.26 * exact, "all three: %g of %g", all, exact);
+    test_check(all >= 0.25 * exact && all < 0.262 * exact, "all three: %g of %g", all, exact);
 }
 
 /* ---- the plugin's plan --------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* codec.h - how numbers travel: small integers, and a scale for every block of them
 
-   A part of n numbers (a shard) is packed into one message: the scales of its blocks of 256, f32,
+   A part of n numbers (a shard) is packed into one message: the scales of its blocks of 128, f32,
    then the codes, both up to a multiple of 64 bytes. Blocks are cut within a part, so that nothing
    but the layout of shards decides what shares a scale.
 
@@ -28,7 +28,7 @@
 
 #include "exact.h"
 
-#define ZP_CODED_BLOCK ((size_t)256)
+#define ZP_CODED_BLOCK ((size_t)128)
 #define ZP_CODED_GROUP ((size_t)32) /* a part is a multiple of that many numbers */
 static_assert(ZP_CODED_GROUP == ZP_EXACT_BLOCK, "no shard ends inside a group, nor inside those");
 

@@ -312,7 +312,7 @@ static const option train_table[] = {
         TO(INT, zero.weight_bits),
         KEY("zero_optimization.zero_quantized_weights: -qw", DS_GIVEN_WEIGHT_BITS, IF_GIVEN),
         .help = "stage 3: gathers of weights travel as integers of 8 or 4 bits, a scale for every "
-                "256 of them (ZeRO++); masters and shards stay exact. 0: as they are stored"),
+                "128 of them (ZeRO++); masters and shards stay exact. 0: as they are stored"),
     ROW(INT, "-qg", "--gradient-bits", gradient_bits, "0", RANGE(0, 8), .course = 1,
         TO(INT, zero.gradient_bits),
         KEY("zero_optimization.zero_quantized_gradients: -qg", DS_GIVEN_GRADIENT_BITS, IF_GIVEN),

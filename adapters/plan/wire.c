@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WIRE_BLOCK = 256, WIRE_LINE = 64 }; /* elements that share a scale; bytes of a line */
+enum { WIRE_BLOCK = 128, WIRE_LINE = 64 }; /* elements that share a scale; bytes of a line */
 
 const wire_method wire_methods[] = {{"exact", "exact", 0, 0, 0, 0, 0, 0},
                                     {"zs", "-zs: a node's ranks", 1, 1, 0, 0, 0, 0},

@@ -4,7 +4,7 @@
    the G = L of a node, of which there are R = N / G replicas; K = G / L nodes are in a shard group
    (1 where G is not larger than L). Of a unit of n elements, of e bytes each as they are stored:
        part(g)        N / g pieces of ceil(n / N) elements, rounded up to a line of the layout
-       packed(b, m)   line(4 ceil(m / 256)) + line(m b / 8): scales and codes of m elements in b
+       packed(b, m)   line(4 ceil(m / 128)) + line(m b / 8): scales and codes of m elements in b
                       bits, both in whole lines of 64 bytes
    A rank sends to other nodes (far) and to the others of its own (near):
 
