@@ -15,7 +15,7 @@
 # make ranks            planning, meeting, building and stepping with 2 to 32 ranks and 2 to 8 hosts, and how each grows
 # make converge         losses with and without fewer bits on the wire, paired by seed; MINUTES=90
 # make soak             everything on for HOURS=1, beside kills and fuzz inputs, counted over runs
-# make mutants          do the tests notice when one token of the plugin is another? BUDGET=20 minutes, SEED, JOBS, AGAIN=1; root
+# make mutants          do the tests notice when one token of the plugin is another? BUDGET=20 minutes, SEED, JOBS, QUICK, AGAIN=1; root
 # make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
 # make test-llmc LLMC=path of a checkout of llm.c
 # make same BASE=commit does this tree compute, plan and send what that commit does? speed: as fast? golden: new tests/golden.txt
@@ -189,7 +189,7 @@ $B/fast/test_scale_fast.o: tests/test_scale.c
 	@mkdir -p $B/fast
 	$(COMPILE) -c -o $@ $<
 $B/test_%: $B/test_%.o $(PLUGIN)
-	$(COMPILE) -o $@ $^ -lm
+	$(COMPILE) -o $@ $(filter %.o,$^) -lm
 $B/bench_%: tests/bench_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/bench_ops: tests/bench_ops.c $(PLUGIN) $(GPT2)

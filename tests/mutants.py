@@ -2,10 +2,11 @@
 
 Samples the rooms of the CPU version by SEED (1), room by room as long as it is, for BUDGET minutes (20), on JOBS
 processors (1). A mutant is compiled at -O1 in a copy of the tree. It is `equal` if the compiler makes the same object
-of it, `broken` if it makes none. Then the programs that include or link the unit run, those first that are quick and
-have killed in this room before (QUICK=N: N of them): the first that fails, crashes or lasts too long kills it. That is
-60 s and twice what it took, PATIENCE times, while a clean copy passes beside it, or five times as much of the processor.
-What fails in a clean copy is left out. Each has processes, /tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
+of it, `broken` if it makes none. Then the programs that include or link the unit run (QUICK=N: N of them), those first
+that are quick, have killed in this room before, or name the function. The first that fails, crashes or lasts too long
+kills it: that is 60 s and twice what it took, PATIENCE times, while a clean copy passes beside it, or five times as much
+of the processor, or 20 s in which no thread runs. What fails in a clean copy is left out. Each has processes, /tmp and
+/dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
 Results are lines of BUILD/mutants/results.csv, from where the next run goes on; AGAIN=1 tries those once more that
 were alive. tests/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
 First, and with PROVE=1, the tool itself is tried: mutants whose fate is known.
@@ -15,6 +16,7 @@ import collections, csv, glob, hashlib, json, os, random, re, shutil, subprocess
 SEED = os.environ.get("SEED", "1")
 JOBS, END = int(os.environ.get("JOBS", 1)), time.time() + 60 * float(os.environ.get("BUDGET", 20))
 AGAIN, PAUSE = os.environ.get("AGAIN"), os.environ.get("PAUSE", "")
+STILL = 20  # seconds: no test waits that long with all of its threads
 PATIENCE, QUICK = int(os.environ.get("PATIENCE", 1)), int(os.environ.get("QUICK", 999))
 BASE = os.path.abspath(sys.argv[1]) + "/mutants"
 RESULTS = BASE + "/results.csv"
@@ -39,7 +41,8 @@ BUILDS = (("zero_plugin.o", "", PROGRAMS),
 PROOFS = (("api", "/* api.h", "/* mutant: api.h", "equal", "$"),
           ("api", "return ZERO_ABI;", "return ZERO_ABI ABI;", "broken", "$"),
           ("api", "return ZERO_ABI;", "return ZERO_ABI + 1;", "killed", "test_abi: FAILED: this is ABI"),
-          ("api", "return ZERO_ABI;", "for (;;) {}", "killed", "test_abi: takes more than "))
+          ("api", "return ZERO_ABI;", "for (;;) {}", "killed", "test_abi: (takes|lasts) more than "),
+          ("api", "return ZERO_ABI;", "for (;;) sleep(9);", "killed", "test_abi: stands still"))
 NEVER = {"host", "through"}  # work beside a GPU alone
 SWAPS = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "&&": "||", "||": "&&", "+": "-",
          "-": "+", "*": "/", "/": "*", "%": "*", "<<": ">>", ">>": "<<", "+=": "-=", "-=": "+=", "++": "--",
@@ -102,6 +105,37 @@ def paused():
     return waited
 
 
+def function(room, line):
+    """The function that a line of a room is in."""
+    lines = open(f"zero_plugin/{room}.h").read().split("\n")[:line]
+    return next((m[1] for x in reversed(lines) if (m := re.match(r"[a-zA-Z][^;=]*?(\w+)\(", x))), "(")
+
+
+def mentions(program, name):
+    """Whether a program's source, or a header of the tests that it includes, has this name."""
+    path = "tests/" + re.sub("_(checked|rings|fast)$", "", program.split()[0].split("/")[-1]) + ".c"
+    text = open(path).read() if os.path.exists(path) else ""
+    for header in re.findall('#include "(\w+.h)"', text):
+        if os.path.exists("tests/" + header): text += open("tests/" + header).read()
+    return re.search(r"\b%s\b" % re.escape(name), text) is not None
+
+
+def asleep(root):
+    """Ticks of the processor that the processes below one took; None: one of their threads runs, or wants to."""
+    below, parents, ticks = {root}, {}, 0
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try: parents[int(path.split("/")[2])] = int(open(path).read().rsplit(")", 1)[1].split()[1])
+        except OSError: pass
+    for _ in range(8): below |= {p for p, parent in parents.items() if parent in below}
+    for p in below:
+        for path in glob.glob(f"/proc/{p}/task/*/stat"):
+            try: state = open(path).read().rsplit(")", 1)[1].split()
+            except OSError: continue
+            if state[0] not in "SZ": return None
+            ticks += int(state[11]) + int(state[12])
+    return ticks
+
+
 class Lab:
     """A copy of the tree, for one processor, and another that stays as it is, for all: `clean`."""
     def __init__(self, tree, clean=None):
@@ -132,10 +166,14 @@ class Lab:
             with tempfile.TemporaryFile("w+", errors="replace") as text:
                 p = subprocess.Popen(["unshare", "-mpf", "--kill-child", "--mount-proc", "sh", "-c", inside],
                                      cwd=self.tree, stdout=text, stderr=text, stdin=subprocess.DEVNULL)
-                ended, held = 0, False
+                ended, held, still, ticks, looked = 0, False, time.time(), None, 0
                 while not ended:
                     held = held or os.path.exists(PAUSE)
                     time.sleep(0.05)
+                    if time.time() > looked + 1:
+                        looked, before, ticks = time.time(), ticks, asleep(p.pid)
+                        if ticks is None or before is None or ticks > before + 1: still = looked
+                        if looked > still + STILL: p.kill()
                     ended, status, used = os.wait4(p.pid, os.WNOHANG)
                 p.returncode = code = os.waitstatus_to_exitcode(status)
                 text.seek(0)
@@ -144,6 +182,7 @@ class Lab:
             if code == 0 and re.search(r"^\d+ passed, 0 failed", said, re.M): return "", used
             if held: continue
             failed = re.search(r"^FAILED: .*", said, re.M)
+            if code == -9: return f"stands still for {STILL} s", used
             if code in (124, 137): return f"lasts more than {limit:.0f} s", used
             if code in (-24, 152): return f"takes more than {cpu} s", used
             return failed[0][:200] if failed else f"exit code {code}: " + " ".join(said[-100:].split()), used
@@ -174,13 +213,14 @@ class Lab:
             if not slow: return why
             limit *= 2
 
-    def judge(self, room, kills):
+    def judge(self, room, line, kills):
+        name = function(room, line)
         for target, _, programs in BUILDS:
             if not self.clean.known(target): continue
             if not self.make(target): return "broken", ""
             if self.object(target) == self.clean.known(target): continue
             guess = {p: sum((self.clean.takes.get(p, [5 + i]) or [0])[:2]) for i, p in enumerate(programs)}
-            for p in sorted(programs, key=lambda p: guess[p] / (1 + 4 * kills[room, p]))[:QUICK]:
+            for p in sorted(programs, key=lambda p: guess[p] / (1 + 4 * kills[room, p] + 8 * mentions(p, name)))[:QUICK]:
                 if time.time() > END: return "", ""
                 takes = self.clean.known(target, p, programs[p])
                 if not takes: continue
@@ -196,7 +236,7 @@ class Lab:
         at = sum(len(x) + 1 for x in text.split("\n")[:int(row["line"]) - 1]) + int(row["column"]) - 1
         assert text.startswith(row["old"], at), row
         open(path, "w").write(text[:at] + row["new"] + text[at + len(row["old"]):])
-        row["fate"], row["by"] = self.judge(row["room"], kills)
+        row["fate"], row["by"] = self.judge(row["room"], int(row["line"]), kills)
         open(path, "w").write(text)
         row["seconds"] = f"{time.time() - begin:.0f}"
 
