@@ -51,8 +51,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #define ZP_LINUX 1
+#define ZP_HUGE  MADV_HUGEPAGE
 #else
 #define ZP_LINUX 0
+#define ZP_HUGE  MADV_NORMAL
 #endif
 #define ZP_NO_NCCL "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"
 #ifdef __CUDACC__
@@ -106,11 +108,7 @@ static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
     } while (0)
 
 /* Large pages where the system has them. */
-ZP_UNUSED static void zp_huge(void *p, size_t bytes) {
-#ifdef MADV_HUGEPAGE
-    (void)madvise(p, bytes, MADV_HUGEPAGE);
-#endif
-}
+ZP_UNUSED static void zp_huge(void *p, size_t bytes) { (void)madvise(p, bytes, ZP_HUGE); }
 
 __attribute__((unused)) static void zp_nap(void) {
     const struct timespec t = {0, 50000};
