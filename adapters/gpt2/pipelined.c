@@ -124,7 +124,7 @@ zero_result gpt2_pipeline_order(zero_ctx *z, const gpt2_config *cfg, const gpt2_
     turns t = {NULL, 0};
     if (pipeline_make(&plan, &shape, stage->stage)) return ZERO_ERR_MEMORY;
     add_works(&t, cfg, stage, tiles, &plan);
-    t.list = (zero_turn *)malloc((size_t)t.n * sizeof *t.list);
+    t.list = (zero_turn *)calloc((size_t)t.n + 1, sizeof *t.list);
     if (t.list) add_works(&t, cfg, stage, tiles, &plan);
     const zero_result result =
         t.list ? zero_pass_order(z, ZERO_TRAIN, ZERO_TOGETHER, t.list, t.n) : ZERO_ERR_MEMORY;
