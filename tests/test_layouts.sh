@@ -68,6 +68,9 @@ for way in "-za sharded" "-zog file -zfd $scratch"; do
             "-pp 2 -z $stage $way: other weights than without a pipeline: $(tail -n 1 "$scratch/piped")"
     done
 done
+run gathers -pn 4 -pp 2 -b 2 -z 3 -zm 0
+check "$(grep -c 'to gather weights .* MiB, in every micro-step' "$scratch/gathers")" "the plan says what gathering costs a pipeline"
+refused '-tk 2: the layers of a pipeline, -pp 2, are on several ranks: -tr shows' -pn 2 -pp 2 -tk 2
 # rules that look at whole tensors
 for rule in lamb muon; do
     run one -pn 1 -op $rule

@@ -2,8 +2,9 @@
    orders of several micro-batches' hooks, with gathers, releases and reductions of the host's own
    among them, at every stage. Same bits as one micro-step after the other; as many gathers and
    bytes as planned, in the first step too; the first step gathers ahead as the third does where the
-   order is learnt; who departs from it, and ranks that announce different ones, are told where. And
-   tensors with a divisor of their own. */
+   order is learnt; backwards in two parts are complete after the second; who departs from the
+   order, and ranks that announce different ones, are told where. And tensors with a divisor of
+   their own. */
 #include "harness.h"
 
 #include <math.h>
@@ -19,6 +20,7 @@ typedef struct order_run {
     uint64_t seed;
     int stage, prefetch, together, announced, held, no_overlap; /* announced: 2: after zero_build */
     int sharded, file; /* accumulation; gradients in a file */
+    int split; /* backwards in two parts; 2: the second comes before the unit's next first */
     zero_type type;
     order_turn turn[TURNS];
     int n;
@@ -119,7 +121,8 @@ static zero_result order_open(zero_ctx **z, const order_run *o, const zero_comm 
     cfg.no_overlap = o->no_overlap;
     cfg.trace = o->no_overlap ? order_event : NULL;
     cfg.trace_user = seen;
-    const zero_tensor_desc w = {.name = "w", .numel = NUMEL, .layers = UNITS};
+    const zero_tensor_desc w = {
+        .name = "w", .numel = NUMEL, .layers = UNITS, .uses = o->split ? 2 : 1};
     ZERO_TRY(zero_create(z, &cfg, comm));
     ZERO_TRY(zero_tensor(*z, &w));
     if (o->announced == 1) ZERO_TRY(order_announce(*z, o));
@@ -143,22 +146,37 @@ static float order_weight(const order_run *o, const order_host *p, size_t i) {
     return x;
 }
 
+static float order_value(size_t at, int rank, int micro) {
+    const uint64_t h = test_mix(at + 1000003 * (uint64_t)(rank * MICRO + micro));
+    return (float)(h % 1024) / 512 - 1;
+}
+
+/* The second part of a backward, of the elements with odd numbers. */
+static zero_result order_rest(zero_ctx *z, int u, int micro, int rank) {
+    order_host g = {NULL};
+    ZERO_TRY(zero_backward_begin(z, u, NULL, &g));
+    for (size_t at = (size_t)u * NUMEL + 1; at < (size_t)(u + 1) * NUMEL; at += 2)
+        g.w[at] += order_value(at, rank, micro);
+    return zero_backward_end(z, u);
+}
+
 /* The host's part of a turn; the gradient depends on the weights. */
 static zero_result order_take(zero_ctx *z, const order_run *o, const order_turn *t, int rank) {
-    const int u = t->turn.unit;
+    const int u = t->turn.unit, late = o->split == 2;
+    const size_t end = (size_t)(u + 1) * NUMEL;
     order_host p = {NULL}, g = {NULL};
     switch (t->turn.kind) {
     case ZERO_TURN_GATHER: return zero_gather(z, u);
     case ZERO_TURN_RELEASE: return zero_release(z, u);
     case ZERO_TURN_FORWARD: ZERO_TRY(zero_forward_begin(z, u, &p)); return zero_forward_end(z, u);
     default:
+        if (late && t->micro) ZERO_TRY(order_rest(z, u, t->micro - 1, rank));
         ZERO_TRY(zero_backward_begin(z, u, &p, &g));
-        for (size_t i = 0; i < NUMEL; i++) {
-            const size_t at = (size_t)u * NUMEL + i;
-            const uint64_t h = test_mix(at + 1000003 * (uint64_t)(rank * MICRO + t->micro));
-            g.w[at] += (float)(h % 1024) / 512 - 1 + order_weight(o, &p, at);
-        }
+        for (size_t at = end - NUMEL; at < end; at += o->split ? 2 : 1)
+            g.w[at] += order_value(at, rank, t->micro) + order_weight(o, &p, at);
         ZERO_TRY(zero_backward_end(z, u));
+        if (o->split && (!late || t->micro == MICRO - 1))
+            ZERO_TRY(order_rest(z, u, t->micro, rank));
         return t->reduces ? zero_reduce_begin(z) : ZERO_OK;
     }
 }
@@ -237,6 +255,7 @@ static void order_case(uint64_t seed, int stage) {
     plain.stage = stage;
     plain.type = (zero_type)(seed % 2);
     plain.sharded = seed / 2 % 2;
+    plain.split = seed % 4 == 1;
     order_draw(&plain);
     test_check(test_ranks(RANKS, 0, order_body, &plain), "seed %llu, plain: %s",
                (unsigned long long)seed, test_first);
@@ -247,12 +266,13 @@ static void order_case(uint64_t seed, int stage) {
         o.held = i % 2;
         o.file = plain.sharded && stage >= 2 && i % 3 == 2;
         o.prefetch = test_below(&r, 4);
+        o.split = plain.split ? 1 + (o.together && !o.sharded) : 0;
         o.seed = test_next(&r);
         if (!o.together) o.held = 0;
         order_draw(&o);
-        snprintf(text, sizeof text, "seed %llu, stage %d, order %d, prefetch %d%s%s",
+        snprintf(text, sizeof text, "seed %llu, stage %d, order %d, prefetch %d%s%s%s",
                  (unsigned long long)seed, stage, i, o.prefetch, o.sharded ? ", sharded" : "",
-                 o.file ? ", in a file" : "");
+                 o.file ? ", in a file" : "", o.split ? ", backwards in two parts" : "");
         if (!test_check(test_ranks(RANKS, 0, order_body, &o), "%s: %s", text, test_first)) continue;
         test_check(o.hash == plain.hash && !memcmp(o.norm, plain.norm, sizeof o.norm),
                    "%s: other bits", text);

@@ -182,7 +182,7 @@ static const option train_table[] = {
         .help = "1: in the end a table of collectives: count, mean, p50, p99, bandwidth, ranks"),
     ROW(INT, "-tk", "--profile-step", profile_step, "0", RANGE(0, 2e9), TO(INT, profile_step),
         KEY("flops_profiler.profile_step: -tk", DS_GIVEN_PROFILE, IF_GIVEN),
-        .help = "operations and times of each layer in this step; 0: none"),
+        .help = "operations and times of each layer in this step, without -pp; 0: none"),
     ROW(PATH, "-tbd", "--tensorboard-dir", tensorboard_dir, "",
         .help = "folder for TensorBoard's event files: loss, learning rate, loss scale, norm over "
                 "samples, with -tb times"),
@@ -283,7 +283,8 @@ static const option train_table[] = {
     ROW(WORD, "-za", "--accumulate", accumulation, "auto", .words = "auto local sharded",
         .course = 1, TO(INT, zero.accumulation),
         .help = "gradients of micro-steps add up in a whole copy (local) or in shards; auto: local "
-                "at stages 0 and 1, sharded at 2 and 3 and in a comparison"),
+                "at stages 0 and 1 and in a pipeline without -zog file, sharded at 2 and 3 and in "
+                "a comparison"),
     ROW(LONG, "-zb", "--bucket", bucket, "0", RANGE(0, BIG), TO(SIZE, zero.bucket_numel),
         .help = "elements reduced together; 0: the largest unit"),
     ROW(INT, "-zp", "--prefetch", prefetch, "1", RANGE(0, 1000), TO(COUNT, zero.prefetch),
