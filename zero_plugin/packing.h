@@ -17,6 +17,12 @@ ZP_FN void zp_block_ahead(const void *p, size_t bytes) {
         __builtin_prefetch((const char *)p + ZP_AHEAD_BYTES + at);
 #endif
 }
+/* The line of scales after the next: a store that waits for one holds up the stores behind it. */
+ZP_FN void zp_scale_ahead(const char *scale) {
+#ifndef __CUDA_ARCH__
+    __builtin_prefetch(scale + 128, 1);
+#endif
+}
 /* Parts and blocks begin on lines where the array does. */
 ZP_FN int zp_goes_away(uintptr_t to, size_t bytes) {
     return ZP_PAST_CACHES && bytes >= ZP_KEPT_BYTES && to % 64 == 0;
@@ -66,6 +72,7 @@ ZP_FN void zp_encode_block(const zp_encode_args *a, const zp_block *k, size_t n,
     const uint32_t largest = zp_block_largest(x, n);
     const zp_measure m = zp_block_measure(largest, c->codec.most);
     memcpy(p.scale, &m.scale, sizeof m.scale);
+    zp_scale_ahead(p.scale);
     if (m.inverse == 0)
         memset(p.codes, 0, n * (size_t)c->codec.bits / 8);
     else
