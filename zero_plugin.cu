@@ -7,7 +7,7 @@
 
    WHERE SOMETHING NEW GOES
      a stage      a row of zp_policies in memory; its number, in the header
-     a codec      a row of zp_codecs in codec; how a block's codes lie: packing; who may ask: config
+     a codec      a row of zp_codecs in codec; how a block's codes lie: blocks; who may ask: config
      an array     a value of the enum in memory, a line of its walk, a zp_plan_row in plan
      a tier       zero_tier; where a part lies and how it is opened: memory; its cost: tiers, plan;
                   its memory: build, or a room of its own, as host and disk are
