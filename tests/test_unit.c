@@ -669,6 +669,10 @@ static void unit_judge(void) {
                        && c.differing[1] == -3,
                    "word %d differs", i);
         verdicts[2 * ZP_VERDICT + i] = 0.5 * i;
+        verdicts[3 * ZP_VERDICT + ZP_VERDICT - 1] = 0.5 * (ZP_VERDICT - 1);
+        (void)zp_judge(&s, &a, 1);
+        test_check(c.differs == i, "word %d stays", i);
+        c.differs = 0;
     }
     a.nranks = 1;
     (void)zp_judge(&s, &a, 1);
@@ -1121,18 +1125,21 @@ static void unit_bad_group(zero_ctx *z, const char *name, float lr, float decay,
                what);
 }
 
-/* Units that forward uses once more than backward are gathered a third time. */
+/* Units that forward uses once more than backward are gathered a third time; 0 uses are one. */
 static void unit_again(void) {
     zero_config cfg = {
         .stage = 3, .prefetch = ZERO_NONE, .parameter_tier = ZERO_FILE, .folder = "/tmp"};
     const zero_tensor_desc tiles = {"tiles", 100, 8, 0, 1, ZERO_AGAIN, 0};
     const zero_tensor_desc blocks = {"blocks", 100, 8, 8, 1, 0, 0};
+    const zero_tensor_desc unsaid = {"unsaid", 100, 8, 16, 0, ZERO_AGAIN, 0};
     zero_ctx *z = unit_create(&cfg);
-    zero_plan_unit tile = {0}, block = {0};
-    test_check(
-        !zero_tensor(z, &tiles) && !zero_tensor(z, &blocks) && !zero_query_plan_unit(z, 3, &tile)
-            && !zero_query_plan_unit(z, 11, &block) && tile.gathers == 3 && block.gathers == 2,
-        "gathers of a unit that is used again: %d, of others %d", tile.gathers, block.gathers);
+    zero_plan_unit tile = {0}, block = {0}, other = {0};
+    test_check(!zero_tensor(z, &tiles) && !zero_tensor(z, &blocks) && !zero_tensor(z, &unsaid)
+                   && !zero_query_plan_unit(z, 3, &tile) && !zero_query_plan_unit(z, 11, &block)
+                   && !zero_query_plan_unit(z, 19, &other) && tile.gathers == 3
+                   && block.gathers == 2 && other.gathers == 3,
+               "gathers of a unit that is used again: %d, of others %d, without uses %d",
+               tile.gathers, block.gathers, other.gathers);
     zero_destroy(z);
 }
 

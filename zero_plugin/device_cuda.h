@@ -291,10 +291,10 @@ static zero_result zp_event_wait(zp_stream *s, zp_event *e) {
     s->last = last; /* nobody waits for a wait */
     return ZERO_OK;
 }
-/* The host waits. */
 static int zp_event_passed(const zp_event *e) {
     return zp_told(cudaEventQuery(e->cuda)) == cudaSuccess;
 }
+/* The host waits. */
 static zero_result zp_event_sync(zp_device *d, zp_event *e) {
     zp_record *r = zp_record_wait(d->recorder, ZERO_TRACK_HOST, e->after);
     const double start = r ? zp_seconds() : 0;
