@@ -635,7 +635,7 @@ typedef struct zero_stats {
     uint64_t file_read_bytes, file_written_bytes;
     double file_s;                      /* the calling thread waited for the file */
     uint64_t near_bytes, replica_bytes; /* the parts of sent_bytes, as in zero_plan */
-    uint64_t gather_bytes;
+    uint64_t gather_bytes;              /* as in zero_plan */
 } zero_stats;
 
 /* ---- life of a context --------------------------------------------------------------------- */
@@ -844,6 +844,8 @@ zero_result zero_pass_end(zero_ctx *z);
    and the pass goes on from where it was; so is an end before the last one. It holds for every pass
    of that kind (`micro` ZERO_TOGETHER: of all micro-steps together, otherwise 0) until another one
    is said; n 0: it is learnt again. Behind the tensors or between steps; copied. COLLECTIVE.
+   Without an order, a pass of ZERO_TOGETHER with accumulation SHARDED is planned with a reduction
+   of KEEP and LATE tensors in every micro-step, of which there is one.
    Errors: ARGUMENT (no such unit; a unit is released that is not gathered, or the other way),
    STATE, MEMORY and, the ranks' orders being compared here, or in zero_build, MISMATCH with the
    first turn that differs. */
@@ -871,7 +873,7 @@ zero_result zero_release(zero_ctx *z, int unit);
 
 /* Its reductions: those of all units whose gradients are complete start now, and not when a bucket
    is full (bucket_numel) or the pass ends. No bit depends on it. Inside a training pass.
-   COLLECTIVE. */
+   COLLECTIVE. Errors: STATE (no pass, or an evaluation) and the sticky ones. */
 zero_result zero_reduce_begin(zero_ctx *z);
 
 /* LOSS SCALE: what the loss must be multiplied by before every backward of the coming step; the

@@ -76,6 +76,7 @@ group 120 alone $B/test_group
 groups 120 alone $B/test_groups
 world 120 beside $B/test_world
 order 60 beside $B/test_order $SEED
+order-checked 60 beside $B/test_order_checked $SEED
 hierarchy 120 beside $B/test_hierarchy 24 $SEED $B
 fast-math 120 beside $B/test_fast_math
 fast-math-scale 120 beside $B/test_scale_fast 300 $SEED

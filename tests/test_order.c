@@ -353,8 +353,12 @@ static void order_departs(test_rank *r) {
     (void)order_says(r, z, zero_release(z, 0), ZERO_ERR_STATE, "zero_gather comes first");
     (void)order_says(r, z, zero_pass_end(z), ZERO_ERR_STATE,
                      "turn 0 of 48 has not come: forward of unit 0");
-    for (int i = 0; i < o.n; i++) /* nothing was lost */
+    for (int i = 0; i < o.n; i++) { /* nothing was lost */
         if (order_take(z, &o, &o.turn[i], r->rank)) test_rank_fail(r, "%s", zero_last_error(z));
+        if (i == 0)
+            (void)order_says(r, z, zero_backward_begin(z, 0, &p, &g), ZERO_ERR_STATE,
+                             "backward of unit 0, but turn 1 of this pass was announced as");
+    }
     (void)order_says(r, z, zero_forward_begin(z, 0, &p), ZERO_ERR_STATE,
                      "forward of unit 0: the 48 turns that were announced for this pass are over");
     (void)order_says(r, z, zero_pass_order(z, ZERO_TRAIN, 0, NULL, 0), ZERO_ERR_STATE,
@@ -378,6 +382,27 @@ static void order_departs(test_rank *r) {
     (void)order_says(r, z, zero_pass_end(z), ZERO_ERR_STATE, "forward of unit 1");
     if (zero_forward_begin(z, 1, &p) || zero_forward_end(z, 1) || zero_pass_end(z))
         test_rank_fail(r, "an evaluation: %s", zero_last_error(z));
+    zero_destroy(z);
+}
+
+/* Tensors that come together behind the order leave fewer units than it knows. */
+static void order_fewer(test_rank *r) {
+    const zero_comm comm = test_comm(r);
+    const zero_tensor_desc w = {.name = "w", .numel = NUMEL, .layers = UNITS, .uses = 1};
+    order_run o = {0};
+    zero_config cfg = {0};
+    zero_ctx *z = NULL;
+    cfg.stage = 3;
+    cfg.micro_steps = MICRO;
+    cfg.prefetch = 2;
+    cfg.no_mapping = 1;
+    cfg.timeout_s = 20;
+    o.together = 1;
+    order_1f1b(&o);
+    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &w) || order_announce(z, &o)
+        || zero_tensor_together(z, "w", 2))
+        test_rank_fail(r, "%s", zero_last_error(z));
+    (void)order_says(r, z, zero_build(z), ZERO_ERR_ARGUMENT, "of unit 3, expected");
     zero_destroy(z);
 }
 
@@ -505,6 +530,7 @@ int main(int argc, char **argv) {
     (void)alarm(240);
     order_first_step();
     test_check(test_ranks(RANKS, 0, order_departs, NULL), "departures: %s", test_first);
+    test_check(test_ranks(RANKS, 0, order_fewer, NULL), "fewer units: %s", test_first);
     for (int i = 0; i < 2; i++)
         test_check(test_ranks(RANKS, 0, order_differs, &announced[i]), "another order: %s",
                    test_first);

@@ -47,6 +47,7 @@ same "$cpu" cpu $small -pn 3 -z 1 -qg 8
 same "$cpu" cpu $small -pn 1 -op sgd -zl 32 -r 2
 # layouts: the trainer's plan is rank 0's, and so is the first line of bytes
 for layout in "-pn 4 -tp 2 -sp 1 -z 3" "-pn 4 -pp 2 -d 2048 -z 1" "-pn 8 -tp 2 -pp 2 -d 2048 -ut 1 -z 2 -dt bf16" \
+              "-pn 4 -pp 2 -d 2048 -z 3 -za sharded" "-pn 4 -pp 2 -d 2048 -z 2 -zos file -zog file -zfd $scratch" \
               "-pn 4 -tp 4 -op lamb" "-pn 4 -tp 2 -op muon -z 2" "-pn 2 -pp 2 -ppv 2 -d 1024 -e char:4x128x4"; do
     same "$cpu" cpu $small $layout
     theirs=$(said "among parts")

@@ -36,8 +36,9 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
 
 zero_result zero_gather(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_gather", unit));
+    ZP_TRY(zp_order_match(z, ZERO_TURN_GATHER, unit));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_GATHER, unit));
-    ZP_TRY(zp_parameters_take(z, ZERO_TURN_GATHER, unit));
+    ZP_TRY(zp_parameters_take(z, unit));
     z->live[unit].held++;
     return ZERO_OK;
 }
@@ -45,15 +46,16 @@ zero_result zero_gather(zero_ctx *z, int unit) {
 zero_result zero_release(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook(z, "zero_release", unit));
     ZP_UNTIMELY(z, !z->live[unit].held, "unit %d: zero_gather comes first", unit);
+    ZP_TRY(zp_order_match(z, ZERO_TURN_RELEASE, unit));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_RELEASE, unit));
-    ZP_TRY(zp_order_follow(z, ZERO_TURN_RELEASE, unit));
+    zp_order_take(&z->trace[z->pass]);
     z->live[unit].held--;
     zp_pool_hold(&z->pool[ZP_PARAM], unit, -1);
     return ZERO_OK;
 }
 
 zero_result zero_reduce_begin(zero_ctx *z) {
-    ZP_TRY(zp_hook(z, "zero_reduce_begin", 0));
+    ZP_ENTER(z, "zero_reduce_begin", ZP_IN_PASS, "no pass has begun");
     ZP_UNTIMELY(z, z->pass != ZERO_TRAIN, "an evaluation has no gradients");
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_REDUCE, 0));
     return zp_bucket_flush(z);

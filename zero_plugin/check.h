@@ -257,6 +257,8 @@ static zero_result zp_checks_hook(zero_ctx *z, uint32_t which, int unit) {
 static const char *zp_checks_hook_name(uint32_t hook, char *text, size_t bytes) {
     if (hook == UINT32_MAX)
         (void)snprintf(text, bytes, "ended the pass");
+    else if (hook >> 24 == ZP_HOOK_REDUCE)
+        (void)snprintf(text, bytes, "called %s", zp_hook_names[ZP_HOOK_REDUCE]);
     else
         (void)snprintf(text, bytes, "called %s of unit %u", zp_hook_names[hook >> 24],
                        hook & 0xFFFFFFu);

@@ -62,9 +62,9 @@ static zero_result zp_order_check(zero_ctx *z, const zero_turn *turns, int n) {
     return r;
 }
 
-/* Inside a pass: the next turn is this one, where there are any. */
-static zero_result zp_order_follow(zero_ctx *z, zero_turn_kind kind, int unit) {
-    zp_trace *t = &z->trace[z->pass];
+/* Inside a pass: the next turn is this one, where there are any. Nothing is changed. */
+static zero_result zp_order_match(zero_ctx *z, zero_turn_kind kind, int unit) {
+    const zp_trace *t = &z->trace[z->pass];
     if (!t->turns) return ZERO_OK;
     ZP_UNTIMELY(z, t->turned == t->turns,
                 "%s of unit %d: the %d turns that were announced for this pass are over",
@@ -73,15 +73,12 @@ static zero_result zp_order_follow(zero_ctx *z, zero_turn_kind kind, int unit) {
     ZP_UNTIMELY(z, next->kind != kind || next->unit != unit,
                 "%s of unit %d, but turn %d of this pass was announced as %s of unit %d",
                 zp_turn_words[kind], unit, t->turned, zp_turn_words[next->kind], next->unit);
-    t->turned++;
     return ZERO_OK;
 }
 
-/* The last turn was refused. */
-static void zp_order_again(zp_trace *t) {
-    t->turned -= t->turns > 0;
-    t->at -= t->turns > 0;
-}
+/* A turn that was matched is taken; or it is refused for another reason, and will come again. */
+static void zp_order_take(zp_trace *t) { t->turned += t->turns > 0; }
+static void zp_order_again(zp_trace *t) { t->at -= t->turns > 0; }
 
 /* A pass begins that the order is of. */
 static zero_result zp_order_begin(zero_ctx *z, zero_pass kind, int together) {

@@ -95,13 +95,12 @@ static zero_result zp_turn_all(zero_ctx *z) {
 }
 
 /* u's parameters are on their way or there, and stay, and so are the next units'. */
-static zero_result zp_parameters_take(zero_ctx *z, zero_turn_kind kind, int u) {
+static zero_result zp_parameters_take(zero_ctx *z, int u) {
     int fill[ZP_PREFETCH_MAX + 1];
     char open[128];
     zp_trace *t = &z->trace[z->pass];
     zp_pool *pool = &z->pool[ZP_PARAM];
     const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
-    ZP_TRY(zp_order_follow(z, kind, u));
     zp_trace_visit(t, u);
     const int n = zp_schedule(z, t, u, wraps, fill);
     if (n < 0) zp_order_again(t);
@@ -109,15 +108,16 @@ static zero_result zp_parameters_take(zero_ctx *z, zero_turn_kind kind, int u) {
                 "unit %d: all %d gather buffers belong to units that have begun and not ended "
                 "(%s); raise open_units (ZERO_ALL: all of them), or prefetch",
                 u, pool->n, zp_pool_open(pool, open, sizeof open));
+    zp_order_take(t);
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
     zp_pool_hold(pool, u, 1);
     return ZERO_OK;
 }
 
 /* The outermost begin that needs them. */
-static zero_result zp_parameters_open(zero_ctx *z, zero_turn_kind kind, int u) {
+static zero_result zp_parameters_open(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
-    if (!live->parameter_opens) ZP_TRY(zp_parameters_take(z, kind, u));
+    if (!live->parameter_opens) ZP_TRY(zp_parameters_take(z, u));
     if (live->parameter_opens++) return ZERO_OK;
     live->buffer[ZP_PARAM] = zp_pool_find(&z->pool[ZP_PARAM], u);
     ZP_DO(z, zp_event_wait(&z->compute, live->gathered));
@@ -178,8 +178,8 @@ static zero_result zp_bucket_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) 
     return zp_send(z, &z->stream[ZP_GRADIENTS], z->ops, z->nbucket);
 }
 
-/* A pass of several micro-steps, each of which is reduced, or collected, by itself. */
-static int zp_rounds(const zero_ctx *z) { return z->together > 1 && z->adding != ZP_IN_PLACE; }
+/* A pass of several micro-steps, each of which is reduced by itself. */
+static int zp_rounds(const zero_ctx *z) { return z->together > 1 && z->adding == ZP_EACH_REDUCED; }
 
 /* All of u's backwards of this pass have ended. */
 static int zp_unit_written(const zero_ctx *z, int u) {
@@ -393,9 +393,10 @@ static zero_result zp_host_struct(zero_ctx *z, int unit, const void *host, const
 static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook(z, "zero_forward_begin", unit));
     ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
-    ZP_TRY(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
-    ZP_TRY(zp_parameters_open(z, ZERO_TURN_FORWARD, unit));
     zp_live *live = &z->live[unit];
+    if (!live->parameter_opens) ZP_TRY(zp_order_match(z, ZERO_TURN_FORWARD, unit));
+    ZP_TRY(zp_checks_hook(z, ZP_HOOK_FORWARD, unit));
+    ZP_TRY(zp_parameters_open(z, unit));
     zp_point(z, ZP_PARAM, unit, zp_unit_shown(z, unit), params);
     if (!live->forward_opens++)
         live->slice[0] = zp_slice_begin(&z->compute, ZERO_EVENT_FORWARD, unit, 0);
@@ -421,9 +422,10 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     ZP_UNTIMELY(z, live->backward_opens == 64, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_host_struct(z, unit, grads, "gradients"));
     if (params) ZP_TRY(zp_host_struct(z, unit, params, "parameters"));
+    if (params && !live->parameter_opens) ZP_TRY(zp_order_match(z, ZERO_TURN_BACKWARD, unit));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_gradient_touch(z, unit, 0));
-    if (params) ZP_TRY(zp_parameters_open(z, ZERO_TURN_BACKWARD, unit));
+    if (params) ZP_TRY(zp_parameters_open(z, unit));
     if (!live->backward_opens) ZP_TRY(zp_checks_turn(z, unit, ZP_GRAD, 1));
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;

@@ -362,8 +362,7 @@ static void zp_plan_close(zero_ctx *z) {
 
 /* Begin hooks of a pass that are learnt, at most: a million of all micro-steps together. */
 static size_t zp_plan_visits(const zero_ctx *z, int kind) {
-    const size_t micro_steps =
-        kind == ZERO_TRAIN && z->adding == ZP_IN_PLACE ? (size_t)z->cfg.micro_steps : 1;
+    const size_t micro_steps = kind == ZERO_TRAIN ? (size_t)z->cfg.micro_steps : 1;
     return zp_min(4 * (size_t)z->layout.all * micro_steps, 1 << 20);
 }
 
@@ -432,6 +431,8 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_bytes(z);
     zp_plan_buffers(z);
     zp_coded_plan(z);
+    for (int i = 0; i < 2; i++) /* tensors may have come together since it was announced */
+        ZP_TRY(zp_order_check(z, z->trace[i].turn, z->trace[i].turns));
     zp_plan_gathers(z);
     zp_deal_plan(z);
     zp_replicas_plan(z);

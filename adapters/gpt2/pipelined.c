@@ -212,15 +212,7 @@ void gpt2_pipeline_close(gpt2_pipeline *p) {
 
 const char *gpt2_pipeline_error(const gpt2_pipeline *p) { return p->error.sentence; }
 
-void gpt2_pipeline_times(const gpt2_pipeline *p, double *busy_s, double *waited_s) {
-    pipeline_times times = {0, 0};
-    if (p->run) pipeline_query_times(p->run, &times);
-    *busy_s = times.busy_s;
-    *waited_s = times.waited_s;
-}
-
-/* ---- passes
- * --------------------------------------------------------------------------------------- */
+/* ---- passes ---- */
 
 /* Behind a host's function: the model's sentence, or the context's. */
 static zero_result failed(gpt2_pipeline *p, zero_result result) {

@@ -51,10 +51,9 @@ zero_result gpt2_pipeline_order(zero_ctx *z, const gpt2_config *cfg, const gpt2_
                                 int tiles, int micro_steps);
 
 /* For a model that was made with that stage, and m micro-batches a step. stage NULL, or whole:
-   there is no pipeline, and what looks at the model goes batch by batch. stage NULL, or whole:
-   there is no pipeline, and what looks at the model goes batch by batch. wires: CUDA: the stream of
-   stage->pp, which nobody else uses then; CPU: NULL. All are borrowed. On error *p is NULL. Errors:
-   ARGUMENT (m that the schedule cannot take, with what is nearest), MEMORY. */
+   there is no pipeline, and what looks at the model goes batch by batch. wires: CUDA: the
+   stream of stage->pp, which nobody else uses then; CPU: NULL. All are borrowed. On error *p is
+   NULL. Errors: ARGUMENT (m that the schedule cannot take, with what is nearest), MEMORY. */
 zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model,
                                const gpt2_stage *stage, int micro_steps, void *wires,
                                gpt2_error *err);
@@ -91,9 +90,6 @@ zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, flo
 
 /* The sentence for the last error. */
 const char *gpt2_pipeline_error(const gpt2_pipeline *p);
-
-/* Seconds of the stage so far, CPU: computing, and waiting for messages. */
-void gpt2_pipeline_times(const gpt2_pipeline *p, double *busy_s, double *waited_s);
 
 #ifdef __cplusplus
 }

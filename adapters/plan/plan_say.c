@@ -49,7 +49,7 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     c->zero = all.zero;
     c->zero.stage = stage;
     c->zero.micro_steps = batch.micro_steps;
-    if (l.pp > 1) c->zero.accumulation = ZERO_ACCUMULATE_LOCAL; /* as the trainer does */
+    if (l.pp > 1) layout_accumulation(&c->zero, o->gradient_tier == ZERO_FILE);
     train_tiers(o, &c->zero);
     c->run.batch = batch.rows;
     c->run.seq_len = batch.seq_len;
@@ -87,6 +87,9 @@ static int plan_row_case(const plan_request *r, int stage, const plan_tiers *t, 
     if (plan_all_stages(r) && stage < 1) c->zero.shard_ranks = 0; /* what it cannot have */
     if (plan_all_stages(r) && stage < 3) c->zero.second_ranks = 0;
     if (plan_tiers_typed(&r->options)) return 0;
+    if (c->pp > 1 && stage >= 2 && t->gradient == ZERO_FILE
+        && !train_options_given(&r->options, "-za"))
+        c->zero.accumulation = ZERO_ACCUMULATE_SHARDED; /* as the trainer does */
     const int sums = c->zero.micro_steps > 1 && c->zero.accumulation == ZERO_ACCUMULATE_LOCAL;
     c->zero.optimizer_tier = t->optimizer;
     c->zero.gradient_tier = stage >= 2 && !sums ? t->gradient : ZERO_DEVICE;
@@ -148,7 +151,9 @@ static void plan_say_row(const plan_request *r, const plan_case *c, const plan_a
     printf("\n");
     if (c->pp > 1 && p->gather_bytes)
         printf("      of sent    to gather weights %.4g%s\n", (double)p->gather_bytes / plan_gib,
-               c->zero.stage < 3 ? ", once a step" : ", in every micro-step");
+               c->zero.stage < 3         ? ", once a step"
+               : c->zero.micro_steps > 1 ? ", in every micro-step"
+                                         : ", forward and backward");
     if (p->near_bytes || p->replica_bytes)
         printf("      of sent    to near ranks %.4g, to replicas %.4g; second shards %.4g\n",
                (double)p->near_bytes / plan_gib, (double)p->replica_bytes / plan_gib,

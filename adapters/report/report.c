@@ -29,22 +29,18 @@ int report_end(char *sentence, size_t bytes) {
     return 1;
 }
 
-void report_vsay(report *r, const char *format, va_list values) {
+void report_say(report *r, const char *format, ...) {
     if (!r->speaks) return;
+    va_list values;
     char sentence[128];
     if (r->live) printf("\r\033[K");
     r->live = 0;
+    va_start(values, format);
     vprintf(format, values);
+    va_end(values);
     if (!report_end(sentence, sizeof sentence) || r->lost) return;
     r->lost = 1;
     if (r->on_loss != NULL) r->on_loss(r->user, sentence);
-}
-
-void report_say(report *r, const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    report_vsay(r, format, values);
-    va_end(values);
 }
 
 void report_clear(report *r) {

@@ -33,7 +33,6 @@ typedef struct report {
 } report;
 
 void report_say(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
-void report_vsay(report *r, const char *format, va_list values) REPORT_PRINTF(2, 0);
 /* A line of stderr: "PROGRAM: warning: ...". */
 void report_warn(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
 
