@@ -11,18 +11,17 @@
    bytes before. What it writes goes past the caches where a thread writes more than they keep: a
    line that is stored to in the usual way is read first. */
 enum { ZP_AHEAD_BYTES = 2048, ZP_KEPT_BYTES = 1 << 20 };
-ZP_FN void zp_block_ahead(const void *p, size_t bytes) {
 #ifndef __CUDA_ARCH__
-    for (size_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch((const char *)p + ZP_AHEAD_BYTES + at);
+#define ZP_PREFETCH(p, writes) __builtin_prefetch(p, writes)
+#else
+#define ZP_PREFETCH(p, writes) (void)(p)
 #endif
+ZP_FN void zp_block_ahead(const void *p, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += 64)
+        ZP_PREFETCH((const char *)p + ZP_AHEAD_BYTES + at, 0);
 }
 /* The line of scales after the next: a store that waits for one holds up the stores behind it. */
-ZP_FN void zp_scale_ahead(const char *scale) {
-#ifndef __CUDA_ARCH__
-    __builtin_prefetch(scale + 128, 1);
-#endif
-}
+ZP_FN void zp_scale_ahead(const char *scale) { ZP_PREFETCH(scale + 128, 1); }
 /* Parts and blocks begin on lines where the array does. */
 ZP_FN int zp_goes_away(uintptr_t to, size_t bytes) {
     return ZP_PAST_CACHES && bytes >= ZP_KEPT_BYTES && to % 64 == 0;
