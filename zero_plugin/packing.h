@@ -17,8 +17,7 @@ enum { ZP_AHEAD_BYTES = 2048, ZP_KEPT_BYTES = 1 << 20 };
 #define ZP_PREFETCH(p, writes) (void)(p)
 #endif
 ZP_FN void zp_block_ahead(const void *p, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += 64)
-        ZP_PREFETCH((const char *)p + ZP_AHEAD_BYTES + at, 0);
+    for (size_t at = 0; at < bytes; at += 64) ZP_PREFETCH((const char *)p + ZP_AHEAD_BYTES + at, 0);
 }
 /* The line of scales after the next: a store that waits for one holds up the stores behind it. */
 ZP_FN void zp_scale_ahead(const char *scale) { ZP_PREFETCH(scale + 128, 1); }
