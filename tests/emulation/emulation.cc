@@ -365,13 +365,15 @@ void step_head(Stream *s) {
     delete s;
 }
 
-/* Streams whose head can run; late: of those that run when nothing else can. */
+/* Streams whose head can run; late: of those that run when nothing else can. A device that is lost
+   runs nothing any more, and calls nobody. */
 std::vector<Stream *> &runnable(bool late = false) {
     static std::vector<Stream *> list;
     list.clear();
+    if (engine.dead) return list;
     for (Stream *s : engine.streams)
-        if (!s->tasks.empty() && !s->busy && s->late == late && s->tasks.front()->ready()
-            && in_turn(s))
+        if (!s->tasks.empty() && !s->busy && !s->stalled && s->late == late
+            && s->tasks.front()->ready() && in_turn(s))
             list.push_back(s);
     return list;
 }
@@ -729,6 +731,11 @@ int emulated_nanosleep(const struct timespec *wanted, struct timespec *left) {
     return 0;
 }
 
+void emulation_stall(void *stream) {
+    Lock lock;
+    Stream *s = stream_of((cudaStream_t)stream);
+    if (s) s->stalled = true;
+}
 void emulation_fail(emulation_call sort, uint64_t k) {
     Lock lock;
     engine.calls[sort] = 0;
