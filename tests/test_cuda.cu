@@ -1265,10 +1265,13 @@ static void cuda_trace(void *user, const zero_event *events, int n) {
             __atomic_add_fetch(&cuda_untimely, 1, __ATOMIC_RELAXED);
 }
 
-static int cuda_events; /* told */
+static int cuda_events, cuda_updates; /* told */
 static void cuda_count(void *user, const zero_event *events, int n) {
+    int updates = 0;
+    for (int i = 0; i < n; i++) updates += events[i].kind == ZERO_EVENT_UPDATE;
     cuda_trace(user, events, n);
     __atomic_add_fetch(&cuda_events, n, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&cuda_updates, updates, __ATOMIC_RELAXED);
 }
 
 /* Everything is right so far: nothing failed, nothing was found, all was freed. */
@@ -1468,7 +1471,8 @@ static int cuda_in_split(const cuda_run *run) {
    bits only with an error; and a caller's communicator that works. */
 static int cuda_clean(cuda_run *run, const cuda_seen *expected, const char **wrong) {
     const double start = test_now();
-    const int ok = cuda_once(run, 0);
+    /* at once nothing is under way when the device is lost */
+    const int ok = cuda_once(run, run->sort == EMULATION_DEATH ? run->fail_at : 0);
     const int same = !memcmp(expected, run->seen, sizeof run->seen);
     int failed = 0;
     *wrong = NULL;
@@ -1613,6 +1617,62 @@ static void cuda_lost_calls(void) {
     emulation_patience(20);
 }
 
+/* Rank 0 fills a lane whose tasks wait for the device, and the device is lost: that is an error,
+   and rank 0 does not wait for room for ever. */
+static void cuda_fill_lane(test_rank *rank) {
+    const int beside = *(const int *)rank->arg; /* the lane is a stream's */
+    zp_device d;
+    zp_stream down, s;
+    zp_event opened;
+    zp_gate gate, *g = &gate;
+    zp_lane asks;
+    size_t n = 0;
+    emulation_enter(rank->rank, rank->nranks);
+    while (rank->rank == 1 && cudaStreamQuery(NULL) == cudaSuccess) zp_nap();
+    if (rank->rank == 0) {
+        zp_gate_init(g);
+        zero_result r = zp_device_open(&d);
+        if (!r) r = zp_stream_open(&down, &d, NULL, 1, 0, 1);
+        if (!r) r = zp_stream_open(&s, &d, NULL, 1, 0, 1);
+        if (!r) r = zp_stream_beside(&s, 1);
+        if (!r) r = zp_lane_open(&asks, 1);
+        if (!r) r = zp_event_open(&d, &opened);
+        emulation_stall(down.cuda);
+        if (!r) r = zp_stream_opens(&down, g);
+        if (!r) r = zp_event_record(&down, &opened);
+        if (!r) r = zp_event_wait(&s, &opened);
+        for (; !r && n < 2 * ZP_LANE_TASKS; n++) {
+            if (beside)
+                r = zp_stream_push(&s, lane_pass_task, &g, sizeof(zp_gate *), 0);
+            else if (!(r = zp_stream_room(&s, &asks)))
+                zp_lane_push(&asks, lane_pass_task, &g, sizeof(zp_gate *), 0);
+        }
+        if (r != ZERO_ERR_DEVICE || n <= ZP_LANE_TASKS || !strstr(d.text, "illegal memory access"))
+            test_rank_fail(rank, "task %zu: %s: %s", n, zero_result_string(r), d.text);
+        zp_gate_leave(g);
+        zp_stream_end(&s);
+        zp_lane_close(&asks);
+        zp_stream_close(&s);
+        zp_stream_close(&down);
+        zp_event_close(&opened);
+        zp_device_close(&d);
+        zp_gate_close(g);
+    }
+    emulation_leave();
+}
+static void cuda_full_lanes(void) {
+    for (int beside = 0; beside < 2; beside++) {
+        emulation_reset();
+        emulation_devices(1, 1);
+        emulation_seed(0);
+        emulation_fail(EMULATION_DEATH, 1000);
+        (void)test_check(test_ranks(2, 0, cuda_fill_lane, &beside), "a full lane%s: %s",
+                         beside ? " of a stream" : "", test_first);
+    }
+    emulation_fail(EMULATION_DEATH, 0);
+    emulation_reset();
+}
+
 /* An NCCL from before ncclCommRegister. */
 static void cuda_too_old(test_rank *rank) {
     zero_config cfg;
@@ -1699,8 +1759,21 @@ static void cuda_disk_fails(const char *name, int n) {
     cuda_close(&run);
 }
 
-static void cuda_faults(int n) {
+/* The calls of one case fail. */
+static void cuda_case_faults(const char *name, int n) {
+    cuda_fail_each(name, EMULATION_ALLOCATION, "allocation", 1000);
+    cuda_fail_each(name, EMULATION_ANY, "call", n);
+    cuda_fail_each(name, EMULATION_DEATH, "device", 4 * n); /* each with a seed of its own */
+    if (!strncmp(name, "nccl", 4)) cuda_fail_each(name, EMULATION_NCCL, "NCCL call", n);
+}
+
+/* `name`: of that case only; NULL: all. */
+static void cuda_faults(int n, const char *name) {
     emulation_patience(1.5);
+    if (name) {
+        cuda_case_faults(name, n);
+        return;
+    }
     cuda_disk_fails("file-3", n);
     cuda_disk_fails("file-nccl-3", n);
     cuda_disk_fails("file-2-delays", n);
@@ -1708,16 +1781,11 @@ static void cuda_faults(int n) {
     cuda_disk_fails("file-3-grads", n);
     cuda_unpinned();
     static const char *const cases[] = {
-        "local-3",   "local-1",        "local-3-mapped", "nccl-3",        "nccl-0",
-        "saved-3",   "host-3",         "host-1",         "host-nccl-3",   "saved-host-0",
-        "file-3",    "file-1",         "saved-file-2",   "file-3-params", "host-3-params",
-        "through-3", "saved-through-2"};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        cuda_fail_each(cases[i], EMULATION_ALLOCATION, "allocation", 1000);
-        cuda_fail_each(cases[i], EMULATION_ANY, "call", n);
-        cuda_fail_each(cases[i], EMULATION_DEATH, "device", (n + 1) / 2);
-        if (!strncmp(cases[i], "nccl", 4)) cuda_fail_each(cases[i], EMULATION_NCCL, "NCCL call", n);
-    }
+        "local-3",       "local-1",   "local-3-mapped", "nccl-3",        "nccl-0",
+        "saved-3",       "host-3",    "host-1",         "host-nccl-3",   "saved-host-0",
+        "file-3",        "file-1",    "saved-file-2",   "file-3-params", "file-3-grads",
+        "host-3-params", "through-3", "saved-through-2"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) cuda_case_faults(cases[i], n);
     cuda_rank_stays_away("local-3", "did not come to");
     cuda_rank_stays_away("local-2", "did not come to");
     cuda_rank_stays_away("nccl-3", "another rank did not come");
@@ -1977,6 +2045,22 @@ static void cuda_recording(const char *name) {
     cuda_close(&run);
 }
 
+/* Every update is told of; those of the last step may be under way until the context is destroyed.
+ */
+static void cuda_all_told(const char *name) {
+    static cuda_run run;
+    (void)cuda_open(&run, cuda_named(name));
+    const int all = CUDA_STEPS * run.k->nranks * (run.spec.units + 1); /* and KEEP's */
+    run.records = 2;
+    for (uint64_t seed = 1; seed < 8; seed += 2) {
+        cuda_updates = 0;
+        (void)test_check(cuda_once(&run, seed), "%s, seed %d: %s", name, (int)seed, test_first);
+        (void)test_check(cuda_updates == all, "%s, seed %d: %d of %d updates are told of", name,
+                         (int)seed, cuda_updates, all);
+    }
+    cuda_close(&run);
+}
+
 #endif
 
 /* ---- what is run --------------------------------------------------------------------------- */
@@ -2104,14 +2188,15 @@ int main(int argc, char **argv) {
         cuda_all_drawn(!strcmp(what, "drawn") ? n : 10 * (n ? n : 100),
                        argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
 #ifdef EMULATED_LAUNCH
-    if (all || !strcmp(what, "seeds")) cuda_lost_calls();
+    if (all || !strcmp(what, "seeds")) cuda_lost_calls(), cuda_full_lanes();
     if (all || !strcmp(what, "seeds") || !strcmp(what, "recording"))
-        cuda_recording("local-3"), cuda_recording("nccl-3");
+        cuda_recording("local-3"), cuda_recording("nccl-3"), cuda_all_told("host-3"),
+            cuda_all_told("file-3-params");
     if (all || !strcmp(what, "seeds")) cuda_old_nccl();
     if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-3");
     if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-0");
     if (all || !strcmp(what, "mutants")) cuda_mutants(n ? n : 4, argc > 3 ? argv[3] : NULL);
-    if (all || !strcmp(what, "faults")) cuda_faults(n ? n : 10);
+    if (all || !strcmp(what, "faults")) cuda_faults(n ? n : 10, argc > 3 ? argv[3] : NULL);
 #endif
     return test_summary();
 }

@@ -204,6 +204,15 @@ zero_result zero_build(zero_ctx *z) {
     return ZERO_OK;
 }
 
+/* All lanes come to an end before one is closed: they wait for one another's tasks. */
+static void zp_lanes_end(zero_ctx *z) {
+    for (int i = 0; i < 2; i++) zp_stream_end(&z->stream[i]);
+    zp_stream_end(&z->updates);
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (z->host.lift[side].open) zp_lane_sync(&z->host.lift[side].asks);
+    zp_disk_sync(&z->disk);
+}
+
 void zero_destroy(zero_ctx *z) {
     if (!z) return;
     zp_called(z, "zero_destroy");
@@ -216,12 +225,12 @@ void zero_destroy(zero_ctx *z) {
     if (broken) zp_hops_abort(z);
     if (broken) zp_world_abort(z);
     zp_host_leave(z);
+    zp_lanes_end(z);
     for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
     zp_stream_close(&z->compute);
     zp_stream_close(&z->updates);
     zp_watch_close(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_event_close(&z->events[i]);
-    zp_disk_sync(&z->disk);
     for (int side = 0; side < ZP_SIDES; side++)
         if (z->host.lift[side].open) zp_lane_close(&z->host.lift[side].asks);
     while (z->traced) zp_group_untrace(z->traced);

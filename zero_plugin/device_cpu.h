@@ -58,6 +58,10 @@ static void zp_stream_close(zp_stream *s) {
     if (s->queued) zp_lane_close(&s->lane);
     s->queued = 0;
 }
+/* All its tasks are worked off. */
+static void zp_stream_end(zp_stream *s) {
+    if (s->queued) zp_lane_sync(&s->lane);
+}
 
 static zero_result zp_stream_push(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
                                   size_t n) {
@@ -214,6 +218,7 @@ static void zp_pages_close(zp_pages *m) {}
 static zero_result zp_stream_beside(zp_stream *s, int threads) { return ZERO_OK; }
 static zero_result zp_stream_calls(zp_stream *s, void (*fn)(void *), void *arg) { return ZERO_OK; }
 static zero_result zp_stream_opens(zp_stream *s, zp_gate *g) { return ZERO_OK; }
+static zero_result zp_stream_room(zp_stream *s, const zp_lane *l) { return ZERO_OK; }
 
 #define ZP_FN ZP_INLINE
 #ifdef __FMA__ /* one rounding where the processor has the instruction */

@@ -119,7 +119,13 @@ static void zp_stream_close(zp_stream *s) {
     if (s->device) (void)cudaStreamSynchronize(s->cuda);
     if (s->device && s->beside) zp_lane_close(&s->lane);
     if (s->made) (void)cudaStreamDestroy(s->cuda);
-    memset(s, 0, sizeof *s);
+    s->cuda = NULL; /* records still look how far the lane came */
+    s->device = NULL;
+    s->made = s->beside = 0;
+}
+/* All tasks of its lane are worked off, whatever has become of the device. */
+static void zp_stream_end(zp_stream *s) {
+    if (s->beside) zp_lane_sync(&s->lane);
 }
 static zero_result zp_stream_sync(zp_stream *s) {
     ZP_CUDA(s->device, cudaStreamSynchronize(s->cuda));
@@ -128,7 +134,7 @@ static zero_result zp_stream_sync(zp_stream *s) {
 
 /* BESIDE A STREAM a lane of the host's works off what is pushed: in its order, and the stream waits
    for it before what is enqueued behind. No thread that enqueues waits for either, unless the lane
-   is ZP_LANE_TASKS behind, and the lane calls nothing of CUDA's.
+   is ZP_LANE_TASKS behind: see zp_stream_room. The lane calls nothing of CUDA's.
      The stream waits in a callback, on a thread of the driver's, which all streams of all devices
    of the process, those of ranks that are its threads among them, may share. So what a task needs
    must be there, or need no callback any more, when the stream comes to it. Otherwise two ranks
@@ -150,9 +156,21 @@ static void zp_stream_join(void *stream) {
     const zp_lane_event task = {&s->lane, ++s->passed, 0};
     zp_lane_await(&task);
 }
+/* Waits for room in a lane that is given tasks by this thread alone, and waits for the device: as
+   long as that is not lost. */
+static zero_result zp_stream_room(zp_stream *s, const zp_lane *l) {
+    for (int naps = 1; zp_lane_full(l); naps++) {
+        zp_nap();
+        if (naps % 128) continue;
+        const cudaError_t e = zp_told(cudaStreamQuery(s->cuda));
+        if (e != cudaErrorNotReady) ZP_TRY(zp_cuda(s->device, e, "cudaStreamQuery"));
+    }
+    return ZERO_OK;
+}
 static zero_result zp_stream_push(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
                                   size_t n) {
     if (!s->beside) return ZERO_ERR_UNSUPPORTED;
+    ZP_TRY(zp_stream_room(s, &s->lane));
     zp_lane_give(&s->lane, s->slice, fn, args, bytes, n);
     if (s->slice) s->slice->reached = &s->lane.head; /* the lane writes its times */
     ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, zp_stream_join, s));

@@ -138,6 +138,9 @@ ZP_UNUSED static void zp_lane_push(zp_lane *l, zp_task_fn fn, const void *args, 
                                    size_t n) {
     zp_lane_give(l, NULL, fn, args, bytes, n);
 }
+ZP_UNUSED static int zp_lane_full(const zp_lane *l) {
+    return l->tail - __atomic_load_n(&l->head, __ATOMIC_ACQUIRE) == ZP_LANE_TASKS;
+}
 /* Record r is complete when the lane has done all that it was given. */
 ZP_UNUSED static void zp_lane_seal(const zp_lane *l, zp_record *r) {
     zp_record_lane(r, &l->head, __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE));

@@ -79,6 +79,7 @@ static zero_result zp_lift_shard(zero_ctx *z, int u, char *to) {
     zp_array *param = &z->array[ZP_PARAM];
     zp_lift *l = &z->host.lift[ZP_PARAM];
     zp_stream *s = &z->stream[ZP_PARAMETERS];
+    ZP_TRY(zp_stream_room(s, &l->asks));
     zp_lane_push(&l->asks, zp_lift_ask_task, &ask, sizeof ask, zp_array_pieces(param, u));
     for (size_t at = 0; at < param->part[u].numel; at += most, l->turns++) {
         const size_t n = zp_min(most, param->part[u].numel - at);
@@ -149,6 +150,7 @@ static zero_result zp_sink_shard(zero_ctx *z, int u, char *memory, int writes) {
     zp_lift *l = &z->host.lift[ZP_GRAD];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     if (writes) ZP_TRY(zp_event_wait(s, zp_delays(z) ? z->live[u].spent : z->live[u].updated));
+    ZP_TRY(zp_stream_room(s, &l->asks));
     zp_lane_push(&l->asks, zp_sink_task, &ask, sizeof ask, zp_array_pieces(mean, u));
     for (size_t at = 0; at < mean->part[u].numel; at += most, l->turns++) {
         const size_t n = zp_min(most, mean->part[u].numel - at);

@@ -365,13 +365,15 @@ void step_head(Stream *s) {
     delete s;
 }
 
-/* Streams whose head can run; late: of those that run when nothing else can. */
+/* Streams whose head can run; late: of those that run when nothing else can. A device that is lost
+   runs nothing any more, and calls nobody. */
 std::vector<Stream *> &runnable(bool late = false) {
     static std::vector<Stream *> list;
     list.clear();
+    if (engine.dead) return list;
     for (Stream *s : engine.streams)
-        if (!s->tasks.empty() && !s->busy && s->late == late && s->tasks.front()->ready()
-            && in_turn(s))
+        if (!s->tasks.empty() && !s->busy && !s->stalled && s->late == late
+            && s->tasks.front()->ready() && in_turn(s))
             list.push_back(s);
     return list;
 }
@@ -431,14 +433,17 @@ bool takes_turns() { return self.rank >= 0; }
 
 namespace {
 
-/* Lets go of the lock until `wake` is called, or some time has passed (0: without limit). */
-void sleep_on(std::condition_variable *wake, double seconds) {
+/* Lets go of the lock until `wake` is called, or some time has passed (0: without limit): that
+   time, or 0. Patience is counted in those: the time in which the process is stopped is not. */
+double sleep_on(std::condition_variable *wake, double seconds) {
     std::unique_lock<std::mutex> lock(engine.mutex, std::adopt_lock);
+    std::cv_status how = std::cv_status::no_timeout;
     if (seconds > 0)
-        (void)wake->wait_for(lock, std::chrono::duration<double>(seconds));
+        how = wake->wait_for(lock, std::chrono::duration<double>(seconds));
     else
         wake->wait(lock);
     (void)lock.release();
+    return how == std::cv_status::timeout ? seconds : 0;
 }
 
 /* Gives the turn to `t` and waits until it comes back. */
@@ -461,7 +466,7 @@ Thread *another() {
 
 bool wait_until(const std::function<bool()> &until) {
     Lock lock;
-    double since = 0;
+    double waited = 0;
     self.until = &until;
     while (!until() && !engine.dead) {
         Thread *other = takes_turns() ? another() : NULL;
@@ -472,17 +477,16 @@ bool wait_until(const std::function<bool()> &until) {
             give_turn(other);
         } else if (takes_turns() || !engine.entered) {
             if (run_one_of(runnable(true))) continue;
-            if (!since) since = now();
-            if (now() - since > engine.patience) {
+            if (waited > engine.patience) {
                 find("deadlock: nothing can go on");
                 engine.dead = cudaErrorLaunchTimeout;
             }
-            sleep_on(&engine.changed, 5e-4);
+            waited += sleep_on(&engine.changed, 5e-4);
             continue;
         } else { /* a thread without turns, beside others that have them */
             sleep_on(&engine.changed, 1e-3);
         }
-        since = 0;
+        waited = 0;
     }
     self.until = NULL;
     return !engine.dead;
@@ -682,19 +686,18 @@ static void shut(bool closed) {
    and the device goes on beside it. Meanwhile its memory is out of everybody's reach, as it always
    is on a GPU. */
 static void wait_in_function(pthread_cond_t *cond, pthread_mutex_t *mutex) {
-    static double since;
-    static uint64_t waits; /* who has waited since then */
+    static double waited;
+    static uint64_t waits; /* who has waited so long */
     struct timespec t;
-    if (waits != engine.running) since = now();
+    if (waits != engine.running) waited = 0;
     waits = engine.running;
     (void)clock_gettime(CLOCK_REALTIME, &t);
     t.tv_nsec += 1000000;
     t.tv_sec += t.tv_nsec / 1000000000;
     t.tv_nsec %= 1000000000;
     shut(true);
-    (void)pthread_cond_timedwait(cond, mutex, &t);
+    if (pthread_cond_timedwait(cond, mutex, &t)) waited += 1e-3; /* as sleep_on has it */
     shut(false);
-    const double waited = now() - since;
     if (waited < engine.patience) return;
     find("a host function waits for what the device has still to do");
     if (waited > 10 * engine.patience + 5) abort();
@@ -728,6 +731,11 @@ int emulated_nanosleep(const struct timespec *wanted, struct timespec *left) {
     return 0;
 }
 
+void emulation_stall(void *stream) {
+    Lock lock;
+    Stream *s = stream_of((cudaStream_t)stream);
+    if (s) s->stalled = true;
+}
 void emulation_fail(emulation_call sort, uint64_t k) {
     Lock lock;
     engine.calls[sort] = 0;

@@ -45,6 +45,9 @@ void emulation_devices(int count, int peer_access); /* default: 1, 1 */
 /* 0: cudaFree does not wait for the device's work; default 1. */
 void emulation_free_waits(int waits);
 
+/* From now on nothing of this cudaStream_t runs, as behind a kernel that does not end. */
+void emulation_stall(void *stream);
+
 /* ---- faults -------------------------------------------------------------------------------- */
 
 typedef enum emulation_call {

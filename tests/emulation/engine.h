@@ -34,6 +34,7 @@ struct Stream {
     bool blocking = false; /* waits for the default stream, and it for this one */
     bool legacy = false;   /* is a default stream */
     bool late = false;     /* a wait for it was left out: runs when nothing else can */
+    bool stalled = false;  /* nothing of it runs */
     bool closing = false;  /* destroyed as soon as it is empty */
     bool busy = false;     /* its first task is running */
     unsigned urgency = 0;  /* of a seed that prefers streams */
