@@ -48,7 +48,7 @@ zero_result zero_release(zero_ctx *z, int unit) {
     ZP_UNTIMELY(z, !z->live[unit].held, "unit %d: zero_gather comes first", unit);
     ZP_TRY(zp_order_match(z, ZERO_TURN_RELEASE, unit));
     ZP_TRY(zp_checks_hook(z, ZP_HOOK_RELEASE, unit));
-    zp_order_take(&z->trace[z->pass]);
+    zp_order_take(&z->trace[z->pass], 1);
     z->live[unit].held--;
     zp_pool_hold(&z->pool[ZP_PARAM], unit, -1);
     return ZERO_OK;

@@ -19,8 +19,7 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int buffer[2];       /* -1: none now */
     int parameter_opens, forward_opens, backward_opens, held; /* held: by zero_gather */
     uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
-    int writes, reduced; /* outermost backwards that ended in this pass (at its end all); reductions
-                            in a step */
+    int writes, reduced; /* outermost backwards of this pass that are over; reductions in a step */
     int touched;  /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
     int pending;  /* in the bucket that is not yet issued */
     int offloads; /* tiers are for it */

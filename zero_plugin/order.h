@@ -77,8 +77,10 @@ static zero_result zp_order_match(zero_ctx *z, zero_turn_kind kind, int unit) {
 }
 
 /* A turn that was matched is taken; or it is refused for another reason, and will come again. */
-static void zp_order_take(zp_trace *t) { t->turned += t->turns > 0; }
-static void zp_order_again(zp_trace *t) { t->at -= t->turns > 0; }
+static void zp_order_take(zp_trace *t, int taken) {
+    t->turned += t->turns && taken;
+    t->at -= t->turns && !taken;
+}
 
 /* A pass begins that the order is of. */
 static zero_result zp_order_begin(zero_ctx *z, zero_pass kind, int together) {

@@ -103,12 +103,11 @@ static zero_result zp_parameters_take(zero_ctx *z, int u) {
     const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
     zp_trace_visit(t, u);
     const int n = zp_schedule(z, t, u, wraps, fill);
-    if (n < 0) zp_order_again(t);
+    zp_order_take(t, n >= 0);
     ZP_UNTIMELY(z, n < 0,
                 "unit %d: all %d gather buffers belong to units that have begun and not ended "
                 "(%s); raise open_units (ZERO_ALL: all of them), or prefetch",
                 u, pool->n, zp_pool_open(pool, open, sizeof open));
-    zp_order_take(t);
     for (int i = 0; i < n; i++) ZP_TRY(zp_gather(z, fill[i]));
     zp_pool_hold(pool, u, 1);
     return ZERO_OK;
