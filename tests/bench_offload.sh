@@ -12,14 +12,14 @@ if [ $# -gt 2 ]; then shift 2; else set -- d12 d24; fi
 out=$(mktemp)
 trap 'rm -f "$out" "$out".* "$folder/zero-fio"' EXIT
 all="-zos file -zog file -zop file -zfd $folder"
-times() { sed -n 's/^step  *[4-8]\/8 .* \([0-9.]*\) ms .*/\1/p' "$@"; }
+took() { sed -n 's/^step  *[4-8]\/8 .* \([0-9.]*\) ms .*/\1/p' "$@"; }
 median() { sort -n | awk '{ at[NR] = $1 } END { print at[int((NR + 1) / 2)] }'; }
 step() { # MODEL FLAG... -> $out, and the median of the last steps in ms
     model=$1
     shift
     sh "$here/bench_pss.sh" "$B/train_gpt2_zero" -e "$model" -t 64 -b 4 -x 8 -v -1 -g 0 -pn 2 -nt 1 -z 3 -r 0 "$@" >"$out" 2>&1 ||
         tail -n 2 "$out" >&2
-    ms=$(times "$out" | median)
+    ms=$(took "$out" | median)
     pss=$(sed -n 's/.*all ranks together \([0-9]*\) MiB.*/\1/p' "$out")
 }
 planned() { sed -n "s/.*$1[^0-9]*\([0-9.]*\) MiB.*/\1/p" "$out"; }
@@ -32,7 +32,7 @@ for model; do
     for check in 1 0 1 0; do
         # shellcheck disable=SC2086
         step "$model" $all -zfc $check
-        times "$out" >>"$out.$check"
+        took "$out" >>"$out.$check"
         [ $check = 0 ] || { file=$pss read=$(planned 'read in a step') written=$(planned 'written in a step') counted=$(grep '^moved by the file' "$out"); }
     done
     checked=$(median <"$out.1")
