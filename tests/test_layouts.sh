@@ -50,22 +50,23 @@ for untied in 0 1; do
         near way one
     done
 done
+as_whole() { # STAGE FLAG...: a pipeline has the bits of the run `whole`
+    run piped -pn 4 -pp 2 -ut 1 -b 2 -z "$@"
+    check "$([ -n "$(weights piped)" ] && [ "$(weights piped)" = "$(weights whole)" ] && echo 1)" \
+        "-pp 2 -z $*: other weights than without a pipeline: $(tail -n 1 "$scratch/piped")"
+}
 # a pipeline with delayed updates, inputs of blocks away, wte in tiles, state in files: the bits of the same without one
 for way in "-zod 2" "-zod 1 -zos file -zfd $scratch" "-r 4 -zfd $scratch" "-zl 32" "-zod 2 -zl 64 -r 4 -zos file -zfd $scratch -dt bf16"; do
     run whole -pn 2 -ut 1 -b 2 -za local -zg f32 $way
     for stage in 0 3; do
-        run piped -pn 4 -pp 2 -ut 1 -b 2 -z $stage $way
-        check "$([ -n "$(weights piped)" ] && [ "$(weights piped)" = "$(weights whole)" ] && echo 1)" \
-            "-pp 2 -z $stage $way: other weights than without a pipeline: $(tail -n 1 "$scratch/piped")"
+        as_whole $stage $way
     done
 done
 # and with reductions of every micro-step, which gradients in a file take by themselves
 for way in "-za sharded" "-zog file -zfd $scratch"; do
     run whole -pn 2 -ut 1 -b 2 -za sharded -zg f32 -z 2
     for stage in 2 3; do
-        run piped -pn 4 -pp 2 -ut 1 -b 2 -z $stage $way
-        check "$([ -n "$(weights piped)" ] && [ "$(weights piped)" = "$(weights whole)" ] && echo 1)" \
-            "-pp 2 -z $stage $way: other weights than without a pipeline: $(tail -n 1 "$scratch/piped")"
+        as_whole $stage $way
     done
 done
 run gathers -pn 4 -pp 2 -b 2 -z 3 -zm 0
