@@ -312,8 +312,7 @@ static ds_config make_settings(const job *j, int stage) {
     if (j->opt->stage.n > 1 && c->micro_steps > 1 && j->ranks.pp == 1
         && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation = ZERO_ACCUMULATE_SHARDED;
-    if (j->ranks.pp > 1) layout_accumulation(c, j->opt->gradient_tier == ZERO_FILE);
-    train_tiers(j->opt, c);
+    train_tiers(j->opt, j->ranks.pp, c);
     c->threads = j->threads;
     c->stream = j->computes.stream;
     observe_hook(j->see, c);
