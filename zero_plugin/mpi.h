@@ -324,7 +324,8 @@ static zero_result zp_mpi_even(zp_group *g, const zp_node *said, int node_size) 
                             node_size, r, n);
     }
     if (nodes <= ZP_LOCAL_MAX || g->swaps) return ZERO_OK;
-    return zp_error(g, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", nodes, ZP_LOCAL_MAX);
+    return zp_error(g, ZERO_ERR_UNSUPPORTED, "%d %ss in nodes of %d are %d nodes, at most %d",
+                    g->nranks, g->label[0] ? g->label : "rank", n, nodes, ZP_LOCAL_MAX);
 }
 
 /* Nodes in order of their lowest rank. */
