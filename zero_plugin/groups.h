@@ -258,9 +258,8 @@ static zero_result zp_group_all_to_all(zero_group *g, const char *out, const siz
 
 static zero_result zp_group_fail(zero_group *g, zero_result r, const char *call, const char *why) {
     g->dead = r;
-    (void)snprintf(g->text, sizeof g->text, "%s, %s %d of %d: %s", call,
-                   g->group.label[0] ? g->group.label : "rank", g->group.rank, g->group.nranks,
-                   why);
+    (void)snprintf(g->text, sizeof g->text, "%s, %s %d of %d: %s", call, zp_rank_word(&g->group),
+                   g->group.rank, g->group.nranks, why);
     return r;
 }
 
