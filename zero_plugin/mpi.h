@@ -255,10 +255,12 @@ static zero_result zp_mpi_cut(zp_group *of, const zp_cut *cut, zero_comm *part) 
         free(comm);
         return zp_error(of, ZERO_ERR_MEMORY, "rank %d has no memory for a group", who);
     }
-    ZP_MPI(of, MPI_Comm_split(zp_mpi_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm));
-    if (colour == MPI_UNDEFINED) free(comm);
-    if (colour != MPI_UNDEFINED) part->handle = comm;
-    return ZERO_OK;
+    const int code = MPI_Comm_split(zp_mpi_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm);
+    if (code == MPI_SUCCESS && colour != MPI_UNDEFINED)
+        part->handle = comm;
+    else
+        free(comm);
+    return zp_mpi_code(of, code, "MPI_Comm_split");
 }
 static size_t zp_mpi_room(const zp_group *of, int parts, int n, int swaps) {
     const size_t board = zp_round_up(sizeof(zp_board), 4096);
