@@ -547,6 +547,7 @@ static void mpi_hash(int size) {
 
 /* ---- errors ---- */
 
+static int mpi_shards; /* shard_ranks of what is refused */
 /* zero_create with this node_size gives `result` on this rank, and a sentence with `word`. */
 static void mpi_refuses(const char *what, MPI_Comm *handle, int node_size, zero_result result,
                         const char *word) {
@@ -556,10 +557,20 @@ static void mpi_refuses(const char *what, MPI_Comm *handle, int node_size, zero_
     comm.handle = handle;
     comm.node_size = node_size;
     cfg.log = test_quiet;
+    cfg.shard_ranks = mpi_shards;
     const zero_result got = zero_create(&z, &cfg, &comm);
     test_check(got == result && (!word || strstr(zero_last_error(z), word)), "%s, rank %d: %s: %s",
                what, mpi_rank, zero_result_string(got), zero_last_error(z));
     zero_destroy(z);
+}
+
+/* More copies than may be nodes, of fewer nodes. */
+static void mpi_many(void) {
+    char word[80];
+    (void)snprintf(word, sizeof word, "%d replicas in nodes of 1 are %d nodes, at most 64",
+                   mpi_ranks, mpi_ranks);
+    mpi_shards = 1;
+    mpi_refuses("a copy each", &mpi_given, 2, ZERO_ERR_UNSUPPORTED, word);
 }
 
 /* One of the plugin's own allocations on this rank, counted down from this, is refused; 0: none. */
@@ -886,6 +897,8 @@ int main(int argc, char **argv) {
         mpi_small(1);
     else if (!strcmp(mode, "die"))
         mpi_troubled("rank 1 dies", 1, MPI_DIES, 600, NULL);
+    else if (!strcmp(mode, "many"))
+        mpi_many();
     else if (!strcmp(mode, "groups"))
         mpi_groups();
     else if (!strcmp(mode, "errors"))
