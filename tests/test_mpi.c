@@ -557,7 +557,7 @@ static void mpi_refuses(const char *what, MPI_Comm *handle, int node_size, zero_
     comm.handle = handle;
     comm.node_size = node_size;
     cfg.log = test_quiet;
-    cfg.shard_ranks = mpi_shards;
+    cfg.stage = cfg.shard_ranks = mpi_shards;
     const zero_result got = zero_create(&z, &cfg, &comm);
     test_check(got == result && (!word || strstr(zero_last_error(z), word)), "%s, rank %d: %s: %s",
                what, mpi_rank, zero_result_string(got), zero_last_error(z));
