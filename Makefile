@@ -43,14 +43,14 @@ COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DO
 
 PLUGIN  = $B/zero_plugin.o
 vpath test_%.c tests
-vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/saves adapters/plan adapters/page data
+vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/saves adapters/corpus adapters/plan adapters/page data
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
 GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o
 CKPT    = $(patsubst adapters/checkpoint/%.c,$B/%.o,$(wildcard adapters/checkpoint/checkpoint*.c))
-ROOMS   = $(patsubst %.c,$B/%.o,$(notdir $(wildcard adapters/options/*.c adapters/compare/*.c adapters/eval/*.c adapters/report/*.c adapters/parallel/*.c adapters/saves/*.c))) $B/outliers.o
+ROOMS   = $(patsubst %.c,$B/%.o,$(notdir $(wildcard adapters/options/*.c adapters/compare/*.c adapters/eval/*.c adapters/report/*.c adapters/parallel/*.c adapters/saves/*.c adapters/corpus/*.c))) $B/outliers.o
 READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windows.o)
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)

@@ -11,13 +11,12 @@
      2 the loop     micro-steps, step, training: plain llm.c, and the zero_ calls
      3 words        one error line per job, whoever finds it; what rank 0 says
      4 settings     DeepSpeed's JSON in place of flags; the plugin's settings
-     5 data         token files, and what a step takes of them
-     6 trainer      one stage: context, model, weights, what a step asks and tells
-     7 looking      validation, sample, hash of the weights
-     8 saves        what is saved beside the plugin's state; going on from it
-     9 lines        settings, plan, steps
-    10 runs         a training; a comparison of several stages
-    11 main
+     5 trainer      one stage: context, model, weights, what a step asks and tells
+     6 looking      validation, sample, hash of the weights
+     7 saves        what is saved beside the plugin's state; going on from it
+     8 lines        settings, plan, steps
+     9 runs         a training; a comparison of several stages
+    10 main
 */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* M_PI, glob, clock_gettime under -std=c11 */
@@ -37,7 +36,7 @@
 #include "adapters/checkpoint/model_files.h"
 #include "adapters/compare/compare.h"
 #include "adapters/compare/hashes.h"
-#include "adapters/eval/hellaswag.h"
+#include "adapters/corpus/corpus.h"
 #include "adapters/eval/sample.h"
 #include "adapters/gpt2/device.h"
 #include "adapters/gpt2/gpt2.h"
@@ -56,8 +55,6 @@
 #include "adapters/report/step_line.h"
 #include "adapters/saves/saves.h"
 #include "adapters/schedule/outliers.h"
-#include "data/tokenizer.h"
-#include "data/windows.h"
 
 #define PROGRAM "train_gpt2_zero"
 
@@ -75,17 +72,12 @@ typedef struct job {
     layout ranks;  /* what they are; without groups */
     gpt2_config model;
     batch_shape batch;
-    token_file train, val;
-    windows deal, look; /* of the training file; of the other, one a step */
-    tokenizer words;
-    int has_words;                    /* the tokenizer fits the model */
+    corpus *data;                     /* files, and what a step takes of them */
     ds_config ds;                     /* of -ds; all 0 without */
     uint64_t ds_hash;                 /* of what it was resolved to */
     int *inputs, *targets;            /* [rows * T] */
     int *sample;                      /* [1 + sample_tokens] */
     float *logits;                    /* [V] */
-    hellaswag exam;                   /* -h */
-    char data[256];                   /* the files' tokens and hashes, "NAME VALUE" a line */
     products_choice products;         /* which way f32 products take */
     char settings[6144];              /* the same, with all flags: saved along in checkpoints */
     checkpoint_memory *const *memory; /* -pm: of the model's copies, and of its experts' */
@@ -312,8 +304,7 @@ static ds_config make_settings(const job *j, int stage) {
     if (j->opt->stage.n > 1 && c->micro_steps > 1 && j->ranks.pp == 1
         && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation = ZERO_ACCUMULATE_SHARDED;
-    if (j->ranks.pp > 1) layout_accumulation(c, j->opt->gradient_tier == ZERO_FILE);
-    train_tiers(j->opt, c);
+    train_tiers(j->opt, j->ranks.pp, c);
     c->threads = j->threads;
     c->stream = j->computes.stream;
     observe_hook(j->see, c);
@@ -322,146 +313,19 @@ static ds_config make_settings(const job *j, int stage) {
     return all;
 }
 
-/* ---- 5 data -------------------------------------------------------------------------------- */
-
-static const char *const order_words[] = {"in order", "shuffled every epoch", "at random offsets"};
-
-/* Opens a token file on every rank; without a path, tiny Shakespeare's. */
-static void open_tokens(job *j, const char *flag, const char *pattern, const char *split,
-                        token_file *file) {
-    char path[1024], error[512];
-    int given = pattern[0] != 0;
-    const int count = given ? data_file_find(pattern, path, sizeof path) : 1;
-    require(j, count == 1, "%s %s: expected one file, found %d: more are not supported yet", flag,
-            pattern, count);
-    if (!given)
-        snprintf(path, sizeof path, "build/data/tiny_%s_%s.bin",
-                 strncmp(j->opt->model, "char:", 5) == 0 ? "char" : "gpt2", split);
-    progress_file(j->out, "reading", path);
-    data_result result =
-        token_file_open(file, path, (uint32_t)j->model.vocab_size, error, sizeof error);
-    require(j, result == DATA_OK, "%s%s", error,
-            result == DATA_SYSTEM && !given
-                ? "; start in the repository's folder, after `make data`, or give -i and -j"
-                : "");
-    require(j, file->count > (size_t)j->batch.seq_len,
-            "%s: a window of -t %d needs %d tokens, found %zu", path, j->batch.seq_len,
-            j->batch.seq_len + 1, file->count);
-}
-
-/* A tokenizer that was asked for must be there; the one beside the default data may be missing
-   where other data was given: then samples are printed as numbers, as llm.c does. */
-static void open_tokenizer(job *j) {
-    char path[1024], error[512];
-    const train_options *o = j->opt;
-    int given = o->tokenizer_path[0] != 0;
-    if ((o->sample_tokens == 0 && !given) || train_compares(o)) return;
-    if (given)
-        snprintf(path, sizeof path, "%s", o->tokenizer_path);
-    else
-        snprintf(path, sizeof path, "build/data/tiny_%s_tokenizer.bin",
-                 strncmp(o->model, "char:", 5) == 0 ? "char" : "gpt2");
-    data_result result = tokenizer_open(&j->words, path, error, sizeof error);
-    require(j, result == DATA_OK || (!given && o->train_path[0]), "%s%s", error,
-            given ? "" : "; run: make data");
-    if (result != DATA_OK) return;
-    j->has_words = j->words.count <= (uint32_t)j->model.vocab_size;
-    require(j, j->has_words || !given, "%s: expected at most %d tokens, found %u", path,
-            j->model.vocab_size, (unsigned)j->words.count);
-}
-
-static void open_examples(job *j) {
-    char error[512];
-    hellaswag *h = &j->exam;
-    h->rank = j->ranks.dp_rank;
-    h->nranks = j->ranks.dp;
-    h->rows = j->batch.rows;
-    h->seq_len = j->batch.seq_len;
-    if (!j->opt->evaluate) return;
-    const data_result result =
-        hellaswag_open(h, j->opt->eval_path, (uint32_t)j->model.vocab_size, error, sizeof error);
-    require(j, result == DATA_OK, "-hf: %s", error);
-}
-
-static void open_files(job *j) {
-    const train_options *o = j->opt;
-    const int overfits = o->overfit && o->val_path[0];
-    if (o->overfit && !overfits)
-        open_tokens(j, "-j", o->val_path, "val", &j->train);
-    else
-        open_tokens(j, overfits ? "-j" : "-i", overfits ? o->val_path : o->train_path, "train",
-                    &j->train);
-    open_tokens(j, "-j", o->val_path, "val", &j->val);
-    open_tokenizer(j);
-    open_examples(j);
-}
-
-static void open_windows(job *j) {
-    const train_options *o = j->opt;
-    windows *w = &j->deal;
-    w->file = &j->train;
-    w->order = o->order >= 0 ? o->order : o->train_path[0] ? WINDOWS_SHUFFLED : WINDOWS_RANDOM;
-    w->seq_len = j->batch.seq_len;
-    w->step_windows = j->batch.windows;
-    w->seed = (uint64_t)o->seed;
-    w->draw = gpt2_draw;
-    const int ok = windows_open(w);
-    require(j, w->epoch_steps > 0 || (w->order == WINDOWS_RANDOM && o->steps >= 0),
-            "a step needs %lld windows of -t %d tokens, and the training data has %lld",
-            (long long)w->step_windows, w->seq_len, (long long)w->count);
-    require(j, ok, "rank %d: the training data has %lld windows, more than can be shuffled",
-            j->l->rank, (long long)w->count);
-    j->look.file = &j->val;
-    j->look.seq_len = w->seq_len;
-    j->look.step_windows = 1;
-    require(j, windows_open(&j->look), "rank %d: out of memory for a window", j->l->rank);
-    j->steps = o->steps >= 0 ? o->steps : (int)(w->epoch_steps < INT32_MAX ? w->epoch_steps : 0);
-}
-
-static void close_data(job *j) {
-    windows_close(&j->deal);
-    windows_close(&j->look);
-    token_file_close(&j->train);
-    token_file_close(&j->val);
-    tokenizer_close(&j->words);
-    hellaswag_close(&j->exam);
-    free(j->inputs);
-    free(j->targets);
-    free(j->sample);
-    free(j->logits);
-}
+/* ---- 5 trainer ----------------------------------------------------------------------------- */
 
 /* -a: always step 0. */
 static int64_t step_of_data(const trainer *t) { return t->j->opt->overfit ? 0 : t->data_step; }
 
-/* A file that was cut, or is on a disk that fails: another rank may have read its part. */
-static void check_data(const job *j, data_result result, const char *error) {
-    if (result != DATA_OK) launch_fail(j->l, "%s", error);
-}
-
 static int load_batch(void *trainer_, int micro, int *inputs, int *targets) {
-    char error[LAUNCH_SENTENCE];
     const trainer *t = (const trainer *)trainer_;
-    job *j = t->j;
+    const job *j = t->j;
     const int rows = j->batch.rows;
     const int64_t first = ((int64_t)micro * j->ranks.dp + j->ranks.dp_rank) * rows;
-    check_data(
-        j,
-        windows_load(&j->deal, step_of_data(t), first, rows, inputs, targets, error, sizeof error),
-        error);
+    corpus_train(j->data, step_of_data(t), first, rows, inputs, targets);
     return rows;
 }
-
-/* -db: all windows of a step, whoever trains on them. */
-static void say_batch(trainer *t) {
-    char error[LAUNCH_SENTENCE];
-    uint64_t hash = 0;
-    job *j = t->j;
-    check_data(j, windows_hash(&j->deal, step_of_data(t), &hash, error, sizeof error), error);
-    say(j, "batch %d %016llx\n", t->step, (unsigned long long)hash);
-}
-
-/* ---- 6 trainer ----------------------------------------------------------------------------- */
 
 /* Context and plan; nothing large is allocated yet. */
 static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
@@ -613,22 +477,20 @@ static void settle(trainer *t, zero_step_report *done) {
     t->unsettled = 0;
 }
 
-/* ---- 7 looking ----------------------------------------------------------------------------- */
+/* ---- 6 looking ----------------------------------------------------------------------------- */
 
 enum { STREAM_SAMPLE = 1002 }; /* of gpt2_draw, after the model's and those of windows.h */
 
 /* Batch i of the validation file: windows are dealt to the data-parallel ranks in turn; one whose
    share is used up takes part with none. */
 static int load_validation(void *trainer_, int i, int *inputs, int *targets) {
-    char error[LAUNCH_SENTENCE];
     const trainer *t = (const trainer *)trainer_;
-    job *j = t->j;
+    const job *j = t->j;
     const int rows = j->batch.rows;
     const int64_t mine = ((int64_t)i * j->ranks.dp + j->ranks.dp_rank) * rows;
     const int64_t left = t->look - mine;
     const int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
-    check_data(j, windows_load(&j->look, 0, mine, count, inputs, targets, error, sizeof error),
-               error);
+    corpus_look(j->data, mine, count, inputs, targets);
     return count;
 }
 
@@ -641,7 +503,7 @@ static double validate(trainer *t) {
     const gpt2_feed feed = {load_validation, NULL, t};
     double total = 0;
     progress watch;
-    t->look = j->look.count;
+    t->look = j->data->look.count;
     if (j->opt->val_batches > 0 && t->look > j->opt->val_batches * each)
         t->look = j->opt->val_batches * each;
     const int batches = (int)((t->look + each - 1) / each);
@@ -662,7 +524,7 @@ static void print_token(const job *j, int token) {
     char text[SAMPLE_TEXT];
     size_t length = 0;
     const unsigned char *bytes = NULL;
-    if (j->has_words) bytes = tokenizer_bytes(&j->words, (uint32_t)token, &length);
+    if (j->data->has_words) bytes = tokenizer_bytes(&j->data->words, (uint32_t)token, &length);
     sample_print(token, bytes, length, text);
     say(j, "%s", text);
 }
@@ -672,8 +534,9 @@ static void print_token(const job *j, int token) {
 static void print_sample(trainer *t) {
     job *j = t->j;
     const int T = j->batch.seq_len, V = j->model.vocab_size;
-    const int known = j->has_words ? (int)j->words.count : V;
-    j->sample[0] = j->has_words ? (int)j->words.end_of_text : V - 1;
+    const tokenizer *words = j->data->has_words ? &j->data->words : NULL;
+    const int known = words ? (int)words->count : V;
+    j->sample[0] = words ? (int)words->end_of_text : V - 1;
     say(j, "generating:\n---\n");
     for (int n = 1; n <= j->opt->sample_tokens && !must_stop(t); n++) {
         int seen = n < T ? n : T;
@@ -712,19 +575,17 @@ static void print_validation(trainer *t) {
 
 /* -h: the share of its examples that the model answers right. */
 static void print_evaluation(trainer *t) {
-    char error[LAUNCH_SENTENCE];
     job *j = t->j;
-    hellaswag *h = &j->exam;
+    hellaswag *h = &j->data->exam;
     const int64_t passes = hellaswag_passes(h);
     progress watch;
     progress_begin(&watch, j->out, "HellaSwag");
     hellaswag_begin(h);
     for (int64_t pass = 0; pass < passes; pass++) {
-        int rows = 0;
         const float *losses;
         if (must_stop(t)) return;
         progress_at(&watch, (double)pass / (double)passes, NULL);
-        check_data(j, hellaswag_fill(h, j->inputs, j->targets, &rows, error, sizeof error), error);
+        const int rows = corpus_exam(j->data, j->inputs, j->targets);
         check_line(t, gpt2_pipeline_batch(t->line, j->inputs, j->targets, rows, &losses));
         if (losses != NULL) hellaswag_count(h, losses);
     }
@@ -746,7 +607,7 @@ static void look_at_model(trainer *t) {
         print_sample(t);
 }
 
-/* ---- 8 saves ------------------------------------------------------------------------------- */
+/* ---- 7 saves ------------------------------------------------------------------------------- */
 
 /* Behind open_trainer. */
 static void plan_saves(trainer *t) {
@@ -786,7 +647,7 @@ static void save_if_due(trainer *t) {
     saves_save(&t->keep, &at, pace_mean(&t->speed), last);
 }
 
-/* ---- 9 lines ------------------------------------------------------------------------------ */
+/* ---- 8 lines ------------------------------------------------------------------------------- */
 
 #ifndef MATMUL_ROUNDS
 #define MATMUL_ROUNDS 3 /* of which the best counts: other programs may run as well. 0: a test */
@@ -815,9 +676,9 @@ static void print_settings(const trainer *t) {
                           j->l,
                           &j->ranks,
                           t->lr.kind,
-                          j->train.count,
-                          j->val.count,
-                          order_words[j->deal.order],
+                          j->data->train.count,
+                          j->data->val.count,
+                          corpus_order(j->data),
                           j->computes.name,
                           j->steps,
                           j->threads,
@@ -906,7 +767,9 @@ static void train_step(trainer *t) {
     char products[256], text[STEP_LINE_BYTES];
     snprintf(products, sizeof products, "%s", gpt2_product_path(t->model));
     memset(&v, 0, sizeof v);
-    if (j->opt->print_batches) say_batch(t);
+    if (j->opt->print_batches) /* -db: all windows of the step, whoever trains on them */
+        say(j, "batch %d %016llx\n", t->step,
+            (unsigned long long)corpus_hash(j->data, step_of_data(t)));
     pace_begin(&t->speed);
     observe_begin(j->see, "step", BREAKDOWN_HOST);
     take_step(t, &v);
@@ -958,7 +821,7 @@ static void say_file(trainer *t) {
         (double)(moved[1] - t->moved[1]) / mib / steps, (double)t->plan.file_written_bytes / mib);
 }
 
-/* ---- 10 runs ------------------------------------------------------------------------------- */
+/* ---- 9 runs -------------------------------------------------------------------------------- */
 
 static void open_log(trainer *t) {
     job *j = t->j;
@@ -1129,7 +992,7 @@ static int run_comparison(job *j) {
     return 0;
 }
 
-/* ---- 11 main ------------------------------------------------------------------------------- */
+/* ---- 10 main ------------------------------------------------------------------------------- */
 
 static void resolve_model(job *j) {
     char why[LAUNCH_SENTENCE];
@@ -1143,31 +1006,6 @@ static void resolve_ranks(job *j) {
 #ifdef _OPENMP
     omp_set_num_threads(j->threads);
 #endif
-}
-
-/* By mpirun, ranks on several machines read files of their own. */
-static void compare_file(job *j, const char *flag, const char *path) {
-    char text[LAUNCH_SENTENCE / 2];
-    uint64_t hash = 0;
-    if (!j->l->elsewhere) return;
-    const int ok = hash_file(path, &hash);
-    require(j, ok, "%s: %s: rank %d cannot read it: %s", flag, path, j->l->rank, strerror(errno));
-    snprintf(text, sizeof text, "%s %.400s of hash %016llx\n", flag, path,
-             (unsigned long long)hash);
-    launch_same(j->l, text);
-}
-
-static void compare_data(job *j) {
-    char error[LAUNCH_SENTENCE];
-    uint64_t train = 0, val = 0;
-    progress_phase(j->out, "hashing the tokens", 2 * (uint64_t)(j->train.count + j->val.count));
-    check_data(j, hash_tokens(&j->train, &train, error, sizeof error), error);
-    check_data(j, hash_tokens(&j->val, &val, error, sizeof error), error);
-    snprintf(j->data, sizeof j->data,
-             "training-data %zu tokens of hash %016llx\n"
-             "validation-data %zu tokens of hash %016llx\n",
-             j->train.count, (unsigned long long)train, j->val.count, (unsigned long long)val);
-    launch_same(j->l, j->data);
 }
 
 /* Rank 0 reads or measures which way products take, for all. */
@@ -1193,6 +1031,13 @@ static void get_buffers(job *j) {
     j->logits = (float *)get_memory(j, (size_t)j->model.vocab_size, sizeof *j->logits);
 }
 
+static void free_buffers(job *j) {
+    free(j->inputs);
+    free(j->targets);
+    free(j->sample);
+    free(j->logits);
+}
+
 /* What a checkpoint's run can be told by: flags, with a file's values in their place. */
 static void render_settings(job *j) {
     train_options_render(j->opt, j->settings, sizeof j->settings);
@@ -1200,8 +1045,8 @@ static void render_settings(job *j) {
     snprintf(j->settings + used, sizeof j->settings - used,
              "tokens-per-step %lld\nwindows %s\nds-config of hash %016llx\nproducts %s\n"
              "ranks %d\n%s",
-             (long long)j->batch.tokens, order_words[j->deal.order], (unsigned long long)j->ds_hash,
-             j->products.name, j->l->nranks, j->data);
+             (long long)j->batch.tokens, corpus_order(j->data), (unsigned long long)j->ds_hash,
+             j->products.name, j->l->nranks, j->data->said);
 }
 
 /* -pe, where ranks have died: how many of those that are left can go on? */
@@ -1234,6 +1079,7 @@ static int run_rank(launch *l, void *user) {
     const start *s = (const start *)user;
     train_options options = s->options, *o = &options; /* a file may change them */
     report out;
+    corpus data;
     char sentence[LAUNCH_SENTENCE];
     if (o->help) return l->rank == 0 ? say_help(l) : 0;
     if (o->elastic && !o->resume) o->resume = 1;
@@ -1264,17 +1110,17 @@ static int run_rank(launch *l, void *user) {
     const int uneven = train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
     require(&j, !uneven, "%s", sentence);
     if (!o->layouts[0]) launch_layout(l, j.ranks.tp, j.ranks.dp);
-    if (model_is_file(o->model)) compare_file(&j, "-e", o->model);
-    open_files(&j);
-    if (o->evaluate) compare_file(&j, "-hf", o->eval_path);
-    open_windows(&j);
-    compare_data(&j);
+    if (model_is_file(o->model)) corpus_same(l, "-e", o->model);
+    corpus_open(&data, l, &out, o, &j.model, &j.batch, &j.ranks);
+    j.data = &data;
+    j.steps = corpus_steps(&data);
     choose_products(&j);
     get_buffers(&j);
     render_settings(&j);
     int code = train_compares(o) ? run_comparison(&j) : run_training(&j);
     device_close(&j.computes);
-    close_data(&j);
+    corpus_close(&data);
+    free_buffers(&j);
     return code;
 }
 

@@ -167,6 +167,7 @@ enum {
 #define CUDA_SECOND  ((int64_t)1 << 36) /* as many keep a second shard */
 #define CUDA_PACKED  ((int64_t)1 << 37) /* gradients travel in 4 bits, at stage 3 weights in 8 */
 #define CUDA_NODES   ((int64_t)1 << 38) /* of two ranks */
+#define CUDA_TURNS   ((int64_t)1 << 39) /* a pass of all micro-steps, in an order of its own */
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
@@ -238,6 +239,22 @@ static const cuda_case cuda_cases[] = {
      CUDA_NO_OVERLAP | CUDA_DEFAULT | CUDA_SKIPS, 20},
     {"nccl-3-ordered", ZERO_COMM_NCCL, 3, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0,
      CUDA_EVAL_ALL, CUDA_ORDERED | CUDA_ALL_GATHERED, 40},
+    {"turns-1", ZERO_COMM_LOCAL, 3, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0,
+     CUDA_EVAL_STEPPED, CUDA_TURNS | CUDA_DEVICES, 20},
+    {"turns-2", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_TURNS | CUDA_NORM | CUDA_READS, 20},
+    {"turns-3", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_LOCAL, ZERO_F32, 2, 0, 0, CUDA_EVAL_ALL,
+     CUDA_TURNS | CUDA_NO_MAPPING | CUDA_ALL_GATHERED, 40},
+    {"turns-3-mapped", ZERO_COMM_LOCAL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_PASSED, CUDA_TURNS | CUDA_ALL_GATHERED | CUDA_RECOMPUTE, 40},
+    {"turns-nccl-0", ZERO_COMM_NCCL, 2, 0, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0, 0,
+     CUDA_TURNS | CUDA_SKIPS, 20},
+    {"turns-nccl-3", ZERO_COMM_NCCL, 2, 3, 3, ZERO_ACCUMULATE_LOCAL, ZERO_BF16, ZERO_NONE, 0, 0,
+     CUDA_EVAL_ALL, CUDA_TURNS | CUDA_ALL_GATHERED | CUDA_SILENT, 40},
+    {"turns-nccl-3-sharded", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0, 0,
+     CUDA_TURNS | CUDA_ALL_GATHERED | CUDA_SAVES, 40},
+    {"turns-nccl-second", ZERO_COMM_NCCL, 4, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0, 0,
+     CUDA_TURNS | CUDA_SECOND | CUDA_ALL_GATHERED | CUDA_NO_WAIT, 20},
     {"saved-self", ZERO_COMM_SELF, 1, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_SAVES | CUDA_ALL_GATHERED, 20},
     {"saved-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
@@ -561,9 +578,17 @@ typedef struct cuda_seen {
     uint64_t reports[CUDA_STEPS];
 } cuda_seen;
 
+/* A call of a pass of all micro-steps. */
+typedef struct cuda_turn {
+    zero_turn turn;
+    int micro, wants, reduces; /* wants: parameters; behind it zero_reduce_begin is called */
+} cuda_turn;
+
 typedef struct cuda_run {
     const cuda_case *k;
     host_spec spec;
+    cuda_turn turn[256];
+    int turns;
     host_reference references[CUDA_STEPS + 1]; /* before step 0, 1, ... */
     int compares;                              /* with the references */
     int records;                               /* odd seeds record what ran when; 2: and count */
@@ -634,8 +659,10 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->micro_steps = k->micro_steps;
     s->silent_unit = k->more & CUDA_SILENT ? 3 : -1;
     s->recompute = k->more & CUDA_RECOMPUTE;
-    /* sums are exact: whatever the order and rounding */
-    s->integer = k->kind == ZERO_COMM_NCCL || k->more & CUDA_SHARDS;
+    /* sums are exact: whatever the order and rounding; of a pass of all micro-steps KEEP's differ
+     */
+    s->integer = k->kind == ZERO_COMM_NCCL || k->more & CUDA_SHARDS
+                 || (k->more & CUDA_TURNS && cuda_sharded(k));
     s->poison = k->overflow ? cuda_overflow : NULL;
     const size_t larger = k->more & CUDA_THROUGH ? 36001 : 12001;
     const size_t fc = k->more & CUDA_LARGE ? larger : k->more & CUDA_MANY ? 3 : 131;
@@ -659,6 +686,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.no_master = (k->more & CUDA_NO_MASTER) != 0;
     s->cfg.persistence_numel = k->more & CUDA_ALL_GATHERED ? ZERO_NONE : 0;
     s->cfg.bucket_numel = (size_t)k->buckets * 600;
+    if (k->more & CUDA_TURNS) s->cfg.open_units = 4;
     s->cfg.timeout_s = 20;
     s->cfg.scaler.initial = 1024;
     s->cfg.scaler.hysteresis = 1;
@@ -683,6 +711,38 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->rows[0] = 10, s->cols[0] = 15; /* wte */
     s->rows[1] = s->desc[1].numel, s->cols[1] = 1;
     s->rows[2] = 1, s->cols[2] = 5;
+}
+
+/* ---- an order of turns --------------------------------------------------------------------- */
+
+static void cuda_turn_add(cuda_run *run, zero_turn_kind kind, int unit, int micro, int wants) {
+    const cuda_turn t = {{kind, unit}, micro, wants, 0};
+    run->turn[run->turns++] = t;
+}
+
+/* Each micro-batch's calls are those of cuda_train_pass; forwards go ahead as they like, one
+   micro-batch at a time comes down, and now and then the host keeps a unit. */
+static void cuda_turns_draw(cuda_run *run) {
+    const int units = run->spec.units, calls = 2 * units + 2, micro_steps = run->k->micro_steps;
+    test_random r = {strlen(run->k->name)};
+    int at[4] = {0}, held = -1;
+    while (at[micro_steps - 1] < calls) {
+        const int m = (int)test_below(&r, micro_steps), i = at[m], down = i > units;
+        const int u = down ? (2 * units + 1 - i) % units : i % units, last = i + 1 == calls;
+        if (i == calls || (down && m && at[m - 1] < calls)) continue;
+        at[m]++;
+        if (u == run->spec.silent_unit) continue;
+        if (held < 0 && !test_below(&r, 3)) {
+            cuda_turn_add(run, ZERO_TURN_GATHER, u, m, 1);
+            held = u;
+        }
+        cuda_turn_add(run, down ? ZERO_TURN_BACKWARD : ZERO_TURN_FORWARD, u, m, !last);
+        run->turn[run->turns - 1].reduces = down && !test_below(&r, 4);
+        if (held >= 0 && (!test_below(&r, 3) || at[micro_steps - 1] == calls)) {
+            cuda_turn_add(run, ZERO_TURN_RELEASE, held, m, 1);
+            held = -1;
+        }
+    }
 }
 
 /* ---- the host computes on its stream ------------------------------------------------------- */
@@ -851,8 +911,44 @@ static int cuda_backward(host_run *h, int unit, int with_params, int first) {
     return 1;
 }
 
+static int cuda_turns_announce(host_run *h) {
+    const cuda_run *run = cuda_me->run;
+    zero_turn turns[sizeof run->turn / sizeof *run->turn];
+    int n = 0;
+    for (int i = 0; i < run->turns; i++)
+        if (run->turn[i].wants) turns[n++] = run->turn[i].turn;
+    HOST_TRY(h, zero_pass_order(h->z, ZERO_TRAIN, ZERO_TOGETHER, turns, n));
+    return 1;
+}
+
+static int cuda_turn_take(host_run *h, const cuda_turn *t) {
+    const int u = t->turn.unit;
+    h->micro = t->micro;
+    switch (t->turn.kind) {
+    case ZERO_TURN_GATHER: HOST_TRY(h, zero_gather(h->z, u)); return 1;
+    case ZERO_TURN_RELEASE: HOST_TRY(h, zero_release(h->z, u)); return 1;
+    case ZERO_TURN_FORWARD: return cuda_forward(h, u);
+    default:
+        if (!cuda_backward(h, u, t->wants, t->wants)) return 0;
+        if (t->reduces) HOST_TRY(h, zero_reduce_begin(h->z));
+        return 1;
+    }
+}
+
+static int cuda_turns_pass(host_run *h) {
+    const cuda_run *run = cuda_me->run;
+    HOST_TRY(h, zero_pass_begin(h->z, ZERO_TRAIN, ZERO_TOGETHER, h->spec->micro_steps));
+    h->scale = zero_loss_scale(h->z);
+    if (!cuda_enqueue(h, cuda_keep_work, 0, 0, 0)) return 0;
+    for (int i = 0; i < run->turns; i++)
+        if (!cuda_turn_take(h, &run->turn[i])) return 0;
+    HOST_TRY(h, zero_pass_end(h->z)); /* h->micro is the last one's */
+    return 1;
+}
+
 static int cuda_train_pass(host_run *h) {
     const host_spec *s = h->spec;
+    if (cuda_me->run->turns) return cuda_turns_pass(h);
     HOST_TRY(h, zero_pass_begin(h->z, ZERO_TRAIN, h->micro, s->micro_steps));
     h->scale = zero_loss_scale(h->z);
     if (!cuda_enqueue(h, cuda_keep_work, 0, 0, 0)) return 0;
@@ -945,9 +1041,9 @@ static int cuda_step(host_run *h) {
         return 0;
     }
     for (h->micro = 0; h->micro < h->spec->micro_steps; h->micro++) {
-        if (!cuda_train_pass(h)) return 0;
         const int before = h->step == cuda_me->from ? -1 : h->step - 1;
         const int asks = h->micro == 0 && !(k->more & CUDA_AHEAD);
+        if (!cuda_train_pass(h)) return 0;
         if (asks && !cuda_report(h, before)) return 0;
     }
     if ((k->evaluate & CUDA_EVAL_PASSED) && !cuda_evaluate(h, all)) return 0;
@@ -1021,6 +1117,7 @@ static int cuda_lose(host_run *h, const cuda_loss *loss) {
 static int cuda_start(host_run *h, test_rank *rank) {
     cuda_me->from = 0;
     if (!host_open(h, &cuda_me->spec, rank)) return 0;
+    if (cuda_me->run->turns && !cuda_turns_announce(h)) return 0;
     if (cuda_me->run->compares) h->reference = &cuda_me->run->references[0];
     return 1;
 }
@@ -1310,6 +1407,7 @@ static int cuda_open(cuda_run *run, const cuda_case *k) {
     run->k = k;
     run->absent = -1;
     cuda_spec(&run->spec, k);
+    if (k->more & CUDA_TURNS) cuda_turns_draw(run);
     const int sharded = cuda_sharded(k) && k->micro_steps > 1;
     run->compares = !k->overflow
                     && !(k->more

@@ -58,6 +58,7 @@ typedef struct fault_test {
     int step;                  /* and in which step */
     /* what it does there; 1: it goes on */
     int (*deed)(struct fault_test *t, zero_ctx *z, test_rank *r);
+    void (*body)(test_rank *r); /* the whole life of a rank */
     void (*change)(struct fault_test *t, zero_config *cfg, zero_comm *comm, zero_tensor_desc *desc,
                    int *n);
     int which;  /* for `change` and `deed` */
@@ -197,7 +198,7 @@ static int fault_stays(zero_ctx *z, zero_result result) {
     return !strcmp(text, zero_last_error(z));
 }
 
-/* The whole life of a rank. */
+/* One that trains. */
 static void fault_body(test_rank *r) {
     fault_test *t = (fault_test *)r->arg;
     fault_rank *mine = &t->rank[r->rank];
@@ -218,6 +219,27 @@ static void fault_body(test_rank *r) {
     alloc_mine = NULL;
 }
 
+/* One that has groups. */
+static void fault_groups(test_rank *r) {
+    fault_test *t = (fault_test *)r->arg;
+    fault_rank *mine = &t->rank[r->rank];
+    const zero_comm comm = test_comm(r);
+    zero_group *all = NULL, *part = NULL;
+    float x[5000] = {0};
+    alloc_mine = &mine->book;
+    zero_result e = zero_group_open(&all, &comm, NULL, t->cfg.timeout_s);
+    if (!e) e = zero_group_split(all, 0, r->rank, &part);
+    if (!e) e = zero_group_all_reduce(part, x, 5000, ZERO_F32, ZERO_SUM);
+    mine->result = e;
+    const zero_group *const says = part ? part : all;
+    const char *text = says ? zero_group_error(says) : "";
+    snprintf(mine->text, sizeof mine->text, "%s", text[0] ? text : "no context");
+    zero_group_close(part);
+    zero_group_close(all);
+    mine->live = mine->book.pieces + mine->book.maps + mine->book.files;
+    alloc_mine = NULL;
+}
+
 static alloc_book fault_launcher; /* of the thread that makes the groups */
 
 static void fault_reset(fault_test *t) {
@@ -228,8 +250,8 @@ static void fault_reset(fault_test *t) {
 }
 
 static int fault_run(fault_test *t, int processes) {
-    return processes ? test_processes(FAULT_RANKS, 0, fault_body, t, 30)
-                     : test_ranks(FAULT_RANKS, 0, fault_body, t);
+    return processes ? test_processes(FAULT_RANKS, 0, t->body, t, 30)
+                     : test_ranks(FAULT_RANKS, 0, t->body, t);
 }
 
 /* What all have not given back: of threads, the last one to let go of a board frees it, or the
@@ -254,6 +276,7 @@ static fault_test *fault_shared(void) {
     memset(t, 0, sizeof *t);
     t->steps = 2;
     t->odd = -1;
+    t->body = fault_body;
     return t;
 }
 
@@ -298,13 +321,14 @@ static int fault_allocation(fault_test *t, int processes, long k) {
     return failed;
 }
 
-static void fault_allocations(int which, int processes) {
+static void fault_allocations(int which, int processes, void (*body)(test_rank *r)) {
     fault_test *t = fault_shared();
     fault_config(t, which);
+    t->body = body;
     for (t->odd = 0; t->odd < FAULT_RANKS; t->odd++)
         for (long k = 1;; k++) {
-            fault_begin("allocation %ld of rank %d fails, configuration %d, processes %d", k,
-                        t->odd, which, processes);
+            fault_begin("allocation %ld of rank %d fails, configuration %d, processes %d%s", k,
+                        t->odd, which, processes, body == fault_groups ? ", groups" : "");
             if (!fault_allocation(t, processes, k)) break;
         }
 }
@@ -853,10 +877,12 @@ static void fault_alone(void) {
 int main(void) {
     alloc_mine = &fault_launcher;
     (void)signal(SIGALRM, fault_bark);
-    fault_allocations(2, 1); /* processes first: OpenMP's threads do not survive a fork */
-    fault_allocations(0, 1);
+    fault_allocations(2, 1, fault_body); /* first: OpenMP's threads do not survive a fork */
+    fault_allocations(0, 1, fault_body);
+    fault_allocations(0, 1, fault_groups);
     fault_forked();
-    for (int config = 0; config < 6; config++) fault_allocations(config, 0);
+    for (int config = 0; config < 6; config++) fault_allocations(config, 0, fault_body);
+    fault_allocations(0, 0, fault_groups);
     fault_disagreements();
     fault_bad_values();
     fault_writes();

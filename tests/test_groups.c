@@ -229,7 +229,7 @@ static void groups_mismatches(groups_run *run) {
             }
 }
 
-/* tp 1 of pp 0 does not come. */
+/* tp 1 of pp 0 does not come; those of pp 1 come with other sizes. */
 static void groups_late_rank(test_rank *r) {
     groups_run *run = (groups_run *)r->arg;
     zero_group *all = groups_open(r, 1), *tp = NULL, *pp = NULL;
@@ -250,6 +250,10 @@ static void groups_late_rank(test_rank *r) {
         usleep(1500000);
         run->result[1] = zero_group_all_reduce(tp, x, 2000, ZERO_F32, ZERO_SUM);
         snprintf(run->text[1], sizeof run->text[1], "%s", zero_group_error(tp));
+    } else if (r->rank >= 2) {
+        run->result[r->rank] =
+            zero_group_all_reduce(tp, x, 6 + (size_t)r->rank, ZERO_F32, ZERO_SUM);
+        snprintf(run->text[r->rank], sizeof run->text[0], "%s", zero_group_error(tp));
     } /* what 1: closes */
     zero_group_close(tp);
     zero_group_close(pp);
@@ -266,6 +270,11 @@ static void groups_late(groups_run *run) {
                        && strstr(run->text[1], "tp 0 (rank 0: tp 0, pp 0) failed"),
                    "late: %d %s, %d %s", (int)run->result[0], run->text[0], (int)run->result[1],
                    run->text[1]);
+        for (int i = 2; i < 4; i++)
+            test_check(run->result[i] == ZERO_ERR_MISMATCH
+                           && strstr(run->text[i], "tp 0 (rank 2: tp 0, pp 1)")
+                           && strstr(run->text[i], "tp 1 (rank 3: tp 1, pp 1)"),
+                       "other sizes: %d %s", (int)run->result[i], run->text[i]);
         run->what = 1;
         test_check(groups_go(processes, 4, groups_late_rank, run), "leaves: %s", test_first);
         test_check(run->result[0] == ZERO_ERR_PEER

@@ -128,6 +128,13 @@ int MPI_Comm_split_type(MPI_Comm c, int type, int key, MPI_Info info, MPI_Comm *
     return PMPI_Comm_split(c, color, key, out);
 }
 
+static int mpi_broken; /* pairs of requests fail, and nothing is said of the single ones */
+int MPI_Testall(int n, MPI_Request *r, int *done, MPI_Status *s) {
+    if (!mpi_broken || n == 1) return PMPI_Testall(n, r, done, s);
+    memset(s, 85, (size_t)n * sizeof *s);
+    return MPI_ERR_OTHER;
+}
+
 static void mpi_handler(MPI_Comm *c, int *code, ...) {
     (void)c;
     (void)code;
@@ -540,6 +547,7 @@ static void mpi_hash(int size) {
 
 /* ---- errors ---- */
 
+static int mpi_shards; /* shard_ranks of what is refused */
 /* zero_create with this node_size gives `result` on this rank, and a sentence with `word`. */
 static void mpi_refuses(const char *what, MPI_Comm *handle, int node_size, zero_result result,
                         const char *word) {
@@ -549,10 +557,20 @@ static void mpi_refuses(const char *what, MPI_Comm *handle, int node_size, zero_
     comm.handle = handle;
     comm.node_size = node_size;
     cfg.log = test_quiet;
+    cfg.stage = cfg.shard_ranks = mpi_shards;
     const zero_result got = zero_create(&z, &cfg, &comm);
     test_check(got == result && (!word || strstr(zero_last_error(z), word)), "%s, rank %d: %s: %s",
                what, mpi_rank, zero_result_string(got), zero_last_error(z));
     zero_destroy(z);
+}
+
+/* More copies than may be nodes, of fewer nodes. */
+static void mpi_many(void) {
+    char word[80];
+    (void)snprintf(word, sizeof word, "%d replicas in nodes of 1 are %d nodes, at most 64",
+                   mpi_ranks, mpi_ranks);
+    mpi_shards = 1;
+    mpi_refuses("a copy each", &mpi_given, 2, ZERO_ERR_UNSUPPORTED, word);
 }
 
 /* One of the plugin's own allocations on this rank, counted down from this, is refused; 0: none. */
@@ -600,6 +618,7 @@ typedef enum mpi_trouble {
     MPI_OTHER_STAGE,
     MPI_OTHER_ORDER,
     MPI_OTHER_CALL,
+    MPI_BREAKS,
     MPI_DIES
 } mpi_trouble;
 
@@ -619,6 +638,7 @@ static int mpi_work(host_run *h, const host_spec *s, mpi_trouble trouble) {
             return 1;
         }
         if (h->step == 1 && odd && trouble == MPI_STALLS) usleep(2500000);
+        mpi_broken = h->step == 1 && odd && trouble == MPI_BREAKS;
         if (h->step == 1 && odd && trouble == MPI_DIES) (void)kill(getpid(), SIGKILL);
         if (h->step == 1 && trouble == MPI_OTHER_ORDER) {
             if (!mpi_order(h, odd)) return 0;
@@ -693,6 +713,7 @@ static void mpi_errors(void) {
         mpi_troubled("rank 1 calls another function", size, MPI_OTHER_CALL, 600, NULL);
     }
     mpi_troubled("rank 1 has another order", 1, MPI_OTHER_ORDER, 600, "unit");
+    mpi_troubled("rank 1's MPI fails", 1, MPI_BREAKS, 600, "MPI_Testall: ");
     mpi_troubled("rank 1 destroys early", 1, MPI_LEAVES, 1, NULL);
     mpi_troubled("rank 1 destroys early", 4, MPI_LEAVES, 600, "rank 1");
     mpi_troubled("rank 1 stalls", 1, MPI_STALLS, 1, NULL);
@@ -876,6 +897,8 @@ int main(int argc, char **argv) {
         mpi_small(1);
     else if (!strcmp(mode, "die"))
         mpi_troubled("rank 1 dies", 1, MPI_DIES, 600, NULL);
+    else if (!strcmp(mode, "many"))
+        mpi_many();
     else if (!strcmp(mode, "groups"))
         mpi_groups();
     else if (!strcmp(mode, "errors"))

@@ -74,6 +74,7 @@ for mpi; do
     run 6 hierarchy $sizes
     run 4 errors
     for ranks in 1 2 3 5; do run $ranks groups; done
+    [ $mpi = mpich ] || run 66 many
     run 2 thread
     run 2 windows 0 1
     dies

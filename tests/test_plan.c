@@ -351,6 +351,8 @@ static void test_layouts(void) {
         c.zero.type = c.run.type = i % 2 ? ZERO_BF16 : ZERO_F32;
         c.zero.optimizer = rules[i % 3];
         c.zero.micro_steps = cases[i][5];
+        c.zero.accumulation = c.pp > 1 ? ZERO_ACCUMULATE_LOCAL : ZERO_ACCUMULATE_AUTO;
+        c.zero.grads = c.pp > 1 ? ZERO_GRAD_F32 : ZERO_GRAD_AUTO; /* as train_tiers has them */
         c.zero.threads = 1;
         c.run.batch = 4;
         c.run.seq_len = 64;

@@ -247,7 +247,8 @@ test_kills() {
         timeout -k 1 60 "$trainer" $small -o "$work/kills" $run -na $((round % 2)) -y 1 >"$work/out" 2>&1 &
         job=$!
         sleep 0.$((15 + round * 7 % 23))
-        if [ $((round % 3)) = 0 ]; then kill -9 "$(ps -o pid= --ppid "$(ps -o pid= --ppid $job | tr -d ' ')" | tail -n 1 | tr -d ' ')" 2>/dev/null
+        below=$(ps -o pid= --ppid $job | tr -d ' ')
+        if [ $((round % 3)) = 0 ] && [ -n "$below" ]; then kill -9 "$(ps -o pid= --ppid "$below" | tail -n 1 | tr -d ' ')" 2>/dev/null
         else pkill -9 -P $job 2>/dev/null; fi
         wait $job 2>/dev/null
         found=$(sed -n 's/^weights //p' "$work/out")

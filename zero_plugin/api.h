@@ -246,6 +246,7 @@ void zero_destroy(zero_ctx *z) {
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
     void *lists[] = {z->trace[0].turn, z->trace[1].turn,
+                     z->trace[0].unit, z->trace[1].unit,
                      z->ranges[0],     z->ranges[1],
                      z->tensors,       z->slots,
                      z->aliases,       z->bucket,

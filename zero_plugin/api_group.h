@@ -84,8 +84,7 @@ zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g
     const double began = zp_seconds();
     zp_record *slice = zp_slice_begin(&of->stream, ZERO_EVENT_SPLIT, -1, 0);
     const zero_result r = zp_group_split(of, of->call, colour, key, of->host_stream, g);
-    if (slice) slice->event.ranks = of->group.nranks;
-    zp_slice_end(&of->stream, slice);
+    (void)zp_group_ends(of, slice, 0, ZERO_OK);
     return zp_group_opened(*g, began, r);
 }
 

@@ -13,11 +13,8 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
     ZP_TRY(zp_plan_now(z));
     ZP_TRY(zp_order_check(z, turns, n));
     zp_trace *t = &z->trace[kind];
-    const size_t visits = zp_max((size_t)n, (size_t)t->cap);
     zero_turn *own = n ? (zero_turn *)calloc((size_t)n, sizeof *own) : NULL;
-    int *unit = (int *)realloc(t->unit, visits * sizeof *unit);
-    if (unit) t->unit = unit;
-    if (!unit || (n && !own)) {
+    if ((n && !own) || !zp_trace_room(t, (size_t)n)) {
         free(own);
         return zp_fail(z, ZERO_ERR_MEMORY, "an order of %d turns", n);
     }
@@ -26,7 +23,6 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
     t->turn = own;
     t->turns = n;
     t->together = n && micro == ZERO_TOGETHER;
-    t->cap = (int)visits;
     z->planned = 0;
     if (z->phase == ZP_NEW) return ZERO_OK;
     zp_trace_expect(z, kind);

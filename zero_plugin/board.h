@@ -103,9 +103,10 @@ static void zp_board_abort(zp_board *b, int rank, const char *why) {
     zp_board_abort_as(b, rank, ZERO_ERR_PEER, why);
 }
 
+#define ZP_RANK_TEXT (ZP_COORDS_BYTES + 48)
 /* A rank of the group, in words: rank 3, tp 1 (rank 3: tp 1, pp 0), where more is known of it. A
    host may name a rank that is none (zero_local_abort): that one has a number alone. */
-static const char *zp_rank_text(const zp_group *g, int rank, char *text, size_t bytes) {
+static const char *zp_rank_text(const zp_group *g, int rank, char text[ZP_RANK_TEXT]) {
     const zp_seats *s = zp_seats_of(g);
     zero_local *local = s && rank >= 0 && rank < ZP_LOCAL_MAX ? s->local : NULL;
     const int cut = local && local->of[g->rank];
@@ -113,20 +114,45 @@ static const char *zp_rank_text(const zp_group *g, int rank, char *text, size_t 
     const zero_local *first = zp_local_first(local, &me);
     const int there = cut ? local->first_rank[rank] : rank;
     const char *coords = first ? first->coords[there] : "";
-    int n = snprintf(text, bytes, "%s %d", g->label[0] ? g->label : "rank", rank);
+    int n = snprintf(text, ZP_RANK_TEXT, "%s %d", zp_rank_word(g), rank);
     if (cut || (coords[0] && g->label[0]))
-        (void)snprintf(text + n, bytes - (size_t)n, " (rank %d%s%s)", there, coords[0] ? ": " : "",
-                       coords);
+        (void)snprintf(text + n, ZP_RANK_TEXT - (size_t)n, " (rank %d%s%s)", there,
+                       coords[0] ? ": " : "", coords);
     else if (coords[0])
-        (void)snprintf(text + n, bytes - (size_t)n, " (%s)", coords);
+        (void)snprintf(text + n, ZP_RANK_TEXT - (size_t)n, " (%s)", coords);
     return text;
 }
 
+/* Compares what two ranks are at; a difference is an error of both. */
+static zero_result zp_call_same(zp_group *g, int rank, const zp_call *his, const zp_call *mine) {
+    char a[96], b[96], who[2][ZP_RANK_TEXT];
+    if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
+        return ZERO_OK;
+    return zp_error(g, ZERO_ERR_MISMATCH,
+                    "%s is at %s, %s at %s: all ranks must call the same %s in the same order",
+                    zp_rank_text(g, rank, who[0]), zp_call_text(his, a, sizeof a),
+                    zp_rank_text(g, g->rank, who[1]), zp_call_text(mine, b, sizeof b),
+                    g->swaps && mine->kind != ZP_REDUCE_SCATTER ? "functions with the same sizes"
+                                                                : "hooks and functions");
+}
+
+/* The same of a message that is to come from that rank. */
+static zero_result zp_envelope_same(zp_group *g, int rank, const zp_envelope *his,
+                                    const zp_envelope *mine) {
+    char who[2][ZP_RANK_TEXT];
+    ZP_TRY(zp_call_same(g, rank, &his->call, &mine->call));
+    if (his->bytes == mine->bytes) return ZERO_OK;
+    return zp_error(g, ZERO_ERR_MISMATCH, "%s: %s sends %llu bytes, %s expects %llu",
+                    zp_call_name(mine->call.kind), zp_rank_text(g, rank, who[0]),
+                    (unsigned long long)his->bytes, zp_rank_text(g, g->rank, who[1]),
+                    (unsigned long long)mine->bytes);
+}
+
 static zero_result zp_peer_failed(zp_group *g, int rank, int told, const char *why) {
-    char who[ZP_COORDS_BYTES + 48];
+    char who[ZP_RANK_TEXT];
     if (told == ZERO_ERR_MISMATCH) return zp_error(g, ZERO_ERR_MISMATCH, "%s", why);
     if (rank < 0) return zp_error(g, ZERO_ERR_PEER, "%s", why);
-    return zp_error(g, ZERO_ERR_PEER, "%s failed: %s", zp_rank_text(g, rank, who, sizeof who), why);
+    return zp_error(g, ZERO_ERR_PEER, "%s failed: %s", zp_rank_text(g, rank, who), why);
 }
 
 /* The board that was told of a failure, by a rank or by the launcher of the ranks: the group's own,
@@ -167,8 +193,8 @@ static void zp_local_abort(zp_group *g, const char *why) {
 
 /* The time limit has passed for want of a rank; -1: of some. */
 static zero_result zp_late(zp_group *g, int kind, int rank) {
-    char who[ZP_COORDS_BYTES + 48] = "not all ranks", text[ZP_TEXT_BYTES];
-    if (rank >= 0) (void)zp_rank_text(g, rank, who, sizeof who);
+    char who[ZP_RANK_TEXT] = "not all ranks", text[ZP_TEXT_BYTES];
+    if (rank >= 0) (void)zp_rank_text(g, rank, who);
     (void)snprintf(text, sizeof text, "%s %s to %s within %g s", who,
                    rank >= 0 ? "did not come" : "came", zp_call_name(kind), g->timeout_s);
     zp_local_abort(g, text);
@@ -204,7 +230,7 @@ static zero_result zp_meet_look(const zp_op *op, int end, int *missing) {
     zp_board *b = zp_board_of(s);
     zp_line *lines = b->lines[op->channel];
     const int told = zp_told_board(g) != NULL;
-    char who[ZP_COORDS_BYTES + 48];
+    char who[ZP_RANK_TEXT];
     int gone = -1;
     *missing = -1;
     for (int p = s->n - 1; p >= 0; p--) {
@@ -219,7 +245,7 @@ static zero_result zp_meet_look(const zp_op *op, int end, int *missing) {
     if (told && *missing >= 0) return zp_seats_aborted(g);
     if (gone < 0) return ZERO_OK;
     return zp_error(g, ZERO_ERR_PEER, "%s destroyed its context before %s",
-                    zp_rank_text(g, s->rank_of[gone], who, sizeof who), zp_call_name(op->kind));
+                    zp_rank_text(g, s->rank_of[gone], who), zp_call_name(op->kind));
 }
 
 /* Waits until all ranks have come as often as this one. */

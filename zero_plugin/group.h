@@ -197,6 +197,9 @@ struct zp_group {
     zp_meter meter;
 };
 
+/* What its ranks are called. */
+static const char *zp_rank_word(const zp_group *g) { return g->label[0] ? g->label : "rank"; }
+
 static const char *zp_call_name(int kind) {
     static const char *const names[ZP_KINDS] = {
         "nothing",     "an exchange", "the reduce-scatter", "the all-gather",
@@ -261,32 +264,6 @@ static const char *zp_call_text(const zp_call *c, char *text, size_t bytes) {
     else
         (void)snprintf(text, bytes, "%s of unit %d (%llu)", name, (int)c->unit, n);
     return text;
-}
-
-/* Compares what two ranks are at; a difference is an error of both. */
-static zero_result zp_call_same(zp_group *g, int rank, const zp_call *his, const zp_call *mine) {
-    char a[96], b[96];
-    const char *who = g->label[0] ? g->label : "rank";
-    if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
-        return ZERO_OK;
-    return zp_error(g, ZERO_ERR_MISMATCH,
-                    "%s %d is at %s, %s %d at %s: all ranks must call the same %s in the same "
-                    "order",
-                    who, rank, zp_call_text(his, a, sizeof a), who, g->rank,
-                    zp_call_text(mine, b, sizeof b),
-                    g->swaps && mine->kind != ZP_REDUCE_SCATTER ? "functions with the same sizes"
-                                                                : "hooks and functions");
-}
-
-/* The same of a message that is to come from that rank. */
-static zero_result zp_envelope_same(zp_group *g, int rank, const zp_envelope *his,
-                                    const zp_envelope *mine) {
-    const char *who = g->label[0] ? g->label : "rank";
-    ZP_TRY(zp_call_same(g, rank, &his->call, &mine->call));
-    if (his->bytes == mine->bytes) return ZERO_OK;
-    return zp_error(g, ZERO_ERR_MISMATCH, "%s: %s %d sends %llu bytes, %s %d expects %llu",
-                    zp_call_name(mine->call.kind), who, rank, (unsigned long long)his->bytes, who,
-                    g->rank, (unsigned long long)mine->bytes);
 }
 
 /* The only way to a stream: everything sent is counted here, and recorded. */

@@ -258,9 +258,8 @@ static zero_result zp_group_all_to_all(zero_group *g, const char *out, const siz
 
 static zero_result zp_group_fail(zero_group *g, zero_result r, const char *call, const char *why) {
     g->dead = r;
-    (void)snprintf(g->text, sizeof g->text, "%s, %s %d of %d: %s", call,
-                   g->group.label[0] ? g->group.label : "rank", g->group.rank, g->group.nranks,
-                   why);
+    (void)snprintf(g->text, sizeof g->text, "%s, %s %d of %d: %s", call, zp_rank_word(&g->group),
+                   g->group.rank, g->group.nranks, why);
     return r;
 }
 
@@ -355,9 +354,12 @@ static zero_result zp_group_split(zero_group *of, const char *call, int colour, 
     cut.memory = &split->memory;
     if (!cut.parts) return ZERO_OK;
     zero_comm part;
-    ZP_TRY(zp_group_done(of, call, of->group.transport->cut(&of->group, &cut, &part)));
+    const zp_transport *row = of->group.transport;
+    ZP_TRY(zp_group_done(of, call, row->cut(&of->group, &cut, &part)));
     if (cut.part < 0) return ZERO_OK;
-    return zp_group_make(out, call, &part, stream, of->group.timeout_s, of);
+    const zero_result r = zp_group_make(out, call, &part, stream, of->group.timeout_s, of);
+    if (!*out && row->uncut) row->uncut(&part, 1); /* no zero_group_close will */
+    return r;
 }
 
 /* What the group does is recorded no longer. */

@@ -70,9 +70,8 @@ static zero_result zp_part_open(zero_ctx *z, zp_part *part, zp_group *g, zp_grou
     ZP_DO(z, of->transport->cut(of, &cut, &part->comm));
     part->of = of->transport;
     part->comm.node_size = node_size;
-    ZP_DO(z, zp_group_open(g, zp_transport_of(part->comm.kind), &part->comm));
     (void)snprintf(g->label, sizeof g->label, "%s", label);
-    return ZERO_OK;
+    return zp_check(z, zp_group_open(g, zp_transport_of(part->comm.kind), &part->comm));
 }
 
 /* The parts go before what they were cut from. */

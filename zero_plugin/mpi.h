@@ -95,11 +95,11 @@ static zero_result zp_memory_window(zp_group *g, zp_memory *m) {
     ZP_TRY(zp_agree(g, !r, &who)); /* over all nodes; and nobody reads before all is cleared */
     if (who < 0) return ZERO_OK;
     zp_window_free(m);
-    char text[ZP_COORDS_BYTES + 48];
+    char text[ZP_RANK_TEXT];
     return zp_error(g, ZERO_ERR_MEMORY,
                     "%s could not allocate %zu bytes in an MPI shared window: has its host's "
                     "/dev/shm room for them?",
-                    zp_rank_text(g, who, text, sizeof text), m->bytes);
+                    zp_rank_text(g, who, text), m->bytes);
 }
 
 /* Files first: they need no room in /dev/shm, and no peer to be freed. */
@@ -255,10 +255,12 @@ static zero_result zp_mpi_cut(zp_group *of, const zp_cut *cut, zero_comm *part) 
         free(comm);
         return zp_error(of, ZERO_ERR_MEMORY, "rank %d has no memory for a group", who);
     }
-    ZP_MPI(of, MPI_Comm_split(zp_mpi_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm));
-    if (colour == MPI_UNDEFINED) free(comm);
-    if (colour != MPI_UNDEFINED) part->handle = comm;
-    return ZERO_OK;
+    const int code = MPI_Comm_split(zp_mpi_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm);
+    if (code == MPI_SUCCESS && colour != MPI_UNDEFINED)
+        part->handle = comm;
+    else
+        free(comm);
+    return zp_mpi_code(of, code, "MPI_Comm_split");
 }
 static size_t zp_mpi_room(const zp_group *of, int parts, int n, int swaps) {
     const size_t board = zp_round_up(sizeof(zp_board), 4096);
@@ -324,7 +326,8 @@ static zero_result zp_mpi_even(zp_group *g, const zp_node *said, int node_size) 
                             node_size, r, n);
     }
     if (nodes <= ZP_LOCAL_MAX || g->swaps) return ZERO_OK;
-    return zp_error(g, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", nodes, ZP_LOCAL_MAX);
+    return zp_error(g, ZERO_ERR_UNSUPPORTED, "%d %ss in nodes of %d are %d nodes, at most %d",
+                    g->nranks, zp_rank_word(g), n, nodes, ZP_LOCAL_MAX);
 }
 
 /* Nodes in order of their lowest rank. */

@@ -220,7 +220,7 @@ static zero_result zp_pipes_wait(const zp_swap *x, const zp_moving *at, const ui
                                  uint32_t seen, double *deadline) {
     zp_group *g = x->group;
     const zp_seats *s = zp_seats_of(g);
-    char who[ZP_COORDS_BYTES + 48];
+    char who[ZP_RANK_TEXT];
     const double now = zp_seconds();
     int late = -1;
     ZP_TRY(zp_seats_aborted(g));
@@ -231,7 +231,7 @@ static zero_result zp_pipes_wait(const zp_swap *x, const zp_moving *at, const ui
         late = peer;
         if (gone[peer])
             return zp_error(g, ZERO_ERR_PEER, "%s closed its group before %s",
-                            zp_rank_text(g, peer, who, sizeof who), zp_call_name(x->call.kind));
+                            zp_rank_text(g, peer, who), zp_call_name(x->call.kind));
     }
     if (*deadline == 0) *deadline = now + g->timeout_s;
     if (now > *deadline) return zp_late(g, x->call.kind, late);

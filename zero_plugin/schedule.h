@@ -27,9 +27,9 @@ typedef struct zp_pool {
 } zp_pool;
 
 typedef struct zp_trace { /* units in order of their outermost begin with parameters */
-    int *unit;
-    int n, at, cap;
-    zero_turn *turn; /* [turns] the host's own order of a pass's calls; NULL: it is learnt */
+    int *unit;            /* [cap] */
+    int n, at, cap;       /* cap: it does not shrink, whatever is planned anew */
+    zero_turn *turn;      /* [turns] the host's own order of a pass's calls; NULL: it is learnt */
     int turns, turned, together;
 } zp_trace;
 
@@ -76,6 +76,16 @@ static void zp_pool_hold(zp_pool *p, int unit, int more) {
     if (b < 0) return;
     p->buffer[b].open += more;
     if (more < 0) p->buffer[b].used = ++p->clock;
+}
+
+/* Room for n visits; 0: there is no memory. */
+static int zp_trace_room(zp_trace *t, size_t n) {
+    if (n <= (size_t)t->cap) return 1;
+    int *unit = (int *)realloc(t->unit, n * sizeof *unit);
+    if (!unit) return 0;
+    t->unit = unit;
+    t->cap = (int)n;
+    return 1;
 }
 
 /* Notes that `unit` comes now. A host in another order than before edits what was expected. */

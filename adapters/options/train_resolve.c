@@ -353,7 +353,11 @@ static int train_shards_grads(const zero_config *c) {
     return c->stage >= 2 && !(c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
 }
 
-void train_tiers(const train_options *o, zero_config *c) {
+void train_tiers(const train_options *o, int pp, zero_config *c) {
+    if (pp > 1 && c->accumulation == ZERO_ACCUMULATE_AUTO)
+        c->accumulation =
+            o->gradient_tier == ZERO_FILE ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL;
+    if (pp > 1 && c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
     const int compares = o->stage.n > 1, sharded = train_shards_grads(c);
     c->gradient_tier = (zero_tier)o->gradient_tier;
     if (o->gradient_tier == TRAIN_TIER_AUTO)

@@ -79,10 +79,12 @@ const char *train_folder(const train_options *o, const ds_config *file);
 launch_request train_request(const train_options *o, const char *program,
                              char method[OPTION_WORD_BYTES]);
 
-/* What -zog auto and -zor 0 mean, at the stage, micro-steps and accumulation that stand in c. In a
-   comparison a stage that cannot have a tier (its gradients or parameters are whole) has DEVICE
-   instead; the plugin refuses it in a run of that stage alone. */
-void train_tiers(const train_options *o, zero_config *c);
+/* What -za, -zg and -zog auto and -zor 0 mean, at the stage, micro-steps and accumulation that
+   stand in c. A pipeline's (pp: its stages) micro-steps add up locally, or in shards where
+   gradients are kept in a file, and in f32. In a comparison a stage that cannot have a tier (its
+   gradients or parameters are whole) has DEVICE instead; the plugin refuses it in a run of that
+   stage alone. */
+void train_tiers(const train_options *o, int pp, zero_config *c);
 
 /* What a comparison, which prints no plan, has to say of tiers: the stages that have DEVICE instead
    of what was typed, and that HOST is DEVICE in the CPU version (host_is_device). 1 and a sentence;

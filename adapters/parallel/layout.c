@@ -223,12 +223,6 @@ void layout_close(layout *l) {
     l->world_unit = l->expert_unit = NULL;
 }
 
-void layout_accumulation(zero_config *c, int in_file) {
-    if (c->accumulation == ZERO_ACCUMULATE_AUTO)
-        c->accumulation = in_file ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL;
-    if (c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
-}
-
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
     const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
     const int units = gpt2_world_units(model, tiles);
@@ -236,7 +230,6 @@ zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c)
     l->model = model;
     if (l->mixed) c->world_units = units + experts_world_units(model);
     if (l->pp == 1) return ZERO_OK;
-    layout_accumulation(c, c->gradient_tier == ZERO_FILE);
     l->world_unit = (int *)malloc((size_t)units * sizeof *l->world_unit);
     if (!l->world_unit) return ZERO_ERR_MEMORY;
     gpt2_stage_world(model, &l->stage, tiles, l->world_unit);

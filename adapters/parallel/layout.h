@@ -86,10 +86,6 @@ zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double t
 const char *layout_error(const layout *l);
 void layout_close(layout *l); /* after contexts and models */
 
-/* A pipeline's micro-steps add up locally, or in shards where gradients are kept in a file, and in
-   f32, unless that was asked otherwise. */
-void layout_accumulation(zero_config *c, int in_file);
-
 /* What the settings of a context take of it; borrowed until layout_close. Errors: MEMORY. */
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c);
 /* What a context is made with. */

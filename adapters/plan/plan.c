@@ -205,9 +205,7 @@ static zero_result plan_settings(const plan_case *c, layout *l, zero_config *cfg
     if (!l->world) return ZERO_OK;
     free(l->world_unit);
     l->world_unit = NULL;
-    if (c->model->is_gpt2) return layout_settings(l, &c->model->gpt2, cfg);
-    if (l->pp > 1) layout_accumulation(cfg, cfg->gradient_tier == ZERO_FILE);
-    return ZERO_OK;
+    return c->model->is_gpt2 ? layout_settings(l, &c->model->gpt2, cfg) : ZERO_OK;
 }
 
 /* The plugin's plan; `resolved` may be NULL. */

@@ -49,8 +49,7 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     c->zero = all.zero;
     c->zero.stage = stage;
     c->zero.micro_steps = batch.micro_steps;
-    if (l.pp > 1) layout_accumulation(&c->zero, o->gradient_tier == ZERO_FILE);
-    train_tiers(o, &c->zero);
+    train_tiers(o, l.pp, &c->zero);
     c->run.batch = batch.rows;
     c->run.seq_len = batch.seq_len;
     c->run.recompute = o->recompute;
