@@ -150,9 +150,18 @@ ZP_FN __m512i zp_rows_bytes(const __m512i *row) {
     return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(_mm512_packs_epi32(row[0], row[1]),
                                                               _mm512_packs_epi32(row[2], row[3])));
 }
+#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
+/* Where each byte of a line comes from: 16 g + k from 4 k + g. */
+ZP_FN __m512i zp_byte_order(void) {
+    const __m512i k =
+        _mm512_setr_epi32(0x0C080400, 0x1C181410, 0x2C282420, 0x3C383430, 0x0D090501, 0x1D191511,
+                          0x2D292521, 0x3D393531, 0x0E0A0602, 0x1E1A1612, 0x2E2A2622, 0x3E3A3632,
+                          0x0F0B0703, 0x1F1B1713, 0x2F2B2723, 0x3F3B3733);
+    return k;
+}
+#endif
 ZP_FN void zp_whole_codes(const zp_codec *c, const float *x, float inverse, uint8_t *to, int away) {
     const __m512 by = _mm512_set1_ps(inverse);
-    const __m512i low = _mm512_set1_epi32(15);
     __m512i row[4];
     if (c->bits == 8) {
         ZP_ROWS
@@ -163,6 +172,17 @@ ZP_FN void zp_whole_codes(const zp_codec *c, const float *x, float inverse, uint
         }
         return;
     }
+#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
+    /* Each of a block's eight rows becomes half a byte of all words; bytes 4 k + g belong at
+       16 g + k. */
+    static_assert(ZP_CODED_BLOCK == 128, "a line of codes");
+    __m512i words = _mm512_setzero_si512();
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16)
+        words = _mm512_shrdi_epi32(words, zp_row_codes(x + j, by), 4);
+    zp_line_put(to, _mm512_permutexvar_epi8(zp_byte_order(), words), away);
+#else
+    const __m512i low = _mm512_set1_epi32(15);
     ZP_ROWS
     for (size_t j = 0; j < ZP_CODED_BLOCK; j += 128) {
         ZP_ROWS
@@ -173,50 +193,34 @@ ZP_FN void zp_whole_codes(const zp_codec *c, const float *x, float inverse, uint
         }
         zp_line_put(to + j / 2, zp_rows_bytes(row), away);
     }
+#endif
+}
+/* Two rows of a type that is known. A line's words go where upper halves are. */
+ZP_FN void zp_rows_load(float *x, const void *from, zero_type type, size_t j) {
+    if (type != ZERO_BF16) {
+        zp_load_wide(x, from, type, j);
+        zp_load_wide(x + 16, from, type, j + 16);
+        return;
+    }
+    const __m512i line = _mm512_loadu_si512((const uint16_t *)from + j);
+    const __m512i word = _mm512_slli_epi32(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 16);
+    const __m512i next = _mm512_add_epi32(word, _mm512_set1_epi32(16 << 16));
+    _mm512_storeu_si512(x, _mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, word, line));
+    _mm512_storeu_si512(x + 16, _mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, next, line));
 }
 ZP_FN void zp_whole_load(float *x, const void *from, zero_type type) {
-    if (type == ZERO_F32) {
-        ZP_ROWS
-        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) zp_load_wide(x + j, from, ZERO_F32, j);
-    } else if (type == ZERO_BF16) {
-        ZP_ROWS
-        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) zp_load_wide(x + j, from, ZERO_BF16, j);
-    } else {
-        ZP_ROWS
-        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) zp_load_wide(x + j, from, ZERO_F16, j);
-    }
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 32) zp_rows_load(x + j, from, type, j);
 }
 ZP_FN void zp_whole_feed(const uint16_t *error, float scale, float *x) {
     const __m512 by = _mm512_set1_ps(scale);
     ZP_ROWS
-    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
-        float e[16];
-        zp_load_wide(e, error, ZERO_BF16, j);
-        _mm512_storeu_ps(x + j, _mm512_add_ps(zp_row_of(x + j), _mm512_mul_ps(by, zp_row_of(e))));
-    }
-}
-ZP_FN void zp_whole_keep(const zp_encode_args *a, const float *x, zp_measure m,
-                         const uint16_t *error, uint16_t *next) {
-    const __m512 unscale = _mm512_set1_ps(1.0f / a->control->scale);
-    const __m512 beta = _mm512_set1_ps(a->beta), rest = _mm512_set1_ps(1.0f - a->beta);
-    const __m512 scale = _mm512_set1_ps(m.scale), inverse = _mm512_set1_ps(m.inverse);
-    ZP_ROWS
-    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
-        float e[16];
-        zp_load_wide(e, error, ZERO_BF16, j);
-        const __m512 out = _mm512_mul_ps(_mm512_cvtepi32_ps(zp_row_codes(x + j, inverse)), scale);
-        const __m512 lost = _mm512_mul_ps(_mm512_sub_ps(zp_row_of(x + j), out), unscale);
-        const __m512 kept = _mm512_mul_ps(beta, zp_row_of(e));
-        _mm512_storeu_ps(e, _mm512_add_ps(kept, _mm512_mul_ps(rest, lost)));
-        zp_store_wide(next, ZERO_BF16, j, e);
-    }
-}
-ZP_FN void zp_whole_scale(float *x, float scale, const float *before) {
-    const __m512 by = _mm512_set1_ps(scale);
-    ZP_ROWS
-    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
-        const __m512 more = _mm512_mul_ps(by, zp_row_of(x + j));
-        _mm512_storeu_ps(x + j, before ? _mm512_add_ps(zp_row_of(before + j), more) : more);
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 32) {
+        float e[32];
+        zp_rows_load(e, error, ZERO_BF16, j);
+        zp_row_put(x + j, _mm512_mul_ps(by, zp_row_of(e)), 1);
+        zp_row_put(x + j + 16, _mm512_mul_ps(by, zp_row_of(e + 16)), 1);
     }
 }
 /* Two rows become a line. */
@@ -228,6 +232,34 @@ ZP_FN __m512i zp_halves(const float *x, zero_type type) {
 #endif
     return _mm512_inserti64x4(_mm512_castsi256_si512(zp_row_to_half(a, type)),
                               zp_row_to_half(b, type), 1);
+}
+ZP_FN void zp_whole_keep(const zp_encode_args *a, const float *x, zp_measure m,
+                         const uint16_t *error, uint16_t *next) {
+    const __m512 unscale = _mm512_set1_ps(1.0f / a->control->scale);
+    const __m512 beta = _mm512_set1_ps(a->beta), rest = _mm512_set1_ps(1.0f - a->beta);
+    const __m512 scale = _mm512_set1_ps(m.scale), inverse = _mm512_set1_ps(m.inverse);
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 32) {
+        float e[32];
+        zp_rows_load(e, error, ZERO_BF16, j);
+        ZP_ROWS
+        for (size_t r = 0; r < 32; r += 16) {
+            const __m512 y = zp_row_of(x + j + r), kept = _mm512_mul_ps(beta, zp_row_of(e + r));
+            const __m512i code = zp_row_codes(x + j + r, inverse);
+            const __m512 out = _mm512_mul_ps(_mm512_cvtepi32_ps(code), scale);
+            const __m512 lost = _mm512_mul_ps(_mm512_sub_ps(y, out), unscale);
+            _mm512_storeu_ps(e + r, _mm512_add_ps(kept, _mm512_mul_ps(rest, lost)));
+        }
+        zp_line_put(next + j, zp_halves(e, ZERO_BF16), 0);
+    }
+}
+ZP_FN void zp_whole_scale(float *x, float scale, const float *before) {
+    const __m512 by = _mm512_set1_ps(scale);
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
+        const __m512 more = _mm512_mul_ps(by, zp_row_of(x + j));
+        _mm512_storeu_ps(x + j, before ? _mm512_add_ps(zp_row_of(before + j), more) : more);
+    }
 }
 ZP_FN void zp_whole_store(void *to, zero_type type, const float *x, int away) {
     if (type == ZERO_F32) {

@@ -101,21 +101,45 @@ ZP_FN int zp_decode_away(const zp_decode_args *a, size_t n) {
     return zp_goes_away((uintptr_t)a->out | (uintptr_t)a->total,
                         n * ZP_CODED_BLOCK * zp_bytes(a->type));
 }
-/* F_block is made twice: for whole blocks, where all numbers are known, and for shorter ones. */
+/* The processor reads ahead within a page of 4 KiB, and in several pages at once: where one array
+   is read, the n blocks are taken from four places by turns. This is the one after i others. */
+ZP_FN size_t zp_in_turn(const zp_coded *c, size_t i, size_t n) {
+    const size_t places = 4, each = n / places; /* known: no division */
+    return c->n > 1 || i >= each * places ? i : i % places * each + i / places;
+}
+static_assert(sizeof zp_codecs == 2 * sizeof *zp_codecs, "a branch for each");
+/* F_block is made for each codec and type, and twice: for whole blocks, where all numbers are
+   known, and for shorter ones. */
 #define ZP_BLOCKS(F)                                                                               \
-    ZP_FN void F##_at(const F##_args *a, size_t i, int away) {                                     \
-        const zp_block k = zp_block_of(&a->sum, i);                                                \
-        if (k.n == ZP_CODED_BLOCK)                                                                 \
-            F##_block(a, &k, ZP_CODED_BLOCK, away);                                                \
+    ZP_INLINE void F##_each(F##_args a, size_t n, int away, const zp_codec codec,                  \
+                            zero_type type) {                                                      \
+        a.sum.codec = codec;                                                                       \
+        a.type = type;                                                                             \
+        ZP_OMP_SHARED                                                                              \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            const zp_block k = zp_block_of(&a.sum, zp_in_turn(&a.sum, i, n));                      \
+            if (k.n == ZP_CODED_BLOCK)                                                             \
+                F##_block(&a, &k, ZP_CODED_BLOCK, away);                                           \
+            else                                                                                   \
+                F##_block(&a, &k, k.n, away);                                                      \
+        }                                                                                          \
+    }                                                                                              \
+    ZP_INLINE void F##_typed(const F##_args *a, size_t n, int away, const zp_codec codec) {        \
+        if (a->type == ZERO_F32)                                                                   \
+            F##_each(*a, n, away, codec, ZERO_F32);                                                \
+        else if (a->type == ZERO_BF16)                                                             \
+            F##_each(*a, n, away, codec, ZERO_BF16);                                               \
         else                                                                                       \
-            F##_block(a, &k, k.n, away);                                                           \
+            F##_each(*a, n, away, codec, ZERO_F16);                                                \
     }                                                                                              \
     ZP_UNUSED static void F##_loop(const void *args, size_t n, int threads) {                      \
         ZP_OMP_EACH(n > 64) {                                                                      \
             const F##_args a = *(const F##_args *)args; /* a copy that no store can change */      \
             const int away = F##_away(&a, n / (size_t)threads);                                    \
-            ZP_OMP_SHARED                                                                          \
-            for (size_t i = 0; i < n; i++) F##_at(&a, i, away);                                    \
+            if (a.sum.codec.bits == zp_codecs[0].bits)                                             \
+                F##_typed(&a, n, away, zp_codecs[0]);                                              \
+            else                                                                                   \
+                F##_typed(&a, n, away, zp_codecs[1]);                                              \
             zp_away_end();                                                                         \
         }                                                                                          \
     }                                                                                              \
