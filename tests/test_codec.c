@@ -255,17 +255,17 @@ static void codec_bodies(void) {
         const zp_codec *c = &zp_codecs[i % 2];
         const size_t n = i % 3 ? PLAIN_BLOCK : 32 * (1 + i / 3 % (PLAIN_BLOCK / 32 - 1));
         codec_fill((int)(i % CODEC_DATA), i, ZERO_F32, n, x, x);
-        const uint32_t largest = zp_plain_largest(x, n);
+        const uint32_t largest = zp_plain_largest(n, x);
         const zp_measure m = zp_block_measure(largest, c->most);
-        int same = zp_block_largest(x, n) == largest;
+        int same = ZP_BODY(n, largest, x) == largest;
         memset(codes, 0, sizeof codes);
         memset(other, 0, sizeof other);
-        if (m.inverse != 0) zp_plain_codes(c, x, n, m.inverse, codes);
-        if (m.inverse != 0) zp_block_codes(c, x, n, m.inverse, other, 0);
+        if (m.inverse != 0) zp_plain_codes(n, c, x, m.inverse, codes, 0);
+        if (m.inverse != 0) ZP_BODY(n, codes, c, x, m.inverse, other, 0);
         same &= !memcmp(codes, other, sizeof codes);
         for (int adds = 0; adds < 2; adds++) {
-            zp_plain_open(c, codes, m.scale, n, plain, adds);
-            zp_block_open(c, codes, m.scale, n, wide, adds);
+            zp_plain_open(n, c, codes, m.scale, plain, adds);
+            ZP_BODY(n, open, c, codes, m.scale, wide, adds);
             size_t at;
             same &= codec_same(plain, wide, n, &at);
         }

@@ -1,7 +1,8 @@
 /* blocks.h - what is done to the numbers of a block: plainly, and by AVX-512
 
-   The plain bodies are the contract. Those by AVX-512 have their bits; a part's last block, which
-   may be shorter, is always the plain ones'. */
+   The plain bodies are the contract: zp_plain_F(n, ...). Those of a whole block by AVX-512 have
+   their bits: zp_whole_F(...); a part's last block, which may be shorter, is always the plain
+   ones'. Called is ZP_BODY(n, F, ...). */
 #pragma once
 
 #include "codec.h"
@@ -11,7 +12,7 @@
    block: so they become the processor's widest. */
 
 /* x = a packed block's numbers, or x += them. */
-ZP_FN void zp_plain_open(const zp_codec *c, const uint8_t *codes, float scale, size_t n, float *x,
+ZP_FN void zp_plain_open(size_t n, const zp_codec *c, const uint8_t *codes, float scale, float *x,
                          int adds) {
     const size_t half = ZP_CODED_GROUP / 2;
     uint32_t pair[ZP_CODED_BLOCK / 2];
@@ -32,13 +33,14 @@ ZP_FN void zp_plain_open(const zp_codec *c, const uint8_t *codes, float scale, s
             x[g + j + half] = adds ? x[g + j + half] + high : high;
         }
 }
-ZP_FN uint32_t zp_plain_largest(const float *x, size_t n) {
+ZP_FN uint32_t zp_plain_largest(size_t n, const float *x) {
     uint32_t largest = 0;
     for (size_t j = 0; j < n; j++) largest = zp_largest(largest, x[j]);
     return largest;
 }
 /* Codes of a block that is finite and has a scale. */
-ZP_FN void zp_plain_codes(const zp_codec *c, const float *x, size_t n, float inverse, uint8_t *to) {
+ZP_FN void zp_plain_codes(size_t n, const zp_codec *c, const float *x, float inverse, uint8_t *to,
+                          int away) {
     uint32_t code[ZP_CODED_BLOCK], pair[ZP_CODED_BLOCK / 2];
     const size_t half = ZP_CODED_GROUP / 2;
     for (size_t j = 0; j < n; j++) code[j] = (uint32_t)zp_code(x[j], inverse);
@@ -53,7 +55,7 @@ ZP_FN void zp_plain_codes(const zp_codec *c, const float *x, size_t n, float inv
 }
 
 /* Adds errors to what is to be sent; and makes the next ones of what came out. */
-ZP_FN void zp_plain_feed(const uint16_t *error, float scale, size_t n, float *x) {
+ZP_FN void zp_plain_feed(size_t n, const uint16_t *error, float scale, float *x) {
     float wide[ZP_CODED_BLOCK];
     zp_widen(wide, error, ZERO_BF16, n);
     for (size_t j = 0; j < n; j++) {
@@ -61,7 +63,7 @@ ZP_FN void zp_plain_feed(const uint16_t *error, float scale, size_t n, float *x)
         x[j] += more;
     }
 }
-ZP_FN void zp_plain_keep(const zp_encode_args *a, const float *x, zp_measure m, size_t n,
+ZP_FN void zp_plain_keep(size_t n, const zp_encode_args *a, const float *x, zp_measure m,
                          const uint16_t *error, uint16_t *next) {
     const float unscale = 1.0f / a->control->scale, beta = a->beta;
     float wide[ZP_CODED_BLOCK];
@@ -73,11 +75,17 @@ ZP_FN void zp_plain_keep(const zp_encode_args *a, const float *x, zp_measure m, 
     zp_narrow(next, ZERO_BF16, wide, n);
 }
 /* x times scale, and added to what was before. */
-ZP_FN void zp_plain_scale(float *x, float scale, const float *before, size_t n) {
+ZP_FN void zp_plain_scale(size_t n, float *x, float scale, const float *before) {
     if (before)
         for (size_t j = 0; j < n; j++) x[j] = before[j] + scale * x[j];
     else
         for (size_t j = 0; j < n; j++) x[j] *= scale;
+}
+ZP_FN void zp_plain_load(size_t n, float *x, const void *from, zero_type type) {
+    zp_widen(x, from, type, n);
+}
+ZP_FN void zp_plain_store(size_t n, void *to, zero_type type, const float *x, int away) {
+    zp_narrow(to, type, x, n);
 }
 
 /* ---- and by instructions that compilers do not find, with the same bits ----
@@ -96,12 +104,7 @@ ZP_FN __m128i zp_row_bytes(const uint8_t *p) {
     return _mm_loadu_si128((const __m128i *)(const void *)p);
 }
 /* Half a byte has 16 values: they are looked up. */
-ZP_FN void zp_block_open(const zp_codec *c, const uint8_t *codes, float scale, size_t n, float *x,
-                         int adds) {
-    if (n < ZP_CODED_BLOCK) {
-        zp_plain_open(c, codes, scale, n, x, adds);
-        return;
-    }
+ZP_FN void zp_whole_open(const zp_codec *c, const uint8_t *codes, float scale, float *x, int adds) {
     const __m512 by = _mm512_set1_ps(scale);
     const __m512 value =
         _mm512_mul_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1), by);
@@ -120,8 +123,7 @@ ZP_FN void zp_block_open(const zp_codec *c, const uint8_t *codes, float scale, s
         zp_row_put(x + j + 16, _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), value), adds);
     }
 }
-ZP_FN uint32_t zp_block_largest(const float *x, size_t n) {
-    if (n < ZP_CODED_BLOCK) return zp_plain_largest(x, n);
+ZP_FN uint32_t zp_whole_largest(const float *x) {
     const __m512i sign = _mm512_set1_epi32(0x7FFFFFFF);
     __m512i largest = _mm512_setzero_si512(), other = largest;
     ZP_ROWS
@@ -148,14 +150,18 @@ ZP_FN __m512i zp_rows_bytes(const __m512i *row) {
     return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(_mm512_packs_epi32(row[0], row[1]),
                                                               _mm512_packs_epi32(row[2], row[3])));
 }
-ZP_FN void zp_block_codes(const zp_codec *c, const float *x, size_t n, float inverse, uint8_t *to,
-                          int away) {
-    if (n < ZP_CODED_BLOCK) {
-        zp_plain_codes(c, x, n, inverse, to);
-        return;
-    }
+#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
+/* Where each byte of a line comes from: 16 g + k from 4 k + g. */
+ZP_FN __m512i zp_byte_order(void) {
+    const __m512i k =
+        _mm512_setr_epi32(0x0C080400, 0x1C181410, 0x2C282420, 0x3C383430, 0x0D090501, 0x1D191511,
+                          0x2D292521, 0x3D393531, 0x0E0A0602, 0x1E1A1612, 0x2E2A2622, 0x3E3A3632,
+                          0x0F0B0703, 0x1F1B1713, 0x2F2B2723, 0x3F3B3733);
+    return k;
+}
+#endif
+ZP_FN void zp_whole_codes(const zp_codec *c, const float *x, float inverse, uint8_t *to, int away) {
     const __m512 by = _mm512_set1_ps(inverse);
-    const __m512i low = _mm512_set1_epi32(15);
     __m512i row[4];
     if (c->bits == 8) {
         ZP_ROWS
@@ -166,6 +172,17 @@ ZP_FN void zp_block_codes(const zp_codec *c, const float *x, size_t n, float inv
         }
         return;
     }
+#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
+    /* Each of a block's eight rows becomes half a byte of all words; bytes 4 k + g belong at
+       16 g + k. */
+    static_assert(ZP_CODED_BLOCK == 128, "a line of codes");
+    __m512i words = _mm512_setzero_si512();
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16)
+        words = _mm512_shrdi_epi32(words, zp_row_codes(x + j, by), 4);
+    zp_line_put(to, _mm512_permutexvar_epi8(zp_byte_order(), words), away);
+#else
+    const __m512i low = _mm512_set1_epi32(15);
     ZP_ROWS
     for (size_t j = 0; j < ZP_CODED_BLOCK; j += 128) {
         ZP_ROWS
@@ -176,66 +193,34 @@ ZP_FN void zp_block_codes(const zp_codec *c, const float *x, size_t n, float inv
         }
         zp_line_put(to + j / 2, zp_rows_bytes(row), away);
     }
+#endif
 }
-ZP_FN void zp_block_load(float *x, const void *from, zero_type type, size_t n) {
-    if (n < ZP_CODED_BLOCK) {
-        zp_widen(x, from, type, n);
+/* Two rows of a type that is known. A line's words go where upper halves are. */
+ZP_FN void zp_rows_load(float *x, const void *from, zero_type type, size_t j) {
+    if (type != ZERO_BF16) {
+        zp_load_wide(x, from, type, j);
+        zp_load_wide(x + 16, from, type, j + 16);
         return;
     }
-    if (type == ZERO_F32) {
-        ZP_ROWS
-        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) zp_load_wide(x + j, from, ZERO_F32, j);
-    } else if (type == ZERO_BF16) {
-        ZP_ROWS
-        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) zp_load_wide(x + j, from, ZERO_BF16, j);
-    } else {
-        ZP_ROWS
-        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) zp_load_wide(x + j, from, ZERO_F16, j);
-    }
+    const __m512i line = _mm512_loadu_si512((const uint16_t *)from + j);
+    const __m512i word = _mm512_slli_epi32(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 16);
+    const __m512i next = _mm512_add_epi32(word, _mm512_set1_epi32(16 << 16));
+    _mm512_storeu_si512(x, _mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, word, line));
+    _mm512_storeu_si512(x + 16, _mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, next, line));
 }
-ZP_FN void zp_block_feed(const uint16_t *error, float scale, size_t n, float *x) {
-    if (n < ZP_CODED_BLOCK) {
-        zp_plain_feed(error, scale, n, x);
-        return;
-    }
+ZP_FN void zp_whole_load(float *x, const void *from, zero_type type) {
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 32) zp_rows_load(x + j, from, type, j);
+}
+ZP_FN void zp_whole_feed(const uint16_t *error, float scale, float *x) {
     const __m512 by = _mm512_set1_ps(scale);
     ZP_ROWS
-    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
-        float e[16];
-        zp_load_wide(e, error, ZERO_BF16, j);
-        _mm512_storeu_ps(x + j, _mm512_add_ps(zp_row_of(x + j), _mm512_mul_ps(by, zp_row_of(e))));
-    }
-}
-ZP_FN void zp_block_keep(const zp_encode_args *a, const float *x, zp_measure m, size_t n,
-                         const uint16_t *error, uint16_t *next) {
-    if (n < ZP_CODED_BLOCK) {
-        zp_plain_keep(a, x, m, n, error, next);
-        return;
-    }
-    const __m512 unscale = _mm512_set1_ps(1.0f / a->control->scale);
-    const __m512 beta = _mm512_set1_ps(a->beta), rest = _mm512_set1_ps(1.0f - a->beta);
-    const __m512 scale = _mm512_set1_ps(m.scale), inverse = _mm512_set1_ps(m.inverse);
-    ZP_ROWS
-    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
-        float e[16];
-        zp_load_wide(e, error, ZERO_BF16, j);
-        const __m512 out = _mm512_mul_ps(_mm512_cvtepi32_ps(zp_row_codes(x + j, inverse)), scale);
-        const __m512 lost = _mm512_mul_ps(_mm512_sub_ps(zp_row_of(x + j), out), unscale);
-        const __m512 kept = _mm512_mul_ps(beta, zp_row_of(e));
-        _mm512_storeu_ps(e, _mm512_add_ps(kept, _mm512_mul_ps(rest, lost)));
-        zp_store_wide(next, ZERO_BF16, j, e);
-    }
-}
-ZP_FN void zp_block_scale(float *x, float scale, const float *before, size_t n) {
-    if (n < ZP_CODED_BLOCK) {
-        zp_plain_scale(x, scale, before, n);
-        return;
-    }
-    const __m512 by = _mm512_set1_ps(scale);
-    ZP_ROWS
-    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
-        const __m512 more = _mm512_mul_ps(by, zp_row_of(x + j));
-        _mm512_storeu_ps(x + j, before ? _mm512_add_ps(zp_row_of(before + j), more) : more);
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 32) {
+        float e[32];
+        zp_rows_load(e, error, ZERO_BF16, j);
+        zp_row_put(x + j, _mm512_mul_ps(by, zp_row_of(e)), 1);
+        zp_row_put(x + j + 16, _mm512_mul_ps(by, zp_row_of(e + 16)), 1);
     }
 }
 /* Two rows become a line. */
@@ -248,11 +233,35 @@ ZP_FN __m512i zp_halves(const float *x, zero_type type) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(zp_row_to_half(a, type)),
                               zp_row_to_half(b, type), 1);
 }
-ZP_FN void zp_block_store(void *to, zero_type type, const float *x, size_t n, int away) {
-    if (n < ZP_CODED_BLOCK) {
-        zp_narrow(to, type, x, n);
-        return;
+ZP_FN void zp_whole_keep(const zp_encode_args *a, const float *x, zp_measure m,
+                         const uint16_t *error, uint16_t *next) {
+    const __m512 unscale = _mm512_set1_ps(1.0f / a->control->scale);
+    const __m512 beta = _mm512_set1_ps(a->beta), rest = _mm512_set1_ps(1.0f - a->beta);
+    const __m512 scale = _mm512_set1_ps(m.scale), inverse = _mm512_set1_ps(m.inverse);
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 32) {
+        float e[32];
+        zp_rows_load(e, error, ZERO_BF16, j);
+        ZP_ROWS
+        for (size_t r = 0; r < 32; r += 16) {
+            const __m512 y = zp_row_of(x + j + r), kept = _mm512_mul_ps(beta, zp_row_of(e + r));
+            const __m512i code = zp_row_codes(x + j + r, inverse);
+            const __m512 out = _mm512_mul_ps(_mm512_cvtepi32_ps(code), scale);
+            const __m512 lost = _mm512_mul_ps(_mm512_sub_ps(y, out), unscale);
+            _mm512_storeu_ps(e + r, _mm512_add_ps(kept, _mm512_mul_ps(rest, lost)));
+        }
+        zp_line_put(next + j, zp_halves(e, ZERO_BF16), 0);
     }
+}
+ZP_FN void zp_whole_scale(float *x, float scale, const float *before) {
+    const __m512 by = _mm512_set1_ps(scale);
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16) {
+        const __m512 more = _mm512_mul_ps(by, zp_row_of(x + j));
+        _mm512_storeu_ps(x + j, before ? _mm512_add_ps(zp_row_of(before + j), more) : more);
+    }
+}
+ZP_FN void zp_whole_store(void *to, zero_type type, const float *x, int away) {
     if (type == ZERO_F32) {
         ZP_ROWS
         for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16)
@@ -267,17 +276,12 @@ ZP_FN void zp_block_store(void *to, zero_type type, const float *x, size_t n, in
             zp_line_put((uint16_t *)to + j, zp_halves(x + j, ZERO_F16), away);
     }
 }
+#define ZP_BODY(n, F, ...)                                                                         \
+    ((n) < ZP_CODED_BLOCK ? zp_plain_##F(n, __VA_ARGS__) : zp_whole_##F(__VA_ARGS__))
 #define ZP_PAST_CACHES 1
 ZP_FN void zp_away_end(void) { _mm_sfence(); }
 #else
-#define zp_block_open                              zp_plain_open
-#define zp_block_largest                           zp_plain_largest
-#define zp_block_codes(c, x, n, inverse, to, away) zp_plain_codes(c, x, n, inverse, to)
-#define zp_block_load                              zp_widen
-#define zp_block_feed                              zp_plain_feed
-#define zp_block_keep                              zp_plain_keep
-#define zp_block_scale                             zp_plain_scale
-#define zp_block_store(to, type, x, n, away)       zp_narrow(to, type, x, n)
-#define ZP_PAST_CACHES                             0
+#define ZP_BODY(n, F, ...) zp_plain_##F(n, __VA_ARGS__)
+#define ZP_PAST_CACHES     0
 ZP_FN void zp_away_end(void) {}
 #endif

@@ -36,7 +36,7 @@ ZP_FN void zp_sender_open(const zp_coded *c, const zp_block *k, int p, size_t n,
     float scale;
     memcpy(&scale, at.scale, sizeof scale);
     zp_block_ahead(at.codes, ZP_CODED_BLOCK * (size_t)c->codec.bits / 8);
-    zp_block_open(&c->codec, (const uint8_t *)at.codes, scale, n, x, adds);
+    ZP_BODY(n, open, &c->codec, (const uint8_t *)at.codes, scale, x, adds);
 }
 /* The sum over the senders. */
 ZP_FN void zp_block_sum(const zp_coded *c, const zp_block *k, size_t n, float *x) {
@@ -49,7 +49,6 @@ ZP_FN uint16_t *zp_errors_of(const zp_encode_args *a, int next) {
     return a->error + ((a->control->fed ^ (next || a->again)) ? a->apart : 0);
 }
 
-/* n: of k. */
 ZP_FN void zp_encode_block(const zp_encode_args *a, const zp_block *k, size_t n, int away) {
     const zp_coded *c = &a->sum;
     const zp_packed p = zp_packed_at(c, a->to, zp_packed_place(a, k->part), k->b);
@@ -61,33 +60,26 @@ ZP_FN void zp_encode_block(const zp_encode_args *a, const zp_block *k, size_t n,
         zp_block_sum(c, k, n, x);
     } else {
         zp_block_ahead(from, ZP_CODED_BLOCK * zp_bytes(a->type));
-        zp_block_load(x, from, a->type, n);
+        ZP_BODY(n, load, x, from, a->type);
     }
     if (error) {
         zp_block_ahead(error, ZP_CODED_BLOCK * sizeof *error);
-        zp_block_feed(error, a->control->scale, n, x);
+        ZP_BODY(n, feed, error, a->control->scale, x);
     }
-    const uint32_t largest = zp_block_largest(x, n);
+    const uint32_t largest = ZP_BODY(n, largest, x);
     const zp_measure m = zp_block_measure(largest, c->codec.most);
     memcpy(p.scale, &m.scale, sizeof m.scale);
     zp_scale_ahead(p.scale);
     if (m.inverse == 0)
         memset(p.codes, 0, n * (size_t)c->codec.bits / 8);
     else
-        zp_block_codes(&c->codec, x, n, m.inverse, (uint8_t *)p.codes, away);
+        ZP_BODY(n, codes, &c->codec, x, m.inverse, (uint8_t *)p.codes, away);
     if (!error) return;
     if (largest < 0x7F800000u) {
-        zp_block_keep(a, x, m, n, error, next);
+        ZP_BODY(n, keep, a, x, m, error, next);
     } else if (next != error) {
         memcpy(next, error, n * sizeof *next);
     }
-}
-ZP_FN void zp_encode_at(const zp_encode_args *a, size_t i, int away) {
-    const zp_block k = zp_block_of(&a->sum, i);
-    if (k.n == ZP_CODED_BLOCK)
-        zp_encode_block(a, &k, ZP_CODED_BLOCK, away);
-    else
-        zp_encode_block(a, &k, k.n, away);
 }
 
 ZP_FN void zp_decode_block(const zp_decode_args *a, const zp_block *k, size_t n, int away) {
@@ -96,16 +88,9 @@ ZP_FN void zp_decode_block(const zp_decode_args *a, const zp_block *k, size_t n,
     const float *before = a->accumulate ? total + k->at : NULL;
     if (before) zp_block_ahead(before, ZP_CODED_BLOCK * sizeof *before);
     zp_block_sum(&a->sum, k, n, x);
-    if (a->scale != 1 || before) zp_block_scale(x, a->scale, before, n);
-    if (total) zp_block_store(total + k->at, ZERO_F32, x, n, away && !before);
-    if (a->type != ZERO_F32) zp_block_store((uint16_t *)a->out + k->at, a->type, x, n, away);
-}
-ZP_FN void zp_decode_at(const zp_decode_args *a, size_t i, int away) {
-    const zp_block k = zp_block_of(&a->sum, i);
-    if (k.n == ZP_CODED_BLOCK)
-        zp_decode_block(a, &k, ZP_CODED_BLOCK, away);
-    else
-        zp_decode_block(a, &k, k.n, away);
+    if (a->scale != 1 || before) ZP_BODY(n, scale, x, a->scale, before);
+    if (total) ZP_BODY(n, store, total + k->at, ZERO_F32, x, away && !before);
+    if (a->type != ZERO_F32) ZP_BODY(n, store, (uint16_t *)a->out + k->at, a->type, x, away);
 }
 
 /* Of n blocks. */
@@ -116,13 +101,45 @@ ZP_FN int zp_decode_away(const zp_decode_args *a, size_t n) {
     return zp_goes_away((uintptr_t)a->out | (uintptr_t)a->total,
                         n * ZP_CODED_BLOCK * zp_bytes(a->type));
 }
+/* The processor reads ahead within a page of 4 KiB, and in several pages at once: where one array
+   is read, the n blocks are taken from four places by turns. This is the one after i others. */
+ZP_FN size_t zp_in_turn(const zp_coded *c, size_t i, size_t n) {
+    const size_t places = 4, each = n / places; /* known: no division */
+    return c->n > 1 || i >= each * places ? i : i % places * each + i / places;
+}
+static_assert(sizeof zp_codecs == 2 * sizeof *zp_codecs, "a branch for each");
+/* F_block is made for each codec and type, and twice: for whole blocks, where all numbers are
+   known, and for shorter ones. */
 #define ZP_BLOCKS(F)                                                                               \
+    ZP_INLINE void F##_each(F##_args a, size_t n, int away, const zp_codec codec,                  \
+                            zero_type type) {                                                      \
+        a.sum.codec = codec;                                                                       \
+        a.type = type;                                                                             \
+        ZP_OMP_SHARED                                                                              \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            const zp_block k = zp_block_of(&a.sum, zp_in_turn(&a.sum, i, n));                      \
+            if (k.n == ZP_CODED_BLOCK)                                                             \
+                F##_block(&a, &k, ZP_CODED_BLOCK, away);                                           \
+            else                                                                                   \
+                F##_block(&a, &k, k.n, away);                                                      \
+        }                                                                                          \
+    }                                                                                              \
+    ZP_INLINE void F##_typed(const F##_args *a, size_t n, int away, const zp_codec codec) {        \
+        if (a->type == ZERO_F32)                                                                   \
+            F##_each(*a, n, away, codec, ZERO_F32);                                                \
+        else if (a->type == ZERO_BF16)                                                             \
+            F##_each(*a, n, away, codec, ZERO_BF16);                                               \
+        else                                                                                       \
+            F##_each(*a, n, away, codec, ZERO_F16);                                                \
+    }                                                                                              \
     ZP_UNUSED static void F##_loop(const void *args, size_t n, int threads) {                      \
         ZP_OMP_EACH(n > 64) {                                                                      \
             const F##_args a = *(const F##_args *)args; /* a copy that no store can change */      \
             const int away = F##_away(&a, n / (size_t)threads);                                    \
-            ZP_OMP_SHARED                                                                          \
-            for (size_t i = 0; i < n; i++) F##_at(&a, i, away);                                    \
+            if (a.sum.codec.bits == zp_codecs[0].bits)                                             \
+                F##_typed(&a, n, away, zp_codecs[0]);                                              \
+            else                                                                                   \
+                F##_typed(&a, n, away, zp_codecs[1]);                                              \
             zp_away_end();                                                                         \
         }                                                                                          \
     }                                                                                              \
