@@ -632,10 +632,10 @@ typedef struct zero_stats {
     uint64_t verdict_bytes; /* sent for the agreements that end steps, as in zero_plan */
     uint64_t control_bytes; /* sent for what the host asks for: zero_all_sum, zero_broadcast,
                                access by name, checkpoints; and for building */
-    uint64_t file_read_bytes, file_written_bytes;
-    double file_s;                      /* the calling thread waited for the file */
-    uint64_t near_bytes, replica_bytes; /* the parts of sent_bytes, as in zero_plan */
-    uint64_t gather_bytes;              /* as in zero_plan */
+    uint64_t file_read_bytes, file_written_bytes; /* what is read ahead of a step counts in it */
+    double file_s;                                /* the calling thread waited for the file */
+    uint64_t near_bytes, replica_bytes;           /* the parts of sent_bytes, as in zero_plan */
+    uint64_t gather_bytes;                        /* as in zero_plan */
 } zero_stats;
 
 /* ---- life of a context --------------------------------------------------------------------- */

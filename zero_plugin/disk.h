@@ -44,7 +44,7 @@ typedef struct zp_disk {
     uint64_t *sum;      /* [pieces] as last written; 0: never, and zeros */
     zp_lane lane[ZP_DISK_LANES];
     int lanes;                          /* that are open */
-    uint64_t read_bytes, written_bytes; /* by lanes: atomic */
+    uint64_t read_bytes, written_bytes; /* by lanes: atomic. What is read ahead: when it is used */
     uint64_t waited_ns;                 /* by streams, for transfers: atomic */
 } zp_disk;
 
@@ -54,6 +54,7 @@ typedef struct zp_transfer { /* of one piece */
     size_t at, bytes; /* in the file, whole sectors */
     size_t piece;
     int writes;
+    int ahead; /* read before anybody needs it */
 } zp_transfer;
 
 /* Four sums side by side, since one waits for itself. Never 0. */
@@ -70,6 +71,11 @@ static zero_result zp_disk_failed(const zp_transfer *t, size_t done, int code) {
     return zp_error(t->disk->group, ZERO_ERR_DEVICE, "%s byte %zu of rank %d's file in %s: %s",
                     t->writes ? "writing" : "reading", t->at + done, t->disk->group->rank,
                     t->disk->folder, code ? strerror(code) : "the file ends there");
+}
+
+/* Bytes that were moved, or that what was read ahead has now come to. */
+static void zp_disk_count(zp_disk *f, int writes, size_t bytes) {
+    __atomic_add_fetch(writes ? &f->written_bytes : &f->read_bytes, bytes, __ATOMIC_RELAXED);
 }
 
 /* A call that was interrupted, or could not be made just now, is made again. */
@@ -115,7 +121,7 @@ static zero_result zp_disk_move(const zp_transfer *t) {
     }
     while (zp_disk_out(f, t))
         if (!zp_disk_again(errno)) return zp_disk_failed(t, 0, errno);
-    __atomic_add_fetch(t->writes ? &f->written_bytes : &f->read_bytes, t->bytes, __ATOMIC_RELAXED);
+    if (!t->ahead) zp_disk_count(f, t->writes, t->bytes);
     if (t->writes || !f->sum[t->piece] || f->sum[t->piece] == zp_disk_sum(t->memory, t->bytes))
         return ZERO_OK;
     return zp_error(f->group, ZERO_ERR_DEVICE,

@@ -119,9 +119,8 @@ static size_t zp_array_pieces(const zp_array *a, int u) {
 static zp_transfer zp_array_piece(const zp_array *a, int u, size_t i, char *memory, int writes) {
     const zp_kept *x = &a->part[u];
     const size_t n = zp_min(x->numel - i * ZP_PIECE_NUMEL, ZP_PIECE_NUMEL), of = zp_bytes(a->type);
-    const zp_transfer t = {
-        a->disk,      memory, x->at + i * ZP_PIECE_NUMEL * of, zp_round_up(n * of, ZP_SECTOR),
-        x->piece + i, writes};
+    const size_t at = x->at + i * ZP_PIECE_NUMEL * of, bytes = zp_round_up(n * of, ZP_SECTOR);
+    const zp_transfer t = {a->disk, memory, at, bytes, x->piece + i, writes, 0};
     return t;
 }
 

@@ -55,10 +55,18 @@ static int zp_turn_writes(const zp_ring *r, const zp_turn *t) {
 static void zp_turn_give(const zp_ring *r, zp_turn *t, size_t i, int writes) {
     const zp_stop *stop = &r->stop[i % r->stops];
     const int other = t->other && (i / r->stops + (size_t)writes) % 2 == 0;
-    const zp_transfer move = zp_array_piece(other ? t->other : t->array, stop->unit, stop->piece,
-                                            zp_turn_place(t, i), writes);
+    zp_transfer move = zp_array_piece(other ? t->other : t->array, stop->unit, stop->piece,
+                                      zp_turn_place(t, i), writes);
+    move.ahead = !writes;
     if (!writes) zp_lane_wait(zp_disk_lane(move.disk, move.piece), &t->written[i % ZP_RING]);
     zp_disk_give(&move, writes ? &t->written[i % ZP_RING] : &t->read[i % ZP_RING]);
+}
+
+/* Its part of the i-th stop, which was read ahead, is used, or was for nothing. */
+static void zp_turn_count(const zp_ring *r, const zp_turn *t, size_t i) {
+    const zp_stop *stop = &r->stop[i % r->stops];
+    if (!t->reads || !zp_turn_filed(r, t, i)) return;
+    zp_disk_count(r->disk, 0, zp_array_piece(t->array, stop->unit, stop->piece, NULL, 0).bytes);
 }
 
 /* Reads ahead: as many pieces as there are places, but at most all that a pass has, which writes
@@ -88,6 +96,7 @@ static zero_result zp_ring_open(zp_ring *r, int u, size_t e, size_t n, char **at
             zp_disk_await(r->disk, &t->written[r->used % ZP_RING]);
             memset(at[k], 0, n * zp_bytes(t->array->type));
         }
+        zp_turn_count(r, t, r->used);
         ZP_TRY(zp_failure_result(r->disk->group->failure));
     }
     return ZERO_OK;
@@ -105,5 +114,6 @@ static void zp_ring_close(zp_ring *r) {
 static void zp_ring_forget(zp_ring *r) {
     if (!r->stops) return;
     zp_disk_sync(r->disk);
-    for (int k = 0; k < ZP_RINGED; k++) r->turn[k].asked = r->used;
+    for (zp_turn *t = r->turn; t < r->turn + ZP_RINGED; t++)
+        for (; t->asked > r->used; t->asked--) zp_turn_count(r, t, t->asked - 1);
 }
