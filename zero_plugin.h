@@ -87,10 +87,11 @@
      that by events. In a step it neither waits for the device nor allocates, and no device is ever
      synchronised as a whole. With NCCL a thread of the plugin's looks after errors and time-outs:
      it aborts the plugin's two communicators, so that whatever waits for them goes on, and the next
-     call says what happened; the caller's communicator stays as it was. With LOCAL, the ranks'
-     threads wait for one another on the host at every collective. Set NCCL_LAUNCH_ORDER_IMPLICIT=1
-     before NCCL starts (2.26 and newer): the two communicators then run at the same time; otherwise
-     one after the other.
+     call says what happened; the caller's communicator stays as it was. Ranks of one machine tell
+     each other why, as the log's line about NCCL says (told to 8 of 16 ranks); those of others meet
+     NCCL's error or the time limit. With LOCAL, the ranks' threads wait for one another on the host
+     at every collective. Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and newer): the
+     two communicators then run at the same time; otherwise one after the other.
 
    ERRORS AND LOGGING
      Every function that can fail returns a zero_result; zero_last_error gives the sentence: the

@@ -346,9 +346,10 @@ static zero_result zp_differs(zero_ctx *z) {
                              c->differing[1], c->differs_rank);
 }
 
-/* A peer that has gone may have seen in the last verdict what this rank has not looked at yet. */
+/* A peer that has gone may have seen in the last verdict what this rank has not looked at yet.
+   Where a thread looks after collectives it has aborted them, and that verdict is none. */
 static int zp_differed(zero_ctx *z) {
-    if (!z->judged || zp_event_sync(&z->device, z->agreed)
+    if (!z->judged || z->world->transport->look || zp_event_sync(&z->device, z->agreed)
         || zp_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
         || zp_stream_sync(&z->compute))
         return 0;

@@ -7,6 +7,10 @@
    failure. A lock is held during NCCL's calls, and by who aborts; only a call that has not come
    back within timeout_s is aborted under, since nothing else ends it.
 
+   NCCL has no word for why a rank has gone. So the ranks of one machine share a board, on which the
+   first that fails, of whatever, says it; the others' threads read it there, and end theirs with
+   that sentence. Ranks of other machines meet the ended connection, or the time limit.
+
    Lists of all a context's groups run in the order of the host, which is the same on all ranks:
    kernels that wait for one another in two orders would wait for ever. NCCL sees to that itself if
    it was asked to (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
@@ -33,10 +37,12 @@ typedef struct zp_nccl_channel {
 } zp_nccl_channel;
 
 typedef struct zp_nccl {
+    zp_seats seats; /* first: zp_seats_of; of the ranks whose memory files this one sees */
     zp_nccl_channel channel[ZP_CONTROL];
     int channels;             /* a host's group: one; the others are not opened */
     volatile uint64_t *ended; /* [ZP_CONTROL] lists that ended, raised by their streams */
     int version, ordered;     /* ordered: NCCL launches in the host's order by itself */
+    int joins;                /* no thread watches yet: who waits looks for itself */
     int aborted;              /* both communicators */
     double held; /* since when the watching thread finds the lock taken; 0: it is not */
     pthread_mutex_t lock;
@@ -85,9 +91,11 @@ static zero_result zp_nccl_well(zp_group *g, int ch) {
                     g->timeout_s);
 }
 
-/* Ends both communicators, and the kernels that wait in them. The lock is held, or its holder is
-   inside NCCL for good. */
-static void zp_nccl_end_both(zp_nccl *n) {
+/* Says why, and ends both communicators and the kernels that wait in them. The lock is held, or its
+   holder is inside NCCL for good. */
+static void zp_nccl_end_both(zp_group *g) {
+    zp_nccl *n = zp_nccl_of(g);
+    zp_local_abort(g, g->failure->text);
     n->aborted = 1;
     for (int ch = 0; ch < n->channels; ch++)
         if (n->channel[ch].comm) (void)ncclCommAbort(n->channel[ch].comm);
@@ -101,18 +109,20 @@ static void zp_nccl_look(zp_group *g) {
         if (zp_seconds() - n->held <= g->timeout_s) return;
         (void)zp_error(g, ZERO_ERR_TIMEOUT, "a call of NCCL did not return within %g s",
                        g->timeout_s);
-        zp_nccl_end_both(n);
+        zp_nccl_end_both(g);
         return;
     }
     n->held = 0;
+    (void)zp_seats_aborted(g);
     for (int ch = 0; ch < n->channels && !zp_failure_result(g->failure); ch++)
         (void)zp_nccl_well(g, ch);
-    if (zp_failure_result(g->failure)) zp_nccl_end_both(n);
+    if (zp_failure_result(g->failure)) zp_nccl_end_both(g);
     pthread_mutex_unlock(&n->lock);
 }
 
-/* The watching thread ends the communicators; peers find them ended. */
+/* The watching thread ends the communicators. */
 static void zp_nccl_abort(zp_group *g, const char *why) {
+    zp_local_abort(g, why);
     (void)zp_error(g, ZERO_ERR_PEER, "%s", why);
 }
 
@@ -125,6 +135,7 @@ static zero_result zp_nccl_settle(zp_group *g, ncclComm_t comm, ncclResult_t r, 
         const double waited = zp_seconds() - begin;
         if (waited > 1e-4) zp_nap();
         ZP_TRY(zp_failure_result(g->failure));
+        ZP_TRY(zp_seats_aborted(g));
         if (waited > g->timeout_s)
             return zp_error(g, ZERO_ERR_TIMEOUT,
                             "%s was not over within %g s: another rank did not come to it", call,
@@ -248,6 +259,11 @@ static zero_result zp_nccl_host(const zp_op *given, const void *mine, void *all,
         ZP_TRY(zp_copy(&s, n->scratch, n->pinned, op.shard));
     }
     ZP_TRY(zp_nccl_list(&s, &op, 1));
+    while (n->joins && n->ended[op.channel] < n->channel[op.channel].issued) {
+        zp_nccl_look(g);
+        ZP_TRY(zp_failure_result(g->failure));
+        zp_nap();
+    }
     ZP_TRY(zp_copy(&s, n->pinned, n->scratch + (exchange ? ZP_MAIL_BYTES : 0), got));
     ZP_TRY(zp_stream_sync(&s));
     ZP_TRY(zp_failure_result(g->failure)); /* an aborted collective ends, too */
@@ -358,6 +374,31 @@ static zero_result zp_nccl_check(zp_group *g, const zero_comm *given, ncclComm_t
     return ZERO_OK;
 }
 
+/* The board: a memory file of the lowest rank whose files this one sees. Ranks without one are not
+   told why another failed; the note says how many share this rank's. */
+static zero_result zp_nccl_board(zp_group *g) {
+    zp_seats *s = &zp_nccl_of(g)->seats;
+    zp_memory *m = &s->board_memory;
+    int32_t maker = -1;
+    m->bytes = zp_round_up(sizeof(zp_board), 4096);
+    m->how = ZP_ONE | ZP_ON_HOST;
+    const int fd = zp_file_make(m->bytes);
+    const zp_piece mine = zp_piece_of(fd), *his = (const zp_piece *)(const void *)g->mail;
+    zero_result r = zp_exchange(g, &mine, sizeof mine);
+    for (int p = 0; p < g->nranks && !r && maker < 0; p++) {
+        const int file = p == g->rank ? fd : zp_piece_open(&his[p]);
+        if (zp_file_show(m, 0, file)) maker = p;
+        if (file >= 0 && file != fd) (void)close(file);
+    }
+    if (!r) r = zp_exchange(g, &maker, sizeof maker); /* all have opened what they see */
+    if (fd >= 0) (void)close(fd);
+    ZP_TRY(r);
+    s->board = (zp_board *)(void *)m->peer[0];
+    const int32_t *makers = (const int32_t *)(const void *)g->mail;
+    for (int p = 0; p < g->nranks; p++) s->n += s->board && p != g->rank && makers[p] == maker;
+    return ZERO_OK;
+}
+
 /* What exchanges go through; what NCCL takes for a communicator is its own. */
 static size_t zp_nccl_scratch(int ranks) {
     return zp_max((size_t)(1 + ranks) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * sizeof(float));
@@ -368,6 +409,7 @@ static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
     if (!n) return zp_error(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
     g->own = n;
     n->channels = g->swaps ? 1 : ZP_CONTROL;
+    n->seats.n = 1;
     pthread_mutex_init(&n->lock, NULL);
     ZP_TRY(zp_nccl_check(g, given, parent));
     g->sums = 1;
@@ -386,9 +428,13 @@ static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
     n->ended = (volatile uint64_t *)(void *)(n->pinned + bytes);
     const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     n->ordered = n->version >= 22600 && order && strcmp(order, "0") != 0;
-    (void)snprintf(g->note, sizeof g->note, "NCCL %d.%d.%d, launches ordered by %s",
+    n->joins = 1;
+    if (g->nranks > 1) ZP_TRY(zp_nccl_board(g));
+    n->joins = 0;
+    (void)snprintf(g->note, sizeof g->note,
+                   "NCCL %d.%d.%d, launches ordered by %s, failures told to %d of %d ranks",
                    n->version / 10000, n->version / 100 % 100, n->version % 100,
-                   n->ordered ? "NCCL" : "events");
+                   n->ordered ? "NCCL" : "events", n->seats.n, g->nranks);
     return ZERO_OK;
 }
 
@@ -398,7 +444,7 @@ static void zp_nccl_leave(zp_group *g, int broken) {
     zp_nccl *n = zp_nccl_of(g);
     if (!n) return;
     const int dead = broken || zp_failure_result(g->failure) != ZERO_OK;
-    if (dead && !n->aborted) zp_nccl_end_both(n);
+    if (dead && !n->aborted) zp_nccl_end_both(g);
     g->device->list = NULL;
     (void)cudaStreamSynchronize(g->device->own); /* an exchange that failed has left copies there */
     for (zp_memory *m = g->first; m; m = m->next) zp_nccl_memory_free(n, m);
@@ -409,6 +455,7 @@ static void zp_nccl_leave(zp_group *g, int broken) {
         const int failed = zp_nccl_settle(g, comm, ncclCommFinalize(comm), "ncclCommFinalize");
         (void)(failed ? ncclCommAbort(comm) : ncclCommDestroy(comm));
     }
+    zp_memory_free(&n->seats.board_memory);
     zp_device_free(n->scratch);
     zp_host_free(n->pinned);
     pthread_mutex_destroy(&n->lock);

@@ -214,9 +214,10 @@ static zero_result zp_report_send(zero_ctx *z) {
     return zp_check(z, zp_event_record(&z->compute, z->reported));
 }
 
-/* Takes the last report, which has come. */
+/* Takes the last report, which has come; that of an aborted agreement is none. */
 static zero_result zp_report_take(zero_ctx *z) {
     z->report = *z->pinned;
+    ZP_TRY(zp_check(z, ZERO_OK));
     return z->report.differs ? zp_differs(z) : ZERO_OK;
 }
 /* Waits for the last report. SYNC. */
