@@ -569,6 +569,8 @@ static const cuda_case cuda_cases[] = {
      CUDA_SLICES | CUDA_MUON | CUDA_ORDERED, 20},
     {"slices-lamb", ZERO_COMM_LOCAL, 4, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
      CUDA_SLICES | CUDA_LAMB | CUDA_DEVICES, 20},
+    {"joins-0", ZERO_COMM_LOCAL, 4, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, CUDA_JOINS,
+     20},
     {"joins-2", ZERO_COMM_LOCAL, 4, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
      CUDA_JOINS | CUDA_NORM | CUDA_AHEAD, 20},
     {"joins-f16", ZERO_COMM_LOCAL, 4, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,

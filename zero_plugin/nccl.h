@@ -42,7 +42,7 @@ typedef struct zp_nccl {
     int channels;             /* a host's group: one; the others are not opened */
     volatile uint64_t *ended; /* [ZP_CONTROL] lists that ended, raised by their streams */
     int version, ordered;     /* ordered: NCCL launches in the host's order by itself */
-    int joins;                /* no thread watches yet: who waits looks for itself */
+    int joins;                /* no thread watches yet: who waits looks at the clock */
     int aborted;              /* both communicators */
     double held; /* since when the watching thread finds the lock taken; 0: it is not */
     pthread_mutex_t lock;
@@ -259,9 +259,12 @@ static zero_result zp_nccl_host(const zp_op *given, const void *mine, void *all,
         ZP_TRY(zp_copy(&s, n->scratch, n->pinned, op.shard));
     }
     ZP_TRY(zp_nccl_list(&s, &op, 1));
+    const double begin = zp_seconds();
     while (n->joins && n->ended[op.channel] < n->channel[op.channel].issued) {
-        zp_nccl_look(g);
-        ZP_TRY(zp_failure_result(g->failure));
+        if (zp_seconds() - begin > g->timeout_s)
+            return zp_error(g, ZERO_ERR_TIMEOUT,
+                            "%s was not over within %g s: another rank did not come to it",
+                            zp_call_name(op.kind), g->timeout_s);
         zp_nap();
     }
     ZP_TRY(zp_copy(&s, n->pinned, n->scratch + (exchange ? ZP_MAIL_BYTES : 0), got));
