@@ -409,7 +409,9 @@ typedef struct zero_config {
     uint64_t seed;                  /* of that rounding */
     zero_optimizer optimizer;
     zero_scaler scaler;
-    int prefetch;              /* stage 3: units gathered ahead; 0: 1, ZERO_NONE: 0 */
+    int prefetch;              /* stage 3: gathered units have prefetch + 2 buffers, and the next
+                                  ones go ahead into all that are free; 0: 1, ZERO_NONE: 0, and
+                                  nothing goes ahead */
     size_t bucket_numel;       /* elements reduced together, at least the largest unit that
                                   shares a buffer; 0: exactly that unit */
     int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many
@@ -835,11 +837,11 @@ zero_result zero_backward_end(zero_ctx *z, int unit);
    descending order, missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
 zero_result zero_pass_end(zero_ctx *z);
 
-/* THE ORDER OF A PASS, announced in the place of what is learnt. At stage 3 the next cfg.prefetch
-   units are gathered ahead: those that followed in the pass before, in the first one those of a
-   model of layers. Who knows the order, as a pipeline's stage its schedule, says it: then the first
-   pass gathers ahead as all others do, and where that was said before zero_build the plan counts
-   this order's gathers. Same bits.
+/* THE ORDER OF A PASS, announced in the place of what is learnt. At stage 3 the next units are
+   gathered ahead (cfg.prefetch): those that followed in the pass before, in the first one those of
+   a model of layers. Who knows the order, as a pipeline's stage its schedule, says it: then the
+   first pass gathers ahead as all others do, and where that was said before zero_build the plan
+   counts this order's gathers. Same bits.
    `turns` are the calls of a pass that want parameters, in order; hooks of a unit that is open, and
    backwards with `params` NULL, are not among them. A call that is not the next turn is refused,
    and the pass goes on from where it was; so is an end before the last one. It holds for every pass

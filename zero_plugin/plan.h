@@ -255,12 +255,14 @@ static void zp_trace_expect(zero_ctx *z, zero_pass kind) {
     t->at = 0;
 }
 
-/* Brings `unit` and the next ones into buffers; what must be gathered comes back in `fill`. */
+/* Brings `unit` and the next ones into buffers, of which there are prefetch + 2 (where
+   none goes ahead, 2); what must be gathered comes back in `fill`. */
 static int zp_schedule(zero_ctx *z, const zp_trace *t, int unit, int wraps, int *fill) {
     zp_pool *pool = &z->pool[ZP_PARAM];
-    int soon[ZP_PREFETCH_MAX + 1], n = 0;
+    int soon[ZP_PREFETCH_MAX + 2], n = 0;
     soon[0] = unit; /* whose buffer none of the others takes */
-    const int ahead = 1 + zp_trace_ahead(t, wraps, z->cfg.prefetch, soon + 1);
+    const int most = z->cfg.prefetch ? z->cfg.prefetch + 1 : 0;
+    const int ahead = 1 + zp_trace_ahead(t, wraps, most, soon + 1);
     for (int i = 0; i < ahead; i++) {
         const int own = z->live[soon[i]].own[ZP_PARAM];
         if (zp_unit_whole(z, ZP_PARAM, soon[i]) || !z->layout.unit[soon[i]].numel) continue;
@@ -274,7 +276,7 @@ static int zp_schedule(zero_ctx *z, const zp_trace *t, int unit, int wraps, int 
 
 /* Gathers of every unit in one step of the order that is expected. */
 static void zp_plan_gathers(zero_ctx *z) {
-    int fill[ZP_PREFETCH_MAX + 1];
+    int fill[ZP_PREFETCH_MAX + 2];
     zp_trace *t = &z->trace[ZERO_TRAIN];
     zp_pool *pool = &z->pool[ZP_PARAM];
     const int passes = t->together ? 1 : z->cfg.micro_steps;
@@ -353,7 +355,9 @@ static void zp_plan_close(zero_ctx *z) {
     for (int i = 0; i < 2; i++) {
         free(z->pool[i].buffer);
         free(z->pool[i].held_by);
+        free(z->trace[i].unit);
         memset(&z->pool[i], 0, sizeof z->pool[i]);
+        z->trace[i].unit = NULL;
     }
     zp_layout_close(&z->layout);
 }
@@ -370,10 +374,12 @@ static zero_result zp_plan_memory(zero_ctx *z) {
     z->array[0].part = (zp_kept *)calloc(ZP_ARRAYS_AND_TWINS * units, sizeof(zp_kept));
     int made = z->live && z->array[0].part;
     for (int i = 0; i < 2; i++) {
+        const size_t turns = (size_t)z->trace[i].turns;
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
+        z->trace[i].cap = (int)zp_max(4 * units + 16, zp_max(turns, zp_plan_visits(z, i)));
+        z->trace[i].unit = (int *)calloc((size_t)z->trace[i].cap, sizeof *z->trace[i].unit);
         z->pool[i].held_by = (int *)calloc(units, sizeof *z->pool[i].held_by);
-        made &= z->pool[i].buffer && z->pool[i].held_by
-                && zp_trace_room(&z->trace[i], zp_max(4 * units + 16, zp_plan_visits(z, i)));
+        made &= z->pool[i].buffer && z->pool[i].held_by && z->trace[i].unit;
     }
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }

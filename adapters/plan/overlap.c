@@ -58,9 +58,10 @@ static int overlap_find(const int *list, int n, int unit) {
 
 /* The units of this visit and, as far as the host looks ahead, of the next ones. */
 static int overlap_soon(const overlap_case *c, int visit, int *soon) {
+    const int most = c->prefetch ? c->prefetch + 2 : 1; /* as many as there are buffers */
     int n = 1;
     soon[0] = c->visit[visit].unit;
-    for (int v = visit + 1; v < c->visits && n <= c->prefetch; v++)
+    for (int v = visit + 1; v < c->visits && n < most; v++)
         if (overlap_find(soon + 1, n - 1, c->visit[v].unit) < 0) soon[n++] = c->visit[v].unit;
     return n;
 }
@@ -75,7 +76,7 @@ static void overlap_add(overlap_sim *s, int unit, int first, int at, int after) 
 static void overlap_gathers(overlap_sim *s) {
     const overlap_case *c = s->c;
     int last[OVERLAP_UNITS] = {0}; /* how many gathers there were with a unit's last one */
-    int soon[OVERLAP_PREFETCH + 1];
+    int soon[OVERLAP_PREFETCH + 2];
     overlap_pool p;
     memset(&p, 0, sizeof p);
     const int turning = c->units - (c->own >= 0);

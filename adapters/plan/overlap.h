@@ -2,12 +2,12 @@
 
    A rank's compute stream goes through VISITS, forwards and backwards of units, and behind the last
    one waits for all reductions, for the ranks' agreement, and updates. The parameter stream gathers
-   units in the order in which the plugin would (stage 3: ahead of their visits, into prefetch + 2
-   buffers; stages 1 and 2: each behind its update); the gradient stream reduces them in the order
-   of their last backwards, from three buffers at stages 2 and 3. A collective takes, in this order,
-   `latency` for each other node that it talks to, what packing takes, and then, side by side, its
-   bytes inside the node and those to other nodes; the two streams share the link to other nodes
-   evenly while both send. Ranks are alike, and so are a link's directions.
+   units in the order in which the plugin would (stage 3: ahead of their visits, into all
+   of prefetch + 2 buffers; stages 1 and 2: each behind its update); the gradient stream reduces
+   them in the order of their last backwards, from three buffers at stages 2 and 3. A collective
+   takes, in this order, `latency` for each other node that it talks to, what packing takes, and
+   then, side by side, its bytes inside the node and those to other nodes; the two streams share the
+   link to other nodes evenly while both send. Ranks are alike, and so are a link's directions.
 
    Not simulated: the time that processors spend on a network, switches that several nodes share,
    ranks that are late.
@@ -39,7 +39,7 @@ typedef struct overlap_case {
     const wire_unit *wire; /* [units] */
     const overlap_visit *visit;
     int visits;
-    int prefetch;     /* units gathered ahead */
+    int prefetch;     /* units gathered ahead, as in zero_config */
     int host_ahead;   /* GPU: the host enqueues a visit while the device is at the one before */
     double near, far; /* bytes a second of a rank inside its node, and to other nodes */
     double latency;   /* seconds of a message to another node */
