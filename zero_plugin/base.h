@@ -110,10 +110,13 @@ static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
 /* Large pages where the system has them. */
 ZP_UNUSED static void zp_huge(void *p, size_t bytes) { (void)madvise(p, bytes, ZP_HUGE); }
 
-__attribute__((unused)) static void zp_nap(void) {
-    const struct timespec t = {0, 50000};
+#define ZP_NAP_S      50e-6
+#define ZP_NAP_MOST_S 1e-3
+ZP_UNUSED static void zp_nap_for(double seconds) { /* less than one */
+    const struct timespec t = {0, (long)(1e9 * seconds)};
     nanosleep(&t, NULL);
 }
+ZP_UNUSED static void zp_nap(void) { zp_nap_for(ZP_NAP_S); }
 
 /* FNV-1a, by words. */
 #define ZP_HASH_EMPTY ((uint64_t)14695981039346656037u)

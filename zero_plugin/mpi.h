@@ -16,7 +16,7 @@ static zero_result zp_mpi_mail(const zp_op *op, const void *mine, size_t bytes) 
     memcpy(m->landing->mail, mine, bytes);
     ZP_MPI(g, MPI_Iallgather(m->landing, (int)sizeof *got, MPI_BYTE, got, (int)sizeof *got,
                              MPI_BYTE, m->comm[ZP_CONTROL], &request));
-    ZP_TRY(zp_mpi_wait(op, &request, 1));
+    ZP_TRY(zp_mpi_wait_one(op, &request));
     for (int r = 0; r < g->nranks; r++) {
         ZP_TRY(zp_call_same(g, r, &got[r].call, &call));
         memcpy(g->mail + (size_t)r * bytes, got[r].mail, bytes);
@@ -37,7 +37,7 @@ static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
     ZP_TRY(zp_mpi_mail(op, landing, 0));
     if (g->rank == root && copies) memcpy(landing, data, op->shard);
     ZP_MPI(g, MPI_Ibcast(landing, (int)op->shard, MPI_BYTE, root, comm, &request));
-    ZP_TRY(zp_mpi_wait(op, &request, 1));
+    ZP_TRY(zp_mpi_wait_one(op, &request));
     if (g->rank != root && copies) memcpy(data, landing, op->shard);
     return ZERO_OK;
 }
@@ -95,11 +95,11 @@ static zero_result zp_memory_window(zp_group *g, zp_memory *m) {
     ZP_TRY(zp_agree(g, !r, &who)); /* over all nodes; and nobody reads before all is cleared */
     if (who < 0) return ZERO_OK;
     zp_window_free(m);
-    char text[ZP_RANK_TEXT];
+    char text[ZP_COORDS_BYTES + 48];
     return zp_error(g, ZERO_ERR_MEMORY,
                     "%s could not allocate %zu bytes in an MPI shared window: has its host's "
                     "/dev/shm room for them?",
-                    zp_rank_text(g, who, text), m->bytes);
+                    zp_rank_text(g, who, text, sizeof text), m->bytes);
 }
 
 /* Files first: they need no room in /dev/shm, and no peer to be freed. */
@@ -220,7 +220,7 @@ static zero_result zp_mpi_messages_go(const zp_swap *x, int *left, int *moved) {
 static zero_result zp_mpi_swap(zp_stream *s, const zp_swap *x) {
     zp_group *g = x->group;
     zp_mpi_moving *w = zp_mpi_of(g)->moving;
-    double deadline = 0;
+    double since = zp_seconds(), pace = 0; /* when something moved last */
     int left = 0;
     zero_result r = ZERO_OK;
     memset(zp_mpi_of(g)->last, 0, 2 * (size_t)g->nranks * sizeof(int));
@@ -228,13 +228,17 @@ static zero_result zp_mpi_swap(zp_stream *s, const zp_swap *x) {
     for (int spin = 0; left >= 0 && !r; spin++) {
         int moved = 0;
         r = zp_mpi_messages_go(x, &left, &moved);
-        if (moved) spin = 0, deadline = 0;
-        if (r || left < 0 || spin < 64) continue;
-        r = zp_mpi_aborted(g);
+        if (r || left < 0 || (spin < 64 && !moved && zp_pace_spins(pace))) continue;
         const double now = zp_seconds();
-        if (deadline == 0) deadline = now + g->timeout_s;
-        if (!r && now > deadline) r = zp_late(g, x->call.kind, x->list[left].peer);
-        if (spin > 256) zp_nap(); /* a neighbour's layer may be short */
+        if (moved) {
+            pace = zp_pace_next(pace, now - since);
+            since = now;
+            spin = 0;
+            continue;
+        }
+        r = zp_mpi_aborted(g);
+        if (!r && now - since > g->timeout_s) r = zp_late(g, x->call.kind, x->list[left].peer);
+        if (spin > 256 || !zp_pace_spins(pace)) zp_pace_nap(pace, 0); /* a layer may be short */
     }
     for (int i = 0; i < x->n && r; i++) /* nothing is written to the host's memory any more */
         for (; !x->list[i].sends && w[i].ended < w[i].begun; w[i].ended++)
@@ -255,12 +259,10 @@ static zero_result zp_mpi_cut(zp_group *of, const zp_cut *cut, zero_comm *part) 
         free(comm);
         return zp_error(of, ZERO_ERR_MEMORY, "rank %d has no memory for a group", who);
     }
-    const int code = MPI_Comm_split(zp_mpi_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm);
-    if (code == MPI_SUCCESS && colour != MPI_UNDEFINED)
-        part->handle = comm;
-    else
-        free(comm);
-    return zp_mpi_code(of, code, "MPI_Comm_split");
+    ZP_MPI(of, MPI_Comm_split(zp_mpi_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm));
+    if (colour == MPI_UNDEFINED) free(comm);
+    if (colour != MPI_UNDEFINED) part->handle = comm;
+    return ZERO_OK;
 }
 static size_t zp_mpi_room(const zp_group *of, int parts, int n, int swaps) {
     const size_t board = zp_round_up(sizeof(zp_board), 4096);
@@ -326,8 +328,7 @@ static zero_result zp_mpi_even(zp_group *g, const zp_node *said, int node_size) 
                             node_size, r, n);
     }
     if (nodes <= ZP_LOCAL_MAX || g->swaps) return ZERO_OK;
-    return zp_error(g, ZERO_ERR_UNSUPPORTED, "%d %ss in nodes of %d are %d nodes, at most %d",
-                    g->nranks, zp_rank_word(g), n, nodes, ZP_LOCAL_MAX);
+    return zp_error(g, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", nodes, ZP_LOCAL_MAX);
 }
 
 /* Nodes in order of their lowest rank. */

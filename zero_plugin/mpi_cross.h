@@ -106,19 +106,17 @@ static int zp_mpi_counterpart(const zp_group *g, int node) {
     return m->node_rank[node * g->node_size + m->seats.me];
 }
 
-/* What went wrong with requests, in words: one of the hosts', or pairs that receive and send. Their
-   statuses are there if nothing did, or if the code says so. */
+/* What went wrong with requests, in words: one of the hosts', or pairs that receive and send. */
 static zero_result zp_mpi_wrong(const zp_op *op, int code, const MPI_Status *statuses, int n) {
     zp_group *g = op->group;
-    const int failed = code == MPI_ERR_IN_STATUS;
-    for (int i = 0; i + 1 < n && (failed || code == MPI_SUCCESS); i += 2) {
+    for (int i = 0; i + 1 < n; i += 2) {
         const int tag = statuses[i].MPI_TAG, unit = tag / 2 < ZP_TAGS - 1 ? tag / 2 : -1;
         const zp_call his = {tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER, unit, op->shard};
         const zp_call mine = zp_op_call(op);
-        if (failed && statuses[i].MPI_ERROR == MPI_ERR_PENDING) continue;
+        if (code == MPI_ERR_IN_STATUS && statuses[i].MPI_ERROR == MPI_ERR_PENDING) continue;
         if (tag != zp_mpi_tag(op)) return zp_call_same(g, statuses[i].MPI_SOURCE, &his, &mine);
     }
-    for (int i = 0; i < n && failed; i++)
+    for (int i = 0; i < n && code == MPI_ERR_IN_STATUS; i++)
         if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
             return zp_mpi_code(g, statuses[i].MPI_ERROR, "MPI_Testall");
     return zp_mpi_code(g, code, "MPI_Testall");
@@ -132,27 +130,47 @@ static zero_result zp_mpi_late(const zp_op *op, MPI_Request *requests, int n) {
     return zp_late(op->group, op->kind, arrived ? -1 : zp_mpi_counterpart(op->group, node));
 }
 
+/* PACE is what waits for one of many pieces have taken lately, in seconds. Where that is long, who
+   waits does not spin, which would take the processor from who computes there, and naps for as
+   long: the pieces behind keep the link busy. A peer that is late is looked for less and less
+   often. */
+static double zp_pace_next(double pace, double waited) {
+    return pace + (fmin(waited, ZP_NAP_MOST_S) - pace) / 4;
+}
+static int zp_pace_spins(double pace) { return pace < ZP_NAP_S; }
+static void zp_pace_nap(double pace, double waited) {
+    zp_nap_for(fmin(fmax(fmax(pace, waited / 16), ZP_NAP_S), ZP_NAP_MOST_S));
+}
+
 /* Waits for requests as zp_await does for a peer: aborts and the time limit end it. */
-static zero_result zp_mpi_wait(const zp_op *op, MPI_Request *requests, int n) {
+static zero_result zp_mpi_wait(const zp_op *op, MPI_Request *requests, int n, double *pace) {
     zp_group *g = op->group;
     MPI_Status statuses[2 * ZP_LOCAL_MAX];
-    double deadline = 0;
+    const double start = zp_seconds();
     for (int spin = 0;; spin++) {
         int done = 0;
         const int code = MPI_Testall(n, requests, &done, statuses);
         zero_result r = done || code ? zp_mpi_wrong(op, code, statuses, n) : ZERO_OK;
-        if (!r && done) return ZERO_OK;
-        if (!r && spin < 64) continue; /* no yield: it would hand the core over for milliseconds */
+        /* no yield: it would hand the core over for milliseconds */
+        if (!r && !done && spin < 64 && zp_pace_spins(*pace)) continue;
+        const double waited = zp_seconds() - start;
+        if (!r && done) {
+            *pace = zp_pace_next(*pace, waited);
+            return ZERO_OK;
+        }
         if (!r) r = zp_mpi_aborted(g);
-        const double now = zp_seconds();
-        if (deadline == 0) deadline = now + g->timeout_s;
-        if (!r && now > deadline) r = zp_mpi_late(op, requests, n);
+        if (!r && waited > g->timeout_s) r = zp_mpi_late(op, requests, n);
         if (r) {
             zp_mpi_of(g)->abandoned = 1;
             return r;
         }
-        zp_nap();
+        zp_pace_nap(*pace, waited);
     }
+}
+/* For what comes alone. */
+static zero_result zp_mpi_wait_one(const zp_op *op, MPI_Request *request) {
+    double pace = 0;
+    return zp_mpi_wait(op, request, 1, &pace);
 }
 
 /* Pieces of a collective that are on their way at a time; fewer where there are more nodes to trade
@@ -232,10 +250,11 @@ static zero_result zp_cross(const zp_op *op) {
     const zp_mpi *m = zp_mpi_of(op->group);
     const size_t pieces = (op->shard + ZP_CROSS_NUMEL - 1) / ZP_CROSS_NUMEL;
     const size_t depth = zp_crossings(m->nnodes), requests = 2 * (size_t)(m->nnodes - 1);
+    double pace = 0;
     for (size_t i = 0; i < pieces + depth; i++) {
         zp_crossing *now = &x[i % depth];
         if (i >= depth) {
-            ZP_TRY(zp_mpi_wait(op, now->request, (int)requests));
+            ZP_TRY(zp_mpi_wait(op, now->request, (int)requests, &pace));
             if (op->kind == ZP_REDUCE_SCATTER) zp_cross_add(op, now);
         }
         if (i >= pieces) continue;
