@@ -100,8 +100,9 @@ hosts_list() {
     done
     echo "$list"
 }
+# Open MPI would bind the first rank of each host to the first processor, which is the same one.
 hosts_openmpi() {
-    echo "mpirun.openmpi --oversubscribe --mca plm_rsh_agent $agent --mca btl tcp,vader,self" \
+    echo "mpirun.openmpi --oversubscribe --bind-to none --mca plm_rsh_agent $agent --mca btl tcp,vader,self" \
         "--mca btl_tcp_if_include $net.0/24 --mca oob_tcp_if_include $net.0/24"
 }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
