@@ -141,11 +141,11 @@ static int ck_items(const zero_ctx *z, const checkpoint_parts *parts, int whole,
     return n;
 }
 
-size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_options *options) {
+size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkpoint_way way) {
     uint64_t image;
-    (void)ck_items(z, &options->parts, 0, NULL, &image);
-    if (options->memory) return (size_t)(CK_WINDOWS + CK_SLOTS * ck_file_bytes(image));
-    const uint64_t copy = options->asynchronous ? image + CK_PAGE : 0;
+    (void)ck_items(z, parts, 0, NULL, &image);
+    if (way == CHECKPOINT_COPIED) return (size_t)(CK_WINDOWS + CK_SLOTS * ck_file_bytes(image));
+    const uint64_t copy = way == CHECKPOINT_ASIDE ? image + CK_PAGE : 0;
     return (size_t)(CK_WINDOWS + ck_table_bytes(image) + copy);
 }
 
