@@ -189,8 +189,8 @@ typedef enum checkpoint_way {
     CHECKPOINT_COPIED
 } checkpoint_way;
 
-/* Host memory of this rank, all reserved at create; CHECKPOINT_COPIED: with its part of a
-   checkpoint_memory. After zero_query_plan. */
+/* Host memory of this rank, all reserved at create; CHECKPOINT_COPIED: and its part of a
+   checkpoint_memory, which the first two saves take. After zero_query_plan. */
 size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkpoint_way way);
 
 /* After zero_build; `z` is borrowed until checkpoint_destroy. Removes what killed runs left half
