@@ -90,7 +90,8 @@ calm() {
             cp -r "$work/$before/$part/$from" "$work/$at/$part/"
         done
         [ "$next" = :weights ] && every=1000000000 || every=${next#*:}
-        timeout -k 1 60 "$trainer" $small $run -pn "$ranks" -n ${each:-$every} -nk 0 -pe 1 -o "$work/$at" >"$work/calm" 2>&1 </dev/null
+        timeout -k 1 240 "$trainer" $small $run -pn "$ranks" -n ${each:-$every} -nk 0 -pe 1 -o "$work/$at" >"$work/calm" 2>&1 </dev/null ||
+            echo "FAILED: a calm run, exit code $?, $at: $(tail -n 1 "$work/calm")" >&2
         sed -n 's/^weights //p' "$work/calm" >"$work/$at/weights"
     done
     cat "$work/$at/weights"
