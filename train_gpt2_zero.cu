@@ -710,6 +710,7 @@ static void print_plan(const trainer *t) {
                                + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps),
                            gpt2_away_bytes(&j->model, &run),
                            t->keep.bytes,
+                           t->keep.copies,
                            parts_bytes(t),
                            DEVICE_AWAY,
                            DEVICE_IS_HOST};
@@ -871,7 +872,7 @@ static int run_training(job *j) {
     require(j, !text[0], "%s", text);
     open_trainer(&t, j, j->opt->stage.at[0], &j->l->comm[0]);
     plan_saves(&t);
-    check_memory(&t, 1, t.keep.bytes);
+    check_memory(&t, 1, t.keep.bytes - t.keep.taken);
     progress_phase(j->out, "building", plan_bytes(&t.plan));
     check_groups(&t, layout_build(&t.groups, t.z, &t.plan));
     see_groups(&t);

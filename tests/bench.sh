@@ -31,6 +31,8 @@ echo "idle stages of pipelines whose layers sleep:"
 "$B/test_pipeline" bubble | sed 's/^/  /'
 echo "what recording costs a step (-tr, -tb, -tc, -tbd), and of processor time:"
 sh "$here/bench_trace.sh" "$B" | sed -n '$s/^/  /p'
+echo "what copies in memory cost a step (-pm 1):"
+sh "$here/bench_copies.sh" "$B" 3 | sed 's/^/  /'
 echo "state on a disk:"
 sh "$here/bench_offload.sh" "$B" | sed 's/^/  /'
 echo "checkpoints of d12 (2 ranks):"

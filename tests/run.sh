@@ -223,7 +223,7 @@ checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_che
 soak-hour 9000 alone python3 $here/soak.py $B 1 $SEED
 mutants 6000 alone env BUDGET=60 SEED=$SEED python3 $here/mutants.py $B
 checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
-elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 1000 $SEED
+elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 1000 $SEED kills
 offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1

@@ -3,8 +3,9 @@
 Training: everything on - fp16 with skips, accumulation, saves aside, all state in files, a pipeline, packed weights and
 gradients. (A pipeline's gradients add up in memory.) First calm: neither memory nor descriptors, threads or files of any process may grow. Then the same steps,
 ranks killed, stopped and held up at random, and resumed: the weights, the log and the files of the calm run.
-Beside it kills inside saves (test_checkpoint_kill), and changed inputs for every parser, under sanitizers
-(BUILD/asan/fuzz_*). BUILD/soak/counts.json adds them up over runs, until there are 10,000 and 10,000,000 of each.
+Beside it kills inside saves (test_checkpoint_kill), kills of which the ranks that are left go on (test_elastic.sh), and
+changed inputs for every parser, under sanitizers (BUILD/asan/fuzz_*). BUILD/soak/counts.json adds them up over runs, until
+there are as many as GOALS says.
 TRAINER names another program. Last line: N passed, N failed."""
 import collections, glob, json, os, random, re, shutil, signal, subprocess, sys, threading, time
 
@@ -17,7 +18,7 @@ EVERYTHING = ("-e char:4x64x4 -t 32 -b 2 -d 512 -nt 1 -dt fp16 -li 1e9 -lh 1 -lw
 KEPT = 3
 MILLIONS = 10_000_000
 GOALS = {"fuzz_data": MILLIONS, "fuzz_machine": MILLIONS, "fuzz_checkpoint": MILLIONS, "fuzz_ds_config": MILLIONS,
-         "kills": 10_000, "fuzz_model_files": MILLIONS}  # what ends early leaves its time to the next
+         "kills": 10_000, "elastic": 1_000, "fuzz_model_files": MILLIONS}  # what ends early leaves its time to the next
 result, lock = collections.Counter(), threading.Lock()
 
 
@@ -148,12 +149,15 @@ def train(seconds):
 def count(part, seconds):
     """One process of a part: how many there were; 0 after a failure."""
     seed = SEED + counts[part]
-    command = [f"{B}/test_checkpoint_kill", "50", str(seed)] if part == "kills" else [
-        f"{B}/asan/{part}", f"{min(60, seconds):.0f}", str(seed), *SAMPLES.get(part, [])]
-    r = subprocess.run(command, capture_output=True, text=True, errors="replace", env={**os.environ, "OMP_NUM_THREADS": "1"})
+    command = {"kills": [f"{B}/test_checkpoint_kill", "50", str(seed)],
+               "elastic": ["sh", "tests/test_elastic.sh", B, "10", str(seed), "kills"]}.get(
+        part, [f"{B}/asan/{part}", f"{min(60, seconds):.0f}", str(seed), *SAMPLES.get(part, [])])
+    r = subprocess.run(command, capture_output=True, text=True, errors="replace",
+                       env={**os.environ, "OMP_NUM_THREADS": "1", "TRAINER": TRAINER})
     ok = r.returncode == 0 and re.search(r"^(\d+) passed, 0 failed", r.stdout, re.M)
-    check(ok, " ".join(command[:3]), (r.stdout + r.stderr)[-3000:])
-    return (50 if part == "kills" else int(ok[1])) if ok else 0
+    check(ok, " ".join(command), (r.stdout + r.stderr)[-3000:])
+    kills = re.search(r"^(\d+) kills", r.stdout, re.M)
+    return int((kills or ok)[1]) if ok else 0
 
 
 def kill_and_fuzz(end):

@@ -427,6 +427,13 @@ static void check_section(const ds_row *row) {
     check_error(text, words);
 }
 
+/* What stands in the place of a feature is named. */
+static void test_instead(void) {
+    check_error("{\"train_micro_batch_size_per_gpu\": 2,\n\"elasticity\": {\"enabled\": true, "
+                "\"max_train_batch_size\": 2000}}",
+                "line 2*elasticity*not supported*train_batch_size*-pe 1");
+}
+
 static void test_table(void) {
     int count[DS_CLASSES] = {0};
     for (int i = 0; i < DS_ROWS; i++) {
@@ -1200,6 +1207,7 @@ static void test_loco(void) {
 int main(int argc, char **argv) {
     folder = argc > 1 ? argv[1] : "tests/ds_config";
     test_table();
+    test_instead();
     test_errors();
     test_batch();
     test_defaults();

@@ -1,9 +1,9 @@
 #!/bin/sh
-# test_elastic.sh BUILD [KILLS [SEED]] - -pe: ranks that are killed, and what the others make of it. First
+# test_elastic.sh BUILD [KILLS [SEED [kills]]] - -pe: ranks that are killed, and what the others make of it. First
 # every case by itself (the last rank, rank 0, two at once, in a save, at the start, crash loops,
 # layouts, batches), then random ranks at random times, KILLS of them (12) by SEED (the time): the final weights are those of
-# a calm run that changes to the same ranks at the same steps. KILLS 0: the cases alone; above 100: the
-# kills alone. TRAINER names another program than BUILD/train_gpt2_zero. Last line: N passed, N failed.
+# a calm run that changes to the same ranks at the same steps. KILLS 0: the cases alone; `kills`: those
+# alone. TRAINER names another program than BUILD/train_gpt2_zero. Last line: N passed, N failed.
 # Lists of arguments are split at blanks on purpose.
 # shellcheck disable=SC2086
 set -u
@@ -11,7 +11,7 @@ B=$1 kills=${2:-12} seed=${3:-$(date +%s)}
 trainer=${TRAINER:-$B/train_gpt2_zero}
 work=$(mktemp -d "${TMPDIR:-/tmp}/test_elastic.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT ZERO_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT
 # 12 windows a step: 4, 3, 2 and 1 ranks divide it
 small="-e char:2x32x2 -t 16 -v -1 -g 0 -u 3 -d 192 -b 2 -nt 1"
@@ -26,24 +26,30 @@ says() {
     if cat "$work/out" "$work/err" | grep -qe "$2"; then passed=$((passed + 1))
     else same "$1" "$2" "$(tail -n 3 "$work/err" | tr '\n' '|')"; fi
 }
-# begin FOLDER ARGUMENT...: a job in the background; $job
+# begin FOLDER ARGUMENT...: a job in the background, started by $by if anything; $job
+by=
 begin() {
     folder=$work/$1
     shift
-    : >"$work/out"
-    "$trainer" $small -o "$folder" "$@" >"$work/out" 2>"$work/err" </dev/null &
-    job=$!
+    : >"$work/out" 2>"$work/err"
+    more "$@"
+    job=$other
 }
-# await PATTERN [TIMES]: until the job has written it
+# more ARGUMENT...: the same beside it; $other
+more() {
+    $by "$trainer" $small -o "$folder" "$@" >>"$work/out" 2>>"$work/err" </dev/null &
+    other=$!
+}
+# await PATTERN [TIMES]: until the job has written it, or has ended; a minute at most
 await() {
-    for _ in $(seq 200); do
+    for _ in $(seq 3000); do
         [ "$(grep -ce "$1" "$work/out")" -ge "${2:-1}" ] && return
         kill -0 $job 2>/dev/null || return
         sleep 0.02
     done
 }
 # ranks: the processes of the job, in the order of the ranks
-ranks() { cat /proc/$job/task/$job/children 2>/dev/null; }
+ranks() { cat /proc/$job/task/*/children 2>/dev/null; }
 # shoot RANK...
 shoot() {
     processes=$(ranks)
@@ -84,7 +90,8 @@ calm() {
             cp -r "$work/$before/$part/$from" "$work/$at/$part/"
         done
         [ "$next" = :weights ] && every=1000000000 || every=${next#*:}
-        timeout -k 1 60 "$trainer" $small $run -pn "$ranks" -n ${each:-$every} -nk 0 -pe 1 -o "$work/$at" >"$work/calm" 2>&1 </dev/null
+        timeout -k 1 240 "$trainer" $small $run -pn "$ranks" -n ${each:-$every} -nk 0 -pe 1 -o "$work/$at" >"$work/calm" 2>&1 </dev/null ||
+            echo "FAILED: a calm run, exit code $?, $at: $(tail -n 1 "$work/calm")" >&2
         sed -n 's/^weights //p' "$work/calm" >"$work/$at/weights"
     done
     cat "$work/$at/weights"
@@ -110,6 +117,16 @@ closely() {
 
 # ---- cases ----
 
+# soon NAME COMMAND...: which kills; the job goes on, and ends well
+soon() {
+    name=$1 from=$(date +%s%N) before=$(grep -c '^going on from step ' "$work/out")
+    shift
+    "$@" 2>/dev/null
+    await '^going on from step ' $((before + 1))
+    took=$((($(date +%s%N) - from) / 1000000))
+    ended "$name" 0
+    same "$name: goes on within 10 s" yes "$([ $took -le 10000 ] && echo yes || echo "after $took ms")"
+}
 # after NAME RANKS RUN VICTIM...: killed in step 8 or later, it goes on and ends well; it saves as $saves says
 saves="-n 4"
 after() {
@@ -117,12 +134,7 @@ after() {
     shift 3
     begin "$name" $run -pn $n $saves -pe 1
     await '^step  *8/'
-    from=$(date +%s%N)
-    shoot "$@"
-    await '^going on from step .*, with '
-    took=$((($(date +%s%N) - from) / 1000000))
-    ended "$name" 0
-    same "$name: goes on within 10 s" yes "$([ $took -le 10000 ] && echo yes)"
+    soon "$name" shoot "$@"
     calmly "$name" "$run" $n
 }
 test_cases() {
@@ -173,6 +185,18 @@ test_cases() {
     shoot 0 1 2
     ended 'all ranks' 1
     says 'all ranks' '^train_gpt2_zero: no rank is left to go on$'
+}
+
+# Two copies of every rank are what the plan says, beside the 16 MiB in which each reads.
+test_memory() {
+    begin memory -z 2 -pn 3 -x 100000000 -n 1000000 -pe 1 -pm 1
+    await '^step  *5/'
+    held=$(find /proc/$job/fd -lname '*memfd:checkpoint*' -exec stat -L -c %b {} + | awk '{ n += $1 * 512 } END { print n }')
+    planned=$(sed -n 's/^| *copies in memory *| \([0-9.]*\) MiB.*/\1/p' "$work/out")
+    kill -9 $job
+    wait $job 2>/dev/null
+    same 'memory of copies' yes "$(echo "${planned:-0} ${held:-0}" | awk '{ held = $2 / 1048576; more = 3 * ($1 - 16) - held
+        print (held > 0.5 && more < 0.2 && more > -0.2) ? "yes" : held " MiB, planned " $1 " of a rank" }')"
 }
 
 # A rank dies whenever a run has begun: three times, and no more.
@@ -250,6 +274,48 @@ test_torchrun() {
     same 'torchrun: weights' "$(calm torch '-z 2 -x 300' 3:0 2:${step:-0})" "$(sed -n 's/^weights //p' "$work/out")"
 }
 
+# torchrun itself, where it is. lived: as `lives`, of what it started; the last job has the weights of a calm run.
+lived() {
+    awk '/^no checkpoint in / { at = 0 } /^going on from step / { at = $5 }
+         /^\| ranks .*, started / { while (n && step[n] >= at) n--; n++; step[n] = at; ranks[n] = $4 + 0 }
+         END { for (i = 1; i <= n; i++) printf "%d:%d ", ranks[i], step[i] }' "$work/out"
+}
+calmly_by_torchrun() {
+    lived=$(lived)
+    same "$1, as $lived: weights" "$(calm "$1" "$2" $lived)" "$(sed -n 's/^weights //p' "$work/out")"
+}
+test_torchrun_itself() {
+    torchrun=$(command -v torchrun || echo "$(dirname "$(command -v "${PYTHON:-python3}")")/torchrun")
+    if [ ! -x "$torchrun" ]; then
+        skipped=$((skipped + 1))
+        echo "skipped: there is no torchrun on the path or beside PYTHON"
+        return
+    fi
+    by="$torchrun --standalone --nproc-per-node 3 --max-restarts 3 --no-python"
+    begin one_node -z 2 -x 300 -n 4 -pe 1
+    await '^step  *8/'
+    soon 'torchrun, a rank' shoot 2
+    says 'torchrun, a rank: who' '^train_gpt2_zero: rank 2 .* is gone; all 3 ranks end'
+    calmly_by_torchrun one_node '-z 2 -x 300'
+    # two agents, as of two machines, whose ranks wait for each other: the second and its rank go
+    cat >"$work/both" <<'SH'
+[ "$WORLD_SIZE" = 1 ] || : >"$0.are_there"
+until [ -e "$0.are_there" ]; do sleep 0.05; done
+exec "$@"
+SH
+    agent="$torchrun --nnodes 1:2 --nproc-per-node 1 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint localhost:$((20000 + $$ % 9000))
+        --no-python --rdzv-conf last_call_timeout=2,keep_alive_interval=1,is_host"
+    by="$agent=1 sh $work/both"
+    begin two_nodes -z 3 -x 300 -n 4 -pe 1
+    by="$agent=0 sh $work/both"
+    more -z 3 -x 300 -n 4 -pe 1
+    await '^step  *8/'
+    ranks=$(cat /proc/$other/task/*/children)
+    soon 'torchrun, a node' kill -9 $other $ranks
+    calmly_by_torchrun two_nodes '-z 3 -x 300'
+    by=
+}
+
 refused() { # NAME PATTERN ARGUMENT...
     name=$1 pattern=$2
     shift 2
@@ -309,13 +375,16 @@ test_random() {
     echo "$done kills in $jobs jobs, $early of them before their first save or after the end; seed $seed"
 }
 
-if [ "$kills" -le 100 ]; then
+if [ "${4:-}" != kills ]; then
     test_cases
+    test_memory
     test_loop
     test_start
     test_torchrun
+    test_torchrun_itself
     test_errors
 fi
 test_random
-echo "$passed passed, $failed failed"
+[ $skipped = 0 ] && more= || more=", $skipped skipped"
+echo "$passed passed, $failed failed$more"
 [ $failed -eq 0 ]

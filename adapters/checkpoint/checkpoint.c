@@ -141,11 +141,11 @@ static int ck_items(const zero_ctx *z, const checkpoint_parts *parts, int whole,
     return n;
 }
 
-size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_options *options) {
+size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkpoint_way way) {
     uint64_t image;
-    (void)ck_items(z, &options->parts, 0, NULL, &image);
-    if (options->memory) return (size_t)(CK_WINDOWS + CK_SLOTS * ck_file_bytes(image));
-    const uint64_t copy = options->asynchronous ? image + CK_PAGE : 0;
+    (void)ck_items(z, parts, 0, NULL, &image);
+    if (way == CHECKPOINT_COPIED) return (size_t)(CK_WINDOWS + CK_SLOTS * ck_file_bytes(image));
+    const uint64_t copy = way == CHECKPOINT_ASIDE ? image + CK_PAGE : 0;
     return (size_t)(CK_WINDOWS + ck_table_bytes(image) + copy);
 }
 
@@ -589,14 +589,19 @@ static checkpoint_result ck_save_aside(checkpoint *c, ck_error *e) {
 
 /* ---- save in memory ---- */
 
-/* This rank's file: made in its place. */
+/* This rank's file: made in its place, a block and its checksum while the block is in the cache. */
 static checkpoint_result ck_memory_fill(checkpoint *c, int slot, ck_error *e) {
     char **file = &c->held[slot];
     const uint64_t bytes = ck_file_bytes(c->image_bytes);
     if (*file == NULL) CK_TRY(ck_memory_map(c->o.memory, slot, c->rank, bytes, file, e));
-    CK_TRY(ck_fill(c, 0, (size_t)c->image_bytes, *file, e));
-    memset(*file + c->image_bytes, 0, (size_t)ck_table_bytes(c->image_bytes));
-    ck_blocks_hash(*file + c->image_bytes, 0, *file, (size_t)c->image_bytes);
+    char *table = *file + c->image_bytes;
+    memset(table, 0, (size_t)ck_table_bytes(c->image_bytes));
+    for (uint64_t at = 0; at < c->image_bytes; at += CK_BLOCK) {
+        const uint64_t left = c->image_bytes - at;
+        const size_t n = left < CK_BLOCK ? (size_t)left : (size_t)CK_BLOCK;
+        CK_TRY(ck_fill(c, at, n, *file + at, e));
+        ck_blocks_hash(table, at, *file + at, n);
+    }
     return CHECKPOINT_OK;
 }
 

@@ -150,6 +150,8 @@ typedef struct checkpoint_memory checkpoint_memory;
 /* By that process, before it forks: for one checkpoint of at most so many ranks. NULL: no memory or
    descriptors, 2 for each rank and 2; errno says which. */
 checkpoint_memory *checkpoint_memory_create(int ranks);
+/* What its generations take by now. */
+uint64_t checkpoint_memory_taken(const checkpoint_memory *m);
 /* When the ranks have ended. NULL is allowed. */
 void checkpoint_memory_destroy(checkpoint_memory *m);
 
@@ -180,8 +182,16 @@ typedef struct checkpoint_options {
 
 typedef struct checkpoint checkpoint;
 
-/* Host memory of this rank with these options, all reserved at create. After zero_query_plan. */
-size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_options *options);
+/* How generations are saved: options.asynchronous, options.memory. */
+typedef enum checkpoint_way {
+    CHECKPOINT_WRITTEN = 0,
+    CHECKPOINT_ASIDE,
+    CHECKPOINT_COPIED
+} checkpoint_way;
+
+/* Host memory of this rank, all reserved at create; CHECKPOINT_COPIED: and its part of a
+   checkpoint_memory, which the first two saves take. After zero_query_plan. */
+size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkpoint_way way);
 
 /* After zero_build; `z` is borrowed until checkpoint_destroy. Removes what killed runs left half
    written, for a quarter of a second; what is left then, saves remove bit by bit. COLLECTIVE. On

@@ -60,6 +60,15 @@ void checkpoint_memory_destroy(checkpoint_memory *m) {
     (void)munmap(m, ck_memory_bytes(m->ranks));
 }
 
+uint64_t checkpoint_memory_taken(const checkpoint_memory *m) {
+    uint64_t taken = 0;
+    for (int i = 0; i < CK_SLOTS * (1 + m->ranks); i++) {
+        struct stat file;
+        if (fstat(m->file[i], &file) == 0) taken += (uint64_t)file.st_blocks * 512;
+    }
+    return taken;
+}
+
 int ck_memory_find(const checkpoint_memory *m, int64_t step) {
     int found = -1;
     for (int i = 0; i < CK_SLOTS; i++)

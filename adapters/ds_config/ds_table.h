@@ -649,7 +649,9 @@ static const ds_row ds_rows[] = {
     REFUSED("sparse_gradients", DS_BOOL, "false", "use false; gradients are dense"),
     REFUSED("eigenvalue", DS_ANY, "", "remove it"),
     REFUSED("sparse_attention", DS_ANY, "", "remove it; attention is dense"),
-    REFUSED("elasticity", DS_ANY, "", "remove it, and give train_batch_size"),
+    REFUSED("elasticity", DS_ANY, "",
+            "remove it, and give train_batch_size and the trainer's own flag -pe 1: ranks that are "
+            "left when others die go on with steps of as many tokens"),
     REFUSED("graph_harvesting", DS_BOOL, "false", "use false; the code is compiled already"),
     REFUSED("curriculum_learning", DS_ANY, "", USE_DATA),
     REFUSED("progressive_layer_drop", DS_ANY, "", USE_WHOLE),

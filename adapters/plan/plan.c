@@ -191,6 +191,18 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
                          run.seq_len);
 }
 
+/* What saves of a context take. Experts are never written aside. */
+static size_t plan_saves(const plan_case *c, const layout *l, const zero_ctx *z, int of_experts) {
+    const checkpoint_parts none = {NULL, NULL, NULL};
+    const checkpoint_parts parts = c->model->is_gpt2 ? layout_parts(l, 0) : none;
+    const int aside = c->aside && !of_experts;
+    size_t bytes = 0;
+    if (c->saves)
+        bytes += checkpoint_bytes(z, &parts, aside ? CHECKPOINT_ASIDE : CHECKPOINT_WRITTEN);
+    if (c->copies) bytes += checkpoint_bytes(z, &parts, CHECKPOINT_COPIED);
+    return bytes;
+}
+
 /* The tensors of one context: of all but experts, or of those that a rank has. */
 static zero_result plan_tensors(const plan_case *c, const layout *l, int of_experts, zero_ctx *z) {
     zero_tensor_desc table[EXPERTS_TENSORS];
@@ -208,9 +220,10 @@ static zero_result plan_settings(const plan_case *c, layout *l, zero_config *cfg
     return c->model->is_gpt2 ? layout_settings(l, &c->model->gpt2, cfg) : ZERO_OK;
 }
 
-/* The plugin's plan; `resolved` may be NULL. */
+/* The plugin's plan, to whose saves those of this context are added; `resolved` may be NULL. */
 static int plan_context(const plan_case *c, plan_place *at, int of_experts, const zero_config *cfg,
-                        zero_plan *plan, zero_config *resolved, char *sentence, size_t bytes) {
+                        zero_plan *plan, zero_config *resolved, size_t *saves, char *sentence,
+                        size_t bytes) {
     const int ranks = at->all.nranks / (of_experts ? c->sharers : 1);
     plan_world world = {ranks, at->all.shares};
     const int node = of_experts && c->node_size ? layout_same(&at->l, c->node_size) : c->node_size;
@@ -227,6 +240,8 @@ static int plan_context(const plan_case *c, plan_place *at, int of_experts, cons
     if (!r) r = layout_experts(&at->l, z, &c->model->gpt2, &own, comm.node_size, NULL);
     if (!r && c->model->is_gpt2) r = layout_order(&at->l, z, &c->model->gpt2, &own);
     if (!r) r = layout_plan(&at->l, z, plan);
+    if (!r) *saves += plan_saves(c, &at->l, z, of_experts);
+    if (!r && at->l.experts) *saves += plan_saves(c, &at->l, at->l.experts, 1);
     if (r) (void)sentence_fail(sentence, bytes, "%s", z ? zero_last_error(z) : "out of memory");
     zero_query_config(z, resolved);
     layout_destroy(&at->l, z);
@@ -237,11 +252,12 @@ static int plan_context(const plan_case *c, plan_place *at, int of_experts, cons
 
 /* Of all contexts together. */
 static int plan_query(const plan_case *c, plan_place *at, const zero_config *cfg, zero_plan *plan,
-                      zero_config *resolved, char *sentence, size_t bytes) {
+                      zero_config *resolved, size_t *saves, char *sentence, size_t bytes) {
     zero_plan more;
-    if (plan_context(c, at, 0, cfg, plan, resolved, sentence, bytes)) return 1;
+    *saves = 0;
+    if (plan_context(c, at, 0, cfg, plan, resolved, saves, sentence, bytes)) return 1;
     if (!c->model->is_gpt2 || !c->model->gpt2.moe.experts || at->l.mixed) return 0;
-    if (plan_context(c, at, 1, cfg, &more, NULL, sentence, bytes)) return 1;
+    if (plan_context(c, at, 1, cfg, &more, NULL, saves, sentence, bytes)) return 1;
     experts_add_plan(plan, &more);
     return 0;
 }
@@ -264,11 +280,12 @@ static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char 
                        size_t bytes) {
     zero_config cfg = c->zero;
     zero_plan here;
+    size_t saves;
     if (cfg.folder == NULL) cfg.folder = ".";
-    if (plan_query(c, at, &cfg, &a->zero, &a->resolved, sentence, bytes)) return 1;
+    if (plan_query(c, at, &cfg, &a->zero, &a->resolved, &a->saves, sentence, bytes)) return 1;
     cfg.optimizer_tier = cfg.gradient_tier = cfg.parameter_tier = ZERO_DEVICE;
     cfg.delay_from = 0;
-    if (plan_query(c, at, &cfg, &here, NULL, sentence, bytes)) return 1;
+    if (plan_query(c, at, &cfg, &here, NULL, &saves, sentence, bytes)) return 1;
     if (plan_activations(c, &at->l, a, sentence, bytes)) return 1;
     const zero_plan *p = &a->zero;
     a->rank = at->l.rank;
@@ -278,8 +295,8 @@ static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char 
     a->zero.sent_bytes += a->exchanged;
     a->state_bytes = here.optimizer_bytes;
     a->device_bytes = (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes
-                      + p->buffer_bytes + a->activations;
-    a->host_bytes = (uint64_t)p->host_bytes + (c->on_gpus ? a->away : 0);
+                      + p->buffer_bytes + a->activations + (c->on_gpus ? 0 : a->saves);
+    a->host_bytes = (uint64_t)p->host_bytes + (c->on_gpus ? a->away + a->saves : 0);
     a->file_bytes = (uint64_t)p->file_bytes + (c->on_gpus ? 0 : a->away);
     return 0;
 }

@@ -63,6 +63,9 @@ typedef struct plan_case {
     int node_size;    /* as in zero_comm */
     int on_gpus;      /* 0: CPUs */
     int one_machine;  /* CPU: ranks see each other's memory, as those of -pn do */
+    int saves;        /* 1: there are checkpoints: */
+    int aside;        /* 1: written aside */
+    int copies;       /* 1: and copies in memory that outlives ranks */
 } plan_case;
 
 /* Bytes of one rank: the first of its stage (its others are alike, but for what the last ones pad,
@@ -76,6 +79,7 @@ typedef struct plan_answer {
     uint64_t exchanged;   /* of zero.sent_bytes: to ranks that share experts, and back */
     uint64_t among;       /* beside zero.sent_bytes: among parts of layers, and between stages */
     size_t away;          /* inputs of blocks, kept in the host's memory (GPU) or in a file */
+    size_t saves;         /* checkpoints and copies, in the host's memory */
     uint64_t device_bytes, host_bytes, file_bytes; /* all that a rank takes, by where it lies */
 } plan_answer;
 

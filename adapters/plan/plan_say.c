@@ -66,6 +66,9 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     c->node_size = o->node_size;
     c->on_gpus = r->on_gpus;
     c->one_machine = o->per_node == 0 || o->per_node >= r->ranks;
+    c->saves = o->save_every > 0 || o->resume;
+    c->aside = o->save_aside;
+    c->copies = c->saves && o->copies;
     return 0;
 }
 
@@ -153,6 +156,9 @@ static void plan_say_row(const plan_request *r, const plan_case *c, const plan_a
                c->zero.stage < 3         ? ", once a step"
                : c->zero.micro_steps > 1 ? ", in every micro-step"
                                          : ", forward and backward");
+    if (a->saves)
+        printf("      of %s    for checkpoints%s %.4g\n", r->on_gpus ? "host" : "device",
+               c->copies ? " and copies in memory" : "", (double)a->saves / plan_gib);
     if (p->near_bytes || p->replica_bytes)
         printf("      of sent    to near ranks %.4g, to replicas %.4g; second shards %.4g\n",
                (double)p->near_bytes / plan_gib, (double)p->replica_bytes / plan_gib,
@@ -186,13 +192,13 @@ static void plan_to_csv(const plan_request *r, const plan_case *c, const plan_an
                         const char *tiers, void *to) {
     const zero_plan *p = &a->zero;
     fprintf((FILE *)to,
-            "%d,%s,%d,%d,%zu,%zu,%zu,%zu,%zu,%llu,%llu,%llu,%zu,%zu,%zu,%zu,%zu,%d,%d,%llu\n",
+            "%d,%s,%d,%d,%zu,%zu,%zu,%zu,%zu,%llu,%llu,%llu,%zu,%zu,%zu,%zu,%zu,%d,%d,%llu,%zu\n",
             c->zero.stage, tiers, r->ranks, c->run.batch, p->param_bytes, p->grad_bytes,
             p->optimizer_bytes, p->buffer_bytes, a->activations,
             (unsigned long long)a->device_bytes, (unsigned long long)a->host_bytes,
             (unsigned long long)a->file_bytes, p->formula_bytes, p->sent_bytes,
             p->formula_sent_bytes, p->file_read_bytes, p->file_written_bytes,
-            plan_fits(a, &r->most), a->rank, (unsigned long long)a->among);
+            plan_fits(a, &r->most), a->rank, (unsigned long long)a->among, a->saves);
 }
 
 /* The stages of -z, or all; a stage that cannot have the tiers that were typed is left out where
@@ -232,7 +238,7 @@ static int plan_write_csv(const plan_request *r, char *sentence, size_t bytes) {
                     "optimizer_bytes,buffer_bytes,activation_bytes,device_bytes,"
                     "host_bytes,file_bytes,formula_bytes,sent_bytes,"
                     "formula_sent_bytes,file_read_bytes,file_written_bytes,fits,rank,"
-                    "among_bytes\n",
+                    "among_bytes,save_bytes\n",
                     csv);
     int failed = csv == NULL || plan_each_row(r, plan_to_csv, csv, sentence, bytes);
     if (csv != NULL && fclose(csv) != 0) failed = 1;

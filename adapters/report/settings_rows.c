@@ -95,6 +95,8 @@ void plan_table(report *r, const plan_view *v) {
     report_mib(r, "activations", v->activations, "");
     if (v->keeps_away) report_mib(r, "  kept away", v->away, v->away_where);
     if (v->saves > 0) report_mib(r, "checkpoints", v->saves, " of the host");
+    if (v->copies > 0)
+        report_mib(r, "  copies in memory", v->copies, ", two, of which one is whole at any time");
     report_mib(r, "sent per step", v->plan->sent_bytes, "");
     report_mib(r, "  by the formula", v->plan->formula_sent_bytes, "");
     if (v->plan->gather_bytes)

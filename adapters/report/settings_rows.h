@@ -36,9 +36,10 @@ void settings_rows(report *r, const settings *s);
 typedef struct plan_view {
     int stage;
     const zero_plan *plan;
-    const zero_config *config;              /* as resolved */
-    int keeps_away;                         /* GPT2_RECOMPUTE_AWAY */
-    size_t activations, away, saves, parts; /* parts: bytes that are sent among parts of a model */
+    const zero_config *config; /* as resolved */
+    int keeps_away;            /* GPT2_RECOMPUTE_AWAY */
+    size_t activations, away, saves;
+    size_t copies, parts; /* of saves; bytes that are sent among parts of a model */
     const char *away_where;
     int host_is_device;
 } plan_view;

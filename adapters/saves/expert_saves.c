@@ -23,11 +23,10 @@ static checkpoint_options own_options(expert_saves *x, const layout *l, const gp
     return own;
 }
 
-size_t expert_saves_bytes(const layout *l, const gpt2_config *model, const checkpoint_options *o) {
-    expert_saves x;
+size_t expert_saves_bytes(const layout *l, checkpoint_way way) {
+    const checkpoint_parts parts = layout_parts(l, 1);
     if (!l->experts) return 0;
-    const checkpoint_options own = own_options(&x, l, model, o);
-    return checkpoint_bytes(l->experts, &own);
+    return checkpoint_bytes(l->experts, &parts, way == CHECKPOINT_ASIDE ? CHECKPOINT_WRITTEN : way);
 }
 
 checkpoint_result expert_saves_open(expert_saves *x, const layout *l, const gpt2_config *model,

@@ -24,8 +24,8 @@ typedef struct expert_saves {
     char folder[1100];
 } expert_saves;
 
-/* Options: those of the rest. */
-size_t expert_saves_bytes(const layout *l, const gpt2_config *model, const checkpoint_options *o);
+/* Way, options: those of the rest. */
+size_t expert_saves_bytes(const layout *l, checkpoint_way way);
 checkpoint_result expert_saves_open(expert_saves *x, const layout *l, const gpt2_config *model,
                                     const checkpoint_options *o);
 checkpoint_result expert_saves_save(expert_saves *x, int64_t step);

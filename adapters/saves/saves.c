@@ -61,11 +61,20 @@ void saves_plan(saves *s, const saves_run *run) {
     memset(s, 0, sizeof *s);
     s->run = *run;
     s->saved = s->durable = -1;
+    const checkpoint_parts parts = layout_parts(run->groups, 0);
     for (int i = 0; i < places_of(run->opt); i++) {
-        const checkpoint_options rest = options_of(s, i, 0), experts = options_of(s, i, 1);
-        s->bytes +=
-            checkpoint_bytes(run->z, &rest) + expert_saves_bytes(run->groups, run->model, &experts);
+        const checkpoint_way way = i == SAVES_IN_MEMORY   ? CHECKPOINT_COPIED
+                                   : run->opt->save_aside ? CHECKPOINT_ASIDE
+                                                          : CHECKPOINT_WRITTEN;
+        const size_t bytes =
+            checkpoint_bytes(run->z, &parts, way) + expert_saves_bytes(run->groups, way);
+        s->bytes += bytes;
+        if (i == SAVES_IN_MEMORY) s->copies = bytes;
     }
+    for (int i = 0; i < 2; i++)
+        if (run->memory[i])
+            s->taken += (size_t)checkpoint_memory_taken(run->memory[i]) / (size_t)run->l->nranks;
+    if (s->taken > s->copies) s->taken = s->copies; /* the mean of unequal stages of a pipeline */
 }
 
 /* `last`: no other save will make good for it. */

@@ -63,7 +63,9 @@ enum { SAVES_ON_DISK = 0, SAVES_IN_MEMORY, SAVES_PLACES };
 /* All zeros: nothing is saved. */
 typedef struct saves {
     saves_run run;
-    size_t bytes; /* of the host's memory, for all places of this rank */
+    size_t bytes;  /* of the host's memory, for all places of this rank */
+    size_t copies; /* of them, of copies in memory */
+    size_t taken;  /* and of these, by ranks that have died: their copies are there */
     saves_place place[SAVES_PLACES];
     saves_place *from; /* what was loaded; NULL: nothing */
     int same_products; /* what was loaded went by the same products */
