@@ -1,6 +1,6 @@
-/* bench_ops.c [char4|char6|d12...] [f32|bf16] - the operations of a training step one by one, on
-   one thread: how long they take in a step, the share of all, and the share of what their limit
-   allows. Limits: of products and attention their operations at the rate of the best product
+/* bench_ops.c [char4|char6|d12|d12-long...] [f32|bf16] - the operations of a training step one by
+   one, on one thread: how long they take in a step, the share of all, and the share of what their
+   limit allows. Limits: of products and attention their operations at the rate of the best product
    measured here; of the others a plain loop with the same reads and writes on arrays of the same
    size, in turns with them. One rank; a step of 2 ranks has its collectives besides, and half the
    update from stage 1 on. */
@@ -17,8 +17,10 @@ typedef struct bench_model {
     const char *name, *descriptor;
     size_t B, T;
 } bench_model;
-static const bench_model bench_models[] = {
-    {"char4", "char:4x128x4", 12, 64}, {"char6", "char:6x384x6", 8, 256}, {"d12", "d12", 4, 64}};
+static const bench_model bench_models[] = {{"char4", "char:4x128x4", 12, 64},
+                                           {"char6", "char:6x384x6", 8, 256},
+                                           {"d12", "d12", 4, 64},
+                                           {"d12-long", "d12", 1, 1024}};
 
 /* Sizes, and memory that all operations share: (R, 4C) each, or the classifier's. */
 typedef struct bench {
@@ -136,7 +138,7 @@ typedef struct bench_time {
     double run, limit; /* seconds of a call, the least of all rounds */
 } bench_time;
 
-enum { ROWS = 18, ROUNDS = 7 };
+enum { MODELS = sizeof bench_models / sizeof *bench_models, ROWS = 18, ROUNDS = 7 };
 
 static float *floats(size_t n) {
     float *p = NULL;
@@ -301,8 +303,9 @@ static void bench_one(const bench_model *m, zero_type type) {
         if (r[i].work > 0 && r[i].work * r[i].calls / (t[i].run * r[i].calls) > rate)
             rate = r[i].work / t[i].run;
     }
-    printf("%s in %s, %s; the best product at %.1f GFLOP/s\n", m->name,
-           type == ZERO_F32 ? "f32" : "bf16", ops_product_path(s.o), rate * 1e-9);
+    printf("%s in %s, %s; attention: %s; the best product at %.1f GFLOP/s\n", m->name,
+           type == ZERO_F32 ? "f32" : "bf16", ops_product_path(s.o), ops_attention_path(s.o),
+           rate * 1e-9);
     for (int i = 0; i < n; i++) {
         const double limit = r[i].work > 0 ? r[i].work / rate : t[i].limit;
         printf("  %-24s %8.2f ms a step  %5.1f %% of all  %5.1f %% of its limit (%s)\n", r[i].name,
@@ -326,7 +329,7 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[i], "bf16")) type = ZERO_BF16;
     for (int i = 1; i < argc; i++) {
         int known = !strcmp(argv[i], "bf16") || !strcmp(argv[i], "f32");
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < MODELS; k++)
             if (!strcmp(argv[i], bench_models[k].name)) {
                 bench_one(&bench_models[k], type);
                 known = said = 1;
@@ -335,6 +338,6 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_ops: %s is no model or type\n", argv[i]);
         return 2;
     }
-    for (int k = 0; k < 3 && !said; k++) bench_one(&bench_models[k], type);
+    for (int k = 0; k < MODELS && !said; k++) bench_one(&bench_models[k], type);
     return 0;
 }

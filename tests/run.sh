@@ -36,6 +36,8 @@ memory 120 beside $B/test_memory
 products 60 beside $B/test_products
 products-trainer 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_products.sh $B
 gpt2-ops 120 beside $B/test_gpt2_ops
+gpt2-attention-vectors 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $B/test_gpt2_ops attention
+gpt2-attention-f32 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE $B/test_gpt2_ops attention
 gpt2 120 beside $B/test_gpt2
 gpt2-tiles 120 beside $B/test_gpt2_tiles
 gpt2-pipeline 120 beside $B/test_gpt2_pipeline

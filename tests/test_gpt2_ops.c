@@ -5,6 +5,8 @@
    Shapes are no multiples of anything, and cross the bounds of vectors, tiles and blocks. Then
    accuracy of the elementary functions, determinism, values that are not finite, and errors.
 
+   `test_gpt2_ops attention`: bf16 attention alone.
+
    With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation, where what
    cuBLASLt fuses is also refused, kind by kind. Device memory goes through ops.h alone. */
 #include "harness.h"
@@ -211,7 +213,7 @@ static void finish(op_case *c, int inputs, const char *const *names) {
 
 /* ---- the operations ------------------------------------------------------------------------- */
 
-static uint64_t embed_bits; /* of the gradients of all calls */
+static uint64_t bits_of_all; /* of what threads do not change: embeddings' gradients, attention */
 
 static uint64_t hash(uint64_t bits, const float *from, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -250,7 +252,7 @@ static void test_embed(size_t B, size_t T, size_t C, size_t V) {
     ops_embed_backward(ops, c.in[0].grad, c.in[1].grad, c.weight.f, tokens, R, T, C);
     for (int k = 0; k < 2; k++) {
         fetch(&c.in[k]);
-        embed_bits = hash(embed_bits, c.in[k].g, c.in[k].n);
+        bits_of_all = hash(bits_of_all, c.in[k].g, c.in[k].n);
     }
     finish(&c, 2, names);
     ops_free(tokens);
@@ -434,8 +436,13 @@ static void attention_reference(op_case *c) {
     free(qkv);
 }
 
+static int rounds_probabilities(void) {
+    const char *path = ops_attention_path(ops);
+    return strstr(path, "cuDNN") || strstr(path, "bf16");
+}
+
 /* Backward takes a sum over the rounded output; its error meets keys and values of up to 2.5. cuDNN
-   also rounds probabilities before it multiplies by them. */
+   and products of bf16 also round probabilities before they multiply by them. */
 static void test_attention(size_t B, size_t T, size_t NH, size_t H) {
     static const char *const names[] = {"qkv", "bias"};
     const size_t R = B * T, C = NH * H;
@@ -454,11 +461,15 @@ static void test_attention(size_t B, size_t T, size_t NH, size_t H) {
                  make(R * C, 1),
                  attention_reference,
                  T == 1 ? 8.0 : 4.0,
-                 strstr(ops_attention_path(ops), "cuDNN") ? 1.0 : 0.0};
+                 rounds_probabilities() ? 1.0 : 0.0};
     array lse = make_floats(R * NH);
     ops_attention(ops, c.out.f, floats(&lse), c.in[0].f, c.in[1].f, &shape);
     ops_attention_backward(ops, c.in[0].grad, c.weight.f, c.out.f, floats(&lse), c.in[0].f,
                            c.in[1].f, &shape);
+    fetch(&c.out);
+    fetch(&c.in[0]);
+    if (!ON_GPU) /* there are several ways, tested one behind the other */
+        bits_of_all = hash(hash(bits_of_all, c.out.v, c.out.n), c.in[0].g, c.in[0].n);
     ops_bias_backward(ops, c.in[1].grad, c.in[0].grad, R, 3 * C);
     finish(&c, 2, names);
     drop(lse);
@@ -660,6 +671,16 @@ static void test_held_sums(void) {
     drop(out);
 }
 
+static void test_attentions(void) {
+    test_attention(1, 1, 1, 1);
+    test_attention(2, 37, 3, 5);
+    test_attention(1, 64, 2, 32);
+    test_attention(2, 65, 1, 16);
+    test_attention(1, 100, 2, 33);
+    test_attention(1, 40, 1, 80);
+    test_attention(1, 200, 1, 64);
+}
+
 static void test_all_operations(void) {
     test_embed(3, 7, 5, 5);
     test_embed(4, 33, 129, 5);
@@ -693,12 +714,7 @@ static void test_all_operations(void) {
     test_gelu_linear(37, 96, 24);
     test_residual(3, 5, 7);
     test_residual(40, 48, 16);
-    test_attention(1, 1, 1, 1);
-    test_attention(2, 37, 3, 5);
-    test_attention(1, 64, 2, 32);
-    test_attention(2, 65, 1, 16);
-    test_attention(1, 100, 2, 33);
-    test_attention(1, 200, 1, 64);
+    test_attentions();
     test_cross_entropy(1, 1, 128);
     test_cross_entropy(9, 65, 128);
     test_cross_entropy(5, 301, 384);
@@ -932,11 +948,12 @@ static void with_type(zero_type t, zero_type grad, int threads, uint64_t *bits) 
     type = t;
     grad_type = grad;
     seed.state = 1;
-    embed_bits = 0;
+    bits_of_all = 0;
     ops = make_ops(0, 1, 0, 1);
     test_all_operations();
-    test_check(!*bits || *bits == embed_bits, "embeddings: other bits with %d threads", threads);
-    *bits = embed_bits;
+    test_check(!*bits || *bits == bits_of_all, "embeddings, attention: other bits with %d threads",
+               threads);
+    *bits = bits_of_all;
     test_determinism();
     if (t == ZERO_F32) {
         test_exponential();
@@ -1007,8 +1024,30 @@ static void test_nothing_left(void) {
 }
 #endif
 
-int main(void) {
+/* Of a bf16 run, where ONEDNN_MAX_CPU_ISA chooses the way. */
+static int test_attention_alone(void) {
+    uint64_t bits = 0;
+    type = grad_type = ZERO_BF16;
+    for (int threads = 1; threads <= 3; threads += 2) {
+#ifdef _OPENMP
+        omp_set_num_threads(threads);
+#endif
+        seed.state = 1;
+        bits_of_all = 0;
+        ops = make_ops(0, 1, 0, 1);
+        test_attentions();
+        test_check(!bits || bits == bits_of_all, "attention: other bits with %d threads", threads);
+        bits = bits_of_all;
+        test_determinism();
+        if (threads == 1) printf("attention: %s\n", ops_attention_path(ops));
+        ops_destroy(ops);
+    }
+    return test_summary();
+}
+
+int main(int argc, char **argv) {
     static uint64_t bits[ZERO_TYPES][2];
+    if (argc > 1 && !strcmp(argv[1], "attention")) return test_attention_alone();
     for (int threads = 1; threads <= (ON_GPU ? 1 : 3); threads += 2) {
 #ifdef _OPENMP
         omp_set_num_threads(threads);

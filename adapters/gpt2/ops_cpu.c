@@ -1,5 +1,6 @@
 /* ops_cpu.c - ops.h on the CPU. Matrix products are products.c's in f32 and oneDNN's (2.6 or 3.x)
-   in 16 bits, the rest is here.
+   in 16 bits, attention of bf16 runs is attention_bf16.h's where the processor can, the rest is
+   here.
 
    Build: cc -std=c11 -O3 -march=native -ffp-contract=off -fno-math-errno -fopenmp -c ops_cpu.c
 
@@ -132,6 +133,8 @@ enum {
     ROOMS = 4                /* rows in f32 that a thread holds at once */
 };
 
+typedef struct attention_way attention_way;
+
 struct ops_ctx {
     ops_limits limits;
     zero_type type, grad_type;
@@ -148,6 +151,7 @@ struct ops_ctx {
     float *blocks;                 /* block_converted's, if they are not */
     const products_choice *chosen; /* borrowed; NULL: the table */
     char path[96];                 /* ops_product_path */
+    const attention_way *attends;
     zero_result status;
     char sentence[256];
 };
@@ -188,23 +192,25 @@ static float *take(float **at, size_t floats) {
 }
 
 /* Cuts a thread's scratch memory for heads of T, H. */
-static void cut_head_work(head_work *w, float *memory, size_t T, size_t H) {
+static head_work cut_head_work(float *memory, size_t T, size_t H) {
+    head_work w;
     float *at = memory;
     const size_t t = round_up(T, PAD), th = t * round_up(H, PAD);
-    w->q = take(&at, th);
-    w->k = take(&at, th);
-    w->v = take(&at, th);
-    w->dout = take(&at, th);
-    w->kt = take(&at, th);
-    w->vt = take(&at, th);
-    w->dk = take(&at, th);
-    w->dv = take(&at, th);
-    w->p = take(&at, QUERIES * t);
-    w->dp = take(&at, QUERIES * t);
-    w->tile = take(&at, TILE_M * round_up(H, PAD));
-    w->none = take(&at, round_up(H, PAD));
-    w->lse = take(&at, t);
-    w->delta = take(&at, t);
+    w.q = take(&at, th);
+    w.k = take(&at, th);
+    w.v = take(&at, th);
+    w.dout = take(&at, th);
+    w.kt = take(&at, th);
+    w.vt = take(&at, th);
+    w.dk = take(&at, th);
+    w.dv = take(&at, th);
+    w.p = take(&at, QUERIES * t);
+    w.dp = take(&at, QUERIES * t);
+    w.tile = take(&at, TILE_M * round_up(H, PAD));
+    w.none = take(&at, round_up(H, PAD));
+    w.lse = take(&at, t);
+    w.delta = take(&at, t);
+    return w;
 }
 
 /* The parts of a thread's scratch memory; see ops_ctx. The sum is as in cut_head_work. */
@@ -244,6 +250,7 @@ size_t ops_scratch_bytes(const ops_limits *limits, zero_type type) {
 }
 
 static int open_products(ops_ctx *o);
+static const attention_way *choose_attention(zero_type type);
 
 zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings *settings,
                        char *why) {
@@ -254,6 +261,7 @@ zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings
     made->limits = *limits;
     made->type = settings->type;
     made->grad_type = settings->grad_type;
+    made->attends = choose_attention(made->type);
     lay_out(made);
     made->scratch = (float *)ops_alloc(made->thread_floats * made->threads * sizeof(float));
     made->vectors = (float *)ops_alloc(vector_bytes(made));
@@ -279,11 +287,6 @@ void ops_destroy(ops_ctx *o) {
 }
 
 const char *ops_product_path(const ops_ctx *o) { return o->path; }
-
-const char *ops_attention_path(const ops_ctx *o) {
-    (void)o;
-    return "own tiles, f32";
-}
 
 /* Fewer rows would pass over wte and its gradient more often than the products are worth. */
 size_t ops_logits_budget(void) { return (size_t)32 << 20; }
@@ -1025,6 +1028,7 @@ typedef struct head_shape {
     size_t tp, hp; /* T', H' */
     size_t C;      /* channels of all heads */
     zero_type type;
+    int tiles; /* products of bf16 are AMX's */
 } head_shape;
 
 /* Element i of x. */
@@ -1135,9 +1139,10 @@ static void pack_qkv(const head_work *w, const head_shape *s, const void *qkv, c
 }
 
 /* The forward of one head: out (T, H) with rows C apart, lse (T). qkv points at q of token 0. */
-static void head_forward(const head_work *w, const head_shape *s, void *out, float *lse,
-                         const void *qkv, const float *bias) {
+static void head_forward(float *memory, const head_shape *s, void *out, float *lse, const void *qkv,
+                         const float *bias) {
     const size_t C = s->C;
+    const head_work cut = cut_head_work(memory, s->T, s->H), *w = &cut;
     pack_qkv(w, s, qkv, bias);
     pack_panels(w->kt, w->k, s);
     for (size_t i0 = 0; i0 < s->T; i0 += QUERIES) {
@@ -1227,8 +1232,9 @@ static void pack_rows(const head_work *w, const head_shape *s, const float *lse,
 }
 
 /* The backward of one head: dqkv like qkv in head_forward. */
-static void head_backward(const head_work *w, const head_shape *s, void *dqkv, const void *dout,
+static void head_backward(float *memory, const head_shape *s, void *dqkv, const void *dout,
                           const void *out, const float *lse, const void *qkv, const float *bias) {
+    const head_work cut = cut_head_work(memory, s->T, s->H), *w = &cut;
     pack_qkv(w, s, qkv, bias);
     memset(w->none, 0, s->hp * sizeof(float));
     pack(w->dout, dout, s->C, w->none, 1.0f, s);
@@ -1242,9 +1248,41 @@ static void head_backward(const head_work *w, const head_shape *s, void *dqkv, c
     unpack(dqkv, 2 * s->C, w->dv, 1.0f, s->T, s);
 }
 
+#include "attention_bf16.h"
+
+/* A bf16 run takes the first row that the processor and oneDNN's settings allow, others the last.
+ */
+struct attention_way {
+    const char *name;
+    unsigned isa; /* what oneDNN may use, which has asked the kernel for AMX */
+    int tiles;
+    void (*forward)(float *memory, const head_shape *s, void *out, float *lse, const void *qkv,
+                    const float *bias);
+    void (*backward)(float *memory, const head_shape *s, void *dqkv, const void *dout,
+                     const void *out, const float *lse, const void *qkv, const float *bias);
+};
+static const attention_way attention_ways[] = {
+#ifdef WITH_TILES
+    {"own tiles, bf16 by AMX", dnnl_cpu_isa_avx512_core_amx, 1, bf16_forward, bf16_backward},
+#endif
+#ifdef WITH_BF16
+    {"own tiles, bf16", dnnl_cpu_isa_avx512_core_bf16, 0, bf16_forward, bf16_backward},
+#endif
+    {"own tiles, f32", 0, 0, head_forward, head_backward}};
+
+static const attention_way *choose_attention(zero_type type) {
+    const unsigned has = type == ZERO_BF16 ? (unsigned)dnnl_get_effective_cpu_isa() : 0;
+    const attention_way *way = attention_ways;
+    while ((has & way->isa) != way->isa) way++;
+    return way;
+}
+
+const char *ops_attention_path(const ops_ctx *o) { return o->attends->name; }
+
 static head_shape head_shape_of(const ops_ctx *o, const ops_heads *shape) {
     head_shape s;
     s.type = o->type;
+    s.tiles = o->attends->tiles;
     s.T = shape->seq_len;
     s.H = shape->head_size;
     s.tp = round_up(s.T, PAD);
@@ -1270,10 +1308,9 @@ void ops_attention(ops_ctx *o, void *out, float *lse, const void *qkv, const voi
     ROWS(o)
     for (size_t i = 0; i < shape->batch * shape->heads; i++) {
         const size_t row = i / shape->heads * s.T, column = i % shape->heads * s.H;
-        head_work w;
-        cut_head_work(&w, o->scratch + this_thread() * o->thread_floats, s.T, s.H);
-        head_forward(&w, &s, (char *)element(out, s.type, row * s.C + column), lse + i * s.T,
-                     element(qkv, s.type, row * 3 * s.C + column), b + column);
+        o->attends->forward(o->scratch + this_thread() * o->thread_floats, &s,
+                            (char *)element(out, s.type, row * s.C + column), lse + i * s.T,
+                            element(qkv, s.type, row * 3 * s.C + column), b + column);
     }
 }
 
@@ -1287,11 +1324,10 @@ void ops_attention_backward(ops_ctx *o, void *dqkv, const void *dout, const void
     for (size_t i = 0; i < shape->batch * shape->heads; i++) {
         const size_t row = i / shape->heads * s.T, column = i % shape->heads * s.H;
         const size_t at = row * s.C + column, wide = row * 3 * s.C + column;
-        head_work w;
-        cut_head_work(&w, o->scratch + this_thread() * o->thread_floats, s.T, s.H);
-        head_backward(&w, &s, (char *)element(dqkv, s.type, wide), element(dout, s.type, at),
-                      element(out, s.type, at), lse + i * s.T, element(qkv, s.type, wide),
-                      b + column);
+        o->attends->backward(o->scratch + this_thread() * o->thread_floats, &s,
+                             (char *)element(dqkv, s.type, wide), element(dout, s.type, at),
+                             element(out, s.type, at), lse + i * s.T, element(qkv, s.type, wide),
+                             b + column);
     }
 }
 
