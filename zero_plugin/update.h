@@ -9,6 +9,7 @@
 
 #define ZP_STATES       2
 #define ZP_UPDATE_BLOCK ((size_t)512) /* elements whose 16-bit values are held in f32 */
+#define ZP_UPDATE_PIECE ((size_t)64)  /* elements that are asked for at once: zp_update_ahead */
 
 /* A tensor's part of what is updated at once: elements from the arrays' begin on. */
 typedef struct zp_span {
@@ -129,6 +130,11 @@ static void zp_update_close(const zp_update *u, size_t at, size_t n, const float
     else
         zp_narrow(to, u->type, p, n);
 }
+/* What is updated 2 KiB later comes to the cache meanwhile: a root and a division take a core
+   longer than it looks ahead by itself, so that it would wait for memory in between. */
+ZP_INLINE void zp_update_ahead(const float *x) {
+    __builtin_prefetch((const void *)((uintptr_t)x + 2048), 1, 2);
+}
 /* Elements [at, at + n) of u, which lie in one span. Inlined where `states`, `does` and `body` are
    constants, so that the loop has no call and no branch. */
 ZP_INLINE void zp_update_block(const zp_update *all, size_t at, size_t n, int states, int does,
@@ -138,9 +144,18 @@ ZP_INLINE void zp_update_block(const zp_update *all, size_t at, size_t n, int st
     const float *g = zp_view(u.g, u.grad_type, at, n, gradients);
     float *p = u.master ? u.master + at : (float *)(uintptr_t)zp_view(u.p, u.type, at, n, weights);
     float *s1 = u.state[0] + at, *s2 = (does & ZP_DEALS ? u.dealt : u.state[states > 1]) + at;
-    ZP_SIMD
-    for (size_t i = 0; i < n; i++)
-        body(&u, &p[i], (float)((double)g[i] * u.factor), &s1[i], &s2[i]);
+    for (size_t i = 0, end; i < n; i = end) {
+        end = zp_min(i + ZP_UPDATE_PIECE, n);
+        for (size_t k = i; k < end; k += 16) {
+            zp_update_ahead(p + k);
+            zp_update_ahead(g + k);
+            zp_update_ahead(s1 + k);
+            zp_update_ahead(s2 + k);
+        }
+        ZP_SIMD
+        for (size_t k = i; k < end; k++)
+            body(&u, &p[k], (float)((double)g[k] * u.factor), &s1[k], &s2[k]);
+    }
     if (!(does & ZP_KEEPS)) zp_update_close(all, at, n, p);
 }
 /* The same in pieces of one layer, and of matrices by their own body. */

@@ -105,7 +105,20 @@ static inline vec vec_zip_high(vec a, vec b) {
     return v;
 }
 #endif
-enum { TILE_N = 2 * LANES, PAD = 32, QUERIES = 64 /* queries whose scores are held at once */ };
+enum {
+    TILE_N = 2 * LANES,
+    PAD = 32,
+    QUERIES = 64, /* queries whose scores are held at once */
+    GAP = 16      /* between rows of scores: rows a power of two apart share few sets of a cache */
+};
+
+/* GCC halves the vectors of its own making on processors that were slower with all of them. */
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("prefer-vector-width=512")
+#endif
+
+/* Before a loop over an array that is to be in registers. */
+#define UNROLLED _Pragma("GCC unroll 16")
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
@@ -119,7 +132,7 @@ typedef struct head_work {
     float *q, *k, *v, *dout; /* (T', H'); q times 1 / sqrt(head size) */
     float *kt, *vt;          /* (T' / TILE_N, H', TILE_N) */
     float *dk, *dv;          /* (T', H') */
-    float *p, *dp;           /* (QUERIES, T'): scores, then probabilities; and their gradients */
+    float *p, *dp;           /* (QUERIES, T' + GAP): scores, then probabilities; their gradients */
     float *tile;             /* (TILE_M, H') */
     float *none;             /* (H') zeros */
     float *lse, *delta;      /* (T') */
@@ -204,8 +217,8 @@ static head_work cut_head_work(float *memory, size_t T, size_t H) {
     w.vt = take(&at, th);
     w.dk = take(&at, th);
     w.dv = take(&at, th);
-    w.p = take(&at, QUERIES * t);
-    w.dp = take(&at, QUERIES * t);
+    w.p = take(&at, QUERIES * (t + GAP));
+    w.dp = take(&at, QUERIES * (t + GAP));
     w.tile = take(&at, TILE_M * round_up(H, PAD));
     w.none = take(&at, round_up(H, PAD));
     w.lse = take(&at, t);
@@ -219,7 +232,7 @@ static void lay_out(ops_ctx *o) {
     const size_t vocab = round_up(o->limits.vocab, PAD);
     o->threads = thread_count();
     o->room = round_up(o->limits.width, PAD);
-    o->sums_at = 8 * t * h + 2 * QUERIES * t + (TILE_M + 1) * h + 2 * t;
+    o->sums_at = 8 * t * h + 2 * QUERIES * (t + GAP) + (TILE_M + 1) * h + 2 * t;
     o->rooms_at = o->sums_at + o->room;
     o->thread_floats = o->rooms_at;
     if (o->type == ZERO_F32) return;
@@ -995,37 +1008,55 @@ void ops_gelu_backward(ops_ctx *o, void *d, void *dbias, void *out, const void *
 
 /* ---- attention ----------------------------------------------------------------------------- */
 
-/* c (TILE_M, TILE_N) = a (TILE_M, n) b (n, TILE_N), or += . Element (i, k) of a is a[i am + k ak].
-   Every element of c is one chain of fused multiply-adds in the order of k. Three rows of a share a
-   pointer: more would not fit the registers. */
-static inline void tile_product(float *c, size_t ldc, const float *a, size_t am, size_t ak,
-                                const float *b, size_t ldb, size_t n, int add) {
+/* c (TILE_M, columns) = a (TILE_M, n) b (n, columns), or += . Element (i, k) of a is
+   a[i am + k ak]; columns are TILE_N, or LANES where the constant `vectors` is 1. Every element of
+   c is one chain of fused multiply-adds in the order of k. Three rows of a share a pointer: more
+   would not fit the registers. */
+static inline __attribute__((always_inline)) void tile_columns(float *c, size_t ldc, const float *a,
+                                                               size_t am, size_t ak, const float *b,
+                                                               size_t ldb, size_t n, int add,
+                                                               int vectors) {
     const float *rows[(TILE_M + 2) / 3];
     vec sum[TILE_M][2];
+    UNROLLED
     for (size_t i = 0; i < TILE_M; i += 3) rows[i / 3] = a + i * am;
+    UNROLLED
     for (size_t i = 0; i < TILE_M; i++) {
         sum[i][0] = add ? vec_load(c + i * ldc) : vec_set(0.0f);
-        sum[i][1] = add ? vec_load(c + i * ldc + LANES) : vec_set(0.0f);
+        if (vectors > 1) sum[i][1] = add ? vec_load(c + i * ldc + LANES) : vec_set(0.0f);
     }
     for (size_t k = 0; k < n; k++, b += ldb) {
-        const vec b0 = vec_load(b), b1 = vec_load(b + LANES);
+        const vec b0 = vec_load(b), b1 = vectors > 1 ? vec_load(b + LANES) : b0;
+        UNROLLED
         for (size_t i = 0; i < TILE_M; i++) {
             const vec x = vec_set(rows[i / 3][i % 3 * am]);
             sum[i][0] = vec_fma(x, b0, sum[i][0]);
-            sum[i][1] = vec_fma(x, b1, sum[i][1]);
+            if (vectors > 1) sum[i][1] = vec_fma(x, b1, sum[i][1]);
         }
+        UNROLLED
         for (size_t i = 0; i < TILE_M; i += 3) rows[i / 3] += ak;
     }
+    UNROLLED
     for (size_t i = 0; i < TILE_M; i++) {
         vec_store(c + i * ldc, sum[i][0]);
-        vec_store(c + i * ldc + LANES, sum[i][1]);
+        if (vectors > 1) vec_store(c + i * ldc + LANES, sum[i][1]);
     }
+}
+
+static __attribute__((noinline)) void tile_product(float *c, size_t ldc, const float *a, size_t am,
+                                                   size_t ak, const float *b, size_t ldb, size_t n,
+                                                   int add) {
+    if (add)
+        tile_columns(c, ldc, a, am, ak, b, ldb, n, 1, 2);
+    else
+        tile_columns(c, ldc, a, am, ak, b, ldb, n, 0, 2);
 }
 
 /* What one call works on: sequence and head, and sizes. */
 typedef struct head_shape {
     size_t T, H;   /* tokens, head size */
     size_t tp, hp; /* T', H' */
+    size_t lp;     /* between rows of scores */
     size_t C;      /* channels of all heads */
     zero_type type;
     int tiles; /* products of bf16 are AMX's */
@@ -1043,11 +1074,23 @@ static void pack(float *to, const void *from, size_t stride, const float *bias, 
     for (size_t t = 0; t < s->T; t++) {
         float *row = to + t * s->hp;
         const float *in = load_row(s->type, row, from, t * stride, H);
-        OMP(omp simd)
-        for (size_t i = 0; i < H; i++) row[i] = (in[i] + bias[i]) * scale;
-        for (size_t i = H; i < s->hp; i++) row[i] = 0.0f;
+        size_t d = 0;
+        for (; d + PAD <= H; d += PAD) {
+            OMP(omp simd)
+            for (size_t i = d; i < d + PAD; i++) row[i] = (in[i] + bias[i]) * scale;
+        }
+        for (; d < s->hp; d++) row[d] = d < H ? (in[d] + bias[d]) * scale : 0.0f;
     }
     memset(to + s->T * s->hp, 0, (s->tp - s->T) * s->hp * sizeof(float));
+}
+
+/* The lines of TILE_M rows of a head, from element `at` on, come to the cache before they are
+   written: rows so far apart are no pattern that it sees. */
+static inline void expect(void *x, size_t at, size_t stride, const head_shape *s) {
+    const size_t bytes = s->type == ZERO_F32 ? 4 : 2;
+    for (size_t r = 0; r < TILE_M; r++)
+        for (size_t d = 0; d < s->H * bytes; d += 64)
+            __builtin_prefetch((void *)((uintptr_t)x + (at + r * stride) * bytes + d), 1, 2);
 }
 
 /* Row i of r becomes column i: as often as LANES can be halved, the first half of the rows is
@@ -1075,60 +1118,82 @@ static void pack_panels(float *to, const float *from, const head_shape *s) {
         }
 }
 
+/* Columns of scores that queries before `end` need: what they see, rounded up so that no loop has a
+   tail. TILE_M divides STEP, so that what a tile's rows do not all see lies in its last step. */
+enum { STEP = 16 };
+static inline uint32_t columns(size_t end) { return ((uint32_t)end + STEP - 1) / STEP * STEP; }
+
 /* Scores of queries [i0, i0 + QUERIES) against the keys they see: p (QUERIES, T') = a bt, with a
-   (T', H') and bt in panels. Row i is filled up to a multiple of PAD beyond i. */
+   (T', H') and bt in panels. Row i is filled up to columns(i + 1) at least. */
 static void scores(float *p, const float *a, const float *bt, size_t i0, const head_shape *s) {
     const size_t end = least(i0 + QUERIES, s->tp);
     for (size_t j = 0; j < round_up(end, PAD); j += TILE_N)
-        for (size_t i = i0; i < end; i += TILE_M)
-            if (j < round_up(i + TILE_M, PAD))
-                tile_product(p + (i - i0) * s->tp + j, s->tp, a + i * s->hp, s->hp, 1,
-                             bt + j * s->hp, TILE_N, s->hp, 0);
+        for (size_t i = j / STEP * STEP > i0 ? j / STEP * STEP : i0; i < end; i += TILE_M) {
+            float *c = p + (i - i0) * s->lp + j;
+            const float *q = a + i * s->hp, *keys = bt + j * s->hp;
+            if (j + LANES < columns(i + TILE_M))
+                tile_product(c, s->lp, q, s->hp, 1, keys, TILE_N, s->hp, 0);
+            else
+                tile_columns(c, s->lp, q, s->hp, 1, keys, TILE_N, s->hp, 0, 1);
+        }
 }
 
-/* Columns of scores that a query needs: what it sees, rounded up so that no loop has a tail. */
-enum { STEP = 16 };
-static inline uint32_t columns(size_t seen) { return ((uint32_t)seen + STEP - 1) / STEP * STEP; }
+/* p (TILE_M, columns) of queries i.. becomes `hidden` where they do not see. Whole vectors are
+   written: loads of what was written in parts would stall. */
+static void hide(float *p, size_t ld, size_t i, float hidden) {
+    const uint32_t at = (uint32_t)i / STEP * STEP;
+    for (uint32_t r = 0; r < TILE_M; r++) {
+        const uint32_t seen = (uint32_t)i + r + 1 - at;
+        float *row = p + r * ld + at;
+        OMP(omp simd)
+        for (uint32_t j = 0; j < STEP; j++) row[j] = j < seen ? row[j] : hidden;
+    }
+}
 
-static inline float row_most(const float *p, uint32_t seen) {
-    const uint32_t all = columns(seen);
+static inline float row_most(const float *p, uint32_t all) {
     int32_t most = INT32_MIN;
     OMP(omp simd reduction(max : most))
     for (uint32_t j = 0; j < all; j++) {
-        const int32_t x = j < seen ? order_of(p[j]) : INT32_MIN;
+        const int32_t x = order_of(p[j]);
         most = x > most ? x : most;
     }
     return of_order(most);
 }
 
-/* p becomes e^(p - most), zeros beyond what is seen; returns the sum. */
-static inline float row_exp(float *p, float most, uint32_t seen) {
-    const uint32_t all = columns(seen);
+/* p becomes e^(p - most); returns the sum. */
+static inline float row_exp(float *p, float most, uint32_t all) {
     float sum = 0;
     OMP(omp simd reduction(+ : sum))
     for (uint32_t j = 0; j < all; j++) {
-        p[j] = j < seen ? exp_of(p[j] - most) : 0.0f;
+        p[j] = exp_of(p[j] - most);
         sum += p[j];
     }
     return sum;
 }
 
-/* p (rows, ld) from scores of queries i.. that see i + 1.. keys, zeros beyond; lse (rows): the
-   logarithms of the denominators. Scores beyond are masked and not overwritten one by one, which
-   would stall the vector loads that follow. Rows take each step together: one row alone is a long
-   chain of dependent instructions. */
-static void softmax_rows(float *p, size_t ld, size_t i, size_t rows, float *lse) {
+/* p (TILE_M, ld) from scores of queries i.. becomes probabilities times their denominators, zeros
+   where nothing is seen; share: 1 / denominators; lse: their logarithms. Rows take each step
+   together: one row alone is a long chain of dependent instructions. */
+static void softmax_rows(float *p, size_t ld, size_t i, float *share, float *lse) {
+    const uint32_t all = columns(i + TILE_M);
     float most[TILE_M], sum[TILE_M];
-    for (size_t r = 0; r < rows; r++) most[r] = row_most(p + r * ld, (uint32_t)(i + r + 1));
-    for (size_t r = 0; r < rows; r++) sum[r] = row_exp(p + r * ld, most[r], (uint32_t)(i + r + 1));
-    for (size_t r = 0; r < rows; r++) {
-        const float share = 1.0f / sum[r];
-        const uint32_t all = columns(i + r + 1);
-        float *row = p + r * ld;
+    hide(p, ld, i, -FLT_MAX);
+    for (size_t r = 0; r < TILE_M; r++) most[r] = row_most(p + r * ld, all);
+    for (size_t r = 0; r < TILE_M; r++) sum[r] = row_exp(p + r * ld, most[r], all);
+    for (size_t r = 0; r < TILE_M; r++) share[r] = 1.0f / sum[r];
+    for (size_t r = 0; r < TILE_M; r++) lse[r] = most[r] + logf(sum[r]);
+}
+
+/* to (T, H) from element `at` on, with rows `stride` apart, from (rows, H'), which is spoilt. */
+static void unpack(void *to, size_t at, size_t stride, float *from, float scale, size_t rows,
+                   const head_shape *s) {
+    for (size_t r = 0; r < rows; r++, at += stride) {
+        const float *in = from + r * s->hp;
+        float *row = new_row(s->type, from + r * s->hp, to, at);
         OMP(omp simd)
-        for (uint32_t j = 0; j < all; j++) row[j] *= share;
+        for (size_t i = 0; i < s->H; i++) row[i] = in[i] * scale;
+        close_row(s->type, to, at, row, s->H);
     }
-    for (size_t r = 0; r < rows; r++) lse[r] = most[r] + logf(sum[r]);
 }
 
 static void pack_qkv(const head_work *w, const head_shape *s, const void *qkv, const float *bias) {
@@ -1141,74 +1206,68 @@ static void pack_qkv(const head_work *w, const head_shape *s, const void *qkv, c
 /* The forward of one head: out (T, H) with rows C apart, lse (T). qkv points at q of token 0. */
 static void head_forward(float *memory, const head_shape *s, void *out, float *lse, const void *qkv,
                          const float *bias) {
-    const size_t C = s->C;
     const head_work cut = cut_head_work(memory, s->T, s->H), *w = &cut;
     pack_qkv(w, s, qkv, bias);
     pack_panels(w->kt, w->k, s);
     for (size_t i0 = 0; i0 < s->T; i0 += QUERIES) {
         scores(w->p, w->q, w->kt, i0, s);
         for (size_t i = i0; i < least(i0 + QUERIES, s->T); i += TILE_M) {
-            float *p = w->p + (i - i0) * s->tp;
+            float *p = w->p + (i - i0) * s->lp, share[TILE_M];
             const size_t rows = least(TILE_M, s->T - i);
-            softmax_rows(p, s->tp, i, rows, lse + i);
+            expect(out, i * s->C, s->C, s);
+            softmax_rows(p, s->lp, i, share, w->lse + i);
             for (size_t d = 0; d < s->hp; d += TILE_N)
-                tile_product(w->tile + d, s->hp, p, s->tp, 1, w->v + d, s->hp, i + TILE_M, 0);
+                tile_product(w->tile + d, s->hp, p, s->lp, 1, w->v + d, s->hp, i + TILE_M, 0);
             for (size_t r = 0; r < rows; r++)
-                zero_convert((char *)element(out, s->type, (i + r) * C), s->type,
-                             w->tile + r * s->hp, ZERO_F32, s->H);
+                unpack(out, (i + r) * s->C, s->C, w->tile + r * s->hp, share[r], 1, s);
         }
     }
+    memcpy(lse, w->lse, s->T * sizeof(float));
 }
 
-/* p becomes probabilities, dp the gradient of the scores: p (dp - delta); zeros beyond. */
-static void softmax_row_backward(float *p, float *dp, float lse, float delta, size_t seen) {
-    const uint32_t end = (uint32_t)seen, all = columns(seen);
-    OMP(omp simd)
-    for (uint32_t j = 0; j < all; j++) {
-        p[j] = j < end ? exp_of(p[j] - lse) : 0.0f;
-        dp[j] = j < end ? p[j] * (dp[j] - delta) : 0.0f;
+/* Of queries i..: p becomes probabilities, dp the gradient of the scores: p (dp - delta); zeros
+   where nothing is seen. */
+static void softmax_rows_backward(float *p, float *dp, size_t ld, size_t i, const float *lse,
+                                  const float *delta) {
+    const uint32_t all = columns(i + TILE_M);
+    for (size_t r = 0; r < TILE_M; r++) {
+        float *row = p + r * ld, *slope = dp + r * ld;
+        OMP(omp simd)
+        for (uint32_t j = 0; j < all; j++) {
+            row[j] = exp_of(row[j] - lse[r]);
+            slope[j] = row[j] * (slope[j] - delta[r]);
+        }
     }
+    hide(p, ld, i, 0.0f);
+    hide(dp, ld, i, 0.0f);
 }
 
 /* dk, dv (T', H') += what queries [i0, end) say: p and dp transposed times dout and q. */
 static void add_key_gradients(const head_work *w, const head_shape *s, size_t i0, size_t end) {
     for (size_t j = 0; j < end; j += TILE_M) {
-        const size_t i = j > i0 ? j : i0, at = (i - i0) * s->tp + j;
+        const size_t i = j > i0 ? j : i0, at = (i - i0) * s->lp + j;
         for (size_t d = 0; d < s->hp; d += TILE_N) {
-            tile_product(w->dv + j * s->hp + d, s->hp, w->p + at, 1, s->tp, w->dout + i * s->hp + d,
+            tile_product(w->dv + j * s->hp + d, s->hp, w->p + at, 1, s->lp, w->dout + i * s->hp + d,
                          s->hp, end - i, 1);
-            tile_product(w->dk + j * s->hp + d, s->hp, w->dp + at, 1, s->tp, w->q + i * s->hp + d,
+            tile_product(w->dk + j * s->hp + d, s->hp, w->dp + at, 1, s->lp, w->q + i * s->hp + d,
                          s->hp, end - i, 1);
         }
     }
 }
 
-/* to (T, H) from element `at` on, with rows 3C apart, from (rows, H'), which is spoilt. */
-static void unpack(void *to, size_t at, float *from, float scale, size_t rows,
-                   const head_shape *s) {
-    for (size_t r = 0; r < rows; r++, at += 3 * s->C) {
-        const float *in = from + r * s->hp;
-        float *row = new_row(s->type, from + r * s->hp, to, at);
-        OMP(omp simd)
-        for (size_t i = 0; i < s->H; i++) row[i] = in[i] * scale;
-        close_row(s->type, to, at, row, s->H);
-    }
-}
-
-static void query_block_backward(const head_work *w, const head_shape *s, void *dq, size_t i0) {
+static void query_block_backward(const head_work *w, const head_shape *s, void *dqkv, size_t i0) {
     const size_t end = least(i0 + QUERIES, s->tp);
     scores(w->p, w->q, w->kt, i0, s);
     scores(w->dp, w->dout, w->vt, i0, s);
     for (size_t i = i0; i < end; i += TILE_M) {
-        float *p = w->p + (i - i0) * s->tp, *dp = w->dp + (i - i0) * s->tp;
-        for (size_t r = 0; r < TILE_M; r++)
-            softmax_row_backward(p + r * s->tp, dp + r * s->tp, w->lse[i + r], w->delta[i + r],
-                                 i + r + 1);
+        float *p = w->p + (i - i0) * s->lp, *dp = w->dp + (i - i0) * s->lp;
+        for (size_t k = 0; k < 3; k++) expect(dqkv, (3 * i + k) * s->C, 3 * s->C, s);
+        softmax_rows_backward(p, dp, s->lp, i, w->lse + i, w->delta + i);
         for (size_t d = 0; d < s->hp; d += TILE_N)
-            tile_product(w->tile + d, s->hp, dp, s->tp, 1, w->k + d, s->hp, i + TILE_M, 0);
+            tile_product(w->tile + d, s->hp, dp, s->lp, 1, w->k + d, s->hp, i + TILE_M, 0);
         if (i < s->T)
-            unpack(dq, i * 3 * s->C, w->tile, 1.0f / sqrtf((float)s->H), least(TILE_M, s->T - i),
-                   s);
+            unpack(dqkv, i * 3 * s->C, 3 * s->C, w->tile, 1.0f / sqrtf((float)s->H),
+                   least(TILE_M, s->T - i), s);
     }
     add_key_gradients(w, s, i0, end);
 }
@@ -1244,8 +1303,8 @@ static void head_backward(float *memory, const head_shape *s, void *dqkv, const 
     memset(w->dk, 0, s->tp * s->hp * sizeof(float));
     memset(w->dv, 0, s->tp * s->hp * sizeof(float));
     for (size_t i0 = 0; i0 < s->T; i0 += QUERIES) query_block_backward(w, s, dqkv, i0);
-    unpack(dqkv, s->C, w->dk, 1.0f, s->T, s);
-    unpack(dqkv, 2 * s->C, w->dv, 1.0f, s->T, s);
+    unpack(dqkv, s->C, 3 * s->C, w->dk, 1.0f, s->T, s);
+    unpack(dqkv, 2 * s->C, 3 * s->C, w->dv, 1.0f, s->T, s);
 }
 
 #include "attention_bf16.h"
@@ -1287,6 +1346,7 @@ static head_shape head_shape_of(const ops_ctx *o, const ops_heads *shape) {
     s.H = shape->head_size;
     s.tp = round_up(s.T, PAD);
     s.hp = round_up(s.H, PAD);
+    s.lp = s.tp + GAP;
     s.C = shape->heads * shape->head_size;
     return s;
 }
