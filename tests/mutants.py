@@ -153,8 +153,8 @@ def source(program):
 @functools.cache
 def digest(program, command):
     """Of all that what a program does depends on."""
-    paths = sorted(glob.glob("zero_plugin*") + glob.glob("zero_plugin/*") + glob.glob("tests/*.h")) + ["Makefile", source(program)]
-    return hashlib.sha1(command.encode() + b"".join(open(p, "rb").read() for p in paths if os.path.isfile(p))).hexdigest()
+    paths = [p for g in ("zero_plugin.*", "zero_plugin/*", "tests/*.h", "Makefile", source(program)) for p in sorted(glob.glob(g))]
+    return hashlib.sha1(command.encode() + b"".join(open(p, "rb").read() for p in paths)).hexdigest()
 
 
 def mentions(program, name):
@@ -266,7 +266,8 @@ class Lab:
                 spent += takes[1]
                 tree = batch if number else self
                 why = tree.kills(p, programs[p], takes, number) if tree.make(p) else "not built"
-                if why and number and not batch.sane(p, programs[p], takes): return self.judge(dict(row, number=0), kills, batch)
+                if why and number and not batch.sane(p, programs[p], takes):
+                    return self.judge(dict(row, number=0), kills, batch)
                 if why: return "broken" if why == "not built" else "killed", f"{p}: {why}"
             if differs: return "alive", "" if tried else "no program runs it"
         return "equal", ""
@@ -326,7 +327,8 @@ class Clean(Lab):
                 ready = time.time()
                 why, used = self.run(command, 3600, 240) if built else ("not built", 0)
                 takes = None if why else [ready - begin, time.time() - ready, used]
-                known = self.programs[program] = dict(digest=digest(program, command), takes=takes, lines=takes and self.lines(program, command))
+                known = dict(digest=digest(program, command), takes=takes, lines=takes and self.lines(program, command))
+                self.programs[program] = known
                 json.dump({p: k for p, k in self.programs.items() if k["takes"]}, open(self.kept, "w"))
                 print(f"    {program}: {time.time() - begin:.1f} s{why and ', left out: '}{why}", flush=True)
         if not known["takes"] or not known["lines"]: return bool(known["takes"])
@@ -359,8 +361,9 @@ class Batch(Lab):
                 for row in (r for r in mine if r["number"]):
                     copy, at = f"{name}__{row['number']}", place(room, row["line"], row["column"])[0]
                     if not body <= at < end: continue
-                    mark, changed = f'\n#line 1 "mutant-{row["number"]}"\n', row["new"] + original[at + len(row["old"]):end]
-                    copies += mark + re.sub(r"\b%s(?=\()" % name, copy, head, count=1) + "{" + original[body:at] + changed
+                    mark = f'\n#line 1 "mutant-{row["number"]}"\n'
+                    copies += mark + re.sub(r"\b%s(?=\()" % name, copy, head, count=1) + "{" + original[body:at]
+                    copies += row["new"] + original[at + len(row["old"]):end]
                     choice += mark + f"if (zp_mutant == {row['number']}) {{ {call % copy}; }}"
                 if copies:
                     line = original.count("\n", 0, body) + 1
