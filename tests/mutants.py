@@ -1,21 +1,25 @@
 """mutants.py BUILD - do the tests notice when one operator, constant or statement of the plugin is another?
 
 Samples the rooms of the CPU version by SEED (1), room by room as long as it is, for BUDGET minutes (20), on JOBS
-processors (1). A mutant is compiled at -O1 in a copy of the tree. It is `equal` if the compiler makes the same object
-of it, `broken` if it makes none. Then the programs that include or link the unit run (QUICK=N: N of them), those first
-that are quick, have killed in this room before, or name the function. The first that fails, crashes or lasts too long
-kills it: that is 60 s and twice what it took, PATIENCE times, while a clean copy passes beside it, or five times as much
-of the processor, or 20 s in which no thread runs. What fails in a clean copy is left out. Each has processes, /tmp and
-/dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
+processors (1). The programs that include or link the unit and run the mutant's line (gcov; QUICK=N: N of them) run, those
+first that will kill it soonest: that are quick, have killed before, in this room, or name the function. The first that
+fails, crashes or lasts too long kills it: that is 20 s and twice what it took, PATIENCE times, while a clean copy passes
+beside it, or five times as much of the processor, or 20 s in which no thread runs. What fails in a clean copy is left out.
+Each has processes, /tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
+A mutant is `equal` if the compiler makes the same object of it at -O1, `broken` if it makes none. Programs are compiled
+for BATCH mutants at a time, of each of which the mutant's function has a copy; the environment's MUTANT says which counts.
+Those outside of functions are compiled one by one.
 Results are lines of BUILD/mutants/results.csv, from where the next run goes on; AGAIN=1 tries those once more that
 were alive. tests/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
+BUILD/mutants/programs.json keeps what each program takes and runs, while its sources and the plugin are the same.
 First, and with PROVE=1, the tool itself is tried: mutants whose fate is known.
 Last line: N passed (killed), N failed (alive); succeeds if 90 % are killed."""
-import collections, csv, glob, hashlib, json, os, random, re, shutil, subprocess, sys, tempfile, threading, time
+import collections, csv, functools, glob, hashlib, json, os, random, re, shutil, subprocess, sys, tempfile, threading, time
 
 SEED = os.environ.get("SEED", "1")
 JOBS, END = int(os.environ.get("JOBS", 1)), time.time() + 60 * float(os.environ.get("BUDGET", 20))
 AGAIN, PAUSE = os.environ.get("AGAIN"), os.environ.get("PAUSE", "")
+BATCH = 64
 STILL = 20  # seconds: no test waits that long with all of its threads
 PATIENCE, QUICK = int(os.environ.get("PATIENCE", 1)), int(os.environ.get("QUICK", 999))
 BASE = os.path.abspath(sys.argv[1]) + "/mutants"
@@ -37,12 +41,13 @@ BUILDS = (("zero_plugin.o", "", PROGRAMS),
           ("checked.o", "-DZERO_CHECK=1", {k: v for k, v in PROGRAMS.items() if "check" in k}),
           ("test_offload_rings", "-DZERO_WITH_URING", {"test_offload_rings": f"b/test_offload_rings 8 {SEED} b"}),
           ("openmpi/zero_plugin.o", "-DZERO_WITH_MPI -I/usr/lib/x86_64-linux-gnu/openmpi/include", MPI))
-# What must become of it: room, text, instead, fate, by.
-PROOFS = (("api", "/* api.h", "/* mutant: api.h", "equal", "$"),
-          ("api", "return ZERO_ABI;", "return ZERO_ABI ABI;", "broken", "$"),
-          ("api", "return ZERO_ABI;", "return ZERO_ABI + 1;", "killed", "test_abi: FAILED: this is ABI"),
+# What must become of it: room, text, instead, fate, by. The last is outside of a function, and compiled alone.
+PROOFS = (("api", "return ZERO_ABI;", "return ZERO_ABI + 1;", "killed", "test_abi: FAILED: this is ABI"),
           ("api", "return ZERO_ABI;", "for (;;) {}", "killed", "test_abi: (takes|lasts) more than "),
-          ("api", "return ZERO_ABI;", "for (;;) sleep(9);", "killed", "test_abi: stands still"))
+          ("api", "return ZERO_ABI;", "for (;;) sleep(9);", "killed", "test_abi: stands still"),
+          ("api", "return ZERO_ABI;", "return ZERO_ABI ABI;", "broken", ""),
+          ("base", "return (double)t.tv_sec +", "return (double)(t.tv_sec) +", "equal", "$"),
+          ("config", "ZP_STAGES - 1", "ZP_STAGES - 2", "killed", "test_"))
 NEVER = {"host", "through"}  # work beside a GPU alone
 SWAPS = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "&&": "||", "||": "&&", "+": "-",
          "-": "+", "*": "/", "/": "*", "%": "*", "<<": ">>", ">>": "<<", "+=": "-=", "-=": "+=", "++": "--",
@@ -50,6 +55,17 @@ SWAPS = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "&&
 TOKEN = re.compile(r"""(?P<skip>/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|^[ \t]*\#(?:\\\n|[^\n])*|\s+)
     |(?P<number>0[xX][0-9a-fA-F]+[uUlL]*|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[uUlLfF]*)|(?P<word>[A-Za-z_]\w*)
     |(?P<sign><<=|>>=|->|\+\+|--|<<|>>|&&|\|\||[-+*/%&|^=!<>]=|.)""", re.S | re.M | re.X)
+HEAD = re.compile(r"^([A-Za-z_][\w\s*]*?[\s*])(\w+)\(([^{};]*?)\)\s*\{", re.M)
+# What programs of many mutants begin with; and those whose lines are counted: gcov does not see _exit.
+CHOICE = """static int zp_mutant;
+char *getenv(const char *);
+int atoi(const char *);
+__attribute__((constructor)) static void zp_mutant_read(void) { zp_mutant = getenv("MUTANT") ? atoi(getenv("MUTANT")) : 0; }
+"""
+COUNTED = """#include <unistd.h>
+void __gcov_dump(void);
+#define _exit(status) (__gcov_dump(), _exit(status))
+"""
 
 
 def mutants(room):
@@ -71,6 +87,7 @@ def mutants(room):
             yield text.count("\n", 0, m.start()) + 1, m.start() - text.rfind("\n", 0, m.start()), old, each
 
 
+@functools.cache
 def compiled(flags):
     """The lines of rooms that a build compiles."""
     seen, at = set(), None
@@ -105,17 +122,45 @@ def paused():
     return waited
 
 
-def function(room, line):
-    """The function that a line of a room is in."""
-    lines = open(f"zero_plugin/{room}.h").read().split("\n")[:line]
-    return next((m[1] for x in reversed(lines) if (m := re.match(r"[a-zA-Z][^;=]*?(\w+)\(", x))), "(")
+@functools.cache
+def functions(room):
+    """Of each function of a room: where it begins, its body does, and it ends; head, name and call; None: it has none."""
+    text, found = open(f"zero_plugin/{room}.h").read(), []
+    for m in HEAD.finditer(text):
+        end = text.index("\n", m.end())
+        if text[end - 1] != "}": end = text.index("\n}\n", m.end()) + 2
+        names = [re.search(r"\(\*(\w+)\)|(\w+)(\[[^]]*\])*\s*$", x) for x in re.split(r",(?![^()]*\))", m[3])]
+        call = None
+        if all(names):
+            call = "%%s(%s)" % ", ".join(n[1] or n[2] for n in names if n[0] != "void")
+            call = call + "; return" if re.search(r"\bvoid\s+$", m[1]) else "return " + call
+        found.append((m.start(), m.end(), end, m[0][:-1], m[2], call))
+    return found
+
+
+def place(room, line, column=1):
+    """Where that is in the text of a room, and the function that it is in, or None."""
+    text = open(f"zero_plugin/{room}.h").read()
+    at = sum(len(x) + 1 for x in text.split("\n")[:int(line) - 1]) + int(column) - 1
+    return at, next((f for f in functions(room) if f[0] <= at < f[2]), None)
+
+
+def source(program):
+    """The file of tests that a program is made of."""
+    return "tests/" + re.sub("_(checked|rings|fast)$", "", program.split()[0].split("/")[-1]) + ".c"
+
+
+@functools.cache
+def digest(program, command):
+    """Of all that what a program does depends on."""
+    paths = [p for g in ("zero_plugin.*", "zero_plugin/*", "tests/*.h", "Makefile", source(program)) for p in sorted(glob.glob(g))]
+    return hashlib.sha1(command.encode() + b"".join(open(p, "rb").read() for p in paths)).hexdigest()
 
 
 def mentions(program, name):
     """Whether a program's source, or a header of the tests that it includes, has this name."""
-    path = "tests/" + re.sub("_(checked|rings|fast)$", "", program.split()[0].split("/")[-1]) + ".c"
-    text = open(path).read() if os.path.exists(path) else ""
-    for header in re.findall('#include "(\w+.h)"', text):
+    text = open(source(program)).read()
+    for header in re.findall(r'#include "(\w+\.h)"', text):
         if os.path.exists("tests/" + header): text += open("tests/" + header).read()
     return re.search(r"\b%s\b" % re.escape(name), text) is not None
 
@@ -137,35 +182,38 @@ def asleep(root):
 
 
 class Lab:
-    """A copy of the tree, for one processor, and another that stays as it is, for all: `clean`."""
-    def __init__(self, tree, clean=None):
-        self.tree, self.clean, self.lock, self.objects, self.takes = tree, clean, threading.Lock(), {}, {}
+    """A copy of the tree, and how it is compiled; another stays as it is: `clean`."""
+    def __init__(self, tree, clean=None, *settings):
+        self.tree, self.clean, self.lock, self.errors = tree, clean, threading.RLock(), ""
+        self.settings = settings or ["OPT=-O1 -march=native -g0"]
         if not os.path.isdir(tree):
             shutil.copytree(".", tree, ignore=lambda at, _: ["build", ".git"] if at == "." else [])
-        for room in glob.glob("zero_plugin/*"):  # of a run that was ended
-            if open(room).read() != open(f"{tree}/{room}").read(): shutil.copy(room, f"{tree}/{room}")
-        if not clean:
-            self.times = tree[:-len("/clean")] + ".json"
-            if os.path.exists(self.times): self.takes = json.load(open(self.times))
+        for path in glob.glob("zero_plugin/*"): self.write(path, open(path).read())  # of a run that was ended
+
+    def write(self, path, text):
+        if open(f"{self.tree}/{path}").read() != text: open(f"{self.tree}/{path}", "w").write(text)
 
     def make(self, target):
+        paused()
         mpi = target.startswith("openmpi/")
-        return not subprocess.run(["make", "-s", "-o", "libraries", "B=b" + "/openmpi" * mpi, "OPT=-O1 -march=native -g0",
-                                   "MPICC=" + "mpicc.openmpi" * mpi, "WARN=-w -Werror=return-type",
-                                   "b/" + target.split()[0]], cwd=self.tree, capture_output=True).returncode
+        p = subprocess.run(["make", "-s", "-o", "libraries", *self.settings, "B=b" + "/openmpi" * mpi,
+                            "MPICC=" + "mpicc.openmpi" * mpi, "WARN=-w -Werror=return-type", "b/" + target.split()[0]],
+                           cwd=self.tree, capture_output=True, text=True)
+        self.errors = p.stderr
+        return not p.returncode
 
     def object(self, target):
         return open(f"{self.tree}/b/{target}", "rb").read()
 
-    def run(self, command, limit, cpu="unlimited"):
+    def run(self, command, limit, cpu="unlimited", mutant=0):
         """How a program ends, '' if it passes; and seconds of the processor. One that was held up runs again."""
         inside = f"""mount -t tmpfs tmpfs /dev/shm; case $PWD in /tmp/*) ;; *) mount -t tmpfs tmpfs /tmp ;; esac
-            ulimit -c 0 -t {cpu}; OMP_WAIT_POLICY=passive exec timeout -k 1 {limit:.0f} {command}"""
+            ulimit -c 0 -t {cpu}; MUTANT={mutant} OMP_WAIT_POLICY=passive exec timeout -k 1 {limit:.0f} {command}"""
         while True:
             paused()
             with tempfile.TemporaryFile("w+", errors="replace") as text:
-                p = subprocess.Popen(["unshare", "-mpf", "--kill-child", "--mount-proc", "sh", "-c", inside],
-                                     cwd=self.tree, stdout=text, stderr=text, stdin=subprocess.DEVNULL)
+                p = subprocess.Popen(["setpriv", "--pdeathsig=KILL", "unshare", "-mpf", "--kill-child", "--mount-proc",
+                                      "sh", "-c", inside], cwd=self.tree, stdout=text, stderr=text, stdin=subprocess.DEVNULL)
                 ended, held, still, ticks, looked = 0, False, time.time(), None, 0
                 while not ended:
                     held = held or os.path.exists(PAUSE)
@@ -187,68 +235,169 @@ class Lab:
             if code in (-24, 152): return f"takes more than {cpu} s", used
             return failed[0][:200] if failed else f"exit code {code}: " + " ".join(said[-100:].split()), used
 
-    def known(self, target, program=None, command=None):
-        """Of the clean tree: an object, or seconds to build and run a program, and of the processor; None: it fails."""
-        with self.lock:
-            if not program:
-                if target not in self.objects: self.objects[target] = self.object(target) if self.make(target) else None
-                return self.objects[target]
-            if program not in self.takes:
-                begin = time.time()
-                built = self.make(program)
-                ready = time.time()
-                why, used = self.run(command, 240 * PATIENCE) if built else ("not built", 0)
-                self.takes[program] = None if why else [ready - begin, time.time() - ready, used]
-                json.dump({p: t for p, t in self.takes.items() if t}, open(self.times, "w"))
-                print(f"    {program}: {time.time() - begin:.1f} s{why and ', left out: '}{why}", flush=True)
-            return self.takes[program]
-
-    def kills(self, program, command, takes):
+    def kills(self, program, command, takes, mutant=0):
         """Why a program of this tree fails, '' if it passes. Lasting long counts if a clean copy does not beside it."""
-        limit = PATIENCE * (60 + 2 * takes[1])
+        limit = PATIENCE * (20 + 2 * takes[1])
         while True:
-            why, _ = self.run(command, limit, int(10 + 5 * takes[2]))
+            why, _ = self.run(command, limit, int(10 + 5 * takes[2]), mutant)
             if not why.startswith("lasts"): return why
             with self.clean.lock: slow = self.clean.make(program) and self.clean.run(command, limit)[0]
             if not slow: return why
             limit *= 2
 
-    def judge(self, room, line, kills):
-        name = function(room, line)
-        for target, _, programs in BUILDS:
-            if not self.clean.known(target): continue
-            if not self.make(target): return "broken", ""
-            if self.object(target) == self.clean.known(target): continue
-            guess = {p: sum((self.clean.takes.get(p, [5 + i]) or [0])[:2]) for i, p in enumerate(programs)}
-            for p in sorted(programs, key=lambda p: guess[p] / (1 + 4 * kills[room, p] + 8 * mentions(p, name)))[:QUICK]:
+    def judge(self, row, kills, batch):
+        room, line = row["room"], int(row["line"])
+        name = (place(room, line)[1] or [""] * 5)[4] or "("
+        for target, flags, programs in BUILDS:
+            if (room, line) not in compiled(flags) or not self.clean.known(target): continue
+            if row["number"]: batch.make(target)  # 0: then it does not compile
+            number, differs, spent, tried = row["number"], None, 0, 0
+            cost = {p: self.clean.cost(p, not number) or 5 + i for i, p in enumerate(programs)}
+            chance = {p: 1 + 4 * kills[room, p] + kills[p] + 8 * mentions(p, name) for p in programs}
+            for p in sorted(programs, key=lambda p: cost[p] / chance[p]) + [None]:
                 if time.time() > END: return "", ""
-                takes = self.clean.known(target, p, programs[p])
-                if not takes: continue
-                if not self.make(p): return "broken", p
-                why = self.kills(p, programs[p], takes)
-                if why: return "killed", f"{p}: {why}"
-            return "alive", ""
+                if p and (tried == QUICK or not self.clean.runs(p, programs[p], room, line)): continue
+                # To compile it alone takes longer than most programs.
+                if differs is None and (not p or not number or spent > 3):
+                    if not self.make(target): return "broken", ""
+                    differs = self.object(target) != self.clean.known(target)
+                if not p or not differs and differs is not None: break
+                takes, tried = self.clean.programs[p]["takes"], tried + 1
+                spent += takes[1]
+                tree = batch if number else self
+                why = tree.kills(p, programs[p], takes, number) if tree.make(p) else "not built"
+                if why and number and not batch.sane(p, programs[p], takes):
+                    return self.judge(dict(row, number=0), kills, batch)
+                if why: return "broken" if why == "not built" else "killed", f"{p}: {why}"
+            if differs: return "alive", "" if tried else "no program runs it"
         return "equal", ""
 
-    def test(self, row, kills):
-        path, begin = f"{self.tree}/zero_plugin/{row['room']}.h", time.time()
-        text = open(path).read()
-        at = sum(len(x) + 1 for x in text.split("\n")[:int(row["line"]) - 1]) + int(row["column"]) - 1
+    def test(self, row, kills, batch):
+        path, begin = f"zero_plugin/{row['room']}.h", time.time()
+        text, at = open(path).read(), place(row["room"], row["line"], row["column"])[0]
         assert text.startswith(row["old"], at), row
-        open(path, "w").write(text[:at] + row["new"] + text[at + len(row["old"]):])
-        row["fate"], row["by"] = self.judge(row["room"], int(row["line"]), kills)
-        open(path, "w").write(text)
+        self.write(path, text[:at] + row["new"] + text[at + len(row["old"]):])
+        row["fate"], row["by"] = self.judge(row, kills, batch)
+        self.write(path, text)
         row["seconds"] = f"{time.time() - begin:.0f}"
 
 
-def proven(lab):
+class Clean(Lab):
+    """The tree as it is, and what is known of it."""
+    def __init__(self, tree):
+        super().__init__(tree)
+        self.objects, self.kept = {}, f"{BASE}/programs.json"
+        self.programs = json.load(open(self.kept)) if os.path.exists(self.kept) else {}
+        self.counted = Lab(tree + "-counted", None, "FAST=-DZERO_FAST_MATH=1",
+                           f"OPT=-O0 -march=native -g0 --coverage -include {tree}-counted/counted.h")
+        open(f"{tree}-counted/counted.h", "w").write(COUNTED)
+
+    def known(self, target):
+        """An object; None: it does not compile."""
+        with self.lock:
+            if target not in self.objects: self.objects[target] = self.object(target) if self.make(target) else None
+            return self.objects[target]
+
+    def cost(self, program, build):
+        takes = self.programs.get(program, {}).get("takes")
+        return takes and takes[1] + build * takes[0]
+
+    def lines(self, program, command):
+        """{room: {line: whether a program runs it}}; None: it fails when lines are counted."""
+        tree, found = self.counted.tree, {}
+        for path in glob.glob(f"{tree}/b/**/*.gcda", recursive=True): os.remove(path)
+        why = self.counted.run(command, 3600, 600)[0] if self.counted.make(program) else "not built"
+        if why: return print(f"    {program}: lines cannot be counted: {why}")
+        for path in glob.glob(f"{tree}/b/**/*.gcda", recursive=True):
+            text = subprocess.run(["gcov", "-jt", path], cwd=tree, capture_output=True, text=True).stdout
+            for file in (f for x in text.split("\n") if x for f in json.loads(x)["files"]):
+                room = re.search(r"zero_plugin/(\w+)\.h$", file["file"])
+                for x in file["lines"] if room else []:
+                    at = found.setdefault(room[1], {})
+                    at[str(x["line_number"])] = at.get(str(x["line_number"]), False) or x["count"] > 0
+        return found
+
+    def runs(self, program, command, room, line):
+        """Whether a program runs a line, or for one without code its function; programs that fail run none."""
+        with self.lock:
+            known = self.programs.get(program, {})
+            if known.get("digest") != digest(program, command):
+                begin = time.time()
+                built = self.make(program)
+                ready = time.time()
+                why, used = self.run(command, 3600, 240) if built else ("not built", 0)
+                takes = None if why else [ready - begin, time.time() - ready, used]
+                known = dict(digest=digest(program, command), takes=takes, lines=takes and self.lines(program, command))
+                self.programs[program] = known
+                json.dump({p: k for p, k in self.programs.items() if k["takes"]}, open(self.kept, "w"))
+                print(f"    {program}: {time.time() - begin:.1f} s{why and ', left out: '}{why}", flush=True)
+        if not known["takes"] or not known["lines"]: return bool(known["takes"])
+        text, lines = open(f"zero_plugin/{room}.h").read(), known["lines"].get(room, {})
+        function = place(room, line)[1]
+        if not function: return True
+        if str(line) in lines and not re.match("case|default", text.split("\n")[line - 1].strip()): return lines[str(line)]
+        first, last = (text.count("\n", 0, function[k]) + 1 for k in (0, 2))
+        return any(lines.get(str(n)) for n in range(first, last + 1))
+
+
+class Batch(Lab):
+    """A tree whose programs have many mutants: of each a copy of its function, and the environment's MUTANT chooses."""
+    def take(self, rows):
+        self.rows = rows
+        for number, row in enumerate(rows, 1): row["number"] = number
+        self.weave()
+
+    def weave(self):
+        self.built, self.passes = {}, {}
+        self.write("zero_plugin.cu", CHOICE + open("zero_plugin.cu").read())
+        for path in glob.glob("zero_plugin/*.h"):
+            room, text = path[len("zero_plugin/"):-2], open(path).read()
+            original, mine = text, [r for r in self.rows if r["room"] == room and r["number"]]
+            for row in mine:
+                at, function = place(room, row["line"], row["column"])
+                if not function or at < function[1] or not function[5]: row["number"] = 0
+            for begin, body, end, head, name, call in reversed(functions(room)):
+                copies = choice = ""
+                for row in (r for r in mine if r["number"]):
+                    copy, at = f"{name}__{row['number']}", place(room, row["line"], row["column"])[0]
+                    if not body <= at < end: continue
+                    mark = f'\n#line 1 "mutant-{row["number"]}"\n'
+                    copies += mark + re.sub(r"\b%s(?=\()" % name, copy, head, count=1) + "{" + original[body:at]
+                    copies += row["new"] + original[at + len(row["old"]):end]
+                    choice += mark + f"if (zp_mutant == {row['number']}) {{ {call % copy}; }}"
+                if copies:
+                    line = original.count("\n", 0, body) + 1
+                    text = text[:begin] + f'{head};{copies}\n{head}{{{choice}\n#line {line} "{path}"\n' + text[body:]
+            self.write(path, text)
+
+    def make(self, target):
+        with self.lock:
+            while target not in self.built:
+                done = super().make(target)
+                wrong = {int(n) for n in re.findall(r"\bmutant-(\d+):", self.errors)}
+                if done or not wrong: self.built[target] = done
+                else:
+                    for row in self.rows: row["number"] *= row["number"] not in wrong
+                    self.weave()
+            return self.built[target]
+
+    def sane(self, program, command, takes):
+        """Whether a program passes where no mutant is chosen."""
+        with self.lock:
+            if program not in self.passes: self.passes[program] = self.make(program) and not self.kills(program, command, takes)
+            return self.passes[program]
+
+
+def proven(lab, batch):
     """Whether the mutants of PROOFS have the fate that they must have."""
-    ok = True
-    for room, old, new, fate, by in PROOFS:
+    ok, rows = True, []
+    for room, old, new, *_ in PROOFS:
         text = open(f"zero_plugin/{room}.h").read()
-        row = dict(room=room, old=old, new=new, line=text.count("\n", 0, text.index(old)) + 1,
-                   column=text.index(old) - text.rfind("\n", 0, text.index(old)))
-        lab.test(row, collections.Counter())
+        rows.append(dict(room=room, old=old, new=new, line=text.count("\n", 0, text.index(old)) + 1,
+                         column=text.index(old) - text.rfind("\n", 0, text.index(old))))
+    batch.take(rows)
+    for row, (*_, fate, by) in zip(rows, PROOFS):
+        lab.test(row, collections.Counter(), batch)
         right = row["fate"] == fate and re.match(by, row["by"])
         print("{}: {room}.h: {old!r} -> {new!r}: {fate} {by} ({seconds} s)".format("as it must" if right else "WRONG", **row), flush=True)
         ok = ok and right
@@ -263,38 +412,41 @@ def main():
     every, lock = sample(), threading.Lock()
     left = [r for r in every if (fate(past[key(r)]) == "alive" and AGAIN if key(r) in past else not AGAIN)]
     print(f"SEED={SEED}: {len(every)} mutants of {len({r['room'] for r in every})} rooms, {len(past)} tried")
-    kills = collections.Counter((r["room"], r["by"].split(":")[0]) for r in past.values())
-    # Trees, and what programs take, are those of the last run if the sources are.
+    kills = collections.Counter()
+    for r in past.values(): kills.update([(r["room"], r["by"].split(":")[0]), r["by"].split(":")[0]])
+    # Trees are those of the last run if the sources are.
     sources = [p for g in ("zero_plugin*", "zero_plugin/*", "tests/*.[ch]", "Makefile") for p in sorted(glob.glob(g))]
     text = b"".join(open(p, "rb").read() for p in sources if os.path.isfile(p))
     trees = f"{BASE}/trees-{hashlib.sha1(text).hexdigest()[:12]}"
     for old in glob.glob(BASE + "/trees-*"):
         if not old.startswith(trees): shutil.rmtree(old, ignore_errors=True)
-    clean = Lab(trees + "/clean")
-    labs = [Lab(f"{trees}/{j}", clean) for j in range(JOBS)]
-    if (not past or os.environ.get("PROVE")) and not proven(labs[0]): return 1
-    queue = iter(left)
+    clean = Clean(trees + "/clean")
+    labs, batch = [Lab(f"{trees}/{j}", clean) for j in range(JOBS)], Batch(trees + "/batch", clean)
+    if (not past or os.environ.get("PROVE")) and not proven(labs[0], batch): return 1
 
     def work(lab):
         while time.time() < END:
             with lock: row = next(queue, None)
             if not row: return
-            lab.test(row, kills)
+            lab.test(row, kills, batch)
             if not row["fate"]: return  # the budget ended first
             with lock, open(RESULTS, "a") as f:
-                kills[row["room"], row["by"].split(":")[0]] += 1
+                kills.update([(row["room"], row["by"].split(":")[0]), row["by"].split(":")[0]])
                 past[key(row)] = row
-                out = csv.DictWriter(f, COLUMNS)
+                out = csv.DictWriter(f, COLUMNS, extrasaction="ignore")
                 if not f.tell(): out.writeheader()
                 out.writerow(row)
                 print("{room}.h:{line}:{column}: {old!r} -> {new!r}: {fate} {by} ({seconds} s)".format(**row), flush=True)
 
-    threads = [threading.Thread(target=work, args=(lab,)) for lab in labs]
-    for t in threads: t.start()
-    for t in threads: t.join()
+    while left and time.time() < END:
+        batch.take(left[:BATCH])
+        queue, left = iter(left[:BATCH]), left[BATCH:]
+        threads = [threading.Thread(target=work, args=(lab,)) for lab in labs]
+        for t in threads: t.start()
+        for t in threads: t.join()
     count = collections.Counter(fate(r) for r in past.values())
     for r in past.values():
-        if fate(r) == "alive": print("alive: {room}.h:{line}:{column}: {old!r} -> {new!r}\n    {text}".format(**r))
+        if fate(r) == "alive": print("alive: {room}.h:{line}:{column}: {old!r} -> {new!r} {by}\n    {text}".format(**r))
     rest = count["killed"] + count["alive"]
     print(f"{len(past)} mutants: {count['broken']} do not compile, {count['equal']} are the same to the compiler, "
           f"{count['known']} to a reader; of the other {rest} {100 * count['killed'] / max(rest, 1):.1f} % are killed")
