@@ -129,7 +129,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     8
+#define ZERO_ABI     9
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -275,14 +275,17 @@ typedef struct zero_muon {
 } zero_muon;
 
 /* Where an array is kept; the same bits at every tier.
-     HOST  CUDA: optimizer_tier, and with it parameter_tier; gradient_tier may say the same. The
-           update runs on the host's processors (cfg.threads; compile with OpenMP), on a thread of
-           the plugin's, or on the GPU: see zero_update_on. By the host reduced gradients go down as
-           they are reduced, parameters up unit by unit, both as they are stored, and the next
-           forward waits for its unit alone. Both pass through pinned memory, exactly as much as
-           zero_plan says; gradients stay on the device as well, for the norm and for micro-steps
-           that add up. While it waits, a callback of the plugin's holds back those of other
-           streams. The CPU version has one memory: there it is DEVICE
+     HOST  CUDA: optimizer_tier, and with it the other two. The update runs on the host's
+           processors (cfg.threads; compile with OpenMP), on a thread of the plugin's, or on the
+           GPU: see zero_update_on. By the host reduced gradients go down as they are reduced,
+           parameters up unit by unit, both as they are stored, and the next forward waits for its
+           unit alone. Both pass through pinned memory, exactly as much as zero_plan says.
+           gradient_tier HOST: the device keeps no shard of the gradients; each leaves from the
+           buffer that it is reduced in, once its squares are taken. Of several micro-steps the sum
+           so far comes up, and the device adds to it; in 16 bit they add up on the device, in f32.
+           Gradients that lie whole (stages 0 and 1, or f32 that accumulates LOCAL) stay there, and
+           so do those of an update by the GPU. While it waits, a callback of the plugin's holds
+           back those of other streams. The CPU version has one memory: there it is DEVICE
      FILE  one file of a rank, of which pieces of 1 MiB pass through memory: those of the update in
            its order, read ahead and written back while others are updated and the next forward has
            begun; parameters when their unit is gathered, ahead of its use; gradients as they are
@@ -607,6 +610,8 @@ typedef struct zero_plan {
     const char *file_way; /* from zero_build on, in words: io_uring or calls of threads, past the
                              system's cache or through it; NULL: no file. Never freed */
     size_t gather_bytes;  /* the part of sent_bytes that is gathers of parameters */
+    size_t down_bytes, up_bytes; /* CUDA: over the link to the host's memory and back in a step, of
+                                    what tiers keep: gradients, parameters, state */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
@@ -639,6 +644,7 @@ typedef struct zero_stats {
     double file_s;                                /* the calling thread waited for the file */
     uint64_t near_bytes, replica_bytes;           /* the parts of sent_bytes, as in zero_plan */
     uint64_t gather_bytes;                        /* as in zero_plan */
+    uint64_t down_bytes, up_bytes; /* as in zero_plan; what is written by name goes down again */
 } zero_stats;
 
 /* ---- life of a context --------------------------------------------------------------------- */

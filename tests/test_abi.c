@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 8 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 9 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -115,7 +115,7 @@ static void abi_structs(void) {
     FIELD(zero_tensor_desc, uses, 24)
     FIELD(zero_tensor_desc, flags, 28)
     FIELD(zero_tensor_desc, field, 32)
-    SIZE(zero_plan, 232)
+    SIZE(zero_plan, 248)
     FIELD(zero_plan, numel, 0)
     FIELD(zero_plan, padded_numel, 8)
     FIELD(zero_plan, param_bytes, 16)
@@ -147,6 +147,8 @@ static void abi_structs(void) {
     FIELD(zero_plan, pinned_bytes, 208)
     FIELD(zero_plan, file_way, 216)
     FIELD(zero_plan, gather_bytes, 224)
+    FIELD(zero_plan, down_bytes, 232)
+    FIELD(zero_plan, up_bytes, 240)
     SIZE(zero_plan_unit, 40)
     FIELD(zero_plan_unit, numel, 0)
     FIELD(zero_plan_unit, padded, 8)
@@ -154,7 +156,7 @@ static void abi_structs(void) {
     FIELD(zero_plan_unit, gathers, 20)
     FIELD(zero_plan_unit, resident, 24)
     FIELD(zero_plan_unit, sent_bytes, 32)
-    SIZE(zero_stats, 168)
+    SIZE(zero_stats, 184)
     FIELD(zero_stats, param_bytes, 0)
     FIELD(zero_stats, grad_bytes, 8)
     FIELD(zero_stats, optimizer_bytes, 16)
@@ -173,6 +175,8 @@ static void abi_structs(void) {
     FIELD(zero_stats, near_bytes, 144)
     FIELD(zero_stats, replica_bytes, 152)
     FIELD(zero_stats, gather_bytes, 160)
+    FIELD(zero_stats, down_bytes, 168)
+    FIELD(zero_stats, up_bytes, 176)
     SIZE(zero_turn, 8)
     FIELD(zero_turn, kind, 0)
     FIELD(zero_turn, unit, 4)
@@ -274,7 +278,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 8 && ZERO_ABI == 8, "this is ABI 8");
+    test_check(sizeof(void *) == 8 && zero_abi() == 9 && ZERO_ABI == 9, "this is ABI 9");
     abi_structs();
     abi_numbers();
     return test_summary();

@@ -174,6 +174,7 @@ enum {
 #define CUDA_SLICES  ((int64_t)1 << 40) /* of matrices: each tensor is cut over two ranks */
 #define CUDA_JOINS   ((int64_t)1 << 41) /* a second context, of every second rank, joins */
 #define CUDA_PLAIN   ((int64_t)1 << 42) /* no hooks: all tensors are KEEP */
+#define CUDA_SENDS   ((int64_t)1 << 43) /* reduced gradients are in the host's memory */
 enum { CUDA_AWAY = CUDA_HOST | CUDA_FILE | CUDA_THROUGH };
 
 static const cuda_case cuda_cases[] = {
@@ -551,6 +552,54 @@ static const cuda_case cuda_cases[] = {
      CUDA_EVAL_STEPPED, CUDA_HOST | CUDA_GRADS | CUDA_HALF | CUDA_SKIPS, 20},
     {"host-3-grads-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_HOST | CUDA_PARAMS | CUDA_GRADS | CUDA_AHEAD, 20},
+    {"sends-self", ZERO_COMM_SELF, 1, 2, 3, ZERO_ACCUMULATE_SHARDED, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_ALL, CUDA_HOST | CUDA_SENDS, 20},
+    {"sends-0", ZERO_COMM_LOCAL, 2, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 2, 0, CUDA_EVAL_ALL,
+     CUDA_HOST | CUDA_SENDS | CUDA_SKIPS, 20},
+    {"sends-1", ZERO_COMM_LOCAL, 2, 1, 3, ZERO_ACCUMULATE_SHARDED, ZERO_F32, 0, 2, 0, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_NORM, 20},
+    {"sends-2", ZERO_COMM_LOCAL, 3, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, CUDA_EVAL_ALL,
+     CUDA_HOST | CUDA_SENDS | CUDA_READS | CUDA_SILENT | CUDA_DEVICES, 40},
+    {"sends-2-adds", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_HOST | CUDA_SENDS | CUDA_SKIPS | CUDA_NORM, 40},
+    {"sends-2-local", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_LOCAL, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_NO_MASTER | CUDA_SILENT, 20},
+    {"sends-2-f16", ZERO_COMM_LOCAL, 3, 2, 3, ZERO_ACCUMULATE_SHARDED, ZERO_F16, 0, 2, 1, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_NORM | CUDA_HALF, 40},
+    {"sends-3-f16", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, ZERO_NONE, 2, 1, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_NO_MAPPING | CUDA_DEVICES | CUDA_RECOMPUTE, 40},
+    {"sends-3", ZERO_COMM_LOCAL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 2, 0, 0, CUDA_EVAL_ALL,
+     CUDA_HOST | CUDA_SENDS | CUDA_NO_MAPPING | CUDA_ALL_GATHERED | CUDA_REWRITES, 40},
+    {"sends-3-params", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_PARAMS | CUDA_AHEAD, 40},
+    {"sends-3-large", ZERO_COMM_LOCAL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_LARGE | CUDA_AHEAD, 10},
+    {"sends-2-alone", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_NO_OVERLAP | CUDA_BLOCKING, 20},
+    {"sends-2-leaves", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_LEAVES | CUDA_AHEAD, 20},
+    {"sends-2-many", ZERO_COMM_LOCAL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_MANY, 10},
+    {"sends-2-delays", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_DELAYS | CUDA_AHEAD, 40},
+    {"sends-3-delays-f16", ZERO_COMM_LOCAL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_DELAYS | CUDA_NO_MAPPING | CUDA_NORM, 40},
+    {"sends-nccl", ZERO_COMM_NCCL, 3, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 2, 0, CUDA_EVAL_ALL,
+     CUDA_HOST | CUDA_SENDS | CUDA_ALL_GATHERED | CUDA_READS | CUDA_SILENT, 40},
+    {"sends-nccl-bf16", ZERO_COMM_NCCL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_AHEAD | CUDA_SILENT, 40},
+    {"sends-file", ZERO_COMM_LOCAL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_FILE | CUDA_PARAMS | CUDA_SENDS | CUDA_AHEAD, 20},
+    {"sends-through", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_THROUGH | CUDA_SENDS | CUDA_SKIPS, 20},
+    {"sends-shards", ZERO_COMM_LOCAL, 4, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_SHARDS | CUDA_HOST | CUDA_SENDS, 20},
+    {"sends-lamb", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_LAMB | CUDA_HOST | CUDA_SENDS, 20},
+    {"sends-muon", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
+     CUDA_MUON | CUDA_HOST | CUDA_SENDS | CUDA_DELAYS, 20},
+    {"sends-saved", ZERO_COMM_LOCAL, 2, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 2, 0, 0, 0,
+     CUDA_HOST | CUDA_SENDS | CUDA_SAVES, 20},
     {"lamb-grads", ZERO_COMM_LOCAL, 2, 2, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
      CUDA_LAMB | CUDA_FILE | CUDA_GRADS, 20},
     {"muon-grads", ZERO_COMM_NCCL, 2, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
@@ -693,7 +742,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->integer = k->kind == ZERO_COMM_NCCL || k->more & CUDA_SHARDS
                  || (k->more & CUDA_TURNS && cuda_sharded(k));
     s->poison = k->overflow ? cuda_overflow : NULL;
-    const size_t larger = k->more & CUDA_THROUGH ? 36001 : 12001;
+    const size_t larger = k->more & (CUDA_THROUGH | CUDA_SENDS) ? 36001 : 12001;
     const size_t fc = k->more & CUDA_LARGE ? larger : k->more & CUDA_MANY ? 3 : 131;
     const int layers = k->more & CUDA_MANY ? (int)ZP_LANE_TASKS + 20 : 4;
     cuda_tensor(s, "wte", 150, 1, 0, 2, 0);
@@ -726,6 +775,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.update_on = k->more & CUDA_THROUGH ? ZERO_UPDATE_DEVICE : ZERO_UPDATE_HOST;
     if (k->more & CUDA_FILE) s->cfg.optimizer_tier = ZERO_FILE;
     if (k->more & CUDA_PARAMS) s->cfg.parameter_tier = s->cfg.optimizer_tier;
+    if (k->more & CUDA_SENDS) s->cfg.gradient_tier = ZERO_HOST;
     if (k->more & CUDA_GRADS) s->cfg.gradient_tier = ZERO_FILE;
     if (k->more & CUDA_HALF) s->cfg.offload_share = 0.5f;
     if (k->more & CUDA_DELAYS) s->cfg.delay_from = 1;
@@ -820,6 +870,34 @@ static void cuda_planned(test_rank *rank, zero_ctx *z) {
     const int filed = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE;
     if ((p.file_bytes > 0) != filed || (p.file_way != NULL) != filed)
         test_rank_fail(rank, "%zu bytes of the file planned", p.file_bytes);
+}
+
+/* A step sends down and up what the plan says; what was written by name, the weights first of all,
+   goes down once more. And no shard of the gradients is on the device. */
+static int cuda_crossed(host_run *h) {
+    const cuda_case *k = cuda_me->run->k;
+    const int more = (k->more & (CUDA_WRITES | CUDA_REWRITES)) != 0,
+              counts = !(k->more & CUDA_PARAMS && (k->more & CUDA_SILENT || k->evaluate));
+    zero_ctx *z = h->z;
+    zero_stats now;
+    zero_plan p;
+    HOST_TRY(h, zero_query_stats(z, &now));
+    HOST_TRY(h, zero_query_plan(z, &p));
+    uint64_t down = (uint64_t)CUDA_STEPS * p.down_bytes, up = (uint64_t)CUDA_STEPS * p.up_bytes;
+    for (int u = 0; u < z->layout.all && z->host.on; u++)
+        if (!zp_array_away(&z->array[ZP_PARAM], u))
+            down += z->array[ZP_UP].part[u].numel * zp_bytes(z->cfg.type);
+    if (k->more & CUDA_DELAYS) up = now.up_bytes; /* the last one is pending */
+    if ((p.down_bytes > 0) != (z->cfg.optimizer_tier != ZERO_DEVICE)
+        || (!more && now.down_bytes != down) || (!more && counts && now.up_bytes != up))
+        test_rank_fail(h->rank, "%llu bytes down and %llu up, expected %llu and %llu",
+                       (unsigned long long)now.down_bytes, (unsigned long long)now.up_bytes,
+                       (unsigned long long)down, (unsigned long long)up);
+    const int leaves = k->more & CUDA_SENDS && z->host.on && k->stage >= 2
+                       && !(z->adding == ZP_IN_PLACE) && !(k->more & CUDA_HALF);
+    if (leaves && (p.grad_bytes || z->array[ZP_MEAN].bytes))
+        test_rank_fail(h->rank, "%zu bytes of gradients are on the device", p.grad_bytes);
+    return !h->rank->failed;
 }
 
 /* A step writes to the file what the plan says, and reads as much; who looks reads more. */
@@ -1383,8 +1461,8 @@ static void cuda_train(test_rank *rank) {
         if (rank->rank == 1 && !me->run->loss) cuda_arm(me->run, h.z);
         if (me->run->loss)
             (void)cuda_lose(&h, me->run->loss);
-        else if (cuda_pinned_steps(&h) && cuda_moved(&h, &begun) && cuda_finish(&h)
-                 && (me->run->k->more & CUDA_LEAVES))
+        else if (cuda_pinned_steps(&h) && cuda_moved(&h, &begun) && cuda_crossed(&h)
+                 && cuda_finish(&h) && (me->run->k->more & CUDA_LEAVES))
             (void)cuda_leave(&h);
     }
     (void)__atomic_add_fetch(&me->run->gone, 1, __ATOMIC_ACQ_REL);
@@ -1644,6 +1722,7 @@ static void cuda_draw(cuda_case *k, char *name, size_t bytes, uint64_t seed) {
     if (!delays && k->stage == 3 && !(k->more & CUDA_THROUGH))
         k->more |= cuda_flag(&r, 2, CUDA_PARAMS);
     if (k->stage >= 2 && !(k->more & CUDA_THROUGH)) k->more |= cuda_flag(&r, 2, CUDA_GRADS);
+    if (!(k->more & CUDA_GRADS)) k->more |= cuda_flag(&r, 2, CUDA_SENDS);
     (void)snprintf(name, bytes,
                    "drawn %llu: kind %d, stage %d, type %d, micro-steps %d, flags %llx",
                    (unsigned long long)seed, (int)k->kind, k->stage, (int)k->type, k->micro_steps,
@@ -2029,10 +2108,10 @@ static void cuda_faults(int n, const char *name) {
     }
     cuda_unpinned();
     static const char *const cases[] = {
-        "local-3",       "local-1",   "local-3-mapped", "nccl-3",        "nccl-0",
-        "saved-3",       "host-3",    "host-1",         "host-nccl-3",   "saved-host-0",
-        "file-3",        "file-1",    "saved-file-2",   "file-3-params", "file-3-grads",
-        "host-3-params", "through-3", "saved-through-2"};
+        "local-3",       "local-1",   "local-3-mapped",  "nccl-3",        "nccl-0",
+        "saved-3",       "host-3",    "host-1",          "host-nccl-3",   "saved-host-0",
+        "file-3",        "file-1",    "saved-file-2",    "file-3-params", "file-3-grads",
+        "host-3-params", "through-3", "saved-through-2", "sends-2-adds"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) cuda_case_faults(cases[i], n);
     cuda_rank_stays_away("local-3", "did not come to");
     cuda_rank_stays_away("local-2", "did not come to");

@@ -272,6 +272,8 @@ static void check_plan(const zero_config *c, int host_is_device, const char *con
     if (c->optimizer_tier == ZERO_HOST && !host_is_device) {
         p.host_bytes = (size_t)128 << 20;
         p.pinned_bytes = (size_t)48 << 20;
+        p.down_bytes = (size_t)24 << 20;
+        p.up_bytes = (size_t)12 << 20;
         p.update_on = c->update_on == ZERO_UPDATE_HOST || c->parameter_tier ? ZERO_UPDATE_HOST
                                                                             : ZERO_UPDATE_DEVICE;
         p.update_host_s = 0.002;
@@ -301,11 +303,15 @@ static void test_plan_rows(void) {
         "|   optimizer state    | 4.0 MiB   ",
         "| host, of a rank      | 128.0 MiB, state, and",
         "|   pinned             | 48.0 MiB, exactly",
+        "|   down in a step     | 24.0 MiB  ",
+        "|   up in a step       | 12.0 MiB  ",
+        "| tiers                | parameters device, gradients device, optimizer host  ",
         "| update               | by the GPU, which state goes through",
         "|   by the host        | 2 ms at ",
         "|   through the GPU    | 1.5 ms  ",
         NULL};
     static const char *const only[] = {
+        "| tiers                | parameters host, gradients host, optimizer host  ",
         "| update               | by the host, the only way with other tiers or -zod   |", NULL};
     static const char *const asked[] = {"| update               | by the host, as asked for  ",
                                         NULL};

@@ -261,7 +261,9 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             1e-9 * (double)z->disk.waited_ns,
                             z->group[ZP_NEAR].meter.sent_bytes,
                             z->group[ZP_REPLICAS].meter.sent_bytes,
-                            m.gather_bytes};
+                            m.gather_bytes,
+                            z->host.down_bytes,
+                            z->host.up_bytes};
     *stats = now;
     return ZERO_OK;
 }

@@ -53,7 +53,7 @@ typedef struct zp_lift {
 } zp_lift;
 enum { ZP_LIFTED = ZP_RING / 2 };
 
-/* A place on the device that state goes through; see through. */
+/* A place on the device that state goes through, or a gradient that is added to; see through. */
 typedef struct zp_passage {
     zp_event filled, used, emptied;
 } zp_passage;
@@ -64,8 +64,9 @@ typedef struct zp_host {
     int on;      /* the host's processors update */
     int through; /* HOST: state goes through the GPU; see through */
     zp_stream down, up;
+    uint64_t down_bytes, up_bytes; /* what has crossed the link so far */
     zp_passage passage[ZP_PASSAGES];
-    char *places; /* of all arrays, on the device */
+    char *places; /* on the device: of all arrays, or of gradients that add up */
     size_t turn;  /* pieces so far */
     zp_gate gate; /* of a step's updates: all that they read is in the host's memory */
     zp_event decided, ready, done, gathered;
@@ -437,12 +438,11 @@ static char *zp_unit_memory(const zero_ctx *z, zp_side side, int u) {
     return b < 0 ? NULL : base + zp_unit_in_buffer(z, side, u, b);
 }
 
-/* This rank's shard of u's reduced gradient, from its reduction until the next use of its memory.
- */
+/* This rank's shard of u's reduced gradient, until the next use of its memory. */
 static char *zp_unit_mean(const zero_ctx *z, int u) {
     const zp_array *a = &z->array[ZP_MEAN];
     const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
-    if (!zp_array_filed(a, u)) return zp_array_at(a, u, first);
+    if (!zp_array_away(a, u)) return zp_array_at(a, u, first);
     return zp_unit_memory(z, ZP_GRAD, u) + first * zp_bytes(a->type);
 }
 

@@ -180,6 +180,7 @@ static zero_result zp_deal_carry(zero_ctx *z, int u, zp_stream *s, int down) {
     char *host = zp_array_at(&z->array[ZP_DEALT], u, own->first);
     char *place = (char *)(zp_deal_place(z, zp_deal_turn(z, u)) + own->first);
     if (!zp_host_has(z, u)) return ZERO_OK;
+    *(down ? &z->host.down_bytes : &z->host.up_bytes) += own->numel * sizeof(float);
     return zp_copy(s, down ? host : place, down ? place : host, own->numel * sizeof(float));
 }
 

@@ -7,8 +7,10 @@
      DOWN     gradients on their way to the update
      UP       the parameters of that part: what a rule without master weights reads, and what goes
               up. As PARAM is, unless somebody but the update has written that: `stale`
-   The unit's gradient stays on the device as well: the norm is taken there, several micro-steps add
-   up there, and access by name finds it there; a gradient that is written by name is sent again.
+   Gradients of the tier DEVICE stay on the device as well: several micro-steps add up there, and
+   access by name finds them there; one that is written by name is sent again. Those of the tier
+   HOST are in DOWN alone. No pass of the host's is over them: norm and overflow are of the device's
+   own reduction.
 
    THE WALK OF ONE STEP
      gradient stream  u is reduced, and its squares are taken: event `reduction`
@@ -23,6 +25,21 @@
      compute          before u's gradient is first touched in the next step: waits for `updated`,
                       behind which nobody reads gradient or DOWN (delayed: for `ready`)
    So the next forward waits for its unit alone, and no thread of the host's waits for the device.
+
+   THE WALK OF ONE GRADIENT of the tier HOST, in each micro-step: the device has no shard of it, and
+   the ring that it leaves through is the gradient buffers that units take turns in
+     gradient stream  u is reduced inside its buffer, to the place of this rank's shard. If DOWN has
+              the sum of earlier micro-steps, that comes up by pieces and is added (see through), by
+              the device, since its norm is the sum's. In the last micro-step: squares are taken.
+              Event `reduction`
+     down     waits for that, and until nobody reads DOWN: `updated` (delayed: `spent`); copies the
+              shard to DOWN; records `reduction` again
+     compute  before another unit, or u in the next micro-step, writes that buffer: waits for
+              `reduction`, which is behind the copy now. So does `up` before it reads DOWN
+   16-bit gradients of several micro-steps add up in SUM, f32, on the device: DOWN gets its rounded
+   sum once. Where gradients lie whole (stages 0 and 1, sums in place), or the GPU updates, there is
+   nothing to leave: they are of the tier DEVICE.
+
    A delayed update keeps its results in UP: they go up one step later, once the unit is reduced
    again, which does not touch what the update reads, DOWN, before it is over.
    A rule of two passes (see deal) sends sums, or directions of matrices, up behind its first pass,
@@ -36,6 +53,14 @@
 
 static int zp_host_on(const zero_ctx *z) { return z->host.on; }
 static int zp_host_keeps(const zero_ctx *z) { return z->host.on || z->host.through; }
+
+/* Unit u's reduced gradient is kept in DOWN alone; and micro-steps add up there. */
+static int zp_host_takes(const zero_ctx *z, int u) {
+    return z->array[ZP_MEAN].part[u].tier == ZERO_HOST && z->array[ZP_MEAN].part[u].numel;
+}
+static int zp_host_adds(const zero_ctx *z) {
+    return z->array[ZP_MEAN].tier == ZERO_HOST && z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
+}
 
 /* Cuts the two arrays, and says whose update is apart. */
 static void zp_host_plan(zero_ctx *z) {
@@ -62,17 +87,18 @@ static void zp_host_plan(zero_ctx *z) {
     }
 }
 
-/* Parameters that are not on the device lie in UP, or UP's part of them in the file; gradients that
-   are in the file are DOWN's part. */
+/* Parameters that are not on the device lie in UP, or UP's part of them in the file; gradients in
+   DOWN, or DOWN's part in the file. */
 static void zp_host_share(zero_ctx *z) {
     zp_array *param = &z->array[ZP_PARAM], *up = &z->array[ZP_UP];
+    zp_array *mean = &z->array[ZP_MEAN], *down = &z->array[ZP_DOWN];
     for (int u = 0; u < z->layout.all && z->host.on; u++) {
-        const zp_array *mean = &z->array[ZP_MEAN];
-        if (zp_array_filed(mean, u)) z->array[ZP_DOWN].part[u] = mean->part[u];
+        if (zp_array_filed(mean, u)) down->part[u] = mean->part[u];
+        if (mean->part[u].tier == ZERO_HOST) mean->part[u].at = down->part[u].at;
         if (param->part[u].tier == ZERO_HOST) param->part[u].at = up->part[u].at;
         if (param->part[u].tier == ZERO_FILE) up->part[u] = param->part[u];
     }
-    param->host_bytes = 0;
+    param->host_bytes = mean->host_bytes = 0;
 }
 
 /* A part of the host's memory; before that is there it is only measured. */
@@ -108,6 +134,7 @@ static void zp_host_arrays(zero_ctx *z, size_t *pinned, size_t *plain) {
                                       a->host_bytes);
     }
     z->array[ZP_PARAM].host = z->array[ZP_UP].host;
+    z->array[ZP_MEAN].host = z->array[ZP_DOWN].host;
 }
 /* Bytes that this rank keeps in the host's memory, in all and pinned. */
 static size_t zp_host_bytes(zero_ctx *z, size_t *pinned) {
@@ -121,6 +148,7 @@ static size_t zp_host_bytes(zero_ctx *z, size_t *pinned) {
 static zero_result zp_host_open(zero_ctx *z) {
     zp_host *h = &z->host;
     const zero_config *c = &z->cfg;
+    const int passes = h->through || zp_host_adds(z);
     size_t pinned, plain;
     zp_host_arrays(z, &pinned, &plain);
     ZP_TRY(zp_stream_open(&h->down, &z->device, c->stream, !c->no_overlap, 0, 1));
@@ -128,7 +156,7 @@ static zero_result zp_host_open(zero_ctx *z) {
     zp_stream_on(&h->down, ZERO_TRACK_COPIES);
     zp_stream_on(&h->up, ZERO_TRACK_COPIES);
     if (h->on) ZP_TRY(zp_stream_beside(&z->updates, c->threads));
-    for (zp_passage *p = h->passage; p < h->passage + ZP_PASSAGES && h->through; p++) {
+    for (zp_passage *p = h->passage; p < h->passage + ZP_PASSAGES && passes; p++) {
         ZP_TRY(zp_event_open(&z->device, &p->filled));
         ZP_TRY(zp_event_open(&z->device, &p->used));
         ZP_TRY(zp_event_open(&z->device, &p->emptied));
@@ -183,34 +211,45 @@ static void zp_host_close(zero_ctx *z) {
 }
 
 /* Copies what this rank updates of unit u down: its gradient, or its parameters. */
-static zero_result zp_host_fetch(zero_ctx *z, int u, zp_side side) {
+static zero_result zp_host_copy(zero_ctx *z, int u, zp_side side, const char *from) {
     const zp_array *to = &z->array[side == ZP_GRAD ? ZP_DOWN : ZP_UP];
-    const zp_array *from = side == ZP_GRAD ? zp_update_gradient(z) : &z->array[ZP_PARAM];
     const zp_kept *own = &to->part[u];
-    if (!own->numel || zp_array_away(from, u)) return ZERO_OK;
     const size_t bytes = own->numel * zp_bytes(to->type);
     zp_record *r = zp_slice_begin(&z->host.down, ZERO_EVENT_COPY, u, bytes);
-    ZP_TRY(zp_copy(&z->host.down, zp_array_at(to, u, own->first), zp_array_at(from, u, own->first),
-                   bytes));
+    ZP_TRY(zp_copy(&z->host.down, zp_array_at(to, u, own->first), from, bytes));
     zp_slice_end(&z->host.down, r);
+    z->host.down_bytes += bytes;
     return ZERO_OK;
 }
+/* Where it is kept on the device. */
+static zero_result zp_host_fetch(zero_ctx *z, int u, zp_side side) {
+    const zp_array *from = side == ZP_GRAD ? zp_update_gradient(z) : &z->array[ZP_PARAM];
+    const zp_kept *own = &z->array[side == ZP_GRAD ? ZP_DOWN : ZP_UP].part[u];
+    if (!own->numel || zp_array_away(from, u)) return ZERO_OK;
+    return zp_host_copy(z, u, side, zp_array_at(from, u, own->first));
+}
 
-/* Unit u is reduced, for the last time in this step. Nobody reads DOWN any more, and nobody writes
-   the gradient before that is copied: its first touch in a step waits for the last `updated`. */
+/* Unit u is reduced; kept on the device, for the last time in this step. Nobody reads DOWN any
+   more, and nobody writes the gradient before that is copied: its first touch in a step waits for
+   the last `updated`, or, where it is not kept there, its buffer's next user for `reduction`. */
 static zero_result zp_host_send(zero_ctx *z, int u) {
-    if (!zp_host_on(z) || !z->live[u].apart) return ZERO_OK;
-    ZP_TRY(zp_event_wait(&z->host.down, z->live[u].reduction));
-    if (zp_delays(z)) ZP_TRY(zp_event_wait(&z->host.down, z->live[u].spent)); /* reads DOWN */
-    return zp_host_fetch(z, u, ZP_GRAD);
+    const zp_live *live = &z->live[u];
+    zp_stream *s = &z->host.down;
+    const int delays = zp_delays(z), takes = zp_host_takes(z, u);
+    if (!zp_host_on(z) || !live->apart) return ZERO_OK;
+    ZP_TRY(zp_event_wait(s, live->reduction));
+    if (delays || takes) ZP_TRY(zp_event_wait(s, delays ? live->spent : live->updated));
+    if (!takes) return zp_host_fetch(z, u, ZP_GRAD);
+    ZP_TRY(zp_host_copy(z, u, ZP_GRAD, zp_unit_mean(z, u)));
+    return zp_event_record(s, live->reduction);
 }
 /* Before stream s writes unit u's gradient: the last update has read it, or, where that may still
-   be under way beside this step, its way down is over. Beside a GPU one that is in the file is
-   waited for when it is written there. */
+   be under way beside this step, its way down is over. Beside a GPU one that is not kept there is
+   waited for when it leaves. */
 static zero_result zp_host_mean_read(zero_ctx *z, zp_stream *s, int u) {
     const int copied = zp_host_on(z) && zp_delays(z);
     zp_live *live = &z->live[u];
-    if (zp_host_on(z) && zp_array_filed(&z->array[ZP_MEAN], u)) return ZERO_OK;
+    if (zp_host_on(z) && zp_array_away(&z->array[ZP_MEAN], u)) return ZERO_OK;
     return zp_event_wait(s, copied ? &z->host.ready : zp_delays(z) ? live->spent : live->updated);
 }
 
@@ -281,6 +320,7 @@ static zero_result zp_host_return(zero_ctx *z, int u) {
     ZP_TRY(zp_copy(&z->updates, zp_array_at(&z->array[ZP_PARAM], u, own->first),
                    zp_array_at(from, u, own->first), bytes));
     zp_slice_end(&z->updates, r);
+    z->host.up_bytes += bytes;
     return ZERO_OK;
 }
 

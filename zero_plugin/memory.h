@@ -12,8 +12,8 @@
      SUM     f32, where 16-bit gradients of several micro-steps add up: the gradient stream alone
      MEAN    the reduced gradient: the reduce-scatter, on the gradient stream; read by norm and
              update. Part of GRAD where nothing else is written there in between. At stage 0 it is
-             gathered over GRAD, which the update reads instead. FILE: reduced inside the unit's
-             gradient buffer, and written from there
+             gathered over GRAD, which the update reads instead. HOST (beside a GPU), FILE:
+             reduced inside the unit's gradient buffer, and sent or written from there
      STATE   the rule's own arrays, f32: the update, on the compute stream, and nobody else
      MASTER  the f32 weight, where parameters are stored in 16 bit: the update
      PARAM   the weight as stored: the update, once all ranks have computed with the old one; then

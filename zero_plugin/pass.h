@@ -205,21 +205,21 @@ static zero_result zp_bucket_flush(zero_ctx *z) {
     }
     if (last || !collects) ZP_DO(z, zp_bucket_issue(z, zp_reduce_op));
     for (int i = 0; i < z->nbucket; i++)
-        if (zp_mean_adds(z, z->bucket[i]))
-            ZP_DO(z, zp_mean_push(z, z->bucket[i], zp_mean_add_task));
+        if (zp_mean_adds(z, z->bucket[i])) ZP_DO(z, zp_mean_add_up(z, z->bucket[i]));
     if (last) ZP_DO(z, zp_replicas_sum(z));
     for (int i = 0; i < z->nbucket; i++) {
-        const int u = z->bucket[i], writes = last || !z->array[ZP_SUM].share;
+        const int u = z->bucket[i], writes = last || zp_mean_leaves(z, u);
         if (last) ZP_DO(z, zp_gradient_divide(z, u));
         if (last) ZP_DO(z, zp_gradient_norm(z, u));
         if (zp_mean_filed(z, u) && writes) ZP_DO(z, zp_mean_push(z, u, zp_mean_write_task));
     }
     if (last && z->policy.state == ZP_WHOLE) ZP_DO(z, zp_bucket_issue(z, zp_whole_op));
     for (int i = 0; i < z->nbucket; i++) {
-        zp_live *live = &z->live[z->bucket[i]];
+        const int u = z->bucket[i];
+        zp_live *live = &z->live[u];
         ZP_DO(z, zp_event_record(s, live->reduction));
-        if (last) ZP_DO(z, zp_host_send(z, z->bucket[i]));
-        if (last && z->pending) ZP_TRY(zp_turn_unit(z, z->bucket[i], live->reduction));
+        if (last || zp_mean_leaves(z, u)) ZP_DO(z, zp_host_send(z, u));
+        if (last && z->pending) ZP_TRY(zp_turn_unit(z, u, live->reduction));
         live->pending = 0;
         live->reduced++;
         live->buffer[ZP_GRAD] = -1;

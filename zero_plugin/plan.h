@@ -36,8 +36,6 @@ static void zp_plan_settings(zero_ctx *z) {
     zp_plan_row(&z->array[ZP_PARAM], c->type, param, c->parameter_tier);
     if (param == ZP_SHARD && sees && !z->array[ZP_PARAM].tier) z->array[ZP_PARAM].share = ZP_SEEN;
     const int all = zp_doubles(z) && stage.state == ZP_WHOLE;
-    zp_plan_row(&z->array[ZP_MEAN], type, all ? ZP_WHOLE : ZP_SHARD,
-                c->gradient_tier == ZERO_FILE ? ZERO_FILE : ZERO_DEVICE);
     zp_plan_row(&z->array[ZP_NEXT], c->type, zp_doubles(z) ? stage.state : ZP_NOTHING,
                 c->parameter_tier);
     zp_plan_row(&z->array[ZP_SUM], ZERO_F32,
@@ -51,6 +49,10 @@ static void zp_plan_settings(zero_ctx *z) {
         zp_plan_row(&z->array[ZP_STATE + i], ZERO_F32,
                     i < z->rule->states ? stage.state : ZP_NOTHING, c->optimizer_tier);
     zp_through_choose(z);
+    /* whole gradients, and those of an update by the GPU, stay on the device */
+    const int stays = c->gradient_tier == ZERO_HOST && (grad == ZP_WHOLE || z->host.through);
+    zp_plan_row(&z->array[ZP_MEAN], type, all ? ZP_WHOLE : ZP_SHARD,
+                stays ? ZERO_DEVICE : c->gradient_tier);
     report->divisor = (double)z->data->divisor;
     zp_scale_set(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
     report->used_scale = report->scale;
@@ -437,6 +439,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_second_plan(z);
     zp_plan_traffic(z);
     zp_plan_file_traffic(z);
+    zp_plan_link_traffic(z);
     zp_trace_expect(z, ZERO_EVAL);
     z->plan.numel = z->layout.numel;
     z->plan.padded_numel = z->layout.padded;

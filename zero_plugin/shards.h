@@ -104,6 +104,7 @@ static zero_result zp_fetch_shard(zero_ctx *z, int u, char *to) {
     else
         ZP_TRY(zp_copy(s, to, zp_array_at(param, u, param->part[u].first), bytes));
     zp_slice_end(s, r);
+    if (!zp_host_computes()) z->host.up_bytes += bytes;
     return ZERO_OK;
 }
 
@@ -150,6 +151,7 @@ static zero_result zp_sink_shard(zero_ctx *z, int u, char *memory, int writes) {
     zp_lift *l = &z->host.lift[ZP_GRAD];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     if (writes) ZP_TRY(zp_event_wait(s, zp_delays(z) ? z->live[u].spent : z->live[u].updated));
+    *(writes ? &z->host.down_bytes : &z->host.up_bytes) += zp_kept_bytes(mean, u);
     ZP_TRY(zp_stream_room(s, &l->asks));
     zp_lane_push(&l->asks, zp_sink_task, &ask, sizeof ask, zp_array_pieces(mean, u));
     for (size_t at = 0; at < mean->part[u].numel; at += most, l->turns++) {
@@ -206,6 +208,13 @@ static zero_result zp_mean_push(zero_ctx *z, int u, zp_task_fn task) {
     return result;
 }
 static int zp_mean_filed(const zero_ctx *z, int u) { return zp_array_filed(&z->array[ZP_MEAN], u); }
+/* Each micro-step's goes there; and is added to what is there. */
+static int zp_mean_leaves(const zero_ctx *z, int u) {
+    return zp_array_away(&z->array[ZP_MEAN], u) && !z->array[ZP_SUM].share;
+}
 static int zp_mean_adds(const zero_ctx *z, int u) {
-    return zp_mean_filed(z, u) && !z->array[ZP_SUM].share && z->live[u].reduced > 0;
+    return zp_mean_leaves(z, u) && z->live[u].reduced > 0;
+}
+static zero_result zp_mean_add_up(zero_ctx *z, int u) {
+    return zp_mean_filed(z, u) ? zp_mean_push(z, u, zp_mean_add_task) : zp_through_add(z, u);
 }

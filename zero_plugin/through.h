@@ -1,4 +1,5 @@
-/* through.h - state that is kept in the host's memory and updated by the GPU, through which it goes
+/* through.h - what comes up from the host's memory by pieces: state that the GPU updates, and sums
+   that it adds gradients to
 
    The other way to update the tier HOST: MASTER and STATE lie in pinned memory, and go piece by
    piece up, through the rule's kernel, which has the gradient and PARAM beside it, and down again.
@@ -13,7 +14,11 @@
    There are as many places as a ring has, or as there are pieces, so a piece goes up behind its
    last way down. At a step's begin `up` and `updates` wait for the decision on the compute stream,
    behind which nobody writes state by name. A unit's parameters are new behind its last kernel,
-   whatever is still on its way down. */
+   whatever is still on its way down.
+
+   GRADIENTS of the tier HOST that micro-steps add up: the sum so far goes up through the same
+   places, and the gradient stream adds it to what it has reduced: event `used`, for which the
+   place's next piece waits. What has become of it goes down as every gradient does (see host). */
 #pragma once
 
 #include "host.h"
@@ -33,12 +38,12 @@ static size_t zp_through_places(const zero_ctx *z) {
         if (z->live[u].apart) pieces += zp_own(z, u)->numel > 0;
     return zp_min(ZP_PASSAGES, pieces);
 }
-/* Bytes of the device's memory that state goes through. */
+/* Bytes of the device's memory that state goes through, or what gradients are added to. */
 static size_t zp_through_bytes(const zero_ctx *z) {
-    size_t arrays = 0;
-    for (int k = ZP_MASTER; k < ZP_NEXT; k++) arrays += z->array[k].share != ZP_NOTHING;
-    return z->host.through ? arrays * zp_through_places(z) * zp_through_numel(z) * sizeof(float)
-                           : 0;
+    size_t arrays = (size_t)zp_host_adds(z);
+    for (int k = ZP_MASTER; k < ZP_NEXT && z->host.through; k++)
+        arrays += z->array[k].share != ZP_NOTHING;
+    return arrays ? arrays * zp_through_places(z) * zp_through_numel(z) * sizeof(float) : 0;
 }
 
 /* Seconds for an element of the state, by the rates of the configuration: by the host's processors,
@@ -124,6 +129,7 @@ static zero_result zp_through_open(zero_ctx *z, int u, size_t from, size_t n, ch
         if (state) ZP_TRY(zp_copy(&h->up, *to, state, zp_through_kept(z, k, u, from, n)));
     }
     zp_slice_end(&h->up, r);
+    h->up_bytes += zp_through_moved(z, u, from, n);
     ZP_TRY(zp_event_record(&h->up, &p->filled));
     return zp_event_wait(&z->updates, &p->filled);
 }
@@ -140,6 +146,36 @@ static zero_result zp_through_close(zero_ctx *z, int u, size_t from, size_t n) {
         if (state) ZP_TRY(zp_copy(&h->down, state, zp_through_place(z, k), kept));
     }
     zp_slice_end(&h->down, r);
+    h->down_bytes += zp_through_moved(z, u, from, n);
     h->turn++;
     return zp_event_record(&h->down, &p->emptied);
+}
+
+/* Adds what DOWN has of the step's earlier micro-steps to unit u's gradient, which is reduced. */
+static zero_result zp_through_add(zero_ctx *z, int u) {
+    const zp_array *mean = &z->array[ZP_MEAN];
+    const zp_kept *own = &mean->part[u];
+    const size_t of = zp_bytes(mean->type), most = zp_through_numel(z);
+    zp_host *h = &z->host;
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    zp_record *r = zp_slice_begin(s, ZERO_EVENT_NORM, u, own->numel * of);
+    ZP_TRY(zp_event_wait(&h->up, z->live[u].reduction)); /* the last one has gone down */
+    for (size_t from = 0, n; from < own->numel; from += n, h->turn++) {
+        zp_passage *p = &h->passage[h->turn % zp_through_places(z)];
+        char *place = zp_through_place(z, ZP_MASTER);
+        n = zp_min(most, own->numel - from);
+        const zp_collect_args add = {(float *)(void *)place, zp_unit_mean(z, u) + from * of,
+                                     mean->type, 0, 1};
+        ZP_TRY(zp_event_wait(&h->up, &p->used));
+        zp_record *up = zp_slice_begin(&h->up, ZERO_EVENT_COPY, u, n * of);
+        ZP_TRY(zp_copy(&h->up, place, zp_array_at(mean, u, own->first + from), n * of));
+        zp_slice_end(&h->up, up);
+        ZP_TRY(zp_event_record(&h->up, &p->filled));
+        ZP_TRY(zp_event_wait(s, &p->filled));
+        ZP_TRY(zp_collect(s, &add, n / ZP_WIDE));
+        ZP_TRY(zp_event_record(s, &p->used));
+        h->up_bytes += n * of;
+    }
+    zp_slice_end(s, r);
+    return ZERO_OK;
 }

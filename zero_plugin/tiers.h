@@ -101,3 +101,26 @@ static void zp_plan_file_traffic(zero_ctx *z) {
         plan->file_written_bytes += param + mean * times;
     }
 }
+
+/* What crosses the link of a GPU in a step. By the host: gradients down, by each micro-step where
+   they add up there, and then up as often but once; parameters up, or by each gather; directions of
+   matrices down and up. Through the GPU: state, by each pass of the rule, both ways. */
+static void zp_plan_link_traffic(zero_ctx *z) {
+    const zp_array *a = z->array, *mean = &a[ZP_MEAN], *param = &a[ZP_PARAM];
+    zero_plan *plan = &z->plan;
+    for (int u = 0; u < z->layout.all; u++) {
+        const zp_kept *own = &a[ZP_STATE].part[u];
+        if (!z->live[u].apart || !own->numel || zp_host_computes()) continue;
+        for (int k = ZP_MASTER; k < ZP_NEXT && z->host.through; k++)
+            plan->up_bytes += a[k].part[u].numel * sizeof(float) * (size_t)z->rule->passes;
+        if (z->host.through) continue;
+        const int leaves = zp_array_away(mean, u) && !a[ZP_SUM].share;
+        const size_t times = leaves ? (size_t)zp_plan_reductions(z, u) : 1,
+                     g = own->numel * zp_bytes(mean->type), p = own->numel * zp_bytes(param->type),
+                     dealt = z->layout.unit[u].matrices ? own->numel * sizeof(float) : 0;
+        const int gathers = zp_array_away(param, u) ? z->live[u].gathers - z->live[u].near : 1;
+        plan->down_bytes += g * times + dealt;
+        plan->up_bytes += g * (times - 1) + p * (size_t)gathers + dealt;
+    }
+    if (z->host.through) plan->down_bytes = plan->up_bytes;
+}

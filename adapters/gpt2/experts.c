@@ -220,6 +220,8 @@ void experts_add_plan(zero_plan *plan, const zero_plan *x) {
     plan->file_written_bytes += x->file_written_bytes;
     plan->host_bytes += x->host_bytes;
     plan->pinned_bytes += x->pinned_bytes;
+    plan->down_bytes += x->down_bytes;
+    plan->up_bytes += x->up_bytes;
     if (!plan->file_way) plan->file_way = x->file_way;
     plan->update_host_s += x->update_host_s;
     plan->update_device_s += x->update_device_s;

@@ -8,12 +8,14 @@
 
 static const char *const plan_tiers[ZERO_TIERS] = {"device", "host", "file"};
 
-static void plan_tier_rows(report *r, const zero_config *c, int host_is_device) {
+static void plan_tier_rows(report *r, const zero_plan *p, const zero_config *c,
+                           int host_is_device) {
     const int hosted = c->optimizer_tier == ZERO_HOST || c->gradient_tier == ZERO_HOST
                        || c->parameter_tier == ZERO_HOST;
+    const int stay = c->gradient_tier == ZERO_HOST && p->update_on == ZERO_UPDATE_DEVICE;
     if (!c->optimizer_tier && !c->gradient_tier && !c->parameter_tier) return;
     report_row(r, "tiers", "parameters %s, gradients %s, optimizer %s",
-               plan_tiers[c->parameter_tier], plan_tiers[c->gradient_tier],
+               plan_tiers[c->parameter_tier], plan_tiers[stay ? ZERO_DEVICE : c->gradient_tier],
                plan_tiers[c->optimizer_tier]);
     if (hosted && host_is_device)
         report_row(r, "  host", "is device: the CPU version has one memory");
@@ -25,6 +27,8 @@ static void plan_host_row(report *r, const zero_plan *p) {
     if (!p->host_bytes) return;
     report_mib(r, "host, of a rank", p->host_bytes, ", state, and what is on its way");
     report_mib(r, "  pinned", p->pinned_bytes, ", exactly");
+    report_mib(r, "  down in a step", p->down_bytes, "");
+    report_mib(r, "  up in a step", p->up_bytes, "");
 }
 
 /* The two ways to update what the host keeps, and what was chosen. */
@@ -66,7 +70,7 @@ static void plan_packed_rows(report *r, const zero_plan *p, const zero_config *c
 void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_device) {
     const uint64_t all =
         (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes;
-    plan_tier_rows(r, c, host_is_device);
+    plan_tier_rows(r, p, c, host_is_device);
     report_mib(r, "memory of a rank", all, "");
     report_mib(r, "  parameters", p->param_bytes, "");
     report_mib(r, "  gradients", p->grad_bytes, "");
