@@ -259,10 +259,12 @@ static zero_result zp_mpi_cut(zp_group *of, const zp_cut *cut, zero_comm *part) 
         free(comm);
         return zp_error(of, ZERO_ERR_MEMORY, "rank %d has no memory for a group", who);
     }
-    ZP_MPI(of, MPI_Comm_split(zp_mpi_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm));
-    if (colour == MPI_UNDEFINED) free(comm);
-    if (colour != MPI_UNDEFINED) part->handle = comm;
-    return ZERO_OK;
+    const int code = MPI_Comm_split(zp_mpi_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm);
+    if (code == MPI_SUCCESS && colour != MPI_UNDEFINED)
+        part->handle = comm;
+    else
+        free(comm);
+    return zp_mpi_code(of, code, "MPI_Comm_split");
 }
 static size_t zp_mpi_room(const zp_group *of, int parts, int n, int swaps) {
     const size_t board = zp_round_up(sizeof(zp_board), 4096);
@@ -328,7 +330,8 @@ static zero_result zp_mpi_even(zp_group *g, const zp_node *said, int node_size) 
                             node_size, r, n);
     }
     if (nodes <= ZP_LOCAL_MAX || g->swaps) return ZERO_OK;
-    return zp_error(g, ZERO_ERR_UNSUPPORTED, "%d nodes, at most %d", nodes, ZP_LOCAL_MAX);
+    return zp_error(g, ZERO_ERR_UNSUPPORTED, "%d %ss in nodes of %d are %d nodes, at most %d",
+                    g->nranks, zp_rank_word(g), n, nodes, ZP_LOCAL_MAX);
 }
 
 /* Nodes in order of their lowest rank. */

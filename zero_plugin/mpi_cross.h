@@ -106,17 +106,19 @@ static int zp_mpi_counterpart(const zp_group *g, int node) {
     return m->node_rank[node * g->node_size + m->seats.me];
 }
 
-/* What went wrong with requests, in words: one of the hosts', or pairs that receive and send. */
+/* What went wrong with requests, in words: one of the hosts', or pairs that receive and send. Their
+   statuses are there if nothing did, or if the code says so. */
 static zero_result zp_mpi_wrong(const zp_op *op, int code, const MPI_Status *statuses, int n) {
     zp_group *g = op->group;
-    for (int i = 0; i + 1 < n; i += 2) {
+    const int failed = code == MPI_ERR_IN_STATUS;
+    for (int i = 0; i + 1 < n && (failed || code == MPI_SUCCESS); i += 2) {
         const int tag = statuses[i].MPI_TAG, unit = tag / 2 < ZP_TAGS - 1 ? tag / 2 : -1;
         const zp_call his = {tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER, unit, op->shard};
         const zp_call mine = zp_op_call(op);
-        if (code == MPI_ERR_IN_STATUS && statuses[i].MPI_ERROR == MPI_ERR_PENDING) continue;
+        if (failed && statuses[i].MPI_ERROR == MPI_ERR_PENDING) continue;
         if (tag != zp_mpi_tag(op)) return zp_call_same(g, statuses[i].MPI_SOURCE, &his, &mine);
     }
-    for (int i = 0; i < n && code == MPI_ERR_IN_STATUS; i++)
+    for (int i = 0; i < n && failed; i++)
         if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
             return zp_mpi_code(g, statuses[i].MPI_ERROR, "MPI_Testall");
     return zp_mpi_code(g, code, "MPI_Testall");

@@ -355,9 +355,7 @@ static void zp_plan_close(zero_ctx *z) {
     for (int i = 0; i < 2; i++) {
         free(z->pool[i].buffer);
         free(z->pool[i].held_by);
-        free(z->trace[i].unit);
         memset(&z->pool[i], 0, sizeof z->pool[i]);
-        z->trace[i].unit = NULL;
     }
     zp_layout_close(&z->layout);
 }
@@ -374,12 +372,10 @@ static zero_result zp_plan_memory(zero_ctx *z) {
     z->array[0].part = (zp_kept *)calloc(ZP_ARRAYS_AND_TWINS * units, sizeof(zp_kept));
     int made = z->live && z->array[0].part;
     for (int i = 0; i < 2; i++) {
-        const size_t turns = (size_t)z->trace[i].turns;
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
-        z->trace[i].cap = (int)zp_max(4 * units + 16, zp_max(turns, zp_plan_visits(z, i)));
-        z->trace[i].unit = (int *)calloc((size_t)z->trace[i].cap, sizeof *z->trace[i].unit);
         z->pool[i].held_by = (int *)calloc(units, sizeof *z->pool[i].held_by);
-        made &= z->pool[i].buffer && z->pool[i].held_by && z->trace[i].unit;
+        made &= z->pool[i].buffer && z->pool[i].held_by
+                && zp_trace_room(&z->trace[i], zp_max(4 * units + 16, zp_plan_visits(z, i)));
     }
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
