@@ -53,6 +53,7 @@
 #include "zero_plugin/local.h"       /* SELF and LOCAL: one rank, the ranks of one machine */
 #include "zero_plugin/mpi_cross.h"   /* how MPI is waited for; collectives between nodes */
 #include "zero_plugin/mpi.h"         /* MPI: local inside a node, messages between nodes */
+#include "zero_plugin/nccl_watch.h"  /* NCCL is looked after: time limit, errors, the end */
 #include "zero_plugin/nccl.h"        /* NCCL */
 #include "zero_plugin/transport.h"   /* the transports, a row each, and how to add one */
 #include "zero_plugin/groups.h"      /* ranks that communicate on the host's own buffers */

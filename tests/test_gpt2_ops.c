@@ -671,6 +671,33 @@ static void test_held_sums(void) {
     drop(out);
 }
 
+/* A query whose scores have all overflowed, to -infinity, attends to nothing else instead. (f16
+   does not hold numbers that large; what cuDNN does is its own affair.) */
+static void test_attention_overflow(void) {
+    const ops_heads shape = {1, 2, 1, 1};
+    if (ON_GPU || type == ZERO_F16) return;
+    ops_ctx *all = ops;
+    ops = make_ops(1, 2, 1, 1);
+    array qkv = make(6, 1), bias = make_param(3, 0), out = make(2, 0), lse = make_floats(2);
+    set(&qkv, 0, -1e30); /* q and k of token 0 */
+    set(&qkv, 1, 1e30);
+    set(&qkv, 3, 0); /* q of token 1 */
+    send(&qkv);
+    ops_attention(ops, out.f, floats(&lse), qkv.f, bias.f, &shape);
+    fetch(&out);
+    fetch(&lse);
+    test_check(isnan(out.v[0]) && isnan(lse.v[0]) && !isnan(out.v[1]) && !isnan(lse.v[1]),
+               "attention (%s): scores of -infinity gave %g, lse %g; others %g, %g",
+               ops_attention_path(ops), (double)out.v[0], (double)lse.v[0], (double)out.v[1],
+               (double)lse.v[1]);
+    drop(qkv);
+    drop(bias);
+    drop(out);
+    drop(lse);
+    ops_destroy(ops);
+    ops = all;
+}
+
 static void test_attentions(void) {
     test_attention(1, 1, 1, 1);
     test_attention(2, 37, 3, 5);
@@ -679,6 +706,7 @@ static void test_attentions(void) {
     test_attention(1, 100, 2, 33);
     test_attention(1, 40, 1, 80);
     test_attention(1, 200, 1, 64);
+    test_attention_overflow();
 }
 
 static void test_all_operations(void) {

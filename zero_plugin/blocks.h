@@ -91,11 +91,7 @@ ZP_FN void zp_plain_store(size_t n, void *to, zero_type type, const float *x, in
 /* ---- and by instructions that compilers do not find, with the same bits ----
    A row is 16 numbers; those of a whole block are as many registers, since its length is known. */
 #if defined(__AVX512BW__) && !defined(__CUDACC__)
-#ifdef __clang__
-#define ZP_ROWS _Pragma("clang loop unroll(full)")
-#else
-#define ZP_ROWS _Pragma("GCC unroll 16")
-#endif
+#define ZP_ROWS _Pragma("GCC unroll 16") /* clang unrolls such loops unasked */
 ZP_FN __m512 zp_row_of(const float *x) { return _mm512_loadu_ps(x); }
 ZP_FN void zp_row_put(float *x, __m512 v, int adds) {
     _mm512_storeu_ps(x, adds ? _mm512_add_ps(zp_row_of(x), v) : v);
@@ -150,6 +146,7 @@ ZP_FN __m512i zp_rows_bytes(const __m512i *row) {
     return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(_mm512_packs_epi32(row[0], row[1]),
                                                               _mm512_packs_epi32(row[2], row[3])));
 }
+/* 4-bit codes. */
 #if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
 /* Where each byte of a line comes from: 16 g + k from 4 k + g. */
 ZP_FN __m512i zp_byte_order(void) {
@@ -159,30 +156,20 @@ ZP_FN __m512i zp_byte_order(void) {
                           0x0F0B0703, 0x1F1B1713, 0x2F2B2723, 0x3F3B3733);
     return k;
 }
-#endif
-ZP_FN void zp_whole_codes(const zp_codec *c, const float *x, float inverse, uint8_t *to, int away) {
-    const __m512 by = _mm512_set1_ps(inverse);
-    __m512i row[4];
-    if (c->bits == 8) {
-        ZP_ROWS
-        for (size_t j = 0; j < ZP_CODED_BLOCK; j += 64) {
-            ZP_ROWS
-            for (size_t r = 0; r < 4; r++) row[r] = zp_row_codes(x + j + 16 * r, by);
-            zp_line_put(to + j, zp_rows_bytes(row), away);
-        }
-        return;
-    }
-#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
-    /* Each of a block's eight rows becomes half a byte of all words; bytes 4 k + g belong at
-       16 g + k. */
+/* Each of a block's eight rows becomes half a byte of all words; bytes 4 k + g belong at 16 g + k.
+ */
+ZP_FN void zp_whole_half_codes(const float *x, __m512 by, uint8_t *to, int away) {
     static_assert(ZP_CODED_BLOCK == 128, "a line of codes");
     __m512i words = _mm512_setzero_si512();
     ZP_ROWS
     for (size_t j = 0; j < ZP_CODED_BLOCK; j += 16)
         words = _mm512_shrdi_epi32(words, zp_row_codes(x + j, by), 4);
     zp_line_put(to, _mm512_permutexvar_epi8(zp_byte_order(), words), away);
+}
 #else
+ZP_FN void zp_whole_half_codes(const float *x, __m512 by, uint8_t *to, int away) {
     const __m512i low = _mm512_set1_epi32(15);
+    __m512i row[4];
     ZP_ROWS
     for (size_t j = 0; j < ZP_CODED_BLOCK; j += 128) {
         ZP_ROWS
@@ -193,7 +180,21 @@ ZP_FN void zp_whole_codes(const zp_codec *c, const float *x, float inverse, uint
         }
         zp_line_put(to + j / 2, zp_rows_bytes(row), away);
     }
+}
 #endif
+ZP_FN void zp_whole_codes(const zp_codec *c, const float *x, float inverse, uint8_t *to, int away) {
+    const __m512 by = _mm512_set1_ps(inverse);
+    __m512i row[4];
+    if (c->bits == 4) {
+        zp_whole_half_codes(x, by, to, away);
+        return;
+    }
+    ZP_ROWS
+    for (size_t j = 0; j < ZP_CODED_BLOCK; j += 64) {
+        ZP_ROWS
+        for (size_t r = 0; r < 4; r++) row[r] = zp_row_codes(x + j + 16 * r, by);
+        zp_line_put(to + j, zp_rows_bytes(row), away);
+    }
 }
 /* Two rows of a type that is known. A line's words go where upper halves are. */
 ZP_FN void zp_rows_load(float *x, const void *from, zero_type type, size_t j) {
@@ -226,10 +227,6 @@ ZP_FN void zp_whole_feed(const uint16_t *error, float scale, float *x) {
 /* Two rows become a line. */
 ZP_FN __m512i zp_halves(const float *x, zero_type type) {
     const __m512 a = zp_row_of(x), b = zp_row_of(x + 16);
-#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
-    const __mmask16 denormal = _mm512_fpclass_ps_mask(a, 0x20) | _mm512_fpclass_ps_mask(b, 0x20);
-    if (type == ZERO_BF16 && !denormal) return (__m512i)_mm512_cvtne2ps_pbh(b, a);
-#endif
     return _mm512_inserti64x4(_mm512_castsi256_si512(zp_row_to_half(a, type)),
                               zp_row_to_half(b, type), 1);
 }

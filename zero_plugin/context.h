@@ -346,8 +346,7 @@ static zero_result zp_differs(zero_ctx *z) {
                              c->differing[1], c->differs_rank);
 }
 
-/* A peer that has gone may have seen in the last verdict what this rank has not looked at yet.
-   Where a thread looks after collectives it has aborted them, and that verdict is none. */
+/* A lost peer may have seen a difference in the last verdict; where a thread looks none is left. */
 static int zp_differed(zero_ctx *z) {
     if (!z->judged || z->world->transport->look || zp_event_sync(&z->device, z->agreed)
         || zp_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)

@@ -95,11 +95,11 @@ static zero_result zp_memory_window(zp_group *g, zp_memory *m) {
     ZP_TRY(zp_agree(g, !r, &who)); /* over all nodes; and nobody reads before all is cleared */
     if (who < 0) return ZERO_OK;
     zp_window_free(m);
-    char text[ZP_COORDS_BYTES + 48];
+    char text[ZP_RANK_TEXT];
     return zp_error(g, ZERO_ERR_MEMORY,
                     "%s could not allocate %zu bytes in an MPI shared window: has its host's "
                     "/dev/shm room for them?",
-                    zp_rank_text(g, who, text, sizeof text), m->bytes);
+                    zp_rank_text(g, who, text), m->bytes);
 }
 
 /* Files first: they need no room in /dev/shm, and no peer to be freed. */

@@ -79,9 +79,8 @@ typedef struct bf16_product {
     int add;
 } bf16_product;
 
-/* Rows at once: their sums fill 16 of 32 registers. */
 static void multiply_by_vectors(const bf16_product *p) {
-    enum { ROWS_OF_A = 8 };
+    enum { ROWS_OF_A = 8 }; /* at once: their sums fill 16 of 32 registers */
     for (size_t r = 0; r < EDGE; r += ROWS_OF_A) {
         float *c = p->c + r * p->ldc;
         const uint16_t *rows[(ROWS_OF_A + 2) / 3];
@@ -286,8 +285,8 @@ static inline __m512i paired(vec x, vec next) {
     return _mm512_permutexvar_epi16(interleave(0, 16), rounded(x, next));
 }
 
-/* Scores of EDGE queries from i0 on against the keys from j0 on. Those that are not seen become so
-   small that their share is 0; most: the largest so far. */
+/* Scores of EDGE queries from i0 on against the keys from j0 on, -infinity where they do not see
+   (a number would have a share where all that is seen has overflowed); most: the largest so far. */
 static void score_block(const bf16_work *w, const head_shape *s, size_t i0, size_t j0,
                         vec most[2]) {
     float *at = w->s + j0 * EDGE;
@@ -298,7 +297,7 @@ static void score_block(const bf16_work *w, const head_shape *s, size_t i0, size
             float *row = at + j * EDGE + LANES * half;
             vec x = vec_load(row);
             if (j0 == i0) {
-                x = _mm512_mask_mov_ps(vec_set(-1e38f), seen(j, LANES * half), x);
+                x = _mm512_mask_mov_ps(vec_set(-INFINITY), seen(j, LANES * half), x);
                 vec_store(row, x);
             }
             most[half] = _mm512_max_ps(x, most[half]);
@@ -324,7 +323,7 @@ static void query_block(const bf16_work *w, const head_shape *s, uint16_t *out, 
                         size_t i0) {
     const float scale = LOG2_E / sqrtf((float)s->H);
     const size_t rows = least(EDGE, s->T - i0), keys = i0 + EDGE;
-    vec most[2] = {vec_set(-1e38f), vec_set(-1e38f)}, base[2], sum[2], share[2];
+    vec most[2] = {vec_set(-INFINITY), vec_set(-INFINITY)}, base[2], sum[2], share[2];
     float log_sum[EDGE] __attribute__((aligned(64))), largest[EDGE] __attribute__((aligned(64)));
     for (size_t j0 = 0; j0 < keys; j0 += EDGE) score_block(w, s, i0, j0, most);
     for (size_t half = 0; half < 2; half++) {

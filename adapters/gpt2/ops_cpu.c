@@ -1172,12 +1172,13 @@ static inline float row_exp(float *p, float most, uint32_t all) {
 }
 
 /* p (TILE_M, ld) from scores of queries i.. becomes probabilities times their denominators, zeros
-   where nothing is seen; share: 1 / denominators; lse: their logarithms. Rows take each step
+   where nothing is seen; share: 1 / denominators; lse: their logarithms. What is hidden is
+   -infinity: a number would have a share where all that is seen has overflowed. Rows take each step
    together: one row alone is a long chain of dependent instructions. */
 static void softmax_rows(float *p, size_t ld, size_t i, float *share, float *lse) {
     const uint32_t all = columns(i + TILE_M);
     float most[TILE_M], sum[TILE_M];
-    hide(p, ld, i, -FLT_MAX);
+    hide(p, ld, i, -INFINITY);
     for (size_t r = 0; r < TILE_M; r++) most[r] = row_most(p + r * ld, all);
     for (size_t r = 0; r < TILE_M; r++) sum[r] = row_exp(p + r * ld, most[r], all);
     for (size_t r = 0; r < TILE_M; r++) share[r] = 1.0f / sum[r];
