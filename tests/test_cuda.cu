@@ -567,6 +567,8 @@ static const cuda_case cuda_cases[] = {
      CUDA_SLICES | CUDA_MUON | CUDA_HOST | CUDA_AHEAD, 20},
     {"slices-nccl", ZERO_COMM_NCCL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_SLICES | CUDA_MUON | CUDA_ORDERED, 20},
+    {"slices-events", ZERO_COMM_NCCL, 4, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_SLICES | CUDA_MUON, 20},
     {"slices-lamb", ZERO_COMM_LOCAL, 4, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
      CUDA_SLICES | CUDA_LAMB | CUDA_DEVICES, 20},
     {"joins-0", ZERO_COMM_LOCAL, 4, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, CUDA_JOINS,

@@ -131,6 +131,7 @@ static zero_result zp_world_open(zero_ctx *z) {
               joins->cfg.world_units);
     if (joins) {
         joins->joined = z;
+        zp_device_follow(&z->device, &joins->device);
         return ZERO_OK;
     }
     if (!world) return ZERO_OK;
@@ -152,9 +153,11 @@ static zero_result zp_world_copy(zero_ctx *z, const zp_tensor *t, zero_group *gi
     void *stream = zp_stream_handle(&z->stream[ZP_GRADIENTS]);
     const zero_result r =
         zp_group_split(given, "zero_build", 0, given->group.rank, stream, &f->own);
-    if (!r) return ZERO_OK;
-    return z->dead = zp_fail(z, r, "tensor %s, %s: %s", t->desc.name, call,
-                             f->own ? f->own->text : given->text);
+    if (r)
+        return z->dead = zp_fail(z, r, "tensor %s, %s: %s", t->desc.name, call,
+                                 f->own ? f->own->text : given->text);
+    zp_device_follow(&f->own->device, &z->device);
+    return ZERO_OK;
 }
 
 /* Copies of all tensors' groups; and the world's ranks have a model of one size. COLLECTIVE over
@@ -202,6 +205,7 @@ static void zp_world_close(zero_ctx *z) {
     }
     if (z->cfg.joins && z->cfg.joins->joined == z) z->cfg.joins->joined = NULL;
     if (z->joined) z->joined->cfg.joins = NULL;
+    if (z->joined) zp_device_follow(&z->joined->device, NULL);
     free(z->world_unit);
 }
 
