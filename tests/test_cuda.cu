@@ -2046,11 +2046,13 @@ static void cuda_faults(int n, const char *name) {
     cuda_rank_stays_away("nccl-0", "another rank did not come");
     cuda_rank_stays_away("packed-nccl-hops", "another rank did not come");
     cuda_rank_stays_away("packed-nccl-shards", "another rank did not come");
+    cuda_rank_stays_away("joins-nccl", "another rank did not come");
     for (uint64_t k = 3; k < 50; k += 13)
         for (int lost = 0; lost < 2; lost++) {
             cuda_collective_fails("nccl-3", k, lost);
             cuda_collective_fails("packed-nccl-hops", k, lost);   /* in a hop, or between two */
             cuda_collective_fails("packed-nccl-shards", k, lost); /* among replicas, too */
+            cuda_collective_fails("joins-nccl", k, lost);         /* of either context */
         }
     emulation_patience(20);
 }
