@@ -188,11 +188,12 @@ static zero_result zp_world_build(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Those that wait for this context in a first sum learn that it is gone. */
+/* Those that wait for this context in a group that its tensors name learn why it is gone. */
 static void zp_world_abort(zero_ctx *z) {
     for (zp_first_sum *f = z->first_sums; f; f = f->next)
         if (f->own) {
-            (void)zp_error(&f->own->group, ZERO_ERR_PEER, "%s", "its context has failed");
+            (void)zp_error(&f->own->group, ZERO_ERR_PEER, "%s",
+                           z->text[0] ? z->text : "it gave up its context");
             (void)zp_group_done(f->own, "zero_destroy", ZERO_OK);
         }
 }
