@@ -123,10 +123,7 @@ static zero_result zp_nccl_host(const zp_op *given, const void *mine, void *all,
     ZP_TRY(zp_nccl_list(&s, &op, 1));
     const double begin = zp_seconds();
     while (n->joins && n->ended[op.channel] < n->channel[op.channel].issued) {
-        if (zp_seconds() - begin > g->timeout_s)
-            return zp_error(g, ZERO_ERR_TIMEOUT,
-                            "%s was not over within %g s: another rank did not come to it",
-                            zp_call_name(op.kind), g->timeout_s);
+        if (zp_seconds() - begin > g->timeout_s) return zp_nccl_late(g, zp_call_name(op.kind));
         zp_nap();
     }
     ZP_TRY(zp_copy(&s, n->pinned, n->scratch + (exchange ? ZP_MAIL_BYTES : 0), got));
