@@ -1136,7 +1136,8 @@ zero_result zero_barrier(zero_ctx *z);
    CPU: a call returns when it is done, and its buffers are the caller's again; they are of ordinary
    memory. A send may return before it is received, or not: no program may rely on either.
    CUDA: buffers are of the device, and calls are enqueued on the group's stream, as NCCL's are;
-   with LOCAL (ranks are threads) the hosts meet in every call.
+   with LOCAL (ranks are threads) the hosts meet in every call. NCCL orders what of several groups,
+   or of a group and a context, is under way at once only if NCCL_LAUNCH_ORDER_IMPLICIT is set.
 
    SUMS. Added in rank order in f32 (F64: in f64), rounded once, to the type: the same bits on every
    rank, over LOCAL and MPI, and in every run. NCCL: in its own order. MAX: the largest; of NaN

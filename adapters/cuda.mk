@@ -31,7 +31,7 @@ $C/%.o: %.c | cuda-libraries
 CULINK  = $(COMPILE) -o $@ $(filter %.o,$^) $(CARRIED_LIBS) $(CULIBS) -lxxhash -lcjson -lm
 $C/train_gpt2_zero: $(CUOBJS)
 	$(CULINK)
-$C/gpu_kernels: $C/gpu_kernels.o $C/zero_plugin.o $C/ops_cuda.o $C/attention_cuda.o $C/attention_cudnn.o
+$C/gpu_kernels: $C/gpu_kernels.o $C/ops_cuda.o $C/attention_cuda.o $C/attention_cudnn.o
 	$(CULINK)
 DROPPED = -DCUDA_SOURCE='"$B/drop/zero_plugin.cu"'
 # Tests for a GPU; test_cuda's arenas are memory that its host may look into.
@@ -81,6 +81,6 @@ $E/test_emulation: $E/test_emulation.o $E/zero_plugin.o $E/emulation.o $E/emulat
 ETESTS  = $(addprefix $E/,test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_gpt2_ops test_attention test_cuda test_groups_cuda test_emulation)
 $(ETESTS):
 	$(call short,CXX)$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
-$E/gpu_kernels: $E/gpu_kernels.o $E/zero_plugin.o $(EDEVICE)
+$E/gpu_kernels: $E/gpu_kernels.o $(EDEVICE)
 	$(call short,CXX)$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
 emulated: $(filter-out %/test_gpt2 %/test_gpt2_tiles %/test_gpt2_parallel %/test_gpt2_experts %/test_gpt2_pipeline,$(ETESTS)) $E/gpu_kernels $E/train_gpt2_zero

@@ -426,9 +426,10 @@ table() {
     row largest-host "the same, state in the host's memory"
     row largest-all "the same, everything in files"
     row kernel-copy "copy, bytes read and written"
-    for kernel in adamw-f32 adamw-bf16 norm-f32 norm-bf16 layer-norm-768 layer-norm-backward-768 layer-norm-1600 layer-norm-backward-1600; do
-        row kernel-$kernel "$kernel"
-        row kernel-$kernel-share "$kernel, share of copy"
+    coded=$(for of in f32-8 f32-4 bf16-8 bf16-4; do echo "encode-$of decode-$of sum-$of"; done)
+    for kernel in adamw-f32 adamw-bf16 norm-f32 norm-bf16 $coded layer-norm-768 layer-norm-backward-768 layer-norm-1600 layer-norm-backward-1600; do
+        row "kernel-$kernel" "$kernel"
+        row "kernel-$kernel-share" "$kernel, share of copy"
     done
     row gpt2-124M "GPT-2 124M, bf16, B 32, T 1024"
     row gpt2-124M-memory "its device memory"

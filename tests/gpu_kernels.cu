@@ -1,13 +1,15 @@
 /* gpu_kernels.cu [MILLIONS] - how fast a training step's pieces are on this device, on numbers that
    look random (zeros are faster than they should be). As a share of what a copy moves: the
-   optimizer step and the norm of the gradient over LAYERS units (zero_plugin.h), layer norm forward
-   and backward (ops.h); bytes are those that the operation must read and write, the copy's both of
+   optimizer step and the norm of the gradient over LAYERS units, numbers that are packed, unpacked
+   and added up from packed ones (the plugin, which this includes), layer norm forward and backward
+   (ops.h); bytes are those that the operation must read and write, the copy's both of
    its sides. And each operation of a block and of the classifier at the sizes of GPT-2 124M and
    1558M: milliseconds, and what that is in TFLOP/s or GB/s. Times are the host's; the best of
    ROUNDS counts. For gpu.sh: lines "NAME VALUE UNIT...". */
+#include "../zero_plugin.cu"
+
 #include "../adapters/gpt2/attention_cuda.h"
 #include "../adapters/gpt2/ops.h"
-#include "../zero_plugin.h"
 
 #include <cuda_runtime.h>
 
@@ -16,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROUNDS = 9, LAYERS = 32, ROWS = 131072, NOISE = 1 << 20, CALLS = 4 };
+enum { ROUNDS = 9, LAYERS = 32, ROWS = 131072, NOISE = 1 << 20, CALLS = 4, SENDERS = 4 };
 
 static double seconds_now(void) {
     struct timespec now;
@@ -159,6 +161,46 @@ static void measure_step(cudaStream_t stream, zero_type type, const char *name, 
     report(line, (double)(width * each * LAYERS), norm_s, copy_rate);
     zero_destroy(z);
     ops_free(noise);
+}
+
+/* Numbers to codes, codes to numbers, and the codes of SENDERS ranks to their mean. */
+static void measure_codec(cudaStream_t stream, zp_codec codec, zero_type type, const char *of,
+                          size_t n, double copy_rate) {
+    static const char *const names[] = {"encode", "decode", "sum"};
+    const size_t stored = n * zero_type_bytes(type), packed = zp_packed_bytes(&codec, n);
+    char *x = (char *)allocate(stored), *codes = (char *)allocate(SENDERS * packed);
+    zp_device device;
+    zp_stream s;
+    must(zp_device_open(&device) == ZERO_OK, "no CUDA device can be used");
+    must(zp_stream_take(&s, &device, stream, 1) == ZERO_OK, "no stream");
+    make_noise(stream, x, type, n, 1e-3f);
+    const zp_coded plain = {NULL, 0, n, codec, 0, 1};
+    for (int k = 0; k < 3; k++) {
+        const int senders = k == 2 ? SENDERS : 1;
+        const zp_coded from = {codes, packed, n, codec, senders, 1};
+        const zp_encode_args encode = {plain, x, codes, type, 1, NULL, NULL, 0, 0, 0};
+        const zp_decode_args decode = {from, x, NULL, type, 1.0f / (float)senders, 0};
+        double best = 1e30;
+        char line[64];
+        for (int i = 0; i < ROUNDS; i++) {
+            drain(stream);
+            const double started = seconds_now();
+            must((k ? zp_decode_parts(&s, &decode) : zp_encode_parts(&s, &encode)) == ZERO_OK,
+                 device.text);
+            drain(stream);
+            if (seconds_now() - started < best) best = seconds_now() - started;
+        }
+        for (int p = 1; p < SENDERS && k == 0; p++)
+            must(cudaMemcpyAsync(codes + (size_t)p * packed, codes, packed,
+                                 cudaMemcpyDeviceToDevice, stream)
+                     == cudaSuccess,
+                 "copy of codes");
+        snprintf(line, sizeof line, "%s-%s-%d", names[k], of, codec.bits);
+        report(line, (double)(stored + (size_t)senders * packed), best, copy_rate);
+    }
+    zp_device_close(&device);
+    ops_free(x);
+    ops_free(codes);
 }
 
 static void measure_layer_norm(cudaStream_t stream, size_t rows, size_t width, double copy_rate) {
@@ -360,6 +402,9 @@ int main(int argc, char **argv) {
     const double copy_rate = measure_copy(stream, n * 4);
     measure_step(stream, ZERO_F32, "f32", n, copy_rate);
     measure_step(stream, ZERO_BF16, "bf16", n, copy_rate);
+    for (int i = 0; i < 4; i++)
+        measure_codec(stream, zp_codecs[i % 2], i < 2 ? ZERO_F32 : ZERO_BF16,
+                      i < 2 ? "f32" : "bf16", n / ZP_CODED_BLOCK * ZP_CODED_BLOCK, copy_rate);
     measure_layer_norm(stream, small ? 64 : (size_t)ROWS, 768, copy_rate);
     measure_layer_norm(stream, small ? 64 : (size_t)ROWS, 1600, copy_rate);
     measure_model(stream, small ? 1 : 32, small ? 16 : 1024, small ? 2 : 12, small ? 16 : 64,

@@ -99,7 +99,8 @@ steps() {
         if [ $n -eq 10 ]; then echo "busy $((($(busy) - from) / 7))"; fi
     done | sort -n | awk '$1 == "busy" { b = $2; next } { ms[++n] = $1 } END { print ms[int((n + 1) / 2)] + 0, b + 0 }'
 }
-# At MBITS and STAGE, layers taking COMPUTE ms together, a host sending half of each: as links_least (bench_links.c).
+# At MBITS and STAGE, layers taking COMPUTE ms together, a host sending half of each, 1.06 bytes on the cable for a
+# byte of ours: as links_least (bench_links.c).
 least() {
     awk -v mbits="$1" -v stage="$2" -v compute="$3" 'BEGIN {
         layers = 6; forward = compute / (3 * layers)

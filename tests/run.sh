@@ -70,6 +70,7 @@ ease-checked 60 beside $B/test_ease_checked
 lend 60 beside $B/test_lend
 lend-checked 60 beside $B/test_lend_checked
 codec 200 beside $B/test_codec $SEED $B
+hashes 60 beside sh $here/test_hashes.sh $B
 offload 120 beside $B/test_offload 8 $SEED $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 transport 120 alone $B/test_transport

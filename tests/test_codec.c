@@ -331,7 +331,7 @@ static void codec_kernels(void) {
 
 /* What bits depend on. */
 typedef struct codec_group {
-    int nranks, node_size, micro_steps, sharded, weights, gradients;
+    int nranks, node_size, shard_ranks, micro_steps, sharded, weights, gradients;
     float beta;
     int reset, bad, clip;
     zero_type type;
@@ -339,7 +339,7 @@ typedef struct codec_group {
 } codec_group;
 /* What they do not. */
 typedef struct codec_setting {
-    int stage, no_overlap, bucket, prefetch, no_mapping, threads, tier;
+    int stage, no_overlap, bucket, prefetch, no_mapping, threads, tier, second_ranks;
 } codec_setting;
 
 enum { CODEC_STEPS = 4, CODEC_BAD = 1 };
@@ -399,6 +399,8 @@ static void codec_spec(host_spec *s, const codec_group *g, const codec_setting *
     c->gradient_bits = g->gradients;
     c->feedback = g->beta;
     c->feedback_reset = g->reset;
+    s->shard_ranks = c->shard_ranks = g->shard_ranks;
+    c->second_ranks = how->second_ranks;
     c->no_overlap = how->no_overlap;
     c->bucket_numel = bucket[how->bucket];
     c->prefetch = prefetch[how->prefetch];
@@ -412,7 +414,22 @@ static void codec_spec(host_spec *s, const codec_group *g, const codec_setting *
         c->gradient_tier = ZERO_FILE;
 }
 
-/* The plain training's own layout: tensors on lines, shards of whole lines. */
+static int codec_divisor(int a, int b) { return b ? codec_divisor(b, a % b) : a; }
+
+/* Who adds what up first: `size` consecutive ranks share a copy, of which `local` are a node; in as
+   many groups. */
+typedef struct plain_ranks {
+    int size, local, groups;
+} plain_ranks;
+static plain_ranks plain_ranks_of(const host_spec *s) {
+    const int n = s->nranks, size = s->shard_ranks ? s->shard_ranks : n;
+    const int node = codec_divisor(size, s->node_size ? s->node_size : n);
+    const plain_ranks x = {size, node > 1 ? node : size, n / size};
+    return x;
+}
+
+/* The plain training's own layout: tensors on lines, pieces of whole lines, a shard those of its
+   copies. */
 typedef struct plain_unit {
     size_t at[CODEC_TENSORS], from[CODEC_TENSORS], numel[CODEC_TENSORS]; /* by member */
     int tensor[CODEC_TENSORS], members;
@@ -438,8 +455,9 @@ static plain_unit plain_unit_of(const host_spec *s, int unit) {
         end = x.at[m] + x.numel[m];
     }
     const size_t ranks = (size_t)s->nranks;
-    x.shard = ((end + ranks - 1) / ranks + 31) / 32 * 32;
-    x.padded = x.shard * ranks;
+    const plain_ranks of = plain_ranks_of(s);
+    x.shard = ((end + ranks - 1) / ranks + 31) / 32 * 32 * (size_t)of.groups;
+    x.padded = x.shard * (size_t)of.size;
     return x;
 }
 
@@ -449,18 +467,19 @@ typedef struct plain_errors {
 } plain_errors;
 static plain_errors *plain_error;
 
-/* Every rank's unit becomes the sums of its shards, packed on the way. */
-static void plain_reduce(const host_spec *s, int unit, const plain_unit *x, float (*g)[PLAIN_MOST],
-                         float *out) {
+/* The units of a group's ranks, of which `first` is the first, become the sums of their shards,
+   packed on the way. */
+static void plain_reduce(const host_spec *s, int unit, const plain_unit *x, int first,
+                         float (*g)[PLAIN_MOST], float *out) {
     static float sent[8][PLAIN_MOST], sum[8][PLAIN_MOST], y[PLAIN_MOST];
     const zero_config *c = &s->cfg;
-    const int n = s->nranks, hops = s->node_size > 1 && s->node_size < n;
-    const int local = hops ? s->node_size : n, nodes = n / local;
+    const plain_ranks of = plain_ranks_of(s);
+    const int n = of.size, local = of.local, nodes = n / local;
     const size_t shard = x->shard;
     const float scale = host_scale(s);
     for (int r = 0; r < n; r++)
         for (int o = 0; o < n; o++) {
-            float *at = sent[r] + (size_t)o * shard, *error = plain_error->sent[r][unit];
+            float *at = sent[r] + (size_t)o * shard, *error = plain_error->sent[first + r][unit];
             if (c->feedback > 0)
                 plain_feed(c->gradient_bits, g[r] + (size_t)o * shard, shard,
                            error + (size_t)o * shard, c->feedback, scale, at);
@@ -476,7 +495,7 @@ static void plain_reduce(const host_spec *s, int unit, const plain_unit *x, floa
                 for (int p = 1; p < local; p++) here[i] += sent[k * local + p][e];
             }
             if (nodes == 1) continue;
-            const int rank = k * local + o % local; /* that has summed it */
+            const int rank = first + k * local + o % local; /* that has summed it */
             memcpy(y, here, shard * sizeof *y);
             if (c->feedback > 0)
                 plain_feed(c->gradient_bits, y, shard,
@@ -491,13 +510,26 @@ static void plain_reduce(const host_spec *s, int unit, const plain_unit *x, floa
     }
 }
 
-/* The mean gradient of a unit, scaled, as it is stored after reduction. */
+/* The sum over a group's ranks of what is not packed: inside nodes, then over nodes. */
+static void plain_sum(const plain_ranks *of, size_t n, float (*g)[PLAIN_MOST], float *out) {
+    for (size_t e = 0; e < n; e++)
+        for (int node = 0; node < of->size; node += of->local) {
+            float sum = g[node][e];
+            for (int r = node + 1; r < node + of->local; r++) sum += g[r][e];
+            out[e] = node ? out[e] + sum : sum;
+        }
+}
+
+/* The mean gradient of a unit, scaled, as it is stored after reduction: each group of ranks that
+   share a copy adds up its micro-steps, then the groups are summed, and what comes of it is
+   divided; one group alone divides each. */
 static void plain_mean(const host_spec *s, int sharded, int step, int unit, const plain_unit *x,
                        float *mean) {
-    static float g[8][PLAIN_MOST], out[PLAIN_MOST];
+    static float g[8][PLAIN_MOST], out[PLAIN_MOST], acc[8][PLAIN_MOST];
+    const plain_ranks of = plain_ranks_of(s);
     const zero_type type = host_grad_type(s);
     const int collects = !sharded && type != ZERO_F32;
-    const float scale = 1.0f / (float)s->nranks;
+    const float scale = 1.0f / (float)s->nranks, within = of.groups > 1 ? 1 : scale;
     memset(g, 0, sizeof g);
     for (int micro = 0; micro < s->micro_steps; micro++) {
         for (int r = 0; r < s->nranks; r++)
@@ -514,29 +546,32 @@ static void plain_mean(const host_spec *s, int sharded, int step, int unit, cons
         if (!sharded && micro + 1 < s->micro_steps) continue;
         for (int r = 0; r < s->nranks; r++)
             for (size_t e = 0; e < x->padded; e++) g[r][e] = host_round(type, g[r][e]);
-        if (s->cfg.gradient_bits && !x->vectors)
-            plain_reduce(s, unit, x, g, out);
-        else
+        for (int k = 0; k < of.groups; k++) {
+            const int first = k * of.size;
+            if (s->cfg.gradient_bits && of.size > 1 && !x->vectors)
+                plain_reduce(s, unit, x, first, g + first, out);
+            else
+                plain_sum(&of, x->padded, g + first, out);
             for (size_t e = 0; e < x->padded; e++) {
-                float by_rank[64];
-                for (int r = 0; r < s->nranks; r++) by_rank[r] = g[r][e];
-                out[e] = host_sum(s, by_rank);
+                const float more = within * out[e];
+                acc[k][e] = sharded && micro ? acc[k][e] + more : more;
             }
-        for (size_t e = 0; e < x->padded; e++) {
-            const float more = scale * out[e];
-            mean[e] = sharded && micro ? mean[e] + more : more;
         }
     }
-    for (size_t e = 0; e < x->padded; e++) mean[e] = host_round(type, mean[e]);
+    for (size_t e = 0; e < x->padded; e++) {
+        for (int k = 1; k < of.groups; k++) acc[0][e] += acc[k][e];
+        mean[e] = host_round(type, of.groups > 1 ? scale * acc[0][e] : acc[0][e]);
+    }
 }
 
 /* AdamW as host.h has it, of one element whose scaled gradient is given. */
-static void plain_adamw(host_reference *r, const host_spec *s, int t, size_t i, float scaled) {
+static void plain_adamw(host_reference *r, const host_spec *s, int t, size_t i, double clip,
+                        float scaled) {
     const zero_hyper *a = &s->adamw;
     const double b1 = (double)a->beta1, b2 = (double)a->beta2;
     const double root = sqrt(1.0 - pow(b2, (double)r->steps));
     const double ratio = root / (1.0 - pow(b1, (double)r->steps)), eps = (double)a->eps * root;
-    const double size = (double)a->lr * ratio, factor = 1.0 / (double)host_scale(s);
+    const double size = (double)a->lr * ratio, factor = clip / (double)host_scale(s);
     const double decay =
         s->desc[t].flags & ZERO_NO_DECAY ? 0 : (double)a->lr * (double)a->weight_decay;
     const double g = (double)(float)((double)scaled * factor), p = (double)r->master[t][i];
@@ -558,11 +593,11 @@ static void plain_show(const host_spec *s, const host_reference *r, host_referen
     }
     for (int u = 0; u < s->units && s->cfg.weight_bits; u++) {
         const plain_unit x = plain_unit_of(s, u);
-        if (x.vectors) continue;
+        if (x.vectors || plain_ranks_of(s).size == 1) continue;
         memset(whole, 0, sizeof whole);
         for (int m = 0; m < x.members; m++)
             memcpy(whole + x.at[m], r->p[x.tensor[m]] + x.from[m], x.numel[m] * sizeof *whole);
-        for (int o = 0; o < s->nranks; o++)
+        for (int o = 0; o < plain_ranks_of(s).size; o++)
             plain_through(s->cfg.weight_bits, whole + (size_t)o * x.shard, x.shard,
                           out + (size_t)o * x.shard, NULL);
         for (int m = 0; m < x.members; m++)
@@ -571,10 +606,12 @@ static void plain_show(const host_spec *s, const host_reference *r, host_referen
     }
 }
 
-/* The same training without any plugin, into codec_after and codec_norm; its hash at the end. */
-static uint64_t plain_train(const codec_group *g) {
+/* The same training without any plugin, into codec_after and codec_norm; its hash at the end. What
+   clips are the plugin's norms, whose last bits are of its own order: first it is asked without,
+   for what they are to be. */
+static uint64_t plain_train(const codec_group *g, const double *norms) {
     static float mean[PLAIN_MOST];
-    const codec_setting any = {3, 0, 0, 0, 0, 0, 0};
+    const codec_setting any = {3, 0, 0, 0, 0, 0, 0, 0};
     host_spec s;
     host_reference r;
     uint64_t hash = 0;
@@ -590,13 +627,15 @@ static uint64_t plain_train(const codec_group *g) {
         if (g->reset && step % g->reset == 0) memset(plain_error, 0, sizeof *plain_error);
         r.steps += !skips;
         *before = *plain_error;
+        const double most = (double)s.adamw.max_norm, norm = norms ? norms[step] : 0;
+        const double clip = most > 0 && norm + 1e-6 > most ? most / (norm + 1e-6) : 1;
         for (int u = 0; u <= s.units; u++) {
             const plain_unit x = plain_unit_of(&s, u);
             plain_mean(&s, sharded, step, u, &x, mean);
             for (size_t e = 0; e < x.padded; e++) sum += (double)mean[e] * (double)mean[e];
             for (int m = 0; m < x.members && !skips; m++)
                 for (size_t i = 0; i < x.numel[m]; i++)
-                    plain_adamw(&r, &s, x.tensor[m], x.from[m] + i, mean[x.at[m] + i]);
+                    plain_adamw(&r, &s, x.tensor[m], x.from[m] + i, clip, mean[x.at[m] + i]);
         }
         codec_norm[step] = sqrt(sum) / (double)host_scale(&s);
         if (skips && g->type == ZERO_F16) *plain_error = *before;
@@ -642,16 +681,17 @@ static int codec_again(host_run *h, int saves) {
     test_rank *rank = h->rank;
     zero_ctx *old = h->z;
     char name[64];
-    const int node = rank->node_size > 1 ? rank->node_size : s->nranks;
+    const plain_ranks of = plain_ranks_of(s);
     snprintf(name, sizeof name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d", rank->rank, s->nranks,
-             s->nranks, node);
+             of.size, of.local);
     if (!host_open(h, s, rank)) return 0;
     h->step = step;
     h->reference = reference;
     HOST_TRY(h, zero_state_begin(h->z));
     for (int i = 0; i < n && n <= MOST; i++) {
         const int last = i == n - 1, fed = !strncmp(range[i].name, ZERO_FEEDBACK_NAME, 17);
-        if (fed != (last && s->cfg.feedback > 0) || (fed && strcmp(range[i].name, name)))
+        if (fed != (last && s->cfg.feedback > 0 && of.size > 1)
+            || (fed && strcmp(range[i].name, name)))
             test_rank_fail(rank, "range %d of %d is %s", i, n, range[i].name);
         if (fed) codec_bad_ranges(h, &range[i], values[i]);
         if (!fed || saves == 1) HOST_TRY(h, zero_state_put(h->z, &range[i], values[i]));
@@ -693,9 +733,9 @@ static const char *codec_name(const codec_group *g) {
     static char text[200];
     snprintf(
         text, sizeof text,
-        "%d ranks, nodes of %d, type %d, gradients %d, %d micro-steps, %s, -qw %d -qg %d -qf %g "
-        "-qr %d, bad %d, clip %d",
-        g->nranks, g->node_size, (int)g->type, (int)g->grads, g->micro_steps,
+        "%d ranks, nodes of %d, -zs %d, type %d, gradients %d, %d micro-steps, %s, -qw %d -qg %d "
+        "-qf %g -qr %d, bad %d, clip %d",
+        g->nranks, g->node_size, g->shard_ranks, (int)g->type, (int)g->grads, g->micro_steps,
         g->sharded ? "SHARDED" : "LOCAL", g->weights, g->gradients, (double)g->beta, g->reset,
         g->bad, g->clip);
     return text;
@@ -703,9 +743,18 @@ static const char *codec_name(const codec_group *g) {
 
 static codec_run *codec_shared;
 
+/* The norms are those of the plain training. */
+static void codec_norms(const codec_group *g) {
+    for (int step = 0; step < CODEC_STEPS; step++) {
+        const double is = codec_shared->norm[0][step], was = codec_norm[step];
+        test_check(isnan(is) == isnan(was) && (isnan(was) || fabs(is - was) <= 1e-6 * was),
+                   "%s: norm %g in step %d, expected %g", codec_name(g), is, step, was);
+    }
+}
+
 /* One training, against `expected`; 0: nothing yet. */
-static uint64_t codec_train(const codec_group *g, const codec_setting *how, int processes,
-                            uint64_t expected, int looks, int saves) {
+static void codec_train(const codec_group *g, const codec_setting *how, int processes,
+                        uint64_t expected, int looks, int saves) {
     codec_run *run = codec_shared;
     memset(run, 0, sizeof *run);
     run->group = *g;
@@ -717,26 +766,21 @@ static uint64_t codec_train(const codec_group *g, const codec_setting *how, int 
                        : test_ranks(g->nranks, g->node_size, codec_rank, run);
     for (int r = 0; r < g->nranks; r++) ok &= run->hash[r] == (expected ? expected : run->hash[0]);
     test_check(ok,
-               "%s: stage %d, overlap %d, bucket %d, prefetch %d, mapping %d, threads %d, tier %d, "
-               "processes %d: %016llx, expected %016llx: %s",
-               codec_name(g), how->stage, !how->no_overlap, how->bucket, how->prefetch,
-               !how->no_mapping, 1 + how->threads, how->tier, processes,
+               "%s: stage %d, -zh %d, overlap %d, bucket %d, prefetch %d, mapping %d, threads %d, "
+               "tier %d, processes %d: %016llx, expected %016llx: %s",
+               codec_name(g), how->stage, how->second_ranks, !how->no_overlap, how->bucket,
+               how->prefetch, !how->no_mapping, 1 + how->threads, how->tier, processes,
                (unsigned long long)run->hash[0], (unsigned long long)expected, test_first);
-    for (int step = 0; step < CODEC_STEPS && looks && ok; step++) {
-        const double is = run->norm[0][step], was = codec_norm[step];
-        test_check(isnan(is) == isnan(was) && (isnan(was) || fabs(is - was) <= 1e-6 * was),
-                   "%s: norm %g in step %d, expected %g", codec_name(g), is, step, was);
-    }
-    return run->hash[0];
+    if (looks && ok) codec_norms(g);
 }
 
 /* Bytes of a step: the formula, the plan and the meter. */
 static void codec_bytes(const codec_group *g, const codec_setting *how) {
     const codec_run *run = codec_shared;
     const host_spec *s = &run->spec;
-    const size_t n = (size_t)g->nranks, stored = zero_type_bytes(g->type);
-    const int hops = g->node_size > 1 && g->node_size < g->nranks;
-    const size_t local = hops ? (size_t)g->node_size : n, nodes = n / local;
+    const plain_ranks of = plain_ranks_of(s);
+    const size_t n = (size_t)of.size, local = (size_t)of.local, nodes = n / local;
+    const size_t others = (size_t)of.groups - 1, stored = zero_type_bytes(g->type);
     const size_t grad = zero_type_bytes(host_grad_type(s));
     const size_t times = g->sharded ? (size_t)g->micro_steps : 1;
     double sum = 0, memory = 0, gathered = 0, packed = 0;
@@ -744,7 +788,7 @@ static void codec_bytes(const codec_group *g, const codec_setting *how) {
         const plain_unit x = plain_unit_of(s, u);
         zero_plan_unit unit;
         memset(&unit, 0, sizeof unit);
-        const int codes = !x.vectors;
+        const int codes = !x.vectors && n > 1;
         const double one = (double)plain_bytes(g->gradients ? g->gradients : 8, x.shard);
         const double weights = (double)plain_bytes(g->weights ? g->weights : 8, x.shard);
         /* gathers: of what is resident one, of the rest one in forward and one in backward, but of
@@ -753,11 +797,12 @@ static void codec_bytes(const codec_group *g, const codec_setting *how) {
             sum += (double)times * one * (double)((local - 1) * nodes + nodes - 1);
         else
             sum += (double)(times * x.shard * (n - 1) * grad);
+        sum += (double)(others * x.shard / (others + 1) * (sizeof(float) + grad));
         if (how->stage < 3) sum += (double)(x.shard * (n - 1) * stored);
         if (codes && g->gradients) packed = one > packed ? one : packed;
         if (codes && g->gradients && g->beta > 0)
-            memory +=
-                (g->type == ZERO_F16 ? 4 : 2) * (double)(x.padded + (hops ? nodes * x.shard : 0));
+            memory += (g->type == ZERO_F16 ? 4 : 2)
+                      * (double)(x.padded + (nodes > 1 ? nodes * x.shard : 0));
         if (codes && g->weights) gathered = weights > gathered ? weights : gathered;
     }
     memory += (gathered + 2 * packed) * (double)n;
@@ -772,6 +817,11 @@ static void codec_bytes(const codec_group *g, const codec_setting *how) {
                how->stage, (unsigned long long)run->sent[0], CODEC_STEPS, p->sent_bytes);
 }
 
+/* As many ranks as divide those that share a copy; every second time none are said. */
+static int codec_drawn_part(test_random *r, int share, int nranks) {
+    const int n = share ? share : nranks, part = 1 + test_below(r, n);
+    return test_below(r, 2) ? codec_divisor(n, part) : 0;
+}
 static codec_setting codec_drawn(test_random *r, const codec_group *g, int i) {
     codec_setting how;
     how.stage = g->weights ? 3 : 1 + i % 3;
@@ -781,7 +831,24 @@ static codec_setting codec_drawn(test_random *r, const codec_group *g, int i) {
     how.no_mapping = test_below(r, 2);
     how.threads = test_below(r, 2);
     how.tier = test_below(r, 3) == 0;
+    how.second_ranks = how.stage == 3 ? codec_drawn_part(r, g->shard_ranks, g->nranks) : 0;
     return how;
+}
+
+/* A first run says the norms, which are those of the plain training but for their last bits; with
+   these that clips as the runs do. */
+static void codec_clipped(const codec_group *g, int runs, test_random *r) {
+    double norms[CODEC_STEPS];
+    codec_setting how = codec_drawn(r, g, 0);
+    (void)plain_train(g, NULL);
+    codec_train(g, &how, 0, 0, 0, 0);
+    memcpy(norms, codec_shared->norm[0], sizeof norms);
+    codec_norms(g);
+    const uint64_t expected = plain_train(g, norms);
+    for (int k = 0; k < runs; k++) {
+        how = codec_drawn(r, g, k);
+        codec_train(g, &how, 0, expected, 1, 0);
+    }
 }
 
 static void codec_contexts(uint64_t seed, int runs, int processes) {
@@ -809,16 +876,18 @@ static void codec_contexts(uint64_t seed, int runs, int processes) {
         g.micro_steps = 1 + i / 3 % 3;
         g.sharded = i / 5 % 2;
         g.bad = i % 4 == 1 || (g.type == ZERO_F16 && i % 3 == 0);
-        const uint64_t expected = plain_train(&g);
+        g.shard_ranks = codec_drawn_part(&r, 0, g.nranks);
+        const uint64_t expected = plain_train(&g, NULL);
         for (int k = 0; k < runs; k++) {
             const codec_setting how = codec_drawn(&r, &g, i + k);
-            (void)codec_train(&g, &how, processes, expected, 1, 0);
+            codec_train(&g, &how, processes, expected, 1, 0);
             if (!processes) codec_bytes(&g, &how);
         }
         if (processes || i % 2) continue;
         const codec_setting how = codec_drawn(&r, &g, i);
-        (void)codec_train(&g, &how, 0, expected, 0, 1);
-        if (!(g.beta > 0) || g.reset) continue; /* a reset comes where the state was saved */
+        codec_train(&g, &how, 0, expected, 0, 1);
+        /* a reset comes where the state was saved, and a rank alone has no errors */
+        if (!(g.beta > 0) || g.reset || g.shard_ranks == 1) continue;
         codec_run *run = codec_shared;
         memset(run, 0, sizeof *run);
         run->saves = 2;
@@ -827,17 +896,14 @@ static void codec_contexts(uint64_t seed, int runs, int processes) {
                        && run->hash[1] == run->hash[0],
                    "%s: errors are not needed, or not cleared: %s", codec_name(&g), test_first);
     }
-    for (int i = 0; i < 8 && !processes; i++) { /* clipped: bits are the plugin's own */
+    for (int i = 0; i < 8 && !processes; i++) {
         codec_group g = {.nranks = ranks[i][0], .node_size = ranks[i][1], .micro_steps = 1 + i % 2};
         g.gradients = i % 2 ? 4 : 8;
         g.weights = i % 3 == 2 ? 8 : 0;
         g.beta = i % 4 == 0 ? 0.8f : 0;
         g.clip = g.sharded = 1;
-        uint64_t expected = 0;
-        for (int k = 0; k < runs + 1; k++) {
-            const codec_setting how = codec_drawn(&r, &g, i + k);
-            expected = codec_train(&g, &how, 0, expected, 0, 0);
-        }
+        g.shard_ranks = codec_drawn_part(&r, 0, g.nranks);
+        codec_clipped(&g, runs + 1, &r);
     }
 }
 

@@ -308,6 +308,10 @@ static const cuda_case cuda_cases[] = {
      CUDA_EVAL_ALL, CUDA_SHARDS | CUDA_SECOND | CUDA_ALL_GATHERED | CUDA_READS, 40},
     {"shards-nccl-f16", ZERO_COMM_NCCL, 4, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
      CUDA_SHARDS | CUDA_SAVES, 40},
+    {"shards-nccl-host", ZERO_COMM_NCCL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0, 0,
+     CUDA_SHARDS | CUDA_SECOND | CUDA_HOST | CUDA_PARAMS | CUDA_ALL_GATHERED, 20},
+    {"shards-nccl-file", ZERO_COMM_NCCL, 4, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_SHARDS | CUDA_SECOND | CUDA_FILE | CUDA_PARAMS | CUDA_GRADS | CUDA_ALL_GATHERED, 20},
     {"second-nccl", ZERO_COMM_NCCL, 4, 3, 3, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 1, 0, 0,
      CUDA_EVAL_ALL, CUDA_SECOND | CUDA_ALL_GATHERED | CUDA_OLD_NCCL, 40},
     {"host-self", ZERO_COMM_SELF, 1, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, CUDA_EVAL_ALL,
@@ -616,6 +620,8 @@ static const cuda_case cuda_cases[] = {
      CUDA_SLICES | CUDA_MUON | CUDA_HOST | CUDA_AHEAD, 20},
     {"slices-nccl", ZERO_COMM_NCCL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
      CUDA_SLICES | CUDA_MUON | CUDA_ORDERED, 20},
+    {"slices-events", ZERO_COMM_NCCL, 4, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_SLICES | CUDA_MUON, 20},
     {"slices-lamb", ZERO_COMM_LOCAL, 4, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
      CUDA_SLICES | CUDA_LAMB | CUDA_DEVICES, 20},
     {"joins-0", ZERO_COMM_LOCAL, 4, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, CUDA_JOINS,
@@ -624,6 +630,10 @@ static const cuda_case cuda_cases[] = {
      CUDA_JOINS | CUDA_NORM | CUDA_AHEAD, 20},
     {"joins-f16", ZERO_COMM_LOCAL, 4, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_F16, 0, 2, 1, 0,
      CUDA_JOINS | CUDA_NORM | CUDA_DEVICES, 20},
+    {"joins-nccl", ZERO_COMM_NCCL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_JOINS | CUDA_NORM, 20},
+    {"joins-ordered", ZERO_COMM_NCCL, 4, 3, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
+     CUDA_JOINS | CUDA_NORM | CUDA_ORDERED, 20},
     {"plain-1", ZERO_COMM_LOCAL, 2, 1, 3, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, CUDA_PLAIN,
      20},
     {"plain-nccl", ZERO_COMM_NCCL, 2, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_BF16, 0, 0, 0, 0,
@@ -2120,11 +2130,13 @@ static void cuda_faults(int n, const char *name) {
     cuda_rank_stays_away("nccl-0", "another rank did not come");
     cuda_rank_stays_away("packed-nccl-hops", "another rank did not come");
     cuda_rank_stays_away("packed-nccl-shards", "another rank did not come");
+    cuda_rank_stays_away("joins-nccl", "another rank did not come");
     for (uint64_t k = 3; k < 50; k += 13)
         for (int lost = 0; lost < 2; lost++) {
             cuda_collective_fails("nccl-3", k, lost);
             cuda_collective_fails("packed-nccl-hops", k, lost);   /* in a hop, or between two */
             cuda_collective_fails("packed-nccl-shards", k, lost); /* among replicas, too */
+            cuda_collective_fails("joins-nccl", k, lost);         /* of either context */
         }
     emulation_patience(20);
 }

@@ -99,7 +99,9 @@ export KERNELS="$B/emulated/gpu_kernels"
 B=$scratch/gpu TRAINER=$cuda SMALL=1 LIMIT=60 sh tests/gpu.sh bench >"$scratch/bench" 2>&1
 check "$(grep -c '^| GPT-2 124M, bf16, B 32, T 1024 | [0-9]* tokens/s' "$scratch/bench")" "gpu.sh bench: $(grep 'GPT-2 124M' "$scratch/bench")"
 check "$(grep -c '^| tokens/s at stages 0-3 on one rank, of stage 0 | 0:1.0000 1:' "$scratch/bench")" "gpu.sh bench, stages: $(grep 'stages 0-3' "$scratch/bench")"
-check "$(grep -c '^| adamw-bf16, share of copy | [0-9.]* of-copy' "$scratch/bench")" "gpu.sh bench, kernels"
+for kernel in adamw-bf16 encode-f32-8 decode-bf16-4 sum-bf16-8; do
+    check "$(grep -c "^| $kernel, share of copy | [0-9.]* of-copy" "$scratch/bench")" "gpu.sh bench, $kernel"
+done
 B=$scratch/gpu TRAINER=$cuda sh tests/gpu.sh resume >"$scratch/resume" 2>&1
 check "$(grep -c '^| goes on from a checkpoint.*| the same bits |$' "$scratch/resume" | awk '{ print ($1 == 5) }')" "gpu.sh resume: $(grep -e '-- resume' "$scratch/resume")"
 B=$scratch/gpu TRAINER=$cuda SMALL=1 sh tests/gpu.sh offload >"$scratch/offload" 2>&1

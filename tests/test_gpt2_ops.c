@@ -1052,6 +1052,17 @@ static void test_nothing_left(void) {
 }
 #endif
 
+/* The way that is tested is none that oneDNN may not take. */
+static void test_attention_way(const char *most) {
+    const char *path = ops_attention_path(ops);
+    const char *without = !most                               ? "nothing"
+                          : !strcmp(most, "AVX512_CORE")      ? "bf16"
+                          : !strcmp(most, "AVX512_CORE_BF16") ? "AMX"
+                                                              : "nothing";
+    test_check(!strstr(path, without), "attention goes by %s with %s", path, most);
+    printf("attention: %s\n", path);
+}
+
 /* Of a bf16 run, where ONEDNN_MAX_CPU_ISA chooses the way. */
 static int test_attention_alone(void) {
     uint64_t bits = 0;
@@ -1067,7 +1078,7 @@ static int test_attention_alone(void) {
         test_check(!bits || bits == bits_of_all, "attention: other bits with %d threads", threads);
         bits = bits_of_all;
         test_determinism();
-        if (threads == 1) printf("attention: %s\n", ops_attention_path(ops));
+        if (threads == 1) test_attention_way(getenv("ONEDNN_MAX_CPU_ISA"));
         ops_destroy(ops);
     }
     return test_summary();

@@ -16,6 +16,7 @@
    PMPI. Rank 0 prints `N passed, N failed` for all ranks. */
 #include "harness.h"
 
+#include <errno.h>
 #include <mpi.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -196,6 +197,15 @@ typedef struct mpi_result {
     zero_plan plan;
 } mpi_result;
 
+/* Everything that the stage shards is in files. */
+static void mpi_filed(host_spec *s) {
+    s->cfg.folder = "/tmp";
+    s->cfg.optimizer_tier = ZERO_FILE;
+    if (s->cfg.stage == 3) s->cfg.parameter_tier = ZERO_FILE;
+    if (s->cfg.stage > 1 && s->cfg.accumulation == ZERO_ACCUMULATE_SHARDED)
+        s->cfg.gradient_tier = ZERO_FILE;
+}
+
 static int mpi_common(int a, int b) { return b ? mpi_common(b, a % b) : a; }
 
 /* Of n numbers in codes of so many bits, with a scale for each 128 of them. */
@@ -232,7 +242,8 @@ static uint64_t mpi_far(const host_spec *s, const zero_plan_unit *x, int u, int 
     const uint64_t far = (uint64_t)(shard / inside - 1), of = zero_type_bytes(s->cfg.type);
     const uint64_t part = x->padded / (size_t)shard, piece = x->padded / (size_t)mpi_ranks;
     const uint64_t replicas = node == mpi_ranks ? 0 : (uint64_t)(mpi_ranks / shard - 1);
-    const int seen = shard == inside && !s->cfg.no_mapping && !s->cfg.weight_bits;
+    const int seen =
+        shard == inside && !s->cfg.no_mapping && !s->cfg.weight_bits && !s->cfg.parameter_tier;
     const uint64_t whole = s->cfg.weight_bits && !x->resident && s->cfg.stage == 3
                                ? mpi_packed_bytes(s->cfg.weight_bits, part)
                                : part * of;
@@ -461,8 +472,8 @@ static void mpi_packed(int given, int size) {
     }
 }
 
-/* Every shard group and second shard that the ranks allow, packed numbers, and ranks that do not
-   follow each other. */
+/* Every shard group and second shard that the ranks allow, in memory or in files, packed numbers,
+   and ranks that do not follow each other. */
 static void mpi_hierarchy(int argc, char **argv) {
     host_spec s;
     int k = 0;
@@ -482,10 +493,11 @@ static void mpi_hierarchy(int argc, char **argv) {
                 s.cfg.no_mapping = k % 5 > 0;
                 s.cfg.shard_ranks = shard;
                 s.cfg.second_ranks = near;
-                snprintf(what, sizeof what, "%d ranks, node_size %d, shard_ranks %d, second %d",
-                         mpi_ranks, given, shard, near);
+                snprintf(what, sizeof what, "%d ranks, node_size %d, shard_ranks %d, second %d%s",
+                         mpi_ranks, given, shard, near, k % 4 == 1 ? ", in files" : "");
                 const uint64_t expected = mpi_local_hash(&s);
                 s.node_size = given;
+                if (k % 4 == 1) mpi_filed(&s);
                 mpi_case(&s, expected, mpi_ranks / size, what);
             }
     if (mpi_ranks != 4) return;
@@ -692,6 +704,58 @@ static void mpi_troubled(const char *what, int node_size, mpi_trouble trouble, d
     mpi_meet();
 }
 
+/* The k-th read or write of this rank's files from here on fails; 0: none. */
+static long mpi_fail_read, mpi_fail_write;
+static int mpi_fails(long *k) {
+    const int fails = *k && !__atomic_sub_fetch(k, 1, __ATOMIC_RELAXED);
+    if (fails) errno = EIO;
+    return fails;
+}
+ssize_t pread(int fd, void *p, size_t n, off_t at) {
+    return mpi_fails(&mpi_fail_read) ? -1 : (ssize_t)syscall(SYS_pread64, fd, p, n, at);
+}
+ssize_t pwrite(int fd, const void *p, size_t n, off_t at) {
+    return mpi_fails(&mpi_fail_write) ? -1 : (ssize_t)syscall(SYS_pwrite64, fd, p, n, at);
+}
+
+/* The k-th transfer of rank 1 fails: every rank says which, in its words, and shows no weight, some
+   of which may be new and others old. */
+static void mpi_disk_fails(int node_size, int writes, long k) {
+    static test_rank rank;
+    host_spec s;
+    host_run h;
+    float value = 0;
+    char said[200] = "", rank_0[200];
+    mpi_meet();
+    const double start = test_now();
+    memset(&rank, 0, sizeof rank);
+    rank.rank = mpi_rank;
+    rank.nranks = mpi_ranks;
+    rank.node_size = node_size;
+    mpi_spec(&s, node_size, 0, ZERO_ACCUMULATE_SHARDED);
+    s.steps = 3;
+    s.cfg.stage = 3;
+    mpi_filed(&s);
+    int ok = host_open(&h, &s, &rank);
+    if (mpi_rank == 1) *(writes ? &mpi_fail_write : &mpi_fail_read) = k;
+    ok = ok && mpi_work(&h, &s, MPI_WELL);
+    mpi_fail_read = mpi_fail_write = 0;
+    const int shown = !zero_read_tensor(h.z, "w", ZERO_PARAMETER, 0, 1, &value)
+                      || !zero_pass_begin(h.z, ZERO_EVAL, 0, 1) || !zero_state_begin(h.z);
+    zero_destroy(h.z);
+    const char *word = strstr(rank.why, writes ? "writing byte " : "reading byte ");
+    (void)snprintf(said, sizeof said, "%s", word ? word : "");
+    memcpy(rank_0, said, sizeof said);
+    PMPI_Bcast(rank_0, sizeof rank_0, MPI_CHAR, 0, MPI_COMM_WORLD);
+    test_check(!ok && !shown && !strcmp(said, rank_0)
+                   && strstr(said, " of rank 1's file in /tmp: Input/output error")
+                   && test_now() - start < 10,
+               "%s %ld of rank 1 fails, node_size %d, rank %d: after %.1f s, %s: %s",
+               writes ? "write" : "read", k, node_size, mpi_rank, test_now() - start,
+               shown ? "weights are shown" : "no weights", ok ? "no error" : rank.why);
+    mpi_meet();
+}
+
 static void mpi_errors(void) {
     mpi_refuses("no communicator", NULL, 0, ZERO_ERR_ARGUMENT, "MPI_Comm");
     mpi_refuses("5 of 4", &mpi_given, 5, ZERO_ERR_ARGUMENT, "does not divide");
@@ -712,6 +776,7 @@ static void mpi_errors(void) {
         mpi_troubled("rank 1 has another stage", size, MPI_OTHER_STAGE, 600, "rank 1 has");
         mpi_troubled("rank 1 calls another function", size, MPI_OTHER_CALL, 600, NULL);
     }
+    for (int i = 0; i < 6; i++) mpi_disk_fails(1 << i / 2, i % 2, 1 + 9 * i);
     mpi_troubled("rank 1 has another order", 1, MPI_OTHER_ORDER, 600, "unit");
     mpi_troubled("rank 1's MPI fails", 1, MPI_BREAKS, 600, "MPI_Testall: ");
     mpi_troubled("rank 1 destroys early", 1, MPI_LEAVES, 1, NULL);

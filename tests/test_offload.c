@@ -19,11 +19,11 @@
 /* What the disk does: counted over all ranks. */
 static struct {
     long reads, writes;
-    long fail_read, fail_write; /* the k-th one fails; 0: none */
-    int shorten, interrupt;     /* transfers are cut, or interrupted first, now and then */
-    int late;                   /* and calls take their time */
     long opens, allocates;
-    int flip; /* a bit of what the next read brings is another */
+    long fail_read, fail_write, fail_open, fail_allocate; /* the k-th one fails; 0: none */
+    int shorten, interrupt; /* transfers are cut, or interrupted first, now and then */
+    int late;               /* and calls take their time */
+    int flip;               /* a bit of what the next read brings is another */
     int full;
     int refuse_direct, refuse_unnamed, refuse_named; /* errno of fcntl, open, and mkostemp */
     int refuse_out;   /* errno of sync_file_range; it is interrupted once before */
@@ -64,7 +64,9 @@ static int disk_again(long k) {
 }
 static int disk_open(const char *path, int flags, int mode, ...) {
     const int unnamed = (flags & O_TMPFILE) == O_TMPFILE;
-    const int again = disk_again(__atomic_add_fetch(&disk_does.opens, 1, __ATOMIC_RELAXED));
+    const long k = unnamed ? __atomic_add_fetch(&disk_does.opens, 1, __ATOMIC_RELAXED) : 0;
+    const int again = disk_again(k);
+    if (unnamed && k == disk_does.fail_open) return errno = EMFILE, -1;
     if (unnamed && again) return errno = again, -1;
     if (unnamed && disk_does.refuse_unnamed) return errno = disk_does.refuse_unnamed, -1;
     if (unnamed) disk_does.direct = 0;
@@ -128,7 +130,9 @@ static ssize_t disk_pwrite(int fd, const void *p, size_t n, off_t at) {
     return disk_cut(&n, k) ? -1 : pwrite(fd, p, n, at);
 }
 static int disk_allocate(int fd, off_t at, off_t n) {
-    const int again = disk_again(__atomic_add_fetch(&disk_does.allocates, 1, __ATOMIC_RELAXED));
+    const long k = __atomic_add_fetch(&disk_does.allocates, 1, __ATOMIC_RELAXED);
+    const int again = disk_again(k);
+    if (k == disk_does.fail_allocate) return ENOSPC;
     disk_does.too_early |= fcntl(fd, F_GETFL) & O_DIRECT;
     return disk_does.full ? ENOSPC : again ? again : posix_fallocate(fd, at, n);
 }
@@ -686,6 +690,30 @@ static void offload_faults(void) {
     test_check(!c.result[0], "no fault: %s", c.why[0]);
 }
 
+/* One of several ranks gets no file, or no room in it: one sentence, on all. */
+static void offload_one_rank(void) {
+    static offload_case c;
+    for (int way = 0; way < 4 * OFFLOAD_RANKS; way++) {
+        const int room = way % 2, stage = 1 + way / 2 % 2 * 2;
+        memset(&c, 0, sizeof c);
+        memset(&disk_does, 0, sizeof disk_does);
+        c.files = 1;
+        c.cfg.stage = stage;
+        c.cfg.optimizer_tier = ZERO_FILE;
+        if (stage == 3) c.cfg.parameter_tier = c.cfg.gradient_tier = ZERO_FILE;
+        *(room ? &disk_does.fail_allocate : &disk_does.fail_open) = 1 + way / 4;
+        offload_run(&c, OFFLOAD_RANKS);
+        const char *says = room ? "are free: No space" : "a file in ";
+        for (int r = 0; r < OFFLOAD_RANKS; r++) {
+            const char *first = strstr(c.why[0], says), *his = strstr(c.why[r], says);
+            test_check(c.result[r] && !c.shown[r] && first && his && !strcmp(first, his),
+                       "stage %d, %s %d fails: rank %d says `%s`, rank 0 `%s`", stage,
+                       room ? "room" : "file", 1 + way / 4, r, c.why[r], c.why[0]);
+        }
+    }
+    memset(&disk_does, 0, sizeof disk_does);
+}
+
 /* A bit that the disk has turned is found where it is read. */
 static void offload_flips(void) {
     static offload_case c;
@@ -1052,6 +1080,7 @@ int main(int argc, char **argv) {
     offload_flips();
     offload_plainly();
     offload_faults();
+    offload_one_rank();
     offload_killed(every > 1 ? 20 : 200, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     offload_all(every, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     return test_summary();

@@ -867,6 +867,14 @@ test_mpi() {
     reference=$(train $packed -pn 4)
     timeout -k 1 60 "$mpirun" -n 4 "$trainer" $packed >"$scratch/out" 2>"$scratch/err"
     same 'mpirun, packed traffic' "$reference" "$(sed -n 's/^weights //p' "$scratch/out")"
+    for how in '' '-zs 2 -zh 2'; do
+        filed="$small -x 3 -nt 1 -z 3 $how"
+        reference=$(train $filed -pn 4)
+        timeout -k 1 60 "$mpirun" -n 4 "$trainer" $filed -zos file -zog file -zop file -zfd "$scratch" >"$scratch/out" \
+            2>"$scratch/err"
+        same "mpirun, all in files $how" "$reference" "$(sed -n 's/^weights //p' "$scratch/out")"
+        same "mpirun, tiers $how" 'parameters file, gradients file, optimizer file' "$(tiers)"
+    done
     refused_mpi 'mpirun, -pn' 'leave -pn out' -n 2 "$trainer" $small -pn 3
     refused_mpi 'mpirun, unknown flag' "unknown flag '-Q'" -n 2 "$trainer" -Q 1
     for ds in '' '-ds tests/ds_config/minimal.json'; do
@@ -899,6 +907,9 @@ test_mpi_models() {
     timeout -k 1 60 "$mpirun" -wdir "$scratch/a" -n 1 "$trainer" $run : -wdir "$scratch/b" -n 1 \
         "$trainer" $run >"$scratch/out" 2>"$scratch/err"
     same 'mpirun, equal models' 1 "$(grep -c '^weights ' "$scratch/out")"
+    mkdir "$scratch/a/f"
+    refused_mpi 'mpirun, a folder of one rank' 'a file in f: No such' -wdir "$scratch/a" -n 1 "$trainer" \
+        $run -zos file -zfd f : -wdir "$scratch/b" -n 1 "$trainer" $run -zos file -zfd f
     head -c $((1024 + 4 * 31616 - 1)) "$scratch/a/m.bin" >"$scratch/b/m.bin"
     printf '\001' >>"$scratch/b/m.bin"
     refused_mpi 'mpirun, models differ' 'm.bin of hash .* m.bin of hash' -wdir "$scratch/a" -n 1 \

@@ -100,7 +100,7 @@ ZP_FN zp_measure zp_block_measure(uint32_t largest, int most) {
     } else if (largest >= zp_bits(all * FLT_MIN)) {
         m.scale = zp_float(largest) / all;
         m.inverse = all / zp_float(largest);
-        if (largest >= 0x7F7FFF00u /* or not even close */
+        if (largest >= 0x7F7FFF00u /* below, all codes' numbers are finite */
             && zp_bits(all * m.scale) == 0x7F800000u)
             m.scale = zp_float(zp_bits(m.scale) - 1);
     }

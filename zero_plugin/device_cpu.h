@@ -27,6 +27,7 @@ static zero_result zp_device_open(zp_device *d) {
     return ZERO_OK;
 }
 static void zp_device_close(zp_device *d) {}
+static void zp_device_follow(zp_device *d, zp_device *other) {}
 /* Work of a stream is a thread's of the host, which may wait there. */
 static int zp_host_computes(void) { return 1; }
 static int zp_device_number(const zp_device *d) { return 0; }

@@ -15,7 +15,8 @@ typedef struct zp_device {
     zp_recorder *recorder;        /* NULL: nobody asks what ran when */
     int number;                   /* CUDA's */
     cudaStream_t own;             /* for what happens outside steps */
-    struct zp_nccl_channel *list; /* NCCL: that has sent the newest list */
+    struct zp_device *order;      /* NCCL: lists are ordered with this one's; NULL: by themselves */
+    struct zp_nccl_channel *list; /* of those together, where that is NULL: that sent the newest */
     char text[ZP_TEXT_BYTES];     /* of the first error */
 } zp_device;
 typedef struct zp_stream {
@@ -62,6 +63,17 @@ static zero_result zp_device_open(zp_device *d) {
 static void zp_device_close(zp_device *d) {
     if (d->own) (void)cudaStreamDestroy(d->own);
     d->own = NULL;
+}
+/* Whose `list` is the newest of all that are ordered together. */
+static zp_device *zp_device_first(zp_device *d) {
+    while (d->order) d = d->order;
+    return d;
+}
+/* From here on, with nothing under way, d's lists are ordered with another one's of the same thread
+   and GPU; NULL: by themselves, behind what was sent. */
+static void zp_device_follow(zp_device *d, zp_device *other) {
+    d->list = zp_device_first(d)->list;
+    d->order = other;
 }
 /* Work of a stream is not the calling thread's own. */
 static int zp_host_computes(void) { return 0; }

@@ -176,7 +176,7 @@ struct zp_group {
 
     int swaps;         /* a host's group: of messages and exchanges, with no other collective */
     char label[8];     /* of a host's group: what its ranks are called; "": rank */
-    void *own;         /* the transport's */
+    void *own;         /* the transport's; first in it zp_seats, where it calls board.h */
     int crowd;         /* ranks that the processors which this rank sees are for */
     int shares;        /* memory that is ONE costs no more to read than one's own */
     int node_size;     /* ranks whose gradients are summed first */

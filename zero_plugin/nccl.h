@@ -1,8 +1,9 @@
 /* nccl.h - NCCL: two communicators split off the caller's, of gradients and of all else
 
-   Lists of all a context's groups run in the order of the host, which is the same on all ranks:
-   kernels that wait for one another in two orders would wait for ever. NCCL sees to that itself if
-   it was asked to (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
+   Lists of all a context's groups, of those its tensors name and of the context it joins run in the
+   order of the host, which is the same on all ranks: kernels that wait for one another in two
+   orders would wait for ever. NCCL sees to that itself if it was asked to
+   (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
 #pragma once
 
 #include "nccl_watch.h"
@@ -56,10 +57,11 @@ typedef ncclResult_t (*zp_nccl_fn)(zp_nccl *n, zp_stream *s, const void *what);
 static zero_result zp_nccl_enqueue(zp_stream *s, zp_group *g, int channel, const zp_call *call,
                                    zp_nccl_fn fn, const void *what) {
     zp_nccl *n = zp_nccl_of(g);
+    zp_device *first = zp_device_first(g->device);
     zp_nccl_channel *own = &n->channel[channel];
     char text[96];
     ZP_TRY(zp_failure_result(g->failure));
-    zp_nccl_channel *before = n->ordered ? own : g->device->list; /* which waited for its own */
+    zp_nccl_channel *before = n->ordered ? own : first->list; /* which waited for its own */
     if (before && before->issued && before->stream != s->cuda)
         ZP_TRY(zp_event_wait(s, &before->last));
     pthread_mutex_lock(&n->lock);
@@ -82,7 +84,7 @@ static zero_result zp_nccl_enqueue(zp_stream *s, zp_group *g, int channel, const
     pthread_mutex_lock(&n->lock);
     own->sent[own->issued++ % ZP_SENT] = sent;
     own->stream = s->cuda;
-    g->device->list = own;
+    first->list = own;
     pthread_mutex_unlock(&n->lock);
     return ZERO_OK;
 }
@@ -121,10 +123,7 @@ static zero_result zp_nccl_host(const zp_op *given, const void *mine, void *all,
     ZP_TRY(zp_nccl_list(&s, &op, 1));
     const double begin = zp_seconds();
     while (n->joins && n->ended[op.channel] < n->channel[op.channel].issued) {
-        if (zp_seconds() - begin > g->timeout_s)
-            return zp_error(g, ZERO_ERR_TIMEOUT,
-                            "%s was not over within %g s: another rank did not come to it",
-                            zp_call_name(op.kind), g->timeout_s);
+        if (zp_seconds() - begin > g->timeout_s) return zp_nccl_late(g, zp_call_name(op.kind));
         zp_nap();
     }
     ZP_TRY(zp_copy(&s, n->pinned, n->scratch + (exchange ? ZP_MAIL_BYTES : 0), got));
@@ -306,13 +305,15 @@ static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
 static void zp_nccl_leave(zp_group *g, int broken) {
     zp_nccl *n = zp_nccl_of(g);
     if (!n) return;
+    zp_device *first = zp_device_first(g->device);
     const int dead = broken || zp_failure_result(g->failure) != ZERO_OK;
     if (dead && !n->aborted) zp_nccl_end_both(g);
-    g->device->list = NULL;
     (void)cudaStreamSynchronize(g->device->own); /* an exchange that failed has left copies there */
     for (zp_memory *m = g->first; m; m = m->next) zp_nccl_memory_free(n, m);
     for (int ch = 0; ch < n->channels; ch++) {
         const ncclComm_t comm = n->channel[ch].comm;
+        if (first->list == &n->channel[ch])
+            first->list = NULL; /* it ends here, and all before it */
         zp_event_close(&n->channel[ch].last);
         if (!comm || n->aborted) continue;
         const int failed = zp_nccl_settle(g, comm, ncclCommFinalize(comm), "ncclCommFinalize");

@@ -60,6 +60,12 @@ static zero_result zp_nccl_fail(zp_group *g, ncclComm_t comm, ncclResult_t r, co
                     more && *more ? ": " : "", more ? more : "");
 }
 
+static zero_result zp_nccl_late(zp_group *g, const char *call) {
+    return zp_error(g, ZERO_ERR_TIMEOUT,
+                    "%s was not over within %g s: another rank did not come to it, or hangs", call,
+                    g->timeout_s);
+}
+
 /* Is one channel well? The lock is held. */
 static zero_result zp_nccl_well(zp_group *g, int ch) {
     zp_nccl *n = zp_nccl_of(g);
@@ -81,10 +87,7 @@ static zero_result zp_nccl_well(zp_group *g, int ch) {
         return zp_error(g, ZERO_ERR_COMM, "NCCL, at %s: %s (%s)", name,
                         ncclGetErrorString(r ? r : state), ncclGetLastError(c->comm));
     const double since = sent.since > c->moved ? sent.since : c->moved;
-    if (!waits || zp_seconds() - since <= g->timeout_s) return ZERO_OK;
-    return zp_error(g, ZERO_ERR_TIMEOUT,
-                    "%s was not over within %g s: another rank did not come to it, or hangs", name,
-                    g->timeout_s);
+    return !waits || zp_seconds() - since <= g->timeout_s ? ZERO_OK : zp_nccl_late(g, name);
 }
 
 /* Says why, and ends both communicators and the kernels that wait in them. The lock is held, or its
@@ -132,10 +135,7 @@ static zero_result zp_nccl_settle(zp_group *g, ncclComm_t comm, ncclResult_t r, 
         if (waited > 1e-4) zp_nap();
         ZP_TRY(zp_failure_result(g->failure));
         ZP_TRY(zp_seats_aborted(g));
-        if (waited > g->timeout_s)
-            return zp_error(g, ZERO_ERR_TIMEOUT,
-                            "%s was not over within %g s: another rank did not come to it", call,
-                            g->timeout_s);
+        if (waited > g->timeout_s) return zp_nccl_late(g, call);
         pthread_mutex_lock(&n->lock);
         const ncclResult_t asked = n->aborted ? ncclSystemError : ncclCommGetAsyncError(comm, &r);
         if (asked != ncclSuccess) r = asked;

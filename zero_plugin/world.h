@@ -131,6 +131,7 @@ static zero_result zp_world_open(zero_ctx *z) {
               joins->cfg.world_units);
     if (joins) {
         joins->joined = z;
+        zp_device_follow(&z->device, &joins->device);
         return ZERO_OK;
     }
     if (!world) return ZERO_OK;
@@ -152,9 +153,11 @@ static zero_result zp_world_copy(zero_ctx *z, const zp_tensor *t, zero_group *gi
     void *stream = zp_stream_handle(&z->stream[ZP_GRADIENTS]);
     const zero_result r =
         zp_group_split(given, "zero_build", 0, given->group.rank, stream, &f->own);
-    if (!r) return ZERO_OK;
-    return z->dead = zp_fail(z, r, "tensor %s, %s: %s", t->desc.name, call,
-                             f->own ? f->own->text : given->text);
+    if (r)
+        return z->dead = zp_fail(z, r, "tensor %s, %s: %s", t->desc.name, call,
+                                 f->own ? f->own->text : given->text);
+    zp_device_follow(&f->own->device, &z->device);
+    return ZERO_OK;
 }
 
 /* Copies of all tensors' groups; and the world's ranks have a model of one size. COLLECTIVE over
@@ -185,11 +188,12 @@ static zero_result zp_world_build(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Those that wait for this context in a first sum learn that it is gone. */
+/* Those that wait for this context in a group that its tensors name learn why it is gone. */
 static void zp_world_abort(zero_ctx *z) {
     for (zp_first_sum *f = z->first_sums; f; f = f->next)
         if (f->own) {
-            (void)zp_error(&f->own->group, ZERO_ERR_PEER, "%s", "its context has failed");
+            (void)zp_error(&f->own->group, ZERO_ERR_PEER, "%s",
+                           z->text[0] ? z->text : "it gave up its context");
             (void)zp_group_done(f->own, "zero_destroy", ZERO_OK);
         }
 }
@@ -202,6 +206,7 @@ static void zp_world_close(zero_ctx *z) {
     }
     if (z->cfg.joins && z->cfg.joins->joined == z) z->cfg.joins->joined = NULL;
     if (z->joined) z->joined->cfg.joins = NULL;
+    if (z->joined) zp_device_follow(&z->joined->device, NULL);
     free(z->world_unit);
 }
 

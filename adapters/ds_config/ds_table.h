@@ -173,9 +173,7 @@ typedef struct ds_row {
     "otherwise"
 #define USE_SHARDING "use zero_optimization.stage 3"
 #define USE_ZENFLOW                                                                                \
-    "remove it; it updates most weights with gradients of earlier steps, and here every update "   \
-    "is "                                                                                          \
-    "of its own step"
+    "remove it; it delays the update of most weights; here -zod N delays that of all"
 #define USE_PLAIN "remove it; weights and gradients travel as they are"
 #define USE_DATA  "use the trainer's own data loader"
 #define USE_WHOLE "remove it; each rank computes whole layers"
@@ -339,7 +337,9 @@ static const ds_row ds_rows[] = {
     REFUSED(ZO "compute_grad_norm", DS_BOOL, "true", "use true; the norm costs no pass of its own"),
     IGNORED(ZO "load_from_fp32_weights", DS_BOOL, WHY_SAVING),
     IGNORED(ZO "elastic_checkpoint", DS_BOOL, WHY_SAVING),
-    IGNORED(ZO "sub_group_size", DS_WHOLE, "the update runs unit by unit"),
+    IGNORED(
+        ZO "sub_group_size", DS_WHOLE,
+        "the update runs unit by unit, in a file or the host's memory by pieces of 262144 numbers"),
     IGNORED(ZO "ignore_unused_parameters", DS_BOOL, "a unit without backward has gradient 0"),
     IGNORED(ZO "legacy_stage1", DS_BOOL, "stage 1 gives the same results either way"),
     IGNORED(ZO "round_robin_gradients", DS_BOOL, "all ranks own equal parts of every unit"),

@@ -4,7 +4,7 @@
    neither.
 
    Softmax and its gradient are f32; what is rounded is q and k and v with their biases, e^(score -
-   largest score), and the gradient of the scores.
+   largest score), backward the probabilities, and the gradient of the scores.
 
    Scores lie transposed: a row is a key, its columns are queries. So maxima and sums over keys are
    those of whole vectors, 16 queries each.
@@ -406,8 +406,7 @@ static void key_block(const bf16_work *w, const head_shape *s, uint16_t *to, con
     for (size_t d = 0; d < s->hp; d += EDGE)
         multiply(s->tiles, (bf16_product){w->tile + d, s->hp, a + j, s->tp, b + j * s->hp + 2 * d,
                                           s->hp, s->tp - j, 0});
-    if (j < s->T)
-        store_rows(to + j * 3 * s->C, 3 * s->C, w->tile, factor, least(EDGE, s->T - j), s);
+    store_rows(to + j * 3 * s->C, 3 * s->C, w->tile, factor, least(EDGE, s->T - j), s);
 }
 
 /* As pack_rows. */
