@@ -622,6 +622,8 @@ static const cuda_case cuda_cases[] = {
      CUDA_SLICES | CUDA_MUON | CUDA_ORDERED, 20},
     {"slices-events", ZERO_COMM_NCCL, 4, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
      CUDA_SLICES | CUDA_MUON, 20},
+    {"slices-leaves", ZERO_COMM_LOCAL, 4, 2, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0,
+     CUDA_EVAL_STEPPED, CUDA_SLICES | CUDA_MUON | CUDA_LEAVES, 20},
     {"slices-lamb", ZERO_COMM_LOCAL, 4, 1, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0,
      CUDA_SLICES | CUDA_LAMB | CUDA_DEVICES, 20},
     {"joins-0", ZERO_COMM_LOCAL, 4, 0, 1, ZERO_ACCUMULATE_AUTO, ZERO_F32, 0, 0, 0, 0, CUDA_JOINS,
@@ -681,6 +683,7 @@ typedef struct cuda_run {
     emulation_call sort; /* the k-th call of that sort fails, from rank 0's training on */
     uint64_t fail_at;
     uint64_t miss, break_at; /* rank 1's collective that is lost, or meets an error */
+    int joining;             /* ... of those in zero_create */
     const cuda_loss *loss;   /* of rank 1's collective under this call */
     int fails_inside;        /* rank 1 has failed when its first group of collectives begins */
     int absent;              /* a rank that stays away from step 1 on; -1: none */
@@ -1254,7 +1257,7 @@ static void cuda_fail_inside(void) {
     (void)zp_error(cuda_failing, ZERO_ERR_COMM, "failed meanwhile");
 }
 static void cuda_arm(const cuda_run *run, zero_ctx *z) {
-    cuda_failing = z->data;
+    cuda_failing = z ? z->data : NULL;
     if (run->miss) emulation_nccl_miss(1, run->miss);
     if (run->break_at) emulation_nccl_break(1, run->break_at, ncclRemoteError);
     if (run->fails_inside) emulation_nccl_begun(cuda_fail_inside);
@@ -1466,10 +1469,11 @@ static void cuda_train(test_rank *rank) {
     cuda_rank *me = cuda_me;
     if (me->run->erred) (void)cudaSetDevice(-1);
     if (rank->rank == 0) emulation_fail(me->run->sort, me->run->fail_at);
+    if (rank->rank == 1 && me->run->joining) cuda_arm(me->run, NULL);
     if (cuda_start(&h, rank) && cuda_registered(rank)) {
         cuda_planned(rank, h.z);
         const zp_disk begun = h.z->disk; /* the initial weights are written */
-        if (rank->rank == 1 && !me->run->loss) cuda_arm(me->run, h.z);
+        if (rank->rank == 1 && !me->run->loss && !me->run->joining) cuda_arm(me->run, h.z);
         if (me->run->loss)
             (void)cuda_lose(&h, me->run->loss);
         else if (cuda_pinned_steps(&h) && cuda_moved(&h, &begun) && cuda_crossed(&h)
@@ -1909,6 +1913,23 @@ static void cuda_group_fails(const char *name) {
     cuda_close(&run);
 }
 
+/* NCCL tells of a peer that is gone while ranks join: they do not wait for the time limit. */
+static void cuda_join_breaks(const char *name) {
+    static cuda_run run;
+    cuda_seen none[CUDA_RANKS];
+    const char *wrong = NULL;
+    memset(none, 0, sizeof none);
+    (void)cuda_open(&run, cuda_named(name));
+    run.faults = run.joining = 1;
+    for (run.break_at = 1; run.break_at <= 2; run.break_at++) {
+        (void)test_check(cuda_clean(&run, none, &wrong), "%s: an error while joining", name);
+        (void)test_check(!wrong && strstr(run.why[1], "an exchange: remote process exited"),
+                         "%s: an error while joining: %s; rank 1: %s", name, wrong ? wrong : "",
+                         run.why[1]);
+    }
+    cuda_close(&run);
+}
+
 static zero_result cuda_call_sum(zero_ctx *z) {
     double x = 1;
     return zero_all_sum(z, &x, 1);
@@ -2119,10 +2140,10 @@ static void cuda_faults(int n, const char *name) {
     }
     cuda_unpinned();
     static const char *const cases[] = {
-        "local-3",       "local-1",   "local-3-mapped",  "nccl-3",        "nccl-0",
-        "saved-3",       "host-3",    "host-1",          "host-nccl-3",   "saved-host-0",
-        "file-3",        "file-1",    "saved-file-2",    "file-3-params", "file-3-grads",
-        "host-3-params", "through-3", "saved-through-2", "sends-2-adds"};
+        "local-3",      "local-1",       "local-3-mapped", "nccl-3",          "nccl-0",
+        "joins-nccl",   "saved-3",       "host-3",         "host-1",          "host-nccl-3",
+        "saved-host-0", "file-3",        "file-1",         "saved-file-2",    "file-3-params",
+        "file-3-grads", "host-3-params", "through-3",      "saved-through-2", "sends-2-adds"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) cuda_case_faults(cases[i], n);
     cuda_rank_stays_away("local-3", "did not come to");
     cuda_rank_stays_away("local-2", "did not come to");
@@ -2537,7 +2558,7 @@ int main(int argc, char **argv) {
             cuda_all_told("file-3-params");
     if (all || !strcmp(what, "seeds")) cuda_old_nccl();
     if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-3");
-    if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-0");
+    if (all || !strcmp(what, "seeds")) cuda_group_fails("nccl-0"), cuda_join_breaks("nccl-3");
     if (all || !strcmp(what, "mutants"))
         cuda_mutants(n ? n : 4, argc > 3 ? argv[3] : NULL, argc > 4 ? argv[4] : NULL);
     if (!strcmp(what, "disk")) cuda_disks_fail(n ? n : 10);

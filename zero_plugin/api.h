@@ -226,6 +226,7 @@ void zero_destroy(zero_ctx *z) {
     if (broken) zp_world_abort(z);
     zp_host_leave(z);
     zp_lanes_end(z);
+    zp_first_sums_close(z);
     for (int i = 0; i < 2; i++) zp_stream_close(&z->stream[i]);
     zp_stream_close(&z->compute);
     zp_stream_close(&z->updates);

@@ -285,8 +285,9 @@ static zero_result zp_group_join(zero_group *g, const zp_transport *row, const z
     g->piece = zp_max(32768, zp_min(262144, ((size_t)1 << 20) / ranks / 4096 * 4096));
     g->scratch = (char *)zp_device_alloc(&g->device, ranks > 1 ? ranks * g->piece : 64);
     g->list = (zero_message *)malloc(2 * ranks * sizeof *g->list);
-    if (g->scratch && g->list) return ZERO_OK;
-    return zp_error(p, ZERO_ERR_MEMORY, "%zu bytes that sums pass through", ranks * g->piece);
+    if (!g->scratch || !g->list)
+        return zp_error(p, ZERO_ERR_MEMORY, "%zu bytes that sums pass through", ranks * g->piece);
+    return zp_barrier(p); /* who fails says so here: what peers go on to may wait without limit */
 }
 
 static zero_result zp_group_make(zero_group **out, const char *call, const zero_comm *comm,

@@ -122,9 +122,11 @@ static zero_result zp_nccl_host(const zp_op *given, const void *mine, void *all,
     }
     ZP_TRY(zp_nccl_list(&s, &op, 1));
     const double begin = zp_seconds();
-    while (n->joins && n->ended[op.channel] < n->channel[op.channel].issued) {
+    const zp_nccl_channel *own = &n->channel[op.channel];
+    while (n->joins && n->ended[op.channel] < own->issued) {
         if (zp_seconds() - begin > g->timeout_s) return zp_nccl_late(g, zp_call_name(op.kind));
         zp_nap();
+        ZP_TRY(zp_nccl_settle(g, own->comm, ncclInProgress, zp_call_name(op.kind)));
     }
     ZP_TRY(zp_copy(&s, n->pinned, n->scratch + (exchange ? ZP_MAIL_BYTES : 0), got));
     ZP_TRY(zp_stream_sync(&s));

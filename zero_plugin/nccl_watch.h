@@ -108,7 +108,8 @@ static void zp_nccl_look(zp_group *g) {
         if (zp_seconds() - n->held <= g->timeout_s) return;
         (void)zp_error(g, ZERO_ERR_TIMEOUT, "a call of NCCL did not return within %g s",
                        g->timeout_s);
-        zp_nccl_end_both(g);
+        /* else another thread is writing a failure: the next look ends them */
+        if (zp_failure_result(g->failure)) zp_nccl_end_both(g);
         return;
     }
     n->held = 0;
@@ -119,10 +120,13 @@ static void zp_nccl_look(zp_group *g) {
     pthread_mutex_unlock(&n->lock);
 }
 
-/* The watching thread ends the communicators. */
+/* The watching thread ends the communicators. Where ranks still join there is none: an exchange
+   that waits for a peer ends here, since other groups are left behind it, on the same stream. */
 static void zp_nccl_abort(zp_group *g, const char *why) {
+    zp_nccl *n = zp_nccl_of(g);
     zp_local_abort(g, why);
     (void)zp_error(g, ZERO_ERR_PEER, "%s", why);
+    if (n->joins && !n->aborted) zp_nccl_end_both(g);
 }
 
 /* Waits until a call that was begun has ended on the host: most have at once, so it looks often for

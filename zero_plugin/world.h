@@ -197,13 +197,16 @@ static void zp_world_abort(zero_ctx *z) {
             (void)zp_group_done(f->own, "zero_destroy", ZERO_OK);
         }
 }
-static void zp_world_close(zero_ctx *z) {
+/* While the stream that they are enqueued on is there, and its lane worked off. */
+static void zp_first_sums_close(zero_ctx *z) {
     while (z->first_sums) {
         zp_first_sum *f = z->first_sums;
         z->first_sums = f->next;
         if (f->own) zp_group_leave(f->own);
         free(f);
     }
+}
+static void zp_world_close(zero_ctx *z) {
     if (z->cfg.joins && z->cfg.joins->joined == z) z->cfg.joins->joined = NULL;
     if (z->joined) z->joined->cfg.joins = NULL;
     if (z->joined) zp_device_follow(&z->joined->device, NULL);

@@ -415,6 +415,7 @@ Stream *stream_of(cudaStream_t handle) {
     if (handle && handle != cudaStreamLegacy) {
         for (Stream *s : engine.streams)
             if (s == (Stream *)(void *)handle && !s->closing) return s;
+        find("a call is given a stream that is gone");
         return NULL;
     }
     for (Stream *s : engine.streams)
