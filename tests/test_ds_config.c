@@ -630,7 +630,7 @@ static const struct {
     {"{\"zero_optimization\": {\"offload_optimizer\": {\"super_offload\": true}}}",
      "super_offload is true*not supported*before the gradient's norm is known"},
     {"{\"zero_optimization\": {\"zenflow\": {\"topk_ratio\": 0.1}}}",
-     "zenflow is an object*not supported*gradients of earlier steps"},
+     "zenflow is an object*not supported*-zod N delays that of all"},
     /* batch, with 2 ranks */
     {"{}", "train_micro_batch_size_per_gpu is missing"},
     {"{\"gradient_accumulation_steps\": 2}", "train_micro_batch_size_per_gpu is missing"},
