@@ -2192,6 +2192,9 @@ static const struct {
      "zero_state_end: a race without a trace"},
     {"zp_group_close", "->leave(g, broken)",
      "only an exchange that failed leaves copies behind: see the faults"},
+    {"zp_group_leave", "zp_stream_sync(&g->stream)",
+     "a sum that is under way adds up from memory that is freed behind it: values that nobody "
+     "reads any more"},
     {"zp_build_private", "zp_stream_sync(&z->compute)",
      "the spans are freed behind it: a late copy reads what nobody has written "
      "over yet"},
