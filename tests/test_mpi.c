@@ -327,14 +327,17 @@ static uint64_t mpi_between(const host_spec *s, const mpi_result *r, int nodes) 
     return elements * far * sizeof(float) + gathered / others * far;
 }
 
+/* This process, in nodes of so many ranks; 0: as the hosts have them. */
+static test_rank mpi_placed(int node_size) {
+    const test_rank rank = {.rank = mpi_rank, .nranks = mpi_ranks, .node_size = node_size};
+    return rank;
+}
+
 /* One training under MPI. `nodes`: how many the ranks lie on. */
 static void mpi_case(const host_spec *s, uint64_t expected, int nodes, const char *what) {
     static test_rank rank;
     mpi_result r;
-    memset(&rank, 0, sizeof rank);
-    rank.rank = mpi_rank;
-    rank.nranks = mpi_ranks;
-    rank.node_size = s->node_size;
+    rank = mpi_placed(s->node_size);
     mpi_train(&rank, s, &r);
     test_check(
         !rank.failed && r.hash == expected && r.hash,
@@ -510,9 +513,7 @@ static void mpi_hierarchy(int argc, char **argv) {
         mpi_result r;
         s.cfg.shard_ranks = 2;
         s.cfg.second_ranks = s.cfg.stage == 3 ? 2 : 0;
-        memset(&rank, 0, sizeof rank);
-        rank.rank = mpi_rank;
-        rank.nranks = mpi_ranks;
+        rank = mpi_placed(0);
         mpi_train(&rank, &s, &r);
         test_check(!rank.failed && r.hash == expected, "hosts in turns, stage %d: %s", s.cfg.stage,
                    rank.why);
@@ -676,10 +677,7 @@ static void mpi_troubled(const char *what, int node_size, mpi_trouble trouble, d
     host_run h;
     mpi_meet();
     const double start = test_now();
-    memset(&rank, 0, sizeof rank);
-    rank.rank = mpi_rank;
-    rank.nranks = mpi_ranks;
-    rank.node_size = node_size;
+    rank = mpi_placed(node_size);
     mpi_spec(&s, node_size, 0, ZERO_ACCUMULATE_SHARDED);
     s.steps = 3;
     s.cfg.stage = 3;
@@ -728,10 +726,7 @@ static void mpi_disk_fails(int node_size, int writes, long k) {
     char said[200] = "", rank_0[200];
     mpi_meet();
     const double start = test_now();
-    memset(&rank, 0, sizeof rank);
-    rank.rank = mpi_rank;
-    rank.nranks = mpi_ranks;
-    rank.node_size = node_size;
+    rank = mpi_placed(node_size);
     mpi_spec(&s, node_size, 0, ZERO_ACCUMULATE_SHARDED);
     s.steps = 3;
     s.cfg.stage = 3;
@@ -925,8 +920,7 @@ static void mpi_small(int room) {
     static test_rank rank;
     host_spec s;
     host_run h;
-    rank.rank = mpi_rank;
-    rank.nranks = mpi_ranks;
+    rank = mpi_placed(0);
     mpi_spec(&s, 0, 0, ZERO_ACCUMULATE_SHARDED);
     s.desc[0].numel = (size_t)16 << 20;
     const int ok = host_open(&h, &s, &rank);

@@ -49,7 +49,7 @@
    is another, nothing here is opened, enqueued or allocated. */
 #pragma once
 
-#include "context.h"
+#include "tiers.h"
 
 static int zp_host_on(const zero_ctx *z) { return z->host.on; }
 static int zp_host_keeps(const zero_ctx *z) { return z->host.on || z->host.through; }
@@ -59,7 +59,7 @@ static int zp_host_takes(const zero_ctx *z, int u) {
     return z->array[ZP_MEAN].part[u].tier == ZERO_HOST && z->array[ZP_MEAN].part[u].numel;
 }
 static int zp_host_adds(const zero_ctx *z) {
-    return z->array[ZP_MEAN].tier == ZERO_HOST && z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
+    return z->array[ZP_MEAN].tier == ZERO_HOST && zp_means_add(z);
 }
 
 /* Cuts the two arrays, and says whose update is apart. */

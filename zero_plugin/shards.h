@@ -208,10 +208,7 @@ static zero_result zp_mean_push(zero_ctx *z, int u, zp_task_fn task) {
     return result;
 }
 static int zp_mean_filed(const zero_ctx *z, int u) { return zp_array_filed(&z->array[ZP_MEAN], u); }
-/* Each micro-step's goes there; and is added to what is there. */
-static int zp_mean_leaves(const zero_ctx *z, int u) {
-    return zp_array_away(&z->array[ZP_MEAN], u) && !z->array[ZP_SUM].share;
-}
+/* It is added to what earlier micro-steps have sent there. */
 static int zp_mean_adds(const zero_ctx *z, int u) {
     return zp_mean_leaves(z, u) && z->live[u].reduced > 0;
 }

@@ -9,21 +9,25 @@ static size_t zp_plan_filed(const zp_array *a, int u) {
     return zp_array_filed(a, u) ? zp_round_up(a->part[u].numel * zp_bytes(a->type), ZP_SECTOR) : 0;
 }
 
+/* Reduced gradients of several micro-steps add up where they are kept, and not in SUM. */
+static int zp_means_add(const zero_ctx *z) {
+    return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
+}
+
 /* Of an array of which something is in the file, pieces that are in memory at once: of the ring,
    and of gradients that several micro-steps add up in the file. */
 static size_t zp_tier_places(const zero_ctx *z, int k) {
     return k == ZP_PARAM && zp_doubles(z) ? 0 : ZP_RING; /* NEXT's are for both */
 }
 static size_t zp_tier_addends(const zero_ctx *z, int k) {
-    const int adds = k == ZP_MEAN && z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
-    return adds && zp_host_computes() ? ZP_DISK_LANES : 0;
+    return k == ZP_MEAN && zp_means_add(z) && zp_host_computes() ? ZP_DISK_LANES : 0;
 }
 
 /* Bytes of the device's memory that pieces of the file pass through; the host's is another. */
 static size_t zp_tier_buffers(const zero_ctx *z) { return zp_host_computes() ? z->disk_bytes : 0; }
 /* Of a GPU's: pieces of gradients that several micro-steps add up in the file. */
 static size_t zp_tier_sums(const zero_ctx *z) {
-    const int adds = z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share && !zp_host_computes();
+    const int adds = zp_means_add(z) && !zp_host_computes();
     return adds && z->array[ZP_MEAN].tier == ZERO_FILE ? ZP_LIFTED * ZP_PIECE_NUMEL * sizeof(float)
                                                        : 0;
 }
@@ -102,6 +106,11 @@ static void zp_plan_file_traffic(zero_ctx *z) {
     }
 }
 
+/* Each micro-step's reduced gradient leaves for its tier, and they add up there. */
+static int zp_mean_leaves(const zero_ctx *z, int u) {
+    return zp_array_away(&z->array[ZP_MEAN], u) && !z->array[ZP_SUM].share;
+}
+
 /* What crosses the link of a GPU in a step. By the host: gradients down, by each micro-step where
    they add up there, and then up as often but once; parameters up, or by each gather; directions of
    matrices down and up. Through the GPU: state, by each pass of the rule, both ways. */
@@ -114,8 +123,7 @@ static void zp_plan_link_traffic(zero_ctx *z) {
         for (int k = ZP_MASTER; k < ZP_NEXT && z->host.through; k++)
             plan->up_bytes += a[k].part[u].numel * sizeof(float) * (size_t)z->rule->passes;
         if (z->host.through) continue;
-        const int leaves = zp_array_away(mean, u) && !a[ZP_SUM].share;
-        const size_t times = leaves ? (size_t)zp_plan_reductions(z, u) : 1,
+        const size_t times = zp_mean_leaves(z, u) ? (size_t)zp_plan_reductions(z, u) : 1,
                      g = own->numel * zp_bytes(mean->type), p = own->numel * zp_bytes(param->type),
                      dealt = z->layout.unit[u].matrices ? own->numel * sizeof(float) : 0;
         const int gathers = zp_array_away(param, u) ? z->live[u].gathers - z->live[u].near : 1;
