@@ -128,9 +128,10 @@ def a_trace(steps, ranks):
             events.append({"name": "thread_name", "ph": "M", "pid": rank, "tid": tid, "args": {"name": name}})
         at = 0.0
         for step in range(steps):
-            for kind in ("forward", "backward", "all_reduce", "reduction", "wait", "update", "data"):
+            tracks = random.sample([0, 1, 2, 0, 1, 2, random.randrange(3)], 7)  # each has a slice: a page names no empty track
+            for kind, tid in zip(("forward", "backward", "all_reduce", "reduction", "wait", "update", "data"), tracks):
                 took = round(random.uniform(1, 5000), 3)
-                events.append({"name": f"{kind} {step}", "cat": kind, "ph": "X", "pid": rank, "tid": random.randrange(3),
+                events.append({"name": f"{kind} {step}", "cat": kind, "ph": "X", "pid": rank, "tid": tid,
                                "ts": round(at, 3), "dur": took, "args": {"step": step, "unit": 1}})
                 at += took
             events.append({"name": "loss", "ph": "C", "pid": rank, "tid": 0, "ts": at, "args": {"loss": 1.5}})
