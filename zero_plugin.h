@@ -394,8 +394,9 @@ typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
 /* "forward". Never NULL. */
 const char *zero_event_name(zero_event_kind kind);
 
-#define ZERO_NONE (-1) /* "none" where 0 asks for the default */
-#define ZERO_ALL  (-1) /* "all" there */
+#define ZERO_NONE          (-1) /* "none" where 0 asks for the default */
+#define ZERO_ALL           (-1) /* "all" there */
+#define ZERO_PREFETCH_MOST 64   /* of cfg.prefetch */
 
 typedef struct zero_ctx zero_ctx;
 

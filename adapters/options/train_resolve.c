@@ -317,7 +317,9 @@ ds_config train_settings(const train_options *o, const ds_config *file, int chan
     all.zero.folder = train_folder(o, file);
     if (!(file->given & DS_GIVEN_PREFETCH) || train_options_given(o, "-zp")) return all;
     const int64_t units = file->prefetch_numel / (12 * (int64_t)channels * channels); /* blocks */
-    all.zero.prefetch = units > 64 ? 64 : units > 0 ? (int)units : ZERO_NONE;
+    all.zero.prefetch = units > ZERO_PREFETCH_MOST ? ZERO_PREFETCH_MOST
+                        : units > 0                ? (int)units
+                                                   : ZERO_NONE;
     return all;
 }
 
