@@ -183,7 +183,7 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
     if (a->activations && c->sharers > 1 && !l->world) { /* parts of a layout share them already */
         a->activations += experts_bytes_of(&c->model->gpt2, &run, c->sharers)
                           - experts_bytes_of(&c->model->gpt2, &run, 1);
-        a->exchanged = experts_sent_of(&c->model->gpt2, &run, c->sharers) * (uint64_t)micro;
+        a->among = experts_sent_of(&c->model->gpt2, &run, c->sharers) * (uint64_t)micro;
     }
     a->away = gpt2_away_bytes(&c->model->gpt2, &run);
     if (a->activations) return 0;
@@ -292,7 +292,6 @@ static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char 
     a->pp_rank = at->l.pp_rank;
     a->resolved.world = NULL; /* they are gone with the place */
     a->resolved.world_unit = NULL;
-    a->zero.sent_bytes += a->exchanged;
     a->state_bytes = here.optimizer_bytes;
     a->device_bytes = (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes
                       + p->buffer_bytes + a->activations + (c->on_gpus ? 0 : a->saves);
