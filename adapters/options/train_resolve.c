@@ -423,6 +423,12 @@ static int train_check_betas(const train_options *o, const schedule *s, int step
     return 0;
 }
 
+int train_saves(const train_options *o, checkpoint_way way[2]) {
+    way[0] = o->save_aside ? CHECKPOINT_ASIDE : CHECKPOINT_WRITTEN;
+    way[1] = CHECKPOINT_COPIED;
+    return o->save_every == 0 && !o->resume ? 0 : o->copies ? 2 : 1;
+}
+
 int train_schedule(const train_options *o, const ds_config *file, int steps, schedule *out,
                    char *sentence, size_t bytes) {
     char why[256];

@@ -13,6 +13,7 @@
 #include "../gpt2/experts.h"
 #include "../parallel/layout.h"
 #include "../report/sentence.h"
+#include "../saves/expert_saves.h"
 #include "plan_world.h"
 
 #define PLAN_MOST_NUMEL 1e14 /* of a model */
@@ -191,15 +192,14 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
                          run.seq_len);
 }
 
-/* What saves of a context take. Experts are never written aside. */
+/* What saves of a context take. */
 static size_t plan_saves(const plan_case *c, const layout *l, const zero_ctx *z, int of_experts) {
     const checkpoint_parts none = {NULL, NULL, NULL};
     const checkpoint_parts parts = c->model->is_gpt2 ? layout_parts(l, 0) : none;
-    const int aside = c->aside && !of_experts;
     size_t bytes = 0;
-    if (c->saves)
-        bytes += checkpoint_bytes(z, &parts, aside ? CHECKPOINT_ASIDE : CHECKPOINT_WRITTEN);
-    if (c->copies) bytes += checkpoint_bytes(z, &parts, CHECKPOINT_COPIED);
+    for (int i = 0; i < c->saves; i++)
+        bytes += of_experts ? expert_saves_bytes(z, &parts, c->way[i])
+                            : checkpoint_bytes(z, &parts, c->way[i]);
     return bytes;
 }
 

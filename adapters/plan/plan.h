@@ -25,6 +25,7 @@
 #ifndef PLAN_H
 #define PLAN_H
 
+#include "../checkpoint/checkpoint.h"
 #include "../gpt2/gpt2.h"
 
 #ifdef __cplusplus
@@ -63,9 +64,8 @@ typedef struct plan_case {
     int node_size;    /* as in zero_comm */
     int on_gpus;      /* 0: CPUs */
     int one_machine;  /* CPU: ranks see each other's memory, as those of -pn do */
-    int saves;        /* 1: there are checkpoints: */
-    int aside;        /* 1: written aside */
-    int copies;       /* 1: and copies in memory that outlives ranks */
+    int saves;        /* places that a run saves in: */
+    checkpoint_way way[2];
 } plan_case;
 
 /* Bytes of one rank: the first of its stage (its others are alike, but for what the last ones pad,
