@@ -114,6 +114,7 @@ test_usage() {
     refused '-zop' 2 "-zop: expected one of: device host file; found 'auto'" -zop auto
     refused '-zor' 2 '-zor: expected 0 to 1, found 1.5' -zor 1.5
     refused '-zfc' 2 '-zfc: expected 0 to 1, found 2' -zfc 2
+    refused '-zp' 2 '-zp: expected 0 to 64, found 65' -zp 65
     refused '-hf' 1 "-hf: $scratch/none: expected a readable file" $small -h 1 -hf "$scratch/none"
     for help in -h --help '-z 3 -h' '-h -z 3'; do
         "$trainer" $help >"$scratch/out" 2>"$scratch/err"

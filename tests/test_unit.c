@@ -1954,6 +1954,25 @@ static void unit_regressions(void) {
                test_first);
 }
 
+/* Who waits follows what waits take: it spins while they are short, naps for as long while they are
+   not, and once again spins; one that is long alone changes little. */
+static void unit_pace(void) {
+    static const double waits[] = {20e-6, 400e-6, 60, 20e-6};
+    static const double paces[] = {20e-6, 400e-6, 1e-3, 20e-6}; /* a nap takes 1 ms at most */
+    static const double naps[] = {50e-6, 400e-6, 1e-3, 50e-6};
+    double pace = 0;
+    for (int i = 0; i < 4; i++) {
+        for (int n = 0; n < 40; n++) pace = zp_pace_next(pace, waits[i]);
+        test_check(fabs(pace / paces[i] - 1) < 1e-3 && zp_pace_spins(pace) == (paces[i] < 50e-6),
+                   "waits of %g s: pace %g, spins %d", waits[i], pace, zp_pace_spins(pace));
+        const double nap = zp_pace_nap(pace, 0);
+        test_check(fabs(nap / naps[i] - 1) < 1e-3, "pace %g: naps of %g s", pace, nap);
+    }
+    test_check(zp_pace_next(0, 60) <= 250e-6, "a late peer alone: pace %g", zp_pace_next(0, 60));
+    test_check(zp_pace_nap(20e-6, 8e-3) == 500e-6 && zp_pace_nap(20e-6, 60) == 1e-3,
+               "a peer that is late is looked for less and less often");
+}
+
 int main(void) {
     (void)alarm(300); /* a wait for ever is a failure */
     unit_results();
@@ -1979,6 +1998,7 @@ int main(void) {
     unit_events();
     unit_event_of_caller();
     lane_all();
+    unit_pace();
     unit_config_errors();
     unit_scaler_errors();
     unit_comm_errors();

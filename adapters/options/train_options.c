@@ -287,7 +287,8 @@ static const option train_table[] = {
                 "a comparison"),
     ROW(LONG, "-zb", "--bucket", bucket, "0", RANGE(0, BIG), TO(SIZE, zero.bucket_numel),
         .help = "elements reduced together; 0: the largest unit"),
-    ROW(INT, "-zp", "--prefetch", prefetch, "1", RANGE(0, 1000), TO(COUNT, zero.prefetch),
+    ROW(INT, "-zp", "--prefetch", prefetch, "1", RANGE(0, ZERO_PREFETCH_MOST),
+        TO(COUNT, zero.prefetch),
         .help = "stage 3: gathered units have so many buffers and 2, and the next ones go ahead "
                 "into all that are free; 0: none goes ahead"),
     ROW(LONG, "-zt", "--persistence", persistence, "-1", RANGE(-1, BIG),

@@ -8,6 +8,7 @@
 #ifndef TRAIN_RESOLVE_H
 #define TRAIN_RESOLVE_H
 
+#include "../checkpoint/checkpoint.h"
 #include "../gpt2/gpt2.h"
 #include "../launch/launch.h"
 #include "../parallel/layout.h"
@@ -91,6 +92,9 @@ void train_tiers(const train_options *o, int pp, zero_config *c);
    0: nothing. */
 int train_tiers_note(const train_options *o, int micro_steps, int host_is_device, char *sentence,
                      size_t bytes);
+
+/* -n, -y, -na, -pm: in how many places a run saves, and how: on the disk, then in memory. */
+int train_saves(const train_options *o, checkpoint_way way[2]);
 
 /* What -k, -l, -u and -q say, or the file; for so many steps. */
 int train_schedule(const train_options *o, const ds_config *file, int steps, schedule *out,

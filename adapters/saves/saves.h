@@ -19,7 +19,7 @@
 #define SAVES_H
 
 #include "../launch/launch.h"
-#include "../options/train_options.h"
+#include "../options/train_resolve.h"
 #include "../report/report.h"
 #include "../schedule/outliers.h"
 #include "expert_saves.h"
@@ -67,6 +67,7 @@ typedef struct saves {
     size_t copies; /* of them, of copies in memory */
     size_t taken;  /* and of these, by ranks that have died: their copies are there */
     saves_place place[SAVES_PLACES];
+    int places;        /* that the run uses, from the first on */
     saves_place *from; /* what was loaded; NULL: nothing */
     int same_products; /* what was loaded went by the same products */
     int64_t saved;     /* step of the last checkpoint that was made or loaded; -1: none */
