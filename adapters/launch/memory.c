@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #ifdef __linux__
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -159,6 +162,14 @@ void launch_memory_available(const char *root, launch_memory *memory) {
     memory_find_mounts(root, &v1, &v2);
     memory_climb(&v1, memory);
     memory_climb(&v2, memory);
+}
+
+uint64_t launch_memory_held(void) {
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
+    const uint64_t kib = memory_read("/proc/self/smaps_rollup", "Pss:");
+    return kib < UINT64_MAX / 1024 ? kib * 1024 : 0;
 }
 
 void launch_memory_shared(const char *folder, launch_memory *memory) {
