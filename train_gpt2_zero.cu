@@ -440,7 +440,10 @@ static void check_memory(const trainer *t, int count, size_t host) {
     }
     const int full = device_fits(&j->computes, need, sentence, sizeof sentence);
     require(j, !full, "rank %d: %s", j->l->rank, sentence);
-    if (DEVICE_IS_HOST) launch_check_memory(j->l, need + host, shared);
+    zero_config c;
+    zero_query_config(t->z, &c);
+    train_tiers_advice(j->opt, &c, t->plan.grad_bytes, sentence, sizeof sentence);
+    if (DEVICE_IS_HOST) launch_check_memory(j->l, need + host, shared, sentence);
 }
 
 /* Before anything is built, and behind the first products, for which the library compiles code:

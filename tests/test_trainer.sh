@@ -137,6 +137,8 @@ test_wrong_sizes() {
         refused 'batch and rows' 1 'batch does not divide.*-b 7' $small -d 1600 -b 7 -pn $ranks
         refused 'memory' 1 'are available' -e d84 -i "$scratch/short" -j "$scratch/short" -t 16 \
             -b 1 -pn $ranks
+        refused 'gradients in memory' 1 'are available.*; -zog file keeps the gradients' -e char:200x8192x8 \
+            -t 16 -b 1 -pn $ranks -z 3 -zos file -zop file -zfd "$scratch"
         refused 'activations' 1 'are available' -e char:64x1024x8 -b 10000 -pn $ranks
         refused 'too many windows' 1 '-b 900000' -b 900000 -t 64 -pn $ranks
         refused 'bucket' 1 '-zb: .* 10' $small -zb 10 -z 2 -b 1 -pn $ranks

@@ -210,7 +210,7 @@ static int memory_suffices(const launch *l, uint64_t need, const launch_memory *
     return 0;
 }
 
-void launch_check_memory(launch *l, uint64_t need, uint64_t shared) {
+void launch_check_memory(launch *l, uint64_t need, uint64_t shared, const char *advice) {
     char sentence[LAUNCH_SENTENCE] = "";
     launch_memory memory;
     launch_memory_available("", &memory);
@@ -219,5 +219,7 @@ void launch_check_memory(launch *l, uint64_t need, uint64_t shared) {
         launch_memory_shared("/dev/shm", &memory);
         ok = memory_suffices(l, shared, &memory, sentence, sizeof sentence);
     }
+    const size_t used = strlen(sentence);
+    (void)snprintf(sentence + used, sizeof sentence - used, "%s", advice);
     launch_agree(l, ok, sentence);
 }

@@ -36,8 +36,9 @@ void launch_memory_shared(const char *folder, launch_memory *memory);
 
 /* Ends all ranks, with both numbers in the line, if the ranks of some machine together need more
    than it has. need: bytes per rank, of which `shared` may lie in memory shared between ranks.
-   Before anything of it is allocated. COLLECTIVE. */
-void launch_check_memory(launch *l, uint64_t need, uint64_t shared);
+   advice: ends the line: "", or what would need less. Before anything of it is allocated.
+   COLLECTIVE. */
+void launch_check_memory(launch *l, uint64_t need, uint64_t shared, const char *advice);
 
 #ifdef __cplusplus
 }
