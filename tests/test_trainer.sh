@@ -349,6 +349,8 @@ test_tiers() {
     same 'how' 1 "$(grep -c '^|   by  *| \(io_uring\|pread and pwrite of threads\), \(past the\|through the system.s\) cache' "$scratch/out")"
     same 'what it moves' 2 "$(grep -c '^|   \(read\|written\) in a step  *| [0-9.]* MiB' "$scratch/out")"
     same 'and has moved' yes "$(sed -n 's/^moved by the file in a step, .* written \([0-9.]*\), planned \1$/yes/p' "$scratch/out")"
+    same 'a sample moves, too' "$reference" "$(train $run -z 3 -zos file -zop file -g 9)"
+    same 'and does not count' yes "$(sed -n 's/^moved by the file in a step, .* read \([0-9.]*\), planned \1; .*/yes/p' "$scratch/out")"
     same 'a share' "$reference" "$(train $run -z 3 -zos file -zor 0.5)"
     same 'gradients follow' 'parameters device, gradients host, optimizer file' "$(tiers)"
     same 'the share in the plan' 1 "$(grep -c '^|   of .* 0.5 of the elements' "$scratch/out")"
