@@ -402,7 +402,7 @@ def main():
     same = [x.split(" | ")[:4] for x in open("tests/mutants.txt").read().split("\n")]
     fate = lambda r: "known" if r["fate"] == "alive" and [r[k] for k in ("room", "old", "new", "text")] in same else r["fate"]
     every, lock = sample(), threading.Lock()
-    left = [r for r in every if (fate(past[key(r)]) == "alive" and AGAIN if key(r) in past else not AGAIN)]
+    left = {key(r) for r in every if (fate(past[key(r)]) == "alive" and AGAIN if key(r) in past else not AGAIN)}
     print(f"SEED={SEED}: {len(every)} mutants of {len({r['room'] for r in every})} rooms, {len(past)} tried")
     kills = collections.Counter()
     for r in past.values(): kills.update([(r["room"], r["by"].split(":")[0]), r["by"].split(":")[0]])
@@ -430,9 +430,12 @@ def main():
                 out.writerow(row)
                 print("{room}.h:{line}:{column}: {old!r} -> {new!r}: {fate} {by} ({seconds} s)".format(**row), flush=True)
 
-    while left and time.time() < END:
-        batch.take(left[:BATCH])
-        queue, left = iter(left[:BATCH]), left[BATCH:]
+    for first in range(0, len(every), BATCH):  # the same ones every time: what is compiled stays
+        rows = every[first:first + BATCH]
+        mine = [r for r in rows if key(r) in left]
+        if not mine or time.time() > END: continue
+        batch.take(rows)
+        queue = iter(mine)
         threads = [threading.Thread(target=work, args=(lab,)) for lab in labs]
         for t in threads: t.start()
         for t in threads: t.join()
