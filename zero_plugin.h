@@ -129,7 +129,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     9
+#define ZERO_ABI     10
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -220,9 +220,10 @@ void zero_local_abort(zero_local *local, int rank, const char *why);
    all of them, and if it is killed they end. CUDA: threads of this process, each on the device of
    its number. When a rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER
    with that: `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call; what has not
-   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Returns 0 if every rank did, otherwise
-   what the first one that failed returned, 128 + the signal that ended it, or 126 where not all
-   could be started. */
+   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Who waits for a rank that has returned
+   0 without zero_destroy gets ZERO_ERR_PEER, too. Returns 0 if every rank did, otherwise what the
+   first one that failed returned, 128 + the signal that ended it, or 126 where not all could be
+   started. */
 typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
 
@@ -394,8 +395,9 @@ typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
 /* "forward". Never NULL. */
 const char *zero_event_name(zero_event_kind kind);
 
-#define ZERO_NONE (-1) /* "none" where 0 asks for the default */
-#define ZERO_ALL  (-1) /* "all" there */
+#define ZERO_NONE          (-1) /* "none" where 0 asks for the default */
+#define ZERO_ALL           (-1) /* "all" there */
+#define ZERO_PREFETCH_MOST 64   /* of cfg.prefetch */
 
 typedef struct zero_ctx zero_ctx;
 
@@ -612,6 +614,8 @@ typedef struct zero_plan {
     size_t gather_bytes;  /* the part of sent_bytes that is gathers of parameters */
     size_t down_bytes, up_bytes; /* CUDA: over the link to the host's memory and back in a step, of
                                     what tiers keep: gradients, parameters, state */
+    size_t context_bytes; /* of the host's memory, beside all numbers: the context's lists, what
+                             waits for its threads, and where ranks meet */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */

@@ -1511,9 +1511,11 @@ static void cuda_caller_lives(test_rank *rank, ncclComm_t comm, cudaStream_t str
     while (r == ncclInProgress && ncclCommGetAsyncError(comm, &r) == ncclSuccess) {}
     (void)cudaMemcpyAsync(&mine, sum, sizeof mine, cudaMemcpyDefault, stream);
     (void)cudaStreamSynchronize(stream);
+    char *why = cuda_me->run->why[rank->rank];
+    const size_t n = strlen(why);
     if (r != ncclSuccess || mine != (float)rank->nranks)
-        (void)snprintf(cuda_me->run->why[rank->rank], sizeof rank->why,
-                       "the caller's communicator is broken: %s, %g", ncclGetErrorString(r),
+        (void)snprintf(why + n, sizeof rank->why - n,
+                       "; the caller's communicator is broken: %s, %g", ncclGetErrorString(r),
                        (double)mine);
     (void)cudaFree(sum);
 }
@@ -1788,12 +1790,12 @@ static const cuda_case *cuda_named(const char *name) {
     abort();
 }
 
-/* A rank that fails before ncclCommSplit leaves its peers there: the caller's communicator blocks,
-   and is not the plugin's to abort. */
+/* A rank whose ncclCommSplit fails leaves its peers there: the caller's communicator blocks, and is
+   not the plugin's to abort. One that fails before has told them. */
 static int cuda_in_split(const cuda_run *run) {
     int n = 0;
     for (int r = 0; r < run->k->nranks; r++) n += strstr(run->why[r], "ncclCommSplit") != NULL;
-    return n > 0;
+    return n == run->k->nranks;
 }
 
 /* What may not be, whatever has failed: nothing found, nothing left, nobody waits for long, other
@@ -1821,7 +1823,8 @@ static int cuda_clean(cuda_run *run, const cuda_seen *expected, const char **wro
     return failed;
 }
 
-/* The k-th call of one sort fails, for k from 1 on in at most n runs. */
+/* The k-th call of one sort fails, for k from 1 on in n runs; with NCCL in 20 more, of the calls
+   before and while ranks join. */
 static void cuda_fail_each(const char *name, emulation_call sort, const char *what, int n) {
     static cuda_run run;
     cuda_seen expected[CUDA_RANKS];
@@ -1832,8 +1835,9 @@ static void cuda_fail_each(const char *name, emulation_call sort, const char *wh
     (void)test_check(cuda_once(&run, 0), "%s: %s", name, test_first);
     memcpy(expected, run.seen, sizeof expected);
     const uint64_t calls = run.calls, by = calls > (uint64_t)n ? calls / (uint64_t)n : 1;
+    const uint64_t joins = strstr(name, "nccl") ? 20 : 0;
     run.faults = 1;
-    for (uint64_t k = 1; k <= calls; k += by, runs++) {
+    for (uint64_t k = 1; k <= calls; k += k < joins ? 1 : by, runs++) {
         run.fail_at = k;
         const int error = cuda_clean(&run, expected, &wrong);
         failed += error;

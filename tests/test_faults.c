@@ -292,7 +292,8 @@ static void fault_config(fault_test *t, int which) {
          .gradient_tier = ZERO_FILE,
          .parameter_tier = ZERO_FILE,
          .micro_steps = 2,
-         .folder = "/tmp"}};
+         .folder = "/tmp"},
+        {.stage = 3, .shard_ranks = 1}};
     t->cfg = cfg[which];
     t->cfg.threads = 1;
     t->cfg.timeout_s = 8;
@@ -307,11 +308,13 @@ static int fault_allocation(fault_test *t, int processes, long k) {
     const double start = test_now();
     int ok = fault_run(t, processes);
     const int failed = t->rank[t->odd].book.failed > 0;
+    const char *cause = fault_sentence(t->rank[t->odd].text, t->odd); /* which peers are told */
     for (int i = 0; i < FAULT_RANKS; i++) {
         const fault_rank *x = &t->rank[i];
         ok &= failed ? x->result == ZERO_ERR_MEMORY || (x->result == ZERO_ERR_PEER && i != t->odd)
                      : !x->result;
         ok &= !failed || !strcmp(x->text, "no context") || fault_sentence(x->text, i);
+        ok &= x->result != ZERO_ERR_PEER || !cause || strstr(x->text, cause);
     }
     const long live = fault_live(t);
     ok &= live == 0 && alloc_strangers == 0 && test_now() - start < 5;
@@ -879,9 +882,10 @@ int main(void) {
     (void)signal(SIGALRM, fault_bark);
     fault_allocations(2, 1, fault_body); /* first: OpenMP's threads do not survive a fork */
     fault_allocations(0, 1, fault_body);
+    fault_allocations(6, 1, fault_body);
     fault_allocations(0, 1, fault_groups);
     fault_forked();
-    for (int config = 0; config < 6; config++) fault_allocations(config, 0, fault_body);
+    for (int config = 0; config < 7; config++) fault_allocations(config, 0, fault_body);
     fault_allocations(0, 0, fault_groups);
     fault_disagreements();
     fault_bad_values();

@@ -588,8 +588,8 @@ static void test_experts(void) {
     test_check(a[0].zero.numel == dense + all, "%zu elements, one rank's experts", a[0].zero.numel);
     test_check(a[1].zero.numel == dense + gates + (all - gates) / 4,
                "%zu elements, a quarter of the experts", a[1].zero.numel);
-    test_check(a[0].exchanged == 0 && a[1].exchanged == 4 * 2 * slots * 64 * 4 * 3 / 4,
-               "%llu bytes travel", (unsigned long long)a[1].exchanged);
+    test_check(a[0].among == 0 && a[1].among == 4 * 2 * slots * 64 * 4 * 3 / 4, "%llu bytes travel",
+               (unsigned long long)a[1].among);
     test_check(a[1].device_bytes < a[0].device_bytes, "%llu bytes, of all experts %llu",
                (unsigned long long)a[1].device_bytes, (unsigned long long)a[0].device_bytes);
     c.sharers = 3;

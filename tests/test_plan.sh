@@ -19,15 +19,11 @@ said() { sed -n "s/^| *$1  *| \([0-9.]*\) MiB.*/\1/p" "$scratch/said" | head -n 
 
 # ---- the trainer's plan: same ARGUMENTS, same numbers ----
 data="-i $B/data/tiny_char_train.bin -j $B/data/tiny_char_val.bin"
-both() { # TRAINER ON ARGUMENTS
+same() { # TRAINER ON ARGUMENTS
     trainer=$1 on=$2
     shift 2
     "$trainer" $data -x 0 -v -1 -g 0 -nt 1 "$@" >"$scratch/said" 2>&1
     "$plan" --on "$on" -nt 1 -csv "$scratch/csv" "$@" >"$scratch/out" 2>&1
-}
-same() { # TRAINER ON ARGUMENTS
-    both "$@"
-    shift 2
     for pair in "parameters:param_bytes" "gradients:grad_bytes" "optimizer state:optimizer_bytes" \
                 "buffers:buffer_bytes" "by the formula:formula_bytes" "activations:activation_bytes" \
                 "sent per step:sent_bytes"; do
@@ -50,7 +46,7 @@ same "$cpu" cpu $small -pn 4 -z 3 -dt bf16 -qw 8 -qg 4 -qf 0.8 -ns 2
 same "$cpu" cpu $small -pn 3 -z 1 -qg 8
 same "$cpu" cpu $small -pn 1 -op sgd -zl 32 -r 2
 # layouts: the trainer's plan is rank 0's, and so is the first line of bytes
-for layout in "-pn 4 -tp 2 -sp 1 -z 3" "-pn 4 -pp 2 -d 2048 -z 1" "-pn 8 -tp 2 -pp 2 -d 2048 -ut 1 -z 2 -dt bf16" \
+for layout in "-pn 4 -en 4 -eg 2 -z 2" "-pn 4 -tp 2 -sp 1 -z 3" "-pn 4 -pp 2 -d 2048 -z 1" "-pn 8 -tp 2 -pp 2 -d 2048 -ut 1 -z 2 -dt bf16" \
               "-pn 4 -pp 2 -d 2048 -z 3 -za sharded" "-pn 4 -pp 2 -d 2048 -z 2 -zos file -zog file -zfd $scratch" \
               "-pn 4 -tp 4 -op lamb" "-pn 4 -tp 2 -op muon -z 2" "-pn 2 -pp 2 -ppv 2 -d 1024 -e char:4x128x4"; do
     same "$cpu" cpu $small $layout
@@ -59,21 +55,19 @@ for layout in "-pn 4 -tp 2 -sp 1 -z 3" "-pn 4 -pp 2 -d 2048 -z 1" "-pn 8 -tp 2 -
 done
 check "$([ "$(sed 1d "$scratch/csv" | cut -d, -f19 | sort -u | tr '\n' ' ')" = '0 1 ' ] && echo 1)" "a line of bytes for each stage of a pipeline"
 # checkpoints, what is written aside, and two copies in memory that outlives ranks
-saves() { # COMMAND ARGUMENTS
-    how=$1
-    shift
+saves() { # ARGUMENTS
     rm -rf "$scratch/saves"
-    $how "$cpu" cpu $small "$@" -n 5 -o "$scratch/saves"
+    same "$cpu" cpu $small "$@" -n 5 -o "$scratch/saves"
     theirs=$(said checkpoints)
     check "$([ -n "$theirs" ] && [ "$theirs" = "$(mib "$(column save_bytes)")" ] && echo 1)" "$*: checkpoints: planned $(column save_bytes), said $theirs MiB"
 }
-saves same -pn 2
-saves same -pn 2 -z 3 -na 1
-saves same -pn 3 -z 2 -d 768 -pe 1 -pm 2
-saves same -pn 3 -z 3 -dt bf16 -d 768 -na 1 -pe 1 -pm 1
-saves same -pn 4 -tp 2 -sp 1 -z 2 -d 512 -pe 1 -pm 1
-saves same -pn 4 -pp 2 -d 2048 -z 1 -na 1 -pe 1 -pm 1
-saves both -pn 4 -en 4 -eg 2 -z 2 -d 1024 -na 1 -pe 1 -pm 1
+saves -pn 2
+saves -pn 2 -z 3 -na 1
+saves -pn 3 -z 2 -d 768 -pe 1 -pm 2
+saves -pn 3 -z 3 -dt bf16 -d 768 -na 1 -pe 1 -pm 1
+saves -pn 4 -tp 2 -sp 1 -z 2 -d 512 -pe 1 -pm 1
+saves -pn 4 -pp 2 -d 2048 -z 1 -na 1 -pe 1 -pm 1
+saves -pn 4 -en 4 -eg 2 -z 2 -d 1024 -na 1 -pe 1 -pm 1
 check "$(grep -q 'of device    for checkpoints and copies in memory 0.0' "$scratch/out" && echo 1)" "zero_plan tells of copies: $(cat "$scratch/out")"
 gpu=$B/emulated/train_gpt2_zero
 if [ -x "$gpu" ]; then

@@ -6,11 +6,10 @@
 
 #include "memory.h"
 
-#define ZP_PREFETCH_MAX 64
-#define ZP_UNITS        (1 << 20) /* layers and units, at most */
-#define ZP_TURNS        (1 << 24) /* calls of a pass that are announced */
-#define ZP_UNLIMITED    1e300
-#define ZP_BELOW_1      0.99999994 /* the largest float */
+#define ZP_UNITS     (1 << 20) /* layers and units, at most */
+#define ZP_TURNS     (1 << 24) /* calls of a pass that are announced */
+#define ZP_UNLIMITED 1e300
+#define ZP_BELOW_1   ((double)0.99999994f) /* the largest float */
 
 typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL } zp_form;
 
@@ -40,7 +39,7 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(scaler.window), ZP_SIGNED, 0, ZP_UNLIMITED, 1000, 0},
     {ZP_SETTING(scaler.hysteresis), ZP_SIGNED, 0, ZP_UNLIMITED, 2, 0},
     {ZP_SETTING(scaler.consecutive_hysteresis), ZP_FLAG},
-    {ZP_SETTING(prefetch), ZP_SIGNED, ZERO_NONE, ZP_PREFETCH_MAX, 1, 0},
+    {ZP_SETTING(prefetch), ZP_SIGNED, ZERO_NONE, ZERO_PREFETCH_MOST, 1, 0},
     {ZP_SETTING(bucket_numel), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(persistence_numel), ZP_SIGNED, ZERO_NONE, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(open_units), ZP_SIGNED, ZERO_ALL, ZP_UNITS, 0, 0},
@@ -122,7 +121,7 @@ static zero_result zp_setting_check(const zp_setting *s, const zero_config *c, c
     const char *number = s->form == ZP_REAL ? "a finite number, " : "";
     char most[32] = " or more";
     if (zp_finite(value) && value >= s->least && value <= s->most) return ZERO_OK;
-    if (s->most < ZP_UNLIMITED) (void)snprintf(most, sizeof most, "..%g", s->most);
+    if (s->most < ZP_UNLIMITED) (void)snprintf(most, sizeof most, "..%.9g", s->most);
     (void)snprintf(text, bytes, "%s is %.15g, expected %s%g%s", s->name, value, number, s->least,
                    most);
     return ZERO_ERR_ARGUMENT;

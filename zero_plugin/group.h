@@ -115,7 +115,8 @@ typedef struct zp_transport {
     const char *name;
     /* Joins. Sets rank, nranks, own, mail (malloc) and crowd .. note. COLLECTIVE. */
     zero_result (*join)(zp_group *g, const zero_comm *given);
-    /* A rank that cannot even begin to join tells those who wait. NULL: nobody can be told. */
+    /* A rank that cannot even begin to join tells those who wait (NCCL: that, and not why). NULL:
+       nobody can be told. */
     void (*refuse)(const zero_comm *given, const char *why);
     /* All ranks get memory of m->bytes, zeros, at m->base (LOCAL: peer[] too), counted in
        meter.allocated_bytes; or none does (MEMORY). COLLECTIVE. */

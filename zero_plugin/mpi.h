@@ -238,7 +238,8 @@ static zero_result zp_mpi_swap(zp_stream *s, const zp_swap *x) {
         }
         r = zp_mpi_aborted(g);
         if (!r && now - since > g->timeout_s) r = zp_late(g, x->call.kind, x->list[left].peer);
-        if (spin > 256 || !zp_pace_spins(pace)) zp_pace_nap(pace, 0); /* a layer may be short */
+        if (spin > 256 || !zp_pace_spins(pace)) /* a layer may be short */
+            zp_nap_for(zp_pace_nap(pace, 0));
     }
     for (int i = 0; i < x->n && r; i++) /* nothing is written to the host's memory any more */
         for (; !x->list[i].sends && w[i].ended < w[i].begun; w[i].ended++)

@@ -10,6 +10,19 @@
 
 #include "local.h"
 
+/* PACE is what waits for one of many pieces have taken lately, in seconds. Where that is long, who
+   waits does not spin, which would take the processor from who computes there, and naps for as
+   long: the pieces behind keep the link busy. A peer that is late is looked for less and less
+   often. */
+ZP_UNUSED static double zp_pace_next(double pace, double waited) {
+    return pace + (fmin(waited, ZP_NAP_MOST_S) - pace) / 4;
+}
+ZP_UNUSED static int zp_pace_spins(double pace) { return pace < ZP_NAP_S; }
+/* Seconds. */
+ZP_UNUSED static double zp_pace_nap(double pace, double waited) {
+    return fmin(fmax(fmax(pace, waited / 16), ZP_NAP_S), ZP_NAP_MOST_S);
+}
+
 #ifdef ZERO_WITH_MPI
 
 /* On the control channel there are no messages but word of failures: the tag is a zero_result. */
@@ -132,18 +145,6 @@ static zero_result zp_mpi_late(const zp_op *op, MPI_Request *requests, int n) {
     return zp_late(op->group, op->kind, arrived ? -1 : zp_mpi_counterpart(op->group, node));
 }
 
-/* PACE is what waits for one of many pieces have taken lately, in seconds. Where that is long, who
-   waits does not spin, which would take the processor from who computes there, and naps for as
-   long: the pieces behind keep the link busy. A peer that is late is looked for less and less
-   often. */
-static double zp_pace_next(double pace, double waited) {
-    return pace + (fmin(waited, ZP_NAP_MOST_S) - pace) / 4;
-}
-static int zp_pace_spins(double pace) { return pace < ZP_NAP_S; }
-static void zp_pace_nap(double pace, double waited) {
-    zp_nap_for(fmin(fmax(fmax(pace, waited / 16), ZP_NAP_S), ZP_NAP_MOST_S));
-}
-
 /* Waits for requests as zp_await does for a peer: aborts and the time limit end it. */
 static zero_result zp_mpi_wait(const zp_op *op, MPI_Request *requests, int n, double *pace) {
     zp_group *g = op->group;
@@ -166,7 +167,7 @@ static zero_result zp_mpi_wait(const zp_op *op, MPI_Request *requests, int n, do
             zp_mpi_of(g)->abandoned = 1;
             return r;
         }
-        zp_pace_nap(*pace, waited);
+        zp_nap_for(zp_pace_nap(*pace, waited));
     }
 }
 /* For what comes alone. */

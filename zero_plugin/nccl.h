@@ -212,14 +212,33 @@ static zero_result zp_nccl_split(zp_group *g, ncclComm_t parent, int ch) {
 #ifdef NCCL_CTA_POLICY_ZERO /* gathers by copy engines, reductions with few multiprocessors */
     config.CTAPolicy = ch == ZP_PARAMETERS ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
 #endif
+    int n = g->nranks;
     const ncclResult_t r = ncclCommSplit(parent, 0, g->rank, comm, &config);
     ZP_TRY(zp_nccl_settle(g, parent, r, "ncclCommSplit"));
-    return zp_nccl_settle(g, *comm, ncclInProgress, "ncclCommSplit");
+    ZP_TRY(zp_nccl_settle(g, *comm, ncclInProgress, "ncclCommSplit"));
+    (void)ncclCommCount(*comm, &n);
+    if (n == g->nranks) return ZERO_OK;
+    return zp_error(g, ZERO_ERR_PEER, "%d of %d ranks could not join: what they were told says why",
+                    g->nranks - n, g->nranks);
 }
 
-static zero_result zp_nccl_check(zp_group *g, const zero_comm *given, ncclComm_t parent) {
-    zp_nccl *n = zp_nccl_of(g);
+/* A rank that cannot join takes part in the first split all the same, and becomes no part: peers
+   wait there, on the caller's communicator, which nobody here may end. */
+static void zp_nccl_refuse(const zero_comm *given, const char *why) {
+    const ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
+    static ncclComm_t none; /* a communicator that does not block writes it later */
+    if (parent) (void)ncclCommSplit(parent, NCCL_SPLIT_NOCOLOR, 0, &none, NULL);
+}
+
+static zero_result zp_nccl_begin(zp_group *g, const zero_comm *given, ncclComm_t parent) {
+    zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
     int device = -1;
+    if (!n) return zp_error(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
+    g->own = n;
+    g->sums = 1;
+    n->channels = g->swaps ? 1 : ZP_CONTROL;
+    n->seats.n = 1;
+    pthread_mutex_init(&n->lock, NULL);
     if (!parent) return zp_error(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
     ncclResult_t r = ncclGetVersion(&n->version);
     if (r == ncclSuccess && n->version < 21900)
@@ -268,16 +287,12 @@ static size_t zp_nccl_scratch(int ranks) {
     return zp_max((size_t)(1 + ranks) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * sizeof(float));
 }
 static zero_result zp_nccl_join(zp_group *g, const zero_comm *given) {
-    ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
-    zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
-    if (!n) return zp_error(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
-    g->own = n;
-    n->channels = g->swaps ? 1 : ZP_CONTROL;
-    n->seats.n = 1;
-    pthread_mutex_init(&n->lock, NULL);
-    ZP_TRY(zp_nccl_check(g, given, parent));
-    g->sums = 1;
-    /* first: peers wait in it on the caller's communicator, which nobody here may end */
+    const ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
+    const zero_result r = zp_nccl_begin(g, given, parent);
+    zp_nccl *n = zp_nccl_of(g);
+    if (r) zp_nccl_refuse(given, "");
+    ZP_TRY(r);
+    /* before anything else that could fail */
     for (int ch = 0; ch < n->channels; ch++) ZP_TRY(zp_nccl_split(g, parent, ch));
     for (int ch = 0; ch < n->channels; ch++) {
         n->channel[ch].moved = zp_seconds();

@@ -96,7 +96,7 @@ static zero_result zp_turn_all(zero_ctx *z) {
 
 /* u's parameters are on their way or there, and stay, and so are the next units'. */
 static zero_result zp_parameters_take(zero_ctx *z, int u) {
-    int fill[ZP_PREFETCH_MAX + 2];
+    int fill[ZERO_PREFETCH_MOST + 2];
     char open[128];
     zp_trace *t = &z->trace[z->pass];
     zp_pool *pool = &z->pool[ZP_PARAM];

@@ -261,7 +261,7 @@ static void zp_trace_expect(zero_ctx *z, zero_pass kind) {
    none goes ahead, 2); what must be gathered comes back in `fill`. */
 static int zp_schedule(zero_ctx *z, const zp_trace *t, int unit, int wraps, int *fill) {
     zp_pool *pool = &z->pool[ZP_PARAM];
-    int soon[ZP_PREFETCH_MAX + 2], n = 0;
+    int soon[ZERO_PREFETCH_MOST + 2], n = 0;
     soon[0] = unit; /* whose buffer none of the others takes */
     const int most = z->cfg.prefetch ? z->cfg.prefetch + 1 : 0;
     const int ahead = 1 + zp_trace_ahead(t, wraps, most, soon + 1);
@@ -278,7 +278,7 @@ static int zp_schedule(zero_ctx *z, const zp_trace *t, int unit, int wraps, int 
 
 /* Gathers of every unit in one step of the order that is expected. */
 static void zp_plan_gathers(zero_ctx *z) {
-    int fill[ZP_PREFETCH_MAX + 2];
+    int fill[ZERO_PREFETCH_MOST + 2];
     zp_trace *t = &z->trace[ZERO_TRAIN];
     zp_pool *pool = &z->pool[ZP_PARAM];
     const int passes = t->together ? 1 : z->cfg.micro_steps;

@@ -27,7 +27,7 @@ ZP_UNUSED static const zp_transport zp_lacking = {
 #else
 static const zp_transport zp_nccl_row = {"NCCL",
                                          zp_nccl_join,
-                                         NULL,
+                                         zp_nccl_refuse,
                                          zp_nccl_memory,
                                          zp_nccl_announce,
                                          zp_nccl_issue,

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "normals.h"
 #include "ops_experts.h"
 #include "stages.h"
 
@@ -206,6 +207,7 @@ void experts_add_plan(zero_plan *plan, const zero_plan *x) {
     plan->grad_bytes += x->grad_bytes;
     plan->optimizer_bytes += x->optimizer_bytes;
     plan->buffer_bytes += x->buffer_bytes;
+    plan->context_bytes += x->context_bytes;
     plan->formula_bytes += x->formula_bytes;
     plan->buffer_ceiling_bytes += x->buffer_ceiling_bytes;
     plan->accumulator_bytes += x->accumulator_bytes;
@@ -231,18 +233,6 @@ void experts_add_plan(zero_plan *plan, const zero_plan *x) {
 
 enum { CHUNK = 1 << 16 };
 
-/* Of element `at` of a tensor, over all layers and experts. */
-static void draw(float *out, int tensor, uint64_t seed, double deviation, size_t at, size_t n) {
-    const int stream = STREAM + (tensor + 1) / 2;
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t a = gpt2_draw(seed, (uint64_t)stream, 2 * (at + i));
-        const uint64_t b = gpt2_draw(seed, (uint64_t)stream, 2 * (at + i) + 1);
-        const double u = ((double)(a >> 11) + 0.5) * 0x1p-53,
-                     v = ((double)(b >> 11) + 0.5) * 0x1p-53;
-        out[i] = (float)(sqrt(-2.0 * log(u)) * cos(6.28318530717958647693 * v) * deviation);
-    }
-}
-
 /* Layer l of this rank's is `number` of the model's. */
 static zero_result init_layer(zero_ctx *z, const gpt2_config *cfg, const tensor_slice *slice,
                               int tensor, uint64_t seed, size_t number, size_t l, float *chunk) {
@@ -252,7 +242,8 @@ static zero_result init_layer(zero_ctx *z, const gpt2_config *cfg, const tensor_
         size_t n = numel - first < CHUNK ? numel - first : CHUNK, at = first;
         memset(chunk, 0, n * sizeof *chunk);
         if (tensor != EXPERTS_XFCB && tensor != EXPERTS_XPROJB)
-            draw(chunk, tensor, seed, deviation, number * numel + first, n);
+            gpt2_normals(chunk, seed, STREAM + ((uint64_t)tensor + 1) / 2, number * numel + first,
+                         n, deviation);
         if (!tensor_slice_is_whole(slice)) n = tensor_slice_take(slice, chunk, first, n, &at);
         if (n == 0) continue;
         ZERO_TRY(zero_write_tensor(z, names[tensor], ZERO_PARAMETER, l * own + at, n, chunk));

@@ -287,7 +287,8 @@ static const option train_table[] = {
                 "a comparison"),
     ROW(LONG, "-zb", "--bucket", bucket, "0", RANGE(0, BIG), TO(SIZE, zero.bucket_numel),
         .help = "elements reduced together; 0: the largest unit"),
-    ROW(INT, "-zp", "--prefetch", prefetch, "1", RANGE(0, 1000), TO(COUNT, zero.prefetch),
+    ROW(INT, "-zp", "--prefetch", prefetch, "1", RANGE(0, ZERO_PREFETCH_MOST),
+        TO(COUNT, zero.prefetch),
         .help = "stage 3: gathered units have so many buffers and 2, and the next ones go ahead "
                 "into all that are free; 0: none goes ahead"),
     ROW(LONG, "-zt", "--persistence", persistence, "-1", RANGE(-1, BIG),
@@ -337,7 +338,8 @@ static const option train_table[] = {
                 "memory (the CPU version: the same), or in a file, of which pieces pass through"),
     ROW(WORD, "-zog", "--gradient-tier", gradient_tier, "auto", .words = "device host file auto",
         .help = "stages 2 and 3: where a rank's shard of the reduced gradients waits for the "
-                "update; auto: with -zos host and file the host's memory, else the device"),
+                "update; auto: with -zos host and file the host's memory, never a file, else "
+                "the device"),
     ROW(WORD, "-zop", "--parameter-tier", parameter_tier, "device", .words = "device host file",
         TO(INT, zero.parameter_tier),
         KEY("zero_optimization.offload_param.device: -zop", DS_GIVEN_PARAMETER_TIER, IF_GIVEN),

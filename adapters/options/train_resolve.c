@@ -317,7 +317,9 @@ ds_config train_settings(const train_options *o, const ds_config *file, int chan
     all.zero.folder = train_folder(o, file);
     if (!(file->given & DS_GIVEN_PREFETCH) || train_options_given(o, "-zp")) return all;
     const int64_t units = file->prefetch_numel / (12 * (int64_t)channels * channels); /* blocks */
-    all.zero.prefetch = units > 64 ? 64 : units > 0 ? (int)units : ZERO_NONE;
+    all.zero.prefetch = units > ZERO_PREFETCH_MOST ? ZERO_PREFETCH_MOST
+                        : units > 0                ? (int)units
+                                                   : ZERO_NONE;
     return all;
 }
 
@@ -366,6 +368,16 @@ void train_tiers(const train_options *o, int pp, zero_config *c) {
     if (compares && c->stage < 3) c->parameter_tier = ZERO_DEVICE;
     if (c->offload_share == 0)
         c->optimizer_tier = c->gradient_tier = c->parameter_tier = ZERO_DEVICE;
+}
+
+void train_tiers_advice(const train_options *o, const zero_config *c, size_t grad_bytes,
+                        char *sentence, size_t bytes) {
+    sentence[0] = 0;
+    if (o->gradient_tier == TRAIN_TIER_AUTO && c->optimizer_tier == ZERO_FILE
+        && train_shards_grads(c))
+        (void)snprintf(sentence, bytes,
+                       "; -zog file keeps the gradients, %.1f MiB of a rank, in the file",
+                       (double)grad_bytes / (1024 * 1024));
 }
 
 /* The stages of a comparison at which gradients, or parameters, have no shard: "0, 1". */
@@ -419,6 +431,12 @@ static int train_check_betas(const train_options *o, const schedule *s, int step
                                  schedule_name(s->kind), v.beta1, step + 1);
     }
     return 0;
+}
+
+int train_saves(const train_options *o, checkpoint_way way[2]) {
+    way[0] = o->save_aside ? CHECKPOINT_ASIDE : CHECKPOINT_WRITTEN;
+    way[1] = CHECKPOINT_COPIED;
+    return o->save_every == 0 && !o->resume ? 0 : o->copies ? 2 : 1;
 }
 
 int train_schedule(const train_options *o, const ds_config *file, int steps, schedule *out,

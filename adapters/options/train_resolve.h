@@ -8,6 +8,7 @@
 #ifndef TRAIN_RESOLVE_H
 #define TRAIN_RESOLVE_H
 
+#include "../checkpoint/checkpoint.h"
 #include "../gpt2/gpt2.h"
 #include "../launch/launch.h"
 #include "../parallel/layout.h"
@@ -86,11 +87,20 @@ launch_request train_request(const train_options *o, const char *program,
    stage alone. */
 void train_tiers(const train_options *o, int pp, zero_config *c);
 
+/* Where memory does not suffice: what -zog auto leaves in it, to end the line; or "". c: as
+   resolved. Whether memory suffices is known once there is a plan, and a context, whose tiers are
+   settled by then: so auto is by the tiers alone. */
+void train_tiers_advice(const train_options *o, const zero_config *c, size_t grad_bytes,
+                        char *sentence, size_t bytes);
+
 /* What a comparison, which prints no plan, has to say of tiers: the stages that have DEVICE instead
    of what was typed, and that HOST is DEVICE in the CPU version (host_is_device). 1 and a sentence;
    0: nothing. */
 int train_tiers_note(const train_options *o, int micro_steps, int host_is_device, char *sentence,
                      size_t bytes);
+
+/* -n, -y, -na, -pm: in how many places a run saves, and how: on the disk, then in memory. */
+int train_saves(const train_options *o, checkpoint_way way[2]);
 
 /* What -k, -l, -u and -q say, or the file; for so many steps. */
 int train_schedule(const train_options *o, const ds_config *file, int steps, schedule *out,

@@ -46,7 +46,7 @@ typedef struct overlap_sim {
 /* ---- what there is to do ------------------------------------------------------------------- */
 
 typedef struct overlap_pool {
-    int unit[OVERLAP_PREFETCH + 2], after[OVERLAP_PREFETCH + 2], used[OVERLAP_PREFETCH + 2];
+    int unit[ZERO_PREFETCH_MOST + 2], after[ZERO_PREFETCH_MOST + 2], used[ZERO_PREFETCH_MOST + 2];
     int n, clock;
 } overlap_pool;
 
@@ -76,7 +76,7 @@ static void overlap_add(overlap_sim *s, int unit, int first, int at, int after) 
 static void overlap_gathers(overlap_sim *s) {
     const overlap_case *c = s->c;
     int last[OVERLAP_UNITS] = {0}; /* how many gathers there were with a unit's last one */
-    int soon[OVERLAP_PREFETCH + 2];
+    int soon[ZERO_PREFETCH_MOST + 2];
     overlap_pool p;
     memset(&p, 0, sizeof p);
     const int turning = c->units - (c->own >= 0);
@@ -241,7 +241,7 @@ int overlap_simulate(const overlap_case *c, overlap_step *step) {
     memset(step, 0, sizeof *step);
     memset(s, 0, sizeof *s);
     if (c->units < 1 || c->units > OVERLAP_UNITS || c->visits > OVERLAP_VISITS || c->prefetch < 0
-        || c->prefetch > OVERLAP_PREFETCH || !(c->near > 0) || !(c->far > 0))
+        || c->prefetch > ZERO_PREFETCH_MOST || !(c->near > 0) || !(c->far > 0))
         return 1;
     s->c = c;
     s->step = step;

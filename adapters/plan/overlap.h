@@ -18,13 +18,14 @@
 #ifndef PLAN_OVERLAP_H
 #define PLAN_OVERLAP_H
 
+#include "../../zero_plugin.h"
 #include "wire.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { OVERLAP_UNITS = 512, OVERLAP_VISITS = 2 * OVERLAP_UNITS + 4, OVERLAP_PREFETCH = 64 };
+enum { OVERLAP_UNITS = 512, OVERLAP_VISITS = 2 * OVERLAP_UNITS + 4 };
 
 typedef struct overlap_visit {
     int unit, backward;

@@ -13,6 +13,7 @@
 #include "../gpt2/experts.h"
 #include "../parallel/layout.h"
 #include "../report/sentence.h"
+#include "../saves/expert_saves.h"
 #include "plan_world.h"
 
 #define PLAN_MOST_NUMEL 1e14 /* of a model */
@@ -183,7 +184,7 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
     if (a->activations && c->sharers > 1 && !l->world) { /* parts of a layout share them already */
         a->activations += experts_bytes_of(&c->model->gpt2, &run, c->sharers)
                           - experts_bytes_of(&c->model->gpt2, &run, 1);
-        a->exchanged = experts_sent_of(&c->model->gpt2, &run, c->sharers) * (uint64_t)micro;
+        a->among = experts_sent_of(&c->model->gpt2, &run, c->sharers) * (uint64_t)micro;
     }
     a->away = gpt2_away_bytes(&c->model->gpt2, &run);
     if (a->activations) return 0;
@@ -191,15 +192,14 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
                          run.seq_len);
 }
 
-/* What saves of a context take. Experts are never written aside. */
+/* What saves of a context take. */
 static size_t plan_saves(const plan_case *c, const layout *l, const zero_ctx *z, int of_experts) {
     const checkpoint_parts none = {NULL, NULL, NULL};
     const checkpoint_parts parts = c->model->is_gpt2 ? layout_parts(l, 0) : none;
-    const int aside = c->aside && !of_experts;
     size_t bytes = 0;
-    if (c->saves)
-        bytes += checkpoint_bytes(z, &parts, aside ? CHECKPOINT_ASIDE : CHECKPOINT_WRITTEN);
-    if (c->copies) bytes += checkpoint_bytes(z, &parts, CHECKPOINT_COPIED);
+    for (int i = 0; i < c->saves; i++)
+        bytes += of_experts ? expert_saves_bytes(z, &parts, c->way[i])
+                            : checkpoint_bytes(z, &parts, c->way[i]);
     return bytes;
 }
 
@@ -292,10 +292,10 @@ static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char 
     a->pp_rank = at->l.pp_rank;
     a->resolved.world = NULL; /* they are gone with the place */
     a->resolved.world_unit = NULL;
-    a->zero.sent_bytes += a->exchanged;
     a->state_bytes = here.optimizer_bytes;
     a->device_bytes = (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes
-                      + p->buffer_bytes + a->activations + (c->on_gpus ? 0 : a->saves);
+                      + p->buffer_bytes + a->activations
+                      + (c->on_gpus ? 0 : p->context_bytes + a->saves);
     a->host_bytes = (uint64_t)p->host_bytes + (c->on_gpus ? a->away + a->saves : 0);
     a->file_bytes = (uint64_t)p->file_bytes + (c->on_gpus ? 0 : a->away);
     return 0;

@@ -25,6 +25,7 @@
 #ifndef PLAN_H
 #define PLAN_H
 
+#include "../checkpoint/checkpoint.h"
 #include "../gpt2/gpt2.h"
 
 #ifdef __cplusplus
@@ -63,9 +64,8 @@ typedef struct plan_case {
     int node_size;    /* as in zero_comm */
     int on_gpus;      /* 0: CPUs */
     int one_machine;  /* CPU: ranks see each other's memory, as those of -pn do */
-    int saves;        /* 1: there are checkpoints: */
-    int aside;        /* 1: written aside */
-    int copies;       /* 1: and copies in memory that outlives ranks */
+    int saves;        /* places that a run saves in: */
+    checkpoint_way way[2];
 } plan_case;
 
 /* Bytes of one rank: the first of its stage (its others are alike, but for what the last ones pad,
@@ -76,8 +76,8 @@ typedef struct plan_answer {
     zero_config resolved; /* with every default */
     size_t activations;   /* and the model's scratch memory, and messages of a pipeline */
     size_t state_bytes;   /* optimizer state and master weights, wherever they lie */
-    uint64_t exchanged;   /* of zero.sent_bytes: to ranks that share experts, and back */
-    uint64_t among;       /* beside zero.sent_bytes: among parts of layers, and between stages */
+    uint64_t among;       /* beside zero.sent_bytes: among parts of layers, between stages, and to
+                             ranks that share experts, and back */
     size_t away;          /* inputs of blocks, kept in the host's memory (GPU) or in a file */
     size_t saves;         /* checkpoints and copies, in the host's memory */
     uint64_t device_bytes, host_bytes, file_bytes; /* all that a rank takes, by where it lies */

@@ -2,7 +2,7 @@
 PLANNER = $(addprefix $B/,plan.o plan_ops.o plan_plugin.o machine.o)
 # gpt2.c asks for the scratch memory of what the plan is for
 PLANOPS = -Wl,--wrap=ops_scratch_bytes,--wrap=ops_logits_budget
-PLANNED = $(PLANNER) $B/layout.o $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
+PLANNED = $(PLANNER) $B/layout.o $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o $B/expert_saves.o
 zero_plan: $B/zero_plan
 	@cp $< $@
 SIMULATOR = $B/wire.o $B/overlap.o

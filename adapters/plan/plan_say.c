@@ -66,9 +66,7 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     c->node_size = o->node_size;
     c->on_gpus = r->on_gpus;
     c->one_machine = o->per_node == 0 || o->per_node >= r->ranks;
-    c->saves = o->save_every > 0 || o->resume;
-    c->aside = o->save_aside;
-    c->copies = c->saves && o->copies;
+    c->saves = train_saves(o, c->way);
     return 0;
 }
 
@@ -158,7 +156,7 @@ static void plan_say_row(const plan_request *r, const plan_case *c, const plan_a
                                          : ", forward and backward");
     if (a->saves)
         printf("      of %s    for checkpoints%s %.4g\n", r->on_gpus ? "host" : "device",
-               c->copies ? " and copies in memory" : "", (double)a->saves / plan_gib);
+               c->saves > 1 ? " and copies in memory" : "", (double)a->saves / plan_gib);
     if (p->near_bytes || p->replica_bytes)
         printf("      of sent    to near ranks %.4g, to replicas %.4g; second shards %.4g\n",
                (double)p->near_bytes / plan_gib, (double)p->replica_bytes / plan_gib,

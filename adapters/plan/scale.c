@@ -88,7 +88,7 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
     c.update *= replicas; /* each updates all of its state */
     if (!overlap_simulate(&c, step)) return 0;
     return sentence_fail(sentence, bytes, "-zp %d: at most %d units ahead are simulated",
-                         c.prefetch, OVERLAP_PREFETCH);
+                         c.prefetch, ZERO_PREFETCH_MOST);
 }
 
 /* ---- what is said -------------------------------------------------------------------------- */

@@ -23,10 +23,9 @@ static checkpoint_options own_options(expert_saves *x, const layout *l, const gp
     return own;
 }
 
-size_t expert_saves_bytes(const layout *l, checkpoint_way way) {
-    const checkpoint_parts parts = layout_parts(l, 1);
-    if (!l->experts) return 0;
-    return checkpoint_bytes(l->experts, &parts, way == CHECKPOINT_ASIDE ? CHECKPOINT_WRITTEN : way);
+size_t expert_saves_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkpoint_way way) {
+    if (way == CHECKPOINT_ASIDE) way = CHECKPOINT_WRITTEN;
+    return z ? checkpoint_bytes(z, parts, way) : 0;
 }
 
 checkpoint_result expert_saves_open(expert_saves *x, const layout *l, const gpt2_config *model,

@@ -24,8 +24,8 @@ typedef struct expert_saves {
     char folder[1100];
 } expert_saves;
 
-/* Way, options: those of the rest. */
-size_t expert_saves_bytes(const layout *l, checkpoint_way way);
+/* Way, options: those of the rest. z: the context of experts, or NULL: none. */
+size_t expert_saves_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkpoint_way way);
 checkpoint_result expert_saves_open(expert_saves *x, const layout *l, const gpt2_config *model,
                                     const checkpoint_options *o);
 checkpoint_result expert_saves_save(expert_saves *x, int64_t step);

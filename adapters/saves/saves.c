@@ -29,12 +29,6 @@ void saves_memory_free(checkpoint_memory *memory[2]) {
     for (int i = 0; i < 2; i++) checkpoint_memory_destroy(memory[i]);
 }
 
-/* How many of the places the run uses, from the first on. */
-static int places_of(const train_options *o) {
-    if (o->save_every == 0 && !o->resume) return 0;
-    return o->copies ? SAVES_PLACES : 1;
-}
-
 static void note(void *out, const char *sentence) { report_say((report *)out, "%s\n", sentence); }
 
 static checkpoint_options options_of(const saves *s, int place, int of_experts) {
@@ -58,16 +52,16 @@ static checkpoint_options options_of(const saves *s, int place, int of_experts) 
 }
 
 void saves_plan(saves *s, const saves_run *run) {
+    const checkpoint_parts parts = layout_parts(run->groups, 0);
+    const checkpoint_parts of_experts = layout_parts(run->groups, 1);
+    checkpoint_way way[SAVES_PLACES];
     memset(s, 0, sizeof *s);
     s->run = *run;
     s->saved = s->durable = -1;
-    const checkpoint_parts parts = layout_parts(run->groups, 0);
-    for (int i = 0; i < places_of(run->opt); i++) {
-        const checkpoint_way way = i == SAVES_IN_MEMORY   ? CHECKPOINT_COPIED
-                                   : run->opt->save_aside ? CHECKPOINT_ASIDE
-                                                          : CHECKPOINT_WRITTEN;
-        const size_t bytes =
-            checkpoint_bytes(run->z, &parts, way) + expert_saves_bytes(run->groups, way);
+    s->places = train_saves(run->opt, way);
+    for (int i = 0; i < s->places; i++) {
+        const size_t bytes = checkpoint_bytes(run->z, &parts, way[i])
+                             + expert_saves_bytes(run->groups->experts, &of_experts, way[i]);
         s->bytes += bytes;
         if (i == SAVES_IN_MEMORY) s->copies = bytes;
     }
@@ -114,7 +108,7 @@ static void require_no_other(const saves *s) {
 void saves_open(saves *s) {
     const saves_run *run = &s->run;
     if (run->opt->log_dir[0] && !run->opt->resume) require_no_other(s);
-    for (int i = 0; i < places_of(run->opt); i++) {
+    for (int i = 0; i < s->places; i++) {
         saves_place *p = &s->place[i];
         const checkpoint_options rest = options_of(s, i, 0), experts = options_of(s, i, 1);
         const checkpoint_result result = checkpoint_create(&p->rest, run->z, &rest);
@@ -199,7 +193,7 @@ static void take_values(const saves *s, saves_state *at) {
 
 /* No checkpoint is newer than the copies of the same job. 0: there is neither. */
 static int load_newest(saves *s) {
-    for (int i = places_of(s->run.opt) - 1; i >= 0; i--) {
+    for (int i = s->places - 1; i >= 0; i--) {
         saves_place *p = &s->place[i];
         const checkpoint_result result = checkpoint_load(p->rest, CHECKPOINT_NEWEST);
         if (result == CHECKPOINT_NONE) continue;
@@ -260,11 +254,14 @@ static checkpoint_result save_into(saves *s, saves_place *p, const saves_state *
     return checkpoint_save(p->rest, at->step, v, GPT2_VALUES + 3);
 }
 
-void saves_copy(saves *s, const saves_state *at) {
+int saves_copies(const saves *s, int step) {
     const train_options *o = s->run.opt;
+    if (s->place[SAVES_IN_MEMORY].rest == NULL) return 0;
+    return step % o->copies == 0 || step % o->save_every == 0 || step == s->run.steps;
+}
+
+void saves_copy(saves *s, const saves_state *at) {
     saves_place *p = &s->place[SAVES_IN_MEMORY];
-    if (p->rest == NULL) return;
-    if (at->step % o->copies && at->step % o->save_every && at->step != s->run.steps) return;
     check(s, p, save_into(s, p, at), 1);
     launch_copied(s->run.l, at->step);
 }

@@ -9,7 +9,7 @@
        saves_memory    before the ranks are forked
        saves_plan      what the places will take, before anything is built
        saves_open      behind zero_build; then saves_load, with -y
-       saves_copy, saves_due, saves_save    after each step
+       saves_copies, saves_copy, saves_due, saves_save    after each step
        saves_close     before zero_destroy
 
    ERRORS end the job with a line; but where -nf 1 wants so, a save that fails is a warning, unless
@@ -19,7 +19,7 @@
 #define SAVES_H
 
 #include "../launch/launch.h"
-#include "../options/train_options.h"
+#include "../options/train_resolve.h"
 #include "../report/report.h"
 #include "../schedule/outliers.h"
 #include "expert_saves.h"
@@ -67,6 +67,7 @@ typedef struct saves {
     size_t copies; /* of them, of copies in memory */
     size_t taken;  /* and of these, by ranks that have died: their copies are there */
     saves_place place[SAVES_PLACES];
+    int places;        /* that the run uses, from the first on */
     saves_place *from; /* what was loaded; NULL: nothing */
     int same_products; /* what was loaded went by the same products */
     int64_t saved;     /* step of the last checkpoint that was made or loaded; -1: none */
@@ -91,7 +92,8 @@ int saves_load(saves *s, saves_state *at);
 /* What goes on from a copy has yet to be saved. */
 int saves_from_copy(const saves *s);
 
-/* -pm: a copy, where one is due; before a checkpoint of the same step. */
+/* -pm: whether a copy is due; and the copy, before a checkpoint of the same step. */
+int saves_copies(const saves *s, int step);
 void saves_copy(saves *s, const saves_state *at);
 
 /* Whether a checkpoint is due: every so many steps, and at the last, which waits for what is being
