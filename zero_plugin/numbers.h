@@ -100,9 +100,8 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
     else
         _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i), zp_row_to_half(v, type));
 }
-/* ZP_F64S numbers of f32 in f64, so that they fill a register, converted where they are loaded and
-   stored: gcc loads as many f32 as fill one and takes them to pieces, for which Intel has one port.
- */
+/* ZP_F64S numbers of f32 in f64, converted where they are loaded and stored: gcc loads registers
+   full of f32 and takes those to pieces, for which Intel has one port. */
 #define ZP_F64S      ((size_t)8)
 #define ZP_EACH_F64S _Pragma("GCC unroll 8") /* clang unrolls such loops unasked */
 typedef __m512d zp_f64s;
