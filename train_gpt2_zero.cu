@@ -84,6 +84,7 @@ typedef struct job {
     double matmul_rate;               /* operations per second of all ranks together, measured */
     double peak_rate;                 /* the same as the GPUs' maker states it; 0: not known */
     device computes;                  /* what this rank computes on */
+    uint64_t process;                 /* bytes of a rank before its context is built */
 } job;
 
 /* One stage of it. */
@@ -105,10 +106,10 @@ typedef struct trainer {
     int64_t updates;   /* that the optimizer made: the schedule's clock */
     int unsettled;     /* the last step's report was not asked for yet */
     saves keep;
-    uint64_t moved[2]; /* bytes read from the file and written, before the first step */
-    int stop;          /* a signal has asked for it, on any rank */
-    int first;         /* steps that were made before this run */
-    int64_t look;      /* windows of a validation */
+    uint64_t seen[2], moved[2]; /* bytes read from the file and written: so far; of them by steps */
+    int stop;                   /* a signal has asked for it, on any rank */
+    int first;                  /* steps that were made before this run */
+    int64_t look;               /* windows of a validation */
     pace speed;
     progress watch;    /* of the whole run */
     double device_mib; /* CUDA: taken after the first step */
@@ -137,8 +138,9 @@ static void train_step(trainer *t);
 static void copy_if_due(trainer *t);
 static void save_if_due(trainer *t);
 static void say_mean_step(const trainer *t);
-static void count_file(trainer *t, uint64_t moved[2]);
-static void say_file(trainer *t);
+static void count_file(trainer *t, int by_steps);
+static void say_file(const trainer *t);
+static void say_memory(const trainer *t);
 
 /* Tokens in, gradients out: all micro-steps of a step. On a GPU they are only enqueued. */
 static void run_micro_steps(trainer *t) {
@@ -193,8 +195,8 @@ static void take_step(trainer *t, step_values *v) {
 static void train_all(trainer *t) {
     progress_begin(&t->watch, t->j->out, "training");
     t->first = t->step;
+    count_file(t, 0);
     if (saves_from_copy(&t->keep)) save_if_due(t); /* what died with its step's checkpoint */
-    count_file(t, t->moved);
     for (;;) {
         look_at_model(t);
         if (t->step == t->j->steps || t->stop) break;
@@ -202,9 +204,11 @@ static void train_all(trainer *t) {
         copy_if_due(t);
         save_if_due(t);
     }
+    count_file(t, 1);
     save_if_due(t); /* a signal came while the model was looked at */
     say_mean_step(t);
     say_file(t);
+    say_memory(t);
 }
 
 /* ---- 3 words ------------------------------------------------------------------------------- */
@@ -405,9 +409,18 @@ static void close_trainer(trainer *t) {
     layout_close(&t->groups);
 }
 
-/* Bytes of a rank: what the context will allocate, and what the model will. */
+/* Bytes of a rank: what the context will allocate where the rank computes, and what the model will,
+   with its batch. */
 static uint64_t plan_bytes(const zero_plan *p) {
-    return (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes;
+    return (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes
+           + (DEVICE_IS_HOST ? p->context_bytes : 0);
+}
+static uint64_t model_bytes(const trainer *t) {
+    const job *j = t->j;
+    const gpt2_run run = make_run(t);
+    return gpt2_activation_bytes(&j->model, &run)
+           + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps)
+           + (uint64_t)run.batch * (uint64_t)run.seq_len * 2 * sizeof(int);
 }
 
 /* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? `host`:
@@ -419,18 +432,25 @@ static void check_memory(const trainer *t, int count, size_t host) {
     for (int i = 0; i < count; i++) {
         const zero_plan *p = &t[i].plan;
         const gpt2_run run = make_run(&t[i]);
-        const uint64_t activations = gpt2_activation_bytes(&j->model, &run);
-        require(j, activations > 0,
+        require(j, gpt2_activation_bytes(&j->model, &run) > 0,
                 "-b %d: too many windows of -t %d tokens for the model's activations", run.batch,
                 run.seq_len);
-        need += plan_bytes(p) + activations
-                + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps)
-                + (uint64_t)run.batch * (uint64_t)run.seq_len * 2 * sizeof(int);
+        need += plan_bytes(p) + model_bytes(&t[i]);
         shared += plan_bytes(p) - p->optimizer_bytes;
     }
     const int full = device_fits(&j->computes, need, sentence, sizeof sentence);
     require(j, !full, "rank %d: %s", j->l->rank, sentence);
-    if (DEVICE_IS_HOST) launch_check_memory(j->l, need + host, shared);
+    zero_config c;
+    zero_query_config(t->z, &c);
+    train_tiers_advice(j->opt, &c, t->plan.grad_bytes, sentence, sizeof sentence);
+    if (DEVICE_IS_HOST) launch_check_memory(j->l, need + host, shared, sentence);
+}
+
+/* Before anything is built, and behind the first products, for which the library compiles code:
+   what the program and its libraries take. Ranks can be threads of one process. */
+static void look_at_process(job *j) {
+    if (!DEVICE_IS_HOST) return;
+    j->process = launch_memory_held() / (uint64_t)(j->l->kind == LAUNCH_THREADS ? j->l->nranks : 1);
 }
 
 /* The mean losses over the ranks, of the steps since they were last asked for. Ranks that a signal
@@ -598,13 +618,16 @@ static void print_evaluation(trainer *t) {
 /* Validation, evaluation and sample, before the step that is due. */
 static void look_at_model(trainer *t) {
     const train_options *o = t->j->opt;
-    const int last = t->step == t->j->steps;
-    if (!t->stop && is_due(t, o->val_every)) print_validation(t);
-    if (!t->stop && o->evaluate && (last || (t->step > 0 && is_due(t, o->val_every))))
-        print_evaluation(t);
-    if (!t->stop && o->sample_tokens > 0 && (t->step > 0 || t->j->steps == 0)
-        && is_due(t, o->sample_every))
-        print_sample(t);
+    const int last = t->step == t->j->steps, validates = is_due(t, o->val_every);
+    const int evaluates = o->evaluate && (last || (t->step > 0 && validates));
+    const int samples =
+        o->sample_tokens > 0 && (t->step > 0 || t->j->steps == 0) && is_due(t, o->sample_every);
+    if (!validates && !evaluates && !samples) return;
+    count_file(t, 1);
+    if (!t->stop && validates) print_validation(t);
+    if (!t->stop && evaluates) print_evaluation(t);
+    if (!t->stop && samples) print_sample(t);
+    count_file(t, 0);
 }
 
 /* ---- 7 saves ------------------------------------------------------------------------------- */
@@ -637,14 +660,19 @@ static int open_saves(trainer *t) {
 /* Into memory, then into the folder, with what main.log says of its steps. */
 static void copy_if_due(trainer *t) {
     const saves_state at = state_of(t);
+    if (!saves_copies(&t->keep, t->step)) return;
+    count_file(t, 1);
     saves_copy(&t->keep, &at);
+    count_file(t, 0);
 }
 static void save_if_due(trainer *t) {
     const saves_state at = state_of(t);
     const int last = t->stop || t->step == t->j->steps;
     if (!saves_due(&t->keep, t->step, last)) return;
     check_log(t->j, main_log_sync(t->j->log));
+    count_file(t, 1);
     saves_save(&t->keep, &at, pace_mean(&t->speed), last);
+    count_file(t, 0);
 }
 
 /* ---- 8 lines ------------------------------------------------------------------------------- */
@@ -697,6 +725,11 @@ static size_t parts_bytes(const trainer *t) {
            + gpt2_pipeline_sent(&t->j->model, &run, micro_steps);
 }
 
+/* All of a rank, of the process that it is. */
+static uint64_t planned_bytes(const trainer *t) {
+    return plan_bytes(&t->plan) + model_bytes(t) + t->keep.bytes + t->j->process;
+}
+
 static void print_plan(const trainer *t) {
     const job *j = t->j;
     const gpt2_run run = make_run(t);
@@ -711,6 +744,8 @@ static void print_plan(const trainer *t) {
                            gpt2_away_bytes(&j->model, &run),
                            t->keep.bytes,
                            t->keep.copies,
+                           j->process,
+                           planned_bytes(t),
                            parts_bytes(t),
                            DEVICE_AWAY,
                            DEVICE_IS_HOST};
@@ -796,30 +831,42 @@ static void say_mean_step(const trainer *t) {
     if (mean > 0) say(t->j, "total average iteration time: %f ms\n", 1e3 * mean);
 }
 
-/* Of this rank, and of all its contexts. */
-static void count_file(trainer *t, uint64_t moved[2]) {
+/* What this rank's contexts have moved since the last call: by steps, or by what is between them.
+ */
+static void count_file(trainer *t, int by_steps) {
     zero_ctx *const all[2] = {t->z, t->groups.experts};
-    moved[0] = moved[1] = 0;
-    for (int i = 0; i < 2 && t->plan.file_bytes; i++) {
+    uint64_t now[2] = {0, 0};
+    if (!t->plan.file_bytes) return;
+    for (int i = 0; i < 2; i++) {
         zero_stats s;
         if (all[i] == NULL) continue;
         check_groups(t, zero_query_stats(all[i], &s));
-        moved[0] += s.file_read_bytes;
-        moved[1] += s.file_written_bytes;
+        now[0] += s.file_read_bytes;
+        now[1] += s.file_written_bytes;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (by_steps) t->moved[i] += now[i] - t->seen[i];
+        t->seen[i] = now[i];
     }
 }
 
-/* What steps have moved, and what looked at the model between them. */
-static void say_file(trainer *t) {
+static void say_file(const trainer *t) {
     const double mib = 1024.0 * 1024, steps = t->step - t->first;
-    uint64_t moved[2];
     if (!t->plan.file_bytes || steps < 1) return;
-    count_file(t, moved);
     say(t->j,
         "moved by the file in a step, MiB of a rank: read %.1f, planned %.1f; written %.1f, "
         "planned %.1f\n",
-        (double)(moved[0] - t->moved[0]) / mib / steps, (double)t->plan.file_read_bytes / mib,
-        (double)(moved[1] - t->moved[1]) / mib / steps, (double)t->plan.file_written_bytes / mib);
+        (double)t->moved[0] / mib / steps, (double)t->plan.file_read_bytes / mib,
+        (double)t->moved[1] / mib / steps, (double)t->plan.file_written_bytes / mib);
+}
+
+/* Of this process, as it is now, beside what was planned. */
+static void say_memory(const trainer *t) {
+    const uint64_t held = launch_memory_held();
+    const double mib = 1024.0 * 1024;
+    if (!t->j->process || !held || t->j->l->kind == LAUNCH_THREADS) return;
+    say(t->j, "memory of the process, pages that ranks share once: %.1f MiB, planned %.1f\n",
+        (double)held / mib, (double)planned_bytes(t) / mib);
 }
 
 /* ---- 9 runs -------------------------------------------------------------------------------- */
@@ -873,6 +920,9 @@ static int run_training(job *j) {
     open_trainer(&t, j, j->opt->stage.at[0], &j->l->comm[0]);
     plan_saves(&t);
     check_memory(&t, 1, t.keep.bytes - t.keep.taken);
+    progress_phase(j->out, "measuring a matrix product", 0);
+    measure_matmul(&t);
+    look_at_process(j);
     progress_phase(j->out, "building", plan_bytes(&t.plan));
     check_groups(&t, layout_build(&t.groups, t.z, &t.plan));
     see_groups(&t);
@@ -883,8 +933,6 @@ static int run_training(job *j) {
         launch_copied(j->l, t.step);
     else
         launch_saved(j->l, t.step); /* what was loaded, or nothing */
-    progress_phase(j->out, "measuring a matrix product", 0);
-    measure_matmul(&t);
     print_settings(&t);
     print_plan(&t);
     say_idle_flags(j);

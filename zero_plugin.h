@@ -129,7 +129,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     9
+#define ZERO_ABI     10
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -614,6 +614,8 @@ typedef struct zero_plan {
     size_t gather_bytes;  /* the part of sent_bytes that is gathers of parameters */
     size_t down_bytes, up_bytes; /* CUDA: over the link to the host's memory and back in a step, of
                                     what tiers keep: gradients, parameters, state */
+    size_t context_bytes; /* of the host's memory, beside all numbers: the context's lists, what
+                             waits for its threads, and where ranks meet */
 } zero_plan;
 
 /* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */

@@ -1,7 +1,9 @@
 #!/bin/sh
 # bench_pss.sh COMMAND... - runs a command and samples, from outside, the proportional set size of each
 # of its processes (shared pages count once, divided among those that map them). Prints the largest
-# peak of a process, and that of all together, in MiB, as the last line.
+# peak of a process, and that of all together, in MiB, as the last line. When a process ends, what it shared
+# becomes the others': samples after that do not count. Within a sample they are read forth and back, of which
+# the smaller sum counts: pages that changed hands in between would count twice.
 # LIMIT=4G: a memory cgroup holds all of them together to that (as root; what wants more is killed), and the last
 # line tells the peak that the cgroup saw, pages of files in the cache included.
 set -u
@@ -24,8 +26,11 @@ trap 'rm -f "$peaks"; [ -z "$group" ] || rmdir "$group"' EXIT
 descendants() { for c in $(cat /proc/"$1"/task/*/children 2>/dev/null); do echo "$c"; descendants "$c"; done; }
 while kill -0 $main 2>/dev/null; do
     sample=$((sample + 1))
-    for pid in $main $(descendants $main); do
-        awk -v pid="$pid" -v at=$sample '/^Pss:/ { print pid, $2, at }' /proc/"$pid"/smaps_rollup 2>/dev/null
+    forth="$main $(descendants $main)" back=''
+    for pid in $forth; do back="$pid $back"; done
+    for pid in $forth back $back; do
+        [ "$pid" = back ] && echo back && continue
+        awk -v at=$sample '/^Pss:/ { print at, $2 }' /proc/"$pid"/smaps_rollup 2>/dev/null
     done >>"$peaks"
     sleep 0.3
 done
@@ -33,7 +38,15 @@ wait $main
 code=$?
 seen=''
 [ -z "$group" ] || seen=", $(($(cat "$group/$peak") / 1048576)) MiB in a cgroup of $LIMIT"
-awk -v seen="$seen" '$2 > most[$1] { most[$1] = $2 } { sum[$3] += $2 } END { for (p in most) if (most[p] > top) top = most[p]
-     for (at in sum) if (sum[at] > all) all = sum[at]
-     printf "peak PSS %.0f MiB, all ranks together %.0f MiB%s\n", top / 1024, all / 1024, seen }' "$peaks"
+awk -v seen="$seen" '$1 == "back" { back = 1; next }
+     $1 != at { at = $1; back = 0 }
+     { n[at, back]++; sum[at, back] += $2; if ($2 > large[at]) large[at] = $2 }
+     END { for (i = 1; i <= at; i++) {
+               if (n[i, 0] < ranks || n[i, 1] < n[i, 0]) continue
+               ranks = n[i, 0]
+               least = sum[i, 0] < sum[i, 1] ? sum[i, 0] : sum[i, 1]
+               if (large[i] > top) top = large[i]
+               if (least > all) all = least
+           }
+           printf "peak PSS %.0f MiB, all ranks together %.0f MiB%s\n", top / 1024, all / 1024, seen }' "$peaks"
 exit $code

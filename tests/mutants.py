@@ -19,19 +19,19 @@ import collections, csv, functools, glob, hashlib, json, os, random, re, shutil,
 SEED = os.environ.get("SEED", "1")
 JOBS, END = int(os.environ.get("JOBS", 1)), time.time() + 60 * float(os.environ.get("BUDGET", 20))
 AGAIN, PAUSE = os.environ.get("AGAIN"), os.environ.get("PAUSE", "")
-BATCH = 64
+BATCH = int(os.environ.get("BATCH", 512))
 STILL = 20  # seconds: no test waits that long with all of its threads
 PATIENCE, QUICK = int(os.environ.get("PATIENCE", 1)), int(os.environ.get("QUICK", 999))
 BASE = os.path.abspath(sys.argv[1]) + "/mutants"
 RESULTS = BASE + "/results.csv"
 COLUMNS = ["room", "line", "column", "old", "new", "fate", "by", "seconds", "text"]
-PROGRAMS = {name: f"b/{name} {arguments}" for name, arguments in {  # those that are quick first
-    "test_abi": "", "test_check": "", "test_group": "", "test_world": "", "test_trace": "", "test_ease": "",
-    "test_scale": f"300 {SEED}", "test_lend": "", "test_unit": "", "test_optimizers": "", "test_model": f"200 {SEED}",
-    "test_run": "", "test_groups": "", "test_hierarchy": f"24 {SEED} b", "test_offload": f"8 {SEED} b",
-    "test_codec": f"{SEED} b", "test_tensors": "b", "test_faults": "", "test_transport": "", "test_ease_checked": "",
-    "test_lend_checked": "", "test_bits": f"12 {SEED}", "test_fast_math": "", "test_scale_fast": f"300 {SEED}",
-    "test_memory": ""}.items()}
+PROGRAMS = {name: f"b/{name} {arguments}" for name, arguments in {  # those that are made quickly first: they link it
+    "test_abi": "", "test_world": "", "test_trace": "", "test_ease": "", "test_scale": f"300 {SEED}", "test_run": "",
+    "test_groups": "", "test_order": SEED, "test_lend": "", "test_model": f"200 {SEED}", "test_ease_checked": "",
+    "test_hierarchy": f"24 {SEED} b", "test_order_checked": SEED, "test_lend_checked": "", "test_bits": f"12 {SEED}",
+    "test_unit": "", "test_check": "", "test_group": "", "test_optimizers": "", "test_tensors": "b", "test_codec": f"{SEED} b",
+    "test_offload": f"8 {SEED} b", "test_faults": "", "test_transport": "", "test_fast_math": "",
+    "test_scale_fast": f"300 {SEED}", "test_memory": ""}.items()}
 MPI = {f"openmpi/test_mpi {ranks} {mode}": "mpirun.openmpi --oversubscribe --allow-run-as-root "
        f"-n {ranks} b/openmpi/test_mpi {mode}" for ranks, mode in (
            (4, "same 0 1 2"), (7, "same 0 1"), (4, "hierarchy 0 1 2"), (6, "hierarchy 0 2 3"), (3, "groups"),
@@ -207,8 +207,8 @@ class Lab:
 
     def run(self, command, limit, cpu="unlimited", mutant=0):
         """How a program ends, '' if it passes; and seconds of the processor. One that was held up runs again."""
-        inside = f"""mount -t tmpfs tmpfs /dev/shm; case $PWD in /tmp/*) ;; *) mount -t tmpfs tmpfs /tmp ;; esac
-            ulimit -c 0 -t {cpu}; MUTANT={mutant} OMP_WAIT_POLICY=passive exec timeout -k 1 {limit:.0f} {command}"""
+        inside = f"""mount -t tmpfs -o size=4g tmpfs /dev/shm; case $PWD in /tmp/*) ;; *) mount -t tmpfs -o size=4g tmpfs /tmp ;; esac
+            echo 1000 >/proc/self/oom_score_adj; ulimit -c 0; ulimit -St {cpu}; ulimit -v 16777216; MUTANT={mutant} OMP_WAIT_POLICY=passive exec timeout -k 1 {limit:.0f} {command}"""
         while True:
             paused()
             with tempfile.TemporaryFile("w+", errors="replace") as text:
@@ -228,48 +228,42 @@ class Lab:
                 said = text.read()
             used = used.ru_utime + used.ru_stime
             if code == 0 and re.search(r"^\d+ passed, 0 failed", said, re.M): return "", used
-            if held: continue
+            if held or code in (126, 127): continue  # 127: it is being linked again
             failed = re.search(r"^FAILED: .*", said, re.M)
             if code == -9: return f"stands still for {STILL} s", used
             if code in (124, 137): return f"lasts more than {limit:.0f} s", used
             if code in (-24, 152): return f"takes more than {cpu} s", used
             return failed[0][:200] if failed else f"exit code {code}: " + " ".join(said[-100:].split()), used
 
-    def kills(self, program, command, takes, mutant=0):
-        """Why a program of this tree fails, '' if it passes. Lasting long counts if a clean copy does not beside it."""
-        limit = PATIENCE * (20 + 2 * takes[1])
+    def kills(self, program, command, takes, mutant, clean):
+        """Why a program of this tree fails, '' if it passes. Time counts if a clean copy does not take as much beside it."""
+        limit, cpu = PATIENCE * (20 + 2 * takes[1]), int(4 + 5 * takes[2])
         while True:
-            why, _ = self.run(command, limit, int(10 + 5 * takes[2]), mutant)
-            if not why.startswith("lasts"): return why
-            with self.clean.lock: slow = self.clean.make(program) and self.clean.run(command, limit)[0]
-            if not slow: return why
-            limit *= 2
+            why, _ = self.run(command, limit, cpu, mutant)
+            if not re.match("lasts|takes|stands", why) or not clean.run(command, limit, cpu)[0]: return why
+            limit, cpu = 2 * limit, 2 * cpu
 
     def judge(self, row, kills, batch):
         room, line = row["room"], int(row["line"])
         name = (place(room, line)[1] or [""] * 5)[4] or "("
         for target, flags, programs in BUILDS:
-            if (room, line) not in compiled(flags) or not self.clean.known(target): continue
-            if row["number"]: batch.make(target)  # 0: then it does not compile
-            number, differs, spent, tried = row["number"], None, 0, 0
-            cost = {p: self.clean.cost(p, not number) or 5 + i for i, p in enumerate(programs)}
+            if (room, line) not in compiled(flags) or not batch.make(target): continue
+            number, tried = row["number"], 0  # 0: outside of functions, or it does not compile
+            if not number and not self.make(target): return "broken", ""
+            if not number and self.object(target) == self.clean.known(target): continue
+            cost = {p: self.clean.cost(p, not number) or 5 + 3 * i for i, p in enumerate(programs)}
             chance = {p: 1 + 4 * kills[room, p] + kills[p] + 8 * mentions(p, name) for p in programs}
-            for p in sorted(programs, key=lambda p: cost[p] / chance[p]) + [None]:
+            for p in sorted(programs, key=lambda p: cost[p] / chance[p]):
                 if time.time() > END: return "", ""
-                if p and (tried == QUICK or not self.clean.runs(p, programs[p], room, line)): continue
-                # To compile it alone takes longer than most programs.
-                if differs is None and (not p or not number or spent > 3):
-                    if not self.make(target): return "broken", ""
-                    differs = self.object(target) != self.clean.known(target)
-                if not p or not differs and differs is not None: break
+                if tried == QUICK: return "alive", f"{tried} programs passed, no more were tried"
+                if not self.clean.runs(p, programs[p], room, line, batch): continue
                 takes, tried = self.clean.programs[p]["takes"], tried + 1
-                spent += takes[1]
                 tree = batch if number else self
-                why = tree.kills(p, programs[p], takes, number) if tree.make(p) else "not built"
-                if why and number and not batch.sane(p, programs[p], takes):
-                    return self.judge(dict(row, number=0), kills, batch)
+                why = tree.kills(p, programs[p], takes, number, batch) if tree.make(p) else "not built"
                 if why: return "broken" if why == "not built" else "killed", f"{p}: {why}"
-            if differs: return "alive", "" if tried else "no program runs it"
+            if number and not row["number"]: return self.judge(row, kills, batch)  # it was taken out meanwhile
+            if number and not self.make(target): return "broken", ""
+            if self.object(target) != self.clean.known(target): return "alive", "" if tried else "no program runs it"
         return "equal", ""
 
     def test(self, row, kills, batch):
@@ -300,7 +294,7 @@ class Clean(Lab):
 
     def cost(self, program, build):
         takes = self.programs.get(program, {}).get("takes")
-        return takes and takes[1] + build * takes[0]
+        return takes and 0.3 + takes[1] / 20 + takes[2] + build * takes[0]  # of the processor: others wait beside
 
     def lines(self, program, command):
         """{room: {line: whether a program runs it}}; None: it fails when lines are counted."""
@@ -317,20 +311,23 @@ class Clean(Lab):
                     at[str(x["line_number"])] = at.get(str(x["line_number"]), False) or x["count"] > 0
         return found
 
-    def runs(self, program, command, room, line):
+    def measure(self, program, command, batch):
+        if self.programs.get(program, {}).get("digest") == digest(program, command): return  # by another thread
+        begin = time.time()
+        built = batch.make(program)
+        ready = time.time()
+        why, used = batch.run(command, 3600, 240) if built else ("not built", 0)
+        takes = None if why else [ready - begin, time.time() - ready, used]
+        lines = takes and self.lines(program, command)
+        self.programs[program] = dict(digest=digest(program, command), takes=takes, lines=lines)
+        json.dump({p: k for p, k in self.programs.items() if k["takes"]}, open(self.kept, "w"))
+        print(f"    {program}: {time.time() - begin:.1f} s{why and ', left out: '}{why}", flush=True)
+
+    def runs(self, program, command, room, line, batch):
         """Whether a program runs a line, or for one without code its function; programs that fail run none."""
-        with self.lock:
-            known = self.programs.get(program, {})
-            if known.get("digest") != digest(program, command):
-                begin = time.time()
-                built = self.make(program)
-                ready = time.time()
-                why, used = self.run(command, 3600, 240) if built else ("not built", 0)
-                takes = None if why else [ready - begin, time.time() - ready, used]
-                known = dict(digest=digest(program, command), takes=takes, lines=takes and self.lines(program, command))
-                self.programs[program] = known
-                json.dump({p: k for p, k in self.programs.items() if k["takes"]}, open(self.kept, "w"))
-                print(f"    {program}: {time.time() - begin:.1f} s{why and ', left out: '}{why}", flush=True)
+        if self.programs.get(program, {}).get("digest") != digest(program, command):
+            with self.lock: self.measure(program, command, batch)
+        known = self.programs[program]
         if not known["takes"] or not known["lines"]: return bool(known["takes"])
         text, lines = open(f"zero_plugin/{room}.h").read(), known["lines"].get(room, {})
         function = place(room, line)[1]
@@ -348,7 +345,7 @@ class Batch(Lab):
         self.weave()
 
     def weave(self):
-        self.built, self.passes = {}, {}
+        self.built = {}
         self.write("zero_plugin.cu", CHOICE + open("zero_plugin.cu").read())
         for path in glob.glob("zero_plugin/*.h"):
             room, text = path[len("zero_plugin/"):-2], open(path).read()
@@ -371,6 +368,7 @@ class Batch(Lab):
             self.write(path, text)
 
     def make(self, target):
+        if target in self.built: return self.built[target]  # others may be compiling
         with self.lock:
             while target not in self.built:
                 done = super().make(target)
@@ -380,12 +378,6 @@ class Batch(Lab):
                     for row in self.rows: row["number"] *= row["number"] not in wrong
                     self.weave()
             return self.built[target]
-
-    def sane(self, program, command, takes):
-        """Whether a program passes where no mutant is chosen."""
-        with self.lock:
-            if program not in self.passes: self.passes[program] = self.make(program) and not self.kills(program, command, takes)
-            return self.passes[program]
 
 
 def proven(lab, batch):
@@ -410,7 +402,7 @@ def main():
     same = [x.split(" | ")[:4] for x in open("tests/mutants.txt").read().split("\n")]
     fate = lambda r: "known" if r["fate"] == "alive" and [r[k] for k in ("room", "old", "new", "text")] in same else r["fate"]
     every, lock = sample(), threading.Lock()
-    left = [r for r in every if (fate(past[key(r)]) == "alive" and AGAIN if key(r) in past else not AGAIN)]
+    left = {key(r) for r in every if (fate(past[key(r)]) == "alive" and AGAIN if key(r) in past else not AGAIN)}
     print(f"SEED={SEED}: {len(every)} mutants of {len({r['room'] for r in every})} rooms, {len(past)} tried")
     kills = collections.Counter()
     for r in past.values(): kills.update([(r["room"], r["by"].split(":")[0]), r["by"].split(":")[0]])
@@ -438,9 +430,12 @@ def main():
                 out.writerow(row)
                 print("{room}.h:{line}:{column}: {old!r} -> {new!r}: {fate} {by} ({seconds} s)".format(**row), flush=True)
 
-    while left and time.time() < END:
-        batch.take(left[:BATCH])
-        queue, left = iter(left[:BATCH]), left[BATCH:]
+    for first in range(0, len(every), BATCH):  # the same ones every time: what is compiled stays
+        rows = every[first:first + BATCH]
+        mine = [r for r in rows if key(r) in left]
+        if not mine or time.time() > END: continue
+        batch.take(rows)
+        queue = iter(mine)
         threads = [threading.Thread(target=work, args=(lab,)) for lab in labs]
         for t in threads: t.start()
         for t in threads: t.join()

@@ -33,6 +33,7 @@ unit 120 beside $B/test_unit
 model 300 beside $B/test_model 400 $SEED
 bits 300 beside $B/test_bits 12 $SEED
 memory 120 beside $B/test_memory
+process-memory 120 alone sh $here/test_process_memory.sh $B
 products 60 beside $B/test_products
 products-trainer 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_products.sh $B
 gpt2-ops 120 beside $B/test_gpt2_ops

@@ -1,4 +1,4 @@
-/* test_abi.c - the binary interface that ZERO_ABI 9 stands for, on 64-bit machines: where a line
+/* test_abi.c - the binary interface that ZERO_ABI 10 stands for, on 64-bit machines: where a line
    here must change, the number must, and the name of the shared library with it. New functions, and
    results before ZERO_RESULT_COUNT, need no new number. */
 #include "harness.h"
@@ -115,7 +115,7 @@ static void abi_structs(void) {
     FIELD(zero_tensor_desc, uses, 24)
     FIELD(zero_tensor_desc, flags, 28)
     FIELD(zero_tensor_desc, field, 32)
-    SIZE(zero_plan, 248)
+    SIZE(zero_plan, 256)
     FIELD(zero_plan, numel, 0)
     FIELD(zero_plan, padded_numel, 8)
     FIELD(zero_plan, param_bytes, 16)
@@ -149,6 +149,7 @@ static void abi_structs(void) {
     FIELD(zero_plan, gather_bytes, 224)
     FIELD(zero_plan, down_bytes, 232)
     FIELD(zero_plan, up_bytes, 240)
+    FIELD(zero_plan, context_bytes, 248)
     SIZE(zero_plan_unit, 40)
     FIELD(zero_plan_unit, numel, 0)
     FIELD(zero_plan_unit, padded, 8)
@@ -278,7 +279,7 @@ static void abi_numbers(void) {
 }
 
 int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 9 && ZERO_ABI == 9, "this is ABI 9");
+    test_check(sizeof(void *) == 8 && zero_abi() == 10 && ZERO_ABI == 10, "this is ABI 10");
     abi_structs();
     abi_numbers();
     return test_summary();

@@ -190,6 +190,7 @@ int main(int argc, char **argv) {
     printf("%d kills, %d of them inside a save; %d of %d starts that came so far resumed from a "
            "checkpoint\n",
            kills, (int)saving, (int)resumes, (int)starts);
-    test_check(kills < 50 || resumes > kills / 4, "too few resumed: %d", (int)resumes);
+    /* of those that came so far: on a loaded machine that are few of the kills */
+    test_check(kills < 50 || resumes > starts / 4, "too few resumed: %d", (int)resumes);
     return test_summary();
 }

@@ -155,7 +155,7 @@ static void test_shared_folder(void) {
 /* ---- what is said -------------------------------------------------------------------------- */
 
 static int ask(launch *l, void *user) {
-    launch_check_memory(l, *(const uint64_t *)user, 0);
+    launch_check_memory(l, *(const uint64_t *)user, 0, "");
     return 0;
 }
 

@@ -13,6 +13,7 @@
 #endif
 
 enum { MEM_C = 256, MEM_LAYERS = 6, MEM_V = 4096, MEM_T = 256, MEM_STEPS = 2, MEM_TENSORS = 9 };
+enum { MEM_ROUNDED = 32768 }; /* bytes, of whole pages and small lists */
 
 typedef struct mem_host {
     char *field[MEM_TENSORS];
@@ -252,24 +253,22 @@ static int mem_parts(const mem_test *t) {
 
 static void mem_check_bytes(const mem_test *t, int nranks) {
     const zero_plan *p = &t->plan;
-    const double planned =
+    const double numbers =
         (double)(p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes);
-    /* what waits for the lanes of a file and of its updates is in no plan */
-    const double queues =
-        t->cfg.optimizer_tier ? (double)((ZP_DISK_LANES + 1) * ZP_LANE_TASKS * sizeof(zp_task)) : 0;
+    const double planned = numbers + (double)p->context_bytes;
     double own = 0, kind[3];
-    for (int r = 0; r < nranks; r++) own += (double)t->own[r] - queues;
-    test_check(mem_near(own, planned * nranks), "%s: %.0f bytes a rank are allocated, %.0f planned",
-               mem_name(t, nranks), own / nranks, planned);
+    for (int r = 0; r < nranks; r++) own += (double)t->own[r];
+    test_check(fabs(own / nranks - planned) <= MEM_ROUNDED,
+               "%s: %.0f bytes a rank are allocated, %.0f planned", mem_name(t, nranks),
+               own / nranks, planned);
     /* parameters are one file, rank 0's; and so are the places where parts of the ranks meet */
     const int one_for_all = (t->cfg.stage == 3 && !t->cfg.no_mapping) || mem_parts(t);
-    test_check(mem_near((double)t->stats.allocated_bytes, own / nranks),
-               "%s: zero_stats says %zu bytes, counted were %.0f", mem_name(t, nranks),
-               t->stats.allocated_bytes, own / nranks);
+    test_check(mem_near((double)t->stats.allocated_bytes, numbers),
+               "%s: zero_stats says %zu bytes, planned are %.0f", mem_name(t, nranks),
+               t->stats.allocated_bytes, numbers);
     for (int r = 0; r < nranks && !one_for_all; r++)
-        test_check(mem_near((double)t->own[r] - queues, planned),
-                   "%s: rank %d has %ld bytes, planned %.0f", mem_name(t, nranks), r, t->own[r],
-                   planned);
+        test_check(mem_near((double)t->own[r], planned), "%s: rank %d has %ld bytes, planned %.0f",
+                   mem_name(t, nranks), r, t->own[r], planned);
     mem_table(&t->cfg, (double)p->numel, t->cfg.shard_ranks ? t->cfg.shard_ranks : nranks, kind);
     const double filed = mem_filed(t, kind), kept = kind[0] + kind[1] + kind[2];
     test_check(mem_near((double)p->param_bytes, kind[0]) && mem_near((double)p->grad_bytes, kind[1])

@@ -424,6 +424,20 @@ static void order_differs(test_rank *r) {
     zero_destroy(z);
 }
 
+/* Rank 1 announces one micro-step, the others all. */
+static void order_counts_differ(test_rank *r) {
+    const zero_comm comm = test_comm(r);
+    order_run o = {.stage = 3, .together = r->rank != 1, .announced = 1};
+    zero_ctx *z = NULL;
+    order_1f1b(&o);
+    (void)order_says(r, z, order_open(&z, &o, &comm, NULL), ZERO_ERR_MISMATCH, "");
+    const char *why = zero_last_error(z);
+    if (!strstr(why, "turns of a training pass of all micro-steps, 0 of an evaluation")
+        || !strstr(why, "turns of a training pass, 0 of an evaluation"))
+        test_rank_fail(r, "%s", why);
+    zero_destroy(z);
+}
+
 /* ---- divisors ---- */
 
 typedef struct order_pair {
@@ -534,6 +548,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 2; i++)
         test_check(test_ranks(RANKS, 0, order_differs, &announced[i]), "another order: %s",
                    test_first);
+    test_check(test_ranks(RANKS, 0, order_counts_differ, NULL), "other counts: %s", test_first);
     order_all_divisors();
     for (int stage = 0; stage <= 3; stage++)
         for (uint64_t k = 0; k < (stage == 3 ? 12 : 4); k++) order_case(seed * 1000 + k, stage);

@@ -355,5 +355,6 @@ int main(void) {
     run_starts();
     run_threads();
     run_libraries();
+    test_check(waitpid(-1, NULL, WNOHANG) == -1, "no child is left");
     return test_summary();
 }

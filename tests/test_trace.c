@@ -59,6 +59,7 @@ static void trace_open(trace_run *run, int stage, int no_overlap, int micro_step
     run->spec.units = 5;
     run->spec.micro_steps = micro_steps;
     run->spec.cfg.no_overlap = no_overlap;
+    run->spec.cfg.bucket_numel = no_overlap ? 3000 : 0; /* several units are reduced together */
     for (int r = 0; r < TRACE_RANKS; r++)
         run->seen[r].event = (zero_event *)calloc(TRACE_MOST, sizeof(zero_event));
 }
@@ -116,6 +117,7 @@ static const zero_event *trace_numbered(const trace_seen *s, uint64_t number) {
     return NULL;
 }
 
+static int trace_flows; /* waits, of all runs, that say what they are for */
 static void trace_check_events(const trace_run *run, const char *name) {
     for (int r = 0; r < TRACE_RANKS; r++) {
         const trace_seen *s = &run->seen[r];
@@ -134,6 +136,7 @@ static void trace_check_events(const trace_run *run, const char *name) {
             wrong += !cause || cause->kind != e->cause || cause->unit != e->unit
                      || e->end + 1e-3 < cause->begin;
         }
+        trace_flows += flows;
         test_check(numbered == s->n && s->n > 0, "%s: numbers of rank %d", name, r);
         test_check(!wrong, "%s: rank %d: %d of %d waits for something else", name, r, wrong, flows);
     }
@@ -362,5 +365,6 @@ int main(void) {
     test_delayed();
     test_flood();
     test_groups();
+    test_check(trace_flows > 0, "no wait says what it is for");
     return test_summary();
 }

@@ -138,6 +138,8 @@ test_wrong_sizes() {
         refused 'batch and rows' 1 'batch does not divide.*-b 7' $small -d 1600 -b 7 -pn $ranks
         refused 'memory' 1 'are available' -e d84 -i "$scratch/short" -j "$scratch/short" -t 16 \
             -b 1 -pn $ranks
+        refused 'gradients in memory' 1 'are available.*; -zog file keeps the gradients' -e char:200x8192x8 \
+            -t 16 -b 1 -pn $ranks -z 3 -zos file -zop file -zfd "$scratch"
         refused 'activations' 1 'are available' -e char:64x1024x8 -b 10000 -pn $ranks
         refused 'too many windows' 1 '-b 900000' -b 900000 -t 64 -pn $ranks
         refused 'bucket' 1 '-zb: .* 10' $small -zb 10 -z 2 -b 1 -pn $ranks
@@ -348,6 +350,8 @@ test_tiers() {
     same 'how' 1 "$(grep -c '^|   by  *| \(io_uring\|pread and pwrite of threads\), \(past the\|through the system.s\) cache' "$scratch/out")"
     same 'what it moves' 2 "$(grep -c '^|   \(read\|written\) in a step  *| [0-9.]* MiB' "$scratch/out")"
     same 'and has moved' yes "$(sed -n 's/^moved by the file in a step, .* written \([0-9.]*\), planned \1$/yes/p' "$scratch/out")"
+    same 'a sample moves, too' "$reference" "$(train $run -z 3 -zos file -zop file -g 9)"
+    same 'and does not count' yes "$(sed -n 's/^moved by the file in a step, .* read \([0-9.]*\), planned \1; .*/yes/p' "$scratch/out")"
     same 'a share' "$reference" "$(train $run -z 3 -zos file -zor 0.5)"
     same 'gradients follow' 'parameters device, gradients host, optimizer file' "$(tiers)"
     same 'the share in the plan' 1 "$(grep -c '^|   of .* 0.5 of the elements' "$scratch/out")"

@@ -1005,6 +1005,107 @@ static void unit_config_errors(void) {
     unit_bad_config((zero_config){.no_master = 1, .type = ZERO_F16}, "no_master is set");
 }
 
+/* What zero_config may hold: of every setting its bounds, what 0 means, whether ranks may differ.
+ */
+static const struct unit_setting {
+    const char *name;
+    size_t at;
+    char form; /* int, long: int64_t, unsigned: size_t, float, double */
+    double least, most, zero;
+    int differs;
+} unit_setting[] = {
+#define SET(field, ...)                                                                            \
+    { #field, offsetof(zero_config, field), __VA_ARGS__ }
+#define ANY -INFINITY, INFINITY, 0, 0
+    SET(stage, 'i', 0, 3, 0, 0),
+    SET(micro_steps, 'i', 0, INFINITY, 1, 0),
+    SET(accumulation, 'i', 0, 2, ZERO_ACCUMULATE_LOCAL, 0),
+    SET(type, 'i', 0, 2, 0, 0),
+    SET(grads, 'i', 0, 2, ZERO_GRAD_F32, 0),
+    SET(no_master, 'i', ANY),
+    SET(seed, 'u', 0, INFINITY, 0, 0),
+    SET(optimizer, 'i', 0, 7, 0, 0),
+    SET(scaler.fixed, 'f', 0, INFINITY, 1, 0),
+    SET(scaler.initial, 'f', 0, INFINITY, 65536, 0),
+    SET(scaler.minimum, 'f', 0, INFINITY, 1, 0),
+    SET(scaler.window, 'i', 0, INFINITY, 1000, 0),
+    SET(scaler.hysteresis, 'i', 0, INFINITY, 2, 0),
+    SET(scaler.consecutive_hysteresis, 'i', ANY),
+    SET(prefetch, 'i', ZERO_NONE, 64, 1, 0),
+    SET(bucket_numel, 'u', 0, INFINITY, 0, 0),
+    SET(persistence_numel, 'l', ZERO_NONE, INFINITY, 0, 0),
+    SET(open_units, 'i', ZERO_ALL, 1 << 20, 0, 0),
+    SET(optimizer_tier, 'i', 0, 2, 0, 0),
+    SET(gradient_tier, 'i', 0, 2, 0, 0),
+    SET(parameter_tier, 'i', 0, 2, 0, 0),
+    SET(offload_share, 'f', 0, 1, 1, 0),
+    SET(no_file_check, 'i', ANY),
+    SET(delay_from, 'i', 0, INFINITY, 0, 0),
+    SET(update_on, 'i', 0, 2, 0, 1),
+    SET(link_gbs, 'f', 0, 1e6, 25, 1),
+    SET(memory_gbs, 'f', 0, 1e6, 60, 1),
+    SET(no_overlap, 'i', ANY),
+    SET(no_overflow_check, 'i', ANY),
+    SET(no_mapping, 'i', ANY),
+    SET(threads, 'i', 0, INFINITY, -1, 1), /* -1: the processors' */
+    SET(trust_least, 'f', 0, INFINITY, 0, 0),
+    SET(trust_most, 'f', 0, INFINITY, 0, 0),
+    SET(muon.momentum, 'f', 0, 0.99999994, 0.95f, 0),
+    SET(muon.plain_lr, 'f', 0, INFINITY, 1, 0),
+    SET(muon.turns, 'i', 0, 99, 5, 0),
+    SET(muon.match_rms, 'i', ANY),
+    SET(muon.no_nesterov, 'i', ANY),
+    SET(world_units, 'i', 0, 1 << 20, 0, 0),
+    SET(divisor, 'i', 0, INFINITY, 0, 0),
+    SET(shard_ranks, 'i', 0, INFINITY, 0, 0),
+    SET(second_ranks, 'i', 0, INFINITY, 0, 0),
+    SET(weight_bits, 'i', 0, INFINITY, 0, 0),
+    SET(gradient_bits, 'i', 0, INFINITY, 0, 0),
+    SET(feedback, 'f', 0, 0.99999994, 0, 0),
+    SET(feedback_reset, 'i', 0, INFINITY, 0, 0),
+    SET(timeout_s, 'd', 0, INFINITY, 600, 0)};
+
+static void unit_set(zero_config *cfg, const struct unit_setting *s, double value) {
+    void *at = (char *)cfg + s->at;
+    if (s->form == 'i') *(int *)at = (int)value;
+    if (s->form == 'l') *(int64_t *)at = (int64_t)value;
+    if (s->form == 'f') *(float *)at = (float)value;
+    if (s->form == 'd') *(double *)at = value;
+}
+
+static void unit_settings(void) {
+    enum { SETTINGS = sizeof unit_setting / sizeof *unit_setting };
+    const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_ctx *plain = unit_create(NULL);
+    char line[ZP_MAIL_BYTES], what[160], high[32];
+    test_check((int)ZP_SETTINGS == (int)SETTINGS, "%d settings", (int)ZP_SETTINGS);
+    for (int i = 0; i < SETTINGS; i++) {
+        const struct unit_setting *s = &unit_setting[i];
+        const int real = s->form == 'f' || s->form == 'd';
+        const double zero = zp_setting_get(&zp_settings[i], &plain->cfg);
+        const double value[] = {s->least - 1, s->least, s->most,
+                                real ? 1.5 * s->most : s->most + 1};
+        test_check(zp_setting_line(plain, i, line, sizeof line) && (line[0] == 0) == s->differs
+                       && (s->zero < 0 ? zero > 0 : zero == s->zero),
+                   "%s: 0 is %g, ranks are told \"%s\"", s->name, zero, line);
+        for (int k = 0; k < 4; k++) {
+            if (isinf(value[k]) || s->form == 'u') continue;
+            zero_config cfg = {.log = test_quiet};
+            zero_ctx *z = NULL;
+            unit_set(&cfg, s, value[k]);
+            const int refused = zero_create(&z, &cfg, &comm) != ZERO_OK;
+            snprintf(high, sizeof high, isinf(s->most) ? " or more" : "..%.9g", s->most);
+            snprintf(what, sizeof what, "rank 0 of 1: %s is %.15g, expected %s%g%s", s->name,
+                     real ? (double)(float)value[k] : value[k], real ? "a finite number, " : "",
+                     s->least, high);
+            const int said = strstr(zero_last_error(z), what) != NULL;
+            test_check(k % 3 ? !said : refused && said, "%s, not \"%s\"", what, zero_last_error(z));
+            zero_destroy(z);
+        }
+    }
+    zero_destroy(plain);
+}
+
 static void unit_bad_scaler(zero_scaler scaler, const char *what) {
     unit_bad_config((zero_config){.type = ZERO_F16, .scaler = scaler}, what);
 }
@@ -1154,8 +1255,8 @@ static void unit_tensor_errors(void) {
     unit_bad_tensor(z, (zero_tensor_desc){"b", 0, 1, 0, 0, 0, 0}, "tensor b: numel is 0");
     unit_bad_tensor(z, (zero_tensor_desc){"b", (size_t)-1, 1, 0, 0, 0, 0},
                     "tensor b: numel is 18446744073709551615");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", (size_t)1 << 48, 1 << 20, 0, 0, 0, 0},
-                    "tensor b: numel");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", ((size_t)1 << 28) + 1, 1 << 20, 0, 0, 0, 0},
+                    "tensor b: numel is 268435457, expected 1..268435456");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, -1, 0, 0, 0, 0}, "tensor b: layers -1");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, -3, 0, 0, 0}, "unit -3");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 1000000000, 0, 0, 0},
@@ -2000,6 +2101,7 @@ int main(void) {
     lane_all();
     unit_pace();
     unit_config_errors();
+    unit_settings();
     unit_scaler_errors();
     unit_comm_errors();
     unit_resolved_config();

@@ -406,6 +406,31 @@ static void world_experts_rank(test_rank *r) {
 
 /* ---- refusals ---- */
 
+/* What all data groups of a world must have alike, and the second has otherwise: all are told. */
+static void world_apart_rank(test_rank *r) {
+    static const char *const says[] = {
+        "shard_ranks cuts the ranks on rank 0 of the world, and not on rank 2",
+        "shard_ranks cuts the ranks on rank 2 of the world, and not on rank 0",
+        "world_units is 2 on rank 0 of the world, 3 on rank 2"};
+    const zero_comm comm = test_comm(r);
+    const zero_tensor_desc two = {.name = "w", .numel = 4, .layers = 2};
+    const int which = *(const int *)r->arg, second = r->rank >= 2;
+    zero_group *all = NULL, *dp = NULL;
+    zero_ctx *z = NULL;
+    zero_config cfg = {.stage = 1, .threads = 1};
+    int e = zero_group_open(&all, &comm, NULL, 20) || zero_group_split(all, second, 0, &dp);
+    const zero_comm data = zero_group_comm(dp);
+    cfg.world = all;
+    cfg.world_units = which == 2 && second ? 3 : 2;
+    cfg.shard_ranks = which == second;
+    if (!e) e = zero_create(&z, &cfg, &data) || zero_tensor(z, &two);
+    if (e || zero_build(z) != ZERO_ERR_MISMATCH || !strstr(zero_last_error(z), says[which]))
+        test_rank_fail(r, "%s, not \"%s\"", zero_last_error(z), says[which]);
+    zero_destroy(z);
+    zero_group_close(dp);
+    zero_group_close(all);
+}
+
 static void world_refusals(void) {
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     const zero_tensor_desc copy = {.name = "c", .numel = 4, .flags = ZERO_COPY};
@@ -447,6 +472,8 @@ int main(void) {
     world_run *run = (world_run *)test_shared(sizeof *run);
     (void)alarm(240);
     world_refusals();
+    for (int which = 0; which < 3; which++)
+        test_check(world_go(0, 4, world_apart_rank, &which), "data groups differ: %s", test_first);
     for (run->processes = 0; run->processes < 2; run->processes++)
         for (run->zero_stage = 0; run->zero_stage < 4; run->zero_stage++) {
             for (int k = 0; k < 3; k++) {

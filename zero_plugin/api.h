@@ -138,6 +138,7 @@ static zero_result zp_plan_now(zero_ctx *z) {
     if (z->phase != ZP_NEW || z->planned) return ZERO_OK;
     ZP_TRY(zp_plan_make(z));
     ZP_TRY(zp_state_plan(z));
+    z->plan.context_bytes = zp_build_context(z);
     z->planned = 1;
     return ZERO_OK;
 }

@@ -59,12 +59,16 @@ static int zp_update_spans(const zero_ctx *z, int u, zp_span *spans) {
     return n;
 }
 
+static int zp_build_events(const zero_ctx *z) {
+    return 5 * z->layout.all + z->pool[ZP_PARAM].n + 2 * ZP_PLACES + 5;
+}
+
 static zero_result zp_build_live(zero_ctx *z) {
     const size_t all = (size_t)z->layout.all + 1;
     zp_pool *pool = &z->pool[ZP_PARAM];
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
-    z->events = (zp_event *)calloc(5 * all + (size_t)pool->n + 2 * ZP_PLACES, sizeof *z->events);
+    z->events = (zp_event *)calloc((size_t)zp_build_events(z), sizeof *z->events);
     z->layer_slots = (int *)calloc((size_t)z->layout.layers, sizeof *z->layer_slots);
     if (!z->bucket || !z->ops || !z->events || !z->layer_slots) return ZERO_ERR_MEMORY;
     zp_event *e = z->events;
@@ -151,6 +155,44 @@ static zero_result zp_build_private(zero_ctx *z) {
     return r;
 }
 
+/* Lanes that the build opens: those of the CPU's streams, of the tier HOST's, and of the file. */
+static size_t zp_build_lanes(const zero_ctx *z) {
+    const int streams = z->cfg.no_overlap ? 0 : 2 + (z->ring.stops > 0);
+    int n = zp_host_computes() ? streams : zp_host_on(z);
+    for (int side = 0; side < ZP_SIDES && !zp_host_computes(); side++)
+        n += zp_side_array(z, side)->tier == ZERO_FILE;
+    return (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
+}
+
+/* What a context keeps beside numbers, of the host's memory: itself, lists of tensors, units and
+   pieces, what waits for its lanes, places where ranks meet, and cfg.trace's records. */
+static size_t zp_build_context(const zero_ctx *z) {
+    const zp_layout *l = &z->layout;
+    const zp_group *g = z->all;
+    const size_t units = (size_t)l->all + 1, members = (size_t)l->nmembers + 1;
+    const size_t unit = sizeof(zp_unit) + sizeof(zp_live) + sizeof(zp_op) + 2 * sizeof(int)
+                        + 2 * (sizeof(zp_buffer) + sizeof(int))
+                        + ZP_ARRAYS_AND_TWINS * sizeof(zp_kept);
+    const size_t member = sizeof(zp_member) + sizeof(zp_member *) + sizeof(zp_span);
+    size_t bytes = sizeof *z + units * unit + members * member, largest = 0;
+    for (int u = 0; u < l->all; u++) largest = zp_max(largest, l->unit[u].shard);
+    for (int i = 0; i < 2; i++) /* of the state, a rank's ranges: about so many */
+        bytes += (size_t)z->trace[i].cap * sizeof(int)
+                 + (members / (size_t)z->data->nranks + units) * (size_t)(1 + z->rule->states)
+                       * sizeof(zero_range);
+    bytes += (size_t)l->nmatrices * sizeof *l->matrices + (size_t)l->layers * sizeof(int)
+             + (size_t)z->tensors_cap * sizeof *z->tensors + 2 * z->index_room * sizeof(int)
+             + (size_t)zp_build_events(z) * sizeof(zp_event);
+    bytes += z->ring.stops * sizeof(zp_stop) + z->disk_pieces * sizeof(uint64_t)
+             + zp_build_lanes(z) * ZP_LANE_TASKS * sizeof(zp_task);
+    bytes += (largest / ZP_NORM_BLOCK + 2) * sizeof *z->partial + 2 * sizeof(zp_control);
+    bytes += (size_t)g->nranks * ZP_MAIL_BYTES;
+    if (g->transport->room) bytes += g->transport->room(g, 0, g->nranks, 0);
+    if (z->cfg.trace)
+        bytes += sizeof(zp_recorder) + ZP_RECORDS * (sizeof(zp_record) + sizeof(zp_given));
+    return bytes;
+}
+
 /* Memory that one channel uses alone is made known to the transport. */
 static zero_result zp_build_announce(zero_ctx *z) {
     const zp_transport *t = z->data->transport;
@@ -216,15 +258,18 @@ static void zp_build_pieces(zero_ctx *z) {
     char *at = z->disk_memory;
     for (int k = 0; k < ZP_ARRAYS; k++) {
         zp_array *a = &z->array[k];
-        const size_t bytes = ZP_PIECE_NUMEL * zp_bytes(a->type);
+        const size_t bytes = a->piece_bytes;
         const int twin = k == ZP_PARAM ? ZP_UP : k == ZP_MEAN ? ZP_DOWN : k;
         const zp_array *turned = &z->array[zp_host_on(z) ? twin : k];
         if (a->tier != ZERO_FILE || !zp_plan_away(z, a)) continue;
         a->disk = z->array[twin].disk = &z->disk;
         a->bounce = at;
         at += bytes;
-        for (int i = 0; i < ZP_RINGED; i++)
-            if (z->ring.turn[i].array == turned) z->ring.turn[i].memory = at;
+        for (zp_turn *t = z->ring.turn; t < z->ring.turn + ZP_RINGED; t++) {
+            if (t->array != turned) continue;
+            t->memory = at;
+            t->piece_bytes = bytes;
+        }
         at += zp_tier_places(z, k) * bytes;
         if (zp_tier_addends(z, k)) z->addends = at;
         at += zp_tier_addends(z, k) * bytes;

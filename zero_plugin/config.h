@@ -9,7 +9,7 @@
 #define ZP_UNITS     (1 << 20) /* layers and units, at most */
 #define ZP_TURNS     (1 << 24) /* calls of a pass that are announced */
 #define ZP_UNLIMITED 1e300
-#define ZP_BELOW_1   0.99999994 /* the largest float */
+#define ZP_BELOW_1   ((double)0.99999994f) /* the largest float */
 
 typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL } zp_form;
 
@@ -121,7 +121,7 @@ static zero_result zp_setting_check(const zp_setting *s, const zero_config *c, c
     const char *number = s->form == ZP_REAL ? "a finite number, " : "";
     char most[32] = " or more";
     if (zp_finite(value) && value >= s->least && value <= s->most) return ZERO_OK;
-    if (s->most < ZP_UNLIMITED) (void)snprintf(most, sizeof most, "..%g", s->most);
+    if (s->most < ZP_UNLIMITED) (void)snprintf(most, sizeof most, "..%.9g", s->most);
     (void)snprintf(text, bytes, "%s is %.15g, expected %s%g%s", s->name, value, number, s->least,
                    most);
     return ZERO_ERR_ARGUMENT;

@@ -51,17 +51,18 @@ typedef struct zp_kept { /* of one unit */
 
 typedef struct zp_array {
     zero_type type;
-    zp_share share;    /* the usual one; part[u].share is a unit's, and so is the tier */
-    zero_tier tier;    /* HOST: MASTER and STATE beside a GPU; elsewhere that is DEVICE */
-    zp_kept *part;     /* [units] */
-    size_t bytes;      /* of all parts in memory; 0 if they lie in another array */
-    char *memory;      /* what parts count from; NULL before the build */
-    size_t host_bytes; /* HOST: of all parts */
-    char *host;        /* what they count from */
-    zp_disk *disk;     /* FILE */
-    char *bounce;      /* FILE: one piece, for access */
-    size_t bounced;    /* which: its number + 1; 0: none */
-    uint64_t since;    /* disk->written_bytes then */
+    zp_share share;     /* the usual one; part[u].share is a unit's, and so is the tier */
+    zero_tier tier;     /* HOST: MASTER and STATE beside a GPU; elsewhere that is DEVICE */
+    zp_kept *part;      /* [units] */
+    size_t bytes;       /* of all parts in memory; 0 if they lie in another array */
+    char *memory;       /* what parts count from; NULL before the build */
+    size_t host_bytes;  /* HOST: of all parts */
+    char *host;         /* what they count from */
+    zp_disk *disk;      /* FILE */
+    size_t piece_bytes; /* FILE: of its largest piece, whole sectors */
+    char *bounce;       /* FILE: one piece, for access */
+    size_t bounced;     /* which: its number + 1; 0: none */
+    uint64_t since;     /* disk->written_bytes then */
 } zp_array;
 
 /* A stage: WHOLE or SHARD. State WHOLE (stage 0) needs all WHOLE, since a rank updates what it

@@ -65,39 +65,8 @@ ZP_FN void zp_store(void *to, zero_type type, size_t i, float x) {
 
 /* ZP_WIDE elements are loaded and stored at once, from a multiple of them on: on the GPU as many as
    keep neighbouring threads in one line. Arrays of any alignment are widened and narrowed. */
-#ifdef __CUDACC__
-#define ZP_WIDE ((size_t)4)
-/* In two steps, so that all that a thread reads is on its way before it waits for any of it. */
-ZP_FN uint4 zp_load_words(const void *from, zero_type type, size_t i) {
-    if (type == ZERO_F32) return *(const uint4 *)(const void *)((const float *)from + i);
-    const uint2 h = *(const uint2 *)(const void *)((const uint16_t *)from + i);
-    return make_uint4(h.x & 0xFFFFu, h.x >> 16, h.y & 0xFFFFu, h.y >> 16);
-}
-ZP_FN void zp_open_words(float *x, uint4 words, zero_type type) {
-    const uint32_t all[4] = {words.x, words.y, words.z, words.w};
-    if (type == ZERO_F16)
-        for (size_t j = 0; j < 4; j++) x[j] = zp_from_f16((uint16_t)all[j]);
-    else
-        for (size_t j = 0; j < 4; j++) x[j] = zp_float(type == ZERO_F32 ? all[j] : all[j] << 16);
-}
-ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
-    zp_open_words(x, zp_load_words(from, type, i), type);
-}
-ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
-    if (type == ZERO_F32) {
-        *(float4 *)(void *)((float *)to + i) = make_float4(x[0], x[1], x[2], x[3]);
-        return;
-    }
-    uint16_t h[4];
-    if (type == ZERO_BF16)
-        for (size_t j = 0; j < 4; j++) h[j] = zp_to_bf16(x[j]);
-    else
-        for (size_t j = 0; j < 4; j++) h[j] = zp_to_f16(x[j]);
-    *(ushort4 *)(void *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
-}
-#else
+#if defined(__AVX512F__) && !defined(__CUDACC__)
 #define ZP_WIDE ((size_t)16)
-#ifdef __AVX512F__
 ZP_FN __m256i zp_row_to_bf16(__m512 x) {
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
     /* The instruction takes denormal numbers for zeros; 0x20 finds them. */
@@ -131,7 +100,63 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
     else
         _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i), zp_row_to_half(v, type));
 }
+/* ZP_F64S numbers of f32 in f64, so that they fill a register, converted where they are loaded and
+   stored: gcc loads as many f32 as fill one and takes them to pieces, for which Intel has one port.
+ */
+#define ZP_F64S      ((size_t)8)
+#define ZP_EACH_F64S _Pragma("GCC unroll 8") /* clang unrolls such loops unasked */
+typedef __m512d zp_f64s;
+ZP_FN zp_f64s zp_f64s_of(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
+ZP_FN void zp_f64s_put(float *x, zp_f64s v) { _mm256_storeu_ps(x, _mm512_cvtpd_ps(v)); }
+ZP_FN zp_f64s zp_f64s_root(const float *x) { /* in f32 */
+    return _mm512_cvtps_pd(_mm256_sqrt_ps(_mm256_loadu_ps(x)));
+}
+/* f * x + y. Both factors were f32: their product is exact, and the sum the same fused or not. */
+ZP_FN zp_f64s zp_f64s_fma(double f, zp_f64s x, zp_f64s y) {
+    return _mm512_fmadd_pd(_mm512_set1_pd(f), x, y);
+}
 #else
+#define ZP_F64S ((size_t)1)
+#define ZP_EACH_F64S
+typedef double zp_f64s;
+ZP_FN zp_f64s zp_f64s_of(const float *x) { return (double)*x; }
+ZP_FN void zp_f64s_put(float *x, zp_f64s v) { *x = (float)v; }
+ZP_FN zp_f64s zp_f64s_root(const float *x) { /* in f32 */
+    return (double)sqrtf(*x);
+}
+ZP_FN zp_f64s zp_f64s_fma(double f, zp_f64s x, zp_f64s y) { return f * x + y; }
+#ifdef __CUDACC__
+#define ZP_WIDE ((size_t)4)
+/* In two steps, so that all that a thread reads is on its way before it waits for any of it. */
+ZP_FN uint4 zp_load_words(const void *from, zero_type type, size_t i) {
+    if (type == ZERO_F32) return *(const uint4 *)(const void *)((const float *)from + i);
+    const uint2 h = *(const uint2 *)(const void *)((const uint16_t *)from + i);
+    return make_uint4(h.x & 0xFFFFu, h.x >> 16, h.y & 0xFFFFu, h.y >> 16);
+}
+ZP_FN void zp_open_words(float *x, uint4 words, zero_type type) {
+    const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+    if (type == ZERO_F16)
+        for (size_t j = 0; j < 4; j++) x[j] = zp_from_f16((uint16_t)all[j]);
+    else
+        for (size_t j = 0; j < 4; j++) x[j] = zp_float(type == ZERO_F32 ? all[j] : all[j] << 16);
+}
+ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
+    zp_open_words(x, zp_load_words(from, type, i), type);
+}
+ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
+    if (type == ZERO_F32) {
+        *(float4 *)(void *)((float *)to + i) = make_float4(x[0], x[1], x[2], x[3]);
+        return;
+    }
+    uint16_t h[4];
+    if (type == ZERO_BF16)
+        for (size_t j = 0; j < 4; j++) h[j] = zp_to_bf16(x[j]);
+    else
+        for (size_t j = 0; j < 4; j++) h[j] = zp_to_f16(x[j]);
+    *(ushort4 *)(void *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
+}
+#else
+#define ZP_WIDE ((size_t)16)
 ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
     for (size_t j = 0; j < ZP_WIDE; j++) x[j] = zp_load(from, type, i + j);
 }

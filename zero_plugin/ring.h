@@ -22,9 +22,10 @@ typedef struct zp_stop { /* a piece of a unit */
 
 typedef struct zp_turn { /* of an array through the ring */
     zp_array *array;
-    zp_array *other;   /* array and this one take turns: a round reads where the last one wrote, and
-                          writes the other; NULL: a round writes where it has read */
-    char *memory;      /* [ZP_RING][a piece's bytes] NULL: nothing of it is in the file */
+    zp_array *other; /* array and this one take turns: a round reads where the last one wrote, and
+                        writes the other; NULL: a round writes where it has read */
+    char *memory;    /* [ZP_RING][piece_bytes] NULL: nothing of it is in the file */
+    size_t piece_bytes;
     int reads, writes; /* writes: bit by pass */
     size_t asked;      /* stops for which it was asked so far */
     zp_lane_event read[ZP_RING], written[ZP_RING];
@@ -41,7 +42,7 @@ typedef struct zp_ring {
 } zp_ring;
 
 static char *zp_turn_place(const zp_turn *t, size_t i) {
-    return t->memory + i % ZP_RING * ZP_PIECE_NUMEL * zp_bytes(t->array->type);
+    return t->memory + i % ZP_RING * t->piece_bytes;
 }
 static int zp_turn_filed(const zp_ring *r, const zp_turn *t, size_t i) {
     const zp_stop *stop = &r->stop[i % r->stops];

@@ -29,23 +29,25 @@
 
 #include "update.h"
 
-/* Adam's step, with m / (sqrt(v / c) + eps) written as sqrt(c) m / (sqrt(v) + eps sqrt(c)). In f64,
-   since the loop waits for memory all the same, but for the root, which would take too long: v is
-   rounded before it and the root after, and nothing else until the three results are stored. */
-ZP_FN double zp_adam_step(const zp_update *u, double g, float *m, float *v) {
+/* Adam's step of ZP_F64S elements, with m / (sqrt(v / c) + eps) written as sqrt(c) m / (sqrt(v) +
+   eps sqrt(c)). In f64, since the loop waits for memory all the same, but for the root, which would
+   take too long: v is rounded before it and the root after, and nothing else until the three
+   results are stored. */
+ZP_FN zp_f64s zp_adam_step(const zp_update *u, zp_f64s g, float *m, float *v) {
     const double b1 = (double)u->beta1, b2 = (double)u->beta2;
-    const double m1 = b1 * (double)*m + (1 - b1) * g, v1 = b2 * (double)*v + (1 - b2) * (g * g);
-    *m = (float)m1;
-    *v = (float)v1;
-    return u->step_size * (m1 / ((double)sqrtf(*v) + u->corrected_eps));
+    const zp_f64s m1 = zp_f64s_fma(b1, zp_f64s_of(m), (1 - b1) * g),
+                  v1 = zp_f64s_fma(b2, zp_f64s_of(v), (1 - b2) * (g * g));
+    zp_f64s_put(m, m1);
+    zp_f64s_put(v, v1);
+    return u->step_size * (m1 / (zp_f64s_root(v) + u->corrected_eps));
 }
-ZP_FN void zp_adamw_at(const zp_update *u, float *p, float g, float *m, float *v) {
-    const double was = (double)*p, decay = (double)u->lr * (double)u->decay;
-    *p = (float)(was - (decay * was + zp_adam_step(u, (double)g, m, v)));
+ZP_FN void zp_adamw_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
+    const zp_f64s was = zp_f64s_of(p), step = zp_adam_step(u, zp_f64s_of(g), m, v);
+    zp_f64s_put(p, was - ((double)u->lr * (double)u->decay * was + step));
 }
-ZP_FN void zp_adam_at(const zp_update *u, float *p, float g, float *m, float *v) {
-    const double was = (double)*p;
-    *p = (float)(was - zp_adam_step(u, (double)u->decay * was + (double)g, m, v));
+ZP_FN void zp_adam_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
+    const zp_f64s was = zp_f64s_of(p), d = zp_f64s_fma((double)u->decay, was, zp_f64s_of(g));
+    zp_f64s_put(p, was - zp_adam_step(u, d, m, v));
 }
 /* g with the decay added, which is remembered in m. */
 ZP_FN float zp_momentum(const zp_update *u, float p, float g, float *m) {
@@ -75,23 +77,23 @@ ZP_FN void zp_adagrad_at(const zp_update *u, float *p, float g, float *s, float 
     *p -= u->lr * (d / (sqrtf(*s) + u->eps));
 }
 /* LAMB: Adam's moments; then the direction, made of them twice, with the same bits. */
-ZP_FN void zp_lamb_moments_at(const zp_update *u, float *p, float g, float *m, float *v) {
-    (void)zp_adam_step(u, (double)g, m, v);
+ZP_FN void zp_lamb_moments_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
+    (void)zp_adam_step(u, zp_f64s_of(g), m, v);
 }
 ZP_FN float zp_lamb_move(const zp_update *u, float p, float m, float v) {
     const double step = u->bias_ratio * ((double)m / ((double)sqrtf(v) + u->corrected_eps));
     return (float)(step + (double)u->decay * (double)p);
 }
-ZP_FN void zp_lamb_at(const zp_update *u, float *p, float g, float *m, float *v) {
+ZP_FN void zp_lamb_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
     *p = (float)((double)*p - (double)u->lr * u->ratio * (double)zp_lamb_move(u, *p, *m, *v));
 }
 /* Muon: what a matrix's owner orthogonalises, and what it becomes. */
-ZP_FN void zp_muon_send_at(const zp_update *u, float *p, float g, float *m, float *dealt) {
-    const float rest = (1.0f - u->momentum) * g;
+ZP_FN void zp_muon_send_at(const zp_update *u, float *p, const float *g, float *m, float *dealt) {
+    const float rest = (1.0f - u->momentum) * *g;
     *m = ZP_FMA(u->momentum, *m, rest);
     *dealt = u->nesterov ? ZP_FMA(u->momentum, *m, rest) : *m;
 }
-ZP_FN void zp_muon_take_at(const zp_update *u, float *p, float g, float *m, float *dealt) {
+ZP_FN void zp_muon_take_at(const zp_update *u, float *p, const float *g, float *m, float *dealt) {
     const double was = (double)*p, lr = (double)u->lr;
     *p = (float)(was - lr * ((double)u->decay * was + (double)u->span->shape * (double)*dealt));
 }
@@ -102,17 +104,17 @@ ZP_FN void zp_muon_take_at(const zp_update *u, float *p, float g, float *m, floa
 #define ZERO_OWN(X)
 #endif
 
-ZP_RULE(adamw, 2, zp_adamw_at)
-ZP_RULE(adam, 2, zp_adam_at)
+ZP_PASS(adamw, 2, ZP_SEVERAL, zp_adamw_at, zp_adamw_at)
+ZP_PASS(adam, 2, ZP_SEVERAL, zp_adam_at, zp_adam_at)
 ZP_RULE(sgd, 1, zp_sgd_at)
 ZP_RULE(nesterov, 1, zp_nesterov_at)
 ZP_RULE(lion, 1, zp_lion_at)
 ZP_RULE(adagrad, 1, zp_adagrad_at)
-ZP_PASS(lamb_moments, 2, ZP_KEEPS, zp_lamb_moments_at, zp_lamb_moments_at)
+ZP_PASS(lamb_moments, 2, ZP_KEEPS | ZP_SEVERAL, zp_lamb_moments_at, zp_lamb_moments_at)
 ZP_NORMS(lamb_norms, zp_lamb_move)
 ZP_PASS(lamb, 2, ZP_LAYERED, zp_lamb_at, zp_lamb_at)
 ZP_PASS(muon_send, 2, ZP_DEALS | ZP_KEEPS | ZP_WAITS, zp_adamw_at, zp_muon_send_at)
-ZP_PASS(muon, 2, ZP_DEALS, zp_adamw_at, zp_muon_take_at)
+ZP_PASS(muon, 2, ZP_DEALS | ZP_SEVERAL, zp_adamw_at, zp_muon_take_at)
 ZERO_OWN(ZP_RULE)
 
 /* What a rule reads of zero_hyper, beside lr, weight_decay and max_norm. */

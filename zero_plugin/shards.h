@@ -173,7 +173,7 @@ static zero_result zp_mean_add(zero_ctx *z, int u, float *to) {
     zp_lane_event read[ZP_DISK_LANES];
     for (size_t i = 0; i < pieces + ZP_DISK_LANES; i++) {
         const size_t place = i % ZP_DISK_LANES, done = i - ZP_DISK_LANES;
-        float *more = (float *)(void *)z->addends + place * ZP_PIECE_NUMEL;
+        float *more = (float *)(void *)(z->addends + place * a->piece_bytes);
         if (i >= ZP_DISK_LANES) {
             const size_t from = done * ZP_PIECE_NUMEL, n = zp_min(numel - from, ZP_PIECE_NUMEL);
             zp_disk_await(a->disk, &read[place]);

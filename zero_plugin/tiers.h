@@ -32,23 +32,24 @@ static size_t zp_tier_sums(const zero_ctx *z) {
                                                        : 0;
 }
 
-/* Where the parts of arrays lie in the file: whole sectors, and pieces that have numbers. */
+/* Where the parts of arrays lie in the file: whole sectors, and pieces that have numbers. Of each
+   array a bounce, places of the ring and addends are in memory. */
 static void zp_plan_disk(zero_ctx *z) {
     z->disk_bytes = z->disk_pieces = z->ring.stops = 0;
     for (int k = 0; k < ZP_ARRAYS; k++) {
         zp_array *a = &z->array[k];
-        const size_t from = z->disk_pieces;
+        size_t most = 0;
         for (int u = 0; u < z->layout.all; u++) {
             if (!zp_array_filed(a, u)) continue;
+            most = zp_max(most, zp_min(a->part[u].numel, ZP_PIECE_NUMEL));
             a->part[u].at = z->plan.file_bytes;
             a->part[u].piece = z->disk_pieces;
             z->plan.file_bytes += zp_plan_filed(a, u);
             z->disk_pieces += zp_array_pieces(a, u);
             z->live[u].apart = 1;
         }
-        if (z->disk_pieces == from) continue;
-        const size_t pieces = 1 + zp_tier_places(z, k) + zp_tier_addends(z, k); /* 1: a bounce */
-        z->disk_bytes += pieces * ZP_PIECE_NUMEL * zp_bytes(a->type);
+        a->piece_bytes = zp_round_up(most * zp_bytes(a->type), ZP_SECTOR);
+        z->disk_bytes += (1 + zp_tier_places(z, k) + zp_tier_addends(z, k)) * a->piece_bytes;
     }
     for (int u = 0; u < z->layout.all; u++) {
         z->live[u].apart |= zp_delays(z) && z->layout.unit[u].numel;

@@ -10,6 +10,7 @@
 #define ZP_STATES       2
 #define ZP_UPDATE_BLOCK ((size_t)512) /* elements whose 16-bit values are held in f32 */
 #define ZP_UPDATE_PIECE ((size_t)64)  /* elements that are asked for at once: zp_update_ahead */
+#define ZP_UPDATE_AHEAD ((size_t)512) /* and how many before they are updated */
 
 /* A tensor's part of what is updated at once: elements from the arrays' begin on. */
 typedef struct zp_span {
@@ -48,7 +49,7 @@ typedef struct zp_update { /* a unit, or a rank's shard of it */
     int nesterov;
 } zp_update;
 
-typedef void (*zp_rule_body)(const zp_update *u, float *p, float g, float *s1, float *s2);
+typedef void (*zp_rule_body)(const zp_update *u, float *p, const float *g, float *s1, float *s2);
 typedef float (*zp_rule_move)(const zp_update *u, float p, float s1, float s2);
 
 /* What a pass does that the others do not. */
@@ -56,7 +57,8 @@ enum {
     ZP_KEEPS = 1,   /* leaves the weights as they are */
     ZP_LAYERED = 2, /* has a ratio for each layer */
     ZP_DEALS = 4,   /* has another body for matrices, whose s2 is `dealt` */
-    ZP_WAITS = 8    /* leaves out what is no matrix */
+    ZP_WAITS = 8,   /* leaves out what is no matrix */
+    ZP_SEVERAL = 16 /* has a body of ZP_F64S elements, but for matrices */
 };
 
 ZP_FN uint32_t zp_mix(uint32_t x) { /* a permutation of 32 bits, after MurmurHash3's finaliser */
@@ -130,10 +132,32 @@ static void zp_update_close(const zp_update *u, size_t at, size_t n, const float
     else
         zp_narrow(to, u->type, p, n);
 }
-/* What is updated 2 KiB later comes to the cache meanwhile: a root and a division take a core
-   longer than it looks ahead by itself, so that it would wait for memory in between. */
-ZP_INLINE void zp_update_ahead(const float *x) {
-    __builtin_prefetch((const void *)((uintptr_t)x + 2048), 1, 2);
+/* What is updated later comes to the cache meanwhile: a root and a division take a core longer than
+   it looks ahead by itself, so that it would wait for memory in between. */
+ZP_INLINE void zp_update_ahead(const void *array, zero_type type, size_t at) {
+    const size_t ahead = (at + ZP_UPDATE_AHEAD) * zp_bytes(type);
+    __builtin_prefetch((const void *)((uintptr_t)array + ahead), 1, 2);
+}
+/* A piece by a body of ZP_F64S elements: in the loop, other instructions than of its chain fill the
+   time that a division takes. A shorter piece is filled up. */
+ZP_INLINE void zp_update_several(const zp_update *u, float *p, const float *g, float *s1, float *s2,
+                                 size_t n, zp_rule_body body) {
+    float now[ZP_UPDATE_PIECE], room[4][ZP_UPDATE_PIECE], *const of[3] = {p, s1, s2};
+    const size_t bytes = n * sizeof *p;
+    const int rest = n < ZP_UPDATE_PIECE;
+    if (rest) {
+        memset(room, 0, sizeof room);
+        for (int i = 0; i < 3; i++) memcpy(room[i], of[i], bytes);
+        g = (const float *)memcpy(room[3], g, bytes);
+    }
+    float *const x = rest ? room[0] : p, *const m = rest ? room[1] : s1,
+                 *const v = rest ? room[2] : s2;
+    ZP_EACH_F64S
+    for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_F64S)
+        zp_f64s_put(&now[i], zp_f64s_of(&g[i]) * u->factor);
+    ZP_EACH_F64S
+    for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_F64S) body(u, &x[i], &now[i], &m[i], &v[i]);
+    for (int i = 0; i < 3 && rest; i++) memcpy(of[i], room[i], bytes);
 }
 /* Elements [at, at + n) of u, which lie in one span. Inlined where `states`, `does` and `body` are
    constants, so that the loop has no call and no branch. */
@@ -143,18 +167,26 @@ ZP_INLINE void zp_update_block(const zp_update *all, size_t at, size_t n, int st
     const zp_update u = *all; /* a copy that no store can change */
     const float *g = zp_view(u.g, u.grad_type, at, n, gradients);
     float *p = u.master ? u.master + at : (float *)(uintptr_t)zp_view(u.p, u.type, at, n, weights);
-    float *s1 = u.state[0] + at, *s2 = (does & ZP_DEALS ? u.dealt : u.state[states > 1]) + at;
-    for (size_t i = 0, end; i < n; i = end) {
-        end = zp_min(i + ZP_UPDATE_PIECE, n);
-        for (size_t k = i; k < end; k += 16) {
-            zp_update_ahead(p + k);
-            zp_update_ahead(g + k);
-            zp_update_ahead(s1 + k);
-            zp_update_ahead(s2 + k);
+    float *second = does & ZP_DEALS ? u.dealt : u.state[states > 1];
+    float *s1 = u.state[0] + at, *s2 = second + at;
+    for (size_t i = 0, k; i < n; i += k) {
+        k = zp_min(n - i, ZP_UPDATE_PIECE);
+        for (size_t j = at + i; j < at + i + k; j += 16) { /* a line of f32 */
+            zp_update_ahead(u.p, u.type, j);
+            zp_update_ahead(u.g, u.grad_type, j);
+            zp_update_ahead(u.state[0], ZERO_F32, j);
+            if (u.master) zp_update_ahead(u.master, ZERO_F32, j);
+            if (second != u.state[0]) zp_update_ahead(second, ZERO_F32, j);
+        }
+        if (does & ZP_SEVERAL && ZP_F64S > 1) {
+            zp_update_several(&u, p + i, g + i, s1 + i, s2 + i, k, body);
+            continue;
         }
         ZP_SIMD
-        for (size_t k = i; k < end; k++)
-            body(&u, &p[k], (float)((double)g[k] * u.factor), &s1[k], &s2[k]);
+        for (size_t j = i; j < i + k; j++) {
+            const float now = (float)((double)g[j] * u.factor);
+            body(&u, &p[j], &now, &s1[j], &s2[j]);
+        }
     }
     if (!(does & ZP_KEEPS)) zp_update_close(all, at, n, p);
 }
@@ -168,7 +200,7 @@ ZP_INLINE void zp_update_pieces(const zp_update *u, size_t at, size_t n, int sta
             zp_update_block(&mine, at, k, states, does, body);
         }
     } else if (does & ZP_DEALS && u->span->shape > 0) {
-        zp_update_block(u, at, n, 1, does, matrix);
+        zp_update_block(u, at, n, 1, does & ~ZP_SEVERAL, matrix);
     } else if (!(does & ZP_WAITS)) {
         zp_update_block(u, at, n, states, does & ~ZP_DEALS, body);
     }
@@ -276,9 +308,9 @@ static __device__ __forceinline__ void zp_update_threads(const zp_update *all, s
             }
             const float now = (float)((double)g[j] * u.factor);
             if (dealt)
-                matrix(&u, &p[j], now, &s1[j], &s2[j]);
+                matrix(&u, &p[j], &now, &s1[j], &s2[j]);
             else
-                body(&u, &p[j], now, &s1[j], &s2[j]);
+                body(&u, &p[j], &now, &s1[j], &s2[j]);
         }
         if (!(does & ZP_KEEPS)) zp_update_store(&u, i, p);
         zp_store_wide(u.state[0], ZERO_F32, i, s1);
@@ -344,4 +376,10 @@ static __device__ __forceinline__ void zp_update_summed(const zp_update *all, si
     ZP_NORMS_LOOP(name, move)                                                                      \
     ZP_KERNEL_CALL(zp_update_##name, zp_##name##_loop, zp_update)
 #endif
-#define ZP_RULE(name, states, body) ZP_PASS(name, states, 0, body, body)
+/* Of a body that takes the gradient of one element. */
+#define ZP_RULE(name, states, body)                                                                \
+    ZP_FN void zp_##name##_one(const zp_update *u, float *p, const float *g, float *s1,            \
+                               float *s2) {                                                        \
+        body(u, p, *g, s1, s2);                                                                    \
+    }                                                                                              \
+    ZP_PASS(name, states, 0, zp_##name##_one, zp_##name##_one)

@@ -207,6 +207,7 @@ void experts_add_plan(zero_plan *plan, const zero_plan *x) {
     plan->grad_bytes += x->grad_bytes;
     plan->optimizer_bytes += x->optimizer_bytes;
     plan->buffer_bytes += x->buffer_bytes;
+    plan->context_bytes += x->context_bytes;
     plan->formula_bytes += x->formula_bytes;
     plan->buffer_ceiling_bytes += x->buffer_ceiling_bytes;
     plan->accumulator_bytes += x->accumulator_bytes;

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #ifdef __linux__
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -161,6 +164,14 @@ void launch_memory_available(const char *root, launch_memory *memory) {
     memory_climb(&v2, memory);
 }
 
+uint64_t launch_memory_held(void) {
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
+    const uint64_t kib = memory_read("/proc/self/smaps_rollup", "Pss:");
+    return kib < UINT64_MAX / 1024 ? kib * 1024 : 0;
+}
+
 void launch_memory_shared(const char *folder, launch_memory *memory) {
     struct statvfs space;
     memory->bytes = UINT64_MAX;
@@ -199,7 +210,7 @@ static int memory_suffices(const launch *l, uint64_t need, const launch_memory *
     return 0;
 }
 
-void launch_check_memory(launch *l, uint64_t need, uint64_t shared) {
+void launch_check_memory(launch *l, uint64_t need, uint64_t shared, const char *advice) {
     char sentence[LAUNCH_SENTENCE] = "";
     launch_memory memory;
     launch_memory_available("", &memory);
@@ -208,5 +219,7 @@ void launch_check_memory(launch *l, uint64_t need, uint64_t shared) {
         launch_memory_shared("/dev/shm", &memory);
         ok = memory_suffices(l, shared, &memory, sentence, sizeof sentence);
     }
+    const size_t used = strlen(sentence);
+    (void)snprintf(sentence + used, sizeof sentence - used, "%s", advice);
     launch_agree(l, ok, sentence);
 }

@@ -27,13 +27,18 @@ typedef struct launch_memory {
    a folder with a copy of such files in a test. */
 void launch_memory_available(const char *root, launch_memory *memory);
 
+/* Bytes that this process has now; of pages that processes share its part of each (proportional set
+   size). What was freed goes back to the system first. 0: not known. */
+uint64_t launch_memory_held(void);
+
 /* Memory that shared windows of MPI can still get: the free space of `folder` ("/dev/shm"). */
 void launch_memory_shared(const char *folder, launch_memory *memory);
 
 /* Ends all ranks, with both numbers in the line, if the ranks of some machine together need more
    than it has. need: bytes per rank, of which `shared` may lie in memory shared between ranks.
-   Before anything of it is allocated. COLLECTIVE. */
-void launch_check_memory(launch *l, uint64_t need, uint64_t shared);
+   advice: ends the line: "", or what would need less. Before anything of it is allocated.
+   COLLECTIVE. */
+void launch_check_memory(launch *l, uint64_t need, uint64_t shared, const char *advice);
 
 #ifdef __cplusplus
 }

@@ -68,14 +68,15 @@ static void plan_packed_rows(report *r, const zero_plan *p, const zero_config *c
 }
 
 void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_device) {
-    const uint64_t all =
-        (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes;
+    const uint64_t all = (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes
+                         + p->buffer_bytes + (host_is_device ? p->context_bytes : 0);
     plan_tier_rows(r, p, c, host_is_device);
     report_mib(r, "memory of a rank", all, "");
     report_mib(r, "  parameters", p->param_bytes, "");
     report_mib(r, "  gradients", p->grad_bytes, "");
     report_mib(r, "  optimizer state", p->optimizer_bytes, "");
     report_mib(r, "  buffers", p->buffer_bytes, "");
+    if (host_is_device) report_mib(r, "  lists and queues", p->context_bytes, "");
     report_mib(r, "  by the formula", p->formula_bytes, ", without buffers and padding");
     if (p->accumulator_bytes && c->gradient_tier == ZERO_FILE)
         report_mib(r, "  sums in memory", p->accumulator_bytes,

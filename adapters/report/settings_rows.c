@@ -97,6 +97,10 @@ void plan_table(report *r, const plan_view *v) {
     if (v->saves > 0) report_mib(r, "checkpoints", v->saves, " of the host");
     if (v->copies > 0)
         report_mib(r, "  copies in memory", v->copies, ", two, of which one is whole at any time");
+    if (v->process) {
+        report_mib(r, "the process itself", v->process, ", program, libraries, their code");
+        report_mib(r, "in all, of a rank", v->all, "");
+    }
     report_mib(r, "sent per step", v->plan->sent_bytes, "");
     report_mib(r, "  by the formula", v->plan->formula_sent_bytes, "");
     if (v->plan->gather_bytes)

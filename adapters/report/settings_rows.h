@@ -39,7 +39,9 @@ typedef struct plan_view {
     const zero_config *config; /* as resolved */
     int keeps_away;            /* GPT2_RECOMPUTE_AWAY */
     size_t activations, away, saves;
-    size_t copies, parts; /* of saves; bytes that are sent among parts of a model */
+    size_t copies;         /* of saves */
+    uint64_t process, all; /* 0: not known */
+    size_t parts;          /* bytes that are sent among parts of a model */
     const char *away_where;
     int host_is_device;
 } plan_view;

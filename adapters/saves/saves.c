@@ -254,11 +254,14 @@ static checkpoint_result save_into(saves *s, saves_place *p, const saves_state *
     return checkpoint_save(p->rest, at->step, v, GPT2_VALUES + 3);
 }
 
-void saves_copy(saves *s, const saves_state *at) {
+int saves_copies(const saves *s, int step) {
     const train_options *o = s->run.opt;
+    if (s->place[SAVES_IN_MEMORY].rest == NULL) return 0;
+    return step % o->copies == 0 || step % o->save_every == 0 || step == s->run.steps;
+}
+
+void saves_copy(saves *s, const saves_state *at) {
     saves_place *p = &s->place[SAVES_IN_MEMORY];
-    if (p->rest == NULL) return;
-    if (at->step % o->copies && at->step % o->save_every && at->step != s->run.steps) return;
     check(s, p, save_into(s, p, at), 1);
     launch_copied(s->run.l, at->step);
 }

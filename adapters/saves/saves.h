@@ -9,7 +9,7 @@
        saves_memory    before the ranks are forked
        saves_plan      what the places will take, before anything is built
        saves_open      behind zero_build; then saves_load, with -y
-       saves_copy, saves_due, saves_save    after each step
+       saves_copies, saves_copy, saves_due, saves_save    after each step
        saves_close     before zero_destroy
 
    ERRORS end the job with a line; but where -nf 1 wants so, a save that fails is a warning, unless
@@ -92,7 +92,8 @@ int saves_load(saves *s, saves_state *at);
 /* What goes on from a copy has yet to be saved. */
 int saves_from_copy(const saves *s);
 
-/* -pm: a copy, where one is due; before a checkpoint of the same step. */
+/* -pm: whether a copy is due; and the copy, before a checkpoint of the same step. */
+int saves_copies(const saves *s, int step);
 void saves_copy(saves *s, const saves_state *at);
 
 /* Whether a checkpoint is due: every so many steps, and at the last, which waits for what is being
