@@ -3,8 +3,8 @@
 Samples the rooms of the CPU version by SEED (1), room by room as long as it is, for BUDGET minutes (20), on JOBS
 processors (1). The programs that include or link the unit and run the mutant's line (gcov; QUICK=N: N of them) run, those
 first that will kill it soonest: that are quick, have killed before, in this room, or name the function. The first that
-fails, crashes or lasts too long kills it: that is 20 s and twice what it took, PATIENCE times, while a clean copy passes
-beside it, or five times as much of the processor, or 20 s in which no thread runs. What fails in a clean copy is left out.
+fails, crashes or lasts too long kills it: that is 20 s and twice what it took, PATIENCE times, or five times as much of
+the processor, or 20 s in which no thread runs, where no mutant takes less right after. What fails without is left out.
 Each has processes, /tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
 A mutant is `equal` if the compiler makes the same object of it at -O1, `broken` if it makes none. Programs are compiled
 for BATCH mutants at a time, of each of which the mutant's function has a copy; the environment's MUTANT says which counts.
@@ -231,6 +231,7 @@ class Lab:
             if held or code in (126, 127): continue  # 127: it is being linked again
             failed = re.search(r"^FAILED: .*", said, re.M)
             if code == -9: return f"stands still for {STILL} s", used
+            if code in (-14, 142): return "lasts until its alarm", used
             if code in (124, 137): return f"lasts more than {limit:.0f} s", used
             if code in (-24, 152): return f"takes more than {cpu} s", used
             return failed[0][:200] if failed else f"exit code {code}: " + " ".join(said[-100:].split()), used

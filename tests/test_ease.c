@@ -425,7 +425,11 @@ static void ease_refused(void) {
     test_check(zero_alias(z, "emb", offsetof(ease_host, fcw)) == ZERO_ERR_ARGUMENT
                    && strstr(zero_last_error(z), "is the field of tensor fcw"),
                "an alias that is a field: %s", zero_last_error(z));
-    test_check(zero_tensor_together(z, "fcw", 0) == ZERO_ERR_ARGUMENT, "no layers together");
+    test_check(zero_tensor_together(z, "fcw", 0) == ZERO_ERR_ARGUMENT
+                   && zero_tensor_together(z, "fcw", (1 << 20) + 1) == ZERO_ERR_ARGUMENT
+                   && !zero_tensor_together(z, "fcw", 1 << 20)
+                   && !zero_tensor_together(z, "fcw", 1),
+               "no layers together: %s", zero_last_error(z));
     test_check(zero_tensor_together(z, "x", 1) == ZERO_ERR_ARGUMENT, "nobody together");
     test_check(zero_tensor_every(z, "fcw", 0) == ZERO_ERR_ARGUMENT
                    && zero_tensor_every(z, "x", 1) == ZERO_ERR_ARGUMENT

@@ -1163,6 +1163,7 @@ static void unit_comm_errors(void) {
     test_check(zero_create(&z, &cfg, NULL) == ZERO_ERR_ARGUMENT, "no communicator");
     unit_bad_comm((zero_comm){ZERO_COMM_LOCAL, 0, NULL, 0}, ZERO_ERR_ARGUMENT, "handle is NULL");
     unit_bad_comm((zero_comm){(zero_comm_kind)9, 0, NULL, 0}, ZERO_ERR_ARGUMENT, "kind is 9");
+    unit_bad_comm((zero_comm){(zero_comm_kind)4, 0, NULL, 0}, ZERO_ERR_ARGUMENT, "kind is 4");
     for (int i = 0; i < 3; i++) { /* a group of its own each: who cannot join ends it for all */
         static const zero_comm bad[] = {{ZERO_COMM_LOCAL, 1, NULL, 0},
                                         {ZERO_COMM_LOCAL, -1, NULL, 0},
@@ -1564,6 +1565,35 @@ static int unit_same_plan(const zero_plan *a, const zero_plan *b) {
 }
 
 static size_t unit_share(size_t p, int n) { return (p + (size_t)n - 1) / (size_t)n; }
+
+/* What a run goes on from; a loss scale that has not begun begins. */
+static void unit_counters(void) {
+    const zero_config cfg = {.type = ZERO_F16, .scaler.initial = 4096};
+    const zero_counters good = {7, 3, 5, 2, 128, 1};
+    const zero_counters bad[] = {
+        {-1, 3, 5, 2, 128, 1}, {7, -1, 5, 2, 128, 1}, {7, 3, -1, 2, 128, 1}, {7, 3, 5, -2, 128, 1},
+        {7, 3, 5, 2, NAN, 1},  {7, 3, 5, 2, 0, 1},    {7, 3, 5, 2, 128, -1}};
+    zero_ctx *z = unit_built(&cfg);
+    zero_counters now, fresh = good;
+    fresh.iteration = 0;
+    test_check(!zero_state_begin(z), "%s", zero_last_error(z));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        unit_error(z, zero_state_set_counters(z, &bad[i]), ZERO_ERR_ARGUMENT,
+                   "zero_state_set_counters", "none may be below 0");
+    unit_error(z, zero_state_set_counters(z, NULL), ZERO_ERR_ARGUMENT, "zero_state_set_counters",
+               "none may be below 0");
+    test_check(!zero_state_set_counters(z, &good), "%s", zero_last_error(z));
+    zero_state_counters(z, &now);
+    test_check(!memcmp(&now, &good, sizeof now) && z->taken == 10, "counters, %d taken",
+               (int)z->taken);
+    test_check(!zero_state_set_counters(z, &fresh), "%s", zero_last_error(z));
+    zero_state_counters(z, &now);
+    test_check(now.steps == 7 && now.skipped == 3 && now.iteration == 0 && now.last_overflow == -1
+                   && now.scale == 4096 && now.hysteresis == 2,
+               "a scale that begins: %g, %d left", (double)now.scale, now.hysteresis);
+    test_check(!zero_state_end(z, 1), "%s", zero_last_error(z));
+    zero_destroy(z);
+}
 
 /* The stage table of the header. */
 static size_t unit_formula(int stage, size_t numel, int n) {
@@ -2116,6 +2146,7 @@ int main(void) {
     unit_flushes();
     unit_errors_of_access();
     test_check(test_ranks(2, 0, unit_too_many_open, NULL), "units open: %s", test_first);
+    unit_counters();
     unit_plans();
     unit_bucket_error();
     unit_alternating();
