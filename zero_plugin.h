@@ -220,10 +220,9 @@ void zero_local_abort(zero_local *local, int rank, const char *why);
    all of them, and if it is killed they end. CUDA: threads of this process, each on the device of
    its number. When a rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER
    with that: `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call; what has not
-   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Once a rank has returned 0 without
-   zero_destroy, peers that go on get ZERO_ERR_PEER, too: they could wait for it. Returns 0 if every
-   rank did, otherwise what the first one that failed returned, 128 + the signal that ended it, or
-   126 where not all could be started. */
+   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Returns 0 if every rank did, otherwise
+   what the first one that failed returned, 128 + the signal that ended it, or 126 where not all
+   could be started. */
 typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
 

@@ -28,26 +28,10 @@ static int zp_run_failed(zp_crew *c, int code, const char *text) {
     return __atomic_compare_exchange_n(&c->first, &none, code, 0, __ATOMIC_ACQ_REL,
                                        __ATOMIC_ACQUIRE);
 }
-/* The rank with its coordinates. */
-static const char *zp_run_name(const zp_crew *c, int rank, char text[ZP_RANK_TEXT]) {
-    const char *coords = c->local->coords[rank];
-    (void)snprintf(text, ZP_RANK_TEXT, "rank %d%s%s%s", rank, coords[0] ? " (" : "", coords,
-                   coords[0] ? ")" : "");
-    return text;
-}
-/* A rank that has returned 0 without zero_destroy has not failed, but peers may wait for it. */
 static void zp_run_returned(zp_crew *c, int rank, int code) {
-    char text[ZP_TEXT_BYTES], name[ZP_RANK_TEXT];
-    const char *call = c->local->call[rank];
-    (void)zp_run_name(c, rank, name);
-    if (code) {
-        (void)snprintf(text, sizeof text, "%s returned %d", name, code);
-        (void)zp_run_failed(c, code, text);
-    } else if (call && strcmp(call, "zero_destroy")) {
-        (void)snprintf(text, sizeof text, "%s ended without zero_destroy, its last call was %s",
-                       name, call);
-        zero_local_abort(c->local, -1, text);
-    }
+    char text[64];
+    (void)snprintf(text, sizeof text, "rank %d returned %d", rank, code);
+    if (code) (void)zp_run_failed(c, code, text);
 }
 /* What happens where no rank's context can tell it. */
 static void zp_run_say(const zp_crew *c, const char *text) {
@@ -151,11 +135,13 @@ static const char *zp_run_cause(const char *call, int number) {
 }
 
 static void zp_run_died(zp_crew *c, int rank, int number) {
-    char text[ZP_TEXT_BYTES], name[ZP_RANK_TEXT];
+    char text[ZP_TEXT_BYTES];
     const char *call = c->local->call[rank];
-    (void)snprintf(text, sizeof text, "%s was ended by signal %d (%s), its last call was %s%s",
-                   zp_run_name(c, rank, name), number, strsignal(number), call ? call : "none",
-                   zp_run_cause(call, number));
+    const char *coords = c->local->coords[rank];
+    (void)snprintf(text, sizeof text,
+                   "rank %d%s%s%s was ended by signal %d (%s), its last call was %s%s", rank,
+                   coords[0] ? " (" : "", coords, coords[0] ? ")" : "", number, strsignal(number),
+                   call ? call : "none", zp_run_cause(call, number));
     if (zp_run_failed(c, ZP_BY_SIGNAL + number, text)) zp_run_say(c, text);
 }
 
