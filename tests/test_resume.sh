@@ -215,6 +215,7 @@ test_second_signal() {
     slow="-e char:6x384x6 -t 256 -b 2 -d 5120000 -v -1 -g 0 -nt 1 -x 100 -n 100"
     for kind in "" "-pn 2 -z 3" "-pn 2 -pt 1"; do
         for pair in "TERM INT" "INT INT" "INT TERM"; do
+            rm -f "$work/out" # await would find the last run's
             env --default-signal=INT "$trainer" $slow $kind -o "$work/slow" >"$work/out" 2>"$work/err" &
             job=$!
             await '^| sent per step'
@@ -228,6 +229,7 @@ test_second_signal() {
         done
     done
     train saved -x 6 -n 6 >/dev/null
+    rm -f "$work/out"
     env --default-signal=INT "$trainer" $small -o "$work/saved" -v -1 -g 0 -d 192000000 -x 9 -n 6 -y 1 >"$work/out" 2>"$work/err" &
     job=$!
     await '^| sent per step'
