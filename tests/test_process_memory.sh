@@ -1,7 +1,8 @@
 #!/bin/sh
 # test_process_memory.sh BUILD - what a rank's process has after its steps is what the trainer's plan says, to 1 %
-# and 1 MiB: tensors, activations, lists, queues, program and libraries together, pages that ranks share once. Less
-# by the pieces of a file that access by name would use. Last line: N passed, N failed.
+# and 3 MiB (code that steps are the first to touch): tensors, activations, lists, queues, program and libraries
+# together, pages that ranks share once. Less by the pieces of a file that access by name would use.
+# Last line: N passed, N failed.
 set -u
 B=$1
 passed=0 failed=0
@@ -14,7 +15,7 @@ holds() {
     shift
     timeout -k 1 60 "$B/train_gpt2_zero" -x 24 -v -1 -g 0 -nt 1 "$@" >"$work/out" 2>&1
     if awk -v spare="$spare" '/^memory of the process/ { sub(/.*: /, ""); found = 1; held = $1; planned = $4 }
-            END { exit !(found && held <= 1.01 * planned + 1 && held >= 0.99 * planned - 1 - spare) }' "$work/out"
+            END { exit !(found && held <= 1.01 * planned + 3 && held >= 0.99 * planned - 3 - spare) }' "$work/out"
     then passed=$((passed + 1))
     else failed=$((failed + 1)); echo "FAILED: $*: $(tail -n 1 "$work/out")"; fi
     echo "$*: $(grep '^memory of the process' "$work/out")"
