@@ -409,12 +409,7 @@ static void close_trainer(trainer *t) {
     layout_close(&t->groups);
 }
 
-/* Bytes of a rank: what the context will allocate where the rank computes, and what the model will,
-   with its batch. */
-static uint64_t plan_bytes(const zero_plan *p) {
-    return (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes
-           + (DEVICE_IS_HOST ? p->context_bytes : 0);
-}
+/* Bytes of a rank: what the model will allocate, with its batch. */
 static uint64_t model_bytes(const trainer *t) {
     const job *j = t->j;
     const gpt2_run run = make_run(t);
@@ -435,8 +430,8 @@ static void check_memory(const trainer *t, int count, size_t host) {
         require(j, gpt2_activation_bytes(&j->model, &run) > 0,
                 "-b %d: too many windows of -t %d tokens for the model's activations", run.batch,
                 run.seq_len);
-        need += plan_bytes(p) + model_bytes(&t[i]);
-        shared += plan_bytes(p) - p->optimizer_bytes;
+        need += plan_bytes(p, DEVICE_IS_HOST) + model_bytes(&t[i]);
+        shared += plan_bytes(p, DEVICE_IS_HOST) - p->optimizer_bytes;
     }
     const int full = device_fits(&j->computes, need, sentence, sizeof sentence);
     require(j, !full, "rank %d: %s", j->l->rank, sentence);
@@ -727,7 +722,7 @@ static size_t parts_bytes(const trainer *t) {
 
 /* All of a rank, of the process that it is. */
 static uint64_t planned_bytes(const trainer *t) {
-    return plan_bytes(&t->plan) + model_bytes(t) + t->keep.bytes + t->j->process;
+    return plan_bytes(&t->plan, DEVICE_IS_HOST) + model_bytes(t) + t->keep.bytes + t->j->process;
 }
 
 static void print_plan(const trainer *t) {
@@ -782,7 +777,8 @@ static void print_first_step(const trainer *t, const char *before) {
     if (strcmp(before, now) != 0) say(j, "matrix products: %s\n", now);
     if (DEVICE_IS_HOST) return;
     const gpt2_run run = make_run(t);
-    const size_t planned = plan_bytes(&t->plan) + gpt2_activation_bytes(&j->model, &run);
+    const size_t planned =
+        plan_bytes(&t->plan, DEVICE_IS_HOST) + gpt2_activation_bytes(&j->model, &run);
     const double mib = 1024.0 * 1024;
     say(j, "device memory: %.1f MiB taken, %.1f MiB planned\n",
         (double)device_taken(&j->computes) / mib, (double)planned * j->computes.sharers / mib);
@@ -923,7 +919,7 @@ static int run_training(job *j) {
     progress_phase(j->out, "measuring a matrix product", 0);
     measure_matmul(&t);
     look_at_process(j);
-    progress_phase(j->out, "building", plan_bytes(&t.plan));
+    progress_phase(j->out, "building", plan_bytes(&t.plan, DEVICE_IS_HOST));
     check_groups(&t, layout_build(&t.groups, t.z, &t.plan));
     see_groups(&t);
     if (!open_saves(&t)) start_weights(&t);

@@ -406,36 +406,33 @@ static void order_fewer(test_rank *r) {
     zero_destroy(z);
 }
 
+/* Ranks announce two orders: each is told both. */
+static void order_mismatch(test_rank *r, const order_run *o, const char *one, const char *other) {
+    const zero_comm comm = test_comm(r);
+    zero_ctx *z = NULL;
+    (void)order_says(r, z, order_open(&z, o, &comm, NULL), ZERO_ERR_MISMATCH, "");
+    const char *why = zero_last_error(z);
+    if (!strstr(why, one) || !strstr(why, other)) test_rank_fail(r, "%s", why);
+    zero_destroy(z);
+}
+
 /* Rank 1's turn 2 is another one. */
 static void order_differs(test_rank *r) {
-    const zero_comm comm = test_comm(r);
     order_run o = {0};
-    zero_ctx *z = NULL;
     o.stage = 3;
     o.together = 1;
     o.announced = *(const int *)r->arg;
     order_1f1b(&o);
     if (r->rank == 1) o.turn[2].turn.unit = 5;
-    (void)order_says(r, z, order_open(&z, &o, &comm, NULL), ZERO_ERR_MISMATCH, "");
-    const char *why = zero_last_error(z);
-    if (!strstr(why, "turn 2 of a training pass: forward of unit 2")
-        || !strstr(why, "forward of unit 5"))
-        test_rank_fail(r, "%s", why);
-    zero_destroy(z);
+    order_mismatch(r, &o, "turn 2 of a training pass: forward of unit 2", "forward of unit 5");
 }
 
 /* Rank 1 announces one micro-step, the others all. */
 static void order_counts_differ(test_rank *r) {
-    const zero_comm comm = test_comm(r);
     order_run o = {.stage = 3, .together = r->rank != 1, .announced = 1};
-    zero_ctx *z = NULL;
     order_1f1b(&o);
-    (void)order_says(r, z, order_open(&z, &o, &comm, NULL), ZERO_ERR_MISMATCH, "");
-    const char *why = zero_last_error(z);
-    if (!strstr(why, "turns of a training pass of all micro-steps, 0 of an evaluation")
-        || !strstr(why, "turns of a training pass, 0 of an evaluation"))
-        test_rank_fail(r, "%s", why);
-    zero_destroy(z);
+    order_mismatch(r, &o, "turns of a training pass of all micro-steps, 0 of an evaluation",
+                   "turns of a training pass, 0 of an evaluation");
 }
 
 /* ---- divisors ---- */

@@ -12,6 +12,7 @@
 #include "../checkpoint/model_files.h"
 #include "../gpt2/experts.h"
 #include "../parallel/layout.h"
+#include "../report/plan_rows.h"
 #include "../report/sentence.h"
 #include "../saves/expert_saves.h"
 #include "plan_world.h"
@@ -293,9 +294,7 @@ static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char 
     a->resolved.world = NULL; /* they are gone with the place */
     a->resolved.world_unit = NULL;
     a->state_bytes = here.optimizer_bytes;
-    a->device_bytes = (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes
-                      + p->buffer_bytes + a->activations
-                      + (c->on_gpus ? 0 : p->context_bytes + a->saves);
+    a->device_bytes = plan_bytes(p, !c->on_gpus) + a->activations + (c->on_gpus ? 0 : a->saves);
     a->host_bytes = (uint64_t)p->host_bytes + (c->on_gpus ? a->away + a->saves : 0);
     a->file_bytes = (uint64_t)p->file_bytes + (c->on_gpus ? 0 : a->away);
     return 0;

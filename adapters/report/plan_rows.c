@@ -68,10 +68,8 @@ static void plan_packed_rows(report *r, const zero_plan *p, const zero_config *c
 }
 
 void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_device) {
-    const uint64_t all = (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes
-                         + p->buffer_bytes + (host_is_device ? p->context_bytes : 0);
     plan_tier_rows(r, p, c, host_is_device);
-    report_mib(r, "memory of a rank", all, "");
+    report_mib(r, "memory of a rank", plan_bytes(p, host_is_device), "");
     report_mib(r, "  parameters", p->param_bytes, "");
     report_mib(r, "  gradients", p->grad_bytes, "");
     report_mib(r, "  optimizer state", p->optimizer_bytes, "");

@@ -14,6 +14,13 @@
 extern "C" {
 #endif
 
+/* Bytes that a context takes of the memory it computes in; where that is the host's, its lists and
+   queues are in it. */
+static inline uint64_t plan_bytes(const zero_plan *p, int host_is_device) {
+    return (uint64_t)p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes
+           + (host_is_device ? p->context_bytes : 0);
+}
+
 /* c: as resolved (zero_query_config). host_is_device: the CPU version, in which tier HOST is
    DEVICE. */
 void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_device);
