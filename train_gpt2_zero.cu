@@ -65,11 +65,12 @@ typedef struct job {
     const train_options *opt;
     launch *l;
     report *out;
-    main_log *log; /* rank 0, with -o */
-    observer *see; /* NULL: nothing of -tr, -tb ... is asked for */
-    int steps;     /* of the run; in a comparison, of each stage */
-    int threads;   /* of this rank */
-    layout ranks;  /* what they are; without groups */
+    main_log *log;   /* rank 0, with -o */
+    observer *see;   /* NULL: nothing of -tr, -tb ... is asked for */
+    int steps;       /* of the run; in a comparison, of each stage */
+    int threads;     /* of this rank */
+    int files_grads; /* -zog auto: in memory there is no room for them */
+    layout ranks;    /* what they are; without groups */
     gpt2_config model;
     batch_shape batch;
     corpus *data;                     /* files, and what a step takes of them */
@@ -309,6 +310,7 @@ static ds_config make_settings(const job *j, int stage) {
         && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation = ZERO_ACCUMULATE_SHARDED;
     train_tiers(j->opt, j->ranks.pp, c);
+    if (j->files_grads) c->gradient_tier = ZERO_FILE;
     c->threads = j->threads;
     c->stream = j->computes.stream;
     observe_hook(j->see, c);
@@ -418,27 +420,38 @@ static uint64_t model_bytes(const trainer *t) {
            + (uint64_t)run.batch * (uint64_t)run.seq_len * 2 * sizeof(int);
 }
 
-/* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? `host`:
-   bytes of a rank that are the host's everywhere. */
-static void check_memory(const trainer *t, int count, size_t host) {
-    char sentence[LAUNCH_SENTENCE];
-    job *j = t->j;
-    uint64_t need = 0, shared = 0;
+/* What some trainers of a rank will take: bytes of what it computes on, those of the host, and the
+   part of these that ranks may share. */
+typedef struct need_bytes {
+    uint64_t device, host, shared;
+} need_bytes;
+
+static need_bytes needs_of(const trainer *t, int count) {
+    const job *j = t->j;
+    need_bytes all = {0, 0, 0};
     for (int i = 0; i < count; i++) {
         const zero_plan *p = &t[i].plan;
         const gpt2_run run = make_run(&t[i]);
         require(j, gpt2_activation_bytes(&j->model, &run) > 0,
                 "-b %d: too many windows of -t %d tokens for the model's activations", run.batch,
                 run.seq_len);
-        need += plan_bytes(p, DEVICE_IS_HOST) + model_bytes(&t[i]);
-        shared += plan_bytes(p, DEVICE_IS_HOST) - p->optimizer_bytes;
+        const uint64_t bytes = plan_bytes(p, DEVICE_IS_HOST) + model_bytes(&t[i]);
+        all.device += bytes;
+        all.host += t[i].keep.bytes - t[i].keep.taken;
+        all.host += DEVICE_IS_HOST ? bytes : p->host_bytes + p->context_bytes;
+        if (DEVICE_IS_HOST) all.shared += plan_bytes(p, 1) - p->optimizer_bytes;
     }
-    const int full = device_fits(&j->computes, need, sentence, sizeof sentence);
+    return all;
+}
+
+/* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? */
+static void check_memory(const trainer *t, int count) {
+    char sentence[LAUNCH_SENTENCE];
+    job *j = t->j;
+    const need_bytes need = needs_of(t, count);
+    const int full = device_fits(&j->computes, need.device, sentence, sizeof sentence);
     require(j, !full, "rank %d: %s", j->l->rank, sentence);
-    zero_config c;
-    zero_query_config(t->z, &c);
-    train_tiers_advice(j->opt, &c, t->plan.grad_bytes, sentence, sizeof sentence);
-    if (DEVICE_IS_HOST) launch_check_memory(j->l, need + host, shared, sentence);
+    launch_check_memory(j->l, need.host, need.shared);
 }
 
 /* Before anything is built, and behind the first products, for which the library compiles code:
@@ -639,6 +652,24 @@ static void plan_saves(trainer *t) {
 static saves_state state_of(trainer *t) {
     const saves_state at = {t->step, t->data_step, t->updates, &t->losses, &t->norms};
     return at;
+}
+
+/* A trainer and its saves, planned. -zog auto: where that does not fit into memory, once more with
+   gradients in the file. */
+static void open_fitting(trainer *t, job *j) {
+    for (j->files_grads = 0;; j->files_grads = 1) {
+        zero_config c;
+        open_trainer(t, j, j->opt->stage.at[0], &j->l->comm[0]);
+        plan_saves(t);
+        zero_query_config(t->z, &c);
+        const need_bytes need = needs_of(t, 1);
+        if (!train_may_file(j->opt, &c) || launch_memory_fits(j->l, need.host, need.shared)) return;
+        say(j,
+            "gradients go to the file: with them in memory a rank needs %.1f MiB, and so much is "
+            "not there\n",
+            (double)need.host / (1024.0 * 1024));
+        close_trainer(t);
+    }
 }
 
 /* After the context is built. Returns whether the weights are there. */
@@ -913,9 +944,8 @@ static int run_training(job *j) {
     j->see = observe_open(j->opt, &j->ds, j->l, j->out, &j->model, j->batch.tokens, DEVICE_IS_HOST,
                           text, sizeof text);
     require(j, !text[0], "%s", text);
-    open_trainer(&t, j, j->opt->stage.at[0], &j->l->comm[0]);
-    plan_saves(&t);
-    check_memory(&t, 1, t.keep.bytes - t.keep.taken);
+    open_fitting(&t, j);
+    check_memory(&t, 1);
     progress_phase(j->out, "measuring a matrix product", 0);
     measure_matmul(&t);
     look_at_process(j);
@@ -991,7 +1021,7 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
         snprintf(e->name, sizeof e->name, "%d", e->stage);
         if (o->layouts[0]) snprintf(e->name, sizeof e->name, "%s", e->layout);
     }
-    check_memory(t, c->n, 0);
+    check_memory(t, c->n);
     for (int i = 0; i < c->n; i++) {
         check_groups(&t[i], layout_build(&t[i].groups, t[i].z, &t[i].plan));
         start_weights(&t[i]);

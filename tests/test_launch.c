@@ -155,7 +155,7 @@ static void test_shared_folder(void) {
 /* ---- what is said -------------------------------------------------------------------------- */
 
 static int ask(launch *l, void *user) {
-    launch_check_memory(l, *(const uint64_t *)user, 0, "");
+    launch_check_memory(l, *(const uint64_t *)user, 0);
     return 0;
 }
 
@@ -423,7 +423,11 @@ static int rank_act(launch *l, void *user) {
     memset(copied, l->rank == 0 ? 'x' : 'y', sizeof copied);
     launch_broadcast(l, copied, sizeof copied);
     if (copied[0] != 'x' || copied[sizeof copied - 1] != 'x') launch_fail(l, "not rank 0's bytes");
-    rank_sum(l);
+    for (int round = 0; round < 2; round++) {
+        rank_sum(l);
+        if (launch_all(l, l->rank + 1 < l->nranks) || !launch_all(l, 1))
+            launch_fail(l, "not what the ranks say together");
+    }
     launch_agree(l, strcmp(plan->action, "agree") != 0 || !mine, "one rank does not agree");
     if (strcmp(plan->action, "fail") == 0 && mine) launch_fail(l, "rank %d fails", l->rank);
     if (strcmp(plan->action, "failall") == 0) launch_fail(l, "rank %d fails", l->rank);

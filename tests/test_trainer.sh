@@ -21,6 +21,7 @@ trap 'rm -rf "$scratch"' EXIT
 case $trainer in /*) ;; *) trainer=$PWD/$trainer ;; esac
 passed=0
 failed=0
+skipped=0
 
 # Small and quick: 2 layers of 32, no validation, no sample.
 small="-e char:2x32x2 -t 16 -v -1 -g 0"
@@ -30,6 +31,11 @@ pass() { passed=$((passed + 1)); }
 fail() {
     failed=$((failed + 1))
     echo "FAILED: $*"
+}
+
+skip() {
+    skipped=$((skipped + 1))
+    echo "skipped: $*"
 }
 
 # same NAME EXPECTED FOUND
@@ -138,8 +144,6 @@ test_wrong_sizes() {
         refused 'batch and rows' 1 'batch does not divide.*-b 7' $small -d 1600 -b 7 -pn $ranks
         refused 'memory' 1 'are available' -e d84 -i "$scratch/short" -j "$scratch/short" -t 16 \
             -b 1 -pn $ranks
-        refused 'gradients in memory' 1 'are available.*; -zog file keeps the gradients' -e char:200x8192x8 \
-            -t 16 -b 1 -pn $ranks -z 3 -zos file -zop file -zfd "$scratch"
         refused 'activations' 1 'are available' -e char:64x1024x8 -b 10000 -pn $ranks
         refused 'too many windows' 1 '-b 900000' -b 900000 -t 64 -pn $ranks
         refused 'bucket' 1 '-zb: .* 10' $small -zb 10 -z 2 -b 1 -pn $ranks
@@ -368,6 +372,33 @@ test_tiers() {
     same 'tiers of stages' 1 "$(grep -c "^tiers    kept on the device, since they are whole: parameters at stage \
 0, 1, 2 and gradients at stage 0, 1; host is device" "$scratch/out")"
     same 'files of stages' 4 "$(grep -c '^file     stage [0-3]: [0-9.]* MiB of a rank' "$scratch/out")"
+}
+
+# -zog auto: gradients go to the file where memory does not suffice, which a /proc/meminfo of this test's says here.
+test_little_memory() {
+    unshare -m true 2>/dev/null || { skip 'little memory: needs root and mount namespaces'; return; }
+    little() { # KIB ARGUMENT...: `train` where so much is available
+        echo "MemAvailable: $1 kB" >"$scratch/meminfo"
+        shift
+        # shellcheck disable=SC2016 # it is the inner shell's
+        unshare -m sh -c 'mount --bind "$0" /proc/meminfo && exec "$@"' "$scratch/meminfo" timeout -k 1 60 "$trainer" "$@" \
+            >"$scratch/out" 2>&1
+        sed -n 's/^weights //p; s/.* MiB are available: .*/refused/p' "$scratch/out"
+    }
+    needed() { # KiB of all ranks, by the last run's refusal
+        sed -n 's/.* MiB each need \([0-9.]*\) MiB, but .*/\1/p' "$scratch/out" | awk '{ print int(1024 * $1) + 103 }' # as rounded
+    }
+    run="-e char:4x512x4 -t 16 -b 1 -v -1 -g 0 -x 2 -nt 1 -zfd $scratch -zos file"
+    for how in '-z 2 -pn 2' '-z 3 -zop file -pn 2 -pt 1' '-z 3 -zop file -pn 2 -tp 2'; do
+        reference=$(train $run $how)
+        same "$how, enough" 0 "$(grep -c 'gradients go to the file' "$scratch/out")"
+        same "$how, nothing" refused "$(little 64 $run $how)"
+        least=$(needed)
+        same "$how, not in memory" refused "$(little "$least" $run $how -zog device)"
+        same "$how, in the file" "$reference" "$(little "$least" $run $how)"
+        same "$how, which is told" 1 "$(grep -c 'gradients go to the file' "$scratch/out")"
+        same "$how, the plan" 1 "$(tiers | grep -c 'gradients file, optimizer file')"
+    done
 }
 
 # A delayed update: a save takes what is pending in, so that a run that goes on from there, at any tier and stage, ends
@@ -941,6 +972,7 @@ test_packed
 test_types
 test_deepspeed
 test_tiers
+test_little_memory
 test_delayed
 test_tiles
 test_away
@@ -958,5 +990,6 @@ test_log
 test_removed_folder
 test_cut_data
 test_mpi
-echo "$passed passed, $failed failed"
+[ $skipped -gt 0 ] && more=", $skipped skipped" || more=
+echo "$passed passed, $failed failed$more"
 [ "$failed" -eq 0 ]

@@ -179,8 +179,8 @@ void launch_fail_result(launch *l, zero_result result, const char *sentence) {
 
 /* ---- agreements ---------------------------------------------------------------------------- */
 
-/* The lowest rank with ok == 0; nranks if there is none. */
-static int launch_lowest_failed(launch *l, int ok) {
+/* The lowest rank with ok == 0; nranks if there is none. ends: all ranks end if there is one. */
+static int launch_lowest_failed(launch *l, int ok, int ends) {
 #ifdef ZERO_WITH_MPI
     if (l->kind == LAUNCH_MPI) {
         int lowest = ok ? l->nranks : l->rank;
@@ -190,7 +190,7 @@ static int launch_lowest_failed(launch *l, int ok) {
 #endif
     if (l->kind == LAUNCH_ALONE) return ok ? 1 : 0;
     if (l->kind == LAUNCH_JOIN) {
-        int lowest = meeting_agree((meeting *)l->meeting, ok);
+        int lowest = meeting_agree((meeting *)l->meeting, ok, ends);
         if (lowest >= 0) return lowest;
         launch_await_claim(l->board, LAUNCH_WITNESS_MS);
         launch_leave(LAUNCH_EXIT_FAILURE);
@@ -209,7 +209,7 @@ static int launch_lowest_failed(launch *l, int ok) {
 }
 
 static void launch_meet(launch *l, int ok, const char *sentence, int exit_code) {
-    int lowest = launch_lowest_failed(l, ok);
+    int lowest = launch_lowest_failed(l, ok, 1);
     if (lowest == l->nranks) return;
     int speaks = lowest == l->rank && launch_claim(l->board);
     if (speaks) launch_print(l->program, sentence);
@@ -239,6 +239,8 @@ void launch_require(launch *l, int ok, const char *format, ...) {
     va_end(values);
     launch_agree(l, ok, sentence);
 }
+
+int launch_all(launch *l, int ok) { return launch_lowest_failed(l, ok, 0) == l->nranks; }
 
 static void launch_check_ranks(launch *l, const launch_request *request) {
     char sentence[LAUNCH_SENTENCE];

@@ -164,6 +164,8 @@ void launch_fail_result(launch *l, zero_result result, const char *sentence) LAU
    COLLECTIVE. */
 void launch_agree(launch *l, int ok, const char *sentence);
 void launch_require(launch *l, int ok, const char *format, ...) LAUNCH_PRINTF(3, 4);
+/* Whether `ok` is not 0 on all ranks. COLLECTIVE. */
+int launch_all(launch *l, int ok);
 
 /* Ends all ranks if they were started with different settings (under mpirun they can be). text:
    one setting a line, "NAME VALUE", the same names in the same order on all ranks. COLLECTIVE. */

@@ -86,6 +86,7 @@ struct meeting {
     int granted; /* this rank may speak */
     int lost;    /* rank 0 is gone */
     int leaving; /* this rank has said goodbye */
+    int ends;    /* the agreement under way is the job's end where a rank is not ok */
     int own_ok;  /* rank 0's own part of the agreement under way; -1: has not come */
     /* What has come and nobody has taken: at most one of each. The next result comes after this
        rank's next word, the next copy after an agreement on it. */
@@ -742,7 +743,7 @@ static void meeting_tell_all(meeting *m, int except, meeting_kind kind, int valu
 static void meeting_deliver_result(meeting *m, int lowest) {
     m->result = lowest;
     m->has_result = 1;
-    m->over = m->over || lowest < m->nranks; /* that one says why; the others leave, rightly */
+    m->over = m->over || (m->ends && lowest < m->nranks);
     pthread_cond_broadcast(&m->changed);
 }
 
@@ -875,8 +876,9 @@ static int meeting_await(meeting *m, int *has) {
     return came;
 }
 
-int meeting_agree(meeting *m, int ok) {
+int meeting_agree(meeting *m, int ok, int ends) {
     pthread_mutex_lock(&m->lock);
+    m->ends = ends;
     if (m->rank == 0) {
         m->own_ok = ok != 0;
         meeting_count(m);
@@ -889,7 +891,7 @@ int meeting_agree(meeting *m, int ok) {
 
 /* The agreement before it makes sure that everybody has taken the copy before. */
 int meeting_broadcast(meeting *m, void *data, size_t bytes) {
-    if (bytes > MEETING_BYTES || meeting_agree(m, 1) != m->nranks) return 0;
+    if (bytes > MEETING_BYTES || meeting_agree(m, 1, 1) != m->nranks) return 0;
     int ok = 1;
     pthread_mutex_lock(&m->lock);
     if (m->rank == 0)

@@ -66,8 +66,9 @@ meeting_result meeting_join(meeting **m, const meeting_call *call, meeting_seat 
 typedef void (*meeting_ended)(void *user, const char *sentence);
 int meeting_watch(meeting *m, meeting_ended ended, void *user);
 
-/* The lowest rank whose ok is 0; nranks: none. -1: the job has ended. COLLECTIVE. */
-int meeting_agree(meeting *m, int ok);
+/* The lowest rank whose ok is 0; nranks: none. -1: the job has ended. ends: so it has where there
+   is such a rank, which says why; the others leave, rightly. COLLECTIVE. */
+int meeting_agree(meeting *m, int ok, int ends);
 
 /* Copies bytes from rank 0 to all, at most MEETING_BYTES. 0: the job has ended. COLLECTIVE. */
 int meeting_broadcast(meeting *m, void *data, size_t bytes);

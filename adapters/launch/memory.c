@@ -199,27 +199,35 @@ static int memory_has_files(void) {
 }
 
 static int memory_suffices(const launch *l, uint64_t need, const launch_memory *memory,
-                           char *sentence, size_t bytes) {
+                           char sentence[LAUNCH_SENTENCE]) {
     const double mib = 1024.0 * 1024.0;
     uint64_t ranks = (uint64_t)l->local_ranks;
     if (need <= memory->bytes / ranks) return 1;
-    snprintf(sentence, bytes,
+    snprintf(sentence, LAUNCH_SENTENCE,
              "%d rank%s of %.1f MiB each need %.1f MiB, but %.1f MiB are available: %s",
              l->local_ranks, l->local_ranks > 1 ? "s" : "", (double)need / mib,
              (double)need / mib * (double)ranks, (double)memory->bytes / mib, memory->limit);
     return 0;
 }
 
-void launch_check_memory(launch *l, uint64_t need, uint64_t shared, const char *advice) {
-    char sentence[LAUNCH_SENTENCE] = "";
+/* Of this rank's machine. */
+static int memory_fits_here(const launch *l, uint64_t need, uint64_t shared,
+                            char sentence[LAUNCH_SENTENCE]) {
     launch_memory memory;
     launch_memory_available("", &memory);
-    int ok = memory_suffices(l, need, &memory, sentence, sizeof sentence);
-    if (ok && l->kind == LAUNCH_MPI && !memory_has_files()) {
-        launch_memory_shared("/dev/shm", &memory);
-        ok = memory_suffices(l, shared, &memory, sentence, sizeof sentence);
-    }
-    const size_t used = strlen(sentence);
-    (void)snprintf(sentence + used, sizeof sentence - used, "%s", advice);
-    launch_agree(l, ok, sentence);
+    if (!memory_suffices(l, need, &memory, sentence)) return 0;
+    if (l->kind != LAUNCH_MPI || memory_has_files()) return 1;
+    launch_memory_shared("/dev/shm", &memory);
+    return memory_suffices(l, shared, &memory, sentence);
+}
+
+int launch_memory_fits(launch *l, uint64_t need, uint64_t shared) {
+    char sentence[LAUNCH_SENTENCE];
+    return launch_all(l, memory_fits_here(l, need, shared, sentence));
+}
+
+void launch_check_memory(launch *l, uint64_t need, uint64_t shared) {
+    char sentence[LAUNCH_SENTENCE] = "";
+    const int fits = memory_fits_here(l, need, shared, sentence);
+    launch_agree(l, fits, sentence);
 }

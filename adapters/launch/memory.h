@@ -34,11 +34,12 @@ uint64_t launch_memory_held(void);
 /* Memory that shared windows of MPI can still get: the free space of `folder` ("/dev/shm"). */
 void launch_memory_shared(const char *folder, launch_memory *memory);
 
-/* Ends all ranks, with both numbers in the line, if the ranks of some machine together need more
-   than it has. need: bytes per rank, of which `shared` may lie in memory shared between ranks.
-   advice: ends the line: "", or what would need less. Before anything of it is allocated.
+/* Whether the ranks of no machine together need more than it has. need: bytes per rank, of which
+   `shared` may lie in memory shared between ranks. Before anything of it is allocated.
    COLLECTIVE. */
-void launch_check_memory(launch *l, uint64_t need, uint64_t shared, const char *advice);
+int launch_memory_fits(launch *l, uint64_t need, uint64_t shared);
+/* Ends all ranks, with both numbers in the line, if they do. COLLECTIVE. */
+void launch_check_memory(launch *l, uint64_t need, uint64_t shared);
 
 #ifdef __cplusplus
 }

@@ -338,8 +338,8 @@ static const option train_table[] = {
                 "memory (the CPU version: the same), or in a file, of which pieces pass through"),
     ROW(WORD, "-zog", "--gradient-tier", gradient_tier, "auto", .words = "device host file auto",
         .help = "stages 2 and 3: where a rank's shard of the reduced gradients waits for the "
-                "update; auto: with -zos host and file the host's memory, never a file, else "
-                "the device"),
+                "update; auto: with -zos host and file the host's memory, with -zos file a file "
+                "where memory does not suffice (not in a comparison), else the device"),
     ROW(WORD, "-zop", "--parameter-tier", parameter_tier, "device", .words = "device host file",
         TO(INT, zero.parameter_tier),
         KEY("zero_optimization.offload_param.device: -zop", DS_GIVEN_PARAMETER_TIER, IF_GIVEN),

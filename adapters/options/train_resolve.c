@@ -370,14 +370,9 @@ void train_tiers(const train_options *o, int pp, zero_config *c) {
         c->optimizer_tier = c->gradient_tier = c->parameter_tier = ZERO_DEVICE;
 }
 
-void train_tiers_advice(const train_options *o, const zero_config *c, size_t grad_bytes,
-                        char *sentence, size_t bytes) {
-    sentence[0] = 0;
-    if (o->gradient_tier == TRAIN_TIER_AUTO && c->optimizer_tier == ZERO_FILE
-        && train_shards_grads(c))
-        (void)snprintf(sentence, bytes,
-                       "; -zog file keeps the gradients, %.1f MiB of a rank, in the file",
-                       (double)grad_bytes / (1024 * 1024));
+int train_may_file(const train_options *o, const zero_config *c) {
+    return o->gradient_tier == TRAIN_TIER_AUTO && c->optimizer_tier == ZERO_FILE
+           && c->gradient_tier != ZERO_FILE && train_shards_grads(c);
 }
 
 /* The stages of a comparison at which gradients, or parameters, have no shard: "0, 1". */

@@ -87,11 +87,9 @@ launch_request train_request(const train_options *o, const char *program,
    stage alone. */
 void train_tiers(const train_options *o, int pp, zero_config *c);
 
-/* Where memory does not suffice: what -zog auto leaves in it, to end the line; or "". c: as
-   resolved. Whether memory suffices is known once there is a plan, and a context, whose tiers are
-   settled by then: so auto is by the tiers alone. */
-void train_tiers_advice(const train_options *o, const zero_config *c, size_t grad_bytes,
-                        char *sentence, size_t bytes);
+/* -zog auto where memory does not suffice: whether gradients can go to the file instead, with the
+   same bits. c: as resolved by train_tiers. Memory is known once there is a plan. */
+int train_may_file(const train_options *o, const zero_config *c);
 
 /* What a comparison, which prints no plan, has to say of tiers: the stages that have DEVICE instead
    of what was typed, and that HOST is DEVICE in the CPU version (host_is_device). 1 and a sentence;
