@@ -221,7 +221,7 @@ whole() {
     cat <<TABLE
 checkpoint-faults-all 600 alone sh $here/test_checkpoint_faults.sh $B
 checkpoint-all 1800 beside $B/test_checkpoint all
-emulated-cuda-mutants 3600 beside $B/emulated/test_cuda mutants 4
+emulated-cuda-mutants 3600 beside $B/emulated/test_cuda mutants 8
 emulated-cuda-all 3600 beside $B/emulated/test_cuda all 0 $SEED
 checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
 soak-hour 9000 alone python3 $here/soak.py $B 1 $SEED

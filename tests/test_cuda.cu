@@ -2099,12 +2099,16 @@ static void cuda_disk_fails(const char *name, int n) {
             const int met = cuda_disk.calls[call] >= k;
             (void)test_check(failed == met && !wrong, "%s, %s %ld fails: %s", name, says[call], k,
                              wrong ? wrong : "no error");
-            const char *first = strstr(run.why[0], says[call]);
+            const char *first = NULL;
+            for (int r = 0; r < run.k->nranks && !first; r++)
+                first = strstr(run.why[r], says[call]);
             for (int r = 0; r < run.k->nranks && met; r++) {
                 const char *his = strstr(run.why[r], says[call]);
-                (void)test_check(first && his && !strcmp(first, his),
-                                 "%s, %s %ld fails: rank %d says `%s`, rank 0 `%s`", name,
-                                 says[call], k, r, run.why[r], run.why[0]);
+                /* ranks of another copy of the state meet nobody after their last access */
+                const int apart = (run.k->more & CUDA_SHARDS) && !run.why[r][0];
+                (void)test_check(apart || (first && his && !strcmp(first, his)),
+                                 "%s, %s %ld fails: rank %d says `%s`, others `%s`", name,
+                                 says[call], k, r, run.why[r], first ? first : "");
             }
             runs[call] += met;
         }
@@ -2208,6 +2212,10 @@ static const struct {
      "what an evaluation left under way is thrown away behind the step: a race without a trace"},
     {"zp_host_leave", "zp_stream_close(&z->host.up)",
      "what goes up goes down behind its update, and that was waited for"},
+    {"zp_host_leave", "zp_stream_sync(&z->stream[side])",
+     "without an error only what was gathered ahead is under way, and nobody reads that any more"},
+    {"zp_turn_unit", "->gathered)",
+     "what is under way is forgotten behind it and gathered again: a race without a trace"},
     {NULL, NULL, NULL}};
 
 static char cuda_lines[CUDA_LINES][104];

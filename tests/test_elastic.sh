@@ -106,7 +106,8 @@ lives() {
 # calmly NAME RUN RANKS: the last job has the weights of the calm run
 calmly() {
     lived=$(lives "$3")
-    same "$1, $2 as $lived: weights" "$(calm "$1" "$2" $lived)" "$(sed -n 's/^weights //p' "$work/out")"
+    # once more by those that are left, where a rank dies behind that line
+    same "$1, $2 as $lived: weights" "$(calm "$1" "$2" $lived)" "$(sed -n 's/^weights //p' "$work/out" | sort -u)"
 }
 
 # closely NAME: where the last job went on it had lost no more than the step that was open
