@@ -179,7 +179,7 @@ static void mpi_spec(host_spec *s, int node_size, int large, zero_accumulation a
     s->silent_unit = -1;
     s->adamw = adamw;
     s->cfg.accumulation = accumulation;
-    s->cfg.threads = 1;
+    s->cfg.threads = 1 + large; /* sums between nodes are by both */
     s->cfg.timeout_s = 60;
     mpi_tensor(s, "wte", large ? (size_t)mpi_ranks * 66000 + 5 : 2003, 1, 0, 2, 0);
     mpi_tensor(s, "w", 1501, 3, 1, 1, 0);

@@ -186,6 +186,7 @@ static size_t zp_crossings(int nnodes) {
    is sent and the one received. */
 typedef struct zp_crossing {
     size_t at, n;
+    int threads; /* that sum it */
     float *wire; /* [nnodes - 1][2][ZP_CROSS_NUMEL] */
     MPI_Request request[2 * ZP_LOCAL_MAX];
 } zp_crossing;
@@ -195,7 +196,7 @@ static void zp_sum_node(const zp_op *op, int rank, const zp_crossing *x, float *
     const int n = zp_seats_of(op->group)->n;
     zp_sum s = {{NULL}, op->type, ZERO_F32, n, n, out, NULL, 1, 0};
     for (int p = 0; p < n; p++) s.source[p] = zp_op_peer(op, p, (size_t)rank * op->shard + x->at);
-    zp_sum_slices(&s, x->n, 1);
+    zp_sum_slices(&s, x->n, x->threads);
 }
 
 /* A reduction trades the sums of every counterpart's slice for those of this rank's; an all-gather
@@ -240,7 +241,7 @@ static void zp_cross_add(const zp_op *op, const zp_crossing *x) {
         nodes.source[k] = k == m->node ? x->wire : received;
         if (k != m->node) received += 2 * ZP_CROSS_NUMEL;
     }
-    zp_sum_slices(&nodes, x->n, 1);
+    zp_sum_slices(&nodes, x->n, x->threads);
 }
 
 /* Piece by piece, many on their way at a time, each so small that MPI sends it unasked (Open MPI:
@@ -248,7 +249,7 @@ static void zp_cross_add(const zp_op *op, const zp_crossing *x) {
    of a link take turns. Few are on their way: a collective waits for its slowest peer, and what the
    network's queues hold of one peer's pieces is in the way of the others' (4 hosts, 200 Mbit/s: 32
    took 1.41 of the least possible, 6 take 1.03; of 2 hosts 6 take no more than 32). */
-static zero_result zp_cross(const zp_op *op) {
+static zero_result zp_cross(const zp_op *op, int threads) {
     zp_crossing x[ZP_CROSSINGS];
     const zp_mpi *m = zp_mpi_of(op->group);
     const size_t pieces = (op->shard + ZP_CROSS_NUMEL - 1) / ZP_CROSS_NUMEL;
@@ -263,6 +264,7 @@ static zero_result zp_cross(const zp_op *op) {
         if (i >= pieces) continue;
         now->at = i * ZP_CROSS_NUMEL;
         now->n = zp_min(ZP_CROSS_NUMEL, op->shard - now->at);
+        now->threads = threads;
         now->wire = m->wire + i % depth * requests * ZP_CROSS_NUMEL;
         ZP_TRY(zp_cross_begin(op, now));
     }
@@ -288,7 +290,7 @@ static zero_result zp_mpi_run(zp_stream *s, const zp_op *op) {
     const zp_mpi *m = zp_mpi_of(op->group);
     if (m->nnodes == 1 || op->in_place) return zp_local_run(s, op);
     ZP_TRY(zp_op_meet(s, op, 0));
-    ZP_TRY(zp_cross(op));
+    ZP_TRY(zp_cross(op, s->threads));
     if (op->kind == ZP_ALL_GATHER) {
         ZP_TRY(zp_op_meet(s, op, 1));
         ZP_TRY(zp_op_meet(s, op, 0));
