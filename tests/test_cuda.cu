@@ -2214,7 +2214,7 @@ static const struct {
      "what goes up goes down behind its update, and that was waited for"},
     {"zp_host_leave", "zp_stream_sync(&z->stream[side])",
      "without an error only what was gathered ahead is under way, and nobody reads that any more"},
-    {"zp_turn_unit", "->gathered)",
+    {"zp_turn_unit", ".gathered)",
      "what is under way is forgotten behind it and gathered again: a race without a trace"},
     {NULL, NULL, NULL}};
 
