@@ -665,8 +665,8 @@ static void open_fitting(trainer *t, job *j) {
         const need_bytes need = needs_of(t, 1);
         if (!train_may_file(j->opt, &c) || launch_memory_fits(j->l, need.host, need.shared)) return;
         say(j,
-            "gradients go to the file: with them in memory a rank needs %.1f MiB, and so much is "
-            "not there\n",
+            "gradients go to the file: with them in memory %d rank%s of %.1f MiB each do not fit\n",
+            j->l->local_ranks, j->l->local_ranks > 1 ? "s" : "",
             (double)need.host / (1024.0 * 1024));
         close_trainer(t);
     }
@@ -892,7 +892,7 @@ static void say_memory(const trainer *t) {
     const uint64_t held = launch_memory_held();
     const double mib = 1024.0 * 1024;
     if (!t->j->process || !held || t->j->l->kind == LAUNCH_THREADS) return;
-    say(t->j, "memory of the process, pages that ranks share once: %.1f MiB, planned %.1f\n",
+    say(t->j, "memory of the process, what ranks share counted once: %.1f MiB, planned %.1f\n",
         (double)held / mib, (double)planned_bytes(t) / mib);
 }
 

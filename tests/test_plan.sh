@@ -144,6 +144,21 @@ printf 'flops.f32=1e12\nupdate=1e11\nlink=1e10\n' >"$scratch/machine"
 says "step: compute + send + update" -e d12 -pn 2 --machine "$scratch/machine"
 says "usage: ./zero_plan" --help
 
+# -zog auto: as the trainer, gradients that memory has no room for are in the file; the advice has what was typed
+grads() { # ARGUMENTS
+    "$plan" -e char:4x512x4 -t 16 -b 1 -pn 2 -z 2 -zos file --on cpu -csv "$scratch/csv" "$@" >"$scratch/out" 2>&1
+    echo "$([ "$(column grad_bytes)" = 0 ] && echo file || echo memory), fits $(column fits)"
+}
+for case in "--memory 140M:memory, fits 1" "--memory 120M:file, fits 1" "--memory 120M -zog device:memory, fits 0" ":memory, fits 1"; do
+    found=$(grads ${case%%:*})
+    check "$([ "$found" = "${case#*:}" ] && echo 1)" "gradients with ${case%%:*}: expected ${case#*:}, found $found"
+done
+grads --memory 120M >/dev/null
+check "$(grep -qx '  -z [0-3] .* -zos file' "$scratch/out" && echo 1)" "advice with typed tiers: $(cat "$scratch/out")"
+# the planner's own flags are none of the trainer's
+both=$({ "$plan" --help; "$cpu" --help; } | sed -n 's/^  \(-[a-z0-9-]*\) *\(--[a-z-]*\) .*/\1\n\2/p' | sort | uniq -d)
+check "$([ "$("$plan" --help | grep -c '^  -[a-z]* *--')" -gt 5 ] && [ -z "$both" ] && echo 1)" "flags of trainer and planner: $both"
+
 # ---- weak scaling ----
 says "400 Gbit/s" -e gpt2:d12 -b 4 -dt bf16 --machine adapters/plan/card.txt --scale "$scratch/scale.csv" --pictures "$scratch"
 # each link x 8 numbers of ranks x 7 methods; no step is shorter than its compute; a faster link is no slower; all

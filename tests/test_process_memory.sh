@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_process_memory.sh BUILD - what a rank's process has after its steps is what the trainer's plan says, to 1 %
 # and 3 MiB (code that steps are the first to touch): tensors, activations, lists, queues, program and libraries
-# together, pages that ranks share once. Less by the pieces of a file that access by name would use.
+# together, what ranks share counted once. Less by the pieces of a file that access by name would use.
 # Last line: N passed, N failed.
 set -u
 B=$1

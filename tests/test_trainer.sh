@@ -334,6 +334,12 @@ END
     sed 's/"gradient_acc/"train_batch_size": 13, "gradient_acc/' "$scratch/ds.json" \
         >"$scratch/batch.json"
     refused '-ds, batch' 1 'train_batch_size.*13' $small -pn 2 -ds "$scratch/batch.json"
+    # Buckets of less than a block (Hugging Face's "auto" is a 13th) go ahead, too; only 0 does not.
+    for bucket in '"auto" 1' '1 1' '0 0' '5e7 64'; do
+        echo "{\"train_micro_batch_size_per_gpu\": 3, \"zero_optimization\": {\"stage\": 3, \"stage3_prefetch_bucket_size\": ${bucket% *}}}" >"$scratch/ahead.json"
+        train $small -x 0 -pn 2 -ds "$scratch/ahead.json" >/dev/null
+        same "-ds, prefetch $bucket" 1 "$(grep -c "^| communication .* prefetch ${bucket#* } *|$" "$scratch/out")"
+    done
 }
 
 # What the plan of the last run says of tiers.
@@ -545,6 +551,10 @@ test_comparison() {
 buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,weights,ratio_low,ratio_high,\
 layout,activation_bytes" \
         "$(head -n 1 "$csv")"
+    cp "$csv" "$scratch/before.csv"
+    refused 'a comparison that does not begin' 1 '-x 7' $small -z 0,1 -x 7 -rd 2 -csv "$csv"
+    same 'csv stays' yes "$(cmp "$csv" "$scratch/before.csv" && echo yes)"
+    train $small -z 0,1,2,3 -x 4 -rd 2 -csv "$csv" >/dev/null
     same 'csv stages' '0 1 2 3 ' "$(sed 1d "$csv" | cut -d , -f 1 | tr '\n' ' ')"
     same 'csv weights' 1 "$(sed 1d "$csv" | cut -d , -f 14 | sort -u | wc -l | tr -d ' ')"
     same 'csv ratio' 1.0000 "$(sed -n 2p "$csv" | cut -d , -f 4)"

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static int compare_doubles(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -130,6 +131,13 @@ static size_t compare_formula(const compare_entry *e) {
     return e->plan->formula_sent_bytes + e->beside_bytes;
 }
 
+static void compare_write_header(FILE *csv) {
+    (void)!ftruncate(fileno(csv), 0); /* a device has nothing to cut */
+    fprintf(csv, "stage,ranks,tokens_per_s,ratio,param_bytes,grad_bytes,optimizer_bytes,"
+                 "buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,"
+                 "weights,ratio_low,ratio_high,layout,activation_bytes\n");
+}
+
 static void compare_write(const compare *c, FILE *csv, const compare_entry *e) {
     fprintf(
         csv, "%d,%d,%.1f,%.4f,%zu,%zu,%zu,%zu,%zu,%llu,%zu,%.3f,%.6f,%016llx,%.4f,%.4f,%s,%zu\n",
@@ -214,6 +222,7 @@ void compare_print(compare *c, FILE *csv) {
                "| %*s |    tok/s | ratio    quartiles |  params   grads   optim buffers | "
                "no buf. |  step  formula | ms/step |     loss |          weights |\n",
                compare_width(c), "", compare_width(c), c->what);
+    if (csv != NULL) compare_write_header(csv);
     for (int i = 0; i < c->n; i++) {
         compare_say(c, &c->entry[i]);
         if (csv != NULL) compare_write(c, csv, &c->entry[i]);
@@ -226,10 +235,5 @@ FILE *compare_open_csv(const char *path) {
     const char *slash = strrchr(path, '/');
     (void)snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - path) : 0, path);
     if (slash != NULL) (void)mkdir(folder, 0777); /* fopen tells if it is not there */
-    FILE *csv = fopen(path, "w");
-    if (csv != NULL)
-        fprintf(csv, "stage,ranks,tokens_per_s,ratio,param_bytes,grad_bytes,optimizer_bytes,"
-                     "buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,"
-                     "weights,ratio_low,ratio_high,layout,activation_bytes\n");
-    return csv;
+    return fopen(path, "a"); /* what the last comparison wrote stays until this one has rows */
 }

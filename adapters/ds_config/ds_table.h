@@ -154,7 +154,7 @@ typedef struct ds_row {
 #define WHY_TIMES      "the trainer prints its own timings"
 #define WHY_TRACE      "the trainer's flag -tr records each operation"
 #define WHY_LAYERS     "the table has all layers, and the operations of each"
-#define WHY_SAVING     "DeepSpeed's checkpoint files are not read or written here"
+#define WHY_SAVING     "checkpoints have a format of their own; zero_ckpt lists and exports them"
 #define WHY_SCALING    "gradients are summed in f32, which needs no scaling before the sum"
 #define WHY_AIO        "the plugin sizes and spreads its transfers from and to files by itself"
 #define WHY_RING       "the plugin plans its buffers between memory and files by itself"
@@ -461,7 +461,7 @@ static const ds_row ds_rows[] = {
     SECTION("checkpoint"),
     IGNORED("checkpoint.tag_validation", DS_TEXT, WHY_SAVING),
     REFUSED("checkpoint.load_universal", DS_BOOL, "false",
-            "use false; DeepSpeed's checkpoints are not read"),
+            "use false; adapters/checkpoint/deepspeed_import.py makes a checkpoint of one"),
     IGNORED("checkpoint.use_node_local_storage", DS_BOOL, WHY_SAVING),
     IGNORED("checkpoint.checkpoint_serialization", DS_BOOL, WHY_SAVING),
     SECTION("checkpoint.parallel_write"),

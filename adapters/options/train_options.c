@@ -355,7 +355,7 @@ static const option train_table[] = {
                 "goes through; auto: what takes less time by -zol and -zom; the plan tells both"),
     ROW(REAL, "-zol", "--link", link_gbs, "25", RANGE(0.001, 1e6), TO(FLOAT, zero.link_gbs),
         .help = "1e9 bytes a second between host and GPU, in one direction"),
-    ROW(REAL, "-zom", "--host-memory", memory_gbs, "60", RANGE(0.001, 1e6),
+    ROW(REAL, "-zom", "--host-memory-rate", memory_gbs, "60", RANGE(0.001, 1e6),
         TO(FLOAT, zero.memory_gbs),
         .help = "1e9 bytes a second of the host's memory, a rank's part of them"),
     ROW(PATH, "-zfd", "--offload-folder", offload_folder, ".",

@@ -319,6 +319,7 @@ ds_config train_settings(const train_options *o, const ds_config *file, int chan
     const int64_t units = file->prefetch_numel / (12 * (int64_t)channels * channels); /* blocks */
     all.zero.prefetch = units > ZERO_PREFETCH_MOST ? ZERO_PREFETCH_MOST
                         : units > 0                ? (int)units
+                        : file->prefetch_numel > 0 ? 1 /* DeepSpeed's goes one tensor ahead, too */
                                                    : ZERO_NONE;
     return all;
 }

@@ -256,9 +256,12 @@ int measure_machine(const measure_wish *wish, machine *m, char *sentence, size_t
     *m = job->found;
     /* who waits for a processor that computes hides nothing */
     m->overlap = (long)wish->ranks * job->wish.threads < processors ? 1 : 0;
-    if (code)
-        (void)snprintf(sentence, bytes, "%s",
-                       job->sentence[0] ? job->sentence : "a rank that measured has failed");
+    if (code && job->sentence[0])
+        (void)snprintf(sentence, bytes, "%s", job->sentence);
+    else if (code > 128)
+        (void)snprintf(sentence, bytes, "a rank that measured was ended by signal %d", code - 128);
+    else if (code)
+        (void)snprintf(sentence, bytes, "a rank that measured returned %d", code);
     (void)munmap(job, sizeof *job);
     return code != 0;
 }

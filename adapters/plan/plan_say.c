@@ -80,13 +80,26 @@ static int plan_all_stages(const plan_request *r) {
     return !train_options_given(&r->options, "-z") && !(r->file.given & DS_GIVEN_STAGE);
 }
 
+/* -zog auto, as the trainer does: gradients that memory has no room for go to the file. */
+static void plan_file_grads(const plan_request *r, plan_case *c) {
+    char why[PLAN_SENTENCE];
+    plan_answer a;
+    if (r->most.device <= 0 || !train_may_file(&r->options, &c->zero)
+        || plan_ask(c, &a, why, sizeof why) || plan_fits(&a, &r->most))
+        return;
+    c->zero.gradient_tier = ZERO_FILE;
+}
+
 /* The case of a row: gradients and parameters that are whole at this stage stay in memory. */
 static int plan_row_case(const plan_request *r, int stage, const plan_tiers *t, plan_case *c,
                          char *sentence, size_t bytes) {
     if (plan_case_of(r, stage, c, sentence, bytes)) return 1;
     if (plan_all_stages(r) && stage < 1) c->zero.shard_ranks = 0; /* what it cannot have */
     if (plan_all_stages(r) && stage < 3) c->zero.second_ranks = 0;
-    if (plan_tiers_typed(&r->options)) return 0;
+    if (plan_tiers_typed(&r->options)) {
+        plan_file_grads(r, c);
+        return 0;
+    }
     if (c->pp > 1 && stage >= 2 && t->gradient == ZERO_FILE
         && !train_options_given(&r->options, "-za"))
         c->zero.accumulation = ZERO_ACCUMULATE_SHARDED; /* as the trainer does */
@@ -122,7 +135,7 @@ static void plan_say_time(const plan_request *r, const plan_case *c, const plan_
     if (machine_predict(r->machine, c, a, &step, why, sizeof why))
         printf("  -");
     else
-        printf(" %9.4g ms: %.3g + %.3g + %.3g", 1e3 * step.all, 1e3 * step.compute, 1e3 * step.send,
+        printf(" %9.4g ms: %.4g + %.4g + %.4g", 1e3 * step.all, 1e3 * step.compute, 1e3 * step.send,
                1e3 * step.update);
 }
 
@@ -324,11 +337,22 @@ static int plan_advise(const plan_request *r, int wanted, plan_case *best,
     return 0;
 }
 
+static void plan_say_typed_tiers(const train_options *o) {
+    static const char *const flags[] = {"-zos", "-zog", "-zop"};
+    char word[OPTION_WORD_BYTES];
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        if (!train_options_given(o, flags[i])) continue;
+        train_options_word(o, flags[i], word);
+        printf(" %s %s", flags[i], word);
+    }
+}
+
 static void plan_say_choice(const plan_request *r, const plan_case *c, const plan_tiers *t) {
     const int most = r->model.is_gpt2 ? plan_largest_batch(c, &r->most) : 0;
     printf("  -z %d", c->zero.stage);
     if (r->model.is_gpt2) printf(" -b %d -t %d", c->run.batch, c->run.seq_len);
     if (c->run.recompute != r->options.recompute) printf(" -r %d", c->run.recompute);
+    plan_say_typed_tiers(&r->options);
     if (t->optimizer != ZERO_DEVICE && !plan_tiers_typed(&r->options))
         printf("%s", t->optimizer == ZERO_HOST            ? " -zos host"
                      : c->zero.parameter_tier             ? " -zos file -zog file -zop file"

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -64,7 +65,7 @@ static const option plan_table[] = {
             "file for a table of steps that are simulated at the rates of --machine: stage 3 of "
             "8 to 1024 ranks, 8 a node, over 100 and 400 Gbit/s, with and without -zs, -zh, "
             "-qw, -qg"),
-    OWN(PATH, "-pc", "--pictures", pictures, "", .help = "with --scale: folder for its pictures"),
+    OWN(PATH, "-pic", "--pictures", pictures, "", .help = "with --scale: folder for its pictures"),
 };
 enum { PLAN_FLAGS = sizeof plan_table / sizeof *plan_table };
 
@@ -203,7 +204,11 @@ static int plan_measure(const plan_request *r, const plan_flags *f, char *senten
     if (first == NULL || fclose(first) != 0)
         return sentence_fail(sentence, bytes, "--measure: %.250s cannot be written: %s", f->measure,
                              strerror(errno));
-    if (measure_machine(&wish, &m, sentence, bytes)) return 1;
+    if (measure_machine(&wish, &m, sentence, bytes)) {
+        struct stat made;
+        if (stat(f->measure, &made) == 0 && made.st_size == 0) (void)remove(f->measure);
+        return 1;
+    }
     (void)snprintf(comment, sizeof comment, "rates of a rank, %d at once, by " PROGRAM " --measure",
                    wish.ranks);
     if (machine_write(f->measure, &m, comment, sentence, bytes)) return 1;
