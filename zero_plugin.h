@@ -582,7 +582,8 @@ typedef struct zero_plan {
     size_t param_bytes;          /* the stage table's share of parameters, padding included */
     size_t grad_bytes;           /* of gradients */
     size_t optimizer_bytes;      /* of optimizer state and master weights */
-    size_t buffer_bytes;         /* gathered units, gradients on their way, staging, accumulators */
+    size_t buffer_bytes;         /* gathered units, gradients on their way, staging, accumulators,
+                                    a delayed update's second copy */
     size_t formula_bytes;        /* the stage table, from numel alone */
     size_t buffer_ceiling_bytes; /* design limit of buffer_bytes less accumulators */
     size_t accumulator_bytes;    /* the part of buffer_bytes where micro-steps add up */
@@ -609,7 +610,8 @@ typedef struct zero_plan {
                              back */
     size_t pinned_bytes;  /* CUDA: the part of host_bytes that is pinned */
     const char *file_way; /* from zero_build on, in words: io_uring or calls of threads, past the
-                             system's cache or through it; NULL: no file. Never freed */
+                             system's cache or through it, or that the folder is a tmpfs, which is
+                             memory; NULL: no file. Never freed */
     size_t gather_bytes;  /* the part of sent_bytes that is gathers of parameters */
     size_t down_bytes, up_bytes; /* CUDA: over the link to the host's memory and back in a step, of
                                     what tiers keep: gradients, parameters, state */

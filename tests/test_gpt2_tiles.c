@@ -12,6 +12,8 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <signal.h>
 
@@ -326,6 +328,19 @@ ssize_t pwrite(int fd, const void *from, size_t bytes, off_t offset) {
     return io_fails() ? -1 : (ssize_t)syscall(SYS_pwrite64, fd, from, io_part(bytes), offset);
 }
 
+static int io_full; /* a disk that has room for less than the file, and keeps what it has taken */
+int posix_fallocate(int fd, off_t at, off_t bytes) {
+    if (io_full) return pwrite(fd, "taken", 5, at) == 5 ? ENOSPC : EIO;
+    return ftruncate(fd, at + bytes) ? errno : 0;
+}
+int fstatvfs(int fd, struct statvfs *s) {
+    struct stat f;
+    memset(s, 0, sizeof *s);
+    s->f_frsize = 1;
+    s->f_bavail = fstat(fd, &f) || f.st_blocks ? 0 : 9000;
+    return 0;
+}
+
 /* A part of what was asked for, and interrupted calls, are no errors. */
 static void test_parts(void) {
     training kept, t;
@@ -391,6 +406,11 @@ static void test_no_file(void) {
                    && strstr(err.sentence, " are free: File too large"),
                "no room: %s", err.sentence);
     setrlimit(RLIMIT_FSIZE, &before);
+    io_full = 1;
+    test_check(gpt2_create(&m, z, &model, &run, &err) == ZERO_ERR_DEVICE && !m
+                   && strstr(err.sentence, "of 9984 bytes, where 9000 are free: No space left"),
+               "a full disk: %s", err.sentence);
+    io_full = 0;
     zero_destroy(z);
 }
 #endif

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,10 +22,12 @@ static struct {
     long reads, writes;
     long opens, allocates;
     long fail_read, fail_write, fail_open, fail_allocate; /* the k-th one fails; 0: none */
+    size_t failed_at;                                     /* where in the file */
     int shorten, interrupt; /* transfers are cut, or interrupted first, now and then */
     int late;               /* and calls take their time */
     int flip;               /* a bit of what the next read brings is another */
-    int full;
+    int full;               /* behind the first sectors */
+    int holds;              /* they were still taken when it was asked how many bytes are free */
     int refuse_direct, refuse_unnamed, refuse_named; /* errno of fcntl, open, and mkostemp */
     int refuse_out;   /* errno of sync_file_range; it is interrupted once before */
     int refuse_rings; /* the k-th ring is not made; 0: all are */
@@ -112,11 +115,16 @@ static ssize_t disk_cut(size_t *n, long k) {
     if (disk_does.shorten && k % 2 && *n > 8192) *n = 4096 * (1 + (size_t)k % 3);
     return 0;
 }
+static ssize_t disk_fails(off_t at, int code) {
+    disk_does.failed_at = (size_t)at;
+    errno = code;
+    return -1;
+}
 static ssize_t disk_pread(int fd, void *p, size_t n, off_t at) {
     const long k = __atomic_add_fetch(&disk_does.reads, 1, __ATOMIC_RELAXED);
     disk_held((size_t)at);
     disk_late(k);
-    if (k == disk_does.fail_read) return errno = EIO, -1;
+    if (k == disk_does.fail_read) return disk_fails(at, EIO);
     if (disk_cut(&n, k)) return -1;
     const ssize_t got = pread(fd, p, n, at);
     if (got > 0 && __atomic_exchange_n(&disk_does.flip, 0, __ATOMIC_RELAXED))
@@ -126,7 +134,7 @@ static ssize_t disk_pread(int fd, void *p, size_t n, off_t at) {
 static ssize_t disk_pwrite(int fd, const void *p, size_t n, off_t at) {
     const long k = __atomic_add_fetch(&disk_does.writes, 1, __ATOMIC_RELAXED);
     disk_late(k);
-    if (k == disk_does.fail_write) return errno = ENOSPC, -1;
+    if (k == disk_does.fail_write) return disk_fails(at, ENOSPC);
     return disk_cut(&n, k) ? -1 : pwrite(fd, p, n, at);
 }
 static int disk_allocate(int fd, off_t at, off_t n) {
@@ -134,7 +142,13 @@ static int disk_allocate(int fd, off_t at, off_t n) {
     const int again = disk_again(k);
     if (k == disk_does.fail_allocate) return ENOSPC;
     disk_does.too_early |= fcntl(fd, F_GETFL) & O_DIRECT;
-    return disk_does.full ? ENOSPC : again ? again : posix_fallocate(fd, at, n);
+    if (disk_does.full) return posix_fallocate(fd, at, 4096) ? EIO : ENOSPC;
+    return again ? again : posix_fallocate(fd, at, n);
+}
+static int disk_space(int fd, struct statvfs *s) {
+    struct stat f;
+    disk_does.holds = fstat(fd, &f) || f.st_blocks > 0;
+    return fstatvfs(fd, s);
 }
 #ifdef ZERO_WITH_URING
 #include <liburing.h>
@@ -188,6 +202,7 @@ static int disk_rings(void) { return 0; }
 #define mkostemp        disk_mkostemp
 #define fcntl           disk_fcntl
 #define sync_file_range disk_out
+#define fstatvfs(fd, s) disk_space(fd, s)
 #define open(path, ...) disk_open(path, __VA_ARGS__, 0, 0)
 #include "../zero_plugin.cu"
 #undef pread
@@ -196,6 +211,7 @@ static int disk_rings(void) { return 0; }
 #undef mkostemp
 #undef fcntl
 #undef sync_file_range
+#undef fstatvfs
 #undef open
 #undef statx
 
@@ -658,7 +674,8 @@ static void offload_plainly(void) {
     free(memory);
 }
 
-/* Every k-th read or write fails: one sentence, on all ranks, and no step is taken from there. */
+/* Every k-th read or write fails, of the rest of a piece too: one sentence, on all ranks, and no
+   step is taken from there. */
 static void offload_faults(void) {
     static offload_case c;
     for (int writes = 0; writes < 2; writes++)
@@ -672,13 +689,21 @@ static void offload_faults(void) {
             c.cfg.type = ZERO_BF16;
             c.large = c.files = 1;
             *(writes ? &disk_does.fail_write : &disk_does.fail_read) = k;
+            disk_does.shorten = !disk_rings(); /* rings ask again for all behind a cut request */
             offload_run(&c, 2);
             const int reached = (writes ? disk_does.writes : disk_does.reads) >= k;
+            const char *error = strerror(disk_rings() ? EBADF : writes ? ENOSPC : EIO);
+            char where[64];
+            const int some =
+                snprintf(where, sizeof where, "%s byte ", writes ? "writing" : "reading");
+            if (!disk_rings()) snprintf(where + some, 40, "%zu of ", disk_does.failed_at);
             for (int r = 0; r < 2; r++)
-                test_check(
-                    (c.result[r] != ZERO_OK) == reached && !c.shown[r]
-                        && (!reached || strstr(c.why[r], writes ? "writing byte" : "reading byte")),
-                    "%s %ld fails, rank %d: %s", writes ? "write" : "read", k, r, c.why[r]);
+                test_check((c.result[r] != ZERO_OK) == reached && !c.shown[r]
+                               && (!reached
+                                   || (strstr(c.why[r], where) && strstr(c.why[r], offload_folder)
+                                       && strstr(c.why[r], error))),
+                           "%s %ld fails, %s, rank %d: %s", writes ? "write" : "read", k, where, r,
+                           c.why[r]);
         }
     memset(&disk_does, 0, sizeof disk_does);
     memset(&c, 0, sizeof c);
@@ -867,10 +892,10 @@ static void offload_folders(void) {
         c.cfg.log = disk_log;
         disk_said[0] = 0;
         offload_same(&c, 2, i ? "an overlay" : "tmpfs");
-        test_check(
-            strstr(disk_said, disk_does.direct ? "past the cache" : "through the system's cache")
-                != NULL,
-            "%s: %s", offload_folder, disk_said);
+        const char *told = i == 0             ? "in memory (a tmpfs)"
+                           : disk_does.direct ? "past the cache"
+                                              : "through the system's cache";
+        test_check(strstr(disk_said, told) != NULL, "%s: %s", offload_folder, disk_said);
     }
     offload_overlay_end(over, below);
     offload_folder = kept;
@@ -940,8 +965,8 @@ static void offload_refused(void) {
     c.cfg.optimizer_tier = ZERO_FILE;
     disk_does.full = 1;
     test_check(offload_open(&z, &self, &c, 1) == ZERO_ERR_MEMORY
-                   && strstr(zero_last_error(z), "are free: No space left"),
-               "no room: %s", zero_last_error(z));
+                   && strstr(zero_last_error(z), "are free: No space left") && !disk_does.holds,
+               "no room: %s%s", zero_last_error(z), disk_does.holds ? ", less what it took" : "");
     zero_destroy(z);
     disk_does.full = 0;
     offload_folder = "/nonexistent/folder";

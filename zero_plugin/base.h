@@ -47,14 +47,22 @@
 #include <unistd.h>
 #ifdef __linux__
 #include <linux/futex.h>
+#include <linux/magic.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #define ZP_LINUX 1
 #define ZP_HUGE  MADV_HUGEPAGE
+/* A tmpfs has all its files in memory, also where it takes O_DIRECT (Linux 6.6). */
+static int zp_in_memory(int fd) {
+    struct statfs s;
+    return !fstatfs(fd, &s) && s.f_type == TMPFS_MAGIC;
+}
 #else
 #define ZP_LINUX 0
 #define ZP_HUGE  MADV_NORMAL
+static int zp_in_memory(int fd) { return fd < 0; }
 #endif
 #define ZP_NO_NCCL "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"
 #ifdef __CUDACC__

@@ -192,9 +192,8 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
             c->delay_from);
     else if (tiers && !zp_host_computes() && !c->optimizer_tier)
         (void)snprintf(text, bytes,
-                       "gradient_tier %d, parameter_tier %d, optimizer_tier DEVICE: in CUDA builds "
-                       "tiers are for the optimizer first",
-                       (int)c->gradient_tier, (int)c->parameter_tier);
+                       "gradient_tier or parameter_tier is set, and optimizer_tier is DEVICE: in "
+                       "CUDA builds tiers are for the optimizer first, set that, too");
     else if (c->update_on == ZERO_UPDATE_DEVICE && !zp_host_computes()
              && (files || c->parameter_tier || c->delay_from))
         (void)snprintf(text, bytes,
@@ -205,14 +204,15 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
     else if (c->parameter_tier && stage->parameters == ZP_WHOLE)
         (void)snprintf(
             text, bytes,
-            "parameter_tier is %d: at stage %d parameters are whole on every rank; it is "
+            "parameter_tier is %s: at stage %d parameters are whole on every rank; it is "
             "for stage 3",
-            (int)c->parameter_tier, c->stage);
+            c->parameter_tier == ZERO_HOST ? "HOST" : "FILE", c->stage);
     else if (c->gradient_tier == ZERO_FILE && whole)
         (void)snprintf(
             text, bytes,
             "gradient_tier is FILE: whole gradients are in memory at stages 0 and 1, and "
-            "where several micro-steps accumulate LOCAL");
+            "where several micro-steps accumulate LOCAL; it is for stages 2 and 3, SHARDED "
+            "accumulation");
     else if (c->shard_ranks && stage->state == ZP_WHOLE)
         (void)snprintf(text, bytes,
                        "shard_ranks is %d: at stage 0 nothing is sharded, and every rank is a "

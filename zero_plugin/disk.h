@@ -40,6 +40,7 @@ typedef struct zp_disk {
     int fd;             /* 0: not open */
     int unchecked;      /* no checksums */
     int direct;         /* past the system's cache */
+    int in_memory;      /* the folder is no disk's */
     zp_rings rings;     /* by lane */
     uint64_t *sum;      /* [pieces] as last written; 0: never, and zeros */
     zp_lane lane[ZP_DISK_LANES];
@@ -188,6 +189,8 @@ static int zp_disk_make(const zp_disk *f) {
 /* From here on transfers pass the cache by, if the file system lets them. Room was made before:
    where it has no way of its own to do that, single bytes are written. */
 static void zp_disk_pass(zp_disk *f) {
+    f->in_memory = zp_in_memory(f->fd);
+    if (f->in_memory) return;
 #ifdef O_DIRECT
     const int flags = fcntl(f->fd, F_GETFL);
     f->direct = flags >= 0 && zp_disk_aligned(f->fd) && !fcntl(f->fd, F_SETFL, flags | O_DIRECT);
@@ -208,7 +211,8 @@ static zero_result zp_disk_open(zp_disk *f, zp_group *g, const char *folder, siz
     f->fd = fd;
     int full = posix_fallocate(fd, 0, (off_t)bytes);
     while (zp_disk_again(full)) full = posix_fallocate(fd, 0, (off_t)bytes);
-    if (full && fstatvfs(fd, &space)) memset(&space, 0, sizeof space);
+    if (full && (ftruncate(fd, 0) || fstatvfs(fd, &space))) /* what it has taken is free again */
+        memset(&space, 0, sizeof space);
     if (full)
         return zp_error(
             g, ZERO_ERR_MEMORY, "rank %d needs %zu bytes in %s, where %llu are free: %s", g->rank,
@@ -224,11 +228,13 @@ static zero_result zp_disk_open(zp_disk *f, zp_group *g, const char *folder, siz
 
 /* How the file is read and written, in words. */
 static const char *zp_disk_way(const zp_disk *f) {
-    static const char *const ways[2][2] = {
+    static const char *const ways[2][3] = {
         {"pread and pwrite of threads, through the system's cache",
-         "pread and pwrite of threads, past the cache"},
-        {"io_uring, through the system's cache", "io_uring, past the cache"}};
-    return ways[f->rings.n > 0][f->direct];
+         "pread and pwrite of threads, past the cache",
+         "pread and pwrite of threads, in memory (a tmpfs)"},
+        {"io_uring, through the system's cache", "io_uring, past the cache",
+         "io_uring, in memory (a tmpfs)"}};
+    return ways[f->rings.n > 0][f->in_memory ? 2 : f->direct];
 }
 
 static void zp_disk_sync(zp_disk *f) {

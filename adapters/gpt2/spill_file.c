@@ -133,7 +133,7 @@ static zero_result spill_open(spill *s, const spill_shape *shape, char *why) {
     while (full == EINTR) full = posix_fallocate(s->fd, 0, (off_t)all);
     if (full) {
         struct statvfs space = {0};
-        (void)fstatvfs(s->fd, &space);
+        if (ftruncate(s->fd, 0) == 0) (void)fstatvfs(s->fd, &space); /* with what it has taken */
         (void)snprintf(why, SPILL_SENTENCE,
                        "a file of activations in %s, of %lld bytes, where %llu are free: %s",
                        s->folder, all, (unsigned long long)space.f_bavail * space.f_frsize,
