@@ -945,6 +945,7 @@ static int run_training(job *j) {
                           text, sizeof text);
     require(j, !text[0], "%s", text);
     open_fitting(&t, j);
+    if (t.plan.file_bytes) launch_memory_tight();
     check_memory(&t, 1);
     progress_phase(j->out, "measuring a matrix product", 0);
     measure_matmul(&t);

@@ -164,6 +164,14 @@ void launch_memory_available(const char *root, launch_memory *memory) {
     memory_climb(&v2, memory);
 }
 
+void launch_memory_tight(void) {
+#ifdef __GLIBC__
+    (void)mallopt(M_MMAP_THRESHOLD, 512 << 10);
+    (void)mallopt(M_TRIM_THRESHOLD, 512 << 10);
+    (void)malloc_trim(0);
+#endif
+}
+
 uint64_t launch_memory_held(void) {
 #ifdef __GLIBC__
     (void)malloc_trim(0);

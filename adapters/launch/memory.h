@@ -27,6 +27,11 @@ typedef struct launch_memory {
    a folder with a copy of such files in a test. */
 void launch_memory_available(const char *root, launch_memory *memory);
 
+/* From here on what is freed goes back to the system, of which glibc keeps up to twice the largest
+   block that ever was: what a product of matrices packs comes as fresh pages, up to 6 % of a step.
+ */
+void launch_memory_tight(void);
+
 /* Bytes that this process has now; of pages that processes share its part of each (proportional set
    size). What was freed goes back to the system first. 0: not known. */
 uint64_t launch_memory_held(void);
