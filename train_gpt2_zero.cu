@@ -370,8 +370,10 @@ static gpt2_run make_run(const trainer *t) {
 
 static void say_idle_flags(const job *j) {
     char sentence[512];
-    int row = 0;
+    int row = 0, flag = 0;
     while (train_options_idle(j->opt, &row, sentence, sizeof sentence)) say(j, "%s\n", sentence);
+    while (train_tiers_idle(j->opt, DEVICE_IS_HOST, &flag, sentence, sizeof sentence))
+        say(j, "%s\n", sentence);
     if (train_tiers_note(j->opt, j->batch.micro_steps, DEVICE_IS_HOST, sentence, sizeof sentence))
         say(j, "%s\n", sentence);
 }

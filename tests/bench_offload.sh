@@ -8,6 +8,7 @@ set -u
 B=$1
 folder=${2:-/tmp}
 here=$(dirname "$0")
+[ "$(stat -f -c %T "$folder")" != tmpfs ] || { echo "bench_offload.sh: $folder is in memory (a tmpfs): give a folder on a disk" >&2; exit 2; }
 if [ $# -gt 2 ]; then shift 2; else set -- d12 d24; fi
 out=$(mktemp)
 trap 'rm -f "$out" "$out".* "$folder/zero-fio"' EXIT

@@ -155,6 +155,12 @@ for case in "--memory 140M:memory, fits 1" "--memory 120M:file, fits 1" "--memor
 done
 grads --memory 120M >/dev/null
 check "$(grep -qx '  -z [0-3] .* -zos file' "$scratch/out" && echo 1)" "advice with typed tiers: $(cat "$scratch/out")"
+largest() { grads --memory 1G "$@" >/dev/null && grep '^  stage 2:  as typed' "$scratch/out"; }
+check "$([ "$(largest)" = "$(largest -zog file)" ] && [ "$(largest)" != "$(largest -zog device)" ] && echo 1)" \
+    "largest models with typed tiers: $(largest), $(largest -zog file), $(largest -zog device)"
+"$plan" -e char:4x512x4 -t 16 -b 1 -pn 2 --on cpu --memory 1G >"$scratch/out" 2>&1
+check "$(sed -n 's/^  stage 2: .*state file \([^ ]*\)  all file \([^ ]*\)$/\1 \2/p' "$scratch/out" | awk '$2 > 1.1 * $1 { print 1 }')" \
+    "the largest model of a row with gradients in memory: $(grep -A4 Largest "$scratch/out")"
 # the planner's own flags are none of the trainer's
 both=$({ "$plan" --help; "$cpu" --help; } | sed -n 's/^  \(-[a-z0-9-]*\) *\(--[a-z-]*\) .*/\1\n\2/p' | sort | uniq -d)
 check "$([ "$("$plan" --help | grep -c '^  -[a-z]* *--')" -gt 5 ] && [ -z "$both" ] && echo 1)" "flags of trainer and planner: $both"

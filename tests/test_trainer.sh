@@ -370,9 +370,14 @@ test_tiers() {
     same 'all on the device' 0 "$(grep -c '^| tiers\|^| file' "$scratch/out")"
     same 'whole gradients stay' "$reference" "$(train $run -z 1 -zos host)"
     same 'gradients do not follow' 'parameters device, gradients device, optimizer host' "$(tiers)"
-    refused '-zop below stage 3' 1 'parameter_tier is 1: at stage 2' $run -z 2 -zop host
-    refused '-zog file at stage 1' 1 'gradient_tier is FILE: whole gradients' $run -z 1 -zog file
+    train $run -z 1 -zor 0.5 -zou host >/dev/null
+    same 'flags of no tier' '-zor -zfd -zou ' "$(sed -n 's/ changes nothing here: .*//p' "$scratch/out" | tr '\n' ' ')"
+    refused '-zop below stage 3' 1 'parameter_tier is HOST: at stage 2' $run -z 2 -zop host
+    refused '-zog file at stage 1' 1 'gradient_tier is FILE: .* it is for stages 2 and 3, SHARDED accumulation' $run -z 1 -zog file
+    refused '-zfd, nothing' 2 "-zfd: expected '.' or another, found ''" $run -zos file -zfd ''
     refused '-zfd, no folder' 1 "a file in $scratch/none: No such" $run -zos file -zfd "$scratch/none"
+    large='rank 0 needs [0-9]* bytes in .*, where [0-9]* are free: File too large'
+    same 'ulimit -f' 1 "$(ulimit -f 100 && "$trainer" $small -x 1 -nt 1 -zos file -zfd "$scratch" 2>&1 | grep -c "$large")"
     train $run -z 0,1,2,3 -x 2 -rd 1 -zos file -zop host -zog file -csv "$scratch/c.csv" >/dev/null
     same 'tiers compared' 1 "$(sed 1d "$scratch/c.csv" | cut -d , -f 14 | sort -u | wc -l | tr -d ' ')"
     same 'tiers of stages' 1 "$(grep -c "^tiers    kept on the device, since they are whole: parameters at stage \
@@ -412,6 +417,7 @@ test_little_memory() {
 test_delayed() {
     run="$small -x 6 -d 256 -nt 1 -zfd $scratch -o $scratch/late -n 3 -zod 2"
     reference=$(train $run -pn 2 -z 3 -zos file -zog file -zop file)
+    same 'delayed, in the plan' 1 "$(grep -c '^| delayed update  *| from step 2 on, with a second copy in buffers' "$scratch/out")"
     same 'delayed, in memory' "$reference" "$(rm -r "$scratch/late" && train $run -pn 2 -z 1)"
     same 'delayed, it was' 0 "$(train $small -x 6 -d 256 -nt 1 -pn 2 | grep -c "$reference")"
     for how in '-z 0' '-z 2 -zos file -zor 0.5' '-z 3 -zop file -na 1'; do
@@ -469,7 +475,7 @@ test_offload() {
     reference=$(train $run -ds "$scratch/none.json")
     same '-ds, cpu' "$reference" "$(train $run -ds $file -dso "$scratch/resolved.json")"
     same '-ds, its tiers' 'parameters host, gradients host, optimizer host' "$(tiers)"
-    same '-ds, what it says' 4 "$(grep -c '^tests/.*\(pin_memory\|aio\)[.a-z_]* has no effect: ' "$scratch/out")"
+    same '-ds, what it says' 5 "$(grep -c '^tests/.*\(pin_memory\|aio\)[.a-z_]* has no effect: ' "$scratch/out")"
     same '-ds, cpu, resolved' "$reference" "$(train $run -ds "$scratch/resolved.json")"
     same '-ds, its tiers again' 'parameters host, gradients host, optimizer host' "$(tiers)"
     same '-ds, nvme' "$reference" "$(train $run -ds "$scratch/nvme.json")"

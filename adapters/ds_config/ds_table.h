@@ -480,6 +480,7 @@ static const ds_row ds_rows[] = {
     IGNORED("aio.block_size", DS_WHOLE, WHY_AIO),
     IGNORED("aio.queue_depth", DS_WHOLE, WHY_AIO),
     IGNORED("aio.intra_op_parallelism", DS_WHOLE, WHY_AIO),
+    IGNORED("aio.thread_count", DS_WHOLE, WHY_AIO), /* an older name */
     IGNORED("aio.single_submit", DS_BOOL, WHY_AIO),
     IGNORED("aio.overlap_events", DS_BOOL, WHY_AIO),
     IGNORED("aio.use_gds", DS_BOOL, WHY_AIO),

@@ -36,6 +36,7 @@ void signals_begin(int stops) {
             sigaddset(&signals_ours, numbers[i]);
     }
     pthread_sigmask(SIG_BLOCK, &signals_ours, &signals_at_start);
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file larger than `ulimit -f` is the call's error */
 }
 
 void signals_release(void) { pthread_sigmask(SIG_SETMASK, &signals_at_start, NULL); }

@@ -142,7 +142,11 @@ static void option_parse(option_set *o, const option *d, const char *text) {
     case OPTION_LONG:
     case OPTION_REAL: option_parse_number(o, d, text); break;
     case OPTION_PATH:
-    case OPTION_TEXT: *(const char **)option_field(o, d) = text; break;
+    case OPTION_TEXT:
+        *(const char **)option_field(o, d) = text;
+        if (!text[0] && d->normal[0]) /* a variable of the shell that is not set */
+            option_error(o, "%.*s: expected '%s' or another, found ''", OPTION_TYPED(o), d->normal);
+        break;
     case OPTION_STAGES: option_parse_stages(o, d, text); break;
     case OPTION_WORD:
         option_set_number(o, d, word);

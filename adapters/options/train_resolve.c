@@ -413,6 +413,31 @@ int train_tiers_note(const train_options *o, int micro_steps, int host_is_device
     return 1;
 }
 
+int train_tiers_idle(const train_options *o, int host_is_device, int *row, char *sentence,
+                     size_t bytes) {
+    const int grads = o->gradient_tier == TRAIN_TIER_AUTO ? ZERO_DEVICE : o->gradient_tier;
+    const int file =
+        o->optimizer_tier == ZERO_FILE || o->parameter_tier == ZERO_FILE || grads == ZERO_FILE;
+    const int none = !o->optimizer_tier && !o->parameter_tier && !grads;
+    const int updates = !host_is_device && o->optimizer_tier == ZERO_HOST;
+    const struct {
+        const char *flag, *why;
+        int idle;
+    } flags[] = {{"-zor", "-zos, -zog and -zop are device", none},
+                 {"-zfd", "nothing is in a file", !file && o->recompute != GPT2_RECOMPUTE_AWAY},
+                 {"-zfc", "no tier is a file", !file},
+                 {"-zou", "it is for -zos host in CUDA builds", !updates},
+                 {"-zol", "it is for -zos host in CUDA builds", !updates},
+                 {"-zom", "it is for -zos host in CUDA builds", !updates}};
+    for (const int rows = (int)(sizeof flags / sizeof *flags); *row < rows;) {
+        const int i = (*row)++;
+        if (!flags[i].idle || !train_options_given(o, flags[i].flag)) continue;
+        (void)snprintf(sentence, bytes, "%s changes nothing here: %s", flags[i].flag, flags[i].why);
+        return 1;
+    }
+    return 0;
+}
+
 /* ---- schedule ------------------------------------------------------------------------------ */
 
 /* Of a file: betas may leave their range on the way. */

@@ -97,6 +97,11 @@ int train_may_file(const train_options *o, const zero_config *c);
 int train_tiers_note(const train_options *o, int micro_steps, int host_is_device, char *sentence,
                      size_t bytes);
 
+/* The next of the typed flags, from *row on, that are for tiers that the run has not: 1 and a
+   sentence; 0: no more. */
+int train_tiers_idle(const train_options *o, int host_is_device, int *row, char *sentence,
+                     size_t bytes);
+
 /* -n, -y, -na, -pm: in how many places a run saves, and how: on the disk, then in memory. */
 int train_saves(const train_options *o, checkpoint_way way[2]);
 

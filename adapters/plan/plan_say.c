@@ -80,12 +80,17 @@ static int plan_all_stages(const plan_request *r) {
     return !train_options_given(&r->options, "-z") && !(r->file.given & DS_GIVEN_STAGE);
 }
 
+/* A row without typed tiers says itself where its gradients are. */
+static int plan_may_file(const plan_request *r, const plan_case *c) {
+    return plan_tiers_typed(&r->options) && train_may_file(&r->options, &c->zero);
+}
+
 /* -zog auto, as the trainer does: gradients that memory has no room for go to the file. */
 static void plan_file_grads(const plan_request *r, plan_case *c) {
     char why[PLAN_SENTENCE];
     plan_answer a;
-    if (r->most.device <= 0 || !train_may_file(&r->options, &c->zero)
-        || plan_ask(c, &a, why, sizeof why) || plan_fits(&a, &r->most))
+    if (r->most.device <= 0 || !plan_may_file(r, c) || plan_ask(c, &a, why, sizeof why)
+        || plan_fits(&a, &r->most))
         return;
     c->zero.gradient_tier = ZERO_FILE;
 }
@@ -96,10 +101,8 @@ static int plan_row_case(const plan_request *r, int stage, const plan_tiers *t, 
     if (plan_case_of(r, stage, c, sentence, bytes)) return 1;
     if (plan_all_stages(r) && stage < 1) c->zero.shard_ranks = 0; /* what it cannot have */
     if (plan_all_stages(r) && stage < 3) c->zero.second_ranks = 0;
-    if (plan_tiers_typed(&r->options)) {
-        plan_file_grads(r, c);
-        return 0;
-    }
+    plan_file_grads(r, c);
+    if (plan_tiers_typed(&r->options)) return 0;
     if (c->pp > 1 && stage >= 2 && t->gradient == ZERO_FILE
         && !train_options_given(&r->options, "-za"))
         c->zero.accumulation = ZERO_ACCUMULATE_SHARDED; /* as the trainer does */
@@ -283,6 +286,7 @@ static void plan_say_largest(const plan_request *r) {
         for (const plan_tiers *t = plan_rows_of_tiers; t < plan_rows_of_tiers + PLAN_TIERS; t++) {
             if (!plan_row_is_new(r, stage, t) || plan_row_case(r, stage, t, &c, why, sizeof why))
                 continue;
+            if (plan_may_file(r, &c)) c.zero.gradient_tier = ZERO_FILE; /* they have no room */
             printf("  %s %.3g", plan_tiers_typed(&r->options) ? "as typed" : t->name,
                    plan_largest_model(&c, &r->most));
         }

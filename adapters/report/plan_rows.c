@@ -69,6 +69,9 @@ static void plan_packed_rows(report *r, const zero_plan *p, const zero_config *c
 
 void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_device) {
     plan_tier_rows(r, p, c, host_is_device);
+    if (c->delay_from)
+        report_row(r, "delayed update", "from step %d on%s", c->delay_from,
+                   host_is_device ? ", with a second copy in buffers" : "");
     report_mib(r, "memory of a rank", plan_bytes(p, host_is_device), "");
     report_mib(r, "  parameters", p->param_bytes, "");
     report_mib(r, "  gradients", p->grad_bytes, "");
