@@ -913,8 +913,8 @@ float zero_loss_scale(zero_ctx *z);
               (DeepSpeed's divides the gradient without its decay)
      LAMB   You et al. 2020, algorithm 2: m and v as ADAMW's,
               u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p,
-              p = p - lr r u,  r = |p| / |u| of the layer, 1 where either is 0, within
-              cfg.trust_least and trust_most. A layer is one of zero_tensor_desc.layers, biases too.
+              p = p - lr r u,  r = |p| / |u| of the layer, within cfg.trust_least and trust_most,
+              or 1 where either is 0. A layer is one of zero_tensor_desc.layers, biases too.
               The norms' squares are summed without rounding: the same at every stage and number of
               ranks. (DeepSpeed's corrects m and v behind the ratio, and bounds that by 0.01 and 10)
      MUON   Jordan et al. 2024, as torch.optim.Muon writes it; of each matrix (zero_tensor_matrix),

@@ -1,17 +1,17 @@
 """mutants.py BUILD - do the tests notice when one operator, constant or statement of the plugin is another?
 
 Samples the rooms of the CPU version by SEED (1), room by room as long as it is, for BUDGET minutes (20), on JOBS
-processors (1). The programs that include or link the unit and run the mutant's line (gcov; QUICK=N: N of them) run, those
+processors (1). The programs that include or link the unit and call the mutant's function (QUICK=N: N of them) run, those
 first that will kill it soonest: that are quick, have killed before, in this room, or name the function. The first that
-fails, crashes or lasts too long kills it: that is 20 s and twice what it took, PATIENCE times, or five times as much of
+fails, crashes or lasts too long kills it: that is 30 s and twice what it took, PATIENCE times, or five times as much of
 the processor, or 20 s in which no thread runs, where no mutant takes less right after. What fails without is left out.
 Each has processes, /tmp and /dev/shm of its own, for a mutant may kill, unlink or leave behind anything: that needs root.
 A mutant is `equal` if the compiler makes the same object of it at -O1, `broken` if it makes none. Programs are compiled
 for BATCH mutants at a time, of each of which the mutant's function has a copy; the environment's MUTANT says which counts.
 Those outside of functions are compiled one by one.
-Results are lines of BUILD/mutants/results.csv, from where the next run goes on; AGAIN=1 tries those once more that
-were alive. tests/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
-BUILD/mutants/programs.json keeps what each program takes and runs, while its sources and the plugin are the same.
+Results are lines of BUILD/mutants/results.csv, from where the next run goes on, where the source is the same; with AGAIN=1
+those first that were alive. tests/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
+BUILD/mutants/programs.json keeps what each program takes and calls, while sources and the batch are the same.
 First, and with PROVE=1, the tool itself is tried: mutants whose fate is known.
 Last line: N passed (killed), N failed (alive); succeeds if 90 % are killed."""
 import collections, csv, functools, glob, hashlib, json, os, random, re, shutil, subprocess, sys, tempfile, threading, time
@@ -35,7 +35,7 @@ PROGRAMS = {name: f"b/{name} {arguments}" for name, arguments in {  # those that
 MPI = {f"openmpi/test_mpi {ranks} {mode}": "mpirun.openmpi --oversubscribe --allow-run-as-root "
        f"-n {ranks} b/openmpi/test_mpi {mode}" for ranks, mode in (
            (4, "same 0 1 2"), (7, "same 0 1"), (4, "hierarchy 0 1 2"), (6, "hierarchy 0 2 3"), (3, "groups"),
-           (5, "groups"), (4, "errors"), (2, "thread"), (2, "windows 0 1"), (2, "same 0 1"))}
+           (5, "groups"), (4, "errors"), (2, "thread"), (2, "windows 0 1"), (2, "same 0 1"), (66, "many"))}
 # A mutant is tried in the first of these builds whose object it changes: the object, flags, programs.
 BUILDS = (("zero_plugin.o", "", PROGRAMS),
           ("checked.o", "-DZERO_CHECK=1", {k: v for k, v in PROGRAMS.items() if "check" in k}),
@@ -56,15 +56,18 @@ TOKEN = re.compile(r"""(?P<skip>/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'
     |(?P<number>0[xX][0-9a-fA-F]+[uUlL]*|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[uUlLfF]*)|(?P<word>[A-Za-z_]\w*)
     |(?P<sign><<=|>>=|->|\+\+|--|<<|>>|&&|\|\||[-+*/%&|^=!<>]=|.)""", re.S | re.M | re.X)
 HEAD = re.compile(r"^([A-Za-z_][\w\s*]*?[\s*])(\w+)\(([^{};]*?)\)\s*\{", re.M)
-# What programs of many mutants begin with; and those whose lines are counted: gcov does not see _exit.
-CHOICE = """static int zp_mutant;
+# What programs of many mutants begin with; a function that has some says that it is called, in the file SEEN.
+CHOICE = """#include <sys/syscall.h>
+static int zp_mutant;
+static unsigned char *zp_seen;
 char *getenv(const char *);
 int atoi(const char *);
-__attribute__((constructor)) static void zp_mutant_read(void) { zp_mutant = getenv("MUTANT") ? atoi(getenv("MUTANT")) : 0; }
-"""
-COUNTED = """#include <unistd.h>
-void __gcov_dump(void);
-#define _exit(status) (__gcov_dump(), _exit(status))
+long (syscall)(long, ...); // some programs have a macro of this name
+__attribute__((constructor)) static void zp_mutant_read(void) {
+    zp_mutant = getenv("MUTANT") ? atoi(getenv("MUTANT")) : 0;
+    if (getenv("SEEN")) zp_seen = (unsigned char *)(syscall)(
+        SYS_mmap, 0L, 4096L, 3L, 1L, (syscall)(SYS_open, getenv("SEEN"), 2L), 0L);
+}
 """
 
 
@@ -128,7 +131,7 @@ def functions(room):
     text, found = open(f"zero_plugin/{room}.h").read(), []
     for m in HEAD.finditer(text):
         end = text.index("\n", m.end())
-        if text[end - 1] != "}": end = text.index("\n}\n", m.end()) + 2
+        if not re.search(r"\}(\s*/\*.*\*/)?$", text[m.end():end]): end = text.index("\n}\n", m.end()) + 2
         names = [re.search(r"\(\*(\w+)\)|(\w+)(\[[^]]*\])*\s*$", x) for x in re.split(r",(?![^()]*\))", m[3])]
         call = None
         if all(names):
@@ -183,9 +186,8 @@ def asleep(root):
 
 class Lab:
     """A copy of the tree, and how it is compiled; another stays as it is: `clean`."""
-    def __init__(self, tree, clean=None, *settings):
+    def __init__(self, tree, clean=None):
         self.tree, self.clean, self.lock, self.errors = tree, clean, threading.RLock(), ""
-        self.settings = settings or ["OPT=-O1 -march=native -g0"]
         if not os.path.isdir(tree):
             shutil.copytree(".", tree, ignore=lambda at, _: ["build", ".git"] if at == "." else [])
         for path in glob.glob("zero_plugin/*"): self.write(path, open(path).read())  # of a run that was ended
@@ -196,8 +198,8 @@ class Lab:
     def make(self, target):
         paused()
         mpi = target.startswith("openmpi/")
-        p = subprocess.run(["make", "-s", "-o", "libraries", *self.settings, "B=b" + "/openmpi" * mpi,
-                            "MPICC=" + "mpicc.openmpi" * mpi, "WARN=-w -Werror=return-type", "b/" + target.split()[0]],
+        p = subprocess.run(["make", "-s", "-o", "libraries", "OPT=-O1 -march=native -g0", "B=b" + "/openmpi" * mpi,
+                            "MPICC=" + "mpicc.openmpi" * mpi, "WARN=-Werror=return-type", "b/" + target.split()[0]],
                            cwd=self.tree, capture_output=True, text=True)
         self.errors = p.stderr
         return not p.returncode
@@ -205,10 +207,10 @@ class Lab:
     def object(self, target):
         return open(f"{self.tree}/b/{target}", "rb").read()
 
-    def run(self, command, limit, cpu="unlimited", mutant=0):
+    def run(self, command, limit, cpu="unlimited", mutant=0, seen=""):
         """How a program ends, '' if it passes; and seconds of the processor. One that was held up runs again."""
         inside = f"""mount -t tmpfs -o size=4g tmpfs /dev/shm; case $PWD in /tmp/*) ;; *) mount -t tmpfs -o size=4g tmpfs /tmp ;; esac
-            echo 1000 >/proc/self/oom_score_adj; ulimit -c 0; ulimit -St {cpu}; ulimit -v 16777216; MUTANT={mutant} OMP_WAIT_POLICY=passive exec timeout -k 1 {limit:.0f} {command}"""
+            echo 1000 >/proc/self/oom_score_adj; ulimit -c 0; ulimit -St {cpu}; ulimit -v 16777216; {seen} MUTANT={mutant} OMP_WAIT_POLICY=passive exec timeout -k 1 {limit:.0f} {command}"""
         while True:
             paused()
             with tempfile.TemporaryFile("w+", errors="replace") as text:
@@ -238,7 +240,7 @@ class Lab:
 
     def kills(self, program, command, takes, mutant, clean):
         """Why a program of this tree fails, '' if it passes. Time counts if a clean copy does not take as much beside it."""
-        limit, cpu = PATIENCE * (20 + 2 * takes[1]), int(4 + 5 * takes[2])
+        limit, cpu = PATIENCE * (30 + 2 * takes[1]), int(4 + 5 * takes[2])
         while True:
             why, _ = self.run(command, limit, cpu, mutant)
             if not re.match("lasts|takes|stands", why) or not clean.run(command, limit, cpu)[0]: return why
@@ -257,7 +259,8 @@ class Lab:
             for p in sorted(programs, key=lambda p: cost[p] / chance[p]):
                 if time.time() > END: return "", ""
                 if tried == QUICK: return "alive", f"{tried} programs passed, no more were tried"
-                if not self.clean.runs(p, programs[p], room, line, batch): continue
+                if tried == 6 and number and self.make(target) and self.object(target) == self.clean.known(target): break
+                if not self.clean.calls(p, programs[p], number, batch): continue
                 takes, tried = self.clean.programs[p]["takes"], tried + 1
                 tree = batch if number else self
                 why = tree.kills(p, programs[p], takes, number, batch) if tree.make(p) else "not built"
@@ -281,11 +284,8 @@ class Clean(Lab):
     """The tree as it is, and what is known of it."""
     def __init__(self, tree):
         super().__init__(tree)
-        self.objects, self.kept = {}, f"{BASE}/programs.json"
+        self.objects, self.kept, self.measuring = {}, f"{BASE}/programs.json", collections.defaultdict(threading.Lock)
         self.programs = json.load(open(self.kept)) if os.path.exists(self.kept) else {}
-        self.counted = Lab(tree + "-counted", None, "FAST=-DZERO_FAST_MATH=1",
-                           f"OPT=-O0 -march=native -g0 --coverage -include {tree}-counted/counted.h")
-        open(f"{tree}-counted/counted.h", "w").write(COUNTED)
 
     def known(self, target):
         """An object; None: it does not compile."""
@@ -297,53 +297,44 @@ class Clean(Lab):
         takes = self.programs.get(program, {}).get("takes")
         return takes and 0.3 + takes[1] / 20 + takes[2] + build * takes[0]  # of the processor: others wait beside
 
-    def lines(self, program, command):
-        """{room: {line: whether a program runs it}}; None: it fails when lines are counted."""
-        tree, found = self.counted.tree, {}
-        for path in glob.glob(f"{tree}/b/**/*.gcda", recursive=True): os.remove(path)
-        why = self.counted.run(command, 3600, 600)[0] if self.counted.make(program) else "not built"
-        if why: return print(f"    {program}: lines cannot be counted: {why}")
-        for path in glob.glob(f"{tree}/b/**/*.gcda", recursive=True):
-            text = subprocess.run(["gcov", "-jt", path], cwd=tree, capture_output=True, text=True).stdout
-            for file in (f for x in text.split("\n") if x for f in json.loads(x)["files"]):
-                room = re.search(r"zero_plugin/(\w+)\.h$", file["file"])
-                for x in file["lines"] if room else []:
-                    at = found.setdefault(room[1], {})
-                    at[str(x["line_number"])] = at.get(str(x["line_number"]), False) or x["count"] > 0
-        return found
-
-    def measure(self, program, command, batch):
-        if self.programs.get(program, {}).get("digest") == digest(program, command): return  # by another thread
-        begin = time.time()
+    def measure(self, program, command, batch, now):
+        if self.programs.get(program, {}).get("digest") == now: return  # by another thread
+        begin, path = time.time(), "{}/seen-{}".format(batch.tree, re.sub(r"\W", "-", program))
         built = batch.make(program)
         ready = time.time()
-        why, used = batch.run(command, 3600, 240) if built else ("not built", 0)
+        open(path, "wb").write(bytes(4096))
+        why, used = batch.run(command, 3600, 240, seen="SEEN=" + path) if built else ("not built", 0)
         takes = None if why else [ready - begin, time.time() - ready, used]
-        lines = takes and self.lines(program, command)
-        self.programs[program] = dict(digest=digest(program, command), takes=takes, lines=lines)
-        json.dump({p: k for p, k in self.programs.items() if k["takes"]}, open(self.kept, "w"))
+        seen = [batch.marks[k] for k, called in enumerate(open(path, "rb").read()) if called]
+        with self.lock:
+            self.programs[program] = dict(digest=now, takes=takes, seen=seen)
+            json.dump({p: k for p, k in self.programs.items() if k["takes"]}, open(self.kept, "w"))
         print(f"    {program}: {time.time() - begin:.1f} s{why and ', left out: '}{why}", flush=True)
 
-    def runs(self, program, command, room, line, batch):
-        """Whether a program runs a line, or for one without code its function; programs that fail run none."""
-        if self.programs.get(program, {}).get("digest") != digest(program, command):
-            with self.lock: self.measure(program, command, batch)
+    def calls(self, program, command, number, batch):
+        """Whether a program calls a mutant's function, or may use what is outside of functions; those that fail call none."""
+        now = digest(program, command) + batch.digest
+        if self.programs.get(program, {}).get("digest") != now:
+            with self.measuring[program]: self.measure(program, command, batch, now)
         known = self.programs[program]
-        if not known["takes"] or not known["lines"]: return bool(known["takes"])
-        text, lines = open(f"zero_plugin/{room}.h").read(), known["lines"].get(room, {})
-        function = place(room, line)[1]
-        if not function: return True
-        if str(line) in lines and not re.match("case|default", text.split("\n")[line - 1].strip()): return lines[str(line)]
-        first, last = (text.count("\n", 0, function[k]) + 1 for k in (0, 2))
-        return any(lines.get(str(n)) for n in range(first, last + 1))
+        return bool(known["takes"]) and (not number or batch.mark(batch.rows[number - 1]) in known["seen"])
 
 
 class Batch(Lab):
     """A tree whose programs have many mutants: of each a copy of its function, and the environment's MUTANT chooses."""
     def take(self, rows):
-        self.rows = rows
-        for number, row in enumerate(rows, 1): row["number"] = number
+        self.proofs = [dict(room=room, old=old, new=new, line=text.count("\n", 0, text.index(old)) + 1,
+                            column=text.index(old) - text.rfind("\n", 0, text.index(old)))
+                       for room, old, new, *_ in PROOFS for text in [open(f"zero_plugin/{room}.h").read()]]
+        self.rows = self.proofs + rows
+        for number, row in enumerate(self.rows, 1): row["number"] = number
+        self.marks = sorted({self.mark(row) for row in self.rows})
+        self.digest = hashlib.sha1(" ".join(self.marks).encode()).hexdigest()
         self.weave()
+
+    def mark(self, row):
+        """What a mutant's function is called."""
+        return "{}.{}".format(row["room"], (place(row["room"], row["line"], row["column"])[1] or [""] * 5)[4])
 
     def weave(self):
         self.built = {}
@@ -365,6 +356,8 @@ class Batch(Lab):
                     choice += mark + f"if (zp_mutant == {row['number']}) {{ {call % copy}; }}"
                 if copies:
                     line = original.count("\n", 0, body) + 1
+                    k = self.marks.index(f"{room}.{name}")
+                    choice = f"if (zp_seen && !zp_seen[{k}]) zp_seen[{k}] = 1;" + choice
                     text = text[:begin] + f'{head};{copies}\n{head}{{{choice}\n#line {line} "{path}"\n' + text[body:]
             self.write(path, text)
 
@@ -373,7 +366,9 @@ class Batch(Lab):
         with self.lock:
             while target not in self.built:
                 done = super().make(target)
-                wrong = {int(n) for n in re.findall(r"\bmutant-(\d+):", self.errors)}
+                # One that is cut off makes errors everywhere behind it: then the first that is known counts alone.
+                wrong = re.findall(r"^(?:mutant-(\d+):|\S+: (?=error)).*error", self.errors, re.M)
+                wrong = {int(n) for n in wrong[:wrong.index("") if "" in wrong else None] or [n for n in wrong if n][:1]}
                 if done or not wrong: self.built[target] = done
                 else:
                     for row in self.rows: row["number"] *= row["number"] not in wrong
@@ -383,13 +378,8 @@ class Batch(Lab):
 
 def proven(lab, batch):
     """Whether the mutants of PROOFS have the fate that they must have."""
-    ok, rows = True, []
-    for room, old, new, *_ in PROOFS:
-        text = open(f"zero_plugin/{room}.h").read()
-        rows.append(dict(room=room, old=old, new=new, line=text.count("\n", 0, text.index(old)) + 1,
-                         column=text.index(old) - text.rfind("\n", 0, text.index(old))))
-    batch.take(rows)
-    for row, (*_, fate, by) in zip(rows, PROOFS):
+    ok = True
+    for row, (*_, fate, by) in zip(batch.proofs, PROOFS):
         lab.test(row, collections.Counter(), batch)
         right = row["fate"] == fate and re.match(by, row["by"])
         print("{}: {room}.h: {old!r} -> {new!r}: {fate} {by} ({seconds} s)".format("as it must" if right else "WRONG", **row), flush=True)
@@ -399,11 +389,12 @@ def proven(lab, batch):
 
 def main():
     key = lambda r: tuple(r[k] for k in ("room", "text", "column", "old", "new"))
+    every, lock = sample(), threading.Lock()
     past = {key(r): r for r in csv.DictReader(open(RESULTS))} if os.path.exists(RESULTS) else {}
+    past = {k: past[k] for k in map(key, every) if k in past}
     same = [x.split(" | ")[:4] for x in open("tests/mutants.txt").read().split("\n")]
     fate = lambda r: "known" if r["fate"] == "alive" and [r[k] for k in ("room", "old", "new", "text")] in same else r["fate"]
-    every, lock = sample(), threading.Lock()
-    left = {key(r) for r in every if (fate(past[key(r)]) == "alive" and AGAIN if key(r) in past else not AGAIN)}
+    order = {key(r): i for i, r in enumerate(sorted(every, key=lambda r: key(r) not in past))}
     print(f"SEED={SEED}: {len(every)} mutants of {len({r['room'] for r in every})} rooms, {len(past)} tried")
     kills = collections.Counter()
     for r in past.values(): kills.update([(r["room"], r["by"].split(":")[0]), r["by"].split(":")[0]])
@@ -415,7 +406,7 @@ def main():
         if not old.startswith(trees): shutil.rmtree(old, ignore_errors=True)
     clean = Clean(trees + "/clean")
     labs, batch = [Lab(f"{trees}/{j}", clean) for j in range(JOBS)], Batch(trees + "/batch", clean)
-    if (not past or os.environ.get("PROVE")) and not proven(labs[0], batch): return 1
+    prove = not past or os.environ.get("PROVE")
 
     def work(lab):
         while time.time() < END:
@@ -431,11 +422,15 @@ def main():
                 out.writerow(row)
                 print("{room}.h:{line}:{column}: {old!r} -> {new!r}: {fate} {by} ({seconds} s)".format(**row), flush=True)
 
-    for first in range(0, len(every), BATCH):  # the same ones every time: what is compiled stays
-        rows = every[first:first + BATCH]
-        mine = [r for r in rows if key(r) in left]
-        if not mine or time.time() > END: continue
+    turn = lambda r: not AGAIN or key(r) not in past
+    left = {key(r) for r in every if key(r) not in past or AGAIN and fate(past[key(r)]) == "alive"}
+    for first in range(0, len(every), BATCH):
+        rows = [r for r in every if first <= order[key(r)] < first + BATCH]  # the same ones every time: what is compiled stays
+        mine = sorted((r for r in rows if key(r) in left), key=turn)
+        if not mine and not prove or time.time() > END: continue
         batch.take(rows)
+        if prove and not proven(labs[0], batch): return 1
+        prove = False
         queue = iter(mine)
         threads = [threading.Thread(target=work, args=(lab,)) for lab in labs]
         for t in threads: t.start()

@@ -94,6 +94,7 @@ static const zero_tensor_desc fault_desc[] = {{"emb", 70, 1, 0, 2, 0, 0},
     } while (0)
 
 static zero_result fault_build(fault_test *t, test_rank *r, zero_ctx **out) {
+    static __thread void *param, *grad; /* a slot, to the end of the context */
     zero_config cfg = t->cfg;
     zero_comm comm = test_comm(r);
     zero_tensor_desc desc[8];
@@ -112,6 +113,7 @@ static zero_result fault_build(fault_test *t, test_rank *r, zero_ctx **out) {
     if (t->group && r->rank == t->odd)
         FAULT_TRY(
             zero_tensor_group(z, "mat", t->group == 1 ? 0.25f : 1, t->group == 2 ? 0.125f : 1));
+    FAULT_TRY(zero_slot(z, "vec", 1, &param, &grad));
     FAULT_HERE(AT_BUILD);
     FAULT_TRY(zero_build(z));
     FAULT_HERE(AT_IDLE);

@@ -5,6 +5,7 @@
 #include <omp.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 enum { RANKS = 3 };
 
@@ -279,6 +280,20 @@ static void run_flushes(void) {
                "what was printed: %s", text);
 }
 
+static int run_never(const zero_comm *comm, void *arg) { return arg || comm ? 5 : 6; }
+/* There is no memory to meet in. */
+static void run_without_memory(void) {
+    struct rlimit was;
+    (void)getrlimit(RLIMIT_AS, &was);
+    const struct rlimit none = {0, was.rlim_max};
+    for (int ranks = 1; ranks < 3; ranks++) {
+        (void)setrlimit(RLIMIT_AS, &none);
+        const int code = zero_run_local(ranks, run_never, NULL);
+        (void)setrlimit(RLIMIT_AS, &was);
+        test_check(code == 126, "%d ranks without memory: %d", ranks, code);
+    }
+}
+
 static void run_starts(void) {
     run_note *n = run_fresh();
     test_check(run_started(n, RANKS, 1) == 0 && n->runs == RANKS, "%d ranks of a main", n->runs);
@@ -332,6 +347,7 @@ int main(void) {
     run_signals();
     run_orphans();
     run_flushes();
+    run_without_memory();
     run_starts();
     run_threads();
     run_libraries();

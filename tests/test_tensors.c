@@ -61,6 +61,31 @@ static void ten_exact(void) {
     test_check(isinf(ten_total(x, order, BLOCKS, 2)), "an infinite weight");
 }
 
+/* A ratio is bounded; where either norm is zero it is 1, whatever the bounds. */
+static void ten_ratios(void) {
+    static const struct {
+        float weight, move, least, most, ratio;
+    } cases[] = {{6, 2, 0, 0, 3}, {6, 2, 4, 0, 4},    {6, 2, 0, 2, 2},
+                 {6, 2, 2, 4, 3}, {0, 2, 2, 0, 1},    {0, 2, 0, 0.5f, 1},
+                 {6, 0, 2, 0, 1}, {6, 0, 0, 0.5f, 1}, {0, 0, 2, 0, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        zp_exact sums[2] = {{{0}}};
+        double ratio = 0;
+        for (int k = 0; k < 2; k++) {
+            const float x[32] = {k ? cases[i].move : cases[i].weight};
+            zp_limb piece[3];
+            const int first = zp_exact_cut(zp_exact_squares(x, 32), piece);
+            for (int l = 0; l < 3; l++) sums[k].limb[first + (piece[l] ? l : 0)] += piece[l];
+        }
+        const zp_trust_args a = {sums[0].limb,   &ratio,       2 * ZP_LIMBS, 1,
+                                 cases[i].least, cases[i].most};
+        zp_trust_at(&a, 0);
+        test_check(ratio == (double)cases[i].ratio, "weights of %g, moves of %g, in %g to %g: %g",
+                   (double)cases[i].weight, (double)cases[i].move, (double)cases[i].least,
+                   (double)cases[i].most, ratio);
+    }
+}
+
 /* ---- products ---- */
 
 /* The definition: one sum per element, over k from 0 up. */
@@ -796,6 +821,13 @@ static void ten_memory(void) {
                        && plan.optimizer_bytes == 8 * 4096 + of[matrices] * 4 * 64 * 64
                        && plan.formula_bytes == 8 * plan.numel + plan.optimizer_bytes,
                    "Muon's state takes %zu bytes", plan.optimizer_bytes);
+        zero_stats stats = {0};
+        const size_t planned =
+            plan.param_bytes + plan.grad_bytes + plan.optimizer_bytes + plan.buffer_bytes;
+        test_check(!zero_build(z) && !zero_query_stats(z, &stats)
+                       && stats.allocated_bytes >= planned
+                       && stats.allocated_bytes <= planned + 32768,
+                   "Muon has got %zu bytes, planned are %zu", stats.allocated_bytes, planned);
         zero_destroy(z);
     }
     for (int rule = ZERO_ADAMW; rule <= ZERO_LAMB; rule++) { /* who needs none knows of none */
@@ -864,6 +896,7 @@ int main(int argc, char **argv) {
     (void)alarm(600); /* a wait for ever is a failure */
     if (argc > 1) ten_folder = argv[1];
     ten_exact();
+    ten_ratios();
     ten_products();
     ten_formulas();
     ten_bits();

@@ -71,6 +71,12 @@ static int trace_go(trace_run *run, int records) {
     return test_ranks(TRACE_RANKS, 0, trace_rank, run);
 }
 
+static int trace_count_at(const trace_seen *s, zero_event_kind kind, int step, int micro) {
+    int n = 0;
+    for (int i = 0; i < s->n; i++)
+        n += s->event[i].kind == kind && s->event[i].step == step && s->event[i].micro == micro;
+    return n;
+}
 static int trace_count(const trace_seen *s, zero_event_kind kind) {
     int n = 0;
     for (int i = 0; i < s->n; i++) n += s->event[i].kind == kind;
@@ -133,7 +139,7 @@ static void trace_check_events(const trace_run *run, const char *name) {
             flows++;
             cause = trace_numbered(s, e->flow);
             /* a lane that has waited looks at the clock a little later than the one that ended */
-            wrong += !cause || cause->kind != e->cause || cause->unit != e->unit
+            wrong += !cause || cause->kind != e->cause || cause->unit != e->unit || e->bytes
                      || e->end + 1e-3 < cause->begin;
         }
         trace_flows += flows;
@@ -158,6 +164,11 @@ static void trace_check_counts(const trace_run *run, const char *name) {
         /* the embedding is used twice, and so is its backward; of zero_hash's gathers none */
         test_check(trace_count(s, ZERO_EVENT_FORWARD) == passes * (*u + 1), "%s: %d forwards", name,
                    trace_count(s, ZERO_EVENT_FORWARD));
+        for (int k = 0; k < passes; k++)
+            test_check(
+                trace_count_at(s, ZERO_EVENT_FORWARD, k / sp->micro_steps, k % sp->micro_steps)
+                    == *u + 1,
+                "%s: forwards of pass %d", name, k);
         test_check(trace_count(s, ZERO_EVENT_BACKWARD) == passes * (*u + 1), "%s: %d backwards",
                    name, trace_count(s, ZERO_EVENT_BACKWARD));
         test_check(trace_count(s, ZERO_EVENT_AGREE) == TRACE_STEPS, "%s: %d verdicts", name,
@@ -218,6 +229,47 @@ static void test_file(void) {
         }
         trace_close(&run);
     }
+}
+
+/* Gradients that travel packed: of a unit's bytes on the wire a rank sends all but its own part. */
+static void test_packed(void) {
+    static trace_run run;
+    int packed = 0;
+    trace_open(&run, 2, 0, 1);
+    run.spec.cfg.gradient_bits = 8;
+    test_check(trace_go(&run, 1), "packed: %s", test_first);
+    for (int i = 0; i < run.seen[0].n; i++) {
+        const zero_event *e = &run.seen[0].event[i];
+        if (e->kind != ZERO_EVENT_REDUCTION || !e->sent) continue;
+        packed++;
+        test_check(e->bytes * (TRACE_RANKS - 1) == e->sent * TRACE_RANKS,
+                   "unit %d: %d bytes, of which %d are sent", e->unit, (int)e->bytes, (int)e->sent);
+    }
+    test_check(packed > 0, "no packed reduction");
+    trace_close(&run);
+}
+
+/* Events are handed on where the header says so: at the end of a pass, and of a step. */
+static void test_given(void) {
+    static trace_run run;
+    test_rank alone = {.nranks = 1};
+    host_run h;
+    const int *n = &run.seen[0].n;
+    trace_open(&run, 0, 1, 1);
+    run.spec.cfg.trace = trace_take;
+    run.spec.cfg.trace_user = &run.seen[0];
+    if (host_open(&h, &run.spec, &alone)) {
+        const int units = run.spec.units, built = *n, evaluated = host_evaluate(&h) ? *n : 0,
+                  trained = host_train_pass(&h) ? *n : 0;
+        const int stepped = !zero_reduce(h.z) && !zero_step(h.z, &run.spec.adamw) ? *n : 0;
+        test_check(built + units <= evaluated && evaluated + 2 * units <= trained
+                       && trained + units <= stepped,
+                   "%d events are given, an evaluation later %d, a pass later %d, a step later %d",
+                   built, evaluated, trained, stepped);
+    }
+    test_check(!alone.failed, "one rank: %s", alone.why);
+    zero_destroy(h.z);
+    trace_close(&run);
 }
 
 /* Updates that run beside the next step are of the step whose gradient they take. */
@@ -362,6 +414,8 @@ int main(void) {
     test_names();
     test_stages();
     test_file();
+    test_packed();
+    test_given();
     test_delayed();
     test_flood();
     test_groups();

@@ -153,6 +153,25 @@ static void unit_same_places(void) {
     zp_layout_close(&one);
 }
 
+/* The costliest matrix first, of 50, 48 and 46 by its sides, each to who has least so far. */
+static void unit_dealt(void) {
+    static const size_t rows[] = {1, 2, 1}, cols[] = {12, 2, 11};
+    static const int owner[] = {0, 1, 1};
+    zp_matrix m[3];
+    memset(m, 0, sizeof m);
+    for (int i = 0; i < 3; i++) {
+        m[i].rows = rows[i];
+        m[i].cols = cols[i];
+        m[i].numel = rows[i] * cols[i];
+        m[i].slices = 1;
+    }
+    zp_layout l = {.matrices = m, .nmatrices = 3, .sharers = 1};
+    if (!test_check(!zp_layout_deal(&l, 2), "matrices are dealt")) return;
+    for (int i = 0; i < 3; i++)
+        test_check(m[i].owner == owner[i] && m[i].kept == (i == 2 ? zp_round_up(4, ZP_ALIGN) : 0),
+                   "matrix of %zu x %zu: rank %d, at %zu", rows[i], cols[i], m[i].owner, m[i].kept);
+}
+
 /* ---- numbers ---- */
 
 static const char *const unit_type_names[] = {"f32", "bf16", "f16"};
@@ -616,6 +635,21 @@ static void unit_fold(zp_stream *s, float *g, size_t n, double unit, double shar
     (void)zp_fold(s, &f, 1);
 }
 
+/* A number as limbs is itself, less what is below 2^-ZP_EXACT_POINT. */
+static void unit_exact(void) {
+    for (int e = -1100; e <= 250; e++)
+        for (int k = 0; k < 3; k++) {
+            const double x = ldexp(k == 0 ? 1.0 : k == 1 ? 1.0 + 0x1p-52 : 2.0 - 0x1p-52, e);
+            const double kept = ldexp(floor(ldexp(x, ZP_EXACT_POINT)), -ZP_EXACT_POINT);
+            zp_limb limb[ZP_LIMBS] = {0}, piece[3];
+            const int first = zp_exact_cut(x, piece);
+            for (int i = 0; i < 3; i++)
+                if (piece[i]) limb[first + i] = piece[i];
+            const double got = zp_exact_total(limb, ZP_LIMBS, 1);
+            test_check(got == kept, "%a is %a, expected %a", x, got, kept);
+        }
+}
+
 /* The verdict names the lowest unit's first bad element, in whatever order units are folded. */
 static void unit_verdicts(void) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -636,11 +670,40 @@ static void unit_verdicts(void) {
             test_check(v[1] == 8 && v[2] == 100 + (double)at && !(v[0] - v[0] == 0),
                        "bad element %zu", at);
             unit_fold(&s, g, 2976, 2, 200, v);
+            unit_fold(&s, g, 2976, 2, 5000, v); /* its next run */
             test_check(v[1] == 3 && v[2] == 200 + (double)at, "bad element %zu of a lower unit",
                        at);
             g[at] = g[2975] = 0;
         }
     zp_device_close(&d);
+}
+
+/* More blocks than there are lanes, and than a lane adds at once: all count, the first bad one is
+ * named. */
+static void unit_fold_long(void) {
+    enum { BLOCKS = 4500 };
+    static const size_t bad[] = {0, 255, 256, 4095, 4096, BLOCKS - 1};
+    static double partial[BLOCKS];
+    float *g = (float *)calloc(BLOCKS * ZP_NORM_BLOCK, sizeof *g);
+    double v[ZP_VERDICT] = {0};
+    zp_device d;
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    const zp_norm_args a = {g, ZERO_F32, BLOCKS * ZP_NORM_BLOCK, partial};
+    const zp_fold_args f = {a, v, 0, 0, NULL};
+    for (int i = 0; i < BLOCKS; i++) partial[i] = i;
+    (void)zp_fold(&s, &f, 1);
+    test_check(v[0] == BLOCKS * (BLOCKS - 1) / 2 && v[1] == 0, "sum of %d blocks is %.0f", BLOCKS,
+               v[0]);
+    for (int k = 5; k >= 0; k--) {
+        partial[bad[k]] = g[bad[k] * ZP_NORM_BLOCK + 7] = NAN;
+        memset(v, 0, sizeof v);
+        (void)zp_fold(&s, &f, 1);
+        test_check(v[1] == 1 && v[2] == (double)(bad[k] * ZP_NORM_BLOCK + 7),
+                   "bad block %zu: element %.0f", bad[k], v[2]);
+    }
+    zp_device_close(&d);
+    free(g);
 }
 
 static void unit_judge(void) {
@@ -1245,6 +1308,37 @@ static void unit_again(void) {
     zero_destroy(z);
 }
 
+/* A unit stays whole where the largest of its tensors is small enough. */
+static void unit_persistence_rank(test_rank *r) {
+    const zero_tensor_desc two[] = {{"wide", 100, 2, 0, 1, 0, 0}, {"slim", 40, 2, 0, 1, 0, 0}};
+    const zero_comm comm = test_comm(r);
+    for (int limit = 99; limit <= 100; limit++) {
+        zero_config cfg = {
+            .stage = 3, .persistence_numel = limit, .no_mapping = 1, .log = test_quiet};
+        zero_ctx *z = NULL;
+        zero_plan_unit unit = {0};
+        if (zero_create(&z, &cfg, &comm) || zero_tensors(z, two, 2)
+            || zero_query_plan_unit(z, 1, &unit) || unit.resident != (limit == 100))
+            test_rank_fail(r, "persistence_numel %d: resident %d %s", limit, unit.resident,
+                           zero_last_error(z));
+        zero_destroy(z);
+    }
+}
+
+/* Blocks take turns in buffers, and have second shards; the embedding has a buffer of its own. */
+static void unit_second_rank(test_rank *r) {
+    zero_config cfg = {.stage = 3, .second_ranks = 2, .no_mapping = 1, .log = test_quiet};
+    const zero_tensor_desc embedding = {"embedding", 1 << 20, 1, 0, 1, 0, 0},
+                           blocks = {"blocks", 1 << 10, 8, 1, 1, 0, 0};
+    const zero_comm comm = test_comm(r);
+    zero_ctx *z = NULL;
+    zero_plan plan = {0};
+    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &embedding) || zero_tensor(z, &blocks)
+        || zero_query_plan(z, &plan) || plan.second_bytes != 8 * (1 << 10) / 2 * sizeof(float))
+        test_rank_fail(r, "%zu bytes of second shards: %s", plan.second_bytes, zero_last_error(z));
+    zero_destroy(z);
+}
+
 static void unit_tensor_errors(void) {
     zero_config cfg = {.micro_steps = 3, .accumulation = ZERO_ACCUMULATE_LOCAL};
     const zero_tensor_desc good = {"good", 5, 0, 0, 0, 0, 0}, gap = {"gap", 5, 1, 2, 0, 0, 0};
@@ -1258,6 +1352,8 @@ static void unit_tensor_errors(void) {
                     "tensor b: numel is 18446744073709551615");
     unit_bad_tensor(z, (zero_tensor_desc){"b", ((size_t)1 << 28) + 1, 1 << 20, 0, 0, 0, 0},
                     "tensor b: numel is 268435457, expected 1..268435456");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", ((size_t)1 << 48) + 1, 0, 0, 0, 0, 0},
+                    "tensor b: numel is 281474976710657, expected 1..281474976710656");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, -1, 0, 0, 0, 0}, "tensor b: layers -1");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, -3, 0, 0, 0}, "unit -3");
     unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 1000000000, 0, 0, 0},
@@ -1275,7 +1371,8 @@ static void unit_tensor_errors(void) {
     unit_bad_group(z, "good", 1, INFINITY, "decay_factor inf");
     test_check(!zero_tensor_group(z, "good", 0, 2), "a group");
     test_check(zero_tensor(z, &gap) == ZERO_OK, "a tensor of unit 2");
-    unit_error(z, zero_build(z), ZERO_ERR_ARGUMENT, "zero_build", "unit 1");
+    unit_error(z, zero_build(z), ZERO_ERR_ARGUMENT, "zero_build",
+               "unit 1 has no tensor, though units go up to 2");
     zero_destroy(z);
     z = unit_create(NULL);
     unit_error(z, zero_build(z), ZERO_ERR_STATE, "zero_build", "no tensor");
@@ -1324,6 +1421,16 @@ static int unit_micro(zero_ctx *z, int micro, int micro_steps) {
     for (int u = 2; u >= 0; u--)
         bad |= zero_backward_begin(z, u, &p, &g) || zero_backward_end(z, u);
     return !bad && !zero_pass_end(z);
+}
+
+/* What is expected before a pass was seen: up, unit 0 once more, then unit 0 and down. */
+static void unit_expected(void) {
+    static const int order[] = {0, 1, 2, 0, 0, 2, 1};
+    const zero_config cfg = {.stage = 3};
+    zero_ctx *z = unit_built(&cfg);
+    const zp_trace *t = &z->trace[ZERO_TRAIN];
+    test_check(t->n == 7 && !memcmp(t->unit, order, sizeof order), "%d gathers are expected", t->n);
+    zero_destroy(z);
 }
 
 static const zero_hyper unit_adamw = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
@@ -1392,7 +1499,12 @@ static void unit_errors_of_hooks(void) {
     test_check(!zero_backward_end(z, 2), "backward");
     unit_error(z, zero_backward_begin(z, 2, &p, &g), S, "zero_backward_begin",
                "unit 2: its gradient is complete after 1");
-    test_check(!zero_backward_begin(z, 0, &p, &g) && !zero_backward_end(z, 0), "first use");
+    const int *opens = &z->live[0].parameter_opens;
+    test_check(!zero_backward_begin(z, 0, &p, &g) && !zero_backward_begin(z, 0, NULL, &g)
+                   && !zero_backward_begin(z, 0, &p, &g) && *opens == 2 && !zero_backward_end(z, 0)
+                   && *opens == 1 && !zero_backward_end(z, 0) && *opens == 1
+                   && !zero_backward_end(z, 0) && *opens == 0,
+               "first use: of three nested backwards two have parameters, which %d keep", *opens);
     test_check(!zero_backward_begin(z, 0, NULL, &g), "second use");
     test_check(!zero_backward_begin(z, 0, &p, &g) && p.field[0] != NULL && !zero_backward_end(z, 0),
                "a nested backward that wants parameters gets them");
@@ -1576,6 +1688,10 @@ static void unit_counters(void) {
     zero_ctx *z = unit_built(&cfg);
     zero_counters now, fresh = good;
     fresh.iteration = 0;
+    zero_state_counters(z, &now);
+    test_check(now.steps == 0 && now.skipped == 0 && now.iteration == 0 && now.last_overflow == -1
+                   && now.scale == 4096 && now.hysteresis == 2,
+               "counters of a new context: %d", (int)now.last_overflow);
     test_check(!zero_state_begin(z), "%s", zero_last_error(z));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         unit_error(z, zero_state_set_counters(z, &bad[i]), ZERO_ERR_ARGUMENT,
@@ -2053,6 +2169,37 @@ static void unit_deep_nest(test_rank *r) {
     zero_destroy(z);
 }
 
+/* Small units fill no bucket: unit 0's buffer is taken while its reduction is pending. */
+static void unit_small_first(test_rank *r) {
+    enum { SMALL = 8, LARGE = 4000 };
+    const zero_tensor_desc small = {"small", 64, SMALL, 0, 0, 0, 0},
+                           large = {"large", LARGE, 3, SMALL, 0, 0, sizeof(float *)};
+    const zero_config cfg = {.stage = 2, .bucket_numel = LARGE + 100, .timeout_s = 5};
+    const zero_comm comm = test_comm(r);
+    zero_ctx *z = NULL;
+    host_pointers p, g;
+    float seen[64 * SMALL];
+    int ok = !zero_create(&z, &cfg, &comm) && !zero_tensor(z, &small) && !zero_tensor(z, &large);
+    ok = ok && !zero_build(z) && !zero_bind(z, &p, &g) && !zero_pass_begin(z, ZERO_TRAIN, 0, 1);
+    for (int u = 0; u < SMALL + 3 && ok; u++)
+        ok = !zero_forward_begin(z, u, &p) && !zero_forward_end(z, u);
+    for (int u = 0; u < SMALL + 3 && ok; u++) {
+        ok = !zero_backward_begin(z, u, &p, &g);
+        float *to = u < SMALL ? (float *)(void *)g.field[0] + 64 * u
+                              : (float *)(void *)g.field[1] + LARGE * (u - SMALL);
+        for (int i = 0; i < (u < SMALL ? 64 : LARGE) && ok; i++) to[i] += (float)(u + 1);
+        ok = ok && !zero_backward_end(z, u);
+    }
+    if (ok && z->pool[ZP_GRAD].n > SMALL) test_rank_fail(r, "%d buffers", z->pool[ZP_GRAD].n);
+    ok = ok && !zero_pass_end(z) && !zero_reduce(z)
+         && !zero_read_tensor(z, "small", ZERO_GRADIENT, 0, 64 * SMALL, seen);
+    for (int i = 0; i < 64 * SMALL && ok; i++)
+        if (seen[i] != (float)(i / 64 + 1))
+            test_rank_fail(r, "unit %d: %g", i / 64, (double)seen[i]);
+    if (!ok) test_rank_fail(r, "%s", zero_last_error(z));
+    zero_destroy(z);
+}
+
 /* A peer that is still looking at the parameters, after zero_reduce, sees the old ones: mapped
    shards are updated in place. */
 static void unit_look_before_step(test_rank *rank) {
@@ -2081,6 +2228,7 @@ static void unit_regressions(void) {
         test_check(test_ranks(3, 0, unit_look_before_step, &s),
                    "evaluation between reduce and step, stage %d: %s", stage, test_first);
     }
+    test_check(test_ranks(2, 0, unit_small_first, NULL), "small units first: %s", test_first);
     test_check(test_ranks(2, 0, unit_deep_nest, NULL), "gathers ahead in a deep nest: %s",
                test_first);
 }
@@ -2110,6 +2258,7 @@ int main(void) {
     unit_not_finite();
     unit_partitions();
     unit_same_places();
+    unit_dealt();
     unit_widen();
     unit_narrow();
     unit_convert_places();
@@ -2120,7 +2269,9 @@ int main(void) {
     unit_corrections();
     unit_norm();
     unit_norm_threads();
+    unit_exact();
     unit_verdicts();
+    unit_fold_long();
     unit_judge();
     unit_sums();
     unit_collect();
@@ -2136,9 +2287,12 @@ int main(void) {
     unit_comm_errors();
     unit_resolved_config();
     unit_again();
+    test_check(test_ranks(2, 0, unit_persistence_rank, NULL), "a tensor of 100: %s", test_first);
+    test_check(test_ranks(4, 0, unit_second_rank, NULL), "second shards: %s", test_first);
     unit_tensor_errors();
     unit_no_context();
     unit_errors_before_build();
+    unit_expected();
     unit_errors_of_hooks();
     unit_errors_of_evaluation();
     unit_errors_of_steps();

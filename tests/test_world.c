@@ -243,10 +243,21 @@ static void world_pipeline(world_run *run) {
 
 /* ---- copies ---- */
 
-/* Two tensor-parallel ranks: `a` is cut, `b` is on both, its gradients are summed over both. */
 typedef struct world_pair {
     float *a, *b;
 } world_pair;
+
+enum { WORLD_EVENTS = 1000 };
+typedef struct world_seen { /* of all contexts of a rank */
+    zero_event event[WORLD_EVENTS];
+    int n;
+} world_seen;
+static void world_see(void *user, const zero_event *events, int n) {
+    world_seen *s = (world_seen *)user;
+    for (int i = 0; i < n && s->n < WORLD_EVENTS; i++) s->event[s->n++] = events[i];
+}
+
+/* Two tensor-parallel ranks: `a` is cut, `b` is on both, its gradients are summed over both. */
 
 static void world_copies_rank(test_rank *r) {
     const zero_comm comm = test_comm(r), self = {ZERO_COMM_SELF, 0, NULL, 0};
@@ -256,6 +267,8 @@ static void world_copies_rank(test_rank *r) {
     zero_ctx *z = NULL;
     world_pair p = {NULL, NULL}, g = {NULL, NULL};
     double norm = 0, right = 0;
+    uint64_t sums = 0;
+    world_seen *told = (world_seen *)calloc(1, sizeof *told);
     const zero_tensor_desc a = {.name = "a", .numel = 700, .field = offsetof(world_pair, a)};
     const zero_tensor_desc b = {.name = "b",
                                 .numel = 500,
@@ -265,8 +278,11 @@ static void world_copies_rank(test_rank *r) {
     cfg.world = tp;
     cfg.optimizer = ZERO_SGD;
     cfg.stage = *(const int *)r->arg;
+    cfg.trace = (cfg.trace_user = told) ? world_see : NULL;
     if (!e) e = zero_create(&z, &cfg, &self);
-    if (!e) e = zero_tensor(z, &a) || zero_tensor(z, &b) || zero_tensor_sum(z, "b", tp);
+    const int last = cfg.stage % 2; /* b in the unit, or first */
+    if (!e) e = zero_tensor(z, last ? &a : &b) || zero_tensor(z, last ? &b : &a);
+    if (!e) e = zero_tensor_sum(z, "b", tp);
     if (!e) e = zero_build(z) || zero_bind(z, &p, &g);
     if (!e) e = zero_pass_begin(z, ZERO_TRAIN, 0, 1) || zero_forward_begin(z, 0, &p);
     if (!e) e = zero_forward_end(z, 0) || zero_backward_begin(z, 0, &p, &g);
@@ -289,20 +305,18 @@ static void world_copies_rank(test_rank *r) {
     if (!e && fabs(norm - sqrt(right)) > 1e-12 * norm)
         test_rank_fail(r, "norm %.17g, expected %.17g", norm, sqrt(right));
     zero_destroy(z);
+    for (int i = 0; i < told->n; i++) /* half of b, and the other half's sum */
+        if (told->event[i].kind == ZERO_EVENT_ALL_REDUCE && told->event[i].bytes == sizeof seen
+            && told->event[i].ranks == 2)
+            sums += told->event[i].sent;
+    if (!r->failed && sums != sizeof seen)
+        test_rank_fail(r, "%llu bytes recorded of b's sum", (unsigned long long)sums);
+    free(told);
     zero_group_close(tp);
 }
 
 /* ---- experts ---- */
 
-enum { WORLD_EVENTS = 1000 };
-typedef struct world_seen { /* of both contexts of a rank */
-    zero_event event[WORLD_EVENTS];
-    int n;
-} world_seen;
-static void world_see(void *user, const zero_event *events, int n) {
-    world_seen *s = (world_seen *)user;
-    for (int i = 0; i < n && s->n < WORLD_EVENTS; i++) s->event[s->n++] = events[i];
-}
 /* No two of them have one number, and what a wait is for is among them. */
 static void world_check_seen(test_rank *r, const world_seen *s) {
     if (r->failed || !s) return;
@@ -319,6 +333,20 @@ static void world_check_seen(test_rank *r, const world_seen *s) {
             && (!cause || cause->kind != e->cause || e->end + 1e-3 < cause->begin))
             test_rank_fail(r, "a wait for %s is for something else", zero_event_name(e->cause));
     }
+}
+
+/* All step but where a gradient is not finite: b's of expert 1 at step 1, which the other expert's
+   ranks know nothing of, and a's at step 2. */
+static void world_check_reports(test_rank *r, const zero_step_report report[2],
+                                const zero_tensor_desc d[2], int step) {
+    const zero_step_report *bad = &report[step == 1];
+    if (report[0].stepped != !step || report[1].stepped != !step)
+        test_rank_fail(r, "step %d: %d %d", step, report[0].stepped, report[1].stepped);
+    if (step && (step == 2 || r->rank % 2)
+        && (!bad->bad_tensor || strcmp(bad->bad_tensor, d[step == 1].name) || bad->bad_index != 11))
+        test_rank_fail(r, "step %d: %s[%zu] is not finite, expected %s[11]", step,
+                       bad->bad_tensor ? bad->bad_tensor : "nothing", bad->bad_index,
+                       d[step == 1].name);
 }
 
 /* Four data-parallel ranks; ranks 0 and 2 have expert 0, ranks 1 and 3 expert 1. */
@@ -357,7 +385,7 @@ static void world_experts_rank(test_rank *r) {
             float *to = k ? g.b : g.a;
             for (size_t i = 0; i < d[k].numel && !e; i++)
                 to[i] = world_value(k, i, r->rank, step, 0, 0);
-            if (!e && k && step == 1 && r->rank == 3) to[11] = NAN;
+            if (!e && k == 2 - step && r->rank == 3) to[11] = NAN; /* b's, then a's */
             if (!e) e = zero_backward_end(z[k], 0) || zero_pass_end(z[k]);
         }
         if (!e && zero_reduce(z[0]) != ZERO_ERR_STATE) test_rank_fail(r, "the order of reduces");
@@ -377,9 +405,8 @@ static void world_experts_rank(test_rank *r) {
                     world_value(1, i, k, step, 0, 0) + world_value(1, i, k + 2, step, 0, 0);
                 right += pow((double)x / 4, 2);
             }
-        if (!e && (report[0].stepped != (step != 1) || report[1].stepped != (step != 1)))
-            test_rank_fail(r, "step %d: %d %d", step, report[0].stepped, report[1].stepped);
-        if (!e && step != 1
+        if (!e) world_check_reports(r, report, d, step);
+        if (!e && !step
             && (fabs(report[0].norm - sqrt(right)) > 1e-6 || report[0].norm != report[1].norm))
             test_rank_fail(r, "step %d: norms %.9g and %.9g, expected %.9g", step, report[0].norm,
                            report[1].norm, sqrt(right));
@@ -431,6 +458,33 @@ static void world_apart_rank(test_rank *r) {
     zero_group_close(all);
 }
 
+/* Ranks that sum a tensor of 500 with one of 400 are told before a step; *arg: both have 500, and
+   destroy their contexts while the sum may be on its way. */
+static void world_sum_rank(test_rank *r) {
+    const int leaves = *(const int *)r->arg;
+    const zero_comm comm = test_comm(r), self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_tensor_desc b = {.name = "b", .numel = r->rank && !leaves ? 400 : 500};
+    zero_config cfg = {.threads = 1};
+    zero_group *tp = NULL;
+    zero_ctx *z = NULL;
+    world_pair p = {NULL, NULL}, g = {NULL, NULL};
+    double norm;
+    int e = zero_group_open(&tp, &comm, NULL, 20);
+    cfg.world = tp;
+    if (!e) e = zero_create(&z, &cfg, &self) || zero_tensor(z, &b) || zero_tensor_sum(z, "b", tp);
+    if (!e) e = zero_build(z) || zero_bind(z, &p, &g) || zero_pass_begin(z, ZERO_TRAIN, 0, 1);
+    if (!e) e = zero_forward_begin(z, 0, &p) || zero_forward_end(z, 0);
+    if (!e) e = zero_backward_begin(z, 0, &p, &g);
+    if (!e && leaves && r->rank) usleep(10000); /* rank 0 is there before */
+    if (e) test_rank_fail(r, "%s %s", zero_last_error(z), zero_group_error(tp));
+    if (!e) e = zero_backward_end(z, 0) || zero_pass_end(z) || zero_reduce(z);
+    if (!e && !leaves) e = zero_norm(z, &norm) != ZERO_OK;
+    if (leaves ? e : !e || !strstr(zero_last_error(z), "a gradient's first sum"))
+        test_rank_fail(r, "\"%s\"", zero_last_error(z));
+    zero_destroy(z);
+    zero_group_close(tp);
+}
+
 static void world_refusals(void) {
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     const zero_tensor_desc copy = {.name = "c", .numel = 4, .flags = ZERO_COPY};
@@ -474,6 +528,9 @@ int main(void) {
     world_refusals();
     for (int which = 0; which < 3; which++)
         test_check(world_go(0, 4, world_apart_rank, &which), "data groups differ: %s", test_first);
+    for (int leaves = 0; leaves < 4; leaves++)
+        test_check(world_go(0, 2, world_sum_rank, &leaves), "sums of %s: %s",
+                   leaves ? "contexts that are destroyed" : "two sizes", test_first);
     for (run->processes = 0; run->processes < 2; run->processes++)
         for (run->zero_stage = 0; run->zero_stage < 4; run->zero_stage++) {
             for (int k = 0; k < 3; k++) {
