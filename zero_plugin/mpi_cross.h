@@ -110,8 +110,7 @@ static void zp_mpi_abort(zp_group *g, const char *why) {
 
 /* What a message between nodes is for, in its tag: a peer in another call is found. */
 static int zp_mpi_tag(const zp_op *op) {
-    const int unit = op->unit < 0 ? ZP_TAGS - 1 : op->unit % (ZP_TAGS - 1);
-    return 2 * unit + (op->kind == ZP_ALL_GATHER);
+    return 2 * ((op->unit + ZP_TAGS) % ZP_TAGS) + (op->kind == ZP_ALL_GATHER);
 }
 /* The rank of this rank's place on another node. */
 static int zp_mpi_counterpart(const zp_group *g, int node) {
