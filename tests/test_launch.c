@@ -414,6 +414,17 @@ static void rank_sum(launch *l) {
     }
 }
 
+/* One rank is killed at the very time that the others fail. */
+static void rank_race(launch *l, int mine) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec = 100000 * (long)(getpid() % 20 + 1); /* of the second after next */
+    t.tv_sec += 2;
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL)) {}
+    if (mine) raise(SIGKILL);
+    launch_fail(l, "rank %d fails", l->rank);
+}
+
 static int rank_act(launch *l, void *user) {
     const rank_plan *plan = (const rank_plan *)user;
     const int mine = plan->who == l->rank;
@@ -432,6 +443,7 @@ static int rank_act(launch *l, void *user) {
     if (strcmp(plan->action, "fail") == 0 && mine) launch_fail(l, "rank %d fails", l->rank);
     if (strcmp(plan->action, "failall") == 0) launch_fail(l, "rank %d fails", l->rank);
     if (strcmp(plan->action, "die") == 0 && mine) raise(SIGKILL);
+    if (strcmp(plan->action, "race") == 0) rank_race(l, mine);
     if (strcmp(plan->action, "code") == 0 && mine) return 5;
     if (strcmp(plan->action, "early") == 0 && mine) return 0;
     if (strcmp(plan->action, "early") == 0)

@@ -125,6 +125,23 @@ for who in 0 1 2; do
     fresh; torch_all 3 code $who; refused "rank $who returns 5" 8 5 "rank $who ended with exit code 5"
     fresh; torch_all 3 agree $who; refused "rank $who does not agree" 8 1 'one rank does not agree'
 done
+# Whoever speaks is held up: nobody reads what ranks have to say for a while, and a pipe is full.
+for who in 0 1; do
+    fresh
+    mkfifo "$scratch/job/pipe"
+    (exec 8<"$scratch/job/pipe"; sleep 1.7; tr -d '\0' <&8 >"$scratch/job/held.err") &
+    exec 7>"$scratch/job/pipe"
+    head -c 65536 /dev/zero >&7
+    for r in 0 1 2; do
+        start $r env RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r MASTER_ADDR=localhost MASTER_PORT=$port \
+            sh -c 'exec "$@" 2>&7' sh "$rank" rank die $who
+    done
+    exec 7>&-
+    refused "rank $who is killed, and the others' words are held up" 8 1 "test: rank $who .*is gone; all 3 ranks end"
+done
+for round in $(seq 4); do
+    fresh; torch_all 3 race 0; refused "a rank is killed when others fail, $round" 8 1 'test: rank [012] .*\(gone; all 3 ranks end\|fails\)'
+done
 fresh; torch_all 3 failall; refused 'all ranks fail' 8 1 'test: rank [012] fails'
 fresh; torch_all 3 differ 1; refused 'settings differ' 8 1 'rank 1 was started with setting 1, but rank 0 with setting 0'
 fresh; torch_all 3 usage; refused 'a wrong command line' 8 2 'a wrong flag'

@@ -34,7 +34,8 @@
 
 /* Shared by the ranks of one machine (by fork also with the process that watches them). */
 struct launch_board {
-    int claimed;                   /* somebody has spoken: the job has failed, everybody leaves */
+    int claimed;                   /* the process that speaks: the job has failed, everybody leaves */
+    int said;                      /* it has spoken */
     int asked;                     /* somebody has said that the job was asked to stop */
     int64_t saved;                 /* of launch_saved, and one; 0: never told */
     int64_t copied;                /* the same of launch_copied */
@@ -77,12 +78,12 @@ enum {
 
 static int launch_claim(launch_board *board) {
     int expected = 0;
-    return __atomic_compare_exchange_n(&board->claimed, &expected, 1, 0, __ATOMIC_ACQ_REL,
-                                       __ATOMIC_ACQUIRE);
+    return __atomic_compare_exchange_n(&board->claimed, &expected, (int)getpid(), 0,
+                                       __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
 static int launch_is_claimed(launch_board *board) {
-    return __atomic_load_n(&board->claimed, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&board->claimed, __ATOMIC_ACQUIRE) != 0;
 }
 
 /* One write, so that lines of several processes cannot mix. */
@@ -103,6 +104,13 @@ static void launch_print(const char *program, const char *sentence) {
     launch_write(program, sentence);
 }
 
+/* By whoever has claimed. `flush`: what stdout has comes first; it may be waited for. */
+static void launch_speak(const launch *l, const char *sentence, int flush) {
+    if (flush) fflush(stdout);
+    launch_write(l->program, sentence);
+    __atomic_store_n(&l->board->said, 1, __ATOMIC_RELEASE);
+}
+
 static void launch_nap(int milliseconds) {
     struct timespec pause = {milliseconds / 1000, (milliseconds % 1000) * 1000000L};
     nanosleep(&pause, NULL);
@@ -115,6 +123,15 @@ static int launch_await_claim(launch_board *board, int milliseconds) {
         launch_nap(5);
     }
     return launch_is_claimed(board);
+}
+
+/* A thread of this process that speaks must have the time to: it ends with the process. */
+static void launch_let_speak(const launch *l) {
+    for (int waited = 0; waited < LAUNCH_WITNESS_MS; waited += 5) {
+        if (__atomic_load_n(&l->board->said, __ATOMIC_ACQUIRE)) return;
+        if (__atomic_load_n(&l->board->claimed, __ATOMIC_ACQUIRE) != (int)getpid()) return;
+        launch_nap(5);
+    }
 }
 
 /* ---- ends ---------------------------------------------------------------------------------- */
@@ -131,10 +148,12 @@ static int launch_may_speak(launch *l) {
     return l->meeting == NULL || meeting_claim((meeting *)l->meeting);
 }
 
-/* Another rank speaks. A thread must give it the time to, for it ends with this process. */
+/* Another rank speaks, or another thread of this one. Where ranks are threads the exit code is the
+   speaker's. */
 static void launch_leave_silently(launch *l, int code) LAUNCH_NORETURN;
 static void launch_leave_silently(launch *l, int code) {
     if (l->kind == LAUNCH_THREADS) launch_nap(LAUNCH_WITNESS_MS);
+    launch_let_speak(l);
     launch_leave(code);
 }
 
@@ -145,10 +164,11 @@ static void launch_abort_locals(const launch *l, int rank, const char *sentence)
 static void launch_end_with(launch *l, const char *sentence, int code) LAUNCH_NORETURN;
 static void launch_end_with(launch *l, const char *sentence, int code) {
     int speaks = launch_may_speak(l);
-    if (speaks) launch_print(l->program, sentence);
+    if (speaks) launch_speak(l, sentence, 1);
     launch_abort_locals(l, l->rank, sentence);
 #ifdef ZERO_WITH_MPI
     if (l->kind == LAUNCH_MPI) {
+        if (!speaks) launch_let_speak(l);
         fflush(stdout);
         MPI_Abort(MPI_COMM_WORLD, code);
     }
@@ -193,7 +213,7 @@ static int launch_lowest_failed(launch *l, int ok, int ends) {
         int lowest = meeting_agree((meeting *)l->meeting, ok, ends);
         if (lowest >= 0) return lowest;
         launch_await_claim(l->board, LAUNCH_WITNESS_MS);
-        launch_leave(LAUNCH_EXIT_FAILURE);
+        launch_leave_silently(l, LAUNCH_EXIT_FAILURE);
     }
     int *failed = l->board->failed[l->round & 1];
     failed[l->rank] = !ok;
@@ -212,7 +232,7 @@ static void launch_meet(launch *l, int ok, const char *sentence, int exit_code) 
     int lowest = launch_lowest_failed(l, ok, 1);
     if (lowest == l->nranks) return;
     int speaks = lowest == l->rank && launch_claim(l->board);
-    if (speaks) launch_print(l->program, sentence);
+    if (speaks) launch_speak(l, sentence, 1);
     /* By fork, the watching process must not see an exit before it sees the claim. */
     if (l->kind == LAUNCH_FORK) launch_await_claim(l->board, LAUNCH_WITNESS_MS);
 #ifdef ZERO_WITH_MPI
@@ -262,7 +282,7 @@ void launch_broadcast(launch *l, void *data, size_t bytes) {
     if (l->kind == LAUNCH_JOIN) {
         if (meeting_broadcast((meeting *)l->meeting, data, bytes)) return;
         launch_await_claim(l->board, LAUNCH_WITNESS_MS);
-        launch_leave(LAUNCH_EXIT_FAILURE);
+        launch_leave_silently(l, LAUNCH_EXIT_FAILURE);
     }
     if (l->rank == 0) memcpy(l->board->copy, data, bytes);
     launch_agree(l, 1, "");
@@ -399,7 +419,7 @@ static void launch_take_signal(void *user, signals_verdict verdict, int number) 
     if (verdict == SIGNALS_STOP) launch_say_asked(l, number);
     if (verdict != SIGNALS_END) return;
     launch_last_words(l, number, sentence, sizeof sentence);
-    if (launch_claim(l->board)) launch_write(l->program, sentence);
+    if (launch_claim(l->board)) launch_speak(l, sentence, 0);
     _exit(128 + number);
 }
 
@@ -560,7 +580,7 @@ static void launch_end_all(launch_watch *w, int rank, const char *what) {
     char sentence[LAUNCH_SENTENCE];
     launch_locate(w->l, what, sentence);
     const int first = launch_claim(w->l->board);
-    if (first) launch_print(w->l->program, sentence);
+    if (first) launch_speak(w->l, sentence, 1);
     launch_abort_locals(w->l, rank, sentence);
     if (w->ending) return;
     w->told = !first;
@@ -780,7 +800,7 @@ static void launch_mpi_gone(void *user, int i) {
     snprintf(what, sizeof what, "rank %d (process %d) is gone; all ranks end", l->board->rank_of[i],
              process);
     launch_locate(l, what, sentence);
-    if (launch_claim(l->board)) launch_write(l->program, sentence);
+    if (launch_claim(l->board)) launch_speak(l, sentence, 0);
 }
 
 /* mpirun ends the other ranks by a signal, which may come before the witness sees who is gone. */
@@ -940,7 +960,7 @@ static void launch_on_end(void *user, const char *what) {
     char text[LAUNCH_SENTENCE], *sentence = what != NULL ? text : NULL;
     if (what != NULL) launch_locate(l, what, text);
     int speaks = sentence != NULL && launch_claim(l->board);
-    if (speaks) launch_print(l->program, sentence);
+    if (speaks) launch_speak(l, sentence, 1);
     launch_abort_locals(l, 0, sentence != NULL ? sentence : "another rank failed");
     launch_nap(speaks ? LAUNCH_POLL_MS : 10 * LAUNCH_POLL_MS); /* who speaks here may be at it */
     launch_leave(LAUNCH_EXIT_FAILURE);

@@ -83,7 +83,7 @@ struct meeting {
     meeting_ended ended_fn;
     void *user;
     int over;    /* the job has failed */
-    int granted; /* this rank may speak */
+    int granted; /* this rank may speak: rank 0 says so, or nobody is left to ask */
     int lost;    /* rank 0 is gone */
     int leaving; /* this rank has said goodbye */
     int ends;    /* the agreement under way is the job's end where a rank is not ok */
@@ -821,7 +821,7 @@ static int meeting_lose(meeting *m, int peer, char *sentence, size_t bytes) {
                  peer, p->who.process, p->who.host, m->nranks);
     else
         snprintf(sentence, bytes, "rank 0 is gone; all %d ranks end", m->nranks);
-    (void)meeting_end(m, -1);
+    m->granted = meeting_end(m, -1); /* for whichever thread comes first */
     return 1;
 }
 
@@ -911,7 +911,7 @@ int meeting_claim(meeting *m) {
     pthread_mutex_lock(&m->lock);
     int may = 0;
     if (m->rank == 0 || m->lost || !m->watching)
-        may = meeting_end(m, -1);
+        may = meeting_end(m, -1) || m->granted;
     else if (!m->over) {
         (void)meeting_tell(m->peers[0].socket, MEETING_CLAIM, 0, NULL, 0);
         int late = 0;
