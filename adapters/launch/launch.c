@@ -34,13 +34,13 @@
 
 /* Shared by the ranks of one machine (by fork also with the process that watches them). */
 struct launch_board {
-    int claimed;                   /* the process that speaks: the job has failed, everybody leaves */
-    int said;                      /* it has spoken */
-    int asked;                     /* somebody has said that the job was asked to stop */
-    int64_t saved;                 /* of launch_saved, and one; 0: never told */
-    int64_t copied;                /* the same of launch_copied */
-    int fewer;                     /* of launch_fewer; 0: never told */
-    int tp, dp;                    /* of launch_layout; 0: never told */
+    int claimed;    /* the process that speaks: the job has failed, everybody leaves */
+    int said;       /* it has spoken */
+    int asked;      /* somebody has said that the job was asked to stop */
+    int64_t saved;  /* of launch_saved, and one; 0: never told */
+    int64_t copied; /* the same of launch_copied */
+    int fewer;      /* of launch_fewer; 0: never told */
+    int tp, dp;     /* of launch_layout; 0: never told */
     int process[LAUNCH_MAX_RANKS]; /* mpirun: of the machine's ranks; 0: it ends by itself */
     int rank_of[LAUNCH_MAX_RANKS];
     unsigned arrived; /* ranks that came to a launch_agree, counted over all rounds */
