@@ -121,19 +121,19 @@ const char *products_processor(void) { return processors[maker()][instructions()
 /* The first row that fits counts. A way other than sgemm is here for what was measured to be 5 %
    faster by it; figures are in tests/figures.md. */
 static const struct {
-    int maker, instructions;
-    char ta, tb;             /* 0: any */
-    size_t m[3], n[3], k[3]; /* from, to, multiples of; {0}: any */
+    signed char maker, instructions;
+    char ta, tb; /* 0: any */
     product_way way;
+    size_t m[3], n[3], k[3]; /* from, to, multiples of; {0}: any */
 } defaults[] = {
-    {INTEL, AMX, 'T', 'N', {1536, 2048, 1}, {384, 512, 1}, {1024, 4096, 1}, PRODUCT_MATMUL},
-    {INTEL, AMX, 'N', 'T', {768, 768, 1}, {128, 128, 1}, {512, 512, 1}, PRODUCT_MATMUL},
-    {AMD, AVX2, 'T', 'N', {128, 4096, 128}, {128, 256, 128}, {0}, PRODUCT_APART},
-    {AMD, AVX2, 'T', 'N', {128, 256, 128}, {384, 4096, 128}, {0}, PRODUCT_APART},
-    {AMD, AVX2, 'T', 'N', {384, 512, 128}, {384, 512, 128}, {0}, PRODUCT_APART},
-    {AMD, AVX2, 'N', 'N', {16, 256, 1}, {512, 4096, 512}, {0}, PRODUCT_APART},
-    {AMD, AVX2, 'N', 'N', {257, 512, 1}, {512, 512, 1}, {0}, PRODUCT_APART},
-    {ANY, ANY, 0, 0, {0}, {0}, {0}, PRODUCT_SGEMM},
+    {INTEL, AMX, 'T', 'N', PRODUCT_MATMUL, {1536, 2048, 1}, {384, 512, 1}, {1024, 4096, 1}},
+    {INTEL, AMX, 'N', 'T', PRODUCT_MATMUL, {768, 768, 1}, {128, 128, 1}, {512, 512, 1}},
+    {AMD, AVX2, 'T', 'N', PRODUCT_APART, {128, 4096, 128}, {128, 256, 128}, {0}},
+    {AMD, AVX2, 'T', 'N', PRODUCT_APART, {128, 256, 128}, {384, 4096, 128}, {0}},
+    {AMD, AVX2, 'T', 'N', PRODUCT_APART, {384, 512, 128}, {384, 512, 128}, {0}},
+    {AMD, AVX2, 'N', 'N', PRODUCT_APART, {16, 256, 1}, {512, 4096, 512}, {0}},
+    {AMD, AVX2, 'N', 'N', PRODUCT_APART, {257, 512, 1}, {512, 512, 1}, {0}},
+    {ANY, ANY, 0, 0, PRODUCT_SGEMM, {0}, {0}, {0}},
 };
 
 static int fits(const size_t range[3], size_t n) {
