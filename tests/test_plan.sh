@@ -142,6 +142,13 @@ says "bf16 and f32 masters" -e d12 -ds "$scratch/ds.json"
 says "-b 3 -t 1024" -e d12 -ds "$scratch/ds.json"
 printf 'flops.f32=1e12\nupdate=1e11\nlink=1e10\n' >"$scratch/machine"
 says "step: compute + send + update" -e d12 -pn 2 --machine "$scratch/machine"
+printf 'device=cpu\nflops.f32=1e12\nflops.bf16=8e11\nupdate=1e11\nlink=1e10\n' >"$scratch/machine"
+says "-dt f32 is faster on this machine: " -e d12 -pn 2 -dt bf16 --machine "$scratch/machine"
+says "step: compute" -e d12 -pn 2 --machine "$scratch/machine"
+check "$(grep -q 'is faster' "$scratch/out" || echo 1)" "f32 is said to be faster than f32"
+sed 's/8e11/2e12/' "$scratch/machine" >"$scratch/bf16"
+says "step: compute" -e d12 -pn 2 -dt bf16 --machine "$scratch/bf16"
+check "$(grep -q 'is faster' "$scratch/out" || echo 1)" "f32 is said to be faster than bf16 at twice its rate"
 says "usage: ./zero_plan" --help
 
 # -zog auto: as the trainer, gradients that memory has no room for are in the file; the advice has what was typed

@@ -87,9 +87,10 @@ static void test_shape(char ta, char tb, size_t m, size_t n, size_t k, size_t ap
 }
 
 static void test_shapes(void) {
-    static const size_t sizes[][3] = {{1, 1, 1},     {1, 65, 33},    {14, 32, 256}, {15, 33, 257},
-                                      {29, 64, 16},  {100, 31, 300}, {33, 95, 513}, {128, 128, 128},
-                                      {801, 40, 70}, {50, 200, 1},   {7, 7, 600},   {1600, 33, 20}};
+    static const size_t sizes[][3] = {
+        {1, 1, 1},      {1, 65, 33},    {14, 32, 256},   {15, 33, 257}, {29, 64, 16},
+        {100, 31, 300}, {33, 95, 513},  {128, 128, 128}, {801, 40, 70}, {50, 200, 1},
+        {7, 7, 600},    {1600, 33, 20}, {20, 1040, 520}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int kind = 0; kind < 16; kind++)
             test_shape(kind & 1 ? 'T' : 'N', kind & 2 ? 'T' : 'N', sizes[i][0], sizes[i][1],
@@ -137,6 +138,41 @@ static void test_many(void) {
     drop(&x);
 }
 
+/* What figures.md says of each kind of processor. */
+static void test_table(void) {
+    static const struct {
+        const char *processor;
+        char ta, tb;
+        size_t m, n, k;
+        product_way way;
+    } rows[] = {{"Intel, AMX", 'T', 'N', 1536, 384, 2048, PRODUCT_MATMUL},
+                {"Intel, AMX", 'N', 'T', 768, 128, 512, PRODUCT_MATMUL},
+                {"Intel, AMX", 'T', 'N', 384, 128, 768, PRODUCT_SGEMM},
+                {"Intel, AVX2", 'T', 'N', 384, 128, 768, PRODUCT_SGEMM},
+                {"AMD, AVX-512", 'T', 'N', 384, 128, 768, PRODUCT_SGEMM},
+                {"AMD, AVX2", 'T', 'N', 384, 128, 768, PRODUCT_APART},
+                {"AMD, AVX2", 'T', 'N', 128, 512, 768, PRODUCT_APART},
+                {"AMD, AVX2", 'T', 'N', 384, 384, 2048, PRODUCT_APART},
+                {"AMD, AVX2", 'T', 'N', 1536, 384, 2048, PRODUCT_SGEMM},
+                {"AMD, AVX2", 'T', 'N', 192, 192, 768, PRODUCT_SGEMM},
+                {"AMD, AVX2", 'N', 'N', 256, 3072, 768, PRODUCT_APART},
+                {"AMD, AVX2", 'N', 'N', 320, 3072, 768, PRODUCT_SGEMM},
+                {"AMD, AVX2", 'N', 'N', 512, 512, 128, PRODUCT_APART},
+                {"AMD, AVX2", 'N', 'T', 256, 3072, 768, PRODUCT_SGEMM},
+                {"other", 'N', 'N', 256, 3072, 768, PRODUCT_SGEMM}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const product_way way = products_table(rows[i].processor, rows[i].ta, rows[i].tb, rows[i].m,
+                                               rows[i].n, rows[i].k);
+        test_check(way == rows[i].way, "%s: %c%c %zu %zu %zu goes by %s", rows[i].processor,
+                   rows[i].ta, rows[i].tb, rows[i].m, rows[i].n, rows[i].k, products_name(way));
+        test_check(
+            products_table(products_processor(), rows[i].ta, rows[i].tb, rows[i].m, rows[i].n,
+                           rows[i].k)
+                == products_way(NULL, rows[i].ta, rows[i].tb, rows[i].m, rows[i].n, rows[i].k),
+            "row %zu: the table is not that of %s", i, products_processor());
+    }
+}
+
 /* ---- choices ------------------------------------------------------------------------------- */
 
 static void test_text(void) {
@@ -169,7 +205,7 @@ static void test_bad_text(void) {
         {"NX 1 2 3 matmul", "1: a product is NN, NT, TN or TT"},
         {"NT 0 2 3 matmul", "1: sizes are 1 to 16777216"},
         {"NT 1 99999999 3 matmul", "1: sizes are 1 to 16777216"},
-        {"NT 1 2 3 mkl", "1: known ways are sgemm, matmul and packed"},
+        {"NT 1 2 3 mkl", "1: known ways are sgemm, matmul, packed and apart"},
         {"NT 1 2 3 matmul\nNT 1 2 3 sgemm", "2: this product has a line already"},
     };
     products_choice c;
@@ -230,7 +266,7 @@ static void test_file(void) {
     if (f) fputs("NT 1 2 3 matmul\nNT 1 2 3 4\n", f);
     if (f) fclose(f);
     char told[128];
-    snprintf(told, sizeof told, "%s:2: known ways are sgemm, matmul and packed", path);
+    snprintf(told, sizeof told, "%s:2: known ways are sgemm, matmul, packed and apart", path);
     test_check(products_open(&again, path, 1, sentence, sizeof sentence) && !strcmp(sentence, told),
                "a bad file is told as '%s'", sentence);
     f = fopen(path, "w");
@@ -258,6 +294,7 @@ int main(void) {
     for (int kind = 0; kind < 8; kind++)
         test_bits(kind & 1 ? 'T' : 'N', kind & 2 ? 'T' : 'N', kind & 4 ? 2 : 1);
     test_many();
+    test_table();
     test_text();
     test_bad_text();
     test_file();

@@ -281,6 +281,19 @@ test_types() {
 }
 
 # DeepSpeed's file: the same training as by flags; what was resolved trains the same again.
+# Products that oneDNN has no instructions for are converted, which a run says, and that f32 is faster.
+# ONEDNN_MAX_CPU_ISA hides the instructions of a processor that has them.
+test_conversion() {
+    if [ "$(uname -m)" != x86_64 ]; then skip 'conversion: oneDNN has no setting that hides instructions'; return; fi
+    sentence='this processor has no instructions for bf16: -dt f32 is faster here'
+    for case in "AVX2 bf16 1" "AVX2 f32 0" "DEFAULT bf16 $(grep -q avx512_bf16 /proc/cpuinfo || echo 1)"; do
+        set -- $case
+        ONEDNN_MAX_CPU_ISA=$1 "$trainer" $small -nt 1 -b 4 -x 1 -dt "$2" >"$scratch/out" 2>&1
+        same "$case: steps" 1 "$(grep -c '^step ' "$scratch/out")"
+        same "$case: $(grep 'matrix products' "$scratch/out")" "${3:-0}" "$(grep -c "$sentence" "$scratch/out")"
+    done
+}
+
 test_deepspeed() {
     cat >"$scratch/ds.json" <<'END'
 {
@@ -986,6 +999,7 @@ test_no_data
 test_same_weights
 test_packed
 test_types
+test_conversion
 test_deepspeed
 test_tiers
 test_little_memory

@@ -187,6 +187,10 @@ int matmul_reserve(matmuls *s, size_t bytes) {
     return s->scratch ? dnnl_success : dnnl_out_of_memory;
 }
 
+void *matmul_scratch(matmuls *s, size_t bytes) {
+    return matmul_reserve(s, bytes) ? NULL : s->scratch;
+}
+
 /* What is off costs nothing: the engine is made when a product wants it. */
 static dnnl_status_t need_engine(matmuls *s) {
     if (!s->engine) TRY(dnnl_engine_create(&s->engine, dnnl_cpu, 0));

@@ -31,6 +31,8 @@ matmuls *matmul_open(void);
 /* So much scratch memory from now on, which grows at the first call of a product that needs more.
    Returns 0, or dnnl_out_of_memory. */
 int matmul_reserve(matmuls *s, size_t bytes);
+/* Of that memory so much, which the next product may write to. NULL: no memory. */
+void *matmul_scratch(matmuls *s, size_t bytes);
 void matmul_close(matmuls *s); /* NULL is allowed */
 
 /* Returns 0 or oneDNN's dnnl_status_t, as the others do; matmul_sentence: what that says. */

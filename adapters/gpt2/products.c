@@ -15,10 +15,64 @@ static int sgemm(const matmul *p, const float *a, const float *b, float *c) {
                            c, (dnnl_dim_t)p->gap_c);
 }
 
+/* sgemm of blocks that are copied before.
+   WHY. For AVX2 oneDNN multiplies operands of few rows or columns as they lie. Rows of a multiple
+   of 512 bytes begin in the same few sets of a cache, which a panel of them has to share: up to
+   half the rate is lost. Copies have GAP between their rows. */
+enum {
+    WIDTH = 512, /* rows and columns of c that one call of sgemm makes */
+    DEPTH = 256, /* of k */
+    GAP = 16     /* floats between the rows of a copy */
+};
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* A block (rows, columns) of a matrix whose rows lie `gap` apart. */
+static void copy_block(float *to, const float *from, size_t rows, size_t columns, size_t gap) {
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static)
+#endif
+    for (size_t r = 0; r < rows; r++)
+        memcpy(to + r * (columns + GAP), from + r * gap, columns * sizeof *to);
+}
+
+/* The block at (row, column) of an operand. Returns how far apart its rows lie in `to`. */
+static size_t take_block(float *to, const float *from, char transposed, size_t gap,
+                         const size_t at[2], const size_t size[2]) {
+    const int t = transposed == 'T';
+    copy_block(to, from + at[t] * gap + at[!t], size[t], size[!t], gap);
+    return size[!t] + GAP;
+}
+
+static int multiply_apart(matmuls *kept, const matmul *p, const float *a, const float *b,
+                          float *c) {
+    const size_t floats = (WIDTH + GAP) * (DEPTH + GAP);
+    float *fa = (float *)matmul_scratch(kept, 2 * floats * sizeof *fa);
+    if (!fa) return dnnl_out_of_memory;
+    float *fb = fa + floats;
+    for (size_t l = 0; l < p->k; l += DEPTH)
+        for (size_t j = 0; j < p->n; j += WIDTH) {
+            matmul s = *p;
+            s.k = least(DEPTH, p->k - l);
+            s.n = least(WIDTH, p->n - j);
+            s.add = l || p->add;
+            s.gap_b = take_block(fb, b, p->tb, p->gap_b, (size_t[]){l, j}, (size_t[]){s.k, s.n});
+            for (size_t i = 0; i < p->m; i += WIDTH) {
+                s.m = least(WIDTH, p->m - i);
+                s.gap_a =
+                    take_block(fa, a, p->ta, p->gap_a, (size_t[]){i, l}, (size_t[]){s.m, s.k});
+                const int status = sgemm(&s, fa, fb, c + i * p->gap_c + j);
+                if (status) return status;
+            }
+        }
+    return dnnl_success;
+}
+
 int products_multiply_by(product_way way, matmuls *kept, const matmul *p, const float *a,
                          const float *b, float *c) {
     matmul by = *p;
     if (way == PRODUCT_SGEMM) return sgemm(p, a, b, c);
+    if (way == PRODUCT_APART) return multiply_apart(kept, p, a, b, c);
     by.packed = way == PRODUCT_PACKED;
     return matmul_run(kept, &by, a, b, c);
 }
@@ -30,7 +84,7 @@ int products_multiply(const products_choice *chosen, matmuls *kept, const matmul
 }
 
 const char *products_name(product_way way) {
-    static const char *const names[PRODUCT_WAYS] = {"sgemm", "matmul", "packed"};
+    static const char *const names[PRODUCT_WAYS] = {"sgemm", "matmul", "packed", "apart"};
     return names[way];
 }
 
@@ -57,29 +111,33 @@ static int instructions(void) {
     return i;
 }
 
-const char *products_processor(void) {
-    static const char *const names[3][4] = {
-        {"Intel, AMX", "Intel, AVX-512", "Intel, AVX2", "Intel"},
-        {"AMD, AMX", "AMD, AVX-512", "AMD, AVX2", "AMD"},
-        {"other, AMX", "other, AVX-512", "other, AVX2", "other"}};
-    return names[maker()][instructions()];
-}
+static const char *const processors[][LESS + 1] = {
+    {"Intel, AMX", "Intel, AVX-512", "Intel, AVX2", "Intel"},
+    {"AMD, AMX", "AMD, AVX-512", "AMD, AVX2", "AMD"},
+    {"other, AMX", "other, AVX-512", "other, AVX2", "other"}};
+
+const char *products_processor(void) { return processors[maker()][instructions()]; }
 
 /* The first row that fits counts. A way other than sgemm is here for what was measured to be 5 %
    faster by it; figures are in tests/figures.md. */
 static const struct {
-    int maker, instructions;
-    char ta, tb;             /* 0: any */
-    size_t m[2], n[2], k[2]; /* from, to; 0, 0: any */
+    signed char maker, instructions;
+    char ta, tb; /* 0: any */
     product_way way;
+    size_t m[3], n[3], k[3]; /* from, to, multiples of; {0}: any */
 } defaults[] = {
-    {INTEL, AMX, 'T', 'N', {1536, 2048}, {384, 512}, {1024, 4096}, PRODUCT_MATMUL},
-    {INTEL, AMX, 'N', 'T', {768, 768}, {128, 128}, {512, 512}, PRODUCT_MATMUL},
-    {ANY, ANY, 0, 0, {0, 0}, {0, 0}, {0, 0}, PRODUCT_SGEMM},
+    {INTEL, AMX, 'T', 'N', PRODUCT_MATMUL, {1536, 2048, 1}, {384, 512, 1}, {1024, 4096, 1}},
+    {INTEL, AMX, 'N', 'T', PRODUCT_MATMUL, {768, 768, 1}, {128, 128, 1}, {512, 512, 1}},
+    {AMD, AVX2, 'T', 'N', PRODUCT_APART, {128, 4096, 128}, {128, 256, 128}, {0}},
+    {AMD, AVX2, 'T', 'N', PRODUCT_APART, {128, 256, 128}, {384, 4096, 128}, {0}},
+    {AMD, AVX2, 'T', 'N', PRODUCT_APART, {384, 512, 128}, {384, 512, 128}, {0}},
+    {AMD, AVX2, 'N', 'N', PRODUCT_APART, {16, 256, 1}, {512, 4096, 512}, {0}},
+    {AMD, AVX2, 'N', 'N', PRODUCT_APART, {257, 512, 1}, {512, 512, 1}, {0}},
+    {ANY, ANY, 0, 0, PRODUCT_SGEMM, {0}, {0}, {0}},
 };
 
-static int fits(const size_t range[2], size_t n) {
-    return !range[1] || (n >= range[0] && n <= range[1]);
+static int fits(const size_t range[3], size_t n) {
+    return !range[1] || (n >= range[0] && n <= range[1] && n % range[2] == 0);
 }
 
 const products_line *products_find(const products_choice *c, char ta, char tb, size_t m, size_t n,
@@ -91,17 +149,26 @@ const products_line *products_find(const products_choice *c, char ta, char tb, s
     return NULL;
 }
 
-product_way products_way(const products_choice *chosen, char ta, char tb, size_t m, size_t n,
-                         size_t k) {
-    const products_line *line = chosen ? products_find(chosen, ta, tb, m, n, k) : NULL;
-    const int by = maker(), has = instructions();
-    if (line) return line->way;
+static product_way table_way(int by, int has, char ta, char tb, size_t m, size_t n, size_t k) {
     for (size_t i = 0;; i++)
         if ((defaults[i].maker == ANY || defaults[i].maker == by)
             && (defaults[i].instructions == ANY || defaults[i].instructions == has)
             && (!defaults[i].ta || (defaults[i].ta == ta && defaults[i].tb == tb))
             && fits(defaults[i].m, m) && fits(defaults[i].n, n) && fits(defaults[i].k, k))
             return defaults[i].way;
+}
+
+product_way products_table(const char *processor, char ta, char tb, size_t m, size_t n, size_t k) {
+    enum { EACH = LESS + 1, LAST = (OTHER + 1) * EACH - 1 };
+    int i = 0;
+    while (i < LAST && strcmp(processor, processors[i / EACH][i % EACH]) != 0) i++;
+    return table_way(i / EACH, i % EACH, ta, tb, m, n, k);
+}
+
+product_way products_way(const products_choice *chosen, char ta, char tb, size_t m, size_t n,
+                         size_t k) {
+    const products_line *line = chosen ? products_find(chosen, ta, tb, m, n, k) : NULL;
+    return line ? line->way : table_way(maker(), instructions(), ta, tb, m, n, k);
 }
 
 void products_add(products_choice *c, char ta, char tb, size_t m, size_t n, size_t k) {

@@ -7,8 +7,8 @@
    can be kept in a file, and then is as fixed.
 
    A choice as text is a line for each shape, and comments:
-       # 1 thread, Intel, AMX; GFLOP/s of sgemm matmul packed
-       NT 768 128 512 packed # 172.4 187.5 191.2
+       # 1 thread, Intel, AMX; GFLOP/s of sgemm matmul packed apart
+       NT 768 128 512 packed # 172.4 187.5 191.2 170.3
    NT: transposition of a and of b, as they lie; then m, n, k. What no line says takes the way of
    the table. */
 #ifndef GPT2_PRODUCTS_H
@@ -27,6 +27,7 @@ typedef enum product_way {
     PRODUCT_SGEMM = 0, /* oneDNN's dnnl_sgemm */
     PRODUCT_MATMUL,    /* oneDNN's matmul, of operands as they lie */
     PRODUCT_PACKED,    /* the same, b packed before */
+    PRODUCT_APART,     /* sgemm, of blocks copied to rows that lie further apart */
     PRODUCT_WAYS
 } product_way;
 
@@ -58,6 +59,8 @@ product_way products_way(const products_choice *chosen, char ta, char tb, size_t
                          size_t k);
 const char *products_name(product_way way);
 const char *products_processor(void); /* what the table goes by */
+/* The table's way on such a processor, by name. */
+product_way products_table(const char *processor, char ta, char tb, size_t m, size_t n, size_t k);
 /* A line for a product that has none yet; the table's way. More than PRODUCTS_MOST are left out. */
 void products_add(products_choice *c, char ta, char tb, size_t m, size_t n, size_t k);
 /* NULL: it has none. */

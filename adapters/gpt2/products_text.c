@@ -29,7 +29,7 @@ static const char *parse_line(products_choice *c, const char *line) {
     if (!l.m || !l.n || !l.k || l.m > 1 << 24 || l.n > 1 << 24 || l.k > 1 << 24)
         return "sizes are 1 to 16777216";
     const int found = find_way(way);
-    if (found < 0) return "known ways are sgemm, matmul and packed";
+    if (found < 0) return "known ways are sgemm, matmul, packed and apart";
     l.way = (product_way)found;
     if (products_find(c, l.ta, l.tb, l.m, l.n, l.k)) return "this product has a line already";
     if (c->lines == PRODUCTS_MOST) return "there are more than 64 products";
