@@ -64,7 +64,7 @@ typedef struct host_reference {
 } host_reference;
 
 static float host_get(const void *memory, zero_type type, size_t i) {
-    float x;
+    float x = 0;
     zero_convert(&x, ZERO_F32, (const char *)memory + i * zero_type_bytes(type), type, 1);
     return x;
 }

@@ -101,28 +101,90 @@ ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
         _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i), zp_row_to_half(v, type));
 }
 /* ZP_F64S numbers of f32 in f64, converted where they are loaded and stored: gcc loads registers
-   full of f32 and takes those to pieces, for which Intel has one port. */
+   full of f32 and takes those to pieces, for which Intel has one port. A body takes ZP_BODY_SIZE
+   elements: with a window of 512 instructions one register full after the other. */
 #define ZP_F64S      ((size_t)8)
+#define ZP_BODY_SIZE ZP_F64S
 #define ZP_EACH_F64S _Pragma("GCC unroll 8") /* clang unrolls such loops unasked */
 typedef __m512d zp_f64s;
 ZP_FN zp_f64s zp_f64s_of(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
+ZP_FN zp_f64s zp_f64s_at(const double *x) { return _mm512_loadu_pd(x); }
+ZP_FN void zp_f64s_keep(double *x, zp_f64s v) { _mm512_storeu_pd(x, v); }
 ZP_FN void zp_f64s_put(float *x, zp_f64s v) { _mm256_storeu_ps(x, _mm512_cvtpd_ps(v)); }
-ZP_FN zp_f64s zp_f64s_root(const float *x) { /* in f32 */
-    return _mm512_cvtps_pd(_mm256_sqrt_ps(_mm256_loadu_ps(x)));
+ZP_FN void zp_f64s_root(float *root, const float *x) { /* in f32 */
+    _mm256_storeu_ps(root, _mm256_sqrt_ps(_mm256_loadu_ps(x)));
 }
 /* f * x + y. Both factors were f32: their product is exact, and the sum the same fused or not. */
 ZP_FN zp_f64s zp_f64s_fma(double f, zp_f64s x, zp_f64s y) {
     return _mm512_fmadd_pd(_mm512_set1_pd(f), x, y);
 }
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(__CUDACC__)
+#define ZP_WIDE      ((size_t)16)
+ZP_FN __m256i zp_bits_to_bf16(__m256i b) { /* each in 32 bits */
+    const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(b, 16), one);
+    const __m256i even = _mm256_add_epi32(b, _mm256_add_epi32(odd, half));
+    const __m256i size = _mm256_and_si256(b, _mm256_set1_epi32(0x7FFFFFFF));
+    const __m256i nan = _mm256_cmpgt_epi32(size, _mm256_set1_epi32(0x7F800000));
+    const __m256i quiet = _mm256_or_si256(b, _mm256_set1_epi32(0x400000));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(even, quiet, nan), 16);
+}
+ZP_FN void zp_load_wide(float *x, const void *from, zero_type type, size_t i) {
+    for (size_t j = i; j < i + ZP_WIDE; j += 8, x += 8) {
+        const __m128i *h = (const __m128i *)(const void *)((const char *)from + 2 * j);
+        if (type == ZERO_BF16)
+            _mm256_storeu_si256((__m256i *)(void *)x,
+                                _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(h)), 16));
+        else if (type == ZERO_F16)
+            _mm256_storeu_ps(x, _mm256_cvtph_ps(_mm_loadu_si128(h)));
+        else
+            _mm256_storeu_ps(x, _mm256_loadu_ps((const float *)from + j));
+    }
+}
+ZP_FN __m256i zp_row_to_half(__m256 a, __m256 b, zero_type type) {
+    if (type == ZERO_BF16) {
+        const __m256i low = zp_bits_to_bf16(_mm256_castps_si256(a)),
+                      high = zp_bits_to_bf16(_mm256_castps_si256(b));
+        return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
+    }
+    return _mm256_set_m128i(_mm256_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT),
+                            _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+ZP_FN void zp_store_wide(void *to, zero_type type, size_t i, const float *x) {
+    const __m256 a = _mm256_loadu_ps(x), b = _mm256_loadu_ps(x + 8);
+    if (type == ZERO_F32) {
+        _mm256_storeu_ps((float *)to + i, a);
+        _mm256_storeu_ps((float *)to + i + 8, b);
+    } else {
+        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i), zp_row_to_half(a, b, type));
+    }
+}
+/* A body takes so many elements that its halves, each a loop, find all that they read ready: a
+   window of 256 instructions does not reach from the load of an element to its division. */
+#define ZP_F64S      ((size_t)4)
+#define ZP_BODY_SIZE ((size_t)64)
+#define ZP_EACH_F64S _Pragma("GCC unroll 2")
+typedef __m256d zp_f64s;
+ZP_FN zp_f64s zp_f64s_of(const float *x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
+ZP_FN zp_f64s zp_f64s_at(const double *x) { return _mm256_loadu_pd(x); }
+ZP_FN void zp_f64s_keep(double *x, zp_f64s v) { _mm256_storeu_pd(x, v); }
+ZP_FN void zp_f64s_put(float *x, zp_f64s v) { _mm_storeu_ps(x, _mm256_cvtpd_ps(v)); }
+ZP_FN void zp_f64s_root(float *root, const float *x) {
+    _mm_storeu_ps(root, _mm_sqrt_ps(_mm_loadu_ps(x)));
+}
+ZP_FN zp_f64s zp_f64s_fma(double f, zp_f64s x, zp_f64s y) {
+    return _mm256_fmadd_pd(_mm256_set1_pd(f), x, y);
+}
 #else
-#define ZP_F64S ((size_t)1)
+#define ZP_F64S      ((size_t)1)
+#define ZP_BODY_SIZE ZP_F64S
 #define ZP_EACH_F64S
 typedef double zp_f64s;
 ZP_FN zp_f64s zp_f64s_of(const float *x) { return (double)*x; }
+ZP_FN zp_f64s zp_f64s_at(const double *x) { return *x; }
+ZP_FN void zp_f64s_keep(double *x, zp_f64s v) { *x = v; }
 ZP_FN void zp_f64s_put(float *x, zp_f64s v) { *x = (float)v; }
-ZP_FN zp_f64s zp_f64s_root(const float *x) { /* in f32 */
-    return (double)sqrtf(*x);
-}
+ZP_FN void zp_f64s_root(float *root, const float *x) { *root = sqrtf(*x); }
 ZP_FN zp_f64s zp_f64s_fma(double f, zp_f64s x, zp_f64s y) { return f * x + y; }
 #ifdef __CUDACC__
 #define ZP_WIDE ((size_t)4)

@@ -29,25 +29,45 @@
 
 #include "update.h"
 
-/* Adam's step of ZP_F64S elements, with m / (sqrt(v / c) + eps) written as sqrt(c) m / (sqrt(v) +
-   eps sqrt(c)). In f64, since the loop waits for memory all the same, but for the root, which would
-   take too long: v is rounded before it and the root after, and nothing else until the three
-   results are stored. */
-ZP_FN zp_f64s zp_adam_step(const zp_update *u, zp_f64s g, float *m, float *v) {
+/* Adam's step in two halves, of ZP_BODY_SIZE elements each, with m / (sqrt(v / c) + eps) written as
+   sqrt(c) m / (sqrt(v) + eps sqrt(c)). In f64, since the loop waits for memory all the same, but
+   for the root, which would take too long: v is rounded before it and the root after, and nothing
+   else until the three results are stored. */
+typedef struct zp_adam { /* what the first half leaves to the second */
+    double m[ZP_BODY_SIZE];
+    float root[ZP_BODY_SIZE];
+} zp_adam;
+#define ZP_EACH(i) ZP_EACH_F64S for (size_t i = 0; i < ZP_BODY_SIZE; i += ZP_F64S)
+ZP_FN void zp_adam_moments(const zp_update *u, zp_f64s g, float *m, float *v, zp_adam *a,
+                           size_t i) {
     const double b1 = (double)u->beta1, b2 = (double)u->beta2;
-    const zp_f64s m1 = zp_f64s_fma(b1, zp_f64s_of(m), (1 - b1) * g),
-                  v1 = zp_f64s_fma(b2, zp_f64s_of(v), (1 - b2) * (g * g));
-    zp_f64s_put(m, m1);
-    zp_f64s_put(v, v1);
-    return u->step_size * (m1 / (zp_f64s_root(v) + u->corrected_eps));
+    const zp_f64s m1 = zp_f64s_fma(b1, zp_f64s_of(&m[i]), (1 - b1) * g),
+                  v1 = zp_f64s_fma(b2, zp_f64s_of(&v[i]), (1 - b2) * (g * g));
+    zp_f64s_put(&m[i], m1);
+    zp_f64s_put(&v[i], v1);
+    zp_f64s_keep(&a->m[i], m1);
+    zp_f64s_root(&a->root[i], &v[i]);
+}
+ZP_FN zp_f64s zp_adam_step(const zp_update *u, const zp_adam *a, size_t i) {
+    const zp_f64s root = zp_f64s_of(&a->root[i]);
+    return u->step_size * (zp_f64s_at(&a->m[i]) / (root + u->corrected_eps));
 }
 ZP_FN void zp_adamw_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
-    const zp_f64s was = zp_f64s_of(p), step = zp_adam_step(u, zp_f64s_of(g), m, v);
-    zp_f64s_put(p, was - ((double)u->lr * (double)u->decay * was + step));
+    zp_adam a;
+    ZP_EACH(i) zp_adam_moments(u, zp_f64s_of(&g[i]), m, v, &a, i);
+    ZP_EACH(i) {
+        const zp_f64s was = zp_f64s_of(&p[i]), step = zp_adam_step(u, &a, i);
+        zp_f64s_put(&p[i], was - ((double)u->lr * (double)u->decay * was + step));
+    }
 }
 ZP_FN void zp_adam_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
-    const zp_f64s was = zp_f64s_of(p), d = zp_f64s_fma((double)u->decay, was, zp_f64s_of(g));
-    zp_f64s_put(p, was - zp_adam_step(u, d, m, v));
+    const double decay = (double)u->decay;
+    zp_adam a;
+    ZP_EACH(i) {
+        const zp_f64s d = zp_f64s_fma(decay, zp_f64s_of(&p[i]), zp_f64s_of(&g[i]));
+        zp_adam_moments(u, d, m, v, &a, i);
+    }
+    ZP_EACH(i) zp_f64s_put(&p[i], zp_f64s_of(&p[i]) - zp_adam_step(u, &a, i));
 }
 /* g with the decay added, which is remembered in m. */
 ZP_FN float zp_momentum(const zp_update *u, float p, float g, float *m) {
@@ -78,7 +98,8 @@ ZP_FN void zp_adagrad_at(const zp_update *u, float *p, float g, float *s, float 
 }
 /* LAMB: Adam's moments; then the direction, made of them twice, with the same bits. */
 ZP_FN void zp_lamb_moments_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
-    (void)zp_adam_step(u, zp_f64s_of(g), m, v);
+    zp_adam unused;
+    ZP_EACH(i) zp_adam_moments(u, zp_f64s_of(&g[i]), m, v, &unused, i);
 }
 ZP_FN float zp_lamb_move(const zp_update *u, float p, float m, float v) {
     const double step = u->bias_ratio * ((double)m / ((double)sqrtf(v) + u->corrected_eps));

@@ -11,6 +11,7 @@
 #define ZP_UPDATE_BLOCK ((size_t)512) /* elements whose 16-bit values are held in f32 */
 #define ZP_UPDATE_PIECE ((size_t)64)  /* elements that are asked for at once: zp_update_ahead */
 #define ZP_UPDATE_AHEAD ((size_t)512) /* and how many before they are updated */
+static_assert(ZP_UPDATE_PIECE % ZP_BODY_SIZE == 0, "a piece is whole bodies");
 
 /* A tensor's part of what is updated at once: elements from the arrays' begin on. */
 typedef struct zp_span {
@@ -156,7 +157,8 @@ ZP_INLINE void zp_update_several(const zp_update *u, float *p, const float *g, f
     for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_F64S)
         zp_f64s_put(&now[i], zp_f64s_of(&g[i]) * u->factor);
     ZP_EACH_F64S
-    for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_F64S) body(u, &x[i], &now[i], &m[i], &v[i]);
+    for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_BODY_SIZE)
+        body(u, &x[i], &now[i], &m[i], &v[i]);
     for (int i = 0; i < 3 && rest; i++) memcpy(of[i], room[i], bytes);
 }
 /* Elements [at, at + n) of u, which lie in one span. Inlined where `states`, `does` and `body` are
