@@ -190,7 +190,8 @@ class Lab:
         self.tree, self.clean, self.lock, self.errors = tree, clean, threading.RLock(), ""
         if not os.path.isdir(tree):
             shutil.copytree(".", tree, ignore=lambda at, _: ["build", ".git"] if at == "." else [])
-        for path in glob.glob("zero_plugin/*"): self.write(path, open(path).read())  # of a run that was ended
+        for path in glob.glob("zero_plugin/*"):  # of a run that was ended; a batch's are woven, and written where they differ
+            if not isinstance(self, Batch): self.write(path, open(path).read())
 
     def write(self, path, text):
         if open(f"{self.tree}/{path}").read() != text: open(f"{self.tree}/{path}", "w").write(text)
@@ -327,7 +328,10 @@ class Batch(Lab):
                             column=text.index(old) - text.rfind("\n", 0, text.index(old)))
                        for room, old, new, *_ in PROOFS for text in [open(f"zero_plugin/{room}.h").read()]]
         self.rows = self.proofs + rows
-        for number, row in enumerate(self.rows, 1): row["number"] = number
+        which = hashlib.sha1(repr([[row[k] for k in ("room", "line", "column", "new")] for row in self.rows]).encode()).hexdigest()
+        self.kept = f"{self.tree}/broken-{which}.json"  # or the next run would compile all again without them
+        self.broken = set(json.load(open(self.kept))) if os.path.exists(self.kept) else set()
+        for number, row in enumerate(self.rows, 1): row["number"] = number * (number not in self.broken)
         self.marks = sorted({self.mark(row) for row in self.rows})
         self.digest = hashlib.sha1(" ".join(self.marks).encode()).hexdigest()
         self.weave()
@@ -371,6 +375,8 @@ class Batch(Lab):
                 wrong = {int(n) for n in wrong[:wrong.index("") if "" in wrong else None] or [n for n in wrong if n][:1]}
                 if done or not wrong: self.built[target] = done
                 else:
+                    self.broken |= wrong
+                    json.dump(sorted(self.broken), open(self.kept, "w"))
                     for row in self.rows: row["number"] *= row["number"] not in wrong
                     self.weave()
             return self.built[target]
@@ -402,8 +408,9 @@ def main():
     every, lock = sample(), threading.Lock()
     past = {key(r): {"seed": "", **r} for r in csv.DictReader(open(RESULTS))} if os.path.exists(RESULTS) else {}
     past = {k: past[k] for k in map(key, every) if k in past}
-    same = [x.split(" | ")[:4] for x in open("tests/mutants.txt").read().split("\n")]
-    fate = lambda r: "known" if r["fate"] == "alive" and [r[k] for k in ("room", "old", "new", "text")] in same else r["fate"]
+    line = lambda words: [" ".join(x.split()) for x in words]  # a mutant may have several
+    same = [line(x.split(" | ")[:4]) for x in open("tests/mutants.txt").read().split("\n")]
+    fate = lambda r: "known" if r["fate"] == "alive" and line(r[k] for k in ("room", "old", "new", "text")) in same else r["fate"]
     order = {key(r): i for i, r in enumerate(sorted(every, key=lambda r: key(r) not in past))}
     print(f"SEED={SEED}: {len(every)} mutants of {len({r['room'] for r in every})} rooms, {len(past)} tried")
     kills = collections.Counter()

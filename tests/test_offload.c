@@ -834,6 +834,9 @@ static void offload_opens(void) {
                          && strstr(disk_said, plan.file_way) && strstr(disk_said, by)
                          && strstr(disk_said, disk_does.direct ? past : through);
         test_check(told == built, "refused: %s: %s, expected %s", cases[i].what, disk_said, by);
+        test_check(!told || !zp_host_computes() || (!plan.down_bytes && !plan.up_bytes),
+                   "refused: %s: %zu bytes go down and %zu up a link that no CPU has",
+                   cases[i].what, plan.down_bytes, plan.up_bytes);
         if (!r) r = offload_step(z, &c, 0, 0, &hash);
         if (!r) r = offload_look(z, &c, &hash);
         if (!i) expected = hash;
