@@ -10,7 +10,7 @@ A mutant is `equal` if the compiler makes the same object of it at -O1, `broken`
 for BATCH mutants at a time, of each of which the mutant's function has a copy; the environment's MUTANT says which counts.
 Those outside of functions are compiled one by one.
 Results are lines of BUILD/mutants/results.csv, from where the next run goes on, where the source is the same; with AGAIN=1
-those first that were alive. tests/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
+those first that were alive. Another SEED adds its own: all are told, by the SEED that drew them, and their sum. tests/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
 BUILD/mutants/programs.json keeps what each program takes and calls, while sources and the batch are the same.
 First, and with PROVE=1, the tool itself is tried: mutants whose fate is known.
 Last line: N passed (killed), N failed (alive); succeeds if 90 % are killed."""
@@ -24,7 +24,7 @@ STILL = 20  # seconds: no test waits that long with all of its threads
 PATIENCE, QUICK = int(os.environ.get("PATIENCE", 1)), int(os.environ.get("QUICK", 999))
 BASE = os.path.abspath(sys.argv[1]) + "/mutants"
 RESULTS = BASE + "/results.csv"
-COLUMNS = ["room", "line", "column", "old", "new", "fate", "by", "seconds", "text"]
+COLUMNS = ["room", "line", "column", "old", "new", "fate", "by", "seconds", "text", "seed"]
 PROGRAMS = {name: f"b/{name} {arguments}" for name, arguments in {  # those that are made quickly first: they link it
     "test_abi": "", "test_world": "", "test_trace": "", "test_ease": "", "test_scale": f"300 {SEED}", "test_run": "",
     "test_groups": "", "test_order": SEED, "test_lend": "", "test_model": f"200 {SEED}", "test_ease_checked": "",
@@ -190,7 +190,8 @@ class Lab:
         self.tree, self.clean, self.lock, self.errors = tree, clean, threading.RLock(), ""
         if not os.path.isdir(tree):
             shutil.copytree(".", tree, ignore=lambda at, _: ["build", ".git"] if at == "." else [])
-        for path in glob.glob("zero_plugin/*"): self.write(path, open(path).read())  # of a run that was ended
+        for path in glob.glob("zero_plugin/*"):  # of a run that was ended; a batch's are woven, and written where they differ
+            if not isinstance(self, Batch): self.write(path, open(path).read())
 
     def write(self, path, text):
         if open(f"{self.tree}/{path}").read() != text: open(f"{self.tree}/{path}", "w").write(text)
@@ -327,7 +328,10 @@ class Batch(Lab):
                             column=text.index(old) - text.rfind("\n", 0, text.index(old)))
                        for room, old, new, *_ in PROOFS for text in [open(f"zero_plugin/{room}.h").read()]]
         self.rows = self.proofs + rows
-        for number, row in enumerate(self.rows, 1): row["number"] = number
+        which = hashlib.sha1(repr([[row[k] for k in ("room", "line", "column", "new")] for row in self.rows]).encode()).hexdigest()
+        self.kept = f"{self.tree}/broken-{which}.json"  # or the next run would compile all again without them
+        self.broken = set(json.load(open(self.kept))) if os.path.exists(self.kept) else set()
+        for number, row in enumerate(self.rows, 1): row["number"] = number * (number not in self.broken)
         self.marks = sorted({self.mark(row) for row in self.rows})
         self.digest = hashlib.sha1(" ".join(self.marks).encode()).hexdigest()
         self.weave()
@@ -371,6 +375,8 @@ class Batch(Lab):
                 wrong = {int(n) for n in wrong[:wrong.index("") if "" in wrong else None] or [n for n in wrong if n][:1]}
                 if done or not wrong: self.built[target] = done
                 else:
+                    self.broken |= wrong
+                    json.dump(sorted(self.broken), open(self.kept, "w"))
                     for row in self.rows: row["number"] *= row["number"] not in wrong
                     self.weave()
             return self.built[target]
@@ -387,13 +393,24 @@ def proven(lab, batch):
     return ok
 
 
+def told(results):
+    """What became of mutants, of each its fate and by what."""
+    count, ways = collections.Counter(f for f, _ in results), collections.Counter(
+        "crash" if ": exit" in by else "check" if ": FAILED" in by else "time" for f, by in results if f == "killed")
+    rest = count["killed"] + count["alive"]
+    return (f"{len(results)} mutants: {count['broken']} do not compile, {count['equal']} are the same to the compiler, "
+            f"{count['known']} to a reader; of the other {rest} {100 * count['killed'] / max(rest, 1):.1f} % are killed, "
+            f"by a check {ways['check']}, a crash {ways['crash']}, time {ways['time']}")
+
+
 def main():
     key = lambda r: tuple(r[k] for k in ("room", "text", "column", "old", "new"))
     every, lock = sample(), threading.Lock()
-    past = {key(r): r for r in csv.DictReader(open(RESULTS))} if os.path.exists(RESULTS) else {}
+    past = {key(r): {"seed": "", **r} for r in csv.DictReader(open(RESULTS))} if os.path.exists(RESULTS) else {}
     past = {k: past[k] for k in map(key, every) if k in past}
-    same = [x.split(" | ")[:4] for x in open("tests/mutants.txt").read().split("\n")]
-    fate = lambda r: "known" if r["fate"] == "alive" and [r[k] for k in ("room", "old", "new", "text")] in same else r["fate"]
+    line = lambda words: [" ".join(x.split()) for x in words]  # a mutant may have several
+    same = [line(x.split(" | ")[:4]) for x in open("tests/mutants.txt").read().split("\n")]
+    fate = lambda r: "known" if r["fate"] == "alive" and line(r[k] for k in ("room", "old", "new", "text")) in same else r["fate"]
     order = {key(r): i for i, r in enumerate(sorted(every, key=lambda r: key(r) not in past))}
     print(f"SEED={SEED}: {len(every)} mutants of {len({r['room'] for r in every})} rooms, {len(past)} tried")
     kills = collections.Counter()
@@ -416,10 +433,10 @@ def main():
             if not row["fate"]: return  # the budget ended first
             with lock, open(RESULTS, "a") as f:
                 kills.update([(row["room"], row["by"].split(":")[0]), row["by"].split(":")[0]])
-                past[key(row)] = row
+                past[key(row)] = dict(row, seed=past.get(key(row), {}).get("seed") or SEED)
                 out = csv.DictWriter(f, COLUMNS, extrasaction="ignore")
                 if not f.tell(): out.writeheader()
-                out.writerow(row)
+                out.writerow(past[key(row)])
                 print("{room}.h:{line}:{column}: {old!r} -> {new!r}: {fate} {by} ({seconds} s)".format(**row), flush=True)
 
     turn = lambda r: not AGAIN or key(r) not in past
@@ -435,14 +452,14 @@ def main():
         threads = [threading.Thread(target=work, args=(lab,)) for lab in labs]
         for t in threads: t.start()
         for t in threads: t.join()
+    for seed in sorted({r["seed"] for r in past.values()}):
+        print(f"SEED={seed}: {told([(fate(r), r['by']) for r in past.values() if r['seed'] == seed])}")
     count = collections.Counter(fate(r) for r in past.values())
     for r in past.values():
         if fate(r) == "alive": print("alive: {room}.h:{line}:{column}: {old!r} -> {new!r} {by}\n    {text}".format(**r))
-    rest = count["killed"] + count["alive"]
-    print(f"{len(past)} mutants: {count['broken']} do not compile, {count['equal']} are the same to the compiler, "
-          f"{count['known']} to a reader; of the other {rest} {100 * count['killed'] / max(rest, 1):.1f} % are killed")
+    print(told([(fate(r), r["by"]) for r in past.values()]))
     print(f"{count['killed']} passed, {count['alive']} failed")
-    return count["killed"] < 0.9 * rest
+    return count["killed"] < 0.9 * (count["killed"] + count["alive"])
 
 
 if __name__ == "__main__": sys.exit(main())
