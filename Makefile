@@ -36,9 +36,7 @@ ifndef DEVICE
 DEVICE := $(shell sh adapters/cuda.sh device $(NVCC))
 endif
 WARN    = -Wall -Wextra -Wpedantic -Wshadow $(if $(WERROR),-Werror)
-# Without -fno-trapping-math gcc leaves exp's comparisons to branches, and GELU, softmax and cross entropy one number at
-# a time, where the processor has no masks (AVX2). No bit depends on that: traps are not asked for.
-CFLAGS  = -std=c11 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno -fno-trapping-math $(OMP) -pthread $(WARN)
+CFLAGS  = -std=c11 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN)
 # URING=1: files of offload by io_uring where the kernel lets it; needs liburing
 RINGS   = -DZERO_WITH_URING -Wl,--no-as-needed -luring
 COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) $(if $(URING),$(RINGS)) -MMD -MP

@@ -243,7 +243,8 @@ static void launch_meet(launch *l, int ok, const char *sentence, int exit_code) 
         MPI_Finalize();
     }
 #endif
-    if (!speaks) launch_leave_silently(l, exit_code);
+    if (!speaks && l->kind != LAUNCH_MPI) /* whose board is gone */
+        launch_leave_silently(l, exit_code);
     launch_leave(exit_code);
 }
 
