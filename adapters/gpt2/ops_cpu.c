@@ -39,14 +39,16 @@
 #endif
 
 /* Attention works in tiles of TILE_M x TILE_N, as many as registers hold; rows of its scratch
-   memory are multiples of PAD, which TILE_N divides. vec_zip_low and _high interleave the lower and
-   the upper halves of two vectors. */
+   memory are multiples of PAD, which TILE_N divides. pack asks the cache for the row AHEAD of
+   the one that it reads; 0: for none. vec_hold loads what many instructions use; vec_zip_low and
+   _high interleave the lower and the upper halves of two vectors. */
 #if defined(__AVX512F__)
 #include <immintrin.h>
-enum { LANES = 16, TILE_M = 8 };
+enum { LANES = 16, TILE_M = 8, AHEAD = 0 };
 typedef __m512 vec;
 static inline vec vec_set(float x) { return _mm512_set1_ps(x); }
 static inline vec vec_load(const float *p) { return _mm512_load_ps(p); }
+static inline vec vec_hold(const float *p) { return _mm512_load_ps(p); }
 static inline void vec_store(float *p, vec x) { _mm512_store_ps(p, x); }
 static inline vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vec vec_zip_low(vec a, vec b) {
@@ -60,10 +62,17 @@ static inline vec vec_zip_high(vec a, vec b) {
 }
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
-enum { LANES = 8, TILE_M = 4 };
+enum { LANES = 8, TILE_M = 4, AHEAD = 8 };
 typedef __m256 vec;
 static inline vec vec_set(float x) { return _mm256_set1_ps(x); }
 static inline vec vec_load(const float *p) { return _mm256_load_ps(p); }
+/* Without the empty instruction gcc makes the load a part of each multiplication by it, and a
+   processor that does two of either at once waits for loads. */
+static inline vec vec_hold(const float *p) {
+    vec v = _mm256_load_ps(p);
+    __asm__("" : "+x"(v));
+    return v;
+}
 static inline void vec_store(float *p, vec x) { _mm256_store_ps(p, x); }
 static inline vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
 static inline vec vec_zip_low(vec a, vec b) {
@@ -73,7 +82,7 @@ static inline vec vec_zip_high(vec a, vec b) {
     return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
 }
 #else
-enum { LANES = 4, TILE_M = 4 };
+enum { LANES = 4, TILE_M = 4, AHEAD = 0 };
 typedef struct vec {
     float f[LANES];
 } vec;
@@ -87,6 +96,7 @@ static inline vec vec_load(const float *p) {
     for (int i = 0; i < LANES; i++) v.f[i] = p[i];
     return v;
 }
+static inline vec vec_hold(const float *p) { return vec_load(p); }
 static inline void vec_store(float *p, vec x) {
     for (int i = 0; i < LANES; i++) p[i] = x.f[i];
 }
@@ -1028,7 +1038,7 @@ static inline __attribute__((always_inline)) void tile_columns(float *c, size_t 
         if (vectors > 1) sum[i][1] = add ? vec_load(c + i * ldc + LANES) : vec_set(0.0f);
     }
     for (size_t k = 0; k < n; k++, b += ldb) {
-        const vec b0 = vec_load(b), b1 = vectors > 1 ? vec_load(b + LANES) : b0;
+        const vec b0 = vec_hold(b), b1 = vectors > 1 ? vec_hold(b + LANES) : b0;
         UNROLLED
         for (size_t i = 0; i < TILE_M; i++) {
             const vec x = vec_set(rows[i / 3][i % 3 * am]);
@@ -1069,12 +1079,21 @@ static inline const void *element(const void *x, zero_type type, size_t i) {
     return (const char *)x + i * (type == ZERO_F32 ? 4 : 2);
 }
 
+/* The lines of a row of a head, from element `at` on, come to the cache before they are read: rows
+   so far apart are no pattern that it sees. */
+static inline void ask(const void *x, size_t at, const head_shape *s) {
+    const size_t bytes = s->type == ZERO_F32 ? 4 : 2;
+    for (size_t d = 0; d < s->H * bytes; d += 64)
+        __builtin_prefetch((const void *)((uintptr_t)x + at * bytes + d), 0, 3);
+}
+
 /* to (T', H') = (from (T, H) with rows `stride` apart + bias) * scale, zeros around. */
 static void pack(float *to, const void *from, size_t stride, const float *bias, float scale,
                  const head_shape *s) {
     const size_t H = s->H;
     for (size_t t = 0; t < s->T; t++) {
         float *row = to + t * s->hp;
+        if (AHEAD) ask(from, (t + AHEAD) * stride, s);
         const float *in = load_row(s->type, row, from, t * stride, H);
         size_t d = 0;
         for (; d + PAD <= H; d += PAD) {
@@ -1087,7 +1106,7 @@ static void pack(float *to, const void *from, size_t stride, const float *bias, 
 }
 
 /* The lines of TILE_M rows of a head, from element `at` on, come to the cache before they are
-   written: rows so far apart are no pattern that it sees. */
+   written, as those of ask before they are read. */
 static inline void expect(void *x, size_t at, size_t stride, const head_shape *s) {
     const size_t bytes = s->type == ZERO_F32 ? 4 : 2;
     for (size_t r = 0; r < TILE_M; r++)
