@@ -158,6 +158,9 @@ static void test_table(void) {
                 {"AMD, AVX2", 'N', 'N', 256, 3072, 768, PRODUCT_APART},
                 {"AMD, AVX2", 'N', 'N', 320, 3072, 768, PRODUCT_SGEMM},
                 {"AMD, AVX2", 'N', 'N', 512, 512, 128, PRODUCT_APART},
+                {"AMD, AVX2", 'N', 'N', 256, 768, 3072, PRODUCT_APART},
+                {"AMD, AVX2", 'N', 'N', 128, 768, 3072, PRODUCT_SGEMM},
+                {"AMD, AVX2", 'N', 'N', 256, 768, 2304, PRODUCT_SGEMM},
                 {"AMD, AVX2", 'N', 'T', 256, 3072, 768, PRODUCT_SGEMM},
                 {"other", 'N', 'N', 256, 3072, 768, PRODUCT_SGEMM}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -133,6 +133,7 @@ static const struct {
     {AMD, AVX2, 'T', 'N', PRODUCT_APART, {384, 512, 128}, {384, 512, 128}, {0}},
     {AMD, AVX2, 'N', 'N', PRODUCT_APART, {16, 256, 1}, {512, 4096, 512}, {0}},
     {AMD, AVX2, 'N', 'N', PRODUCT_APART, {257, 512, 1}, {512, 512, 1}, {0}},
+    {AMD, AVX2, 'N', 'N', PRODUCT_APART, {256, 384, 1}, {768, 768, 1}, {1024, 4096, 1024}},
     {ANY, ANY, 0, 0, PRODUCT_SGEMM, {0}, {0}, {0}},
 };
 
