@@ -173,6 +173,11 @@ static void test_table(void) {
                            rows[i].k)
                 == products_way(NULL, rows[i].ta, rows[i].tb, rows[i].m, rows[i].n, rows[i].k),
             "row %zu: the table is not that of %s", i, products_processor());
+        test_check(products_table(products_processor(), rows[i].ta, rows[i].tb, rows[i].m,
+                                  rows[i].n, rows[i].k)
+                           != PRODUCT_APART
+                       || products_scratch_bytes() > 0,
+                   "row %zu: no scratch memory for copies", i);
     }
 }
 
