@@ -158,6 +158,9 @@ static void test_table(void) {
                 {"AMD, AVX2", 'N', 'N', 256, 3072, 768, PRODUCT_APART},
                 {"AMD, AVX2", 'N', 'N', 320, 3072, 768, PRODUCT_SGEMM},
                 {"AMD, AVX2", 'N', 'N', 512, 512, 128, PRODUCT_APART},
+                {"AMD, AVX2", 'N', 'N', 256, 768, 3072, PRODUCT_APART},
+                {"AMD, AVX2", 'N', 'N', 128, 768, 3072, PRODUCT_SGEMM},
+                {"AMD, AVX2", 'N', 'N', 256, 768, 2304, PRODUCT_SGEMM},
                 {"AMD, AVX2", 'N', 'T', 256, 3072, 768, PRODUCT_SGEMM},
                 {"other", 'N', 'N', 256, 3072, 768, PRODUCT_SGEMM}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -170,6 +173,11 @@ static void test_table(void) {
                            rows[i].k)
                 == products_way(NULL, rows[i].ta, rows[i].tb, rows[i].m, rows[i].n, rows[i].k),
             "row %zu: the table is not that of %s", i, products_processor());
+        test_check(products_table(products_processor(), rows[i].ta, rows[i].tb, rows[i].m,
+                                  rows[i].n, rows[i].k)
+                           != PRODUCT_APART
+                       || products_scratch_bytes() > 0,
+                   "row %zu: no scratch memory for copies", i);
     }
 }
 

@@ -269,7 +269,7 @@ size_t ops_scratch_bytes(const ops_limits *limits, zero_type type) {
     o.type = type;
     lay_out(&o);
     return o.thread_floats * o.threads * sizeof(float) + vector_bytes(&o) + chain_bytes(&o)
-           + (type == ZERO_F32 ? 0 : product_bytes(&o));
+           + products_scratch_bytes() + (type == ZERO_F32 ? 0 : product_bytes(&o));
 }
 
 static int open_products(ops_ctx *o);
@@ -399,6 +399,12 @@ static void name_path(ops_ctx *o, const char *choice) {
     (void)snprintf(o->path, sizeof o->path, "f32 by the %s%s", choice, from[o->type]);
 }
 
+/* Products of f32 operands, 16-bit ones if `converted`. Returns 0, or 1: no memory. */
+static int open_f32(ops_ctx *o, int converted) {
+    o->blocks = converted ? (float *)ops_alloc(product_bytes(o)) : NULL;
+    return (converted && !o->blocks) || matmul_reserve(o->products, products_scratch_bytes());
+}
+
 /* Returns 0, or 1: no memory. */
 static int open_products(ops_ctx *o) {
     char way[64] = "", why[8];
@@ -407,9 +413,9 @@ static int open_products(ops_ctx *o) {
     (void)products_open(&table, "", o->threads, why, sizeof why);
     name_path(o, table.name);
     o->products = matmul_open();
-    if (!o->products || o->type == ZERO_F32) return !o->products;
-    o->native = try_products(o, way, sizeof way);
-    if (!o->native) return !(o->blocks = (float *)ops_alloc(product_bytes(o)));
+    if (!o->products) return 1;
+    o->native = o->type != ZERO_F32 && try_products(o, way, sizeof way);
+    if (!o->native) return open_f32(o, o->type != ZERO_F32);
     (void)snprintf(o->path, sizeof o->path, "oneDNN %s (%s)", o->type == ZERO_BF16 ? "bf16" : "f16",
                    way);
     return matmul_reserve(o->products, product_bytes(o)) != 0;

@@ -20,9 +20,11 @@ static int sgemm(const matmul *p, const float *a, const float *b, float *c) {
    of 512 bytes begin in the same few sets of a cache, which a panel of them has to share: up to
    half the rate is lost. Copies have GAP between their rows. */
 enum {
-    WIDTH = 512, /* rows and columns of c that one call of sgemm makes */
-    DEPTH = 256, /* of k */
-    GAP = 16     /* floats between the rows of a copy */
+    WIDTH = 512,                          /* rows and columns of c that one call of sgemm makes */
+    DEPTH = 256,                          /* of k */
+    GAP = 16,                             /* floats between the rows of a copy */
+    COPY = (WIDTH + GAP) * (DEPTH + GAP), /* floats that hold a block either way */
+    APART_BYTES = 2 * COPY * (int)sizeof(float)
 };
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
@@ -46,10 +48,9 @@ static size_t take_block(float *to, const float *from, char transposed, size_t g
 
 static int multiply_apart(matmuls *kept, const matmul *p, const float *a, const float *b,
                           float *c) {
-    const size_t floats = (WIDTH + GAP) * (DEPTH + GAP);
-    float *fa = (float *)matmul_scratch(kept, 2 * floats * sizeof *fa);
+    float *fa = (float *)matmul_scratch(kept, APART_BYTES);
     if (!fa) return dnnl_out_of_memory;
-    float *fb = fa + floats;
+    float *fb = fa + COPY;
     for (size_t l = 0; l < p->k; l += DEPTH)
         for (size_t j = 0; j < p->n; j += WIDTH) {
             matmul s = *p;
@@ -133,6 +134,7 @@ static const struct {
     {AMD, AVX2, 'T', 'N', PRODUCT_APART, {384, 512, 128}, {384, 512, 128}, {0}},
     {AMD, AVX2, 'N', 'N', PRODUCT_APART, {16, 256, 1}, {512, 4096, 512}, {0}},
     {AMD, AVX2, 'N', 'N', PRODUCT_APART, {257, 512, 1}, {512, 512, 1}, {0}},
+    {AMD, AVX2, 'N', 'N', PRODUCT_APART, {256, 384, 1}, {768, 768, 1}, {1024, 4096, 1024}},
     {ANY, ANY, 0, 0, PRODUCT_SGEMM, {0}, {0}, {0}},
 };
 
@@ -149,10 +151,21 @@ const products_line *products_find(const products_choice *c, char ta, char tb, s
     return NULL;
 }
 
+static int is_for(size_t row, int by, int has) {
+    return (defaults[row].maker == ANY || defaults[row].maker == by)
+           && (defaults[row].instructions == ANY || defaults[row].instructions == has);
+}
+
+size_t products_scratch_bytes(void) {
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
+        if (defaults[i].way == PRODUCT_APART && is_for(i, maker(), instructions()))
+            return APART_BYTES;
+    return 0;
+}
+
 static product_way table_way(int by, int has, char ta, char tb, size_t m, size_t n, size_t k) {
     for (size_t i = 0;; i++)
-        if ((defaults[i].maker == ANY || defaults[i].maker == by)
-            && (defaults[i].instructions == ANY || defaults[i].instructions == has)
+        if (is_for(i, by, has)
             && (!defaults[i].ta || (defaults[i].ta == ta && defaults[i].tb == tb))
             && fits(defaults[i].m, m) && fits(defaults[i].n, n) && fits(defaults[i].k, k))
             return defaults[i].way;

@@ -59,6 +59,9 @@ product_way products_way(const products_choice *chosen, char ta, char tb, size_t
                          size_t k);
 const char *products_name(product_way way);
 const char *products_processor(void); /* what the table goes by */
+/* Bytes of scratch memory that the table's ways take on this processor, for matmul_reserve; ways
+   that a file chooses may take more. */
+size_t products_scratch_bytes(void);
 /* The table's way on such a processor, by name. */
 product_way products_table(const char *processor, char ta, char tb, size_t m, size_t n, size_t k);
 /* A line for a product that has none yet; the table's way. More than PRODUCTS_MOST are left out. */
