@@ -322,6 +322,10 @@ static void mem_check_ceiling(const mem_test *t, int nranks) {
         test_check(t->plan.buffer_ceiling_bytes <= ceiling + 4 * 65536 + 4096,
                    "%s: the plan's ceiling %zu is above the design's %zu", mem_name(t, nranks),
                    t->plan.buffer_ceiling_bytes, ceiling);
+    if (t->cfg.stage == 3 && t->cfg.no_mapping && t->cfg.bucket_numel) /* all terms are known */
+        test_check(t->plan.buffer_ceiling_bytes + 4 * 65536 >= ceiling,
+                   "%s: the plan's ceiling %zu lacks what the design's %zu has",
+                   mem_name(t, nranks), t->plan.buffer_ceiling_bytes, ceiling);
 }
 
 /* Sent is what is planned, unit by unit; and the formula plus the padding that is stated. */

@@ -775,6 +775,13 @@ static zero_result ten_cut_train(test_rank *rank, zero_ctx **z, zero_group **g) 
             if (at >= 0 && (t < 2 || slice == 0)) f->found[t][i] = x[at];
         }
     }
+    zero_plan plan;
+    zero_stats stats;
+    ZERO_TRY(zero_query_plan(*z, &plan));
+    ZERO_TRY(zero_query_stats(*z, &stats));
+    if (stats.verdict_bytes != 3 * plan.verdict_bytes)
+        test_rank_fail(rank, "three verdicts sent %llu bytes, each was planned %zu",
+                       (unsigned long long)stats.verdict_bytes, plan.verdict_bytes);
     return ZERO_OK;
 }
 static void ten_cut_rank(test_rank *rank) {
@@ -883,6 +890,11 @@ static void ten_errors(void) {
     ten_slices();
     test_check(zero_create(&z, &cfg, &self) == ZERO_ERR_ARGUMENT
                    && strstr(zero_last_error(z), "trust_least 2 is above trust_most 1"),
+               "%s", zero_last_error(z));
+    zero_destroy(z);
+    cfg = (zero_config){.optimizer = ZERO_LAMB, .trust_least = 0.5f, .trust_most = 0.25f};
+    test_check(zero_create(&z, &cfg, &self) == ZERO_ERR_ARGUMENT
+                   && strstr(zero_last_error(z), "trust_least 0.5 is above trust_most 0.25"),
                "%s", zero_last_error(z));
     zero_destroy(z);
     cfg = (zero_config){.optimizer = ZERO_MUON, .muon = {.momentum = 1}};

@@ -153,10 +153,10 @@ static void unit_same_places(void) {
     zp_layout_close(&one);
 }
 
-/* The costliest matrix first, of 50, 48 and 46 by its sides, each to who has least so far. */
+/* The costliest matrix first, of 46, 50 and 48 by its sides, each to who has least so far. */
 static void unit_dealt(void) {
-    static const size_t rows[] = {1, 2, 1}, cols[] = {12, 2, 11};
-    static const int owner[] = {0, 1, 1};
+    static const size_t rows[] = {1, 1, 2}, cols[] = {11, 12, 2};
+    static const int owner[] = {1, 0, 1};
     zp_matrix m[3];
     memset(m, 0, sizeof m);
     for (int i = 0; i < 3; i++) {
@@ -168,7 +168,7 @@ static void unit_dealt(void) {
     zp_layout l = {.matrices = m, .nmatrices = 3, .sharers = 1};
     if (!test_check(!zp_layout_deal(&l, 2), "matrices are dealt")) return;
     for (int i = 0; i < 3; i++)
-        test_check(m[i].owner == owner[i] && m[i].kept == (i == 2 ? zp_round_up(4, ZP_ALIGN) : 0),
+        test_check(m[i].owner == owner[i] && m[i].kept == (i == 0 ? zp_round_up(4, ZP_ALIGN) : 0),
                    "matrix of %zu x %zu: rank %d, at %zu", rows[i], cols[i], m[i].owner, m[i].kept);
 }
 
@@ -297,6 +297,22 @@ static void unit_convert_odd(void) {
             test_check(!memcmp(memory + odd, back, sizeof back), "%s back, %zu bytes off",
                        unit_type_names[type], odd);
         }
+}
+
+/* Doubles, of any alignment: those that are too large become infinities. */
+static void unit_convert_f64(void) {
+    static const double wide[] = {1.5, -0.0, 1e300, -2.25, 1 + 1e-12, 0x1p-149};
+    static const float expected[] = {1.5f, -0.0f, INFINITY, -2.25f, 1, 0x1p-149f};
+    unsigned char from[sizeof wide + 1], to[sizeof expected + 3];
+    memcpy(from + 1, wide, sizeof wide);
+    zero_convert(to + 3, ZERO_F32, from + 1, ZERO_F64, 6);
+    test_check(!memcmp(to + 3, expected, sizeof expected), "six doubles as f32");
+    zero_convert(from + 1, ZERO_F64, to + 3, ZERO_F32, 6);
+    for (size_t i = 0; i < 6; i++) {
+        double back;
+        memcpy(&back, from + 1 + i * sizeof back, sizeof back);
+        test_check(back == (double)expected[i], "%g as f32 and back: %g", wide[i], back);
+    }
 }
 
 static void unit_convert_places(void) {
@@ -1226,6 +1242,8 @@ static void unit_comm_errors(void) {
     test_check(zero_create(&z, &cfg, NULL) == ZERO_ERR_ARGUMENT, "no communicator");
     unit_bad_comm((zero_comm){ZERO_COMM_LOCAL, 0, NULL, 0}, ZERO_ERR_ARGUMENT, "handle is NULL");
     unit_bad_comm((zero_comm){(zero_comm_kind)9, 0, NULL, 0}, ZERO_ERR_ARGUMENT, "kind is 9");
+    unit_bad_comm((zero_comm){(zero_comm_kind)-99999, 0, NULL, 0}, ZERO_ERR_ARGUMENT,
+                  "kind is -99999");
     unit_bad_comm((zero_comm){(zero_comm_kind)4, 0, NULL, 0}, ZERO_ERR_ARGUMENT, "kind is 4");
     for (int i = 0; i < 3; i++) { /* a group of its own each: who cannot join ends it for all */
         static const zero_comm bad[] = {{ZERO_COMM_LOCAL, 1, NULL, 0},
@@ -2262,6 +2280,7 @@ int main(void) {
     unit_widen();
     unit_narrow();
     unit_convert_places();
+    unit_convert_f64();
     unit_convert_odd();
     unit_adamw_ulp();
     unit_adamw_places();
