@@ -206,12 +206,14 @@ static void check_commit(check_run *c, check_fault fault) {
     if (fault == KEPT_GRADIENT) c->g.w[3] += 1;
 }
 
-static void check_faults(int stage, check_fault fault) {
+/* In a first step, or in one before which the uses of units are known. */
+static void check_faults(int stage, check_fault fault, int later) {
     int status = 0;
     const pid_t child = fork();
     if (child == 0) {
         check_run c;
         if (!check_open(&c, &alone, stage, 0)) _exit(1);
+        if (later && check_step(&c, straight)) _exit(1);
         check_commit(&c, fault);
         _exit(0);
     }
@@ -219,7 +221,8 @@ static void check_faults(int stage, check_fault fault) {
     const int faulted =
         WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS);
     const int expected = fault == RIGHT ? WIFEXITED(status) && WEXITSTATUS(status) == 0 : faulted;
-    test_check(expected, "stage %d: %s: status %x", stage, fault_names[fault], (unsigned)status);
+    test_check(expected, "stage %d, step %d: %s: status %x", stage, later, fault_names[fault],
+               (unsigned)status);
 }
 
 /* ---- ranks that differ ---- */
@@ -269,7 +272,7 @@ int main(void) {
     for (int stage = 0; stage < 4; stage++) {
         check_told(stage);
         check_written(stage);
-        for (int f = 0; f < FAULTS; f++) check_faults(stage, (check_fault)f);
+        for (int f = 0; f < 2 * FAULTS; f++) check_faults(stage, (check_fault)(f / 2), f % 2);
         for (int n = 2; n <= 3; n++)
             test_check(test_ranks(n, 0, check_rank, &stage), "stage %d, %d ranks: %s", stage, n,
                        test_first);

@@ -941,6 +941,15 @@ static void unit_pool(void) {
     test_check(zp_pool_find(&p, 4) == 2 && zp_pool_find(&p, 5) == -1, "who is where");
     zp_pool_forget(&p);
     test_check(zp_pool_find(&p, 4) == -1 && zp_pool_find(&p, 9) == -1, "forgotten");
+    buffer[1].open = buffer[2].open = 0;
+    for (int u = 1; u <= 2; u++) {
+        (void)zp_pool_take(&p, u, -1, NULL, 0);
+        zp_pool_hold(&p, u, 1);
+    }
+    const int first = zp_pool_find(&p, 2);
+    for (int u = 2; u >= 1; u--) zp_pool_hold(&p, u, -1);
+    test_check(zp_pool_take(&p, 3, -1, NULL, 0) == 1 && zp_pool_find(&p, 3) == first,
+               "the one let go longest ago goes");
 }
 
 /* ---- streams and events ---- */
@@ -1226,6 +1235,7 @@ static void unit_bad_comm(zero_comm comm, zero_result expected, const char *what
     zero_config cfg = {.log = test_quiet};
     const zero_result r = zero_create(&z, &cfg, &comm);
     unit_error(z, r, expected, "zero_create", what);
+    test_check(zero_nranks(z) == 1, "%s: %d ranks before there is a group", what, zero_nranks(z));
     zero_destroy(z);
 }
 
