@@ -418,6 +418,38 @@ static void bits_two(int runs) {
     printf("two contexts at once: %d runs\n", runs);
 }
 
+/* An evaluation between a reduction and its step: what is still in buffers is not gathered again,
+   and a rank that takes its time sees the old weights, which the others' update waits for. */
+static void bits_late_rank(test_rank *rank) {
+    static const zero_tensor_desc desc[] = {{"w", 3000, 3, 0, 1, 0, 0}, {"b", 7, 3, 0, 1, 0, 0}};
+    const int mapped = *(const int *)rank->arg;
+    host_spec s;
+    host_run h;
+    zero_stats before, after;
+    float was[3000];
+    host_small(&s, 11, 2, 3, desc, 2);
+    s.cfg.no_mapping = !mapped;
+    s.cfg.persistence_numel = ZERO_NONE;
+    int ok = host_open(&h, &s, rank) && host_train_pass(&h) && !zero_reduce(h.z)
+             && !zero_query_stats(h.z, &before) && !zero_pass_begin(h.z, ZERO_EVAL, 0, 1);
+    for (int u = 0; u < s.units && ok; u++) {
+        ok = !zero_forward_begin(h.z, u, &h.params);
+        const char *w = ok ? host_tensor(&h, 0, u, 0) : NULL;
+        if (ok) memcpy(was, w, sizeof was);
+        if (rank->rank == 0) (void)usleep(30000);
+        if (ok && memcmp(was, w, sizeof was))
+            test_rank_fail(rank, "unit %d changes while it is read", u);
+        ok = ok && !zero_forward_end(h.z, u);
+    }
+    ok = ok && !zero_pass_end(h.z) && !zero_query_stats(h.z, &after) && !zero_step(h.z, &s.adamw)
+         && !zero_barrier(h.z);
+    if (!ok) test_rank_fail(rank, "%s", zero_last_error(h.z));
+    if (ok && after.sent_bytes != before.sent_bytes)
+        test_rank_fail(rank, "%llu bytes are gathered again",
+                       (unsigned long long)(after.sent_bytes - before.sent_bytes));
+    zero_destroy(h.z);
+}
+
 int main(int argc, char **argv) {
     const int all = argc > 1 && !strcmp(argv[1], "all");
     const int runs = all ? 0 : argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) : 24;
@@ -430,5 +462,8 @@ int main(int argc, char **argv) {
     bits_threads(all ? 64 : runs);
     bits_nodes(all ? 64 : runs);
     bits_two(all ? 64 : runs);
+    for (int mapped = 0; mapped < 2; mapped++)
+        test_check(test_ranks(2, 0, bits_late_rank, &mapped), "a late evaluation, mapped %d: %s",
+                   mapped, test_first);
     return test_summary();
 }

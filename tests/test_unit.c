@@ -172,6 +172,58 @@ static void unit_dealt(void) {
                    "matrix of %zu x %zu: rank %d, at %zu", rows[i], cols[i], m[i].owner, m[i].kept);
 }
 
+/* What peers read of sums and matrices takes no byte where there are none; of slices a rank keeps
+   those that it owns, in the order of those who make them whole. */
+static void unit_deal_room(void) {
+    static zero_ctx z;
+    static zp_group one;
+    zp_matrix m[] = {{.owner = 0, .sharer = 1, .numel = 70, .slices = 2},
+                     {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
+                     {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
+                     {.owner = 0, .sharer = 2, .numel = 500, .slices = 1}};
+    size_t at = 0;
+    one.nranks = 2;
+    z.data = &one;
+    test_check(zp_deal_lay(&z, 100) == 100, "the end is at %zu", zp_deal_lay(&z, 100));
+    z.layout.matrices = m;
+    z.layout.nmatrices = 4;
+    for (int s = 0; s < 2; s++) {
+        const size_t numel = zp_slices_of(&z, s, &at), of[] = {30, 70};
+        test_check(numel == zp_round_up(of[s], ZP_ALIGN)
+                       && at == (s ? zp_round_up(of[0], ZP_ALIGN) : 0),
+                   "slices of sharer %d: %zu elements at %zu", s, numel, at);
+    }
+}
+
+/* Three ranks' pieces become one, of two whole blocks and a part of one: a step past a block's
+   memory is seen by a sanitizer. */
+static void unit_merge(void) {
+    enum { N = 515 };
+    static double wide[3][N], merged[N];
+    static float x[3][N], out[N];
+    for (int r = 0; r < 3; r++)
+        for (int i = 0; i < N; i++) wide[r][i] = x[r][i] = (float)((i + 5 * r) % 11 - 3 * r);
+    for (int k = 0; k < 4; k++) {
+        const int doubles = k / 2, most = k % 2;
+        const zp_merge_args a = {doubles ? (const char *)wide : (const char *)x,
+                                 doubles ? (void *)merged : (void *)out,
+                                 doubles ? sizeof wide[0] : sizeof x[0],
+                                 N,
+                                 3,
+                                 doubles ? ZERO_F64 : ZERO_F32,
+                                 most ? ZERO_MAX : ZERO_SUM};
+        int wrong = 0;
+        for (size_t block = 0; block * ZP_MERGED < N; block++) zp_merge_at(&a, block);
+        for (int i = 0; i < N; i++) {
+            const float *p[] = {&x[0][i], &x[1][i], &x[2][i]};
+            const float sum = *p[0] + *p[1] + *p[2], larger = *p[1] > *p[0] ? *p[1] : *p[0];
+            const float expected = !most ? sum : *p[2] > larger ? *p[2] : larger;
+            wrong += (doubles ? merged[i] : (double)out[i]) != (double)expected;
+        }
+        test_check(!wrong, "doubles %d, largest %d: %d of %d are wrong", doubles, most, wrong, N);
+    }
+}
+
 /* ---- numbers ---- */
 
 static const char *const unit_type_names[] = {"f32", "bf16", "f16"};
@@ -2287,6 +2339,8 @@ int main(void) {
     unit_partitions();
     unit_same_places();
     unit_dealt();
+    unit_deal_room();
+    unit_merge();
     unit_widen();
     unit_narrow();
     unit_convert_places();
