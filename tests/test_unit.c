@@ -215,9 +215,8 @@ static void unit_merge(void) {
         int wrong = 0;
         for (size_t block = 0; block * ZP_MERGED < N; block++) zp_merge_at(&a, block);
         for (int i = 0; i < N; i++) {
-            const float *p[] = {&x[0][i], &x[1][i], &x[2][i]};
-            const float sum = *p[0] + *p[1] + *p[2], larger = *p[1] > *p[0] ? *p[1] : *p[0];
-            const float expected = !most ? sum : *p[2] > larger ? *p[2] : larger;
+            const float expected =
+                most ? fmaxf(fmaxf(x[0][i], x[1][i]), x[2][i]) : x[0][i] + x[1][i] + x[2][i];
             wrong += (doubles ? merged[i] : (double)out[i]) != (double)expected;
         }
         test_check(!wrong, "doubles %d, largest %d: %d of %d are wrong", doubles, most, wrong, N);
