@@ -42,29 +42,31 @@ static double bench_copy(const bench_memory *m, size_t i, size_t bytes, int plai
     if (plain)
         memcpy(m->copy + at, m->out + at, bytes / 2);
     else
-        zp_away_task(&a, bytes / 2, 1);
+        zp_device_copy_streaming_task(&a, bytes / 2, 1);
     return test_now() - begin;
 }
 
 static double bench_run(const bench_memory *m, const bench_kernel *k, size_t i) {
     static const zp_control control = {.scale = 1};
-    const size_t n = m->numel, packed = zp_packed_bytes(&k->codec, n), blocks = zp_coded_blocks(n);
+    const size_t n = m->numel, packed = zp_codec_packed_bytes(&k->codec, n),
+                 blocks = zp_codec_blocks(n);
     const zp_coded sum = {m->packed + i * packed, m->pieces * packed, n, k->codec, k->senders, 1};
-    char *x = m->x + i * n * zp_bytes(k->type), *out = m->out + i * n * sizeof(float);
-    const zp_encode_args e = {sum,      x,    out, k->type, 1, k->feeds ? m->error + i * n : NULL,
-                              &control, 0.8f, 0,   0};
-    const zp_decode_args d = {sum, out, NULL, k->type, k->senders > 1 ? 0.25f : 1, 0};
+    char *x = m->x + i * n * zp_type_bytes(k->type), *out = m->out + i * n * sizeof(float);
+    const zp_codec_kernels_encode_args e = {
+        sum, x, out, k->type, 1, k->feeds ? m->error + i * n : NULL, &control, 0.8f, 0, 0};
+    const zp_codec_kernels_decode_args d = {sum, out, NULL, k->type, k->senders > 1 ? 0.25f : 1, 0};
     const double begin = test_now();
     if (k->encodes)
-        zp_encode_loop(&e, blocks, 1);
+        zp_codec_kernels_encode_loop(&e, blocks, 1);
     else
-        zp_decode_loop(&d, blocks, 1);
+        zp_codec_kernels_decode_loop(&d, blocks, 1);
     return test_now() - begin;
 }
 
 static void bench_line(const bench_memory *m, const bench_kernel *k) {
     static double time[PIECES], plain[PIECES], away[PIECES];
-    const size_t n = m->numel, packed = zp_packed_bytes(&k->codec, n), of = zp_bytes(k->type);
+    const size_t n = m->numel, packed = zp_codec_packed_bytes(&k->codec, n),
+                 of = zp_type_bytes(k->type);
     const size_t in = k->senders ? (size_t)k->senders * packed : n * of;
     const size_t bytes = in + (k->encodes ? packed : n * of) + (k->feeds ? 4 * n : 0);
     const size_t pieces = m->again ? 1 : m->pieces;
@@ -79,7 +81,7 @@ static void bench_line(const bench_memory *m, const bench_kernel *k) {
     const double copy = one < other ? one : other, t = bench_low(time, times);
     printf("%-34s %6.1f GB/s, %.2f of a copy's %.1f, %6.1f ns a block\n", k->name,
            1e-9 * (double)bytes / t, copy / t, 1e-9 * (double)bytes / copy,
-           1e9 * t / (double)zp_coded_blocks(n));
+           1e9 * t / (double)zp_codec_blocks(n));
 }
 
 static void bench_type(const bench_memory *m, zp_codec codec, zero_type type) {
@@ -99,12 +101,13 @@ static void bench_type(const bench_memory *m, zp_codec codec, zero_type type) {
                    word);
     (void)snprintf(name[4], sizeof *name, "sum of %d ranks' %d bits, again", SENDERS, codec.bits);
     for (size_t i = 0; i < numel; i++)
-        zp_store(m->x, type, i, (float)((double)(test_mix(i & 0xFFFFF) >> 40) * 0x1p-24 - 0.5));
+        zp_type_store(m->x, type, i,
+                      (float)((double)(test_mix(i & 0xFFFFF) >> 40) * 0x1p-24 - 0.5));
     const zp_coded all = {NULL, 0, m->numel, codec, 0, (int)m->pieces};
     for (size_t p = 0; p < SENDERS; p++) {
-        char *to = m->packed + p * m->pieces * zp_packed_bytes(&codec, m->numel);
-        const zp_encode_args e = {all, m->x, to, type, 1, NULL, NULL, 0, 0, 0};
-        zp_encode_loop(&e, m->pieces * zp_coded_blocks(m->numel), 1);
+        char *to = m->packed + p * m->pieces * zp_codec_packed_bytes(&codec, m->numel);
+        const zp_codec_kernels_encode_args e = {all, m->x, to, type, 1, NULL, NULL, 0, 0, 0};
+        zp_codec_kernels_encode_loop(&e, m->pieces * zp_codec_blocks(m->numel), 1);
     }
     for (int k = 0; k < 4 + (type == ZERO_F32); k++) bench_line(m, &kernels[k]);
 }

@@ -167,25 +167,27 @@ static void measure_step(cudaStream_t stream, zero_type type, const char *name, 
 static void measure_codec(cudaStream_t stream, zp_codec codec, zero_type type, const char *of,
                           size_t n, double copy_rate) {
     static const char *const names[] = {"encode", "decode", "sum"};
-    const size_t stored = n * zero_type_bytes(type), packed = zp_packed_bytes(&codec, n);
+    const size_t stored = n * zero_type_bytes(type), packed = zp_codec_packed_bytes(&codec, n);
     char *x = (char *)allocate(stored), *codes = (char *)allocate(SENDERS * packed);
     zp_device device;
     zp_stream s;
     must(zp_device_open(&device) == ZERO_OK, "no CUDA device can be used");
-    must(zp_stream_take(&s, &device, stream, 1) == ZERO_OK, "no stream");
+    must(zp_device_take_stream(&s, &device, stream, 1) == ZERO_OK, "no stream");
     make_noise(stream, x, type, n, 1e-3f);
     const zp_coded plain = {NULL, 0, n, codec, 0, 1};
     for (int k = 0; k < 3; k++) {
         const int senders = k == 2 ? SENDERS : 1;
         const zp_coded from = {codes, packed, n, codec, senders, 1};
-        const zp_encode_args encode = {plain, x, codes, type, 1, NULL, NULL, 0, 0, 0};
-        const zp_decode_args decode = {from, x, NULL, type, 1.0f / (float)senders, 0};
+        const zp_codec_kernels_encode_args encode = {plain, x, codes, type, 1, NULL, NULL, 0, 0, 0};
+        const zp_codec_kernels_decode_args decode = {from, x, NULL, type, 1.0f / (float)senders, 0};
         double best = 1e30;
         char line[64];
         for (int i = 0; i < ROUNDS; i++) {
             drain(stream);
             const double started = seconds_now();
-            must((k ? zp_decode_parts(&s, &decode) : zp_encode_parts(&s, &encode)) == ZERO_OK,
+            must((k ? zp_codec_kernels_decode_parts(&s, &decode)
+                    : zp_codec_kernels_encode_parts(&s, &encode))
+                     == ZERO_OK,
                  device.text);
             drain(stream);
             if (seconds_now() - started < best) best = seconds_now() - started;

@@ -34,7 +34,7 @@ static float loop_float(loop_test *t, int low, int high) {
 
 /* n numbers of that type. */
 static void loop_numbers(loop_test *t, void *to, zero_type type, size_t n) {
-    for (size_t i = 0; i < n; i++) zp_store(to, type, i, loop_float(t, -12, 3));
+    for (size_t i = 0; i < n; i++) zp_type_store(to, type, i, loop_float(t, -12, 3));
 }
 
 /* Both memories hold the same: gradients, weights and state of `type`; spans with padding between.
@@ -57,8 +57,8 @@ static void loop_fill(loop_test *t, zero_type type) {
     const size_t gaps[3][2] = {{1000, 1024}, {4100, 4128}, {LOOP_N - 32, LOOP_N}};
     for (int k = 0; k < 3; k++)
         for (size_t i = gaps[k][0]; i < gaps[k][1]; i++) {
-            zp_store(m->p, type, i, 0);
-            zp_store(m->g[0], type, i, 0);
+            zp_type_store(m->p, type, i, 0);
+            zp_type_store(m->g[0], type, i, 0);
             m->master[i] = m->s1[i] = m->s2[i] = m->dealt[i] = 0;
         }
     for (int r = 0; r < LOOP_RANKS; r++) m->verdicts[r][0] = fabs((double)loop_float(t, -4, 4));
@@ -77,7 +77,7 @@ static void loop_fill(loop_test *t, zero_type type) {
 static void loop_check(loop_test *t, zp_task_fn loop, const void *args, size_t bytes, size_t n,
                        const char *name, int how) {
     zp_lane_event end = {NULL, 0, 0};
-    const zero_result r = zp_stream_sync(&t->stream);
+    const zero_result r = zp_device_sync_stream(&t->stream);
     zp_lane_push(&t->lane, loop, args, bytes, n);
     zp_lane_record(&t->lane, &end);
     zp_lane_await(&end);
@@ -102,13 +102,17 @@ static void loop_norms(loop_test *t) {
         loop_fill(t, type);
         for (int k = 0; k < how / 3; k++) { /* one bad element, two */
             const size_t at = k ? 1500 : 4000;
-            zp_store(t->kernel->g[0], type, at, k ? NAN : INFINITY);
-            zp_store(t->loop->g[0], type, at, k ? NAN : INFINITY);
+            zp_type_store(t->kernel->g[0], type, at, k ? NAN : INFINITY);
+            zp_type_store(t->loop->g[0], type, at, k ? NAN : INFINITY);
         }
-        auto norm = [&](loop_memory *m) { return zp_norm_args{m->g[0], type, LOOP_N, m->partial}; };
-        auto fold = [&](loop_memory *m) { return zp_fold_args{norm(m), m->verdict, 5, 640, NULL}; };
-        LOOP_RUN(t, zp_norm, norm, LOOP_BLOCKS, how);
-        LOOP_RUN(t, zp_fold, fold, 1, how);
+        auto norm = [&](loop_memory *m) {
+            return zp_kernel_norm_args{m->g[0], type, LOOP_N, m->partial};
+        };
+        auto fold = [&](loop_memory *m) {
+            return zp_kernel_fold_args{norm(m), m->verdict, 5, 640, NULL};
+        };
+        LOOP_RUN(t, zp_kernel_norm, norm, LOOP_BLOCKS, how);
+        LOOP_RUN(t, zp_kernel_fold, fold, 1, how);
         const double *v = t->kernel->verdict;
         test_check(how < 3 ? v[0] > 0 && v[1] == 0 : v[1] == 6 && v[2] == (how < 6 ? 4640 : 2140),
                    "fold %d: %g, unit %g, element %g", how, v[0], v[1], v[2]);
@@ -132,25 +136,26 @@ static void loop_verdicts(loop_test *t) {
             m->control.iteration = how;
         }
         auto declare = [&](loop_memory *m) {
-            return zp_declare_args{m->verdict, &m->control, hyper, how % 3};
+            return zp_kernel_declare_args{m->verdict, &m->control, hyper, how % 3};
         };
-        LOOP_RUN(t, zp_declare, declare, 1, how);
+        LOOP_RUN(t, zp_kernel_declare, declare, 1, how);
         auto judge = [&](loop_memory *m) {
-            return zp_judge_args{&m->control, &m->verdicts[0][0], LOOP_RANKS, 0, NULL};
+            return zp_kernel_judge_args{&m->control, &m->verdicts[0][0], LOOP_RANKS, 0, NULL};
         };
         auto decide = [&](loop_memory *m) {
-            return zp_decide_args{&m->control, hyper, scaler, how & 4, how >> 3};
+            return zp_kernel_decide_args{&m->control, hyper, scaler, how & 4, how >> 3};
         };
-        LOOP_RUN(t, zp_judge, judge, 1, how);
+        LOOP_RUN(t, zp_kernel_judge, judge, 1, how);
         auto a = decide(t->kernel), b = decide(t->loop);
-        test_check(!zp_decide(&t->stream, &a, 1) && !zp_stream_sync(&t->stream), "decided");
-        zp_decide_loop(&b, 1, 1);
+        test_check(!zp_kernel_decide(&t->stream, &a, 1) && !zp_device_sync_stream(&t->stream),
+                   "decided");
+        zp_kernel_decide_loop(&b, 1, 1);
         zp_control *x = &t->kernel->control, *y = &t->loop->control;
         test_check(fabs(x->bias_ratio / y->bias_ratio - 1) < 1e-14
                        && fabs(x->root_correction / y->root_correction - 1) < 1e-14,
                    "powers of beta, %d", how); /* the GPU's pow is its own */
         memcpy(&x->bias_ratio, &y->bias_ratio, 2 * sizeof(double));
-        LOOP_RUN(t, zp_judge, judge, 1, how); /* compares what was decided, too */
+        LOOP_RUN(t, zp_kernel_judge, judge, 1, how); /* compares what was decided, too */
     }
 }
 
@@ -160,10 +165,11 @@ static void loop_elements(loop_test *t) {
         const int first = how >> 2 & 1, last = how >> 3 & 1;
         const size_t wide = LOOP_N / ZP_WIDE;
         auto collect = [&](loop_memory *m) {
-            return zp_collect_args{m->sum, m->g[0], type, first, last};
+            return zp_kernel_collect_args{m->sum, m->g[0], type, first, last};
         };
         auto fetch = [&](loop_memory *m) {
-            return zp_fetch_args{m->g[0], m->p, type, other, first ? &m->control : NULL, last};
+            return zp_kernel_convert_args{m->g[0], m->p, type, other, first ? &m->control : NULL,
+                                          last};
         };
         auto add = [&](loop_memory *m) {
             zp_sum s;
@@ -180,9 +186,9 @@ static void loop_elements(loop_test *t) {
             return s;
         };
         loop_fill(t, type);
-        LOOP_RUN(t, zp_sum_ranks, add, wide, how);
-        LOOP_RUN(t, zp_fetch, fetch, (size_t)LOOP_N, how);
-        LOOP_RUN(t, zp_collect, collect, wide, how);
+        LOOP_RUN(t, zp_kernel_sum_ranks, add, wide, how);
+        LOOP_RUN(t, zp_kernel_convert, fetch, (size_t)LOOP_N, how);
+        LOOP_RUN(t, zp_kernel_collect, collect, wide, how);
     }
 }
 
@@ -233,24 +239,25 @@ static void loop_matrices(loop_test *t) {
     for (int how = 0; how < 4; how++) {
         const size_t m = sides[how][0], n = sides[how][1], k = how == 2 ? 18 : sides[how][1];
         auto product = [&](loop_memory *x) {
-            const zp_product p = {x->g[0], x->g[1],    x->p, x->sum, m, n, k, how & 1 ? 0.5f : 0.0f,
-                                  0.7f,    &x->control};
+            const zp_muon_product p = {
+                x->g[0], x->g[1], x->p, x->sum, m, n, k, how & 1 ? 0.5f : 0.0f, 0.7f, &x->control};
             return p;
         };
         auto turned = [&](loop_memory *x) {
-            const zp_turned p = {x->g[0], x->sum, m, n, how & 1, how & 2 ? x->partial : NULL, NULL};
+            const zp_muon_transposition p = {
+                x->g[0], x->sum, m, n, how & 1, how & 2 ? x->partial : NULL, NULL};
             return p;
         };
         auto squares = [&](loop_memory *x) {
-            const zp_squares_args p = {x->g[0], m * n, x->partial, NULL};
+            const zp_muon_squares_args p = {x->g[0], m * n, x->partial, NULL};
             return p;
         };
         loop_fill(t, ZERO_F32);
-        LOOP_RUN(t, zp_squares, squares, (size_t)1, how);
-        LOOP_RUN(t, zp_turned_run, turned, m * n, how);
+        LOOP_RUN(t, zp_muon_squares, squares, (size_t)1, how);
+        LOOP_RUN(t, zp_muon_transpose_run, turned, m * n, how);
         const auto a = product(t->kernel), b = product(t->loop);
-        test_check(!zp_product_of(&t->stream, &a), "a product");
-        loop_check(t, zp_product_loop, &b, sizeof b, 1, "zp_product", how);
+        test_check(!zp_muon_multiply(&t->stream, &a), "a product");
+        loop_check(t, zp_muon_multiply_loop, &b, sizeof b, 1, "zp_muon_product", how);
     }
 }
 
@@ -260,57 +267,57 @@ static void loop_packs(loop_test *t) {
         const zero_type type = (zero_type)(how % 3);
         const zp_codec codec = zp_codecs[how / 3 % 2];
         const int parts = how & 1 ? 4 : 1, fed = how / 6 % 2, bad = how / 12;
-        const size_t numel = how & 1 ? 1312 : 5248 + 64, blocks = zp_coded_blocks(numel);
-        const size_t packed = zp_packed_bytes(&codec, numel);
+        const size_t numel = how & 1 ? 1312 : 5248 + 64, blocks = zp_codec_blocks(numel);
+        const size_t packed = zp_codec_packed_bytes(&codec, numel);
         const float beta = 0.8f;
         auto plain = [&](loop_memory *m) {
-            return zp_encode_args{{NULL, 0, numel, codec, 0, parts},
-                                  m->g[0],
-                                  (char *)m->p,
-                                  type,
-                                  parts == 4 ? 2 : 1,
-                                  fed ? (uint16_t *)(void *)m->s1 : NULL,
-                                  &m->control,
-                                  beta,
-                                  how / 3 % 2,
-                                  bad ? (size_t)LOOP_N : 0};
+            return zp_codec_kernels_encode_args{{NULL, 0, numel, codec, 0, parts},
+                                                m->g[0],
+                                                (char *)m->p,
+                                                type,
+                                                parts == 4 ? 2 : 1,
+                                                fed ? (uint16_t *)(void *)m->s1 : NULL,
+                                                &m->control,
+                                                beta,
+                                                how / 3 % 2,
+                                                bad ? (size_t)LOOP_N : 0};
         };
         auto sums = [&](loop_memory *m) { /* of 4 senders' part, or of one's */
                                           return zp_coded{
                                               (const char *)m->p, packed, numel, codec, parts, 1};
         };
         auto again = [&](loop_memory *m) {
-            return zp_encode_args{sums(m),
-                                  NULL,
-                                  (char *)m->dealt,
-                                  ZERO_F32,
-                                  1,
-                                  fed ? (uint16_t *)(void *)m->s2 : NULL,
-                                  &m->control,
-                                  beta,
-                                  how / 3 % 2,
-                                  0};
+            return zp_codec_kernels_encode_args{sums(m),
+                                                NULL,
+                                                (char *)m->dealt,
+                                                ZERO_F32,
+                                                1,
+                                                fed ? (uint16_t *)(void *)m->s2 : NULL,
+                                                &m->control,
+                                                beta,
+                                                how / 3 % 2,
+                                                0};
         };
         auto open = [&](loop_memory *m) {
-            return zp_decode_args{sums(m), m->g[1], fed ? m->sum : NULL,
-                                  type,    0.25f,   fed || (type == ZERO_F32 && bad)};
+            return zp_codec_kernels_decode_args{sums(m), m->g[1], fed ? m->sum : NULL,
+                                                type,    0.25f,   fed || (type == ZERO_F32 && bad)};
         };
         loop_fill(t, type);
         loop_numbers(t, t->kernel->s1, ZERO_BF16, 2 * LOOP_N);
         loop_numbers(t, t->kernel->s2, ZERO_BF16, LOOP_N);
-        for (size_t i = 256; i < 600; i++) zp_store(t->kernel->g[0], type, i, 0);
-        if (bad) zp_store(t->kernel->g[0], type, 700, how & 1 ? NAN : -INFINITY);
+        for (size_t i = 256; i < 600; i++) zp_type_store(t->kernel->g[0], type, i, 0);
+        if (bad) zp_type_store(t->kernel->g[0], type, 700, how & 1 ? NAN : -INFINITY);
         memcpy(t->loop, t->kernel, sizeof *t->loop);
-        LOOP_RUN(t, zp_encode, plain, (size_t)parts * blocks, how);
-        LOOP_RUN(t, zp_encode, again, blocks, how);
-        LOOP_RUN(t, zp_decode, open, blocks, how);
+        LOOP_RUN(t, zp_codec_kernels_encode, plain, (size_t)parts * blocks, how);
+        LOOP_RUN(t, zp_codec_kernels_encode, again, blocks, how);
+        LOOP_RUN(t, zp_codec_kernels_decode, open, blocks, how);
     }
 }
 
 static void loop_all(void) {
     static loop_test t;
     if (!test_check(!zp_device_open(&t.device) && !zp_lane_open(&t.lane, 2)
-                        && !zp_stream_open(&t.stream, &t.device, NULL, 1, 0, 1),
+                        && !zp_device_open_stream(&t.stream, &t.device, NULL, 1, 0, 1),
                     "a stream and a lane"))
         return;
     t.kernel = (loop_memory *)zp_device_alloc(&t.device, sizeof *t.kernel);
@@ -324,7 +331,7 @@ static void loop_all(void) {
         loop_packs(&t);
     }
     zp_lane_close(&t.lane);
-    zp_stream_close(&t.stream);
+    zp_device_close_stream(&t.stream);
     zp_device_free(t.kernel);
     zp_device_free(t.loop);
     zp_device_close(&t.device);

@@ -39,13 +39,13 @@ typedef struct slow_own {
     const slow_way *way;
     uint32_t begun[ZP_CHANNELS]; /* collectives; each is written by its channel's stream alone */
 } slow_own;
-static slow_own *slow_of(const zp_group *g) { return (slow_own *)g->own; }
-static slow_net *slow_net_of(const zp_group *g) { return slow_of(g)->way->net; }
+static slow_own *slow_of(const zp_comm *g) { return (slow_own *)g->own; }
+static slow_net *slow_net_of(const zp_comm *g) { return slow_of(g)->way->net; }
 
 static const char *const slow_names[] = {"issue", "exchange", "broadcast", "memory", "messages"};
 
 /* Counts a call, and says what becomes of it. */
-static slow_fault slow_next(zp_group *g, slow_call call) {
+static slow_fault slow_next(zp_comm *g, slow_call call) {
     slow_net *net = slow_net_of(g);
     const int rank = slow_of(g)->way->rank;
     const long number = __atomic_add_fetch(&net->calls[rank][call], 1, __ATOMIC_RELAXED);
@@ -56,28 +56,28 @@ static slow_fault slow_next(zp_group *g, slow_call call) {
     return net->fault;
 }
 
-static zero_result slow_refuse(zp_group *g, slow_call call) {
-    return zp_error(g, ZERO_ERR_COMM, "the network refused %s %ld", slow_names[call],
-                    slow_net_of(g)->number);
+static zero_result slow_refuse(zp_comm *g, slow_call call) {
+    return zp_comm_fail(g, ZERO_ERR_COMM, "the network refused %s %ld", slow_names[call],
+                        slow_net_of(g)->number);
 }
 
 /* A call that nobody answers: ends with the peers' time-out or this rank's own. */
-static zero_result slow_lose(zp_group *g, slow_call call) {
+static zero_result slow_lose(zp_comm *g, slow_call call) {
     char text[ZP_TEXT_BYTES];
     for (const double end = zp_seconds() + g->timeout_s; zp_seconds() < end; zp_nap()) {
         ZP_TRY(zp_failure_result(g->failure));
-        ZP_TRY(zp_seats_aborted(g));
+        ZP_TRY(zp_board_check_abort(g));
     }
     (void)snprintf(text, sizeof text, "%s %ld was not answered within %g s", slow_names[call],
                    slow_net_of(g)->number, g->timeout_s);
-    zp_local_abort(g, text);
-    return zp_error(g, ZERO_ERR_TIMEOUT, "%s", text);
+    zp_board_abort_local(g, text);
+    return zp_comm_fail(g, ZERO_ERR_TIMEOUT, "%s", text);
 }
 
 /* ---- collectives of streams ---- */
 
 /* Until the other channel has begun one more, or for so long. */
-static void slow_hold(zp_group *g, zp_channel channel, double most_s) {
+static void slow_hold(zp_comm *g, zp_channel channel, double most_s) {
     slow_net *net = slow_net_of(g);
     const uint32_t *other =
         &slow_of(g)->begun[channel == ZP_GRADIENTS ? ZP_PARAMETERS : ZP_GRADIENTS];
@@ -93,11 +93,12 @@ static void slow_hold(zp_group *g, zp_channel channel, double most_s) {
 }
 
 /* The next of this channel is late; what was drawn for it. */
-static uint32_t slow_delay(zp_group *g, zp_channel channel) {
+static uint32_t slow_delay(zp_comm *g, zp_channel channel) {
     const slow_net *net = slow_net_of(g);
     const uint32_t number = __atomic_add_fetch(&slow_of(g)->begun[channel], 1, __ATOMIC_RELEASE);
     const uint32_t place = (uint32_t)(slow_of(g)->way->rank * ZP_CHANNELS + (int)channel);
-    const uint32_t drawn = zp_mix(zp_mix((uint32_t)net->seed * 64 + place) + number);
+    const uint32_t drawn =
+        zp_optimizer_mix(zp_optimizer_mix((uint32_t)net->seed * 64 + place) + number);
     const double end = zp_seconds() + net->most_s * (double)(drawn % 1024) / 1024;
     while (zp_seconds() < end) zp_nap();
     return drawn;
@@ -119,15 +120,15 @@ static zero_result slow_run_lost(zp_stream *s, const zp_op *op) {
 static zero_result slow_issue(zp_stream *s, const zp_op *op, int n) {
     const slow_fault fault = slow_next(op->group, SLOW_ISSUE);
     if (fault == SLOW_REFUSED) return slow_refuse(op->group, SLOW_ISSUE);
-    return zp_op_send(s, op, n,
-                      fault == SLOW_BREAKS ? slow_run_broken
-                      : fault == SLOW_LOST ? slow_run_lost
-                                           : slow_run);
+    return zp_local_send(s, op, n,
+                         fault == SLOW_BREAKS ? slow_run_broken
+                         : fault == SLOW_LOST ? slow_run_lost
+                                              : slow_run);
 }
 
 /* ---- the host's calls ---- */
 
-static zero_result slow_try(zp_group *g, slow_call call) {
+static zero_result slow_try(zp_comm *g, slow_call call) {
     const slow_fault fault = slow_next(g, call);
     if (fault == SLOW_WORKS) return ZERO_OK;
     return fault == SLOW_LOST ? slow_lose(g, call) : slow_refuse(g, call);
@@ -140,14 +141,14 @@ static zero_result slow_broadcast(const zp_op *op, void *data) {
     ZP_TRY(slow_try(op->group, SLOW_BROADCAST));
     return zp_board_broadcast(op, data);
 }
-static zero_result slow_memory(zp_group *g, zp_memory *m) {
+static zero_result slow_memory(zp_comm *g, zp_memory *m) {
     ZP_TRY(slow_try(g, SLOW_MEMORY));
-    return zp_memory_shared(g, m);
+    return zp_shared_memory_open(g, m);
 }
 static zero_result slow_swap(zp_stream *s, const zp_swap *x) {
     ZP_TRY(slow_try(x->group, SLOW_SWAP));
     (void)slow_delay(x->group, ZP_GRADIENTS);
-    return zp_local_swap(s, x);
+    return zp_pipe_exchange_messages(s, x);
 }
 
 static zero_comm slow_inner(const zero_comm *given) {
@@ -155,12 +156,12 @@ static zero_comm slow_inner(const zero_comm *given) {
     const zero_comm inner = {ZERO_COMM_LOCAL, given->rank, way->local, given->node_size};
     return inner;
 }
-static zero_result slow_join(zp_group *g, const zero_comm *given) {
+static zero_result slow_join(zp_comm *g, const zero_comm *given) {
     const zero_comm inner = slow_inner(given);
     slow_own *own = (slow_own *)calloc(1, sizeof *own);
     if (!own) {
         zp_local_refuse(&inner, "the slow network's memory");
-        return zp_error(g, ZERO_ERR_MEMORY, "the slow network's memory");
+        return zp_comm_fail(g, ZERO_ERR_MEMORY, "the slow network's memory");
     }
     own->way = (const slow_way *)given->handle;
     g->own = own;
@@ -172,9 +173,9 @@ static void slow_refuse_join(const zero_comm *given, const char *why) {
 }
 
 /* The part's ranks have a way of their own. */
-static zero_result slow_cut(zp_group *of, const zp_cut *cut, zero_comm *part) {
+static zero_result slow_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     slow_way *way = (slow_way *)malloc(sizeof *way);
-    if (!way) return zp_error(of, ZERO_ERR_MEMORY, "the slow network's memory");
+    if (!way) return zp_comm_fail(of, ZERO_ERR_MEMORY, "the slow network's memory");
     *way = *slow_of(of)->way;
     const zero_result r = zp_local_cut(of, cut, part);
     way->local = (zero_local *)part->handle;
@@ -193,8 +194,22 @@ static void slow_uncut(zero_comm *part, int broken) {
     free(part->handle);
 }
 
-static const zp_transport slow_row = {
-    "SLOW",        slow_join,      slow_refuse_join, slow_memory, NULL,           slow_issue,
-    slow_exchange, slow_broadcast, zp_local_cost,    NULL,        zp_local_abort, zp_local_leave,
-    slow_swap,     slow_cut,       slow_uncut,       NULL,        zp_seats_view,  zp_local_room};
+static const zp_transport slow_row = {"SLOW",
+                                      slow_join,
+                                      slow_refuse_join,
+                                      slow_memory,
+                                      NULL,
+                                      slow_issue,
+                                      slow_exchange,
+                                      slow_broadcast,
+                                      zp_local_bytes,
+                                      NULL,
+                                      zp_board_abort_local,
+                                      zp_local_leave,
+                                      slow_swap,
+                                      slow_cut,
+                                      slow_uncut,
+                                      NULL,
+                                      zp_shared_memory_view,
+                                      zp_local_bytes_of_parts};
 #define ZERO_OWN_ROWS , &slow_row

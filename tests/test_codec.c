@@ -118,15 +118,16 @@ enum { CODEC_LENGTHS = sizeof codec_lengths / sizeof *codec_lengths };
 static void codec_packs(int bits, zero_type type, int data, size_t n, int parts, int locals) {
     static unsigned char packed[2 * 4 * 4096], expected[2 * 4096];
     static float x[CODEC_MOST], out[CODEC_MOST], seen[CODEC_MOST], stored[CODEC_MOST];
-    const zp_codec *codec = zp_codec_of(bits);
-    const size_t all = n * (size_t)parts, each = plain_bytes(bits, n), blocks = zp_coded_blocks(n);
+    const zp_codec *codec = zp_codec_find(bits);
+    const size_t all = n * (size_t)parts, each = plain_bytes(bits, n), blocks = zp_codec_blocks(n);
     size_t at = 0;
-    int same = each == zp_packed_bytes(codec, n);
+    int same = each == zp_codec_packed_bytes(codec, n);
     codec_fill(data, n + (size_t)bits, type, all, stored, x);
     memset(packed, 0, sizeof packed);
     const zp_coded plain = {NULL, 0, n, *codec, 0, parts};
-    const zp_encode_args a = {plain, stored, (char *)packed, type, locals, NULL, NULL, 0, 0, 0};
-    zp_encode_loop(&a, (size_t)parts * blocks, 1);
+    const zp_codec_kernels_encode_args a = {
+        plain, stored, (char *)packed, type, locals, NULL, NULL, 0, 0, 0};
+    zp_codec_kernels_encode_loop(&a, (size_t)parts * blocks, 1);
     for (int r = 0; r < parts; r++) {
         const int place = r % locals * (parts / locals) + r / locals;
         plain_through(bits, x + (size_t)r * n, n, out + (size_t)r * n, expected);
@@ -146,8 +147,8 @@ static void codec_packs(int bits, zero_type type, int data, size_t n, int parts,
                (int)type, codec_data[data], parts, n, locals);
     if (locals > 1) return;
     const zp_coded from = {(char *)packed, 0, n, *codec, 1, parts};
-    const zp_decode_args b = {from, stored, NULL, type, 1, 0};
-    zp_decode_loop(&b, (size_t)parts * blocks, 1);
+    const zp_codec_kernels_decode_args b = {from, stored, NULL, type, 1, 0};
+    zp_codec_kernels_decode_loop(&b, (size_t)parts * blocks, 1);
     for (size_t i = 0; i < all; i++) {
         seen[i] = host_get(stored, type, i);
         out[i] = host_round(type, out[i]);
@@ -176,8 +177,8 @@ static void codec_sums(int bits, zero_type type, int data, size_t n, int senders
     static float x[CODEC_MOST], one[CODEC_MOST], sum[CODEC_MOST], total[CODEC_MOST],
         before[CODEC_MOST], out[CODEC_MOST], error[CODEC_MOST];
     static uint16_t kept[2][CODEC_MOST], was[CODEC_MOST];
-    const zp_codec *codec = zp_codec_of(bits);
-    const size_t all = n * (size_t)parts, each = plain_bytes(bits, n), blocks = zp_coded_blocks(n);
+    const zp_codec *codec = zp_codec_find(bits);
+    const size_t all = n * (size_t)parts, each = plain_bytes(bits, n), blocks = zp_codec_blocks(n);
     const float scale = how & 1 ? 0.25f : 1.0f / 3;
     const int accumulates = how & 2 ? 1 : 0;
     size_t at = 0;
@@ -190,10 +191,10 @@ static void codec_sums(int bits, zero_type type, int data, size_t n, int senders
     }
     const zp_coded from = {(char *)packed, (size_t)parts * each, n, *codec, senders, parts};
     for (size_t i = 0; i < all; i++) total[i] = before[i] = (float)(i % 7);
-    const zp_decode_args a = {from, out,   type == ZERO_F32 && !(how & 4) ? NULL : total,
-                              type, scale, accumulates};
+    const zp_codec_kernels_decode_args a = {
+        from, out, type == ZERO_F32 && !(how & 4) ? NULL : total, type, scale, accumulates};
     if (!a.total) memcpy(out, before, all * sizeof *out);
-    zp_decode_loop(&a, (size_t)parts * blocks, 1);
+    zp_codec_kernels_decode_loop(&a, (size_t)parts * blocks, 1);
     for (size_t i = 0; i < all; i++) {
         const float more = scale * sum[i], now = accumulates ? before[i] + more : more;
         one[i] = host_round(type, now);
@@ -216,11 +217,11 @@ static void codec_sums(int bits, zero_type type, int data, size_t n, int senders
         host_put(kept[from_copy], ZERO_BF16, i, error[i]);
     }
     memcpy(was, kept[from_copy], sizeof was);
-    const zp_encode_args b = {
+    const zp_codec_kernels_encode_args b = {
         from, NULL,  (char *)again,           ZERO_F32, 1, feeds ? kept[0] : NULL, &control,
         0.8f, later, how & 4 ? CODEC_MOST : 0};
     memset(again, 0, sizeof again);
-    zp_encode_loop(&b, (size_t)parts * blocks, 1);
+    zp_codec_kernels_encode_loop(&b, (size_t)parts * blocks, 1);
     int right = 1;
     for (int r = 0; r < parts; r++) {
         float *mine = sum + (size_t)r * n, fed[CODEC_MOST];
@@ -255,16 +256,16 @@ static void codec_bodies(void) {
         const zp_codec *c = &zp_codecs[i % 2];
         const size_t n = i % 3 ? PLAIN_BLOCK : 32 * (1 + i / 3 % (PLAIN_BLOCK / 32 - 1));
         codec_fill((int)(i % CODEC_DATA), i, ZERO_F32, n, x, x);
-        const uint32_t largest = zp_plain_largest(n, x);
-        const zp_measure m = zp_block_measure(largest, c->most);
+        const uint32_t largest = zp_codec_blocks_plain_largest(n, x);
+        const zp_measure m = zp_codec_measure_block(largest, c->most);
         int same = ZP_BODY(n, largest, x) == largest;
         memset(codes, 0, sizeof codes);
         memset(other, 0, sizeof other);
-        if (m.inverse != 0) zp_plain_codes(n, c, x, m.inverse, codes, 0);
+        if (m.inverse != 0) zp_codec_blocks_plain_codes(n, c, x, m.inverse, codes, 0);
         if (m.inverse != 0) ZP_BODY(n, codes, c, x, m.inverse, other, 0);
         same &= !memcmp(codes, other, sizeof codes);
         for (int adds = 0; adds < 2; adds++) {
-            zp_plain_open(n, c, codes, m.scale, plain, adds);
+            zp_codec_blocks_plain_open(n, c, codes, m.scale, plain, adds);
             ZP_BODY(n, open, c, codes, m.scale, wide, adds);
             size_t at;
             same &= codec_same(plain, wide, n, &at);
@@ -277,8 +278,8 @@ static void codec_bodies(void) {
 /* What is more than caches keep, and goes past them, has the same bits. */
 static void codec_large(int bits, zero_type type) {
     enum { LARGE = (2 << 20) + 96 };
-    const zp_codec *codec = zp_codec_of(bits);
-    const size_t each = plain_bytes(bits, LARGE), blocks = zp_coded_blocks(LARGE);
+    const zp_codec *codec = zp_codec_find(bits);
+    const size_t each = plain_bytes(bits, LARGE), blocks = zp_codec_blocks(LARGE);
     float *x = (float *)calloc(LARGE, sizeof *x), *out = (float *)calloc(LARGE, sizeof *out);
     unsigned char *expected = (unsigned char *)calloc(each, 1);
     char *stored = (char *)zp_device_alloc(NULL, 4 * LARGE);
@@ -288,12 +289,13 @@ static void codec_large(int bits, zero_type type) {
     codec_fill(0, (uint64_t)bits, type, LARGE, stored, x);
     plain_through(bits, x, LARGE, out, expected);
     const zp_coded plain = {NULL, 0, LARGE, *codec, 0, 1}, from = {packed, 0, LARGE, *codec, 2, 1};
-    const zp_encode_args a = {plain, stored, packed, type, 1, NULL, NULL, 0, 0, 0};
-    zp_encode_loop(&a, blocks, 1);
+    const zp_codec_kernels_encode_args a = {plain, stored, packed, type, 1, NULL, NULL, 0, 0, 0};
+    zp_codec_kernels_encode_loop(&a, blocks, 1);
     test_check(!memcmp(packed, expected, each), "%d bits, type %d, %d numbers: other bytes", bits,
                (int)type, (int)LARGE);
-    const zp_decode_args b = {from, stored, total, type, 0.25f, 0}; /* of one sender twice */
-    zp_decode_loop(&b, blocks, 1);
+    const zp_codec_kernels_decode_args b = {from, stored, total,
+                                            type, 0.25f,  0}; /* of one sender twice */
+    zp_codec_kernels_decode_loop(&b, blocks, 1);
     for (size_t i = 0; i < LARGE; i++) {
         const float sum = out[i] + out[i];
         out[i] = 0.25f * sum;
@@ -324,7 +326,7 @@ static void codec_kernels(void) {
                                (i + data) % 8);
                 }
     for (int i = 0; i < 2 * ZERO_TYPES; i++) codec_large(i % 2 ? 4 : 8, (zero_type)(i / 2));
-    test_check(!zp_codec_of(0) && !zp_codec_of(5) && zp_codec_of(4)->most == 7, "codecs");
+    test_check(!zp_codec_find(0) && !zp_codec_find(5) && zp_codec_find(4)->most == 7, "codecs");
 }
 
 /* ---- contexts ---- */

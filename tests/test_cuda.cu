@@ -899,8 +899,8 @@ static int cuda_crossed(host_run *h) {
     HOST_TRY(h, zero_query_plan(z, &p));
     uint64_t down = (uint64_t)CUDA_STEPS * p.down_bytes, up = (uint64_t)CUDA_STEPS * p.up_bytes;
     for (int u = 0; u < z->layout.all && z->host.on; u++)
-        if (!zp_array_away(&z->array[ZP_PARAM], u))
-            down += z->array[ZP_UP].part[u].numel * zp_bytes(z->cfg.type);
+        if (!zp_array_off_device(&z->array[ZP_PARAM], u))
+            down += z->array[ZP_UP].part[u].numel * zp_type_bytes(z->cfg.type);
     if (k->more & CUDA_DELAYS) up = now.up_bytes; /* the last one is pending */
     if ((p.down_bytes > 0) != (z->cfg.optimizer_tier != ZERO_DEVICE)
         || (!more && now.down_bytes != down) || (!more && counts && now.up_bytes != up))
@@ -915,7 +915,7 @@ static int cuda_crossed(host_run *h) {
 }
 
 /* A step writes to the file what the plan says, and reads as much; who looks reads more. */
-static int cuda_moved(host_run *h, const zp_disk *before) {
+static int cuda_moved(host_run *h, const zp_file *before) {
     const cuda_case *k = cuda_me->run->k;
     const int access = CUDA_SKIPS | CUDA_WRITES | CUDA_REWRITES | CUDA_SAVES;
     zero_stats now;
@@ -1251,10 +1251,10 @@ static int cuda_step(host_run *h) {
 }
 
 #ifdef EMULATED_LAUNCH
-static __thread zp_group *cuda_failing;
+static __thread zp_comm *cuda_failing;
 /* As the thread that looks after NCCL does it. */
 static void cuda_fail_inside(void) {
-    (void)zp_error(cuda_failing, ZERO_ERR_COMM, "failed meanwhile");
+    (void)zp_comm_fail(cuda_failing, ZERO_ERR_COMM, "failed meanwhile");
 }
 static void cuda_arm(const cuda_run *run, zero_ctx *z) {
     cuda_failing = z ? z->data : NULL;
@@ -1472,7 +1472,7 @@ static void cuda_train(test_rank *rank) {
     if (rank->rank == 1 && me->run->joining) cuda_arm(me->run, NULL);
     if (cuda_start(&h, rank) && cuda_registered(rank)) {
         cuda_planned(rank, h.z);
-        const zp_disk begun = h.z->disk; /* the initial weights are written */
+        const zp_file begun = h.z->disk; /* the initial weights are written */
         if (rank->rank == 1 && !me->run->loss && !me->run->joining) cuda_arm(me->run, h.z);
         if (me->run->loss)
             (void)cuda_lose(&h, me->run->loss);
@@ -1943,18 +1943,18 @@ static zero_result cuda_call_result(zero_ctx *z) {
     return zero_step_result(z, &r);
 }
 /* Inside the plugin, where nobody asks for failures again. */
-static zero_result cuda_call_barrier(zero_ctx *z) { return zp_barrier(z->data); }
+static zero_result cuda_call_barrier(zero_ctx *z) { return zp_comm_barrier(z->data); }
 static zero_result cuda_call_broadcast(zero_ctx *z) {
     float x[4] = {1, 2, 3, 4};
-    return zp_broadcast(z->data, x, sizeof x, 0);
+    return zp_comm_broadcast(z->data, x, sizeof x, 0);
 }
 
 static void cuda_lost_calls(void) {
     static cuda_run run;
     static const cuda_loss losses[] = {{"zero_all_sum", cuda_call_sum, 0},
                                        {"zero_step_result", cuda_call_result, 1},
-                                       {"zp_barrier", cuda_call_barrier, 0},
-                                       {"zp_broadcast", cuda_call_broadcast, 0}};
+                                       {"zp_comm_barrier", cuda_call_barrier, 0},
+                                       {"zp_comm_broadcast", cuda_call_broadcast, 0}};
     emulation_patience(5);
     for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
         (void)cuda_open(&run, cuda_named("nccl-0"));
@@ -1980,33 +1980,33 @@ static void cuda_fill_lane(test_rank *rank) {
     emulation_enter(rank->rank, rank->nranks);
     while (rank->rank == 1 && cudaStreamQuery(NULL) == cudaSuccess) zp_nap();
     if (rank->rank == 0) {
-        zp_gate_init(g);
+        zp_lane_init_gate(g);
         zero_result r = zp_device_open(&d);
-        if (!r) r = zp_stream_open(&down, &d, NULL, 1, 0, 1);
-        if (!r) r = zp_stream_open(&s, &d, NULL, 1, 0, 1);
-        if (!r) r = zp_stream_beside(&s, 1);
+        if (!r) r = zp_device_open_stream(&down, &d, NULL, 1, 0, 1);
+        if (!r) r = zp_device_open_stream(&s, &d, NULL, 1, 0, 1);
+        if (!r) r = zp_device_attach_lane(&s, 1);
         if (!r) r = zp_lane_open(&asks, 1);
-        if (!r) r = zp_event_open(&d, &opened);
+        if (!r) r = zp_device_open_event(&d, &opened);
         emulation_stall(down.cuda);
-        if (!r) r = zp_stream_opens(&down, g);
-        if (!r) r = zp_event_record(&down, &opened);
-        if (!r) r = zp_event_wait(&s, &opened);
+        if (!r) r = zp_device_open_gate_from_stream(&down, g);
+        if (!r) r = zp_device_record_event(&down, &opened);
+        if (!r) r = zp_device_wait_event(&s, &opened);
         for (; !r && n < 2 * ZP_LANE_TASKS; n++) {
             if (beside)
-                r = zp_stream_push(&s, lane_pass_task, &g, sizeof(zp_gate *), 0);
-            else if (!(r = zp_stream_room(&s, &asks)))
+                r = zp_device_push_task(&s, lane_pass_task, &g, sizeof(zp_gate *), 0);
+            else if (!(r = zp_device_wait_lane_room(&s, &asks)))
                 zp_lane_push(&asks, lane_pass_task, &g, sizeof(zp_gate *), 0);
         }
         if (r != ZERO_ERR_DEVICE || n <= ZP_LANE_TASKS || !strstr(d.text, "illegal memory access"))
             test_rank_fail(rank, "task %zu: %s: %s", n, zero_result_string(r), d.text);
-        zp_gate_leave(g);
-        zp_stream_end(&s);
+        zp_lane_abandon_gate(g);
+        zp_device_finish_stream(&s);
         zp_lane_close(&asks);
-        zp_stream_close(&s);
-        zp_stream_close(&down);
-        zp_event_close(&opened);
+        zp_device_close_stream(&s);
+        zp_device_close_stream(&down);
+        zp_device_close_event(&opened);
         zp_device_close(&d);
-        zp_gate_close(g);
+        zp_lane_close_gate(g);
     }
     emulation_leave();
 }
@@ -2192,29 +2192,29 @@ typedef struct cuda_site {
 static const struct {
     const char *function, *text, *reason;
 } cuda_redundant[] = {
-    {"zp_nccl_memory", "zp_device_clear(",
+    {"zp_nccl_alloc_memory", "zp_device_alloc_cleared(",
      "the agreement behind it waits for the same stream; a rank alone has none, "
      "and writes its parameters long before the first gradient"},
-    {"zero_state_begin", "zp_stream_sync(&z->stream[",
+    {"zero_state_begin", "zp_device_sync_stream(&z->stream[",
      "what was gathered ahead reads what may be put, and is thrown away behind "
      "zero_state_end: a race without a trace"},
-    {"zp_group_close", "->leave(g, broken)",
+    {"zp_comm_close", "->leave(g, broken)",
      "only an exchange that failed leaves copies behind: see the faults"},
-    {"zp_group_leave", "zp_stream_sync(&g->stream)",
+    {"zp_collectives_leave", "zp_device_sync_stream(&g->stream)",
      "a sum that is under way adds up from memory that is freed behind it: values that nobody "
      "reads any more"},
-    {"zp_build_private", "zp_stream_sync(&z->compute)",
+    {"zp_build_private", "zp_device_sync_stream(&z->compute)",
      "the spans are freed behind it: a late copy reads what nobody has written "
      "over yet"},
-    {"zero_state_set_counters", "zp_stream_sync(&z->compute)",
+    {"zero_state_set_counters", "zp_device_sync_stream(&z->compute)",
      "the host may write *z->pinned again: a second copy follows the first"},
-    {"zp_host_begin", "->gathered)",
+    {"zp_cpu_update_begin", "->gathered)",
      "what an evaluation left under way is thrown away behind the step: a race without a trace"},
-    {"zp_host_leave", "zp_stream_close(&z->host.up)",
+    {"zp_cpu_update_abandon", "zp_device_close_stream(&z->host.up)",
      "what goes up goes down behind its update, and that was waited for"},
-    {"zp_host_leave", "zp_stream_sync(&z->stream[side])",
+    {"zp_cpu_update_abandon", "zp_device_sync_stream(&z->stream[side])",
      "without an error only what was gathered ahead is under way, and nobody reads that any more"},
-    {"zp_turn_unit", ".gathered)",
+    {"zp_gather_swap_in", ".gathered)",
      "what is under way is forgotten behind it and gathered again: a race without a trace"},
     {NULL, NULL, NULL}};
 
@@ -2336,7 +2336,8 @@ static void cuda_all_sites(const cuda_site *sites, int n) {
     for (int line = 1; line <= cuda_nlines; line++) {
         const char *text = cuda_lines[line - 1];
         int seen = 0;
-        if (!strstr(text, "zp_event_wait(") && !strstr(text, "zp_event_record(")) continue;
+        if (!strstr(text, "zp_device_wait_event(") && !strstr(text, "zp_device_record_event("))
+            continue;
         if (!strncmp(text, "static", 6)) continue;
         for (int i = 0; i < n; i++) seen |= sites[i].line == line;
         (void)test_check(seen, "no case comes by line %d: %s", line, text);

@@ -107,24 +107,24 @@ if has git; then
     (cd "$host/vendor/zero" && git init -q . && $git add . && $git commit -qm zero) >/dev/null 2>&1
     commit=$(git -C "$host/vendor/zero" rev-parse --short=12 HEAD)
     check "a repository inside the host's" sh -c 'cd "$1" && GIT_DIR="$1/.git" sh vendor/zero/zero_plugin/drop.sh src && head -n 1 src/zero_plugin.cu | grep -q "commit $2:"' sh "$host" "$commit"
-    echo >>"$host/vendor/zero/zero_plugin/base.h"
+    echo >>"$host/vendor/zero/zero_plugin/machine/base.h"
     check "with changes" sh -c 'cd "$1" && sh vendor/zero/zero_plugin/drop.sh src && head -n 1 src/zero_plugin.h | grep -q "commit $2-dirty:"' sh "$host" "$commit"
 else skip "commits: git is not installed"; fi
 
 # ---- rooms ----
 plain=$scratch/plain
 plain_drop() { sh "$plain/zero_plugin/drop.sh" "$plain/ours"; }
-sed -i '/^#include "\.\.\/zero_plugin.h"/a #include "api.h"' "$plain/zero_plugin/base.h"
-check "a room was changed" grep -q api.h "$plain/zero_plugin/base.h"
+sed -i '/^#include "\.\.\/zero_plugin.h"/a #include "api.h"' "$plain/zero_plugin/machine/base.h"
+check "a room was changed" grep -q api.h "$plain/zero_plugin/machine/base.h"
 cp "$plain/ours/zero_plugin.cu" "$scratch/was"
 refused "a later room" "base.h includes api.h, which comes later" plain_drop
 check "what was there stays" cmp "$plain/ours/zero_plugin.cu" "$scratch/was"
 check "nothing is left beside it" [ "$(find "$plain/ours" -type f | wc -l)" = 2 ]
-cp zero_plugin/base.h "$plain/zero_plugin/"
+cp zero_plugin/machine/base.h "$plain/zero_plugin/"
 sed -i 's/^#include "zero_plugin\/api.h"/&\n&/' "$plain/zero_plugin.cu"
 refused "a room twice" "api.h is included twice" plain_drop
 cp zero_plugin.cu "$plain/"
-mv "$plain/zero_plugin/pass.h" "$plain/"
+mv "$plain/zero_plugin/core/hooks.h" "$plain/"
 refused "a room that is not there" "pass.h is missing" plain_drop
 
 # ---- the repository's two files alone ----

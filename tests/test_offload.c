@@ -279,10 +279,10 @@ static zero_result offload_kind(zero_ctx *z, const offload_case *c, zero_kind ki
     for (int t = 0; t < OFFLOAD_TENSORS; t++) {
         const zero_tensor_desc *d = &offload_tensors(c)[t];
         const size_t n = d->numel * (size_t)(d->layers ? d->layers : 1);
-        if (kind == ZERO_MOMENT_2 && zp_tensor_find(z, d->name)->rows) continue; /* a matrix */
+        if (kind == ZERO_MOMENT_2 && zp_bind_find_tensor(z, d->name)->rows) continue; /* a matrix */
         float *values = (float *)malloc(n * sizeof *values);
         const zero_result r = zero_read_tensor(z, d->name, kind, 0, n, values);
-        for (size_t i = 0; i < n && !r; i++) *hash = zp_hash(*hash, zp_bits(values[i]));
+        for (size_t i = 0; i < n && !r; i++) *hash = zp_hash(*hash, zp_type_bits(values[i]));
         free(values);
         ZERO_TRY(r);
     }
@@ -302,7 +302,7 @@ static float offload_weight(const offload_case *c, int rank, int t, size_t i, co
                             zero_type type) {
     size_t at = i;
     for (int k = 0; k < t; k++) at += offload_numel(&offload_tensors(c)[k]);
-    return c->use[rank] ? c->use[rank][at] : zp_load(seen, type, i);
+    return c->use[rank] ? c->use[rank][at] : zp_type_load(seen, type, i);
 }
 
 static float offload_noise(uint64_t seed, size_t i) {
@@ -319,9 +319,9 @@ static void offload_add(const offload_case *c, int rank, int t, size_t first, si
                         const char *seen, zero_ctx *z, uint64_t seed, float factor) {
     const zero_type type = z->array[ZP_GRAD].type, type_p = z->array[ZP_PARAM].type;
     for (size_t i = first; i < first + n; i++) {
-        const float x = zp_load(grad, type, i);
+        const float x = zp_type_load(grad, type, i);
         const float w = offload_weight(c, rank, t, i, seen, type_p);
-        zp_store(grad, type, i, x + (offload_noise(seed, i - first) + 0.5f * w) * factor);
+        zp_type_store(grad, type, i, x + (offload_noise(seed, i - first) + 0.5f * w) * factor);
     }
 }
 
@@ -356,8 +356,10 @@ static zero_result offload_eval(zero_ctx *z, const offload_case *c, uint64_t *ha
     for (int u = 0; u < 4; u++) {
         ZERO_TRY(zero_forward_begin(z, u, &p));
         const size_t n = u ? t[1].numel : t[0].numel;
-        const void *at = u ? (char *)p.w + (size_t)(u - 1) * n * zp_bytes(type) : (char *)p.emb;
-        for (size_t i = 0; i < n; i++) *hash = zp_hash(*hash, zp_bits(zp_load(at, type, i)));
+        const void *at =
+            u ? (char *)p.w + (size_t)(u - 1) * n * zp_type_bytes(type) : (char *)p.emb;
+        for (size_t i = 0; i < n; i++)
+            *hash = zp_hash(*hash, zp_type_bits(zp_type_load(at, type, i)));
         ZERO_TRY(zero_forward_end(z, u));
     }
     return zero_pass_end(z);
@@ -379,7 +381,7 @@ static zero_result offload_step(zero_ctx *z, const offload_case *c, int step, in
             ZERO_TRY(zero_forward_begin(z, u, &p));
             const char *w = (char *)(u ? p.w : p.emb);
             for (size_t i = first; i < first + n; i += 97)
-                *hash = zp_hash(*hash, zp_bits(offload_weight(c, rank, u > 0, i, w, type_p)));
+                *hash = zp_hash(*hash, zp_type_bits(offload_weight(c, rank, u > 0, i, w, type_p)));
             ZERO_TRY(zero_forward_end(z, u));
         }
         for (int u = 3; u >= 0; u--) {
@@ -388,7 +390,7 @@ static zero_result offload_step(zero_ctx *z, const offload_case *c, int step, in
             ZERO_TRY(zero_backward_begin(z, u, &p, &g));
             offload_add(c, rank, u > 0, first, n, (char *)(u ? g.w : g.emb),
                         (char *)(u ? p.w : p.emb), z, seed, scale);
-            if (u == 0 && step == 2 && c->bad && rank == 0) zp_store(g.emb, type, 5, INFINITY);
+            if (u == 0 && step == 2 && c->bad && rank == 0) zp_type_store(g.emb, type, 5, INFINITY);
             ZERO_TRY(zero_backward_end(z, u));
         }
         offload_add(c, rank, 2, 0, 3 * t[2].numel, (char *)g.b, (char *)p.b, z,
@@ -663,7 +665,7 @@ static void offload_plainly(void) {
         (void)test_ranks(nranks, 0, offload_plain_rank, &c);
         for (int r = 0; r < nranks; r++) {
             size_t same = 0;
-            while (same < n && zp_bits(c.now[r][same]) == zp_bits(p.now[same])) same++;
+            while (same < n && zp_type_bits(c.now[r][same]) == zp_type_bits(p.now[same])) same++;
             test_check(!c.result[r] && same == n,
                        "plain: stage %d, rank %d of %d, delayed from %d, %s: element %zu is %g, "
                        "expected %g: %s",
@@ -755,11 +757,11 @@ static void offload_flips(int word, int unchecked) {
     zero_result r = offload_open(&z, &self, &c, 1);
     if (!r) r = offload_step(z, &c, 0, 0, &hash);
     test_check(!r, "a step: %s", zero_last_error(z));
-    (void)zp_settle(z);
-    zp_ring_forget(&z->ring);
+    (void)zp_ctx_sync(z);
+    zp_file_ring_forget(&z->ring);
     disk_does.flip = word;
     r = offload_step(z, &c, 1, 0, &hash);
-    (void)zp_settle(z); /* the update runs beside */
+    (void)zp_ctx_sync(z); /* the update runs beside */
     if (!r) r = zero_barrier(z);
     const char *said = zero_last_error(z), *where = strstr(said, "bytes ");
     if (where) (void)sscanf(where, "bytes %zu to %zu of rank 0's file", &from, &to);
@@ -840,7 +842,7 @@ static void offload_opens(void) {
                          && strstr(disk_said, plan.file_way) && strstr(disk_said, by)
                          && strstr(disk_said, disk_does.direct ? past : through);
         test_check(told == built, "refused: %s: %s, expected %s", cases[i].what, disk_said, by);
-        test_check(!told || !zp_host_computes() || (!plan.down_bytes && !plan.up_bytes),
+        test_check(!told || !zp_device_is_host() || (!plan.down_bytes && !plan.up_bytes),
                    "refused: %s: %zu bytes go down and %zu up a link that no CPU has",
                    cases[i].what, plan.down_bytes, plan.up_bytes);
         if (!r) r = offload_step(z, &c, 0, 0, &hash);
@@ -1018,7 +1020,7 @@ static zero_result offload_ahead_of(zero_ctx *z, offload_case *c, int rank, int 
     uint64_t hash = 0;
     offload_host p, g;
     if (rank == 0) {
-        const zp_kept *state = &z->array[ZP_STATE].part[3];
+        const zp_array_part *state = &z->array[ZP_STATE].part[3];
         memset(&disk_hold, 0, sizeof disk_hold);
         disk_hold.from = state->at;
         disk_hold.to = state->at + 1;
@@ -1098,7 +1100,7 @@ static void offload_reads_ahead(void) {
     disk_hold.together = 4;
     disk_hold.on = 1;
     if (!r) r = offload_step(z, &c, 0, 0, &hash);
-    if (!r) r = zp_settle(z);
+    if (!r) r = zp_ctx_sync(z);
     test_check(!r && !disk_hold.late, "pieces are read one after the other: %s",
                zero_last_error(z));
     zero_destroy(z);

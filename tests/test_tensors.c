@@ -77,9 +77,9 @@ static void ten_ratios(void) {
             const int first = zp_exact_cut(zp_exact_squares(x, 32), piece);
             for (int l = 0; l < 3; l++) sums[k].limb[first + (piece[l] ? l : 0)] += piece[l];
         }
-        const zp_trust_args a = {sums[0].limb,   &ratio,       2 * ZP_LIMBS, 1,
-                                 cases[i].least, cases[i].most};
-        zp_trust_at(&a, 0);
+        const zp_exact_trust_args a = {sums[0].limb,   &ratio,       2 * ZP_LIMBS, 1,
+                                       cases[i].least, cases[i].most};
+        zp_exact_trust_at(&a, 0);
         test_check(ratio == (double)cases[i].ratio, "weights of %g, moves of %g, in %g to %g: %g",
                    (double)cases[i].weight, (double)cases[i].move, (double)cases[i].least,
                    (double)cases[i].most, ratio);
@@ -89,7 +89,7 @@ static void ten_ratios(void) {
 /* ---- products ---- */
 
 /* The definition: one sum per element, over k from 0 up. */
-static void ten_product(const zp_product *x, float *out) {
+static void ten_product(const zp_muon_product *x, float *out) {
     for (size_t i = 0; i < x->m; i++)
         for (size_t j = 0; j < x->n; j++) {
             float sum = 0;
@@ -112,9 +112,9 @@ static void ten_products(void) {
                   *add = b + k * n, *out = add + m * n, *expected = out + m * n;
             for (size_t e = 0; e < m * k + k * n + 3 * m * n; e++)
                 a[e] = (float)((double)(test_next(&random) >> 40) * 0x1p-24 - 0.5);
-            const zp_product x = {a, b, add, out, m, n, k, how & 1 ? 0.3f : 0, 1.7f, NULL};
+            const zp_muon_product x = {a, b, add, out, m, n, k, how & 1 ? 0.3f : 0, 1.7f, NULL};
             ten_product(&x, expected);
-            zp_product_loop(&x, 1, how & 2 ? 3 : 1);
+            zp_muon_multiply_loop(&x, 1, how & 2 ? 3 : 1);
             test_check(!memcmp(out, expected, m * n * sizeof *out), "%zu x %zu x %zu, %d", m, n, k,
                        how);
             free(a);

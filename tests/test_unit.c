@@ -8,15 +8,16 @@
 
 /* Numbers and NaNs, told apart by their bits. */
 static void unit_not_finite(void) {
-    const double none[] = {INFINITY,           -INFINITY, NAN, -NAN, zp_from_bf16(0x7F81),
-                           zp_from_f16(0x7C01)};
+    const double none[] = {
+        INFINITY, -INFINITY, NAN, -NAN, zp_type_from_bf16(0x7F81), zp_type_from_f16(0x7C01)};
     const double some[] = {0, -0.0, DBL_MAX, -DBL_MAX, DBL_MIN / 2, FLT_MAX, 1};
     for (int i = 0; i < 6; i++)
-        test_check(!zp_finite(none[i]) && zp_nan(none[i]) == (i > 1)
-                       && !zp_not_below((float)none[i]),
+        test_check(!zp_type_is_finite(none[i]) && zp_type_is_nan(none[i]) == (i > 1)
+                       && !zp_type_not_below((float)none[i]),
                    "%g, number %d", none[i], i);
     for (int i = 0; i < 7; i++)
-        test_check(zp_finite(some[i]) && !zp_nan(some[i]), "%g, number %d", some[i], i);
+        test_check(zp_type_is_finite(some[i]) && !zp_type_is_nan(some[i]), "%g, number %d", some[i],
+                   i);
 }
 
 static void unit_results(void) {
@@ -55,17 +56,17 @@ static void unit_announce(unit_list *l, size_t numel, int layers, int unit, int 
     t->desc.flags = flags;
 }
 
-/* Walks one tensor by zp_run_at and marks what it sees; 0: a run is wrong. */
+/* Walks one tensor by zp_state_run_at and marks what it sees; 0: a run is wrong. */
 static int unit_walk(const zero_ctx *z, const zp_tensor *t, unsigned char **mark) {
     const size_t total = t->desc.numel * (size_t)t->desc.layers;
     for (size_t at = 0; at < total;) {
-        const zp_run run = zp_run_at(z, t, at, total - at);
+        const zp_run run = zp_state_run_at(z, t, at, total - at);
         const zp_unit *u = &z->layout.unit[run.unit];
         if (!run.numel || run.numel > total - at) return 0;
         if (run.owner < 0 || (size_t)run.owner * u->shard > run.at) return 0;
         if (run.at + run.numel > (size_t)(run.owner + 1) * u->shard) return 0;
         for (size_t i = 0; i < run.numel; i++) {
-            const zp_run one = zp_run_at(z, t, at + i, 1);
+            const zp_run one = zp_state_run_at(z, t, at + i, 1);
             if (one.unit != run.unit || one.owner != run.owner || one.at != run.at + i) return 0;
             if (one.numel != 1 || mark[run.unit][run.at + i]++) return 0;
         }
@@ -157,7 +158,7 @@ static void unit_same_places(void) {
 static void unit_dealt(void) {
     static const size_t rows[] = {1, 1, 2}, cols[] = {11, 12, 2};
     static const int owner[] = {1, 0, 1};
-    zp_matrix m[3];
+    zp_muon_matrix m[3];
     memset(m, 0, sizeof m);
     for (int i = 0; i < 3; i++) {
         m[i].rows = rows[i];
@@ -166,7 +167,7 @@ static void unit_dealt(void) {
         m[i].slices = 1;
     }
     zp_layout l = {.matrices = m, .nmatrices = 3, .sharers = 1};
-    if (!test_check(!zp_layout_deal(&l, 2), "matrices are dealt")) return;
+    if (!test_check(!zp_muon_assign_matrices(&l, 2), "matrices are dealt")) return;
     for (int i = 0; i < 3; i++)
         test_check(m[i].owner == owner[i] && m[i].kept == (i == 0 ? zp_round_up(4, ZP_ALIGN) : 0),
                    "matrix of %zu x %zu: rank %d, at %zu", rows[i], cols[i], m[i].owner, m[i].kept);
@@ -176,19 +177,20 @@ static void unit_dealt(void) {
    those that it owns, in the order of those who make them whole. */
 static void unit_deal_room(void) {
     static zero_ctx z;
-    static zp_group one;
-    zp_matrix m[] = {{.owner = 0, .sharer = 1, .numel = 70, .slices = 2},
-                     {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
-                     {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
-                     {.owner = 0, .sharer = 2, .numel = 500, .slices = 1}};
+    static zp_comm one;
+    zp_muon_matrix m[] = {{.owner = 0, .sharer = 1, .numel = 70, .slices = 2},
+                          {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
+                          {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
+                          {.owner = 0, .sharer = 2, .numel = 500, .slices = 1}};
     size_t at = 0;
     one.nranks = 2;
     z.data = &one;
-    test_check(zp_deal_lay(&z, 100) == 100, "the end is at %zu", zp_deal_lay(&z, 100));
+    test_check(zp_whole_tensor_lay_out(&z, 100) == 100, "the end is at %zu",
+               zp_whole_tensor_lay_out(&z, 100));
     z.layout.matrices = m;
     z.layout.nmatrices = 4;
     for (int s = 0; s < 2; s++) {
-        const size_t numel = zp_slices_of(&z, s, &at), of[] = {30, 70};
+        const size_t numel = zp_whole_slices_of(&z, s, &at), of[] = {30, 70};
         test_check(numel == zp_round_up(of[s], ZP_ALIGN)
                        && at == (s ? zp_round_up(of[0], ZP_ALIGN) : 0),
                    "slices of sharer %d: %zu elements at %zu", s, numel, at);
@@ -205,15 +207,15 @@ static void unit_merge(void) {
         for (int i = 0; i < N; i++) wide[r][i] = x[r][i] = (float)((i + 5 * r) % 11 - 3 * r);
     for (int k = 0; k < 4; k++) {
         const int doubles = k / 2, most = k % 2;
-        const zp_merge_args a = {doubles ? (const char *)wide : (const char *)x,
-                                 doubles ? (void *)merged : (void *)out,
-                                 doubles ? sizeof wide[0] : sizeof x[0],
-                                 N,
-                                 3,
-                                 doubles ? ZERO_F64 : ZERO_F32,
-                                 most ? ZERO_MAX : ZERO_SUM};
+        const zp_collectives_merge_args a = {doubles ? (const char *)wide : (const char *)x,
+                                             doubles ? (void *)merged : (void *)out,
+                                             doubles ? sizeof wide[0] : sizeof x[0],
+                                             N,
+                                             3,
+                                             doubles ? ZERO_F64 : ZERO_F32,
+                                             most ? ZERO_MAX : ZERO_SUM};
         int wrong = 0;
-        for (size_t block = 0; block * ZP_MERGED < N; block++) zp_merge_at(&a, block);
+        for (size_t block = 0; block * ZP_MERGED < N; block++) zp_collectives_merge_at(&a, block);
         for (int i = 0; i < N; i++) {
             const float expected =
                 most ? fmaxf(fmaxf(x[0][i], x[1][i]), x[2][i]) : x[0][i] + x[1][i] + x[2][i];
@@ -246,10 +248,10 @@ static void unit_widen(void) {
         zero_convert(wide, ZERO_F32, all, type, 65536);
         for (unsigned h = 0; h < 65536; h++) {
             const double expected = unit_value(type, h);
-            const float plain = zp_load(all, type, h);
+            const float plain = zp_type_load(all, type, h);
             const int same = isnan(expected) ? isnan(wide[h]) : (double)wide[h] == expected;
-            wrong += !same || zp_bits(plain) != zp_bits(wide[h]);
-            wrong += (zp_bits(wide[h]) >> 31) != h >> 15;
+            wrong += !same || zp_type_bits(plain) != zp_type_bits(wide[h]);
+            wrong += (zp_type_bits(wide[h]) >> 31) != h >> 15;
         }
         test_check(!wrong, "%d of 65536 %s are widened wrongly", wrong, unit_type_names[type]);
     }
@@ -282,17 +284,17 @@ static void unit_batch_flush(unit_batch *b, zero_type type) {
     for (int i = 0; i < b->n; i++) {
         uint16_t plain;
         const float x = b->x[i];
-        zp_store(&plain, type, 0, x);
+        zp_type_store(&plain, type, 0, x);
         const double got = unit_value(type, plain), expected = unit_nearest(type, x);
         const int ok = isnan(x) ? isnan(got) : got == expected;
-        if (ok && plain == vector[i] && (plain >> 15) == (zp_bits(x) >> 31)) continue;
+        if (ok && plain == vector[i] && (plain >> 15) == (zp_type_bits(x) >> 31)) continue;
         if (!b->wrong++) b->first = x;
     }
     b->seen += (size_t)b->n;
     b->n = 0;
 }
 static void unit_batch_add(unit_batch *b, zero_type type, uint32_t bits) {
-    b->x[b->n++] = zp_float(bits);
+    b->x[b->n++] = zp_type_bits_to_float(bits);
     if (b->n == UNIT_BATCH) unit_batch_flush(b, type);
 }
 
@@ -303,11 +305,11 @@ static void unit_narrow(void) {
         memset(&b, 0, sizeof b);
         for (uint32_t i = 0; i < 1u << 24; i++) unit_batch_add(&b, type, i * 2654435761u);
         for (unsigned h = 0; h < 65536; h++) {
-            const float here = zp_float(zp_bits((float)unit_value(type, h)));
+            const float here = zp_type_bits_to_float(zp_type_bits((float)unit_value(type, h)));
             const float next = (float)unit_value(type, (h + 1) & 0xFFFFu);
             for (uint32_t k = 0; k < 7; k++) {
-                unit_batch_add(&b, type, zp_bits(here) + k - 3);
-                unit_batch_add(&b, type, zp_bits(here / 2 + next / 2) + k - 3);
+                unit_batch_add(&b, type, zp_type_bits(here) + k - 3);
+                unit_batch_add(&b, type, zp_type_bits(here / 2 + next / 2) + k - 3);
             }
         }
         for (uint32_t k = 0; k < 2000; k++) { /* where rounding reaches infinity */
@@ -320,8 +322,9 @@ static void unit_narrow(void) {
         test_check(!b.wrong, "%d of %zu numbers are narrowed to %s wrongly, the first is %.9g",
                    b.wrong, b.seen, unit_type_names[type], (double)b.first);
     }
-    test_check(isinf(zp_from_f16(zp_to_f16(65520.0f))) && zp_to_f16(65519.996f) == 0x7BFF
-                   && zp_to_f16(0x1p-25f) == 0 && zp_to_f16(0x1.000002p-25f) == 1,
+    test_check(isinf(zp_type_from_f16(zp_type_to_f16(65520.0f)))
+                   && zp_type_to_f16(65519.996f) == 0x7BFF && zp_type_to_f16(0x1p-25f) == 0
+                   && zp_type_to_f16(0x1.000002p-25f) == 1,
                "f16 at its ends");
 }
 
@@ -371,7 +374,7 @@ static void unit_convert_places(void) {
     test_random r = {82};
     float x[N];
     uint16_t h[N];
-    for (int i = 0; i < N; i++) x[i] = zp_float((uint32_t)test_next(&r));
+    for (int i = 0; i < N; i++) x[i] = zp_type_bits_to_float((uint32_t)test_next(&r));
     x[70] = 1e-41f; /* a denormal number takes another way */
     for (zero_type type = ZERO_BF16; type <= ZERO_F16; type++) {
         int wrong = 0;
@@ -379,7 +382,7 @@ static void unit_convert_places(void) {
             for (size_t n = 0; n <= 70; n++) {
                 uint16_t to[N];
                 float back[N];
-                for (size_t i = 0; i < N; i++) zp_store(h, type, i, x[i]);
+                for (size_t i = 0; i < N; i++) zp_type_store(h, type, i, x[i]);
                 memset(to, 0x55, sizeof to);
                 memset(back, 0x55, sizeof back);
                 zero_convert(to + from, type, x + 40 - from, ZERO_F32, n);
@@ -387,8 +390,10 @@ static void unit_convert_places(void) {
                 for (size_t i = 0; i < N; i++) {
                     const int in = i >= from && i < from + n;
                     const size_t of = i - from + 40 - from;
-                    const float wide = in ? zp_load(h, type, of) : zp_float(0x55555555u);
-                    wrong += to[i] != (in ? h[of] : 0x5555) || zp_bits(back[i]) != zp_bits(wide);
+                    const float wide =
+                        in ? zp_type_load(h, type, of) : zp_type_bits_to_float(0x55555555u);
+                    wrong += to[i] != (in ? h[of] : 0x5555)
+                             || zp_type_bits(back[i]) != zp_type_bits(wide);
                 }
             }
         test_check(!wrong, "%s: %d elements depend on their place", unit_type_names[type], wrong);
@@ -407,7 +412,7 @@ static void unit_convert_places(void) {
 
 static zp_stream unit_stream(zp_device *d, int threads) {
     zp_stream s;
-    (void)zp_stream_take(&s, d, NULL, threads);
+    (void)zp_device_take_stream(&s, d, NULL, threads);
     return s;
 }
 
@@ -501,7 +506,7 @@ static void unit_adamw_call(zp_stream *s, unit_state *x, size_t n, zp_control *c
         f[2 * n + i] = x[i].v;
         f[3 * n + i] = x[i].g;
     }
-    (void)zp_update_adamw(s, &u, n);
+    (void)zp_rule_update_adamw(s, &u, n);
     for (size_t i = 0; i < n; i++) {
         x[i].p = f[i];
         x[i].m = f[n + i];
@@ -529,8 +534,9 @@ static void unit_adamw_ulp(void) {
                             .divisor = 1};
             zero_hyper a = {kind == 1 ? 1.0f : 6e-4f, 0.9f, k % 2 ? 0.999f : 0.95f, 1e-8f, 0.1f,
                             kind == 1 ? 1.0f : 0.0f};
-            zp_decide_args decide = {.control = &c, .hyper = a, .scaler = {.fixed = 1}, .check = 1};
-            (void)zp_decide(&s, &decide, 1);
+            zp_kernel_decide_args decide = {
+                .control = &c, .hyper = a, .scaler = {.fixed = 1}, .check = 1};
+            (void)zp_kernel_decide(&s, &decide, 1);
             for (int i = 0; i < N; i++) is[i] = was[i] = unit_random_state(&r, kind, c.steps - 1);
             unit_adamw_call(&s, is, N, &c, &a);
             for (int i = 0; i < N; i++) {
@@ -600,8 +606,9 @@ static zp_control unit_decide(double sumsq, float max_norm, int check, int64_t s
     const zero_hyper a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, max_norm};
     c.scale = 1;
     c.stored = c.divisor = 1;
-    zp_decide_args args = {.control = &c, .hyper = a, .scaler = {.fixed = 1}, .check = check};
-    (void)zp_decide(&s, &args, 1);
+    zp_kernel_decide_args args = {
+        .control = &c, .hyper = a, .scaler = {.fixed = 1}, .check = check};
+    (void)zp_kernel_decide(&s, &args, 1);
     zp_device_close(&d);
     return c;
 }
@@ -657,14 +664,14 @@ static void unit_norm(void) {
         double partial[8], again[8], plain = 0, sum = 0;
         int same = 1;
         const size_t blocks = (n + 1023) / 1024;
-        zp_norm_args a = {g, ZERO_F32, n, partial};
-        (void)zp_norm(&s, &a, blocks);
+        zp_kernel_norm_args a = {g, ZERO_F32, n, partial};
+        (void)zp_kernel_norm(&s, &a, blocks);
         for (size_t i = 0; i < n; i++) plain += (double)g[i] * (double)g[i];
         for (size_t b = 0; b < blocks; b++) sum += partial[b];
         for (size_t shift = 1; shift < 64; shift += 21) {
-            zp_norm_args b = {moved + shift, ZERO_F32, n, again};
+            zp_kernel_norm_args b = {moved + shift, ZERO_F32, n, again};
             memcpy(moved + shift, g, n * sizeof *g);
-            (void)zp_norm(&s, &b, blocks);
+            (void)zp_kernel_norm(&s, &b, blocks);
             same &= !memcmp(partial, again, blocks * sizeof *again);
         }
         test_check(fabs(sum - plain) <= 1e-13 * plain && same, "norm of %zu elements", n);
@@ -684,10 +691,10 @@ static void unit_norm_threads(void) {
     zp_stream s = unit_stream(&d, 1);
     float *g = (float *)malloc(N * sizeof *g);
     for (int i = 0; i < N; i++) g[i] = unit_float(&r, -20, 20);
-    zp_norm_args a = {g, ZERO_F32, N, one}, b = {g, ZERO_F32, N, two};
-    (void)zp_norm(&s, &a, 200);
+    zp_kernel_norm_args a = {g, ZERO_F32, N, one}, b = {g, ZERO_F32, N, two};
+    (void)zp_kernel_norm(&s, &a, 200);
     s.threads = 2;
-    (void)zp_norm(&s, &b, 200);
+    (void)zp_kernel_norm(&s, &b, 200);
     test_check(!memcmp(one, two, sizeof one), "norm on two threads");
     zp_device_close(&d);
     free(g);
@@ -696,10 +703,10 @@ static void unit_norm_threads(void) {
 static void unit_fold(zp_stream *s, float *g, size_t n, double unit, double shard_at,
                       double *verdict) {
     double partial[4];
-    zp_norm_args a = {g, ZERO_F32, n, partial};
-    zp_fold_args f = {a, verdict, unit, shard_at, NULL};
-    (void)zp_norm(s, &a, (n + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK);
-    (void)zp_fold(s, &f, 1);
+    zp_kernel_norm_args a = {g, ZERO_F32, n, partial};
+    zp_kernel_fold_args f = {a, verdict, unit, shard_at, NULL};
+    (void)zp_kernel_norm(s, &a, (n + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK);
+    (void)zp_kernel_fold(s, &f, 1);
 }
 
 /* A number as limbs is itself, less what is below 2^-ZP_EXACT_POINT. */
@@ -756,16 +763,16 @@ static void unit_fold_long(void) {
     zp_device d;
     (void)zp_device_open(&d);
     zp_stream s = unit_stream(&d, 1);
-    const zp_norm_args a = {g, ZERO_F32, BLOCKS * ZP_NORM_BLOCK, partial};
-    const zp_fold_args f = {a, v, 0, 0, NULL};
+    const zp_kernel_norm_args a = {g, ZERO_F32, BLOCKS * ZP_NORM_BLOCK, partial};
+    const zp_kernel_fold_args f = {a, v, 0, 0, NULL};
     for (int i = 0; i < BLOCKS; i++) partial[i] = i;
-    (void)zp_fold(&s, &f, 1);
+    (void)zp_kernel_fold(&s, &f, 1);
     test_check(v[0] == BLOCKS * (BLOCKS - 1) / 2 && v[1] == 0, "sum of %d blocks is %.0f", BLOCKS,
                v[0]);
     for (int k = 5; k >= 0; k--) {
         partial[bad[k]] = g[bad[k] * ZP_NORM_BLOCK + 7] = NAN;
         memset(v, 0, sizeof v);
-        (void)zp_fold(&s, &f, 1);
+        (void)zp_kernel_fold(&s, &f, 1);
         test_check(v[1] == 1 && v[2] == (double)(bad[k] * ZP_NORM_BLOCK + 7),
                    "bad block %zu: element %.0f", bad[k], v[2]);
     }
@@ -785,8 +792,8 @@ static void unit_judge(void) {
     for (int r = 0; r < 4; r++)
         for (int i = 0; i < ZP_VERDICT; i++)
             verdicts[r * ZP_VERDICT + i] = i < ZP_CALL ? first[r][i] : 0.5 * i;
-    zp_judge_args a = {&c, verdicts, 4, 0, NULL};
-    (void)zp_judge(&s, &a, 1);
+    zp_kernel_judge_args a = {&c, verdicts, 4, 0, NULL};
+    (void)zp_kernel_judge(&s, &a, 1);
     test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2
                    && c.norm == sqrt(15.0) / 2 && !c.differs,
                "four verdicts");
@@ -794,18 +801,18 @@ static void unit_judge(void) {
          i++) { /* the first word that is not rank 0's, and whose */
         verdicts[2 * ZP_VERDICT + i] = -3;
         verdicts[3 * ZP_VERDICT + ZP_VERDICT - 1] = -4;
-        (void)zp_judge(&s, &a, 1);
+        (void)zp_kernel_judge(&s, &a, 1);
         test_check(c.differs == i && c.differs_rank == 2 && c.differing[0] == 0.5 * i
                        && c.differing[1] == -3,
                    "word %d differs", i);
         verdicts[2 * ZP_VERDICT + i] = 0.5 * i;
         verdicts[3 * ZP_VERDICT + ZP_VERDICT - 1] = 0.5 * (ZP_VERDICT - 1);
-        (void)zp_judge(&s, &a, 1);
+        (void)zp_kernel_judge(&s, &a, 1);
         test_check(c.differs == i, "word %d stays", i);
         c.differs = 0;
     }
     a.nranks = 1;
-    (void)zp_judge(&s, &a, 1);
+    (void)zp_kernel_judge(&s, &a, 1);
     test_check(c.sumsq == 1 && c.bad_unit == -1 && !c.differs, "one verdict");
     zp_device_close(&d);
 }
@@ -815,9 +822,9 @@ static void unit_judge(void) {
 static float unit_sum_one(const zp_sum *s, size_t i, float before) {
     volatile float total = 0; /* every sum is rounded */
     for (int node = 0; node < s->n / s->group; node++) {
-        volatile float sum = zp_load(s->source[node * s->group], s->type, i);
+        volatile float sum = zp_type_load(s->source[node * s->group], s->type, i);
         for (int p = 1; p < s->group; p++)
-            sum = sum + zp_load(s->source[node * s->group + p], s->type, i);
+            sum = sum + zp_type_load(s->source[node * s->group + p], s->type, i);
         total = node ? total + sum : sum;
     }
     volatile float scaled = s->scale * total;
@@ -839,8 +846,8 @@ static int unit_sum_elements(const unit_summed *u, const zp_sum *s, size_t k) {
     memcpy(out, u->before, sizeof out);
     simple.out = out;
     if (s->sum) simple.sum = sum;
-    for (size_t at = 0; at < k / ZP_WIDE; at++) zp_sum_ranks_at(&simple, at);
-    return !memcmp(out, u->out, whole * zp_bytes(s->out_type))
+    for (size_t at = 0; at < k / ZP_WIDE; at++) zp_kernel_sum_ranks_at(&simple, at);
+    return !memcmp(out, u->out, whole * zp_type_bytes(s->out_type))
            && (!s->sum || !memcmp(sum, u->sum, whole * sizeof *sum));
 }
 
@@ -848,15 +855,15 @@ static int unit_sum_elements(const unit_summed *u, const zp_sum *s, size_t k) {
 static int unit_sum_case(unit_summed *u, zp_sum *s, size_t k) {
     memcpy(u->sum, u->before, sizeof u->sum);
     memcpy(u->out, u->before, sizeof u->out);
-    zp_sum_slices(s, k, 2);
+    zp_kernel_sum_slices(s, k, 2);
     for (size_t i = 0; i < UNIT_SUM; i++) {
         const float e = i < k ? unit_sum_one(s, i, u->before[i]) : u->before[i];
         float stored = 0;
         if (s->sum && memcmp(&u->sum[i], &e, sizeof e)) return 0;
-        zp_store(&stored, s->out_type, 0, e);
+        zp_type_store(&stored, s->out_type, 0, e);
         if (i >= k && s->out_type != ZERO_F32)
             memcpy(&stored, (char *)u->before + 2 * i, 2); /* what was there */
-        const size_t bytes = zp_bytes(s->out_type);
+        const size_t bytes = zp_type_bytes(s->out_type);
         if (memcmp((char *)u->out + bytes * i, &stored, bytes)) return 0;
     }
     return unit_sum_elements(u, s, k);
@@ -911,17 +918,18 @@ static void unit_collect(void) {
     for (zero_type type = ZERO_BF16; type <= ZERO_F16; type++)
         for (int micro = 0; micro < 4; micro++) {
             int wrong = 0;
-            const zp_collect_args a = {sum, g, type, micro == 0, micro == 3};
+            const zp_kernel_collect_args a = {sum, g, type, micro == 0, micro == 3};
             for (size_t i = 0; i < N; i++) {
-                zp_store(g, type, i, unit_float(&r, -12, 8));
+                zp_type_store(g, type, i, unit_float(&r, -12, 8));
                 was[i] = g[i];
-                expected[i] = micro ? expected[i] + zp_load(g, type, i) : zp_load(g, type, i);
+                expected[i] =
+                    micro ? expected[i] + zp_type_load(g, type, i) : zp_type_load(g, type, i);
             }
-            (void)zp_collect(&s, &a, N / ZP_WIDE);
+            (void)zp_kernel_collect(&s, &a, N / ZP_WIDE);
             for (size_t i = 0; i < N; i++) {
                 uint16_t e = was[i];
-                if (micro == 3) zp_store(&e, type, 0, expected[i]);
-                wrong += zp_bits(sum[i]) != zp_bits(expected[i]) || g[i] != e;
+                if (micro == 3) zp_type_store(&e, type, 0, expected[i]);
+                wrong += zp_type_bits(sum[i]) != zp_type_bits(expected[i]) || g[i] != e;
             }
             test_check(!wrong, "%s, micro-step %d: %d gradients are collected wrongly",
                        unit_type_names[type], micro, wrong);
@@ -931,7 +939,7 @@ static void unit_collect(void) {
 
 /* ---- schedule ---- */
 
-static int unit_trace_is(const zp_trace *t, int at, const char *units) {
+static int unit_trace_is(const zp_order *t, int at, const char *units) {
     const int n = (int)strlen(units);
     if (t->n != n || t->at != at) return 0;
     for (int i = 0; i < n; i++)
@@ -941,76 +949,79 @@ static int unit_trace_is(const zp_trace *t, int at, const char *units) {
 
 static void unit_trace(void) {
     int list[8], soon[8];
-    zp_trace t = {list, 0, 0, 8, NULL, 0, 0, 0};
-    for (int u = 0; u < 4; u++) zp_trace_visit(&t, u);
-    zp_trace_visit(&t, 3);
-    zp_trace_visit(&t, 0);
+    zp_order t = {list, 0, 0, 8, NULL, 0, 0, 0};
+    for (int u = 0; u < 4; u++) zp_order_visit(&t, u);
+    zp_order_visit(&t, 3);
+    zp_order_visit(&t, 0);
     test_check(unit_trace_is(&t, 6, "012330"), "a first pass is written down");
-    test_check(zp_trace_ahead(&t, 0, 3, soon) == 0, "nothing after the end");
-    test_check(zp_trace_ahead(&t, 1, 3, soon) == 3 && soon[0] == 0 && soon[2] == 2,
+    test_check(zp_order_ahead(&t, 0, 3, soon) == 0, "nothing after the end");
+    test_check(zp_order_ahead(&t, 1, 3, soon) == 3 && soon[0] == 0 && soon[2] == 2,
                "around the end");
     t.at = 0;
-    zp_trace_visit(&t, 0);
+    zp_order_visit(&t, 0);
     test_check(unit_trace_is(&t, 1, "012330"), "as expected");
-    test_check(zp_trace_ahead(&t, 0, 5, soon) == 4 && soon[0] == 1 && soon[3] == 0,
+    test_check(zp_order_ahead(&t, 0, 5, soon) == 4 && soon[0] == 1 && soon[3] == 0,
                "distinct units ahead");
-    test_check(zp_trace_ahead(&t, 0, 0, soon) == 0 && zp_trace_ahead(&t, 0, 2, soon) == 2,
+    test_check(zp_order_ahead(&t, 0, 0, soon) == 0 && zp_order_ahead(&t, 0, 2, soon) == 2,
                "at most max");
-    zp_trace_visit(&t, 3);
+    zp_order_visit(&t, 3);
     test_check(unit_trace_is(&t, 2, "0330"), "units that are skipped are taken out");
-    zp_trace_visit(&t, 7);
+    zp_order_visit(&t, 7);
     test_check(unit_trace_is(&t, 3, "03730"), "an unexpected unit is put in");
-    for (int i = 0; i < 9; i++) zp_trace_visit(&t, 9 - i);
+    for (int i = 0; i < 9; i++) zp_order_visit(&t, 9 - i);
     test_check(t.n <= t.cap && t.at <= t.n, "a full trace stays within its memory");
     t.n = t.at = 0;
-    test_check(zp_trace_ahead(&t, 1, 4, soon) == 0, "an empty trace has nothing ahead");
+    test_check(zp_order_ahead(&t, 1, 4, soon) == 0, "an empty trace has nothing ahead");
 }
 
 static void unit_pool(void) {
     zp_buffer buffer[4];
     int held_by[10] = {0};
-    zp_pool p = {buffer, 0, 0, held_by, 0, 0};
+    zp_buffers p = {buffer, 0, 0, held_by, 0, 0};
     const int soon[] = {4, 1};
-    test_check(zp_pool_add(&p, 100, 1, 0) == 0 && zp_pool_add(&p, 10, 0, 0) == 1
-                   && zp_pool_add(&p, 10, 0, 0) == 2 && p.bytes == 120 && buffer[2].at == 110,
+    test_check(zp_buffer_add(&p, 100, 1, 0) == 0 && zp_buffer_add(&p, 10, 0, 0) == 1
+                   && zp_buffer_add(&p, 10, 0, 0) == 2 && p.bytes == 120 && buffer[2].at == 110,
                "buffers");
     memset(&buffer[3], 0, sizeof buffer[3]);
     for (int i = 0; i < 3; i++) buffer[i].open = 0, buffer[i].used = 0;
-    test_check(zp_pool_take(&p, 9, 0, NULL, 0) == 1 && zp_pool_find(&p, 9) == 0,
+    test_check(zp_buffer_take(&p, 9, 0, NULL, 0) == 1 && zp_buffer_find(&p, 9) == 0,
                "a buffer of its own");
-    test_check(zp_pool_take(&p, 9, 0, NULL, 0) == 0 && zp_pool_find(&p, 9) == 0, "holds its unit");
-    test_check(zp_pool_take(&p, 1, -1, NULL, 0) == 1 && zp_pool_find(&p, 1) == 1,
+    test_check(zp_buffer_take(&p, 9, 0, NULL, 0) == 0 && zp_buffer_find(&p, 9) == 0,
+               "holds its unit");
+    test_check(zp_buffer_take(&p, 1, -1, NULL, 0) == 1 && zp_buffer_find(&p, 1) == 1,
                "a shared buffer");
-    test_check(zp_pool_take(&p, 2, -1, NULL, 0) == 1 && zp_pool_find(&p, 2) == 2, "the other one");
-    test_check(zp_pool_take(&p, 1, -1, NULL, 0) == 0 && zp_pool_find(&p, 1) == 1, "holds unit 1");
-    test_check(zp_pool_take(&p, 3, -1, NULL, 0) == 1 && zp_pool_find(&p, 3) == 2,
+    test_check(zp_buffer_take(&p, 2, -1, NULL, 0) == 1 && zp_buffer_find(&p, 2) == 2,
+               "the other one");
+    test_check(zp_buffer_take(&p, 1, -1, NULL, 0) == 0 && zp_buffer_find(&p, 1) == 1,
+               "holds unit 1");
+    test_check(zp_buffer_take(&p, 3, -1, NULL, 0) == 1 && zp_buffer_find(&p, 3) == 2,
                "the one used longest ago goes");
-    test_check(zp_pool_take(&p, 4, -1, soon, 2) == 1 && zp_pool_find(&p, 4) == 2,
+    test_check(zp_buffer_take(&p, 4, -1, soon, 2) == 1 && zp_buffer_find(&p, 4) == 2,
                "a unit that is wanted soon stays");
     buffer[2].open = buffer[1].open = 1;
-    test_check(zp_pool_take(&p, 5, -1, NULL, 0) == -1, "open buffers stay");
-    test_check(zp_pool_find(&p, 4) == 2 && zp_pool_find(&p, 5) == -1, "who is where");
-    zp_pool_forget(&p);
-    test_check(zp_pool_find(&p, 4) == -1 && zp_pool_find(&p, 9) == -1, "forgotten");
+    test_check(zp_buffer_take(&p, 5, -1, NULL, 0) == -1, "open buffers stay");
+    test_check(zp_buffer_find(&p, 4) == 2 && zp_buffer_find(&p, 5) == -1, "who is where");
+    zp_buffer_forget_all(&p);
+    test_check(zp_buffer_find(&p, 4) == -1 && zp_buffer_find(&p, 9) == -1, "forgotten");
     buffer[1].open = buffer[2].open = 0;
     for (int u = 1; u <= 2; u++) {
-        (void)zp_pool_take(&p, u, -1, NULL, 0);
-        zp_pool_hold(&p, u, 1);
+        (void)zp_buffer_take(&p, u, -1, NULL, 0);
+        zp_buffer_hold(&p, u, 1);
     }
-    const int first = zp_pool_find(&p, 2);
-    for (int u = 2; u >= 1; u--) zp_pool_hold(&p, u, -1);
-    test_check(zp_pool_take(&p, 3, -1, NULL, 0) == 1 && zp_pool_find(&p, 3) == first,
+    const int first = zp_buffer_find(&p, 2);
+    for (int u = 2; u >= 1; u--) zp_buffer_hold(&p, u, -1);
+    test_check(zp_buffer_take(&p, 3, -1, NULL, 0) == 1 && zp_buffer_find(&p, 3) == first,
                "the one let go longest ago goes");
 }
 
 /* ---- streams and events ---- */
 
 static void unit_push_gate(zp_stream *s, lane_gate *g) {
-    (void)zp_stream_push(s, lane_gate_task, &g, sizeof g, 0);
+    (void)zp_device_push_task(s, lane_gate_task, &g, sizeof g, 0);
 }
 static void unit_push_note(zp_stream *s, int *list, int *n, int value) {
     const lane_note a = {list, n, value};
-    (void)zp_stream_push(s, lane_note_task, &a, sizeof a, 0);
+    (void)zp_device_push_task(s, lane_note_task, &a, sizeof a, 0);
 }
 
 static void unit_events(void) {
@@ -1020,40 +1031,40 @@ static void unit_events(void) {
     lane_gate first = {0}, second = {0};
     int list[8], n = 0;
     (void)zp_device_open(&d);
-    (void)zp_event_open(&d, &e);
-    (void)zp_event_open(&d, &never);
-    if (!test_check(!zp_stream_open(&a, &d, NULL, 1, 0, 1)
-                        && !zp_stream_open(&b, &d, NULL, 1, 0, 1),
+    (void)zp_device_open_event(&d, &e);
+    (void)zp_device_open_event(&d, &never);
+    if (!test_check(!zp_device_open_stream(&a, &d, NULL, 1, 0, 1)
+                        && !zp_device_open_stream(&b, &d, NULL, 1, 0, 1),
                     "streams"))
         return;
-    (void)zp_event_wait(&b, &never);
+    (void)zp_device_wait_event(&b, &never);
     unit_push_note(&b, list, &n, 0);
     test_check(lane_arrives(&n, 1), "a wait on an event never recorded is no wait");
     unit_push_gate(&a, &first);
-    (void)zp_event_wait(&b, &e); /* not recorded yet: no wait, though it will be */
-    (void)zp_event_record(&a, &e);
+    (void)zp_device_wait_event(&b, &e); /* not recorded yet: no wait, though it will be */
+    (void)zp_device_record_event(&a, &e);
     unit_push_note(&b, list, &n, 1);
     test_check(lane_arrives(&n, 2), "a record after the call does not bind");
-    (void)zp_event_wait(&b, &e);
+    (void)zp_device_wait_event(&b, &e);
     unit_push_note(&b, list, &n, 2);
     unit_push_gate(&a, &second);
-    (void)zp_event_record(&a, &e);
+    (void)zp_device_record_event(&a, &e);
     test_check(lane_stays(&n, 2), "a wait holds the stream");
     lane_open_gate(&first);
     test_check(lane_arrives(&n, 3), "a wait binds to the last record before the call");
-    (void)zp_event_wait(&b, &e);
+    (void)zp_device_wait_event(&b, &e);
     unit_push_note(&b, list, &n, 3);
     test_check(lane_stays(&n, 3), "and the next wait to the next record");
     lane_open_gate(&second);
     test_check(lane_arrives(&n, 4), "which completes");
-    (void)zp_event_wait(&b, &e);
+    (void)zp_device_wait_event(&b, &e);
     unit_push_note(&b, list, &n, 4);
     test_check(lane_arrives(&n, 5), "a completed event holds nobody");
-    (void)zp_stream_sync(&a);
-    (void)zp_stream_sync(&b);
-    zp_stream_close(&a);
-    zp_stream_close(&b);
-    zp_event_close(&e);
+    (void)zp_device_sync_stream(&a);
+    (void)zp_device_sync_stream(&b);
+    zp_device_close_stream(&a);
+    zp_device_close_stream(&b);
+    zp_device_close_event(&e);
     zp_device_close(&d);
 }
 
@@ -1065,22 +1076,22 @@ static void unit_event_of_caller(void) {
     lane_gate gate = {0};
     int list[4], n = 0;
     (void)zp_device_open(&d);
-    (void)zp_event_open(&d, &mine);
-    (void)zp_event_open(&d, &theirs);
+    (void)zp_device_open_event(&d, &mine);
+    (void)zp_device_open_event(&d, &theirs);
     s = unit_stream(&d, 1);
-    if (!test_check(!zp_stream_open(&a, &d, NULL, 1, 0, 1), "a stream")) return;
-    (void)zp_event_record(&s, &mine);
-    (void)zp_event_wait(&a, &mine);
+    if (!test_check(!zp_device_open_stream(&a, &d, NULL, 1, 0, 1), "a stream")) return;
+    (void)zp_device_record_event(&s, &mine);
+    (void)zp_device_wait_event(&a, &mine);
     unit_push_note(&a, list, &n, 0);
     test_check(lane_arrives(&n, 1), "an event of the caller is complete at once");
     unit_push_gate(&a, &gate);
     unit_push_note(&a, list, &n, 1);
-    (void)zp_event_record(&a, &theirs);
+    (void)zp_device_record_event(&a, &theirs);
     lane_open_gate(&gate);
-    (void)zp_event_wait(&s, &theirs);
+    (void)zp_device_wait_event(&s, &theirs);
     test_check(__atomic_load_n(&n, __ATOMIC_ACQUIRE) == 2,
                "the caller waits for what was queued before");
-    zp_stream_close(&a);
+    zp_device_close_stream(&a);
     zp_device_close(&d);
 }
 
@@ -1221,10 +1232,11 @@ static void unit_settings(void) {
     for (int i = 0; i < SETTINGS; i++) {
         const struct unit_setting *s = &unit_setting[i];
         const int real = s->form == 'f' || s->form == 'd';
-        const double zero = zp_setting_get(&zp_settings[i], &plain->cfg);
+        const double zero = zp_config_get_setting(&zp_settings[i], &plain->cfg);
         const double value[] = {s->least - 1, s->least, s->most,
                                 real ? 1.5 * s->most : s->most + 1};
-        test_check(zp_setting_line(plain, i, line, sizeof line) && (line[0] == 0) == s->differs
+        test_check(zp_agree_setting_line(plain, i, line, sizeof line)
+                       && (line[0] == 0) == s->differs
                        && (s->zero < 0 ? zero > 0 : zero == s->zero),
                    "%s: 0 is %g, ranks are told \"%s\"", s->name, zero, line);
         for (int k = 0; k < 4; k++) {
@@ -1507,7 +1519,7 @@ static void unit_expected(void) {
     static const int order[] = {0, 1, 2, 0, 0, 2, 1};
     const zero_config cfg = {.stage = 3};
     zero_ctx *z = unit_built(&cfg);
-    const zp_trace *t = &z->trace[ZERO_TRAIN];
+    const zp_order *t = &z->trace[ZERO_TRAIN];
     test_check(t->n == 7 && !memcmp(t->unit, order, sizeof order), "%d gathers are expected", t->n);
     zero_destroy(z);
 }
@@ -1663,13 +1675,13 @@ static void unit_rules_read(void) {
         for (int k = 0; k < 9; k++) {
             zero_hyper h = {1, 0.9f, 0.9f, 1e-8f, 0.1f, 1};
             *(k / 3 == 0 ? &h.beta1 : k / 3 == 1 ? &h.beta2 : &h.eps) = bad[k % 3];
-            test_check(zp_rule_takes(rule, &h) == !(reads[i] >> k / 3 & 1), "%s takes %g as %d",
+            test_check(zp_rule_accepts(rule, &h) == !(reads[i] >> k / 3 & 1), "%s takes %g as %d",
                        names[i], (double)bad[k % 3], k / 3);
         }
         for (int k = 0; k < 9; k++) { /* all read these; any max_norm from 0 on is one */
             zero_hyper h = {1, 0.9f, 0.9f, 1e-8f, 0.1f, 1};
             *(k / 3 == 0 ? &h.lr : k / 3 == 1 ? &h.weight_decay : &h.max_norm) = bad[k % 3];
-            test_check(zp_rule_takes(rule, &h) == (k == 8), "%s takes %g as %d", names[i],
+            test_check(zp_rule_accepts(rule, &h) == (k == 8), "%s takes %g as %d", names[i],
                        (double)bad[k % 3], 3 + k / 3);
         }
     }
@@ -2320,14 +2332,16 @@ static void unit_pace(void) {
     static const double naps[] = {50e-6, 400e-6, 1e-3, 50e-6};
     double pace = 0;
     for (int i = 0; i < 4; i++) {
-        for (int n = 0; n < 40; n++) pace = zp_pace_next(pace, waits[i]);
-        test_check(fabs(pace / paces[i] - 1) < 1e-3 && zp_pace_spins(pace) == (paces[i] < 50e-6),
-                   "waits of %g s: pace %g, spins %d", waits[i], pace, zp_pace_spins(pace));
-        const double nap = zp_pace_nap(pace, 0);
+        for (int n = 0; n < 40; n++) pace = zp_mpi_nodes_next_pause(pace, waits[i]);
+        test_check(fabs(pace / paces[i] - 1) < 1e-3
+                       && zp_mpi_nodes_spins(pace) == (paces[i] < 50e-6),
+                   "waits of %g s: pace %g, spins %d", waits[i], pace, zp_mpi_nodes_spins(pace));
+        const double nap = zp_mpi_nodes_pause(pace, 0);
         test_check(fabs(nap / naps[i] - 1) < 1e-3, "pace %g: naps of %g s", pace, nap);
     }
-    test_check(zp_pace_next(0, 60) <= 250e-6, "a late peer alone: pace %g", zp_pace_next(0, 60));
-    test_check(zp_pace_nap(20e-6, 8e-3) == 500e-6 && zp_pace_nap(20e-6, 60) == 1e-3,
+    test_check(zp_mpi_nodes_next_pause(0, 60) <= 250e-6, "a late peer alone: pace %g",
+               zp_mpi_nodes_next_pause(0, 60));
+    test_check(zp_mpi_nodes_pause(20e-6, 8e-3) == 500e-6 && zp_mpi_nodes_pause(20e-6, 60) == 1e-3,
                "a peer that is late is looked for less and less often");
 }
 

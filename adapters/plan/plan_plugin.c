@@ -15,11 +15,11 @@ static int plan_gpus;
 void plan_for_gpus(int yes) { plan_gpus = yes; }
 int plan_is_for_gpus(void) { return plan_gpus; }
 
-#include "../../zero_plugin/device.h"
+#include "../../zero_plugin/machine/device.h"
 enum { PLAN_LINE = ZP_ALIGN, PLAN_GPU_LINE = 64 /* as in base.h */ };
 #undef ZP_ALIGN
 #define ZP_ALIGN            ((size_t)(plan_gpus ? PLAN_GPU_LINE : PLAN_LINE))
-#define zp_host_computes()  (!plan_gpus && (zp_host_computes)())
+#define zp_device_is_host() (!plan_gpus && (zp_device_is_host)())
 #define ZERO_OWN_TRANSPORTS "../adapters/plan/planned.h"
 #include "../../zero_plugin.cu"
 

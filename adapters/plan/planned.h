@@ -6,20 +6,20 @@
 
 #include "plan_world.h"
 
-static zero_result plan_join(zp_group *g, const zero_comm *given) {
+static zero_result plan_join(zp_comm *g, const zero_comm *given) {
     const plan_world *world = (const plan_world *)given->handle;
     g->rank = given->rank;
     g->nranks = g->crowd = world->nranks;
     g->shares = world->shares;
-    ZP_TRY(zp_node_size_check(g, given->node_size));
+    ZP_TRY(zp_comm_check_node_size(g, given->node_size));
     g->node_size = given->node_size ? given->node_size : g->nranks;
     return ZERO_OK;
 }
 
-static zero_result plan_refuse(zp_group *g) {
-    return zp_error(g, ZERO_ERR_UNSUPPORTED, "a plan's ranks are not there");
+static zero_result plan_refuse(zp_comm *g) {
+    return zp_comm_fail(g, ZERO_ERR_UNSUPPORTED, "a plan's ranks are not there");
 }
-static zero_result plan_memory(zp_group *g, zp_memory *m) {
+static zero_result plan_memory(zp_comm *g, zp_memory *m) {
     (void)m;
     return plan_refuse(g);
 }
@@ -30,9 +30,9 @@ static zero_result plan_issue(zp_stream *s, const zp_op *op, int n) {
 }
 /* All say the same. */
 static zero_result plan_exchange(const zp_op *op, const void *mine) {
-    zp_group *g = op->group;
+    zp_comm *g = op->group;
     if (!g->mail) g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
-    if (!g->mail) return zp_error(g, ZERO_ERR_MEMORY, "the exchange buffer");
+    if (!g->mail) return zp_comm_fail(g, ZERO_ERR_MEMORY, "the exchange buffer");
     for (int r = 0; r < g->nranks; r++) memcpy(g->mail + (size_t)r * op->shard, mine, op->shard);
     return ZERO_OK;
 }
@@ -41,11 +41,11 @@ static zero_result plan_broadcast(const zp_op *op, void *data) {
     return plan_refuse(op->group);
 }
 /* A part is as many ranks as the cut says, which are not there either. */
-static zero_result plan_cut(zp_group *of, const zp_cut *cut, zero_comm *part) {
+static zero_result plan_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     plan_world *world = (plan_world *)calloc(1, sizeof *world);
     const zero_comm made = {ZERO_COMM_OWN, cut->rank, world, 0};
     *part = made;
-    if (!world) return zp_error(of, ZERO_ERR_MEMORY, "a part of the planned ranks");
+    if (!world) return zp_comm_fail(of, ZERO_ERR_MEMORY, "a part of the planned ranks");
     world->nranks = cut->nranks;
     world->shares = of->shares;
     return ZERO_OK;
@@ -55,19 +55,19 @@ static void plan_uncut(zero_comm *part, int broken) {
     free(part->handle);
 }
 /* Processes of one machine, or ranks with NCCL. */
-static size_t plan_room(const zp_group *of, int parts, int n, int swaps) {
+static size_t plan_room(const zp_comm *of, int parts, int n, int swaps) {
     const size_t exchanges =
         zp_max((size_t)(1 + n) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * sizeof(float));
-    return of->shares ? zp_parts_room(of, parts, n, swaps, 0) : exchanges;
+    return of->shares ? zp_local_parts_bytes(of, parts, n, swaps, 0) : exchanges;
 }
-static void plan_leave(zp_group *g, int broken) {
+static void plan_leave(zp_comm *g, int broken) {
     (void)g;
     (void)broken;
 }
 
 /* `cost` is LOCAL's, which is NCCL's too, and MPI's within one node. */
 static const zp_transport plan_row = {
-    "PLANNED",     plan_join,      NULL,          plan_memory, NULL, plan_issue,
-    plan_exchange, plan_broadcast, zp_local_cost, NULL,        NULL, plan_leave,
-    NULL,          plan_cut,       plan_uncut,    NULL,        NULL, plan_room};
+    "PLANNED",     plan_join,      NULL,           plan_memory, NULL, plan_issue,
+    plan_exchange, plan_broadcast, zp_local_bytes, NULL,        NULL, plan_leave,
+    NULL,          plan_cut,       plan_uncut,     NULL,        NULL, plan_room};
 #define ZERO_OWN_ROWS , &plan_row

@@ -858,8 +858,8 @@ struct Event {
 };
 static std::map<cudaEvent_t, Event> events;
 
-/* The functions that called zp_event_record and the like: sites that a mutation test leaves out.
-   Needs -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls. */
+/* The functions that called zp_device_record_event and the like: sites that a mutation test leaves
+   out. Needs -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls. */
 static std::map<void *, emulation_site_kind> sites;
 static bool watching_sites;
 

@@ -1,0 +1,238 @@
+/* adopt.h - few lines for a host: weights that are adopted, a step without hooks, a hash */
+#pragma once
+
+#include "access.h"
+
+zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n) {
+    ZP_ENTER(z, "zero_tensors", ZP_NEW, "tensors are announced before zero_build");
+    ZP_REFUSE(z, n < 0 || (!desc && n), "%d tensors at %p", n, (const void *)desc);
+    for (int i = 0; i < n; i++) ZP_TRY(zero_tensor(z, &desc[i]));
+    return ZERO_OK;
+}
+
+zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
+    ZP_ENTER(z, "zero_alias", ZP_ANY, "");
+    zp_tensor *t;
+    ZP_TRY(zp_bind_named_tensor(z, name, &t));
+    ZP_REFUSE(z, t->desc.flags & ZERO_BY_SLOT, "%s has slots: give it one more", name);
+    const int other = *zp_bind_place_of_field(z, field);
+    ZP_REFUSE(z, other, "%s: offset %zu is the field of tensor %s", name, field,
+              z->tensors[other - 1].desc.name);
+    zp_alias *list =
+        (zp_alias *)zp_list_grow(z->aliases, z->naliases, &z->aliases_cap, sizeof *list);
+    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "an alias of %s", name);
+    const zp_alias alias = {(int)(t - z->tensors), t->aliases, field};
+    z->aliases = list;
+    z->aliases[z->naliases++] = alias;
+    t->aliases = z->naliases;
+    return ZERO_OK;
+}
+
+/* Rows need not be tested one by one: zero_build tells the first that was refused. */
+static zero_result zp_adopt_fail_row(zero_ctx *z, const char *call, size_t numel, int unit,
+                                     int flags, void **param, void **grad) {
+    const zero_tensor_desc one = {NULL, numel, 1, unit, 0, ZERO_BY_SLOT | (flags & ZERO_KEEP), 0};
+    zero_result r = zero_tensor(z, &one);
+    if (!r) z->tensors[z->ntensors - 1].desc.flags |= flags;
+    if (!r) r = zero_slot(z, NULL, 0, param, grad);
+    zp_ctx_set_call(z, call);
+    if (r && !z->row[0]) memcpy(z->row, z->text, sizeof z->row);
+    return r;
+}
+
+zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads) {
+    ZP_ENTER(z, "zero_tensors_at", ZP_NEW, "tensors are announced before zero_build");
+    ZP_REFUSE(z, n < 0 || (n && (!numel || !params || !grads)), "%d tensors: an array is NULL", n);
+    for (int i = 0; i < n; i++)
+        ZP_TRY(
+            zp_adopt_fail_row(z, "zero_tensors_at", numel[i], 0, ZERO_KEEP, &params[i], &grads[i]));
+    return ZERO_OK;
+}
+
+zero_result zero_place(zero_ctx *z, size_t numel, void **param, void **grad) {
+    ZP_ENTER(z, "zero_place", ZP_NEW, "tensors are announced before zero_build");
+    return zp_adopt_fail_row(z, "zero_place", numel, 0, ZERO_KEEP, param, grad);
+}
+
+void zero_log_file(void *file, zero_log_level level, const char *sentence) {
+    FILE *out = file ? (FILE *)file : stderr;
+    if (level != ZERO_LOG_INFO) (void)fprintf(out, "%s\n", sentence);
+}
+
+/* ---- adoption ---- */
+
+/* The host's own array: of one layer by slot, of all layers by the field of `host`; NULL: there is
+   none. */
+static char *zp_adopt_array(const zero_ctx *z, zp_side side, int tensor, int layer,
+                            const void *host) {
+    const zero_tensor_desc *d = &z->tensors[tensor].desc;
+    const zp_slot *s = d->flags & ZERO_BY_SLOT ? zp_bind_next_slot(z, tensor, layer, NULL) : NULL;
+    char *array = NULL;
+    for (; s && !array; s = zp_bind_next_slot(z, tensor, layer, s)) {
+        array = s->was[side];
+        if (d->flags & ZERO_INLINE)
+            array = (char *)s->place[side];
+        else if (z->lent && s->place[side])
+            memcpy(&array, s->place[side], sizeof array);
+    }
+    if (d->flags & ZERO_BY_SLOT || !host) return array;
+    if (d->flags & ZERO_INLINE) return (char *)(uintptr_t)host + d->field;
+    memcpy(&array, (const char *)host + d->field, sizeof array);
+    return array;
+}
+
+/* The array is the plugin's already. */
+static int zp_adopt_is_ours(const zero_ctx *z, zp_side side, const char *array) {
+    const zp_memory *m = &z->memory[side];
+    return (array >= m->base && array < m->base + m->bytes)
+           || (m->view && array >= m->view && array < m->view + m->bytes);
+}
+
+/* Gives the host the arrays of a tensor back. */
+static void zp_adopt_release(zero_ctx *z, zp_side side, int tensor, const void *host,
+                             void (*release)(void *array)) {
+    const zero_tensor_desc *d = &z->tensors[tensor].desc;
+    zp_ctx_set_call(z, "zero_adopt"); /* where it dies, if one is no allocation */
+    for (int l = 0; l < (d->flags & ZERO_BY_SLOT ? d->layers : 1); l++) {
+        char *array = zp_adopt_array(z, side, tensor, l, host);
+        if (array && !zp_adopt_is_ours(z, side, array)) release(array);
+    }
+}
+
+/* By pieces of the host's memory: `raw` as it is stored, `values` in f32. */
+static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *array, zero_type type,
+                                  char *raw, float *values) {
+    const zero_tensor_desc *d = &z->tensors[tensor].desc;
+    const size_t first = (size_t)layer * d->numel, of = zero_type_bytes(type);
+    for (size_t at = 0; at < d->numel; at += ZP_STAGE_NUMEL) {
+        const size_t n = zp_min(ZP_STAGE_NUMEL, d->numel - at);
+        ZP_DO(z, zp_device_copy(&z->compute, raw, array + at * of, n * of));
+        ZP_DO(z, zp_device_sync_stream(&z->compute));
+        zero_convert(values, ZERO_F32, raw, type, n);
+        ZP_TRY(zp_access_write(z, z->lent ? "zero_lend" : "zero_adopt", d->name, ZERO_PARAMETER,
+                               first + at, n, values));
+        if (!zp_check_is_on() || z->lent) continue;
+        memset(raw, 0xFF, n * of); /* NaN in every type */
+        ZP_DO(z, zp_device_copy(&z->compute, array + at * of, raw, n * of));
+        ZP_DO(z, zp_device_sync_stream(&z->compute));
+    }
+    return ZERO_OK;
+}
+
+/* Every array is there, and the host's. */
+static zero_result zp_adopt_check(zero_ctx *z, zp_side side, const void *host) {
+    const char *what = side == ZP_GRAD ? " of gradients" : "";
+    for (int t = 0; t < z->ntensors; t++)
+        for (int l = 0; l < z->tensors[t].desc.layers; l++) {
+            const zero_tensor_desc *d = &z->tensors[t].desc;
+            const char *array = zp_adopt_array(z, side, t, l, host);
+            const int slot = d->flags & ZERO_BY_SLOT, inside = d->flags & ZERO_INLINE;
+            const char *of = !slot ? "field" : inside ? "array" : "slot";
+            ZP_REFUSE(z, !array, "tensor %s, layer %d: the host's %s%s is NULL", d->name, l, of,
+                      what);
+            ZP_REFUSE(z, zp_adopt_is_ours(z, side, array),
+                      "tensor %s, layer %d: the host's %s%s points to the plugin's memory already: "
+                      "zero_adopt stands in the place of zero_bind",
+                      d->name, l, of, what);
+        }
+    return ZERO_OK;
+}
+
+/* The weights of all ranks, which have the same; release NULL: arrays stay the host's. */
+static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_type type,
+                                void (*release)(void *array)) {
+    int who = -1;
+    zero_result r = zp_adopt_check(z, ZP_PARAM, params);
+    float *values = r ? NULL : (float *)malloc(3 * ZP_STAGE_NUMEL * sizeof *values);
+    if (!r && !values) r = zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
+    const zero_result met = zp_ctx_check(z, zp_comm_agree(z->all, !r, &who));
+    if (!r) r = met;
+    if (!r && who >= 0)
+        r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory", who);
+    for (int t = 0; t < z->ntensors; t++) {
+        const zero_tensor_desc *d = &z->tensors[t].desc;
+        for (int l = 0; l < d->layers && !r; l++) {
+            char *layer = zp_adopt_array(z, ZP_PARAM, t, l, params);
+            if (!(d->flags & ZERO_BY_SLOT)) layer += (size_t)l * d->numel * zero_type_bytes(type);
+            r = zp_adopt_layer(z, t, l, layer, type, (char *)(values + ZP_STAGE_NUMEL), values);
+        }
+        if (r || !release) continue;
+        zp_adopt_release(z, ZP_PARAM, t, params, release);
+        zp_adopt_release(z, ZP_GRAD, t, grads, release);
+    }
+    free(values);
+    return r;
+}
+
+zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
+                       void (*release)(void *array)) {
+    if (z && z->phase == ZP_NEW) ZP_TRY(zero_build(z));
+    ZP_ENTER(z, "zero_adopt", ZP_IDLE, "weights are adopted between steps");
+    ZP_UNTIMELY(z, z->lent, "the arrays are lent, and stay the host's");
+    ZP_REFUSE(z, type == ZERO_F64,
+              "doubles do not become the plugin's, whose numbers have 32 bits at most: zero_lend "
+              "leaves them the host's");
+    ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type %d, no such type", (int)type);
+    ZP_TRY(zp_adopt_all(z, params, grads, type, release));
+    for (int i = 0; i < z->nslots; i++) z->slots[i].was[0] = z->slots[i].was[1] = NULL;
+    for (int u = 0; u < z->layout.units; u++) { /* who uses one without hooks finds out */
+        zp_pointer_set_unit(z, ZP_PARAM, u, NULL, params);
+        zp_pointer_set_unit(z, ZP_GRAD, u, NULL, grads);
+    }
+    return zero_bind(z, params, grads);
+}
+
+/* ---- a step without hooks ---- */
+
+zero_result zero_train_begin(zero_ctx *z) {
+    if (!z) return ZERO_ERR_ARGUMENT;
+    ZP_TRY(zero_pass_begin(z, ZERO_TRAIN, z->phase == ZP_BETWEEN ? z->micro + 1 : 0,
+                           z->cfg.micro_steps));
+    zp_ctx_set_call(z, "zero_train_begin");
+    return ZERO_OK;
+}
+
+zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean) {
+    ZP_ENTER(z, "zero_train_end", ZP_IN_PASS, "zero_train_begin comes first");
+    for (int t = 0; t < z->ntensors && !z->hooked; t++)
+        ZP_UNTIMELY(z, !(z->tensors[t].desc.flags & ZERO_KEEP),
+                    "no hook was called, and tensor %s is not KEEP: it would never be trained",
+                    z->tensors[t].desc.name);
+    ZP_TRY(zero_pass_end(z));
+    z->loss = z->micro ? z->loss + loss : loss;
+    double sum = z->loss, steps = z->micro + 1;
+    if (z->micro + 1 == z->micro_steps) {
+        ZP_TRY(zero_reduce(z));
+        ZP_TRY(zero_step(z, hyper));
+        /* who has no hooks reads weights at once */
+        if (!z->hooked)
+            ZP_DO(z, zp_device_wait_event(&z->compute, z->live[z->layout.units].gathered));
+        steps *= z->all->nranks;
+        if (mean) ZP_TRY(zero_all_sum(z, &sum, 1));
+    }
+    if (mean) *mean = sum / steps;
+    zp_ctx_set_call(z, "zero_train_end");
+    return ZERO_OK;
+}
+
+/* ---- a hash ---- */
+
+zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
+    ZP_ENTER(z, "zero_hash", ZP_IDLE, "weights are hashed after zero_build, between steps");
+    ZP_REFUSE(z, !hash, "hash is NULL");
+    float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
+    zero_result r = values ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
+    uint64_t all = ZP_HASH_EMPTY;
+    for (int t = 0; t < z->ntensors && !r; t++) {
+        const zero_tensor_desc *d = &z->tensors[t].desc;
+        const size_t total = d->numel * (size_t)d->layers;
+        for (size_t at = 0; at < total && !r; at += ZP_STAGE_NUMEL) {
+            const size_t n = zp_min(ZP_STAGE_NUMEL, total - at);
+            r = zero_read_tensor(z, d->name, ZERO_MASTER, at, n, values);
+            for (size_t i = 0; i < n && !r; i++) all = zp_hash(all, zp_type_bits(values[i]));
+        }
+    }
+    free(values);
+    *hash = all;
+    return r;
+}

@@ -1,0 +1,267 @@
+/* groups.h - the functions of the header: groups of ranks */
+#pragma once
+
+#include "start_ranks.h"
+#include "../comm/collectives.h"
+
+/* Every call of a group begins here. */
+static zero_result zp_groups_enter(zero_group *g, const char *call) {
+    if (!g) return ZERO_ERR_ARGUMENT;
+    g->call = call;
+    if (g->group.call) *g->group.call = call;
+    if (g->dead) return g->dead;
+    if (zp_failure_result(&g->failure)) return zp_collectives_end(g, call, ZERO_OK);
+    if (!zp_device_check(&g->device)) return ZERO_OK;
+    (void)zp_collectives_fail(g, ZERO_ERR_STATE, call, g->device.text);
+    g->device.text[0] = 0; /* nothing is lost: the host may turn back */
+    g->dead = ZERO_OK;
+    return ZERO_ERR_STATE;
+}
+
+/* A call that is refused: nothing has happened, and the group goes on. */
+__attribute__((format(printf, 2, 3))) static zero_result zp_groups_refuse(zero_group *g,
+                                                                          const char *format, ...) {
+    char why[ZP_TEXT_BYTES];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(why, sizeof why, format, list);
+    va_end(list);
+    (void)zp_collectives_fail(g, ZERO_ERR_ARGUMENT, g->call, why);
+    g->dead = ZERO_OK;
+    return ZERO_ERR_ARGUMENT;
+}
+#define ZP_GROUP_REFUSE(g, when, ...) ZP_TRY((when) ? zp_groups_refuse(g, __VA_ARGS__) : ZERO_OK)
+
+/* What a call came to, which ends slice r. */
+static zero_result zp_groups_end_slice(zero_group *g, zp_record *r, size_t sent, zero_result done) {
+    if (r) r->event.ranks = g->group.nranks;
+    if (r) r->event.sent = sent;
+    zp_device_end_slice(&g->stream, r);
+    return zp_collectives_end(g, g->call, done);
+}
+
+/* A call that communicates: it is counted, and its time, and recorded. size: of its slice. With one
+   rank there is nobody to meet. */
+#define ZP_GROUP_DO(g, kind, size, counter, bytes, does)                                           \
+    do {                                                                                           \
+        zp_record *zp_r = zp_device_begin_slice(&(g)->stream, kind, -1, size);                     \
+        const double zp_start = zp_seconds();                                                      \
+        const zero_result zp_done = zp_groups_end_slice(g, zp_r, bytes, does);                     \
+        if (zp_device_is_host()) (g)->stats.waited_s += zp_seconds() - zp_start;                   \
+        if (zp_done) return zp_done;                                                               \
+        (g)->stats.counter++;                                                                      \
+        (g)->stats.sent_bytes += bytes;                                                            \
+        return ZERO_OK;                                                                            \
+    } while (0)
+
+/* A collective, which all ranks count alike; messages are the business of two. */
+#define ZP_GROUP_ALL(g, kind, size, counter, bytes, does)                                          \
+    do {                                                                                           \
+        (g)->number++;                                                                             \
+        ZP_GROUP_DO(g, kind, size, counter, bytes, does);                                          \
+    } while (0)
+
+/* When it was opened is kept until somebody records it. */
+static zero_result zp_groups_note_opening(zero_group *g, double began, zero_result r) {
+    if (g) g->opened[0] = began;
+    if (g) g->opened[1] = zp_seconds();
+    return r;
+}
+
+zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s) {
+    if (!g || !comm) return ZERO_ERR_ARGUMENT;
+    const double began = zp_seconds();
+    zero_comm given = *comm;
+    given.node_size = 0;
+    const zero_result r =
+        zp_collectives_make(g, "zero_group_open", &given, stream, timeout_s, NULL);
+    return zp_groups_note_opening(*g, began, r);
+}
+
+zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g) {
+    if (!g) return ZERO_ERR_ARGUMENT;
+    *g = NULL;
+    ZP_TRY(zp_groups_enter(of, "zero_group_split"));
+    const double began = zp_seconds();
+    zp_record *slice = zp_device_begin_slice(&of->stream, ZERO_EVENT_SPLIT, -1, 0);
+    const zero_result r = zp_collectives_split(of, of->call, colour, key, of->host_stream, g);
+    (void)zp_groups_end_slice(of, slice, 0, ZERO_OK);
+    return zp_groups_note_opening(*g, began, r);
+}
+
+void zero_group_close(zero_group *g) {
+    if (!g) return;
+    if (g->group.call) *g->group.call = "zero_group_close";
+    zp_collectives_leave(g);
+}
+
+/* A rank's coordinates are told with its number, by whoever misses it. */
+void zero_group_name(zero_group *g, const char *name) {
+    if (!g || !name) return;
+    zp_comm *p = &g->group;
+    (void)snprintf(p->label, sizeof p->label, "%s", name);
+    if (!p->coords || g->dead) return;
+    const size_t n = strlen(p->coords);
+    (void)snprintf(p->coords + n, ZP_COORDS_BYTES - n, "%s%s %d", n ? ", " : "", p->label, p->rank);
+}
+
+int zero_group_rank(const zero_group *g) { return g ? g->group.rank : 0; }
+int zero_group_size(const zero_group *g) { return g ? g->group.nranks : 1; }
+const char *zero_group_error(const zero_group *g) { return g ? g->text : "no group"; }
+zero_comm zero_group_comm(zero_group *g) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    return g ? g->comm : self;
+}
+
+/* What is summed. */
+static zero_result zp_groups_check_sum(zero_group *g, const void *from, const void *to, size_t n,
+                                       zero_type type, zero_reduction how) {
+    ZP_GROUP_REFUSE(g, n && (!from || !to), "memory is NULL, for %zu elements", n);
+    ZP_GROUP_REFUSE(g, (int)type < 0 || (int)type > (int)ZERO_F64, "type %d, no such type",
+                    (int)type);
+    ZP_GROUP_REFUSE(g, how != ZERO_SUM && how != ZERO_MAX, "reduction %d, no such reduction",
+                    (int)how);
+    return ZERO_OK;
+}
+
+zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
+                                  zero_reduction how) {
+    ZP_TRY(zp_groups_enter(g, "zero_group_all_reduce"));
+    ZP_TRY(zp_groups_check_sum(g, data, data, n, type, how));
+    const size_t element = zp_collectives_element_bytes(type),
+                 sent = zp_collectives_sum_sent(g, n) * element;
+    if (g->group.nranks == 1 || !n) return ZERO_OK;
+    ZP_GROUP_ALL(g, ZERO_EVENT_ALL_REDUCE, n * element, all_reduces, sent,
+                 zp_collectives_all_reduce(g, data, n, type, how));
+}
+
+zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
+                                      zero_type type, zero_reduction how) {
+    ZP_TRY(zp_groups_enter(g, "zero_group_reduce_scatter"));
+    ZP_TRY(zp_groups_check_sum(g, all, mine, n, type, how));
+    const size_t bytes = n * zp_collectives_element_bytes(type), ranks = (size_t)g->group.nranks;
+    if (!n) return ZERO_OK;
+    if (ranks == 1 && all == mine) return ZERO_OK;
+    if (ranks == 1)
+        return zp_collectives_end(g, g->call, zp_device_copy(&g->stream, mine, all, bytes));
+    ZP_GROUP_ALL(g, ZERO_EVENT_REDUCE_SCATTER, ranks * bytes, reduce_scatters, (ranks - 1) * bytes,
+                 zp_collectives_reduce_scatter(g, all, mine, n, type, how));
+}
+
+zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes) {
+    ZP_TRY(zp_groups_enter(g, "zero_group_all_gather"));
+    ZP_GROUP_REFUSE(g, bytes && (!mine || !all), "memory is NULL, for %zu bytes", bytes);
+    if (!bytes) return ZERO_OK;
+    const size_t ranks = (size_t)g->group.nranks;
+    ZP_GROUP_ALL(g, ZERO_EVENT_ALL_GATHER, ranks * bytes, all_gathers, (ranks - 1) * bytes,
+                 zp_collectives_all_gather(g, mine, all, bytes));
+}
+
+zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes) {
+    ZP_TRY(zp_groups_enter(g, "zero_group_all_to_all"));
+    ZP_GROUP_REFUSE(g, bytes && (!out || !in), "memory is NULL, for %zu bytes", bytes);
+    if (!bytes) return ZERO_OK;
+    const size_t ranks = (size_t)g->group.nranks;
+    ZP_GROUP_ALL(g, ZERO_EVENT_ALL_TO_ALL, ranks * bytes, all_to_alls, (ranks - 1) * bytes,
+                 zp_collectives_all_to_all(g, (const char *)out, NULL, (char *)in, NULL, bytes));
+}
+
+zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t *out_bytes,
+                                   void *in, const size_t *in_bytes) {
+    ZP_TRY(zp_groups_enter(g, "zero_group_all_to_some"));
+    ZP_GROUP_REFUSE(g, !out_bytes || !in_bytes, "the bytes of the parts are NULL");
+    const int me = g->group.rank;
+    size_t sent = 0, got = 0;
+    for (int r = 0; r < g->group.nranks; r++) sent += out_bytes[r], got += in_bytes[r];
+    ZP_GROUP_REFUSE(g, (sent && !out) || (got && !in), "memory is NULL, for %zu and %zu bytes",
+                    sent, got);
+    ZP_GROUP_REFUSE(g, out_bytes[me] != in_bytes[me],
+                    "this rank's own part is of %zu bytes in one list, of %zu in the other",
+                    out_bytes[me], in_bytes[me]);
+    ZP_GROUP_ALL(
+        g, ZERO_EVENT_ALL_TO_ALL, sent, all_to_alls, sent - out_bytes[me],
+        zp_collectives_all_to_all(g, (const char *)out, out_bytes, (char *)in, in_bytes, 0));
+}
+
+zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root) {
+    ZP_TRY(zp_groups_enter(g, "zero_group_broadcast"));
+    ZP_GROUP_REFUSE(g, bytes && !data, "memory is NULL, for %zu bytes", bytes);
+    ZP_GROUP_REFUSE(g, root < 0 || root >= g->group.nranks, "root is %d, expected 0..%d", root,
+                    g->group.nranks - 1);
+    const size_t peers = g->group.rank == root ? (size_t)(g->group.nranks - 1) : 0;
+    if (g->group.nranks == 1 || !bytes) return ZERO_OK;
+    ZP_GROUP_ALL(g, ZERO_EVENT_BROADCAST, bytes, broadcasts, peers * bytes,
+                 zp_collectives_broadcast(g, data, bytes, root));
+}
+
+zero_result zero_group_barrier(zero_group *g) {
+    ZP_TRY(zp_groups_enter(g, "zero_group_barrier"));
+    zp_record *slice = zp_device_begin_slice(&g->stream, ZERO_EVENT_BARRIER, -1, 0);
+    return zp_groups_end_slice(g, slice, 0, zp_comm_barrier(&g->group));
+}
+
+zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int n) {
+    ZP_TRY(zp_groups_enter(g, "zero_group_send_receive"));
+    const zp_call call = {ZP_SOME_MESSAGES, -1, 0};
+    zero_message some[ZP_MESSAGES];
+    size_t sent = 0, received = 0;
+    int messages = 0;
+    ZP_GROUP_REFUSE(g, n < 0 || n > ZP_MESSAGES || (n && !list),
+                    "%d messages, expected 0..%d and where they are", n, ZP_MESSAGES);
+    for (int i = 0; i < n; i++) {
+        const zero_message *m = &list[i];
+        ZP_GROUP_REFUSE(g, m->peer < 0 || m->peer >= g->group.nranks || m->peer == g->group.rank,
+                        "message %d: peer %d, expected another one of 0..%d", i, m->peer,
+                        g->group.nranks - 1);
+        ZP_GROUP_REFUSE(g, m->bytes && !m->data, "message %d: memory is NULL, for %zu bytes", i,
+                        m->bytes);
+        some[messages] = *m;
+        some[messages].sends = m->sends != 0;
+        messages += m->bytes > 0;
+        sent += m->sends ? m->bytes : 0;
+        received += m->sends ? 0 : m->bytes;
+    }
+    g->stats.messages += (uint64_t)messages;
+    if (!messages) return ZERO_OK;
+    g->stats.messages--;
+    ZP_GROUP_DO(g, ZERO_EVENT_MESSAGES, zp_max(sent, received), messages, sent,
+                zp_collectives_exchange_messages(g, &call, some, messages));
+}
+
+zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int peer) {
+    const zero_message m = {peer, 1, (void *)(uintptr_t)data, bytes};
+    return zero_group_send_receive(g, &m, 1);
+}
+zero_result zero_group_receive(zero_group *g, void *data, size_t bytes, int peer) {
+    const zero_message m = {peer, 0, data, bytes};
+    return zero_group_send_receive(g, &m, 1);
+}
+
+zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane) {
+    if (!g) return ZERO_ERR_ARGUMENT;
+    g->call = "zero_group_trace";
+    ZP_GROUP_REFUSE(g, lane < 0 || lane >= ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP,
+                    "lane is %d, expected 0..%d", lane, ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP - 1);
+    ZP_GROUP_REFUSE(g, z && z->phase == ZP_NEW, "the context is not built yet");
+    zp_collectives_stop_trace(g);
+    if (!z || !z->device.recorder) return ZERO_OK;
+    g->device.recorder = z->device.recorder;
+    g->stream.track = ZERO_TRACK_GROUP + lane;
+    g->traced = &z->traced;
+    g->next_traced = z->traced;
+    if (z->traced) z->traced->traced = &g->next_traced;
+    z->traced = g;
+    if (!g->opened[1]) return ZERO_OK;
+    zp_record *r =
+        zp_events_take_record(g->device.recorder, ZERO_EVENT_OPEN, g->stream.track, -1, 0);
+    if (r) r->event.ranks = g->group.nranks;
+    zp_events_record_run(r, g->opened[0], g->opened[1]);
+    g->opened[1] = 0;
+    return ZERO_OK;
+}
+
+void zero_group_query_stats(const zero_group *g, zero_group_stats *stats) {
+    if (!stats) return;
+    memset(stats, 0, sizeof *stats);
+    if (g) *stats = g->stats;
+}

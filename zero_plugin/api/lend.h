@@ -1,0 +1,184 @@
+/* lend.h - arrays that stay the host's: gradients are taken from them, weights come back
+
+   For hosts whose weights are not pointers that could be moved, or are doubles: the plugin runs the
+   hooks itself, unit by unit. A step is a pass of backward hooks alone, in which gradients are
+   copied in, and an evaluation, in which weights are copied out. */
+#pragma once
+
+#include "adopt.h"
+
+/* Elements that are converted at once, on the stack. */
+enum { ZP_LENT_PIECE = 4096 };
+typedef struct zp_lent_piece {
+    double raw[ZP_LENT_PIECE]; /* of any type */
+    float values[ZP_LENT_PIECE];
+} zp_lent_piece;
+
+/* `ours` becomes, or is increased by, the host's gradients times the loss scale; they are cleared.
+ */
+static zero_result zp_lend_take(zero_ctx *z, char *ours, char *array, size_t n) {
+    zp_lent_piece p;
+    const zero_type type = z->array[ZP_GRAD].type;
+    const int adds = z->adding == ZP_IN_PLACE && z->micro > 0;
+    const float scale = z->report.scale;
+    ZP_DO(z, zp_device_copy(&z->compute, p.raw, array, n * zero_type_bytes(z->lent_type)));
+    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    zero_convert(p.values, ZERO_F32, p.raw, z->lent_type, n);
+    if (adds) {
+        ZP_DO(z, zp_device_copy(&z->compute, p.raw, ours, n * zp_type_bytes(type)));
+        ZP_DO(z, zp_device_sync_stream(&z->compute));
+    }
+    for (size_t i = 0; i < n; i++)
+        p.values[i] = p.values[i] * scale + (adds ? zp_type_load(p.raw, type, i) : 0);
+    zp_type_narrow(p.raw, type, p.values, n);
+    ZP_DO(z, zp_device_copy(&z->compute, ours, p.raw, n * zp_type_bytes(type)));
+    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    memset(p.raw, 0, n * zero_type_bytes(z->lent_type)); /* copied: it may be the host's memory */
+    ZP_DO(z, zp_device_copy(&z->compute, array, p.raw, n * zero_type_bytes(z->lent_type)));
+    return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+}
+
+static zero_result zp_lend_give(zero_ctx *z, char *array, const char *ours, size_t n) {
+    zp_lent_piece p;
+    const zero_type type = z->array[ZP_PARAM].type;
+    ZP_DO(z, zp_device_copy(&z->compute, p.raw, ours, n * zp_type_bytes(type)));
+    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    zp_type_widen(p.values, p.raw, type, n);
+    zero_convert(p.raw, z->lent_type, p.values, ZERO_F32, n);
+    ZP_DO(z, zp_device_copy(&z->compute, array, p.raw, n * zero_type_bytes(z->lent_type)));
+    return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+}
+
+/* Hashes what the host has. */
+static zero_result zp_lend_hash(zero_ctx *z, const char *array, size_t n, uint64_t *hash) {
+    uint32_t words[2 * ZP_LENT_PIECE];
+    const size_t bytes = n * zero_type_bytes(z->lent_type);
+    memset(words, 0, sizeof words);
+    ZP_DO(z, zp_device_copy(&z->compute, words, array, bytes));
+    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    for (size_t i = 0; i < (bytes + 3) / 4; i++) *hash = zp_hash(*hash, words[i]);
+    return ZERO_OK;
+}
+
+/* A member, layer by layer, between the host's arrays and `memory`, where its unit lies; NULL: it
+   is hashed alone. */
+static zero_result zp_lend_member(zero_ctx *z, zp_side side, const zp_member *m, char *memory,
+                                  const void *host, uint64_t *hash) {
+    const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
+    const size_t of = zero_type_bytes(z->lent_type), ours = zp_type_bytes(z->array[side].type);
+    char *to = memory ? zp_pointer_of_member(z, side, m, memory) : NULL;
+    for (size_t done = 0, n; done < m->numel; done += n) {
+        const int layer = m->layer + (int)(done / d->numel);
+        const size_t at = done % d->numel;
+        char *array = zp_adopt_array(z, side, m->tensor, layer, host);
+        n = zp_min(ZP_LENT_PIECE, d->numel - at);
+        array += ((d->flags & ZERO_BY_SLOT ? 0 : (size_t)layer * d->numel) + at) * of;
+        if (to && side == ZP_GRAD) ZP_TRY(zp_lend_take(z, to + done * ours, array, n));
+        if (to && side == ZP_PARAM) ZP_TRY(zp_lend_give(z, array, to + done * ours, n));
+        if (hash) ZP_TRY(zp_lend_hash(z, array, n, hash));
+    }
+    return ZERO_OK;
+}
+
+/* A unit between its begin and end, or KEEP tensors. */
+static zero_result zp_lend_unit(zero_ctx *z, zp_side side, int u, char *memory, const void *host) {
+    const zp_unit *x = &z->layout.unit[u];
+    for (const zp_member *m = x->member; m < x->member + x->members; m++) {
+        const int seals = zp_check_is_on() && side == ZP_PARAM;
+        uint64_t *hash = seals ? &z->checks.lent[m - z->layout.members] : NULL;
+        if (hash) *hash = ZP_HASH_EMPTY;
+        ZP_TRY(zp_lend_member(z, side, m, memory, host, hash));
+    }
+    return ZERO_OK;
+}
+
+/* The host's weights are those that came back last. */
+static zero_result zp_lend_check(zero_ctx *z, const void *params) {
+    for (int i = 0; zp_check_is_on() && i < z->layout.nmembers; i++) {
+        const zp_member *m = &z->layout.members[i];
+        uint64_t hash = ZP_HASH_EMPTY;
+        ZP_TRY(zp_lend_member(z, ZP_PARAM, m, NULL, params, &hash));
+        ZP_UNTIMELY(z, hash != z->checks.lent[i],
+                    "tensor %s, layer %d, was written by the host (by an optimizer of its own?): "
+                    "weights change by the plugin's update and by zero_write_tensor alone",
+                    z->tensors[m->tensor].desc.name, m->layer);
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_lend_give_all(zero_ctx *z, const void *params) {
+    ZP_TRY(zp_hook_pass_begin(z, ZERO_EVAL, 0, 1));
+    for (int u = 0; u < z->layout.all; u++) {
+        const int hooks = u < z->layout.units;
+        if (hooks) ZP_TRY(zp_hook_forward_begin(z, u, NULL));
+        ZP_TRY(zp_lend_unit(z, ZP_PARAM, u, zp_ctx_unit_shown(z, u), params));
+        if (hooks) ZP_TRY(zp_hook_forward_end(z, u));
+    }
+    return zp_hook_pass_end(z);
+}
+
+static zero_result zp_lend_step(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
+                                double loss, double *mean) {
+    (void)zero_loss_scale(z); /* which is applied here */
+    ZP_TRY(zp_lend_check(z, params));
+    ZP_TRY(zero_train_begin(z));
+    for (int u = z->layout.all - 1; u >= 0; u--) {
+        const int hooks = u < z->layout.units;
+        if (hooks) ZP_TRY(zp_hook_backward_begin(z, u, NULL, NULL));
+        ZP_TRY(zp_lend_unit(z, ZP_GRAD, u, zp_ctx_unit_memory(z, ZP_GRAD, u), grads));
+        if (hooks) ZP_TRY(zp_hook_backward_end(z, u));
+    }
+    ZP_TRY(zero_train_end(z, hyper, loss, mean));
+    return z->phase == ZP_IDLE ? zp_lend_give_all(z, params) : ZERO_OK;
+}
+
+zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grads) {
+    enum { ENOUGH = 1 << 16 }; /* elements of a unit: small arrays share one */
+    ZP_ENTER(z, "zero_lend_array", ZP_NEW, "tensors are announced before zero_lend");
+    zp_lending *l = &z->lending;
+    for (; l->seen < z->ntensors; l->seen++) {
+        const zero_tensor_desc *d = &z->tensors[l->seen].desc;
+        const int units = d->unit + d->layers;
+        if (units > l->units) l->has = 0;
+        if (units >= l->units) l->has += d->numel;
+        if (units > l->units) l->units = units;
+    }
+    const int unit = l->units && l->has < ENOUGH ? l->units - 1 : l->units;
+    return zp_adopt_fail_row(z, "zero_lend_array", numel, unit, ZERO_INLINE, (void **)weights,
+                             (void **)grads);
+}
+
+zero_result zero_lend(zero_ctx *z, void *params, zero_type type) {
+    ZP_ENTER(z, "zero_lend", ZP_NEW, "it stands in the place of zero_build");
+    ZP_REFUSE(z, (int)type < 0 || (type >= ZERO_TYPES && type != ZERO_F64), "type %d, no such type",
+              (int)type);
+    z->lent = ZP_LENT;
+    z->lent_type = type;
+    ZP_TRY(zero_build(z));
+    ZP_TRY(zp_adopt_all(z, params, NULL, type, NULL));
+    z->bound = 1;
+    return zero_lend_read(z, params);
+}
+
+zero_result zero_lend_read(zero_ctx *z, void *params) {
+    ZP_ENTER(z, "zero_lend_read", ZP_IDLE, "weights are given back between steps");
+    ZP_UNTIMELY(z, !z->lent, "zero_lend comes first");
+    ZP_TRY(zp_adopt_check(z, ZP_PARAM, params));
+    z->lent = ZP_LENT_INSIDE;
+    const zero_result r = zp_lend_give_all(z, params);
+    z->lent = ZP_LENT;
+    return r;
+}
+
+zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
+                            double loss, double *mean) {
+    ZP_ENTER(z, "zero_lend_train", ZP_IDLE | ZP_BETWEEN, "zero_lend comes first");
+    ZP_UNTIMELY(z, !z->lent, "zero_lend comes first");
+    ZP_TRY(zp_adopt_check(z, ZP_PARAM, params));
+    ZP_TRY(zp_adopt_check(z, ZP_GRAD, grads));
+    z->lent = ZP_LENT_INSIDE;
+    const zero_result r = zp_lend_step(z, params, grads, hyper, loss, mean);
+    z->lent = ZP_LENT;
+    if (!r) zp_ctx_set_call(z, "zero_lend_train");
+    return r;
+}

@@ -1,0 +1,426 @@
+/* life.h - the functions of the header, in its order */
+#pragma once
+
+#include "../core/build.h"
+#include "../core/hooks.h"
+#include "../core/step.h"
+#include "../core/state.h"
+
+#include "../comm/transport.h"
+
+const char *zero_version(void) { return ZERO_VERSION; }
+int zero_abi(void) { return ZERO_ABI; }
+
+const char *zero_result_string(zero_result result) {
+#define ZP_RESULT_STRING(name, sentence) sentence,
+    static const char *const strings[] = {ZERO_RESULTS(ZP_RESULT_STRING)};
+#undef ZP_RESULT_STRING
+    return (int)result >= 0 && result < ZERO_RESULT_COUNT ? strings[(int)result] : "no such result";
+}
+
+const char *zero_event_name(zero_event_kind kind) {
+#define ZP_EVENT_WORD(name, word) word,
+    static const char *const words[] = {ZERO_EVENTS(ZP_EVENT_WORD)};
+#undef ZP_EVENT_WORD
+    return (int)kind >= 0 && kind < ZERO_EVENT_KINDS ? words[(int)kind] : "no such event";
+}
+
+zero_result zero_local_create(zero_local **local, int nranks, int shared) {
+    if (!local || nranks < 1 || nranks > ZP_LOCAL_MAX) return ZERO_ERR_ARGUMENT;
+    *local = NULL;
+    if (shared && !ZP_LINUX) return ZERO_ERR_UNSUPPORTED;
+    void *p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE,
+                   (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
+    (void)zero_local_place(local, p, nranks);
+    (*local)->shared = shared != 0;
+    (*local)->placed = 0;
+    return ZERO_OK;
+}
+
+size_t zero_local_bytes(void) { return sizeof(zero_local); }
+
+zero_result zero_local_place(zero_local **local, void *memory, int nranks) {
+    if (!local || !memory || (uintptr_t)memory % 64 || nranks < 1 || nranks > ZP_LOCAL_MAX)
+        return ZERO_ERR_ARGUMENT;
+    *local = (zero_local *)memory;
+    memset(*local, 0, sizeof **local);
+    (*local)->nranks = nranks;
+    (*local)->shared = (*local)->placed = 1;
+    (*local)->maker = getpid();
+    return ZERO_OK;
+}
+
+void zero_local_destroy(zero_local *local) {
+    if (!local || local->placed) return;
+    zp_shared_memory_free_boards(local);
+    (void)munmap(local, sizeof *local);
+}
+
+void zero_local_abort(zero_local *local, int rank, const char *why) {
+    if (local) zp_board_abort(&local->board, rank, why ? why : "no reason given");
+}
+
+/* Joins the ranks; peers that wait for one which cannot are told. */
+static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
+    const double asked = z->cfg.timeout_s;
+    ZP_REFUSE(z, !row, "comm.kind is %d, no such kind", (int)comm->kind);
+    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++) {
+        g->device = &z->device;
+        g->failure = &z->failure;
+        /* opened before the settings are checked: so that peers learn what is wrong with them */
+        g->timeout_s = zp_type_is_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
+    }
+    ZP_DO(z, zp_comm_open(z->all, row, comm));
+    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
+    if (z->all->sums) z->all->divisor = (float)divisor;
+    ZP_TRY(zp_world_open(z));
+    zp_ctx_set_call(z, z->call);
+    return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
+}
+
+/* The settings' meaning, and the groups that they cut. COLLECTIVE where they cut any. */
+static zero_result zp_life_resolve(zero_ctx *z) {
+    const int cuts = z->cfg.shard_ranks || z->cfg.second_ranks;
+    if (cuts) {
+        ZP_TRY(zp_subgroups_check(z));
+        ZP_TRY(zp_agree_compare_settings(z));
+        zp_comm_close_watch(&z->watch);
+        ZP_TRY(zp_subgroups_open_replicas(z));
+    }
+    zp_plan_apply_settings(z);
+    if (!cuts) return ZERO_OK;
+    ZP_TRY(zp_subgroups_open_second(z));
+    zp_ctx_set_call(z, z->call);
+    return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
+}
+
+zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
+    if (!out || !cfg || !comm) return ZERO_ERR_ARGUMENT;
+    *out = NULL;
+    zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
+    const zp_transport *row = zp_transport_find(comm->kind);
+    if (!z && row && row->refuse) row->refuse(comm, "zero_create: no memory for the context");
+    if (!z) return ZERO_ERR_MEMORY;
+    *out = z;
+    z->cfg = *cfg;
+    z->phase = ZP_NEW;
+    z->call = "zero_create";
+    z->world = z->data = z->all = &z->group[ZP_ALL];
+    z->all->nranks = z->together = 1;
+    zp_lane_init_gate(&z->host.gate);
+    for (int side = 0; side < ZP_SIDES; side++) {
+        zp_lane_init_gate(&z->host.lift[side].given);
+        zp_lane_init_gate(&z->host.lift[side].copied);
+    }
+    char text[ZP_TEXT_BYTES];
+    int flushes = 0;
+    zero_result r = zp_ctx_check(z, zp_device_open(&z->device));
+    if (r && row && row->refuse) row->refuse(comm, z->text);
+    if (!r) r = zp_life_join(z, row, comm);
+    if (!r
+        && zp_config_resolve(&z->cfg, z->all->crowd, text,
+                             sizeof text)) /* peers learn it from zero_destroy */
+        r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
+    if (!r) r = zp_life_resolve(z);
+    if (r) return z->dead = r;
+    if (!cfg->log) return ZERO_OK;
+    ZP_DO(z, zp_kernel_detect_flush(&z->device, cfg->stream,
+                                    &flushes)); /* which makes other weights */
+    if (flushes && z->all->rank == 0)
+        cfg->log(cfg->log_user, ZERO_LOG_WARNING,
+                 "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
+                 "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
+    return ZERO_OK;
+}
+
+/* The plan of the tensors so far. */
+static zero_result zp_life_plan(zero_ctx *z) {
+    if (z->phase != ZP_NEW || z->planned) return ZERO_OK;
+    ZP_TRY(zp_plan_make(z));
+    ZP_TRY(zp_state_plan(z));
+    z->plan.context_bytes = zp_build_context_bytes(z);
+    z->planned = 1;
+    return ZERO_OK;
+}
+
+zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
+    ZP_ENTER(z, "zero_query_plan", ZP_ANY, "");
+    ZP_REFUSE(z, !plan, "plan is NULL");
+    ZP_TRY(zp_life_plan(z));
+    *plan = z->plan;
+    return ZERO_OK;
+}
+
+zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
+    ZP_ENTER(z, "zero_query_plan_unit", ZP_ANY, "");
+    ZP_TRY(zp_life_plan(z));
+    ZP_REFUSE(z, !plan, "plan is NULL");
+    ZP_TRY(zp_ctx_check_index(z, "unit", unit, z->plan.units));
+    const zp_unit *x = &z->layout.unit[unit];
+    const int reductions = zp_order_reductions(z, unit), gathers = z->live[unit].gathers;
+    const int resident = zp_ctx_unit_is_whole(z, ZP_PARAM, unit);
+    const zero_plan_unit now = {x->content, x->padded, reductions,
+                                gathers,    resident,  zp_plan_unit_sent(z, unit)};
+    *plan = now;
+    return ZERO_OK;
+}
+
+/* The KEEP unit's memory never moves. */
+static void zp_life_set_kept_pointers(zero_ctx *z, void *params, void *grads) {
+    const int u = z->layout.units;
+    zp_pointer_set_unit(z, ZP_PARAM, u, zp_ctx_unit_shown(z, u), params);
+    zp_pointer_set_unit(z, ZP_GRAD, u, zp_ctx_unit_memory(z, ZP_GRAD, u), grads);
+}
+
+/* A slot knows where its layer lies as soon as the plan is made, and the layer its slots. */
+static void zp_life_link_slot(zero_ctx *z, int i) {
+    zp_slot *slot = &z->slots[i];
+    const zp_tensor *t = &z->tensors[slot->tensor];
+    int *last = &z->layer_slots[t->first_layer + slot->layer];
+    slot->member = z->layout.by_tensor[zp_layout_member_of(t, slot->layer)];
+    slot->next = *last ? z->slots[*last - 1].next : i;
+    if (*last) z->slots[*last - 1].next = i;
+    *last = i + 1;
+}
+
+zero_result zero_build(zero_ctx *z) {
+    ZP_ENTER(z, "zero_build", ZP_NEW, "the context is built already");
+    for (int t = 0; t < z->ntensors && !z->lent; t++)
+        ZP_UNTIMELY(z, z->tensors[t].desc.flags & ZERO_INLINE,
+                    "tensor %s is INLINE: its array stays the host's, by zero_lend",
+                    z->tensors[t].desc.name);
+    ZP_REFUSE(z, z->row[0], "a row of the table was refused: %s", z->row);
+    ZP_TRY(zp_build_agree(z));
+    zero_result r =
+        z->ntensors ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_STATE, "no tensor was announced");
+    if (!r) r = zp_life_plan(z);
+    if (!r) r = zp_build_check_units(z);
+    if (r) return z->dead = r; /* but for MEMORY the same on all ranks: they have agreed */
+    ZP_TRY(zp_build_allocate(z));
+    ZP_TRY(zp_world_build(z));
+    ZP_TRY(zp_subgroups_build(z));
+    ZP_TRY(zp_packed_open(z));
+    z->phase = ZP_IDLE;
+    for (int i = 0; i < z->nslots; i++) zp_life_link_slot(z, i);
+    zp_life_set_kept_pointers(z, NULL, NULL);
+    return ZERO_OK;
+}
+
+/* All lanes come to an end before one is closed: they wait for one another's tasks. */
+static void zp_life_finish_lanes(zero_ctx *z) {
+    for (int i = 0; i < 2; i++) zp_device_finish_stream(&z->stream[i]);
+    zp_device_finish_stream(&z->updates);
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (z->host.lift[side].open) zp_lane_sync(&z->host.lift[side].asks);
+    zp_file_sync(&z->disk);
+}
+
+void zero_destroy(zero_ctx *z) {
+    if (!z) return;
+    zp_ctx_set_call(z, "zero_destroy");
+    const int broken =
+        z->dead || zp_failure_result(&z->failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
+    /* first: what this rank's own streams wait for */
+    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && broken; g++)
+        if (g->transport && g->own)
+            g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+    if (broken) zp_packed_abort(z);
+    if (broken) zp_world_abort(z);
+    zp_cpu_update_abandon(z);
+    zp_life_finish_lanes(z);
+    zp_world_close_first_sums(z);
+    for (int i = 0; i < 2; i++) zp_device_close_stream(&z->stream[i]);
+    zp_device_close_stream(&z->compute);
+    zp_device_close_stream(&z->updates);
+    zp_comm_close_watch(&z->watch);
+    for (int i = 0; i < z->nevents; i++) zp_device_close_event(&z->events[i]);
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (z->host.lift[side].open) zp_lane_close(&z->host.lift[side].asks);
+    while (z->traced) zp_collectives_stop_trace(z->traced);
+    zp_events_deliver(z->device.recorder); /* the rest */
+    zp_file_close(&z->disk);
+    zp_cpu_update_close(z);
+    zp_packed_close(z, broken);
+    for (int i = ZP_GROUPS - 1; i >= 0; i--)
+        zp_subgroups_close_part(&z->part[i], &z->group[i], broken);
+    zp_device_free(z->arena);
+    zp_device_free_host(z->pinned);
+    zp_check_close(z);
+    zp_world_close(z);
+    zp_plan_close(z);
+    for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
+    void *lists[] = {z->trace[0].turn, z->trace[1].turn,
+                     z->trace[0].unit, z->trace[1].unit,
+                     z->ranges[0],     z->ranges[1],
+                     z->tensors,       z->slots,
+                     z->aliases,       z->bucket,
+                     z->ops,           z->events,
+                     z->names,         z->layer_slots,
+                     z->ring.stop,     zp_cpu_update_keeps_state(z) ? NULL : z->disk_memory};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+    zp_device_end_recording(z->device.recorder);
+    zp_events_close(z->device.recorder);
+    zp_device_close(&z->device);
+    free(z);
+}
+
+const char *zero_last_error(const zero_ctx *z) { return z ? z->text : "no context"; }
+void zero_query_config(const zero_ctx *z, zero_config *cfg) {
+    if (!cfg) return;
+    memset(cfg, 0, sizeof *cfg);
+    if (!z) return;
+    *cfg = z->cfg;
+    cfg->bucket_numel = z->bucket_numel;
+}
+int zero_rank(const zero_ctx *z) { return z ? z->all->rank : 0; }
+int zero_nranks(const zero_ctx *z) { return z ? z->all->nranks : 1; }
+
+zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
+    ZP_ENTER(z, "zero_bind", ZP_BUILT, "pointers are there after zero_build");
+    zp_life_set_kept_pointers(z, params, grads);
+    z->bound = 1;
+    return ZERO_OK;
+}
+
+zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad) {
+    ZP_ENTER(z, "zero_slot", ZP_ANY, "");
+    ZP_UNTIMELY(z, !z->ntensors, "zero_tensor comes first");
+    zp_tensor *t = &z->tensors[z->ntensors - 1];
+    if (name) ZP_TRY(zp_bind_named_tensor(z, name, &t));
+    name = t->desc.name;
+    ZP_REFUSE(z, layer < 0 || layer >= t->desc.layers, "%s: layer %d, expected 0..%d", name, layer,
+              t->desc.layers - 1);
+    zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
+    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
+    z->slots = list;
+    zp_slot slot = {(int)(t - z->tensors), layer, NULL, 0, {grad, param}, {NULL, NULL}};
+    for (int side = 0; side < 2; side++)
+        if (slot.place[side] && !(t->desc.flags & ZERO_INLINE))
+            memcpy(&slot.was[side], slot.place[side], sizeof slot.was[side]);
+    z->slots[z->nslots++] = slot;
+    if (z->phase == ZP_NEW) return ZERO_OK;
+    zp_life_link_slot(z, z->nslots - 1);
+    for (int side = 0; side < 2 && t->desc.flags & ZERO_KEEP; side++)
+        zp_pointer_set_slot(z, (zp_side)side, &z->slots[z->nslots - 1],
+                            side == ZP_GRAD ? zp_ctx_unit_memory(z, ZP_GRAD, z->layout.units)
+                                            : zp_ctx_unit_shown(z, z->layout.units));
+    return ZERO_OK;
+}
+
+/* A function that the host calls in every pass: its time is counted. */
+#define ZP_TIMED(z, call)                                                                          \
+    do {                                                                                           \
+        const double start = zp_seconds();                                                         \
+        const zero_result result = call;                                                           \
+        if (z) (z)->hooks_s += zp_seconds() - start;                                               \
+        return result;                                                                             \
+    } while (0)
+
+zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
+    ZP_TIMED(z, zp_hook_pass_begin(z, kind, micro, micro_steps));
+}
+
+zero_result zero_forward_begin(zero_ctx *z, int unit, void *params) {
+    ZP_TIMED(z, zp_hook_forward_begin(z, unit, params));
+}
+zero_result zero_forward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_forward_end(z, unit)); }
+
+zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
+    ZP_TIMED(z, zp_hook_backward_begin(z, unit, params, grads));
+}
+zero_result zero_backward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_backward_end(z, unit)); }
+
+zero_result zero_pass_end(zero_ctx *z) { ZP_TIMED(z, zp_hook_pass_end(z)); }
+
+/* A dynamic scale is known once the last step's verdict is. */
+float zero_loss_scale(zero_ctx *z) {
+    if (!z) return 1;
+    z->scale_asked |= z->phase != ZP_REDUCED; /* there it is still the last step's */
+    if (z->cfg.scaler.fixed == 0 && z->stepped && z->phase != ZP_NEW) (void)zp_step_wait_report(z);
+    return z->report.scale;
+}
+
+zero_result zero_reduce(zero_ctx *z) {
+    ZP_ENTER(z, "zero_reduce", ZP_ANY, "");
+    ZP_UNTIMELY(z, z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps,
+                "the %d micro-steps of the step are not complete", z->micro_steps);
+    ZP_UNTIMELY(z, !z->scale_asked && z->cfg.scaler.fixed != 1,
+                "the loss scale was not asked for: the loss must be multiplied by zero_loss_scale "
+                "before backward");
+    ZP_TRY(zp_world_check_order(z, 1));
+    z->scale_asked = 0;
+    if (z->plan.file_bytes) ZP_TRY(zp_step_fill_ring(z));
+    ZP_DO(z, zp_device_record_event(&z->compute, z->passed)); /* parameters are read no more */
+    ZP_DO(z, zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed));
+    ZP_TRY(zp_verdict_agree(z));
+    z->phase = ZP_REDUCED;
+    if (!z->pending) return ZERO_OK;
+    zp_gather_forget_all(z); /* every unit's new weights come in */
+    z->pending = 0;
+    ZP_TRY(zp_check_seal(z, ZP_SEAL));
+    return ZERO_OK;
+}
+
+zero_result zero_norm(zero_ctx *z, double *norm) {
+    ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
+    ZP_REFUSE(z, !norm, "norm is NULL");
+    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_DO(z, zp_device_wait_event(&z->compute, z->agreed));
+    ZP_TRY(zp_step_send_report(z));
+    ZP_TRY(zp_step_wait_report(z));
+    *norm = z->report.norm;
+    return ZERO_OK;
+}
+
+zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
+    ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
+    ZP_REFUSE(z, !h, "hyper is NULL");
+    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_REFUSE(z, !zp_rule_accepts(z->rule, h),
+              "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected none below "
+              "0, betas below 1",
+              (double)h->lr, (double)h->beta1, (double)h->beta2, (double)h->eps,
+              (double)h->weight_decay, (double)h->max_norm);
+    ZP_REFUSE(z, h->eps == 0 && (z->rule->reads & ZP_EPS_ALONE),
+              "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+    return zp_step_run(z, 1, h);
+}
+
+zero_result zero_skip_step(zero_ctx *z) {
+    const zero_hyper none = {0, 0, 0, 0, 0, 0};
+    ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
+    ZP_TRY(zp_world_check_order(z, 0));
+    return zp_step_run(z, 2, &none);
+}
+
+zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
+    ZP_ENTER(z, "zero_step_result", ZP_ANY, "");
+    ZP_UNTIMELY(z, !z->stepped, "no step was made yet");
+    ZP_REFUSE(z, !report, "report is NULL");
+    ZP_UNTIMELY(z, z->phase == ZP_REDUCED || (z->phase == ZP_IN_PASS && z->resume == ZP_REDUCED),
+                "ask before the next zero_reduce or after zero_step");
+    ZP_TRY(zp_step_wait_report(z));
+    zp_events_deliver(z->device.recorder);
+    const zp_control *c = &z->report;
+    int unit = -1; /* that is not finite: one of this rank's */
+    for (int u = 0; u < z->layout.all; u++)
+        if (zp_ctx_world_unit(z, u) == (int)c->bad_unit) unit = u;
+    const size_t at = (size_t)c->bad_offset;
+    const zero_step_report now = {
+        !c->skip, c->norm, c->used_scale, c->scale, c->steps, c->skipped, NULL, 0, 0};
+    *report = now;
+    if (c->bad_unit >= 0) report->bad_rank = (int)c->bad_rank;
+    if (c->bad_unit >= 0) report->bad_tensor = "one of another rank";
+    for (int i = 0; unit >= 0 && i < z->layout.unit[unit].members; i++) {
+        const zp_member *m = &z->layout.unit[unit].member[i];
+        if (at < m->at || at >= m->at + m->numel) continue;
+        report->bad_tensor = z->tensors[m->tensor].desc.name;
+        report->bad_index = m->first + at - m->at;
+        report->bad_rank = (int)c->bad_rank;
+    }
+    if (!c->at_floor) return ZERO_OK;
+    return zp_ctx_fail(z, ZERO_ERR_SCALE,
+                       "tensor %s, element %zu, overflows at the smallest loss scale, %g",
+                       report->bad_tensor, report->bad_index, (double)c->used_scale);
+}

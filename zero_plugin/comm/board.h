@@ -1,0 +1,320 @@
+/* board.h - how ranks of one machine meet
+
+   Ranks of one machine meet on a board in memory that all of them see: one line per rank and
+   channel. A collective is: write your line, raise `ready`, wait until all are ready, work, raise
+   `done`, wait until all are done. Nobody is a step ahead by more than one, so one line suffices.
+   All sleep on one word, and who comes last wakes them: N ranks meet in N sleeps.
+
+     channel GRADIENTS   | rank 0: ready done call source target | rank 1: ... | came, met |
+     channel PARAMETERS  | ...
+     channel CONTROL     | ...                       mail: 512 bytes per rank */
+#pragma once
+
+#include "comm.h"
+
+typedef struct zp_line {
+    uint32_t reached[2]; /* ready, done: collectives that this rank has come to, and ended */
+    zp_call call;
+    uint64_t source, target; /* bytes from the rank's memory: what it gives, where it gathers */
+    unsigned char pad[24];
+} zp_line;
+static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
+
+typedef struct zp_round { /* of a channel, to be ready or done */
+    uint32_t came;        /* ranks so far */
+    uint32_t met;         /* the last collective to which all have come */
+    unsigned char pad[56];
+} zp_round;
+
+/* Memory of threads belongs to the board that its ranks share, and a board to its group: a rank
+   that failed must not pull memory from under a peer that still reads, and who failed within an
+   exchange cannot tell which peers it has reached. */
+typedef struct zp_shared_memory_owner {
+    struct zp_shared_memory_owner *next;
+    zp_memory memory;
+} zp_shared_memory_owner;
+
+typedef struct zp_board {
+    zp_line lines[ZP_CHANNELS][ZP_LOCAL_MAX]; /* first: a board begins on a cache line */
+    zp_round rounds[ZP_CHANNELS][2];
+    uint32_t aborted;
+    int32_t abort_claimed, abort_rank, abort_result;
+    uint32_t left[ZP_LOCAL_MAX]; /* by place: this rank has destroyed its context */
+    uint32_t users; /* threads: ranks that have not closed the board; the last one frees it */
+    zp_shared_memory_owner *self,
+        *pieces; /* threads: the board's own memory, and that of its ranks */
+    char abort_text[ZP_TEXT_BYTES];
+    unsigned char mail[ZP_LOCAL_MAX][ZP_MAIL_BYTES];
+    /* CUDA, by place: its stream has come to the collective, and is done with it */
+    zp_event streams[2][ZP_CONTROL][ZP_LOCAL_MAX];
+} zp_board;
+
+struct zero_local {
+    int nranks, shared;
+    int placed; /* in memory that is the caller's */
+    int parted; /* each rank sees its own processors alone */
+    pid_t maker;
+    zp_board board; /* where contexts are made; each then has a board of its own */
+    zp_shared_memory_owner
+        *boards; /* threads: those boards; what a failed join left behind goes with the group */
+    uint32_t seq[ZP_LOCAL_MAX];     /* collectives on `board` so far; each rank touches its own */
+    const char *call[ZP_LOCAL_MAX]; /* the plugin's function that the rank called last, for the
+                                       parent of forked ranks, whose literals lie where theirs do */
+    /* Of a part that was cut from another one, by rank: that one, as this rank sees it, and the
+       rank there; of the first, NULL. In the first alone a rank's coordinates: tp 1, pp 0. */
+    zero_local *of[ZP_LOCAL_MAX];
+    int32_t of_rank[ZP_LOCAL_MAX], first_rank[ZP_LOCAL_MAX];
+    char coords[ZP_LOCAL_MAX][ZP_COORDS_BYTES];
+    uint32_t leavers; /* threads: ranks that have left a part for good */
+};
+
+/* The zero_local that a rank began with; `rank` becomes the rank there. */
+static zero_local *zp_board_first_local(zero_local *l, int *rank) {
+    while (l && l->of[*rank]) {
+        zero_local *of = l->of[*rank];
+        *rank = l->of_rank[*rank];
+        l = of;
+    }
+    return l;
+}
+
+/* The ranks of this machine, and this one's place among them. */
+typedef struct zp_seats {
+    int n, me;
+    int rank_of[ZP_LOCAL_MAX]; /* places -> ranks */
+    zp_board *board;           /* this context's; NULL: not there yet */
+    zero_local *local;         /* where it is made; NULL: ranks meet by other means till then */
+    uint32_t seq[ZP_CHANNELS];
+    zp_memory board_memory;
+    zp_memory pipes; /* of a host's group: see pipe */
+} zp_seats;
+static zp_seats *zp_board_ranks_of(const zp_comm *g) { return (zp_seats *)g->own; }
+static zp_board *zp_board_of(const zp_seats *s) { return s->board ? s->board : &s->local->board; }
+
+static void zp_board_abort_as(zp_board *b, int rank, zero_result result, const char *why) {
+    if (__atomic_exchange_n(&b->abort_claimed, 1, __ATOMIC_ACQ_REL)) return;
+    b->abort_rank = rank;
+    b->abort_result = result;
+    size_t n = 0; /* no library call: this may run in a signal handler */
+    for (; why[n] && n + 1 < sizeof b->abort_text; n++) b->abort_text[n] = why[n];
+    b->abort_text[n] = 0;
+    __atomic_store_n(&b->aborted, 1, __ATOMIC_RELEASE);
+}
+
+static void zp_board_abort(zp_board *b, int rank, const char *why) {
+    zp_board_abort_as(b, rank, ZERO_ERR_PEER, why);
+}
+
+#define ZP_RANK_TEXT (ZP_COORDS_BYTES + 48)
+/* A rank of the group, in words: rank 3, tp 1 (rank 3: tp 1, pp 0), where more is known of it. A
+   host may name a rank that is none (zero_local_abort): that one has a number alone. */
+static const char *zp_board_print_rank(const zp_comm *g, int rank, char text[ZP_RANK_TEXT]) {
+    const zp_seats *s = zp_board_ranks_of(g);
+    zero_local *local = s && rank >= 0 && rank < ZP_LOCAL_MAX ? s->local : NULL;
+    const int cut = local && local->of[g->rank];
+    int me = g->rank;
+    const zero_local *first = zp_board_first_local(local, &me);
+    const int there = cut ? local->first_rank[rank] : rank;
+    const char *coords = first ? first->coords[there] : "";
+    int n = snprintf(text, ZP_RANK_TEXT, "%s %d", zp_comm_rank_word(g), rank);
+    if (cut || (coords[0] && g->label[0]))
+        (void)snprintf(text + n, ZP_RANK_TEXT - (size_t)n, " (rank %d%s%s)", there,
+                       coords[0] ? ": " : "", coords);
+    else if (coords[0])
+        (void)snprintf(text + n, ZP_RANK_TEXT - (size_t)n, " (%s)", coords);
+    return text;
+}
+
+/* Compares what two ranks are at; a difference is an error of both. */
+static zero_result zp_board_compare_calls(zp_comm *g, int rank, const zp_call *his,
+                                          const zp_call *mine) {
+    char a[96], b[96], who[2][ZP_RANK_TEXT];
+    if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
+        return ZERO_OK;
+    return zp_comm_fail(
+        g, ZERO_ERR_MISMATCH,
+        "%s is at %s, %s at %s: all ranks must call the same %s in the same order",
+        zp_board_print_rank(g, rank, who[0]), zp_comm_print_call(his, a, sizeof a),
+        zp_board_print_rank(g, g->rank, who[1]), zp_comm_print_call(mine, b, sizeof b),
+        g->swaps && mine->kind != ZP_REDUCE_SCATTER ? "functions with the same sizes"
+                                                    : "hooks and functions");
+}
+
+/* The same of a message that is to come from that rank. */
+static zero_result zp_board_compare_envelopes(zp_comm *g, int rank, const zp_envelope *his,
+                                              const zp_envelope *mine) {
+    char who[2][ZP_RANK_TEXT];
+    ZP_TRY(zp_board_compare_calls(g, rank, &his->call, &mine->call));
+    if (his->bytes == mine->bytes) return ZERO_OK;
+    return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s: %s sends %llu bytes, %s expects %llu",
+                        zp_comm_kind_name(mine->call.kind), zp_board_print_rank(g, rank, who[0]),
+                        (unsigned long long)his->bytes, zp_board_print_rank(g, g->rank, who[1]),
+                        (unsigned long long)mine->bytes);
+}
+
+static zero_result zp_board_report_peer(zp_comm *g, int rank, int told, const char *why) {
+    char who[ZP_RANK_TEXT];
+    if (told == ZERO_ERR_MISMATCH) return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s", why);
+    if (rank < 0) return zp_comm_fail(g, ZERO_ERR_PEER, "%s", why);
+    return zp_comm_fail(g, ZERO_ERR_PEER, "%s failed: %s", zp_board_print_rank(g, rank, who), why);
+}
+
+/* The board that was told of a failure, by a rank or by the launcher of the ranks: the group's own,
+   or that of those it was cut from. NULL: none was. */
+static const zp_board *zp_board_with_failure(const zp_comm *g) {
+    const zp_seats *s = zp_board_ranks_of(g);
+    int rank = g->rank;
+    if (s->board && __atomic_load_n(&s->board->aborted, __ATOMIC_ACQUIRE)) return s->board;
+    for (const zero_local *l = s->local; l;) {
+        if (__atomic_load_n(&l->board.aborted, __ATOMIC_ACQUIRE)) return &l->board;
+        const zero_local *of = l->of[rank];
+        rank = l->of_rank[rank];
+        l = of;
+    }
+    return NULL;
+}
+
+static zero_result zp_board_check_abort(zp_comm *g) {
+    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_board *b = zp_board_with_failure(g);
+    if (!b) return ZERO_OK;
+    if (b == s->board || b == &s->local->board || b->abort_rank < 0)
+        return zp_board_report_peer(g, (int)b->abort_rank, b->abort_result, b->abort_text);
+    return zp_comm_fail(g, ZERO_ERR_PEER, "rank %d of those that this group was cut from: %s",
+                        (int)b->abort_rank, b->abort_text);
+}
+
+/* What peers are to return: of a host's group that they called different things, too. */
+static zero_result zp_board_abort_result(const zp_comm *g) {
+    const int differs = g->swaps && zp_failure_result(g->failure) == ZERO_ERR_MISMATCH;
+    return differs ? ZERO_ERR_MISMATCH : ZERO_ERR_PEER;
+}
+
+static void zp_board_abort_local(zp_comm *g, const char *why) {
+    const zp_seats *s = zp_board_ranks_of(g);
+    if (s->board || s->local)
+        zp_board_abort_as(zp_board_of(s), g->rank, zp_board_abort_result(g), why);
+}
+
+/* The time limit has passed for want of a rank; -1: of some. */
+static zero_result zp_board_report_late(zp_comm *g, int kind, int rank) {
+    char who[ZP_RANK_TEXT] = "not all ranks", text[ZP_TEXT_BYTES];
+    if (rank >= 0) (void)zp_board_print_rank(g, rank, who);
+    (void)snprintf(text, sizeof text, "%s %s to %s within %g s", who,
+                   rank >= 0 ? "did not come" : "came", zp_comm_kind_name(kind), g->timeout_s);
+    zp_board_abort_local(g, text);
+    return zp_comm_fail(g, ZERO_ERR_TIMEOUT, "%s", text);
+}
+
+/* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then; and
+   wakes all that sleep on *word. */
+#ifdef __linux__
+static void zp_board_sleep_on(uint32_t *word, uint32_t seen) {
+    const struct timespec t = {0, 20000000};
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
+}
+static void zp_board_wake(uint32_t *word) {
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
+}
+#else
+static void zp_board_sleep_on(uint32_t *word, uint32_t seen) { zp_nap(); }
+static void zp_board_wake(uint32_t *word) {}
+#endif
+
+static void zp_board_raise(uint32_t *word, uint32_t value) {
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+    zp_board_wake(word);
+}
+
+/* Who has not come to this rank's collective, ready or done: *missing, -1 if all have. Those that
+   have must be at the same one. Aborts and ranks that left are looked for before their lines: they
+   may have come first. */
+static zero_result zp_board_look(const zp_op *op, int end, int *missing) {
+    zp_comm *g = op->group;
+    const zp_seats *s = zp_board_ranks_of(g);
+    zp_board *b = zp_board_of(s);
+    zp_line *lines = b->lines[op->channel];
+    const int told = zp_board_with_failure(g) != NULL;
+    char who[ZP_RANK_TEXT];
+    int gone = -1;
+    *missing = -1;
+    for (int p = s->n - 1; p >= 0; p--) {
+        const uint32_t left = __atomic_load_n(&b->left[p], __ATOMIC_ACQUIRE);
+        const uint32_t at = __atomic_load_n(&lines[p].reached[end], __ATOMIC_ACQUIRE);
+        if ((int32_t)(at - s->seq[op->channel]) < 0) {
+            *missing = p;
+            if (left) gone = p;
+        } else if (!end)
+            ZP_TRY(zp_board_compare_calls(g, s->rank_of[p], &lines[p].call, &lines[s->me].call));
+    }
+    if (told && *missing >= 0) return zp_board_check_abort(g);
+    if (gone < 0) return ZERO_OK;
+    return zp_comm_fail(g, ZERO_ERR_PEER, "%s destroyed its context before %s",
+                        zp_board_print_rank(g, s->rank_of[gone], who), zp_comm_kind_name(op->kind));
+}
+
+/* Waits until all ranks have come as often as this one. */
+static zero_result zp_board_wait_for_all(const zp_op *op, int end, uint32_t *met) {
+    zp_comm *g = op->group;
+    const zp_seats *s = zp_board_ranks_of(g);
+    double deadline = 0;
+    for (int spin = 0;; spin++) {
+        const uint32_t seen = __atomic_load_n(met, __ATOMIC_ACQUIRE);
+        int missing = -1;
+        if ((int32_t)(seen - s->seq[op->channel]) >= 0) return ZERO_OK;
+        if (spin < 64) continue;
+        if (!zp_board_with_failure(g))
+            zp_board_sleep_on(met, seen); /* an abort is seen before others come */
+        ZP_TRY(zp_board_look(op, end, &missing));
+        if (missing < 0) return ZERO_OK;
+        const double now = zp_seconds();
+        if (deadline == 0) deadline = now + g->timeout_s;
+        if (now > deadline) return zp_board_report_late(g, op->kind, s->rank_of[missing]);
+    }
+}
+
+/* Comes to the channel's next collective and waits for the others, who must have come to the same
+   one; at the `end`, ends it and waits until all have. */
+static zero_result zp_board_meet(const zp_op *op, int end) {
+    zp_seats *s = zp_board_ranks_of(op->group);
+    if (s->n == 1) return ZERO_OK;
+    zp_board *b = zp_board_of(s);
+    zp_line *lines = b->lines[op->channel], *mine = &lines[s->me];
+    zp_round *round = &b->rounds[op->channel][end];
+    if (!end) {
+        s->seq[op->channel]++;
+        mine->call = zp_comm_op_call(op);
+        mine->source = op->source;
+        mine->target = op->target;
+    }
+    const uint32_t seq = s->seq[op->channel];
+    __atomic_store_n(&mine->reached[end], seq, __ATOMIC_RELEASE);
+    const uint32_t came = __atomic_add_fetch(&round->came, 1, __ATOMIC_ACQ_REL);
+    if (came == seq * (uint32_t)s->n)
+        zp_board_raise(&round->met, seq);
+    else
+        ZP_TRY(zp_board_wait_for_all(op, end, &round->met));
+    for (int p = 0; p < s->n && !end; p++)
+        ZP_TRY(zp_board_compare_calls(op->group, s->rank_of[p], &lines[p].call, &mine->call));
+    return ZERO_OK;
+}
+
+/* The transport's exchange, where all ranks are of this machine. */
+static zero_result zp_board_exchange(const zp_op *op, const void *mine) {
+    const zp_seats *s = zp_board_ranks_of(op->group);
+    unsigned char(*mail)[ZP_MAIL_BYTES] = zp_board_of(s)->mail;
+    memcpy(mail[s->me], mine, op->shard);
+    ZP_TRY(zp_board_meet(op, 0));
+    for (int p = 0; p < s->n; p++)
+        memcpy(op->group->mail + (size_t)p * op->shard, mail[p], op->shard);
+    return zp_board_meet(op, 1);
+}
+
+static zero_result zp_board_broadcast(const zp_op *op, void *data) {
+    const zp_memory *stage = &op->group->stage;
+    const int root = op->unit, copies = data != stage->base;
+    if (op->group->rank == root && copies) memcpy(stage->base, data, op->shard);
+    ZP_TRY(zp_board_meet(op, 0));
+    if (op->group->rank != root && copies) memcpy(data, stage->peer[root], op->shard);
+    return zp_board_meet(op, 1);
+}

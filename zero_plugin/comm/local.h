@@ -1,0 +1,284 @@
+/* local.h - SELF and LOCAL: one rank, and the ranks of one machine
+
+   A collective of ranks of one machine copies nothing in or out: each rank sums its slice straight
+   from the peers' memory, in rank order, or copies their shards from there. On the CPU a task of
+   the communication stream meets the peers and does that; on GPUs the ranks are threads of one
+   process, whose hosts meet and make their streams wait for one another's. MPI uses the same
+   inside a node. */
+#pragma once
+
+#include "pipe.h"
+
+/* Where a peer's unit (or shard) lies, from element `at` on. */
+static const char *zp_local_peer_memory(const zp_op *op, int place, size_t at) {
+    const zp_seats *s = zp_board_ranks_of(op->group);
+    const size_t source = place == s->me ? op->source : s->board->lines[op->channel][place].source;
+    return op->memory->peer[place] + source + at * zp_type_bytes(op->type);
+}
+
+/* What becomes of a reduce-scatter's sum: for n slices in nodes of `group`. */
+static zp_sum zp_local_make_sum(const zp_op *op, int n, int group) {
+    const zp_sum sum = {{NULL},  op->type,  op->type,      n, group, op->memory->base + op->target,
+                        op->sum, op->scale, op->accumulate};
+    return sum;
+}
+
+/* Streams of other ranks have come to the collective; at the `end` they are done with it. On GPUs
+   events tell: one is recorded again only after all have made their streams wait for its last
+   record, which is what the end says. On the CPU the stream's own thread is here. */
+static zero_result zp_local_meet(zp_stream *s, const zp_op *op, int end) {
+    const zp_seats *seats = zp_board_ranks_of(op->group);
+    const int events = !zp_device_is_host() && seats->n > 1;
+    zp_event *event = events ? seats->board->streams[end][op->channel] : NULL;
+    if (!end) ZP_TRY(zp_failure_result(op->group->failure));
+    if (event) ZP_TRY(zp_device_record_event(s, &event[seats->me]));
+    ZP_TRY(zp_board_meet(op, end));
+    for (int p = 0; p < seats->n && event; p++)
+        if (p != seats->me) ZP_TRY(zp_device_wait_event(s, &event[p]));
+    return ZERO_OK;
+}
+
+/* What this rank does once all have come. */
+static zero_result zp_local_compute(zp_stream *s, const zp_op *op) {
+    const zp_seats *seats = zp_board_ranks_of(op->group);
+    const size_t bytes = zp_comm_op_shard_bytes(op);
+    if (op->in_place) return ZERO_OK;
+    if (op->kind == ZP_REDUCE_SCATTER) {
+        zp_sum sum = zp_local_make_sum(op, seats->n, op->group->node_size);
+        for (int p = 0; p < seats->n; p++)
+            sum.source[p] = zp_local_peer_memory(op, p, (size_t)op->group->rank * op->shard);
+        const int there = seats->n == 1 && op->source == op->target && !op->sum && op->scale == 1;
+        return there ? ZERO_OK : zp_kernel_sum_ranks(s, &sum, op->shard / ZP_WIDE);
+    }
+    for (int p = 0; p < seats->n; p++) {
+        char *to = op->memory->base + op->target + (size_t)seats->rank_of[p] * bytes;
+        const char *from = zp_local_peer_memory(op, p, 0);
+        if (to != from) ZP_TRY(zp_device_copy(s, to, from, bytes));
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_local_run(zp_stream *s, const zp_op *op) {
+    ZP_TRY(zp_local_meet(s, op, 0));
+    ZP_TRY(zp_local_compute(s, op));
+    return zp_local_meet(s, op, 1);
+}
+
+/* The way of a collective to a stream: on the CPU as a task that carries it. */
+typedef zero_result (*zp_op_fn)(zp_stream *s, const zp_op *op);
+#ifdef __CUDACC__
+static zero_result zp_local_send(zp_stream *s, const zp_op *op, int n, zp_op_fn run) {
+    for (int i = 0; i < n; i++) ZP_TRY(run(s, &op[i]));
+    return ZERO_OK;
+}
+#else
+typedef struct zp_op_args {
+    zp_op op;
+    zp_op_fn run;
+} zp_op_args;
+static_assert(sizeof(zp_op_args) <= ZP_TASK_BYTES, "a task carries a collective");
+
+static void zp_local_task(const void *args, size_t n, int threads) {
+    const zp_op_args *a = (const zp_op_args *)args;
+    zp_stream here; /* this thread */
+    (void)zp_device_take_stream(&here, a->op.group->device, NULL, threads);
+    (void)a->run(&here, &a->op);
+}
+static zero_result zp_local_send(zp_stream *s, const zp_op *op, int n, zp_op_fn run) {
+    for (int i = 0; i < n; i++) {
+        const zp_op_args a = {op[i], run};
+        ZP_TRY(zp_device_push_task(s, zp_local_task, &a, sizeof a, 0));
+    }
+    return ZERO_OK;
+}
+#endif
+
+static zero_result zp_local_issue(zp_stream *s, const zp_op *op, int n) {
+    return zp_local_send(s, op, n, zp_local_run);
+}
+
+/* Bytes that a rank sends: to each peer a shard, as in a ring. */
+static size_t zp_local_bytes(const zp_comm *g, const zp_op *op) {
+    return (size_t)(g->nranks - 1) * zp_comm_op_shard_bytes(op);
+}
+
+static void zp_local_refuse(const zero_comm *given, const char *why) {
+    zero_local *local = given->kind == ZERO_COMM_SELF ? NULL : (zero_local *)given->handle;
+    if (local) zp_board_abort(&local->board, given->rank, why);
+}
+
+static void zp_local_leave(zp_comm *g, int broken) {
+    if (g->own) zp_shared_memory_close(g);
+    free(g->own);
+}
+
+/* Memory for what a rank knows of its group. */
+static zero_result zp_local_make_ranks(zp_comm *g, size_t own_bytes) {
+    if (!g->own) g->own = calloc(1, own_bytes);
+    if (!g->mail) g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
+    return g->own && g->mail ? ZERO_OK : zp_comm_fail(g, ZERO_ERR_MEMORY, "the exchange buffer");
+}
+
+static zero_result zp_local_join_self(zp_comm *g, const zero_comm *given) {
+    ZP_TRY(zp_local_make_ranks(g, sizeof(zp_seats)));
+    zp_board_ranks_of(g)->n = g->shares = 1;
+    return ZERO_OK;
+}
+
+/* Each rank reaches the memory of every other rank's device. */
+static zero_result zp_local_reach_devices(zp_comm *g) {
+    const zp_seats *s = zp_board_ranks_of(g);
+    const int32_t mine = zp_device_number(g->device), *his = (int32_t *)(void *)g->mail;
+    g->shares = 1;
+    ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
+    for (int r = 0; r < g->nranks; r++) {
+        if (his[r] == mine) continue;
+        g->shares = 0; /* parameters read in place would come over the bus at every use */
+        const zero_result reached = zp_device_reach(g->device, his[r]);
+        if (reached == ZERO_ERR_ARGUMENT)
+            return zp_comm_fail(
+                g, reached,
+                "device %d of rank %d cannot reach the memory of device %d of rank %d: "
+                "use NCCL",
+                (int)mine, g->rank, (int)his[r], r);
+        ZP_TRY(reached);
+    }
+    for (int i = 0; i < 2 * ZP_CONTROL && g->nranks > 1 && !zp_device_is_host(); i++)
+        ZP_TRY(zp_device_open_event(g->device,
+                                    &s->board->streams[i / ZP_CONTROL][i % ZP_CONTROL][s->me]));
+    return ZERO_OK;
+}
+
+static zero_result zp_local_enter(zp_comm *g, const zero_comm *given) {
+    zero_local *local = (zero_local *)given->handle;
+    if (!local)
+        return zp_comm_fail(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
+    if (!local->shared && local->maker != getpid())
+        return zp_comm_fail(g, ZERO_ERR_ARGUMENT,
+                            "the zero_local was made with shared 0 in process %d and is used in "
+                            "process %d: ranks that are forked need shared 1",
+                            (int)local->maker, (int)getpid());
+    if (local->shared && !zp_device_is_host())
+        return zp_comm_fail(g, ZERO_ERR_ARGUMENT,
+                            "ranks that share a zero_local are threads of one process in the CUDA "
+                            "build (shared 0); processes need NCCL");
+    if (given->rank < 0 || given->rank >= local->nranks)
+        return zp_comm_fail(g, ZERO_ERR_ARGUMENT, "comm.rank is %d, the group has ranks 0..%d",
+                            given->rank, local->nranks - 1);
+    g->nranks = local->nranks;
+    g->rank = given->rank;
+    int there = g->rank;
+    zero_local *first = zp_board_first_local(local, &there);
+    g->crowd = first->parted ? 1 : first->nranks;
+    g->call = &first->call[there];
+    g->coords = first->coords[there];
+    ZP_TRY(zp_local_make_ranks(g, sizeof(zp_seats)));
+    zp_seats *s = zp_board_ranks_of(g);
+    s->local = local;
+    s->n = g->nranks;
+    s->me = g->rank;
+    for (int p = 0; p < s->n; p++) s->rank_of[p] = p;
+    /* its board serves to make this context's own: two contexts of one never meet */
+    s->seq[ZP_CONTROL] = local->seq[g->rank];
+    const zero_result r = zp_shared_memory_open_board(g);
+    local->seq[g->rank] = s->seq[ZP_CONTROL];
+    s->seq[ZP_CONTROL] = 0;
+    ZP_TRY(r);
+    ZP_TRY(zp_comm_check_node_size(g, given->node_size));
+    g->node_size = given->node_size ? given->node_size : g->nranks;
+    ZP_TRY(zp_local_reach_devices(g));
+    return g->swaps ? zp_pipe_open(g) : ZERO_OK;
+}
+static zero_result zp_local_join(zp_comm *g, const zero_comm *given) {
+    const zero_result r = zp_local_enter(g, given);
+    const int told = g->own && zp_board_ranks_of(g)->board; /* there zero_destroy tells the peers */
+    if (r && !told) zp_local_refuse(given, g->failure->text);
+    return r;
+}
+
+/* A zero_local for each part, in memory that all ranks see. */
+static zero_result zp_local_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
+    const zp_seats *s = zp_board_ranks_of(of);
+    const size_t each = zp_round_up(sizeof(zero_local), 4096);
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    *part = self;
+    if (!s->local) return ZERO_OK;
+    const zero_result r =
+        zp_comm_open_memory(of, cut->memory, (size_t)cut->parts * each, ZP_ONE | ZP_ON_HOST);
+    if (r) return zp_comm_fail(of, r, "the memory in which parts of the group meet");
+    zero_local *l = NULL;
+    char *at = cut->memory->base + (size_t)zp_max(0, (size_t)cut->part) * each;
+    if (cut->part >= 0 && cut->rank == 0) {
+        (void)zero_local_place(&l, at, cut->nranks);
+        l->shared = s->local->shared;
+    }
+    ZP_TRY(zp_comm_barrier(of));
+    if (cut->part < 0) return zp_comm_barrier(of);
+    l = (zero_local *)(void *)at;
+    int there = of->rank;
+    (void)zp_board_first_local(s->local, &there);
+    l->of[cut->rank] = s->local;
+    l->of_rank[cut->rank] = of->rank;
+    l->first_rank[cut->rank] = there;
+    part->kind = ZERO_COMM_LOCAL;
+    part->rank = cut->rank;
+    part->handle = l;
+    return zp_comm_barrier(of); /* all ranks of the part are in it */
+}
+
+/* Boards, and where parts meet, are one for all of their ranks. direct: these are threads. */
+static size_t zp_local_parts_bytes(const zp_comm *of, int parts, int n, int swaps, int direct) {
+    const size_t meeting = (size_t)parts * zp_round_up(sizeof(zero_local), 4096);
+    const size_t pipes = swaps && n > 1 ? zp_pipe_all_bytes(direct, (size_t)n) : 0;
+    return meeting / (size_t)of->nranks + zp_round_up(sizeof(zp_board), 4096) / (size_t)n
+           + zp_round_up(pipes, 4096);
+}
+static size_t zp_local_bytes_of_parts(const zp_comm *of, int parts, int n, int swaps) {
+    const zp_seats *s = zp_board_ranks_of(of);
+    return zp_local_parts_bytes(of, parts, n, swaps, !s->local || zp_pipe_is_direct(s));
+}
+
+/* Threads: what the boards of contexts and groups of the part have left goes with the last rank. */
+static void zp_local_uncut(zero_comm *part, int broken) {
+    zero_local *l = (zero_local *)part->handle;
+    if (part->kind != ZERO_COMM_LOCAL || !l || l->shared) return;
+    if (__atomic_add_fetch(&l->leavers, 1, __ATOMIC_ACQ_REL) < (uint32_t)l->nranks) return;
+    zp_shared_memory_free_boards(l);
+}
+
+static const zp_transport zp_self = {"SELF",
+                                     zp_local_join_self,
+                                     zp_local_refuse,
+                                     zp_shared_memory_open,
+                                     NULL,
+                                     zp_local_issue,
+                                     zp_board_exchange,
+                                     zp_board_broadcast,
+                                     zp_local_bytes,
+                                     NULL,
+                                     zp_board_abort_local,
+                                     zp_local_leave,
+                                     NULL,
+                                     zp_local_cut,
+                                     zp_local_uncut,
+                                     NULL,
+                                     zp_shared_memory_view,
+                                     zp_local_bytes_of_parts};
+static const zp_transport zp_local = {"LOCAL",
+                                      zp_local_join,
+                                      zp_local_refuse,
+                                      zp_shared_memory_open,
+                                      NULL,
+                                      zp_local_issue,
+                                      zp_board_exchange,
+                                      zp_board_broadcast,
+                                      zp_local_bytes,
+                                      NULL,
+                                      zp_board_abort_local,
+                                      zp_local_leave,
+                                      zp_pipe_exchange_messages,
+                                      zp_local_cut,
+                                      zp_local_uncut,
+                                      NULL,
+                                      zp_shared_memory_view,
+                                      zp_local_bytes_of_parts};

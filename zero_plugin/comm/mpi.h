@@ -1,0 +1,484 @@
+/* mpi.h - MPI: ranks of one machine as in local.h, between machines by messages */
+#pragma once
+
+#include "mpi_nodes.h"
+
+#ifdef ZERO_WITH_MPI
+
+/* Every rank's `bytes` to every rank, each behind the call that it is at. */
+static zero_result zp_mpi_mail(const zp_op *op, const void *mine, size_t bytes) {
+    zp_comm *g = op->group;
+    zp_mpi *m = zp_mpi_nodes_of(g);
+    const zp_call call = zp_comm_op_call(op);
+    zp_landing *got = m->landing + 1;
+    MPI_Request request;
+    m->landing->call = call;
+    memcpy(m->landing->mail, mine, bytes);
+    ZP_MPI(g, MPI_Iallgather(m->landing, (int)sizeof *got, MPI_BYTE, got, (int)sizeof *got,
+                             MPI_BYTE, m->comm[ZP_CONTROL], &request));
+    ZP_TRY(zp_mpi_nodes_wait_one(op, &request));
+    for (int r = 0; r < g->nranks; r++) {
+        ZP_TRY(zp_board_compare_calls(g, r, &got[r].call, &call));
+        memcpy(g->mail + (size_t)r * bytes, got[r].mail, bytes);
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_mpi_exchange(const zp_op *op, const void *mine) {
+    return zp_mpi_mail(op, mine, op->shard);
+}
+
+static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
+    zp_comm *g = op->group;
+    char *landing = g->stage.base; /* outlives a request that was given up */
+    const MPI_Comm comm = zp_mpi_nodes_of(g)->comm[ZP_CONTROL];
+    const int root = op->unit, copies = data != landing;
+    MPI_Request request;
+    ZP_TRY(zp_mpi_mail(op, landing, 0));
+    if (g->rank == root && copies) memcpy(landing, data, op->shard);
+    ZP_MPI(g, MPI_Ibcast(landing, (int)op->shard, MPI_BYTE, root, comm, &request));
+    ZP_TRY(zp_mpi_nodes_wait_one(op, &request));
+    if (g->rank != root && copies) memcpy(data, landing, op->shard);
+    return ZERO_OK;
+}
+
+/* Touches every page. 0: the system has no room for them (a small /dev/shm), which would otherwise
+   end the process at the first write. */
+static int zp_mpi_touch_pages(char *p, size_t bytes) {
+    const int populate = 23; /* MADV_POPULATE_WRITE, Linux 5.14 */
+    if (ZP_LINUX && madvise(p, bytes, populate) && errno != EINVAL) return 0;
+    memset(p, 0, bytes);
+    return 1;
+}
+
+/* A window is kept in place of its memory's handle. */
+static_assert(sizeof(MPI_Win) <= sizeof(void *), "a handle holds a window");
+
+static void zp_mpi_free_window(zp_memory *m) {
+    MPI_Win window;
+    memcpy(&window, &m->handle, sizeof window);
+    if (m->holder == ZP_WINDOW) (void)MPI_Win_free(&window);
+    m->holder = ZP_NOT_HELD;
+}
+
+static zero_result zp_mpi_open_window(zp_comm *g, zp_memory *m) {
+    const zp_seats *s = zp_board_ranks_of(g);
+    const int one = m->how & ZP_ONE, makes = !one || s->me == 0;
+    const MPI_Aint bytes = makes ? (MPI_Aint)(m->bytes + 4096) : 0;
+    void *base = NULL;
+    MPI_Info info;
+    MPI_Win window;
+    ZP_MPI(g, MPI_Info_create(&info));
+    ZP_MPI(g, MPI_Info_set(info, "alloc_shared_noncontig", "true"));
+    const int code =
+        MPI_Win_allocate_shared(bytes, 1, info, zp_mpi_nodes_of(g)->on_node, &base, &window);
+    (void)MPI_Info_free(&info);
+    if (code != MPI_SUCCESS) return ZERO_ERR_MEMORY;
+    memcpy(&m->handle, &window, sizeof window);
+    m->holder = ZP_WINDOW;
+    ZP_MPI(g, MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
+    for (int p = 0; p < s->n; p++) {
+        MPI_Aint size;
+        int unit;
+        ZP_MPI(g, MPI_Win_shared_query(window, one ? 0 : p, &size, &unit, &base));
+        m->peer[p] = (char *)zp_round_up((uintptr_t)base, 4096);
+    }
+    m->base = m->peer[s->me];
+    return makes && !zp_mpi_touch_pages(m->base, m->bytes) ? ZERO_ERR_MEMORY : ZERO_OK;
+}
+
+/* Peers in containers of their own see each other's memory only through MPI. Hosts are shown what
+   they could write: a window has no second mapping. */
+static zero_result zp_mpi_open_window_memory(zp_comm *g, zp_memory *m) {
+    int who = -1;
+    const zero_result r = zp_mpi_open_window(g, m);
+    if (r && r != ZERO_ERR_MEMORY) return r;
+    ZP_TRY(zp_comm_agree(g, !r, &who)); /* over all nodes; and nobody reads before all is cleared */
+    if (who < 0) return ZERO_OK;
+    zp_mpi_free_window(m);
+    char text[ZP_RANK_TEXT];
+    return zp_comm_fail(g, ZERO_ERR_MEMORY,
+                        "%s could not allocate %zu bytes in an MPI shared window: has its host's "
+                        "/dev/shm room for them?",
+                        zp_board_print_rank(g, who, text), m->bytes);
+}
+
+/* Files first: they need no room in /dev/shm, and no peer to be freed. */
+static zero_result zp_mpi_open_memory(zp_comm *g, zp_memory *m) {
+    const zero_result r = zp_shared_memory_open(g, m);
+    const int other = g->nranks > 1 && (r == ZERO_ERR_MEMORY || r == ZERO_ERR_UNSUPPORTED);
+    return other ? zp_mpi_open_window_memory(g, m) : r;
+}
+
+/* A message on its way: its envelope goes first, so that a peer which expects another one is told;
+   what it holds follows, as pieces between nodes do (zp_mpi_nodes_exchange): so small that MPI
+   sends them unasked, many on their way. Of a message of more pieces than that the rest waits for
+   one word of the receiver, which says that it is there: nothing piles up in the memory of a peer
+   that is late.
+
+       sender     envelope, piece 0 .. most - 1 |          piece most, most + 1 ..
+       receiver                        envelope | word     each when one before it has come */
+enum { ZP_ENVELOPE_TAG = 1, ZP_MESSAGE_TAG, ZP_WORD_TAG };
+#define ZP_MESSAGE_PIECE (ZP_CROSS_NUMEL * sizeof(float))
+typedef struct zp_mpi_moving {
+    zp_envelope envelope; /* that is sent, or has come */
+    MPI_Request head, word, piece[ZP_CROSSINGS];
+    size_t pieces, begun, ended; /* of them: given to MPI, and moved */
+    int headed, heard, done;     /* envelope and word have moved; all have */
+    int before; /* 1 + the message that goes first, between the same ranks, in this direction */
+} zp_mpi_moving;
+
+/* Of a host's group: a list has as many, and a hop two for each of its n ranks. */
+static size_t zp_mpi_most_messages(size_t n) { return zp_max(ZP_MESSAGES, 2 * n); }
+static size_t zp_mpi_most_pieces(const zp_swap *x) {
+    return zp_mpi_nodes_in_flight(x->group->nranks);
+}
+
+static zero_result zp_mpi_begin_message(const zp_swap *x, int i) {
+    zp_comm *g = x->group;
+    const zero_message *m = &x->list[i];
+    const MPI_Comm comm = zp_mpi_nodes_of(g)->comm[ZP_GRADIENTS];
+    zp_mpi_moving *w = &zp_mpi_nodes_of(g)->moving[i];
+    const zp_envelope mine = {x->call, x->number, m->bytes};
+    const int bytes = (int)sizeof mine;
+    int *last = &zp_mpi_nodes_of(g)->last[2 * m->peer + !m->sends];
+    memset(w, 0, sizeof *w);
+    w->before = *last;
+    *last = i + 1;
+    w->envelope = mine;
+    w->pieces = (m->bytes + ZP_MESSAGE_PIECE - 1) / ZP_MESSAGE_PIECE;
+    w->heard = w->pieces <= zp_mpi_most_pieces(x);
+    if (!m->sends) {
+        ZP_MPI(g,
+               MPI_Irecv(&w->envelope, bytes, MPI_BYTE, m->peer, ZP_ENVELOPE_TAG, comm, &w->head));
+        return ZERO_OK;
+    }
+    ZP_MPI(g, MPI_Isend(&w->envelope, bytes, MPI_BYTE, m->peer, ZP_ENVELOPE_TAG, comm, &w->head));
+    if (!w->heard) ZP_MPI(g, MPI_Irecv(NULL, 0, MPI_BYTE, m->peer, ZP_WORD_TAG, comm, &w->word));
+    return ZERO_OK;
+}
+
+/* Its envelope and the word. *moved: something was. */
+static zero_result zp_mpi_match_message(const zp_swap *x, int i, int *moved) {
+    zp_comm *g = x->group;
+    const zero_message *m = &x->list[i];
+    const MPI_Comm comm = zp_mpi_nodes_of(g)->comm[ZP_GRADIENTS];
+    zp_mpi_moving *w = &zp_mpi_nodes_of(g)->moving[i];
+    const zp_envelope mine = {x->call, x->number, m->bytes};
+    const int headed = w->headed, heard = w->heard;
+    if (!headed) ZP_MPI(g, MPI_Test(&w->head, &w->headed, MPI_STATUS_IGNORE));
+    if (!headed && w->headed && !m->sends) {
+        ZP_TRY(zp_board_compare_envelopes(g, m->peer, &w->envelope, &mine));
+        if (!heard) ZP_MPI(g, MPI_Isend(NULL, 0, MPI_BYTE, m->peer, ZP_WORD_TAG, comm, &w->word));
+    }
+    if (!heard && (m->sends || w->headed))
+        ZP_MPI(g, MPI_Test(&w->word, &w->heard, MPI_STATUS_IGNORE));
+    *moved |= headed != w->headed || heard != w->heard;
+    return ZERO_OK;
+}
+
+/* What can be done about it now. */
+static zero_result zp_mpi_advance_message(const zp_swap *x, int i, int *moved) {
+    zp_comm *g = x->group;
+    const zero_message *m = &x->list[i];
+    const MPI_Comm comm = zp_mpi_nodes_of(g)->comm[ZP_GRADIENTS];
+    zp_mpi_moving *w = &zp_mpi_nodes_of(g)->moving[i];
+    const size_t most = zp_mpi_most_pieces(x);
+    int over = 1;
+    ZP_TRY(zp_mpi_match_message(x, i, moved));
+    if (!w->headed && !m->sends) return ZERO_OK;
+    while (w->ended < w->begun && over) {
+        ZP_MPI(g, MPI_Test(&w->piece[w->ended % most], &over, MPI_STATUS_IGNORE));
+        w->ended += over != 0;
+        *moved |= over;
+    }
+    const size_t ahead = m->sends && !w->heard ? most : w->ended + most;
+    for (; w->begun < zp_min(w->pieces, ahead); w->begun++, *moved = 1) {
+        MPI_Request *request = &w->piece[w->begun % most];
+        const size_t at = w->begun * ZP_MESSAGE_PIECE;
+        const int n = (int)zp_min(ZP_MESSAGE_PIECE, m->bytes - at);
+        char *data = (char *)m->data + at;
+        if (m->sends)
+            ZP_MPI(g, MPI_Isend(data, n, MPI_BYTE, m->peer, ZP_MESSAGE_TAG, comm, request));
+        else
+            ZP_MPI(g, MPI_Irecv(data, n, MPI_BYTE, m->peer, ZP_MESSAGE_TAG, comm, request));
+    }
+    w->done = w->headed && w->heard && w->ended == w->pieces;
+    return ZERO_OK;
+}
+
+/* Between two ranks, in one direction, one after the other. *left: a message that has not moved. */
+static zero_result zp_mpi_advance_messages(const zp_swap *x, int *left, int *moved) {
+    zp_mpi_moving *w = zp_mpi_nodes_of(x->group)->moving;
+    zero_result r = ZERO_OK;
+    *left = -1;
+    for (int i = 0; i < x->n; i++) {
+        const int first = !w[i].done && (!w[i].before || w[w[i].before - 1].done);
+        const zero_result one = first ? zp_mpi_advance_message(x, i, moved) : ZERO_OK;
+        if (one && !r) r = one;
+        if (!w[i].done) *left = i;
+    }
+    return r;
+}
+
+static zero_result zp_mpi_exchange_messages(zp_stream *s, const zp_swap *x) {
+    zp_comm *g = x->group;
+    zp_mpi_moving *w = zp_mpi_nodes_of(g)->moving;
+    double since = zp_seconds(), pace = 0; /* when something moved last */
+    int left = 0;
+    zero_result r = ZERO_OK;
+    memset(zp_mpi_nodes_of(g)->last, 0, 2 * (size_t)g->nranks * sizeof(int));
+    for (int i = 0; i < x->n && !r; i++) r = zp_mpi_begin_message(x, i);
+    for (int spin = 0; left >= 0 && !r; spin++) {
+        int moved = 0;
+        r = zp_mpi_advance_messages(x, &left, &moved);
+        if (r || left < 0 || (spin < 64 && !moved && zp_mpi_nodes_spins(pace))) continue;
+        const double now = zp_seconds();
+        if (moved) {
+            pace = zp_mpi_nodes_next_pause(pace, now - since);
+            since = now;
+            spin = 0;
+            continue;
+        }
+        r = zp_mpi_nodes_check_abort(g);
+        if (!r && now - since > g->timeout_s)
+            r = zp_board_report_late(g, x->call.kind, x->list[left].peer);
+        if (spin > 256 || !zp_mpi_nodes_spins(pace)) /* a layer may be short */
+            zp_nap_for(zp_mpi_nodes_pause(pace, 0));
+    }
+    for (int i = 0; i < x->n && r; i++) /* nothing is written to the host's memory any more */
+        for (; !x->list[i].sends && w[i].ended < w[i].begun; w[i].ended++)
+            (void)MPI_Cancel(&w[i].piece[w[i].ended % zp_mpi_most_pieces(x)]);
+    if (r) zp_mpi_nodes_of(g)->abandoned = 1;
+    return r;
+}
+
+/* The communicator is the part's until its last group or context is gone. */
+static zero_result zp_mpi_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
+    const zero_comm none = {ZERO_COMM_MPI, 0, NULL, 0};
+    const int colour = cut->part < 0 ? MPI_UNDEFINED : cut->part;
+    MPI_Comm *comm = (MPI_Comm *)malloc(sizeof *comm);
+    int who = -1;
+    *part = none;
+    ZP_TRY(zp_comm_agree(of, comm != NULL, &who));
+    if (!comm || who >= 0) {
+        free(comm);
+        return zp_comm_fail(of, ZERO_ERR_MEMORY, "rank %d has no memory for a group", who);
+    }
+    const int code = MPI_Comm_split(zp_mpi_nodes_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm);
+    if (code == MPI_SUCCESS && colour != MPI_UNDEFINED)
+        part->handle = comm;
+    else
+        free(comm);
+    return zp_mpi_nodes_check(of, code, "MPI_Comm_split");
+}
+static size_t zp_mpi_bytes_of_parts(const zp_comm *of, int parts, int n, int swaps) {
+    const size_t board = zp_round_up(sizeof(zp_board), 4096);
+    return (size_t)(1 + n) * sizeof(zp_landing)
+           + (swaps ? board + zp_mpi_most_messages((size_t)n) * sizeof(zp_mpi_moving)
+                    : board / zp_board_ranks_of(of)->n);
+}
+static void zp_mpi_uncut(zero_comm *part, int broken) {
+    int ended = 0;
+    if (!part->handle || MPI_Finalized(&ended) || ended || broken) return; /* to the end */
+    (void)MPI_Comm_free((MPI_Comm *)part->handle);
+    free(part->handle);
+}
+
+/* What every rank says of its node, which is named by its lowest rank. */
+typedef struct zp_node {
+    int ranks, first, place, asked;
+} zp_node;
+
+/* Every rank has got its memory, or all give up: one alone would leave its peers waiting. */
+static zero_result zp_mpi_check_all(zp_comm *g, MPI_Comm comm, int mine, const char *what) {
+    int all = 0;
+    ZP_MPI(g, MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, comm));
+    if (all) return ZERO_OK;
+    return zp_comm_fail(g, ZERO_ERR_MEMORY, "%s%s", what, mine ? " of another rank" : "");
+}
+
+/* This rank's node: the ranks of its host, or the part of them that node_size cuts. */
+static zero_result zp_mpi_find_node(zp_comm *g, zp_node *mine) {
+    zp_mpi *m = zp_mpi_nodes_of(g);
+    MPI_Comm host;
+    ZP_MPI(g, MPI_Comm_split_type(m->comm[ZP_CONTROL], MPI_COMM_TYPE_SHARED, g->rank, MPI_INFO_NULL,
+                                  &host));
+    const int colour = mine->asked ? g->rank / mine->asked : 0;
+    const int code = MPI_Comm_split(host, colour, g->rank, &m->on_node);
+    (void)MPI_Comm_free(&host);
+    ZP_MPI(g, code);
+    ZP_MPI(g, MPI_Comm_set_errhandler(m->on_node, MPI_ERRORS_RETURN));
+    ZP_MPI(g, MPI_Comm_size(m->on_node, &mine->ranks));
+    ZP_MPI(g, MPI_Comm_rank(m->on_node, &mine->place));
+    ZP_MPI(g, MPI_Bcast(&mine->first, 1, MPI_INT, 0, m->on_node));
+    return ZERO_OK;
+}
+
+/* All nodes have equally many ranks: node_size, if that is set. */
+static zero_result zp_mpi_check_even_nodes(zp_comm *g, const zp_node *said, int node_size) {
+    const int n = said->ranks, nodes = g->nranks / n;
+    for (int r = 0; r < g->nranks; r++)
+        if (said[r].asked != said->asked)
+            return zp_comm_fail(g, ZERO_ERR_MISMATCH,
+                                "comm.node_size is %d on rank 0, %d on rank %d", said->asked,
+                                said[r].asked, r);
+    for (int r = 0; r < g->nranks; r++) {
+        if (said[r].ranks != n || n > ZP_LOCAL_MAX)
+            return zp_comm_fail(
+                g, ZERO_ERR_ARGUMENT,
+                "nodes of %d ranks (rank 0) and of %d (rank %d): every node needs the same number, "
+                "at most %d; start as many ranks on every host, or set comm.node_size",
+                n, said[r].ranks, r, ZP_LOCAL_MAX);
+        if (node_size && n != node_size)
+            return zp_comm_fail(
+                g, ZERO_ERR_ARGUMENT,
+                "comm.node_size is %d, but rank %d shares memory with only %d of those "
+                "ranks: a node lies on one host",
+                node_size, r, n);
+    }
+    if (nodes <= ZP_LOCAL_MAX || g->swaps) return ZERO_OK;
+    return zp_comm_fail(g, ZERO_ERR_UNSUPPORTED, "%d %ss in nodes of %d are %d nodes, at most %d",
+                        g->nranks, zp_comm_rank_word(g), n, nodes, ZP_LOCAL_MAX);
+}
+
+/* Nodes in order of their lowest rank. */
+static zero_result zp_mpi_find_nodes(zp_comm *g, int node_size) {
+    zp_mpi *m = zp_mpi_nodes_of(g);
+    zp_node mine = {0, g->rank, 0, node_size};
+    const zp_node *said = (const zp_node *)(const void *)g->mail;
+    const zp_op op = zp_comm_host_op(g, ZP_EXCHANGE, -1, sizeof mine);
+    ZP_TRY(zp_comm_check_node_size(g, node_size));
+    ZP_TRY(zp_mpi_find_node(g, &mine));
+    ZP_TRY(zp_mpi_exchange(&op, &mine));
+    ZP_TRY(zp_mpi_check_even_nodes(g, said, node_size));
+    g->node_size = m->seats.n = mine.ranks;
+    m->seats.me = mine.place;
+    int *number = m->last; /* by a node's lowest rank, which comes before its others */
+    for (int r = 0; r < g->nranks; r++) {
+        if (said[r].first == r) number[r] = m->nnodes++;
+        const int at = number[said[r].first] * mine.ranks + said[r].place;
+        m->node_rank[at] = r;
+        g->scattered |= r != at;
+    }
+    m->node = number[mine.first];
+    for (int p = 0; p < m->seats.n; p++)
+        m->seats.rank_of[p] = m->node_rank[m->node * mine.ranks + p];
+    return ZERO_OK;
+}
+
+static zero_result zp_mpi_check_running(zp_comm *g, const zero_comm *given) {
+    int level = 0, started = 0, ended = 0;
+    if (!given->handle)
+        return zp_comm_fail(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: an MPI_Comm * is needed");
+    if (MPI_Initialized(&started) || MPI_Finalized(&ended) || !started || ended)
+        return zp_comm_fail(
+            g, ZERO_ERR_COMM,
+            "MPI is not running: call MPI_Init_thread with MPI_THREAD_MULTIPLE first");
+    ZP_MPI(g, MPI_Query_thread(&level));
+    if (level >= MPI_THREAD_MULTIPLE) return ZERO_OK;
+    return zp_comm_fail(g, ZERO_ERR_COMM,
+                        "MPI was started with thread level %d: call MPI_Init_thread with "
+                        "MPI_THREAD_MULTIPLE (%d)",
+                        level, MPI_THREAD_MULTIPLE);
+}
+
+/* Memory for g->nranks ranks; 0: there is none. */
+static int zp_mpi_alloc(zp_comm *g) {
+    const size_t n = (size_t)g->nranks;
+    if (zp_local_make_ranks(g, sizeof(zp_mpi))) return 0;
+    zp_mpi *m = zp_mpi_nodes_of(g);
+    m->on_node = MPI_COMM_NULL;
+    m->landing = (zp_landing *)calloc(1 + n, sizeof *m->landing);
+    m->told = (MPI_Request *)malloc(n * sizeof *m->told);
+    m->node_rank = (int *)malloc(n * sizeof *m->node_rank);
+    m->last = (int *)malloc(2 * n * sizeof *m->last);
+    if (g->swaps) m->moving = (zp_mpi_moving *)calloc(zp_mpi_most_messages(n), sizeof *m->moving);
+    return m->landing && m->told && m->node_rank && m->last && (!g->swaps || m->moving);
+}
+
+static zero_result zp_mpi_join(zp_comm *g, const zero_comm *given) {
+    ZP_TRY(zp_mpi_check_running(g, given));
+    const MPI_Comm all = *(MPI_Comm *)given->handle;
+    ZP_MPI(g, MPI_Comm_rank(all, &g->rank));
+    ZP_MPI(g, MPI_Comm_size(all, &g->nranks));
+    ZP_TRY(zp_mpi_check_all(g, all, zp_mpi_alloc(g), "the exchange buffers"));
+    zp_mpi *m = zp_mpi_nodes_of(g);
+    for (int i = 0; i < ZP_CHANNELS; i++) {
+        ZP_MPI(g, MPI_Comm_dup(all, &m->comm[i]));
+        ZP_MPI(g, MPI_Comm_set_errhandler(m->comm[i], MPI_ERRORS_RETURN));
+    }
+    m->joined = 1;
+    /* a host's group sends messages alone: each rank is a node of its own */
+    ZP_TRY(zp_mpi_find_nodes(g, g->swaps ? 1 : given->node_size));
+    const size_t crossings = g->swaps ? 0 : zp_mpi_nodes_in_flight(m->nnodes);
+    const size_t wires = 2 * (size_t)(m->nnodes - 1) * crossings;
+    g->shares = m->nnodes == 1;
+    g->wire_bytes = wires * ZP_CROSS_NUMEL * sizeof *m->wire;
+    m->wire = (float *)malloc(zp_max(g->wire_bytes, 1));
+    ZP_TRY(zp_mpi_check_all(g, m->comm[ZP_CONTROL], m->wire != NULL, "the buffers between nodes"));
+    return zp_shared_memory_open_board(g);
+}
+
+/* Windows and communicators are freed by all ranks or by none. A context that failed, or whose
+   peers did, leaves them and all that MPI may still touch to the end of the process; another waits
+   here for all ranks, or for the failure of one. 1: nothing may be freed. */
+static int zp_mpi_leaks(zp_comm *g, int broken) {
+    zp_mpi *m = zp_mpi_nodes_of(g);
+    MPI_Request request;
+    int ended = 0, done = 0;
+    const double deadline = zp_seconds() + g->timeout_s;
+    if (!m->joined) return 0;
+    m->abandoned |= MPI_Finalized(&ended) || ended || (broken && m->seats.board);
+    if (m->abandoned || !m->seats.board) return m->abandoned;
+    /* on a channel whose stream is closed: it ends only if nobody is broken */
+    m->abandoned = MPI_Ibarrier(m->comm[ZP_PARAMETERS], &request) != MPI_SUCCESS;
+    while (!m->abandoned && !done) {
+        m->abandoned = MPI_Test(&request, &done, MPI_STATUS_IGNORE)
+                       || (!done && (zp_mpi_nodes_check_abort(g) || zp_seconds() > deadline));
+        if (!done) zp_nap();
+    }
+    return m->abandoned;
+}
+
+static void zp_mpi_leave(zp_comm *g, int broken) {
+    zp_mpi *m = zp_mpi_nodes_of(g);
+    if (!m) return;
+    if (m->seats.board) __atomic_store_n(&m->seats.board->left[m->seats.me], 1, __ATOMIC_RELEASE);
+    if (zp_mpi_leaks(g, broken)) return;
+    m->seats.board = NULL; /* it may lie in a window */
+    for (zp_memory *p = g->first; p; p = p->next) zp_mpi_free_window(p);
+    zp_shared_memory_close(g);
+    for (int i = 0; i < ZP_CHANNELS && m->joined; i++) (void)MPI_Comm_free(&m->comm[i]);
+    if (m->joined && m->on_node != MPI_COMM_NULL) (void)MPI_Comm_free(&m->on_node);
+    free(m->landing);
+    free(m->told);
+    free(m->node_rank);
+    free(m->wire);
+    free(m->moving);
+    free(m->last);
+    free(m);
+}
+
+static const zp_transport zp_mpi_row = {"MPI",
+                                        zp_mpi_join,
+                                        NULL,
+                                        zp_mpi_open_memory,
+                                        NULL,
+                                        zp_mpi_nodes_issue,
+                                        zp_mpi_exchange,
+                                        zp_mpi_broadcast,
+                                        zp_mpi_nodes_bytes,
+                                        NULL,
+                                        zp_mpi_nodes_abort,
+                                        zp_mpi_leave,
+                                        zp_mpi_exchange_messages,
+                                        zp_mpi_cut,
+                                        zp_mpi_uncut,
+                                        NULL,
+                                        zp_shared_memory_view,
+                                        zp_mpi_bytes_of_parts};
+
+#else
+#define zp_mpi_row zp_lacking
+#endif

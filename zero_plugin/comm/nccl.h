@@ -1,0 +1,414 @@
+/* nccl.h - NCCL: two communicators split off the caller's, of gradients and of all else
+
+   Lists of all a context's groups, of those its tensors name and of the context it joins run in the
+   order of the host, which is the same on all ranks: kernels that wait for one another in two
+   orders would wait for ever. NCCL sees to that itself if it was asked to
+   (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
+#pragma once
+
+#include "nccl_watch.h"
+
+#ifdef ZERO_WITH_NCCL
+
+static ncclDataType_t zp_nccl_type(zero_type type) {
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16, ncclFloat64};
+    return types[type];
+}
+
+/* The sum is what is wanted, where it is wanted: nothing is to be added to it, or rounded. */
+static int zp_nccl_direct(const zp_op *op) { return !op->sum && !op->accumulate; }
+
+/* This rank's slice of its own unit. */
+static char *zp_nccl_slice(const zp_op *op) {
+    return op->memory->base + op->source + (size_t)op->group->rank * zp_comm_op_shard_bytes(op);
+}
+
+static ncclResult_t zp_nccl_call(zp_nccl *n, zp_stream *s, const zp_op *op) {
+    const ncclComm_t comm = n->channel[op->channel].comm;
+    const ncclDataType_t type = zp_nccl_type(op->type);
+    const size_t count = op->shard;
+    char *base = op->memory ? op->memory->base : NULL, *from = base + op->source;
+    char *to = base + op->target, *mails = n->scratch + ZP_MAIL_BYTES;
+    if (op->in_place) return ncclSuccess;
+    if (op->kind == ZP_REDUCE_SCATTER && !zp_nccl_direct(op)) to = zp_nccl_slice(op);
+    switch (op->kind) {
+    case ZP_ALL_GATHER: return ncclAllGather(from, to, count, type, comm, s->cuda);
+    case ZP_REDUCE_SCATTER: return ncclReduceScatter(from, to, count, type, ncclSum, comm, s->cuda);
+    case ZP_EXCHANGE: return ncclAllGather(n->scratch, mails, count, ncclChar, comm, s->cuda);
+    default: return ncclBroadcast(n->scratch, n->scratch, count, ncclChar, op->unit, comm, s->cuda);
+    }
+}
+
+/* A list of ops. */
+typedef struct zp_nccl_ops {
+    const zp_op *op;
+    int n;
+} zp_nccl_ops;
+static ncclResult_t zp_nccl_calls(zp_nccl *n, zp_stream *s, const void *what) {
+    const zp_nccl_ops *list = (const zp_nccl_ops *)what;
+    ncclResult_t r = ncclSuccess;
+    for (int i = 0; i < list->n && (r == ncclSuccess || r == ncclInProgress); i++)
+        r = zp_nccl_call(n, s, &list->op[i]);
+    return r;
+}
+
+/* The calls of one NCCL group. Behind it the host and the watching thread learn when it is over. */
+typedef ncclResult_t (*zp_nccl_fn)(zp_nccl *n, zp_stream *s, const void *what);
+static zero_result zp_nccl_enqueue(zp_stream *s, zp_comm *g, int channel, const zp_call *call,
+                                   zp_nccl_fn fn, const void *what) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    zp_device *first = zp_device_first(g->device);
+    zp_nccl_channel *own = &n->channel[channel];
+    char text[96];
+    ZP_TRY(zp_failure_result(g->failure));
+    zp_nccl_channel *before = n->ordered ? own : first->list; /* which waited for its own */
+    if (before && before->issued && before->stream != s->cuda)
+        ZP_TRY(zp_device_wait_event(s, &before->last));
+    pthread_mutex_lock(&n->lock);
+    ncclResult_t r = n->aborted ? ncclSystemError : ncclGroupStart();
+    if (r == ncclSuccess) {
+        r = fn(n, s, what);
+        const ncclResult_t ended = ncclGroupEnd();
+        if (r == ncclSuccess || r == ncclInProgress) r = ended;
+    }
+    pthread_mutex_unlock(&n->lock);
+    ZP_TRY(zp_nccl_watch_wait_call(g, own->comm, r, zp_comm_print_call(call, text, sizeof text)));
+    const zp_sent sent = {*call, zp_seconds()};
+    const zp_nccl_watch_tick_args tick = {&n->ended[channel], own->issued + 1};
+    while (own->issued - *tick.counter >= ZP_SENT) {
+        ZP_TRY(zp_failure_result(g->failure));
+        zp_nap();
+    }
+    ZP_TRY(zp_nccl_watch_tick(s, &tick, 1));
+    ZP_TRY(zp_device_record_event(s, &own->last));
+    pthread_mutex_lock(&n->lock);
+    own->sent[own->issued++ % ZP_SENT] = sent;
+    own->stream = s->cuda;
+    first->list = own;
+    pthread_mutex_unlock(&n->lock);
+    return ZERO_OK;
+}
+
+static zero_result zp_nccl_issue_list(zp_stream *s, const zp_op *op, int count) {
+    const zp_nccl_ops list = {op, count};
+    const zp_call call = zp_comm_op_call(op);
+    return zp_nccl_enqueue(s, op->group, op->channel, &call, zp_nccl_calls, &list);
+}
+
+static zero_result zp_nccl_issue(zp_stream *s, const zp_op *op, int count) {
+    ZP_TRY(zp_nccl_issue_list(s, op, count));
+    for (int i = 0; i < count; i++) { /* NCCL's sum lies in this rank's slice */
+        if (op[i].kind != ZP_REDUCE_SCATTER || zp_nccl_direct(&op[i])) continue;
+        zp_sum sum = zp_local_make_sum(&op[i], 1, 1);
+        sum.source[0] = zp_nccl_slice(&op[i]);
+        ZP_TRY(zp_kernel_sum_ranks(s, &sum, op[i].shard / ZP_WIDE));
+    }
+    return ZERO_OK;
+}
+
+/* A collective of the hosts, by way of the device: this rank's bytes, if it gives any, and `got` of
+   them back. */
+static zero_result zp_nccl_run_host(const zp_op *given, const void *mine, void *all, size_t got) {
+    zp_comm *g = given->group;
+    zp_nccl *n = zp_nccl_watch_of(g);
+    const int exchange = given->kind == ZP_EXCHANGE;
+    zp_stream s;
+    zp_op op = *given;
+    op.channel = (zp_channel)(n->channels - 1);
+    (void)zp_device_take_stream(&s, g->device, g->device->own, 1);
+    if (exchange || op.unit == g->rank) {
+        memcpy(n->pinned, mine, op.shard);
+        ZP_TRY(zp_device_copy(&s, n->scratch, n->pinned, op.shard));
+    }
+    ZP_TRY(zp_nccl_issue_list(&s, &op, 1));
+    const double begin = zp_seconds();
+    const zp_nccl_channel *own = &n->channel[op.channel];
+    while (n->joins && n->ended[op.channel] < own->issued) {
+        if (zp_seconds() - begin > g->timeout_s)
+            return zp_nccl_watch_report_late(g, zp_comm_kind_name(op.kind));
+        zp_nap();
+        ZP_TRY(zp_nccl_watch_wait_call(g, own->comm, ncclInProgress, zp_comm_kind_name(op.kind)));
+    }
+    ZP_TRY(zp_device_copy(&s, n->pinned, n->scratch + (exchange ? ZP_MAIL_BYTES : 0), got));
+    ZP_TRY(zp_device_sync_stream(&s));
+    ZP_TRY(zp_failure_result(g->failure)); /* an aborted collective ends, too */
+    memcpy(all, n->pinned, got);
+    return ZERO_OK;
+}
+
+static zero_result zp_nccl_exchange(const zp_op *op, const void *mine) {
+    return zp_nccl_run_host(op, mine, op->group->mail, (size_t)op->group->nranks * op->shard);
+}
+static zero_result zp_nccl_broadcast(const zp_op *op, void *data) {
+    return zp_nccl_run_host(op, data, data, op->shard);
+}
+
+/* Functions of NCCL 2.27, to which windows are pointers; NULL: the one that is loaded is older. */
+typedef ncclResult_t (*zp_window_register)(ncclComm_t, void *, size_t, void **, int);
+typedef ncclResult_t (*zp_window_deregister)(ncclComm_t, void *);
+
+enum { ZP_AS_WINDOW = 1, ZP_AS_BUFFER }; /* registered */
+
+/* Memory that NCCL may hand to other devices and to network cards. */
+static zero_result zp_nccl_alloc_memory(zp_comm *g, zp_memory *m) {
+    void *p = NULL;
+    int who = -1;
+    if (m->how & ZP_ON_HOST) {
+        p = zp_shared_memory_alloc(g, m);
+    } else if (ncclMemAlloc(&p, m->bytes) == ncclSuccess) {
+        m->base = m->peer[0] = (char *)p;
+        m->holder = ZP_NCCL;
+        p = zp_device_alloc_cleared(g->device, p, m->bytes);
+    }
+    if (!p) (void)zp_device_clear_error(cudaErrorMemoryAllocation);
+    ZP_TRY(zp_comm_agree(g, p != NULL, &who));
+    return who < 0 ? ZERO_OK : ZERO_ERR_MEMORY; /* freed with the group */
+}
+
+/* As a symmetric window, which is the fastest way and the only one by which copy engines gather, or
+   as a buffer. No handle: this NCCL, or these devices, have no windows. */
+static zero_result zp_nccl_register_memory(zp_comm *g, zp_memory *m, zp_channel channel,
+                                           const char **how) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    const ncclComm_t comm = n->channel[channel].comm;
+    const zp_window_register as_window =
+        (zp_window_register)dlsym(RTLD_DEFAULT, "ncclCommWindowRegister");
+    *how = "not registered";
+    m->channel = channel;
+    if (g->nranks == 1) return ZERO_OK;
+    for (int as = as_window ? ZP_AS_WINDOW : ZP_AS_BUFFER; as <= ZP_AS_BUFFER && !m->handle; as++) {
+        const int window = as == ZP_AS_WINDOW;
+        ncclResult_t r = ncclSystemError;
+        pthread_mutex_lock(&n->lock);
+        if (!n->aborted)
+            r = window ? as_window(comm, m->base, m->bytes, &m->handle, 1 /* symmetric */)
+                       : ncclCommRegister(comm, m->base, m->bytes, &m->handle);
+        pthread_mutex_unlock(&n->lock);
+        ZP_TRY(zp_nccl_watch_wait_call(g, comm, r,
+                                       window ? "ncclCommWindowRegister" : "ncclCommRegister"));
+        *how = window ? "registered as a symmetric window" : "registered as a buffer";
+        m->registered = m->handle ? as : 0;
+    }
+    return ZERO_OK;
+}
+
+static void zp_nccl_free_memory(zp_nccl *n, zp_memory *m) {
+    const ncclComm_t comm = n->channel[m->channel].comm;
+    const zp_window_deregister window =
+        (zp_window_deregister)dlsym(RTLD_DEFAULT, "ncclCommWindowDeregister");
+    const int registered = n->aborted ? 0 : m->registered;
+    if (registered == ZP_AS_BUFFER) (void)ncclCommDeregister(comm, m->handle);
+    if (registered == ZP_AS_WINDOW && window) (void)window(comm, m->handle);
+    if (m->holder == ZP_NCCL && m->base) (void)ncclMemFree(m->base);
+    zp_shared_memory_free(m);
+}
+
+/* The parent tells how the split goes on, and where it does not wait, the child has its own say. */
+static zero_result zp_nccl_split(zp_comm *g, ncclComm_t parent, int ch) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t *comm = &zp_nccl_watch_of(g)->channel[ch].comm;
+    config.blocking = 0;
+#if NCCL_VERSION_CODE >= 22700
+    config.commName = ch == ZP_PARAMETERS ? "zero parameters" : "zero gradients";
+#endif
+#ifdef NCCL_CTA_POLICY_ZERO /* gathers by copy engines, reductions with few multiprocessors */
+    config.CTAPolicy = ch == ZP_PARAMETERS ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
+#endif
+    int n = g->nranks;
+    const ncclResult_t r = ncclCommSplit(parent, 0, g->rank, comm, &config);
+    ZP_TRY(zp_nccl_watch_wait_call(g, parent, r, "ncclCommSplit"));
+    ZP_TRY(zp_nccl_watch_wait_call(g, *comm, ncclInProgress, "ncclCommSplit"));
+    (void)ncclCommCount(*comm, &n);
+    if (n == g->nranks) return ZERO_OK;
+    return zp_comm_fail(g, ZERO_ERR_PEER,
+                        "%d of %d ranks could not join: what they were told says why",
+                        g->nranks - n, g->nranks);
+}
+
+/* A rank that cannot join takes part in the first split all the same, and becomes no part: peers
+   wait there, on the caller's communicator, which nobody here may end. */
+static void zp_nccl_refuse(const zero_comm *given, const char *why) {
+    const ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
+    static ncclComm_t none; /* a communicator that does not block writes it later */
+    if (parent) (void)ncclCommSplit(parent, NCCL_SPLIT_NOCOLOR, 0, &none, NULL);
+}
+
+static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclComm_t parent) {
+    zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
+    int device = -1;
+    if (!n) return zp_comm_fail(g, ZERO_ERR_MEMORY, "what NCCL's transport keeps");
+    g->own = n;
+    g->sums = 1;
+    n->channels = g->swaps ? 1 : ZP_CONTROL;
+    n->seats.n = 1;
+    pthread_mutex_init(&n->lock, NULL);
+    if (!parent)
+        return zp_comm_fail(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
+    ncclResult_t r = ncclGetVersion(&n->version);
+    if (r == ncclSuccess && n->version < 21900)
+        return zp_comm_fail(g, ZERO_ERR_UNSUPPORTED,
+                            "NCCL %d.%d.%d is loaded: 2.19 or newer is needed", n->version / 10000,
+                            n->version / 100 % 100, n->version % 100);
+    if (r == ncclSuccess) r = ncclCommUserRank(parent, &g->rank);
+    if (r == ncclSuccess) r = ncclCommCount(parent, &g->nranks);
+    if (r == ncclSuccess) r = ncclCommCuDevice(parent, &device);
+    if (r != ncclSuccess) return zp_nccl_watch_fail(g, parent, r, "comm.handle");
+    if (device != g->device->number)
+        return zp_comm_fail(g, ZERO_ERR_ARGUMENT,
+                            "the communicator belongs to device %d, but device %d is current",
+                            device, g->device->number);
+    ZP_TRY(zp_comm_check_node_size(g, given->node_size));
+    if (given->node_size) g->node_size = given->node_size; /* of packed reductions alone */
+    return ZERO_OK;
+}
+
+/* The board: a memory file of the lowest rank whose files this one sees. Ranks without one are not
+   told why another failed; the note says how many share this rank's. */
+static zero_result zp_nccl_open_board(zp_comm *g) {
+    zp_seats *s = &zp_nccl_watch_of(g)->seats;
+    zp_memory *m = &s->board_memory;
+    int32_t maker = -1;
+    m->bytes = zp_round_up(sizeof(zp_board), 4096);
+    m->how = ZP_ONE | ZP_ON_HOST;
+    const int fd = zp_shared_memory_make_file(m->bytes);
+    const zp_piece mine = zp_shared_memory_piece_of(fd),
+                   *his = (const zp_piece *)(const void *)g->mail;
+    zero_result r = zp_comm_exchange(g, &mine, sizeof mine);
+    for (int p = 0; p < g->nranks && !r && maker < 0; p++) {
+        const int file = p == g->rank ? fd : zp_shared_memory_open_piece(&his[p]);
+        if (zp_shared_memory_show_file(m, 0, file)) maker = p;
+        if (file >= 0 && file != fd) (void)close(file);
+    }
+    if (!r) r = zp_comm_exchange(g, &maker, sizeof maker); /* all have opened what they see */
+    if (fd >= 0) (void)close(fd);
+    ZP_TRY(r);
+    s->board = (zp_board *)(void *)m->peer[0];
+    const int32_t *makers = (const int32_t *)(const void *)g->mail;
+    for (int p = 0; p < g->nranks; p++) s->n += s->board && p != g->rank && makers[p] == maker;
+    return ZERO_OK;
+}
+
+/* What exchanges go through; what NCCL takes for a communicator is its own. */
+static size_t zp_nccl_scratch_bytes(int ranks) {
+    return zp_max((size_t)(1 + ranks) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * sizeof(float));
+}
+static zero_result zp_nccl_join(zp_comm *g, const zero_comm *given) {
+    const ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
+    const zero_result r = zp_nccl_begin_join(g, given, parent);
+    zp_nccl *n = zp_nccl_watch_of(g);
+    if (r) zp_nccl_refuse(given, "");
+    ZP_TRY(r);
+    /* before anything else that could fail */
+    for (int ch = 0; ch < n->channels; ch++) ZP_TRY(zp_nccl_split(g, parent, ch));
+    for (int ch = 0; ch < n->channels; ch++) {
+        n->channel[ch].moved = zp_seconds();
+        ZP_TRY(zp_device_open_event(g->device, &n->channel[ch].last));
+    }
+    const size_t bytes = zp_nccl_scratch_bytes(g->nranks);
+    n->scratch = (char *)zp_device_alloc(g->device, bytes);
+    n->pinned = (char *)zp_device_alloc_host(bytes + ZP_CONTROL * sizeof *n->ended);
+    g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
+    if (!n->scratch || !n->pinned || !g->mail)
+        return zp_comm_fail(g, ZERO_ERR_MEMORY, "the exchange buffers");
+    n->ended = (volatile uint64_t *)(void *)(n->pinned + bytes);
+    const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    n->ordered = n->version >= 22600 && order && strcmp(order, "0") != 0;
+    n->joins = 1;
+    if (g->nranks > 1) ZP_TRY(zp_nccl_open_board(g));
+    n->joins = 0;
+    (void)snprintf(g->note, sizeof g->note,
+                   "NCCL %d.%d.%d, launches ordered by %s, failures told to %d of %d ranks",
+                   n->version / 10000, n->version / 100 % 100, n->version % 100,
+                   n->ordered ? "NCCL" : "events", n->seats.n, g->nranks);
+    return ZERO_OK;
+}
+
+/* The watching thread has ended. A communicator is destroyed together with the others', or aborted
+   if that fails. */
+static void zp_nccl_leave(zp_comm *g, int broken) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    if (!n) return;
+    zp_device *first = zp_device_first(g->device);
+    const int dead = broken || zp_failure_result(g->failure) != ZERO_OK;
+    if (dead && !n->aborted) zp_nccl_watch_abort_both(g);
+    (void)cudaStreamSynchronize(g->device->own); /* an exchange that failed has left copies there */
+    for (zp_memory *m = g->first; m; m = m->next) zp_nccl_free_memory(n, m);
+    for (int ch = 0; ch < n->channels; ch++) {
+        const ncclComm_t comm = n->channel[ch].comm;
+        if (first->list == &n->channel[ch])
+            first->list = NULL; /* it ends here, and all before it */
+        zp_device_close_event(&n->channel[ch].last);
+        if (!comm || n->aborted) continue;
+        const int failed =
+            zp_nccl_watch_wait_call(g, comm, ncclCommFinalize(comm), "ncclCommFinalize");
+        (void)(failed ? ncclCommAbort(comm) : ncclCommDestroy(comm));
+    }
+    zp_shared_memory_free(&n->seats.board_memory);
+    zp_device_free(n->scratch);
+    zp_device_free_host(n->pinned);
+    pthread_mutex_destroy(&n->lock);
+    free(n);
+}
+
+static ncclResult_t zp_nccl_call_messages(zp_nccl *n, zp_stream *s, const void *what) {
+    const zp_swap *x = (const zp_swap *)what;
+    const ncclComm_t comm = n->channel[0].comm;
+    ncclResult_t r = ncclSuccess;
+    for (int i = 0; i < x->n && (r == ncclSuccess || r == ncclInProgress); i++) {
+        const zero_message *m = &x->list[i];
+        r = m->sends ? ncclSend(m->data, m->bytes, ncclChar, m->peer, comm, s->cuda)
+                     : ncclRecv(m->data, m->bytes, ncclChar, m->peer, comm, s->cuda);
+    }
+    return r;
+}
+static zero_result zp_nccl_exchange_messages(zp_stream *s, const zp_swap *x) {
+    return zp_nccl_enqueue(s, x->group, 0, &x->call, zp_nccl_call_messages, x);
+}
+
+static ncclResult_t zp_nccl_call_one(zp_nccl *n, zp_stream *s, const void *what) {
+    const zp_whole *w = (const zp_whole *)what;
+    const ncclComm_t comm = n->channel[0].comm;
+    const ncclRedOp_t how = w->how == ZERO_MAX ? ncclMax : ncclSum;
+    const ncclDataType_t type = zp_nccl_type(w->type);
+    switch (w->call.kind) {
+    case ZP_SOME_ALL_REDUCE: return ncclAllReduce(w->from, w->to, w->n, type, how, comm, s->cuda);
+    case ZP_SOME_REDUCE_SCATTER:
+        return ncclReduceScatter(w->from, w->to, w->n, type, how, comm, s->cuda);
+    case ZP_SOME_ALL_GATHER: return ncclAllGather(w->from, w->to, w->n, ncclChar, comm, s->cuda);
+    default: return ncclBroadcast(w->from, w->to, w->n, ncclChar, w->call.unit, comm, s->cuda);
+    }
+}
+static zero_result zp_nccl_issue_whole(zp_stream *s, const zp_whole *w) {
+    return zp_nccl_enqueue(s, w->group, 0, &w->call, zp_nccl_call_one, w);
+}
+
+static zero_result zp_nccl_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
+    const zero_comm none = {ZERO_COMM_NCCL, 0, NULL, 0};
+    const int colour = cut->part < 0 ? NCCL_SPLIT_NOCOLOR : cut->part;
+    const ncclComm_t parent = zp_nccl_watch_of(of)->channel[0].comm;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t *comm = (ncclComm_t *)calloc(1, sizeof *comm);
+    config.blocking = 0;
+    *part = none;
+    if (!comm) return zp_comm_fail(of, ZERO_ERR_MEMORY, "no memory for a group");
+    const ncclResult_t r = ncclCommSplit(parent, colour, cut->rank, comm, &config);
+    zero_result e = zp_nccl_watch_wait_call(of, parent, r, "ncclCommSplit");
+    if (!e && cut->part >= 0)
+        e = zp_nccl_watch_wait_call(of, *comm, ncclInProgress, "ncclCommSplit");
+    if (e || cut->part < 0)
+        free(comm);
+    else
+        part->handle = comm;
+    return e;
+}
+static size_t zp_nccl_bytes_of_parts(const zp_comm *of, int parts, int n, int swaps) {
+    return zp_nccl_scratch_bytes(n);
+}
+static void zp_nccl_uncut(zero_comm *part, int broken) {
+    if (!part->handle) return;
+    const ncclComm_t comm = *(ncclComm_t *)part->handle;
+    (void)(broken ? ncclCommAbort(comm) : ncclCommDestroy(comm));
+    free(part->handle);
+}
+
+#endif

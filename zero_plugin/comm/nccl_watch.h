@@ -1,0 +1,157 @@
+/* nccl_watch.h - calls of NCCL are looked after: time limit, errors, the end of both communicators
+
+   Who waits for a stream cannot look at a clock, so a thread of the context looks after its two
+   communicators: behind every list of collectives its stream raises a counter that the host can
+   read, and what has been under way for longer than timeout_s, or an error that NCCL reports, is a
+   failure. Then both communicators are aborted, the kernels that wait in them end, and every later
+   call tells the failure. A lock is held during NCCL's calls, and by who aborts; only a call that
+   has not come back within timeout_s is aborted under, since nothing else ends it.
+
+   NCCL has no word for why a rank has gone. So the ranks of one machine share a board, on which the
+   first that fails, of whatever, says it; the others' threads read it there, and end theirs with
+   that sentence. Ranks of other machines meet the ended connection, or the time limit. */
+#pragma once
+
+#include "local.h"
+
+#ifdef ZERO_WITH_NCCL
+
+#define ZP_SENT ((size_t)256) /* lists on their way at once; the host waits for the oldest then */
+
+typedef struct zp_sent { /* a list that was issued */
+    zp_call call;        /* its first collective */
+    double since;
+} zp_sent;
+
+typedef struct zp_nccl_channel {
+    ncclComm_t comm;
+    zp_event last;         /* behind the newest list */
+    cudaStream_t stream;   /* of the newest list */
+    uint64_t issued, seen; /* lists; those that the watching thread has seen end */
+    double moved;          /* when it saw the last one end */
+    zp_sent sent[ZP_SENT]; /* list i at i % ZP_SENT */
+} zp_nccl_channel;
+
+typedef struct zp_nccl {
+    zp_seats seats; /* first: zp_board_ranks_of; of the ranks whose memory files this one sees */
+    zp_nccl_channel channel[ZP_CONTROL];
+    int channels;             /* a host's group: one; the others are not opened */
+    volatile uint64_t *ended; /* [ZP_CONTROL] lists that ended, raised by their streams */
+    int version, ordered;     /* ordered: NCCL launches in the host's order by itself */
+    int joins;                /* no thread watches yet: who waits looks at the clock */
+    int aborted;              /* both communicators */
+    double held; /* since when the watching thread finds the lock taken; 0: it is not */
+    pthread_mutex_t lock;
+    char *scratch, *pinned; /* of exchanges and broadcasts, on the device and the host: there
+                               `ended` lies behind them */
+} zp_nccl;
+static zp_nccl *zp_nccl_watch_of(const zp_comm *g) { return (zp_nccl *)g->own; }
+
+typedef struct zp_nccl_watch_tick_args {
+    volatile uint64_t *counter;
+    uint64_t value;
+} zp_nccl_watch_tick_args;
+ZP_FN void zp_nccl_watch_tick_at(const zp_nccl_watch_tick_args *a, size_t one) {
+    *a->counter = a->value;
+}
+ZP_KERNEL(zp_nccl_watch_tick, zp_nccl_watch_tick_args, 1)
+
+static zero_result zp_nccl_watch_fail(zp_comm *g, ncclComm_t comm, ncclResult_t r,
+                                      const char *call) {
+    const char *more = comm ? ncclGetLastError(comm) : NULL;
+    return zp_comm_fail(g, ZERO_ERR_COMM, "%s: %s%s%s", call, ncclGetErrorString(r),
+                        more && *more ? ": " : "", more ? more : "");
+}
+
+static zero_result zp_nccl_watch_report_late(zp_comm *g, const char *call) {
+    return zp_comm_fail(g, ZERO_ERR_TIMEOUT,
+                        "%s was not over within %g s: another rank did not come to it, or hangs",
+                        call, g->timeout_s);
+}
+
+/* Is one channel well? The lock is held. */
+static zero_result zp_nccl_watch_check_channel(zp_comm *g, int ch) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    zp_nccl_channel *c = &n->channel[ch];
+    const uint64_t ended = n->ended[ch];
+    const int waits = ended < c->issued;
+    const zp_sent none = {{0, -1, 0}, 0}, sent = waits ? c->sent[ended % ZP_SENT] : none;
+    char name[96];
+    (void)zp_comm_print_call(&sent.call, name, sizeof name);
+    ncclResult_t state = ncclSuccess;
+    if (ended != c->seen) c->moved = zp_seconds();
+    c->seen = ended;
+    const cudaError_t e = waits ? cudaEventQuery(c->last.cuda) : cudaSuccess;
+    if (e == cudaErrorNotReady) (void)cudaGetLastError(); /* which is no error */
+    if (e != cudaSuccess && e != cudaErrorNotReady)
+        return zp_comm_fail(g, ZERO_ERR_DEVICE, "at %s: %s", name, cudaGetErrorString(e));
+    const ncclResult_t r = ncclCommGetAsyncError(c->comm, &state);
+    if (r != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
+        return zp_comm_fail(g, ZERO_ERR_COMM, "NCCL, at %s: %s (%s)", name,
+                            ncclGetErrorString(r ? r : state), ncclGetLastError(c->comm));
+    const double since = sent.since > c->moved ? sent.since : c->moved;
+    return !waits || zp_seconds() - since <= g->timeout_s ? ZERO_OK
+                                                          : zp_nccl_watch_report_late(g, name);
+}
+
+/* Says why, and ends both communicators and the kernels that wait in them. The lock is held, or its
+   holder is inside NCCL for good. */
+static void zp_nccl_watch_abort_both(zp_comm *g) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    zp_board_abort_local(g, g->failure->text);
+    n->aborted = 1;
+    for (int ch = 0; ch < n->channels; ch++)
+        if (n->channel[ch].comm) (void)ncclCommAbort(n->channel[ch].comm);
+}
+
+static void zp_nccl_watch_look(zp_comm *g) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    if (!n || !n->ended || __atomic_load_n(&n->aborted, __ATOMIC_ACQUIRE)) return;
+    if (pthread_mutex_trylock(&n->lock)) {
+        if (n->held == 0) n->held = zp_seconds();
+        if (zp_seconds() - n->held <= g->timeout_s) return;
+        (void)zp_comm_fail(g, ZERO_ERR_TIMEOUT, "a call of NCCL did not return within %g s",
+                           g->timeout_s);
+        /* else another thread is writing a failure: the next look ends them */
+        if (zp_failure_result(g->failure)) zp_nccl_watch_abort_both(g);
+        return;
+    }
+    n->held = 0;
+    (void)zp_board_check_abort(g);
+    for (int ch = 0; ch < n->channels && !zp_failure_result(g->failure); ch++)
+        (void)zp_nccl_watch_check_channel(g, ch);
+    if (zp_failure_result(g->failure)) zp_nccl_watch_abort_both(g);
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* The watching thread ends the communicators. Where ranks still join there is none: an exchange
+   that waits for a peer ends here, since other groups are left behind it, on the same stream. */
+static void zp_nccl_watch_abort(zp_comm *g, const char *why) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    zp_board_abort_local(g, why);
+    (void)zp_comm_fail(g, ZERO_ERR_PEER, "%s", why);
+    if (n->joins && !n->aborted) zp_nccl_watch_abort_both(g);
+}
+
+/* Waits until a call that was begun has ended on the host: most have at once, so it looks often for
+   as long as a nap would take, and then now and then. */
+static zero_result zp_nccl_watch_wait_call(zp_comm *g, ncclComm_t comm, ncclResult_t r,
+                                           const char *call) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    const double begin = zp_seconds();
+    while (r == ncclInProgress) {
+        const double waited = zp_seconds() - begin;
+        if (waited > 1e-4) zp_nap();
+        ZP_TRY(zp_failure_result(g->failure));
+        ZP_TRY(zp_board_check_abort(g));
+        if (waited > g->timeout_s) return zp_nccl_watch_report_late(g, call);
+        pthread_mutex_lock(&n->lock);
+        const ncclResult_t asked = n->aborted ? ncclSystemError : ncclCommGetAsyncError(comm, &r);
+        if (asked != ncclSuccess) r = asked;
+        pthread_mutex_unlock(&n->lock);
+    }
+    ZP_TRY(zp_failure_result(g->failure));
+    return r == ncclSuccess ? ZERO_OK : zp_nccl_watch_fail(g, n->aborted ? NULL : comm, r, call);
+}
+
+#endif

@@ -1,0 +1,229 @@
+/* shared_memory.h - how ranks of one machine see each other's memory
+
+   Memory of threads is ordinary memory, exchanged by address; of processes memory files, which the
+   peers open through /proc while their makers wait. What all ranks have one copy of is a memory
+   file of threads too, so that hosts are shown a second mapping of it that can only be read. */
+#pragma once
+
+#include "board.h"
+
+/* How memory was got. OWN: allocated; HELD: a hold's; FILES: mapped from memory files. */
+typedef enum zp_holder { ZP_NOT_HELD = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_holder;
+
+/* Memory that no peer maps; NULL: there is none. */
+static char *zp_shared_memory_alloc(zp_comm *g, zp_memory *m) {
+    void *p =
+        m->how & ZP_ON_HOST ? zp_device_alloc_host(m->bytes) : zp_device_alloc(g->device, m->bytes);
+    m->holder = ZP_OWN;
+    return m->base = m->view = m->peer[0] = (char *)p;
+}
+
+/* What OWN and FILES have is given back. */
+static void zp_shared_memory_free(zp_memory *m) {
+    if (m->holder == ZP_OWN && m->how & ZP_ON_HOST) zp_device_free_host(m->base);
+    if (m->holder == ZP_OWN && !(m->how & ZP_ON_HOST)) zp_device_free(m->base);
+    for (int p = 0; p < ZP_LOCAL_MAX && m->holder == ZP_FILES; p++)
+        if (m->peer[p] && (!(m->how & ZP_ONE) || p == 0)) (void)munmap(m->peer[p], m->bytes);
+    if (m->holder == ZP_FILES && m->view && m->view != m->base) (void)munmap(m->view, m->bytes);
+    memset(m->peer, 0, sizeof m->peer);
+    m->base = m->view = NULL;
+    m->holder = ZP_NOT_HELD;
+}
+
+#ifdef __linux__
+static int zp_shared_memory_make_file(size_t bytes) {
+    const int fd = (int)syscall(SYS_memfd_create, "zero", 1u /* close on exec */);
+    if (fd < 0 || !ftruncate(fd, (off_t)bytes)) return fd;
+    (void)close(fd);
+    return -1;
+}
+
+static char *zp_shared_memory_map_file(int fd, size_t bytes, int writes) {
+    const int how = writes ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *p = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, how, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) return NULL;
+    zp_huge(p, bytes);
+    return (char *)p;
+}
+
+/* A place tells the others which file its piece is. The number of a process may mean another one
+   here (containers), so a file is recognised by device and inode. */
+typedef struct zp_piece {
+    int64_t pid, fd, device, inode;
+} zp_piece;
+
+static zp_piece zp_shared_memory_piece_of(int fd) {
+    struct stat s;
+    zp_piece p = {(int64_t)getpid(), fd, -1, -1};
+    if (fd < 0 || fstat(fd, &s)) return p;
+    p.device = (int64_t)s.st_dev;
+    p.inode = (int64_t)s.st_ino;
+    return p;
+}
+
+/* The peer's file; -1 where it cannot be seen. */
+static int zp_shared_memory_open_piece(const zp_piece *his) {
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)his->pid,
+                   (long long)his->fd);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    const zp_piece found = zp_shared_memory_piece_of(fd);
+    if (fd < 0 || (found.device == his->device && found.inode == his->inode)) return fd;
+    (void)close(fd);
+    return -1;
+}
+
+/* Maps the piece at place p; one copy of the devices' is shown to hosts as well. 1: it is there. */
+static int zp_shared_memory_show_file(zp_memory *m, int p, int fd) {
+    m->holder = ZP_FILES;
+    m->peer[p] = zp_shared_memory_map_file(fd, m->bytes, 1);
+    if (m->how == ZP_ONE) m->view = zp_shared_memory_map_file(fd, m->bytes, 0);
+    return m->peer[p] && (m->how != ZP_ONE || m->view);
+}
+
+/* Pieces of processes. */
+static zero_result zp_shared_memory_open_files(zp_comm *g, zp_memory *m) {
+    const zp_seats *s = zp_board_ranks_of(g);
+    const int one = m->how & ZP_ONE,
+              fd = !one || s->me == 0 ? zp_shared_memory_make_file(m->bytes) : -1;
+    const zp_piece mine = zp_shared_memory_piece_of(fd),
+                   *his = (const zp_piece *)(const void *)g->mail;
+    int who = -1, ok = 1;
+    zero_result r = zp_comm_exchange(g, &mine, sizeof mine);
+    for (int p = 0; p < (one ? 1 : s->n) && !r; p++) {
+        const int file = p == s->me ? fd : zp_shared_memory_open_piece(&his[s->rank_of[p]]);
+        ok &= zp_shared_memory_show_file(m, p, file);
+        if (file >= 0 && p != s->me) (void)close(file);
+    }
+    for (int p = 1; p < s->n && one; p++) m->peer[p] = m->peer[0];
+    m->base = m->peer[s->me];
+    if (!r) r = zp_comm_agree(g, ok, &who);
+    if (fd >= 0) (void)close(fd);
+    if (!r && who >= 0) r = ZERO_ERR_MEMORY;
+    if (r) zp_shared_memory_free(m);
+    return r;
+}
+#else
+static int zp_shared_memory_make_file(size_t bytes) { return -1; }
+static int zp_shared_memory_show_file(zp_memory *m, int p, int fd) { return 0; }
+static zero_result zp_shared_memory_open_files(zp_comm *g, zp_memory *m) {
+    return ZERO_ERR_UNSUPPORTED;
+}
+#endif
+
+static void zp_shared_memory_free_owner(zp_shared_memory_owner *h) {
+    while (h) {
+        zp_shared_memory_owner *next = h->next;
+        zp_shared_memory_free(&h->memory);
+        free(h);
+        h = next;
+    }
+}
+
+/* Memory of threads that lives as long as the list: ONE copy of the CPU's is a file of two maps. */
+static zp_shared_memory_owner *zp_shared_memory_make_owner(zp_comm *g,
+                                                           zp_shared_memory_owner **list,
+                                                           const zp_memory *wanted) {
+    zp_shared_memory_owner *h = (zp_shared_memory_owner *)calloc(1, sizeof *h);
+    if (!h) return NULL;
+    zp_memory *m = &h->memory;
+    m->bytes = wanted->bytes;
+    m->how = wanted->how;
+    const int file = zp_device_is_host() && m->how == ZP_ONE;
+    const int fd = file ? zp_shared_memory_make_file(m->bytes) : -1;
+    const int ok =
+        file ? zp_shared_memory_show_file(m, 0, fd) : zp_shared_memory_alloc(g, m) != NULL;
+    m->base = m->peer[0];
+    if (fd >= 0) (void)close(fd);
+    if (!ok) {
+        zp_shared_memory_free_owner(h);
+        return NULL;
+    }
+    h->next = __atomic_load_n(list, __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(list, &h->next, h, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+    return h;
+}
+
+/* Pieces of threads. The first is the board's own, which is made before there is a board. */
+static zero_result zp_shared_memory_open_threads(zp_comm *g, zp_memory *m) {
+    const zp_seats *s = zp_board_ranks_of(g);
+    zp_shared_memory_owner *mine = NULL, **his = (zp_shared_memory_owner **)(void *)g->mail;
+    if (!(m->how & ZP_ONE) || s->me == 0)
+        mine = zp_shared_memory_make_owner(g, s->board ? &s->board->pieces : &s->local->boards, m);
+    if (mine && !s->board) {
+        zp_board *board = (zp_board *)(void *)mine->memory.base;
+        board->self = mine;
+        board->users = (uint32_t)s->n;
+    }
+    ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
+    for (int p = 0; p < s->n; p++) {
+        const zp_shared_memory_owner *h = his[m->how & ZP_ONE ? 0 : p];
+        if (!h) return ZERO_ERR_MEMORY; /* on all ranks alike */
+        m->peer[p] = h->memory.base;
+        if (p == s->me) m->view = h->memory.view;
+    }
+    m->base = m->peer[s->me];
+    m->holder = ZP_HELD;
+    return ZERO_OK;
+}
+
+/* A rank is done with a board of threads. The last one frees all memory of its ranks. */
+static void zp_shared_memory_close_board(zp_board *b) {
+    if (__atomic_sub_fetch(&b->users, 1, __ATOMIC_ACQ_REL)) return;
+    zp_shared_memory_owner *self = b->self; /* stays in the group's list, empty */
+    for (int i = 0; i < 2 * ZP_CONTROL * ZP_LOCAL_MAX; i++)
+        zp_device_close_event(&b->streams[0][0][0] + i);
+    zp_shared_memory_free_owner(b->pieces);
+    zp_shared_memory_free(&self->memory);
+}
+
+/* All boards that were made where threads meet, with what failed ranks left on them. */
+static void zp_shared_memory_free_boards(zero_local *local) {
+    for (zp_shared_memory_owner *h = local->boards; h; h = h->next)
+        if (h->memory.holder)
+            zp_shared_memory_free_owner(((zp_board *)(void *)h->memory.base)->pieces);
+    zp_shared_memory_free_owner(local->boards);
+    local->boards = NULL;
+}
+
+/* What the ranks of this machine share, in whichever way; the board first. */
+static zero_result zp_shared_memory_open(zp_comm *g, zp_memory *m) {
+    const zp_seats *s = zp_board_ranks_of(g);
+    if (g->nranks == 1) return zp_shared_memory_alloc(g, m) ? ZERO_OK : ZERO_ERR_MEMORY;
+    return s->local && !s->local->shared ? zp_shared_memory_open_threads(g, m)
+                                         : zp_shared_memory_open_files(g, m);
+}
+
+/* The context's own board, before all other memory. COLLECTIVE. */
+static zero_result zp_shared_memory_open_board(zp_comm *g) {
+    zp_seats *s = zp_board_ranks_of(g);
+    const zero_result r =
+        zp_comm_open_memory(g, &s->board_memory, sizeof(zp_board), ZP_ONE | ZP_ON_HOST);
+    if (r) return zp_comm_fail(g, r, "memory that all ranks of the machine share");
+    s->board = (zp_board *)(void *)s->board_memory.base;
+    return ZERO_OK;
+}
+
+/* The transport's view. A part's ranks of this machine are among those of the group that it was cut
+   from. */
+static void zp_shared_memory_view(const zp_comm *of, const zp_memory *m, const zp_comm *part,
+                                  int first, int step, zp_memory *view) {
+    const zp_seats *all = zp_board_ranks_of(of), *some = zp_board_ranks_of(part);
+    memset(view->peer, 0, sizeof view->peer);
+    for (int p = 0; p < some->n; p++)
+        for (int q = 0; q < all->n; q++)
+            if (all->rank_of[q] == first + some->rank_of[p] * step) view->peer[p] = m->peer[q];
+}
+
+/* Peers that still wait for this rank are told that it has left. Its memory goes, the board last:
+   it was the first. */
+static void zp_shared_memory_close(zp_comm *g) {
+    zp_seats *s = zp_board_ranks_of(g);
+    if (s->board) __atomic_store_n(&s->board->left[s->me], 1, __ATOMIC_RELEASE);
+    for (zp_memory *m = g->first; m; m = m->next) {
+        if (m == &s->board_memory && m->holder == ZP_HELD) zp_shared_memory_close_board(s->board);
+        zp_shared_memory_free(m);
+    }
+    s->board = NULL;
+}

@@ -1,0 +1,51 @@
+/* agree.h - all ranks compare what they must have alike, before they use it */
+#pragma once
+
+#include "ctx.h"
+
+/* The first rank whose part of the last exchange is not rank 0's; 0: there is none. */
+static int zp_agree_first_difference(const zp_comm *g, size_t bytes) {
+    for (int r = 1; r < g->nranks; r++)
+        if (memcmp(g->mail, g->mail + (size_t)r * bytes, bytes)) return r;
+    return 0;
+}
+
+/* Compares what every rank has; the first difference is an error of all. */
+static zero_result zp_agree_compare_line(zero_ctx *z, const char *mine) {
+    const char *all = z->all->mail;
+    ZP_DO(z, zp_comm_exchange(z->all, mine, ZP_MAIL_BYTES));
+    const int r = zp_agree_first_difference(z->all, ZP_MAIL_BYTES);
+    if (!r) return ZERO_OK;
+    return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank 0 has {%.180s}, rank %d has {%.180s}",
+                                 all, r, all + (size_t)r * ZP_MAIL_BYTES);
+}
+
+/* Line i of what all ranks must have alike, zeros behind it; 0: there is none. */
+typedef int (*zp_line_fn)(const zero_ctx *z, int i, char *text, size_t bytes);
+
+/* By one exchange of a hash of all lines; one by one only where they differ. */
+static zero_result zp_agree_compare_lines(zero_ctx *z, zp_line_fn line) {
+    uint64_t words[ZP_MAIL_BYTES / sizeof(uint64_t)], hash = ZP_HASH_EMPTY;
+    char *mine = (char *)words;
+    for (int i = 0; line(z, i, mine, sizeof words); i++)
+        for (size_t w = 0; w < sizeof words / sizeof *words; w++) hash = zp_hash(hash, words[w]);
+    ZP_DO(z, zp_comm_exchange(z->all, &hash, sizeof hash));
+    const int differ = zp_agree_first_difference(z->all, sizeof hash);
+    for (int i = 0; differ && line(z, i, mine, sizeof words); i++)
+        ZP_TRY(zp_agree_compare_line(z, mine));
+    return ZERO_OK;
+}
+
+static int zp_agree_setting_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+    memset(text, 0, bytes);
+    if (i < ZP_SETTINGS && !zp_settings[i].free)
+        zp_config_print_setting(&zp_settings[i], &z->cfg, text, bytes);
+    return i < ZP_SETTINGS;
+}
+
+/* All settings: once. */
+static zero_result zp_agree_compare_settings(zero_ctx *z) {
+    if (!z->settled) ZP_TRY(zp_agree_compare_lines(z, zp_agree_setting_line));
+    z->settled = 1;
+    return ZERO_OK;
+}

@@ -1,0 +1,424 @@
+/* build.h - all ranks compare what they were told, then allocate what the plan says */
+#pragma once
+
+#include "plan.h"
+#include "../extras/check.h"
+
+/* Line i of what all ranks must have alike beside the settings: the build, then each tensor. The
+   first that differs is reported as it is. */
+static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+    const int at = i - 1;
+    const zp_tensor *t = at >= 0 && at < z->ntensors ? &z->tensors[at] : NULL;
+    memset(text, 0, bytes);
+    if (at == -1)
+        (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
+                       ZERO_VERSION, ZERO_CHECK, z->all->node_size, z->ntensors);
+    if (!t) return at < 0 || zp_order_line(z, at - z->ntensors, text, bytes);
+    const zero_tensor_desc *d = &t->desc;
+    const uint64_t name = zp_bind_hash_name(d->name);
+    char hash[32] = "", slices[64] = "", divisor[32] = "";
+    if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
+        (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
+    if (t->slices > 1)
+        (void)snprintf(slices, sizeof slices, "slices %d of %zu rows, ", t->slices, t->outer);
+    if (t->divisor) (void)snprintf(divisor, sizeof divisor, "divisor %d, ", t->divisor);
+    (void)snprintf(
+        text, bytes,
+        "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
+        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, %s%sname %s%s",
+        at, d->numel, d->layers, d->unit, t->together, t->every, d->uses, d->flags,
+        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, slices, divisor, hash,
+        d->name);
+    return 1;
+}
+
+static zero_result zp_build_agree(zero_ctx *z) {
+    ZP_TRY(zp_agree_compare_settings(z));
+    return zp_agree_compare_lines(z, zp_build_line);
+}
+
+/* The tensors in this rank's part of unit u. */
+static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
+    const zp_unit *x = &z->layout.unit[u];
+    const size_t begin = zp_ctx_own_part(z, u)->first, end = begin + zp_ctx_own_part(z, u)->numel;
+    int n = 0;
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        const zp_tensor *t = &z->tensors[m->tensor];
+        const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
+        const uint64_t element = (uint64_t)begin - m->at + m->first;
+        const float decay = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
+        const int aside = z->rule->needs & ZP_MATRICES && !t->rows;
+        const zp_span span = {from - begin,   to - begin,
+                              element,        t->lr_factor * (aside ? z->cfg.muon.plain_lr : 1.0f),
+                              decay,          zp_optimizer_mix((uint32_t)m->tensor),
+                              t->desc.numel,  t->first_layer,
+                              t->desc.layers, zp_whole_tensor_scale(z, t)};
+        if (from < to) spans[n++] = span;
+    }
+    return n;
+}
+
+static int zp_build_count_events(const zero_ctx *z) {
+    return 5 * z->layout.all + z->pool[ZP_PARAM].n + 2 * ZP_PLACES + 5;
+}
+
+static zero_result zp_build_alloc_units(zero_ctx *z) {
+    const size_t all = (size_t)z->layout.all + 1;
+    zp_buffers *pool = &z->pool[ZP_PARAM];
+    z->bucket = (int *)calloc(all, sizeof *z->bucket);
+    z->ops = (zp_op *)calloc(all, sizeof *z->ops);
+    z->events = (zp_event *)calloc((size_t)zp_build_count_events(z), sizeof *z->events);
+    z->layer_slots = (int *)calloc((size_t)z->layout.layers, sizeof *z->layer_slots);
+    if (!z->bucket || !z->ops || !z->events || !z->layer_slots) return ZERO_ERR_MEMORY;
+    zp_event *e = z->events;
+    for (int u = 0; u < z->layout.all; u++) {
+        zp_live *live = &z->live[u];
+        live->written = e++;
+        live->gathered = e++;
+        live->reduction = e++;
+        live->updated = e++;
+        live->spent = e++;
+    }
+    for (int b = 0; b < pool->n; b++) pool->buffer[b].released = e++;
+    for (int i = 0; i < ZP_PLACES; i++) {
+        z->deal.full[i] = e++;
+        z->deal.read[i] = e++;
+    }
+    z->deal.summed = e++;
+    z->deal.ended = e++;
+    z->passed = e++;
+    z->agreed = e++;
+    z->reported = e++;
+    z->nevents = (int)(e - z->events);
+    for (int i = 0; i < z->nevents; i++) ZP_TRY(zp_device_open_event(&z->device, &z->events[i]));
+    return ZERO_OK;
+}
+
+/* Cuts the private arena: without memory it is only measured. */
+static void *zp_build_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
+    const size_t from = *at;
+    *at += zp_round_up(zp_max(numel, 1) * bytes, bytes * numel >= 65536 ? 4096 : 256);
+    return z->arena ? z->arena + from : NULL;
+}
+
+static size_t zp_build_arrays(zero_ctx *z) {
+    size_t at = 0, largest = 0;
+    for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
+    for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
+        if (z->array[k].bytes)
+            z->array[k].memory = (char *)zp_build_cut_arena(z, &at, z->array[k].bytes, 1);
+    if (zp_gpu_update_bytes(z))
+        z->host.places = (char *)zp_build_cut_arena(z, &at, zp_gpu_update_bytes(z), 1);
+    if (zp_offload_plan_sums(z))
+        z->host.lift[ZP_GRAD].sums =
+            (float *)zp_build_cut_arena(z, &at, zp_offload_plan_sums(z), 1);
+    zp_wire *w = &z->wire;
+    if (w->packed_bytes) w->out = (char *)zp_build_cut_arena(z, &at, w->packed_bytes, 1);
+    if (w->packed_bytes) w->in = (char *)zp_build_cut_arena(z, &at, w->packed_bytes, 1);
+    if (w->errors) w->error = (uint16_t *)zp_build_cut_arena(z, &at, zp_packed_error_bytes(w), 1);
+    z->partial =
+        (double *)zp_build_cut_arena(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
+    z->control = (zp_control *)zp_build_cut_arena(z, &at, 1, sizeof *z->control);
+    if (z->replicas.group)
+        z->replicas.order =
+            (int *)zp_build_cut_arena(z, &at, (size_t)z->world->nranks, sizeof(int));
+    z->spans = (zp_span *)zp_build_cut_arena(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
+    zp_whole_tensor *d = &z->deal;
+    if (d->parts) d->trust = (double *)zp_build_cut_arena(z, &at, d->parts, sizeof *d->trust);
+    if (d->parts && d->slices > 1)
+        d->slice_sums = (zp_limb *)zp_build_cut_arena(
+            z, &at, (size_t)d->slices * zp_whole_slices_limbs(z), sizeof *d->slice_sums);
+    if (!z->layout.nmatrices) return at;
+    d->norm = (double *)zp_build_cut_arena(z, &at, 1, sizeof *d->norm);
+    d->kept = (float *)zp_build_cut_arena(z, &at, d->kept_numel, sizeof *d->kept);
+    d->scratch = (float *)zp_build_cut_arena(z, &at, d->scratch_numel, sizeof *d->scratch);
+    if (d->slices == 1) return at;
+    d->shared = (float *)zp_build_cut_arena(z, &at, d->shared_numel, sizeof *d->shared);
+    d->whole = (float *)zp_build_cut_arena(z, &at, d->whole_numel, sizeof *d->whole);
+    return at;
+}
+
+/* The private arena, with what the device reads before the first step. */
+static zero_result zp_build_private(zero_ctx *z) {
+    const size_t bytes = (size_t)z->layout.nmembers * sizeof(zp_span);
+    z->private_bytes = zp_build_arrays(z);
+    z->arena = (char *)zp_device_alloc(&z->device, z->private_bytes);
+    z->pinned = (zp_control *)zp_device_alloc_host(sizeof *z->pinned);
+    zp_span *spans = z->arena && z->pinned ? (zp_span *)calloc(1, bytes) : NULL;
+    if (!spans) return ZERO_ERR_MEMORY;
+    (void)zp_build_arrays(z);
+    *z->pinned = z->report;
+    for (int u = 0; u < z->layout.all; u++)
+        z->live[u].spans =
+            zp_build_make_spans(z, u, spans + (z->layout.unit[u].member - z->layout.members));
+    zero_result r = zp_device_copy(&z->compute, z->spans, spans, bytes);
+    if (!r) r = zp_device_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned);
+    if (!r) r = zp_device_sync_stream(&z->compute);
+    free(spans);
+    return r;
+}
+
+/* Lanes that the build opens: those of the CPU's streams, of the tier HOST's, and of the file. */
+static size_t zp_build_count_lanes(const zero_ctx *z) {
+    const int streams = z->cfg.no_overlap ? 0 : 2 + (z->ring.stops > 0);
+    int n = zp_device_is_host() ? streams : zp_cpu_update_is_on(z);
+    for (int side = 0; side < ZP_SIDES && !zp_device_is_host(); side++)
+        n += zp_ctx_side_array(z, side)->tier == ZERO_FILE;
+    return (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
+}
+
+/* What a context keeps beside numbers, of the host's memory: itself, lists of tensors, units and
+   pieces, what waits for its lanes, places where ranks meet, and cfg.trace's records. */
+static size_t zp_build_context_bytes(const zero_ctx *z) {
+    const zp_layout *l = &z->layout;
+    const zp_comm *g = z->all;
+    const size_t units = (size_t)l->all + 1, members = (size_t)l->nmembers + 1;
+    const size_t unit = sizeof(zp_unit) + sizeof(zp_live) + sizeof(zp_op) + 2 * sizeof(int)
+                        + 2 * (sizeof(zp_buffer) + sizeof(int))
+                        + ZP_ARRAYS_AND_TWINS * sizeof(zp_array_part);
+    const size_t member = sizeof(zp_member) + sizeof(zp_member *) + sizeof(zp_span);
+    size_t bytes = sizeof *z + units * unit + members * member, largest = 0;
+    for (int u = 0; u < l->all; u++) largest = zp_max(largest, l->unit[u].shard);
+    for (int i = 0; i < 2; i++) /* of the state, a rank's ranges: about so many */
+        bytes += (size_t)z->trace[i].cap * sizeof(int)
+                 + (members / (size_t)z->data->nranks + units) * (size_t)(1 + z->rule->states)
+                       * sizeof(zero_range);
+    bytes += (size_t)l->nmatrices * sizeof *l->matrices + (size_t)l->layers * sizeof(int)
+             + (size_t)z->tensors_cap * sizeof *z->tensors + 2 * z->index_room * sizeof(int)
+             + (size_t)zp_build_count_events(z) * sizeof(zp_event);
+    bytes += z->ring.stops * sizeof(zp_file_ring_stop) + z->disk_pieces * sizeof(uint64_t)
+             + zp_build_count_lanes(z) * ZP_LANE_TASKS * sizeof(zp_task);
+    bytes += (largest / ZP_NORM_BLOCK + 2) * sizeof *z->partial + 2 * sizeof(zp_control);
+    bytes += (size_t)g->nranks * ZP_MAIL_BYTES;
+    if (g->transport->room) bytes += g->transport->room(g, 0, g->nranks, 0);
+    if (z->cfg.trace)
+        bytes += sizeof(zp_recorder) + ZP_RECORDS * (sizeof(zp_record) + sizeof(zp_given));
+    return bytes;
+}
+
+/* Memory that one channel uses alone is made known to the transport. */
+static zero_result zp_build_register_memory(zero_ctx *z) {
+    const zp_transport *t = z->data->transport;
+    const char *how[2] = {"", ""}, *packed = "";
+    char text[ZP_TEXT_BYTES];
+    for (int i = 0; i < 2 && t->announce; i++)
+        ZP_DO(z, t->announce(z->data, &z->memory[i], (zp_channel)i, &how[i]));
+    if (t->announce && z->wire.gathered_bytes)
+        ZP_DO(z, t->announce(z->data, &z->wire.gathered, ZP_PARAMETERS, &packed));
+    (void)snprintf(text, sizeof text, "%s; gradients %s, parameters %s", z->data->note,
+                   how[ZP_GRADIENTS], how[ZP_PARAMETERS]);
+    if (t->announce && z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);
+    return ZERO_OK;
+}
+
+/* What all ranks open together. Peers read the verdicts: they lie behind the gradients, whose
+   memory outlives the context. */
+static zero_result zp_build_open_shared(zero_ctx *z) {
+    zp_comm *g = z->data;
+    const size_t params =
+        z->second.bytes ? z->second.at + z->second.bytes : z->pool[ZP_PARAM].bytes;
+    zp_memory *grad = &z->memory[ZP_GRAD], *param = &z->memory[ZP_PARAM];
+    z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
+    const zp_op verdict = zp_verdict_op(z);
+    const size_t verdicts = (size_t)z->world->nranks * zp_comm_op_shard_bytes(&verdict);
+    const size_t of_g = zp_whole_tensor_lay_out(z, z->verdict_at + (z->world == g ? verdicts : 0));
+    const int seen = z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0;
+    ZP_TRY(zp_comm_open_memory(z->all, &z->all->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
+    ZP_TRY(zp_comm_open_memory(g, param, params, seen));
+    ZP_TRY(zp_subgroups_open_gradients(z, of_g));
+    zp_subgroups_view_parameters(z);
+    if (z->wire.gathered_bytes)
+        ZP_TRY(zp_comm_open_memory(g, &z->wire.gathered, z->wire.gathered_bytes, 0));
+    if (z->world != g) ZP_TRY(zp_comm_open_memory(z->world, &z->world_memory, verdicts, 0));
+    z->verdict = (double *)(void *)(verdict.memory->base + verdict.source);
+    z->verdicts = (double *)(void *)(verdict.memory->base + verdict.target);
+    z->array[ZP_PARAM].memory = param->base;
+    z->array[ZP_GRAD].memory = z->array[ZP_MEAN].memory = grad->base;
+    return ZERO_OK;
+}
+
+/* The arrays that an update touches, in the ring's order, and what it does with them. */
+static void zp_build_ring_arrays(zero_ctx *z) {
+    zp_file_ring_array *t = z->ring.turn;
+    const int masters = z->array[ZP_MASTER].share != ZP_NOTHING;
+    memset(t, 0, sizeof z->ring.turn);
+    t[ZP_RING_PARAM].array = &z->array[zp_cpu_update_is_on(z) ? (int)ZP_UP
+                                       : zp_ctx_keeps_next(z) ? (int)ZP_NEXT
+                                                              : (int)ZP_PARAM];
+    t[ZP_RING_PARAM].other = zp_ctx_keeps_next(z) ? &z->array[ZP_PARAM] : NULL;
+    t[ZP_RING_MEAN].array = zp_cpu_update_is_on(z) ? &z->array[ZP_DOWN] : zp_ctx_update_gradient(z);
+    for (int i = 0; i <= ZP_STATES; i++) t[ZP_RING_MASTER + i].array = &z->array[ZP_MASTER + i];
+    for (int k = 0; k < ZP_RINGED; k++) {
+        const int last = 1 << (z->rule->passes - 1), all = 2 * last - 1;
+        t[k].reads = k != ZP_RING_PARAM || !masters;
+        t[k].writes = k == ZP_RING_MEAN ? 0 : k > ZP_RING_MASTER ? all : last;
+    }
+}
+
+/* Memory for pieces on their way: of each array in the file a bounce, its part of the ring, and
+   addends. */
+static void zp_build_piece_memory(zero_ctx *z) {
+    char *at = z->disk_memory;
+    for (int k = 0; k < ZP_ARRAYS; k++) {
+        zp_array *a = &z->array[k];
+        const size_t bytes = a->piece_bytes;
+        const int twin = k == ZP_PARAM ? ZP_UP : k == ZP_MEAN ? ZP_DOWN : k;
+        const zp_array *turned = &z->array[zp_cpu_update_is_on(z) ? twin : k];
+        if (a->tier != ZERO_FILE || !zp_offload_plan_off_device(z, a)) continue;
+        a->disk = z->array[twin].disk = &z->disk;
+        a->bounce = at;
+        at += bytes;
+        for (zp_file_ring_array *t = z->ring.turn; t < z->ring.turn + ZP_RINGED; t++) {
+            if (t->array != turned) continue;
+            t->memory = at;
+            t->piece_bytes = bytes;
+        }
+        at += zp_offload_plan_places(z, k) * bytes;
+        if (zp_offload_plan_addends(z, k)) z->addends = at;
+        at += zp_offload_plan_addends(z, k) * bytes;
+    }
+}
+
+/* What updates apart need: their stream, their stops, and the disk with the pieces on their way. */
+static zero_result zp_build_open_updates(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    zp_file_ring *r = &z->ring;
+    const size_t bytes = z->plan.file_bytes;
+    if (!r->stops) return ZERO_OK;
+    r->disk = &z->disk;
+    if (bytes) ZP_TRY(zp_file_open(&z->disk, z->all, c->folder, bytes, z->disk_pieces));
+    z->disk.unchecked = c->no_file_check;
+    if (bytes) z->plan.file_way = zp_file_describe(&z->disk);
+    if (bytes && c->log) {
+        char text[ZP_TEXT_BYTES];
+        (void)snprintf(text, sizeof text, "a file of %zu bytes in %.200s, by %s", bytes, c->folder,
+                       z->plan.file_way);
+        c->log(c->log_user, ZERO_LOG_INFO, text);
+    }
+    ZP_TRY(
+        zp_device_open_stream(&z->updates, &z->device, c->stream, !c->no_overlap, 0, c->threads));
+    zp_device_set_track(&z->updates, ZERO_TRACK_UPDATES);
+    r->stop = (zp_file_ring_stop *)calloc(r->stops, sizeof *r->stop);
+    if (!r->stop) return ZERO_ERR_MEMORY;
+    if (zp_offload_plan_buffers(z)
+        && posix_memalign((void **)&z->disk_memory, ZP_SECTOR, z->disk_bytes))
+        return ZERO_ERR_MEMORY;
+    zp_file_ring_stop *stop = r->stop;
+    for (int i = 0; i < r->passes * z->layout.all; i++) {
+        const int u = zp_ctx_nth_update(z, i % z->layout.all);
+        z->live[u].old_next = 1; /* PARAM has the first weights */
+        const size_t n = z->live[u].apart ? zp_array_pieces(&z->array[ZP_STATE], u) : 0;
+        for (size_t piece = 0; piece < n; piece++, stop++) {
+            stop->unit = u;
+            stop->piece = piece;
+        }
+    }
+    return ZERO_OK;
+}
+
+/* All ranks learn who has no room in the host's memory. */
+static zero_result zp_build_open_host(zero_ctx *z) {
+    zp_cpu_update *h = &z->host;
+    size_t pinned;
+    const size_t all = zp_cpu_update_bytes(z, &pinned);
+    const zero_result r = zp_cpu_update_open(z);
+    int who = -1;
+    if (!r && h->spans)
+        for (int u = 0; u < z->layout.all; u++)
+            (void)zp_build_make_spans(z, u,
+                                      h->spans + (z->layout.unit[u].member - z->layout.members));
+    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
+    if (who < 0) return ZERO_OK;
+    if (r && z->device.text[0]) return zp_ctx_check(z, r); /* it was something else */
+    return z->dead = zp_ctx_fail(
+               z, ZERO_ERR_MEMORY,
+               "rank %d could not get %zu bytes of the host's memory, of which %zu pinned", who,
+               all, pinned);
+}
+
+/* What ran when, if the host asks. */
+static zero_result zp_build_open_recorder(zero_ctx *z) {
+    if (!z->cfg.trace) return ZERO_OK;
+    const zero_ctx *other = z->cfg.joins ? z->cfg.joins : z->joined;
+    zp_recorder *t = zp_events_open(z->cfg.trace, z->cfg.trace_user, z->all->rank,
+                                    z->cfg.joins != NULL, other ? other->device.recorder : NULL);
+    z->device.recorder = t;
+    return t ? zp_device_begin_recording(t, &z->device) : ZERO_ERR_MEMORY;
+}
+
+static zero_result zp_build_allocate(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    zp_device *d = &z->device;
+    int who = -1;
+    zero_result r = zp_build_alloc_units(z);
+    if (!r) r = zp_build_open_recorder(z);
+    if (!r) r = zp_device_take_stream(&z->compute, d, c->stream, c->threads);
+    for (int i = 0; i < 2 && !r; i++)
+        r = zp_device_open_stream(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
+    for (int i = 0; i < 2; i++) zp_device_set_track(&z->stream[i], ZERO_TRACK_GRADIENTS + i);
+    if (!r) r = zp_build_private(z);
+    if (!r) r = zp_check_open(z);
+    zp_build_ring_arrays(z);
+    if (!r) r = zp_build_open_updates(z);
+    /* everybody learns who could not allocate; then all return the same error */
+    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
+    if (who >= 0 && z->failure.claimed) return zp_ctx_check(z, r);
+    if (who >= 0)
+        return z->dead = zp_ctx_fail(z, ZERO_ERR_MEMORY,
+                                     "rank %d could not allocate optimizer state (%zu bytes)", who,
+                                     z->plan.optimizer_bytes);
+    if (zp_cpu_update_keeps_state(z)) ZP_TRY(zp_build_open_host(z));
+    zp_build_piece_memory(z);
+    r = zp_build_open_shared(z);
+    if (!r) return zp_build_register_memory(z);
+    ZP_DO(z, ZERO_OK);
+    return z->dead = zp_ctx_fail(
+               z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",
+               z->pool[ZP_PARAM].bytes, z->pool[ZP_GRAD].bytes);
+}
+
+/* A member's field in the host's struct. */
+typedef struct zp_field {
+    size_t at;
+    int member;
+} zp_field;
+
+static int zp_build_compare_fields(const void *a, const void *b) {
+    const zp_field *x = (const zp_field *)a, *y = (const zp_field *)b;
+    if (x->at != y->at) return x->at < y->at ? -1 : 1;
+    return x->member - y->member;
+}
+
+/* The pointers of a unit's tensors go to different fields. `list`: memory for its members. */
+static zero_result zp_build_check_fields(zero_ctx *z, const zp_unit *x, zp_field *list) {
+    int n = 0;
+    for (int i = 0; i < x->members; i++) {
+        const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
+        const zp_field field = {d->field, i};
+        if (!(d->flags & ZERO_BY_SLOT)) list[n++] = field;
+    }
+    qsort(list, (size_t)n, sizeof *list, zp_build_compare_fields);
+    for (int i = 1; i < n; i++) {
+        const int a = x->member[list[i - 1].member].tensor, b = x->member[list[i].member].tensor;
+        ZP_REFUSE(z, a != b && list[i - 1].at == list[i].at,
+                  "tensors %s and %s of unit %d have the same field (offset %zu)",
+                  z->tensors[a].desc.name, z->tensors[b].desc.name, (int)(x - z->layout.unit),
+                  list[i].at);
+    }
+    return ZERO_OK;
+}
+
+/* The units of all tensors are 0..n-1, with no gap. */
+static zero_result zp_build_check_units(zero_ctx *z) {
+    zero_result r = ZERO_OK;
+    for (int u = 0; u < z->layout.units; u++)
+        ZP_REFUSE(z, !z->layout.unit[u].announced,
+                  "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
+    zp_field *list = (zp_field *)calloc((size_t)z->layout.nmembers, sizeof *list);
+    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "fields of %d tensors", z->ntensors);
+    for (int u = 0; u < z->layout.all && !r; u++)
+        r = zp_build_check_fields(z, &z->layout.unit[u], list);
+    free(list);
+    return r;
+}

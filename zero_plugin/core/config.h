@@ -1,0 +1,236 @@
+/* config.h - the settings: one table of what each may be and what its zero means
+
+   A new setting is a field of zero_config and a row here. What depends on several settings or on
+   the machine follows the table. Pure: an error is a sentence. */
+#pragma once
+
+#include "arrays.h"
+
+#define ZP_UNITS     (1 << 20) /* layers and units, at most */
+#define ZP_TURNS     (1 << 24) /* calls of a pass that are announced */
+#define ZP_UNLIMITED 1e300
+#define ZP_BELOW_1   ((double)0.99999994f) /* the largest float */
+
+typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL } zp_form;
+
+typedef struct zp_setting {
+    const char *name;
+    size_t at, bytes; /* in zero_config */
+    zp_form form;
+    double least, most;
+    double zero; /* what 0 means; 0: itself, or what zp_config_resolve makes of it */
+    int free;    /* 1: may differ between ranks: no bit and no collective depends on it */
+} zp_setting;
+
+#define ZP_SETTING(field) #field, offsetof(zero_config, field), sizeof(((zero_config *)0)->field)
+#define ZP_FLAG           ZP_SIGNED, -ZP_UNLIMITED, ZP_UNLIMITED, 0, 0
+static const zp_setting zp_settings[] = {
+    {ZP_SETTING(stage), ZP_SIGNED, 0, ZP_STAGES - 1, 0, 0},
+    {ZP_SETTING(micro_steps), ZP_SIGNED, 0, ZP_UNLIMITED, 1, 0},
+    {ZP_SETTING(accumulation), ZP_SIGNED, 0, ZERO_ACCUMULATE_SHARDED, 0, 0},
+    {ZP_SETTING(type), ZP_SIGNED, 0, ZERO_TYPES - 1, 0, 0},
+    {ZP_SETTING(grads), ZP_SIGNED, 0, ZERO_GRAD_AS_TYPE, 0, 0},
+    {ZP_SETTING(no_master), ZP_FLAG},
+    {ZP_SETTING(seed), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(optimizer), ZP_SIGNED, 0, ZP_RULES - 1, 0, 0},
+    {ZP_SETTING(scaler.fixed), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(scaler.initial), ZP_REAL, 0, ZP_UNLIMITED, 65536, 0},
+    {ZP_SETTING(scaler.minimum), ZP_REAL, 0, ZP_UNLIMITED, 1, 0},
+    {ZP_SETTING(scaler.window), ZP_SIGNED, 0, ZP_UNLIMITED, 1000, 0},
+    {ZP_SETTING(scaler.hysteresis), ZP_SIGNED, 0, ZP_UNLIMITED, 2, 0},
+    {ZP_SETTING(scaler.consecutive_hysteresis), ZP_FLAG},
+    {ZP_SETTING(prefetch), ZP_SIGNED, ZERO_NONE, ZERO_PREFETCH_MOST, 1, 0},
+    {ZP_SETTING(bucket_numel), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(persistence_numel), ZP_SIGNED, ZERO_NONE, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(open_units), ZP_SIGNED, ZERO_ALL, ZP_UNITS, 0, 0},
+    {ZP_SETTING(optimizer_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0},
+    {ZP_SETTING(gradient_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0},
+    {ZP_SETTING(parameter_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0},
+    {ZP_SETTING(offload_share), ZP_REAL, 0, 1, 1, 0},
+    {ZP_SETTING(no_file_check), ZP_FLAG},
+    {ZP_SETTING(delay_from), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(update_on), ZP_SIGNED, 0, ZERO_UPDATE_DEVICE, 0, 1},
+    {ZP_SETTING(link_gbs), ZP_REAL, 0, 1e6, 25, 1},
+    {ZP_SETTING(memory_gbs), ZP_REAL, 0, 1e6, 60, 1},
+    {ZP_SETTING(no_overlap), ZP_FLAG},
+    {ZP_SETTING(no_overflow_check), ZP_FLAG},
+    {ZP_SETTING(no_mapping), ZP_FLAG},
+    {ZP_SETTING(threads), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 1},
+    {ZP_SETTING(trust_least), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(trust_most), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(muon.momentum), ZP_REAL, 0, ZP_BELOW_1, 0.95, 0},
+    {ZP_SETTING(muon.plain_lr), ZP_REAL, 0, ZP_UNLIMITED, 1, 0},
+    {ZP_SETTING(muon.turns), ZP_SIGNED, 0, 99, 5, 0},
+    {ZP_SETTING(muon.match_rms), ZP_FLAG},
+    {ZP_SETTING(muon.no_nesterov), ZP_FLAG},
+    {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0},
+    {ZP_SETTING(divisor), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(shard_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(second_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(weight_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(gradient_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(feedback), ZP_REAL, 0, ZP_BELOW_1, 0, 0},
+    {ZP_SETTING(feedback_reset), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(timeout_s), ZP_REAL, 0, ZP_UNLIMITED, ZP_TIMEOUT_S, 0},
+};
+enum { ZP_SETTINGS = sizeof zp_settings / sizeof *zp_settings };
+static_assert(sizeof(zero_type) == sizeof(int), "a setting that is an enum is read as an int");
+
+typedef union zp_any {
+    int i;
+    int64_t l;
+    uint64_t u;
+    float f;
+    double d;
+} zp_any;
+
+static double zp_config_get_setting(const zp_setting *s, const zero_config *c) {
+    zp_any x;
+    memcpy(&x, (const char *)c + s->at, s->bytes);
+    if (s->form == ZP_REAL) return s->bytes == 4 ? (double)x.f : x.d;
+    if (s->bytes == 4) return (double)x.i;
+    return s->form == ZP_SIGNED ? (double)x.l : (double)x.u;
+}
+
+static void zp_config_set_setting(const zp_setting *s, zero_config *c, double value) {
+    zp_any x;
+    if (s->form != ZP_REAL)
+        x.i = (int)value; /* no wider one has a default */
+    else if (s->bytes == 4)
+        x.f = (float)value;
+    else
+        x.d = value;
+    memcpy((char *)c + s->at, &x, s->bytes);
+}
+
+/* `name value`. */
+static void zp_config_print_setting(const zp_setting *s, const zero_config *c, char *text,
+                                    size_t bytes) {
+    zp_any x;
+    memcpy(&x, (const char *)c + s->at, s->bytes);
+    if (s->form == ZP_UNSIGNED)
+        (void)snprintf(text, bytes, "%s %llu", s->name, (unsigned long long)x.u);
+    else if (s->form == ZP_SIGNED && s->bytes == 8)
+        (void)snprintf(text, bytes, "%s %lld", s->name, (long long)x.l);
+    else
+        (void)snprintf(text, bytes, "%s %.15g", s->name, zp_config_get_setting(s, c));
+}
+
+static zero_result zp_config_check_setting(const zp_setting *s, const zero_config *c, char *text,
+                                           size_t bytes) {
+    const double value = zp_config_get_setting(s, c);
+    const char *number = s->form == ZP_REAL ? "a finite number, " : "";
+    char most[32] = " or more";
+    if (zp_type_is_finite(value) && value >= s->least && value <= s->most) return ZERO_OK;
+    if (s->most < ZP_UNLIMITED) (void)snprintf(most, sizeof most, "..%.9g", s->most);
+    (void)snprintf(text, bytes, "%s is %.15g, expected %s%g%s", s->name, value, number, s->least,
+                   most);
+    return ZERO_ERR_ARGUMENT;
+}
+
+/* Those of what travels packed. */
+static void zp_config_check_packed(const zero_config *c, char *text, size_t bytes) {
+    const zp_policy *stage = &zp_policies[c->stage];
+    const int weights = c->weight_bits && !zp_codec_find(c->weight_bits);
+    if (weights || (c->gradient_bits && !zp_codec_find(c->gradient_bits)))
+        (void)snprintf(text, bytes, "%s is %d, expected 8 or 4, or 0: as they are stored",
+                       weights ? "weight_bits" : "gradient_bits",
+                       weights ? c->weight_bits : c->gradient_bits);
+    else if (c->weight_bits && stage->parameters == ZP_WHOLE)
+        (void)snprintf(text, bytes,
+                       "weight_bits is %d: at stage %d a rank has no exact shard beside the "
+                       "weights it computes with; it is for stage 3",
+                       c->weight_bits, c->stage);
+    else if (c->gradient_bits && stage->state == ZP_WHOLE)
+        (void)snprintf(text, bytes,
+                       "gradient_bits is %d: at stage 0 reduced gradients are gathered whole on "
+                       "every rank; it is for stages 1 to 3",
+                       c->gradient_bits);
+    else if (c->feedback > 0 && !c->gradient_bits)
+        (void)snprintf(text, bytes,
+                       "feedback is %g, but gradients travel as they are stored, and nothing is "
+                       "lost: set gradient_bits",
+                       (double)c->feedback);
+    else if (c->feedback_reset && !(c->feedback > 0))
+        (void)snprintf(text, bytes, "feedback_reset is %d, but feedback is 0: there is none",
+                       c->feedback_reset);
+}
+
+/* Checks every setting, and puts into each zero's place what it means. `crowd`: the group's. On an
+   error: its sentence in `text`. */
+static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size_t bytes) {
+    zero_scaler *scaler = &c->scaler;
+    for (int i = 0; i < ZP_SETTINGS; i++) {
+        const zp_setting *s = &zp_settings[i];
+        ZP_TRY(zp_config_check_setting(s, c, text, bytes));
+        if (s->zero != 0 && zp_config_get_setting(s, c) == 0) zp_config_set_setting(s, c, s->zero);
+    }
+    if (c->prefetch == ZERO_NONE) c->prefetch = 0;
+    if (!c->accumulation) c->accumulation = zp_policies[c->stage].accumulation;
+    if (!c->grads)
+        c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
+    if (scaler->fixed == 0 && c->type != ZERO_F16) scaler->fixed = 1;
+    c->threads = zp_lane_get_threads(c->threads, crowd);
+    const int tiers = c->optimizer_tier || c->gradient_tier || c->parameter_tier;
+    const int files = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE
+                      || c->parameter_tier == ZERO_FILE;
+    const zp_policy *stage = &zp_policies[c->stage];
+    const int whole = stage->gradients == ZP_WHOLE
+                      || (c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
+    text[0] = 0;
+    if (c->no_master && c->type != ZERO_BF16)
+        (void)snprintf(text, bytes,
+                       "no_master is set: weights can do without an f32 copy in BF16 alone");
+    else if (c->trust_least > 0 && c->trust_most > 0 && c->trust_least > c->trust_most)
+        (void)snprintf(text, bytes, "trust_least %g is above trust_most %g", (double)c->trust_least,
+                       (double)c->trust_most);
+    else if (c->delay_from && !zp_device_is_host()
+             && (!c->optimizer_tier || c->parameter_tier || c->offload_share < 1))
+        (void)snprintf(
+            text, bytes,
+            "delay_from is %d: in CUDA builds it is for the host's updates, of all units "
+            "(optimizer_tier HOST or FILE, offload_share 1), and parameters on the device",
+            c->delay_from);
+    else if (tiers && !zp_device_is_host() && !c->optimizer_tier)
+        (void)snprintf(text, bytes,
+                       "gradient_tier or parameter_tier is set, and optimizer_tier is DEVICE: in "
+                       "CUDA builds tiers are for the optimizer first, set that, too");
+    else if (c->update_on == ZERO_UPDATE_DEVICE && !zp_device_is_host()
+             && (files || c->parameter_tier || c->delay_from))
+        (void)snprintf(text, bytes,
+                       "update_on is DEVICE: state goes through the GPU from the tier HOST, with "
+                       "parameters and gradients on the device and updates at once");
+    else if (files && !c->folder)
+        (void)snprintf(text, bytes, "a tier is FILE, and folder is NULL");
+    else if (c->parameter_tier && stage->parameters == ZP_WHOLE)
+        (void)snprintf(
+            text, bytes,
+            "parameter_tier is %s: at stage %d parameters are whole on every rank; it is "
+            "for stage 3",
+            c->parameter_tier == ZERO_HOST ? "HOST" : "FILE", c->stage);
+    else if (c->gradient_tier == ZERO_FILE && whole)
+        (void)snprintf(
+            text, bytes,
+            "gradient_tier is FILE: whole gradients are in memory at stages 0 and 1, and "
+            "where several micro-steps accumulate LOCAL; it is for stages 2 and 3, SHARDED "
+            "accumulation");
+    else if (c->shard_ranks && stage->state == ZP_WHOLE)
+        (void)snprintf(text, bytes,
+                       "shard_ranks is %d: at stage 0 nothing is sharded, and every rank is a "
+                       "replica; it is for stages 1 to 3",
+                       c->shard_ranks);
+    else if (c->second_ranks && stage->parameters == ZP_WHOLE)
+        (void)snprintf(text, bytes,
+                       "second_ranks is %d: at stage %d parameters are whole on every rank; it is "
+                       "for stage 3",
+                       c->second_ranks, c->stage);
+    else if (scaler->fixed == 0 && scaler->initial < scaler->minimum)
+        (void)snprintf(text, bytes, "scaler: initial %g is below minimum %g",
+                       (double)scaler->initial, (double)scaler->minimum);
+    else if (scaler->fixed == 0 && c->no_overflow_check)
+        (void)snprintf(text, bytes,
+                       "no_overflow_check is set, but a dynamic loss scale lives on overflows");
+    else
+        zp_config_check_packed(c, text, bytes);
+    return text[0] ? ZERO_ERR_ARGUMENT : ZERO_OK;
+}

@@ -1,0 +1,520 @@
+/* ctx.h - everything that one rank owns */
+#pragma once
+
+#include "../comm/collectives.h"
+#include "buffers.h"
+#include "../offload/file_ring.h"
+#include "config.h"
+
+enum { ZP_NEW = 1, ZP_IDLE = 2, ZP_IN_PASS = 4, ZP_BETWEEN = 8, ZP_REDUCED = 16, ZP_OPEN = 32 };
+enum { ZP_ANY = 63, ZP_BUILT = ZP_ANY - ZP_NEW };
+/* NEW -build-> IDLE -pass_begin-> IN_PASS -pass_end-> BETWEEN (more micro-steps, or reduce due)
+   -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE, BETWEEN or REDUCED -> IN_PASS -> back.
+   Checkpoints: IDLE -state_begin-> OPEN -state_end-> IDLE. */
+
+typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, while training */
+    int own[2];          /* by side: its own buffer, or -1: it lies whole, or takes turns */
+    int spans;           /* that this rank updates of it */
+    int gathers;         /* per step */
+    int buffer[2];       /* -1: none now */
+    int parameter_opens, forward_opens, backward_opens, held; /* held: by zero_gather */
+    uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
+    int writes, reduced; /* outermost backwards of this pass that are over; reductions in a step */
+    int touched;  /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
+    int pending;  /* in the bucket that is not yet issued */
+    int offloads; /* tiers are for it */
+    int copies;   /* with a world: a tensor of it is counted in the norm by other ranks */
+    int late;     /* it is reduced behind all others */
+    int sums;     /* tensors of it are summed over groups of their own first */
+    int apart;    /* its update is a task of the stream `updates` */
+    int rounds;   /* of the ring that have updated it, modulo 2 */
+    int turned;   /* delayed, in the file: NEXT's place is PARAM's now */
+    int near;     /* of `gathers`, those among the ranks that keep a second shard */
+    size_t second_at; /* bytes of the parameters' memory before its second shard; 0: it has none */
+    int second;       /* its second shard has the weights of now */
+    int old_next;     /* delayed, in memory: NEXT is older than PARAM, which was written by name */
+    size_t errors;    /* feedback: where its errors begin in those of all units */
+    zp_event *written, *gathered, *reduction, *updated;
+    zp_event *spent;     /* delayed: its update is over, and has read the gradient */
+    zp_lane_event task;  /* beside a GPU: the same, for lanes */
+    zp_record *slice[2]; /* its forward and its backward, while they run; NULL: nobody asks */
+} zp_live;
+
+/* Parameters on their way from the file to a GPU, or reduced gradients to the file; see shards. */
+typedef struct zp_transfer_up_state {
+    char *memory;          /* [2][ZP_LIFTED] pinned pieces */
+    float *sums;           /* gradients: [ZP_LIFTED] on the device; NULL: nothing adds up there */
+    zp_lane asks;          /* gives transfers to the file's lanes */
+    int open;              /* it is */
+    zp_gate given, copied; /* a half's reads are given, or it is free; it has gone up, or down */
+    size_t turns;          /* halves so far: of the host, of `asks`, and of the stream */
+    size_t asked, awaited;
+    zp_lane_event read[ZP_RING];
+} zp_transfer_up_state;
+enum { ZP_LIFTED = ZP_RING / 2 };
+
+/* A place on the device that state goes through, or a gradient that is added to; see through. */
+typedef struct zp_gpu_update_place_events {
+    zp_event filled, used, emptied;
+} zp_gpu_update_place_events;
+enum { ZP_PASSAGES = 4 };
+
+/* Of the tiers HOST and FILE beside a GPU; see host. */
+typedef struct zp_cpu_update {
+    int on;      /* the host's processors update */
+    int through; /* HOST: state goes through the GPU; see through */
+    zp_stream down, up;
+    uint64_t down_bytes, up_bytes; /* what has crossed the link so far */
+    zp_gpu_update_place_events passage[ZP_PASSAGES];
+    char *places; /* on the device: of all arrays, or of gradients that add up */
+    size_t turn;  /* pieces so far */
+    zp_gate gate; /* of a step's updates: all that they read is in the host's memory */
+    zp_event decided, ready, done, gathered;
+    zp_transfer_up_state lift[ZP_SIDES];
+    zp_pages pinned, plain;
+    zp_control *control; /* pinned: the decision, as the updates see it */
+    zp_span *spans;      /* as zero_ctx.spans */
+    zp_event returned;   /* what is made of whole tensors is in the host's memory */
+    zp_limb *sums;       /* NORMS, pinned: of what is updated here; then its ratios */
+    double *trust;
+    size_t sums_bytes;
+    int stale; /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
+} zp_cpu_update;
+
+/* A group that was cut from another one of the context's; see hierarchy. */
+typedef struct zp_subgroup {
+    const zp_transport *of; /* NULL: nothing is cut */
+    zero_comm comm;
+    zp_memory meeting; /* the transport's */
+    size_t bytes;      /* of this rank for it, as the transport's `room` says */
+} zp_subgroup;
+
+/* What travels packed: see hops. */
+typedef struct zp_wire {
+    const zp_codec *weights, *gradients;         /* NULL: as they are stored */
+    size_t gathered_bytes, packed_bytes, errors; /* errors: how many this rank keeps */
+    zp_memory gathered;                          /* [nranks] packed shards of a unit */
+    char *out, *in;  /* [packed_bytes] of a unit's reduction, sent and received */
+    uint16_t *error; /* [errors] bf16, a unit's hops behind one another; NULL: no feedback */
+    size_t apart;    /* elements from there to a second copy; 0: there is none */
+    zp_comm hop[2];  /* inside nodes, or of all ranks; between nodes */
+    zp_subgroup part[2];
+    uint64_t number[2]; /* of a hop's collectives so far */
+    zero_message *list; /* [2 * nranks] */
+    char name[48];      /* of the errors, as state */
+    int put;            /* errors were put, since the state was opened */
+    zp_watch watch;
+} zp_wire;
+
+/* What the ranks make of whole tensors between the passes of a rule that needs it; see deal. */
+#define ZP_PLACES 2
+typedef struct zp_whole_tensor {
+    size_t parts;                 /* NORMS: layers of all tensors; 0: they are not needed */
+    size_t sums_at, sums_bytes;   /* in the gradients' memory, and of one rank */
+    size_t place_at, place_bytes; /* MATRIX: the first of [places] units, f32 */
+    int places;
+    size_t kept_numel, scratch_numel; /* MATRIX: of matrices that this rank owns */
+    double *trust, *norm;             /* [parts]; one */
+    float *kept, *scratch;
+    zp_event *full[ZP_PLACES], *read[ZP_PLACES]; /* a place is written; and may be written again */
+    zp_event *summed, *ended;                    /* trust is there; matrices are orthogonal */
+    zero_group *slice_group; /* the host's: its ranks have slices of tensors; see slices */
+    int slices, slice;       /* how many; this rank's. 1, 0: tensors are whole */
+    zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */
+    float *shared, *whole;   /* MATRIX: [slices] slices of what this rank makes orthogonal; one */
+    size_t shared_numel, whole_numel;
+} zp_whole_tensor;
+
+typedef struct zp_slot {
+    int tensor, layer;
+    const zp_member *member; /* NULL: not until zero_build */
+    int next;        /* another one of the layer's, in a circle: behind the last the first */
+    void **place[2]; /* by side */
+    char *was[2];    /* what they pointed to at zero_slot; NULL: nothing, or it is adopted */
+} zp_slot;
+
+/* A group over which gradients are summed first: the host's, and this context's own copy. */
+typedef struct zp_first_sum {
+    struct zp_first_sum *next;
+    zero_group *given, *own;
+} zp_first_sum;
+
+typedef struct zp_alias { /* one more field for a tensor's pointer */
+    int tensor;
+    int next; /* 1 + another one of the tensor's; 0: none */
+    size_t field;
+} zp_alias;
+
+typedef struct zp_lending { /* the last unit of the first `seen` tensors, and its elements */
+    int seen, units;
+    size_t has;
+} zp_lending;
+
+/* A tensor's copy for the host. The space around it is as large as all its layers. */
+typedef struct zp_shadow {
+    char *map, *data;
+    size_t mapped, guard, body, bytes;
+    int stays;       /* its pages are as many as the unit's own, which is resident, and are kept */
+    int ajar;        /* its hook has ended, and another is expected: not locked yet */
+    uint64_t copied; /* checks.writes when it was copied */
+} zp_shadow;
+
+typedef struct zp_checks {
+    zp_shadow *shadow; /* by member, and then by side */
+    uint64_t *seal;    /* by member */
+    int sealed;
+    uint64_t writes; /* of parameters by the plugin */
+    int *forwards;   /* by unit: of this pass, before its first backward */
+    int *turns;      /* by unit and then by side: uses that have ended in this pass, */
+    int *expected;   /* and in the pass before */
+    uint64_t *lent;  /* by member: the host's own array as it was given back */
+    int backwards;   /* of this pass, so far */
+    uint32_t *hook;  /* of this pass: which one, and its unit */
+    int nhooks, hooks_cap;
+} zp_checks;
+
+/* Ranks of one place in all shard groups; see replicas. */
+typedef struct zp_replicas {
+    zp_comm *group;             /* NULL: there are none */
+    zp_memory memory;           /* the gradients', of all ranks */
+    zp_memory view;             /* the same, as this group sees it */
+    size_t sums_at, sums_bytes; /* in it: f32 shards of a bucket's units; 16 bit */
+    int *order; /* [world->nranks] on the device, in which verdicts are added up: by pieces */
+} zp_replicas;
+
+/* Ranks that keep a second shard; see second. */
+typedef struct zp_second {
+    zp_comm *group; /* NULL: there is none */
+    zp_memory view; /* the parameters' memory, as this group sees it */
+    size_t at, bytes;
+} zp_second;
+
+/* In this order they are opened, and backwards closed. */
+enum { ZP_WORLD = 0, ZP_ALL, ZP_DATA, ZP_REPLICAS, ZP_NEAR, ZP_GROUPS };
+enum { ZP_LENT = 1, ZP_LENT_INSIDE };
+
+struct zero_ctx {
+    zero_config cfg; /* resolved */
+    zp_policy policy;
+    zp_failure failure; /* the first of any collective */
+    zp_comm group[ZP_GROUPS];
+    zp_comm *all;   /* group[ZP_ALL]: the ranks that zero_create was given */
+    zp_comm *data;  /* those that parameters are sharded over: group[ZP_DATA], or all */
+    zp_comm *world; /* those that agree on a step: group[ZP_WORLD], or all */
+    zp_subgroup part[ZP_GROUPS];
+    zp_replicas replicas;
+    zp_second second;
+    int settled;     /* the ranks have compared their settings */
+    int world_units; /* of the whole model, and one of all KEEP tensors; 0: there is no world */
+    int *world_unit; /* [layout.all] their numbers there */
+    zp_memory world_memory; /* of the world's verdicts */
+    zero_ctx *joined;       /* the context that joins this one */
+    int agrees_later;       /* cfg.joins: its zero_reduce has not come yet */
+    zp_first_sum *first_sums;
+    zero_group *traced; /* groups that have this context's recorder */
+    zp_watch watch;
+    zp_wire wire;
+    zp_device device;
+    zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
+    zp_stream updates;            /* of units that are not in memory; not open: all are */
+
+    zp_tensor *tensors;
+    int ntensors, tensors_cap;
+    int *names; /* [2][index_room], a power of 2: 1 + the tensor of a name, and the first one of a
+                   field of the host's, by their hashes; 0: none */
+    size_t index_room;
+    int planned; /* the plan is that of the tensors as they are */
+    int sliced;  /* 1 + a tensor that has a slice group; 0: none has */
+    zp_lending lending;
+    zp_layout layout;
+    zp_live *live; /* [layout.all] */
+    zp_slot *slots;
+    int nslots, slots_cap;
+    int *layer_slots; /* [layout.layers] 1 + the last slot of a tensor's layer; 0: it has none */
+    zp_alias *aliases;
+    int naliases, aliases_cap;
+    zp_event *events; /* [nevents] all that live, buffers and what is below point to */
+    int nevents;
+
+    zp_array array[ZP_ARRAYS_AND_TWINS];
+    zp_memory memory[2]; /* GRAD, MEAN and their buffers; PARAM and its buffers */
+    zp_buffers pool[2];  /* those buffers */
+    zp_file disk;        /* where arrays of the tier FILE are kept */
+    size_t disk_pieces;
+    char *disk_memory; /* [disk_bytes] bounces, the ring, and gradients that are added to */
+    size_t disk_bytes;
+    char *addends; /* [ZP_DISK_LANES] pieces; NULL: micro-steps add up elsewhere */
+    zp_file_ring ring;
+    zp_cpu_update host;
+    zp_whole_tensor deal;
+    size_t shared_numel, bucket_numel; /* of a shared buffer; of a bucket, resolved */
+    zp_order trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
+    int *bucket;                       /* units written and not yet issued */
+    zp_op *ops;                        /* [units] their collectives */
+    int nbucket;
+    size_t bucket_filled;
+
+    const zp_rule *rule;
+    char *arena; /* [private_bytes] no peer sees it: SUM, MASTER, STATE, partial, control, spans */
+    size_t private_bytes;
+    double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
+    double *verdict, *verdicts; /* this rank's [zp_ctx_verdict_words], within all ranks' */
+    size_t verdict_at;          /* of the ranks' verdicts, in the gradients' memory */
+    zp_event *passed;           /* the host has computed with the last micro-step's parameters */
+    int judged;                 /* a verdict was asked for: control says what came of it */
+    int said;                   /* what the host did at the last step: a verdict's CALL */
+    zero_hyper hyper;           /* and with what */
+    zp_control *control;
+    zp_span *spans;        /* [layout.nmembers] what this rank updates, a unit's by its members */
+    zero_range *ranges[2]; /* [nranges] of the state: to save, to go on from */
+    int nranges[2], ranges_cap[2];
+    zp_control *pinned; /* where the device writes its control to, for the host */
+    zp_control report;  /* the host's copy */
+    zp_event *agreed, *reported;
+    zero_plan plan;
+
+    int phase, resume; /* ZP_NEW and so on; resume: phase to return to after an evaluation */
+    zero_pass pass;
+    int micro, micro_steps;
+    int together; /* micro-steps that the pass is of */
+    zp_adding adding;
+    int scale_asked; /* zero_loss_scale was called for the coming step */
+    int stepped;     /* a step was made: a report exists */
+    int64_t taken;   /* steps, skipped ones too */
+    int pending;     /* the last step's update is not in PARAM yet */
+    zp_checks checks;
+    int looked; /* since zero_reduce peers may be reading parameters that are SEEN */
+    int bound;  /* zero_bind was called */
+    int lent;   /* arrays stay the host's: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin's */
+    zero_type lent_type;
+    double hooks_s;
+    int hooked;  /* a unit's hook was called in this pass */
+    double loss; /* of the step's micro-steps so far, where zero_train_end is told */
+    zero_result dead;
+    const char *call; /* the public function that runs */
+    char text[ZP_TEXT_BYTES + 128];
+    char row[ZP_TEXT_BYTES + 128]; /* of the first row of a table that was refused */
+};
+
+/* An error of this call: `call, rank r of n: sentence`. */
+__attribute__((format(printf, 3, 4))) static zero_result zp_ctx_fail(zero_ctx *z,
+                                                                     zero_result result,
+                                                                     const char *format, ...) {
+    va_list list;
+    const int n = snprintf(z->text, sizeof z->text, "%s, rank %d of %d: ", z->call, z->all->rank,
+                           z->all->nranks);
+    va_start(list, format);
+    (void)vsnprintf(z->text + n, sizeof z->text - (size_t)n, format, list);
+    va_end(list);
+    if (z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_ERROR, z->text);
+    return result;
+}
+
+/* A call is refused where an argument is wrong, or where it does not fit the order of calls. */
+#define ZP_REFUSE(z, when, ...)                                                                    \
+    ZP_TRY((when) ? zp_ctx_fail(z, ZERO_ERR_ARGUMENT, __VA_ARGS__) : ZERO_OK)
+#define ZP_UNTIMELY(z, when, ...)                                                                  \
+    ZP_TRY((when) ? zp_ctx_fail(z, ZERO_ERR_STATE, __VA_ARGS__) : ZERO_OK)
+
+/* Words of a rank's verdict; behind it, with a world, the squares of each of its units. */
+static int zp_ctx_verdict_words(const zero_ctx *z) { return ZP_VERDICT + z->world_units; }
+/* Unit u's number in the whole model. */
+static int zp_ctx_world_unit(const zero_ctx *z, int u) {
+    return z->world_units ? z->world_unit[u] : u;
+}
+
+/* One of 0..n-1. */
+static zero_result zp_ctx_check_index(zero_ctx *z, const char *what, int i, int n) {
+    ZP_REFUSE(z, i < 0 || i >= n, "%s %d, expected 0..%d", what, i, n - 1);
+    return ZERO_OK;
+}
+
+static const char *zp_ctx_call_name(double call) {
+    return call == 1 ? "zero_step" : call == 2 ? "zero_skip_step" : "none";
+}
+
+/* What the ranks must agree on and do not: a word of the verdict, in words. */
+static zero_result zp_ctx_report_difference(zero_ctx *z) {
+    static const char *const words[ZP_VERDICT] = {
+        "",          "",        "",          "the call",      "lr",
+        "beta1",     "beta2",   "eps",       "weight_decay",  "max_norm",
+        "steps",     "skipped", "iteration", "last_overflow", "scale",
+        "hysteresis"};
+    const zp_control *c = &z->report;
+    const char *of = c->differs < ZP_COUNTERS ? "at an earlier step" : "of the counters";
+    if (c->differs == ZP_CALL)
+        return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH,
+                                     "at an earlier step rank 0 called %s, rank %d %s",
+                                     zp_ctx_call_name(c->differing[0]), c->differs_rank,
+                                     zp_ctx_call_name(c->differing[1]));
+    return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "%s %s is %.9g on rank 0, %.9g on rank %d",
+                                 words[(unsigned)c->differs % ZP_VERDICT], of, c->differing[0],
+                                 c->differing[1], c->differs_rank);
+}
+
+/* A lost peer may have seen a difference in the last verdict; where a thread looks none is left. */
+static int zp_ctx_has_difference(zero_ctx *z) {
+    if (!z->judged || z->world->transport->look || zp_device_sync_event(&z->device, z->agreed)
+        || zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
+        || zp_device_sync_stream(&z->compute))
+        return 0;
+    z->report = *z->pinned;
+    return z->report.differs;
+}
+
+/* A collective that failed makes the context dead. */
+static zero_result zp_ctx_check(zero_ctx *z, zero_result result) {
+    const zero_result failed = zp_failure_result(&z->failure);
+    if (z->dead || (!failed && !result)) return result ? result : z->dead;
+    z->dead = failed ? failed : result;
+    if (failed == ZERO_ERR_PEER && zp_ctx_has_difference(z)) return zp_ctx_report_difference(z);
+    return zp_ctx_fail(z, z->dead, "%s",
+                       failed              ? z->failure.text
+                       : z->device.text[0] ? z->device.text
+                                           : zero_result_string(result));
+}
+
+#define ZP_DO(z, call) ZP_TRY(zp_ctx_check(z, call))
+
+/* The public function that runs, for error sentences and for whoever watches this rank. */
+static void zp_ctx_set_call(zero_ctx *z, const char *call) {
+    z->call = call;
+    if (z->all->call) *z->all->call = call;
+}
+
+/* Every public function begins here: its name, its phases, and what is said in others. */
+static zero_result zp_ctx_enter(zero_ctx *z, const char *call, int phases, const char *otherwise) {
+    if (!z) return ZERO_ERR_ARGUMENT;
+    zp_ctx_set_call(z, call);
+    ZP_TRY(zp_ctx_check(z, ZERO_OK));
+    if (zp_device_check(&z->device)) {
+        (void)zp_ctx_fail(z, ZERO_ERR_STATE, "%s", z->device.text);
+        z->device.text[0] = 0; /* nothing is lost: the host may turn back */
+        return ZERO_ERR_STATE;
+    }
+    if (phases == ZP_NEW) z->planned = 0; /* nothing else changes the plan */
+    return z->phase & phases ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_STATE, "%s", otherwise);
+}
+#define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_ctx_enter(z, call, phases, otherwise))
+
+/* Waits until nothing moves any more. */
+static zero_result zp_ctx_sync(zero_ctx *z) {
+    for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
+    zp_transfer_up_state *sink = &z->host.lift[ZP_GRAD];
+    if (sink->open) zp_lane_sync(&sink->asks); /* writes what has come down */
+    if (z->host.down.device) ZP_TRY(zp_device_sync_stream(&z->host.down));
+    if (z->updates.device) ZP_TRY(zp_device_sync_stream(&z->updates));
+    return zp_device_sync_stream(&z->compute);
+}
+
+/* Unit u lies whole in the side's array; otherwise in a buffer, while it is in use. */
+static int zp_ctx_unit_is_whole(const zero_ctx *z, zp_side side, int u) {
+    const zp_share share = z->array[side].part[u].share;
+    return share == ZP_WHOLE || share == ZP_SEEN;
+}
+
+/* The array whose shards go between the file and a side's buffers. */
+static const zp_array *zp_ctx_side_array(const zero_ctx *z, int side) {
+    return &z->array[side == ZP_GRAD ? (int)ZP_MEAN : (int)ZP_PARAM];
+}
+
+/* Where unit u begins in its side's buffer b: a shard that goes to or from the file lies on a
+   sector's border there. */
+static size_t zp_ctx_unit_in_buffer(const zero_ctx *z, zp_side side, int u, int b) {
+    const zp_array *a = zp_ctx_side_array(z, side);
+    const size_t before = a->part[u].first * zp_type_bytes(a->type);
+    const size_t skew = zp_array_in_file(a, u) ? zp_round_up(before, ZP_SECTOR) - before : 0;
+    return z->pool[side].buffer[b].at + skew;
+}
+
+/* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
+static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
+    const zp_live *live = &z->live[u];
+    const int b = live->own[side] >= 0 ? live->own[side] : live->buffer[side];
+    char *base = z->memory[side].base;
+    if (zp_ctx_unit_is_whole(z, side, u)) return base + z->array[side].part[u].at;
+    return b < 0 ? NULL : base + zp_ctx_unit_in_buffer(z, side, u, b);
+}
+
+/* This rank's shard of u's reduced gradient, until the next use of its memory. */
+static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
+    const zp_array *a = &z->array[ZP_MEAN];
+    const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
+    if (!zp_array_off_device(a, u)) return zp_array_at(a, u, first);
+    return zp_ctx_unit_memory(z, ZP_GRAD, u) + first * zp_type_bytes(a->type);
+}
+
+/* Unit u's parameters as the host sees them. */
+static char *zp_ctx_unit_shown(const zero_ctx *z, int u) {
+    const zp_memory *m = &z->memory[ZP_PARAM];
+    char *memory = zp_ctx_unit_memory(z, ZP_PARAM, u);
+    return memory ? m->view + (memory - m->base) : NULL;
+}
+
+/* The part of unit u that this rank updates: of the rule's first state, which every rule has. */
+static const zp_array_part *zp_ctx_own_part(const zero_ctx *z, int u) {
+    return &z->array[ZP_STATE].part[u];
+}
+
+/* A step's update may run beside the next step. */
+static int zp_ctx_is_delayed(const zero_ctx *z) { return z->cfg.delay_from > 0; }
+/* It works on a second copy: NEXT, and a MEAN that lies apart. Beside a GPU the host's arrays are
+   that. */
+static int zp_ctx_keeps_next(const zero_ctx *z) {
+    return zp_ctx_is_delayed(z) && zp_device_is_host();
+}
+
+/* The gradient that the update reads. */
+static zp_array *zp_ctx_update_gradient(zero_ctx *z) {
+    const int over = z->policy.state == ZP_WHOLE && !zp_ctx_keeps_next(z); /* gathered over GRAD */
+    return &z->array[over ? (int)ZP_GRAD : (int)ZP_MEAN];
+}
+
+/* The i-th unit in the order of updates: as a forward wants them; delayed ones as the next backward
+   does, whose reductions overwrite what they read. */
+static int zp_ctx_nth_update(const zero_ctx *z, int i) {
+    return zp_layout_nth_unit(&z->layout, zp_ctx_is_delayed(z) ? z->layout.all - 1 - i : i);
+}
+
+/* The array whose part of u is the weights that a pass sees. */
+static zp_array *zp_ctx_weights(zero_ctx *z, int u) {
+    return &z->array[z->live[u].turned ? (int)ZP_NEXT : (int)ZP_PARAM];
+}
+
+/* A collective of unit u: where from and where to is the caller's. */
+static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
+    zp_op op;
+    memset(&op, 0, sizeof op);
+    op.group = z->data;
+    op.memory = &z->memory[channel];
+    op.channel = channel;
+    op.kind = kind;
+    op.unit = u;
+    op.shard = z->layout.unit[u].shard;
+    op.type = z->array[channel].type;
+    return op;
+}
+
+/* The context's own copy of a group of the host's; NULL: it has none. */
+static zero_group *zp_ctx_own_group(const zero_ctx *z, const zero_group *given) {
+    const zp_first_sum *f = z->first_sums;
+    while (f && f->given != given) f = f->next;
+    return f ? f->own : NULL;
+}
+
+/* The first element that this rank counts in the norm, and saves, of unit u. */
+static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const size_t replica = z->replicas.group ? (size_t)z->replicas.group->rank : 0;
+    return (size_t)z->data->rank * x->shard + replica * x->piece;
+}
+
+/* What the sum over all ranks is multiplied by. */
+static float zp_ctx_sum_scale(const zero_ctx *z) {
+    return z->data->divisor / (float)(z->cfg.divisor ? z->cfg.divisor : z->all->nranks);
+}
+
+/* Reduced gradients of several micro-steps add up where they are kept, and not in SUM. */
+static int zp_ctx_adds_means(const zero_ctx *z) {
+    return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
+}

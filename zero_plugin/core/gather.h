@@ -1,0 +1,144 @@
+/* gather.h - the way of one parameter: gathered for a hook, kept in a buffer, published by an
+ * update */
+#pragma once
+
+#include "pointers.h"
+#include "../extras/packed.h"
+
+/* The weights have changed: neither buffers nor second shards have them. */
+static void zp_gather_forget_all(zero_ctx *z) {
+    zp_buffer_forget_all(&z->pool[ZP_PARAM]);
+    for (int u = 0; u < z->layout.all && z->second.group; u++) z->live[u].second = 0;
+}
+
+/* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
+   the buffer that it goes to. */
+static zero_result zp_gather_unit(zero_ctx *z, int u) {
+    const zp_array_part *part = &z->array[ZP_PARAM].part[u];
+    zp_live *live = &z->live[u];
+    zp_stream *s = &z->stream[ZP_PARAMETERS];
+    zp_op op = zp_ctx_make_op(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
+    const int away = zp_array_off_device(&z->array[ZP_PARAM], u);
+    op.in_place = part->share == ZP_SEEN;
+    op.codec = zp_packed_codec_of(z, ZP_ALL_GATHER, u);
+    op.source = op.target = part->at;
+    if (!zp_ctx_unit_is_whole(z, ZP_PARAM, u)) {
+        zp_buffers *pool = &z->pool[ZP_PARAM];
+        const int b = zp_buffer_find(pool, u);
+        op.target = zp_ctx_unit_in_buffer(z, ZP_PARAM, u, b);
+        ZP_DO(z, zp_device_wait_event(s, pool->buffer[b].released));
+    }
+    if (away || zp_ctx_unit_is_whole(z, ZP_PARAM, u))
+        op.source = op.target + (size_t)z->data->rank * zp_comm_op_shard_bytes(&op);
+    if (live->second) return zp_ctx_check(z, zp_subgroups_gather_second(z, u, op.target));
+    ZP_DO(z, zp_device_wait_event(s, live->updated));
+    if (away) ZP_DO(z, zp_transfer_fetch_shard(z, u, op.memory->base + op.source));
+    ZP_DO(z, zp_packed_send(z, s, &op, 1));
+    ZP_DO(z, zp_device_record_event(s, live->gathered));
+    return zp_ctx_check(z, zp_subgroups_keep_second(z, u, op.target));
+}
+
+/* Stream s has written u's weights: a unit that lies whole is gathered at once, any other when a
+   pass asks for it; where nothing is gathered (stage 0), who begins it waits for the update. */
+static zero_result zp_gather_publish_update(zero_ctx *z, int u, zp_stream *s) {
+    const int whole = zp_ctx_unit_is_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
+    ZP_DO(z, zp_device_record_event(s, z->live[u].updated));
+    if (whole && z->policy.state == ZP_SHARD) return zp_gather_unit(z, u);
+    if (!whole || s == &z->compute) return ZERO_OK;
+    return zp_ctx_check(z, zp_device_record_event(s, z->live[u].gathered));
+}
+
+/* What this rank updates of unit u, from one of PARAM and NEXT to the other, both in memory. */
+static void zp_gather_copy_next(zero_ctx *z, int u, int to, int from) {
+    const zp_array_part *own = zp_ctx_own_part(z, u);
+    memcpy(zp_array_at(&z->array[to], u, own->first), zp_array_at(&z->array[from], u, own->first),
+           own->numel * zp_type_bytes(z->cfg.type));
+}
+
+/* A task of `updates`: NEXT, which the last update has written, becomes PARAM. */
+typedef struct zp_turn_args {
+    zero_ctx *z;
+    int unit;
+} zp_turn_args;
+
+static void zp_gather_swap_in_task(const void *args, size_t n, int threads) {
+    const zp_turn_args *a = (const zp_turn_args *)args;
+    zp_live *live = &a->z->live[a->unit];
+    if (zp_array_in_file(&a->z->array[ZP_NEXT], a->unit))
+        live->turned = live->rounds;
+    else if (!live->old_next)
+        zp_gather_copy_next(a->z, a->unit, ZP_PARAM, ZP_NEXT);
+}
+
+/* Unit u's new weights come in, once `computed`: all ranks are done with the old ones. Who waits
+   for them: u's gather, or, where there is none, its next begin. */
+static zero_result zp_gather_swap_in(zero_ctx *z, int u, zp_event *computed) {
+    const zp_turn_args a = {z, u};
+    zp_stream *s = &z->updates;
+    z->live[u].second = 0;
+    ZP_DO(z, zp_device_wait_event(s, computed));
+    ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered)); /* one that nobody has waited for */
+    if (zp_cpu_update_is_on(z)) {
+        ZP_DO(z, zp_cpu_update_copy_up(z, u));
+        return zp_gather_publish_update(z, u, s);
+    }
+    zp_record *r =
+        zp_device_begin_slice(s, ZERO_EVENT_COPY, u, zp_array_part_bytes(&z->array[ZP_PARAM], u));
+    ZP_DO(z, zp_device_push_task(s, zp_gather_swap_in_task, &a, sizeof a,
+                                 zp_ctx_own_part(z, u)->numel));
+    zp_device_end_slice(s, r);
+    return zp_gather_publish_update(z, u, s);
+}
+
+/* All that is pending comes in, between steps. */
+static zero_result zp_gather_swap_in_all(zero_ctx *z) {
+    if (!z->pending) return ZERO_OK;
+    for (int i = 0; i < z->layout.all; i++) {
+        const int u = zp_ctx_nth_update(z, i);
+        if (z->layout.unit[u].numel) ZP_TRY(zp_gather_swap_in(z, u, z->agreed));
+    }
+    zp_gather_forget_all(z);
+    z->pending = 0;
+    return zp_check_seal(z, ZP_SEAL);
+}
+
+/* u's parameters are on their way or there, and stay, and so are the next units'. */
+static zero_result zp_gather_acquire(zero_ctx *z, int u) {
+    int fill[ZERO_PREFETCH_MOST + 2];
+    char open[128];
+    zp_order *t = &z->trace[z->pass];
+    zp_buffers *pool = &z->pool[ZP_PARAM];
+    const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
+    zp_order_visit(t, u);
+    const int n = zp_order_schedule(z, t, u, wraps, fill);
+    zp_order_advance(t, n >= 0);
+    ZP_UNTIMELY(z, n < 0,
+                "unit %d: all %d gather buffers belong to units that have begun and not ended "
+                "(%s); raise open_units (ZERO_ALL: all of them), or prefetch",
+                u, pool->n, zp_buffer_print_open(pool, open, sizeof open));
+    for (int i = 0; i < n; i++) ZP_TRY(zp_gather_unit(z, fill[i]));
+    zp_buffer_hold(pool, u, 1);
+    return ZERO_OK;
+}
+
+/* The outermost begin that needs them. */
+static zero_result zp_gather_open(zero_ctx *z, int u) {
+    zp_live *live = &z->live[u];
+    if (!live->parameter_opens) ZP_TRY(zp_gather_acquire(z, u));
+    if (live->parameter_opens++) return ZERO_OK;
+    live->buffer[ZP_PARAM] = zp_buffer_find(&z->pool[ZP_PARAM], u);
+    ZP_DO(z, zp_device_wait_event(&z->compute, live->gathered));
+    return zp_check_move_unit(z, u, ZP_PARAM, 1);
+}
+
+static zero_result zp_gather_close(zero_ctx *z, int u) {
+    zp_live *live = &z->live[u];
+    zp_buffers *pool = &z->pool[ZP_PARAM];
+    if (--live->parameter_opens) return ZERO_OK;
+    ZP_TRY(zp_check_move_unit(z, u, ZP_PARAM, 0));
+    if (live->buffer[ZP_PARAM] < 0) return ZERO_OK;
+    zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAM]];
+    zp_buffer_hold(pool, u, -1);
+    live->buffer[ZP_PARAM] = -1;
+    return zp_ctx_check(z, zp_device_record_event(&z->compute, b->released));
+}

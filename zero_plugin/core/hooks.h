@@ -1,0 +1,168 @@
+/* hooks.h - the hooks of a pass: what happens when your code begins and ends a unit */
+#pragma once
+
+#include "reduce.h"
+
+static zero_result zp_hook_begin_training(zero_ctx *z, int micro, int micro_steps) {
+    const int expected = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
+    const int together = micro == ZERO_TOGETHER;
+    if (together) micro = expected;
+    ZP_UNTIMELY(z, together && expected, "the step has begun with %d single micro-steps", expected);
+    ZP_REFUSE(z, together && micro_steps > 1 && z->array[ZP_GRAD].type != ZERO_F32,
+              "ZERO_TOGETHER adds gradients up in f32, these have 16 bit: grads F32");
+    ZP_REFUSE(z, micro_steps < 1 || micro_steps > z->cfg.micro_steps,
+              "micro_steps is %d, the configuration allows 1..%d", micro_steps, z->cfg.micro_steps);
+    ZP_UNTIMELY(z, z->phase == ZP_REDUCED, "zero_step is due after zero_reduce");
+    ZP_UNTIMELY(
+        z, micro != expected || (expected && micro_steps != z->micro_steps) || micro >= micro_steps,
+        "micro-step %d of %d, expected %d of %d", micro, micro_steps, expected,
+        expected ? z->micro_steps : micro_steps);
+    z->micro = together ? micro_steps - 1 : micro;
+    z->micro_steps = micro_steps;
+    z->together = together ? micro_steps : 1;
+    zp_events_place(z->device.recorder, z->taken, z->micro);
+    for (int u = 0; u < z->layout.all; u++) {
+        z->live[u].writes = 0;
+        if (micro == 0) z->live[u].reduced = 0;
+        if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
+    }
+    if (micro == 0) ZP_DO(z, zp_packed_begin_step(z));
+    if (micro == 0) /* peers' too: one that fails to come must not leave the old one */
+        ZP_DO(z, zp_device_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
+                                 (size_t)z->world->nranks * (size_t)zp_ctx_verdict_words(z)
+                                     * sizeof *z->verdicts));
+    return zp_reduce_open_gradient(z, z->layout.units, 1);
+}
+
+static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps) {
+    ZP_ENTER(z, "zero_pass_begin", ZP_ANY, "");
+    ZP_UNTIMELY(z, z->phase & (ZP_NEW | ZP_IN_PASS | ZP_OPEN), "%s",
+                z->phase == ZP_NEW    ? "zero_build comes first"
+                : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
+                                      : "the last pass has not ended");
+    ZP_UNTIMELY(z, z->lent == ZP_LENT,
+                "the arrays are the host's: weights are in them, and zero_lend_train is the step");
+    ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
+    ZP_TRY(zp_order_begin(z, kind, micro == ZERO_TOGETHER));
+    if (kind == ZERO_EVAL && z->phase == ZP_IDLE) ZP_TRY(zp_gather_swap_in_all(z));
+    ZP_TRY(zp_check_begin_pass(z));
+    if (kind == ZERO_TRAIN) ZP_TRY(zp_hook_begin_training(z, micro, micro_steps));
+    ZP_DO(z, zp_device_wait_event(&z->compute, z->live[z->layout.units].gathered)); /* KEEP */
+    z->resume = z->phase;
+    z->phase = ZP_IN_PASS;
+    z->pass = kind;
+    z->trace[kind].at = 0;
+    z->hooked = 0;
+    return ZERO_OK;
+}
+
+/* Every hook: inside a pass, a unit of the host's. */
+static zero_result zp_hook_enter(zero_ctx *z, const char *call, int unit) {
+    ZP_ENTER(z, call, ZP_ANY, "");
+    ZP_UNTIMELY(z, z->phase != ZP_IN_PASS, "unit %d: no pass has begun", unit);
+    z->hooked = 1;
+    return zp_ctx_check_index(z, "unit", unit, z->layout.units);
+}
+
+/* No struct of the host's will do only where no tensor of the unit has a field in it. */
+static zero_result zp_hook_find_struct(zero_ctx *z, int unit, const void *host, const char *of) {
+    const zp_unit *x = &z->layout.unit[unit];
+    for (int i = 0; i < x->members && (!host || host == ZERO_WANTED) && !z->lent; i++) {
+        const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
+        ZP_REFUSE(z, !(d->flags & ZERO_BY_SLOT),
+                  "unit %d: the host's struct of %s is %s, but tensor %s has a field in it", unit,
+                  of, host ? "ZERO_WANTED" : "NULL", d->name);
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
+    ZP_TRY(zp_hook_enter(z, "zero_forward_begin", unit));
+    ZP_TRY(zp_hook_find_struct(z, unit, params, "parameters"));
+    zp_live *live = &z->live[unit];
+    if (!live->parameter_opens) ZP_TRY(zp_order_match(z, ZERO_TURN_FORWARD, unit));
+    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_FORWARD, unit));
+    ZP_TRY(zp_gather_open(z, unit));
+    zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_shown(z, unit), params);
+    if (!live->forward_opens++)
+        live->slice[0] = zp_device_begin_slice(&z->compute, ZERO_EVENT_FORWARD, unit, 0);
+    return ZERO_OK;
+}
+
+static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
+    ZP_TRY(zp_hook_enter(z, "zero_forward_end", unit));
+    ZP_UNTIMELY(z, !z->live[unit].forward_opens, "unit %d: no forward has begun", unit);
+    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_FORWARD_END, unit));
+    if (!--z->live[unit].forward_opens) zp_device_end_slice(&z->compute, z->live[unit].slice[0]);
+    return zp_gather_close(z, unit);
+}
+
+static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, void *grads) {
+    ZP_TRY(zp_hook_enter(z, "zero_backward_begin", unit));
+    zp_live *live = &z->live[unit];
+    ZP_UNTIMELY(z, z->pass != ZERO_TRAIN, "unit %d: an evaluation has no backward", unit);
+    ZP_UNTIMELY(z, zp_reduce_unit_is_written(z, unit),
+                "unit %d: its gradient is complete after %d uses, here is one more; see "
+                "zero_tensor_desc.uses",
+                unit, z->layout.unit[unit].uses * z->together);
+    ZP_UNTIMELY(z, live->backward_opens == 64, "unit %d: 64 backwards are nested", unit);
+    ZP_TRY(zp_hook_find_struct(z, unit, grads, "gradients"));
+    if (params) ZP_TRY(zp_hook_find_struct(z, unit, params, "parameters"));
+    if (params && !live->parameter_opens) ZP_TRY(zp_order_match(z, ZERO_TURN_BACKWARD, unit));
+    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_BACKWARD, unit));
+    ZP_TRY(zp_reduce_open_gradient(z, unit, 0));
+    if (params) ZP_TRY(zp_gather_open(z, unit));
+    if (!live->backward_opens) ZP_TRY(zp_check_move_unit(z, unit, ZP_GRAD, 1));
+    live->with_parameters = live->with_parameters << 1 | (params != NULL);
+    live->backward_opens++;
+    if (params)
+        zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_shown(z, unit), params);
+    else if (!live->parameter_opens) /* what was there before is not to be read */
+        zp_pointer_set_unit(z, ZP_PARAM, unit, NULL, NULL);
+    zp_pointer_set_unit(z, ZP_GRAD, unit, zp_ctx_unit_memory(z, ZP_GRAD, unit), grads);
+    if (live->backward_opens == 1)
+        live->slice[1] = zp_device_begin_slice(&z->compute, ZERO_EVENT_BACKWARD, unit, 0);
+    return ZERO_OK;
+}
+
+static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
+    ZP_TRY(zp_hook_enter(z, "zero_backward_end", unit));
+    zp_live *live = &z->live[unit];
+    ZP_UNTIMELY(z, !live->backward_opens, "unit %d: no backward has begun", unit);
+    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_BACKWARD_END, unit));
+    if (live->backward_opens == 1) zp_device_end_slice(&z->compute, live->slice[1]);
+    if (live->backward_opens == 1) ZP_TRY(zp_check_move_unit(z, unit, ZP_GRAD, 0));
+    if (live->with_parameters & 1) ZP_TRY(zp_gather_close(z, unit));
+    live->with_parameters >>= 1;
+    const int uses = z->layout.unit[unit].uses * (zp_reduce_is_repeated(z) ? 1 : z->together);
+    if (--live->backward_opens || ++live->writes % uses || live->late) return ZERO_OK;
+    return zp_reduce_is_due(z) && z->layout.unit[unit].numel ? zp_reduce_add_to_bucket(z, unit)
+                                                             : ZERO_OK;
+}
+
+static zero_result zp_hook_pass_end(zero_ctx *z) {
+    ZP_ENTER(z, "zero_pass_end", ZP_IN_PASS, "no pass has begun");
+    for (int u = 0; u < z->layout.units; u++) {
+        const zp_live *live = &z->live[u];
+        ZP_UNTIMELY(z, live->forward_opens || live->backward_opens || live->held,
+                    "unit %d: its %s has begun and not ended", u,
+                    live->forward_opens    ? "forward"
+                    : live->backward_opens ? "backward"
+                                           : "zero_gather");
+    }
+    ZP_TRY(zp_order_end(z));
+    ZP_TRY(zp_check_lock_all(z));
+    ZP_TRY(zp_check_compare_hooks(z));
+    ZP_TRY(zp_check_seal(z, ZP_SEAL_KEEP));
+    z->trace[z->pass].n = z->trace[z->pass].at;
+    z->phase = z->resume;
+    if (z->pass == ZERO_EVAL) {
+        z->looked |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
+        zp_events_deliver(z->device.recorder);
+        return ZERO_OK;
+    }
+    z->phase = ZP_BETWEEN;
+    ZP_TRY(zp_reduce_finish_micro_step(z));
+    zp_events_deliver(z->device.recorder);
+    return ZERO_OK;
+}

@@ -1,0 +1,183 @@
+/* order.h - the order of a pass's calls, as the host announces it in the place of what is learnt
+
+   It becomes the trace of its kind of pass, so that who gathers ahead, and the plan, see no
+   difference; each call is compared with its turn. */
+#pragma once
+
+#include "ctx.h"
+
+static const char *const zp_turn_words[ZERO_TURN_KINDS] = {"forward", "backward", "gather",
+                                                           "release"};
+static const char *const zp_pass_words[2] = {"training pass", "evaluation"};
+
+/* Room for n visits; 0: there is no memory. */
+static int zp_order_reserve(zp_order *t, size_t n) {
+    if (n <= (size_t)t->cap) return 1;
+    int *unit = (int *)realloc(t->unit, n * sizeof *unit);
+    if (!unit) return 0;
+    t->unit = unit;
+    t->cap = (int)n;
+    return 1;
+}
+
+/* Notes that `unit` comes now. A host in another order than before edits what was expected. */
+static void zp_order_visit(zp_order *t, int unit) {
+    int next = t->at;
+    while (next < t->n && t->unit[next] != unit) next++;
+    if (next == t->n) { /* not expected: put it in */
+        if (t->n == t->cap) return;
+        memmove(t->unit + t->at + 1, t->unit + t->at, (size_t)(t->n - t->at) * sizeof *t->unit);
+        t->unit[t->at] = unit;
+        t->n++;
+    } else if (next > t->at) { /* expected later: take out what it skipped */
+        memmove(t->unit + t->at, t->unit + next, (size_t)(t->n - next) * sizeof *t->unit);
+        t->n -= next - t->at;
+    }
+    t->at++;
+}
+
+/* The next distinct units, at most max; past the end of the pass only if `wraps`. */
+static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
+    int found = 0;
+    for (int i = t->at; i < (wraps ? t->at + t->n : t->n) && found < max; i++) {
+        const int unit = t->unit[i % t->n];
+        int known = 0;
+        for (int k = 0; k < found; k++) known |= soon[k] == unit;
+        if (!known) soon[found++] = unit;
+    }
+    return found;
+}
+
+/* Line i of what all ranks must have alike of their orders: how many turns, then each. */
+static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+    memset(text, 0, bytes);
+    if (!i) {
+        const zp_order *t = z->trace;
+        (void)snprintf(text, bytes, "%d turns of a training pass%s, %d of an evaluation",
+                       t[ZERO_TRAIN].turns, t[ZERO_TRAIN].together ? " of all micro-steps" : "",
+                       t[ZERO_EVAL].turns);
+        return 1;
+    }
+    for (int kind = 0, at = i - 1; kind < 2; at -= z->trace[kind++].turns) {
+        if (at >= z->trace[kind].turns) continue;
+        const zero_turn *turn = &z->trace[kind].turn[at];
+        (void)snprintf(text, bytes, "turn %d of a%s %s: %s of unit %d", at, kind ? "n" : "",
+                       zp_pass_words[kind], zp_turn_words[turn->kind], turn->unit);
+        return 1;
+    }
+    return 0;
+}
+
+/* What is expected of a pass before any was seen: the announced order, if there is one. */
+static int zp_order_load(zp_order *t) {
+    t->n = t->at = 0;
+    for (int i = 0; i < t->turns; i++)
+        if (t->turn[i].kind != ZERO_TURN_RELEASE) t->unit[t->n++] = t->turn[i].unit;
+    return t->turns;
+}
+
+/* Every unit is there, and what is gathered is released, no more often. */
+static zero_result zp_order_check(zero_ctx *z, const zero_turn *turns, int n) {
+    zero_result r = ZERO_OK;
+    const int units = z->layout.units;
+    int *held = (int *)calloc((size_t)units + 1, sizeof *held);
+    if (!held) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "an order of %d turns", n);
+    for (int i = 0; i < n && !r; i++) {
+        const int kind = (int)turns[i].kind, u = turns[i].unit;
+        if (kind < 0 || kind >= ZERO_TURN_KINDS || u < 0 || u >= units)
+            r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT,
+                            "turn %d: kind %d of unit %d, expected kinds 0..%d and units 0..%d", i,
+                            kind, u, ZERO_TURN_KINDS - 1, units - 1);
+        else if (kind == ZERO_TURN_RELEASE && held[u]-- == 0)
+            r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT,
+                            "turn %d: unit %d is released and was not gathered", i, u);
+        else
+            held[u] += kind == ZERO_TURN_GATHER;
+    }
+    for (int u = 0; u < units && !r; u++)
+        if (held[u])
+            r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "unit %d is gathered and not released", u);
+    free(held);
+    return r;
+}
+
+/* Inside a pass: the next turn is this one, where there are any. Nothing is changed. */
+static zero_result zp_order_match(zero_ctx *z, zero_turn_kind kind, int unit) {
+    const zp_order *t = &z->trace[z->pass];
+    if (!t->turns) return ZERO_OK;
+    ZP_UNTIMELY(z, t->turned == t->turns,
+                "%s of unit %d: the %d turns that were announced for this pass are over",
+                zp_turn_words[kind], unit, t->turns);
+    const zero_turn *next = &t->turn[t->turned];
+    ZP_UNTIMELY(z, next->kind != kind || next->unit != unit,
+                "%s of unit %d, but turn %d of this pass was announced as %s of unit %d",
+                zp_turn_words[kind], unit, t->turned, zp_turn_words[next->kind], next->unit);
+    return ZERO_OK;
+}
+
+/* A turn that was matched is taken; or it is refused for another reason, and will come again. */
+static void zp_order_advance(zp_order *t, int taken) {
+    t->turned += t->turns && taken;
+    t->at -= t->turns && !taken;
+}
+
+/* A pass begins that the order is of. */
+static zero_result zp_order_begin(zero_ctx *z, zero_pass kind, int together) {
+    zp_order *t = &z->trace[kind];
+    ZP_UNTIMELY(z, t->turns && t->together != together, "the order of a %s was announced for %s",
+                zp_pass_words[kind],
+                t->together ? "all micro-steps together (ZERO_TOGETHER)" : "one micro-step");
+    t->turned = 0;
+    return ZERO_OK;
+}
+
+static zero_result zp_order_end(zero_ctx *z) {
+    const zp_order *t = &z->trace[z->pass];
+    if (t->turned == t->turns) return ZERO_OK;
+    const zero_turn *next = &t->turn[t->turned];
+    return zp_ctx_fail(z, ZERO_ERR_STATE, "turn %d of %d has not come: %s of unit %d", t->turned,
+                       t->turns, zp_turn_words[next->kind], next->unit);
+}
+
+/* In a step. Of micro-steps in one pass what is reduced at its end is reduced once. */
+static int zp_order_reductions(const zero_ctx *z, int u) {
+    const int ends = z->live[u].late || u == z->layout.units;
+    if (!z->layout.unit[u].numel) return 0;
+    if (z->adding != ZP_EACH_REDUCED || (ends && z->trace[ZERO_TRAIN].together)) return 1;
+    return z->cfg.micro_steps;
+}
+
+/* The order that was announced; else that of a model of layers: up, the units used again, down, and
+   those again. */
+static void zp_order_expect(zero_ctx *z, zero_pass kind) {
+    zp_order *t = &z->trace[kind];
+    const int n = z->layout.units, backward = kind == ZERO_TRAIN;
+    if (zp_order_load(t)) return;
+    for (int leg = 0; leg < (backward ? 4 : 2); leg++)
+        for (int i = 0; i < n; i++) {
+            const int u = leg < 2 ? i : n - 1 - i;
+            const zp_unit *x = &z->layout.unit[u];
+            const int visits[4] = {1, x->forwards > 1, x->uses > 1, x->uses == 1};
+            if (visits[leg]) zp_order_visit(t, u);
+        }
+    t->at = 0;
+}
+
+/* Brings `unit` and the next ones into buffers, of which there are prefetch + 2 (where
+   none goes ahead, 2); what must be gathered comes back in `fill`. */
+static int zp_order_schedule(zero_ctx *z, const zp_order *t, int unit, int wraps, int *fill) {
+    zp_buffers *pool = &z->pool[ZP_PARAM];
+    int soon[ZERO_PREFETCH_MOST + 2], n = 0;
+    soon[0] = unit; /* whose buffer none of the others takes */
+    const int most = z->cfg.prefetch ? z->cfg.prefetch + 1 : 0;
+    const int ahead = 1 + zp_order_ahead(t, wraps, most, soon + 1);
+    for (int i = 0; i < ahead; i++) {
+        const int own = z->live[soon[i]].own[ZP_PARAM];
+        if (zp_ctx_unit_is_whole(z, ZP_PARAM, soon[i]) || !z->layout.unit[soon[i]].numel) continue;
+        int got = zp_buffer_take(pool, soon[i], own, soon, ahead);
+        if (got < 0 && i == 0) got = zp_buffer_take(pool, unit, own, NULL, 0); /* now before soon */
+        if (got < 0 && i == 0) return -1;
+        if (got > 0) fill[n++] = soon[i];
+    }
+    return n;
+}

@@ -1,0 +1,405 @@
+/* plan.h - memory and traffic from layout and configuration alone; the build allocates just that */
+#pragma once
+
+#include "order.h"
+#include "../offload/offload_plan.h"
+#include "../offload/gpu_update.h"
+#include "../extras/packed.h"
+
+static void zp_plan_set_array(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
+    a->type = type;
+    a->share = share;
+    a->tier = tier == ZERO_HOST && zp_device_is_host() ? ZERO_DEVICE : tier;
+}
+
+/* What the settings mean for this context, once they are resolved: the table of arrays, and the
+   loss scale. */
+static void zp_plan_apply_settings(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    zp_control *report = &z->report;
+    const zp_policy stage = zp_policies[c->stage];
+    const zero_type type = c->grads == ZERO_GRAD_F32 ? ZERO_F32 : c->type;
+    const int several = c->micro_steps > 1, sums = several && type != ZERO_F32;
+    const int each =
+        several ? c->accumulation == ZERO_ACCUMULATE_SHARDED : stage.gradients == ZP_SHARD;
+    const int several_ranks = z->data->nranks > 1;
+    const int sees = !several_ranks || (!c->no_mapping && z->data->shares && !c->weight_bits);
+    const int masters = c->type != ZERO_F32 && !c->no_master;
+    zp_share grad = ZP_WHOLE, param = stage.parameters;
+    z->wire.weights = several_ranks ? zp_codec_find(c->weight_bits) : NULL;
+    z->wire.gradients = several_ranks ? zp_codec_find(c->gradient_bits) : NULL;
+    z->rule = &zp_rules[c->optimizer];
+    z->policy = stage;
+    z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
+    if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* buffers */
+    zp_plan_set_array(&z->array[ZP_GRAD], type, grad, ZERO_DEVICE);
+    zp_plan_set_array(&z->array[ZP_PARAM], c->type, param, c->parameter_tier);
+    if (param == ZP_SHARD && sees && !z->array[ZP_PARAM].tier) z->array[ZP_PARAM].share = ZP_SEEN;
+    const int all = zp_ctx_keeps_next(z) && stage.state == ZP_WHOLE;
+    zp_plan_set_array(&z->array[ZP_NEXT], c->type, zp_ctx_keeps_next(z) ? stage.state : ZP_NOTHING,
+                      c->parameter_tier);
+    zp_plan_set_array(&z->array[ZP_SUM], ZERO_F32,
+                      !sums  ? ZP_NOTHING
+                      : each ? ZP_SHARD
+                             : ZP_WHOLE,
+                      ZERO_DEVICE);
+    zp_plan_set_array(&z->array[ZP_MASTER], ZERO_F32, masters ? stage.state : ZP_NOTHING,
+                      c->optimizer_tier);
+    for (int i = 0; i < ZP_STATES; i++)
+        zp_plan_set_array(&z->array[ZP_STATE + i], ZERO_F32,
+                          i < z->rule->states ? stage.state : ZP_NOTHING, c->optimizer_tier);
+    zp_gpu_update_choose(z);
+    /* whole gradients, and those of an update by the GPU, stay on the device */
+    const int stays = c->gradient_tier == ZERO_HOST && (grad == ZP_WHOLE || z->host.through);
+    zp_plan_set_array(&z->array[ZP_MEAN], type, all ? ZP_WHOLE : ZP_SHARD,
+                      stays ? ZERO_DEVICE : c->gradient_tier);
+    report->divisor = (double)z->data->divisor;
+    zp_kernel_set_scale(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
+    report->used_scale = report->scale;
+    report->hysteresis = c->scaler.hysteresis;
+    report->last_overflow = -1;
+}
+
+static int zp_plan_compare_sizes(const void *a, const void *b) {
+    const size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Units that the host wants to have open at once. */
+static size_t zp_plan_open_units(const zero_ctx *z) {
+    return (size_t)(z->cfg.open_units == ZERO_ALL ? z->layout.units : z->cfg.open_units);
+}
+
+/* Parameter buffers that units take turns in, at most. */
+static size_t zp_plan_gather_buffers(const zero_ctx *z) {
+    const int gathers = z->array[ZP_PARAM].share == ZP_SHARD;
+    return gathers ? zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open_units(z)) : 0;
+}
+
+/* Elements of a shared buffer: of all choices the one that needs the least memory. Larger units,
+   and those used more often, have a buffer of their own. */
+static zero_result zp_plan_choose_buffers(zero_ctx *z) {
+    const zp_layout *l = &z->layout;
+    const size_t gathered = zp_plan_gather_buffers(z), least_g = zp_max(3, zp_plan_open_units(z));
+    const size_t of_p = gathered ? zp_type_bytes(z->array[ZP_PARAM].type) : 0,
+                 of_g = zp_type_bytes(z->array[ZP_GRAD].type);
+    int n = 0;
+    size_t larger = 0, least = SIZE_MAX;
+    size_t *sizes = (size_t *)calloc((size_t)l->units + 1, sizeof *sizes);
+    if (!sizes) return ZERO_ERR_MEMORY;
+    z->shared_numel = 0;
+    for (int u = 0; u < l->units; u++)
+        if (l->unit[u].uses == 1 && l->unit[u].numel) sizes[n++] = l->unit[u].padded;
+    qsort(sizes, (size_t)n, sizeof *sizes, zp_plan_compare_sizes);
+    for (int i = 0; i < n; i++) larger += sizes[i];
+    for (int i = 0; i < n; i++) {
+        const size_t turns = (size_t)i + 1;
+        const size_t buffers = zp_min(turns, gathered) * of_p + zp_min(turns, least_g) * of_g;
+        larger -= sizes[i]; /* these lie alone, with gradients and with parameters */
+        const size_t bytes = (of_p + of_g) * larger + buffers * sizes[i];
+        if (bytes > least) continue;
+        least = bytes;
+        z->shared_numel = sizes[i];
+    }
+    free(sizes);
+    return ZERO_OK;
+}
+
+static int zp_plan_unit_stays(const zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const int64_t limit = z->cfg.persistence_numel;
+    if (z->policy.parameters == ZP_WHOLE || u == z->layout.units || !x->numel) return 1;
+    if (limit == 0) return x->only_one_d;
+    return limit > 0 && x->largest_tensor <= (uint64_t)limit;
+}
+
+/* `sectors`: shards in it go to or from the file: it begins on a sector's border, and there is room
+   to shift a unit to where its shard does, and for the rest of the last sector. */
+static int zp_buffer_add(zp_buffers *p, size_t bytes, int own, int sectors) {
+    if (sectors) p->bytes = zp_round_up(p->bytes, ZP_SECTOR);
+    const zp_buffer made = {p->bytes, -1, 0, 0, NULL};
+    p->buffer[p->n] = made;
+    p->alone += own; /* they come first */
+    if (sectors) bytes += 2 * ZP_SECTOR;
+    p->bytes += bytes;
+    return p->n++;
+}
+
+/* Cuts the parts of all arrays. MEAN lies behind GRAD, or inside where the host overwrites it only
+   after it was read: at the last micro-step alone, or where SUM keeps it. */
+static void zp_plan_cut_arrays(zero_ctx *z) {
+    const zp_layout *l = &z->layout;
+    zp_array *a = z->array;
+    const int kept =
+        a[ZP_GRAD].type == ZERO_F32 ? z->adding == ZP_IN_PLACE : a[ZP_GRAD].share == ZP_WHOLE;
+    const int inside = kept && !zp_ctx_keeps_next(z);
+    for (int k = 0; k < ZP_ARRAYS; k++) {
+        size_t at = k == ZP_MEAN ? a[ZP_GRAD].bytes : 0;
+        a[k].part = a[0].part + (size_t)k * (size_t)l->all;
+        a[k].bytes = a[k].host_bytes = 0;
+        for (int u = 0; u < l->all; u++) {
+            const int stays = k == ZP_PARAM && a[k].share == ZP_SHARD && zp_plan_unit_stays(z, u);
+            const int resident = k == ZP_NEXT && a[ZP_PARAM].part[u].tier == ZERO_DEVICE;
+            const int here = stays || resident || !z->live[u].offloads;
+            at = zp_array_cut(&a[k], u, &l->unit[u], stays ? ZP_WHOLE : a[k].share,
+                              here ? ZERO_DEVICE : a[k].tier, z->data->rank, at,
+                              k == ZP_STATE + 1 ? l->unit[u].plain : SIZE_MAX);
+            zp_array_part *part = &a[k].part[u];
+            if (k == ZP_MEAN && inside)
+                part->at = a[ZP_GRAD].part[u].at + part->first * zp_type_bytes(a[k].type);
+        }
+    }
+    if (inside) a[ZP_MEAN].bytes = 0;
+}
+
+/* What a rank keeps of numel elements. */
+static size_t zp_plan_share_numel(const zero_ctx *z, zp_share share, size_t numel) {
+    const size_t n = (size_t)z->data->nranks;
+    return share == ZP_NOTHING ? 0 : share == ZP_SHARD ? (numel + n - 1) / n : numel;
+}
+
+/* Bytes of the device's memory that pieces pass through. */
+static size_t zp_plan_piece_bytes(const zero_ctx *z) {
+    return zp_offload_plan_buffers(z) + zp_offload_plan_sums(z) + zp_gpu_update_bytes(z);
+}
+
+/* What the arrays take; the formulas' bytes are the stage table, every array without padding. */
+static void zp_plan_count_bytes(zero_ctx *z) {
+    const zp_array *a = z->array;
+    const zp_policy *stage = &z->policy;
+    zero_plan *plan = &z->plan;
+    const size_t of_p = zp_type_bytes(a[ZP_PARAM].type), of_g = zp_type_bytes(a[ZP_GRAD].type);
+    for (int u = 0; u < z->layout.all && stage->parameters == ZP_SHARD; u++)
+        if (zp_plan_unit_stays(z, u)) plan->kept_bytes += z->layout.unit[u].padded * of_p;
+    plan->param_bytes = zp_plan_share_numel(z, stage->parameters, z->layout.padded) * of_p
+                        - zp_offload_plan_off_device(z, &a[ZP_PARAM]);
+    plan->grad_bytes = zp_plan_share_numel(z, stage->gradients, z->layout.padded) * of_g
+                       - zp_offload_plan_off_device(z, &a[ZP_MEAN]);
+    plan->formula_bytes = zp_plan_share_numel(z, stage->parameters, z->layout.numel) * of_p
+                          + zp_plan_share_numel(z, stage->gradients, z->layout.numel) * of_g;
+    for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
+        plan->optimizer_bytes += a[k].bytes;
+        const size_t kept = k == ZP_STATE + 1 ? zp_whole_tensor_plain_numel(z) : z->layout.numel;
+        plan->formula_bytes += zp_plan_share_numel(z, a[k].share, kept) * zp_type_bytes(a[k].type);
+    }
+    zp_cpu_update_plan(z);
+    zp_offload_plan_file(z);
+    zp_cpu_update_share_parts(z);
+    zp_gpu_update_plan(z);
+    plan->host_bytes = zp_cpu_update_bytes(z, &plan->pinned_bytes);
+    z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
+    z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
+    plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
+    plan->buffer_bytes = plan->accumulator_bytes + zp_plan_piece_bytes(z) + a[ZP_NEXT].bytes;
+    if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
+}
+
+/* Gives buffers to units that do not lie anywhere whole. */
+static void zp_plan_assign_buffers(zero_ctx *z) {
+    const size_t shared = z->shared_numel, bucket_units = shared ? z->bucket_numel / shared : 0;
+    const size_t of[2] = {zp_type_bytes(z->array[ZP_GRAD].type),
+                          zp_type_bytes(z->array[ZP_PARAM].type)};
+    const size_t reduced = zp_max(bucket_units + 2, zp_plan_open_units(z));
+    const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : reduced,
+                            zp_plan_gather_buffers(z)};
+    /* what passes through in pieces: broadcasts, and sums between nodes */
+    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_subgroups_wire_bytes(z);
+    const int sectors[2] = {z->array[ZP_MEAN].tier == ZERO_FILE,
+                            z->array[ZP_PARAM].tier == ZERO_FILE};
+    int open[2];
+    const size_t apart = zp_plan_piece_bytes(z) + z->array[ZP_NEXT].bytes;
+    size_t take_turns[2] = {0, 0}, own_bytes = apart, shared_bytes = 0, pads = 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        const zp_unit *x = &z->layout.unit[u];
+        zp_live *live = &z->live[u];
+        const int alone = u == z->layout.units || x->uses > 1 || x->padded > shared;
+        for (int side = 0; side < 2; side++) { /* a late one's gradient waits in its buffer */
+            const int own = alone || (side == ZP_GRAD && live->late);
+            const int adds = x->numel && own && !zp_ctx_unit_is_whole(z, (zp_side)side, u);
+            take_turns[side] += x->numel && !own;
+            live->buffer[side] = -1;
+            live->own[side] =
+                adds ? zp_buffer_add(&z->pool[side], x->padded * of[side], 1, sectors[side]) : -1;
+            own_bytes += adds ? x->padded * of[side] : 0;
+            pads += adds && sectors[side] ? 3 * ZP_SECTOR : 0;
+        }
+    }
+    for (int side = 0; side < 2; side++) {
+        for (size_t i = 0; i < zp_min(take_turns[side], most[side]); i++) {
+            (void)zp_buffer_add(&z->pool[side], shared * of[side], 0, sectors[side]);
+            shared_bytes += shared * of[side];
+            pads += sectors[side] ? 3 * ZP_SECTOR : 0;
+        }
+        open[side] =
+            most[side] && most[side] < take_turns[side] ? (int)most[side] : z->layout.units;
+    }
+    z->plan.open_forward = open[ZP_PARAM];
+    z->plan.open_backward = open[open[ZP_PARAM] < open[ZP_GRAD]];
+    own_bytes += pads;
+    z->plan.buffer_bytes += own_bytes - apart + shared_bytes + staging;
+    z->plan.buffer_ceiling_bytes =
+        own_bytes + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
+        + zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open_units(z)) * (of[0] + of[1]) * shared
+        + z->bucket_numel * of[ZP_GRAD] + staging;
+}
+
+/* Gathers of every unit in one step of the order that is expected. */
+static void zp_plan_count_gathers(zero_ctx *z) {
+    int fill[ZERO_PREFETCH_MOST + 2];
+    zp_order *t = &z->trace[ZERO_TRAIN];
+    zp_buffers *pool = &z->pool[ZP_PARAM];
+    const int passes = t->together ? 1 : z->cfg.micro_steps;
+    for (int u = 0; u < z->layout.all; u++)
+        z->live[u].gathers = zp_ctx_unit_is_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
+    for (int pass = 0; pass < passes; pass++) {
+        zp_order_expect(z, ZERO_TRAIN);
+        for (int i = 0; i < (t->turns ? t->turns : t->n); i++) {
+            const zero_turn *turn = t->turns ? &t->turn[i] : NULL;
+            if (turn && turn->kind == ZERO_TURN_RELEASE) {
+                zp_buffer_hold(pool, turn->unit, -1);
+                continue;
+            }
+            const int unit = t->unit[t->at++];
+            const int n = zp_order_schedule(z, t, unit, pass + 1 < passes, fill);
+            for (int k = 0; k < n; k++) z->live[fill[k]].gathers++;
+            zp_buffer_hold(pool, unit, 1);
+            if (!turn || turn->kind != ZERO_TURN_GATHER) zp_buffer_hold(pool, unit, -1);
+        }
+    }
+    t->at = 0;
+    zp_buffer_forget_all(&z->pool[ZP_PARAM]);
+}
+
+/* Bytes that this rank sends for unit u in a step: for its gathers, at stage 0 of gradients; and in
+   all. */
+static size_t zp_plan_gathers_sent(zero_ctx *z, int u) {
+    const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
+    zp_op gather = zp_ctx_make_op(z, gathered, ZP_ALL_GATHER, u);
+    gather.codec = zp_packed_codec_of(z, ZP_ALL_GATHER, u);
+    return (size_t)(z->live[u].gathers - z->live[u].near) * zp_comm_op_bytes(&gather)
+           + zp_subgroups_second_sent(z, u);
+}
+static size_t zp_plan_unit_sent(zero_ctx *z, int u) {
+    zp_op reduce = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
+    reduce.codec = zp_packed_codec_of(z, ZP_REDUCE_SCATTER, u);
+    return zp_plan_gathers_sent(z, u)
+           + (size_t)zp_order_reductions(z, u) * zp_comm_op_bytes(&reduce)
+           + zp_whole_tensor_sent(z, u) + zp_subgroups_replicas_sent(z, u);
+}
+
+static void zp_plan_count_traffic(zero_ctx *z) {
+    double formula = 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        const zp_unit *x = &z->layout.unit[u];
+        const size_t sent = zp_plan_unit_sent(z, u);
+        z->plan.sent_bytes += sent;
+        z->plan.near_bytes += zp_subgroups_second_sent(z, u);
+        if (z->policy.state == ZP_SHARD) z->plan.gather_bytes += zp_plan_gathers_sent(z, u);
+        z->plan.replica_bytes += zp_subgroups_replicas_sent(z, u);
+        if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
+    }
+    z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
+    const zp_op verdict = zp_verdict_op(z);
+    z->plan.verdict_bytes =
+        (z->cfg.joins ? 0 : zp_comm_op_bytes(&verdict)) + zp_whole_tensor_sums_sent(z);
+}
+
+static void zp_plan_close(zero_ctx *z) {
+    free(z->live);
+    free(z->array[0].part);
+    z->live = NULL;
+    z->array[0].part = NULL;
+    for (int i = 0; i < 2; i++) {
+        free(z->pool[i].buffer);
+        free(z->pool[i].held_by);
+        memset(&z->pool[i], 0, sizeof z->pool[i]);
+    }
+    zp_layout_close(&z->layout);
+}
+
+/* Begin hooks of a pass that are learnt, at most: a million of all micro-steps together. */
+static size_t zp_plan_most_visits(const zero_ctx *z, int kind) {
+    const size_t micro_steps = kind == ZERO_TRAIN ? (size_t)z->cfg.micro_steps : 1;
+    return zp_min(4 * (size_t)z->layout.all * micro_steps, 1 << 20);
+}
+
+static zero_result zp_plan_reserve_orders(zero_ctx *z) {
+    const size_t units = (size_t)z->layout.all; /* each with a buffer of its own at most */
+    z->live = (zp_live *)calloc(units, sizeof *z->live);
+    z->array[0].part = (zp_array_part *)calloc(ZP_ARRAYS_AND_TWINS * units, sizeof(zp_array_part));
+    int made = z->live && z->array[0].part;
+    for (int i = 0; i < 2; i++) {
+        z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
+        z->pool[i].held_by = (int *)calloc(units, sizeof *z->pool[i].held_by);
+        made &=
+            z->pool[i].buffer && z->pool[i].held_by
+            && zp_order_reserve(&z->trace[i], zp_max(4 * units + 16, zp_plan_most_visits(z, i)));
+    }
+    return made ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+
+/* What the whole model and its ranks make of the units. */
+static zero_result zp_plan_apply_world(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    const int units = c->world_units ? c->world_units : z->layout.units;
+    for (int m = 0; m < z->layout.nmembers; m++) {
+        const zp_member *x = &z->layout.members[m];
+        const zero_tensor_desc *d = &z->tensors[x->tensor].desc;
+        z->live[x->unit].copies |= (d->flags & ZERO_COPY) != 0;
+        z->live[x->unit].late |= (d->flags & ZERO_LATE) != 0;
+        z->live[x->unit].sums |= z->tensors[x->tensor].sum_group != NULL;
+    }
+    free(z->world_unit);
+    z->world_unit = (int *)calloc((size_t)z->layout.all, sizeof *z->world_unit);
+    if (!z->world_unit) return ZERO_ERR_MEMORY;
+    if (!c->world && !c->joins) return ZERO_OK;
+    z->world_units = units + 1;
+    for (int u = 0; u < z->layout.units; u++) {
+        const int number = z->world_unit[u] = c->world_unit ? c->world_unit[u] : u;
+        ZP_REFUSE(z, number < 0 || number >= units || (u && number <= z->world_unit[u - 1]),
+                  "unit %d is number %d of the whole model, expected one more than the unit before "
+                  "and below world_units, %d",
+                  u, number, units);
+    }
+    z->world_unit[z->layout.units] = units;
+    return ZERO_OK;
+}
+
+/* Fills z->layout, live, pools, traces, gathers and plan. */
+static zero_result zp_plan_make(zero_ctx *z) {
+    zp_plan_close(z);
+    memset(&z->plan, 0, sizeof z->plan);
+    zero_result r = zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks,
+                                   zp_subgroups_count_replicas(z));
+    if (!r) r = zp_plan_reserve_orders(z);
+    if (!r) r = zp_plan_apply_world(z);
+    if (r == ZERO_ERR_ARGUMENT) return r;
+    if (!r) r = zp_plan_choose_buffers(z);
+    if (r) return zp_ctx_fail(z, r, "lists of %d tensors", z->ntensors);
+    z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel;
+    ZP_REFUSE(
+        z, z->bucket_numel < z->shared_numel,
+        "bucket_numel is %zu, the largest unit that shares a buffer has %zu elements: give at "
+        "least that, or 0",
+        z->cfg.bucket_numel, z->shared_numel);
+    zp_offload_plan_units(z);
+    zp_plan_cut_arrays(z);
+    zp_plan_count_bytes(z);
+    zp_plan_assign_buffers(z);
+    zp_packed_plan(z);
+    for (int i = 0; i < 2; i++) /* tensors may have come together since it was announced */
+        ZP_TRY(zp_order_check(z, z->trace[i].turn, z->trace[i].turns));
+    zp_plan_count_gathers(z);
+    zp_whole_tensor_plan(z);
+    zp_subgroups_plan_replicas(z);
+    zp_subgroups_plan_second(z);
+    zp_plan_count_traffic(z);
+    zp_offload_plan_file_traffic(z);
+    zp_offload_plan_link_traffic(z);
+    zp_order_expect(z, ZERO_EVAL);
+    z->plan.numel = z->layout.numel;
+    z->plan.padded_numel = z->layout.padded;
+    z->plan.units = z->layout.units + (z->layout.unit[z->layout.units].members > 0);
+    z->plan.nranks = z->all->nranks;
+    return ZERO_OK;
+}

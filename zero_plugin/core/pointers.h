@@ -1,0 +1,45 @@
+/* pointers.h - what the host reads and writes a unit's tensors by */
+#pragma once
+
+#include "../extras/check.h"
+
+/* Where the host finds a member whose unit lies in `memory`. */
+static char *zp_pointer_of_member(const zero_ctx *z, zp_side side, const zp_member *m,
+                                  char *memory) {
+    const zp_shadow *shadow = zp_check_shadow_of(z, side, m);
+    return shadow ? shadow->data : memory + m->at * zp_type_bytes(z->array[side].type);
+}
+
+/* Writes the pointer that the host has bound to a layer. Memory NULL: it becomes NULL. */
+static void zp_pointer_set_slot(zero_ctx *z, zp_side side, const zp_slot *s, char *memory) {
+    const zp_member *m = s->member;
+    const size_t layer = z->tensors[m->tensor].desc.numel * zp_type_bytes(z->array[side].type);
+    if (!s->place[side] || z->lent) return;
+    char *to = memory ? zp_pointer_of_member(z, side, m, memory) : NULL;
+    if (to) to += (size_t)(s->layer - m->layer) * layer;
+    memcpy(s->place[side], &to, sizeof to); /* as bytes: it may be any pointer to data */
+}
+
+/* Writes the pointers of one unit's tensors: fields of the host's struct, if there is one, then
+   slots. */
+static void zp_pointer_set_unit(zero_ctx *z, zp_side side, int u, char *memory, void *host) {
+    const zp_unit *x = &z->layout.unit[u];
+    const size_t of = zp_type_bytes(z->array[side].type);
+    if (z->lent) return;
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        const zp_tensor *t = &z->tensors[m->tensor];
+        const uintptr_t at =
+            memory && host ? (uintptr_t)zp_pointer_of_member(z, side, m, memory) : 0;
+        const uintptr_t to = at ? at - m->first * of : 0;
+        if (host && !(t->desc.flags & ZERO_BY_SLOT))
+            memcpy((char *)host + t->desc.field, &to, sizeof to);
+        for (int k = t->aliases; k && host; k = z->aliases[k - 1].next)
+            memcpy((char *)host + z->aliases[k - 1].field, &to, sizeof to);
+        const int layers = z->nslots ? (int)(m->numel / t->desc.numel) : 0;
+        for (int l = m->layer; l < m->layer + layers; l++)
+            for (const zp_slot *s = zp_bind_next_slot(z, m->tensor, l, NULL); s;
+                 s = zp_bind_next_slot(z, m->tensor, l, s))
+                zp_pointer_set_slot(z, side, s, memory);
+    }
+}

@@ -1,0 +1,214 @@
+/* hooks.h - hooks, gathers, buckets: a unit while a pass runs */
+#pragma once
+
+#include "pointers.h"
+#include "../extras/subgroups.h"
+#include "../extras/packed.h"
+
+/* What this rank has of unit u's tensors with a divisor of their own, once it is reduced. */
+static zero_result zp_reduce_divide(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const zp_array *mean = &z->array[ZP_MEAN];
+    const size_t first = (size_t)z->data->rank * x->shard, end = first + x->shard;
+    const int usual = z->cfg.divisor ? z->cfg.divisor : z->all->nranks;
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        const int own = z->tensors[m->tensor].divisor;
+        const size_t from = zp_max(first, m->at), to = zp_min(end, m->at + m->numel);
+        if (!own || own == usual || from >= to) continue;
+        const zp_kernel_rescale_args a = {zp_ctx_unit_mean(z, u)
+                                              + (from - first) * zp_type_bytes(mean->type),
+                                          mean->type, (float)((double)usual / (double)own)};
+        ZP_TRY(zp_kernel_rescale(&z->stream[ZP_GRADIENTS], &a, to - from));
+    }
+    return ZERO_OK;
+}
+
+/* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
+   becomes the gradient. */
+static zero_result zp_reduce_collect(zero_ctx *z, int u, int last) {
+    const int first = z->live[u].reduced == 0;
+    if (last && first) return ZERO_OK; /* one micro-step: nothing to add up */
+    zp_array *sums = &z->array[ZP_SUM];
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    const size_t n = z->layout.unit[u].padded;
+    const zp_kernel_collect_args add = {(float *)(void *)zp_array_at(sums, u, 0),
+                                        zp_ctx_unit_memory(z, ZP_GRAD, u), z->array[ZP_GRAD].type,
+                                        first, last};
+    zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_NORM, u, (uint64_t)n * sizeof(float));
+    const zero_result result = zp_kernel_collect(s, &add, n / ZP_WIDE);
+    zp_device_end_slice(s, r);
+    return result;
+}
+
+static zp_op zp_reduce_scatter_op(zero_ctx *z, int u) {
+    zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
+    op.source = (size_t)(zp_ctx_unit_memory(z, ZP_GRAD, u) - z->memory[ZP_GRAD].base);
+    op.target = (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
+    op.sum = zp_reduce_unit_sums(z, u);
+    op.scale = z->replicas.group ? 1 : zp_ctx_sum_scale(z);
+    op.accumulate =
+        z->adding == ZP_EACH_REDUCED && z->live[u].reduced > 0 && !zp_transfer_mean_adds(z, u);
+    op.codec = zp_packed_codec_of(z, ZP_REDUCE_SCATTER, u);
+    return op;
+}
+
+/* Where gradients are whole on every rank (stage 0), they are gathered. */
+static zp_op zp_reduce_gather_op(zero_ctx *z, int u) {
+    zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, u);
+    op.source = (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
+    op.target = zp_ctx_update_gradient(z)->part[u].at;
+    return op;
+}
+
+/* Issues one collective of every unit of the bucket, together. */
+static zero_result zp_reduce_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) {
+    for (int i = 0; i < z->nbucket; i++) z->ops[i] = make(z, z->bucket[i]);
+    return zp_packed_send(z, &z->stream[ZP_GRADIENTS], z->ops, z->nbucket);
+}
+
+/* A pass of several micro-steps, each of which is reduced by itself. */
+static int zp_reduce_is_repeated(const zero_ctx *z) {
+    return z->together > 1 && z->adding == ZP_EACH_REDUCED;
+}
+
+/* All of u's backwards of this pass have ended. */
+static int zp_reduce_unit_is_written(const zero_ctx *z, int u) {
+    return z->live[u].writes >= z->layout.unit[u].uses * z->together;
+}
+
+/* What u has now is of the step's last micro-step. */
+static int zp_reduce_unit_is_last(const zero_ctx *z, int u) {
+    return zp_reduce_is_repeated(z) ? zp_reduce_unit_is_written(z, u)
+                                    : z->micro + 1 == z->micro_steps;
+}
+
+/* Enqueues what follows the backward of the bucket's units in a micro-step: of all the last one, or
+   of none. */
+static zero_result zp_reduce_flush_bucket(zero_ctx *z) {
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    if (!z->nbucket) return ZERO_OK;
+    const int last = zp_reduce_unit_is_last(z, z->bucket[0]), collects = z->adding == ZP_COLLECTED;
+    for (int i = 0; i < z->nbucket; i++) {
+        ZP_DO(z, zp_device_wait_event(s, z->live[z->bucket[i]].written));
+        if (zp_ctx_is_delayed(z)) ZP_DO(z, zp_cpu_update_wait_reader(z, s, z->bucket[i]));
+        if (collects) ZP_DO(z, zp_reduce_collect(z, z->bucket[i], last));
+        if (z->live[z->bucket[i]].sums && (last || !collects))
+            ZP_DO(z, zp_world_first_sums(z, z->bucket[i]));
+    }
+    if (last || !collects) ZP_DO(z, zp_reduce_issue(z, zp_reduce_scatter_op));
+    for (int i = 0; i < z->nbucket; i++)
+        if (zp_transfer_mean_adds(z, z->bucket[i])) ZP_DO(z, zp_transfer_sum_mean(z, z->bucket[i]));
+    if (last) ZP_DO(z, zp_subgroups_sum_replicas(z));
+    for (int i = 0; i < z->nbucket; i++) {
+        const int u = z->bucket[i], writes = last || zp_offload_plan_mean_leaves(z, u);
+        if (last) ZP_DO(z, zp_reduce_divide(z, u));
+        if (last) ZP_DO(z, zp_verdict_take_norm(z, u));
+        if (zp_transfer_mean_in_file(z, u) && writes)
+            ZP_DO(z, zp_transfer_push_mean(z, u, zp_transfer_write_mean_task));
+    }
+    if (last && z->policy.state == ZP_WHOLE) ZP_DO(z, zp_reduce_issue(z, zp_reduce_gather_op));
+    for (int i = 0; i < z->nbucket; i++) {
+        const int u = z->bucket[i];
+        zp_live *live = &z->live[u];
+        ZP_DO(z, zp_device_record_event(s, live->reduction));
+        if (last || zp_offload_plan_mean_leaves(z, u)) ZP_DO(z, zp_cpu_update_send_gradient(z, u));
+        if (last && z->pending) ZP_TRY(zp_gather_swap_in(z, u, live->reduction));
+        live->pending = 0;
+        live->reduced++;
+        live->buffer[ZP_GRAD] = -1;
+    }
+    z->nbucket = 0;
+    z->bucket_filled = 0;
+    return ZERO_OK;
+}
+
+static zero_result zp_reduce_add_to_bucket(zero_ctx *z, int u) {
+    const size_t numel = z->layout.unit[u].padded;
+    zp_live *live = &z->live[u];
+    const int b = live->buffer[ZP_GRAD];
+    if (b >= 0) z->pool[ZP_GRAD].buffer[b].open = 0; /* its next user waits for `reduction` */
+    const int full = z->bucket_filled + numel > z->bucket_numel;
+    if (z->nbucket
+        && (full || zp_reduce_unit_is_last(z, u) != zp_reduce_unit_is_last(z, z->bucket[0])))
+        ZP_TRY(zp_reduce_flush_bucket(z));
+    ZP_DO(z, zp_device_record_event(&z->compute, live->written));
+    live->pending = 1;
+    if (zp_reduce_is_repeated(z)) live->touched = 0;
+    z->bucket[z->nbucket++] = u;
+    z->bucket_filled += numel;
+    return z->bucket_filled >= z->bucket_numel ? zp_reduce_flush_bucket(z) : ZERO_OK;
+}
+
+/* A buffer for u's gradients: its own, or the shared one whose reduction began longest ago. */
+static zero_result zp_reduce_take_buffer(zero_ctx *z, int u) {
+    char open[128];
+    zp_buffers *pool = &z->pool[ZP_GRAD];
+    zp_live *live = &z->live[u];
+    if (zp_ctx_unit_is_whole(z, ZP_GRAD, u) || live->buffer[ZP_GRAD] >= 0) return ZERO_OK;
+    const int b = live->own[ZP_GRAD] >= 0 ? live->own[ZP_GRAD] : zp_buffer_oldest(pool, NULL, 0);
+    ZP_UNTIMELY(
+        z, b < 0,
+        "unit %d: all gradient buffers belong to units whose backward is not complete (%s); "
+        "raise open_units (ZERO_ALL: all of them), or bucket_numel",
+        u, zp_buffer_print_open(pool, open, sizeof open));
+    const int before = pool->buffer[b].unit;
+    if (before >= 0 && z->live[before].pending) ZP_TRY(zp_reduce_flush_bucket(z));
+    if (before >= 0) ZP_DO(z, zp_device_wait_event(&z->compute, z->live[before].reduction));
+    pool->buffer[b].unit = u;
+    pool->buffer[b].open = 1;
+    pool->buffer[b].used = ++pool->clock;
+    live->buffer[ZP_GRAD] = b;
+    return ZERO_OK;
+}
+
+static zero_result zp_reduce_clear_gradient(zero_ctx *z, int u, int all) {
+    const zp_unit *x = &z->layout.unit[u];
+    char *memory = zp_ctx_unit_memory(z, ZP_GRAD, u);
+    const size_t of_g = zp_type_bytes(z->array[ZP_GRAD].type);
+    zp_record *r =
+        zp_device_begin_slice(&z->compute, ZERO_EVENT_CLEAR, u, (uint64_t)x->padded * of_g);
+    size_t from = 0; /* runs of tensors that want zeros, padding included, are cleared at once */
+    for (int i = 0; i <= x->members; i++) {
+        const zp_member *m = i < x->members ? &x->member[i] : NULL;
+        const int keep = m && !all && (z->tensors[m->tensor].desc.flags & ZERO_OVERWRITTEN);
+        if (m && !keep) continue;
+        const size_t to = m ? m->at : x->padded;
+        ZP_DO(z, zp_device_clear(&z->compute, memory + from * of_g, (to - from) * of_g));
+        if (m) from = m->at + m->numel;
+    }
+    zp_device_end_slice(&z->compute, r);
+    return ZERO_OK;
+}
+
+/* The first touch of u's gradients in a micro-step (in a step, if they accumulate locally). */
+static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
+    zp_live *live = &z->live[u];
+    if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
+    if (live->pending) ZP_TRY(zp_reduce_flush_bucket(z));
+    ZP_TRY(zp_reduce_take_buffer(z, u));
+    ZP_DO(z, zp_device_wait_event(&z->compute, live->reduction));
+    if (live->apart && !zp_ctx_keeps_next(z)) /* it may read them yet */
+        ZP_DO(z, zp_cpu_update_wait_reader(z, &z->compute, u));
+    live->touched = 1;
+    zp_check_note_cleared(z, u);
+    return zp_reduce_clear_gradient(z, u, clear_all);
+}
+
+static int zp_reduce_is_due(const zero_ctx *z) {
+    return z->adding != ZP_IN_PLACE || z->micro + 1 == z->micro_steps;
+}
+
+/* Ends a training micro-step: what has not been reduced is, in descending order, then KEEP. */
+static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
+    if (!zp_reduce_is_due(z)) return ZERO_OK;
+    for (int i = z->layout.all - 1; i >= 0; i--) {
+        const int u = zp_layout_nth_unit(&z->layout, i);
+        if ((zp_reduce_unit_is_written(z, u) && !z->live[u].late) || !z->layout.unit[u].numel)
+            continue;
+        ZP_TRY(zp_reduce_open_gradient(z, u, 1));
+        z->live[u].writes = z->layout.unit[u].uses * z->together;
+        ZP_TRY(zp_reduce_add_to_bucket(z, u));
+    }
+    return zp_reduce_flush_bucket(z);
+}

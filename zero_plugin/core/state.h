@@ -1,0 +1,274 @@
+/* state.h - tensors by name, and as state
+
+   Tensors by name, range by range: what is whole here is read here, the rest is broadcast by its
+   owner through the staging buffer.
+
+   What training goes on from, as ranges of elements: handed out and taken back as it is stored. */
+#pragma once
+
+#include "step.h"
+
+/* A run of a tensor's elements that one rank owns. */
+typedef struct zp_run {
+    int unit, owner; /* owner: of z->data; of a run by pieces its number */
+    size_t at;       /* in the unit */
+    size_t numel;
+    size_t left; /* of the member, from here on */
+} zp_run;
+
+static zp_run zp_state_cut_run(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count,
+                               int by_pieces) {
+    zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all are as long */
+    const size_t inside = element % members[0]->numel;
+    const zp_member *m = members[element / members[0]->numel];
+    const zp_unit *x = &z->layout.unit[m->unit];
+    const size_t at = m->at + inside, shard = by_pieces ? x->piece : x->shard, owner = at / shard;
+    const zp_run run = {m->unit, (int)owner, at,
+                        zp_min(zp_min(count, m->numel - inside), (owner + 1) * shard - at),
+                        m->numel - inside};
+    return run;
+}
+
+static zp_run zp_state_run_at(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count) {
+    return zp_state_cut_run(z, t, element, count, 0);
+}
+
+/* Where a kind is kept. */
+static zp_array *zp_state_kind_array(zero_ctx *z, zero_kind kind) {
+    if (kind == ZERO_GRADIENT) return zp_ctx_update_gradient(z);
+    if (kind == ZERO_MASTER && z->array[ZP_MASTER].share) return &z->array[ZP_MASTER];
+    if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) return &z->array[ZP_PARAM];
+    return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
+}
+
+/* Whether tensor t has it: a second state array may be for what is no matrix alone. */
+static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
+    return zp_state_kind_array(z, kind)->share && !(kind == ZERO_MOMENT_2 && t->rows);
+}
+
+/* The same, where unit u's part of it is. */
+static zp_array *zp_state_kind_of_unit(zero_ctx *z, zero_kind kind, int u) {
+    zp_array *a = zp_state_kind_array(z, kind);
+    return a == &z->array[ZP_PARAM] ? zp_ctx_weights(z, u) : a;
+}
+
+/* A range of a tensor and kind that there are. */
+static zero_result zp_state_check_range(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                                        size_t count, zp_tensor **t) {
+    ZP_TRY(zp_bind_named_tensor(z, name, t));
+    ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind %d, no such kind", name,
+              (int)kind);
+    ZP_REFUSE(z, !zp_state_has_kind(z, kind, *t), "%s: %s has one state array%s", name,
+              z->rule->name, (*t)->rows ? " for matrices" : "");
+    const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
+    ZP_REFUSE(z, first > total || count > total - first,
+              "%s has %zu elements, asked for [%zu, %zu)", name, total, first, first + count);
+    return ZERO_OK;
+}
+
+/* Checks a range and waits until nothing moves any more. */
+static zero_result zp_state_begin_access(zero_ctx *z, const char *call, const char *name,
+                                         zero_kind kind, size_t first, size_t count,
+                                         zp_tensor **t) {
+    ZP_ENTER(z, call, ZP_IDLE | ZP_REDUCED,
+             "tensors are read and written after zero_build, outside a step's passes");
+    ZP_TRY(zp_state_check_range(z, name, kind, first, count, t));
+    ZP_TRY(zp_gather_swap_in_all(z));
+    ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
+                "%s: gradients are there between zero_reduce and zero_step", name);
+    return zp_ctx_check(z, zp_ctx_sync(z));
+}
+
+/* Piece by piece through the staging buffer, where values are f32 and unscaled. */
+static zero_result zp_state_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
+    zp_array *a = zp_state_kind_of_unit(z, kind, run->unit);
+    const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
+    const int sent = a->part[run->unit].share == ZP_SHARD; /* else this rank has it, or sees it */
+    const int here = !sent || run->owner == z->data->rank;
+    float *stage = (float *)(void *)z->data->stage.base;
+    for (size_t at = 0, n; at < run->numel; at += n) {
+        char *from;
+        n = zp_min(zp_array_contiguous(a, run->unit, run->at + at),
+                   zp_min(ZP_STAGE_NUMEL, run->numel - at));
+        if (here) {
+            ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &from));
+            const zp_kernel_convert_args args = {from, stage, a->type, ZERO_F32, control, 1};
+            ZP_DO(z, zp_cpu_update_convert(z, a, run->unit, &args, n));
+            ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
+        }
+        ZP_DO(z, zp_device_sync_stream(&z->compute)); /* the staging buffer is the host's as well */
+        if (sent && z->data->nranks > 1)
+            ZP_DO(z, zp_comm_broadcast(z->data, here || !out ? stage : out + at, n * sizeof *out,
+                                       run->owner));
+        if (out && here) memcpy(out + at, stage, n * sizeof *out);
+    }
+    return ZERO_OK;
+}
+
+/* Values of the host's, of any type, to where this rank keeps their kind, if it is to write it. */
+static zero_result zp_state_put_values(zero_ctx *z, zero_kind kind, const zp_run *run,
+                                       zero_type type, const char *values) {
+    zp_array *a = zp_state_kind_of_unit(z, kind, run->unit);
+    const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
+    float *stage = (float *)(void *)z->data->stage.base;
+    char *memory;
+    if (a->part[run->unit].share != ZP_WHOLE && run->owner != z->data->rank) return ZERO_OK;
+    const int straight = a->type == type && !control;
+    for (size_t at = 0, n; at < run->numel; at += n) {
+        n = straight ? run->numel - at : zp_min(ZP_STAGE_NUMEL, run->numel - at);
+        ZP_TRY(zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &memory));
+        if (straight) {
+            ZP_TRY(zp_device_copy(&z->compute, memory, values + at * zp_type_bytes(type),
+                                  n * zp_type_bytes(type)));
+        } else {
+            const zp_kernel_convert_args args = {stage, memory, ZERO_F32, a->type, control, 0};
+            ZP_TRY(zp_device_sync_stream(&z->compute));
+            zp_type_widen(stage, values + at * zp_type_bytes(type), type, n);
+            ZP_TRY(zp_cpu_update_convert(z, a, run->unit, &args, n));
+        }
+        ZP_TRY(zp_array_close(a, run->unit, run->at + at, &z->compute, 1));
+    }
+    if (a->disk) zp_file_ring_forget(&z->ring);
+    zp_cpu_update_note_write(z, a);
+    z->live[run->unit].old_next = 1;
+    return ZERO_OK;
+}
+
+/* All ranks ask for the same, or write the same values, or learn here that they do not. */
+static zero_result zp_state_agree(zero_ctx *z, const zp_tensor *t, zero_kind kind, size_t first,
+                                  size_t count, const float *values) {
+    const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count,
+                             values != NULL};
+    uint64_t mine = ZP_HASH_EMPTY;
+    for (int i = 0; i < 5; i++) mine = zp_hash(mine, what[i]);
+    for (size_t i = 0; i < count && values; i++) mine = zp_hash(mine, zp_type_bits(values[i]));
+    ZP_DO(z, zp_comm_exchange(z->all, &mine, sizeof mine));
+    const int r = zp_agree_first_difference(z->all, sizeof mine);
+    if (!r) return ZERO_OK;
+    return zp_ctx_fail(z, ZERO_ERR_MISMATCH,
+                       values
+                           ? "%s, [%zu, %zu): rank %d gives other values, or another range, than "
+                             "rank 0; nothing is written"
+                           : "%s, [%zu, %zu): rank %d asks for another tensor, kind or range than "
+                             "rank 0",
+                       t->desc.name, first, first + count, r);
+}
+
+/* One more range of one of the lists. */
+static zero_result zp_state_add_range(zero_ctx *z, int whole, const zero_range *range) {
+    int *n = &z->nranges[whole];
+    void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);
+    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
+    z->ranges[whole] = (zero_range *)list;
+    z->ranges[whole][(*n)++] = *range;
+    return ZERO_OK;
+}
+
+/* Errors that this rank feeds back, as a tensor that it alone has: the name says of which of how
+   many ranks, of how many that share and how many in the first hop, so that no other rank loads
+   it. */
+static zero_result zp_state_plan_errors(zero_ctx *z) {
+    const zp_comm *all = z->cfg.joins ? z->cfg.joins->world : z->world;
+    const zero_range errors = {z->wire.name, ZERO_MASTER, ZERO_BF16, 0, z->wire.errors};
+    (void)snprintf(z->wire.name, sizeof z->wire.name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
+                   all->rank, all->nranks, z->data->nranks, zp_packed_hop_ranks(z->data));
+    for (int whole = 0; whole < 2 && z->wire.errors; whole++)
+        ZP_TRY(zp_state_add_range(z, whole, &errors));
+    return ZERO_OK;
+}
+static zero_result zp_state_move_errors(zero_ctx *z, const zero_range *r, const char *values,
+                                        char *out) {
+    zp_wire *w = &z->wire;
+    uint16_t *stage = (uint16_t *)(void *)z->data->stage.base;
+    ZP_REFUSE(z,
+              r->kind != ZERO_MASTER || r->first > w->errors || r->count > w->errors - r->first
+                  || (int)r->type < 0 || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
+              "%s has %zu errors in bf16 of kind %d, asked for [%zu, %zu) in type %d of kind %d",
+              r->name, w->errors, (int)ZERO_MASTER, r->first, r->first + r->count, (int)r->type,
+              (int)r->kind);
+    ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
+              r->first + r->count);
+    w->put |= !out;
+    for (size_t at = 0, n; at < r->count; at += n) { /* by way of memory that the device reaches */
+        float wide[ZP_CONVERT_BLOCK];
+        uint16_t *here = w->error + (z->report.fed ? w->apart : 0) + r->first + at;
+        n = zp_min(ZP_STAGE_NUMEL, r->count - at);
+        for (size_t i = 0, some; i < n && !out; i += some) {
+            some = zp_min(ZP_CONVERT_BLOCK, n - i);
+            zp_type_widen(wide, values + (at + i) * zp_type_bytes(r->type), r->type, some);
+            zp_type_narrow(stage + i, ZERO_BF16, wide, some);
+        }
+        ZP_DO(z, zp_device_copy(&z->compute, out ? stage : here, out ? here : stage,
+                                n * sizeof *here));
+        ZP_DO(z, zp_device_sync_stream(&z->compute));
+        if (out) memcpy(out + at * sizeof *here, stage, n * sizeof *here);
+    }
+    return ZERO_OK;
+}
+
+/* Fills z->ranges, from the plan. To load: of every tensor and kind what this rank keeps; to save:
+   what no other rank saves, which of a shard with replicas is this replica's piece. */
+static zero_result zp_state_plan(zero_ctx *z) {
+    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    for (int whole = 0; whole < 2; whole++) {
+        const int all = whole && z->policy.state == ZP_WHOLE,
+                  count_of = zp_subgroups_count_replicas(z);
+        const int mine = whole || !z->replicas.group
+                             ? z->data->rank
+                             : z->data->rank * count_of + z->replicas.group->rank;
+        z->nranges[whole] = 0;
+        for (int i = 0; i < 3 * z->ntensors; i++) { /* a tensor's kinds after one another */
+            const zp_tensor *t = &z->tensors[i / 3];
+            const zp_array *a = zp_state_kind_array(z, kinds[i % 3]);
+            const size_t total =
+                zp_state_has_kind(z, kinds[i % 3], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
+            for (size_t at = 0, count; at < total; at += count) {
+                const zp_run run = zp_state_cut_run(z, t, at, total - at, !whole);
+                const zp_unit *x = &z->layout.unit[run.unit];
+                const size_t first = (size_t)mine * (whole ? x->shard : x->piece);
+                count = all ? total : run.numel;
+                if (!all && run.owner != mine) { /* on to its own, in one stride */
+                    count = run.owner < mine ? zp_min(run.left, first - run.at) : run.left;
+                    continue;
+                }
+                const zero_range range = {t->desc.name, kinds[i % 3], a->type, at, count};
+                ZP_TRY(zp_state_add_range(z, whole, &range));
+            }
+        }
+    }
+    return zp_state_plan_errors(z);
+}
+
+/* Values in or out; elements that are not this rank's are an error on the way out. */
+static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
+    zp_tensor *t;
+    ZP_REFUSE(z, !r, "range is NULL");
+    if (z->wire.errors && r->name && !strcmp(r->name, z->wire.name))
+        return zp_state_move_errors(z, r, values, out);
+    ZP_TRY(zp_state_check_range(z, r->name, r->kind, r->first, r->count, &t));
+    ZP_REFUSE(z, r->kind < ZERO_MOMENT_1 || (int)r->type < 0 || r->type >= ZERO_TYPES,
+              "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);
+    ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
+              r->first + r->count);
+    for (size_t done = 0; done < r->count;) {
+        const zp_run run = zp_state_run_at(z, t, r->first + done, r->count - done);
+        zp_array *a = zp_state_kind_of_unit(z, r->kind, run.unit);
+        const int mine = z->policy.state == ZP_WHOLE || run.owner == z->data->rank;
+        const size_t at = done * zp_type_bytes(r->type);
+        char *from;
+        done += run.numel;
+        ZP_REFUSE(z, out && (!mine || a->type != r->type),
+                  "%s: element %zu is kept by rank %d, in type %d, asked for in type %d", r->name,
+                  r->first + done - run.numel, run.owner, (int)a->type, (int)r->type);
+        if (mine && !out) ZP_DO(z, zp_state_put_values(z, r->kind, &run, r->type, values + at));
+        if (!out) continue;
+        for (size_t e = 0, n; e < run.numel; e += n) {
+            n = run.numel - e;
+            ZP_DO(z, zp_array_open(a, run.unit, run.at + e, &n, &z->compute, &from));
+            ZP_DO(z, zp_device_copy_streaming(&z->compute, out + at + e * zp_type_bytes(r->type),
+                                              from, n * zp_type_bytes(r->type)));
+            ZP_DO(z, zp_array_close(a, run.unit, run.at + e, &z->compute, 0));
+        }
+    }
+    return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+}

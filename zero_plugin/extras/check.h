@@ -1,0 +1,294 @@
+/* check.h - misuse, in builds that ask for it
+
+   A build with -DZERO_CHECK=1 tells misuse at the call, or faults at the place, and costs what it
+   costs. In other builds what the other rooms call returns at once.
+     shadows   What a begin hook hands out are copies of the unit's tensors, each between pages that
+               nobody may touch, and out of reach itself from the end hook on: a pointer that was
+               kept, and a tensor of another layer that is not KEEP, fault where they are used.
+               Parameters can be read only. On the GPU both are NaN instead. Of a unit that is used
+               many times in a pass, as in a loop over tokens, the first two uses and the last are
+               locked, by the count of the pass before: those between run the same code.
+     seals     Parameters are hashed where the plugin has written them last, and again when a pass
+               begins; when it ends, those that the host could write, of KEEP tensors.
+     hooks     The ranks compare the hooks that they have called, at the end of a pass. */
+#pragma once
+
+#include "../core/plan.h"
+
+#ifndef ZERO_CHECK
+#define ZERO_CHECK 0
+#endif
+/* A function, so that no compiler calls what follows a return of it unreachable. */
+static int zp_check_is_on(void) { return ZERO_CHECK; }
+
+enum {
+    ZP_HOOK_FORWARD = 0,
+    ZP_HOOK_FORWARD_END,
+    ZP_HOOK_BACKWARD,
+    ZP_HOOK_BACKWARD_END,
+    ZP_HOOK_GATHER,
+    ZP_HOOK_RELEASE,
+    ZP_HOOK_REDUCE
+};
+static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
+                                            "backward_end",  "gather",      "release",
+                                            "reduce_begin"};
+
+#ifdef __CUDACC__
+static zero_result zp_check_make_shadow(zp_device *d, zp_shadow *s) {
+    s->map = (char *)zp_device_alloc(d, s->mapped);
+    s->data = s->map + s->guard;
+    return s->map ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+static void zp_check_free_shadow(zp_shadow *s) { zp_device_free(s->map); }
+static zero_result zp_check_lock_shadow(zp_stream *s, zp_shadow *x) {
+    ZP_CUDA(s->device, cudaMemsetAsync(x->map, 0xFF, x->mapped, s->cuda)); /* NaN in every type */
+    return ZERO_OK;
+}
+static zero_result zp_check_unlock_shadow(zp_shadow *x, int writes) { return ZERO_OK; }
+#else
+static zero_result zp_check_make_shadow(zp_device *d, zp_shadow *s) {
+    void *p = mmap(NULL, s->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
+    s->map = (char *)p;
+    s->data = s->map + s->guard + s->body - zp_round_up(s->bytes, 64); /* its end at the guard */
+    return ZERO_OK;
+}
+static void zp_check_free_shadow(zp_shadow *s) {
+    if (s->map) (void)munmap(s->map, s->mapped);
+}
+static zero_result zp_check_lock_shadow(zp_stream *s, zp_shadow *x) {
+    if (!x->stays) (void)madvise(x->map + x->guard, x->body, MADV_DONTNEED);
+    return mprotect(x->map + x->guard, x->body, PROT_NONE) ? ZERO_ERR_MEMORY : ZERO_OK;
+}
+static zero_result zp_check_unlock_shadow(zp_shadow *x, int writes) {
+    const int how = writes ? PROT_READ | PROT_WRITE : PROT_READ;
+    if (mprotect(x->map + x->guard, x->body, how)) return ZERO_ERR_MEMORY;
+    if (writes) memset(x->data + x->bytes, 0xFF, zp_round_up(x->bytes, 64) - x->bytes); /* NaN */
+    return ZERO_OK;
+}
+#endif
+
+/* What the host is shown of a member; NULL: the member itself. */
+static zp_shadow *zp_check_shadow_of(const zero_ctx *z, zp_side side, const zp_member *m) {
+    if (!zp_check_is_on() || m->unit == z->layout.units) return NULL; /* KEEP */
+    return &z->checks.shadow[2 * (m - z->layout.members) + side];
+}
+
+static zero_result zp_check_open(zero_ctx *z) {
+    zp_checks *c = &z->checks;
+    const size_t n = (size_t)z->layout.nmembers;
+    if (!zp_check_is_on()) return ZERO_OK;
+    c->shadow = (zp_shadow *)calloc(2 * n, sizeof *c->shadow);
+    c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
+    c->forwards = (int *)calloc((size_t)z->layout.all, 5 * sizeof *c->forwards);
+    c->lent = (uint64_t *)calloc(n, sizeof *c->lent);
+    if (!c->shadow || !c->seal || !c->forwards || !c->lent) return ZERO_ERR_MEMORY;
+    c->turns = c->forwards + z->layout.all;
+    c->expected = c->turns + 2 * (size_t)z->layout.all;
+    c->writes = 1; /* nothing is copied yet */
+    for (size_t i = 0; i < 2 * n; i++) {
+        const zp_member *m = &z->layout.members[i / 2];
+        zp_shadow *s = zp_check_shadow_of(z, (zp_side)(i % 2), m);
+        if (!s) continue;
+        s->bytes = m->numel * zp_type_bytes(z->array[i % 2].type);
+        s->body = zp_round_up(s->bytes, 4096);
+        s->guard = zp_round_up((size_t)z->tensors[m->tensor].desc.layers * s->bytes, 4096);
+        s->mapped = 2 * s->guard + s->body;
+        s->stays = zp_device_is_host() && zp_ctx_unit_is_whole(z, (zp_side)(i % 2), m->unit);
+        ZP_TRY(zp_check_make_shadow(&z->device, s));
+        ZP_TRY(zp_check_lock_shadow(&z->compute, s));
+    }
+    return ZERO_OK;
+}
+
+static void zp_check_close(zero_ctx *z) {
+    zp_checks *c = &z->checks;
+    for (int i = 0; c->shadow && i < 2 * z->layout.nmembers; i++)
+        zp_check_free_shadow(&c->shadow[i]);
+    free(c->shadow);
+    free(c->seal);
+    free(c->lent);
+    free(c->forwards);
+    free(c->hook);
+}
+
+static zero_result zp_check_show_shadow(zero_ctx *z, zp_side side, zp_shadow *s, const char *at) {
+    const int current = side == ZP_GRAD ? s->ajar : s->copied == z->checks.writes;
+    const int known = current && (s->ajar || s->stays), reads = side == ZP_PARAM;
+    if (!known) ZP_DO(z, zp_check_unlock_shadow(s, 1));
+    if (!known) ZP_DO(z, zp_device_copy(&z->compute, s->data, at, s->bytes));
+    if (reads && !(known && s->ajar)) ZP_DO(z, zp_check_unlock_shadow(s, 0));
+    s->copied = z->checks.writes;
+    s->ajar = 0;
+    return ZERO_OK;
+}
+
+/* Copies a unit to its shadows, or gradients back from there. */
+static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int opens) {
+    if (!zp_check_is_on()) return ZERO_OK;
+    char *memory = zp_ctx_unit_memory(z, side, u);
+    const zp_unit *x = &z->layout.unit[u];
+    int *turns = &z->checks.turns[2 * u + (int)side];
+    const int locks = *turns < 2 || *turns + 1 >= z->checks.expected[2 * u + (int)side];
+    *turns += !opens;
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        zp_shadow *s = zp_check_shadow_of(z, side, m);
+        char *at = memory + m->at * zp_type_bytes(z->array[side].type);
+        if (opens) {
+            ZP_TRY(zp_check_show_shadow(z, side, s, at));
+            continue;
+        }
+        if (side == ZP_GRAD) ZP_DO(z, zp_device_copy(&z->compute, at, s->data, s->bytes));
+        if (locks) ZP_DO(z, zp_check_lock_shadow(&z->compute, s));
+        s->ajar = !locks;
+    }
+    return ZERO_OK;
+}
+
+/* Unit u's gradients are other ones than were shown. */
+static void zp_check_note_cleared(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    for (int i = 0; zp_check_is_on() && u < z->layout.units && i < x->members; i++)
+        zp_check_shadow_of(z, ZP_GRAD, &x->member[i])->ajar = 0;
+}
+
+/* Locks what no hook shows. */
+static zero_result zp_check_lock_all(zero_ctx *z) {
+    for (int i = 0; zp_check_is_on() && i < 2 * z->layout.nmembers; i++) {
+        zp_shadow *s = &z->checks.shadow[i];
+        if (s->ajar) ZP_DO(z, zp_check_lock_shadow(&z->compute, s));
+        s->ajar = 0;
+    }
+    return ZERO_OK;
+}
+
+/* The part of a member that this rank keeps, hashed. */
+static zero_result zp_check_hash_member(zero_ctx *z, const zp_member *m, uint64_t *hash) {
+    zp_array *a = zp_ctx_weights(z, m->unit);
+    const zp_array_part *part = &a->part[m->unit];
+    if (part->share == ZP_SEEN) part = zp_ctx_own_part(z, m->unit);
+    const size_t begin = zp_max(part->first, m->at);
+    const size_t end = zp_min(part->first + part->numel, m->at + m->numel);
+    char *stage = z->data->stage.base;
+    *hash = ZP_HASH_EMPTY;
+    for (size_t at = begin, n; at < end; at += n) {
+        char *from;
+        n = zp_min(ZP_STAGE_NUMEL, end - at);
+        ZP_TRY(zp_array_open(a, m->unit, at, &n, &z->compute, &from));
+        const size_t bytes = n * zp_type_bytes(a->type);
+        ZP_TRY(zp_device_copy(&z->compute, stage, from, bytes));
+        ZP_TRY(zp_array_close(a, m->unit, at, &z->compute, 0));
+        ZP_TRY(zp_device_sync_stream(&z->compute));
+        for (size_t i = 0; i < bytes; i += 2) {
+            uint16_t two;
+            memcpy(&two, stage + i, sizeof two);
+            *hash = zp_hash(*hash, two);
+        }
+    }
+    return ZERO_OK;
+}
+
+/* Notes what parameters are now, or finds one that is not what it was: any, or of KEEP tensors. */
+typedef enum zp_seals { ZP_SEAL, ZP_SEAL_ALL, ZP_SEAL_KEEP } zp_seals;
+static zero_result zp_check_seal(zero_ctx *z, zp_seals what) {
+    const int compares = what != ZP_SEAL;
+    if (!zp_check_is_on() || (compares && !z->checks.sealed)) return ZERO_OK;
+    z->checks.writes += !compares;
+    if (what != ZP_SEAL_KEEP) ZP_DO(z, zp_ctx_sync(z)); /* inside a pass nothing writes KEEP */
+    for (int m = 0; m < z->layout.nmembers; m++) {
+        const zp_member *x = &z->layout.members[m];
+        uint64_t hash;
+        if (what == ZP_SEAL_KEEP && x->unit != z->layout.units) continue;
+        ZP_DO(z, zp_check_hash_member(z, x, &hash));
+        ZP_UNTIMELY(
+            z, compares && hash != z->checks.seal[m],
+            "tensor %s, layer %d, was written %s: parameters change by the plugin's update and "
+            "by zero_write_tensor alone",
+            z->tensors[x->tensor].desc.name, x->layer,
+            what == ZP_SEAL_KEEP ? "inside the pass (by an optimizer of the host's own?)"
+                                 : "since the plugin wrote it last");
+        z->checks.seal[m] = hash;
+    }
+    z->checks.sealed = 1;
+    return ZERO_OK;
+}
+
+/* When a pass begins every tensor's pointer goes somewhere, and parameters are as they were. */
+static zero_result zp_check_begin_pass(zero_ctx *z) {
+    if (!zp_check_is_on()) return ZERO_OK;
+    for (int t = 0; t < z->ntensors; t++) {
+        const zero_tensor_desc *d = &z->tensors[t].desc;
+        ZP_UNTIMELY(z, (d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound,
+                    "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
+        for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
+            ZP_UNTIMELY(z, !zp_bind_next_slot(z, t, l, NULL),
+                        "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
+        }
+    }
+    const size_t units = (size_t)z->layout.all;
+    memcpy(z->checks.expected, z->checks.turns, 2 * units * sizeof *z->checks.turns);
+    memset(z->checks.forwards, 0, 3 * units * sizeof *z->checks.forwards); /* and turns */
+    z->checks.nhooks = z->checks.backwards = 0;
+    return zp_check_seal(z, ZP_SEAL_ALL);
+}
+
+/* Every hook, once it is known to be allowed. */
+static zero_result zp_check_note_hook(zero_ctx *z, uint32_t which, int unit) {
+    if (!zp_check_is_on()) return ZERO_OK;
+    zp_checks *c = &z->checks;
+    const zp_live *live = &z->live[unit];
+    const int outermost = !live->forward_opens && !live->backward_opens;
+    const int most = z->layout.unit[unit].forwards * z->together;
+    c->forwards[unit] += which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* no recompute */
+    ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
+                "unit %d: forward number %d of this pass, but its tensors announce %d uses", unit,
+                c->forwards[unit], most);
+    ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit] && !z->lent,
+                "unit %d: backward before forward", unit);
+    if (which == ZP_HOOK_BACKWARD && !c->backwards++) ZP_TRY(zp_check_lock_all(z));
+    uint32_t *list = (uint32_t *)zp_list_grow(c->hook, c->nhooks, &c->hooks_cap, sizeof *list);
+    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the list of hooks");
+    c->hook = list;
+    c->hook[c->nhooks++] = which << 24 | (uint32_t)unit;
+    return ZERO_OK;
+}
+
+static const char *zp_check_hook_name(uint32_t hook, char *text, size_t bytes) {
+    if (hook == UINT32_MAX)
+        (void)snprintf(text, bytes, "ended the pass");
+    else if (hook >> 24 == ZP_HOOK_REDUCE)
+        (void)snprintf(text, bytes, "called %s", zp_hook_names[ZP_HOOK_REDUCE]);
+    else
+        (void)snprintf(text, bytes, "called %s of unit %u", zp_hook_names[hook >> 24],
+                       hook & 0xFFFFFFu);
+    return text;
+}
+
+/* All ranks have called the same hooks, or every rank names the first that differs. */
+static zero_result zp_check_compare_hooks(zero_ctx *z) {
+    enum { PIECE = ZP_MAIL_BYTES / sizeof(uint32_t) };
+    uint32_t mine[PIECE], his[PIECE], zeroth[PIECE];
+    char a[64], b[64];
+    int ends = !zp_check_is_on();
+    for (int at = 0; !ends; at += PIECE) {
+        for (int i = 0; i < PIECE; i++)
+            mine[i] = at + i < z->checks.nhooks ? z->checks.hook[at + i] : UINT32_MAX;
+        ZP_DO(z, zp_comm_exchange(z->all, mine, sizeof mine));
+        memcpy(zeroth, z->all->mail, sizeof zeroth);
+        const int r = zp_agree_first_difference(z->all, sizeof his);
+        memcpy(his, z->all->mail + (size_t)r * sizeof his, sizeof his);
+        for (int i = 0; i < PIECE; i++) {
+            if (his[i] != zeroth[i])
+                return z->dead = zp_ctx_fail(
+                           z, ZERO_ERR_MISMATCH,
+                           "hook %d of the pass: rank 0 %s, rank %d %s: all ranks must call "
+                           "the same hooks in the same order",
+                           at + i, zp_check_hook_name(zeroth[i], a, sizeof a), r,
+                           zp_check_hook_name(his[i], b, sizeof b));
+        }
+        ends = zeroth[PIECE - 1] == UINT32_MAX;
+    }
+    return ZERO_OK;
+}

@@ -1,0 +1,225 @@
+/* muon.h - a matrix is made orthogonal, nearly: Muon's Newton-Schulz iteration
+
+   Jordan et al. 2024, and torch.optim.Muon, in f32 where torch rounds to bf16. A product is one
+   sum per element, over k from 0 up, in both forms: so its bits depend on the two factors alone,
+   not on threads, tiles or the device. */
+#pragma once
+
+#include "../numbers/rules.h"
+
+/* Of a step that is skipped. NULL: it is not. */
+ZP_FN int zp_muon_is_skipped(const zp_control *control) { return control && control->skip; }
+
+/* out = keep * add + scale * (a b): a [m, k], b [k, n], add and out [m, n], rows behind one
+   another; keep 0: add is not read. */
+typedef struct zp_muon_product {
+    const float *a, *b, *add;
+    float *out;
+    size_t m, n, k;
+    float keep, scale;
+    const zp_control *control;
+} zp_muon_product;
+
+ZP_FN float zp_muon_close_product(const zp_muon_product *x, size_t at, float sum) {
+    return x->keep != 0 ? x->keep * x->add[at] + x->scale * sum : x->scale * sum;
+}
+
+/* A tile of the host: rows and columns whose sums stay in registers; factors in cache. */
+#define ZP_TILE_ROWS  4
+#define ZP_TILE_COLS  16
+#define ZP_TILE_DEPTH 256
+#define ZP_TILE_BAND  64 /* rows of a thread's turn */
+
+/* Rows [row, row + rows) of 16 columns from `col` on; `strip`: those of b, from `from` on. */
+ZP_INLINE void zp_muon_multiply_tile(const zp_muon_product *x, size_t row, size_t rows, size_t col,
+                                     size_t cols, size_t from, size_t depth,
+                                     const float (*strip)[ZP_TILE_COLS]) {
+    float sum[ZP_TILE_ROWS][ZP_TILE_COLS] = {{0}};
+    const float *a[ZP_TILE_ROWS];
+    for (size_t r = 0; r < ZP_TILE_ROWS; r++)
+        a[r] = x->a + (row + zp_min(r, rows - 1)) * x->k + from;
+    for (size_t r = 0; r < rows && from; r++)
+        for (size_t c = 0; c < cols; c++) sum[r][c] = x->out[(row + r) * x->n + col + c];
+    for (size_t k = 0; k < depth; k++)
+        for (size_t r = 0; r < ZP_TILE_ROWS; r++) {
+            const float f = a[r][k];
+            ZP_SIMD
+            for (size_t c = 0; c < ZP_TILE_COLS; c++) sum[r][c] = ZP_FMA(f, strip[k][c], sum[r][c]);
+        }
+    const int ends = from + depth == x->k;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < cols; c++) {
+            const size_t at = (row + r) * x->n + col + c;
+            x->out[at] = ends ? zp_muon_close_product(x, at, sum[r][c]) : sum[r][c];
+        }
+}
+static void zp_muon_multiply_band(const zp_muon_product *x, size_t first, size_t rows) {
+    float strip[ZP_TILE_DEPTH][ZP_TILE_COLS];
+    for (size_t from = 0; from < x->k; from += ZP_TILE_DEPTH)
+        for (size_t col = 0; col < x->n; col += ZP_TILE_COLS) {
+            const size_t depth = zp_min(ZP_TILE_DEPTH, x->k - from);
+            const size_t cols = zp_min(ZP_TILE_COLS, x->n - col);
+            for (size_t k = 0; k < depth; k++)
+                for (size_t c = 0; c < ZP_TILE_COLS; c++)
+                    strip[k][c] = c < cols ? x->b[(from + k) * x->n + col + c] : 0;
+            for (size_t row = first; row < first + rows; row += ZP_TILE_ROWS)
+                zp_muon_multiply_tile(x, row, zp_min(ZP_TILE_ROWS, first + rows - row), col, cols,
+                                      from, depth, (const float(*)[ZP_TILE_COLS])strip);
+        }
+}
+ZP_UNUSED static void zp_muon_multiply_loop(const void *product, size_t one, int threads) {
+    const zp_muon_product *x = (const zp_muon_product *)product;
+    if (zp_muon_is_skipped(x->control)) return;
+    ZP_OMP_FOR(x->m * x->n * x->k > 65536)
+    for (size_t row = 0; row < x->m; row += ZP_TILE_BAND)
+        zp_muon_multiply_band(x, row, zp_min(ZP_TILE_BAND, x->m - row));
+}
+
+/* to = factor * from, or its transpose: from [rows, cols]. */
+typedef struct zp_muon_transposition {
+    const float *from;
+    float *to;
+    size_t rows, cols;
+    int transposes;
+    const double *norm; /* the factor is 1 / max(sqrt(*norm), 1e-7); NULL: 1 */
+    const zp_control *control;
+} zp_muon_transposition;
+
+ZP_FN void zp_muon_transpose_run_at(const zp_muon_transposition *x, size_t i) {
+    const size_t row = i / x->cols, col = i % x->cols;
+    float value = x->from[i];
+    if (zp_muon_is_skipped(x->control)) return;
+    if (x->norm) {
+        const double norm = sqrt(*x->norm);
+        value = (float)((double)value / (norm > 1e-7 ? norm : 1e-7));
+    }
+    /* no negative zeros: sums over ranks with zeros have none either */
+    x->to[x->transposes ? col * x->rows + row : i] = value + 0.0f;
+}
+ZP_KERNEL(zp_muon_transpose_run, zp_muon_transposition, 32768)
+static zero_result zp_muon_transpose(zp_stream *s, const zp_muon_transposition *x) {
+    return zp_muon_transpose_run(s, x, x->rows * x->cols);
+}
+
+/* The sum of a matrix's squares, in 256 lanes, in f64. */
+typedef struct zp_muon_squares_args {
+    const float *x;
+    size_t numel;
+    double *sum;
+    const zp_control *control;
+} zp_muon_squares_args;
+
+ZP_FN double zp_muon_squares_lane(const zp_muon_squares_args *a, size_t lane) {
+    double sum = 0;
+    for (size_t i = lane; i < a->numel; i += ZP_FOLD_LANES)
+        sum += (double)a->x[i] * (double)a->x[i];
+    return sum;
+}
+ZP_UNUSED static void zp_muon_squares_loop(const void *args, size_t one, int threads) {
+    const zp_muon_squares_args *a = (const zp_muon_squares_args *)args;
+    double lane[ZP_FOLD_LANES] = {0};
+    if (zp_muon_is_skipped(a->control)) return;
+    for (size_t i = 0; i < a->numel; i++)
+        lane[i % ZP_FOLD_LANES] += (double)a->x[i] * (double)a->x[i];
+    *a->sum = zp_kernel_halve(lane, ZP_FOLD_LANES);
+}
+
+#ifdef __CUDACC__
+/* 64 by 64 elements of a product by 256 threads, 4 by 4 each. */
+#define ZP_SQUARE 64
+#define ZP_DEPTH  16
+__global__ void __launch_bounds__(ZP_THREADS)
+    zp_muon_multiply_tiles(zp_muon_product x, size_t tiles) {
+    __shared__ float a[ZP_DEPTH][ZP_SQUARE], b[ZP_DEPTH][ZP_SQUARE];
+    const size_t me = threadIdx.x, across = (x.n + ZP_SQUARE - 1) / ZP_SQUARE;
+    const size_t ty = me / 16 * 4, tx = me % 16 * 4;
+    if (zp_muon_is_skipped(x.control)) return;
+    for (size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const size_t row = tile / across * ZP_SQUARE, col = tile % across * ZP_SQUARE;
+        float sum[4][4] = {{0}};
+        for (size_t from = 0; from < x.k; from += ZP_DEPTH) {
+            const size_t depth = x.k - from < ZP_DEPTH ? x.k - from : ZP_DEPTH;
+            for (size_t i = me; i < ZP_DEPTH * ZP_SQUARE; i += ZP_THREADS) {
+                const size_t k = i / ZP_SQUARE, c = i % ZP_SQUARE;
+                const size_t ka = i % ZP_DEPTH, r = i / ZP_DEPTH;
+                a[ka][r] = row + r < x.m && ka < depth ? x.a[(row + r) * x.k + from + ka] : 0.0f;
+                b[k][c] = col + c < x.n && k < depth ? x.b[(from + k) * x.n + col + c] : 0.0f;
+            }
+            __syncthreads();
+            for (size_t k = 0; k < depth; k++)
+                for (int r = 0; r < 4; r++)
+                    for (int c = 0; c < 4; c++)
+                        sum[r][c] = ZP_FMA(a[k][ty + r], b[k][tx + c], sum[r][c]);
+            __syncthreads();
+        }
+        for (size_t r = 0; r < 4; r++)
+            for (size_t c = 0; c < 4; c++) {
+                const size_t at = (row + ty + r) * x.n + col + tx + c;
+                if (row + ty + r < x.m && col + tx + c < x.n)
+                    x.out[at] = zp_muon_close_product(&x, at, sum[r][c]);
+            }
+    }
+}
+ZP_KERNEL_CALL(zp_muon_multiply_tiled, zp_muon_multiply_tiles, zp_muon_product,
+               (unsigned)zp_min(n, 8192))
+static zero_result zp_muon_multiply(zp_stream *s, const zp_muon_product *x) {
+    const size_t down = (x->m + ZP_SQUARE - 1) / ZP_SQUARE;
+    return zp_muon_multiply_tiled(s, x, down * ((x->n + ZP_SQUARE - 1) / ZP_SQUARE));
+}
+__global__ void __launch_bounds__(ZP_THREADS)
+    zp_muon_squares_block(zp_muon_squares_args a, size_t one) {
+    __shared__ double lane[ZP_FOLD_LANES];
+    const size_t me = threadIdx.x;
+    if (zp_muon_is_skipped(a.control)) return;
+    lane[me] = zp_muon_squares_lane(&a, me);
+    for (size_t w = ZP_FOLD_LANES / 2; w; w /= 2) {
+        __syncthreads();
+        if (me < w) lane[me] += lane[me + w];
+    }
+    if (me == 0) *a.sum = lane[0];
+}
+ZP_KERNEL_CALL(zp_muon_squares, zp_muon_squares_block, zp_muon_squares_args, 1)
+#else
+ZP_KERNEL_CALL(zp_muon_multiply_task, zp_muon_multiply_loop, zp_muon_product)
+static zero_result zp_muon_multiply(zp_stream *s, const zp_muon_product *x) {
+    return zp_muon_multiply_task(s, x, 1);
+}
+ZP_KERNEL_CALL(zp_muon_squares, zp_muon_squares_loop, zp_muon_squares_args)
+#endif
+
+/* Floats that a matrix of these sides needs to be made orthogonal. */
+static size_t zp_muon_scratch_numel(size_t rows, size_t cols) {
+    const size_t low = zp_min(rows, cols), high = zp_max(rows, cols);
+    return 3 * zp_round_up(low * high, ZP_ALIGN) + 2 * zp_round_up(low * low, ZP_ALIGN);
+}
+
+/* x [rows, cols] becomes, in place, what `turns` iterations make of it; `norm`: room for one f64.
+ */
+static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, size_t cols,
+                                         int turns, float *scratch, double *norm,
+                                         const zp_control *control) {
+    const size_t low = zp_min(rows, cols), high = zp_max(rows, cols), n = low * high;
+    const size_t wide = zp_round_up(n, ZP_ALIGN), square = zp_round_up(low * low, ZP_ALIGN);
+    float *now = scratch, *next = now + wide, *turned = next + wide, *gram = turned + wide,
+          *update = gram + square;
+    const zp_muon_squares_args squares = {x, n, norm, control};
+    const zp_muon_transposition begin = {x, now, rows, cols, rows > cols, norm, control};
+    ZP_TRY(zp_muon_squares(s, &squares, 1));
+    ZP_TRY(zp_muon_transpose(s, &begin));
+    for (int i = 0; i < turns; i++) {
+        const zp_muon_transposition back = {now, turned, low, high, 1, NULL, control};
+        const zp_muon_product first = {now, turned, NULL, gram, low, low, high, 0, 1, control};
+        const zp_muon_product second = {gram, gram, gram,    update,  low,
+                                        low,  low,  -4.775f, 2.0315f, control};
+        const zp_muon_product third = {update, now, now, next, low, high, low, 3.4445f, 1, control};
+        ZP_TRY(zp_muon_transpose(s, &back));
+        ZP_TRY(zp_muon_multiply(s, &first));
+        ZP_TRY(zp_muon_multiply(s, &second));
+        ZP_TRY(zp_muon_multiply(s, &third));
+        float *was = now;
+        now = next;
+        next = was;
+    }
+    const zp_muon_transposition end = {now, x, low, high, rows > cols, NULL, control};
+    return zp_muon_transpose(s, &end);
+}

@@ -1,0 +1,258 @@
+/* packed.h - which units travel packed, and what that takes
+
+   Weights of units that lie in shards; gradients of all units but those of vectors alone, which are
+   few numbers and matter much. Where there is one rank nothing travels.
+
+   MEMORY of a rank, for the unit that needs most: N packed shards where gathers land; of reductions
+   twice as much, to send from and to receive in. With feedback, of every unit that is packed, an
+   error for each element (what this rank's codes lost in the first hop), and for the shards that it
+   packs again for the second; in fp16, where steps are skipped as a matter of course, twice. */
+#pragma once
+
+#include "subgroups.h"
+
+/* NULL: as it is stored. kind: ALL_GATHER of weights, REDUCE_SCATTER of gradients. */
+static const zp_codec *zp_packed_codec_of(const zero_ctx *z, int kind, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const int sharded = z->array[ZP_PARAM].part[u].share == ZP_SHARD;
+    if (!x->numel) return NULL;
+    if (kind == ZP_ALL_GATHER) return sharded ? z->wire.weights : NULL;
+    return x->only_one_d ? NULL : z->wire.gradients;
+}
+
+/* Errors of unit u: one for each number that this rank packs. */
+static size_t zp_packed_errors_of(const zero_ctx *z, int u) {
+    const size_t ranks = (size_t)z->data->nranks,
+                 nodes = ranks / (size_t)zp_packed_hop_ranks(z->data);
+    const size_t again = nodes > 1 ? nodes : 0;
+    const int feeds = z->cfg.feedback > 0 && zp_packed_codec_of(z, ZP_REDUCE_SCATTER, u);
+    return feeds ? (ranks + again) * z->layout.unit[u].shard : 0;
+}
+
+/* The ranks of a hop: 0, inside nodes, or all of them; 1, between nodes. */
+static zp_cut zp_packed_hop_cut(const zp_comm *data, int hop) {
+    const int local = zp_packed_hop_ranks(data), nodes = data->nranks / local;
+    const int node = data->rank / local, place = data->rank % local;
+    const zp_cut cut[2] = {{nodes, node, place, local, NULL}, {local, place, node, nodes, NULL}};
+    return cut[hop];
+}
+/* What the transport keeps for them. */
+static size_t zp_packed_hop_bytes(const zp_comm *data) {
+    const zp_cut inside = zp_packed_hop_cut(data, 0), between = zp_packed_hop_cut(data, 1);
+    return zp_subgroups_part_bytes(data, &inside, 1)
+           + (inside.parts > 1 ? zp_subgroups_part_bytes(data, &between, 1) : 0);
+}
+
+static size_t zp_packed_error_bytes(const zp_wire *w) {
+    return (w->errors + w->apart) * sizeof *w->error;
+}
+
+static void zp_packed_plan(zero_ctx *z) {
+    zp_wire *w = &z->wire;
+    size_t gathered = 0, packed = 0;
+    w->errors = 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        const size_t shard = z->layout.unit[u].shard;
+        const zp_codec *weights = zp_packed_codec_of(z, ZP_ALL_GATHER, u);
+        const zp_codec *gradients = zp_packed_codec_of(z, ZP_REDUCE_SCATTER, u);
+        if (weights) gathered = zp_max(gathered, zp_codec_packed_bytes(weights, shard));
+        if (gradients) packed = zp_max(packed, zp_codec_packed_bytes(gradients, shard));
+        z->live[u].errors = w->errors;
+        w->errors += zp_packed_errors_of(z, u);
+    }
+    w->gathered_bytes = gathered * (size_t)z->data->nranks;
+    w->packed_bytes = packed * (size_t)z->data->nranks;
+    w->apart = z->cfg.type == ZERO_F16 && !z->cfg.no_overflow_check ? w->errors : 0;
+    const size_t hops = w->packed_bytes ? zp_packed_hop_bytes(z->data) : 0;
+    z->plan.packed_bytes = w->gathered_bytes + 2 * w->packed_bytes + zp_packed_error_bytes(w);
+    z->plan.buffer_bytes += z->plan.packed_bytes + hops;
+    z->plan.buffer_ceiling_bytes += z->plan.packed_bytes + hops;
+}
+
+/* hops.h - collectives whose numbers travel packed: a codec is a field of a collective
+
+   AN ALL-GATHER packs this rank's shard into its place of a packed unit, which the transport
+   gathers as it gathers anything, and unpacks all shards from there, the own one too: every rank
+   has the same numbers.
+
+   A REDUCTION packs this rank's unit, shard by shard, and trades the shards by messages: in the
+   first hop with the ranks of its node, each of which gets those of all ranks of its place, and
+   adds them up in rank order. These sums are packed again, and traded with the ranks of the same
+   place on the other nodes; what comes is added in node order, scaled, and rounded once. So numbers
+   are packed twice, however many ranks there are. With one node, or nodes of one rank, all ranks
+   are in one hop.
+
+     4 ranks, nodes of 2; shard s of rank r is rs      rank 0        rank 1        rank 2   rank 3
+       packed, a message to each place of the node     00 02|01 03   10 12|11 13   ...      ...
+       first hop brings, and adds                      00+10 02+12   01+11 03+13   20+30 .. ..
+       second hop, with the same place                 sum of 0      sum of 1      of 2     of 3
+
+   Packing, messages and sums of a unit run on the gradient stream, which does nothing else
+   meanwhile: so there is memory for one packed unit. What is sent is counted here. */
+
+/* To each rank of a hop `bytes` from `out`, and as many from each to `in`, in their order. */
+static zero_result zp_packed_exchange(zp_stream *s, zp_wire *w, int hop, const zp_op *op,
+                                      size_t bytes) {
+    zp_comm *g = &w->hop[hop];
+    const zp_swap x = {g, zp_comm_op_call(op), ++w->number[hop], w->list, 2 * (g->nranks - 1)};
+    zero_message *m = w->list;
+    for (int sends = 1; sends >= 0; sends--)
+        for (int i = 1; i < g->nranks; i++) {
+            const int peer = (g->rank + i) % g->nranks;
+            const zero_message one = {peer, sends, (sends ? w->out : w->in) + (size_t)peer * bytes,
+                                      bytes};
+            *m++ = one;
+        }
+    const size_t own = (size_t)g->rank * bytes;
+    ZP_TRY(zp_device_copy(s, w->in + own, w->out + own, bytes));
+    ZP_TRY(zp_failure_result(g->failure));
+    return g->transport->swap(s, &x);
+}
+
+typedef struct zp_hops_args {
+    zero_ctx *z;
+    zp_op op;
+    int again; /* the unit has been reduced in this step */
+} zp_hops_args;
+
+static zero_result zp_packed_run(zp_stream *s, const zp_hops_args *a) {
+    zp_wire *w = &a->z->wire;
+    const zp_op *op = &a->op;
+    const int ranks = op->group->nranks, local = zp_packed_hop_ranks(op->group),
+              nodes = ranks / local;
+    const size_t packed = zp_codec_packed_bytes(op->codec, op->shard),
+                 sent = (size_t)nodes * packed;
+    const char *base = op->memory->base;
+    uint16_t *error = w->error ? w->error + a->z->live[op->unit].errors : NULL;
+    uint16_t *next = error ? error + (size_t)ranks * op->shard : NULL;
+    const zp_control *control = a->z->control;
+    const float beta = a->z->cfg.feedback;
+    const zp_coded all = {NULL, 0, op->shard, *op->codec, 0, ranks},
+                   node = {w->in, sent, op->shard, *op->codec, local, nodes},
+                   last = {w->in, packed, op->shard, *op->codec, nodes > 1 ? nodes : local, 1};
+    const zp_codec_kernels_encode_args first = {
+        all, base + op->source, w->out, op->type, local, error, control, beta, a->again, w->apart};
+    const zp_codec_kernels_encode_args again = {node, NULL,    w->out, ZERO_F32, 1,
+                                                next, control, beta,   a->again, w->apart};
+    const zp_codec_kernels_decode_args mean = {
+        last, op->memory->base + op->target, op->sum, op->type, op->scale, op->accumulate};
+    ZP_TRY(zp_codec_kernels_encode_parts(s, &first));
+    ZP_TRY(zp_packed_exchange(s, w, 0, op, sent));
+    if (nodes > 1) ZP_TRY(zp_codec_kernels_encode_parts(s, &again));
+    if (nodes > 1) ZP_TRY(zp_packed_exchange(s, w, 1, op, packed));
+    return zp_codec_kernels_decode_parts(s, &mean);
+}
+static void zp_packed_task(const void *args, size_t n, int threads) {
+    const zp_hops_args *a = (const zp_hops_args *)args;
+    zp_stream here; /* this thread */
+    (void)zp_device_take_stream(&here, a->op.group->device, NULL, threads);
+    if (!zp_failure_result(a->op.group->failure)) (void)zp_packed_run(&here, a);
+}
+
+static zero_result zp_packed_reduce_scatter(zero_ctx *z, zp_stream *s, const zp_op *op) {
+    const zp_hops_args a = {z, *op, z->adding == ZP_EACH_REDUCED && z->live[op->unit].reduced > 0};
+    const uint64_t sent = zp_comm_op_bytes(op);
+    const size_t unit = (size_t)op->group->nranks * zp_codec_packed_bytes(op->codec, op->shard);
+    ZP_TRY(zp_failure_result(op->group->failure));
+    op->group->meter.sent_bytes += sent;
+    op->group->meter.reductions++;
+    zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_REDUCTION, op->unit, unit);
+    if (r) r->event.sent = sent;
+    if (r) r->event.ranks = op->group->nranks;
+    const zero_result result = zp_device_is_host()
+                                   ? zp_device_push_task(s, zp_packed_task, &a, sizeof a, 1)
+                                   : zp_packed_run(s, &a);
+    zp_device_end_slice(s, r);
+    return result;
+}
+
+static zero_result zp_packed_all_gather(zero_ctx *z, zp_stream *s, const zp_op *op) {
+    zp_memory *m = &z->wire.gathered;
+    const size_t packed = zp_codec_packed_bytes(op->codec, op->shard);
+    const zp_coded own = {NULL, 0, op->shard, *op->codec, 0, 1},
+                   all = {m->base, 0, op->shard, *op->codec, 1, op->group->nranks};
+    zp_op gather = *op; /* of words */
+    gather.memory = m;
+    gather.codec = NULL;
+    gather.type = ZERO_F32;
+    gather.shard = packed / sizeof(float);
+    gather.target = 0;
+    gather.source = (size_t)op->group->rank * packed;
+    const zp_codec_kernels_encode_args pack = {
+        own, op->memory->base + op->source, m->base + gather.source, op->type, 1, NULL, NULL, 0, 0,
+        0};
+    const zp_codec_kernels_decode_args unpack = {
+        all, op->memory->base + op->target, NULL, op->type, 1, 0};
+    ZP_TRY(zp_codec_kernels_encode_parts(s, &pack));
+    ZP_TRY(zp_comm_issue(s, &gather, 1));
+    return zp_codec_kernels_decode_parts(s, &unpack);
+}
+
+/* Collectives of units to a stream: those that travel as they are stored together, where they
+   follow one another. */
+static zero_result zp_packed_send(zero_ctx *z, zp_stream *s, const zp_op *op, int n) {
+    for (int i = 0, next; i < n; i = next) {
+        for (next = i; next < n && !op[next].codec;) next++;
+        if (next > i) ZP_TRY(zp_comm_issue(s, &op[i], next - i));
+        if (next == n) break;
+        const zp_op *packed = &op[next++];
+        ZP_TRY(packed->kind == ZP_ALL_GATHER ? zp_packed_all_gather(z, s, packed)
+                                             : zp_packed_reduce_scatter(z, s, packed));
+    }
+    return ZERO_OK;
+}
+
+/* A step begins: every feedback_reset steps with errors of zero. */
+static zero_result zp_packed_begin_step(zero_ctx *z) {
+    const int every = z->cfg.feedback_reset;
+    if (!every || !z->wire.error || z->taken % every) return ZERO_OK;
+    return zp_device_clear(&z->stream[ZP_GRADIENTS], z->wire.error,
+                           zp_packed_error_bytes(&z->wire));
+}
+
+/* ---- life ---- */
+
+/* Cuts the ranks of a hop from those that shard. COLLECTIVE. */
+static zero_result zp_packed_open_hop(zero_ctx *z, int hop) {
+    zp_wire *w = &z->wire;
+    zp_comm *g = &w->hop[hop], *data = z->data;
+    const zp_cut cut = zp_packed_hop_cut(data, hop);
+    const char *label = hop ? "node" : cut.parts > 1 ? "local" : data->label;
+    g->device = &z->device;
+    g->failure = &z->failure;
+    g->timeout_s = data->timeout_s;
+    g->swaps = 1;
+    return zp_subgroups_open_part(z, &w->part[hop], g, data, cut, 0, label);
+}
+
+static zero_result zp_packed_open(zero_ctx *z) {
+    zp_wire *w = &z->wire;
+    const int two = zp_packed_hop_ranks(z->data) < z->data->nranks;
+    int who = -1;
+    if (!w->packed_bytes) return ZERO_OK;
+    if (!z->data->transport->cut)
+        return z->dead = zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED,
+                                     "gradient_bits is %d, but %s has no messages between ranks",
+                                     z->cfg.gradient_bits, z->data->transport->name);
+    w->list = (zero_message *)calloc(2 * (size_t)z->data->nranks, sizeof *w->list);
+    ZP_DO(z, zp_comm_agree(z->all, w->list != NULL, &who));
+    if (who >= 0)
+        return z->dead = zp_ctx_fail(z, ZERO_ERR_MEMORY,
+                                     "rank %d has no memory for a list of messages", who);
+    ZP_TRY(zp_packed_open_hop(z, 0));
+    if (two) ZP_TRY(zp_packed_open_hop(z, 1));
+    return zp_ctx_check(z, zp_comm_open_watch(&w->watch, w->hop, 1 + two));
+}
+
+static void zp_packed_abort(zero_ctx *z) {
+    for (zp_comm *g = z->wire.hop; g < z->wire.hop + 2; g++)
+        if (g->transport && g->own)
+            g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+}
+/* Before the ranks that they were cut from are left. */
+static void zp_packed_close(zero_ctx *z, int broken) {
+    zp_wire *w = &z->wire;
+    zp_comm_close_watch(&w->watch);
+    for (int i = 0; i < 2; i++) zp_subgroups_close_part(&w->part[i], &w->hop[i], broken);
+    free(w->list);
+}

@@ -1,0 +1,332 @@
+/* subgroups.h - groups inside the ranks that a context was given: shard groups, replicas, near ones
+
+   N ranks, of which S consecutive ones share a copy of what is sharded (cfg.shard_ranks), R = N / S
+   copies; and of these S some keep second shards (cfg.second_ranks). Where neither is set there is
+   one group, `all`, and nothing here is called, allocated or sent.
+
+     rank      0   1   2   3 | 4   5   6   7        S = 4, R = 2, second_ranks 2
+     data      0   1   2   3 | 0   1   2   3        gathers, reductions inside; deal; access by name
+     replicas  0   0   0   0 | 1   1   1   1        one group for each place: sums of shards
+     near      0   1 | 0   1 | 0   1 | 0   1        later gathers
+     piece     0   2   4   6 | 1   3   5   7        of each unit, of N: counted in the norm, saved
+
+   Groups are cut by the functions that cut those of hosts. Memory is opened once: the gradients' by
+   `all`, the parameters' by `data`; the other groups that work on it have a view of it. */
+#pragma once
+
+#include "whole_tensor.h"
+
+static int zp_subgroups_common_divisor(int a, int b) {
+    return b ? zp_subgroups_common_divisor(b, a % b) : a;
+}
+
+static size_t zp_subgroups_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
+    return of->transport->room ? of->transport->room(of, cut->parts, cut->nranks, swaps) : 0;
+}
+
+/* Cuts `of` into parts, in one of which this rank is, and opens that one. COLLECTIVE over `of`. */
+static zero_result zp_subgroups_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g, zp_comm *of,
+                                          zp_cut cut, int node_size, const char *label) {
+    ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
+              of->nranks, of->transport->name);
+    cut.memory = &part->meeting;
+    part->bytes = zp_subgroups_part_bytes(of, &cut, g->swaps);
+    ZP_DO(z, of->transport->cut(of, &cut, &part->comm));
+    part->of = of->transport;
+    part->comm.node_size = node_size;
+    (void)snprintf(g->label, sizeof g->label, "%s", label);
+    return zp_ctx_check(z, zp_comm_open(g, zp_transport_find(part->comm.kind), &part->comm));
+}
+
+/* The parts go before what they were cut from. */
+static void zp_subgroups_close_part(zp_subgroup *part, zp_comm *g, int broken) {
+    zp_comm_close(g, broken);
+    if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
+    part->of = NULL;
+}
+
+/* The same of one of the context's own groups. */
+static zero_result zp_subgroups_cut(zero_ctx *z, int which, zp_comm *of, zp_cut cut, int node_size,
+                                    const char *label) {
+    return zp_subgroups_open_part(z, &z->part[which], &z->group[which], of, cut, node_size, label);
+}
+
+/* Shard groups, and their replicas. Ranks of a node are summed first, as without; the replicas in
+   order, so that each is a node of its own where they are not all on one. */
+static zero_result zp_subgroups_open_replicas(zero_ctx *z) {
+    zp_comm *all = z->all;
+    const int n = all->nranks, size = z->cfg.shard_ranks, rank = all->rank;
+    if (!size || size == n) return ZERO_OK;
+    const int count = n / size, one = all->node_size == n;
+    const int node = all->scattered ? 1 : zp_subgroups_common_divisor(size, all->node_size);
+    const zp_cut data = {count, rank / size, rank % size, size, NULL};
+    const zp_cut replicas = {size, rank % size, rank / size, count, NULL};
+    ZP_TRY(zp_subgroups_cut(z, ZP_DATA, all, data, node, "shard"));
+    ZP_TRY(zp_subgroups_cut(z, ZP_REPLICAS, all, replicas, !one, "replica"));
+    z->data = &z->group[ZP_DATA];
+    z->data->divisor = all->divisor;
+    z->replicas.group = &z->group[ZP_REPLICAS];
+    return ZERO_OK;
+}
+
+/* Groups that keep second shards, unless nothing is ever gathered. */
+static zero_result zp_subgroups_open_second(zero_ctx *z) {
+    zp_comm *data = z->data;
+    const int size = z->cfg.second_ranks, rank = data->rank;
+    if (!size || z->array[ZP_PARAM].share != ZP_SHARD) return ZERO_OK;
+    const zp_cut near = {data->nranks / size, rank / size, rank % size, size, NULL};
+    ZP_TRY(zp_subgroups_cut(z, ZP_NEAR, data, near,
+                            zp_subgroups_common_divisor(size, data->node_size), "near"));
+    z->second.group = &z->group[ZP_NEAR];
+    return ZERO_OK;
+}
+
+/* What stands in the settings, as far as the number of ranks allows. */
+static zero_result zp_subgroups_check(zero_ctx *z) {
+    const int n = z->all->nranks, shard = z->cfg.shard_ranks, second = z->cfg.second_ranks;
+    const int share = shard ? shard : n;
+    ZP_REFUSE(z, n % share, "shard_ranks is %d, which does not divide the %d ranks", shard, n);
+    ZP_REFUSE(z, second && share % second,
+              "second_ranks is %d, which does not divide the %d ranks that share a copy", second,
+              share);
+    return ZERO_OK;
+}
+
+/* ---- the plan ---- */
+
+static int zp_subgroups_count_replicas(const zero_ctx *z) {
+    return z->replicas.group ? z->replicas.group->nranks : 1;
+}
+
+/* What a bucket's reduced shards are summed in over the replicas: f32 gradients where they are. */
+static void zp_subgroups_plan_replicas(zero_ctx *z) {
+    size_t most = z->bucket_numel;
+    z->replicas.sums_bytes = 0;
+    if (!z->replicas.group || z->array[ZP_GRAD].type == ZERO_F32) return;
+    for (int u = 0; u < z->layout.all; u++) most = zp_max(most, z->layout.unit[u].padded);
+    z->replicas.sums_bytes = most / (size_t)z->data->nranks * sizeof(float);
+    z->plan.buffer_bytes += z->replicas.sums_bytes;
+    z->plan.buffer_ceiling_bytes += z->replicas.sums_bytes;
+}
+
+/* A unit that takes turns in buffers has a second shard: each rank of the group a part. */
+static void zp_subgroups_plan_second(zero_ctx *z) {
+    zp_second *s = &z->second;
+    s->at = zp_round_up(z->pool[ZP_PARAM].bytes, 4096);
+    s->bytes = 0;
+    for (int u = 0; u < z->layout.all && s->group; u++) {
+        zp_live *live = &z->live[u];
+        const zp_unit *x = &z->layout.unit[u];
+        if (zp_ctx_unit_is_whole(z, ZP_PARAM, u) || live->own[ZP_PARAM] >= 0 || !x->numel) continue;
+        live->second_at = s->at + s->bytes;
+        live->near = live->gathers > 0 ? live->gathers - 1 : 0; /* all but the first of a step */
+        s->bytes += x->padded / (size_t)s->group->nranks * zp_type_bytes(z->array[ZP_PARAM].type);
+    }
+    z->plan.second_bytes = s->bytes;
+    z->plan.buffer_bytes += s->bytes;
+    z->plan.buffer_ceiling_bytes += s->bytes;
+}
+
+/* One replica's part of a reduced unit: summed over the replicas in f32, or gathered from them as
+   gradients are stored. */
+static zp_op zp_subgroups_replica_op(zero_ctx *z, int u, int kind) {
+    zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, kind, u);
+    op.group = z->replicas.group;
+    op.memory = &z->replicas.view;
+    op.shard = z->layout.unit[u].piece;
+    if (kind == ZP_REDUCE_SCATTER) op.type = ZERO_F32;
+    return op;
+}
+/* A unit's gather from the second shards. */
+static zp_op zp_subgroups_second_op(zero_ctx *z, int u) {
+    zp_op op = zp_ctx_make_op(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
+    op.group = z->second.group;
+    op.memory = &z->second.view;
+    op.shard = z->layout.unit[u].padded / (size_t)z->second.group->nranks;
+    op.source = z->live[u].second_at;
+    return op;
+}
+
+/* Bytes that this rank sends in a step for unit u: to its replicas, and to those that are near. */
+static size_t zp_subgroups_replicas_sent(zero_ctx *z, int u) {
+    if (!z->replicas.group || !z->layout.unit[u].numel) return 0;
+    const zp_op sum = zp_subgroups_replica_op(z, u, ZP_REDUCE_SCATTER),
+                gather = zp_subgroups_replica_op(z, u, ZP_ALL_GATHER);
+    return zp_comm_op_bytes(&sum) + zp_comm_op_bytes(&gather);
+}
+static size_t zp_subgroups_second_sent(zero_ctx *z, int u) {
+    if (!z->second.group || !z->live[u].near) return 0;
+    const zp_op gather = zp_subgroups_second_op(z, u);
+    return (size_t)z->live[u].near * zp_comm_op_bytes(&gather);
+}
+
+/* Bytes that transports keep for pieces on their way between nodes, and where parts meet. */
+static size_t zp_subgroups_wire_bytes(const zero_ctx *z) {
+    size_t bytes = z->all->wire_bytes;
+    for (int i = ZP_DATA; i < ZP_GROUPS; i++) bytes += z->group[i].wire_bytes + z->part[i].bytes;
+    return bytes;
+}
+
+/* ---- the build ---- */
+
+/* Memory of `of` as a part of its ranks sees it: this rank's is where it was. */
+static zp_memory zp_subgroups_view(const zp_comm *of, const zp_memory *m, const zp_comm *part,
+                                   int first, int step) {
+    zp_memory view = *m;
+    view.handle = NULL;
+    view.next = NULL;
+    if (of->transport->view) of->transport->view(of, m, part, first, step, &view);
+    return view;
+}
+
+/* The gradients' memory and the stage of the hosts are opened by all ranks, or, where nobody sees a
+   peer's, by those whose library is to know it. COLLECTIVE. */
+static zero_result zp_subgroups_open_gradients(zero_ctx *z, size_t bytes) {
+    zp_comm *all = z->all, *data = z->data;
+    zp_replicas *x = &z->replicas;
+    if (!x->group) return zp_comm_open_memory(data, &z->memory[ZP_GRAD], bytes, 0);
+    const int size = data->nranks, first = all->rank / size * size;
+    x->sums_at = zp_round_up(bytes, 4096);
+    zp_memory *m = all->transport->view ? &x->memory : &z->memory[ZP_GRAD];
+    ZP_TRY(zp_comm_open_memory(m == &x->memory ? all : data, m, x->sums_at + x->sums_bytes, 0));
+    x->view = zp_subgroups_view(all, m, x->group, all->rank % size, size);
+    if (m == &x->memory) z->memory[ZP_GRAD] = zp_subgroups_view(all, m, data, first, 1);
+    data->stage = zp_subgroups_view(all, &all->stage, data, first, 1);
+    return ZERO_OK;
+}
+static void zp_subgroups_view_parameters(zero_ctx *z) {
+    const zp_comm *near = z->second.group;
+    if (!near) return;
+    z->second.view = zp_subgroups_view(z->data, &z->memory[ZP_PARAM], near,
+                                       z->data->rank / near->nranks * near->nranks, 1);
+}
+
+/* The order in which the world adds verdicts up, from the pieces' owners: of N ranks without
+   replicas the p-th counts piece p. COLLECTIVE over `all`, and over the world. */
+static zero_result zp_subgroups_find_order(zero_ctx *z, int *order) {
+    const int size = z->data->nranks, count = zp_subgroups_count_replicas(z), p = z->all->rank;
+    const int owner = p % count * size + p / count;
+    const int32_t here = z->world->rank;
+    int32_t there;
+    ZP_DO(z, zp_comm_exchange(z->all, &here, sizeof here));
+    memcpy(&there, z->all->mail + (size_t)owner * sizeof there, sizeof there);
+    ZP_DO(z, zp_comm_exchange(z->world, &there, sizeof there));
+    memcpy(order, z->world->mail, (size_t)z->world->nranks * sizeof *order);
+    return ZERO_OK;
+}
+static zero_result zp_subgroups_build(zero_ctx *z) {
+    if (!z->replicas.group) return ZERO_OK;
+    const size_t bytes = (size_t)z->world->nranks * sizeof(int);
+    int *order = (int *)zp_device_alloc_host(bytes);
+    zero_result r =
+        order ? zp_subgroups_find_order(z, order)
+              : zp_ctx_fail(z, ZERO_ERR_MEMORY, "the order of %d verdicts", z->world->nranks);
+    if (!r) r = zp_ctx_check(z, zp_device_copy(&z->compute, z->replicas.order, order, bytes));
+    if (!r) r = zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+    zp_device_free_host(order);
+    return r ? z->dead = r : ZERO_OK;
+}
+
+/* SECOND SHARDS (hpZ). Behind a unit's first gather since its weights have changed, the parameter
+   stream copies this rank's part of it, as it was gathered, out of the unit's buffer: nobody waits
+   for that. Later gathers are those of the near ranks' parts, by the same stream, so that a part is
+   there before any rank of the group asks for it. What the host knows of it is one number of each
+   unit, which is the same on all ranks: it follows from their calls. */
+
+/* Enqueues u's gather from second shards, to `target`. */
+static zero_result zp_subgroups_gather_second(zero_ctx *z, int u, size_t target) {
+    zp_op op = zp_subgroups_second_op(z, u);
+    op.target = target;
+    ZP_TRY(zp_comm_issue(&z->stream[ZP_PARAMETERS], &op, 1));
+    return zp_device_record_event(&z->stream[ZP_PARAMETERS], z->live[u].gathered);
+}
+
+/* Unit u was gathered, to `target`: this rank keeps its part. */
+static zero_result zp_subgroups_keep_second(zero_ctx *z, int u, size_t target) {
+    const zp_comm *near = z->second.group;
+    zp_live *live = &z->live[u];
+    if (!near || !live->second_at) return ZERO_OK;
+    const size_t numel = z->layout.unit[u].padded / (size_t)near->nranks;
+    const size_t bytes = numel * zp_type_bytes(z->array[ZP_PARAM].type);
+    char *base = z->memory[ZP_PARAM].base;
+    live->second = 1;
+    return zp_device_copy(&z->stream[ZP_PARAMETERS], base + live->second_at,
+                          base + target + (size_t)near->rank * bytes, bytes);
+}
+
+/* replicas.h - shards of reduced gradients are summed over the copies of what is sharded
+
+   In the last micro-step, behind a bucket's reductions inside the shard group, whose sums are f32
+   and neither divided nor rounded: a reduce-scatter over the replicas, in which each sums its piece
+   of each shard, in order, and divides it; the piece is rounded once, to the gradients' type, and
+   gathered from all replicas. All on the gradient stream: what waits for a reduction waits for
+   that. f32 gradients are summed where they lie; others in f32 shards behind the gradients, a place
+   for each unit of a bucket.
+
+     MEAN, or sums of 16 bit   [ piece 0 | piece 1 | ... ] of a rank's shard, one of each replica */
+
+/* Where unit u's shard, one of the bucket's, is summed, from the gradients' memory on. */
+static size_t zp_subgroups_sums_at(const zero_ctx *z, int u) {
+    size_t at = z->replicas.sums_at;
+    if (!z->replicas.sums_bytes) return (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
+    for (int i = 0; i < z->nbucket && z->bucket[i] != u; i++)
+        at += z->layout.unit[z->bucket[i]].shard * sizeof(float);
+    return at;
+}
+
+/* The f32 sums that unit u's reduction leaves beside MEAN: where micro-steps add up, or, with
+   replicas, of 16 bit; NULL: none. */
+static float *zp_reduce_unit_sums(const zero_ctx *z, int u) {
+    const zp_array *sum = &z->array[ZP_SUM];
+    char *shared = z->memory[ZP_GRAD].base;
+    if (sum->part[u].share == ZP_SHARD) return (float *)(void *)(sum->memory + sum->part[u].at);
+    if (!z->replicas.sums_bytes) return NULL;
+    return (float *)(void *)(shared + zp_subgroups_sums_at(z, u));
+}
+
+/* This replica's piece, and from it the whole shard, of every unit of the bucket. */
+static zero_result zp_subgroups_gather_replicas(zero_ctx *z) {
+    const zp_replicas *x = &z->replicas;
+    const zero_type type = z->array[ZP_GRAD].type;
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    char *base = z->memory[ZP_GRAD].base;
+    for (int i = 0; i < z->nbucket; i++) {
+        const int u = z->bucket[i];
+        zp_op *op = &z->ops[i];
+        const size_t before = (size_t)x->group->rank * z->layout.unit[u].piece;
+        *op = zp_subgroups_replica_op(z, u, ZP_ALL_GATHER);
+        op->target = (size_t)(zp_ctx_unit_mean(z, u) - base);
+        op->source = op->target + before * zp_type_bytes(type);
+        const zp_kernel_convert_args round = {base + zp_subgroups_sums_at(z, u)
+                                                  + before * sizeof(float),
+                                              base + op->source,
+                                              ZERO_F32,
+                                              type,
+                                              NULL,
+                                              0};
+        if (x->sums_bytes) ZP_TRY(zp_kernel_convert(s, &round, op->shard));
+    }
+    return zp_comm_issue(s, z->ops, z->nbucket);
+}
+
+/* Enqueues the bucket's sums over the replicas. */
+static zero_result zp_subgroups_sum_replicas(zero_ctx *z) {
+    const zp_replicas *x = &z->replicas;
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    if (!x->group) return ZERO_OK;
+    for (int i = 0; i < z->nbucket; i++) {
+        const int u = z->bucket[i];
+        const zp_unit *unit = &z->layout.unit[u];
+        zp_op *op = &z->ops[i];
+        *op = zp_subgroups_replica_op(z, u, ZP_REDUCE_SCATTER);
+        op->source = zp_subgroups_sums_at(z, u);
+        op->target = op->source + (size_t)x->group->rank * unit->piece * sizeof(float);
+        op->scale = zp_ctx_sum_scale(z);
+        char *sums = (char *)zp_reduce_unit_sums(z, u),
+             *here = z->memory[ZP_GRAD].base + op->source;
+        if (sums && sums != here)
+            ZP_TRY(zp_device_copy(s, here, sums, unit->shard * sizeof(float)));
+    }
+    ZP_TRY(zp_comm_issue(s, z->ops, z->nbucket));
+    return zp_subgroups_gather_replicas(z);
+}

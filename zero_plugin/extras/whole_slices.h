@@ -1,0 +1,225 @@
+/* whole_slices.h - whole tensors of which the ranks of another group have slices
+
+   Where tensor-parallel ranks cut tensors (zero_tensor_slice), what a rule needs of a whole one is
+   made over their group, too: by the ranks that have the same shard of each slice. They have the
+   same units of the same sizes, and so the same deal.
+
+   NORMS. The sums of all shards, which every rank has by then, are added up to one per layer; one
+   all-gather over the group brings those of the other slices, as exact, so that the order is
+   nothing. A tensor that is whole on every rank of the group counts once, on the first.
+
+   MATRIX. An owner has one slice of a matrix, its neighbours in the group have the others: one of
+   the group, the sharer, gets all slices, makes the matrix orthogonal, and sends every slice back.
+     kept      [ sharer 0's matrices | sharer 1's | ... | whole ones ]    this rank's slices
+
+     shared    [ slices of rank 0 | of rank 1 | ... ]    of what this rank is sharer of
+
+     whole     [ row 0: rank 0's part, rank 1's, ... | row 1: ... ]    `outer` rows
+
+   All is sent on the gradient stream, over the context's own copy of the group. */
+#pragma once
+
+#include "../offload/cpu_update.h"
+#include "muon.h"
+
+/* ---- kernels ---- */
+
+/* Limb i of all ranks' sums, which are `stride` limbs apart, becomes one. */
+typedef struct zp_whole_slices_one_sum_args {
+    const zp_limb *from;
+    zp_limb *to;
+    size_t stride;
+    int ranks;
+} zp_whole_slices_one_sum_args;
+
+ZP_FN void zp_whole_slices_one_sum_at(const zp_whole_slices_one_sum_args *a, size_t i) {
+    zp_limb sum = 0;
+    for (int r = 0; r < a->ranks; r++) sum += a->from[(size_t)r * a->stride + i];
+    a->to[i] = sum;
+}
+ZP_KERNEL(zp_whole_slices_one_sum, zp_whole_slices_one_sum_args, 32768)
+
+/* A slice to its places in the whole matrix, or back: runs of `run` elements, of `slices` ranks in
+   turn. */
+typedef struct zp_whole_slices_copy_args {
+    float *slice, *whole;
+    size_t run, rank, slices;
+    int back;
+} zp_whole_slices_copy_args;
+
+ZP_FN void zp_whole_slices_copy_at(const zp_whole_slices_copy_args *a, size_t i) {
+    float *there = &a->whole[(i / a->run * a->slices + a->rank) * a->run + i % a->run];
+    if (a->back)
+        a->slice[i] = *there;
+    else
+        *there = a->slice[i];
+}
+ZP_KERNEL(zp_whole_slices_copy, zp_whole_slices_copy_args, 32768)
+
+/* ---- the plan ---- */
+
+/* Elements of this rank's slices that sharer s makes whole, and where they are kept. */
+static size_t zp_whole_slices_of(const zero_ctx *z, int s, size_t *at) {
+    size_t numel = 0;
+    *at = 0;
+    for (int i = 0; i < z->layout.nmatrices; i++) {
+        const zp_muon_matrix *m = &z->layout.matrices[i];
+        if (m->owner != z->data->rank || m->slices == 1) continue;
+        if (m->sharer < s) *at += zp_round_up(m->numel, ZP_ALIGN);
+        if (m->sharer == s) numel += zp_round_up(m->numel, ZP_ALIGN);
+    }
+    return numel;
+}
+/* This rank makes m orthogonal. */
+static int zp_whole_slices_is_owner(const zero_ctx *z, const zp_muon_matrix *m) {
+    return m->owner == z->data->rank && (m->slices == 1 || m->sharer == z->deal.slice);
+}
+/* Limbs of a rank's sums of all layers. */
+static size_t zp_whole_slices_limbs(const zero_ctx *z) { return z->deal.parts * 2 * ZP_LIMBS; }
+
+/* Bytes that are kept for it, behind the deal of matrices and the count of layers. */
+static size_t zp_whole_slices_plan(zero_ctx *z) {
+    zp_whole_tensor *d = &z->deal;
+    size_t at;
+    d->slice_group = NULL;
+    for (int t = 0; t < z->ntensors; t++)
+        if (z->tensors[t].slice_group) d->slice_group = z->tensors[t].slice_group;
+    d->slices = d->slice_group ? d->slice_group->group.nranks : 1;
+    d->slice = d->slice_group ? d->slice_group->group.rank : 0;
+    d->shared_numel = d->whole_numel = 0;
+    if (d->slices == 1) return 0;
+    d->shared_numel = (size_t)d->slices * zp_whole_slices_of(z, d->slice, &at);
+    for (int i = 0; i < z->layout.nmatrices; i++) {
+        const zp_muon_matrix *m = &z->layout.matrices[i];
+        if (m->slices > 1 && zp_whole_slices_is_owner(z, m))
+            d->whole_numel = zp_max(d->whole_numel, m->rows * m->cols);
+    }
+    return (d->shared_numel + d->whole_numel) * sizeof(float)
+           + (size_t)d->slices * zp_whole_slices_limbs(z) * sizeof(zp_limb);
+}
+
+/* Bytes that this rank sends over the group in a step: its sums; and of unit u's matrices its
+   slices to their sharers, and, of what it is sharer of, every other rank's slice back. */
+static size_t zp_whole_slices_sums_sent(const zero_ctx *z) {
+    return (size_t)(z->deal.slices - 1) * zp_whole_slices_limbs(z) * sizeof(zp_limb);
+}
+static size_t zp_whole_slices_sent(const zero_ctx *z, int u) {
+    size_t numel = 0;
+    for (int i = 0; i < z->layout.nmatrices; i++) {
+        const zp_muon_matrix *m = &z->layout.matrices[i];
+        if (m->unit != u || m->owner != z->data->rank || m->slices == 1) continue;
+        numel += zp_round_up(m->numel, ZP_ALIGN)
+                 * (m->sharer == z->deal.slice ? (size_t)m->slices - 1 : 1);
+    }
+    return numel * sizeof(float);
+}
+
+/* ---- a step ---- */
+
+typedef enum zp_whole_slices_what {
+    ZP_SLICES_SUMS,
+    ZP_SLICES_COME,
+    ZP_SLICES_GO
+} zp_whole_slices_what;
+typedef struct zp_whole_slices_args {
+    zero_ctx *z;
+    zp_whole_slices_what what;
+} zp_whole_slices_args;
+
+/* All slices to their sharers, or back from them. */
+static zero_result zp_whole_slices_exchange(zero_ctx *z, zero_group *g, int back) {
+    const zp_call call = {ZP_SOME_ALL_TO_ALL, -1, 0};
+    const zp_whole_tensor *d = &z->deal;
+    size_t at, mine = zp_whole_slices_of(z, d->slice, &at);
+    int messages = 0;
+    for (int sends = 1; sends >= 0; sends--)
+        for (int i = 1; i < d->slices; i++) {
+            const int peer = (d->slice + i) % d->slices;
+            const size_t numel = zp_whole_slices_of(z, peer, &at);
+            const int kept = sends != back;
+            zp_collectives_add_message(g, &messages, peer, sends,
+                                       kept ? d->kept + at : d->shared + (size_t)peer * mine,
+                                       (kept ? numel : mine) * sizeof(float));
+        }
+    (void)zp_whole_slices_of(z, d->slice, &at);
+    float *own = d->kept + at, *here = d->shared + (size_t)d->slice * mine;
+    ZP_TRY(zp_device_copy(&g->stream, back ? own : here, back ? here : own, mine * sizeof *own));
+    return zp_collectives_exchange_messages(g, &call, g->list, messages);
+}
+
+static void zp_whole_slices_task(const void *args, size_t n, int threads) {
+    const zp_whole_slices_args *a = (const zp_whole_slices_args *)args;
+    zero_ctx *z = a->z;
+    zp_whole_tensor *d = &z->deal;
+    zero_group *g = zp_ctx_own_group(z, d->slice_group);
+    const size_t limbs = zp_whole_slices_limbs(z);
+    if (!g || zp_failure_result(&z->failure)) return;
+    g->number++;
+    zero_result r = a->what == ZP_SLICES_SUMS
+                        ? zp_collectives_all_gather(g, d->slice_sums + (size_t)d->slice * limbs,
+                                                    d->slice_sums, limbs * sizeof(zp_limb))
+                        : zp_whole_slices_exchange(z, g, a->what == ZP_SLICES_GO);
+    r = zp_collectives_end(g, "what slices make whole", r);
+    if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
+}
+static zero_result zp_whole_slices_send(zero_ctx *z, zp_whole_slices_what what) {
+    const zp_whole_slices_args a = {z, what};
+    if (zp_device_is_host())
+        return zp_device_push_task(&z->stream[ZP_GRADIENTS], zp_whole_slices_task, &a, sizeof a, 1);
+    zp_whole_slices_task(&a, 1, 1);
+    return zp_failure_result(&z->failure);
+}
+
+/* Sums of `ranks`, a shard each, become all slices'. */
+static zero_result zp_whole_slices_add(zero_ctx *z, const zp_limb *sums, size_t stride, int ranks) {
+    zp_stream *g = &z->stream[ZP_GRADIENTS];
+    const size_t limbs = zp_whole_slices_limbs(z);
+    zp_limb *mine = z->deal.slice_sums + (size_t)z->deal.slice * limbs;
+    const zp_whole_slices_one_sum_args one = {sums, mine, stride, ranks};
+    ZP_TRY(zp_whole_slices_one_sum(g, &one, limbs));
+    for (int i = 0; i < z->ntensors && z->deal.slice; i++) {
+        const zp_tensor *t = &z->tensors[i];
+        const size_t layer = 2 * sizeof(zp_exact);
+        if (!t->slice_group)
+            ZP_TRY(zp_device_clear(g, (char *)mine + (size_t)t->first_layer * layer,
+                                   (size_t)t->desc.layers * layer));
+    }
+    z->data->meter.verdict_bytes += zp_whole_slices_sums_sent(z);
+    return zp_whole_slices_send(z, ZP_SLICES_SUMS);
+}
+
+/* The matrix of which all slices have come. */
+static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, const zp_muon_matrix *m,
+                                                 const zp_control *control) {
+    const zp_whole_tensor *d = &z->deal;
+    size_t at;
+    const size_t mine = zp_whole_slices_of(z, d->slice, &at), slices = (size_t)d->slices;
+    zp_whole_slices_copy_args part = {NULL, d->whole, m->numel / m->outer, 0, slices, 0};
+    for (part.back = 0; part.back < 2; part.back++) {
+        for (part.rank = 0; part.rank < slices; part.rank++) {
+            part.slice = d->shared + part.rank * mine + (m->kept - at);
+            ZP_TRY(zp_whole_slices_copy(s, &part, m->numel));
+        }
+        if (!part.back)
+            ZP_TRY(zp_muon_orthogonalize(s, d->whole, m->rows, m->cols, z->cfg.muon.turns,
+                                         d->scratch, d->norm, control));
+    }
+    return ZERO_OK;
+}
+
+/* Around what is made of matrices on stream s. */
+static zero_result zp_whole_slices_collect(zero_ctx *z, zp_stream *s) {
+    zp_stream *g = &z->stream[ZP_GRADIENTS];
+    if (z->deal.slices == 1 || !z->layout.nmatrices) return ZERO_OK;
+    ZP_TRY(zp_whole_slices_send(z, ZP_SLICES_COME));
+    ZP_TRY(zp_device_record_event(g, z->deal.summed));
+    return zp_device_wait_event(s, z->deal.summed);
+}
+static zero_result zp_whole_slices_return(zero_ctx *z, zp_stream *s) {
+    zp_stream *g = &z->stream[ZP_GRADIENTS];
+    if (z->deal.slices == 1 || !z->layout.nmatrices) return ZERO_OK;
+    ZP_TRY(zp_device_record_event(s, z->deal.ended));
+    ZP_TRY(zp_device_wait_event(g, z->deal.ended));
+    for (int u = 0; u < z->layout.all; u++) z->data->meter.sent_bytes += zp_whole_slices_sent(z, u);
+    return zp_whole_slices_send(z, ZP_SLICES_GO);
+}

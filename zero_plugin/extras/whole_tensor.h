@@ -1,0 +1,290 @@
+/* whole_tensor.h - what ranks make of whole tensors between the two passes of a rule
+
+   A rule that needs norms or matrices has two passes over this rank's shards (see rules). Between
+   them shards stay where they are, and what is needed of whole tensors is made of them.
+
+   NORMS. Every rank sums squares of its shards, by layer of each tensor, exactly (see exact). One
+   all-gather of these sums, ZP_LIMBS words for each, makes the same trust ratios everywhere. At
+   stage 0 each rank has all: there is no exchange.
+
+   MATRIX. Each matrix is dealt to an owner, by what it costs (see layout). A place is room for one
+   unit, f32; there are ZP_PLACES, or as many as units with matrices, which take turns, in the order
+   of updates.
+
+     compute (or updates)  the first pass writes its shard's directions into the place: `full`
+     gradient stream       all-gathers the place (stage 0: all is there already); each owner keeps
+                           its matrices: `read`
+     compute (or updates)  when all units are through, each owner makes its matrices orthogonal, one
+                           after another: `ended`
+     gradient stream       writes the owned matrices of a unit into its place, beside zeros, and
+                           reduce-scatters it: x + 0 + ... is x. Stage 0: then gathers it. `full`
+     compute (or updates)  the last pass takes its shard from the place: `read`
+
+   It all takes place behind the decision about skipping, and is sent whatever that was, as ranks
+   may learn of it late; the arithmetic of a skipped step is left out.
+
+   Of tensors that tensor-parallel ranks have slices of see slices: between ratios and sums, and
+   around what owners make.
+
+   Delayed updates do the same beside the next step's forward. A rule that needs nothing is not
+   touched by any of it. */
+#pragma once
+
+#include "whole_slices.h"
+
+/* ---- the plan ---- */
+
+static int zp_whole_tensor_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
+static int zp_whole_tensor_has_matrices(const zero_ctx *z, int u) {
+    return z->layout.unit[u].matrices > 0;
+}
+
+/* Elements of a second state array, over all ranks. */
+static size_t zp_whole_tensor_plain_numel(const zero_ctx *z) {
+    size_t numel = z->layout.numel;
+    for (int i = 0; i < z->layout.nmatrices; i++) numel -= z->layout.matrices[i].numel;
+    return numel;
+}
+
+/* How large the update of a tensor's matrices is, by their sides; 0: it has none. */
+static float zp_whole_tensor_scale(const zero_ctx *z, const zp_tensor *t) {
+    const double rows = (double)t->rows, cols = (double)t->cols;
+    if (!t->rows) return 0;
+    if (z->cfg.muon.match_rms) return (float)(0.2 * sqrt(rows > cols ? rows : cols));
+    return (float)sqrt(rows > cols ? rows / cols : 1);
+}
+
+/* Every rank's sums of squares to every rank. */
+static zp_op zp_whole_tensor_sums_op(zero_ctx *z) {
+    zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
+    op.unit = -1;
+    op.type = ZERO_F32;
+    op.shard = z->deal.sums_bytes / sizeof(float);
+    op.target = z->deal.sums_at;
+    op.source = op.target + (size_t)z->data->rank * z->deal.sums_bytes;
+    return op;
+}
+/* A unit's place, gathered, or reduced to shards inside. */
+static zp_op zp_whole_tensor_op(zero_ctx *z, int u, int kind, int place) {
+    zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, kind, u);
+    const size_t at = z->deal.place_at + (size_t)place * z->deal.place_bytes;
+    const size_t shard = at + (size_t)z->data->rank * op.shard * sizeof(float);
+    op.type = ZERO_F32;
+    op.scale = 1;
+    op.source = kind == ZP_ALL_GATHER ? shard : at;
+    op.target = kind == ZP_ALL_GATHER ? at : shard;
+    return op;
+}
+/* Bytes that this rank sends: for a unit, and for sums. Either way a shard to each peer, twice. */
+static size_t zp_whole_tensor_sent(zero_ctx *z, int u) {
+    const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, 0),
+                reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, 0);
+    return zp_whole_tensor_has_matrices(z, u)
+               ? zp_comm_op_bytes(&gather) + zp_comm_op_bytes(&reduce) + zp_whole_slices_sent(z, u)
+               : 0;
+}
+static size_t zp_whole_tensor_sums_sent(zero_ctx *z) {
+    const zp_op op = zp_whole_tensor_sums_op(z);
+    const size_t gathered =
+        z->deal.parts && !zp_whole_tensor_is_whole(z) ? zp_comm_op_bytes(&op) : 0;
+    return gathered + zp_whole_slices_sums_sent(z);
+}
+
+/* Sums of one rank: the device's, then those of the tier HOST. */
+static int zp_whole_tensor_slots(const zero_ctx *z) { return 1 + zp_cpu_update_is_on(z); }
+
+static void zp_whole_tensor_plan(zero_ctx *z) {
+    zp_whole_tensor *d = &z->deal;
+    const zp_layout *l = &z->layout;
+    d->parts = zp_cpu_update_layers(z);
+    d->sums_bytes =
+        zp_round_up(d->parts * 2 * sizeof(zp_exact), 256) * (size_t)zp_whole_tensor_slots(z);
+    d->place_bytes = d->kept_numel = d->scratch_numel = 0;
+    d->places = 0;
+    const size_t of_slices = zp_whole_slices_plan(z);
+    for (int u = 0; u < l->all; u++) {
+        const size_t bytes = zp_round_up(l->unit[u].padded * sizeof(float), 256);
+        if (!zp_whole_tensor_has_matrices(z, u)) continue;
+        d->place_bytes = zp_max(d->place_bytes, bytes);
+        d->places = (int)zp_min(ZP_PLACES, (size_t)d->places + 1);
+    }
+    for (int i = 0; i < l->nmatrices; i++) {
+        const zp_muon_matrix *m = &l->matrices[i];
+        if (m->owner == z->data->rank) d->kept_numel += zp_round_up(m->numel, ZP_ALIGN);
+        if (!zp_whole_slices_is_owner(z, m)) continue;
+        d->scratch_numel = zp_max(d->scratch_numel, zp_muon_scratch_numel(m->rows, m->cols));
+    }
+    const size_t bytes = (size_t)z->data->nranks * d->sums_bytes
+                         + (size_t)d->places * d->place_bytes
+                         + (d->kept_numel + d->scratch_numel) * sizeof(float)
+                         + d->parts * sizeof *d->trust + of_slices;
+    z->plan.buffer_bytes += bytes;
+    z->plan.buffer_ceiling_bytes += bytes;
+}
+
+/* What peers read lies in the gradients' memory from `at` on; returns its end. */
+static size_t zp_whole_tensor_lay_out(zero_ctx *z, size_t at) {
+    zp_whole_tensor *d = &z->deal;
+    if (!d->parts && !d->place_bytes) return at;
+    d->sums_at = zp_round_up(at, 256);
+    d->place_at = d->sums_at + (size_t)z->data->nranks * d->sums_bytes;
+    return d->place_at + (size_t)d->places * d->place_bytes;
+}
+
+/* ---- a step ---- */
+
+static char *zp_whole_tensor_at(const zero_ctx *z, size_t at) {
+    return z->memory[ZP_GRAD].base + at;
+}
+static float *zp_whole_tensor_place(const zero_ctx *z, int place) {
+    const size_t at = z->deal.place_at + (size_t)place * z->deal.place_bytes;
+    return (float *)(void *)zp_whole_tensor_at(z, at);
+}
+static zp_limb *zp_whole_tensor_sums(const zero_ctx *z) {
+    const size_t at = z->deal.sums_at + (size_t)z->data->rank * z->deal.sums_bytes;
+    return (zp_limb *)(void *)zp_whole_tensor_at(z, at);
+}
+/* The place of a unit: they take turns. */
+static int zp_whole_tensor_place_of(const zero_ctx *z, int u) {
+    int turn = 0;
+    for (int v = 0; v < u; v++) turn += zp_whole_tensor_has_matrices(z, v);
+    return z->deal.places ? turn % z->deal.places : 0;
+}
+/* Where matrices are made orthogonal. */
+static zp_stream *zp_whole_tensor_stream(zero_ctx *z) {
+    return z->updates.device ? &z->updates : &z->compute;
+}
+
+/* What an update of elements that begin at element `first` of unit u finds here. */
+static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
+    if (z->deal.parts) a->sums = zp_whole_tensor_sums(z);
+    a->trust = z->deal.trust;
+    a->momentum = z->cfg.muon.momentum;
+    a->nesterov = !z->cfg.muon.no_nesterov;
+    if (zp_whole_tensor_has_matrices(z, u))
+        a->dealt = zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + first;
+    if (!zp_cpu_update_has_unit(z, u)) return;
+    a->sums = z->host.sums;
+    a->trust = z->host.trust;
+    a->dealt = (float *)(void *)zp_array_at(&z->array[ZP_DEALT], u, first);
+}
+
+/* This rank's part of unit u, of the tier HOST, from DEALT up to its place, or down. */
+static zero_result zp_whole_tensor_carry(zero_ctx *z, int u, zp_stream *s, int down) {
+    const zp_array_part *own = zp_ctx_own_part(z, u);
+    char *host = zp_array_at(&z->array[ZP_DEALT], u, own->first);
+    char *place = (char *)(zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + own->first);
+    if (!zp_cpu_update_has_unit(z, u)) return ZERO_OK;
+    *(down ? &z->host.down_bytes : &z->host.up_bytes) += own->numel * sizeof(float);
+    return zp_device_copy(s, down ? host : place, down ? place : host, own->numel * sizeof(float));
+}
+
+/* The owned matrices of unit u, out of its place, or into it. */
+static zero_result zp_whole_tensor_copy_matrices(zero_ctx *z, int u, float *place, int back) {
+    for (int i = 0; i < z->layout.nmatrices; i++) {
+        const zp_muon_matrix *m = &z->layout.matrices[i];
+        float *here = z->deal.kept + m->kept, *there = place + m->at;
+        if (m->unit != u || m->owner != z->data->rank) continue;
+        ZP_TRY(zp_device_copy(&z->stream[ZP_GRADIENTS], back ? there : here, back ? here : there,
+                              m->numel * sizeof(float)));
+    }
+    return ZERO_OK;
+}
+
+/* Before stream s runs a pass over unit u. */
+static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
+    zp_whole_tensor *d = &z->deal;
+    zp_stream *g = &z->stream[ZP_GRADIENTS];
+    const int place = zp_whole_tensor_place_of(z, u);
+    if (d->parts) return zp_device_wait_event(s, d->summed);
+    if (!zp_whole_tensor_has_matrices(z, u)) return ZERO_OK;
+    if (!pass) return zp_device_wait_event(s, d->read[place]);
+    const zp_op reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, place),
+                gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
+    float *memory = zp_whole_tensor_place(z, place);
+    ZP_TRY(zp_device_wait_event(g, d->ended));
+    ZP_TRY(zp_device_wait_event(g, d->read[place]));
+    ZP_TRY(zp_device_clear(g, memory, z->layout.unit[u].padded * sizeof(float)));
+    ZP_TRY(zp_whole_tensor_copy_matrices(z, u, memory, 1));
+    ZP_TRY(zp_comm_issue(g, &reduce, 1));
+    if (zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
+    ZP_TRY(zp_device_record_event(g, d->full[place]));
+    if (!zp_cpu_update_has_unit(z, u)) return zp_device_wait_event(s, d->full[place]);
+    ZP_TRY(zp_device_wait_event(&z->host.down, d->full[place]));
+    ZP_TRY(zp_whole_tensor_carry(z, u, &z->host.down, 1));
+    return zp_cpu_update_let_go_on(z, &z->host.returned);
+}
+/* Behind it. */
+static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
+    zp_whole_tensor *d = &z->deal;
+    zp_stream *g = &z->stream[ZP_GRADIENTS];
+    const int place = zp_whole_tensor_place_of(z, u);
+    if (!zp_whole_tensor_has_matrices(z, u)) return ZERO_OK;
+    if (pass) return zp_device_record_event(s, d->read[place]);
+    const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
+    ZP_TRY(zp_whole_tensor_carry(z, u, s, 0));
+    ZP_TRY(zp_device_record_event(s, d->full[place]));
+    ZP_TRY(zp_device_wait_event(g, d->full[place]));
+    if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
+    ZP_TRY(zp_whole_tensor_copy_matrices(z, u, zp_whole_tensor_place(z, place), 0));
+    return zp_device_record_event(g, d->read[place]);
+}
+
+/* Between the passes: sums become ratios. This rank's become zeros again. */
+static zero_result zp_whole_tensor_trust(zero_ctx *z) {
+    zp_whole_tensor *d = &z->deal;
+    zp_stream *g = &z->stream[ZP_GRADIENTS], *from[2] = {&z->compute, &z->updates};
+    const zp_op op = zp_whole_tensor_sums_op(z);
+    zp_cpu_update *h = &z->host;
+    const int whole = zp_whole_tensor_is_whole(z), slots = zp_whole_tensor_slots(z),
+              on = zp_cpu_update_is_on(z);
+    const size_t slot = d->sums_bytes / (size_t)slots;
+    const char *sums =
+        whole ? (const char *)zp_whole_tensor_sums(z) : zp_whole_tensor_at(z, d->sums_at);
+    zp_exact_trust_args trust = {
+        (const zp_limb *)(const void *)sums,   d->trust,           slot / sizeof(zp_limb),
+        slots * (whole ? 1 : z->data->nranks), z->cfg.trust_least, z->cfg.trust_most};
+    if (on)
+        ZP_TRY(zp_device_copy(&z->updates, (char *)zp_whole_tensor_sums(z) + slot, h->sums, slot));
+    for (int i = 0; i < 2 && from[i]->device; i++) {
+        ZP_TRY(zp_device_record_event(from[i], d->full[i]));
+        ZP_TRY(zp_device_wait_event(g, d->full[i]));
+    }
+    if (!whole) ZP_TRY(zp_comm_issue(g, &op, 1));
+    if (d->slices > 1) {
+        ZP_TRY(zp_whole_slices_add(z, trust.sums, trust.stride, trust.ranks));
+        trust.sums = d->slice_sums;
+        trust.stride = zp_whole_slices_limbs(z);
+        trust.ranks = d->slices;
+    }
+    ZP_TRY(zp_exact_trust(g, &trust, d->parts));
+    ZP_TRY(zp_device_clear(g, zp_whole_tensor_sums(z), d->sums_bytes));
+    ZP_TRY(zp_device_record_event(g, d->summed));
+    if (!on) return ZERO_OK;
+    ZP_TRY(zp_device_wait_event(&h->down, d->summed));
+    ZP_TRY(zp_device_copy(&h->down, h->trust, d->trust, d->parts * sizeof *h->trust));
+    return zp_cpu_update_let_go_on(z, &h->returned);
+}
+
+/* All that needs whole tensors, behind the first pass over all units. */
+static zero_result zp_whole_tensor_between_passes(zero_ctx *z, const zp_control *control) {
+    zp_whole_tensor *d = &z->deal;
+    zp_stream *s = zp_whole_tensor_stream(z);
+    if (d->parts) return zp_whole_tensor_trust(z);
+    /* Where the host computes the decision is known, and this may run beside the next one. The tier
+       HOST's stays for as long as `updates` is at this step. */
+    const int left_out = zp_device_is_host() && control->skip;
+    control = zp_device_is_host() ? NULL : zp_cpu_update_is_on(z) ? z->host.control : control;
+    for (int i = 0; i < d->places; i++) ZP_TRY(zp_device_wait_event(s, d->read[i]));
+    ZP_TRY(zp_whole_slices_collect(z, s));
+    for (int i = 0; i < z->layout.nmatrices; i++) {
+        const zp_muon_matrix *m = &z->layout.matrices[i];
+        if (!zp_whole_slices_is_owner(z, m) || left_out) continue;
+        ZP_TRY(m->slices > 1
+                   ? zp_whole_slices_orthogonalize(z, s, m, control)
+                   : zp_muon_orthogonalize(s, d->kept + m->kept, m->rows, m->cols,
+                                           z->cfg.muon.turns, d->scratch, d->norm, control));
+    }
+    ZP_TRY(zp_whole_slices_return(z, s));
+    return zp_device_record_event(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s, d->ended);
+}

@@ -1,0 +1,177 @@
+/* world.h - ranks beside those that a context shards over
+
+   THE WORLD agrees on a step: each rank's verdict carries the squares of each of its units, at the
+   unit's number in the whole model, and all ranks add them up unit by unit, over the ranks in
+   order. Ranks that do not have a unit give 0: so the norm has the same bits however the units are
+   spread over the stages of a pipeline. A tensor that others count, too, is left out here.
+
+   FIRST SUMS: a tensor's gradient is summed over a group of its own, on the gradient stream, before
+   the ranks that shard it reduce it.
+
+   A CONTEXT THAT JOINS another one gives its squares to that one's verdict, and takes what was
+   agreed from there. */
+#pragma once
+
+#include "../offload/transfers.h"
+
+/* The tensors of unit u that are summed over groups of their own: a task of the gradient stream, or
+   calls that enqueue on it. */
+typedef struct zp_first_sums_args {
+    zero_ctx *z;
+    int unit;
+    char *memory; /* of its gradient */
+} zp_first_sums_args;
+
+static void zp_world_first_sums_task(const void *args, size_t n, int threads) {
+    const zp_first_sums_args *a = (const zp_first_sums_args *)args;
+    zero_ctx *z = a->z;
+    const zp_unit *x = &z->layout.unit[a->unit];
+    const zp_array *grad = &z->array[ZP_GRAD];
+    for (int i = 0; i < x->members && !zp_failure_result(&z->failure); i++) {
+        const zp_member *m = &x->member[i];
+        zero_group *g = zp_ctx_own_group(z, z->tensors[m->tensor].sum_group);
+        if (!g || g->group.nranks == 1) continue;
+        g->number++;
+        const zero_result r = zp_collectives_end(
+            g, "a gradient's first sum",
+            zp_collectives_all_reduce(g, a->memory + m->at * zp_type_bytes(grad->type), m->numel,
+                                      grad->type, ZERO_SUM));
+        if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
+    }
+}
+/* What is recorded of them: the bytes, and the ranks of the last one. */
+static void zp_world_record_first_sums(const zero_ctx *z, int u, zp_record *r) {
+    const zp_unit *x = &z->layout.unit[u];
+    for (int i = 0; r && i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        const zero_group *g = zp_ctx_own_group(z, z->tensors[m->tensor].sum_group);
+        if (!g || g->group.nranks == 1) continue;
+        r->event.bytes += m->numel * zp_type_bytes(z->array[ZP_GRAD].type);
+        r->event.ranks = g->group.nranks;
+        r->event.sent +=
+            zp_collectives_sum_sent(g, m->numel) * zp_type_bytes(z->array[ZP_GRAD].type);
+    }
+}
+static zero_result zp_world_first_sums(zero_ctx *z, int u) {
+    const zp_first_sums_args a = {z, u, zp_ctx_unit_memory(z, ZP_GRAD, u)};
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    zero_result result = ZERO_OK;
+    zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_ALL_REDUCE, u, 0);
+    zp_world_record_first_sums(z, u, r);
+    if (zp_device_is_host())
+        result = zp_device_push_task(s, zp_world_first_sums_task, &a, sizeof a, 1);
+    else
+        zp_world_first_sums_task(&a, 1, 1);
+    zp_device_end_slice(s, r);
+    return result ? result : zp_failure_result(&z->failure);
+}
+
+/* ---- life ---- */
+
+/* Joins the world's ranks. COLLECTIVE over them. */
+static zero_result zp_world_open(zero_ctx *z) {
+    zero_group *world = z->cfg.world;
+    zero_ctx *joins = z->cfg.joins;
+    ZP_REFUSE(z,
+              joins && (joins->joined || joins->cfg.joins || joins->cfg.world != world || !world),
+              "joins: that context has joined another one, is joined, or is of another world");
+    ZP_REFUSE(z, joins && z->cfg.world_units != joins->cfg.world_units,
+              "world_units is %d, of the context that this one joins %d", z->cfg.world_units,
+              joins->cfg.world_units);
+    if (joins) {
+        joins->joined = z;
+        zp_device_order_with(&z->device, &joins->device);
+        return ZERO_OK;
+    }
+    if (!world) return ZERO_OK;
+    const zero_comm comm = world->comm;
+    ZP_DO(z, zp_comm_open(&z->group[ZP_WORLD], zp_transport_find(comm.kind), &comm));
+    z->world = &z->group[ZP_WORLD];
+    return ZERO_OK;
+}
+
+/* The context's own copy of a group that a tensor names. COLLECTIVE over it. */
+static zero_result zp_world_copy_group(zero_ctx *z, const zp_tensor *t, zero_group *given,
+                                       const char *call) {
+    if (!given || zp_ctx_own_group(z, given)) return ZERO_OK;
+    zp_first_sum *f = (zp_first_sum *)calloc(1, sizeof *f);
+    if (!f) return z->dead = zp_ctx_fail(z, ZERO_ERR_MEMORY, "a group of tensor %s", t->desc.name);
+    f->given = given;
+    f->next = z->first_sums;
+    z->first_sums = f;
+    void *stream = zp_device_stream_handle(&z->stream[ZP_GRADIENTS]);
+    const zero_result r =
+        zp_collectives_split(given, "zero_build", 0, given->group.rank, stream, &f->own);
+    if (r)
+        return z->dead = zp_ctx_fail(z, r, "tensor %s, %s: %s", t->desc.name, call,
+                                     f->own ? f->own->text : given->text);
+    zp_device_order_with(&f->own->device, &z->device);
+    return ZERO_OK;
+}
+
+/* Copies of all tensors' groups; and the world's ranks have a model of one size. COLLECTIVE over
+   the world and each group. */
+static zero_result zp_world_build(zero_ctx *z) {
+    const int32_t replicas = 1 << 24, units = z->world_units | (z->replicas.group ? replicas : 0);
+    if (z->world != z->all) {
+        ZP_DO(z, zp_comm_exchange(z->world, &units, sizeof units));
+        const int r = zp_agree_first_difference(z->world, sizeof units);
+        int32_t zeroth, his;
+        memcpy(&zeroth, z->world->mail, sizeof zeroth);
+        memcpy(&his, z->world->mail + (size_t)r * sizeof his, sizeof his);
+        if ((zeroth ^ his) & replicas)
+            return z->dead =
+                       zp_ctx_fail(z, ZERO_ERR_MISMATCH,
+                                   "shard_ranks cuts the ranks on rank %d of the world, and not "
+                                   "on rank %d",
+                                   his & replicas ? r : 0, his & replicas ? 0 : r);
+        if (r)
+            return z->dead =
+                       zp_ctx_fail(z, ZERO_ERR_MISMATCH,
+                                   "world_units is %d on rank 0 of the world, %d on rank %d",
+                                   (int)(zeroth & ~replicas) - 1, (int)(his & ~replicas) - 1, r);
+    }
+    for (int t = 0; t < z->ntensors; t++) {
+        const zp_tensor *x = &z->tensors[t];
+        ZP_TRY(zp_world_copy_group(z, x, x->sum_group, "zero_tensor_sum"));
+        ZP_TRY(zp_world_copy_group(z, x, x->slice_group, "zero_tensor_slice"));
+    }
+    return ZERO_OK;
+}
+
+/* Those that wait for this context in a group that its tensors name learn why it is gone. */
+static void zp_world_abort(zero_ctx *z) {
+    for (zp_first_sum *f = z->first_sums; f; f = f->next)
+        if (f->own) {
+            (void)zp_comm_fail(&f->own->group, ZERO_ERR_PEER, "%s",
+                               z->text[0] ? z->text : "it gave up its context");
+            (void)zp_collectives_end(f->own, "zero_destroy", ZERO_OK);
+        }
+}
+/* While the stream that they are enqueued on is there, and its lane worked off. */
+static void zp_world_close_first_sums(zero_ctx *z) {
+    while (z->first_sums) {
+        zp_first_sum *f = z->first_sums;
+        z->first_sums = f->next;
+        if (f->own) zp_collectives_leave(f->own);
+        free(f);
+    }
+}
+static void zp_world_close(zero_ctx *z) {
+    if (z->cfg.joins && z->cfg.joins->joined == z) z->cfg.joins->joined = NULL;
+    if (z->joined) z->joined->cfg.joins = NULL;
+    if (z->joined) zp_device_order_with(&z->joined->device, NULL);
+    free(z->world_unit);
+}
+
+/* ---- a step ---- */
+
+/* Both contexts of a rank have come to where they can agree; where one is alone, it has. */
+static zero_result zp_world_check_order(zero_ctx *z, int reduces) {
+    const zero_ctx *j = z->joined;
+    ZP_UNTIMELY(z, reduces && j && !j->agrees_later,
+                "zero_reduce of the context that joins this one comes first");
+    ZP_UNTIMELY(z, !reduces && z->agrees_later,
+                "zero_reduce of the context that this one joins comes first");
+    return ZERO_OK;
+}

@@ -1,0 +1,156 @@
+/* base.h - limits, clock, hash, lists, the first failure
+
+   Alignment is part of the layout: a tensor and a shard begin on a cache line of the CPU or on a
+   128-byte line of the GPU, so an element's neighbours never depend on the number of ranks.
+
+   A collective fails on a communication thread; the calling thread finds out at its next call. The
+   first failure of a context is kept, and its later collectives do nothing. */
+#pragma once
+
+#if __SIZEOF_POINTER__ < 8
+#error "a 32-bit build (-m32): ZeRO for C needs 64 bits"
+#endif
+/* What cannot be seen: -ffp-contract; clang's -fassociative-math alone; nvcc's -use_fast_math,
+   whose zeros for small numbers zero_create finds. */
+#if ZERO_FAST_MATH
+#define ZP_UNKNOWN volatile /* or a compiler believes that a number's bits are no NaN's */
+#elif defined(__FAST_MATH__) || __FINITE_MATH_ONLY__ > 0 || defined(__ASSOCIATIVE_MATH__)
+#error "fast math (-Ofast, -ffast-math) gives other bits: use -O3, or add -DZERO_FAST_MATH=1"
+#define ZP_UNKNOWN
+#else
+#define ZP_UNKNOWN
+#endif
+
+/* A row of functions gives all of them the same parameters, needed or not. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "../../zero_plugin.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <linux/magic.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#define ZP_LINUX 1
+#define ZP_HUGE  MADV_HUGEPAGE
+/* A tmpfs has all its files in memory, also where it takes O_DIRECT (Linux 6.6). */
+static int zp_is_memory_file(int fd) {
+    struct statfs s;
+    return !fstatfs(fd, &s) && s.f_type == TMPFS_MAGIC;
+}
+#else
+#define ZP_LINUX 0
+#define ZP_HUGE  MADV_NORMAL
+static int zp_is_memory_file(int fd) { return fd < 0; }
+#endif
+#define ZP_NO_NCCL "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"
+#ifdef __CUDACC__
+#define ZP_ALIGN ((size_t)64) /* elements of any type; 32 or a multiple of it */
+#undef ZERO_WITH_MPI
+#define ZP_NO_MPI "MPI is for the CPU build: between GPUs it is NCCL"
+#else
+#define ZP_ALIGN ((size_t)32)
+#undef ZERO_WITH_NCCL
+#define ZP_NO_MPI "built without MPI: compile with mpicc and -DZERO_WITH_MPI"
+#endif
+#ifdef ZERO_WITH_MPI
+#include <mpi.h>
+#endif
+#ifdef ZERO_WITH_NCCL
+#include <dlfcn.h>
+#include <nccl.h>
+#endif
+
+#define ZP_LOCAL_MAX     64              /* ranks that share memory */
+#define ZP_MAIL_BYTES    512             /* of one rank in an exchange */
+#define ZP_TEXT_BYTES    384             /* of an error sentence */
+#define ZP_COORDS_BYTES  64              /* of a rank's coordinates: tp 1, pp 0 */
+#define ZP_STAGE_NUMEL   ((size_t)65536) /* elements that are staged at once */
+#define ZP_NORM_BLOCK    ((size_t)1024)  /* elements summed into one f64 before blocks are added */
+#define ZP_CONVERT_BLOCK ((size_t)512)   /* elements that are converted by way of other memory */
+#define ZP_SUM_BLOCK     ((size_t)2048)  /* elements summed over ranks while they stay in cache */
+#define ZP_TIMEOUT_S     600.0
+#define ZP_CROSS_NUMEL   ((size_t)15360) /* f32 elements of a piece that goes between nodes */
+#define ZP_CROSSINGS     ((size_t)6)   /* pieces on their way at once; see zp_mpi_nodes_exchange */
+#define ZP_TASK_BYTES    ((size_t)768) /* most arguments of a task */
+#define ZP_LANE_TASKS    ((size_t)128) /* of a lane that are not worked off */
+
+typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
+
+static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
+static_assert(ZP_ALIGN % 32 == 0, "no shard ends inside a block whose squares are added at once");
+static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned");
+
+#define ZP_UNUSED __attribute__((unused)) /* by some build */
+#define ZP_INLINE static inline __attribute__((always_inline, unused))
+
+static size_t zp_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static size_t zp_min(size_t a, size_t b) { return a < b ? a : b; }
+static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
+
+#define ZP_TRY(call)                                                                               \
+    do {                                                                                           \
+        const zero_result zp_r = (call);                                                           \
+        if (zp_r) return zp_r;                                                                     \
+    } while (0)
+
+/* Large pages where the system has them. */
+ZP_UNUSED static void zp_huge(void *p, size_t bytes) { (void)madvise(p, bytes, ZP_HUGE); }
+
+#define ZP_NAP_S      50e-6
+#define ZP_NAP_MOST_S 1e-3
+ZP_UNUSED static void zp_nap_for(double seconds) { /* less than one */
+    const struct timespec t = {0, (long)(1e9 * seconds)};
+    nanosleep(&t, NULL);
+}
+ZP_UNUSED static void zp_nap(void) { zp_nap_for(ZP_NAP_S); }
+
+/* FNV-1a, by words. */
+#define ZP_HASH_EMPTY ((uint64_t)14695981039346656037u)
+static uint64_t zp_hash(uint64_t hash, uint64_t word) { return (hash ^ word) * 1099511628211u; }
+
+static double zp_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A list with room for one more element; NULL: there is no memory, and the list is as it was. */
+static void *zp_list_grow(void *list, int n, int *cap, size_t bytes) {
+    if (n < *cap) return list;
+    const int more = *cap ? 2 * *cap : 16;
+    list = realloc(list, (size_t)more * bytes);
+    if (list) *cap = more;
+    return list;
+}
+
+typedef struct zp_failure {
+    int result; /* zero_result; written once, after text */
+    int claimed;
+    char text[ZP_TEXT_BYTES];
+} zp_failure;
+
+static zero_result zp_failure_result(const zp_failure *f) {
+    return (zero_result)__atomic_load_n(&f->result, __ATOMIC_ACQUIRE);
+}

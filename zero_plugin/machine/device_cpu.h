@@ -1,0 +1,243 @@
+/* device_cpu.h - streams, events, copies and memory of the CPU; what makes a loop of a body */
+#pragma once
+
+#include "lane.h"
+
+typedef struct zp_device { /* of one rank */
+    double exposed_s;      /* the caller waited, or communicated itself */
+    zp_recorder *recorder; /* NULL: nobody asks what ran when */
+    char text[1];          /* "": nothing fails here */
+} zp_device;
+
+typedef struct zp_stream { /* a lane, or the caller itself */
+    zp_device *device;
+    int threads;      /* OpenMP threads of a task */
+    int communicates; /* the caller's time in a task is exposed */
+    int queued;       /* in the lane */
+    int track;        /* as of events */
+    zp_record *slice; /* that is being sent; NULL: none is recorded */
+    uint64_t last;    /* number of the last one */
+    zp_lane lane;
+} zp_stream;
+
+typedef zp_lane_event zp_event;
+
+static zero_result zp_device_open(zp_device *d) {
+    memset(d, 0, sizeof *d);
+    return ZERO_OK;
+}
+static void zp_device_close(zp_device *d) {}
+static void zp_device_order_with(zp_device *d, zp_device *other) {}
+/* Work of a stream is a thread's of the host, which may wait there. */
+static int zp_device_is_host(void) { return 1; }
+static int zp_device_number(const zp_device *d) { return 0; }
+static void zp_device_set_current(const zp_device *d) {}
+ZP_UNUSED static void zp_device_choose(int rank) {}
+static zero_result zp_device_reach(zp_device *d, int other) {
+    return other ? ZERO_ERR_ARGUMENT : ZERO_OK;
+}
+static zero_result zp_device_check(zp_device *d) { return ZERO_OK; }
+
+/* The host's stream is the host itself. */
+static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *host, int threads) {
+    memset(s, 0, sizeof *s);
+    s->device = d;
+    s->threads = threads;
+    return ZERO_OK;
+}
+/* As hosts name it. */
+static void *zp_device_stream_handle(const zp_stream *s) { return NULL; }
+static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *host, int queued,
+                                         int urgency, int threads) {
+    (void)zp_device_take_stream(s, d, host, threads);
+    s->communicates = 1;
+    if (queued) ZP_TRY(zp_lane_open(&s->lane, 1));
+    s->queued = queued;
+    return ZERO_OK;
+}
+static void zp_device_close_stream(zp_stream *s) {
+    if (s->queued) zp_lane_close(&s->lane);
+    s->queued = 0;
+}
+/* All its tasks are worked off. */
+static void zp_device_finish_stream(zp_stream *s) {
+    if (s->queued) zp_lane_sync(&s->lane);
+}
+
+static zero_result zp_device_push_task(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
+                                       size_t n) {
+    if (s->queued) {
+        zp_lane_give(&s->lane, s->slice, fn, args, bytes, n);
+        return ZERO_OK;
+    }
+    const double start = s->communicates ? zp_seconds() : 0;
+    fn(args, n, s->threads);
+    if (s->communicates) s->device->exposed_s += zp_seconds() - start;
+    return ZERO_OK;
+}
+
+static zero_result zp_device_open_event(zp_device *d, zp_event *e) {
+    memset(e, 0, sizeof *e);
+    return ZERO_OK;
+}
+static void zp_device_close_event(zp_event *e) {}
+static zero_result zp_device_record_event(zp_stream *s, zp_event *e) {
+    e->after = s->last;
+    if (s->queued)
+        zp_lane_record(&s->lane, e);
+    else
+        e->lane = NULL;
+    return ZERO_OK;
+}
+static int zp_device_event_passed(const zp_event *e) { return zp_lane_reached(e); }
+/* The host waits. */
+static zero_result zp_device_sync_event(zp_device *d, zp_event *e) {
+    if (zp_lane_reached(e)) return ZERO_OK;
+    zp_record *r = zp_events_record_wait(d->recorder, ZERO_TRACK_COMPUTE, e->after);
+    const double start = zp_seconds();
+    zp_lane_await(e);
+    const double end = zp_seconds();
+    d->exposed_s += end - start;
+    zp_events_record_run(r, start, end);
+    return ZERO_OK;
+}
+static zero_result zp_device_wait_event(zp_stream *s, zp_event *e) {
+    if (!s->queued) return zp_device_sync_event(s->device, e);
+    if (e->lane == &s->lane || zp_lane_reached(e)) return ZERO_OK;
+    zp_record *r = zp_events_record_wait(s->device->recorder, s->track, e->after);
+    zp_lane_give(&s->lane, r, zp_lane_await_task, e, sizeof *e, 0);
+    zp_lane_seal(&s->lane, r);
+    return ZERO_OK;
+}
+static zero_result zp_device_sync_stream(zp_stream *s) {
+    zp_event end = {NULL, 0, s->last};
+    if (s->queued) zp_lane_record(&s->lane, &end);
+    return zp_device_sync_event(s->device, &end);
+}
+
+/* The track of what s is sent from now on. */
+static void zp_device_set_track(zp_stream *s, int track) {
+    s->track = s->lane.track = s->queued ? track : (int)ZERO_TRACK_COMPUTE;
+}
+static zero_result zp_device_begin_recording(zp_recorder *t, zp_device *d) { return ZERO_OK; }
+static void zp_device_end_recording(zp_recorder *t) {}
+/* What stream s is sent from here to zp_device_end_slice is one slice of its track; those of one
+   stream nest. NULL: nobody asks. */
+static zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int unit,
+                                        uint64_t bytes) {
+    if (!s->device->recorder) return NULL;
+    zp_record *r = zp_events_take_record(s->device->recorder, kind, s->track, unit, bytes);
+    if (!r) return NULL;
+    r->outer = s->slice;
+    if (s->queued)
+        s->slice = r;
+    else
+        r->event.begin = zp_seconds();
+    return r;
+}
+static void zp_device_end_slice(zp_stream *s, zp_record *r) {
+    if (!r) return;
+    s->last = r->event.number;
+    if (s->queued) s->slice = r->outer;
+    if (s->queued)
+        zp_lane_seal(&s->lane, r);
+    else
+        zp_events_record_run(r, r->event.begin, zp_seconds());
+}
+
+typedef struct zp_copy_args {
+    void *to;
+    const void *from; /* NULL: zeros */
+} zp_copy_args;
+
+static void zp_device_copy_task(const void *args, size_t bytes, int threads) {
+    const zp_copy_args *a = (const zp_copy_args *)args;
+    if (a->from)
+        memcpy(a->to, a->from, bytes);
+    else
+        memset(a->to, 0, bytes);
+}
+static zero_result zp_device_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
+    const zp_copy_args a = {to, from};
+    return bytes ? zp_device_push_task(s, zp_device_copy_task, &a, sizeof a, bytes) : ZERO_OK;
+}
+static zero_result zp_device_clear(zp_stream *s, void *p, size_t bytes) {
+    return zp_device_copy(s, p, NULL, bytes);
+}
+
+enum { ZP_AWAY_BYTES = 1 << 20 }; /* that one thread copies at once */
+/* Past the caches, which would read each line before it is written. */
+#ifdef __SSE2__
+#include <immintrin.h>
+static void zp_device_stream_bytes(char *to, const char *from, size_t bytes) {
+    size_t at = zp_min((16 - ((uintptr_t)to & 15)) & 15, bytes);
+    memcpy(to, from, at);
+    for (; at + 16 <= bytes; at += 16)
+        _mm_stream_si128((__m128i *)(void *)(to + at),
+                         _mm_loadu_si128((const __m128i *)(const void *)(from + at)));
+    _mm_sfence();
+    memcpy(to + at, from + at, bytes - at);
+}
+#else
+static void zp_device_stream_bytes(char *to, const char *from, size_t bytes) {
+    memcpy(to, from, bytes);
+}
+#endif
+static void zp_device_copy_streaming_task(const void *args, size_t bytes, int threads) {
+    const zp_copy_args a = *(const zp_copy_args *)args;
+    if (threads < 2 || bytes <= ZP_AWAY_BYTES) {
+        zp_device_stream_bytes((char *)a.to, (const char *)a.from, bytes);
+        return; /* a parallel region, even of one thread, may want memory */
+    }
+    ZP_OMP_FOR(1)
+    for (size_t at = 0; at < bytes; at += ZP_AWAY_BYTES)
+        zp_device_stream_bytes((char *)a.to + at, (const char *)a.from + at,
+                               zp_min(ZP_AWAY_BYTES, bytes - at));
+}
+/* To memory that is not read soon. */
+static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
+                                            size_t bytes) {
+    const zp_copy_args a = {to, from};
+    return bytes ? zp_device_push_task(s, zp_device_copy_streaming_task, &a, sizeof a, bytes)
+                 : ZERO_OK;
+}
+
+/* Large pages where the system has them: an update walks four arrays at once. */
+static void *zp_device_alloc(zp_device *d, size_t bytes) {
+    void *p = NULL;
+    if (posix_memalign(&p, bytes >= (1u << 22) ? (size_t)1 << 21 : 4096, bytes)) return NULL;
+    if (bytes >= (1u << 22)) zp_huge(p, bytes);
+    memset(p, 0, bytes);
+    return p;
+}
+static void zp_device_free(void *p) { free(p); }
+static void *zp_device_alloc_host(size_t bytes) { return zp_device_alloc(NULL, bytes); }
+static void zp_device_free_host(void *p) { free(p); }
+
+/* Of HOST, which is DEVICE here: nothing of it is ever called. */
+typedef struct zp_pages {
+    char *base;
+    size_t bytes;
+} zp_pages;
+static zero_result zp_device_open_pages(zp_pages *m, size_t bytes, int pinned) { return ZERO_OK; }
+static void zp_device_close_pages(zp_pages *m) {}
+static zero_result zp_device_attach_lane(zp_stream *s, int threads) { return ZERO_OK; }
+static zero_result zp_device_call_from_stream(zp_stream *s, void (*fn)(void *), void *arg) {
+    return ZERO_OK;
+}
+static zero_result zp_device_open_gate_from_stream(zp_stream *s, zp_gate *g) { return ZERO_OK; }
+static zero_result zp_device_wait_lane_room(zp_stream *s, const zp_lane *l) { return ZERO_OK; }
+
+#define ZP_FN ZP_INLINE
+#ifdef __FMA__ /* one rounding where the processor has the instruction */
+#define ZP_FMA(a, b, c) fmaf(a, b, c)
+#else
+#define ZP_FMA(a, b, c) ((a) * (b) + (c))
+#endif
+#define ZP_KERNEL(F, A, GRAIN)                                                                     \
+    ZP_LOOP(F, A, GRAIN)                                                                           \
+    ZP_KERNEL_CALL(F, F##_loop, A)
+#define ZP_KERNEL_CALL(F, LOOP, A)                                                                 \
+    static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
+        return n ? zp_device_push_task(s, LOOP, a, sizeof *a, n) : ZERO_OK;                        \
+    }

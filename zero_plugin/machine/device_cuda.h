@@ -1,0 +1,439 @@
+/* device_cuda.h - streams, events, copies and memory of the GPU; what makes a kernel of a body
+
+   Streams, events and copies are CUDA's own. */
+#pragma once
+
+#include "lane.h"
+
+/* A test may want arenas that the host looks into. */
+#ifndef ZP_CUDA_MALLOC
+#define ZP_CUDA_MALLOC cudaMalloc
+#endif
+
+typedef struct zp_device {
+    double exposed_s;             /* not measured: waits are the streams' */
+    zp_recorder *recorder;        /* NULL: nobody asks what ran when */
+    int number;                   /* CUDA's */
+    cudaStream_t own;             /* for what happens outside steps */
+    struct zp_device *order;      /* NCCL: lists are ordered with this one's; NULL: by themselves */
+    struct zp_nccl_channel *list; /* of those together, where that is NULL: that sent the newest */
+    char text[ZP_TEXT_BYTES];     /* of the first error */
+} zp_device;
+typedef struct zp_stream {
+    cudaStream_t cuda;
+    zp_device *device; /* NULL: not open */
+    int made;          /* by the plugin */
+    int beside;        /* a lane of the host goes beside it: see zp_device_attach_lane */
+    zp_lane lane;
+    size_t passed;    /* tasks of the lane that the stream has waited for */
+    int track;        /* as of events */
+    zp_record *slice; /* that is being sent; NULL: none is recorded */
+    uint64_t last;    /* number of the last one */
+} zp_stream;
+typedef struct zp_event {
+    cudaEvent_t cuda; /* NULL: not open */
+    uint64_t after;   /* number of the last slice before it; 0: none is recorded */
+} zp_event;
+
+typedef struct zp_pages { /* of the host's memory: see zp_device_open_pages */
+    char *base;           /* NULL: there are none */
+    size_t bytes;
+    int pinned;
+} zp_pages;
+
+/* An error that the plugin tells is not left for the host to find with cudaGetLastError; without
+   one the host's own, of before, stays there. */
+static cudaError_t zp_device_clear_error(cudaError_t e) {
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    return e;
+}
+static zero_result zp_device_check_cuda(zp_device *d, cudaError_t e, const char *call) {
+    if (zp_device_clear_error(e) == cudaSuccess) return ZERO_OK;
+    if (!d->text[0]) (void)snprintf(d->text, sizeof d->text, "%s: %s", call, cudaGetErrorString(e));
+    return e == cudaErrorMemoryAllocation ? ZERO_ERR_MEMORY : ZERO_ERR_DEVICE;
+}
+#define ZP_CUDA(d, call) ZP_TRY(zp_device_check_cuda(d, call, #call))
+
+static zero_result zp_device_open(zp_device *d) {
+    memset(d, 0, sizeof *d);
+    ZP_CUDA(d, cudaGetDevice(&d->number));
+    ZP_CUDA(d, cudaStreamCreateWithFlags(&d->own, cudaStreamNonBlocking));
+    return ZERO_OK;
+}
+static void zp_device_close(zp_device *d) {
+    if (d->own) (void)cudaStreamDestroy(d->own);
+    d->own = NULL;
+}
+/* Whose `list` is the newest of all that are ordered together. */
+static zp_device *zp_device_first(zp_device *d) {
+    while (d->order) d = d->order;
+    return d;
+}
+/* From here on, with nothing under way, d's lists are ordered with another one's of the same thread
+   and GPU; NULL: by themselves, behind what was sent. */
+static void zp_device_order_with(zp_device *d, zp_device *other) {
+    d->list = zp_device_first(d)->list;
+    d->order = other;
+}
+/* Work of a stream is not the calling thread's own. */
+static int zp_device_is_host(void) { return 0; }
+static int zp_device_number(const zp_device *d) { return d->number; }
+/* A thread of the plugin's turns to the device. */
+static void zp_device_set_current(const zp_device *d) { (void)cudaSetDevice(d->number); }
+/* This thread turns to the rank's device. */
+static void zp_device_choose(int rank) {
+    int n = 0;
+    if (zp_device_clear_error(cudaGetDeviceCount(&n)) == cudaSuccess && n > 0)
+        (void)cudaSetDevice(rank % n);
+}
+/* Another device's memory may be read from here on; ARGUMENT: it cannot be reached. */
+static zero_result zp_device_reach(zp_device *d, int other) {
+    int can = 0;
+    ZP_CUDA(d, cudaDeviceCanAccessPeer(&can, d->number, other));
+    if (!can) return ZERO_ERR_ARGUMENT;
+    const cudaError_t e = cudaDeviceEnablePeerAccess(other, 0);
+    if (zp_device_clear_error(e) == cudaErrorPeerAccessAlreadyEnabled) return ZERO_OK;
+    return zp_device_check_cuda(d, e, "cudaDeviceEnablePeerAccess");
+}
+/* The host may have turned to another device. */
+static zero_result zp_device_check(zp_device *d) {
+    int now = d->number;
+    ZP_CUDA(d, cudaGetDevice(&now));
+    if (now == d->number) return ZERO_OK;
+    (void)snprintf(d->text, sizeof d->text,
+                   "device %d is current, but the context was made on device %d", now, d->number);
+    return ZERO_ERR_STATE;
+}
+
+/* The stream that the host computes on. */
+static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *host, int threads) {
+    s->cuda = (cudaStream_t)host;
+    s->device = d;
+    s->made = s->beside = s->track = 0;
+    s->slice = NULL;
+    s->last = 0;
+    return ZERO_OK;
+}
+/* As hosts name it. */
+static void *zp_device_stream_handle(const zp_stream *s) { return (void *)s->cuda; }
+/* A stream for communication, the more urgent the higher `urgency`; or the host's own. */
+static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *host, int queued,
+                                         int urgency, int threads) {
+    int least = 0, greatest = 0;
+    (void)zp_device_take_stream(s, d, host, threads);
+    if (!queued) return ZERO_OK;
+    ZP_CUDA(d, cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    const int priority = greatest + 1 - urgency < least ? greatest + 1 - urgency : least;
+    ZP_CUDA(d, cudaStreamCreateWithPriority(&s->cuda, cudaStreamNonBlocking, priority));
+    s->made = 1;
+    return ZERO_OK;
+}
+static void zp_device_close_stream(zp_stream *s) {
+    if (s->device) (void)cudaStreamSynchronize(s->cuda);
+    if (s->device && s->beside) zp_lane_close(&s->lane);
+    if (s->made) (void)cudaStreamDestroy(s->cuda);
+    s->cuda = NULL; /* records still look how far the lane came */
+    s->device = NULL;
+    s->made = s->beside = 0;
+}
+/* All tasks of its lane are worked off, whatever has become of the device. */
+static void zp_device_finish_stream(zp_stream *s) {
+    if (s->beside) zp_lane_sync(&s->lane);
+}
+static zero_result zp_device_sync_stream(zp_stream *s) {
+    ZP_CUDA(s->device, cudaStreamSynchronize(s->cuda));
+    return ZERO_OK;
+}
+
+/* BESIDE A STREAM a lane of the host's works off what is pushed: in its order, and the stream waits
+   for it before what is enqueued behind. No thread that enqueues waits for either, unless the lane
+   is ZP_LANE_TASKS behind: see zp_device_wait_lane_room. The lane calls nothing of CUDA's.
+     The stream waits in a callback, on a thread of the driver's, which all streams of all devices
+   of the process, those of ranks that are its threads among them, may share. So what a task needs
+   must be there, or need no callback any more, when the stream comes to it. Otherwise two ranks
+   could wait for each other: rank A's callback for A's task, that for something behind rank B's
+   callback, which is not called because A's is still there.
+     A lane waits for a stream by a gate, which zp_device_open_gate_from_stream opens from a
+   callback that waits for nobody. Whoever lets a task pass a gate makes the stream wait first, by
+   an event, for what stands behind the opening: so the gate is open when the stream comes to that
+   task, and the lane only computes, in finite time, for one rank after another. An event of CUDA's
+   in the gate's place would be recorded again by a host that is a step ahead, and the lane would
+   wait for that. */
+static zero_result zp_device_attach_lane(zp_stream *s, int threads) {
+    s->passed = 0;
+    ZP_TRY(zp_lane_open(&s->lane, threads));
+    s->beside = 1;
+    return ZERO_OK;
+}
+static void zp_device_join_lane(void *stream) {
+    zp_stream *s = (zp_stream *)stream;
+    const zp_lane_event task = {&s->lane, ++s->passed, 0};
+    zp_lane_await(&task);
+}
+/* Waits for room in a lane that is given tasks by this thread alone, and waits for the device: as
+   long as that is not lost. */
+static zero_result zp_device_wait_lane_room(zp_stream *s, const zp_lane *l) {
+    for (int naps = 1; zp_lane_full(l); naps++) {
+        zp_nap();
+        if (naps % 128) continue;
+        const cudaError_t e = zp_device_clear_error(cudaStreamQuery(s->cuda));
+        if (e != cudaErrorNotReady) ZP_TRY(zp_device_check_cuda(s->device, e, "cudaStreamQuery"));
+    }
+    return ZERO_OK;
+}
+static zero_result zp_device_push_task(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
+                                       size_t n) {
+    if (!s->beside) return ZERO_ERR_UNSUPPORTED;
+    ZP_TRY(zp_device_wait_lane_room(s, &s->lane));
+    zp_lane_give(&s->lane, s->slice, fn, args, bytes, n);
+    if (s->slice) s->slice->reached = &s->lane.head; /* the lane writes its times */
+    ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, zp_device_join_lane, s));
+    return ZERO_OK;
+}
+/* The stream calls a function, which calls nothing of CUDA's. */
+static zero_result zp_device_call_from_stream(zp_stream *s, void (*fn)(void *), void *arg) {
+    ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, fn, arg));
+    return ZERO_OK;
+}
+static zero_result zp_device_open_gate_from_stream(zp_stream *s, zp_gate *g) {
+    return zp_device_call_from_stream(s, zp_lane_open_gate, g);
+}
+static zero_result zp_device_open_event(zp_device *d, zp_event *e) {
+    ZP_CUDA(d, cudaEventCreateWithFlags(&e->cuda, cudaEventDisableTiming));
+    return ZERO_OK;
+}
+
+/* EVENTS OF RECORDS are made with the recorder, two of each place of its ring. Times of the device
+   become the host's by an anchor: an event on a stream that has nothing else to do, and the host's
+   clock when it was recorded, made anew ten times a second at most. */
+typedef struct zp_stamps {
+    zp_device *device;
+    cudaEvent_t event[2 * ZP_RECORDS]; /* begin, end by place */
+    cudaEvent_t anchor[2];             /* the one in use, and the next */
+    double at[2];                      /* when they were recorded */
+    double last[ZERO_TRACK_GROUPS];    /* the latest begin of each track: order stays */
+} zp_stamps;
+
+static void zp_device_anchor_stamps(zp_stamps *m) {
+    if (zp_device_clear_error(cudaEventQuery(m->anchor[1])) == cudaSuccess) {
+        const cudaEvent_t old = m->anchor[0];
+        m->anchor[0] = m->anchor[1];
+        m->at[0] = m->at[1];
+        m->anchor[1] = old;
+    }
+    m->at[1] = zp_seconds();
+    (void)zp_device_clear_error(cudaEventRecord(m->anchor[1], m->device->own));
+}
+/* Milliseconds from the anchor on, before it too. */
+static double zp_device_stamp_time(const zp_stamps *m, cudaEvent_t e) {
+    float ms = 0;
+    if (zp_device_clear_error(cudaEventElapsedTime(&ms, m->anchor[0], e)) != cudaSuccess) return 0;
+    return m->at[0] + 1e-3 * (double)ms;
+}
+static int zp_device_stamps_done(zp_recorder *t, zp_record *r) {
+    zp_stamps *m = (zp_stamps *)t->own;
+    double *last = &m->last[r->event.track];
+    if (r->event.end > 0) { /* the host's own times */
+        if (r->event.begin > *last) *last = r->event.begin;
+        return 1;
+    }
+    if (zp_seconds() > m->at[1] + 0.1) zp_device_anchor_stamps(m);
+    if (zp_device_clear_error(cudaEventQuery(m->event[2 * r->place + 1])) == cudaErrorNotReady)
+        return 0;
+    const double begin = zp_device_stamp_time(m, m->event[2 * r->place]);
+    r->event.begin = begin > *last ? begin : *last;
+    r->event.end = zp_device_stamp_time(m, m->event[2 * r->place + 1]);
+    if (r->event.end < r->event.begin) r->event.end = r->event.begin;
+    *last = r->event.begin;
+    return 1;
+}
+static zero_result zp_device_begin_recording(zp_recorder *t, zp_device *d) {
+    zp_stamps *m = (zp_stamps *)calloc(1, sizeof *m);
+    if (!m) return ZERO_ERR_MEMORY;
+    t->own = m;
+    t->done = zp_device_stamps_done;
+    m->device = d;
+    for (size_t i = 0; i < 2 * ZP_RECORDS; i++) ZP_CUDA(d, cudaEventCreate(&m->event[i]));
+    for (int i = 0; i < 2; i++) {
+        ZP_CUDA(d, cudaEventCreate(&m->anchor[i]));
+        ZP_CUDA(d, cudaStreamSynchronize(d->own));
+        m->at[i] = zp_seconds();
+        ZP_CUDA(d, cudaEventRecord(m->anchor[i], d->own));
+    }
+    ZP_CUDA(d, cudaStreamSynchronize(d->own));
+    return ZERO_OK;
+}
+static void zp_device_end_recording(zp_recorder *t) {
+    zp_stamps *m = t ? (zp_stamps *)t->own : NULL;
+    for (size_t i = 0; m && i < 2 * ZP_RECORDS; i++)
+        if (m->event[i]) (void)cudaEventDestroy(m->event[i]);
+    for (int i = 0; m && i < 2; i++)
+        if (m->anchor[i]) (void)cudaEventDestroy(m->anchor[i]);
+    free(m);
+}
+
+/* The track of what s is sent from now on. */
+static void zp_device_set_track(zp_stream *s, int track) {
+    s->track = s->made ? track : (int)ZERO_TRACK_COMPUTE;
+}
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#else
+static void nvtxRangePushA(const char *name) {}
+static void nvtxRangePop(void) {}
+#endif
+/* What stream s is sent from here to zp_device_end_slice is one slice of its track; those of one
+   stream nest. NULL: nobody asks. */
+static zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int unit,
+                                        uint64_t bytes) {
+    if (!s->device->recorder) return NULL;
+    zp_record *r = zp_events_take_record(s->device->recorder, kind, s->track, unit, bytes);
+    if (!r) return NULL;
+    const zp_stamps *m = (const zp_stamps *)s->device->recorder->own;
+    (void)nvtxRangePushA(zero_event_name(kind));
+    r->outer = s->slice;
+    if (s->beside) s->slice = r;
+    (void)zp_device_clear_error(cudaEventRecord(m->event[2 * r->place], s->cuda));
+    return r;
+}
+static void zp_device_end_slice(zp_stream *s, zp_record *r) {
+    if (!r) return;
+    const zp_stamps *m = (const zp_stamps *)s->device->recorder->own;
+    s->last = r->event.number;
+    (void)nvtxRangePop();
+    if (s->beside) s->slice = r->outer;
+    if (r->reached) {
+        zp_lane_seal(&s->lane, r);
+        return;
+    }
+    (void)zp_device_clear_error(cudaEventRecord(m->event[2 * r->place + 1], s->cuda));
+    zp_events_seal(r);
+}
+
+static zero_result zp_device_record_event(zp_stream *s, zp_event *e) {
+    e->after = s->last;
+    ZP_CUDA(s->device, cudaEventRecord(e->cuda, s->cuda));
+    return ZERO_OK;
+}
+static zero_result zp_device_wait_event(zp_stream *s, zp_event *e) {
+    zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_WAIT, -1, 0);
+    if (r) r->event.flow = e->after;
+    const uint64_t last = s->last;
+    ZP_CUDA(s->device, cudaStreamWaitEvent(s->cuda, e->cuda, 0));
+    zp_device_end_slice(s, r);
+    s->last = last; /* nobody waits for a wait */
+    return ZERO_OK;
+}
+static int zp_device_event_passed(const zp_event *e) {
+    return zp_device_clear_error(cudaEventQuery(e->cuda)) == cudaSuccess;
+}
+/* The host waits. */
+static zero_result zp_device_sync_event(zp_device *d, zp_event *e) {
+    zp_record *r = zp_events_record_wait(d->recorder, ZERO_TRACK_HOST, e->after);
+    const double start = r ? zp_seconds() : 0;
+    const cudaError_t error = cudaEventSynchronize(e->cuda);
+    if (r) zp_events_record_run(r, start, zp_seconds());
+    ZP_CUDA(d, error);
+    return ZERO_OK;
+}
+static void zp_device_close_event(zp_event *e) {
+    if (e->cuda) (void)cudaEventDestroy(e->cuda);
+    e->cuda = NULL;
+}
+static zero_result zp_device_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
+    if (bytes) ZP_CUDA(s->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda));
+    return ZERO_OK;
+}
+static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
+                                            size_t bytes) {
+    return zp_device_copy(s, to, from, bytes);
+}
+static zero_result zp_device_clear(zp_stream *s, void *p, size_t bytes) {
+    if (bytes) ZP_CUDA(s->device, cudaMemsetAsync(p, 0, bytes, s->cuda));
+    return ZERO_OK;
+}
+/* Zeros. NULL: there is no memory, which is no error of the device's. */
+static void *zp_device_alloc_cleared(zp_device *d, void *p, size_t bytes) {
+    if (zp_device_clear_error(cudaMemsetAsync(p, 0, bytes, d->own)) != cudaSuccess) return NULL;
+    return zp_device_clear_error(cudaStreamSynchronize(d->own)) == cudaSuccess ? p : NULL;
+}
+static void *zp_device_alloc(zp_device *d, size_t bytes) {
+    void *p = NULL;
+    if (zp_device_clear_error(ZP_CUDA_MALLOC(&p, bytes)) != cudaSuccess) return NULL;
+    if (zp_device_alloc_cleared(d, p, bytes)) return p;
+    (void)cudaFree(p);
+    return NULL;
+}
+static void zp_device_free(void *p) {
+    if (p) (void)cudaFree(p);
+}
+/* Memory of the host that devices reach as well, at the same address. */
+static void *zp_device_alloc_host(size_t bytes) {
+    void *p = NULL;
+    const unsigned how = cudaHostAllocPortable | cudaHostAllocMapped;
+    if (zp_device_clear_error(cudaHostAlloc(&p, bytes, how)) != cudaSuccess) return NULL;
+    memset(p, 0, bytes);
+    return p;
+}
+static void zp_device_free_host(void *p) {
+    if (p) (void)cudaFreeHost(p);
+}
+
+/* Exactly so many bytes of the host's, in whole pages, zeros. `pinned`: copies of every device
+   reach them at full speed: they are mapped, then registered, since cudaHostAlloc may take up to
+   twice as many. MEMORY if they cannot be had, or pinned. */
+static zero_result zp_device_open_pages(zp_pages *m, size_t bytes, int pinned) {
+    const unsigned how = cudaHostRegisterPortable | cudaHostRegisterMapped;
+    m->bytes = zp_round_up(bytes, 4096);
+    if (!bytes) return ZERO_OK;
+    void *p = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
+    (void)madvise(p, m->bytes, MADV_HUGEPAGE);             /* an update walks many arrays at once */
+    if (pinned) (void)madvise(p, m->bytes, MADV_DONTFORK); /* or a child's copy moves the pages */
+    if (pinned && zp_device_clear_error(cudaHostRegister(p, m->bytes, how)) != cudaSuccess) {
+        (void)munmap(p, m->bytes);
+        return ZERO_ERR_MEMORY;
+    }
+    m->base = (char *)p;
+    m->pinned = pinned;
+    memset(p, 0, m->bytes); /* a step allocates nothing */
+    return ZERO_OK;
+}
+/* No copy is under way. */
+static void zp_device_close_pages(zp_pages *m) {
+    if (m->base && m->pinned) (void)cudaHostUnregister(m->base);
+    if (m->base) (void)munmap(m->base, m->bytes);
+    m->base = NULL;
+}
+
+#define ZP_FN           static __host__ __device__ __forceinline__ __attribute__((unused))
+#define ZP_FMA(a, b, c) fmaf(a, b, c)
+#define ZP_THREADS      256
+static unsigned zp_device_grid(size_t threads, size_t most) {
+    return (unsigned)zp_min((threads + ZP_THREADS - 1) / ZP_THREADS, most);
+}
+/* F_at(args, i) is the body: of a kernel, and of a loop of the host. */
+#define ZP_KERNEL(F, A, GRAIN)                                                                     \
+    ZP_LOOP(F, A, GRAIN)                                                                           \
+    ZP_GRID(F, A)
+#define ZP_GRID(F, A)                                                                              \
+    __global__ void __launch_bounds__(ZP_THREADS) F##_kernel(A a, size_t n) {                      \
+        const size_t stride = (size_t)gridDim.x * blockDim.x;                                      \
+        for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)         \
+            F##_at(&a, i);                                                                         \
+    }                                                                                              \
+    ZP_KERNEL_CALL(F, F##_kernel, A, zp_device_grid(n, 8192))
+/* The launch tells its own error, not one that the host has met before. */
+template <class kernel_fn>
+static zero_result zp_device_launch(zp_stream *s, kernel_fn *kernel, const char *name,
+                                    unsigned blocks, const void *args, size_t n) {
+    void *all[] = {(void *)(uintptr_t)args, &n};
+    return zp_device_check_cuda(
+        s->device, cudaLaunchKernel(kernel, dim3(blocks), dim3(ZP_THREADS), all, 0, s->cuda), name);
+}
+/* The host's side of a kernel of (A, size_t n): n from 1 on. */
+#define ZP_KERNEL_CALL(F, KERNEL, A, GRID)                                                         \
+    static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
+        return n ? zp_device_launch(s, KERNEL, #KERNEL, GRID, a, n) : ZERO_OK;                     \
+    }

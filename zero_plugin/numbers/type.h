@@ -1,0 +1,251 @@
+/* type.h - how an f32 is stored in 16 bits
+
+   Bodies work on f32 values; loads and stores convert, several at a time. The plain functions
+   say what a conversion is; where the processor has an instruction for it, that gives the same
+   bits (a test compares all of them). */
+#pragma once
+
+#include "../machine/device.h"
+
+ZP_FN uint32_t zp_type_bits(float x) {
+    uint32_t b;
+    memcpy(&b, &x, sizeof b);
+    return b;
+}
+ZP_FN float zp_type_bits_to_float(uint32_t b) {
+    float x;
+    memcpy(&x, &b, sizeof x);
+    return x;
+}
+/* By the bits, since a compiler may have been told that no number is infinite or NaN. */
+ZP_FN uint64_t zp_type_magnitude(double x) {
+    uint64_t b;
+    memcpy(&b, &x, sizeof b);
+    ZP_UNKNOWN const uint64_t seen = b;
+    return seen & 0x7FFFFFFFFFFFFFFFu;
+}
+ZP_FN int zp_type_is_finite(double x) { return zp_type_magnitude(x) < (uint64_t)0x7FF << 52; }
+ZP_FN int zp_type_is_nan(double x) { return zp_type_magnitude(x) > (uint64_t)0x7FF << 52; }
+ZP_FN int zp_type_not_below(float x) { return zp_type_is_finite((double)x) && x >= 0; } /* 0 */
+ZP_FN float zp_type_from_bf16(uint16_t h) { return zp_type_bits_to_float((uint32_t)h << 16); }
+ZP_FN uint16_t zp_type_to_bf16(float x) {
+    const uint32_t b = zp_type_bits(x);
+    const int nan = (b & 0x7FFFFFFFu) > 0x7F800000u;
+    return (uint16_t)(nan ? (b >> 16 | 0x40u) : (b + 0x7FFFu + (b >> 16 & 1u)) >> 16);
+}
+ZP_FN float zp_type_from_f16(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7FFFu;
+    if (rest > 0x7C00u)
+        return zp_type_bits_to_float(sign | 0x7FC00000u | (rest & 0x3FFu) << 13); /* quiet NaN */
+    if (rest == 0x7C00u) return zp_type_bits_to_float(sign | 0x7F800000u);
+    if (rest < 0x400u) return zp_type_bits_to_float(sign | zp_type_bits((float)rest * 0x1p-24f));
+    return zp_type_bits_to_float(sign | ((rest << 13) + 0x38000000u));
+}
+ZP_FN uint16_t zp_type_to_f16(float x) {
+    const uint32_t all = zp_type_bits(x), b = all & 0x7FFFFFFFu;
+    const uint16_t sign = (uint16_t)(all >> 16 & 0x8000u);
+    if (b > 0x7F800000u) return (uint16_t)(sign | 0x7E00u | (b >> 13 & 0x3FFu));
+    if (b >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* 65520 and more round to infinity */
+    if (b < 0x38800000u) /* below 2^-14: a sum with 0.5 rounds to multiples of 2^-24 */
+        return (uint16_t)(sign | (zp_type_bits(zp_type_bits_to_float(b) + 0.5f) - 0x3F000000u));
+    return (uint16_t)(sign | (b - 0x38000000u + 0xFFFu + (b >> 13 & 1u)) >> 13);
+}
+
+ZP_FN size_t zp_type_bytes(zero_type type) { return type == ZERO_F32 ? 4 : 2; }
+ZP_FN float zp_type_load(const void *from, zero_type type, size_t i) {
+    if (type == ZERO_F32) return ((const float *)from)[i];
+    const uint16_t h = ((const uint16_t *)from)[i];
+    return type == ZERO_BF16 ? zp_type_from_bf16(h) : zp_type_from_f16(h);
+}
+ZP_FN void zp_type_store(void *to, zero_type type, size_t i, float x) {
+    if (type == ZERO_F32)
+        ((float *)to)[i] = x;
+    else
+        ((uint16_t *)to)[i] = type == ZERO_BF16 ? zp_type_to_bf16(x) : zp_type_to_f16(x);
+}
+
+/* ZP_WIDE elements are loaded and stored at once, from a multiple of them on: on the GPU as many as
+   keep neighbouring threads in one line. Arrays of any alignment are widened and narrowed. */
+#if defined(__AVX512F__) && !defined(__CUDACC__)
+#define ZP_WIDE ((size_t)16)
+ZP_FN __m256i zp_type_row_to_bf16(__m512 x) {
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+    /* The instruction takes denormal numbers for zeros; 0x20 finds them. */
+    if (!_mm512_fpclass_ps_mask(x, 0x20)) return (__m256i)_mm512_cvtneps_pbh(x);
+#endif
+    const __m512i b = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(b, 16), one);
+    const __m512i even = _mm512_add_epi32(b, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const __mmask16 nan =
+        _mm512_cmpgt_epu32_mask(_mm512_slli_epi32(b, 1), _mm512_set1_epi32((int)0xFF000000u));
+    const __m512i h = _mm512_mask_or_epi32(even, nan, b, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(h, 16));
+}
+ZP_FN void zp_type_load_wide(float *x, const void *from, zero_type type, size_t i) {
+    const __m256i h =
+        _mm256_loadu_si256((const __m256i *)(const void *)((const char *)from + 2 * i));
+    if (type == ZERO_BF16)
+        _mm512_storeu_si512(x, _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+    else if (type == ZERO_F16)
+        _mm512_storeu_ps(x, _mm512_cvtph_ps(h));
+    else
+        _mm512_storeu_ps(x, _mm512_loadu_ps((const float *)from + i));
+}
+ZP_FN __m256i zp_type_row_to_half(__m512 x, zero_type type) {
+    return type == ZERO_BF16 ? zp_type_row_to_bf16(x)
+                             : _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+}
+ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x) {
+    const __m512 v = _mm512_loadu_ps(x);
+    if (type == ZERO_F32)
+        _mm512_storeu_ps((float *)to + i, v);
+    else
+        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i), zp_type_row_to_half(v, type));
+}
+/* ZP_F64S numbers of f32 in f64, converted where they are loaded and stored: gcc loads registers
+   full of f32 and takes those to pieces, for which Intel has one port. A body takes ZP_BODY_SIZE
+   elements: with a window of 512 instructions one register full after the other. */
+#define ZP_F64S      ((size_t)8)
+#define ZP_BODY_SIZE ZP_F64S
+#define ZP_EACH_F64S _Pragma("GCC unroll 8") /* clang unrolls such loops unasked */
+typedef __m512d zp_f64s;
+ZP_FN zp_f64s zp_type_set_f64s(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
+ZP_FN zp_f64s zp_type_load_f64s(const double *x) { return _mm512_loadu_pd(x); }
+ZP_FN void zp_type_select_f64s(double *x, zp_f64s v) { _mm512_storeu_pd(x, v); }
+ZP_FN void zp_type_store_f64s(float *x, zp_f64s v) { _mm256_storeu_ps(x, _mm512_cvtpd_ps(v)); }
+ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) { /* in f32 */
+    _mm256_storeu_ps(root, _mm256_sqrt_ps(_mm256_loadu_ps(x)));
+}
+/* f * x + y. Both factors were f32: their product is exact, and the sum the same fused or not. */
+ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) {
+    return _mm512_fmadd_pd(_mm512_set1_pd(f), x, y);
+}
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(__CUDACC__)
+#define ZP_WIDE      ((size_t)16)
+ZP_FN __m256i zp_type_bits_to_bf16(__m256i b) { /* each in 32 bits */
+    const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(b, 16), one);
+    const __m256i even = _mm256_add_epi32(b, _mm256_add_epi32(odd, half));
+    const __m256i size = _mm256_and_si256(b, _mm256_set1_epi32(0x7FFFFFFF));
+    const __m256i nan = _mm256_cmpgt_epi32(size, _mm256_set1_epi32(0x7F800000));
+    const __m256i quiet = _mm256_or_si256(b, _mm256_set1_epi32(0x400000));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(even, quiet, nan), 16);
+}
+ZP_FN void zp_type_load_wide(float *x, const void *from, zero_type type, size_t i) {
+    for (size_t j = i; j < i + ZP_WIDE; j += 8, x += 8) {
+        const __m128i *h = (const __m128i *)(const void *)((const char *)from + 2 * j);
+        if (type == ZERO_BF16)
+            _mm256_storeu_si256((__m256i *)(void *)x,
+                                _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(h)), 16));
+        else if (type == ZERO_F16)
+            _mm256_storeu_ps(x, _mm256_cvtph_ps(_mm_loadu_si128(h)));
+        else
+            _mm256_storeu_ps(x, _mm256_loadu_ps((const float *)from + j));
+    }
+}
+ZP_FN __m256i zp_type_row_to_half(__m256 a, __m256 b, zero_type type) {
+    if (type == ZERO_BF16) {
+        const __m256i low = zp_type_bits_to_bf16(_mm256_castps_si256(a)),
+                      high = zp_type_bits_to_bf16(_mm256_castps_si256(b));
+        return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
+    }
+    return _mm256_set_m128i(_mm256_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT),
+                            _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x) {
+    const __m256 a = _mm256_loadu_ps(x), b = _mm256_loadu_ps(x + 8);
+    if (type == ZERO_F32) {
+        _mm256_storeu_ps((float *)to + i, a);
+        _mm256_storeu_ps((float *)to + i + 8, b);
+    } else {
+        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i),
+                            zp_type_row_to_half(a, b, type));
+    }
+}
+/* A body takes so many elements that its halves, each a loop, find all that they read ready: a
+   window of 256 instructions does not reach from the load of an element to its division. */
+#define ZP_F64S      ((size_t)4)
+#define ZP_BODY_SIZE ((size_t)64)
+#define ZP_EACH_F64S _Pragma("GCC unroll 2")
+typedef __m256d zp_f64s;
+ZP_FN zp_f64s zp_type_set_f64s(const float *x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
+ZP_FN zp_f64s zp_type_load_f64s(const double *x) { return _mm256_loadu_pd(x); }
+ZP_FN void zp_type_select_f64s(double *x, zp_f64s v) { _mm256_storeu_pd(x, v); }
+ZP_FN void zp_type_store_f64s(float *x, zp_f64s v) { _mm_storeu_ps(x, _mm256_cvtpd_ps(v)); }
+ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) {
+    _mm_storeu_ps(root, _mm_sqrt_ps(_mm_loadu_ps(x)));
+}
+ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) {
+    return _mm256_fmadd_pd(_mm256_set1_pd(f), x, y);
+}
+#else
+#define ZP_F64S      ((size_t)1)
+#define ZP_BODY_SIZE ZP_F64S
+#define ZP_EACH_F64S
+typedef double zp_f64s;
+ZP_FN zp_f64s zp_type_set_f64s(const float *x) { return (double)*x; }
+ZP_FN zp_f64s zp_type_load_f64s(const double *x) { return *x; }
+ZP_FN void zp_type_select_f64s(double *x, zp_f64s v) { *x = v; }
+ZP_FN void zp_type_store_f64s(float *x, zp_f64s v) { *x = (float)v; }
+ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) { *root = sqrtf(*x); }
+ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) { return f * x + y; }
+#ifdef __CUDACC__
+#define ZP_WIDE ((size_t)4)
+/* In two steps, so that all that a thread reads is on its way before it waits for any of it. */
+ZP_FN uint4 zp_type_load_words(const void *from, zero_type type, size_t i) {
+    if (type == ZERO_F32) return *(const uint4 *)(const void *)((const float *)from + i);
+    const uint2 h = *(const uint2 *)(const void *)((const uint16_t *)from + i);
+    return make_uint4(h.x & 0xFFFFu, h.x >> 16, h.y & 0xFFFFu, h.y >> 16);
+}
+ZP_FN void zp_type_open_words(float *x, uint4 words, zero_type type) {
+    const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+    if (type == ZERO_F16)
+        for (size_t j = 0; j < 4; j++) x[j] = zp_type_from_f16((uint16_t)all[j]);
+    else
+        for (size_t j = 0; j < 4; j++)
+            x[j] = zp_type_bits_to_float(type == ZERO_F32 ? all[j] : all[j] << 16);
+}
+ZP_FN void zp_type_load_wide(float *x, const void *from, zero_type type, size_t i) {
+    zp_type_open_words(x, zp_type_load_words(from, type, i), type);
+}
+ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x) {
+    if (type == ZERO_F32) {
+        *(float4 *)(void *)((float *)to + i) = make_float4(x[0], x[1], x[2], x[3]);
+        return;
+    }
+    uint16_t h[4];
+    if (type == ZERO_BF16)
+        for (size_t j = 0; j < 4; j++) h[j] = zp_type_to_bf16(x[j]);
+    else
+        for (size_t j = 0; j < 4; j++) h[j] = zp_type_to_f16(x[j]);
+    *(ushort4 *)(void *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
+}
+#else
+#define ZP_WIDE ((size_t)16)
+ZP_FN void zp_type_load_wide(float *x, const void *from, zero_type type, size_t i) {
+    for (size_t j = 0; j < ZP_WIDE; j++) x[j] = zp_type_load(from, type, i + j);
+}
+ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x) {
+    for (size_t j = 0; j < ZP_WIDE; j++) zp_type_store(to, type, i + j, x[j]);
+}
+#endif
+#endif
+/* How many of n are taken several at a time: on the GPU none, where words must be aligned. */
+ZP_FN size_t zp_type_wide_part(size_t n) { return ZP_WIDE == 16 ? n / ZP_WIDE * ZP_WIDE : 0; }
+ZP_FN void zp_type_widen(float *to, const void *from, zero_type type, size_t n) {
+    const size_t whole = zp_type_wide_part(n);
+    for (size_t i = 0; i < whole; i += ZP_WIDE) zp_type_load_wide(to + i, from, type, i);
+    for (size_t i = whole; i < n; i++) to[i] = zp_type_load(from, type, i);
+}
+ZP_FN void zp_type_narrow(void *to, zero_type type, const float *from, size_t n) {
+    const size_t whole = zp_type_wide_part(n);
+    for (size_t i = 0; i < whole; i += ZP_WIDE) zp_type_store_wide(to, type, i, from + i);
+    for (size_t i = whole; i < n; i++) zp_type_store(to, type, i, from[i]);
+}
+/* n values from element `at` on, in f32: where they lie, or a copy. */
+ZP_FN const float *zp_type_view(const void *from, zero_type type, size_t at, size_t n,
+                                float *copy) {
+    if (type == ZERO_F32) return (const float *)from + at;
+    zp_type_widen(copy, (const uint16_t *)from + at, type, n);
+    return copy;
+}

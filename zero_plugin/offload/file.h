@@ -1,0 +1,251 @@
+/* file.h - the tier that is a disk
+
+   One file per rank, of its full size from the beginning, and without a name as soon as it is open:
+   whatever ends the process, nothing stays behind. Arrays lie in it in pieces of ZP_PIECE_NUMEL
+   elements, each read and written as a whole, past the system's cache where the file system allows
+   that; where it does not, a piece's write ends when the cache has written it out.
+
+   THE WALK OF ONE PIECE of a unit's update (a step; the stream `updates` and the file's lanes)
+     updates zp_file_ring_fill: gives the piece's lane a task that reads it into the next place of
+   the ring, behind the write that the place still waits for: event `read` lane    reads, and
+   compares the checksum with the one that it was written with updates zp_file_ring_open waits for
+   `read`; the update works in the ring updates zp_file_ring_close: gives the same lane a task that
+   writes the piece back: event `written`; the place is free for the piece that comes a ring later
+   A piece always goes by the same lane, so that it is read behind its last write. The order of
+   pieces is that of updates, and goes round: behind a step's last piece the next step's first ones
+   are read ahead, but for gradients, which the next backward writes. An error of the disk is the
+   context's failure: what was not written back is lost, and no update begins from a piece that did
+   not come.
+
+   Gradients and parameters go the whole way between file and unit's buffer by zp_array_move: the
+   gradient stream writes this rank's shard from where it was reduced, the parameter stream reads it
+   to where peers gather it from. */
+#pragma once
+
+#include "../comm/comm.h"
+#include "uring.h"
+
+#include <sys/statvfs.h>
+
+#ifndef ZP_PIECE_NUMEL /* a test may want more of them */
+#define ZP_PIECE_NUMEL ((size_t)1 << 18)
+#endif
+#define ZP_SECTOR ((size_t)4096) /* offsets and lengths of what passes the cache by */
+#define ZP_RING   8              /* pieces of an array that are in memory at once */
+
+typedef struct zp_file {
+    zp_comm *group;     /* for its failure and rank */
+    const char *folder; /* the host's */
+    int fd;             /* 0: not open */
+    int unchecked;      /* no checksums */
+    int direct;         /* past the system's cache */
+    int in_memory;      /* the folder is no disk's */
+    zp_uring rings;     /* by lane */
+    uint64_t *sum;      /* [pieces] as last written; 0: never, and zeros */
+    zp_lane lane[ZP_DISK_LANES];
+    int lanes;                          /* that are open */
+    uint64_t read_bytes, written_bytes; /* by lanes: atomic. What is read ahead: when it is used */
+    uint64_t waited_ns;                 /* by streams, for transfers: atomic */
+} zp_file;
+
+typedef struct zp_transfer { /* of one piece */
+    zp_file *disk;
+    char *memory;
+    size_t at, bytes; /* in the file, whole sectors */
+    size_t piece;
+    int writes;
+    int ahead; /* read before anybody needs it */
+} zp_transfer;
+
+/* Four sums side by side, since one waits for itself. Never 0. */
+static uint64_t zp_file_checksum(const char *bytes, size_t n) {
+    uint64_t sum[4] = {1, 2, 3, 4}, word[4];
+    for (size_t i = 0; i + sizeof word <= n; i += sizeof word) {
+        memcpy(word, bytes + i, sizeof word);
+        for (int k = 0; k < 4; k++) sum[k] = zp_hash(sum[k], word[k]) ^ sum[k] >> 29;
+    }
+    return zp_hash(zp_hash(zp_hash(sum[0], sum[1]), sum[2]), sum[3]) | 1;
+}
+
+static zero_result zp_file_fail(const zp_transfer *t, size_t done, int code) {
+    return zp_comm_fail(t->disk->group, ZERO_ERR_DEVICE, "%s byte %zu of rank %d's file in %s: %s",
+                        t->writes ? "writing" : "reading", t->at + done, t->disk->group->rank,
+                        t->disk->folder, code ? strerror(code) : "the file ends there");
+}
+
+/* Bytes that were moved, or that what was read ahead has now come to. */
+static void zp_file_count_bytes(zp_file *f, int writes, size_t bytes) {
+    __atomic_add_fetch(writes ? &f->written_bytes : &f->read_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+/* A call that was interrupted, or could not be made just now, is made again. */
+static int zp_file_is_retried(int code) { return code == EINTR || code == EAGAIN; }
+
+/* A file system, or a kernel, that has no such files or calls; other errors would come again. */
+static int zp_file_is_unsupported(int code) {
+    return code == EINVAL || code == EOPNOTSUPP || code == EISDIR || code == ENOSYS;
+}
+
+/* Bytes that were moved of what is left; 0: the file ends; -1, and errno. */
+static ssize_t zp_file_move_some(zp_file *f, const zp_transfer *t, size_t done) {
+    char *memory = t->memory + done;
+    const size_t left = t->bytes - done;
+    const off_t at = (off_t)(t->at + done);
+    if (f->rings.n)
+        return zp_uring_move(&f->rings, t->piece % ZP_DISK_LANES, f->fd, memory, left, at,
+                             t->writes);
+    return t->writes ? pwrite(f->fd, memory, left, at) : pread(f->fd, memory, left, at);
+}
+
+/* What the cache has of a piece is written out: an error is told now, and what is left to write
+   does not pile up. 0; -1, and errno. */
+static int zp_file_write_out(const zp_file *f, const zp_transfer *t) {
+#ifdef SYNC_FILE_RANGE_WRITE
+    const unsigned how =
+        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (!f->direct && t->writes && sync_file_range(f->fd, (off_t)t->at, (off_t)t->bytes, how) < 0)
+        return zp_file_is_unsupported(errno) ? 0 : -1;
+#endif
+    return 0;
+}
+
+static zero_result zp_file_move(const zp_transfer *t) {
+    zp_file *f = t->disk;
+    ZP_TRY(zp_failure_result(f->group->failure));
+    if (t->writes && !f->unchecked) f->sum[t->piece] = zp_file_checksum(t->memory, t->bytes);
+    for (size_t done = 0; done < t->bytes;) {
+        const ssize_t n = zp_file_move_some(f, t, done);
+        if (n < 0 && zp_file_is_retried(errno)) continue;
+        if (n <= 0) return zp_file_fail(t, done, n < 0 ? errno : 0);
+        done += (size_t)n;
+    }
+    while (zp_file_write_out(f, t))
+        if (!zp_file_is_retried(errno)) return zp_file_fail(t, 0, errno);
+    if (!t->ahead) zp_file_count_bytes(f, t->writes, t->bytes);
+    if (t->writes || !f->sum[t->piece] || f->sum[t->piece] == zp_file_checksum(t->memory, t->bytes))
+        return ZERO_OK;
+    return zp_comm_fail(f->group, ZERO_ERR_DEVICE,
+                        "bytes %zu to %zu of rank %d's file in %s are not what was written there",
+                        t->at, t->at + t->bytes, f->group->rank, f->folder);
+}
+static void zp_file_task(const void *transfer, size_t n, int threads) {
+    (void)zp_file_move((const zp_transfer *)transfer);
+}
+static zp_lane *zp_file_lane(zp_file *f, size_t piece) { return &f->lane[piece % ZP_DISK_LANES]; }
+
+/* A stream waits until the transfers before `e` are over. */
+static void zp_file_wait(zp_file *f, const zp_lane_event *e) {
+    zp_recorder *t = f->group->device->recorder;
+    zp_record *r = zp_lane_reached(e) ? NULL : zp_events_record_wait(t, zp_track_now, e->after);
+    const double start = zp_seconds();
+    zp_lane_await(e);
+    const double end = zp_seconds();
+    const uint64_t waited = (uint64_t)((end - start) * 1e9);
+    zp_events_record_run(r, start, end);
+    __atomic_add_fetch(&f->waited_ns, waited, __ATOMIC_RELAXED);
+}
+
+/* Gives a transfer to its lane; `e`: when that is over. */
+static void zp_file_give(const zp_transfer *t, zp_lane_event *e) {
+    zp_lane *lane = zp_file_lane(t->disk, t->piece);
+    zp_record *r = zp_events_take_record(t->disk->group->device->recorder,
+                                         t->writes ? ZERO_EVENT_WRITE : ZERO_EVENT_READ,
+                                         lane->track, -1, t->bytes);
+    zp_lane_give(lane, r, zp_file_task, t, sizeof *t, 0);
+    zp_lane_record(lane, e);
+    if (r) e->after = r->event.number;
+    zp_lane_seal(lane, r);
+}
+
+/* Sectors of the file are what a direct transfer may begin and end at. */
+static int zp_file_is_aligned(int fd) {
+#ifdef STATX_DIOALIGN
+    struct statx s;
+    if (!statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &s) && s.stx_mask & STATX_DIOALIGN)
+        return s.stx_dio_offset_align && ZP_SECTOR % s.stx_dio_offset_align == 0
+               && ZP_SECTOR % zp_max(s.stx_dio_mem_align, 1) == 0;
+#endif
+    return 1;
+}
+
+/* A file without a name. -1, and errno. */
+static int zp_file_make(const zp_file *f) {
+    char path[ZP_TEXT_BYTES];
+#ifdef O_TMPFILE
+    int fd = -1;
+    do fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    while (fd < 0 && zp_file_is_retried(errno));
+    if (fd >= 0 || !zp_file_is_unsupported(errno)) return fd;
+#endif
+    if (snprintf(path, sizeof path, "%s/zero-XXXXXX", f->folder) >= (int)sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    const int named = mkostemp(path, O_CLOEXEC);
+    if (named >= 0) (void)unlink(path);
+    return named;
+}
+/* From here on transfers pass the cache by, if the file system lets them. Room was made before:
+   where it has no way of its own to do that, single bytes are written. */
+static void zp_file_bypass_cache(zp_file *f) {
+    f->in_memory = zp_is_memory_file(f->fd);
+    if (f->in_memory) return;
+#ifdef O_DIRECT
+    const int flags = fcntl(f->fd, F_GETFL);
+    f->direct = flags >= 0 && zp_file_is_aligned(f->fd) && !fcntl(f->fd, F_SETFL, flags | O_DIRECT);
+#endif
+}
+
+/* The file with room for all its bytes; an error says how many are wanted and there. */
+static zero_result zp_file_open(zp_file *f, zp_comm *g, const char *folder, size_t bytes,
+                                size_t pieces) {
+    struct statvfs space;
+    f->group = g;
+    f->folder = folder;
+    f->sum = (uint64_t *)calloc(pieces, sizeof *f->sum);
+    if (!f->sum) return ZERO_ERR_MEMORY;
+    const int fd = zp_file_make(f);
+    const zero_result bad = errno == ENOMEM ? ZERO_ERR_MEMORY : ZERO_ERR_DEVICE;
+    if (fd < 0) return zp_comm_fail(g, bad, "a file in %s: %s", folder, strerror(errno));
+    f->fd = fd;
+    int full = posix_fallocate(fd, 0, (off_t)bytes);
+    while (zp_file_is_retried(full)) full = posix_fallocate(fd, 0, (off_t)bytes);
+    if (full && (ftruncate(fd, 0) || fstatvfs(fd, &space))) /* what it has taken is free again */
+        memset(&space, 0, sizeof space);
+    if (full)
+        return zp_comm_fail(
+            g, ZERO_ERR_MEMORY, "rank %d needs %zu bytes in %s, where %llu are free: %s", g->rank,
+            bytes, folder, (unsigned long long)space.f_bavail * space.f_frsize, strerror(full));
+    zp_file_bypass_cache(f);
+    for (; f->lanes < ZP_DISK_LANES; f->lanes++) {
+        ZP_TRY(zp_lane_open(&f->lane[f->lanes], 1));
+        f->lane[f->lanes].track = ZERO_TRACK_FILE + f->lanes;
+    }
+    zp_uring_open(&f->rings);
+    return ZERO_OK;
+}
+
+/* How the file is read and written, in words. */
+static const char *zp_file_describe(const zp_file *f) {
+    static const char *const ways[2][3] = {
+        {"pread and pwrite of threads, through the system's cache",
+         "pread and pwrite of threads, past the cache",
+         "pread and pwrite of threads, in memory (a tmpfs)"},
+        {"io_uring, through the system's cache", "io_uring, past the cache",
+         "io_uring, in memory (a tmpfs)"}};
+    return ways[f->rings.n > 0][f->in_memory ? 2 : f->direct];
+}
+
+static void zp_file_sync(zp_file *f) {
+    for (int i = 0; i < f->lanes; i++) zp_lane_sync(&f->lane[i]);
+}
+
+/* First all lanes come to an end: they wait for one another's transfers. */
+static void zp_file_close(zp_file *f) {
+    zp_file_sync(f);
+    for (int i = 0; i < f->lanes; i++) zp_lane_close(&f->lane[i]);
+    zp_uring_close(&f->rings);
+    if (f->fd > 0) (void)close(f->fd);
+    free(f->sum);
+    memset(f, 0, sizeof *f);
+}

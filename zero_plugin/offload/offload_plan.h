@@ -1,0 +1,133 @@
+/* offload_plan.h - which units are kept elsewhere than in memory, where in the file, and what that
+ * moves
+ */
+#pragma once
+
+#include "../core/bind.h"
+
+/* Bytes of unit u's part in the file: whole sectors. */
+static size_t zp_offload_plan_file_part(const zp_array *a, int u) {
+    return zp_array_in_file(a, u)
+               ? zp_round_up(a->part[u].numel * zp_type_bytes(a->type), ZP_SECTOR)
+               : 0;
+}
+
+/* Of an array of which something is in the file, pieces that are in memory at once: of the ring,
+   and of gradients that several micro-steps add up in the file. */
+static size_t zp_offload_plan_places(const zero_ctx *z, int k) {
+    return k == ZP_PARAM && zp_ctx_keeps_next(z) ? 0 : ZP_RING; /* NEXT's are for both */
+}
+static size_t zp_offload_plan_addends(const zero_ctx *z, int k) {
+    return k == ZP_MEAN && zp_ctx_adds_means(z) && zp_device_is_host() ? ZP_DISK_LANES : 0;
+}
+
+/* Bytes of the device's memory that pieces of the file pass through; the host's is another. */
+static size_t zp_offload_plan_buffers(const zero_ctx *z) {
+    return zp_device_is_host() ? z->disk_bytes : 0;
+}
+/* Of a GPU's: pieces of gradients that several micro-steps add up in the file. */
+static size_t zp_offload_plan_sums(const zero_ctx *z) {
+    const int adds = zp_ctx_adds_means(z) && !zp_device_is_host();
+    return adds && z->array[ZP_MEAN].tier == ZERO_FILE ? ZP_LIFTED * ZP_PIECE_NUMEL * sizeof(float)
+                                                       : 0;
+}
+
+/* Where the parts of arrays lie in the file: whole sectors, and pieces that have numbers. Of each
+   array a bounce, places of the ring and addends are in memory. */
+static void zp_offload_plan_file(zero_ctx *z) {
+    z->disk_bytes = z->disk_pieces = z->ring.stops = 0;
+    for (int k = 0; k < ZP_ARRAYS; k++) {
+        zp_array *a = &z->array[k];
+        size_t most = 0;
+        for (int u = 0; u < z->layout.all; u++) {
+            if (!zp_array_in_file(a, u)) continue;
+            most = zp_max(most, zp_min(a->part[u].numel, ZP_PIECE_NUMEL));
+            a->part[u].at = z->plan.file_bytes;
+            a->part[u].piece = z->disk_pieces;
+            z->plan.file_bytes += zp_offload_plan_file_part(a, u);
+            z->disk_pieces += zp_array_pieces(a, u);
+            z->live[u].apart = 1;
+        }
+        a->piece_bytes = zp_round_up(most * zp_type_bytes(a->type), ZP_SECTOR);
+        z->disk_bytes +=
+            (1 + zp_offload_plan_places(z, k) + zp_offload_plan_addends(z, k)) * a->piece_bytes;
+    }
+    for (int u = 0; u < z->layout.all; u++) {
+        z->live[u].apart |= zp_ctx_is_delayed(z) && z->layout.unit[u].numel;
+        z->ring.stops += z->live[u].apart ? zp_array_pieces(&z->array[ZP_STATE], u) : 0;
+    }
+    z->ring.passes = z->rule->passes;
+    z->ring.stops *= (size_t)z->rule->passes;
+}
+
+/* The units that tiers are for: of the order of updates the last ones, until they are offload_share
+   of all elements. */
+static void zp_offload_plan_units(zero_ctx *z) {
+    const double wanted = (double)z->cfg.offload_share * (double)z->layout.padded;
+    double so_far = 0;
+    for (int i = z->layout.all - 1; i >= 0; i--) {
+        const int u = zp_layout_nth_unit(&z->layout, i);
+        z->live[u].offloads = so_far < wanted;
+        so_far += (double)z->layout.unit[u].padded;
+    }
+}
+
+/* Bytes of an array that are not on the device, less what sectors round up. */
+static size_t zp_offload_plan_off_device(const zero_ctx *z, const zp_array *a) {
+    size_t numel = 0;
+    for (int u = 0; u < z->layout.all; u++) numel += a->part[u].tier ? a->part[u].numel : 0;
+    return numel * zp_type_bytes(a->type);
+}
+
+/* What goes to and from the file in a step: state both ways, by each pass of the rule; weights are
+   read by a rule that has no master, and by gathers; gradients are written by each reduction, which
+   reads what it adds to. The first of two passes writes state alone. */
+static void zp_offload_plan_file_traffic(zero_ctx *z) {
+    const zp_array *a = z->array;
+    zero_plan *plan = &z->plan;
+    for (int u = 0; u < z->layout.all; u++) {
+        const size_t param = zp_offload_plan_file_part(&a[ZP_PARAM], u),
+                     mean = zp_offload_plan_file_part(&a[ZP_MEAN], u);
+        const size_t times = a[ZP_SUM].share ? 1 : (size_t)zp_order_reductions(z, u);
+        const size_t passes = (size_t)z->rule->passes, more = passes - 1;
+        const size_t uses =
+            (size_t)(z->live[u].gathers - z->live[u].near) + (a[ZP_MASTER].share ? 0 : passes);
+        for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
+            plan->file_read_bytes += zp_offload_plan_file_part(&a[k], u) * passes;
+            plan->file_written_bytes +=
+                zp_offload_plan_file_part(&a[k], u) * (k == ZP_MASTER ? 1 : passes);
+        }
+        plan->file_read_bytes += param * uses + mean * (times + more);
+        plan->file_written_bytes += param + mean * times;
+    }
+}
+
+/* Each micro-step's reduced gradient leaves for its tier, and they add up there. */
+static int zp_offload_plan_mean_leaves(const zero_ctx *z, int u) {
+    return zp_array_off_device(&z->array[ZP_MEAN], u) && !z->array[ZP_SUM].share;
+}
+
+/* What crosses the link of a GPU in a step. By the host: gradients down, by each micro-step where
+   they add up there, and then up as often but once; parameters up, or by each gather; directions of
+   matrices down and up. Through the GPU: state, by each pass of the rule, both ways. */
+static void zp_offload_plan_link_traffic(zero_ctx *z) {
+    const zp_array *a = z->array, *mean = &a[ZP_MEAN], *param = &a[ZP_PARAM];
+    zero_plan *plan = &z->plan;
+    for (int u = 0; u < z->layout.all; u++) {
+        const zp_array_part *own = &a[ZP_STATE].part[u];
+        if (!z->live[u].apart || !own->numel || zp_device_is_host()) continue;
+        for (int k = ZP_MASTER; k < ZP_NEXT && z->host.through; k++)
+            plan->up_bytes += a[k].part[u].numel * sizeof(float) * (size_t)z->rule->passes;
+        if (z->host.through) continue;
+        const size_t times =
+                         zp_offload_plan_mean_leaves(z, u) ? (size_t)zp_order_reductions(z, u) : 1,
+                     g = own->numel * zp_type_bytes(mean->type),
+                     p = own->numel * zp_type_bytes(param->type),
+                     dealt = z->layout.unit[u].matrices ? own->numel * sizeof(float) : 0;
+        const int gathers =
+            zp_array_off_device(param, u) ? z->live[u].gathers - z->live[u].near : 1;
+        plan->down_bytes += g * times + dealt;
+        plan->up_bytes += g * (times - 1) + p * (size_t)gathers + dealt;
+    }
+    if (z->host.through) plan->down_bytes = plan->up_bytes;
+}

@@ -1,0 +1,222 @@
+/* transfers.h - a unit's shard between the rank's file and the buffer that it is reduced or
+   gathered in
+
+   Tasks of the streams that communicate, which wait in them for the file's lanes: a parameter shard
+   is read behind its last update, into its place in the gather buffer; a gradient shard is written
+   from its place in the gradient buffer, before that has its next user.
+
+   Beside a GPU parameters go that way from the host's memory by a copy; from the file
+   through two halves of a ring of pinned pieces, in turn, a few large copies a unit. asks    a
+   lane, a task a unit: waits until the last update is done with it; for each half until it has gone
+   up, gate `copied`; gives the half's reads to the file's lanes, and opens the gate `given`
+     parameter stream  calls back: passes `given`, waits for the reads; copies the half up; opens
+             `copied`
+   Reduced gradients go the other way, through two halves and a lane of their own:
+     gradient stream  waits until the last update has read what is in the file; calls back: passes
+             `given`; copies the half down; opens `copied`
+     asks    waits until the half's last writes are over; opens `given`; passes `copied`; gives the
+             half's writes to the file's lanes
+   and up first where micro-steps add up: `given` is behind the reads then, and a kernel adds.
+   `updates` waits until the lane has given all of a step. When a stream comes to a half, that waits
+   for nothing but the disk: see device_cuda. */
+#pragma once
+
+#include "../extras/check.h"
+
+/* A shard on its way between the file and a unit's buffer. */
+typedef struct zp_transfer_shard_args {
+    zero_ctx *z;
+    int unit;
+    char *memory;
+} zp_transfer_shard_args;
+
+static void zp_transfer_fetch_task(const void *args, size_t n, int threads) {
+    const zp_transfer_shard_args *a = (const zp_transfer_shard_args *)args;
+    (void)zp_array_move(zp_ctx_weights(a->z, a->unit), a->unit, a->memory, 0);
+}
+
+/* A unit on its way up. */
+typedef struct zp_transfer_up_args {
+    zero_ctx *z;
+    int unit;
+    zp_lane_event updated;
+} zp_transfer_up_args;
+
+static char *zp_transfer_up_place(const zero_ctx *z, zp_side side, size_t turn, size_t i) {
+    const size_t place = turn % 2 * ZP_LIFTED + i;
+    return z->host.lift[side].memory + place * ZP_PIECE_NUMEL * zp_type_bytes(z->array[side].type);
+}
+static void zp_transfer_up_read_task(const void *args, size_t pieces, int threads) {
+    const zp_transfer_up_args *a = (const zp_transfer_up_args *)args;
+    zp_transfer_up_state *l = &a->z->host.lift[ZP_PARAM];
+    zp_lane_await(&a->updated);
+    for (size_t from = 0; from < pieces; from += ZP_LIFTED, l->asked++) {
+        if (l->asked >= 2) (void)zp_lane_pass_gate(&l->copied);
+        for (size_t i = 0; i < zp_min(ZP_LIFTED, pieces - from); i++) {
+            const zp_transfer t =
+                zp_array_piece(&a->z->array[ZP_PARAM], a->unit, from + i,
+                               zp_transfer_up_place(a->z, ZP_PARAM, l->asked, i), 0);
+            zp_file_give(&t, &l->read[l->asked % 2 * ZP_LIFTED + i]);
+        }
+        zp_lane_open_gate(&l->given);
+    }
+}
+static void zp_transfer_up_wait(void *context) {
+    zero_ctx *z = (zero_ctx *)context;
+    zp_transfer_up_state *l = &z->host.lift[ZP_PARAM];
+    (void)zp_lane_pass_gate(&l->given);
+    for (size_t i = 0; i < ZP_LIFTED; i++)
+        zp_file_wait(&z->disk, &l->read[l->awaited % 2 * ZP_LIFTED + i]);
+    l->awaited++;
+}
+static zero_result zp_transfer_up_shard(zero_ctx *z, int u, char *to) {
+    const size_t of = zp_type_bytes(z->cfg.type), most = ZP_LIFTED * ZP_PIECE_NUMEL;
+    const zp_transfer_up_args ask = {z, u, z->live[u].task};
+    zp_array *param = &z->array[ZP_PARAM];
+    zp_transfer_up_state *l = &z->host.lift[ZP_PARAM];
+    zp_stream *s = &z->stream[ZP_PARAMETERS];
+    ZP_TRY(zp_device_wait_lane_room(s, &l->asks));
+    zp_lane_push(&l->asks, zp_transfer_up_read_task, &ask, sizeof ask, zp_array_pieces(param, u));
+    for (size_t at = 0; at < param->part[u].numel; at += most, l->turns++) {
+        const size_t n = zp_min(most, param->part[u].numel - at);
+        ZP_TRY(zp_device_call_from_stream(s, zp_transfer_up_wait, z));
+        ZP_TRY(zp_device_copy(s, to + at * of, zp_transfer_up_place(z, ZP_PARAM, l->turns, 0),
+                              n * of));
+        ZP_TRY(zp_device_open_gate_from_stream(s, &l->copied));
+    }
+    return ZERO_OK;
+}
+
+static zero_result zp_transfer_fetch_shard(zero_ctx *z, int u, char *to) {
+    const zp_transfer_shard_args a = {z, u, to};
+    const zp_array *param = &z->array[ZP_PARAM];
+    zp_stream *s = &z->stream[ZP_PARAMETERS];
+    const size_t bytes = zp_array_part_bytes(param, u);
+    zp_record *r = zp_device_begin_slice(
+        s, param->tier == ZERO_FILE ? ZERO_EVENT_READ : ZERO_EVENT_COPY, u, bytes);
+    if (zp_device_is_host())
+        ZP_TRY(zp_device_push_task(s, zp_transfer_fetch_task, &a, sizeof a, 1));
+    else if (zp_array_in_file(param, u))
+        ZP_TRY(zp_transfer_up_shard(z, u, to));
+    else
+        ZP_TRY(zp_device_copy(s, to, zp_array_at(param, u, param->part[u].first), bytes));
+    zp_device_end_slice(s, r);
+    if (!zp_device_is_host()) z->host.up_bytes += bytes;
+    return ZERO_OK;
+}
+
+/* A unit's reduced gradient on its way between a GPU and the file. */
+typedef struct zp_transfer_down_args {
+    zero_ctx *z;
+    int unit, writes;
+} zp_transfer_down_args;
+
+/* Waits for what is under way of a half of the pinned pieces. */
+static void zp_transfer_down_wait(const zp_lane_event *half) {
+    for (int i = 0; i < (int)ZP_LIFTED; i++) zp_lane_await(&half[i]);
+}
+static void zp_transfer_down_give(const zp_transfer_down_args *a, size_t from, size_t n,
+                                  zp_lane_event *half) {
+    const zp_transfer_up_state *l = &a->z->host.lift[ZP_GRAD];
+    for (size_t i = 0; i < n; i++) {
+        const zp_transfer t =
+            zp_array_piece(&a->z->array[ZP_MEAN], a->unit, from + i,
+                           zp_transfer_up_place(a->z, ZP_GRAD, l->asked, i), a->writes);
+        zp_file_give(&t, &half[i]);
+    }
+}
+static void zp_transfer_down_task(const void *args, size_t pieces, int threads) {
+    const zp_transfer_down_args *a = (const zp_transfer_down_args *)args;
+    zp_transfer_up_state *l = &a->z->host.lift[ZP_GRAD];
+    for (size_t from = 0; from < pieces; from += ZP_LIFTED, l->asked++) {
+        zp_lane_event *half = &l->read[l->asked % 2 * ZP_LIFTED];
+        const size_t n = zp_min(ZP_LIFTED, pieces - from);
+        zp_transfer_down_wait(half);
+        if (!a->writes) {
+            zp_transfer_down_give(a, from, n, half);
+            zp_transfer_down_wait(half);
+        }
+        zp_lane_open_gate(&l->given);
+        (void)zp_lane_pass_gate(&l->copied);
+        if (a->writes) zp_transfer_down_give(a, from, n, half);
+    }
+}
+static void zp_transfer_down_pass(void *gate) { (void)zp_lane_pass_gate((zp_gate *)gate); }
+/* Writes it, or adds what the file has of the step's earlier micro-steps. */
+static zero_result zp_transfer_down_shard(zero_ctx *z, int u, char *memory, int writes) {
+    const zp_array *mean = &z->array[ZP_MEAN];
+    const size_t of = zp_type_bytes(mean->type), most = ZP_LIFTED * ZP_PIECE_NUMEL;
+    const zp_transfer_down_args ask = {z, u, writes};
+    zp_transfer_up_state *l = &z->host.lift[ZP_GRAD];
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    if (writes)
+        ZP_TRY(
+            zp_device_wait_event(s, zp_ctx_is_delayed(z) ? z->live[u].spent : z->live[u].updated));
+    *(writes ? &z->host.down_bytes : &z->host.up_bytes) += zp_array_part_bytes(mean, u);
+    ZP_TRY(zp_device_wait_lane_room(s, &l->asks));
+    zp_lane_push(&l->asks, zp_transfer_down_task, &ask, sizeof ask, zp_array_pieces(mean, u));
+    for (size_t at = 0; at < mean->part[u].numel; at += most, l->turns++) {
+        const size_t n = zp_min(most, mean->part[u].numel - at);
+        char *half = zp_transfer_up_place(z, ZP_GRAD, l->turns, 0), *here = memory + at * of;
+        const zp_kernel_collect_args add = {l->sums, here, mean->type, 0, 1};
+        ZP_TRY(zp_device_call_from_stream(s, zp_transfer_down_pass, &l->given));
+        ZP_TRY(zp_device_copy(s, writes ? half : (char *)l->sums, writes ? here : half, n * of));
+        ZP_TRY(zp_device_open_gate_from_stream(s, &l->copied));
+        if (!writes) ZP_TRY(zp_kernel_collect(s, &add, n / ZP_WIDE));
+    }
+    return ZERO_OK;
+}
+
+/* Adds what the file has of the step's earlier micro-steps, piece by piece, read ahead. */
+static zero_result zp_transfer_add_mean(zero_ctx *z, int u, float *to) {
+    const zp_array *a = &z->array[ZP_MEAN];
+    const size_t pieces = zp_array_pieces(a, u), numel = a->part[u].numel;
+    zp_lane_event read[ZP_DISK_LANES];
+    for (size_t i = 0; i < pieces + ZP_DISK_LANES; i++) {
+        const size_t place = i % ZP_DISK_LANES, done = i - ZP_DISK_LANES;
+        float *more = (float *)(void *)(z->addends + place * a->piece_bytes);
+        if (i >= ZP_DISK_LANES) {
+            const size_t from = done * ZP_PIECE_NUMEL, n = zp_min(numel - from, ZP_PIECE_NUMEL);
+            zp_file_wait(a->disk, &read[place]);
+            ZP_TRY(zp_failure_result(&z->failure));
+            for (size_t k = 0; k < n; k++) to[from + k] = more[k] + to[from + k];
+        }
+        if (i >= pieces) continue;
+        const zp_transfer t = zp_array_piece(a, u, i, (char *)more, 0);
+        zp_file_give(&t, &read[place]);
+    }
+    return ZERO_OK;
+}
+static void zp_transfer_add_mean_task(const void *args, size_t n, int threads) {
+    const zp_transfer_shard_args *a = (const zp_transfer_shard_args *)args;
+    (void)zp_transfer_add_mean(a->z, a->unit, (float *)(void *)a->memory);
+}
+static void zp_transfer_write_mean_task(const void *args, size_t n, int threads) {
+    const zp_transfer_shard_args *a = (const zp_transfer_shard_args *)args;
+    (void)zp_array_move(&a->z->array[ZP_MEAN], a->unit, a->memory, 1);
+}
+
+/* Enqueues what a reduced gradient's way to the file begins or ends with. */
+static zero_result zp_transfer_push_mean(zero_ctx *z, int u, zp_task_fn task) {
+    const zp_transfer_shard_args a = {z, u, zp_ctx_unit_mean(z, u)};
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    const zero_event_kind kind =
+        task == zp_transfer_write_mean_task ? ZERO_EVENT_WRITE : ZERO_EVENT_READ;
+    zp_record *r = zp_device_begin_slice(s, kind, u, zp_array_part_bytes(&z->array[ZP_MEAN], u));
+    const zero_result result =
+        zp_device_is_host() ? zp_device_push_task(s, task, &a, sizeof a, 1)
+                            : zp_transfer_down_shard(z, u, a.memory, kind == ZERO_EVENT_WRITE);
+    zp_device_end_slice(s, r);
+    return result;
+}
+static int zp_transfer_mean_in_file(const zero_ctx *z, int u) {
+    return zp_array_in_file(&z->array[ZP_MEAN], u);
+}
+/* It is added to what earlier micro-steps have sent there. */
+static int zp_transfer_mean_adds(const zero_ctx *z, int u) {
+    return zp_offload_plan_mean_leaves(z, u) && z->live[u].reduced > 0;
+}
+static zero_result zp_transfer_sum_mean(zero_ctx *z, int u) {
+    return zp_transfer_mean_in_file(z, u) ? zp_transfer_push_mean(z, u, zp_transfer_add_mean_task)
+                                          : zp_gpu_update_add_mean(z, u);
+}
