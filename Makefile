@@ -59,7 +59,7 @@ UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults 
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
-SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
+SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
 	tests/*.cu tests/*.cc tests/hosts/*.c tests/hosts/*/*.[ch] tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
 
 # ---- the plugin as a library: CPU, without MPI; LIBFLAGS adds to it ----
@@ -94,7 +94,7 @@ zero_ckpt: $B/zero_ckpt
 	@cp $< $@
 drop:
 	@sh zero_plugin/drop.sh "$$DIR"
-$B/drop/zero_plugin.cu: zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*)
+$B/drop/zero_plugin.cu: zero_plugin.h zero_plugin.cu zero_plugin/drop.sh $(wildcard zero_plugin/*/*)
 	@rm -rf $B/drop && sh zero_plugin/drop.sh $B/drop >/dev/null
 $B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)

@@ -44,18 +44,18 @@ lengths() {
          END { exit bad }' $sources
 }
 # The unit includes every room, and says what it is for; a room includes only those before it.
-rooms=$(sed -n 's|^#include "zero_plugin/\([a-z0-9_]*\)\.h".*|\1|p' zero_plugin.cu)
+rooms=$(sed -n 's|^#include "zero_plugin/\([a-z0-9_/]*\)\.h".*|\1|p' zero_plugin.cu)
 contents() {
     if grep '^#include "zero_plugin/' zero_plugin.cu | grep -vE '/\* [^*]{4,} \*/$'; then return 1; fi
-    { echo "$rooms"; echo device_cpu; echo device_cuda; } | sort >"$B/check/rooms" # device.h includes one of the two
-    ls zero_plugin/*.h | sed 's|.*/||; s|\.h$||' | sort | diff "$B/check/rooms" -
+    { echo "$rooms"; echo machine/device_cpu; echo machine/device_cuda; } | sort >"$B/check/rooms" # device.h includes one of the two
+    ls zero_plugin/*/*.h | sed 's|^zero_plugin/||; s|\.h$||' | sort | diff "$B/check/rooms" -
 }
 # A drop puts each room in its place, and refuses what includes a later one.
 upward() { rm -rf "$B/check/drop" && sh zero_plugin/drop.sh "$B/check/drop"; }
 # A room has 480 lines at most, the unit 150; long_rooms: exceptions, which must still be ones.
 long_rooms=
 short() {
-    for file in zero_plugin/*.h zero_plugin.cu; do
+    for file in zero_plugin/*/*.h zero_plugin.cu; do
         most=480 room=${file##*/} room=${room%.h} lines=$(wc -l <"$file")
         [ "$file" = zero_plugin.cu ] && most=150
         case " $long_rooms " in
@@ -65,23 +65,23 @@ short() {
     done
 }
 # Lines in all, and conditionals: what a build lacks is a row or an empty function.
-all_lines=$(cat zero_plugin.h zero_plugin.cu zero_plugin/*.h | wc -l)
-conditionals=$(cat zero_plugin.cu zero_plugin/*.h | grep -E '^ *# *(if|ifdef|ifndef)\b' | wc -l)
+all_lines=$(cat zero_plugin.h zero_plugin.cu zero_plugin/*/*.h | wc -l)
+conditionals=$(cat zero_plugin.cu zero_plugin/*/*.h | grep -E '^ *# *(if|ifdef|ifndef)\b' | wc -l)
 # at_most COUNT MOST WHAT [not-yet]: not-yet: told, and not held to
 at_most() {
     if [ "${4:-}" = not-yet ]; then echo "not yet $3: $1, to be at most $2"
     else check "$3: $1, at most $2" [ "$1" -le "$2" ]; fi
 }
 # Nobody outside the transports asks which one it is.
-kinds() { ! grep -nE 'kind [!=]= ZERO_COMM_|case ZERO_COMM_' $(ls zero_plugin/*.h | grep -vE '/(local|mpi|mpi_cross|nccl|transport)\.h$'); }
+kinds() { ! grep -nE 'kind [!=]= ZERO_COMM_|case ZERO_COMM_' $(ls zero_plugin/*/*.h | grep -vE '/(local|mpi|mpi_nodes|nccl|transport)\.h$'); }
 # Weights begin with the same bits on every C library: the last ones of these differ.
 drawn() { ! grep -nE '=.*[^a-z_](log|cos|sin|exp|pow)f?\(' adapters/gpt2/normals.h adapters/gpt2/gpt2.c adapters/gpt2/experts.c; }
 # Each room by itself; a device's room only where that device is.
 alone() { # OTHER-DEVICE COMPILER...
     other=$1
     shift
-    for room in zero_plugin/*.h; do
-        [ "$room" = "zero_plugin/$other.h" ] || echo "#include \"$room\"" | "$@" -Wno-unused-function -fsyntax-only -I. - || return 1
+    for room in zero_plugin/*/*.h; do
+        [ "$room" = "zero_plugin/machine/$other.h" ] || echo "#include \"$room\"" | "$@" -Wno-unused-function -fsyntax-only -I. - || return 1
     done
 }
 cuda_alone() {

@@ -37,23 +37,25 @@ version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
 write_unit() {
     awk -v rooms="$here/zero_plugin/" '
     function fail(text) { print "drop.sh: " text > "/dev/stderr"; failed = 1; exit 1 }
-    function room(name,   line, inner, lines) {
+    function room(path,   line, inner, lines, name, folder) {
+        name = path; sub(/.*\//, "", name)
+        folder = path; sub(/[^\/]*$/, "", folder)
         if (name in written) fail(name " is included twice")
         written[name] = 1
-        while ((getline line < (rooms name)) > 0) {
+        while ((getline line < (rooms path)) > 0) {
             lines++
             if (line == "#pragma once") continue
-            if (line ~ /^#include "\.\.\/zero_plugin\.h"$/) line = "#include \"zero_plugin.h\""
-            else if (line ~ /^#include "[a-z0-9_]+\.h"$/) {
-                inner = line; gsub(/^#include "|"$/, "", inner)
+            if (line ~ /^#include "\.\.\/\.\.\/zero_plugin\.h"$/) line = "#include \"zero_plugin.h\""
+            else if (line ~ /^#include "(\.\.\/[a-z]+\/)?[a-z0-9_]+\.h"$/) {
+                inner = line; gsub(/^#include "(.*\/)?|"$/, "", inner)
                 if (inner in written) continue
-                if (name == "device.h") { room(inner); continue }
+                if (name == "device.h") { room(folder inner); continue }
                 fail(name " includes " inner ", which comes later")
             }
             print line
         }
         if (!lines) fail(name " is missing")
-        close(rooms name)
+        close(rooms path)
     }
     /^#if __has_include/ {
         print "/* ROOMS, in this order:"
@@ -66,7 +68,7 @@ write_unit() {
     inside && /^#else/ { skips = 1 }
     inside && /^#endif/ { inside = skips = 0; next }
     skips { next }
-    /^#include "zero_plugin\/[a-z0-9_]+\.h"/ { name = $0; gsub(/^#include "zero_plugin\/|".*/, "", name); room(name); next }
+    /^#include "zero_plugin\/[a-z]+\/[a-z0-9_]+\.h"/ { name = $0; gsub(/^#include "zero_plugin\/|".*/, "", name); room(name); next }
     { print }
     END { if (failed) exit 1 }' "$here/zero_plugin.cu"
 }

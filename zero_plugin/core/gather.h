@@ -3,6 +3,7 @@
 #pragma once
 
 #include "pointers.h"
+#include "../offload/transfers.h"
 #include "../extras/packed.h"
 
 /* The weights have changed: neither buffers nor second shards have them. */

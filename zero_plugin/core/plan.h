@@ -1,6 +1,7 @@
 /* plan.h - memory and traffic from layout and configuration alone; the build allocates just that */
 #pragma once
 
+#include "verdict.h"
 #include "order.h"
 #include "../offload/offload_plan.h"
 #include "../offload/gpu_update.h"

@@ -1,9 +1,7 @@
 /* hooks.h - hooks, gathers, buckets: a unit while a pass runs */
 #pragma once
 
-#include "pointers.h"
-#include "../extras/subgroups.h"
-#include "../extras/packed.h"
+#include "gather.h"
 
 /* What this rank has of unit u's tensors with a divisor of their own, once it is reduced. */
 static zero_result zp_reduce_divide(zero_ctx *z, int u) {

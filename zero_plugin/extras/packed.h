@@ -9,6 +9,7 @@
    packs again for the second; in fp16, where steps are skipped as a matter of course, twice. */
 #pragma once
 
+#include "codec_kernels.h"
 #include "subgroups.h"
 
 /* NULL: as it is stored. kind: ALL_GATHER of weights, REDUCE_SCATTER of gradients. */

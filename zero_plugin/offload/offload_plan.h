@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../core/bind.h"
+#include "../core/order.h"
 
 /* Bytes of unit u's part in the file: whole sectors. */
 static size_t zp_offload_plan_file_part(const zp_array *a, int u) {
