@@ -65,6 +65,7 @@
 #include "zero_plugin/offload/file_ring.h"    /* pieces of state between file and update */
 #include "zero_plugin/core/config.h"          /* the settings, their ranges and defaults */
 #include "zero_plugin/core/ctx.h"             /* everything that one rank owns */
+#include "zero_plugin/core/extra.h"             /* how a capability plugs into the core */
 #include "zero_plugin/core/agree.h"           /* ranks compare what must be equal on all */
 #include "zero_plugin/core/order.h"           /* the order of a pass's hooks: learnt or announced */
 #include "zero_plugin/core/bind.h"            /* tensors by name and field, slots by layer */
@@ -87,6 +88,7 @@
 #include "zero_plugin/core/hooks.h"           /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"            /* skip, clip, update */
 #include "zero_plugin/core/state.h"           /* tensors by name, and as state */
+#include "zero_plugin/extras/table.h"           /* the capabilities of this build, a row each */
 #include "zero_plugin/api/life.h"             /* create, build, hooks, step, destroy */
 #include "zero_plugin/api/tensors.h"          /* tensors are announced */
 #include "zero_plugin/api/pass_order.h"       /* passes in an announced order */

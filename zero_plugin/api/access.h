@@ -66,7 +66,7 @@ zero_result zero_state_begin(zero_ctx *z) {
     ZP_DO(z, zp_ctx_sync(z)); /* gathers ahead read what may be put */
     ZP_TRY(zp_step_wait_report(z));
     ZP_DO(z, zp_comm_barrier(z->all)); /* behind it no peer reads what may be put */
-    z->wire.put = 0;
+    z->packed.put = 0;
     z->phase = ZP_OPEN;
     return ZERO_OK;
 }
@@ -126,8 +126,8 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
     ZP_TRY(zp_step_update_all(z, NULL));
-    if (z->wire.errors && !z->wire.put)
-        ZP_DO(z, zp_device_clear(&z->compute, z->wire.error, zp_packed_error_bytes(&z->wire)));
+    if (z->packed.errors && !z->packed.put)
+        ZP_DO(z, zp_device_clear(&z->compute, z->packed.error, zp_packed_error_bytes(&z->packed)));
     z->stepped = 0; /* of the last step of another run nothing is known */
     return zp_check_seal(z, ZP_SEAL);
 }
@@ -223,7 +223,7 @@ static zp_meter zp_access_meters(const zero_ctx *z) {
         all.gather_bytes += g->meter.gather_bytes;
         all.allocated_bytes += g->meter.allocated_bytes;
     }
-    for (int i = 0; i < 2; i++) all.allocated_bytes += z->wire.hop[i].meter.allocated_bytes;
+    for (int i = 0; i < 2; i++) all.allocated_bytes += z->packed.hop[i].meter.allocated_bytes;
     if (z->world != z->all) all.verdict_bytes += z->world->meter.verdict_bytes;
     return all;
 }

@@ -5,6 +5,7 @@
 #include "../core/hooks.h"
 #include "../core/step.h"
 #include "../core/state.h"
+#include "../extras/table.h"
 
 #include "../comm/transport.h"
 
@@ -74,25 +75,16 @@ static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero
     ZP_DO(z, zp_comm_open(z->all, row, comm));
     const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
     if (z->all->sums) z->all->divisor = (float)divisor;
-    ZP_TRY(zp_world_open(z));
+    ZP_TRY(zp_extra_join(z));
     zp_ctx_set_call(z, z->call);
     return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
 }
 
 /* The settings' meaning, and the groups that they cut. COLLECTIVE where they cut any. */
 static zero_result zp_life_resolve(zero_ctx *z) {
-    const int cuts = z->cfg.shard_ranks || z->cfg.second_ranks;
-    if (cuts) {
-        ZP_TRY(zp_subgroups_check(z));
-        ZP_TRY(zp_agree_compare_settings(z));
-        zp_comm_close_watch(&z->watch);
-        ZP_TRY(zp_subgroups_open_replicas(z));
-    }
+    ZP_TRY(zp_extra_check(z));
     zp_plan_apply_settings(z);
-    if (!cuts) return ZERO_OK;
-    ZP_TRY(zp_subgroups_open_second(z));
-    zp_ctx_set_call(z, z->call);
-    return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
+    return zp_extra_resolve(z);
 }
 
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
@@ -107,7 +99,9 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->phase = ZP_NEW;
     z->call = "zero_create";
     z->world = z->data = z->all = &z->group[ZP_ALL];
-    z->all->nranks = z->together = 1;
+    z->all->nranks = z->together = z->nreplicas = 1;
+    z->extras = zp_extras;
+    z->open_gradients = zp_build_open_gradients;
     zp_lane_init_gate(&z->host.gate);
     for (int side = 0; side < ZP_SIDES; side++) {
         zp_lane_init_gate(&z->host.lift[side].given);
@@ -198,9 +192,8 @@ zero_result zero_build(zero_ctx *z) {
     if (!r) r = zp_build_check_units(z);
     if (r) return z->dead = r; /* but for MEMORY the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z));
-    ZP_TRY(zp_world_build(z));
-    ZP_TRY(zp_subgroups_build(z));
-    ZP_TRY(zp_packed_open(z));
+    ZP_TRY(zp_extra_open(z));
+    zp_extra_lay_walks(z, zp_reduce_stations);
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_life_link_slot(z, i);
     zp_life_set_kept_pointers(z, NULL, NULL);
@@ -225,11 +218,10 @@ void zero_destroy(zero_ctx *z) {
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && broken; g++)
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
-    if (broken) zp_packed_abort(z);
-    if (broken) zp_world_abort(z);
+    if (broken) zp_extra_abort(z);
     zp_cpu_update_abandon(z);
     zp_life_finish_lanes(z);
-    zp_world_close_first_sums(z);
+    zp_extra_stop(z);
     for (int i = 0; i < 2; i++) zp_device_close_stream(&z->stream[i]);
     zp_device_close_stream(&z->compute);
     zp_device_close_stream(&z->updates);
@@ -241,13 +233,11 @@ void zero_destroy(zero_ctx *z) {
     zp_events_deliver(z->device.recorder); /* the rest */
     zp_file_close(&z->disk);
     zp_cpu_update_close(z);
-    zp_packed_close(z, broken);
-    for (int i = ZP_GROUPS - 1; i >= 0; i--)
-        zp_subgroups_close_part(&z->part[i], &z->group[i], broken);
+    zp_extra_close(z, broken);
+    for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
     zp_device_free(z->arena);
     zp_device_free_host(z->pinned);
     zp_check_close(z);
-    zp_world_close(z);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
     void *lists[] = {z->trace[0].turn, z->trace[1].turn,

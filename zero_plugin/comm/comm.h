@@ -19,8 +19,6 @@
    all have left it: a rank that failed never pulls memory from under a peer that still reads. */
 #pragma once
 
-#include "../extras/codec.h"
-
 /* Kinds of collective: of contexts, and from SOME_MESSAGES on of the groups that hosts have. */
 enum {
     ZP_EXCHANGE = 1,
@@ -67,6 +65,7 @@ typedef struct zp_memory {
 } zp_memory;
 
 typedef struct zp_comm zp_comm;
+typedef struct zp_wire zp_wire;
 
 /* One collective. Offsets are bytes in this rank's piece of the memory. */
 typedef struct zp_op {
@@ -80,9 +79,17 @@ typedef struct zp_op {
     float *sum; /* reduce-scatter of 16 bit: the shard's f32 accumulator; NULL: none */
     float scale;
     int accumulate, in_place; /* in_place: an all-gather that only waits */
-    const zp_codec *codec;    /* numbers travel as it packs them: see hops. NULL: as they are
-                                 stored, which is all that transports know */
+    const zp_wire *wire;      /* how its numbers travel; NULL: as they are stored, which is all
+                                 that transports know */
 } zp_op;
+
+/* Another way for the numbers of a collective to travel, for example quantized. */
+struct zp_wire {
+    const struct zp_codec *codec;
+    size_t (*sent)(const zp_op *op); /* bytes that this rank sends */
+    zero_result (*send)(zero_ctx *z, zp_stream *s, const zp_op *op);
+    zero_ctx *z;
+};
 
 /* Messages that progress together, of a host's group: all are of one call. */
 typedef struct zp_swap {
@@ -221,19 +228,10 @@ static size_t zp_comm_op_shard_bytes(const zp_op *op) {
     return op->shard * zp_type_bytes(op->type);
 }
 
-/* A packed reduction has two hops where there are several nodes of several ranks: inside nodes,
-   then between the ranks of one place. How many ranks, consecutive ones, are in the first hop. */
-static int zp_packed_hop_ranks(const zp_comm *g) {
-    const int hops = g->node_size > 1 && g->node_size < g->nranks && !g->scattered;
-    return hops ? g->node_size : g->nranks;
-}
 /* Bytes that a rank sends for an op. */
 static size_t zp_comm_op_bytes(const zp_op *op) {
     const zp_comm *g = op->group;
-    if (!op->codec) return g->transport->cost(g, op);
-    const int local = op->kind == ZP_REDUCE_SCATTER ? zp_packed_hop_ranks(g) : g->nranks;
-    const int nodes = g->nranks / local;
-    return (size_t)((local - 1) * nodes + nodes - 1) * zp_codec_packed_bytes(op->codec, op->shard);
+    return op->wire ? op->wire->sent(op) : g->transport->cost(g, op);
 }
 
 /* The first failure of a context is kept, whichever thread meets it. */
@@ -299,6 +297,19 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op, int n) {
     const zero_result result = g->transport->issue(s, op, n);
     zp_device_end_slice(s, r);
     return result;
+}
+
+/* Collectives of units to a stream. Neighbours that travel as they are stored are issued together.
+ */
+static zero_result zp_comm_send(zp_stream *s, const zp_op *op, int n) {
+    for (int i = 0, next; i < n; i = next) {
+        for (next = i; next < n && !op[next].wire;) next++;
+        if (next > i) ZP_TRY(zp_comm_issue(s, &op[i], next - i));
+        if (next == n) break;
+        const zp_wire *w = op[next].wire;
+        ZP_TRY(w->send(w->z, s, &op[next++]));
+    }
+    return ZERO_OK;
 }
 
 /* Every rank's `bytes` become g->mail[0..nranks), in rank order. SYNC. */

@@ -95,47 +95,21 @@ static zero_result zp_build_alloc_units(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Cuts the private arena: without memory it is only measured. */
-static void *zp_build_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
-    const size_t from = *at;
-    *at += zp_round_up(zp_max(numel, 1) * bytes, bytes * numel >= 65536 ? 4096 : 256);
-    return z->arena ? z->arena + from : NULL;
-}
-
 static size_t zp_build_arrays(zero_ctx *z) {
     size_t at = 0, largest = 0;
     for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
         if (z->array[k].bytes)
-            z->array[k].memory = (char *)zp_build_cut_arena(z, &at, z->array[k].bytes, 1);
+            z->array[k].memory = (char *)zp_ctx_cut_arena(z, &at, z->array[k].bytes, 1);
     if (zp_gpu_update_bytes(z))
-        z->host.places = (char *)zp_build_cut_arena(z, &at, zp_gpu_update_bytes(z), 1);
+        z->host.places = (char *)zp_ctx_cut_arena(z, &at, zp_gpu_update_bytes(z), 1);
     if (zp_offload_plan_sums(z))
-        z->host.lift[ZP_GRAD].sums =
-            (float *)zp_build_cut_arena(z, &at, zp_offload_plan_sums(z), 1);
-    zp_wire *w = &z->wire;
-    if (w->packed_bytes) w->out = (char *)zp_build_cut_arena(z, &at, w->packed_bytes, 1);
-    if (w->packed_bytes) w->in = (char *)zp_build_cut_arena(z, &at, w->packed_bytes, 1);
-    if (w->errors) w->error = (uint16_t *)zp_build_cut_arena(z, &at, zp_packed_error_bytes(w), 1);
+        z->host.lift[ZP_GRAD].sums = (float *)zp_ctx_cut_arena(z, &at, zp_offload_plan_sums(z), 1);
     z->partial =
-        (double *)zp_build_cut_arena(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
-    z->control = (zp_control *)zp_build_cut_arena(z, &at, 1, sizeof *z->control);
-    if (z->replicas.group)
-        z->replicas.order =
-            (int *)zp_build_cut_arena(z, &at, (size_t)z->world->nranks, sizeof(int));
-    z->spans = (zp_span *)zp_build_cut_arena(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
-    zp_whole_tensor *d = &z->deal;
-    if (d->parts) d->trust = (double *)zp_build_cut_arena(z, &at, d->parts, sizeof *d->trust);
-    if (d->parts && d->slices > 1)
-        d->slice_sums = (zp_limb *)zp_build_cut_arena(
-            z, &at, (size_t)d->slices * zp_whole_slices_limbs(z), sizeof *d->slice_sums);
-    if (!z->layout.nmatrices) return at;
-    d->norm = (double *)zp_build_cut_arena(z, &at, 1, sizeof *d->norm);
-    d->kept = (float *)zp_build_cut_arena(z, &at, d->kept_numel, sizeof *d->kept);
-    d->scratch = (float *)zp_build_cut_arena(z, &at, d->scratch_numel, sizeof *d->scratch);
-    if (d->slices == 1) return at;
-    d->shared = (float *)zp_build_cut_arena(z, &at, d->shared_numel, sizeof *d->shared);
-    d->whole = (float *)zp_build_cut_arena(z, &at, d->whole_numel, sizeof *d->whole);
+        (double *)zp_ctx_cut_arena(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
+    z->control = (zp_control *)zp_ctx_cut_arena(z, &at, 1, sizeof *z->control);
+    z->spans = (zp_span *)zp_ctx_cut_arena(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
+    zp_extra_cut(z, &at);
     return at;
 }
 
@@ -200,36 +174,33 @@ static size_t zp_build_context_bytes(const zero_ctx *z) {
 /* Memory that one channel uses alone is made known to the transport. */
 static zero_result zp_build_register_memory(zero_ctx *z) {
     const zp_transport *t = z->data->transport;
-    const char *how[2] = {"", ""}, *packed = "";
+    const char *how[2] = {"", ""};
     char text[ZP_TEXT_BYTES];
     for (int i = 0; i < 2 && t->announce; i++)
         ZP_DO(z, t->announce(z->data, &z->memory[i], (zp_channel)i, &how[i]));
-    if (t->announce && z->wire.gathered_bytes)
-        ZP_DO(z, t->announce(z->data, &z->wire.gathered, ZP_PARAMETERS, &packed));
     (void)snprintf(text, sizeof text, "%s; gradients %s, parameters %s", z->data->note,
                    how[ZP_GRADIENTS], how[ZP_PARAMETERS]);
     if (t->announce && z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);
     return ZERO_OK;
 }
 
+static zero_result zp_build_open_gradients(zero_ctx *z, size_t bytes) {
+    return zp_comm_open_memory(z->data, &z->memory[ZP_GRAD], bytes, 0);
+}
+
 /* What all ranks open together. Peers read the verdicts: they lie behind the gradients, whose
    memory outlives the context. */
 static zero_result zp_build_open_shared(zero_ctx *z) {
     zp_comm *g = z->data;
-    const size_t params =
-        z->second.bytes ? z->second.at + z->second.bytes : z->pool[ZP_PARAM].bytes;
     zp_memory *grad = &z->memory[ZP_GRAD], *param = &z->memory[ZP_PARAM];
     z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
     const zp_op verdict = zp_verdict_op(z);
     const size_t verdicts = (size_t)z->world->nranks * zp_comm_op_shard_bytes(&verdict);
-    const size_t of_g = zp_whole_tensor_lay_out(z, z->verdict_at + (z->world == g ? verdicts : 0));
+    const size_t of_g = zp_extra_cut_gradients(z, z->verdict_at + (z->world == g ? verdicts : 0));
     const int seen = z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0;
     ZP_TRY(zp_comm_open_memory(z->all, &z->all->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
-    ZP_TRY(zp_comm_open_memory(g, param, params, seen));
-    ZP_TRY(zp_subgroups_open_gradients(z, of_g));
-    zp_subgroups_view_parameters(z);
-    if (z->wire.gathered_bytes)
-        ZP_TRY(zp_comm_open_memory(g, &z->wire.gathered, z->wire.gathered_bytes, 0));
+    ZP_TRY(zp_comm_open_memory(g, param, z->param_end, seen));
+    ZP_TRY(z->open_gradients(z, of_g));
     if (z->world != g) ZP_TRY(zp_comm_open_memory(z->world, &z->world_memory, verdicts, 0));
     z->verdict = (double *)(void *)(verdict.memory->base + verdict.source);
     z->verdicts = (double *)(void *)(verdict.memory->base + verdict.target);

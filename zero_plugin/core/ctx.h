@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../comm/collectives.h"
+#include "../comm/transport.h"
 #include "buffers.h"
 #include "../offload/file_ring.h"
 #include "config.h"
@@ -29,11 +30,13 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int apart;    /* its update is a task of the stream `updates` */
     int rounds;   /* of the ring that have updated it, modulo 2 */
     int turned;   /* delayed, in the file: NEXT's place is PARAM's now */
-    int near;     /* of `gathers`, those among the ranks that keep a second shard */
+    size_t near_sent; /* bytes that this rank sends for those in a step */
+    int near;         /* of `gathers`, those among the ranks that keep a second shard */
     size_t second_at; /* bytes of the parameters' memory before its second shard; 0: it has none */
     int second;       /* its second shard has the weights of now */
     int old_next;     /* delayed, in memory: NEXT is older than PARAM, which was written by name */
-    size_t errors;    /* feedback: where its errors begin in those of all units */
+    const zp_wire *wire[2]; /* by side: how it travels; NULL: as it is stored */
+    size_t errors;          /* feedback: where its errors begin in those of all units */
     zp_event *written, *gathered, *reduction, *updated;
     zp_event *spent;     /* delayed: its update is over, and has read the gradient */
     zp_lane_event task;  /* beside a GPU: the same, for lanes */
@@ -90,8 +93,8 @@ typedef struct zp_subgroup {
 } zp_subgroup;
 
 /* What travels packed: see hops. */
-typedef struct zp_wire {
-    const zp_codec *weights, *gradients;         /* NULL: as they are stored */
+typedef struct zp_packed_state {
+    zp_wire wire[2]; /* by side: how units travel that do not travel as they are stored */
     size_t gathered_bytes, packed_bytes, errors; /* errors: how many this rank keeps */
     zp_memory gathered;                          /* [nranks] packed shards of a unit */
     char *out, *in;  /* [packed_bytes] of a unit's reduction, sent and received */
@@ -104,7 +107,7 @@ typedef struct zp_wire {
     char name[48];      /* of the errors, as state */
     int put;            /* errors were put, since the state was opened */
     zp_watch watch;
-} zp_wire;
+} zp_packed_state;
 
 /* What the ranks make of whole tensors between the passes of a rule that needs it; see deal. */
 #define ZP_PLACES 2
@@ -179,7 +182,6 @@ typedef struct zp_replicas {
     zp_memory memory;           /* the gradients', of all ranks */
     zp_memory view;             /* the same, as this group sees it */
     size_t sums_at, sums_bytes; /* in it: f32 shards of a bucket's units; 16 bit */
-    int *order; /* [world->nranks] on the device, in which verdicts are added up: by pieces */
 } zp_replicas;
 
 /* Ranks that keep a second shard; see second. */
@@ -193,6 +195,13 @@ typedef struct zp_second {
 enum { ZP_WORLD = 0, ZP_ALL, ZP_DATA, ZP_REPLICAS, ZP_NEAR, ZP_GROUPS };
 enum { ZP_LENT = 1, ZP_LENT_INSIDE };
 
+/* The stations of one walk, in order; see extra. */
+enum { ZP_STATIONS = 32 };
+typedef struct zp_walk {
+    const struct zp_station *station[ZP_STATIONS];
+    int n;
+} zp_walk;
+
 struct zero_ctx {
     zero_config cfg; /* resolved */
     zp_policy policy;
@@ -204,6 +213,12 @@ struct zero_ctx {
     zp_subgroup part[ZP_GROUPS];
     zp_replicas replicas;
     zp_second second;
+    int nreplicas, replica; /* copies of what is sharded, and which one is this rank's: 1, 0 */
+    int *verdict_order;     /* [world->nranks] on the device: in which order verdicts are added up;
+                               NULL: by rank */
+    size_t param_end;       /* bytes of the parameters' memory */
+    /* Opens the gradients' memory, of so many bytes. COLLECTIVE. */
+    zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
     int settled;     /* the ranks have compared their settings */
     int world_units; /* of the whole model, and one of all KEEP tensors; 0: there is no world */
     int *world_unit; /* [layout.all] their numbers there */
@@ -213,7 +228,7 @@ struct zero_ctx {
     zp_first_sum *first_sums;
     zero_group *traced; /* groups that have this context's recorder */
     zp_watch watch;
-    zp_wire wire;
+    zp_packed_state packed;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
     zp_stream updates;            /* of units that are not in memory; not open: all are */
@@ -252,6 +267,10 @@ struct zero_ctx {
     int *bucket;                       /* units written and not yet issued */
     zp_op *ops;                        /* [units] their collectives */
     int nbucket;
+    int bucket_last;                      /* its units end their last micro-step of the step */
+    zp_op gather;                         /* the gather that is described just now */
+    zp_walk walk[2];                      /* by zp_walk_kind */
+    const struct zp_extra *const *extras; /* rows, NULL behind the last */
     size_t bucket_filled;
 
     const zp_rule *rule;
@@ -505,8 +524,7 @@ static zero_group *zp_ctx_own_group(const zero_ctx *z, const zero_group *given) 
 /* The first element that this rank counts in the norm, and saves, of unit u. */
 static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
-    const size_t replica = z->replicas.group ? (size_t)z->replicas.group->rank : 0;
-    return (size_t)z->data->rank * x->shard + replica * x->piece;
+    return (size_t)z->data->rank * x->shard + (size_t)z->replica * x->piece;
 }
 
 /* What the sum over all ranks is multiplied by. */
@@ -517,4 +535,44 @@ static float zp_ctx_sum_scale(const zero_ctx *z) {
 /* Reduced gradients of several micro-steps add up where they are kept, and not in SUM. */
 static int zp_ctx_adds_means(const zero_ctx *z) {
     return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
+}
+
+/* Cuts `numel` elements of `bytes` bytes from the private arena, from *at on. Before the arena is
+   there this only measures, and returns NULL. */
+static void *zp_ctx_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
+    const size_t from = *at;
+    *at += zp_round_up(zp_max(numel, 1) * bytes, bytes * numel >= 65536 ? 4096 : 256);
+    return z->arena ? z->arena + from : NULL;
+}
+
+static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
+    return of->transport->room ? of->transport->room(of, cut->parts, cut->nranks, swaps) : 0;
+}
+
+/* Cuts `of` into parts, in one of which this rank is, and opens that one. COLLECTIVE over `of`. */
+static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g, zp_comm *of,
+                                    zp_cut cut, int node_size, const char *label) {
+    ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
+              of->nranks, of->transport->name);
+    cut.memory = &part->meeting;
+    part->bytes = zp_ctx_part_bytes(of, &cut, g->swaps);
+    ZP_DO(z, of->transport->cut(of, &cut, &part->comm));
+    part->of = of->transport;
+    part->comm.node_size = node_size;
+    (void)snprintf(g->label, sizeof g->label, "%s", label);
+    return zp_ctx_check(z, zp_comm_open(g, zp_transport_find(part->comm.kind), &part->comm));
+}
+
+/* The parts go before what they were cut from. */
+static void zp_ctx_close_part(zp_subgroup *part, zp_comm *g, int broken) {
+    zp_comm_close(g, broken);
+    if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
+    part->of = NULL;
+}
+
+/* Bytes that transports keep for pieces on their way between nodes, and where parts meet. */
+static size_t zp_ctx_transport_bytes(const zero_ctx *z) {
+    size_t bytes = z->all->wire_bytes;
+    for (int i = ZP_DATA; i < ZP_GROUPS; i++) bytes += z->group[i].wire_bytes + z->part[i].bytes;
+    return bytes;
 }

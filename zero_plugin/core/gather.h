@@ -3,40 +3,51 @@
 #pragma once
 
 #include "pointers.h"
-#include "../offload/transfers.h"
-#include "../extras/packed.h"
+#include "extra.h"
 
-/* The weights have changed: neither buffers nor second shards have them. */
+/* The weights have changed: what was gathered before is old. */
 static void zp_gather_forget_all(zero_ctx *z) {
     zp_buffer_forget_all(&z->pool[ZP_PARAM]);
-    for (int u = 0; u < z->layout.all && z->second.group; u++) z->live[u].second = 0;
+    zp_extra_forget(z);
 }
 
-/* Enqueues u's all-gather on the parameter stream: behind its update, and behind the last use of
-   the buffer that it goes to. */
-static zero_result zp_gather_unit(zero_ctx *z, int u) {
-    const zp_array_part *part = &z->array[ZP_PARAM].part[u];
-    zp_live *live = &z->live[u];
-    zp_stream *s = &z->stream[ZP_PARAMETERS];
-    zp_op op = zp_ctx_make_op(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
-    const int away = zp_array_off_device(&z->array[ZP_PARAM], u);
-    op.in_place = part->share == ZP_SEEN;
-    op.codec = zp_packed_codec_of(z, ZP_ALL_GATHER, u);
-    op.source = op.target = part->at;
-    if (!zp_ctx_unit_is_whole(z, ZP_PARAM, u)) {
+/* Describes u's all-gather in z->gather: from this rank's shard to where the unit lies whole, or to
+   its buffer, once the last unit in it was used. */
+static zero_result zp_gather_describe(zero_ctx *z, int u) {
+    const zp_array *param = &z->array[ZP_PARAM];
+    const int away = zp_array_off_device(param, u), whole = zp_ctx_unit_is_whole(z, ZP_PARAM, u);
+    zp_op *op = &z->gather;
+    *op = zp_ctx_make_op(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
+    op->in_place = param->part[u].share == ZP_SEEN;
+    op->wire = z->live[u].wire[ZP_PARAM];
+    op->source = op->target = param->part[u].at;
+    if (!whole) {
         zp_buffers *pool = &z->pool[ZP_PARAM];
         const int b = zp_buffer_find(pool, u);
-        op.target = zp_ctx_unit_in_buffer(z, ZP_PARAM, u, b);
-        ZP_DO(z, zp_device_wait_event(s, pool->buffer[b].released));
+        op->target = zp_ctx_unit_in_buffer(z, ZP_PARAM, u, b);
+        ZP_TRY(zp_device_wait_event(&z->stream[ZP_PARAMETERS], pool->buffer[b].released));
     }
-    if (away || zp_ctx_unit_is_whole(z, ZP_PARAM, u))
-        op.source = op.target + (size_t)z->data->rank * zp_comm_op_shard_bytes(&op);
-    if (live->second) return zp_ctx_check(z, zp_subgroups_gather_second(z, u, op.target));
-    ZP_DO(z, zp_device_wait_event(s, live->updated));
-    if (away) ZP_DO(z, zp_transfer_fetch_shard(z, u, op.memory->base + op.source));
-    ZP_DO(z, zp_packed_send(z, s, &op, 1));
-    ZP_DO(z, zp_device_record_event(s, live->gathered));
-    return zp_ctx_check(z, zp_subgroups_keep_second(z, u, op.target));
+    if (away || whole) op->source = op->target + (size_t)z->data->rank * zp_comm_op_shard_bytes(op);
+    return ZERO_OK;
+}
+
+/* Waits for the unit's update, unless a row lets other ranks' copies be gathered instead. */
+static zero_result zp_gather_wait_updated(zero_ctx *z, int u) {
+    if (z->gather.group != z->data) return ZERO_OK;
+    return zp_device_wait_event(&z->stream[ZP_PARAMETERS], z->live[u].updated);
+}
+static zero_result zp_gather_issue(zero_ctx *z, int u) {
+    return zp_comm_send(&z->stream[ZP_PARAMETERS], &z->gather, 1);
+}
+static zero_result zp_gather_record(zero_ctx *z, int u) {
+    return zp_device_record_event(&z->stream[ZP_PARAMETERS], z->live[u].gathered);
+}
+
+/* Enqueues u's all-gather on the parameter stream: the parameter's walk. */
+static zero_result zp_gather_unit(zero_ctx *z, int u) {
+    const zp_walk *w = &z->walk[ZP_PARAMETER_WALK];
+    for (int i = 0; i < w->n; i++) ZP_DO(z, w->station[i]->unit(z, u));
+    return ZERO_OK;
 }
 
 /* Stream s has written u's weights: a unit that lies whole is gathered at once, any other when a

@@ -35,14 +35,14 @@ typedef struct zp_tensor {
     int divisor;             /* of its gradient's sum over the ranks; 0: the context's */
 } zp_tensor;
 
-typedef struct zp_muon_matrix {
+typedef struct zp_matrix {
     int unit, owner;       /* owner: the rank that makes it orthogonal */
     size_t at, rows, cols; /* at: in the unit; the sides of the whole */
     size_t kept;           /* elements of the owner's that are kept before it */
     size_t numel;          /* what this rank has of it: all, or a slice */
     int slices, sharer;    /* of a slice: of how many, and who of them makes it orthogonal */
     size_t outer;          /* as of the tensor */
-} zp_muon_matrix;
+} zp_matrix;
 
 typedef struct zp_unit {
     zp_member *member; /* [members], of zp_layout.members */
@@ -66,8 +66,8 @@ typedef struct zp_layout {
     int nmembers;
     zp_member **by_tensor; /* [nmembers]: zp_layout_member_of */
     size_t numel, padded;
-    int layers;               /* of all tensors */
-    zp_muon_matrix *matrices; /* [nmatrices] by unit */
+    int layers;          /* of all tensors */
+    zp_matrix *matrices; /* [nmatrices] by unit */
     int nmatrices;
     int sharers; /* ranks that have slices of the same matrices */
 } zp_layout;
@@ -123,85 +123,6 @@ static zp_member *zp_layout_add_member(zp_layout *l, const zp_tensor *t, int ten
     return &u->member[u->members++];
 }
 
-/* Newton-Schulz iterations of one matrix cost about so much. */
-static double zp_muon_matrix_cost(const zp_muon_matrix *m) {
-    const double low = (double)zp_min(m->rows, m->cols), high = (double)zp_max(m->rows, m->cols);
-    return 4 * low * low * high + 2 * low * low * low;
-}
-static int zp_muon_compare_matrices(const void *a, const void *b) {
-    const zp_muon_matrix *x = *(zp_muon_matrix *const *)a, *y = *(zp_muon_matrix *const *)b;
-    const double more = zp_muon_matrix_cost(y) - zp_muon_matrix_cost(x);
-    return more > 0 ? 1 : more < 0 ? -1 : x < y ? -1 : x > y;
-}
-
-/* Deals the matrices over the ranks, and over those that have slices of the same: the costliest
-   first, each to who has least so far. An owner keeps the matrices of one sharer behind one
-   another, and last those that are whole, which every sharer makes orthogonal by itself. */
-static zero_result zp_muon_assign_matrices(zp_layout *l, int nranks) {
-    const int sharers = l->sharers;
-    double *load = (double *)calloc((size_t)nranks * (size_t)sharers, sizeof *load);
-    size_t *kept = (size_t *)calloc((size_t)nranks, sizeof *kept);
-    zp_muon_matrix **order =
-        (zp_muon_matrix **)calloc((size_t)l->nmatrices + 1, sizeof(zp_muon_matrix *));
-    const int made = load && kept && order;
-    for (int i = 0; i < l->nmatrices && made; i++) order[i] = &l->matrices[i];
-    if (made) qsort(order, (size_t)l->nmatrices, sizeof *order, zp_muon_compare_matrices);
-    for (int i = 0; i < l->nmatrices && made; i++) {
-        zp_muon_matrix *m = order[i];
-        int to = 0;
-        for (int r = 1; r < nranks * sharers; r++)
-            if (load[r] < load[to]) to = r;
-        m->owner = to / sharers;
-        m->sharer = m->slices > 1 ? to % sharers : sharers;
-        for (int s = 0; s < sharers; s++)
-            if (m->sharer == s || m->sharer == sharers)
-                load[m->owner * sharers + s] += zp_muon_matrix_cost(m);
-    }
-    for (int s = 0; s <= sharers && made; s++)
-        for (int i = 0; i < l->nmatrices; i++) {
-            zp_muon_matrix *m = order[i];
-            if (m->sharer != s) continue;
-            m->kept = kept[m->owner];
-            kept[m->owner] += zp_round_up(m->numel, ZP_ALIGN);
-        }
-    free(load);
-    free(kept);
-    free(order);
-    return made ? ZERO_OK : ZERO_ERR_MEMORY;
-}
-
-/* What this rank has of one of its matrices. */
-static size_t zp_muon_matrix_numel(const zp_tensor *t) {
-    return t->rows * t->cols / (size_t)t->slices;
-}
-
-/* The matrices of all units, in their order. */
-static zero_result zp_muon_layout_matrices(zp_layout *l, const zp_tensor *tensors, int nranks) {
-    size_t n = 0;
-    l->sharers = 1;
-    for (int i = 0; i < l->nmembers; i++) {
-        const zp_tensor *t = &tensors[l->members[i].tensor];
-        n += t->rows ? l->members[i].numel / zp_muon_matrix_numel(t) : 0;
-        if (t->rows && t->slices > l->sharers) l->sharers = t->slices;
-    }
-    if (!n) return ZERO_OK;
-    if (n > INT_MAX) return ZERO_ERR_MEMORY;
-    l->matrices = (zp_muon_matrix *)calloc(n, sizeof *l->matrices);
-    if (!l->matrices) return ZERO_ERR_MEMORY;
-    for (int i = 0; i < l->nmembers; i++) {
-        const zp_member *m = &l->members[i];
-        const zp_tensor *t = &tensors[m->tensor];
-        const size_t numel = t->rows ? zp_muon_matrix_numel(t) : 0;
-        for (size_t at = 0; t->rows && at < m->numel; at += numel) {
-            const zp_muon_matrix made = {m->unit, 0,     m->at + at, t->rows, t->cols,
-                                         0,       numel, t->slices,  0,       t->outer};
-            l->matrices[l->nmatrices++] = made;
-            l->unit[m->unit].matrices++;
-        }
-    }
-    return zp_muon_assign_matrices(l, nranks);
-}
-
 /* Counts, then fills: members of a unit lie together. nranks ranks share a copy, of which there are
    so many replicas: a unit is cut for all of them, and a shard is the pieces of its replicas. */
 static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks,
@@ -255,7 +176,5 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         for (int i = u->members - 1; i >= 0 && tensors[u->member[i].tensor].rows; i--)
             u->plain = u->member[i].at;
     }
-    const zero_result r = zp_muon_layout_matrices(l, tensors, nranks);
-    if (r) zp_layout_close(l);
-    return r;
+    return ZERO_OK;
 }

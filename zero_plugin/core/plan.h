@@ -5,7 +5,7 @@
 #include "order.h"
 #include "../offload/offload_plan.h"
 #include "../offload/gpu_update.h"
-#include "../extras/packed.h"
+#include "extra.h"
 
 static void zp_plan_set_array(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
     a->type = type;
@@ -27,8 +27,6 @@ static void zp_plan_apply_settings(zero_ctx *z) {
     const int sees = !several_ranks || (!c->no_mapping && z->data->shares && !c->weight_bits);
     const int masters = c->type != ZERO_F32 && !c->no_master;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
-    z->wire.weights = several_ranks ? zp_codec_find(c->weight_bits) : NULL;
-    z->wire.gradients = several_ranks ? zp_codec_find(c->gradient_bits) : NULL;
     z->rule = &zp_rules[c->optimizer];
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
@@ -204,7 +202,7 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
     const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : reduced,
                             zp_plan_gather_buffers(z)};
     /* what passes through in pieces: broadcasts, and sums between nodes */
-    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_subgroups_wire_bytes(z);
+    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_ctx_transport_bytes(z);
     const int sectors[2] = {z->array[ZP_MEAN].tier == ZERO_FILE,
                             z->array[ZP_PARAM].tier == ZERO_FILE};
     int open[2];
@@ -276,16 +274,15 @@ static void zp_plan_count_gathers(zero_ctx *z) {
 static size_t zp_plan_gathers_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     zp_op gather = zp_ctx_make_op(z, gathered, ZP_ALL_GATHER, u);
-    gather.codec = zp_packed_codec_of(z, ZP_ALL_GATHER, u);
+    gather.wire = gathered == ZP_PARAMETERS ? z->live[u].wire[ZP_PARAM] : NULL;
     return (size_t)(z->live[u].gathers - z->live[u].near) * zp_comm_op_bytes(&gather)
-           + zp_subgroups_second_sent(z, u);
+           + z->live[u].near_sent;
 }
 static size_t zp_plan_unit_sent(zero_ctx *z, int u) {
     zp_op reduce = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
-    reduce.codec = zp_packed_codec_of(z, ZP_REDUCE_SCATTER, u);
+    reduce.wire = z->live[u].wire[ZP_GRAD];
     return zp_plan_gathers_sent(z, u)
-           + (size_t)zp_order_reductions(z, u) * zp_comm_op_bytes(&reduce)
-           + zp_whole_tensor_sent(z, u) + zp_subgroups_replicas_sent(z, u);
+           + (size_t)zp_order_reductions(z, u) * zp_comm_op_bytes(&reduce) + zp_extra_sent(z, u);
 }
 
 static void zp_plan_count_traffic(zero_ctx *z) {
@@ -294,15 +291,13 @@ static void zp_plan_count_traffic(zero_ctx *z) {
         const zp_unit *x = &z->layout.unit[u];
         const size_t sent = zp_plan_unit_sent(z, u);
         z->plan.sent_bytes += sent;
-        z->plan.near_bytes += zp_subgroups_second_sent(z, u);
+        z->plan.near_bytes += z->live[u].near_sent;
         if (z->policy.state == ZP_SHARD) z->plan.gather_bytes += zp_plan_gathers_sent(z, u);
-        z->plan.replica_bytes += zp_subgroups_replicas_sent(z, u);
         if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
     }
     z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
     const zp_op verdict = zp_verdict_op(z);
-    z->plan.verdict_bytes =
-        (z->cfg.joins ? 0 : zp_comm_op_bytes(&verdict)) + zp_whole_tensor_sums_sent(z);
+    z->plan.verdict_bytes = (z->cfg.joins ? 0 : zp_comm_op_bytes(&verdict)) + zp_extra_sent(z, -1);
 }
 
 static void zp_plan_close(zero_ctx *z) {
@@ -370,8 +365,9 @@ static zero_result zp_plan_apply_world(zero_ctx *z) {
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
-    zero_result r = zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks,
-                                   zp_subgroups_count_replicas(z));
+    zero_result r =
+        zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, z->nreplicas);
+    if (!r) r = zp_extra_layout(z);
     if (!r) r = zp_plan_reserve_orders(z);
     if (!r) r = zp_plan_apply_world(z);
     if (r == ZERO_ERR_ARGUMENT) return r;
@@ -387,13 +383,11 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_cut_arrays(z);
     zp_plan_count_bytes(z);
     zp_plan_assign_buffers(z);
-    zp_packed_plan(z);
     for (int i = 0; i < 2; i++) /* tensors may have come together since it was announced */
         ZP_TRY(zp_order_check(z, z->trace[i].turn, z->trace[i].turns));
     zp_plan_count_gathers(z);
-    zp_whole_tensor_plan(z);
-    zp_subgroups_plan_replicas(z);
-    zp_subgroups_plan_second(z);
+    z->param_end = z->pool[ZP_PARAM].bytes;
+    zp_extra_plan(z);
     zp_plan_count_traffic(z);
     zp_offload_plan_file_traffic(z);
     zp_offload_plan_link_traffic(z);

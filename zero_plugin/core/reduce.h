@@ -24,8 +24,8 @@ static zero_result zp_reduce_divide(zero_ctx *z, int u) {
 
 /* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
    becomes the gradient. */
-static zero_result zp_reduce_collect(zero_ctx *z, int u, int last) {
-    const int first = z->live[u].reduced == 0;
+static zero_result zp_reduce_collect(zero_ctx *z, int u) {
+    const int last = z->bucket_last, first = z->live[u].reduced == 0;
     if (last && first) return ZERO_OK; /* one micro-step: nothing to add up */
     zp_array *sums = &z->array[ZP_SUM];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
@@ -39,30 +39,53 @@ static zero_result zp_reduce_collect(zero_ctx *z, int u, int last) {
     return result;
 }
 
-static zp_op zp_reduce_scatter_op(zero_ctx *z, int u) {
-    zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
-    op.source = (size_t)(zp_ctx_unit_memory(z, ZP_GRAD, u) - z->memory[ZP_GRAD].base);
-    op.target = (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
-    op.sum = zp_reduce_unit_sums(z, u);
-    op.scale = z->replicas.group ? 1 : zp_ctx_sum_scale(z);
-    op.accumulate =
-        z->adding == ZP_EACH_REDUCED && z->live[u].reduced > 0 && !zp_transfer_mean_adds(z, u);
-    op.codec = zp_packed_codec_of(z, ZP_REDUCE_SCATTER, u);
-    return op;
+/* Waits until the backward of unit u has ended on the compute stream. */
+static zero_result zp_reduce_wait_written(zero_ctx *z, int u) {
+    return zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->live[u].written);
 }
 
-/* Where gradients are whole on every rank (stage 0), they are gathered. */
-static zp_op zp_reduce_gather_op(zero_ctx *z, int u) {
-    zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, u);
-    op.source = (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
-    op.target = zp_ctx_update_gradient(z)->part[u].at;
-    return op;
+/* Describes the reduce-scatter of every unit of the bucket in z->ops. */
+static zero_result zp_reduce_describe(zero_ctx *z) {
+    const zp_array *sum = &z->array[ZP_SUM];
+    char *base = z->memory[ZP_GRAD].base;
+    for (int i = 0; i < z->nbucket; i++) {
+        const int u = z->bucket[i], adds = sum->part[u].share == ZP_SHARD;
+        zp_op *op = &z->ops[i];
+        *op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
+        op->source = (size_t)(zp_ctx_unit_memory(z, ZP_GRAD, u) - base);
+        op->target = (size_t)(zp_ctx_unit_mean(z, u) - base);
+        op->sum = adds ? (float *)(void *)(sum->memory + sum->part[u].at) : NULL;
+        op->scale = zp_ctx_sum_scale(z);
+        op->accumulate = z->adding == ZP_EACH_REDUCED && z->live[u].reduced > 0;
+        op->wire = z->live[u].wire[ZP_GRAD];
+    }
+    return ZERO_OK;
+}
+static zero_result zp_reduce_issue(zero_ctx *z) {
+    return zp_comm_send(&z->stream[ZP_GRADIENTS], z->ops, z->nbucket);
 }
 
-/* Issues one collective of every unit of the bucket, together. */
-static zero_result zp_reduce_issue(zero_ctx *z, zp_op (*make)(zero_ctx *, int)) {
-    for (int i = 0; i < z->nbucket; i++) z->ops[i] = make(z, z->bucket[i]);
-    return zp_packed_send(z, &z->stream[ZP_GRADIENTS], z->ops, z->nbucket);
+/* Gathers the reduced shards: stage 0, where every rank updates everything. */
+static zero_result zp_reduce_gather_whole(zero_ctx *z) {
+    for (int i = 0; i < z->nbucket; i++) {
+        const int u = z->bucket[i];
+        zp_op *op = &z->ops[i];
+        *op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, u);
+        op->source = (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
+        op->target = zp_ctx_update_gradient(z)->part[u].at;
+    }
+    return zp_reduce_issue(z);
+}
+
+static zero_result zp_reduce_record(zero_ctx *z, int u) {
+    return zp_device_record_event(&z->stream[ZP_GRADIENTS], z->live[u].reduction);
+}
+static zero_result zp_reduce_end(zero_ctx *z, int u) {
+    zp_live *live = &z->live[u];
+    live->pending = 0;
+    live->reduced++;
+    live->buffer[ZP_GRAD] = -1;
+    return ZERO_OK;
 }
 
 /* A pass of several micro-steps, each of which is reduced by itself. */
@@ -81,40 +104,24 @@ static int zp_reduce_unit_is_last(const zero_ctx *z, int u) {
                                     : z->micro + 1 == z->micro_steps;
 }
 
-/* Enqueues what follows the backward of the bucket's units in a micro-step: of all the last one, or
-   of none. */
+/* The station runs in this micro-step. */
+static int zp_reduce_runs(const zero_ctx *z, const zp_station *s) {
+    const int reduces = z->bucket_last || z->adding != ZP_COLLECTED;
+    return s->when == ZP_EACH_MICRO_STEP
+           || (s->when == ZP_EACH_REDUCTION ? reduces : z->bucket_last);
+}
+
+/* Enqueues what follows the backward of the bucket's units in a micro-step: the gradient's walk.
+   The micro-step is the last one for all of them, or for none. */
 static zero_result zp_reduce_flush_bucket(zero_ctx *z) {
-    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    const zp_walk *w = &z->walk[ZP_GRADIENT_WALK];
     if (!z->nbucket) return ZERO_OK;
-    const int last = zp_reduce_unit_is_last(z, z->bucket[0]), collects = z->adding == ZP_COLLECTED;
-    for (int i = 0; i < z->nbucket; i++) {
-        ZP_DO(z, zp_device_wait_event(s, z->live[z->bucket[i]].written));
-        if (zp_ctx_is_delayed(z)) ZP_DO(z, zp_cpu_update_wait_reader(z, s, z->bucket[i]));
-        if (collects) ZP_DO(z, zp_reduce_collect(z, z->bucket[i], last));
-        if (z->live[z->bucket[i]].sums && (last || !collects))
-            ZP_DO(z, zp_world_first_sums(z, z->bucket[i]));
-    }
-    if (last || !collects) ZP_DO(z, zp_reduce_issue(z, zp_reduce_scatter_op));
-    for (int i = 0; i < z->nbucket; i++)
-        if (zp_transfer_mean_adds(z, z->bucket[i])) ZP_DO(z, zp_transfer_sum_mean(z, z->bucket[i]));
-    if (last) ZP_DO(z, zp_subgroups_sum_replicas(z));
-    for (int i = 0; i < z->nbucket; i++) {
-        const int u = z->bucket[i], writes = last || zp_offload_plan_mean_leaves(z, u);
-        if (last) ZP_DO(z, zp_reduce_divide(z, u));
-        if (last) ZP_DO(z, zp_verdict_take_norm(z, u));
-        if (zp_transfer_mean_in_file(z, u) && writes)
-            ZP_DO(z, zp_transfer_push_mean(z, u, zp_transfer_write_mean_task));
-    }
-    if (last && z->policy.state == ZP_WHOLE) ZP_DO(z, zp_reduce_issue(z, zp_reduce_gather_op));
-    for (int i = 0; i < z->nbucket; i++) {
-        const int u = z->bucket[i];
-        zp_live *live = &z->live[u];
-        ZP_DO(z, zp_device_record_event(s, live->reduction));
-        if (last || zp_offload_plan_mean_leaves(z, u)) ZP_DO(z, zp_cpu_update_send_gradient(z, u));
-        if (last && z->pending) ZP_TRY(zp_gather_swap_in(z, u, live->reduction));
-        live->pending = 0;
-        live->reduced++;
-        live->buffer[ZP_GRAD] = -1;
+    z->bucket_last = zp_reduce_unit_is_last(z, z->bucket[0]);
+    for (int i = 0; i < w->n; i++) {
+        const zp_station *s = w->station[i];
+        if (!zp_reduce_runs(z, s)) continue;
+        if (s->bucket) ZP_DO(z, s->bucket(z));
+        for (int k = 0; k < z->nbucket && s->unit; k++) ZP_DO(z, s->unit(z, z->bucket[k]));
     }
     z->nbucket = 0;
     z->bucket_filled = 0;
@@ -210,3 +217,40 @@ static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
     }
     return zp_reduce_flush_bucket(z);
 }
+
+/* ---- the walks ---- */
+
+static int zp_reduce_collects(const zero_ctx *z) { return z->adding == ZP_COLLECTED; }
+static int zp_reduce_has_divisors(const zero_ctx *z) {
+    int own = 0;
+    for (int t = 0; t < z->ntensors; t++) own |= z->tensors[t].divisor;
+    return own != 0;
+}
+static int zp_reduce_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
+
+/* A delayed update of the step before comes in, once the unit is reduced. */
+static zero_result zp_reduce_swap_in(zero_ctx *z, int u) {
+    return z->pending ? zp_gather_swap_in(z, u, z->live[u].reduction) : ZERO_OK;
+}
+
+/* The core's stations: read them from top to bottom to follow one gradient, then one parameter. */
+static const zp_station zp_reduce_stations[] = {
+    {ZP_GRADIENT_WALK, ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, NULL, zp_reduce_wait_written, NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_COLLECT, ZP_EACH_MICRO_STEP, zp_reduce_collects, zp_reduce_collect,
+     NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_DESCRIBE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_describe},
+    {ZP_GRADIENT_WALK, ZP_AT_ISSUE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_issue},
+    {ZP_GRADIENT_WALK, ZP_AT_SCALE, ZP_LAST_MICRO_STEP, zp_reduce_has_divisors, zp_reduce_divide,
+     NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_NORM, ZP_LAST_MICRO_STEP, NULL, zp_verdict_take_norm, NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_WHOLE, ZP_LAST_MICRO_STEP, zp_reduce_is_whole, NULL,
+     zp_reduce_gather_whole},
+    {ZP_GRADIENT_WALK, ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_reduce_record, NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_reduce_swap_in, NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, zp_reduce_end, NULL},
+
+    {ZP_PARAMETER_WALK, ZP_AT_DESCRIBE, ZP_EACH_MICRO_STEP, NULL, zp_gather_describe, NULL},
+    {ZP_PARAMETER_WALK, ZP_AT_FETCH, ZP_EACH_MICRO_STEP, NULL, zp_gather_wait_updated, NULL},
+    {ZP_PARAMETER_WALK, ZP_AT_ISSUE, ZP_EACH_MICRO_STEP, NULL, zp_gather_issue, NULL},
+    {ZP_PARAMETER_WALK, ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_gather_record, NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};

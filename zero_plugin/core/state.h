@@ -169,16 +169,16 @@ static zero_result zp_state_add_range(zero_ctx *z, int whole, const zero_range *
    it. */
 static zero_result zp_state_plan_errors(zero_ctx *z) {
     const zp_comm *all = z->cfg.joins ? z->cfg.joins->world : z->world;
-    const zero_range errors = {z->wire.name, ZERO_MASTER, ZERO_BF16, 0, z->wire.errors};
-    (void)snprintf(z->wire.name, sizeof z->wire.name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
+    const zero_range errors = {z->packed.name, ZERO_MASTER, ZERO_BF16, 0, z->packed.errors};
+    (void)snprintf(z->packed.name, sizeof z->packed.name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
                    all->rank, all->nranks, z->data->nranks, zp_packed_hop_ranks(z->data));
-    for (int whole = 0; whole < 2 && z->wire.errors; whole++)
+    for (int whole = 0; whole < 2 && z->packed.errors; whole++)
         ZP_TRY(zp_state_add_range(z, whole, &errors));
     return ZERO_OK;
 }
 static zero_result zp_state_move_errors(zero_ctx *z, const zero_range *r, const char *values,
                                         char *out) {
-    zp_wire *w = &z->wire;
+    zp_packed_state *w = &z->packed;
     uint16_t *stage = (uint16_t *)(void *)z->data->stage.base;
     ZP_REFUSE(z,
               r->kind != ZERO_MASTER || r->first > w->errors || r->count > w->errors - r->first
@@ -211,11 +211,9 @@ static zero_result zp_state_move_errors(zero_ctx *z, const zero_range *r, const 
 static zero_result zp_state_plan(zero_ctx *z) {
     static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
     for (int whole = 0; whole < 2; whole++) {
-        const int all = whole && z->policy.state == ZP_WHOLE,
-                  count_of = zp_subgroups_count_replicas(z);
-        const int mine = whole || !z->replicas.group
-                             ? z->data->rank
-                             : z->data->rank * count_of + z->replicas.group->rank;
+        const int all = whole && z->policy.state == ZP_WHOLE, count_of = z->nreplicas;
+        const int mine =
+            whole || z->nreplicas == 1 ? z->data->rank : z->data->rank * count_of + z->replica;
         z->nranges[whole] = 0;
         for (int i = 0; i < 3 * z->ntensors; i++) { /* a tensor's kinds after one another */
             const zp_tensor *t = &z->tensors[i / 3];
@@ -243,7 +241,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
 static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
     zp_tensor *t;
     ZP_REFUSE(z, !r, "range is NULL");
-    if (z->wire.errors && r->name && !strcmp(r->name, z->wire.name))
+    if (z->packed.errors && r->name && !strcmp(r->name, z->packed.name))
         return zp_state_move_errors(z, r, values, out);
     ZP_TRY(zp_state_check_range(z, r->name, r->kind, r->first, r->count, &t));
     ZP_REFUSE(z, r->kind < ZERO_MOMENT_1 || (int)r->type < 0 || r->type >= ZERO_TYPES,

@@ -59,7 +59,7 @@ static zero_result zp_verdict_agree(zero_ctx *z) {
     const zp_op verdict = zp_verdict_op(z);
     const zp_kernel_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
     const zp_kernel_judge_args judge = {z->control, z->verdicts, z->world->nranks, z->world_units,
-                                        z->replicas.order};
+                                        z->verdict_order};
     z->agrees_later = z->cfg.joins != NULL;
     if (z->agrees_later) return zp_ctx_check(z, zp_device_record_event(s, z->agreed));
     if (j) {

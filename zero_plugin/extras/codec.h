@@ -126,13 +126,13 @@ ZP_FN float zp_codec_next_error(float y, float out, float error, float beta, flo
 }
 
 /* Where block b of part r lies, in a sender's packed parts. */
-typedef struct zp_packed {
+typedef struct zp_codec_place {
     char *scale, *codes;
-} zp_packed;
-ZP_FN zp_packed zp_codec_packed_at(const zp_coded *c, char *base, size_t part, size_t b) {
+} zp_codec_place;
+ZP_FN zp_codec_place zp_codec_packed_at(const zp_coded *c, char *base, size_t part, size_t b) {
     char *from = base + part * zp_codec_packed_bytes(&c->codec, c->numel);
-    const zp_packed at = {from + 4 * b, from + zp_codec_packed_codes(c->numel)
-                                            + b * ZP_CODED_BLOCK * (size_t)c->codec.bits / 8};
+    const zp_codec_place at = {from + 4 * b, from + zp_codec_packed_codes(c->numel)
+                                                 + b * ZP_CODED_BLOCK * (size_t)c->codec.bits / 8};
     return at;
 }
 ZP_FN size_t zp_codec_packed_place(const zp_codec_kernels_encode_args *a, size_t part) {

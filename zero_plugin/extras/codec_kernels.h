@@ -32,7 +32,7 @@ ZP_FN int zp_codec_kernels_is_streaming(uintptr_t to, size_t bytes) {
 ZP_FN void zp_codec_kernels_open_sender(const zp_coded *c, const zp_block *k, int p, size_t n,
                                         float *x, int adds) {
     char *from = (char *)(uintptr_t)c->from + (size_t)p * c->stride;
-    const zp_packed at = zp_codec_packed_at(c, from, k->part, k->b);
+    const zp_codec_place at = zp_codec_packed_at(c, from, k->part, k->b);
     float scale;
     memcpy(&scale, at.scale, sizeof scale);
     zp_codec_kernels_prefetch_block(at.codes, ZP_CODED_BLOCK * (size_t)c->codec.bits / 8);
@@ -52,7 +52,7 @@ ZP_FN uint16_t *zp_codec_kernels_errors_of(const zp_codec_kernels_encode_args *a
 ZP_FN void zp_codec_kernels_encode_block(const zp_codec_kernels_encode_args *a, const zp_block *k,
                                          size_t n, int away) {
     const zp_coded *c = &a->sum;
-    const zp_packed p = zp_codec_packed_at(c, a->to, zp_codec_packed_place(a, k->part), k->b);
+    const zp_codec_place p = zp_codec_packed_at(c, a->to, zp_codec_packed_place(a, k->part), k->b);
     const char *from = (const char *)a->x + k->at * zp_type_bytes(a->type);
     const uint16_t *error = a->error ? zp_codec_kernels_errors_of(a, 0) + k->at : NULL;
     uint16_t *next = a->error ? zp_codec_kernels_errors_of(a, 1) + k->at : NULL;
@@ -223,7 +223,7 @@ ZP_FN void zp_codec_kernels_lane_sum(const zp_coded *c, const zp_block *k, size_
         float scale[ZP_SENDERS];
         for (int p = 0; p < ZP_SENDERS; p++) {
             char *from = (char *)(uintptr_t)c->from + (size_t)(first + p) * c->stride;
-            const zp_packed at = zp_codec_packed_at(c, from, k->part, k->b);
+            const zp_codec_place at = zp_codec_packed_at(c, from, k->part, k->b);
             if (first + p >= c->n) continue;
             scale[p] = *(const float *)(const void *)at.scale;
             codes[p] = zp_codec_kernels_lane_read(&c->codec, at.codes, lane);
@@ -265,7 +265,8 @@ __global__ void __launch_bounds__(ZP_THREADS)
     for (size_t first = blockIdx.x * each; first < blocks; first += gridDim.x * each) {
         const size_t i = first + threadIdx.x / ZP_LANES_EACH; /* whole warps come to the shuffles */
         const zp_block k = zp_codec_block_of(c, i < blocks ? i : first);
-        const zp_packed p = zp_codec_packed_at(c, a.to, zp_codec_packed_place(&a, k.part), k.b);
+        const zp_codec_place p =
+            zp_codec_packed_at(c, a.to, zp_codec_packed_place(&a, k.part), k.b);
         const size_t at = k.at + zp_codec_kernels_lane_at(lane);
         const int here = i < blocks && zp_codec_kernels_lane_at(lane) < k.n;
         float x[2 * ZP_RUN] = {0}, error[2 * ZP_RUN] = {0};

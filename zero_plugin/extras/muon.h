@@ -6,6 +6,7 @@
 #pragma once
 
 #include "../numbers/rules.h"
+#include "../core/layout.h"
 
 /* Of a step that is skipped. NULL: it is not. */
 ZP_FN int zp_muon_is_skipped(const zp_control *control) { return control && control->skip; }
@@ -222,4 +223,84 @@ static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, si
     }
     const zp_muon_transposition end = {now, x, low, high, rows > cols, NULL, control};
     return zp_muon_transpose(s, &end);
+}
+
+/* ---- which rank orthogonalises which matrix ---- */
+
+/* Newton-Schulz iterations of one matrix cost about so much. */
+static double zp_muon_matrix_cost(const zp_matrix *m) {
+    const double low = (double)zp_min(m->rows, m->cols), high = (double)zp_max(m->rows, m->cols);
+    return 4 * low * low * high + 2 * low * low * low;
+}
+static int zp_muon_compare_matrices(const void *a, const void *b) {
+    const zp_matrix *x = *(zp_matrix *const *)a, *y = *(zp_matrix *const *)b;
+    const double more = zp_muon_matrix_cost(y) - zp_muon_matrix_cost(x);
+    return more > 0 ? 1 : more < 0 ? -1 : x < y ? -1 : x > y;
+}
+
+/* Deals the matrices over the ranks, and over those that have slices of the same: the costliest
+   first, each to who has least so far. An owner keeps the matrices of one sharer behind one
+   another, and last those that are whole, which every sharer makes orthogonal by itself. */
+static zero_result zp_muon_assign_matrices(zp_layout *l, int nranks) {
+    const int sharers = l->sharers;
+    double *load = (double *)calloc((size_t)nranks * (size_t)sharers, sizeof *load);
+    size_t *kept = (size_t *)calloc((size_t)nranks, sizeof *kept);
+    zp_matrix **order = (zp_matrix **)calloc((size_t)l->nmatrices + 1, sizeof(zp_matrix *));
+    const int made = load && kept && order;
+    for (int i = 0; i < l->nmatrices && made; i++) order[i] = &l->matrices[i];
+    if (made) qsort(order, (size_t)l->nmatrices, sizeof *order, zp_muon_compare_matrices);
+    for (int i = 0; i < l->nmatrices && made; i++) {
+        zp_matrix *m = order[i];
+        int to = 0;
+        for (int r = 1; r < nranks * sharers; r++)
+            if (load[r] < load[to]) to = r;
+        m->owner = to / sharers;
+        m->sharer = m->slices > 1 ? to % sharers : sharers;
+        for (int s = 0; s < sharers; s++)
+            if (m->sharer == s || m->sharer == sharers)
+                load[m->owner * sharers + s] += zp_muon_matrix_cost(m);
+    }
+    for (int s = 0; s <= sharers && made; s++)
+        for (int i = 0; i < l->nmatrices; i++) {
+            zp_matrix *m = order[i];
+            if (m->sharer != s) continue;
+            m->kept = kept[m->owner];
+            kept[m->owner] += zp_round_up(m->numel, ZP_ALIGN);
+        }
+    free(load);
+    free(kept);
+    free(order);
+    return made ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+
+/* What this rank has of one of its matrices. */
+static size_t zp_muon_matrix_numel(const zp_tensor *t) {
+    return t->rows * t->cols / (size_t)t->slices;
+}
+
+/* The matrices of all units, in their order. */
+static zero_result zp_muon_layout_matrices(zp_layout *l, const zp_tensor *tensors, int nranks) {
+    size_t n = 0;
+    l->sharers = 1;
+    for (int i = 0; i < l->nmembers; i++) {
+        const zp_tensor *t = &tensors[l->members[i].tensor];
+        n += t->rows ? l->members[i].numel / zp_muon_matrix_numel(t) : 0;
+        if (t->rows && t->slices > l->sharers) l->sharers = t->slices;
+    }
+    if (!n) return ZERO_OK;
+    if (n > INT_MAX) return ZERO_ERR_MEMORY;
+    l->matrices = (zp_matrix *)calloc(n, sizeof *l->matrices);
+    if (!l->matrices) return ZERO_ERR_MEMORY;
+    for (int i = 0; i < l->nmembers; i++) {
+        const zp_member *m = &l->members[i];
+        const zp_tensor *t = &tensors[m->tensor];
+        const size_t numel = t->rows ? zp_muon_matrix_numel(t) : 0;
+        for (size_t at = 0; t->rows && at < m->numel; at += numel) {
+            const zp_matrix made = {m->unit, 0,     m->at + at, t->rows, t->cols,
+                                    0,       numel, t->slices,  0,       t->outer};
+            l->matrices[l->nmatrices++] = made;
+            l->unit[m->unit].matrices++;
+        }
+    }
+    return zp_muon_assign_matrices(l, nranks);
 }

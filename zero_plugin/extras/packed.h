@@ -9,16 +9,16 @@
    packs again for the second; in fp16, where steps are skipped as a matter of course, twice. */
 #pragma once
 
+#include "../core/extra.h"
 #include "codec_kernels.h"
 #include "subgroups.h"
 
-/* NULL: as it is stored. kind: ALL_GATHER of weights, REDUCE_SCATTER of gradients. */
-static const zp_codec *zp_packed_codec_of(const zero_ctx *z, int kind, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    const int sharded = z->array[ZP_PARAM].part[u].share == ZP_SHARD;
-    if (!x->numel) return NULL;
-    if (kind == ZP_ALL_GATHER) return sharded ? z->wire.weights : NULL;
-    return x->only_one_d ? NULL : z->wire.gradients;
+/* A quantized reduction has two hops if there are several nodes of several ranks: inside nodes,
+   then between the ranks of one place. Returns how many ranks, consecutive ones, are in the first
+   hop. */
+static int zp_packed_hop_ranks(const zp_comm *g) {
+    const int hops = g->node_size > 1 && g->node_size < g->nranks && !g->scattered;
+    return hops ? g->node_size : g->nranks;
 }
 
 /* Errors of unit u: one for each number that this rank packs. */
@@ -26,7 +26,7 @@ static size_t zp_packed_errors_of(const zero_ctx *z, int u) {
     const size_t ranks = (size_t)z->data->nranks,
                  nodes = ranks / (size_t)zp_packed_hop_ranks(z->data);
     const size_t again = nodes > 1 ? nodes : 0;
-    const int feeds = z->cfg.feedback > 0 && zp_packed_codec_of(z, ZP_REDUCE_SCATTER, u);
+    const int feeds = z->cfg.feedback > 0 && z->live[u].wire[ZP_GRAD];
     return feeds ? (ranks + again) * z->layout.unit[u].shard : 0;
 }
 
@@ -40,34 +40,12 @@ static zp_cut zp_packed_hop_cut(const zp_comm *data, int hop) {
 /* What the transport keeps for them. */
 static size_t zp_packed_hop_bytes(const zp_comm *data) {
     const zp_cut inside = zp_packed_hop_cut(data, 0), between = zp_packed_hop_cut(data, 1);
-    return zp_subgroups_part_bytes(data, &inside, 1)
-           + (inside.parts > 1 ? zp_subgroups_part_bytes(data, &between, 1) : 0);
+    return zp_ctx_part_bytes(data, &inside, 1)
+           + (inside.parts > 1 ? zp_ctx_part_bytes(data, &between, 1) : 0);
 }
 
-static size_t zp_packed_error_bytes(const zp_wire *w) {
+static size_t zp_packed_error_bytes(const zp_packed_state *w) {
     return (w->errors + w->apart) * sizeof *w->error;
-}
-
-static void zp_packed_plan(zero_ctx *z) {
-    zp_wire *w = &z->wire;
-    size_t gathered = 0, packed = 0;
-    w->errors = 0;
-    for (int u = 0; u < z->layout.all; u++) {
-        const size_t shard = z->layout.unit[u].shard;
-        const zp_codec *weights = zp_packed_codec_of(z, ZP_ALL_GATHER, u);
-        const zp_codec *gradients = zp_packed_codec_of(z, ZP_REDUCE_SCATTER, u);
-        if (weights) gathered = zp_max(gathered, zp_codec_packed_bytes(weights, shard));
-        if (gradients) packed = zp_max(packed, zp_codec_packed_bytes(gradients, shard));
-        z->live[u].errors = w->errors;
-        w->errors += zp_packed_errors_of(z, u);
-    }
-    w->gathered_bytes = gathered * (size_t)z->data->nranks;
-    w->packed_bytes = packed * (size_t)z->data->nranks;
-    w->apart = z->cfg.type == ZERO_F16 && !z->cfg.no_overflow_check ? w->errors : 0;
-    const size_t hops = w->packed_bytes ? zp_packed_hop_bytes(z->data) : 0;
-    z->plan.packed_bytes = w->gathered_bytes + 2 * w->packed_bytes + zp_packed_error_bytes(w);
-    z->plan.buffer_bytes += z->plan.packed_bytes + hops;
-    z->plan.buffer_ceiling_bytes += z->plan.packed_bytes + hops;
 }
 
 /* hops.h - collectives whose numbers travel packed: a codec is a field of a collective
@@ -92,7 +70,7 @@ static void zp_packed_plan(zero_ctx *z) {
    meanwhile: so there is memory for one packed unit. What is sent is counted here. */
 
 /* To each rank of a hop `bytes` from `out`, and as many from each to `in`, in their order. */
-static zero_result zp_packed_exchange(zp_stream *s, zp_wire *w, int hop, const zp_op *op,
+static zero_result zp_packed_exchange(zp_stream *s, zp_packed_state *w, int hop, const zp_op *op,
                                       size_t bytes) {
     zp_comm *g = &w->hop[hop];
     const zp_swap x = {g, zp_comm_op_call(op), ++w->number[hop], w->list, 2 * (g->nranks - 1)};
@@ -117,20 +95,21 @@ typedef struct zp_hops_args {
 } zp_hops_args;
 
 static zero_result zp_packed_run(zp_stream *s, const zp_hops_args *a) {
-    zp_wire *w = &a->z->wire;
+    zp_packed_state *w = &a->z->packed;
     const zp_op *op = &a->op;
     const int ranks = op->group->nranks, local = zp_packed_hop_ranks(op->group),
               nodes = ranks / local;
-    const size_t packed = zp_codec_packed_bytes(op->codec, op->shard),
+    const size_t packed = zp_codec_packed_bytes(op->wire->codec, op->shard),
                  sent = (size_t)nodes * packed;
     const char *base = op->memory->base;
     uint16_t *error = w->error ? w->error + a->z->live[op->unit].errors : NULL;
     uint16_t *next = error ? error + (size_t)ranks * op->shard : NULL;
     const zp_control *control = a->z->control;
     const float beta = a->z->cfg.feedback;
-    const zp_coded all = {NULL, 0, op->shard, *op->codec, 0, ranks},
-                   node = {w->in, sent, op->shard, *op->codec, local, nodes},
-                   last = {w->in, packed, op->shard, *op->codec, nodes > 1 ? nodes : local, 1};
+    const zp_coded all = {NULL, 0, op->shard, *op->wire->codec, 0, ranks},
+                   node = {w->in, sent, op->shard, *op->wire->codec, local, nodes},
+                   last = {w->in, packed, op->shard, *op->wire->codec, nodes > 1 ? nodes : local,
+                           1};
     const zp_codec_kernels_encode_args first = {
         all, base + op->source, w->out, op->type, local, error, control, beta, a->again, w->apart};
     const zp_codec_kernels_encode_args again = {node, NULL,    w->out, ZERO_F32, 1,
@@ -153,7 +132,8 @@ static void zp_packed_task(const void *args, size_t n, int threads) {
 static zero_result zp_packed_reduce_scatter(zero_ctx *z, zp_stream *s, const zp_op *op) {
     const zp_hops_args a = {z, *op, z->adding == ZP_EACH_REDUCED && z->live[op->unit].reduced > 0};
     const uint64_t sent = zp_comm_op_bytes(op);
-    const size_t unit = (size_t)op->group->nranks * zp_codec_packed_bytes(op->codec, op->shard);
+    const size_t unit =
+        (size_t)op->group->nranks * zp_codec_packed_bytes(op->wire->codec, op->shard);
     ZP_TRY(zp_failure_result(op->group->failure));
     op->group->meter.sent_bytes += sent;
     op->group->meter.reductions++;
@@ -168,13 +148,13 @@ static zero_result zp_packed_reduce_scatter(zero_ctx *z, zp_stream *s, const zp_
 }
 
 static zero_result zp_packed_all_gather(zero_ctx *z, zp_stream *s, const zp_op *op) {
-    zp_memory *m = &z->wire.gathered;
-    const size_t packed = zp_codec_packed_bytes(op->codec, op->shard);
-    const zp_coded own = {NULL, 0, op->shard, *op->codec, 0, 1},
-                   all = {m->base, 0, op->shard, *op->codec, 1, op->group->nranks};
+    zp_memory *m = &z->packed.gathered;
+    const size_t packed = zp_codec_packed_bytes(op->wire->codec, op->shard);
+    const zp_coded own = {NULL, 0, op->shard, *op->wire->codec, 0, 1},
+                   all = {m->base, 0, op->shard, *op->wire->codec, 1, op->group->nranks};
     zp_op gather = *op; /* of words */
     gather.memory = m;
-    gather.codec = NULL;
+    gather.wire = NULL;
     gather.type = ZERO_F32;
     gather.shard = packed / sizeof(float);
     gather.target = 0;
@@ -189,33 +169,75 @@ static zero_result zp_packed_all_gather(zero_ctx *z, zp_stream *s, const zp_op *
     return zp_codec_kernels_decode_parts(s, &unpack);
 }
 
-/* Collectives of units to a stream: those that travel as they are stored together, where they
-   follow one another. */
-static zero_result zp_packed_send(zero_ctx *z, zp_stream *s, const zp_op *op, int n) {
-    for (int i = 0, next; i < n; i = next) {
-        for (next = i; next < n && !op[next].codec;) next++;
-        if (next > i) ZP_TRY(zp_comm_issue(s, &op[i], next - i));
-        if (next == n) break;
-        const zp_op *packed = &op[next++];
-        ZP_TRY(packed->kind == ZP_ALL_GATHER ? zp_packed_all_gather(z, s, packed)
-                                             : zp_packed_reduce_scatter(z, s, packed));
-    }
-    return ZERO_OK;
+static zero_result zp_packed_send(zero_ctx *z, zp_stream *s, const zp_op *op) {
+    return op->kind == ZP_ALL_GATHER ? zp_packed_all_gather(z, s, op)
+                                     : zp_packed_reduce_scatter(z, s, op);
 }
 
 /* A step begins: every feedback_reset steps with errors of zero. */
 static zero_result zp_packed_begin_step(zero_ctx *z) {
     const int every = z->cfg.feedback_reset;
-    if (!every || !z->wire.error || z->taken % every) return ZERO_OK;
-    return zp_device_clear(&z->stream[ZP_GRADIENTS], z->wire.error,
-                           zp_packed_error_bytes(&z->wire));
+    if (!every || !z->packed.error || z->taken % every) return ZERO_OK;
+    return zp_device_clear(&z->stream[ZP_GRADIENTS], z->packed.error,
+                           zp_packed_error_bytes(&z->packed));
+}
+
+/* Bytes that this rank sends for a quantized collective. */
+static size_t zp_packed_sent(const zp_op *op) {
+    const zp_comm *g = op->group;
+    const int local = op->kind == ZP_REDUCE_SCATTER ? zp_packed_hop_ranks(g) : g->nranks;
+    const int nodes = g->nranks / local;
+    return (size_t)((local - 1) * nodes + nodes - 1)
+           * zp_codec_packed_bytes(op->wire->codec, op->shard);
+}
+
+/* Sets how each unit's weights and gradients travel, and counts the bytes for that. */
+static void zp_packed_plan(zero_ctx *z) {
+    zp_packed_state *w = &z->packed;
+    size_t gathered = 0, packed = 0;
+    const int several = z->data->nranks > 1;
+    const int bits[2] = {z->cfg.gradient_bits, z->cfg.weight_bits};
+    for (int side = 0; side < 2; side++) {
+        const zp_wire wire = {several ? zp_codec_find(bits[side]) : NULL, zp_packed_sent,
+                              zp_packed_send, z};
+        w->wire[side] = wire;
+    }
+    w->errors = 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        const zp_unit *x = &z->layout.unit[u];
+        zp_live *live = &z->live[u];
+        const int sharded = z->array[ZP_PARAM].part[u].share == ZP_SHARD;
+        const int wanted[2] = {x->numel && !x->only_one_d, x->numel && sharded};
+        for (int side = 0; side < 2; side++)
+            live->wire[side] = wanted[side] && w->wire[side].codec ? &w->wire[side] : NULL;
+        if (live->wire[ZP_PARAM])
+            gathered =
+                zp_max(gathered, zp_codec_packed_bytes(live->wire[ZP_PARAM]->codec, x->shard));
+        if (live->wire[ZP_GRAD])
+            packed = zp_max(packed, zp_codec_packed_bytes(live->wire[ZP_GRAD]->codec, x->shard));
+        live->errors = w->errors;
+        w->errors += zp_packed_errors_of(z, u);
+    }
+    w->gathered_bytes = gathered * (size_t)z->data->nranks;
+    w->packed_bytes = packed * (size_t)z->data->nranks;
+    w->apart = z->cfg.type == ZERO_F16 && !z->cfg.no_overflow_check ? w->errors : 0;
+    const size_t hops = w->packed_bytes ? zp_packed_hop_bytes(z->data) : 0;
+    z->plan.packed_bytes = w->gathered_bytes + 2 * w->packed_bytes + zp_packed_error_bytes(w);
+    z->plan.buffer_bytes += z->plan.packed_bytes + hops;
+    z->plan.buffer_ceiling_bytes += z->plan.packed_bytes + hops;
+}
+static void zp_packed_cut(zero_ctx *z, size_t *at) {
+    zp_packed_state *w = &z->packed;
+    if (w->packed_bytes) w->out = (char *)zp_ctx_cut_arena(z, at, w->packed_bytes, 1);
+    if (w->packed_bytes) w->in = (char *)zp_ctx_cut_arena(z, at, w->packed_bytes, 1);
+    if (w->errors) w->error = (uint16_t *)zp_ctx_cut_arena(z, at, zp_packed_error_bytes(w), 1);
 }
 
 /* ---- life ---- */
 
 /* Cuts the ranks of a hop from those that shard. COLLECTIVE. */
 static zero_result zp_packed_open_hop(zero_ctx *z, int hop) {
-    zp_wire *w = &z->wire;
+    zp_packed_state *w = &z->packed;
     zp_comm *g = &w->hop[hop], *data = z->data;
     const zp_cut cut = zp_packed_hop_cut(data, hop);
     const char *label = hop ? "node" : cut.parts > 1 ? "local" : data->label;
@@ -223,13 +245,25 @@ static zero_result zp_packed_open_hop(zero_ctx *z, int hop) {
     g->failure = &z->failure;
     g->timeout_s = data->timeout_s;
     g->swaps = 1;
-    return zp_subgroups_open_part(z, &w->part[hop], g, data, cut, 0, label);
+    return zp_ctx_open_part(z, &w->part[hop], g, data, cut, 0, label);
+}
+
+/* Memory that quantized gathers land in; the transport is told that one channel uses it alone. */
+static zero_result zp_packed_open_gathered(zero_ctx *z) {
+    zp_packed_state *w = &z->packed;
+    const char *how = "";
+    if (!w->gathered_bytes) return ZERO_OK;
+    ZP_DO(z, zp_comm_open_memory(z->data, &w->gathered, w->gathered_bytes, 0));
+    if (!z->data->transport->announce) return ZERO_OK;
+    return zp_ctx_check(z,
+                        z->data->transport->announce(z->data, &w->gathered, ZP_PARAMETERS, &how));
 }
 
 static zero_result zp_packed_open(zero_ctx *z) {
-    zp_wire *w = &z->wire;
+    zp_packed_state *w = &z->packed;
     const int two = zp_packed_hop_ranks(z->data) < z->data->nranks;
     int who = -1;
+    ZP_TRY(zp_packed_open_gathered(z));
     if (!w->packed_bytes) return ZERO_OK;
     if (!z->data->transport->cut)
         return z->dead = zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED,
@@ -246,14 +280,31 @@ static zero_result zp_packed_open(zero_ctx *z) {
 }
 
 static void zp_packed_abort(zero_ctx *z) {
-    for (zp_comm *g = z->wire.hop; g < z->wire.hop + 2; g++)
+    for (zp_comm *g = z->packed.hop; g < z->packed.hop + 2; g++)
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
 }
 /* Before the ranks that they were cut from are left. */
 static void zp_packed_close(zero_ctx *z, int broken) {
-    zp_wire *w = &z->wire;
+    zp_packed_state *w = &z->packed;
     zp_comm_close_watch(&w->watch);
-    for (int i = 0; i < 2; i++) zp_subgroups_close_part(&w->part[i], &w->hop[i], broken);
+    for (int i = 0; i < 2; i++) zp_ctx_close_part(&w->part[i], &w->hop[i], broken);
     free(w->list);
 }
+
+static const zp_extra zp_packed_extra = {"quantized communication",
+                                         NULL,
+                                         NULL,
+                                         NULL,
+                                         NULL,
+                                         zp_packed_plan,
+                                         NULL,
+                                         zp_packed_cut,
+                                         NULL,
+                                         zp_packed_open,
+                                         zp_packed_abort,
+                                         NULL,
+                                         zp_packed_close,
+                                         zp_packed_begin_step,
+                                         NULL,
+                                         NULL};

@@ -14,49 +14,48 @@
    `all`, the parameters' by `data`; the other groups that work on it have a view of it. */
 #pragma once
 
-#include "whole_tensor.h"
+#include "../core/extra.h"
+#include "../core/agree.h"
 
 static int zp_subgroups_common_divisor(int a, int b) {
     return b ? zp_subgroups_common_divisor(b, a % b) : a;
 }
 
-static size_t zp_subgroups_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
-    return of->transport->room ? of->transport->room(of, cut->parts, cut->nranks, swaps) : 0;
-}
-
-/* Cuts `of` into parts, in one of which this rank is, and opens that one. COLLECTIVE over `of`. */
-static zero_result zp_subgroups_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g, zp_comm *of,
-                                          zp_cut cut, int node_size, const char *label) {
-    ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
-              of->nranks, of->transport->name);
-    cut.memory = &part->meeting;
-    part->bytes = zp_subgroups_part_bytes(of, &cut, g->swaps);
-    ZP_DO(z, of->transport->cut(of, &cut, &part->comm));
-    part->of = of->transport;
-    part->comm.node_size = node_size;
-    (void)snprintf(g->label, sizeof g->label, "%s", label);
-    return zp_ctx_check(z, zp_comm_open(g, zp_transport_find(part->comm.kind), &part->comm));
-}
-
-/* The parts go before what they were cut from. */
-static void zp_subgroups_close_part(zp_subgroup *part, zp_comm *g, int broken) {
-    zp_comm_close(g, broken);
-    if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
-    part->of = NULL;
-}
-
 /* The same of one of the context's own groups. */
 static zero_result zp_subgroups_cut(zero_ctx *z, int which, zp_comm *of, zp_cut cut, int node_size,
                                     const char *label) {
-    return zp_subgroups_open_part(z, &z->part[which], &z->group[which], of, cut, node_size, label);
+    return zp_ctx_open_part(z, &z->part[which], &z->group[which], of, cut, node_size, label);
 }
 
+/* Memory of `of` as a part of its ranks sees it: this rank's is where it was. */
+static zp_memory zp_subgroups_view(const zp_comm *of, const zp_memory *m, const zp_comm *part,
+                                   int first, int step) {
+    zp_memory view = *m;
+    view.handle = NULL;
+    view.next = NULL;
+    if (of->transport->view) of->transport->view(of, m, part, first, step, &view);
+    return view;
+}
+
+/* The gradients' memory and the stage of the hosts are opened by all ranks, or, where nobody sees a
+   peer's, by those whose library is to know it. COLLECTIVE. */
+static zero_result zp_subgroups_open_gradients(zero_ctx *z, size_t bytes) {
+    zp_comm *all = z->all, *data = z->data;
+    zp_replicas *x = &z->replicas;
+    const int size = data->nranks, first = all->rank / size * size;
+    x->sums_at = zp_round_up(bytes, 4096);
+    zp_memory *m = all->transport->view ? &x->memory : &z->memory[ZP_GRAD];
+    ZP_TRY(zp_comm_open_memory(m == &x->memory ? all : data, m, x->sums_at + x->sums_bytes, 0));
+    x->view = zp_subgroups_view(all, m, x->group, all->rank % size, size);
+    if (m == &x->memory) z->memory[ZP_GRAD] = zp_subgroups_view(all, m, data, first, 1);
+    data->stage = zp_subgroups_view(all, &all->stage, data, first, 1);
+    return ZERO_OK;
+}
 /* Shard groups, and their replicas. Ranks of a node are summed first, as without; the replicas in
    order, so that each is a node of its own where they are not all on one. */
 static zero_result zp_subgroups_open_replicas(zero_ctx *z) {
     zp_comm *all = z->all;
     const int n = all->nranks, size = z->cfg.shard_ranks, rank = all->rank;
-    if (!size || size == n) return ZERO_OK;
     const int count = n / size, one = all->node_size == n;
     const int node = all->scattered ? 1 : zp_subgroups_common_divisor(size, all->node_size);
     const zp_cut data = {count, rank / size, rank % size, size, NULL};
@@ -66,6 +65,9 @@ static zero_result zp_subgroups_open_replicas(zero_ctx *z) {
     z->data = &z->group[ZP_DATA];
     z->data->divisor = all->divisor;
     z->replicas.group = &z->group[ZP_REPLICAS];
+    z->nreplicas = z->replicas.group->nranks;
+    z->replica = z->replicas.group->rank;
+    z->open_gradients = zp_subgroups_open_gradients;
     return ZERO_OK;
 }
 
@@ -92,11 +94,23 @@ static zero_result zp_subgroups_check(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* ---- the plan ---- */
-
-static int zp_subgroups_count_replicas(const zero_ctx *z) {
-    return z->replicas.group ? z->replicas.group->nranks : 1;
+/* zero_create: groups are cut by settings that all ranks have alike. */
+static zero_result zp_subgroups_join(zero_ctx *z) {
+    const int size = z->cfg.shard_ranks;
+    if (!size && !z->cfg.second_ranks) return ZERO_OK;
+    ZP_TRY(zp_subgroups_check(z));
+    ZP_TRY(zp_agree_compare_settings(z));
+    zp_comm_close_watch(&z->watch);
+    return size && size != z->all->nranks ? zp_subgroups_open_replicas(z) : ZERO_OK;
 }
+static zero_result zp_subgroups_resolve(zero_ctx *z) {
+    if (!z->cfg.shard_ranks && !z->cfg.second_ranks) return ZERO_OK;
+    ZP_TRY(zp_subgroups_open_second(z));
+    zp_ctx_set_call(z, z->call);
+    return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
+}
+
+/* ---- the plan ---- */
 
 /* What a bucket's reduced shards are summed in over the replicas: f32 gradients where they are. */
 static void zp_subgroups_plan_replicas(zero_ctx *z) {
@@ -122,6 +136,7 @@ static void zp_subgroups_plan_second(zero_ctx *z) {
         live->near = live->gathers > 0 ? live->gathers - 1 : 0; /* all but the first of a step */
         s->bytes += x->padded / (size_t)s->group->nranks * zp_type_bytes(z->array[ZP_PARAM].type);
     }
+    if (s->bytes) z->param_end = s->at + s->bytes;
     z->plan.second_bytes = s->bytes;
     z->plan.buffer_bytes += s->bytes;
     z->plan.buffer_ceiling_bytes += s->bytes;
@@ -147,53 +162,38 @@ static zp_op zp_subgroups_second_op(zero_ctx *z, int u) {
     return op;
 }
 
-/* Bytes that this rank sends in a step for unit u: to its replicas, and to those that are near. */
+/* Bytes that this rank sends in a step for unit u to its replicas. */
 static size_t zp_subgroups_replicas_sent(zero_ctx *z, int u) {
     if (!z->replicas.group || !z->layout.unit[u].numel) return 0;
     const zp_op sum = zp_subgroups_replica_op(z, u, ZP_REDUCE_SCATTER),
                 gather = zp_subgroups_replica_op(z, u, ZP_ALL_GATHER);
     return zp_comm_op_bytes(&sum) + zp_comm_op_bytes(&gather);
 }
+/* To the ranks that are near, for unit u. */
 static size_t zp_subgroups_second_sent(zero_ctx *z, int u) {
-    if (!z->second.group || !z->live[u].near) return 0;
+    if (!z->live[u].near) return 0;
     const zp_op gather = zp_subgroups_second_op(z, u);
     return (size_t)z->live[u].near * zp_comm_op_bytes(&gather);
 }
 
-/* Bytes that transports keep for pieces on their way between nodes, and where parts meet. */
-static size_t zp_subgroups_wire_bytes(const zero_ctx *z) {
-    size_t bytes = z->all->wire_bytes;
-    for (int i = ZP_DATA; i < ZP_GROUPS; i++) bytes += z->group[i].wire_bytes + z->part[i].bytes;
-    return bytes;
+static void zp_subgroups_plan(zero_ctx *z) {
+    zp_subgroups_plan_replicas(z);
+    zp_subgroups_plan_second(z);
+    for (int u = 0; u < z->layout.all; u++) {
+        z->live[u].near_sent = zp_subgroups_second_sent(z, u);
+        z->plan.replica_bytes += zp_subgroups_replicas_sent(z, u);
+    }
+}
+static size_t zp_subgroups_sent(zero_ctx *z, int u) {
+    return u < 0 ? 0 : zp_subgroups_replicas_sent(z, u);
+}
+static void zp_subgroups_cut_arena(zero_ctx *z, size_t *at) {
+    if (z->replicas.group)
+        z->verdict_order = (int *)zp_ctx_cut_arena(z, at, (size_t)z->world->nranks, sizeof(int));
 }
 
 /* ---- the build ---- */
 
-/* Memory of `of` as a part of its ranks sees it: this rank's is where it was. */
-static zp_memory zp_subgroups_view(const zp_comm *of, const zp_memory *m, const zp_comm *part,
-                                   int first, int step) {
-    zp_memory view = *m;
-    view.handle = NULL;
-    view.next = NULL;
-    if (of->transport->view) of->transport->view(of, m, part, first, step, &view);
-    return view;
-}
-
-/* The gradients' memory and the stage of the hosts are opened by all ranks, or, where nobody sees a
-   peer's, by those whose library is to know it. COLLECTIVE. */
-static zero_result zp_subgroups_open_gradients(zero_ctx *z, size_t bytes) {
-    zp_comm *all = z->all, *data = z->data;
-    zp_replicas *x = &z->replicas;
-    if (!x->group) return zp_comm_open_memory(data, &z->memory[ZP_GRAD], bytes, 0);
-    const int size = data->nranks, first = all->rank / size * size;
-    x->sums_at = zp_round_up(bytes, 4096);
-    zp_memory *m = all->transport->view ? &x->memory : &z->memory[ZP_GRAD];
-    ZP_TRY(zp_comm_open_memory(m == &x->memory ? all : data, m, x->sums_at + x->sums_bytes, 0));
-    x->view = zp_subgroups_view(all, m, x->group, all->rank % size, size);
-    if (m == &x->memory) z->memory[ZP_GRAD] = zp_subgroups_view(all, m, data, first, 1);
-    data->stage = zp_subgroups_view(all, &all->stage, data, first, 1);
-    return ZERO_OK;
-}
 static void zp_subgroups_view_parameters(zero_ctx *z) {
     const zp_comm *near = z->second.group;
     if (!near) return;
@@ -204,7 +204,7 @@ static void zp_subgroups_view_parameters(zero_ctx *z) {
 /* The order in which the world adds verdicts up, from the pieces' owners: of N ranks without
    replicas the p-th counts piece p. COLLECTIVE over `all`, and over the world. */
 static zero_result zp_subgroups_find_order(zero_ctx *z, int *order) {
-    const int size = z->data->nranks, count = zp_subgroups_count_replicas(z), p = z->all->rank;
+    const int size = z->data->nranks, count = z->nreplicas, p = z->all->rank;
     const int owner = p % count * size + p / count;
     const int32_t here = z->world->rank;
     int32_t there;
@@ -214,14 +214,15 @@ static zero_result zp_subgroups_find_order(zero_ctx *z, int *order) {
     memcpy(order, z->world->mail, (size_t)z->world->nranks * sizeof *order);
     return ZERO_OK;
 }
-static zero_result zp_subgroups_build(zero_ctx *z) {
+static zero_result zp_subgroups_open(zero_ctx *z) {
+    zp_subgroups_view_parameters(z);
     if (!z->replicas.group) return ZERO_OK;
     const size_t bytes = (size_t)z->world->nranks * sizeof(int);
     int *order = (int *)zp_device_alloc_host(bytes);
     zero_result r =
         order ? zp_subgroups_find_order(z, order)
               : zp_ctx_fail(z, ZERO_ERR_MEMORY, "the order of %d verdicts", z->world->nranks);
-    if (!r) r = zp_ctx_check(z, zp_device_copy(&z->compute, z->replicas.order, order, bytes));
+    if (!r) r = zp_ctx_check(z, zp_device_copy(&z->compute, z->verdict_order, order, bytes));
     if (!r) r = zp_ctx_check(z, zp_device_sync_stream(&z->compute));
     zp_device_free_host(order);
     return r ? z->dead = r : ZERO_OK;
@@ -233,19 +234,21 @@ static zero_result zp_subgroups_build(zero_ctx *z) {
    there before any rank of the group asks for it. What the host knows of it is one number of each
    unit, which is the same on all ranks: it follows from their calls. */
 
-/* Enqueues u's gather from second shards, to `target`. */
-static zero_result zp_subgroups_gather_second(zero_ctx *z, int u, size_t target) {
-    zp_op op = zp_subgroups_second_op(z, u);
-    op.target = target;
-    ZP_TRY(zp_comm_issue(&z->stream[ZP_PARAMETERS], &op, 1));
-    return zp_device_record_event(&z->stream[ZP_PARAMETERS], z->live[u].gathered);
+/* Station: if unit u's second shard has the weights, they are gathered from the near ranks. */
+static zero_result zp_subgroups_gather_second(zero_ctx *z, int u) {
+    const size_t target = z->gather.target;
+    if (!z->live[u].second) return ZERO_OK;
+    z->gather = zp_subgroups_second_op(z, u);
+    z->gather.target = target;
+    return ZERO_OK;
 }
 
-/* Unit u was gathered, to `target`: this rank keeps its part. */
-static zero_result zp_subgroups_keep_second(zero_ctx *z, int u, size_t target) {
+/* Station: unit u was gathered from all ranks, and this rank keeps its part. */
+static zero_result zp_subgroups_keep_second(zero_ctx *z, int u) {
     const zp_comm *near = z->second.group;
     zp_live *live = &z->live[u];
-    if (!near || !live->second_at) return ZERO_OK;
+    const size_t target = z->gather.target;
+    if (live->second || !live->second_at) return ZERO_OK;
     const size_t numel = z->layout.unit[u].padded / (size_t)near->nranks;
     const size_t bytes = numel * zp_type_bytes(z->array[ZP_PARAM].type);
     char *base = z->memory[ZP_PARAM].base;
@@ -272,16 +275,6 @@ static size_t zp_subgroups_sums_at(const zero_ctx *z, int u) {
     for (int i = 0; i < z->nbucket && z->bucket[i] != u; i++)
         at += z->layout.unit[z->bucket[i]].shard * sizeof(float);
     return at;
-}
-
-/* The f32 sums that unit u's reduction leaves beside MEAN: where micro-steps add up, or, with
-   replicas, of 16 bit; NULL: none. */
-static float *zp_reduce_unit_sums(const zero_ctx *z, int u) {
-    const zp_array *sum = &z->array[ZP_SUM];
-    char *shared = z->memory[ZP_GRAD].base;
-    if (sum->part[u].share == ZP_SHARD) return (float *)(void *)(sum->memory + sum->part[u].at);
-    if (!z->replicas.sums_bytes) return NULL;
-    return (float *)(void *)(shared + zp_subgroups_sums_at(z, u));
 }
 
 /* This replica's piece, and from it the whole shard, of every unit of the bucket. */
@@ -313,7 +306,6 @@ static zero_result zp_subgroups_gather_replicas(zero_ctx *z) {
 static zero_result zp_subgroups_sum_replicas(zero_ctx *z) {
     const zp_replicas *x = &z->replicas;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
-    if (!x->group) return ZERO_OK;
     for (int i = 0; i < z->nbucket; i++) {
         const int u = z->bucket[i];
         const zp_unit *unit = &z->layout.unit[u];
@@ -322,7 +314,8 @@ static zero_result zp_subgroups_sum_replicas(zero_ctx *z) {
         op->source = zp_subgroups_sums_at(z, u);
         op->target = op->source + (size_t)x->group->rank * unit->piece * sizeof(float);
         op->scale = zp_ctx_sum_scale(z);
-        char *sums = (char *)zp_reduce_unit_sums(z, u),
+        const zp_array *sum = &z->array[ZP_SUM];
+        char *sums = sum->part[u].share == ZP_SHARD ? sum->memory + sum->part[u].at : NULL,
              *here = z->memory[ZP_GRAD].base + op->source;
         if (sums && sums != here)
             ZP_TRY(zp_device_copy(s, here, sums, unit->shard * sizeof(float)));
@@ -330,3 +323,48 @@ static zero_result zp_subgroups_sum_replicas(zero_ctx *z) {
     ZP_TRY(zp_comm_issue(s, z->ops, z->nbucket));
     return zp_subgroups_gather_replicas(z);
 }
+
+/* Station: the reduction inside the shard group leaves an f32 sum that is not divided yet. */
+static zero_result zp_subgroups_change_reduction(zero_ctx *z) {
+    for (int i = 0; i < z->nbucket; i++) {
+        zp_op *op = &z->ops[i];
+        op->scale = 1;
+        if (!op->sum && z->replicas.sums_bytes)
+            op->sum =
+                (float *)(void *)(z->memory[ZP_GRAD].base + zp_subgroups_sums_at(z, z->bucket[i]));
+    }
+    return ZERO_OK;
+}
+
+static int zp_subgroups_has_replicas(const zero_ctx *z) { return z->replicas.group != NULL; }
+static int zp_subgroups_has_second(const zero_ctx *z) { return z->second.group != NULL; }
+static void zp_subgroups_forget(zero_ctx *z) {
+    for (int u = 0; u < z->layout.all && z->second.group; u++) z->live[u].second = 0;
+}
+
+static const zp_station zp_subgroups_stations[] = {
+    {ZP_GRADIENT_WALK, ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_subgroups_has_replicas, NULL,
+     zp_subgroups_change_reduction},
+    {ZP_GRADIENT_WALK, ZP_AT_COPIES, ZP_LAST_MICRO_STEP, zp_subgroups_has_replicas, NULL,
+     zp_subgroups_sum_replicas},
+    {ZP_PARAMETER_WALK, ZP_AT_CHANGE, ZP_EACH_MICRO_STEP, zp_subgroups_has_second,
+     zp_subgroups_gather_second, NULL},
+    {ZP_PARAMETER_WALK, ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_subgroups_has_second,
+     zp_subgroups_keep_second, NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+static const zp_extra zp_subgroups_extra = {"subgroups",
+                                            NULL,
+                                            zp_subgroups_join,
+                                            zp_subgroups_resolve,
+                                            NULL,
+                                            zp_subgroups_plan,
+                                            zp_subgroups_sent,
+                                            zp_subgroups_cut_arena,
+                                            NULL,
+                                            zp_subgroups_open,
+                                            NULL,
+                                            NULL,
+                                            NULL,
+                                            NULL,
+                                            zp_subgroups_forget,
+                                            zp_subgroups_stations};

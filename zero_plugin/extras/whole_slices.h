@@ -63,7 +63,7 @@ static size_t zp_whole_slices_of(const zero_ctx *z, int s, size_t *at) {
     size_t numel = 0;
     *at = 0;
     for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_muon_matrix *m = &z->layout.matrices[i];
+        const zp_matrix *m = &z->layout.matrices[i];
         if (m->owner != z->data->rank || m->slices == 1) continue;
         if (m->sharer < s) *at += zp_round_up(m->numel, ZP_ALIGN);
         if (m->sharer == s) numel += zp_round_up(m->numel, ZP_ALIGN);
@@ -71,7 +71,7 @@ static size_t zp_whole_slices_of(const zero_ctx *z, int s, size_t *at) {
     return numel;
 }
 /* This rank makes m orthogonal. */
-static int zp_whole_slices_is_owner(const zero_ctx *z, const zp_muon_matrix *m) {
+static int zp_whole_slices_is_owner(const zero_ctx *z, const zp_matrix *m) {
     return m->owner == z->data->rank && (m->slices == 1 || m->sharer == z->deal.slice);
 }
 /* Limbs of a rank's sums of all layers. */
@@ -90,7 +90,7 @@ static size_t zp_whole_slices_plan(zero_ctx *z) {
     if (d->slices == 1) return 0;
     d->shared_numel = (size_t)d->slices * zp_whole_slices_of(z, d->slice, &at);
     for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_muon_matrix *m = &z->layout.matrices[i];
+        const zp_matrix *m = &z->layout.matrices[i];
         if (m->slices > 1 && zp_whole_slices_is_owner(z, m))
             d->whole_numel = zp_max(d->whole_numel, m->rows * m->cols);
     }
@@ -106,7 +106,7 @@ static size_t zp_whole_slices_sums_sent(const zero_ctx *z) {
 static size_t zp_whole_slices_sent(const zero_ctx *z, int u) {
     size_t numel = 0;
     for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_muon_matrix *m = &z->layout.matrices[i];
+        const zp_matrix *m = &z->layout.matrices[i];
         if (m->unit != u || m->owner != z->data->rank || m->slices == 1) continue;
         numel += zp_round_up(m->numel, ZP_ALIGN)
                  * (m->sharer == z->deal.slice ? (size_t)m->slices - 1 : 1);
@@ -189,7 +189,7 @@ static zero_result zp_whole_slices_add(zero_ctx *z, const zp_limb *sums, size_t 
 }
 
 /* The matrix of which all slices have come. */
-static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, const zp_muon_matrix *m,
+static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, const zp_matrix *m,
                                                  const zp_control *control) {
     const zp_whole_tensor *d = &z->deal;
     size_t at;

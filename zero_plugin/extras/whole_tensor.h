@@ -30,6 +30,7 @@
    touched by any of it. */
 #pragma once
 
+#include "../core/extra.h"
 #include "whole_slices.h"
 
 /* ---- the plan ---- */
@@ -109,7 +110,7 @@ static void zp_whole_tensor_plan(zero_ctx *z) {
         d->places = (int)zp_min(ZP_PLACES, (size_t)d->places + 1);
     }
     for (int i = 0; i < l->nmatrices; i++) {
-        const zp_muon_matrix *m = &l->matrices[i];
+        const zp_matrix *m = &l->matrices[i];
         if (m->owner == z->data->rank) d->kept_numel += zp_round_up(m->numel, ZP_ALIGN);
         if (!zp_whole_slices_is_owner(z, m)) continue;
         d->scratch_numel = zp_max(d->scratch_numel, zp_muon_scratch_numel(m->rows, m->cols));
@@ -182,7 +183,7 @@ static zero_result zp_whole_tensor_carry(zero_ctx *z, int u, zp_stream *s, int d
 /* The owned matrices of unit u, out of its place, or into it. */
 static zero_result zp_whole_tensor_copy_matrices(zero_ctx *z, int u, float *place, int back) {
     for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_muon_matrix *m = &z->layout.matrices[i];
+        const zp_matrix *m = &z->layout.matrices[i];
         float *here = z->deal.kept + m->kept, *there = place + m->at;
         if (m->unit != u || m->owner != z->data->rank) continue;
         ZP_TRY(zp_device_copy(&z->stream[ZP_GRADIENTS], back ? there : here, back ? here : there,
@@ -278,7 +279,7 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z, const zp_control 
     for (int i = 0; i < d->places; i++) ZP_TRY(zp_device_wait_event(s, d->read[i]));
     ZP_TRY(zp_whole_slices_collect(z, s));
     for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_muon_matrix *m = &z->layout.matrices[i];
+        const zp_matrix *m = &z->layout.matrices[i];
         if (!zp_whole_slices_is_owner(z, m) || left_out) continue;
         ZP_TRY(m->slices > 1
                    ? zp_whole_slices_orthogonalize(z, s, m, control)
@@ -288,3 +289,42 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z, const zp_control 
     ZP_TRY(zp_whole_slices_return(z, s));
     return zp_device_record_event(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s, d->ended);
 }
+
+/* ---- the row ---- */
+
+static zero_result zp_whole_tensor_layout(zero_ctx *z) {
+    return zp_muon_layout_matrices(&z->layout, z->tensors, z->data->nranks);
+}
+static void zp_whole_tensor_cut(zero_ctx *z, size_t *at) {
+    zp_whole_tensor *d = &z->deal;
+    if (d->parts) d->trust = (double *)zp_ctx_cut_arena(z, at, d->parts, sizeof *d->trust);
+    if (d->parts && d->slices > 1)
+        d->slice_sums = (zp_limb *)zp_ctx_cut_arena(
+            z, at, (size_t)d->slices * zp_whole_slices_limbs(z), sizeof *d->slice_sums);
+    if (!z->layout.nmatrices) return;
+    d->norm = (double *)zp_ctx_cut_arena(z, at, 1, sizeof *d->norm);
+    d->kept = (float *)zp_ctx_cut_arena(z, at, d->kept_numel, sizeof *d->kept);
+    d->scratch = (float *)zp_ctx_cut_arena(z, at, d->scratch_numel, sizeof *d->scratch);
+    if (d->slices == 1) return;
+    d->shared = (float *)zp_ctx_cut_arena(z, at, d->shared_numel, sizeof *d->shared);
+    d->whole = (float *)zp_ctx_cut_arena(z, at, d->whole_numel, sizeof *d->whole);
+}
+static size_t zp_whole_tensor_row_sent(zero_ctx *z, int u) {
+    return u < 0 ? zp_whole_tensor_sums_sent(z) : zp_whole_tensor_sent(z, u);
+}
+static const zp_extra zp_whole_tensor_extra = {"rules for whole tensors",
+                                               NULL,
+                                               NULL,
+                                               NULL,
+                                               zp_whole_tensor_layout,
+                                               zp_whole_tensor_plan,
+                                               zp_whole_tensor_row_sent,
+                                               zp_whole_tensor_cut,
+                                               zp_whole_tensor_lay_out,
+                                               NULL,
+                                               NULL,
+                                               NULL,
+                                               NULL,
+                                               NULL,
+                                               NULL,
+                                               NULL};

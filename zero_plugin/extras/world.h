@@ -12,7 +12,7 @@
    agreed from there. */
 #pragma once
 
-#include "../offload/transfers.h"
+#include "../core/extra.h"
 
 /* The tensors of unit u that are summed over groups of their own: a task of the gradient stream, or
    calls that enqueue on it. */
@@ -69,7 +69,7 @@ static zero_result zp_world_first_sums(zero_ctx *z, int u) {
 /* ---- life ---- */
 
 /* Joins the world's ranks. COLLECTIVE over them. */
-static zero_result zp_world_open(zero_ctx *z) {
+static zero_result zp_world_join(zero_ctx *z) {
     zero_group *world = z->cfg.world;
     zero_ctx *joins = z->cfg.joins;
     ZP_REFUSE(z,
@@ -111,8 +111,8 @@ static zero_result zp_world_copy_group(zero_ctx *z, const zp_tensor *t, zero_gro
 
 /* Copies of all tensors' groups; and the world's ranks have a model of one size. COLLECTIVE over
    the world and each group. */
-static zero_result zp_world_build(zero_ctx *z) {
-    const int32_t replicas = 1 << 24, units = z->world_units | (z->replicas.group ? replicas : 0);
+static zero_result zp_world_open_copies(zero_ctx *z) {
+    const int32_t replicas = 1 << 24, units = z->world_units | (z->nreplicas > 1 ? replicas : 0);
     if (z->world != z->all) {
         ZP_DO(z, zp_comm_exchange(z->world, &units, sizeof units));
         const int r = zp_agree_first_difference(z->world, sizeof units);
@@ -157,7 +157,8 @@ static void zp_world_close_first_sums(zero_ctx *z) {
         free(f);
     }
 }
-static void zp_world_close(zero_ctx *z) {
+static void zp_world_close(zero_ctx *z, int broken) {
+    (void)broken;
     if (z->cfg.joins && z->cfg.joins->joined == z) z->cfg.joins->joined = NULL;
     if (z->joined) z->joined->cfg.joins = NULL;
     if (z->joined) zp_device_order_with(&z->joined->device, NULL);
@@ -175,3 +176,24 @@ static zero_result zp_world_check_order(zero_ctx *z, int reduces) {
                 "zero_reduce of the context that this one joins comes first");
     return ZERO_OK;
 }
+
+/* Station: sums over groups that the unit's tensors name. */
+static zero_result zp_world_presum(zero_ctx *z, int u) {
+    return z->live[u].sums ? zp_world_first_sums(z, u) : ZERO_OK;
+}
+static int zp_world_has_sums(const zero_ctx *z) {
+    int sums = 0;
+    for (int u = 0; u < z->layout.all; u++) sums |= z->live[u].sums;
+    return sums;
+}
+static const zp_station zp_world_stations[] = {
+    {ZP_GRADIENT_WALK, ZP_AT_PRESUM, ZP_EACH_REDUCTION, zp_world_has_sums, zp_world_presum, NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+static const zp_extra zp_world_extra = {"groups",       zp_world_join,
+                                        NULL,           NULL,
+                                        NULL,           NULL,
+                                        NULL,           NULL,
+                                        NULL,           zp_world_open_copies,
+                                        zp_world_abort, zp_world_close_first_sums,
+                                        zp_world_close, NULL,
+                                        NULL,           zp_world_stations};

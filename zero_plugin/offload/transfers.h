@@ -21,7 +21,8 @@
    for nothing but the disk: see device_cuda. */
 #pragma once
 
-#include "../extras/check.h"
+#include "../core/extra.h"
+#include "gpu_update.h"
 
 /* A shard on its way between the file and a unit's buffer. */
 typedef struct zp_transfer_shard_args {
@@ -220,3 +221,57 @@ static zero_result zp_transfer_sum_mean(zero_ctx *z, int u) {
     return zp_transfer_mean_in_file(z, u) ? zp_transfer_push_mean(z, u, zp_transfer_add_mean_task)
                                           : zp_gpu_update_add_mean(z, u);
 }
+
+/* ---- the stations ---- */
+
+/* The update of the step before may still read what a reduction will write. */
+static zero_result zp_transfer_wait_reader(zero_ctx *z, int u) {
+    return zp_cpu_update_wait_reader(z, &z->stream[ZP_GRADIENTS], u);
+}
+/* What earlier micro-steps have sent away is added there, not here. */
+static zero_result zp_transfer_change_reduction(zero_ctx *z) {
+    for (int i = 0; i < z->nbucket; i++)
+        z->ops[i].accumulate &= !zp_transfer_mean_adds(z, z->bucket[i]);
+    return ZERO_OK;
+}
+static zero_result zp_transfer_add(zero_ctx *z, int u) {
+    return zp_transfer_mean_adds(z, u) ? zp_transfer_sum_mean(z, u) : ZERO_OK;
+}
+static zero_result zp_transfer_store(zero_ctx *z, int u) {
+    if (!zp_transfer_mean_in_file(z, u)) return ZERO_OK;
+    if (!z->bucket_last && !zp_offload_plan_mean_leaves(z, u)) return ZERO_OK;
+    return zp_transfer_push_mean(z, u, zp_transfer_write_mean_task);
+}
+static zero_result zp_transfer_send(zero_ctx *z, int u) {
+    if (!z->bucket_last && !zp_offload_plan_mean_leaves(z, u)) return ZERO_OK;
+    return zp_cpu_update_send_gradient(z, u);
+}
+/* The shard of a unit whose parameters are not on the device comes to where its gather reads it. */
+static zero_result zp_transfer_fetch(zero_ctx *z, int u) {
+    const zp_op *op = &z->gather;
+    if (op->group != z->data || !zp_array_off_device(&z->array[ZP_PARAM], u)) return ZERO_OK;
+    return zp_transfer_fetch_shard(z, u, op->memory->base + op->source);
+}
+
+static int zp_transfer_is_offloaded(const zero_ctx *z) {
+    int apart = 0;
+    for (int u = 0; u < z->layout.all; u++) apart |= z->live[u].apart;
+    return apart;
+}
+static const zp_station zp_offload_stations[] = {
+    {ZP_GRADIENT_WALK, ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, zp_ctx_is_delayed,
+     zp_transfer_wait_reader, NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_transfer_is_offloaded, NULL,
+     zp_transfer_change_reduction},
+    {ZP_GRADIENT_WALK, ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded, zp_transfer_add,
+     NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_STORE, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded, zp_transfer_store,
+     NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded, zp_transfer_send,
+     NULL},
+    {ZP_PARAMETER_WALK, ZP_AT_FETCH, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded,
+     zp_transfer_fetch, NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+static const zp_extra zp_offload_extra = {
+    "offload", NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL,      NULL, NULL, NULL, NULL, NULL, NULL, zp_offload_stations};

@@ -1,0 +1,154 @@
+/* extra.h - how a capability plugs into the core
+
+   A capability is one row, a zp_extra, in a file of its own. extras/table.h lists the rows. The
+   core calls the members of every row in the order of that list, skips those that are NULL, and
+   names no row. To add a capability, write its file, include it in zero_plugin.cu, and add its row
+   to the list. No line of core/ changes.
+
+   WALKS. What happens to a gradient, and to a parameter, is a list of stations:
+     gradient   from the backward that wrote a unit to the reduced shard (reduce.h)
+     parameter  from the shard that was updated to the gathered unit (gather.h)
+   The core brings the stations that every run needs; rows add theirs between them, by place.
+   zero_build asks each station once whether this context needs it, so a capability that is off
+   costs nothing while training. */
+#pragma once
+
+#include "ctx.h"
+
+/* The places of both walks, in order. */
+typedef enum zp_place {
+    ZP_AT_WRITTEN,  /* gradient: the stream waits until backward has written the unit */
+    ZP_AT_COLLECT,  /* 16-bit gradients of several micro-steps are added up */
+    ZP_AT_PRESUM,   /* sums over other ranks that come before the reduction */
+    ZP_AT_DESCRIBE, /* both: the collectives are described, in z->ops or z->gather */
+    ZP_AT_CHANGE,   /* both: a row changes a description */
+    ZP_AT_FETCH,    /* parameter: the shard is brought to where the gather reads it */
+    ZP_AT_ISSUE,    /* both: the collectives are issued */
+    ZP_AT_ADD,      /* gradient: what earlier micro-steps left elsewhere is added */
+    ZP_AT_COPIES,   /* sums over the copies of a shard */
+    ZP_AT_SCALE,    /* divisors of single tensors */
+    ZP_AT_NORM,     /* squares for norm and overflow check */
+    ZP_AT_STORE,    /* the shard goes to where it is kept */
+    ZP_AT_WHOLE,    /* stage 0: shards are gathered again */
+    ZP_AT_DONE,     /* both: the event that others wait for is recorded */
+    ZP_AT_AFTER,    /* both: work that nobody in the walk waits for */
+    ZP_AT_END,      /* gradient: the unit leaves the bucket */
+    ZP_PLACES_OF_WALK
+} zp_place;
+
+/* How often a station of the gradient's walk runs. */
+typedef enum zp_when {
+    ZP_EACH_MICRO_STEP,
+    ZP_EACH_REDUCTION, /* each micro-step that is reduced */
+    ZP_LAST_MICRO_STEP /* of a step */
+} zp_when;
+
+typedef enum zp_walk_kind { ZP_GRADIENT_WALK, ZP_PARAMETER_WALK, ZP_WALKS } zp_walk_kind;
+
+/* One station: either `unit`, for each unit of the bucket, or `bucket`, once for all of them. */
+typedef struct zp_station {
+    zp_walk_kind walk;
+    zp_place place;
+    zp_when when;
+    int (*needed)(const zero_ctx *z); /* NULL: by every context that has the row */
+    zero_result (*unit)(zero_ctx *z, int u);
+    zero_result (*bucket)(zero_ctx *z);
+} zp_station;
+
+/* A row. All members may be NULL. */
+typedef struct zp_extra {
+    const char *name;
+    /* zero_create, after the ranks have met, before settings are checked. */
+    zero_result (*join)(zero_ctx *z);
+    /* zero_create: checks settings against the number of ranks, and may cut the ranks into groups,
+       before and after the arrays are chosen. COLLECTIVE where it cuts. */
+    zero_result (*check)(zero_ctx *z);
+    zero_result (*resolve)(zero_ctx *z);
+    /* The layout: adds what the row's tensors have besides. */
+    zero_result (*layout)(zero_ctx *z);
+    /* The plan: adds the row's bytes to z->plan, after buffers and gathers are known. */
+    void (*plan)(zero_ctx *z);
+    /* Bytes that this rank sends in a step for unit u, and, for u -1, for no unit. */
+    size_t (*sent)(zero_ctx *z, int u);
+    /* Cuts the row's part of the private arena; see zp_ctx_cut_arena. */
+    void (*cut)(zero_ctx *z, size_t *at);
+    /* Cuts the row's part of the gradients' memory, from byte `at` on; returns its end. */
+    size_t (*cut_gradients)(zero_ctx *z, size_t at);
+    /* zero_build, after all memory is there. COLLECTIVE. */
+    zero_result (*open)(zero_ctx *z);
+    /* zero_destroy of a context that failed: peers must not wait for this rank. */
+    void (*abort)(zero_ctx *z);
+    /* zero_destroy, while the streams are there; then while all groups are there. */
+    void (*stop)(zero_ctx *z);
+    void (*close)(zero_ctx *z, int broken);
+    /* The first micro-step of a step begins. */
+    zero_result (*begin_step)(zero_ctx *z);
+    /* The weights were changed: what was gathered before is old. */
+    void (*forget)(zero_ctx *z);
+    const zp_station *stations; /* the last one has neither `unit` nor `bucket` */
+} zp_extra;
+
+#define ZP_EACH_EXTRA(z, x) for (const zp_extra *const *x = (z)->extras; *x; x++)
+
+static zero_result zp_extra_join(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if ((*x)->join) ZP_TRY((*x)->join(z));
+    return ZERO_OK;
+}
+static zero_result zp_extra_check(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if ((*x)->check) ZP_TRY((*x)->check(z));
+    return ZERO_OK;
+}
+static zero_result zp_extra_resolve(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if ((*x)->resolve) ZP_TRY((*x)->resolve(z));
+    return ZERO_OK;
+}
+static zero_result zp_extra_layout(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if ((*x)->layout) ZP_TRY((*x)->layout(z));
+    return ZERO_OK;
+}
+static void zp_extra_plan(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if ((*x)->plan)(*x)->plan(z); }
+static size_t zp_extra_sent(zero_ctx *z, int u) {
+    size_t bytes = 0;
+    ZP_EACH_EXTRA(z, x) bytes += (*x)->sent ? (*x)->sent(z, u) : 0;
+    return bytes;
+}
+static void zp_extra_cut(zero_ctx *z, size_t *at) {
+    ZP_EACH_EXTRA(z, x) if ((*x)->cut)(*x)->cut(z, at);
+}
+static size_t zp_extra_cut_gradients(zero_ctx *z, size_t at) {
+    ZP_EACH_EXTRA(z, x) at = (*x)->cut_gradients ? (*x)->cut_gradients(z, at) : at;
+    return at;
+}
+static zero_result zp_extra_open(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if ((*x)->open) ZP_TRY((*x)->open(z));
+    return ZERO_OK;
+}
+static void zp_extra_abort(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if ((*x)->abort)(*x)->abort(z); }
+static void zp_extra_stop(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if ((*x)->stop)(*x)->stop(z); }
+static void zp_extra_close(zero_ctx *z, int broken) {
+    ZP_EACH_EXTRA(z, x) if ((*x)->close)(*x)->close(z, broken);
+}
+static zero_result zp_extra_begin_step(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if ((*x)->begin_step) ZP_TRY((*x)->begin_step(z));
+    return ZERO_OK;
+}
+static void zp_extra_forget(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if ((*x)->forget)(*x)->forget(z); }
+
+/* Appends the stations of one place that this context needs. */
+static void zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_place place) {
+    for (; s && (s->unit || s->bucket); s++) {
+        zp_walk *w = &z->walk[s->walk];
+        if (s->place == place && (!s->needed || s->needed(z)) && w->n < ZP_STATIONS)
+            w->station[w->n++] = s;
+    }
+}
+
+/* Lays out the walks: the core's stations and those of all rows, by place. A row's station comes
+   after the core's of the same place. */
+static void zp_extra_lay_walks(zero_ctx *z, const zp_station *core) {
+    for (int k = 0; k < ZP_WALKS; k++) z->walk[k].n = 0;
+    for (int place = 0; place < ZP_PLACES_OF_WALK; place++) {
+        zp_extra_add_stations(z, core, (zp_place)place);
+        ZP_EACH_EXTRA(z, x) zp_extra_add_stations(z, (*x)->stations, (zp_place)place);
+    }
+}
