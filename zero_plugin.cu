@@ -42,10 +42,6 @@
 #include "zero_plugin/numbers/exact.h"        /* sums of squares that do not depend on order */
 #include "zero_plugin/numbers/optimizer.h"    /* the loop around each update rule; rounding */
 #include "zero_plugin/numbers/rules.h"        /* the update rules, and how to add one */
-#include "zero_plugin/extras/muon.h"          /* Newton-Schulz iterations on a matrix */
-#include "zero_plugin/extras/codec.h"         /* quantized numbers: codes, a scale per block */
-#include "zero_plugin/extras/codec_blocks.h"  /* one block: plain C and AVX-512 */
-#include "zero_plugin/extras/codec_kernels.h" /* kernels that encode, decode and add blocks */
 #include "zero_plugin/comm/comm.h"            /* ranks and collectives; a transport's contract */
 #include "zero_plugin/comm/board.h"           /* how the ranks of one machine meet */
 #include "zero_plugin/comm/shared_memory.h"   /* how they map each other's memory */
@@ -67,27 +63,32 @@
 #include "zero_plugin/core/ctx.h"             /* everything that one rank owns */
 #include "zero_plugin/core/extra.h"             /* how a capability plugs into the core */
 #include "zero_plugin/core/agree.h"           /* ranks compare what must be equal on all */
+#include "zero_plugin/core/observe.h"           /* what a checked build sees of the calls */
 #include "zero_plugin/core/order.h"           /* the order of a pass's hooks: learnt or announced */
 #include "zero_plugin/core/bind.h"            /* tensors by name and field, slots by layer */
 #include "zero_plugin/offload/offload_plan.h" /* which units are offloaded, and what that moves */
 #include "zero_plugin/offload/cpu_update.h"   /* the optimizer step on the CPU, next to a GPU */
-#include "zero_plugin/extras/whole_slices.h"  /* whole tensors of which other ranks have slices */
-#include "zero_plugin/extras/whole_tensor.h"  /* what ranks compute of whole tensors in a step */
 #include "zero_plugin/offload/gpu_update.h"   /* state in CPU memory that the GPU updates */
 #include "zero_plugin/core/verdict.h"         /* the agreement that ends a step */
-#include "zero_plugin/extras/subgroups.h"     /* shard groups, replicas, secondary partitions */
-#include "zero_plugin/extras/packed.h"        /* quantized gathers and reductions */
 #include "zero_plugin/core/plan.h"            /* memory and traffic, before any allocation */
-#include "zero_plugin/extras/check.h"         /* misuse, found by checked builds */
 #include "zero_plugin/core/build.h"           /* agreement and allocation */
-#include "zero_plugin/offload/transfers.h"    /* shards between file and device */
-#include "zero_plugin/extras/world.h"         /* ranks outside the sharded group; first sums */
 #include "zero_plugin/core/pointers.h"        /* the pointers by which the caller finds tensors */
 #include "zero_plugin/core/gather.h"          /* the way of one parameter */
 #include "zero_plugin/core/reduce.h"          /* the way of one gradient */
 #include "zero_plugin/core/hooks.h"           /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"            /* skip, clip, update */
 #include "zero_plugin/core/state.h"           /* tensors by name, and as state */
+#include "zero_plugin/offload/transfers.h"    /* shards between file and device */
+#include "zero_plugin/extras/codec.h"         /* quantized numbers: codes, a scale per block */
+#include "zero_plugin/extras/codec_blocks.h"  /* one block: plain C and AVX-512 */
+#include "zero_plugin/extras/codec_kernels.h" /* kernels that encode, decode and add blocks */
+#include "zero_plugin/extras/packed.h"        /* quantized gathers and reductions */
+#include "zero_plugin/extras/subgroups.h"     /* shard groups, replicas, secondary partitions */
+#include "zero_plugin/extras/muon.h"          /* Newton-Schulz iterations on a matrix */
+#include "zero_plugin/extras/whole_slices.h"  /* whole tensors of which other ranks have slices */
+#include "zero_plugin/extras/whole_tensor.h"  /* what ranks compute of whole tensors in a step */
+#include "zero_plugin/extras/world.h"         /* ranks outside the sharded group; first sums */
+#include "zero_plugin/extras/check.h"         /* misuse, found by checked builds */
 #include "zero_plugin/extras/table.h"           /* the capabilities of this build, a row each */
 #include "zero_plugin/api/life.h"             /* create, build, hooks, step, destroy */
 #include "zero_plugin/api/tensors.h"          /* tensors are announced */

@@ -44,7 +44,7 @@ static zero_result zp_access_write(zero_ctx *z, const char *call, const char *na
     }
     if (weights) zp_gather_forget_all(z);
     ZP_DO(z, zp_device_sync_stream(&z->compute));
-    ZP_TRY(zp_check_seal(z, ZP_SEAL));
+    ZP_TRY(zp_observe_seal(z));
     return zp_ctx_check(z, zp_comm_barrier(z->all));
 }
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
@@ -66,7 +66,7 @@ zero_result zero_state_begin(zero_ctx *z) {
     ZP_DO(z, zp_ctx_sync(z)); /* gathers ahead read what may be put */
     ZP_TRY(zp_step_wait_report(z));
     ZP_DO(z, zp_comm_barrier(z->all)); /* behind it no peer reads what may be put */
-    z->packed.put = 0;
+    zp_extra_begin_state(z);
     z->phase = ZP_OPEN;
     return ZERO_OK;
 }
@@ -126,10 +126,9 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
     ZP_TRY(zp_step_update_all(z, NULL));
-    if (z->packed.errors && !z->packed.put)
-        ZP_DO(z, zp_device_clear(&z->compute, z->packed.error, zp_packed_error_bytes(&z->packed)));
+    ZP_TRY(zp_extra_end_state(z));
     z->stepped = 0; /* of the last step of another run nothing is known */
-    return zp_check_seal(z, ZP_SEAL);
+    return zp_observe_seal(z);
 }
 
 void *zero_host_alloc(size_t bytes) { return zp_device_alloc_host(bytes); }

@@ -100,7 +100,6 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->call = "zero_create";
     z->world = z->data = z->all = &z->group[ZP_ALL];
     z->all->nranks = z->together = z->nreplicas = 1;
-    z->extras = zp_extras;
     z->open_gradients = zp_build_open_gradients;
     zp_lane_init_gate(&z->host.gate);
     for (int side = 0; side < ZP_SIDES; side++) {
@@ -109,13 +108,15 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     }
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
-    zero_result r = zp_ctx_check(z, zp_device_open(&z->device));
+    zero_result r = zp_extra_make(z, zp_table_rows);
+    if (!r) r = zp_ctx_check(z, zp_device_open(&z->device));
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_life_join(z, row, comm);
     if (!r
         && zp_config_resolve(&z->cfg, z->all->crowd, text,
                              sizeof text)) /* peers learn it from zero_destroy */
         r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
+    if (!r) r = zp_extra_refuse(z);
     if (!r) r = zp_life_resolve(z);
     if (r) return z->dead = r;
     if (!cfg->log) return ZERO_OK;
@@ -237,17 +238,25 @@ void zero_destroy(zero_ctx *z) {
     for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
     zp_device_free(z->arena);
     zp_device_free_host(z->pinned);
-    zp_check_close(z);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->trace[0].turn, z->trace[1].turn,
-                     z->trace[0].unit, z->trace[1].unit,
-                     z->ranges[0],     z->ranges[1],
-                     z->tensors,       z->slots,
-                     z->aliases,       z->bucket,
-                     z->ops,           z->events,
-                     z->names,         z->layer_slots,
-                     z->ring.stop,     zp_cpu_update_keeps_state(z) ? NULL : z->disk_memory};
+    void *lists[] = {z->trace[0].turn,
+                     z->trace[1].turn,
+                     z->trace[0].unit,
+                     z->trace[1].unit,
+                     z->ranges[0],
+                     z->ranges[1],
+                     z->tensors,
+                     z->slots,
+                     z->aliases,
+                     z->bucket,
+                     z->ops,
+                     z->events,
+                     z->extras,
+                     z->names,
+                     z->layer_slots,
+                     z->ring.stop,
+                     zp_cpu_update_keeps_state(z) ? NULL : z->disk_memory};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_end_recording(z->device.recorder);
     zp_events_close(z->device.recorder);
@@ -348,7 +357,7 @@ zero_result zero_reduce(zero_ctx *z) {
     if (!z->pending) return ZERO_OK;
     zp_gather_forget_all(z); /* every unit's new weights come in */
     z->pending = 0;
-    ZP_TRY(zp_check_seal(z, ZP_SEAL));
+    ZP_TRY(zp_observe_seal(z));
     return ZERO_OK;
 }
 

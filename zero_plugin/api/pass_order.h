@@ -33,7 +33,7 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
 zero_result zero_gather(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook_enter(z, "zero_gather", unit));
     ZP_TRY(zp_order_match(z, ZERO_TURN_GATHER, unit));
-    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_GATHER, unit));
+    ZP_TRY(zp_observe_hook(z, ZP_HOOK_GATHER, unit));
     ZP_TRY(zp_gather_acquire(z, unit));
     z->live[unit].held++;
     return ZERO_OK;
@@ -43,7 +43,7 @@ zero_result zero_release(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook_enter(z, "zero_release", unit));
     ZP_UNTIMELY(z, !z->live[unit].held, "unit %d: zero_gather comes first", unit);
     ZP_TRY(zp_order_match(z, ZERO_TURN_RELEASE, unit));
-    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_RELEASE, unit));
+    ZP_TRY(zp_observe_hook(z, ZP_HOOK_RELEASE, unit));
     zp_order_advance(&z->trace[z->pass], 1);
     z->live[unit].held--;
     zp_buffer_hold(&z->pool[ZP_PARAM], unit, -1);
@@ -53,6 +53,6 @@ zero_result zero_release(zero_ctx *z, int unit) {
 zero_result zero_reduce_begin(zero_ctx *z) {
     ZP_ENTER(z, "zero_reduce_begin", ZP_IN_PASS, "no pass has begun");
     ZP_UNTIMELY(z, z->pass != ZERO_TRAIN, "an evaluation has no gradients");
-    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_REDUCE, 0));
+    ZP_TRY(zp_observe_hook(z, ZP_HOOK_REDUCE, 0));
     return zp_reduce_flush_bucket(z);
 }

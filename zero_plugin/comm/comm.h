@@ -19,6 +19,8 @@
    all have left it: a rank that failed never pulls memory from under a peer that still reads. */
 #pragma once
 
+#include "../numbers/exact.h"
+
 /* Kinds of collective: of contexts, and from SOME_MESSAGES on of the groups that hosts have. */
 enum {
     ZP_EXCHANGE = 1,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "plan.h"
-#include "../extras/check.h"
+#include "observe.h"
 
 /* Line i of what all ranks must have alike beside the settings: the build, then each tensor. The
    first that differs is reported as it is. */
@@ -49,11 +49,12 @@ static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
         const uint64_t element = (uint64_t)begin - m->at + m->first;
         const float decay = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
         const int aside = z->rule->needs & ZP_MATRICES && !t->rows;
-        const zp_span span = {from - begin,   to - begin,
-                              element,        t->lr_factor * (aside ? z->cfg.muon.plain_lr : 1.0f),
-                              decay,          zp_optimizer_mix((uint32_t)m->tensor),
-                              t->desc.numel,  t->first_layer,
-                              t->desc.layers, zp_whole_tensor_scale(z, t)};
+        zp_span span = {from - begin,   to - begin,
+                        element,        t->lr_factor * (aside ? z->cfg.muon.plain_lr : 1.0f),
+                        decay,          zp_optimizer_mix((uint32_t)m->tensor),
+                        t->desc.numel,  t->first_layer,
+                        t->desc.layers, 0};
+        zp_extra_span(z, t, &span);
         if (from < to) spans[n++] = span;
     }
     return n;
@@ -329,7 +330,6 @@ static zero_result zp_build_allocate(zero_ctx *z) {
         r = zp_device_open_stream(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
     for (int i = 0; i < 2; i++) zp_device_set_track(&z->stream[i], ZERO_TRACK_GRADIENTS + i);
     if (!r) r = zp_build_private(z);
-    if (!r) r = zp_check_open(z);
     zp_build_ring_arrays(z);
     if (!r) r = zp_build_open_updates(z);
     /* everybody learns who could not allocate; then all return the same error */

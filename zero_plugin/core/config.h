@@ -128,34 +128,6 @@ static zero_result zp_config_check_setting(const zp_setting *s, const zero_confi
     return ZERO_ERR_ARGUMENT;
 }
 
-/* Those of what travels packed. */
-static void zp_config_check_packed(const zero_config *c, char *text, size_t bytes) {
-    const zp_policy *stage = &zp_policies[c->stage];
-    const int weights = c->weight_bits && !zp_codec_find(c->weight_bits);
-    if (weights || (c->gradient_bits && !zp_codec_find(c->gradient_bits)))
-        (void)snprintf(text, bytes, "%s is %d, expected 8 or 4, or 0: as they are stored",
-                       weights ? "weight_bits" : "gradient_bits",
-                       weights ? c->weight_bits : c->gradient_bits);
-    else if (c->weight_bits && stage->parameters == ZP_WHOLE)
-        (void)snprintf(text, bytes,
-                       "weight_bits is %d: at stage %d a rank has no exact shard beside the "
-                       "weights it computes with; it is for stage 3",
-                       c->weight_bits, c->stage);
-    else if (c->gradient_bits && stage->state == ZP_WHOLE)
-        (void)snprintf(text, bytes,
-                       "gradient_bits is %d: at stage 0 reduced gradients are gathered whole on "
-                       "every rank; it is for stages 1 to 3",
-                       c->gradient_bits);
-    else if (c->feedback > 0 && !c->gradient_bits)
-        (void)snprintf(text, bytes,
-                       "feedback is %g, but gradients travel as they are stored, and nothing is "
-                       "lost: set gradient_bits",
-                       (double)c->feedback);
-    else if (c->feedback_reset && !(c->feedback > 0))
-        (void)snprintf(text, bytes, "feedback_reset is %d, but feedback is 0: there is none",
-                       c->feedback_reset);
-}
-
 /* Checks every setting, and puts into each zero's place what it means. `crowd`: the group's. On an
    error: its sentence in `text`. */
 static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size_t bytes) {
@@ -171,12 +143,6 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
     if (scaler->fixed == 0 && c->type != ZERO_F16) scaler->fixed = 1;
     c->threads = zp_lane_get_threads(c->threads, crowd);
-    const int tiers = c->optimizer_tier || c->gradient_tier || c->parameter_tier;
-    const int files = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE
-                      || c->parameter_tier == ZERO_FILE;
-    const zp_policy *stage = &zp_policies[c->stage];
-    const int whole = stage->gradients == ZP_WHOLE
-                      || (c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
     text[0] = 0;
     if (c->no_master && c->type != ZERO_BF16)
         (void)snprintf(text, bytes,
@@ -184,53 +150,11 @@ static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size
     else if (c->trust_least > 0 && c->trust_most > 0 && c->trust_least > c->trust_most)
         (void)snprintf(text, bytes, "trust_least %g is above trust_most %g", (double)c->trust_least,
                        (double)c->trust_most);
-    else if (c->delay_from && !zp_device_is_host()
-             && (!c->optimizer_tier || c->parameter_tier || c->offload_share < 1))
-        (void)snprintf(
-            text, bytes,
-            "delay_from is %d: in CUDA builds it is for the host's updates, of all units "
-            "(optimizer_tier HOST or FILE, offload_share 1), and parameters on the device",
-            c->delay_from);
-    else if (tiers && !zp_device_is_host() && !c->optimizer_tier)
-        (void)snprintf(text, bytes,
-                       "gradient_tier or parameter_tier is set, and optimizer_tier is DEVICE: in "
-                       "CUDA builds tiers are for the optimizer first, set that, too");
-    else if (c->update_on == ZERO_UPDATE_DEVICE && !zp_device_is_host()
-             && (files || c->parameter_tier || c->delay_from))
-        (void)snprintf(text, bytes,
-                       "update_on is DEVICE: state goes through the GPU from the tier HOST, with "
-                       "parameters and gradients on the device and updates at once");
-    else if (files && !c->folder)
-        (void)snprintf(text, bytes, "a tier is FILE, and folder is NULL");
-    else if (c->parameter_tier && stage->parameters == ZP_WHOLE)
-        (void)snprintf(
-            text, bytes,
-            "parameter_tier is %s: at stage %d parameters are whole on every rank; it is "
-            "for stage 3",
-            c->parameter_tier == ZERO_HOST ? "HOST" : "FILE", c->stage);
-    else if (c->gradient_tier == ZERO_FILE && whole)
-        (void)snprintf(
-            text, bytes,
-            "gradient_tier is FILE: whole gradients are in memory at stages 0 and 1, and "
-            "where several micro-steps accumulate LOCAL; it is for stages 2 and 3, SHARDED "
-            "accumulation");
-    else if (c->shard_ranks && stage->state == ZP_WHOLE)
-        (void)snprintf(text, bytes,
-                       "shard_ranks is %d: at stage 0 nothing is sharded, and every rank is a "
-                       "replica; it is for stages 1 to 3",
-                       c->shard_ranks);
-    else if (c->second_ranks && stage->parameters == ZP_WHOLE)
-        (void)snprintf(text, bytes,
-                       "second_ranks is %d: at stage %d parameters are whole on every rank; it is "
-                       "for stage 3",
-                       c->second_ranks, c->stage);
     else if (scaler->fixed == 0 && scaler->initial < scaler->minimum)
         (void)snprintf(text, bytes, "scaler: initial %g is below minimum %g",
                        (double)scaler->initial, (double)scaler->minimum);
     else if (scaler->fixed == 0 && c->no_overflow_check)
         (void)snprintf(text, bytes,
                        "no_overflow_check is set, but a dynamic loss scale lives on overflows");
-    else
-        zp_config_check_packed(c, text, bytes);
     return text[0] ? ZERO_ERR_ARGUMENT : ZERO_OK;
 }

@@ -267,10 +267,11 @@ struct zero_ctx {
     int *bucket;                       /* units written and not yet issued */
     zp_op *ops;                        /* [units] their collectives */
     int nbucket;
-    int bucket_last;                      /* its units end their last micro-step of the step */
-    zp_op gather;                         /* the gather that is described just now */
-    zp_walk walk[2];                      /* by zp_walk_kind */
-    const struct zp_extra *const *extras; /* rows, NULL behind the last */
+    int bucket_last;                    /* its units end their last micro-step of the step */
+    zp_op gather;                       /* the gather that is described just now */
+    zp_walk walk[2];                    /* by zp_walk_kind */
+    const struct zp_observer *observer; /* of a checked build; NULL: nobody */
+    struct zp_extra *extras;            /* the rows; after the last one a row without a name */
     size_t bucket_filled;
 
     const zp_rule *rule;

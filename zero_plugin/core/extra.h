@@ -55,9 +55,12 @@ typedef struct zp_station {
     zero_result (*bucket)(zero_ctx *z);
 } zp_station;
 
-/* A row. All members may be NULL. */
+/* A row. Members other than `name` may be NULL. A row is a function that fills one, so that each
+   member is named where it is set. */
 typedef struct zp_extra {
     const char *name;
+    /* Writes to `text` what is wrong with the resolved settings; nothing if they are right. */
+    void (*refuse)(const zero_config *c, char *text, size_t bytes);
     /* zero_create, after the ranks have met, before settings are checked. */
     zero_result (*join)(zero_ctx *z);
     /* zero_create: checks settings against the number of ranks, and may cut the ranks into groups,
@@ -85,54 +88,115 @@ typedef struct zp_extra {
     zero_result (*begin_step)(zero_ctx *z);
     /* The weights were changed: what was gathered before is old. */
     void (*forget)(zero_ctx *z);
+    /* Passes of an optimizer step over unit u on stream s: before and after each; between the first
+       and the last one of all units; and what the update of elements from `first` on reads. */
+    zero_result (*before_update)(zero_ctx *z, int u, int pass, zp_stream *s);
+    zero_result (*after_update)(zero_ctx *z, int u, int pass, zp_stream *s);
+    zero_result (*between_passes)(zero_ctx *z);
+    void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
+    /* A tensor's part in an update. */
+    void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
+    /* State of the row's own: adds its ranges; knows a range by its name, and moves its values in
+       or out; zero_state_begin; zero_state_end, if something was put. */
+    zero_result (*add_state)(zero_ctx *z);
+    int (*owns_range)(const zero_ctx *z, const zero_range *r);
+    zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out);
+    void (*begin_state)(zero_ctx *z);
+    zero_result (*end_state)(zero_ctx *z);
     const zp_station *stations; /* the last one has neither `unit` nor `bucket` */
 } zp_extra;
 
-#define ZP_EACH_EXTRA(z, x) for (const zp_extra *const *x = (z)->extras; *x; x++)
+#define ZP_EACH_EXTRA(z, x) for (const zp_extra *x = (z)->extras; x && x->name; x++)
 
+static zero_result zp_extra_refuse(zero_ctx *z) {
+    char text[ZP_TEXT_BYTES] = "";
+    ZP_EACH_EXTRA(z, x) {
+        if (x->refuse) x->refuse(&z->cfg, text, sizeof text);
+        ZP_REFUSE(z, text[0], "%s", text);
+    }
+    return ZERO_OK;
+}
 static zero_result zp_extra_join(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if ((*x)->join) ZP_TRY((*x)->join(z));
+    ZP_EACH_EXTRA(z, x) if (x->join) ZP_TRY(x->join(z));
     return ZERO_OK;
 }
 static zero_result zp_extra_check(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if ((*x)->check) ZP_TRY((*x)->check(z));
+    ZP_EACH_EXTRA(z, x) if (x->check) ZP_TRY(x->check(z));
     return ZERO_OK;
 }
 static zero_result zp_extra_resolve(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if ((*x)->resolve) ZP_TRY((*x)->resolve(z));
+    ZP_EACH_EXTRA(z, x) if (x->resolve) ZP_TRY(x->resolve(z));
     return ZERO_OK;
 }
 static zero_result zp_extra_layout(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if ((*x)->layout) ZP_TRY((*x)->layout(z));
+    ZP_EACH_EXTRA(z, x) if (x->layout) ZP_TRY(x->layout(z));
     return ZERO_OK;
 }
-static void zp_extra_plan(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if ((*x)->plan)(*x)->plan(z); }
+static void zp_extra_plan(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->plan) x->plan(z); }
 static size_t zp_extra_sent(zero_ctx *z, int u) {
     size_t bytes = 0;
-    ZP_EACH_EXTRA(z, x) bytes += (*x)->sent ? (*x)->sent(z, u) : 0;
+    ZP_EACH_EXTRA(z, x) bytes += x->sent ? x->sent(z, u) : 0;
     return bytes;
 }
-static void zp_extra_cut(zero_ctx *z, size_t *at) {
-    ZP_EACH_EXTRA(z, x) if ((*x)->cut)(*x)->cut(z, at);
-}
+static void zp_extra_cut(zero_ctx *z, size_t *at) { ZP_EACH_EXTRA(z, x) if (x->cut) x->cut(z, at); }
 static size_t zp_extra_cut_gradients(zero_ctx *z, size_t at) {
-    ZP_EACH_EXTRA(z, x) at = (*x)->cut_gradients ? (*x)->cut_gradients(z, at) : at;
+    ZP_EACH_EXTRA(z, x) at = x->cut_gradients ? x->cut_gradients(z, at) : at;
     return at;
 }
 static zero_result zp_extra_open(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if ((*x)->open) ZP_TRY((*x)->open(z));
+    ZP_EACH_EXTRA(z, x) if (x->open) ZP_TRY(x->open(z));
     return ZERO_OK;
 }
-static void zp_extra_abort(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if ((*x)->abort)(*x)->abort(z); }
-static void zp_extra_stop(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if ((*x)->stop)(*x)->stop(z); }
+static void zp_extra_abort(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->abort) x->abort(z); }
+static void zp_extra_stop(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->stop) x->stop(z); }
 static void zp_extra_close(zero_ctx *z, int broken) {
-    ZP_EACH_EXTRA(z, x) if ((*x)->close)(*x)->close(z, broken);
+    ZP_EACH_EXTRA(z, x) if (x->close) x->close(z, broken);
 }
 static zero_result zp_extra_begin_step(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if ((*x)->begin_step) ZP_TRY((*x)->begin_step(z));
+    ZP_EACH_EXTRA(z, x) if (x->begin_step) ZP_TRY(x->begin_step(z));
     return ZERO_OK;
 }
-static void zp_extra_forget(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if ((*x)->forget)(*x)->forget(z); }
+static void zp_extra_forget(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->forget) x->forget(z); }
+
+static zero_result zp_extra_before_update(zero_ctx *z, int u, int pass, zp_stream *s) {
+    ZP_EACH_EXTRA(z, x) if (x->before_update) ZP_DO(z, x->before_update(z, u, pass, s));
+    return ZERO_OK;
+}
+static zero_result zp_extra_after_update(zero_ctx *z, int u, int pass, zp_stream *s) {
+    ZP_EACH_EXTRA(z, x) if (x->after_update) ZP_DO(z, x->after_update(z, u, pass, s));
+    return ZERO_OK;
+}
+static zero_result zp_extra_between_passes(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->between_passes) ZP_DO(z, x->between_passes(z));
+    return ZERO_OK;
+}
+static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
+    ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, a);
+}
+static void zp_extra_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) {
+    ZP_EACH_EXTRA(z, x) if (x->span) x->span(z, t, span);
+}
+static zero_result zp_extra_add_state(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->add_state) ZP_TRY(x->add_state(z));
+    return ZERO_OK;
+}
+static void zp_extra_begin_state(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->begin_state) x->begin_state(z);
+}
+static zero_result zp_extra_end_state(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->end_state) ZP_TRY(x->end_state(z));
+    return ZERO_OK;
+}
+
+/* Fills z->extras with the rows of a NULL-terminated list. */
+typedef zp_extra (*zp_extra_row)(void);
+static zero_result zp_extra_make(zero_ctx *z, const zp_extra_row *rows) {
+    int n = 0;
+    while (rows[n]) n++;
+    z->extras = (zp_extra *)calloc((size_t)n + 1, sizeof *z->extras);
+    for (int i = 0; i < n && z->extras; i++) z->extras[i] = rows[i]();
+    return z->extras ? ZERO_OK : ZERO_ERR_MEMORY;
+}
 
 /* Appends the stations of one place that this context needs. */
 static void zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_place place) {
@@ -149,6 +213,6 @@ static void zp_extra_lay_walks(zero_ctx *z, const zp_station *core) {
     for (int k = 0; k < ZP_WALKS; k++) z->walk[k].n = 0;
     for (int place = 0; place < ZP_PLACES_OF_WALK; place++) {
         zp_extra_add_stations(z, core, (zp_place)place);
-        ZP_EACH_EXTRA(z, x) zp_extra_add_stations(z, (*x)->stations, (zp_place)place);
+        ZP_EACH_EXTRA(z, x) zp_extra_add_stations(z, x->stations, (zp_place)place);
     }
 }

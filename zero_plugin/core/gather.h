@@ -4,6 +4,7 @@
 
 #include "pointers.h"
 #include "extra.h"
+#include "../offload/cpu_update.h"
 
 /* The weights have changed: what was gathered before is old. */
 static void zp_gather_forget_all(zero_ctx *z) {
@@ -111,7 +112,7 @@ static zero_result zp_gather_swap_in_all(zero_ctx *z) {
     }
     zp_gather_forget_all(z);
     z->pending = 0;
-    return zp_check_seal(z, ZP_SEAL);
+    return zp_observe_seal(z);
 }
 
 /* u's parameters are on their way or there, and stay, and so are the next units'. */
@@ -140,14 +141,14 @@ static zero_result zp_gather_open(zero_ctx *z, int u) {
     if (live->parameter_opens++) return ZERO_OK;
     live->buffer[ZP_PARAM] = zp_buffer_find(&z->pool[ZP_PARAM], u);
     ZP_DO(z, zp_device_wait_event(&z->compute, live->gathered));
-    return zp_check_move_unit(z, u, ZP_PARAM, 1);
+    return zp_observe_move(z, u, ZP_PARAM, 1);
 }
 
 static zero_result zp_gather_close(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     zp_buffers *pool = &z->pool[ZP_PARAM];
     if (--live->parameter_opens) return ZERO_OK;
-    ZP_TRY(zp_check_move_unit(z, u, ZP_PARAM, 0));
+    ZP_TRY(zp_observe_move(z, u, ZP_PARAM, 0));
     if (live->buffer[ZP_PARAM] < 0) return ZERO_OK;
     zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAM]];
     zp_buffer_hold(pool, u, -1);

@@ -45,7 +45,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
     ZP_TRY(zp_order_begin(z, kind, micro == ZERO_TOGETHER));
     if (kind == ZERO_EVAL && z->phase == ZP_IDLE) ZP_TRY(zp_gather_swap_in_all(z));
-    ZP_TRY(zp_check_begin_pass(z));
+    ZP_TRY(zp_observe_begin_pass(z));
     if (kind == ZERO_TRAIN) ZP_TRY(zp_hook_begin_training(z, micro, micro_steps));
     ZP_DO(z, zp_device_wait_event(&z->compute, z->live[z->layout.units].gathered)); /* KEEP */
     z->resume = z->phase;
@@ -81,7 +81,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook_find_struct(z, unit, params, "parameters"));
     zp_live *live = &z->live[unit];
     if (!live->parameter_opens) ZP_TRY(zp_order_match(z, ZERO_TURN_FORWARD, unit));
-    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_FORWARD, unit));
+    ZP_TRY(zp_observe_hook(z, ZP_HOOK_FORWARD, unit));
     ZP_TRY(zp_gather_open(z, unit));
     zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_shown(z, unit), params);
     if (!live->forward_opens++)
@@ -92,7 +92,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
 static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook_enter(z, "zero_forward_end", unit));
     ZP_UNTIMELY(z, !z->live[unit].forward_opens, "unit %d: no forward has begun", unit);
-    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_FORWARD_END, unit));
+    ZP_TRY(zp_observe_hook(z, ZP_HOOK_FORWARD_END, unit));
     if (!--z->live[unit].forward_opens) zp_device_end_slice(&z->compute, z->live[unit].slice[0]);
     return zp_gather_close(z, unit);
 }
@@ -109,10 +109,10 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     ZP_TRY(zp_hook_find_struct(z, unit, grads, "gradients"));
     if (params) ZP_TRY(zp_hook_find_struct(z, unit, params, "parameters"));
     if (params && !live->parameter_opens) ZP_TRY(zp_order_match(z, ZERO_TURN_BACKWARD, unit));
-    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_BACKWARD, unit));
+    ZP_TRY(zp_observe_hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_reduce_open_gradient(z, unit, 0));
     if (params) ZP_TRY(zp_gather_open(z, unit));
-    if (!live->backward_opens) ZP_TRY(zp_check_move_unit(z, unit, ZP_GRAD, 1));
+    if (!live->backward_opens) ZP_TRY(zp_observe_move(z, unit, ZP_GRAD, 1));
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
     if (params)
@@ -129,9 +129,9 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook_enter(z, "zero_backward_end", unit));
     zp_live *live = &z->live[unit];
     ZP_UNTIMELY(z, !live->backward_opens, "unit %d: no backward has begun", unit);
-    ZP_TRY(zp_check_note_hook(z, ZP_HOOK_BACKWARD_END, unit));
+    ZP_TRY(zp_observe_hook(z, ZP_HOOK_BACKWARD_END, unit));
     if (live->backward_opens == 1) zp_device_end_slice(&z->compute, live->slice[1]);
-    if (live->backward_opens == 1) ZP_TRY(zp_check_move_unit(z, unit, ZP_GRAD, 0));
+    if (live->backward_opens == 1) ZP_TRY(zp_observe_move(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_gather_close(z, unit));
     live->with_parameters >>= 1;
     const int uses = z->layout.unit[unit].uses * (zp_reduce_is_repeated(z) ? 1 : z->together);
@@ -151,9 +151,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
                                            : "zero_gather");
     }
     ZP_TRY(zp_order_end(z));
-    ZP_TRY(zp_check_lock_all(z));
-    ZP_TRY(zp_check_compare_hooks(z));
-    ZP_TRY(zp_check_seal(z, ZP_SEAL_KEEP));
+    ZP_TRY(zp_observe_end_pass(z));
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {

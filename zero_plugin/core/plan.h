@@ -151,6 +151,13 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
     if (inside) a[ZP_MEAN].bytes = 0;
 }
 
+/* Elements of a second state array, over all ranks. */
+static size_t zp_plan_plain_numel(const zero_ctx *z) {
+    size_t numel = z->layout.numel;
+    for (int i = 0; i < z->layout.nmatrices; i++) numel -= z->layout.matrices[i].numel;
+    return numel;
+}
+
 /* What a rank keeps of numel elements. */
 static size_t zp_plan_share_numel(const zero_ctx *z, zp_share share, size_t numel) {
     const size_t n = (size_t)z->data->nranks;
@@ -178,7 +185,7 @@ static void zp_plan_count_bytes(zero_ctx *z) {
                           + zp_plan_share_numel(z, stage->gradients, z->layout.numel) * of_g;
     for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
         plan->optimizer_bytes += a[k].bytes;
-        const size_t kept = k == ZP_STATE + 1 ? zp_whole_tensor_plain_numel(z) : z->layout.numel;
+        const size_t kept = k == ZP_STATE + 1 ? zp_plan_plain_numel(z) : z->layout.numel;
         plan->formula_bytes += zp_plan_share_numel(z, a[k].share, kept) * zp_type_bytes(a[k].type);
     }
     zp_cpu_update_plan(z);

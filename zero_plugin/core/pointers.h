@@ -1,13 +1,14 @@
 /* pointers.h - what the host reads and writes a unit's tensors by */
 #pragma once
 
-#include "../extras/check.h"
+#include "bind.h"
+#include "observe.h"
 
 /* Where the host finds a member whose unit lies in `memory`. */
 static char *zp_pointer_of_member(const zero_ctx *z, zp_side side, const zp_member *m,
                                   char *memory) {
-    const zp_shadow *shadow = zp_check_shadow_of(z, side, m);
-    return shadow ? shadow->data : memory + m->at * zp_type_bytes(z->array[side].type);
+    char *place = zp_observe_place(z, side, m);
+    return place ? place : memory + m->at * zp_type_bytes(z->array[side].type);
 }
 
 /* Writes the pointer that the host has bound to a layer. Memory NULL: it becomes NULL. */

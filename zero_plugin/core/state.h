@@ -164,48 +164,6 @@ static zero_result zp_state_add_range(zero_ctx *z, int whole, const zero_range *
     return ZERO_OK;
 }
 
-/* Errors that this rank feeds back, as a tensor that it alone has: the name says of which of how
-   many ranks, of how many that share and how many in the first hop, so that no other rank loads
-   it. */
-static zero_result zp_state_plan_errors(zero_ctx *z) {
-    const zp_comm *all = z->cfg.joins ? z->cfg.joins->world : z->world;
-    const zero_range errors = {z->packed.name, ZERO_MASTER, ZERO_BF16, 0, z->packed.errors};
-    (void)snprintf(z->packed.name, sizeof z->packed.name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
-                   all->rank, all->nranks, z->data->nranks, zp_packed_hop_ranks(z->data));
-    for (int whole = 0; whole < 2 && z->packed.errors; whole++)
-        ZP_TRY(zp_state_add_range(z, whole, &errors));
-    return ZERO_OK;
-}
-static zero_result zp_state_move_errors(zero_ctx *z, const zero_range *r, const char *values,
-                                        char *out) {
-    zp_packed_state *w = &z->packed;
-    uint16_t *stage = (uint16_t *)(void *)z->data->stage.base;
-    ZP_REFUSE(z,
-              r->kind != ZERO_MASTER || r->first > w->errors || r->count > w->errors - r->first
-                  || (int)r->type < 0 || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
-              "%s has %zu errors in bf16 of kind %d, asked for [%zu, %zu) in type %d of kind %d",
-              r->name, w->errors, (int)ZERO_MASTER, r->first, r->first + r->count, (int)r->type,
-              (int)r->kind);
-    ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
-              r->first + r->count);
-    w->put |= !out;
-    for (size_t at = 0, n; at < r->count; at += n) { /* by way of memory that the device reaches */
-        float wide[ZP_CONVERT_BLOCK];
-        uint16_t *here = w->error + (z->report.fed ? w->apart : 0) + r->first + at;
-        n = zp_min(ZP_STAGE_NUMEL, r->count - at);
-        for (size_t i = 0, some; i < n && !out; i += some) {
-            some = zp_min(ZP_CONVERT_BLOCK, n - i);
-            zp_type_widen(wide, values + (at + i) * zp_type_bytes(r->type), r->type, some);
-            zp_type_narrow(stage + i, ZERO_BF16, wide, some);
-        }
-        ZP_DO(z, zp_device_copy(&z->compute, out ? stage : here, out ? here : stage,
-                                n * sizeof *here));
-        ZP_DO(z, zp_device_sync_stream(&z->compute));
-        if (out) memcpy(out + at * sizeof *here, stage, n * sizeof *here);
-    }
-    return ZERO_OK;
-}
-
 /* Fills z->ranges, from the plan. To load: of every tensor and kind what this rank keeps; to save:
    what no other rank saves, which of a shard with replicas is this replica's piece. */
 static zero_result zp_state_plan(zero_ctx *z) {
@@ -234,15 +192,15 @@ static zero_result zp_state_plan(zero_ctx *z) {
             }
         }
     }
-    return zp_state_plan_errors(z);
+    return zp_extra_add_state(z);
 }
 
 /* Values in or out; elements that are not this rank's are an error on the way out. */
 static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
     zp_tensor *t;
     ZP_REFUSE(z, !r, "range is NULL");
-    if (z->packed.errors && r->name && !strcmp(r->name, z->packed.name))
-        return zp_state_move_errors(z, r, values, out);
+    ZP_EACH_EXTRA(z, x)
+    if (x->owns_range && x->owns_range(z, r)) return x->move_state(z, r, values, out);
     ZP_TRY(zp_state_check_range(z, r->name, r->kind, r->first, r->count, &t));
     ZP_REFUSE(z, r->kind < ZERO_MOMENT_1 || (int)r->type < 0 || r->type >= ZERO_TYPES,
               "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);

@@ -37,7 +37,7 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     a.eps = h->eps;
     a.decay = h->weight_decay;
     a.stochastic = z->cfg.no_master;
-    if (z->rule->passes > 1) zp_whole_tensor_fill_update(z, u, zp_ctx_own_part(z, u)->first, &a);
+    if (z->rule->passes > 1) zp_extra_fill_update(z, u, zp_ctx_own_part(z, u)->first, &a);
     a.key[1] =
         zp_optimizer_mix((uint32_t)z->cfg.seed ^ zp_optimizer_mix((uint32_t)(z->cfg.seed >> 32)));
     return a;
@@ -157,16 +157,16 @@ static zero_result zp_step_update_unit(zero_ctx *z, int u, int pass, const zero_
 /* One pass of the rule over unit u, with what a rule of two does before and behind it. */
 static zero_result zp_step_update_pass(zero_ctx *z, int u, int pass, const zero_hyper *h) {
     zp_stream *s = zp_step_stream(z, u);
-    const int deals = z->rule->passes > 1;
-    if (deals) ZP_DO(z, zp_whole_tensor_begin_pass(z, u, pass, s));
+    const int several = z->rule->passes > 1;
+    if (several) ZP_TRY(zp_extra_before_update(z, u, pass, s));
     ZP_TRY(zp_step_update_unit(z, u, pass, h));
-    return deals ? zp_ctx_check(z, zp_whole_tensor_end_pass(z, u, pass, s)) : ZERO_OK;
+    return several ? zp_extra_after_update(z, u, pass, s) : ZERO_OK;
 }
 /* The first pass of two over all units, and what is made of whole tensors then. */
 static zero_result zp_step_update_first(zero_ctx *z, const zero_hyper *h) {
     for (int i = 0; i < z->layout.all; i++)
         ZP_TRY(zp_step_update_pass(z, zp_ctx_nth_update(z, i), 0, h));
-    return zp_ctx_check(z, zp_whole_tensor_between_passes(z, z->control));
+    return zp_extra_between_passes(z);
 }
 
 /* Parameters from the weights that were put. */
@@ -258,7 +258,7 @@ static zero_result zp_step_run(zero_ctx *z, int said, const zero_hyper *h) {
     z->taken++;
     z->phase = ZP_IDLE;
     ZP_TRY(zp_step_update_all(z, h));
-    ZP_TRY(zp_check_seal(z, ZP_SEAL));
+    ZP_TRY(zp_observe_seal(z));
     zp_events_deliver(z->device.recorder);
     return ZERO_OK;
 }

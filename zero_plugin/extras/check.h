@@ -14,22 +14,12 @@
 #pragma once
 
 #include "../core/plan.h"
+#include "../core/observe.h"
+#include "../core/extra.h"
 
-#ifndef ZERO_CHECK
-#define ZERO_CHECK 0
-#endif
 /* A function, so that no compiler calls what follows a return of it unreachable. */
 static int zp_check_is_on(void) { return ZERO_CHECK; }
 
-enum {
-    ZP_HOOK_FORWARD = 0,
-    ZP_HOOK_FORWARD_END,
-    ZP_HOOK_BACKWARD,
-    ZP_HOOK_BACKWARD_END,
-    ZP_HOOK_GATHER,
-    ZP_HOOK_RELEASE,
-    ZP_HOOK_REDUCE
-};
 static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
                                             "backward_end",  "gather",      "release",
                                             "reduce_begin"};
@@ -102,7 +92,8 @@ static zero_result zp_check_open(zero_ctx *z) {
     return ZERO_OK;
 }
 
-static void zp_check_close(zero_ctx *z) {
+static void zp_check_close(zero_ctx *z, int broken) {
+    (void)broken;
     zp_checks *c = &z->checks;
     for (int i = 0; c->shadow && i < 2 * z->layout.nmembers; i++)
         zp_check_free_shadow(&c->shadow[i]);
@@ -291,4 +282,33 @@ static zero_result zp_check_compare_hooks(zero_ctx *z) {
         ends = zeroth[PIECE - 1] == UINT32_MAX;
     }
     return ZERO_OK;
+}
+
+/* ---- the row ---- */
+
+static zero_result zp_check_end_pass(zero_ctx *z) {
+    ZP_TRY(zp_check_lock_all(z));
+    ZP_TRY(zp_check_compare_hooks(z));
+    return zp_check_seal(z, ZP_SEAL_KEEP);
+}
+static zero_result zp_check_seal_all(zero_ctx *z) { return zp_check_seal(z, ZP_SEAL); }
+static char *zp_check_place(const zero_ctx *z, zp_side side, const zp_member *m) {
+    const zp_shadow *shadow = zp_check_shadow_of(z, side, m);
+    return shadow ? shadow->data : NULL;
+}
+static const zp_observer zp_check_observer = {
+    zp_check_begin_pass,   zp_check_end_pass, zp_check_note_hook, zp_check_move_unit,
+    zp_check_note_cleared, zp_check_seal_all, zp_check_place};
+static zero_result zp_check_row_open(zero_ctx *z) {
+    if (!zp_check_is_on()) return ZERO_OK;
+    z->observer = &zp_check_observer;
+    return zp_ctx_check(z, zp_check_open(z));
+}
+static zp_extra zp_check_row(void) {
+    zp_extra x;
+    memset(&x, 0, sizeof x);
+    x.name = "checks";
+    x.open = zp_check_row_open;
+    x.close = zp_check_close;
+    return x;
 }

@@ -9,9 +9,8 @@
    packs again for the second; in fp16, where steps are skipped as a matter of course, twice. */
 #pragma once
 
-#include "../core/extra.h"
 #include "codec_kernels.h"
-#include "subgroups.h"
+#include "../core/state.h"
 
 /* A quantized reduction has two hops if there are several nodes of several ranks: inside nodes,
    then between the ranks of one place. Returns how many ranks, consecutive ones, are in the first
@@ -292,19 +291,101 @@ static void zp_packed_close(zero_ctx *z, int broken) {
     free(w->list);
 }
 
-static const zp_extra zp_packed_extra = {"quantized communication",
-                                         NULL,
-                                         NULL,
-                                         NULL,
-                                         NULL,
-                                         zp_packed_plan,
-                                         NULL,
-                                         zp_packed_cut,
-                                         NULL,
-                                         zp_packed_open,
-                                         zp_packed_abort,
-                                         NULL,
-                                         zp_packed_close,
-                                         zp_packed_begin_step,
-                                         NULL,
-                                         NULL};
+/* The settings of quantized communication. */
+static void zp_packed_refuse(const zero_config *c, char *text, size_t bytes) {
+    const zp_policy *stage = &zp_policies[c->stage];
+    const int weights = c->weight_bits && !zp_codec_find(c->weight_bits);
+    if (weights || (c->gradient_bits && !zp_codec_find(c->gradient_bits)))
+        (void)snprintf(text, bytes, "%s is %d, expected 8 or 4, or 0: as they are stored",
+                       weights ? "weight_bits" : "gradient_bits",
+                       weights ? c->weight_bits : c->gradient_bits);
+    else if (c->weight_bits && stage->parameters == ZP_WHOLE)
+        (void)snprintf(text, bytes,
+                       "weight_bits is %d: at stage %d a rank has no exact shard beside the "
+                       "weights it computes with; it is for stage 3",
+                       c->weight_bits, c->stage);
+    else if (c->gradient_bits && stage->state == ZP_WHOLE)
+        (void)snprintf(text, bytes,
+                       "gradient_bits is %d: at stage 0 reduced gradients are gathered whole on "
+                       "every rank; it is for stages 1 to 3",
+                       c->gradient_bits);
+    else if (c->feedback > 0 && !c->gradient_bits)
+        (void)snprintf(text, bytes,
+                       "feedback is %g, but gradients travel as they are stored, and nothing is "
+                       "lost: set gradient_bits",
+                       (double)c->feedback);
+    else if (c->feedback_reset && !(c->feedback > 0))
+        (void)snprintf(text, bytes, "feedback_reset is %d, but feedback is 0: there is none",
+                       c->feedback_reset);
+}
+
+/* Errors that this rank feeds back, as a tensor that it alone has: the name says of which of how
+   many ranks, of how many that share and how many in the first hop, so that no other rank loads
+   it. */
+static zero_result zp_packed_add_state(zero_ctx *z) {
+    const zp_comm *all = z->cfg.joins ? z->cfg.joins->world : z->world;
+    const zero_range errors = {z->packed.name, ZERO_MASTER, ZERO_BF16, 0, z->packed.errors};
+    (void)snprintf(z->packed.name, sizeof z->packed.name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
+                   all->rank, all->nranks, z->data->nranks, zp_packed_hop_ranks(z->data));
+    for (int whole = 0; whole < 2 && z->packed.errors; whole++)
+        ZP_TRY(zp_state_add_range(z, whole, &errors));
+    return ZERO_OK;
+}
+static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const char *values,
+                                        char *out) {
+    zp_packed_state *w = &z->packed;
+    uint16_t *stage = (uint16_t *)(void *)z->data->stage.base;
+    ZP_REFUSE(z,
+              r->kind != ZERO_MASTER || r->first > w->errors || r->count > w->errors - r->first
+                  || (int)r->type < 0 || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
+              "%s has %zu errors in bf16 of kind %d, asked for [%zu, %zu) in type %d of kind %d",
+              r->name, w->errors, (int)ZERO_MASTER, r->first, r->first + r->count, (int)r->type,
+              (int)r->kind);
+    ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
+              r->first + r->count);
+    w->put |= !out;
+    for (size_t at = 0, n; at < r->count; at += n) { /* by way of memory that the device reaches */
+        float wide[ZP_CONVERT_BLOCK];
+        uint16_t *here = w->error + (z->report.fed ? w->apart : 0) + r->first + at;
+        n = zp_min(ZP_STAGE_NUMEL, r->count - at);
+        for (size_t i = 0, some; i < n && !out; i += some) {
+            some = zp_min(ZP_CONVERT_BLOCK, n - i);
+            zp_type_widen(wide, values + (at + i) * zp_type_bytes(r->type), r->type, some);
+            zp_type_narrow(stage + i, ZERO_BF16, wide, some);
+        }
+        ZP_DO(z, zp_device_copy(&z->compute, out ? stage : here, out ? here : stage,
+                                n * sizeof *here));
+        ZP_DO(z, zp_device_sync_stream(&z->compute));
+        if (out) memcpy(out + at * sizeof *here, stage, n * sizeof *here);
+    }
+    return ZERO_OK;
+}
+
+static int zp_packed_owns_range(const zero_ctx *z, const zero_range *r) {
+    return z->packed.errors && r->name && !strcmp(r->name, z->packed.name);
+}
+static void zp_packed_begin_state(zero_ctx *z) { z->packed.put = 0; }
+static zero_result zp_packed_end_state(zero_ctx *z) {
+    if (!z->packed.errors || z->packed.put) return ZERO_OK;
+    return zp_ctx_check(
+        z, zp_device_clear(&z->compute, z->packed.error, zp_packed_error_bytes(&z->packed)));
+}
+
+static zp_extra zp_packed_row(void) {
+    zp_extra x;
+    memset(&x, 0, sizeof x);
+    x.name = "quantized communication";
+    x.refuse = zp_packed_refuse;
+    x.plan = zp_packed_plan;
+    x.cut = zp_packed_cut;
+    x.open = zp_packed_open;
+    x.abort = zp_packed_abort;
+    x.close = zp_packed_close;
+    x.begin_step = zp_packed_begin_step;
+    x.add_state = zp_packed_add_state;
+    x.owns_range = zp_packed_owns_range;
+    x.move_state = zp_packed_move_state;
+    x.begin_state = zp_packed_begin_state;
+    x.end_state = zp_packed_end_state;
+    return x;
+}

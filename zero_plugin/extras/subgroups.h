@@ -84,7 +84,7 @@ static zero_result zp_subgroups_open_second(zero_ctx *z) {
 }
 
 /* What stands in the settings, as far as the number of ranks allows. */
-static zero_result zp_subgroups_check(zero_ctx *z) {
+static zero_result zp_subgroups_check_sizes(zero_ctx *z) {
     const int n = z->all->nranks, shard = z->cfg.shard_ranks, second = z->cfg.second_ranks;
     const int share = shard ? shard : n;
     ZP_REFUSE(z, n % share, "shard_ranks is %d, which does not divide the %d ranks", shard, n);
@@ -95,10 +95,10 @@ static zero_result zp_subgroups_check(zero_ctx *z) {
 }
 
 /* zero_create: groups are cut by settings that all ranks have alike. */
-static zero_result zp_subgroups_join(zero_ctx *z) {
+static zero_result zp_subgroups_cut_ranks(zero_ctx *z) {
     const int size = z->cfg.shard_ranks;
     if (!size && !z->cfg.second_ranks) return ZERO_OK;
-    ZP_TRY(zp_subgroups_check(z));
+    ZP_TRY(zp_subgroups_check_sizes(z));
     ZP_TRY(zp_agree_compare_settings(z));
     zp_comm_close_watch(&z->watch);
     return size && size != z->all->nranks ? zp_subgroups_open_replicas(z) : ZERO_OK;
@@ -352,19 +352,32 @@ static const zp_station zp_subgroups_stations[] = {
     {ZP_PARAMETER_WALK, ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_subgroups_has_second,
      zp_subgroups_keep_second, NULL},
     {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
-static const zp_extra zp_subgroups_extra = {"subgroups",
-                                            NULL,
-                                            zp_subgroups_join,
-                                            zp_subgroups_resolve,
-                                            NULL,
-                                            zp_subgroups_plan,
-                                            zp_subgroups_sent,
-                                            zp_subgroups_cut_arena,
-                                            NULL,
-                                            zp_subgroups_open,
-                                            NULL,
-                                            NULL,
-                                            NULL,
-                                            NULL,
-                                            zp_subgroups_forget,
-                                            zp_subgroups_stations};
+static void zp_subgroups_refuse(const zero_config *c, char *text, size_t bytes) {
+    const zp_policy *stage = &zp_policies[c->stage];
+    if (c->shard_ranks && stage->state == ZP_WHOLE)
+        (void)snprintf(text, bytes,
+                       "shard_ranks is %d: at stage 0 nothing is sharded, and every rank is a "
+                       "replica; it is for stages 1 to 3",
+                       c->shard_ranks);
+    else if (c->second_ranks && stage->parameters == ZP_WHOLE)
+        (void)snprintf(text, bytes,
+                       "second_ranks is %d: at stage %d parameters are whole on every rank; it is "
+                       "for stage 3",
+                       c->second_ranks, c->stage);
+}
+
+static zp_extra zp_subgroups_row(void) {
+    zp_extra x;
+    memset(&x, 0, sizeof x);
+    x.name = "subgroups";
+    x.refuse = zp_subgroups_refuse;
+    x.check = zp_subgroups_cut_ranks;
+    x.resolve = zp_subgroups_resolve;
+    x.plan = zp_subgroups_plan;
+    x.sent = zp_subgroups_sent;
+    x.cut = zp_subgroups_cut_arena;
+    x.open = zp_subgroups_open;
+    x.forget = zp_subgroups_forget;
+    x.stations = zp_subgroups_stations;
+    return x;
+}

@@ -1,14 +1,22 @@
 /* table.h - the capabilities of this build, a row each
 
-   The order is that in which they open, and add to plan and walks. */
+   The rows are called in this order. ZERO_OWN_EXTRAS names a file of yours with more of them, and
+   ZERO_OWN_EXTRA_ROWS lists those, each followed by a comma. */
 #pragma once
 
 #include "../offload/transfers.h"
+#include "check.h"
 #include "packed.h"
 #include "subgroups.h"
 #include "whole_tensor.h"
 #include "world.h"
 
-static const zp_extra *const zp_extras[] = {&zp_world_extra,   &zp_subgroups_extra,
-                                            &zp_packed_extra,  &zp_whole_tensor_extra,
-                                            &zp_offload_extra, NULL};
+#ifdef ZERO_OWN_EXTRAS
+#include ZERO_OWN_EXTRAS
+#else
+#define ZERO_OWN_EXTRA_ROWS
+#endif
+
+static const zp_extra_row zp_table_rows[] = {
+    zp_world_row,    zp_subgroups_row, zp_packed_row,           zp_whole_tensor_row,
+    zp_transfer_row, zp_check_row,     ZERO_OWN_EXTRA_ROWS NULL};

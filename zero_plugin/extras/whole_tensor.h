@@ -40,13 +40,6 @@ static int zp_whole_tensor_has_matrices(const zero_ctx *z, int u) {
     return z->layout.unit[u].matrices > 0;
 }
 
-/* Elements of a second state array, over all ranks. */
-static size_t zp_whole_tensor_plain_numel(const zero_ctx *z) {
-    size_t numel = z->layout.numel;
-    for (int i = 0; i < z->layout.nmatrices; i++) numel -= z->layout.matrices[i].numel;
-    return numel;
-}
-
 /* How large the update of a tensor's matrices is, by their sides; 0: it has none. */
 static float zp_whole_tensor_scale(const zero_ctx *z, const zp_tensor *t) {
     const double rows = (double)t->rows, cols = (double)t->cols;
@@ -312,19 +305,25 @@ static void zp_whole_tensor_cut(zero_ctx *z, size_t *at) {
 static size_t zp_whole_tensor_row_sent(zero_ctx *z, int u) {
     return u < 0 ? zp_whole_tensor_sums_sent(z) : zp_whole_tensor_sent(z, u);
 }
-static const zp_extra zp_whole_tensor_extra = {"rules for whole tensors",
-                                               NULL,
-                                               NULL,
-                                               NULL,
-                                               zp_whole_tensor_layout,
-                                               zp_whole_tensor_plan,
-                                               zp_whole_tensor_row_sent,
-                                               zp_whole_tensor_cut,
-                                               zp_whole_tensor_lay_out,
-                                               NULL,
-                                               NULL,
-                                               NULL,
-                                               NULL,
-                                               NULL,
-                                               NULL,
-                                               NULL};
+static zero_result zp_whole_tensor_between(zero_ctx *z) {
+    return zp_whole_tensor_between_passes(z, z->control);
+}
+static void zp_whole_tensor_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) {
+    span->shape = zp_whole_tensor_scale(z, t);
+}
+static zp_extra zp_whole_tensor_row(void) {
+    zp_extra x;
+    memset(&x, 0, sizeof x);
+    x.name = "rules for whole tensors";
+    x.layout = zp_whole_tensor_layout;
+    x.plan = zp_whole_tensor_plan;
+    x.sent = zp_whole_tensor_row_sent;
+    x.cut = zp_whole_tensor_cut;
+    x.cut_gradients = zp_whole_tensor_lay_out;
+    x.before_update = zp_whole_tensor_begin_pass;
+    x.after_update = zp_whole_tensor_end_pass;
+    x.between_passes = zp_whole_tensor_between;
+    x.fill_update = zp_whole_tensor_fill_update;
+    x.span = zp_whole_tensor_span;
+    return x;
+}

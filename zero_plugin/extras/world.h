@@ -12,6 +12,7 @@
    agreed from there. */
 #pragma once
 
+#include "../core/agree.h"
 #include "../core/extra.h"
 
 /* The tensors of unit u that are summed over groups of their own: a task of the gradient stream, or
@@ -189,11 +190,15 @@ static int zp_world_has_sums(const zero_ctx *z) {
 static const zp_station zp_world_stations[] = {
     {ZP_GRADIENT_WALK, ZP_AT_PRESUM, ZP_EACH_REDUCTION, zp_world_has_sums, zp_world_presum, NULL},
     {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
-static const zp_extra zp_world_extra = {"groups",       zp_world_join,
-                                        NULL,           NULL,
-                                        NULL,           NULL,
-                                        NULL,           NULL,
-                                        NULL,           zp_world_open_copies,
-                                        zp_world_abort, zp_world_close_first_sums,
-                                        zp_world_close, NULL,
-                                        NULL,           zp_world_stations};
+static zp_extra zp_world_row(void) {
+    zp_extra x;
+    memset(&x, 0, sizeof x);
+    x.name = "groups";
+    x.join = zp_world_join;
+    x.open = zp_world_open_copies;
+    x.abort = zp_world_abort;
+    x.stop = zp_world_close_first_sums;
+    x.close = zp_world_close;
+    x.stations = zp_world_stations;
+    return x;
+}

@@ -132,3 +132,43 @@ static void zp_offload_plan_link_traffic(zero_ctx *z) {
     }
     if (z->host.through) plan->down_bytes = plan->up_bytes;
 }
+
+/* The settings of tiers. */
+static void zp_offload_plan_refuse(const zero_config *c, char *text, size_t bytes) {
+    const int tiers = c->optimizer_tier || c->gradient_tier || c->parameter_tier;
+    const int files = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE
+                      || c->parameter_tier == ZERO_FILE;
+    const zp_policy *stage = &zp_policies[c->stage];
+    const int whole = stage->gradients == ZP_WHOLE
+                      || (c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
+    if (c->delay_from && !zp_device_is_host()
+        && (!c->optimizer_tier || c->parameter_tier || c->offload_share < 1))
+        (void)snprintf(
+            text, bytes,
+            "delay_from is %d: in CUDA builds it is for the host's updates, of all units "
+            "(optimizer_tier HOST or FILE, offload_share 1), and parameters on the device",
+            c->delay_from);
+    else if (tiers && !zp_device_is_host() && !c->optimizer_tier)
+        (void)snprintf(text, bytes,
+                       "gradient_tier or parameter_tier is set, and optimizer_tier is DEVICE: in "
+                       "CUDA builds tiers are for the optimizer first, set that, too");
+    else if (c->update_on == ZERO_UPDATE_DEVICE && !zp_device_is_host()
+             && (files || c->parameter_tier || c->delay_from))
+        (void)snprintf(text, bytes,
+                       "update_on is DEVICE: state goes through the GPU from the tier HOST, with "
+                       "parameters and gradients on the device and updates at once");
+    else if (files && !c->folder)
+        (void)snprintf(text, bytes, "a tier is FILE, and folder is NULL");
+    else if (c->parameter_tier && stage->parameters == ZP_WHOLE)
+        (void)snprintf(
+            text, bytes,
+            "parameter_tier is %s: at stage %d parameters are whole on every rank; it is "
+            "for stage 3",
+            c->parameter_tier == ZERO_HOST ? "HOST" : "FILE", c->stage);
+    else if (c->gradient_tier == ZERO_FILE && whole)
+        (void)snprintf(
+            text, bytes,
+            "gradient_tier is FILE: whole gradients are in memory at stages 0 and 1, and "
+            "where several micro-steps accumulate LOCAL; it is for stages 2 and 3, SHARDED "
+            "accumulation");
+}

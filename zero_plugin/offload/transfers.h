@@ -272,6 +272,11 @@ static const zp_station zp_offload_stations[] = {
     {ZP_PARAMETER_WALK, ZP_AT_FETCH, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded,
      zp_transfer_fetch, NULL},
     {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
-static const zp_extra zp_offload_extra = {
-    "offload", NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL,      NULL, NULL, NULL, NULL, NULL, NULL, zp_offload_stations};
+static zp_extra zp_transfer_row(void) {
+    zp_extra x;
+    memset(&x, 0, sizeof x);
+    x.name = "offload";
+    x.refuse = zp_offload_plan_refuse;
+    x.stations = zp_offload_stations;
+    return x;
+}

@@ -1,0 +1,58 @@
+/* observe.h - what a checked build sees of the calls
+
+   One row of functions, z->observer, that the core calls at every hook. A build without checks has
+   no observer, and each function here is then a test of one pointer. */
+#pragma once
+
+#include "ctx.h"
+
+#ifndef ZERO_CHECK
+#define ZERO_CHECK 0 /* 1: a checked build */
+#endif
+
+/* Which hook was called. */
+enum {
+    ZP_HOOK_FORWARD = 0,
+    ZP_HOOK_FORWARD_END,
+    ZP_HOOK_BACKWARD,
+    ZP_HOOK_BACKWARD_END,
+    ZP_HOOK_GATHER,
+    ZP_HOOK_RELEASE,
+    ZP_HOOK_REDUCE
+};
+
+typedef struct zp_observer {
+    zero_result (*begin_pass)(zero_ctx *z);
+    zero_result (*end_pass)(zero_ctx *z);
+    zero_result (*hook)(zero_ctx *z, uint32_t which, int unit);
+    /* Unit u's parameters or gradients are given to your code, or taken back. */
+    zero_result (*move)(zero_ctx *z, int u, zp_side side, int opens);
+    /* Unit u's gradients were cleared. */
+    void (*cleared)(zero_ctx *z, int u);
+    /* The plugin has written parameters: they must stay as they are until it writes again. */
+    zero_result (*seal)(zero_ctx *z);
+    /* Where your code is to find a member; NULL: in the unit itself. */
+    char *(*place)(const zero_ctx *z, zp_side side, const zp_member *m);
+} zp_observer;
+
+static zero_result zp_observe_begin_pass(zero_ctx *z) {
+    return z->observer ? z->observer->begin_pass(z) : ZERO_OK;
+}
+static zero_result zp_observe_end_pass(zero_ctx *z) {
+    return z->observer ? z->observer->end_pass(z) : ZERO_OK;
+}
+static zero_result zp_observe_hook(zero_ctx *z, uint32_t which, int unit) {
+    return z->observer ? z->observer->hook(z, which, unit) : ZERO_OK;
+}
+static zero_result zp_observe_move(zero_ctx *z, int u, zp_side side, int opens) {
+    return z->observer ? z->observer->move(z, u, side, opens) : ZERO_OK;
+}
+static void zp_observe_cleared(zero_ctx *z, int u) {
+    if (z->observer) z->observer->cleared(z, u);
+}
+static zero_result zp_observe_seal(zero_ctx *z) {
+    return z->observer ? z->observer->seal(z) : ZERO_OK;
+}
+static char *zp_observe_place(const zero_ctx *z, zp_side side, const zp_member *m) {
+    return z->observer ? z->observer->place(z, side, m) : NULL;
+}
