@@ -158,7 +158,7 @@ static void unit_same_places(void) {
 static void unit_dealt(void) {
     static const size_t rows[] = {1, 1, 2}, cols[] = {11, 12, 2};
     static const int owner[] = {1, 0, 1};
-    zp_muon_matrix m[3];
+    zp_matrix m[3];
     memset(m, 0, sizeof m);
     for (int i = 0; i < 3; i++) {
         m[i].rows = rows[i];
@@ -178,7 +178,7 @@ static void unit_dealt(void) {
 static void unit_deal_room(void) {
     static zero_ctx z;
     static zp_comm one;
-    zp_muon_matrix m[] = {{.owner = 0, .sharer = 1, .numel = 70, .slices = 2},
+    zp_matrix m[] = {{.owner = 0, .sharer = 1, .numel = 70, .slices = 2},
                           {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
                           {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
                           {.owner = 0, .sharer = 2, .numel = 500, .slices = 1}};
