@@ -5,11 +5,11 @@
      project copies; it compiles the latter with either
        cc -x c -std=c11 -O3 -march=native -ffp-contract=off -fopenmp -pthread -c zero_plugin.cu
        nvcc -std=c++17 -O3 -fmad=false -DZERO_WITH_NCCL -c zero_plugin.cu
-     The first is the CPU version: no C++ runtime, no library but libm; -x c stands before the file.
-     Link with -fopenmp -pthread -lm. OpenMP is optional; -DZERO_WITH_MPI (and mpicc) adds the MPI
-     communicator. The second is the CUDA version (sm_80 and newer): link with -lcudart -lnccl -ldl;
-     NCCL 2.19 or newer, optional: without it ranks are threads of one process; for the tier HOST
-     add -Xcompiler -fopenmp,-march=native,-ffp-contract=off.
+     Both need 64-bit Linux. The first is the CPU version: no C++ runtime, no library but libm; -x c
+     stands before the file. Link with -fopenmp -pthread -lm. OpenMP is optional; -DZERO_WITH_MPI
+     (and mpicc) adds the MPI communicator. The second is the CUDA version (sm_80 and newer): link
+     with -lcudart -lnccl -ldl; NCCL 2.19 or newer, optional: without it ranks are threads of one
+     process; for the tier HOST add -Xcompiler -fopenmp,-march=native,-ffp-contract=off.
 
    EXAMPLE: every line that a trainer with L blocks and tied embeddings gains; `params` and `grads`
    are its own structs of base pointers, used as before between a unit's begin and end; sizes are
@@ -117,6 +117,10 @@
 #ifndef ZERO_PLUGIN_H
 #define ZERO_PLUGIN_H
 
+#ifdef __cplusplus /* or g++ -Wextra warns of every field that a macro's initialiser leaves out */
+#pragma GCC system_header
+#endif
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -195,7 +199,7 @@ typedef struct zero_group zero_group;
 
 /* The meeting place of local ranks. Make it before the ranks start: before pthread_create (shared
    != 0 is not needed) or before fork (shared != 0: it lies in memory that children inherit).
-   Destroy it after the last rank has gone. Process ranks need Linux. */
+   Destroy it after the last rank has gone. */
 typedef struct zero_local zero_local;
 zero_result zero_local_create(zero_local **local, int nranks, int shared);
 void zero_local_destroy(zero_local *local);
@@ -401,7 +405,7 @@ const char *zero_event_name(zero_event_kind kind);
 typedef struct zero_ctx zero_ctx;
 
 /* Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks must give the same values,
-   but for threads, stream and log. */
+   except for threads, update_on, link_gbs, memory_gbs, stream, folder, log and trace. */
 typedef struct zero_config {
     int stage;                      /* 0..3 */
     int micro_steps;                /* most micro-steps of a step; 0: 1 */
@@ -487,7 +491,8 @@ typedef struct zero_config {
     int second_ranks; /* stage 3: consecutive ranks, of those that share a copy, that keep a second
                          shard of the parameters; divides shard_ranks, or nranks. 0: none */
     /* PACKED TRAFFIC: numbers travel as integers of so many bits, 8 or 4, in blocks of 128 with a
-       scale each; 0: as they are stored. With one rank nothing travels, and nothing is packed */
+       scale each; 0: as they are stored. With one rank nothing travels, and nothing is packed. The
+       CPU and the CUDA build cut units into other blocks, so that their results differ in bits */
     int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner too, computes with what
                           came out; shards, masters and checkpoints stay exact, resident units too,
                           and no_mapping changes nothing (ZeRO++, Wang et al. 2023: qwZ) */
@@ -557,8 +562,13 @@ typedef struct zero_tensor_desc {
    in their order (C11; C++20, or C++17 as GNU, clang and nvcc take it):
        ZERO_FIELD(Tensors, wte, V * C, .uses = 2),
        ZERO_FIELD(Tensors, fcw, 4 * C * C, .layers = L, .unit = 1), */
+#ifdef __cplusplus
+#define ZERO_ROW zero_tensor_desc
+#else
+#define ZERO_ROW
+#endif
 #define ZERO_FIELD(type, member, ...)                                                              \
-    { .name = #member, .numel = __VA_ARGS__, .field = offsetof(type, member) }
+    ZERO_ROW { .name = #member, .numel = __VA_ARGS__, .field = offsetof(type, member) }
 
 /* What a tensor has on the device, for access by name. */
 typedef enum zero_kind {
@@ -728,10 +738,10 @@ zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, fl
 zero_result zero_tensor_divisor(zero_ctx *z, const char *name, int divisor);
 
 /* MUON: each layer of the tensor is one matrix [rows, cols], row after row, or several behind one
-   another, as of a fused query, key and value [3 C, C] either one of 3 C x C or three of C x C. Not
-   for embeddings and classifiers. What this is not called for is updated by ADAMW; 0 x 0 takes it
-   back. Other optimizers do not look at it. Before zero_build, on all ranks. Errors: ARGUMENT,
-   STATE. */
+   another, as of a fused query, key and value [3 C, C] either one of 3 C x C or three of C x C (the
+   GPT-2 of adapters/ announces one of 3 C x C, and each expert's matrices). Not for embeddings and
+   classifiers. What this is not called for is updated by ADAMW; 0 x 0 takes it back. Other
+   optimizers do not look at it. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
 zero_result zero_tensor_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols);
 
 /* LAMB, MUON: what this rank announces is a slice of a tensor that the ranks of `over` cut, as
@@ -764,8 +774,8 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
 zero_result zero_build(zero_ctx *z);
 
 /* Waits for what is under way, frees everything. NULL is allowed. A context that failed tells its
-   peers, so that they do not wait for it. Under MPI COLLECTIVE, for at most timeout_s: windows and
-   communicators are freed by all ranks or by none. */
+   peers, so that they do not wait for it. Under MPI COLLECTIVE, for at most timeout_s (before
+   zero_build 3 s): windows and communicators are freed by all ranks or by none. */
 void zero_destroy(zero_ctx *z);
 
 /* The sentence for the last error of this context; "" without one. Owned by ctx, until the next
@@ -1167,24 +1177,25 @@ zero_result zero_barrier(zero_ctx *z);
    (N-1) b really travel, and the count is the formula's all the same.) */
 
 /* The ranks of comm as a group. `stream`, CUDA: the cudaStream_t that calls are ordered on, of the
-   device that is current here and at every call; CPU: NULL. timeout_s: 0: 600. The communicator is
-   duplicated or joined, as in zero_create; comm.node_size is not looked at. On an error *g is NULL
-   unless there was memory for the group: then zero_group_error(*g) says why, and *g must still be
-   closed. COLLECTIVE. Errors: ARGUMENT, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE,
-   UNSUPPORTED. */
+   device that is current here and at every call; CPU: NULL. timeout_s: seconds, finite and above 0,
+   or 0 for 600. The communicator is duplicated or joined, as in zero_create; comm.node_size is not
+   looked at. On an error *g is NULL unless there was memory for the group: then
+   zero_group_error(*g) says why, and *g must still be closed. COLLECTIVE. Errors: ARGUMENT, MEMORY,
+   MISMATCH, PEER, TIMEOUT, COMM, DEVICE, UNSUPPORTED. */
 zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s);
 
 /* Ranks of `of` that give the same colour become a group, ordered by key, then by rank; a colour
-   below 0: this rank is in none, and *g NULL. Stream and time limit are those of `of`, which must
-   live as long. COLLECTIVE over `of`. Errors: as of opening. */
+   below 0: this rank is in none, and *g NULL. Stream and time limit are those of `of`. COLLECTIVE
+   over `of`. Errors: as of opening. */
 zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g);
 
-/* Leaves the group; contexts made of it, and groups split off it, go first. NULL is allowed. Under
-   MPI COLLECTIVE, for at most timeout_s, as zero_destroy. */
+/* Leaves the group; contexts made of it go first. If groups split off it are open, the plugin keeps
+   it until the last of them is closed. NULL is allowed. Under MPI COLLECTIVE, for at most
+   timeout_s, as zero_destroy. */
 void zero_group_close(zero_group *g);
 
 /* A short name for sentences, copied: "tp", "pp", "dp"; at most 7 letters, the same on all ranks.
- */
+   A second name replaces the first. */
 void zero_group_name(zero_group *g, const char *name);
 
 /* Without a group (NULL): rank 0 of 1. */

@@ -127,6 +127,7 @@ check "weights are drawn without libm" drawn
 check "rooms compile alone" alone device_cuda "$CC" $flags -fopenmp -x c
 check "header as C11" header "$CC" c -std=c11
 check "header as C++17" header "${CXX:-c++}" c++ -std=c++17
+check "its macros in a C++17 host" "${CXX:-c++}" -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only tests/hosts/macros.cc
 check "plugin with $CC" plugin "$CC" -fopenmp
 check "plugin with $CC, without OpenMP" plugin "$CC"
 needs clang "plugin with clang" plugin clang

@@ -603,7 +603,7 @@ static void fault_leavers(void) {
             test_check(ok, "%s: %s", fault_case, test_first);
             /* in the middle of something, it has failed; otherwise it is only gone */
             const int calm =
-                t->place == AT_IDLE || t->place == AT_REDUCED || t->place == AT_STEPPED;
+                t->place <= AT_IDLE || t->place == AT_REDUCED || t->place == AT_STEPPED;
             fault_check_left(
                 t, calm ? "destroyed its context before" : "failed: it gave up its context", 0);
         }

@@ -5,6 +5,7 @@
 #include "harness.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 
 enum { LAYERS = 3, WIDTH = 96, RANKS = 3 };
 
@@ -118,6 +119,28 @@ static void group_differences(void) {
         }
 }
 
+/* ---- settings that differ ---- */
+
+/* The texts of both settings differ in the highest bytes of 64-bit words, for all of 81 pairs. */
+static void group_settings_rank(test_rank *r) {
+    const zero_tensor_desc d = {"w", WIDTH, LAYERS, 0, 0, 0, 0};
+    const zero_comm comm = test_comm(r);
+    zero_ctx *z = NULL;
+    zero_config cfg = {0};
+    const int i = *(const int *)r->arg;
+    cfg.seed = r->rank ? (uint64_t)(121 + i % 9) : 120;
+    cfg.bucket_numel = r->rank ? (size_t)(1000000 + 10000 * (i / 9)) : 1090000;
+    cfg.timeout_s = 20;
+    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &d) || zero_build(z) != ZERO_ERR_MISMATCH
+        || !strstr(zero_last_error(z), "seed 120"))
+        test_rank_fail(r, "pair %d: \"%s\"", i, zero_last_error(z));
+    zero_destroy(z);
+}
+static void group_settings(void) {
+    for (int i = 0; i < 81; i++)
+        test_check(test_ranks(2, 0, group_settings_rank, &i), "settings: %s", test_first);
+}
+
 /* ---- one copy of all ranks ---- */
 
 /* Rank 0 writes to what a hook hands out: it faults, or at stages where the copy is its own, not.
@@ -175,6 +198,37 @@ static void group_pieces(void) {
     (void)close(fd);
 }
 
+/* Rank 1 may open no more files: both ranks report the system's error. */
+static void group_no_files_rank(test_rank *r) {
+    const int next = dup(0);
+    struct rlimit limit;
+    zero_ctx *z = NULL;
+    const zero_comm comm = test_comm(r);
+    const zero_config cfg = {.timeout_s = 20};
+    (void)close(next);
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    const struct rlimit few = {(rlim_t)next, limit.rlim_max};
+    if (r->rank == 1) (void)setrlimit(RLIMIT_NOFILE, &few);
+    const zero_result e = zero_create(&z, &cfg, &comm);
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+    if (e != ZERO_ERR_DEVICE || !strstr(zero_last_error(z), "rank 1 could not open a memory file")
+        || !strstr(zero_last_error(z), "Too many open files"))
+        test_rank_fail(r, "no more files: %d: %s", (int)e, zero_last_error(z));
+    zero_destroy(z);
+}
+
+/* Before there is a plan, a range that does not exist is not one of 0..-1. */
+static void group_none(void) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_config cfg = {0};
+    zero_ctx *z = NULL;
+    zero_range range;
+    test_check(!zero_create(&z, &cfg, &self) && zero_state_range(z, 0, 0, &range)
+                   && strstr(zero_last_error(z), "range 0: there is none yet"),
+               "no range: %s", zero_last_error(z));
+    zero_destroy(z);
+}
+
 /* What the rule does not read may be anything, on any rank. */
 static void group_unread_rank(test_rank *r) {
     const zero_hyper h = {0.5f, 0.25f, r->rank ? (float)r->rank : NAN, NAN, 0, 0};
@@ -197,6 +251,9 @@ int main(void) {
     (void)alarm(240);
     group_differences();
     group_unread();
+    group_settings();
+    group_none();
+    test_check(test_processes(2, 0, group_no_files_rank, NULL, 30), "files: %s", test_first);
     group_writes();
     group_pieces();
     return test_summary();

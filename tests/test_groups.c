@@ -5,6 +5,7 @@
 #include "groups.h"
 #include "host.h"
 
+#include <math.h>
 #include <signal.h>
 
 typedef struct groups_run { /* in shared memory */
@@ -167,6 +168,7 @@ static void groups_context_rank(test_rank *r) {
 static zero_result groups_call(zero_group *g, int what, int odd) {
     static float x[4][40000];
     float *mine = x[zero_group_rank(g) % 4];
+    zero_group *none = NULL;
     switch (what) {
     case 0: /* another collective */
         return odd ? zero_group_all_gather(g, mine, mine + 100, 64)
@@ -178,6 +180,12 @@ static zero_result groups_call(zero_group *g, int what, int odd) {
     case 3: /* another root */ return zero_group_broadcast(g, mine, 100, odd);
     case 4: /* messages of other sizes */
         return odd ? zero_group_send(g, mine, 100, 0) : zero_group_receive(g, mine, 104, 1);
+    case 5: /* a barrier */
+        return odd ? zero_group_barrier(g)
+                   : zero_group_all_reduce(g, mine, 512, ZERO_F32, ZERO_SUM);
+    case 6: /* a split */
+        return odd ? zero_group_split(g, -1, 0, &none)
+                   : zero_group_all_gather(g, mine, mine + 100, 64);
     default: /* order: a message here, a sum there */
         return odd ? zero_group_send(g, mine, 4, 0)
                    : zero_group_all_reduce(g, mine, 1, ZERO_F32, ZERO_SUM);
@@ -207,8 +215,10 @@ static void groups_mismatches(groups_run *run) {
                                           {"all_reduce of 8 f32", "all_reduce of 8 bf16"},
                                           {"a broadcast of 100 bytes from rank ", ""},
                                           {"sends 100 bytes", "expects 104"},
+                                          {"all_reduce of 512 f32", "a barrier"},
+                                          {"all_gather of 64 bytes", "a split"},
                                           {"all_reduce of 1 f32", "messages"}};
-    for (int what = 0; what < 6; what++)
+    for (int what = 0; what < 8; what++)
         for (int processes = 0; processes < 2; processes++)
             for (int n = 2; n < (what < 3 ? 4 : 3); n++) {
                 run->what = what;
@@ -232,14 +242,19 @@ static void groups_mismatches(groups_run *run) {
 /* tp 1 of pp 0 does not come; those of pp 1 come with other sizes. */
 static void groups_late_rank(test_rank *r) {
     groups_run *run = (groups_run *)r->arg;
-    zero_group *all = groups_open(r, 1), *tp = NULL, *pp = NULL;
+    zero_group *all = groups_open(r, 1), *tp = NULL, *pp = NULL, *old = NULL;
     float x[2000] = {0};
     if (r->failed || zero_group_split(all, r->rank / 2, 0, &tp)
-        || zero_group_split(all, r->rank % 2, 0, &pp)) {
+        || zero_group_split(all, r->rank % 2, 0, &pp)
+        || zero_group_split(all, r->rank % 2, 0, &old)) {
         test_rank_fail(r, "splits: %s", zero_group_error(all));
         return;
     }
+    zero_group_name(old, "old"); /* neither closed groups nor earlier names are reported */
+    zero_group_name(tp, "first");
     zero_group_name(tp, "tp");
+    zero_group_name(tp, "tp");
+    zero_group_close(old);
     zero_group_name(pp, "pp");
     if (zero_group_barrier(all)) test_rank_fail(r, "meets: %s", zero_group_error(all));
     run->result[r->rank] = ZERO_OK;
@@ -361,6 +376,54 @@ static void groups_refused_rank(test_rank *r) {
     zero_group_close(g);
 }
 
+/* Rank 1 opens with a time limit that is none: its peer learns of it. */
+static void groups_limits_rank(test_rank *r) {
+    static const double limits[] = {NAN, -1, INFINITY, -INFINITY};
+    const zero_comm comm = test_comm(r);
+    zero_group *g = NULL;
+    const double limit = r->rank ? limits[*(const int *)r->arg] : 20;
+    const zero_result e = zero_group_open(&g, &comm, NULL, limit);
+    if (e != (r->rank ? ZERO_ERR_ARGUMENT : ZERO_ERR_PEER)
+        || !strstr(zero_group_error(g), "timeout_s"))
+        test_rank_fail(r, "timeout_s %g: %d: %s", limit, (int)e, zero_group_error(g));
+    zero_group_close(g);
+}
+
+/* Parts outlive the group that they were split off, and are whole. */
+static void groups_order_rank(test_rank *r) {
+    zero_group *all = groups_open(r, 20), *part = NULL, *again = NULL;
+    groups_case c;
+    if (r->failed || zero_group_split(all, r->rank / 2, 0, &part)
+        || zero_group_split(part, 0, 0, &again)) {
+        test_rank_fail(r, "splits: %s", zero_group_error(all));
+        return;
+    }
+    zero_group_close(all);
+    zero_group_close(part);
+    if (!groups_all(&c, again, 3)) test_rank_fail(r, "a part of closed groups: %s", c.why);
+    zero_group_close(again);
+}
+
+/* More than memory can have, so that products of sizes would overflow. */
+static void groups_huge_rank(test_rank *r) {
+    zero_group *g = groups_open(r, 20);
+    static double x[2];
+    const size_t n = (size_t)1 << 61, bytes = (size_t)1 << 63;
+    const size_t some[2] = {bytes, bytes};
+    const zero_message m = {1 - r->rank, 1, x, bytes};
+    const zero_result e[] = {zero_group_all_reduce(g, x, n, ZERO_F64, ZERO_SUM),
+                             zero_group_reduce_scatter(g, x, x, n / 2, ZERO_F64, ZERO_SUM),
+                             zero_group_all_gather(g, x, x, bytes),
+                             zero_group_all_to_all(g, x, x, bytes),
+                             zero_group_all_to_some(g, x, some, x, some),
+                             zero_group_broadcast(g, x, bytes, 0),
+                             zero_group_send_receive(g, &m, 1)};
+    for (size_t i = 0; i < sizeof e / sizeof *e; i++)
+        if (e[i] != ZERO_ERR_ARGUMENT) test_rank_fail(r, "huge %zu: %d", i, (int)e[i]);
+    if (zero_group_barrier(g)) test_rank_fail(r, "goes on: %s", zero_group_error(g));
+    zero_group_close(g);
+}
+
 static void groups_nothing(void) {
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0}, none = {(zero_comm_kind)77, 0, NULL, 0};
     zero_group *g = NULL, *part = NULL;
@@ -391,5 +454,11 @@ int main(void) {
     groups_mismatches(run);
     groups_late(run);
     test_check(test_ranks(2, 0, groups_refused_rank, run), "refusals: %s", test_first);
+    test_check(test_ranks(2, 0, groups_huge_rank, NULL), "huge: %s", test_first);
+    for (int i = 0; i < 4; i++)
+        test_check(test_ranks(2, 0, groups_limits_rank, &i), "limits: %s", test_first);
+    for (int processes = 0; processes < 2; processes++)
+        test_check(groups_go(processes, 4, groups_order_rank, run), "closed first, %s: %s",
+                   processes ? "processes" : "threads", test_first);
     return test_summary();
 }

@@ -110,9 +110,19 @@ int MPI_Barrier(MPI_Comm c) {
     mpi_note(c);
     return PMPI_Barrier(c);
 }
+static int mpi_comms; /* made by the plugin and not freed */
 int MPI_Comm_split(MPI_Comm c, int color, int key, MPI_Comm *out) {
     mpi_note(c);
+    mpi_comms++;
     return PMPI_Comm_split(c, color, key, out);
+}
+int MPI_Comm_dup(MPI_Comm c, MPI_Comm *out) {
+    mpi_comms++;
+    return PMPI_Comm_dup(c, out);
+}
+int MPI_Comm_free(MPI_Comm *c) {
+    mpi_comms--;
+    return PMPI_Comm_free(c);
 }
 int MPI_Comm_set_errhandler(MPI_Comm c, MPI_Errhandler h) {
     mpi_note(c);
@@ -128,6 +138,7 @@ int MPI_Win_allocate_shared(MPI_Aint n, int unit, MPI_Info i, MPI_Comm c, void *
 int MPI_Comm_split_type(MPI_Comm c, int type, int key, MPI_Info info, MPI_Comm *out) {
     int color = mpi_hosts == -2 ? mpi_rank % 2 : mpi_rank == mpi_ranks - 1;
     mpi_note(c);
+    mpi_comms++;
     if (!mpi_hosts) return PMPI_Comm_split_type(c, type, key, info, out);
     if (mpi_hosts > 0) color = mpi_rank / mpi_hosts;
     return PMPI_Comm_split(c, color, key, out);
@@ -714,6 +725,29 @@ static void mpi_troubled(const char *what, int node_size, mpi_trouble trouble, d
     mpi_meet();
 }
 
+/* A context that is planned and never built is destroyed; `leaves`: by rank 1 alone, without an
+   error, while the others build: they learn of it soon. */
+static void mpi_planned(int node_size, int leaves) {
+    const zero_tensor_desc d = {"w", 1000, 1, 0, 0, 0, 0};
+    const zero_comm comm = {ZERO_COMM_MPI, 0, &mpi_given, node_size};
+    const zero_config cfg = {.log = test_quiet};
+    const int comms = mpi_comms, builds = leaves && mpi_rank != 1;
+    zero_ctx *z;
+    zero_plan plan;
+    mpi_meet();
+    const double start = test_now();
+    zero_result e = zero_create(&z, &cfg, &comm);
+    if (!e) e = zero_tensor(z, &d);
+    if (!e) e = zero_query_plan(z, &plan);
+    if (!e && builds) e = zero_build(z);
+    test_check(e == (builds ? ZERO_ERR_PEER : ZERO_OK), "a plan, node_size %d, rank %d: %s",
+               node_size, mpi_rank, zero_last_error(z));
+    zero_destroy(z);
+    test_check(test_now() - start < 10 && (leaves || mpi_comms == comms),
+               "a plan, node_size %d, rank %d: destroyed after %.1f s, %d communicators are left",
+               node_size, mpi_rank, test_now() - start, mpi_comms - comms);
+}
+
 /* The k-th read or write of this rank's files from here on fails; 0: none. */
 static long mpi_fail_read, mpi_fail_write;
 static int mpi_fails(long *k) {
@@ -777,6 +811,8 @@ static void mpi_errors(void) {
     mpi_hosts = 0;
     mpi_no_memory(4);
     mpi_no_memory(2);
+    for (int size = 1; size <= 4; size *= 2)
+        for (int leaves = 0; leaves < 2; leaves++) mpi_planned(size, leaves);
     for (int size = 1; size <= 4; size *= 2) {
         mpi_troubled("all is well", size, MPI_WELL, 60, NULL);
         mpi_troubled("rank 1 goes in a pass", size, MPI_GOES, 600, "rank 1");

@@ -1111,7 +1111,10 @@ int main(int argc, char **argv) {
     const int every = argc > 1 ? atoi(argv[1]) : 1;
     offload_folder = argc > 3 ? argv[3] : "/tmp";
     offload_refused();
+    const int input = dup(0);
+    (void)close(0); /* the plugin's file gets descriptor 0 */
     offload_opens();
+    (void)dup2(input, 0);
     offload_folders();
     offload_overlap();
     offload_reads_ahead();

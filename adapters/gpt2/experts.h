@@ -18,8 +18,9 @@
 
    A LAYER. gates = softmax(x gatew'), in f32; each row's k largest, first choices before second
    ones, take the slots of their experts, row by row: capacity = max(4, ceil(R / E * factor * k)) of
-   this rank's R rows, at most R; what finds none is dropped (its residual goes on alone). Slots
-   travel to their experts, results back: two all-to-alls forward, two backward, of [E][capacity][C]
+   this rank's R rows, at most R; what finds none is dropped (its residual goes on alone). With k 2
+   an expert's result is weighted by its gate over the sum of the gates that were not dropped, as in
+   GShard: if one of the two is dropped, the other has the weight 1. Slots travel to their experts, results back: two all-to-alls forward, two backward, of [E][capacity][C]
    numbers each. They are kept rather than sent again where blocks are recomputed. The auxiliary
    loss is E sum over e of (share of first choices of e) (mean gate of e), times moe.aux, of each
    rank's rows by themselves. No token is chosen at random: what DeepSpeed draws (use_rts, the

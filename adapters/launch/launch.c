@@ -24,10 +24,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#ifdef __linux__
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#endif
 #ifdef ZERO_WITH_MPI
 #include <mpi.h>
 #endif
@@ -336,10 +334,8 @@ int launch_adds_argument(const char *argument) {
 }
 
 int launch_processors(void) {
-#ifdef __linux__
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-#endif
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;
 }
@@ -550,8 +546,6 @@ static int launch_run_threads(const launch_request *request, launch *l, int rank
 
 /* ---- fork ---------------------------------------------------------------------------------- */
 
-#ifdef __linux__
-
 typedef struct launch_watch {
     const launch *l;
     pid_t child[LAUNCH_MAX_RANKS]; /* 0: reaped */
@@ -756,21 +750,6 @@ static int launch_run_fork(const launch_request *request, launch *l, int ranks) 
     return code;
 }
 
-#else
-
-static int launch_run_fork(const launch_request *request, launch *l, int ranks) {
-    char sentence[LAUNCH_SENTENCE];
-    (void)request;
-    snprintf(sentence, sizeof sentence,
-             "%d ranks on one machine: by fork only on Linux; use "
-             "mpirun",
-             ranks);
-    launch_print(l->program, sentence);
-    return LAUNCH_EXIT_FAILURE;
-}
-
-#endif
-
 /* ---- mpirun -------------------------------------------------------------------------------- */
 
 #ifdef ZERO_WITH_MPI
@@ -899,8 +878,6 @@ static int launch_run_mpi(const launch_request *request, launch *l, const enviro
 #endif
 
 /* ---- join ---------------------------------------------------------------------------------- */
-
-#ifdef __linux__
 
 /* What the ranks of a machine share: the board, then a meeting place for each group. */
 static size_t launch_file_bytes(int groups) {
@@ -1046,16 +1023,6 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
     meeting_leave(m);
     return 0;
 }
-
-#else
-
-static int launch_run_join(const launch_request *request, launch *l, const environment *e) {
-    (void)request;
-    if (e->rank == 0) launch_print(l->program, "ranks are joined over sockets on Linux alone");
-    return LAUNCH_EXIT_FAILURE;
-}
-
-#endif
 
 /* ---- run ----------------------------------------------------------------------------------- */
 

@@ -11,11 +11,9 @@
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
-#ifdef __linux__
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
 
 enum { MEMORY_PATH = 4096 };
 
@@ -193,7 +191,6 @@ void launch_memory_shared(const char *folder, launch_memory *memory) {
 /* Whether a memory file of this process can be opened through /proc, as its peers will do. */
 static int memory_has_files(void) {
     int ok = 0;
-#ifdef __linux__
     char path[64];
     const int made = (int)syscall(SYS_memfd_create, "launch", 1u /* close on exec */);
     if (made < 0) return 0;
@@ -202,7 +199,6 @@ static int memory_has_files(void) {
     ok = seen >= 0;
     if (ok) close(seen);
     close(made);
-#endif
     return ok;
 }
 

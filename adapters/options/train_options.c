@@ -103,7 +103,8 @@ static const option train_table[] = {
         .words = "adamw adam sgd nesterov lion "
                  "adagrad lamb muon",
         .course = 1, TO(INT, zero.optimizer), KEY("optimizer.type", DS_GIVEN_OPTIMIZER, ALWAYS),
-        .help = "update rule; muon moves the blocks' matrices orthogonally, and all else as adamw"),
+        .help = "update rule; muon moves the blocks' matrices orthogonally (experts' matrices, too; "
+                "query, key and value as one matrix of 3C x C), and all else as adamw"),
     ROW(INT, "-x", "--steps", steps, "2000", .compare = "16", RANGE(-1, 2e9), .course = 1,
         .help = "steps; -1: one epoch; in a comparison timed steps per stage"),
     ROW(WORD, "-k", "--schedule", schedule, "cosine", .words = "cosine linear constant wsd",
@@ -256,7 +257,8 @@ static const option train_table[] = {
             "mixtures of GShard and Switch; 0: none"),
     ROW(INT, "-ek", "--experts-asked", chosen, "1", RANGE(1, 2), .course = 1,
         TO(INT, experts_asked), KEY("expert_parallel.top_k: -ek", DS_GIVEN_EXPERTS_ASKED, IF_GIVEN),
-        .help = "experts that a token asks: 1, by its gate, or 2, by their gates over their sum"),
+        .help = "experts that a token asks: 1, weighted by its gate, or 2, weighted by their gates "
+                "over the sum of those gates whose expert had room for the token (GShard)"),
     ROW(INT, "-eg", "--expert-group", expert_group, "1", RANGE(1, 65536), TO(INT, expert_group),
         KEY("expert_parallel.autoep_size: -eg", DS_GIVEN_EXPERT_GROUP, IF_GIVEN),
         .help = "data-parallel ranks that share a layer's experts: each has -en / -eg of them, and "

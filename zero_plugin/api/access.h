@@ -28,7 +28,10 @@ static zero_result zp_access_write(zero_ctx *z, const char *call, const char *na
     ZP_TRY(zp_state_agree(z, t, kind, first, count, values));
     for (size_t i = 0; i < count && kind == ZERO_GRADIENT; i++) {
         const zero_type type = z->array[ZP_GRAD].type;
-        float stored; /* what its type cannot hold would pass the norm that was agreed */
+        union { /* values that its type cannot hold would pass the norm that was agreed */
+            float f;
+            uint16_t bits;
+        } stored;
         zp_type_store(&stored, type, 0, values[i] * (float)z->report.stored);
         ZP_REFUSE(z, !zp_type_is_finite((double)zp_type_load(&stored, type, 0)),
                   "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,

@@ -89,20 +89,56 @@ zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g
     return zp_groups_note_opening(*g, began, r);
 }
 
+/* The entry after the one at `at`; *n: bytes of that one. */
+static const char *zp_coords_next(const char *at, size_t *n) {
+    *n = strcspn(at, ",");
+    return at + *n + strspn(at + *n, ", ");
+}
+
+/* The group's entry stays readable until another group of this rank is named: peers that wait for
+   this rank in a second group still report all its coordinates while it closes them in turn. */
+static void zp_coords_close(const zp_comm *p) {
+    char mine[32];
+    size_t n, bytes = (size_t)snprintf(mine, sizeof mine, "%s %d", p->label, p->rank);
+    uint32_t bit = 1;
+    if (!p->coords || !p->label[0]) return;
+    for (const char *at = p->coords->text, *next; *at; at = next, bit <<= 1) {
+        next = zp_coords_next(at, &n);
+        if (p->coords->closed & bit || n != bytes || memcmp(at, mine, n)) continue;
+        p->coords->closed |= bit;
+        return;
+    }
+}
+
+/* Removes the entries of closed groups and adds the group's. */
+static void zp_coords_add(const zp_comm *p) {
+    char text[ZP_COORDS_BYTES] = "";
+    size_t n, used = 0;
+    uint32_t closed = p->coords->closed;
+    for (const char *at = p->coords->text, *next; *at; at = next, closed >>= 1) {
+        next = zp_coords_next(at, &n);
+        if (closed & 1) continue;
+        (void)snprintf(text + used, sizeof text - used, "%s%.*s", used ? ", " : "", (int)n, at);
+        used = strlen(text);
+    }
+    (void)snprintf(text + used, sizeof text - used, "%s%s %d", used ? ", " : "", p->label, p->rank);
+    memcpy(p->coords->text, text, sizeof text);
+    p->coords->closed = 0;
+}
+
 void zero_group_close(zero_group *g) {
     if (!g) return;
     if (g->group.call) *g->group.call = "zero_group_close";
+    zp_coords_close(&g->group);
     zp_collectives_leave(g);
 }
 
-/* A rank's coordinates are told with its number, by whoever misses it. */
 void zero_group_name(zero_group *g, const char *name) {
     if (!g || !name) return;
     zp_comm *p = &g->group;
+    zp_coords_close(p);
     (void)snprintf(p->label, sizeof p->label, "%s", name);
-    if (!p->coords || g->dead) return;
-    const size_t n = strlen(p->coords);
-    (void)snprintf(p->coords + n, ZP_COORDS_BYTES - n, "%s%s %d", n ? ", " : "", p->label, p->rank);
+    if (p->coords && !g->dead) zp_coords_add(p);
 }
 
 int zero_group_rank(const zero_group *g) { return g ? g->group.rank : 0; }
@@ -113,6 +149,14 @@ zero_comm zero_group_comm(zero_group *g) {
     return g ? g->comm : self;
 }
 
+/* n elements of so many bytes, `times` of them: as much as memory can have. */
+static zero_result zp_group_fits(zero_group *g, size_t n, size_t element, int times) {
+    ZP_GROUP_REFUSE(g, n > (size_t)PTRDIFF_MAX / element / (size_t)times,
+                    "%zu elements of %zu bytes for %d ranks are more than memory can have", n,
+                    element, times);
+    return ZERO_OK;
+}
+
 /* What is summed. */
 static zero_result zp_groups_check_sum(zero_group *g, const void *from, const void *to, size_t n,
                                        zero_type type, zero_reduction how) {
@@ -121,7 +165,7 @@ static zero_result zp_groups_check_sum(zero_group *g, const void *from, const vo
                     (int)type);
     ZP_GROUP_REFUSE(g, how != ZERO_SUM && how != ZERO_MAX, "reduction %d, no such reduction",
                     (int)how);
-    return ZERO_OK;
+    return zp_group_fits(g, n, zp_collectives_element_bytes(type), g->group.nranks);
 }
 
 zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
@@ -151,6 +195,7 @@ zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine
 zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes) {
     ZP_TRY(zp_groups_enter(g, "zero_group_all_gather"));
     ZP_GROUP_REFUSE(g, bytes && (!mine || !all), "memory is NULL, for %zu bytes", bytes);
+    ZP_TRY(zp_group_fits(g, bytes, 1, g->group.nranks));
     if (!bytes) return ZERO_OK;
     const size_t ranks = (size_t)g->group.nranks;
     ZP_GROUP_ALL(g, ZERO_EVENT_ALL_GATHER, ranks * bytes, all_gathers, (ranks - 1) * bytes,
@@ -160,6 +205,7 @@ zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, si
 zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes) {
     ZP_TRY(zp_groups_enter(g, "zero_group_all_to_all"));
     ZP_GROUP_REFUSE(g, bytes && (!out || !in), "memory is NULL, for %zu bytes", bytes);
+    ZP_TRY(zp_group_fits(g, bytes, 1, g->group.nranks));
     if (!bytes) return ZERO_OK;
     const size_t ranks = (size_t)g->group.nranks;
     ZP_GROUP_ALL(g, ZERO_EVENT_ALL_TO_ALL, ranks * bytes, all_to_alls, (ranks - 1) * bytes,
@@ -172,7 +218,11 @@ zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t 
     ZP_GROUP_REFUSE(g, !out_bytes || !in_bytes, "the bytes of the parts are NULL");
     const int me = g->group.rank;
     size_t sent = 0, got = 0;
-    for (int r = 0; r < g->group.nranks; r++) sent += out_bytes[r], got += in_bytes[r];
+    for (int r = 0; r < g->group.nranks; r++) {
+        ZP_TRY(zp_group_fits(g, zp_max(out_bytes[r], in_bytes[r]), 1, g->group.nranks));
+        sent += out_bytes[r];
+        got += in_bytes[r];
+    }
     ZP_GROUP_REFUSE(g, (sent && !out) || (got && !in), "memory is NULL, for %zu and %zu bytes",
                     sent, got);
     ZP_GROUP_REFUSE(g, out_bytes[me] != in_bytes[me],
@@ -186,6 +236,7 @@ zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t 
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root) {
     ZP_TRY(zp_groups_enter(g, "zero_group_broadcast"));
     ZP_GROUP_REFUSE(g, bytes && !data, "memory is NULL, for %zu bytes", bytes);
+    ZP_TRY(zp_group_fits(g, bytes, 1, 1));
     ZP_GROUP_REFUSE(g, root < 0 || root >= g->group.nranks, "root is %d, expected 0..%d", root,
                     g->group.nranks - 1);
     const size_t peers = g->group.rank == root ? (size_t)(g->group.nranks - 1) : 0;
@@ -197,7 +248,8 @@ zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int ro
 zero_result zero_group_barrier(zero_group *g) {
     ZP_TRY(zp_groups_enter(g, "zero_group_barrier"));
     zp_record *slice = zp_device_begin_slice(&g->stream, ZERO_EVENT_BARRIER, -1, 0);
-    return zp_groups_end_slice(g, slice, 0, zp_comm_barrier(&g->group));
+    const zero_result met = zp_group_meet(g, ZP_SOME_BARRIER);
+    return zp_groups_end_slice(g, slice, 0, met ? met : zp_comm_barrier(&g->group));
 }
 
 zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int n) {
@@ -215,6 +267,7 @@ zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int
                         g->group.nranks - 1);
         ZP_GROUP_REFUSE(g, m->bytes && !m->data, "message %d: memory is NULL, for %zu bytes", i,
                         m->bytes);
+        ZP_TRY(zp_group_fits(g, m->bytes, 1, 1));
         some[messages] = *m;
         some[messages].sends = m->sends != 0;
         messages += m->bytes > 0;

@@ -29,7 +29,6 @@ const char *zero_event_name(zero_event_kind kind) {
 zero_result zero_local_create(zero_local **local, int nranks, int shared) {
     if (!local || nranks < 1 || nranks > ZP_LOCAL_MAX) return ZERO_ERR_ARGUMENT;
     *local = NULL;
-    if (shared && !ZP_LINUX) return ZERO_ERR_UNSUPPORTED;
     void *p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE,
                    (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
@@ -210,11 +209,19 @@ static void zp_life_finish_lanes(zero_ctx *z) {
     zp_file_sync(&z->disk);
 }
 
+/* The context is left in the middle of something, or after an error: peers must not wait for it. */
+static int zp_destroy_breaks(const zero_ctx *z) {
+    if (z->dead || zp_failure_result(&z->failure)) return 1;
+    return z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED));
+}
+
 void zero_destroy(zero_ctx *z) {
     if (!z) return;
     zp_ctx_set_call(z, "zero_destroy");
-    const int broken =
-        z->dead || zp_failure_result(&z->failure) || !(z->phase & (ZP_IDLE | ZP_REDUCED));
+    const int broken = zp_destroy_breaks(z);
+    /* peers may go on to build it: they are not kept waiting for long */
+    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && z->phase == ZP_NEW; g++)
+        g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
     /* first: what this rank's own streams wait for */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && broken; g++)
         if (g->transport && g->own)

@@ -64,7 +64,7 @@ static zero_comm zp_start_ranks_comm(const zp_start_ranks *c, int rank) {
     return comm;
 }
 
-#if !ZP_LINUX || defined(__CUDACC__)
+#ifdef __CUDACC__
 /* Ranks as processes: not in this build. */
 static int zp_start_ranks_fork(int nranks, zero_comm *comm, zero_log_fn log, void *log_user) {
     if (log)
@@ -138,7 +138,7 @@ static const char *zp_start_ranks_guess_cause(const char *call, int number) {
 static void zp_start_ranks_report_death(zp_start_ranks *c, int rank, int number) {
     char text[ZP_TEXT_BYTES];
     const char *call = c->local->call[rank];
-    const char *coords = c->local->coords[rank];
+    const char *coords = c->local->coords[rank].text;
     (void)snprintf(text, sizeof text,
                    "rank %d%s%s%s was ended by signal %d (%s), its last call was %s%s", rank,
                    coords[0] ? " (" : "", coords, coords[0] ? ")" : "", number, strsignal(number),

@@ -64,7 +64,7 @@ struct zero_local {
        rank there; of the first, NULL. In the first alone a rank's coordinates: tp 1, pp 0. */
     zero_local *of[ZP_LOCAL_MAX];
     int32_t of_rank[ZP_LOCAL_MAX], first_rank[ZP_LOCAL_MAX];
-    char coords[ZP_LOCAL_MAX][ZP_COORDS_BYTES];
+    zp_coords coords[ZP_LOCAL_MAX];
     uint32_t leavers; /* threads: ranks that have left a part for good */
 };
 
@@ -115,7 +115,7 @@ static const char *zp_board_print_rank(const zp_comm *g, int rank, char text[ZP_
     int me = g->rank;
     const zero_local *first = zp_board_first_local(local, &me);
     const int there = cut ? local->first_rank[rank] : rank;
-    const char *coords = first ? first->coords[there] : "";
+    const char *coords = first ? first->coords[there].text : "";
     int n = snprintf(text, ZP_RANK_TEXT, "%s %d", zp_comm_rank_word(g), rank);
     if (cut || (coords[0] && g->label[0]))
         (void)snprintf(text + n, ZP_RANK_TEXT - (size_t)n, " (rank %d%s%s)", there,
@@ -208,7 +208,6 @@ static zero_result zp_board_report_late(zp_comm *g, int kind, int rank) {
 
 /* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then; and
    wakes all that sleep on *word. */
-#ifdef __linux__
 static void zp_board_sleep_on(uint32_t *word, uint32_t seen) {
     const struct timespec t = {0, 20000000};
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
@@ -216,10 +215,6 @@ static void zp_board_sleep_on(uint32_t *word, uint32_t seen) {
 static void zp_board_wake(uint32_t *word) {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
 }
-#else
-static void zp_board_sleep_on(uint32_t *word, uint32_t seen) { zp_nap(); }
-static void zp_board_wake(uint32_t *word) {}
-#endif
 
 static void zp_board_raise(uint32_t *word, uint32_t value) {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);

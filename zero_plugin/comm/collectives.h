@@ -29,6 +29,7 @@ struct zero_group {
     void *host_stream; /* of zero_group_open */
     zero_comm comm;    /* for contexts */
     zero_group *of;    /* NULL: comm is the caller's */
+    int users;         /* the caller, until it closes the group, and the parts split off it */
     zp_split *splits;
     char *scratch;
     size_t piece;
@@ -241,6 +242,24 @@ static zero_result zp_collectives_broadcast(zero_group *g, void *data, size_t by
     return zp_collectives_exchange_messages(g, &call, g->list, messages);
 }
 
+/* All ranks have come to this call: a byte to each of them, so that ranks which are at another
+   collective find out, as they do in every other one. */
+static zero_result zp_group_meet(zero_group *g, int kind) {
+    const zp_call call = {kind, -1, 0};
+    const int me = g->group.rank, ranks = g->group.nranks;
+    int messages = 0;
+    if (ranks == 1 || g->group.transport->whole) return ZERO_OK;
+    g->number++;
+    for (int i = 1; i < ranks; i++)
+        zp_collectives_add_message(g, &messages, (me + i) % ranks, 1,
+                                   g->scratch + (size_t)me * g->piece, 1);
+    for (int i = 1; i < ranks; i++) {
+        const int peer = (me + i) % ranks;
+        zp_collectives_add_message(g, &messages, peer, 0, g->scratch + (size_t)peer * g->piece, 1);
+    }
+    return zp_collectives_exchange_messages(g, &call, g->list, messages);
+}
+
 /* Parts that lie behind one another, of so many bytes each; counts NULL: of `bytes`. */
 static zero_result zp_collectives_all_to_all(zero_group *g, const char *out,
                                              const size_t *out_bytes, char *in,
@@ -288,7 +307,7 @@ static zero_result zp_collectives_end(zero_group *g, const char *call, zero_resu
 
 /* Joins the ranks of `comm`, which have come together. */
 static zero_result zp_collectives_join(zero_group *g, const zp_transport *row,
-                                       const zero_comm *comm) {
+                                       const zero_comm *comm, double timeout_s) {
     zp_comm *p = &g->group;
     ZP_TRY(zp_comm_open(p, row, comm));
     ZP_TRY(zp_comm_open_watch(&g->watch, p, 1));
@@ -300,6 +319,10 @@ static zero_result zp_collectives_join(zero_group *g, const zp_transport *row,
     if (!g->scratch || !g->list)
         return zp_comm_fail(p, ZERO_ERR_MEMORY, "%zu bytes that sums pass through",
                             ranks * g->piece);
+    if (!zp_type_is_finite(timeout_s) || timeout_s < 0) /* only now, so that peers learn of it */
+        return zp_comm_fail(p, ZERO_ERR_ARGUMENT,
+                            "timeout_s is %g, expected a finite number above 0, or 0 for %g",
+                            timeout_s, ZP_TIMEOUT_S);
     return zp_comm_barrier(
         p); /* who fails says so here: what peers go on to may wait without limit */
 }
@@ -319,13 +342,15 @@ static zero_result zp_collectives_make(zero_group **out, const char *call, const
     p->swaps = 1;
     g->comm = *comm;
     g->of = of;
+    g->users = 1;
+    if (of) (void)__atomic_add_fetch(&of->users, 1, __ATOMIC_ACQ_REL);
     g->host_stream = stream;
     if (!row || !row->cut)
         return zp_collectives_fail(g, ZERO_ERR_UNSUPPORTED, call,
                                    zp_transport_explain_missing(comm->kind));
     zero_result r = zp_device_open(&g->device);
     if (r && row->refuse) row->refuse(comm, g->device.text);
-    if (!r) r = zp_collectives_join(g, row, comm);
+    if (!r) r = zp_collectives_join(g, row, comm, timeout_s);
     return zp_collectives_end(g, call, r);
 }
 
@@ -365,6 +390,7 @@ static zero_result zp_collectives_split(zero_group *of, const char *call, int co
     if (!split) return zp_collectives_end(of, call, ZERO_ERR_MEMORY);
     split->next = of->splits;
     of->splits = split;
+    ZP_TRY(zp_collectives_end(of, call, zp_group_meet(of, ZP_SOME_SPLIT)));
     ZP_TRY(zp_collectives_end(of, call, zp_comm_exchange(&of->group, mine, sizeof mine)));
     zp_cut cut = zp_collectives_cut(of, colour);
     cut.memory = &split->memory;
@@ -388,7 +414,7 @@ static void zp_collectives_stop_trace(zero_group *g) {
     g->device.recorder = NULL;
 }
 
-static void zp_collectives_leave(zero_group *g) {
+static void zp_group_leave_now(zero_group *g) {
     zp_comm *p = &g->group;
     zp_collectives_stop_trace(g);
     const zp_transport *row = p->transport;
@@ -407,4 +433,13 @@ static void zp_collectives_leave(zero_group *g) {
     free(g->list);
     zp_device_close(&g->device);
     free(g);
+}
+
+/* Its parts meet in its memory: it is left once they are closed as well. */
+static void zp_collectives_leave(zero_group *g) {
+    while (g && __atomic_sub_fetch(&g->users, 1, __ATOMIC_ACQ_REL) == 0) {
+        zero_group *of = g->of;
+        zp_group_leave_now(g);
+        g = of;
+    }
 }

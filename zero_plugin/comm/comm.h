@@ -33,6 +33,8 @@ enum {
     ZP_SOME_ALL_GATHER,
     ZP_SOME_ALL_TO_ALL,
     ZP_SOME_BROADCAST,
+    ZP_SOME_BARRIER,
+    ZP_SOME_SPLIT,
     ZP_KINDS
 };
 
@@ -177,6 +179,12 @@ typedef struct zp_meter {              /* counted where it is issued */
     size_t allocated_bytes; /* of memory; of a single piece, this rank's share */
 } zp_meter;
 
+/* The names of a rank's groups, with its rank in each: tp 1, pp 0. */
+typedef struct zp_coords {
+    char text[ZP_COORDS_BYTES];
+    uint32_t closed; /* bit i: entry i is of a closed group; the next name removes it */
+} zp_coords;
+
 struct zp_comm {
     int rank, nranks;
     const zp_transport *transport; /* NULL: not open */
@@ -198,8 +206,7 @@ struct zp_comm {
     char note[128];    /* about the library, for the log; "": nothing */
     const char **call; /* where the name of the function that was called last is left for whoever
                           watches this rank; NULL: nobody does */
-    char *coords;      /* [ZP_COORDS_BYTES] this rank's coordinates, for whoever misses it; NULL:
-                          nobody could read them */
+    zp_coords *coords; /* this rank's, for peers that report it; NULL: peers cannot read them */
 
     char *mail;       /* [nranks * ZP_MAIL_BYTES] what the last exchange brought */
     zp_memory stage;  /* [ZP_STAGE_NUMEL] f32 of the host's, to stream through */
@@ -214,7 +221,8 @@ static const char *zp_comm_kind_name(int kind) {
     static const char *const names[ZP_KINDS] = {
         "nothing",     "an exchange", "the reduce-scatter", "the all-gather",
         "a broadcast", "messages",    "all_reduce",         "reduce_scatter",
-        "all_gather",  "all_to_all",  "a broadcast"};
+        "all_gather",  "all_to_all",  "a broadcast",        "a barrier",
+        "a split"};
     return names[kind > 0 && kind < ZP_KINDS ? kind : 0];
 }
 static zp_call zp_comm_op_call(const zp_op *op) {
@@ -259,7 +267,8 @@ static const char *zp_comm_print_call(const zp_call *c, char *text, size_t bytes
     const int sum = c->kind == ZP_SOME_ALL_REDUCE || c->kind == ZP_SOME_REDUCE_SCATTER;
     if (sum)
         (void)snprintf(text, bytes, "%s of %llu %s", name, n, sums[(unsigned)c->unit % 8]);
-    else if (c->kind == ZP_SOME_MESSAGES || c->kind == ZP_SOME_ALL_TO_ALL)
+    else if (c->kind == ZP_SOME_MESSAGES || c->kind == ZP_SOME_ALL_TO_ALL
+             || c->kind >= ZP_SOME_BARRIER)
         (void)snprintf(text, bytes, "%s", name);
     else if (c->kind == ZP_SOME_BROADCAST)
         (void)snprintf(text, bytes, "%s of %llu bytes from rank %d", name, n, (int)c->unit);

@@ -46,7 +46,7 @@ static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
    end the process at the first write. */
 static int zp_mpi_touch_pages(char *p, size_t bytes) {
     const int populate = 23; /* MADV_POPULATE_WRITE, Linux 5.14 */
-    if (ZP_LINUX && madvise(p, bytes, populate) && errno != EINVAL) return 0;
+    if (madvise(p, bytes, populate) && errno != EINVAL) return 0;
     memset(p, 0, bytes);
     return 1;
 }
@@ -434,8 +434,10 @@ static int zp_mpi_leaks(zp_comm *g, int broken) {
     /* on a channel whose stream is closed: it ends only if nobody is broken */
     m->abandoned = MPI_Ibarrier(m->comm[ZP_PARAMETERS], &request) != MPI_SUCCESS;
     while (!m->abandoned && !done) {
+        const int late = zp_seconds() > deadline;
         m->abandoned = MPI_Test(&request, &done, MPI_STATUS_IGNORE)
-                       || (!done && (zp_mpi_nodes_check_abort(g) || zp_seconds() > deadline));
+                       || (!done && (late || zp_mpi_nodes_check_abort(g)));
+        if (!done && late) zp_mpi_nodes_abort(g, "it destroyed its context");
         if (!done) zp_nap();
     }
     return m->abandoned;

@@ -229,8 +229,12 @@ static zero_result zp_nccl_split(zp_comm *g, ncclComm_t parent, int ch) {
    wait there, on the caller's communicator, which nobody here may end. */
 static void zp_nccl_refuse(const zero_comm *given, const char *why) {
     const ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
-    static ncclComm_t none; /* a communicator that does not block writes it later */
-    if (parent) (void)ncclCommSplit(parent, NCCL_SPLIT_NOCOLOR, 0, &none, NULL);
+    static ncclComm_t none[ZP_LOCAL_MAX]; /* a communicator that does not block writes it later; one
+                                             for each rank, since ranks may be threads */
+    int rank = 0;
+    if (parent) (void)ncclCommUserRank(parent, &rank);
+    if (parent)
+        (void)ncclCommSplit(parent, NCCL_SPLIT_NOCOLOR, 0, &none[rank % ZP_LOCAL_MAX], NULL);
 }
 
 static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclComm_t parent) {

@@ -30,7 +30,6 @@ static void zp_shared_memory_free(zp_memory *m) {
     m->holder = ZP_NOT_HELD;
 }
 
-#ifdef __linux__
 static int zp_shared_memory_make_file(size_t bytes) {
     const int fd = (int)syscall(SYS_memfd_create, "zero", 1u /* close on exec */);
     if (fd < 0 || !ftruncate(fd, (off_t)bytes)) return fd;
@@ -81,35 +80,49 @@ static int zp_shared_memory_show_file(zp_memory *m, int p, int fd) {
     return m->peer[p] && (m->how != ZP_ONE || m->view);
 }
 
+/* A rank's system call has failed. Too many open files are no lack of memory, and no other way of
+   sharing it helps. */
+static int zp_no_files(int code) { return code == EMFILE || code == ENFILE; }
+static zero_result zp_file_failed(zp_comm *g, int rank, size_t bytes, int code) {
+    char who[ZP_RANK_TEXT];
+    if (!zp_no_files(code)) return ZERO_ERR_MEMORY;
+    return zp_comm_fail(g, ZERO_ERR_DEVICE, "%s could not open a memory file of %zu bytes: %s",
+                        zp_board_print_rank(g, rank, who), bytes, strerror(code));
+}
+
+/* Every rank's error; on all ranks the lowest's, of one that may open no more files first. */
+static zero_result zp_files_agree(zp_comm *g, size_t bytes, int code) {
+    const int32_t mine = code, *his = (const int32_t *)(const void *)g->mail;
+    int bad = -1;
+    ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
+    for (int r = g->nranks - 1; r >= 0; r--)
+        if (his[r] && (bad < 0 || zp_no_files(his[r]) || !zp_no_files(his[bad]))) bad = r;
+    return bad < 0 ? ZERO_OK : zp_file_failed(g, bad, bytes, his[bad]);
+}
+
 /* Pieces of processes. */
 static zero_result zp_shared_memory_open_files(zp_comm *g, zp_memory *m) {
     const zp_seats *s = zp_board_ranks_of(g);
     const int one = m->how & ZP_ONE,
               fd = !one || s->me == 0 ? zp_shared_memory_make_file(m->bytes) : -1;
+    int code = fd < 0 ? errno : 0;
     const zp_piece mine = zp_shared_memory_piece_of(fd),
                    *his = (const zp_piece *)(const void *)g->mail;
-    int who = -1, ok = 1;
     zero_result r = zp_comm_exchange(g, &mine, sizeof mine);
+    if (one && s->me) code = 0; /* it makes none */
     for (int p = 0; p < (one ? 1 : s->n) && !r; p++) {
+        errno = ENOMEM;
         const int file = p == s->me ? fd : zp_shared_memory_open_piece(&his[s->rank_of[p]]);
-        ok &= zp_shared_memory_show_file(m, p, file);
+        if (!zp_shared_memory_show_file(m, p, file) && !zp_no_files(code)) code = errno;
         if (file >= 0 && p != s->me) (void)close(file);
     }
     for (int p = 1; p < s->n && one; p++) m->peer[p] = m->peer[0];
     m->base = m->peer[s->me];
-    if (!r) r = zp_comm_agree(g, ok, &who);
+    if (!r) r = zp_files_agree(g, m->bytes, code);
     if (fd >= 0) (void)close(fd);
-    if (!r && who >= 0) r = ZERO_ERR_MEMORY;
     if (r) zp_shared_memory_free(m);
     return r;
 }
-#else
-static int zp_shared_memory_make_file(size_t bytes) { return -1; }
-static int zp_shared_memory_show_file(zp_memory *m, int p, int fd) { return 0; }
-static zero_result zp_shared_memory_open_files(zp_comm *g, zp_memory *m) {
-    return ZERO_ERR_UNSUPPORTED;
-}
-#endif
 
 static void zp_shared_memory_free_owner(zp_shared_memory_owner *h) {
     while (h) {

@@ -28,7 +28,8 @@ static zero_result zp_agree_compare_lines(zero_ctx *z, zp_line_fn line) {
     uint64_t words[ZP_MAIL_BYTES / sizeof(uint64_t)], hash = ZP_HASH_EMPTY;
     char *mine = (char *)words;
     for (int i = 0; line(z, i, mine, sizeof words); i++)
-        for (size_t w = 0; w < sizeof words / sizeof *words; w++) hash = zp_hash(hash, words[w]);
+        for (size_t w = 0; w < sizeof words / sizeof *words; w++)
+            hash = zp_hash_wide(hash, words[w]);
     ZP_DO(z, zp_comm_exchange(z->all, &hash, sizeof hash));
     const int differ = zp_agree_first_difference(z->all, sizeof hash);
     for (int i = 0; differ && line(z, i, mine, sizeof words); i++)

@@ -336,9 +336,11 @@ static zero_result zp_build_allocate(zero_ctx *z) {
     ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
     if (who >= 0 && z->failure.claimed) return zp_ctx_check(z, r);
     if (who >= 0)
-        return z->dead = zp_ctx_fail(z, ZERO_ERR_MEMORY,
-                                     "rank %d could not allocate optimizer state (%zu bytes)", who,
-                                     z->plan.optimizer_bytes);
+        return z->dead =
+                   zp_ctx_fail(z, ZERO_ERR_MEMORY,
+                               "rank %d could not allocate its optimizer state and its context "
+                               "(%zu and %zu bytes)",
+                               who, z->plan.optimizer_bytes, z->plan.context_bytes);
     if (zp_cpu_update_keeps_state(z)) ZP_TRY(zp_build_open_host(z));
     zp_build_piece_memory(z);
     r = zp_build_open_shared(z);

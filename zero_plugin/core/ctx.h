@@ -345,6 +345,7 @@ static int zp_ctx_world_unit(const zero_ctx *z, int u) {
 
 /* One of 0..n-1. */
 static zero_result zp_ctx_check_index(zero_ctx *z, const char *what, int i, int n) {
+    ZP_REFUSE(z, n < 1, "%s %d: there is none yet", what, i);
     ZP_REFUSE(z, i < 0 || i >= n, "%s %d, expected 0..%d", what, i, n - 1);
     return ZERO_OK;
 }

@@ -110,7 +110,7 @@ static zp_member *zp_layout_add_member(zp_layout *l, const zp_tensor *t, int ten
                          tensor,
                          layer,
                          (size_t)layer * d->numel,
-                         zp_round_up(u->numel, ZP_ALIGN),
+                         zp_round_up(u->numel, zp_align),
                          layers * d->numel};
     u->numel = m.at + m.numel;
     u->content += m.numel;
@@ -167,7 +167,7 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
                 zp_layout_add_member(l, &tensors[t], t, i);
     }
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
-        u->piece = zp_round_up((u->numel + all - 1) / all, ZP_ALIGN);
+        u->piece = zp_round_up((u->numel + all - 1) / all, zp_align);
         u->shard = u->piece * (size_t)replicas;
         u->padded = u->shard * (size_t)nranks;
         l->numel += u->content;

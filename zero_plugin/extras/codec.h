@@ -2,7 +2,9 @@
 
    A part of n numbers (a shard) is packed into one message: the scales of its blocks of 128, f32,
    then the codes, both up to a multiple of 64 bytes. Blocks are cut within a part, so that nothing
-   but the layout of shards decides what shares a scale.
+   but the layout of shards decides what shares a scale. Tensors and shards begin on lines of 32
+   elements on the CPU and of 64 on CUDA (ZP_ALIGN): the two builds cut other blocks, so that packed
+   numbers of one model differ between them in bits.
 
      part:   | scale 0, scale 1, ... | codes of block 0 | codes of block 1 | ... |
      8 bits: a byte is the code of one number

@@ -191,7 +191,7 @@ ZP_KERNEL_CALL(zp_muon_squares, zp_muon_squares_loop, zp_muon_squares_args)
 /* Floats that a matrix of these sides needs to be made orthogonal. */
 static size_t zp_muon_scratch_numel(size_t rows, size_t cols) {
     const size_t low = zp_min(rows, cols), high = zp_max(rows, cols);
-    return 3 * zp_round_up(low * high, ZP_ALIGN) + 2 * zp_round_up(low * low, ZP_ALIGN);
+    return 3 * zp_round_up(low * high, zp_align) + 2 * zp_round_up(low * low, zp_align);
 }
 
 /* x [rows, cols] becomes, in place, what `turns` iterations make of it; `norm`: room for one f64.
@@ -200,7 +200,7 @@ static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, si
                                          int turns, float *scratch, double *norm,
                                          const zp_control *control) {
     const size_t low = zp_min(rows, cols), high = zp_max(rows, cols), n = low * high;
-    const size_t wide = zp_round_up(n, ZP_ALIGN), square = zp_round_up(low * low, ZP_ALIGN);
+    const size_t wide = zp_round_up(n, zp_align), square = zp_round_up(low * low, zp_align);
     float *now = scratch, *next = now + wide, *turned = next + wide, *gram = turned + wide,
           *update = gram + square;
     const zp_muon_squares_args squares = {x, n, norm, control};
@@ -265,7 +265,7 @@ static zero_result zp_muon_assign_matrices(zp_layout *l, int nranks) {
             zp_matrix *m = order[i];
             if (m->sharer != s) continue;
             m->kept = kept[m->owner];
-            kept[m->owner] += zp_round_up(m->numel, ZP_ALIGN);
+            kept[m->owner] += zp_round_up(m->numel, zp_align);
         }
     free(load);
     free(kept);

@@ -65,8 +65,8 @@ static size_t zp_whole_slices_of(const zero_ctx *z, int s, size_t *at) {
     for (int i = 0; i < z->layout.nmatrices; i++) {
         const zp_matrix *m = &z->layout.matrices[i];
         if (m->owner != z->data->rank || m->slices == 1) continue;
-        if (m->sharer < s) *at += zp_round_up(m->numel, ZP_ALIGN);
-        if (m->sharer == s) numel += zp_round_up(m->numel, ZP_ALIGN);
+        if (m->sharer < s) *at += zp_round_up(m->numel, zp_align);
+        if (m->sharer == s) numel += zp_round_up(m->numel, zp_align);
     }
     return numel;
 }
@@ -108,7 +108,7 @@ static size_t zp_whole_slices_sent(const zero_ctx *z, int u) {
     for (int i = 0; i < z->layout.nmatrices; i++) {
         const zp_matrix *m = &z->layout.matrices[i];
         if (m->unit != u || m->owner != z->data->rank || m->slices == 1) continue;
-        numel += zp_round_up(m->numel, ZP_ALIGN)
+        numel += zp_round_up(m->numel, zp_align)
                  * (m->sharer == z->deal.slice ? (size_t)m->slices - 1 : 1);
     }
     return numel * sizeof(float);

@@ -104,7 +104,7 @@ static void zp_whole_tensor_plan(zero_ctx *z) {
     }
     for (int i = 0; i < l->nmatrices; i++) {
         const zp_matrix *m = &l->matrices[i];
-        if (m->owner == z->data->rank) d->kept_numel += zp_round_up(m->numel, ZP_ALIGN);
+        if (m->owner == z->data->rank) d->kept_numel += zp_round_up(m->numel, zp_align);
         if (!zp_whole_slices_is_owner(z, m)) continue;
         d->scratch_numel = zp_max(d->scratch_numel, zp_muon_scratch_numel(m->rows, m->cols));
     }

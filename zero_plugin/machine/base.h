@@ -7,6 +7,9 @@
    first failure of a context is kept, and its later collectives do nothing. */
 #pragma once
 
+#ifndef __linux__
+#error "ZeRO for C needs Linux"
+#endif
 #if __SIZEOF_POINTER__ < 8
 #error "a 32-bit build (-m32): ZeRO for C needs 64 bits"
 #endif
@@ -45,28 +48,20 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#ifdef __linux__
 #include <linux/futex.h>
 #include <linux/magic.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
-#define ZP_LINUX 1
-#define ZP_HUGE  MADV_HUGEPAGE
 /* A tmpfs has all its files in memory, also where it takes O_DIRECT (Linux 6.6). */
 static int zp_is_memory_file(int fd) {
     struct statfs s;
     return !fstatfs(fd, &s) && s.f_type == TMPFS_MAGIC;
 }
-#else
-#define ZP_LINUX 0
-#define ZP_HUGE  MADV_NORMAL
-static int zp_is_memory_file(int fd) { return fd < 0; }
-#endif
 #define ZP_NO_NCCL "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"
 #ifdef __CUDACC__
-#define ZP_ALIGN ((size_t)64) /* elements of any type; 32 or a multiple of it */
+#define ZP_ALIGN ZP_ALIGN_GPU
 #undef ZERO_WITH_MPI
 #define ZP_NO_MPI "MPI is for the CPU build: between GPUs it is NCCL"
 #else
@@ -82,6 +77,7 @@ static int zp_is_memory_file(int fd) { return fd < 0; }
 #include <nccl.h>
 #endif
 
+#define ZP_ALIGN_GPU     ((size_t)64)    /* elements of any type; 32 or a multiple of it */
 #define ZP_LOCAL_MAX     64              /* ranks that share memory */
 #define ZP_MAIL_BYTES    512             /* of one rank in an exchange */
 #define ZP_TEXT_BYTES    384             /* of an error sentence */
@@ -91,6 +87,7 @@ static int zp_is_memory_file(int fd) { return fd < 0; }
 #define ZP_CONVERT_BLOCK ((size_t)512)   /* elements that are converted by way of other memory */
 #define ZP_SUM_BLOCK     ((size_t)2048)  /* elements summed over ranks while they stay in cache */
 #define ZP_TIMEOUT_S     600.0
+#define ZP_UNBUILT_S     3.0 /* zero_destroy waits so long for peers before zero_build */
 #define ZP_CROSS_NUMEL   ((size_t)15360) /* f32 elements of a piece that goes between nodes */
 #define ZP_CROSSINGS     ((size_t)6)   /* pieces on their way at once; see zp_mpi_nodes_exchange */
 #define ZP_TASK_BYTES    ((size_t)768) /* most arguments of a task */
@@ -105,6 +102,10 @@ static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned
 #define ZP_UNUSED __attribute__((unused)) /* by some build */
 #define ZP_INLINE static inline __attribute__((always_inline, unused))
 
+/* Elements on whose multiples tensors and shards begin. A variable, as is zp_on_host of
+   device_cpu.h, so that a planner without a GPU can plan for one. */
+static size_t zp_align = ZP_ALIGN;
+
 static size_t zp_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static size_t zp_min(size_t a, size_t b) { return a < b ? a : b; }
 static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
@@ -116,7 +117,7 @@ static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
     } while (0)
 
 /* Large pages where the system has them. */
-ZP_UNUSED static void zp_huge(void *p, size_t bytes) { (void)madvise(p, bytes, ZP_HUGE); }
+ZP_UNUSED static void zp_huge(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_HUGEPAGE); }
 
 #define ZP_NAP_S      50e-6
 #define ZP_NAP_MOST_S 1e-3
@@ -126,9 +127,14 @@ ZP_UNUSED static void zp_nap_for(double seconds) { /* less than one */
 }
 ZP_UNUSED static void zp_nap(void) { zp_nap_for(ZP_NAP_S); }
 
-/* FNV-1a, by words. */
+/* FNV-1a, by words whose upper halves are 0. */
 #define ZP_HASH_EMPTY ((uint64_t)14695981039346656037u)
 static uint64_t zp_hash(uint64_t hash, uint64_t word) { return (hash ^ word) * 1099511628211u; }
+/* For words in which every bit may differ. Multiplication moves bits only upwards, so that a
+   difference in the highest byte would stay there, and two of them could cancel each other. */
+static uint64_t zp_hash_wide(uint64_t hash, uint64_t word) {
+    return zp_hash(hash, word) ^ hash >> 29;
+}
 
 static double zp_seconds(void) {
     struct timespec t;

@@ -36,7 +36,7 @@
 typedef struct zp_file {
     zp_comm *group;     /* for its failure and rank */
     const char *folder; /* the host's */
-    int fd;             /* 0: not open */
+    int fd;             /* -1: none, once there are sums */
     int unchecked;      /* no checksums */
     int direct;         /* past the system's cache */
     int in_memory;      /* the folder is no disk's */
@@ -62,7 +62,7 @@ static uint64_t zp_file_checksum(const char *bytes, size_t n) {
     uint64_t sum[4] = {1, 2, 3, 4}, word[4];
     for (size_t i = 0; i + sizeof word <= n; i += sizeof word) {
         memcpy(word, bytes + i, sizeof word);
-        for (int k = 0; k < 4; k++) sum[k] = zp_hash(sum[k], word[k]) ^ sum[k] >> 29;
+        for (int k = 0; k < 4; k++) sum[k] = zp_hash_wide(sum[k], word[k]);
     }
     return zp_hash(zp_hash(zp_hash(sum[0], sum[1]), sum[2]), sum[3]) | 1;
 }
@@ -100,12 +100,10 @@ static ssize_t zp_file_move_some(zp_file *f, const zp_transfer *t, size_t done) 
 /* What the cache has of a piece is written out: an error is told now, and what is left to write
    does not pile up. 0; -1, and errno. */
 static int zp_file_write_out(const zp_file *f, const zp_transfer *t) {
-#ifdef SYNC_FILE_RANGE_WRITE
     const unsigned how =
         SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
     if (!f->direct && t->writes && sync_file_range(f->fd, (off_t)t->at, (off_t)t->bytes, how) < 0)
         return zp_file_is_unsupported(errno) ? 0 : -1;
-#endif
     return 0;
 }
 
@@ -171,12 +169,10 @@ static int zp_file_is_aligned(int fd) {
 /* A file without a name. -1, and errno. */
 static int zp_file_make(const zp_file *f) {
     char path[ZP_TEXT_BYTES];
-#ifdef O_TMPFILE
     int fd = -1;
     do fd = open(f->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     while (fd < 0 && zp_file_is_retried(errno));
     if (fd >= 0 || !zp_file_is_unsupported(errno)) return fd;
-#endif
     if (snprintf(path, sizeof path, "%s/zero-XXXXXX", f->folder) >= (int)sizeof path) {
         errno = ENAMETOOLONG;
         return -1;
@@ -190,10 +186,8 @@ static int zp_file_make(const zp_file *f) {
 static void zp_file_bypass_cache(zp_file *f) {
     f->in_memory = zp_is_memory_file(f->fd);
     if (f->in_memory) return;
-#ifdef O_DIRECT
     const int flags = fcntl(f->fd, F_GETFL);
     f->direct = flags >= 0 && zp_file_is_aligned(f->fd) && !fcntl(f->fd, F_SETFL, flags | O_DIRECT);
-#endif
 }
 
 /* The file with room for all its bytes; an error says how many are wanted and there. */
@@ -202,6 +196,7 @@ static zero_result zp_file_open(zp_file *f, zp_comm *g, const char *folder, size
     struct statvfs space;
     f->group = g;
     f->folder = folder;
+    f->fd = -1;
     f->sum = (uint64_t *)calloc(pieces, sizeof *f->sum);
     if (!f->sum) return ZERO_ERR_MEMORY;
     const int fd = zp_file_make(f);
@@ -245,7 +240,7 @@ static void zp_file_close(zp_file *f) {
     zp_file_sync(f);
     for (int i = 0; i < f->lanes; i++) zp_lane_close(&f->lane[i]);
     zp_uring_close(&f->rings);
-    if (f->fd > 0) (void)close(f->fd);
+    if (f->sum && f->fd >= 0) (void)close(f->fd);
     free(f->sum);
     memset(f, 0, sizeof *f);
 }

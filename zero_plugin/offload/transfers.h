@@ -5,20 +5,34 @@
    is read behind its last update, into its place in the gather buffer; a gradient shard is written
    from its place in the gradient buffer, before that has its next user.
 
-   Beside a GPU parameters go that way from the host's memory by a copy; from the file
-   through two halves of a ring of pinned pieces, in turn, a few large copies a unit. asks    a
-   lane, a task a unit: waits until the last update is done with it; for each half until it has gone
-   up, gate `copied`; gives the half's reads to the file's lanes, and opens the gate `given`
-     parameter stream  calls back: passes `given`, waits for the reads; copies the half up; opens
-             `copied`
-   Reduced gradients go the other way, through two halves and a lane of their own:
-     gradient stream  waits until the last update has read what is in the file; calls back: passes
-             `given`; copies the half down; opens `copied`
-     asks    waits until the half's last writes are over; opens `given`; passes `copied`; gives the
-             half's writes to the file's lanes
-   and up first where micro-steps add up: `given` is behind the reads then, and a kernel adds.
-   `updates` waits until the lane has given all of a step. When a stream comes to a half, that waits
-   for nothing but the disk: see device_cuda. */
+   Beside a GPU, the parameter stream gathers from the host's memory by a copy. Parameters of the
+   file go through two halves of a ring of pinned pieces, in turn, a few large copies a unit. A lane
+   `asks` has one task for each unit:
+
+     lane `asks`                                  parameter stream
+     waits until the unit's last update is over
+     for each half:                               for each half, in a call back:
+       passes gate `copied` (the half before
+         last has gone up)
+       gives the half's reads to the file's
+         lanes; opens gate `given`                  passes `given`; waits for the reads
+                                                    copies the half up; opens `copied`
+
+   Reduced gradients go down through two halves and a lane of their own:
+
+     gradient stream                              lane `asks`
+     waits until the last update has read the
+       file's gradients
+     for each half, in a call back:               for each half:
+                                                    waits until the half's last writes are over
+                                                    opens `given`
+       passes `given`; copies the half down
+       opens `copied`                               passes `copied`; gives the half's writes to
+                                                      the file's lanes
+
+   Where micro-steps add up, the half is read and copied up first: `given` then opens after the
+   reads, and a kernel adds. The stream `updates` waits until the lane has given all of a step. A
+   stream that comes to a half waits for the disk alone: see device_cuda. */
 #pragma once
 
 #include "../core/extra.h"
