@@ -191,7 +191,7 @@ static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     if (live->apart && !zp_ctx_keeps_next(z)) /* it may read them yet */
         ZP_DO(z, zp_cpu_update_wait_reader(z, &z->compute, u));
     live->touched = 1;
-    zp_check_note_cleared(z, u);
+    ZP_TRY(zp_check_note_cleared(z, u));
     return zp_reduce_clear_gradient(z, u, clear_all);
 }
 
