@@ -47,7 +47,7 @@
        1  optimizer state sharded             4P + 12P/N           8P +  8P/N     4P +  8P/N
        2  and gradients                       2P + 14P/N           4P + 12P/N     2P + 10P/N
        3  and parameters                           16P/N                16P/N          12P/N
-     Gradients kept in f32 (the default where micro-steps add up) take 4 bytes there instead of 2;
+     Gradients kept in f32 (cfg.grads) take 4 bytes there instead of 2;
      16-bit ones that add up have an f32 accumulator besides. Working buffers come on top;
      zero_query_plan tells all of it before anything is allocated.
 
@@ -99,7 +99,8 @@
      later call; only zero_destroy is left. Without a context (NULL) it is ARGUMENT, and what has no
      result answers as one rank that trains nothing: rank 0 of 1, scale 1, no ranges, zeros. The
      plugin never exits, aborts or prints, and never falls back to another setting. A log callback,
-     if set, gets every error as it happens, what NCCL offers (ZERO_LOG_INFO), and, of rank 0, a
+     if set, gets every error as it happens, what NCCL offers (ZERO_LOG_INFO), and, of rank 0,
+     the numbers of tensors, elements and units at zero_build (ZERO_LOG_INFO), and a
      warning if denormal numbers become zeros where the host's stream computes (threads of a program
      that is linked with -Ofast; a GPU's code by -use_fast_math). The plugin leaves that thread as
      it is, and its own threads keep such numbers: training goes on, and a host that wants the bits
@@ -108,8 +109,9 @@
      that do not match, a unit once too often, a parameter that the host writes, pointers that were
      never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages
      that nobody may touch: a pointer kept past its end hook, a weight written, another layer's
-     tensor without KEEP is a SIGSEGV at the place (CUDA: NaN). Slow, and twice the memory; same
-     bits.
+     tensor without KEEP is a SIGSEGV at the place (CUDA: NaN). The copies move at each begin, so
+     that a pointer that was cached in an earlier pass faults as well. Slow, and up to three times
+     the memory; same bits.
 
    WHAT IT DOES NOT DO
      Launching ranks, files, JSON, data loading, the model: those are the host's (see adapters/).
@@ -250,7 +252,9 @@ typedef enum zero_type {
 
 /* What backward adds its gradients to, and what is sent. */
 typedef enum zero_grad_type {
-    ZERO_GRAD_AUTO = 0, /* AS_TYPE, but F32 where micro-steps accumulate */
+    ZERO_GRAD_AUTO = 0, /* AS_TYPE. With a 16-bit type and micro_steps above 1 zero_build returns
+                           ARGUMENT: state what your backward writes. (zero_lend converts, and takes
+                           F32 there) */
     ZERO_GRAD_F32,
     ZERO_GRAD_AS_TYPE /* zero_config.type; several micro-steps are added up in f32 all the same */
 } zero_grad_type;
@@ -809,13 +813,15 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
    zero_slot was called, point to, numbers of `type`, [layers, numel] (a slot: [numel]), in memory
    that the context's device reads. Calls zero_build before, unless the host has, and then does what
    zero_bind does, in whose place this stands (pointers of other tensors are NULL until their
-   hooks); `params` and `grads` may be NULL where all tensors have slots. The same values on all
-   ranks. `release` (free, cudaFree ...) gets each array once it is taken, and with it the array
-   that the tensor's pointer in `grads`, or its slot's, has pointed to: each is one allocation, or,
-   of gradients, NULL. `release` NULL: all these are the host's to free, who has their addresses
+   hooks); `params` and `grads` may be NULL where all tensors have slots. Both are borrowed until
+   zero_destroy, which sets their pointers, and slots, to NULL. The same values on all ranks.
+   `release` (free, cudaFree ...) gets each array once it is taken, and with it the array that the
+   tensor's pointer in `grads`, or its slot's, has pointed to: each is one allocation, or, of
+   gradients, NULL. `release` NULL: all these are the host's to free, who has their addresses
    elsewhere, and pointers in `grads` are not looked at. Checked builds fill parameters with NaN
-   before, so that who still reads one finds out. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is
-   NULL), STATE, MEMORY, MISMATCH and the sticky ones. */
+   before, so that who still reads one finds out, and compare the sizes of arrays whose `release` is
+   free, or that CUDA allocated, with the table. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is
+   NULL; two arrays overlap), STATE, MEMORY, MISMATCH and the sticky ones. */
 zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
                        void (*release)(void *array));
 

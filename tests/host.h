@@ -415,6 +415,7 @@ static int host_open(host_run *h, const host_spec *s, test_rank *rank) {
     h->rank = rank;
     cfg.micro_steps = s->micro_steps;
     cfg.log = test_quiet;
+    if (host_grad_type(s) == ZERO_F32) cfg.grads = ZERO_GRAD_F32;
     HOST_TRY(h, zero_create(&h->z, &cfg, &comm));
     for (int t = 0; t < s->ntensors; t++) {
         zero_tensor_desc d = s->desc[t];

@@ -175,6 +175,9 @@ typedef enum check_fault {
     LAST_LAYER,         /* read before any begin of it */
     WRITTEN_PARAMETER,  /* between begin and end */
     PAST_END,           /* of the tensor, where its neighbour in the unit would be */
+    CACHED_PARAMETER,   /* of the step before, read between begin and end */
+    CACHED_IN_BACKWARD, /* the same, but of the forward before */
+    CACHED_GRADIENT,    /* of the step before, added to between begin and end */
     RIGHT,              /* nothing wrong */
     FAULTS
 } check_fault;
@@ -184,11 +187,14 @@ static const char *const fault_names[FAULTS] = {"a parameter kept past its end",
                                                 "the last layer's, before it",
                                                 "a parameter written",
                                                 "the neighbour of a tensor",
+                                                "a parameter cached in the step before",
+                                                "a parameter cached in the forward",
+                                                "a gradient cached in the step before",
                                                 "nothing"};
 
 static volatile float check_sink;
 
-static void check_commit(check_run *c, check_fault fault) {
+static void check_commit(check_run *c, check_fault fault, const check_host *cached) {
     double sum = 0;
     (void)zero_pass_begin(c->z, ZERO_TRAIN, 0, 1);
     (void)check_head(c, &sum);
@@ -198,12 +204,33 @@ static void check_commit(check_run *c, check_fault fault) {
     if (fault == LAST_LAYER) check_sink = c->p.b[2 * WIDTH + 5];
     if (fault == WRITTEN_PARAMETER) c->p.w[3] = 1;
     if (fault == PAST_END) check_sink = c->p.w[WIDTH + 32];
+    if (fault == CACHED_PARAMETER) check_sink = cached[0].w[3];
+    const float *in_forward = c->p.w;
     (void)zero_forward_end(c->z, 1);
     if (fault == KEPT_PARAMETER) check_sink = c->p.w[3];
     (void)zero_backward_begin(c->z, 1, &c->p, &c->g);
     c->g.w[3] += c->p.w[3];
+    if (fault == CACHED_IN_BACKWARD) check_sink = in_forward[3];
+    if (fault == CACHED_GRADIENT) cached[1].w[3] += 1;
     (void)zero_backward_end(c->z, 1);
     if (fault == KEPT_GRADIENT) c->g.w[3] += 1;
+}
+
+/* The pointers that layer 0's begins write in a step: of parameters and of gradients. */
+static zero_result check_cache(check_run *c, check_host cached[2]) {
+    const zero_hyper hyper = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    double sum = 0;
+    ZP_TRY(zero_pass_begin(c->z, ZERO_TRAIN, 0, 1));
+    ZP_TRY(zero_forward_begin(c->z, 1, &c->p));
+    cached[0] = c->p;
+    ZP_TRY(zero_forward_end(c->z, 1));
+    ZP_TRY(check_layer(c, 1, &sum));
+    ZP_TRY(check_layer_back(c, 1));
+    ZP_TRY(check_layer_back(c, 0));
+    cached[1] = c->g;
+    ZP_TRY(zero_pass_end(c->z));
+    ZP_TRY(zero_reduce(c->z));
+    return zero_step(c->z, &hyper);
 }
 
 /* In a first step, or in one before which the uses of units are known. */
@@ -212,9 +239,11 @@ static void check_faults(int stage, check_fault fault, int later) {
     const pid_t child = fork();
     if (child == 0) {
         check_run c;
-        if (!check_open(&c, &alone, stage, 0)) _exit(1);
+        check_host cached[2] = {{NULL, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL}};
+        if (!check_open(&c, &alone, stage, 1)) _exit(1);
         if (later && check_step(&c, straight)) _exit(1);
-        check_commit(&c, fault);
+        if (fault >= CACHED_PARAMETER && check_cache(&c, cached)) _exit(1);
+        check_commit(&c, fault, cached);
         _exit(0);
     }
     (void)waitpid(child, &status, 0);

@@ -455,6 +455,153 @@ static void ease_refused(void) {
                "no context");
 }
 
+/* Arrays of 40 numbers that zero_adopt takes from fields or slots. */
+typedef struct apart_host {
+    float *a, *b, *again;
+} apart_host;
+enum { APART_NUMEL = 40 };
+static const zero_tensor_desc apart_table[] = {
+    ZERO_FIELD(apart_host, a, APART_NUMEL, .flags = ZERO_KEEP),
+    ZERO_FIELD(apart_host, b, APART_NUMEL / 2, .layers = 2)};
+
+static float *apart_array(size_t numel) { return (float *)calloc(numel, sizeof(float)); }
+
+static void apart_log(void *user, zero_log_level level, const char *sentence) {
+    char *seen = (char *)user;
+    if (level == ZERO_LOG_INFO && strstr(sentence, " tensors of "))
+        (void)snprintf(seen, 80, "%s", sentence);
+}
+
+static zero_ctx *apart_open(char *log, int slots, apart_host *p, apart_host *g) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const size_t numel[] = {APART_NUMEL, APART_NUMEL};
+    zero_config cfg = {0};
+    zero_ctx *z;
+    cfg.log = log ? apart_log : NULL;
+    cfg.log_user = log;
+    const zero_result r = zero_create(&z, &cfg, &self);
+    test_check(!r, "a context");
+    test_check(!(slots ? zero_tensors_at(z, 2, numel, (void **)p, (void **)g)
+                       : zero_tensors(z, apart_table, 2)),
+               "tensors: %s", zero_last_error(z));
+    if (!slots) test_check(!zero_alias(z, "a", offsetof(apart_host, again)), "an alias");
+    return z;
+}
+
+/* Arrays that overlap are refused before any is released. */
+static void ease_overlaps(void) {
+    static const char *const words[2][4] = {
+        {"tensor a, layer 0, and tensor b, layer 0, are in the same memory",
+         "tensor a, layer 0, and tensor b, layer 0, are in the same memory",
+         "the gradient of tensor b, layer 0, and tensor a, layer 0,",
+         "the gradient of tensor a, layer 0, and the gradient of tensor b, layer 0,"},
+        {"tensor 0, layer 0, and tensor 1, layer 0, are in the same memory",
+         "tensor 0, layer 0, and tensor 1, layer 0, are in the same memory",
+         "the gradient of tensor 1, layer 0, and tensor 0, layer 0,",
+         "the gradient of tensor 0, layer 0, and the gradient of tensor 1, layer 0,"}};
+    for (int k = 0; k < 10; k++) {
+        const int slots = k / 5,
+                  fault = k % 5; /* 4: arrays that touch each other are let through */
+        float *block = apart_array(2 * APART_NUMEL), *other = apart_array(2 * APART_NUMEL);
+        apart_host p = {block, other, NULL}, g = {NULL, NULL, NULL};
+        if (fault == 0) p.b = block;
+        if (fault == 1) p.b = block + APART_NUMEL - 1;
+        if (fault == 2) g.b = block;
+        if (fault == 3) g.a = g.b = other + APART_NUMEL;
+        if (fault == 4) p.b = block + APART_NUMEL;
+        zero_ctx *z = apart_open(NULL, slots, &p, &g);
+        const zero_result r = zero_adopt(z, &p, &g, ZERO_F32, fault == 4 ? NULL : free);
+        test_check(fault == 4
+                       ? !r
+                       : r == ZERO_ERR_ARGUMENT && strstr(zero_last_error(z), words[slots][fault]),
+                   "slots %d, fault %d: %d, %s", slots, fault, (int)r, zero_last_error(z));
+        zero_destroy(z);
+        free(block);
+        free(other);
+    }
+}
+
+/* A checked build compares what `free` would get with the table. */
+static void ease_sizes(void) {
+    for (int k = 0; k < 4; k++) {
+        const int slots = k & 1, small = k >> 1;
+        apart_host p = {apart_array(APART_NUMEL), apart_array(small ? 4 : APART_NUMEL), NULL};
+        apart_host g = {NULL, NULL, NULL};
+        const apart_host was = p;
+        if (small && !TEST_CHECKED) break; /* it would be read past its end */
+        zero_ctx *z = apart_open(NULL, slots, &p, &g);
+        const zero_result r = zero_adopt(z, &p, &g, ZERO_F32, free);
+        test_check(
+            r == (small ? ZERO_ERR_ARGUMENT : ZERO_OK)
+                && (!small
+                    || strstr(zero_last_error(z), slots ? "tensor 1, layer 0: its array has"
+                                                        : "tensor b, layer 0: its array has")),
+            "slots %d, small %d: %d, %s", slots, small, (int)r, zero_last_error(z));
+        zero_destroy(z);
+        if (small) free(was.a);
+        if (small) free(was.b);
+    }
+}
+
+/* zero_destroy leaves no pointer to what it frees, and the caller's own pointers as they are. The
+   build counts what the table has. */
+static void ease_ended(void) {
+    for (int slots = 0; slots < 2; slots++) {
+        char log[80] = "";
+        float mine = 0;
+        apart_host p = {apart_array(APART_NUMEL), apart_array(APART_NUMEL), NULL};
+        apart_host g = {apart_array(APART_NUMEL), apart_array(APART_NUMEL), NULL};
+        zero_ctx *z = apart_open(log, slots, &p, &g);
+        test_check(!zero_adopt(z, &p, &g, ZERO_F32, free), "adopted: %s", zero_last_error(z));
+        test_check(!strcmp(log, slots ? "2 tensors of 80 elements, in 2 units"
+                                      : "2 tensors of 80 elements, in 3 units"),
+                   "slots %d: the build logs: %s", slots, log);
+        if (!slots)
+            test_check(!zero_pass_begin(z, ZERO_TRAIN, 0, 1) && !zero_forward_begin(z, 1, &p)
+                           && !zero_forward_end(z, 1) && !zero_backward_begin(z, 1, &p, &g)
+                           && !zero_backward_end(z, 1) && !zero_pass_end(z) && p.b && g.b
+                           && p.again == p.a,
+                       "a pass: %s", zero_last_error(z));
+        if (!slots) g.a = &mine;
+        zero_destroy(z);
+        test_check(!p.a && !p.b && !p.again && (slots ? !g.a : g.a == &mine) && !g.b,
+                   "slots %d: after zero_destroy: %p %p, %p %p", slots, (void *)p.a, (void *)p.b,
+                   (void *)g.a, (void *)g.b);
+    }
+    apart_host p = {apart_array(APART_NUMEL), apart_array(APART_NUMEL), NULL},
+               g = {NULL, NULL, NULL};
+    const apart_host was = p;
+    zero_ctx *z = apart_open(NULL, 1, &p, &g);
+    test_check(!zero_build(z) && p.a != was.a, "built, and not adopted");
+    zero_destroy(z);
+    test_check(p.a == was.a && p.b == was.b, "slots have what they had before");
+    free(p.a);
+    free(p.b);
+}
+
+/* A step whose hyper is refused has not begun to end: the same call with another one goes on. */
+static void ease_hyper(void) {
+    const zero_hyper good = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0}, bad = {-1, 0.9f, 0.95f, 1e-8f, 0, 0};
+    float w[2][APART_NUMEL];
+    for (int refused = 0; refused < 2; refused++) {
+        apart_host p = {apart_array(APART_NUMEL), apart_array(APART_NUMEL), NULL};
+        apart_host g = {NULL, NULL, NULL};
+        zero_ctx *z = apart_open(NULL, 1, &p, &g);
+        test_check(!zero_adopt(z, NULL, NULL, ZERO_F32, free) && !zero_train_begin(z), "adopted");
+        for (int i = 0; i < APART_NUMEL; i++) g.a[i] += (float)(1 + i);
+        if (refused)
+            test_check(zero_train_end(z, &bad, 0, NULL) == ZERO_ERR_ARGUMENT
+                           && strstr(zero_last_error(z), "zero_train_end, rank 0 of 1: lr -1"),
+                       "lr -1: %s", zero_last_error(z));
+        if (refused)
+            test_check(zero_train_end(z, NULL, 0, NULL) == ZERO_ERR_ARGUMENT, "hyper is NULL");
+        test_check(!zero_train_end(z, &good, 0, NULL), "goes on: %s", zero_last_error(z));
+        memcpy(w[refused], p.a, sizeof w[refused]);
+        zero_destroy(z);
+    }
+    test_check(w[0][0] < 0 && !memcmp(w[0], w[1], sizeof w[0]), "the same weights");
+}
+
 /* What all KEEP and no hooks cost, in bytes an element, as the guide's table has it: stages 0 to 3,
    and 3 where ranks do not see one copy of the parameters. */
 static void ease_costs(test_rank *r) {
@@ -489,5 +636,9 @@ int main(void) {
     for (int stage = 0; stage < 4; stage++) (void)test_ranks(2, 0, ease_misused, &stage);
     for (int stage = 0; stage < 4; stage++) (void)test_ranks(2, 0, ease_announced, &stage);
     ease_refused();
+    ease_overlaps();
+    ease_sizes();
+    ease_ended();
+    ease_hyper();
     return test_summary();
 }

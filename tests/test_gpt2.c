@@ -199,6 +199,7 @@ static zero_ctx *make_context(const setup *s, const zero_comm *comm, const gpt2_
     zc.micro_steps = s->micro_steps;
     zc.type = s->type;
     zc.grads = s->grads;
+    if (!zc.grads && s->micro_steps > 1) zc.grads = ZERO_GRAD_F32;
     zc.log = test_quiet;
     gpt2_describe(cfg, t);
     zero_result r = zero_create(&z, &zc, comm);

@@ -343,7 +343,7 @@ static zero_result open_contexts(part *p) {
     zc.folder = P_tmpdir;
     zc.optimizer = t->optimizer;
     zc.delay_from = t->delay;
-    if (t->accumulation == ZERO_ACCUMULATE_LOCAL) zc.grads = ZERO_GRAD_F32;
+    if (t->micro > 1 || t->accumulation == ZERO_ACCUMULATE_LOCAL) zc.grads = ZERO_GRAD_F32;
     if (t->pp > 1) gpt2_stage_world(&p->cfg, &p->stage, tiles, p->unit);
     if (t->pp > 1) zc.world_unit = p->unit;
     ZERO_TRY(zero_create(&p->z, &zc, &comm));

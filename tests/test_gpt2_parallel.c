@@ -92,6 +92,7 @@ static zero_result open_model(part *p) {
     zc.micro_steps = MICRO;
     zc.accumulation = ZERO_ACCUMULATE_SHARDED;
     zc.type = t->type;
+    zc.grads = ZERO_GRAD_F32;
     zc.optimizer = t->rule;
     zc.muon.match_rms = 1;
     zc.log = test_quiet;

@@ -259,6 +259,45 @@ static void lend_refused_rows(void) {
     zero_destroy(z);
 }
 
+/* Arrays in the same memory are refused; so is a hyper, and the gradients stay for the next call.
+ */
+static void lend_refused_arrays(void) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0},
+                     bad = {0.01f, 2, 0.95f, 1e-8f, 0, 0};
+    zero_config cfg = {0};
+    float w[80] = {0}, g[80] = {0};
+    zero_ctx *z;
+    if (zero_create(&z, &cfg, &self)) return;
+    (void)zero_lend_array(z, 40, w, g);
+    (void)zero_lend_array(z, 40, w, g + 40);
+    REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT,
+            "tensor 0, layer 0, and tensor 1, layer 0, are in the same memory");
+    zero_destroy(z);
+    for (int k = 0; k < 2; k++) {
+        if (zero_create(&z, &cfg, &self)) return;
+        (void)zero_lend_array(z, 40, w, g);
+        (void)zero_lend_array(z, 40, w + 40, k ? w : g + 39);
+        test_check(!zero_lend(z, NULL, ZERO_F32), "the weights are apart");
+        for (int twice = 0; twice < 2; twice++)
+            REFUSED(
+                zero_lend_train(z, NULL, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT,
+                k ? "are in the same memory"
+                  : "the gradient of tensor 0, layer 0, and the gradient of tensor 1, layer 0,");
+        zero_destroy(z);
+    }
+    if (zero_create(&z, &cfg, &self)) return;
+    (void)zero_lend_array(z, 80, w, g);
+    test_check(!zero_lend(z, NULL, ZERO_F32), "lent");
+    g[3] = 1;
+    REFUSED(zero_lend_train(z, NULL, NULL, &bad, 0, NULL), ZERO_ERR_ARGUMENT, "betas 2 and");
+    REFUSED(zero_lend_train(z, NULL, NULL, NULL, 0, NULL), ZERO_ERR_ARGUMENT, "hyper is NULL");
+    test_check(g[3] == 1 && !zero_lend_train(z, NULL, NULL, &hyper, 0, NULL) && w[3] < 0
+                   && g[3] == 0,
+               "the gradients stay for the next call: %s", zero_last_error(z));
+    zero_destroy(z);
+}
+
 /* What is refused, and what is said. */
 static void lend_refused(void) {
     typedef struct inside {
@@ -273,7 +312,7 @@ static void lend_refused(void) {
     const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0};
     zero_config cfg = {0};
     inside p = {{0}, NULL}, g = {{0}, NULL};
-    float more[40] = {0};
+    float more[40] = {0}, sums[40] = {0};
     zero_ctx *z;
     cfg.type = ZERO_F64;
     test_check(zero_create(&z, &cfg, &self) == ZERO_ERR_ARGUMENT, "weights of 64 bits");
@@ -303,7 +342,7 @@ static void lend_refused(void) {
     REFUSED(zero_lend_train(z, &p, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT, "is NULL");
     REFUSED(zero_train_begin(z), ZERO_ERR_STATE, "zero_lend_train is the step");
     REFUSED(zero_adopt(z, &p, &g, ZERO_F32, NULL), ZERO_ERR_STATE, "lent");
-    g.p = more;
+    g.p = sums;
     test_check(p.p == more && !zero_lend_train(z, &p, &g, &hyper, 0, NULL), "a step: %s",
                zero_last_error(z));
     for (int i = 0; i < 4; i += 3) { /* the first, and the last */
@@ -340,10 +379,43 @@ static void lend_numbers(void) {
     test_check(!memcmp(again, wide, sizeof wide) && zero_type_bytes(ZERO_F64) == 8, "doubles");
 }
 
+/* 16-bit gradients of several micro-steps: their type is stated, except for arrays that are lent.
+ */
+static void lend_unstated(void) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const size_t numel = 40;
+    for (int k = 0; k < 32; k++) {
+        const int lends = k & 1, type = 1 + (k >> 1 & 1), micro_steps = 1 + (k >> 2 & 1);
+        const zero_grad_type grads = (zero_grad_type)(k >> 3);
+        const int refused = !lends && micro_steps > 1 && grads == ZERO_GRAD_AUTO;
+        uint16_t w[40] = {0}, g[40] = {0};
+        void *param = w, *grad = g;
+        zero_config cfg = {0};
+        zero_ctx *z;
+        if (grads > ZERO_GRAD_AS_TYPE) continue;
+        cfg.type = (zero_type)type;
+        cfg.micro_steps = micro_steps;
+        cfg.grads = grads;
+        if (!test_check(!zero_create(&z, &cfg, &self)
+                            && !zero_tensors_at(z, 1, &numel, &param, &grad),
+                        "a context"))
+            return;
+        const zero_result r = lends ? zero_lend(z, NULL, (zero_type)type)
+                                    : zero_adopt(z, NULL, NULL, (zero_type)type, NULL);
+        test_check(r == (refused ? ZERO_ERR_ARGUMENT : ZERO_OK)
+                       && (!refused || strstr(zero_last_error(z), "grads is AUTO")),
+                   "type %d, grads %d, %d micro-steps, lends %d: %d, %s", type, (int)grads,
+                   micro_steps, lends, (int)r, zero_last_error(z));
+        zero_destroy(z);
+    }
+}
+
 int main(void) {
+    lend_unstated();
     lend_same();
     lend_types();
     lend_refused_rows();
+    lend_refused_arrays();
     lend_refused();
     lend_numbers();
     return test_summary();

@@ -360,7 +360,8 @@ void train_tiers(const train_options *o, int pp, zero_config *c) {
     if (pp > 1 && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation =
             o->gradient_tier == ZERO_FILE ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL;
-    if (pp > 1 && c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
+    const int adds_up = pp > 1 || (c->micro_steps > 1 && c->type != ZERO_F32);
+    if (adds_up && c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
     const int compares = o->stage.n > 1, sharded = train_shards_grads(c);
     c->gradient_tier = (zero_tier)o->gradient_tier;
     if (o->gradient_tier == TRAIN_TIER_AUTO)

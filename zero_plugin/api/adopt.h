@@ -138,11 +138,80 @@ static zero_result zp_adopt_check(zero_ctx *z, zp_side side, const void *host) {
     return ZERO_OK;
 }
 
+static int zp_extent_order(const void *a, const void *b) {
+    const zp_extent *x = (const zp_extent *)a, *y = (const zp_extent *)b;
+    if (x->at != y->at) return x->at < y->at ? -1 : 1;
+    return x->side != y->side ? x->side - y->side : x->tensor - y->tensor;
+}
+
+/* The caller's arrays of a side, `n` so far. Of gradients that are adopted the type is not known:
+   only where they begin. */
+static int zp_extents_add(zero_ctx *z, zp_side side, const void *host, zero_type type, int n) {
+    const size_t of = z->lent || side == ZP_PARAM ? zero_type_bytes(type) : 0;
+    for (int t = 0; t < z->ntensors; t++) {
+        const zero_tensor_desc *d = &z->tensors[t].desc;
+        const int slots = d->flags & ZERO_BY_SLOT;
+        for (int l = 0; l < (slots ? d->layers : 1); l++) {
+            const char *array = zp_adopt_array(z, side, t, l, host);
+            if (!array || zp_adopt_is_ours(z, side, array)) continue;
+            zp_extent *x = &z->extents[n++];
+            x->at = array;
+            x->bytes = zp_max(1, d->numel * (size_t)(slots ? 1 : d->layers) * of);
+            x->tensor = t;
+            x->layer = l;
+            x->side = side;
+        }
+    }
+    return n;
+}
+
+/* No two of the n listed arrays overlap, and, in checked builds, none is too small. */
+static zero_result zp_extents_check(zero_ctx *z, int n, void (*release)(void *array)) {
+    static const char *const of[2] = {"the gradient of ", ""};
+    qsort(z->extents, (size_t)n, sizeof *z->extents, zp_extent_order);
+    for (int i = 1; i < n; i++) {
+        const zp_extent *x = &z->extents[i - 1], *y = &z->extents[i];
+        ZP_REFUSE(z, (size_t)(y->at - x->at) < x->bytes,
+                  "%stensor %s, layer %d, and %stensor %s, layer %d, are in the same memory: each "
+                  "array belongs to one row; tied weights are one row whose `uses` is 2",
+                  of[x->side], z->tensors[x->tensor].desc.name, x->layer, of[y->side],
+                  z->tensors[y->tensor].desc.name, y->layer);
+    }
+    for (int i = 0; i < n && zp_check_is_on(); i++) {
+        const zp_extent *x = &z->extents[i];
+        if (x->side == ZP_GRAD && !z->lent) continue; /* their type is not known */
+        const size_t room = zp_array_room((char *)(uintptr_t)x->at, release);
+        ZP_REFUSE(z, room < x->bytes,
+                  "%stensor %s, layer %d: its array has %zu bytes, the table says %zu", of[x->side],
+                  z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);
+    }
+    return ZERO_OK;
+}
+
+/* Checks the caller's arrays of these sides, unless they are those that were checked last. `host`:
+   by side; `side`: the first one. */
+static zero_result zp_adopt_apart(zero_ctx *z, const void *const host[2], int side, zero_type type,
+                                  void (*release)(void *array)) {
+    const size_t cap = 2 * (size_t)z->layout.layers, bytes = cap * sizeof *z->extents;
+    int n = 0;
+    if (!z->extents) z->extents = (zp_extent *)calloc(2, bytes);
+    if (!z->extents) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "a list of %zu arrays", cap);
+    memset(z->extents, 0, bytes);
+    for (; side <= ZP_PARAM; side++) n = zp_extents_add(z, (zp_side)side, host[side], type, n);
+    if (!memcmp(z->extents, z->extents + cap, bytes)) return ZERO_OK;
+    memcpy(z->extents + cap, z->extents, bytes);
+    const zero_result r = zp_extents_check(z, n, release);
+    if (r) memset(z->extents + cap, 0, bytes); /* so that they are refused again */
+    return r;
+}
+
 /* The weights of all ranks, which have the same; release NULL: arrays stay the host's. */
 static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_type type,
                                 void (*release)(void *array)) {
     int who = -1;
+    const void *const host[2] = {grads, params};
     zero_result r = zp_adopt_check(z, ZP_PARAM, params);
+    if (!r) r = zp_adopt_apart(z, host, release ? ZP_GRAD : ZP_PARAM, type, release);
     float *values = r ? NULL : (float *)malloc(3 * ZP_STAGE_NUMEL * sizeof *values);
     if (!r && !values) r = zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
     const zero_result met = zp_ctx_check(z, zp_comm_agree(z->all, !r, &who));
@@ -179,6 +248,8 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
         zp_pointer_set_unit(z, ZP_PARAM, u, NULL, params);
         zp_pointer_set_unit(z, ZP_GRAD, u, NULL, grads);
     }
+    z->adopted[ZP_GRAD] = grads;
+    z->adopted[ZP_PARAM] = params;
     return zero_bind(z, params, grads);
 }
 
@@ -198,6 +269,7 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
         ZP_UNTIMELY(z, !(z->tensors[t].desc.flags & ZERO_KEEP),
                     "no hook was called, and tensor %s is not KEEP: it would never be trained",
                     z->tensors[t].desc.name);
+    if (z->micro + 1 == z->micro_steps) ZP_TRY(zp_hyper_check(z, hyper)); /* before anything ends */
     ZP_TRY(zero_pass_end(z));
     z->loss = z->micro ? z->loss + loss : loss;
     double sum = z->loss, steps = z->micro + 1;

@@ -172,10 +172,15 @@ zero_result zero_lend_read(zero_ctx *z, void *params) {
 
 zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
                             double loss, double *mean) {
-    ZP_ENTER(z, "zero_lend_train", ZP_IDLE | ZP_BETWEEN, "zero_lend comes first");
+    const void *const host[2] = {grads, params};
+    ZP_ENTER(z, "zero_lend_train", ZP_IDLE | ZP_BETWEEN,
+             z && z->lent ? "the step before has not ended" : "zero_lend comes first");
     ZP_UNTIMELY(z, !z->lent, "zero_lend comes first");
+    const int micro = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
+    if (micro + 1 == z->cfg.micro_steps) ZP_TRY(zp_hyper_check(z, hyper));
     ZP_TRY(zp_adopt_check(z, ZP_PARAM, params));
     ZP_TRY(zp_adopt_check(z, ZP_GRAD, grads));
+    ZP_TRY(zp_adopt_apart(z, host, ZP_GRAD, z->lent_type, NULL));
     z->lent = ZP_LENT_INSIDE;
     const zero_result r = zp_lend_step(z, params, grads, hyper, loss, mean);
     z->lent = ZP_LENT;

@@ -117,6 +117,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
         r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
     if (!r) r = zp_extra_refuse(z);
     if (!r) r = zp_life_resolve(z);
+    z->grads_unstated = !cfg->grads && z->cfg.type != ZERO_F32 && z->cfg.micro_steps > 1;
     if (r) return z->dead = r;
     if (!cfg->log) return ZERO_OK;
     ZP_DO(z, zp_kernel_detect_flush(&z->device, cfg->stream,
@@ -184,6 +185,10 @@ zero_result zero_build(zero_ctx *z) {
         ZP_UNTIMELY(z, z->tensors[t].desc.flags & ZERO_INLINE,
                     "tensor %s is INLINE: its array stays the host's, by zero_lend",
                     z->tensors[t].desc.name);
+    ZP_REFUSE(z, z->grads_unstated && !z->lent,
+              "grads is AUTO, type is %s, and a step has up to %d micro-steps: state the type that "
+              "your backward writes, grads F32 or AS_TYPE",
+              z->cfg.type == ZERO_BF16 ? "BF16" : "F16", z->cfg.micro_steps);
     ZP_REFUSE(z, z->row[0], "a row of the table was refused: %s", z->row);
     ZP_TRY(zp_build_agree(z));
     zero_result r =
@@ -197,7 +202,35 @@ zero_result zero_build(zero_ctx *z) {
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_life_link_slot(z, i);
     zp_life_set_kept_pointers(z, NULL, NULL);
+    if (!z->cfg.log || z->all->rank) return ZERO_OK;
+    char text[ZP_TEXT_BYTES];
+    (void)snprintf(text, sizeof text, "%d tensors of %zu elements, in %d units", z->ntensors,
+                   z->plan.numel, z->plan.units);
+    z->cfg.log(z->cfg.log_user, ZERO_LOG_INFO, text);
     return ZERO_OK;
+}
+
+/* A field of the caller's becomes NULL, unless the caller has put another pointer there. */
+static void zp_field_end(char *field, uintptr_t shown) {
+    static char *const none = NULL;
+    if (!memcmp(field, &shown, sizeof shown)) memcpy(field, &none, sizeof none);
+}
+
+/* No pointer of the caller's is left that leads to memory which is freed here. A slot whose array
+   was not adopted gets that array back. */
+static void zp_points_end(zero_ctx *z) {
+    for (int i = 0; i < 2 * z->nslots && !z->lent; i++) {
+        const zp_slot *s = &z->slots[i / 2];
+        if (s->member && s->place[i % 2]) memcpy(s->place[i % 2], &s->was[i % 2], sizeof(char *));
+    }
+    for (int i = 0; i < 2 * z->ntensors; i++) {
+        const zp_tensor *t = &z->tensors[i / 2];
+        char *host = (char *)z->adopted[i % 2];
+        if (host && !(t->desc.flags & ZERO_BY_SLOT))
+            zp_field_end(host + t->desc.field, t->shown[i % 2]);
+        for (int k = t->aliases; k && host; k = z->aliases[k - 1].next)
+            zp_field_end(host + z->aliases[k - 1].field, t->shown[i % 2]);
+    }
 }
 
 /* All lanes come to an end before one is closed: they wait for one another's tasks. */
@@ -229,6 +262,7 @@ void zero_destroy(zero_ctx *z) {
     if (broken) zp_extra_abort(z);
     zp_cpu_update_abandon(z);
     zp_life_finish_lanes(z);
+    zp_points_end(z);
     zp_extra_stop(z);
     for (int i = 0; i < 2; i++) zp_device_close_stream(&z->stream[i]);
     zp_device_close_stream(&z->compute);
@@ -247,23 +281,13 @@ void zero_destroy(zero_ctx *z) {
     zp_device_free_host(z->pinned);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->trace[0].turn,
-                     z->trace[1].turn,
-                     z->trace[0].unit,
-                     z->trace[1].unit,
-                     z->ranges[0],
-                     z->ranges[1],
-                     z->tensors,
-                     z->slots,
-                     z->aliases,
-                     z->bucket,
-                     z->ops,
-                     z->events,
-                     z->extras,
-                     z->names,
-                     z->layer_slots,
-                     z->ring.stop,
-                     zp_cpu_update_keeps_state(z) ? NULL : z->disk_memory};
+    void *lists[] = {
+        z->trace[0].turn, z->trace[1].turn, z->trace[0].unit,
+        z->trace[1].unit, z->ranges[0],     z->ranges[1],
+        z->tensors,       z->slots,         z->aliases,
+        z->bucket,        z->ops,           z->events,
+        z->extras,        z->names,         z->layer_slots,
+        z->ring.stop,     z->extents,       zp_cpu_update_keeps_state(z) ? NULL : z->disk_memory};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_end_recording(z->device.recorder);
     zp_events_close(z->device.recorder);
@@ -379,10 +403,8 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
     return ZERO_OK;
 }
 
-zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
-    ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
+static zero_result zp_hyper_check(zero_ctx *z, const zero_hyper *h) {
     ZP_REFUSE(z, !h, "hyper is NULL");
-    ZP_TRY(zp_world_check_order(z, 0));
     ZP_REFUSE(z, !zp_rule_accepts(z->rule, h),
               "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected none below "
               "0, betas below 1",
@@ -390,6 +412,13 @@ zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
               (double)h->weight_decay, (double)h->max_norm);
     ZP_REFUSE(z, h->eps == 0 && (z->rule->reads & ZP_EPS_ALONE),
               "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+    return ZERO_OK;
+}
+
+zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
+    ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
+    ZP_TRY(zp_hyper_check(z, h));
+    ZP_TRY(zp_world_check_order(z, 0));
     return zp_step_run(z, 1, h);
 }
 

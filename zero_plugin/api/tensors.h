@@ -8,7 +8,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d, "desc is NULL");
     char number[16];
     (void)snprintf(number, sizeof number, "%d", z->ntensors);
-    zp_tensor t = {*d, 0, 1, 1, 0, 1, 1, 0, 0, 0, NULL, NULL, 1, 1, 0};
+    zp_tensor t = {*d, 0, 1, 1, 0, 1, 1, 0, 0, 0, NULL, NULL, 1, 1, 0, {0, 0}};
     if (!d->name) t.desc.name = number;
     d = &t.desc;
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");

@@ -153,6 +153,13 @@ typedef struct zp_lending { /* the last unit of the first `seen` tensors, and it
     size_t has;
 } zp_lending;
 
+/* An array of the caller's, of a layer or of all layers of a tensor. */
+typedef struct zp_extent {
+    const char *at;
+    size_t bytes;
+    int tensor, layer, side, unused;
+} zp_extent;
+
 /* A tensor's copy for the host. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
     char *map, *data;
@@ -163,16 +170,18 @@ typedef struct zp_shadow {
 } zp_shadow;
 
 typedef struct zp_checks {
-    zp_shadow *shadow; /* by member, and then by side */
+    zp_shadow *shadow; /* by member, then by side, then by place */
     uint64_t *seal;    /* by member */
     int sealed;
-    uint64_t writes; /* of parameters by the plugin */
-    int *forwards;   /* by unit: of this pass, before its first backward */
-    int *turns;      /* by unit and then by side: uses that have ended in this pass, */
-    int *expected;   /* and in the pass before */
-    uint64_t *lent;  /* by member: the host's own array as it was given back */
-    int backwards;   /* of this pass, so far */
-    uint32_t *hook;  /* of this pass: which one, and its unit */
+    uint64_t writes;    /* of parameters by the plugin */
+    int *forwards;      /* by unit: of this pass, before its first backward */
+    int *turns;         /* by unit and then by side: uses that have ended in this pass, */
+    int *expected;      /* and in the pass before */
+    int *place;         /* by unit and then by side: 0 or 1, which place the host is shown */
+    unsigned passes[2]; /* so far: ZERO_TRAIN, ZERO_EVAL */
+    uint64_t *lent;     /* by member: the host's own array as it was given back */
+    int backwards;      /* of this pass, so far */
+    uint32_t *hook;     /* of this pass: which one, and its unit */
     int nhooks, hooks_cap;
 } zp_checks;
 
@@ -241,6 +250,7 @@ struct zero_ctx {
     int planned; /* the plan is that of the tensors as they are */
     int sliced;  /* 1 + a tensor that has a slice group; 0: none has */
     zp_lending lending;
+    zp_extent *extents; /* [4 * layout.layers] arrays that are compared, then those compared last */
     zp_layout layout;
     zp_live *live; /* [layout.all] */
     zp_slot *slots;
@@ -303,10 +313,12 @@ struct zero_ctx {
     int64_t taken;   /* steps, skipped ones too */
     int pending;     /* the last step's update is not in PARAM yet */
     zp_checks checks;
-    int looked; /* since zero_reduce peers may be reading parameters that are SEEN */
-    int bound;  /* zero_bind was called */
-    int lent;   /* arrays stay the host's: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin's */
+    int looked;       /* since zero_reduce peers may be reading parameters that are SEEN */
+    int bound;        /* zero_bind was called */
+    void *adopted[2]; /* by side: the structs that zero_adopt was given */
+    int lent; /* arrays stay the host's: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin's */
     zero_type lent_type;
+    int grads_unstated; /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
     double hooks_s;
     int hooked;  /* a unit's hook was called in this pass */
     double loss; /* of the step's micro-steps so far, where zero_train_end is told */

@@ -22,21 +22,21 @@ enum {
 };
 
 typedef struct zp_observer {
-    zero_result (*begin_pass)(zero_ctx *z);
+    zero_result (*begin_pass)(zero_ctx *z, zero_pass kind);
     zero_result (*end_pass)(zero_ctx *z);
     zero_result (*hook)(zero_ctx *z, uint32_t which, int unit);
     /* Unit u's parameters or gradients are given to your code, or taken back. */
     zero_result (*move)(zero_ctx *z, int u, zp_side side, int opens);
     /* Unit u's gradients were cleared. */
-    void (*cleared)(zero_ctx *z, int u);
+    zero_result (*cleared)(zero_ctx *z, int u);
     /* The plugin has written parameters: they must stay as they are until it writes again. */
     zero_result (*seal)(zero_ctx *z);
     /* Where your code is to find a member; NULL: in the unit itself. */
     char *(*place)(const zero_ctx *z, zp_side side, const zp_member *m);
 } zp_observer;
 
-static zero_result zp_observe_begin_pass(zero_ctx *z) {
-    return z->observer ? z->observer->begin_pass(z) : ZERO_OK;
+static zero_result zp_observe_begin_pass(zero_ctx *z, zero_pass kind) {
+    return z->observer ? z->observer->begin_pass(z, kind) : ZERO_OK;
 }
 static zero_result zp_observe_end_pass(zero_ctx *z) {
     return z->observer ? z->observer->end_pass(z) : ZERO_OK;
@@ -47,8 +47,8 @@ static zero_result zp_observe_hook(zero_ctx *z, uint32_t which, int unit) {
 static zero_result zp_observe_move(zero_ctx *z, int u, zp_side side, int opens) {
     return z->observer ? z->observer->move(z, u, side, opens) : ZERO_OK;
 }
-static void zp_observe_cleared(zero_ctx *z, int u) {
-    if (z->observer) z->observer->cleared(z, u);
+static zero_result zp_observe_cleared(zero_ctx *z, int u) {
+    return z->observer ? z->observer->cleared(z, u) : ZERO_OK;
 }
 static zero_result zp_observe_seal(zero_ctx *z) {
     return z->observer ? z->observer->seal(z) : ZERO_OK;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gather.h"
+#include "verdict.h"
 
 /* What this rank has of unit u's tensors with a divisor of their own, once it is reduced. */
 static zero_result zp_reduce_divide(zero_ctx *z, int u) {
@@ -196,7 +197,7 @@ static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     if (live->apart && !zp_ctx_keeps_next(z)) /* it may read them yet */
         ZP_DO(z, zp_cpu_update_wait_reader(z, &z->compute, u));
     live->touched = 1;
-    zp_observe_cleared(z, u);
+    ZP_TRY(zp_observe_cleared(z, u));
     return zp_reduce_clear_gradient(z, u, clear_all);
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "hooks.h"
+#include "../offload/gpu_update.h"
 
 /* Elements [from, from + n) of what this rank updates of unit u. at: in the ring's order, where the
    arrays' elements from `from` on lie; NULL: there is none. */

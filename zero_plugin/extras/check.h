@@ -24,6 +24,26 @@ static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "bac
                                             "backward_end",  "gather",      "release",
                                             "reduce_begin"};
 
+/* Bytes from an array of the caller's to the end of its allocation, where that is known: `release`
+   is free, or, with CUDA, the driver knows the address. Otherwise SIZE_MAX. */
+static size_t zp_array_room(char *array, void (*release)(void *array)) {
+    if (!zp_check_is_on()) return SIZE_MAX;
+#if ZERO_CHECK && defined(__GLIBC__)
+    if (release == free) return malloc_usable_size(array);
+#endif
+#if ZERO_CHECK && defined(__CUDACC__)
+    typedef int (*range_fn)(unsigned long long *base, size_t *bytes, unsigned long long at);
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    const range_fn range = driver ? (range_fn)dlsym(driver, "cuMemGetAddressRange_v2") : NULL;
+    unsigned long long base = 0, at = (unsigned long long)(uintptr_t)array;
+    size_t bytes = 0;
+    const int known = range && !range(&base, &bytes, at);
+    if (driver) (void)dlclose(driver);
+    if (known) return (size_t)(base + bytes - at);
+#endif
+    return SIZE_MAX;
+}
+
 #ifdef __CUDACC__
 static zero_result zp_check_make_shadow(zp_device *d, zp_shadow *s) {
     s->map = (char *)zp_device_alloc(d, s->mapped);
@@ -62,30 +82,33 @@ static zero_result zp_check_unlock_shadow(zp_shadow *x, int writes) {
 /* What the host is shown of a member; NULL: the member itself. */
 static zp_shadow *zp_check_shadow_of(const zero_ctx *z, zp_side side, const zp_member *m) {
     if (!zp_check_is_on() || m->unit == z->layout.units) return NULL; /* KEEP */
-    return &z->checks.shadow[2 * (m - z->layout.members) + side];
+    const int place = z->checks.place[2 * m->unit + (int)side];
+    return &z->checks.shadow[4 * (m - z->layout.members) + 2 * side + place];
 }
 
 static zero_result zp_check_open(zero_ctx *z) {
     zp_checks *c = &z->checks;
     const size_t n = (size_t)z->layout.nmembers;
     if (!zp_check_is_on()) return ZERO_OK;
-    c->shadow = (zp_shadow *)calloc(2 * n, sizeof *c->shadow);
+    c->shadow = (zp_shadow *)calloc(4 * n, sizeof *c->shadow);
     c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
-    c->forwards = (int *)calloc((size_t)z->layout.all, 5 * sizeof *c->forwards);
+    c->forwards = (int *)calloc((size_t)z->layout.all, 7 * sizeof *c->forwards);
     c->lent = (uint64_t *)calloc(n, sizeof *c->lent);
     if (!c->shadow || !c->seal || !c->forwards || !c->lent) return ZERO_ERR_MEMORY;
     c->turns = c->forwards + z->layout.all;
     c->expected = c->turns + 2 * (size_t)z->layout.all;
+    c->place = c->expected + 2 * (size_t)z->layout.all;
     c->writes = 1; /* nothing is copied yet */
-    for (size_t i = 0; i < 2 * n; i++) {
-        const zp_member *m = &z->layout.members[i / 2];
-        zp_shadow *s = zp_check_shadow_of(z, (zp_side)(i % 2), m);
-        if (!s) continue;
-        s->bytes = m->numel * zp_type_bytes(z->array[i % 2].type);
+    for (size_t i = 0; i < 4 * n; i++) {
+        const zp_member *m = &z->layout.members[i / 4];
+        const zp_side side = (zp_side)(i / 2 % 2);
+        zp_shadow *s = &c->shadow[i];
+        if (m->unit == z->layout.units) continue; /* KEEP */
+        s->bytes = m->numel * zp_type_bytes(z->array[side].type);
         s->body = zp_round_up(s->bytes, 4096);
         s->guard = zp_round_up((size_t)z->tensors[m->tensor].desc.layers * s->bytes, 4096);
         s->mapped = 2 * s->guard + s->body;
-        s->stays = zp_device_is_host() && zp_ctx_unit_is_whole(z, (zp_side)(i % 2), m->unit);
+        s->stays = zp_device_is_host() && zp_ctx_unit_is_whole(z, side, m->unit);
         ZP_TRY(zp_check_make_shadow(&z->device, s));
         ZP_TRY(zp_check_lock_shadow(&z->compute, s));
     }
@@ -95,7 +118,7 @@ static zero_result zp_check_open(zero_ctx *z) {
 static void zp_check_close(zero_ctx *z, int broken) {
     (void)broken;
     zp_checks *c = &z->checks;
-    for (int i = 0; c->shadow && i < 2 * z->layout.nmembers; i++)
+    for (int i = 0; c->shadow && i < 4 * z->layout.nmembers; i++)
         zp_check_free_shadow(&c->shadow[i]);
     free(c->shadow);
     free(c->seal);
@@ -123,6 +146,8 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
     int *turns = &z->checks.turns[2 * u + (int)side];
     const int locks = *turns < 2 || *turns + 1 >= z->checks.expected[2 * u + (int)side];
     *turns += !opens;
+    if (opens && x->members && !zp_check_shadow_of(z, side, x->member)->ajar)
+        z->checks.place[2 * u + (int)side] ^= 1;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
         zp_shadow *s = zp_check_shadow_of(z, side, m);
@@ -138,21 +163,27 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
     return ZERO_OK;
 }
 
+/* Locks these copies, if no hook shows them and they are not locked yet. */
+static zero_result zp_checks_lock_some(zero_ctx *z, zp_shadow *s, int n) {
+    for (int i = 0; i < n; i++) {
+        if (s[i].ajar) ZP_DO(z, zp_check_lock_shadow(&z->compute, &s[i]));
+        s[i].ajar = 0;
+    }
+    return ZERO_OK;
+}
+
 /* Unit u's gradients are other ones than were shown. */
-static void zp_check_note_cleared(zero_ctx *z, int u) {
+static zero_result zp_check_note_cleared(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; zp_check_is_on() && u < z->layout.units && i < x->members; i++)
-        zp_check_shadow_of(z, ZP_GRAD, &x->member[i])->ajar = 0;
+        ZP_TRY(zp_checks_lock_some(z, zp_check_shadow_of(z, ZP_GRAD, &x->member[i]), 1));
+    return ZERO_OK;
 }
 
 /* Locks what no hook shows. */
 static zero_result zp_check_lock_all(zero_ctx *z) {
-    for (int i = 0; zp_check_is_on() && i < 2 * z->layout.nmembers; i++) {
-        zp_shadow *s = &z->checks.shadow[i];
-        if (s->ajar) ZP_DO(z, zp_check_lock_shadow(&z->compute, s));
-        s->ajar = 0;
-    }
-    return ZERO_OK;
+    return zp_check_is_on() ? zp_checks_lock_some(z, z->checks.shadow, 4 * z->layout.nmembers)
+                            : ZERO_OK;
 }
 
 /* The part of a member that this rank keeps, hashed. */
@@ -207,7 +238,7 @@ static zero_result zp_check_seal(zero_ctx *z, zp_seals what) {
 }
 
 /* When a pass begins every tensor's pointer goes somewhere, and parameters are as they were. */
-static zero_result zp_check_begin_pass(zero_ctx *z) {
+static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
     if (!zp_check_is_on()) return ZERO_OK;
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
@@ -221,6 +252,8 @@ static zero_result zp_check_begin_pass(zero_ctx *z) {
     const size_t units = (size_t)z->layout.all;
     memcpy(z->checks.expected, z->checks.turns, 2 * units * sizeof *z->checks.turns);
     memset(z->checks.forwards, 0, 3 * units * sizeof *z->checks.forwards); /* and turns */
+    const int place = z->checks.passes[kind]++ % 2;
+    for (size_t i = 0; i < 2 * units; i++) z->checks.place[i] = place;
     z->checks.nhooks = z->checks.backwards = 0;
     return zp_check_seal(z, ZP_SEAL_ALL);
 }

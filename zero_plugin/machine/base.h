@@ -72,8 +72,13 @@ static int zp_is_memory_file(int fd) {
 #ifdef ZERO_WITH_MPI
 #include <mpi.h>
 #endif
-#ifdef ZERO_WITH_NCCL
+#if defined(ZERO_WITH_NCCL) || (ZERO_CHECK && defined(__CUDACC__))
 #include <dlfcn.h>
+#endif
+#if ZERO_CHECK && defined(__GLIBC__)
+#include <malloc.h>
+#endif
+#ifdef ZERO_WITH_NCCL
 #include <nccl.h>
 #endif
 
